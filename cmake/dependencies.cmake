@@ -1,0 +1,14 @@
+# Third-party libraries, each used by one folder (scripts/layers.txt).
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
+pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
+pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
+find_library(LAPACKE_LIBRARY lapacke REQUIRED)
+
+add_library(nmlp_dependencies INTERFACE)
+target_link_libraries(nmlp_dependencies INTERFACE
+  PkgConfig::CJSON PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::HWLOC
+  ${LAPACKE_LIBRARY} PkgConfig::OPENBLAS Threads::Threads m)

@@ -1,0 +1,8 @@
+include(GNUInstallDirs)
+install(TARGETS nmlp_command neuronmlp neuronmlp_static)
+install(DIRECTORY include/neuronmlp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+configure_file(cmake/neuronmlp.pc.in ${CMAKE_BINARY_DIR}/neuronmlp.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/neuronmlp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+if(EXISTS ${CMAKE_SOURCE_DIR}/docs/neuronmlp.1)
+  install(FILES docs/neuronmlp.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+endif()

@@ -1,0 +1,227 @@
+#define _GNU_SOURCE /* renameat2 */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+static nmlp_status fail_errno(nmlp_err *err, const char *path, const char *what) {
+    int code = errno;
+    nmlp_status st = nmlp_fail(err, NMLP_E_IO, "%s: cannot %s: %s", path, what, strerror(code));
+    if (code == ENOSPC) nmlp_fail_hint(err, "the disk is full: free space or choose another output");
+    return st;
+}
+
+static nmlp_status open_regular(int *fd, struct stat *info, const char *path, nmlp_err *err) {
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd < 0) return fail_errno(err, path, "open");
+    nmlp_status st = NMLP_OK;
+    if (fstat(*fd, info) != 0) {
+        st = fail_errno(err, path, "stat");
+    } else if (!S_ISREG(info->st_mode)) {
+        st = nmlp_fail(err, NMLP_E_IO, "%s: is not a regular file", path);
+    }
+    if (st != NMLP_OK) close(*fd);
+    return st;
+}
+
+nmlp_status nmlp_file_map_open(nmlp_file_map *map, const char *path, nmlp_err *err) {
+    int fd;
+    struct stat info;
+    *map = (nmlp_file_map){0};
+    NMLP_RETURN_IF_FAILED(open_regular(&fd, &info, path, err));
+    nmlp_status st = NMLP_OK;
+    if (info.st_size > 0) {
+        void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (data == MAP_FAILED) {
+            st = fail_errno(err, path, "map");
+        } else {
+            map->data = data;
+            map->bytes = (size_t)info.st_size;
+        }
+    }
+    close(fd);
+    return st;
+}
+
+void nmlp_file_map_close(nmlp_file_map *map) {
+    if (map->data) munmap((void *)(uintptr_t)map->data, map->bytes);
+    *map = (nmlp_file_map){0};
+}
+
+void nmlp_file_map_release(const void *data, size_t bytes) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = ((uintptr_t)data + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)data + bytes) / page * page;
+    if (end > begin) madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
+nmlp_status nmlp_file_read(nmlp_str *text, const char *path, size_t max_bytes, nmlp_err *err) {
+    nmlp_file_map map;
+    NMLP_RETURN_IF_FAILED(nmlp_file_map_open(&map, path, err));
+    nmlp_status st = NMLP_OK;
+    if (map.bytes > max_bytes) {
+        st = nmlp_fail(err, NMLP_E_LIMIT, "%s: is %zu bytes, at most %zu are read", path, map.bytes, max_bytes);
+    } else {
+        nmlp_str_append(text, map.data, map.bytes);
+        st = nmlp_str_status(text, err);
+    }
+    nmlp_file_map_close(&map);
+    return st;
+}
+
+bool nmlp_file_exists(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0;
+}
+
+bool nmlp_file_is_dir(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+nmlp_status nmlp_path_join(char *out, size_t out_bytes, const char *dir, const char *name, nmlp_err *err) {
+    int n = snprintf(out, out_bytes, "%s/%s", dir, name);
+    if (n < 0 || (size_t)n >= out_bytes)
+        return nmlp_fail(err, NMLP_E_ARG, "path too long: %s/%s", dir, name);
+    return NMLP_OK;
+}
+
+static char *with_suffix(const char *path, const char *suffix, nmlp_err *err) {
+    size_t len = strlen(path);
+    while (len > 1 && path[len - 1] == '/') len--;
+    size_t suffix_len = strlen(suffix);
+    char *text = nmlp_mem_new(len + suffix_len + 1, 1, err);
+    if (!text) return NULL;
+    memcpy(text, path, len);
+    memcpy(text + len, suffix, suffix_len);
+    return text;
+}
+
+static void writer_free(nmlp_file_writer *writer) {
+    nmlp_mem_free(writer->path);
+    nmlp_mem_free(writer->temp_path);
+    *writer = (nmlp_file_writer){.fd = -1};
+}
+
+nmlp_status nmlp_file_writer_open(nmlp_file_writer *writer, const char *path, nmlp_err *err) {
+    *writer = (nmlp_file_writer){.fd = -1};
+    writer->path = with_suffix(path, "", err);
+    writer->temp_path = with_suffix(path, ".tmp-XXXXXX", err);
+    if (!writer->path || !writer->temp_path) {
+        writer_free(writer);
+        return NMLP_E_NOMEM;
+    }
+    writer->fd = mkstemp(writer->temp_path);
+    if (writer->fd < 0) {
+        nmlp_status st = fail_errno(err, path, "create");
+        writer_free(writer);
+        return st;
+    }
+    mode_t mask = umask(0);
+    umask(mask);
+    (void)fchmod(writer->fd, 0666 & ~mask);
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_file_writer_write(nmlp_file_writer *writer, const void *bytes, size_t len, nmlp_err *err) {
+    const char *at = bytes;
+    while (len > 0) {
+        ssize_t n = write(writer->fd, at, len);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return fail_errno(err, writer->path, "write");
+        at += n;
+        len -= (size_t)n;
+    }
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_file_writer_commit(nmlp_file_writer *writer, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    if (fsync(writer->fd) != 0 && errno != EINVAL && errno != EROFS) st = fail_errno(err, writer->path, "flush");
+    if (close(writer->fd) != 0 && st == NMLP_OK) st = fail_errno(err, writer->path, "close");
+    writer->fd = -1;
+    if (st == NMLP_OK && rename(writer->temp_path, writer->path) != 0)
+        st = fail_errno(err, writer->path, "rename into place");
+    if (st != NMLP_OK) unlink(writer->temp_path);
+    writer_free(writer);
+    return st;
+}
+
+void nmlp_file_writer_abort(nmlp_file_writer *writer) {
+    if (writer->fd >= 0) close(writer->fd);
+    if (writer->temp_path) unlink(writer->temp_path);
+    writer_free(writer);
+}
+
+nmlp_status nmlp_file_write_text(const char *path, const char *text, size_t len, nmlp_err *err) {
+    nmlp_file_writer writer;
+    NMLP_RETURN_IF_FAILED(nmlp_file_writer_open(&writer, path, err));
+    nmlp_status st = nmlp_file_writer_write(&writer, text, len, err);
+    if (st != NMLP_OK) {
+        nmlp_file_writer_abort(&writer);
+        return st;
+    }
+    return nmlp_file_writer_commit(&writer, err);
+}
+
+static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *walk) {
+    (void)info;
+    (void)kind;
+    (void)walk;
+    return remove(path);
+}
+
+static void remove_tree(const char *path) { nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS); }
+
+static void stage_free(nmlp_dir_stage *stage) {
+    nmlp_mem_free(stage->path);
+    nmlp_mem_free(stage->temp_path);
+    *stage = (nmlp_dir_stage){0};
+}
+
+nmlp_status nmlp_dir_stage_open(nmlp_dir_stage *stage, const char *path, bool resume, nmlp_err *err) {
+    *stage = (nmlp_dir_stage){.path = with_suffix(path, "", err), .temp_path = with_suffix(path, ".partial", err)};
+    if (!stage->path || !stage->temp_path) {
+        stage_free(stage);
+        return NMLP_E_NOMEM;
+    }
+    nmlp_status st = NMLP_OK;
+    if (nmlp_file_exists(stage->path) && !nmlp_file_is_dir(stage->path)) {
+        st = nmlp_fail(err, NMLP_E_IO, "%s: exists and is not a directory", path);
+    } else {
+        if (!resume) remove_tree(stage->temp_path);
+        if (mkdir(stage->temp_path, 0777) != 0 && !(resume && errno == EEXIST))
+            st = fail_errno(err, stage->temp_path, "create the directory");
+    }
+    if (st != NMLP_OK) stage_free(stage);
+    return st;
+}
+
+nmlp_status nmlp_dir_stage_commit(nmlp_dir_stage *stage, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    if (!nmlp_file_exists(stage->path)) {
+        if (rename(stage->temp_path, stage->path) != 0) st = fail_errno(err, stage->path, "rename into place");
+    } else if (renameat2(AT_FDCWD, stage->temp_path, AT_FDCWD, stage->path, RENAME_EXCHANGE) == 0) {
+        remove_tree(stage->temp_path); /* now holds the old output */
+    } else {
+        st = fail_errno(err, stage->path, "replace the old output");
+    }
+    stage_free(stage);
+    return st;
+}
+
+void nmlp_dir_stage_abort(nmlp_dir_stage *stage) {
+    if (stage->temp_path) remove_tree(stage->temp_path);
+    stage_free(stage);
+}
+
+void nmlp_dir_stage_keep(nmlp_dir_stage *stage) { stage_free(stage); }

@@ -1,0 +1,66 @@
+/* Files: read-only maps, whole-file reads, and output that is either complete or absent.
+ *
+ * Output is written under a temporary name beside its destination and renamed when it is complete and on disk,
+ * so a full disk or a kill leaves whatever stood there before. */
+#ifndef NMLP_BASE_FILE_H
+#define NMLP_BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "base/str.h"
+
+typedef struct nmlp_file_map {
+    const unsigned char *data; /* NULL when the file is empty */
+    size_t bytes;
+} nmlp_file_map;
+
+nmlp_status nmlp_file_map_open(nmlp_file_map *map, const char *path, nmlp_err *err);
+void nmlp_file_map_close(nmlp_file_map *map);
+
+/* Tells the kernel that [data, data+bytes) of a map is not needed any more (it can be read again). */
+void nmlp_file_map_release(const void *data, size_t bytes);
+
+/* Appends the file's bytes to `text`; refuses files above `max_bytes`. */
+nmlp_status nmlp_file_read(nmlp_str *text, const char *path, size_t max_bytes, nmlp_err *err);
+
+bool nmlp_file_exists(const char *path);
+bool nmlp_file_is_dir(const char *path);
+
+/* "dir/name" into `out`. */
+nmlp_status nmlp_path_join(char *out, size_t out_bytes, const char *dir, const char *name, nmlp_err *err);
+
+typedef struct nmlp_file_writer {
+    int fd;
+    char *path;      /* destination */
+    char *temp_path; /* where the bytes go until commit */
+} nmlp_file_writer;
+
+nmlp_status nmlp_file_writer_open(nmlp_file_writer *writer, const char *path, nmlp_err *err);
+nmlp_status nmlp_file_writer_write(nmlp_file_writer *writer, const void *bytes, size_t len, nmlp_err *err);
+/* fsync, rename; the writer is closed whatever the result. */
+nmlp_status nmlp_file_writer_commit(nmlp_file_writer *writer, nmlp_err *err);
+/* Removes the temporary file. Safe after commit and on a zeroed writer with fd -1. */
+void nmlp_file_writer_abort(nmlp_file_writer *writer);
+
+/* Writes a whole text file atomically. */
+nmlp_status nmlp_file_write_text(const char *path, const char *text, size_t len, nmlp_err *err);
+
+/* An output directory under construction: files go to `temp_path`; commit swaps it with `path`, so that readers
+ * see either the old directory or the complete new one. */
+typedef struct nmlp_dir_stage {
+    char *path;
+    char *temp_path;
+} nmlp_dir_stage;
+
+/* Creates "<path>.partial" (kept if it exists and `resume`, emptied otherwise). */
+nmlp_status nmlp_dir_stage_open(nmlp_dir_stage *stage, const char *path, bool resume, nmlp_err *err);
+nmlp_status nmlp_dir_stage_commit(nmlp_dir_stage *stage, nmlp_err *err);
+/* Removes the partial directory. Safe after commit and on a zeroed stage. */
+void nmlp_dir_stage_abort(nmlp_dir_stage *stage);
+/* Leaves the partial directory on disk for a later resume and frees the stage. */
+void nmlp_dir_stage_keep(nmlp_dir_stage *stage);
+
+#endif

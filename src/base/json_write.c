@@ -1,0 +1,97 @@
+#include "base/json_write.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void nmlp_json_writer_init(nmlp_json_writer *w, nmlp_str *out) { *w = (nmlp_json_writer){.out = out}; }
+
+static void put_quoted(nmlp_str *out, const char *text, size_t len) {
+    nmlp_str_putc(out, '"');
+    for (size_t i = 0; i < len; i++) {
+        unsigned char c = (unsigned char)text[i];
+        switch (c) {
+        case '"': nmlp_str_puts(out, "\\\""); break;
+        case '\\': nmlp_str_puts(out, "\\\\"); break;
+        case '\n': nmlp_str_puts(out, "\\n"); break;
+        case '\r': nmlp_str_puts(out, "\\r"); break;
+        case '\t': nmlp_str_puts(out, "\\t"); break;
+        default:
+            if (c < 0x20 || c == 0x7f) {
+                nmlp_str_printf(out, "\\u%04x", c);
+            } else {
+                nmlp_str_putc(out, (char)c);
+            }
+        }
+    }
+    nmlp_str_putc(out, '"');
+}
+
+static void begin_value(nmlp_json_writer *w, const char *key) {
+    if (w->need_comma) nmlp_str_putc(w->out, ',');
+    w->need_comma = true;
+    if (key) {
+        put_quoted(w->out, key, strlen(key));
+        nmlp_str_putc(w->out, ':');
+    }
+}
+
+void nmlp_json_begin_object(nmlp_json_writer *w, const char *key) {
+    begin_value(w, key);
+    nmlp_str_putc(w->out, '{');
+    w->need_comma = false;
+}
+
+void nmlp_json_end_object(nmlp_json_writer *w) {
+    nmlp_str_putc(w->out, '}');
+    w->need_comma = true;
+}
+
+void nmlp_json_begin_array(nmlp_json_writer *w, const char *key) {
+    begin_value(w, key);
+    nmlp_str_putc(w->out, '[');
+    w->need_comma = false;
+}
+
+void nmlp_json_end_array(nmlp_json_writer *w) {
+    nmlp_str_putc(w->out, ']');
+    w->need_comma = true;
+}
+
+void nmlp_json_put_bytes(nmlp_json_writer *w, const char *key, const char *text, size_t len) {
+    begin_value(w, key);
+    put_quoted(w->out, text, len);
+}
+
+void nmlp_json_put_string(nmlp_json_writer *w, const char *key, const char *text) {
+    nmlp_json_put_bytes(w, key, text, strlen(text));
+}
+
+void nmlp_json_put_int(nmlp_json_writer *w, const char *key, int64_t number) {
+    begin_value(w, key);
+    nmlp_str_printf(w->out, "%" PRId64, number);
+}
+
+void nmlp_json_put_number(nmlp_json_writer *w, const char *key, double number) {
+    char text[32];
+    if (!isfinite(number)) {
+        nmlp_json_put_null(w, key);
+        return;
+    }
+    begin_value(w, key);
+    snprintf(text, sizeof text, "%.9g", number);
+    if (strtod(text, NULL) != number) snprintf(text, sizeof text, "%.17g", number);
+    nmlp_str_puts(w->out, text);
+}
+
+void nmlp_json_put_bool(nmlp_json_writer *w, const char *key, bool value) {
+    begin_value(w, key);
+    nmlp_str_puts(w->out, value ? "true" : "false");
+}
+
+void nmlp_json_put_null(nmlp_json_writer *w, const char *key) {
+    begin_value(w, key);
+    nmlp_str_puts(w->out, "null");
+}

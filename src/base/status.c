@@ -1,0 +1,37 @@
+#include "base/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+nmlp_status nmlp_fail(nmlp_err *err, nmlp_status code, const char *fmt, ...) {
+    if (err) {
+        va_list args;
+        err->code = code;
+        err->hint[0] = '\0';
+        va_start(args, fmt);
+        vsnprintf(err->message, sizeof err->message, fmt, args);
+        va_end(args);
+    }
+    return code;
+}
+
+void nmlp_fail_context(nmlp_err *err, const char *fmt, ...) {
+    char inner[NMLP_ERR_MESSAGE_MAX];
+    va_list args;
+    if (!err) return;
+    memcpy(inner, err->message, sizeof inner);
+    va_start(args, fmt);
+    int n = vsnprintf(err->message, sizeof err->message, fmt, args);
+    va_end(args);
+    if (n < 0 || (size_t)n + 3 > sizeof err->message) return;
+    snprintf(err->message + n, sizeof err->message - (size_t)n, ": %s", inner);
+}
+
+void nmlp_fail_hint(nmlp_err *err, const char *fmt, ...) {
+    va_list args;
+    if (!err) return;
+    va_start(args, fmt);
+    vsnprintf(err->hint, sizeof err->hint, fmt, args);
+    va_end(args);
+}

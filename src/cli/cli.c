@@ -1,0 +1,234 @@
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+enum { OPTIONS_MAX = 48, HELP_COLUMN = 28 };
+
+static void print_option(const nmlp_opt *opt) {
+    char head[96];
+    char letter[8] = "    ";
+    if (opt->letter) snprintf(letter, sizeof letter, "-%c, ", opt->letter);
+    snprintf(head, sizeof head, "  %s--%s%s%s", letter, opt->name, opt->arg ? " " : "", opt->arg ? opt->arg : "");
+    printf("%-*s%s%s\n", HELP_COLUMN, head, strlen(head) >= HELP_COLUMN ? "  " : "", opt->help);
+}
+
+static void print_help(const nmlp_command *command, const nmlp_opt *opts, size_t n_opts) {
+    printf("usage: neuronmlp %s %s\n\n%s\n\noptions:\n", command->name, command->usage, command->summary);
+    for (size_t i = 0; i < n_opts; i++) print_option(&opts[i]);
+    printf("\nexamples:\n");
+    for (const char *line = command->examples; *line;) {
+        size_t len = strcspn(line, "\n");
+        printf("  %.*s\n", (int)len, line);
+        line += len + (line[len] == '\n');
+    }
+}
+
+static bool store_int(const char *text, int64_t *out) {
+    char *end;
+    errno = 0;
+    long long number = strtoll(text, &end, 10);
+    if (errno || end == text || *end) return false;
+    *out = number;
+    return true;
+}
+
+static bool store_number(const char *text, double *out) {
+    char *end;
+    errno = 0;
+    double number = strtod(text, &end);
+    if (errno || end == text || *end) return false;
+    *out = number;
+    return true;
+}
+
+static bool store_value(const nmlp_opt *opt, const char *text) {
+    switch (opt->kind) {
+    case NMLP_OPT_FLAG: *(bool *)opt->value = true; return true;
+    case NMLP_OPT_STRING: *(const char **)opt->value = text; return true;
+    case NMLP_OPT_INT: return store_int(text, opt->value);
+    case NMLP_OPT_NUMBER: return store_number(text, opt->value);
+    }
+    return false;
+}
+
+static void fill_getopt_tables(const nmlp_opt *all, size_t n, struct option *long_opts, char *letters) {
+    size_t at = 0;
+    letters[at++] = ':'; /* report a missing argument apart from an unknown option */
+    for (size_t i = 0; i < n; i++) {
+        int has_arg = all[i].kind == NMLP_OPT_FLAG ? no_argument : required_argument;
+        long_opts[i] = (struct option){.name = all[i].name, .has_arg = has_arg, .flag = NULL, .val = (int)i + 256};
+        if (!all[i].letter) continue;
+        letters[at++] = all[i].letter;
+        if (has_arg == required_argument) letters[at++] = ':';
+    }
+    letters[at] = '\0';
+}
+
+static const nmlp_opt *find_option(const nmlp_opt *all, size_t n, int code) {
+    if (code >= 256) return &all[code - 256];
+    for (size_t i = 0; i < n; i++)
+        if (all[i].letter && all[i].letter == code) return &all[i];
+    return NULL;
+}
+
+static int parse_options(nmlp_cli *cli, const nmlp_opt *all, size_t n_all, int argc, char **argv) {
+    struct option long_opts[OPTIONS_MAX + 1] = {0};
+    char letters[2 * OPTIONS_MAX + 2];
+    fill_getopt_tables(all, n_all, long_opts, letters);
+    optind = 0; /* reset: getopt keeps state between calls */
+    int code;
+    while ((code = getopt_long(argc, argv, letters, long_opts, NULL)) != -1) {
+        if (code == ':') return nmlp_cli_usage(cli, "option %s needs a value", argv[optind - 1]);
+        const nmlp_opt *opt = code == '?' ? NULL : find_option(all, n_all, code);
+        if (!opt) return nmlp_cli_usage(cli, "unknown option %s", argv[optind - 1]);
+        if (!store_value(opt, optarg)) return nmlp_cli_usage(cli, "--%s: \"%s\" is not a number", opt->name, optarg);
+    }
+    return -1;
+}
+
+int nmlp_cli_parse(nmlp_cli *cli, const nmlp_command *command, const nmlp_opt *opts, size_t n_opts, int min_positionals,
+                   int max_positionals, int argc, char **argv) {
+    bool help = false;
+    *cli = (nmlp_cli){.command = command};
+    const nmlp_opt common[] = {
+        {"json", 0, NMLP_OPT_FLAG, &cli->json, NULL, "one JSON object on stdout, everything else on stderr"},
+        {"threads", 't', NMLP_OPT_INT, &cli->n_threads, "N", "threads to use (default: one per CPU)"},
+        {"help", 'h', NMLP_OPT_FLAG, &help, NULL, "show this help"},
+    };
+    const size_t n_common = sizeof common / sizeof common[0];
+    nmlp_opt all[OPTIONS_MAX];
+    if (n_opts) memcpy(all, opts, n_opts * sizeof *all);
+    memcpy(all + n_opts, common, sizeof common);
+    int code = parse_options(cli, all, n_opts + n_common, argc, argv);
+    if (code >= 0) return code;
+    if (help) {
+        print_help(command, all, n_opts + n_common);
+        return NMLP_EXIT_OK;
+    }
+    int given = argc - optind;
+    if (given < min_positionals) return nmlp_cli_usage(cli, "usage: neuronmlp %s %s", command->name, command->usage);
+    if (given > max_positionals) return nmlp_cli_usage(cli, "unexpected argument \"%s\"", argv[optind + max_positionals]);
+    if (cli->n_threads < 0 || cli->n_threads > 1024) return nmlp_cli_usage(cli, "--threads must be from 0 to 1024");
+    for (int i = 0; i < given; i++) cli->positionals[i] = argv[optind + i];
+    cli->n_positionals = given;
+    return -1;
+}
+
+int nmlp_cli_fail(const nmlp_cli *cli, const nmlp_err *err) {
+    fprintf(stderr, "neuronmlp %s: %s\n", cli->command->name, err->message);
+    if (err->hint[0]) fprintf(stderr, "hint: %s\n", err->hint);
+    return NMLP_EXIT_FAILED;
+}
+
+int nmlp_cli_usage(const nmlp_cli *cli, const char *fmt, ...) {
+    va_list args;
+    fprintf(stderr, "neuronmlp %s: ", cli->command->name);
+    va_start(args, fmt);
+    vfprintf(stderr, fmt, args);
+    va_end(args);
+    fprintf(stderr, "\nhint: neuronmlp %s --help\n", cli->command->name);
+    return NMLP_EXIT_USAGE;
+}
+
+static void draw_bar(nmlp_cli_bar *bar, double done, double total, const char *unit, double now) {
+    enum { CELLS = 24 };
+    char cells[CELLS + 1];
+    double share = total > 0 ? done / total : 0;
+    if (share > 1) share = 1;
+    int full = (int)(share * CELLS);
+    memset(cells, '#', (size_t)full);
+    memset(cells + full, '.', (size_t)(CELLS - full));
+    cells[CELLS] = '\0';
+    double elapsed = now - bar->started_s;
+    double rate = elapsed > 0 ? done / elapsed : 0;
+    fprintf(stderr, "\r%-16.16s [%s] %5.1f%%  %.4g %s/s", bar->stage, cells, 100 * share, rate, unit);
+    if (rate > 0 && done < total) fprintf(stderr, "  ETA %.0f s", (total - done) / rate);
+    fprintf(stderr, "\033[K");
+    fflush(stderr);
+    bar->visible = true;
+}
+
+static bool update_bar(void *ctx, const char *stage, double done, double total, const char *unit) {
+    nmlp_cli_bar *bar = ctx;
+    if (!bar->enabled) return true;
+    double now = nmlp_clock_seconds();
+    if (!bar->stage || strcmp(bar->stage, stage) != 0) {
+        nmlp_cli_progress_end(bar);
+        bar->stage = stage;
+        bar->started_s = now;
+        bar->drawn_s = 0;
+    }
+    if (now - bar->drawn_s < 0.1 && done < total) return true;
+    bar->drawn_s = now;
+    draw_bar(bar, done, total, unit, now);
+    return true;
+}
+
+nmlp_progress nmlp_cli_progress(nmlp_cli_bar *bar) {
+    *bar = (nmlp_cli_bar){.enabled = isatty(STDERR_FILENO) == 1};
+    return (nmlp_progress){.update = update_bar, .ctx = bar};
+}
+
+void nmlp_cli_progress_end(nmlp_cli_bar *bar) {
+    if (bar->visible) fprintf(stderr, "\r\033[K");
+    bar->visible = false;
+}
+
+int nmlp_cli_print_json(const nmlp_cli *cli, const nmlp_str *json) {
+    nmlp_err err;
+    if (nmlp_str_status(json, &err) != NMLP_OK) return nmlp_cli_fail(cli, &err);
+    if (printf("%s\n", nmlp_str_text(json)) < 0 || fflush(stdout) != 0) {
+        nmlp_fail(&err, NMLP_E_IO, "stdout: cannot write: %s", strerror(errno));
+        return nmlp_cli_fail(cli, &err);
+    }
+    return NMLP_EXIT_OK;
+}
+
+static void scaled_text(char text[32], double value, const char *const *units, int n_units) {
+    int unit = 0;
+    while (value >= 1000 && unit < n_units - 1) {
+        value /= 1000;
+        unit++;
+    }
+    snprintf(text, 32, unit == 0 ? "%.0f%s%s" : "%.4g%s%s", value, units[unit][0] ? " " : "", units[unit]);
+}
+
+void nmlp_cli_bytes_text(char text[32], double bytes) {
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
+    scaled_text(text, bytes, units, 5);
+}
+
+void nmlp_cli_count_text(char text[32], double count) {
+    static const char *const units[] = {"", "k", "M", "B", "T"};
+    scaled_text(text, count, units, 5);
+}
+
+nmlp_status nmlp_cli_parse_ints(int64_t **out, size_t *n, const char *text, const char *what, nmlp_err *err) {
+    size_t count = 1;
+    for (const char *c = text; *c; c++) count += *c == ',';
+    int64_t *values = nmlp_mem_new(count, sizeof *values, err);
+    if (!values) return NMLP_E_NOMEM;
+    const char *at = text;
+    for (size_t i = 0; i < count; i++) {
+        char *end;
+        errno = 0;
+        values[i] = strtoll(at, &end, 10);
+        if (errno || end == at || (*end != ',' && *end != '\0')) {
+            nmlp_mem_free(values);
+            return nmlp_fail(err, NMLP_E_ARG, "%s: \"%s\" is not a list of whole numbers like 1,2,3", what, text);
+        }
+        at = end + 1;
+    }
+    *out = values;
+    *n = count;
+    return NMLP_OK;
+}

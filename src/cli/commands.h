@@ -1,0 +1,14 @@
+/* Every command of the program; defined in cmd_<name>.c, listed in main.c. */
+#ifndef NMLP_CLI_COMMANDS_H
+#define NMLP_CLI_COMMANDS_H
+
+#include "cli/cli.h"
+
+extern const nmlp_command nmlp_cmd_info;
+extern const nmlp_command nmlp_cmd_tokenize;
+extern const nmlp_command nmlp_cmd_logits;
+extern const nmlp_command nmlp_cmd_run;
+extern const nmlp_command nmlp_cmd_synth;
+extern const nmlp_command nmlp_cmd_expand;
+
+#endif

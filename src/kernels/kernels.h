@@ -1,0 +1,101 @@
+/* Compute kernels of a decoder layer, behind one table.
+ *
+ * Letters: S tokens, H hidden, I intermediate, N outputs, K inputs, r rank, D head dimension, T cached positions.
+ * Activations are f32 at every interface; a kernel set may round them to bf16 inside (nmlp_kernels.bf16_activations).
+ * Life of an operation: describe -> create (may fail, may pack the weight into the kernel's own order) -> run (cannot
+ * fail, does not allocate; takes a workspace the caller sized with *_workspace_bytes). Created objects are immutable and may be shared; run
+ * uses the pool given. Results do not depend on the number of threads. */
+#ifndef NMLP_KERNELS_KERNELS_H
+#define NMLP_KERNELS_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/pool.h"
+#include "base/status.h"
+#include "kernels/cpu.h"
+#include "tensor/view.h"
+
+typedef struct nmlp_kernels nmlp_kernels; /* one instruction set's implementations */
+
+/* The set named `isa` ("ref", "avx2", "avx512", "amx"), or with NULL or "auto" the fastest one this CPU supports.
+ * Fails naming the sets there are when the name is unknown or the CPU lacks it. */
+nmlp_status nmlp_kernels_select(const nmlp_kernels **out, const nmlp_cpu *cpu, const char *isa, nmlp_err *err);
+const char *nmlp_kernels_name(const nmlp_kernels *kernels);
+
+/* ---- linear: Y [S,N] = X [S,K] W^T + b, W [N,K] as checkpoints store it ---- */
+
+typedef struct nmlp_linear nmlp_linear;
+
+/* `bias` [N] may have data NULL. The weight's memory must outlive the linear unless nmlp_linear_owns_weight. */
+nmlp_status nmlp_linear_create(nmlp_linear **out, const nmlp_kernels *kernels, const nmlp_view *weight,
+                               const nmlp_view *bias, nmlp_pool *pool, nmlp_err *err);
+void nmlp_linear_destroy(nmlp_linear *linear);
+/* True when the weight was packed into memory of its own, so that the source may be released. */
+bool nmlp_linear_owns_weight(const nmlp_linear *linear);
+size_t nmlp_linear_workspace_bytes(const nmlp_linear *linear, int64_t s, int n_threads);
+void nmlp_linear_run(const nmlp_linear *linear, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool);
+
+/* ---- gated MLP: Y = (silu(X G^T) * (X U^T)) D^T, each weight dense or a product of two factors ---- */
+
+/* W [N,K], dense (`w`) or as u [N,r] times v [r,K]; exactly one of w.data and u.data is set. */
+typedef struct nmlp_factors {
+    nmlp_view w;
+    nmlp_view u;
+    nmlp_view v;
+} nmlp_factors;
+
+typedef struct nmlp_mlp_desc {
+    nmlp_factors gate; /* N = I, K = H; a shared basis is gate.v.data == up.v.data */
+    nmlp_factors up;   /* N = I, K = H */
+    nmlp_factors down; /* N = H, K = I */
+} nmlp_mlp_desc;
+
+typedef struct nmlp_mlp nmlp_mlp;
+
+nmlp_status nmlp_mlp_create(nmlp_mlp **out, const nmlp_kernels *kernels, const nmlp_mlp_desc *desc, nmlp_pool *pool,
+                            nmlp_err *err);
+void nmlp_mlp_destroy(nmlp_mlp *mlp);
+bool nmlp_mlp_owns_weights(const nmlp_mlp *mlp);
+size_t nmlp_mlp_workspace_bytes(const nmlp_mlp *mlp, int64_t s, int n_threads);
+void nmlp_mlp_run(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool);
+
+/* The same MLP, unfused, with a look inside: act [S,I] receives silu(gate)*up, and gate/up [S,I] the projections
+ * before the activation (each may be NULL). For calibration, not for speed. */
+void nmlp_mlp_run_observed(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, float *gate, float *up, float *act,
+                           void *workspace, nmlp_pool *pool);
+size_t nmlp_mlp_observed_workspace_bytes(const nmlp_mlp *mlp, int64_t s, int n_threads);
+
+/* ---- attention over a cache: causal, grouped queries ---- */
+
+typedef struct nmlp_attention {
+    float *out;         /* [S, n_heads*D] */
+    const float *q;     /* [S, n_heads*D], rotated */
+    const float *k;     /* [n_kv_heads, cache_len, D], rotated */
+    const float *v;     /* [n_kv_heads, cache_len, D] */
+    int64_t s;          /* queries */
+    int64_t first_pos;  /* position of query 0; query i sees positions 0..first_pos+i */
+    int64_t cache_len;  /* rows between the heads of k and v */
+    int64_t n_heads;
+    int64_t n_kv_heads; /* divides n_heads */
+    int64_t head_dim;
+    float scale;
+} nmlp_attention;
+
+/* Memory that does not grow with S*T: bounded by threads and head size. */
+size_t nmlp_attention_workspace_bytes(const nmlp_kernels *kernels, const nmlp_attention *shape, int n_threads);
+void nmlp_attention_run(const nmlp_kernels *kernels, const nmlp_attention *args, void *workspace, nmlp_pool *pool);
+
+/* ---- the small ones ---- */
+
+/* y [S,H] = x / rms(x) * weight; y may be x. */
+void nmlp_rmsnorm(float *y, const float *x, const float *weight, float eps, int64_t s, int64_t h, nmlp_pool *pool);
+/* Rotates heads of x [S, n_heads*D] in place (Hugging Face half-split pairing), table rows cos|sin of D/2 each:
+ * table [positions, D], row p = cos(p*f_0..), sin(p*f_0..). */
+void nmlp_rope(float *x, const float *table, int64_t s, int64_t first_pos, int64_t n_heads, int64_t head_dim,
+               nmlp_pool *pool);
+/* x += y, n elements. */
+void nmlp_add(float *x, const float *y, int64_t n, nmlp_pool *pool);
+
+#endif

@@ -1,0 +1,37 @@
+/* Element types of tensors and their conversions. bf16 and f16 round to nearest, ties to even; NaN stays NaN. */
+#ifndef NMLP_TENSOR_DTYPE_H
+#define NMLP_TENSOR_DTYPE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef enum nmlp_dtype { NMLP_DTYPE_F32, NMLP_DTYPE_BF16, NMLP_DTYPE_F16 } nmlp_dtype;
+
+size_t nmlp_dtype_bytes(nmlp_dtype dtype);
+const char *nmlp_dtype_name(nmlp_dtype dtype); /* safetensors spelling: F32, BF16, F16 */
+bool nmlp_dtype_parse(const char *name, nmlp_dtype *dtype);
+
+static inline float nmlp_bf16_to_f32(uint16_t bits) {
+    uint32_t wide = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &wide, sizeof value);
+    return value;
+}
+
+static inline uint16_t nmlp_f32_to_bf16(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((bits >> 16) | 0x40u); /* quiet NaN */
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+float nmlp_f16_to_f32(uint16_t bits);
+uint16_t nmlp_f32_to_f16(float value);
+
+/* n elements of any type to and from f32. */
+void nmlp_to_f32(float *dst, const void *src, nmlp_dtype dtype, size_t n);
+void nmlp_from_f32(void *dst, nmlp_dtype dtype, const float *src, size_t n);
+
+#endif
