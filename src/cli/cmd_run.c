@@ -139,6 +139,7 @@ static int print_json(const nmlp_cli *cli, const struct output *o, const nmlp_ge
 static void print_stats(const nmlp_generation_stats *stats, int64_t n_prompt, const char *isa) {
     int64_t n_decoded = stats->n_generated > 1 ? stats->n_generated - 1 : 0;
     printf("\n");
+    fflush(stdout);
     fprintf(stderr, "[%" PRId64 " prompt tokens in %.0f ms, %" PRId64 " generated", n_prompt, stats->ttft_ms,
             stats->n_generated);
     if (n_decoded) fprintf(stderr, " at %.1f tokens/s", 1e3 * (double)n_decoded / stats->decode_ms);
