@@ -15,7 +15,7 @@ static void load(nmlp_tokenizer **t, const char *path) {
 }
 
 static void read_text(nmlp_str *text, const char *folder, const char *name) {
-    char path[1024];
+    char path[2048];
     nmlp_err err = {0};
     snprintf(path, sizeof path, "%s/%s", folder, name);
     nmlp_str_init(text);
