@@ -1,4 +1,5 @@
-/* Fuzzes tokenizer.json and the text given to it. Input: flags byte, length of the text in one byte, the text, the JSON. */
+/* Fuzzes tokenizer.json and the text given to it. Input: flags byte, length of the text in one byte, the text, the
+ * JSON. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

@@ -34,8 +34,7 @@ void nmlp_test_tokenizer_json(nmlp_str *out, const nmlp_test_tokenizer_spec *spe
         nmlp_str_printf(out, "\": %d%s", byte, byte < 255 ? ", " : "");
     }
     nmlp_str_printf(out, "%s%s}, \"merges\": [%s]%s%s}", spec->vocab ? ", " : "", or_default(spec->vocab, ""),
-                    or_default(spec->merges, ""), spec->model_options ? ", " : "",
-                    or_default(spec->model_options, ""));
+                    or_default(spec->merges, ""), spec->model_options ? ", " : "", or_default(spec->model_options, ""));
     nmlp_str_printf(out, ", \"added_tokens\": [%s]", or_default(spec->added_tokens, ""));
     nmlp_str_printf(out, ", \"normalizer\": %s", or_default(spec->normalizer, "null"));
     nmlp_str_printf(out, ", \"pre_tokenizer\": %s",

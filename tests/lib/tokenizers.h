@@ -1,5 +1,5 @@
-/* Hand-made tokenizer.json texts for tests: every byte is a token (its id is the byte), so that expected ids can be written down
- * by hand, plus what the test asks for. */
+/* Hand-made tokenizer.json texts for tests: every byte is a token (its id is the byte), so that expected ids can be
+ * written down by hand, plus what the test asks for. */
 #ifndef NMLP_TESTS_TOKENIZERS_H
 #define NMLP_TESTS_TOKENIZERS_H
 

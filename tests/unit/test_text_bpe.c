@@ -47,7 +47,8 @@ static void any_length_gives_what_the_definition_gives(void **state) {
         nmlp_assert_ok(nmlp_bpe_init(&bpe, N_MERGES, &err), &err);
         for (size_t rank = 0; rank < N_MERGES;) {
             int64_t n_known = N_BASE + (int64_t)rank;
-            merge m = {(int32_t)nmlp_rng_below(&rng, n_known), (int32_t)nmlp_rng_below(&rng, n_known), (int32_t)n_known};
+            merge m = {(int32_t)nmlp_rng_below(&rng, n_known), (int32_t)nmlp_rng_below(&rng, n_known),
+                       (int32_t)n_known};
             if (!is_new(merges, rank, m)) continue;
             merges[rank] = m;
             nmlp_bpe_put(&bpe, (uint32_t)m.left, (uint32_t)m.right, (uint32_t)rank, (uint32_t)m.merged);

@@ -61,7 +61,8 @@ static void ids_outside_the_vocabulary_are_refused_and_holes_are_nothing(void **
     const int32_t negative[] = {-1};
     nmlp_str_init(&out);
     check_decode(t, hole, 3, false, "ab");
-    nmlp_assert_fails(nmlp_tokenizer_decode(t, high, 1, false, &out, &err), &err, NMLP_E_ARG, "301", "of 301 ids", NULL);
+    nmlp_assert_fails(nmlp_tokenizer_decode(t, high, 1, false, &out, &err), &err, NMLP_E_ARG, "301", "of 301 ids",
+                      NULL);
     nmlp_assert_fails(nmlp_tokenizer_decode(t, negative, 1, false, &out, &err), &err, NMLP_E_ARG, "-1", NULL);
     nmlp_str_fini(&out);
     nmlp_tokenizer_destroy(t);
@@ -96,7 +97,9 @@ static void broken_characters_become_replacement_characters(void **state) {
     nmlp_decode_stream stream;
     nmlp_tokenizer *t = make(&(nmlp_test_tokenizer_spec){0});
     const int32_t cut[] = {0xE2, 0x82, 'A', 0xFF, 0xF0, 0x9F};
-    check_decode(t, cut, 6, false, "\xEF\xBF\xBD" "A\xEF\xBF\xBD\xEF\xBF\xBD");
+    check_decode(t, cut, 6, false,
+                 "\xEF\xBF\xBD"
+                 "A\xEF\xBF\xBD\xEF\xBF\xBD");
     nmlp_str_init(&out);
     nmlp_decode_stream_init(&stream, t, true);
     nmlp_assert_ok(nmlp_decode_stream_push(&stream, 0xF0, &out, &err), &err);
@@ -108,7 +111,8 @@ static void broken_characters_become_replacement_characters(void **state) {
     nmlp_tokenizer_destroy(t);
 }
 
-/* Whatever the bytes, the stream's text is the whole decode's, and what encode and decode do with it changes nothing more. */
+/* Whatever the bytes, the stream's text is the whole decode's, and what encode and decode do with it changes nothing
+ * more. */
 static void stream_and_whole_decode_agree_on_random_bytes(void **state) {
     (void)state;
     nmlp_rng rng;
@@ -200,7 +204,8 @@ static void gap_and_content_are_encoded_together(void **state) {
         .vocab = "\"ĊĊ\": 256, \"ĊĊĊ\": 257", .merges = "\"Ċ Ċ\", \"ĊĊ Ċ\"", .added_tokens = LLAMA3});
     const nmlp_chat_message messages[] = {{"u", "\nx"}};
     /* GPT-2's pattern takes "\n\n\n" before x as "\n\n" and "\n" (\s+(?!\S)). */
-    const int32_t want[] = {300, 301, 'u', 302, 256, '\n', 'x', 303, 301, 'a', 's', 's', 'i', 's', 't', 'a', 'n', 't', 302, 256};
+    const int32_t want[] = {300, 301, 'u', 302, 256, '\n', 'x', 303, 301, 'a',
+                            's', 's', 'i', 's', 't', 'a',  'n', 't', 302, 256};
     nmlp_ids_init(&ids);
     nmlp_assert_ok(nmlp_chat_encode(t, messages, 1, &ids, &err), &err);
     assert_int_equal(ids.len, sizeof want / sizeof want[0]);

@@ -1,4 +1,5 @@
-/* Encoding with hand-made tokenizers whose ids can be derived on paper: id b is byte b, 256 and up is what the test adds. */
+/* Encoding with hand-made tokenizers whose ids can be derived on paper: id b is byte b, 256 and up is what the test
+ * adds. */
 #include "lib/testing.h"
 
 #include "base/clock.h"
@@ -40,7 +41,9 @@ static void check_with(const nmlp_tokenizer *t, const char *text, bool add_bos, 
     nmlp_ids_fini(&ids);
 }
 
-static void check(const nmlp_tokenizer *t, const char *text, const char *want) { check_with(t, text, false, true, want); }
+static void check(const nmlp_tokenizer *t, const char *text, const char *want) {
+    check_with(t, text, false, true, want);
+}
 
 static void check_spec(const nmlp_test_tokenizer_spec *spec, const char *text, const char *want) {
     nmlp_tokenizer *t = make(spec);
@@ -94,7 +97,9 @@ static void split_behaviors_are_those_of_hugging_face(void **state) {
     (void)state;
     /* Pieces show by the spaces that ByteLevel puts before them; expectations are the examples of the documentation of
      * SplitDelimiterBehavior, "the-final--countdown" cut at "-". */
-    static const struct { const char *behavior, *invert, *want; } cases[] = {
+    static const struct {
+        const char *behavior, *invert, *want;
+    } cases[] = {
         {"Isolated", "false", " the - final - - countdown"},
         {"Removed", "false", " the final countdown"},
         {"MergedWithPrevious", "false", " the- final- - countdown"},
@@ -121,20 +126,28 @@ static void mongolian_vowel_separator_is_no_space(void **state) {
         .pre_tokenizer = "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": "
                          "\"\\\\s\"}, \"behavior\": \"Removed\", \"invert\": false}, {\"type\": \"ByteLevel\", "
                          "\"add_prefix_space\": false, \"use_regex\": false}]}"};
-    check_spec(&spec, "a b\xE3\x80\x80" "c\xC2\x85" "d", "abcd");
-    check_spec(&spec, "a\xE1\xA0\x8E" "b", "a\xE1\xA0\x8E" "b");
+    check_spec(&spec,
+               "a b\xE3\x80\x80"
+               "c\xC2\x85"
+               "d",
+               "abcd");
+    check_spec(&spec,
+               "a\xE1\xA0\x8E"
+               "b",
+               "a\xE1\xA0\x8E"
+               "b");
 }
 
 static void nfc_composes_before_anything_else(void **state) {
     (void)state;
     nmlp_test_tokenizer_spec spec = {.normalizer = "{\"type\": \"NFC\"}"};
     nmlp_tokenizer *t = make(&spec);
-    check(t, "e\xCC\x81", "\xC3\xA9");                               /* e + acute -> é */
-    check(t, "xe\xCC\x81y", "x\xC3\xA9y");                           /* in the middle */
-    check(t, "\xE2\x84\xAB", "\xC3\x85");                            /* angstrom sign -> Å */
-    check(t, "a\xCC\x80\xCC\xA3", "\xE1\xBA\xA1\xCC\x80");           /* marks are put in order first */
+    check(t, "e\xCC\x81", "\xC3\xA9");                                /* e + acute -> é */
+    check(t, "xe\xCC\x81y", "x\xC3\xA9y");                            /* in the middle */
+    check(t, "\xE2\x84\xAB", "\xC3\x85");                             /* angstrom sign -> Å */
+    check(t, "a\xCC\x80\xCC\xA3", "\xE1\xBA\xA1\xCC\x80");            /* marks are put in order first */
     check(t, "\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8", "\xEA\xB0\x81"); /* jamo -> a syllable */
-    check(t, "\xEF\xAC\x81", "\xEF\xAC\x81");                        /* the ligature fi is NFKC's business */
+    check(t, "\xEF\xAC\x81", "\xEF\xAC\x81");                         /* the ligature fi is NFKC's business */
     nmlp_tokenizer_destroy(t);
     spec.normalizer = NULL;
     check_spec(&spec, "e\xCC\x81", "e\xCC\x81");
@@ -162,9 +175,9 @@ static void longest_added_token_wins(void **state) {
 
 static void lstrip_and_rstrip_take_white_space_along(void **state) {
     (void)state;
-    nmlp_tokenizer *t = make(&(nmlp_test_tokenizer_spec){
-        .added_tokens = "{\"id\": 300, \"content\": \"[L]\", \"lstrip\": true},"
-                        "{\"id\": 301, \"content\": \"[R]\", \"rstrip\": true}"});
+    nmlp_tokenizer *t =
+        make(&(nmlp_test_tokenizer_spec){.added_tokens = "{\"id\": 300, \"content\": \"[L]\", \"lstrip\": true},"
+                                                         "{\"id\": 301, \"content\": \"[R]\", \"rstrip\": true}"});
     check(t, "a \xC2\xA0[L] b", "a<300> b");
     check(t, "a [R]\n\t b", "a <301>b");
     check(t, "[R]  [L]", "<301><300>"); /* the spaces are taken once */
@@ -174,10 +187,14 @@ static void lstrip_and_rstrip_take_white_space_along(void **state) {
 
 static void single_word_stands_alone(void **state) {
     (void)state;
-    nmlp_tokenizer *t = make(&(nmlp_test_tokenizer_spec){
-        .added_tokens = "{\"id\": 300, \"content\": \"cat\", \"single_word\": true}"});
+    nmlp_tokenizer *t =
+        make(&(nmlp_test_tokenizer_spec){.added_tokens = "{\"id\": 300, \"content\": \"cat\", \"single_word\": true}"});
     check(t, "cat a cat. cats concat cat_", "<300> a <300>. cats concat cat_");
-    check(t, "\xC3\xA9" "cat", "\xC3\xA9" "cat");
+    check(t,
+          "\xC3\xA9"
+          "cat",
+          "\xC3\xA9"
+          "cat");
     nmlp_tokenizer_destroy(t);
 }
 
@@ -194,8 +211,8 @@ static void normalized_tokens_are_found_in_normalised_text(void **state) {
 
 #define BOS_TOKEN "{\"id\": 300, \"content\": \"[BOS]\", \"special\": true, \"normalized\": false}"
 #define BOS_TEMPLATE                                                                                                   \
-    "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"[BOS]\", \"type_id\": 0}}, "             \
-    "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}], \"pair\": [], \"special_tokens\": "                                  \
+    "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"[BOS]\", \"type_id\": 0}}, "        \
+    "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}], \"pair\": [], \"special_tokens\": "                             \
     "{\"[BOS]\": {\"id\": \"[BOS]\", \"ids\": [300], \"tokens\": [\"[BOS]\"]}}}"
 
 static void template_puts_bos_in_front(void **state) {
@@ -231,13 +248,19 @@ static void malformed_utf8_counts_as_replacement_characters(void **state) {
     (void)state;
 #define R "\xEF\xBF\xBD"
     nmlp_tokenizer *t = make(&(nmlp_test_tokenizer_spec){0});
-    check(t, "a\xFF" "b", "a" R "b");
+    check(t,
+          "a\xFF"
+          "b",
+          "a" R "b");
     check(t, "\x80\x80", R R);
-    check(t, "\xE2\x82" "A", R "A");          /* one for a character cut short */
-    check(t, "\xF0\x9F\x98", R);              /* and at the end */
-    check(t, "\xC0\xAF", R R);                /* overlong */
-    check(t, "\xED\xA0\x80", R R R);          /* a surrogate */
-    check(t, "\xF4\x90\x80\x80", R R R R);    /* above U+10FFFF */
+    check(t,
+          "\xE2\x82"
+          "A",
+          R "A");                          /* one for a character cut short */
+    check(t, "\xF0\x9F\x98", R);           /* and at the end */
+    check(t, "\xC0\xAF", R R);             /* overlong */
+    check(t, "\xED\xA0\x80", R R R);       /* a surrogate */
+    check(t, "\xF4\x90\x80\x80", R R R R); /* above U+10FFFF */
     check(t, "\xE2\xE2\x82\xAC", R "\xE2\x82\xAC");
     nmlp_tokenizer_destroy(t);
 #undef R
@@ -266,7 +289,8 @@ static void byte_without_token_is_an_error_and_leaves_the_list_alone(void **stat
     nmlp_ids_init(&ids);
     nmlp_assert_ok(nmlp_tokenizer_parse(&t, json, sizeof json - 1, "made.json", &err), &err);
     nmlp_assert_ok(nmlp_tokenizer_encode(t, "aa", 2, false, true, &ids, &err), &err);
-    nmlp_assert_fails(nmlp_tokenizer_encode(t, "ab", 2, false, true, &ids, &err), &err, NMLP_E_UNSUPPORTED, "0x62", NULL);
+    nmlp_assert_fails(nmlp_tokenizer_encode(t, "ab", 2, false, true, &ids, &err), &err, NMLP_E_UNSUPPORTED, "0x62",
+                      NULL);
     assert_int_equal(ids.len, 2);
     nmlp_ids_fini(&ids);
     nmlp_tokenizer_destroy(t);
@@ -298,6 +322,31 @@ static void megabyte_of_one_character_takes_no_quadratic_time(void **state) {
         assert_int_equal(back.len, text.len);
         assert_memory_equal(back.data, text.data, text.len);
         nmlp_str_fini(&back);
+    }
+    nmlp_ids_fini(&ids);
+    nmlp_str_fini(&text);
+    nmlp_tokenizer_destroy(t);
+}
+
+/* Marks below and above in turn have to be sorted into all below, all above. */
+static void many_combining_marks_take_no_quadratic_time(void **state) {
+    (void)state;
+    enum { N = 50000 };
+    nmlp_err err = {0};
+    nmlp_str text;
+    nmlp_ids ids;
+    nmlp_tokenizer *t = make(&(nmlp_test_tokenizer_spec){.normalizer = "{\"type\": \"NFC\"}"});
+    nmlp_str_init(&text);
+    nmlp_ids_init(&ids);
+    nmlp_str_putc(&text, '%');
+    for (int i = 0; i < N; i++) nmlp_str_puts(&text, "\xCC\x81\xCC\xA3");
+    double started = nmlp_clock_seconds();
+    nmlp_assert_ok(nmlp_tokenizer_encode(t, text.data, text.len, false, true, &ids, &err), &err);
+    assert_true(nmlp_clock_seconds() - started < 2);
+    assert_int_equal(ids.len, 1 + 4 * N);
+    for (size_t i = 0; i < 2 * N; i++) {
+        assert_int_equal(ids.data[1 + i], i % 2 ? 0xA3 : 0xCC);
+        assert_int_equal(ids.data[1 + 2 * N + i], i % 2 ? 0x81 : 0xCC);
     }
     nmlp_ids_fini(&ids);
     nmlp_str_fini(&text);
@@ -363,6 +412,7 @@ int main(void) {
         cmocka_unit_test(nul_bytes_are_text),
         cmocka_unit_test(byte_without_token_is_an_error_and_leaves_the_list_alone),
         cmocka_unit_test(megabyte_of_one_character_takes_no_quadratic_time),
+        cmocka_unit_test(many_combining_marks_take_no_quadratic_time),
         cmocka_unit_test(threads_share_a_tokenizer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,7 +4,8 @@
 #include "lib/tokenizers.h"
 #include "text/tokenizer.h"
 
-static void assert_refused(const nmlp_test_tokenizer_spec *spec, nmlp_status code, const char *part, const char *found) {
+static void assert_refused(const nmlp_test_tokenizer_spec *spec, nmlp_status code, const char *part,
+                           const char *found) {
     nmlp_err err = {0};
     nmlp_tokenizer *t;
     nmlp_str json;
@@ -42,8 +43,8 @@ static void unknown_model_options_are_refused(void **state) {
                    "byte_fallback", "");
     assert_refused(&(nmlp_test_tokenizer_spec){.model_options = "\"continuing_subword_prefix\": \"##\""},
                    NMLP_E_UNSUPPORTED, "continuing_subword_prefix", "");
-    assert_refused(&(nmlp_test_tokenizer_spec){.model_options = "\"end_of_word_suffix\": \"</w>\""},
-                   NMLP_E_UNSUPPORTED, "end_of_word_suffix", "");
+    assert_refused(&(nmlp_test_tokenizer_spec){.model_options = "\"end_of_word_suffix\": \"</w>\""}, NMLP_E_UNSUPPORTED,
+                   "end_of_word_suffix", "");
     assert_text_refused("{\"model\": {\"type\": \"BPE\", \"unk_token\": \"?\", \"vocab\": {\"?\": 0}, \"merges\": []}}",
                         NMLP_E_UNSUPPORTED, "unk_token");
 }
@@ -55,12 +56,13 @@ static void unknown_normalizer_is_refused(void **state) {
     assert_refused(&(nmlp_test_tokenizer_spec){.normalizer = "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": "
                                                              "\"NFC\"}, {\"type\": \"Strip\"}]}"},
                    NMLP_E_UNSUPPORTED, "normalizer \"Strip\"", "");
-    assert_refused(&(nmlp_test_tokenizer_spec){.normalizer = "{\"type\": \"Sequence\"}"}, NMLP_E_FORMAT, "normalizers", "");
+    assert_refused(&(nmlp_test_tokenizer_spec){.normalizer = "{\"type\": \"Sequence\"}"}, NMLP_E_FORMAT, "normalizers",
+                   "");
     assert_refused(&(nmlp_test_tokenizer_spec){.normalizer = "{}"}, NMLP_E_UNSUPPORTED, "normalizer has no type", "");
 }
 
 #define SPLIT(pattern, behavior)                                                                                       \
-    "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": " pattern                             \
+    "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": " pattern                         \
     ", \"behavior\": " behavior "}, {\"type\": \"ByteLevel\"}]}"
 
 static void unknown_pre_tokenizer_is_refused(void **state) {
@@ -68,8 +70,9 @@ static void unknown_pre_tokenizer_is_refused(void **state) {
     assert_refused(&(nmlp_test_tokenizer_spec){.pre_tokenizer = "{\"type\": \"Metaspace\"}"}, NMLP_E_UNSUPPORTED,
                    "pre_tokenizer \"Metaspace\"", "supported: ByteLevel, Split, Sequence");
     assert_refused(&(nmlp_test_tokenizer_spec){.pre_tokenizer = "null"}, NMLP_E_UNSUPPORTED, "without ByteLevel", "");
-    assert_refused(&(nmlp_test_tokenizer_spec){.pre_tokenizer = "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": "
-                                                                "\"ByteLevel\"}, {\"type\": \"ByteLevel\"}]}"},
+    assert_refused(&(nmlp_test_tokenizer_spec){.pre_tokenizer =
+                                                   "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": "
+                                                   "\"ByteLevel\"}, {\"type\": \"ByteLevel\"}]}"},
                    NMLP_E_UNSUPPORTED, "after ByteLevel", "");
     assert_refused(&(nmlp_test_tokenizer_spec){.pre_tokenizer = SPLIT("{\"Regex\": \"a\"}", "\"Swallowed\"")},
                    NMLP_E_UNSUPPORTED, "behavior \"Swallowed\"", "Isolated, Removed");
@@ -90,7 +93,8 @@ static void unknown_post_processor_is_refused(void **state) {
                    NMLP_E_UNSUPPORTED, "post_processor \"RobertaProcessing\"", "TemplateProcessing");
     assert_refused(&(nmlp_test_tokenizer_spec){.post_processor = TEMPLATE(TEXT_A ", " TOKEN_B, "[1]")},
                    NMLP_E_UNSUPPORTED, "behind the text", "B");
-    assert_refused(&(nmlp_test_tokenizer_spec){.post_processor = TEMPLATE(TOKEN_B, "[1]")}, NMLP_E_FORMAT, "Sequence", "");
+    assert_refused(&(nmlp_test_tokenizer_spec){.post_processor = TEMPLATE(TOKEN_B, "[1]")}, NMLP_E_FORMAT, "Sequence",
+                   "");
     assert_refused(&(nmlp_test_tokenizer_spec){.post_processor = TEMPLATE("{\"Else\": 1}", "[1]")}, NMLP_E_FORMAT,
                    "single", "");
     assert_refused(&(nmlp_test_tokenizer_spec){.post_processor = TEMPLATE(TOKEN_B ", " TEXT_A, "[]")}, NMLP_E_FORMAT,
@@ -126,7 +130,8 @@ static void ids_out_of_bounds_are_refused(void **state) {
     assert_refused(&(nmlp_test_tokenizer_spec){.vocab = "\"ab\": 1e9"}, NMLP_E_FORMAT, "\"ab\"", "id from 0");
     assert_refused(&(nmlp_test_tokenizer_spec){.vocab = "\"ab\": 1.5"}, NMLP_E_FORMAT, "\"ab\"", "id from 0");
     assert_refused(&(nmlp_test_tokenizer_spec){.vocab = "\"ab\": \"x\""}, NMLP_E_FORMAT, "\"ab\"", "id from 0");
-    assert_refused(&(nmlp_test_tokenizer_spec){.added_tokens = "{\"id\": -5, \"content\": \"x\"}"}, NMLP_E_FORMAT, "id", "");
+    assert_refused(&(nmlp_test_tokenizer_spec){.added_tokens = "{\"id\": -5, \"content\": \"x\"}"}, NMLP_E_FORMAT, "id",
+                   "");
     assert_refused(&(nmlp_test_tokenizer_spec){.added_tokens = "{\"content\": \"x\"}"}, NMLP_E_MISSING, "id", "");
     assert_refused(&(nmlp_test_tokenizer_spec){.added_tokens = "{\"id\": 300}"}, NMLP_E_MISSING, "content", "");
     assert_refused(&(nmlp_test_tokenizer_spec){.added_tokens = "7"}, NMLP_E_MISSING, "id", "");
@@ -142,7 +147,8 @@ static void merges_of_absent_tokens_are_refused(void **state) {
 
 static void malformed_merges_are_refused(void **state) {
     (void)state;
-    static const char *const merges[] = {"\"ab\"", "\"a b c\"", "[\"a\"]", "[\"a\", \"b\", \"c\"]", "[1, 2]", "3", "[]"};
+    static const char *const merges[] = {"\"ab\"", "\"a b c\"", "[\"a\"]", "[\"a\", \"b\", \"c\"]",
+                                         "[1, 2]", "3",         "[]"};
     for (size_t i = 0; i < sizeof merges / sizeof merges[0]; i++)
         assert_refused(&(nmlp_test_tokenizer_spec){.merges = merges[i]}, NMLP_E_FORMAT, "merge 0", "LEFT");
 }

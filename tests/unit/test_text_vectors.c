@@ -1,4 +1,5 @@
-/* Real tokenizers against other implementations: llama.cpp's published test vectors, encodings by Hugging Face tokenizers. */
+/* Real tokenizers against other implementations: llama.cpp's published test vectors, encodings by Hugging Face
+ * tokenizers. */
 #include "lib/testing.h"
 
 #include <stdlib.h>
@@ -77,9 +78,18 @@ static void check_vectors(const char *name) {
     nmlp_tokenizer_destroy(t);
 }
 
-static void llama3_gives_published_ids(void **state) { (void)state; check_vectors("llama3"); }
-static void qwen3_gives_published_ids(void **state) { (void)state; check_vectors("qwen3"); }
-static void gpt2_gives_published_ids(void **state) { (void)state; check_vectors("gpt2"); }
+static void llama3_gives_published_ids(void **state) {
+    (void)state;
+    check_vectors("llama3");
+}
+static void qwen3_gives_published_ids(void **state) {
+    (void)state;
+    check_vectors("qwen3");
+}
+static void gpt2_gives_published_ids(void **state) {
+    (void)state;
+    check_vectors("gpt2");
+}
 
 static void check_encoding(const nmlp_tokenizer *t, const char *text, const nmlp_json *want) {
     nmlp_err err = {0};
@@ -115,8 +125,14 @@ static void check_model(const char *model) {
     nmlp_json_free(&doc);
 }
 
-static void tiny_gives_ids_of_hugging_face(void **state) { (void)state; check_model("models/tiny"); }
-static void small_gives_ids_of_hugging_face(void **state) { (void)state; check_model("models/small"); }
+static void tiny_gives_ids_of_hugging_face(void **state) {
+    (void)state;
+    check_model("models/tiny");
+}
+static void small_gives_ids_of_hugging_face(void **state) {
+    (void)state;
+    check_model("models/small");
+}
 
 /* The ids of a whole text: its number was taken from Hugging Face tokenizers 0.23. */
 static void check_whole_text(const char *tokenizer, size_t want) {
@@ -141,9 +157,18 @@ static void check_whole_text(const char *tokenizer, size_t want) {
     nmlp_tokenizer_destroy(t);
 }
 
-static void wikitext_has_the_number_of_llama3_tokens(void **state) { (void)state; check_whole_text("llama3", 289076); }
-static void wikitext_has_the_number_of_qwen3_tokens(void **state) { (void)state; check_whole_text("qwen3", 299078); }
-static void wikitext_has_the_number_of_gpt2_tokens(void **state) { (void)state; check_whole_text("gpt2", 286221); }
+static void wikitext_has_the_number_of_llama3_tokens(void **state) {
+    (void)state;
+    check_whole_text("llama3", 289076);
+}
+static void wikitext_has_the_number_of_qwen3_tokens(void **state) {
+    (void)state;
+    check_whole_text("qwen3", 299078);
+}
+static void wikitext_has_the_number_of_gpt2_tokens(void **state) {
+    (void)state;
+    check_whole_text("gpt2", 286221);
+}
 
 static void assert_chat(const char *tokenizer, const nmlp_chat_message *messages, size_t n, const int32_t *want,
                         size_t n_want) {
