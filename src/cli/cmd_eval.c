@@ -277,9 +277,7 @@ static int check(const nmlp_cli *cli, struct eval_options *o) {
     if (!o->preset) return -1;
     const nmlp_ppl_preset *preset = nmlp_ppl_preset_find(o->preset);
     if (!preset) return nmlp_cli_usage(cli, "--preset %s: must be wikitext2, ptb or c4", o->preset);
-    if (!o->text) return nmlp_cli_usage(cli, "--preset goes with --text");
-    o->ppl.drop_partial = preset->drop_partial;
-    return -1;
+    return o->text ? -1 : nmlp_cli_usage(cli, "--preset goes with --text");
 }
 
 static int run(int argc, char **argv) {
@@ -289,6 +287,7 @@ static int run(int argc, char **argv) {
         {"ctx", 'c', NMLP_OPT_INT, &o.ppl.ctx, "N", "tokens of a window (default: the model's maximum, at most 2048)"},
         {"stride", 0, NMLP_OPT_INT, &o.ppl.stride, "N", "a window every N tokens (default: ctx, no overlap)"},
         {"max-tokens", 0, NMLP_OPT_INT, &o.ppl.max_tokens, "N", "use the first N tokens of a text (default: all)"},
+        {"keep-partial", 0, NMLP_OPT_FLAG, &o.ppl.keep_partial, NULL, "score a last window that is not full too"},
         {"bos", 0, NMLP_OPT_FLAG, &o.ppl.bos, NULL, "put the begin-of-text token in front"},
         {"preset", 0, NMLP_OPT_STRING, &o.preset, "NAME", "protocol of the SVD papers: wikitext2, ptb, c4"},
         {"task", 0, NMLP_OPT_STRING, &o.task, "NAME",

@@ -11,9 +11,9 @@
 #include "text/utf8.h"
 
 static const nmlp_ppl_preset presets[] = {
-    {"wikitext2", "WikiText-2 raw test split, lines joined as in the file", true},
-    {"ptb", "Penn Treebank test split, one sentence a line", true},
-    {"c4", "C4 English validation documents, joined", true},
+    {"wikitext2", "WikiText-2 raw test split, lines joined as in the file"},
+    {"ptb", "Penn Treebank test split, one sentence a line"},
+    {"c4", "C4 English validation documents, joined"},
 };
 
 const nmlp_ppl_preset *nmlp_ppl_preset_find(const char *name) {
@@ -44,7 +44,8 @@ void nmlp_ppl_describe(nmlp_str *out, const nmlp_ppl_options *o) {
     } else {
         nmlp_str_printf(out, "one every %" PRId64 ", each token scored once", o->stride);
     }
-    nmlp_str_printf(out, "; a last window that is not full is %s; natural log", o->drop_partial ? "dropped" : "kept");
+    bool dropped = o->stride == o->ctx && !o->keep_partial;
+    nmlp_str_printf(out, "; a last window that is not full is %s; natural log", dropped ? "dropped" : "kept");
 }
 
 int64_t nmlp_count_words(const char *text, size_t len) {
@@ -88,6 +89,7 @@ static nmlp_status run_windows(nmlp_ppl_result *r, nmlp_session *session, const 
     while (nmlp_window_next(windows, &window)) {
         NMLP_TRY(run_window(session, scorer, ids, &window, targets, &r->nll_sum, err));
         r->n_scored += window.end - window.score;
+        r->n_covered = window.end;
         r->n_run += window.end - window.begin - 1;
         if (!nmlp_progress_update(o->progress, o->stage ? o->stage : "perplexity", (double)r->n_scored, (double)total,
                                   "tokens")) {
@@ -108,11 +110,12 @@ nmlp_status nmlp_perplexity_ids(nmlp_ppl_result *r, const nmlp_engine *engine, c
     *r = (nmlp_ppl_result){.word_ppl = NAN, .bits_per_byte = NAN};
     NMLP_RETURN_IF_FAILED(nmlp_ppl_options_check(&o, &nmlp_engine_model(engine)->config, err));
     if (o.max_tokens && n > o.max_tokens) n = o.max_tokens;
-    nmlp_windows windows = {.n_tokens = n, .ctx = o.ctx, .stride = o.stride, .drop_partial = o.drop_partial};
+    /* A text shorter than one window is all there is to score. */
+    bool drop = !o.keep_partial && o.stride == o.ctx && n >= o.ctx;
+    nmlp_windows windows = {.n_tokens = n, .ctx = o.ctx, .stride = o.stride, .drop_partial = drop};
     if (nmlp_windows_scored(&windows) == 0) {
         nmlp_fail(err, NMLP_E_ARG, "a text of %" PRId64 " tokens has nothing to score in windows of %" PRId64, n, o.ctx);
-        nmlp_fail_hint(err, "%s", o.drop_partial ? "a preset counts full windows only: give a smaller --ctx"
-                                                 : "2 tokens are needed at least");
+        nmlp_fail_hint(err, "2 tokens are needed at least");
         return NMLP_E_ARG;
     }
     r->ctx = o.ctx;
@@ -128,14 +131,14 @@ nmlp_status nmlp_perplexity_ids(nmlp_ppl_result *r, const nmlp_engine *engine, c
     return st;
 }
 
-/* Words and bytes of what was used: the text, or what its first n ids spell. */
+/* Words and bytes of what the windows cover: the text, or what its first ids spell. */
 static nmlp_status count_text(nmlp_ppl_result *r, const nmlp_tokenizer *tokenizer, const char *text, size_t len,
                               const nmlp_ids *ids, nmlp_err *err) {
     nmlp_str used;
     nmlp_status st = NMLP_OK;
     nmlp_str_init(&used);
-    if ((size_t)r->n_tokens < ids->len) {
-        NMLP_TRY(nmlp_tokenizer_decode(tokenizer, ids->data, (size_t)r->n_tokens, true, &used, err));
+    if ((size_t)r->n_covered < ids->len) {
+        NMLP_TRY(nmlp_tokenizer_decode(tokenizer, ids->data, (size_t)r->n_covered, true, &used, err));
         text = nmlp_str_text(&used);
         len = used.len;
     }

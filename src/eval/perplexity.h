@@ -1,7 +1,7 @@
 /* Perplexity of a text under a model. Natural logarithms throughout.
  *
  * word_ppl and bits_per_byte are lm-evaluation-harness's: exp(nll_sum / words) and nll_sum / bytes / ln 2, with words the pieces between
- * white space and bytes the UTF-8 length of the text that was used (all of it, or what its first max_tokens tokens spell). */
+ * white space and bytes the UTF-8 length of the text the windows cover (all of it, or what its first tokens spell). */
 #ifndef NMLP_EVAL_PERPLEXITY_H
 #define NMLP_EVAL_PERPLEXITY_H
 
@@ -21,7 +21,7 @@ typedef struct nmlp_ppl_options {
     int64_t stride;     /* 0: ctx, no overlap */
     int64_t max_tokens; /* use the first tokens only; 0: all */
     bool bos;           /* what the tokenizer's template puts in front, once, before the text */
-    bool drop_partial;  /* leave out a last window that is not full */
+    bool keep_partial;  /* score a last window that is not full too, where windows do not overlap (else it always is) */
     const char *stage;  /* name for the progress; may be NULL */
     const nmlp_progress *progress; /* may be NULL */
 } nmlp_ppl_options;
@@ -30,6 +30,7 @@ typedef struct nmlp_ppl_result {
     int64_t ctx; /* as used */
     int64_t stride;
     int64_t n_tokens; /* of the text used */
+    int64_t n_covered; /* up to the end of the last window */
     int64_t n_scored;
     int64_t n_run;    /* positions computed, overlaps counted again */
     int64_t n_words;
@@ -42,11 +43,10 @@ typedef struct nmlp_ppl_result {
     double seconds;
 } nmlp_ppl_result;
 
-/* A named protocol of the field: wikitext2, ptb, c4. */
+/* A data set whose protocol in the SVD papers is the default one here: wikitext2, ptb, c4. */
 typedef struct nmlp_ppl_preset {
     const char *name;
     const char *about; /* how the text file is made */
-    bool drop_partial;
 } nmlp_ppl_preset;
 
 const nmlp_ppl_preset *nmlp_ppl_preset_find(const char *name); /* NULL: unknown */

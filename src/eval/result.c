@@ -2,6 +2,7 @@
 
 void nmlp_ppl_put(nmlp_json_writer *w, const nmlp_ppl_result *r) {
     nmlp_json_put_int(w, "tokens", r->n_tokens);
+    nmlp_json_put_int(w, "covered_tokens", r->n_covered);
     nmlp_json_put_int(w, "scored_tokens", r->n_scored);
     nmlp_json_put_int(w, "words", r->n_words);
     nmlp_json_put_int(w, "bytes", r->n_bytes);

@@ -134,7 +134,6 @@ static nmlp_status run_item(nmlp_eval_cell *cell, struct item_run *r, const nmlp
         r->ppl = (nmlp_ppl_options){.ctx = r->options->ctx,
                                     .max_tokens = r->options->max_tokens,
                                     .bos = r->options->bos,
-                                    .drop_partial = nmlp_ppl_preset_find(r->item->name)->drop_partial,
                                     .stage = r->item->name,
                                     .progress = r->options->progress};
         NMLP_RETURN_IF_FAILED(nmlp_ppl_options_check(&r->ppl, &nmlp_engine_model(r->engine)->config, err));
