@@ -16,11 +16,15 @@ static double value_of(const nmlp_eval_cell *c, enum metric m) {
     return c->present ? values[m] : NAN;
 }
 
-static void number(char out[CELL_BYTES], double value, const char *format) {
+enum number { PLAIN, THREE_DIGITS, TWO_DIGITS };
+
+static void number(char out[CELL_BYTES], double value, enum number kind) {
     if (isnan(value)) {
-        snprintf(out, CELL_BYTES, "-");
+        snprintf(out, CELL_BYTES, "%s", kind == PLAIN ? "" : "-");
+    } else if (kind == PLAIN) {
+        snprintf(out, CELL_BYTES, "%.9g", value);
     } else {
-        snprintf(out, CELL_BYTES, format, value);
+        snprintf(out, CELL_BYTES, "%.*f", kind == THREE_DIGITS ? 3 : 2, value);
     }
 }
 
@@ -28,11 +32,11 @@ static void cell_text(char out[CELL_BYTES], const nmlp_eval_cell *c, enum metric
     double value = value_of(c, m);
     double spread = m == ACC ? c->acc_stderr : c->acc_norm_stderr;
     if (format == NMLP_TABLE_CSV) {
-        snprintf(out, CELL_BYTES, isnan(value) ? "" : "%.9g", value);
-    } else if (m == PPL || isnan(value)) {
-        number(out, value, "%.3f");
-    } else if (isnan(spread)) {
-        number(out, 100 * value, "%.2f");
+        number(out, value, PLAIN);
+    } else if (m == PPL) {
+        number(out, value, THREE_DIGITS);
+    } else if (isnan(value) || isnan(spread)) {
+        number(out, 100 * value, TWO_DIGITS);
     } else {
         snprintf(out, CELL_BYTES, "%.2f ± %.2f", 100 * value, 100 * spread);
     }
@@ -107,7 +111,8 @@ static void put_means(const struct table *t, const nmlp_suite *suite) {
     for (int norm = 0; norm < 2; norm++) {
         for (size_t r = 0; r < t->n_rows; r++) {
             double mean = nmlp_suite_mean_acc(&t->rows[r], suite, norm);
-            number(cells[r], t->format == NMLP_TABLE_CSV ? mean : 100 * mean, t->format == NMLP_TABLE_CSV ? "%.9g" : "%.2f");
+            bool csv = t->format == NMLP_TABLE_CSV;
+            number(cells[r], csv ? mean : 100 * mean, csv ? PLAIN : TWO_DIGITS);
         }
         put_line(t, "mean", metric_names[ACC + norm], cells);
     }

@@ -70,8 +70,7 @@ static void full_windows_only_leave_out_the_last_part(void **state) {
 }
 
 static void words_are_what_white_space_separates(void **state) {
-    const char *const texts[] = {"", " \n\t ", "one", " two  words\n", "a\xc2\xa0"
-                                                                       "b", "x\xe2\x80\x83y z", "\xff bad"};
+    const char *const texts[] = {"", " \n\t ", "one", " two  words\n", "k\xc2\xa0k", "x\xe2\x80\x83y z", "\xff bad"};
     const int64_t want[] = {0, 0, 1, 2, 2, 3, 2};
     (void)state;
     for (size_t i = 0; i < 7; i++) assert_int_equal(nmlp_count_words(texts[i], strlen(texts[i])), want[i]);
