@@ -32,7 +32,8 @@ struct nmlp_scorer {
 static inline float exp_negative(float x) {
     const float rounder = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number */
     x = x < -87.0f ? -87.0f : x;       /* e^-87 is the last normal float; below it nothing counts against a sum of at least 1 */
-    float k = (x * 1.44269504f + rounder) - rounder;
+    float shifted = x * 1.44269504f + rounder;
+    float k = shifted - rounder;
     float r = x - k * 0.693359375f;
     r -= k * -2.12194440e-4f;
     float p = 1.0f / 720.0f;
@@ -42,8 +43,11 @@ static inline float exp_negative(float x) {
     p = p * r + 0.5f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    int32_t exponent = ((int32_t)k + 127) * (1 << 23);
+    /* The low bits of `shifted` are k already; unsigned, so that NaN goes through without a forbidden conversion. */
+    uint32_t exponent;
     float scale;
+    memcpy(&exponent, &shifted, sizeof exponent);
+    exponent = (exponent - 0x4B400000u + 127u) << 23;
     memcpy(&scale, &exponent, sizeof scale);
     return p * scale;
 }
