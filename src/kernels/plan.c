@@ -1,6 +1,6 @@
 #include "kernels/plan.h"
 
-enum { GROUP = 4, ROWS_MAX_F32 = 384, ROWS_MAX_BF16 = 512, ROWS_MIN = 64 };
+enum { GROUP = 2, STREAM_INPUTS = 512, CHUNK_UNIT = 2 * NMLP_PAD, ROWS_MAX_F32 = 384, ROWS_MAX_BF16 = 512, ROWS_MIN = 64 };
 
 static int64_t round_down(int64_t n, int64_t unit) { return nmlp_max(unit, n / unit * unit); }
 
@@ -33,7 +33,8 @@ static int64_t balanced(int64_t s, int64_t most, int64_t mr) {
 static nmlp_plan plan_stream(const nmlp_gemm *gemm, int64_t s, int64_t inner) {
     return (nmlp_plan){.gemm = gemm,
                        .rows = s,
-                       .kc = INT64_MAX / 2,
+                       .kc = STREAM_INPUTS,
+                       .kc_of_two = STREAM_INPUTS,
                        .group = 1,
                        .chunk = nmlp_pad(inner),
                        .rows_cap = s,
@@ -44,10 +45,10 @@ static nmlp_plan plan_stream(const nmlp_gemm *gemm, int64_t s, int64_t inner) {
 static void plan_chunk(nmlp_plan *plan, const nmlp_caches *caches, int64_t inner) {
     int64_t all = nmlp_pad(inner);
     int64_t elems = (int64_t)caches->l2_bytes / 4 / plan->gemm->elem_bytes;
-    int64_t most = round_down(elems / plan->rows, NMLP_PAD);
+    int64_t most = round_down(elems / plan->rows, CHUNK_UNIT);
     int64_t n_chunks = nmlp_ceil_div(all, most);
-    plan->chunk = nmlp_pad(nmlp_ceil_div(all, n_chunks));
-    plan->chunk_cap = nmlp_min(plan->rows_cap * all, nmlp_max(elems, plan->rows_cap * NMLP_PAD));
+    plan->chunk = nmlp_min(all, nmlp_ceil_div(nmlp_ceil_div(all, n_chunks), CHUNK_UNIT) * CHUNK_UNIT);
+    plan->chunk_cap = nmlp_min(plan->rows_cap * all, nmlp_max(elems, plan->rows_cap * CHUNK_UNIT));
 }
 
 nmlp_plan nmlp_plan_make(const nmlp_kernels *kernels, const nmlp_caches *caches, int64_t s, int64_t k, int64_t inner) {
@@ -57,6 +58,7 @@ nmlp_plan nmlp_plan_make(const nmlp_kernels *kernels, const nmlp_caches *caches,
     if (s <= gemm->narrow_rows && !gemm->full_tiles) return plan_stream(gemm, s, inner);
     nmlp_plan plan = {.gemm = gemm, .group = gemm->elem_bytes == 2 ? 1 : GROUP, .widen = gemm->widen != NULL};
     plan.kc = inputs_at_a_time(gemm, caches);
+    plan.kc_of_two = gemm->pairs ? round_down(plan.kc / 2, NMLP_PAD) : plan.kc;
     int64_t most = round_down(rows_at_a_time(gemm, caches, plan.kc, k), gemm->mr);
     plan.rows = balanced(s, most, gemm->mr);
     plan.rows_cap = nmlp_min(most, nmlp_ceil_div(s, gemm->mr) * gemm->mr);
