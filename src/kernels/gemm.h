@@ -30,6 +30,7 @@ typedef struct nmlp_block {
     int rows;          /* 1..mr */
     int strips;        /* the gemm's, or half as many at the end of a matrix */
     bool accumulate;
+    bool stream;       /* B comes from memory and is used once: fetch it ahead */
 } nmlp_block;
 
 typedef void nmlp_block_fn(const nmlp_block *block);
@@ -53,6 +54,7 @@ extern const nmlp_gemm nmlp_gemm_emu; /* the layout and arithmetic of AMX, in C 
 #if defined(__x86_64__)
 extern const nmlp_gemm nmlp_gemm_avx2;
 extern const nmlp_gemm nmlp_gemm_avx512;
+extern const nmlp_gemm nmlp_gemm_narrow_avx512;
 extern const nmlp_gemm nmlp_gemm_amx;
 /* Multiplies one tile and looks at the result; dies of SIGILL where tiles do not work after all. */
 bool nmlp_amx_computes(void);

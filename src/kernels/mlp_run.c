@@ -102,7 +102,8 @@ static nmlp_stage stage_of(const struct pass *pass) {
                         .rows = pass->rows,
                         .kc = plan->kc,
                         .group = plan->group,
-                        .widen = plan->widen};
+                        .widen = plan->widen,
+                        .stream = plan->stream};
 }
 
 static nmlp_stage two_product_stage_of(const struct pass *pass) {

@@ -83,6 +83,7 @@ static void multiply_tile(const struct task *task, int product, int64_t block, i
         .rows = (int)nmlp_min(mr, s->rows - tile * mr),
         .strips = o->n_strips,
         .accumulate = s->accumulate || k > 0,
+        .stream = task->end_tile - task->first_tile == 1,
     };
     s->gemm->block[o->dtype](&b);
 }
@@ -97,11 +98,12 @@ struct ahead {
 static struct ahead ahead_of(const struct task *task, int64_t block, int64_t k) {
     const nmlp_stage *s = task->stage;
     struct ahead ahead = {0};
+    int64_t n_tiles = task->end_tile - task->first_tile;
+    if (n_tiles == 1 || s->stream) return ahead; /* the block fetches for itself */
     if (++block == task->n_blocks) {
         block = 0;
         k += s->kc;
     }
-    int64_t n_tiles = task->end_tile - task->first_tile;
     for (int i = 0; i < s->n_products; i++) {
         const nmlp_product *p = &s->product[i];
         if (k >= p->k) continue;
