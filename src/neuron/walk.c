@@ -23,8 +23,10 @@ static void close_bodies(nmlp_walk *w) {
         int var = nodes[top].loop;
         if (nodes[top].kind == NMLP_NODE_LOOP && ++w->values[var] < w->trips[var]) {
             w->at = top + 1;
-            if (w->at == nodes[top].end) w->values[var] = w->trips[var] - 1; /* empty body: straight to the end */
-            else return;
+            if (w->at == nodes[top].end)
+                w->values[var] = w->trips[var] - 1; /* empty body: straight to the end */
+            else
+                return;
             w->at = nodes[top].end;
         } else {
             if (nodes[top].kind == NMLP_NODE_LOOP) w->values[var] = 0;

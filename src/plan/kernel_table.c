@@ -45,8 +45,9 @@ static nmlp_status check_request(const nmlp_kernel *kernel, const nmlp_kernel_re
     int64_t limit = NMLP_INDEX_MAX / 64;
     bool ok = s->s >= 1 && s->h >= 1 && s->o >= 1 && s->s <= limit && s->h <= limit && s->o <= limit;
     if (!ok || (kernel->has_rank ? s->r < 1 || s->r > limit : s->r != 0))
-        return nmlp_fail(err, NMLP_E_SHAPE, "kernel %s: S=%lld H=%lld R=%lld O=%lld; each must be 1 to %lld%s", kernel->name, (long long)s->s,
-                         (long long)s->h, (long long)s->r, (long long)s->o, (long long)limit, kernel->has_rank ? "" : ", without R");
+        return nmlp_fail(err, NMLP_E_SHAPE, "kernel %s: S=%lld H=%lld R=%lld O=%lld; each must be 1 to %lld%s",
+                         kernel->name, (long long)s->s, (long long)s->h, (long long)s->r, (long long)s->o,
+                         (long long)limit, kernel->has_rank ? "" : ", without R");
     for (int i = 0; rq->tiling && i < rq->tiling->n; i++) {
         const char *key = rq->tiling->entries[i].key;
         int64_t value = rq->tiling->entries[i].value;
@@ -54,12 +55,14 @@ static nmlp_status check_request(const nmlp_kernel *kernel, const nmlp_kernel_re
             return nmlp_fail(err, NMLP_E_ARG, "kernel %s has no tiling key \"%s\"; it takes: %s", kernel->name, key,
                              kernel->tiling_keys[0] ? kernel->tiling_keys : "none");
         if (value < 1 || value > 1024)
-            return nmlp_fail(err, NMLP_E_ARG, "kernel %s: tiling %s=%lld is outside 1..1024", kernel->name, key, (long long)value);
+            return nmlp_fail(err, NMLP_E_ARG, "kernel %s: tiling %s=%lld is outside 1..1024", kernel->name, key,
+                             (long long)value);
     }
     return NMLP_OK;
 }
 
-nmlp_status nmlp_kernel_build(nmlp_program **out, const nmlp_kernel *kernel, const nmlp_kernel_request *rq, nmlp_err *err) {
+nmlp_status nmlp_kernel_build(nmlp_program **out, const nmlp_kernel *kernel, const nmlp_kernel_request *rq,
+                              nmlp_err *err) {
     *out = NULL;
     NMLP_RETURN_IF_FAILED(check_request(kernel, rq, err));
     NMLP_RETURN_IF_FAILED(kernel->build(out, rq, err));
@@ -75,8 +78,8 @@ nmlp_status nmlp_tiling_set(nmlp_tiling *tiling, const char *key, int64_t value,
     int at = 0;
     while (at < tiling->n && strcmp(tiling->entries[at].key, key) != 0) at++;
     if (at == NMLP_TILING_MAX || strlen(key) == 0 || strlen(key) >= NMLP_TILING_KEY_MAX)
-        return nmlp_fail(err, NMLP_E_ARG, "tiling: at most %d keys of 1 to %d letters, found \"%.40s\"", NMLP_TILING_MAX,
-                         NMLP_TILING_KEY_MAX - 1, key);
+        return nmlp_fail(err, NMLP_E_ARG, "tiling: at most %d keys of 1 to %d letters, found \"%.40s\"",
+                         NMLP_TILING_MAX, NMLP_TILING_KEY_MAX - 1, key);
     snprintf(tiling->entries[at].key, NMLP_TILING_KEY_MAX, "%s", key);
     tiling->entries[at].value = value;
     if (at == tiling->n) tiling->n++;
@@ -94,7 +97,8 @@ nmlp_status nmlp_tiling_parse(nmlp_tiling *tiling, const char *text, nmlp_err *e
         key[len] = '\0';
         long long value = strtoll(text + len + 1, &end, 10);
         if (end == text + len + 1 || (*end && *end != ','))
-            return nmlp_fail(err, NMLP_E_ARG, "tiling: \"%s\" needs a whole number, found \"%.40s\"", key, text + len + 1);
+            return nmlp_fail(err, NMLP_E_ARG, "tiling: \"%s\" needs a whole number, found \"%.40s\"", key,
+                             text + len + 1);
         NMLP_RETURN_IF_FAILED(nmlp_tiling_set(tiling, key, value, err));
         text = *end ? end + 1 : end;
     }

@@ -26,6 +26,7 @@ struct nmlp_values {
 
 /* Executes one instruction other than alloc; ranges are already checked. */
 nmlp_status nmlp_values_step(nmlp_values *v, const nmlp_step *step, nmlp_err *err);
-nmlp_status nmlp_values_refuse(const nmlp_values *v, const nmlp_step *step, nmlp_status code, const char *what, nmlp_err *err);
+nmlp_status nmlp_values_refuse(const nmlp_values *v, const nmlp_step *step, nmlp_status code, const char *what,
+                               nmlp_err *err);
 
 #endif

@@ -90,8 +90,10 @@ static nmlp_status run_dma(nmlp_values *v, const nmlp_step *step, nmlp_err *err)
         }
         for (int64_t t = 0; t < step->tiles; t++) {
             char *hbm = hbm_at(v, step, step->row + t * in->hbm.tile_rows + part, step->col);
-            if (store) nmlp_from_f32(hbm, dtype, v->row[0] + t * step->cols, (size_t)step->cols);
-            else nmlp_to_f32(v->row[0] + t * step->cols, hbm, dtype, (size_t)step->cols);
+            if (store)
+                nmlp_from_f32(hbm, dtype, v->row[0] + t * step->cols, (size_t)step->cols);
+            else
+                nmlp_to_f32(v->row[0] + t * step->cols, hbm, dtype, (size_t)step->cols);
         }
         if (store) continue;
         if (has_poison(v->row[0], step->tiles * step->cols)) return refuse_poison(v, step, err);
@@ -158,8 +160,8 @@ static bool operand_poison(const runs *r, int64_t parts, float *row) {
 static nmlp_status run_matmul(nmlp_values *v, const nmlp_step *step, nmlp_err *err) {
     runs a = runs_of(v, &step->a), b = runs_of(v, &step->b), dst = runs_of(v, &step->dst);
     int64_t m = nmlp_box_free(&step->a), n = nmlp_box_free(&step->b), k = step->a.parts;
-    if (k != step->b.parts || k > NMLP_PANEL_K_MAX || m > NMLP_PANEL_M_MAX || n > NMLP_MOVING_LIMIT || m != step->dst.parts ||
-        n != nmlp_box_free(&step->dst))
+    if (k != step->b.parts || k > NMLP_PANEL_K_MAX || m > NMLP_PANEL_M_MAX || n > NMLP_MOVING_LIMIT ||
+        m != step->dst.parts || n != nmlp_box_free(&step->dst))
         return nmlp_values_refuse(v, step, NMLP_E_ILLEGAL, "has operands that do not fit together", err);
     float *pack_a = v->packed, *pack_b = v->packed + NMLP_PANEL_K_MAX * NMLP_MOVING_LIMIT;
     float *pack_out = pack_b + NMLP_PANEL_K_MAX * NMLP_MOVING_LIMIT;
@@ -173,12 +175,14 @@ static nmlp_status run_matmul(nmlp_values *v, const nmlp_step *step, nmlp_err *e
     p->m = (int)m, p->k = (int)k, p->accumulate = step->accumulate;
     for (int64_t part = 0; split && step->accumulate && part < m; part++) gather(&dst, part, pack_out + part * n);
     nmlp_pool_run(n >= 64 ? v->pool : NULL, matmul_columns, &job);
-    if (result_spoiled(p, n) &&
-        (operand_poison(&a, k, v->row[0]) || operand_poison(&b, k, v->row[0]) || (step->accumulate && operand_poison(&dst, m, v->row[0]))))
+    if (result_spoiled(p, n) && (operand_poison(&a, k, v->row[0]) || operand_poison(&b, k, v->row[0]) ||
+                                 (step->accumulate && operand_poison(&dst, m, v->row[0]))))
         return refuse_poison(v, step, err);
     for (int64_t part = 0; part < m; part++) {
-        if (split) scatter(&dst, part, pack_out + part * n);
-        else round_to(dst.base + part * dst.part_stride, n, dtype_of(v, &step->dst));
+        if (split)
+            scatter(&dst, part, pack_out + part * n);
+        else
+            round_to(dst.base + part * dst.part_stride, n, dtype_of(v, &step->dst));
     }
     return NMLP_OK;
 }
@@ -215,10 +219,18 @@ static float activate(nmlp_func func, float x) {
 
 static void combine(nmlp_alu alu, float *x, const float *y, int64_t n) {
     switch (alu) {
-    case NMLP_ALU_ADD: for (int64_t i = 0; i < n; i++) x[i] += y[i]; break;
-    case NMLP_ALU_MUL: for (int64_t i = 0; i < n; i++) x[i] *= y[i]; break;
-    case NMLP_ALU_SUB: for (int64_t i = 0; i < n; i++) x[i] -= y[i]; break;
-    case NMLP_ALU_MAX: for (int64_t i = 0; i < n; i++) x[i] = x[i] > y[i] ? x[i] : y[i]; break;
+    case NMLP_ALU_ADD:
+        for (int64_t i = 0; i < n; i++) x[i] += y[i];
+        break;
+    case NMLP_ALU_MUL:
+        for (int64_t i = 0; i < n; i++) x[i] *= y[i];
+        break;
+    case NMLP_ALU_SUB:
+        for (int64_t i = 0; i < n; i++) x[i] -= y[i];
+        break;
+    case NMLP_ALU_MAX:
+        for (int64_t i = 0; i < n; i++) x[i] = x[i] > y[i] ? x[i] : y[i];
+        break;
     case NMLP_N_ALUS: break;
     }
 }

@@ -20,22 +20,26 @@ static const char *const legal =
     "begin\n"
     "  for m in 3 {\n"
     "    alloc x\n"
-    "    dma_load x[0 :+ 128; 0 :+ 2, 0 :+ min(128, 300 - 128*m)] = xT[0 :+ 128, 128*m :+ min(128, 300 - 128*m)] stack 2 by 128 queue 0\n"
+    "    dma_load x[0 :+ 128; 0 :+ 2, 0 :+ min(128, 300 - 128*m)] = xT[0 :+ 128, 128*m :+ min(128, 300 - 128*m)] stack "
+    "2 by 128 queue 0\n"
     "    for n in 2 {\n"
     "      alloc acc\n"
     "      alloc wb\n"
     "      for k in 2 {\n"
     "        dma_load wb[0 :+ 128; k, 0 :+ 512] = w[128*k :+ 128, 512*n :+ 512] queue 1\n"
-    "        nc_matmul acc[0 :+ min(128, 300 - 128*m); 0 :+ 512] stationary x[0 :+ 128; k, 0 :+ min(128, 300 - 128*m)] moving wb[0 :+ 128; k, 0 :+ 512] "
+    "        nc_matmul acc[0 :+ min(128, 300 - 128*m); 0 :+ 512] stationary x[0 :+ 128; k, 0 :+ min(128, 300 - 128*m)] "
+    "moving wb[0 :+ 128; k, 0 :+ 512] "
     "accumulate k\n"
     "      }\n"
     "      alloc out\n"
-    "      tensor_copy out[0 :+ min(128, 300 - 128*m); 0 :+ 512] = acc[0 :+ min(128, 300 - 128*m); 0 :+ 512] on vector\n"
+    "      tensor_copy out[0 :+ min(128, 300 - 128*m); 0 :+ 512] = acc[0 :+ min(128, 300 - 128*m); 0 :+ 512] on "
+    "vector\n"
     "      tensor_tensor out[0 :+ 64; 0 :+ 512] = acc[0 :+ 64; 0 :+ 512] add out[0 :+ 64; 0 :+ 512] on vector\n"
     "      activation f32[64 :+ 64; 0 :+ 512] = silu(acc[64 :+ 64; 0 :+ 512]) scale 1 on scalar\n"
     "      memset sq[0 :+ 128; 0 :+ 128] = 0 on gpsimd\n"
     "      nc_transpose tp[0 :+ 128; 0 :+ 128] = sq[0 :+ 128; 0 :+ 128] on tensor\n"
-    "      dma_store y[128*m :+ min(128, 300 - 128*m), 512*n :+ 512] = out[0 :+ min(128, 300 - 128*m); 0 :+ 512] queue 0\n"
+    "      dma_store y[128*m :+ min(128, 300 - 128*m), 512*n :+ 512] = out[0 :+ min(128, 300 - 128*m); 0 :+ 512] queue "
+    "0\n"
     "    }\n"
     "  }\n"
     "end\n";
@@ -48,42 +52,65 @@ typedef struct broken {
 
 static const broken programs[] = {
     {NMLP_RULE_partition_count, "trn1", "buffer sq sbuf bf16 [128;", "buffer sq sbuf bf16 [200;", 200, 128},
-    {NMLP_RULE_partition_start, "trn1", "f32[64 :+ 64; 0 :+ 512] = silu(acc[64 :+ 64;", "f32[32 :+ 64; 0 :+ 512] = silu(acc[64 :+ 64;", 32, -1},
+    {NMLP_RULE_partition_start, "trn1", "f32[64 :+ 64; 0 :+ 512] = silu(acc[64 :+ 64;",
+     "f32[32 :+ 64; 0 :+ 512] = silu(acc[64 :+ 64;", 32, -1},
     {NMLP_RULE_partition_start, "trn1", "memset sq[0 :+ 128;", "memset sq[16 :+ 32;", 16, -1},
     {NMLP_RULE_buffer_range, "trn1", "memset sq[0 :+ 128; 0 :+ 128]", "memset sq[0 :+ 128; 64*n :+ 128]", 192, 128},
     {NMLP_RULE_buffer_range, "trn1", "memset sq[0 :+ 128; 0 :+ 128]", "memset sq[0 :+ 128; n - 1 :+ 64]", -1, -1},
-    {NMLP_RULE_buffer_range, "trn1", "memset sq[0 :+ 128;", "memset sq[64 :+ 64; 0]  = 0 on vector\n memset x[0 :+ 128; m,", 3, 2},
+    {NMLP_RULE_buffer_range, "trn1", "memset sq[0 :+ 128;",
+     "memset sq[64 :+ 64; 0]  = 0 on vector\n memset x[0 :+ 128; m,", 3, 2},
     {NMLP_RULE_hbm_range, "trn1", "w[128*k :+ 128, 512*n :+ 512]", "w[128*k :+ 128, 600*n :+ 512]", 1112, 1024},
     {NMLP_RULE_hbm_range, "trn1", "w[128*k :+ 128, 512*n :+ 512]", "w[200*k :+ 128, 512*n :+ 512]", 328, 256},
-    {NMLP_RULE_hbm_range, "trn1", "128*m :+ min(128, 300 - 128*m)] stack 2 by 128", "128*m :+ min(128, 300 - 128*m)] stack 2 by 200", 328, 256},
-    {NMLP_RULE_free_size, "trn1", "memset sq[0 :+ 128; 0 :+ 128] = 0", "memset big[0 :+ 128; 0 :+ 70000] = 0", 70000, 65536},
-    {NMLP_RULE_sbuf_capacity, "trn1", "buffer f32 sbuf fp32 [128; 512] copies 1", "buffer f32 sbuf fp32 [128; 512] copies 90", -1, 180224},
-    {NMLP_RULE_psum_capacity, "trn1", "buffer acc psum fp32 [128; 512] copies 2", "buffer acc psum fp32 [128; 512] copies 7", 9, 8},
-    {NMLP_RULE_psum_bank, "trn1", "buffer acc psum fp32 [128; 512] copies 2", "buffer acc psum fp32 [128; 513] copies 1", 2052, 2048},
-    {NMLP_RULE_matmul_contraction, "trn1", "moving wb[0 :+ 128; k, 0 :+ 512]", "moving wb[0 :+ 64; k, 0 :+ 512]", 64, 128},
-    {NMLP_RULE_matmul_stationary, "trn1", "stationary x[0 :+ 128; k, 0 :+ min(128, 300 - 128*m)]", "stationary x[0 :+ 128; 0 :+ 2, 0 :+ 128]", 256, 128},
-    {NMLP_RULE_matmul_moving, "trn1", "moving wb[0 :+ 128; k, 0 :+ 512]", "moving wide[0 :+ 128; 0 :+ 1024]", 1024, 512},
-    {NMLP_RULE_matmul_result, "trn1", "nc_matmul acc[0 :+ min(128, 300 - 128*m); 0 :+ 512]", "nc_matmul acc[0 :+ min(128, 300 - 128*m); 0 :+ 256]", 256, 512},
-    {NMLP_RULE_matmul_result, "trn1", "nc_matmul acc[0 :+ min(128, 300 - 128*m); 0 :+ 512]", "nc_matmul acc[0 :+ 64; 0 :+ 512]", 64, 128},
+    {NMLP_RULE_hbm_range, "trn1", "128*m :+ min(128, 300 - 128*m)] stack 2 by 128",
+     "128*m :+ min(128, 300 - 128*m)] stack 2 by 200", 328, 256},
+    {NMLP_RULE_free_size, "trn1", "memset sq[0 :+ 128; 0 :+ 128] = 0", "memset big[0 :+ 128; 0 :+ 70000] = 0", 70000,
+     65536},
+    {NMLP_RULE_sbuf_capacity, "trn1", "buffer f32 sbuf fp32 [128; 512] copies 1",
+     "buffer f32 sbuf fp32 [128; 512] copies 90", -1, 180224},
+    {NMLP_RULE_psum_capacity, "trn1", "buffer acc psum fp32 [128; 512] copies 2",
+     "buffer acc psum fp32 [128; 512] copies 7", 9, 8},
+    {NMLP_RULE_psum_bank, "trn1", "buffer acc psum fp32 [128; 512] copies 2",
+     "buffer acc psum fp32 [128; 513] copies 1", 2052, 2048},
+    {NMLP_RULE_matmul_contraction, "trn1", "moving wb[0 :+ 128; k, 0 :+ 512]", "moving wb[0 :+ 64; k, 0 :+ 512]", 64,
+     128},
+    {NMLP_RULE_matmul_stationary, "trn1", "stationary x[0 :+ 128; k, 0 :+ min(128, 300 - 128*m)]",
+     "stationary x[0 :+ 128; 0 :+ 2, 0 :+ 128]", 256, 128},
+    {NMLP_RULE_matmul_moving, "trn1", "moving wb[0 :+ 128; k, 0 :+ 512]", "moving wide[0 :+ 128; 0 :+ 1024]", 1024,
+     512},
+    {NMLP_RULE_matmul_result, "trn1", "nc_matmul acc[0 :+ min(128, 300 - 128*m); 0 :+ 512]",
+     "nc_matmul acc[0 :+ min(128, 300 - 128*m); 0 :+ 256]", 256, 512},
+    {NMLP_RULE_matmul_result, "trn1", "nc_matmul acc[0 :+ min(128, 300 - 128*m); 0 :+ 512]",
+     "nc_matmul acc[0 :+ 64; 0 :+ 512]", 64, 128},
     {NMLP_RULE_matmul_dtype, "trn1", "moving wb[0 :+ 128; k, 0 :+ 512]", "moving f32[0 :+ 128; 0 :+ 512]", 0, 1},
     {NMLP_RULE_psum_dtype, "trn1", "buffer acc psum fp32", "buffer acc psum bf16", 1, 0},
     {NMLP_RULE_psum_dtype, "trn1", "buffer tp psum fp32", "buffer tp psum bf16", 1, 0},
     {NMLP_RULE_accumulate_first, "trn1", "accumulate k", "accumulate n", -1, -1},
     {NMLP_RULE_accumulate_first, "trn1", "accumulate k", "accumulate always", -1, -1},
-    {NMLP_RULE_accumulate_foreign, "trn1", "      for k in 2 {", "      memset acc[0 :+ 128; 0 :+ 512] = 0 on vector\n for k in 2 {", -1, -1},
-    {NMLP_RULE_operand_memory, "trn1", "memset sq[0 :+ 128; 0 :+ 128] = 0 on gpsimd", "memset acc2[0 :+ 128; 0 :+ 128] = 0 on gpsimd", 1, 0},
+    {NMLP_RULE_accumulate_foreign, "trn1", "      for k in 2 {",
+     "      memset acc[0 :+ 128; 0 :+ 512] = 0 on vector\n for k in 2 {", -1, -1},
+    {NMLP_RULE_operand_memory, "trn1", "memset sq[0 :+ 128; 0 :+ 128] = 0 on gpsimd",
+     "memset acc2[0 :+ 128; 0 :+ 128] = 0 on gpsimd", 1, 0},
     {NMLP_RULE_operand_memory, "trn1", "moving wb[0 :+ 128; k, 0 :+ 512]", "moving acc2[0 :+ 128; 0 :+ 512]", 1, 0},
-    {NMLP_RULE_operand_memory, "trn1", "nc_transpose tp[0 :+ 128; 0 :+ 128]", "nc_transpose sq[0 :+ 128; 0 :+ 128]", 0, 1},
-    {NMLP_RULE_operand_memory, "trn1", "dma_store y[128*m :+ min(128, 300 - 128*m), 512*n :+ 512] = out", "dma_store y[128*m :+ min(128, 300 - 128*m), 512*n :+ 512] = acc2", 1, 0},
+    {NMLP_RULE_operand_memory, "trn1", "nc_transpose tp[0 :+ 128; 0 :+ 128]", "nc_transpose sq[0 :+ 128; 0 :+ 128]", 0,
+     1},
+    {NMLP_RULE_operand_memory, "trn1", "dma_store y[128*m :+ min(128, 300 - 128*m), 512*n :+ 512] = out",
+     "dma_store y[128*m :+ min(128, 300 - 128*m), 512*n :+ 512] = acc2", 1, 0},
     {NMLP_RULE_tensor_tensor_psum, "trn1", "acc[0 :+ 64; 0 :+ 512] add out[", "acc[0 :+ 64; 0 :+ 512] add acc2[", 2, 1},
-    {NMLP_RULE_engine, "trn1", "memset sq[0 :+ 128; 0 :+ 128] = 0 on gpsimd", "memset sq[0 :+ 128; 0 :+ 128] = 0 on tensor", 0, 1},
-    {NMLP_RULE_engine, "trn1", "acc[0 :+ min(128, 300 - 128*m); 0 :+ 512] on vector", "acc[0 :+ min(128, 300 - 128*m); 0 :+ 512] on scalar", 2, 1},
-    {NMLP_RULE_element_count, "trn1", "tensor_tensor out[0 :+ 64; 0 :+ 512]", "tensor_tensor out[0 :+ 64; 0 :+ 256]", 512, 256},
-    {NMLP_RULE_element_count, "trn1", "dma_load wb[0 :+ 128; k, 0 :+ 512]", "dma_load wb[0 :+ 128; k, 0 :+ 256]", 256, 512},
-    {NMLP_RULE_element_count, "trn1", "dma_load wb[0 :+ 128; k, 0 :+ 512]", "dma_load wb[0 :+ 64; k, 0 :+ 512]", 64, 128},
-    {NMLP_RULE_transpose_size, "trn1", "nc_transpose tp[0 :+ 128; 0 :+ 128] = sq[0 :+ 128; 0 :+ 128] on tensor", "nc_transpose sq[0 :+ 64; 0 :+ 64] = wide[0 :+ 64; 0 :+ 64] on vector", 64, 32},
+    {NMLP_RULE_engine, "trn1", "memset sq[0 :+ 128; 0 :+ 128] = 0 on gpsimd",
+     "memset sq[0 :+ 128; 0 :+ 128] = 0 on tensor", 0, 1},
+    {NMLP_RULE_engine, "trn1", "acc[0 :+ min(128, 300 - 128*m); 0 :+ 512] on vector",
+     "acc[0 :+ min(128, 300 - 128*m); 0 :+ 512] on scalar", 2, 1},
+    {NMLP_RULE_element_count, "trn1", "tensor_tensor out[0 :+ 64; 0 :+ 512]", "tensor_tensor out[0 :+ 64; 0 :+ 256]",
+     512, 256},
+    {NMLP_RULE_element_count, "trn1", "dma_load wb[0 :+ 128; k, 0 :+ 512]", "dma_load wb[0 :+ 128; k, 0 :+ 256]", 256,
+     512},
+    {NMLP_RULE_element_count, "trn1", "dma_load wb[0 :+ 128; k, 0 :+ 512]", "dma_load wb[0 :+ 64; k, 0 :+ 512]", 64,
+     128},
+    {NMLP_RULE_transpose_size, "trn1", "nc_transpose tp[0 :+ 128; 0 :+ 128] = sq[0 :+ 128; 0 :+ 128] on tensor",
+     "nc_transpose sq[0 :+ 64; 0 :+ 64] = wide[0 :+ 64; 0 :+ 64] on vector", 64, 32},
     {NMLP_RULE_dma_dtype, "trn1", "tensor w weight bf16", "tensor w weight fp32", 1, 0},
-    {NMLP_RULE_dma_overlap, "trn1", "128*m :+ min(128, 300 - 128*m)] stack 2 by 128", "128*m :+ min(128, 300 - 128*m)] stack 2 by 64", 64, 128},
+    {NMLP_RULE_dma_overlap, "trn1", "128*m :+ min(128, 300 - 128*m)] stack 2 by 128",
+     "128*m :+ min(128, 300 - 128*m)] stack 2 by 64", 64, 128},
     {NMLP_RULE_read_only, "trn1", "tensor y output", "tensor y weight", 1, 2},
 };
 
@@ -94,7 +121,9 @@ static nmlp_program *with_change(const char *find, const char *put) {
     const char *big = strstr(put, "big[") ? "buffer big sbuf bf16 [128; 70000] copies 1\n" : "";
     const char *begin = strstr(legal, "begin\n");
     snprintf(text, sizeof text, "%.*s%s%s%s", (int)(at - legal), legal, put, at + strlen(find), "");
-    if (*big) snprintf(text, sizeof text, "%.*s%s%.*s%s%s", (int)(begin - legal), legal, big, (int)(at - begin), begin, put, at + strlen(find));
+    if (*big)
+        snprintf(text, sizeof text, "%.*s%s%.*s%s%s", (int)(begin - legal), legal, big, (int)(at - begin), begin, put,
+                 at + strlen(find));
     return nmlp_test_program(text);
 }
 
@@ -124,7 +153,8 @@ static void broken_programs_are_refused_by_their_rule(void **state) {
         nmlp_violation v = {0};
         nmlp_err err = {0};
         nmlp_status st = nmlp_program_check(p, &m, &v, &err);
-        if (st != NMLP_E_ILLEGAL || v.rule != b->rule) print_message("%zu: wanted %s: %s\n", i, nmlp_rule_name(b->rule), err.message);
+        if (st != NMLP_E_ILLEGAL || v.rule != b->rule)
+            print_message("%zu: wanted %s: %s\n", i, nmlp_rule_name(b->rule), err.message);
         nmlp_assert_fails(st, &err, NMLP_E_ILLEGAL, nmlp_rule_name(b->rule), "found", "allowed", NULL);
         assert_int_equal(v.rule, b->rule);
         if (b->found >= 0) assert_int_equal(v.found, b->found);
@@ -144,14 +174,16 @@ static void newer_cores_allow_what_older_ones_refuse(void **state) {
     const struct {
         const char *find, *put, *refused, *allowed;
     } cases[] = {
-        {"acc[0 :+ min(128, 300 - 128*m); 0 :+ 512] on vector", "acc[0 :+ min(128, 300 - 128*m); 0 :+ 512] on scalar", "trn1", "trn2"},
+        {"acc[0 :+ min(128, 300 - 128*m); 0 :+ 512] on vector", "acc[0 :+ min(128, 300 - 128*m); 0 :+ 512] on scalar",
+         "trn1", "trn2"},
         {"buffer acc psum fp32", "buffer acc psum bf16", "trn2", "trn3"},
         {"buffer f32 sbuf fp32 [128; 512] copies 1", "buffer f32 sbuf fp32 [128; 512] copies 90", "trn1", "trn2"},
     };
     for (size_t i = 0; i < 3; i++) {
         nmlp_program *p = with_change(cases[i].find, cases[i].put);
         for (size_t t = 0; t < p->n_buffers; t++)
-            if (strcmp(p->buffers[t].name, "tp") == 0) p->buffers[t].dtype = strcmp(cases[i].refused, "trn1") == 0 ? NMLP_NC_FP32 : NMLP_NC_BF16;
+            if (strcmp(p->buffers[t].name, "tp") == 0)
+                p->buffers[t].dtype = strcmp(cases[i].refused, "trn1") == 0 ? NMLP_NC_FP32 : NMLP_NC_BF16;
         nmlp_err err = {0};
         nmlp_machine m = nmlp_test_machine(cases[i].refused);
         assert_int_equal(nmlp_program_check(p, &m, NULL, &err), NMLP_E_ILLEGAL);
@@ -167,7 +199,8 @@ static void managed_buffers_may_exceed_sbuf(void **state) {
     (void)state;
     nmlp_machine m = nmlp_test_machine("trn1");
     nmlp_err err = {0};
-    nmlp_program *p = with_change("buffer f32 sbuf fp32 [128; 512] copies 1", "buffer f32 sbuf fp32 [128; 512] copies 90 managed");
+    nmlp_program *p =
+        with_change("buffer f32 sbuf fp32 [128; 512] copies 1", "buffer f32 sbuf fp32 [128; 512] copies 90 managed");
     nmlp_assert_ok(nmlp_program_check(p, &m, NULL, &err), &err);
     nmlp_program_destroy(p);
 }
@@ -195,8 +228,10 @@ static void bounds_are_exact_at_edges(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(legal_program_is_accepted_everywhere),     cmocka_unit_test(broken_programs_are_refused_by_their_rule),
-        cmocka_unit_test(newer_cores_allow_what_older_ones_refuse), cmocka_unit_test(managed_buffers_may_exceed_sbuf),
+        cmocka_unit_test(legal_program_is_accepted_everywhere),
+        cmocka_unit_test(broken_programs_are_refused_by_their_rule),
+        cmocka_unit_test(newer_cores_allow_what_older_ones_refuse),
+        cmocka_unit_test(managed_buffers_may_exceed_sbuf),
         cmocka_unit_test(bounds_are_exact_at_edges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

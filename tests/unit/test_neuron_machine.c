@@ -52,8 +52,8 @@ static void refused(const char *key, const char *line, nmlp_status code, const c
     nmlp_machine m;
     nmlp_err err = {0};
     edited(&text, key, line);
-    nmlp_assert_fails(nmlp_machine_parse(&m, "my.machine", nmlp_str_text(&text), text.len, &err), &err, code, "my.machine", part1, part2,
-                      NULL);
+    nmlp_assert_fails(nmlp_machine_parse(&m, "my.machine", nmlp_str_text(&text), text.len, &err), &err, code,
+                      "my.machine", part1, part2, NULL);
     nmlp_str_fini(&text);
 }
 
@@ -67,7 +67,8 @@ static void bad_lines_are_refused_with_line_and_key(void **state) {
     refused("psum_banks", "psum_banks 8 [documented]", NMLP_E_FORMAT, ":10:", "names no source");
     refused("psum_banks", "partitions 128 [documented] guide", NMLP_E_FORMAT, ":10:", "comes twice");
     refused("psum_banks", "# gone", NMLP_E_MISSING, "psum_banks", "missing");
-    refused("sbuf_usable_bytes", "sbuf_usable_bytes 200000 [documented] guide", NMLP_E_FORMAT, "sbuf_usable_bytes", "more than");
+    refused("sbuf_usable_bytes", "sbuf_usable_bytes 200000 [documented] guide", NMLP_E_FORMAT, "sbuf_usable_bytes",
+            "more than");
 }
 
 static void more_than_four_fitted_numbers_are_refused(void **state) {
@@ -83,7 +84,8 @@ static void more_than_four_fitted_numbers_are_refused(void **state) {
         memset(tag, ' ', (size_t)(end - tag) + 1);
         memcpy(tag, "[fitted]", 8);
     }
-    nmlp_assert_fails(nmlp_machine_parse(&m, "f", text.data, text.len, &err), &err, NMLP_E_FORMAT, "fitted", "at most 4", NULL);
+    nmlp_assert_fails(nmlp_machine_parse(&m, "f", text.data, text.len, &err), &err, NMLP_E_FORMAT, "fitted",
+                      "at most 4", NULL);
     nmlp_str_fini(&text);
 }
 
@@ -106,8 +108,10 @@ static void user_file_is_a_target(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(builtin_machines_load_and_name_their_sources), cmocka_unit_test(documented_numbers_are_those_of_the_guides),
-        cmocka_unit_test(bad_lines_are_refused_with_line_and_key),      cmocka_unit_test(more_than_four_fitted_numbers_are_refused),
+        cmocka_unit_test(builtin_machines_load_and_name_their_sources),
+        cmocka_unit_test(documented_numbers_are_those_of_the_guides),
+        cmocka_unit_test(bad_lines_are_refused_with_line_and_key),
+        cmocka_unit_test(more_than_four_fitted_numbers_are_refused),
         cmocka_unit_test(user_file_is_a_target),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

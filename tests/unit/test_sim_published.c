@@ -67,8 +67,9 @@ static void published_rows_are_met_within_their_limits(void **state) {
         nmlp_time_report t = simulate(&r);
         double got = in_unit(&t, r.field[9]), want = atof(r.field[10]), error = 100 * (got / want - 1);
         bool asserted = strcmp(r.field[12], "-") != 0, bad = asserted && fabs(error) > atof(r.field[12]);
-        printf("| %s | %s | %s | %s | %s | %s | %.4g | %+.1f %% | %s |%s\n", r.field[1], r.field[2], r.field[3], r.field[5], r.field[9], r.field[10],
-               got, error, strcmp(r.field[11], "yes") == 0 ? "fitted" : "predicted", bad ? " outside its limit" : "");
+        printf("| %s | %s | %s | %s | %s | %s | %.4g | %+.1f %% | %s |%s\n", r.field[1], r.field[2], r.field[3],
+               r.field[5], r.field[9], r.field[10], got, error,
+               strcmp(r.field[11], "yes") == 0 ? "fitted" : "predicted", bad ? " outside its limit" : "");
         n_rows++;
         n_bad += bad;
     }
@@ -90,14 +91,17 @@ static double latency(const char *target, const char *kernel, nmlp_nc_dtype dtyp
 static void tutorial_variants_come_in_the_published_order(void **state) {
     (void)state;
     const int64_t shape[4] = {4096, 8192, 0, 8192};
-    double tiled = latency("trn1", "xw-tiled", NMLP_NC_BF16, shape), hoist = latency("trn1", "xw-hoist", NMLP_NC_BF16, shape);
-    double block = latency("trn1", "xw-block", NMLP_NC_BF16, shape), opt = latency("trn1", "xw-opt", NMLP_NC_BF16, shape);
+    double tiled = latency("trn1", "xw-tiled", NMLP_NC_BF16, shape),
+           hoist = latency("trn1", "xw-hoist", NMLP_NC_BF16, shape);
+    double block = latency("trn1", "xw-block", NMLP_NC_BF16, shape),
+           opt = latency("trn1", "xw-opt", NMLP_NC_BF16, shape);
     assert_true(tiled > hoist && hoist > block && block > opt);
     tiled = latency("trn2", "xw-tiled", NMLP_NC_FP32, shape);
     hoist = latency("trn2", "xw-hoist", NMLP_NC_FP32, shape);
     block = latency("trn2", "xw-block", NMLP_NC_FP32, shape);
     opt = latency("trn2", "xw-opt", NMLP_NC_FP32, shape);
-    assert_true(tiled > block && tiled > hoist && tiled > opt && block > opt); /* published: 39.9; 28.41, 28.30 and 28.20 are within 1 % */
+    assert_true(tiled > block && tiled > hoist && tiled > opt &&
+                block > opt); /* published: 39.9; 28.41, 28.30 and 28.20 are within 1 % */
 }
 
 static void chains_simulate_quickly_at_all_lengths(void **state) {
@@ -141,8 +145,10 @@ static void spills_grow_with_the_rows(void **state) {
         nmlp_err err = {0};
         nmlp_program *p = nmlp_test_kernel("xw-opt", &m, NMLP_NC_BF16, shape, "m=8,n=2,k=8");
         nmlp_assert_ok(nmlp_time_run(&t, p, &m, NULL, &err), &err);
-        if (s <= 8192) assert_true(t.spill_bytes == 0);
-        else assert_true(t.spill_bytes > 1.9 * last && t.spill_bytes > 5e9);
+        if (s <= 8192)
+            assert_true(t.spill_bytes == 0);
+        else
+            assert_true(t.spill_bytes > 1.9 * last && t.spill_bytes > 5e9);
         last = t.spill_bytes;
         nmlp_program_destroy(p);
     }
@@ -150,8 +156,10 @@ static void spills_grow_with_the_rows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_rows_are_met_within_their_limits), cmocka_unit_test(tutorial_variants_come_in_the_published_order),
-        cmocka_unit_test(chains_simulate_quickly_at_all_lengths),     cmocka_unit_test(fused_traffic_follows_the_formula),
+        cmocka_unit_test(published_rows_are_met_within_their_limits),
+        cmocka_unit_test(tutorial_variants_come_in_the_published_order),
+        cmocka_unit_test(chains_simulate_quickly_at_all_lengths),
+        cmocka_unit_test(fused_traffic_follows_the_formula),
         cmocka_unit_test(spills_grow_with_the_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

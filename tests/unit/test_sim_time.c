@@ -25,15 +25,18 @@ static void close_to(double got, double want) {
 
 #define HEAD                                                                                                           \
     "program t\ntensor a input bf16 [128, 8192]\ntensor y output bf16 [128, 8192]\n"                                   \
-    "buffer s sbuf bf16 [128; 8, 512] copies 1\nbuffer q psum fp32 [128; 512] copies 2\nbuffer o sbuf bf16 [128; 512] copies 2\n"                    \
+    "buffer s sbuf bf16 [128; 8, 512] copies 1\nbuffer q psum fp32 [128; 512] copies 2\nbuffer o sbuf bf16 [128; "     \
+    "512] copies 2\n"                                                                                                  \
     "buffer b2 sbuf bf16 [128; 512] copies 2\nbuffer b1 sbuf bf16 [128; 512] copies 1\nbegin\n"
 
 static void one_load_takes_start_rows_and_completion(void **state) {
     (void)state;
     nmlp_machine m = nmlp_test_machine("trn2");
-    nmlp_time_report r = timed(&m, HEAD "dma_load s[0 :+ 128; 0 :+ 4, 0 :+ 512] = a[0 :+ 128, 0 :+ 2048] queue 0\nend\n");
+    nmlp_time_report r =
+        timed(&m, HEAD "dma_load s[0 :+ 128; 0 :+ 4, 0 :+ 512] = a[0 :+ 128, 0 :+ 2048] queue 0\nend\n");
     /* 8 rows of 4 KiB per engine */
-    close_to(body_ns(&m, &r), m.dma_issue_ns + m.dma_start_ns + 8 * (m.dma_row_ns + 4096 / m.dma_bytes_per_ns) + m.dma_done_ns);
+    close_to(body_ns(&m, &r),
+             m.dma_issue_ns + m.dma_start_ns + 8 * (m.dma_row_ns + 4096 / m.dma_bytes_per_ns) + m.dma_done_ns);
     assert_true(r.read_bytes[NMLP_TRAFFIC_INPUT] == 128 * 4096);
 }
 
@@ -52,8 +55,11 @@ static void small_rows_are_slower_per_byte(void **state) {
     nmlp_machine m = nmlp_test_machine("trn1");
     double per_byte[2];
     for (int i = 0; i < 2; i++) {
-        nmlp_time_report r = timed(&m, i ? HEAD "for i in 400 {\ndma_load s[0 :+ 128; 0, 0 :+ 512] = a[0 :+ 128, 0 :+ 512] queue 0\n}\nend\n"
-                                         : HEAD "for i in 400 {\ndma_load s[0 :+ 128; 0 :+ 8, 0 :+ 512] = a[0 :+ 128, 0 :+ 4096] queue 0\n}\nend\n");
+        nmlp_time_report r = timed(
+            &m,
+            i ? HEAD "for i in 400 {\ndma_load s[0 :+ 128; 0, 0 :+ 512] = a[0 :+ 128, 0 :+ 512] queue 0\n}\nend\n"
+              : HEAD
+                "for i in 400 {\ndma_load s[0 :+ 128; 0 :+ 8, 0 :+ 512] = a[0 :+ 128, 0 :+ 4096] queue 0\n}\nend\n");
         m.dma_start_ns = 0;
         per_byte[i] = r.busy_us[NMLP_ENGINE_DMA] / r.hbm_read_bytes;
     }
@@ -62,7 +68,8 @@ static void small_rows_are_slower_per_byte(void **state) {
 
 #define MATMULS(n)                                                                                                     \
     HEAD "memset s[0 :+ 128; 0 :+ 8, 0 :+ 512] = 0 on vector\nfor i in " #n " {\n"                                     \
-         "nc_matmul q[0 :+ 128; 0 :+ 512] stationary s[0 :+ 128; 0, 0 :+ 128] moving s[0 :+ 128; 1, 0 :+ 512] accumulate never\n}\nend\n"
+         "nc_matmul q[0 :+ 128; 0 :+ 512] stationary s[0 :+ 128; 0, 0 :+ 128] moving s[0 :+ 128; 1, 0 :+ 512] "        \
+         "accumulate never\n}\nend\n"
 
 static void matmuls_pipeline_at_the_sustained_rate(void **state) {
     (void)state;
@@ -93,7 +100,8 @@ static void short_moving_operands_cost_the_minimum(void **state) {
     (void)state;
     nmlp_machine m = nmlp_test_machine("trn1");
     nmlp_time_report r = timed(&m, HEAD "memset s[0 :+ 128; 0 :+ 8, 0 :+ 512] = 0 on vector\nfor i in 1000 {\n"
-                                        "nc_matmul q[0 :+ 128; 0] stationary s[0 :+ 128; 0, 0 :+ 128] moving s[0 :+ 128; 1, 0] accumulate never\n}\nend\n");
+                                        "nc_matmul q[0 :+ 128; 0] stationary s[0 :+ 128; 0, 0 :+ 128] moving s[0 :+ "
+                                        "128; 1, 0] accumulate never\n}\nend\n");
     close_to(r.busy_us[NMLP_ENGINE_TENSOR] * 1e3, 1000 * 64 / 2.8 / m.tensor_sustained);
 }
 
@@ -117,7 +125,8 @@ static void rotating_copies_overlap_store_and_compute(void **state) {
     (void)state;
     nmlp_machine m = nmlp_test_machine("trn1");
     nmlp_time_report one = timed(&m, COPY_LOOP("b1")), two = timed(&m, COPY_LOOP("b2"));
-    double copy = 512 / 1.12 + m.vector_overhead_ns, round = m.vector_latency_ns + m.dma_issue_ns + m.dma_start_ns + m.dma_done_ns + m.semaphore_ns;
+    double copy = 512 / 1.12 + m.vector_overhead_ns,
+           round = m.vector_latency_ns + m.dma_issue_ns + m.dma_start_ns + m.dma_done_ns + m.semaphore_ns;
     double store = 8 * fmin(1024 / m.dma_small_bytes_per_ns, m.dma_row_ns + 2048 / m.dma_bytes_per_ns);
     close_to(body_ns(&m, &one) / 200, copy + round + store); /* WAR on the only copy */
     close_to(body_ns(&m, &two) / 200, (copy + round + store) / 2);
@@ -125,22 +134,29 @@ static void rotating_copies_overlap_store_and_compute(void **state) {
 
 static void psum_port_is_shared_on_v2_only(void **state) {
     (void)state;
-    const char *text = HEAD "memset s[0 :+ 128; 0 :+ 8, 0 :+ 512] = 0 on vector\n"
-                            "nc_matmul q[0 :+ 128; 0 :+ 512] stationary s[0 :+ 128; 0, 0 :+ 128] moving s[0 :+ 128; 1, 0 :+ 512] accumulate never\n"
-                            "for i in 100 {\ntensor_copy b1[0 :+ 128; 0 :+ 512] = q[0 :+ 128; 0 :+ 512] on vector\n"
-                            "activation o[0 :+ 128; 0 :+ 512] = copy(q[0 :+ 128; 0 :+ 512]) scale 1 on scalar\n}\nend\n";
+    const char *text =
+        HEAD "memset s[0 :+ 128; 0 :+ 8, 0 :+ 512] = 0 on vector\n"
+             "nc_matmul q[0 :+ 128; 0 :+ 512] stationary s[0 :+ 128; 0, 0 :+ 128] moving s[0 :+ 128; 1, 0 :+ 512] "
+             "accumulate never\n"
+             "for i in 100 {\ntensor_copy b1[0 :+ 128; 0 :+ 512] = q[0 :+ 128; 0 :+ 512] on vector\n"
+             "activation o[0 :+ 128; 0 :+ 512] = copy(q[0 :+ 128; 0 :+ 512]) scale 1 on scalar\n}\nend\n";
     nmlp_machine v2 = nmlp_test_machine("trn1"), v3 = nmlp_test_machine("trn2");
     nmlp_time_report old = timed(&v2, text), new = timed(&v3, text);
-    assert_true(old.stall_us[NMLP_ENGINE_VECTOR][NMLP_STALL_PORT] + old.stall_us[NMLP_ENGINE_SCALAR][NMLP_STALL_PORT] > 30);
-    assert_true(new.stall_us[NMLP_ENGINE_VECTOR][NMLP_STALL_PORT] + new.stall_us[NMLP_ENGINE_SCALAR][NMLP_STALL_PORT] == 0);
+    assert_true(old.stall_us[NMLP_ENGINE_VECTOR][NMLP_STALL_PORT] + old.stall_us[NMLP_ENGINE_SCALAR][NMLP_STALL_PORT] >
+                30);
+    assert_true(new.stall_us[NMLP_ENGINE_VECTOR][NMLP_STALL_PORT] + new.stall_us[NMLP_ENGINE_SCALAR][NMLP_STALL_PORT] ==
+                0);
 }
 
 static void waiting_is_blamed_on_the_right_thing(void **state) {
     (void)state;
     nmlp_machine m = nmlp_test_machine("trn1");
-    nmlp_time_report r = timed(&m, HEAD "for i in 50 {\ndma_load s[0 :+ 128; 0 :+ 8, 0 :+ 512] = a[0 :+ 128, 0 :+ 4096] queue 0\n"
-                                        "nc_matmul q[0 :+ 128; 0 :+ 512] stationary s[0 :+ 128; 0, 0 :+ 128] moving s[0 :+ 128; 1, 0 :+ 512] accumulate never\n}\nend\n");
-    assert_true(r.stall_us[NMLP_ENGINE_TENSOR][NMLP_STALL_DMA] > 0.9 * (r.latency_us - m.launch_us - r.busy_us[NMLP_ENGINE_TENSOR]) - 1);
+    nmlp_time_report r =
+        timed(&m, HEAD "for i in 50 {\ndma_load s[0 :+ 128; 0 :+ 8, 0 :+ 512] = a[0 :+ 128, 0 :+ 4096] queue 0\n"
+                       "nc_matmul q[0 :+ 128; 0 :+ 512] stationary s[0 :+ 128; 0, 0 :+ 128] moving s[0 :+ 128; 1, 0 :+ "
+                       "512] accumulate never\n}\nend\n");
+    assert_true(r.stall_us[NMLP_ENGINE_TENSOR][NMLP_STALL_DMA] >
+                0.9 * (r.latency_us - m.launch_us - r.busy_us[NMLP_ENGINE_TENSOR]) - 1);
 }
 
 static void buffers_lose_copies_before_they_spill(void **state) {
@@ -191,7 +207,8 @@ static void runs_are_deterministic_and_fast(void **state) {
     nmlp_assert_ok(nmlp_time_run(&b, p, &m, NULL, &err), &err);
     assert_memory_equal(&a, &b, sizeof a);
     print_message("%.2f M instructions/s\n", (double)a.n_total / seconds * 1e-6);
-    assert_true((double)a.n_total / seconds > 1e6 / 20); /* 1e6 is the aim; sanitizers and busy machines take their share */
+    assert_true((double)a.n_total / seconds >
+                1e6 / 20); /* 1e6 is the aim; sanitizers and busy machines take their share */
     nmlp_program_destroy(p);
 }
 
@@ -207,13 +224,20 @@ static void illegal_programs_are_not_timed(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_load_takes_start_rows_and_completion), cmocka_unit_test(few_partitions_use_few_engines),
-        cmocka_unit_test(small_rows_are_slower_per_byte),           cmocka_unit_test(matmuls_pipeline_at_the_sustained_rate),
-        cmocka_unit_test(fp32_takes_four_passes),                   cmocka_unit_test(short_moving_operands_cost_the_minimum),
-        cmocka_unit_test(warm_up_halves_the_first_microseconds),    cmocka_unit_test(rotating_copies_overlap_store_and_compute),
-        cmocka_unit_test(psum_port_is_shared_on_v2_only),           cmocka_unit_test(waiting_is_blamed_on_the_right_thing),
-        cmocka_unit_test(buffers_lose_copies_before_they_spill),    cmocka_unit_test(ledger_shares_and_fills_gaps),
-        cmocka_unit_test(runs_are_deterministic_and_fast),          cmocka_unit_test(illegal_programs_are_not_timed),
+        cmocka_unit_test(one_load_takes_start_rows_and_completion),
+        cmocka_unit_test(few_partitions_use_few_engines),
+        cmocka_unit_test(small_rows_are_slower_per_byte),
+        cmocka_unit_test(matmuls_pipeline_at_the_sustained_rate),
+        cmocka_unit_test(fp32_takes_four_passes),
+        cmocka_unit_test(short_moving_operands_cost_the_minimum),
+        cmocka_unit_test(warm_up_halves_the_first_microseconds),
+        cmocka_unit_test(rotating_copies_overlap_store_and_compute),
+        cmocka_unit_test(psum_port_is_shared_on_v2_only),
+        cmocka_unit_test(waiting_is_blamed_on_the_right_thing),
+        cmocka_unit_test(buffers_lose_copies_before_they_spill),
+        cmocka_unit_test(ledger_shares_and_fills_gaps),
+        cmocka_unit_test(runs_are_deterministic_and_fast),
+        cmocka_unit_test(illegal_programs_are_not_timed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,8 @@ static int tensor_id(const nmlp_program *p, const char *name) {
     return -1;
 }
 
-static const int64_t shapes[][4] = {{1, 100, 60, 70}, {100, 200, 130, 700}, {1000, 520, 300, 1300}, {130, 1100, 140, 513}, {257, 128, 1, 1}};
+static const int64_t shapes[][4] = {
+    {1, 100, 60, 70}, {100, 200, 130, 700}, {1000, 520, 300, 1300}, {130, 1100, 140, 513}, {257, 128, 1, 1}};
 
 static void kernels_match_float64_at_odd_shapes(void **state) {
     (void)state;
@@ -35,7 +36,9 @@ static void kernels_match_float64_at_odd_shapes(void **state) {
                 nmlp_assert_ok(nmlp_check_fill(v, p, 3, &err), &err);
                 nmlp_assert_ok(nmlp_values_run(v, NULL, &err), &err);
                 nmlp_assert_ok(nmlp_check_values(&r, v, p, NULL, &err), &err);
-                if (!r.ok) print_message("%s: error %g limit %g, sums %g limit %g\n", nmlp_kernel_at(k)->name, r.max_rel_err, r.limit, r.sum_err, r.sum_limit);
+                if (!r.ok)
+                    print_message("%s: error %g limit %g, sums %g limit %g\n", nmlp_kernel_at(k)->name, r.max_rel_err,
+                                  r.limit, r.sum_err, r.sum_limit);
                 assert_true(r.ok);
                 nmlp_values_destroy(v);
                 nmlp_program_destroy(p);
@@ -58,17 +61,20 @@ static void positive_operands_stay_within_the_worst_case(void **state) {
     for (int i = 0; i < 3; i++) {
         const nmlp_tensor *t = &p->tensors[tensor_id(p, names[i])];
         uint16_t *data = nmlp_values_tensor(v, tensor_id(p, names[i]));
-        for (int64_t j = 0; j < t->rows * t->cols; j++) data[j] = nmlp_f32_to_bf16((float)(0.5 + nmlp_rng_uniform(&rng)));
+        for (int64_t j = 0; j < t->rows * t->cols; j++)
+            data[j] = nmlp_f32_to_bf16((float)(0.5 + nmlp_rng_uniform(&rng)));
     }
     nmlp_assert_ok(nmlp_values_run(v, NULL, &err), &err);
     const uint16_t *x = nmlp_values_tensor(v, tensor_id(p, "xT")), *u = nmlp_values_tensor(v, tensor_id(p, "u"));
     const uint16_t *w = nmlp_values_tensor(v, tensor_id(p, "v")), *y = nmlp_values_tensor(v, tensor_id(p, "y"));
-    double roundings = ceil(h / 128.0) + ceil(r / 128.0) + 1, bound = roundings * 0x1p-9 * 1.02 + (double)(h + r) * 0x1p-24;
+    double roundings = ceil(h / 128.0) + ceil(r / 128.0) + 1,
+           bound = roundings * 0x1p-9 * 1.02 + (double)(h + r) * 0x1p-24;
     double *xu = nmlp_mem_new((size_t)r, sizeof *xu, &err);
     for (int64_t i = 0; i < s; i += 9) {
         for (int64_t k = 0; k < r; k++) {
             xu[k] = 0;
-            for (int64_t j = 0; j < h; j++) xu[k] += (double)nmlp_bf16_to_f32(x[j * s + i]) * (double)nmlp_bf16_to_f32(u[j * r + k]);
+            for (int64_t j = 0; j < h; j++)
+                xu[k] += (double)nmlp_bf16_to_f32(x[j * s + i]) * (double)nmlp_bf16_to_f32(u[j * r + k]);
         }
         for (int64_t j = 0; j < o; j++) {
             double want = 0;
@@ -104,7 +110,8 @@ static void check_notices_a_single_wrong_tile(void **state) {
 
 #define SMALL_HEAD                                                                                                     \
     "program small\ntensor a input bf16 [128, 64]\ntensor y output bf16 [64, 32]\n"                                    \
-    "buffer s sbuf bf16 [128; 64] copies 1\nbuffer q psum fp32 [64; 32] copies 1\nbuffer o sbuf bf16 [64; 32] copies 1\nbegin\n"
+    "buffer s sbuf bf16 [128; 64] copies 1\nbuffer q psum fp32 [64; 32] copies 1\nbuffer o sbuf bf16 [64; 32] copies " \
+    "1\nbegin\n"
 
 static nmlp_status run_text(const char *body, nmlp_err *err) {
     char text[4096];
@@ -120,7 +127,8 @@ static nmlp_status run_text(const char *body, nmlp_err *err) {
 }
 
 #define LOAD "dma_load s[0 :+ 128; 0 :+ 64] = a[0 :+ 128, 0 :+ 64] queue 0\n"
-#define MATMUL "nc_matmul q[0 :+ 64; 0 :+ 32] stationary s[0 :+ 128; 0 :+ 64] moving s[0 :+ 128; 0 :+ 32] accumulate never\n"
+#define MATMUL                                                                                                         \
+    "nc_matmul q[0 :+ 64; 0 :+ 32] stationary s[0 :+ 128; 0 :+ 64] moving s[0 :+ 128; 0 :+ 32] accumulate never\n"
 #define EVICT "tensor_copy o[0 :+ 64; 0 :+ 32] = q[0 :+ 64; 0 :+ 32] on vector\n"
 #define STORE "dma_store y[0 :+ 64, 0 :+ 32] = o[0 :+ 64; 0 :+ 32] queue 0\n"
 
@@ -133,24 +141,34 @@ static void complete_program_runs(void **state) {
 static void uninitialised_reads_are_refused(void **state) {
     (void)state;
     nmlp_err err = {0};
-    nmlp_assert_fails(run_text(MATMUL EVICT STORE "end\n", &err), &err, NMLP_E_ILLEGAL, "nc_matmul", "never written", NULL);
-    nmlp_assert_fails(run_text(LOAD EVICT STORE "end\n", &err), &err, NMLP_E_ILLEGAL, "tensor_copy", "never written", NULL);
-    nmlp_assert_fails(run_text(LOAD MATMUL STORE "end\n", &err), &err, NMLP_E_ILLEGAL, "dma_store", "never written", NULL);
-    nmlp_assert_fails(run_text(LOAD MATMUL EVICT "alloc o\n" STORE "end\n", &err), &err, NMLP_E_ILLEGAL, "dma_store", "never written", NULL);
+    nmlp_assert_fails(run_text(MATMUL EVICT STORE "end\n", &err), &err, NMLP_E_ILLEGAL, "nc_matmul", "never written",
+                      NULL);
+    nmlp_assert_fails(run_text(LOAD EVICT STORE "end\n", &err), &err, NMLP_E_ILLEGAL, "tensor_copy", "never written",
+                      NULL);
+    nmlp_assert_fails(run_text(LOAD MATMUL STORE "end\n", &err), &err, NMLP_E_ILLEGAL, "dma_store", "never written",
+                      NULL);
+    nmlp_assert_fails(run_text(LOAD MATMUL EVICT "alloc o\n" STORE "end\n", &err), &err, NMLP_E_ILLEGAL, "dma_store",
+                      "never written", NULL);
     nmlp_assert_fails(run_text(LOAD MATMUL EVICT "end\n", &err), &err, NMLP_E_ILLEGAL, "never writes y[0, 0]", NULL);
-    nmlp_assert_fails(run_text("dma_load o[0 :+ 64; 0 :+ 32] = y[0 :+ 64, 0 :+ 32] queue 0\n" STORE "end\n", &err), &err, NMLP_E_ILLEGAL,
-                      "dma_load", "never written", NULL);
-    nmlp_assert_fails(run_text(LOAD "nc_matmul q[0 :+ 64; 0 :+ 32] stationary s[0 :+ 128; 0 :+ 64] moving s[0 :+ 128; 0 :+ 32] accumulate always\n"
-                               EVICT STORE "end\n", &err), &err, NMLP_E_ILLEGAL, "nc_matmul", "never written", NULL);
+    nmlp_assert_fails(run_text("dma_load o[0 :+ 64; 0 :+ 32] = y[0 :+ 64, 0 :+ 32] queue 0\n" STORE "end\n", &err),
+                      &err, NMLP_E_ILLEGAL, "dma_load", "never written", NULL);
+    nmlp_assert_fails(run_text(LOAD "nc_matmul q[0 :+ 64; 0 :+ 32] stationary s[0 :+ 128; 0 :+ 64] moving s[0 :+ 128; "
+                                    "0 :+ 32] accumulate always\n" EVICT STORE "end\n",
+                               &err),
+                      &err, NMLP_E_ILLEGAL, "nc_matmul", "never written", NULL);
 }
 
 static void accesses_out_of_range_are_refused(void **state) {
     (void)state;
     nmlp_err err = {0};
-    nmlp_assert_fails(run_text("dma_load s[0 :+ 128; 1 :+ 64] = a[0 :+ 128, 0 :+ 64] queue 0\nend\n", &err), &err, NMLP_E_ILLEGAL, "outside its buffer", NULL);
-    nmlp_assert_fails(run_text("dma_load s[0 :+ 128; 0 :+ 64] = a[1 :+ 128, 0 :+ 64] queue 0\nend\n", &err), &err, NMLP_E_ILLEGAL, "outside its tensor", NULL);
-    nmlp_assert_fails(run_text("dma_load s[0 :+ 128; 0 :+ 64] = a[0 :+ 128, 0 :+ 32] queue 0\nend\n", &err), &err, NMLP_E_ILLEGAL, "different number", NULL);
-    nmlp_assert_fails(run_text("for i in 3 {\nmemset s[0 :+ 128; 32*i :+ 32] = 0 on vector\n}\nend\n", &err), &err, NMLP_E_ILLEGAL, "memset", "outside its buffer", NULL);
+    nmlp_assert_fails(run_text("dma_load s[0 :+ 128; 1 :+ 64] = a[0 :+ 128, 0 :+ 64] queue 0\nend\n", &err), &err,
+                      NMLP_E_ILLEGAL, "outside its buffer", NULL);
+    nmlp_assert_fails(run_text("dma_load s[0 :+ 128; 0 :+ 64] = a[1 :+ 128, 0 :+ 64] queue 0\nend\n", &err), &err,
+                      NMLP_E_ILLEGAL, "outside its tensor", NULL);
+    nmlp_assert_fails(run_text("dma_load s[0 :+ 128; 0 :+ 64] = a[0 :+ 128, 0 :+ 32] queue 0\nend\n", &err), &err,
+                      NMLP_E_ILLEGAL, "different number", NULL);
+    nmlp_assert_fails(run_text("for i in 3 {\nmemset s[0 :+ 128; 32*i :+ 32] = 0 on vector\n}\nend\n", &err), &err,
+                      NMLP_E_ILLEGAL, "memset", "outside its buffer", NULL);
 }
 
 static void run_kernel(const char *kernel, nmlp_pool *pool, bool timed, uint16_t *out, size_t n) {
@@ -194,7 +212,8 @@ static void panels_agree_on_every_instruction_set(void **state) {
     (void)state;
     enum { K = 100, M = 77, N = 150 };
     nmlp_err err = {0};
-    float *a = nmlp_mem_new(K * M, 4, &err), *b = nmlp_mem_new(K * N, 4, &err), *x = nmlp_mem_new(M * N, 4, &err), *y = nmlp_mem_new(M * N, 4, &err);
+    float *a = nmlp_mem_new(K * M, 4, &err), *b = nmlp_mem_new(K * N, 4, &err), *x = nmlp_mem_new(M * N, 4, &err),
+          *y = nmlp_mem_new(M * N, 4, &err);
     float *scratch = nmlp_mem_new(NMLP_PANEL_SCRATCH, 4, &err);
     nmlp_rng rng;
     nmlp_rng_seed(&rng, 1);
@@ -216,10 +235,14 @@ static void panels_agree_on_every_instruction_set(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kernels_match_float64_at_odd_shapes), cmocka_unit_test(positive_operands_stay_within_the_worst_case),
-        cmocka_unit_test(check_notices_a_single_wrong_tile),   cmocka_unit_test(complete_program_runs),
-        cmocka_unit_test(uninitialised_reads_are_refused),     cmocka_unit_test(accesses_out_of_range_are_refused),
-        cmocka_unit_test(time_and_threads_do_not_change_values), cmocka_unit_test(panels_agree_on_every_instruction_set),
+        cmocka_unit_test(kernels_match_float64_at_odd_shapes),
+        cmocka_unit_test(positive_operands_stay_within_the_worst_case),
+        cmocka_unit_test(check_notices_a_single_wrong_tile),
+        cmocka_unit_test(complete_program_runs),
+        cmocka_unit_test(uninitialised_reads_are_refused),
+        cmocka_unit_test(accesses_out_of_range_are_refused),
+        cmocka_unit_test(time_and_threads_do_not_change_values),
+        cmocka_unit_test(panels_agree_on_every_instruction_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
