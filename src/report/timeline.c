@@ -5,7 +5,7 @@
 #include "base/json_write.h"
 #include "base/mem.h"
 
-enum { EVENTS_MAX = 200000, WINDOW_US = 60, WIDTH = 1200, LEFT = 80, LANE = 34, TOP = 60 };
+enum { EVENTS_MAX = 200000, WINDOW_US = 60, WIDTH = 1200, LEFT = 80, RIGHT = 40, LANE = 34, TOP = 60 };
 
 static const char *const colours[] = {"#2f6fb3", "#d9822b", "#3f9b57", "#8a5bb5", "#7a7f87"};
 
@@ -98,7 +98,7 @@ static void put_escaped(nmlp_str *out, const char *text) {
 static void put_axis(nmlp_str *out, int top, double from_us, double to_us) {
     int bottom = top + NMLP_N_ENGINES * LANE;
     for (int i = 0; i <= 5; i++) {
-        double x = LEFT + (WIDTH - LEFT - 20) * i / 5.0;
+        double x = LEFT + (WIDTH - LEFT - RIGHT) * i / 5.0;
         nmlp_str_printf(out, "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" stroke=\"#ccc\"/>\n", x, top, x,
                         bottom);
         nmlp_str_printf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.1f</text>\n", x, bottom + 16,
@@ -110,7 +110,7 @@ static void put_axis(nmlp_str *out, int top, double from_us, double to_us) {
 }
 
 static void put_shades(nmlp_str *out, const nmlp_timeline *t, int top) {
-    double step = (double)(WIDTH - LEFT - 20) / NMLP_TIMELINE_SHADES, width = t->total_us / NMLP_TIMELINE_SHADES;
+    double step = (double)(WIDTH - LEFT - RIGHT) / NMLP_TIMELINE_SHADES, width = t->total_us / NMLP_TIMELINE_SHADES;
     for (int e = 0; e < NMLP_N_ENGINES; e++)
         for (int i = 0; i < NMLP_TIMELINE_SHADES; i++) {
             double share = fmin(1.0, t->shade_us[e][i] / width);
@@ -122,7 +122,7 @@ static void put_shades(nmlp_str *out, const nmlp_timeline *t, int top) {
 }
 
 static void put_window(nmlp_str *out, const nmlp_timeline *t, int top) {
-    double scale = (WIDTH - LEFT - 20) / (t->window_end_us - t->window_start_us);
+    double scale = (WIDTH - LEFT - RIGHT) / (t->window_end_us - t->window_start_us);
     for (size_t i = 0; i < t->n_events; i++) {
         const nmlp_time_event *e = &t->events[i];
         double begin = fmax(e->start_us, t->window_start_us), end = fmin(e->end_us, t->window_end_us);

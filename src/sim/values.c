@@ -154,6 +154,7 @@ nmlp_status nmlp_values_run(nmlp_values *v, const nmlp_progress *progress, nmlp_
     NMLP_TRY(nmlp_walk_init(&walk, v->p, err));
     for (; nmlp_walk_next(&walk, &step); n++) {
         if (step.instr->op == NMLP_OP_ALLOC) {
+            NMLP_TRY(nmlp_values_flush(v, err));
             poison_buffer(v, step.dst.buffer);
             continue;
         }
@@ -162,6 +163,7 @@ nmlp_status nmlp_values_run(nmlp_values *v, const nmlp_progress *progress, nmlp_
         if (n % 4096 == 0 && !nmlp_progress_update(progress, "values", (double)n, 0, "instructions"))
             NMLP_TRY(nmlp_fail(err, NMLP_E_INTERRUPTED, "stopped after %lld instructions", (long long)n));
     }
+    NMLP_TRY(nmlp_values_flush(v, err));
     NMLP_TRY(check_outputs(v, err));
 out:
     nmlp_walk_fini(&walk);
