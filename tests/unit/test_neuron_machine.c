@@ -1,6 +1,7 @@
 /* Machine files: the built-in ones are complete and sourced; bad ones are refused with line and key. */
 #include <stdlib.h>
 
+#include "base/file.h"
 #include "base/str.h"
 #include "lib/testing.h"
 #include "neuron/machine.h"
@@ -106,6 +107,25 @@ static void user_file_is_a_target(void **state) {
     nmlp_test_rmdir(dir);
 }
 
+static void documentation_lists_every_number(void **state) {
+    (void)state;
+    nmlp_str doc;
+    nmlp_err err = {0};
+    nmlp_machine m[3];
+    nmlp_str_init(&doc);
+    nmlp_assert_ok(nmlp_file_read(&doc, NMLP_TEST_ROOT "/docs/simulator.md", 1 << 20, &err), &err);
+    for (size_t i = 0; i < 3; i++) nmlp_assert_ok(nmlp_machine_open(&m[i], nmlp_machine_builtin_name(i), &err), &err);
+    for (int key = 0; key < NMLP_MACHINE_N_KEYS; key++) {
+        char line[160];
+        nmlp_machine_key k = (nmlp_machine_key)key;
+        snprintf(line, sizeof line, "| `%s` | %g | %g | %g |", nmlp_machine_key_name(k), nmlp_machine_value(&m[0], k),
+                 nmlp_machine_value(&m[1], k), nmlp_machine_value(&m[2], k));
+        if (!strstr(nmlp_str_text(&doc), line)) print_message("docs/simulator.md lacks: %s\n", line);
+        assert_non_null(strstr(nmlp_str_text(&doc), line));
+    }
+    nmlp_str_fini(&doc);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(builtin_machines_load_and_name_their_sources),
@@ -113,6 +133,7 @@ int main(void) {
         cmocka_unit_test(bad_lines_are_refused_with_line_and_key),
         cmocka_unit_test(more_than_four_fitted_numbers_are_refused),
         cmocka_unit_test(user_file_is_a_target),
+        cmocka_unit_test(documentation_lists_every_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
