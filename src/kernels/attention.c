@@ -8,7 +8,7 @@
 
 enum {
     KEYS = 128,        /* in a block */
-    ROWS = 64,         /* query rows (queries x heads of one group) in a block, at least one query */
+    ROWS = 128,        /* query rows (queries x heads of one group) in a block, at least one query */
     SPLIT_ROWS = 16,   /* up to here the keys are split too: decoding has few rows */
     SPLIT_KEYS = 512,  /* in a split, at least */
     SPLITS_MAX = 16
@@ -191,7 +191,9 @@ static void tile_step(const struct task *task, int64_t tile, int64_t key, int64_
     nmlp_block_fn *multiply = run->gemm->block[NMLP_DTYPE_F32];
     int64_t mr = run->gemm->mr;
     int rows = (int)nmlp_min(mr, task->rows - tile * mr);
-    if (row_limit(task, tile * mr + rows - 1) <= key) return; /* all in the future */
+    int64_t seen = row_limit(task, tile * mr + rows - 1) - key; /* by the last row, which sees most */
+    if (seen <= 0) return;
+    n_padded = nmlp_min(n_padded, nmlp_pad(seen));
     nmlp_block scores = block_of(&s->q, tile, s->k_strips, run->dim, rows);
     scores.k = run->dim;
     for (int64_t at = 0; at < n_padded; at += run->width) {

@@ -10,5 +10,5 @@ const nmlp_vec nmlp_vec_avx2 = {
     .mul_scaled = mul_scaled,
     .add = add,
     .rotate = rotate,
-    .transpose = transpose,
+    .transpose = transpose_plain,
 };

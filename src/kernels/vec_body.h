@@ -8,38 +8,68 @@
 #include "kernels/vec.h"
 #include "tensor/dtype.h"
 
+/* Vectors of 16 are one register with AVX-512, two with AVX2, four with SSE; these functions are inlined, so how they would
+ * be passed does not matter. */
+#pragma GCC diagnostic ignored "-Wpsabi"
+
 enum { LANES = 16 };
 
+typedef float lanes __attribute__((vector_size(64)));
+typedef int32_t int_lanes __attribute__((vector_size(64)));
+typedef uint32_t uint_lanes __attribute__((vector_size(64)));
+
+static inline lanes load(const float *x) {
+    lanes v;
+    memcpy(&v, x, sizeof v);
+    return v;
+}
+
+/* n < 16 values and `fill` behind them. */
+static inline lanes load_part(const float *x, int64_t n, float fill) {
+    float part[LANES];
+    for (int j = 0; j < LANES; j++) part[j] = fill;
+    for (int64_t j = 0; j < n; j++) part[j] = x[j];
+    return load(part);
+}
+
+static inline void store(float *x, lanes v) { memcpy(x, &v, sizeof v); }
+
+static inline lanes choose(int_lanes mask, lanes yes, lanes no) {
+    return (lanes)((mask & (int_lanes)yes) | (~mask & (int_lanes)no));
+}
+
 /* exp to about 1.5 ulp: n = round(x / ln 2), a polynomial of degree 6 on |r| <= ln(2)/2, and the power of two in two
- * steps so that subnormal results and infinity come out as they should. No branches: compilers vectorise it. */
-static inline float exp_one(float x) {
-    float clamped = x > 89.0f ? 89.0f : x;
-    clamped = clamped < -104.0f ? -104.0f : clamped;
-    float shifted = clamped * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the sum's low bits are the rounded integer */
-    int32_t bits;
-    memcpy(&bits, &shifted, sizeof bits);
-    float n = shifted - 12582912.0f;
-    int32_t power = bits - 0x4b400000;
-    float r = clamped - n * 0.693145752f; /* ln 2 in two parts; the first has trailing zeros, so n times it is exact */
+ * steps so that subnormal results and infinity come out as they should. A NaN passes all comparisons unharmed. */
+static inline lanes exp_lanes(lanes x) {
+    const lanes highest = (lanes){0} + 89.0f;
+    const lanes lowest = (lanes){0} - 104.0f;
+    x = choose(x > highest, highest, x);
+    x = choose(x < lowest, lowest, x);
+    lanes shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the sum's low bits are the rounded integer */
+    lanes n = shifted - 12582912.0f;
+    int_lanes power = (int_lanes)shifted - 0x4b400000;
+    lanes r = x - n * 0.693145752f; /* ln 2 in two parts; the first has trailing zeros, so n times it is exact */
     r = r - n * 1.42860677e-6f;
-    float p = 1.0f / 720.0f;
-    p = p * r + 1.0f / 120.0f;
+    lanes p = r * (1.0f / 720.0f) + 1.0f / 120.0f;
     p = p * r + 1.0f / 24.0f;
     p = p * r + 1.0f / 6.0f;
     p = p * r + 0.5f;
-    p = p * r * r + r + 1.0f;
-    int32_t half = power >> 1;
-    uint32_t first = (uint32_t)(half + 127) << 23;
-    uint32_t second = (uint32_t)(power - half + 127) << 23;
-    float scale1;
-    float scale2;
-    memcpy(&scale1, &first, sizeof scale1);
-    memcpy(&scale2, &second, sizeof scale2);
-    return p * scale1 * scale2;
+    p = p * (r * r) + r + 1.0f;
+    int_lanes half = power >> 1;
+    uint_lanes first = (uint_lanes)(half + 127) << 23;
+    uint_lanes second = (uint_lanes)(power - half + 127) << 23;
+    return p * (lanes)first * (lanes)second;
 }
 
+static inline lanes silu_mul_lanes(lanes gate, lanes up) { return gate / (1.0f + exp_lanes(-gate)) * up; }
+
 static void silu_mul(float *act, const float *gate, const float *up, int64_t n) {
-    for (int64_t i = 0; i < n; i++) act[i] = gate[i] / (1.0f + exp_one(-gate[i])) * up[i];
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) store(act + i, silu_mul_lanes(load(gate + i), load(up + i)));
+    if (i == n) return;
+    float rest[LANES];
+    store(rest, silu_mul_lanes(load_part(gate + i, n - i, 0.0f), load_part(up + i, n - i, 0.0f)));
+    memcpy(act + i, rest, (size_t)(n - i) * sizeof *act);
 }
 
 static void put_f32(void *dst, size_t step, const float *src, int64_t n, int64_t n_padded) {
@@ -80,46 +110,73 @@ static void put_bf16(void *dst, size_t step, const float *src, int64_t n, int64_
     }
 }
 
-static float sum_lanes(float lanes[LANES]) {
-    for (int width = LANES / 2; width > 0; width /= 2)
-        for (int j = 0; j < width; j++) lanes[j] += lanes[j + width];
-    return lanes[0];
+/* The vector with its halves of 8, 4, 2 or 1 lanes exchanged: four steps reduce it. */
+static inline lanes swap8(lanes v) {
+    return __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+}
+static inline lanes swap4(lanes v) {
+    return __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
+}
+static inline lanes swap2(lanes v) {
+    return __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+}
+static inline lanes swap1(lanes v) {
+    return __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
 }
 
-/* 16 scores from key `at` on; those past the end become -infinity. */
-static inline void load_scores(float out[LANES], const nmlp_softmax *row, int64_t at) {
+static inline float sum_lanes(lanes v) {
+    v += swap8(v);
+    v += swap4(v);
+    v += swap2(v);
+    v += swap1(v);
+    return v[0];
+}
+
+static inline lanes larger(lanes a, lanes b) { return choose(a > b, a, b); }
+
+static inline float max_lanes(lanes v) {
+    v = larger(v, swap8(v));
+    v = larger(v, swap4(v));
+    v = larger(v, swap2(v));
+    v = larger(v, swap1(v));
+    return v[0];
+}
+
+/* Where the 16 scores from key `at` on lie. */
+static inline const float *scores_at(const nmlp_softmax *row, int64_t at) {
     int64_t piece = at / (LANES * row->strips);
-    const float *from = row->scores + piece * row->block_stride + at % (LANES * row->strips);
-    for (int j = 0; j < LANES; j++) out[j] = at + j < row->n ? from[j] * row->scale : -INFINITY;
+    return row->scores + piece * row->block_stride + at % (LANES * row->strips);
 }
 
+/* The scores from key `at` on, -infinity behind the last. */
+static inline lanes load_scores(const nmlp_softmax *row, int64_t at) {
+    const float *from = scores_at(row, at);
+    return at + LANES <= row->n ? load(from) : load_part(from, row->n - at, -INFINITY);
+}
+
+/* Of the scaled scores so far and these. The scale is positive. */
 static float max_score(const nmlp_softmax *row) {
-    float lanes[LANES];
-    float scores[LANES];
-    float top = row->max;
-    for (int j = 0; j < LANES; j++) lanes[j] = -INFINITY;
-    for (int64_t at = 0; at < row->n; at += LANES) {
-        load_scores(scores, row, at);
-        for (int j = 0; j < LANES; j++) lanes[j] = scores[j] > lanes[j] ? scores[j] : lanes[j];
-    }
-    for (int j = 0; j < LANES; j++) top = lanes[j] > top ? lanes[j] : top;
-    return top;
+    lanes top = (lanes){0} - INFINITY;
+    for (int64_t at = 0; at < row->n; at += LANES) top = larger(load_scores(row, at), top);
+    float scaled = max_lanes(top) * row->scale;
+    return row->max > scaled ? row->max : scaled;
 }
 
 static void softmax(nmlp_softmax *row) {
-    float sums[LANES] = {0};
+    lanes sum = {0};
     float top = max_score(row);
     float base = top == -INFINITY ? 0.0f : top; /* nothing but -infinity so far: probabilities are 0 */
     char *line = row->line;
-    for (int64_t at = 0; at < row->n_padded; at += LANES, line += row->step) {
-        float p[LANES];
-        load_scores(p, row, at);
-        for (int j = 0; j < LANES; j++) p[j] = exp_one(p[j] - base);
-        for (int j = 0; j < LANES; j++) sums[j] += p[j];
-        memcpy(line, p, sizeof p);
+    int64_t at = 0;
+    for (; at < row->n; at += LANES, line += row->step) {
+        lanes p = exp_lanes(load_scores(row, at) * row->scale - base);
+        sum += p;
+        store((float *)line, p);
     }
-    row->shrink = exp_one(row->max - base);
-    row->sum = row->sum * row->shrink + sum_lanes(sums);
+    for (; at < row->n_padded; at += LANES, line += row->step) memset(line, 0, LANES * sizeof(float));
+    lanes shrink = exp_lanes((lanes){0} + (row->max - base));
+    row->shrink = shrink[0];
+    row->sum = row->sum * row->shrink + sum_lanes(sum);
     row->max = top;
 }
 
@@ -128,13 +185,11 @@ static void scale_by(float *y, const float *x, float factor, int64_t n) {
 }
 
 static float dot(const float *a, const float *b, int64_t n) {
-    float lanes[LANES] = {0};
+    lanes sum = {0};
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++) lanes[j] += a[i + j] * b[i + j];
-    float sum = 0.0f;
-    for (; i < n; i++) sum += a[i] * b[i];
-    return sum + sum_lanes(lanes);
+    for (; i + LANES <= n; i += LANES) sum += load(a + i) * load(b + i);
+    if (i < n) sum += load_part(a + i, n - i, 0.0f) * load_part(b + i, n - i, 0.0f);
+    return sum_lanes(sum);
 }
 
 static void mul_scaled(float *y, const float *x, const float *weight, float factor, int64_t n) {
@@ -154,9 +209,10 @@ static void rotate(float *low, float *high, const float *cosine, const float *si
     }
 }
 
-static void transpose(float *dst, const float *src, int64_t row_stride, int64_t n_rows, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < LANES; j++) dst[i * LANES + j] = j < n_rows ? src[j * row_stride + i] : 0.0f;
+/* One row of the source at a time: loads are in order, stores 64 bytes apart. */
+static inline void transpose_plain(float *dst, const float *src, int64_t row_stride, int64_t n_rows, int64_t n) {
+    for (int64_t j = 0; j < LANES; j++)
+        for (int64_t i = 0; i < n; i++) dst[i * LANES + j] = j < n_rows ? src[j * row_stride + i] : 0.0f;
 }
 
 #endif
