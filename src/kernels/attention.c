@@ -1,43 +1,43 @@
-/* Causal attention, flash style: blocks of queries meet blocks of keys, the softmax is kept running, and nothing grows with the
- * product of the two. Both matmuls go through the set's f32 block: keys are transposed into strips and values copied into them
- * once per block of keys, for all queries of all heads that share them. */
+/* Causal attention, flash style: blocks of queries meet blocks of keys, the softmax is kept running, and nothing grows
+ * with the product of the two. Both matmuls go through the set's f32 block: keys are transposed into strips and values
+ * copied into them once per block of keys, for all queries of all heads that share them. */
 #include <math.h>
 #include <string.h>
 
 #include "kernels/tiles.h"
 
 enum {
-    KEYS = 128,        /* in a block */
-    ROWS = 128,        /* query rows (queries x heads of one group) in a block, at least one query */
-    SPLIT_ROWS = 16,   /* up to here the keys are split too: decoding has few rows */
-    SPLIT_KEYS = 512,  /* in a split, at least */
+    KEYS = 128,       /* in a block */
+    ROWS = 128,       /* query rows (queries x heads of one group) in a block, at least one query */
+    SPLIT_ROWS = 16,  /* up to here the keys are split too: decoding has few rows */
+    SPLIT_KEYS = 512, /* in a split, at least */
     SPLITS_MAX = 16
 };
 
 /* A thread's own memory. */
 struct scratch {
-    nmlp_tiles q;     /* [rows,D] */
-    nmlp_tiles p;     /* one tile of probabilities [mr,KEYS] */
-    float *k_strips;  /* [KEYS/16][D][16] */
-    float *v_strips;  /* [D/16][KEYS][16] */
-    float *scores;    /* one tile: [KEYS/width][mr][width] */
-    float *out;       /* [tiles][D/width][mr][width] */
-    float *max;       /* [rows] */
-    float *sum;       /* [rows] */
+    nmlp_tiles q;    /* [rows,D] */
+    nmlp_tiles p;    /* one tile of probabilities [mr,KEYS] */
+    float *k_strips; /* [KEYS/16][D][16] */
+    float *v_strips; /* [D/16][KEYS][16] */
+    float *scores;   /* one tile: [KEYS/width][mr][width] */
+    float *out;      /* [tiles][D/width][mr][width] */
+    float *max;      /* [rows] */
+    float *sum;      /* [rows] */
 };
 
 struct run {
     const nmlp_attention *args;
     const nmlp_gemm *gemm;
     const nmlp_vec *vec;
-    int64_t group;    /* heads that share keys and values */
-    int64_t queries;  /* in a block */
-    int64_t rows;     /* in a block: queries*group */
-    int64_t dim;      /* D padded */
-    int64_t out_dim;  /* D padded to blocks of columns */
+    int64_t group;   /* heads that share keys and values */
+    int64_t queries; /* in a block */
+    int64_t rows;    /* in a block: queries*group */
+    int64_t dim;     /* D padded */
+    int64_t out_dim; /* D padded to blocks of columns */
     int width;
     int64_t n_splits;
-    float *partial;   /* [kv heads][splits][rows][D + max, sum] */
+    float *partial; /* [kv heads][splits][rows][D + max, sum] */
     char *scratch;
     size_t scratch_bytes;
 };
@@ -287,8 +287,7 @@ static void merge_row(const struct run *run, int64_t kv_head, int64_t row) {
     float *out = run->args->out + row_offset(&task, row);
     float max = -INFINITY;
     float sum = 0.0f;
-    for (int64_t split = 0; split < run->n_splits; split++)
-        max = fmaxf(max, partial_at(run, kv_head, split, row)[dim]);
+    for (int64_t split = 0; split < run->n_splits; split++) max = fmaxf(max, partial_at(run, kv_head, split, row)[dim]);
     memset(out, 0, (size_t)dim * sizeof *out);
     for (int64_t split = 0; split < run->n_splits; split++) {
         const float *partial = partial_at(run, kv_head, split, row);

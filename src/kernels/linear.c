@@ -145,8 +145,7 @@ size_t nmlp_linear_workspace_bytes(const nmlp_linear *linear, int64_t s, int n_t
     return nmlp_matmul_workspace_bytes(&matmul, s, n_threads);
 }
 
-void nmlp_linear_run(const nmlp_linear *linear, float *y, const float *x, int64_t s, void *workspace,
-                     nmlp_pool *pool) {
+void nmlp_linear_run(const nmlp_linear *linear, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool) {
     nmlp_matmul matmul = matmul_of(linear);
     nmlp_matmul_run(&matmul, y, x, s, workspace, pool);
 }

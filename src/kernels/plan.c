@@ -1,6 +1,13 @@
 #include "kernels/plan.h"
 
-enum { GROUP = 2, STREAM_ALL = 1 << 30, CHUNK_UNIT = 2 * NMLP_PAD, ROWS_MAX_F32 = 384, ROWS_MAX_BF16 = 512, ROWS_MIN = 64 };
+enum {
+    GROUP = 2,
+    STREAM_ALL = 1 << 30,
+    CHUNK_UNIT = 2 * NMLP_PAD,
+    ROWS_MAX_F32 = 384,
+    ROWS_MAX_BF16 = 512,
+    ROWS_MIN = 64
+};
 
 static int64_t round_down(int64_t n, int64_t unit) { return nmlp_max(unit, n / unit * unit); }
 
@@ -9,8 +16,9 @@ static int64_t inputs_in_l1(const nmlp_caches *caches, int64_t bytes_per_input) 
     return round_down((int64_t)caches->l1_bytes * 6 / 10 / bytes_per_input, NMLP_PAD);
 }
 
-/* Weights come from memory once per block of rows, so blocks are as high as L2 allows. With f32 the sums weigh most and a part of the
- * activations is enough in L2; with bf16 tiles all inputs must be there, because arithmetic is too fast for L3. */
+/* Weights come from memory once per block of rows, so blocks are as high as L2 allows. With f32 the sums weigh most and
+ * a part of the activations is enough in L2; with bf16 tiles all inputs must be there, because arithmetic is too fast
+ * for L3. */
 static int64_t rows_at_a_time(const nmlp_gemm *gemm, const nmlp_caches *caches, int64_t kc, int64_t k) {
     int64_t half = (int64_t)caches->l2_bytes / 2;
     if (gemm->elem_bytes == 2) {

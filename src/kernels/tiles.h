@@ -32,8 +32,8 @@ static inline char *nmlp_tiles_at(const nmlp_tiles *t, int64_t tile, int64_t k) 
 static inline void nmlp_tiles_put(const nmlp_tiles *t, const nmlp_vec *vec, int64_t row, int64_t k, const float *src,
                                   int64_t n, int64_t n_padded) {
     int64_t per_line = NMLP_LINE_BYTES / t->elem_bytes;
-    char *line = t->data + (size_t)((row / t->rows * t->k_padded + k / per_line * per_line) * t->rows) *
-                               (size_t)t->elem_bytes;
+    char *line =
+        t->data + (size_t)((row / t->rows * t->k_padded + k / per_line * per_line) * t->rows) * (size_t)t->elem_bytes;
     line += (size_t)(row % t->rows) * NMLP_LINE_BYTES + (size_t)(k % per_line * t->elem_bytes);
     (t->elem_bytes == 2 ? vec->put_bf16 : vec->put_f32)(line, nmlp_tiles_step(t), src, n, n_padded);
 }

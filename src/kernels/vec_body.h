@@ -1,4 +1,5 @@
-/* The element-wise helpers in plain C: included by one file per instruction set, whose flags decide the vector width. */
+/* The element-wise helpers in plain C: included by one file per instruction set, whose flags decide the vector width.
+ */
 #ifndef NMLP_KERNELS_VEC_BODY_H
 #define NMLP_KERNELS_VEC_BODY_H
 
@@ -8,8 +9,8 @@
 #include "kernels/vec.h"
 #include "tensor/dtype.h"
 
-/* Vectors of 16 are one register with AVX-512, two with AVX2, four with SSE; these functions are inlined, so how they would
- * be passed does not matter. */
+/* Vectors of 16 are one register with AVX-512, two with AVX2, four with SSE; these functions are inlined, so how they
+ * would be passed does not matter. */
 #pragma GCC diagnostic ignored "-Wpsabi"
 
 enum { LANES = 16 };

@@ -108,8 +108,8 @@ static int tables(const nmlp_vec *out[3]) {
 static float exp_through_softmax(const nmlp_vec *vec, float x) {
     _Alignas(64) float scores[16] = {0.0f, x};
     _Alignas(64) float p[16];
-    nmlp_softmax row = {.scores = scores, .strips = 1, .n = 2, .n_padded = 16, .scale = 1.0f, .line = p, .step = 64,
-                        .max = -INFINITY};
+    nmlp_softmax row = {
+        .scores = scores, .strips = 1, .n = 2, .n_padded = 16, .scale = 1.0f, .line = p, .step = 64, .max = -INFINITY};
     vec->softmax(&row);
     return p[1];
 }
@@ -203,9 +203,12 @@ static void transpose_moves_every_element(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rmsnorm_matches_float64_in_place), cmocka_unit_test(rope_rotates_the_halves),
-        cmocka_unit_test(add_is_exact),                     cmocka_unit_test(exp_is_right_to_two_units),
-        cmocka_unit_test(silu_matches_float64_everywhere),  cmocka_unit_test(tiles_get_rounded_values_and_zeros),
+        cmocka_unit_test(rmsnorm_matches_float64_in_place),
+        cmocka_unit_test(rope_rotates_the_halves),
+        cmocka_unit_test(add_is_exact),
+        cmocka_unit_test(exp_is_right_to_two_units),
+        cmocka_unit_test(silu_matches_float64_everywhere),
+        cmocka_unit_test(tiles_get_rounded_values_and_zeros),
         cmocka_unit_test(transpose_moves_every_element),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
