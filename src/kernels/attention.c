@@ -114,7 +114,9 @@ static void begin_task(const struct task *task) {
     const struct run *run = task->run;
     struct scratch *s = task->scratch;
     for (int64_t row = 0; row < task->rows; row++) {
-        nmlp_tiles_put(&s->q, run->vec, row, 0, run->args->q + row_offset(task, row), run->args->head_dim, run->dim);
+        nmlp_put put = {
+            .src = run->args->q + row_offset(task, row), .n_rows = 1, .n = run->args->head_dim, .n_padded = run->dim};
+        nmlp_tiles_put(&s->q, run->vec, row, 0, put);
         s->max[row] = -INFINITY;
         s->sum[row] = 0.0f;
     }
@@ -132,16 +134,23 @@ static void load_keys(const struct task *task, int64_t key, int64_t n, int64_t n
     }
 }
 
-/* A strip of values is a tile of one row per 16 dimensions. */
+/* A strip of values is to the dimensions what a tile is to inputs: 16 of them, row after row of 64 bytes. */
 static void load_values(const struct task *task, int64_t key, int64_t n, int64_t n_padded) {
     const struct run *run = task->run;
     int64_t dim = run->args->head_dim;
-    const float *v = run->args->v + (task->kv_head * run->args->cache_len + key) * dim;
-    size_t step = (size_t)(KEYS * NMLP_STRIP) * sizeof(float);
-    for (int64_t at = 0; at < n_padded; at++) {
-        float *row = task->scratch->v_strips + at * NMLP_STRIP;
-        run->vec->put_f32(row, step, at < n ? v + at * dim : v, at < n ? dim : 0, run->dim);
-    }
+    nmlp_put put = {.dst = task->scratch->v_strips,
+                    .step = (size_t)(KEYS * NMLP_STRIP) * sizeof(float),
+                    .src = run->args->v + (task->kv_head * run->args->cache_len + key) * dim,
+                    .src_stride = dim,
+                    .n_rows = n,
+                    .n = dim,
+                    .n_padded = run->dim};
+    run->vec->put_f32(&put);
+    nmlp_put rest = put;
+    rest.dst = task->scratch->v_strips + n * NMLP_STRIP;
+    rest.n_rows = n_padded - n;
+    rest.n = 0;
+    run->vec->put_f32(&rest);
 }
 
 static nmlp_block block_of(const nmlp_tiles *a, int64_t tile, const float *strips, int64_t strip_rows, int rows) {
@@ -162,7 +171,9 @@ static void tile_probabilities(const struct task *task, int64_t tile, int rows, 
         int64_t n = row_limit(task, row) - key;
         char *line = s->p.data + (size_t)i * NMLP_LINE_BYTES;
         if (n <= 0) {
-            run->vec->put_f32(line, nmlp_tiles_step(&s->p), s->max, 0, n_padded);
+            nmlp_put none = {
+                .dst = line, .step = nmlp_tiles_step(&s->p), .src = s->max, .n_rows = 1, .n_padded = n_padded};
+            run->vec->put_f32(&none);
             continue;
         }
         nmlp_softmax softmax = {.scores = s->scores + i * run->width,

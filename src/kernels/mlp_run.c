@@ -178,7 +178,7 @@ static void down_stage(const struct pass *pass, int64_t first, int64_t n_padded,
     const struct run *run = pass->run;
     const nmlp_matrix *w = first_of(&run->mlp->down);
     bool only = n_padded == w->k_padded;
-    nmlp_rows_sink rows = {.y = pass->y, .n = w->n};
+    nmlp_rows_sink rows = {.vec = run->mlp->kernels->vec, .y = pass->y, .n = w->n};
     nmlp_tiles_sink tiles = {.vec = run->mlp->kernels->vec, .to = {run->down}, .n_products = 1, .n = w->n};
     nmlp_stage stage = stage_of(pass);
     stage.product[0] = (nmlp_product){.w = w, .a = *act, .w_k = first, .k = n_padded};
@@ -193,7 +193,7 @@ static void down_stage(const struct pass *pass, int64_t first, int64_t n_padded,
 
 static void rank_to_outputs(const struct pass *pass) {
     const nmlp_matrix *u = &pass->run->mlp->down.u;
-    nmlp_rows_sink sink = {.y = pass->y, .n = u->n};
+    nmlp_rows_sink sink = {.vec = pass->run->mlp->kernels->vec, .y = pass->y, .n = u->n};
     nmlp_stage stage = stage_of(pass);
     if (!pass->run->mlp->down.v) return;
     nmlp_pool_barrier(pass->run->pool);

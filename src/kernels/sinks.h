@@ -6,6 +6,7 @@
 
 /* To rows y [.., n], plus the bias. */
 typedef struct nmlp_rows_sink {
+    const nmlp_vec *vec;
     float *y;          /* of the stage's first row */
     const float *bias; /* [n] or NULL */
     int64_t n;

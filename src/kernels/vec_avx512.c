@@ -1,5 +1,15 @@
 #include <immintrin.h>
 
+#include "kernels/vec_lanes.h"
+
+/* 14 bits, doubled by one step of Newton; a division takes as long as the rest of silu. */
+static inline lanes reciprocal(lanes x) {
+    lanes first = (lanes)_mm512_rcp14_ps((__m512)x);
+    return first + first * (1.0f - x * first);
+}
+
+static inline lanes times_power(lanes p, lanes n) { return (lanes)_mm512_scalef_ps((__m512)p, (__m512)n); }
+
 #include "kernels/vec_body.h"
 
 typedef struct square {
@@ -57,6 +67,7 @@ const nmlp_vec nmlp_vec_avx512 = {
     .silu_mul = silu_mul,
     .put_f32 = put_f32,
     .put_bf16 = put_bf16,
+    .copy_rows = copy_rows,
     .softmax = softmax,
     .scale = scale_by,
     .dot = dot,

@@ -7,40 +7,11 @@
 #include <string.h>
 
 #include "kernels/vec.h"
+#include "kernels/vec_lanes.h"
 #include "tensor/dtype.h"
 
-/* Vectors of 16 are one register with AVX-512, two with AVX2, four with SSE; these functions are inlined, so how they
- * would be passed does not matter. */
-#pragma GCC diagnostic ignored "-Wpsabi"
-
-enum { LANES = 16 };
-
-typedef float lanes __attribute__((vector_size(64)));
-typedef int32_t int_lanes __attribute__((vector_size(64)));
-typedef uint32_t uint_lanes __attribute__((vector_size(64)));
-
-static inline lanes load(const float *x) {
-    lanes v;
-    memcpy(&v, x, sizeof v);
-    return v;
-}
-
-/* n < 16 values and `fill` behind them. */
-static inline lanes load_part(const float *x, int64_t n, float fill) {
-    float part[LANES];
-    for (int j = 0; j < LANES; j++) part[j] = fill;
-    for (int64_t j = 0; j < n; j++) part[j] = x[j];
-    return load(part);
-}
-
-static inline void store(float *x, lanes v) { memcpy(x, &v, sizeof v); }
-
-static inline lanes choose(int_lanes mask, lanes yes, lanes no) {
-    return (lanes)((mask & (int_lanes)yes) | (~mask & (int_lanes)no));
-}
-
-/* exp to about 1.5 ulp: n = round(x / ln 2), a polynomial of degree 6 on |r| <= ln(2)/2, and the power of two in two
- * steps so that subnormal results and infinity come out as they should. A NaN passes all comparisons unharmed. */
+/* exp to about 1.5 ulp: n = round(x / ln 2) and a polynomial of degree 6 on |r| <= ln(2)/2. A NaN passes all
+ * comparisons unharmed. */
 static inline lanes exp_lanes(lanes x) {
     const lanes highest = (lanes){0} + 89.0f;
     const lanes lowest = (lanes){0} - 104.0f;
@@ -48,7 +19,6 @@ static inline lanes exp_lanes(lanes x) {
     x = choose(x < lowest, lowest, x);
     lanes shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the sum's low bits are the rounded integer */
     lanes n = shifted - 12582912.0f;
-    int_lanes power = (int_lanes)shifted - 0x4b400000;
     lanes r = x - n * 0.693145752f; /* ln 2 in two parts; the first has trailing zeros, so n times it is exact */
     r = r - n * 1.42860677e-6f;
     lanes p = r * (1.0f / 720.0f) + 1.0f / 120.0f;
@@ -56,13 +26,15 @@ static inline lanes exp_lanes(lanes x) {
     p = p * r + 1.0f / 6.0f;
     p = p * r + 0.5f;
     p = p * (r * r) + r + 1.0f;
-    int_lanes half = power >> 1;
-    uint_lanes first = (uint_lanes)(half + 127) << 23;
-    uint_lanes second = (uint_lanes)(power - half + 127) << 23;
-    return p * (lanes)first * (lanes)second;
+    return times_power(p, n);
 }
 
-static inline lanes silu_mul_lanes(lanes gate, lanes up) { return gate / (1.0f + exp_lanes(-gate)) * up; }
+/* Below -87 the true value is less than 1e-35 in size; the bound keeps the reciprocal finite. */
+static inline lanes silu_mul_lanes(lanes gate, lanes up) {
+    const lanes lowest = (lanes){0} - 87.0f;
+    lanes bounded = choose(gate < lowest, lowest, gate);
+    return gate * reciprocal(1.0f + exp_lanes(-bounded)) * up;
+}
 
 static void silu_mul(float *act, const float *gate, const float *up, int64_t n) {
     int64_t i = 0;
@@ -73,42 +45,51 @@ static void silu_mul(float *act, const float *gate, const float *up, int64_t n) 
     memcpy(act + i, rest, (size_t)(n - i) * sizeof *act);
 }
 
-static void put_f32(void *dst, size_t step, const float *src, int64_t n, int64_t n_padded) {
-    char *line = dst;
+static inline void put_row_f32(char *line, const float *src, const nmlp_put *put) {
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES, line += step) memcpy(line, src + i, LANES * sizeof *src);
-    for (; i < n_padded; i += LANES, line += step) {
-        float rest[LANES] = {0};
-        for (int j = 0; j < LANES; j++)
-            if (i + j < n) rest[j] = src[i + j];
-        memcpy(line, rest, sizeof rest);
-    }
+    for (; i + LANES <= put->n; i += LANES, line += put->step) store((float *)line, load(src + i));
+    for (; i < put->n_padded; i += LANES, line += put->step)
+        store((float *)line, load_part(src + i, put->n > i ? put->n - i : 0, 0.0f));
 }
 
-static inline void round16(uint16_t *dst, const float *src) {
-    for (int j = 0; j < LANES; j++) {
-        uint32_t bits;
-        memcpy(&bits, src + j, sizeof bits);
-        uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-        uint32_t quiet = (bits >> 16) | 0x40u;
-        dst[j] = (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
-    }
+static void put_f32(const nmlp_put *put) {
+    for (int64_t row = 0; row < put->n_rows; row++)
+        put_row_f32((char *)put->dst + row * 64, put->src + row * put->src_stride, put);
+}
+
+/* To nearest, ties to even; NaN stays NaN. */
+static inline void store_bf16(void *dst, lanes x) {
+    uint_lanes bits = (uint_lanes)x;
+    uint_lanes rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    uint_lanes quiet = (bits >> 16) | 0x40u;
+    uint_lanes is_nan = (uint_lanes)((bits & 0x7fffffffu) > 0x7f800000u);
+    short_lanes halves = __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), short_lanes);
+    memcpy(dst, &halves, sizeof halves);
 }
 
 /* 16 values fill half a line. */
-static void put_bf16(void *dst, size_t step, const float *src, int64_t n, int64_t n_padded) {
-    char *line = dst;
-    for (int64_t i = 0; i < n_padded; i += LANES) {
-        float rest[LANES] = {0};
-        const float *from = src + i;
-        if (i + LANES > n) {
-            for (int j = 0; j < LANES; j++)
-                if (i + j < n) rest[j] = src[i + j];
-            from = rest;
-        }
-        round16((uint16_t *)line, from);
-        line += (uintptr_t)line % 64 ? step - 32 : 32;
+static inline void put_row_bf16(char *line, const float *src, const nmlp_put *put) {
+    for (int64_t i = 0; i < put->n_padded; i += LANES) {
+        int64_t rest = put->n > i ? put->n - i : 0;
+        store_bf16(line, rest >= LANES ? load(src + i) : load_part(src + i, rest, 0.0f));
+        line += (uintptr_t)line % 64 ? put->step - 32 : 32;
     }
+}
+
+static void put_bf16(const nmlp_put *put) {
+    for (int64_t row = 0; row < put->n_rows; row++)
+        put_row_bf16((char *)put->dst + row * 64, put->src + row * put->src_stride, put);
+}
+
+static inline void copy_row(float *dst, const float *src, const float *bias, int64_t n) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) store(dst + i, bias ? load(src + i) + load(bias + i) : load(src + i));
+    for (; i < n; i++) dst[i] = bias ? src[i] + bias[i] : src[i];
+}
+
+static void copy_rows(float *dst, int64_t dst_stride, const nmlp_put *from, const float *bias) {
+    for (int64_t row = 0; row < from->n_rows; row++)
+        copy_row(dst + row * dst_stride, from->src + row * from->src_stride, bias, from->n);
 }
 
 /* The vector with its halves of 8, 4, 2 or 1 lanes exchanged: four steps reduce it. */
