@@ -10,13 +10,11 @@
 #include "kernels/vec_lanes.h"
 #include "tensor/dtype.h"
 
-/* exp to about 1.5 ulp: n = round(x / ln 2) and a polynomial of degree 6 on |r| <= ln(2)/2. A NaN passes all
- * comparisons unharmed. */
-static inline lanes exp_lanes(lanes x) {
-    const lanes highest = (lanes){0} + 89.0f;
-    const lanes lowest = (lanes){0} - 104.0f;
-    x = choose(x > highest, highest, x);
-    x = choose(x < lowest, lowest, x);
+/* exp to about 1.5 ulp for x up to `highest`, and of that above: n = round(x / ln 2) and a polynomial of degree 6 on
+ * |r| <= ln(2)/2. */
+static inline lanes exp_up_to(lanes x, float highest) {
+    x = at_most(x, (lanes){0} + highest);
+    x = at_least(x, (lanes){0} - 104.0f);
     lanes shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the sum's low bits are the rounded integer */
     lanes n = shifted - 12582912.0f;
     lanes r = x - n * 0.693145752f; /* ln 2 in two parts; the first has trailing zeros, so n times it is exact */
@@ -29,11 +27,11 @@ static inline lanes exp_lanes(lanes x) {
     return times_power(p, n);
 }
 
+static inline lanes exp_lanes(lanes x) { return exp_up_to(x, 89.0f); }
+
 /* Below -87 the true value is less than 1e-35 in size; the bound keeps the reciprocal finite. */
 static inline lanes silu_mul_lanes(lanes gate, lanes up) {
-    const lanes lowest = (lanes){0} - 87.0f;
-    lanes bounded = choose(gate < lowest, lowest, gate);
-    return gate * reciprocal(1.0f + exp_lanes(-bounded)) * up;
+    return gate * reciprocal(1.0f + exp_up_to(-gate, 87.0f)) * up;
 }
 
 static void silu_mul(float *act, const float *gate, const float *up, int64_t n) {
@@ -114,7 +112,8 @@ static inline float sum_lanes(lanes v) {
     return v[0];
 }
 
-static inline lanes larger(lanes a, lanes b) { return choose(a > b, a, b); }
+/* A NaN in b is passed over. */
+static inline lanes larger(lanes a, lanes b) { return at_least(a, b); }
 
 static inline float max_lanes(lanes v) {
     v = larger(v, swap8(v));
@@ -139,7 +138,7 @@ static inline lanes load_scores(const nmlp_softmax *row, int64_t at) {
 /* Of the scaled scores so far and these. The scale is positive. */
 static float max_score(const nmlp_softmax *row) {
     lanes top = (lanes){0} - INFINITY;
-    for (int64_t at = 0; at < row->n; at += LANES) top = larger(load_scores(row, at), top);
+    for (int64_t at = 0; at < row->n; at += LANES) top = larger(top, load_scores(row, at));
     float scaled = max_lanes(top) * row->scale;
     return row->max > scaled ? row->max : scaled;
 }

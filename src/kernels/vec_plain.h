@@ -4,6 +4,9 @@
 
 #include "kernels/vec_lanes.h"
 
+static inline lanes at_most(lanes x, lanes bound) { return choose(x > bound, bound, x); }
+static inline lanes at_least(lanes x, lanes bound) { return choose(x < bound, bound, x); }
+
 static inline lanes reciprocal(lanes x) { return 1.0f / x; }
 
 /* In two steps, so that subnormal results and infinity come out as they should. Unsigned: a NaN's n is no number. */
