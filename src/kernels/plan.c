@@ -1,6 +1,6 @@
 #include "kernels/plan.h"
 
-enum { GROUP = 2, STREAM_ALL = 1 << 30, CHUNK_UNIT = 512, ROWS_MAX_F32 = 384, ROWS_MAX_BF16 = 512, ROWS_MIN = 64 };
+enum { STREAM_ALL = 1 << 30, CHUNK_UNIT = 512, ROWS_MAX_F32 = 384, ROWS_MAX_BF16 = 512, ROWS_MIN = 64 };
 
 static int64_t round_down(int64_t n, int64_t unit) { return nmlp_max(unit, n / unit * unit); }
 
@@ -18,7 +18,7 @@ static int64_t rows_at_a_time(const nmlp_gemm *gemm, const nmlp_caches *caches, 
         int64_t rows = half / (nmlp_pad(k) * gemm->elem_bytes);
         return nmlp_min(ROWS_MAX_BF16, nmlp_max(ROWS_MIN, rows));
     }
-    int64_t sums = (int64_t)GROUP * gemm->strips * NMLP_STRIP * (int64_t)sizeof(float);
+    int64_t sums = (int64_t)gemm->strips * NMLP_STRIP * (int64_t)sizeof(float);
     int64_t rows = half / (kc * gemm->elem_bytes + sums);
     return nmlp_min(ROWS_MAX_F32, nmlp_max(ROWS_MIN, rows));
 }
@@ -38,7 +38,6 @@ static nmlp_plan plan_stream(const nmlp_gemm *gemm, const nmlp_caches *caches, i
                        .kc = kc,
                        .kc_of_two = kc,
                        .stream = true,
-                       .group = 1,
                        .chunk = nmlp_pad(inner),
                        .rows_cap = s,
                        .chunk_cap = s * nmlp_pad(inner)};
@@ -59,7 +58,7 @@ nmlp_plan nmlp_plan_make(const nmlp_kernels *kernels, const nmlp_caches *caches,
     if (s < 1) s = 1;
     if (inner < 1) inner = 1;
     if (s <= gemm->narrow_rows && !gemm->full_tiles) return plan_stream(gemm, caches, s, inner);
-    nmlp_plan plan = {.gemm = gemm, .group = gemm->elem_bytes == 2 ? 1 : GROUP, .widen = gemm->widen != NULL};
+    nmlp_plan plan = {.gemm = gemm, .widen = gemm->widen != NULL};
     plan.kc = inputs_in_l1(caches, (int64_t)gemm->strips * NMLP_STRIP * gemm->elem_bytes);
     plan.kc_of_two = gemm->pairs ? round_down(plan.kc / 2, NMLP_PAD) : plan.kc;
     int64_t most = round_down(rows_at_a_time(gemm, caches, plan.kc, k), gemm->mr);
