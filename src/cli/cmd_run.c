@@ -139,6 +139,7 @@ static int print_json(const nmlp_cli *cli, const struct output *o, const nmlp_ge
 static void print_stats(const nmlp_generation_stats *stats, int64_t n_prompt, const char *isa) {
     int64_t n_decoded = stats->n_generated > 1 ? stats->n_generated - 1 : 0;
     printf("\n");
+    fflush(stdout);
     fprintf(stderr, "[%" PRId64 " prompt tokens in %.0f ms, %" PRId64 " generated", n_prompt, stats->ttft_ms,
             stats->n_generated);
     if (n_decoded) fprintf(stderr, " at %.1f tokens/s", 1e3 * (double)n_decoded / stats->decode_ms);
@@ -226,6 +227,7 @@ static int run(int argc, char **argv) {
         {"ignore-eos", 0, NMLP_OPT_FLAG, &r.ignore_eos, NULL, "go on after end-of-text tokens"},
         {"no-bos", 0, NMLP_OPT_FLAG, &r.no_bos, NULL, "do not put the begin-of-text token in front"},
         {"device", 0, NMLP_OPT_STRING, &r.load.device, "NAME", "cpu, cuda or auto (default)"},
+        {"precision", 0, NMLP_OPT_STRING, &r.load.precision, "P", "f32 (default, exact) or bf16 (faster where the CPU has AMX)"},
         {"isa", 0, NMLP_OPT_STRING, &r.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
     };
     nmlp_cli cli;

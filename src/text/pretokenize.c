@@ -145,7 +145,8 @@ typedef struct gatherer {
     const char *text;
     size_t next_step;
     nmlp_split_behavior behavior;
-    span held; /* empty: none */
+    bool holding;
+    span held;
     bool held_is_match;
 } gatherer;
 
@@ -155,15 +156,13 @@ static nmlp_status pass_on(gatherer *g, span piece, nmlp_err *err) {
 }
 
 static nmlp_status gather(gatherer *g, span part, bool is_match, nmlp_err *err) {
-    if (part.begin == part.end) return NMLP_OK;
     bool join = false;
-    bool holding = g->held.end > g->held.begin;
     switch (g->behavior) {
     case NMLP_SPLIT_ISOLATED: return pass_on(g, part, err);
     case NMLP_SPLIT_REMOVED: return is_match ? NMLP_OK : pass_on(g, part, err);
-    case NMLP_SPLIT_MERGED_WITH_PREVIOUS: join = holding && is_match && !g->held_is_match; break;
-    case NMLP_SPLIT_MERGED_WITH_NEXT: join = holding && !is_match && g->held_is_match; break;
-    case NMLP_SPLIT_CONTIGUOUS: join = holding && is_match == g->held_is_match; break;
+    case NMLP_SPLIT_MERGED_WITH_PREVIOUS: join = g->holding && is_match && !g->held_is_match; break;
+    case NMLP_SPLIT_MERGED_WITH_NEXT: join = g->holding && !is_match && g->held_is_match; break;
+    case NMLP_SPLIT_CONTIGUOUS: join = g->holding && is_match == g->held_is_match; break;
     }
     nmlp_status st = NMLP_OK;
     if (join) {
@@ -171,32 +170,36 @@ static nmlp_status gather(gatherer *g, span part, bool is_match, nmlp_err *err) 
     } else {
         st = pass_on(g, g->held, err);
         g->held = part;
+        g->holding = true;
     }
     g->held_is_match = is_match;
     return st;
 }
 
+/* An empty match cuts where it stands, but does not count right behind the match before it. */
 static nmlp_status cut(nmlp_pretokenize_run *run, size_t nth, const char *text, size_t len, nmlp_err *err) {
     const step *s = &run->pre->steps[nth];
     gatherer g = {.run = run, .text = text, .next_step = nth + 1, .behavior = s->behavior};
     size_t done = 0;
     size_t from = 0;
-    while (from < len) {
+    bool any = false;
+    while (from <= len) {
         span match;
         bool found;
         NMLP_RETURN_IF_FAILED(find_match(run, s->code, text, len, from, &match, &found, err));
         if (!found) break;
         from = match.end;
-        if (match.begin == match.end) { /* nothing to cut out; go on behind the next character */
+        if (match.begin == match.end) {
             do from++;
             while (from < len && ((unsigned char)text[from] & 0xC0) == 0x80);
-            continue;
+            if (any && match.begin == done) continue;
         }
-        NMLP_RETURN_IF_FAILED(gather(&g, (span){done, match.begin}, s->invert, err));
+        any = true;
+        if (done < match.begin) NMLP_RETURN_IF_FAILED(gather(&g, (span){done, match.begin}, s->invert, err));
         NMLP_RETURN_IF_FAILED(gather(&g, match, !s->invert, err));
         done = match.end;
     }
-    NMLP_RETURN_IF_FAILED(gather(&g, (span){done, len}, s->invert, err));
+    if (done < len) NMLP_RETURN_IF_FAILED(gather(&g, (span){done, len}, s->invert, err));
     return pass_on(&g, g.held, err);
 }
 

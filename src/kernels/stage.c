@@ -1,0 +1,148 @@
+#include "kernels/stage.h"
+
+static int block_width(const nmlp_gemm *gemm) { return gemm->strips * NMLP_STRIP; }
+
+/* Rows of full tiles: what blocks write, and the distance between blocks of columns in acc. */
+static int64_t tile_rows(const nmlp_gemm *gemm, int64_t rows) { return nmlp_ceil_div(rows, gemm->mr) * gemm->mr; }
+
+static int64_t block_floats(const nmlp_gemm *gemm, int64_t rows) { return tile_rows(gemm, rows) * block_width(gemm); }
+
+nmlp_scratch nmlp_scratch_carve(nmlp_carver *carver, const nmlp_plan *plan) {
+    nmlp_scratch scratch;
+    size_t c_floats = (size_t)(NMLP_PRODUCTS_MAX * plan->group * block_floats(plan->gemm, plan->rows_cap));
+    size_t b_floats = plan->widen ? (size_t)(NMLP_PRODUCTS_MAX * plan->kc * block_width(plan->gemm)) : 0;
+    scratch.c = nmlp_carve(carver, c_floats * sizeof(float));
+    scratch.b = nmlp_carve(carver, b_floats * sizeof(float));
+    return scratch;
+}
+
+int64_t nmlp_stage_acc_floats(const nmlp_gemm *gemm, int64_t rows, int64_t n) {
+    return nmlp_pad(n) / block_width(gemm) * block_floats(gemm, rows);
+}
+
+/* The part of a task done by one thread. */
+struct task {
+    const nmlp_stage *stage;
+    const nmlp_scratch *scratch;
+    int64_t first_block;
+    int64_t n_blocks;
+    int64_t first_tile;
+    int64_t end_tile;
+};
+
+static float *sums_of(const struct task *task, int product, int64_t block) {
+    const nmlp_stage *s = task->stage;
+    int64_t floats = block_floats(s->gemm, s->rows);
+    if (s->acc) return s->acc + (task->first_block + block) * floats;
+    return task->scratch->c + (product * s->group + block) * floats;
+}
+
+/* Weights of one block of columns for inputs k..k+n. */
+struct operand {
+    const char *strips;
+    size_t step;
+    nmlp_dtype dtype;
+};
+
+static struct operand operand_of(const struct task *task, int product, int64_t block, int64_t k, int64_t n) {
+    const nmlp_stage *s = task->stage;
+    const nmlp_product *p = &s->product[product];
+    int64_t strip = (task->first_block + block) * s->gemm->strips;
+    struct operand o = {.strips = nmlp_matrix_at(p->w, strip, p->w_k + k),
+                        .step = nmlp_matrix_strip_bytes(p->w),
+                        .dtype = p->w->dtype};
+    if (!s->widen || o.dtype == NMLP_DTYPE_F32) return o;
+    float *wide = task->scratch->b + product * s->kc * block_width(s->gemm);
+    for (int i = 0; i < s->gemm->strips; i++)
+        s->gemm->widen(wide + i * n * NMLP_STRIP, o.strips + (size_t)i * o.step, o.dtype, n * NMLP_STRIP);
+    return (struct operand){
+        .strips = (const char *)wide, .step = (size_t)(n * NMLP_STRIP) * sizeof(float), .dtype = NMLP_DTYPE_F32};
+}
+
+static void multiply_tile(const struct task *task, int product, int64_t block, int64_t tile, int64_t k, int64_t n,
+                          const struct operand *o) {
+    const nmlp_stage *s = task->stage;
+    const nmlp_product *p = &s->product[product];
+    int64_t mr = s->gemm->mr;
+    nmlp_block b = {
+        .c = sums_of(task, product, block) + tile * mr * block_width(s->gemm),
+        .a = nmlp_tiles_at(&p->a, tile, k),
+        .b = o->strips,
+        .a_step = nmlp_tiles_step(&p->a),
+        .b_step = o->step,
+        .k = n,
+        .rows = (int)nmlp_min(mr, s->rows - tile * mr),
+        .accumulate = s->accumulate || k > 0,
+    };
+    s->gemm->block[o->dtype](&b);
+}
+
+/* One part of the reduction. Two products meet each tile of rows together: where they share it, it is loaded once. */
+static void multiply_part(const struct task *task, int64_t block, int64_t k) {
+    const nmlp_stage *s = task->stage;
+    struct operand operand[NMLP_PRODUCTS_MAX];
+    int64_t n[NMLP_PRODUCTS_MAX];
+    for (int i = 0; i < s->n_products; i++) {
+        n[i] = nmlp_min(s->kc, s->product[i].k - k);
+        if (n[i] > 0) operand[i] = operand_of(task, i, block, k, n[i]);
+    }
+    for (int64_t tile = task->first_tile; tile < task->end_tile; tile++)
+        for (int i = 0; i < s->n_products; i++)
+            if (n[i] > 0) multiply_tile(task, i, block, tile, k, n[i], &operand[i]);
+}
+
+static void deliver(const struct task *task, int64_t block) {
+    const nmlp_stage *s = task->stage;
+    int width = block_width(s->gemm);
+    int64_t row = task->first_tile * s->gemm->mr;
+    nmlp_columns columns = {.col = (task->first_block + block) * width,
+                            .row = row,
+                            .n_rows = nmlp_min(task->end_tile * s->gemm->mr, s->rows) - row,
+                            .width = width};
+    for (int i = 0; i < s->n_products; i++) columns.c[i] = sums_of(task, i, block) + row * width;
+    s->sink(s->sink_ctx, &columns);
+}
+
+static void do_task(const struct task *task) {
+    const nmlp_stage *s = task->stage;
+    int64_t k_end = s->product[0].k;
+    if (s->n_products > 1) k_end = nmlp_max(k_end, s->product[1].k);
+    for (int64_t k = 0; k < k_end; k += s->kc)
+        for (int64_t block = 0; block < task->n_blocks; block++) multiply_part(task, block, k);
+    if (!s->sink) return;
+    for (int64_t block = 0; block < task->n_blocks; block++) deliver(task, block);
+}
+
+/* How the stage is cut into tasks. Results do not depend on it; with few columns it must feed all threads. */
+struct cut {
+    int64_t group;
+    int64_t parts; /* of the rows */
+};
+
+enum { TASKS_PER_THREAD = 3 };
+
+static struct cut cut_of(const nmlp_stage *stage, int64_t n_blocks, int64_t n_tiles, int n_threads) {
+    int64_t wanted = (int64_t)n_threads * (n_threads > 1 ? TASKS_PER_THREAD : 1);
+    struct cut cut = {.group = nmlp_max(1, nmlp_min(stage->group, n_blocks / wanted)), .parts = 1};
+    int64_t tasks = nmlp_ceil_div(n_blocks, cut.group);
+    if (tasks < wanted) cut.parts = nmlp_min(n_tiles, nmlp_ceil_div(wanted, tasks));
+    return cut;
+}
+
+void nmlp_stage_work(const nmlp_stage *stage, nmlp_worker *worker, const nmlp_scratch *scratch) {
+    int64_t n_blocks = stage->product[0].w->n_padded / block_width(stage->gemm);
+    int64_t n_tiles = nmlp_ceil_div(stage->rows, stage->gemm->mr);
+    struct cut cut = cut_of(stage, n_blocks, n_tiles, worker->share->n_threads);
+    nmlp_worker_begin_step(worker, nmlp_ceil_div(n_blocks, cut.group) * cut.parts);
+    for (int64_t at = nmlp_worker_take(worker); at >= 0; at = nmlp_worker_take(worker)) {
+        int64_t first = at / cut.parts * cut.group;
+        int64_t part = at % cut.parts;
+        struct task task = {.stage = stage,
+                            .scratch = scratch,
+                            .first_block = first,
+                            .n_blocks = nmlp_min(cut.group, n_blocks - first),
+                            .first_tile = n_tiles * part / cut.parts,
+                            .end_tile = n_tiles * (part + 1) / cut.parts};
+        do_task(&task);
+    }
+}

@@ -1,0 +1,14 @@
+#include "kernels/vec_body.h"
+
+const nmlp_vec nmlp_vec_avx512 = {
+    .silu_mul = silu_mul,
+    .put_f32 = put_f32,
+    .put_bf16 = put_bf16,
+    .softmax = softmax,
+    .scale = scale_by,
+    .dot = dot,
+    .mul_scaled = mul_scaled,
+    .add = add,
+    .rotate = rotate,
+    .transpose = transpose,
+};
