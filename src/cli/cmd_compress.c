@@ -1,4 +1,5 @@
 /* neuronmlp compress: factorise the MLPs of a checkpoint. */
+#define _DEFAULT_SOURCE /* setenv, getrusage */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +65,7 @@ static int read_words(const nmlp_cli *cli, struct args *a) {
     if (code >= 0) return code;
     if (recover == 2)
         return nmlp_cli_usage(cli, "--recover train: this build cannot train yet; use --recover refit");
+    a->options.keep_work = a->options.work_dir != NULL;
     a->options.adaptive = alloc == 1;
     a->options.refit = recover == 1;
     a->options.whiten = whiten == 1;
@@ -213,6 +215,7 @@ static int run(int argc, char **argv) {
         {"ctx", 0, NMLP_OPT_INT, &a.options.context, "N", "tokens in a window (default 512)"},
         {"recover", 0, NMLP_OPT_STRING, &a.recover, "HOW", "none or refit: second pass (default refit)"},
         {"resume", 0, NMLP_OPT_FLAG, &a.options.resume, NULL, "go on where an interrupted run stopped"},
+        {"work", 0, NMLP_OPT_STRING, &a.options.work_dir, "DIR", "keep statistics in DIR.partial; --resume uses them for other ratios"},
         {"isa", 0, NMLP_OPT_STRING, &a.load.isa, "NAME", "kernel set (default: the fastest)"},
         {"whiten", 0, NMLP_OPT_STRING, &a.whiten, "HOW", "research: input, or none for plain SVD"},
         {"weights", 0, NMLP_OPT_STRING, &a.weights, "HOW", "research: swiglu or none"},

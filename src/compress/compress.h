@@ -30,6 +30,8 @@ typedef struct nmlp_compress_options {
     int64_t context;         /* tokens in a window */
     const char *calib_name;  /* for config.json */
     bool resume;
+    const char *work_dir;    /* NULL: "<out_dir>.work"; with ".partial" behind it while in use */
+    bool keep_work;          /* leave it for other budgets (with `resume`), which then skip the statistics */
     const nmlp_progress *progress;
 } nmlp_compress_options;
 

@@ -31,17 +31,21 @@ static uint64_t mix_model(uint64_t hash, const nmlp_model *m) {
     return hash;
 }
 
-uint64_t nmlp_job_fingerprint(const nmlp_engine *engine, const nmlp_windows *w, const nmlp_compress_options *o) {
+nmlp_fingerprint nmlp_job_fingerprint(const nmlp_engine *engine, const nmlp_windows *w, const nmlp_compress_options *o) {
+    nmlp_fingerprint out;
     char text[512];
-    int n = snprintf(text, sizeof text, "%.17g %.17g %.17g %.17g %.17g %lld %d%d%d%d%d%d %.17g %d %d %lld %lld %lld %s",
-                     o->ratio, o->budget_ms, o->budget_ms > 0 ? o->time.start_dense_us : 0,
-                     o->budget_ms > 0 ? o->time.start_lowrank_us : 0, o->budget_ms > 0 ? o->time.us_per_param : 0,
-                     (long long)o->tile, o->adaptive, o->refit, o->whiten, o->row_weights, o->token_weights, o->shrink, o->cap,
-                     (int)o->joint, o->rounds, (long long)w->context, (long long)w->n_calib, (long long)w->n_heldout,
-                     nmlp_engine_isa(engine));
+    int n = snprintf(text, sizeof text, "%d%d%d%d %.17g %d %lld %lld %lld %s", o->whiten, o->row_weights, o->token_weights,
+                     o->shrink, o->cap, o->joint != NMLP_JOINT_NEVER, (long long)w->context, (long long)w->n_calib,
+                     (long long)w->n_heldout, nmlp_engine_isa(engine));
     uint64_t hash = mix(0xcbf29ce484222325u, text, (size_t)n);
     hash = mix(hash, w->ids, (size_t)nmlp_windows_tokens(w) * sizeof *w->ids);
-    return mix_model(hash, nmlp_engine_model(engine));
+    out.statistics = mix_model(hash, nmlp_engine_model(engine));
+    bool timed = o->budget_ms > 0;
+    n = snprintf(text, sizeof text, "%.17g %.17g %.17g %.17g %.17g %lld %d%d %d %d", o->ratio, o->budget_ms,
+                 timed ? o->time.start_dense_us : 0, timed ? o->time.start_lowrank_us : 0, timed ? o->time.us_per_param : 0,
+                 (long long)o->tile, o->adaptive, o->refit, (int)o->joint, o->rounds);
+    out.job = mix(out.statistics, text, (size_t)n);
+    return out;
 }
 
 static void put_ranks(nmlp_json_writer *j, const nmlp_compress_report *r) {

@@ -7,7 +7,13 @@
 #include "compress/windows.h"
 
 /* Equal only for jobs with the same model, text and options: what a work file must carry to be used again. */
-uint64_t nmlp_job_fingerprint(const nmlp_engine *engine, const nmlp_windows *windows, const nmlp_compress_options *options);
+typedef struct nmlp_fingerprint {
+    uint64_t statistics; /* of what the nested factors depend on: any budget can use them */
+    uint64_t job;        /* of everything */
+} nmlp_fingerprint;
+
+nmlp_fingerprint nmlp_job_fingerprint(const nmlp_engine *engine, const nmlp_windows *windows,
+                                      const nmlp_compress_options *options);
 
 /* The "neuronmlp" object of config.json. */
 void nmlp_job_describe(const nmlp_compress_options *options, const nmlp_compress_report *report, nmlp_str *out);

@@ -47,7 +47,7 @@ struct job {
     nmlp_compress_report *report;
     nmlp_windows windows;
     nmlp_dir_stage work;
-    uint64_t fingerprint;
+    nmlp_fingerprint fingerprint;
     nmlp_library *libraries;   /* [L] */
     nmlp_layer_file *finished; /* [L] */
     nmlp_heldout heldout;
@@ -115,9 +115,9 @@ static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, co
     j->finished = nmlp_mem_new((size_t)c->n_layers, sizeof *j->finished, err);
     if (!j->libraries || !j->finished) return NMLP_E_NOMEM;
     nmlp_str_init(&work);
-    nmlp_str_puts(&work, out_dir);
+    nmlp_str_puts(&work, o->work_dir ? o->work_dir : out_dir);
     while (work.len > 1 && work.data[work.len - 1] == '/') work.data[--work.len] = '\0';
-    nmlp_str_puts(&work, ".work");
+    if (!o->work_dir) nmlp_str_puts(&work, ".work");
     nmlp_status st = nmlp_str_status(&work, err);
     if (st == NMLP_OK) st = nmlp_dir_stage_open(&j->work, nmlp_str_text(&work), o->resume, err);
     nmlp_str_fini(&work);
@@ -133,7 +133,7 @@ static void close_job(struct job *j, nmlp_status st) {
     nmlp_mem_free(j->finished);
     nmlp_heldout_destroy(&j->heldout);
     nmlp_windows_fini(&j->windows);
-    if (st == NMLP_E_INTERRUPTED) nmlp_dir_stage_keep(&j->work);
+    if (st == NMLP_E_INTERRUPTED || (st == NMLP_OK && j->options->keep_work)) nmlp_dir_stage_keep(&j->work);
     nmlp_dir_stage_abort(&j->work);
 }
 
@@ -186,10 +186,10 @@ static nmlp_status find_ranks(struct job *j, nmlp_err *err) {
         r->dense = j->heldout.dense;
     }
     NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, j->work.temp_path, "ranks", err));
-    NMLP_RETURN_IF_FAILED(nmlp_plan_read(path, j->fingerprint, &plan, r->ranks, r->n_layers, &found, err));
+    NMLP_RETURN_IF_FAILED(nmlp_plan_read(path, j->fingerprint.job, &plan, r->ranks, r->n_layers, &found, err));
     if (!found) {
         NMLP_RETURN_IF_FAILED(choose_ranks(j, &plan, err));
-        NMLP_RETURN_IF_FAILED(nmlp_plan_write(path, j->fingerprint, &plan, r->ranks, r->n_layers, err));
+        NMLP_RETURN_IF_FAILED(nmlp_plan_write(path, j->fingerprint.job, &plan, r->ranks, r->n_layers, err));
     }
     memcpy(r->chosen, plan.name, sizeof r->chosen);
     r->n_candidates = (int)plan.n_candidates;
@@ -207,7 +207,7 @@ static nmlp_status finish_plain(struct job *j, nmlp_err *err) {
         NMLP_RETURN_IF_FAILED(nmlp_recover_path(path, sizeof path, j->work.temp_path, l, false, err));
         NMLP_RETURN_IF_FAILED(nmlp_layer_mlp_build(&mlp, &j->libraries[l], dense, &j->report->ranks[l], err));
         nmlp_layer_file file = {.ranks = j->report->ranks[l], .desc = mlp.desc, .error = NAN, .error_before = NAN};
-        nmlp_status st = nmlp_layer_file_write(path, j->fingerprint, &file, dense, err);
+        nmlp_status st = nmlp_layer_file_write(path, j->fingerprint.job, &file, dense, err);
         nmlp_layer_mlp_fini(&mlp);
         NMLP_RETURN_IF_FAILED(st);
     }
@@ -220,7 +220,7 @@ static nmlp_status open_finished(struct job *j, bool refitted, nmlp_err *err) {
         bool found;
         nmlp_layer_file_close(&j->finished[l]);
         NMLP_RETURN_IF_FAILED(nmlp_recover_path(path, sizeof path, j->work.temp_path, l, refitted, err));
-        NMLP_RETURN_IF_FAILED(nmlp_layer_file_open(&j->finished[l], path, j->fingerprint, &found, err));
+        NMLP_RETURN_IF_FAILED(nmlp_layer_file_open(&j->finished[l], path, j->fingerprint.job, &found, err));
         if (!found) return nmlp_fail(err, NMLP_E_IO, "%s: was written a moment ago and cannot be read back", path);
     }
     return NMLP_OK;
@@ -248,7 +248,7 @@ static nmlp_status recover(struct job *j, nmlp_err *err) {
                               .token_weights = j->options->token_weights,
                               .progress = j->options->progress,
                               .work_dir = j->work.temp_path,
-                              .fingerprint = j->fingerprint};
+                              .fingerprint = j->fingerprint.job};
     if (j->options->refit) {
         NMLP_RETURN_IF_FAILED(nmlp_recover_run(&recovery, err));
         NMLP_RETURN_IF_FAILED(open_finished(j, true, err));
@@ -319,7 +319,7 @@ nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n
                                   .windows = &j.windows,
                                   .options = options,
                                   .work_dir = j.work.temp_path,
-                                  .fingerprint = j.fingerprint};
+                                  .fingerprint = j.fingerprint.statistics};
     NMLP_TRY(nmlp_statistics_run(&statistics, j.libraries, err));
     double now = nmlp_clock_seconds();
     report->seconds_factors = statistics.seconds_factors;
