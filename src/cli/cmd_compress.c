@@ -85,7 +85,7 @@ static int check_args(const nmlp_cli *cli, struct args *a) {
     if (a->options.ratio != 0 && a->options.budget_ms != 0)
         return nmlp_cli_usage(cli, "--ratio and --budget-ms exclude each other");
     if (a->options.budget_ms < 0) return nmlp_cli_usage(cli, "--budget-ms must be positive");
-    if (a->rounds < 0 || a->rounds > 8) return nmlp_cli_usage(cli, "--rounds must be from 0 to 8");
+    if (a->rounds < -1 || a->rounds > 8) return nmlp_cli_usage(cli, "--rounds must be from 0 to 8");
     int code = read_word(cli, "target", a->target, targets, &target);
     return code >= 0 ? code : read_words(cli, a);
 }
@@ -211,7 +211,7 @@ static int run(int argc, char **argv) {
         {"alloc", 0, NMLP_OPT_STRING, &a.alloc, "HOW", "uniform or adaptive ranks (default adaptive)"},
         {"calib", 0, NMLP_OPT_STRING, &a.calib, "FILE", "calibration text (default MODEL/calib.txt)"},
         {"calib-tokens", 0, NMLP_OPT_INT, &a.options.calib_tokens, "N", "tokens to calibrate on (default 65536)"},
-        {"heldout", 0, NMLP_OPT_INT, &a.options.heldout_tokens, "N", "further tokens that judge (default 8192)"},
+        {"heldout", 0, NMLP_OPT_INT, &a.options.heldout_tokens, "N", "further tokens that judge (default 8192, large models 2048)"},
         {"ctx", 0, NMLP_OPT_INT, &a.options.context, "N", "tokens in a window (default 512)"},
         {"recover", 0, NMLP_OPT_STRING, &a.recover, "HOW", "none or refit: second pass (default refit)"},
         {"resume", 0, NMLP_OPT_FLAG, &a.options.resume, NULL, "go on where an interrupted run stopped"},
@@ -223,7 +223,7 @@ static int run(int argc, char **argv) {
         {"joint", 0, NMLP_OPT_STRING, &a.joint, "HOW", "research: shared gate/up basis never, auto or always"},
         {"shrink", 0, NMLP_OPT_STRING, &a.shrink, "HOW", "research: shrink Grams to their diagonals, on or off"},
         {"cap", 0, NMLP_OPT_NUMBER, &a.options.cap, "SHARE", "research: most a token may weigh (default 0.01, 0: off)"},
-        {"rounds", 0, NMLP_OPT_INT, &a.rounds, "N", "research: probe again around the best ranks (default 2)"},
+        {"rounds", 0, NMLP_OPT_INT, &a.rounds, "N", "research: probe again around the best ranks (default 2, large models 0)"},
     };
     nmlp_cli cli;
     restart_with_better_blas(argc, argv);

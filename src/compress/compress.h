@@ -24,9 +24,9 @@ typedef struct nmlp_compress_options {
     bool shrink;
     double cap;              /* largest share of a token in the statistics; 0: none */
     nmlp_joint_mode joint;
-    int rounds;              /* of probing again around the best ranks */
+    int rounds;              /* of probing again around the best ranks; -1: 2, or 0 for large models */
     int64_t calib_tokens;
-    int64_t heldout_tokens;
+    int64_t heldout_tokens;  /* -1: 8192, or 2048 for large models */
     int64_t context;         /* tokens in a window */
     const char *calib_name;  /* for config.json */
     bool resume;

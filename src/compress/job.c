@@ -14,7 +14,19 @@
 #include "compress/write.h"
 #include "linalg/linalg.h"
 
-enum { PATH_MAX_BYTES = 4096, PROBE_TOKENS = 4096 };
+enum { PATH_MAX_BYTES = 4096 };
+
+/* A forward pass of a large model is dear: its search sees fewer tokens. */
+static const struct effort {
+    int rounds;
+    int64_t heldout_tokens;
+    int64_t probe_tokens;
+} thorough = {2, 8192, 4096}, quick = {0, 2048, 1024};
+
+static const struct effort *effort_for(const nmlp_config *c) {
+    const double large_params = 200e6; /* of all MLPs */
+    return 3.0 * (double)c->hidden * (double)c->intermediate * (double)c->n_layers < large_params ? &thorough : &quick;
+}
 
 nmlp_compress_options nmlp_compress_defaults(void) {
     return (nmlp_compress_options){.tile = 32,
@@ -25,9 +37,9 @@ nmlp_compress_options nmlp_compress_defaults(void) {
                                    .shrink = true,
                                    .cap = 0.01,
                                    .joint = NMLP_JOINT_AUTO,
-                                   .rounds = 2,
+                                   .rounds = -1,
                                    .calib_tokens = 65536,
-                                   .heldout_tokens = 8192,
+                                   .heldout_tokens = -1,
                                    .context = 512,
                                    .calib_name = ""};
 }
@@ -43,7 +55,8 @@ void nmlp_compress_report_fini(nmlp_compress_report *r) {
 struct job {
     nmlp_engine *engine;
     const nmlp_model *model;
-    const nmlp_compress_options *options;
+    const nmlp_compress_options *options; /* with every choice made */
+    nmlp_compress_options chosen;
     nmlp_compress_report *report;
     nmlp_windows windows;
     nmlp_dir_stage work;
@@ -180,7 +193,7 @@ static nmlp_status find_ranks(struct job *j, nmlp_err *err) {
     bool found;
     memset(&plan, 0, sizeof plan);
     if (j->windows.n_heldout) {
-        int64_t n_probe = (PROBE_TOKENS + j->windows.context - 1) / j->windows.context;
+        int64_t n_probe = (effort_for(&j->model->config)->probe_tokens + j->windows.context - 1) / j->windows.context;
         NMLP_RETURN_IF_FAILED(nmlp_heldout_create(&j->heldout, j->engine, &j->windows, j->options->adaptive ? n_probe : 0, err));
         r->judged = true;
         r->dense = j->heldout.dense;
@@ -310,14 +323,18 @@ static nmlp_status new_report(nmlp_compress_report *r, int64_t n_layers, nmlp_er
 
 nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n_ids, const char *out_dir,
                               const nmlp_compress_options *options, nmlp_compress_report *report, nmlp_err *err) {
-    struct job j = {.engine = engine, .model = nmlp_engine_model(engine), .options = options, .report = report};
+    struct job j = {.engine = engine, .model = nmlp_engine_model(engine), .chosen = *options, .report = report};
+    const struct effort *effort = effort_for(&j.model->config);
     nmlp_status st = NMLP_OK;
+    if (options->rounds < 0) j.chosen.rounds = effort->rounds;
+    if (options->heldout_tokens < 0) j.chosen.heldout_tokens = effort->heldout_tokens;
+    j.options = &j.chosen;
     double begin = nmlp_clock_seconds();
     NMLP_TRY(new_report(report, j.model->config.n_layers, err));
     NMLP_TRY(open_job(&j, ids, n_ids, out_dir, err));
     nmlp_statistics statistics = {.engine = engine,
                                   .windows = &j.windows,
-                                  .options = options,
+                                  .options = &j.chosen,
                                   .work_dir = j.work.temp_path,
                                   .fingerprint = j.fingerprint.statistics};
     NMLP_TRY(nmlp_statistics_run(&statistics, j.libraries, err));

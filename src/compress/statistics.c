@@ -9,6 +9,8 @@
 #include "compress/recover.h"
 #include "compress/stream.h"
 
+enum { PATH_MAX_BYTES = 4096 };
+
 struct buffers {
     float *x, *y;   /* [T,H] */
     float *weights; /* [T] */
@@ -110,19 +112,36 @@ out:
     return st;
 }
 
+static nmlp_status library_path(const nmlp_statistics *s, int64_t l, char *path, nmlp_err *err) {
+    char name[64];
+    snprintf(name, sizeof name, "layer-%05lld.nested", (long long)l);
+    return nmlp_path_join(path, PATH_MAX_BYTES, s->work_dir, name, err);
+}
+
+/* Opens what an earlier run left; says how many layers are still to do. */
+static nmlp_status open_found(const nmlp_statistics *s, nmlp_library *libraries, int64_t n_layers, int64_t *n_missing,
+                              nmlp_err *err) {
+    *n_missing = 0;
+    for (int64_t l = 0; l < n_layers; l++) {
+        char path[PATH_MAX_BYTES];
+        bool found;
+        NMLP_RETURN_IF_FAILED(library_path(s, l, path, err));
+        NMLP_RETURN_IF_FAILED(nmlp_library_open(&libraries[l], path, s->fingerprint, &found, err));
+        if (!found) ++*n_missing;
+    }
+    return NMLP_OK;
+}
+
 static nmlp_status run_layer(nmlp_statistics *s, nmlp_stream *stream, int64_t l, struct buffers *b, nmlp_library *library,
                              nmlp_stream_progress *progress, nmlp_err *err) {
     int64_t n = nmlp_engine_model(s->engine)->config.intermediate;
-    char name[64];
-    char path[4096];
+    char path[PATH_MAX_BYTES];
     bool found;
-    snprintf(name, sizeof name, "layer-%05lld.nested", (long long)l);
-    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, s->work_dir, name, err));
-    NMLP_RETURN_IF_FAILED(nmlp_library_open(library, path, s->fingerprint, &found, err));
-    if (found) {
+    if (library->map.data) {
         nmlp_taps none = {0};
         return nmlp_stream_run_layer(stream, s->engine, l, &none, progress, err);
     }
+    NMLP_RETURN_IF_FAILED(library_path(s, l, path, err));
     memset(b->silu2, 0, (size_t)n * sizeof(double));
     memset(b->slope2, 0, (size_t)n * sizeof(double));
     memset(b->act2, 0, (size_t)n * sizeof(double));
@@ -144,7 +163,10 @@ nmlp_status nmlp_statistics_run(nmlp_statistics *s, nmlp_library *libraries, nml
     nmlp_stream_progress progress = {.progress = s->options->progress,
                                      .stage = "statistics",
                                      .total = (double)tokens * (double)c->n_layers};
+    int64_t n_missing;
     nmlp_arena_init(&arena);
+    NMLP_TRY(open_found(s, libraries, c->n_layers, &n_missing, err));
+    if (n_missing == 0) goto out;
     NMLP_TRY(new_buffers(&b, &arena, c, tokens, err));
     NMLP_TRY(nmlp_stream_create(&stream, s->engine, s->windows, err));
     for (int64_t l = 0; l < c->n_layers; l++) {
