@@ -41,10 +41,11 @@ nmlp_fingerprint nmlp_job_fingerprint(const nmlp_engine *engine, const nmlp_wind
     hash = mix(hash, w->ids, (size_t)nmlp_windows_tokens(w) * sizeof *w->ids);
     out.statistics = mix_model(hash, nmlp_engine_model(engine));
     bool timed = o->budget_ms > 0;
-    n = snprintf(text, sizeof text, "%.17g %.17g %.17g %.17g %.17g %lld %d%d %d %d", o->ratio, o->budget_ms,
+    n = snprintf(text, sizeof text, "%.17g %.17g %.17g %.17g %.17g %lld %d %d %d", o->ratio, o->budget_ms,
                  timed ? o->time.start_dense_us : 0, timed ? o->time.start_lowrank_us : 0, timed ? o->time.us_per_param : 0,
-                 (long long)o->tile, o->adaptive, o->refit, (int)o->joint, o->rounds);
-    out.job = mix(out.statistics, text, (size_t)n);
+                 (long long)o->tile, o->adaptive, (int)o->joint, o->rounds);
+    out.search = mix(out.statistics, text, (size_t)n);
+    out.job = mix(out.search, o->refit ? "refit" : "plain", 5);
     return out;
 }
 

@@ -9,6 +9,7 @@
 /* Equal only for jobs with the same model, text and options: what a work file must carry to be used again. */
 typedef struct nmlp_fingerprint {
     uint64_t statistics; /* of what the nested factors depend on: any budget can use them */
+    uint64_t search;     /* of the ranks: all but the recovery */
     uint64_t job;        /* of everything */
 } nmlp_fingerprint;
 

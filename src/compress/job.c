@@ -199,10 +199,10 @@ static nmlp_status find_ranks(struct job *j, nmlp_err *err) {
         r->dense = j->heldout.dense;
     }
     NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, j->work.temp_path, "ranks", err));
-    NMLP_RETURN_IF_FAILED(nmlp_plan_read(path, j->fingerprint.job, &plan, r->ranks, r->n_layers, &found, err));
+    NMLP_RETURN_IF_FAILED(nmlp_plan_read(path, j->fingerprint.search, &plan, r->ranks, r->n_layers, &found, err));
     if (!found) {
         NMLP_RETURN_IF_FAILED(choose_ranks(j, &plan, err));
-        NMLP_RETURN_IF_FAILED(nmlp_plan_write(path, j->fingerprint.job, &plan, r->ranks, r->n_layers, err));
+        NMLP_RETURN_IF_FAILED(nmlp_plan_write(path, j->fingerprint.search, &plan, r->ranks, r->n_layers, err));
     }
     memcpy(r->chosen, plan.name, sizeof r->chosen);
     r->n_candidates = (int)plan.n_candidates;
