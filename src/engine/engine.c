@@ -75,7 +75,7 @@ nmlp_status nmlp_engine_create(nmlp_engine **out, const nmlp_model *model, const
     e->model = model;
     e->pool = options->pool;
     nmlp_arena_init(&e->arena);
-    NMLP_TRY(nmlp_kernels_select(&e->kernels, &cpu, options->isa, err));
+    NMLP_TRY((options->bf16 ? nmlp_kernels_select_bf16 : nmlp_kernels_select)(&e->kernels, &cpu, options->isa, err));
     if (!options->skip_finite_check) NMLP_TRY(nmlp_model_check_finite(model, e->pool, options->progress, err));
     NMLP_TRY(copy_vector(e, &e->final_norm, &model->final_norm, err));
     /* The head is the largest matrix: packed first, its source is gone again before the layers need memory. */

@@ -21,6 +21,7 @@ typedef struct nmlp_session nmlp_session;
 
 typedef struct nmlp_engine_options {
     const char *isa;               /* kernel set, NULL or "auto": the fastest exact one */
+    bool bf16;                     /* "auto" may round activations to bf16 where that is faster */
     nmlp_pool *pool;               /* borrowed; NULL: the caller's thread alone */
     bool skip_finite_check;        /* for weights known to be sound */
     const nmlp_progress *progress; /* may be NULL */

@@ -34,6 +34,7 @@ struct run {
     int64_t queries;  /* in a block */
     int64_t rows;     /* in a block: queries*group */
     int64_t dim;      /* D padded */
+    int64_t out_dim;  /* D padded to blocks of columns */
     int width;
     int64_t n_splits;
     float *partial;   /* [kv heads][splits][rows][D + max, sum] */
@@ -50,7 +51,7 @@ static struct scratch carve_scratch(nmlp_carver *carver, const struct run *run) 
     s.k_strips = nmlp_carve(carver, strips_bytes);
     s.v_strips = nmlp_carve(carver, strips_bytes);
     s.scores = nmlp_carve(carver, (size_t)(gemm->mr * KEYS) * sizeof(float));
-    s.out = nmlp_carve(carver, (size_t)(s.q.n_tiles * gemm->mr * run->dim) * sizeof(float));
+    s.out = nmlp_carve(carver, (size_t)(s.q.n_tiles * gemm->mr * run->out_dim) * sizeof(float));
     s.max = nmlp_carve(carver, (size_t)run->rows * sizeof(float));
     s.sum = nmlp_carve(carver, (size_t)run->rows * sizeof(float));
     return s;
@@ -68,6 +69,7 @@ static size_t carve_run(struct run *run, const nmlp_kernels *kernels, const nmlp
     run->rows = run->queries * run->group;
     run->dim = nmlp_pad(args->head_dim);
     run->width = run->gemm->strips * NMLP_STRIP;
+    run->out_dim = nmlp_ceil_div(run->dim, run->width) * run->width;
     run->n_splits = 1;
     if (args->s * run->group <= SPLIT_ROWS)
         run->n_splits = nmlp_max(1, nmlp_min(SPLITS_MAX, (args->first_pos + args->s) / SPLIT_KEYS));
@@ -116,7 +118,7 @@ static void begin_task(const struct task *task) {
         s->max[row] = -INFINITY;
         s->sum[row] = 0.0f;
     }
-    memset(s->out, 0, (size_t)(s->q.n_tiles * run->gemm->mr * run->dim) * sizeof(float));
+    memset(s->out, 0, (size_t)(s->q.n_tiles * run->gemm->mr * run->out_dim) * sizeof(float));
 }
 
 static void load_keys(const struct task *task, int64_t key, int64_t n, int64_t n_padded) {
@@ -177,8 +179,8 @@ static void tile_probabilities(const struct task *task, int64_t tile, int rows, 
         s->max[row] = softmax.max;
         s->sum[row] = softmax.sum;
         if (softmax.shrink == 1.0f) continue;
-        float *out = s->out + tile * mr * run->dim + i * run->width;
-        for (int64_t d = 0; d < run->dim; d += run->width, out += mr * run->width)
+        float *out = s->out + tile * mr * run->out_dim + i * run->width;
+        for (int64_t d = 0; d < run->out_dim; d += run->width, out += mr * run->width)
             run->vec->scale(out, out, softmax.shrink, run->width);
     }
 }
@@ -195,6 +197,7 @@ static void tile_step(const struct task *task, int64_t tile, int64_t key, int64_
     for (int64_t at = 0; at < n_padded; at += run->width) {
         scores.c = s->scores + at * mr;
         scores.b = s->k_strips + at * run->dim;
+        scores.strips = (int)nmlp_min(run->gemm->strips, (n_padded - at) / NMLP_STRIP);
         multiply(&scores);
     }
     tile_probabilities(task, tile, rows, key, n_padded);
@@ -202,8 +205,9 @@ static void tile_step(const struct task *task, int64_t tile, int64_t key, int64_
     values.k = n_padded;
     values.accumulate = true;
     for (int64_t d = 0; d < run->dim; d += run->width) {
-        values.c = s->out + (tile * run->dim + d) * mr;
+        values.c = s->out + (tile * run->out_dim + d) * mr;
         values.b = s->v_strips + d * KEYS;
+        values.strips = (int)nmlp_min(run->gemm->strips, (run->dim - d) / NMLP_STRIP);
         multiply(&values);
     }
 }
@@ -224,7 +228,7 @@ static void do_task(const struct task *task) {
 static void read_row(const struct task *task, int64_t row, float factor, float *dst) {
     const struct run *run = task->run;
     int64_t mr = run->gemm->mr;
-    const float *out = task->scratch->out + row / mr * mr * run->dim + row % mr * run->width;
+    const float *out = task->scratch->out + row / mr * mr * run->out_dim + row % mr * run->width;
     for (int64_t d = 0; d < run->args->head_dim; d += run->width, out += mr * run->width)
         run->vec->scale(dst + d, out, factor, nmlp_min(run->width, run->args->head_dim - d));
 }

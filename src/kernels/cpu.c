@@ -6,8 +6,12 @@
 #if defined(__x86_64__)
 
 #include <cpuid.h>
+#include <errno.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include "kernels/gemm.h"
 
 enum {
     LEAF1_ECX_FMA = 1 << 12,
@@ -44,6 +48,17 @@ static bool tiles_permitted(void) {
     return syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XFEATURE_TILE_DATA) == 0;
 }
 
+/* Tries a tile in a child process: a hypervisor that announces tiles without providing them kills only that. */
+static bool tiles_work(void) {
+    int status;
+    pid_t child = fork();
+    if (child < 0) return false;
+    if (child == 0) _exit(nmlp_amx_computes() ? 0 : 1);
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR) return false;
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 nmlp_cpu nmlp_cpu_detect(void) {
     nmlp_cpu cpu = {0};
     uint32_t a;
@@ -60,7 +75,7 @@ nmlp_cpu nmlp_cpu_detect(void) {
     bool tiles = has(d, LEAF7_EDX_AMX_BF16 | LEAF7_EDX_AMX_TILE) && (state & XCR0_AMX) == XCR0_AMX;
     if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
         cpu.avx512_bf16 = cpu.avx512 && has(a, LEAF7_1_EAX_AVX512_BF16);
-    cpu.amx_bf16 = cpu.avx512_bf16 && tiles && tiles_permitted();
+    cpu.amx_bf16 = cpu.avx512_bf16 && tiles && tiles_permitted() && tiles_work();
     return cpu;
 }
 

@@ -21,23 +21,26 @@ enum { NMLP_STRIP = 16, NMLP_PAD = 32, NMLP_LINE_BYTES = 64, NMLP_DTYPES = 3 };
 
 /* C [rows, 16*strips] = or += A [rows,k] B [k, 16*strips] */
 typedef struct nmlp_block {
-    float *c;          /* rows of 16*strips, contiguous, aligned to 64 bytes */
+    float *c;          /* rows of 16 * the gemm's strips, contiguous, aligned to 64 bytes */
     const void *a;     /* tile, at the first k */
     const void *b;     /* first strip, at the first k */
     size_t a_step;     /* bytes from one line of inputs to the next: 64 * rows the tile was laid out for */
     size_t b_step;     /* bytes from strip to strip */
     int64_t k;         /* multiple of 32 */
     int rows;          /* 1..mr */
+    int strips;        /* the gemm's, or half as many at the end of a matrix */
     bool accumulate;
+    bool stream;       /* B comes from memory and is used once: fetch it ahead */
 } nmlp_block;
 
 typedef void nmlp_block_fn(const nmlp_block *block);
 
 typedef struct nmlp_gemm {
     int mr;              /* rows of a full tile */
-    int strips;          /* strips of one block: 1 or 2 */
+    int strips;          /* strips of one block: 1, 2 or 4 */
     int elem_bytes;      /* of activations in tiles: 4 f32, 2 bf16 */
     int narrow_rows;     /* up to this many rows weights are used as packed; above they are widened to f32 first */
+    bool pairs;          /* two products with the same activations go tile by tile: loads of activations are the bottleneck */
     bool full_tiles;     /* tiles are laid out for mr rows even where fewer are used */
     nmlp_block_fn *block[NMLP_DTYPES]; /* by type of the packed weight; NULL: cannot */
     /* n elements of a strip (multiple of 32) to the f32 order. */
@@ -51,7 +54,10 @@ extern const nmlp_gemm nmlp_gemm_emu; /* the layout and arithmetic of AMX, in C 
 #if defined(__x86_64__)
 extern const nmlp_gemm nmlp_gemm_avx2;
 extern const nmlp_gemm nmlp_gemm_avx512;
+extern const nmlp_gemm nmlp_gemm_narrow_avx512;
 extern const nmlp_gemm nmlp_gemm_amx;
+/* Multiplies one tile and looks at the result; dies of SIGILL where tiles do not work after all. */
+bool nmlp_amx_computes(void);
 #endif
 
 static inline int64_t nmlp_pad(int64_t n) { return (n + NMLP_PAD - 1) / NMLP_PAD * NMLP_PAD; }

@@ -54,6 +54,7 @@ static void run_block(const struct run *run, int64_t first, int64_t parity, nmlp
         .kc = run->plan.kc,
         .group = run->plan.group,
         .widen = run->plan.widen,
+        .stream = run->plan.stream,
         .sink = nmlp_sink_rows,
         .sink_ctx = &sink,
     };

@@ -1,12 +1,11 @@
 #include "kernels/plan.h"
 
-enum { GROUP = 4, ROWS_MAX_F32 = 384, ROWS_MAX_BF16 = 512, ROWS_MIN = 64 };
+enum { GROUP = 2, STREAM_ALL = 1 << 30, CHUNK_UNIT = 2 * NMLP_PAD, ROWS_MAX_F32 = 384, ROWS_MAX_BF16 = 512, ROWS_MIN = 64 };
 
 static int64_t round_down(int64_t n, int64_t unit) { return nmlp_max(unit, n / unit * unit); }
 
 /* The weights of one block of columns stay in L1 while all tiles of rows pass. */
-static int64_t inputs_at_a_time(const nmlp_gemm *gemm, const nmlp_caches *caches) {
-    int64_t bytes_per_input = (int64_t)gemm->strips * NMLP_STRIP * gemm->elem_bytes;
+static int64_t inputs_in_l1(const nmlp_caches *caches, int64_t bytes_per_input) {
     return round_down((int64_t)caches->l1_bytes * 6 / 10 / bytes_per_input, NMLP_PAD);
 }
 
@@ -29,11 +28,15 @@ static int64_t balanced(int64_t s, int64_t most, int64_t mr) {
     return nmlp_ceil_div(nmlp_ceil_div(s, n_blocks), mr) * mr;
 }
 
-/* A stream of weights: one pass, one block of columns at a time, no rows to share it with. */
-static nmlp_plan plan_stream(const nmlp_gemm *gemm, int64_t s, int64_t inner) {
+/* A stream of weights as packed: one pass, one block of columns at a time. */
+static nmlp_plan plan_stream(const nmlp_gemm *gemm, const nmlp_caches *caches, int64_t s, int64_t inner) {
+    int64_t kc = STREAM_ALL;
+    if (s > gemm->mr) kc = inputs_in_l1(caches, (int64_t)gemm->strips * NMLP_STRIP * 2); /* for the second tile */
     return (nmlp_plan){.gemm = gemm,
                        .rows = s,
-                       .kc = INT64_MAX / 2,
+                       .kc = kc,
+                       .kc_of_two = kc,
+                       .stream = true,
                        .group = 1,
                        .chunk = nmlp_pad(inner),
                        .rows_cap = s,
@@ -44,19 +47,20 @@ static nmlp_plan plan_stream(const nmlp_gemm *gemm, int64_t s, int64_t inner) {
 static void plan_chunk(nmlp_plan *plan, const nmlp_caches *caches, int64_t inner) {
     int64_t all = nmlp_pad(inner);
     int64_t elems = (int64_t)caches->l2_bytes / 4 / plan->gemm->elem_bytes;
-    int64_t most = round_down(elems / plan->rows, NMLP_PAD);
+    int64_t most = round_down(elems / plan->rows, CHUNK_UNIT);
     int64_t n_chunks = nmlp_ceil_div(all, most);
-    plan->chunk = nmlp_pad(nmlp_ceil_div(all, n_chunks));
-    plan->chunk_cap = nmlp_min(plan->rows_cap * all, nmlp_max(elems, plan->rows_cap * NMLP_PAD));
+    plan->chunk = nmlp_min(all, nmlp_ceil_div(nmlp_ceil_div(all, n_chunks), CHUNK_UNIT) * CHUNK_UNIT);
+    plan->chunk_cap = nmlp_min(plan->rows_cap * all, nmlp_max(elems, plan->rows_cap * CHUNK_UNIT));
 }
 
 nmlp_plan nmlp_plan_make(const nmlp_kernels *kernels, const nmlp_caches *caches, int64_t s, int64_t k, int64_t inner) {
     const nmlp_gemm *gemm = nmlp_kernels_gemm(kernels, s);
     if (s < 1) s = 1;
     if (inner < 1) inner = 1;
-    if (s <= gemm->narrow_rows && !gemm->full_tiles) return plan_stream(gemm, s, inner);
+    if (s <= gemm->narrow_rows && !gemm->full_tiles) return plan_stream(gemm, caches, s, inner);
     nmlp_plan plan = {.gemm = gemm, .group = gemm->elem_bytes == 2 ? 1 : GROUP, .widen = gemm->widen != NULL};
-    plan.kc = inputs_at_a_time(gemm, caches);
+    plan.kc = inputs_in_l1(caches, (int64_t)gemm->strips * NMLP_STRIP * gemm->elem_bytes);
+    plan.kc_of_two = gemm->pairs ? round_down(plan.kc / 2, NMLP_PAD) : plan.kc;
     int64_t most = round_down(rows_at_a_time(gemm, caches, plan.kc, k), gemm->mr);
     plan.rows = balanced(s, most, gemm->mr);
     plan.rows_cap = nmlp_min(most, nmlp_ceil_div(s, gemm->mr) * gemm->mr);

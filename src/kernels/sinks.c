@@ -22,13 +22,14 @@ void nmlp_sink_rows(void *ctx, const nmlp_columns *columns) {
 void nmlp_sink_tiles(void *ctx, const nmlp_columns *columns) {
     const nmlp_tiles_sink *sink = ctx;
     int64_t n = nmlp_max(0, nmlp_min(columns->width, sink->n - columns->col));
+    int64_t n_padded = nmlp_min(columns->width, sink->to[0].k_padded - (columns->col - sink->col));
     int n_products = sink->gated ? 1 : sink->n_products;
     if (sink->gated)
         sink->vec->silu_mul(columns->c[0], columns->c[0], columns->c[1], columns->n_rows * columns->width);
     for (int p = 0; p < n_products; p++)
         for (int64_t i = 0; i < columns->n_rows; i++)
             nmlp_tiles_put(&sink->to[p], sink->vec, columns->row + i, columns->col - sink->col,
-                           columns->c[p] + i * columns->width, n, columns->width);
+                           columns->c[p] + i * columns->width, n, n_padded);
 }
 
 void nmlp_pack_work(const nmlp_tiles *tiles, const nmlp_vec *vec, const float *x, int64_t rows, int64_t k,

@@ -250,6 +250,32 @@ static void padding_changes_nothing(void **state) {
     free_desc(&desc);
 }
 
+/* In f32 a token's result is the same bit for bit, alone or with others. */
+static void bits_do_not_depend_on_other_rows(void **state) {
+    (void)state;
+    struct shape shape = {.h = 70, .i = 1000, .gate = 33, .up = 33, .down = 40};
+    enum { S = 500, H = 70 };
+    nmlp_mlp_desc desc = make_desc(shape, NMLP_DTYPE_BF16);
+    float *x = nmlp_test_floats(S * H, 47);
+    float *all = nmlp_mem_new(S * H, sizeof *all, NULL);
+    float *few = nmlp_mem_new(S * H, sizeof *few, NULL);
+    for (int i = 0; i < NMLP_TEST_SETS; i++) {
+        const nmlp_kernels *set = nmlp_test_set(i);
+        if (!set || nmlp_kernels_rounds_to_bf16(set)) continue;
+        nmlp_mlp *mlp = create(set, &desc, NULL);
+        run(mlp, all, x, S, NULL);
+        for (int r = 0; r < N_ROW_COUNTS; r++) {
+            run(mlp, few, x, row_counts[r], NULL);
+            assert_memory_equal(few, all, (size_t)(row_counts[r] * H) * sizeof *few);
+        }
+        nmlp_mlp_destroy(mlp);
+    }
+    nmlp_mem_free(x);
+    nmlp_mem_free(all);
+    nmlp_mem_free(few);
+    free_desc(&desc);
+}
+
 static void observed_run_shows_the_inside(void **state) {
     (void)state;
     enum { S = 37, H = 45, I = 83 };
@@ -364,6 +390,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_shapes_match_float64),        cmocka_unit_test(long_inputs_match_short_ones),
         cmocka_unit_test(bits_do_not_depend_on_threads),   cmocka_unit_test(full_rank_equals_dense),
+        cmocka_unit_test(bits_do_not_depend_on_other_rows),
         cmocka_unit_test(padding_changes_nothing),         cmocka_unit_test(observed_run_shows_the_inside),
         cmocka_unit_test(special_values_stay_in_their_row), cmocka_unit_test(a_workspace_does_for_fewer_rows),
         cmocka_unit_test(wrong_shapes_are_refused),        cmocka_unit_test(plan_can_be_read),
