@@ -32,7 +32,7 @@ void nmlp_adapter_apply(const nmlp_adapter *t, nmlp_exec *exec) {
     int64_t k = t->target->cols;
     memcpy(t->target->data, t->base, (size_t)(n * k) * sizeof(float));
     nmlp_exec_matmul(
-        exec, &(nmlp_matmul){.c = t->target->data, .a = t->a, .b = t->b, .accumulate = true, .m = n, .n = k, .k = t->rank});
+        exec, &(nmlp_train_matmul){.c = t->target->data, .a = t->a, .b = t->b, .accumulate = true, .m = n, .n = k, .k = t->rank});
 }
 
 void nmlp_adapter_backward(const nmlp_adapter *t, nmlp_exec *exec) {
@@ -40,7 +40,7 @@ void nmlp_adapter_backward(const nmlp_adapter *t, nmlp_exec *exec) {
     int64_t k = t->target->cols;
     const float *grad = t->target->grad;
     nmlp_exec_matmul(
-        exec, &(nmlp_matmul){.c = t->da, .a = grad, .b = t->b, .b_transposed = true, .m = n, .n = t->rank, .k = k});
+        exec, &(nmlp_train_matmul){.c = t->da, .a = grad, .b = t->b, .b_transposed = true, .m = n, .n = t->rank, .k = k});
     nmlp_exec_matmul(
-        exec, &(nmlp_matmul){.c = t->db, .a = t->a, .b = grad, .a_transposed = true, .m = t->rank, .n = k, .k = n});
+        exec, &(nmlp_train_matmul){.c = t->db, .a = t->a, .b = grad, .a_transposed = true, .m = t->rank, .n = k, .k = n});
 }

@@ -22,7 +22,7 @@ static nmlp_real *take(nmlp_real **scratch, int64_t n) {
 }
 
 static void pack_all(nmlp_real *packed, const nmlp_real *b, int64_t ldb, bool transposed, int64_t k, int64_t n) {
-    pack_b(&(nmlp_packing){.packed = packed, .b = b, .ldb = ldb, .transposed = transposed, .k = k, .n = n,
+    pack_b(&(nmlp_packing){.packed = packed, .b = b, .ldb = ldb, .transposed = transposed, .k = k, .n = n, .b_rows = k,
                            .strip_end = strips_of(n)});
 }
 

@@ -13,6 +13,7 @@
 
 typedef struct nmlp_exec {
     const nmlp_ops *ops;
+    const nmlp_products *products;
     nmlp_pool *pool;       /* borrowed; may be NULL */
     nmlp_arena arena;
     nmlp_real *packed;     /* the right-hand operand of the product at work */
@@ -25,14 +26,14 @@ nmlp_status nmlp_exec_init(nmlp_exec *e, const char *isa, nmlp_pool *pool, int64
 void nmlp_exec_fini(nmlp_exec *e);
 
 /* C [m,n] = or += op(A) op(B), all contiguous. */
-typedef struct nmlp_matmul {
+typedef struct nmlp_train_matmul {
     nmlp_real *c;
     const nmlp_real *a; /* [m,k], or [k,m] when transposed */
     const nmlp_real *b; /* [k,n], or [n,k] when transposed */
     bool a_transposed, b_transposed, accumulate;
     int64_t m, n, k;
-} nmlp_matmul;
-void nmlp_exec_matmul(nmlp_exec *e, const nmlp_matmul *g);
+} nmlp_train_matmul;
+void nmlp_exec_matmul(nmlp_exec *e, const nmlp_train_matmul *g);
 
 /* y [S,N] = x [S,K] w^T */
 void nmlp_linear_forward(nmlp_exec *e, nmlp_real *y, const nmlp_real *x, const nmlp_real *w, int64_t s, int64_t n,

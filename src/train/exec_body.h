@@ -21,9 +21,10 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static nmlp_real *thread_scratch(const nmlp_exec *e, int thread) { return e->scratch + thread * e->scratch_elems; }
 
 nmlp_status nmlp_exec_init(nmlp_exec *e, const char *isa, nmlp_pool *pool, int64_t t, int64_t d, nmlp_err *err) {
-    *e = (nmlp_exec){.ops = nmlp_ops_select(isa), .pool = pool};
+    *e = (nmlp_exec){.ops = nmlp_ops_select(isa), .products = nmlp_products_select(isa), .pool = pool};
     nmlp_arena_init(&e->arena);
-    e->scratch_elems = e->ops->attend_scratch(t, d) + e->ops->multiply_scratch;
+    e->scratch_elems = e->ops->attend_scratch(t, d);
+    if (e->scratch_elems < e->products->multiply_scratch) e->scratch_elems = e->products->multiply_scratch;
     e->scratch_elems = ceil_div(e->scratch_elems, 64) * 64;
     e->packed = nmlp_arena_new(&e->arena, (size_t)PANEL_COLS * PANEL_ROWS, sizeof *e->packed, err);
     e->scratch = nmlp_arena_new(&e->arena, (size_t)nmlp_pool_threads(pool) * (size_t)e->scratch_elems,
@@ -37,37 +38,38 @@ void nmlp_exec_fini(nmlp_exec *e) { nmlp_arena_fini(&e->arena); }
 
 struct panel {
     const nmlp_exec *e;
-    const nmlp_matmul *g;
+    const nmlp_train_matmul *g;
     int64_t col, n;
     int64_t row, k; /* of B */
+    int64_t b_rows;
     int64_t col_blocks;
 };
 
 static void pack_strips(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct panel *p = ctx;
-    const nmlp_matmul *g = p->g;
+    const nmlp_train_matmul *g = p->g;
     (void)thread;
     int64_t ldb = g->b_transposed ? g->k : g->n;
     const nmlp_real *b = g->b_transposed ? g->b + p->col * ldb + p->row : g->b + p->row * ldb + p->col;
-    p->e->ops->pack_b(&(nmlp_packing){.packed = p->e->packed, .b = b, .ldb = ldb, .transposed = g->b_transposed,
-                                      .k = p->k, .n = p->n, .strip_begin = begin, .strip_end = end});
+    p->e->products->pack_b(&(nmlp_packing){.packed = p->e->packed, .b = b, .ldb = ldb, .transposed = g->b_transposed,
+                                      .k = p->k, .n = p->n, .b_rows = p->b_rows, .strip_begin = begin, .strip_end = end});
 }
 
 static void multiply_tiles(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct panel *p = ctx;
-    const nmlp_matmul *g = p->g;
+    const nmlp_train_matmul *g = p->g;
     int64_t lda = g->a_transposed ? g->m : g->k;
     for (int64_t tile = begin; tile < end; tile++) {
         int64_t row = tile / p->col_blocks * TILE_ROWS;
         int64_t col = tile % p->col_blocks * TILE_COLS;
         const nmlp_real *a = g->a_transposed ? g->a + p->row * lda + row : g->a + row * lda + p->row;
-        p->e->ops->multiply(&(nmlp_product){.c = g->c + row * g->n + p->col + col,
+        p->e->products->multiply(&(nmlp_product){.c = g->c + row * g->n + p->col + col,
                                             .ldc = g->n,
                                             .a = a,
                                             .lda = lda,
                                             .a_transposed = g->a_transposed,
-                                            .b = p->e->packed + col * p->k,
-                                            .b_rows = p->k,
+                                            .b = p->e->packed + col * p->b_rows,
+                                            .b_rows = p->b_rows,
                                             .m = min64(TILE_ROWS, g->m - row),
                                             .n = min64(TILE_COLS, p->n - col),
                                             .k = p->k,
@@ -76,14 +78,15 @@ static void multiply_tiles(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
-void nmlp_exec_matmul(nmlp_exec *e, const nmlp_matmul *g) {
+void nmlp_exec_matmul(nmlp_exec *e, const nmlp_train_matmul *g) {
     for (int64_t col = 0; col < g->n; col += PANEL_COLS) {
         for (int64_t row = 0; row < g->k; row += PANEL_ROWS) {
             struct panel p = {.e = e, .g = g, .col = col, .row = row};
             p.n = min64(PANEL_COLS, g->n - col);
             p.k = min64(PANEL_ROWS, g->k - row);
+            p.b_rows = ceil_div(p.k, e->products->k_step) * e->products->k_step;
             p.col_blocks = ceil_div(p.n, TILE_COLS);
-            nmlp_pool_for(e->pool, ceil_div(p.n, e->ops->strip), 4, pack_strips, &p);
+            nmlp_pool_for(e->pool, ceil_div(p.n, e->products->strip), 4, pack_strips, &p);
             nmlp_pool_for(e->pool, ceil_div(g->m, TILE_ROWS) * p.col_blocks, 1, multiply_tiles, &p);
         }
     }
@@ -91,18 +94,18 @@ void nmlp_exec_matmul(nmlp_exec *e, const nmlp_matmul *g) {
 
 void nmlp_linear_forward(nmlp_exec *e, nmlp_real *y, const nmlp_real *x, const nmlp_real *w, int64_t s, int64_t n,
                          int64_t k) {
-    nmlp_exec_matmul(e, &(nmlp_matmul){.c = y, .a = x, .b = w, .b_transposed = true, .m = s, .n = n, .k = k});
+    nmlp_exec_matmul(e, &(nmlp_train_matmul){.c = y, .a = x, .b = w, .b_transposed = true, .m = s, .n = n, .k = k});
 }
 
 void nmlp_linear_backward_input(nmlp_exec *e, nmlp_real *dx, const nmlp_real *dy, const nmlp_real *w, int64_t s,
                                 int64_t n, int64_t k, bool accumulate) {
-    nmlp_exec_matmul(e, &(nmlp_matmul){.c = dx, .a = dy, .b = w, .accumulate = accumulate, .m = s, .n = k, .k = n});
+    nmlp_exec_matmul(e, &(nmlp_train_matmul){.c = dx, .a = dy, .b = w, .accumulate = accumulate, .m = s, .n = k, .k = n});
 }
 
 void nmlp_linear_backward_weight(nmlp_exec *e, nmlp_real *dw, const nmlp_real *dy, const nmlp_real *x, int64_t s,
                                  int64_t n, int64_t k) {
     nmlp_exec_matmul(
-        e, &(nmlp_matmul){.c = dw, .a = dy, .b = x, .a_transposed = true, .accumulate = true, .m = n, .n = k, .k = s});
+        e, &(nmlp_train_matmul){.c = dw, .a = dy, .b = x, .a_transposed = true, .accumulate = true, .m = n, .n = k, .k = s});
 }
 
 /* ---- rows and elements ---- */

@@ -45,7 +45,7 @@ static void pack_b(const nmlp_packing *g) {
     for (int64_t s = g->strip_begin; s < g->strip_end; s++) {
         int64_t first = s * NR;
         int64_t n = g->n - first < NR ? g->n - first : NR;
-        nmlp_real *dst = g->packed + s * NR * g->k;
+        nmlp_real *dst = g->packed + s * NR * g->b_rows;
         if (g->transposed) {
             pack_strip_transposed(dst, g->b + first * g->ldb, g->ldb, g->k, n);
         } else {

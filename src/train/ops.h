@@ -14,19 +14,20 @@ typedef struct nmlp_product {
     int64_t lda;
     bool a_transposed;
     const nmlp_real *b; /* at the first strip */
-    int64_t b_rows;     /* k it was packed for; at least k */
+    int64_t b_rows;     /* rows of its strips; at least k */
     int64_t m, n, k;
     bool accumulate;
     nmlp_real *scratch; /* multiply_scratch elements */
 } nmlp_product;
 
-/* B [k,n], or [n,k] when `transposed`, into strips of `strip` columns, zero-padded: strip, row, column. */
+/* B [k,n], or [n,k] when `transposed`, into strips of `strip` columns, zero-padded. A strip occupies b_rows * strip elements, b_rows being
+ * k rounded up to the set's k_step; the order inside is the set's own. */
 typedef struct nmlp_packing {
     nmlp_real *packed;
     const nmlp_real *b;
     int64_t ldb;
     bool transposed;
-    int64_t k, n;
+    int64_t k, n, b_rows;
     int64_t strip_begin, strip_end; /* which strips to write */
 } nmlp_packing;
 
@@ -55,12 +56,19 @@ typedef struct nmlp_loss_row {
     double nll;               /* out: negative log-likelihood of the target */
 } nmlp_loss_row;
 
-typedef struct nmlp_ops {
+/* Matrix products of one set. */
+typedef struct nmlp_products {
     const char *name;
-    int64_t strip;            /* columns of a packed strip */
+    int64_t strip; /* columns of a packed strip */
+    int64_t k_step;
     int64_t multiply_scratch; /* elements */
     void (*pack_b)(const nmlp_packing *packing);
     void (*multiply)(const nmlp_product *product);
+} nmlp_products;
+
+typedef struct nmlp_ops {
+    const char *name;
+    nmlp_products products;
     /* y [S,H] = x / rms(x) * w */
     void (*norm_forward)(nmlp_real *y, const nmlp_real *x, const nmlp_real *w, double eps, int64_t s, int64_t h);
     /* dx = or += gradient through the norm of x */
@@ -84,5 +92,8 @@ typedef struct nmlp_ops {
 
 /* The fastest set this CPU has; `isa` "ref", "avx2" or "avx512" asks for one and falls back to the portable set where the CPU lacks it. */
 const nmlp_ops *nmlp_ops_select(const char *isa);
+/* Products to go with it: the set's own, or on a CPU with tiles those of "amx", which round operands to bf16 and sum in f32 as
+ * mixed-precision training does. "amx-emu" is the same in plain C. */
+const nmlp_products *nmlp_products_select(const char *isa);
 
 #endif

@@ -7,10 +7,12 @@
 
 const nmlp_ops OPS_SYMBOL = {
     .name = OPS_NAME,
-    .strip = NR,
-    .multiply_scratch = MB * A_STRIDE,
-    .pack_b = pack_b,
-    .multiply = multiply,
+    .products = {.name = OPS_NAME,
+                 .strip = NR,
+                 .k_step = 1,
+                 .multiply_scratch = MB * A_STRIDE,
+                 .pack_b = pack_b,
+                 .multiply = multiply},
     .norm_forward = norm_forward,
     .norm_backward = norm_backward,
     .norm_backward_weight = norm_backward_weight,

@@ -17,6 +17,7 @@ typedef float nmlp_real;
 #define NMLP_REAL_NAME(name) name##_f32
 #endif
 
+#define nmlp_products_select NMLP_REAL_NAME(nmlp_products_select)
 #define nmlp_ops_select NMLP_REAL_NAME(nmlp_ops_select)
 
 #define nmlp_exec_init NMLP_REAL_NAME(nmlp_exec_init)

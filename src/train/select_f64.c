@@ -5,3 +5,8 @@ const nmlp_ops *nmlp_ops_select(const char *isa) {
     (void)isa;
     return &nmlp_ops_f64;
 }
+
+const nmlp_products *nmlp_products_select(const char *isa) {
+    (void)isa;
+    return &nmlp_ops_f64.products;
+}

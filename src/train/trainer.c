@@ -72,7 +72,9 @@ static nmlp_status open_teacher(nmlp_trainer *t, nmlp_err *err) {
         return nmlp_fail(err, NMLP_E_SHAPE, "the teacher %s has a vocabulary of %lld, the model %s one of %lld",
                          o->teacher->checkpoint.dir, (long long)o->teacher->config.vocab, t->model->checkpoint.dir,
                          (long long)t->model->config.vocab);
-    nmlp_engine_options engine = {.isa = o->isa, .pool = o->pool};
+    /* Where the student's products are rounded to bf16, the teacher's may be as well. */
+    bool tiles = strcmp(nmlp_net_exec(t->net)->products->name, "amx") == 0;
+    nmlp_engine_options engine = {.isa = tiles ? "amx" : o->isa, .pool = o->pool};
     NMLP_RETURN_IF_FAILED(nmlp_engine_create(&t->teacher, o->teacher, &engine, err));
     NMLP_RETURN_IF_FAILED(nmlp_session_create(&t->session, t->teacher, o->context, 0, false, err));
     t->teacher_rows = nmlp_arena_new(&t->arena, (size_t)(t->micro * o->context * o->teacher->config.hidden),
@@ -82,6 +84,9 @@ static nmlp_status open_teacher(nmlp_trainer *t, nmlp_err *err) {
 
 static nmlp_status check_options(nmlp_trainer *t, nmlp_err *err) {
     nmlp_recover_options *o = &t->options;
+    nmlp_cpu cpu = nmlp_cpu_detect();
+    const nmlp_kernels *kernels;
+    NMLP_RETURN_IF_FAILED(nmlp_kernels_select(&kernels, &cpu, o->isa, err)); /* refuses unknown names */
     int64_t most = t->model->config.max_positions;
     if (o->context == 0) o->context = most < 512 ? most : 512;
     if (o->rate == 0) o->rate = o->mode == NMLP_RECOVER_LORA ? 1e-3 : 3e-4;

@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "kernels/cpu.h"
 #include "lib/testing.h"
+#include "tensor/dtype.h"
 #include "train/exec.h"
 
 enum { T_MAX = 200, D = 24 };
@@ -29,7 +30,7 @@ static float *floats(int64_t n, uint64_t seed) {
 }
 
 /* A sum of k products in any order is off by at most (k+2) u sum|ab|, u = 2^-24. */
-static void check_product(const nmlp_matmul *g, const float *before) {
+static void check_product(const nmlp_train_matmul *g, const float *before) {
     double u = ldexp(1, -24);
     for (int64_t i = 0; i < g->m; i++) {
         for (int64_t j = 0; j < g->n; j++) {
@@ -54,7 +55,7 @@ static void check_shape(nmlp_exec *e, int64_t m, int64_t n, int64_t k) {
     float *before = floats(m * n, 3);
     float *c = floats(m * n, 3);
     for (int flags = 0; flags < 8; flags++) {
-        nmlp_matmul g = {.c = c, .a = a, .b = b, .a_transposed = flags & 1, .b_transposed = flags & 2,
+        nmlp_train_matmul g = {.c = c, .a = a, .b = b, .a_transposed = flags & 1, .b_transposed = flags & 2,
                          .accumulate = flags & 4, .m = m, .n = n, .k = k};
         memcpy(c, before, (size_t)(m * n) * sizeof *c);
         nmlp_exec_matmul(e, &g);
@@ -74,6 +75,47 @@ static void products_match_plain_sums(void **state) {
         if (!open_set(&e, set, NULL)) continue;
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
             check_shape(&e, shapes[i][0], shapes[i][1], shapes[i][2]);
+        nmlp_exec_fini(&e);
+    }
+}
+
+/* Operands rounded to bf16 (relative 2^-8 each), sums in f32. */
+static void check_rounded(nmlp_exec *e, int64_t m, int64_t n, int64_t k) {
+    float *a = floats(m * k, 1);
+    float *b = floats(k * n, 2);
+    float *before = floats(m * n, 3);
+    float *c = floats(m * n, 3);
+    float *exact = floats(1, 4);
+    for (int64_t i = 0; i < m * k; i++) a[i] = nmlp_bf16_to_f32(nmlp_f32_to_bf16(a[i]));
+    for (int64_t i = 0; i < k * n; i++) b[i] = nmlp_bf16_to_f32(nmlp_f32_to_bf16(b[i]));
+    for (int flags = 0; flags < 8; flags++) { /* operands that are bf16 already: the f32 bound holds */
+        nmlp_train_matmul g = {.c = c, .a = a, .b = b, .a_transposed = flags & 1, .b_transposed = flags & 2,
+                               .accumulate = flags & 4, .m = m, .n = n, .k = k};
+        memcpy(c, before, (size_t)(m * n) * sizeof *c);
+        nmlp_exec_matmul(e, &g);
+        check_product(&g, before);
+    }
+    a[0] = 1.0f + 1.0f / 1024; /* lost in bf16 */
+    b[0] = 1;
+    nmlp_exec_matmul(e, &(nmlp_train_matmul){.c = exact, .a = a, .b = b, .m = 1, .n = 1, .k = 1});
+    assert_true(exact[0] == 1.0f);
+    nmlp_mem_free(a);
+    nmlp_mem_free(b);
+    nmlp_mem_free(before);
+    nmlp_mem_free(c);
+    nmlp_mem_free(exact);
+}
+
+static void tile_products_round_operands_and_sum_in_f32(void **state) {
+    static const int64_t shapes[][3] = {{1, 1, 1}, {33, 35, 70}, {97, 65, 600}, {5, 2100, 9}, {7, 40, 4100}};
+    static const char *const names[] = {"amx-emu", "amx"};
+    (void)state;
+    for (int set = 0; set < 2; set++) {
+        nmlp_exec e;
+        nmlp_err err;
+        nmlp_assert_ok(nmlp_exec_init(&e, names[set], NULL, T_MAX, D, &err), &err);
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0] && strcmp(e.products->name, names[set]) == 0; i++)
+            check_rounded(&e, shapes[i][0], shapes[i][1], shapes[i][2]);
         nmlp_exec_fini(&e);
     }
 }
@@ -199,6 +241,7 @@ static void swiglu_survives_large_inputs(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_match_plain_sums),
+        cmocka_unit_test(tile_products_round_operands_and_sum_in_f32),
         cmocka_unit_test(products_do_not_depend_on_threads),
         cmocka_unit_test(attention_matches_its_definition),
         cmocka_unit_test(losses_match_their_definition),
