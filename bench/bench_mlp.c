@@ -3,8 +3,8 @@
  * process, every sample between two readings of the probe. CSV on stdout.
  *
  * Usage: bench_mlp [--threads N] [--seconds T] [--rows S,S,...] [--shape H,I,R]... [--peers NAME,...]
- * Peers: avx512 avx2 amx ref openblas onednn-f32 onednn-bf16. R = 0 is dense. Up to 16 rows weights are cold: copies rotate
- * through 512 MB, and the probe is the bandwidth of memory; above it is the rate of arithmetic. */
+ * Peers: avx512 avx2 amx ref openblas onednn-f32 onednn-bf16. R = 0 is dense. Up to 16 rows weights are cold: copies
+ * rotate through 512 MB, and the probe is the bandwidth of memory; above it is the rate of arithmetic. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -226,16 +226,22 @@ static int parse_list(const char *text, int64_t *out, int max) {
 }
 
 static bool parse(struct options *o, int argc, char **argv) {
-    *o = (struct options){.seconds = 1.0, .rows = {1, 8, 128, 512}, .n_rows = 4,
-                          .peers = "amx,avx512,openblas,onednn-f32,onednn-bf16"};
+    *o = (struct options){
+        .seconds = 1.0, .rows = {1, 8, 128, 512}, .n_rows = 4, .peers = "amx,avx512,openblas,onednn-f32,onednn-bf16"};
     for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--threads") == 0) o->n_threads = atoi(argv[i + 1]);
-        else if (strcmp(argv[i], "--seconds") == 0) o->seconds = atof(argv[i + 1]);
-        else if (strcmp(argv[i], "--rows") == 0) o->n_rows = parse_list(argv[i + 1], o->rows, ROWS_MAX);
-        else if (strcmp(argv[i], "--peers") == 0) o->peers = argv[i + 1];
+        if (strcmp(argv[i], "--threads") == 0)
+            o->n_threads = atoi(argv[i + 1]);
+        else if (strcmp(argv[i], "--seconds") == 0)
+            o->seconds = atof(argv[i + 1]);
+        else if (strcmp(argv[i], "--rows") == 0)
+            o->n_rows = parse_list(argv[i + 1], o->rows, ROWS_MAX);
+        else if (strcmp(argv[i], "--peers") == 0)
+            o->peers = argv[i + 1];
         else if (strcmp(argv[i], "--shape") == 0 && o->n_shapes < SHAPES_MAX &&
-                 parse_list(argv[i + 1], o->shape[o->n_shapes], 3) == 3) o->n_shapes++;
-        else return false;
+                 parse_list(argv[i + 1], o->shape[o->n_shapes], 3) == 3)
+            o->n_shapes++;
+        else
+            return false;
     }
     if (o->n_shapes == 0) {
         static const int64_t usual[3][3] = {{2048, 8192, 0}, {2048, 8192, 1280}, {2048, 8192, 768}};
@@ -249,7 +255,8 @@ int main(int argc, char **argv) {
     nmlp_err err = {.message = ""};
     struct bench b = {.n_peers = 0};
     if (!parse(&b.options, argc, argv)) {
-        fprintf(stderr, "usage: bench_mlp [--threads N] [--seconds T] [--rows S,...] [--shape H,I,R]... [--peers NAME,...]\n");
+        fprintf(stderr,
+                "usage: bench_mlp [--threads N] [--seconds T] [--rows S,...] [--shape H,I,R]... [--peers NAME,...]\n");
         return 2;
     }
     b.cpu = nmlp_cpu_detect();
@@ -264,8 +271,9 @@ int main(int argc, char **argv) {
         fprintf(stderr, "bench_mlp: %s\n", err.message);
         return 1;
     }
-    printf("peer,hidden,inner,rank,rows,threads,samples,ms_median,ms_p10,ms_p90,rate_median,unit,ratio_median,ratio_p10,"
-           "ratio_p90\n");
+    printf(
+        "peer,hidden,inner,rank,rows,threads,samples,ms_median,ms_p10,ms_p90,rate_median,unit,ratio_median,ratio_p10,"
+        "ratio_p90\n");
     for (int i = 0; i < b.options.n_shapes; i++) bench_shape(&b, b.options.shape[i]);
     nmlp_probe_destroy(b.probe);
     nmlp_pool_destroy(b.pool);

@@ -37,8 +37,7 @@ static void activate(void *arg, int64_t begin, int64_t end, int thread) {
     const struct activation *a = arg;
     const nmlp_vec *vec = vec_of_machine();
     (void)thread;
-    for (int64_t at = begin; at < end; at += PIECE)
-        activate_piece(a, vec, at, end - at < PIECE ? end - at : PIECE);
+    for (int64_t at = begin; at < end; at += PIECE) activate_piece(a, vec, at, end - at < PIECE ? end - at : PIECE);
 }
 
 void nmlp_peer_activate(nmlp_pool *pool, void *act, const void *gate, const void *up, nmlp_dtype dtype, int64_t n) {
@@ -90,7 +89,8 @@ bool nmlp_peer_ours(nmlp_peer *peer, const nmlp_bench_case *c, const char *set) 
     }
     if (ok) {
         ours->pool = c->pool;
-        ours->workspace = nmlp_mem_new(1, nmlp_mlp_workspace_bytes(ours->mlp[0], c->s_max, nmlp_pool_threads(c->pool)), &err);
+        ours->workspace =
+            nmlp_mem_new(1, nmlp_mlp_workspace_bytes(ours->mlp[0], c->s_max, nmlp_pool_threads(c->pool)), &err);
     }
     if (!ok || !ours->workspace) {
         fprintf(stderr, "SKIPPED: %s: %s\n", set, err.message);

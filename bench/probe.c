@@ -29,7 +29,8 @@ struct nmlp_probe {
 
 enum { SPREAD = 8 };
 
-nmlp_status nmlp_probe_create(nmlp_probe **out, nmlp_pool *pool, const nmlp_cpu *cpu, size_t dram_bytes, nmlp_err *err) {
+nmlp_status nmlp_probe_create(nmlp_probe **out, nmlp_pool *pool, const nmlp_cpu *cpu, size_t dram_bytes,
+                              nmlp_err *err) {
     *out = NULL;
     nmlp_probe *probe = nmlp_mem_new(1, sizeof *probe, err);
     if (!probe) return NMLP_E_NOMEM;
@@ -75,8 +76,7 @@ static double measure(nmlp_probe *probe, double (*work)(nmlp_probe *probe, int t
     double rate = 0.0;
     probe->work = work;
     nmlp_pool_run(probe->pool, job, probe);
-    for (int t = 0; t < probe->n_threads; t++)
-        rate += probe->done[t * SPREAD] / probe->seconds[t * SPREAD] / 1e9;
+    for (int t = 0; t < probe->n_threads; t++) rate += probe->done[t * SPREAD] / probe->seconds[t * SPREAD] / 1e9;
     return rate;
 }
 
@@ -145,7 +145,8 @@ static double work_read(nmlp_probe *probe, int thread) {
     const char *data = probe->far + probe->far_bytes * (size_t)thread;
     size_t bytes = probe->read_bytes < probe->far_bytes ? probe->read_bytes : probe->far_bytes;
     double done = 0.0;
-    for (size_t rounds = 2 * (size_t)SLICE_BYTES / bytes + 2; rounds > 0; rounds--) done += read_all(probe, data, bytes);
+    for (size_t rounds = 2 * (size_t)SLICE_BYTES / bytes + 2; rounds > 0; rounds--)
+        done += read_all(probe, data, bytes);
     return done;
 }
 

@@ -18,13 +18,20 @@ double nmlp_probe_loop_fma_avx512(int64_t n) {
     return (double)n * CHAINS * 32.0;
 }
 
+/* Four streams with prefetch: what reads fastest from memory, and no slower than one from caches. */
 uint64_t nmlp_probe_loop_read_avx512(const void *data, size_t bytes) {
     const char *at = data;
+    size_t part = bytes / 4;
     __m512i acc[4] = {{0}};
-    for (size_t i = 0; i < bytes; i += 512) {
-#pragma GCC unroll 8
-        for (int j = 0; j < 8; j++) acc[j & 3] = _mm512_xor_si512(acc[j & 3], _mm512_load_si512(at + i + 64 * (size_t)j));
-        _mm_prefetch(at + i + 4096, _MM_HINT_T0);
+    for (size_t i = 0; i < part; i += 128) {
+#pragma GCC unroll 4
+        for (size_t j = 0; j < 4; j++) {
+            const char *line = at + j * part + i;
+            acc[j] = _mm512_xor_si512(acc[j], _mm512_load_si512(line));
+            acc[j] = _mm512_xor_si512(acc[j], _mm512_load_si512(line + 64));
+            _mm_prefetch(line + 2048, _MM_HINT_T0);
+            _mm_prefetch(line + 2048 + 64, _MM_HINT_T0);
+        }
     }
     __m512i all = _mm512_xor_si512(_mm512_xor_si512(acc[0], acc[1]), _mm512_xor_si512(acc[2], acc[3]));
     return (uint64_t)_mm512_reduce_or_epi64(all);

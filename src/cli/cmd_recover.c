@@ -37,6 +37,10 @@ static void show_step(void *ctx, const nmlp_recover_step *s, const nmlp_recover_
     if (!measured && now - screen->printed_s < 10) return;
     screen->printed_s = now;
     nmlp_cli_progress_end(screen->bar);
+    if (s->step == 0) {
+        fprintf(stderr, "before training  held-out ppl %.3f\n", s->heldout_ppl);
+        return;
+    }
     fprintf(stderr, "step %lld/%lld  loss %.4f", (long long)s->step, (long long)pace->steps, s->loss);
     if (measured) fprintf(stderr, "  held-out ppl %.3f", s->heldout_ppl);
     fprintf(stderr, "  %.0f tokens/s  %d:%02d left\n", pace->tokens_per_s, (int)(pace->eta_s / 60),

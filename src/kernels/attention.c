@@ -1,43 +1,43 @@
-/* Causal attention, flash style: blocks of queries meet blocks of keys, the softmax is kept running, and nothing grows with the
- * product of the two. Both matmuls go through the set's f32 block: keys are transposed into strips and values copied into them
- * once per block of keys, for all queries of all heads that share them. */
+/* Causal attention, flash style: blocks of queries meet blocks of keys, the softmax is kept running, and nothing grows
+ * with the product of the two. Both matmuls go through the set's f32 block: keys are transposed into strips and values
+ * copied into them once per block of keys, for all queries of all heads that share them. */
 #include <math.h>
 #include <string.h>
 
 #include "kernels/tiles.h"
 
 enum {
-    KEYS = 128,        /* in a block */
-    ROWS = 64,         /* query rows (queries x heads of one group) in a block, at least one query */
-    SPLIT_ROWS = 16,   /* up to here the keys are split too: decoding has few rows */
-    SPLIT_KEYS = 512,  /* in a split, at least */
+    KEYS = 128,       /* in a block */
+    ROWS = 128,       /* query rows (queries x heads of one group) in a block, at least one query */
+    SPLIT_ROWS = 16,  /* up to here the keys are split too: decoding has few rows */
+    SPLIT_KEYS = 512, /* in a split, at least */
     SPLITS_MAX = 16
 };
 
 /* A thread's own memory. */
 struct scratch {
-    nmlp_tiles q;     /* [rows,D] */
-    nmlp_tiles p;     /* one tile of probabilities [mr,KEYS] */
-    float *k_strips;  /* [KEYS/16][D][16] */
-    float *v_strips;  /* [D/16][KEYS][16] */
-    float *scores;    /* one tile: [KEYS/width][mr][width] */
-    float *out;       /* [tiles][D/width][mr][width] */
-    float *max;       /* [rows] */
-    float *sum;       /* [rows] */
+    nmlp_tiles q;    /* [rows,D] */
+    nmlp_tiles p;    /* one tile of probabilities [mr,KEYS] */
+    float *k_strips; /* [KEYS/16][D][16] */
+    float *v_strips; /* [D/16][KEYS][16] */
+    float *scores;   /* one tile: [KEYS/width][mr][width] */
+    float *out;      /* [tiles][D/width][mr][width] */
+    float *max;      /* [rows] */
+    float *sum;      /* [rows] */
 };
 
 struct run {
     const nmlp_attention *args;
     const nmlp_gemm *gemm;
     const nmlp_vec *vec;
-    int64_t group;    /* heads that share keys and values */
-    int64_t queries;  /* in a block */
-    int64_t rows;     /* in a block: queries*group */
-    int64_t dim;      /* D padded */
-    int64_t out_dim;  /* D padded to blocks of columns */
+    int64_t group;   /* heads that share keys and values */
+    int64_t queries; /* in a block */
+    int64_t rows;    /* in a block: queries*group */
+    int64_t dim;     /* D padded */
+    int64_t out_dim; /* D padded to blocks of columns */
     int width;
     int64_t n_splits;
-    float *partial;   /* [kv heads][splits][rows][D + max, sum] */
+    float *partial; /* [kv heads][splits][rows][D + max, sum] */
     char *scratch;
     size_t scratch_bytes;
 };
@@ -114,7 +114,9 @@ static void begin_task(const struct task *task) {
     const struct run *run = task->run;
     struct scratch *s = task->scratch;
     for (int64_t row = 0; row < task->rows; row++) {
-        nmlp_tiles_put(&s->q, run->vec, row, 0, run->args->q + row_offset(task, row), run->args->head_dim, run->dim);
+        nmlp_put put = {
+            .src = run->args->q + row_offset(task, row), .n_rows = 1, .n = run->args->head_dim, .n_padded = run->dim};
+        nmlp_tiles_put(&s->q, run->vec, row, 0, put);
         s->max[row] = -INFINITY;
         s->sum[row] = 0.0f;
     }
@@ -132,16 +134,23 @@ static void load_keys(const struct task *task, int64_t key, int64_t n, int64_t n
     }
 }
 
-/* A strip of values is a tile of one row per 16 dimensions. */
+/* A strip of values is to the dimensions what a tile is to inputs: 16 of them, row after row of 64 bytes. */
 static void load_values(const struct task *task, int64_t key, int64_t n, int64_t n_padded) {
     const struct run *run = task->run;
     int64_t dim = run->args->head_dim;
-    const float *v = run->args->v + (task->kv_head * run->args->cache_len + key) * dim;
-    size_t step = (size_t)(KEYS * NMLP_STRIP) * sizeof(float);
-    for (int64_t at = 0; at < n_padded; at++) {
-        float *row = task->scratch->v_strips + at * NMLP_STRIP;
-        run->vec->put_f32(row, step, at < n ? v + at * dim : v, at < n ? dim : 0, run->dim);
-    }
+    nmlp_put put = {.dst = task->scratch->v_strips,
+                    .step = (size_t)(KEYS * NMLP_STRIP) * sizeof(float),
+                    .src = run->args->v + (task->kv_head * run->args->cache_len + key) * dim,
+                    .src_stride = dim,
+                    .n_rows = n,
+                    .n = dim,
+                    .n_padded = run->dim};
+    run->vec->put_f32(&put);
+    nmlp_put rest = put;
+    rest.dst = task->scratch->v_strips + n * NMLP_STRIP;
+    rest.n_rows = n_padded - n;
+    rest.n = 0;
+    run->vec->put_f32(&rest);
 }
 
 static nmlp_block block_of(const nmlp_tiles *a, int64_t tile, const float *strips, int64_t strip_rows, int rows) {
@@ -162,7 +171,9 @@ static void tile_probabilities(const struct task *task, int64_t tile, int rows, 
         int64_t n = row_limit(task, row) - key;
         char *line = s->p.data + (size_t)i * NMLP_LINE_BYTES;
         if (n <= 0) {
-            run->vec->put_f32(line, nmlp_tiles_step(&s->p), s->max, 0, n_padded);
+            nmlp_put none = {
+                .dst = line, .step = nmlp_tiles_step(&s->p), .src = s->max, .n_rows = 1, .n_padded = n_padded};
+            run->vec->put_f32(&none);
             continue;
         }
         nmlp_softmax softmax = {.scores = s->scores + i * run->width,
@@ -191,7 +202,9 @@ static void tile_step(const struct task *task, int64_t tile, int64_t key, int64_
     nmlp_block_fn *multiply = run->gemm->block[NMLP_DTYPE_F32];
     int64_t mr = run->gemm->mr;
     int rows = (int)nmlp_min(mr, task->rows - tile * mr);
-    if (row_limit(task, tile * mr + rows - 1) <= key) return; /* all in the future */
+    int64_t seen = row_limit(task, tile * mr + rows - 1) - key; /* by the last row, which sees most */
+    if (seen <= 0) return;
+    n_padded = nmlp_min(n_padded, nmlp_pad(seen));
     nmlp_block scores = block_of(&s->q, tile, s->k_strips, run->dim, rows);
     scores.k = run->dim;
     for (int64_t at = 0; at < n_padded; at += run->width) {
@@ -285,8 +298,7 @@ static void merge_row(const struct run *run, int64_t kv_head, int64_t row) {
     float *out = run->args->out + row_offset(&task, row);
     float max = -INFINITY;
     float sum = 0.0f;
-    for (int64_t split = 0; split < run->n_splits; split++)
-        max = fmaxf(max, partial_at(run, kv_head, split, row)[dim]);
+    for (int64_t split = 0; split < run->n_splits; split++) max = fmaxf(max, partial_at(run, kv_head, split, row)[dim]);
     memset(out, 0, (size_t)dim * sizeof *out);
     for (int64_t split = 0; split < run->n_splits; split++) {
         const float *partial = partial_at(run, kv_head, split, row);

@@ -1,5 +1,5 @@
-/* What the AVX-512 blocks share: accumulators in registers. Everything is inlined into functions that know the extent, so
- * that all indices are constants. */
+/* What the AVX-512 blocks share: accumulators in registers. Everything is inlined into functions that know the extent,
+ * so that all indices are constants. */
 #ifndef NMLP_KERNELS_BLOCK_AVX512_H
 #define NMLP_KERNELS_BLOCK_AVX512_H
 
@@ -48,9 +48,7 @@ INLINE void outer(acc *c, const float *a, const __m512 *b, extent e) {
 }
 
 /* The two f32 rows in a line of bf16 pairs. */
-INLINE __m512 even_of(const char *line) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_load_si512(line), 16));
-}
+INLINE __m512 even_of(const char *line) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_load_si512(line), 16)); }
 INLINE __m512 odd_of(const char *line) {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_load_si512(line), _mm512_set1_epi32((int)0xffff0000)));
 }

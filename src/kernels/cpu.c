@@ -25,9 +25,9 @@ enum {
     LEAF7_EDX_AMX_BF16 = 1 << 22,
     LEAF7_EDX_AMX_TILE = 1 << 24,
     LEAF7_1_EAX_AVX512_BF16 = 1 << 5,
-    XCR0_AVX = 0x06,       /* SSE, AVX state */
-    XCR0_AVX512 = 0xe6,    /* and opmask, ZMM */
-    XCR0_AMX = 0x60000,    /* tile configuration and data */
+    XCR0_AVX = 0x06,         /* SSE, AVX state */
+    XCR0_AVX512 = 0xe6,      /* and opmask, ZMM */
+    XCR0_AMX = 0x60000,      /* tile configuration and data */
     REQ_XCOMP_PERM = 0x1023, /* arch_prctl: permission for a dynamically enabled state */
     XFEATURE_TILE_DATA = 18
 };
@@ -44,9 +44,7 @@ static uint64_t enabled_state(void) {
 static bool has(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
 
 /* Linux hands out tile state on request only. Threads started later inherit the permission. */
-static bool tiles_permitted(void) {
-    return syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XFEATURE_TILE_DATA) == 0;
-}
+static bool tiles_permitted(void) { return syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XFEATURE_TILE_DATA) == 0; }
 
 /* Tries a tile in a child process: a hypervisor that announces tiles without providing them kills only that. */
 static bool tiles_work(void) {

@@ -119,7 +119,8 @@ bool nmlp_amx_computes(void) {
     _Alignas(64) uint16_t b[STRIPS][TILE_ROWS * TILE_K];
     _Alignas(64) float c[MR * NR];
     for (int i = 0; i < TILE_ROWS * TILE_K; i++) a[i] = b[0][i] = b[1][i] = nmlp_f32_to_bf16(1.0f);
-    nmlp_block block = {.c = c, .a = a, .b = b, .b_step = sizeof b[0], .k = TILE_K, .rows = TILE_ROWS, .strips = STRIPS};
+    nmlp_block block = {
+        .c = c, .a = a, .b = b, .b_step = sizeof b[0], .k = TILE_K, .rows = TILE_ROWS, .strips = STRIPS};
     begin();
     block_bf16(&block);
     end();

@@ -1,5 +1,5 @@
-/* Blocks of 6 x 64 f32 in 24 AVX-512 accumulators, for many rows: 10 loads for 24 multiply-adds, where 12 x 32 takes 14 and is
- * slower as soon as anything else wants the load ports. Weights of 2 bytes are widened first. */
+/* Blocks of 6 x 64 f32 in 24 AVX-512 accumulators, for many rows: 10 loads for 24 multiply-adds, where 12 x 32 takes 14
+ * and is slower as soon as anything else wants the load ports. Weights of 2 bytes are widened first. */
 #include "kernels/block_avx512.h"
 
 enum { MR = 6, STRIPS = 4, WIDTH = STRIPS * NMLP_STRIP };

@@ -45,7 +45,7 @@ static void run_block(const struct run *run, int64_t first, int64_t parity, nmlp
     const nmlp_matmul *m = run->matmul;
     const nmlp_tiles *tiles = &run->x_tiles[parity];
     int64_t rows = nmlp_min(run->plan.rows, run->s - first);
-    nmlp_rows_sink sink = {.y = run->y + first * m->w->n, .bias = m->bias, .n = m->w->n};
+    nmlp_rows_sink sink = {.vec = m->kernels->vec, .y = run->y + first * m->w->n, .bias = m->bias, .n = m->w->n};
     nmlp_stage stage = {
         .gemm = run->plan.gemm,
         .product = {{.w = m->w, .a = *tiles, .k = m->w->k_padded}},
@@ -145,8 +145,7 @@ size_t nmlp_linear_workspace_bytes(const nmlp_linear *linear, int64_t s, int n_t
     return nmlp_matmul_workspace_bytes(&matmul, s, n_threads);
 }
 
-void nmlp_linear_run(const nmlp_linear *linear, float *y, const float *x, int64_t s, void *workspace,
-                     nmlp_pool *pool) {
+void nmlp_linear_run(const nmlp_linear *linear, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool) {
     nmlp_matmul matmul = matmul_of(linear);
     nmlp_matmul_run(&matmul, y, x, s, workspace, pool);
 }

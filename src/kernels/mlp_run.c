@@ -2,9 +2,10 @@
  *
  *   X tiles -> T = X V^T (gate, up) -> per chunk of I: silu(T Ug^T) * (T Uu^T) -> added to  act Vd^T  -> Y = (..) Ud^T
  *
- * Every intermediate is written by the sink of one stage in the tile order the next one reads, and stays in cache: the chunk of
- * activations is used up before the next one is made. Threads split columns, so each weight is read once per block of
- * rows. A barrier stands wherever a stage reads what others wrote; two buffers each for X and the chunk save the second one. */
+ * Every intermediate is written by the sink of one stage in the tile order the next one reads, and stays in cache: the
+ * chunk of activations is used up before the next one is made. Threads split columns, so each weight is read once per
+ * block of rows. A barrier stands wherever a stage reads what others wrote; two buffers each for X and the chunk save
+ * the second one. */
 #include "kernels/mlp_int.h"
 #include "kernels/sinks.h"
 
@@ -80,9 +81,9 @@ void nmlp_mlp_describe_plan(const nmlp_mlp *mlp, int64_t s, nmlp_str *out) {
     nmlp_plan p = nmlp_plan_make(mlp->kernels, nmlp_caches_get(), s, mlp->hidden, mlp->inner);
     int64_t kc = nmlp_min(p.kc, nmlp_max(nmlp_pad(mlp->hidden), nmlp_pad(mlp->inner)));
     nmlp_str_printf(out, "set=%s tile=%dx%d activations=%s rows=%lld kc=%lld group=%lld chunk=%lld weights=%s",
-                    mlp->kernels->name, p.gemm->mr, p.gemm->strips * NMLP_STRIP, p.gemm->elem_bytes == 2 ? "bf16" : "f32",
-                    (long long)p.rows, (long long)kc, (long long)p.group, (long long)p.chunk,
-                    p.widen ? "widened" : "streamed");
+                    mlp->kernels->name, p.gemm->mr, p.gemm->strips * NMLP_STRIP,
+                    p.gemm->elem_bytes == 2 ? "bf16" : "f32", (long long)p.rows, (long long)kc, (long long)p.group,
+                    (long long)p.chunk, p.widen ? "widened" : "streamed");
 }
 
 /* One thread's way through one block of rows. */
@@ -126,8 +127,7 @@ static void basis_stage(const struct pass *pass, const nmlp_matrix *v, const nml
 static void two_bases_stage(const struct pass *pass) {
     const struct run *run = pass->run;
     const nmlp_mlp *mlp = run->mlp;
-    nmlp_tiles_sink sink = {
-        .vec = mlp->kernels->vec, .to = {run->gate, run->up}, .n_products = 2, .n = mlp->gate.v->n};
+    nmlp_tiles_sink sink = {.vec = mlp->kernels->vec, .to = {run->gate, run->up}, .n_products = 2, .n = mlp->gate.v->n};
     nmlp_stage stage = two_product_stage_of(pass);
     stage.product[0] = (nmlp_product){.w = mlp->gate.v, .a = *pass->x, .k = mlp->gate.v->k_padded};
     stage.product[1] = (nmlp_product){.w = mlp->up.v, .a = *pass->x, .k = mlp->up.v->k_padded};
@@ -178,7 +178,7 @@ static void down_stage(const struct pass *pass, int64_t first, int64_t n_padded,
     const struct run *run = pass->run;
     const nmlp_matrix *w = first_of(&run->mlp->down);
     bool only = n_padded == w->k_padded;
-    nmlp_rows_sink rows = {.y = pass->y, .n = w->n};
+    nmlp_rows_sink rows = {.vec = run->mlp->kernels->vec, .y = pass->y, .n = w->n};
     nmlp_tiles_sink tiles = {.vec = run->mlp->kernels->vec, .to = {run->down}, .n_products = 1, .n = w->n};
     nmlp_stage stage = stage_of(pass);
     stage.product[0] = (nmlp_product){.w = w, .a = *act, .w_k = first, .k = n_padded};
@@ -193,7 +193,7 @@ static void down_stage(const struct pass *pass, int64_t first, int64_t n_padded,
 
 static void rank_to_outputs(const struct pass *pass) {
     const nmlp_matrix *u = &pass->run->mlp->down.u;
-    nmlp_rows_sink sink = {.y = pass->y, .n = u->n};
+    nmlp_rows_sink sink = {.vec = pass->run->mlp->kernels->vec, .y = pass->y, .n = u->n};
     nmlp_stage stage = stage_of(pass);
     if (!pass->run->mlp->down.v) return;
     nmlp_pool_barrier(pass->run->pool);

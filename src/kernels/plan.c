@@ -1,6 +1,6 @@
 #include "kernels/plan.h"
 
-enum { GROUP = 2, STREAM_ALL = 1 << 30, CHUNK_UNIT = 2 * NMLP_PAD, ROWS_MAX_F32 = 384, ROWS_MAX_BF16 = 512, ROWS_MIN = 64 };
+enum { GROUP = 2, STREAM_ALL = 1 << 30, CHUNK_UNIT = 512, ROWS_MAX_F32 = 384, ROWS_MAX_BF16 = 512, ROWS_MIN = 64 };
 
 static int64_t round_down(int64_t n, int64_t unit) { return nmlp_max(unit, n / unit * unit); }
 
@@ -9,8 +9,9 @@ static int64_t inputs_in_l1(const nmlp_caches *caches, int64_t bytes_per_input) 
     return round_down((int64_t)caches->l1_bytes * 6 / 10 / bytes_per_input, NMLP_PAD);
 }
 
-/* Weights come from memory once per block of rows, so blocks are as high as L2 allows. With f32 the sums weigh most and a part of the
- * activations is enough in L2; with bf16 tiles all inputs must be there, because arithmetic is too fast for L3. */
+/* Weights come from memory once per block of rows, so blocks are as high as L2 allows. With f32 the sums weigh most and
+ * a part of the activations is enough in L2; with bf16 tiles all inputs must be there, because arithmetic is too fast
+ * for L3. */
 static int64_t rows_at_a_time(const nmlp_gemm *gemm, const nmlp_caches *caches, int64_t kc, int64_t k) {
     int64_t half = (int64_t)caches->l2_bytes / 2;
     if (gemm->elem_bytes == 2) {
@@ -43,13 +44,13 @@ static nmlp_plan plan_stream(const nmlp_gemm *gemm, const nmlp_caches *caches, i
                        .chunk_cap = s * nmlp_pad(inner)};
 }
 
-/* Part of I whose activations stay in L2 until `down` has read them. */
+/* Part of I whose activations stay in L2 until `down` has read them; blocks of columns enough for threads to share
+ * evenly. */
 static void plan_chunk(nmlp_plan *plan, const nmlp_caches *caches, int64_t inner) {
     int64_t all = nmlp_pad(inner);
     int64_t elems = (int64_t)caches->l2_bytes / 4 / plan->gemm->elem_bytes;
     int64_t most = round_down(elems / plan->rows, CHUNK_UNIT);
-    int64_t n_chunks = nmlp_ceil_div(all, most);
-    plan->chunk = nmlp_min(all, nmlp_ceil_div(nmlp_ceil_div(all, n_chunks), CHUNK_UNIT) * CHUNK_UNIT);
+    plan->chunk = nmlp_min(all, most);
     plan->chunk_cap = nmlp_min(plan->rows_cap * all, nmlp_max(elems, plan->rows_cap * CHUNK_UNIT));
 }
 

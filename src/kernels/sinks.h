@@ -6,7 +6,8 @@
 
 /* To rows y [.., n], plus the bias. */
 typedef struct nmlp_rows_sink {
-    float *y; /* of the stage's first row */
+    const nmlp_vec *vec;
+    float *y;          /* of the stage's first row */
     const float *bias; /* [n] or NULL */
     int64_t n;
 } nmlp_rows_sink;

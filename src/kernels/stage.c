@@ -64,8 +64,10 @@ static struct operand operand_of(const struct task *task, int product, int64_t b
     float *wide = task->scratch->b;
     for (int i = 0; i < o.n_strips; i++)
         s->gemm->widen(wide + i * n * NMLP_STRIP, o.strips + (size_t)i * o.step, o.dtype, n * NMLP_STRIP);
-    return (struct operand){
-        .strips = (const char *)wide, .n_strips = o.n_strips, .step = (size_t)(n * NMLP_STRIP) * sizeof(float), .dtype = NMLP_DTYPE_F32};
+    return (struct operand){.strips = (const char *)wide,
+                            .n_strips = o.n_strips,
+                            .step = (size_t)(n * NMLP_STRIP) * sizeof(float),
+                            .dtype = NMLP_DTYPE_F32};
 }
 
 static void multiply_tile(const struct task *task, int product, int64_t block, int64_t tile, int64_t k, int64_t n,

@@ -1,5 +1,5 @@
-/* One step of a chain of matmuls: a block of rows in tile order times one or two weights, block of columns by block of columns,
- * each handed to a sink while it is still in cache. */
+/* One step of a chain of matmuls: a block of rows in tile order times one or two weights, block of columns by block of
+ * columns, each handed to a sink while it is still in cache. */
 #ifndef NMLP_KERNELS_STAGE_H
 #define NMLP_KERNELS_STAGE_H
 
@@ -32,12 +32,12 @@ typedef struct nmlp_stage {
     const nmlp_gemm *gemm;
     nmlp_product product[NMLP_PRODUCTS_MAX]; /* two have the same outputs; the same tiles too, or not */
     int n_products;
-    int64_t rows;  /* in the block of rows */
-    int64_t kc;    /* inputs done at a time, multiple of 32 */
-    int64_t group; /* blocks of columns per task, at most */
-    bool widen;    /* weights to f32 before use */
-    bool stream;   /* few rows: weights come straight from memory */
-    float *acc;    /* [column blocks][tile rows][width]: sums that outlive the stage; NULL: the thread's own */
+    int64_t rows;    /* in the block of rows */
+    int64_t kc;      /* inputs done at a time, multiple of 32 */
+    int64_t group;   /* blocks of columns per task, at most */
+    bool widen;      /* weights to f32 before use */
+    bool stream;     /* few rows: weights come straight from memory */
+    float *acc;      /* [column blocks][tile rows][width]: sums that outlive the stage; NULL: the thread's own */
     bool accumulate; /* onto acc */
     nmlp_sink *sink; /* NULL: the sums stay in acc */
     void *sink_ctx;

@@ -28,14 +28,21 @@ static inline char *nmlp_tiles_at(const nmlp_tiles *t, int64_t tile, int64_t k) 
     return t->data + (size_t)((tile * t->k_padded + k) * t->rows) * (size_t)t->elem_bytes;
 }
 
-/* Writes values [n] of `row` at inputs k.. (multiple of 16), and zeros up to n_padded. */
-static inline void nmlp_tiles_put(const nmlp_tiles *t, const nmlp_vec *vec, int64_t row, int64_t k, const float *src,
-                                  int64_t n, int64_t n_padded) {
+/* Writes the rows of `put`, from `row` on, at inputs k.. (multiple of 16); dst and step are filled in here. */
+static inline void nmlp_tiles_put(const nmlp_tiles *t, const nmlp_vec *vec, int64_t row, int64_t k, nmlp_put put) {
     int64_t per_line = NMLP_LINE_BYTES / t->elem_bytes;
-    char *line = t->data + (size_t)((row / t->rows * t->k_padded + k / per_line * per_line) * t->rows) *
-                               (size_t)t->elem_bytes;
-    line += (size_t)(row % t->rows) * NMLP_LINE_BYTES + (size_t)(k % per_line * t->elem_bytes);
-    (t->elem_bytes == 2 ? vec->put_bf16 : vec->put_f32)(line, nmlp_tiles_step(t), src, n, n_padded);
+    int64_t end = row + put.n_rows;
+    put.step = nmlp_tiles_step(t);
+    while (row < end) {
+        int64_t tile = row / t->rows;
+        size_t first_line = (size_t)((tile * t->k_padded + k / per_line * per_line) * t->rows) * (size_t)t->elem_bytes;
+        put.dst =
+            t->data + first_line + (size_t)(row % t->rows) * NMLP_LINE_BYTES + (size_t)(k % per_line * t->elem_bytes);
+        put.n_rows = nmlp_min(end, (tile + 1) * t->rows) - row;
+        (t->elem_bytes == 2 ? vec->put_bf16 : vec->put_f32)(&put);
+        row += put.n_rows;
+        put.src += put.n_rows * put.src_stride;
+    }
 }
 
 #endif

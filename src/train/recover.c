@@ -34,6 +34,16 @@ struct run {
     char state_path[PATH_MAX_BYTES];
 };
 
+static void report_line(const nmlp_trainer *t, const nmlp_recover_step *line) {
+    const nmlp_recover_options *o = &t->options;
+    nmlp_recover_pace pace = {.steps = o->steps};
+    if (!o->on_step) return;
+    if (t->train_seconds > 0) pace.tokens_per_s = (double)t->run_tokens / t->train_seconds;
+    if (pace.tokens_per_s > 0)
+        pace.eta_s = (double)((o->steps - t->state.step) * o->batch * o->context) / pace.tokens_per_s;
+    o->on_step(o->ctx, line, &pace);
+}
+
 static nmlp_status open_state(struct run *r, const char *out_dir, nmlp_err *err) {
     char dir[PATH_MAX_BYTES];
     bool found = false;
@@ -52,17 +62,8 @@ static nmlp_status open_state(struct run *r, const char *out_dir, nmlp_err *err)
                          t->model->checkpoint.dir, t->state.first_ppl);
     nmlp_trainer_keep_best(t);
     t->log[t->n_log++] = (nmlp_recover_step){.loss = NAN, .grad_norm = NAN, .heldout_ppl = t->state.first_ppl};
+    report_line(t, &t->log[0]);
     return nmlp_trainer_save(t, r->state_path, err);
-}
-
-static void report_line(const nmlp_trainer *t, const nmlp_recover_step *line) {
-    const nmlp_recover_options *o = &t->options;
-    nmlp_recover_pace pace = {.steps = o->steps};
-    if (!o->on_step) return;
-    if (t->train_seconds > 0) pace.tokens_per_s = (double)t->run_tokens / t->train_seconds;
-    if (pace.tokens_per_s > 0)
-        pace.eta_s = (double)((o->steps - t->state.step) * o->batch * o->context) / pace.tokens_per_s;
-    o->on_step(o->ctx, line, &pace);
 }
 
 /* Measures, keeps the best, saves. */

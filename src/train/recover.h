@@ -56,7 +56,8 @@ typedef struct nmlp_recover_options {
     const char *isa;
     nmlp_pool *pool;
     const nmlp_progress *progress; /* false stops it, state saved */
-    void (*on_step)(void *ctx, const nmlp_recover_step *step, const nmlp_recover_pace *pace); /* may be NULL */
+    /* After each step, and before the first with step 0; may be NULL. */
+    void (*on_step)(void *ctx, const nmlp_recover_step *step, const nmlp_recover_pace *pace);
     void *ctx;
 } nmlp_recover_options;
 

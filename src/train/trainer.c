@@ -13,6 +13,17 @@ static uint64_t mix(uint64_t hash, const void *data, size_t bytes) {
     return hash;
 }
 
+/* A teacher by the beginnings of its tensors. */
+static uint64_t mix_teacher(uint64_t hash, const nmlp_model *teacher) {
+    for (size_t i = 0; teacher && i < teacher->checkpoint.n_tensors; i++) {
+        const nmlp_view *view = &teacher->checkpoint.tensors[i].view;
+        size_t bytes = nmlp_view_bytes(view);
+        hash = mix(hash, &bytes, sizeof bytes);
+        hash = mix(hash, view->data, bytes < 256 ? bytes : 256);
+    }
+    return hash;
+}
+
 /* Everything the trajectory depends on. */
 static uint64_t fingerprint(const nmlp_trainer *t, int64_t n_ids) {
     const nmlp_recover_options *o = &t->options;
@@ -21,6 +32,7 @@ static uint64_t fingerprint(const nmlp_trainer *t, int64_t n_ids) {
     double parts[] = {o->rate, o->rate_floor, o->clip, o->weight_decay};
     uint64_t hash = mix(0xcbf29ce484222325u, whole, sizeof whole);
     hash = mix(hash, parts, sizeof parts);
+    hash = mix_teacher(hash, o->teacher);
     hash = mix(hash, t->corpus.ids, (size_t)n_ids * sizeof *t->corpus.ids);
     for (size_t i = 0; i < t->n_trained; i++) hash = mix(hash, t->trained[i].data, (size_t)t->trained[i].n * sizeof(float));
     return hash;

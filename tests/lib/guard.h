@@ -1,4 +1,5 @@
-/* Buffers with an unreadable page before and after: a stray access of any instruction, tile or vector, kills the test. */
+/* Buffers with an unreadable page before and after: a stray access of any instruction, tile or vector, kills the test.
+ */
 #ifndef NMLP_TESTS_GUARD_H
 #define NMLP_TESTS_GUARD_H
 

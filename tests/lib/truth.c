@@ -99,7 +99,8 @@ nmlp_truth nmlp_truth_mlp(const nmlp_truth *x, const nmlp_mlp_desc *desc, bool b
     return y;
 }
 
-/* One query of one head. A score's error e changes its probability by a factor within exp(+-2e); the sums add their own. */
+/* One query of one head. A score's error e changes its probability by a factor within exp(+-2e); the sums add their
+ * own. */
 static void attend(nmlp_truth *out, const nmlp_attention *a, int64_t query, int64_t head, double *score) {
     int64_t dim = a->head_dim;
     int64_t n_keys = a->first_pos + query + 1;

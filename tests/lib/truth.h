@@ -1,8 +1,8 @@
 /* Float64 truths of the kernels, each value with a bound on how far a correct f32 result may be from it.
  *
- * The bound is the standard one for a sum of n products in any order: |error| <= g * sum |a b|, g = (n+2) u/(1 - (n+2)u),
- * u = 2^-24, plus what the operands' own errors and their rounding to bf16 (u = 2^-8) contribute. Bounds travel through chains
- * together with the values, so no tolerance is chosen by hand. */
+ * The bound is the standard one for a sum of n products in any order: |error| <= g * sum |a b|, g = (n+2) u/(1 -
+ * (n+2)u), u = 2^-24, plus what the operands' own errors and their rounding to bf16 (u = 2^-8) contribute. Bounds
+ * travel through chains together with the values, so no tolerance is chosen by hand. */
 #ifndef NMLP_TESTS_TRUTH_H
 #define NMLP_TESTS_TRUTH_H
 

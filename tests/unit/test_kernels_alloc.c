@@ -41,8 +41,16 @@ static void runs_do_not_allocate(void **state) {
     for (int i = 0; i < NMLP_TEST_SETS; i++) {
         const nmlp_kernels *set = nmlp_test_set(i);
         if (!set) continue;
-        o.attention = (nmlp_attention){.out = o.y, .q = o.x, .k = o.x, .v = o.x, .s = S, .cache_len = S, .n_heads = HEADS,
-                                       .n_kv_heads = 1, .head_dim = DIM, .scale = 1.0f};
+        o.attention = (nmlp_attention){.out = o.y,
+                                       .q = o.x,
+                                       .k = o.x,
+                                       .v = o.x,
+                                       .s = S,
+                                       .cache_len = S,
+                                       .n_heads = HEADS,
+                                       .n_kv_heads = 1,
+                                       .head_dim = DIM,
+                                       .scale = 1.0f};
         nmlp_assert_ok(nmlp_linear_create(&o.linear, set, &w, NULL, pool, &err), &err);
         nmlp_assert_ok(nmlp_mlp_create(&o.mlp, set, &desc, pool, &err), &err);
         size_t bytes = max2(nmlp_linear_workspace_bytes(o.linear, S, 2), nmlp_mlp_workspace_bytes(o.mlp, S, 2));

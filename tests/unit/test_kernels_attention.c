@@ -15,9 +15,9 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {1, 0, 1, 1, 4},      {1, 0, 4, 2, 64},     {1, 9, 6, 3, 80},     {1, 700, 4, 1, 64},   {1, 5000, 8, 2, 32},
-    {2, 1499, 9, 3, 16},  {3, 0, 2, 2, 100},    {5, 127, 4, 2, 128},  {17, 0, 8, 2, 64},    {33, 31, 3, 1, 96},
-    {100, 0, 2, 1, 40},   {130, 257, 4, 4, 64}, {200, 0, 6, 2, 128},  {40, 3, 80, 1, 8},
+    {1, 0, 1, 1, 4},     {1, 0, 4, 2, 64},     {1, 9, 6, 3, 80},    {1, 700, 4, 1, 64}, {1, 5000, 8, 2, 32},
+    {2, 1499, 9, 3, 16}, {3, 0, 2, 2, 100},    {5, 127, 4, 2, 128}, {17, 0, 8, 2, 64},  {33, 31, 3, 1, 96},
+    {100, 0, 2, 1, 40},  {130, 257, 4, 4, 64}, {200, 0, 6, 2, 128}, {40, 3, 80, 1, 8},
 };
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -119,7 +119,8 @@ static void large_scores_pick_one_value(void **state) {
     enum { T = 300, D = 16, WINNER = 123 };
     for (int i = 0; i < NMLP_TEST_SETS; i++) {
         const nmlp_kernels *set = nmlp_test_set(i);
-        struct fixture f = make_fixture((struct shape){.s = 1, .first_pos = T - 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = D});
+        struct fixture f =
+            make_fixture((struct shape){.s = 1, .first_pos = T - 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = D});
         float *k = (float *)(uintptr_t)f.args.k;
         if (set) {
             for (int t = 0; t < T; t++)
@@ -160,8 +161,16 @@ static void unwritten_cache_is_not_read(void **state) {
         float out[S * 2 * D];
         for (int h = 0; h < 2; h++)
             for (int j = S * D; j < LEN * D; j++) k[h * LEN * D + j] = v[h * LEN * D + j] = NAN;
-        nmlp_attention args = {.out = out, .q = q, .k = k, .v = v, .s = S, .cache_len = LEN, .n_heads = 2, .n_kv_heads = 2,
-                               .head_dim = D, .scale = 0.2f};
+        nmlp_attention args = {.out = out,
+                               .q = q,
+                               .k = k,
+                               .v = v,
+                               .s = S,
+                               .cache_len = LEN,
+                               .n_heads = 2,
+                               .n_kv_heads = 2,
+                               .head_dim = D,
+                               .scale = 0.2f};
         nmlp_truth truth = nmlp_truth_attention(&args);
         run(set, &args, NULL);
         nmlp_assert_within(out, &truth, nmlp_kernels_name(set));
@@ -188,9 +197,9 @@ static void workspace_does_not_grow_with_the_context(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_shapes_match_float64),       cmocka_unit_test(bits_do_not_depend_on_threads),
-        cmocka_unit_test(large_scores_pick_one_value),    cmocka_unit_test(nan_reaches_only_later_queries),
-        cmocka_unit_test(unwritten_cache_is_not_read),    cmocka_unit_test(workspace_does_not_grow_with_the_context),
+        cmocka_unit_test(all_shapes_match_float64),    cmocka_unit_test(bits_do_not_depend_on_threads),
+        cmocka_unit_test(large_scores_pick_one_value), cmocka_unit_test(nan_reaches_only_later_queries),
+        cmocka_unit_test(unwritten_cache_is_not_read), cmocka_unit_test(workspace_does_not_grow_with_the_context),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -226,9 +226,12 @@ static void sets_are_found_by_name(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_shapes_and_types_match_float64),  cmocka_unit_test(bits_do_not_depend_on_threads),
-        cmocka_unit_test(nothing_past_the_buffers_is_touched), cmocka_unit_test(a_workspace_does_for_fewer_rows),
-        cmocka_unit_test(special_values_stay_in_their_row),    cmocka_unit_test(wrong_shapes_are_refused),
+        cmocka_unit_test(all_shapes_and_types_match_float64),
+        cmocka_unit_test(bits_do_not_depend_on_threads),
+        cmocka_unit_test(nothing_past_the_buffers_is_touched),
+        cmocka_unit_test(a_workspace_does_for_fewer_rows),
+        cmocka_unit_test(special_values_stay_in_their_row),
+        cmocka_unit_test(wrong_shapes_are_refused),
         cmocka_unit_test(sets_are_found_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,8 +16,8 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {1, 1, 0, 0, 0},    {33, 50, 0, 0, 0},   {40, 100, 17, 17, 33}, {65, 31, 5, 9, 3},    {31, 97, 20, -1, 35},
-    {48, 64, 0, 16, 7}, {48, 64, 16, 0, 0},  {35, 900, 33, 31, 47}, {70, 777, 0, 0, 0},   {64, 128, 32, 32, 32},
+    {1, 1, 0, 0, 0},    {33, 50, 0, 0, 0},  {40, 100, 17, 17, 33}, {65, 31, 5, 9, 3},  {31, 97, 20, -1, 35},
+    {48, 64, 0, 16, 7}, {48, 64, 16, 0, 0}, {35, 900, 33, 31, 47}, {70, 777, 0, 0, 0}, {64, 128, 32, 32, 32},
 };
 static const int64_t row_counts[] = {1, 2, 3, 5, 16, 17, 24, 31, 33, 100, 230};
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0], N_ROW_COUNTS = sizeof row_counts / sizeof row_counts[0] };
@@ -292,8 +292,10 @@ static void observed_run_shows_the_inside(void **state) {
         bool bf16 = nmlp_kernels_rounds_to_bf16(set);
         nmlp_mlp *mlp = create(set, &desc, pool);
         void *workspace = nmlp_mem_new(1, nmlp_mlp_observed_workspace_bytes(mlp, S, 2), NULL);
-        nmlp_truth truth[] = {nmlp_truth_project(&exact, &desc.gate, bf16), nmlp_truth_project(&exact, &desc.up, bf16),
-                              {0}, nmlp_truth_mlp(&exact, &desc, bf16)};
+        nmlp_truth truth[] = {nmlp_truth_project(&exact, &desc.gate, bf16),
+                              nmlp_truth_project(&exact, &desc.up, bf16),
+                              {0},
+                              nmlp_truth_mlp(&exact, &desc, bf16)};
         truth[2] = nmlp_truth_silu_mul(&truth[0], &truth[1]);
         for (int mask = 0; mask < 8; mask++) {
             nmlp_mlp_run_observed(mlp, y, x, S, mask & 1 ? seen[0] : NULL, mask & 2 ? seen[1] : NULL,
@@ -334,7 +336,8 @@ static void special_values_stay_in_their_row(void **state) {
 
 static void a_workspace_does_for_fewer_rows(void **state) {
     (void)state;
-    nmlp_mlp_desc desc = make_desc((struct shape){.h = 64, .i = 3000, .gate = 20, .up = 20, .down = 0}, NMLP_DTYPE_BF16);
+    nmlp_mlp_desc desc =
+        make_desc((struct shape){.h = 64, .i = 3000, .gate = 20, .up = 20, .down = 0}, NMLP_DTYPE_BF16);
     for (int i = 0; i < NMLP_TEST_SETS; i++) {
         const nmlp_kernels *set = nmlp_test_set(i);
         if (!set) continue;
@@ -358,7 +361,8 @@ static void wrong_shapes_are_refused(void **state) {
     nmlp_mlp_desc desc = make_desc((struct shape){.h = 8, .i = 12, .gate = 3, .up = 3, .down = 3}, NMLP_DTYPE_F32);
     nmlp_mlp_desc broken = desc;
     broken.up.u.shape[1] = 2;
-    nmlp_assert_fails(nmlp_mlp_create(&mlp, set, &broken, NULL, &err), &err, NMLP_E_SHAPE, "up", "[12,2]", "[3,8]", NULL);
+    nmlp_assert_fails(nmlp_mlp_create(&mlp, set, &broken, NULL, &err), &err, NMLP_E_SHAPE, "up", "[12,2]", "[3,8]",
+                      NULL);
     broken = desc;
     broken.down.u.shape[0] = 7;
     nmlp_assert_fails(nmlp_mlp_create(&mlp, set, &broken, NULL, &err), &err, NMLP_E_SHAPE, "down [7,12]", NULL);
@@ -370,7 +374,8 @@ static void wrong_shapes_are_refused(void **state) {
 
 static void plan_can_be_read(void **state) {
     (void)state;
-    nmlp_mlp_desc desc = make_desc((struct shape){.h = 64, .i = 300, .gate = 20, .up = 20, .down = 20}, NMLP_DTYPE_BF16);
+    nmlp_mlp_desc desc =
+        make_desc((struct shape){.h = 64, .i = 300, .gate = 20, .up = 20, .down = 20}, NMLP_DTYPE_BF16);
     for (int i = 0; i < NMLP_TEST_SETS; i++) {
         const nmlp_kernels *set = nmlp_test_set(i);
         nmlp_str text;
@@ -388,12 +393,17 @@ static void plan_can_be_read(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_shapes_match_float64),        cmocka_unit_test(long_inputs_match_short_ones),
-        cmocka_unit_test(bits_do_not_depend_on_threads),   cmocka_unit_test(full_rank_equals_dense),
+        cmocka_unit_test(all_shapes_match_float64),
+        cmocka_unit_test(long_inputs_match_short_ones),
+        cmocka_unit_test(bits_do_not_depend_on_threads),
+        cmocka_unit_test(full_rank_equals_dense),
         cmocka_unit_test(bits_do_not_depend_on_other_rows),
-        cmocka_unit_test(padding_changes_nothing),         cmocka_unit_test(observed_run_shows_the_inside),
-        cmocka_unit_test(special_values_stay_in_their_row), cmocka_unit_test(a_workspace_does_for_fewer_rows),
-        cmocka_unit_test(wrong_shapes_are_refused),        cmocka_unit_test(plan_can_be_read),
+        cmocka_unit_test(padding_changes_nothing),
+        cmocka_unit_test(observed_run_shows_the_inside),
+        cmocka_unit_test(special_values_stay_in_their_row),
+        cmocka_unit_test(a_workspace_does_for_fewer_rows),
+        cmocka_unit_test(wrong_shapes_are_refused),
+        cmocka_unit_test(plan_can_be_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
