@@ -99,12 +99,13 @@ static void assert_same_output(const setup *s, const char *a, const char *b) {
     assert_same_file(s, a, b, "config.json");
 }
 
-static void loss_falls_in(nmlp_recover_mode mode) {
+static void loss_falls_in(nmlp_recover_mode mode, const char *isa) {
     static setup s;
     nmlp_recover_report report;
     nmlp_err err;
     setup_open(&s, NMLP_DTYPE_F32);
     s.options.mode = mode;
+    s.options.isa = isa;
     if (mode == NMLP_RECOVER_LORA) s.options.rate = 1e-2;
     s.options.steps = 40;
     s.options.patience = 0; /* the text is random: imitating the teacher does not help with it */
@@ -124,12 +125,18 @@ static void loss_falls_in(nmlp_recover_mode mode) {
 
 static void training_factors_lowers_the_loss(void **state) {
     (void)state;
-    loss_falls_in(NMLP_RECOVER_FACTORS);
+    loss_falls_in(NMLP_RECOVER_FACTORS, NULL);
 }
 
 static void training_adapters_lowers_the_loss(void **state) {
     (void)state;
-    loss_falls_in(NMLP_RECOVER_LORA);
+    loss_falls_in(NMLP_RECOVER_LORA, NULL);
+}
+
+/* bf16 operands, f32 sums and master weights: what a CPU with tiles does. */
+static void training_with_rounded_products_lowers_the_loss(void **state) {
+    (void)state;
+    loss_falls_in(NMLP_RECOVER_FACTORS, "amx-emu");
 }
 
 /* Everything outside the MLP keeps its bytes, shapes stay, factors change. */
@@ -237,6 +244,34 @@ static void state_of_another_run_is_refused_and_kept(void **state) {
     s.options.rate = 3e-3;
     nmlp_assert_ok(train(&s, "out", &report, &err), &err);
     nmlp_recover_report_fini(&report);
+    setup_close(&s);
+}
+
+static void state_that_is_cut_short_is_refused(void **state) {
+    static setup s;
+    char path[PATH_BYTES + 64];
+    nmlp_recover_report report;
+    nmlp_err err;
+    nmlp_str bytes;
+    int left = 2;
+    nmlp_progress progress = {.update = stop_after, .ctx = &left};
+    (void)state;
+    setup_open(&s, NMLP_DTYPE_F32);
+    s.options.progress = &progress;
+    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_INTERRUPTED, "step 3", NULL);
+    s.options.progress = NULL;
+    s.options.resume = true;
+    snprintf(path, sizeof path, "%s/out.recover.partial/state", s.dir);
+    nmlp_str_init(&bytes);
+    nmlp_assert_ok(nmlp_file_read(&bytes, path, 1 << 28, &err), &err);
+    nmlp_test_write_file(path, bytes.data, bytes.len - 1);
+    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_FORMAT, "do not fit", NULL);
+    nmlp_test_write_file(path, bytes.data, 10);
+    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_FORMAT, "not the state", NULL);
+    nmlp_test_write_file(path, bytes.data, bytes.len);
+    nmlp_assert_ok(train(&s, "out", &report, &err), &err);
+    nmlp_recover_report_fini(&report);
+    nmlp_str_fini(&bytes);
     setup_close(&s);
 }
 
@@ -351,10 +386,12 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(training_factors_lowers_the_loss),
         cmocka_unit_test(training_adapters_lowers_the_loss),
+        cmocka_unit_test(training_with_rounded_products_lowers_the_loss),
         cmocka_unit_test(only_factors_change),
         cmocka_unit_test(result_does_not_depend_on_threads),
         cmocka_unit_test(interrupted_run_resumes_to_the_same_bytes),
         cmocka_unit_test(state_of_another_run_is_refused_and_kept),
+        cmocka_unit_test(state_that_is_cut_short_is_refused),
         cmocka_unit_test(loss_that_is_not_finite_stops_with_the_best_weights),
         cmocka_unit_test(best_weights_win_and_patience_ends_the_run),
         cmocka_unit_test(model_without_factors_is_refused),
