@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "engine/engine_int.h"
+#include "engine/rope_table.h"
 #include "train/bind_body.h"
 #include "train/layer_body.h"
 
