@@ -92,6 +92,16 @@ typedef struct nmlp_losses {
 } nmlp_losses;
 void nmlp_loss_rows(nmlp_exec *e, const nmlp_losses *losses);
 
+/* How far hidden rows x [S,H] are from a teacher's y, each row relative to the teacher's: loss [S]; dx += scale times the gradient by x. */
+typedef struct nmlp_matching {
+    nmlp_real *dx;
+    const nmlp_real *x, *y;
+    int64_t s, h;
+    double scale;
+    double *loss;
+} nmlp_matching;
+void nmlp_match_rows(nmlp_exec *e, const nmlp_matching *matching);
+
 /* x += y, n elements */
 void nmlp_rows_add(nmlp_exec *e, nmlp_real *x, const nmlp_real *y, int64_t n);
 

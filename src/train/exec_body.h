@@ -297,6 +297,24 @@ static void loss_some(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
+struct matching {
+    const nmlp_ops *ops;
+    const nmlp_matching *m;
+};
+
+static void match_some(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct matching *p = ctx;
+    const nmlp_matching *m = p->m;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        m->loss[i] = p->ops->match_row(m->dx + i * m->h, m->x + i * m->h, m->y + i * m->h, m->h, m->scale);
+}
+
+void nmlp_match_rows(nmlp_exec *e, const nmlp_matching *matching) {
+    struct matching p = {.ops = e->ops, .m = matching};
+    nmlp_pool_for(e->pool, matching->s, ROW_GRAIN, match_some, &p);
+}
+
 void nmlp_loss_rows(nmlp_exec *e, const nmlp_losses *losses) {
     struct losses p = {.ops = e->ops, .l = losses};
     nmlp_pool_for(e->pool, losses->s, 4, loss_some, &p);

@@ -44,6 +44,10 @@ typedef struct nmlp_batch {
     int64_t s, t;
     nmlp_teacher_fn *teacher; /* NULL: next-token loss */
     void *ctx;
+    /* Hidden states of a teacher with the same layers, [L+1] of [S,H], behind layer l at l+1; NULL: not matched. Their mean relative squared
+     * distance over layers, times `match`, is added to the loss where gradients are computed. */
+    nmlp_real *const *hidden;
+    double match;
     double scale; /* factor of the gradient, e.g. 1/tokens of the step; 0: loss only */
 } nmlp_batch;
 

@@ -58,7 +58,8 @@ static nmlp_status new_buffers(nmlp_net *net, nmlp_err *err) {
     net->inputs = nmlp_arena_new(&net->arena, (size_t)c->n_layers + 1, sizeof *net->inputs, err);
     net->losses = nmlp_arena_new(&net->arena, NMLP_LOSS_ROWS, sizeof *net->losses, err);
     net->nlls = nmlp_arena_new(&net->arena, NMLP_LOSS_ROWS, sizeof *net->nlls, err);
-    if (!net->inputs || !net->losses || !net->nlls) return NMLP_E_NOMEM;
+    net->matches = nmlp_arena_new(&net->arena, (size_t)net->max_s, sizeof *net->matches, err);
+    if (!net->inputs || !net->losses || !net->nlls || !net->matches) return NMLP_E_NOMEM;
     for (int64_t l = 0; l <= c->n_layers; l++)
         NMLP_RETURN_IF_FAILED(new_reals(net, &net->inputs[l], net->max_s, c->hidden, err));
     NMLP_RETURN_IF_FAILED(new_reals(net, &net->logits, NMLP_LOSS_ROWS, c->vocab, err));
@@ -140,15 +141,32 @@ static nmlp_batch_loss head_rows(nmlp_net *net, const nmlp_batch *b, const nmlp_
     return sum;
 }
 
-static void backward(nmlp_net *net, const nmlp_batch *b) {
+/* Pulls the output of layer l towards the teacher's; d_rows is its gradient. */
+static double match_layer(nmlp_net *net, const nmlp_batch *b, int64_t l) {
     const nmlp_config *c = &net->model->config;
+    double weight = b->match / (double)c->n_layers;
+    double sum = 0;
+    if (!b->hidden) return 0;
+    nmlp_match_rows(&net->exec, &(nmlp_matching){.dx = net->d_rows, .x = net->inputs[l + 1], .y = b->hidden[l + 1],
+                                                 .s = b->s, .h = c->hidden, .scale = b->scale * weight,
+                                                 .loss = net->matches});
+    for (int64_t i = 0; i < b->s; i++) sum += net->matches[i];
+    return weight * sum;
+}
+
+/* Returns the part of the loss that is only known here. */
+static double backward(nmlp_net *net, const nmlp_batch *b) {
+    const nmlp_config *c = &net->model->config;
+    double matched = 0;
     norm_back(net, net->d_rows, net->d_normed, net->inputs[c->n_layers], net->final_norm, b->s, false);
     for (int64_t l = c->n_layers - 1; l >= net->lowest; l--) {
+        matched += match_layer(net, b, l);
         nmlp_net_layer_forward(net, l, net->inputs[l], NULL, b->s, b->t);
         nmlp_net_layer_backward(net, l, net->inputs[l], b->s, b->t);
     }
     if (net->embedding->grad)
         nmlp_embed_backward(&net->exec, net->embedding->grad, net->d_rows, b->ids, b->s, c->hidden);
+    return matched;
 }
 
 nmlp_batch_loss nmlp_net_loss(nmlp_net *net, const nmlp_batch *b) {
@@ -165,7 +183,7 @@ nmlp_batch_loss nmlp_net_loss(nmlp_net *net, const nmlp_batch *b) {
         sum.loss += part.loss;
         sum.nll += part.nll;
     }
-    if (b->scale != 0) backward(net, b);
+    if (b->scale != 0) sum.loss += backward(net, b);
     return sum;
 }
 

@@ -53,6 +53,7 @@ struct nmlp_net {
     nmlp_real *d_inner; /* [S, largest rank] */
     nmlp_real *logits, *teacher; /* [LOSS_ROWS,V] */
     double *losses, *nlls; /* [LOSS_ROWS] */
+    double *matches;       /* [S] */
 };
 
 enum { NMLP_LOSS_ROWS = 256 };

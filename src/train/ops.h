@@ -87,6 +87,8 @@ typedef struct nmlp_ops {
     void (*attend_forward)(const nmlp_attend *head);
     void (*attend_backward)(const nmlp_attend *head);
     void (*loss_row)(nmlp_loss_row *row);
+    /* |x - y|^2 / |y|^2 of one row [H]; dx += scale times its gradient by x. */
+    double (*match_row)(nmlp_real *dx, const nmlp_real *x, const nmlp_real *y, int64_t h, double scale);
     void (*add)(nmlp_real *x, const nmlp_real *y, int64_t n); /* x += y */
 } nmlp_ops;
 

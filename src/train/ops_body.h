@@ -23,6 +23,7 @@ const nmlp_ops OPS_SYMBOL = {
     .attend_forward = attend_forward,
     .attend_backward = attend_backward,
     .loss_row = loss_row,
+    .match_row = match_row,
     .add = add,
 };
 

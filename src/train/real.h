@@ -39,6 +39,7 @@ typedef float nmlp_real;
 #define nmlp_embed_forward NMLP_REAL_NAME(nmlp_embed_forward)
 #define nmlp_embed_backward NMLP_REAL_NAME(nmlp_embed_backward)
 #define nmlp_loss_rows NMLP_REAL_NAME(nmlp_loss_rows)
+#define nmlp_match_rows NMLP_REAL_NAME(nmlp_match_rows)
 #define nmlp_rows_add NMLP_REAL_NAME(nmlp_rows_add)
 
 #define nmlp_net_create NMLP_REAL_NAME(nmlp_net_create)

@@ -73,6 +73,22 @@ static void add(nmlp_real *x, const nmlp_real *y, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] += y[i];
 }
 
+static double match_row(nmlp_real *dx, const nmlp_real *x, const nmlp_real *y, int64_t h, double scale) {
+    vec lanes = {0};
+    int64_t i = 0;
+    double energy = (double)dot(y, y, h);
+    for (; i + VL <= h; i += VL) {
+        vec off = *(const vec *)(x + i) - *(const vec *)(y + i);
+        lanes += off * off;
+    }
+    nmlp_real sum = sum_vec(lanes);
+    for (; i < h; i++) sum += (x[i] - y[i]) * (x[i] - y[i]);
+    if (!(energy > 0)) return 0;
+    nmlp_real pull = (nmlp_real)(2 * scale / energy);
+    for (i = 0; i < h; i++) dx[i] += pull * (x[i] - y[i]);
+    return (double)sum / energy;
+}
+
 static nmlp_real inverse_rms(const nmlp_real *x, int64_t h, double eps) {
     return (nmlp_real)(1 / sqrt((double)dot(x, x, h) / (double)h + eps));
 }

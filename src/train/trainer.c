@@ -29,7 +29,7 @@ static uint64_t fingerprint(const nmlp_trainer *t, int64_t n_ids) {
     const nmlp_recover_options *o = &t->options;
     int64_t whole[] = {o->mode, o->set, o->steps, o->batch, o->context, o->warmup, o->lora_rank, (int64_t)o->seed,
                        o->eval_every, o->heldout, o->patience, o->teacher ? 1 : 0, n_ids, (int64_t)t->n_trained};
-    double parts[] = {o->rate, o->rate_floor, o->clip, o->weight_decay};
+    double parts[] = {o->match, o->rate, o->rate_floor, o->clip, o->weight_decay};
     uint64_t hash = mix(0xcbf29ce484222325u, whole, sizeof whole);
     hash = mix(hash, parts, sizeof parts);
     hash = mix_teacher(hash, o->teacher);
@@ -77,6 +77,22 @@ static nmlp_status collect_trained(nmlp_trainer *t, nmlp_err *err) {
     return NMLP_OK;
 }
 
+static nmlp_status open_matching(nmlp_trainer *t, nmlp_err *err) {
+    const nmlp_config *c = &t->model->config;
+    const nmlp_config *teacher = &t->options.teacher->config;
+    size_t rows = (size_t)(t->micro * t->options.context);
+    if (teacher->hidden != c->hidden || teacher->n_layers != c->n_layers)
+        return nmlp_fail(err, NMLP_E_SHAPE, "--match: the teacher has %lld layers of %lld, the model %lld of %lld",
+                         (long long)teacher->n_layers, (long long)teacher->hidden, (long long)c->n_layers,
+                         (long long)c->hidden);
+    t->teacher_hidden = nmlp_arena_new(&t->arena, (size_t)c->n_layers + 1, sizeof *t->teacher_hidden, err);
+    for (int64_t l = 0; t->teacher_hidden && l <= c->n_layers; l++) {
+        t->teacher_hidden[l] = nmlp_arena_new(&t->arena, rows * (size_t)c->hidden, sizeof(float), err);
+        if (!t->teacher_hidden[l]) return NMLP_E_NOMEM;
+    }
+    return t->teacher_hidden ? NMLP_OK : NMLP_E_NOMEM;
+}
+
 static nmlp_status open_teacher(nmlp_trainer *t, nmlp_err *err) {
     const nmlp_recover_options *o = &t->options;
     if (!o->teacher) return NMLP_OK;
@@ -91,7 +107,8 @@ static nmlp_status open_teacher(nmlp_trainer *t, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_session_create(&t->session, t->teacher, o->context, 0, false, err));
     t->teacher_rows = nmlp_arena_new(&t->arena, (size_t)(t->micro * o->context * o->teacher->config.hidden),
                                      sizeof *t->teacher_rows, err);
-    return t->teacher_rows ? NMLP_OK : NMLP_E_NOMEM;
+    if (!t->teacher_rows) return NMLP_E_NOMEM;
+    return o->match > 0 ? open_matching(t, err) : NMLP_OK;
 }
 
 static nmlp_status check_options(nmlp_trainer *t, nmlp_err *err) {
@@ -107,8 +124,8 @@ static nmlp_status check_options(nmlp_trainer *t, nmlp_err *err) {
                          (long long)most);
     if (o->steps < 1 || o->batch < 1 || o->eval_every < 1)
         return nmlp_fail(err, NMLP_E_ARG, "--steps, --batch and --eval-every must be at least 1");
-    if (!(o->rate > 0) || o->clip < 0 || o->weight_decay < 0)
-        return nmlp_fail(err, NMLP_E_ARG, "--lr must be above 0, --clip and --weight-decay not below 0");
+    if (!(o->rate > 0) || o->clip < 0 || o->weight_decay < 0 || o->match < 0)
+        return nmlp_fail(err, NMLP_E_ARG, "--lr must be above 0; --clip, --weight-decay and --match not below 0");
     if (o->mode == NMLP_RECOVER_LORA && o->lora_rank < 1)
         return nmlp_fail(err, NMLP_E_ARG, "--lora-rank must be at least 1");
     if (o->warmup >= o->steps) o->warmup = o->steps / 4;
@@ -168,10 +185,33 @@ static void keep_rows(void *ctx, nmlp_session *session, const float *rows, int64
     memcpy(sink->rows + first * sink->hidden, rows, (size_t)(s * sink->hidden) * sizeof *rows);
 }
 
+/* Layer by layer, so that every layer's output can be kept. */
+static nmlp_status run_teacher_layers(nmlp_trainer *t, int64_t n_sequences, nmlp_err *err) {
+    const nmlp_config *c = &t->options.teacher->config;
+    int64_t context = t->options.context;
+    int64_t chunk = nmlp_session_chunk(t->session);
+    for (int64_t i = 0; i < n_sequences; i++) {
+        int64_t at = i * context * c->hidden;
+        NMLP_RETURN_IF_FAILED(
+            nmlp_session_embed(t->session, t->ids + i * context, context, t->teacher_hidden[0] + at, err));
+        for (int64_t l = 0; l < c->n_layers; l++) {
+            float *rows = t->teacher_hidden[l + 1] + at;
+            memcpy(rows, t->teacher_hidden[l] + at, (size_t)(context * c->hidden) * sizeof *rows);
+            for (int64_t first = 0; first < context; first += chunk) {
+                int64_t n = context - first < chunk ? context - first : chunk;
+                nmlp_session_run_layer(t->session, l, rows + first * c->hidden, first, n);
+            }
+        }
+        nmlp_session_final_norm(t->session, t->teacher_hidden[c->n_layers] + at, context, t->teacher_rows + at);
+    }
+    return NMLP_OK;
+}
+
 /* Last hidden states of every sequence; logits are made of them a piece at a time. */
 static nmlp_status run_teacher(nmlp_trainer *t, int64_t n_sequences, nmlp_err *err) {
     int64_t hidden = t->options.teacher->config.hidden;
     int64_t context = t->options.context;
+    if (t->teacher_hidden) return run_teacher_layers(t, n_sequences, err);
     for (int64_t i = 0; i < n_sequences; i++) {
         struct row_sink sink = {.rows = t->teacher_rows + i * context * hidden, .hidden = hidden};
         nmlp_session_truncate(t->session, 0);
@@ -207,6 +247,8 @@ static nmlp_status accumulate(nmlp_trainer *t, double *loss, nmlp_err *err) {
         batch.scale = 1 / (double)(o->batch * o->context);
         batch.teacher = t->session ? teacher_logits : NULL;
         batch.ctx = t;
+        batch.hidden = t->teacher_hidden;
+        batch.match = o->match;
         sum += nmlp_net_loss(t->net, &batch).loss;
     }
     *loss = sum / (double)(o->batch * o->context);

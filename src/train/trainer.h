@@ -34,7 +34,8 @@ typedef struct nmlp_trainer {
     int32_t *ids, *targets;  /* [micro*context] */
     nmlp_engine *teacher;
     nmlp_session *session;
-    float *teacher_rows;     /* [micro*context, H of the teacher] */
+    float *teacher_rows;     /* [micro*context, H of the teacher], final norm applied */
+    float **teacher_hidden;  /* [L+1] of [micro*context, H] when hidden states are matched */
     nmlp_progress_state state;
     nmlp_recover_step *log;  /* [steps+1] */
     int64_t n_log;

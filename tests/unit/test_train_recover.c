@@ -139,6 +139,30 @@ static void training_with_rounded_products_lowers_the_loss(void **state) {
     loss_falls_in(NMLP_RECOVER_FACTORS, "amx-emu");
 }
 
+/* Hidden states of the teacher, kept layer by layer, must be those its whole pass has: imitating itself costs nothing. */
+static void matching_a_model_with_itself_costs_nothing(void **state) {
+    static setup s;
+    nmlp_recover_report report;
+    nmlp_err err;
+    (void)state;
+    setup_open(&s, NMLP_DTYPE_F32);
+    s.options.teacher = &s.student;
+    s.options.match = 1;
+    s.options.steps = 1;
+    nmlp_assert_ok(train(&s, "out", &report, &err), &err);
+    assert_true(report.loss_first >= 0 && report.loss_first < 1e-8);
+    nmlp_recover_report_fini(&report);
+    s.options.teacher = &s.teacher;
+    nmlp_assert_ok(train(&s, "out", &report, &err), &err);
+    double matched = report.loss_first;
+    nmlp_recover_report_fini(&report);
+    s.options.match = 0;
+    nmlp_assert_ok(train(&s, "out", &report, &err), &err);
+    assert_true(matched > report.loss_first + 0.01);
+    nmlp_recover_report_fini(&report);
+    setup_close(&s);
+}
+
 /* Everything outside the MLP keeps its bytes, shapes stay, factors change. */
 static void only_factors_change(void **state) {
     static setup s;
@@ -387,6 +411,7 @@ int main(void) {
         cmocka_unit_test(training_factors_lowers_the_loss),
         cmocka_unit_test(training_adapters_lowers_the_loss),
         cmocka_unit_test(training_with_rounded_products_lowers_the_loss),
+        cmocka_unit_test(matching_a_model_with_itself_costs_nothing),
         cmocka_unit_test(only_factors_change),
         cmocka_unit_test(result_does_not_depend_on_threads),
         cmocka_unit_test(interrupted_run_resumes_to_the_same_bytes),
