@@ -150,7 +150,7 @@ static void matching_a_model_with_itself_costs_nothing(void **state) {
     s.options.match = 1;
     s.options.steps = 1;
     nmlp_assert_ok(train(&s, "out", &report, &err), &err);
-    assert_true(report.loss_first >= 0 && report.loss_first < 1e-8);
+    assert_true(fabs(report.loss_first) < 4e-6); /* 64 roundings in the sums of a row */
     nmlp_recover_report_fini(&report);
     s.options.teacher = &s.teacher;
     nmlp_assert_ok(train(&s, "out", &report, &err), &err);
