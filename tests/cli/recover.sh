@@ -13,7 +13,7 @@ train() { # output, more options
     out=$1
     shift
     "$command" recover "$root/models/tiny" -o "$work/$out" --text "$text" --train mlp --teacher "$root/models/tiny" \
-        --steps 14 --batch 2 --ctx 64 --lr 1e-4 --eval-every 1 --heldout 2 --seed 3 "$@"
+        --steps 14 --batch 2 --ctx 64 --lr 1e-4 --eval-every 1 --heldout 2 --patience 0 --seed 3 "$@"
 }
 
 train whole --json >"$work/json" 2>"$work/err" || { cat "$work/err"; fail "a plain run"; }
