@@ -11,6 +11,7 @@ extern const nmlp_command nmlp_cmd_run;
 extern const nmlp_command nmlp_cmd_synth;
 extern const nmlp_command nmlp_cmd_compress;
 extern const nmlp_command nmlp_cmd_expand;
+extern const nmlp_command nmlp_cmd_recover;
 extern const nmlp_command nmlp_cmd_eval;
 extern const nmlp_command nmlp_cmd_simulate;
 
