@@ -11,16 +11,18 @@
 #include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/compress_table.h"
+#include "cli/encode.h"
 #include "cli/load.h"
 #include "compress/compress.h"
 #include "linalg/linalg.h"
-#include "text/tokenizer.h"
+#include "train/recover.h"
 
-enum { CALIB_MAX_BYTES = 256 << 20, PATH_MAX_BYTES = 4096, SMALL_HIDDEN = 512, ARGS_MAX = 256 };
+enum { PATH_MAX_BYTES = 4096, SMALL_HIDDEN = 512, ARGS_MAX = 256 };
 
 struct args {
-    const char *output, *calib, *alloc, *recover, *target, *whiten, *weights, *tokens, *joint, *shrink;
+    const char *output, *calib, *alloc, *recover, *target, *whiten, *weights, *tokens, *joint, *shrink, *train_text;
     int64_t rounds;
+    int64_t train_steps; /* 0: the refit is the end */
     nmlp_compress_options options;
     nmlp_load_options load;
 };
@@ -63,11 +65,13 @@ static int read_words(const nmlp_cli *cli, struct args *a) {
     if (code < 0) code = read_word(cli, "joint", a->joint, joints, &joint);
     if (code < 0) code = read_word(cli, "shrink", a->shrink, off_on, &shrink);
     if (code >= 0) return code;
-    if (recover == 2)
-        return nmlp_cli_usage(cli, "--recover train: this build cannot train yet; use --recover refit");
+    if (recover != 2) {
+        if (a->train_text) return nmlp_cli_usage(cli, "--train-text goes with --recover train");
+        a->train_steps = 0;
+    }
     a->options.keep_work = a->options.work_dir != NULL;
     a->options.adaptive = alloc == 1;
-    a->options.refit = recover == 1;
+    a->options.refit = recover >= 1;
     a->options.whiten = whiten == 1;
     a->options.row_weights = weight == 1;
     a->options.token_weights = token == 1;
@@ -108,27 +112,17 @@ static void restart_with_better_blas(int argc, char **argv) {
 }
 
 static nmlp_status read_calibration(struct args *a, const char *dir, char *path, nmlp_ids *ids, nmlp_err *err) {
-    nmlp_tokenizer *tokenizer = NULL;
-    nmlp_status st = NMLP_OK;
-    nmlp_str text;
-    nmlp_str_init(&text);
     if (a->calib) {
         snprintf(path, PATH_MAX_BYTES, "%s", a->calib);
     } else {
-        NMLP_TRY(nmlp_path_join(path, PATH_MAX_BYTES, dir, "calib.txt", err));
+        NMLP_RETURN_IF_FAILED(nmlp_path_join(path, PATH_MAX_BYTES, dir, "calib.txt", err));
         if (!nmlp_file_exists(path)) {
-            st = nmlp_fail(err, NMLP_E_MISSING, "%s: the model brings no calibration text", path);
+            nmlp_fail(err, NMLP_E_MISSING, "%s: the model brings no calibration text", path);
             nmlp_fail_hint(err, "give one with --calib FILE: a few hundred kB of the kind of text the model is for");
-            goto out;
+            return NMLP_E_MISSING;
         }
     }
-    NMLP_TRY(nmlp_tokenizer_load(&tokenizer, dir, err));
-    NMLP_TRY(nmlp_file_read(&text, path, CALIB_MAX_BYTES, err));
-    NMLP_TRY(nmlp_tokenizer_encode(tokenizer, nmlp_str_text(&text), text.len, false, false, ids, err));
-out:
-    nmlp_str_fini(&text);
-    nmlp_tokenizer_destroy(tokenizer);
-    return st;
+    return nmlp_encode_file(dir, path, ids, err);
 }
 
 static nmlp_status set_target(struct args *a, const nmlp_loaded *loaded, nmlp_err *err) {
@@ -141,6 +135,34 @@ static nmlp_status set_target(struct args *a, const nmlp_loaded *loaded, nmlp_er
         return NMLP_OK;
     }
     return nmlp_cost_measure_cpu(&a->options.time, a->load.isa, c->intermediate, c->hidden, loaded->pool, err);
+}
+
+/* Trains the factors just written against the dense model, and puts the result in their place. */
+static nmlp_status train(const struct args *a, const nmlp_loaded *dense, const nmlp_ids *calib, const nmlp_progress *progress,
+                         nmlp_recover_report *report, nmlp_err *err) {
+    nmlp_recover_options options = nmlp_recover_defaults();
+    nmlp_model model = {0};
+    nmlp_ids ids;
+    nmlp_status st = NMLP_OK;
+    nmlp_ids_init(&ids);
+    if (a->train_text) NMLP_TRY(nmlp_encode_file(dense->model.checkpoint.dir, a->train_text, &ids, err));
+    const nmlp_ids *text = a->train_text ? &ids : calib;
+    NMLP_TRY(nmlp_model_open(&model, a->output, err));
+    options.teacher = &dense->model;
+    options.steps = a->train_steps;
+    options.isa = a->load.isa;
+    options.pool = dense->pool;
+    options.progress = progress;
+    NMLP_TRY(nmlp_recover(&model, text->data, (int64_t)text->len, a->output, &options, report, err));
+out:
+    nmlp_model_close(&model);
+    nmlp_ids_fini(&ids);
+    return st;
+}
+
+static void print_training(const nmlp_recover_report *r) {
+    fprintf(stderr, "training: held-out perplexity %.3f -> %.3f, %lld steps, %lld tokens, %.0f s\n", r->heldout_ppl_before,
+            r->heldout_ppl_after, (long long)r->steps, (long long)r->tokens, r->seconds);
 }
 
 static void warn_few_tokens(const nmlp_compress_report *r, const nmlp_config *c) {
@@ -168,6 +190,7 @@ static int report(const nmlp_cli *cli, const struct args *a, const nmlp_compress
 static int compress(const nmlp_cli *cli, struct args *a) {
     nmlp_loaded loaded = {0};
     nmlp_compress_report result = {0};
+    nmlp_recover_report trained = {0};
     nmlp_cli_bar bar;
     nmlp_err err;
     nmlp_ids ids;
@@ -184,14 +207,17 @@ static int compress(const nmlp_cli *cli, struct args *a) {
     a->options.calib_name = slash ? slash + 1 : path;
     a->options.progress = &progress;
     NMLP_TRY(nmlp_compress_run(loaded.engine, ids.data, (int64_t)ids.len, a->output, &a->options, &result, &err));
+    if (a->train_steps > 0) NMLP_TRY(train(a, &loaded, &ids, &progress, &trained, &err));
 out:
     nmlp_cli_progress_end(&bar);
+    if (trained.steps > 0) print_training(&trained);
     if (st == NMLP_OK) {
         code = report(cli, a, &result, &loaded.model.config, nmlp_clock_seconds() - begin);
     } else {
         code = nmlp_cli_fail(cli, &err);
     }
     nmlp_compress_report_fini(&result);
+    nmlp_recover_report_fini(&trained);
     nmlp_ids_fini(&ids);
     nmlp_unload(&loaded);
     return code;
@@ -199,7 +225,7 @@ out:
 
 static int run(int argc, char **argv) {
     struct args a = {.alloc = "adaptive", .recover = "refit", .target = "cpu", .whiten = "input", .weights = "swiglu",
-                     .tokens = "equal", .joint = "auto", .shrink = "on", .options = nmlp_compress_defaults()};
+                     .tokens = "equal", .joint = "auto", .shrink = "on", .train_steps = 200, .options = nmlp_compress_defaults()};
     a.options.tile = 0;
     a.rounds = a.options.rounds;
     const nmlp_opt opts[] = {
@@ -213,7 +239,9 @@ static int run(int argc, char **argv) {
         {"calib-tokens", 0, NMLP_OPT_INT, &a.options.calib_tokens, "N", "tokens to calibrate on (default 65536)"},
         {"heldout", 0, NMLP_OPT_INT, &a.options.heldout_tokens, "N", "further tokens that judge (default 8192, large models 2048)"},
         {"ctx", 0, NMLP_OPT_INT, &a.options.context, "N", "tokens in a window (default 512)"},
-        {"recover", 0, NMLP_OPT_STRING, &a.recover, "HOW", "none or refit: second pass (default refit)"},
+        {"recover", 0, NMLP_OPT_STRING, &a.recover, "HOW", "none, refit: second pass (default), or train: refit and training"},
+        {"train-text", 0, NMLP_OPT_STRING, &a.train_text, "FILE", "text for --recover train (default: the calibration text)"},
+        {"train-steps", 0, NMLP_OPT_INT, &a.train_steps, "N", "updates of --recover train (default 200)"},
         {"resume", 0, NMLP_OPT_FLAG, &a.options.resume, NULL, "go on where an interrupted run stopped"},
         {"work", 0, NMLP_OPT_STRING, &a.options.work_dir, "DIR", "keep statistics in DIR.partial; --resume uses them for other ratios"},
         {"isa", 0, NMLP_OPT_STRING, &a.load.isa, "NAME", "kernel set (default: the fastest)"},
