@@ -104,6 +104,7 @@ static nmlp_status run_dma_transpose(nmlp_values *v, const nmlp_step *step, nmlp
     runs r = runs_of(v, &step->dst);
     nmlp_dtype dtype = nmlp_nc_dtype_to_tensor(v->p->tensors[step->instr->hbm.tensor].dtype);
     float line[128];
+    if (step->cols > 128) return nmlp_values_refuse(v, step, NMLP_E_ILLEGAL, "has more than 128 partitions", err);
     for (int64_t f = 0; f < step->rows; f++) {
         int64_t i = f / (r.c1 * r.run), j = f / r.run % r.c1;
         float *dst = r.base + i * r.s0 + j * r.s1 + f % r.run;
