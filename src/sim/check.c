@@ -39,7 +39,9 @@ static nmlp_status find_chain(chain *c, nmlp_values *v, const nmlp_program *p, n
         c->n_factors = 2;
         ok = find_matrix(&c->f[0], v, p, "u") && find_matrix(&c->f[1], v, p, "v");
     }
-    if (!ok) return nmlp_fail(err, NMLP_E_UNSUPPORTED, "program %s: no reference for its tensors; needs x or xT, w or u and v, y", p->name);
+    if (!ok)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                         "program %s: no reference for its tensors; needs x or xT, w or u and v, y", p->name);
     c->s = c->y.rows;
     c->o = c->y.cols;
     return NMLP_OK;
@@ -61,7 +63,8 @@ nmlp_status nmlp_check_fill(nmlp_values *v, const nmlp_program *p, uint64_t seed
             /* Sum of four 16-bit uniforms: close enough to normal, and fast for half a billion numbers. */
             for (int64_t j = 0; j < count; j++) {
                 uint64_t r = nmlp_rng_next(&rng);
-                double sum = (double)(r & 0xffff) + (double)(r >> 16 & 0xffff) + (double)(r >> 32 & 0xffff) + (double)(r >> 48);
+                double sum =
+                    (double)(r & 0xffff) + (double)(r >> 16 & 0xffff) + (double)(r >> 32 & 0xffff) + (double)(r >> 48);
                 chunk[j] = (float)((sum / 65536.0 - 2.0) * 1.7320508 * scale);
             }
             nmlp_from_f32(out + (size_t)done * elem, nmlp_nc_dtype_to_tensor(t->dtype), chunk, (size_t)count);
@@ -144,7 +147,8 @@ static void check_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     scratch *s = &job->scratch[thread];
     for (int64_t i = begin; i < end; i++) {
         int64_t row = job->rows[i];
-        for (int64_t h = 0; h < c->f[0].rows; h++) s->vec[0][h] = c->x_transposed ? value_at(&c->x, h, row) : value_at(&c->x, row, h);
+        for (int64_t h = 0; h < c->f[0].rows; h++)
+            s->vec[0][h] = c->x_transposed ? value_at(&c->x, h, row) : value_at(&c->x, row, h);
         const double *want = through_factors(c, s);
         for (int64_t j = 0; j < c->o; j++) {
             double got = value_at(&c->y, row, j), err = fabs(got - want[j]);
@@ -185,7 +189,8 @@ static double row_sum_error(const chain *c, scratch *s, double *square_sum) {
     for (int64_t i = 0; i < c->s; i++) { /* got */
         double sum = 0;
         row_values(&c->y, i, s->row);
-        for (int64_t j = 0; j < c->o; j++) sum += (double)s->row[j] * t[j], *square_sum += (double)s->row[j] * (double)s->row[j];
+        for (int64_t j = 0; j < c->o; j++)
+            sum += (double)s->row[j] * t[j], *square_sum += (double)s->row[j] * (double)s->row[j];
         sums[i] = sum;
     }
     right_product(&c->f[c->n_factors - 1], t, a, s->row);
@@ -193,8 +198,10 @@ static double row_sum_error(const chain *c, scratch *s, double *square_sum) {
         right_product(&c->f[0], a, t, s->row);
         memcpy(a, t, (size_t)c->f[0].rows * sizeof *a);
     }
-    if (c->x_transposed) left_product(&c->x, a, t, s->row);
-    else right_product(&c->x, a, t, s->row);
+    if (c->x_transposed)
+        left_product(&c->x, a, t, s->row);
+    else
+        right_product(&c->x, a, t, s->row);
     for (int64_t i = 0; i < c->s; i++) worst = fmax(worst, isnan(sums[i]) ? INFINITY : fabs(sums[i] - t[i]));
     return worst / sqrt((double)c->o);
 }
@@ -203,8 +210,10 @@ static double row_sum_error(const chain *c, scratch *s, double *square_sum) {
 static double col_sum_error(const chain *c, scratch *s) {
     double worst = 0;
     random_signs(s->vec[1], c->s, 13);
-    if (c->x_transposed) right_product(&c->x, s->vec[1], s->vec[0], s->row);
-    else left_product(&c->x, s->vec[1], s->vec[0], s->row);
+    if (c->x_transposed)
+        right_product(&c->x, s->vec[1], s->vec[0], s->row);
+    else
+        left_product(&c->x, s->vec[1], s->vec[0], s->row);
     double *want = through_factors(c, s), *signs = s->vec[0], *got = want == s->vec[1] ? s->vec[2] : s->vec[1];
     random_signs(signs, c->s, 13);
     left_product(&c->y, signs, got, s->row);
@@ -234,7 +243,8 @@ static void rate_rows(nmlp_check_report *r, const row_job *job) {
     r->max_rel_err = nan ? INFINITY : want > 0 ? err / want : err;
 }
 
-nmlp_status nmlp_check_values(nmlp_check_report *r, nmlp_values *v, const nmlp_program *p, nmlp_pool *pool, nmlp_err *err) {
+nmlp_status nmlp_check_values(nmlp_check_report *r, nmlp_values *v, const nmlp_program *p, nmlp_pool *pool,
+                              nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     chain c;
     int n_threads = nmlp_pool_threads(pool);
