@@ -74,7 +74,8 @@ static void flip_part(nmlp_strip *b, nmlp_held h, const raw_rows *r, nmlp_size t
         trips.step = 2 * group;
     }
     int g = nmlp_program_begin_loop(b->p, "xt_g", trips, false);
-    for (int half = 0; half < 2; half++) {
+    int halves = nmlp_ceil_div(h.features, b->parts) > group ? 2 : 1; /* never anything for the second one otherwise */
+    for (int half = 0; half < halves; half++) {
         nmlp_affine first = nmlp_affine_plus(nmlp_affine_const(half * group), nmlp_affine_var(g, 2 * group));
         nmlp_size n = nmlp_size_const(group);
         if (tiles.clamped) {
