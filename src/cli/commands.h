@@ -12,5 +12,7 @@ extern const nmlp_command nmlp_cmd_synth;
 extern const nmlp_command nmlp_cmd_expand;
 extern const nmlp_command nmlp_cmd_simulate;
 extern const nmlp_command nmlp_cmd_plan;
+extern const nmlp_command nmlp_cmd_predict;
+extern const nmlp_command nmlp_cmd_bench;
 
 #endif
