@@ -14,7 +14,10 @@ static const nmlp_command *const commands[] = {
     &nmlp_cmd_recover,
     &nmlp_cmd_expand,
     &nmlp_cmd_eval,
+    &nmlp_cmd_plan,
     &nmlp_cmd_simulate,
+    &nmlp_cmd_predict,
+    &nmlp_cmd_bench,
 };
 
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
