@@ -15,6 +15,7 @@
 #include "base/pool.h"
 #include "base/status.h"
 #include "kernels/cpu.h"
+#include "tensor/factors.h"
 #include "tensor/view.h"
 
 typedef struct nmlp_kernels nmlp_kernels; /* one instruction set's implementations */
@@ -38,13 +39,6 @@ size_t nmlp_linear_workspace_bytes(const nmlp_linear *linear, int64_t s, int n_t
 void nmlp_linear_run(const nmlp_linear *linear, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool);
 
 /* ---- gated MLP: Y = (silu(X G^T) * (X U^T)) D^T, each weight dense or a product of two factors ---- */
-
-/* W [N,K], dense (`w`) or as u [N,r] times v [r,K]; exactly one of w.data and u.data is set. */
-typedef struct nmlp_factors {
-    nmlp_view w;
-    nmlp_view u;
-    nmlp_view v;
-} nmlp_factors;
 
 typedef struct nmlp_mlp_desc {
     nmlp_factors gate; /* N = I, K = H; a shared basis is gate.v.data == up.v.data */

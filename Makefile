@@ -1,0 +1,44 @@
+# Names the verbs; CMake does the work. `make help` lists them.
+BUILD ?= build
+JOBS ?= $(shell nproc)
+MODEL ?= models/tiny
+PREFIX ?= /usr/local
+
+.PHONY: all help deps demo test bench fuzz install clean
+
+all: $(BUILD)/build.ninja
+	@cmake --build $(BUILD) -j $(JOBS)
+	@ln -sf $(BUILD)/neuronmlp neuronmlp
+
+$(BUILD)/build.ninja:
+	@sh scripts/install-deps
+	@cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=$(PREFIX) >/dev/null
+
+help:
+	@echo "make          install packages if missing, build ./neuronmlp"
+	@echo "make demo     build, then show the main job on the built-in model"
+	@echo "make test     everything continuous integration runs"
+	@echo "make bench    benchmarks of this machine"
+	@echo "make fuzz     run the fuzzers longer (SECONDS=600)"
+	@echo "make install  to PREFIX ($(PREFIX))"
+
+deps:
+	@sh scripts/install-deps
+
+demo: all
+	@sh scripts/demo $(BUILD)/neuronmlp $(MODEL)
+
+test: deps
+	@sh scripts/test
+
+bench: all
+	@sh scripts/bench $(BUILD)
+
+fuzz: deps
+	@sh scripts/fuzz $(or $(SECONDS),600)
+
+install: all
+	@cmake --install $(BUILD)
+
+clean:
+	@rm -rf build build-* neuronmlp

@@ -1,0 +1,133 @@
+#include "checkpoint/checkpoint.h"
+
+#include <string.h>
+
+#include "base/file.h"
+#include "base/json.h"
+
+enum { PATH_MAX_BYTES = 4096, SHARDS_MAX = 4096 };
+
+static nmlp_status open_file(nmlp_checkpoint *c, const char *name, nmlp_err *err) {
+    char path[PATH_MAX_BYTES];
+    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, c->dir, name, err));
+    NMLP_RETURN_IF_FAILED(nmlp_safetensors_open(&c->files[c->n_files], path, err));
+    c->n_files++;
+    return NMLP_OK;
+}
+
+static nmlp_status reserve_files(nmlp_checkpoint *c, size_t n, nmlp_err *err) {
+    c->files = nmlp_mem_new(n, sizeof *c->files, err);
+    return c->files ? NMLP_OK : NMLP_E_NOMEM;
+}
+
+/* Shard names in order of first appearance; the index may not lead out of the directory. */
+static nmlp_status list_shards(const nmlp_json_doc *doc, const char **names, size_t *n, nmlp_err *err) {
+    const nmlp_json *map;
+    NMLP_RETURN_IF_FAILED(nmlp_json_need_object(doc, doc->root, "weight_map", &map, err));
+    *n = 0;
+    for (const nmlp_json *v = nmlp_json_first(map); v; v = nmlp_json_next(v)) {
+        const char *name = nmlp_json_string(v);
+        if (!name[0] || strchr(name, '/'))
+            return nmlp_fail(err, NMLP_E_FORMAT, "%s: tensor %s names the file \"%s\"; a file name is expected",
+                             doc->origin, nmlp_json_key(v), name);
+        size_t i = 0;
+        while (i < *n && strcmp(names[i], name) != 0) i++;
+        if (i < *n) continue;
+        if (*n == SHARDS_MAX) return nmlp_fail(err, NMLP_E_LIMIT, "%s: more than %d shards", doc->origin, SHARDS_MAX);
+        names[(*n)++] = name;
+    }
+    if (*n == 0) return nmlp_fail(err, NMLP_E_FORMAT, "%s: \"weight_map\" is empty", doc->origin);
+    return NMLP_OK;
+}
+
+static nmlp_status open_shards(nmlp_checkpoint *c, const char *index_path, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    nmlp_json_doc doc = {0};
+    size_t n = 0;
+    char path[PATH_MAX_BYTES];
+    const char **names = nmlp_mem_new(SHARDS_MAX, sizeof *names, err);
+    if (!names) return NMLP_E_NOMEM;
+    NMLP_TRY(nmlp_json_load(&doc, index_path, err));
+    NMLP_TRY(list_shards(&doc, names, &n, err));
+    NMLP_TRY(reserve_files(c, n, err));
+    for (size_t i = 0; i < n; i++) {
+        NMLP_TRY(nmlp_path_join(path, sizeof path, c->dir, names[i], err));
+        if (!nmlp_file_exists(path)) {
+            st = nmlp_fail(err, NMLP_E_MISSING, "%s: names shard %s, which is absent", index_path, names[i]);
+            nmlp_fail_hint(err, "the download is incomplete: fetch the missing file");
+            goto out;
+        }
+        NMLP_TRY(open_file(c, names[i], err));
+    }
+out:
+    nmlp_json_free(&doc);
+    nmlp_mem_free(names);
+    return st;
+}
+
+static nmlp_status open_files(nmlp_checkpoint *c, nmlp_err *err) {
+    char path[PATH_MAX_BYTES];
+    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, c->dir, "model.safetensors.index.json", err));
+    if (nmlp_file_exists(path)) return open_shards(c, path, err);
+    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, c->dir, "model.safetensors", err));
+    if (!nmlp_file_exists(path)) {
+        nmlp_fail(err, NMLP_E_MISSING, "%s: has neither model.safetensors nor model.safetensors.index.json", c->dir);
+        nmlp_fail_hint(err, "GGUF and PyTorch .bin files are not read; convert to safetensors");
+        return NMLP_E_MISSING;
+    }
+    NMLP_RETURN_IF_FAILED(reserve_files(c, 1, err));
+    return open_file(c, "model.safetensors", err);
+}
+
+static nmlp_status index_tensors(nmlp_checkpoint *c, nmlp_err *err) {
+    size_t total = 0;
+    for (size_t f = 0; f < c->n_files; f++) total += c->files[f].n_tensors;
+    c->tensors = nmlp_mem_new(total, sizeof *c->tensors, err);
+    if (!c->tensors) return NMLP_E_NOMEM;
+    NMLP_RETURN_IF_FAILED(nmlp_hashmap_reserve(&c->by_name, total, err));
+    for (size_t f = 0; f < c->n_files; f++) {
+        for (size_t i = 0; i < c->files[f].n_tensors; i++) {
+            const nmlp_named_tensor *t = &c->files[f].tensors[i];
+            uint32_t seen;
+            if (nmlp_hashmap_get(&c->by_name, t->name, strlen(t->name), &seen))
+                return nmlp_fail(err, NMLP_E_FORMAT, "%s: tensor %s is there twice", c->dir, t->name);
+            c->tensors[c->n_tensors] = *t;
+            NMLP_RETURN_IF_FAILED(
+                nmlp_hashmap_put(&c->by_name, t->name, strlen(t->name), (uint32_t)c->n_tensors, err));
+            c->n_tensors++;
+        }
+    }
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_checkpoint_open(nmlp_checkpoint *c, const char *dir, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    *c = (nmlp_checkpoint){0};
+    NMLP_TRY(nmlp_config_load(&c->config, dir, err));
+    c->dir = nmlp_mem_new(strlen(dir) + 1, 1, err);
+    if (!c->dir) {
+        st = NMLP_E_NOMEM;
+        goto out;
+    }
+    memcpy(c->dir, dir, strlen(dir));
+    NMLP_TRY(open_files(c, err));
+    NMLP_TRY(index_tensors(c, err));
+out:
+    if (st != NMLP_OK) nmlp_checkpoint_close(c);
+    return st;
+}
+
+void nmlp_checkpoint_close(nmlp_checkpoint *c) {
+    for (size_t f = 0; f < c->n_files; f++) nmlp_safetensors_close(&c->files[f]);
+    nmlp_mem_free(c->files);
+    nmlp_mem_free(c->tensors);
+    nmlp_hashmap_fini(&c->by_name);
+    nmlp_mem_free(c->dir);
+    *c = (nmlp_checkpoint){0};
+}
+
+const nmlp_named_tensor *nmlp_checkpoint_find(const nmlp_checkpoint *c, const char *name) {
+    uint32_t index;
+    if (!nmlp_hashmap_get(&c->by_name, name, strlen(name), &index)) return NULL;
+    return &c->tensors[index];
+}

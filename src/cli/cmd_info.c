@@ -1,0 +1,115 @@
+/* neuronmlp info: what is in a checkpoint. Reads headers only. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "cli/commands.h"
+#include "model/model.h"
+
+static void print_ranks_json(nmlp_json_writer *w, const nmlp_model *m) {
+    nmlp_json_begin_array(w, "ranks");
+    for (int64_t l = 0; l < m->config.n_layers; l++) {
+        nmlp_json_begin_array(w, NULL);
+        for (int i = 0; i < NMLP_MLP_MATRICES; i++) nmlp_json_put_int(w, NULL, nmlp_factors_rank(&m->layers[l].mlp[i]));
+        nmlp_json_end_array(w);
+    }
+    nmlp_json_end_array(w);
+}
+
+static int print_json(const nmlp_cli *cli, const nmlp_model *m) {
+    const nmlp_config *c = &m->config;
+    nmlp_model_size size = nmlp_model_measure(m);
+    nmlp_json_writer w;
+    nmlp_str out;
+    nmlp_str_init(&out);
+    nmlp_json_writer_init(&w, &out);
+    nmlp_json_begin_object(&w, NULL);
+    nmlp_json_put_string(&w, "family", c->family);
+    nmlp_json_put_string(&w, "architecture", c->architecture);
+    nmlp_json_put_int(&w, "hidden", c->hidden);
+    nmlp_json_put_int(&w, "intermediate", c->intermediate);
+    nmlp_json_put_int(&w, "layers", c->n_layers);
+    nmlp_json_put_int(&w, "heads", c->n_heads);
+    nmlp_json_put_int(&w, "kv_heads", c->n_kv_heads);
+    nmlp_json_put_int(&w, "head_dim", c->head_dim);
+    nmlp_json_put_int(&w, "vocab", c->vocab);
+    nmlp_json_put_int(&w, "max_positions", c->max_positions);
+    nmlp_json_put_bool(&w, "tied", c->tied);
+    nmlp_json_put_int(&w, "params", size.params);
+    nmlp_json_put_int(&w, "bytes", size.bytes);
+    nmlp_json_put_int(&w, "mlp_params", size.mlp_params);
+    nmlp_json_put_int(&w, "mlp_params_dense", size.mlp_params_dense);
+    nmlp_json_put_int(&w, "mlp_dense", size.n_dense);
+    nmlp_json_put_int(&w, "mlp_lowrank", size.n_lowrank);
+    nmlp_json_put_string(&w, "dtype", nmlp_dtype_name(m->embedding.dtype));
+    print_ranks_json(&w, m);
+    nmlp_json_end_object(&w);
+    int code = nmlp_cli_print_json(cli, &out);
+    nmlp_str_fini(&out);
+    return code;
+}
+
+static void print_ranks(const nmlp_model *m) {
+    printf("\n%-7s %10s %10s %10s\n", "layer", "gate", "up", "down");
+    for (int64_t l = 0; l < m->config.n_layers; l++) {
+        const nmlp_layer *layer = &m->layers[l];
+        printf("%-7" PRId64, l);
+        for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+            int64_t rank = nmlp_factors_rank(&layer->mlp[i]);
+            if (rank) {
+                printf(" %10" PRId64, rank);
+            } else {
+                printf(" %10s", "dense");
+            }
+        }
+        printf("%s\n", layer->shared_basis ? "  gate and up share their basis" : "");
+    }
+}
+
+static void print_text(const nmlp_model *m) {
+    const nmlp_config *c = &m->config;
+    nmlp_model_size size = nmlp_model_measure(m);
+    char params[32];
+    char bytes[32];
+    char mlp[32];
+    nmlp_cli_count_text(params, (double)size.params);
+    nmlp_cli_bytes_text(bytes, (double)size.bytes);
+    nmlp_cli_count_text(mlp, (double)size.mlp_params);
+    printf("%s\n", m->checkpoint.dir);
+    printf("  family        %s (%s)\n", c->family, c->architecture);
+    printf("  shape         hidden %" PRId64 ", intermediate %" PRId64 ", layers %" PRId64 "\n", c->hidden, c->intermediate,
+           c->n_layers);
+    printf("  attention     %" PRId64 " heads, %" PRId64 " kv heads, head dim %" PRId64 "\n", c->n_heads, c->n_kv_heads,
+           c->head_dim);
+    printf("  vocabulary    %" PRId64 "%s\n", c->vocab, c->tied ? ", embedding tied to the head" : "");
+    printf("  context       %" PRId64 " tokens\n", c->max_positions);
+    printf("  parameters    %s (%s as %s)\n", params, bytes, nmlp_dtype_name(m->embedding.dtype));
+    printf("  MLP           %s parameters, %.1f %% of dense; %" PRId64 " matrices dense, %" PRId64 " low-rank\n", mlp,
+           100.0 * (double)size.mlp_params / (double)size.mlp_params_dense, size.n_dense, size.n_lowrank);
+    if (size.n_lowrank) print_ranks(m);
+}
+
+static int run(int argc, char **argv) {
+    nmlp_cli cli;
+    nmlp_err err;
+    nmlp_model model;
+    int code = nmlp_cli_parse(&cli, &nmlp_cmd_info, NULL, 0, 1, 1, argc, argv);
+    if (code >= 0) return code;
+    if (nmlp_model_open(&model, cli.positionals[0], &err) != NMLP_OK) return nmlp_cli_fail(&cli, &err);
+    code = NMLP_EXIT_OK;
+    if (cli.json) {
+        code = print_json(&cli, &model);
+    } else {
+        print_text(&model);
+    }
+    nmlp_model_close(&model);
+    return code;
+}
+
+const nmlp_command nmlp_cmd_info = {
+    .name = "info",
+    .summary = "show what is in a checkpoint",
+    .usage = "MODEL",
+    .examples = "neuronmlp info models/tiny\n"
+                "neuronmlp info models/tiny --json\n",
+    .run = run,
+};

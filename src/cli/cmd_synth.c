@@ -1,0 +1,73 @@
+/* neuronmlp synth: random weights in a real model's shape. */
+#include <stdio.h>
+
+#include "cli/commands.h"
+#include "model/preset.h"
+
+static int print_result(const nmlp_cli *cli, const char *dir, int64_t params, int64_t bytes) {
+    if (!cli->json) {
+        char params_text[32];
+        char bytes_text[32];
+        nmlp_cli_count_text(params_text, (double)params);
+        nmlp_cli_bytes_text(bytes_text, (double)bytes);
+        printf("%s: %s parameters, %s\n", dir, params_text, bytes_text);
+        return NMLP_EXIT_OK;
+    }
+    nmlp_json_writer w;
+    nmlp_str out;
+    nmlp_str_init(&out);
+    nmlp_json_writer_init(&w, &out);
+    nmlp_json_begin_object(&w, NULL);
+    nmlp_json_put_string(&w, "output", dir);
+    nmlp_json_put_int(&w, "params", params);
+    nmlp_json_put_int(&w, "bytes", bytes);
+    nmlp_json_end_object(&w);
+    int code = nmlp_cli_print_json(cli, &out);
+    nmlp_str_fini(&out);
+    return code;
+}
+
+static int run(int argc, char **argv) {
+    const char *output = NULL;
+    int64_t seed = 0;
+    nmlp_synth_options options = {.tile = 128};
+    const nmlp_opt opts[] = {
+        {"output", 'o', NMLP_OPT_STRING, &output, "DIR", "where to write the checkpoint"},
+        {"ratio", 0, NMLP_OPT_NUMBER, &options.ratio, "R", "fraction of MLP parameters removed (default 0: dense)"},
+        {"tile", 0, NMLP_OPT_INT, &options.tile, "T", "ranks are multiples of this (default 128)"},
+        {"layers", 0, NMLP_OPT_INT, &options.n_layers, "N", "fewer layers than the preset"},
+        {"seed", 0, NMLP_OPT_INT, &seed, "N", "seed of the weights (default 0)"},
+    };
+    nmlp_cli cli;
+    nmlp_cli_bar bar;
+    nmlp_err err;
+    nmlp_config config;
+    nmlp_pool *pool = NULL;
+    int64_t params = 0;
+    int64_t bytes = 0;
+    nmlp_status st = NMLP_OK;
+    int code = nmlp_cli_parse(&cli, &nmlp_cmd_synth, opts, sizeof opts / sizeof opts[0], 1, 1, argc, argv);
+    if (code >= 0) return code;
+    if (!output) return nmlp_cli_usage(&cli, "-o DIR is needed");
+    if (options.n_layers < 0 || options.n_layers > 4096) return nmlp_cli_usage(&cli, "--layers must be from 0 to 4096");
+    nmlp_progress progress = nmlp_cli_progress(&bar);
+    NMLP_TRY(nmlp_preset_find(&config, cli.positionals[0], &err));
+    NMLP_TRY(nmlp_pool_create(&pool, (int)cli.n_threads, &err));
+    options.seed = (uint64_t)seed;
+    options.pool = pool;
+    options.progress = &progress;
+    NMLP_TRY(nmlp_synth_write(output, &config, &options, &params, &bytes, &err));
+out:
+    nmlp_cli_progress_end(&bar);
+    nmlp_pool_destroy(pool);
+    return st == NMLP_OK ? print_result(&cli, output, params, bytes) : nmlp_cli_fail(&cli, &err);
+}
+
+const nmlp_command nmlp_cmd_synth = {
+    .name = "synth",
+    .summary = "write a checkpoint with random weights in a real model's shape, for benchmarks",
+    .usage = "PRESET -o DIR [--ratio R] [--layers N]",
+    .examples = "neuronmlp synth llama-3.2-1b -o /tmp/llama-1b-1layer --layers 1\n"
+                "neuronmlp synth qwen3-1.7b -o /tmp/qwen-lowrank --ratio 0.2 --layers 1\n",
+    .run = run,
+};

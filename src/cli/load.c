@@ -1,0 +1,34 @@
+#include "cli/load.h"
+
+#include <string.h>
+
+static nmlp_status check_device(const char *device, nmlp_err *err) {
+    if (!device || strcmp(device, "cpu") == 0 || strcmp(device, "auto") == 0) return NMLP_OK;
+    if (strcmp(device, "cuda") == 0)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "--device cuda: this build has no GPU backend; use --device cpu");
+    return nmlp_fail(err, NMLP_E_ARG, "--device %s: must be cpu, cuda or auto", device);
+}
+
+nmlp_status nmlp_load(nmlp_loaded *loaded, const nmlp_cli *cli, const char *dir, const nmlp_load_options *options,
+                      nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    nmlp_cli_bar bar;
+    nmlp_progress progress = nmlp_cli_progress(&bar);
+    *loaded = (nmlp_loaded){0};
+    NMLP_TRY(check_device(options->device, err));
+    NMLP_TRY(nmlp_model_open(&loaded->model, dir, err));
+    NMLP_TRY(nmlp_pool_create(&loaded->pool, (int)cli->n_threads, err));
+    nmlp_engine_options engine_options = {.isa = options->isa, .pool = loaded->pool, .progress = &progress};
+    NMLP_TRY(nmlp_engine_create(&loaded->engine, &loaded->model, &engine_options, err));
+out:
+    nmlp_cli_progress_end(&bar);
+    if (st != NMLP_OK) nmlp_unload(loaded);
+    return st;
+}
+
+void nmlp_unload(nmlp_loaded *loaded) {
+    nmlp_engine_destroy(loaded->engine);
+    nmlp_pool_destroy(loaded->pool);
+    nmlp_model_close(&loaded->model);
+    *loaded = (nmlp_loaded){0};
+}

@@ -1,0 +1,95 @@
+/* The forward pass. An engine is a model made ready for one set of kernels (immutable, shareable); a session is one growing
+ * sequence with its KV cache (one owner at a time).
+ *
+ * Letters: S tokens of a chunk, H hidden, V vocabulary, I intermediate. All memory of a session is had when it is created: no
+ * call on it allocates. Same input, same bits, whatever the number of threads. */
+#ifndef NMLP_ENGINE_ENGINE_H
+#define NMLP_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/pool.h"
+#include "base/progress.h"
+#include "base/status.h"
+#include "kernels/kernels.h"
+#include "model/model.h"
+
+typedef struct nmlp_engine nmlp_engine;
+typedef struct nmlp_session nmlp_session;
+
+typedef struct nmlp_engine_options {
+    const char *isa;               /* kernel set, NULL or "auto": the fastest exact one */
+    nmlp_pool *pool;               /* borrowed; NULL: the caller's thread alone */
+    bool skip_finite_check;        /* for weights known to be sound */
+    const nmlp_progress *progress; /* may be NULL */
+} nmlp_engine_options;
+
+/* The model must outlive the engine. */
+nmlp_status nmlp_engine_create(nmlp_engine **out, const nmlp_model *model, const nmlp_engine_options *options,
+                               nmlp_err *err);
+void nmlp_engine_destroy(nmlp_engine *engine);
+const nmlp_model *nmlp_engine_model(const nmlp_engine *engine);
+const char *nmlp_engine_isa(const nmlp_engine *engine);
+nmlp_pool *nmlp_engine_pool(const nmlp_engine *engine);
+
+/* Replaces the MLP of one layer by other weights, which must outlive the engine: how compression tries candidates. The
+ * layer's own weights come back with `mlp` NULL. Sessions sized before the call must not be used after it. */
+nmlp_status nmlp_engine_set_mlp(nmlp_engine *engine, int64_t layer, const nmlp_mlp_desc *mlp, nmlp_err *err);
+
+/* ---- sessions ---- */
+
+/* Looks at a layer while it runs; each may be NULL. Rows are the S tokens of the chunk. */
+typedef struct nmlp_observer {
+    void *ctx;
+    void (*mlp_input)(void *ctx, int64_t layer, const float *x, int64_t s);  /* [S,H], normalised */
+    void (*mlp_inside)(void *ctx, int64_t layer, const float *gate, const float *up, const float *act,
+                       int64_t s);                                           /* [S,I] each; act = silu(gate)*up */
+    void (*mlp_output)(void *ctx, int64_t layer, const float *y, int64_t s); /* [S,H], before the residual */
+} nmlp_observer;
+
+enum { NMLP_CHUNK_DEFAULT = 256 };
+
+/* Room for `context` positions (at most the model's maximum), worked on in chunks of `chunk` tokens (0: default). `observed` sizes
+ * the session for observers. */
+nmlp_status nmlp_session_create(nmlp_session **out, const nmlp_engine *engine, int64_t context, int64_t chunk,
+                                bool observed, nmlp_err *err);
+void nmlp_session_destroy(nmlp_session *session);
+const nmlp_engine *nmlp_session_engine(const nmlp_session *session);
+void nmlp_session_set_observer(nmlp_session *session, const nmlp_observer *observer);
+int64_t nmlp_session_context(const nmlp_session *session);
+int64_t nmlp_session_chunk(const nmlp_session *session);
+/* Tokens in the cache. */
+int64_t nmlp_session_length(const nmlp_session *session);
+/* Forgets all tokens from position `length` on. */
+void nmlp_session_truncate(nmlp_session *session, int64_t length);
+
+/* Called after each chunk with its last hidden states, final norm applied: rows [S,H] of positions first..first+S-1. They are valid
+ * during the call; nmlp_session_logits may be called on them. */
+typedef void nmlp_rows_fn(void *ctx, nmlp_session *session, const float *rows, int64_t first, int64_t s);
+
+/* Appends tokens. Fails, changing nothing, when an id is outside the vocabulary or the context would overflow. */
+nmlp_status nmlp_session_append(nmlp_session *session, const int32_t *ids, int64_t n, nmlp_rows_fn *on_rows, void *ctx,
+                                nmlp_err *err);
+
+/* logits [S,V] of hidden rows [S,H], S at most the chunk. */
+void nmlp_session_logits(nmlp_session *session, const float *rows, int64_t s, float *logits);
+
+/* logits [V] after the last appended token; valid until the next call on the session. */
+const float *nmlp_session_last_logits(nmlp_session *session);
+
+/* ---- one layer at a time, for calibration ---- */
+
+/* rows [S,H] of the embedding. */
+nmlp_status nmlp_session_embed(nmlp_session *session, const int32_t *ids, int64_t s, float *rows, nmlp_err *err);
+/* Runs layer `layer` in place on hidden rows [S,H] of positions first..first+S-1, S at most the chunk; earlier positions of this layer must
+ * have been run in this session. */
+void nmlp_session_run_layer(nmlp_session *session, int64_t layer, float *rows, int64_t first, int64_t s);
+/* out [S,H] = final norm of rows. */
+void nmlp_session_final_norm(nmlp_session *session, const float *rows, int64_t s, float *out);
+
+/* Bytes a session of that size needs for its cache alone. */
+size_t nmlp_session_cache_bytes(const nmlp_model *model, int64_t context);
+
+#endif

@@ -1,0 +1,35 @@
+/* Generation: prompt in, tokens out one by one. */
+#ifndef NMLP_ENGINE_GENERATE_H
+#define NMLP_ENGINE_GENERATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/engine.h"
+#include "engine/sampler.h"
+
+typedef struct nmlp_generation {
+    const int32_t *prompt;
+    int64_t n_prompt;
+    int64_t max_new; /* at most; also ends where the context is full */
+    nmlp_sampling sampling;
+    const int64_t *stop_ids;
+    int n_stop_ids;
+    bool (*on_token)(void *ctx, int32_t id); /* false stops; may be NULL */
+    void *ctx;
+} nmlp_generation;
+
+typedef enum nmlp_finish { NMLP_FINISH_LENGTH, NMLP_FINISH_STOP, NMLP_FINISH_CONTEXT, NMLP_FINISH_CALLER } nmlp_finish;
+
+typedef struct nmlp_generation_stats {
+    int64_t n_generated;
+    nmlp_finish finish;
+    double ttft_ms;    /* prompt to first token */
+    double decode_ms;  /* the tokens after the first */
+} nmlp_generation_stats;
+
+/* Runs on a session, which keeps the text in its cache. Stop tokens are not handed to on_token. */
+nmlp_status nmlp_generate(nmlp_session *session, const nmlp_generation *request, nmlp_generation_stats *stats,
+                          nmlp_err *err);
+
+#endif

@@ -1,0 +1,113 @@
+#include "engine/sampler.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+nmlp_sampling nmlp_sampling_greedy(void) { return (nmlp_sampling){.top_p = 1, .repetition_penalty = 1}; }
+
+nmlp_status nmlp_sampling_check(const nmlp_sampling *s, nmlp_err *err) {
+    if (!(s->temperature >= 0 && isfinite(s->temperature)))
+        return nmlp_fail(err, NMLP_E_ARG, "--temp %g: must be 0 or more", s->temperature);
+    if (s->top_k < 0) return nmlp_fail(err, NMLP_E_ARG, "--top-k %lld: must be 0 or more", (long long)s->top_k);
+    if (!(s->top_p > 0 && s->top_p <= 1)) return nmlp_fail(err, NMLP_E_ARG, "--top-p %g: must be above 0, up to 1", s->top_p);
+    if (!(s->min_p >= 0 && s->min_p < 1)) return nmlp_fail(err, NMLP_E_ARG, "--min-p %g: must be from 0 to below 1", s->min_p);
+    if (!(s->repetition_penalty > 0 && isfinite(s->repetition_penalty)))
+        return nmlp_fail(err, NMLP_E_ARG, "--repeat-penalty %g: must be above 0", s->repetition_penalty);
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_sampler_init(nmlp_sampler *s, const nmlp_sampling *options, int64_t vocab, nmlp_err *err) {
+    *s = (nmlp_sampler){.options = *options, .vocab = vocab};
+    NMLP_RETURN_IF_FAILED(nmlp_sampling_check(options, err));
+    nmlp_rng_seed(&s->rng, options->seed);
+    s->candidates = nmlp_mem_new((size_t)vocab, sizeof *s->candidates, err);
+    s->weights = nmlp_mem_new((size_t)vocab, sizeof *s->weights, err);
+    s->seen = nmlp_mem_new((size_t)vocab, 1, err);
+    if (s->candidates && s->weights && s->seen) return NMLP_OK;
+    nmlp_sampler_fini(s);
+    return NMLP_E_NOMEM;
+}
+
+void nmlp_sampler_fini(nmlp_sampler *s) {
+    nmlp_mem_free(s->candidates);
+    nmlp_mem_free(s->weights);
+    nmlp_mem_free(s->seen);
+    *s = (nmlp_sampler){0};
+}
+
+void nmlp_sampler_accept(nmlp_sampler *s, int32_t id) {
+    if (id >= 0 && id < s->vocab) s->seen[id] = 1;
+}
+
+int64_t nmlp_argmax(const float *values, int64_t n) {
+    int64_t best = 0;
+    float top = -INFINITY;
+    for (int64_t i = 0; i < n; i++) {
+        if (values[i] > top) {
+            top = values[i];
+            best = i;
+        }
+    }
+    return best;
+}
+
+/* Seen tokens become less likely whatever the sign of their logit. */
+static float penalised(const nmlp_sampler *s, const float *logits, int64_t id) {
+    float penalty = (float)s->options.repetition_penalty;
+    if (!s->seen[id] || penalty == 1) return logits[id];
+    return logits[id] > 0 ? logits[id] / penalty : logits[id] * penalty;
+}
+
+/* Descending logits; equal ones by id, so that the order is total and the same everywhere. */
+static int by_logit(const void *a, const void *b) {
+    const nmlp_candidate *x = a;
+    const nmlp_candidate *y = b;
+    if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static int64_t keep_likely(const nmlp_sampler *s, int64_t n, double *total) {
+    const nmlp_sampling *o = &s->options;
+    double sum = 0;
+    double kept = 0;
+    if (o->top_k > 0 && o->top_k < n) n = o->top_k;
+    for (int64_t i = 0; i < n; i++) {
+        s->weights[i] = exp(((double)s->candidates[i].logit - (double)s->candidates[0].logit) / o->temperature);
+        sum += s->weights[i];
+    }
+    int64_t count = 0;
+    while (count < n && (count == 0 || (kept < o->top_p * sum && s->weights[count] >= o->min_p * s->weights[0])))
+        kept += s->weights[count++];
+    *total = kept;
+    return count;
+}
+
+static int32_t draw(nmlp_sampler *s, int64_t n, double total) {
+    double target = nmlp_rng_uniform(&s->rng) * total;
+    for (int64_t i = 0; i < n - 1; i++) {
+        target -= s->weights[i];
+        if (target < 0) return s->candidates[i].id;
+    }
+    return s->candidates[n - 1].id;
+}
+
+int32_t nmlp_sampler_next(nmlp_sampler *s, const float *logits) {
+    double total;
+    int64_t n = 0;
+    for (int64_t id = 0; id < s->vocab; id++) {
+        float logit = penalised(s, logits, id);
+        if (!isnan(logit)) s->candidates[n++] = (nmlp_candidate){.logit = logit, .id = (int32_t)id};
+    }
+    if (n == 0) return 0;
+    if (s->options.temperature == 0) {
+        int64_t best = 0;
+        for (int64_t i = 1; i < n; i++)
+            if (s->candidates[i].logit > s->candidates[best].logit) best = i;
+        return s->candidates[best].id;
+    }
+    qsort(s->candidates, (size_t)n, sizeof *s->candidates, by_logit);
+    int64_t kept = keep_likely(s, n, &total);
+    return draw(s, kept, total);
+}

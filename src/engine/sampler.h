@@ -1,0 +1,47 @@
+/* Choosing the next token from logits: greedy, or from the distribution after repetition penalty, temperature, top-k, top-p and min-p,
+ * in that order (as llama.cpp and Hugging Face have them). The choice depends on seed and logits alone. */
+#ifndef NMLP_ENGINE_SAMPLER_H
+#define NMLP_ENGINE_SAMPLER_H
+
+#include <stdint.h>
+
+#include "base/rng.h"
+#include "base/status.h"
+
+typedef struct nmlp_sampling {
+    double temperature; /* 0: greedy */
+    int64_t top_k;      /* 0: all */
+    double top_p;       /* 1: all */
+    double min_p;       /* 0: all */
+    double repetition_penalty; /* 1: none */
+    uint64_t seed;
+} nmlp_sampling;
+
+nmlp_sampling nmlp_sampling_greedy(void);
+/* Refuses values outside their range, naming the flag. */
+nmlp_status nmlp_sampling_check(const nmlp_sampling *sampling, nmlp_err *err);
+
+typedef struct nmlp_candidate {
+    float logit;
+    int32_t id;
+} nmlp_candidate;
+
+typedef struct nmlp_sampler {
+    nmlp_sampling options;
+    nmlp_rng rng;
+    int64_t vocab;
+    nmlp_candidate *candidates; /* [V] */
+    double *weights;            /* [V] */
+    unsigned char *seen;        /* [V] tokens already in the text */
+} nmlp_sampler;
+
+nmlp_status nmlp_sampler_init(nmlp_sampler *sampler, const nmlp_sampling *options, int64_t vocab, nmlp_err *err);
+void nmlp_sampler_fini(nmlp_sampler *sampler);
+/* Tells the sampler that a token is part of the text (for the repetition penalty). */
+void nmlp_sampler_accept(nmlp_sampler *sampler, int32_t id);
+int32_t nmlp_sampler_next(nmlp_sampler *sampler, const float *logits);
+
+/* Index of the largest value; the first of equal ones; NaN never wins. */
+int64_t nmlp_argmax(const float *values, int64_t n);
+
+#endif

@@ -1,0 +1,287 @@
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/engine.h"
+#include "engine/engine_int.h"
+
+struct nmlp_session {
+    const nmlp_engine *engine;
+    nmlp_arena arena;
+    int64_t context;
+    int64_t chunk;
+    int64_t length;
+    bool observed;
+    nmlp_observer observer;
+    float *rope;   /* [context, D] */
+    float **k;     /* per layer [n_kv_heads, context, D] */
+    float **v;
+    float *hidden; /* [chunk, H] residual stream */
+    float *normed; /* [chunk, H] */
+    float *mixed;  /* [chunk, max(q_dim, H)] attention output, then MLP output */
+    float *q;      /* [chunk, n_heads*D] */
+    float *kv;     /* [chunk, n_kv_heads*D] k or v before it goes to the cache */
+    float *gate;   /* [chunk, I], observed sessions only */
+    float *up;
+    float *act;
+    float *last_row; /* [H] final hidden state of the last token */
+    float *logits;   /* [V] */
+    void *workspace;
+};
+
+static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
+
+static nmlp_attention attention_shape(const nmlp_session *s, int64_t n) {
+    const nmlp_config *c = &s->engine->model->config;
+    return (nmlp_attention){.s = n,
+                            .cache_len = s->context,
+                            .n_heads = c->n_heads,
+                            .n_kv_heads = c->n_kv_heads,
+                            .head_dim = c->head_dim,
+                            .scale = 1.0f / sqrtf((float)c->head_dim)};
+}
+
+/* One workspace serves every kernel of the pass, since they run one after the other. */
+static size_t workspace_bytes(const nmlp_session *s) {
+    const nmlp_engine *e = s->engine;
+    int n_threads = nmlp_pool_threads(e->pool);
+    nmlp_attention shape = attention_shape(s, s->chunk);
+    size_t bytes = nmlp_attention_workspace_bytes(e->kernels, &shape, n_threads);
+    bytes = max_size(bytes, nmlp_linear_workspace_bytes(e->lm_head, s->chunk, n_threads));
+    for (int64_t l = 0; l < e->model->config.n_layers; l++) {
+        const nmlp_engine_layer *layer = &e->layers[l];
+        bytes = max_size(bytes, nmlp_linear_workspace_bytes(layer->q, s->chunk, n_threads));
+        bytes = max_size(bytes, nmlp_linear_workspace_bytes(layer->k, s->chunk, n_threads));
+        bytes = max_size(bytes, nmlp_linear_workspace_bytes(layer->v, s->chunk, n_threads));
+        bytes = max_size(bytes, nmlp_linear_workspace_bytes(layer->o, s->chunk, n_threads));
+        bytes = max_size(bytes, nmlp_mlp_workspace_bytes(layer->mlp, s->chunk, n_threads));
+        if (s->observed)
+            bytes = max_size(bytes, nmlp_mlp_observed_workspace_bytes(layer->mlp, s->chunk, n_threads));
+    }
+    return bytes;
+}
+
+static nmlp_status new_floats(nmlp_session *s, float **out, int64_t rows, int64_t cols, nmlp_err *err) {
+    size_t n;
+    *out = NULL;
+    if (nmlp_mul_overflows((size_t)rows, (size_t)cols, &n))
+        return nmlp_fail(err, NMLP_E_NOMEM, "a buffer of %lld x %lld floats does not fit", (long long)rows, (long long)cols);
+    *out = nmlp_arena_new(&s->arena, n, sizeof **out, err);
+    return *out ? NMLP_OK : NMLP_E_NOMEM;
+}
+
+static nmlp_status new_cache(nmlp_session *s, nmlp_err *err) {
+    const nmlp_config *c = &s->engine->model->config;
+    s->k = nmlp_arena_new(&s->arena, (size_t)c->n_layers, sizeof *s->k, err);
+    s->v = nmlp_arena_new(&s->arena, (size_t)c->n_layers, sizeof *s->v, err);
+    if (!s->k || !s->v) return NMLP_E_NOMEM;
+    for (int64_t l = 0; l < c->n_layers; l++) {
+        NMLP_RETURN_IF_FAILED(new_floats(s, &s->k[l], c->n_kv_heads * s->context, c->head_dim, err));
+        NMLP_RETURN_IF_FAILED(new_floats(s, &s->v[l], c->n_kv_heads * s->context, c->head_dim, err));
+    }
+    return NMLP_OK;
+}
+
+static nmlp_status new_buffers(nmlp_session *s, nmlp_err *err) {
+    const nmlp_config *c = &s->engine->model->config;
+    int64_t q_dim = c->n_heads * c->head_dim;
+    NMLP_RETURN_IF_FAILED(new_floats(s, &s->rope, s->context, c->head_dim, err));
+    NMLP_RETURN_IF_FAILED(new_floats(s, &s->hidden, s->chunk, c->hidden, err));
+    NMLP_RETURN_IF_FAILED(new_floats(s, &s->normed, s->chunk, c->hidden, err));
+    NMLP_RETURN_IF_FAILED(new_floats(s, &s->mixed, s->chunk, max64(q_dim, c->hidden), err));
+    NMLP_RETURN_IF_FAILED(new_floats(s, &s->q, s->chunk, q_dim, err));
+    NMLP_RETURN_IF_FAILED(new_floats(s, &s->kv, s->chunk, c->n_kv_heads * c->head_dim, err));
+    NMLP_RETURN_IF_FAILED(new_floats(s, &s->last_row, 1, c->hidden, err));
+    NMLP_RETURN_IF_FAILED(new_floats(s, &s->logits, 1, c->vocab, err));
+    if (s->observed) {
+        NMLP_RETURN_IF_FAILED(new_floats(s, &s->gate, s->chunk, c->intermediate, err));
+        NMLP_RETURN_IF_FAILED(new_floats(s, &s->up, s->chunk, c->intermediate, err));
+        NMLP_RETURN_IF_FAILED(new_floats(s, &s->act, s->chunk, c->intermediate, err));
+    }
+    s->workspace = nmlp_arena_new(&s->arena, workspace_bytes(s), 1, err);
+    return s->workspace ? NMLP_OK : NMLP_E_NOMEM;
+}
+
+nmlp_status nmlp_session_create(nmlp_session **out, const nmlp_engine *engine, int64_t context, int64_t chunk,
+                                bool observed, nmlp_err *err) {
+    const nmlp_config *c = &engine->model->config;
+    nmlp_status st = NMLP_OK;
+    *out = NULL;
+    if (context < 1 || context > c->max_positions)
+        return nmlp_fail(err, NMLP_E_LIMIT, "a context of %lld tokens was asked for; the model takes 1 to %lld",
+                         (long long)context, (long long)c->max_positions);
+    nmlp_session *s = nmlp_mem_new(1, sizeof *s, err);
+    if (!s) return NMLP_E_NOMEM;
+    nmlp_arena_init(&s->arena);
+    s->engine = engine;
+    s->context = context;
+    s->chunk = chunk > 0 ? chunk : NMLP_CHUNK_DEFAULT;
+    if (s->chunk > context) s->chunk = context;
+    s->observed = observed;
+    NMLP_TRY(new_cache(s, err));
+    NMLP_TRY(new_buffers(s, err));
+    nmlp_rope_table(s->rope, &c->rope, context, c->head_dim);
+    *out = s;
+out:
+    if (st != NMLP_OK) {
+        nmlp_fail_context(err, "a session of %lld tokens (%.1f MB of cache)", (long long)context,
+                          1e-6 * (double)nmlp_session_cache_bytes(engine->model, context));
+        nmlp_session_destroy(s);
+    }
+    return st;
+}
+
+void nmlp_session_destroy(nmlp_session *s) {
+    if (!s) return;
+    nmlp_arena_fini(&s->arena);
+    nmlp_mem_free(s);
+}
+
+const nmlp_engine *nmlp_session_engine(const nmlp_session *s) { return s->engine; }
+
+void nmlp_session_set_observer(nmlp_session *s, const nmlp_observer *observer) {
+    s->observer = observer ? *observer : (nmlp_observer){0};
+}
+
+int64_t nmlp_session_context(const nmlp_session *s) { return s->context; }
+int64_t nmlp_session_chunk(const nmlp_session *s) { return s->chunk; }
+int64_t nmlp_session_length(const nmlp_session *s) { return s->length; }
+
+void nmlp_session_truncate(nmlp_session *s, int64_t length) {
+    if (length >= 0 && length < s->length) s->length = length;
+}
+
+size_t nmlp_session_cache_bytes(const nmlp_model *model, int64_t context) {
+    const nmlp_config *c = &model->config;
+    return (size_t)(2 * c->n_layers * c->n_kv_heads * c->head_dim * context) * sizeof(float);
+}
+
+/* Rows [S, heads*D] to cache layout [heads, context, D]. */
+static void store_kv(const nmlp_session *s, float *cache, const float *rows, int64_t first, int64_t n) {
+    const nmlp_config *c = &s->engine->model->config;
+    size_t row_bytes = (size_t)c->head_dim * sizeof *rows;
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t h = 0; h < c->n_kv_heads; h++)
+            memcpy(cache + (h * s->context + first + i) * c->head_dim, rows + (i * c->n_kv_heads + h) * c->head_dim,
+                   row_bytes);
+    }
+}
+
+static void run_attention(nmlp_session *s, int64_t l, float *rows, int64_t first, int64_t n) {
+    const nmlp_engine *e = s->engine;
+    const nmlp_config *c = &e->model->config;
+    const nmlp_engine_layer *layer = &e->layers[l];
+    float eps = (float)c->rms_eps;
+    nmlp_rmsnorm(s->normed, rows, layer->attention_norm, eps, n, c->hidden, e->pool);
+    nmlp_linear_run(layer->q, s->q, s->normed, n, s->workspace, e->pool);
+    if (layer->q_norm) nmlp_rmsnorm(s->q, s->q, layer->q_norm, eps, n * c->n_heads, c->head_dim, e->pool);
+    nmlp_rope(s->q, s->rope, n, first, c->n_heads, c->head_dim, e->pool);
+    nmlp_linear_run(layer->k, s->kv, s->normed, n, s->workspace, e->pool);
+    if (layer->k_norm) nmlp_rmsnorm(s->kv, s->kv, layer->k_norm, eps, n * c->n_kv_heads, c->head_dim, e->pool);
+    nmlp_rope(s->kv, s->rope, n, first, c->n_kv_heads, c->head_dim, e->pool);
+    store_kv(s, s->k[l], s->kv, first, n);
+    nmlp_linear_run(layer->v, s->kv, s->normed, n, s->workspace, e->pool);
+    store_kv(s, s->v[l], s->kv, first, n);
+    nmlp_attention attention = attention_shape(s, n);
+    attention.first_pos = first;
+    attention.out = s->mixed;
+    attention.q = s->q;
+    attention.k = s->k[l];
+    attention.v = s->v[l];
+    nmlp_attention_run(e->kernels, &attention, s->workspace, e->pool);
+    nmlp_linear_run(layer->o, s->normed, s->mixed, n, s->workspace, e->pool);
+    nmlp_add(rows, s->normed, n * c->hidden, e->pool);
+}
+
+static void run_mlp(nmlp_session *s, int64_t l, float *rows, int64_t n) {
+    const nmlp_engine *e = s->engine;
+    const nmlp_config *c = &e->model->config;
+    const nmlp_engine_layer *layer = &e->layers[l];
+    const nmlp_observer *o = &s->observer;
+    nmlp_rmsnorm(s->normed, rows, layer->mlp_norm, (float)c->rms_eps, n, c->hidden, e->pool);
+    if (o->mlp_input) o->mlp_input(o->ctx, l, s->normed, n);
+    if (o->mlp_inside && s->observed) {
+        nmlp_mlp_run_observed(layer->mlp, s->mixed, s->normed, n, s->gate, s->up, s->act, s->workspace, e->pool);
+        o->mlp_inside(o->ctx, l, s->gate, s->up, s->act, n);
+    } else {
+        nmlp_mlp_run(layer->mlp, s->mixed, s->normed, n, s->workspace, e->pool);
+    }
+    if (o->mlp_output) o->mlp_output(o->ctx, l, s->mixed, n);
+    nmlp_add(rows, s->mixed, n * c->hidden, e->pool);
+}
+
+void nmlp_session_run_layer(nmlp_session *s, int64_t layer, float *rows, int64_t first, int64_t n) {
+    run_attention(s, layer, rows, first, n);
+    run_mlp(s, layer, rows, n);
+}
+
+static nmlp_status check_ids(const nmlp_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {
+    int64_t vocab = s->engine->model->config.vocab;
+    for (int64_t i = 0; i < n; i++) {
+        if (ids[i] < 0 || ids[i] >= vocab)
+            return nmlp_fail(err, NMLP_E_ARG, "token id %d at position %lld is outside the vocabulary of %lld", ids[i],
+                             (long long)i, (long long)vocab);
+    }
+    return NMLP_OK;
+}
+
+static void embed(const nmlp_session *s, const int32_t *ids, int64_t n, float *rows) {
+    const nmlp_view *table = &s->engine->model->embedding;
+    int64_t h = table->shape[1];
+    for (int64_t i = 0; i < n; i++)
+        nmlp_to_f32(rows + i * h, nmlp_view_row(table, ids[i]), table->dtype, (size_t)h);
+}
+
+nmlp_status nmlp_session_embed(nmlp_session *s, const int32_t *ids, int64_t n, float *rows, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(check_ids(s, ids, n, err));
+    embed(s, ids, n, rows);
+    return NMLP_OK;
+}
+
+void nmlp_session_final_norm(nmlp_session *s, const float *rows, int64_t n, float *out) {
+    const nmlp_engine *e = s->engine;
+    const nmlp_config *c = &e->model->config;
+    nmlp_rmsnorm(out, rows, e->final_norm, (float)c->rms_eps, n, c->hidden, e->pool);
+}
+
+static void append_chunk(nmlp_session *s, const int32_t *ids, int64_t n, nmlp_rows_fn *on_rows, void *ctx) {
+    const nmlp_config *c = &s->engine->model->config;
+    embed(s, ids, n, s->hidden);
+    for (int64_t l = 0; l < c->n_layers; l++) nmlp_session_run_layer(s, l, s->hidden, s->length, n);
+    int64_t first = s->length;
+    s->length += n;
+    if (on_rows) {
+        nmlp_session_final_norm(s, s->hidden, n, s->normed);
+        memcpy(s->last_row, s->normed + (n - 1) * c->hidden, (size_t)c->hidden * sizeof *s->last_row);
+        on_rows(ctx, s, s->normed, first, n);
+    } else { /* only the last token's logits can be asked for */
+        nmlp_session_final_norm(s, s->hidden + (n - 1) * c->hidden, 1, s->last_row);
+    }
+}
+
+nmlp_status nmlp_session_append(nmlp_session *s, const int32_t *ids, int64_t n, nmlp_rows_fn *on_rows, void *ctx,
+                                nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(check_ids(s, ids, n, err));
+    if (n > s->context - s->length) {
+        nmlp_fail(err, NMLP_E_LIMIT, "%lld tokens do not fit: the context holds %lld, %lld are used", (long long)n,
+                  (long long)s->context, (long long)s->length);
+        nmlp_fail_hint(err, "shorten the text or raise --ctx (this model takes up to %lld)",
+                       (long long)s->engine->model->config.max_positions);
+        return NMLP_E_LIMIT;
+    }
+    for (int64_t done = 0; done < n; done += s->chunk) {
+        int64_t rest = n - done;
+        append_chunk(s, ids + done, rest < s->chunk ? rest : s->chunk, on_rows, ctx);
+    }
+    return NMLP_OK;
+}
+
+void nmlp_session_logits(nmlp_session *s, const float *rows, int64_t n, float *logits) {
+    nmlp_linear_run(s->engine->lm_head, logits, rows, n, s->workspace, s->engine->pool);
+}
+
+const float *nmlp_session_last_logits(nmlp_session *s) {
+    nmlp_session_logits(s, s->last_row, 1, s->logits);
+    return s->logits;
+}

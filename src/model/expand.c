@@ -1,0 +1,185 @@
+#include "model/expand.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "checkpoint/checkpoint_write.h"
+
+enum { PATH_MAX_BYTES = 4096, SIDE_FILE_MAX_BYTES = 256 << 20, ROW_GRAIN = 4 };
+
+nmlp_status nmlp_model_copy_side_files(const char *from_dir, const char *to_dir, nmlp_err *err) {
+    static const char *const names[] = {"tokenizer.json",          "tokenizer_config.json", "generation_config.json",
+                                        "special_tokens_map.json", "vocab.json",            "merges.txt",
+                                        "chat_template.jinja",     "calib.txt"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char from[PATH_MAX_BYTES];
+        char to[PATH_MAX_BYTES];
+        nmlp_str text;
+        NMLP_RETURN_IF_FAILED(nmlp_path_join(from, sizeof from, from_dir, names[i], err));
+        NMLP_RETURN_IF_FAILED(nmlp_path_join(to, sizeof to, to_dir, names[i], err));
+        if (!nmlp_file_exists(from)) continue;
+        nmlp_str_init(&text);
+        nmlp_status st = nmlp_file_read(&text, from, SIDE_FILE_MAX_BYTES, err);
+        if (st == NMLP_OK) st = nmlp_file_write_text(to, nmlp_str_text(&text), text.len, err);
+        nmlp_str_fini(&text);
+        if (st != NMLP_OK) return st;
+    }
+    return NMLP_OK;
+}
+
+/* W [N,K] = u [N,r] v [r,K], rows split over threads; every row sums over r in the same order. */
+struct product {
+    const nmlp_view *u;
+    const float *v; /* [r,K] f32 */
+    float *rows;    /* per thread: K + r floats */
+    char *out;
+    int64_t rank;
+    int64_t cols;
+};
+
+static void multiply_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct product *p = ctx;
+    float *row = p->rows + (size_t)thread * (size_t)(p->cols + p->rank);
+    float *coefficients = row + p->cols;
+    size_t row_bytes = (size_t)p->cols * nmlp_dtype_bytes(p->u->dtype);
+    for (int64_t i = begin; i < end; i++) {
+        nmlp_to_f32(coefficients, nmlp_view_row(p->u, i), p->u->dtype, (size_t)p->rank);
+        memset(row, 0, (size_t)p->cols * sizeof *row);
+        for (int64_t r = 0; r < p->rank; r++) {
+            const float *v = p->v + r * p->cols;
+            float c = coefficients[r];
+            for (int64_t j = 0; j < p->cols; j++) row[j] += c * v[j];
+        }
+        nmlp_from_f32(p->out + (size_t)i * row_bytes, p->u->dtype, row, (size_t)p->cols);
+    }
+}
+
+static nmlp_status put_product(nmlp_checkpoint_writer *writer, const nmlp_factors *f, nmlp_pool *pool, nmlp_err *err) {
+    int64_t rows = nmlp_factors_rows(f);
+    int64_t cols = nmlp_factors_cols(f);
+    int64_t rank = nmlp_factors_rank(f);
+    size_t bytes = (size_t)(rows * cols) * nmlp_dtype_bytes(f->u.dtype);
+    nmlp_status st = NMLP_E_NOMEM;
+    float *v = nmlp_mem_new((size_t)(rank * cols), sizeof *v, err);
+    float *scratch = nmlp_mem_new((size_t)nmlp_pool_threads(pool) * (size_t)(cols + rank), sizeof *scratch, err);
+    char *out = nmlp_mem_new(bytes, 1, err);
+    if (v && scratch && out) {
+        nmlp_to_f32(v, f->v.data, f->v.dtype, (size_t)(rank * cols));
+        struct product product = {.u = &f->u, .v = v, .rows = scratch, .out = out, .rank = rank, .cols = cols};
+        nmlp_pool_for(pool, rows, ROW_GRAIN, multiply_rows, &product);
+        st = nmlp_checkpoint_writer_put(writer, out, bytes, err);
+    }
+    nmlp_mem_free(v);
+    nmlp_mem_free(scratch);
+    nmlp_mem_free(out);
+    return st;
+}
+
+struct output {
+    nmlp_tensor_spec spec;
+    const nmlp_factors *factors; /* NULL: copy `source` */
+    const nmlp_view *source;
+};
+
+static bool is_factor_name(const char *name) {
+    size_t len = strlen(name);
+    return strstr(name, ".mlp.") && len > 2 && (strcmp(name + len - 2, ".u") == 0 || strcmp(name + len - 2, ".v") == 0);
+}
+
+static nmlp_status list_outputs(const nmlp_model *m, nmlp_arena *arena, struct output *outputs, size_t *n,
+                                nmlp_err *err) {
+    *n = 0;
+    for (size_t i = 0; i < m->checkpoint.n_tensors; i++) {
+        const nmlp_named_tensor *t = &m->checkpoint.tensors[i];
+        if (is_factor_name(t->name)) continue;
+        struct output *o = &outputs[(*n)++];
+        *o = (struct output){.source = &t->view};
+        o->spec = (nmlp_tensor_spec){.name = t->name, .dtype = t->view.dtype, .n_dims = t->view.n_dims};
+        memcpy(o->spec.shape, t->view.shape, sizeof o->spec.shape);
+    }
+    for (int64_t l = 0; l < m->config.n_layers; l++) {
+        for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+            const nmlp_factors *f = &m->layers[l].mlp[i];
+            char name[128];
+            if (nmlp_factors_is_dense(f)) continue;
+            snprintf(name, sizeof name, "model.layers.%lld.mlp.%s.weight", (long long)l,
+                     nmlp_mlp_matrix_name((nmlp_mlp_matrix)i));
+            struct output *o = &outputs[(*n)++];
+            *o = (struct output){.factors = f};
+            o->spec = (nmlp_tensor_spec){.name = nmlp_arena_strdup(arena, name, err),
+                                         .dtype = f->u.dtype,
+                                         .n_dims = 2,
+                                         .shape = {nmlp_factors_rows(f), nmlp_factors_cols(f)}};
+            if (!o->spec.name) return NMLP_E_NOMEM;
+        }
+    }
+    return NMLP_OK;
+}
+
+static nmlp_status write_outputs(const struct output *outputs, const nmlp_tensor_spec *specs, size_t n, const char *dir,
+                                 nmlp_pool *pool, const nmlp_progress *progress, nmlp_err *err) {
+    nmlp_checkpoint_writer *writer = NULL;
+    nmlp_status st = NMLP_OK;
+    NMLP_TRY(nmlp_checkpoint_writer_open(&writer, dir, specs, n, 0, err));
+    for (size_t i = 0; i < n; i++) {
+        if (outputs[i].factors) {
+            NMLP_TRY(put_product(writer, outputs[i].factors, pool, err));
+        } else {
+            NMLP_TRY(nmlp_checkpoint_writer_put(writer, outputs[i].source->data, nmlp_view_bytes(outputs[i].source), err));
+        }
+        if (!nmlp_progress_update(progress, "expanding", (double)(i + 1), (double)n, "tensors")) {
+            st = nmlp_fail(err, NMLP_E_INTERRUPTED, "expanding was stopped");
+            goto out;
+        }
+    }
+    st = nmlp_checkpoint_writer_finish(writer, err);
+    writer = NULL;
+out:
+    nmlp_checkpoint_writer_abort(writer);
+    return st;
+}
+
+static nmlp_status write_config(const nmlp_model *m, const char *dir, nmlp_err *err) {
+    char path[PATH_MAX_BYTES];
+    nmlp_str text;
+    nmlp_str_init(&text);
+    nmlp_config_write(&m->config, NULL, &text);
+    nmlp_status st = nmlp_str_status(&text, err);
+    if (st == NMLP_OK) st = nmlp_path_join(path, sizeof path, dir, "config.json", err);
+    if (st == NMLP_OK) st = nmlp_file_write_text(path, nmlp_str_text(&text), text.len, err);
+    nmlp_str_fini(&text);
+    return st;
+}
+
+nmlp_status nmlp_model_expand(const nmlp_model *m, const char *dir, nmlp_pool *pool, const nmlp_progress *progress,
+                              int64_t *bytes, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    nmlp_dir_stage stage = {0};
+    nmlp_arena arena;
+    size_t n = 0;
+    size_t max_outputs = m->checkpoint.n_tensors + (size_t)(m->config.n_layers * NMLP_MLP_MATRICES);
+    nmlp_arena_init(&arena);
+    struct output *outputs = nmlp_arena_new(&arena, max_outputs, sizeof *outputs, err);
+    nmlp_tensor_spec *specs = nmlp_arena_new(&arena, max_outputs, sizeof *specs, err);
+    if (!outputs || !specs) {
+        st = NMLP_E_NOMEM;
+        goto out;
+    }
+    NMLP_TRY(list_outputs(m, &arena, outputs, &n, err));
+    *bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        specs[i] = outputs[i].spec;
+        *bytes += (int64_t)nmlp_tensor_spec_bytes(&specs[i]);
+    }
+    NMLP_TRY(nmlp_dir_stage_open(&stage, dir, false, err));
+    NMLP_TRY(write_outputs(outputs, specs, n, stage.temp_path, pool, progress, err));
+    NMLP_TRY(write_config(m, stage.temp_path, err));
+    NMLP_TRY(nmlp_model_copy_side_files(m->checkpoint.dir, stage.temp_path, err));
+    NMLP_TRY(nmlp_dir_stage_commit(&stage, err));
+out:
+    nmlp_dir_stage_abort(&stage);
+    nmlp_arena_fini(&arena);
+    return st;
+}

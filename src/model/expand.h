@@ -1,0 +1,16 @@
+/* A compressed checkpoint back to a plain dense one that every other tool reads: W = u v, multiplied in f32 and stored in the factors' dtype. */
+#ifndef NMLP_MODEL_EXPAND_H
+#define NMLP_MODEL_EXPAND_H
+
+#include "base/pool.h"
+#include "base/progress.h"
+#include "base/status.h"
+#include "model/model.h"
+
+nmlp_status nmlp_model_expand(const nmlp_model *model, const char *dir, nmlp_pool *pool, const nmlp_progress *progress,
+                              int64_t *bytes, nmlp_err *err);
+
+/* Copies DIR/name for tokenizer and generation files into another directory; absent files are skipped. */
+nmlp_status nmlp_model_copy_side_files(const char *from_dir, const char *to_dir, nmlp_err *err);
+
+#endif

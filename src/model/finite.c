@@ -1,0 +1,51 @@
+/* One pass over all weights that finds the first NaN or Inf. It also brings the file into memory, so it stands in for reading it. */
+#include "model/model.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+
+enum { PIECE_ELEMS = 1 << 20 };
+
+struct scan {
+    const nmlp_view *view;
+    _Atomic int64_t first; /* smallest index found, or elems */
+};
+
+static void scan_piece(void *ctx, int64_t begin, int64_t end, int thread) {
+    struct scan *scan = ctx;
+    (void)thread;
+    int64_t elems = nmlp_view_elems(scan->view);
+    for (int64_t piece = begin; piece < end; piece++) {
+        int64_t start = piece * PIECE_ELEMS;
+        nmlp_view part = *scan->view;
+        part.data = (const char *)scan->view->data + (size_t)start * nmlp_dtype_bytes(part.dtype);
+        part.n_dims = 1;
+        part.shape[0] = elems - start < PIECE_ELEMS ? elems - start : PIECE_ELEMS;
+        int64_t found = nmlp_view_first_nonfinite(&part);
+        if (found < 0) continue;
+        int64_t index = start + found;
+        int64_t best = atomic_load(&scan->first);
+        while (index < best && !atomic_compare_exchange_weak(&scan->first, &best, index)) {
+        }
+    }
+}
+
+nmlp_status nmlp_model_check_finite(const nmlp_model *m, nmlp_pool *pool, const nmlp_progress *progress,
+                                    nmlp_err *err) {
+    double total = (double)nmlp_model_measure(m).bytes;
+    double done = 0;
+    for (size_t i = 0; i < m->checkpoint.n_tensors; i++) {
+        const nmlp_named_tensor *t = &m->checkpoint.tensors[i];
+        int64_t elems = nmlp_view_elems(&t->view);
+        struct scan scan = {.view = &t->view, .first = elems};
+        nmlp_pool_for(pool, (elems + PIECE_ELEMS - 1) / PIECE_ELEMS, 1, scan_piece, &scan);
+        int64_t first = atomic_load(&scan.first);
+        if (first < elems)
+            return nmlp_fail(err, NMLP_E_NUMERIC, "%s: tensor %s holds NaN or Inf at element %" PRId64,
+                             m->checkpoint.dir, t->name, first);
+        done += (double)nmlp_view_bytes(&t->view);
+        if (!nmlp_progress_update(progress, "loading", done, total, "B"))
+            return nmlp_fail(err, NMLP_E_INTERRUPTED, "loading was stopped");
+    }
+    return NMLP_OK;
+}

@@ -1,0 +1,180 @@
+#include "model/model.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { NAME_MAX_BYTES = 160 };
+
+const char *nmlp_mlp_matrix_name(nmlp_mlp_matrix matrix) {
+    static const char *const names[NMLP_MLP_MATRICES] = {"gate_proj", "up_proj", "down_proj"};
+    return names[matrix];
+}
+
+static nmlp_status check_shape(const nmlp_model *m, const nmlp_named_tensor *t, int64_t rows, int64_t cols,
+                               nmlp_err *err) {
+    int64_t want[2] = {rows, cols};
+    int n_dims = cols ? 2 : 1;
+    char found_text[NMLP_SHAPE_TEXT_MAX];
+    char want_text[NMLP_SHAPE_TEXT_MAX];
+    const nmlp_view *v = &t->view;
+    if (v->n_dims == n_dims && v->shape[0] == rows && (n_dims == 1 || v->shape[1] == cols)) return NMLP_OK;
+    nmlp_shape_text(found_text, v->shape, v->n_dims);
+    nmlp_shape_text(want_text, want, n_dims);
+    nmlp_fail(err, NMLP_E_SHAPE, "%s: tensor %s has shape %s, expected %s by config.json", m->checkpoint.dir, t->name,
+              found_text, want_text);
+    nmlp_fail_hint(err, "config.json and the weights do not belong together, or one of them is damaged");
+    return NMLP_E_SHAPE;
+}
+
+/* A tensor of a given shape; cols 0 means a vector. */
+static nmlp_status bind(const nmlp_model *m, nmlp_view *out, const char *name, int64_t rows, int64_t cols,
+                        nmlp_err *err) {
+    const nmlp_named_tensor *t = nmlp_checkpoint_find(&m->checkpoint, name);
+    if (!t) return nmlp_fail(err, NMLP_E_MISSING, "%s: tensor %s is missing", m->checkpoint.dir, name);
+    NMLP_RETURN_IF_FAILED(check_shape(m, t, rows, cols, err));
+    *out = t->view;
+    return NMLP_OK;
+}
+
+static nmlp_status bind_layer(const nmlp_model *m, nmlp_view *out, int64_t layer, const char *name, int64_t rows,
+                              int64_t cols, nmlp_err *err) {
+    char full[NAME_MAX_BYTES];
+    snprintf(full, sizeof full, "model.layers.%lld.%s", (long long)layer, name);
+    return bind(m, out, full, rows, cols, err);
+}
+
+static nmlp_status bind_attention(const nmlp_model *m, nmlp_layer *layer, int64_t l, nmlp_err *err) {
+    const nmlp_config *c = &m->config;
+    int64_t q_dim = c->n_heads * c->head_dim;
+    int64_t kv_dim = c->n_kv_heads * c->head_dim;
+    NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->q, l, "self_attn.q_proj.weight", q_dim, c->hidden, err));
+    NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->k, l, "self_attn.k_proj.weight", kv_dim, c->hidden, err));
+    NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->v, l, "self_attn.v_proj.weight", kv_dim, c->hidden, err));
+    NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->o, l, "self_attn.o_proj.weight", c->hidden, q_dim, err));
+    if (c->qkv_bias) {
+        NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->q_bias, l, "self_attn.q_proj.bias", q_dim, 0, err));
+        NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->k_bias, l, "self_attn.k_proj.bias", kv_dim, 0, err));
+        NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->v_bias, l, "self_attn.v_proj.bias", kv_dim, 0, err));
+    }
+    if (c->o_bias) NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->o_bias, l, "self_attn.o_proj.bias", c->hidden, 0, err));
+    if (c->qk_norm) {
+        NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->q_norm, l, "self_attn.q_norm.weight", c->head_dim, 0, err));
+        NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->k_norm, l, "self_attn.k_norm.weight", c->head_dim, 0, err));
+    }
+    return NMLP_OK;
+}
+
+static const nmlp_named_tensor *find_mlp(const nmlp_model *m, int64_t layer, const char *matrix, const char *part) {
+    char name[NAME_MAX_BYTES];
+    snprintf(name, sizeof name, "model.layers.%lld.mlp.%s.%s", (long long)layer, matrix, part);
+    return nmlp_checkpoint_find(&m->checkpoint, name);
+}
+
+static nmlp_status bind_factors(const nmlp_model *m, nmlp_layer *layer, int64_t l, nmlp_mlp_matrix matrix,
+                                const nmlp_named_tensor *u, int64_t rows, int64_t cols, nmlp_err *err) {
+    nmlp_factors *f = &layer->mlp[matrix];
+    const char *name = nmlp_mlp_matrix_name(matrix);
+    const nmlp_named_tensor *v = find_mlp(m, l, name, "v");
+    const nmlp_named_tensor *shared = matrix == NMLP_MLP_DOWN ? NULL : find_mlp(m, l, "gate_up_proj", "v");
+    if (v && shared)
+        return nmlp_fail(err, NMLP_E_FORMAT, "%s: tensors %s and %s are both there; a matrix has one v", m->checkpoint.dir,
+                         v->name, shared->name);
+    if (!v) v = shared;
+    if (!v) return nmlp_fail(err, NMLP_E_MISSING, "%s: tensor %s has no matching v", m->checkpoint.dir, u->name);
+    int64_t rank = u->view.n_dims == 2 ? u->view.shape[1] : 0;
+    NMLP_RETURN_IF_FAILED(check_shape(m, u, rows, rank ? rank : 1, err));
+    NMLP_RETURN_IF_FAILED(check_shape(m, v, rank, cols, err));
+    f->u = u->view;
+    f->v = v->view;
+    if (shared) layer->shared_basis = true;
+    return NMLP_OK;
+}
+
+static nmlp_status bind_mlp_matrix(const nmlp_model *m, nmlp_layer *layer, int64_t l, nmlp_mlp_matrix matrix,
+                                   nmlp_err *err) {
+    int64_t rows = matrix == NMLP_MLP_DOWN ? m->config.hidden : m->config.intermediate;
+    int64_t cols = matrix == NMLP_MLP_DOWN ? m->config.intermediate : m->config.hidden;
+    const char *name = nmlp_mlp_matrix_name(matrix);
+    const nmlp_named_tensor *w = find_mlp(m, l, name, "weight");
+    const nmlp_named_tensor *u = find_mlp(m, l, name, "u");
+    if (w && u)
+        return nmlp_fail(err, NMLP_E_FORMAT, "%s: tensors %s and %s are both there; a matrix is dense or factorised",
+                         m->checkpoint.dir, w->name, u->name);
+    if (u && !m->config.compressed)
+        return nmlp_fail(err, NMLP_E_FORMAT, "%s: tensor %s is a factor, but config.json has no \"neuronmlp\" object",
+                         m->checkpoint.dir, u->name);
+    if (u) return bind_factors(m, layer, l, matrix, u, rows, cols, err);
+    char full[32];
+    snprintf(full, sizeof full, "mlp.%s.weight", name);
+    return bind_layer(m, &layer->mlp[matrix].w, l, full, rows, cols, err);
+}
+
+static nmlp_status bind_layers(nmlp_model *m, nmlp_err *err) {
+    const nmlp_config *c = &m->config;
+    m->layers = nmlp_mem_new((size_t)c->n_layers, sizeof *m->layers, err);
+    if (!m->layers) return NMLP_E_NOMEM;
+    for (int64_t l = 0; l < c->n_layers; l++) {
+        nmlp_layer *layer = &m->layers[l];
+        NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->attention_norm, l, "input_layernorm.weight", c->hidden, 0, err));
+        NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->mlp_norm, l, "post_attention_layernorm.weight", c->hidden, 0, err));
+        NMLP_RETURN_IF_FAILED(bind_attention(m, layer, l, err));
+        for (int i = 0; i < NMLP_MLP_MATRICES; i++)
+            NMLP_RETURN_IF_FAILED(bind_mlp_matrix(m, layer, l, (nmlp_mlp_matrix)i, err));
+    }
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_model_open(nmlp_model *m, const char *dir, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    *m = (nmlp_model){0};
+    NMLP_RETURN_IF_FAILED(nmlp_checkpoint_open(&m->checkpoint, dir, err));
+    m->config = m->checkpoint.config;
+    const nmlp_config *c = &m->config;
+    NMLP_TRY(bind(m, &m->embedding, "model.embed_tokens.weight", c->vocab, c->hidden, err));
+    NMLP_TRY(bind(m, &m->final_norm, "model.norm.weight", c->hidden, 0, err));
+    if (c->tied) {
+        m->lm_head = m->embedding;
+    } else {
+        NMLP_TRY(bind(m, &m->lm_head, "lm_head.weight", c->vocab, c->hidden, err));
+    }
+    NMLP_TRY(bind_layers(m, err));
+out:
+    if (st != NMLP_OK) nmlp_model_close(m);
+    return st;
+}
+
+void nmlp_model_close(nmlp_model *m) {
+    nmlp_mem_free(m->layers);
+    nmlp_checkpoint_close(&m->checkpoint);
+    *m = (nmlp_model){0};
+}
+
+static void count_mlp(nmlp_model_size *size, const nmlp_layer *layer) {
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+        const nmlp_factors *f = &layer->mlp[i];
+        int64_t rows = nmlp_factors_rows(f);
+        int64_t cols = nmlp_factors_cols(f);
+        bool basis_counted = layer->shared_basis && i == NMLP_MLP_UP;
+        size->mlp_params_dense += rows * cols;
+        if (nmlp_factors_is_dense(f)) {
+            size->n_dense++;
+            size->mlp_params += rows * cols;
+        } else {
+            size->n_lowrank++;
+            size->mlp_params += nmlp_factors_rank(f) * (rows + (basis_counted ? 0 : cols));
+        }
+    }
+}
+
+nmlp_model_size nmlp_model_measure(const nmlp_model *m) {
+    nmlp_model_size size = {0};
+    for (size_t i = 0; i < m->checkpoint.n_tensors; i++) {
+        size.params += nmlp_view_elems(&m->checkpoint.tensors[i].view);
+        size.bytes += (int64_t)nmlp_view_bytes(&m->checkpoint.tensors[i].view);
+    }
+    for (int64_t l = 0; l < m->config.n_layers; l++) count_mlp(&size, &m->layers[l]);
+    return size;
+}

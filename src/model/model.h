@@ -1,0 +1,65 @@
+/* What a decoder model is: its configuration and, for each layer, where the weights are. An MLP matrix is dense or factorised, and
+ * nobody above this layer asks which before using it. Views point into the checkpoint, which the model owns. */
+#ifndef NMLP_MODEL_MODEL_H
+#define NMLP_MODEL_MODEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/pool.h"
+#include "base/progress.h"
+#include "base/status.h"
+#include "checkpoint/checkpoint.h"
+#include "tensor/factors.h"
+
+typedef enum nmlp_mlp_matrix { NMLP_MLP_GATE, NMLP_MLP_UP, NMLP_MLP_DOWN, NMLP_MLP_MATRICES } nmlp_mlp_matrix;
+
+/* "gate_proj", "up_proj", "down_proj" */
+const char *nmlp_mlp_matrix_name(nmlp_mlp_matrix matrix);
+
+typedef struct nmlp_layer {
+    nmlp_view attention_norm; /* [H] */
+    nmlp_view q;              /* [n_heads*D, H] */
+    nmlp_view k;              /* [n_kv_heads*D, H] */
+    nmlp_view v;              /* [n_kv_heads*D, H] */
+    nmlp_view o;              /* [H, n_heads*D] */
+    nmlp_view q_bias;         /* biases have data NULL where the family has none */
+    nmlp_view k_bias;
+    nmlp_view v_bias;
+    nmlp_view o_bias;
+    nmlp_view q_norm; /* [D], Qwen3 */
+    nmlp_view k_norm;
+    nmlp_view mlp_norm; /* [H] */
+    nmlp_factors mlp[NMLP_MLP_MATRICES]; /* gate and up [I,H], down [H,I] */
+    bool shared_basis; /* gate and up have the same v */
+} nmlp_layer;
+
+typedef struct nmlp_model {
+    nmlp_checkpoint checkpoint;
+    nmlp_config config; /* the checkpoint's */
+    nmlp_view embedding;  /* [V,H] */
+    nmlp_view final_norm; /* [H] */
+    nmlp_view lm_head;    /* [V,H]; the embedding when tied */
+    nmlp_layer *layers;
+} nmlp_model;
+
+/* Binds every tensor and checks its shape; reads no weights. */
+nmlp_status nmlp_model_open(nmlp_model *model, const char *dir, nmlp_err *err);
+void nmlp_model_close(nmlp_model *model);
+
+/* Reads all weights once and refuses NaN and Inf, naming tensor and index. */
+nmlp_status nmlp_model_check_finite(const nmlp_model *model, nmlp_pool *pool, const nmlp_progress *progress,
+                                    nmlp_err *err);
+
+typedef struct nmlp_model_size {
+    int64_t params;           /* of the whole model */
+    int64_t mlp_params;       /* of its MLP matrices as stored */
+    int64_t mlp_params_dense; /* the same when dense */
+    int64_t bytes;
+    int64_t n_dense;   /* MLP matrices stored dense */
+    int64_t n_lowrank; /* stored as factors */
+} nmlp_model_size;
+
+nmlp_model_size nmlp_model_measure(const nmlp_model *model);
+
+#endif

@@ -1,0 +1,251 @@
+/* A checkpoint of random weights: normal with standard deviation 0.02, norms 1. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/json_write.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "checkpoint/checkpoint_write.h"
+#include "model/model.h"
+#include "model/preset.h"
+
+enum { TABLE_BITS = 12, TABLE_SIZE = 1 << TABLE_BITS, PIECE_ELEMS = 1 << 16, BLOCK_ELEMS = 1 << 24 };
+static const double weight_deviation = 0.02;
+
+struct synth {
+    const nmlp_config *config;
+    const nmlp_synth_options *options;
+    nmlp_arena arena;
+    nmlp_tensor_spec *specs;
+    size_t n_specs;
+    size_t capacity;
+    uint16_t table[TABLE_SIZE]; /* bf16 draws from the normal: picking from it is far cheaper than drawing */
+};
+
+static nmlp_status add_spec(struct synth *s, int64_t rows, int64_t cols, nmlp_err *err, const char *fmt, int64_t layer,
+                            const char *matrix) {
+    char name[128];
+    void *specs = s->specs;
+    NMLP_RETURN_IF_FAILED(nmlp_mem_grow(&specs, &s->capacity, s->n_specs + 1, sizeof *s->specs, err));
+    s->specs = specs;
+    snprintf(name, sizeof name, fmt, layer, matrix);
+    nmlp_tensor_spec *spec = &s->specs[s->n_specs++];
+    *spec = (nmlp_tensor_spec){.name = nmlp_arena_strdup(&s->arena, name, err),
+                               .dtype = NMLP_DTYPE_BF16,
+                               .n_dims = cols ? 2 : 1,
+                               .shape = {rows, cols}};
+    return spec->name ? NMLP_OK : NMLP_E_NOMEM;
+}
+
+static nmlp_status add_mlp(struct synth *s, int64_t layer, nmlp_err *err) {
+    const nmlp_config *c = s->config;
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+        const char *name = nmlp_mlp_matrix_name((nmlp_mlp_matrix)i);
+        int64_t rows = i == NMLP_MLP_DOWN ? c->hidden : c->intermediate;
+        int64_t cols = i == NMLP_MLP_DOWN ? c->intermediate : c->hidden;
+        int64_t rank = c->compressed ? nmlp_rank_for_ratio(rows, cols, s->options->ratio, s->options->tile) : 0;
+        if (rank == 0) {
+            NMLP_RETURN_IF_FAILED(
+                add_spec(s, rows, cols, err, "model.layers.%" PRId64 ".mlp.%s.weight", layer, name));
+        } else {
+            NMLP_RETURN_IF_FAILED(add_spec(s, rows, rank, err, "model.layers.%" PRId64 ".mlp.%s.u", layer, name));
+            NMLP_RETURN_IF_FAILED(add_spec(s, rank, cols, err, "model.layers.%" PRId64 ".mlp.%s.v", layer, name));
+        }
+    }
+    return NMLP_OK;
+}
+
+static nmlp_status add_layer(struct synth *s, int64_t l, nmlp_err *err) {
+    const nmlp_config *c = s->config;
+    const char *const fmt = "model.layers.%" PRId64 ".%s.weight";
+    int64_t q_dim = c->n_heads * c->head_dim;
+    int64_t kv_dim = c->n_kv_heads * c->head_dim;
+    const struct {
+        const char *name;
+        int64_t rows, cols;
+    } parts[] = {
+        {"input_layernorm", c->hidden, 0},        {"self_attn.q_proj", q_dim, c->hidden},
+        {"self_attn.k_proj", kv_dim, c->hidden},  {"self_attn.v_proj", kv_dim, c->hidden},
+        {"self_attn.o_proj", c->hidden, q_dim},   {"post_attention_layernorm", c->hidden, 0},
+        {"self_attn.q_norm", c->qk_norm ? c->head_dim : -1, 0},
+        {"self_attn.k_norm", c->qk_norm ? c->head_dim : -1, 0},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        if (parts[i].rows < 0) continue;
+        NMLP_RETURN_IF_FAILED(add_spec(s, parts[i].rows, parts[i].cols, err, fmt, l, parts[i].name));
+    }
+    return add_mlp(s, l, err);
+}
+
+static nmlp_status list_tensors(struct synth *s, nmlp_err *err) {
+    const nmlp_config *c = s->config;
+    NMLP_RETURN_IF_FAILED(add_spec(s, c->vocab, c->hidden, err, "model.embed_tokens.weight", 0, ""));
+    for (int64_t l = 0; l < c->n_layers; l++) NMLP_RETURN_IF_FAILED(add_layer(s, l, err));
+    NMLP_RETURN_IF_FAILED(add_spec(s, c->hidden, 0, err, "model.norm.weight", 0, ""));
+    if (!c->tied) NMLP_RETURN_IF_FAILED(add_spec(s, c->vocab, c->hidden, err, "lm_head.weight", 0, ""));
+    return NMLP_OK;
+}
+
+struct fill {
+    const uint16_t *table; /* NULL: all ones */
+    uint16_t *out;
+    int64_t n;
+    uint64_t seed;
+};
+
+/* Every piece has a seed of its own, so threads can fill them in any order. */
+static void fill_pieces(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct fill *f = ctx;
+    (void)thread;
+    for (int64_t piece = begin; piece < end; piece++) {
+        int64_t stop = (piece + 1) * PIECE_ELEMS < f->n ? (piece + 1) * PIECE_ELEMS : f->n;
+        nmlp_rng rng;
+        nmlp_rng_seed(&rng, f->seed + (uint64_t)piece * UINT64_C(0x9e3779b97f4a7c15) * 7);
+        uint64_t bits = 0;
+        int left = 0;
+        for (int64_t i = piece * PIECE_ELEMS; i < stop; i++) {
+            if (!f->table) {
+                f->out[i] = nmlp_f32_to_bf16(1);
+                continue;
+            }
+            if (left < TABLE_BITS) {
+                bits = nmlp_rng_next(&rng);
+                left = 64;
+            }
+            f->out[i] = f->table[bits & (TABLE_SIZE - 1)];
+            bits >>= TABLE_BITS;
+            left -= TABLE_BITS;
+        }
+    }
+}
+
+static nmlp_status write_tensors(struct synth *s, const char *dir, int64_t *params, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    nmlp_checkpoint_writer *writer = NULL;
+    double done = 0;
+    double total = 0;
+    uint16_t *block = nmlp_mem_new(BLOCK_ELEMS, sizeof *block, err);
+    if (!block) return NMLP_E_NOMEM;
+    for (size_t i = 0; i < s->n_specs; i++) total += (double)nmlp_tensor_spec_bytes(&s->specs[i]);
+    NMLP_TRY(nmlp_checkpoint_writer_open(&writer, dir, s->specs, s->n_specs, 0, err));
+    for (size_t i = 0; i < s->n_specs; i++) {
+        int64_t n = (int64_t)nmlp_tensor_spec_bytes(&s->specs[i]) / 2;
+        *params += n;
+        for (int64_t at = 0; at < n; at += BLOCK_ELEMS) {
+            int64_t len = n - at < BLOCK_ELEMS ? n - at : BLOCK_ELEMS;
+            struct fill fill = {.table = s->specs[i].n_dims == 1 ? NULL : s->table,
+                                .out = block,
+                                .n = len,
+                                .seed = s->options->seed + (uint64_t)i * 1000003u + (uint64_t)at};
+            nmlp_pool_for(s->options->pool, (len + PIECE_ELEMS - 1) / PIECE_ELEMS, 1, fill_pieces, &fill);
+            NMLP_TRY(nmlp_checkpoint_writer_put_part(writer, block, (size_t)len * 2, err));
+            done += 2 * (double)len;
+            if (!nmlp_progress_update(s->options->progress, "writing", done, total, "B")) {
+                st = nmlp_fail(err, NMLP_E_INTERRUPTED, "writing was stopped");
+                goto out;
+            }
+        }
+    }
+    st = nmlp_checkpoint_writer_finish(writer, err);
+    writer = NULL;
+out:
+    nmlp_checkpoint_writer_abort(writer);
+    nmlp_mem_free(block);
+    return st;
+}
+
+/* Byte-level BPE spells every byte as a printable character: printable Latin-1 stands for itself, the rest follows from U+0100. */
+static void put_byte_token(nmlp_json_writer *w, int byte, int *n_shifted) {
+    bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+    unsigned code = printable ? (unsigned)byte : 256u + (unsigned)(*n_shifted)++;
+    char text[3] = {0};
+    if (code < 0x80) {
+        text[0] = (char)code;
+    } else {
+        text[0] = (char)(0xc0 | code >> 6);
+        text[1] = (char)(0x80 | (code & 0x3f));
+    }
+    nmlp_json_put_int(w, text, byte);
+}
+
+static void tokenizer_text(nmlp_str *out) {
+    nmlp_json_writer w;
+    int n_shifted = 0;
+    nmlp_json_writer_init(&w, out);
+    nmlp_json_begin_object(&w, NULL);
+    nmlp_json_put_string(&w, "version", "1.0");
+    nmlp_json_begin_object(&w, "pre_tokenizer");
+    nmlp_json_put_string(&w, "type", "ByteLevel");
+    nmlp_json_put_bool(&w, "add_prefix_space", false);
+    nmlp_json_put_bool(&w, "trim_offsets", true);
+    nmlp_json_put_bool(&w, "use_regex", true);
+    nmlp_json_end_object(&w);
+    nmlp_json_begin_object(&w, "decoder");
+    nmlp_json_put_string(&w, "type", "ByteLevel");
+    nmlp_json_end_object(&w);
+    nmlp_json_begin_object(&w, "model");
+    nmlp_json_put_string(&w, "type", "BPE");
+    nmlp_json_begin_object(&w, "vocab");
+    for (int byte = 0; byte < 256; byte++) put_byte_token(&w, byte, &n_shifted);
+    nmlp_json_end_object(&w);
+    nmlp_json_begin_array(&w, "merges");
+    nmlp_json_end_array(&w);
+    nmlp_json_end_object(&w);
+    nmlp_json_end_object(&w);
+}
+
+static nmlp_status write_named(const char *dir, const char *name, const nmlp_str *text, nmlp_err *err) {
+    char path[4096];
+    NMLP_RETURN_IF_FAILED(nmlp_str_status(text, err));
+    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, dir, name, err));
+    return nmlp_file_write_text(path, nmlp_str_text(text), text->len, err);
+}
+
+static nmlp_status write_texts(const struct synth *s, const char *dir, nmlp_err *err) {
+    char extra[128];
+    nmlp_str text;
+    nmlp_str_init(&text);
+    snprintf(extra, sizeof extra, "{\"version\":1,\"ratio\":%.9g,\"tile\":%" PRId64 ",\"method\":\"random\"}",
+             s->options->ratio, s->options->tile);
+    nmlp_config_write(s->config, s->config->compressed ? extra : NULL, &text);
+    nmlp_status st = write_named(dir, "config.json", &text, err);
+    nmlp_str_clear(&text);
+    tokenizer_text(&text);
+    if (st == NMLP_OK) st = write_named(dir, "tokenizer.json", &text, err);
+    nmlp_str_fini(&text);
+    return st;
+}
+
+nmlp_status nmlp_synth_write(const char *dir, nmlp_config *config, const nmlp_synth_options *options, int64_t *params,
+                             int64_t *bytes, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    nmlp_dir_stage stage = {0};
+    nmlp_rng rng;
+    if (!(options->ratio >= 0 && options->ratio < 1))
+        return nmlp_fail(err, NMLP_E_ARG, "--ratio %g: must be from 0 to below 1", options->ratio);
+    if (options->tile < 1) return nmlp_fail(err, NMLP_E_ARG, "--tile must be 1 or more");
+    config->compressed = options->ratio > 0;
+    if (options->n_layers > 0) config->n_layers = options->n_layers;
+    struct synth *s = nmlp_mem_new(1, sizeof *s, err);
+    if (!s) return NMLP_E_NOMEM;
+    s->config = config;
+    s->options = options;
+    *params = 0;
+    nmlp_arena_init(&s->arena);
+    nmlp_rng_seed(&rng, options->seed);
+    for (int i = 0; i < TABLE_SIZE; i++) s->table[i] = nmlp_f32_to_bf16((float)(weight_deviation * nmlp_rng_normal(&rng)));
+    NMLP_TRY(list_tensors(s, err));
+    NMLP_TRY(nmlp_dir_stage_open(&stage, dir, false, err));
+    NMLP_TRY(write_tensors(s, stage.temp_path, params, err));
+    NMLP_TRY(write_texts(s, stage.temp_path, err));
+    NMLP_TRY(nmlp_dir_stage_commit(&stage, err));
+    *bytes = 2 * *params;
+out:
+    nmlp_dir_stage_abort(&stage);
+    nmlp_mem_free(s->specs);
+    nmlp_arena_fini(&s->arena);
+    nmlp_mem_free(s);
+    return st;
+}

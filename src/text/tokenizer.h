@@ -1,0 +1,88 @@
+/* Text to token ids and back, from a Hugging Face `tokenizer.json`: byte-level BPE as Llama-3, Qwen2/3 and GPT-2 use it.
+ *
+ * Supported parts: model BPE (with `ignore_merges`, merges as strings or pairs); normalizer none, NFC; pre-tokenizers
+ * ByteLevel, Split and Sequence of them, ByteLevel last; post-processors none, ByteLevel, TemplateProcessing with tokens in
+ * front of the text only; decoder none or ByteLevel. Anything else is refused with NMLP_E_UNSUPPORTED, by name.
+ * `truncation` and `padding` are settings of a training loop and are ignored.
+ *
+ * A tokenizer is immutable after loading and may be used by many threads at once. */
+#ifndef NMLP_TEXT_TOKENIZER_H
+#define NMLP_TEXT_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "base/str.h"
+
+typedef struct nmlp_tokenizer nmlp_tokenizer;
+
+/* A folder with tokenizer.json, or the file itself. Destroy with nmlp_tokenizer_destroy. */
+nmlp_status nmlp_tokenizer_load(nmlp_tokenizer **out, const char *dir_or_file, nmlp_err *err);
+/* The same from memory; `origin` names the text in errors. */
+nmlp_status nmlp_tokenizer_parse(nmlp_tokenizer **out, const char *json, size_t len, const char *origin, nmlp_err *err);
+void nmlp_tokenizer_destroy(nmlp_tokenizer *t); /* NULL is fine */
+
+int64_t nmlp_tokenizer_vocab_size(const nmlp_tokenizer *t); /* highest id + 1; ids below may be unused */
+/* Id of a vocabulary entry (spelled as in the file, "Ġthe") or added token; -1 if none. */
+int64_t nmlp_tokenizer_find(const nmlp_tokenizer *t, const char *piece);
+int64_t nmlp_tokenizer_bos_id(const nmlp_tokenizer *t);            /* what the template puts in front, or -1 */
+bool nmlp_tokenizer_is_special(const nmlp_tokenizer *t, int64_t id); /* false for ids that do not exist */
+
+/* A growing list of ids; the caller's memory. */
+typedef struct nmlp_ids {
+    int32_t *data;
+    size_t len, capacity;
+} nmlp_ids;
+
+void nmlp_ids_init(nmlp_ids *ids);
+void nmlp_ids_fini(nmlp_ids *ids);
+nmlp_status nmlp_ids_push(nmlp_ids *ids, int32_t id, nmlp_err *err);
+
+/* Appends the ids of `text` to `out`; after a failure `out` is as before.
+ * add_bos: put in front what the template puts there. parse_special: special added tokens spelled in the text become
+ * their ids; otherwise they are text. Other added tokens are always recognised.
+ * Malformed UTF-8 counts as U+FFFD, one for each maximal malformed part. */
+nmlp_status nmlp_tokenizer_encode(const nmlp_tokenizer *t, const char *text, size_t len, bool add_bos,
+                                  bool parse_special, nmlp_ids *out, nmlp_err *err);
+
+/* Appends the text of n ids; always valid UTF-8 (bytes that form no character become U+FFFD). An unused id below the vocabulary
+ * size stands for nothing; an id outside it is NMLP_E_ARG. */
+nmlp_status nmlp_tokenizer_decode(const nmlp_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
+                                  nmlp_str *out, nmlp_err *err);
+
+/* Decoding one id at a time: what a push appends is whole characters; the start of a character waits for its rest. */
+typedef struct nmlp_decode_stream {
+    const nmlp_tokenizer *tokenizer; /* borrowed */
+    bool skip_special;
+    unsigned char pending[4];
+    size_t n_pending;
+} nmlp_decode_stream;
+
+void nmlp_decode_stream_init(nmlp_decode_stream *stream, const nmlp_tokenizer *t, bool skip_special);
+void nmlp_decode_stream_fini(nmlp_decode_stream *stream);
+nmlp_status nmlp_decode_stream_push(nmlp_decode_stream *stream, int32_t id, nmlp_str *out, nmlp_err *err);
+/* End of text: a character that never got complete becomes U+FFFD. The stream can be used again. */
+nmlp_status nmlp_decode_stream_flush(nmlp_decode_stream *stream, nmlp_str *out, nmlp_err *err);
+
+/* How a conversation is written down; known from the special tokens in the vocabulary. */
+typedef enum nmlp_chat_format {
+    NMLP_CHAT_NONE,   /* no chat tokens: a base model */
+    NMLP_CHAT_LLAMA3, /* <|start_header_id|>ROLE<|end_header_id|>\n\nCONTENT<|eot_id|> */
+    NMLP_CHAT_CHATML  /* <|im_start|>ROLE\nCONTENT<|im_end|>\n */
+} nmlp_chat_format;
+
+typedef struct nmlp_chat_message {
+    const char *role; /* "system", "user", "assistant" */
+    const char *content;
+} nmlp_chat_message;
+
+nmlp_chat_format nmlp_tokenizer_chat_format(const nmlp_tokenizer *t);
+/* Appends BOS (where the format has one), the messages as they are, and the header of the assistant's answer. Special tokens
+ * spelled in role or content stay text. NMLP_E_UNSUPPORTED for a vocabulary without chat tokens. */
+nmlp_status nmlp_chat_encode(const nmlp_tokenizer *t, const nmlp_chat_message *messages, size_t n_messages,
+                             nmlp_ids *out, nmlp_err *err);
+int64_t nmlp_chat_end_id(const nmlp_tokenizer *t); /* the token that ends an answer, or -1 */
+
+#endif

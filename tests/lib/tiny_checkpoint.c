@@ -1,0 +1,132 @@
+#include "lib/tiny_checkpoint.h"
+
+#include "base/mem.h"
+#include "base/rng.h"
+#include "checkpoint/checkpoint_write.h"
+#include "lib/testing.h"
+
+static void fill(float *data, int64_t n, double deviation, nmlp_rng *rng) {
+    for (int64_t i = 0; i < n; i++) data[i] = (float)(deviation * nmlp_rng_normal(rng));
+}
+
+tiny_tensor *tiny_add(tiny_checkpoint *c, const char *name, int64_t rows, int64_t cols) {
+    assert_true(c->n < TINY_TENSORS_MAX);
+    tiny_tensor *t = &c->tensors[c->n++];
+    *t = (tiny_tensor){.n_dims = cols ? 2 : 1, .shape = {rows, cols}};
+    snprintf(t->name, sizeof t->name, "%s", name);
+    t->data = nmlp_mem_new((size_t)(rows * (cols ? cols : 1)), sizeof *t->data, NULL);
+    assert_non_null(t->data);
+    return t;
+}
+
+static void add_random(tiny_checkpoint *c, const char *name, int64_t rows, int64_t cols, nmlp_rng *rng) {
+    tiny_tensor *t = tiny_add(c, name, rows, cols);
+    if (cols) {
+        fill(t->data, rows * cols, 0.15, rng);
+    } else {
+        for (int64_t i = 0; i < rows; i++) t->data[i] = 1 + 0.1f * (float)nmlp_rng_normal(rng);
+    }
+}
+
+void tiny_init(tiny_checkpoint *c, uint64_t seed) {
+    static const struct {
+        const char *name;
+        int64_t rows, cols;
+    } parts[] = {
+        {"input_layernorm", 32, 0},   {"self_attn.q_proj", 32, 32}, {"self_attn.k_proj", 16, 32},
+        {"self_attn.v_proj", 16, 32}, {"self_attn.o_proj", 32, 32}, {"post_attention_layernorm", 32, 0},
+        {"mlp.gate_proj", 48, 32},    {"mlp.up_proj", 48, 32},      {"mlp.down_proj", 32, 48},
+    };
+    nmlp_rng rng;
+    nmlp_rng_seed(&rng, seed);
+    *c = (tiny_checkpoint){0};
+    snprintf(c->config, sizeof c->config,
+             "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":32,\"intermediate_size\":48,"
+             "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":8,"
+             "\"vocab_size\":64,\"max_position_embeddings\":128,\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,"
+             "\"tie_word_embeddings\":true,\"hidden_act\":\"silu\"}");
+    add_random(c, "model.embed_tokens.weight", TINY_VOCAB, TINY_HIDDEN, &rng);
+    for (int l = 0; l < TINY_LAYERS; l++) {
+        for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+            char name[96];
+            snprintf(name, sizeof name, "model.layers.%d.%s.weight", l, parts[i].name);
+            add_random(c, name, parts[i].rows, parts[i].cols, &rng);
+        }
+    }
+    add_random(c, "model.norm.weight", TINY_HIDDEN, 0, &rng);
+}
+
+void tiny_fini(tiny_checkpoint *c) {
+    for (size_t i = 0; i < c->n; i++) nmlp_mem_free(c->tensors[i].data);
+    c->n = 0;
+}
+
+tiny_tensor *tiny_find(tiny_checkpoint *c, const char *name) {
+    for (size_t i = 0; i < c->n; i++)
+        if (strcmp(c->tensors[i].name, name) == 0) return &c->tensors[i];
+    fail_msg("no tensor %s", name);
+    return NULL;
+}
+
+void tiny_remove(tiny_checkpoint *c, const char *name) {
+    tiny_tensor *t = tiny_find(c, name);
+    nmlp_mem_free(t->data);
+    *t = c->tensors[--c->n];
+}
+
+void tiny_mark_compressed(tiny_checkpoint *c) {
+    size_t len = strlen(c->config);
+    snprintf(c->config + len - 1, sizeof c->config - len + 1,
+             ",\"neuronmlp\":{\"version\":1,\"ratio\":0.2,\"tile\":4}}");
+}
+
+void tiny_factorise(tiny_checkpoint *c, int layer, const char *matrix, int64_t rank, float *dense) {
+    char name[96];
+    nmlp_rng rng;
+    nmlp_rng_seed(&rng, 1000u + (uint64_t)layer);
+    snprintf(name, sizeof name, "model.layers.%d.mlp.%s.weight", layer, matrix);
+    tiny_tensor *w = tiny_find(c, name);
+    int64_t rows = w->shape[0];
+    int64_t cols = w->shape[1];
+    tiny_remove(c, name);
+    snprintf(name, sizeof name, "model.layers.%d.mlp.%s.u", layer, matrix);
+    tiny_tensor *u = tiny_add(c, name, rows, rank);
+    fill(u->data, rows * rank, 0.3, &rng);
+    snprintf(name, sizeof name, "model.layers.%d.mlp.%s.v", layer, matrix);
+    tiny_tensor *v = tiny_add(c, name, rank, cols);
+    fill(v->data, rank * cols, 0.3, &rng);
+    for (int64_t i = 0; dense && i < rows; i++) {
+        for (int64_t j = 0; j < cols; j++) {
+            double sum = 0;
+            for (int64_t r = 0; r < rank; r++) sum += (double)u->data[i * rank + r] * (double)v->data[r * cols + j];
+            dense[i * cols + j] = (float)sum;
+        }
+    }
+}
+
+static void write_config(const tiny_checkpoint *c, const char *dir) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    nmlp_test_write_file(path, c->config, strlen(c->config));
+}
+
+void tiny_write(const tiny_checkpoint *c, const char *dir, nmlp_dtype dtype) {
+    nmlp_tensor_spec specs[TINY_TENSORS_MAX];
+    nmlp_checkpoint_writer *writer;
+    nmlp_err err;
+    write_config(c, dir);
+    for (size_t i = 0; i < c->n; i++) {
+        const tiny_tensor *t = &c->tensors[i];
+        specs[i] = (nmlp_tensor_spec){
+            .name = t->name, .dtype = dtype, .n_dims = t->n_dims, .shape = {t->shape[0], t->shape[1]}};
+    }
+    nmlp_assert_ok(nmlp_checkpoint_writer_open(&writer, dir, specs, c->n, 0, &err), &err);
+    for (size_t i = 0; i < c->n; i++) {
+        size_t bytes = nmlp_tensor_spec_bytes(&specs[i]);
+        void *data = nmlp_mem_new(bytes, 1, NULL);
+        nmlp_from_f32(data, dtype, c->tensors[i].data, bytes / nmlp_dtype_bytes(dtype));
+        nmlp_assert_ok(nmlp_checkpoint_writer_put(writer, data, bytes, &err), &err);
+        nmlp_mem_free(data);
+    }
+    nmlp_assert_ok(nmlp_checkpoint_writer_finish(writer, &err), &err);
+}

@@ -1,0 +1,101 @@
+/* JSON in and out. */
+#include "base/json.h"
+#include "base/json_write.h"
+#include "lib/testing.h"
+
+static nmlp_status parse(nmlp_json_doc *doc, const char *text, nmlp_err *err) {
+    return nmlp_json_parse(doc, text, strlen(text), "x.json", err);
+}
+
+static void values_are_read(void **state) {
+    nmlp_json_doc doc;
+    nmlp_err err;
+    int64_t i = 0;
+    (void)state;
+    nmlp_assert_ok(parse(&doc, " {\"a\":[1,2.5,\"t\\u00e9\"],\"b\":null,\"c\":true} \n", &err), &err);
+    const nmlp_json *a = nmlp_json_first(nmlp_json_get(doc.root, "a"));
+    assert_true(nmlp_json_int_in(a, 0, 5, &i) && i == 1);
+    assert_false(nmlp_json_int_in(nmlp_json_next(a), 0, 5, &i));
+    assert_string_equal(nmlp_json_string(nmlp_json_next(nmlp_json_next(a))), "t\xc3\xa9");
+    assert_true(nmlp_json_is_null(nmlp_json_get(doc.root, "b")));
+    assert_true(nmlp_json_is_null(nmlp_json_get(doc.root, "absent")));
+    assert_true(nmlp_json_bool(nmlp_json_get(doc.root, "c")));
+    assert_null(nmlp_json_get(doc.root, "A"));
+    assert_int_equal(nmlp_json_count(doc.root), 3);
+    nmlp_json_free(&doc);
+}
+
+static void broken_texts_name_line_and_column(void **state) {
+    static const char *const broken[] = {"",       "{",        "{\"a\":1",   "[1,2",      "nul", "{\"a\":1}x",
+                                         "{'a':1}", "\"open", "{\"a\" 1}", "[1 2]",     "{,}", "[\"\\u12\"]"};
+    nmlp_json_doc doc;
+    nmlp_err err;
+    (void)state;
+    for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++)
+        nmlp_assert_fails(parse(&doc, broken[i], &err), &err, NMLP_E_FORMAT, "x.json", "JSON", NULL);
+    nmlp_assert_fails(parse(&doc, "{\n \"a\": oops}", &err), &err, NMLP_E_FORMAT, "line 2", NULL);
+}
+
+static void deep_nesting_is_refused_not_followed(void **state) {
+    enum { DEPTH = 200000 };
+    static char text[DEPTH + 1];
+    nmlp_json_doc doc;
+    nmlp_err err;
+    (void)state;
+    memset(text, '[', DEPTH);
+    nmlp_assert_fails(parse(&doc, text, &err), &err, NMLP_E_FORMAT, "x.json", NULL);
+}
+
+static void huge_numbers_are_no_integers(void **state) {
+    nmlp_json_doc doc;
+    nmlp_err err;
+    int64_t i;
+    double d;
+    (void)state;
+    nmlp_assert_ok(parse(&doc, "{\"big\":1e400,\"long\":123456789012345678901234567890,\"half\":0.5}", &err), &err);
+    nmlp_assert_fails(nmlp_json_need_int(&doc, doc.root, "big", 0, INT64_MAX, &i, &err), &err, NMLP_E_FORMAT, "big", NULL);
+    nmlp_assert_fails(nmlp_json_need_int(&doc, doc.root, "long", 0, INT64_MAX, &i, &err), &err, NMLP_E_FORMAT, "long", NULL);
+    nmlp_assert_fails(nmlp_json_need_int(&doc, doc.root, "half", 0, 9, &i, &err), &err, NMLP_E_FORMAT, "half", NULL);
+    nmlp_assert_fails(nmlp_json_need_int(&doc, doc.root, "gone", 0, 9, &i, &err), &err, NMLP_E_MISSING, "gone", NULL);
+    nmlp_assert_fails(nmlp_json_need_number(&doc, doc.root, "big", &d, &err), &err, NMLP_E_FORMAT, "big", NULL);
+    nmlp_json_free(&doc);
+}
+
+static void written_text_reads_back(void **state) {
+    nmlp_str out;
+    nmlp_json_writer w;
+    nmlp_json_doc doc;
+    nmlp_err err;
+    (void)state;
+    nmlp_str_init(&out);
+    nmlp_json_writer_init(&w, &out);
+    nmlp_json_begin_object(&w, NULL);
+    nmlp_json_put_string(&w, "s", "quote \" slash \\ tab \t bell \a end");
+    nmlp_json_put_number(&w, "n", 0.1);
+    nmlp_json_put_number(&w, "nan", __builtin_nan(""));
+    nmlp_json_begin_array(&w, "a");
+    nmlp_json_put_int(&w, NULL, -7);
+    nmlp_json_begin_object(&w, NULL);
+    nmlp_json_end_object(&w);
+    nmlp_json_put_bool(&w, NULL, false);
+    nmlp_json_end_array(&w);
+    nmlp_json_end_object(&w);
+    nmlp_assert_ok(nmlp_json_parse(&doc, out.data, out.len, "out", &err), &err);
+    assert_string_equal(nmlp_json_string(nmlp_json_get(doc.root, "s")), "quote \" slash \\ tab \t bell \a end");
+    assert_true(nmlp_json_number(nmlp_json_get(doc.root, "n")) == 0.1);
+    assert_true(nmlp_json_is_null(nmlp_json_get(doc.root, "nan")));
+    assert_int_equal(nmlp_json_count(nmlp_json_get(doc.root, "a")), 3);
+    nmlp_json_free(&doc);
+    nmlp_str_fini(&out);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_are_read),
+        cmocka_unit_test(broken_texts_name_line_and_column),
+        cmocka_unit_test(deep_nesting_is_refused_not_followed),
+        cmocka_unit_test(huge_numbers_are_no_integers),
+        cmocka_unit_test(written_text_reads_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,131 @@
+/* config.json in both spellings, and what is refused. */
+#include "checkpoint/config.h"
+#include "lib/testing.h"
+
+#define SIZES                                                                                                          \
+    "\"hidden_size\":64,\"intermediate_size\":128,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"vocab_size\":100"
+
+static nmlp_status read_config(nmlp_config *config, const char *text, nmlp_err *err) {
+    nmlp_json_doc doc;
+    nmlp_status st = nmlp_json_parse(&doc, text, strlen(text), "config.json", err);
+    if (st == NMLP_OK) st = nmlp_config_parse(config, &doc, err);
+    nmlp_json_free(&doc);
+    return st;
+}
+
+static void both_spellings_of_rope_agree(void **state) {
+    nmlp_config old;
+    nmlp_config new;
+    nmlp_err err;
+    (void)state;
+    nmlp_assert_ok(read_config(&old,
+                               "{\"architectures\":[\"LlamaForCausalLM\"]," SIZES ",\"rope_theta\":500000.0,"
+                               "\"rope_scaling\":{\"type\":\"llama3\",\"factor\":32.0,\"low_freq_factor\":1.0,"
+                               "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}}",
+                               &err),
+                   &err);
+    nmlp_assert_ok(read_config(&new,
+                               "{\"architectures\":[\"LlamaForCausalLM\"]," SIZES ",\"rope_parameters\":{\"rope_type\":"
+                               "\"llama3\",\"rope_theta\":500000.0,\"factor\":32.0,\"low_freq_factor\":1.0,"
+                               "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}}",
+                               &err),
+                   &err);
+    assert_memory_equal(&old.rope, &new.rope, sizeof old.rope);
+    assert_true(old.rope.kind == NMLP_ROPE_LLAMA3 && old.rope.theta == 500000 && old.rope.factor == 32);
+    assert_int_equal(old.head_dim, 8); /* hidden / heads when absent */
+    assert_int_equal(old.n_kv_heads, 8);
+}
+
+static void families_differ_in_bias_and_norms(void **state) {
+    nmlp_config c;
+    nmlp_err err;
+    (void)state;
+    nmlp_assert_ok(read_config(&c, "{\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES "}", &err), &err);
+    assert_true(c.qkv_bias && !c.o_bias && !c.qk_norm);
+    nmlp_assert_ok(read_config(&c, "{\"architectures\":[\"Qwen3ForCausalLM\"]," SIZES "}", &err), &err);
+    assert_true(!c.qkv_bias && c.qk_norm);
+    nmlp_assert_ok(
+        read_config(&c, "{\"architectures\":[\"MistralForCausalLM\"]," SIZES ",\"sliding_window\":null}", &err), &err);
+    assert_string_equal(c.family, "mistral");
+    nmlp_assert_ok(read_config(&c, "{\"architectures\":[\"LlamaForCausalLM\"]," SIZES ",\"attention_bias\":true,"
+                                   "\"eos_token_id\":[5,6,5]}", &err), &err);
+    assert_true(c.qkv_bias && c.o_bias);
+    assert_int_equal(c.n_stop_ids, 2);
+}
+
+static void refuse(const char *text, nmlp_status code, const char *part) {
+    nmlp_config c;
+    nmlp_err err;
+    nmlp_assert_fails(read_config(&c, text, &err), &err, code, "config.json", part, NULL);
+}
+
+static void unknown_architectures_list_the_known(void **state) {
+    (void)state;
+    refuse("{\"architectures\":[\"GPT2LMHeadModel\"]," SIZES "}", NMLP_E_UNSUPPORTED, "GPT2LMHeadModel");
+    refuse("{\"architectures\":[\"GPT2LMHeadModel\"]," SIZES "}", NMLP_E_UNSUPPORTED, "Qwen3ForCausalLM");
+    refuse("{" SIZES "}", NMLP_E_MISSING, "architectures");
+    refuse("[]", NMLP_E_FORMAT, "object");
+}
+
+static void what_would_compute_something_else_is_refused(void **state) {
+    (void)state;
+#define LLAMA "{\"architectures\":[\"LlamaForCausalLM\"]," SIZES
+    refuse("{\"architectures\":[\"MistralForCausalLM\"]," SIZES ",\"sliding_window\":4096}", NMLP_E_UNSUPPORTED, "sliding");
+    refuse("{\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES ",\"sliding_window\":4096,\"use_sliding_window\":true}",
+           NMLP_E_UNSUPPORTED, "sliding");
+    refuse("{\"architectures\":[\"Qwen3ForCausalLM\"]," SIZES ",\"layer_types\":[\"sliding_attention\"]}", NMLP_E_UNSUPPORTED,
+           "sliding_attention");
+    refuse(LLAMA ",\"rope_scaling\":{\"type\":\"yarn\"}}", NMLP_E_UNSUPPORTED, "yarn");
+    refuse(LLAMA ",\"partial_rotary_factor\":0.5}", NMLP_E_UNSUPPORTED, "partial_rotary_factor");
+    refuse(LLAMA ",\"hidden_act\":\"gelu\"}", NMLP_E_UNSUPPORTED, "gelu");
+    refuse(LLAMA ",\"mlp_bias\":true}", NMLP_E_UNSUPPORTED, "mlp_bias");
+    refuse(LLAMA ",\"neuronmlp\":{\"version\":2}}", NMLP_E_UNSUPPORTED, "version 2");
+    refuse(LLAMA ",\"neuronmlp\":{}}", NMLP_E_MISSING, "version");
+}
+
+static void senseless_sizes_are_refused(void **state) {
+    (void)state;
+    refuse(LLAMA ",\"num_key_value_heads\":3}", NMLP_E_FORMAT, "multiple");
+    refuse(LLAMA ",\"head_dim\":7}", NMLP_E_FORMAT, "head_dim");
+    refuse(LLAMA ",\"rope_theta\":-1}", NMLP_E_FORMAT, "rope_theta");
+    refuse("{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":0}", NMLP_E_FORMAT, "hidden_size");
+    refuse("{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":1e99}", NMLP_E_FORMAT, "hidden_size");
+    refuse("{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":\"64\"}", NMLP_E_FORMAT, "hidden_size");
+    refuse("{\"architectures\":[\"LlamaForCausalLM\"]}", NMLP_E_MISSING, "hidden_size");
+}
+
+static void what_is_written_reads_back(void **state) {
+    nmlp_config c;
+    nmlp_config back;
+    nmlp_err err;
+    nmlp_str text;
+    (void)state;
+    nmlp_assert_ok(read_config(&c,
+                               LLAMA ",\"num_key_value_heads\":2,\"tie_word_embeddings\":true,\"bos_token_id\":1,"
+                                     "\"eos_token_id\":[2,3],\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
+                                     "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+                                     "\"original_max_position_embeddings\":8192}}",
+                               &err),
+                   &err);
+    nmlp_str_init(&text);
+    nmlp_config_write(&c, "{\"version\":1,\"ratio\":0.25,\"tile\":128}", &text);
+    nmlp_assert_ok(read_config(&back, nmlp_str_text(&text), &err), &err);
+    assert_true(back.compressed && back.ratio == 0.25 && back.tile == 128);
+    back.compressed = false;
+    back.ratio = 0;
+    back.tile = 0;
+    assert_memory_equal(&back, &c, sizeof c);
+    nmlp_str_fini(&text);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(both_spellings_of_rope_agree),
+        cmocka_unit_test(families_differ_in_bias_and_norms),
+        cmocka_unit_test(unknown_architectures_list_the_known),
+        cmocka_unit_test(what_would_compute_something_else_is_refused),
+        cmocka_unit_test(senseless_sizes_are_refused),
+        cmocka_unit_test(what_is_written_reads_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

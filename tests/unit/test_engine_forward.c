@@ -1,0 +1,273 @@
+/* The forward pass against a float64 decoder, and its invariants. */
+#include <math.h>
+
+#include "base/mem.h"
+#include "base/rng.h"
+#include "engine/engine.h"
+#include "lib/loaded_engine.h"
+#include "lib/reference_forward.h"
+#include "lib/testing.h"
+#include "lib/tiny_checkpoint.h"
+#include "tensor/diff.h"
+
+enum { N = 50 };
+
+/* f32 roundings through two layers: each reduction of up to 64 terms carries at most 64 * 2^-24 relative to its absolute sum; four
+ * such in a row per layer with a condition of about 10. */
+static const double tolerance = 2 * 4 * 64 * 10 * 0x1p-24;
+
+struct fixture {
+    char dir[256];
+    tiny_checkpoint c;
+    int32_t ids[N];
+};
+
+static int setup(void **state) {
+    struct fixture *f = nmlp_mem_new(1, sizeof *f, NULL);
+    nmlp_rng rng;
+    nmlp_rng_seed(&rng, 9);
+    nmlp_test_mkdtemp(f->dir, sizeof f->dir);
+    tiny_init(&f->c, 5);
+    for (int i = 0; i < N; i++) f->ids[i] = (int32_t)nmlp_rng_below(&rng, TINY_VOCAB);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state) {
+    struct fixture *f = *state;
+    tiny_fini(&f->c);
+    nmlp_test_rmdir(f->dir);
+    nmlp_mem_free(f);
+    return 0;
+}
+
+static void check_against_reference(struct fixture *f, nmlp_dtype dtype) {
+    loaded_engine l;
+    double want[N * TINY_VOCAB];
+    tiny_write(&f->c, f->dir, dtype);
+    loaded_engine_open(&l, f->dir, NULL, 2);
+    reference_forward(&l.model, f->ids, N, want);
+    float *got = loaded_engine_logits(&l, f->ids, N, 16);
+    nmlp_diff diff = nmlp_diff_f64(got, want, N * TINY_VOCAB);
+    if (!(diff.rel_to_max < tolerance)) fail_msg("relative error %g, allowed %g", diff.rel_to_max, tolerance);
+    nmlp_mem_free(got);
+    loaded_engine_close(&l);
+}
+
+static void logits_equal_a_float64_decoder(void **state) {
+    check_against_reference(*state, NMLP_DTYPE_F32);
+    check_against_reference(*state, NMLP_DTYPE_BF16);
+    check_against_reference(*state, NMLP_DTYPE_F16);
+}
+
+static void qkv_biases_and_norms_are_applied(void **state) {
+    struct fixture *f = *state;
+    nmlp_rng rng;
+    nmlp_rng_seed(&rng, 4);
+    static const char *const parts[] = {"q_proj.bias", "k_proj.bias", "v_proj.bias", "o_proj.bias", "q_norm.weight",
+                                        "k_norm.weight"};
+    static const int64_t sizes[] = {32, 16, 16, 32, 8, 8};
+    for (int l = 0; l < TINY_LAYERS; l++) {
+        for (int i = 0; i < 6; i++) {
+            char name[96];
+            snprintf(name, sizeof name, "model.layers.%d.self_attn.%s", l, parts[i]);
+            tiny_tensor *t = tiny_add(&f->c, name, sizes[i], 0);
+            for (int64_t j = 0; j < sizes[i]; j++) t->data[j] = (float)(0.5 * nmlp_rng_normal(&rng));
+        }
+    }
+    /* Qwen3 with attention_bias has all six */
+    snprintf(f->c.config, sizeof f->c.config,
+             "{\"architectures\":[\"Qwen3ForCausalLM\"],\"hidden_size\":32,\"intermediate_size\":48,"
+             "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":8,"
+             "\"vocab_size\":64,\"max_position_embeddings\":128,\"rope_theta\":10000.0,\"attention_bias\":true,"
+             "\"tie_word_embeddings\":true}");
+    check_against_reference(f, NMLP_DTYPE_F32);
+}
+
+static void factorised_mlps_equal_a_float64_decoder(void **state) {
+    struct fixture *f = *state;
+    tiny_mark_compressed(&f->c);
+    tiny_factorise(&f->c, 0, "gate_proj", 5, NULL);
+    tiny_factorise(&f->c, 0, "up_proj", 7, NULL);
+    tiny_factorise(&f->c, 0, "down_proj", 3, NULL);
+    tiny_factorise(&f->c, 1, "gate_proj", 9, NULL);
+    tiny_factorise(&f->c, 1, "up_proj", 9, NULL);
+    /* layer 1 shares a basis, its down stays dense */
+    tiny_remove(&f->c, "model.layers.1.mlp.up_proj.v");
+    snprintf(tiny_find(&f->c, "model.layers.1.mlp.gate_proj.v")->name, 96, "model.layers.1.mlp.gate_up_proj.v");
+    check_against_reference(f, NMLP_DTYPE_F32);
+    check_against_reference(f, NMLP_DTYPE_BF16);
+}
+
+static void results_depend_neither_on_chunks_nor_on_threads(void **state) {
+    struct fixture *f = *state;
+    loaded_engine one;
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_BF16);
+    loaded_engine_open(&one, f->dir, NULL, 1);
+    float *want = loaded_engine_logits(&one, f->ids, N, N);
+    for (int threads = 2; threads <= 4; threads++) {
+        loaded_engine many;
+        loaded_engine_open(&many, f->dir, NULL, threads);
+        float *got = loaded_engine_logits(&many, f->ids, N, N);
+        assert_memory_equal(got, want, N * TINY_VOCAB * sizeof *got);
+        nmlp_mem_free(got);
+        loaded_engine_close(&many);
+    }
+    for (int64_t chunk = 1; chunk < N; chunk += 13) {
+        float *got = loaded_engine_logits(&one, f->ids, N, chunk);
+        assert_true(nmlp_diff_f32(got, want, N * TINY_VOCAB).rel_to_max < tolerance);
+        nmlp_mem_free(got);
+    }
+    nmlp_mem_free(want);
+    loaded_engine_close(&one);
+}
+
+static void truncating_forgets(void **state) {
+    struct fixture *f = *state;
+    loaded_engine l;
+    nmlp_session *session;
+    nmlp_err err;
+    float want[TINY_VOCAB];
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    loaded_engine_open(&l, f->dir, NULL, 1);
+    nmlp_assert_ok(nmlp_session_create(&session, l.engine, N, 8, false, &err), &err);
+    nmlp_assert_ok(nmlp_session_append(session, f->ids, 20, NULL, NULL, &err), &err);
+    nmlp_assert_ok(nmlp_session_append(session, f->ids + 20, 1, NULL, NULL, &err), &err);
+    memcpy(want, nmlp_session_last_logits(session), sizeof want);
+    nmlp_assert_ok(nmlp_session_append(session, f->ids + 30, 15, NULL, NULL, &err), &err);
+    assert_memory_not_equal(nmlp_session_last_logits(session), want, sizeof want);
+    nmlp_session_truncate(session, 20);
+    assert_int_equal(nmlp_session_length(session), 20);
+    nmlp_assert_ok(nmlp_session_append(session, f->ids + 20, 1, NULL, NULL, &err), &err);
+    assert_memory_equal(nmlp_session_last_logits(session), want, sizeof want);
+    nmlp_session_destroy(session);
+    loaded_engine_close(&l);
+}
+
+static void limits_are_refused_without_a_trace(void **state) {
+    struct fixture *f = *state;
+    loaded_engine l;
+    nmlp_session *session;
+    nmlp_err err;
+    int32_t bad[2] = {1, TINY_VOCAB};
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    loaded_engine_open(&l, f->dir, NULL, 1);
+    nmlp_assert_fails(nmlp_session_create(&session, l.engine, 129, 0, false, &err), &err, NMLP_E_LIMIT, "129", "128", NULL);
+    nmlp_assert_ok(nmlp_session_create(&session, l.engine, 10, 0, false, &err), &err);
+    nmlp_assert_fails(nmlp_session_append(session, f->ids, 11, NULL, NULL, &err), &err, NMLP_E_LIMIT, "11", "10", NULL);
+    nmlp_assert_fails(nmlp_session_append(session, bad, 2, NULL, NULL, &err), &err, NMLP_E_ARG, "64", "position 1", NULL);
+    assert_int_equal(nmlp_session_length(session), 0);
+    nmlp_session_destroy(session);
+    loaded_engine_close(&l);
+}
+
+struct seen {
+    double input[TINY_LAYERS];
+    double output[TINY_LAYERS];
+    double worst; /* |act - silu(gate)*up| */
+    int64_t rows;
+};
+
+static void see_input(void *ctx, int64_t layer, const float *x, int64_t s) {
+    struct seen *seen = ctx;
+    seen->rows += layer == 0 ? s : 0;
+    for (int64_t i = 0; i < s * TINY_HIDDEN; i++) seen->input[layer] += (double)x[i] * (double)x[i];
+}
+
+static void see_inside(void *ctx, int64_t layer, const float *gate, const float *up, const float *act, int64_t s) {
+    struct seen *seen = ctx;
+    (void)layer;
+    for (int64_t i = 0; i < s * TINY_INTERMEDIATE; i++) {
+        double want = (double)gate[i] / (1 + exp(-(double)gate[i])) * (double)up[i];
+        seen->worst = fmax(seen->worst, fabs(want - (double)act[i]));
+    }
+}
+
+static void see_output(void *ctx, int64_t layer, const float *y, int64_t s) {
+    struct seen *seen = ctx;
+    for (int64_t i = 0; i < s * TINY_HIDDEN; i++) seen->output[layer] += fabs((double)y[i]);
+}
+
+static void observers_see_every_row_and_change_nothing(void **state) {
+    struct fixture *f = *state;
+    loaded_engine l;
+    nmlp_session *session;
+    nmlp_err err;
+    struct seen seen = {0};
+    nmlp_observer observer = {&seen, see_input, see_inside, see_output};
+    float plain[TINY_VOCAB];
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    loaded_engine_open(&l, f->dir, NULL, 2);
+    nmlp_assert_ok(nmlp_session_create(&session, l.engine, N, 16, true, &err), &err);
+    nmlp_assert_ok(nmlp_session_append(session, f->ids, N, NULL, NULL, &err), &err);
+    memcpy(plain, nmlp_session_last_logits(session), sizeof plain);
+    nmlp_session_truncate(session, 0);
+    nmlp_session_set_observer(session, &observer);
+    nmlp_assert_ok(nmlp_session_append(session, f->ids, N, NULL, NULL, &err), &err);
+    assert_true(nmlp_diff_f32(nmlp_session_last_logits(session), plain, TINY_VOCAB).rel_to_max < tolerance);
+    assert_int_equal(seen.rows, N);
+    assert_true(seen.worst < 1e-5);
+    for (int i = 0; i < TINY_LAYERS; i++) assert_true(seen.input[i] > 0 && seen.output[i] > 0);
+    nmlp_session_destroy(session);
+    loaded_engine_close(&l);
+}
+
+static void a_layer_at_a_time_gives_the_same_states(void **state) {
+    struct fixture *f = *state;
+    loaded_engine l;
+    nmlp_session *session;
+    nmlp_err err;
+    float want[TINY_VOCAB];
+    float rows[N * TINY_HIDDEN];
+    float last[TINY_HIDDEN];
+    float got[TINY_VOCAB];
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    loaded_engine_open(&l, f->dir, NULL, 1);
+    nmlp_assert_ok(nmlp_session_create(&session, l.engine, N, N, false, &err), &err);
+    nmlp_assert_ok(nmlp_session_append(session, f->ids, N, NULL, NULL, &err), &err);
+    memcpy(want, nmlp_session_last_logits(session), sizeof want);
+    nmlp_assert_ok(nmlp_session_embed(session, f->ids, N, rows, &err), &err);
+    for (int64_t layer = 0; layer < TINY_LAYERS; layer++) nmlp_session_run_layer(session, layer, rows, 0, N);
+    nmlp_session_final_norm(session, rows + (N - 1) * TINY_HIDDEN, 1, last);
+    nmlp_session_logits(session, last, 1, got);
+    assert_memory_equal(got, want, sizeof want);
+    nmlp_session_destroy(session);
+    loaded_engine_close(&l);
+}
+
+static void another_mlp_can_stand_in_and_leave(void **state) {
+    struct fixture *f = *state;
+    loaded_engine l;
+    nmlp_err err;
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    loaded_engine_open(&l, f->dir, NULL, 1);
+    float *own = loaded_engine_logits(&l, f->ids, N, N);
+    const nmlp_layer *other = &l.model.layers[1];
+    nmlp_mlp_desc desc = {other->mlp[0], other->mlp[1], other->mlp[2]};
+    nmlp_assert_ok(nmlp_engine_set_mlp(l.engine, 0, &desc, &err), &err);
+    nmlp_assert_ok(nmlp_engine_set_mlp(l.engine, 0, &desc, &err), &err);
+    float *swapped = loaded_engine_logits(&l, f->ids, N, N);
+    assert_memory_not_equal(swapped, own, N * TINY_VOCAB * sizeof *own);
+    nmlp_assert_ok(nmlp_engine_set_mlp(l.engine, 0, NULL, &err), &err);
+    float *back = loaded_engine_logits(&l, f->ids, N, N);
+    assert_memory_equal(back, own, N * TINY_VOCAB * sizeof *own);
+    nmlp_mem_free(own);
+    nmlp_mem_free(swapped);
+    nmlp_mem_free(back);
+    loaded_engine_close(&l);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(logits_equal_a_float64_decoder, setup, teardown),
+        cmocka_unit_test_setup_teardown(qkv_biases_and_norms_are_applied, setup, teardown),
+        cmocka_unit_test_setup_teardown(factorised_mlps_equal_a_float64_decoder, setup, teardown),
+        cmocka_unit_test_setup_teardown(results_depend_neither_on_chunks_nor_on_threads, setup, teardown),
+        cmocka_unit_test_setup_teardown(truncating_forgets, setup, teardown),
+        cmocka_unit_test_setup_teardown(limits_are_refused_without_a_trace, setup, teardown),
+        cmocka_unit_test_setup_teardown(observers_see_every_row_and_change_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_layer_at_a_time_gives_the_same_states, setup, teardown),
+        cmocka_unit_test_setup_teardown(another_mlp_can_stand_in_and_leave, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,128 @@
+/* Sampling: the distribution it draws from, its filters, its reproducibility. */
+#include <math.h>
+
+#include "engine/sampler.h"
+#include "lib/testing.h"
+
+enum { V = 6, DRAWS = 60000 };
+
+static const float logits[V] = {0.0f, 2.0f, 1.0f, -1.0f, 1.5f, -3.0f};
+
+static void count(const nmlp_sampling *options, int32_t seen, int counts[V]) {
+    nmlp_sampler s;
+    nmlp_err err;
+    memset(counts, 0, V * sizeof *counts);
+    nmlp_assert_ok(nmlp_sampler_init(&s, options, V, &err), &err);
+    if (seen >= 0) nmlp_sampler_accept(&s, seen);
+    for (int i = 0; i < DRAWS; i++) counts[nmlp_sampler_next(&s, logits)]++;
+    nmlp_sampler_fini(&s);
+}
+
+/* Every frequency within five standard errors of the softmax over the kept tokens. */
+static void check(const nmlp_sampling *options, const bool kept[V]) {
+    int counts[V];
+    double sum = 0;
+    count(options, -1, counts);
+    for (int i = 0; i < V; i++) sum += kept[i] ? exp((double)logits[i] / options->temperature) : 0;
+    for (int i = 0; i < V; i++) {
+        double p = kept[i] ? exp((double)logits[i] / options->temperature) / sum : 0;
+        assert_true(fabs((double)counts[i] / DRAWS - p) <= 5 * sqrt(p * (1 - p) / DRAWS));
+    }
+}
+
+static void draws_follow_the_softmax(void **state) {
+    nmlp_sampling o = {.temperature = 0.7, .top_p = 1, .repetition_penalty = 1, .seed = 3};
+    (void)state;
+    check(&o, (const bool[V]){1, 1, 1, 1, 1, 1});
+}
+
+static void filters_keep_the_likeliest(void **state) {
+    nmlp_sampling o = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 4};
+    (void)state;
+    o.top_k = 2;
+    check(&o, (const bool[V]){0, 1, 0, 0, 1, 0});
+    o.top_k = 0;
+    o.top_p = 0.5; /* softmax: .44 .27 .16 …: the second is needed to reach one half */
+    check(&o, (const bool[V]){0, 1, 0, 0, 1, 0});
+    o.top_p = 0.4;
+    check(&o, (const bool[V]){0, 1, 0, 0, 0, 0});
+    o.top_p = 1;
+    o.min_p = 0.3; /* of the likeliest: exp(-0.5), exp(-1) stay, exp(-2) = .135 goes */
+    check(&o, (const bool[V]){0, 1, 1, 0, 1, 0});
+}
+
+static void greedy_takes_the_first_largest(void **state) {
+    nmlp_sampler s;
+    nmlp_err err;
+    nmlp_sampling o = nmlp_sampling_greedy();
+    float tied[3] = {1, 5, 5};
+    float nan_first[3] = {NAN, -2, -1};
+    (void)state;
+    nmlp_assert_ok(nmlp_sampler_init(&s, &o, 3, &err), &err);
+    assert_int_equal(nmlp_sampler_next(&s, tied), 1);
+    assert_int_equal(nmlp_sampler_next(&s, nan_first), 2);
+    nmlp_sampler_fini(&s);
+}
+
+static void repetition_is_made_unlikely_whatever_the_sign(void **state) {
+    nmlp_sampling o = {.temperature = 0, .top_p = 1, .repetition_penalty = 4};
+    nmlp_sampler s;
+    nmlp_err err;
+    float positive[2] = {2, 1};
+    float negative[2] = {-1, -2};
+    (void)state;
+    nmlp_assert_ok(nmlp_sampler_init(&s, &o, 2, &err), &err);
+    nmlp_sampler_accept(&s, 0);
+    assert_int_equal(nmlp_sampler_next(&s, positive), 1);
+    assert_int_equal(nmlp_sampler_next(&s, negative), 1);
+    nmlp_sampler_fini(&s);
+}
+
+static void the_seed_decides(void **state) {
+    nmlp_sampling o = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 11};
+    nmlp_sampler a;
+    nmlp_sampler b;
+    nmlp_sampler c;
+    int differ = 0;
+    (void)state;
+    nmlp_assert_ok(nmlp_sampler_init(&a, &o, V, NULL), NULL);
+    nmlp_assert_ok(nmlp_sampler_init(&b, &o, V, NULL), NULL);
+    o.seed = 12;
+    nmlp_assert_ok(nmlp_sampler_init(&c, &o, V, NULL), NULL);
+    for (int i = 0; i < 100; i++) {
+        int32_t id = nmlp_sampler_next(&a, logits);
+        assert_int_equal(id, nmlp_sampler_next(&b, logits));
+        differ += id != nmlp_sampler_next(&c, logits);
+    }
+    assert_true(differ > 10);
+    nmlp_sampler_fini(&a);
+    nmlp_sampler_fini(&b);
+    nmlp_sampler_fini(&c);
+}
+
+static void values_out_of_range_name_their_flag(void **state) {
+    nmlp_sampler s;
+    nmlp_err err;
+    nmlp_sampling o = nmlp_sampling_greedy();
+    (void)state;
+    o.top_p = 0;
+    nmlp_assert_fails(nmlp_sampler_init(&s, &o, V, &err), &err, NMLP_E_ARG, "--top-p", NULL);
+    o = nmlp_sampling_greedy();
+    o.temperature = -1;
+    nmlp_assert_fails(nmlp_sampler_init(&s, &o, V, &err), &err, NMLP_E_ARG, "--temp", NULL);
+    o = nmlp_sampling_greedy();
+    o.min_p = 1;
+    nmlp_assert_fails(nmlp_sampler_init(&s, &o, V, &err), &err, NMLP_E_ARG, "--min-p", NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(draws_follow_the_softmax),
+        cmocka_unit_test(filters_keep_the_likeliest),
+        cmocka_unit_test(greedy_takes_the_first_largest),
+        cmocka_unit_test(repetition_is_made_unlikely_whatever_the_sign),
+        cmocka_unit_test(the_seed_decides),
+        cmocka_unit_test(values_out_of_range_name_their_flag),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,251 @@
+/* Opening model directories: shards, factors, and every way a directory can be broken. */
+#include <math.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "checkpoint/checkpoint_write.h"
+#include "lib/testing.h"
+#include "lib/tiny_checkpoint.h"
+#include "model/expand.h"
+#include "model/model.h"
+#include "model/preset.h"
+
+struct fixture {
+    char dir[256];
+    tiny_checkpoint c;
+};
+
+static int setup(void **state) {
+    struct fixture *f = nmlp_mem_new(1, sizeof *f, NULL);
+    nmlp_test_mkdtemp(f->dir, sizeof f->dir);
+    tiny_init(&f->c, 1);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state) {
+    struct fixture *f = *state;
+    tiny_fini(&f->c);
+    nmlp_test_rmdir(f->dir);
+    nmlp_mem_free(f);
+    return 0;
+}
+
+static void refuse(struct fixture *f, nmlp_status code, const char *part, const char *part2) {
+    nmlp_model model;
+    nmlp_err err;
+    nmlp_assert_fails(nmlp_model_open(&model, f->dir, &err), &err, code, part, part2, NULL);
+}
+
+static void write_text(const char *dir, const char *name, const char *text) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    nmlp_test_write_file(path, text, strlen(text));
+}
+
+static void a_sound_directory_opens(void **state) {
+    struct fixture *f = *state;
+    nmlp_model model;
+    nmlp_err err;
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_BF16);
+    nmlp_assert_ok(nmlp_model_open(&model, f->dir, &err), &err);
+    nmlp_assert_ok(nmlp_model_check_finite(&model, NULL, NULL, &err), &err);
+    nmlp_model_size size = nmlp_model_measure(&model);
+    assert_int_equal(size.n_dense, 6);
+    assert_int_equal(size.mlp_params, 2 * 3 * 32 * 48);
+    assert_int_equal(size.params, 64 * 32 + 32 + 2 * (2 * 32 + 2 * 32 * 32 + 2 * 16 * 32) + 2 * 3 * 32 * 48);
+    assert_int_equal(size.bytes, 2 * size.params);
+    nmlp_model_close(&model);
+}
+
+static void missing_files_are_named(void **state) {
+    struct fixture *f = *state;
+    char path[512];
+    refuse(f, NMLP_E_MISSING, "config.json", "not found");
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    snprintf(path, sizeof path, "%s/model.safetensors", f->dir);
+    unlink(path);
+    refuse(f, NMLP_E_MISSING, "model.safetensors", f->dir);
+}
+
+static void missing_and_misshapen_tensors_are_named(void **state) {
+    struct fixture *f = *state;
+    tiny_remove(&f->c, "model.layers.1.mlp.up_proj.weight");
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    refuse(f, NMLP_E_MISSING, "model.layers.1.mlp.up_proj.weight", "missing");
+    tiny_add(&f->c, "model.layers.1.mlp.up_proj.weight", 48, 31);
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    refuse(f, NMLP_E_SHAPE, "[48,31]", "expected [48,32]");
+}
+
+static void nan_and_inf_weights_are_named(void **state) {
+    struct fixture *f = *state;
+    nmlp_model model;
+    nmlp_err err;
+    tiny_find(&f->c, "model.layers.0.self_attn.o_proj.weight")->data[77] = INFINITY;
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F16);
+    nmlp_assert_ok(nmlp_model_open(&model, f->dir, &err), &err);
+    nmlp_assert_fails(nmlp_model_check_finite(&model, NULL, NULL, &err), &err, NMLP_E_NUMERIC,
+                      "model.layers.0.self_attn.o_proj.weight", "element 77", NULL);
+    nmlp_model_close(&model);
+}
+
+static void an_index_with_an_absent_shard_is_refused(void **state) {
+    struct fixture *f = *state;
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    write_text(f->dir, "model.safetensors.index.json", "{\"weight_map\":{\"a\":\"gone.safetensors\"}}");
+    refuse(f, NMLP_E_MISSING, "gone.safetensors", "absent");
+    write_text(f->dir, "model.safetensors.index.json", "{\"weight_map\":{\"a\":\"../../etc/passwd\"}}");
+    refuse(f, NMLP_E_FORMAT, "../../etc/passwd", "file name");
+    write_text(f->dir, "model.safetensors.index.json", "{\"weight_map\":{}}");
+    refuse(f, NMLP_E_FORMAT, "weight_map", "empty");
+    write_text(f->dir, "model.safetensors.index.json", "{}");
+    refuse(f, NMLP_E_MISSING, "weight_map", "missing");
+}
+
+static void factors_bind_as_one_matrix(void **state) {
+    struct fixture *f = *state;
+    nmlp_model model;
+    nmlp_err err;
+    tiny_factorise(&f->c, 1, "down_proj", 8, NULL);
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    refuse(f, NMLP_E_FORMAT, "down_proj.u", "neuronmlp");
+    tiny_mark_compressed(&f->c);
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    nmlp_assert_ok(nmlp_model_open(&model, f->dir, &err), &err);
+    const nmlp_factors *down = &model.layers[1].mlp[NMLP_MLP_DOWN];
+    assert_int_equal(nmlp_factors_rank(down), 8);
+    assert_int_equal(nmlp_factors_rows(down), 32);
+    assert_int_equal(nmlp_factors_cols(down), 48);
+    nmlp_model_size size = nmlp_model_measure(&model);
+    assert_int_equal(size.n_lowrank, 1);
+    assert_int_equal(size.mlp_params, 5 * 32 * 48 + 8 * (32 + 48));
+    nmlp_model_close(&model);
+}
+
+static void a_shared_basis_counts_once(void **state) {
+    struct fixture *f = *state;
+    nmlp_model model;
+    nmlp_err err;
+    tiny_factorise(&f->c, 0, "gate_proj", 8, NULL);
+    tiny_factorise(&f->c, 0, "up_proj", 8, NULL);
+    tiny_remove(&f->c, "model.layers.0.mlp.gate_proj.v");
+    tiny_remove(&f->c, "model.layers.0.mlp.up_proj.v");
+    tiny_add(&f->c, "model.layers.0.mlp.gate_up_proj.v", 8, 32);
+    tiny_mark_compressed(&f->c);
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    nmlp_assert_ok(nmlp_model_open(&model, f->dir, &err), &err);
+    assert_true(model.layers[0].shared_basis);
+    assert_ptr_equal(model.layers[0].mlp[NMLP_MLP_GATE].v.data, model.layers[0].mlp[NMLP_MLP_UP].v.data);
+    assert_int_equal(nmlp_model_measure(&model).mlp_params, 4 * 32 * 48 + 8 * (48 + 48 + 32));
+    nmlp_model_close(&model);
+}
+
+static void half_a_factorisation_is_refused(void **state) {
+    struct fixture *f = *state;
+    tiny_mark_compressed(&f->c);
+    tiny_factorise(&f->c, 0, "up_proj", 8, NULL);
+    tiny_add(&f->c, "model.layers.0.mlp.up_proj.weight", 48, 32);
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    refuse(f, NMLP_E_FORMAT, "up_proj.weight", "both");
+    tiny_remove(&f->c, "model.layers.0.mlp.up_proj.weight");
+    tiny_remove(&f->c, "model.layers.0.mlp.up_proj.v");
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    refuse(f, NMLP_E_MISSING, "up_proj.u", "no matching v");
+    tiny_add(&f->c, "model.layers.0.mlp.up_proj.v", 7, 32);
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    refuse(f, NMLP_E_SHAPE, "[7,32]", "[8,32]");
+}
+
+static void expanding_multiplies_the_factors(void **state) {
+    struct fixture *f = *state;
+    nmlp_model model;
+    nmlp_model dense;
+    nmlp_err err;
+    char out[300];
+    float want[48 * 32];
+    int64_t bytes;
+    tiny_mark_compressed(&f->c);
+    tiny_factorise(&f->c, 1, "gate_proj", 12, want);
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    snprintf(out, sizeof out, "%s/dense", f->dir);
+    nmlp_assert_ok(nmlp_model_open(&model, f->dir, &err), &err);
+    nmlp_assert_ok(nmlp_model_expand(&model, out, NULL, NULL, &bytes, &err), &err);
+    nmlp_assert_ok(nmlp_model_open(&dense, out, &err), &err);
+    assert_false(dense.config.compressed);
+    assert_int_equal(nmlp_model_measure(&dense).n_lowrank, 0);
+    const float *got = dense.layers[1].mlp[NMLP_MLP_GATE].w.data;
+    /* sums of 12 products of size < 4 in f32: 12 roundings of 2^-24 each */
+    for (int i = 0; i < 48 * 32; i++) assert_true(fabsf(got[i] - want[i]) <= 12 * 4 * 0x1p-24f);
+    nmlp_model_close(&dense);
+    nmlp_model_close(&model);
+}
+
+static void shards_are_written_read_and_resumed(void **state) {
+    struct fixture *f = *state;
+    nmlp_tensor_spec specs[5];
+    char names[5][8];
+    float data[8];
+    nmlp_checkpoint_writer *writer;
+    nmlp_checkpoint checkpoint;
+    nmlp_err err;
+    write_text(f->dir, "config.json", f->c.config);
+    for (int i = 0; i < 5; i++) {
+        snprintf(names[i], sizeof names[i], "t%d", i);
+        specs[i] = (nmlp_tensor_spec){.name = names[i], .dtype = NMLP_DTYPE_F32, .n_dims = 2, .shape = {2, 4}};
+    }
+    for (int attempt = 0; attempt < 2; attempt++) {
+        nmlp_assert_ok(nmlp_checkpoint_writer_open(&writer, f->dir, specs, 5, 64, &err), &err);
+        nmlp_assert_ok(nmlp_checkpoint_writer_resume(writer, &err), &err);
+        /* the first attempt dies within the second shard of two tensors each */
+        assert_int_equal(nmlp_checkpoint_writer_next(writer), attempt ? 2 : 0);
+        for (size_t i = nmlp_checkpoint_writer_next(writer); i < (attempt ? 5u : 3u); i++) {
+            for (int j = 0; j < 8; j++) data[j] = (float)(10 * i) + (float)j;
+            nmlp_assert_ok(nmlp_checkpoint_writer_put_part(writer, data, 12, &err), &err);
+            nmlp_assert_ok(nmlp_checkpoint_writer_put_part(writer, (char *)data + 12, 20, &err), &err);
+        }
+        if (attempt == 0) nmlp_checkpoint_writer_abort(writer);
+    }
+    nmlp_assert_ok(nmlp_checkpoint_writer_finish(writer, &err), &err);
+    nmlp_assert_ok(nmlp_checkpoint_open(&checkpoint, f->dir, &err), &err);
+    assert_int_equal(checkpoint.n_files, 3);
+    for (int i = 0; i < 5; i++) {
+        const float *got = nmlp_checkpoint_find(&checkpoint, names[i])->view.data;
+        for (int j = 0; j < 8; j++) assert_true(got[j] == (float)(10 * i + j));
+    }
+    nmlp_checkpoint_close(&checkpoint);
+}
+
+/* The table in the public description of the method's models: ranks at 128-tiles. */
+static void ranks_follow_the_published_table(void **state) {
+    static const struct {
+        int64_t h, i, r05, r20, r50;
+    } rows[] = {
+        {2048, 8192, 1536, 1280, 768},   {3072, 8192, 2048, 1664, 1024}, {4096, 14336, 2944, 2432, 1536},
+        {2048, 6144, 1408, 1152, 768},   {2560, 9728, 1920, 1536, 896},  {4096, 12288, 2816, 2432, 1536},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        assert_int_equal(nmlp_rank_for_ratio(rows[i].h, rows[i].i, 0.05, 128), rows[i].r05);
+        assert_int_equal(nmlp_rank_for_ratio(rows[i].h, rows[i].i, 0.2, 128), rows[i].r20);
+        assert_int_equal(nmlp_rank_for_ratio(rows[i].h, rows[i].i, 0.5, 128), rows[i].r50);
+    }
+    assert_int_equal(nmlp_rank_for_ratio(64, 64, 0.1, 128), 0); /* one tile is already more than dense */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_sound_directory_opens, setup, teardown),
+        cmocka_unit_test_setup_teardown(missing_files_are_named, setup, teardown),
+        cmocka_unit_test_setup_teardown(missing_and_misshapen_tensors_are_named, setup, teardown),
+        cmocka_unit_test_setup_teardown(nan_and_inf_weights_are_named, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_index_with_an_absent_shard_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(factors_bind_as_one_matrix, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_shared_basis_counts_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(half_a_factorisation_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(expanding_multiplies_the_factors, setup, teardown),
+        cmocka_unit_test_setup_teardown(shards_are_written_read_and_resumed, setup, teardown),
+        cmocka_unit_test(ranks_follow_the_published_table),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
