@@ -1,0 +1,231 @@
+/* The paper's fused chain y = (x u) v: for a block of rows the whole strip (x u)^T is computed once and stays in SBUF
+ * (caching), in the orientation the second product wants (implicit transposition), tiles gathered in blocks (blocking).
+ * Partial sums of a block are added into SBUF by the vector engine, as in the reference. */
+#include "plan/kernels.h"
+#include "plan/tiles.h"
+
+enum { PSUM_COPIES = 4, BLOCK_COPIES = 2, MOVING_COLUMNS = 512 };
+
+typedef struct fused {
+    nmlp_program *p;
+    nmlp_axis s, h, r, o;
+    bool x_transposed; /* x is given as xT[H,S] */
+    int x, u, v, y;    /* tensors */
+    int xb, ub, vb, xu, ob, acc1, acc2;
+} fused;
+
+typedef struct block_table {
+    int64_t s_from, m, r, k, n;
+} block_table;
+
+/* The reference's later choice by number of rows (tiles: m of H, r of the rank, k of S, n of O). */
+static const block_table later_table[] = {
+    {1025, 4, 2, 8, 4}, {1024, 4, 4, 8, 1}, {513, 4, 2, 4, 4}, {512, 4, 4, 4, 4}, {256, 4, 2, 2, 4}, {0, 8, 2, 1, 4},
+};
+
+static block_table choose_blocks(const nmlp_kernel_request *rq) {
+    block_table t = {0, 4, 8, 8, 2}; /* the tiling behind the published figure */
+    if (nmlp_tiling_get(rq->tiling, "table", 1) == 2) {
+        size_t i = 0;
+        while (rq->shape.s < later_table[i].s_from) i++;
+        t = later_table[i];
+    }
+    t.m = nmlp_tiling_get(rq->tiling, "m", t.m);
+    t.r = nmlp_tiling_get(rq->tiling, "r", t.r);
+    t.k = nmlp_tiling_get(rq->tiling, "k", t.k);
+    t.n = nmlp_tiling_get(rq->tiling, "n", t.n);
+    return t;
+}
+
+static int sbuf(fused *f, const nmlp_kernel_request *rq, const char *name, int64_t d0, int64_t d1, int64_t d2) {
+    nmlp_buffer b = {.name = name, .space = NMLP_SPACE_SBUF, .dtype = rq->dtype, .partitions = (int)rq->machine->partitions,
+                     .n_dims = d2 ? 3 : 2, .dims = {d0, d1, d2}, .copies = BLOCK_COPIES, .managed = true};
+    return nmlp_program_add_buffer(f->p, &b);
+}
+
+static int psum(fused *f, const nmlp_kernel_request *rq, const char *name, int64_t cols) {
+    nmlp_buffer b = {.name = name, .space = NMLP_SPACE_PSUM, .dtype = NMLP_NC_FP32, .partitions = (int)rq->machine->stationary_max,
+                     .n_dims = 1, .dims = {cols}, .copies = PSUM_COPIES};
+    return nmlp_program_add_buffer(f->p, &b);
+}
+
+static void declare(fused *f, const nmlp_kernel_request *rq) {
+    const nmlp_kernel_shape *s = &rq->shape;
+    int64_t kt = nmlp_axis_tiles_per_block(f->s), nt = nmlp_axis_tiles_per_block(f->o);
+    if (f->x_transposed) f->x = nmlp_program_add_tensor(f->p, "xT", NMLP_ROLE_INPUT, rq->dtype, s->h, s->s);
+    else f->x = nmlp_program_add_tensor(f->p, "x", NMLP_ROLE_INPUT, rq->dtype, s->s, s->h);
+    f->u = nmlp_program_add_tensor(f->p, "u", NMLP_ROLE_WEIGHT, rq->dtype, s->h, s->r);
+    f->v = nmlp_program_add_tensor(f->p, "v", NMLP_ROLE_WEIGHT, rq->dtype, s->r, s->o);
+    f->y = nmlp_program_add_tensor(f->p, "y", NMLP_ROLE_OUTPUT, rq->dtype, s->s, s->o);
+    f->xb = sbuf(f, rq, "x_blk", nmlp_axis_tiles_per_block(f->h), f->s.block, 0);
+    f->ub = sbuf(f, rq, "u_blk", nmlp_axis_tiles_per_block(f->h), f->r.block, 0);
+    f->vb = sbuf(f, rq, "v_blk", nmlp_axis_tiles_per_block(f->r), f->o.block, 0);
+    f->xu = sbuf(f, rq, "xu", nmlp_axis_tiles(f->r), kt, f->s.tile);
+    f->ob = sbuf(f, rq, "out", kt, nt, f->o.tile);
+    f->acc1 = psum(f, rq, "acc1", f->s.tile);
+    f->acc2 = psum(f, rq, "acc2", f->o.tile);
+}
+
+/* x block: tile h of block mb on partitions, the rows of block kb along the free axis. */
+static void load_x(const fused *f, int mb, int kb) {
+    int t = nmlp_program_begin_loop(f->p, "xl", nmlp_axis_trips(f->h, mb), false);
+    nmlp_affine h0 = nmlp_axis_start(f->h, mb, t), s0 = nmlp_axis_start(f->s, kb, -1);
+    nmlp_size hn = nmlp_axis_tile_size(f->h, mb, t), sn = nmlp_axis_block_size(f->s, kb);
+    nmlp_buf_ref dst = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, f->xb), 0, hn), 0, nmlp_at(t));
+    dst = nmlp_buf_range(dst, 1, nmlp_affine_const(0), sn);
+    if (f->x_transposed) nmlp_emit_load(f->p, dst, nmlp_hbm_rect(f->x, h0, hn, s0, sn), 0);
+    else nmlp_emit_dma_transpose(f->p, dst, nmlp_hbm_rect(f->x, s0, sn, h0, hn), 0);
+    nmlp_program_end(f->p);
+}
+
+/* A block of a weight: tiles of its rows on partitions, a block of columns along the free axis. */
+static void load_weight(const fused *f, const char *name, int buffer, int tensor, nmlp_axis rows, int rb, nmlp_axis cols, int cb) {
+    int t = nmlp_program_begin_loop(f->p, name, nmlp_axis_trips(rows, rb), false);
+    nmlp_buf_ref dst = nmlp_buf_parts(nmlp_buf_all(f->p, buffer), 0, nmlp_axis_tile_size(rows, rb, t));
+    dst = nmlp_buf_range(nmlp_buf_at(dst, 0, nmlp_at(t)), 1, nmlp_affine_const(0), nmlp_axis_block_size(cols, cb));
+    nmlp_emit_load(f->p, dst,
+                   nmlp_hbm_rect(tensor, nmlp_axis_start(rows, rb, t), nmlp_axis_tile_size(rows, rb, t),
+                                 nmlp_axis_start(cols, cb, -1), nmlp_axis_block_size(cols, cb)),
+                   0);
+    nmlp_program_end(f->p);
+}
+
+/* Tile (r of rb, k of kb) of the strip (x u)^T. */
+static nmlp_buf_ref strip_tile(const fused *f, int rb, int r, int kb, int k) {
+    nmlp_affine index = nmlp_affine_plus(nmlp_affine_var(rb, nmlp_axis_tiles_per_block(f->r)), nmlp_at(r));
+    nmlp_buf_ref t = nmlp_buf_parts(nmlp_buf_all(f->p, f->xu), 0, nmlp_axis_tile_size(f->r, rb, r));
+    t = nmlp_buf_at(nmlp_buf_at(t, 0, index), 1, nmlp_at(k));
+    return nmlp_buf_range(t, 2, nmlp_affine_const(0), nmlp_axis_tile_size(f->s, kb, k));
+}
+
+static void clear_strip(const fused *f, int kb) {
+    int rb = nmlp_program_begin_loop(f->p, "rz", nmlp_size_const(nmlp_axis_blocks(f->r)), false);
+    int r = nmlp_program_begin_loop(f->p, "rzt", nmlp_axis_trips(f->r, rb), false);
+    int k = nmlp_program_begin_loop(f->p, "kz", nmlp_axis_trips(f->s, kb), false);
+    nmlp_emit_memset(f->p, strip_tile(f, rb, r, kb, k), 0.0, NMLP_ENGINE_VECTOR);
+    for (int i = 0; i < 3; i++) nmlp_program_end(f->p);
+}
+
+static void multiply_xu(const fused *f, int kb, int mb, int rb) {
+    int k = nmlp_program_begin_loop(f->p, "k", nmlp_axis_trips(f->s, kb), false);
+    int r = nmlp_program_begin_loop(f->p, "r", nmlp_axis_trips(f->r, rb), false);
+    nmlp_emit_alloc(f->p, f->acc1);
+    nmlp_buf_ref acc = nmlp_buf_parts(nmlp_buf_all(f->p, f->acc1), 0, nmlp_axis_tile_size(f->r, rb, r));
+    acc = nmlp_buf_range(acc, 0, nmlp_affine_const(0), nmlp_axis_tile_size(f->s, kb, k));
+    int h = nmlp_program_begin_loop(f->p, "h", nmlp_axis_trips(f->h, mb), false);
+    nmlp_size parts = nmlp_axis_tile_size(f->h, mb, h);
+    nmlp_buf_ref u = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, f->ub), 0, parts), 0, nmlp_at(h));
+    u = nmlp_buf_range(u, 1, nmlp_affine_var(r, f->r.tile), nmlp_axis_tile_size(f->r, rb, r));
+    nmlp_buf_ref x = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, f->xb), 0, parts), 0, nmlp_at(h));
+    x = nmlp_buf_range(x, 1, nmlp_affine_var(k, f->s.tile), nmlp_axis_tile_size(f->s, kb, k));
+    nmlp_emit_matmul(f->p, acc, u, x, nmlp_accumulate_over(1, &h));
+    nmlp_program_end(f->p);
+    nmlp_buf_ref tile = strip_tile(f, rb, r, kb, k);
+    nmlp_emit_tensor_tensor(f->p, tile, acc, tile, NMLP_ALU_ADD, NMLP_ENGINE_VECTOR);
+    nmlp_program_end(f->p);
+    nmlp_program_end(f->p);
+}
+
+static nmlp_buf_ref out_tile(const fused *f, int kb, int k, int nb, int n) {
+    nmlp_buf_ref t = nmlp_buf_parts(nmlp_buf_all(f->p, f->ob), 0, nmlp_axis_tile_size(f->s, kb, k));
+    t = nmlp_buf_at(nmlp_buf_at(t, 0, nmlp_at(k)), 1, nmlp_at(n));
+    return nmlp_buf_range(t, 2, nmlp_affine_const(0), nmlp_axis_tile_size(f->o, nb, n));
+}
+
+static void multiply_out(const fused *f, int kb, int rb, int nb) {
+    int k = nmlp_program_begin_loop(f->p, "k", nmlp_axis_trips(f->s, kb), false);
+    int n = nmlp_program_begin_loop(f->p, "n", nmlp_axis_trips(f->o, nb), false);
+    nmlp_emit_alloc(f->p, f->acc2);
+    nmlp_buf_ref acc = nmlp_buf_parts(nmlp_buf_all(f->p, f->acc2), 0, nmlp_axis_tile_size(f->s, kb, k));
+    acc = nmlp_buf_range(acc, 0, nmlp_affine_const(0), nmlp_axis_tile_size(f->o, nb, n));
+    int r = nmlp_program_begin_loop(f->p, "r", nmlp_axis_trips(f->r, rb), false);
+    nmlp_buf_ref v = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, f->vb), 0, nmlp_axis_tile_size(f->r, rb, r)), 0, nmlp_at(r));
+    v = nmlp_buf_range(v, 1, nmlp_affine_var(n, f->o.tile), nmlp_axis_tile_size(f->o, nb, n));
+    nmlp_emit_matmul(f->p, acc, strip_tile(f, rb, r, kb, k), v, nmlp_accumulate_over(1, &r));
+    nmlp_program_end(f->p);
+    nmlp_buf_ref tile = out_tile(f, kb, k, nb, n);
+    nmlp_emit_tensor_tensor(f->p, tile, acc, tile, NMLP_ALU_ADD, NMLP_ENGINE_VECTOR);
+    nmlp_program_end(f->p);
+    nmlp_program_end(f->p);
+}
+
+static void clear_out(const fused *f, int kb, int nb) {
+    int k = nmlp_program_begin_loop(f->p, "kz", nmlp_axis_trips(f->s, kb), false);
+    int n = nmlp_program_begin_loop(f->p, "nz", nmlp_axis_trips(f->o, nb), false);
+    nmlp_emit_memset(f->p, out_tile(f, kb, k, nb, n), 0.0, NMLP_ENGINE_VECTOR);
+    nmlp_program_end(f->p);
+    nmlp_program_end(f->p);
+}
+
+static void store_out(const fused *f, int kb, int nb) {
+    bool even = f->o.n % f->o.block == 0;
+    int k = nmlp_program_begin_loop(f->p, "ks", nmlp_axis_trips(f->s, kb), false);
+    nmlp_affine s0 = nmlp_axis_start(f->s, kb, k);
+    nmlp_size sn = nmlp_axis_tile_size(f->s, kb, k);
+    if (even) {
+        nmlp_buf_ref row = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, f->ob), 0, sn), 0, nmlp_at(k));
+        nmlp_emit_store(f->p, nmlp_hbm_rect(f->y, s0, sn, nmlp_axis_start(f->o, nb, -1), nmlp_size_const(f->o.block)), row, 0);
+    } else {
+        int n = nmlp_program_begin_loop(f->p, "ns", nmlp_axis_trips(f->o, nb), false);
+        nmlp_hbm_ref dst = nmlp_hbm_rect(f->y, s0, sn, nmlp_axis_start(f->o, nb, n), nmlp_axis_tile_size(f->o, nb, n));
+        nmlp_emit_store(f->p, dst, out_tile(f, kb, k, nb, n), 0);
+        nmlp_program_end(f->p);
+    }
+    nmlp_program_end(f->p);
+}
+
+static void first_stage(const fused *f, int kb) {
+    nmlp_program_add_comment(f->p, "u stationary and x moving: the product comes out transposed, ready to be stationary next");
+    nmlp_emit_alloc(f->p, f->xu);
+    clear_strip(f, kb);
+    int mb = nmlp_program_begin_loop(f->p, "mb", nmlp_size_const(nmlp_axis_blocks(f->h)), true);
+    nmlp_emit_alloc(f->p, f->xb);
+    load_x(f, mb, kb);
+    int rb = nmlp_program_begin_loop(f->p, "rb", nmlp_size_const(nmlp_axis_blocks(f->r)), false);
+    nmlp_emit_alloc(f->p, f->ub);
+    load_weight(f, "ul", f->ub, f->u, f->h, mb, f->r, rb);
+    multiply_xu(f, kb, mb, rb);
+    nmlp_program_end(f->p);
+    nmlp_program_end(f->p);
+}
+
+static void second_stage(const fused *f, int kb) {
+    nmlp_program_add_comment(f->p, "the strip stays in SBUF for every block of output columns");
+    int nb = nmlp_program_begin_loop(f->p, "nb", nmlp_size_const(nmlp_axis_blocks(f->o)), false);
+    nmlp_emit_alloc(f->p, f->ob);
+    clear_out(f, kb, nb);
+    int rb = nmlp_program_begin_loop(f->p, "rb", nmlp_size_const(nmlp_axis_blocks(f->r)), true);
+    nmlp_emit_alloc(f->p, f->vb);
+    load_weight(f, "vl", f->vb, f->v, f->r, rb, f->o, nb);
+    multiply_out(f, kb, rb, nb);
+    nmlp_program_end(f->p);
+    store_out(f, kb, nb);
+    nmlp_program_end(f->p);
+}
+
+static nmlp_status build(nmlp_program **out, const nmlp_kernel_request *rq, bool x_transposed, nmlp_err *err) {
+    const nmlp_machine *m = rq->machine;
+    block_table t = choose_blocks(rq);
+    int64_t moving = m->moving_max < MOVING_COLUMNS ? (int64_t)m->moving_max : MOVING_COLUMNS;
+    fused f = {.x_transposed = x_transposed};
+    NMLP_RETURN_IF_FAILED(nmlp_program_create(&f.p, x_transposed ? "xtuv_fused" : "xuv_fused", err));
+    f.s = nmlp_axis_of(rq->shape.s, (int64_t)m->stationary_max, t.k);
+    f.h = nmlp_axis_of(rq->shape.h, (int64_t)m->partitions, t.m);
+    f.r = nmlp_axis_of(rq->shape.r, (int64_t)m->partitions, t.r);
+    f.o = nmlp_axis_of(rq->shape.o, moving, t.n);
+    nmlp_program_add_param(f.p, "S", rq->shape.s);
+    nmlp_program_add_param(f.p, "H", rq->shape.h);
+    nmlp_program_add_param(f.p, "R", rq->shape.r);
+    nmlp_program_add_param(f.p, "O", rq->shape.o);
+    declare(&f, rq);
+    int kb = nmlp_program_begin_loop(f.p, "kb", nmlp_size_const(nmlp_axis_blocks(f.s)), false);
+    first_stage(&f, kb);
+    second_stage(&f, kb);
+    nmlp_program_end(f.p);
+    *out = f.p;
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_kernel_xuv_fused(nmlp_program **out, const nmlp_kernel_request *rq, nmlp_err *err) { return build(out, rq, false, err); }
+
+nmlp_status nmlp_kernel_xtuv_fused(nmlp_program **out, const nmlp_kernel_request *rq, nmlp_err *err) { return build(out, rq, true, err); }
