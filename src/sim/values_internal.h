@@ -1,0 +1,31 @@
+/* Shared by the files of the value simulator. */
+#ifndef NMLP_SIM_VALUES_INTERNAL_H
+#define NMLP_SIM_VALUES_INTERNAL_H
+
+#include "neuron/walk.h"
+#include "sim/panel.h"
+#include "sim/values.h"
+
+/* The marked NaN: one pattern in every dtype, equal after widening. */
+#define NMLP_POISON_F32 0x7fd50000u
+#define NMLP_POISON_BF16 0x7fd5u
+#define NMLP_POISON_F16 0x7ea8u
+
+enum { NMLP_MOVING_LIMIT = 8192 };
+
+struct nmlp_values {
+    const nmlp_program *p;
+    nmlp_pool *pool;
+    nmlp_panel_fn *panel_fn;
+    void **tensors;
+    float **buffers; /* [partitions][free elements], widened to fp32, holding values of the buffer's dtype */
+    float *scratch;  /* per thread */
+    float *packed;   /* operands whose free elements are not one run */
+    float *row[2];   /* one partition of an operand */
+};
+
+/* Executes one instruction other than alloc; ranges are already checked. */
+nmlp_status nmlp_values_step(nmlp_values *v, const nmlp_step *step, nmlp_err *err);
+nmlp_status nmlp_values_refuse(const nmlp_values *v, const nmlp_step *step, nmlp_status code, const char *what, nmlp_err *err);
+
+#endif
