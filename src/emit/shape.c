@@ -1,0 +1,248 @@
+#include "emit/shape.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "neuron/check.h"
+
+/* What tensors are called decides their letters where extents alone do not. */
+static const struct {
+    const char *tensor, *rows, *cols;
+} conventions[] = {
+    {"x", "S", "H"},   {"xT", "H", "S"},   {"w", "H", "O"},   {"u", "H", "R"},   {"v", "R", "O"},  {"y", "S", "O"},
+    {"yT", "O", "S"},  {"xu", "S", "R"},   {"xuT", "R", "S"}, {"w_gate", "H", "I"}, {"w_up", "H", "I"}, {"w_down", "I", "H"},
+    {"u_gate", "H", "R"}, {"u_up", "H", "R"}, {"u_gate_up", "H", "R"}, {"v_gate", "R", "I"}, {"v_up", "R", "I"}, {"u_down", "I", "R"},
+    {"v_down", "R", "H"},
+};
+
+enum { N_CONVENTIONS = sizeof conventions / sizeof conventions[0] };
+
+nmlp_affine nmlp_emit_fold(const nmlp_emit_shape *s, const nmlp_affine *a) {
+    nmlp_affine r = {.base = a->base};
+    for (int i = 0; i < a->n_terms; i++)
+        if (!s->single[a->terms[i].var]) r.terms[r.n_terms++] = a->terms[i];
+    return r;
+}
+
+static int64_t lower(const nmlp_program *p, const nmlp_affine *a) {
+    nmlp_affine negative = nmlp_affine_times(*a, -1);
+    return -nmlp_affine_upper(p, &negative);
+}
+
+nmlp_size nmlp_emit_fold_size(const nmlp_emit_shape *s, const nmlp_size *size) {
+    if (!size->clamped) return *size;
+    nmlp_size r = *size;
+    r.rest = nmlp_emit_fold(s, &size->rest);
+    if (r.rest.n_terms == 0) return nmlp_size_const(nmlp_size_eval(&r, NULL));
+    if (lower(s->p, &r.rest) > (r.full - 1) * r.step) return nmlp_size_const(r.full);
+    return r;
+}
+
+bool nmlp_emit_may_vanish(const nmlp_emit_shape *s, const nmlp_size *size) {
+    nmlp_size folded = nmlp_emit_fold_size(s, size);
+    return folded.clamped ? lower(s->p, &folded.rest) <= 0 : folded.full <= 0;
+}
+
+int nmlp_emit_innermost(const nmlp_affine *a) {
+    int var = -1;
+    for (int i = 0; i < a->n_terms; i++)
+        if (a->terms[i].var > var) var = a->terms[i].var;
+    return var;
+}
+
+bool nmlp_emit_same_affine(const nmlp_affine *a, const nmlp_affine *b) {
+    bool same = a->base == b->base && a->n_terms == b->n_terms;
+    for (int i = 0; same && i < a->n_terms; i++)
+        same = a->terms[i].var == b->terms[i].var && a->terms[i].coef == b->terms[i].coef;
+    return same;
+}
+
+bool nmlp_emit_same_size(const nmlp_size *a, const nmlp_size *b) {
+    if (a->full != b->full || a->clamped != b->clamped) return false;
+    return !a->clamped || (a->step == b->step && nmlp_emit_same_affine(&a->rest, &b->rest));
+}
+
+static int axis_named(const nmlp_emit_shape *s, const char *name, int64_t extent) {
+    for (int i = 0; i < s->n_axes; i++)
+        if (strcmp(s->axes[i].name, name) == 0 && s->axes[i].extent == extent) return i;
+    return NMLP_AXIS_NONE;
+}
+
+static int axis_of_dim(const nmlp_emit_shape *s, const nmlp_tensor *t, bool cols) {
+    int64_t extent = cols ? t->cols : t->rows;
+    for (int i = 0; i < N_CONVENTIONS; i++) {
+        if (strcmp(conventions[i].tensor, t->name) != 0) continue;
+        int axis = axis_named(s, cols ? conventions[i].cols : conventions[i].rows, extent);
+        if (axis >= 0) return axis;
+    }
+    for (int i = 0; i < s->n_axes; i++)
+        if (s->axes[i].extent == extent) return i;
+    return NMLP_AXIS_NONE;
+}
+
+/* Joins what is known of a place with what an instruction says; true when that changed something. */
+static bool join(int *place, int axis) {
+    if (axis == NMLP_AXIS_NONE || *place == axis || *place == NMLP_AXIS_MIXED) return false;
+    *place = *place == NMLP_AXIS_NONE ? axis : NMLP_AXIS_MIXED;
+    return true;
+}
+
+static void place_loops(nmlp_emit_shape *s, const nmlp_affine *at, int axis) {
+    for (int i = 0; i < at->n_terms; i++) {
+        int var = at->terms[i].var;
+        if (s->single[var]) continue;
+        join(&s->loop_axis[var], axis);
+        int64_t step = at->terms[i].coef;
+        if (s->loop_step[var] == 0) s->loop_step[var] = step;
+        else if (s->loop_step[var] != step) s->loop_axis[var] = NMLP_AXIS_MIXED;
+    }
+}
+
+static void add_step(nmlp_emit_axis *axis, int64_t step) {
+    int at = 0;
+    if (step <= 1 || step >= axis->extent) return;
+    while (at < axis->n_steps && axis->steps[at] < step) at++;
+    if (at < axis->n_steps && axis->steps[at] == step) return;
+    if (axis->n_steps == NMLP_AXIS_STEPS_MAX) return; /* a fourth level stays a number */
+    for (int i = axis->n_steps; i > at; i--) axis->steps[i] = axis->steps[i - 1];
+    axis->steps[at] = step;
+    axis->n_steps++;
+}
+
+static void place_dma(nmlp_emit_shape *s, const nmlp_instr *in) {
+    const nmlp_buf_ref *chip = in->op == NMLP_OP_DMA_STORE ? &in->a : &in->dst;
+    int rows = s->tensor_axis[2 * in->hbm.tensor], cols = s->tensor_axis[2 * in->hbm.tensor + 1];
+    bool flip = in->op == NMLP_OP_DMA_TRANSPOSE;
+    place_loops(s, &in->hbm.row, rows);
+    place_loops(s, &in->hbm.col, cols);
+    if (rows >= 0 && (in->hbm.tiles.clamped || in->hbm.tiles.full > 1)) add_step(&s->axes[rows], in->hbm.tile_rows);
+    join(&s->part_axis[chip->buffer], flip ? cols : rows);
+    join(&s->last_axis[chip->buffer], flip ? rows : cols);
+}
+
+/* Both places hold the same axis. */
+static bool tie(int *a, int *b) {
+    bool changed = join(a, *b);
+    return join(b, *a) || changed;
+}
+
+static bool propagate(nmlp_emit_shape *s, const nmlp_instr *in) {
+    int d = in->dst.buffer, a = in->a.buffer, b = in->b.buffer;
+    bool changed = false;
+    if (in->op == NMLP_OP_MATMUL) {
+        changed = tie(&s->part_axis[d], &s->last_axis[a]);
+        changed = tie(&s->last_axis[d], &s->last_axis[b]) || changed;
+        return tie(&s->part_axis[a], &s->part_axis[b]) || changed;
+    }
+    if (in->op == NMLP_OP_TRANSPOSE) {
+        changed = tie(&s->part_axis[d], &s->last_axis[a]);
+        return tie(&s->last_axis[d], &s->part_axis[a]) || changed;
+    }
+    if (in->op != NMLP_OP_COPY && in->op != NMLP_OP_ACTIVATION && in->op != NMLP_OP_TENSOR_TENSOR) return false;
+    changed = tie(&s->part_axis[d], &s->part_axis[a]);
+    changed = tie(&s->last_axis[d], &s->last_axis[a]) || changed;
+    if (b < 0) return changed;
+    changed = tie(&s->part_axis[d], &s->part_axis[b]) || changed;
+    return tie(&s->last_axis[d], &s->last_axis[b]) || changed;
+}
+
+static void find_axes(nmlp_emit_shape *s) {
+    const nmlp_program *p = s->p;
+    for (size_t i = 0; i < p->n_params; i++) {
+        bool used = false;
+        for (size_t t = 0; t < p->n_tensors; t++)
+            used = used || p->tensors[t].rows == p->params[i].value || p->tensors[t].cols == p->params[i].value;
+        bool letter = p->params[i].name[0] >= 'A' && p->params[i].name[0] <= 'Z';
+        if (used && letter) s->axes[s->n_axes++] = (nmlp_emit_axis){.name = p->params[i].name, .extent = p->params[i].value};
+    }
+    for (size_t t = 0; t < p->n_tensors; t++) {
+        s->tensor_axis[2 * t] = axis_of_dim(s, &p->tensors[t], false);
+        s->tensor_axis[2 * t + 1] = axis_of_dim(s, &p->tensors[t], true);
+    }
+}
+
+static void analyse(nmlp_emit_shape *s) {
+    const nmlp_program *p = s->p;
+    for (size_t i = 0; i < p->n_loops; i++) {
+        nmlp_size trips = nmlp_emit_fold_size(s, &p->loops[i].trips);
+        s->single[i] = !trips.clamped && trips.full == 1;
+        s->loop_axis[i] = NMLP_AXIS_NONE;
+    }
+    for (size_t i = 0; i < p->n_buffers; i++) s->part_axis[i] = s->last_axis[i] = NMLP_AXIS_NONE;
+    find_axes(s);
+    for (size_t i = 0; i < p->n_instrs; i++)
+        if (p->instrs[i].hbm.tensor >= 0) place_dma(s, &p->instrs[i]);
+    for (size_t i = 0; i < p->n_loops; i++)
+        if (s->loop_axis[i] >= 0) add_step(&s->axes[s->loop_axis[i]], s->loop_step[i]);
+    bool changed = true;
+    while (changed) {
+        changed = false;
+        for (size_t i = 0; i < p->n_instrs; i++) changed = propagate(s, &p->instrs[i]) || changed;
+    }
+}
+
+nmlp_status nmlp_emit_shape_init(nmlp_emit_shape *s, const nmlp_program *p, nmlp_err *err) {
+    *s = (nmlp_emit_shape){.p = p};
+    nmlp_arena_init(&s->arena);
+    s->axes = nmlp_arena_new(&s->arena, p->n_params + 1, sizeof *s->axes, err);
+    s->tensor_axis = nmlp_arena_new(&s->arena, 2 * p->n_tensors + 1, sizeof *s->tensor_axis, err);
+    s->loop_axis = nmlp_arena_new(&s->arena, p->n_loops + 1, sizeof *s->loop_axis, err);
+    s->loop_step = nmlp_arena_new(&s->arena, p->n_loops + 1, sizeof *s->loop_step, err);
+    s->single = nmlp_arena_new(&s->arena, p->n_loops + 1, sizeof *s->single, err);
+    s->part_axis = nmlp_arena_new(&s->arena, p->n_buffers + 1, sizeof *s->part_axis, err);
+    s->last_axis = nmlp_arena_new(&s->arena, p->n_buffers + 1, sizeof *s->last_axis, err);
+    if (!s->axes || !s->tensor_axis || !s->loop_axis || !s->loop_step || !s->single || !s->part_axis || !s->last_axis) {
+        nmlp_emit_shape_fini(s);
+        return NMLP_E_NOMEM;
+    }
+    analyse(s);
+    return NMLP_OK;
+}
+
+void nmlp_emit_shape_fini(nmlp_emit_shape *s) { nmlp_arena_fini(&s->arena); }
+
+const char *nmlp_emit_level_name(int level) {
+    static const char *const names[] = {"TILE", "BLOCK", "STRIP"};
+    return names[level];
+}
+
+void nmlp_emit_put_length(const nmlp_emit_shape *s, int axis, int64_t value, nmlp_str *out) {
+    if (axis >= 0) {
+        const nmlp_emit_axis *a = &s->axes[axis];
+        for (int i = 0; i < a->n_steps; i++) {
+            if (a->steps[i] != value) continue;
+            nmlp_str_printf(out, "%s_%s", nmlp_emit_level_name(i), a->name);
+            return;
+        }
+        if (a->extent == value && value > 1) {
+            nmlp_str_puts(out, a->name);
+            return;
+        }
+    }
+    nmlp_str_printf(out, "%" PRId64, value);
+}
+
+void nmlp_emit_put_count(const nmlp_emit_shape *s, int axis, int64_t step, int64_t count, nmlp_str *out) {
+    if (axis >= 0 && step > 1 && count > 1) {
+        const nmlp_emit_axis *a = &s->axes[axis];
+        bool named = false, block = false;
+        for (int i = 0; i < a->n_steps; i++) {
+            named = named || a->steps[i] == step;
+            block = block || a->steps[i] == step * count;
+        }
+        if (named && (block || a->extent == step * count)) {
+            nmlp_emit_put_length(s, axis, step * count, out);
+            nmlp_str_puts(out, " // ");
+            nmlp_emit_put_length(s, axis, step, out);
+            return;
+        }
+        if (named && (a->extent + step - 1) / step == count) {
+            nmlp_str_printf(out, "(%s + ", a->name);
+            nmlp_emit_put_length(s, axis, step, out);
+            nmlp_str_puts(out, " - 1) // ");
+            nmlp_emit_put_length(s, axis, step, out);
+            return;
+        }
+    }
+    nmlp_str_printf(out, "%" PRId64, count);
+}
