@@ -10,5 +10,6 @@ extern const nmlp_command nmlp_cmd_logits;
 extern const nmlp_command nmlp_cmd_run;
 extern const nmlp_command nmlp_cmd_synth;
 extern const nmlp_command nmlp_cmd_expand;
+extern const nmlp_command nmlp_cmd_simulate;
 
 #endif

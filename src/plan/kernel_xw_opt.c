@@ -28,12 +28,7 @@ static void declare_buffers(opt *o, const nmlp_kernel_request *rq) {
     int64_t kt = nmlp_axis_tiles_per_block(o->k), nt = nmlp_axis_tiles_per_block(o->n);
     o->lhs = buffer_2d(o->p, sbuf(rq, "lhs", BLOCK_COPIES), kt, o->m.block);
     o->rhs = buffer_2d(o->p, sbuf(rq, "rhs", BLOCK_COPIES), kt, o->n.block);
-    nmlp_buffer res = sbuf(rq, "res", 1);
-    res.n_dims = 3;
-    res.dims[0] = nmlp_axis_tiles(o->m);
-    res.dims[1] = nt;
-    res.dims[2] = o->n.tile;
-    o->res = nmlp_program_add_buffer(o->p, &res);
+    o->res = buffer_2d(o->p, sbuf(rq, "res", 1), nmlp_axis_tiles(o->m), o->n.block);
     o->row = buffer_2d(o->p, sbuf(rq, "row", BLOCK_COPIES), nt, o->n.tile);
     nmlp_buffer acc = {.name = "acc", .space = NMLP_SPACE_PSUM, .dtype = NMLP_NC_FP32, .partitions = (int)rq->machine->stationary_max,
                        .n_dims = 1, .dims = {o->n.tile}, .copies = PSUM_COPIES};
@@ -44,8 +39,7 @@ static void declare_buffers(opt *o, const nmlp_kernel_request *rq) {
 static nmlp_buf_ref result(const opt *o, int mb, int m, int nb, int n) {
     nmlp_buf_ref r = nmlp_buf_parts(nmlp_buf_all(o->p, o->res), 0, nmlp_axis_tile_size(o->m, mb, m));
     nmlp_affine index = nmlp_affine_plus(nmlp_affine_var(mb, nmlp_axis_tiles_per_block(o->m)), nmlp_at(m));
-    r = nmlp_buf_at(nmlp_buf_at(r, 0, index), 1, nmlp_at(n));
-    return nmlp_buf_range(r, 2, nmlp_affine_const(0), nmlp_axis_tile_size(o->n, nb, n));
+    return nmlp_buf_range(nmlp_buf_at(r, 0, index), 1, nmlp_affine_var(n, o->n.tile), nmlp_axis_tile_size(o->n, nb, n));
 }
 
 /* Loads rows [kb block] x a block of columns, one DMA per tile of rows. */
@@ -95,7 +89,7 @@ static void store_results(const opt *o, int nb) {
     int n = nmlp_program_begin_loop(o->p, "ns", nmlp_axis_trips(o->n, nb), false);
     nmlp_buf_ref row = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(o->p, o->row), 0, nmlp_axis_tile_size(o->m, mb, m)), 0, nmlp_at(n));
     row = nmlp_buf_range(row, 1, nmlp_affine_const(0), nmlp_axis_tile_size(o->n, nb, n));
-    nmlp_emit_copy(o->p, row, result(o, mb, m, nb, n), NMLP_ENGINE_VECTOR);
+    nmlp_emit_activation(o->p, row, result(o, mb, m, nb, n), NMLP_FUNC_COPY, 1.0); /* ScalarE is idle, VectorE is not */
     bool even = o->n.n % o->n.block == 0;
     if (even) nmlp_program_end(o->p);
     /* At a ragged edge tiles are stored one by one: the packed row is not contiguous there. */

@@ -18,10 +18,24 @@ void nmlp_ledger_fini(nmlp_ledger *ledger) {
 static nmlp_ledger_bucket *bucket_at(nmlp_ledger *l, int64_t index) {
     nmlp_ledger_bucket *b = &l->buckets[index % N_BUCKETS];
     if (b->index != index) {
-        if (l->full_to <= b->index) l->full_to = b->index + 1; /* forgotten */
+        if (l->oldest <= b->index) l->oldest = b->index + 1;
         *b = (nmlp_ledger_bucket){.index = index};
     }
     return b;
+}
+
+/* The first bucket from `index` on that has room; remembers the way over full ones. */
+static int64_t find_room(nmlp_ledger *l, int64_t index) {
+    if (index < l->oldest) index = l->oldest;
+    int64_t at = index;
+    for (nmlp_ledger_bucket *b; (b = bucket_at(l, at))->skip;) at = b->skip;
+    while (index < at) {
+        nmlp_ledger_bucket *b = bucket_at(l, index);
+        int64_t next = b->skip;
+        b->skip = at;
+        index = next;
+    }
+    return at;
 }
 
 double nmlp_ledger_book(nmlp_ledger *l, double from, double units, double max_rate) {
@@ -29,9 +43,8 @@ double nmlp_ledger_book(nmlp_ledger *l, double from, double units, double max_ra
     double end = from;
     if (max_rate > l->rate) max_rate = l->rate;
     l->total += units;
-    int64_t index = (int64_t)(from / width);
-    if (index < l->full_to) index = l->full_to;
-    while (units > 1e-9) {
+    for (int64_t index = (int64_t)(from / width); units > 1e-9; index++) {
+        index = find_room(l, index);
         nmlp_ledger_bucket *b = bucket_at(l, index);
         double open = (double)index * width, begin = from > open ? from : open;
         double room = capacity - b->used, quick = max_rate * (open + width - begin);
@@ -44,8 +57,7 @@ double nmlp_ledger_book(nmlp_ledger *l, double from, double units, double max_ra
             end = by_rate > by_load ? by_rate : by_load;
             if (end > open + width) end = open + width;
         }
-        if (b->used >= capacity * (1 - 1e-9) && index == l->full_to) l->full_to++;
-        index++;
+        if (b->used >= capacity * (1 - 1e-9)) b->skip = index + 1;
     }
     return end;
 }

@@ -13,12 +13,13 @@
 typedef struct nmlp_ledger_bucket {
     int64_t index; /* which bucket of time this is */
     double used;
+    int64_t skip;  /* full: the next bucket that may have room; 0: has room */
 } nmlp_ledger_bucket;
 
 typedef struct nmlp_ledger {
     nmlp_ledger_bucket *buckets;
     double rate;     /* units per ns */
-    int64_t full_to; /* every bucket before this one is full or forgotten */
+    int64_t oldest;  /* buckets before this one are forgotten */
     double total;    /* units booked */
 } nmlp_ledger;
 

@@ -54,11 +54,11 @@ static nmlp_status init_buffers(nmlp_timer *t, nmlp_err *err) {
         t->report->n_spilled_rows += spilled;
         t->report->n_lost_copies += p->buffers[i].copies - places[i].copies;
         if (spilled == 0) continue;
-        b->staging = nmlp_mem_new(NMLP_STAGING_ROWS, sizeof *b->staging, err);
+        b->staging = nmlp_mem_new((size_t)b->place.staging, sizeof *b->staging, err);
         b->home_ready = nmlp_mem_new((size_t)spilled, sizeof *b->home_ready, err);
         b->state = nmlp_mem_new((size_t)spilled, 1, err);
         if (!b->staging || !b->home_ready || !b->state) NMLP_TRY(NMLP_E_NOMEM);
-        for (int s = 0; s < NMLP_STAGING_ROWS; s++) b->staging[s].row = -1;
+        for (int s = 0; s < b->place.staging; s++) b->staging[s].row = -1;
     }
 out:
     nmlp_mem_free(places);
@@ -84,7 +84,7 @@ static void alloc_buffer(nmlp_timer *t, int buffer) {
     nmlp_timed_buffer *b = &t->buffers[buffer];
     b->copy = (b->copy + 1) % b->place.copies;
     for (int64_t i = 0; i < b->place.rows - b->place.resident; i++) b->state[i] = 0;
-    for (int i = 0; b->staging && i < NMLP_STAGING_ROWS; i++) {
+    for (int i = 0; b->staging && i < b->place.staging; i++) {
         nmlp_slot *s = &b->staging[i];
         if (s->written > s->read) s->read = s->written;
         s->row = -1;

@@ -33,10 +33,10 @@ static double move_row(nmlp_timer *t, const nmlp_buffer *b, double ready, bool w
 
 static nmlp_slot *stage_row(nmlp_timer *t, nmlp_timed_buffer *b, int64_t row, bool keeps) {
     int64_t spilled = row - b->place.resident;
-    for (int i = 0; i < NMLP_STAGING_ROWS; i++)
+    for (int i = 0; i < b->place.staging; i++)
         if (b->staging[i].row == row) return &b->staging[i];
     nmlp_slot *s = &b->staging[b->next_stage];
-    b->next_stage = (b->next_stage + 1) % NMLP_STAGING_ROWS;
+    b->next_stage = (b->next_stage + 1) % b->place.staging;
     double free_at = s->read > s->written ? s->read : s->written;
     if (s->row >= 0 && s->dirty) {
         free_at = move_row(t, b->decl, free_at, true);

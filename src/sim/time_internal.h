@@ -23,7 +23,7 @@ typedef struct nmlp_timed_buffer {
     nmlp_placement place;
     int copy;             /* the one the name means now */
     nmlp_slot *slots;     /* [copies][resident] */
-    nmlp_slot *staging;   /* NMLP_STAGING_ROWS of them */
+    nmlp_slot *staging;   /* place.staging of them */
     int next_stage;
     double *home_ready;   /* spilled rows: in HBM since */
     unsigned char *state; /* spilled rows: has contents */

@@ -1,0 +1,246 @@
+/* neuronmlp simulate: runs a named kernel on a simulated NeuronCore. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/pool.h"
+#include "cli/commands.h"
+#include "neuron/program_text.h"
+#include "plan/kernel_table.h"
+#include "report/timeline.h"
+#include "sim/check.h"
+#include "sim/time.h"
+
+typedef struct simulate_args {
+    const char *target, *kernel, *shape, *tiling, *dtype, *trace;
+    bool check, print_program;
+    int64_t seed;
+} simulate_args;
+
+typedef struct simulation {
+    const nmlp_cli *cli;
+    simulate_args args;
+    nmlp_machine machine;
+    const nmlp_kernel *kernel;
+    nmlp_kernel_shape shape;
+    nmlp_program *program;
+    nmlp_time_report time;
+    nmlp_check_report check;
+} simulation;
+
+static nmlp_status parse_shape(simulation *sim, nmlp_err *err) {
+    int64_t *dims = NULL;
+    size_t n = 0, want = sim->kernel->has_rank ? 4 : 3;
+    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_ints(&dims, &n, sim->args.shape, "--shape", err));
+    if (n == want)
+        sim->shape = (nmlp_kernel_shape){dims[0], dims[1], sim->kernel->has_rank ? dims[2] : 0, dims[want - 1]};
+    nmlp_mem_free(dims);
+    if (n == want) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_ARG, "--shape has %zu numbers; kernel %s takes %s", n, sim->kernel->name,
+                     sim->kernel->has_rank ? "S,H,R,O" : "S,H,O");
+}
+
+static nmlp_status build_program(simulation *sim, nmlp_err *err) {
+    nmlp_tiling tiling;
+    nmlp_nc_dtype dtype;
+    NMLP_RETURN_IF_FAILED(nmlp_machine_open(&sim->machine, sim->args.target, err));
+    sim->kernel = nmlp_kernel_find(sim->args.kernel, err);
+    if (!sim->kernel) return NMLP_E_MISSING;
+    NMLP_RETURN_IF_FAILED(parse_shape(sim, err));
+    NMLP_RETURN_IF_FAILED(nmlp_tiling_parse(&tiling, sim->args.tiling, err));
+    if (!nmlp_nc_dtype_parse(sim->args.dtype, &dtype))
+        return nmlp_fail(err, NMLP_E_ARG, "--dtype is \"%s\"; expected bf16, fp16 or fp32", sim->args.dtype);
+    nmlp_kernel_request rq = {.shape = sim->shape, .dtype = dtype, .tiling = &tiling, .machine = &sim->machine};
+    return nmlp_kernel_build(&sim->program, sim->kernel, &rq, err);
+}
+
+static nmlp_status check_values(simulation *sim, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    nmlp_pool *pool = NULL;
+    nmlp_values *values = NULL;
+    nmlp_cli_bar bar;
+    nmlp_progress progress = nmlp_cli_progress(&bar);
+    NMLP_TRY(nmlp_pool_create(&pool, (int)sim->cli->n_threads, err));
+    NMLP_TRY(nmlp_values_create(&values, sim->program, pool, err));
+    NMLP_TRY(nmlp_check_fill(values, sim->program, (uint64_t)sim->args.seed, err));
+    NMLP_TRY(nmlp_values_run(values, &progress, err));
+    NMLP_TRY(nmlp_check_values(&sim->check, values, sim->program, pool, err));
+out:
+    nmlp_cli_progress_end(&bar);
+    nmlp_values_destroy(values);
+    nmlp_pool_destroy(pool);
+    return st;
+}
+
+static nmlp_status write_trace(const simulation *sim, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    const char *path = sim->args.trace, *dot = strrchr(path, '.');
+    bool svg = dot && strcmp(dot, ".svg") == 0;
+    char title[256];
+    nmlp_timeline timeline;
+    nmlp_str text;
+    nmlp_time_report again;
+    if (!svg && !(dot && strcmp(dot, ".json") == 0)) return nmlp_fail(err, NMLP_E_ARG, "--trace %s: the name must end in .json or .svg", path);
+    snprintf(title, sizeof title, "%s %s on %s, %.1f us", sim->args.kernel, sim->args.shape, sim->machine.name, sim->time.latency_us);
+    nmlp_timeline_init(&timeline, sim->time.latency_us, svg);
+    nmlp_str_init(&text);
+    nmlp_time_options options = {.on_event = nmlp_timeline_add, .ctx = &timeline};
+    NMLP_TRY(nmlp_time_run(&again, sim->program, &sim->machine, &options, err));
+    if (timeline.failed) NMLP_TRY(nmlp_fail(err, NMLP_E_NOMEM, "no memory for the trace"));
+    if (svg) nmlp_timeline_write_svg(&timeline, title, &text);
+    else nmlp_timeline_write_json(&timeline, title, &text);
+    NMLP_TRY(nmlp_str_status(&text, err));
+    NMLP_TRY(nmlp_file_write_text(path, nmlp_str_text(&text), text.len, err));
+out:
+    nmlp_str_fini(&text);
+    nmlp_timeline_fini(&timeline);
+    return st;
+}
+
+static void json_engines(nmlp_json_writer *w, const nmlp_time_report *t) {
+    nmlp_json_begin_object(w, "engines");
+    for (int e = 0; e < NMLP_N_ENGINES; e++) {
+        nmlp_json_begin_object(w, nmlp_nc_engine_name((nmlp_nc_engine)e));
+        nmlp_json_put_number(w, "busy_us", t->busy_us[e]);
+        nmlp_json_put_int(w, "instructions", t->n_instrs[e]);
+        nmlp_json_begin_object(w, "stall_us");
+        for (int s = 0; e != NMLP_ENGINE_DMA && s < NMLP_N_STALLS; s++)
+            nmlp_json_put_number(w, nmlp_stall_name((nmlp_stall)s), t->stall_us[e][s]);
+        nmlp_json_end_object(w);
+        nmlp_json_end_object(w);
+    }
+    nmlp_json_end_object(w);
+}
+
+static int print_json(const simulation *sim) {
+    const nmlp_time_report *t = &sim->time;
+    nmlp_str text;
+    nmlp_json_writer w;
+    nmlp_str_init(&text);
+    nmlp_json_writer_init(&w, &text);
+    nmlp_json_begin_object(&w, NULL);
+    nmlp_json_put_string(&w, "target", sim->machine.name);
+    nmlp_json_put_string(&w, "kernel", sim->kernel->name);
+    nmlp_json_put_bool(&w, "simulated", true);
+    nmlp_json_put_number(&w, "latency_us", t->latency_us);
+    nmlp_json_put_number(&w, "hbm_read_bytes", t->hbm_read_bytes);
+    nmlp_json_put_number(&w, "hbm_write_bytes", t->hbm_write_bytes);
+    nmlp_json_put_number(&w, "spill_bytes", t->spill_bytes);
+    nmlp_json_put_number(&w, "flops", t->flops);
+    nmlp_json_put_number(&w, "tensor_utilisation", t->tensor_utilisation);
+    nmlp_json_put_number(&w, "tensor_utilisation_sustained", t->tensor_sustained_utilisation);
+    json_engines(&w, t);
+    nmlp_json_begin_object(&w, "hbm_bytes_by_cause");
+    for (int i = 0; i < NMLP_N_TRAFFICS; i++)
+        nmlp_json_put_number(&w, nmlp_traffic_name((nmlp_traffic)i), t->read_bytes[i] + t->write_bytes[i]);
+    nmlp_json_end_object(&w);
+    nmlp_json_put_int(&w, "sbuf_bytes", t->sbuf_bytes);
+    nmlp_json_put_int(&w, "psum_banks", t->psum_banks);
+    nmlp_json_put_int(&w, "instructions", t->n_total);
+    if (sim->args.check) {
+        nmlp_json_put_number(&w, "max_rel_err", sim->check.max_rel_err);
+        nmlp_json_put_number(&w, "max_rel_err_limit", sim->check.limit);
+        nmlp_json_put_number(&w, "sum_err", sim->check.sum_err);
+        nmlp_json_put_number(&w, "sum_err_limit", sim->check.sum_limit);
+    }
+    nmlp_json_end_object(&w);
+    int code = nmlp_cli_print_json(sim->cli, &text);
+    nmlp_str_fini(&text);
+    return code;
+}
+
+static void print_engines(const nmlp_time_report *t) {
+    printf("\n  %-8s %12s %7s %13s  waits (us)\n", "engine", "busy (us)", "busy", "instructions");
+    for (int e = 0; e < NMLP_N_ENGINES; e++) {
+        printf("  %-8s %12.1f %6.1f%% %13lld ", nmlp_nc_engine_name((nmlp_nc_engine)e), t->busy_us[e], 100.0 * t->busy_us[e] / t->latency_us,
+               (long long)t->n_instrs[e]);
+        for (int s = 0; e != NMLP_ENGINE_DMA && s < NMLP_N_STALLS; s++)
+            if (t->stall_us[e][s] >= 0.05) printf(" %s %.1f", nmlp_stall_name((nmlp_stall)s), t->stall_us[e][s]);
+        printf("\n");
+    }
+}
+
+static void print_human(const simulation *sim) {
+    const nmlp_time_report *t = &sim->time;
+    char text[32];
+    printf("%s on %s: %.1f us (simulated)\n", sim->kernel->name, sim->machine.name, t->latency_us);
+    printf("  tensor engine: %.1f%% of nominal peak, %.1f%% of the sustained rate; %.1f GFLOP\n", 100 * t->tensor_utilisation,
+           100 * t->tensor_sustained_utilisation, t->flops * 1e-9);
+    print_engines(t);
+    printf("\n  %-8s %12s %12s\n", "HBM", "read", "written");
+    for (int i = 0; i < NMLP_N_TRAFFICS; i++) {
+        if (t->read_bytes[i] + t->write_bytes[i] == 0) continue;
+        nmlp_cli_bytes_text(text, t->read_bytes[i]);
+        printf("  %-8s %12s", nmlp_traffic_name((nmlp_traffic)i), text);
+        nmlp_cli_bytes_text(text, t->write_bytes[i]);
+        printf(" %12s\n", text);
+    }
+    printf("\n  SBUF %lld of %.0f bytes per partition, PSUM %lld of %.0f banks", (long long)t->sbuf_bytes, sim->machine.sbuf_usable_bytes,
+           (long long)t->psum_banks, sim->machine.psum_banks);
+    if (t->n_lost_copies) printf("; %d rotating copies given up for lack of SBUF", t->n_lost_copies);
+    if (t->n_spilled_rows) printf("; %lld rows live in HBM", (long long)t->n_spilled_rows);
+    printf("\n");
+    if (sim->args.check)
+        printf("  values: error %.3g of the largest (limit %.3g) in %d rows; all sums within %.3g (limit %.3g)\n", sim->check.max_rel_err,
+               sim->check.limit, sim->check.n_rows, sim->check.sum_err, sim->check.sum_limit);
+}
+
+static nmlp_status simulate(simulation *sim, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(build_program(sim, err));
+    if (sim->args.print_program) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(nmlp_time_run(&sim->time, sim->program, &sim->machine, NULL, err));
+    if (sim->args.trace) NMLP_RETURN_IF_FAILED(write_trace(sim, err));
+    if (!sim->args.check) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(check_values(sim, err));
+    if (sim->check.ok) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_NUMERIC, "kernel %s computes wrong values: error %.3g (limit %.3g), sums %.3g (limit %.3g)", sim->kernel->name,
+                     sim->check.max_rel_err, sim->check.limit, sim->check.sum_err, sim->check.sum_limit);
+}
+
+static int print_program(const simulation *sim) {
+    nmlp_str text;
+    nmlp_str_init(&text);
+    nmlp_program_print(sim->program, &text);
+    fputs(nmlp_str_text(&text), stdout);
+    nmlp_str_fini(&text);
+    return NMLP_EXIT_OK;
+}
+
+static int run(int argc, char **argv) {
+    simulation sim = {.args = {.tiling = "", .dtype = "bf16"}};
+    simulate_args *a = &sim.args;
+    const nmlp_opt opts[] = {
+        {"target", 0, NMLP_OPT_STRING, &a->target, "T", "trn1, trn2, trn3 or a machine file"},
+        {"kernel", 0, NMLP_OPT_STRING, &a->kernel, "NAME", "xw-tiled, xw-hoist, xw-block, xw-opt, xuv-seq, xuv-fused, xtuv-fused"},
+        {"shape", 0, NMLP_OPT_STRING, &a->shape, "S,H,R,O", "rows, inputs, rank, outputs (xw-*: S,H,O)"},
+        {"tiling", 0, NMLP_OPT_STRING, &a->tiling, "K=V,...", "tiles per block; keys depend on the kernel"},
+        {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "D", "bf16 (default), fp16 or fp32"},
+        {"check", 0, NMLP_OPT_FLAG, &a->check, NULL, "also compute values and compare them with float64"},
+        {"seed", 0, NMLP_OPT_INT, &a->seed, "N", "of the random operands of --check"},
+        {"trace", 0, NMLP_OPT_STRING, &a->trace, "FILE", "write FILE.json (Chrome, Perfetto) or FILE.svg"},
+        {"program", 0, NMLP_OPT_FLAG, &a->print_program, NULL, "print the tile program instead of running it"},
+    };
+    nmlp_cli cli;
+    int code = nmlp_cli_parse(&cli, &nmlp_cmd_simulate, opts, sizeof opts / sizeof opts[0], 0, 0, argc, argv);
+    if (code >= 0) return code;
+    if (!a->target || !a->kernel || !a->shape) return nmlp_cli_usage(&cli, "--target, --kernel and --shape are needed");
+    sim.cli = &cli;
+    nmlp_err err = {0};
+    nmlp_status st = simulate(&sim, &err);
+    if (st != NMLP_OK) code = nmlp_cli_fail(&cli, &err);
+    else if (a->print_program) code = print_program(&sim);
+    else if (cli.json) code = print_json(&sim);
+    else print_human(&sim), code = NMLP_EXIT_OK;
+    nmlp_program_destroy(sim.program);
+    return code;
+}
+
+const nmlp_command nmlp_cmd_simulate = {
+    .name = "simulate",
+    .summary = "run a kernel on a simulated NeuronCore: time, traffic, values",
+    .usage = "--target T --kernel NAME --shape S,H,R,O [options]",
+    .examples = "neuronmlp simulate --target trn1 --kernel xw-opt --shape 1024,512,1024\n"
+                "neuronmlp simulate --target trn2 --kernel xtuv-fused --shape 256,512,128,1024 --check\n",
+    .run = run,
+};
