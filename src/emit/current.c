@@ -198,24 +198,6 @@ nmlp_status nmlp_current_instr(nmlp_source *src, const nmlp_instr *in) {
     return NMLP_OK;
 }
 
-/* Axis and step of the loops that index a leading dimension, for its name. */
-static void put_leading_dim(const nmlp_source *src, int buffer, int d, nmlp_str *out) {
-    for (size_t i = 0; i < src->p->n_instrs; i++) {
-        const nmlp_buf_ref *refs[] = {&src->p->instrs[i].dst, &src->p->instrs[i].a, &src->p->instrs[i].b};
-        for (int r = 0; r < 3; r++) {
-            if (refs[r]->buffer != buffer || src->p->instrs[i].op == NMLP_OP_ALLOC) continue;
-            nmlp_affine at = nmlp_emit_fold(&src->shape, &refs[r]->start[d]);
-            for (int t = 0; t < at.n_terms; t++) {
-                int var = at.terms[t].var;
-                if (at.terms[t].coef != 1 || src->shape.loop_axis[var] < 0) continue;
-                nmlp_emit_put_count(&src->shape, src->shape.loop_axis[var], src->shape.loop_step[var], src->p->buffers[buffer].dims[d], out);
-                return;
-            }
-        }
-    }
-    nmlp_str_printf(out, "%" PRId64, src->p->buffers[buffer].dims[d]);
-}
-
 nmlp_status nmlp_current_declare(nmlp_source *src, int buffer) {
     const nmlp_buffer *b = &src->p->buffers[buffer];
     nmlp_str text;
@@ -225,8 +207,8 @@ nmlp_status nmlp_current_declare(nmlp_source *src, int buffer) {
     else nmlp_emit_put_length(&src->shape, src->shape.part_axis[buffer], b->partitions, &text);
     for (int d = 0; d < b->n_dims; d++) {
         nmlp_str_puts(&text, ", ");
-        if (d == b->n_dims - 1) nmlp_emit_put_length(&src->shape, src->shape.last_axis[buffer], b->dims[d], &text);
-        else put_leading_dim(src, buffer, d, &text);
+        if (d == b->n_dims - 1) nmlp_emit_put_extent(&src->shape, src->shape.last_axis[buffer], b->dims[d], &text);
+        else nmlp_emit_put_count(&src->shape, src->shape.lead_axis[2 * buffer + d], src->shape.lead_step[2 * buffer + d], b->dims[d], &text);
     }
     nmlp_str_puts(&text, ")\1dtype=");
     nmlp_put_dtype(b->dtype, &text);

@@ -49,7 +49,9 @@ void nmlp_frame_head(nmlp_source *src) {
     nmlp_source_line(src, "\"\"\"");
     nmlp_source_line(src, "import argparse");
     if (!src->legacy) nmlp_source_line(src, "import time");
-    nmlp_str_puts(src->out, "\nimport ml_dtypes\nimport numpy as np\n\n");
+    bool bf16 = false;
+    for (size_t i = 0; i < src->p->n_tensors; i++) bf16 = bf16 || src->p->tensors[i].dtype == NMLP_NC_BF16;
+    nmlp_str_puts(src->out, bf16 ? "\nimport ml_dtypes\nimport numpy as np\n\n" : "\nimport numpy as np\n\n");
     if (src->legacy) {
         nmlp_source_line(src, "from neuronxcc import nki");
         nmlp_source_line(src, "import neuronxcc.nki.isa as nisa");

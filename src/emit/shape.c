@@ -146,6 +146,65 @@ static bool propagate(nmlp_emit_shape *s, const nmlp_instr *in) {
     return tie(&s->last_axis[d], &s->last_axis[b]) || changed;
 }
 
+/* A loop that no DMA uses steps along the axis of what it indexes on chip. */
+static bool place_loop(nmlp_emit_shape *s, int var, int axis, int64_t step) {
+    if (axis < 0 || step <= 1 || s->single[var] || s->loop_axis[var] != NMLP_AXIS_NONE) return false;
+    s->loop_axis[var] = axis;
+    s->loop_step[var] = step;
+    return true;
+}
+
+static bool place_by_clamp(nmlp_emit_shape *s, const nmlp_size *size, int axis) {
+    bool changed = false;
+    if (!size->clamped || axis < 0 || size->rest.base != s->axes[axis].extent) return false;
+    for (int i = 0; i < size->rest.n_terms; i++) changed = place_loop(s, size->rest.terms[i].var, axis, -size->rest.terms[i].coef) || changed;
+    return changed;
+}
+
+/* Leading dimensions count steps: what one loop over them says holds for all. */
+static bool place_leading(nmlp_emit_shape *s, const nmlp_buf_ref *ref, int d) {
+    int *axis = &s->lead_axis[2 * ref->buffer + d];
+    int64_t *step = &s->lead_step[2 * ref->buffer + d];
+    bool changed = false;
+    for (int i = 0; i < ref->start[d].n_terms; i++) {
+        int var = ref->start[d].terms[i].var;
+        int64_t coef = ref->start[d].terms[i].coef;
+        if (coef < 1 || s->single[var]) continue;
+        if (*axis == NMLP_AXIS_NONE && s->loop_axis[var] >= 0 && s->loop_step[var] % coef == 0) {
+            *axis = s->loop_axis[var];
+            *step = s->loop_step[var] / coef;
+            changed = true;
+        }
+        changed = place_loop(s, var, *axis, *step * coef) || changed;
+    }
+    return changed;
+}
+
+static bool place_access(nmlp_emit_shape *s, const nmlp_buf_ref *ref) {
+    if (ref->buffer < 0) return false;
+    int last = s->p->buffers[ref->buffer].n_dims - 1;
+    bool changed = place_by_clamp(s, &ref->parts, s->part_axis[ref->buffer]);
+    changed = place_by_clamp(s, &ref->count[last], s->last_axis[ref->buffer]) || changed;
+    for (int i = 0; i < ref->start[last].n_terms; i++)
+        changed = place_loop(s, ref->start[last].terms[i].var, s->last_axis[ref->buffer], ref->start[last].terms[i].coef) || changed;
+    for (int d = 0; d < last; d++) changed = place_leading(s, ref, d) || changed;
+    return changed;
+}
+
+static void place_inner_loops(nmlp_emit_shape *s) {
+    bool changed = true;
+    while (changed) {
+        changed = false;
+        for (size_t i = 0; i < s->p->n_instrs; i++) {
+            const nmlp_instr *in = &s->p->instrs[i];
+            if (in->op == NMLP_OP_ALLOC) continue;
+            changed = place_access(s, &in->dst) || changed;
+            changed = place_access(s, &in->a) || changed;
+            changed = place_access(s, &in->b) || changed;
+        }
+    }
+}
+
 static void find_axes(nmlp_emit_shape *s) {
     const nmlp_program *p = s->p;
     for (size_t i = 0; i < p->n_params; i++) {
@@ -168,17 +227,19 @@ static void analyse(nmlp_emit_shape *s) {
         s->single[i] = !trips.clamped && trips.full == 1;
         s->loop_axis[i] = NMLP_AXIS_NONE;
     }
-    for (size_t i = 0; i < p->n_buffers; i++) s->part_axis[i] = s->last_axis[i] = NMLP_AXIS_NONE;
+    for (size_t i = 0; i < p->n_buffers; i++)
+        s->part_axis[i] = s->last_axis[i] = s->lead_axis[2 * i] = s->lead_axis[2 * i + 1] = NMLP_AXIS_NONE;
     find_axes(s);
     for (size_t i = 0; i < p->n_instrs; i++)
         if (p->instrs[i].hbm.tensor >= 0) place_dma(s, &p->instrs[i]);
-    for (size_t i = 0; i < p->n_loops; i++)
-        if (s->loop_axis[i] >= 0) add_step(&s->axes[s->loop_axis[i]], s->loop_step[i]);
     bool changed = true;
     while (changed) {
         changed = false;
         for (size_t i = 0; i < p->n_instrs; i++) changed = propagate(s, &p->instrs[i]) || changed;
     }
+    place_inner_loops(s);
+    for (size_t i = 0; i < p->n_loops; i++)
+        if (s->loop_axis[i] >= 0) add_step(&s->axes[s->loop_axis[i]], s->loop_step[i]);
 }
 
 nmlp_status nmlp_emit_shape_init(nmlp_emit_shape *s, const nmlp_program *p, nmlp_err *err) {
@@ -191,7 +252,9 @@ nmlp_status nmlp_emit_shape_init(nmlp_emit_shape *s, const nmlp_program *p, nmlp
     s->single = nmlp_arena_new(&s->arena, p->n_loops + 1, sizeof *s->single, err);
     s->part_axis = nmlp_arena_new(&s->arena, p->n_buffers + 1, sizeof *s->part_axis, err);
     s->last_axis = nmlp_arena_new(&s->arena, p->n_buffers + 1, sizeof *s->last_axis, err);
-    if (!s->axes || !s->tensor_axis || !s->loop_axis || !s->loop_step || !s->single || !s->part_axis || !s->last_axis) {
+    s->lead_axis = nmlp_arena_new(&s->arena, 2 * p->n_buffers + 1, sizeof *s->lead_axis, err);
+    s->lead_step = nmlp_arena_new(&s->arena, 2 * p->n_buffers + 1, sizeof *s->lead_step, err);
+    if (!s->axes || !s->lead_axis || !s->lead_step || !s->tensor_axis || !s->loop_axis || !s->loop_step || !s->single || !s->part_axis || !s->last_axis) {
         nmlp_emit_shape_fini(s);
         return NMLP_E_NOMEM;
     }
@@ -245,4 +308,14 @@ void nmlp_emit_put_count(const nmlp_emit_shape *s, int axis, int64_t step, int64
         }
     }
     nmlp_str_printf(out, "%" PRId64, count);
+}
+
+void nmlp_emit_put_extent(const nmlp_emit_shape *s, int axis, int64_t value, nmlp_str *out) {
+    bool exact = axis >= 0 && s->axes[axis].extent == value;
+    for (int i = 0; axis >= 0 && i < s->axes[axis].n_steps; i++) exact = exact || s->axes[axis].steps[i] == value;
+    if (axis >= 0 && !exact && s->axes[axis].n_steps > 0 && value % s->axes[axis].steps[0] == 0) {
+        nmlp_str_printf(out, "%" PRId64 " * ", value / s->axes[axis].steps[0]);
+        value = s->axes[axis].steps[0];
+    }
+    nmlp_emit_put_length(s, axis, value, out);
 }

@@ -31,6 +31,8 @@ typedef struct nmlp_emit_shape {
     bool *single;        /* by loop: exactly one iteration, printed without a loop */
     int *part_axis;      /* by buffer: partitions */
     int *last_axis;      /* by buffer: last dimension */
+    int *lead_axis;      /* [2*n_buffers]: leading dimensions, counted in steps … */
+    int64_t *lead_step;  /* … of this many elements; 0 unknown */
     nmlp_arena arena;
 } nmlp_emit_shape;
 
@@ -50,6 +52,8 @@ bool nmlp_emit_same_size(const nmlp_size *a, const nmlp_size *b);
 
 /* Appends "TILE_S", "S" or the digits of `value`, read as a length along `axis` (may be NONE or MIXED). */
 void nmlp_emit_put_length(const nmlp_emit_shape *shape, int axis, int64_t value, nmlp_str *out);
+/* The same for the extent of a buffer; may also append "3 * TILE_S". */
+void nmlp_emit_put_extent(const nmlp_emit_shape *shape, int axis, int64_t value, nmlp_str *out);
 /* Appends "BLOCK_S // TILE_S" and the like: how many `step`s of `axis` make up `count`; else the digits. */
 void nmlp_emit_put_count(const nmlp_emit_shape *shape, int axis, int64_t step, int64_t count, nmlp_str *out);
 /* "TILE", "BLOCK", "STRIP" */
