@@ -15,6 +15,9 @@ class engine(enum.Enum):
     gpsimd = 4
 
 
+Engine = engine  # instructions have a parameter of the same name
+
+
 def _operand(tensor, what, spaces=("sbuf", "psum")):
     require(isinstance(tensor, Tensor), "operand", f"{what} is {type(tensor).__name__}, not a tensor")
     require(tensor.space in spaces, "operand_memory", f"{what} is in {tensor.space}, expected {' or '.join(spaces)}")
@@ -77,7 +80,7 @@ def nc_matmul(dst, stationary, moving, is_stationary_onezero=False, is_moving_on
 
 def nc_transpose(dst, data, engine=engine.tensor):
     check_capacity()
-    tensor = engine is globals()["engine"].tensor
+    tensor = engine is Engine.tensor
     limit = 128 if tensor else 32
     _operand(data, "transpose data", ("sbuf",) if tensor else ("sbuf", "psum"))
     _operand(dst, "transpose dst", ("psum",) if tensor else ("sbuf", "psum"))
@@ -90,9 +93,9 @@ def nc_transpose(dst, data, engine=engine.tensor):
 
 
 def _check_engine(chosen, allowed, operands, what):
-    require(isinstance(chosen, engine), "engine", f"{what}: {chosen!r} is not an engine")
+    require(isinstance(chosen, Engine), "engine", f"{what}: {chosen!r} is not an engine")
     require(chosen in allowed, "engine", f"{what} does not run on {chosen.name}")
-    if chosen is engine.gpsimd:
+    if chosen is Engine.gpsimd:
         require(all(t.space == "sbuf" for t in operands), "operand_memory", f"{what}: GpSimdE reaches SBUF only")
 
 
@@ -100,8 +103,7 @@ def tensor_copy(dst, src, engine=engine.vector):
     check_capacity()
     _operand(src, "tensor_copy src")
     _operand(dst, "tensor_copy dst")
-    all_engines = globals()["engine"]
-    allowed = [all_engines.vector, all_engines.gpsimd] + ([all_engines.scalar] if machine().generation >= 3 else [])
+    allowed = [Engine.vector, Engine.gpsimd] + ([Engine.scalar] if machine().generation >= 3 else [])
     _check_engine(engine, allowed, (dst, src), "tensor_copy")
     _same(dst, src, "tensor_copy")
     dst.write(rounded(src.read("tensor_copy src").reshape(dst.shape), dst.dtype), OTHER)
@@ -111,8 +113,7 @@ def tensor_tensor(dst, data1, data2, op, engine=engine.vector):
     check_capacity()
     for tensor, what in ((data1, "data1"), (data2, "data2"), (dst, "tensor_tensor dst")):
         _operand(tensor, what)
-    all_engines = globals()["engine"]
-    _check_engine(engine, (all_engines.vector, all_engines.gpsimd), (dst, data1, data2), "tensor_tensor")
+    _check_engine(engine, (Engine.vector, Engine.gpsimd), (dst, data1, data2), "tensor_tensor")
     require(not (data1.space == "psum" and data2.space == "psum"), "tensor_tensor_psum", "both inputs are in PSUM")
     _same(dst, data1, "tensor_tensor")
     _same(dst, data2, "tensor_tensor")
