@@ -5,15 +5,18 @@
 #include <string.h>
 
 #include "plan/kernels.h"
+#include "plan/strip_plan.h"
 
 static const nmlp_kernel kernels[] = {
-    {"xw-tiled", "dense, one tile at a time (AWS tutorial 1)", false, "", nmlp_kernel_xw_tiled},
-    {"xw-hoist", "dense, row tiles loaded once (AWS tutorial 2)", false, "", nmlp_kernel_xw_hoist},
-    {"xw-block", "dense, free dimensions blocked (AWS tutorial 3)", false, "m,n", nmlp_kernel_xw_block},
-    {"xw-opt", "dense, all dimensions blocked (AWS tutorial 4)", false, "m,n,k", nmlp_kernel_xw_opt},
-    {"xuv-seq", "two dense products with a transpose in HBM between them", true, "m,n,k", nmlp_kernel_xuv_seq},
-    {"xuv-fused", "the paper's fused chain, x loaded transposed", true, "m,r,k,n,table", nmlp_kernel_xuv_fused},
-    {"xtuv-fused", "the paper's fused chain, x given transposed", true, "m,r,k,n,table", nmlp_kernel_xtuv_fused},
+    {"xw-tiled", "dense, one tile at a time (AWS tutorial 1)", false, false, "", nmlp_kernel_xw_tiled},
+    {"xw-hoist", "dense, row tiles loaded once (AWS tutorial 2)", false, false, "", nmlp_kernel_xw_hoist},
+    {"xw-block", "dense, free dimensions blocked (AWS tutorial 3)", false, false, "m,n", nmlp_kernel_xw_block},
+    {"xw-opt", "dense, all dimensions blocked (AWS tutorial 4)", false, false, "m,n,k", nmlp_kernel_xw_opt},
+    {"xuv-seq", "two dense products with a transpose in HBM between them", true, false, "m,n,k", nmlp_kernel_xuv_seq},
+    {"xuv-fused", "the paper's fused chain, x loaded transposed", true, false, "m,r,k,n,table", nmlp_kernel_xuv_fused},
+    {"xtuv-fused", "the paper's fused chain, x given transposed", true, false, "m,r,k,n,table", nmlp_kernel_xtuv_fused},
+    {"xuv", "ours: strips through both products on chip, packed weights", true, false, NMLP_STRIP_KEYS, nmlp_kernel_xuv},
+    {"mlp", "ours: the whole gated MLP on chip, dense or low-rank", true, true, NMLP_STRIP_KEYS, nmlp_kernel_mlp},
 };
 
 enum { N_KERNELS = sizeof kernels / sizeof kernels[0] };
@@ -44,7 +47,8 @@ static nmlp_status check_request(const nmlp_kernel *kernel, const nmlp_kernel_re
     const nmlp_kernel_shape *s = &rq->shape;
     int64_t limit = NMLP_INDEX_MAX / 64;
     bool ok = s->s >= 1 && s->h >= 1 && s->o >= 1 && s->s <= limit && s->h <= limit && s->o <= limit;
-    if (!ok || (kernel->has_rank ? s->r < 1 || s->r > limit : s->r != 0))
+    bool rank_ok = kernel->has_rank ? s->r >= (kernel->gated ? 0 : 1) && s->r <= limit : s->r == 0;
+    if (!ok || !rank_ok)
         return nmlp_fail(err, NMLP_E_SHAPE, "kernel %s: S=%lld H=%lld R=%lld O=%lld; each must be 1 to %lld%s", kernel->name, (long long)s->s,
                          (long long)s->h, (long long)s->r, (long long)s->o, (long long)limit, kernel->has_rank ? "" : ", without R");
     for (int i = 0; rq->tiling && i < rq->tiling->n; i++) {
