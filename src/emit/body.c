@@ -20,6 +20,8 @@ static nmlp_status put_block(nmlp_source *src, int node) {
 static nmlp_status put_loop(nmlp_source *src, int node) {
     int loop = src->p->nodes[node].loop, locals = src->n_locals;
     nmlp_str text;
+    nmlp_size trips = nmlp_emit_fold_size(&src->shape, &src->p->loops[loop].trips);
+    if (!trips.clamped && trips.full < 1) return NMLP_OK; /* this shape has no use for the loop */
     if (src->shape.single[loop]) return put_nodes(src, node + 1, src->p->nodes[node].end);
     nmlp_str_init(&text);
     nmlp_put_trips(src, loop, &text);
@@ -37,11 +39,13 @@ static nmlp_status put_loop(nmlp_source *src, int node) {
     return NMLP_OK;
 }
 
-static nmlp_status put_if(nmlp_source *src, int node) {
-    const nmlp_node *n = &src->p->nodes[node];
+/* `before` is the node in front of it in the same body, or -1. */
+static nmlp_status put_if(nmlp_source *src, int node, int before) {
+    const nmlp_node *n = &src->p->nodes[node], *b = before < 0 ? NULL : &src->p->nodes[before];
     bool first = n->when == NMLP_WHEN_FIRST;
     if (src->shape.single[n->loop]) return first ? put_nodes(src, node + 1, n->end) : NMLP_OK;
-    nmlp_source_line(src, first ? "if %s == 0:" : "if %s > 0:", src->loop_names[n->loop]);
+    if (b && b->kind == NMLP_NODE_IF && b->loop == n->loop && b->when != n->when) nmlp_source_line(src, "else:");
+    else nmlp_source_line(src, first ? "if %s == 0:" : "if %s > 0:", src->loop_names[n->loop]);
     return put_block(src, node);
 }
 
@@ -50,9 +54,27 @@ static nmlp_status declare(nmlp_source *src, int buffer) {
     return src->legacy ? nmlp_legacy_declare(src, buffer) : nmlp_current_declare(src, buffer);
 }
 
+static bool is_empty(const nmlp_source *src, const nmlp_size *size) {
+    nmlp_size folded = nmlp_emit_fold_size(&src->shape, size);
+    return !folded.clamped && folded.full <= 0;
+}
+
+/* An edge leaves nothing of it in any iteration. */
+static bool never_runs(const nmlp_source *src, const nmlp_instr *in) {
+    const nmlp_buf_ref *refs[] = {&in->dst, &in->a, &in->b};
+    for (int i = 0; i < 3; i++) {
+        if (refs[i]->buffer < 0) continue;
+        if (is_empty(src, &refs[i]->parts)) return true;
+        for (int d = 0; d < src->p->buffers[refs[i]->buffer].n_dims; d++)
+            if (is_empty(src, &refs[i]->count[d])) return true;
+    }
+    return in->hbm.tensor >= 0 && (is_empty(src, &in->hbm.rows) || is_empty(src, &in->hbm.cols) || is_empty(src, &in->hbm.tiles));
+}
+
 static nmlp_status put_instr(nmlp_source *src, const nmlp_instr *in) {
     const int used[] = {in->dst.buffer, in->a.buffer, in->b.buffer};
     if (in->op == NMLP_OP_ALLOC) return declare(src, in->dst.buffer);
+    if (never_runs(src, in)) return NMLP_OK;
     for (int i = 0; i < 3; i++)
         if (used[i] >= 0 && src->declared_at[used[i]] < 0)
             return nmlp_fail(src->err, NMLP_E_UNSUPPORTED, "program %s: buffer %s is used outside the loop that allocates it", src->p->name,
@@ -61,12 +83,12 @@ static nmlp_status put_instr(nmlp_source *src, const nmlp_instr *in) {
 }
 
 static nmlp_status put_nodes(nmlp_source *src, int begin, int end) {
-    for (int at = begin; at < end; at = src->p->nodes[at].end) {
+    for (int at = begin, before = -1; at < end; before = at, at = src->p->nodes[at].end) {
         const nmlp_node *node = &src->p->nodes[at];
         switch (node->kind) {
         case NMLP_NODE_COMMENT: nmlp_source_comment(src, node->comment); break;
         case NMLP_NODE_LOOP: NMLP_RETURN_IF_FAILED(put_loop(src, at)); break;
-        case NMLP_NODE_IF: NMLP_RETURN_IF_FAILED(put_if(src, at)); break;
+        case NMLP_NODE_IF: NMLP_RETURN_IF_FAILED(put_if(src, at, before)); break;
         case NMLP_NODE_INSTR: NMLP_RETURN_IF_FAILED(put_instr(src, &src->p->instrs[node->instr])); break;
         }
     }

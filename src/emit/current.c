@@ -24,11 +24,10 @@ static bool is_whole_buffer(const nmlp_source *src, const nmlp_buf_ref *ref) {
 
 static void put_buf(const nmlp_source *src, const nmlp_buf_ref *ref, nmlp_str *out) {
     const nmlp_buffer *b = &src->p->buffers[ref->buffer];
-    nmlp_affine part = nmlp_affine_const(ref->part);
     nmlp_str_puts(out, src->buffer_names[ref->buffer]);
     if (is_whole_buffer(src, ref)) return;
     nmlp_str_putc(out, '[');
-    nmlp_put_range(src, &part, &ref->parts, src->shape.part_axis[ref->buffer], out);
+    nmlp_put_parts(src, ref->part, &ref->parts, src->shape.part_axis[ref->buffer], out);
     for (int d = 0; d < b->n_dims; d++) {
         nmlp_size count = nmlp_emit_fold_size(&src->shape, &ref->count[d]);
         bool last = d == b->n_dims - 1;
@@ -82,7 +81,9 @@ static void put_hbm(const nmlp_source *src, const nmlp_hbm_ref *ref, nmlp_str *o
     nmlp_str_puts(out, src->tensor_names[ref->tensor]);
     if (is_whole(src, &ref->row, &ref->rows, t->rows) && is_whole(src, &ref->col, &ref->cols, t->cols)) return;
     nmlp_str_putc(out, '[');
-    nmlp_put_range(src, &ref->row, &ref->rows, axis[0], out);
+    nmlp_affine row = nmlp_emit_fold(&src->shape, &ref->row);
+    if (row.n_terms == 0 && row.base == 0) nmlp_put_parts(src, 0, &ref->rows, axis[0], out);
+    else nmlp_put_range(src, &row, &ref->rows, axis[0], out);
     nmlp_str_puts(out, ", ");
     nmlp_put_range(src, &ref->col, &ref->cols, axis[1], out);
     nmlp_str_putc(out, ']');

@@ -31,7 +31,8 @@ const char *nmlp_python_alu(nmlp_alu alu) {
 int nmlp_axis_of_affine(const nmlp_source *src, const nmlp_affine *a) {
     int axis = NMLP_AXIS_NONE;
     for (int i = 0; i < a->n_terms; i++) {
-        int of_loop = src->shape.loop_axis[a->terms[i].var];
+        int64_t coef = a->terms[i].coef;
+        int of_loop = nmlp_emit_axis_of_term(&src->shape, a->terms[i].var, coef < 0 ? -coef : coef);
         if (axis == NMLP_AXIS_NONE) axis = of_loop;
         else if (of_loop != NMLP_AXIS_NONE && of_loop != axis) axis = NMLP_AXIS_MIXED;
     }
@@ -45,8 +46,9 @@ static void put_term(const nmlp_source *src, int var, int64_t coef, nmlp_str *ou
     if (coef == 1) return;
     nmlp_str_puts(out, " * ");
     int axis = s->loop_axis[var];
-    if (axis >= 0 && coef == s->loop_step[var]) {
-        nmlp_emit_put_length(s, axis, coef, out);
+    for (int i = 0; i < s->n_loop_uses[var]; i++) {
+        if (s->loop_uses[var][i].step != coef) continue;
+        nmlp_emit_put_length(s, s->loop_uses[var][i].axis, coef, out);
         return;
     }
     if (axis >= 0 && s->loop_step[var] % coef == 0) { /* an index in tiles of a loop over blocks */
@@ -106,7 +108,7 @@ void nmlp_split_rest(const nmlp_affine *rest, nmlp_affine *start, int64_t *limit
 
 void nmlp_put_limit(const nmlp_source *src, const nmlp_affine *start, int64_t limit, nmlp_str *out) {
     int axis = nmlp_axis_of_affine(src, start);
-    if (axis >= 0 && src->shape.axes[axis].extent == limit) nmlp_str_puts(out, src->shape.axes[axis].name);
+    if (axis >= 0 && src->shape.axes[axis].extent == limit && !src->shape.axes[axis].run) nmlp_str_puts(out, src->shape.axes[axis].name);
     else nmlp_str_printf(out, "%" PRId64, limit);
 }
 
@@ -178,4 +180,13 @@ void nmlp_put_trips(const nmlp_source *src, int loop, nmlp_str *out) {
     nmlp_size trips = nmlp_emit_fold_size(&src->shape, &src->p->loops[loop].trips);
     if (trips.clamped && !src->legacy) nmlp_put_size(src, &trips, NMLP_AXIS_NONE, out);
     else nmlp_emit_put_count(&src->shape, src->shape.loop_axis[loop], src->shape.loop_step[loop], trips.full, out);
+}
+
+void nmlp_put_parts(const nmlp_source *src, int part, const nmlp_size *parts, int axis, nmlp_str *out) {
+    nmlp_size size = nmlp_emit_fold_size(&src->shape, parts);
+    nmlp_affine start = nmlp_affine_const(part);
+    bool named = false;
+    for (int i = 0; axis >= 0 && i < src->shape.axes[axis].n_steps; i++) named = named || src->shape.axes[axis].steps[i] == size.full;
+    if (part == 0 && !size.clamped && !named && size.full == (int64_t)src->options->machine->partitions) nmlp_str_puts(out, "0:P");
+    else nmlp_put_range(src, &start, &size, axis, out);
 }

@@ -70,7 +70,8 @@ static void put_constant(nmlp_source *src, const char *body, const char *name, i
     nmlp_source_line(src, "%s%*s# %s", text, n < 24 ? 24 - n : 2, "", meaning);
 }
 
-static const char *letter_meaning(const char *name) {
+static const char *letter_meaning(const char *name, bool gated) {
+    if (gated && strcmp(name, "O") == 0) return "intermediate size";
     static const struct {
         const char *name, *meaning;
     } table[] = {{"S", "rows (tokens)"}, {"H", "hidden size"}, {"R", "rank"}, {"O", "outputs"}, {"I", "intermediate size"}};
@@ -85,12 +86,15 @@ void nmlp_frame_constants(nmlp_source *src, const char *text) {
     char name[NMLP_SOURCE_NAME_MAX], meaning[NMLP_SOURCE_NAME_MAX + 48];
     nmlp_str_puts(src->out, "\n");
     put_constant(src, text, "P", (int64_t)src->options->machine->partitions, "partitions of SBUF and PSUM");
-    for (int i = 0; i < s->n_axes; i++) put_constant(src, text, s->axes[i].name, s->axes[i].extent, letter_meaning(s->axes[i].name));
+    bool gated = nmlp_emit_math_of(src->p, src->options->machine).op == NMLP_EMIT_OP_MLP;
+    for (int i = 0; i < s->n_axes; i++)
+        if (!s->axes[i].run) put_constant(src, text, s->axes[i].name, s->axes[i].extent, letter_meaning(s->axes[i].name, gated));
     for (int i = 0; i < s->n_axes; i++) {
         for (int l = 0; l < s->axes[i].n_steps; l++) {
-            static const char *const of[] = {"one tile", "one block of tiles", "one strip of blocks"};
-            snprintf(name, sizeof name, "%s_%s", nmlp_emit_level_name(l), s->axes[i].name);
-            snprintf(meaning, sizeof meaning, "%s along %s", of[l], s->axes[i].name);
+            static const char *const of[2][NMLP_AXIS_STEPS_MAX] = {{"one tile along", "one block of tiles along", "one strip of blocks along"},
+                                                                   {"columns per step through", "columns per chunk of", "columns per span of"}};
+            snprintf(name, sizeof name, "%s_%s", nmlp_emit_level_name(&s->axes[i], l), s->axes[i].name);
+            snprintf(meaning, sizeof meaning, "%s %s", of[s->axes[i].run][l], s->axes[i].name);
             put_constant(src, text, name, s->axes[i].steps[l], meaning);
         }
     }

@@ -32,13 +32,13 @@ static void put_full_range(const nmlp_source *src, const nmlp_affine *start, con
 static void put_slices(const nmlp_source *src, const nmlp_buf_ref *ref, nmlp_str *out) {
     const nmlp_buffer *b = &src->p->buffers[ref->buffer];
     bool blocks = src->block_dims[ref->buffer];
-    nmlp_affine part = nmlp_affine_const(ref->part);
     nmlp_str_printf(out, "%s[", src->buffer_names[ref->buffer]);
     for (int d = 0; blocks && d < b->n_dims - 1; d++) {
         nmlp_put_affine(src, &ref->start[d], out);
         nmlp_str_puts(out, ", ");
     }
-    put_full_range(src, &part, &ref->parts, src->shape.part_axis[ref->buffer], out);
+    nmlp_size parts = nmlp_size_const(nmlp_emit_fold_size(&src->shape, &ref->parts).full);
+    nmlp_put_parts(src, ref->part, &parts, src->shape.part_axis[ref->buffer], out);
     for (int d = blocks ? b->n_dims - 1 : 0; d < b->n_dims; d++) {
         nmlp_size count = nmlp_emit_fold_size(&src->shape, &ref->count[d]);
         bool last = d == b->n_dims - 1;

@@ -19,14 +19,38 @@ static void grow(int64_t *extent, int64_t need) {
     if (*extent < need) *extent = need;
 }
 
+/* How far whole tiles reach along partitions (0) and dimensions (1…). */
+static int64_t reach(const nmlp_source *src, const nmlp_buf_ref *ref, int at) {
+    if (at == 0) return ref->part + nmlp_emit_fold_size(&src->shape, &ref->parts).full;
+    return full_upper(src, &ref->start[at - 1]) + nmlp_emit_fold_size(&src->shape, &ref->count[at - 1]).full;
+}
+
+/* Whole tiles are read where edges were written: the rest must be defined. */
+static bool reads_past_writes(const nmlp_source *src, int buffer) {
+    int64_t read[4] = {0}, written[4] = {0};
+    int n = 1 + src->p->buffers[buffer].n_dims;
+    for (size_t i = 0; i < src->p->n_instrs; i++) {
+        const nmlp_instr *in = &src->p->instrs[i];
+        if (in->op == NMLP_OP_ALLOC) continue;
+        for (int at = 0; at < n; at++) {
+            if (in->dst.buffer == buffer) grow(&written[at], reach(src, &in->dst, at));
+            if (in->a.buffer == buffer) grow(&read[at], reach(src, &in->a, at));
+            if (in->b.buffer == buffer) grow(&read[at], reach(src, &in->b, at));
+        }
+    }
+    bool past = false;
+    for (int at = 0; at < n; at++) past = past || read[at] > written[at];
+    return past;
+}
+
 static void study_access(nmlp_source *src, const nmlp_buf_ref *ref) {
     if (ref->buffer < 0) return;
     const nmlp_buffer *b = &src->p->buffers[ref->buffer];
     int64_t *padded = &src->padded[4 * ref->buffer];
-    grow(&padded[0], ref->part + nmlp_emit_fold_size(&src->shape, &ref->parts).full);
+    grow(&padded[0], reach(src, ref, 0));
     for (int d = 0; d < b->n_dims; d++) {
         nmlp_size count = nmlp_emit_fold_size(&src->shape, &ref->count[d]);
-        grow(&padded[1 + d], full_upper(src, &ref->start[d]) + count.full);
+        grow(&padded[1 + d], reach(src, ref, 1 + d));
         if (d < b->n_dims - 1 && (count.clamped || count.full != 1)) src->block_dims[ref->buffer] = false;
     }
 }
@@ -89,6 +113,7 @@ nmlp_status nmlp_legacy_prepare(nmlp_source *src) {
     for (size_t i = 0; i < p->n_nodes; i++)
         if (p->nodes[i].kind == NMLP_NODE_IF) src->tested[p->nodes[i].loop] = true;
     study_loads(src);
+    for (size_t b = 0; b < p->n_buffers; b++) src->zero_start[b] = src->zero_start[b] || reads_past_writes(src, (int)b);
     return NMLP_OK;
 }
 

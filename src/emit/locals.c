@@ -34,7 +34,7 @@ static void define(nmlp_source *src, nmlp_local *l) {
     src->locals[src->n_locals++] = *l;
 }
 
-static void add_start(nmlp_source *src, const nmlp_affine *given, int loop) {
+static void add_start(nmlp_source *src, const nmlp_affine *given, int loop, const char *what) {
     nmlp_local l = {.start = nmlp_emit_fold(&src->shape, given)};
     l.start.base = 0;
     if (nmlp_emit_innermost(&l.start) != loop || src->n_locals == NMLP_SOURCE_LOCALS_MAX) return;
@@ -43,7 +43,7 @@ static void add_start(nmlp_source *src, const nmlp_affine *given, int loop) {
         if (l.start.terms[i].coef < 0) return;
     for (int i = 0; i < src->n_locals; i++)
         if (!src->locals[i].is_size && nmlp_emit_same_affine(&src->locals[i].start, &l.start)) return;
-    choose_name(src, &l, loop, "start");
+    choose_name(src, &l, loop, what);
     define(src, &l);
 }
 
@@ -53,12 +53,20 @@ static void add_size(nmlp_source *src, const nmlp_size *given, int loop) {
     nmlp_affine start;
     int64_t limit;
     nmlp_split_rest(&l.size.rest, &start, &limit);
-    add_start(src, &start, loop);
+    add_start(src, &start, loop, "start");
     if (src->legacy || nmlp_emit_innermost(&start) != loop || src->n_locals == NMLP_SOURCE_LOCALS_MAX) return;
     for (int i = 0; i < src->n_locals; i++)
         if (src->locals[i].is_size && nmlp_emit_same_size(&src->locals[i].size, &l.size)) return;
     choose_name(src, &l, loop, l.size.step == 1 ? "size" : "tiles");
     define(src, &l);
+}
+
+/* A place on chip that takes several loops to name. */
+static void add_buffer_start(nmlp_source *src, const nmlp_buf_ref *ref, int loop) {
+    if (ref->buffer < 0) return;
+    int last = src->p->buffers[ref->buffer].n_dims - 1;
+    nmlp_affine start = nmlp_emit_fold(&src->shape, &ref->start[last]);
+    if (start.n_terms > 1) add_start(src, &start, loop, "at");
 }
 
 static void add_buffer_sizes(nmlp_source *src, const nmlp_buf_ref *ref, int loop) {
@@ -75,18 +83,21 @@ nmlp_status nmlp_source_open_locals(nmlp_source *src, int node) {
             int64_t limit;
             nmlp_size trips = nmlp_emit_fold_size(&src->shape, &src->p->loops[src->p->nodes[at].loop].trips);
             nmlp_split_rest(&trips.rest, &start, &limit);
-            if (trips.clamped && !src->legacy) add_start(src, &start, loop);
+            if (trips.clamped && !src->legacy) add_start(src, &start, loop, "start");
         }
         if (src->p->nodes[at].kind != NMLP_NODE_INSTR) continue;
         const nmlp_instr *in = &src->p->instrs[src->p->nodes[at].instr];
         if (in->op == NMLP_OP_ALLOC) continue;
         if (in->hbm.tensor >= 0) {
-            add_start(src, &in->hbm.row, loop);
-            add_start(src, &in->hbm.col, loop);
+            add_start(src, &in->hbm.row, loop, "start");
+            add_start(src, &in->hbm.col, loop, "start");
             add_size(src, &in->hbm.rows, loop);
             add_size(src, &in->hbm.cols, loop);
             add_size(src, &in->hbm.tiles, loop);
         }
+        add_buffer_start(src, &in->dst, loop);
+        add_buffer_start(src, &in->a, loop);
+        add_buffer_start(src, &in->b, loop);
         if (src->legacy) continue; /* sizes become masks, and only DMAs have those */
         add_buffer_sizes(src, &in->dst, loop);
         add_buffer_sizes(src, &in->a, loop);

@@ -1,6 +1,8 @@
 #include "emit/shape.h"
 
+#include <ctype.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "neuron/check.h"
@@ -68,14 +70,29 @@ static int axis_named(const nmlp_emit_shape *s, const char *name, int64_t extent
     return NMLP_AXIS_NONE;
 }
 
-static int axis_of_dim(const nmlp_emit_shape *s, const nmlp_tensor *t, bool cols) {
+/* The columns of a packed tensor are tiles in a row: an equal extent would be chance. */
+static bool is_packed(const nmlp_program *p, const nmlp_tensor *t) {
+    char name[2 * NMLP_NAME_MAX];
+    int64_t k;
+    snprintf(name, sizeof name, "pack_%s_k", t->name);
+    return nmlp_program_param(p, name, &k);
+}
+
+static const char *upper_case(nmlp_emit_shape *s, const char *name) {
+    char *copy = nmlp_arena_strdup(&s->arena, name, NULL);
+    for (char *c = copy; c && *c; c++) *c = (char)toupper((unsigned char)*c);
+    return copy ? copy : name;
+}
+
+static int axis_of_dim(const nmlp_emit_shape *s, const nmlp_tensor *t, int n_letters, bool cols) {
     int64_t extent = cols ? t->cols : t->rows;
     for (int i = 0; i < N_CONVENTIONS; i++) {
         if (strcmp(conventions[i].tensor, t->name) != 0) continue;
         int axis = axis_named(s, cols ? conventions[i].cols : conventions[i].rows, extent);
         if (axis >= 0) return axis;
     }
-    for (int i = 0; i < s->n_axes; i++)
+    if (is_packed(s->p, t)) return NMLP_AXIS_NONE;
+    for (int i = 0; i < n_letters; i++)
         if (s->axes[i].extent == extent) return i;
     return NMLP_AXIS_NONE;
 }
@@ -87,15 +104,27 @@ static bool join(int *place, int axis) {
     return true;
 }
 
+static bool use_loop(nmlp_emit_shape *s, int var, int axis, int64_t step) {
+    nmlp_loop_use *uses = s->loop_uses[var];
+    int *n = &s->n_loop_uses[var];
+    if (axis < 0 || step <= 1 || s->single[var]) return false;
+    for (int i = 0; i < *n; i++)
+        if (uses[i].axis == axis && uses[i].step == step) return false;
+    if (*n == NMLP_LOOP_USES_MAX) return false;
+    uses[(*n)++] = (nmlp_loop_use){axis, step};
+    bool better = s->loop_axis[var] == NMLP_AXIS_NONE || (s->axes[s->loop_axis[var]].run && !s->axes[axis].run);
+    if (better) s->loop_axis[var] = axis, s->loop_step[var] = step;
+    return true;
+}
+
+int nmlp_emit_axis_of_term(const nmlp_emit_shape *s, int loop, int64_t coef) {
+    for (int i = 0; i < s->n_loop_uses[loop]; i++)
+        if (s->loop_uses[loop][i].step == coef) return s->loop_uses[loop][i].axis;
+    return s->loop_axis[loop];
+}
+
 static void place_loops(nmlp_emit_shape *s, const nmlp_affine *at, int axis) {
-    for (int i = 0; i < at->n_terms; i++) {
-        int var = at->terms[i].var;
-        if (s->single[var]) continue;
-        join(&s->loop_axis[var], axis);
-        int64_t step = at->terms[i].coef;
-        if (s->loop_step[var] == 0) s->loop_step[var] = step;
-        else if (s->loop_step[var] != step) s->loop_axis[var] = NMLP_AXIS_MIXED;
-    }
+    for (int i = 0; i < at->n_terms; i++) use_loop(s, at->terms[i].var, axis, at->terms[i].coef);
 }
 
 static void add_step(nmlp_emit_axis *axis, int64_t step) {
@@ -148,10 +177,8 @@ static bool propagate(nmlp_emit_shape *s, const nmlp_instr *in) {
 
 /* A loop that no DMA uses steps along the axis of what it indexes on chip. */
 static bool place_loop(nmlp_emit_shape *s, int var, int axis, int64_t step) {
-    if (axis < 0 || step <= 1 || s->single[var] || s->loop_axis[var] != NMLP_AXIS_NONE) return false;
-    s->loop_axis[var] = axis;
-    s->loop_step[var] = step;
-    return true;
+    if (s->loop_axis[var] != NMLP_AXIS_NONE) return false;
+    return use_loop(s, var, axis, step);
 }
 
 static bool place_by_clamp(nmlp_emit_shape *s, const nmlp_size *size, int axis) {
@@ -207,16 +234,17 @@ static void place_inner_loops(nmlp_emit_shape *s) {
 
 static void find_axes(nmlp_emit_shape *s) {
     const nmlp_program *p = s->p;
-    for (size_t i = 0; i < p->n_params; i++) {
-        bool used = false;
-        for (size_t t = 0; t < p->n_tensors; t++)
-            used = used || p->tensors[t].rows == p->params[i].value || p->tensors[t].cols == p->params[i].value;
+    for (size_t i = 0; i < p->n_params; i++) { /* shape letters are upper case; tiling numbers are not */
         bool letter = p->params[i].name[0] >= 'A' && p->params[i].name[0] <= 'Z';
-        if (used && letter) s->axes[s->n_axes++] = (nmlp_emit_axis){.name = p->params[i].name, .extent = p->params[i].value};
+        if (letter && p->params[i].value > 0) s->axes[s->n_axes++] = (nmlp_emit_axis){.name = p->params[i].name, .extent = p->params[i].value};
     }
+    int n_letters = s->n_axes;
     for (size_t t = 0; t < p->n_tensors; t++) {
-        s->tensor_axis[2 * t] = axis_of_dim(s, &p->tensors[t], false);
-        s->tensor_axis[2 * t + 1] = axis_of_dim(s, &p->tensors[t], true);
+        s->tensor_axis[2 * t] = axis_of_dim(s, &p->tensors[t], n_letters, false);
+        s->tensor_axis[2 * t + 1] = axis_of_dim(s, &p->tensors[t], n_letters, true);
+        if (s->tensor_axis[2 * t + 1] >= 0) continue;
+        s->tensor_axis[2 * t + 1] = s->n_axes;
+        s->axes[s->n_axes++] = (nmlp_emit_axis){.name = upper_case(s, p->tensors[t].name), .extent = p->tensors[t].cols, .run = true};
     }
 }
 
@@ -224,7 +252,7 @@ static void analyse(nmlp_emit_shape *s) {
     const nmlp_program *p = s->p;
     for (size_t i = 0; i < p->n_loops; i++) {
         nmlp_size trips = nmlp_emit_fold_size(s, &p->loops[i].trips);
-        s->single[i] = !trips.clamped && trips.full == 1;
+        s->single[i] = !trips.clamped && trips.full <= 1;
         s->loop_axis[i] = NMLP_AXIS_NONE;
     }
     for (size_t i = 0; i < p->n_buffers; i++)
@@ -239,22 +267,24 @@ static void analyse(nmlp_emit_shape *s) {
     }
     place_inner_loops(s);
     for (size_t i = 0; i < p->n_loops; i++)
-        if (s->loop_axis[i] >= 0) add_step(&s->axes[s->loop_axis[i]], s->loop_step[i]);
+        for (int u = 0; u < s->n_loop_uses[i]; u++) add_step(&s->axes[s->loop_uses[i][u].axis], s->loop_uses[i][u].step);
 }
 
 nmlp_status nmlp_emit_shape_init(nmlp_emit_shape *s, const nmlp_program *p, nmlp_err *err) {
     *s = (nmlp_emit_shape){.p = p};
     nmlp_arena_init(&s->arena);
-    s->axes = nmlp_arena_new(&s->arena, p->n_params + 1, sizeof *s->axes, err);
+    s->axes = nmlp_arena_new(&s->arena, p->n_params + p->n_tensors + 1, sizeof *s->axes, err);
     s->tensor_axis = nmlp_arena_new(&s->arena, 2 * p->n_tensors + 1, sizeof *s->tensor_axis, err);
     s->loop_axis = nmlp_arena_new(&s->arena, p->n_loops + 1, sizeof *s->loop_axis, err);
+    s->loop_uses = nmlp_arena_new(&s->arena, p->n_loops + 1, sizeof *s->loop_uses, err);
+    s->n_loop_uses = nmlp_arena_new(&s->arena, p->n_loops + 1, sizeof *s->n_loop_uses, err);
     s->loop_step = nmlp_arena_new(&s->arena, p->n_loops + 1, sizeof *s->loop_step, err);
     s->single = nmlp_arena_new(&s->arena, p->n_loops + 1, sizeof *s->single, err);
     s->part_axis = nmlp_arena_new(&s->arena, p->n_buffers + 1, sizeof *s->part_axis, err);
     s->last_axis = nmlp_arena_new(&s->arena, p->n_buffers + 1, sizeof *s->last_axis, err);
     s->lead_axis = nmlp_arena_new(&s->arena, 2 * p->n_buffers + 1, sizeof *s->lead_axis, err);
     s->lead_step = nmlp_arena_new(&s->arena, 2 * p->n_buffers + 1, sizeof *s->lead_step, err);
-    if (!s->axes || !s->lead_axis || !s->lead_step || !s->tensor_axis || !s->loop_axis || !s->loop_step || !s->single || !s->part_axis || !s->last_axis) {
+    if (!s->axes || !s->loop_uses || !s->n_loop_uses || !s->lead_axis || !s->lead_step || !s->tensor_axis || !s->loop_axis || !s->loop_step || !s->single || !s->part_axis || !s->last_axis) {
         nmlp_emit_shape_fini(s);
         return NMLP_E_NOMEM;
     }
@@ -264,9 +294,9 @@ nmlp_status nmlp_emit_shape_init(nmlp_emit_shape *s, const nmlp_program *p, nmlp
 
 void nmlp_emit_shape_fini(nmlp_emit_shape *s) { nmlp_arena_fini(&s->arena); }
 
-const char *nmlp_emit_level_name(int level) {
-    static const char *const names[] = {"TILE", "BLOCK", "STRIP"};
-    return names[level];
+const char *nmlp_emit_level_name(const nmlp_emit_axis *axis, int level) {
+    static const char *const names[2][NMLP_AXIS_STEPS_MAX] = {{"TILE", "BLOCK", "STRIP"}, {"RUN", "CHUNK", "SPAN"}};
+    return names[axis->run][level];
 }
 
 void nmlp_emit_put_length(const nmlp_emit_shape *s, int axis, int64_t value, nmlp_str *out) {
@@ -274,10 +304,10 @@ void nmlp_emit_put_length(const nmlp_emit_shape *s, int axis, int64_t value, nml
         const nmlp_emit_axis *a = &s->axes[axis];
         for (int i = 0; i < a->n_steps; i++) {
             if (a->steps[i] != value) continue;
-            nmlp_str_printf(out, "%s_%s", nmlp_emit_level_name(i), a->name);
+            nmlp_str_printf(out, "%s_%s", nmlp_emit_level_name(a, i), a->name);
             return;
         }
-        if (a->extent == value && value > 1) {
+        if (a->extent == value && value > 1 && !a->run) {
             nmlp_str_puts(out, a->name);
             return;
         }
@@ -286,7 +316,7 @@ void nmlp_emit_put_length(const nmlp_emit_shape *s, int axis, int64_t value, nml
 }
 
 void nmlp_emit_put_count(const nmlp_emit_shape *s, int axis, int64_t step, int64_t count, nmlp_str *out) {
-    if (axis >= 0 && step > 1 && count > 1) {
+    if (axis >= 0 && !s->axes[axis].run && step > 1 && count > 1) {
         const nmlp_emit_axis *a = &s->axes[axis];
         bool named = false, block = false;
         for (int i = 0; i < a->n_steps; i++) {
@@ -313,7 +343,7 @@ void nmlp_emit_put_count(const nmlp_emit_shape *s, int axis, int64_t step, int64
 void nmlp_emit_put_extent(const nmlp_emit_shape *s, int axis, int64_t value, nmlp_str *out) {
     bool exact = axis >= 0 && s->axes[axis].extent == value;
     for (int i = 0; axis >= 0 && i < s->axes[axis].n_steps; i++) exact = exact || s->axes[axis].steps[i] == value;
-    if (axis >= 0 && !exact && s->axes[axis].n_steps > 0 && value % s->axes[axis].steps[0] == 0) {
+    if (axis >= 0 && !exact && !s->axes[axis].run && s->axes[axis].n_steps > 0 && value % s->axes[axis].steps[0] == 0) {
         nmlp_str_printf(out, "%" PRId64 " * ", value / s->axes[axis].steps[0]);
         value = s->axes[axis].steps[0];
     }

@@ -12,23 +12,32 @@
 #include "base/str.h"
 #include "neuron/program.h"
 
-enum { NMLP_AXIS_STEPS_MAX = 3, NMLP_AXIS_NONE = -1, NMLP_AXIS_MIXED = -2 };
+enum { NMLP_AXIS_STEPS_MAX = 3, NMLP_LOOP_USES_MAX = 6, NMLP_AXIS_NONE = -1, NMLP_AXIS_MIXED = -2 };
 
 typedef struct nmlp_emit_axis {
     const char *name;
     int64_t extent;
     int64_t steps[NMLP_AXIS_STEPS_MAX]; /* ascending: TILE_x, BLOCK_x, STRIP_x */
     int n_steps;
+    bool run; /* the columns of a packed tensor, not a shape letter: RUN_x, CHUNK_x, SPAN_x */
 } nmlp_emit_axis;
+
+/* A loop steps along an axis; along several where it reads tensors of different layout. */
+typedef struct nmlp_loop_use {
+    int axis;
+    int64_t step;
+} nmlp_loop_use;
 
 typedef struct nmlp_emit_shape {
     const nmlp_program *p;
     nmlp_emit_axis *axes;
     int n_axes;
     int *tensor_axis;    /* [2*n_tensors]: rows, columns */
-    int *loop_axis;      /* by loop */
-    int64_t *loop_step;  /* elements of its axis per iteration; 0 unknown */
-    bool *single;        /* by loop: exactly one iteration, printed without a loop */
+    nmlp_loop_use (*loop_uses)[NMLP_LOOP_USES_MAX]; /* by loop, … */
+    int *n_loop_uses;                               /* … in order of discovery */
+    int *loop_axis;      /* by loop: the first of its uses, shape letters before runs; NONE */
+    int64_t *loop_step;  /* elements of that axis per iteration; 0 unknown */
+    bool *single;        /* by loop: at most one iteration, printed without a loop */
     int *part_axis;      /* by buffer: partitions */
     int *last_axis;      /* by buffer: last dimension */
     int *lead_axis;      /* [2*n_buffers]: leading dimensions, counted in steps … */
@@ -56,7 +65,9 @@ void nmlp_emit_put_length(const nmlp_emit_shape *shape, int axis, int64_t value,
 void nmlp_emit_put_extent(const nmlp_emit_shape *shape, int axis, int64_t value, nmlp_str *out);
 /* Appends "BLOCK_S // TILE_S" and the like: how many `step`s of `axis` make up `count`; else the digits. */
 void nmlp_emit_put_count(const nmlp_emit_shape *shape, int axis, int64_t step, int64_t count, nmlp_str *out);
-/* "TILE", "BLOCK", "STRIP" */
-const char *nmlp_emit_level_name(int level);
+/* "TILE", "BLOCK", "STRIP"; "RUN", "CHUNK", "SPAN" */
+const char *nmlp_emit_level_name(const nmlp_emit_axis *axis, int level);
+/* The axis along which `coef` is a step of the loop; the loop's own axis where none is. */
+int nmlp_emit_axis_of_term(const nmlp_emit_shape *shape, int loop, int64_t coef);
 
 #endif

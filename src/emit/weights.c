@@ -1,5 +1,6 @@
 #include "emit/weights.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Tensors by name. Chunks of K and columns are given by the parameter that holds them; "" stands for all of K, and for
@@ -33,12 +34,20 @@ static int64_t param_or(const nmlp_program *p, const char *name, int64_t fallbac
     return name[0] && nmlp_program_param(p, name, &value) ? value : fallback;
 }
 
+/* The program says how the tensor is packed: pack_<tensor>_k, _n, _chunk, _columns, _planes. */
+static bool pack_param(const nmlp_program *p, const char *tensor, const char *what, int64_t *value) {
+    char name[2 * NMLP_NAME_MAX];
+    snprintf(name, sizeof name, "pack_%s_%s", tensor, what);
+    return nmlp_program_param(p, name, value);
+}
+
 static bool set_packing(const nmlp_program *p, const nmlp_machine *m, int at, const nmlp_tensor *t, nmlp_emit_weight *w) {
     int64_t parts = (int64_t)m->partitions, k_tiles = cdiv(w->k, parts);
     w->packed = true;
     w->chunk_tiles = param_or(p, known[at].chunk, k_tiles);
-    if (w->chunk_tiles > k_tiles) w->chunk_tiles = k_tiles;
     w->columns = param_or(p, known[at].columns, parts);
+    if (pack_param(p, t->name, "chunk", &w->chunk_tiles)) pack_param(p, t->name, "columns", &w->columns);
+    if (w->chunk_tiles > k_tiles) w->chunk_tiles = k_tiles;
     if (w->chunk_tiles < 1 || w->columns < 1) return false;
     int64_t cols = cdiv(k_tiles, w->chunk_tiles) * cdiv(w->n, w->columns) * w->n_planes * w->chunk_tiles * w->columns;
     return t->rows == (w->k < parts ? w->k : parts) && t->cols == cols;
@@ -55,7 +64,8 @@ bool nmlp_emit_weight_of(const nmlp_program *p, const nmlp_machine *m, int tenso
         w->k_name = known[i].k, w->n_name = known[i].n;
         w->matrix[0] = known[i].matrix[0], w->matrix[1] = known[i].matrix[1];
         w->n_planes = known[i].matrix[1] ? 2 : 1;
-        if (w->n_planes == 1 && t->rows == w->k && t->cols == w->n) return true;
+        int64_t packed_k;
+        if (!pack_param(p, t->name, "k", &packed_k) && w->n_planes == 1 && t->rows == w->k && t->cols == w->n) return true;
         return set_packing(p, m, i, t, w);
     }
     return false;

@@ -36,7 +36,8 @@ static nmlp_kernel_shape parse_shape(const char *text) {
 }
 
 static nmlp_status build(nmlp_program **out, const char *spec, const nmlp_machine *m, nmlp_err *err) {
-    char text[SPEC_MAX], *field[4] = {"", "", "", "bf16"};
+    char text[SPEC_MAX];
+    const char *field[4] = {"", "", "", "bf16"};
     nmlp_tiling tiling;
     nmlp_nc_dtype dtype;
     if (nmlp_file_exists(spec)) return read_program(out, spec, err);
