@@ -12,5 +12,6 @@ extern const nmlp_command nmlp_cmd_synth;
 extern const nmlp_command nmlp_cmd_expand;
 extern const nmlp_command nmlp_cmd_simulate;
 extern const nmlp_command nmlp_cmd_emit;
+extern const nmlp_command nmlp_cmd_plan;
 
 #endif

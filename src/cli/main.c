@@ -7,6 +7,7 @@
 static const nmlp_command *const commands[] = {
     &nmlp_cmd_info, &nmlp_cmd_tokenize, &nmlp_cmd_logits, &nmlp_cmd_run, &nmlp_cmd_synth, &nmlp_cmd_expand, &nmlp_cmd_simulate,
     &nmlp_cmd_emit,
+    &nmlp_cmd_plan,
 };
 
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };

@@ -17,14 +17,16 @@ static bool mentions(const char *text, const char *name) {
 }
 
 void nmlp_frame_formula(const nmlp_source *src, nmlp_str *out) {
-    nmlp_emit_math math = nmlp_emit_math_of(src->p, src->options->machine);
+    nmlp_emit_math math = nmlp_emit_math_of(src->p);
+    const char *gate = !math.low_rank ? "w_gate" : math.shared ? "u_gate_up v_gate" : "u_gate v_gate";
+    const char *up = !math.low_rank ? "w_up" : math.shared ? "u_gate_up v_up" : "u_up v_up";
     switch (math.op) {
     case NMLP_EMIT_OP_XW: nmlp_str_puts(out, "y = x w"); break;
     case NMLP_EMIT_OP_XUV: nmlp_str_puts(out, "y = (x u) v"); break;
+    case NMLP_EMIT_OP_GATED:
     case NMLP_EMIT_OP_MLP:
-        if (!math.low_rank) nmlp_str_puts(out, "y = (silu(x w_gate) * (x w_up)) w_down");
-        else if (math.shared) nmlp_str_puts(out, "y = (silu(x u_gate_up v_gate) * (x u_gate_up v_up)) u_down v_down");
-        else nmlp_str_puts(out, "y = (silu(x u_gate v_gate) * (x u_up v_up)) u_down v_down");
+        nmlp_str_printf(out, "y = %ssilu(x %s) * (x %s)", math.op == NMLP_EMIT_OP_MLP ? "(" : "", gate, up);
+        if (math.op == NMLP_EMIT_OP_MLP) nmlp_str_puts(out, math.low_rank ? ") u_down v_down" : ") w_down");
         break;
     case NMLP_EMIT_OP_UNKNOWN: nmlp_str_printf(out, "tile program %s", src->p->name); break;
     }
@@ -86,7 +88,7 @@ void nmlp_frame_constants(nmlp_source *src, const char *text) {
     char name[NMLP_SOURCE_NAME_MAX], meaning[NMLP_SOURCE_NAME_MAX + 48];
     nmlp_str_puts(src->out, "\n");
     put_constant(src, text, "P", (int64_t)src->options->machine->partitions, "partitions of SBUF and PSUM");
-    bool gated = nmlp_emit_math_of(src->p, src->options->machine).op == NMLP_EMIT_OP_MLP;
+    bool gated = nmlp_emit_math_of(src->p).op >= NMLP_EMIT_OP_GATED;
     for (int i = 0; i < s->n_axes; i++)
         if (!s->axes[i].run) put_constant(src, text, s->axes[i].name, s->axes[i].extent, letter_meaning(s->axes[i].name, gated));
     for (int i = 0; i < s->n_axes; i++) {
@@ -108,7 +110,7 @@ static const char *meaning_of(const nmlp_source *src, int tensor) {
     if (t->role == NMLP_ROLE_SCRATCH) return "scratch";
     if (t->role == NMLP_ROLE_INPUT) return transposed ? "activations, transposed: features on partitions" : "activations, one token a row";
     if (t->role == NMLP_ROLE_OUTPUT) return transposed ? "result, transposed" : "result, one token a row";
-    if (!nmlp_emit_weight_of(src->p, src->options->machine, tensor, &w)) return "weights";
+    if (!nmlp_emit_weight_of(src->p, tensor, &w)) return "weights";
     if (!w.packed) return "weights, [inputs, outputs]";
     return w.n_planes == 2 ? "two weights in tiles, see pack()" : "weights in tiles, see pack()";
 }

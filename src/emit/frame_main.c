@@ -8,7 +8,7 @@ bool nmlp_frame_packs(const nmlp_source *src) {
     nmlp_emit_weight w;
     bool some = false;
     for (size_t i = 0; i < src->p->n_tensors; i++)
-        if (nmlp_emit_weight_of(src->p, src->options->machine, (int)i, &w)) some = some || w.packed;
+        if (nmlp_emit_weight_of(src->p, (int)i, &w)) some = some || w.packed;
     return some;
 }
 
@@ -36,7 +36,7 @@ void nmlp_frame_pack(nmlp_source *src, bool torch) {
 
 void nmlp_frame_argument(const nmlp_source *src, int tensor, const char *prefix, const char *suffix, nmlp_str *out) {
     nmlp_emit_weight w;
-    if (!nmlp_emit_weight_of(src->p, src->options->machine, tensor, &w)) return;
+    if (!nmlp_emit_weight_of(src->p, tensor, &w)) return;
     if (!w.packed) {
         nmlp_str_printf(out, "%s%s%s", prefix, w.matrix[0], suffix);
         return;
@@ -58,7 +58,7 @@ static void put_inputs(nmlp_source *src) {
     nmlp_source_line(src, "return {");
     for (size_t t = 0; t < src->p->n_tensors; t++) {
         nmlp_emit_weight w;
-        if (!nmlp_emit_weight_of(src->p, src->options->machine, (int)t, &w)) continue;
+        if (!nmlp_emit_weight_of(src->p, (int)t, &w)) continue;
         for (int i = 0; i < w.n_planes; i++) {
             nmlp_str k, n;
             nmlp_str_init(&k);
@@ -93,7 +93,7 @@ static void put_arguments(nmlp_source *src) {
     src->depth--;
 }
 
-static void put_mlp(nmlp_source *src, const nmlp_emit_math *math) {
+static void put_gated(nmlp_source *src, const nmlp_emit_math *math) {
     if (math->shared) {
         nmlp_source_line(src, "basis = x @ m[\"u_gate_up\"]");
         nmlp_source_line(src, "gate, up = basis @ m[\"v_gate\"], basis @ m[\"v_up\"]");
@@ -101,6 +101,10 @@ static void put_mlp(nmlp_source *src, const nmlp_emit_math *math) {
         nmlp_source_line(src, "gate, up = x @ m[\"u_gate\"] @ m[\"v_gate\"], x @ m[\"u_up\"] @ m[\"v_up\"]");
     } else {
         nmlp_source_line(src, "gate, up = x @ m[\"w_gate\"], x @ m[\"w_up\"]");
+    }
+    if (math->op == NMLP_EMIT_OP_GATED) {
+        nmlp_source_line(src, "y = gate / (1.0 + np.exp(-gate)) * up");
+        return;
     }
     nmlp_source_line(src, "act = gate / (1.0 + np.exp(-gate)) * up");
     nmlp_source_line(src, math->low_rank ? "y = act @ m[\"u_down\"] @ m[\"v_down\"]" : "y = act @ m[\"w_down\"]");
@@ -112,7 +116,7 @@ static void put_reference(nmlp_source *src, const nmlp_emit_math *math) {
     nmlp_source_line(src, math->x_transposed ? "x = m[\"xT\"].T" : "x = m[\"x\"]");
     if (math->op == NMLP_EMIT_OP_XW) nmlp_source_line(src, "y = x @ m[\"w\"]");
     else if (math->op == NMLP_EMIT_OP_XUV) nmlp_source_line(src, "y = x @ m[\"u\"] @ m[\"v\"]");
-    else put_mlp(src, math);
+    else put_gated(src, math);
     nmlp_source_line(src, math->y_transposed ? "return y.T" : "return y");
     src->depth--;
 }
@@ -156,7 +160,7 @@ static void put_device_run(nmlp_source *src, nmlp_nc_dtype dtype) {
 }
 
 void nmlp_frame_main(nmlp_source *src) {
-    nmlp_emit_math math = nmlp_emit_math_of(src->p, src->options->machine);
+    nmlp_emit_math math = nmlp_emit_math_of(src->p);
     if (math.op == NMLP_EMIT_OP_UNKNOWN) return; /* nothing to compare with */
     nmlp_nc_dtype dtype = NMLP_NC_FP32;
     for (size_t i = 0; i < src->p->n_tensors; i++)

@@ -32,7 +32,7 @@ static void put_sources(nmlp_source *src) {
     nmlp_source_line(src, "SOURCES = {");
     for (size_t t = 0; t < src->p->n_tensors; t++) {
         nmlp_emit_weight w;
-        if (src->p->tensors[t].role != NMLP_ROLE_WEIGHT || !nmlp_emit_weight_of(src->p, src->options->machine, (int)t, &w)) continue;
+        if (src->p->tensors[t].role != NMLP_ROLE_WEIGHT || !nmlp_emit_weight_of(src->p, (int)t, &w)) continue;
         for (int plane = 0; plane < w.n_planes; plane++)
             for (int i = 0; i < N_SOURCES; i++)
                 if (strcmp(sources[i].matrix, w.matrix[plane]) == 0)
@@ -129,7 +129,7 @@ static nmlp_status check_module(const nmlp_program *p, const nmlp_emit_options *
     if (options->dialect != NMLP_DIALECT_NKI)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "the PyTorch module exists in the current dialect only; expected dialect nki, found %s",
                          nmlp_dialect_name(options->dialect));
-    *math = nmlp_emit_math_of(p, options->machine);
+    *math = nmlp_emit_math_of(p);
     if (math->op == NMLP_EMIT_OP_UNKNOWN || !nmlp_program_param(p, "S", &s))
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "program %s: its tensors do not name a layer of a model, so no module can be printed", p->name);
     return NMLP_OK;
@@ -150,7 +150,7 @@ nmlp_status nmlp_emit_module(nmlp_str *out, const nmlp_program *program, const n
     put_loader(&src);
     if (nmlp_frame_packs(&src)) nmlp_frame_pack(&src, true);
     nmlp_str_puts(out, "\n\n");
-    bool mlp = math.op == NMLP_EMIT_OP_MLP;
+    bool mlp = math.op >= NMLP_EMIT_OP_GATED;
     nmlp_source_line(&src, "class %s(torch.nn.Module):", mlp ? "NeuronMlp" : math.op == NMLP_EMIT_OP_XUV ? "NeuronLowRankLinear" : "NeuronLinear");
     nmlp_source_line(&src, "    \"\"\"%s of a checkpoint; `prefix` is e.g. model.layers.0.mlp%s.\"\"\"", mlp ? "The MLP" : "One projection",
                      mlp ? "" : ".down_proj");

@@ -2,19 +2,19 @@
 
 #include <ctype.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "neuron/check.h"
+#include "neuron/pack.h"
 
 /* What tensors are called decides their letters where extents alone do not. */
 static const struct {
     const char *tensor, *rows, *cols;
 } conventions[] = {
-    {"x", "S", "H"},   {"xT", "H", "S"},   {"w", "H", "O"},   {"u", "H", "R"},   {"v", "R", "O"},  {"y", "S", "O"},
-    {"yT", "O", "S"},  {"xu", "S", "R"},   {"xuT", "R", "S"}, {"w_gate", "H", "I"}, {"w_up", "H", "I"}, {"w_down", "I", "H"},
-    {"u_gate", "H", "R"}, {"u_up", "H", "R"}, {"u_gate_up", "H", "R"}, {"v_gate", "R", "I"}, {"v_up", "R", "I"}, {"u_down", "I", "R"},
-    {"v_down", "R", "H"},
+    {"x", "S", "H"},      {"xT", "H", "S"},   {"w", "H", "O"},      {"u", "H", "R"},    {"v", "R", "O"},      {"y", "S", "O"},
+    {"y", "S", "H"},      {"yT", "O", "S"},   {"xu", "S", "R"},     {"xuT", "R", "S"},  {"w_gate", "H", "O"}, {"w_up", "H", "O"},
+    {"w_down", "O", "H"}, {"u_gate", "H", "R"}, {"u_up", "H", "R"}, {"u_gate_up", "H", "R"}, {"v_gate", "R", "O"}, {"v_up", "R", "O"},
+    {"u_down", "O", "R"}, {"v_down", "R", "H"},
 };
 
 enum { N_CONVENTIONS = sizeof conventions / sizeof conventions[0] };
@@ -70,14 +70,6 @@ static int axis_named(const nmlp_emit_shape *s, const char *name, int64_t extent
     return NMLP_AXIS_NONE;
 }
 
-/* The columns of a packed tensor are tiles in a row: an equal extent would be chance. */
-static bool is_packed(const nmlp_program *p, const nmlp_tensor *t) {
-    char name[2 * NMLP_NAME_MAX];
-    int64_t k;
-    snprintf(name, sizeof name, "pack_%s_k", t->name);
-    return nmlp_program_param(p, name, &k);
-}
-
 static const char *upper_case(nmlp_emit_shape *s, const char *name) {
     char *copy = nmlp_arena_strdup(&s->arena, name, NULL);
     for (char *c = copy; c && *c; c++) *c = (char)toupper((unsigned char)*c);
@@ -86,12 +78,13 @@ static const char *upper_case(nmlp_emit_shape *s, const char *name) {
 
 static int axis_of_dim(const nmlp_emit_shape *s, const nmlp_tensor *t, int n_letters, bool cols) {
     int64_t extent = cols ? t->cols : t->rows;
+    nmlp_pack pack;
+    if (nmlp_pack_find(s->p, t->name, &pack)) return NMLP_AXIS_NONE; /* tiles in a row: an equal extent would be chance */
     for (int i = 0; i < N_CONVENTIONS; i++) {
         if (strcmp(conventions[i].tensor, t->name) != 0) continue;
         int axis = axis_named(s, cols ? conventions[i].cols : conventions[i].rows, extent);
         if (axis >= 0) return axis;
     }
-    if (is_packed(s->p, t)) return NMLP_AXIS_NONE;
     for (int i = 0; i < n_letters; i++)
         if (s->axes[i].extent == extent) return i;
     return NMLP_AXIS_NONE;

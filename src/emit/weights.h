@@ -1,9 +1,7 @@
 /* How the weight tensors of a program come from matrices of the model.
  *
- * A tensor is a matrix [K,N] itself, or one or two matrices (planes) of the same shape packed into tiles: row p of the
- * packed tensor holds, one after the other, row p of every tile; tiles are ordered by chunk of K, column tile, plane,
- * tile inside the chunk. Which one it is follows from the tensor's name, the shape and the tiling parameters of the
- * program, and is only believed when the packed extents agree. */
+ * A tensor is a matrix [K,N] itself, or one or two matrices (planes) of the same shape packed into tiles (neuron/pack.h).
+ * Which matrices follows from the tensor's name, and is only believed when the extents agree. */
 #ifndef NMLP_EMIT_WEIGHTS_H
 #define NMLP_EMIT_WEIGHTS_H
 
@@ -19,17 +17,23 @@ typedef struct nmlp_emit_weight {
 } nmlp_emit_weight;
 
 /* False: the tensor's contents are not known (an output, a scratch tensor, a packing of another kind). */
-bool nmlp_emit_weight_of(const nmlp_program *program, const nmlp_machine *machine, int tensor, nmlp_emit_weight *weight);
+bool nmlp_emit_weight_of(const nmlp_program *program, int tensor, nmlp_emit_weight *weight);
 
 /* Which products the matrices make up. */
-typedef enum nmlp_emit_op { NMLP_EMIT_OP_UNKNOWN, NMLP_EMIT_OP_XW, NMLP_EMIT_OP_XUV, NMLP_EMIT_OP_MLP } nmlp_emit_op;
+typedef enum nmlp_emit_op {
+    NMLP_EMIT_OP_UNKNOWN,
+    NMLP_EMIT_OP_XW,    /* x w */
+    NMLP_EMIT_OP_XUV,   /* x u v */
+    NMLP_EMIT_OP_GATED, /* silu(gate(x)) * up(x) */
+    NMLP_EMIT_OP_MLP    /* down(silu(gate(x)) * up(x)) */
+} nmlp_emit_op;
 
 typedef struct nmlp_emit_math {
     nmlp_emit_op op;
     bool x_transposed, y_transposed;
-    bool low_rank, shared; /* MLP */
+    bool low_rank, shared; /* GATED, MLP */
 } nmlp_emit_math;
 
-nmlp_emit_math nmlp_emit_math_of(const nmlp_program *program, const nmlp_machine *machine);
+nmlp_emit_math nmlp_emit_math_of(const nmlp_program *program);
 
 #endif

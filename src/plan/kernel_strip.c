@@ -62,6 +62,26 @@ nmlp_status nmlp_kernel_xuv(nmlp_program **out, const nmlp_kernel_request *rq, n
     return NMLP_OK;
 }
 
+nmlp_status nmlp_kernel_xw(nmlp_program **out, const nmlp_kernel_request *rq, nmlp_err *err) {
+    const nmlp_kernel_shape *s = &rq->shape;
+    nmlp_strip b;
+    nmlp_strip_plan plan;
+    NMLP_RETURN_IF_FAILED(nmlp_strip_plan_of(&plan, NMLP_PLAN_XW, rq, err));
+    NMLP_RETURN_IF_FAILED(nmlp_strip_begin(&b, "xw", rq, &plan, err));
+    nmlp_stream w = nmlp_strip_weight(&b, "w", s->h, s->o, tiles_of(&b, s->h), plan.columns, 1);
+    fit_block(&w, plan.out_tiles);
+    nmlp_strip_ring(&b, &w, 1);
+    nmlp_strip_output(&b, &w, false);
+    begin_strips(&b);
+    nmlp_program_add_comment(b.p, "x stationary, w moving: rows of y, summed over all inputs in PSUM");
+    nmlp_held x = x_held(&b, -1);
+    nmlp_strip_load_x(&b, x);
+    nmlp_strip_project_rows(&b, &w, x);
+    nmlp_program_end(b.p);
+    *out = b.p;
+    return NMLP_OK;
+}
+
 /* Second half of the MLP: the activation strip, chunk by chunk, and the down projection of each chunk. */
 static void gated_down(nmlp_strip *b, const nmlp_stream *gate_up, nmlp_held a, nmlp_held c, const nmlp_stream *down, nmlp_held *t) {
     const nmlp_kernel_shape *s = &b->rq->shape;
@@ -70,7 +90,7 @@ static void gated_down(nmlp_strip *b, const nmlp_stream *gate_up, nmlp_held a, n
     nmlp_program_add_comment(b->p, "gate and up of one tile follow each other; silu and product on the way out of PSUM, never to HBM");
     int chunk = begin_chunks(b, "ac", i_tiles, b->plan.act_chunk);
     nmlp_held h = {act, s->o, 0, chunk < 0 ? i_tiles : b->plan.act_chunk, chunk};
-    nmlp_emit_alloc(b->p, act);
+    nmlp_emit_alloc(b->p, act); /* the next chunk is computed while this one is still being contracted */
     nmlp_strip_gate(b, gate_up, a, c, h);
     nmlp_program_add_comment(b->p, "down projection of what is on chip, contracted over the intermediate features");
     if (t) nmlp_strip_project(b, down, h, *t);

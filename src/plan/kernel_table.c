@@ -15,6 +15,12 @@ static const nmlp_kernel kernels[] = {
     {"xuv-seq", "two dense products with a transpose in HBM between them", true, false, "m,n,k", nmlp_kernel_xuv_seq},
     {"xuv-fused", "the paper's fused chain, x loaded transposed", true, false, "m,r,k,n,table", nmlp_kernel_xuv_fused},
     {"xtuv-fused", "the paper's fused chain, x given transposed", true, false, "m,r,k,n,table", nmlp_kernel_xtuv_fused},
+    {"xuv-naive", "fusion without the paper's ideas; cache=2, turn=2 switch them on", true, false, "cache,turn,m,r,k,n", nmlp_kernel_xuv_naive},
+    {"xuv-turned", "the paper's chain with a transposed result", true, false, "m,r,k,n,table", nmlp_kernel_xuv_turned},
+    {"xtuv-turned", "the same, x given transposed", true, false, "m,r,k,n,table", nmlp_kernel_xtuv_turned},
+    {"mlp-up-paper", "the paper's gate and up with silu and product, transposed result", true, false, "m,r,k,n,table", nmlp_kernel_mlp_up_paper},
+    {"mlp-paper", "the paper's MLP: mlp-up-paper, then xtuv-fused", true, true, "m,r,k,n,table", nmlp_kernel_mlp_paper},
+    {"xw", "ours: dense product, packed weights", false, false, NMLP_STRIP_KEYS, nmlp_kernel_xw},
     {"xuv", "ours: strips through both products on chip, packed weights", true, false, NMLP_STRIP_KEYS, nmlp_kernel_xuv},
     {"mlp", "ours: the whole gated MLP on chip, dense or low-rank", true, true, NMLP_STRIP_KEYS, nmlp_kernel_mlp},
 };
@@ -24,7 +30,7 @@ enum { N_KERNELS = sizeof kernels / sizeof kernels[0] };
 const nmlp_kernel *nmlp_kernel_at(size_t index) { return index < N_KERNELS ? &kernels[index] : NULL; }
 
 const nmlp_kernel *nmlp_kernel_find(const char *name, nmlp_err *err) {
-    char names[256] = "";
+    char names[512] = "";
     for (size_t i = 0; i < N_KERNELS; i++) {
         if (strcmp(kernels[i].name, name) == 0) return &kernels[i];
         size_t used = strlen(names);

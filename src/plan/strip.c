@@ -80,7 +80,7 @@ nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, int64_t k, int64_
     int64_t run_bytes = nmlp_pack_tile_run(&pack) * (int64_t)nmlp_nc_dtype_bytes(b->rq->dtype);
     nmlp_stream w = {.name = name, .pack = pack};
     w.block = min64(max64(b->plan.ring_bytes / run_bytes, 1), nmlp_pack_n_tiles(&pack));
-    w.tensor = nmlp_program_add_tensor(b->p, name, NMLP_ROLE_WEIGHT, b->rq->dtype, nmlp_pack_rows(&pack), nmlp_pack_cols(&pack));
+    w.tensor = nmlp_pack_declare(b->p, name, b->rq->dtype, &pack);
     return w;
 }
 

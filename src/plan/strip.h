@@ -7,12 +7,12 @@
  * nothing is transposed between products. Sums over the contraction stay in PSUM; where an activation is too large for
  * SBUF the contraction is cut into chunks and only then is a partial sum added in SBUF.
  *
- * Weights come packed (plan/pack.h) through one ring of buffers: each DMA moves one long run per partition. */
+ * Weights come packed (neuron/pack.h) through one ring of buffers: each DMA moves one long run per partition. */
 #ifndef NMLP_PLAN_STRIP_H
 #define NMLP_PLAN_STRIP_H
 
 #include "plan/kernel_table.h"
-#include "plan/pack.h"
+#include "neuron/pack.h"
 #include "plan/tiles.h"
 
 typedef enum nmlp_x_source {

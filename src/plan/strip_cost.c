@@ -1,9 +1,27 @@
 #include "plan/strip_cost.h"
 
 #include <math.h>
+#include <string.h>
+
+static const char *const op_names[] = {"xw", "xuv", "mlp"};
+
+const char *nmlp_plan_op_name(nmlp_plan_op op) { return op_names[op]; }
+
+bool nmlp_plan_op_parse(const char *name, nmlp_plan_op *op) {
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(op_names[i], name) != 0) continue;
+        *op = (nmlp_plan_op)i;
+        return true;
+    }
+    return false;
+}
 
 int nmlp_products_of(nmlp_product products[NMLP_PRODUCTS_MAX], nmlp_plan_op op, const nmlp_kernel_shape *s, bool shared) {
     int n = 0;
+    if (op == NMLP_PLAN_XW) {
+        products[n++] = (nmlp_product){NMLP_PRODUCT_ROWS, s->h, s->o, 1, false, false};
+        return n;
+    }
     if (op == NMLP_PLAN_XUV) {
         products[n++] = (nmlp_product){NMLP_PRODUCT_TURNED, s->h, s->r, 1, true, false};
         products[n++] = (nmlp_product){NMLP_PRODUCT_ROWS, s->r, s->o, 1, false, false};
@@ -51,7 +69,7 @@ nmlp_bounds nmlp_bounds_of(nmlp_plan_op op, const nmlp_kernel_request *rq, bool 
         if (products[i].kind == NMLP_PRODUCT_GATED) gated += rows * (double)products[i].n;
         else plain += rows * (double)products[i].n;
     }
-    double out = (double)(op == NMLP_PLAN_XUV ? s->o : s->h), lanes = m->partitions;
+    double out = (double)(op == NMLP_PLAN_MLP ? s->h : s->o), lanes = m->partitions;
     nmlp_bounds b = {0};
     b.tensor_ns = flops / nmlp_machine_peak_flops_per_ns(m, fp32) / m->tensor_sustained;
     b.dma_ns = elem * (weights + rows * ((double)s->h + out)) / nmlp_dma_peak_bytes_per_ns(m);

@@ -84,6 +84,8 @@ static double add_input(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, c
         first = dma * strip_rows / rows / h_tiles * 2;
     }
     e->dma_ns += dma;
+    double chunks = ceil(h_tiles / (double)plan->x_chunk);
+    if (chunks > 1 && plan->x_copies < 2) first += dma + c->strips * chunks * (m->dma_start_ns + m->dma_done_ns);
     return first;
 }
 
@@ -95,11 +97,11 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
     int64_t tile = min64(min64(bank, (int64_t)m->moving_max), min64(plan->rows, s->s));
     int64_t row_tiles = min64(nmlp_ceil_div(plan->rows, tile), nmlp_ceil_div(s->s, tile)), width = row_tiles * tile;
     int64_t r_tiles = nmlp_ceil_div(s->r, parts), i_tiles = nmlp_ceil_div(s->o, parts), tiles = plan->x_chunk * plan->x_copies;
-    int64_t n = op == NMLP_PLAN_XUV ? s->o : s->h, out_columns = plan->out_tiles * plan->columns;
+    int64_t n = op == NMLP_PLAN_MLP ? s->h : s->o, out_columns = plan->out_tiles * plan->columns;
     bool dense = op == NMLP_PLAN_MLP && s->r == 0;
     if (dense && plan->act_chunk < i_tiles) out_columns = nmlp_ceil_div(n, plan->columns) * plan->columns;
     if (op == NMLP_PLAN_XUV) tiles += r_tiles;
-    else if (!dense) tiles += r_tiles * (plan->shared ? 2 : 3);
+    else if (op == NMLP_PLAN_MLP && !dense) tiles += r_tiles * (plan->shared ? 2 : 3);
     if (op == NMLP_PLAN_MLP) tiles += plan->act_chunk < i_tiles ? 2 * plan->act_chunk : i_tiles;
     int64_t bytes = tiles * width * elem + ring_elems * plan->ring * elem;
     bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * out_columns * elem;
@@ -117,7 +119,7 @@ nmlp_strip_estimate nmlp_strip_estimate_of(nmlp_plan_op op, const nmlp_kernel_re
     int64_t ring = 0;
     double first = add_input(&e, rq, plan, &c), elem = (double)nmlp_nc_dtype_bytes(rq->dtype);
     for (int i = 0; i < n; i++) ring = max64(ring, add_product(&e, rq, plan, &products[i], &c));
-    double out = (double)(op == NMLP_PLAN_XUV ? rq->shape.o : rq->shape.h), run = (double)(plan->out_tiles * plan->columns);
+    double out = (double)(op == NMLP_PLAN_MLP ? rq->shape.h : rq->shape.o), run = (double)(plan->out_tiles * plan->columns);
     double store = nmlp_dma_rows_ns(m, (double)rq->shape.s * ceil(out / run), fmin(run, out) * elem);
     e.dma_ns += store;
     e.hbm_bytes += (double)rq->shape.s * out * elem;

@@ -9,7 +9,11 @@
 #include "plan/kernel_table.h"
 #include "plan/strip.h"
 
-typedef enum nmlp_plan_op { NMLP_PLAN_XUV, NMLP_PLAN_MLP } nmlp_plan_op;
+typedef enum nmlp_plan_op { NMLP_PLAN_XW, NMLP_PLAN_XUV, NMLP_PLAN_MLP } nmlp_plan_op;
+
+/* "xw", "xuv", "mlp": also the name of our kernel for it. */
+const char *nmlp_plan_op_name(nmlp_plan_op op);
+bool nmlp_plan_op_parse(const char *name, nmlp_plan_op *op);
 
 /* What an op on a shape needs at least, whatever the tiling, in ns. */
 typedef struct nmlp_bounds {
