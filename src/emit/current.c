@@ -1,5 +1,5 @@
 /* Instructions in current NKI: destination first, slices with edges in them, no masks. */
-#include <inttypes.h>
+#include <string.h>
 
 #include "emit/source.h"
 
@@ -57,9 +57,11 @@ static void put_stack(const nmlp_source *src, const nmlp_hbm_ref *ref, nmlp_str 
     nmlp_put_size(src, &ref->cols, axis[1], out);
     nmlp_str_puts(out, "]], offset=");
     if (row.n_terms || row.base) {
-        nmlp_str_putc(out, '(');
-        nmlp_put_affine(src, &row, out);
-        nmlp_str_puts(out, ") * ");
+        nmlp_str text;
+        nmlp_str_init(&text);
+        nmlp_put_affine(src, &row, &text);
+        nmlp_str_printf(out, strchr(nmlp_str_text(&text), ' ') ? "(%s) * " : "%s * ", nmlp_str_text(&text));
+        nmlp_str_fini(&text);
         nmlp_emit_put_length(&src->shape, axis[1], t->cols, out);
     }
     if (!(row.n_terms || row.base)) nmlp_put_affine(src, &col, out);
@@ -71,7 +73,6 @@ static void put_stack(const nmlp_source *src, const nmlp_hbm_ref *ref, nmlp_str 
 }
 
 static void put_hbm(const nmlp_source *src, const nmlp_hbm_ref *ref, nmlp_str *out) {
-    const int *axis = &src->shape.tensor_axis[2 * ref->tensor];
     const nmlp_tensor *t = &src->p->tensors[ref->tensor];
     nmlp_size tiles = nmlp_emit_fold_size(&src->shape, &ref->tiles);
     if (tiles.clamped || tiles.full > 1) {
@@ -80,13 +81,7 @@ static void put_hbm(const nmlp_source *src, const nmlp_hbm_ref *ref, nmlp_str *o
     }
     nmlp_str_puts(out, src->tensor_names[ref->tensor]);
     if (is_whole(src, &ref->row, &ref->rows, t->rows) && is_whole(src, &ref->col, &ref->cols, t->cols)) return;
-    nmlp_str_putc(out, '[');
-    nmlp_affine row = nmlp_emit_fold(&src->shape, &ref->row);
-    if (row.n_terms == 0 && row.base == 0) nmlp_put_parts(src, 0, &ref->rows, axis[0], out);
-    else nmlp_put_range(src, &row, &ref->rows, axis[0], out);
-    nmlp_str_puts(out, ", ");
-    nmlp_put_range(src, &ref->col, &ref->cols, axis[1], out);
-    nmlp_str_putc(out, ']');
+    nmlp_put_rect(src, ref, out);
 }
 
 static void put_accumulate(const nmlp_source *src, const nmlp_accumulate *acc, nmlp_str *out) {
@@ -208,7 +203,7 @@ nmlp_status nmlp_current_declare(nmlp_source *src, int buffer) {
     else nmlp_emit_put_length(&src->shape, src->shape.part_axis[buffer], b->partitions, &text);
     for (int d = 0; d < b->n_dims; d++) {
         nmlp_str_puts(&text, ", ");
-        if (d == b->n_dims - 1) nmlp_emit_put_extent(&src->shape, src->shape.last_axis[buffer], b->dims[d], &text);
+        if (d == b->n_dims - 1) nmlp_emit_put_extent(&src->shape, src->shape.last_axis[buffer], b->dims[d], b->space == NMLP_SPACE_PSUM, &text);
         else nmlp_emit_put_count(&src->shape, src->shape.lead_axis[2 * buffer + d], src->shape.lead_step[2 * buffer + d], b->dims[d], &text);
     }
     nmlp_str_puts(&text, ")\1dtype=");

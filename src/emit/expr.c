@@ -185,8 +185,17 @@ void nmlp_put_trips(const nmlp_source *src, int loop, nmlp_str *out) {
 void nmlp_put_parts(const nmlp_source *src, int part, const nmlp_size *parts, int axis, nmlp_str *out) {
     nmlp_size size = nmlp_emit_fold_size(&src->shape, parts);
     nmlp_affine start = nmlp_affine_const(part);
-    bool named = false;
-    for (int i = 0; axis >= 0 && i < src->shape.axes[axis].n_steps; i++) named = named || src->shape.axes[axis].steps[i] == size.full;
-    if (part == 0 && !size.clamped && !named && size.full == (int64_t)src->options->machine->partitions) nmlp_str_puts(out, "0:P");
+    if (part == 0 && !size.clamped && size.full == (int64_t)src->options->machine->partitions) nmlp_str_puts(out, "0:P");
     else nmlp_put_range(src, &start, &size, axis, out);
+}
+
+void nmlp_put_rect(const nmlp_source *src, const nmlp_hbm_ref *ref, nmlp_str *out) {
+    const int *axis = &src->shape.tensor_axis[2 * ref->tensor];
+    nmlp_affine row = nmlp_emit_fold(&src->shape, &ref->row);
+    nmlp_str_putc(out, '[');
+    if (axis[0] < 0 && row.n_terms == 0 && row.base == 0) nmlp_put_parts(src, 0, &ref->rows, axis[0], out);
+    else nmlp_put_range(src, &row, &ref->rows, axis[0], out);
+    nmlp_str_puts(out, ", ");
+    nmlp_put_range(src, &ref->col, &ref->cols, axis[1], out);
+    nmlp_str_putc(out, ']');
 }

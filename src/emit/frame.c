@@ -94,9 +94,10 @@ void nmlp_frame_constants(nmlp_source *src, const char *text) {
     for (int i = 0; i < s->n_axes; i++) {
         for (int l = 0; l < s->axes[i].n_steps; l++) {
             static const char *const of[2][NMLP_AXIS_STEPS_MAX] = {{"one tile along", "one block of tiles along", "one strip of blocks along"},
-                                                                   {"columns per step through", "columns per chunk of", "columns per span of"}};
+                                                                   {"columns of one tile of", "columns of one run of tiles of", "columns of one load of"}};
             snprintf(name, sizeof name, "%s_%s", nmlp_emit_level_name(&s->axes[i], l), s->axes[i].name);
-            snprintf(meaning, sizeof meaning, "%s %s", of[s->axes[i].run][l], s->axes[i].name);
+            bool load = s->axes[i].run && l == s->axes[i].n_steps - 1;
+            snprintf(meaning, sizeof meaning, "%s %s", of[s->axes[i].run][load ? 2 : l], s->axes[i].name);
             put_constant(src, text, name, s->axes[i].steps[l], meaning);
         }
     }
@@ -105,11 +106,11 @@ void nmlp_frame_constants(nmlp_source *src, const char *text) {
 static const char *meaning_of(const nmlp_source *src, int tensor) {
     const nmlp_tensor *t = &src->p->tensors[tensor];
     nmlp_emit_weight w;
-    size_t len = strlen(t->name);
-    bool transposed = len > 1 && t->name[len - 1] == 'T';
-    if (t->role == NMLP_ROLE_SCRATCH) return "scratch";
-    if (t->role == NMLP_ROLE_INPUT) return transposed ? "activations, transposed: features on partitions" : "activations, one token a row";
-    if (t->role == NMLP_ROLE_OUTPUT) return transposed ? "result, transposed" : "result, one token a row";
+    if (strcmp(t->name, "x") == 0) return "activations, one token a row";
+    if (strcmp(t->name, "xT") == 0) return "activations transposed, one token a column";
+    if (strcmp(t->name, "y") == 0) return "result, one token a row";
+    if (strcmp(t->name, "yT") == 0) return "result transposed, one token a column";
+    if (t->role != NMLP_ROLE_WEIGHT) return nmlp_role_name(t->role);
     if (!nmlp_emit_weight_of(src->p, tensor, &w)) return "weights";
     if (!w.packed) return "weights, [inputs, outputs]";
     return w.n_planes == 2 ? "two weights in tiles, see pack()" : "weights in tiles, see pack()";
@@ -164,6 +165,8 @@ static void put_docstring(nmlp_source *src) {
     nmlp_str_puts(src->out, "\n");
     nmlp_source_line(src, "SBUF: %.1f of %.1f KiB per partition, with every buffer in as many copies as planned.",
                      (double)nmlp_program_sbuf_bytes(src->p) / 1024, m->sbuf_usable_bytes / 1024);
+    if (nmlp_program_sbuf_bytes(src->p) > (int64_t)m->sbuf_usable_bytes)
+        nmlp_source_line(src, "That is more than there is: the compiler keeps fewer copies, or moves data to HBM and back.");
     nmlp_source_line(src, "PSUM: %" PRId64 " of %d banks.", nmlp_program_psum_banks(src->p, m), (int)m->psum_banks);
     put_count_with_commas(count, src->instructions);
     if (src->options->latency_us >= 0)

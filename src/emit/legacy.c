@@ -203,15 +203,6 @@ static void put_mask(nmlp_source *src, const nmlp_instr *in, const tile_dims *t,
     }
 }
 
-static void put_rect(nmlp_source *src, const nmlp_hbm_ref *ref, nmlp_str *out) {
-    const int *axis = &src->shape.tensor_axis[2 * ref->tensor];
-    nmlp_str_printf(out, "%s[", src->tensor_names[ref->tensor]);
-    nmlp_put_range(src, &ref->row, &ref->rows, axis[0], out);
-    nmlp_str_puts(out, ", ");
-    nmlp_put_range(src, &ref->col, &ref->cols, axis[1], out);
-    nmlp_str_putc(out, ']');
-}
-
 /* The load writes where an earlier one may have left its rows: clear the tile first. */
 static void clear_before_load(nmlp_source *src, const nmlp_instr *in) {
     bool fresh = true;
@@ -240,8 +231,12 @@ static nmlp_status put_dma(nmlp_source *src, const nmlp_instr *in) {
         else put_chip_grids(src, chip, &t, &text);
         nmlp_str_puts(&text, flip ? " = nl.load_transpose2d\2" : " = nl.load\2");
     }
-    if (plain) put_rect(src, &in->hbm, &text);
-    else put_hbm_grids(src, in, &t, n_stack, &text);
+    if (plain) {
+        nmlp_str_puts(&text, src->tensor_names[in->hbm.tensor]);
+        nmlp_put_rect(src, &in->hbm, &text);
+    } else {
+        put_hbm_grids(src, in, &t, n_stack, &text);
+    }
     if (store) {
         nmlp_str_puts(&text, "\1value=");
         if (plain) put_slices(src, chip, &text);

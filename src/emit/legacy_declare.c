@@ -31,7 +31,7 @@ nmlp_status nmlp_legacy_declare(nmlp_source *src, int buffer) {
         put_lead(src, buffer, d, &text);
     }
     nmlp_str_puts(&text, ", ");
-    nmlp_emit_put_extent(&src->shape, src->shape.last_axis[buffer], padded[b->n_dims], &text);
+    nmlp_emit_put_extent(&src->shape, src->shape.last_axis[buffer], padded[b->n_dims], b->space == NMLP_SPACE_PSUM, &text);
     nmlp_str_puts(&text, ")\1dtype=");
     nmlp_put_dtype(b->dtype, &text);
     nmlp_str_printf(&text, "\1buffer=nl.%s\3", nmlp_space_name(b->space));

@@ -85,14 +85,6 @@ static bool accumulates(const nmlp_source *src, const nmlp_accumulate *acc) {
     return some;
 }
 
-/* Does the product contract over a ragged edge? */
-static bool ragged(const nmlp_source *src, const nmlp_instr *in) {
-    bool edge = nmlp_emit_fold_size(&src->shape, &in->a.parts).clamped;
-    for (int i = 0; i < in->accumulate.n_vars; i++)
-        edge = edge || nmlp_emit_fold_size(&src->shape, &src->p->loops[in->accumulate.vars[i]].trips).clamped;
-    return edge;
-}
-
 nmlp_status nmlp_legacy_prepare(nmlp_source *src) {
     const nmlp_program *p = src->p;
     for (size_t b = 0; b < p->n_buffers; b++) {
@@ -106,9 +98,7 @@ nmlp_status nmlp_legacy_prepare(nmlp_source *src) {
         study_access(src, &in->dst);
         study_access(src, &in->a);
         study_access(src, &in->b);
-        if (in->op != NMLP_OP_MATMUL) continue;
-        if (accumulates(src, &in->accumulate)) src->accumulator[in->dst.buffer] = true;
-        if (ragged(src, in)) src->zero_start[in->a.buffer] = src->zero_start[in->b.buffer] = true;
+        if (in->op == NMLP_OP_MATMUL && accumulates(src, &in->accumulate)) src->accumulator[in->dst.buffer] = true;
     }
     for (size_t i = 0; i < p->n_nodes; i++)
         if (p->nodes[i].kind == NMLP_NODE_IF) src->tested[p->nodes[i].loop] = true;

@@ -110,7 +110,7 @@ static void put_forward(nmlp_source *src, const nmlp_emit_math *math) {
     static const char *const head[] = {
         "",
         "    def forward(self, x):",
-        "        \"\"\"x [..., H] -> y [..., O]; rows are padded to a multiple of the kernel's.\"\"\"",
+        "        \"\"\"x [..., inputs] -> y [..., outputs]; rows are padded to a multiple of the kernel's.\"\"\"",
         "        rows = x.reshape(-1, x.shape[-1])",
         "        count = rows.shape[0]",
         "        padded = torch.nn.functional.pad(rows, (0, 0, 0, -count % S))",
@@ -146,6 +146,7 @@ nmlp_status nmlp_emit_module(nmlp_str *out, const nmlp_program *program, const n
     put_head(&src, kernel_module);
     if (nmlp_frame_packs(&src)) nmlp_source_line(&src, "P = %-20d# partitions of SBUF and PSUM", (int)options->machine->partitions);
     nmlp_source_line(&src, "S = %-20" PRId64 "# rows of one call", s);
+    nmlp_str_putc(out, '\n');
     put_sources(&src);
     put_loader(&src);
     if (nmlp_frame_packs(&src)) nmlp_frame_pack(&src, true);

@@ -92,7 +92,7 @@ static int axis_of_dim(const nmlp_emit_shape *s, const nmlp_tensor *t, int n_let
 
 /* Joins what is known of a place with what an instruction says; true when that changed something. */
 static bool join(int *place, int axis) {
-    if (axis == NMLP_AXIS_NONE || *place == axis || *place == NMLP_AXIS_MIXED) return false;
+    if (axis < 0 || *place == axis || *place == NMLP_AXIS_MIXED) return false; /* doubt does not spread */
     *place = *place == NMLP_AXIS_NONE ? axis : NMLP_AXIS_MIXED;
     return true;
 }
@@ -200,13 +200,30 @@ static bool place_leading(nmlp_emit_shape *s, const nmlp_buf_ref *ref, int d) {
     return changed;
 }
 
+/* Loops over a block of packed tiles are named after the tensor: they step by tiles and by runs of tiles. */
+static bool place_packed(nmlp_emit_shape *s, int var, int64_t coef) {
+    for (size_t t = 0; t < s->p->n_tensors; t++) {
+        nmlp_pack pack;
+        const char *name = s->p->tensors[t].name;
+        size_t len = strlen(name);
+        if (strncmp(s->p->loops[var].name, name, len) != 0 || s->p->loops[var].name[len] != '_') continue;
+        if (strchr(s->p->loops[var].name + len + 1, '_') || !nmlp_pack_find(s->p, name, &pack)) continue;
+        if (coef == pack.columns || coef == nmlp_pack_tile_run(&pack)) return use_loop(s, var, s->tensor_axis[2 * t + 1], coef);
+    }
+    return false;
+}
+
 static bool place_access(nmlp_emit_shape *s, const nmlp_buf_ref *ref) {
     if (ref->buffer < 0) return false;
     int last = s->p->buffers[ref->buffer].n_dims - 1;
     bool changed = place_by_clamp(s, &ref->parts, s->part_axis[ref->buffer]);
     changed = place_by_clamp(s, &ref->count[last], s->last_axis[ref->buffer]) || changed;
-    for (int i = 0; i < ref->start[last].n_terms; i++)
-        changed = place_loop(s, ref->start[last].terms[i].var, s->last_axis[ref->buffer], ref->start[last].terms[i].coef) || changed;
+    for (int i = 0; i < ref->start[last].n_terms; i++) {
+        int var = ref->start[last].terms[i].var;
+        int64_t coef = ref->start[last].terms[i].coef;
+        changed = place_loop(s, var, s->last_axis[ref->buffer], coef) || changed;
+        changed = place_packed(s, var, coef) || changed;
+    }
     for (int d = 0; d < last; d++) changed = place_leading(s, ref, d) || changed;
     return changed;
 }
@@ -288,7 +305,8 @@ nmlp_status nmlp_emit_shape_init(nmlp_emit_shape *s, const nmlp_program *p, nmlp
 void nmlp_emit_shape_fini(nmlp_emit_shape *s) { nmlp_arena_fini(&s->arena); }
 
 const char *nmlp_emit_level_name(const nmlp_emit_axis *axis, int level) {
-    static const char *const names[2][NMLP_AXIS_STEPS_MAX] = {{"TILE", "BLOCK", "STRIP"}, {"RUN", "CHUNK", "SPAN"}};
+    if (axis->run && axis->n_steps == 1) return "RUN";
+    static const char *const names[2][NMLP_AXIS_STEPS_MAX] = {{"TILE", "BLOCK", "STRIP"}, {"TILE", "RUN", "SPAN"}};
     return names[axis->run][level];
 }
 
@@ -333,12 +351,13 @@ void nmlp_emit_put_count(const nmlp_emit_shape *s, int axis, int64_t step, int64
     nmlp_str_printf(out, "%" PRId64, count);
 }
 
-void nmlp_emit_put_extent(const nmlp_emit_shape *s, int axis, int64_t value, nmlp_str *out) {
-    bool exact = axis >= 0 && s->axes[axis].extent == value;
-    for (int i = 0; axis >= 0 && i < s->axes[axis].n_steps; i++) exact = exact || s->axes[axis].steps[i] == value;
-    if (axis >= 0 && !exact && !s->axes[axis].run && s->axes[axis].n_steps > 0 && value % s->axes[axis].steps[0] == 0) {
-        nmlp_str_printf(out, "%" PRId64 " * ", value / s->axes[axis].steps[0]);
-        value = s->axes[axis].steps[0];
+void nmlp_emit_put_extent(const nmlp_emit_shape *s, int axis, int64_t value, bool accumulator, nmlp_str *out) {
+    const nmlp_emit_axis *a = axis < 0 || s->axes[axis].run ? NULL : &s->axes[axis];
+    bool step = false;
+    for (int i = 0; a && i < a->n_steps; i++) step = step || a->steps[i] == value;
+    if (a && !step && !accumulator && a->extent != value && a->n_steps > 0 && value % a->steps[0] == 0) {
+        nmlp_str_printf(out, "%" PRId64 " * ", value / a->steps[0]);
+        value = a->steps[0];
     }
-    nmlp_emit_put_length(s, axis, value, out);
+    nmlp_emit_put_length(s, a && (step || !accumulator) ? axis : NMLP_AXIS_NONE, value, out);
 }

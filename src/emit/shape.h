@@ -19,7 +19,7 @@ typedef struct nmlp_emit_axis {
     int64_t extent;
     int64_t steps[NMLP_AXIS_STEPS_MAX]; /* ascending: TILE_x, BLOCK_x, STRIP_x */
     int n_steps;
-    bool run; /* the columns of a packed tensor, not a shape letter: RUN_x, CHUNK_x, SPAN_x */
+    bool run; /* the columns of a packed tensor, not a shape letter: TILE_x, RUN_x, SPAN_x */
 } nmlp_emit_axis;
 
 /* A loop steps along an axis; along several where it reads tensors of different layout. */
@@ -61,11 +61,12 @@ bool nmlp_emit_same_size(const nmlp_size *a, const nmlp_size *b);
 
 /* Appends "TILE_S", "S" or the digits of `value`, read as a length along `axis` (may be NONE or MIXED). */
 void nmlp_emit_put_length(const nmlp_emit_shape *shape, int axis, int64_t value, nmlp_str *out);
-/* The same for the extent of a buffer; may also append "3 * TILE_S". */
-void nmlp_emit_put_extent(const nmlp_emit_shape *shape, int axis, int64_t value, nmlp_str *out);
+/* The same for the extent of a buffer; may also append "3 * TILE_S". Accumulators serve many products: only a tile size
+ * names them. */
+void nmlp_emit_put_extent(const nmlp_emit_shape *shape, int axis, int64_t value, bool accumulator, nmlp_str *out);
 /* Appends "BLOCK_S // TILE_S" and the like: how many `step`s of `axis` make up `count`; else the digits. */
 void nmlp_emit_put_count(const nmlp_emit_shape *shape, int axis, int64_t step, int64_t count, nmlp_str *out);
-/* "TILE", "BLOCK", "STRIP"; "RUN", "CHUNK", "SPAN" */
+/* "TILE", "BLOCK", "STRIP"; "TILE", "RUN", "SPAN" for a packed tensor */
 const char *nmlp_emit_level_name(const nmlp_emit_axis *axis, int level);
 /* The axis along which `coef` is a step of the loop; the loop's own axis where none is. */
 int nmlp_emit_axis_of_term(const nmlp_emit_shape *shape, int loop, int64_t coef);

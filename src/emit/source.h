@@ -71,6 +71,8 @@ void nmlp_put_size(const nmlp_source *src, const nmlp_size *size, int axis, nmlp
 void nmlp_put_range(const nmlp_source *src, const nmlp_affine *start, const nmlp_size *size, int axis, nmlp_str *out);
 /* A range of partitions; 0:P for all of them. */
 void nmlp_put_parts(const nmlp_source *src, int part, const nmlp_size *parts, int axis, nmlp_str *out);
+/* [rows, columns] of a rectangle in HBM */
+void nmlp_put_rect(const nmlp_source *src, const nmlp_hbm_ref *ref, nmlp_str *out);
 /* Splits min(full, ceil((limit - start) / step)). */
 void nmlp_split_rest(const nmlp_affine *rest, nmlp_affine *start, int64_t *limit);
 /* Appends the limit by name where the axis of `start` has it. */
