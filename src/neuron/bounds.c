@@ -1,7 +1,7 @@
 /* Bounds of indices over all iterations.
  *
- * A loop variable v runs to min(full, ceil(rest/step)) - 1, so v <= full-1 and v <= (rest-1)/step (less where rest only
- * takes multiples of a divisor of step), where rest is affine in outer variables. The upper bound of an index substitutes one of the two for its innermost variable and goes on;
+ * A loop variable v runs to min(full, ceil(rest/step)) - 1, so v <= full-1 and v <= (rest-1)/step, where rest is affine
+ * in outer variables. The upper bound of an index substitutes one of the two for its innermost variable and goes on;
  * the smaller result of the two is taken. That is exact for the usual tile-in-block index, where block and tile
  * variables cancel against the edge. */
 #include <math.h>
@@ -42,20 +42,11 @@ static bool add_scaled(real_affine *r, const nmlp_affine *a, double factor) {
     return true;
 }
 
-static int64_t gcd(int64_t a, int64_t b) {
-    while (b != 0) {
-        int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a < 0 ? -a : a;
-}
-
-/* Every value of `rest` is a multiple of this divisor of `step`, so ceil(rest/step) - 1 <= (rest - grain)/step. */
-static int64_t grain(const nmlp_size *trips) {
-    int64_t g = gcd(trips->step, trips->rest.base);
-    for (int i = 0; i < trips->rest.n_terms; i++) g = gcd(g, trips->rest.terms[i].coef);
-    return g;
+/* Is rest a multiple of step in every iteration? Then ceil(rest/step) - 1 is rest/step - 1. */
+static bool divides(const nmlp_affine *rest, int64_t step) {
+    bool all = rest->base % step == 0;
+    for (int i = 0; i < rest->n_terms; i++) all = all && rest->terms[i].coef % step == 0;
+    return all;
 }
 
 static double upper(const nmlp_program *p, real_affine r, int budget) {
@@ -74,7 +65,7 @@ static double upper(const nmlp_program *p, real_affine r, int budget) {
     double best = upper(p, by_full, budget);
     if (!trips->clamped || budget == 0) return best;
     real_affine by_rest = r;
-    by_rest.base -= coef * (double)grain(trips) / (double)trips->step;
+    by_rest.base -= divides(&trips->rest, trips->step) ? coef : coef / (double)trips->step;
     if (!add_scaled(&by_rest, &trips->rest, coef / (double)trips->step)) return best;
     double other = upper(p, by_rest, budget - 1);
     return other < best ? other : best;

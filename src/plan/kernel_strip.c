@@ -121,7 +121,7 @@ static void mlp_low_rank(nmlp_strip *b) {
     const nmlp_kernel_shape *s = &b->rq->shape;
     int64_t r_tiles = tiles_of(b, s->r), i_tiles = tiles_of(b, s->o);
     int n_u = b->plan.shared ? 1 : 2;
-    nmlp_stream u[2], w[3];
+    nmlp_stream all[5], *u = all, *w = all + 2;
     u[0] = nmlp_strip_weight(b, b->plan.shared ? "u_gate_up" : "u_gate", s->h, s->r, b->plan.x_chunk, b->parts, 1);
     u[1] = b->plan.shared ? u[0] : nmlp_strip_weight(b, "u_up", s->h, s->r, b->plan.x_chunk, b->parts, 1);
     w[0] = nmlp_strip_weight(b, "v_gate_up", s->r, s->o, r_tiles, b->parts, 2);
@@ -129,7 +129,6 @@ static void mlp_low_rank(nmlp_strip *b) {
     w[2] = nmlp_strip_weight(b, "v_down", s->r, s->h, r_tiles, b->plan.columns, 1);
     if (b->plan.act_chunk < i_tiles) fit_block(&w[0], b->plan.act_chunk);
     fit_block(&w[2], b->plan.out_tiles);
-    nmlp_stream all[] = {u[0], u[1], w[0], w[1], w[2]};
     nmlp_strip_ring(b, all, 5);
     int tb = nmlp_strip_activation(b, "t", n_u * r_tiles, 1);
     nmlp_held t[] = {{tb, s->r, 0, r_tiles, -1}, {tb, s->r, (n_u - 1) * r_tiles, r_tiles, -1}};

@@ -7,7 +7,7 @@
 #include "base/str.h"
 #include "plan/plan_cache.h"
 
-enum { JUDGED_MAX = 40, PER_KIND = 2, FINALISTS = 4, SAMPLE_STRIPS = 3 };
+enum { JUDGED_MAX = 160, JUDGED_LONG = 32, PER_KIND_SHORT = 12, PER_KIND_LONG = 2, FINALISTS = 3, SAMPLE_STRIPS = 3 };
 
 typedef struct finalist {
     nmlp_strip_plan plan;
@@ -96,13 +96,16 @@ static nmlp_status judge_candidates(contest *c, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     nmlp_strip_plan *all = NULL;
     double traffic_limit = c->op == NMLP_PLAN_XUV && c->plan->paper.cost.latency_us > 0 ? c->plan->paper.cost.hbm_bytes * (1 + 1e-9) : INFINITY;
+    /* Short inputs are quick to judge and full of detail, long ones neither. */
+    bool brief = c->rq->shape.s <= (int64_t)c->planner->machine->stationary_max;
+    int most = brief ? JUDGED_MAX : JUDGED_LONG, per_kind = brief ? PER_KIND_SHORT : PER_KIND_LONG;
     NMLP_TRY(nmlp_strip_candidates(&all, &c->plan->n_fitting, &c->plan->n_candidates, c->op, c->rq, err));
     for (int pass = 0; pass < 2 && c->n == 0; pass++) {
-        for (size_t i = 0; i < c->plan->n_fitting && c->n < JUDGED_MAX; i++) {
+        for (size_t i = 0; i < c->plan->n_fitting && c->n < most; i++) {
             int kin = 0;
             if (pass == 0 && nmlp_strip_estimate_of(c->op, c->rq, &all[i]).hbm_bytes > traffic_limit) continue;
             for (int j = 0; j < c->n; j++) kin += same_kind(&all[i], &c->list[j].plan);
-            if (kin >= PER_KIND) continue;
+            if (kin >= per_kind) continue;
             finalist f;
             NMLP_TRY(judge_strips(c, &all[i], &f, err));
             insert(c, &f);

@@ -84,10 +84,16 @@ nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, int64_t k, int64_
     return w;
 }
 
-void nmlp_strip_ring(nmlp_strip *b, const nmlp_stream *streams, int n_streams) {
+void nmlp_strip_ring(nmlp_strip *b, nmlp_stream *streams, int n_streams) {
+    bool own = b->plan.out_ring > 1;
     int64_t run = 0;
-    for (int i = 0; i < n_streams; i++) run = max64(run, streams[i].block * nmlp_pack_tile_run(&streams[i].pack));
-    b->ring = sbuf(b, "w", b->rq->dtype, (int)b->plan.ring, 1, &run);
+    for (int i = 0; i < n_streams - own; i++) run = max64(run, streams[i].block * nmlp_pack_tile_run(&streams[i].pack));
+    b->ring = b->out_ring = run > 0 ? sbuf(b, "w", b->rq->dtype, (int)b->plan.ring, 1, &run) : -1;
+    if (own) {
+        run = streams[n_streams - 1].block * nmlp_pack_tile_run(&streams[n_streams - 1].pack);
+        b->out_ring = sbuf(b, "w_last", b->rq->dtype, (int)b->plan.out_ring, 1, &run);
+    }
+    for (int i = 0; i < n_streams; i++) streams[i].ring = i == n_streams - 1 ? b->out_ring : b->ring;
 }
 
 void nmlp_strip_output(nmlp_strip *b, const nmlp_stream *w, bool whole) {

@@ -31,6 +31,7 @@ typedef struct nmlp_strip_plan {
     int64_t columns;    /* elements: moving columns of the last product */
     int64_t ring_bytes; /* aimed-at run per partition of a weight DMA */
     int64_t ring;       /* copies in the weight ring */
+    int64_t out_ring;   /* copies in a ring of its own for the last product; 1: it shares the ring */
     int64_t out_tiles;  /* column tiles per stored row */
     int64_t x_copies;   /* copies of the x strip */
     int64_t shared;     /* gate and up share their first factor */
@@ -44,7 +45,7 @@ typedef struct nmlp_strip {
     nmlp_axis s;     /* rows: a tile is what one moving operand takes, a block is a strip */
     int64_t s_rows;  /* rows of a stationary operand */
     int x, y;        /* tensors */
-    int ring, acc, flip, raw, xt, out; /* buffers; -1: not used */
+    int ring, out_ring, acc, flip, raw, xt, out; /* buffers; -1: not used */
     int strip;       /* loop variable over strips */
 } nmlp_strip;
 
@@ -54,6 +55,7 @@ typedef struct nmlp_stream {
     int tensor;
     nmlp_pack pack;
     int64_t block; /* column tiles per DMA */
+    int ring;      /* buffer it passes through */
 } nmlp_stream;
 
 /* An activation on chip: [P; tiles, row tiles, rows]. `features` is the length of the axis it is cut from. */
@@ -69,8 +71,9 @@ typedef struct nmlp_held {
 nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, nmlp_err *err);
 /* Declares a packed weight [k,n]; `chunk_tiles` of k are contracted at a time. */
 nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, int64_t k, int64_t n, int64_t chunk_tiles, int64_t columns, int64_t planes);
-/* The ring that all given streams use. */
-void nmlp_strip_ring(nmlp_strip *b, const nmlp_stream *streams, int n_streams);
+/* The ring that all given streams use; the last one may have its own, so that its small blocks queue up behind the large
+ * ones and little is left to do after the last byte has come. */
+void nmlp_strip_ring(nmlp_strip *b, nmlp_stream *streams, int n_streams);
 int nmlp_strip_activation(nmlp_strip *b, const char *name, int64_t tiles, int copies);
 
 /* Brings chunk `h.chunk` of the strip of x on chip. */

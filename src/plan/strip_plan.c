@@ -90,7 +90,7 @@ static double add_input(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, c
 }
 
 /* Per partition, as the kernels declare their buffers (kernel_strip.c). */
-static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, int64_t ring_elems) {
+static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, int64_t ring_elems, int64_t last_elems) {
     const nmlp_kernel_shape *s = &rq->shape;
     const nmlp_machine *m = rq->machine;
     int64_t parts = (int64_t)m->partitions, elem = (int64_t)nmlp_nc_dtype_bytes(rq->dtype), bank = (int64_t)m->psum_bank_bytes / 4;
@@ -103,7 +103,7 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
     if (op == NMLP_PLAN_XUV) tiles += r_tiles;
     else if (op == NMLP_PLAN_MLP && !dense) tiles += r_tiles * (plan->shared ? 2 : 3);
     if (op == NMLP_PLAN_MLP) tiles += plan->act_chunk < i_tiles ? 2 * plan->act_chunk : i_tiles;
-    int64_t bytes = tiles * width * elem + ring_elems * plan->ring * elem;
+    int64_t bytes = tiles * width * elem + (ring_elems * plan->ring + (plan->out_ring > 1 ? last_elems * plan->out_ring : 0)) * elem;
     bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * out_columns * elem;
     if (plan->x == NMLP_X_PE) bytes += 2 * plan->x_load * parts * elem;
     if (op == NMLP_PLAN_MLP) bytes += 2 * tile * 4;
@@ -116,18 +116,22 @@ nmlp_strip_estimate nmlp_strip_estimate_of(nmlp_plan_op op, const nmlp_kernel_re
     nmlp_product products[NMLP_PRODUCTS_MAX];
     int n = nmlp_products_of(products, op, &rq->shape, plan->shared);
     counts c = count_rows(rq, plan);
-    int64_t ring = 0;
+    int64_t ring = 0, last = 0;
     double first = add_input(&e, rq, plan, &c), elem = (double)nmlp_nc_dtype_bytes(rq->dtype);
-    for (int i = 0; i < n; i++) ring = max64(ring, add_product(&e, rq, plan, &products[i], &c));
+    for (int i = 0; i < n; i++) {
+        last = add_product(&e, rq, plan, &products[i], &c);
+        if (i < n - 1 || plan->out_ring <= 1) ring = max64(ring, last);
+    }
     double out = (double)(op == NMLP_PLAN_MLP ? rq->shape.h : rq->shape.o), run = (double)(plan->out_tiles * plan->columns);
     double store = nmlp_dma_rows_ns(m, (double)rq->shape.s * ceil(out / run), fmin(run, out) * elem);
     e.dma_ns += store;
     e.hbm_bytes += (double)rq->shape.s * out * elem;
-    e.sbuf_bytes = sbuf_bytes(op, rq, plan, ring);
+    e.sbuf_bytes = sbuf_bytes(op, rq, plan, ring, last);
     double busiest = fmax(fmax(e.tensor_ns, e.dma_ns), fmax(e.vector_ns, e.scalar_ns));
     if (m->psum_port_shared > 0) busiest = fmax(busiest, e.vector_ns + e.scalar_ns);
     double round_trip = m->dma_start_ns + m->dma_done_ns;
-    double ring_ns = nmlp_dma_rows_ns(m, m->partitions, (double)ring * elem);
-    e.total_ns = busiest + 2 * round_trip + first + ring_ns + store / fmax(1.0, c.pieces * ceil(out / run));
+    /* After the last weights have come, their products are still to be done. */
+    double tail = (double)last / m->tensor_clock_ghz / m->tensor_sustained * c.pieces / c.strips;
+    e.total_ns = busiest + 2 * round_trip + first + tail + store / fmax(1.0, c.pieces * ceil(out / run));
     return e;
 }

@@ -34,8 +34,8 @@ static void begin_columns(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nml
     nmlp_size elems = even ? nmlp_size_const(w->block * run) : nmlp_size_until(w->block * run, n_tiles * run, at, 1);
     if (in.chunk >= 0) at = nmlp_affine_plus(at, nmlp_affine_var(in.chunk, n_tiles * run));
     nmlp_size rows = nmlp_size_const(nmlp_pack_rows(&w->pack));
-    nmlp_emit_alloc(b->p, b->ring);
-    nmlp_buf_ref dst = nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, b->ring), 0, rows), 0, nmlp_affine_const(0), elems);
+    nmlp_emit_alloc(b->p, w->ring);
+    nmlp_buf_ref dst = nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, rows), 0, nmlp_affine_const(0), elems);
     nmlp_emit_load(b->p, dst, nmlp_hbm_rect(w->tensor, nmlp_affine_const(0), rows, at, elems), 0);
     l->n = nmlp_program_begin_loop(b->p, label(name, w, "n"), tiles, false);
     nmlp_affine column = nmlp_affine_times(nmlp_affine_plus(first, nmlp_at(l->n)), w->pack.columns);
@@ -83,7 +83,7 @@ static nmlp_buf_ref weight_tile(const nmlp_strip *b, const nmlp_stream *w, const
     nmlp_affine at = nmlp_affine_var(l->n, nmlp_pack_tile_run(&w->pack));
     at = nmlp_affine_plus(at, nmlp_affine_var(k, columns));
     at = nmlp_affine_plus(at, nmlp_affine_const(plane * w->pack.chunk_tiles * columns));
-    return nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, b->ring), 0, parts), 0, at, l->columns);
+    return nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, parts), 0, at, l->columns);
 }
 
 static nmlp_buf_ref held_tile(const nmlp_strip *b, nmlp_held a, nmlp_affine tile, nmlp_size parts, int st) {

@@ -88,6 +88,9 @@ static choices column_choices(const nmlp_kernel_request *rq, int64_t n) {
     return c;
 }
 
+/* Few rows: the weights are read once and their DMA is all that counts, so its details are worth trying out. */
+static bool decodes(const nmlp_kernel_request *rq) { return rq->shape.s <= (int64_t)rq->machine->stationary_max; }
+
 /* Column tiles per stored row: at least ROW_BYTES, with little left over at the end. */
 static int64_t out_tiles(const nmlp_kernel_request *rq, int64_t n, int64_t columns) {
     int64_t tiles = nmlp_ceil_div(n, columns), want = nmlp_ceil_div(ROW_BYTES, columns * (int64_t)nmlp_nc_dtype_bytes(rq->dtype)), best = 1;
@@ -109,13 +112,15 @@ static void keep(search *s, const nmlp_strip_plan *plan) {
 
 /* Deepest ring that fits, then a second copy of x where there is still room. */
 static void try_rings(search *s, nmlp_strip_plan plan) {
-    choices ring = {.v = {6, 4, 3, 2}, .n = 4}, copies = {.v = {2, 1}, .n = 2};
+    choices ring = {.v = {6, 4, 3, 2}, .n = 4}, copies = {.v = {2, 1}, .n = 2}, last = {.v = {1, 4}, .n = decodes(s->rq) ? 2 : 1};
     fixed(s->rq, "ring", &ring);
     fixed(s->rq, "xcopies", &copies);
-    for (int c = 0; c < copies.n; c++) {
+    fixed(s->rq, "oring", &last);
+    for (int c = 0; c < copies.n * last.n; c++) {
         for (int i = 0; i < ring.n; i++) {
             plan.ring = ring.v[i];
-            plan.x_copies = copies.v[c];
+            plan.x_copies = copies.v[c % copies.n];
+            plan.out_ring = last.v[c / copies.n];
             s->n_tried++;
             size_t before = s->n;
             keep(s, &plan);
@@ -125,13 +130,16 @@ static void try_rings(search *s, nmlp_strip_plan plan) {
 }
 
 static void try_weights(search *s, nmlp_strip_plan plan, int64_t n) {
-    choices bytes = {.v = {16384, 8192, 32768, 4096}, .n = 4}, columns = column_choices(s->rq, n);
+    choices bytes = {.v = {16384, 8192, 32768, 4096, 49152, 24576}, .n = decodes(s->rq) ? 6 : 4}, columns = column_choices(s->rq, n);
     if (fixed(s->rq, "wkb", &bytes)) bytes.v[0] *= 1024;
     for (int i = 0; i < columns.n; i++) {
-        for (int j = 0; j < bytes.n; j++) {
+        choices out = {.v = {out_tiles(s->rq, n, columns.v[i])}, .n = 1};
+        for (int64_t t = 1; t <= 4 && decodes(s->rq) && nmlp_tiling_get(s->rq->tiling, "on", 0) == 0; t *= 2)
+            add_choice(&out, min64(t, nmlp_ceil_div(n, columns.v[i])));
+        for (int j = 0; j < bytes.n * out.n; j++) {
             plan.columns = columns.v[i];
-            plan.ring_bytes = bytes.v[j];
-            plan.out_tiles = out_tiles(s->rq, n, plan.columns);
+            plan.ring_bytes = bytes.v[j % bytes.n];
+            plan.out_tiles = out.v[j / bytes.n];
             try_rings(s, plan);
         }
     }
@@ -213,7 +221,7 @@ nmlp_status nmlp_strip_plan_tiling(nmlp_tiling *tiling, const nmlp_strip_plan *p
         int64_t value;
     } entries[] = {
         {"rows", p->rows}, {"x", p->x},       {"xc", p->x_chunk}, {"xl", p->x_load > 0 ? p->x_load : 1}, {"ac", p->act_chunk},
-        {"cols", p->columns}, {"wkb", p->ring_bytes / 1024}, {"ring", p->ring}, {"on", p->out_tiles}, {"xcopies", p->x_copies},
+        {"cols", p->columns}, {"wkb", p->ring_bytes / 1024}, {"ring", p->ring}, {"on", p->out_tiles}, {"xcopies", p->x_copies}, {"oring", p->out_ring},
     };
     *tiling = (nmlp_tiling){0};
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++)
