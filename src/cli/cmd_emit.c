@@ -32,7 +32,8 @@ static nmlp_status parse_shape(emission *e, const nmlp_kernel *kernel, nmlp_err 
     if (n == want) e->shape = (nmlp_kernel_shape){dims[0], dims[1], kernel->has_rank ? dims[2] : 0, dims[want - 1]};
     nmlp_mem_free(dims);
     if (n == want) return NMLP_OK;
-    return nmlp_fail(err, NMLP_E_ARG, "--shape has %zu numbers; kernel %s takes %s", n, kernel->name, kernel->has_rank ? "S,H,R,O" : "S,H,O");
+    return nmlp_fail(err, NMLP_E_ARG, "--shape has %zu numbers; kernel %s takes %s", n, kernel->name,
+                     kernel->has_rank ? "S,H,R,O" : "S,H,O");
 }
 
 static nmlp_status build(emission *e, nmlp_err *err) {
@@ -51,7 +52,8 @@ static nmlp_status build(emission *e, nmlp_err *err) {
 
 static nmlp_status choose_options(emission *e, nmlp_err *err) {
     const emit_args *a = &e->args;
-    e->options = (nmlp_emit_options){.dialect = nmlp_dialect_for(&e->machine), .machine = &e->machine, .latency_us = -1};
+    e->options =
+        (nmlp_emit_options){.dialect = nmlp_dialect_for(&e->machine), .machine = &e->machine, .latency_us = -1};
     if (a->dialect && !nmlp_dialect_parse(a->dialect, &e->options.dialect))
         return nmlp_fail(err, NMLP_E_ARG, "--dialect is \"%s\"; expected nki or nki-legacy", a->dialect);
     nmlp_str_printf(&e->command, "neuronmlp emit --target %s --kernel %s --shape %s", a->target, a->kernel, a->shape);
@@ -85,8 +87,10 @@ static int report(const emission *e) {
     nmlp_str_init(&json);
     nmlp_json_writer_init(&w, &json);
     nmlp_json_begin_object(&w, NULL);
-    if (e->args.output) nmlp_json_put_string(&w, "file", e->args.output);
-    else nmlp_json_put_null(&w, "file");
+    if (e->args.output)
+        nmlp_json_put_string(&w, "file", e->args.output);
+    else
+        nmlp_json_put_null(&w, "file");
     nmlp_json_put_int(&w, "instructions", e->result.instructions);
     nmlp_json_put_string(&w, "dialect", nmlp_dialect_name(e->options.dialect));
     nmlp_json_put_number(&w, "latency_us", e->options.latency_us);
@@ -116,7 +120,8 @@ static int run(int argc, char **argv) {
         {"tiling", 0, NMLP_OPT_STRING, &e.args.tiling, "k=v,...", "numbers of the tiling instead of the kernel's own"},
         {"dtype", 0, NMLP_OPT_STRING, &e.args.dtype, "D", "bf16 (default), fp16 or fp32"},
         {"dialect", 0, NMLP_OPT_STRING, &e.args.dialect, "D", "nki or nki-legacy; default by target: legacy for trn1"},
-        {"module", 0, NMLP_OPT_FLAG, &e.args.module, NULL, "print the PyTorch module that calls the kernel, not the kernel"},
+        {"module", 0, NMLP_OPT_FLAG, &e.args.module, NULL,
+         "print the PyTorch module that calls the kernel, not the kernel"},
         {"output", 'o', NMLP_OPT_STRING, &e.args.output, "FILE", "write the source there, not to stdout"},
     };
     nmlp_cli cli;
@@ -124,7 +129,8 @@ static int run(int argc, char **argv) {
     nmlp_status st = NMLP_OK;
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_emit, opts, sizeof opts / sizeof opts[0], 0, 0, argc, argv);
     if (code >= 0) return code;
-    if (!e.args.target || !e.args.kernel || !e.args.shape) return nmlp_cli_usage(&cli, "--target, --kernel and --shape are needed");
+    if (!e.args.target || !e.args.kernel || !e.args.shape)
+        return nmlp_cli_usage(&cli, "--target, --kernel and --shape are needed");
     e.cli = &cli;
     nmlp_str_init(&e.command);
     nmlp_str_init(&e.text);

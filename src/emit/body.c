@@ -25,8 +25,8 @@ static nmlp_status put_loop(nmlp_source *src, int node) {
     if (src->shape.single[loop]) return put_nodes(src, node + 1, src->p->nodes[node].end);
     nmlp_str_init(&text);
     nmlp_put_trips(src, loop, &text);
-    nmlp_source_line(src, "for %s in %s(%s):", src->loop_names[loop], src->legacy ? nmlp_legacy_range(src, node) : "range",
-                     nmlp_str_text(&text));
+    nmlp_source_line(src, "for %s in %s(%s):", src->loop_names[loop],
+                     src->legacy ? nmlp_legacy_range(src, node) : "range", nmlp_str_text(&text));
     bool failed = text.failed;
     nmlp_str_fini(&text);
     if (failed) return nmlp_fail(src->err, NMLP_E_NOMEM, "out of memory while printing %s", src->p->name);
@@ -44,8 +44,10 @@ static nmlp_status put_if(nmlp_source *src, int node, int before) {
     const nmlp_node *n = &src->p->nodes[node], *b = before < 0 ? NULL : &src->p->nodes[before];
     bool first = n->when == NMLP_WHEN_FIRST;
     if (src->shape.single[n->loop]) return first ? put_nodes(src, node + 1, n->end) : NMLP_OK;
-    if (b && b->kind == NMLP_NODE_IF && b->loop == n->loop && b->when != n->when) nmlp_source_line(src, "else:");
-    else nmlp_source_line(src, first ? "if %s == 0:" : "if %s > 0:", src->loop_names[n->loop]);
+    if (b && b->kind == NMLP_NODE_IF && b->loop == n->loop && b->when != n->when)
+        nmlp_source_line(src, "else:");
+    else
+        nmlp_source_line(src, first ? "if %s == 0:" : "if %s > 0:", src->loop_names[n->loop]);
     return put_block(src, node);
 }
 
@@ -68,7 +70,8 @@ static bool never_runs(const nmlp_source *src, const nmlp_instr *in) {
         for (int d = 0; d < src->p->buffers[refs[i]->buffer].n_dims; d++)
             if (is_empty(src, &refs[i]->count[d])) return true;
     }
-    return in->hbm.tensor >= 0 && (is_empty(src, &in->hbm.rows) || is_empty(src, &in->hbm.cols) || is_empty(src, &in->hbm.tiles));
+    return in->hbm.tensor >= 0 &&
+           (is_empty(src, &in->hbm.rows) || is_empty(src, &in->hbm.cols) || is_empty(src, &in->hbm.tiles));
 }
 
 static nmlp_status put_instr(nmlp_source *src, const nmlp_instr *in) {
@@ -77,7 +80,8 @@ static nmlp_status put_instr(nmlp_source *src, const nmlp_instr *in) {
     if (never_runs(src, in)) return NMLP_OK;
     for (int i = 0; i < 3; i++)
         if (used[i] >= 0 && src->declared_at[used[i]] < 0)
-            return nmlp_fail(src->err, NMLP_E_UNSUPPORTED, "program %s: buffer %s is used outside the loop that allocates it", src->p->name,
+            return nmlp_fail(src->err, NMLP_E_UNSUPPORTED,
+                             "program %s: buffer %s is used outside the loop that allocates it", src->p->name,
                              src->p->buffers[used[i]].name);
     return src->legacy ? nmlp_legacy_instr(src, in) : nmlp_current_instr(src, in);
 }

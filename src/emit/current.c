@@ -4,7 +4,8 @@
 #include "emit/source.h"
 
 static const char *engine_name(nmlp_nc_engine engine) {
-    static const char *const names[] = {"nisa.engine.tensor", "nisa.engine.vector", "nisa.engine.scalar", "nisa.engine.gpsimd", "nisa.engine.dma"};
+    static const char *const names[] = {"nisa.engine.tensor", "nisa.engine.vector", "nisa.engine.scalar",
+                                        "nisa.engine.gpsimd", "nisa.engine.dma"};
     return names[engine];
 }
 
@@ -32,8 +33,10 @@ static void put_buf(const nmlp_source *src, const nmlp_buf_ref *ref, nmlp_str *o
         nmlp_size count = nmlp_emit_fold_size(&src->shape, &ref->count[d]);
         bool last = d == b->n_dims - 1;
         nmlp_str_puts(out, ", ");
-        if (!last && !count.clamped && count.full == 1) nmlp_put_affine(src, &ref->start[d], out);
-        else nmlp_put_range(src, &ref->start[d], &count, last ? src->shape.last_axis[ref->buffer] : NMLP_AXIS_NONE, out);
+        if (!last && !count.clamped && count.full == 1)
+            nmlp_put_affine(src, &ref->start[d], out);
+        else
+            nmlp_put_range(src, &ref->start[d], &count, last ? src->shape.last_axis[ref->buffer] : NMLP_AXIS_NONE, out);
     }
     nmlp_str_putc(out, ']');
 }
@@ -64,7 +67,8 @@ static void put_stack(const nmlp_source *src, const nmlp_hbm_ref *ref, nmlp_str 
         nmlp_str_fini(&text);
         nmlp_emit_put_length(&src->shape, axis[1], t->cols, out);
     }
-    if (!(row.n_terms || row.base)) nmlp_put_affine(src, &col, out);
+    if (!(row.n_terms || row.base))
+        nmlp_put_affine(src, &col, out);
     else if (col.n_terms || col.base) {
         nmlp_str_puts(out, " + ");
         nmlp_put_affine(src, &col, out);
@@ -104,18 +108,23 @@ static void put_operand(const nmlp_source *src, const char *key, const nmlp_buf_
 
 static void put_dma(const nmlp_source *src, const nmlp_instr *in, nmlp_str *out) {
     nmlp_str_puts(out, in->op == NMLP_OP_DMA_TRANSPOSE ? "nisa.dma_transpose\2dst=" : "nisa.dma_copy\2dst=");
-    if (in->op == NMLP_OP_DMA_STORE) put_hbm(src, &in->hbm, out);
-    else put_buf(src, &in->dst, out);
+    if (in->op == NMLP_OP_DMA_STORE)
+        put_hbm(src, &in->hbm, out);
+    else
+        put_buf(src, &in->dst, out);
     nmlp_str_puts(out, "\1src=");
-    if (in->op == NMLP_OP_DMA_STORE) put_buf(src, &in->a, out);
-    else put_hbm(src, &in->hbm, out);
+    if (in->op == NMLP_OP_DMA_STORE)
+        put_buf(src, &in->a, out);
+    else
+        put_hbm(src, &in->hbm, out);
     if (in->op == NMLP_OP_DMA_TRANSPOSE) nmlp_str_puts(out, "\1axes=(1, 0)");
 }
 
 static void put_compute(const nmlp_source *src, const nmlp_instr *in, nmlp_str *out) {
     static const char *const calls[NMLP_N_OPS] = {
-        [NMLP_OP_MATMUL] = "nc_matmul",           [NMLP_OP_TRANSPOSE] = "nc_transpose",   [NMLP_OP_COPY] = "tensor_copy",
-        [NMLP_OP_TENSOR_TENSOR] = "tensor_tensor", [NMLP_OP_ACTIVATION] = "activation", [NMLP_OP_MEMSET] = "memset",
+        [NMLP_OP_MATMUL] = "nc_matmul",      [NMLP_OP_TRANSPOSE] = "nc_transpose",
+        [NMLP_OP_COPY] = "tensor_copy",      [NMLP_OP_TENSOR_TENSOR] = "tensor_tensor",
+        [NMLP_OP_ACTIVATION] = "activation", [NMLP_OP_MEMSET] = "memset",
     };
     nmlp_str_printf(out, "nisa.%s\2dst=", calls[in->op]);
     put_buf(src, &in->dst, out);
@@ -185,8 +194,10 @@ nmlp_status nmlp_current_instr(nmlp_source *src, const nmlp_instr *in) {
     bool guarded = put_guards(src, in);
     src->depth += guarded;
     nmlp_str_init(&text);
-    if (in->hbm.tensor >= 0) put_dma(src, in, &text);
-    else put_compute(src, in, &text);
+    if (in->hbm.tensor >= 0)
+        put_dma(src, in, &text);
+    else
+        put_compute(src, in, &text);
     nmlp_str_putc(&text, '\3');
     nmlp_source_statement(src, &text);
     nmlp_str_fini(&text);
@@ -199,12 +210,18 @@ nmlp_status nmlp_current_declare(nmlp_source *src, int buffer) {
     nmlp_str text;
     nmlp_str_init(&text);
     nmlp_str_printf(&text, "%s = nl.ndarray\2(", src->buffer_names[buffer]);
-    if (b->partitions == (int)src->options->machine->partitions) nmlp_str_puts(&text, "P");
-    else nmlp_emit_put_length(&src->shape, src->shape.part_axis[buffer], b->partitions, &text);
+    if (b->partitions == (int)src->options->machine->partitions)
+        nmlp_str_puts(&text, "P");
+    else
+        nmlp_emit_put_length(&src->shape, src->shape.part_axis[buffer], b->partitions, &text);
     for (int d = 0; d < b->n_dims; d++) {
         nmlp_str_puts(&text, ", ");
-        if (d == b->n_dims - 1) nmlp_emit_put_extent(&src->shape, src->shape.last_axis[buffer], b->dims[d], b->space == NMLP_SPACE_PSUM, &text);
-        else nmlp_emit_put_count(&src->shape, src->shape.lead_axis[2 * buffer + d], src->shape.lead_step[2 * buffer + d], b->dims[d], &text);
+        if (d == b->n_dims - 1)
+            nmlp_emit_put_extent(&src->shape, src->shape.last_axis[buffer], b->dims[d], b->space == NMLP_SPACE_PSUM,
+                                 &text);
+        else
+            nmlp_emit_put_count(&src->shape, src->shape.lead_axis[2 * buffer + d], src->shape.lead_step[2 * buffer + d],
+                                b->dims[d], &text);
     }
     nmlp_str_puts(&text, ")\1dtype=");
     nmlp_put_dtype(b->dtype, &text);

@@ -6,7 +6,9 @@
 #include "emit/source.h"
 #include "neuron/walk.h"
 
-nmlp_dialect nmlp_dialect_for(const nmlp_machine *machine) { return machine->generation < 3 ? NMLP_DIALECT_NKI_LEGACY : NMLP_DIALECT_NKI; }
+nmlp_dialect nmlp_dialect_for(const nmlp_machine *machine) {
+    return machine->generation < 3 ? NMLP_DIALECT_NKI_LEGACY : NMLP_DIALECT_NKI;
+}
 
 const char *nmlp_dialect_name(nmlp_dialect dialect) { return dialect == NMLP_DIALECT_NKI ? "nki" : "nki-legacy"; }
 
@@ -41,13 +43,18 @@ static bool allocate(nmlp_source *src) {
     src->zero_start = nmlp_arena_new(a, p->n_buffers + 1, sizeof *src->zero_start, src->err);
     src->accumulator = nmlp_arena_new(a, p->n_buffers + 1, sizeof *src->accumulator, src->err);
     src->padded = nmlp_arena_new(a, 4 * p->n_buffers + 1, sizeof *src->padded, src->err);
-    return src->loop_names && src->buffer_names && src->tensor_names && src->declared_at && src->tested && src->block_dims &&
-           src->zero_start && src->accumulator && src->padded;
+    return src->loop_names && src->buffer_names && src->tensor_names && src->declared_at && src->tested &&
+           src->block_dims && src->zero_start && src->accumulator && src->padded;
 }
 
-nmlp_status nmlp_source_init(nmlp_source *src, const nmlp_program *program, const nmlp_emit_options *options, nmlp_str *out, nmlp_err *err) {
+nmlp_status nmlp_source_init(nmlp_source *src, const nmlp_program *program, const nmlp_emit_options *options,
+                             nmlp_str *out, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    *src = (nmlp_source){.p = program, .options = options, .out = out, .legacy = options->dialect == NMLP_DIALECT_NKI_LEGACY, .err = err};
+    *src = (nmlp_source){.p = program,
+                         .options = options,
+                         .out = out,
+                         .legacy = options->dialect == NMLP_DIALECT_NKI_LEGACY,
+                         .err = err};
     nmlp_arena_init(&src->arena);
     NMLP_TRY(nmlp_emit_shape_init(&src->shape, program, err));
     if (!allocate(src)) {
@@ -68,8 +75,8 @@ void nmlp_source_fini(nmlp_source *src) {
 /* Prints into `part` instead of the file. */
 static void redirect(nmlp_source *src, nmlp_str *part) { src->out = part; }
 
-/* The constants come first but depend on what the rest mentions, and so do the legacy index grids: the parts are printed
- * from the inside out and then put together. */
+/* The constants come first but depend on what the rest mentions, and so do the legacy index grids: the parts are
+ * printed from the inside out and then put together. */
 static nmlp_status put_file(nmlp_source *src, nmlp_str *parts, nmlp_str *file) {
     nmlp_str *def = &parts[0], *body = &parts[1], *rest = &parts[2];
     redirect(src, def);
@@ -94,8 +101,8 @@ static nmlp_status put_file(nmlp_source *src, nmlp_str *parts, nmlp_str *file) {
     return nmlp_str_status(file, src->err);
 }
 
-nmlp_status nmlp_emit_kernel(nmlp_str *out, const nmlp_program *program, const nmlp_emit_options *options, nmlp_emit_result *result,
-                             nmlp_err *err) {
+nmlp_status nmlp_emit_kernel(nmlp_str *out, const nmlp_program *program, const nmlp_emit_options *options,
+                             nmlp_emit_result *result, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     nmlp_source src;
     nmlp_str parts[4];

@@ -1,9 +1,9 @@
 /* Prints a tile program as Python source for Trainium: an NKI kernel, and a PyTorch module that calls one.
  *
  * The source comes from the program alone: its loops, buffers and instructions in order, its comments, and names for
- * tile and block sizes derived from how the loops step through the tensors. Two dialects exist: `nki` (NKI 0.3 and later,
- * trn2 and trn3) and `nki-legacy` (neuronxcc.nki up to SDK 2.26, trn1). The same program and options give the same
- * bytes.
+ * tile and block sizes derived from how the loops step through the tensors. Two dialects exist: `nki` (NKI 0.3 and
+ * later, trn2 and trn3) and `nki-legacy` (neuronxcc.nki up to SDK 2.26, trn1). The same program and options give the
+ * same bytes.
  *
  * What a dialect cannot say is refused with NMLP_E_UNSUPPORTED, never approximated. */
 #ifndef NMLP_EMIT_EMIT_H
@@ -41,8 +41,8 @@ bool nmlp_dialect_parse(const char *name, nmlp_dialect *dialect);
 nmlp_status nmlp_emit_kernel(nmlp_str *out, const nmlp_program *program, const nmlp_emit_options *options,
                              nmlp_emit_result *result, nmlp_err *err);
 
-/* Appends a PyTorch module that loads the factors of a compressed checkpoint and calls the kernel, which it imports from
- * the Python module `kernel_module`. Current dialect only. */
+/* Appends a PyTorch module that loads the factors of a compressed checkpoint and calls the kernel, which it imports
+ * from the Python module `kernel_module`. Current dialect only. */
 nmlp_status nmlp_emit_module(nmlp_str *out, const nmlp_program *program, const nmlp_emit_options *options,
                              const char *kernel_module, nmlp_err *err);
 

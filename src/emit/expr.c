@@ -33,8 +33,10 @@ int nmlp_axis_of_affine(const nmlp_source *src, const nmlp_affine *a) {
     for (int i = 0; i < a->n_terms; i++) {
         int64_t coef = a->terms[i].coef;
         int of_loop = nmlp_emit_axis_of_term(&src->shape, a->terms[i].var, coef < 0 ? -coef : coef);
-        if (axis == NMLP_AXIS_NONE) axis = of_loop;
-        else if (of_loop != NMLP_AXIS_NONE && of_loop != axis) axis = NMLP_AXIS_MIXED;
+        if (axis == NMLP_AXIS_NONE)
+            axis = of_loop;
+        else if (of_loop != NMLP_AXIS_NONE && of_loop != axis)
+            axis = NMLP_AXIS_MIXED;
     }
     return axis;
 }
@@ -75,7 +77,8 @@ static const nmlp_local *best_local(const nmlp_source *src, const nmlp_affine *a
     for (int i = 0; i < src->n_locals; i++) {
         const nmlp_local *l = &src->locals[i];
         bool inside = !l->is_size && l->start.n_terms <= a->n_terms;
-        for (int t = 0; inside && t < l->start.n_terms; t++) inside = has_term(a, l->start.terms[t].var, l->start.terms[t].coef);
+        for (int t = 0; inside && t < l->start.n_terms; t++)
+            inside = has_term(a, l->start.terms[t].var, l->start.terms[t].coef);
         if (inside && (!best || l->start.n_terms > best->start.n_terms)) best = l;
     }
     return best;
@@ -96,8 +99,10 @@ void nmlp_put_affine(const nmlp_source *src, const nmlp_affine *given, nmlp_str 
         put_term(src, a.terms[i].var, coef < 0 ? -coef : coef, out);
         first = false;
     }
-    if (first) nmlp_str_printf(out, "%" PRId64, a.base);
-    else if (a.base != 0) nmlp_str_printf(out, " %c %" PRId64, a.base < 0 ? '-' : '+', a.base < 0 ? -a.base : a.base);
+    if (first)
+        nmlp_str_printf(out, "%" PRId64, a.base);
+    else if (a.base != 0)
+        nmlp_str_printf(out, " %c %" PRId64, a.base < 0 ? '-' : '+', a.base < 0 ? -a.base : a.base);
 }
 
 void nmlp_split_rest(const nmlp_affine *rest, nmlp_affine *start, int64_t *limit) {
@@ -108,8 +113,10 @@ void nmlp_split_rest(const nmlp_affine *rest, nmlp_affine *start, int64_t *limit
 
 void nmlp_put_limit(const nmlp_source *src, const nmlp_affine *start, int64_t limit, nmlp_str *out) {
     int axis = nmlp_axis_of_affine(src, start);
-    if (axis >= 0 && src->shape.axes[axis].extent == limit && !src->shape.axes[axis].run) nmlp_str_puts(out, src->shape.axes[axis].name);
-    else nmlp_str_printf(out, "%" PRId64, limit);
+    if (axis >= 0 && src->shape.axes[axis].extent == limit && !src->shape.axes[axis].run)
+        nmlp_str_puts(out, src->shape.axes[axis].name);
+    else
+        nmlp_str_printf(out, "%" PRId64, limit);
 }
 
 /* limit - start */
@@ -178,23 +185,29 @@ void nmlp_put_range(const nmlp_source *src, const nmlp_affine *given, const nmlp
 
 void nmlp_put_trips(const nmlp_source *src, int loop, nmlp_str *out) {
     nmlp_size trips = nmlp_emit_fold_size(&src->shape, &src->p->loops[loop].trips);
-    if (trips.clamped && !src->legacy) nmlp_put_size(src, &trips, NMLP_AXIS_NONE, out);
-    else nmlp_emit_put_count(&src->shape, src->shape.loop_axis[loop], src->shape.loop_step[loop], trips.full, out);
+    if (trips.clamped && !src->legacy)
+        nmlp_put_size(src, &trips, NMLP_AXIS_NONE, out);
+    else
+        nmlp_emit_put_count(&src->shape, src->shape.loop_axis[loop], src->shape.loop_step[loop], trips.full, out);
 }
 
 void nmlp_put_parts(const nmlp_source *src, int part, const nmlp_size *parts, int axis, nmlp_str *out) {
     nmlp_size size = nmlp_emit_fold_size(&src->shape, parts);
     nmlp_affine start = nmlp_affine_const(part);
-    if (part == 0 && !size.clamped && size.full == (int64_t)src->options->machine->partitions) nmlp_str_puts(out, "0:P");
-    else nmlp_put_range(src, &start, &size, axis, out);
+    if (part == 0 && !size.clamped && size.full == (int64_t)src->options->machine->partitions)
+        nmlp_str_puts(out, "0:P");
+    else
+        nmlp_put_range(src, &start, &size, axis, out);
 }
 
 void nmlp_put_rect(const nmlp_source *src, const nmlp_hbm_ref *ref, nmlp_str *out) {
     const int *axis = &src->shape.tensor_axis[2 * ref->tensor];
     nmlp_affine row = nmlp_emit_fold(&src->shape, &ref->row);
     nmlp_str_putc(out, '[');
-    if (axis[0] < 0 && row.n_terms == 0 && row.base == 0) nmlp_put_parts(src, 0, &ref->rows, axis[0], out);
-    else nmlp_put_range(src, &row, &ref->rows, axis[0], out);
+    if (axis[0] < 0 && row.n_terms == 0 && row.base == 0)
+        nmlp_put_parts(src, 0, &ref->rows, axis[0], out);
+    else
+        nmlp_put_range(src, &row, &ref->rows, axis[0], out);
     nmlp_str_puts(out, ", ");
     nmlp_put_range(src, &ref->col, &ref->cols, axis[1], out);
     nmlp_str_putc(out, ']');

@@ -36,10 +36,13 @@ void nmlp_frame_head(nmlp_source *src) {
     nmlp_str formula;
     nmlp_str_init(&formula);
     nmlp_frame_formula(src, &formula);
-    nmlp_source_line(src, "\"\"\"%s on one %s NeuronCore: %s.", src->p->name, src->options->machine->name, nmlp_str_text(&formula));
+    nmlp_source_line(src, "\"\"\"%s on one %s NeuronCore: %s.", src->p->name, src->options->machine->name,
+                     nmlp_str_text(&formula));
     nmlp_str_fini(&formula);
     nmlp_str_puts(src->out, "\n");
-    nmlp_source_line(src, "%s", src->legacy ? "Legacy NKI (neuronxcc.nki, up to Neuron SDK 2.26)." : "NKI 0.3 or later (import nki).");
+    nmlp_source_line(src, "%s",
+                     src->legacy ? "Legacy NKI (neuronxcc.nki, up to Neuron SDK 2.26)."
+                                 : "NKI 0.3 or later (import nki).");
     if (src->options->command) {
         nmlp_str_puts(src->out, "Printed by neuronmlp; to print it again:\n    ");
         nmlp_str_puts(src->out, src->options->command);
@@ -76,7 +79,8 @@ static const char *letter_meaning(const char *name, bool gated) {
     if (gated && strcmp(name, "O") == 0) return "intermediate size";
     static const struct {
         const char *name, *meaning;
-    } table[] = {{"S", "rows (tokens)"}, {"H", "hidden size"}, {"R", "rank"}, {"O", "outputs"}, {"I", "intermediate size"}};
+    } table[] = {
+        {"S", "rows (tokens)"}, {"H", "hidden size"}, {"R", "rank"}, {"O", "outputs"}, {"I", "intermediate size"}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (strcmp(table[i].name, name) == 0) return table[i].meaning;
     return "extent";
@@ -90,11 +94,13 @@ void nmlp_frame_constants(nmlp_source *src, const char *text) {
     put_constant(src, text, "P", (int64_t)src->options->machine->partitions, "partitions of SBUF and PSUM");
     bool gated = nmlp_emit_math_of(src->p).op >= NMLP_EMIT_OP_GATED;
     for (int i = 0; i < s->n_axes; i++)
-        if (!s->axes[i].run) put_constant(src, text, s->axes[i].name, s->axes[i].extent, letter_meaning(s->axes[i].name, gated));
+        if (!s->axes[i].run)
+            put_constant(src, text, s->axes[i].name, s->axes[i].extent, letter_meaning(s->axes[i].name, gated));
     for (int i = 0; i < s->n_axes; i++) {
         for (int l = 0; l < s->axes[i].n_steps; l++) {
-            static const char *const of[2][NMLP_AXIS_STEPS_MAX] = {{"one tile along", "one block of tiles along", "one strip of blocks along"},
-                                                                   {"columns of one tile of", "columns of one run of tiles of", "columns of one load of"}};
+            static const char *const of[2][NMLP_AXIS_STEPS_MAX] = {
+                {"one tile along", "one block of tiles along", "one strip of blocks along"},
+                {"columns of one tile of", "columns of one run of tiles of", "columns of one load of"}};
             snprintf(name, sizeof name, "%s_%s", nmlp_emit_level_name(&s->axes[i], l), s->axes[i].name);
             bool load = s->axes[i].run && l == s->axes[i].n_steps - 1;
             snprintf(meaning, sizeof meaning, "%s %s", of[s->axes[i].run][load ? 2 : l], s->axes[i].name);
@@ -127,7 +133,8 @@ static void put_tensor(nmlp_source *src, int tensor) {
     nmlp_str_puts(&shape, ", ");
     nmlp_emit_put_length(&src->shape, axis[1], t->cols, &shape);
     nmlp_str_putc(&shape, ']');
-    snprintf(head, sizeof head, "%-10s %-14s %s", src->tensor_names[tensor], nmlp_str_text(&shape), nmlp_python_dtype(t->dtype));
+    snprintf(head, sizeof head, "%-10s %-14s %s", src->tensor_names[tensor], nmlp_str_text(&shape),
+             nmlp_python_dtype(t->dtype));
     nmlp_source_line(src, "    %s, %s", head, meaning_of(src, tensor));
     nmlp_str_fini(&shape);
 }
@@ -166,14 +173,17 @@ static void put_docstring(nmlp_source *src) {
     nmlp_source_line(src, "SBUF: %.1f of %.1f KiB per partition, with every buffer in as many copies as planned.",
                      (double)nmlp_program_sbuf_bytes(src->p) / 1024, m->sbuf_usable_bytes / 1024);
     if (nmlp_program_sbuf_bytes(src->p) > (int64_t)m->sbuf_usable_bytes)
-        nmlp_source_line(src, "That is more than there is: the compiler keeps fewer copies, or moves data to HBM and back.");
+        nmlp_source_line(src,
+                         "That is more than there is: the compiler keeps fewer copies, or moves data to HBM and back.");
     nmlp_source_line(src, "PSUM: %" PRId64 " of %d banks.", nmlp_program_psum_banks(src->p, m), (int)m->psum_banks);
     put_count_with_commas(count, src->instructions);
     if (src->options->latency_us >= 0)
-        nmlp_source_line(src, "Simulated latency: %.1f us on %s; a model, not a measurement.", src->options->latency_us, m->name);
+        nmlp_source_line(src, "Simulated latency: %.1f us on %s; a model, not a measurement.", src->options->latency_us,
+                         m->name);
     nmlp_source_line(src, "Instructions: %s with all loops unrolled.", count);
     if (!src->legacy && src->instructions > NMLP_EMIT_UNROLL_ADVICE) {
-        nmlp_source_line(src, "Note: the compiler unrolls every loop, and above about 100,000 instructions it becomes slow and");
+        nmlp_source_line(
+            src, "Note: the compiler unrolls every loop, and above about 100,000 instructions it becomes slow and");
         nmlp_source_line(src, "large. Print the kernel for fewer rows and call it once per slice of the rows instead.");
     }
     nmlp_source_line(src, "\"\"\"");
@@ -215,7 +225,8 @@ void nmlp_frame_return(nmlp_source *src) {
     nmlp_str names;
     nmlp_str_init(&names);
     for (size_t i = 0; i < src->p->n_tensors; i++)
-        if (src->p->tensors[i].role == NMLP_ROLE_OUTPUT) nmlp_str_printf(&names, "%s%s", names.len ? ", " : "", src->tensor_names[i]);
+        if (src->p->tensors[i].role == NMLP_ROLE_OUTPUT)
+            nmlp_str_printf(&names, "%s%s", names.len ? ", " : "", src->tensor_names[i]);
     nmlp_source_line(src, "return %s", nmlp_str_text(&names));
     nmlp_str_fini(&names);
     src->depth--;

@@ -21,16 +21,23 @@ static void def(nmlp_source *src, const char *signature, const char *doc) {
 
 void nmlp_frame_pack(nmlp_source *src, bool torch) {
     const char *array = torch ? "torch" : "np", *permute = torch ? "permute" : "transpose";
-    def(src, "pack(planes, chunk_tiles, columns)", "Cuts matrices [K, N] of one shape into tiles, in the order the kernel uses them.\n"
-        "\n    Row p of the result holds row p of every tile: by chunk of K, column tile, plane, tile of the chunk.\n    ");
+    def(src, "pack(planes, chunk_tiles, columns)",
+        "Cuts matrices [K, N] of one shape into tiles, in the order the kernel uses them.\n"
+        "\n    Row p of the result holds row p of every tile: by chunk of K, column tile, plane, tile of the chunk.\n  "
+        "  ");
     nmlp_source_line(src, "k, n = planes[0].shape");
     nmlp_source_line(src, "chunks = -(-k // (chunk_tiles * P))");
     nmlp_source_line(src, "n_tiles = -(-n // columns)");
-    nmlp_source_line(src, "padded = %s.zeros((len(planes), chunks * chunk_tiles * P, n_tiles * columns), dtype=planes[0].dtype)", array);
+    nmlp_source_line(
+        src, "padded = %s.zeros((len(planes), chunks * chunk_tiles * P, n_tiles * columns), dtype=planes[0].dtype)",
+        array);
     nmlp_source_line(src, "for i, plane in enumerate(planes):");
     nmlp_source_line(src, "    padded[i, :k, :n] = plane");
-    nmlp_source_line(src, "tiles = padded.reshape(len(planes), chunks, chunk_tiles, P, n_tiles, columns).%s(3, 1, 4, 0, 2, 5)", permute);
-    nmlp_source_line(src, "return %s", torch ? "tiles.reshape(P, -1)[:min(k, P)].contiguous()" : "tiles.reshape(P, -1)[:min(k, P)]");
+    nmlp_source_line(
+        src, "tiles = padded.reshape(len(planes), chunks, chunk_tiles, P, n_tiles, columns).%s(3, 1, 4, 0, 2, 5)",
+        permute);
+    nmlp_source_line(src, "return %s",
+                     torch ? "tiles.reshape(P, -1)[:min(k, P)].contiguous()" : "tiles.reshape(P, -1)[:min(k, P)]");
     src->depth--;
 }
 
@@ -48,8 +55,10 @@ void nmlp_frame_argument(const nmlp_source *src, int tensor, const char *prefix,
 }
 
 static void put_extent(const nmlp_source *src, const char *letter, int axis, int64_t value, nmlp_str *out) {
-    if (letter) nmlp_str_puts(out, letter);
-    else nmlp_emit_put_length(&src->shape, axis, value, out);
+    if (letter)
+        nmlp_str_puts(out, letter);
+    else
+        nmlp_emit_put_length(&src->shape, axis, value, out);
 }
 
 static void put_inputs(nmlp_source *src) {
@@ -65,8 +74,9 @@ static void put_inputs(nmlp_source *src) {
             nmlp_str_init(&n);
             put_extent(src, w.k_name, src->shape.tensor_axis[2 * t], w.k, &k);
             put_extent(src, w.n_name, src->shape.tensor_axis[2 * t + 1], w.n, &n);
-            nmlp_source_line(src, "    \"%s\": rng.standard_normal((%s, %s), dtype=np.float32)%s%s%s,", w.matrix[i], nmlp_str_text(&k),
-                             nmlp_str_text(&n), src->p->tensors[t].role == NMLP_ROLE_WEIGHT ? " / np.float32(np.sqrt(" : "",
+            nmlp_source_line(src, "    \"%s\": rng.standard_normal((%s, %s), dtype=np.float32)%s%s%s,", w.matrix[i],
+                             nmlp_str_text(&k), nmlp_str_text(&n),
+                             src->p->tensors[t].role == NMLP_ROLE_WEIGHT ? " / np.float32(np.sqrt(" : "",
                              src->p->tensors[t].role == NMLP_ROLE_WEIGHT ? nmlp_str_text(&k) : "",
                              src->p->tensors[t].role == NMLP_ROLE_WEIGHT ? "))" : "");
             nmlp_str_fini(&k);
@@ -114,9 +124,12 @@ static void put_reference(nmlp_source *src, const nmlp_emit_math *math) {
     def(src, "reference(m)", "The same in float64.");
     nmlp_source_line(src, "m = {name: a.astype(np.float64) for name, a in m.items()}");
     nmlp_source_line(src, math->x_transposed ? "x = m[\"xT\"].T" : "x = m[\"x\"]");
-    if (math->op == NMLP_EMIT_OP_XW) nmlp_source_line(src, "y = x @ m[\"w\"]");
-    else if (math->op == NMLP_EMIT_OP_XUV) nmlp_source_line(src, "y = x @ m[\"u\"] @ m[\"v\"]");
-    else put_gated(src, math);
+    if (math->op == NMLP_EMIT_OP_XW)
+        nmlp_source_line(src, "y = x @ m[\"w\"]");
+    else if (math->op == NMLP_EMIT_OP_XUV)
+        nmlp_source_line(src, "y = x @ m[\"u\"] @ m[\"v\"]");
+    else
+        put_gated(src, math);
     nmlp_source_line(src, math->y_transposed ? "return y.T" : "return y");
     src->depth--;
 }
@@ -125,26 +138,31 @@ static void put_reference(nmlp_source *src, const nmlp_emit_math *math) {
 static void put_lines(nmlp_source *src, const char *const *lines) {
     for (; *lines; lines++) {
         const char *at = strstr(*lines, "KERNEL");
-        if (!at) nmlp_source_line(src, "%s", *lines);
-        else nmlp_source_line(src, "%.*s%s%s", (int)(at - *lines), *lines, src->p->name, at + 6);
+        if (!at)
+            nmlp_source_line(src, "%s", *lines);
+        else
+            nmlp_source_line(src, "%.*s%s%s", (int)(at - *lines), *lines, src->p->name, at + 6);
     }
 }
 
 static void put_device_run(nmlp_source *src, nmlp_nc_dtype dtype) {
     if (src->legacy) {
-        static const char *const lines[] = {"y = nki.baremetal(KERNEL)(*args)", "timed = nki.benchmark(warmup=5, iters=iters)(KERNEL)", "timed(*args)",
-                                            "return y, timed.benchmark_result.nc_latency.get_latency_percentile(50)", NULL};
+        static const char *const lines[] = {
+            "y = nki.baremetal(KERNEL)(*args)", "timed = nki.benchmark(warmup=5, iters=iters)(KERNEL)", "timed(*args)",
+            "return y, timed.benchmark_result.nc_latency.get_latency_percentile(50)", NULL};
         def(src, "on_device(args, iters)", "Runs on a NeuronCore; returns the result and the median latency in us.");
         put_lines(src, lines);
         src->depth--;
         return;
     }
-    def(src, "on_device(args, iters)", "Runs through PyTorch/XLA; returns the result and the median time of a call in us.");
+    def(src, "on_device(args, iters)",
+        "Runs through PyTorch/XLA; returns the result and the median time of a call in us.");
     nmlp_source_line(src, "import torch");
     nmlp_source_line(src, "import torch_xla.core.xla_model as xm");
     nmlp_str_putc(src->out, '\n');
     nmlp_source_line(src, "device = xm.xla_device()");
-    nmlp_source_line(src, "tensors = [torch.from_numpy(a.astype(np.float32)).to(torch.%s).to(device) for a in args]", nmlp_python_dtype(dtype));
+    nmlp_source_line(src, "tensors = [torch.from_numpy(a.astype(np.float32)).to(torch.%s).to(device) for a in args]",
+                     nmlp_python_dtype(dtype));
     static const char *const lines[] = {"times = []",
                                         "for _ in range(5 + iters):",
                                         "    xm.wait_device_ops()",
@@ -173,29 +191,40 @@ void nmlp_frame_main(nmlp_source *src) {
     nmlp_str_puts(src->out, "\n\n");
     nmlp_source_line(src, "def main():");
     static const char *const head[] = {
-        "    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)",
-        "    parser.add_argument(\"--simulate\", action=\"store_true\", help=\"use NKI's CPU simulator, not a device\")",
-        "    parser.add_argument(\"--iters\", type=int, default=20, help=\"timed calls\")", "    options = parser.parse_args()", NULL};
+        "    parser = argparse.ArgumentParser(description=__doc__, "
+        "formatter_class=argparse.RawDescriptionHelpFormatter)",
+        "    parser.add_argument(\"--simulate\", action=\"store_true\", help=\"use NKI's CPU simulator, not a "
+        "device\")",
+        "    parser.add_argument(\"--iters\", type=int, default=20, help=\"timed calls\")",
+        "    options = parser.parse_args()", NULL};
     put_lines(src, head);
-    nmlp_source_line(src, "    dtype = %s", dtype == NMLP_NC_BF16 ? "ml_dtypes.bfloat16" : dtype == NMLP_NC_FP16 ? "np.float16" : "np.float32");
-    static const char *const run[] = {"    m = {name: a.astype(dtype).astype(np.float32) for name, a in inputs().items()}",
-                                      "    args = [a.astype(dtype) for a in arguments(m)]", "    if options.simulate:", NULL};
+    nmlp_source_line(src, "    dtype = %s",
+                     dtype == NMLP_NC_BF16   ? "ml_dtypes.bfloat16"
+                     : dtype == NMLP_NC_FP16 ? "np.float16"
+                                             : "np.float32");
+    static const char *const run[] = {
+        "    m = {name: a.astype(dtype).astype(np.float32) for name, a in inputs().items()}",
+        "    args = [a.astype(dtype) for a in arguments(m)]", "    if options.simulate:", NULL};
     put_lines(src, run);
-    nmlp_source_line(src, src->legacy ? "        y = nki.simulate_kernel(%s, *args)" : "        y = nki.simulate(%s)(*args)", src->p->name);
-    static const char *const check[] = {"    else:",
-                                        "        y, us = on_device(args, options.iters)",
-                                        "        print(f\"latency {us:.1f} us\")",
-                                        "    want = reference(m)",
-                                        "    error = np.abs(np.asarray(y).astype(np.float64) - want).max() / np.abs(want).max()",
-                                        NULL};
+    nmlp_source_line(src,
+                     src->legacy ? "        y = nki.simulate_kernel(%s, *args)" : "        y = nki.simulate(%s)(*args)",
+                     src->p->name);
+    static const char *const check[] = {
+        "    else:",
+        "        y, us = on_device(args, options.iters)",
+        "        print(f\"latency {us:.1f} us\")",
+        "    want = reference(m)",
+        "    error = np.abs(np.asarray(y).astype(np.float64) - want).max() / np.abs(want).max()",
+        NULL};
     put_lines(src, check);
     nmlp_source_line(src, "    limit = %s", dtype == NMLP_NC_FP32 ? "1e-4" : dtype == NMLP_NC_FP16 ? "5e-3" : "2e-2");
-    static const char *const tail[] = {"    print(f\"largest error {error:.2e} of the largest value, limit {limit:.0e}\")",
-                                       "    return 0 if error <= limit else 1",
-                                       "",
-                                       "",
-                                       "if __name__ == \"__main__\":",
-                                       "    raise SystemExit(main())",
-                                       NULL};
+    static const char *const tail[] = {
+        "    print(f\"largest error {error:.2e} of the largest value, limit {limit:.0e}\")",
+        "    return 0 if error <= limit else 1",
+        "",
+        "",
+        "if __name__ == \"__main__\":",
+        "    raise SystemExit(main())",
+        NULL};
     put_lines(src, tail);
 }

@@ -23,7 +23,8 @@ static tile_dims dims_of(const nmlp_source *src, const nmlp_buf_ref *ref) {
     return t;
 }
 
-static void put_full_range(const nmlp_source *src, const nmlp_affine *start, const nmlp_size *count, int axis, nmlp_str *out) {
+static void put_full_range(const nmlp_source *src, const nmlp_affine *start, const nmlp_size *count, int axis,
+                           nmlp_str *out) {
     nmlp_size full = nmlp_size_const(nmlp_emit_fold_size(&src->shape, count).full);
     nmlp_put_range(src, start, &full, axis, out);
 }
@@ -43,8 +44,10 @@ static void put_slices(const nmlp_source *src, const nmlp_buf_ref *ref, nmlp_str
         nmlp_size count = nmlp_emit_fold_size(&src->shape, &ref->count[d]);
         bool last = d == b->n_dims - 1;
         nmlp_str_puts(out, ", ");
-        if (!last && !count.clamped && count.full == 1) nmlp_put_affine(src, &ref->start[d], out);
-        else put_full_range(src, &ref->start[d], &count, last ? src->shape.last_axis[ref->buffer] : NMLP_AXIS_NONE, out);
+        if (!last && !count.clamped && count.full == 1)
+            nmlp_put_affine(src, &ref->start[d], out);
+        else
+            put_full_range(src, &ref->start[d], &count, last ? src->shape.last_axis[ref->buffer] : NMLP_AXIS_NONE, out);
     }
     nmlp_str_putc(out, ']');
 }
@@ -52,7 +55,8 @@ static void put_slices(const nmlp_source *src, const nmlp_buf_ref *ref, nmlp_str
 /* The grid for dimension `at` of a tile of `rank` dimensions, by name. */
 static void put_grid(nmlp_source *src, int rank, int at, int64_t extent, nmlp_str *out) {
     int i = 0;
-    while (i < src->n_grids && (src->grids[i].rank != rank || src->grids[i].at != at || src->grids[i].extent != extent)) i++;
+    while (i < src->n_grids && (src->grids[i].rank != rank || src->grids[i].at != at || src->grids[i].extent != extent))
+        i++;
     if (i == src->n_grids && i < NMLP_SOURCE_GRIDS_MAX) src->grids[src->n_grids++] = (nmlp_grid){rank, at, extent};
     if (i == NMLP_SOURCE_GRIDS_MAX) out->failed = true;
     nmlp_legacy_put_grid_name(&(nmlp_grid){rank, at, extent}, out);
@@ -102,8 +106,8 @@ static nmlp_status split_dims(nmlp_source *src, const nmlp_instr *in, const tile
     int64_t stacked = 1;
     for (int i = 0; i < first; i++) stacked *= t->extent[i];
     if (columns != along.full || stacked != tiles.full || (in->op == NMLP_OP_DMA_TRANSPOSE && t->n != 1))
-        return nmlp_fail(src->err, NMLP_E_UNSUPPORTED, "program %s: legacy NKI cannot index a DMA of %s into buffer %s", src->p->name,
-                         src->p->tensors[in->hbm.tensor].name,
+        return nmlp_fail(src->err, NMLP_E_UNSUPPORTED, "program %s: legacy NKI cannot index a DMA of %s into buffer %s",
+                         src->p->name, src->p->tensors[in->hbm.tensor].name,
                          src->p->buffers[in->op == NMLP_OP_DMA_STORE ? in->a.buffer : in->dst.buffer].name);
     *n_stack = first;
     return NMLP_OK;
@@ -131,7 +135,8 @@ static void put_start_plus(nmlp_source *src, const nmlp_affine *start, nmlp_str 
  * dimension. */
 static void put_hbm_grids(nmlp_source *src, const nmlp_instr *in, const tile_dims *t, int n_stack, nmlp_str *out) {
     bool flip = in->op == NMLP_OP_DMA_TRANSPOSE;
-    int64_t rows = nmlp_emit_fold_size(&src->shape, &in->hbm.rows).full, cols = nmlp_emit_fold_size(&src->shape, &in->hbm.cols).full;
+    int64_t rows = nmlp_emit_fold_size(&src->shape, &in->hbm.rows).full,
+            cols = nmlp_emit_fold_size(&src->shape, &in->hbm.cols).full;
     nmlp_str_printf(out, "%s[", src->tensor_names[in->hbm.tensor]);
     put_start_plus(src, &in->hbm.row, out);
     if (n_stack) {
@@ -141,8 +146,10 @@ static void put_hbm_grids(nmlp_source *src, const nmlp_instr *in, const tile_dim
     put_grid(src, t->n + 1, 0, rows, out); /* of the tensor's rectangle, also where the load transposes it */
     nmlp_str_puts(out, ", ");
     put_start_plus(src, &in->hbm.col, out);
-    if (flip) put_grid(src, 2, 1, cols, out);
-    else put_strided(src, t, n_stack, t->n, 1, out);
+    if (flip)
+        put_grid(src, 2, 1, cols, out);
+    else
+        put_strided(src, t, n_stack, t->n, 1, out);
     nmlp_str_putc(out, ']');
 }
 
@@ -159,14 +166,17 @@ static void put_mask_term(nmlp_source *src, const nmlp_size *size, const nmlp_st
     nmlp_str_putc(out, ')');
 }
 
-static void put_size_mask(nmlp_source *src, const nmlp_size *given, const tile_dims *t, nmlp_grid range, int *n, nmlp_str *out) {
+static void put_size_mask(nmlp_source *src, const nmlp_size *given, const tile_dims *t, nmlp_grid range, int *n,
+                          nmlp_str *out) {
     nmlp_size size = nmlp_emit_fold_size(&src->shape, given);
     nmlp_str index;
     if (!size.clamped) return;
     nmlp_str_init(&index);
     /* range.rank: the grid's rank; dims [at, extent) of the tile, or partition for at < 0 */
-    if (range.at < 0) put_grid(src, range.rank, -1 - range.at, size.full, &index);
-    else put_strided(src, t, range.at, (int)range.extent, size.step, &index);
+    if (range.at < 0)
+        put_grid(src, range.rank, -1 - range.at, size.full, &index);
+    else
+        put_strided(src, t, range.at, (int)range.extent, size.step, &index);
     put_mask_term(src, &size, &index, n, out);
     nmlp_str_fini(&index);
 }
@@ -209,7 +219,8 @@ static void clear_before_load(nmlp_source *src, const nmlp_instr *in) {
     for (int i = src->declared_at[in->dst.buffer]; i < src->n_open; i++) {
         bool used = false;
         for (int d = 0; d < src->p->buffers[in->dst.buffer].n_dims; d++)
-            for (int k = 0; k < in->dst.start[d].n_terms; k++) used = used || in->dst.start[d].terms[k].var == src->open_loops[i];
+            for (int k = 0; k < in->dst.start[d].n_terms; k++)
+                used = used || in->dst.start[d].terms[k].var == src->open_loops[i];
         fresh = fresh && used;
     }
     if (!fresh) nmlp_legacy_fill(src, &in->dst, 0.0);
@@ -227,8 +238,10 @@ static nmlp_status put_dma(nmlp_source *src, const nmlp_instr *in) {
     nmlp_str_init(&text);
     if (store) nmlp_str_puts(&text, "nl.store\2");
     if (!store) {
-        if (plain || flip) put_slices(src, chip, &text);
-        else put_chip_grids(src, chip, &t, &text);
+        if (plain || flip)
+            put_slices(src, chip, &text);
+        else
+            put_chip_grids(src, chip, &t, &text);
         nmlp_str_puts(&text, flip ? " = nl.load_transpose2d\2" : " = nl.load\2");
     }
     if (plain) {
@@ -239,8 +252,10 @@ static nmlp_status put_dma(nmlp_source *src, const nmlp_instr *in) {
     }
     if (store) {
         nmlp_str_puts(&text, "\1value=");
-        if (plain) put_slices(src, chip, &text);
-        else put_chip_grids(src, chip, &t, &text);
+        if (plain)
+            put_slices(src, chip, &text);
+        else
+            put_chip_grids(src, chip, &t, &text);
     }
     if (masked) put_mask(src, in, &t, n_stack, &text);
     nmlp_str_puts(&text, "\3");
@@ -255,11 +270,13 @@ static nmlp_status check_group(nmlp_source *src, const nmlp_instr *in) {
         bool known = in->accumulate.always;
         for (int v = 0; v < in->accumulate.n_vars; v++) known = known || in->accumulate.vars[v] == src->open_loops[i];
         for (int d = 0; d < src->p->buffers[in->dst.buffer].n_dims; d++)
-            for (int k = 0; k < in->dst.start[d].n_terms; k++) known = known || in->dst.start[d].terms[k].var == src->open_loops[i];
+            for (int k = 0; k < in->dst.start[d].n_terms; k++)
+                known = known || in->dst.start[d].terms[k].var == src->open_loops[i];
         if (!known)
-            return nmlp_fail(src->err, NMLP_E_UNSUPPORTED,
-                             "program %s: legacy NKI needs buffer %s allocated inside loop %s, one PSUM tile per accumulation group",
-                             src->p->name, src->p->buffers[in->dst.buffer].name, src->p->loops[src->open_loops[i]].name);
+            return nmlp_fail(
+                src->err, NMLP_E_UNSUPPORTED,
+                "program %s: legacy NKI needs buffer %s allocated inside loop %s, one PSUM tile per accumulation group",
+                src->p->name, src->p->buffers[in->dst.buffer].name, src->p->loops[src->open_loops[i]].name);
     }
     return NMLP_OK;
 }
@@ -331,8 +348,8 @@ static nmlp_status check_tiles(nmlp_source *src, const nmlp_buf_ref *a, const nm
     bool same = x.n == y.n;
     for (int i = 0; same && i < x.n; i++) same = x.extent[i] == y.extent[i];
     if (same) return NMLP_OK;
-    return nmlp_fail(src->err, NMLP_E_UNSUPPORTED, "program %s: legacy NKI cannot reshape between %s and %s", src->p->name,
-                     src->p->buffers[a->buffer].name, src->p->buffers[b->buffer].name);
+    return nmlp_fail(src->err, NMLP_E_UNSUPPORTED, "program %s: legacy NKI cannot reshape between %s and %s",
+                     src->p->name, src->p->buffers[a->buffer].name, src->p->buffers[b->buffer].name);
 }
 
 nmlp_status nmlp_legacy_instr(nmlp_source *src, const nmlp_instr *in) {
@@ -360,4 +377,6 @@ out:
     return st;
 }
 
-void nmlp_legacy_put_slices(const nmlp_source *src, const nmlp_buf_ref *ref, nmlp_str *out) { put_slices(src, ref, out); }
+void nmlp_legacy_put_slices(const nmlp_source *src, const nmlp_buf_ref *ref, nmlp_str *out) {
+    put_slices(src, ref, out);
+}

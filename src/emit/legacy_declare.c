@@ -4,13 +4,16 @@
 #include "emit/legacy.h"
 
 static void put_par_dim(const nmlp_source *src, int64_t parts, nmlp_str *out) {
-    if (parts == (int64_t)src->options->machine->partitions) nmlp_str_puts(out, "nl.par_dim(P)");
-    else nmlp_str_printf(out, "nl.par_dim(%" PRId64 ")", parts);
+    if (parts == (int64_t)src->options->machine->partitions)
+        nmlp_str_puts(out, "nl.par_dim(P)");
+    else
+        nmlp_str_printf(out, "nl.par_dim(%" PRId64 ")", parts);
 }
 
 static void put_lead(const nmlp_source *src, int buffer, int d, nmlp_str *out) {
     const nmlp_emit_shape *s = &src->shape;
-    nmlp_emit_put_count(s, s->lead_axis[2 * buffer + d], s->lead_step[2 * buffer + d], src->padded[4 * buffer + 1 + d], out);
+    nmlp_emit_put_count(s, s->lead_axis[2 * buffer + d], s->lead_step[2 * buffer + d], src->padded[4 * buffer + 1 + d],
+                        out);
 }
 
 nmlp_status nmlp_legacy_declare(nmlp_source *src, int buffer) {
@@ -31,7 +34,8 @@ nmlp_status nmlp_legacy_declare(nmlp_source *src, int buffer) {
         put_lead(src, buffer, d, &text);
     }
     nmlp_str_puts(&text, ", ");
-    nmlp_emit_put_extent(&src->shape, src->shape.last_axis[buffer], padded[b->n_dims], b->space == NMLP_SPACE_PSUM, &text);
+    nmlp_emit_put_extent(&src->shape, src->shape.last_axis[buffer], padded[b->n_dims], b->space == NMLP_SPACE_PSUM,
+                         &text);
     nmlp_str_puts(&text, ")\1dtype=");
     nmlp_put_dtype(b->dtype, &text);
     nmlp_str_printf(&text, "\1buffer=nl.%s\3", nmlp_space_name(b->space));
@@ -71,7 +75,8 @@ void nmlp_legacy_fill(nmlp_source *src, const nmlp_buf_ref *ref, double value) {
         nmlp_size count = nmlp_emit_fold_size(&src->shape, &ref->count[d]);
         if (d < b->n_dims - 1 && !count.clamped && count.full == 1) continue;
         nmlp_str_puts(&text, ", ");
-        nmlp_emit_put_length(&src->shape, d == b->n_dims - 1 ? src->shape.last_axis[ref->buffer] : NMLP_AXIS_NONE, count.full, &text);
+        nmlp_emit_put_length(&src->shape, d == b->n_dims - 1 ? src->shape.last_axis[ref->buffer] : NMLP_AXIS_NONE,
+                             count.full, &text);
     }
     nmlp_str_putc(&text, ')');
     if (value != 0.0) {

@@ -1,6 +1,6 @@
-/* What the legacy dialect must know before it prints: its loops run full trips and its compute instructions whole tiles,
- * with masks on loads and stores only. So buffers must hold whole tiles, and what a masked load leaves out must be zero
- * where a matmul contracts over it. */
+/* What the legacy dialect must know before it prints: its loops run full trips and its compute instructions whole
+ * tiles, with masks on loads and stores only. So buffers must hold whole tiles, and what a masked load leaves out must
+ * be zero where a matmul contracts over it. */
 #include "emit/legacy.h"
 
 int64_t nmlp_legacy_full_trips(const nmlp_source *src, int loop) {
@@ -57,9 +57,11 @@ static void study_access(nmlp_source *src, const nmlp_buf_ref *ref) {
 
 /* Is some loop around node `at`, or some size of its DMA, clamped? */
 bool nmlp_legacy_masked(const nmlp_source *src, const nmlp_instr *in, const int *loops, int n_loops) {
-    bool masked = nmlp_emit_fold_size(&src->shape, &in->hbm.rows).clamped || nmlp_emit_fold_size(&src->shape, &in->hbm.cols).clamped ||
+    bool masked = nmlp_emit_fold_size(&src->shape, &in->hbm.rows).clamped ||
+                  nmlp_emit_fold_size(&src->shape, &in->hbm.cols).clamped ||
                   nmlp_emit_fold_size(&src->shape, &in->hbm.tiles).clamped;
-    for (int i = 0; i < n_loops; i++) masked = masked || nmlp_emit_fold_size(&src->shape, &src->p->loops[loops[i]].trips).clamped;
+    for (int i = 0; i < n_loops; i++)
+        masked = masked || nmlp_emit_fold_size(&src->shape, &src->p->loops[loops[i]].trips).clamped;
     return masked;
 }
 

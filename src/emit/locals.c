@@ -27,8 +27,10 @@ static void define(nmlp_source *src, nmlp_local *l) {
     nmlp_str text;
     nmlp_str_init(&text);
     nmlp_str_printf(&text, "%s = ", l->name);
-    if (l->is_size) nmlp_put_size(src, &l->size, NMLP_AXIS_NONE, &text);
-    else nmlp_put_affine(src, &l->start, &text);
+    if (l->is_size)
+        nmlp_put_size(src, &l->size, NMLP_AXIS_NONE, &text);
+    else
+        nmlp_put_affine(src, &l->start, &text);
     nmlp_source_statement(src, &text);
     nmlp_str_fini(&text);
     src->locals[src->n_locals++] = *l;

@@ -6,10 +6,11 @@
 #include "emit/source.h"
 
 static const char *const reserved[] = {
-    "and", "as", "assert", "break", "class", "continue", "def", "del", "elif", "else", "except", "finally", "for", "from", "global",
-    "if", "import", "in", "is", "lambda", "nonlocal", "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
-    "None", "True", "False", "async", "await", "print", "range", "min", "max", "nl", "nisa", "nki", "np", "P", "argparse", "time",
-    "inputs", "reference", "check", "main",
+    "and",      "as",      "assert", "break", "class",    "continue", "def",    "del",       "elif",  "else",
+    "except",   "finally", "for",    "from",  "global",   "if",       "import", "in",        "is",    "lambda",
+    "nonlocal", "not",     "or",     "pass",  "raise",    "return",   "try",    "while",     "with",  "yield",
+    "None",     "True",    "False",  "async", "await",    "print",    "range",  "min",       "max",   "nl",
+    "nisa",     "nki",     "np",     "P",     "argparse", "time",     "inputs", "reference", "check", "main",
 };
 
 enum { N_RESERVED = sizeof reserved / sizeof reserved[0] };
@@ -47,10 +48,13 @@ static nmlp_status choose(nmlp_source *src, const char **out, const char *name, 
 
 nmlp_status nmlp_source_name_all(nmlp_source *src) {
     const nmlp_program *p = src->p;
-    for (size_t i = 0; i < p->n_tensors; i++) NMLP_RETURN_IF_FAILED(choose(src, &src->tensor_names[i], p->tensors[i].name, "_hbm", true));
+    for (size_t i = 0; i < p->n_tensors; i++)
+        NMLP_RETURN_IF_FAILED(choose(src, &src->tensor_names[i], p->tensors[i].name, "_hbm", true));
     for (size_t i = 0; i < p->n_buffers; i++)
-        NMLP_RETURN_IF_FAILED(choose(src, &src->buffer_names[i], p->buffers[i].name, p->buffers[i].space == NMLP_SPACE_PSUM ? "_psum" : "_sbuf", true));
+        NMLP_RETURN_IF_FAILED(choose(src, &src->buffer_names[i], p->buffers[i].name,
+                                     p->buffers[i].space == NMLP_SPACE_PSUM ? "_psum" : "_sbuf", true));
     /* Loops beside each other may share a name, as they may in Python. */
-    for (size_t i = 0; i < p->n_loops; i++) NMLP_RETURN_IF_FAILED(choose(src, &src->loop_names[i], p->loops[i].name, "_i", false));
+    for (size_t i = 0; i < p->n_loops; i++)
+        NMLP_RETURN_IF_FAILED(choose(src, &src->loop_names[i], p->loops[i].name, "_i", false));
     return NMLP_OK;
 }

@@ -11,10 +11,10 @@
 static const struct {
     const char *tensor, *rows, *cols;
 } conventions[] = {
-    {"x", "S", "H"},      {"xT", "H", "S"},   {"w", "H", "O"},      {"u", "H", "R"},    {"v", "R", "O"},      {"y", "S", "O"},
-    {"y", "S", "H"},      {"yT", "O", "S"},   {"xu", "S", "R"},     {"xuT", "R", "S"},  {"w_gate", "H", "O"}, {"w_up", "H", "O"},
-    {"w_down", "O", "H"}, {"u_gate", "H", "R"}, {"u_up", "H", "R"}, {"u_gate_up", "H", "R"}, {"v_gate", "R", "O"}, {"v_up", "R", "O"},
-    {"u_down", "O", "R"}, {"v_down", "R", "H"},
+    {"x", "S", "H"},         {"xT", "H", "S"},     {"w", "H", "O"},      {"u", "H", "R"},      {"v", "R", "O"},
+    {"y", "S", "O"},         {"y", "S", "H"},      {"yT", "O", "S"},     {"xu", "S", "R"},     {"xuT", "R", "S"},
+    {"w_gate", "H", "O"},    {"w_up", "H", "O"},   {"w_down", "O", "H"}, {"u_gate", "H", "R"}, {"u_up", "H", "R"},
+    {"u_gate_up", "H", "R"}, {"v_gate", "R", "O"}, {"v_up", "R", "O"},   {"u_down", "O", "R"}, {"v_down", "R", "H"},
 };
 
 enum { N_CONVENTIONS = sizeof conventions / sizeof conventions[0] };
@@ -79,7 +79,8 @@ static const char *upper_case(nmlp_emit_shape *s, const char *name) {
 static int axis_of_dim(const nmlp_emit_shape *s, const nmlp_tensor *t, int n_letters, bool cols) {
     int64_t extent = cols ? t->cols : t->rows;
     nmlp_pack pack;
-    if (nmlp_pack_find(s->p, t->name, &pack)) return NMLP_AXIS_NONE; /* tiles in a row: an equal extent would be chance */
+    if (nmlp_pack_find(s->p, t->name, &pack))
+        return NMLP_AXIS_NONE; /* tiles in a row: an equal extent would be chance */
     for (int i = 0; i < N_CONVENTIONS; i++) {
         if (strcmp(conventions[i].tensor, t->name) != 0) continue;
         int axis = axis_named(s, cols ? conventions[i].cols : conventions[i].rows, extent);
@@ -177,7 +178,8 @@ static bool place_loop(nmlp_emit_shape *s, int var, int axis, int64_t step) {
 static bool place_by_clamp(nmlp_emit_shape *s, const nmlp_size *size, int axis) {
     bool changed = false;
     if (!size->clamped || axis < 0 || size->rest.base != s->axes[axis].extent) return false;
-    for (int i = 0; i < size->rest.n_terms; i++) changed = place_loop(s, size->rest.terms[i].var, axis, -size->rest.terms[i].coef) || changed;
+    for (int i = 0; i < size->rest.n_terms; i++)
+        changed = place_loop(s, size->rest.terms[i].var, axis, -size->rest.terms[i].coef) || changed;
     return changed;
 }
 
@@ -208,7 +210,8 @@ static bool place_packed(nmlp_emit_shape *s, int var, int64_t coef) {
         size_t len = strlen(name);
         if (strncmp(s->p->loops[var].name, name, len) != 0 || s->p->loops[var].name[len] != '_') continue;
         if (strchr(s->p->loops[var].name + len + 1, '_') || !nmlp_pack_find(s->p, name, &pack)) continue;
-        if (coef == pack.columns || coef == nmlp_pack_tile_run(&pack)) return use_loop(s, var, s->tensor_axis[2 * t + 1], coef);
+        if (coef == pack.columns || coef == nmlp_pack_tile_run(&pack))
+            return use_loop(s, var, s->tensor_axis[2 * t + 1], coef);
     }
     return false;
 }
@@ -246,7 +249,8 @@ static void find_axes(nmlp_emit_shape *s) {
     const nmlp_program *p = s->p;
     for (size_t i = 0; i < p->n_params; i++) { /* shape letters are upper case; tiling numbers are not */
         bool letter = p->params[i].name[0] >= 'A' && p->params[i].name[0] <= 'Z';
-        if (letter && p->params[i].value > 0) s->axes[s->n_axes++] = (nmlp_emit_axis){.name = p->params[i].name, .extent = p->params[i].value};
+        if (letter && p->params[i].value > 0)
+            s->axes[s->n_axes++] = (nmlp_emit_axis){.name = p->params[i].name, .extent = p->params[i].value};
     }
     int n_letters = s->n_axes;
     for (size_t t = 0; t < p->n_tensors; t++) {
@@ -254,7 +258,8 @@ static void find_axes(nmlp_emit_shape *s) {
         s->tensor_axis[2 * t + 1] = axis_of_dim(s, &p->tensors[t], n_letters, true);
         if (s->tensor_axis[2 * t + 1] >= 0) continue;
         s->tensor_axis[2 * t + 1] = s->n_axes;
-        s->axes[s->n_axes++] = (nmlp_emit_axis){.name = upper_case(s, p->tensors[t].name), .extent = p->tensors[t].cols, .run = true};
+        s->axes[s->n_axes++] =
+            (nmlp_emit_axis){.name = upper_case(s, p->tensors[t].name), .extent = p->tensors[t].cols, .run = true};
     }
 }
 
@@ -277,7 +282,8 @@ static void analyse(nmlp_emit_shape *s) {
     }
     place_inner_loops(s);
     for (size_t i = 0; i < p->n_loops; i++)
-        for (int u = 0; u < s->n_loop_uses[i]; u++) add_step(&s->axes[s->loop_uses[i][u].axis], s->loop_uses[i][u].step);
+        for (int u = 0; u < s->n_loop_uses[i]; u++)
+            add_step(&s->axes[s->loop_uses[i][u].axis], s->loop_uses[i][u].step);
 }
 
 nmlp_status nmlp_emit_shape_init(nmlp_emit_shape *s, const nmlp_program *p, nmlp_err *err) {
@@ -294,7 +300,8 @@ nmlp_status nmlp_emit_shape_init(nmlp_emit_shape *s, const nmlp_program *p, nmlp
     s->last_axis = nmlp_arena_new(&s->arena, p->n_buffers + 1, sizeof *s->last_axis, err);
     s->lead_axis = nmlp_arena_new(&s->arena, 2 * p->n_buffers + 1, sizeof *s->lead_axis, err);
     s->lead_step = nmlp_arena_new(&s->arena, 2 * p->n_buffers + 1, sizeof *s->lead_step, err);
-    if (!s->axes || !s->loop_uses || !s->n_loop_uses || !s->lead_axis || !s->lead_step || !s->tensor_axis || !s->loop_axis || !s->loop_step || !s->single || !s->part_axis || !s->last_axis) {
+    if (!s->axes || !s->loop_uses || !s->n_loop_uses || !s->lead_axis || !s->lead_step || !s->tensor_axis ||
+        !s->loop_axis || !s->loop_step || !s->single || !s->part_axis || !s->last_axis) {
         nmlp_emit_shape_fini(s);
         return NMLP_E_NOMEM;
     }

@@ -1,10 +1,10 @@
-/* What a program's numbers mean: which shape letter a dimension belongs to, by how much each loop steps along it, and so
- * which constants deserve a name.
+/* What a program's numbers mean: which shape letter a dimension belongs to, by how much each loop steps along it, and
+ * so which constants deserve a name.
  *
  * An axis is a shape parameter of the program (S, H, R, …). Tensor dimensions are matched to axes by name and extent; a
- * loop belongs to the axis of the tensor dimension it steps through; partitions and last dimensions of buffers get theirs
- * from the DMAs and matmuls that use them. A name is only ever used for the value it has, so a wrong guess reads oddly
- * but computes the same. */
+ * loop belongs to the axis of the tensor dimension it steps through; partitions and last dimensions of buffers get
+ * theirs from the DMAs and matmuls that use them. A name is only ever used for the value it has, so a wrong guess reads
+ * oddly but computes the same. */
 #ifndef NMLP_EMIT_SHAPE_H
 #define NMLP_EMIT_SHAPE_H
 
@@ -32,16 +32,16 @@ typedef struct nmlp_emit_shape {
     const nmlp_program *p;
     nmlp_emit_axis *axes;
     int n_axes;
-    int *tensor_axis;    /* [2*n_tensors]: rows, columns */
+    int *tensor_axis;                               /* [2*n_tensors]: rows, columns */
     nmlp_loop_use (*loop_uses)[NMLP_LOOP_USES_MAX]; /* by loop, … */
     int *n_loop_uses;                               /* … in order of discovery */
-    int *loop_axis;      /* by loop: the first of its uses, shape letters before runs; NONE */
-    int64_t *loop_step;  /* elements of that axis per iteration; 0 unknown */
-    bool *single;        /* by loop: at most one iteration, printed without a loop */
-    int *part_axis;      /* by buffer: partitions */
-    int *last_axis;      /* by buffer: last dimension */
-    int *lead_axis;      /* [2*n_buffers]: leading dimensions, counted in steps … */
-    int64_t *lead_step;  /* … of this many elements; 0 unknown */
+    int *loop_axis;     /* by loop: the first of its uses, shape letters before runs; NONE */
+    int64_t *loop_step; /* elements of that axis per iteration; 0 unknown */
+    bool *single;       /* by loop: at most one iteration, printed without a loop */
+    int *part_axis;     /* by buffer: partitions */
+    int *last_axis;     /* by buffer: last dimension */
+    int *lead_axis;     /* [2*n_buffers]: leading dimensions, counted in steps … */
+    int64_t *lead_step; /* … of this many elements; 0 unknown */
     nmlp_arena arena;
 } nmlp_emit_shape;
 

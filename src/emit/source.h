@@ -40,17 +40,17 @@ typedef struct nmlp_source {
     /* legacy */
     nmlp_grid grids[NMLP_SOURCE_GRIDS_MAX];
     int n_grids;
-    bool *tested;        /* by loop: a condition asks for its first iteration */
-    bool *block_dims;    /* by buffer: leading dimensions are block dimensions */
-    bool *zero_start;    /* by buffer: a matmul may contract over what a mask left out, so it starts as zeros */
-    bool *accumulator;   /* by buffer: matmuls add to it */
-    int64_t *padded;     /* [4*n_buffers]: partitions and dims that hold whole tiles */
+    bool *tested;      /* by loop: a condition asks for its first iteration */
+    bool *block_dims;  /* by buffer: leading dimensions are block dimensions */
+    bool *zero_start;  /* by buffer: a matmul may contract over what a mask left out, so it starts as zeros */
+    bool *accumulator; /* by buffer: matmuls add to it */
+    int64_t *padded;   /* [4*n_buffers]: partitions and dims that hold whole tiles */
     nmlp_arena arena;
     nmlp_err *err;
 } nmlp_source;
 
-nmlp_status nmlp_source_init(nmlp_source *src, const nmlp_program *program, const nmlp_emit_options *options, nmlp_str *out,
-                             nmlp_err *err);
+nmlp_status nmlp_source_init(nmlp_source *src, const nmlp_program *program, const nmlp_emit_options *options,
+                             nmlp_str *out, nmlp_err *err);
 void nmlp_source_fini(nmlp_source *src);
 
 /* names.c: Python identifiers for loops, buffers and tensors, clear of keywords and of each other. */

@@ -33,7 +33,8 @@ static bool set_packing(const nmlp_program *p, const nmlp_tensor *t, nmlp_emit_w
     w->packed = true;
     w->chunk_tiles = pack.chunk_tiles;
     w->columns = pack.columns;
-    return pack.k == w->k && pack.n == w->n && pack.planes == w->n_planes && nmlp_pack_rows(&pack) == t->rows && nmlp_pack_cols(&pack) == t->cols;
+    return pack.k == w->k && pack.n == w->n && pack.planes == w->n_planes && nmlp_pack_rows(&pack) == t->rows &&
+           nmlp_pack_cols(&pack) == t->cols;
 }
 
 bool nmlp_emit_weight_of(const nmlp_program *p, int tensor, nmlp_emit_weight *w) {
@@ -77,8 +78,11 @@ nmlp_emit_math nmlp_emit_math_of(const nmlp_program *p) {
     math.low_rank = first && has_matrix(p, "v_gate") && has_matrix(p, "v_up");
     bool gated = math.low_rank || (has_matrix(p, "w_gate") && has_matrix(p, "w_up"));
     bool down = math.low_rank ? has_matrix(p, "u_down") && has_matrix(p, "v_down") : has_matrix(p, "w_down");
-    if (gated) math.op = down ? NMLP_EMIT_OP_MLP : NMLP_EMIT_OP_GATED;
-    else if (has_matrix(p, "w")) math.op = NMLP_EMIT_OP_XW;
-    else if (has_matrix(p, "u") && has_matrix(p, "v")) math.op = NMLP_EMIT_OP_XUV;
+    if (gated)
+        math.op = down ? NMLP_EMIT_OP_MLP : NMLP_EMIT_OP_GATED;
+    else if (has_matrix(p, "w"))
+        math.op = NMLP_EMIT_OP_XW;
+    else if (has_matrix(p, "u") && has_matrix(p, "v"))
+        math.op = NMLP_EMIT_OP_XUV;
     return math;
 }

@@ -1,7 +1,7 @@
 /* How the weight tensors of a program come from matrices of the model.
  *
- * A tensor is a matrix [K,N] itself, or one or two matrices (planes) of the same shape packed into tiles (neuron/pack.h).
- * Which matrices follows from the tensor's name, and is only believed when the extents agree. */
+ * A tensor is a matrix [K,N] itself, or one or two matrices (planes) of the same shape packed into tiles
+ * (neuron/pack.h). Which matrices follows from the tensor's name, and is only believed when the extents agree. */
 #ifndef NMLP_EMIT_WEIGHTS_H
 #define NMLP_EMIT_WEIGHTS_H
 

@@ -70,7 +70,8 @@ static nmlp_status emit(const nmlp_program *p, const nmlp_machine *m, const char
 static void list_tensors(const nmlp_program *p) {
     for (size_t i = 0; i < p->n_tensors; i++) {
         const nmlp_tensor *t = &p->tensors[i];
-        printf("%s %s %s %lld %lld\n", t->name, nmlp_role_name(t->role), nmlp_nc_dtype_name(t->dtype), (long long)t->rows, (long long)t->cols);
+        printf("%s %s %s %lld %lld\n", t->name, nmlp_role_name(t->role), nmlp_nc_dtype_name(t->dtype),
+               (long long)t->rows, (long long)t->cols);
     }
 }
 
@@ -92,7 +93,9 @@ static nmlp_status transfer(nmlp_values *v, const nmlp_program *p, FILE *file, b
             ok = fwrite(line, sizeof *line, n, file) == n;
         }
         nmlp_mem_free(line);
-        if (!ok) return nmlp_fail(err, NMLP_E_IO, "tensor %s: the file of values is too short or cannot be written", t->name);
+        if (!ok)
+            return nmlp_fail(err, NMLP_E_IO, "tensor %s: the file of values is too short or cannot be written",
+                             t->name);
     }
     return NMLP_OK;
 }
@@ -126,9 +129,12 @@ int main(int argc, char **argv) {
     if (!emits && !runs && !(argc == 4 && strcmp(argv[1], "tensors") == 0)) return 2;
     NMLP_TRY(nmlp_machine_open(&m, argv[2], &err));
     NMLP_TRY(build(&p, argv[emits ? 4 : 3], &m, &err));
-    if (emits) NMLP_TRY(emit(p, &m, argv[3], &err));
-    else if (runs) NMLP_TRY(run_values(p, argv[4], argv[5], &err));
-    else list_tensors(p);
+    if (emits)
+        NMLP_TRY(emit(p, &m, argv[3], &err));
+    else if (runs)
+        NMLP_TRY(run_values(p, argv[4], argv[5], &err));
+    else
+        list_tensors(p);
 out:
     nmlp_program_destroy(p);
     if (st != NMLP_OK) fprintf(stderr, "%s\n", err.message);

@@ -12,8 +12,8 @@ static nmlp_program *parsed(const char *text) {
     return p;
 }
 
-static nmlp_status emit_on(nmlp_str *out, const nmlp_program *p, const char *target, nmlp_dialect dialect, nmlp_emit_result *result,
-                           nmlp_err *err) {
+static nmlp_status emit_on(nmlp_str *out, const nmlp_program *p, const char *target, nmlp_dialect dialect,
+                           nmlp_emit_result *result, nmlp_err *err) {
     nmlp_machine m;
     nmlp_assert_ok(nmlp_machine_open(&m, target, err), err);
     nmlp_emit_options options = {.dialect = dialect, .machine = &m, .command = "neuronmlp emit", .latency_us = 12.34};
@@ -42,8 +42,10 @@ static int64_t walked(const nmlp_program *p) {
 
 /* Words that only exist in the other dialect. */
 static void check_idiom(const char *text, bool legacy) {
-    static const char *const not_current[] = {"mask=", "affine_range", "nl.arange", "par_dim", "nl.load", "nl.store", " += ", "neuronxcc", NULL};
-    static const char *const not_legacy[] = {"dst=", "accumulate=", "dma_copy", "import nki\n", " in range(", "min(T", NULL};
+    static const char *const not_current[] = {"mask=",    "affine_range", "nl.arange", "par_dim", "nl.load",
+                                              "nl.store", " += ",         "neuronxcc", NULL};
+    static const char *const not_legacy[] = {"dst=",       "accumulate=", "dma_copy", "import nki\n",
+                                             " in range(", "min(T",       NULL};
     char kernel[65536];
     const char *begin = strstr(text, "@nki.jit"), *end = strstr(text, "\n    return ");
     assert_non_null(begin);
@@ -100,17 +102,17 @@ static void dialect_follows_the_machine(void **state) {
     assert_false(nmlp_dialect_parse("triton", &dialect));
 }
 
-#define COPY_PROGRAM(in, loop, buffer)                                                                                                       \
-    "program copy\n"                                                                                                                        \
-    "tensor " in " input bf16 [256, 64]\n"                                                                                                  \
-    "tensor y output bf16 [256, 64]\n"                                                                                                      \
-    "buffer " buffer " sbuf bf16 [128; 64] copies 2\n"                                                                                      \
-    "begin\n"                                                                                                                               \
-    "  for " loop " in 2 {\n"                                                                                                               \
-    "    alloc " buffer "\n"                                                                                                                \
-    "    dma_load " buffer "[0 :+ 128; 0 :+ 64] = " in "[128*" loop " :+ 128, 0 :+ 64] queue 0\n"                                           \
-    "    dma_store y[128*" loop " :+ 128, 0 :+ 64] = " buffer "[0 :+ 128; 0 :+ 64] queue 0\n"                                               \
-    "  }\n"                                                                                                                                 \
+#define COPY_PROGRAM(in, loop, buffer)                                                                                 \
+    "program copy\n"                                                                                                   \
+    "tensor " in " input bf16 [256, 64]\n"                                                                             \
+    "tensor y output bf16 [256, 64]\n"                                                                                 \
+    "buffer " buffer " sbuf bf16 [128; 64] copies 2\n"                                                                 \
+    "begin\n"                                                                                                          \
+    "  for " loop " in 2 {\n"                                                                                          \
+    "    alloc " buffer "\n"                                                                                           \
+    "    dma_load " buffer "[0 :+ 128; 0 :+ 64] = " in "[128*" loop " :+ 128, 0 :+ 64] queue 0\n"                      \
+    "    dma_store y[128*" loop " :+ 128, 0 :+ 64] = " buffer "[0 :+ 128; 0 :+ 64] queue 0\n"                          \
+    "  }\n"                                                                                                            \
     "end\n"
 
 static void names_python_keeps_for_itself_are_changed(void **state) {
@@ -141,17 +143,22 @@ static void refuse(const char *program, nmlp_dialect dialect, nmlp_status code, 
 
 static void what_a_dialect_cannot_say_is_refused(void **state) {
     (void)state;
-    refuse("program late\ntensor y output bf16 [128, 64]\nbuffer t sbuf bf16 [128; 64] copies 2\nbegin\n  for i in 2 {\n    alloc t\n"
-           "    memset t[0 :+ 128; 0 :+ 64] = 1 on vector\n  }\n  dma_store y[0 :+ 128, 0 :+ 64] = t[0 :+ 128; 0 :+ 64] queue 0\nend\n",
+    refuse("program late\ntensor y output bf16 [128, 64]\nbuffer t sbuf bf16 [128; 64] copies 2\nbegin\n  for i in 2 "
+           "{\n    alloc t\n"
+           "    memset t[0 :+ 128; 0 :+ 64] = 1 on vector\n  }\n  dma_store y[0 :+ 128, 0 :+ 64] = t[0 :+ 128; 0 :+ "
+           "64] queue 0\nend\n",
            NMLP_DIALECT_NKI, NMLP_E_UNSUPPORTED, "buffer t", "outside the loop");
-    refuse("program group\ntensor y output bf16 [128, 64]\nbuffer t sbuf bf16 [128; 64] copies 1\nbuffer acc psum fp32 [64; 64] copies 1\n"
+    refuse("program group\ntensor y output bf16 [128, 64]\nbuffer t sbuf bf16 [128; 64] copies 1\nbuffer acc psum fp32 "
+           "[64; 64] copies 1\n"
            "begin\n  memset t[0 :+ 128; 0 :+ 64] = 1 on vector\n  alloc acc\n  for i in 2 {\n    for k in 2 {\n"
-           "      nc_matmul acc[0 :+ 64; 0 :+ 64] stationary t[0 :+ 128; 0 :+ 64] moving t[0 :+ 128; 0 :+ 64] accumulate k\n    }\n"
+           "      nc_matmul acc[0 :+ 64; 0 :+ 64] stationary t[0 :+ 128; 0 :+ 64] moving t[0 :+ 128; 0 :+ 64] "
+           "accumulate k\n    }\n"
            "    tensor_copy t[0 :+ 64; 0 :+ 64] = acc[0 :+ 64; 0 :+ 64] on vector\n  }\n"
            "  dma_store y[0 :+ 128, 0 :+ 64] = t[0 :+ 128; 0 :+ 64] queue 0\nend\n",
            NMLP_DIALECT_NKI_LEGACY, NMLP_E_UNSUPPORTED, "buffer acc", "inside loop i");
     refuse("program wide\ntensor y output bf16 [256, 64]\nbuffer t sbuf bf16 [128; 2, 64] copies 1\nbegin\n"
-           "  memset t[0 :+ 128; 0 :+ 2, 0 :+ 64] = 1 on vector\n  dma_store y[0 :+ 128, 0 :+ 128] = t[0 :+ 128; 0 :+ 2, 0 :+ 64] queue 0\nend\n",
+           "  memset t[0 :+ 128; 0 :+ 2, 0 :+ 64] = 1 on vector\n  dma_store y[0 :+ 128, 0 :+ 128] = t[0 :+ 128; 0 :+ "
+           "2, 0 :+ 64] queue 0\nend\n",
            NMLP_DIALECT_NKI, NMLP_E_ILLEGAL, "hbm_range", "end of the columns");
 }
 
@@ -191,7 +198,8 @@ static void module_loads_the_tensors_of_the_checkpoint_format(void **state) {
     assert_non_null(strstr(source, "\"v_down\": (\"down_proj.u\", (256, 128))"));
     nmlp_str_clear(&text);
     options.dialect = NMLP_DIALECT_NKI_LEGACY;
-    nmlp_assert_fails(nmlp_emit_module(&text, p, &options, "my_kernel", &err), &err, NMLP_E_UNSUPPORTED, "current dialect only", NULL);
+    nmlp_assert_fails(nmlp_emit_module(&text, p, &options, "my_kernel", &err), &err, NMLP_E_UNSUPPORTED,
+                      "current dialect only", NULL);
     nmlp_str_fini(&text);
     nmlp_program_destroy(p);
 }
