@@ -20,6 +20,7 @@ static bool is_whole_buffer(const nmlp_source *src, const nmlp_buf_ref *ref) {
     nmlp_affine part = nmlp_affine_const(ref->part);
     bool whole = is_whole(src, &part, &ref->parts, b->partitions);
     for (int d = 0; d < b->n_dims; d++) whole = whole && is_whole(src, &ref->start[d], &ref->count[d], b->dims[d]);
+    for (int d = 0; d < b->n_dims - 1; d++) whole = whole && b->dims[d] > 1; /* an index drops a dimension */
     return whole;
 }
 
@@ -189,8 +190,21 @@ static bool put_guards(nmlp_source *src, const nmlp_instr *in) {
     return n > 0;
 }
 
+/* A transposing DMA has as many dimensions on chip as in HBM: two. */
+static nmlp_status check_transpose(nmlp_source *src, const nmlp_instr *in) {
+    const nmlp_buffer *b = &src->p->buffers[in->dst.buffer];
+    for (int d = 0; d < b->n_dims - 1; d++) {
+        nmlp_size count = nmlp_emit_fold_size(&src->shape, &in->dst.count[d]);
+        if (count.clamped || count.full != 1)
+            return nmlp_fail(src->err, NMLP_E_UNSUPPORTED, "program %s: a transposing DMA fills several indices of buffer %s at once",
+                             src->p->name, b->name);
+    }
+    return NMLP_OK;
+}
+
 nmlp_status nmlp_current_instr(nmlp_source *src, const nmlp_instr *in) {
     nmlp_str text;
+    if (in->op == NMLP_OP_DMA_TRANSPOSE) NMLP_RETURN_IF_FAILED(check_transpose(src, in));
     bool guarded = put_guards(src, in);
     src->depth += guarded;
     nmlp_str_init(&text);

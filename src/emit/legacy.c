@@ -100,8 +100,8 @@ static void put_chip_grids(nmlp_source *src, const nmlp_buf_ref *ref, const tile
 static nmlp_status split_dims(nmlp_source *src, const nmlp_instr *in, const tile_dims *t, int *n_stack) {
     nmlp_size tiles = nmlp_emit_fold_size(&src->shape, &in->hbm.tiles);
     nmlp_size along = nmlp_emit_fold_size(&src->shape, in->op == NMLP_OP_DMA_TRANSPOSE ? &in->hbm.rows : &in->hbm.cols);
-    int64_t columns = 1;
-    int first = t->n;
+    int first = t->n - 1; /* the last dimension is columns, even a single one */
+    int64_t columns = t->extent[first];
     while (first > 0 && columns < along.full) columns *= t->extent[--first];
     int64_t stacked = 1;
     for (int i = 0; i < first; i++) stacked *= t->extent[i];

@@ -27,18 +27,19 @@ static int64_t reach(const nmlp_source *src, const nmlp_buf_ref *ref, int at) {
 
 /* Whole tiles are read where edges were written: the rest must be defined. */
 static bool reads_past_writes(const nmlp_source *src, int buffer) {
-    int64_t read[4] = {0}, written[4] = {0};
+    int64_t read[4] = {0}, written[4] = {0}, fewest = src->padded[4 * buffer]; /* partitions of any write */
     int n = 1 + src->p->buffers[buffer].n_dims;
     for (size_t i = 0; i < src->p->n_instrs; i++) {
         const nmlp_instr *in = &src->p->instrs[i];
         if (in->op == NMLP_OP_ALLOC) continue;
+        if (in->dst.buffer == buffer && reach(src, &in->dst, 0) < fewest) fewest = reach(src, &in->dst, 0);
         for (int at = 0; at < n; at++) {
             if (in->dst.buffer == buffer) grow(&written[at], reach(src, &in->dst, at));
             if (in->a.buffer == buffer) grow(&read[at], reach(src, &in->a, at));
             if (in->b.buffer == buffer) grow(&read[at], reach(src, &in->b, at));
         }
     }
-    bool past = false;
+    bool past = read[0] > fewest; /* a last tile with fewer rows */
     for (int at = 0; at < n; at++) past = past || read[at] > written[at];
     return past;
 }

@@ -3,9 +3,10 @@
 usage: run_cases.py EMIT_CASE_TOOL PROGRAM_FOLDER
 
 Every case is emitted, compiled, executed unmodified, and its result compared:
-  - with the C simulator's values: bit for bit, or within one flip of the bf16 rounding per activation where exp is involved
-    (NumPy's and libm's exp may differ in the last bit of fp32);
-  - with float64: 4 eps sqrt(B), eps = 2^-9 for bf16, B = roundings a value passes, at most one per tile of the contractions.
+  - with the C simulator's values: bit for bit, or within one flip of the bf16 rounding where exp is involved (NumPy's and
+    libm's exp may differ in the last bit of fp32) or where fp32 products are not exact;
+  - with float64: 2e-2 of the largest value, which is 4 eps sqrt(B) for eps = 2^-9 (bf16) and the 6 roundings that a value of
+    these small shapes passes at most.
 """
 import importlib.util
 import os
@@ -62,6 +63,12 @@ mlp:64,256,128,640:ac=2
 mlp:100,384,128,256:x=1
 mlp:1,256,128,512:shared=1
 mlp:70,300,140,520:shared=1
+xw:513,513,1
+xuv-fused:512,200,1,2:m=2,r=1,k=3,n=3
+xuv-turned:127,128,128,256:m=3,r=3,k=2,n=2
+xuv:128,640,130,513:x=2,xc=1
+mlp:129,129,128,513:x=3,xc=1
+mlp:2,1,1,1:x=1
 """.split()
 
 TARGETS = {"nki": ("trn2", "trn3"), "nki-legacy": ("trn1",)}
