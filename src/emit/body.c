@@ -56,28 +56,11 @@ static nmlp_status declare(nmlp_source *src, int buffer) {
     return src->legacy ? nmlp_legacy_declare(src, buffer) : nmlp_current_declare(src, buffer);
 }
 
-static bool is_empty(const nmlp_source *src, const nmlp_size *size) {
-    nmlp_size folded = nmlp_emit_fold_size(&src->shape, size);
-    return !folded.clamped && folded.full <= 0;
-}
-
-/* An edge leaves nothing of it in any iteration. */
-static bool never_runs(const nmlp_source *src, const nmlp_instr *in) {
-    const nmlp_buf_ref *refs[] = {&in->dst, &in->a, &in->b};
-    for (int i = 0; i < 3; i++) {
-        if (refs[i]->buffer < 0) continue;
-        if (is_empty(src, &refs[i]->parts)) return true;
-        for (int d = 0; d < src->p->buffers[refs[i]->buffer].n_dims; d++)
-            if (is_empty(src, &refs[i]->count[d])) return true;
-    }
-    return in->hbm.tensor >= 0 &&
-           (is_empty(src, &in->hbm.rows) || is_empty(src, &in->hbm.cols) || is_empty(src, &in->hbm.tiles));
-}
-
-static nmlp_status put_instr(nmlp_source *src, const nmlp_instr *in) {
+static nmlp_status put_instr(nmlp_source *src, int index) {
+    const nmlp_instr *in = &src->p->instrs[index];
     const int used[] = {in->dst.buffer, in->a.buffer, in->b.buffer};
     if (in->op == NMLP_OP_ALLOC) return declare(src, in->dst.buffer);
-    if (never_runs(src, in)) return NMLP_OK;
+    if (src->dead[index]) return NMLP_OK;
     for (int i = 0; i < 3; i++)
         if (used[i] >= 0 && src->declared_at[used[i]] < 0)
             return nmlp_fail(src->err, NMLP_E_UNSUPPORTED,
@@ -93,7 +76,7 @@ static nmlp_status put_nodes(nmlp_source *src, int begin, int end) {
         case NMLP_NODE_COMMENT: nmlp_source_comment(src, node->comment); break;
         case NMLP_NODE_LOOP: NMLP_RETURN_IF_FAILED(put_loop(src, at)); break;
         case NMLP_NODE_IF: NMLP_RETURN_IF_FAILED(put_if(src, at, before)); break;
-        case NMLP_NODE_INSTR: NMLP_RETURN_IF_FAILED(put_instr(src, &src->p->instrs[node->instr])); break;
+        case NMLP_NODE_INSTR: NMLP_RETURN_IF_FAILED(put_instr(src, node->instr)); break;
         }
     }
     return NMLP_OK;

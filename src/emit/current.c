@@ -196,8 +196,9 @@ static nmlp_status check_transpose(nmlp_source *src, const nmlp_instr *in) {
     for (int d = 0; d < b->n_dims - 1; d++) {
         nmlp_size count = nmlp_emit_fold_size(&src->shape, &in->dst.count[d]);
         if (count.clamped || count.full != 1)
-            return nmlp_fail(src->err, NMLP_E_UNSUPPORTED, "program %s: a transposing DMA fills several indices of buffer %s at once",
-                             src->p->name, b->name);
+            return nmlp_fail(src->err, NMLP_E_UNSUPPORTED,
+                             "program %s: a transposing DMA fills several indices of buffer %s at once", src->p->name,
+                             b->name);
     }
     return NMLP_OK;
 }

@@ -38,12 +38,13 @@ static bool allocate(nmlp_source *src) {
     src->buffer_names = nmlp_arena_new(a, p->n_buffers + 1, sizeof *src->buffer_names, src->err);
     src->tensor_names = nmlp_arena_new(a, p->n_tensors + 1, sizeof *src->tensor_names, src->err);
     src->declared_at = nmlp_arena_new(a, p->n_buffers + 1, sizeof *src->declared_at, src->err);
+    src->dead = nmlp_arena_new(a, p->n_instrs + 1, sizeof *src->dead, src->err);
     src->tested = nmlp_arena_new(a, p->n_loops + 1, sizeof *src->tested, src->err);
     src->block_dims = nmlp_arena_new(a, p->n_buffers + 1, sizeof *src->block_dims, src->err);
     src->zero_start = nmlp_arena_new(a, p->n_buffers + 1, sizeof *src->zero_start, src->err);
     src->accumulator = nmlp_arena_new(a, p->n_buffers + 1, sizeof *src->accumulator, src->err);
     src->padded = nmlp_arena_new(a, 4 * p->n_buffers + 1, sizeof *src->padded, src->err);
-    return src->loop_names && src->buffer_names && src->tensor_names && src->declared_at && src->tested &&
+    return src->dead && src->loop_names && src->buffer_names && src->tensor_names && src->declared_at && src->tested &&
            src->block_dims && src->zero_start && src->accumulator && src->padded;
 }
 
@@ -61,6 +62,7 @@ nmlp_status nmlp_source_init(nmlp_source *src, const nmlp_program *program, cons
         st = NMLP_E_NOMEM;
         goto out;
     }
+    nmlp_source_find_dead(src);
     NMLP_TRY(nmlp_source_name_all(src));
 out:
     if (st != NMLP_OK) nmlp_source_fini(src);

@@ -204,7 +204,7 @@ static void put_mask(nmlp_source *src, const nmlp_instr *in, const tile_dims *t,
         int loop = src->open_loops[i];
         nmlp_size trips = nmlp_emit_fold_size(&src->shape, &src->p->loops[loop].trips);
         nmlp_str index;
-        if (!trips.clamped || implied(src, in, loop)) continue;
+        if (!trips.clamped || nmlp_legacy_exact(src, loop) || implied(src, in, loop)) continue;
         nmlp_str_init(&index);
         nmlp_affine step = nmlp_affine_var(loop, trips.step);
         nmlp_put_affine(src, &step, &index);

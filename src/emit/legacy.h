@@ -5,9 +5,14 @@
 #include "emit/source.h"
 
 /* legacy_prepare.c */
-int64_t nmlp_legacy_full_trips(const nmlp_source *src, int loop);
 /* Does the DMA need a mask, given the loops around it? */
 bool nmlp_legacy_masked(const nmlp_source *src, const nmlp_instr *in, const int *loops, int n_loops);
+
+/* legacy_edges.c */
+/* Where whole tiles end along partitions (0) and dimensions (1...) of a buffer. */
+int64_t nmlp_legacy_reach(const nmlp_source *src, const nmlp_buf_ref *ref, int at);
+/* Unrolls loops whose last, empty iterations would write over data that lives in the same buffer. */
+nmlp_status nmlp_legacy_avoid_overruns(nmlp_source *src);
 
 /* legacy_declare.c */
 void nmlp_legacy_put_grid_name(const nmlp_grid *grid, nmlp_str *out);

@@ -3,26 +3,8 @@
  * be zero where a matmul contracts over it. */
 #include "emit/legacy.h"
 
-int64_t nmlp_legacy_full_trips(const nmlp_source *src, int loop) {
-    return nmlp_emit_fold_size(&src->shape, &src->p->loops[loop].trips).full;
-}
-
-/* Largest value when every loop runs its full trips. */
-static int64_t full_upper(const nmlp_source *src, const nmlp_affine *a) {
-    int64_t n = a->base;
-    for (int i = 0; i < a->n_terms; i++)
-        if (a->terms[i].coef > 0) n += a->terms[i].coef * (nmlp_legacy_full_trips(src, a->terms[i].var) - 1);
-    return n;
-}
-
 static void grow(int64_t *extent, int64_t need) {
     if (*extent < need) *extent = need;
-}
-
-/* How far whole tiles reach along partitions (0) and dimensions (1…). */
-static int64_t reach(const nmlp_source *src, const nmlp_buf_ref *ref, int at) {
-    if (at == 0) return ref->part + nmlp_emit_fold_size(&src->shape, &ref->parts).full;
-    return full_upper(src, &ref->start[at - 1]) + nmlp_emit_fold_size(&src->shape, &ref->count[at - 1]).full;
 }
 
 /* Whole tiles are read where edges were written: the rest must be defined. */
@@ -31,12 +13,13 @@ static bool reads_past_writes(const nmlp_source *src, int buffer) {
     int n = 1 + src->p->buffers[buffer].n_dims;
     for (size_t i = 0; i < src->p->n_instrs; i++) {
         const nmlp_instr *in = &src->p->instrs[i];
-        if (in->op == NMLP_OP_ALLOC) continue;
-        if (in->dst.buffer == buffer && reach(src, &in->dst, 0) < fewest) fewest = reach(src, &in->dst, 0);
+        if (in->op == NMLP_OP_ALLOC || src->dead[i]) continue;
+        if (in->dst.buffer == buffer && nmlp_legacy_reach(src, &in->dst, 0) < fewest)
+            fewest = nmlp_legacy_reach(src, &in->dst, 0);
         for (int at = 0; at < n; at++) {
-            if (in->dst.buffer == buffer) grow(&written[at], reach(src, &in->dst, at));
-            if (in->a.buffer == buffer) grow(&read[at], reach(src, &in->a, at));
-            if (in->b.buffer == buffer) grow(&read[at], reach(src, &in->b, at));
+            if (in->dst.buffer == buffer) grow(&written[at], nmlp_legacy_reach(src, &in->dst, at));
+            if (in->a.buffer == buffer) grow(&read[at], nmlp_legacy_reach(src, &in->a, at));
+            if (in->b.buffer == buffer) grow(&read[at], nmlp_legacy_reach(src, &in->b, at));
         }
     }
     bool past = read[0] > fewest; /* a last tile with fewer rows */
@@ -48,10 +31,10 @@ static void study_access(nmlp_source *src, const nmlp_buf_ref *ref) {
     if (ref->buffer < 0) return;
     const nmlp_buffer *b = &src->p->buffers[ref->buffer];
     int64_t *padded = &src->padded[4 * ref->buffer];
-    grow(&padded[0], reach(src, ref, 0));
+    grow(&padded[0], nmlp_legacy_reach(src, ref, 0));
     for (int d = 0; d < b->n_dims; d++) {
         nmlp_size count = nmlp_emit_fold_size(&src->shape, &ref->count[d]);
-        grow(&padded[1 + d], reach(src, ref, 1 + d));
+        grow(&padded[1 + d], nmlp_legacy_reach(src, ref, 1 + d));
         if (d < b->n_dims - 1 && (count.clamped || count.full != 1)) src->block_dims[ref->buffer] = false;
     }
 }
@@ -62,7 +45,8 @@ bool nmlp_legacy_masked(const nmlp_source *src, const nmlp_instr *in, const int 
                   nmlp_emit_fold_size(&src->shape, &in->hbm.cols).clamped ||
                   nmlp_emit_fold_size(&src->shape, &in->hbm.tiles).clamped;
     for (int i = 0; i < n_loops; i++)
-        masked = masked || nmlp_emit_fold_size(&src->shape, &src->p->loops[loops[i]].trips).clamped;
+        masked = masked || (nmlp_emit_fold_size(&src->shape, &src->p->loops[loops[i]].trips).clamped &&
+                            !nmlp_legacy_exact(src, loops[i]));
     return masked;
 }
 
@@ -78,7 +62,8 @@ static void study_loads(nmlp_source *src) {
         if (node->kind != NMLP_NODE_INSTR) continue;
         const nmlp_instr *in = &src->p->instrs[node->instr];
         bool load = in->op == NMLP_OP_DMA_LOAD || in->op == NMLP_OP_DMA_TRANSPOSE;
-        if (load && nmlp_legacy_masked(src, in, loops, n)) src->zero_start[in->dst.buffer] = true;
+        if (load && !src->dead[node->instr] && nmlp_legacy_masked(src, in, loops, n))
+            src->zero_start[in->dst.buffer] = true;
     }
 }
 
@@ -90,6 +75,9 @@ static bool accumulates(const nmlp_source *src, const nmlp_accumulate *acc) {
 
 nmlp_status nmlp_legacy_prepare(nmlp_source *src) {
     const nmlp_program *p = src->p;
+    for (size_t i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i].kind == NMLP_NODE_IF) src->tested[p->nodes[i].loop] = true;
+    NMLP_RETURN_IF_FAILED(nmlp_legacy_avoid_overruns(src));
     for (size_t b = 0; b < p->n_buffers; b++) {
         src->block_dims[b] = p->buffers[b].n_dims > 1;
         src->padded[4 * b] = p->buffers[b].partitions;
@@ -97,14 +85,12 @@ nmlp_status nmlp_legacy_prepare(nmlp_source *src) {
     }
     for (size_t i = 0; i < p->n_instrs; i++) {
         const nmlp_instr *in = &p->instrs[i];
-        if (in->op == NMLP_OP_ALLOC) continue;
+        if (in->op == NMLP_OP_ALLOC || src->dead[i]) continue;
         study_access(src, &in->dst);
         study_access(src, &in->a);
         study_access(src, &in->b);
         if (in->op == NMLP_OP_MATMUL && accumulates(src, &in->accumulate)) src->accumulator[in->dst.buffer] = true;
     }
-    for (size_t i = 0; i < p->n_nodes; i++)
-        if (p->nodes[i].kind == NMLP_NODE_IF) src->tested[p->nodes[i].loop] = true;
     study_loads(src);
     for (size_t b = 0; b < p->n_buffers; b++) src->zero_start[b] = src->zero_start[b] || reads_past_writes(src, (int)b);
     return NMLP_OK;

@@ -85,7 +85,8 @@ nmlp_status nmlp_source_open_locals(nmlp_source *src, int node) {
             int64_t limit;
             nmlp_size trips = nmlp_emit_fold_size(&src->shape, &src->p->loops[src->p->nodes[at].loop].trips);
             nmlp_split_rest(&trips.rest, &start, &limit);
-            if (trips.clamped && !src->legacy) add_start(src, &start, loop, "start");
+            if (trips.clamped && (!src->legacy || nmlp_legacy_exact(src, src->p->nodes[at].loop)))
+                add_start(src, &start, loop, "start");
         }
         if (src->p->nodes[at].kind != NMLP_NODE_INSTR) continue;
         const nmlp_instr *in = &src->p->instrs[src->p->nodes[at].instr];

@@ -36,11 +36,12 @@ typedef struct nmlp_source {
     const char **loop_names, **buffer_names, **tensor_names;
     int open_loops[NMLP_LOOP_DEPTH_MAX]; /* variables of the loops around, outermost first */
     int n_open;
+    bool *dead;       /* by instruction: never executed */
     int *declared_at; /* by buffer: n_open at its declaration; -1: not declared */
     /* legacy */
     nmlp_grid grids[NMLP_SOURCE_GRIDS_MAX];
     int n_grids;
-    bool *tested;      /* by loop: a condition asks for its first iteration */
+    bool *tested;      /* by loop: unrolled (static_range), because its value decides something */
     bool *block_dims;  /* by buffer: leading dimensions are block dimensions */
     bool *zero_start;  /* by buffer: a matmul may contract over what a mask left out, so it starts as zeros */
     bool *accumulator; /* by buffer: matmuls add to it */
@@ -52,6 +53,9 @@ typedef struct nmlp_source {
 nmlp_status nmlp_source_init(nmlp_source *src, const nmlp_program *program, const nmlp_emit_options *options,
                              nmlp_str *out, nmlp_err *err);
 void nmlp_source_fini(nmlp_source *src);
+
+/* dead.c */
+void nmlp_source_find_dead(nmlp_source *src);
 
 /* names.c: Python identifiers for loops, buffers and tensors, clear of keywords and of each other. */
 nmlp_status nmlp_source_name_all(nmlp_source *src);
@@ -96,6 +100,8 @@ nmlp_status nmlp_current_declare(nmlp_source *src, int buffer);
 nmlp_status nmlp_legacy_prepare(nmlp_source *src);
 nmlp_status nmlp_legacy_instr(nmlp_source *src, const nmlp_instr *in);
 nmlp_status nmlp_legacy_declare(nmlp_source *src, int buffer);
+/* Does the loop end where the program says? It does where the loops that decide it are unrolled. */
+bool nmlp_legacy_exact(const nmlp_source *src, int loop);
 /* affine_range, sequential_range or static_range */
 const char *nmlp_legacy_range(const nmlp_source *src, int node);
 void nmlp_legacy_grids(nmlp_source *src);

@@ -69,6 +69,7 @@ xuv-turned:127,128,128,256:m=3,r=3,k=2,n=2
 xuv:128,640,130,513:x=2,xc=1
 mlp:129,129,128,513:x=3,xc=1
 mlp:2,1,1,1:x=1
+mlp:20,128,640,256:wkb=1
 """.split()
 
 TARGETS = {"nki": ("trn2", "trn3"), "nki-legacy": ("trn1",)}
