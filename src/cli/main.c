@@ -16,6 +16,7 @@ static const nmlp_command *const commands[] = {
     &nmlp_cmd_eval,
     &nmlp_cmd_plan,
     &nmlp_cmd_simulate,
+    &nmlp_cmd_emit,
     &nmlp_cmd_predict,
     &nmlp_cmd_bench,
 };

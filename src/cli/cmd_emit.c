@@ -1,0 +1,155 @@
+/* neuronmlp emit: a kernel as Python source for Trainium. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "cli/commands.h"
+#include "emit/emit.h"
+#include "plan/kernel_table.h"
+#include "sim/time.h"
+
+typedef struct emit_args {
+    const char *target, *kernel, *shape, *tiling, *dtype, *dialect, *output;
+    bool module;
+} emit_args;
+
+typedef struct emission {
+    const nmlp_cli *cli;
+    emit_args args;
+    nmlp_machine machine;
+    nmlp_kernel_shape shape;
+    nmlp_program *program;
+    nmlp_emit_options options;
+    nmlp_emit_result result;
+    nmlp_str command, text;
+} emission;
+
+static nmlp_status parse_shape(emission *e, const nmlp_kernel *kernel, nmlp_err *err) {
+    int64_t *dims = NULL;
+    size_t n = 0, want = kernel->has_rank ? 4 : 3;
+    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_ints(&dims, &n, e->args.shape, "--shape", err));
+    if (n == want) e->shape = (nmlp_kernel_shape){dims[0], dims[1], kernel->has_rank ? dims[2] : 0, dims[want - 1]};
+    nmlp_mem_free(dims);
+    if (n == want) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_ARG, "--shape has %zu numbers; kernel %s takes %s", n, kernel->name,
+                     kernel->has_rank ? "S,H,R,O" : "S,H,O");
+}
+
+static nmlp_status build(emission *e, nmlp_err *err) {
+    nmlp_tiling tiling;
+    nmlp_nc_dtype dtype;
+    NMLP_RETURN_IF_FAILED(nmlp_machine_open(&e->machine, e->args.target, err));
+    const nmlp_kernel *kernel = nmlp_kernel_find(e->args.kernel, err);
+    if (!kernel) return NMLP_E_MISSING;
+    NMLP_RETURN_IF_FAILED(parse_shape(e, kernel, err));
+    NMLP_RETURN_IF_FAILED(nmlp_tiling_parse(&tiling, e->args.tiling, err));
+    if (!nmlp_nc_dtype_parse(e->args.dtype, &dtype))
+        return nmlp_fail(err, NMLP_E_ARG, "--dtype is \"%s\"; expected bf16, fp16 or fp32", e->args.dtype);
+    nmlp_kernel_request rq = {.shape = e->shape, .dtype = dtype, .tiling = &tiling, .machine = &e->machine};
+    return nmlp_kernel_build(&e->program, kernel, &rq, err);
+}
+
+static nmlp_status choose_options(emission *e, nmlp_err *err) {
+    const emit_args *a = &e->args;
+    e->options =
+        (nmlp_emit_options){.dialect = nmlp_dialect_for(&e->machine), .machine = &e->machine, .latency_us = -1};
+    if (a->dialect && !nmlp_dialect_parse(a->dialect, &e->options.dialect))
+        return nmlp_fail(err, NMLP_E_ARG, "--dialect is \"%s\"; expected nki or nki-legacy", a->dialect);
+    nmlp_str_printf(&e->command, "neuronmlp emit --target %s --kernel %s --shape %s", a->target, a->kernel, a->shape);
+    if (a->tiling[0]) nmlp_str_printf(&e->command, " --tiling %s", a->tiling);
+    if (strcmp(a->dtype, "bf16") != 0) nmlp_str_printf(&e->command, " --dtype %s", a->dtype);
+    nmlp_str_printf(&e->command, " --dialect %s", nmlp_dialect_name(e->options.dialect));
+    if (a->module) nmlp_str_puts(&e->command, " --module");
+    e->options.command = nmlp_str_text(&e->command);
+    return nmlp_str_status(&e->command, err);
+}
+
+/* The kernel's file without folder and ".py", for the module's import; the module is written beside it. */
+static void kernel_module_name(const emission *e, char *name, size_t bytes) {
+    snprintf(name, bytes, "%s_kernel", e->program->name);
+}
+
+static nmlp_status print_source(emission *e, nmlp_err *err) {
+    nmlp_time_report time;
+    NMLP_RETURN_IF_FAILED(nmlp_time_run(&time, e->program, &e->machine, NULL, err));
+    e->options.latency_us = time.latency_us;
+    e->result.instructions = time.n_total;
+    if (!e->args.module) return nmlp_emit_kernel(&e->text, e->program, &e->options, &e->result, err);
+    char name[80];
+    kernel_module_name(e, name, sizeof name);
+    return nmlp_emit_module(&e->text, e->program, &e->options, name, err);
+}
+
+static int report(const emission *e) {
+    nmlp_json_writer w;
+    nmlp_str json;
+    nmlp_str_init(&json);
+    nmlp_json_writer_init(&w, &json);
+    nmlp_json_begin_object(&w, NULL);
+    if (e->args.output)
+        nmlp_json_put_string(&w, "file", e->args.output);
+    else
+        nmlp_json_put_null(&w, "file");
+    nmlp_json_put_int(&w, "instructions", e->result.instructions);
+    nmlp_json_put_string(&w, "dialect", nmlp_dialect_name(e->options.dialect));
+    nmlp_json_put_number(&w, "latency_us", e->options.latency_us);
+    if (!e->args.output) nmlp_json_put_bytes(&w, "source", nmlp_str_text(&e->text), e->text.len);
+    nmlp_json_end_object(&w);
+    int code = nmlp_cli_print_json(e->cli, &json);
+    nmlp_str_fini(&json);
+    return code;
+}
+
+static int deliver(const emission *e, nmlp_err *err) {
+    if (e->args.output && nmlp_file_write_text(e->args.output, nmlp_str_text(&e->text), e->text.len, err) != NMLP_OK)
+        return nmlp_cli_fail(e->cli, err);
+    if (e->cli->json) return report(e);
+    if (!e->args.output) return fputs(nmlp_str_text(&e->text), stdout) < 0 ? NMLP_EXIT_FAILED : NMLP_EXIT_OK;
+    printf("%s: %s, %lld instructions, %.1f us simulated\n", e->args.output, nmlp_dialect_name(e->options.dialect),
+           (long long)e->result.instructions, e->options.latency_us);
+    return NMLP_EXIT_OK;
+}
+
+static int run(int argc, char **argv) {
+    emission e = {.args = {.tiling = "", .dtype = "bf16"}};
+    const nmlp_opt opts[] = {
+        {"target", 't', NMLP_OPT_STRING, &e.args.target, "T", "trn1, trn2, trn3 or a machine file"},
+        {"kernel", 'k', NMLP_OPT_STRING, &e.args.kernel, "NAME", "kernel to print; an unknown name lists them"},
+        {"shape", 's', NMLP_OPT_STRING, &e.args.shape, "S,H,R,O", "rows, inputs, rank, outputs; S,H,O for xw-*"},
+        {"tiling", 0, NMLP_OPT_STRING, &e.args.tiling, "k=v,...", "numbers of the tiling instead of the kernel's own"},
+        {"dtype", 0, NMLP_OPT_STRING, &e.args.dtype, "D", "bf16 (default), fp16 or fp32"},
+        {"dialect", 0, NMLP_OPT_STRING, &e.args.dialect, "D", "nki or nki-legacy; default by target: legacy for trn1"},
+        {"module", 0, NMLP_OPT_FLAG, &e.args.module, NULL,
+         "print the PyTorch module that calls the kernel, not the kernel"},
+        {"output", 'o', NMLP_OPT_STRING, &e.args.output, "FILE", "write the source there, not to stdout"},
+    };
+    nmlp_cli cli;
+    nmlp_err err;
+    nmlp_status st = NMLP_OK;
+    int code = nmlp_cli_parse(&cli, &nmlp_cmd_emit, opts, sizeof opts / sizeof opts[0], 0, 0, argc, argv);
+    if (code >= 0) return code;
+    if (!e.args.target || !e.args.kernel || !e.args.shape)
+        return nmlp_cli_usage(&cli, "--target, --kernel and --shape are needed");
+    e.cli = &cli;
+    nmlp_str_init(&e.command);
+    nmlp_str_init(&e.text);
+    NMLP_TRY(build(&e, &err));
+    NMLP_TRY(choose_options(&e, &err));
+    NMLP_TRY(print_source(&e, &err));
+out:
+    code = st == NMLP_OK ? deliver(&e, &err) : nmlp_cli_fail(&cli, &err);
+    nmlp_program_destroy(e.program);
+    nmlp_str_fini(&e.text);
+    nmlp_str_fini(&e.command);
+    return code;
+}
+
+const nmlp_command nmlp_cmd_emit = {
+    .name = "emit",
+    .summary = "print a kernel as NKI source for Trainium",
+    .usage = "--target T --kernel NAME --shape S,H,R,O [-o FILE]",
+    .examples = "neuronmlp emit --target trn1 --kernel xw-opt --shape 512,512,512\n"
+                "neuronmlp emit --target trn2 --kernel xuv-fused --shape 256,512,128,512 -o /tmp/xuv_kernel.py\n",
+    .run = run,
+};

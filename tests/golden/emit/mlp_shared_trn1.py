@@ -1,0 +1,230 @@
+"""mlp on one trn1 NeuronCore: y = (silu(x u_gate_up v_gate) * (x u_gate_up v_up)) u_down v_down.
+
+Legacy NKI (neuronxcc.nki, up to Neuron SDK 2.26).
+Printed by neuronmlp.
+Checked against a simulation of the tile program; not yet run on hardware.
+"""
+import argparse
+
+import ml_dtypes
+import numpy as np
+
+from neuronxcc import nki
+import neuronxcc.nki.isa as nisa
+import neuronxcc.nki.language as nl
+
+P = 128                 # partitions of SBUF and PSUM
+S = 300                 # rows (tokens)
+H = 1000                # hidden size
+R = 300                 # rank
+O = 1500                # intermediate size
+TILE_S = 128            # one tile along S
+TILE_H = 128            # one tile along H
+RUN_U_GATE_UP = 1024    # columns of one load of U_GATE_UP
+TILE_V_GATE_UP = 128    # columns of one tile of V_GATE_UP
+RUN_V_GATE_UP = 768     # columns of one run of tiles of V_GATE_UP
+SPAN_V_GATE_UP = 3072   # columns of one load of V_GATE_UP
+TILE_U_DOWN = 128       # columns of one tile of U_DOWN
+RUN_U_DOWN = 512        # columns of one run of tiles of U_DOWN
+SPAN_U_DOWN = 1536      # columns of one load of U_DOWN
+TILE_V_DOWN = 512       # columns of one tile of V_DOWN
+RUN_V_DOWN = 1536       # columns of one load of V_DOWN
+
+
+@nki.jit
+def mlp(xT, u_gate_up, v_gate_up, u_down, v_down):
+    """y = (silu(x u_gate_up v_gate) * (x u_gate_up v_up)) u_down v_down
+
+    Arguments, in HBM:
+        xT         [H, S]         bfloat16, activations transposed, one token a column
+        u_gate_up  [128, 3072]    bfloat16, weights in tiles, see pack()
+        v_gate_up  [128, 9216]    bfloat16, two weights in tiles, see pack()
+        u_down     [128, 4608]    bfloat16, weights in tiles, see pack()
+        v_down     [128, 3072]    bfloat16, weights in tiles, see pack()
+    Returns:
+        y          [S, H]         bfloat16, result, one token a row
+
+    SBUF: 33.2 of 176.0 KiB per partition, with every buffer in as many copies as planned.
+    PSUM: 8 of 8 banks.
+    Instructions: 211 with all loops unrolled.
+    """
+    y = nl.ndarray((S, H), dtype=nl.bfloat16, buffer=nl.shared_hbm)
+    i_p128 = nl.arange(128)[:, None]
+    i_f300 = nl.arange(300)[None, :]
+    i_f1000 = nl.arange(1000)[None, :]
+    t = nl.ndarray(((S + TILE_S - 1) // TILE_S, 1, nl.par_dim(P), S), dtype=nl.bfloat16, buffer=nl.sbuf)
+    td = nl.zeros(
+        ((S + TILE_S - 1) // TILE_S, 1, nl.par_dim(P), 3 * TILE_S),
+        dtype=nl.bfloat16,
+        buffer=nl.sbuf,
+    )
+    out = nl.ndarray((1, (S + TILE_S - 1) // TILE_S, nl.par_dim(P), 1024), dtype=nl.bfloat16, buffer=nl.sbuf)
+
+    # first factors stationary, x moving: the products come out transposed, as the next ones want
+    # them
+    xt = nl.zeros(((H + TILE_H - 1) // TILE_H, 1, nl.par_dim(P), S), dtype=nl.bfloat16, buffer=nl.sbuf)
+    for xh in nl.affine_range((H + TILE_H - 1) // TILE_H):
+        xh_start = xh * TILE_H
+        xt[xh, 0, i_p128, i_f300] = nl.load(xT[xh_start + i_p128, i_f300], mask=(xh_start + i_p128 < H))
+    w = nl.ndarray((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
+    w[0:P, 0:3072] = nl.load(u_gate_up[0:P, 0:3072])
+    for u_gate_up_n in nl.affine_range((S + TILE_S - 1) // TILE_S):
+        acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
+        for u_gate_up_k in nl.affine_range((H + TILE_H - 1) // TILE_H):
+            u_gate_up_k_at = u_gate_up_n * RUN_U_GATE_UP + u_gate_up_k * TILE_H
+            acc[0:P, 0:S] += nisa.nc_matmul(
+                w[0:P, u_gate_up_k_at:u_gate_up_k_at + 128],
+                xt[u_gate_up_k, 0, 0:P, 0:S],
+            )
+        t[u_gate_up_n, 0, 0:P, 0:S] = nl.copy(acc[0:P, 0:S], dtype=nl.bfloat16)
+
+    # gate and up of one tile follow each other; silu and product on the way out of PSUM, never to
+    # HBM
+    for ac in nl.static_range(3):
+        ac_start = ac * SPAN_V_GATE_UP
+        ac_start2 = ac * SPAN_U_DOWN
+        act = nl.ndarray((4, 1, nl.par_dim(P), S), dtype=nl.bfloat16, buffer=nl.sbuf)
+        w = nl.ndarray((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
+        w[0:P, 0:3072] = nl.load(v_gate_up[0:P, ac_start:ac_start + SPAN_V_GATE_UP])
+        for v_gate_up_n in nl.affine_range(4):
+            acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
+            for v_gate_up_k in nl.affine_range(3):
+                v_gate_up_k_at = v_gate_up_n * RUN_V_GATE_UP + v_gate_up_k * TILE_V_GATE_UP
+                acc[0:P, 0:S] += nisa.nc_matmul(
+                    w[0:P, v_gate_up_k_at:v_gate_up_k_at + TILE_V_GATE_UP],
+                    t[v_gate_up_k, 0, 0:P, 0:S],
+                )
+            silu = nl.ndarray((nl.par_dim(P), S), dtype=nl.float32, buffer=nl.sbuf)
+            silu[0:P, 0:S] = nisa.activation(op=nl.silu, data=acc[0:P, 0:S], dtype=nl.float32)
+            acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
+            for v_gate_up_k2 in nl.affine_range(3):
+                v_gate_up_k2_at = v_gate_up_n * RUN_V_GATE_UP + v_gate_up_k2 * TILE_V_GATE_UP
+                acc[0:P, 0:S] += nisa.nc_matmul(
+                    w[0:P, v_gate_up_k2_at + 384:v_gate_up_k2_at + 384 + TILE_V_GATE_UP],
+                    t[v_gate_up_k2, 0, 0:P, 0:S],
+                )
+            act[v_gate_up_n, 0, 0:P, 0:S] = nl.multiply(acc[0:P, 0:S], silu[0:P, 0:S], dtype=nl.bfloat16)
+
+        # down projection of what is on chip, contracted over the intermediate features
+        w = nl.ndarray((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
+        w[0:P, 0:1536] = nl.load(u_down[0:P, ac_start2:ac_start2 + SPAN_U_DOWN])
+        for u_down_n in nl.affine_range((S + TILE_S - 1) // TILE_S):
+            acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
+            for u_down_k in nl.affine_range(4):
+                u_down_k_at = u_down_n * RUN_U_DOWN + u_down_k * TILE_U_DOWN
+                acc[0:P, 0:S] += nisa.nc_matmul(
+                    w[0:P, u_down_k_at:u_down_k_at + TILE_U_DOWN],
+                    act[u_down_k, 0, 0:P, 0:S],
+                )
+            if ac == 0:
+                td[u_down_n, 0, 0:P, 0:S] = nl.copy(acc[0:P, 0:S], dtype=nl.bfloat16)
+            else:
+                td[u_down_n, 0, 0:P, 0:S] += acc[0:P, 0:S]
+
+    # last factor moving: rows of y, long enough for the DMA engines
+    w = nl.ndarray((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
+    w[0:P, 0:3072] = nl.load(v_down[0:P, 0:3072])
+    for v_down_n in nl.affine_range(2):
+        for v_down_q in nl.affine_range((S + TILE_S - 1) // TILE_S):
+            acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
+            for v_down_k in nl.affine_range((S + TILE_S - 1) // TILE_S):
+                v_down_k_at = v_down_n * RUN_V_DOWN + v_down_k * TILE_V_DOWN
+                acc[0:P, 0:512] += nisa.nc_matmul(
+                    td[v_down_k, 0, 0:P, v_down_q * TILE_S:v_down_q * TILE_S + TILE_S],
+                    w[0:P, v_down_k_at:v_down_k_at + TILE_V_DOWN],
+                )
+            out[0, v_down_q, 0:P, v_down_n * TILE_V_DOWN:v_down_n * TILE_V_DOWN + TILE_V_DOWN] = nisa.activation(
+                op=nl.copy,
+                data=acc[0:P, 0:512],
+                dtype=nl.bfloat16,
+            )
+    for v_down_sq in nl.affine_range((S + TILE_S - 1) // TILE_S):
+        v_down_sq_start = v_down_sq * TILE_S
+        nl.store(
+            y[v_down_sq_start + i_p128, i_f1000],
+            value=out[0, v_down_sq, i_p128, i_f1000],
+            mask=(v_down_sq_start + i_p128 < S),
+        )
+    return y
+
+
+def pack(planes, chunk_tiles, columns):
+    """Cuts matrices [K, N] of one shape into tiles, in the order the kernel uses them.
+
+    Row p of the result holds row p of every tile: by chunk of K, column tile, plane, tile of the chunk.
+    """
+    k, n = planes[0].shape
+    chunks = -(-k // (chunk_tiles * P))
+    n_tiles = -(-n // columns)
+    padded = np.zeros((len(planes), chunks * chunk_tiles * P, n_tiles * columns), dtype=planes[0].dtype)
+    for i, plane in enumerate(planes):
+        padded[i, :k, :n] = plane
+    tiles = padded.reshape(len(planes), chunks, chunk_tiles, P, n_tiles, columns).transpose(3, 1, 4, 0, 2, 5)
+    return tiles.reshape(P, -1)[:min(k, P)]
+
+
+def inputs(seed=0):
+    """Random activations and weights; the scale keeps results near 1."""
+    rng = np.random.default_rng(seed)
+    return {
+        "xT": rng.standard_normal((H, S), dtype=np.float32),
+        "u_gate_up": rng.standard_normal((H, R), dtype=np.float32) / np.float32(np.sqrt(H)),
+        "v_gate": rng.standard_normal((R, O), dtype=np.float32) / np.float32(np.sqrt(R)),
+        "v_up": rng.standard_normal((R, O), dtype=np.float32) / np.float32(np.sqrt(R)),
+        "u_down": rng.standard_normal((O, R), dtype=np.float32) / np.float32(np.sqrt(O)),
+        "v_down": rng.standard_normal((R, H), dtype=np.float32) / np.float32(np.sqrt(R)),
+    }
+
+
+def arguments(m):
+    """The kernel's arguments from the matrices of inputs()."""
+    return [
+        m["xT"],
+        pack([m["u_gate_up"]], 8, P),
+        pack([m["v_gate"], m["v_up"]], 3, P),
+        pack([m["u_down"]], 4, P),
+        pack([m["v_down"]], 3, 512),
+    ]
+
+
+def reference(m):
+    """The same in float64."""
+    m = {name: a.astype(np.float64) for name, a in m.items()}
+    x = m["xT"].T
+    basis = x @ m["u_gate_up"]
+    gate, up = basis @ m["v_gate"], basis @ m["v_up"]
+    act = gate / (1.0 + np.exp(-gate)) * up
+    y = act @ m["u_down"] @ m["v_down"]
+    return y
+
+
+def on_device(args, iters):
+    """Runs on a NeuronCore; returns the result and the median latency in us."""
+    y = nki.baremetal(mlp)(*args)
+    timed = nki.benchmark(warmup=5, iters=iters)(mlp)
+    timed(*args)
+    return y, timed.benchmark_result.nc_latency.get_latency_percentile(50)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--simulate", action="store_true", help="use NKI's CPU simulator, not a device")
+    parser.add_argument("--iters", type=int, default=20, help="timed calls")
+    options = parser.parse_args()
+    dtype = ml_dtypes.bfloat16
+    m = {name: a.astype(dtype).astype(np.float32) for name, a in inputs().items()}
+    args = [a.astype(dtype) for a in arguments(m)]
+    if options.simulate:
+        y = nki.simulate_kernel(mlp, *args)
+    else:
+        y, us = on_device(args, options.iters)
+        print(f"latency {us:.1f} us")
+    want = reference(m)
+    error = np.abs(np.asarray(y).astype(np.float64) - want).max() / np.abs(want).max()
+    limit = 2e-2
+    print(f"largest error {error:.2e} of the largest value, limit {limit:.0e}")
+    return 0 if error <= limit else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

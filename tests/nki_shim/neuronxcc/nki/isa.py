@@ -1,0 +1,29 @@
+"""neuronxcc.nki.isa: the instructions of the legacy dialect that we print; each returns a tile."""
+import numpy as np
+
+from neuronxcc.nki.language import Ref, Tile
+from nki_shim_core import Op, activate, check_matmul, machine, product, require, rounded
+
+
+def nc_matmul(stationary, moving):
+    for ref, what in ((stationary, "stationary"), (moving, "moving")):
+        require(isinstance(ref, Ref), "operand", f"{what} is not a tile of a buffer")
+    a, b = stationary.read("stationary", ("sbuf",)), moving.read("moving", ("sbuf",))
+    a, b = a.reshape(a.shape[0], -1), b.reshape(b.shape[0], -1)
+    check_matmul(a.shape[0], b.shape[0], a.shape[1], b.shape[1], (stationary.dtype, moving.dtype))
+    require(stationary.start == moving.start, "matmul_contraction", "operands start at different partitions")
+    require(b.shape[1] * 4 <= machine().bank_bytes, "psum_bank", f"{b.shape[1]} columns do not fit a bank")
+    return Tile(product(a, b), "float32", "psum", matmul=True)
+
+
+def nc_transpose(data):
+    values = data.read("transpose data", ("sbuf",))
+    require(values.ndim == 2 and max(values.shape) <= 128, "transpose_size", f"{values.shape}")
+    return Tile(np.ascontiguousarray(values.T), "float32", "psum")
+
+
+def activation(op, data, bias=None, scale=1.0, dtype=None):
+    require(isinstance(op, Op), "operator", f"{op!r} is not an operator")
+    require(isinstance(scale, float) and bias is None, "scale", "scale is a float, bias is not used")
+    values = activate(op.name, np.float32(scale) * data.read("activation data"))
+    return Tile(rounded(values, dtype or data.dtype), dtype or data.dtype, "sbuf")
