@@ -107,6 +107,29 @@ static nmlp_status set_budget(struct job *j, nmlp_err *err) {
     return NMLP_OK;
 }
 
+static nmlp_search search_of(const struct job *j) {
+    return (nmlp_search){.engine = j->engine,
+                         .libraries = j->libraries,
+                         .heldout = j->windows.n_heldout ? &j->heldout : NULL,
+                         .progress = j->options->progress,
+                         .cost = &j->cost,
+                         .budget = j->budget,
+                         .ratio = j->options->budget_ms > 0 ? 1 - j->options->budget_ms / j->report->time_before_ms
+                                                            : j->options->ratio,
+                         .tile = j->options->tile,
+                         .joint = j->options->joint,
+                         .rounds = j->options->rounds};
+}
+
+/* What no ranks can satisfy is refused before hours of work. */
+static nmlp_status check_ranks(const struct job *j, nmlp_err *err) {
+    const nmlp_config *c = &j->model->config;
+    nmlp_search search = search_of(j);
+    bool some_tile_pays = nmlp_rank_break_even(c->intermediate, c->hidden) >= j->options->tile;
+    if (j->options->adaptive && some_tile_pays) return NMLP_OK;
+    return nmlp_search_uniform(&search, j->report->ranks, err);
+}
+
 static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, const char *out_dir, nmlp_err *err) {
     const nmlp_compress_options *o = j->options;
     const nmlp_config *c = &j->model->config;
@@ -114,6 +137,7 @@ static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, co
     nmlp_linalg_init();
     NMLP_RETURN_IF_FAILED(check_options(j->model, o, err));
     NMLP_RETURN_IF_FAILED(set_budget(j, err));
+    NMLP_RETURN_IF_FAILED(check_ranks(j, err));
     int64_t context = o->context < c->max_positions ? o->context : c->max_positions;
     NMLP_RETURN_IF_FAILED(nmlp_windows_cut(&j->windows, ids, n_ids, context, o->calib_tokens, o->heldout_tokens, err));
     if (j->windows.n_heldout == 0 && (o->adaptive || o->refit)) {
@@ -148,20 +172,6 @@ static void close_job(struct job *j, nmlp_status st) {
     nmlp_windows_fini(&j->windows);
     if (st == NMLP_E_INTERRUPTED || (st == NMLP_OK && j->options->keep_work)) nmlp_dir_stage_keep(&j->work);
     nmlp_dir_stage_abort(&j->work);
-}
-
-static nmlp_search search_of(const struct job *j) {
-    return (nmlp_search){.engine = j->engine,
-                         .libraries = j->libraries,
-                         .heldout = j->windows.n_heldout ? &j->heldout : NULL,
-                         .progress = j->options->progress,
-                         .cost = &j->cost,
-                         .budget = j->budget,
-                         .ratio = j->options->budget_ms > 0 ? 1 - j->options->budget_ms / j->report->time_before_ms
-                                                            : j->options->ratio,
-                         .tile = j->options->tile,
-                         .joint = j->options->joint,
-                         .rounds = j->options->rounds};
 }
 
 static nmlp_status choose_ranks(struct job *j, nmlp_plan *plan, nmlp_err *err) {

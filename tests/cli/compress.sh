@@ -60,6 +60,11 @@ cmp "$work/d1/model.safetensors" "$work/d3/model.safetensors" || fail "the resum
 [ ! -e "$work/d3/old" ] || fail "old files mixed with new ones"
 [ ! -e "$work/d3.work.partial" ] || fail "work directory left behind"
 
+# Fewer tokens than channels: singular statistics, still a model that works.
+"$command" compress "$tiny" -o "$work/s" --ratio 0.3 --calib-tokens 64 --heldout 64 --rounds 0 --json >"$work/s.json" 2>"$work/err"
+has "$work/err" "64 calibration tokens for 256 channels"
+"$command" logits "$work/s" --ids 5,9 >/dev/null
+
 # A latency budget.
 "$command" compress "$tiny" -o "$work/t" --budget-ms 0.035 --target trn1 --tile 16 --recover none --rounds 0 $few --json >"$work/t.json"
 has "$work/t.json" '"mlp_ms_after":0.03'
@@ -71,7 +76,7 @@ refused 2 "one of uniform, adaptive" "$tiny" -o "$work/x" --ratio 0.2 --alloc be
 refused 2 "cannot train" "$tiny" -o "$work/x" --ratio 0.2 --recover train
 refused 1 "must be above 0 and below 1" "$tiny" -o "$work/x" --ratio 1.5
 refused 1 "more parameters than the dense" "$tiny" -o "$work/x" --ratio 0.2 --tile 256
-refused 1 "smallest uniform ratio" "$tiny" -o "$work/x" --ratio 0.01 --tile 64 --alloc uniform --recover none $few
+refused 1 "smallest uniform ratio" "$tiny" -o "$work/x" --ratio 0.05 --tile 128 --alloc uniform --recover none
 refused 1 "compressed already" "$work/u" -o "$work/x" --ratio 0.2
 refused 1 "held-out" "$tiny" -o "$work/x" --ratio 0.2 --heldout 0
 refused 1 "nothing to compress" "$tiny" -o "$work/x" --budget-ms 1000 --target trn1 --tile 16
