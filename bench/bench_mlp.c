@@ -16,6 +16,7 @@
 #include "peer.h"
 #include "probe.h"
 #include "stats.h"
+#include "timer.h"
 #include "tensor/diff.h"
 
 enum { PEERS_MAX = 8, SHAPES_MAX = 8, ROWS_MAX = 16, COLD_ROWS = 16, CHECK_ROWS = 3 };
@@ -118,9 +119,10 @@ struct result {
 static void sample(struct bench *b, nmlp_peer *peer, int64_t s, int round, struct result *result) {
     bool cold = s <= COLD_ROWS;
     double before = read_probe(b, cold, peer->bf16);
-    double begin = nmlp_clock_seconds();
+    int n_threads = nmlp_pool_threads(b->pool);
+    double begin = nmlp_bench_seconds(n_threads);
     peer->run(peer->ctx, round, b->y, b->x, s);
-    double seconds = nmlp_clock_seconds() - begin;
+    double seconds = nmlp_bench_seconds(n_threads) - begin;
     double probe = (before + read_probe(b, cold, peer->bf16)) / 2.0;
     double work = cold ? peer->bytes_per_weight : 2.0 * (double)s;
     double rate = weights_of(&b->c) * work / seconds / 1e9;

@@ -3,10 +3,10 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
 #include "base/pages.h"
 #include "probe_int.h"
+#include "timer.h"
 
 enum { FMA_LOOPS = 200000, AMX_LOOPS = 16000, A_STEPS = 8, B_STEPS = 512, FED_LOOPS = 24, SLICE_BYTES = 8 << 20 };
 enum { L1_BYTES = A_STEPS * 2048, L2_BYTES = B_STEPS * 2048 };
@@ -64,11 +64,10 @@ void nmlp_probe_destroy(nmlp_probe *probe) {
 
 static void job(void *arg, int thread, int n_threads) {
     nmlp_probe *probe = arg;
-    (void)n_threads;
     nmlp_pool_barrier(probe->pool);
-    double begin = nmlp_clock_seconds();
+    double begin = nmlp_bench_seconds(n_threads);
     probe->done[thread * SPREAD] = probe->work(probe, thread);
-    probe->seconds[thread * SPREAD] = nmlp_clock_seconds() - begin;
+    probe->seconds[thread * SPREAD] = nmlp_bench_seconds(n_threads) - begin;
 }
 
 /* Sum of the threads' own rates, in units of 1e9 per second. */

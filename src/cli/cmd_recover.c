@@ -7,12 +7,11 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/commands.h"
+#include "cli/encode.h"
 #include "report/curve.h"
-#include "text/tokenizer.h"
 #include "train/recover.h"
 
 enum { PATH_MAX_BYTES = 4096 };
-static const size_t text_max_bytes = (size_t)1 << 32;
 
 /* Words of the command line that are not numbers yet. */
 struct words {
@@ -103,20 +102,6 @@ static int print_result(const nmlp_cli *cli, const nmlp_recover_report *r, const
     return code;
 }
 
-static nmlp_status encode_file(const nmlp_model *model, const char *path, nmlp_ids *ids, nmlp_err *err) {
-    nmlp_status st = NMLP_OK;
-    nmlp_tokenizer *tokenizer = NULL;
-    nmlp_str text;
-    nmlp_str_init(&text);
-    NMLP_TRY(nmlp_tokenizer_load(&tokenizer, model->checkpoint.dir, err));
-    NMLP_TRY(nmlp_file_read(&text, path, text_max_bytes, err));
-    NMLP_TRY(nmlp_tokenizer_encode(tokenizer, nmlp_str_text(&text), text.len, false, false, ids, err));
-out:
-    nmlp_str_fini(&text);
-    nmlp_tokenizer_destroy(tokenizer);
-    return st;
-}
-
 static nmlp_status read_words(const struct words *words, nmlp_recover_options *o, nmlp_err *err) {
     if (strcmp(words->mode, "lora") == 0) o->mode = NMLP_RECOVER_LORA;
     else if (strcmp(words->mode, "factors") != 0)
@@ -145,7 +130,7 @@ static nmlp_status recover(const nmlp_cli *cli, const struct words *words, nmlp_
         NMLP_TRY(nmlp_model_open(&teacher, words->teacher, err));
         o->teacher = &teacher;
     }
-    NMLP_TRY(encode_file(&model, words->text, &ids, err));
+    NMLP_TRY(nmlp_encode_file(model.checkpoint.dir, words->text, &ids, err));
     NMLP_TRY(nmlp_pool_create(&o->pool, (int)cli->n_threads, err));
     o->progress = &progress;
     o->on_step = show_step;

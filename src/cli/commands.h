@@ -9,9 +9,13 @@ extern const nmlp_command nmlp_cmd_tokenize;
 extern const nmlp_command nmlp_cmd_logits;
 extern const nmlp_command nmlp_cmd_run;
 extern const nmlp_command nmlp_cmd_synth;
+extern const nmlp_command nmlp_cmd_compress;
 extern const nmlp_command nmlp_cmd_expand;
 extern const nmlp_command nmlp_cmd_recover;
 extern const nmlp_command nmlp_cmd_eval;
 extern const nmlp_command nmlp_cmd_simulate;
+extern const nmlp_command nmlp_cmd_plan;
+extern const nmlp_command nmlp_cmd_predict;
+extern const nmlp_command nmlp_cmd_bench;
 
 #endif

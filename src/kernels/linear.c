@@ -52,7 +52,6 @@ static void run_block(const struct run *run, int64_t first, int64_t parity, nmlp
         .n_products = 1,
         .rows = rows,
         .kc = run->plan.kc,
-        .group = run->plan.group,
         .widen = run->plan.widen,
         .stream = run->plan.stream,
         .sink = nmlp_sink_rows,

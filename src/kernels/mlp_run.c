@@ -80,10 +80,9 @@ size_t nmlp_mlp_workspace_bytes(const nmlp_mlp *mlp, int64_t s, int n_threads) {
 void nmlp_mlp_describe_plan(const nmlp_mlp *mlp, int64_t s, nmlp_str *out) {
     nmlp_plan p = nmlp_plan_make(mlp->kernels, nmlp_caches_get(), s, mlp->hidden, mlp->inner);
     int64_t kc = nmlp_min(p.kc, nmlp_max(nmlp_pad(mlp->hidden), nmlp_pad(mlp->inner)));
-    nmlp_str_printf(out, "set=%s tile=%dx%d activations=%s rows=%lld kc=%lld group=%lld chunk=%lld weights=%s",
-                    mlp->kernels->name, p.gemm->mr, p.gemm->strips * NMLP_STRIP,
-                    p.gemm->elem_bytes == 2 ? "bf16" : "f32", (long long)p.rows, (long long)kc, (long long)p.group,
-                    (long long)p.chunk, p.widen ? "widened" : "streamed");
+    nmlp_str_printf(out, "set=%s tile=%dx%d activations=%s rows=%lld kc=%lld chunk=%lld weights=%s", mlp->kernels->name,
+                    p.gemm->mr, p.gemm->strips * NMLP_STRIP, p.gemm->elem_bytes == 2 ? "bf16" : "f32",
+                    (long long)p.rows, (long long)kc, (long long)p.chunk, p.widen ? "widened" : "streamed");
 }
 
 /* One thread's way through one block of rows. */
@@ -102,7 +101,6 @@ static nmlp_stage stage_of(const struct pass *pass) {
                         .n_products = 1,
                         .rows = pass->rows,
                         .kc = plan->kc,
-                        .group = plan->group,
                         .widen = plan->widen,
                         .stream = plan->stream};
 }

@@ -11,7 +11,6 @@ typedef struct nmlp_plan {
     int64_t rows;      /* of S done together, multiple of the tile's rows */
     int64_t kc;        /* inputs done at a time */
     int64_t kc_of_two; /* the same where two products share L1 */
-    int64_t group;     /* blocks of columns that share a part of the activations in L2 */
     int64_t chunk;     /* of I: outputs of gate and up that `down` takes before the next ones are made */
     bool widen;        /* weights to f32 in L1 before use */
     bool stream;       /* few rows: weights pass through once */

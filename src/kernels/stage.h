@@ -34,7 +34,6 @@ typedef struct nmlp_stage {
     int n_products;
     int64_t rows;    /* in the block of rows */
     int64_t kc;      /* inputs done at a time, multiple of 32 */
-    int64_t group;   /* blocks of columns per task, at most */
     bool widen;      /* weights to f32 before use */
     bool stream;     /* few rows: weights come straight from memory */
     float *acc;      /* [column blocks][tile rows][width]: sums that outlive the stage; NULL: the thread's own */

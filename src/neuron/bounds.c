@@ -42,6 +42,13 @@ static bool add_scaled(real_affine *r, const nmlp_affine *a, double factor) {
     return true;
 }
 
+/* Is rest a multiple of step in every iteration? Then ceil(rest/step) - 1 is rest/step - 1. */
+static bool divides(const nmlp_affine *rest, int64_t step) {
+    bool all = rest->base % step == 0;
+    for (int i = 0; i < rest->n_terms; i++) all = all && rest->terms[i].coef % step == 0;
+    return all;
+}
+
 static double upper(const nmlp_program *p, real_affine r, int budget) {
     int inner = -1;
     for (int i = 0; i < r.n_terms; i++)
@@ -58,7 +65,7 @@ static double upper(const nmlp_program *p, real_affine r, int budget) {
     double best = upper(p, by_full, budget);
     if (!trips->clamped || budget == 0) return best;
     real_affine by_rest = r;
-    by_rest.base -= coef / (double)trips->step;
+    by_rest.base -= divides(&trips->rest, trips->step) ? coef : coef / (double)trips->step;
     if (!add_scaled(&by_rest, &trips->rest, coef / (double)trips->step)) return best;
     double other = upper(p, by_rest, budget - 1);
     return other < best ? other : best;

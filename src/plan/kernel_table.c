@@ -5,15 +5,24 @@
 #include <string.h>
 
 #include "plan/kernels.h"
+#include "plan/strip_plan.h"
 
 static const nmlp_kernel kernels[] = {
-    {"xw-tiled", "dense, one tile at a time (AWS tutorial 1)", false, "", nmlp_kernel_xw_tiled},
-    {"xw-hoist", "dense, row tiles loaded once (AWS tutorial 2)", false, "", nmlp_kernel_xw_hoist},
-    {"xw-block", "dense, free dimensions blocked (AWS tutorial 3)", false, "m,n", nmlp_kernel_xw_block},
-    {"xw-opt", "dense, all dimensions blocked (AWS tutorial 4)", false, "m,n,k", nmlp_kernel_xw_opt},
-    {"xuv-seq", "two dense products with a transpose in HBM between them", true, "m,n,k", nmlp_kernel_xuv_seq},
-    {"xuv-fused", "the paper's fused chain, x loaded transposed", true, "m,r,k,n,table", nmlp_kernel_xuv_fused},
-    {"xtuv-fused", "the paper's fused chain, x given transposed", true, "m,r,k,n,table", nmlp_kernel_xtuv_fused},
+    {"xw-tiled", "dense, one tile at a time (AWS tutorial 1)", false, false, "", nmlp_kernel_xw_tiled},
+    {"xw-hoist", "dense, row tiles loaded once (AWS tutorial 2)", false, false, "", nmlp_kernel_xw_hoist},
+    {"xw-block", "dense, free dimensions blocked (AWS tutorial 3)", false, false, "m,n", nmlp_kernel_xw_block},
+    {"xw-opt", "dense, all dimensions blocked (AWS tutorial 4)", false, false, "m,n,k", nmlp_kernel_xw_opt},
+    {"xuv-seq", "two dense products with a transpose in HBM between them", true, false, "m,n,k", nmlp_kernel_xuv_seq},
+    {"xuv-fused", "the paper's fused chain, x loaded transposed", true, false, "m,r,k,n,table", nmlp_kernel_xuv_fused},
+    {"xtuv-fused", "the paper's fused chain, x given transposed", true, false, "m,r,k,n,table", nmlp_kernel_xtuv_fused},
+    {"xuv-naive", "fusion without the paper's ideas; cache=2, turn=2 switch them on", true, false, "cache,turn,m,r,k,n", nmlp_kernel_xuv_naive},
+    {"xuv-turned", "the paper's chain with a transposed result", true, false, "m,r,k,n,table", nmlp_kernel_xuv_turned},
+    {"xtuv-turned", "the same, x given transposed", true, false, "m,r,k,n,table", nmlp_kernel_xtuv_turned},
+    {"mlp-up-paper", "the paper's gate and up with silu and product, transposed result", true, false, "m,r,k,n,table", nmlp_kernel_mlp_up_paper},
+    {"mlp-paper", "the paper's MLP: mlp-up-paper, then xtuv-fused", true, true, "m,r,k,n,table", nmlp_kernel_mlp_paper},
+    {"xw", "ours: dense product, packed weights", false, false, NMLP_STRIP_KEYS, nmlp_kernel_xw},
+    {"xuv", "ours: strips through both products on chip, packed weights", true, false, NMLP_STRIP_KEYS, nmlp_kernel_xuv},
+    {"mlp", "ours: the whole gated MLP on chip, dense or low-rank", true, true, NMLP_STRIP_KEYS, nmlp_kernel_mlp},
 };
 
 enum { N_KERNELS = sizeof kernels / sizeof kernels[0] };
@@ -21,7 +30,7 @@ enum { N_KERNELS = sizeof kernels / sizeof kernels[0] };
 const nmlp_kernel *nmlp_kernel_at(size_t index) { return index < N_KERNELS ? &kernels[index] : NULL; }
 
 const nmlp_kernel *nmlp_kernel_find(const char *name, nmlp_err *err) {
-    char names[256] = "";
+    char names[512] = "";
     for (size_t i = 0; i < N_KERNELS; i++) {
         if (strcmp(kernels[i].name, name) == 0) return &kernels[i];
         size_t used = strlen(names);
@@ -44,10 +53,10 @@ static nmlp_status check_request(const nmlp_kernel *kernel, const nmlp_kernel_re
     const nmlp_kernel_shape *s = &rq->shape;
     int64_t limit = NMLP_INDEX_MAX / 64;
     bool ok = s->s >= 1 && s->h >= 1 && s->o >= 1 && s->s <= limit && s->h <= limit && s->o <= limit;
-    if (!ok || (kernel->has_rank ? s->r < 1 || s->r > limit : s->r != 0))
-        return nmlp_fail(err, NMLP_E_SHAPE, "kernel %s: S=%lld H=%lld R=%lld O=%lld; each must be 1 to %lld%s",
-                         kernel->name, (long long)s->s, (long long)s->h, (long long)s->r, (long long)s->o,
-                         (long long)limit, kernel->has_rank ? "" : ", without R");
+    bool rank_ok = kernel->has_rank ? s->r >= (kernel->gated ? 0 : 1) && s->r <= limit : s->r == 0;
+    if (!ok || !rank_ok)
+        return nmlp_fail(err, NMLP_E_SHAPE, "kernel %s: S=%lld H=%lld R=%lld O=%lld; each must be 1 to %lld%s", kernel->name, (long long)s->s,
+                         (long long)s->h, (long long)s->r, (long long)s->o, (long long)limit, kernel->has_rank ? "" : ", without R");
     for (int i = 0; rq->tiling && i < rq->tiling->n; i++) {
         const char *key = rq->tiling->entries[i].key;
         int64_t value = rq->tiling->entries[i].value;

@@ -1,7 +1,7 @@
 /* Kernels by name: each builds a tile program from a shape, a tiling and a machine.
  *
  * Shapes: S rows (tokens), H inputs, R rank, O outputs. xw-* computes y[S,O] = x w with x given transposed as xT[H,S];
- * the chains compute y = (x u) v with u[H,R], v[R,O]. Machine constants (partitions, moving size, banks) come from the
+ * the chains compute y = (x u) v with u[H,R], v[R,O]; the MLPs y = (silu(x Wg) * (x Wu)) Wd with O features in between. Machine constants (partitions, moving size, banks) come from the
  * machine, never from the code. */
 #ifndef NMLP_PLAN_KERNEL_TABLE_H
 #define NMLP_PLAN_KERNEL_TABLE_H
@@ -9,7 +9,7 @@
 #include "neuron/machine.h"
 #include "neuron/program.h"
 
-enum { NMLP_TILING_MAX = 12, NMLP_TILING_KEY_MAX = 16 };
+enum { NMLP_TILING_MAX = 16, NMLP_TILING_KEY_MAX = 16 };
 
 typedef struct nmlp_kernel_shape {
     int64_t s, h, r, o; /* r is 0 where there is no rank */
@@ -35,6 +35,7 @@ typedef struct nmlp_kernel {
     const char *name;
     const char *summary;
     bool has_rank;
+    bool gated;              /* an MLP: O is the intermediate width, the output is [S,H], R may be 0 (dense) */
     const char *tiling_keys; /* "m,n,k": what --tiling accepts, with meaning in docs/simulator.md */
     nmlp_status (*build)(nmlp_program **out, const nmlp_kernel_request *request, nmlp_err *err);
 } nmlp_kernel;

@@ -2,6 +2,7 @@
  * (caching), in the orientation the second product wants (implicit transposition), tiles gathered in blocks (blocking).
  * Partial sums of a block are added into SBUF by the vector engine, as in the reference. */
 #include "plan/kernels.h"
+#include "plan/paper.h"
 #include "plan/tiles.h"
 
 enum { PSUM_COPIES = 4, BLOCK_COPIES = 2, MOVING_COLUMNS = 512 };
@@ -60,23 +61,22 @@ static int psum(fused *f, const nmlp_kernel_request *rq, const char *name, int64
     return nmlp_program_add_buffer(f->p, &b);
 }
 
-static void declare(fused *f, const nmlp_kernel_request *rq) {
+static void declare(fused *f, const nmlp_kernel_request *rq, const nmlp_paper_names *names) {
     const nmlp_kernel_shape *s = &rq->shape;
     int64_t kt = nmlp_axis_tiles_per_block(f->s), nt = nmlp_axis_tiles_per_block(f->o);
-    if (f->x_transposed)
-        f->x = nmlp_program_add_tensor(f->p, "xT", NMLP_ROLE_INPUT, rq->dtype, s->h, s->s);
-    else
-        f->x = nmlp_program_add_tensor(f->p, "x", NMLP_ROLE_INPUT, rq->dtype, s->s, s->h);
-    f->u = nmlp_program_add_tensor(f->p, "u", NMLP_ROLE_WEIGHT, rq->dtype, s->h, s->r);
-    f->v = nmlp_program_add_tensor(f->p, "v", NMLP_ROLE_WEIGHT, rq->dtype, s->r, s->o);
+    if (names->x >= 0) f->x = names->x;
+    else if (f->x_transposed) f->x = nmlp_program_add_tensor(f->p, "xT", NMLP_ROLE_INPUT, rq->dtype, s->h, s->s);
+    else f->x = nmlp_program_add_tensor(f->p, "x", NMLP_ROLE_INPUT, rq->dtype, s->s, s->h);
+    f->u = nmlp_program_add_tensor(f->p, names->u, NMLP_ROLE_WEIGHT, rq->dtype, s->h, s->r);
+    f->v = nmlp_program_add_tensor(f->p, names->v, NMLP_ROLE_WEIGHT, rq->dtype, s->r, s->o);
     f->y = nmlp_program_add_tensor(f->p, "y", NMLP_ROLE_OUTPUT, rq->dtype, s->s, s->o);
     f->xb = sbuf(f, rq, "x_blk", nmlp_axis_tiles_per_block(f->h), f->s.block, 0);
     f->ub = sbuf(f, rq, "u_blk", nmlp_axis_tiles_per_block(f->h), f->r.block, 0);
     f->vb = sbuf(f, rq, "v_blk", nmlp_axis_tiles_per_block(f->r), f->o.block, 0);
     f->xu = sbuf(f, rq, "xu", nmlp_axis_tiles(f->r), kt, f->s.tile);
     f->ob = sbuf(f, rq, "out", kt, nt, f->o.tile);
-    f->acc1 = psum(f, rq, "acc1", f->s.tile);
-    f->acc2 = psum(f, rq, "acc2", f->o.tile);
+    f->acc1 = names->acc >= 0 ? names->acc : psum(f, rq, "acc1", f->s.tile);
+    f->acc2 = names->acc >= 0 ? names->acc : psum(f, rq, "acc2", f->o.tile);
 }
 
 /* x block: tile h of block mb on partitions, the rows of block kb along the free axis. */
@@ -222,26 +222,34 @@ static void second_stage(const fused *f, int kb) {
     nmlp_program_end(f->p);
 }
 
-static nmlp_status build(nmlp_program **out, const nmlp_kernel_request *rq, bool x_transposed, nmlp_err *err) {
+void nmlp_paper_chain(nmlp_program *p, const nmlp_kernel_request *rq, bool x_transposed, const nmlp_paper_names *names) {
     const nmlp_machine *m = rq->machine;
     block_table t = choose_blocks(rq);
     int64_t moving = m->moving_max < MOVING_COLUMNS ? (int64_t)m->moving_max : MOVING_COLUMNS;
-    fused f = {.x_transposed = x_transposed};
-    NMLP_RETURN_IF_FAILED(nmlp_program_create(&f.p, x_transposed ? "xtuv_fused" : "xuv_fused", err));
+    fused f = {.p = p, .x_transposed = x_transposed};
     f.s = nmlp_axis_of(rq->shape.s, (int64_t)m->stationary_max, t.k);
     f.h = nmlp_axis_of(rq->shape.h, (int64_t)m->partitions, t.m);
     f.r = nmlp_axis_of(rq->shape.r, (int64_t)m->partitions, t.r);
     f.o = nmlp_axis_of(rq->shape.o, moving, t.n);
-    nmlp_program_add_param(f.p, "S", rq->shape.s);
-    nmlp_program_add_param(f.p, "H", rq->shape.h);
-    nmlp_program_add_param(f.p, "R", rq->shape.r);
-    nmlp_program_add_param(f.p, "O", rq->shape.o);
-    declare(&f, rq);
+    declare(&f, rq, names);
     int kb = nmlp_program_begin_loop(f.p, "kb", nmlp_size_const(nmlp_axis_blocks(f.s)), false);
     first_stage(&f, kb);
     second_stage(&f, kb);
     nmlp_program_end(f.p);
-    *out = f.p;
+}
+
+void nmlp_paper_params(nmlp_program *p, const nmlp_kernel_shape *s) {
+    nmlp_program_add_param(p, "S", s->s);
+    nmlp_program_add_param(p, "H", s->h);
+    nmlp_program_add_param(p, "R", s->r);
+    nmlp_program_add_param(p, "O", s->o);
+}
+
+static nmlp_status build(nmlp_program **out, const nmlp_kernel_request *rq, bool x_transposed, nmlp_err *err) {
+    nmlp_paper_names names = {.x = -1, .acc = -1, .u = "u", .v = "v"};
+    NMLP_RETURN_IF_FAILED(nmlp_program_create(out, x_transposed ? "xtuv_fused" : "xuv_fused", err));
+    nmlp_paper_params(*out, &rq->shape);
+    nmlp_paper_chain(*out, rq, x_transposed, &names);
     return NMLP_OK;
 }
 

@@ -1,0 +1,207 @@
+#include "plan/planner.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/str.h"
+#include "plan/plan_cache.h"
+
+enum { JUDGED_MAX = 160, JUDGED_LONG = 24, PER_KIND_SHORT = 12, PER_KIND_LONG = 2, FINALISTS = 2, SAMPLE_STRIPS = 2 };
+
+typedef struct finalist {
+    nmlp_strip_plan plan;
+    double latency_us; /* extrapolated */
+    double hbm_bytes;
+} finalist;
+
+typedef struct contest {
+    const nmlp_planner *planner;
+    nmlp_plan_op op;
+    const nmlp_kernel_request *rq;
+    nmlp_plan *plan;
+    finalist list[JUDGED_MAX];
+    int n;
+} contest;
+
+void nmlp_tiling_print(const nmlp_tiling *tiling, nmlp_str *out) {
+    for (int i = 0; i < tiling->n; i++)
+        nmlp_str_printf(out, "%s%s=%lld", i ? "," : "", tiling->entries[i].key, (long long)tiling->entries[i].value);
+}
+
+nmlp_status nmlp_choice_build(nmlp_program **out, const nmlp_choice *choice, const nmlp_kernel_request *rq, nmlp_err *err) {
+    nmlp_kernel_request at = *rq;
+    at.tiling = &choice->tiling;
+    const nmlp_kernel *kernel = nmlp_kernel_find(choice->kernel, err);
+    return kernel ? nmlp_kernel_build(out, kernel, &at, err) : NMLP_E_MISSING;
+}
+
+static nmlp_status judge_choice(contest *c, nmlp_choice *choice, int64_t s, nmlp_err *err) {
+    nmlp_program *program = NULL;
+    nmlp_kernel_request rq = *c->rq;
+    rq.shape.s = s;
+    NMLP_RETURN_IF_FAILED(nmlp_choice_build(&program, choice, &rq, err));
+    nmlp_status st = c->planner->judge(c->planner->judge_ctx, program, c->planner->machine, &choice->cost, err);
+    nmlp_program_destroy(program);
+    c->plan->n_judged++;
+    return st;
+}
+
+static nmlp_status choice_of(nmlp_choice *choice, nmlp_plan_op op, const nmlp_strip_plan *plan, nmlp_err *err) {
+    *choice = (nmlp_choice){.kernel = nmlp_plan_op_name(op)};
+    return nmlp_strip_plan_tiling(&choice->tiling, plan, err);
+}
+
+/* Judges a strip plan at full length, or on its first strips where there are many. */
+static nmlp_status judge_strips(contest *c, const nmlp_strip_plan *plan, finalist *f, nmlp_err *err) {
+    nmlp_choice choice;
+    int64_t s = c->rq->shape.s, rest = s % plan->rows, strips = s / plan->rows;
+    NMLP_RETURN_IF_FAILED(choice_of(&choice, c->op, plan, err));
+    f->plan = *plan;
+    if (strips <= SAMPLE_STRIPS) {
+        NMLP_RETURN_IF_FAILED(judge_choice(c, &choice, s, err));
+        f->latency_us = choice.cost.latency_us;
+        f->hbm_bytes = choice.cost.hbm_bytes;
+        return NMLP_OK;
+    }
+    NMLP_RETURN_IF_FAILED(judge_choice(c, &choice, (SAMPLE_STRIPS - 1) * plan->rows + rest, err));
+    nmlp_cost two = choice.cost;
+    NMLP_RETURN_IF_FAILED(judge_choice(c, &choice, SAMPLE_STRIPS * plan->rows + rest, err));
+    double more = (double)(strips - SAMPLE_STRIPS);
+    f->latency_us = choice.cost.latency_us + more * (choice.cost.latency_us - two.latency_us);
+    f->hbm_bytes = choice.cost.hbm_bytes + more * (choice.cost.hbm_bytes - two.hbm_bytes);
+    return NMLP_OK;
+}
+
+/* How two plans of the same kind differ only in detail: weight runs, columns. */
+static bool same_kind(const nmlp_strip_plan *a, const nmlp_strip_plan *b) {
+    return a->rows == b->rows && a->x == b->x && a->x_copies == b->x_copies && (a->x_chunk == b->x_chunk) && a->act_chunk == b->act_chunk;
+}
+
+/* Equal times within half a per mille: less traffic wins. */
+static bool better(double latency, double bytes, double than_latency, double than_bytes) {
+    if (fabs(latency - than_latency) > 5e-4 * than_latency) return latency < than_latency;
+    return bytes < than_bytes || (bytes == than_bytes && latency < than_latency);
+}
+
+static void insert(contest *c, const finalist *f) {
+    int at = c->n;
+    while (at > 0 && better(f->latency_us, f->hbm_bytes, c->list[at - 1].latency_us, c->list[at - 1].hbm_bytes)) at--;
+    for (int i = c->n; i > at; i--) c->list[i] = c->list[i - 1];
+    c->list[at] = *f;
+    c->n++;
+}
+
+static nmlp_status judge_candidates(contest *c, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    nmlp_strip_plan *all = NULL;
+    double traffic_limit = c->op == NMLP_PLAN_XUV && c->plan->paper.cost.latency_us > 0 ? c->plan->paper.cost.hbm_bytes * (1 + 1e-9) : INFINITY;
+    /* Short inputs are quick to judge and full of detail, long ones neither. */
+    bool brief = c->rq->shape.s <= (int64_t)c->planner->machine->psum_bank_bytes / 4;
+    int most = brief ? JUDGED_MAX : JUDGED_LONG, per_kind = brief ? PER_KIND_SHORT : PER_KIND_LONG;
+    NMLP_TRY(nmlp_strip_candidates(&all, &c->plan->n_fitting, &c->plan->n_candidates, c->op, c->rq, err));
+    for (int pass = 0; pass < 2 && c->n == 0; pass++) {
+        for (size_t i = 0; i < c->plan->n_fitting && c->n < most; i++) {
+            int kin = 0;
+            if (pass == 0 && nmlp_strip_estimate_of(c->op, c->rq, &all[i]).hbm_bytes > traffic_limit) continue;
+            for (int j = 0; j < c->n; j++) kin += same_kind(&all[i], &c->list[j].plan);
+            if (kin >= per_kind) continue;
+            finalist f;
+            NMLP_TRY(judge_strips(c, &all[i], &f, err));
+            insert(c, &f);
+        }
+    }
+out:
+    nmlp_mem_free(all);
+    return st;
+}
+
+static void consider(nmlp_plan *plan, const nmlp_choice *choice) {
+    if (plan->winner.cost.latency_us <= 0 ||
+        better(choice->cost.latency_us, choice->cost.hbm_bytes, plan->winner.cost.latency_us, plan->winner.cost.hbm_bytes)) {
+        plan->runner_up = plan->winner;
+        plan->winner = *choice;
+    } else if (plan->runner_up.cost.latency_us <= 0 || choice->cost.latency_us < plan->runner_up.cost.latency_us) {
+        plan->runner_up = *choice;
+    }
+}
+
+static void add_cost(nmlp_cost *sum, const nmlp_cost *more, double launch_us) {
+    double flops = sum->tensor_utilisation * sum->latency_us + more->tensor_utilisation * more->latency_us;
+    double sustained = more->tensor_utilisation > 0 ? more->tensor_utilisation_sustained / more->tensor_utilisation : 0;
+    sum->latency_us += more->latency_us - launch_us;
+    sum->hbm_bytes += more->hbm_bytes;
+    sum->tensor_utilisation = flops / sum->latency_us;
+    sum->tensor_utilisation_sustained = sum->tensor_utilisation * sustained;
+    for (int e = 0; e < NMLP_N_ENGINES; e++) sum->busy_us[e] += more->busy_us[e];
+    if (more->sbuf_bytes > sum->sbuf_bytes) sum->sbuf_bytes = more->sbuf_bytes;
+}
+
+/* The paper's MLP is two kernels, each with all of SBUF: kinder than one program that holds the buffers of both. */
+static nmlp_status judge_paper_mlp(contest *c, nmlp_err *err) {
+    const nmlp_kernel_shape *s = &c->rq->shape;
+    nmlp_kernel_request rq = *c->rq, *full = &rq;
+    nmlp_choice up = {.kernel = "mlp-up-paper"}, down = {.kernel = "xtuv-fused"};
+    const nmlp_kernel_request *before = c->rq;
+    NMLP_RETURN_IF_FAILED(nmlp_tiling_set(&down.tiling, "table", 2, err));
+    NMLP_RETURN_IF_FAILED(judge_choice(c, &up, s->s, err));
+    full->shape = (nmlp_kernel_shape){s->s, s->o, s->r, s->h};
+    c->rq = full;
+    nmlp_status st = judge_choice(c, &down, s->s, err);
+    c->rq = before;
+    NMLP_RETURN_IF_FAILED(st);
+    add_cost(&up.cost, &down.cost, c->planner->machine->launch_us);
+    c->plan->paper = (nmlp_choice){.kernel = "mlp-paper", .cost = up.cost};
+    return NMLP_OK;
+}
+
+/* The paper's kernels with each of its tables. */
+static nmlp_status judge_paper(contest *c, nmlp_err *err) {
+    bool given = nmlp_tiling_get(c->rq->tiling, "x", 0) == NMLP_X_GIVEN;
+    if (c->rq->shape.r == 0 || c->op == NMLP_PLAN_XW) return NMLP_OK; /* factors only */
+    if (c->op == NMLP_PLAN_MLP) return judge_paper_mlp(c, err);
+    for (int table = 1; table <= 2; table++) {
+        nmlp_choice choice = {.kernel = given ? "xtuv-fused" : "xuv-fused"}, *paper = &c->plan->paper;
+        NMLP_RETURN_IF_FAILED(nmlp_tiling_set(&choice.tiling, "table", table, err));
+        NMLP_RETURN_IF_FAILED(judge_choice(c, &choice, c->rq->shape.s, err));
+        if (paper->cost.latency_us <= 0 || choice.cost.latency_us < paper->cost.latency_us) *paper = choice;
+    }
+    return NMLP_OK;
+}
+
+static const char *busiest(const nmlp_cost *cost) {
+    int best = 0;
+    for (int e = 1; e < NMLP_N_ENGINES; e++)
+        if (cost->busy_us[e] > cost->busy_us[best]) best = e;
+    return nmlp_nc_engine_name((nmlp_nc_engine)best);
+}
+
+static nmlp_status hold_contest(contest *c, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(judge_paper(c, err));
+    NMLP_RETURN_IF_FAILED(judge_candidates(c, err));
+    for (int i = 0; i < c->n && i < FINALISTS; i++) {
+        nmlp_choice choice;
+        NMLP_RETURN_IF_FAILED(choice_of(&choice, c->op, &c->list[i].plan, err));
+        NMLP_RETURN_IF_FAILED(judge_choice(c, &choice, c->rq->shape.s, err));
+        consider(c->plan, &choice);
+    }
+    if (c->plan->paper.cost.latency_us > 0 && !nmlp_tiling_get(c->rq->tiling, "shared", 0)) consider(c->plan, &c->plan->paper);
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_plan_find(nmlp_plan *plan, const nmlp_planner *planner, nmlp_plan_op op, const nmlp_kernel_request *rq, nmlp_err *err) {
+    contest c = {.planner = planner, .op = op, .rq = rq, .plan = plan};
+    *plan = (nmlp_plan){0};
+    plan->bounds = nmlp_bounds_of(op, rq, nmlp_tiling_get(rq->tiling, "shared", 0) == 1);
+    plan->limit_us = plan->bounds.largest_ns * 1e-3 + planner->machine->launch_us;
+    if (planner->cache_path) NMLP_RETURN_IF_FAILED(nmlp_plan_cache_find(planner->cache_path, plan, planner->machine, op, rq, err));
+    if (plan->cached) { /* the choice is remembered, the judge's verdict is asked for again */
+        NMLP_RETURN_IF_FAILED(judge_choice(&c, &plan->winner, rq->shape.s, err));
+        if (plan->runner_up.kernel) NMLP_RETURN_IF_FAILED(judge_choice(&c, &plan->runner_up, rq->shape.s, err));
+    } else {
+        NMLP_RETURN_IF_FAILED(hold_contest(&c, err));
+        if (planner->cache_path) NMLP_RETURN_IF_FAILED(nmlp_plan_cache_add(planner->cache_path, plan, planner->machine, op, rq, err));
+    }
+    plan->engine = busiest(&plan->winner.cost);
+    return NMLP_OK;
+}

@@ -1,0 +1,100 @@
+/* The building blocks of our kernels `xuv` and `mlp`.
+ *
+ * A strip of rows goes through all products of the kernel without leaving the chip. Every activation lies transposed, its
+ * features on partitions and the rows of the strip along the free axis, in a buffer [P; feature tiles, row tiles, rows].
+ * That is at once the moving operand of a product whose weights are stationary (result transposed again: `project`) and
+ * the stationary operand of a product whose weights move (result in rows, as the output wants it: `project_rows`), so
+ * nothing is transposed between products. Sums over the contraction stay in PSUM; where an activation is too large for
+ * SBUF the contraction is cut into chunks and only then is a partial sum added in SBUF.
+ *
+ * Weights come packed (neuron/pack.h) through one ring of buffers: each DMA moves one long run per partition. */
+#ifndef NMLP_PLAN_STRIP_H
+#define NMLP_PLAN_STRIP_H
+
+#include "plan/kernel_table.h"
+#include "neuron/pack.h"
+#include "plan/tiles.h"
+
+typedef enum nmlp_x_source {
+    NMLP_X_GIVEN = 1, /* the caller has xT[H,S] */
+    NMLP_X_DMA = 2,   /* x[S,H], transposed by the DMA engines on its way in */
+    NMLP_X_PE = 3     /* x[S,H], transposed tile by tile on the tensor engine */
+} nmlp_x_source;
+
+enum { NMLP_X_ROW_COPIES = 4 /* DMAs of raw rows in flight: enough to hide their latency behind the transposes */ };
+
+/* What the planner chooses. Counts of tiles unless said. */
+typedef struct nmlp_strip_plan {
+    int64_t rows;       /* rows of a strip */
+    int64_t x;          /* nmlp_x_source */
+    int64_t x_chunk;    /* of H held at a time */
+    int64_t x_load;     /* of H per DMA of raw rows (NMLP_X_PE) */
+    int64_t act_chunk;  /* of I held at a time */
+    int64_t columns;    /* elements: moving columns of the last product */
+    int64_t ring_bytes; /* aimed-at run per partition of a weight DMA */
+    int64_t ring;       /* copies in the weight ring */
+    int64_t out_ring;   /* copies in a ring of its own for the last product; 1: it shares the ring */
+    int64_t out_tiles;  /* column tiles per stored row */
+    int64_t out_copies; /* copies of the output rows */
+    int64_t x_copies;   /* copies of the x strip */
+    int64_t shared;     /* gate and up share their first factor */
+} nmlp_strip_plan;
+
+typedef struct nmlp_strip {
+    nmlp_program *p;
+    const nmlp_kernel_request *rq;
+    nmlp_strip_plan plan;
+    int64_t parts;   /* P */
+    nmlp_axis s;     /* rows: a tile is what one moving operand takes, a block is a strip */
+    int64_t s_rows;  /* rows of a stationary operand */
+    int x, y;        /* tensors */
+    int ring, out_ring, acc, flip, raw, xt, out; /* buffers; -1: not used */
+    int strip;       /* loop variable over strips */
+} nmlp_strip;
+
+/* A weight tensor and how it is streamed. */
+typedef struct nmlp_stream {
+    const char *name;
+    int tensor;
+    nmlp_pack pack;
+    int64_t block; /* column tiles per DMA */
+    bool split;    /* the planes of a column tile come one by one: together they would be too long a run */
+    int ring;      /* buffer it passes through */
+} nmlp_stream;
+
+/* An activation on chip: [P; tiles, row tiles, rows]. `features` is the length of the axis it is cut from. */
+typedef struct nmlp_held {
+    int buffer;
+    int64_t features;
+    int64_t first; /* tile index of the first feature in the buffer */
+    int64_t tiles; /* held at a time */
+    int chunk;     /* loop variable over chunks of `tiles`; -1: all held */
+} nmlp_held;
+
+/* Elements of one DMA of a stream. */
+static inline int64_t nmlp_stream_run(const nmlp_stream *w) {
+    return w->split ? nmlp_pack_tile_run(&w->pack) / w->pack.planes : w->block * nmlp_pack_tile_run(&w->pack);
+}
+
+/* Starts the program: parameters, row axis, the input tensor, input buffers, accumulators. */
+nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, nmlp_err *err);
+/* Declares a packed weight [k,n]; `chunk_tiles` of k are contracted at a time. */
+nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, int64_t k, int64_t n, int64_t chunk_tiles, int64_t columns, int64_t planes);
+/* The ring that all given streams use; the last one may have its own, so that its small blocks queue up behind the large
+ * ones and little is left to do after the last byte has come. */
+void nmlp_strip_ring(nmlp_strip *b, nmlp_stream *streams, int n_streams);
+int nmlp_strip_activation(nmlp_strip *b, const char *name, int64_t tiles, int copies);
+
+/* Brings chunk `h.chunk` of the strip of x on chip. */
+void nmlp_strip_load_x(nmlp_strip *b, nmlp_held h);
+/* out = w^T in: one tile of out at a time; the first chunk of `in` writes, later ones add. */
+void nmlp_strip_project(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp_held out);
+/* out = silu(gate^T a) * (up^T c), the planes of w; fills chunk out.chunk of the features of out. */
+void nmlp_strip_gate(nmlp_strip *b, const nmlp_stream *w, nmlp_held a, nmlp_held c, nmlp_held out);
+/* y rows = in^T w; stores when the last chunk is in. Call nmlp_strip_store after the chunk loop where `in` is chunked. */
+void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in);
+void nmlp_strip_store(nmlp_strip *b, const nmlp_stream *w);
+/* The buffer of output rows; `whole`: all columns at once, for chunked sums. */
+void nmlp_strip_output(nmlp_strip *b, const nmlp_stream *w, bool whole);
+
+#endif

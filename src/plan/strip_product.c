@@ -1,0 +1,246 @@
+/* Products of a strip: weights stationary with a transposed result, or weights moving with a result in rows. */
+#include "plan/strip.h"
+
+#include <stdio.h>
+
+/* Loop variables around one tile of a product. */
+typedef struct tile_loops {
+    int block, n, st, q; /* weight block, column tile in it, row tile, rows of it */
+    nmlp_size columns;   /* of the column tile */
+    nmlp_size rows;
+    nmlp_affine at; /* first element of the block in the packed tensor */
+} tile_loops;
+
+static const char *label(char out[NMLP_NAME_MAX], const nmlp_stream *w, const char *suffix) {
+    snprintf(out, NMLP_NAME_MAX, "%s_%s", w->name, suffix);
+    return out;
+}
+
+/* Column tiles before the current block: of earlier chunks of the result, and of earlier blocks. */
+static nmlp_affine block_start(const nmlp_stream *w, nmlp_held out, int block) {
+    nmlp_affine at = nmlp_affine_var(block, w->block);
+    return out.chunk < 0 ? at : nmlp_affine_plus(at, nmlp_affine_var(out.chunk, out.tiles));
+}
+
+/* The next run of weights into the next copy of the ring. */
+static void load_weights(nmlp_strip *b, const nmlp_stream *w, nmlp_affine at, nmlp_size elems) {
+    nmlp_size rows = nmlp_size_const(nmlp_pack_rows(&w->pack));
+    nmlp_emit_alloc(b->p, w->ring);
+    nmlp_buf_ref dst = nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, rows), 0, nmlp_affine_const(0), elems);
+    nmlp_emit_load(b->p, dst, nmlp_hbm_rect(w->tensor, nmlp_affine_const(0), rows, at, elems), 0);
+}
+
+/* Opens the loops over weight blocks and their column tiles; each block is one DMA. `out` says which columns. */
+static void begin_columns(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp_held out, tile_loops *l) {
+    char name[NMLP_NAME_MAX];
+    int64_t n_tiles = nmlp_pack_n_tiles(&w->pack), run = nmlp_pack_tile_run(&w->pack), held = out.chunk < 0 ? n_tiles : out.tiles;
+    bool even = n_tiles % held == 0 && held % w->block == 0;
+    nmlp_size blocks = nmlp_size_const(nmlp_ceil_div(held, w->block));
+    if (out.chunk >= 0 && n_tiles % held != 0) blocks = nmlp_size_until(blocks.full, n_tiles, nmlp_affine_var(out.chunk, held), w->block);
+    l->block = nmlp_program_begin_loop(b->p, label(name, w, "b"), blocks, false);
+    nmlp_affine first = block_start(w, out, l->block), at = nmlp_affine_times(first, run);
+    nmlp_size tiles = even ? nmlp_size_const(w->block) : nmlp_size_until(w->block, n_tiles, first, 1);
+    nmlp_size elems = even ? nmlp_size_const(w->block * run) : nmlp_size_until(w->block * run, n_tiles * run, at, 1);
+    if (in.chunk >= 0) at = nmlp_affine_plus(at, nmlp_affine_var(in.chunk, n_tiles * run));
+    l->at = at;
+    if (!w->split) load_weights(b, w, at, elems);
+    l->n = nmlp_program_begin_loop(b->p, label(name, w, "n"), tiles, false);
+    nmlp_affine column = nmlp_affine_times(nmlp_affine_plus(first, nmlp_at(l->n)), w->pack.columns);
+    l->columns = w->pack.n % w->pack.columns == 0 ? nmlp_size_const(w->pack.columns)
+                                                  : nmlp_size_until(w->pack.columns, w->pack.n, column, 1);
+}
+
+static int begin_rows(nmlp_strip *b, const nmlp_stream *w, tile_loops *l) {
+    char name[NMLP_NAME_MAX];
+    l->st = nmlp_program_begin_loop(b->p, label(name, w, "s"), nmlp_axis_trips(b->s, b->strip), false);
+    l->rows = nmlp_axis_tile_size(b->s, b->strip, l->st);
+    return l->st;
+}
+
+/* Rows of the strip in pieces that fit a stationary operand. Returns the first row in the tensor. */
+static nmlp_affine begin_row_pieces(nmlp_strip *b, const nmlp_stream *w, tile_loops *l, const char *st, const char *q) {
+    char name[NMLP_NAME_MAX];
+    l->st = nmlp_program_begin_loop(b->p, label(name, w, st), nmlp_axis_trips(b->s, b->strip), false);
+    nmlp_affine s0 = nmlp_axis_start(b->s, b->strip, l->st);
+    int64_t pieces = nmlp_ceil_div(b->s.tile, b->s_rows);
+    nmlp_size trips = b->s.n % b->s.tile == 0 ? nmlp_size_const(pieces) : nmlp_size_until(pieces, b->s.n, s0, b->s_rows);
+    l->q = nmlp_program_begin_loop(b->p, label(name, w, q), trips, false);
+    s0 = nmlp_affine_plus(s0, nmlp_affine_var(l->q, b->s_rows));
+    l->rows = b->s.n % b->s_rows == 0 && b->s.n % b->s.tile == 0 ? nmlp_size_const(b->s_rows) : nmlp_size_until(b->s_rows, b->s.n, s0, 1);
+    return s0;
+}
+
+static nmlp_size contraction_trips(const nmlp_strip *b, nmlp_held in) {
+    int64_t tiles = nmlp_ceil_div(in.features, b->parts);
+    if (in.chunk < 0) return nmlp_size_const(tiles);
+    if (tiles % in.tiles == 0) return nmlp_size_const(in.tiles);
+    return nmlp_size_until(in.tiles, tiles, nmlp_affine_var(in.chunk, in.tiles), 1);
+}
+
+static nmlp_size contraction_parts(const nmlp_strip *b, nmlp_held in, int k) {
+    if (in.features % b->parts == 0) return nmlp_size_const(b->parts);
+    nmlp_affine at = nmlp_affine_var(k, b->parts);
+    if (in.chunk >= 0) at = nmlp_affine_plus(at, nmlp_affine_var(in.chunk, in.tiles * b->parts));
+    return nmlp_size_until(b->parts, in.features, at, 1);
+}
+
+/* Tile k of the contraction in the weight block: plane, then k, then columns. */
+static nmlp_buf_ref weight_tile(const nmlp_strip *b, const nmlp_stream *w, const tile_loops *l, int plane, int k, nmlp_size parts) {
+    int64_t columns = w->pack.columns;
+    nmlp_affine at = nmlp_affine_var(l->n, nmlp_pack_tile_run(&w->pack));
+    at = nmlp_affine_plus(at, nmlp_affine_var(k, columns));
+    if (w->split) at = nmlp_affine_var(k, columns);
+    else at = nmlp_affine_plus(at, nmlp_affine_const(plane * w->pack.chunk_tiles * columns));
+    return nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, parts), 0, at, l->columns);
+}
+
+static nmlp_buf_ref held_tile(const nmlp_strip *b, nmlp_held a, nmlp_affine tile, nmlp_size parts, int st) {
+    nmlp_affine index = nmlp_affine_plus(nmlp_affine_const(a.first), tile);
+    return nmlp_buf_at(nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(b->p, a.buffer), 0, parts), 0, index), 1, nmlp_at(st));
+}
+
+static nmlp_buf_ref accumulator(const nmlp_strip *b, nmlp_size parts, nmlp_size columns) {
+    return nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, b->acc), 0, parts), 0, nmlp_affine_const(0), columns);
+}
+
+/* acc[columns; rows] = one column tile of w^T in, summed over the contraction in PSUM. */
+static nmlp_buf_ref contract(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, const tile_loops *l, int plane) {
+    char name[NMLP_NAME_MAX];
+    nmlp_emit_alloc(b->p, b->acc);
+    nmlp_buf_ref acc = accumulator(b, l->columns, l->rows);
+    int k = nmlp_program_begin_loop(b->p, label(name, w, plane ? "k2" : "k"), contraction_trips(b, in), false);
+    nmlp_size parts = contraction_parts(b, in, k);
+    nmlp_buf_ref moving = nmlp_buf_range(held_tile(b, in, nmlp_at(k), parts, l->st), 2, nmlp_affine_const(0), l->rows);
+    nmlp_emit_matmul(b->p, acc, weight_tile(b, w, l, plane, k, parts), moving, nmlp_accumulate_over(1, &k));
+    nmlp_program_end(b->p);
+    return acc;
+}
+
+/* The tile of a held result that the loops point at. */
+static nmlp_buf_ref result_tile(const nmlp_strip *b, const nmlp_stream *w, nmlp_held out, const tile_loops *l) {
+    nmlp_affine tile = nmlp_affine_plus(nmlp_affine_var(l->block, w->block), nmlp_at(l->n));
+    return nmlp_buf_range(held_tile(b, out, tile, l->columns, l->st), 2, nmlp_affine_const(0), l->rows);
+}
+
+static void end_loops(nmlp_strip *b, int n) {
+    for (int i = 0; i < n; i++) nmlp_program_end(b->p);
+}
+
+/* dst = acc for the first chunk of the contraction, dst += acc for later ones. */
+static void take_sum(nmlp_strip *b, nmlp_buf_ref dst, nmlp_buf_ref acc, int chunk, nmlp_nc_engine copier) {
+    if (chunk >= 0) nmlp_program_begin_if(b->p, NMLP_WHEN_FIRST, chunk);
+    if (copier == NMLP_ENGINE_SCALAR) nmlp_emit_activation(b->p, dst, acc, NMLP_FUNC_COPY, 1.0);
+    else nmlp_emit_copy(b->p, dst, acc, NMLP_ENGINE_VECTOR);
+    if (chunk < 0) return;
+    nmlp_program_end(b->p);
+    nmlp_program_begin_if(b->p, NMLP_WHEN_LATER, chunk);
+    nmlp_emit_tensor_tensor(b->p, dst, acc, dst, NMLP_ALU_ADD, NMLP_ENGINE_VECTOR);
+    nmlp_program_end(b->p);
+}
+
+void nmlp_strip_project(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp_held out) {
+    tile_loops l;
+    begin_columns(b, w, in, out, &l);
+    begin_rows(b, w, &l);
+    nmlp_buf_ref acc = contract(b, w, in, &l, 0);
+    take_sum(b, result_tile(b, w, out, &l), acc, in.chunk, NMLP_ENGINE_VECTOR);
+    end_loops(b, 3);
+}
+
+static int silu_buffer(nmlp_strip *b, int64_t row_tiles) {
+    nmlp_buffer tmp = {.name = "silu", .space = NMLP_SPACE_SBUF, .dtype = NMLP_NC_FP32, .partitions = (int)b->parts, .n_dims = 2,
+                       .dims = {row_tiles, b->s.tile}, .copies = 2};
+    return nmlp_program_add_buffer(b->p, &tmp);
+}
+
+static nmlp_buf_ref silu_tile(const nmlp_strip *b, int silu, const tile_loops *l, bool split) {
+    nmlp_buf_ref s = nmlp_buf_parts(nmlp_buf_all(b->p, silu), 0, l->columns);
+    s = nmlp_buf_at(s, 0, split ? nmlp_at(l->st) : nmlp_affine_const(0));
+    return nmlp_buf_range(s, 1, nmlp_affine_const(0), l->rows);
+}
+
+/* One plane after the other, each with its own weights: gate for all rows of the strip, then up. */
+static void gate_split(nmlp_strip *b, const nmlp_stream *w, nmlp_held a, nmlp_held c, nmlp_held out) {
+    tile_loops l;
+    int silu = silu_buffer(b, nmlp_axis_tiles_per_block(b->s));
+    nmlp_size run = nmlp_size_const(nmlp_stream_run(w));
+    begin_columns(b, w, a, out, &l);
+    nmlp_affine at = nmlp_affine_plus(l.at, nmlp_affine_var(l.n, nmlp_pack_tile_run(&w->pack)));
+    nmlp_emit_alloc(b->p, silu);
+    load_weights(b, w, at, run);
+    begin_rows(b, w, &l);
+    nmlp_buf_ref gate = contract(b, w, a, &l, 0);
+    nmlp_emit_activation(b->p, silu_tile(b, silu, &l, true), gate, NMLP_FUNC_SILU, 1.0);
+    nmlp_program_end(b->p);
+    load_weights(b, w, nmlp_affine_plus(at, nmlp_affine_const(nmlp_stream_run(w))), run);
+    begin_rows(b, w, &l);
+    nmlp_buf_ref up = contract(b, w, c, &l, 1);
+    nmlp_emit_tensor_tensor(b->p, result_tile(b, w, out, &l), up, silu_tile(b, silu, &l, true), NMLP_ALU_MUL, NMLP_ENGINE_VECTOR);
+    end_loops(b, 3);
+}
+
+void nmlp_strip_gate(nmlp_strip *b, const nmlp_stream *w, nmlp_held a, nmlp_held c, nmlp_held out) {
+    tile_loops l;
+    if (w->split) {
+        gate_split(b, w, a, c, out);
+        return;
+    }
+    int silu = silu_buffer(b, 1);
+    begin_columns(b, w, a, out, &l);
+    begin_rows(b, w, &l);
+    nmlp_buf_ref gate = contract(b, w, a, &l, 0);
+    nmlp_emit_alloc(b->p, silu);
+    nmlp_emit_activation(b->p, silu_tile(b, silu, &l, false), gate, NMLP_FUNC_SILU, 1.0);
+    nmlp_buf_ref up = contract(b, w, c, &l, 1);
+    nmlp_emit_tensor_tensor(b->p, result_tile(b, w, out, &l), up, silu_tile(b, silu, &l, false), NMLP_ALU_MUL, NMLP_ENGINE_VECTOR);
+    end_loops(b, 3);
+}
+
+/* acc[rows; columns]: the strip is stationary, the weights move. */
+static void contract_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, const tile_loops *l, nmlp_affine out_column) {
+    char name[NMLP_NAME_MAX];
+    nmlp_emit_alloc(b->p, b->acc);
+    nmlp_buf_ref acc = accumulator(b, l->rows, l->columns);
+    int k = nmlp_program_begin_loop(b->p, label(name, w, "k"), contraction_trips(b, in), false);
+    nmlp_size parts = contraction_parts(b, in, k);
+    nmlp_buf_ref rows = nmlp_buf_range(held_tile(b, in, nmlp_at(k), parts, l->st), 2, nmlp_affine_var(l->q, b->s_rows), l->rows);
+    nmlp_emit_matmul(b->p, acc, rows, weight_tile(b, w, l, 0, k, parts), nmlp_accumulate_over(1, &k));
+    nmlp_program_end(b->p);
+    nmlp_buf_ref out = nmlp_buf_at(nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(b->p, b->out), 0, l->rows), 0, nmlp_at(l->st)), 1, nmlp_at(l->q));
+    take_sum(b, nmlp_buf_range(out, 2, out_column, l->columns), acc, in.chunk, NMLP_ENGINE_SCALAR);
+}
+
+/* Stores `tiles` column tiles of the output buffer, from column tile `first` of y on. */
+static void store_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_affine first, int64_t tiles) {
+    tile_loops l;
+    int64_t columns = w->pack.columns;
+    nmlp_affine s0 = begin_row_pieces(b, w, &l, "ss", "sq"), col = nmlp_affine_times(first, columns);
+    nmlp_size n = w->pack.n % (tiles * columns) == 0 ? nmlp_size_const(tiles * columns) : nmlp_size_until(tiles * columns, w->pack.n, col, 1);
+    nmlp_buf_ref out = nmlp_buf_at(nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(b->p, b->out), 0, l.rows), 0, nmlp_at(l.st)), 1, nmlp_at(l.q));
+    nmlp_emit_store(b->p, nmlp_hbm_rect(b->y, s0, l.rows, col, n), nmlp_buf_range(out, 2, nmlp_affine_const(0), n), 2);
+    end_loops(b, 2);
+}
+
+void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in) {
+    char name[NMLP_NAME_MAX];
+    tile_loops l;
+    bool whole = in.chunk >= 0;
+    int64_t held = whole ? nmlp_pack_n_tiles(&w->pack) : b->plan.out_tiles, columns = w->pack.columns;
+    nmlp_held group = {.chunk = -1};
+    if (!whole) {
+        int64_t groups = nmlp_ceil_div(nmlp_pack_n_tiles(&w->pack), held);
+        group.tiles = held;
+        group.chunk = nmlp_program_begin_loop(b->p, label(name, w, "g"), nmlp_size_const(groups), false);
+        nmlp_emit_alloc(b->p, b->out);
+    }
+    begin_columns(b, w, in, group, &l);
+    begin_row_pieces(b, w, &l, "s", "q");
+    nmlp_affine tile = nmlp_affine_plus(nmlp_affine_var(l.block, w->block), nmlp_at(l.n));
+    contract_rows(b, w, in, &l, nmlp_affine_times(tile, columns));
+    end_loops(b, 4);
+    if (whole) return;
+    store_rows(b, w, nmlp_affine_var(group.chunk, held), held);
+    nmlp_program_end(b->p);
+}
+
+void nmlp_strip_store(nmlp_strip *b, const nmlp_stream *w) { store_rows(b, w, nmlp_affine_const(0), nmlp_pack_n_tiles(&w->pack)); }

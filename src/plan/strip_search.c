@@ -1,0 +1,233 @@
+/* Enumerates strip plans: every combination of the choices below that fits SBUF, best estimate first. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "plan/strip_plan.h"
+
+enum { KEEP_MAX = 4096, CHOICES_MAX = 12, ROW_BYTES = 4096, LOAD_TILES = 8 };
+
+typedef struct choices {
+    int64_t v[CHOICES_MAX];
+    int n;
+} choices;
+
+typedef struct scored {
+    nmlp_strip_plan plan;
+    double total_ns;
+    double hbm_bytes;
+} scored;
+
+typedef struct search {
+    nmlp_plan_op op;
+    const nmlp_kernel_request *rq;
+    scored *list;
+    size_t n, capacity, n_tried;
+    nmlp_err *err;
+    nmlp_status st;
+} search;
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static void add_choice(choices *c, int64_t v) {
+    for (int i = 0; i < c->n; i++)
+        if (c->v[i] == v) return;
+    if (v >= 1 && c->n < CHOICES_MAX) c->v[c->n++] = v;
+}
+
+/* What the request's tiling fixes is the only choice. */
+static bool fixed(const nmlp_kernel_request *rq, const char *key, choices *c) {
+    int64_t v = nmlp_tiling_get(rq->tiling, key, -1);
+    if (v < 0) return false;
+    *c = (choices){{v}, 1};
+    return true;
+}
+
+/* A strip is up to one moving operand, or a whole number of them. */
+static choices row_choices(const nmlp_kernel_request *rq) {
+    const nmlp_machine *m = rq->machine;
+    int64_t tile = min64((int64_t)m->moving_max, (int64_t)m->psum_bank_bytes / 4), s = rq->shape.s, piece = (int64_t)m->stationary_max;
+    choices c = {0};
+    if (fixed(rq, "rows", &c)) {
+        if (c.v[0] < s) c.v[0] = nmlp_ceil_div(c.v[0], c.v[0] > tile ? tile : piece) * (c.v[0] > tile ? tile : piece);
+        return c;
+    }
+    if (s <= tile) add_choice(&c, s);
+    if (s > piece && s <= tile) add_choice(&c, nmlp_ceil_div(nmlp_ceil_div(s, 2), piece) * piece);
+    if (s <= tile) return c;
+    int64_t even = nmlp_ceil_div(s, nmlp_ceil_div(s, tile));
+    add_choice(&c, nmlp_ceil_div(even, piece) * piece);
+    for (int64_t k = 1; k <= 2; k *= 2) add_choice(&c, k * tile);
+    add_choice(&c, tile / 4 * 3);
+    add_choice(&c, tile / 2);
+    return c;
+}
+
+/* All tiles at once, or cut in 2, 4, 8, … */
+static choices chunk_choices(const nmlp_kernel_request *rq, const char *key, int64_t n, bool may_cut) {
+    int64_t tiles = nmlp_ceil_div(n, (int64_t)rq->machine->partitions);
+    choices c = {0};
+    if (may_cut && fixed(rq, key, &c)) {
+        c.v[0] = min64(c.v[0], tiles);
+        return c;
+    }
+    add_choice(&c, tiles);
+    for (int64_t cut = 2; may_cut && cut <= 16 && tiles / cut >= 2; cut *= 2) add_choice(&c, nmlp_ceil_div(tiles, cut));
+    return c;
+}
+
+static choices column_choices(const nmlp_kernel_request *rq, int64_t n) {
+    int64_t tile = min64((int64_t)rq->machine->moving_max, (int64_t)rq->machine->psum_bank_bytes / 4);
+    choices c = {0};
+    if (fixed(rq, "cols", &c)) {
+        c.v[0] = min64(c.v[0], tile);
+        return c;
+    }
+    add_choice(&c, min64(nmlp_ceil_div(n, nmlp_ceil_div(n, tile)), tile));
+    if (n > tile) add_choice(&c, tile);
+    if (n > tile / 2) add_choice(&c, tile / 2);
+    return c;
+}
+
+/* A single strip: the weights are read once and start and end weigh, so the details of DMA are worth trying out, and the
+ * last store should not wait for the one before. */
+static bool brief(const nmlp_kernel_request *rq) { return rq->shape.s <= (int64_t)rq->machine->psum_bank_bytes / 4; }
+
+/* Column tiles per stored row: at least ROW_BYTES, with little left over at the end. */
+static int64_t out_tiles(const nmlp_kernel_request *rq, int64_t n, int64_t columns) {
+    int64_t tiles = nmlp_ceil_div(n, columns), want = nmlp_ceil_div(ROW_BYTES, columns * (int64_t)nmlp_nc_dtype_bytes(rq->dtype)), best = 1;
+    int64_t given = nmlp_tiling_get(rq->tiling, "on", 0);
+    if (given) return min64(given, tiles);
+    for (int64_t t = 1; t <= tiles && t <= 2 * want; t++)
+        if (tiles % t == 0 && (best < want || t == want)) best = t;
+    return best * 2 < want ? min64(want, tiles) : best;
+}
+
+static void keep(search *s, const nmlp_strip_plan *plan) {
+    nmlp_strip_estimate e = nmlp_strip_estimate_of(s->op, s->rq, plan);
+    if (e.sbuf_bytes > (int64_t)s->rq->machine->sbuf_usable_bytes || s->st != NMLP_OK) return;
+    void *list = s->list;
+    s->st = nmlp_mem_grow(&list, &s->capacity, s->n + 1, sizeof *s->list, s->err);
+    s->list = list;
+    if (s->st == NMLP_OK) s->list[s->n++] = (scored){*plan, e.total_ns, e.hbm_bytes};
+}
+
+/* Deepest ring that fits, then a second copy of x where there is still room. */
+static void try_rings(search *s, nmlp_strip_plan plan) {
+    choices ring = {.v = {6, 4, 3, 2}, .n = 4}, copies = {.v = {2, 1}, .n = 2}, last = {.v = {1, 4}, .n = brief(s->rq) ? 2 : 1};
+    fixed(s->rq, "ring", &ring);
+    fixed(s->rq, "xcopies", &copies);
+    fixed(s->rq, "oring", &last);
+    for (int c = 0; c < copies.n * last.n; c++) {
+        for (int i = 0; i < ring.n; i++) {
+            plan.ring = ring.v[i];
+            plan.x_copies = copies.v[c % copies.n];
+            plan.out_ring = last.v[c / copies.n];
+            s->n_tried++;
+            size_t before = s->n;
+            keep(s, &plan);
+            if (s->n > before) break;
+        }
+    }
+}
+
+static void try_weights(search *s, nmlp_strip_plan plan, int64_t n) {
+    choices bytes = {.v = {16384, 8192, 32768, 4096, 49152, 24576, 65536, 73728}, .n = brief(s->rq) ? 8 : 4}, columns = column_choices(s->rq, n);
+    if (fixed(s->rq, "wkb", &bytes)) bytes.v[0] *= 1024;
+    for (int i = 0; i < columns.n; i++) {
+        choices out = {.v = {out_tiles(s->rq, n, columns.v[i])}, .n = 1};
+        for (int64_t t = 1; t <= (brief(s->rq) ? 4 : 2) && nmlp_tiling_get(s->rq->tiling, "on", 0) == 0; t *= 2)
+            add_choice(&out, min64(t, nmlp_ceil_div(n, columns.v[i])));
+        for (int j = 0; j < bytes.n * out.n; j++) {
+            plan.columns = columns.v[i];
+            plan.out_copies = nmlp_tiling_get(s->rq->tiling, "ocopies", brief(s->rq) ? 2 : 1);
+            plan.ring_bytes = bytes.v[j % bytes.n];
+            plan.out_tiles = out.v[j / bytes.n];
+            try_rings(s, plan);
+        }
+    }
+}
+
+static void try_inputs(search *s, nmlp_strip_plan plan, int64_t n) {
+    choices x = {.v = {NMLP_X_PE, NMLP_X_DMA}, .n = 2};
+    fixed(s->rq, "x", &x);
+    for (int i = 0; i < x.n; i++) {
+        choices load = {.v = {8, 16}, .n = 2};
+        plan.x = x.v[i];
+        fixed(s->rq, "xl", &load);
+        for (int j = 0; j < (plan.x == NMLP_X_PE ? load.n : 1); j++) {
+            nmlp_strip_plan turned = plan;
+            turned.x_load = plan.x == NMLP_X_PE ? nmlp_ceil_div(load.v[j], LOAD_TILES) * LOAD_TILES : 1;
+            int64_t tiles = nmlp_ceil_div(s->rq->shape.h, (int64_t)s->rq->machine->partitions);
+            if (turned.x_chunk < tiles) turned.x_chunk = min64(tiles, nmlp_ceil_div(turned.x_chunk, turned.x_load) * turned.x_load);
+            try_weights(s, turned, n);
+        }
+    }
+}
+
+static int by_estimate(const void *a, const void *b) {
+    const scored *x = a, *y = b;
+    if (x->total_ns != y->total_ns) return x->total_ns < y->total_ns ? -1 : 1;
+    if (x->hbm_bytes != y->hbm_bytes) return x->hbm_bytes < y->hbm_bytes ? -1 : 1;
+    return memcmp(&x->plan, &y->plan, sizeof x->plan); /* any order, but always the same */
+}
+
+static void enumerate(search *s) {
+    const nmlp_kernel_shape *shape = &s->rq->shape;
+    bool mlp = s->op == NMLP_PLAN_MLP, factors = shape->r > 0;
+    choices rows = row_choices(s->rq), x = chunk_choices(s->rq, "xc", shape->h, factors), act = {.v = {1}, .n = 1};
+    if (mlp) act = chunk_choices(s->rq, "ac", shape->o, true);
+    for (int i = 0; i < rows.n; i++) {
+        for (int j = 0; j < x.n; j++) {
+            for (int k = 0; k < act.n; k++) {
+                nmlp_strip_plan plan = {.rows = min64(rows.v[i], shape->s), .x_chunk = x.v[j], .act_chunk = act.v[k]};
+                plan.shared = factors && mlp ? nmlp_tiling_get(s->rq->tiling, "shared", 0) == 1 : 0;
+                try_inputs(s, plan, mlp ? shape->h : shape->o);
+            }
+        }
+    }
+}
+
+nmlp_status nmlp_strip_candidates(nmlp_strip_plan **out, size_t *n, size_t *n_tried, nmlp_plan_op op, const nmlp_kernel_request *rq,
+                                  nmlp_err *err) {
+    search s = {.op = op, .rq = rq, .err = err};
+    *out = NULL;
+    enumerate(&s);
+    if (s.st == NMLP_OK && s.n == 0)
+        s.st = nmlp_fail(err, NMLP_E_LIMIT, "no tiling of S=%lld H=%lld R=%lld O=%lld fits the SBUF of %s (%lld bytes per partition)",
+                         (long long)rq->shape.s, (long long)rq->shape.h, (long long)rq->shape.r, (long long)rq->shape.o, rq->machine->name,
+                         (long long)rq->machine->sbuf_usable_bytes);
+    if (s.st == NMLP_OK) {
+        qsort(s.list, s.n, sizeof *s.list, by_estimate);
+        *out = nmlp_mem_new(s.n, sizeof **out, err);
+        if (!*out) s.st = NMLP_E_NOMEM;
+    }
+    for (size_t i = 0; s.st == NMLP_OK && i < s.n; i++) (*out)[i] = s.list[i].plan;
+    *n = s.n;
+    if (n_tried) *n_tried = s.n_tried;
+    nmlp_mem_free(s.list);
+    return s.st;
+}
+
+nmlp_status nmlp_strip_plan_of(nmlp_strip_plan *plan, nmlp_plan_op op, const nmlp_kernel_request *rq, nmlp_err *err) {
+    nmlp_strip_plan *list;
+    size_t n;
+    NMLP_RETURN_IF_FAILED(nmlp_strip_candidates(&list, &n, NULL, op, rq, err));
+    *plan = list[0];
+    nmlp_mem_free(list);
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_strip_plan_tiling(nmlp_tiling *tiling, const nmlp_strip_plan *p, nmlp_err *err) {
+    const struct {
+        const char *key;
+        int64_t value;
+    } entries[] = {
+        {"rows", p->rows}, {"x", p->x},       {"xc", p->x_chunk}, {"xl", p->x_load > 0 ? p->x_load : 1}, {"ac", p->act_chunk},
+        {"cols", p->columns}, {"wkb", p->ring_bytes / 1024}, {"ring", p->ring}, {"on", p->out_tiles}, {"xcopies", p->x_copies}, {"oring", p->out_ring}, {"ocopies", p->out_copies},
+    };
+    *tiling = (nmlp_tiling){0};
+    for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++)
+        NMLP_RETURN_IF_FAILED(nmlp_tiling_set(tiling, entries[i].key, entries[i].value, err));
+    return p->shared ? nmlp_tiling_set(tiling, "shared", 1, err) : NMLP_OK;
+}
