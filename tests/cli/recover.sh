@@ -9,12 +9,13 @@ fail() { echo "FAILED: $1"; exit 1; }
 
 text=$work/text
 head -c 20000 "$root/models/tiny/calib.txt" >"$text"
-train() { # output, more options
+become() { # output, more options; replaces the shell it runs in, so that killing that shell kills the command
     out=$1
     shift
-    "$command" recover "$root/models/tiny" -o "$work/$out" --text "$text" --train mlp --teacher "$root/models/tiny" \
+    exec "$command" recover "$root/models/tiny" -o "$work/$out" --text "$text" --train mlp --teacher "$root/models/tiny" \
         --steps 14 --batch 2 --ctx 64 --lr 1e-4 --eval-every 1 --heldout 2 --patience 0 --seed 3 "$@"
 }
+train() { (become "$@"); }
 
 train whole --json >"$work/json" 2>"$work/err" || { cat "$work/err"; fail "a plain run"; }
 for key in steps tokens loss_first loss_last heldout_ppl_before heldout_ppl_after seconds output; do
@@ -26,7 +27,7 @@ grep -q "<svg" "$work/whole/recovery.svg" || fail "no curve"
 [ ! -e "$work/whole.recover.partial" ] || fail "the state outlived the run"
 "$command" info "$work/whole" >/dev/null || fail "the output does not open"
 
-train parts >/dev/null 2>"$work/err" &
+become parts >/dev/null 2>"$work/err" &
 pid=$!
 tries=0
 until grep -q "^step 4/" "$work/err"; do
