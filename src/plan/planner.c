@@ -7,7 +7,8 @@
 #include "base/str.h"
 #include "plan/plan_cache.h"
 
-enum { JUDGED_MAX = 160, JUDGED_LONG = 24, PER_KIND_SHORT = 12, PER_KIND_LONG = 2, FINALISTS = 2, SAMPLE_STRIPS = 2 };
+/* Judged at first, and in all with the neighbours of the best; a few of each kind, so that the first ones differ. */
+enum { FIRST_BRIEF = 64, FIRST_LONG = 16, JUDGED_BRIEF = 320, JUDGED_LONG = 40, PER_KIND = 2, FINALISTS = 2, SAMPLE_STRIPS = 2 };
 
 typedef struct finalist {
     nmlp_strip_plan plan;
@@ -20,7 +21,7 @@ typedef struct contest {
     nmlp_plan_op op;
     const nmlp_kernel_request *rq;
     nmlp_plan *plan;
-    finalist list[JUDGED_MAX];
+    finalist list[JUDGED_BRIEF];
     int n;
 } contest;
 
@@ -92,27 +93,72 @@ static void insert(contest *c, const finalist *f) {
     c->n++;
 }
 
+/* Choices in which two plans differ, apart from how many copies there was room for. */
+static int distance(const nmlp_strip_plan *a, const nmlp_strip_plan *b) {
+    return (a->rows != b->rows) + (a->x != b->x) + (a->x_chunk != b->x_chunk) + (a->x_load != b->x_load && a->x == b->x) +
+           (a->act_chunk != b->act_chunk) + (a->columns != b->columns) + (a->ring_bytes != b->ring_bytes) +
+           (a->out_tiles != b->out_tiles) + (a->out_ring != b->out_ring);
+}
+
+typedef struct field {
+    nmlp_strip_plan *plans; /* all that fit, best estimate first */
+    size_t n;
+    double traffic_limit;
+} field;
+
+static bool judged_before(const contest *c, const nmlp_strip_plan *plan) {
+    for (int i = 0; i < c->n; i++)
+        if (memcmp(&c->list[i].plan, plan, sizeof *plan) == 0) return true;
+    return false;
+}
+
+static bool allowed(const contest *c, const field *f, const nmlp_strip_plan *plan) {
+    return f->traffic_limit == INFINITY || nmlp_strip_estimate_of(c->op, c->rq, plan).hbm_bytes <= f->traffic_limit;
+}
+
+static nmlp_status judge_first(contest *c, const field *f, int most, nmlp_err *err) {
+    for (size_t i = 0; i < f->n && c->n < most; i++) {
+        int kin = 0;
+        for (int j = 0; j < c->n; j++) kin += same_kind(&f->plans[i], &c->list[j].plan);
+        if (kin >= PER_KIND || !allowed(c, f, &f->plans[i])) continue;
+        finalist one;
+        NMLP_RETURN_IF_FAILED(judge_strips(c, &f->plans[i], &one, err));
+        insert(c, &one);
+    }
+    return NMLP_OK;
+}
+
+/* Changes one choice of the best at a time until that does not help any more. */
+static nmlp_status judge_neighbours(contest *c, const field *f, int most, nmlp_err *err) {
+    for (bool better_found = c->n > 0; better_found && c->n < most;) {
+        nmlp_strip_plan best = c->list[0].plan;
+        for (size_t i = 0; i < f->n && c->n < most; i++) {
+            const nmlp_strip_plan *plan = &f->plans[i];
+            if (distance(plan, &best) != 1 || judged_before(c, plan) || !allowed(c, f, plan)) continue;
+            finalist one;
+            NMLP_RETURN_IF_FAILED(judge_strips(c, plan, &one, err));
+            insert(c, &one);
+        }
+        better_found = memcmp(&c->list[0].plan, &best, sizeof best) != 0;
+    }
+    return NMLP_OK;
+}
+
 static nmlp_status judge_candidates(contest *c, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    nmlp_strip_plan *all = NULL;
-    double traffic_limit = c->op == NMLP_PLAN_XUV && c->plan->paper.cost.latency_us > 0 ? c->plan->paper.cost.hbm_bytes * (1 + 1e-9) : INFINITY;
-    /* Short inputs are quick to judge and full of detail, long ones neither. */
-    bool brief = c->rq->shape.s <= (int64_t)c->planner->machine->psum_bank_bytes / 4;
-    int most = brief ? JUDGED_MAX : JUDGED_LONG, per_kind = brief ? PER_KIND_SHORT : PER_KIND_LONG;
-    NMLP_TRY(nmlp_strip_candidates(&all, &c->plan->n_fitting, &c->plan->n_candidates, c->op, c->rq, err));
-    for (int pass = 0; pass < 2 && c->n == 0; pass++) {
-        for (size_t i = 0; i < c->plan->n_fitting && c->n < most; i++) {
-            int kin = 0;
-            if (pass == 0 && nmlp_strip_estimate_of(c->op, c->rq, &all[i]).hbm_bytes > traffic_limit) continue;
-            for (int j = 0; j < c->n; j++) kin += same_kind(&all[i], &c->list[j].plan);
-            if (kin >= per_kind) continue;
-            finalist f;
-            NMLP_TRY(judge_strips(c, &all[i], &f, err));
-            insert(c, &f);
-        }
+    field f = {.traffic_limit = INFINITY};
+    bool brief = c->rq->shape.s <= (int64_t)c->planner->machine->psum_bank_bytes / 4; /* one strip: quick to judge */
+    if (c->op == NMLP_PLAN_XUV && c->plan->paper.cost.latency_us > 0) f.traffic_limit = c->plan->paper.cost.hbm_bytes * (1 + 1e-9);
+    NMLP_TRY(nmlp_strip_candidates(&f.plans, &c->plan->n_fitting, &c->plan->n_candidates, c->op, c->rq, err));
+    f.n = c->plan->n_fitting;
+    NMLP_TRY(judge_first(c, &f, brief ? FIRST_BRIEF : FIRST_LONG, err));
+    if (c->n == 0) { /* nothing moves as little as the paper's kernel */
+        f.traffic_limit = INFINITY;
+        NMLP_TRY(judge_first(c, &f, brief ? FIRST_BRIEF : FIRST_LONG, err));
     }
+    NMLP_TRY(judge_neighbours(c, &f, brief ? JUDGED_BRIEF : JUDGED_LONG, err));
 out:
-    nmlp_mem_free(all);
+    nmlp_mem_free(f.plans);
     return st;
 }
 

@@ -11,6 +11,8 @@
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
+static const double DISTURBANCE = 0.02;
+
 typedef struct counts {
     double tile_rows;   /* rows, counted as the tensor engine is paid: never below its minimum per row tile */
     double row_tiles;
@@ -145,8 +147,11 @@ nmlp_strip_estimate nmlp_strip_estimate_of(nmlp_plan_op op, const nmlp_kernel_re
     busiest = fmax(busiest, e.staged_ns + staged(rq->shape.s, plan->rows, e.first_tensor_ns, e.first_dma_ns / c.strips));
     if (m->psum_port_shared > 0) busiest = fmax(busiest, e.vector_ns + e.scalar_ns);
     double round_trip = m->dma_start_ns + m->dma_done_ns;
-    /* After the last weights have come, their products are still to be done. */
-    double tail = (double)last / m->tensor_clock_ghz / m->tensor_sustained * c.pieces / c.strips;
+    /* Bound by DMA, the products of the last weights are still to be done when these have come. Otherwise the other engines
+     * disturb a little, the more the busier they are. */
+    bool dma_bound = e.dma_ns > e.tensor_ns;
+    double tail = dma_bound ? (double)last / m->tensor_clock_ghz / m->tensor_sustained * c.pieces / c.strips
+                            : DISTURBANCE * (e.dma_ns + e.vector_ns);
     e.total_ns = busiest + 2 * round_trip + first + tail + store / fmax(1.0, c.pieces * ceil(out / run));
     return e;
 }

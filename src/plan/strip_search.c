@@ -138,7 +138,9 @@ static void try_weights(search *s, nmlp_strip_plan plan, int64_t n) {
         choices out = {.v = {out_tiles(s->rq, n, columns.v[i])}, .n = 1};
         for (int64_t t = 1; t <= (brief(s->rq) ? 4 : 2) && nmlp_tiling_get(s->rq->tiling, "on", 0) == 0; t *= 2)
             add_choice(&out, min64(t, nmlp_ceil_div(n, columns.v[i])));
+        size_t before = s->n;
         for (int j = 0; j < bytes.n * out.n; j++) {
+            if (!brief(s->rq) && j % bytes.n == 0 && s->n > before) break; /* shorter rows only where longer ones do not fit */
             plan.columns = columns.v[i];
             plan.out_copies = nmlp_tiling_get(s->rq->tiling, "ocopies", brief(s->rq) ? 2 : 1);
             plan.ring_bytes = bytes.v[j % bytes.n];
