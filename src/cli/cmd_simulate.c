@@ -81,15 +81,19 @@ static nmlp_status write_trace(const simulation *sim, nmlp_err *err) {
     nmlp_timeline timeline;
     nmlp_str text;
     nmlp_time_report again;
-    if (!svg && !(dot && strcmp(dot, ".json") == 0)) return nmlp_fail(err, NMLP_E_ARG, "--trace %s: the name must end in .json or .svg", path);
-    snprintf(title, sizeof title, "%s %s on %s, %.1f us", sim->args.kernel, sim->args.shape, sim->machine.name, sim->time.latency_us);
+    if (!svg && !(dot && strcmp(dot, ".json") == 0))
+        return nmlp_fail(err, NMLP_E_ARG, "--trace %s: the name must end in .json or .svg", path);
+    snprintf(title, sizeof title, "%s %s on %s, %.1f us", sim->args.kernel, sim->args.shape, sim->machine.name,
+             sim->time.latency_us);
     nmlp_timeline_init(&timeline, sim->time.latency_us, svg);
     nmlp_str_init(&text);
     nmlp_time_options options = {.on_event = nmlp_timeline_add, .ctx = &timeline};
     NMLP_TRY(nmlp_time_run(&again, sim->program, &sim->machine, &options, err));
     if (timeline.failed) NMLP_TRY(nmlp_fail(err, NMLP_E_NOMEM, "no memory for the trace"));
-    if (svg) nmlp_timeline_write_svg(&timeline, title, &text);
-    else nmlp_timeline_write_json(&timeline, title, &text);
+    if (svg)
+        nmlp_timeline_write_svg(&timeline, title, &text);
+    else
+        nmlp_timeline_write_json(&timeline, title, &text);
     NMLP_TRY(nmlp_str_status(&text, err));
     NMLP_TRY(nmlp_file_write_text(path, nmlp_str_text(&text), text.len, err));
 out:
@@ -153,8 +157,8 @@ static int print_json(const simulation *sim) {
 static void print_engines(const nmlp_time_report *t) {
     printf("\n  %-8s %12s %7s %13s  waits (us)\n", "engine", "busy (us)", "busy", "instructions");
     for (int e = 0; e < NMLP_N_ENGINES; e++) {
-        printf("  %-8s %12.1f %6.1f%% %13lld ", nmlp_nc_engine_name((nmlp_nc_engine)e), t->busy_us[e], 100.0 * t->busy_us[e] / t->latency_us,
-               (long long)t->n_instrs[e]);
+        printf("  %-8s %12.1f %6.1f%% %13lld ", nmlp_nc_engine_name((nmlp_nc_engine)e), t->busy_us[e],
+               100.0 * t->busy_us[e] / t->latency_us, (long long)t->n_instrs[e]);
         for (int s = 0; e != NMLP_ENGINE_DMA && s < NMLP_N_STALLS; s++)
             if (t->stall_us[e][s] >= 0.05) printf(" %s %.1f", nmlp_stall_name((nmlp_stall)s), t->stall_us[e][s]);
         printf("\n");
@@ -165,8 +169,8 @@ static void print_human(const simulation *sim) {
     const nmlp_time_report *t = &sim->time;
     char text[32];
     printf("%s on %s: %.1f us (simulated)\n", sim->kernel->name, sim->machine.name, t->latency_us);
-    printf("  tensor engine: %.1f%% of nominal peak, %.1f%% of the sustained rate; %.1f GFLOP\n", 100 * t->tensor_utilisation,
-           100 * t->tensor_sustained_utilisation, t->flops * 1e-9);
+    printf("  tensor engine: %.1f%% of nominal peak, %.1f%% of the sustained rate; %.1f GFLOP\n",
+           100 * t->tensor_utilisation, 100 * t->tensor_sustained_utilisation, t->flops * 1e-9);
     print_engines(t);
     printf("\n  %-8s %12s %12s\n", "HBM", "read", "written");
     for (int i = 0; i < NMLP_N_TRAFFICS; i++) {
@@ -176,14 +180,14 @@ static void print_human(const simulation *sim) {
         nmlp_cli_bytes_text(text, t->write_bytes[i]);
         printf(" %12s\n", text);
     }
-    printf("\n  SBUF %lld of %.0f bytes per partition, PSUM %lld of %.0f banks", (long long)t->sbuf_bytes, sim->machine.sbuf_usable_bytes,
-           (long long)t->psum_banks, sim->machine.psum_banks);
+    printf("\n  SBUF %lld of %.0f bytes per partition, PSUM %lld of %.0f banks", (long long)t->sbuf_bytes,
+           sim->machine.sbuf_usable_bytes, (long long)t->psum_banks, sim->machine.psum_banks);
     if (t->n_lost_copies) printf("; %d rotating copies given up for lack of SBUF", t->n_lost_copies);
     if (t->n_spilled_rows) printf("; %lld rows live in HBM", (long long)t->n_spilled_rows);
     printf("\n");
     if (sim->args.check)
-        printf("  values: error %.3g of the largest (limit %.3g) in %d rows; all sums within %.3g (limit %.3g)\n", sim->check.max_rel_err,
-               sim->check.limit, sim->check.n_rows, sim->check.sum_err, sim->check.sum_limit);
+        printf("  values: error %.3g of the largest (limit %.3g) in %d rows; all sums within %.3g (limit %.3g)\n",
+               sim->check.max_rel_err, sim->check.limit, sim->check.n_rows, sim->check.sum_err, sim->check.sum_limit);
 }
 
 static nmlp_status simulate(simulation *sim, nmlp_err *err) {
@@ -194,8 +198,9 @@ static nmlp_status simulate(simulation *sim, nmlp_err *err) {
     if (!sim->args.check) return NMLP_OK;
     NMLP_RETURN_IF_FAILED(check_values(sim, err));
     if (sim->check.ok) return NMLP_OK;
-    return nmlp_fail(err, NMLP_E_NUMERIC, "kernel %s computes wrong values: error %.3g (limit %.3g), sums %.3g (limit %.3g)", sim->kernel->name,
-                     sim->check.max_rel_err, sim->check.limit, sim->check.sum_err, sim->check.sum_limit);
+    return nmlp_fail(
+        err, NMLP_E_NUMERIC, "kernel %s computes wrong values: error %.3g (limit %.3g), sums %.3g (limit %.3g)",
+        sim->kernel->name, sim->check.max_rel_err, sim->check.limit, sim->check.sum_err, sim->check.sum_limit);
 }
 
 static int print_program(const simulation *sim) {
@@ -212,7 +217,8 @@ static int run(int argc, char **argv) {
     simulate_args *a = &sim.args;
     const nmlp_opt opts[] = {
         {"target", 0, NMLP_OPT_STRING, &a->target, "T", "trn1, trn2, trn3 or a machine file"},
-        {"kernel", 0, NMLP_OPT_STRING, &a->kernel, "NAME", "xw-tiled, xw-hoist, xw-block, xw-opt, xuv-seq, xuv-fused, xtuv-fused"},
+        {"kernel", 0, NMLP_OPT_STRING, &a->kernel, "NAME",
+         "xw-tiled, xw-hoist, xw-block, xw-opt, xuv-seq, xuv-fused, xtuv-fused"},
         {"shape", 0, NMLP_OPT_STRING, &a->shape, "S,H,R,O", "rows, inputs, rank, outputs (xw-*: S,H,O)"},
         {"tiling", 0, NMLP_OPT_STRING, &a->tiling, "K=V,...", "tiles per block; keys depend on the kernel"},
         {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "D", "bf16 (default), fp16 or fp32"},
@@ -228,10 +234,14 @@ static int run(int argc, char **argv) {
     sim.cli = &cli;
     nmlp_err err = {0};
     nmlp_status st = simulate(&sim, &err);
-    if (st != NMLP_OK) code = nmlp_cli_fail(&cli, &err);
-    else if (a->print_program) code = print_program(&sim);
-    else if (cli.json) code = print_json(&sim);
-    else print_human(&sim), code = NMLP_EXIT_OK;
+    if (st != NMLP_OK)
+        code = nmlp_cli_fail(&cli, &err);
+    else if (a->print_program)
+        code = print_program(&sim);
+    else if (cli.json)
+        code = print_json(&sim);
+    else
+        print_human(&sim), code = NMLP_EXIT_OK;
     nmlp_program_destroy(sim.program);
     return code;
 }

@@ -13,5 +13,7 @@ extern const nmlp_command nmlp_cmd_expand;
 extern const nmlp_command nmlp_cmd_simulate;
 extern const nmlp_command nmlp_cmd_emit;
 extern const nmlp_command nmlp_cmd_plan;
+extern const nmlp_command nmlp_cmd_predict;
+extern const nmlp_command nmlp_cmd_bench;
 
 #endif

@@ -32,8 +32,9 @@ nmlp_status nmlp_check_refuse(nmlp_checker *ck, nmlp_rule rule, int64_t found, i
     } else {
         nmlp_str_printf(&text, "program %s", ck->p->name);
     }
-    nmlp_status st = nmlp_fail(ck->err, NMLP_E_ILLEGAL, "%.600s breaks rule %s on %s: %s: found %" PRId64 ", allowed %" PRId64 " (%s)",
-                               nmlp_str_text(&text), rule_names[rule], ck->m->name, detail, found, allowed, rule_words[rule]);
+    nmlp_status st = nmlp_fail(
+        ck->err, NMLP_E_ILLEGAL, "%.600s breaks rule %s on %s: %s: found %" PRId64 ", allowed %" PRId64 " (%s)",
+        nmlp_str_text(&text), rule_names[rule], ck->m->name, detail, found, allowed, rule_words[rule]);
     nmlp_str_fini(&text);
     return st;
 }
@@ -41,7 +42,8 @@ nmlp_status nmlp_check_refuse(nmlp_checker *ck, nmlp_rule rule, int64_t found, i
 int64_t nmlp_program_sbuf_bytes(const nmlp_program *p) {
     int64_t bytes = 0;
     for (size_t i = 0; i < p->n_buffers; i++)
-        if (p->buffers[i].space == NMLP_SPACE_SBUF) bytes += nmlp_buffer_copy_bytes(&p->buffers[i]) * p->buffers[i].copies;
+        if (p->buffers[i].space == NMLP_SPACE_SBUF)
+            bytes += nmlp_buffer_copy_bytes(&p->buffers[i]) * p->buffers[i].copies;
     return bytes;
 }
 
@@ -63,8 +65,10 @@ static int64_t least_sbuf_bytes(const nmlp_program *p) {
     for (size_t i = 0; i < p->n_buffers; i++) {
         const nmlp_buffer *b = &p->buffers[i];
         if (b->space != NMLP_SPACE_SBUF) continue;
-        if (b->managed) bytes += b->dims[b->n_dims - 1] * (int64_t)nmlp_nc_dtype_bytes(b->dtype);
-        else bytes += nmlp_buffer_copy_bytes(b) * b->copies;
+        if (b->managed)
+            bytes += b->dims[b->n_dims - 1] * (int64_t)nmlp_nc_dtype_bytes(b->dtype);
+        else
+            bytes += nmlp_buffer_copy_bytes(b) * b->copies;
     }
     return bytes;
 }
@@ -73,11 +77,12 @@ static nmlp_status check_capacity(nmlp_checker *ck) {
     const nmlp_machine *m = ck->m;
     for (size_t i = 0; i < ck->p->n_buffers; i++)
         if (ck->p->buffers[i].partitions > (int)m->partitions)
-            return nmlp_check_refuse(ck, NMLP_RULE_partition_count, ck->p->buffers[i].partitions, (int64_t)m->partitions,
-                                     ck->p->buffers[i].name);
+            return nmlp_check_refuse(ck, NMLP_RULE_partition_count, ck->p->buffers[i].partitions,
+                                     (int64_t)m->partitions, ck->p->buffers[i].name);
     int64_t sbuf = least_sbuf_bytes(ck->p), banks = nmlp_program_psum_banks(ck->p, m);
     if (sbuf > (int64_t)m->sbuf_usable_bytes)
-        return nmlp_check_refuse(ck, NMLP_RULE_sbuf_capacity, sbuf, (int64_t)m->sbuf_usable_bytes, "bytes per partition");
+        return nmlp_check_refuse(ck, NMLP_RULE_sbuf_capacity, sbuf, (int64_t)m->sbuf_usable_bytes,
+                                 "bytes per partition");
     if (banks > (int64_t)m->psum_banks)
         return nmlp_check_refuse(ck, NMLP_RULE_psum_capacity, banks, (int64_t)m->psum_banks, "banks");
     return NMLP_OK;
@@ -155,7 +160,8 @@ static nmlp_status check_accumulate(nmlp_checker *ck, const scope *s, int node) 
         const nmlp_instr *other = &p->instrs[i];
         if (other->op == NMLP_OP_MATMUL || other->op == NMLP_OP_ALLOC || other->op == NMLP_OP_DMA_STORE) continue;
         if (other->dst.buffer == buffer)
-            return nmlp_check_refuse(ck, NMLP_RULE_accumulate_foreign, (int64_t)i, -1, "the buffer is also written by this instruction");
+            return nmlp_check_refuse(ck, NMLP_RULE_accumulate_foreign, (int64_t)i, -1,
+                                     "the buffer is also written by this instruction");
     }
     return NMLP_OK;
 }

@@ -43,12 +43,13 @@ typedef enum nmlp_rule {
 
 typedef struct nmlp_violation {
     nmlp_rule rule;
-    int instr;      /* index into program->instrs; -1: the program as a whole */
+    int instr; /* index into program->instrs; -1: the program as a whole */
     int64_t found, allowed;
 } nmlp_violation;
 
 /* NMLP_E_ILLEGAL with the first violation (also in *violation unless NULL). */
-nmlp_status nmlp_program_check(const nmlp_program *program, const nmlp_machine *machine, nmlp_violation *violation, nmlp_err *err);
+nmlp_status nmlp_program_check(const nmlp_program *program, const nmlp_machine *machine, nmlp_violation *violation,
+                               nmlp_err *err);
 
 const char *nmlp_rule_name(nmlp_rule rule);
 const char *nmlp_rule_words(nmlp_rule rule);

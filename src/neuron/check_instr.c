@@ -52,7 +52,8 @@ static nmlp_status check_partitions(nmlp_checker *ck, const nmlp_buf_ref *ref) {
     if (ref->part < 0 || ref->part % step != 0 || ref->part >= 128)
         return nmlp_check_refuse(ck, NMLP_RULE_partition_start, ref->part, ref->part - ref->part % step, b->name);
     if (ref->part + parts > b->partitions)
-        return nmlp_check_refuse(ck, NMLP_RULE_buffer_range, ref->part + parts, b->partitions, "partitions of the buffer");
+        return nmlp_check_refuse(ck, NMLP_RULE_buffer_range, ref->part + parts, b->partitions,
+                                 "partitions of the buffer");
     return NMLP_OK;
 }
 
@@ -78,7 +79,8 @@ static nmlp_status check_access(nmlp_checker *ck, const nmlp_buf_ref *ref) {
     for (int d = 0; d < b->n_dims; d++) {
         int64_t begin = range_begin(ck->p, &ref->start[d]), end = range_end(ck->p, &ref->start[d], &ref->count[d]);
         if (begin < 0) return nmlp_check_refuse(ck, NMLP_RULE_buffer_range, begin, 0, "start of a free range");
-        if (end > b->dims[d]) return nmlp_check_refuse(ck, NMLP_RULE_buffer_range, end, b->dims[d], "end of a free range");
+        if (end > b->dims[d])
+            return nmlp_check_refuse(ck, NMLP_RULE_buffer_range, end, b->dims[d], "end of a free range");
     }
     extents e = extents_of(ck->p, ref);
     int64_t elems = extents_upper(ck->p, &e);
@@ -98,12 +100,17 @@ static nmlp_status check_hbm(nmlp_checker *ck, const nmlp_hbm_ref *ref) {
     if (begin < 0) return nmlp_check_refuse(ck, NMLP_RULE_hbm_range, begin, 0, "first column");
     if (end > t->cols) return nmlp_check_refuse(ck, NMLP_RULE_hbm_range, end, t->cols, "end of the columns");
     if (tiles > 1 && ref->tile_rows < nmlp_size_upper(ck->p, &ref->rows))
-        return nmlp_check_refuse(ck, NMLP_RULE_dma_overlap, ref->tile_rows, nmlp_size_upper(ck->p, &ref->rows), "rows from tile to tile");
+        return nmlp_check_refuse(ck, NMLP_RULE_dma_overlap, ref->tile_rows, nmlp_size_upper(ck->p, &ref->rows),
+                                 "rows from tile to tile");
     return NMLP_OK;
 }
 
-static nmlp_space space_of(const nmlp_checker *ck, const nmlp_buf_ref *ref) { return ck->p->buffers[ref->buffer].space; }
-static nmlp_nc_dtype dtype_of(const nmlp_checker *ck, const nmlp_buf_ref *ref) { return ck->p->buffers[ref->buffer].dtype; }
+static nmlp_space space_of(const nmlp_checker *ck, const nmlp_buf_ref *ref) {
+    return ck->p->buffers[ref->buffer].space;
+}
+static nmlp_nc_dtype dtype_of(const nmlp_checker *ck, const nmlp_buf_ref *ref) {
+    return ck->p->buffers[ref->buffer].dtype;
+}
 
 static nmlp_status need_space(nmlp_checker *ck, const nmlp_buf_ref *ref, nmlp_space space, const char *what) {
     if (space_of(ck, ref) == space) return NMLP_OK;
@@ -119,31 +126,38 @@ static nmlp_status check_dma(nmlp_checker *ck, const nmlp_instr *in) {
     NMLP_RETURN_IF_FAILED(check_hbm(ck, &in->hbm));
     NMLP_RETURN_IF_FAILED(need_space(ck, ref, NMLP_SPACE_SBUF, "DMA reaches SBUF (0) only, not PSUM (1)"));
     if (dtype_of(ck, ref) != t->dtype)
-        return nmlp_check_refuse(ck, NMLP_RULE_dma_dtype, dtype_of(ck, ref), t->dtype, "dtype (0 fp32, 1 bf16, 2 fp16)");
+        return nmlp_check_refuse(ck, NMLP_RULE_dma_dtype, dtype_of(ck, ref), t->dtype,
+                                 "dtype (0 fp32, 1 bf16, 2 fp16)");
     if (in->op == NMLP_OP_DMA_STORE && (t->role == NMLP_ROLE_INPUT || t->role == NMLP_ROLE_WEIGHT))
-        return nmlp_check_refuse(ck, NMLP_RULE_read_only, t->role, NMLP_ROLE_OUTPUT, "role of the tensor (0 input, 1 weight, 2 output)");
+        return nmlp_check_refuse(ck, NMLP_RULE_read_only, t->role, NMLP_ROLE_OUTPUT,
+                                 "role of the tensor (0 input, 1 weight, 2 output)");
     extents_add(&hbm, &in->hbm.tiles);
     extents_add(&hbm, flip ? &in->hbm.rows : &in->hbm.cols);
     const nmlp_size *across = flip ? &in->hbm.cols : &in->hbm.rows;
     if (!same_size(&ref->parts, across))
-        return nmlp_check_refuse(ck, NMLP_RULE_element_count, nmlp_size_upper(ck->p, &ref->parts), nmlp_size_upper(ck->p, across), "partitions");
+        return nmlp_check_refuse(ck, NMLP_RULE_element_count, nmlp_size_upper(ck->p, &ref->parts),
+                                 nmlp_size_upper(ck->p, across), "partitions");
     if (!extents_equal(ck->p, &chip, &hbm))
-        return nmlp_check_refuse(ck, NMLP_RULE_element_count, extents_upper(ck->p, &chip), extents_upper(ck->p, &hbm), "elements per partition");
+        return nmlp_check_refuse(ck, NMLP_RULE_element_count, extents_upper(ck->p, &chip), extents_upper(ck->p, &hbm),
+                                 "elements per partition");
     return NMLP_OK;
 }
 
 static nmlp_status check_matmul_result(nmlp_checker *ck, const nmlp_instr *in, const extents *n) {
     const nmlp_buffer *b = &ck->p->buffers[in->dst.buffer];
-    int64_t bank = (int64_t)ck->m->psum_bank_bytes, row = b->dims[b->n_dims - 1] * (int64_t)nmlp_nc_dtype_bytes(b->dtype);
+    int64_t bank = (int64_t)ck->m->psum_bank_bytes,
+            row = b->dims[b->n_dims - 1] * (int64_t)nmlp_nc_dtype_bytes(b->dtype);
     extents dst = extents_of(ck->p, &in->dst);
     if (!extents_equal(ck->p, &dst, n))
-        return nmlp_check_refuse(ck, NMLP_RULE_matmul_result, extents_upper(ck->p, &dst), extents_upper(ck->p, n), "free elements");
+        return nmlp_check_refuse(ck, NMLP_RULE_matmul_result, extents_upper(ck->p, &dst), extents_upper(ck->p, n),
+                                 "free elements");
     if (b->dtype != NMLP_NC_FP32 && !(ck->m->psum_16bit > 0 && b->dtype == NMLP_NC_BF16))
         return nmlp_check_refuse(ck, NMLP_RULE_psum_dtype, b->dtype, NMLP_NC_FP32, "dtype (0 fp32, 1 bf16, 2 fp16)");
     if (ck->m->generation >= 4) return NMLP_OK; /* a matmul may span banks */
     if (row > bank) return nmlp_check_refuse(ck, NMLP_RULE_psum_bank, row, bank, "bytes of a row");
     if (bank % row != 0 && nmlp_buffer_copy_bytes(b) > bank)
-        return nmlp_check_refuse(ck, NMLP_RULE_psum_bank, row, bank / (bank / row + 1), "rows of this size straddle banks; bytes of a row");
+        return nmlp_check_refuse(ck, NMLP_RULE_psum_bank, row, bank / (bank / row + 1),
+                                 "rows of this size straddle banks; bytes of a row");
     return NMLP_OK;
 }
 
@@ -155,12 +169,14 @@ static nmlp_status check_matmul(nmlp_checker *ck, const nmlp_instr *in) {
     NMLP_RETURN_IF_FAILED(need_space(ck, &in->b, NMLP_SPACE_SBUF, "moving in SBUF (0), not PSUM (1)"));
     NMLP_RETURN_IF_FAILED(need_space(ck, &in->dst, NMLP_SPACE_PSUM, "result in PSUM (1), not SBUF (0)"));
     if ((dtype_of(ck, &in->a) == NMLP_NC_FP32) != (dtype_of(ck, &in->b) == NMLP_NC_FP32))
-        return nmlp_check_refuse(ck, NMLP_RULE_matmul_dtype, dtype_of(ck, &in->b), dtype_of(ck, &in->a), "dtype (0 fp32, 1 bf16, 2 fp16)");
+        return nmlp_check_refuse(ck, NMLP_RULE_matmul_dtype, dtype_of(ck, &in->b), dtype_of(ck, &in->a),
+                                 "dtype (0 fp32, 1 bf16, 2 fp16)");
     if (!same_size(&in->a.parts, &in->b.parts) || in->a.part != in->b.part)
         return nmlp_check_refuse(ck, NMLP_RULE_matmul_contraction, nmlp_size_upper(ck->p, &in->b.parts),
                                  nmlp_size_upper(ck->p, &in->a.parts), "partitions");
     if (stationary > (int64_t)m->stationary_max)
-        return nmlp_check_refuse(ck, NMLP_RULE_matmul_stationary, stationary, (int64_t)m->stationary_max, "free elements");
+        return nmlp_check_refuse(ck, NMLP_RULE_matmul_stationary, stationary, (int64_t)m->stationary_max,
+                                 "free elements");
     if (moving > (int64_t)m->moving_max)
         return nmlp_check_refuse(ck, NMLP_RULE_matmul_moving, moving, (int64_t)m->moving_max, "free elements");
     extents_add(&parts, &in->dst.parts);
@@ -181,12 +197,14 @@ static nmlp_status check_transpose(nmlp_checker *ck, const nmlp_instr *in) {
         NMLP_RETURN_IF_FAILED(need_space(ck, &in->dst, NMLP_SPACE_PSUM, "result in PSUM (1), not SBUF (0)"));
         nmlp_nc_dtype want = ck->m->generation >= 3 ? dtype_of(ck, &in->a) : NMLP_NC_FP32;
         if (dtype_of(ck, &in->dst) != want)
-            return nmlp_check_refuse(ck, NMLP_RULE_psum_dtype, dtype_of(ck, &in->dst), want, "dtype (0 fp32, 1 bf16, 2 fp16)");
+            return nmlp_check_refuse(ck, NMLP_RULE_psum_dtype, dtype_of(ck, &in->dst), want,
+                                     "dtype (0 fp32, 1 bf16, 2 fp16)");
     }
     extents_add(&rows, &in->a.parts);
     extents_add(&parts, &in->dst.parts);
     if (!extents_equal(ck->p, &parts, &free) || !extents_equal(ck->p, &out, &rows))
-        return nmlp_check_refuse(ck, NMLP_RULE_element_count, extents_upper(ck->p, &parts), wide, "partitions of the result");
+        return nmlp_check_refuse(ck, NMLP_RULE_element_count, extents_upper(ck->p, &parts), wide,
+                                 "partitions of the result");
     return NMLP_OK;
 }
 
@@ -209,21 +227,24 @@ static nmlp_status check_engine(nmlp_checker *ck, const nmlp_instr *in) {
     if (allowed & (1u << in->engine)) return NMLP_OK;
     int lowest = 0;
     while (allowed && !(allowed & (1u << lowest))) lowest++;
-    return nmlp_check_refuse(ck, NMLP_RULE_engine, in->engine, lowest, "engine (0 tensor, 1 vector, 2 scalar, 3 gpsimd, 4 dma)");
+    return nmlp_check_refuse(ck, NMLP_RULE_engine, in->engine, lowest,
+                             "engine (0 tensor, 1 vector, 2 scalar, 3 gpsimd, 4 dma)");
 }
 
 static nmlp_status check_same_shape(nmlp_checker *ck, const nmlp_instr *in, const nmlp_buf_ref *src) {
     extents dst = extents_of(ck->p, &in->dst), e = extents_of(ck->p, src);
     if (!same_size(&in->dst.parts, &src->parts))
-        return nmlp_check_refuse(ck, NMLP_RULE_element_count, nmlp_size_upper(ck->p, &src->parts), nmlp_size_upper(ck->p, &in->dst.parts),
-                                 "partitions");
+        return nmlp_check_refuse(ck, NMLP_RULE_element_count, nmlp_size_upper(ck->p, &src->parts),
+                                 nmlp_size_upper(ck->p, &in->dst.parts), "partitions");
     if (!extents_equal(ck->p, &dst, &e))
-        return nmlp_check_refuse(ck, NMLP_RULE_element_count, extents_upper(ck->p, &e), extents_upper(ck->p, &dst), "elements per partition");
+        return nmlp_check_refuse(ck, NMLP_RULE_element_count, extents_upper(ck->p, &e), extents_upper(ck->p, &dst),
+                                 "elements per partition");
     return NMLP_OK;
 }
 
 static nmlp_status check_elementwise(nmlp_checker *ck, const nmlp_instr *in) {
-    if (in->op == NMLP_OP_TENSOR_TENSOR && space_of(ck, &in->a) == NMLP_SPACE_PSUM && space_of(ck, &in->b) == NMLP_SPACE_PSUM)
+    if (in->op == NMLP_OP_TENSOR_TENSOR && space_of(ck, &in->a) == NMLP_SPACE_PSUM &&
+        space_of(ck, &in->b) == NMLP_SPACE_PSUM)
         return nmlp_check_refuse(ck, NMLP_RULE_tensor_tensor_psum, 2, 1, "operands in PSUM");
     if (in->a.buffer >= 0) NMLP_RETURN_IF_FAILED(check_same_shape(ck, in, &in->a));
     if (in->b.buffer >= 0) NMLP_RETURN_IF_FAILED(check_same_shape(ck, in, &in->b));
@@ -238,7 +259,9 @@ nmlp_status nmlp_check_instr(nmlp_checker *ck, const nmlp_instr *in) {
     for (int i = 0; i < 3; i++) {
         if (refs[i]->buffer < 0) continue;
         NMLP_RETURN_IF_FAILED(check_access(ck, refs[i]));
-        if (in->engine == NMLP_ENGINE_GPSIMD) NMLP_RETURN_IF_FAILED(need_space(ck, refs[i], NMLP_SPACE_SBUF, "GpSimdE reaches SBUF (0) only, not PSUM (1)"));
+        if (in->engine == NMLP_ENGINE_GPSIMD)
+            NMLP_RETURN_IF_FAILED(
+                need_space(ck, refs[i], NMLP_SPACE_SBUF, "GpSimdE reaches SBUF (0) only, not PSUM (1)"));
     }
     if (in->op == NMLP_OP_MATMUL) return check_matmul(ck, in);
     if (in->op == NMLP_OP_TRANSPOSE) return check_transpose(ck, in);

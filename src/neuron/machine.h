@@ -78,7 +78,7 @@ typedef enum nmlp_origin_tag {
     X(cores_per_device, 1, 1024, "NeuronCores of a device")                                                            \
     X(link_bytes_per_ns, 0.001, 1e6, "links between devices, per device")                                              \
     X(collective_hop_us, 0, 10000, "one hop of a collective inside a node")                                            \
-    X(spill_whole, 0, 1, "flag: an accumulator that does not fit is spilled whole, else only its excess")                \
+    X(spill_whole, 0, 1, "flag: an accumulator that does not fit is spilled whole, else only its excess")              \
     X(launch_us, 0, 100000, "start and end of a kernel")
 
 typedef enum nmlp_machine_key {

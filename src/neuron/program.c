@@ -17,8 +17,8 @@ static bool name_ok(const char *name) {
 
 static const char *keep_name(nmlp_program *p, const char *what, const char *name) {
     if (!name_ok(name)) {
-        nmlp_fail(&p->failure, NMLP_E_ARG, "%s name \"%.60s\" is not an identifier of 1 to %d letters, digits or _", what, name,
-                  NMLP_NAME_MAX - 1);
+        nmlp_fail(&p->failure, NMLP_E_ARG, "%s name \"%.60s\" is not an identifier of 1 to %d letters, digits or _",
+                  what, name, NMLP_NAME_MAX - 1);
         return NULL;
     }
     return nmlp_arena_strdup(&p->arena, name, &p->failure);
@@ -29,8 +29,7 @@ static bool grow(nmlp_program *p, void **array, size_t *capacity, size_t n, size
     return nmlp_mem_grow(array, capacity, n + 1, elem_bytes, &p->failure) == NMLP_OK;
 }
 
-#define GROW(p, list)                                                                                                  \
-    grow((p), (void **)&(p)->list, &(p)->cap_##list, (p)->n_##list, sizeof *(p)->list)
+#define GROW(p, list) grow((p), (void **)&(p)->list, &(p)->cap_##list, (p)->n_##list, sizeof *(p)->list)
 
 nmlp_status nmlp_program_create(nmlp_program **out, const char *name, nmlp_err *err) {
     nmlp_program *p = nmlp_mem_new(1, sizeof *p, err);
@@ -61,7 +60,8 @@ void nmlp_program_destroy(nmlp_program *p) {
 }
 
 nmlp_status nmlp_program_finish(nmlp_program *p, nmlp_err *err) {
-    if (!failed(p) && p->n_open > 0) nmlp_fail(&p->failure, NMLP_E_ARG, "program %s: %d loops are not closed", p->name, p->n_open);
+    if (!failed(p) && p->n_open > 0)
+        nmlp_fail(&p->failure, NMLP_E_ARG, "program %s: %d loops are not closed", p->name, p->n_open);
     if (!failed(p)) return NMLP_OK;
     if (err) *err = p->failure;
     return p->failure.code;
@@ -82,13 +82,15 @@ bool nmlp_program_param(const nmlp_program *p, const char *name, int64_t *value)
     return false;
 }
 
-int nmlp_program_add_tensor(nmlp_program *p, const char *name, nmlp_role role, nmlp_nc_dtype dtype, int64_t rows, int64_t cols) {
+int nmlp_program_add_tensor(nmlp_program *p, const char *name, nmlp_role role, nmlp_nc_dtype dtype, int64_t rows,
+                            int64_t cols) {
     if (failed(p) || !GROW(p, tensors)) return -1;
     for (size_t i = 0; i < p->n_tensors; i++)
-        if (strcmp(p->tensors[i].name, name) == 0) nmlp_fail(&p->failure, NMLP_E_ARG, "tensor \"%s\" is declared twice", name);
+        if (strcmp(p->tensors[i].name, name) == 0)
+            nmlp_fail(&p->failure, NMLP_E_ARG, "tensor \"%s\" is declared twice", name);
     if (rows < 1 || cols < 1 || rows > NMLP_INDEX_MAX || cols > NMLP_INDEX_MAX)
-        nmlp_fail(&p->failure, NMLP_E_SHAPE, "tensor \"%s\" is %lldx%lld; both must be 1 to %d", name, (long long)rows, (long long)cols,
-                  NMLP_INDEX_MAX);
+        nmlp_fail(&p->failure, NMLP_E_SHAPE, "tensor \"%s\" is %lldx%lld; both must be 1 to %d", name, (long long)rows,
+                  (long long)cols, NMLP_INDEX_MAX);
     if (failed(p)) return -1;
     const char *kept = keep_name(p, "tensor", name);
     if (!kept) return -1;
@@ -106,10 +108,13 @@ int nmlp_program_add_buffer(nmlp_program *p, const nmlp_buffer *buffer) {
         elems *= (double)b.dims[d];
     }
     if (bad || elems > NMLP_INDEX_MAX)
-        nmlp_fail(&p->failure, NMLP_E_SHAPE, "buffer \"%s\": partitions, 1 to %d free dimensions and copies must be at least 1, "
-                  "and a copy at most 2^30 elements per partition", b.name, NMLP_FREE_DIMS_MAX);
+        nmlp_fail(&p->failure, NMLP_E_SHAPE,
+                  "buffer \"%s\": partitions, 1 to %d free dimensions and copies must be at least 1, "
+                  "and a copy at most 2^30 elements per partition",
+                  b.name, NMLP_FREE_DIMS_MAX);
     for (size_t i = 0; i < p->n_buffers; i++)
-        if (strcmp(p->buffers[i].name, b.name) == 0) nmlp_fail(&p->failure, NMLP_E_ARG, "buffer \"%s\" is declared twice", b.name);
+        if (strcmp(p->buffers[i].name, b.name) == 0)
+            nmlp_fail(&p->failure, NMLP_E_ARG, "buffer \"%s\" is declared twice", b.name);
     if (failed(p)) return -1;
     for (int d = b.n_dims; d < NMLP_FREE_DIMS_MAX; d++) b.dims[d] = 0;
     b.name = keep_name(p, "buffer", b.name);
@@ -136,7 +141,8 @@ static void need_affine(nmlp_program *p, const nmlp_affine *a) {
     bool ok = magnitude_ok(a->base);
     for (int i = 0; i < a->n_terms; i++) {
         ok = ok && magnitude_ok(a->terms[i].coef);
-        if (!var_open(p, a->terms[i].var)) nmlp_fail(&p->failure, NMLP_E_ARG, "an index uses a loop variable outside its loop");
+        if (!var_open(p, a->terms[i].var))
+            nmlp_fail(&p->failure, NMLP_E_ARG, "an index uses a loop variable outside its loop");
     }
     if (!ok) nmlp_fail(&p->failure, NMLP_E_LIMIT, "an index has a constant or coefficient above 2^30");
 }
@@ -169,7 +175,8 @@ static void need_hbm_ref(nmlp_program *p, const nmlp_instr *instr, const nmlp_hb
     need_size(p, &ref->rows);
     need_size(p, &ref->cols);
     need_size(p, &ref->tiles);
-    if (!magnitude_ok(ref->tile_rows) || ref->tile_rows < 0) nmlp_fail(&p->failure, NMLP_E_LIMIT, "a tile step is negative or above 2^30");
+    if (!magnitude_ok(ref->tile_rows) || ref->tile_rows < 0)
+        nmlp_fail(&p->failure, NMLP_E_LIMIT, "a tile step is negative or above 2^30");
 }
 
 static int add_node(nmlp_program *p, nmlp_node node) {
@@ -208,7 +215,8 @@ int nmlp_program_begin_loop(nmlp_program *p, const char *name, nmlp_size trips, 
 }
 
 void nmlp_program_begin_if(nmlp_program *p, nmlp_when when, int var) {
-    if (!failed(p) && !var_open(p, var)) nmlp_fail(&p->failure, NMLP_E_ARG, "a condition tests a loop variable outside its loop");
+    if (!failed(p) && !var_open(p, var))
+        nmlp_fail(&p->failure, NMLP_E_ARG, "a condition tests a loop variable outside its loop");
     open_node(p, (nmlp_node){.kind = NMLP_NODE_IF, .loop = var, .when = when});
 }
 
@@ -235,7 +243,8 @@ void nmlp_program_add_comment(nmlp_program *p, const char *text) {
 static void need_operands(nmlp_program *p, const nmlp_instr *instr) {
     bool dma = instr->op == NMLP_OP_DMA_LOAD || instr->op == NMLP_OP_DMA_STORE || instr->op == NMLP_OP_DMA_TRANSPOSE;
     if (instr->op == NMLP_OP_ALLOC) {
-        if (instr->dst.buffer < 0 || (size_t)instr->dst.buffer >= p->n_buffers) nmlp_fail(&p->failure, NMLP_E_ARG, "alloc names no buffer");
+        if (instr->dst.buffer < 0 || (size_t)instr->dst.buffer >= p->n_buffers)
+            nmlp_fail(&p->failure, NMLP_E_ARG, "alloc names no buffer");
         return;
     }
     if (dma) need_hbm_ref(p, instr, &instr->hbm);
@@ -248,10 +257,13 @@ static void need_operands(nmlp_program *p, const nmlp_instr *instr) {
         if (acc->n_vars < 0 || acc->n_vars > NMLP_ACCUMULATE_VARS_MAX)
             nmlp_fail(&p->failure, NMLP_E_LIMIT, "accumulate names more than %d loops", NMLP_ACCUMULATE_VARS_MAX);
         for (int i = 0; !failed(p) && i < acc->n_vars; i++)
-            if (!var_open(p, acc->vars[i])) nmlp_fail(&p->failure, NMLP_E_ARG, "accumulate uses a loop variable outside its loop");
+            if (!var_open(p, acc->vars[i]))
+                nmlp_fail(&p->failure, NMLP_E_ARG, "accumulate uses a loop variable outside its loop");
     }
-    if (!isfinite(instr->scale) || !isfinite(instr->value)) nmlp_fail(&p->failure, NMLP_E_ARG, "scale and value must be finite");
-    if (instr->queue < 0 || instr->queue > 63) nmlp_fail(&p->failure, NMLP_E_LIMIT, "DMA queue %d is outside 0..63", instr->queue);
+    if (!isfinite(instr->scale) || !isfinite(instr->value))
+        nmlp_fail(&p->failure, NMLP_E_ARG, "scale and value must be finite");
+    if (instr->queue < 0 || instr->queue > 63)
+        nmlp_fail(&p->failure, NMLP_E_LIMIT, "DMA queue %d is outside 0..63", instr->queue);
 }
 
 void nmlp_program_add_instr(nmlp_program *p, const nmlp_instr *instr) {

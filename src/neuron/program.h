@@ -108,7 +108,8 @@ typedef struct nmlp_buf_ref {
     nmlp_size count[NMLP_FREE_DIMS_MAX];
 } nmlp_buf_ref;
 
-/* nc_matmul adds to PSUM when any listed loop variable is not 0; with none listed it overwrites, with `always` it adds. */
+/* nc_matmul adds to PSUM when any listed loop variable is not 0; with none listed it overwrites, with `always` it adds.
+ */
 typedef struct nmlp_accumulate {
     bool always;
     int n_vars;

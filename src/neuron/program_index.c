@@ -94,7 +94,8 @@ nmlp_buf_ref nmlp_buf_at(nmlp_buf_ref ref, int dim, nmlp_affine index) {
 }
 
 nmlp_hbm_ref nmlp_hbm_rect(int tensor, nmlp_affine row, nmlp_size rows, nmlp_affine col, nmlp_size cols) {
-    return (nmlp_hbm_ref){.tensor = tensor, .row = row, .col = col, .rows = rows, .cols = cols, .tiles = nmlp_size_const(1)};
+    return (nmlp_hbm_ref){
+        .tensor = tensor, .row = row, .col = col, .rows = rows, .cols = cols, .tiles = nmlp_size_const(1)};
 }
 
 nmlp_hbm_ref nmlp_hbm_stack(nmlp_hbm_ref rect, nmlp_size tiles, int64_t tile_rows) {

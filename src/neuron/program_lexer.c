@@ -12,13 +12,15 @@ nmlp_status nmlp_lexer_expected(nmlp_lexer *lx, const char *what) {
     const char *found = lx->text;
     if (lx->kind == NMLP_TOKEN_END) found = "the end of the text";
     if (lx->kind == NMLP_TOKEN_MARK) found = lx->range ? ":+" : mark;
-    return nmlp_fail(lx->err, NMLP_E_FORMAT, "%s:%d: expected %s, found \"%.60s\"", lx->where, lx->token_line, what, found);
+    return nmlp_fail(lx->err, NMLP_E_FORMAT, "%s:%d: expected %s, found \"%.60s\"", lx->where, lx->token_line, what,
+                     found);
 }
 
 static nmlp_status take_text(nmlp_lexer *lx, const char *from, const char *to, size_t max) {
     size_t len = (size_t)(to - from);
     if (len >= max || memchr(from, '\0', len))
-        return nmlp_fail(lx->err, NMLP_E_FORMAT, "%s:%d: a word of %zu characters, at most %zu", lx->where, lx->line, len, max - 1);
+        return nmlp_fail(lx->err, NMLP_E_FORMAT, "%s:%d: a word of %zu characters, at most %zu", lx->where, lx->line,
+                         len, max - 1);
     memcpy(lx->text, from, len);
     lx->text[len] = '\0';
     lx->at = to;
@@ -27,7 +29,9 @@ static nmlp_status take_text(nmlp_lexer *lx, const char *from, const char *to, s
 
 static nmlp_status lex_number(nmlp_lexer *lx) {
     const char *p = lx->at;
-    while (p < lx->stop && (word_char(*p) || *p == '.' || ((*p == '+' || *p == '-') && (p[-1] == 'e' || p[-1] == 'E') && p > lx->at))) p++;
+    while (p < lx->stop &&
+           (word_char(*p) || *p == '.' || ((*p == '+' || *p == '-') && (p[-1] == 'e' || p[-1] == 'E') && p > lx->at)))
+        p++;
     lx->kind = NMLP_TOKEN_NUMBER;
     return take_text(lx, lx->at, p, NMLP_NAME_MAX);
 }
@@ -46,7 +50,8 @@ nmlp_status nmlp_lexer_next(nmlp_lexer *lx) {
     if (*p == '#') {
         const char *from = p + 1, *to;
         while (from < lx->stop && *from == ' ') from++;
-        for (to = from; to < lx->stop && *to != '\n' && *to != '\r'; to++) {}
+        for (to = from; to < lx->stop && *to != '\n' && *to != '\r'; to++) {
+        }
         lx->kind = NMLP_TOKEN_COMMENT;
         return take_text(lx, from, to, NMLP_COMMENT_TEXT_MAX);
     }
@@ -60,7 +65,8 @@ nmlp_status nmlp_lexer_next(nmlp_lexer *lx) {
     lx->mark = *p;
     lx->range = *p == ':' && p + 1 < lx->stop && p[1] == '+';
     lx->at = p + (lx->range ? 2 : 1);
-    if (!strchr("[]{}(),;=*+-:", lx->mark) || !lx->mark) return nmlp_lexer_expected(lx, "a word, a number or one of []{}(),;=*+-");
+    if (!strchr("[]{}(),;=*+-:", lx->mark) || !lx->mark)
+        return nmlp_lexer_expected(lx, "a word, a number or one of []{}(),;=*+-");
     return NMLP_OK;
 }
 
@@ -69,9 +75,13 @@ nmlp_status nmlp_lexer_init(nmlp_lexer *lx, const char *where, const char *text,
     return nmlp_lexer_next(lx);
 }
 
-bool nmlp_lexer_is_name(const nmlp_lexer *lx, const char *name) { return lx->kind == NMLP_TOKEN_NAME && strcmp(lx->text, name) == 0; }
+bool nmlp_lexer_is_name(const nmlp_lexer *lx, const char *name) {
+    return lx->kind == NMLP_TOKEN_NAME && strcmp(lx->text, name) == 0;
+}
 
-bool nmlp_lexer_is_mark(const nmlp_lexer *lx, char mark) { return lx->kind == NMLP_TOKEN_MARK && !lx->range && lx->mark == mark; }
+bool nmlp_lexer_is_mark(const nmlp_lexer *lx, char mark) {
+    return lx->kind == NMLP_TOKEN_MARK && !lx->range && lx->mark == mark;
+}
 
 nmlp_status nmlp_lexer_take_name(nmlp_lexer *lx, char out[NMLP_NAME_MAX], const char *what) {
     if (lx->kind != NMLP_TOKEN_NAME) return nmlp_lexer_expected(lx, what);

@@ -9,7 +9,13 @@
 #include "base/status.h"
 #include "neuron/program.h"
 
-typedef enum nmlp_token_kind { NMLP_TOKEN_END, NMLP_TOKEN_NAME, NMLP_TOKEN_NUMBER, NMLP_TOKEN_MARK, NMLP_TOKEN_COMMENT } nmlp_token_kind;
+typedef enum nmlp_token_kind {
+    NMLP_TOKEN_END,
+    NMLP_TOKEN_NAME,
+    NMLP_TOKEN_NUMBER,
+    NMLP_TOKEN_MARK,
+    NMLP_TOKEN_COMMENT
+} nmlp_token_kind;
 
 enum { NMLP_COMMENT_TEXT_MAX = 400 };
 

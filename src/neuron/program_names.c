@@ -7,7 +7,7 @@ static const char *const dtype_names[] = {"fp32", "bf16", "fp16"};
 static const char *const space_names[] = {"sbuf", "psum"};
 static const char *const role_names[] = {"input", "weight", "output", "scratch"};
 static const char *const engine_names[] = {"tensor", "vector", "scalar", "gpsimd", "dma"};
-static const char *const op_names[] = {"alloc",     "dma_load",    "dma_store",     "dma_transpose", "nc_matmul",
+static const char *const op_names[] = {"alloc",        "dma_load",    "dma_store",     "dma_transpose", "nc_matmul",
                                        "nc_transpose", "tensor_copy", "tensor_tensor", "activation",    "memset"};
 static const char *const alu_names[] = {"add", "mul", "sub", "max"};
 static const char *const func_names[] = {"copy", "silu", "gelu", "sigmoid", "relu", "exp"};

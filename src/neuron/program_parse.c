@@ -33,7 +33,8 @@ static nmlp_status take_var(parser *ps, int *var) {
         *var = node->loop;
         return NMLP_OK;
     }
-    return nmlp_fail(ps->lx.err, NMLP_E_FORMAT, "%s:%d: \"%s\" is not a loop around this line", ps->lx.where, line, name);
+    return nmlp_fail(ps->lx.err, NMLP_E_FORMAT, "%s:%d: \"%s\" is not a loop around this line", ps->lx.where, line,
+                     name);
 }
 
 static nmlp_status take_term(parser *ps, int64_t sign, nmlp_affine *sum) {
@@ -113,7 +114,8 @@ static nmlp_status take_buf(parser *ps, nmlp_buf_ref *ref) {
     int n_dims = ps->p->buffers[ref->buffer].n_dims;
     NMLP_RETURN_IF_FAILED(nmlp_lexer_take_mark(&ps->lx, '['));
     NMLP_RETURN_IF_FAILED(take_span(ps, &part, &ref->parts));
-    if (part.n_terms != 0 || part.base < 0 || part.base > 4096) return nmlp_lexer_expected(&ps->lx, "a constant start partition");
+    if (part.n_terms != 0 || part.base < 0 || part.base > 4096)
+        return nmlp_lexer_expected(&ps->lx, "a constant start partition");
     ref->part = (int)part.base;
     for (int d = 0; d < n_dims; d++) {
         NMLP_RETURN_IF_FAILED(nmlp_lexer_take_mark(&ps->lx, d ? ',' : ';'));
@@ -129,7 +131,8 @@ static nmlp_status take_hbm(parser *ps, nmlp_hbm_ref *ref) {
     NMLP_RETURN_IF_FAILED(nmlp_lexer_take_name(&ps->lx, name, "a tensor"));
     for (size_t i = 0; i < ps->p->n_tensors; i++)
         if (strcmp(ps->p->tensors[i].name, name) == 0) ref->tensor = (int)i;
-    if (ref->tensor < 0) return nmlp_fail(ps->lx.err, NMLP_E_FORMAT, "%s:%d: no tensor \"%s\" is declared", ps->lx.where, line, name);
+    if (ref->tensor < 0)
+        return nmlp_fail(ps->lx.err, NMLP_E_FORMAT, "%s:%d: no tensor \"%s\" is declared", ps->lx.where, line, name);
     NMLP_RETURN_IF_FAILED(nmlp_lexer_take_mark(&ps->lx, '['));
     NMLP_RETURN_IF_FAILED(take_span(ps, &ref->row, &ref->rows));
     NMLP_RETURN_IF_FAILED(nmlp_lexer_take_mark(&ps->lx, ','));
@@ -148,7 +151,8 @@ static nmlp_status take_accumulate(parser *ps, nmlp_accumulate *acc) {
     acc->always = nmlp_lexer_is_name(&ps->lx, "always");
     if (acc->always) return nmlp_lexer_next(&ps->lx);
     for (;;) {
-        if (acc->n_vars == NMLP_ACCUMULATE_VARS_MAX) return nmlp_lexer_expected(&ps->lx, "at most 4 loops to accumulate over");
+        if (acc->n_vars == NMLP_ACCUMULATE_VARS_MAX)
+            return nmlp_lexer_expected(&ps->lx, "at most 4 loops to accumulate over");
         NMLP_RETURN_IF_FAILED(take_var(ps, &acc->vars[acc->n_vars++]));
         if (!nmlp_lexer_is_mark(&ps->lx, ',')) return NMLP_OK;
         NMLP_RETURN_IF_FAILED(nmlp_lexer_next(&ps->lx));
@@ -167,11 +171,15 @@ static nmlp_status take_dma(parser *ps, nmlp_instr *in) {
     int64_t queue;
     in->engine = NMLP_ENGINE_DMA;
     bool store = in->op == NMLP_OP_DMA_STORE;
-    if (store) NMLP_RETURN_IF_FAILED(take_hbm(ps, &in->hbm));
-    else NMLP_RETURN_IF_FAILED(take_buf(ps, &in->dst));
+    if (store)
+        NMLP_RETURN_IF_FAILED(take_hbm(ps, &in->hbm));
+    else
+        NMLP_RETURN_IF_FAILED(take_buf(ps, &in->dst));
     NMLP_RETURN_IF_FAILED(nmlp_lexer_take_mark(&ps->lx, '='));
-    if (store) NMLP_RETURN_IF_FAILED(take_buf(ps, &in->a));
-    else NMLP_RETURN_IF_FAILED(take_hbm(ps, &in->hbm));
+    if (store)
+        NMLP_RETURN_IF_FAILED(take_buf(ps, &in->a));
+    else
+        NMLP_RETURN_IF_FAILED(take_hbm(ps, &in->hbm));
     NMLP_RETURN_IF_FAILED(nmlp_lexer_take_keyword(&ps->lx, "queue"));
     NMLP_RETURN_IF_FAILED(nmlp_lexer_take_int(&ps->lx, &queue));
     in->queue = (int)queue;
@@ -195,7 +203,8 @@ static nmlp_status take_elementwise(parser *ps, nmlp_instr *in) {
     if (in->op == NMLP_OP_MEMSET) {
         NMLP_RETURN_IF_FAILED(nmlp_lexer_take_real(&ps->lx, &in->value));
     } else if (in->op == NMLP_OP_ACTIVATION) {
-        NMLP_RETURN_IF_FAILED(nmlp_lexer_take_choice(&ps->lx, func_at, NMLP_N_FUNCS, "an activation function", &choice));
+        NMLP_RETURN_IF_FAILED(
+            nmlp_lexer_take_choice(&ps->lx, func_at, NMLP_N_FUNCS, "an activation function", &choice));
         in->func = (nmlp_func)choice;
         NMLP_RETURN_IF_FAILED(nmlp_lexer_take_mark(&ps->lx, '('));
         NMLP_RETURN_IF_FAILED(take_buf(ps, &in->a));
@@ -217,7 +226,8 @@ static nmlp_status take_instr(parser *ps) {
     int line = ps->lx.token_line, choice = 0;
     nmlp_instr in = {.scale = 1.0};
     in.dst.buffer = in.a.buffer = in.b.buffer = in.hbm.tensor = -1;
-    NMLP_RETURN_IF_FAILED(nmlp_lexer_take_choice(&ps->lx, op_at, NMLP_N_OPS, "an instruction, for, if, } or end", &choice));
+    NMLP_RETURN_IF_FAILED(
+        nmlp_lexer_take_choice(&ps->lx, op_at, NMLP_N_OPS, "an instruction, for, if, } or end", &choice));
     in.op = (nmlp_op)choice;
     switch (in.op) {
     case NMLP_OP_ALLOC:
@@ -347,11 +357,16 @@ static nmlp_status take_param(parser *ps) {
 
 static nmlp_status take_declarations(parser *ps) {
     while (!nmlp_lexer_is_name(&ps->lx, "begin")) {
-        if (ps->lx.kind == NMLP_TOKEN_COMMENT) NMLP_RETURN_IF_FAILED(nmlp_lexer_next(&ps->lx));
-        else if (nmlp_lexer_is_name(&ps->lx, "param")) NMLP_RETURN_IF_FAILED(take_param(ps));
-        else if (nmlp_lexer_is_name(&ps->lx, "tensor")) NMLP_RETURN_IF_FAILED(take_tensor(ps));
-        else if (nmlp_lexer_is_name(&ps->lx, "buffer")) NMLP_RETURN_IF_FAILED(take_buffer(ps));
-        else return nmlp_lexer_expected(&ps->lx, "param, tensor, buffer or begin");
+        if (ps->lx.kind == NMLP_TOKEN_COMMENT)
+            NMLP_RETURN_IF_FAILED(nmlp_lexer_next(&ps->lx));
+        else if (nmlp_lexer_is_name(&ps->lx, "param"))
+            NMLP_RETURN_IF_FAILED(take_param(ps));
+        else if (nmlp_lexer_is_name(&ps->lx, "tensor"))
+            NMLP_RETURN_IF_FAILED(take_tensor(ps));
+        else if (nmlp_lexer_is_name(&ps->lx, "buffer"))
+            NMLP_RETURN_IF_FAILED(take_buffer(ps));
+        else
+            return nmlp_lexer_expected(&ps->lx, "param, tensor, buffer or begin");
     }
     return nmlp_lexer_next(&ps->lx);
 }

@@ -12,11 +12,15 @@ static void print_affine(const nmlp_program *p, const nmlp_affine *a, nmlp_str *
     for (int i = 0; i < a->n_terms; i++) {
         int64_t coef = a->terms[i].coef;
         const char *name = p->loops[a->terms[i].var].name;
-        if (first) nmlp_str_puts(out, coef < 0 ? "-" : "");
-        else nmlp_str_puts(out, coef < 0 ? " - " : " + ");
+        if (first)
+            nmlp_str_puts(out, coef < 0 ? "-" : "");
+        else
+            nmlp_str_puts(out, coef < 0 ? " - " : " + ");
         int64_t size = coef < 0 ? -coef : coef;
-        if (size == 1) nmlp_str_puts(out, name);
-        else nmlp_str_printf(out, "%" PRId64 "*%s", size, name);
+        if (size == 1)
+            nmlp_str_puts(out, name);
+        else
+            nmlp_str_printf(out, "%" PRId64 "*%s", size, name);
         first = false;
     }
 }
@@ -70,8 +74,10 @@ static void print_matmul(const nmlp_program *p, const nmlp_instr *in, nmlp_str *
     nmlp_str_puts(out, " moving ");
     print_buf(p, &in->b, out);
     nmlp_str_puts(out, " accumulate ");
-    if (in->accumulate.always) nmlp_str_puts(out, "always");
-    else if (in->accumulate.n_vars == 0) nmlp_str_puts(out, "never");
+    if (in->accumulate.always)
+        nmlp_str_puts(out, "always");
+    else if (in->accumulate.n_vars == 0)
+        nmlp_str_puts(out, "never");
     for (int i = 0; !in->accumulate.always && i < in->accumulate.n_vars; i++)
         nmlp_str_printf(out, "%s%s", i ? ", " : "", p->loops[in->accumulate.vars[i]].name);
 }
@@ -80,8 +86,10 @@ static void print_elementwise(const nmlp_program *p, const nmlp_instr *in, nmlp_
     print_buf(p, &in->dst, out);
     nmlp_str_puts(out, " = ");
     if (in->op == NMLP_OP_ACTIVATION) nmlp_str_printf(out, "%s(", nmlp_func_name(in->func));
-    if (in->op == NMLP_OP_MEMSET) nmlp_str_printf(out, "%.17g", in->value);
-    else print_buf(p, &in->a, out);
+    if (in->op == NMLP_OP_MEMSET)
+        nmlp_str_printf(out, "%.17g", in->value);
+    else
+        print_buf(p, &in->a, out);
     if (in->op == NMLP_OP_TENSOR_TENSOR) {
         nmlp_str_printf(out, " %s ", nmlp_alu_name(in->alu));
         print_buf(p, &in->b, out);
@@ -114,7 +122,8 @@ void nmlp_program_print_instr(const nmlp_program *p, const nmlp_instr *in, nmlp_
 
 static void print_declarations(const nmlp_program *p, nmlp_str *out) {
     nmlp_str_printf(out, "program %s\n", p->name);
-    for (size_t i = 0; i < p->n_params; i++) nmlp_str_printf(out, "param %s = %" PRId64 "\n", p->params[i].name, p->params[i].value);
+    for (size_t i = 0; i < p->n_params; i++)
+        nmlp_str_printf(out, "param %s = %" PRId64 "\n", p->params[i].name, p->params[i].value);
     for (size_t i = 0; i < p->n_tensors; i++) {
         const nmlp_tensor *t = &p->tensors[i];
         nmlp_str_printf(out, "tensor %s %s %s [%" PRId64 ", %" PRId64 "]\n", t->name, nmlp_role_name(t->role),
@@ -122,7 +131,8 @@ static void print_declarations(const nmlp_program *p, nmlp_str *out) {
     }
     for (size_t i = 0; i < p->n_buffers; i++) {
         const nmlp_buffer *b = &p->buffers[i];
-        nmlp_str_printf(out, "buffer %s %s %s [%d", b->name, nmlp_space_name(b->space), nmlp_nc_dtype_name(b->dtype), b->partitions);
+        nmlp_str_printf(out, "buffer %s %s %s [%d", b->name, nmlp_space_name(b->space), nmlp_nc_dtype_name(b->dtype),
+                        b->partitions);
         for (int d = 0; d < b->n_dims; d++) nmlp_str_printf(out, "%s%" PRId64, d ? ", " : "; ", b->dims[d]);
         nmlp_str_printf(out, "] copies %d%s\n", b->copies, b->managed ? " managed" : "");
     }
@@ -152,13 +162,15 @@ void nmlp_program_print(const nmlp_program *p, nmlp_str *out) {
             nmlp_str_putc(out, '\n');
             break;
         case NMLP_NODE_LOOP:
-            nmlp_str_printf(out, "for %s%s in ", p->loops[node->loop].sequential ? "sequential " : "", p->loops[node->loop].name);
+            nmlp_str_printf(out, "for %s%s in ", p->loops[node->loop].sequential ? "sequential " : "",
+                            p->loops[node->loop].name);
             print_size(p, &p->loops[node->loop].trips, out);
             nmlp_str_puts(out, " {\n");
             ends[depth++] = node->end;
             break;
         case NMLP_NODE_IF:
-            nmlp_str_printf(out, "if %s %s {\n", node->when == NMLP_WHEN_FIRST ? "first" : "later", p->loops[node->loop].name);
+            nmlp_str_printf(out, "if %s %s {\n", node->when == NMLP_WHEN_FIRST ? "first" : "later",
+                            p->loops[node->loop].name);
             ends[depth++] = node->end;
             break;
         }

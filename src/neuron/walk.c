@@ -22,14 +22,11 @@ static void close_bodies(nmlp_walk *w) {
         int top = w->stack[w->depth - 1];
         int var = nodes[top].loop;
         if (nodes[top].kind == NMLP_NODE_LOOP && ++w->values[var] < w->trips[var]) {
-            w->at = top + 1;
-            if (w->at == nodes[top].end) w->values[var] = w->trips[var] - 1; /* empty body: straight to the end */
-            else return;
-            w->at = nodes[top].end;
-        } else {
-            if (nodes[top].kind == NMLP_NODE_LOOP) w->values[var] = 0;
-            w->depth--;
+            w->at = top + 1; /* bodies are never empty: open_body passes those by */
+            return;
         }
+        if (nodes[top].kind == NMLP_NODE_LOOP) w->values[var] = 0;
+        w->depth--;
     }
 }
 

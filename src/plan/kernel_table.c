@@ -64,12 +64,14 @@ static nmlp_status check_request(const nmlp_kernel *kernel, const nmlp_kernel_re
             return nmlp_fail(err, NMLP_E_ARG, "kernel %s has no tiling key \"%s\"; it takes: %s", kernel->name, key,
                              kernel->tiling_keys[0] ? kernel->tiling_keys : "none");
         if (value < 1 || value > 1024)
-            return nmlp_fail(err, NMLP_E_ARG, "kernel %s: tiling %s=%lld is outside 1..1024", kernel->name, key, (long long)value);
+            return nmlp_fail(err, NMLP_E_ARG, "kernel %s: tiling %s=%lld is outside 1..1024", kernel->name, key,
+                             (long long)value);
     }
     return NMLP_OK;
 }
 
-nmlp_status nmlp_kernel_build(nmlp_program **out, const nmlp_kernel *kernel, const nmlp_kernel_request *rq, nmlp_err *err) {
+nmlp_status nmlp_kernel_build(nmlp_program **out, const nmlp_kernel *kernel, const nmlp_kernel_request *rq,
+                              nmlp_err *err) {
     *out = NULL;
     NMLP_RETURN_IF_FAILED(check_request(kernel, rq, err));
     NMLP_RETURN_IF_FAILED(kernel->build(out, rq, err));
@@ -85,8 +87,8 @@ nmlp_status nmlp_tiling_set(nmlp_tiling *tiling, const char *key, int64_t value,
     int at = 0;
     while (at < tiling->n && strcmp(tiling->entries[at].key, key) != 0) at++;
     if (at == NMLP_TILING_MAX || strlen(key) == 0 || strlen(key) >= NMLP_TILING_KEY_MAX)
-        return nmlp_fail(err, NMLP_E_ARG, "tiling: at most %d keys of 1 to %d letters, found \"%.40s\"", NMLP_TILING_MAX,
-                         NMLP_TILING_KEY_MAX - 1, key);
+        return nmlp_fail(err, NMLP_E_ARG, "tiling: at most %d keys of 1 to %d letters, found \"%.40s\"",
+                         NMLP_TILING_MAX, NMLP_TILING_KEY_MAX - 1, key);
     snprintf(tiling->entries[at].key, NMLP_TILING_KEY_MAX, "%s", key);
     tiling->entries[at].value = value;
     if (at == tiling->n) tiling->n++;
@@ -104,7 +106,8 @@ nmlp_status nmlp_tiling_parse(nmlp_tiling *tiling, const char *text, nmlp_err *e
         key[len] = '\0';
         long long value = strtoll(text + len + 1, &end, 10);
         if (end == text + len + 1 || (*end && *end != ','))
-            return nmlp_fail(err, NMLP_E_ARG, "tiling: \"%s\" needs a whole number, found \"%.40s\"", key, text + len + 1);
+            return nmlp_fail(err, NMLP_E_ARG, "tiling: \"%s\" needs a whole number, found \"%.40s\"", key,
+                             text + len + 1);
         NMLP_RETURN_IF_FAILED(nmlp_tiling_set(tiling, key, value, err));
         text = *end ? end + 1 : end;
     }

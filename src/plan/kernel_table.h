@@ -26,7 +26,7 @@ typedef struct nmlp_tiling {
 
 typedef struct nmlp_kernel_request {
     nmlp_kernel_shape shape;
-    nmlp_nc_dtype dtype; /* of tensors and SBUF data */
+    nmlp_nc_dtype dtype;       /* of tensors and SBUF data */
     const nmlp_tiling *tiling; /* NULL: defaults */
     const nmlp_machine *machine;
 } nmlp_kernel_request;
@@ -45,7 +45,8 @@ const nmlp_kernel *nmlp_kernel_at(size_t index);
 /* NULL with the list of names in `err` when there is none. */
 const nmlp_kernel *nmlp_kernel_find(const char *name, nmlp_err *err);
 /* Checks shape and tiling keys, builds, finishes. */
-nmlp_status nmlp_kernel_build(nmlp_program **out, const nmlp_kernel *kernel, const nmlp_kernel_request *request, nmlp_err *err);
+nmlp_status nmlp_kernel_build(nmlp_program **out, const nmlp_kernel *kernel, const nmlp_kernel_request *request,
+                              nmlp_err *err);
 
 /* "m=8,n=2,k=8" */
 nmlp_status nmlp_tiling_parse(nmlp_tiling *tiling, const char *text, nmlp_err *err);

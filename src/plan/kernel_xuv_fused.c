@@ -39,14 +39,25 @@ static block_table choose_blocks(const nmlp_kernel_request *rq) {
 }
 
 static int sbuf(fused *f, const nmlp_kernel_request *rq, const char *name, int64_t d0, int64_t d1, int64_t d2) {
-    nmlp_buffer b = {.name = name, .space = NMLP_SPACE_SBUF, .dtype = rq->dtype, .partitions = (int)rq->machine->partitions,
-                     .n_dims = d2 ? 3 : 2, .dims = {d0, d1, d2}, .copies = BLOCK_COPIES, .managed = true};
+    nmlp_buffer b = {.name = name,
+                     .space = NMLP_SPACE_SBUF,
+                     .dtype = rq->dtype,
+                     .partitions = (int)rq->machine->partitions,
+                     .n_dims = d2 ? 3 : 2,
+                     .dims = {d0, d1, d2},
+                     .copies = BLOCK_COPIES,
+                     .managed = true};
     return nmlp_program_add_buffer(f->p, &b);
 }
 
 static int psum(fused *f, const nmlp_kernel_request *rq, const char *name, int64_t cols) {
-    nmlp_buffer b = {.name = name, .space = NMLP_SPACE_PSUM, .dtype = NMLP_NC_FP32, .partitions = (int)rq->machine->stationary_max,
-                     .n_dims = 1, .dims = {cols}, .copies = PSUM_COPIES};
+    nmlp_buffer b = {.name = name,
+                     .space = NMLP_SPACE_PSUM,
+                     .dtype = NMLP_NC_FP32,
+                     .partitions = (int)rq->machine->stationary_max,
+                     .n_dims = 1,
+                     .dims = {cols},
+                     .copies = PSUM_COPIES};
     return nmlp_program_add_buffer(f->p, &b);
 }
 
@@ -75,13 +86,16 @@ static void load_x(const fused *f, int mb, int kb) {
     nmlp_size hn = nmlp_axis_tile_size(f->h, mb, t), sn = nmlp_axis_block_size(f->s, kb);
     nmlp_buf_ref dst = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, f->xb), 0, hn), 0, nmlp_at(t));
     dst = nmlp_buf_range(dst, 1, nmlp_affine_const(0), sn);
-    if (f->x_transposed) nmlp_emit_load(f->p, dst, nmlp_hbm_rect(f->x, h0, hn, s0, sn), 0);
-    else nmlp_emit_dma_transpose(f->p, dst, nmlp_hbm_rect(f->x, s0, sn, h0, hn), 0);
+    if (f->x_transposed)
+        nmlp_emit_load(f->p, dst, nmlp_hbm_rect(f->x, h0, hn, s0, sn), 0);
+    else
+        nmlp_emit_dma_transpose(f->p, dst, nmlp_hbm_rect(f->x, s0, sn, h0, hn), 0);
     nmlp_program_end(f->p);
 }
 
 /* A block of a weight: tiles of its rows on partitions, a block of columns along the free axis. */
-static void load_weight(const fused *f, const char *name, int buffer, int tensor, nmlp_axis rows, int rb, nmlp_axis cols, int cb) {
+static void load_weight(const fused *f, const char *name, int buffer, int tensor, nmlp_axis rows, int rb,
+                        nmlp_axis cols, int cb) {
     int t = nmlp_program_begin_loop(f->p, name, nmlp_axis_trips(rows, rb), false);
     nmlp_buf_ref dst = nmlp_buf_parts(nmlp_buf_all(f->p, buffer), 0, nmlp_axis_tile_size(rows, rb, t));
     dst = nmlp_buf_range(nmlp_buf_at(dst, 0, nmlp_at(t)), 1, nmlp_affine_const(0), nmlp_axis_block_size(cols, cb));
@@ -141,7 +155,8 @@ static void multiply_out(const fused *f, int kb, int rb, int nb) {
     nmlp_buf_ref acc = nmlp_buf_parts(nmlp_buf_all(f->p, f->acc2), 0, nmlp_axis_tile_size(f->s, kb, k));
     acc = nmlp_buf_range(acc, 0, nmlp_affine_const(0), nmlp_axis_tile_size(f->o, nb, n));
     int r = nmlp_program_begin_loop(f->p, "r", nmlp_axis_trips(f->r, rb), false);
-    nmlp_buf_ref v = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, f->vb), 0, nmlp_axis_tile_size(f->r, rb, r)), 0, nmlp_at(r));
+    nmlp_buf_ref v =
+        nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, f->vb), 0, nmlp_axis_tile_size(f->r, rb, r)), 0, nmlp_at(r));
     v = nmlp_buf_range(v, 1, nmlp_affine_var(n, f->o.tile), nmlp_axis_tile_size(f->o, nb, n));
     nmlp_emit_matmul(f->p, acc, strip_tile(f, rb, r, kb, k), v, nmlp_accumulate_over(1, &r));
     nmlp_program_end(f->p);
@@ -166,7 +181,8 @@ static void store_out(const fused *f, int kb, int nb) {
     nmlp_size sn = nmlp_axis_tile_size(f->s, kb, k);
     if (even) {
         nmlp_buf_ref row = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, f->ob), 0, sn), 0, nmlp_at(k));
-        nmlp_emit_store(f->p, nmlp_hbm_rect(f->y, s0, sn, nmlp_axis_start(f->o, nb, -1), nmlp_size_const(f->o.block)), row, 0);
+        nmlp_emit_store(f->p, nmlp_hbm_rect(f->y, s0, sn, nmlp_axis_start(f->o, nb, -1), nmlp_size_const(f->o.block)),
+                        row, 0);
     } else {
         int n = nmlp_program_begin_loop(f->p, "ns", nmlp_axis_trips(f->o, nb), false);
         nmlp_hbm_ref dst = nmlp_hbm_rect(f->y, s0, sn, nmlp_axis_start(f->o, nb, n), nmlp_axis_tile_size(f->o, nb, n));
@@ -177,7 +193,8 @@ static void store_out(const fused *f, int kb, int nb) {
 }
 
 static void first_stage(const fused *f, int kb) {
-    nmlp_program_add_comment(f->p, "u stationary and x moving: the product comes out transposed, ready to be stationary next");
+    nmlp_program_add_comment(
+        f->p, "u stationary and x moving: the product comes out transposed, ready to be stationary next");
     nmlp_emit_alloc(f->p, f->xu);
     clear_strip(f, kb);
     int mb = nmlp_program_begin_loop(f->p, "mb", nmlp_size_const(nmlp_axis_blocks(f->h)), true);
@@ -236,6 +253,10 @@ static nmlp_status build(nmlp_program **out, const nmlp_kernel_request *rq, bool
     return NMLP_OK;
 }
 
-nmlp_status nmlp_kernel_xuv_fused(nmlp_program **out, const nmlp_kernel_request *rq, nmlp_err *err) { return build(out, rq, false, err); }
+nmlp_status nmlp_kernel_xuv_fused(nmlp_program **out, const nmlp_kernel_request *rq, nmlp_err *err) {
+    return build(out, rq, false, err);
+}
 
-nmlp_status nmlp_kernel_xtuv_fused(nmlp_program **out, const nmlp_kernel_request *rq, nmlp_err *err) { return build(out, rq, true, err); }
+nmlp_status nmlp_kernel_xtuv_fused(nmlp_program **out, const nmlp_kernel_request *rq, nmlp_err *err) {
+    return build(out, rq, true, err);
+}

@@ -5,14 +5,15 @@
 
 typedef struct xw {
     nmlp_program *p;
-    nmlp_axis m, k, n; /* S in stationary tiles, H in partition tiles, O in moving tiles */
-    int xT, w, y;      /* tensors */
+    nmlp_axis m, k, n;      /* S in stationary tiles, H in partition tiles, O in moving tiles */
+    int xT, w, y;           /* tensors */
     int lhs, rhs, acc, out; /* buffers */
 } xw;
 
 enum { PSUM_COPIES = 2, STREAM_COPIES = 8, BLOCK_COPIES = 2, MOVING_COLUMNS = 512 };
 
-static nmlp_status begin_xw(xw *k, const char *name, const nmlp_kernel_request *rq, int64_t m_tiles, int64_t n_tiles, nmlp_err *err) {
+static nmlp_status begin_xw(xw *k, const char *name, const nmlp_kernel_request *rq, int64_t m_tiles, int64_t n_tiles,
+                            nmlp_err *err) {
     const nmlp_machine *m = rq->machine;
     const nmlp_kernel_shape *s = &rq->shape;
     int64_t moving = m->moving_max < MOVING_COLUMNS ? (int64_t)m->moving_max : MOVING_COLUMNS;
@@ -29,15 +30,27 @@ static nmlp_status begin_xw(xw *k, const char *name, const nmlp_kernel_request *
     return NMLP_OK;
 }
 
-static int sbuf(const nmlp_kernel_request *rq, nmlp_program *p, const char *name, int64_t d0, int64_t d1, int64_t d2, int copies) {
-    nmlp_buffer b = {.name = name, .space = NMLP_SPACE_SBUF, .dtype = rq->dtype, .partitions = (int)rq->machine->partitions,
-                     .n_dims = 3, .dims = {d0, d1, d2}, .copies = copies, .managed = true};
+static int sbuf(const nmlp_kernel_request *rq, nmlp_program *p, const char *name, int64_t d0, int64_t d1, int64_t d2,
+                int copies) {
+    nmlp_buffer b = {.name = name,
+                     .space = NMLP_SPACE_SBUF,
+                     .dtype = rq->dtype,
+                     .partitions = (int)rq->machine->partitions,
+                     .n_dims = 3,
+                     .dims = {d0, d1, d2},
+                     .copies = copies,
+                     .managed = true};
     return nmlp_program_add_buffer(p, &b);
 }
 
 static int psum(const nmlp_kernel_request *rq, nmlp_program *p, const char *name, int64_t cols) {
-    nmlp_buffer b = {.name = name, .space = NMLP_SPACE_PSUM, .dtype = NMLP_NC_FP32, .partitions = (int)rq->machine->stationary_max,
-                     .n_dims = 1, .dims = {cols}, .copies = PSUM_COPIES};
+    nmlp_buffer b = {.name = name,
+                     .space = NMLP_SPACE_PSUM,
+                     .dtype = NMLP_NC_FP32,
+                     .partitions = (int)rq->machine->stationary_max,
+                     .n_dims = 1,
+                     .dims = {cols},
+                     .copies = PSUM_COPIES};
     return nmlp_program_add_buffer(p, &b);
 }
 
@@ -60,14 +73,16 @@ static nmlp_buf_ref rhs_tile(const xw *k, int kt, tile_at n) {
 }
 
 static void load_lhs(const xw *k, int kt, tile_at m) {
-    nmlp_hbm_ref src = nmlp_hbm_rect(k->xT, nmlp_axis_start(k->k, -1, kt), nmlp_axis_tile_size(k->k, -1, kt),
-                                     nmlp_axis_start(k->m, m.block, m.tile), nmlp_axis_tile_size(k->m, m.block, m.tile));
+    nmlp_hbm_ref src =
+        nmlp_hbm_rect(k->xT, nmlp_axis_start(k->k, -1, kt), nmlp_axis_tile_size(k->k, -1, kt),
+                      nmlp_axis_start(k->m, m.block, m.tile), nmlp_axis_tile_size(k->m, m.block, m.tile));
     nmlp_emit_load(k->p, lhs_tile(k, kt, m), src, 0);
 }
 
 static void load_rhs(const xw *k, int kt, tile_at n) {
-    nmlp_hbm_ref src = nmlp_hbm_rect(k->w, nmlp_axis_start(k->k, -1, kt), nmlp_axis_tile_size(k->k, -1, kt),
-                                     nmlp_axis_start(k->n, n.block, n.tile), nmlp_axis_tile_size(k->n, n.block, n.tile));
+    nmlp_hbm_ref src =
+        nmlp_hbm_rect(k->w, nmlp_axis_start(k->k, -1, kt), nmlp_axis_tile_size(k->k, -1, kt),
+                      nmlp_axis_start(k->n, n.block, n.tile), nmlp_axis_tile_size(k->n, n.block, n.tile));
     nmlp_emit_load(k->p, rhs_tile(k, kt, n), src, 0);
 }
 
@@ -79,14 +94,16 @@ static nmlp_buf_ref result_tile(const xw *k, int buffer, tile_at m, tile_at n) {
 }
 
 static void matmul(const xw *k, int kt, tile_at m, tile_at n) {
-    nmlp_emit_matmul(k->p, result_tile(k, k->acc, m, n), lhs_tile(k, kt, m), rhs_tile(k, kt, n), nmlp_accumulate_over(1, &kt));
+    nmlp_emit_matmul(k->p, result_tile(k, k->acc, m, n), lhs_tile(k, kt, m), rhs_tile(k, kt, n),
+                     nmlp_accumulate_over(1, &kt));
 }
 
 static void evict(const xw *k, tile_at m, tile_at n) {
     nmlp_emit_alloc(k->p, k->out);
     nmlp_emit_copy(k->p, result_tile(k, k->out, m, n), result_tile(k, k->acc, m, n), NMLP_ENGINE_VECTOR);
-    nmlp_hbm_ref dst = nmlp_hbm_rect(k->y, nmlp_axis_start(k->m, m.block, m.tile), nmlp_axis_tile_size(k->m, m.block, m.tile),
-                                     nmlp_axis_start(k->n, n.block, n.tile), nmlp_axis_tile_size(k->n, n.block, n.tile));
+    nmlp_hbm_ref dst =
+        nmlp_hbm_rect(k->y, nmlp_axis_start(k->m, m.block, m.tile), nmlp_axis_tile_size(k->m, m.block, m.tile),
+                      nmlp_axis_start(k->n, n.block, n.tile), nmlp_axis_tile_size(k->n, n.block, n.tile));
     nmlp_emit_store(k->p, dst, result_tile(k, k->out, m, n), 0);
 }
 
@@ -154,22 +171,26 @@ static void load_block(const xw *k, bool lhs, int b) {
     int kt = nmlp_program_begin_loop(k->p, lhs ? "kl" : "kr", nmlp_size_const(nmlp_axis_tiles(k->k)), false);
     int t = nmlp_program_begin_loop(k->p, lhs ? "ml" : "nr", nmlp_axis_trips(axis, b), false);
     tile_at at = {nmlp_at(kt), nmlp_at(t), b, t};
-    if (lhs) load_lhs(k, kt, at);
-    else load_rhs(k, kt, at);
+    if (lhs)
+        load_lhs(k, kt, at);
+    else
+        load_rhs(k, kt, at);
     nmlp_program_end(k->p);
     nmlp_program_end(k->p);
 }
 
 nmlp_status nmlp_kernel_xw_block(nmlp_program **out, const nmlp_kernel_request *rq, nmlp_err *err) {
     xw k = {0};
-    NMLP_RETURN_IF_FAILED(begin_xw(&k, "xw_block", rq, nmlp_tiling_get(rq->tiling, "m", 2), nmlp_tiling_get(rq->tiling, "n", 2), err));
+    NMLP_RETURN_IF_FAILED(
+        begin_xw(&k, "xw_block", rq, nmlp_tiling_get(rq->tiling, "m", 2), nmlp_tiling_get(rq->tiling, "n", 2), err));
     int64_t k_tiles = nmlp_axis_tiles(k.k);
     k.lhs = sbuf(rq, k.p, "lhs", k_tiles, nmlp_axis_tiles_per_block(k.m), k.m.tile, BLOCK_COPIES);
     k.rhs = sbuf(rq, k.p, "rhs", k_tiles, nmlp_axis_tiles_per_block(k.n), k.n.tile, BLOCK_COPIES);
     k.acc = psum(rq, k.p, "acc", k.n.tile);
     k.out = sbuf(rq, k.p, "out", 1, 1, k.n.tile, PSUM_COPIES);
     int mb = nmlp_program_begin_loop(k.p, "mb", nmlp_size_const(nmlp_axis_blocks(k.m)), false);
-    nmlp_program_add_comment(k.p, "blocks of rows and columns with the whole contraction on chip: every load serves a block");
+    nmlp_program_add_comment(
+        k.p, "blocks of rows and columns with the whole contraction on chip: every load serves a block");
     nmlp_emit_alloc(k.p, k.lhs);
     load_block(&k, true, mb);
     int nb = nmlp_program_begin_loop(k.p, "nb", nmlp_size_const(nmlp_axis_blocks(k.n)), false);

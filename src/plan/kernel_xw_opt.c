@@ -12,8 +12,12 @@ typedef struct opt {
 } opt;
 
 static nmlp_buffer sbuf(const nmlp_kernel_request *rq, const char *name, int copies) {
-    return (nmlp_buffer){.name = name, .space = NMLP_SPACE_SBUF, .dtype = rq->dtype, .partitions = (int)rq->machine->partitions,
-                         .copies = copies, .managed = true};
+    return (nmlp_buffer){.name = name,
+                         .space = NMLP_SPACE_SBUF,
+                         .dtype = rq->dtype,
+                         .partitions = (int)rq->machine->partitions,
+                         .copies = copies,
+                         .managed = true};
 }
 
 static int buffer_2d(nmlp_program *p, nmlp_buffer b, int64_t d0, int64_t d1) {
@@ -30,8 +34,13 @@ static void declare_buffers(opt *o, const nmlp_kernel_request *rq) {
     o->rhs = buffer_2d(o->p, sbuf(rq, "rhs", BLOCK_COPIES), kt, o->n.block);
     o->res = buffer_2d(o->p, sbuf(rq, "res", 1), nmlp_axis_tiles(o->m), o->n.block);
     o->row = buffer_2d(o->p, sbuf(rq, "row", BLOCK_COPIES), nt, o->n.tile);
-    nmlp_buffer acc = {.name = "acc", .space = NMLP_SPACE_PSUM, .dtype = NMLP_NC_FP32, .partitions = (int)rq->machine->stationary_max,
-                       .n_dims = 1, .dims = {o->n.tile}, .copies = PSUM_COPIES};
+    nmlp_buffer acc = {.name = "acc",
+                       .space = NMLP_SPACE_PSUM,
+                       .dtype = NMLP_NC_FP32,
+                       .partitions = (int)rq->machine->stationary_max,
+                       .n_dims = 1,
+                       .dims = {o->n.tile},
+                       .copies = PSUM_COPIES};
     o->acc = nmlp_program_add_buffer(o->p, &acc);
 }
 
@@ -70,9 +79,11 @@ static void multiply_block(const opt *o, int kb, int mb, int nb) {
     acc = nmlp_buf_range(acc, 0, nmlp_affine_const(0), nmlp_axis_tile_size(o->n, nb, n));
     int k = nmlp_program_begin_loop(o->p, "k", nmlp_axis_trips(o->k, kb), false);
     nmlp_buf_ref lhs = nmlp_buf_parts(nmlp_buf_all(o->p, o->lhs), 0, nmlp_axis_tile_size(o->k, kb, k));
-    lhs = nmlp_buf_range(nmlp_buf_at(lhs, 0, nmlp_at(k)), 1, nmlp_affine_var(m, o->m.tile), nmlp_axis_tile_size(o->m, mb, m));
+    lhs = nmlp_buf_range(nmlp_buf_at(lhs, 0, nmlp_at(k)), 1, nmlp_affine_var(m, o->m.tile),
+                         nmlp_axis_tile_size(o->m, mb, m));
     nmlp_buf_ref rhs = nmlp_buf_parts(nmlp_buf_all(o->p, o->rhs), 0, nmlp_axis_tile_size(o->k, kb, k));
-    rhs = nmlp_buf_range(nmlp_buf_at(rhs, 0, nmlp_at(k)), 1, nmlp_affine_var(n, o->n.tile), nmlp_axis_tile_size(o->n, nb, n));
+    rhs = nmlp_buf_range(nmlp_buf_at(rhs, 0, nmlp_at(k)), 1, nmlp_affine_var(n, o->n.tile),
+                         nmlp_axis_tile_size(o->n, nb, n));
     nmlp_emit_matmul(o->p, acc, lhs, rhs, nmlp_accumulate_over(1, &k));
     nmlp_program_end(o->p);
     nmlp_buf_ref res = result(o, mb, m, nb, n);
@@ -87,7 +98,8 @@ static void store_results(const opt *o, int nb) {
     int m = nmlp_program_begin_loop(o->p, "mst", nmlp_axis_trips(o->m, mb), false);
     nmlp_emit_alloc(o->p, o->row);
     int n = nmlp_program_begin_loop(o->p, "ns", nmlp_axis_trips(o->n, nb), false);
-    nmlp_buf_ref row = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(o->p, o->row), 0, nmlp_axis_tile_size(o->m, mb, m)), 0, nmlp_at(n));
+    nmlp_buf_ref row =
+        nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(o->p, o->row), 0, nmlp_axis_tile_size(o->m, mb, m)), 0, nmlp_at(n));
     row = nmlp_buf_range(row, 1, nmlp_affine_const(0), nmlp_axis_tile_size(o->n, nb, n));
     nmlp_emit_activation(o->p, row, result(o, mb, m, nb, n), NMLP_FUNC_COPY, 1.0); /* ScalarE is idle, VectorE is not */
     bool even = o->n.n % o->n.block == 0;
@@ -97,14 +109,16 @@ static void store_results(const opt *o, int nb) {
     all = nmlp_buf_range(all, 0, nmlp_affine_const(0), nmlp_size_const(nmlp_axis_tiles_per_block(o->n)));
     nmlp_affine col = even ? nmlp_axis_start(o->n, nb, -1) : nmlp_axis_start(o->n, nb, n);
     nmlp_size cols = even ? nmlp_size_const(o->n.block) : nmlp_axis_tile_size(o->n, nb, n);
-    nmlp_emit_store(o->p, nmlp_hbm_rect(o->y, nmlp_axis_start(o->m, mb, m), nmlp_axis_tile_size(o->m, mb, m), col, cols),
+    nmlp_emit_store(o->p,
+                    nmlp_hbm_rect(o->y, nmlp_axis_start(o->m, mb, m), nmlp_axis_tile_size(o->m, mb, m), col, cols),
                     even ? all : row, 0);
     for (int i = even ? 1 : 0; i < 3; i++) nmlp_program_end(o->p);
 }
 
 static void multiply(const opt *o) {
     int nb = nmlp_program_begin_loop(o->p, "nb", nmlp_size_const(nmlp_axis_blocks(o->n)), false);
-    nmlp_program_add_comment(o->p, "a strip of results for all rows stays on chip while the contraction is walked once");
+    nmlp_program_add_comment(o->p,
+                             "a strip of results for all rows stays on chip while the contraction is walked once");
     nmlp_emit_alloc(o->p, o->res);
     clear_results(o, nb);
     int kb = nmlp_program_begin_loop(o->p, "kb", nmlp_size_const(nmlp_axis_blocks(o->k)), true);
@@ -153,14 +167,16 @@ nmlp_status nmlp_kernel_xw_opt(nmlp_program **out, const nmlp_kernel_request *rq
 
 /* xuT = xu^T through SBUF, as the framework does it between two kernels. */
 static void transpose_in_hbm(opt *o, const nmlp_kernel_request *rq, int xu, int xuT) {
-    nmlp_axis r = nmlp_axis_of(rq->shape.r, (int64_t)rq->machine->partitions, 1), s = nmlp_axis_of(rq->shape.s, MOVING_COLUMNS, 1);
+    nmlp_axis r = nmlp_axis_of(rq->shape.r, (int64_t)rq->machine->partitions, 1),
+              s = nmlp_axis_of(rq->shape.s, MOVING_COLUMNS, 1);
     int flip = buffer_2d(o->p, sbuf(rq, "flip", BLOCK_COPIES), 1, s.tile);
     nmlp_program_add_comment(o->p, "the second product wants x u with the rank on partitions: transpose it in HBM");
     int st = nmlp_program_begin_loop(o->p, "st", nmlp_size_const(nmlp_axis_tiles(s)), false);
     int rt = nmlp_program_begin_loop(o->p, "rt", nmlp_size_const(nmlp_axis_tiles(r)), false);
     nmlp_emit_alloc(o->p, flip);
     nmlp_buf_ref tile = nmlp_buf_parts(nmlp_buf_all(o->p, flip), 0, nmlp_axis_tile_size(r, -1, rt));
-    tile = nmlp_buf_range(nmlp_buf_at(tile, 0, nmlp_affine_const(0)), 1, nmlp_affine_const(0), nmlp_axis_tile_size(s, -1, st));
+    tile = nmlp_buf_range(nmlp_buf_at(tile, 0, nmlp_affine_const(0)), 1, nmlp_affine_const(0),
+                          nmlp_axis_tile_size(s, -1, st));
     nmlp_affine row = nmlp_axis_start(s, -1, st), col = nmlp_axis_start(r, -1, rt);
     nmlp_size rows = nmlp_axis_tile_size(s, -1, st), cols = nmlp_axis_tile_size(r, -1, rt);
     nmlp_emit_dma_transpose(o->p, tile, nmlp_hbm_rect(xu, row, rows, col, cols), 0);

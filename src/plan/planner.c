@@ -7,7 +7,7 @@
 #include "base/str.h"
 #include "plan/plan_cache.h"
 
-enum { JUDGED_MAX = 160, JUDGED_LONG = 32, PER_KIND_SHORT = 12, PER_KIND_LONG = 2, FINALISTS = 3, SAMPLE_STRIPS = 3 };
+enum { JUDGED_MAX = 160, JUDGED_LONG = 24, PER_KIND_SHORT = 12, PER_KIND_LONG = 2, FINALISTS = 2, SAMPLE_STRIPS = 2 };
 
 typedef struct finalist {
     nmlp_strip_plan plan;
@@ -97,7 +97,7 @@ static nmlp_status judge_candidates(contest *c, nmlp_err *err) {
     nmlp_strip_plan *all = NULL;
     double traffic_limit = c->op == NMLP_PLAN_XUV && c->plan->paper.cost.latency_us > 0 ? c->plan->paper.cost.hbm_bytes * (1 + 1e-9) : INFINITY;
     /* Short inputs are quick to judge and full of detail, long ones neither. */
-    bool brief = c->rq->shape.s <= (int64_t)c->planner->machine->stationary_max;
+    bool brief = c->rq->shape.s <= (int64_t)c->planner->machine->psum_bank_bytes / 4;
     int most = brief ? JUDGED_MAX : JUDGED_LONG, per_kind = brief ? PER_KIND_SHORT : PER_KIND_LONG;
     NMLP_TRY(nmlp_strip_candidates(&all, &c->plan->n_fitting, &c->plan->n_candidates, c->op, c->rq, err));
     for (int pass = 0; pass < 2 && c->n == 0; pass++) {

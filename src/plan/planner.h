@@ -1,8 +1,8 @@
 /* Finds the kernel and the tiling for an op, a shape and a machine.
  *
  * Candidates are enumerated and ordered by an analytic estimate (plan/strip_plan.h); the best-looking of every kind are
- * put before a judge, which returns the cost of a program. Long inputs are judged on two and three strips: strips repeat,
- * so the third shows the price of every further one. The finalists and the paper's kernels are judged at full length. The
+ * put before a judge, which returns the cost of a program. Long inputs are judged on one and two strips: strips repeat,
+ * so the second shows the price of every further one. The finalists and the paper's kernels are judged at full length. The
  * planner knows no simulator: the caller passes one in. Same input, same answer. */
 #ifndef NMLP_PLAN_PLANNER_H
 #define NMLP_PLAN_PLANNER_H

@@ -38,7 +38,7 @@ static void declare_x(nmlp_strip *b) {
     b->raw = b->flip = -1;
     if (b->plan.x != NMLP_X_PE) return;
     const int64_t dims[] = {b->plan.x_load * b->parts};
-    b->raw = sbuf(b, "x_rows", b->rq->dtype, 2, 1, dims);
+    b->raw = sbuf(b, "x_rows", b->rq->dtype, NMLP_X_ROW_COPIES, 1, dims);
     b->flip = flip_buffer(b, s->h % b->parts == 0 ? 4 : 1); /* a ragged last tile is taken alone */
 }
 
@@ -100,6 +100,6 @@ void nmlp_strip_output(nmlp_strip *b, const nmlp_stream *w, bool whole) {
     const nmlp_kernel_shape *s = &b->rq->shape;
     int64_t tiles = whole ? nmlp_pack_n_tiles(&w->pack) : b->plan.out_tiles;
     const int64_t dims[] = {nmlp_axis_tiles_per_block(b->s), nmlp_ceil_div(b->s.tile, b->s_rows), tiles * w->pack.columns};
-    b->out = sbuf(b, "out", b->rq->dtype, 1, 3, dims);
+    b->out = sbuf(b, "out", b->rq->dtype, whole ? 1 : nmlp_strip_out_copies(b->rq), 3, dims);
     b->y = nmlp_program_add_tensor(b->p, "y", NMLP_ROLE_OUTPUT, b->rq->dtype, s->s, w->pack.n);
 }

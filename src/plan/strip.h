@@ -21,6 +21,8 @@ typedef enum nmlp_x_source {
     NMLP_X_PE = 3     /* x[S,H], transposed tile by tile on the tensor engine */
 } nmlp_x_source;
 
+enum { NMLP_X_ROW_COPIES = 4 /* DMAs of raw rows in flight: enough to hide their latency behind the transposes */ };
+
 /* What the planner chooses. Counts of tiles unless said. */
 typedef struct nmlp_strip_plan {
     int64_t rows;       /* rows of a strip */
@@ -85,6 +87,8 @@ void nmlp_strip_gate(nmlp_strip *b, const nmlp_stream *w, nmlp_held a, nmlp_held
 /* y rows = in^T w; stores when the last chunk is in. Call nmlp_strip_store after the chunk loop where `in` is chunked. */
 void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in);
 void nmlp_strip_store(nmlp_strip *b, const nmlp_stream *w);
+/* Copies of the output buffer: two in a single strip, where the last store would wait for the one before. */
+static inline int nmlp_strip_out_copies(const nmlp_kernel_request *rq) { return rq->shape.s <= (int64_t)rq->machine->psum_bank_bytes / 4 ? 2 : 1; }
 /* The buffer of output rows; `whole`: all columns at once, for chunked sums. */
 void nmlp_strip_output(nmlp_strip *b, const nmlp_stream *w, bool whole);
 

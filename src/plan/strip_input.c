@@ -64,9 +64,11 @@ static void flip_group(nmlp_strip *b, nmlp_held h, const raw_rows *r, nmlp_affin
     if (ragged) nmlp_program_end(b->p);
 }
 
-/* Pairs of groups: one is read out by VectorE, the other by ScalarE. A part is a whole number of pairs. */
+/* Pairs of groups: one is read out by VectorE, the other by ScalarE, unless the two take turns on PSUM anyway: then
+ * ScalarE would only have to change its function table. A part is a whole number of pairs. */
 static void flip_part(nmlp_strip *b, nmlp_held h, const raw_rows *r, nmlp_size tiles) {
     int64_t group = b->p->buffers[b->flip].dims[0], loads = b->plan.x_load, pairs = nmlp_ceil_div(loads, 2 * group);
+    bool turns = b->rq->machine->psum_port_shared > 0;
     nmlp_size trips = nmlp_size_const(pairs);
     if (tiles.clamped) {
         trips = tiles;
@@ -74,7 +76,8 @@ static void flip_part(nmlp_strip *b, nmlp_held h, const raw_rows *r, nmlp_size t
         trips.step = 2 * group;
     }
     int g = nmlp_program_begin_loop(b->p, "xt_g", trips, false);
-    for (int half = 0; half < 2; half++) {
+    int halves = nmlp_ceil_div(h.features, b->parts) > group ? 2 : 1; /* never anything for the second one otherwise */
+    for (int half = 0; half < halves; half++) {
         nmlp_affine first = nmlp_affine_plus(nmlp_affine_const(half * group), nmlp_affine_var(g, 2 * group));
         nmlp_size n = nmlp_size_const(group);
         if (tiles.clamped) {
@@ -82,7 +85,7 @@ static void flip_part(nmlp_strip *b, nmlp_held h, const raw_rows *r, nmlp_size t
             n.full = group;
             n.rest = nmlp_affine_plus(n.rest, nmlp_affine_times(first, -1));
         }
-        flip_group(b, h, r, first, n, half ? NMLP_ENGINE_SCALAR : NMLP_ENGINE_VECTOR);
+        flip_group(b, h, r, first, n, half && !turns ? NMLP_ENGINE_SCALAR : NMLP_ENGINE_VECTOR);
     }
     nmlp_program_end(b->p);
 }

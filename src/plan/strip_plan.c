@@ -34,9 +34,15 @@ static int64_t columns_of(const nmlp_product *p, const nmlp_strip_plan *plan, in
     return p->kind == NMLP_PRODUCT_ROWS ? plan->columns : parts;
 }
 
+/* Strip by strip the larger of the two: a short last strip still needs all weights. */
+static double staged(int64_t s, int64_t rows, double tensor, double strip_dma) {
+    double full = (double)(s / rows), rest = (double)(s % rows), per_row = tensor / (double)s;
+    return full * fmax(per_row * (double)rows, strip_dma) + (rest > 0 ? fmax(per_row * rest, strip_dma) : 0);
+}
+
 /* Adds one product; returns the run of its weight DMAs in elements. */
 static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, const nmlp_product *p,
-                           const counts *c) {
+                           const nmlp_product *first, const counts *c) {
     const nmlp_machine *m = rq->machine;
     int64_t parts = (int64_t)m->partitions, k_tiles = nmlp_ceil_div(p->k, parts), columns = columns_of(p, plan, parts);
     int64_t chunk = p->from_x ? plan->x_chunk : p->from_act ? plan->act_chunk : k_tiles;
@@ -56,9 +62,13 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
         if (p->planes == 2) e->scalar_ns += evicts * evict_ns(m->scalar_overhead_ns, m->scalar_clock_ghz, width);
     }
     if (rq->dtype == NMLP_NC_FP32) cycles *= m->tensor_fp32_passes;
-    e->tensor_ns += cycles / m->tensor_clock_ghz / m->tensor_sustained;
+    double tensor = cycles / m->tensor_clock_ghz / m->tensor_sustained;
     double loads = chunks * ceil(n_tiles / (double)block) * c->strips, bytes = (double)nmlp_pack_cols(&pack) * elem * (double)parts;
-    e->dma_ns += nmlp_dma_rows_ns(m, loads * (double)parts, bytes / (double)parts * c->strips / loads);
+    double dma = nmlp_dma_rows_ns(m, loads * (double)parts, bytes / (double)parts * c->strips / loads);
+    e->tensor_ns += tensor;
+    e->dma_ns += dma;
+    if (p->from_x || p == first) e->first_tensor_ns += tensor, e->first_dma_ns += dma;
+    else e->staged_ns += staged(rq->shape.s, plan->rows, tensor, dma / c->strips);
     e->hbm_bytes += bytes * c->strips;
     return block * run;
 }
@@ -84,7 +94,9 @@ static double add_input(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, c
         first = dma * strip_rows / rows / h_tiles * 2;
     }
     e->dma_ns += dma;
+    /* Chunks of x come while the first products run; a whole strip comes during the rest of the strip before it. */
     double chunks = ceil(h_tiles / (double)plan->x_chunk);
+    e->first_dma_ns += chunks > 1 ? dma : dma / c->strips;
     if (chunks > 1 && plan->x_copies < 2) first += dma + c->strips * chunks * (m->dma_start_ns + m->dma_done_ns);
     return first;
 }
@@ -99,13 +111,14 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
     int64_t r_tiles = nmlp_ceil_div(s->r, parts), i_tiles = nmlp_ceil_div(s->o, parts), tiles = plan->x_chunk * plan->x_copies;
     int64_t n = op == NMLP_PLAN_MLP ? s->h : s->o, out_columns = plan->out_tiles * plan->columns;
     bool dense = op == NMLP_PLAN_MLP && s->r == 0;
+    out_columns *= nmlp_strip_out_copies(rq);
     if (dense && plan->act_chunk < i_tiles) out_columns = nmlp_ceil_div(n, plan->columns) * plan->columns;
     if (op == NMLP_PLAN_XUV) tiles += r_tiles;
     else if (op == NMLP_PLAN_MLP && !dense) tiles += r_tiles * (plan->shared ? 2 : 3);
     if (op == NMLP_PLAN_MLP) tiles += plan->act_chunk < i_tiles ? 2 * plan->act_chunk : i_tiles;
     int64_t bytes = tiles * width * elem + (ring_elems * plan->ring + (plan->out_ring > 1 ? last_elems * plan->out_ring : 0)) * elem;
     bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * out_columns * elem;
-    if (plan->x == NMLP_X_PE) bytes += 2 * plan->x_load * parts * elem;
+    if (plan->x == NMLP_X_PE) bytes += NMLP_X_ROW_COPIES * plan->x_load * parts * elem;
     if (op == NMLP_PLAN_MLP) bytes += 2 * tile * 4;
     return bytes;
 }
@@ -119,7 +132,7 @@ nmlp_strip_estimate nmlp_strip_estimate_of(nmlp_plan_op op, const nmlp_kernel_re
     int64_t ring = 0, last = 0;
     double first = add_input(&e, rq, plan, &c), elem = (double)nmlp_nc_dtype_bytes(rq->dtype);
     for (int i = 0; i < n; i++) {
-        last = add_product(&e, rq, plan, &products[i], &c);
+        last = add_product(&e, rq, plan, &products[i], products, &c);
         if (i < n - 1 || plan->out_ring <= 1) ring = max64(ring, last);
     }
     double out = (double)(op == NMLP_PLAN_MLP ? rq->shape.h : rq->shape.o), run = (double)(plan->out_tiles * plan->columns);
@@ -128,6 +141,7 @@ nmlp_strip_estimate nmlp_strip_estimate_of(nmlp_plan_op op, const nmlp_kernel_re
     e.hbm_bytes += (double)rq->shape.s * out * elem;
     e.sbuf_bytes = sbuf_bytes(op, rq, plan, ring, last);
     double busiest = fmax(fmax(e.tensor_ns, e.dma_ns), fmax(e.vector_ns, e.scalar_ns));
+    busiest = fmax(busiest, e.staged_ns + staged(rq->shape.s, plan->rows, e.first_tensor_ns, e.first_dma_ns / c.strips));
     if (m->psum_port_shared > 0) busiest = fmax(busiest, e.vector_ns + e.scalar_ns);
     double round_trip = m->dma_start_ns + m->dma_done_ns;
     /* After the last weights have come, their products are still to be done. */

@@ -29,6 +29,8 @@ nmlp_bounds nmlp_bounds_of(nmlp_plan_op op, const nmlp_kernel_request *rq, bool 
 
 typedef struct nmlp_strip_estimate {
     double tensor_ns, dma_ns, vector_ns, scalar_ns;
+    double first_tensor_ns, first_dma_ns; /* of the products that read x, which x may hold up */
+    double staged_ns;                     /* sum over the other products of the larger of tensor and DMA */
     double total_ns;
     double hbm_bytes;
     int64_t sbuf_bytes; /* per partition */

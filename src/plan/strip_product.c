@@ -191,6 +191,7 @@ void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in) 
         int64_t groups = nmlp_ceil_div(nmlp_pack_n_tiles(&w->pack), held);
         group.tiles = held;
         group.chunk = nmlp_program_begin_loop(b->p, label(name, w, "g"), nmlp_size_const(groups), false);
+        nmlp_emit_alloc(b->p, b->out);
     }
     begin_columns(b, w, in, group, &l);
     begin_row_pieces(b, w, &l, "s", "q");

@@ -88,8 +88,8 @@ static choices column_choices(const nmlp_kernel_request *rq, int64_t n) {
     return c;
 }
 
-/* Few rows: the weights are read once and their DMA is all that counts, so its details are worth trying out. */
-static bool decodes(const nmlp_kernel_request *rq) { return rq->shape.s <= (int64_t)rq->machine->stationary_max; }
+/* A single strip: the weights are read once and start and end weigh, so the details of DMA are worth trying out. */
+static bool brief(const nmlp_kernel_request *rq) { return rq->shape.s <= (int64_t)rq->machine->psum_bank_bytes / 4; }
 
 /* Column tiles per stored row: at least ROW_BYTES, with little left over at the end. */
 static int64_t out_tiles(const nmlp_kernel_request *rq, int64_t n, int64_t columns) {
@@ -112,7 +112,7 @@ static void keep(search *s, const nmlp_strip_plan *plan) {
 
 /* Deepest ring that fits, then a second copy of x where there is still room. */
 static void try_rings(search *s, nmlp_strip_plan plan) {
-    choices ring = {.v = {6, 4, 3, 2}, .n = 4}, copies = {.v = {2, 1}, .n = 2}, last = {.v = {1, 4}, .n = decodes(s->rq) ? 2 : 1};
+    choices ring = {.v = {6, 4, 3, 2}, .n = 4}, copies = {.v = {2, 1}, .n = 2}, last = {.v = {1, 4}, .n = brief(s->rq) ? 2 : 1};
     fixed(s->rq, "ring", &ring);
     fixed(s->rq, "xcopies", &copies);
     fixed(s->rq, "oring", &last);
@@ -130,11 +130,11 @@ static void try_rings(search *s, nmlp_strip_plan plan) {
 }
 
 static void try_weights(search *s, nmlp_strip_plan plan, int64_t n) {
-    choices bytes = {.v = {16384, 8192, 32768, 4096, 49152, 24576}, .n = decodes(s->rq) ? 6 : 4}, columns = column_choices(s->rq, n);
+    choices bytes = {.v = {16384, 8192, 32768, 4096, 49152, 24576, 65536, 73728}, .n = brief(s->rq) ? 8 : 4}, columns = column_choices(s->rq, n);
     if (fixed(s->rq, "wkb", &bytes)) bytes.v[0] *= 1024;
     for (int i = 0; i < columns.n; i++) {
         choices out = {.v = {out_tiles(s->rq, n, columns.v[i])}, .n = 1};
-        for (int64_t t = 1; t <= 4 && decodes(s->rq) && nmlp_tiling_get(s->rq->tiling, "on", 0) == 0; t *= 2)
+        for (int64_t t = 1; t <= 4 && brief(s->rq) && nmlp_tiling_get(s->rq->tiling, "on", 0) == 0; t *= 2)
             add_choice(&out, min64(t, nmlp_ceil_div(n, columns.v[i])));
         for (int j = 0; j < bytes.n * out.n; j++) {
             plan.columns = columns.v[i];

@@ -5,7 +5,7 @@
 #include "base/json_write.h"
 #include "base/mem.h"
 
-enum { EVENTS_MAX = 200000, WINDOW_US = 60, WIDTH = 1200, LEFT = 80, LANE = 34, TOP = 60 };
+enum { EVENTS_MAX = 200000, WINDOW_US = 60, WIDTH = 1200, LEFT = 80, RIGHT = 40, LANE = 34, TOP = 60 };
 
 static const char *const colours[] = {"#2f6fb3", "#d9822b", "#3f9b57", "#8a5bb5", "#7a7f87"};
 
@@ -84,19 +84,25 @@ void nmlp_timeline_write_json(const nmlp_timeline *t, const char *title, nmlp_st
 
 static void put_escaped(nmlp_str *out, const char *text) {
     for (; *text; text++) {
-        if (*text == '<') nmlp_str_puts(out, "&lt;");
-        else if (*text == '>') nmlp_str_puts(out, "&gt;");
-        else if (*text == '&') nmlp_str_puts(out, "&amp;");
-        else nmlp_str_putc(out, *text);
+        if (*text == '<')
+            nmlp_str_puts(out, "&lt;");
+        else if (*text == '>')
+            nmlp_str_puts(out, "&gt;");
+        else if (*text == '&')
+            nmlp_str_puts(out, "&amp;");
+        else
+            nmlp_str_putc(out, *text);
     }
 }
 
 static void put_axis(nmlp_str *out, int top, double from_us, double to_us) {
     int bottom = top + NMLP_N_ENGINES * LANE;
     for (int i = 0; i <= 5; i++) {
-        double x = LEFT + (WIDTH - LEFT - 20) * i / 5.0;
-        nmlp_str_printf(out, "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" stroke=\"#ccc\"/>\n", x, top, x, bottom);
-        nmlp_str_printf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.1f</text>\n", x, bottom + 16, from_us + (to_us - from_us) * i / 5);
+        double x = LEFT + (WIDTH - LEFT - RIGHT) * i / 5.0;
+        nmlp_str_printf(out, "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" stroke=\"#ccc\"/>\n", x, top, x,
+                        bottom);
+        nmlp_str_printf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.1f</text>\n", x, bottom + 16,
+                        from_us + (to_us - from_us) * i / 5);
     }
     for (int e = 0; e < NMLP_N_ENGINES; e++)
         nmlp_str_printf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n", LEFT - 8, top + e * LANE + 21,
@@ -104,26 +110,28 @@ static void put_axis(nmlp_str *out, int top, double from_us, double to_us) {
 }
 
 static void put_shades(nmlp_str *out, const nmlp_timeline *t, int top) {
-    double step = (double)(WIDTH - LEFT - 20) / NMLP_TIMELINE_SHADES, width = t->total_us / NMLP_TIMELINE_SHADES;
+    double step = (double)(WIDTH - LEFT - RIGHT) / NMLP_TIMELINE_SHADES, width = t->total_us / NMLP_TIMELINE_SHADES;
     for (int e = 0; e < NMLP_N_ENGINES; e++)
         for (int i = 0; i < NMLP_TIMELINE_SHADES; i++) {
             double share = fmin(1.0, t->shade_us[e][i] / width);
             if (share < 0.01) continue;
-            nmlp_str_printf(out, "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\" fill-opacity=\"%.2f\"/>\n",
-                            LEFT + i * step, top + e * LANE + 4, step + 0.05, LANE - 8, colours[e], share);
+            nmlp_str_printf(
+                out, "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\" fill-opacity=\"%.2f\"/>\n",
+                LEFT + i * step, top + e * LANE + 4, step + 0.05, LANE - 8, colours[e], share);
         }
 }
 
 static void put_window(nmlp_str *out, const nmlp_timeline *t, int top) {
-    double scale = (WIDTH - LEFT - 20) / (t->window_end_us - t->window_start_us);
+    double scale = (WIDTH - LEFT - RIGHT) / (t->window_end_us - t->window_start_us);
     for (size_t i = 0; i < t->n_events; i++) {
         const nmlp_time_event *e = &t->events[i];
         double begin = fmax(e->start_us, t->window_start_us), end = fmin(e->end_us, t->window_end_us);
         if (end <= begin) continue;
         bool overlaps = e->engine == NMLP_ENGINE_DMA; /* DMAs run side by side */
-        nmlp_str_printf(out, "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\" fill-opacity=\"%s\"><title>",
-                        LEFT + (begin - t->window_start_us) * scale, top + (int)e->engine * LANE + 4, fmax(0.3, (end - begin) * scale - 0.2),
-                        LANE - 8, colours[e->engine], overlaps ? "0.25" : "0.9");
+        nmlp_str_printf(
+            out, "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\" fill-opacity=\"%s\"><title>",
+            LEFT + (begin - t->window_start_us) * scale, top + (int)e->engine * LANE + 4,
+            fmax(0.3, (end - begin) * scale - 0.2), LANE - 8, colours[e->engine], overlaps ? "0.25" : "0.9");
         nmlp_str_printf(out, "%s ", nmlp_op_name(e->op));
         put_escaped(out, e->what);
         nmlp_str_printf(out, " %.3f us, %.3f us long</title></rect>\n", e->start_us, e->end_us - e->start_us);
@@ -132,15 +140,19 @@ static void put_window(nmlp_str *out, const nmlp_timeline *t, int top) {
 
 void nmlp_timeline_write_svg(const nmlp_timeline *t, const char *title, nmlp_str *out) {
     int second = TOP + NMLP_N_ENGINES * LANE + 70, height = second + NMLP_N_ENGINES * LANE + 40;
-    nmlp_str_printf(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" "
-                         "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
-                    WIDTH, height, WIDTH, height);
+    nmlp_str_printf(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" "
+        "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+        WIDTH, height, WIDTH, height);
     nmlp_str_printf(out, "<text x=\"%d\" y=\"22\" font-size=\"15\">", LEFT);
     put_escaped(out, title);
-    nmlp_str_printf(out, " (simulated)</text>\n<text x=\"%d\" y=\"44\">whole kernel, us; darker: busier</text>\n", LEFT);
+    nmlp_str_printf(out, " (simulated)</text>\n<text x=\"%d\" y=\"44\">whole kernel, us; darker: busier</text>\n",
+                    LEFT);
     put_axis(out, TOP, 0, t->total_us);
     put_shades(out, t, TOP);
-    nmlp_str_printf(out, "<text x=\"%d\" y=\"%d\">a window from its middle, us; point at a block for its name</text>\n", LEFT, second - 14);
+    nmlp_str_printf(out, "<text x=\"%d\" y=\"%d\">a window from its middle, us; point at a block for its name</text>\n",
+                    LEFT, second - 14);
     put_axis(out, second, t->window_start_us, t->window_end_us);
     put_window(out, t, second);
     nmlp_str_puts(out, "</svg>\n");

@@ -5,14 +5,13 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
+#include "neuron/pack.h"
+#include "sim/check_matrix.h"
+#include "sim/check_mlp.h"
 
 enum { ROWS_MAX = 16, CHUNK = 4096 };
 
-typedef struct matrix {
-    const char *data;
-    nmlp_dtype dtype;
-    int64_t rows, cols;
-} matrix;
+typedef nmlp_check_matrix matrix;
 
 typedef struct chain {
     matrix x, f[2], y; /* y = x f0 (f1) */
@@ -21,28 +20,27 @@ typedef struct chain {
     int64_t s, o;
 } chain;
 
-static bool find_matrix(matrix *m, nmlp_values *v, const nmlp_program *p, const char *name) {
-    for (size_t i = 0; i < p->n_tensors; i++) {
-        if (strcmp(p->tensors[i].name, name) != 0) continue;
-        const nmlp_tensor *t = &p->tensors[i];
-        *m = (matrix){nmlp_values_tensor(v, (int)i), nmlp_nc_dtype_to_tensor(t->dtype), t->rows, t->cols};
-        return true;
-    }
-    return false;
-}
-
 static nmlp_status find_chain(chain *c, nmlp_values *v, const nmlp_program *p, nmlp_err *err) {
     *c = (chain){.n_factors = 1};
-    c->x_transposed = find_matrix(&c->x, v, p, "xT");
-    bool ok = (c->x_transposed || find_matrix(&c->x, v, p, "x")) && find_matrix(&c->y, v, p, "y");
-    if (ok && !find_matrix(&c->f[0], v, p, "w")) {
+    c->x_transposed = nmlp_check_matrix_find(&c->x, v, p, "xT", 0, false, err);
+    bool ok = c->x_transposed || nmlp_check_matrix_find(&c->x, v, p, "x", 0, false, err);
+    ok = ok && (nmlp_check_matrix_find(&c->y, v, p, "y", 0, false, err) || nmlp_check_matrix_find(&c->y, v, p, "yT", 0, true, err));
+    if (ok && !nmlp_check_matrix_find(&c->f[0], v, p, "w", 0, false, err)) {
         c->n_factors = 2;
-        ok = find_matrix(&c->f[0], v, p, "u") && find_matrix(&c->f[1], v, p, "v");
+        ok = nmlp_check_matrix_find(&c->f[0], v, p, "u", 0, false, err) && nmlp_check_matrix_find(&c->f[1], v, p, "v", 0, false, err);
     }
-    if (!ok) return nmlp_fail(err, NMLP_E_UNSUPPORTED, "program %s: no reference for its tensors; needs x or xT, w or u and v, y", p->name);
+    if (!ok)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                         "program %s: no reference for its tensors; needs x or xT, w or u and v, y", p->name);
     c->s = c->y.rows;
     c->o = c->y.cols;
     return NMLP_OK;
+}
+
+static void release_chain(chain *c) {
+    nmlp_check_matrix_fini(&c->x);
+    nmlp_check_matrix_fini(&c->y);
+    for (int i = 0; i < 2; i++) nmlp_check_matrix_fini(&c->f[i]);
 }
 
 nmlp_status nmlp_check_fill(nmlp_values *v, const nmlp_program *p, uint64_t seed, nmlp_err *err) {
@@ -53,7 +51,9 @@ nmlp_status nmlp_check_fill(nmlp_values *v, const nmlp_program *p, uint64_t seed
         if (t->role != NMLP_ROLE_INPUT && t->role != NMLP_ROLE_WEIGHT) continue;
         nmlp_rng rng;
         nmlp_rng_seed(&rng, seed + i + 1);
-        double scale = t->role == NMLP_ROLE_WEIGHT ? 1.0 / sqrt((double)t->rows) : 1.0;
+        nmlp_pack pack = {.k = t->rows};
+        nmlp_pack_find(p, t->name, &pack);
+        double scale = t->role == NMLP_ROLE_WEIGHT ? 1.0 / sqrt((double)pack.k) : 1.0;
         char *out = nmlp_values_tensor(v, (int)i);
         size_t elem = nmlp_nc_dtype_bytes(t->dtype);
         for (int64_t done = 0, n = t->rows * t->cols; done < n;) {
@@ -61,7 +61,8 @@ nmlp_status nmlp_check_fill(nmlp_values *v, const nmlp_program *p, uint64_t seed
             /* Sum of four 16-bit uniforms: close enough to normal, and fast for half a billion numbers. */
             for (int64_t j = 0; j < count; j++) {
                 uint64_t r = nmlp_rng_next(&rng);
-                double sum = (double)(r & 0xffff) + (double)(r >> 16 & 0xffff) + (double)(r >> 32 & 0xffff) + (double)(r >> 48);
+                double sum =
+                    (double)(r & 0xffff) + (double)(r >> 16 & 0xffff) + (double)(r >> 32 & 0xffff) + (double)(r >> 48);
                 chunk[j] = (float)((sum / 65536.0 - 2.0) * 1.7320508 * scale);
             }
             nmlp_from_f32(out + (size_t)done * elem, nmlp_nc_dtype_to_tensor(t->dtype), chunk, (size_t)count);
@@ -70,37 +71,6 @@ nmlp_status nmlp_check_fill(nmlp_values *v, const nmlp_program *p, uint64_t seed
     }
     nmlp_mem_free(chunk);
     return NMLP_OK;
-}
-
-static double value_at(const matrix *m, int64_t row, int64_t col) {
-    size_t i = (size_t)(row * m->cols + col);
-    if (m->dtype == NMLP_DTYPE_F32) return (double)((const float *)(const void *)m->data)[i];
-    uint16_t bits = ((const uint16_t *)(const void *)m->data)[i];
-    return (double)(m->dtype == NMLP_DTYPE_BF16 ? nmlp_bf16_to_f32(bits) : nmlp_f16_to_f32(bits));
-}
-
-static void row_values(const matrix *m, int64_t row, float *out) {
-    nmlp_to_f32(out, m->data + (size_t)(row * m->cols) * nmlp_dtype_bytes(m->dtype), m->dtype, (size_t)m->cols);
-}
-
-/* out[cols] += in[rows] m, walking m by rows. */
-static void left_product(const matrix *m, const double *in, double *out, float *row) {
-    memset(out, 0, (size_t)m->cols * sizeof *out);
-    for (int64_t i = 0; i < m->rows; i++) {
-        row_values(m, i, row);
-        double a = in[i];
-        for (int64_t j = 0; j < m->cols; j++) out[j] += a * (double)row[j];
-    }
-}
-
-/* out[rows] = m in[cols] */
-static void right_product(const matrix *m, const double *in, double *out, float *row) {
-    for (int64_t i = 0; i < m->rows; i++) {
-        double sum = 0;
-        row_values(m, i, row);
-        for (int64_t j = 0; j < m->cols; j++) sum += (double)row[j] * in[j];
-        out[i] = sum;
-    }
 }
 
 typedef struct scratch {
@@ -124,9 +94,9 @@ static void scratch_free(scratch *s) {
 
 /* vec[0] f0 (f1); returns the vector that holds the result. */
 static double *through_factors(const chain *c, scratch *s) {
-    left_product(&c->f[0], s->vec[0], s->vec[1], s->row);
+    nmlp_check_left_product(&c->f[0], s->vec[0], s->vec[1], s->row);
     if (c->n_factors == 1) return s->vec[1];
-    left_product(&c->f[1], s->vec[1], s->vec[2], s->row);
+    nmlp_check_left_product(&c->f[1], s->vec[1], s->vec[2], s->row);
     return s->vec[2];
 }
 
@@ -144,10 +114,11 @@ static void check_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     scratch *s = &job->scratch[thread];
     for (int64_t i = begin; i < end; i++) {
         int64_t row = job->rows[i];
-        for (int64_t h = 0; h < c->f[0].rows; h++) s->vec[0][h] = c->x_transposed ? value_at(&c->x, h, row) : value_at(&c->x, row, h);
+        for (int64_t h = 0; h < c->f[0].rows; h++)
+            s->vec[0][h] = c->x_transposed ? nmlp_check_matrix_at(&c->x, h, row) : nmlp_check_matrix_at(&c->x, row, h);
         const double *want = through_factors(c, s);
         for (int64_t j = 0; j < c->o; j++) {
-            double got = value_at(&c->y, row, j), err = fabs(got - want[j]);
+            double got = nmlp_check_matrix_at(&c->y, row, j), err = fabs(got - want[j]);
             if (isnan(got)) job->nan[i] = true;
             job->max_err[i] = fmax(job->max_err[i], err);
             job->max_want[i] = fmax(job->max_want[i], fabs(want[j]));
@@ -184,17 +155,20 @@ static double row_sum_error(const chain *c, scratch *s, double *square_sum) {
     *square_sum = 0;
     for (int64_t i = 0; i < c->s; i++) { /* got */
         double sum = 0;
-        row_values(&c->y, i, s->row);
-        for (int64_t j = 0; j < c->o; j++) sum += (double)s->row[j] * t[j], *square_sum += (double)s->row[j] * (double)s->row[j];
+        nmlp_check_matrix_row(&c->y, i, s->row);
+        for (int64_t j = 0; j < c->o; j++)
+            sum += (double)s->row[j] * t[j], *square_sum += (double)s->row[j] * (double)s->row[j];
         sums[i] = sum;
     }
-    right_product(&c->f[c->n_factors - 1], t, a, s->row);
+    nmlp_check_right_product(&c->f[c->n_factors - 1], t, a, s->row);
     if (c->n_factors == 2) {
-        right_product(&c->f[0], a, t, s->row);
+        nmlp_check_right_product(&c->f[0], a, t, s->row);
         memcpy(a, t, (size_t)c->f[0].rows * sizeof *a);
     }
-    if (c->x_transposed) left_product(&c->x, a, t, s->row);
-    else right_product(&c->x, a, t, s->row);
+    if (c->x_transposed)
+        nmlp_check_left_product(&c->x, a, t, s->row);
+    else
+        nmlp_check_right_product(&c->x, a, t, s->row);
     for (int64_t i = 0; i < c->s; i++) worst = fmax(worst, isnan(sums[i]) ? INFINITY : fabs(sums[i] - t[i]));
     return worst / sqrt((double)c->o);
 }
@@ -203,11 +177,13 @@ static double row_sum_error(const chain *c, scratch *s, double *square_sum) {
 static double col_sum_error(const chain *c, scratch *s) {
     double worst = 0;
     random_signs(s->vec[1], c->s, 13);
-    if (c->x_transposed) right_product(&c->x, s->vec[1], s->vec[0], s->row);
-    else left_product(&c->x, s->vec[1], s->vec[0], s->row);
+    if (c->x_transposed)
+        nmlp_check_right_product(&c->x, s->vec[1], s->vec[0], s->row);
+    else
+        nmlp_check_left_product(&c->x, s->vec[1], s->vec[0], s->row);
     double *want = through_factors(c, s), *signs = s->vec[0], *got = want == s->vec[1] ? s->vec[2] : s->vec[1];
     random_signs(signs, c->s, 13);
-    left_product(&c->y, signs, got, s->row);
+    nmlp_check_left_product(&c->y, signs, got, s->row);
     for (int64_t j = 0; j < c->o; j++) worst = fmax(worst, isnan(got[j]) ? INFINITY : fabs(got[j] - want[j]));
     return worst / sqrt((double)c->s);
 }
@@ -234,16 +210,27 @@ static void rate_rows(nmlp_check_report *r, const row_job *job) {
     r->max_rel_err = nan ? INFINITY : want > 0 ? err / want : err;
 }
 
-nmlp_status nmlp_check_values(nmlp_check_report *r, nmlp_values *v, const nmlp_program *p, nmlp_pool *pool, nmlp_err *err) {
+nmlp_status nmlp_check_values(nmlp_check_report *r, nmlp_values *v, const nmlp_program *p, nmlp_pool *pool,
+                              nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     chain c;
     int n_threads = nmlp_pool_threads(pool);
     row_job job = {.c = &c};
     double squares;
     *r = (nmlp_check_report){0};
-    NMLP_RETURN_IF_FAILED(find_chain(&c, v, p, err));
+    if (nmlp_check_is_mlp(p)) {
+        int64_t n = 0;
+        nmlp_program_param(p, "S", &n);
+        int n_rows = choose_rows(n, job.rows);
+        return nmlp_check_mlp(r, v, p, job.rows, n_rows, err);
+    }
+    st = find_chain(&c, v, p, err);
+    if (st != NMLP_OK) {
+        release_chain(&c);
+        return st;
+    }
     job.scratch = nmlp_mem_new((size_t)n_threads, sizeof *job.scratch, err);
-    if (!job.scratch) return NMLP_E_NOMEM;
+    if (!job.scratch) NMLP_TRY(NMLP_E_NOMEM);
     for (int i = 0; i < n_threads; i++) NMLP_TRY(scratch_new(&job.scratch[i], &c, err));
     set_limits(r, &c);
     r->n_rows = choose_rows(c.s, job.rows);
@@ -254,7 +241,8 @@ nmlp_status nmlp_check_values(nmlp_check_report *r, nmlp_values *v, const nmlp_p
     r->sum_err = fmax(row_err, col_sum_error(&c, &job.scratch[0])) / (rms > 0 ? rms : 1.0);
     r->ok = r->max_rel_err <= r->limit && r->sum_err <= r->sum_limit;
 out:
-    for (int i = 0; i < n_threads; i++) scratch_free(&job.scratch[i]);
+    for (int i = 0; job.scratch && i < n_threads; i++) scratch_free(&job.scratch[i]);
     nmlp_mem_free(job.scratch);
+    release_chain(&c);
     return st;
 }

@@ -8,8 +8,8 @@
  *
  * Limits. With eps half a unit in the last place of the dtype (bf16 2^-9, fp16 2^-12, fp32 2^-24) and B the most
  * roundings a value passes (one per tile of the contractions, plus 2), independent roundings leave a relative error of
- * about eps sqrt(B): the limit for rows is 4 eps sqrt(B) of the largest reference value plus fp32 accumulation. A sum of
- * n values may be off by 6 standard deviations, 6 sqrt(n) eps sqrt(B) rms(y). A missing or misplaced tile changes
+ * about eps sqrt(B): the limit for rows is 4 eps sqrt(B) of the largest reference value plus fp32 accumulation. A sum
+ * of n values may be off by 6 standard deviations, 6 sqrt(n) eps sqrt(B) rms(y). A missing or misplaced tile changes
  * results by their own size, some 100 times more. */
 #ifndef NMLP_SIM_CHECK_H
 #define NMLP_SIM_CHECK_H
@@ -28,6 +28,7 @@ typedef struct nmlp_check_report {
 
 /* Fills inputs with normal numbers and weights with normal numbers over sqrt(rows), rounded to their dtype. */
 nmlp_status nmlp_check_fill(nmlp_values *values, const nmlp_program *program, uint64_t seed, nmlp_err *err);
-nmlp_status nmlp_check_values(nmlp_check_report *report, nmlp_values *values, const nmlp_program *program, nmlp_pool *pool, nmlp_err *err);
+nmlp_status nmlp_check_values(nmlp_check_report *report, nmlp_values *values, const nmlp_program *program,
+                              nmlp_pool *pool, nmlp_err *err);
 
 #endif

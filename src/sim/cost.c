@@ -2,8 +2,12 @@
 
 #include <math.h>
 
-static nmlp_nc_dtype dtype_of(const nmlp_cost_ctx *c, const nmlp_box *box) { return c->program->buffers[box->buffer].dtype; }
-static bool in_psum(const nmlp_cost_ctx *c, const nmlp_box *box) { return c->program->buffers[box->buffer].space == NMLP_SPACE_PSUM; }
+static nmlp_nc_dtype dtype_of(const nmlp_cost_ctx *c, const nmlp_box *box) {
+    return c->program->buffers[box->buffer].dtype;
+}
+static bool in_psum(const nmlp_cost_ctx *c, const nmlp_box *box) {
+    return c->program->buffers[box->buffer].space == NMLP_SPACE_PSUM;
+}
 static bool is_16bit(const nmlp_cost_ctx *c, const nmlp_box *box) { return dtype_of(c, box) != NMLP_NC_FP32; }
 
 static double passes(const nmlp_cost_ctx *c, const nmlp_step *step) {
@@ -27,8 +31,10 @@ double nmlp_cost_load_stationary(const nmlp_cost_ctx *c, const nmlp_step *step) 
 /* Cycles per element on VectorE. */
 static double vector_cycles(const nmlp_cost_ctx *c, const nmlp_step *step) {
     bool fast = c->machine->vector_fast_modes > 0;
-    bool narrow = is_16bit(c, &step->dst) && (step->a.buffer < 0 || is_16bit(c, &step->a)) && (step->b.buffer < 0 || is_16bit(c, &step->b));
-    bool psum = in_psum(c, &step->dst) || (step->a.buffer >= 0 && in_psum(c, &step->a)) || (step->b.buffer >= 0 && in_psum(c, &step->b));
+    bool narrow = is_16bit(c, &step->dst) && (step->a.buffer < 0 || is_16bit(c, &step->a)) &&
+                  (step->b.buffer < 0 || is_16bit(c, &step->b));
+    bool psum = in_psum(c, &step->dst) || (step->a.buffer >= 0 && in_psum(c, &step->a)) ||
+                (step->b.buffer >= 0 && in_psum(c, &step->b));
     switch (step->instr->op) {
     case NMLP_OP_MEMSET: return narrow && step->instr->value == 0.0 ? 0.5 : 1.0;
     case NMLP_OP_COPY: return !fast || !narrow ? 1.0 : psum ? 0.5 : 0.25;
@@ -47,7 +53,8 @@ double nmlp_cost_elementwise(const nmlp_cost_ctx *c, const nmlp_step *step) {
     case NMLP_ENGINE_VECTOR:
         return fmax(m->vector_min_cycles, n * vector_cycles(c, step)) / m->vector_clock_ghz + m->vector_overhead_ns;
     case NMLP_ENGINE_SCALAR: {
-        bool copy = step->instr->op == NMLP_OP_COPY && m->scalar_fast_modes > 0 && is_16bit(c, &step->dst) && is_16bit(c, &step->a);
+        bool copy = step->instr->op == NMLP_OP_COPY && m->scalar_fast_modes > 0 && is_16bit(c, &step->dst) &&
+                    is_16bit(c, &step->a);
         return fmax(m->scalar_min_cycles, copy ? n / 2 : n) / m->scalar_clock_ghz + m->scalar_overhead_ns;
     }
     default: return n / m->gpsimd_clock_ghz + m->gpsimd_overhead_ns;

@@ -7,7 +7,9 @@ enum { N_BUCKETS = 1 << 15 }; /* 8 ms */
 nmlp_status nmlp_ledger_init(nmlp_ledger *ledger, double units_per_ns, nmlp_err *err) {
     *ledger = (nmlp_ledger){.rate = units_per_ns};
     ledger->buckets = nmlp_mem_new(N_BUCKETS, sizeof *ledger->buckets, err);
-    return ledger->buckets ? NMLP_OK : NMLP_E_NOMEM;
+    if (!ledger->buckets) return NMLP_E_NOMEM;
+    for (int64_t i = 0; i < N_BUCKETS; i++) ledger->buckets[i].index = -1;
+    return NMLP_OK;
 }
 
 void nmlp_ledger_fini(nmlp_ledger *ledger) {

@@ -13,14 +13,14 @@
 typedef struct nmlp_ledger_bucket {
     int64_t index; /* which bucket of time this is */
     double used;
-    int64_t skip;  /* full: the next bucket that may have room; 0: has room */
+    int64_t skip; /* full: the next bucket that may have room; 0: has room */
 } nmlp_ledger_bucket;
 
 typedef struct nmlp_ledger {
     nmlp_ledger_bucket *buckets;
-    double rate;     /* units per ns */
-    int64_t oldest;  /* buckets before this one are forgotten */
-    double total;    /* units booked */
+    double rate;    /* units per ns */
+    int64_t oldest; /* buckets before this one are forgotten */
+    double total;   /* units booked */
 } nmlp_ledger;
 
 enum { NMLP_LEDGER_BUCKET_NS = 250 };

@@ -1,7 +1,8 @@
 /* One nc_matmul on the CPU: out[M,N] (+)= a[K,M]^T b[K,N] in fp32.
  *
- * Every element is a chain of fused multiply-adds over k = 0, 1, …, started at 0 and then stored or added: the same order
- * on every instruction set, so results do not depend on the CPU. Products of 16-bit operands are exact in fp32. */
+ * Every element is a chain of fused multiply-adds over k = 0, 1, …, started at 0 and then stored or added: the same
+ * order on every instruction set, so results do not depend on the CPU. Products of 16-bit operands are exact in fp32.
+ */
 #ifndef NMLP_SIM_PANEL_H
 #define NMLP_SIM_PANEL_H
 

@@ -18,7 +18,8 @@ typedef struct nmlp_placement {
 } nmlp_placement;
 
 /* `places` has one entry per buffer. NMLP_E_LIMIT when it cannot be placed. */
-nmlp_status nmlp_place_buffers(const nmlp_program *program, const nmlp_machine *machine, nmlp_placement *places, nmlp_err *err);
+nmlp_status nmlp_place_buffers(const nmlp_program *program, const nmlp_machine *machine, nmlp_placement *places,
+                               nmlp_err *err);
 /* SBUF bytes per partition in use. */
 int64_t nmlp_placed_sbuf_bytes(const nmlp_program *program, const nmlp_placement *places);
 

@@ -17,7 +17,8 @@ const char *nmlp_traffic_name(nmlp_traffic traffic) {
     return names[traffic];
 }
 
-void nmlp_timer_event(const nmlp_timer *t, nmlp_nc_engine engine, nmlp_op op, const char *what, double start, double end) {
+void nmlp_timer_event(const nmlp_timer *t, nmlp_nc_engine engine, nmlp_op op, const char *what, double start,
+                      double end) {
     if (!t->options || !t->options->on_event) return;
     nmlp_time_event event = {engine, op, what, start * 1e-3, end * 1e-3};
     t->options->on_event(t->options->ctx, &event);
@@ -100,8 +101,10 @@ static void time_step(nmlp_timer *t, const nmlp_step *step) {
     case NMLP_OP_DMA_TRANSPOSE: nmlp_timer_transfer(t, step); break;
     case NMLP_OP_MATMUL: nmlp_timer_matmul(t, step); break;
     case NMLP_OP_TRANSPOSE:
-        if (step->instr->engine == NMLP_ENGINE_TENSOR) nmlp_timer_matmul(t, step);
-        else nmlp_timer_elementwise(t, step);
+        if (step->instr->engine == NMLP_ENGINE_TENSOR)
+            nmlp_timer_matmul(t, step);
+        else
+            nmlp_timer_elementwise(t, step);
         break;
     default: nmlp_timer_elementwise(t, step); break;
     }
@@ -117,7 +120,8 @@ static bool computes_in_fp32(const nmlp_program *p) {
 
 static void finish_report(nmlp_timer *t) {
     nmlp_time_report *r = t->report;
-    double latency_ns = t->end + t->m->launch_us * 1e3, peak = nmlp_machine_peak_flops_per_ns(t->m, computes_in_fp32(t->p));
+    double latency_ns = t->end + t->m->launch_us * 1e3,
+           peak = nmlp_machine_peak_flops_per_ns(t->m, computes_in_fp32(t->p));
     r->latency_us = latency_ns * 1e-3;
     r->busy_us[NMLP_ENGINE_DMA] = t->dma.total / t->m->dma_engines * 1e-3;
     for (int i = 0; i < NMLP_N_TRAFFICS; i++) {

@@ -17,8 +17,10 @@ nmlp_rows nmlp_rows_of(const nmlp_timer *t, const nmlp_box *box) {
 }
 
 static void count_spill(nmlp_timer *t, double bytes, bool write) {
-    if (write) t->report->write_bytes[NMLP_TRAFFIC_SPILL] += bytes;
-    else t->report->read_bytes[NMLP_TRAFFIC_SPILL] += bytes;
+    if (write)
+        t->report->write_bytes[NMLP_TRAFFIC_SPILL] += bytes;
+    else
+        t->report->read_bytes[NMLP_TRAFFIC_SPILL] += bytes;
 }
 
 /* Moves a staged row to its home or back; returns when it is done. */
@@ -72,7 +74,8 @@ void nmlp_timer_wait_write(nmlp_timer *t, const nmlp_box *box, nmlp_nc_engine en
         const nmlp_slot *s = nmlp_timer_slot(t, box->buffer, r.row, keeps);
         nmlp_stall why = psum ? NMLP_STALL_PSUM : NMLP_STALL_BUFFER;
         /* An engine keeps the order of its own accesses by itself. */
-        if (s->reader != engine || engine == NMLP_ENGINE_DMA) nmlp_wait_for(wait, s->read + t->m->semaphore_ns * (s->read > 0), why);
+        if (s->reader != engine || engine == NMLP_ENGINE_DMA)
+            nmlp_wait_for(wait, s->read + t->m->semaphore_ns * (s->read > 0), why);
         if (s->writer != engine || engine == NMLP_ENGINE_DMA)
             nmlp_wait_for(wait, s->written, s->writer == NMLP_ENGINE_DMA ? NMLP_STALL_DMA : why);
     }

@@ -41,7 +41,8 @@ void nmlp_timer_matmul(nmlp_timer *t, const nmlp_step *step) {
     nmlp_timer_wait_read(t, &step->a, NMLP_ENGINE_TENSOR, &stationary);
     /* The next stationary operand is loaded while the current product runs. */
     double load_start = fmax(fmax(t->mm_start, t->load_end), stationary.at);
-    nmlp_wait_for(&wait, load_start + load, stationary.at >= t->free_at[NMLP_ENGINE_TENSOR] - load ? stationary.why : NMLP_STALL_ENGINE);
+    nmlp_wait_for(&wait, load_start + load,
+                  stationary.at >= t->free_at[NMLP_ENGINE_TENSOR] - load ? stationary.why : NMLP_STALL_ENGINE);
     if (!transpose) nmlp_timer_wait_read(t, &step->b, NMLP_ENGINE_TENSOR, &wait);
     nmlp_timer_wait_write(t, &step->dst, NMLP_ENGINE_TENSOR, step->accumulate, &wait);
     double start = start_on(t, NMLP_ENGINE_TENSOR, &wait);
@@ -54,7 +55,8 @@ void nmlp_timer_matmul(nmlp_timer *t, const nmlp_step *step) {
     nmlp_timer_did_read(t, &step->a, NMLP_ENGINE_TENSOR, end);
     if (!transpose) {
         nmlp_timer_did_read(t, &step->b, NMLP_ENGINE_TENSOR, end);
-        t->report->flops += 2.0 * (double)step->a.parts * (double)nmlp_box_free(&step->a) * (double)nmlp_box_free(&step->b);
+        t->report->flops +=
+            2.0 * (double)step->a.parts * (double)nmlp_box_free(&step->a) * (double)nmlp_box_free(&step->b);
     }
     nmlp_timer_did_write(t, &step->dst, NMLP_ENGINE_TENSOR, end + t->m->tensor_latency_ns, false);
     nmlp_timer_event(t, NMLP_ENGINE_TENSOR, step->instr->op, t->p->buffers[step->dst.buffer].name, start, end);
@@ -82,8 +84,10 @@ void nmlp_timer_elementwise(nmlp_timer *t, const nmlp_step *step) {
     nmlp_nc_engine engine = step->instr->engine;
     nmlp_wait wait = {0};
     bool keeps = step->dst.buffer == step->a.buffer || step->dst.buffer == step->b.buffer;
-    int psum = m->psum_port_shared > 0 && touches(t, step, NMLP_SPACE_PSUM) ? port_side(engine, NMLP_ENGINE_SCALAR) : -1;
-    int sbuf = m->sbuf_port_shared > 0 && touches(t, step, NMLP_SPACE_SBUF) ? port_side(engine, NMLP_ENGINE_GPSIMD) : -1;
+    int psum =
+        m->psum_port_shared > 0 && touches(t, step, NMLP_SPACE_PSUM) ? port_side(engine, NMLP_ENGINE_SCALAR) : -1;
+    int sbuf =
+        m->sbuf_port_shared > 0 && touches(t, step, NMLP_SPACE_SBUF) ? port_side(engine, NMLP_ENGINE_GPSIMD) : -1;
     double cost = nmlp_cost_elementwise(&t->cost, step);
     if (engine == NMLP_ENGINE_SCALAR && step->instr->op == NMLP_OP_ACTIVATION && t->func != (int)step->instr->func) {
         t->func = (int)step->instr->func;
@@ -131,8 +135,10 @@ void nmlp_timer_transfer(nmlp_timer *t, const nmlp_step *step) {
     nmlp_dma_cost cost = nmlp_cost_dma(t->m, box->parts, (free + run - 1) / run,
                                        (double)run * (double)nmlp_nc_dtype_bytes(tensor->dtype), flip);
     nmlp_wait wait = {0};
-    if (store) nmlp_timer_wait_read(t, box, NMLP_ENGINE_DMA, &wait);
-    else nmlp_timer_wait_write(t, box, NMLP_ENGINE_DMA, false, &wait);
+    if (store)
+        nmlp_timer_wait_read(t, box, NMLP_ENGINE_DMA, &wait);
+    else
+        nmlp_timer_wait_write(t, box, NMLP_ENGINE_DMA, false, &wait);
     double first, end = nmlp_timer_dma(t, wait.at, in->queue, &cost, &first);
     nmlp_traffic cause = (nmlp_traffic)tensor->role;
     if (store) {

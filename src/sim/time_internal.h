@@ -10,20 +10,20 @@
 
 /* One row of one copy of a buffer. */
 typedef struct nmlp_slot {
-    double written;            /* last write readable */
-    double read;               /* last read over */
-    unsigned char writer;      /* engine of the last write */
-    unsigned char reader;      /* engine of the last read */
-    bool dirty;                /* staging: not in HBM */
-    int64_t row;               /* staging: the row held, -1 none */
+    double written;       /* last write readable */
+    double read;          /* last read over */
+    unsigned char writer; /* engine of the last write */
+    unsigned char reader; /* engine of the last read */
+    bool dirty;           /* staging: not in HBM */
+    int64_t row;          /* staging: the row held, -1 none */
 } nmlp_slot;
 
 typedef struct nmlp_timed_buffer {
     const nmlp_buffer *decl;
     nmlp_placement place;
-    int copy;             /* the one the name means now */
-    nmlp_slot *slots;     /* [copies][resident] */
-    nmlp_slot *staging;   /* place.staging of them */
+    int copy;           /* the one the name means now */
+    nmlp_slot *slots;   /* [copies][resident] */
+    nmlp_slot *staging; /* place.staging of them */
     int next_stage;
     double *home_ready;   /* spilled rows: in HBM since */
     unsigned char *state; /* spilled rows: has contents */
@@ -60,11 +60,13 @@ static inline void nmlp_wait_for(nmlp_wait *wait, double at, nmlp_stall why) {
     if (at > wait->at) wait->at = at, wait->why = why;
 }
 
-/* The slot behind a row of a buffer; a spilled row is brought to staging first. `keeps`: the old contents are needed. */
+/* The slot behind a row of a buffer; a spilled row is brought to staging first. `keeps`: the old contents are needed.
+ */
 nmlp_slot *nmlp_timer_slot(nmlp_timer *t, int buffer, int64_t row, bool keeps);
 /* Books a DMA that may start at `ready`; returns when its data are usable. */
 double nmlp_timer_dma(nmlp_timer *t, double ready, int queue, const nmlp_dma_cost *cost, double *first_byte);
-void nmlp_timer_event(const nmlp_timer *t, nmlp_nc_engine engine, nmlp_op op, const char *what, double start, double end);
+void nmlp_timer_event(const nmlp_timer *t, nmlp_nc_engine engine, nmlp_op op, const char *what, double start,
+                      double end);
 void nmlp_timer_matmul(nmlp_timer *t, const nmlp_step *step);
 void nmlp_timer_elementwise(nmlp_timer *t, const nmlp_step *step);
 void nmlp_timer_transfer(nmlp_timer *t, const nmlp_step *step);

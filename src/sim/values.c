@@ -37,7 +37,8 @@ static nmlp_status create_memories(nmlp_values *v, nmlp_err *err) {
     for (size_t i = 0; i < p->n_tensors; i++) {
         const nmlp_tensor *t = &p->tensors[i];
         size_t n;
-        if (nmlp_mul_overflows((size_t)t->rows, (size_t)t->cols, &n)) return nmlp_fail(err, NMLP_E_LIMIT, "tensor %s is too large", t->name);
+        if (nmlp_mul_overflows((size_t)t->rows, (size_t)t->cols, &n))
+            return nmlp_fail(err, NMLP_E_LIMIT, "tensor %s is too large", t->name);
         v->tensors[i] = nmlp_mem_new(n, nmlp_nc_dtype_bytes(t->dtype), err);
         if (!v->tensors[i]) return NMLP_E_NOMEM;
         if (t->role == NMLP_ROLE_OUTPUT || t->role == NMLP_ROLE_SCRATCH) poison_tensor(t, v->tensors[i]);
@@ -69,8 +70,10 @@ nmlp_status nmlp_values_create(nmlp_values **out, const nmlp_program *program, n
     v->scratch = nmlp_mem_new((size_t)nmlp_pool_threads(pool), NMLP_PANEL_SCRATCH * sizeof(float), err);
     v->packed = nmlp_mem_new(3 * NMLP_PANEL_K_MAX, NMLP_MOVING_LIMIT * sizeof(float), err);
     if (v->tensors && v->buffers && v->scratch && v->packed) st = create_memories(v, err);
-    if (st == NMLP_OK) *out = v;
-    else nmlp_values_destroy(v);
+    if (st == NMLP_OK)
+        *out = v;
+    else
+        nmlp_values_destroy(v);
     return st;
 }
 
@@ -89,7 +92,8 @@ void nmlp_values_destroy(nmlp_values *v) {
 
 void *nmlp_values_tensor(nmlp_values *v, int tensor) { return v->tensors[tensor]; }
 
-nmlp_status nmlp_values_refuse(const nmlp_values *v, const nmlp_step *step, nmlp_status code, const char *what, nmlp_err *err) {
+nmlp_status nmlp_values_refuse(const nmlp_values *v, const nmlp_step *step, nmlp_status code, const char *what,
+                               nmlp_err *err) {
     nmlp_str text;
     nmlp_str_init(&text);
     nmlp_program_print_instr(v->p, step->instr, &text);
@@ -117,8 +121,10 @@ static nmlp_status check_ranges(const nmlp_values *v, const nmlp_step *step, nml
         return nmlp_values_refuse(v, step, NMLP_E_ILLEGAL, "reaches outside its tensor", err);
     const nmlp_box *box = in->op == NMLP_OP_DMA_STORE ? &step->a : &step->dst;
     bool flip = in->op == NMLP_OP_DMA_TRANSPOSE;
-    if (box->parts != (flip ? step->cols : step->rows) || nmlp_box_free(box) != step->tiles * (flip ? step->rows : step->cols))
-        return nmlp_values_refuse(v, step, NMLP_E_ILLEGAL, "moves a different number of elements than it has room for", err);
+    if (box->parts != (flip ? step->cols : step->rows) ||
+        nmlp_box_free(box) != step->tiles * (flip ? step->rows : step->cols))
+        return nmlp_values_refuse(v, step, NMLP_E_ILLEGAL, "moves a different number of elements than it has room for",
+                                  err);
     return NMLP_OK;
 }
 
@@ -127,8 +133,11 @@ static nmlp_status check_outputs(const nmlp_values *v, nmlp_err *err) {
         const nmlp_tensor *t = &v->p->tensors[i];
         if (t->role != NMLP_ROLE_OUTPUT) continue;
         for (int64_t j = 0; j < t->rows * t->cols; j++) {
-            uint32_t bits = t->dtype == NMLP_NC_FP32 ? ((const uint32_t *)v->tensors[i])[j] : ((const uint16_t *)v->tensors[i])[j];
-            uint32_t mark = t->dtype == NMLP_NC_FP32 ? NMLP_POISON_F32 : t->dtype == NMLP_NC_BF16 ? NMLP_POISON_BF16 : NMLP_POISON_F16;
+            uint32_t bits =
+                t->dtype == NMLP_NC_FP32 ? ((const uint32_t *)v->tensors[i])[j] : ((const uint16_t *)v->tensors[i])[j];
+            uint32_t mark = t->dtype == NMLP_NC_FP32   ? NMLP_POISON_F32
+                            : t->dtype == NMLP_NC_BF16 ? NMLP_POISON_BF16
+                                                       : NMLP_POISON_F16;
             if (bits == mark)
                 return nmlp_fail(err, NMLP_E_ILLEGAL, "program %s never writes %s[%lld, %lld]", v->p->name, t->name,
                                  (long long)(j / t->cols), (long long)(j % t->cols));
@@ -145,6 +154,7 @@ nmlp_status nmlp_values_run(nmlp_values *v, const nmlp_progress *progress, nmlp_
     NMLP_TRY(nmlp_walk_init(&walk, v->p, err));
     for (; nmlp_walk_next(&walk, &step); n++) {
         if (step.instr->op == NMLP_OP_ALLOC) {
+            NMLP_TRY(nmlp_values_flush(v, err));
             poison_buffer(v, step.dst.buffer);
             continue;
         }
@@ -153,6 +163,7 @@ nmlp_status nmlp_values_run(nmlp_values *v, const nmlp_progress *progress, nmlp_
         if (n % 4096 == 0 && !nmlp_progress_update(progress, "values", (double)n, 0, "instructions"))
             NMLP_TRY(nmlp_fail(err, NMLP_E_INTERRUPTED, "stopped after %lld instructions", (long long)n));
     }
+    NMLP_TRY(nmlp_values_flush(v, err));
     NMLP_TRY(check_outputs(v, err));
 out:
     nmlp_walk_fini(&walk);

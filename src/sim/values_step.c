@@ -90,8 +90,10 @@ static nmlp_status run_dma(nmlp_values *v, const nmlp_step *step, nmlp_err *err)
         }
         for (int64_t t = 0; t < step->tiles; t++) {
             char *hbm = hbm_at(v, step, step->row + t * in->hbm.tile_rows + part, step->col);
-            if (store) nmlp_from_f32(hbm, dtype, v->row[0] + t * step->cols, (size_t)step->cols);
-            else nmlp_to_f32(v->row[0] + t * step->cols, hbm, dtype, (size_t)step->cols);
+            if (store)
+                nmlp_from_f32(hbm, dtype, v->row[0] + t * step->cols, (size_t)step->cols);
+            else
+                nmlp_to_f32(v->row[0] + t * step->cols, hbm, dtype, (size_t)step->cols);
         }
         if (store) continue;
         if (has_poison(v->row[0], step->tiles * step->cols)) return refuse_poison(v, step, err);
@@ -115,18 +117,14 @@ static nmlp_status run_dma_transpose(nmlp_values *v, const nmlp_step *step, nmlp
     return NMLP_OK;
 }
 
-typedef struct matmul_job {
-    nmlp_values *v;
-    nmlp_panel panel;
-    int64_t n;
-} matmul_job;
-
 static void matmul_columns(void *ctx, int thread, int n_threads) {
-    matmul_job *job = ctx;
-    int64_t units = (job->n + 31) / 32, per = (units + n_threads - 1) / n_threads;
+    nmlp_values *v = ctx;
+    const nmlp_pending *todo = &v->pending;
+    int64_t units = (todo->n + 31) / 32, per = (units + n_threads - 1) / n_threads;
     int64_t begin = thread * per * 32, end = begin + per * 32;
-    if (end > job->n) end = job->n;
-    if (begin < end) job->v->panel_fn(&job->panel, begin, end, job->v->scratch + (size_t)thread * NMLP_PANEL_SCRATCH);
+    if (end > todo->n) end = todo->n;
+    for (int i = 0; begin < end && i < todo->count; i++)
+        v->panel_fn(&todo->panels[i], begin, end, v->scratch + (size_t)thread * NMLP_PANEL_SCRATCH);
 }
 
 /* The operand as one run per partition, packed where it is not. */
@@ -155,30 +153,59 @@ static bool operand_poison(const runs *r, int64_t parts, float *row) {
     return false;
 }
 
+nmlp_status nmlp_values_flush(nmlp_values *v, nmlp_err *err) {
+    nmlp_pending *todo = &v->pending;
+    int count = todo->count;
+    if (count == 0) return NMLP_OK;
+    nmlp_pool_run(todo->n >= 64 ? v->pool : NULL, matmul_columns, v);
+    todo->count = 0;
+    if (!result_spoiled(&todo->panels[0], todo->n)) return NMLP_OK;
+    for (int i = 0; i < count; i++) {
+        const nmlp_step *step = &todo->steps[i];
+        runs a = runs_of(v, &step->a), b = runs_of(v, &step->b), dst = runs_of(v, &step->dst);
+        if (operand_poison(&a, step->a.parts, v->row[0]) || operand_poison(&b, step->b.parts, v->row[0]) ||
+            (i == 0 && step->accumulate && operand_poison(&dst, step->dst.parts, v->row[0])))
+            return refuse_poison(v, step, err);
+    }
+    return NMLP_OK;
+}
+
+/* Adds a product to those that wait, after computing them if they go to another tile. */
+static nmlp_status defer(nmlp_values *v, const nmlp_step *step, const nmlp_panel *panel, int64_t n, nmlp_err *err) {
+    nmlp_pending *todo = &v->pending;
+    const nmlp_panel *first = &todo->panels[0];
+    bool joins = todo->count > 0 && todo->count < NMLP_PENDING_MAX && first->out == panel->out &&
+                 first->m == panel->m && todo->n == n;
+    if (!joins) NMLP_RETURN_IF_FAILED(nmlp_values_flush(v, err));
+    todo->panels[todo->count] = *panel;
+    todo->steps[todo->count++] = *step;
+    todo->n = n;
+    return NMLP_OK;
+}
+
 static nmlp_status run_matmul(nmlp_values *v, const nmlp_step *step, nmlp_err *err) {
     runs a = runs_of(v, &step->a), b = runs_of(v, &step->b), dst = runs_of(v, &step->dst);
     int64_t m = nmlp_box_free(&step->a), n = nmlp_box_free(&step->b), k = step->a.parts;
-    if (k != step->b.parts || k > NMLP_PANEL_K_MAX || m > NMLP_PANEL_M_MAX || n > NMLP_MOVING_LIMIT || m != step->dst.parts ||
-        n != nmlp_box_free(&step->dst))
+    if (k != step->b.parts || k > NMLP_PANEL_K_MAX || m > NMLP_PANEL_M_MAX || n > NMLP_MOVING_LIMIT ||
+        m != step->dst.parts || n != nmlp_box_free(&step->dst))
         return nmlp_values_refuse(v, step, NMLP_E_ILLEGAL, "has operands that do not fit together", err);
     float *pack_a = v->packed, *pack_b = v->packed + NMLP_PANEL_K_MAX * NMLP_MOVING_LIMIT;
     float *pack_out = pack_b + NMLP_PANEL_K_MAX * NMLP_MOVING_LIMIT;
-    bool split = dst.c0 * dst.c1 != 1;
-    matmul_job job = {.v = v, .n = n};
-    nmlp_panel *p = &job.panel;
-    p->a = as_matrix(&a, k, pack_a, &p->a_stride);
-    p->b = as_matrix(&b, k, pack_b, &p->b_stride);
-    p->out = split ? pack_out : dst.base;
-    p->out_stride = split ? n : dst.part_stride;
-    p->m = (int)m, p->k = (int)k, p->accumulate = step->accumulate;
+    bool split = dst.c0 * dst.c1 != 1, narrow = dtype_of(v, &step->dst) != NMLP_NC_FP32;
+    bool plain = !split && !narrow && a.c0 * a.c1 == 1 && b.c0 * b.c1 == 1;
+    if (!plain) NMLP_RETURN_IF_FAILED(nmlp_values_flush(v, err)); /* before the packed copies are overwritten */
+    nmlp_panel p = {.m = (int)m, .k = (int)k, .accumulate = step->accumulate};
+    p.a = as_matrix(&a, k, pack_a, &p.a_stride);
+    p.b = as_matrix(&b, k, pack_b, &p.b_stride);
+    p.out = split ? pack_out : dst.base;
+    p.out_stride = split ? n : dst.part_stride;
     for (int64_t part = 0; split && step->accumulate && part < m; part++) gather(&dst, part, pack_out + part * n);
-    nmlp_pool_run(n >= 64 ? v->pool : NULL, matmul_columns, &job);
-    if (result_spoiled(p, n) &&
-        (operand_poison(&a, k, v->row[0]) || operand_poison(&b, k, v->row[0]) || (step->accumulate && operand_poison(&dst, m, v->row[0]))))
-        return refuse_poison(v, step, err);
+    NMLP_RETURN_IF_FAILED(defer(v, step, &p, n, err));
+    if (plain) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(nmlp_values_flush(v, err));
     for (int64_t part = 0; part < m; part++) {
+        round_to(p.out + part * p.out_stride, n, dtype_of(v, &step->dst));
         if (split) scatter(&dst, part, pack_out + part * n);
-        else round_to(dst.base + part * dst.part_stride, n, dtype_of(v, &step->dst));
     }
     return NMLP_OK;
 }
@@ -215,10 +242,18 @@ static float activate(nmlp_func func, float x) {
 
 static void combine(nmlp_alu alu, float *x, const float *y, int64_t n) {
     switch (alu) {
-    case NMLP_ALU_ADD: for (int64_t i = 0; i < n; i++) x[i] += y[i]; break;
-    case NMLP_ALU_MUL: for (int64_t i = 0; i < n; i++) x[i] *= y[i]; break;
-    case NMLP_ALU_SUB: for (int64_t i = 0; i < n; i++) x[i] -= y[i]; break;
-    case NMLP_ALU_MAX: for (int64_t i = 0; i < n; i++) x[i] = x[i] > y[i] ? x[i] : y[i]; break;
+    case NMLP_ALU_ADD:
+        for (int64_t i = 0; i < n; i++) x[i] += y[i];
+        break;
+    case NMLP_ALU_MUL:
+        for (int64_t i = 0; i < n; i++) x[i] *= y[i];
+        break;
+    case NMLP_ALU_SUB:
+        for (int64_t i = 0; i < n; i++) x[i] -= y[i];
+        break;
+    case NMLP_ALU_MAX:
+        for (int64_t i = 0; i < n; i++) x[i] = x[i] > y[i] ? x[i] : y[i];
+        break;
     case NMLP_N_ALUS: break;
     }
 }
@@ -257,6 +292,7 @@ static nmlp_status run_elementwise(nmlp_values *v, const nmlp_step *step, nmlp_e
 }
 
 nmlp_status nmlp_values_step(nmlp_values *v, const nmlp_step *step, nmlp_err *err) {
+    if (step->instr->op != NMLP_OP_MATMUL) NMLP_RETURN_IF_FAILED(nmlp_values_flush(v, err));
     switch (step->instr->op) {
     case NMLP_OP_DMA_LOAD:
     case NMLP_OP_DMA_STORE: return run_dma(v, step, err);

@@ -1,6 +1,7 @@
 /* Machine files: the built-in ones are complete and sourced; bad ones are refused with line and key. */
 #include <stdlib.h>
 
+#include "base/file.h"
 #include "base/str.h"
 #include "lib/testing.h"
 #include "neuron/machine.h"
@@ -52,8 +53,8 @@ static void refused(const char *key, const char *line, nmlp_status code, const c
     nmlp_machine m;
     nmlp_err err = {0};
     edited(&text, key, line);
-    nmlp_assert_fails(nmlp_machine_parse(&m, "my.machine", nmlp_str_text(&text), text.len, &err), &err, code, "my.machine", part1, part2,
-                      NULL);
+    nmlp_assert_fails(nmlp_machine_parse(&m, "my.machine", nmlp_str_text(&text), text.len, &err), &err, code,
+                      "my.machine", part1, part2, NULL);
     nmlp_str_fini(&text);
 }
 
@@ -67,7 +68,8 @@ static void bad_lines_are_refused_with_line_and_key(void **state) {
     refused("psum_banks", "psum_banks 8 [documented]", NMLP_E_FORMAT, ":10:", "names no source");
     refused("psum_banks", "partitions 128 [documented] guide", NMLP_E_FORMAT, ":10:", "comes twice");
     refused("psum_banks", "# gone", NMLP_E_MISSING, "psum_banks", "missing");
-    refused("sbuf_usable_bytes", "sbuf_usable_bytes 200000 [documented] guide", NMLP_E_FORMAT, "sbuf_usable_bytes", "more than");
+    refused("sbuf_usable_bytes", "sbuf_usable_bytes 200000 [documented] guide", NMLP_E_FORMAT, "sbuf_usable_bytes",
+            "more than");
 }
 
 static void more_than_four_fitted_numbers_are_refused(void **state) {
@@ -83,7 +85,8 @@ static void more_than_four_fitted_numbers_are_refused(void **state) {
         memset(tag, ' ', (size_t)(end - tag) + 1);
         memcpy(tag, "[fitted]", 8);
     }
-    nmlp_assert_fails(nmlp_machine_parse(&m, "f", text.data, text.len, &err), &err, NMLP_E_FORMAT, "fitted", "at most 4", NULL);
+    nmlp_assert_fails(nmlp_machine_parse(&m, "f", text.data, text.len, &err), &err, NMLP_E_FORMAT, "fitted",
+                      "at most 4", NULL);
     nmlp_str_fini(&text);
 }
 
@@ -104,11 +107,33 @@ static void user_file_is_a_target(void **state) {
     nmlp_test_rmdir(dir);
 }
 
+static void documentation_lists_every_number(void **state) {
+    (void)state;
+    nmlp_str doc;
+    nmlp_err err = {0};
+    nmlp_machine m[3];
+    nmlp_str_init(&doc);
+    nmlp_assert_ok(nmlp_file_read(&doc, NMLP_TEST_ROOT "/docs/simulator.md", 1 << 20, &err), &err);
+    for (size_t i = 0; i < 3; i++) nmlp_assert_ok(nmlp_machine_open(&m[i], nmlp_machine_builtin_name(i), &err), &err);
+    for (int key = 0; key < NMLP_MACHINE_N_KEYS; key++) {
+        char line[160];
+        nmlp_machine_key k = (nmlp_machine_key)key;
+        snprintf(line, sizeof line, "| `%s` | %g | %g | %g |", nmlp_machine_key_name(k), nmlp_machine_value(&m[0], k),
+                 nmlp_machine_value(&m[1], k), nmlp_machine_value(&m[2], k));
+        if (!strstr(nmlp_str_text(&doc), line)) print_message("docs/simulator.md lacks: %s\n", line);
+        assert_non_null(strstr(nmlp_str_text(&doc), line));
+    }
+    nmlp_str_fini(&doc);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(builtin_machines_load_and_name_their_sources), cmocka_unit_test(documented_numbers_are_those_of_the_guides),
-        cmocka_unit_test(bad_lines_are_refused_with_line_and_key),      cmocka_unit_test(more_than_four_fitted_numbers_are_refused),
+        cmocka_unit_test(builtin_machines_load_and_name_their_sources),
+        cmocka_unit_test(documented_numbers_are_those_of_the_guides),
+        cmocka_unit_test(bad_lines_are_refused_with_line_and_key),
+        cmocka_unit_test(more_than_four_fitted_numbers_are_refused),
         cmocka_unit_test(user_file_is_a_target),
+        cmocka_unit_test(documentation_lists_every_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,18 +23,23 @@ static const char *const sample =
     "      alloc wb\n"
     "      for sequential k in 2 {\n"
     "        if first n {\n"
-    "          dma_load x[0 :+ min(128, 200 - 128*k); k, 0 :+ min(128, 300 - 128*m)] = xT[128*k :+ min(128, 200 - 128*k), 128*m :+ "
+    "          dma_load x[0 :+ min(128, 200 - 128*k); k, 0 :+ min(128, 300 - 128*m)] = xT[128*k :+ min(128, 200 - "
+    "128*k), 128*m :+ "
     "min(128, 300 - 128*m)] queue 0\n"
     "        }\n"
-    "        dma_load wb[0 :+ min(128, 200 - 128*k); k, 0 :+ min(512, 1000 - 512*n)] = w[128*k :+ min(128, 200 - 128*k), 512*n :+ "
+    "        dma_load wb[0 :+ min(128, 200 - 128*k); k, 0 :+ min(512, 1000 - 512*n)] = w[128*k :+ min(128, 200 - "
+    "128*k), 512*n :+ "
     "min(512, 1000 - 512*n)] queue 1\n"
-    "        nc_matmul acc[0 :+ min(128, 300 - 128*m); 0 :+ min(512, 1000 - 512*n)] stationary x[0 :+ min(128, 200 - 128*k); k, 0 :+ "
+    "        nc_matmul acc[0 :+ min(128, 300 - 128*m); 0 :+ min(512, 1000 - 512*n)] stationary x[0 :+ min(128, 200 - "
+    "128*k); k, 0 :+ "
     "min(128, 300 - 128*m)] moving wb[0 :+ min(128, 200 - 128*k); k, 0 :+ min(512, 1000 - 512*n)] accumulate k\n"
     "      }\n"
     "      alloc out\n"
-    "      tensor_copy out[0 :+ min(128, 300 - 128*m); 0 :+ min(512, 1000 - 512*n)] = acc[0 :+ min(128, 300 - 128*m); 0 :+ min(512, "
+    "      tensor_copy out[0 :+ min(128, 300 - 128*m); 0 :+ min(512, 1000 - 512*n)] = acc[0 :+ min(128, 300 - 128*m); "
+    "0 :+ min(512, "
     "1000 - 512*n)] on vector\n"
-    "      dma_store y[128*m :+ min(128, 300 - 128*m), 512*n :+ min(512, 1000 - 512*n)] = out[0 :+ min(128, 300 - 128*m); 0 :+ min(512, "
+    "      dma_store y[128*m :+ min(128, 300 - 128*m), 512*n :+ min(512, 1000 - 512*n)] = out[0 :+ min(128, 300 - "
+    "128*m); 0 :+ min(512, "
     "1000 - 512*n)] queue 0\n"
     "    }\n"
     "  }\n"
@@ -60,25 +65,27 @@ static void printing_gives_back_the_text(void **state) {
 
 static void every_instruction_survives_a_round_trip(void **state) {
     (void)state;
-    const char *text = "program all\n"
-                       "tensor t scratch fp32 [512, 512]\n"
-                       "buffer a sbuf fp32 [128; 4, 2, 64] copies 1\n"
-                       "buffer b sbuf fp32 [128; 4, 2, 64] copies 3 managed\n"
-                       "buffer q psum fp32 [128; 128] copies 1\n"
-                       "begin\n"
-                       "  for i in min(4, cdiv(500, 128)) {\n"
-                       "    if later i {\n"
-                       "      memset a[0 :+ 128; i, 0 :+ 2, 0 :+ 64] = -1.5 on gpsimd\n"
-                       "    }\n"
-                       "    activation b[0 :+ 128; i, 0 :+ 2, 0 :+ 64] = silu(a[0 :+ 128; i, 0 :+ 2, 0 :+ 64]) scale 0.5 on scalar\n"
-                       "    tensor_tensor b[0 :+ 128; i, 0, 0 :+ 64] = b[0 :+ 128; i, 0, 0 :+ 64] mul a[0 :+ 128; i, 1, 0 :+ 64] on vector\n"
-                       "    nc_transpose q[0 :+ 64; 0 :+ 128] = a[0 :+ 128; i, 0, 0 :+ 64] on tensor\n"
-                       "    nc_matmul q[0 :+ 64; 0 :+ 64] stationary a[0 :+ 128; i, 0, 0 :+ 64] moving b[0 :+ 128; i, 0, 0 :+ 64] "
-                       "accumulate always\n"
-                       "    dma_transpose a[0 :+ 64; 0, 0, 0 :+ 64] = t[-64 + 64*i :+ 64, 3] queue 2\n"
-                       "    dma_load a[0 :+ 128; 0 :+ 4, 0, 0 :+ 64] = t[0 :+ 128, 64 - i :+ 64] stack 4 by 128 queue 1\n"
-                       "  }\n"
-                       "end\n";
+    const char *text =
+        "program all\n"
+        "tensor t scratch fp32 [512, 512]\n"
+        "buffer a sbuf fp32 [128; 4, 2, 64] copies 1\n"
+        "buffer b sbuf fp32 [128; 4, 2, 64] copies 3 managed\n"
+        "buffer q psum fp32 [128; 128] copies 1\n"
+        "begin\n"
+        "  for i in min(4, cdiv(500, 128)) {\n"
+        "    if later i {\n"
+        "      memset a[0 :+ 128; i, 0 :+ 2, 0 :+ 64] = -1.5 on gpsimd\n"
+        "    }\n"
+        "    activation b[0 :+ 128; i, 0 :+ 2, 0 :+ 64] = silu(a[0 :+ 128; i, 0 :+ 2, 0 :+ 64]) scale 0.5 on scalar\n"
+        "    tensor_tensor b[0 :+ 128; i, 0, 0 :+ 64] = b[0 :+ 128; i, 0, 0 :+ 64] mul a[0 :+ 128; i, 1, 0 :+ 64] on "
+        "vector\n"
+        "    nc_transpose q[0 :+ 64; 0 :+ 128] = a[0 :+ 128; i, 0, 0 :+ 64] on tensor\n"
+        "    nc_matmul q[0 :+ 64; 0 :+ 64] stationary a[0 :+ 128; i, 0, 0 :+ 64] moving b[0 :+ 128; i, 0, 0 :+ 64] "
+        "accumulate always\n"
+        "    dma_transpose a[0 :+ 64; 0, 0, 0 :+ 64] = t[-64 + 64*i :+ 64, 3] queue 2\n"
+        "    dma_load a[0 :+ 128; 0 :+ 4, 0, 0 :+ 64] = t[0 :+ 128, 64 - i :+ 64] stack 4 by 128 queue 1\n"
+        "  }\n"
+        "end\n";
     nmlp_program *p = parsed(text);
     nmlp_str out;
     nmlp_str_init(&out);
@@ -155,8 +162,8 @@ static void bad_text_is_refused_with_its_line(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(printing_gives_back_the_text),     cmocka_unit_test(every_instruction_survives_a_round_trip),
-        cmocka_unit_test(sample_is_legal_on_every_machine), cmocka_unit_test(walk_visits_each_iteration_once),
+        cmocka_unit_test(printing_gives_back_the_text),      cmocka_unit_test(every_instruction_survives_a_round_trip),
+        cmocka_unit_test(sample_is_legal_on_every_machine),  cmocka_unit_test(walk_visits_each_iteration_once),
         cmocka_unit_test(bad_text_is_refused_with_its_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,7 +5,8 @@
 #include "neuron/walk.h"
 #include "plan/kernel_table.h"
 
-static nmlp_program *build(const nmlp_kernel *kernel, const nmlp_machine *m, nmlp_kernel_shape s, const char *tiling_text) {
+static nmlp_program *build(const nmlp_kernel *kernel, const nmlp_machine *m, nmlp_kernel_shape s,
+                           const char *tiling_text) {
     nmlp_program *p = NULL;
     nmlp_err err = {0};
     nmlp_tiling tiling;
@@ -17,7 +18,7 @@ static nmlp_program *build(const nmlp_kernel *kernel, const nmlp_machine *m, nml
 }
 
 static const nmlp_kernel_shape shapes[] = {
-    {1, 128, 128, 512},     {100, 200, 130, 700},  {1000, 520, 300, 1300}, {128, 128, 128, 512},
+    {1, 128, 128, 512},      {100, 200, 130, 700},   {1000, 520, 300, 1300}, {128, 128, 128, 512},
     {1024, 1024, 512, 1024}, {1100, 2100, 257, 600}, {129, 1, 1, 1},         {300, 4000, 1100, 3000},
 };
 
@@ -45,8 +46,10 @@ static void kernels_are_legal_and_complete_at_odd_shapes(void **state) {
                 nmlp_assert_ok(nmlp_program_check(p, &m, NULL, &err), &err);
                 nmlp_assert_ok(nmlp_walk_init(&walk, p, &err), &err);
                 while (nmlp_walk_next(&walk, &step)) {
-                    if (step.instr->op == NMLP_OP_MATMUL) macs += step.a.parts * nmlp_box_free(&step.a) * nmlp_box_free(&step.b);
-                    if (step.instr->op == NMLP_OP_DMA_STORE && p->tensors[step.instr->hbm.tensor].role == NMLP_ROLE_OUTPUT)
+                    if (step.instr->op == NMLP_OP_MATMUL)
+                        macs += step.a.parts * nmlp_box_free(&step.a) * nmlp_box_free(&step.b);
+                    if (step.instr->op == NMLP_OP_DMA_STORE &&
+                        p->tensors[step.instr->hbm.tensor].role == NMLP_ROLE_OUTPUT)
                         stored += step.rows * step.cols;
                 }
                 assert_int_equal(macs, multiplications(kernel, s));
@@ -116,8 +119,10 @@ static void bad_requests_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kernels_are_legal_and_complete_at_odd_shapes), cmocka_unit_test(kernels_survive_the_text_form),
-        cmocka_unit_test(later_table_depends_on_the_rows),              cmocka_unit_test(bad_requests_are_refused),
+        cmocka_unit_test(kernels_are_legal_and_complete_at_odd_shapes),
+        cmocka_unit_test(kernels_survive_the_text_form),
+        cmocka_unit_test(later_table_depends_on_the_rows),
+        cmocka_unit_test(bad_requests_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,155 @@
+/* neuronmlp predict: how fast a model would run on Trainium, dense and compressed. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "cli/commands.h"
+#include "cli/judge.h"
+#include "checkpoint/config.h"
+#include "model/preset.h"
+#include "plan/predict.h"
+
+typedef struct predict_args {
+    const char *target, *cache, *dtype;
+    double ratio;
+    int64_t prompt, generate, tp, tile;
+} predict_args;
+
+typedef struct predicting {
+    const nmlp_cli *cli;
+    predict_args args;
+    nmlp_machine machine;
+    nmlp_config config;
+    int64_t rank;
+    nmlp_prediction dense, low; /* low: as compressed; equal to dense without a ratio */
+    double seconds;
+} predicting;
+
+static nmlp_status open_shape(predicting *pr, nmlp_err *err) {
+    const char *name = pr->cli->positionals[0];
+    if (nmlp_file_is_dir(name)) NMLP_RETURN_IF_FAILED(nmlp_config_load(&pr->config, name, err));
+    else NMLP_RETURN_IF_FAILED(nmlp_preset_find(&pr->config, name, err));
+    if (pr->args.ratio <= 0 && pr->config.compressed) pr->args.ratio = pr->config.ratio;
+    if (pr->args.ratio < 0 || pr->args.ratio >= 1) return nmlp_fail(err, NMLP_E_ARG, "--ratio is %g; expected 0 to below 1", pr->args.ratio);
+    if (pr->args.prompt < 1 || pr->args.generate < 1 || pr->args.prompt + pr->args.generate > 1 << 20)
+        return nmlp_fail(err, NMLP_E_ARG, "--prompt %lld --generate %lld; each at least 1, together at most %d", (long long)pr->args.prompt,
+                         (long long)pr->args.generate, 1 << 20);
+    if (pr->args.ratio > 0) pr->rank = nmlp_rank_for_ratio(pr->config.intermediate, pr->config.hidden, pr->args.ratio, pr->args.tile);
+    return NMLP_OK;
+}
+
+static nmlp_status predict(predicting *pr, nmlp_err *err) {
+    const nmlp_config *c = &pr->config;
+    double start = nmlp_clock_seconds();
+    NMLP_RETURN_IF_FAILED(nmlp_machine_open(&pr->machine, pr->args.target, err));
+    NMLP_RETURN_IF_FAILED(open_shape(pr, err));
+    if (pr->args.tp < 1 || pr->args.tp > (int64_t)pr->machine.cores_per_device)
+        return nmlp_fail(err, NMLP_E_ARG, "--tp is %lld; a device of %s has %.0f cores", (long long)pr->args.tp, pr->machine.name,
+                         pr->machine.cores_per_device);
+    nmlp_predict_request rq = {.decoder = {c->hidden, c->intermediate, c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim, c->vocab, 0},
+                               .prompt = pr->args.prompt, .generate = pr->args.generate, .tp = pr->args.tp};
+    nmlp_planner planner = {.machine = &pr->machine, .judge = nmlp_cli_judge, .cache_path = pr->args.cache};
+    if (!nmlp_nc_dtype_parse(pr->args.dtype, &rq.dtype))
+        return nmlp_fail(err, NMLP_E_ARG, "--dtype is \"%s\"; expected bf16, fp16 or fp32", pr->args.dtype);
+    NMLP_RETURN_IF_FAILED(nmlp_predict(&pr->dense, &planner, &rq, err));
+    pr->low = pr->dense;
+    rq.decoder.rank = pr->rank;
+    if (pr->rank > 0) NMLP_RETURN_IF_FAILED(nmlp_predict(&pr->low, &planner, &rq, err));
+    pr->seconds = nmlp_clock_seconds() - start;
+    return NMLP_OK;
+}
+
+static void put_forward(nmlp_json_writer *w, const char *key, const nmlp_forward_time *t) {
+    nmlp_json_begin_object(w, key);
+#define PUT_PART(part) nmlp_json_put_number(w, #part "_us", t->part);
+    NMLP_PREDICT_PARTS(PUT_PART)
+#undef PUT_PART
+    nmlp_json_end_object(w);
+}
+
+static void put_prediction(nmlp_json_writer *w, const nmlp_prediction *p) {
+    nmlp_json_put_number(w, "ttft_ms", p->ttft_ms);
+    nmlp_json_put_number(w, "tpot_ms", p->tpot_ms);
+    nmlp_json_put_number(w, "e2e_ms", p->e2e_ms);
+    nmlp_json_put_number(w, "weight_bytes", p->weight_bytes);
+    nmlp_json_begin_object(w, "breakdown");
+    put_forward(w, "prefill", &p->prefill);
+    put_forward(w, "decode", &p->decode);
+    nmlp_json_end_object(w);
+}
+
+static int print_json(const predicting *pr) {
+    nmlp_str text;
+    nmlp_json_writer w;
+    nmlp_str_init(&text);
+    nmlp_json_writer_init(&w, &text);
+    nmlp_json_begin_object(&w, NULL);
+    nmlp_json_put_string(&w, "model", pr->cli->positionals[0]);
+    nmlp_json_put_string(&w, "target", pr->machine.name);
+    nmlp_json_put_bool(&w, "simulated", true);
+    nmlp_json_put_int(&w, "tp", pr->args.tp);
+    nmlp_json_put_number(&w, "ratio", pr->args.ratio);
+    nmlp_json_put_int(&w, "rank", pr->rank);
+    put_prediction(&w, &pr->low);
+    nmlp_json_put_number(&w, "speedup", pr->dense.e2e_ms / pr->low.e2e_ms);
+    nmlp_json_begin_object(&w, "dense");
+    put_prediction(&w, &pr->dense);
+    nmlp_json_end_object(&w);
+    nmlp_json_put_number(&w, "seconds", pr->seconds);
+    nmlp_json_end_object(&w);
+    int code = nmlp_cli_print_json(pr->cli, &text);
+    nmlp_str_fini(&text);
+    return code;
+}
+
+static void print_human(const predicting *pr) {
+    const nmlp_prediction *d = &pr->dense, *l = &pr->low;
+    printf("%s on %s, %lld core%s, prompt %lld, %lld generated (simulated)\n\n", pr->cli->positionals[0], pr->machine.name,
+           (long long)pr->args.tp, pr->args.tp == 1 ? "" : "s", (long long)pr->args.prompt, (long long)pr->args.generate);
+    printf("  %-14s %12s %12s %9s\n", "", "dense", "compressed", "speed-up");
+    printf("  %-14s %12.2f %12.2f %8.2fx\n", "TTFT (ms)", d->ttft_ms, l->ttft_ms, d->ttft_ms / l->ttft_ms);
+    printf("  %-14s %12.3f %12.3f %8.2fx\n", "TPOT (ms)", d->tpot_ms, l->tpot_ms, d->tpot_ms / l->tpot_ms);
+    printf("  %-14s %12.1f %12.1f %8.2fx\n", "end to end (ms)", d->e2e_ms, l->e2e_ms, d->e2e_ms / l->e2e_ms);
+    if (pr->rank) printf("  ratio %g: rank %lld of gate, up and down\n", pr->args.ratio, (long long)pr->rank);
+    else printf("  no --ratio: both columns are dense\n");
+    printf("\n  %-14s %25s %27s\n  %-14s %12s %12s  %12s %12s\n", "one pass (us)", "prefill", "decode", "", "dense", "compressed", "dense", "compressed");
+#define PRINT_PART(part) \
+    printf("  %-14s %12.1f %12.1f  %12.1f %12.1f\n", #part, d->prefill.part, l->prefill.part, d->decode.part, l->decode.part);
+    NMLP_PREDICT_PARTS(PRINT_PART)
+#undef PRINT_PART
+}
+
+static int run(int argc, char **argv) {
+    predicting pr = {.args = {.dtype = "bf16", .prompt = 1024, .generate = 128, .tp = 1, .tile = 128}};
+    predict_args *a = &pr.args;
+    const nmlp_opt opts[] = {
+        {"target", 0, NMLP_OPT_STRING, &a->target, "T", "trn1, trn2, trn3 or a machine file"},
+        {"ratio", 0, NMLP_OPT_NUMBER, &a->ratio, "R", "fraction of the MLP parameters removed"},
+        {"tile", 0, NMLP_OPT_INT, &a->tile, "T", "rank granularity (default 128)"},
+        {"prompt", 0, NMLP_OPT_INT, &a->prompt, "N", "prompt tokens (default 1024)"},
+        {"generate", 0, NMLP_OPT_INT, &a->generate, "M", "generated tokens (default 128)"},
+        {"tp", 0, NMLP_OPT_INT, &a->tp, "N", "cores that share the model (default 1)"},
+        {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "D", "bf16 (default), fp16 or fp32"},
+        {"cache", 0, NMLP_OPT_STRING, &a->cache, "FILE", "remember plans in FILE"},
+    };
+    nmlp_cli cli;
+    int code = nmlp_cli_parse(&cli, &nmlp_cmd_predict, opts, sizeof opts / sizeof opts[0], 1, 1, argc, argv);
+    if (code >= 0) return code;
+    if (!a->target) return nmlp_cli_usage(&cli, "--target is needed");
+    pr.cli = &cli;
+    nmlp_err err = {0};
+    if (predict(&pr, &err) != NMLP_OK) return nmlp_cli_fail(&cli, &err);
+    if (cli.json) return print_json(&pr);
+    print_human(&pr);
+    return NMLP_EXIT_OK;
+}
+
+const nmlp_command nmlp_cmd_predict = {
+    .name = "predict",
+    .summary = "time of a whole model on Trainium, dense and compressed (simulated)",
+    .usage = "MODEL|PRESET --target T [--ratio R] [options]",
+    .examples = "neuronmlp predict llama-3.2-1b --target trn1 --ratio 0.2 --prompt 512 --generate 64\n"
+                "neuronmlp predict models/tiny --target trn2 --json\n",
+    .run = run,
+};
