@@ -7,7 +7,7 @@ PREFIX ?= /usr/local
 .PHONY: all help deps demo test bench fuzz install clean
 
 all: $(BUILD)/build.ninja
-	@cmake --build $(BUILD) -j $(JOBS)
+	@cmake --build $(BUILD) -j $(JOBS) --target nmlp_command neuronmlp neuronmlp_static -- --quiet
 	@ln -sf $(BUILD)/neuronmlp neuronmlp
 
 $(BUILD)/build.ninja:

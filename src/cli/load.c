@@ -9,16 +9,24 @@ static nmlp_status check_device(const char *device, nmlp_err *err) {
     return nmlp_fail(err, NMLP_E_ARG, "--device %s: must be cpu, cuda or auto", device);
 }
 
+static nmlp_status check_precision(const char *precision, bool *bf16, nmlp_err *err) {
+    *bf16 = precision && strcmp(precision, "bf16") == 0;
+    if (*bf16 || !precision || strcmp(precision, "f32") == 0) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_ARG, "--precision %s: must be f32 or bf16", precision);
+}
+
 nmlp_status nmlp_load(nmlp_loaded *loaded, const nmlp_cli *cli, const char *dir, const nmlp_load_options *options,
                       nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     nmlp_cli_bar bar;
     nmlp_progress progress = nmlp_cli_progress(&bar);
     *loaded = (nmlp_loaded){0};
+    nmlp_engine_options engine_options = {.isa = options->isa, .progress = &progress};
     NMLP_TRY(check_device(options->device, err));
+    NMLP_TRY(check_precision(options->precision, &engine_options.bf16, err));
     NMLP_TRY(nmlp_model_open(&loaded->model, dir, err));
     NMLP_TRY(nmlp_pool_create(&loaded->pool, (int)cli->n_threads, err));
-    nmlp_engine_options engine_options = {.isa = options->isa, .pool = loaded->pool, .progress = &progress};
+    engine_options.pool = loaded->pool;
     NMLP_TRY(nmlp_engine_create(&loaded->engine, &loaded->model, &engine_options, err));
 out:
     nmlp_cli_progress_end(&bar);

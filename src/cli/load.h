@@ -15,8 +15,9 @@ typedef struct nmlp_loaded {
 } nmlp_loaded;
 
 typedef struct nmlp_load_options {
-    const char *isa;    /* --isa */
-    const char *device; /* --device; NULL or "auto": the CPU unless a GPU backend is built in */
+    const char *isa;       /* --isa */
+    const char *precision; /* --precision: "f32" (default) or "bf16" */
+    const char *device;    /* --device; NULL or "auto": the CPU unless a GPU backend is built in */
 } nmlp_load_options;
 
 nmlp_status nmlp_load(nmlp_loaded *loaded, const nmlp_cli *cli, const char *dir, const nmlp_load_options *options,

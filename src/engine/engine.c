@@ -75,13 +75,12 @@ nmlp_status nmlp_engine_create(nmlp_engine **out, const nmlp_model *model, const
     e->model = model;
     e->pool = options->pool;
     nmlp_arena_init(&e->arena);
-    NMLP_TRY(nmlp_kernels_select(&e->kernels, &cpu, options->isa, err));
+    NMLP_TRY((options->bf16 ? nmlp_kernels_select_bf16 : nmlp_kernels_select)(&e->kernels, &cpu, options->isa, err));
     if (!options->skip_finite_check) NMLP_TRY(nmlp_model_check_finite(model, e->pool, options->progress, err));
     NMLP_TRY(copy_vector(e, &e->final_norm, &model->final_norm, err));
+    /* The head is the largest matrix: packed first, its source is gone again before the layers need memory. */
+    NMLP_TRY(make_linear(e, &e->lm_head, &model->lm_head, &no_bias, err));
     NMLP_TRY(make_layers(e, options->progress, err));
-    /* The embedding stays mapped even when the head is packed: prompts look rows up in it. */
-    NMLP_TRY(nmlp_linear_create(&e->lm_head, e->kernels, &model->lm_head, &no_bias, e->pool, err));
-    if (nmlp_linear_owns_weight(e->lm_head)) release_source(&model->lm_head);
     *out = e;
 out:
     if (st != NMLP_OK) nmlp_engine_destroy(e);

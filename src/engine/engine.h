@@ -21,6 +21,7 @@ typedef struct nmlp_session nmlp_session;
 
 typedef struct nmlp_engine_options {
     const char *isa;               /* kernel set, NULL or "auto": the fastest exact one */
+    bool bf16;                     /* "auto" may round activations to bf16 where that is faster */
     nmlp_pool *pool;               /* borrowed; NULL: the caller's thread alone */
     bool skip_finite_check;        /* for weights known to be sound */
     const nmlp_progress *progress; /* may be NULL */
@@ -72,6 +73,19 @@ typedef void nmlp_rows_fn(void *ctx, nmlp_session *session, const float *rows, i
 /* Appends tokens. Fails, changing nothing, when an id is outside the vocabulary or the context would overflow. */
 nmlp_status nmlp_session_append(nmlp_session *session, const int32_t *ids, int64_t n, nmlp_rows_fn *on_rows, void *ctx,
                                 nmlp_err *err);
+
+/* Tokens at positions first..first+n-1 that see what the segments before them left at 0..first-1. */
+typedef struct nmlp_segment {
+    const int32_t *ids;
+    int64_t n;     /* may be 0 */
+    int64_t first; /* at most the end of the segment before; for the first one, the session's length */
+} nmlp_segment;
+
+/* Runs segments one after the other as truncate(first) + append would, but with their rows side by side in full chunks: how many short
+ * continuations of shared contexts run at the speed of one long text. on_rows hears the index of its first row in the
+ * concatenation of all segments. The session ends up holding the last segment. */
+nmlp_status nmlp_session_run_packed(nmlp_session *session, const nmlp_segment *segments, int64_t n_segments,
+                                    nmlp_rows_fn *on_rows, void *ctx, nmlp_err *err);
 
 /* logits [S,V] of hidden rows [S,H], S at most the chunk. */
 void nmlp_session_logits(nmlp_session *session, const float *rows, int64_t s, float *logits);

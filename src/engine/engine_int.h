@@ -3,6 +3,7 @@
 #define NMLP_ENGINE_ENGINE_INT_H
 
 #include "engine/engine.h"
+#include "engine/rope_table.h"
 
 typedef struct nmlp_engine_layer {
     float *attention_norm; /* [H] f32, as all small vectors here */
@@ -26,8 +27,5 @@ struct nmlp_engine {
     float *final_norm; /* [H] */
     nmlp_linear *lm_head;
 };
-
-/* rows cos|sin: table [n_positions, D]. */
-void nmlp_rope_table(float *table, const nmlp_rope_config *rope, int64_t n_positions, int64_t head_dim);
 
 #endif

@@ -1,8 +1,8 @@
 /* Rotation angles of every position. Frequencies and angles are rounded to f32 exactly where Hugging Face rounds them, so that long
  * contexts give the same tokens. */
-#include <math.h>
+#include "engine/rope_table.h"
 
-#include "engine/engine_int.h"
+#include <math.h>
 
 /* Llama 3.1: low frequencies are stretched by `factor`, high ones kept, those between blended. */
 static float scale_llama3(const nmlp_rope_config *rope, float freq) {

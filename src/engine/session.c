@@ -20,7 +20,8 @@ struct nmlp_session {
     float *normed; /* [chunk, H] */
     float *mixed;  /* [chunk, max(q_dim, H)] attention output, then MLP output */
     float *q;      /* [chunk, n_heads*D] */
-    float *kv;     /* [chunk, n_kv_heads*D] k or v before it goes to the cache */
+    float *k_rows; /* [chunk, n_kv_heads*D] before they go to the cache */
+    float *v_rows;
     float *gate;   /* [chunk, I], observed sessions only */
     float *up;
     float *act;
@@ -91,7 +92,8 @@ static nmlp_status new_buffers(nmlp_session *s, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(new_floats(s, &s->normed, s->chunk, c->hidden, err));
     NMLP_RETURN_IF_FAILED(new_floats(s, &s->mixed, s->chunk, max64(q_dim, c->hidden), err));
     NMLP_RETURN_IF_FAILED(new_floats(s, &s->q, s->chunk, q_dim, err));
-    NMLP_RETURN_IF_FAILED(new_floats(s, &s->kv, s->chunk, c->n_kv_heads * c->head_dim, err));
+    NMLP_RETURN_IF_FAILED(new_floats(s, &s->k_rows, s->chunk, c->n_kv_heads * c->head_dim, err));
+    NMLP_RETURN_IF_FAILED(new_floats(s, &s->v_rows, s->chunk, c->n_kv_heads * c->head_dim, err));
     NMLP_RETURN_IF_FAILED(new_floats(s, &s->last_row, 1, c->hidden, err));
     NMLP_RETURN_IF_FAILED(new_floats(s, &s->logits, 1, c->vocab, err));
     if (s->observed) {
@@ -168,7 +170,35 @@ static void store_kv(const nmlp_session *s, float *cache, const float *rows, int
     }
 }
 
-static void run_attention(nmlp_session *s, int64_t l, float *rows, int64_t first, int64_t n) {
+/* A piece of a chunk that stands at consecutive positions: rows row..row+n-1 at positions first..first+n-1. */
+struct run {
+    int64_t row;
+    int64_t n;
+    int64_t first;
+};
+
+/* Stores keys and values of one run, then lets its queries look at them and at what earlier runs left before them. */
+static void attend(nmlp_session *s, int64_t l, const struct run *run) {
+    const nmlp_engine *e = s->engine;
+    const nmlp_config *c = &e->model->config;
+    int64_t q_dim = c->n_heads * c->head_dim;
+    int64_t kv_dim = c->n_kv_heads * c->head_dim;
+    float *q = s->q + run->row * q_dim;
+    float *k = s->k_rows + run->row * kv_dim;
+    nmlp_rope(q, s->rope, run->n, run->first, c->n_heads, c->head_dim, e->pool);
+    nmlp_rope(k, s->rope, run->n, run->first, c->n_kv_heads, c->head_dim, e->pool);
+    store_kv(s, s->k[l], k, run->first, run->n);
+    store_kv(s, s->v[l], s->v_rows + run->row * kv_dim, run->first, run->n);
+    nmlp_attention attention = attention_shape(s, run->n);
+    attention.first_pos = run->first;
+    attention.out = s->mixed + run->row * q_dim;
+    attention.q = q;
+    attention.k = s->k[l];
+    attention.v = s->v[l];
+    nmlp_attention_run(e->kernels, &attention, s->workspace, e->pool);
+}
+
+static void run_attention(nmlp_session *s, int64_t l, float *rows, const struct run *runs, int64_t n_runs, int64_t n) {
     const nmlp_engine *e = s->engine;
     const nmlp_config *c = &e->model->config;
     const nmlp_engine_layer *layer = &e->layers[l];
@@ -176,20 +206,10 @@ static void run_attention(nmlp_session *s, int64_t l, float *rows, int64_t first
     nmlp_rmsnorm(s->normed, rows, layer->attention_norm, eps, n, c->hidden, e->pool);
     nmlp_linear_run(layer->q, s->q, s->normed, n, s->workspace, e->pool);
     if (layer->q_norm) nmlp_rmsnorm(s->q, s->q, layer->q_norm, eps, n * c->n_heads, c->head_dim, e->pool);
-    nmlp_rope(s->q, s->rope, n, first, c->n_heads, c->head_dim, e->pool);
-    nmlp_linear_run(layer->k, s->kv, s->normed, n, s->workspace, e->pool);
-    if (layer->k_norm) nmlp_rmsnorm(s->kv, s->kv, layer->k_norm, eps, n * c->n_kv_heads, c->head_dim, e->pool);
-    nmlp_rope(s->kv, s->rope, n, first, c->n_kv_heads, c->head_dim, e->pool);
-    store_kv(s, s->k[l], s->kv, first, n);
-    nmlp_linear_run(layer->v, s->kv, s->normed, n, s->workspace, e->pool);
-    store_kv(s, s->v[l], s->kv, first, n);
-    nmlp_attention attention = attention_shape(s, n);
-    attention.first_pos = first;
-    attention.out = s->mixed;
-    attention.q = s->q;
-    attention.k = s->k[l];
-    attention.v = s->v[l];
-    nmlp_attention_run(e->kernels, &attention, s->workspace, e->pool);
+    nmlp_linear_run(layer->k, s->k_rows, s->normed, n, s->workspace, e->pool);
+    if (layer->k_norm) nmlp_rmsnorm(s->k_rows, s->k_rows, layer->k_norm, eps, n * c->n_kv_heads, c->head_dim, e->pool);
+    nmlp_linear_run(layer->v, s->v_rows, s->normed, n, s->workspace, e->pool);
+    for (int64_t i = 0; i < n_runs; i++) attend(s, l, &runs[i]);
     nmlp_linear_run(layer->o, s->normed, s->mixed, n, s->workspace, e->pool);
     nmlp_add(rows, s->normed, n * c->hidden, e->pool);
 }
@@ -212,7 +232,7 @@ static void run_mlp(nmlp_session *s, int64_t l, float *rows, int64_t n) {
 }
 
 void nmlp_session_run_layer(nmlp_session *s, int64_t layer, float *rows, int64_t first, int64_t n) {
-    run_attention(s, layer, rows, first, n);
+    run_attention(s, layer, rows, &(struct run){.n = n, .first = first}, 1, n);
     run_mlp(s, layer, rows, n);
 }
 
@@ -245,16 +265,19 @@ void nmlp_session_final_norm(nmlp_session *s, const float *rows, int64_t n, floa
     nmlp_rmsnorm(out, rows, e->final_norm, (float)c->rms_eps, n, c->hidden, e->pool);
 }
 
-static void append_chunk(nmlp_session *s, const int32_t *ids, int64_t n, nmlp_rows_fn *on_rows, void *ctx) {
+/* The embedded rows of one chunk through all layers and out. `label` is what on_rows hears of the first row. */
+static void run_chunk(nmlp_session *s, const struct run *runs, int64_t n_runs, int64_t n, int64_t label,
+                      nmlp_rows_fn *on_rows, void *ctx) {
     const nmlp_config *c = &s->engine->model->config;
-    embed(s, ids, n, s->hidden);
-    for (int64_t l = 0; l < c->n_layers; l++) nmlp_session_run_layer(s, l, s->hidden, s->length, n);
-    int64_t first = s->length;
-    s->length += n;
+    for (int64_t l = 0; l < c->n_layers; l++) {
+        run_attention(s, l, s->hidden, runs, n_runs, n);
+        run_mlp(s, l, s->hidden, n);
+    }
+    s->length = runs[n_runs - 1].first + runs[n_runs - 1].n;
     if (on_rows) {
         nmlp_session_final_norm(s, s->hidden, n, s->normed);
         memcpy(s->last_row, s->normed + (n - 1) * c->hidden, (size_t)c->hidden * sizeof *s->last_row);
-        on_rows(ctx, s, s->normed, first, n);
+        on_rows(ctx, s, s->normed, label, n);
     } else { /* only the last token's logits can be asked for */
         nmlp_session_final_norm(s, s->hidden + (n - 1) * c->hidden, 1, s->last_row);
     }
@@ -271,8 +294,54 @@ nmlp_status nmlp_session_append(nmlp_session *s, const int32_t *ids, int64_t n, 
         return NMLP_E_LIMIT;
     }
     for (int64_t done = 0; done < n; done += s->chunk) {
-        int64_t rest = n - done;
-        append_chunk(s, ids + done, rest < s->chunk ? rest : s->chunk, on_rows, ctx);
+        struct run run = {.n = n - done < s->chunk ? n - done : s->chunk, .first = s->length};
+        embed(s, ids + done, run.n, s->hidden);
+        run_chunk(s, &run, 1, run.n, run.first, on_rows, ctx);
+    }
+    return NMLP_OK;
+}
+
+static nmlp_status check_segments(const nmlp_session *s, const nmlp_segment *segments, int64_t n, nmlp_err *err) {
+    int64_t known = s->length;
+    for (int64_t i = 0; i < n; i++) {
+        const nmlp_segment *segment = &segments[i];
+        if (segment->n < 0 || segment->first < 0 || segment->first > known)
+            return nmlp_fail(err, NMLP_E_ARG, "segment %lld begins at position %lld; positions below %lld are filled",
+                             (long long)i, (long long)segment->first, (long long)known);
+        if (segment->n > s->context - segment->first)
+            return nmlp_fail(err, NMLP_E_LIMIT, "segment %lld ends at position %lld; the context holds %lld",
+                             (long long)i, (long long)(segment->first + segment->n), (long long)s->context);
+        NMLP_RETURN_IF_FAILED(check_ids(s, segment->ids, segment->n, err));
+        known = segment->first + segment->n;
+    }
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_session_run_packed(nmlp_session *s, const nmlp_segment *segments, int64_t n_segments,
+                                    nmlp_rows_fn *on_rows, void *ctx, nmlp_err *err) {
+    enum { RUNS_MAX = 128 }; /* runs of one chunk; more only make it end early */
+    int64_t hidden = s->engine->model->config.hidden;
+    int64_t i = 0, used = 0, label = 0;
+    NMLP_RETURN_IF_FAILED(check_segments(s, segments, n_segments, err));
+    while (i < n_segments) {
+        struct run runs[RUNS_MAX];
+        int64_t n_runs = 0, n = 0;
+        while (i < n_segments && n < s->chunk && n_runs < RUNS_MAX) {
+            const nmlp_segment *segment = &segments[i];
+            int64_t take = segment->n - used < s->chunk - n ? segment->n - used : s->chunk - n;
+            if (take > 0) {
+                embed(s, segment->ids + used, take, s->hidden + n * hidden);
+                runs[n_runs++] = (struct run){.row = n, .n = take, .first = segment->first + used};
+            }
+            n += take;
+            used += take;
+            if (used == segment->n) {
+                i++;
+                used = 0;
+            }
+        }
+        if (n > 0) run_chunk(s, runs, n_runs, n, label, on_rows, ctx);
+        label += n;
     }
     return NMLP_OK;
 }

@@ -6,8 +6,12 @@
 #if defined(__x86_64__)
 
 #include <cpuid.h>
+#include <errno.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include "kernels/gemm.h"
 
 enum {
     LEAF1_ECX_FMA = 1 << 12,
@@ -21,9 +25,9 @@ enum {
     LEAF7_EDX_AMX_BF16 = 1 << 22,
     LEAF7_EDX_AMX_TILE = 1 << 24,
     LEAF7_1_EAX_AVX512_BF16 = 1 << 5,
-    XCR0_AVX = 0x06,       /* SSE, AVX state */
-    XCR0_AVX512 = 0xe6,    /* and opmask, ZMM */
-    XCR0_AMX = 0x60000,    /* tile configuration and data */
+    XCR0_AVX = 0x06,         /* SSE, AVX state */
+    XCR0_AVX512 = 0xe6,      /* and opmask, ZMM */
+    XCR0_AMX = 0x60000,      /* tile configuration and data */
     REQ_XCOMP_PERM = 0x1023, /* arch_prctl: permission for a dynamically enabled state */
     XFEATURE_TILE_DATA = 18
 };
@@ -40,8 +44,17 @@ static uint64_t enabled_state(void) {
 static bool has(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
 
 /* Linux hands out tile state on request only. Threads started later inherit the permission. */
-static bool tiles_permitted(void) {
-    return syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XFEATURE_TILE_DATA) == 0;
+static bool tiles_permitted(void) { return syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XFEATURE_TILE_DATA) == 0; }
+
+/* Tries a tile in a child process: a hypervisor that announces tiles without providing them kills only that. */
+static bool tiles_work(void) {
+    int status;
+    pid_t child = fork();
+    if (child < 0) return false;
+    if (child == 0) _exit(nmlp_amx_computes() ? 0 : 1);
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR) return false;
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 nmlp_cpu nmlp_cpu_detect(void) {
@@ -60,7 +73,7 @@ nmlp_cpu nmlp_cpu_detect(void) {
     bool tiles = has(d, LEAF7_EDX_AMX_BF16 | LEAF7_EDX_AMX_TILE) && (state & XCR0_AMX) == XCR0_AMX;
     if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
         cpu.avx512_bf16 = cpu.avx512 && has(a, LEAF7_1_EAX_AVX512_BF16);
-    cpu.amx_bf16 = cpu.avx512_bf16 && tiles && tiles_permitted();
+    cpu.amx_bf16 = cpu.avx512_bf16 && tiles && tiles_permitted() && tiles_work();
     return cpu;
 }
 

@@ -1,9 +1,9 @@
 /* Compute kernels of a decoder layer, behind one table.
  *
  * Letters: S tokens, H hidden, I intermediate, N outputs, K inputs, r rank, D head dimension, T cached positions.
- * Activations are f32 at every interface; a kernel set may round them to bf16 inside (nmlp_kernels.bf16_activations).
+ * Activations are f32 at every interface; a kernel set may round them to bf16 inside (nmlp_kernels_rounds_to_bf16).
  * Life of an operation: describe -> create (may fail, may pack the weight into the kernel's own order) -> run (cannot
- * fail, does not allocate; takes a workspace the caller sized with *_workspace_bytes). Created objects are immutable and may be shared; run
+ * fail, does not allocate; takes a workspace of *_workspace_bytes, which also does for fewer rows or threads). Created objects are immutable and may be shared; run
  * uses the pool given. Results do not depend on the number of threads. */
 #ifndef NMLP_KERNELS_KERNELS_H
 #define NMLP_KERNELS_KERNELS_H
@@ -14,16 +14,21 @@
 
 #include "base/pool.h"
 #include "base/status.h"
+#include "base/str.h"
 #include "kernels/cpu.h"
 #include "tensor/factors.h"
 #include "tensor/view.h"
 
 typedef struct nmlp_kernels nmlp_kernels; /* one instruction set's implementations */
 
-/* The set named `isa` ("ref", "avx2", "avx512", "amx"), or with NULL or "auto" the fastest one this CPU supports.
- * Fails naming the sets there are when the name is unknown or the CPU lacks it. */
+/* The set named `isa` ("ref", "avx2", "avx512", "amx"), or with NULL or "auto" the fastest one this CPU supports that computes
+ * in f32. Fails naming the sets there are when the name is unknown or the CPU lacks it. */
 nmlp_status nmlp_kernels_select(const nmlp_kernels **out, const nmlp_cpu *cpu, const char *isa, nmlp_err *err);
+/* The same, but "auto" may also choose a set that rounds activations to bf16 ("amx"), where that is the fastest. */
+nmlp_status nmlp_kernels_select_bf16(const nmlp_kernels **out, const nmlp_cpu *cpu, const char *isa, nmlp_err *err);
 const char *nmlp_kernels_name(const nmlp_kernels *kernels);
+/* True when matmuls round activations (and weights of other types) to bf16; sums are f32 everywhere. */
+bool nmlp_kernels_rounds_to_bf16(const nmlp_kernels *kernels);
 
 /* ---- linear: Y [S,N] = X [S,K] W^T + b, W [N,K] as checkpoints store it ---- */
 
@@ -54,6 +59,9 @@ void nmlp_mlp_destroy(nmlp_mlp *mlp);
 bool nmlp_mlp_owns_weights(const nmlp_mlp *mlp);
 size_t nmlp_mlp_workspace_bytes(const nmlp_mlp *mlp, int64_t s, int n_threads);
 void nmlp_mlp_run(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool);
+
+/* Appends what the planner chose for s rows: block sizes, chunk of I, memory they occupy. One line of "name=value". */
+void nmlp_mlp_describe_plan(const nmlp_mlp *mlp, int64_t s, nmlp_str *out);
 
 /* The same MLP, unfused, with a look inside: act [S,I] receives silu(gate)*up, and gate/up [S,I] the projections
  * before the activation (each may be NULL). For calibration, not for speed. */

@@ -2,17 +2,30 @@
 #ifndef NMLP_KERNELS_KERNELS_INT_H
 #define NMLP_KERNELS_KERNELS_INT_H
 
+#include "kernels/gemm.h"
 #include "kernels/kernels.h"
+#include "kernels/vec.h"
 
 struct nmlp_kernels {
     const char *name;
     bool (*supported)(const nmlp_cpu *cpu);
-    bool bf16_activations;
+    bool bf16_activations; /* activations, and weights of other types, are rounded to bf16 */
+    bool only_by_name;     /* never chosen by itself */
+    const nmlp_gemm *wide;
+    const nmlp_gemm *narrow; /* for up to narrow_rows rows */
+    int64_t narrow_rows;
+    const nmlp_gemm *exact; /* f32 activations: attention */
+    const nmlp_vec *vec;
 };
 
-extern const nmlp_kernels nmlp_kernels_ref;
+static inline const nmlp_gemm *nmlp_kernels_gemm(const nmlp_kernels *kernels, int64_t s) {
+    return s <= kernels->narrow_rows ? kernels->narrow : kernels->wide;
+}
 
 static inline size_t nmlp_round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+static inline int64_t nmlp_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t nmlp_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t nmlp_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* Hands out pieces of the caller's workspace, each aligned to a cache line. With base NULL it only counts. */
 typedef struct nmlp_carver {
@@ -20,11 +33,16 @@ typedef struct nmlp_carver {
     size_t used_bytes;
 } nmlp_carver;
 
-enum { NMLP_CARVE_ALIGN = 64 };
+/* The workspace may start anywhere; a line is spent on its alignment. */
+static inline nmlp_carver nmlp_carver_of(void *workspace) {
+    nmlp_carver carver = {.base = workspace, .used_bytes = NMLP_LINE_BYTES};
+    if (workspace) carver.used_bytes -= (uintptr_t)workspace % NMLP_LINE_BYTES;
+    return carver;
+}
 
 static inline void *nmlp_carve(nmlp_carver *carver, size_t bytes) {
     void *piece = carver->base ? carver->base + carver->used_bytes : NULL;
-    carver->used_bytes += nmlp_round_up(bytes, NMLP_CARVE_ALIGN);
+    carver->used_bytes += nmlp_round_up(bytes, NMLP_LINE_BYTES);
     return piece;
 }
 

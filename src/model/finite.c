@@ -1,8 +1,11 @@
-/* One pass over all weights that finds the first NaN or Inf. It also brings the file into memory, so it stands in for reading it. */
+/* One pass over all weights that finds the first NaN or Inf. It brings the file into the page cache, so it also stands in for reading it; the
+ * pages are unmapped again, because a kernel set may be about to make its own copy of them. */
 #include "model/model.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
+
+#include "base/file.h"
 
 enum { PIECE_ELEMS = 1 << 20 };
 
@@ -43,6 +46,7 @@ nmlp_status nmlp_model_check_finite(const nmlp_model *m, nmlp_pool *pool, const 
         if (first < elems)
             return nmlp_fail(err, NMLP_E_NUMERIC, "%s: tensor %s holds NaN or Inf at element %" PRId64,
                              m->checkpoint.dir, t->name, first);
+        nmlp_file_map_release(t->view.data, nmlp_view_bytes(&t->view));
         done += (double)nmlp_view_bytes(&t->view);
         if (!nmlp_progress_update(progress, "loading", done, total, "B"))
             return nmlp_fail(err, NMLP_E_INTERRUPTED, "loading was stopped");

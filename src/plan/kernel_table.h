@@ -9,7 +9,7 @@
 #include "neuron/machine.h"
 #include "neuron/program.h"
 
-enum { NMLP_TILING_MAX = 12, NMLP_TILING_KEY_MAX = 16 };
+enum { NMLP_TILING_MAX = 16, NMLP_TILING_KEY_MAX = 16 };
 
 typedef struct nmlp_kernel_shape {
     int64_t s, h, r, o; /* r is 0 where there is no rank */

@@ -61,11 +61,35 @@ static double all_reduce_us(const pass *p) {
     return 2 * (n - 1) * (m->collective_hop_us + bytes / n / rate * 1e-3);
 }
 
+/* Ring all-gather, or reduce-scatter, of `columns` values per row: n-1 steps. */
+static double half_ring_us(const pass *p, double columns) {
+    const nmlp_machine *m = p->planner->machine;
+    double n = (double)p->rq->tp, bytes = (double)p->rows * columns * (double)nmlp_nc_dtype_bytes(p->rq->dtype);
+    return (n - 1) * (m->collective_hop_us + bytes / n / fmin(nmlp_dma_peak_bytes_per_ns(m), m->link_bytes_per_ns) * 1e-3);
+}
+
+/* Factors over several cores, the better of two ways. Wide: each core has its columns of the intermediate width and whole
+ * first factors, no communication inside. Thin: each core has its part of the rank; x u is gathered (gate and up), the sum
+ * of the down projection's first product is scattered. */
+static nmlp_status mlp_us(const pass *p, double *us, nmlp_err *err) {
+    const nmlp_decoder *d = &p->rq->decoder;
+    int64_t tp = p->rq->tp;
+    nmlp_kernel_shape wide = {p->rows, d->hidden, d->rank, share(d->intermediate, tp)};
+    NMLP_RETURN_IF_FAILED(kernel_us(p, NMLP_PLAN_MLP, wide, us, err));
+    if (d->rank == 0 || tp == 1) return NMLP_OK;
+    double thin;
+    nmlp_kernel_shape part = {p->rows, d->hidden, share(d->rank, tp), d->intermediate};
+    NMLP_RETURN_IF_FAILED(kernel_us(p, NMLP_PLAN_MLP, part, &thin, err));
+    thin += half_ring_us(p, 2.0 * (double)d->rank) + half_ring_us(p, (double)d->rank);
+    *us = fmin(*us, thin);
+    return NMLP_OK;
+}
+
 static nmlp_status forward(nmlp_forward_time *t, const pass *p, nmlp_err *err) {
     const nmlp_decoder *d = &p->rq->decoder;
     int64_t tp = p->rq->tp, heads = share(d->n_heads, tp), kv = share(d->n_kv_heads, tp);
     double layers = (double)d->n_layers, mlp, qkv, o, head;
-    NMLP_RETURN_IF_FAILED(kernel_us(p, NMLP_PLAN_MLP, (nmlp_kernel_shape){p->rows, d->hidden, d->rank, share(d->intermediate, tp)}, &mlp, err));
+    NMLP_RETURN_IF_FAILED(mlp_us(p, &mlp, err));
     NMLP_RETURN_IF_FAILED(kernel_us(p, NMLP_PLAN_XW, (nmlp_kernel_shape){p->rows, d->hidden, 0, (heads + 2 * kv) * d->head_dim}, &qkv, err));
     NMLP_RETURN_IF_FAILED(kernel_us(p, NMLP_PLAN_XW, (nmlp_kernel_shape){p->rows, heads * d->head_dim, 0, d->hidden}, &o, err));
     NMLP_RETURN_IF_FAILED(kernel_us(p, NMLP_PLAN_XW, (nmlp_kernel_shape){1, d->hidden, 0, share(d->vocab, tp)}, &head, err));

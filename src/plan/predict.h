@@ -3,7 +3,7 @@
  * MLP, attention projections and output layer are our kernels, planned and judged at their shapes. The rest is analytic,
  * from the machine's numbers (docs/kernels.md says how): norms, attention itself, reading the KV cache, all-reduces. One
  * launch per forward pass. With tensor parallelism every core has its share of heads, of the intermediate width and of
- * the vocabulary; first factors of gate and up and the second of down are on every core; two all-reduces per layer. */
+ * the vocabulary, and two all-reduces per layer; factors are split by intermediate width or by rank, whichever is faster. */
 #ifndef NMLP_PLAN_PREDICT_H
 #define NMLP_PLAN_PREDICT_H
 

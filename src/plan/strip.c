@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+enum { FLIP_BANKS = 4 /* transposes run ahead of their read-out by that many groups */ };
+
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -26,7 +28,7 @@ int nmlp_strip_activation(nmlp_strip *b, const char *name, int64_t tiles, int co
 static int flip_buffer(nmlp_strip *b, int64_t tiles) {
     const nmlp_machine *m = b->rq->machine;
     nmlp_buffer buffer = {.name = "flip", .space = NMLP_SPACE_PSUM, .dtype = m->generation >= 3 ? b->rq->dtype : NMLP_NC_FP32,
-                          .partitions = (int)b->parts, .n_dims = 2, .dims = {tiles, b->s_rows}, .copies = 2};
+                          .partitions = (int)b->parts, .n_dims = 2, .dims = {tiles, b->s_rows}, .copies = FLIP_BANKS};
     return nmlp_program_add_buffer(b->p, &buffer);
 }
 
@@ -44,7 +46,7 @@ static void declare_x(nmlp_strip *b) {
 
 static void declare_accumulators(nmlp_strip *b) {
     const nmlp_machine *m = b->rq->machine;
-    int free_banks = (int)m->psum_banks - (b->flip >= 0 ? 2 : 0);
+    int free_banks = (int)m->psum_banks - (b->flip >= 0 ? FLIP_BANKS : 0);
     nmlp_buffer acc = {.name = "acc", .space = NMLP_SPACE_PSUM, .dtype = NMLP_NC_FP32, .partitions = (int)m->stationary_max, .n_dims = 1,
                        .dims = {accumulator_columns(m)}, .copies = free_banks};
     b->acc = nmlp_program_add_buffer(b->p, &acc);
@@ -79,6 +81,7 @@ nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, int64_t k, int64_
     pack.chunk_tiles = min64(chunk_tiles, nmlp_pack_k_tiles(&pack));
     int64_t run_bytes = nmlp_pack_tile_run(&pack) * (int64_t)nmlp_nc_dtype_bytes(b->rq->dtype);
     nmlp_stream w = {.name = name, .pack = pack};
+    w.split = planes > 1 && run_bytes > b->plan.ring_bytes;
     w.block = min64(max64(b->plan.ring_bytes / run_bytes, 1), nmlp_pack_n_tiles(&pack));
     w.tensor = nmlp_pack_declare(b->p, name, b->rq->dtype, &pack);
     return w;
@@ -87,10 +90,10 @@ nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, int64_t k, int64_
 void nmlp_strip_ring(nmlp_strip *b, nmlp_stream *streams, int n_streams) {
     bool own = b->plan.out_ring > 1;
     int64_t run = 0;
-    for (int i = 0; i < n_streams - own; i++) run = max64(run, streams[i].block * nmlp_pack_tile_run(&streams[i].pack));
+    for (int i = 0; i < n_streams - own; i++) run = max64(run, nmlp_stream_run(&streams[i]));
     b->ring = b->out_ring = run > 0 ? sbuf(b, "w", b->rq->dtype, (int)b->plan.ring, 1, &run) : -1;
     if (own) {
-        run = streams[n_streams - 1].block * nmlp_pack_tile_run(&streams[n_streams - 1].pack);
+        run = nmlp_stream_run(&streams[n_streams - 1]);
         b->out_ring = sbuf(b, "w_last", b->rq->dtype, (int)b->plan.out_ring, 1, &run);
     }
     for (int i = 0; i < n_streams; i++) streams[i].ring = i == n_streams - 1 ? b->out_ring : b->ring;
@@ -100,6 +103,6 @@ void nmlp_strip_output(nmlp_strip *b, const nmlp_stream *w, bool whole) {
     const nmlp_kernel_shape *s = &b->rq->shape;
     int64_t tiles = whole ? nmlp_pack_n_tiles(&w->pack) : b->plan.out_tiles;
     const int64_t dims[] = {nmlp_axis_tiles_per_block(b->s), nmlp_ceil_div(b->s.tile, b->s_rows), tiles * w->pack.columns};
-    b->out = sbuf(b, "out", b->rq->dtype, whole ? 1 : nmlp_strip_out_copies(b->rq), 3, dims);
+    b->out = sbuf(b, "out", b->rq->dtype, whole ? 1 : (int)b->plan.out_copies, 3, dims);
     b->y = nmlp_program_add_tensor(b->p, "y", NMLP_ROLE_OUTPUT, b->rq->dtype, s->s, w->pack.n);
 }

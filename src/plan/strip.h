@@ -35,6 +35,7 @@ typedef struct nmlp_strip_plan {
     int64_t ring;       /* copies in the weight ring */
     int64_t out_ring;   /* copies in a ring of its own for the last product; 1: it shares the ring */
     int64_t out_tiles;  /* column tiles per stored row */
+    int64_t out_copies; /* copies of the output rows */
     int64_t x_copies;   /* copies of the x strip */
     int64_t shared;     /* gate and up share their first factor */
 } nmlp_strip_plan;
@@ -57,6 +58,7 @@ typedef struct nmlp_stream {
     int tensor;
     nmlp_pack pack;
     int64_t block; /* column tiles per DMA */
+    bool split;    /* the planes of a column tile come one by one: together they would be too long a run */
     int ring;      /* buffer it passes through */
 } nmlp_stream;
 
@@ -68,6 +70,11 @@ typedef struct nmlp_held {
     int64_t tiles; /* held at a time */
     int chunk;     /* loop variable over chunks of `tiles`; -1: all held */
 } nmlp_held;
+
+/* Elements of one DMA of a stream. */
+static inline int64_t nmlp_stream_run(const nmlp_stream *w) {
+    return w->split ? nmlp_pack_tile_run(&w->pack) / w->pack.planes : w->block * nmlp_pack_tile_run(&w->pack);
+}
 
 /* Starts the program: parameters, row axis, the input tensor, input buffers, accumulators. */
 nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, nmlp_err *err);
@@ -87,8 +94,6 @@ void nmlp_strip_gate(nmlp_strip *b, const nmlp_stream *w, nmlp_held a, nmlp_held
 /* y rows = in^T w; stores when the last chunk is in. Call nmlp_strip_store after the chunk loop where `in` is chunked. */
 void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in);
 void nmlp_strip_store(nmlp_strip *b, const nmlp_stream *w);
-/* Copies of the output buffer: two in a single strip, where the last store would wait for the one before. */
-static inline int nmlp_strip_out_copies(const nmlp_kernel_request *rq) { return rq->shape.s <= (int64_t)rq->machine->psum_bank_bytes / 4 ? 2 : 1; }
 /* The buffer of output rows; `whole`: all columns at once, for chunked sums. */
 void nmlp_strip_output(nmlp_strip *b, const nmlp_stream *w, bool whole);
 

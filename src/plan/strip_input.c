@@ -103,7 +103,7 @@ static void load_by_flipping(nmlp_strip *b, nmlp_held h) {
     r.s0 = nmlp_affine_plus(r.s0, nmlp_affine_var(r.q, b->s_rows));
     r.sn = b->s.n % b->s_rows == 0 && b->s.n % b->s.tile == 0 ? nmlp_size_const(b->s_rows) : nmlp_size_until(b->s_rows, b->s.n, r.s0, 1);
     nmlp_affine part = nmlp_affine_var(r.part, loads * b->parts), h0 = nmlp_affine_plus(feature_start(b, h, -1), part);
-    bool even = h.features % (loads * b->parts) == 0 && h.tiles % loads == 0;
+    bool even = h.features % (loads * b->parts) == 0 && h.tiles % loads == 0 && (h.chunk < 0 || all % h.tiles == 0);
     nmlp_size cols = even ? nmlp_size_const(loads * b->parts) : nmlp_size_until(loads * b->parts, h.features, h0, 1);
     nmlp_size tiles = nmlp_size_const(loads);
     if (!even) {

@@ -63,14 +63,15 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
     }
     if (rq->dtype == NMLP_NC_FP32) cycles *= m->tensor_fp32_passes;
     double tensor = cycles / m->tensor_clock_ghz / m->tensor_sustained;
-    double loads = chunks * ceil(n_tiles / (double)block) * c->strips, bytes = (double)nmlp_pack_cols(&pack) * elem * (double)parts;
+    bool split = p->planes > 1 && run * (int64_t)elem > plan->ring_bytes;
+    double loads = chunks * ceil(n_tiles / (double)block) * c->strips * (split ? 2 : 1), bytes = (double)nmlp_pack_cols(&pack) * elem * (double)parts;
     double dma = nmlp_dma_rows_ns(m, loads * (double)parts, bytes / (double)parts * c->strips / loads);
     e->tensor_ns += tensor;
     e->dma_ns += dma;
     if (p->from_x || p == first) e->first_tensor_ns += tensor, e->first_dma_ns += dma;
     else e->staged_ns += staged(rq->shape.s, plan->rows, tensor, dma / c->strips);
     e->hbm_bytes += bytes * c->strips;
-    return block * run;
+    return split ? run / 2 : block * run;
 }
 
 /* Loads of x: DMA time, and what the tensor engine and the evictions spend on turning it. Returns the time before the
@@ -111,7 +112,7 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
     int64_t r_tiles = nmlp_ceil_div(s->r, parts), i_tiles = nmlp_ceil_div(s->o, parts), tiles = plan->x_chunk * plan->x_copies;
     int64_t n = op == NMLP_PLAN_MLP ? s->h : s->o, out_columns = plan->out_tiles * plan->columns;
     bool dense = op == NMLP_PLAN_MLP && s->r == 0;
-    out_columns *= nmlp_strip_out_copies(rq);
+    out_columns *= plan->out_copies;
     if (dense && plan->act_chunk < i_tiles) out_columns = nmlp_ceil_div(n, plan->columns) * plan->columns;
     if (op == NMLP_PLAN_XUV) tiles += r_tiles;
     else if (op == NMLP_PLAN_MLP && !dense) tiles += r_tiles * (plan->shared ? 2 : 3);
@@ -119,7 +120,7 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
     int64_t bytes = tiles * width * elem + (ring_elems * plan->ring + (plan->out_ring > 1 ? last_elems * plan->out_ring : 0)) * elem;
     bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * out_columns * elem;
     if (plan->x == NMLP_X_PE) bytes += NMLP_X_ROW_COPIES * plan->x_load * parts * elem;
-    if (op == NMLP_PLAN_MLP) bytes += 2 * tile * 4;
+    if (op == NMLP_PLAN_MLP) bytes += 2 * width * 4;
     return bytes;
 }
 

@@ -8,6 +8,7 @@ typedef struct tile_loops {
     int block, n, st, q; /* weight block, column tile in it, row tile, rows of it */
     nmlp_size columns;   /* of the column tile */
     nmlp_size rows;
+    nmlp_affine at; /* first element of the block in the packed tensor */
 } tile_loops;
 
 static const char *label(char out[NMLP_NAME_MAX], const nmlp_stream *w, const char *suffix) {
@@ -19,6 +20,14 @@ static const char *label(char out[NMLP_NAME_MAX], const nmlp_stream *w, const ch
 static nmlp_affine block_start(const nmlp_stream *w, nmlp_held out, int block) {
     nmlp_affine at = nmlp_affine_var(block, w->block);
     return out.chunk < 0 ? at : nmlp_affine_plus(at, nmlp_affine_var(out.chunk, out.tiles));
+}
+
+/* The next run of weights into the next copy of the ring. */
+static void load_weights(nmlp_strip *b, const nmlp_stream *w, nmlp_affine at, nmlp_size elems) {
+    nmlp_size rows = nmlp_size_const(nmlp_pack_rows(&w->pack));
+    nmlp_emit_alloc(b->p, w->ring);
+    nmlp_buf_ref dst = nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, rows), 0, nmlp_affine_const(0), elems);
+    nmlp_emit_load(b->p, dst, nmlp_hbm_rect(w->tensor, nmlp_affine_const(0), rows, at, elems), 0);
 }
 
 /* Opens the loops over weight blocks and their column tiles; each block is one DMA. `out` says which columns. */
@@ -33,10 +42,8 @@ static void begin_columns(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nml
     nmlp_size tiles = even ? nmlp_size_const(w->block) : nmlp_size_until(w->block, n_tiles, first, 1);
     nmlp_size elems = even ? nmlp_size_const(w->block * run) : nmlp_size_until(w->block * run, n_tiles * run, at, 1);
     if (in.chunk >= 0) at = nmlp_affine_plus(at, nmlp_affine_var(in.chunk, n_tiles * run));
-    nmlp_size rows = nmlp_size_const(nmlp_pack_rows(&w->pack));
-    nmlp_emit_alloc(b->p, w->ring);
-    nmlp_buf_ref dst = nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, rows), 0, nmlp_affine_const(0), elems);
-    nmlp_emit_load(b->p, dst, nmlp_hbm_rect(w->tensor, nmlp_affine_const(0), rows, at, elems), 0);
+    l->at = at;
+    if (!w->split) load_weights(b, w, at, elems);
     l->n = nmlp_program_begin_loop(b->p, label(name, w, "n"), tiles, false);
     nmlp_affine column = nmlp_affine_times(nmlp_affine_plus(first, nmlp_at(l->n)), w->pack.columns);
     l->columns = w->pack.n % w->pack.columns == 0 ? nmlp_size_const(w->pack.columns)
@@ -82,7 +89,8 @@ static nmlp_buf_ref weight_tile(const nmlp_strip *b, const nmlp_stream *w, const
     int64_t columns = w->pack.columns;
     nmlp_affine at = nmlp_affine_var(l->n, nmlp_pack_tile_run(&w->pack));
     at = nmlp_affine_plus(at, nmlp_affine_var(k, columns));
-    at = nmlp_affine_plus(at, nmlp_affine_const(plane * w->pack.chunk_tiles * columns));
+    if (w->split) at = nmlp_affine_var(k, columns);
+    else at = nmlp_affine_plus(at, nmlp_affine_const(plane * w->pack.chunk_tiles * columns));
     return nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, parts), 0, at, l->columns);
 }
 
@@ -139,20 +147,52 @@ void nmlp_strip_project(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp_
     end_loops(b, 3);
 }
 
+static int silu_buffer(nmlp_strip *b, int64_t row_tiles) {
+    nmlp_buffer tmp = {.name = "silu", .space = NMLP_SPACE_SBUF, .dtype = NMLP_NC_FP32, .partitions = (int)b->parts, .n_dims = 2,
+                       .dims = {row_tiles, b->s.tile}, .copies = 2};
+    return nmlp_program_add_buffer(b->p, &tmp);
+}
+
+static nmlp_buf_ref silu_tile(const nmlp_strip *b, int silu, const tile_loops *l, bool split) {
+    nmlp_buf_ref s = nmlp_buf_parts(nmlp_buf_all(b->p, silu), 0, l->columns);
+    s = nmlp_buf_at(s, 0, split ? nmlp_at(l->st) : nmlp_affine_const(0));
+    return nmlp_buf_range(s, 1, nmlp_affine_const(0), l->rows);
+}
+
+/* One plane after the other, each with its own weights: gate for all rows of the strip, then up. */
+static void gate_split(nmlp_strip *b, const nmlp_stream *w, nmlp_held a, nmlp_held c, nmlp_held out) {
+    tile_loops l;
+    int silu = silu_buffer(b, nmlp_axis_tiles_per_block(b->s));
+    nmlp_size run = nmlp_size_const(nmlp_stream_run(w));
+    begin_columns(b, w, a, out, &l);
+    nmlp_affine at = nmlp_affine_plus(l.at, nmlp_affine_var(l.n, nmlp_pack_tile_run(&w->pack)));
+    nmlp_emit_alloc(b->p, silu);
+    load_weights(b, w, at, run);
+    begin_rows(b, w, &l);
+    nmlp_buf_ref gate = contract(b, w, a, &l, 0);
+    nmlp_emit_activation(b->p, silu_tile(b, silu, &l, true), gate, NMLP_FUNC_SILU, 1.0);
+    nmlp_program_end(b->p);
+    load_weights(b, w, nmlp_affine_plus(at, nmlp_affine_const(nmlp_stream_run(w))), run);
+    begin_rows(b, w, &l);
+    nmlp_buf_ref up = contract(b, w, c, &l, 1);
+    nmlp_emit_tensor_tensor(b->p, result_tile(b, w, out, &l), up, silu_tile(b, silu, &l, true), NMLP_ALU_MUL, NMLP_ENGINE_VECTOR);
+    end_loops(b, 3);
+}
+
 void nmlp_strip_gate(nmlp_strip *b, const nmlp_stream *w, nmlp_held a, nmlp_held c, nmlp_held out) {
     tile_loops l;
-    const int64_t dims = b->s.tile;
-    nmlp_buffer tmp = {.name = "silu", .space = NMLP_SPACE_SBUF, .dtype = NMLP_NC_FP32, .partitions = (int)b->parts, .n_dims = 1,
-                       .dims = {dims}, .copies = 2};
-    int silu = nmlp_program_add_buffer(b->p, &tmp);
+    if (w->split) {
+        gate_split(b, w, a, c, out);
+        return;
+    }
+    int silu = silu_buffer(b, 1);
     begin_columns(b, w, a, out, &l);
     begin_rows(b, w, &l);
     nmlp_buf_ref gate = contract(b, w, a, &l, 0);
     nmlp_emit_alloc(b->p, silu);
-    nmlp_buf_ref s = nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, silu), 0, l.columns), 0, nmlp_affine_const(0), l.rows);
-    nmlp_emit_activation(b->p, s, gate, NMLP_FUNC_SILU, 1.0);
+    nmlp_emit_activation(b->p, silu_tile(b, silu, &l, false), gate, NMLP_FUNC_SILU, 1.0);
     nmlp_buf_ref up = contract(b, w, c, &l, 1);
-    nmlp_emit_tensor_tensor(b->p, result_tile(b, w, out, &l), up, s, NMLP_ALU_MUL, NMLP_ENGINE_VECTOR);
+    nmlp_emit_tensor_tensor(b->p, result_tile(b, w, out, &l), up, silu_tile(b, silu, &l, false), NMLP_ALU_MUL, NMLP_ENGINE_VECTOR);
     end_loops(b, 3);
 }
 

@@ -59,6 +59,7 @@ static choices row_choices(const nmlp_kernel_request *rq) {
     add_choice(&c, nmlp_ceil_div(even, piece) * piece);
     for (int64_t k = 1; k <= 2; k *= 2) add_choice(&c, k * tile);
     add_choice(&c, tile / 4 * 3);
+    add_choice(&c, tile / 2);
     return c;
 }
 
@@ -88,7 +89,8 @@ static choices column_choices(const nmlp_kernel_request *rq, int64_t n) {
     return c;
 }
 
-/* A single strip: the weights are read once and start and end weigh, so the details of DMA are worth trying out. */
+/* A single strip: the weights are read once and start and end weigh, so the details of DMA are worth trying out, and the
+ * last store should not wait for the one before. */
 static bool brief(const nmlp_kernel_request *rq) { return rq->shape.s <= (int64_t)rq->machine->psum_bank_bytes / 4; }
 
 /* Column tiles per stored row: at least ROW_BYTES, with little left over at the end. */
@@ -134,10 +136,11 @@ static void try_weights(search *s, nmlp_strip_plan plan, int64_t n) {
     if (fixed(s->rq, "wkb", &bytes)) bytes.v[0] *= 1024;
     for (int i = 0; i < columns.n; i++) {
         choices out = {.v = {out_tiles(s->rq, n, columns.v[i])}, .n = 1};
-        for (int64_t t = 1; t <= 4 && brief(s->rq) && nmlp_tiling_get(s->rq->tiling, "on", 0) == 0; t *= 2)
+        for (int64_t t = 1; t <= (brief(s->rq) ? 4 : 2) && nmlp_tiling_get(s->rq->tiling, "on", 0) == 0; t *= 2)
             add_choice(&out, min64(t, nmlp_ceil_div(n, columns.v[i])));
         for (int j = 0; j < bytes.n * out.n; j++) {
             plan.columns = columns.v[i];
+            plan.out_copies = nmlp_tiling_get(s->rq->tiling, "ocopies", brief(s->rq) ? 2 : 1);
             plan.ring_bytes = bytes.v[j % bytes.n];
             plan.out_tiles = out.v[j / bytes.n];
             try_rings(s, plan);
@@ -221,7 +224,7 @@ nmlp_status nmlp_strip_plan_tiling(nmlp_tiling *tiling, const nmlp_strip_plan *p
         int64_t value;
     } entries[] = {
         {"rows", p->rows}, {"x", p->x},       {"xc", p->x_chunk}, {"xl", p->x_load > 0 ? p->x_load : 1}, {"ac", p->act_chunk},
-        {"cols", p->columns}, {"wkb", p->ring_bytes / 1024}, {"ring", p->ring}, {"on", p->out_tiles}, {"xcopies", p->x_copies}, {"oring", p->out_ring},
+        {"cols", p->columns}, {"wkb", p->ring_bytes / 1024}, {"ring", p->ring}, {"on", p->out_tiles}, {"xcopies", p->x_copies}, {"oring", p->out_ring}, {"ocopies", p->out_copies},
     };
     *tiling = (nmlp_tiling){0};
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++)

@@ -1,5 +1,5 @@
-/* Added tokens: strings that become one id wherever they stand, before anything else looks at the text. Leftmost first, longest
- * among those that start there. */
+/* Added tokens: strings that become one id wherever they stand, before anything else looks at the text. Leftmost first,
+ * longest among those that start there. */
 #ifndef NMLP_TEXT_ADDED_TOKENS_H
 #define NMLP_TEXT_ADDED_TOKENS_H
 
@@ -13,8 +13,8 @@
 typedef struct nmlp_added_token {
     int32_t id;
     bool special;
-    bool lstrip, rstrip;  /* takes the white space before, behind it along */
-    bool single_word;     /* only where no word character touches it */
+    bool lstrip, rstrip; /* takes the white space before, behind it along */
+    bool single_word;    /* only where no word character touches it */
 } nmlp_added_token;
 
 typedef struct nmlp_trie_node nmlp_trie_node;

@@ -78,8 +78,8 @@ static size_t merge_short(const nmlp_bpe *bpe, int32_t *ids, size_t n) {
     return n;
 }
 
-/* A binary heap of rank << 32 | position: the smallest is the leftmost pair of the lowest rank. Entries whose pair changed
- * since stay in and are recognised when they come out. */
+/* A binary heap of rank << 32 | position: the smallest is the leftmost pair of the lowest rank. Entries whose pair
+ * changed since stay in and are recognised when they come out. */
 static nmlp_status heap_push(nmlp_bpe_scratch *scratch, uint64_t entry, nmlp_err *err) {
     void *heap = scratch->heap;
     NMLP_RETURN_IF_FAILED(nmlp_mem_grow(&heap, &scratch->heap_capacity, scratch->heap_len + 1, sizeof entry, err));

@@ -9,8 +9,8 @@
 /* The byte a character stands for, or -1. */
 int nmlp_byte_alphabet_byte(uint32_t code_point);
 
-/* Turns a piece into the bytes it stands for. `out` holds len bytes at least. Returns the number of bytes, or -1 when a character is
- * not of the alphabet. */
+/* Turns a piece into the bytes it stands for. `out` holds len bytes at least. Returns the number of bytes, or -1 when a
+ * character is not of the alphabet. */
 int64_t nmlp_byte_alphabet_decode(const char *piece, size_t len, char *out);
 
 #endif

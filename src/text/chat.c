@@ -45,8 +45,8 @@ static nmlp_status push_text(const nmlp_tokenizer *t, const nmlp_str *text, nmlp
     return nmlp_tokenizer_encode(t, nmlp_str_text(text), text->len, false, false, out, err);
 }
 
-/* What stands between two special tokens is encoded as one text, as it was in training: the gap and the content's first characters
- * may share a token. content NULL: the header alone, for the answer to come. */
+/* What stands between two special tokens is encoded as one text, as it was in training: the gap and the content's first
+ * characters may share a token. content NULL: the header alone, for the answer to come. */
 static nmlp_status push_message(const nmlp_tokenizer *t, const chat_tokens *format, const char *role,
                                 const char *content, nmlp_ids *out, nmlp_err *err) {
     nmlp_status st = NMLP_OK;

@@ -33,7 +33,8 @@ static void push_byte(nmlp_decode_stream *stream, unsigned char byte, nmlp_str *
 nmlp_status nmlp_decode_stream_push(nmlp_decode_stream *stream, int32_t id, nmlp_str *out, nmlp_err *err) {
     const nmlp_tokenizer *t = stream->tokenizer;
     if (id < 0 || id >= t->n_ids)
-        return nmlp_fail(err, NMLP_E_ARG, "token id %" PRId32 " is outside the vocabulary of %" PRId64 " ids", id, t->n_ids);
+        return nmlp_fail(err, NMLP_E_ARG, "token id %" PRId32 " is outside the vocabulary of %" PRId64 " ids", id,
+                         t->n_ids);
     const nmlp_token *token = &t->tokens[id];
     if (stream->skip_special && (token->flags & NMLP_TOKEN_SPECIAL)) return NMLP_OK;
     const char *bytes = t->bytes + token->at;

@@ -1,5 +1,5 @@
-/* Pre-tokenizers: how text is cut into the pieces that BPE works on. A list of steps, each cutting the pieces of the one
- * before it; the only user of PCRE2. */
+/* Pre-tokenizers: how text is cut into the pieces that BPE works on. A list of steps, each cutting the pieces of the
+ * one before it; the only user of PCRE2. */
 #ifndef NMLP_TEXT_PRETOKENIZE_H
 #define NMLP_TEXT_PRETOKENIZE_H
 

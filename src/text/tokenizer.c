@@ -27,7 +27,8 @@ static nmlp_status build(nmlp_tokenizer **out, const nmlp_json_doc *doc, nmlp_er
     return st;
 }
 
-nmlp_status nmlp_tokenizer_parse(nmlp_tokenizer **out, const char *json, size_t len, const char *origin, nmlp_err *err) {
+nmlp_status nmlp_tokenizer_parse(nmlp_tokenizer **out, const char *json, size_t len, const char *origin,
+                                 nmlp_err *err) {
     nmlp_json_doc doc;
     *out = NULL;
     NMLP_RETURN_IF_FAILED(nmlp_json_parse(&doc, json, len, origin, err));

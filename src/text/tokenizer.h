@@ -1,9 +1,10 @@
-/* Text to token ids and back, from a Hugging Face `tokenizer.json`: byte-level BPE as Llama-3, Qwen2/3 and GPT-2 use it.
+/* Text to token ids and back, from a Hugging Face `tokenizer.json`: byte-level BPE as Llama-3, Qwen2/3 and GPT-2 use
+ * it.
  *
  * Supported parts: model BPE (with `ignore_merges`, merges as strings or pairs); normalizer none, NFC; pre-tokenizers
- * ByteLevel, Split and Sequence of them, ByteLevel last; post-processors none, ByteLevel, TemplateProcessing with tokens in
- * front of the text only; decoder none or ByteLevel. Anything else is refused with NMLP_E_UNSUPPORTED, by name.
- * `truncation` and `padding` are settings of a training loop and are ignored.
+ * ByteLevel, Split and Sequence of them, ByteLevel last; post-processors none, ByteLevel, TemplateProcessing with
+ * tokens in front of the text only; decoder none or ByteLevel. Anything else is refused with NMLP_E_UNSUPPORTED, by
+ * name. `truncation` and `padding` are settings of a training loop and are ignored.
  *
  * A tokenizer is immutable after loading and may be used by many threads at once. */
 #ifndef NMLP_TEXT_TOKENIZER_H
@@ -27,7 +28,7 @@ void nmlp_tokenizer_destroy(nmlp_tokenizer *t); /* NULL is fine */
 int64_t nmlp_tokenizer_vocab_size(const nmlp_tokenizer *t); /* highest id + 1; ids below may be unused */
 /* Id of a vocabulary entry (spelled as in the file, "Ġthe") or added token; -1 if none. */
 int64_t nmlp_tokenizer_find(const nmlp_tokenizer *t, const char *piece);
-int64_t nmlp_tokenizer_bos_id(const nmlp_tokenizer *t);            /* what the template puts in front, or -1 */
+int64_t nmlp_tokenizer_bos_id(const nmlp_tokenizer *t);              /* what the template puts in front, or -1 */
 bool nmlp_tokenizer_is_special(const nmlp_tokenizer *t, int64_t id); /* false for ids that do not exist */
 
 /* A growing list of ids; the caller's memory. */
@@ -47,8 +48,8 @@ nmlp_status nmlp_ids_push(nmlp_ids *ids, int32_t id, nmlp_err *err);
 nmlp_status nmlp_tokenizer_encode(const nmlp_tokenizer *t, const char *text, size_t len, bool add_bos,
                                   bool parse_special, nmlp_ids *out, nmlp_err *err);
 
-/* Appends the text of n ids; always valid UTF-8 (bytes that form no character become U+FFFD). An unused id below the vocabulary
- * size stands for nothing; an id outside it is NMLP_E_ARG. */
+/* Appends the text of n ids; always valid UTF-8 (bytes that form no character become U+FFFD). An unused id below the
+ * vocabulary size stands for nothing; an id outside it is NMLP_E_ARG. */
 nmlp_status nmlp_tokenizer_decode(const nmlp_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
                                   nmlp_str *out, nmlp_err *err);
 
@@ -79,8 +80,8 @@ typedef struct nmlp_chat_message {
 } nmlp_chat_message;
 
 nmlp_chat_format nmlp_tokenizer_chat_format(const nmlp_tokenizer *t);
-/* Appends BOS (where the format has one), the messages as they are, and the header of the assistant's answer. Special tokens
- * spelled in role or content stay text. NMLP_E_UNSUPPORTED for a vocabulary without chat tokens. */
+/* Appends BOS (where the format has one), the messages as they are, and the header of the assistant's answer. Special
+ * tokens spelled in role or content stay text. NMLP_E_UNSUPPORTED for a vocabulary without chat tokens. */
 nmlp_status nmlp_chat_encode(const nmlp_tokenizer *t, const nmlp_chat_message *messages, size_t n_messages,
                              nmlp_ids *out, nmlp_err *err);
 int64_t nmlp_chat_end_id(const nmlp_tokenizer *t); /* the token that ends an answer, or -1 */

@@ -13,8 +13,9 @@ enum { NMLP_VOCAB_MAX = 1 << 21 }; /* the largest published vocabularies have 2^
 
 enum { NMLP_TOKEN_EXISTS = 1, NMLP_TOKEN_ADDED = 2, NMLP_TOKEN_SPECIAL = 4 };
 
-/* One id: the bytes it stands for. Added tokens stand for their text as it is, vocabulary entries for the bytes that their
- * letters name; an entry with a letter outside the alphabet is taken literally and can come from the text of no piece. */
+/* One id: the bytes it stands for. Added tokens stand for their text as it is, vocabulary entries for the bytes that
+ * their letters name; an entry with a letter outside the alphabet is taken literally and can come from the text of no
+ * piece. */
 typedef struct nmlp_token {
     uint32_t at, len; /* in tokenizer->bytes */
     uint32_t flags;
@@ -25,11 +26,11 @@ struct nmlp_tokenizer {
     size_t n_bytes;
     nmlp_token *tokens; /* [n_ids] */
     int64_t n_ids;
-    nmlp_hashmap by_bytes;  /* vocabulary entries by the bytes they stand for */
-    nmlp_hashmap by_text;   /* added tokens and literal vocabulary entries by their text */
-    int32_t byte_ids[256];  /* the id of each single byte, -1 where the vocabulary has none */
-    bool ignore_merges;     /* a piece that is in the vocabulary is one token, whatever the merges say */
-    bool nfc;               /* normalise first */
+    nmlp_hashmap by_bytes; /* vocabulary entries by the bytes they stand for */
+    nmlp_hashmap by_text;  /* added tokens and literal vocabulary entries by their text */
+    int32_t byte_ids[256]; /* the id of each single byte, -1 where the vocabulary has none */
+    bool ignore_merges;    /* a piece that is in the vocabulary is one token, whatever the merges say */
+    bool nfc;              /* normalise first */
     nmlp_bpe bpe;
     nmlp_pretokenizer *pre;
     nmlp_added_tokens raw_added;        /* looked for in the text as it comes */

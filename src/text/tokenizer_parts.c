@@ -1,5 +1,5 @@
-/* The other parts of tokenizer.json: normalizer, pre_tokenizer, post_processor, decoder. What is not known is refused: a
- * tokenizer that almost works feeds a model ids it was never trained on. */
+/* The other parts of tokenizer.json: normalizer, pre_tokenizer, post_processor, decoder. What is not known is refused:
+ * a tokenizer that almost works feeds a model ids it was never trained on. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -99,7 +99,8 @@ static nmlp_status add_byte_level(nmlp_tokenizer *t, const nmlp_json_doc *doc, c
     return add_step(t, doc, &spec, err);
 }
 
-/* ByteLevel turns text into letters of the byte alphabet. Here pieces stay bytes, which is the same as long as it comes last. */
+/* ByteLevel turns text into letters of the byte alphabet. Here pieces stay bytes, which is the same as long as it comes
+ * last. */
 static nmlp_status read_pretokenizer(nmlp_tokenizer *t, const nmlp_json_doc *doc, const nmlp_json *part,
                                      bool *byte_level, nmlp_err *err) {
     static const char supported[] = "ByteLevel, Split, Sequence; ByteLevel last";
@@ -113,7 +114,9 @@ static nmlp_status read_pretokenizer(nmlp_tokenizer *t, const nmlp_json_doc *doc
     }
     if (!is_type(part, "ByteLevel") && !is_type(part, "Split"))
         return nmlp_tokenizer_refuse(doc, "pre_tokenizer", nmlp_tokenizer_part_type(part), supported, err);
-    if (*byte_level) return nmlp_tokenizer_refuse(doc, "pre_tokenizer after ByteLevel:", nmlp_tokenizer_part_type(part), supported, err);
+    if (*byte_level)
+        return nmlp_tokenizer_refuse(doc, "pre_tokenizer after ByteLevel:", nmlp_tokenizer_part_type(part), supported,
+                                     err);
     if (is_type(part, "Split")) return add_split(t, doc, part, err);
     *byte_level = true;
     return add_byte_level(t, doc, part, err);
@@ -159,14 +162,13 @@ static nmlp_status read_template(nmlp_tokenizer *t, const nmlp_json_doc *doc, co
         const nmlp_json *token = nmlp_json_get(p, "SpecialToken");
         const nmlp_json *sequence = nmlp_json_get(p, "Sequence");
         if (!token == !sequence)
-            return nmlp_fail(err, NMLP_E_FORMAT, "%s: TemplateProcessing: \"single\" holds SpecialToken and Sequence only",
-                             doc->origin);
+            return nmlp_fail(err, NMLP_E_FORMAT,
+                             "%s: TemplateProcessing: \"single\" holds SpecialToken and Sequence only", doc->origin);
         if (text_seen)
             return nmlp_tokenizer_refuse(doc, "TemplateProcessing with something behind the text:",
                                          nmlp_json_string(nmlp_json_get(token ? token : sequence, "id")),
                                          "tokens in front", err);
-        if (token)
-            NMLP_RETURN_IF_FAILED(add_template_token(t, doc, nmlp_json_get(part, "special_tokens"), token, err));
+        if (token) NMLP_RETURN_IF_FAILED(add_template_token(t, doc, nmlp_json_get(part, "special_tokens"), token, err));
         text_seen = sequence != NULL;
     }
     if (text_seen) return NMLP_OK;
@@ -184,8 +186,8 @@ static nmlp_status read_post_processor(nmlp_tokenizer *t, const nmlp_json_doc *d
         return read_template(t, doc, part, err);
     }
     if (!is_type(part, "Sequence"))
-        return nmlp_tokenizer_refuse(doc, "post_processor", nmlp_tokenizer_part_type(part), "ByteLevel, TemplateProcessing, Sequence",
-                                     err);
+        return nmlp_tokenizer_refuse(doc, "post_processor", nmlp_tokenizer_part_type(part),
+                                     "ByteLevel, TemplateProcessing, Sequence", err);
     NMLP_RETURN_IF_FAILED(need_list(doc, part, "processors", &list, err));
     for (const nmlp_json *p = nmlp_json_first(list); p; p = nmlp_json_next(p))
         NMLP_RETURN_IF_FAILED(read_post_processor(t, doc, p, err));
@@ -212,8 +214,8 @@ nmlp_status nmlp_tokenizer_read_parts(nmlp_tokenizer *t, const nmlp_json_doc *do
     NMLP_RETURN_IF_FAILED(nmlp_pretokenizer_create(&t->pre, err));
     NMLP_RETURN_IF_FAILED(read_pretokenizer(t, doc, nmlp_json_get(doc->root, "pre_tokenizer"), &byte_level, err));
     if (!byte_level)
-        return nmlp_tokenizer_refuse(doc, "pre_tokenizer", "without ByteLevel", "ByteLevel, or a Sequence that ends with it",
-                                     err);
+        return nmlp_tokenizer_refuse(doc, "pre_tokenizer", "without ByteLevel",
+                                     "ByteLevel, or a Sequence that ends with it", err);
     NMLP_RETURN_IF_FAILED(read_post_processor(t, doc, nmlp_json_get(doc->root, "post_processor"), err));
     return check_decoder(doc, nmlp_json_get(doc->root, "decoder"), err);
 }

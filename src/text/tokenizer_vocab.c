@@ -19,7 +19,8 @@ static nmlp_status check_model(nmlp_tokenizer *t, const nmlp_json_doc *doc, cons
     if (type ? strcmp(type, "BPE") != 0 : nmlp_json_is_null(nmlp_json_get(model, "merges")))
         return nmlp_tokenizer_refuse(doc, "model", type, "BPE", err);
     if (is_set_string(model, "continuing_subword_prefix"))
-        return nmlp_tokenizer_refuse(doc, "model option", "continuing_subword_prefix", "byte-level BPE without it", err);
+        return nmlp_tokenizer_refuse(doc, "model option", "continuing_subword_prefix", "byte-level BPE without it",
+                                     err);
     if (is_set_string(model, "end_of_word_suffix"))
         return nmlp_tokenizer_refuse(doc, "model option", "end_of_word_suffix", "byte-level BPE without it", err);
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_bool(doc, model, "byte_fallback", &byte_fallback, err));
@@ -106,8 +107,8 @@ static nmlp_status add_merge(nmlp_tokenizer *t, const nmlp_json_doc *doc, const 
         right = nmlp_json_string(second);
     }
     if (!good)
-        return nmlp_fail(err, NMLP_E_FORMAT, "%s: merge %zu must be \"LEFT RIGHT\" or [\"LEFT\", \"RIGHT\"]", doc->origin,
-                         rank);
+        return nmlp_fail(err, NMLP_E_FORMAT, "%s: merge %zu must be \"LEFT RIGHT\" or [\"LEFT\", \"RIGHT\"]",
+                         doc->origin, rank);
     size_t right_len = strlen(right);
     nmlp_str_clear(joined);
     nmlp_str_append(joined, left, left_len);
@@ -173,8 +174,9 @@ static nmlp_status add_added_token(nmlp_tokenizer *t, const nmlp_json_doc *doc, 
         return nmlp_fail(err, NMLP_E_FORMAT, "%s: added token %" PRId64 " is not valid UTF-8", doc->origin, id);
     int64_t known = nmlp_tokenizer_find_len(t, content, len);
     if (known >= 0 && known != id)
-        return nmlp_fail(err, NMLP_E_FORMAT, "%s: \"%.80s\" is %" PRId64 " in the vocabulary and %" PRId64
-                         " among the added tokens", doc->origin, content, known, id);
+        return nmlp_fail(err, NMLP_E_FORMAT,
+                         "%s: \"%.80s\" is %" PRId64 " in the vocabulary and %" PRId64 " among the added tokens",
+                         doc->origin, content, known, id);
     if (known < 0 && t->tokens[id].flags) return fail_same_id(t, doc, id, content, err);
     char *at = t->bytes + t->n_bytes;
     memcpy(at, content, len);

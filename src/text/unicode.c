@@ -1,4 +1,5 @@
 /* Unicode properties and NFC: the only file that uses utf8proc. */
+#include <string.h>
 #include <utf8proc.h>
 
 #include "base/mem.h"
@@ -34,22 +35,84 @@ bool nmlp_unicode_is_word(uint32_t c) {
 
 typedef struct code_points {
     utf8proc_int32_t *data;
-    size_t capacity;
+    size_t len, capacity;
 } code_points;
 
-static nmlp_status append_composed(nmlp_str *out, code_points *scratch, const char *text, size_t len, nmlp_err *err) {
-    const utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
-    const utf8proc_uint8_t *bytes = (const utf8proc_uint8_t *)text;
-    utf8proc_ssize_t n = utf8proc_decompose(bytes, (utf8proc_ssize_t)len, NULL, 0, options);
+static nmlp_status reserve(code_points *list, size_t extra, nmlp_err *err) {
+    void *data = list->data;
+    NMLP_RETURN_IF_FAILED(nmlp_mem_grow(&data, &list->capacity, list->len + extra, sizeof *list->data, err));
+    list->data = data;
+    return NMLP_OK;
+}
+
+static const utf8proc_option_t nfc_options = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
+
+static nmlp_status decompose(code_points *list, const char *text, size_t len, nmlp_err *err) {
+    enum { ONE_CHARACTER_MAX = 32 }; /* canonical decompositions have 4 code points at most */
+    size_t at = 0;
+    list->len = 0;
+    while (at < len) {
+        uint32_t c = 0;
+        int bound_class = 0;
+        at += (size_t)nmlp_utf8_decode(text + at, len - at, &c);
+        NMLP_RETURN_IF_FAILED(reserve(list, ONE_CHARACTER_MAX, err));
+        utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)c, list->data + list->len, ONE_CHARACTER_MAX,
+                                                     nfc_options, &bound_class);
+        if (n < 0 || n > ONE_CHARACTER_MAX)
+            return nmlp_fail(err, NMLP_E_FORMAT, "NFC: U+%04X cannot be decomposed", (unsigned)c);
+        list->len += (size_t)n;
+    }
+    return NMLP_OK;
+}
+
+static unsigned class_of(utf8proc_int32_t c) { return (unsigned)utf8proc_get_property(c)->combining_class & 255u; }
+
+/* Puts a run of combining marks in the order of their classes; marks of one class keep theirs. Counting, since the sort
+ * inside utf8proc_decompose takes half a minute for a hostile 200 kB. */
+static void sort_marks(utf8proc_int32_t *marks, size_t n, utf8proc_int32_t *sorted) {
+    size_t ends[256] = {0};
+    for (size_t i = 0; i < n; i++) ends[class_of(marks[i])]++;
+    for (size_t c = 1; c < 256; c++) ends[c] += ends[c - 1];
+    for (size_t i = n; i-- > 0;) sorted[--ends[class_of(marks[i])]] = marks[i];
+    memcpy(marks, sorted, n * sizeof *marks);
+}
+
+static nmlp_status order_marks(code_points *list, code_points *scratch, nmlp_err *err) {
+    size_t begin = 0;
+    scratch->len = 0;
+    while (begin < list->len) {
+        if (class_of(list->data[begin]) == 0) {
+            begin++;
+            continue;
+        }
+        size_t end = begin + 1;
+        bool in_order = true;
+        unsigned last = class_of(list->data[begin]);
+        for (unsigned c; end < list->len && (c = class_of(list->data[end])) != 0; end++) {
+            if (c < last) in_order = false;
+            last = c;
+        }
+        if (!in_order) {
+            NMLP_RETURN_IF_FAILED(reserve(scratch, end - begin, err));
+            sort_marks(list->data + begin, end - begin, scratch->data);
+        }
+        begin = end;
+    }
+    return NMLP_OK;
+}
+
+typedef struct nfc_scratch {
+    code_points list, sorted;
+} nfc_scratch;
+
+static nmlp_status append_composed(nmlp_str *out, nfc_scratch *scratch, const char *text, size_t len, nmlp_err *err) {
+    code_points *list = &scratch->list;
+    NMLP_RETURN_IF_FAILED(decompose(list, text, len, err));
+    NMLP_RETURN_IF_FAILED(order_marks(list, &scratch->sorted, err));
+    NMLP_RETURN_IF_FAILED(reserve(list, 1, err)); /* utf8proc_reencode ends its output with a NUL */
+    utf8proc_ssize_t n = utf8proc_reencode(list->data, (utf8proc_ssize_t)list->len, nfc_options);
     if (n < 0) return nmlp_fail(err, NMLP_E_FORMAT, "NFC: %s", utf8proc_errmsg(n));
-    void *data = scratch->data;
-    /* One more: utf8proc_reencode ends its output with a NUL. */
-    NMLP_RETURN_IF_FAILED(nmlp_mem_grow(&data, &scratch->capacity, (size_t)n + 1, sizeof *scratch->data, err));
-    scratch->data = data;
-    n = utf8proc_decompose(bytes, (utf8proc_ssize_t)len, scratch->data, (utf8proc_ssize_t)scratch->capacity, options);
-    if (n >= 0) n = utf8proc_reencode(scratch->data, n, options);
-    if (n < 0) return nmlp_fail(err, NMLP_E_FORMAT, "NFC: %s", utf8proc_errmsg(n));
-    nmlp_str_append(out, scratch->data, (size_t)n);
+    nmlp_str_append(out, list->data, (size_t)n);
     return NMLP_OK;
 }
 
@@ -58,7 +121,7 @@ static nmlp_status append_composed(nmlp_str *out, code_points *scratch, const ch
 nmlp_status nmlp_unicode_append_nfc(nmlp_str *out, const char *text, size_t len, nmlp_err *err) {
     enum { LEAD_OF_U0300 = 0xCC };
     nmlp_status st = NMLP_OK;
-    code_points scratch = {0};
+    nfc_scratch scratch = {0};
     size_t done = 0;
     size_t at = 0;
     while (at < len) {
@@ -76,6 +139,7 @@ nmlp_status nmlp_unicode_append_nfc(nmlp_str *out, const char *text, size_t len,
     nmlp_str_append(out, text + done, len - done);
     st = nmlp_str_status(out, err);
 out:
-    nmlp_mem_free(scratch.data);
+    nmlp_mem_free(scratch.list.data);
+    nmlp_mem_free(scratch.sorted.data);
     return st;
 }

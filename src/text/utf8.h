@@ -8,8 +8,8 @@
 
 #include "base/str.h"
 
-/* One character from text[0..len), len > 0. Returns its bytes (1..4); 0 when the text ends inside a character that is well formed
- * so far; -n when the first n bytes are malformed (the maximal part that U+FFFD stands for). */
+/* One character from text[0..len), len > 0. Returns its bytes (1..4); 0 when the text ends inside a character that is
+ * well formed so far; -n when the first n bytes are malformed (the maximal part that U+FFFD stands for). */
 int nmlp_utf8_decode(const char *text, size_t len, uint32_t *code_point);
 
 /* Bytes of the longest prefix that is valid UTF-8. */

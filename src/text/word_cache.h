@@ -1,5 +1,5 @@
-/* Remembers the ids of pieces met before during one encode: text repeats itself, and a hit costs one hash. Bounded; pieces that
- * come after it is full are not remembered. */
+/* Remembers the ids of pieces met before during one encode: text repeats itself, and a hit costs one hash. Bounded;
+ * pieces that come after it is full are not remembered. */
 #ifndef NMLP_TEXT_WORD_CACHE_H
 #define NMLP_TEXT_WORD_CACHE_H
 

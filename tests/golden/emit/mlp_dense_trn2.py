@@ -67,8 +67,8 @@ def mlp(x, w_gate_up, w_down):
                 moving=xt[0:P, w_gate_up_k, 0, 0:S],
                 accumulate=(w_gate_up_k > 0),
             )
-        silu = nl.ndarray((P, S), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.activation(dst=silu, op=nl.silu, data=acc)
+        silu = nl.ndarray((P, 1, S), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=silu[0:P, 0, 0:S], op=nl.silu, data=acc)
         acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
         for w_gate_up_k2 in range(8):
             nisa.nc_matmul(
@@ -80,7 +80,7 @@ def mlp(x, w_gate_up, w_down):
         nisa.tensor_tensor(
             dst=act[0:P, w_gate_up_b, 0, 0:S],
             data1=acc,
-            data2=silu,
+            data2=silu[0:P, 0, 0:S],
             op=nl.multiply,
             engine=nisa.engine.vector,
         )

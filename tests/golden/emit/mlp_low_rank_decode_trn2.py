@@ -104,8 +104,8 @@ def mlp(xT, u_gate, u_up, v_gate_up, u_down, v_down):
                 moving=t[0:P, v_gate_up_k, 0, 0:1],
                 accumulate=(v_gate_up_k > 0),
             )
-        silu = nl.ndarray((P, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.activation(dst=silu, op=nl.silu, data=acc[0:P, 0:1])
+        silu = nl.ndarray((P, 1, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=silu[0:P, 0, 0:1], op=nl.silu, data=acc[0:P, 0:1])
         acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
         for v_gate_up_k2 in range(6):
             nisa.nc_matmul(
@@ -117,7 +117,7 @@ def mlp(xT, u_gate, u_up, v_gate_up, u_down, v_down):
         nisa.tensor_tensor(
             dst=act[0:P, v_gate_up_b, 0, 0:1],
             data1=acc[0:P, 0:1],
-            data2=silu,
+            data2=silu[0:P, 0, 0:1],
             op=nl.multiply,
             engine=nisa.engine.vector,
         )

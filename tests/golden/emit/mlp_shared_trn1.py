@@ -93,8 +93,8 @@ def mlp(xT, u_gate_up, v_gate_up, u_down, v_down):
                     w[0:P, v_gate_up_k_at:v_gate_up_k_at + TILE_V_GATE_UP],
                     t[v_gate_up_k, 0, 0:P, 0:S],
                 )
-            silu = nl.ndarray((nl.par_dim(P), S), dtype=nl.float32, buffer=nl.sbuf)
-            silu[0:P, 0:S] = nisa.activation(op=nl.silu, data=acc[0:P, 0:S], dtype=nl.float32)
+            silu = nl.ndarray((1, nl.par_dim(P), S), dtype=nl.float32, buffer=nl.sbuf)
+            silu[0, 0:P, 0:S] = nisa.activation(op=nl.silu, data=acc[0:P, 0:S], dtype=nl.float32)
             acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
             for v_gate_up_k2 in nl.affine_range(3):
                 v_gate_up_k2_at = v_gate_up_n * RUN_V_GATE_UP + v_gate_up_k2 * TILE_V_GATE_UP
@@ -102,7 +102,7 @@ def mlp(xT, u_gate_up, v_gate_up, u_down, v_down):
                     w[0:P, v_gate_up_k2_at + 384:v_gate_up_k2_at + 384 + TILE_V_GATE_UP],
                     t[v_gate_up_k2, 0, 0:P, 0:S],
                 )
-            act[v_gate_up_n, 0, 0:P, 0:S] = nl.multiply(acc[0:P, 0:S], silu[0:P, 0:S], dtype=nl.bfloat16)
+            act[v_gate_up_n, 0, 0:P, 0:S] = nl.multiply(acc[0:P, 0:S], silu[0, 0:P, 0:S], dtype=nl.bfloat16)
 
         # down projection of what is on chip, contracted over the intermediate features
         w = nl.ndarray((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)

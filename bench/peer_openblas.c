@@ -1,0 +1,74 @@
+/* The chain as sgemm calls on f32 weights. */
+#include <cblas.h>
+#include <stdio.h>
+
+#include "base/mem.h"
+#include "base/pages.h"
+#include "peer.h"
+
+enum { COPIES_MAX = 64 };
+
+struct blas {
+    nmlp_bench_case c;
+    nmlp_chain chain;
+    float *w[COPIES_MAX][6];
+    float *gate; /* [S,I] */
+    float *up;
+    float *inner; /* [S,r] */
+};
+
+static size_t bytes_of(const nmlp_view *w) { return (size_t)nmlp_view_elems(w) * sizeof(float); }
+
+static void gemm(const struct blas *b, int copy, int at, float *y, const float *x, int64_t s) {
+    const nmlp_view *w = &b->chain.w[at];
+    int n = (int)w->shape[0];
+    int k = (int)w->shape[1];
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)s, n, k, 1.0f, x, k, b->w[copy][at], k, 0.0f, y, n);
+}
+
+static void project(const struct blas *b, int copy, int which, float *y, const float *x, int64_t s) {
+    if (b->chain.n == 3) {
+        gemm(b, copy, which, y, x, s);
+        return;
+    }
+    gemm(b, copy, 2 * which, b->inner, x, s);
+    gemm(b, copy, 2 * which + 1, y, b->inner, s);
+}
+
+static void run(void *ctx, int copy, float *y, const float *x, int64_t s) {
+    const struct blas *b = ctx;
+    copy %= b->c.n_copies;
+    project(b, copy, 0, b->gate, x, s);
+    project(b, copy, 1, b->up, x, s);
+    nmlp_peer_activate(b->c.pool, b->gate, b->gate, b->up, NMLP_DTYPE_F32, s * b->c.inner);
+    project(b, copy, 2, y, b->gate, s);
+}
+
+static void destroy(void *ctx) {
+    struct blas *b = ctx;
+    for (int i = 0; i < b->c.n_copies; i++)
+        for (int j = 0; j < b->chain.n; j++) nmlp_pages_free(b->w[i][j], bytes_of(&b->chain.w[j]));
+    nmlp_mem_free(b->gate);
+    nmlp_mem_free(b->up);
+    nmlp_mem_free(b->inner);
+    nmlp_mem_free(b);
+}
+
+bool nmlp_peer_openblas(nmlp_peer *peer, const nmlp_bench_case *c) {
+    struct blas *b = nmlp_mem_new(1, sizeof *b, NULL);
+    b->c = *c;
+    if (b->c.n_copies > COPIES_MAX) b->c.n_copies = COPIES_MAX;
+    b->chain = nmlp_chain_of(&c->desc);
+    for (int i = 0; i < b->c.n_copies; i++)
+        for (int j = 0; j < b->chain.n; j++) {
+            b->w[i][j] = nmlp_pages_new(bytes_of(&b->chain.w[j]), NULL);
+            nmlp_to_f32(b->w[i][j], b->chain.w[j].data, b->chain.w[j].dtype, (size_t)nmlp_view_elems(&b->chain.w[j]));
+        }
+    b->gate = nmlp_mem_new((size_t)(c->s_max * c->inner), sizeof(float), NULL);
+    b->up = nmlp_mem_new((size_t)(c->s_max * c->inner), sizeof(float), NULL);
+    b->inner = nmlp_mem_new((size_t)(c->s_max * (c->rank + 1)), sizeof(float), NULL);
+    openblas_set_num_threads(nmlp_pool_threads(c->pool));
+    *peer = (nmlp_peer){.ctx = b, .run = run, .destroy = destroy, .bytes_per_weight = 4.0};
+    snprintf(peer->name, sizeof peer->name, "openblas-%s", openblas_get_corename());
+    return true;
+}

@@ -1,0 +1,270 @@
+/* neuronmlp compress: factorise the MLPs of a checkpoint. */
+#define _DEFAULT_SOURCE /* setenv, getrusage */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "cli/commands.h"
+#include "cli/compress_table.h"
+#include "cli/encode.h"
+#include "cli/load.h"
+#include "compress/compress.h"
+#include "linalg/linalg.h"
+#include "train/recover.h"
+
+enum { PATH_MAX_BYTES = 4096, SMALL_HIDDEN = 512, ARGS_MAX = 256 };
+
+struct args {
+    const char *output, *calib, *alloc, *recover, *target, *whiten, *weights, *tokens, *joint, *shrink, *train_text;
+    int64_t rounds;
+    int64_t train_steps; /* 0: the refit is the end */
+    nmlp_compress_options options;
+    nmlp_load_options load;
+};
+
+/* Index of `text` in a NULL-ended list of words, or -1. */
+static int word_of(const char *text, const char *const *words) {
+    for (int i = 0; words[i]; i++)
+        if (strcmp(text, words[i]) == 0) return i;
+    return -1;
+}
+
+static int read_word(const nmlp_cli *cli, const char *option, const char *text, const char *const *words, int *out) {
+    *out = word_of(text, words);
+    if (*out >= 0) return -1;
+    char list[128] = "";
+    for (int i = 0; words[i]; i++) {
+        size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", words[i]);
+    }
+    return nmlp_cli_usage(cli, "--%s %s: must be one of %s", option, text, list);
+}
+
+/* Words to options; -1 to go on. */
+static int read_words(const nmlp_cli *cli, struct args *a) {
+    static const char *const off_on[] = {"off", "on", NULL};
+    static const char *const allocs[] = {"uniform", "adaptive", NULL};
+    static const char *const recovers[] = {"none", "refit", "train", NULL};
+    static const char *const whitens[] = {"none", "input", NULL};
+    static const char *const weights[] = {"none", "swiglu", NULL};
+    static const char *const tokens[] = {"equal", "residual", NULL};
+    static const char *const joints[] = {"never", "auto", "always", NULL};
+    int recover = 0, joint = 0;
+    int alloc = 0, whiten = 0, weight = 0, token = 0, shrink = 0;
+    int code = -1;
+    if (code < 0) code = read_word(cli, "alloc", a->alloc, allocs, &alloc);
+    if (code < 0) code = read_word(cli, "recover", a->recover, recovers, &recover);
+    if (code < 0) code = read_word(cli, "whiten", a->whiten, whitens, &whiten);
+    if (code < 0) code = read_word(cli, "weights", a->weights, weights, &weight);
+    if (code < 0) code = read_word(cli, "tokens", a->tokens, tokens, &token);
+    if (code < 0) code = read_word(cli, "joint", a->joint, joints, &joint);
+    if (code < 0) code = read_word(cli, "shrink", a->shrink, off_on, &shrink);
+    if (code >= 0) return code;
+    if (recover != 2) {
+        if (a->train_text) return nmlp_cli_usage(cli, "--train-text goes with --recover train");
+        a->train_steps = 0;
+    }
+    a->options.keep_work = a->options.work_dir != NULL;
+    a->options.adaptive = alloc == 1;
+    a->options.refit = recover >= 1;
+    a->options.whiten = whiten == 1;
+    a->options.row_weights = weight == 1;
+    a->options.token_weights = token == 1;
+    a->options.joint = (nmlp_joint_mode)joint;
+    a->options.shrink = shrink == 1;
+    a->options.rounds = (int)a->rounds;
+    return -1;
+}
+
+static int check_args(const nmlp_cli *cli, struct args *a) {
+    static const char *const targets[] = {"cpu", "trn1", NULL};
+    int target;
+    if (!a->output) return nmlp_cli_usage(cli, "-o DIR is needed");
+    if (a->options.ratio == 0 && a->options.budget_ms == 0) return nmlp_cli_usage(cli, "--ratio R or --budget-ms X is needed");
+    if (a->options.ratio != 0 && a->options.budget_ms != 0)
+        return nmlp_cli_usage(cli, "--ratio and --budget-ms exclude each other");
+    if (a->options.budget_ms < 0) return nmlp_cli_usage(cli, "--budget-ms must be positive");
+    if (a->rounds < -1 || a->rounds > 8) return nmlp_cli_usage(cli, "--rounds must be from 0 to 8");
+    int code = read_word(cli, "target", a->target, targets, &target);
+    return code >= 0 ? code : read_words(cli, a);
+}
+
+/* OpenBLAS chose its kernels before main: the way to other ones is a new start with a word in the environment. */
+static void restart_with_better_blas(int argc, char **argv) {
+    const char *core = nmlp_linalg_better_core();
+    char *again[ARGS_MAX];
+    if (!core || argc + 2 > ARGS_MAX) return;
+    if (getenv("OPENBLAS_CORETYPE")) {
+        fprintf(stderr, "note: OpenBLAS runs its slow %s kernels; OPENBLAS_CORETYPE=%s suits this CPU\n", nmlp_linalg_core(), core);
+        return;
+    }
+    if (setenv("OPENBLAS_CORETYPE", core, 1) != 0) return;
+    again[0] = (char *)(uintptr_t) "neuronmlp";
+    for (int i = 0; i < argc; i++) again[i + 1] = argv[i];
+    again[argc + 1] = NULL;
+    execv("/proc/self/exe", again);
+    fprintf(stderr, "note: OpenBLAS runs its slow %s kernels; set OPENBLAS_CORETYPE=%s\n", nmlp_linalg_core(), core);
+}
+
+static nmlp_status read_calibration(struct args *a, const char *dir, char *path, nmlp_ids *ids, nmlp_err *err) {
+    if (a->calib) {
+        snprintf(path, PATH_MAX_BYTES, "%s", a->calib);
+    } else {
+        NMLP_RETURN_IF_FAILED(nmlp_path_join(path, PATH_MAX_BYTES, dir, "calib.txt", err));
+        if (!nmlp_file_exists(path)) {
+            nmlp_fail(err, NMLP_E_MISSING, "%s: the model brings no calibration text", path);
+            nmlp_fail_hint(err, "give one with --calib FILE: a few hundred kB of the kind of text the model is for");
+            return NMLP_E_MISSING;
+        }
+    }
+    return nmlp_encode_file(dir, path, ids, err);
+}
+
+static nmlp_status set_target(struct args *a, const nmlp_loaded *loaded, nmlp_err *err) {
+    const nmlp_config *c = &loaded->model.config;
+    bool trn1 = strcmp(a->target, "trn1") == 0;
+    if (a->options.tile == 0) a->options.tile = trn1 ? 128 : c->hidden <= SMALL_HIDDEN ? 16 : 32;
+    if (a->options.budget_ms == 0) return NMLP_OK;
+    if (trn1) {
+        a->options.time = nmlp_cost_trn1();
+        return NMLP_OK;
+    }
+    return nmlp_cost_measure_cpu(&a->options.time, a->load.isa, c->intermediate, c->hidden, loaded->pool, err);
+}
+
+/* Trains the factors just written against the dense model, and puts the result in their place. */
+static nmlp_status train(const struct args *a, const nmlp_loaded *dense, const nmlp_ids *calib, const nmlp_progress *progress,
+                         nmlp_recover_report *report, nmlp_err *err) {
+    nmlp_recover_options options = nmlp_recover_defaults();
+    nmlp_model model = {0};
+    nmlp_ids ids;
+    nmlp_status st = NMLP_OK;
+    nmlp_ids_init(&ids);
+    if (a->train_text) NMLP_TRY(nmlp_encode_file(dense->model.checkpoint.dir, a->train_text, &ids, err));
+    const nmlp_ids *text = a->train_text ? &ids : calib;
+    NMLP_TRY(nmlp_model_open(&model, a->output, err));
+    options.teacher = &dense->model;
+    options.steps = a->train_steps;
+    options.isa = a->load.isa;
+    options.pool = dense->pool;
+    options.progress = progress;
+    NMLP_TRY(nmlp_recover(&model, text->data, (int64_t)text->len, a->output, &options, report, err));
+out:
+    nmlp_model_close(&model);
+    nmlp_ids_fini(&ids);
+    return st;
+}
+
+static void print_training(const nmlp_recover_report *r) {
+    fprintf(stderr, "training: held-out perplexity %.3f -> %.3f, %lld steps, %lld tokens, %.0f s\n", r->heldout_ppl_before,
+            r->heldout_ppl_after, (long long)r->steps, (long long)r->tokens, r->seconds);
+}
+
+static void warn_few_tokens(const nmlp_compress_report *r, const nmlp_config *c) {
+    if (r->calib_tokens < 4 * c->hidden)
+        fprintf(stderr, "note: %lld calibration tokens for %lld channels; below 4 per channel the factors fit the text, not the language\n",
+                (long long)r->calib_tokens, (long long)c->hidden);
+}
+
+static int report(const nmlp_cli *cli, const struct args *a, const nmlp_compress_report *r, const nmlp_config *config,
+                  double seconds) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    nmlp_compress_summary summary = {.report = r,
+                                     .config = config,
+                                     .output = a->output,
+                                     .seconds = seconds,
+                                     .peak_rss_bytes = (int64_t)usage.ru_maxrss * 1024,
+                                     .blas_core = nmlp_linalg_core()};
+    warn_few_tokens(r, config);
+    if (cli->json) return nmlp_compress_print_json(cli, &summary);
+    nmlp_compress_print_table(&summary);
+    return NMLP_EXIT_OK;
+}
+
+static int compress(const nmlp_cli *cli, struct args *a) {
+    nmlp_loaded loaded = {0};
+    nmlp_compress_report result = {0};
+    nmlp_recover_report trained = {0};
+    nmlp_cli_bar bar;
+    nmlp_err err;
+    nmlp_ids ids;
+    char path[PATH_MAX_BYTES];
+    nmlp_status st = NMLP_OK;
+    int code = NMLP_EXIT_FAILED;
+    double begin = nmlp_clock_seconds();
+    nmlp_progress progress = nmlp_cli_progress(&bar);
+    nmlp_ids_init(&ids);
+    NMLP_TRY(nmlp_load(&loaded, cli, cli->positionals[0], &a->load, &err));
+    NMLP_TRY(read_calibration(a, cli->positionals[0], path, &ids, &err));
+    NMLP_TRY(set_target(a, &loaded, &err));
+    const char *slash = strrchr(path, '/');
+    a->options.calib_name = slash ? slash + 1 : path;
+    a->options.progress = &progress;
+    NMLP_TRY(nmlp_compress_run(loaded.engine, ids.data, (int64_t)ids.len, a->output, &a->options, &result, &err));
+    if (a->train_steps > 0) NMLP_TRY(train(a, &loaded, &ids, &progress, &trained, &err));
+out:
+    nmlp_cli_progress_end(&bar);
+    if (trained.steps > 0) print_training(&trained);
+    if (st == NMLP_OK) {
+        code = report(cli, a, &result, &loaded.model.config, nmlp_clock_seconds() - begin);
+    } else {
+        code = nmlp_cli_fail(cli, &err);
+    }
+    nmlp_compress_report_fini(&result);
+    nmlp_recover_report_fini(&trained);
+    nmlp_ids_fini(&ids);
+    nmlp_unload(&loaded);
+    return code;
+}
+
+static int run(int argc, char **argv) {
+    struct args a = {.alloc = "adaptive", .recover = "refit", .target = "cpu", .whiten = "input", .weights = "swiglu",
+                     .tokens = "equal", .joint = "auto", .shrink = "on", .train_steps = 200, .options = nmlp_compress_defaults()};
+    a.options.tile = 0;
+    a.rounds = a.options.rounds;
+    const nmlp_opt opts[] = {
+        {"output", 'o', NMLP_OPT_STRING, &a.output, "DIR", "where to write the compressed checkpoint"},
+        {"ratio", 'r', NMLP_OPT_NUMBER, &a.options.ratio, "R", "fraction of MLP parameters to remove, e.g. 0.2"},
+        {"budget-ms", 0, NMLP_OPT_NUMBER, &a.options.budget_ms, "X", "instead: milliseconds all MLPs may take for one token"},
+        {"target", 0, NMLP_OPT_STRING, &a.target, "NAME", "cpu or trn1: sets the tile and the cost table (default cpu)"},
+        {"tile", 0, NMLP_OPT_INT, &a.options.tile, "T", "ranks are multiples of it (default 128 trn1, 32 cpu, 16 small models)"},
+        {"alloc", 0, NMLP_OPT_STRING, &a.alloc, "HOW", "uniform or adaptive ranks (default adaptive)"},
+        {"calib", 0, NMLP_OPT_STRING, &a.calib, "FILE", "calibration text (default MODEL/calib.txt)"},
+        {"calib-tokens", 0, NMLP_OPT_INT, &a.options.calib_tokens, "N", "tokens to calibrate on (default 65536)"},
+        {"heldout", 0, NMLP_OPT_INT, &a.options.heldout_tokens, "N", "further tokens that judge (default 8192, large models 2048)"},
+        {"ctx", 0, NMLP_OPT_INT, &a.options.context, "N", "tokens in a window (default 512)"},
+        {"recover", 0, NMLP_OPT_STRING, &a.recover, "HOW", "none, refit: second pass (default), or train: refit and training"},
+        {"train-text", 0, NMLP_OPT_STRING, &a.train_text, "FILE", "text for --recover train (default: the calibration text)"},
+        {"train-steps", 0, NMLP_OPT_INT, &a.train_steps, "N", "updates of --recover train (default 200)"},
+        {"resume", 0, NMLP_OPT_FLAG, &a.options.resume, NULL, "go on where an interrupted run stopped"},
+        {"work", 0, NMLP_OPT_STRING, &a.options.work_dir, "DIR", "keep statistics in DIR.partial; --resume uses them for other ratios"},
+        {"isa", 0, NMLP_OPT_STRING, &a.load.isa, "NAME", "kernel set (default: the fastest)"},
+        {"whiten", 0, NMLP_OPT_STRING, &a.whiten, "HOW", "research: input, or none for plain SVD"},
+        {"weights", 0, NMLP_OPT_STRING, &a.weights, "HOW", "research: swiglu or none"},
+        {"tokens", 0, NMLP_OPT_STRING, &a.tokens, "HOW", "research: equal, or residual: by size of the residual stream"},
+        {"joint", 0, NMLP_OPT_STRING, &a.joint, "HOW", "research: shared gate/up basis never, auto or always"},
+        {"shrink", 0, NMLP_OPT_STRING, &a.shrink, "HOW", "research: shrink Grams to their diagonals, on or off"},
+        {"cap", 0, NMLP_OPT_NUMBER, &a.options.cap, "SHARE", "research: most a token may weigh (default 0.01, 0: off)"},
+        {"rounds", 0, NMLP_OPT_INT, &a.rounds, "N", "research: probe again around the best ranks (default 2, large models 0)"},
+    };
+    nmlp_cli cli;
+    restart_with_better_blas(argc, argv);
+    int code = nmlp_cli_parse(&cli, &nmlp_cmd_compress, opts, sizeof opts / sizeof opts[0], 1, 1, argc, argv);
+    if (code < 0) code = check_args(&cli, &a);
+    return code >= 0 ? code : compress(&cli, &a);
+}
+
+const nmlp_command nmlp_cmd_compress = {
+    .name = "compress",
+    .summary = "replace MLP matrices by thin factors",
+    .usage = "MODEL -o DIR --ratio R [options]",
+    .examples = "neuronmlp compress models/tiny -o /tmp/tiny-20 --ratio 0.2 --calib-tokens 4096 --heldout 1024\n"
+                "neuronmlp compress models/tiny -o /tmp/tiny-svd --ratio 0.4 --alloc uniform --recover none --whiten none --calib-tokens 1024\n",
+    .run = run,
+};

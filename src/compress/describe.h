@@ -1,0 +1,22 @@
+/* What a job is, for resuming and for config.json. */
+#ifndef NMLP_COMPRESS_DESCRIBE_H
+#define NMLP_COMPRESS_DESCRIBE_H
+
+#include "base/str.h"
+#include "compress/compress.h"
+#include "compress/windows.h"
+
+/* Equal only for jobs with the same model, text and options: what a work file must carry to be used again. */
+typedef struct nmlp_fingerprint {
+    uint64_t statistics; /* of what the nested factors depend on: any budget can use them */
+    uint64_t search;     /* of the ranks: all but the recovery */
+    uint64_t job;        /* of everything */
+} nmlp_fingerprint;
+
+nmlp_fingerprint nmlp_job_fingerprint(const nmlp_engine *engine, const nmlp_windows *windows,
+                                      const nmlp_compress_options *options);
+
+/* The "neuronmlp" object of config.json. */
+void nmlp_job_describe(const nmlp_compress_options *options, const nmlp_compress_report *report, nmlp_str *out);
+
+#endif

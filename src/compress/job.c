@@ -1,0 +1,360 @@
+/* A compression from beginning to end. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/json_write.h"
+#include "base/mem.h"
+#include "compress/compress.h"
+#include "compress/describe.h"
+#include "compress/plan_file.h"
+#include "compress/recover.h"
+#include "compress/statistics.h"
+#include "compress/write.h"
+#include "linalg/linalg.h"
+
+enum { PATH_MAX_BYTES = 4096 };
+
+/* A forward pass of a large model is dear: its search sees fewer tokens. */
+static const struct effort {
+    int rounds;
+    int64_t heldout_tokens;
+    int64_t probe_tokens;
+} thorough = {2, 8192, 4096}, quick = {0, 2048, 1024};
+
+static const struct effort *effort_for(const nmlp_config *c) {
+    const double large_params = 200e6; /* of all MLPs */
+    return 3.0 * (double)c->hidden * (double)c->intermediate * (double)c->n_layers < large_params ? &thorough : &quick;
+}
+
+nmlp_compress_options nmlp_compress_defaults(void) {
+    return (nmlp_compress_options){.tile = 32,
+                                   .adaptive = true,
+                                   .refit = true,
+                                   .whiten = true,
+                                   .row_weights = true,
+                                   .shrink = true,
+                                   .cap = 0.01,
+                                   .joint = NMLP_JOINT_AUTO,
+                                   .rounds = -1,
+                                   .calib_tokens = 65536,
+                                   .heldout_tokens = -1,
+                                   .context = 512,
+                                   .calib_name = ""};
+}
+
+void nmlp_compress_report_fini(nmlp_compress_report *r) {
+    nmlp_mem_free(r->ranks);
+    nmlp_mem_free(r->nmse);
+    nmlp_mem_free(r->layer_error);
+    nmlp_mem_free(r->layer_error_before);
+    *r = (nmlp_compress_report){0};
+}
+
+struct job {
+    nmlp_engine *engine;
+    const nmlp_model *model;
+    const nmlp_compress_options *options; /* with every choice made */
+    nmlp_compress_options chosen;
+    nmlp_compress_report *report;
+    nmlp_windows windows;
+    nmlp_dir_stage work;
+    nmlp_fingerprint fingerprint;
+    nmlp_library *libraries;   /* [L] */
+    nmlp_layer_file *finished; /* [L] */
+    nmlp_heldout heldout;
+    nmlp_cost cost;
+    double budget;
+};
+
+static nmlp_status check_options(const nmlp_model *m, const nmlp_compress_options *o, nmlp_err *err) {
+    if (o->budget_ms <= 0 && !(o->ratio > 0 && o->ratio < 1)) {
+        nmlp_fail(err, NMLP_E_ARG, "--ratio %g: must be above 0 and below 1", o->ratio);
+        nmlp_fail_hint(err, "it is the fraction of MLP parameters to remove; 0.2 keeps 80 %%");
+        return NMLP_E_ARG;
+    }
+    if (o->tile < 1) return nmlp_fail(err, NMLP_E_ARG, "--tile %lld: must be at least 1", (long long)o->tile);
+    if (m->config.compressed)
+        return nmlp_fail(err, NMLP_E_ARG, "%s: is compressed already; compress the dense checkpoint, or expand this one first",
+                         m->checkpoint.dir);
+    if (o->budget_ms > 0 && !o->adaptive)
+        return nmlp_fail(err, NMLP_E_ARG, "--budget-ms needs --alloc adaptive: uniform ranks know no time");
+    return NMLP_OK;
+}
+
+/* Time or parameters; a ratio below the uniform ranks' own does not take the uniform ranks out of the race. */
+static nmlp_status set_budget(struct job *j, nmlp_err *err) {
+    const nmlp_compress_options *o = j->options;
+    const nmlp_config *c = &j->model->config;
+    double dense = 3.0 * (double)c->hidden * (double)c->intermediate * (double)c->n_layers;
+    if (o->budget_ms > 0) {
+        j->cost = nmlp_cost_time(&o->time);
+        j->budget = 1e3 * o->budget_ms;
+        double dense_us = (double)c->n_layers * (2 * j->cost.matrix(j->cost.ctx, c->intermediate, c->hidden, 0) +
+                                                 j->cost.matrix(j->cost.ctx, c->hidden, c->intermediate, 0));
+        j->report->time_before_ms = 1e-3 * dense_us;
+        if (j->budget >= dense_us)
+            return nmlp_fail(err, NMLP_E_ARG, "--budget-ms %g: the dense MLPs take %.4g ms; there is nothing to compress",
+                             o->budget_ms, 1e-3 * dense_us);
+        return NMLP_OK;
+    }
+    j->cost = nmlp_cost_params();
+    j->budget = floor((1 - o->ratio) * dense);
+    int64_t tall = nmlp_rank_uniform(c->intermediate, c->hidden, o->ratio, o->tile);
+    double uniform = 3.0 * (double)tall * (double)(c->hidden + c->intermediate) * (double)c->n_layers;
+    if (tall > 0 && uniform > j->budget) j->budget = uniform;
+    return NMLP_OK;
+}
+
+static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, const char *out_dir, nmlp_err *err) {
+    const nmlp_compress_options *o = j->options;
+    const nmlp_config *c = &j->model->config;
+    nmlp_str work;
+    nmlp_linalg_init();
+    NMLP_RETURN_IF_FAILED(check_options(j->model, o, err));
+    NMLP_RETURN_IF_FAILED(set_budget(j, err));
+    int64_t context = o->context < c->max_positions ? o->context : c->max_positions;
+    NMLP_RETURN_IF_FAILED(nmlp_windows_cut(&j->windows, ids, n_ids, context, o->calib_tokens, o->heldout_tokens, err));
+    if (j->windows.n_heldout == 0 && (o->adaptive || o->refit)) {
+        nmlp_fail(err, NMLP_E_ARG, "adaptive ranks and the refit are judged on held-out tokens, and there are none");
+        nmlp_fail_hint(err, "give a longer --calib text and --heldout above 0, or --alloc uniform --recover none");
+        return NMLP_E_ARG;
+    }
+    j->report->calib_tokens = nmlp_windows_calib_tokens(&j->windows);
+    j->report->heldout_tokens = nmlp_windows_heldout_tokens(&j->windows);
+    j->fingerprint = nmlp_job_fingerprint(j->engine, &j->windows, o);
+    j->libraries = nmlp_mem_new((size_t)c->n_layers, sizeof *j->libraries, err);
+    j->finished = nmlp_mem_new((size_t)c->n_layers, sizeof *j->finished, err);
+    if (!j->libraries || !j->finished) return NMLP_E_NOMEM;
+    nmlp_str_init(&work);
+    nmlp_str_puts(&work, o->work_dir ? o->work_dir : out_dir);
+    while (work.len > 1 && work.data[work.len - 1] == '/') work.data[--work.len] = '\0';
+    if (!o->work_dir) nmlp_str_puts(&work, ".work");
+    nmlp_status st = nmlp_str_status(&work, err);
+    if (st == NMLP_OK) st = nmlp_dir_stage_open(&j->work, nmlp_str_text(&work), o->resume, err);
+    nmlp_str_fini(&work);
+    return st;
+}
+
+static void close_job(struct job *j, nmlp_status st) {
+    for (int64_t l = 0; l < j->model->config.n_layers; l++) {
+        if (j->libraries) nmlp_library_close(&j->libraries[l]);
+        if (j->finished) nmlp_layer_file_close(&j->finished[l]);
+    }
+    nmlp_mem_free(j->libraries);
+    nmlp_mem_free(j->finished);
+    nmlp_heldout_destroy(&j->heldout);
+    nmlp_windows_fini(&j->windows);
+    if (st == NMLP_E_INTERRUPTED || (st == NMLP_OK && j->options->keep_work)) nmlp_dir_stage_keep(&j->work);
+    nmlp_dir_stage_abort(&j->work);
+}
+
+static nmlp_search search_of(const struct job *j) {
+    return (nmlp_search){.engine = j->engine,
+                         .libraries = j->libraries,
+                         .heldout = j->windows.n_heldout ? &j->heldout : NULL,
+                         .progress = j->options->progress,
+                         .cost = &j->cost,
+                         .budget = j->budget,
+                         .ratio = j->options->budget_ms > 0 ? 1 - j->options->budget_ms / j->report->time_before_ms
+                                                            : j->options->ratio,
+                         .tile = j->options->tile,
+                         .joint = j->options->joint,
+                         .rounds = j->options->rounds};
+}
+
+static nmlp_status choose_ranks(struct job *j, nmlp_plan *plan, nmlp_err *err) {
+    nmlp_search search = search_of(j);
+    nmlp_compress_report *r = j->report;
+    if (!j->options->adaptive) {
+        snprintf(plan->name, sizeof plan->name, "uniform");
+        plan->n_candidates = 1;
+        NMLP_RETURN_IF_FAILED(nmlp_search_uniform(&search, r->ranks, err));
+        plan->cost = nmlp_ranks_cost(&search, r->ranks);
+        return search.heldout ? nmlp_search_measure(&search, r->ranks, &plan->loss, err) : NMLP_OK;
+    }
+    nmlp_search_result result;
+    NMLP_RETURN_IF_FAILED(nmlp_search_adaptive(&search, &result, err));
+    const nmlp_candidate *best = &result.candidates[result.best];
+    snprintf(plan->name, sizeof plan->name, "%s", best->name);
+    plan->n_candidates = result.n_candidates;
+    plan->loss = best->loss;
+    plan->cost = best->cost;
+    memcpy(r->ranks, best->ranks, (size_t)r->n_layers * sizeof *r->ranks);
+    nmlp_search_result_fini(&result);
+    return NMLP_OK;
+}
+
+static nmlp_status find_ranks(struct job *j, nmlp_err *err) {
+    nmlp_compress_report *r = j->report;
+    nmlp_plan plan;
+    char path[PATH_MAX_BYTES];
+    bool found;
+    memset(&plan, 0, sizeof plan);
+    if (j->windows.n_heldout) {
+        int64_t n_probe = (effort_for(&j->model->config)->probe_tokens + j->windows.context - 1) / j->windows.context;
+        NMLP_RETURN_IF_FAILED(nmlp_heldout_create(&j->heldout, j->engine, &j->windows, j->options->adaptive ? n_probe : 0, err));
+        r->judged = true;
+        r->dense = j->heldout.dense;
+    }
+    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, j->work.temp_path, "ranks", err));
+    NMLP_RETURN_IF_FAILED(nmlp_plan_read(path, j->fingerprint.search, &plan, r->ranks, r->n_layers, &found, err));
+    if (!found) {
+        NMLP_RETURN_IF_FAILED(choose_ranks(j, &plan, err));
+        NMLP_RETURN_IF_FAILED(nmlp_plan_write(path, j->fingerprint.search, &plan, r->ranks, r->n_layers, err));
+    }
+    memcpy(r->chosen, plan.name, sizeof r->chosen);
+    r->n_candidates = (int)plan.n_candidates;
+    r->factored = r->final = plan.loss;
+    if (j->options->budget_ms > 0) r->time_after_ms = 1e-3 * plan.cost;
+    return NMLP_OK;
+}
+
+/* The factors as the first pass made them, as finished layers. */
+static nmlp_status finish_plain(struct job *j, nmlp_err *err) {
+    for (int64_t l = 0; l < j->report->n_layers; l++) {
+        char path[PATH_MAX_BYTES];
+        nmlp_layer_mlp mlp;
+        const nmlp_layer *dense = &j->model->layers[l];
+        NMLP_RETURN_IF_FAILED(nmlp_recover_path(path, sizeof path, j->work.temp_path, l, false, err));
+        NMLP_RETURN_IF_FAILED(nmlp_layer_mlp_build(&mlp, &j->libraries[l], dense, &j->report->ranks[l], err));
+        nmlp_layer_file file = {.ranks = j->report->ranks[l], .desc = mlp.desc, .error = NAN, .error_before = NAN};
+        nmlp_status st = nmlp_layer_file_write(path, j->fingerprint.job, &file, dense, err);
+        nmlp_layer_mlp_fini(&mlp);
+        NMLP_RETURN_IF_FAILED(st);
+    }
+    return NMLP_OK;
+}
+
+static nmlp_status open_finished(struct job *j, bool refitted, nmlp_err *err) {
+    for (int64_t l = 0; l < j->report->n_layers; l++) {
+        char path[PATH_MAX_BYTES];
+        bool found;
+        nmlp_layer_file_close(&j->finished[l]);
+        NMLP_RETURN_IF_FAILED(nmlp_recover_path(path, sizeof path, j->work.temp_path, l, refitted, err));
+        NMLP_RETURN_IF_FAILED(nmlp_layer_file_open(&j->finished[l], path, j->fingerprint.job, &found, err));
+        if (!found) return nmlp_fail(err, NMLP_E_IO, "%s: was written a moment ago and cannot be read back", path);
+    }
+    return NMLP_OK;
+}
+
+static nmlp_status measure_finished(struct job *j, nmlp_loss *loss, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    for (int64_t l = 0; l < j->report->n_layers && st == NMLP_OK; l++) {
+        nmlp_mlp_desc desc = nmlp_layer_file_mlp(&j->finished[l], &j->model->layers[l]);
+        st = nmlp_engine_set_mlp(j->engine, l, &desc, err);
+    }
+    if (st == NMLP_OK) st = nmlp_heldout_measure(&j->heldout, j->engine, 0, j->windows.n_heldout, loss, err);
+    for (int64_t l = 0; l < j->report->n_layers; l++) (void)nmlp_engine_set_mlp(j->engine, l, NULL, NULL);
+    return st;
+}
+
+/* The refit of all layers together must lower the held-out loss as well, or none of it is kept. */
+static nmlp_status recover(struct job *j, nmlp_err *err) {
+    nmlp_compress_report *r = j->report;
+    nmlp_recovery recovery = {.engine = j->engine,
+                              .windows = &j->windows,
+                              .libraries = j->libraries,
+                              .ranks = r->ranks,
+                              .row_weights = j->options->row_weights,
+                              .token_weights = j->options->token_weights,
+                              .progress = j->options->progress,
+                              .work_dir = j->work.temp_path,
+                              .fingerprint = j->fingerprint.job};
+    if (j->options->refit) {
+        NMLP_RETURN_IF_FAILED(nmlp_recover_run(&recovery, err));
+        NMLP_RETURN_IF_FAILED(open_finished(j, true, err));
+        NMLP_RETURN_IF_FAILED(measure_finished(j, &r->final, err));
+        r->refit_kept = r->final.kl < r->factored.kl;
+        if (r->refit_kept) return NMLP_OK;
+        r->final = r->factored;
+    }
+    NMLP_RETURN_IF_FAILED(finish_plain(j, err));
+    return open_finished(j, false, err);
+}
+
+static void fill_errors(struct job *j) {
+    nmlp_compress_report *r = j->report;
+    for (int64_t l = 0; l < r->n_layers; l++) {
+        const nmlp_layer_ranks *ranks = &r->ranks[l];
+        for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+            const nmlp_nested *n = &j->libraries[l].nested[ranks->joint && i != NMLP_MLP_DOWN ? NMLP_NESTED_JOINT : i];
+            bool lossy = ranks->rank[i] > 0 && n->loss[0] > 0;
+            r->nmse[l * NMLP_MLP_MATRICES + i] = lossy ? n->loss[ranks->rank[i]] / n->loss[0] : 0;
+        }
+        r->layer_error[l] = j->finished[l].error;
+        r->layer_error_before[l] = j->finished[l].error_before;
+    }
+}
+
+static nmlp_status write_out(struct job *j, const char *out_dir, nmlp_err *err) {
+    nmlp_compress_report *r = j->report;
+    nmlp_model_size before = nmlp_model_measure(j->model);
+    nmlp_compressed_size after;
+    nmlp_str text;
+    nmlp_str_init(&text);
+    r->params_before = before.params;
+    r->mlp_params_before = before.mlp_params;
+    r->bytes_before = before.bytes;
+    r->mlp_params_after = 0;
+    for (int64_t l = 0; l < r->n_layers; l++)
+        r->mlp_params_after += nmlp_layer_ranks_params(&r->ranks[l], j->model->config.hidden, j->model->config.intermediate);
+    nmlp_job_describe(j->options, r, &text);
+    nmlp_status st = nmlp_str_status(&text, err);
+    if (st == NMLP_OK)
+        st = nmlp_compressed_write(j->model, j->finished, out_dir, nmlp_str_text(&text), j->options->resume,
+                                   j->options->progress, &after, err);
+    nmlp_str_fini(&text);
+    if (st != NMLP_OK) return st;
+    r->params_after = after.params;
+    r->bytes_after = after.bytes;
+    return NMLP_OK;
+}
+
+static nmlp_status new_report(nmlp_compress_report *r, int64_t n_layers, nmlp_err *err) {
+    *r = (nmlp_compress_report){.n_layers = n_layers};
+    r->ranks = nmlp_mem_new((size_t)n_layers, sizeof *r->ranks, err);
+    r->nmse = nmlp_mem_new((size_t)(n_layers * NMLP_MLP_MATRICES), sizeof *r->nmse, err);
+    r->layer_error = nmlp_mem_new((size_t)n_layers, sizeof *r->layer_error, err);
+    r->layer_error_before = nmlp_mem_new((size_t)n_layers, sizeof *r->layer_error_before, err);
+    return r->ranks && r->nmse && r->layer_error && r->layer_error_before ? NMLP_OK : NMLP_E_NOMEM;
+}
+
+nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n_ids, const char *out_dir,
+                              const nmlp_compress_options *options, nmlp_compress_report *report, nmlp_err *err) {
+    struct job j = {.engine = engine, .model = nmlp_engine_model(engine), .chosen = *options, .report = report};
+    const struct effort *effort = effort_for(&j.model->config);
+    nmlp_status st = NMLP_OK;
+    if (options->rounds < 0) j.chosen.rounds = effort->rounds;
+    if (options->heldout_tokens < 0) j.chosen.heldout_tokens = effort->heldout_tokens;
+    j.options = &j.chosen;
+    double begin = nmlp_clock_seconds();
+    NMLP_TRY(new_report(report, j.model->config.n_layers, err));
+    NMLP_TRY(open_job(&j, ids, n_ids, out_dir, err));
+    nmlp_statistics statistics = {.engine = engine,
+                                  .windows = &j.windows,
+                                  .options = &j.chosen,
+                                  .work_dir = j.work.temp_path,
+                                  .fingerprint = j.fingerprint.statistics};
+    NMLP_TRY(nmlp_statistics_run(&statistics, j.libraries, err));
+    double now = nmlp_clock_seconds();
+    report->seconds_factors = statistics.seconds_factors;
+    report->seconds_statistics = now - begin;
+    begin = now;
+    NMLP_TRY(find_ranks(&j, err));
+    now = nmlp_clock_seconds();
+    report->seconds_search = now - begin;
+    begin = now;
+    NMLP_TRY(recover(&j, err));
+    now = nmlp_clock_seconds();
+    report->seconds_refit = now - begin;
+    begin = now;
+    fill_errors(&j);
+    NMLP_TRY(write_out(&j, out_dir, err));
+    report->seconds_write = nmlp_clock_seconds() - begin;
+out:
+    close_job(&j, st);
+    if (st != NMLP_OK) nmlp_compress_report_fini(report);
+    return st;
+}

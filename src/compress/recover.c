@@ -1,0 +1,252 @@
+#include "compress/recover.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "compress/recover_int.h"
+
+nmlp_status nmlp_recover_path(char *path, size_t path_bytes, const char *work_dir, int64_t layer, bool refitted,
+                              nmlp_err *err) {
+    char name[64];
+    snprintf(name, sizeof name, "layer-%05lld.%s", (long long)layer, refitted ? "refit" : "plain");
+    return nmlp_path_join(path, path_bytes, work_dir, name, err);
+}
+
+void nmlp_token_weights(float *weights, const float *rows, int64_t s, int64_t h) {
+    double sum = 0;
+    for (int64_t t = 0; t < s; t++) {
+        double norm2 = 0;
+        for (int64_t i = 0; i < h; i++) norm2 += (double)rows[t * h + i] * (double)rows[t * h + i];
+        weights[t] = norm2 > 0 ? (float)(1 / sqrt(norm2)) : 0;
+        sum += (double)weights[t] * (double)weights[t];
+    }
+    double scale = sum > 0 ? sqrt((double)s / sum) : 0;
+    for (int64_t t = 0; t < s; t++) weights[t] = sum > 0 ? (float)(scale * (double)weights[t]) : 1.0f;
+}
+
+/* Both models' tokens and the buffers of the layer at hand. */
+struct pass {
+    const nmlp_recovery *r;
+    nmlp_stream dense;
+    nmlp_stream thin;
+    float *x, *z, *y; /* [T,H] */
+    float *weights;   /* [T] */
+    double *silu2, *slope2, *act2; /* [I] */
+    double *w[NMLP_MLP_MATRICES];
+    nmlp_stream_progress progress;
+    const nmlp_kernels *kernels;
+};
+
+static nmlp_status pass_open(struct pass *p, const nmlp_recovery *r, nmlp_arena *arena, nmlp_err *err) {
+    const nmlp_config *c = &nmlp_engine_model(r->engine)->config;
+    int64_t tokens = nmlp_windows_tokens(r->windows);
+    nmlp_cpu cpu = nmlp_cpu_detect();
+    *p = (struct pass){.r = r};
+    p->progress = (nmlp_stream_progress){
+        .progress = r->progress, .stage = "refitting", .total = 2.0 * (double)tokens * (double)c->n_layers};
+    NMLP_RETURN_IF_FAILED(nmlp_kernels_select(&p->kernels, &cpu, nmlp_engine_isa(r->engine), err));
+    NMLP_RETURN_IF_FAILED(nmlp_stream_create(&p->dense, r->engine, r->windows, err));
+    NMLP_RETURN_IF_FAILED(nmlp_stream_create(&p->thin, r->engine, r->windows, err));
+    float **rows[] = {&p->x, &p->z, &p->y};
+    for (int i = 0; i < 3; i++) {
+        *rows[i] = nmlp_arena_new(arena, (size_t)(tokens * c->hidden), sizeof(float), err);
+        if (!*rows[i]) return NMLP_E_NOMEM;
+    }
+    p->weights = nmlp_arena_new(arena, (size_t)tokens, sizeof *p->weights, err);
+    double **sums[] = {&p->silu2, &p->slope2, &p->act2};
+    for (int i = 0; i < 3; i++) {
+        *sums[i] = nmlp_arena_new(arena, (size_t)c->intermediate, sizeof(double), err);
+        p->w[i] = nmlp_arena_new(arena, (size_t)(c->intermediate * c->hidden), sizeof(double), err);
+        if (!*sums[i] || !p->w[i]) return NMLP_E_NOMEM;
+    }
+    return p->weights ? NMLP_OK : NMLP_E_NOMEM;
+}
+
+static void widen(double *dst, const nmlp_view *view) {
+    enum { PIECE = 1024 };
+    float piece[PIECE];
+    int64_t n = nmlp_view_elems(view);
+    const char *from = view->data;
+    for (int64_t i = 0; i < n; i += PIECE) {
+        int64_t m = n - i < PIECE ? n - i : PIECE;
+        nmlp_to_f32(piece, from + (size_t)i * nmlp_dtype_bytes(view->dtype), view->dtype, (size_t)m);
+        for (int64_t j = 0; j < m; j++) dst[i + j] = (double)piece[j];
+    }
+}
+
+/* The dense model through layer l, with its MLP inputs in p->x. */
+static nmlp_status run_dense(struct pass *p, int64_t l, nmlp_err *err) {
+    int64_t n = nmlp_engine_model(p->r->engine)->config.intermediate;
+    memset(p->silu2, 0, (size_t)n * sizeof(double));
+    memset(p->slope2, 0, (size_t)n * sizeof(double));
+    memset(p->act2, 0, (size_t)n * sizeof(double));
+    nmlp_taps taps = {.x = p->x, .silu2 = p->silu2, .slope2 = p->slope2, .act2 = p->act2};
+    return nmlp_stream_run_layer(&p->dense, p->r->engine, l, &taps, &p->progress, err);
+}
+
+/* The compressed model through layer l with `mlp` in it; inputs in p->z, outputs in p->y. */
+static nmlp_status run_thin(struct pass *p, int64_t l, const nmlp_mlp_desc *mlp, nmlp_err *err) {
+    nmlp_taps taps = {.x = p->z, .y = p->y};
+    NMLP_RETURN_IF_FAILED(nmlp_engine_set_mlp(p->r->engine, l, mlp, err));
+    nmlp_status st = nmlp_stream_run_layer(&p->thin, p->r->engine, l, &taps, &p->progress, err);
+    (void)nmlp_engine_set_mlp(p->r->engine, l, NULL, NULL);
+    return st;
+}
+
+/* thin.rows becomes the stream in front of the MLP, y what the MLP should have added to reach the dense stream. */
+static void set_target(struct pass *p) {
+    int64_t n = nmlp_windows_tokens(p->r->windows) * p->dense.hidden;
+    for (int64_t i = 0; i < n; i++) {
+        float middle = p->thin.rows[i] - p->y[i];
+        p->thin.rows[i] = middle;
+        p->y[i] = p->dense.rows[i] - middle;
+    }
+}
+
+static double stream_energy(const struct pass *p) {
+    const nmlp_windows *w = p->r->windows;
+    int64_t h = p->dense.hidden;
+    double sum = 0;
+    for (int64_t t = nmlp_windows_calib_tokens(w); t < nmlp_windows_tokens(w); t++) {
+        double norm2 = 0;
+        for (int64_t i = 0; i < h; i++) norm2 += (double)p->dense.rows[t * h + i] * (double)p->dense.rows[t * h + i];
+        sum += norm2 * (double)p->weights[t] * (double)p->weights[t];
+    }
+    return sum;
+}
+
+/* Keeps the better of `best` and `tried` by held-out error; the loser is released. */
+static nmlp_status keep_better(const nmlp_refit_layer *l, nmlp_variant *best, double *error, nmlp_variant *tried,
+                               nmlp_err *err) {
+    double found;
+    nmlp_status st = nmlp_refit_error(l, &tried->desc, &found, err);
+    if (st == NMLP_OK && isfinite(found) && found < *error) {
+        nmlp_variant swap = *best;
+        *best = *tried;
+        *tried = swap;
+        *error = found;
+    }
+    nmlp_variant_fini(tried);
+    return st;
+}
+
+static nmlp_status refit(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_variant *tall, nmlp_variant *down,
+                         double errors[2], nmlp_err *err) {
+    static const double blends[] = {1, 0.5};
+    nmlp_variant tried;
+    *tall = (nmlp_variant){.desc = *base};
+    NMLP_RETURN_IF_FAILED(nmlp_refit_error(l, base, &errors[0], err));
+    errors[1] = errors[0];
+    for (size_t i = 0; i < sizeof blends / sizeof blends[0] && l->layer > 0; i++) {
+        NMLP_RETURN_IF_FAILED(nmlp_refit_gate_up(l, base, blends[i], &tried, err));
+        NMLP_RETURN_IF_FAILED(keep_better(l, tall, &errors[1], &tried, err));
+    }
+    *down = (nmlp_variant){.desc = tall->desc};
+    NMLP_RETURN_IF_FAILED(nmlp_refit_down_of(l, &tall->desc, &tried, err));
+    return keep_better(l, down, &errors[1], &tried, err);
+}
+
+static nmlp_refit_layer layer_of(const struct pass *p, int64_t l) {
+    const nmlp_model *model = nmlp_engine_model(p->r->engine);
+    nmlp_refit_layer layer = {.r = p->r,
+                              .layer = l,
+                              .dense = &model->layers[l],
+                              .kernels = p->kernels,
+                              .pool = nmlp_engine_pool(p->r->engine),
+                              .hidden = model->config.hidden,
+                              .intermediate = model->config.intermediate,
+                              .n_calib = nmlp_windows_calib_tokens(p->r->windows),
+                              .n_heldout = nmlp_windows_heldout_tokens(p->r->windows),
+                              .context = p->r->windows->context,
+                              .x = p->x,
+                              .z = p->z,
+                              .target = p->y,
+                              .weights = p->weights,
+                              .silu2 = p->silu2,
+                              .slope2 = p->slope2};
+    memcpy(layer.w, p->w, sizeof layer.w);
+    return layer;
+}
+
+/* Fits layer l, writes its file and moves the compressed stream behind it. */
+static nmlp_status recover_layer(struct pass *p, int64_t l, const char *path, nmlp_err *err) {
+    const nmlp_recovery *r = p->r;
+    const nmlp_layer *dense = &nmlp_engine_model(r->engine)->layers[l];
+    int64_t tokens = nmlp_windows_tokens(r->windows);
+    nmlp_layer_mlp base = {0};
+    nmlp_variant tall = {0};
+    nmlp_variant down = {0};
+    double errors[2];
+    nmlp_status st = NMLP_OK;
+    NMLP_TRY(nmlp_layer_mlp_build(&base, &r->libraries[l], dense, &r->ranks[l], err));
+    NMLP_TRY(run_thin(p, l, &base.desc, err));
+    set_target(p);
+    for (int64_t t = 0; t < tokens; t++) p->weights[t] = 1;
+    if (r->token_weights) nmlp_token_weights(p->weights, p->dense.rows, tokens, p->dense.hidden);
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) widen(p->w[i], &dense->mlp[i].w);
+    nmlp_refit_layer layer = layer_of(p, l);
+    NMLP_TRY(refit(&layer, &base.desc, &tall, &down, errors, err));
+    double energy = stream_energy(p);
+    nmlp_layer_file file = {.ranks = r->ranks[l],
+                            .desc = down.desc,
+                            .dense_refitted = r->ranks[l].rank[NMLP_MLP_DOWN] == 0 && down.u[NMLP_MLP_DOWN] != NULL,
+                            .error = energy > 0 ? errors[1] / energy : 0,
+                            .error_before = energy > 0 ? errors[0] / energy : 0};
+    NMLP_TRY(nmlp_layer_file_write(path, r->fingerprint, &file, dense, err));
+    NMLP_TRY(nmlp_refit_run_mlp(&layer, &down.desc, p->z, tokens, p->y, NULL, err));
+    for (int64_t i = 0; i < tokens * p->dense.hidden; i++) p->thin.rows[i] += p->y[i];
+out:
+    nmlp_variant_fini(&down);
+    nmlp_variant_fini(&tall);
+    nmlp_layer_mlp_fini(&base);
+    return st;
+}
+
+/* A layer finished by an earlier run: only the stream moves, by the same arithmetic. */
+static nmlp_status replay_layer(struct pass *p, int64_t l, const nmlp_layer_file *file, nmlp_err *err) {
+    const nmlp_recovery *r = p->r;
+    const nmlp_layer *dense = &nmlp_engine_model(r->engine)->layers[l];
+    int64_t tokens = nmlp_windows_tokens(r->windows);
+    nmlp_layer_mlp base = {0};
+    nmlp_status st = NMLP_OK;
+    NMLP_TRY(nmlp_layer_mlp_build(&base, &r->libraries[l], dense, &r->ranks[l], err));
+    NMLP_TRY(run_thin(p, l, &base.desc, err));
+    set_target(p);
+    nmlp_mlp_desc desc = nmlp_layer_file_mlp(file, dense);
+    nmlp_refit_layer layer = layer_of(p, l);
+    NMLP_TRY(nmlp_refit_run_mlp(&layer, &desc, p->z, tokens, p->y, NULL, err));
+    for (int64_t i = 0; i < tokens * p->dense.hidden; i++) p->thin.rows[i] += p->y[i];
+out:
+    nmlp_layer_mlp_fini(&base);
+    return st;
+}
+
+nmlp_status nmlp_recover_run(const nmlp_recovery *r, nmlp_err *err) {
+    struct pass p = {0};
+    nmlp_arena arena;
+    nmlp_status st = NMLP_OK;
+    int64_t n_layers = nmlp_engine_model(r->engine)->config.n_layers;
+    nmlp_arena_init(&arena);
+    NMLP_TRY(pass_open(&p, r, &arena, err));
+    for (int64_t l = 0; l < n_layers; l++) {
+        char path[4096];
+        nmlp_layer_file file;
+        bool found;
+        NMLP_TRY(nmlp_recover_path(path, sizeof path, r->work_dir, l, true, err));
+        NMLP_TRY(nmlp_layer_file_open(&file, path, r->fingerprint, &found, err));
+        NMLP_TRY(run_dense(&p, l, err));
+        st = found ? replay_layer(&p, l, &file, err) : recover_layer(&p, l, path, err);
+        nmlp_layer_file_close(&file);
+        if (st != NMLP_OK) {
+            nmlp_fail_context(err, "layer %lld", (long long)l);
+            goto out;
+        }
+    }
+out:
+    nmlp_stream_destroy(&p.dense);
+    nmlp_stream_destroy(&p.thin);
+    nmlp_arena_fini(&arena);
+    return st;
+}

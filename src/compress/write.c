@@ -1,0 +1,139 @@
+#include "compress/write.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "checkpoint/checkpoint_write.h"
+#include "model/expand.h"
+
+enum { PATH_MAX_BYTES = 4096, NAME_MAX_BYTES = 160 };
+static const size_t shard_bytes = 1000000000u;
+
+/* Tensors to write, with where their bytes are. */
+struct outputs {
+    nmlp_arena arena;
+    nmlp_tensor_spec *specs;
+    const nmlp_view **data;
+    size_t n;
+};
+
+static nmlp_status add(struct outputs *o, const char *name, const nmlp_view *view, nmlp_err *err) {
+    nmlp_tensor_spec *spec = &o->specs[o->n];
+    *spec = (nmlp_tensor_spec){.dtype = view->dtype, .n_dims = view->n_dims};
+    spec->name = nmlp_arena_strdup(&o->arena, name, err);
+    memcpy(spec->shape, view->shape, sizeof spec->shape);
+    o->data[o->n++] = view;
+    return spec->name ? NMLP_OK : NMLP_E_NOMEM;
+}
+
+/* Which MLP matrix a tensor is, if any. */
+static bool find_matrix(const nmlp_model *m, const char *name, int64_t *layer, int *matrix) {
+    long long number;
+    char rest[NAME_MAX_BYTES];
+    if (sscanf(name, "model.layers.%lld.mlp.%159s", &number, rest) != 2) return false;
+    if (number < 0 || number >= m->config.n_layers) return false;
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+        char want[32];
+        snprintf(want, sizeof want, "%s.weight", nmlp_mlp_matrix_name((nmlp_mlp_matrix)i));
+        if (strcmp(rest, want) != 0) continue;
+        *layer = number;
+        *matrix = i;
+        return true;
+    }
+    return false;
+}
+
+static const nmlp_factors *factors_of(const nmlp_layer_file *layer, int i) {
+    return i == 0 ? &layer->desc.gate : i == 1 ? &layer->desc.up : &layer->desc.down;
+}
+
+static nmlp_status add_matrix(struct outputs *o, const nmlp_named_tensor *source, const nmlp_layer_file *file, int64_t layer,
+                              int matrix, nmlp_err *err) {
+    const nmlp_factors *f = factors_of(file, matrix);
+    const char *short_name = nmlp_mlp_matrix_name((nmlp_mlp_matrix)matrix);
+    char name[NAME_MAX_BYTES];
+    if (f->w.data) return add(o, source->name, &f->w, err);
+    if (!f->u.data) return add(o, source->name, &source->view, err);
+    snprintf(name, sizeof name, "model.layers.%lld.mlp.%s.u", (long long)layer, short_name);
+    NMLP_RETURN_IF_FAILED(add(o, name, &f->u, err));
+    bool shared = file->ranks.joint && matrix != NMLP_MLP_DOWN;
+    if (shared && matrix == NMLP_MLP_UP) return NMLP_OK;
+    snprintf(name, sizeof name, "model.layers.%lld.mlp.%s.v", (long long)layer, shared ? "gate_up_proj" : short_name);
+    return add(o, name, &f->v, err);
+}
+
+static nmlp_status list_outputs(struct outputs *o, const nmlp_model *m, const nmlp_layer_file *layers,
+                                nmlp_compressed_size *size, nmlp_err *err) {
+    size_t most = m->checkpoint.n_tensors + (size_t)(m->config.n_layers * NMLP_MLP_MATRICES);
+    o->specs = nmlp_arena_new(&o->arena, most, sizeof *o->specs, err);
+    o->data = nmlp_arena_new(&o->arena, most, sizeof *o->data, err);
+    if (!o->specs || !o->data) return NMLP_E_NOMEM;
+    *size = (nmlp_compressed_size){0};
+    for (size_t i = 0; i < m->checkpoint.n_tensors; i++) {
+        const nmlp_named_tensor *t = &m->checkpoint.tensors[i];
+        int64_t layer;
+        int matrix;
+        size_t first = o->n;
+        bool mlp = find_matrix(m, t->name, &layer, &matrix);
+        NMLP_RETURN_IF_FAILED(mlp ? add_matrix(o, t, &layers[layer], layer, matrix, err) : add(o, t->name, &t->view, err));
+        for (size_t k = first; k < o->n; k++) {
+            size->params += nmlp_view_elems(o->data[k]);
+            size->bytes += (int64_t)nmlp_view_bytes(o->data[k]);
+            if (mlp) size->mlp_params += nmlp_view_elems(o->data[k]);
+        }
+    }
+    return NMLP_OK;
+}
+
+static nmlp_status write_tensors(const struct outputs *o, const char *dir, bool resume, const nmlp_progress *progress,
+                                 nmlp_err *err) {
+    nmlp_checkpoint_writer *writer = NULL;
+    nmlp_status st = NMLP_OK;
+    NMLP_TRY(nmlp_checkpoint_writer_open(&writer, dir, o->specs, o->n, shard_bytes, err));
+    if (resume) NMLP_TRY(nmlp_checkpoint_writer_resume(writer, err));
+    for (size_t i = nmlp_checkpoint_writer_next(writer); i < o->n; i++) {
+        NMLP_TRY(nmlp_checkpoint_writer_put(writer, o->data[i]->data, nmlp_view_bytes(o->data[i]), err));
+        if (!nmlp_progress_update(progress, "writing", (double)(i + 1), (double)o->n, "tensors")) {
+            st = nmlp_fail(err, NMLP_E_INTERRUPTED, "writing was stopped");
+            goto out;
+        }
+    }
+    st = nmlp_checkpoint_writer_finish(writer, err);
+    writer = NULL;
+out:
+    nmlp_checkpoint_writer_abort(writer);
+    return st;
+}
+
+static nmlp_status write_config(const nmlp_model *m, const char *dir, const char *neuronmlp, nmlp_err *err) {
+    char path[PATH_MAX_BYTES];
+    nmlp_str text;
+    nmlp_str_init(&text);
+    nmlp_config_write(&m->config, neuronmlp, &text);
+    nmlp_status st = nmlp_str_status(&text, err);
+    if (st == NMLP_OK) st = nmlp_path_join(path, sizeof path, dir, "config.json", err);
+    if (st == NMLP_OK) st = nmlp_file_write_text(path, nmlp_str_text(&text), text.len, err);
+    nmlp_str_fini(&text);
+    return st;
+}
+
+nmlp_status nmlp_compressed_write(const nmlp_model *m, const nmlp_layer_file *layers, const char *dir,
+                                  const char *neuronmlp, bool resume, const nmlp_progress *progress,
+                                  nmlp_compressed_size *size, nmlp_err *err) {
+    struct outputs o = {0};
+    nmlp_dir_stage stage = {0};
+    nmlp_status st = NMLP_OK;
+    nmlp_arena_init(&o.arena);
+    NMLP_TRY(list_outputs(&o, m, layers, size, err));
+    NMLP_TRY(nmlp_dir_stage_open(&stage, dir, resume, err));
+    NMLP_TRY(write_tensors(&o, stage.temp_path, resume, progress, err));
+    NMLP_TRY(write_config(m, stage.temp_path, neuronmlp, err));
+    NMLP_TRY(nmlp_model_copy_side_files(m->checkpoint.dir, stage.temp_path, err));
+    NMLP_TRY(nmlp_dir_stage_commit(&stage, err));
+out:
+    if (st == NMLP_E_INTERRUPTED) nmlp_dir_stage_keep(&stage);
+    nmlp_dir_stage_abort(&stage);
+    nmlp_arena_fini(&o.arena);
+    return st;
+}

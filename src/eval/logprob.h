@@ -1,0 +1,33 @@
+/* Log-probabilities of given tokens from hidden states: logits in blocks of rows, a log-softmax with its sum in f64.
+ *
+ * A scorer belongs to one session's chunk size. The caller lists targets (which row predicts which token), runs the session with
+ * nmlp_scorer_rows as its callback, and finds log p(token) of every target. */
+#ifndef NMLP_EVAL_LOGPROB_H
+#define NMLP_EVAL_LOGPROB_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+#include "engine/engine.h"
+
+/* log(sum_i exp(logits[i])), n > 0. exp is taken in f32 (relative error below 3e-7), the sum in f64. */
+double nmlp_log_sum_exp(const float *logits, int64_t n);
+
+typedef struct nmlp_target {
+    int64_t row;    /* as the session's callback counts rows */
+    int32_t token;
+    double logprob; /* out */
+} nmlp_target;
+
+typedef struct nmlp_scorer nmlp_scorer;
+
+nmlp_status nmlp_scorer_create(nmlp_scorer **out, const nmlp_session *session, nmlp_err *err);
+void nmlp_scorer_destroy(nmlp_scorer *scorer);
+/* Targets must be sorted by row; several may share one. Borrowed until the next begin. */
+void nmlp_scorer_begin(nmlp_scorer *scorer, nmlp_target *targets, int64_t n_targets);
+/* An nmlp_rows_fn; ctx is the scorer. */
+void nmlp_scorer_rows(void *ctx, nmlp_session *session, const float *rows, int64_t first, int64_t s);
+/* Fails unless every target was reached and is finite. */
+nmlp_status nmlp_scorer_end(nmlp_scorer *scorer, nmlp_err *err);
+
+#endif

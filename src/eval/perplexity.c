@@ -1,0 +1,165 @@
+#include "eval/perplexity.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "eval/logprob.h"
+#include "eval/window.h"
+#include "text/utf8.h"
+
+static const nmlp_ppl_preset presets[] = {
+    {"wikitext2", "WikiText-2 raw test split, lines joined as in the file"},
+    {"ptb", "Penn Treebank test split, one sentence a line"},
+    {"c4", "C4 English validation documents, joined"},
+};
+
+const nmlp_ppl_preset *nmlp_ppl_preset_find(const char *name) {
+    for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++) {
+        if (strcmp(presets[i].name, name) == 0) return &presets[i];
+    }
+    return NULL;
+}
+
+nmlp_status nmlp_ppl_options_check(nmlp_ppl_options *o, const nmlp_config *config, nmlp_err *err) {
+    if (o->ctx == 0) o->ctx = config->max_positions < NMLP_PPL_CTX_DEFAULT ? config->max_positions : NMLP_PPL_CTX_DEFAULT;
+    if (o->ctx < 2 || o->ctx > config->max_positions)
+        return nmlp_fail(err, NMLP_E_LIMIT, "--ctx %" PRId64 ": this model takes windows of 2 to %" PRId64 " tokens", o->ctx,
+                         config->max_positions);
+    if (o->stride == 0) o->stride = o->ctx;
+    if (o->stride < 1 || o->stride > o->ctx)
+        return nmlp_fail(err, NMLP_E_ARG, "--stride %" PRId64 ": must be 1 to the window of %" PRId64, o->stride, o->ctx);
+    if (o->max_tokens < 0) return nmlp_fail(err, NMLP_E_ARG, "--max-tokens %" PRId64 ": must not be negative", o->max_tokens);
+    return NMLP_OK;
+}
+
+void nmlp_ppl_describe(nmlp_str *out, const nmlp_ppl_options *o) {
+    nmlp_str_printf(out, "text encoded whole, %s; ", o->bos ? "BOS in front" : "no special tokens");
+    if (o->max_tokens) nmlp_str_printf(out, "first %" PRId64 " tokens; ", o->max_tokens);
+    nmlp_str_printf(out, "windows of %" PRId64 " tokens, ", o->ctx);
+    if (o->stride == o->ctx) {
+        nmlp_str_puts(out, "no overlap, the first token of a window not scored");
+    } else {
+        nmlp_str_printf(out, "one every %" PRId64 ", each token scored once", o->stride);
+    }
+    bool dropped = o->stride == o->ctx && !o->keep_partial;
+    nmlp_str_printf(out, "; a last window that is not full is %s; natural log", dropped ? "dropped" : "kept");
+}
+
+int64_t nmlp_count_words(const char *text, size_t len) {
+    int64_t n = 0;
+    bool inside = false;
+    for (size_t at = 0; at < len;) {
+        uint32_t c = 0;
+        int bytes = nmlp_utf8_decode(text + at, len - at, &c);
+        bool space = bytes > 0 && nmlp_unicode_is_space(c);
+        if (!space && !inside) n++;
+        inside = !space;
+        at += bytes > 0 ? (size_t)bytes : bytes < 0 ? (size_t)-bytes : len - at;
+    }
+    return n;
+}
+
+static nmlp_status run_window(nmlp_session *session, nmlp_scorer *scorer, const int32_t *ids, const nmlp_window *w,
+                              nmlp_target *targets, double *nll, nmlp_err *err) {
+    int64_t n = w->end - w->score;
+    for (int64_t i = 0; i < n; i++)
+        targets[i] = (nmlp_target){.row = w->score + i - 1 - w->begin, .token = ids[w->score + i]};
+    nmlp_session_truncate(session, 0);
+    nmlp_scorer_begin(scorer, targets, n);
+    /* The last token predicts what no one asks for. */
+    NMLP_RETURN_IF_FAILED(
+        nmlp_session_append(session, ids + w->begin, w->end - w->begin - 1, nmlp_scorer_rows, scorer, err));
+    NMLP_RETURN_IF_FAILED(nmlp_scorer_end(scorer, err));
+    for (int64_t i = 0; i < n; i++) *nll -= targets[i].logprob;
+    return NMLP_OK;
+}
+
+static nmlp_status run_windows(nmlp_ppl_result *r, nmlp_session *session, const int32_t *ids, const nmlp_windows *windows,
+                               const nmlp_ppl_options *o, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    nmlp_scorer *scorer = NULL;
+    nmlp_window window = {0};
+    int64_t total = nmlp_windows_scored(windows);
+    nmlp_target *targets = nmlp_mem_new((size_t)windows->ctx, sizeof *targets, err);
+    if (!targets) return NMLP_E_NOMEM;
+    NMLP_TRY(nmlp_scorer_create(&scorer, session, err));
+    while (nmlp_window_next(windows, &window)) {
+        NMLP_TRY(run_window(session, scorer, ids, &window, targets, &r->nll_sum, err));
+        r->n_scored += window.end - window.score;
+        r->n_covered = window.end;
+        r->n_run += window.end - window.begin - 1;
+        if (!nmlp_progress_update(o->progress, o->stage ? o->stage : "perplexity", (double)r->n_scored, (double)total,
+                                  "tokens")) {
+            st = nmlp_fail(err, NMLP_E_INTERRUPTED, "stopped after %" PRId64 " of %" PRId64 " tokens", r->n_scored, total);
+            goto out;
+        }
+    }
+out:
+    nmlp_scorer_destroy(scorer);
+    nmlp_mem_free(targets);
+    return st;
+}
+
+nmlp_status nmlp_perplexity_ids(nmlp_ppl_result *r, const nmlp_engine *engine, const int32_t *ids, int64_t n,
+                                const nmlp_ppl_options *options, nmlp_err *err) {
+    nmlp_ppl_options o = *options;
+    nmlp_session *session = NULL;
+    *r = (nmlp_ppl_result){.word_ppl = NAN, .bits_per_byte = NAN};
+    NMLP_RETURN_IF_FAILED(nmlp_ppl_options_check(&o, &nmlp_engine_model(engine)->config, err));
+    if (o.max_tokens && n > o.max_tokens) n = o.max_tokens;
+    /* A text shorter than one window is all there is to score. */
+    bool drop = !o.keep_partial && o.stride == o.ctx && n >= o.ctx;
+    nmlp_windows windows = {.n_tokens = n, .ctx = o.ctx, .stride = o.stride, .drop_partial = drop};
+    if (nmlp_windows_scored(&windows) == 0) {
+        nmlp_fail(err, NMLP_E_ARG, "a text of %" PRId64 " tokens has nothing to score in windows of %" PRId64, n, o.ctx);
+        nmlp_fail_hint(err, "2 tokens are needed at least");
+        return NMLP_E_ARG;
+    }
+    r->ctx = o.ctx;
+    r->stride = o.stride;
+    r->n_tokens = n;
+    double start = nmlp_clock_seconds();
+    NMLP_RETURN_IF_FAILED(nmlp_session_create(&session, engine, o.ctx, 0, false, err));
+    nmlp_status st = run_windows(r, session, ids, &windows, &o, err);
+    nmlp_session_destroy(session);
+    r->seconds = nmlp_clock_seconds() - start;
+    r->nll = r->nll_sum / (double)r->n_scored;
+    r->ppl = exp(r->nll);
+    return st;
+}
+
+/* Words and bytes of what the windows cover: the text, or what its first ids spell. */
+static nmlp_status count_text(nmlp_ppl_result *r, const nmlp_tokenizer *tokenizer, const char *text, size_t len,
+                              const nmlp_ids *ids, nmlp_err *err) {
+    nmlp_str used;
+    nmlp_status st = NMLP_OK;
+    nmlp_str_init(&used);
+    if ((size_t)r->n_covered < ids->len) {
+        NMLP_TRY(nmlp_tokenizer_decode(tokenizer, ids->data, (size_t)r->n_covered, true, &used, err));
+        text = nmlp_str_text(&used);
+        len = used.len;
+    }
+    r->n_words = nmlp_count_words(text, len);
+    r->n_bytes = (int64_t)len;
+    r->word_ppl = exp(r->nll_sum / (double)r->n_words);
+    r->bits_per_byte = r->nll_sum / (double)r->n_bytes / log(2.0);
+out:
+    nmlp_str_fini(&used);
+    return st;
+}
+
+nmlp_status nmlp_perplexity(nmlp_ppl_result *r, const nmlp_engine *engine, const nmlp_tokenizer *tokenizer,
+                            const char *text, size_t len, const nmlp_ppl_options *options, nmlp_err *err) {
+    nmlp_ids ids;
+    nmlp_status st = NMLP_OK;
+    nmlp_ids_init(&ids);
+    NMLP_TRY(nmlp_tokenizer_encode(tokenizer, text, len, options->bos, false, &ids, err));
+    NMLP_TRY(nmlp_perplexity_ids(r, engine, ids.data, (int64_t)ids.len, options, err));
+    NMLP_TRY(count_text(r, tokenizer, text, len, &ids, err));
+out:
+    nmlp_ids_fini(&ids);
+    return st;
+}

@@ -1,0 +1,56 @@
+#include "eval/result.h"
+
+void nmlp_ppl_put(nmlp_json_writer *w, const nmlp_ppl_result *r) {
+    nmlp_json_put_int(w, "tokens", r->n_tokens);
+    nmlp_json_put_int(w, "covered_tokens", r->n_covered);
+    nmlp_json_put_int(w, "scored_tokens", r->n_scored);
+    nmlp_json_put_int(w, "words", r->n_words);
+    nmlp_json_put_int(w, "bytes", r->n_bytes);
+    nmlp_json_put_number(w, "nll", r->nll);
+    nmlp_json_put_number(w, "nll_sum", r->nll_sum);
+    nmlp_json_put_number(w, "ppl", r->ppl);
+    nmlp_json_put_number(w, "word_ppl", r->word_ppl);
+    nmlp_json_put_number(w, "bits_per_byte", r->bits_per_byte);
+    nmlp_json_put_int(w, "ctx", r->ctx);
+    nmlp_json_put_int(w, "stride", r->stride);
+    nmlp_json_put_number(w, "seconds", r->seconds);
+    nmlp_json_put_number(w, "tok_s", r->seconds > 0 ? (double)r->n_run / r->seconds : 0);
+}
+
+static void put_details(nmlp_json_writer *w, const nmlp_choice_result *r) {
+    nmlp_json_begin_array(w, "pred");
+    for (int64_t i = 0; i < r->n; i++) nmlp_json_put_int(w, NULL, r->pred[i]);
+    nmlp_json_end_array(w);
+    nmlp_json_begin_array(w, "pred_norm");
+    for (int64_t i = 0; i < r->n; i++) nmlp_json_put_int(w, NULL, r->pred_norm[i]);
+    nmlp_json_end_array(w);
+    nmlp_json_begin_array(w, "loglik");
+    for (int64_t i = 0; i < r->n; i++) {
+        nmlp_json_begin_array(w, NULL);
+        for (int64_t c = r->first[i]; c < r->first[i + 1]; c++) nmlp_json_put_number(w, NULL, r->loglik[c]);
+        nmlp_json_end_array(w);
+    }
+    nmlp_json_end_array(w);
+}
+
+void nmlp_choice_put(nmlp_json_writer *w, const nmlp_choice_result *r, bool details) {
+    nmlp_json_put_int(w, "n", r->n);
+    nmlp_json_put_number(w, "acc", r->acc);
+    nmlp_json_put_number(w, "acc_stderr", r->acc_stderr);
+    nmlp_json_put_number(w, "acc_norm", r->acc_norm);
+    nmlp_json_put_number(w, "acc_norm_stderr", r->acc_norm_stderr);
+    nmlp_json_put_int(w, "truncated", r->n_truncated);
+    nmlp_json_put_int(w, "tokens_run", r->n_run);
+    nmlp_json_put_int(w, "tokens_without_sharing", r->n_whole);
+    nmlp_json_put_number(w, "seconds", r->seconds);
+    nmlp_json_put_number(w, "tok_s", r->seconds > 0 ? (double)r->n_run / r->seconds : 0);
+    if (details) put_details(w, r);
+}
+
+void nmlp_task_describe(nmlp_str *out, const nmlp_task *task, bool bos) {
+    nmlp_str_printf(out,
+                    "%s; context and continuation encoded together, continuation tokens = those past the encoded context; acc = argmax "
+                    "of summed log-likelihood; acc_norm divides by the UTF-8 bytes of %s; zero-shot; context \"%s\", "
+                    "continuation \"%s\"",
+                    bos ? "BOS in front" : "no BOS", task->length, task->context, task->continuation);
+}

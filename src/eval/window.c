@@ -1,0 +1,23 @@
+#include "eval/window.h"
+
+static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+bool nmlp_window_next(const nmlp_windows *w, nmlp_window *window) {
+    bool first = window->end == 0;
+    int64_t begin = first ? 0 : window->begin + w->stride;
+    int64_t covered = window->end;
+    if (covered >= w->n_tokens) return false;
+    int64_t end = begin + w->ctx < w->n_tokens ? begin + w->ctx : w->n_tokens;
+    if (w->drop_partial && end - begin < w->ctx) return false;
+    int64_t score = max64(begin + 1, covered);
+    if (score >= end) return false;
+    *window = (nmlp_window){.begin = begin, .end = end, .score = score};
+    return true;
+}
+
+int64_t nmlp_windows_scored(const nmlp_windows *w) {
+    nmlp_window window = {0};
+    int64_t n = 0;
+    while (nmlp_window_next(w, &window)) n += window.end - window.score;
+    return n;
+}

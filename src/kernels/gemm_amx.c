@@ -1,0 +1,140 @@
+/* Blocks of 32 x 32 in 2 x 2 AMX tiles: bf16 activations and weights, f32 sums. */
+#include <immintrin.h>
+
+#include "kernels/gemm.h"
+
+enum { MR = 32, STRIPS = 2, NR = STRIPS * NMLP_STRIP, TILE_K = 32, TILE_ROWS = 16, TILE_BYTES = 1024 };
+enum { PREFETCH_BYTES = 4096 };
+enum { C_STRIDE = NR * (int)sizeof(float), ROW_BLOCK = TILE_ROWS * NR };
+
+/* Palette 1: eight tiles of 16 rows of 64 bytes. The CPUID leaves that would say so are hidden by hypervisors. */
+typedef struct tile_config {
+    uint8_t palette;
+    uint8_t start_row;
+    uint8_t reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} tile_config;
+
+_Static_assert(sizeof(tile_config) == 64, "LDTILECFG reads 64 bytes");
+
+static void begin(void) {
+    tile_config config = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        config.row_bytes[i] = NMLP_LINE_BYTES;
+        config.rows[i] = TILE_ROWS;
+    }
+    /* gcc 12 believes that only 8 bytes are read and drops the stores above. */
+    __asm__ volatile("" : : "r"(&config) : "memory");
+    _tile_loadconfig(&config);
+}
+
+static void end(void) { _tile_release(); }
+
+/* Tiles 0..3 are C (row half, strip), 4 and 5 A, 6 and 7 B. Strides are constants of the layout. */
+static void load_c(const float *c, bool accumulate) {
+    if (accumulate) {
+        _tile_loadd(0, c, C_STRIDE);
+        _tile_loadd(1, c + NMLP_STRIP, C_STRIDE);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+    }
+}
+
+static void load_c_low(const float *c, bool accumulate) {
+    if (accumulate) {
+        _tile_loadd(2, c + ROW_BLOCK, C_STRIDE);
+        _tile_loadd(3, c + ROW_BLOCK + NMLP_STRIP, C_STRIDE);
+    } else {
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+}
+
+static void fetch_tile(const char *tile) {
+    for (int i = 0; i < TILE_BYTES; i += NMLP_LINE_BYTES) _mm_prefetch(tile + PREFETCH_BYTES + i, _MM_HINT_T0);
+}
+
+static void block_32(const nmlp_block *p) {
+    const char *a = p->a;
+    const char *b0 = p->b;
+    const char *b1 = b0 + p->b_step;
+    float *c = p->c;
+    load_c(c, p->accumulate);
+    load_c_low(c, p->accumulate);
+    for (int64_t k = 0; k < p->k; k += TILE_K, a += p->a_step, b0 += TILE_BYTES, b1 += TILE_BYTES) {
+        _tile_loadd(4, a, NMLP_LINE_BYTES);
+        _tile_loadd(6, b0, NMLP_LINE_BYTES);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, b1, NMLP_LINE_BYTES);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_loadd(5, a + TILE_BYTES, NMLP_LINE_BYTES);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+        if (!p->stream) continue;
+        fetch_tile(b0);
+        fetch_tile(b1);
+    }
+    _tile_stored(0, c, C_STRIDE);
+    _tile_stored(1, c + NMLP_STRIP, C_STRIDE);
+    _tile_stored(2, c + ROW_BLOCK, C_STRIDE);
+    _tile_stored(3, c + ROW_BLOCK + NMLP_STRIP, C_STRIDE);
+}
+
+/* Up to 16 rows: half the arithmetic, and B is loaded as ever. */
+static void block_16(const nmlp_block *p) {
+    const char *a = p->a;
+    const char *b0 = p->b;
+    const char *b1 = b0 + p->b_step;
+    load_c(p->c, p->accumulate);
+    for (int64_t k = 0; k < p->k; k += TILE_K, a += p->a_step, b0 += TILE_BYTES, b1 += TILE_BYTES) {
+        _tile_loadd(4, a, NMLP_LINE_BYTES);
+        _tile_loadd(6, b0, NMLP_LINE_BYTES);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, b1, NMLP_LINE_BYTES);
+        _tile_dpbf16ps(1, 4, 7);
+        if (!p->stream) continue;
+        fetch_tile(b0);
+        fetch_tile(b1);
+    }
+    _tile_stored(0, p->c, C_STRIDE);
+    _tile_stored(1, p->c + NMLP_STRIP, C_STRIDE);
+}
+
+/* gcc's tile intrinsics do not say which memory they touch. */
+static void settle_memory(void) { __asm__ volatile("" : : : "memory"); }
+
+static void block_bf16(const nmlp_block *p) {
+    settle_memory();
+    if (p->rows > TILE_ROWS)
+        block_32(p);
+    else
+        block_16(p);
+    settle_memory();
+}
+
+bool nmlp_amx_computes(void) {
+    _Alignas(64) uint16_t a[TILE_ROWS * TILE_K];
+    _Alignas(64) uint16_t b[STRIPS][TILE_ROWS * TILE_K];
+    _Alignas(64) float c[MR * NR];
+    for (int i = 0; i < TILE_ROWS * TILE_K; i++) a[i] = b[0][i] = b[1][i] = nmlp_f32_to_bf16(1.0f);
+    nmlp_block block = {
+        .c = c, .a = a, .b = b, .b_step = sizeof b[0], .k = TILE_K, .rows = TILE_ROWS, .strips = STRIPS};
+    begin();
+    block_bf16(&block);
+    end();
+    return c[0] == (float)TILE_K && c[TILE_ROWS * NR - 1] == (float)TILE_K;
+}
+
+const nmlp_gemm nmlp_gemm_amx = {
+    .mr = MR,
+    .strips = STRIPS,
+    .elem_bytes = sizeof(uint16_t),
+    .narrow_rows = INT32_MAX,
+    .pairs = true,
+    .full_tiles = true,
+    .block = {[NMLP_DTYPE_BF16] = block_bf16},
+    .begin = begin,
+    .end = end,
+};

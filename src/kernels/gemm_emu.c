@@ -1,0 +1,40 @@
+/* What AMX computes, in C: 32 x 32 blocks, bf16 activations and weights, f32 sums. Lets every machine test the layouts
+ * and drivers of the amx set. */
+#include "kernels/gemm.h"
+
+enum { MR = 32, STRIPS = 2, TILE_K = 32 };
+
+/* One row of C and one strip: TDPBF16PS sums the two products of a pair, then adds to C. */
+static void row_strip(float *c, const uint16_t *a, const uint16_t *b) {
+    for (int k = 0; k < TILE_K; k += 2) {
+        float even = nmlp_bf16_to_f32(a[k]);
+        float odd = nmlp_bf16_to_f32(a[k + 1]);
+        const uint16_t *pairs = b + k * NMLP_STRIP;
+        for (int j = 0; j < NMLP_STRIP; j++)
+            c[j] += even * nmlp_bf16_to_f32(pairs[2 * j]) + odd * nmlp_bf16_to_f32(pairs[2 * j + 1]);
+    }
+}
+
+static void block_bf16(const nmlp_block *p) {
+    for (int i = 0; i < p->rows; i++) {
+        for (int strip = 0; strip < STRIPS; strip++) {
+            float *c = p->c + (i * STRIPS + strip) * NMLP_STRIP;
+            const char *a = (const char *)p->a + (size_t)i * NMLP_LINE_BYTES;
+            const uint16_t *b = (const uint16_t *)((const char *)p->b + p->b_step * (size_t)strip);
+            if (!p->accumulate)
+                for (int j = 0; j < NMLP_STRIP; j++) c[j] = 0.0f;
+            for (int64_t k = 0; k < p->k; k += TILE_K, a += p->a_step, b += TILE_K * NMLP_STRIP)
+                row_strip(c, (const uint16_t *)a, b);
+        }
+    }
+}
+
+const nmlp_gemm nmlp_gemm_emu = {
+    .mr = MR,
+    .strips = STRIPS,
+    .elem_bytes = sizeof(uint16_t),
+    .narrow_rows = INT32_MAX,
+    .pairs = true,
+    .full_tiles = true,
+    .block = {[NMLP_DTYPE_BF16] = block_bf16},
+};

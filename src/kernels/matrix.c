@@ -1,0 +1,116 @@
+#include "kernels/matrix.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/pages.h"
+
+enum { STRIPS_PER_TASK = 1, CHUNK = 64 };
+
+struct packing {
+    nmlp_matrix *matrix;
+    const nmlp_view *source;
+};
+
+/* Element `at` of a row, brought to the packed type. */
+static uint32_t element(const void *row, nmlp_dtype from, nmlp_dtype to, int64_t at) {
+    if (from == to && from != NMLP_DTYPE_F32) return ((const uint16_t *)row)[at];
+    uint32_t bits;
+    float value;
+    nmlp_to_f32(&value, (const char *)row + (size_t)at * nmlp_dtype_bytes(from), from, 1);
+    if (to == NMLP_DTYPE_BF16) return nmlp_f32_to_bf16(value);
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* 16 rows in parts of CHUNK inputs, so that source and destination both stay in L1. */
+struct part {
+    const void *rows[NMLP_STRIP];
+    int n_rows;
+    int64_t k_begin;
+    int64_t k_end;
+};
+
+static void pack_f32(float *dst, const struct part *part) {
+    for (int j = 0; j < part->n_rows; j++) {
+        const float *row = part->rows[j];
+        for (int64_t k = part->k_begin; k < part->k_end; k++) dst[k * NMLP_STRIP + j] = row[k];
+    }
+}
+
+static void pack_f16(uint16_t *dst, const struct part *part) {
+    for (int j = 0; j < part->n_rows; j++) {
+        const uint16_t *row = part->rows[j];
+        for (int64_t k = part->k_begin; k < part->k_end; k++) dst[k * NMLP_STRIP + j] = row[k];
+    }
+}
+
+/* Pairs (k, k+1) of one output stand together. */
+static void pack_bf16(uint16_t *dst, const struct part *part, nmlp_dtype from) {
+    for (int j = 0; j < part->n_rows; j++) {
+        int64_t k = part->k_begin;
+        if (from == NMLP_DTYPE_BF16) {
+            const uint16_t *row = part->rows[j];
+            for (; k + 1 < part->k_end; k += 2) memcpy(dst + k * NMLP_STRIP + 2 * j, row + k, 4);
+        }
+        for (; k < part->k_end; k++)
+            dst[(k & ~(int64_t)1) * NMLP_STRIP + 2 * j + (k & 1)] =
+                (uint16_t)element(part->rows[j], from, NMLP_DTYPE_BF16, k);
+    }
+}
+
+static void pack_strip(const struct packing *packing, int64_t strip) {
+    nmlp_matrix *m = packing->matrix;
+    const nmlp_view *source = packing->source;
+    char *dst = m->strips + nmlp_matrix_strip_bytes(m) * (size_t)strip;
+    struct part part = {0};
+    for (int64_t n = strip * NMLP_STRIP; n < m->n && part.n_rows < NMLP_STRIP; n++)
+        part.rows[part.n_rows++] = nmlp_view_row(source, n);
+    for (int64_t k = 0; k < m->k; k += CHUNK) {
+        part.k_begin = k;
+        part.k_end = k + CHUNK < m->k ? k + CHUNK : m->k;
+        switch (m->dtype) {
+        case NMLP_DTYPE_F32: pack_f32((float *)dst, &part); break;
+        case NMLP_DTYPE_F16: pack_f16((uint16_t *)dst, &part); break;
+        case NMLP_DTYPE_BF16: pack_bf16((uint16_t *)dst, &part, source->dtype); break;
+        }
+    }
+}
+
+static void pack_strips(void *arg, int64_t begin, int64_t end, int thread) {
+    (void)thread;
+    for (int64_t strip = begin; strip < end; strip++) pack_strip(arg, strip);
+}
+
+static nmlp_status check_weight(const nmlp_view *weight, nmlp_err *err) {
+    char shape[NMLP_SHAPE_TEXT_MAX];
+    if (weight->data && weight->n_dims == 2 && weight->shape[0] > 0 && weight->shape[1] > 0) return NMLP_OK;
+    nmlp_shape_text(shape, weight->shape, weight->n_dims);
+    return nmlp_fail(err, NMLP_E_SHAPE, "a weight of shape %s, expected two dimensions of 1 or more", shape);
+}
+
+nmlp_status nmlp_matrix_init(nmlp_matrix *matrix, const nmlp_kernels *kernels, const nmlp_view *weight, nmlp_pool *pool,
+                             nmlp_err *err) {
+    size_t elems;
+    *matrix = (nmlp_matrix){0};
+    NMLP_RETURN_IF_FAILED(check_weight(weight, err));
+    matrix->n = weight->shape[0];
+    matrix->k = weight->shape[1];
+    matrix->n_padded = nmlp_pad(matrix->n);
+    matrix->k_padded = nmlp_pad(matrix->k);
+    matrix->dtype = kernels->bf16_activations ? NMLP_DTYPE_BF16 : weight->dtype;
+    if (nmlp_mul_overflows((size_t)matrix->n_padded, (size_t)matrix->k_padded, &elems) ||
+        nmlp_mul_overflows(elems, nmlp_dtype_bytes(matrix->dtype), &matrix->bytes))
+        return nmlp_fail(err, NMLP_E_NOMEM, "a weight [%lld,%lld] does not fit in memory", (long long)matrix->n,
+                         (long long)matrix->k);
+    matrix->strips = nmlp_pages_new(matrix->bytes, err);
+    if (!matrix->strips) return NMLP_E_NOMEM;
+    struct packing packing = {.matrix = matrix, .source = weight};
+    nmlp_pool_for(pool, matrix->n_padded / NMLP_STRIP, STRIPS_PER_TASK, pack_strips, &packing);
+    return NMLP_OK;
+}
+
+void nmlp_matrix_fini(nmlp_matrix *matrix) {
+    nmlp_pages_free(matrix->strips, matrix->bytes);
+    *matrix = (nmlp_matrix){0};
+}

@@ -1,0 +1,250 @@
+/* The fused gated MLP. For a block of rows, all threads together:
+ *
+ *   X tiles -> T = X V^T (gate, up) -> per chunk of I: silu(T Ug^T) * (T Uu^T) -> added to  act Vd^T  -> Y = (..) Ud^T
+ *
+ * Every intermediate is written by the sink of one stage in the tile order the next one reads, and stays in cache: the
+ * chunk of activations is used up before the next one is made. Threads split columns, so each weight is read once per
+ * block of rows. A barrier stands wherever a stage reads what others wrote; two buffers each for X and the chunk save
+ * the second one. */
+#include "kernels/mlp_int.h"
+#include "kernels/sinks.h"
+
+struct run {
+    const nmlp_mlp *mlp;
+    nmlp_plan plan;
+    nmlp_share share;
+    nmlp_tiles x[2];
+    nmlp_tiles gate; /* T of each projection */
+    nmlp_tiles up;
+    nmlp_tiles down;
+    nmlp_tiles act[2]; /* chunk of I */
+    float *acc;        /* sums of the first matmul of down, over chunks */
+    char *scratch;     /* per thread */
+    size_t scratch_bytes;
+    nmlp_pool *pool;
+    float *y;
+    const float *x_rows;
+    int64_t s;
+};
+
+/* The first matrix of a projection that reads its input. */
+static const nmlp_matrix *first_of(const nmlp_projection *p) { return p->v ? p->v : &p->u; }
+
+static nmlp_tiles carve_rank(nmlp_carver *carver, const nmlp_plan *plan, const nmlp_projection *p) {
+    if (!p->v) return (nmlp_tiles){0};
+    return nmlp_tiles_carve(carver, plan->gemm, plan->rows_cap, p->v->n);
+}
+
+/* Laid out for chunk_cap elements, which no smaller s exceeds. */
+static nmlp_tiles carve_chunk(nmlp_carver *carver, const nmlp_plan *plan) {
+    nmlp_carver counter = {0};
+    nmlp_tiles tiles = nmlp_tiles_carve(&counter, plan->gemm, plan->rows, plan->chunk);
+    size_t cap_bytes = (size_t)plan->chunk_cap * (size_t)plan->gemm->elem_bytes;
+    tiles.data = nmlp_carve(carver, counter.used_bytes > cap_bytes ? counter.used_bytes : cap_bytes);
+    return tiles;
+}
+
+static size_t carve_run(struct run *run, const nmlp_mlp *mlp, int64_t s, int n_threads, void *workspace) {
+    nmlp_carver carver = nmlp_carver_of(workspace);
+    nmlp_carver scratch = {0};
+    run->mlp = mlp;
+    run->s = s;
+    run->plan = nmlp_plan_make(mlp->kernels, nmlp_caches_get(), s, mlp->hidden, mlp->inner);
+    const nmlp_plan *plan = &run->plan;
+    run->share = nmlp_share_carve(&carver, n_threads);
+    for (int i = 0; i < 2; i++) run->x[i] = nmlp_tiles_carve(&carver, plan->gemm, plan->rows_cap, mlp->hidden);
+    run->gate = carve_rank(&carver, plan, &mlp->gate);
+    run->up = nmlp_mlp_shares_basis(mlp) ? run->gate : carve_rank(&carver, plan, &mlp->up);
+    run->down = carve_rank(&carver, plan, &mlp->down);
+    for (int i = 0; i < 2; i++) run->act[i] = carve_chunk(&carver, plan);
+    int64_t acc_floats = nmlp_stage_acc_floats(plan->gemm, plan->rows_cap, first_of(&mlp->down)->n);
+    run->acc = nmlp_carve(&carver, (size_t)acc_floats * sizeof(float));
+    nmlp_scratch_carve(&scratch, plan);
+    run->scratch_bytes = scratch.used_bytes;
+    run->scratch = nmlp_carve(&carver, run->scratch_bytes * (size_t)n_threads);
+    return carver.used_bytes;
+}
+
+size_t nmlp_mlp_workspace_bytes(const nmlp_mlp *mlp, int64_t s, int n_threads) {
+    int64_t worst[NMLP_PLAN_WAYS];
+    struct run run;
+    size_t bytes = 0;
+    nmlp_plan_worst(mlp->kernels, s, worst);
+    for (int i = 0; i < NMLP_PLAN_WAYS; i++) {
+        size_t need = carve_run(&run, mlp, worst[i], n_threads, NULL);
+        if (need > bytes) bytes = need;
+    }
+    return bytes;
+}
+
+void nmlp_mlp_describe_plan(const nmlp_mlp *mlp, int64_t s, nmlp_str *out) {
+    nmlp_plan p = nmlp_plan_make(mlp->kernels, nmlp_caches_get(), s, mlp->hidden, mlp->inner);
+    int64_t kc = nmlp_min(p.kc, nmlp_max(nmlp_pad(mlp->hidden), nmlp_pad(mlp->inner)));
+    nmlp_str_printf(out, "set=%s tile=%dx%d activations=%s rows=%lld kc=%lld chunk=%lld weights=%s", mlp->kernels->name,
+                    p.gemm->mr, p.gemm->strips * NMLP_STRIP, p.gemm->elem_bytes == 2 ? "bf16" : "f32",
+                    (long long)p.rows, (long long)kc, (long long)p.chunk, p.widen ? "widened" : "streamed");
+}
+
+/* One thread's way through one block of rows. */
+struct pass {
+    const struct run *run;
+    nmlp_worker *worker;
+    const nmlp_scratch *scratch;
+    const nmlp_tiles *x;
+    int64_t rows;
+    float *y; /* of the first row */
+};
+
+static nmlp_stage stage_of(const struct pass *pass) {
+    const nmlp_plan *plan = &pass->run->plan;
+    return (nmlp_stage){.gemm = plan->gemm,
+                        .n_products = 1,
+                        .rows = pass->rows,
+                        .kc = plan->kc,
+                        .widen = plan->widen,
+                        .stream = plan->stream};
+}
+
+static nmlp_stage two_product_stage_of(const struct pass *pass) {
+    nmlp_stage stage = stage_of(pass);
+    stage.n_products = 2;
+    stage.kc = pass->run->plan.kc_of_two;
+    return stage;
+}
+
+static void basis_stage(const struct pass *pass, const nmlp_matrix *v, const nmlp_tiles *to) {
+    nmlp_tiles_sink sink = {.vec = pass->run->mlp->kernels->vec, .to = {*to}, .n_products = 1, .n = v->n};
+    nmlp_stage stage = stage_of(pass);
+    stage.product[0] = (nmlp_product){.w = v, .a = *pass->x, .k = v->k_padded};
+    stage.sink = nmlp_sink_tiles;
+    stage.sink_ctx = &sink;
+    nmlp_stage_work(&stage, pass->worker, pass->scratch);
+}
+
+/* gate.v and up.v of equal rank: one stage, in which they share the loads of X. */
+static void two_bases_stage(const struct pass *pass) {
+    const struct run *run = pass->run;
+    const nmlp_mlp *mlp = run->mlp;
+    nmlp_tiles_sink sink = {.vec = mlp->kernels->vec, .to = {run->gate, run->up}, .n_products = 2, .n = mlp->gate.v->n};
+    nmlp_stage stage = two_product_stage_of(pass);
+    stage.product[0] = (nmlp_product){.w = mlp->gate.v, .a = *pass->x, .k = mlp->gate.v->k_padded};
+    stage.product[1] = (nmlp_product){.w = mlp->up.v, .a = *pass->x, .k = mlp->up.v->k_padded};
+    stage.sink = nmlp_sink_tiles;
+    stage.sink_ctx = &sink;
+    nmlp_stage_work(&stage, pass->worker, pass->scratch);
+}
+
+static void inputs_to_ranks(const struct pass *pass) {
+    const struct run *run = pass->run;
+    const nmlp_projection *gate = &run->mlp->gate;
+    const nmlp_projection *up = &run->mlp->up;
+    if (!gate->v && !up->v) return;
+    if (gate->v && up->v && gate->v != up->v && gate->v->n == up->v->n) {
+        two_bases_stage(pass);
+    } else {
+        if (gate->v) basis_stage(pass, gate->v, &run->gate);
+        if (up->v && up->v != gate->v) basis_stage(pass, up->v, &run->up);
+    }
+    nmlp_pool_barrier(run->pool);
+}
+
+/* Columns first..first+n of I; the strips of u there form a matrix of their own. */
+static nmlp_matrix columns_of(const nmlp_matrix *u, int64_t first, int64_t n_padded) {
+    nmlp_matrix part = *u;
+    part.strips = u->strips + nmlp_matrix_strip_bytes(u) * (size_t)(first / NMLP_STRIP);
+    part.n_padded = n_padded;
+    part.n = nmlp_min(u->n - first, n_padded);
+    return part;
+}
+
+static void activation_stage(const struct pass *pass, int64_t first, int64_t n_padded, const nmlp_tiles *act) {
+    const struct run *run = pass->run;
+    const nmlp_mlp *mlp = run->mlp;
+    nmlp_matrix gate = columns_of(&mlp->gate.u, first, n_padded);
+    nmlp_matrix up = columns_of(&mlp->up.u, first, n_padded);
+    nmlp_tiles_sink sink = {.vec = mlp->kernels->vec, .to = {*act}, .n = gate.n, .gated = true};
+    nmlp_stage stage = two_product_stage_of(pass);
+    stage.product[0] = (nmlp_product){.w = &gate, .a = mlp->gate.v ? run->gate : *pass->x, .k = gate.k_padded};
+    stage.product[1] = (nmlp_product){.w = &up, .a = mlp->up.v ? run->up : *pass->x, .k = up.k_padded};
+    stage.sink = nmlp_sink_tiles;
+    stage.sink_ctx = &sink;
+    nmlp_stage_work(&stage, pass->worker, pass->scratch);
+}
+
+/* Adds one chunk; the last one goes to Y, or for low rank to the tiles of down.u. */
+static void down_stage(const struct pass *pass, int64_t first, int64_t n_padded, const nmlp_tiles *act) {
+    const struct run *run = pass->run;
+    const nmlp_matrix *w = first_of(&run->mlp->down);
+    bool only = n_padded == w->k_padded;
+    nmlp_rows_sink rows = {.vec = run->mlp->kernels->vec, .y = pass->y, .n = w->n};
+    nmlp_tiles_sink tiles = {.vec = run->mlp->kernels->vec, .to = {run->down}, .n_products = 1, .n = w->n};
+    nmlp_stage stage = stage_of(pass);
+    stage.product[0] = (nmlp_product){.w = w, .a = *act, .w_k = first, .k = n_padded};
+    stage.acc = only ? NULL : run->acc;
+    stage.accumulate = first > 0;
+    if (first + n_padded >= w->k_padded) {
+        stage.sink = run->mlp->down.v ? nmlp_sink_tiles : nmlp_sink_rows;
+        stage.sink_ctx = run->mlp->down.v ? (void *)&tiles : (void *)&rows;
+    }
+    nmlp_stage_work(&stage, pass->worker, pass->scratch);
+}
+
+static void rank_to_outputs(const struct pass *pass) {
+    const nmlp_matrix *u = &pass->run->mlp->down.u;
+    nmlp_rows_sink sink = {.vec = pass->run->mlp->kernels->vec, .y = pass->y, .n = u->n};
+    nmlp_stage stage = stage_of(pass);
+    if (!pass->run->mlp->down.v) return;
+    nmlp_pool_barrier(pass->run->pool);
+    stage.product[0] = (nmlp_product){.w = u, .a = pass->run->down, .k = u->k_padded};
+    stage.sink = nmlp_sink_rows;
+    stage.sink_ctx = &sink;
+    nmlp_stage_work(&stage, pass->worker, pass->scratch);
+}
+
+static void run_block(const struct pass *pass, const float *x) {
+    const struct run *run = pass->run;
+    const nmlp_mlp *mlp = run->mlp;
+    nmlp_pack_work(pass->x, mlp->kernels->vec, x, pass->rows, mlp->hidden, pass->worker);
+    nmlp_pool_barrier(run->pool);
+    inputs_to_ranks(pass);
+    int64_t inner = nmlp_pad(mlp->inner);
+    for (int64_t first = 0, at = 0; first < inner; first += run->plan.chunk, at++) {
+        int64_t n_padded = nmlp_min(run->plan.chunk, inner - first);
+        const nmlp_tiles *act = &run->act[at & 1];
+        activation_stage(pass, first, n_padded, act);
+        nmlp_pool_barrier(run->pool);
+        down_stage(pass, first, n_padded, act);
+    }
+    rank_to_outputs(pass);
+}
+
+static void run_job(void *arg, int thread, int n_threads) {
+    const struct run *run = arg;
+    const nmlp_gemm *gemm = run->plan.gemm;
+    int64_t hidden = run->mlp->hidden;
+    (void)n_threads;
+    nmlp_worker worker = {.share = &run->share, .thread = thread};
+    nmlp_carver carver = {.base = run->scratch + run->scratch_bytes * (size_t)thread};
+    nmlp_scratch scratch = nmlp_scratch_carve(&carver, &run->plan);
+    if (gemm->begin) gemm->begin();
+    for (int64_t first = 0, at = 0; first < run->s; first += run->plan.rows, at++) {
+        struct pass pass = {.run = run,
+                            .worker = &worker,
+                            .scratch = &scratch,
+                            .x = &run->x[at & 1],
+                            .rows = nmlp_min(run->plan.rows, run->s - first),
+                            .y = run->y + first * hidden};
+        run_block(&pass, run->x_rows + first * hidden);
+    }
+    if (gemm->end) gemm->end();
+}
+
+void nmlp_mlp_run(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool) {
+    struct run run = {0};
+    carve_run(&run, mlp, s, nmlp_pool_threads(pool), workspace);
+    run.pool = pool;
+    run.y = y;
+    run.x_rows = x;
+    nmlp_share_begin(&run.share);
+    nmlp_pool_run(pool, run_job, &run);
+}

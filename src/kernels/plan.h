@@ -1,0 +1,29 @@
+/* Block sizes from cache sizes and shapes. The choice depends on the shape and the machine, never on the number of
+ * threads. */
+#ifndef NMLP_KERNELS_PLAN_H
+#define NMLP_KERNELS_PLAN_H
+
+#include "kernels/caches.h"
+#include "kernels/kernels_int.h"
+
+typedef struct nmlp_plan {
+    const nmlp_gemm *gemm;
+    int64_t rows;      /* of S done together, multiple of the tile's rows */
+    int64_t kc;        /* inputs done at a time */
+    int64_t kc_of_two; /* the same where two products share L1 */
+    int64_t chunk;     /* of I: outputs of gate and up that `down` takes before the next ones are made */
+    bool widen;        /* weights to f32 in L1 before use */
+    bool stream;       /* few rows: weights pass through once */
+    int64_t rows_cap;  /* what memory is laid out for: bounds of rows and rows*chunk that grow with s */
+    int64_t chunk_cap;
+} nmlp_plan;
+
+/* s rows of k inputs; `inner` is I for an MLP, 0 for a single matmul. */
+nmlp_plan nmlp_plan_make(const nmlp_kernels *kernels, const nmlp_caches *caches, int64_t s, int64_t k, int64_t inner);
+
+/* A workspace sized for s rows must do for fewer, and those may be planned differently: the largest numbers of rows <=
+ * s of each way to plan. */
+enum { NMLP_PLAN_WAYS = 4 };
+void nmlp_plan_worst(const nmlp_kernels *kernels, int64_t s, int64_t worst[NMLP_PLAN_WAYS]);
+
+#endif

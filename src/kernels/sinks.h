@@ -1,0 +1,31 @@
+/* Where the blocks of columns of a stage go. */
+#ifndef NMLP_KERNELS_SINKS_H
+#define NMLP_KERNELS_SINKS_H
+
+#include "kernels/stage.h"
+
+/* To rows y [.., n], plus the bias. */
+typedef struct nmlp_rows_sink {
+    const nmlp_vec *vec;
+    float *y;          /* of the stage's first row */
+    const float *bias; /* [n] or NULL */
+    int64_t n;
+} nmlp_rows_sink;
+void nmlp_sink_rows(void *ctx, const nmlp_columns *columns);
+
+/* To the tiles of the next matmul, each product to its own. */
+typedef struct nmlp_tiles_sink {
+    const nmlp_vec *vec;
+    nmlp_tiles to[NMLP_PRODUCTS_MAX];
+    int n_products;
+    int64_t n;   /* columns that are real */
+    int64_t col; /* the column that becomes input 0 */
+    bool gated;  /* silu(product 0) * product 1 to to[0] */
+} nmlp_tiles_sink;
+void nmlp_sink_tiles(void *ctx, const nmlp_columns *columns);
+
+/* Packs rows x [rows,k] into tiles, shared between threads. */
+void nmlp_pack_work(const nmlp_tiles *tiles, const nmlp_vec *vec, const float *x, int64_t rows, int64_t k,
+                    nmlp_worker *worker);
+
+#endif

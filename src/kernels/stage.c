@@ -1,0 +1,200 @@
+#include "kernels/stage.h"
+
+static int block_width(const nmlp_gemm *gemm) { return gemm->strips * NMLP_STRIP; }
+
+/* Rows of full tiles: what blocks write, and the distance between blocks of columns in acc. */
+static int64_t tile_rows(const nmlp_gemm *gemm, int64_t rows) { return nmlp_ceil_div(rows, gemm->mr) * gemm->mr; }
+
+static int64_t block_floats(const nmlp_gemm *gemm, int64_t rows) { return tile_rows(gemm, rows) * block_width(gemm); }
+
+nmlp_scratch nmlp_scratch_carve(nmlp_carver *carver, const nmlp_plan *plan) {
+    nmlp_scratch scratch;
+    size_t c_floats = (size_t)(NMLP_PRODUCTS_MAX * block_floats(plan->gemm, plan->rows_cap));
+    size_t b_floats = plan->widen ? (size_t)(plan->kc * block_width(plan->gemm)) : 0;
+    scratch.c = nmlp_carve(carver, c_floats * sizeof(float));
+    scratch.b = nmlp_carve(carver, b_floats * sizeof(float));
+    return scratch;
+}
+
+int64_t nmlp_stage_acc_floats(const nmlp_gemm *gemm, int64_t rows, int64_t n) {
+    return nmlp_ceil_div(nmlp_pad(n), block_width(gemm)) * block_floats(gemm, rows);
+}
+
+/* One block of columns, some tiles of rows. */
+struct task {
+    const nmlp_stage *stage;
+    const nmlp_scratch *scratch;
+    int64_t block;
+    int64_t first_tile;
+    int64_t end_tile;
+};
+
+static float *sums_of(const struct task *task, int product) {
+    const nmlp_stage *s = task->stage;
+    int64_t floats = block_floats(s->gemm, s->rows);
+    return s->acc ? s->acc + task->block * floats : task->scratch->c + product * floats;
+}
+
+/* Weights of one block of columns for inputs k..k+n. */
+struct operand {
+    const char *strips;
+    int n_strips;
+    size_t step;
+    nmlp_dtype dtype;
+};
+
+enum { STRIPS_MAX = 4 };
+
+/* Strips of the block that begins at `strip`. */
+static int strips_from(const nmlp_stage *s, const nmlp_matrix *w, int64_t strip) {
+    return (int)nmlp_min(s->gemm->strips, w->n_padded / NMLP_STRIP - strip);
+}
+
+static struct operand operand_of(const struct task *task, int product, int64_t k, int64_t n) {
+    const nmlp_stage *s = task->stage;
+    const nmlp_product *p = &s->product[product];
+    int64_t strip = task->block * s->gemm->strips;
+    struct operand o = {.strips = nmlp_matrix_at(p->w, strip, p->w_k + k),
+                        .n_strips = strips_from(s, p->w, strip),
+                        .step = nmlp_matrix_strip_bytes(p->w),
+                        .dtype = p->w->dtype};
+    if (!s->widen || o.dtype == NMLP_DTYPE_F32) return o;
+    float *wide = task->scratch->b;
+    for (int i = 0; i < o.n_strips; i++)
+        s->gemm->widen(wide + i * n * NMLP_STRIP, o.strips + (size_t)i * o.step, o.dtype, n * NMLP_STRIP);
+    return (struct operand){.strips = (const char *)wide,
+                            .n_strips = o.n_strips,
+                            .step = (size_t)(n * NMLP_STRIP) * sizeof(float),
+                            .dtype = NMLP_DTYPE_F32};
+}
+
+static void multiply_tile(const struct task *task, int product, int64_t tile, int64_t k, int64_t n,
+                          const struct operand *o) {
+    const nmlp_stage *s = task->stage;
+    const nmlp_product *p = &s->product[product];
+    int64_t mr = s->gemm->mr;
+    nmlp_block b = {
+        .c = sums_of(task, product) + tile * mr * block_width(s->gemm),
+        .a = nmlp_tiles_at(&p->a, tile, k),
+        .b = o->strips,
+        .a_step = nmlp_tiles_step(&p->a),
+        .b_step = o->step,
+        .k = n,
+        .rows = (int)nmlp_min(mr, s->rows - tile * mr),
+        .strips = o->n_strips,
+        .accumulate = s->accumulate || k > 0,
+        .stream = task->end_tile - task->first_tile == 1,
+    };
+    s->gemm->block[o->dtype](&b);
+}
+
+/* Weights of the part after this one, brought near while this one is multiplied: a slice per tile of rows. After the
+ * last part of a block of columns comes the first one of the next block, which most often is this thread's too. */
+struct ahead {
+    const char *strips[NMLP_PRODUCTS_MAX * STRIPS_MAX];
+    int n_strips;
+    size_t slice_bytes;
+};
+
+static struct ahead ahead_of(const struct task *task, int64_t k) {
+    const nmlp_stage *s = task->stage;
+    struct ahead ahead = {0};
+    int64_t n_tiles = task->end_tile - task->first_tile;
+    if (n_tiles == 1 || s->stream) return ahead; /* the block fetches for itself */
+    for (int i = 0; i < s->n_products; i++) {
+        const nmlp_product *p = &s->product[i];
+        bool more = k + s->kc < p->k;
+        int64_t strip = (task->block + !more) * s->gemm->strips;
+        int64_t at = more ? k + s->kc : 0;
+        for (int j = 0; j < strips_from(s, p->w, strip); j++)
+            ahead.strips[ahead.n_strips++] = nmlp_matrix_at(p->w, strip + j, p->w_k + at);
+        size_t bytes = (size_t)(nmlp_min(s->kc, p->k - at) * NMLP_STRIP) * nmlp_dtype_bytes(p->w->dtype);
+        ahead.slice_bytes = nmlp_round_up(bytes / (size_t)(n_tiles * s->n_products) + 1, NMLP_LINE_BYTES);
+    }
+    return ahead;
+}
+
+static void fetch_slice(struct ahead *ahead) {
+    for (int i = 0; i < ahead->n_strips; i++) {
+        for (size_t at = 0; at < ahead->slice_bytes; at += NMLP_LINE_BYTES)
+            __builtin_prefetch(ahead->strips[i] + at, 0, 2);
+        ahead->strips[i] += ahead->slice_bytes;
+    }
+}
+
+/* One part of the reduction. */
+static void multiply_part(const struct task *task, int64_t k) {
+    const nmlp_stage *s = task->stage;
+    struct ahead ahead = ahead_of(task, k);
+    for (int i = 0; i < s->n_products; i++) {
+        int64_t n = nmlp_min(s->kc, s->product[i].k - k);
+        if (n <= 0) continue;
+        struct operand operand = operand_of(task, i, k, n);
+        for (int64_t tile = task->first_tile; tile < task->end_tile; tile++) {
+            fetch_slice(&ahead);
+            multiply_tile(task, i, tile, k, n, &operand);
+        }
+    }
+}
+
+/* The same for two products at once, tile by tile: where they share it, it is loaded once. */
+static void multiply_parts_together(const struct task *task, int64_t k) {
+    const nmlp_stage *s = task->stage;
+    struct ahead ahead = ahead_of(task, k);
+    struct operand operand[NMLP_PRODUCTS_MAX];
+    int64_t n[NMLP_PRODUCTS_MAX];
+    for (int i = 0; i < s->n_products; i++) {
+        n[i] = nmlp_min(s->kc, s->product[i].k - k);
+        if (n[i] > 0) operand[i] = operand_of(task, i, k, n[i]);
+    }
+    for (int64_t tile = task->first_tile; tile < task->end_tile; tile++)
+        for (int i = 0; i < s->n_products; i++) {
+            if (n[i] <= 0) continue;
+            fetch_slice(&ahead);
+            multiply_tile(task, i, tile, k, n[i], &operand[i]);
+        }
+}
+
+static void deliver(const struct task *task) {
+    const nmlp_stage *s = task->stage;
+    int width = block_width(s->gemm);
+    int64_t row = task->first_tile * s->gemm->mr;
+    nmlp_columns columns = {.col = task->block * width,
+                            .row = row,
+                            .n_rows = nmlp_min(task->end_tile * s->gemm->mr, s->rows) - row,
+                            .width = width};
+    for (int i = 0; i < s->n_products; i++) columns.c[i] = sums_of(task, i) + row * width;
+    s->sink(s->sink_ctx, &columns);
+}
+
+static void do_task(const struct task *task) {
+    const nmlp_stage *s = task->stage;
+    int64_t k_end = s->product[0].k;
+    if (s->n_products > 1) k_end = nmlp_max(k_end, s->product[1].k);
+    for (int64_t k = 0; k < k_end; k += s->kc) (s->gemm->pairs ? multiply_parts_together : multiply_part)(task, k);
+    if (s->sink) deliver(task);
+}
+
+enum { TASKS_PER_THREAD = 3 };
+
+/* Parts the rows are cut into, so that few columns feed all threads too. Results do not depend on it. */
+static int64_t row_parts(int64_t n_blocks, int64_t n_tiles, int n_threads) {
+    int64_t wanted = (int64_t)n_threads * (n_threads > 1 ? TASKS_PER_THREAD : 1);
+    return n_blocks < wanted ? nmlp_min(n_tiles, nmlp_ceil_div(wanted, n_blocks)) : 1;
+}
+
+void nmlp_stage_work(const nmlp_stage *stage, nmlp_worker *worker, const nmlp_scratch *scratch) {
+    int64_t n_blocks = nmlp_ceil_div(stage->product[0].w->n_padded, block_width(stage->gemm));
+    int64_t n_tiles = nmlp_ceil_div(stage->rows, stage->gemm->mr);
+    int64_t parts = row_parts(n_blocks, n_tiles, worker->share->n_threads);
+    nmlp_worker_begin_step(worker, n_blocks * parts);
+    for (int64_t at = nmlp_worker_take(worker); at >= 0; at = nmlp_worker_take(worker)) {
+        int64_t part = at % parts;
+        struct task task = {.stage = stage,
+                            .scratch = scratch,
+                            .block = at / parts,
+                            .first_tile = n_tiles * part / parts,
+                            .end_tile = n_tiles * (part + 1) / parts};
+        do_task(&task);
+    }
+}

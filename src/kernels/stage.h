@@ -1,0 +1,59 @@
+/* One step of a chain of matmuls: a block of rows in tile order times one or two weights, block of columns by block of
+ * columns, each handed to a sink while it is still in cache. */
+#ifndef NMLP_KERNELS_STAGE_H
+#define NMLP_KERNELS_STAGE_H
+
+#include "kernels/matrix.h"
+#include "kernels/plan.h"
+#include "kernels/share.h"
+#include "kernels/tiles.h"
+
+enum { NMLP_PRODUCTS_MAX = 2 };
+
+typedef struct nmlp_product {
+    const nmlp_matrix *w;
+    nmlp_tiles a;
+    int64_t w_k; /* the weight's input at which the tiles begin */
+    int64_t k;   /* inputs, padded */
+} nmlp_product;
+
+/* A finished block of columns: rows row..row+n_rows of every product, in rows of `width` floats. */
+typedef struct nmlp_columns {
+    float *c[NMLP_PRODUCTS_MAX];
+    int64_t col; /* first column */
+    int64_t row;
+    int64_t n_rows;
+    int width;
+} nmlp_columns;
+
+typedef void nmlp_sink(void *ctx, const nmlp_columns *columns);
+
+typedef struct nmlp_stage {
+    const nmlp_gemm *gemm;
+    nmlp_product product[NMLP_PRODUCTS_MAX]; /* two have the same outputs; the same tiles too, or not */
+    int n_products;
+    int64_t rows;    /* in the block of rows */
+    int64_t kc;      /* inputs done at a time, multiple of 32 */
+    bool widen;      /* weights to f32 before use */
+    bool stream;     /* few rows: weights come straight from memory */
+    float *acc;      /* [column blocks][tile rows][width]: sums that outlive the stage; NULL: the thread's own */
+    bool accumulate; /* onto acc */
+    nmlp_sink *sink; /* NULL: the sums stay in acc */
+    void *sink_ctx;
+} nmlp_stage;
+
+/* A thread's own memory: sums, and widened weights. */
+typedef struct nmlp_scratch {
+    float *c;
+    float *b;
+} nmlp_scratch;
+
+nmlp_scratch nmlp_scratch_carve(nmlp_carver *carver, const nmlp_plan *plan);
+
+/* Floats of acc for n outputs. */
+int64_t nmlp_stage_acc_floats(const nmlp_gemm *gemm, int64_t rows, int64_t n);
+
+/* Takes tasks until none is left. */
+void nmlp_stage_work(const nmlp_stage *stage, nmlp_worker *worker, const nmlp_scratch *scratch);
+
+#endif

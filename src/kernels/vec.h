@@ -1,0 +1,59 @@
+/* Element-wise helpers, compiled once per instruction set from vec_body.h. */
+#ifndef NMLP_KERNELS_VEC_H
+#define NMLP_KERNELS_VEC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Rows on their way into a tile of gemm.h, whose lines lie at dst, dst + step, ... for the first row and 64 bytes
+ * further on for each next one. dst may be the middle of a bf16 line. */
+typedef struct nmlp_put {
+    void *dst;
+    size_t step;
+    const float *src;
+    int64_t src_stride; /* floats */
+    int64_t n_rows;
+    int64_t n;        /* values of a row */
+    int64_t n_padded; /* multiple of 16; zeros are written from n on */
+} nmlp_put;
+
+/* One step of an online softmax: the scores of one row for one block of keys. */
+typedef struct nmlp_softmax {
+    const float *scores;  /* in pieces of 16 * strips */
+    int64_t block_stride; /* floats from piece to piece */
+    int strips;
+    int64_t n;        /* keys seen by the row, > 0 */
+    int64_t n_padded; /* probabilities written, zeros from n on; multiple of 16 */
+    float scale;
+    void *line; /* probabilities go into an f32 tile: dst and step of nmlp_put */
+    size_t step;
+    float max;    /* in and out: of the scaled scores so far */
+    float sum;    /* in and out: of the probabilities so far, relative to max */
+    float shrink; /* out: what sums made relative to the old max must be multiplied with */
+} nmlp_softmax;
+
+typedef struct nmlp_vec {
+    /* act = gate / (1 + exp(-gate)) * up; act may be gate or up. */
+    void (*silu_mul)(float *act, const float *gate, const float *up, int64_t n);
+    void (*put_f32)(const nmlp_put *put);
+    void (*put_bf16)(const nmlp_put *put);
+    /* dst [n_rows of n] = src + bias; bias [n] may be NULL. */
+    void (*copy_rows)(float *dst, int64_t dst_stride, const nmlp_put *from, const float *bias);
+    void (*softmax)(nmlp_softmax *row);
+    void (*scale)(float *y, const float *x, float factor, int64_t n); /* y = x*factor */
+    float (*dot)(const float *a, const float *b, int64_t n);
+    void (*mul_scaled)(float *y, const float *x, const float *weight, float factor,
+                       int64_t n); /* y = x*factor*weight */
+    void (*add)(float *x, const float *y, int64_t n);
+    void (*rotate)(float *low, float *high, const float *cosine, const float *sine, int64_t n);
+    /* dst [n,16] = transpose of 16 rows of n; rows from n_rows on are zeros. */
+    void (*transpose)(float *dst, const float *src, int64_t row_stride, int64_t n_rows, int64_t n);
+} nmlp_vec;
+
+extern const nmlp_vec nmlp_vec_ref;
+#if defined(__x86_64__)
+extern const nmlp_vec nmlp_vec_avx2;
+extern const nmlp_vec nmlp_vec_avx512;
+#endif
+
+#endif

@@ -1,0 +1,16 @@
+#include "kernels/vec_plain.h"
+#include "kernels/vec_body.h"
+
+const nmlp_vec nmlp_vec_avx2 = {
+    .silu_mul = silu_mul,
+    .put_f32 = put_f32,
+    .put_bf16 = put_bf16,
+    .copy_rows = copy_rows,
+    .softmax = softmax,
+    .scale = scale_by,
+    .dot = dot,
+    .mul_scaled = mul_scaled,
+    .add = add,
+    .rotate = rotate,
+    .transpose = transpose_plain,
+};

@@ -1,0 +1,199 @@
+/* The element-wise helpers in plain C: included by one file per instruction set, whose flags decide the vector width.
+ */
+#ifndef NMLP_KERNELS_VEC_BODY_H
+#define NMLP_KERNELS_VEC_BODY_H
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/vec.h"
+#include "kernels/vec_lanes.h"
+#include "tensor/dtype.h"
+
+/* exp to about 1.5 ulp for x up to `highest`, and of that above: n = round(x / ln 2) and a polynomial of degree 6 on
+ * |r| <= ln(2)/2. */
+static inline lanes exp_up_to(lanes x, float highest) {
+    x = at_most(x, (lanes){0} + highest);
+    x = at_least(x, (lanes){0} - 104.0f);
+    lanes shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the sum's low bits are the rounded integer */
+    lanes n = shifted - 12582912.0f;
+    lanes r = x - n * 0.693145752f; /* ln 2 in two parts; the first has trailing zeros, so n times it is exact */
+    r = r - n * 1.42860677e-6f;
+    lanes p = r * (1.0f / 720.0f) + 1.0f / 120.0f;
+    p = p * r + 1.0f / 24.0f;
+    p = p * r + 1.0f / 6.0f;
+    p = p * r + 0.5f;
+    p = p * (r * r) + r + 1.0f;
+    return times_power(p, n);
+}
+
+static inline lanes exp_lanes(lanes x) { return exp_up_to(x, 89.0f); }
+
+/* Below -87 the true value is less than 1e-35 in size; the bound keeps the reciprocal finite. */
+static inline lanes silu_mul_lanes(lanes gate, lanes up) {
+    return gate * reciprocal(1.0f + exp_up_to(-gate, 87.0f)) * up;
+}
+
+static void silu_mul(float *act, const float *gate, const float *up, int64_t n) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) store(act + i, silu_mul_lanes(load(gate + i), load(up + i)));
+    if (i == n) return;
+    float rest[LANES];
+    store(rest, silu_mul_lanes(load_part(gate + i, n - i, 0.0f), load_part(up + i, n - i, 0.0f)));
+    memcpy(act + i, rest, (size_t)(n - i) * sizeof *act);
+}
+
+static inline void put_row_f32(char *line, const float *src, const nmlp_put *put) {
+    int64_t i = 0;
+    for (; i + LANES <= put->n; i += LANES, line += put->step) store((float *)line, load(src + i));
+    for (; i < put->n_padded; i += LANES, line += put->step)
+        store((float *)line, load_part(src + i, put->n > i ? put->n - i : 0, 0.0f));
+}
+
+static void put_f32(const nmlp_put *put) {
+    for (int64_t row = 0; row < put->n_rows; row++)
+        put_row_f32((char *)put->dst + row * 64, put->src + row * put->src_stride, put);
+}
+
+/* To nearest, ties to even; NaN stays NaN. */
+static inline void store_bf16(void *dst, lanes x) {
+    uint_lanes bits = (uint_lanes)x;
+    uint_lanes rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    uint_lanes quiet = (bits >> 16) | 0x40u;
+    uint_lanes is_nan = (uint_lanes)((bits & 0x7fffffffu) > 0x7f800000u);
+    short_lanes halves = __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), short_lanes);
+    memcpy(dst, &halves, sizeof halves);
+}
+
+/* 16 values fill half a line. */
+static inline void put_row_bf16(char *line, const float *src, const nmlp_put *put) {
+    for (int64_t i = 0; i < put->n_padded; i += LANES) {
+        int64_t rest = put->n > i ? put->n - i : 0;
+        store_bf16(line, rest >= LANES ? load(src + i) : load_part(src + i, rest, 0.0f));
+        line += (uintptr_t)line % 64 ? put->step - 32 : 32;
+    }
+}
+
+static void put_bf16(const nmlp_put *put) {
+    for (int64_t row = 0; row < put->n_rows; row++)
+        put_row_bf16((char *)put->dst + row * 64, put->src + row * put->src_stride, put);
+}
+
+static inline void copy_row(float *dst, const float *src, const float *bias, int64_t n) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) store(dst + i, bias ? load(src + i) + load(bias + i) : load(src + i));
+    for (; i < n; i++) dst[i] = bias ? src[i] + bias[i] : src[i];
+}
+
+static void copy_rows(float *dst, int64_t dst_stride, const nmlp_put *from, const float *bias) {
+    for (int64_t row = 0; row < from->n_rows; row++)
+        copy_row(dst + row * dst_stride, from->src + row * from->src_stride, bias, from->n);
+}
+
+/* The vector with its halves of 8, 4, 2 or 1 lanes exchanged: four steps reduce it. */
+static inline lanes swap8(lanes v) {
+    return __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+}
+static inline lanes swap4(lanes v) {
+    return __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
+}
+static inline lanes swap2(lanes v) {
+    return __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+}
+static inline lanes swap1(lanes v) {
+    return __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+}
+
+static inline float sum_lanes(lanes v) {
+    v += swap8(v);
+    v += swap4(v);
+    v += swap2(v);
+    v += swap1(v);
+    return v[0];
+}
+
+/* A NaN in b is passed over. */
+static inline lanes larger(lanes a, lanes b) { return at_least(a, b); }
+
+static inline float max_lanes(lanes v) {
+    v = larger(v, swap8(v));
+    v = larger(v, swap4(v));
+    v = larger(v, swap2(v));
+    v = larger(v, swap1(v));
+    return v[0];
+}
+
+/* Where the 16 scores from key `at` on lie. */
+static inline const float *scores_at(const nmlp_softmax *row, int64_t at) {
+    int64_t piece = at / (LANES * row->strips);
+    return row->scores + piece * row->block_stride + at % (LANES * row->strips);
+}
+
+/* The scores from key `at` on, -infinity behind the last. */
+static inline lanes load_scores(const nmlp_softmax *row, int64_t at) {
+    const float *from = scores_at(row, at);
+    return at + LANES <= row->n ? load(from) : load_part(from, row->n - at, -INFINITY);
+}
+
+/* Of the scaled scores so far and these. The scale is positive. */
+static float max_score(const nmlp_softmax *row) {
+    lanes top = (lanes){0} - INFINITY;
+    for (int64_t at = 0; at < row->n; at += LANES) top = larger(top, load_scores(row, at));
+    float scaled = max_lanes(top) * row->scale;
+    return row->max > scaled ? row->max : scaled;
+}
+
+static void softmax(nmlp_softmax *row) {
+    lanes sum = {0};
+    float top = max_score(row);
+    float base = top == -INFINITY ? 0.0f : top; /* nothing but -infinity so far: probabilities are 0 */
+    char *line = row->line;
+    int64_t at = 0;
+    for (; at < row->n; at += LANES, line += row->step) {
+        lanes p = exp_lanes(load_scores(row, at) * row->scale - base);
+        sum += p;
+        store((float *)line, p);
+    }
+    for (; at < row->n_padded; at += LANES, line += row->step) memset(line, 0, LANES * sizeof(float));
+    lanes shrink = exp_lanes((lanes){0} + (row->max - base));
+    row->shrink = shrink[0];
+    row->sum = row->sum * row->shrink + sum_lanes(sum);
+    row->max = top;
+}
+
+static void scale_by(float *y, const float *x, float factor, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * factor;
+}
+
+static float dot(const float *a, const float *b, int64_t n) {
+    lanes sum = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) sum += load(a + i) * load(b + i);
+    if (i < n) sum += load_part(a + i, n - i, 0.0f) * load_part(b + i, n - i, 0.0f);
+    return sum_lanes(sum);
+}
+
+static void mul_scaled(float *y, const float *x, const float *weight, float factor, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * factor * weight[i];
+}
+
+static void add(float *x, const float *y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] += y[i];
+}
+
+static void rotate(float *low, float *high, const float *cosine, const float *sine, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        float a = low[i];
+        float b = high[i];
+        low[i] = a * cosine[i] - b * sine[i];
+        high[i] = b * cosine[i] + a * sine[i];
+    }
+}
+
+/* One row of the source at a time: loads are in order, stores 64 bytes apart. */
+static inline void transpose_plain(float *dst, const float *src, int64_t row_stride, int64_t n_rows, int64_t n) {
+    for (int64_t j = 0; j < LANES; j++)
+        for (int64_t i = 0; i < n; i++) dst[i * LANES + j] = j < n_rows ? src[j * row_stride + i] : 0.0f;
+}
+
+#endif

@@ -1,0 +1,121 @@
+/* Products: fixed blocks over the pool, one BLAS call each. */
+#include <cblas.h>
+
+#include "base/mem.h"
+#include "linalg/linalg.h"
+
+enum { ROWS_PER_TASK = 128, GRAM_BLOCK = 256, GRAM_TOKENS = 256 };
+
+struct gemm {
+    nmlp_trans ta, tb;
+    int64_t m, n, k;
+    const double *a, *b;
+    double *c;
+};
+
+static void gemm_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct gemm *g = ctx;
+    (void)thread;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t row = task * ROWS_PER_TASK;
+        int64_t rows = g->m - row < ROWS_PER_TASK ? g->m - row : ROWS_PER_TASK;
+        const double *a = g->ta == NMLP_PLAIN ? g->a + row * g->k : g->a + row;
+        cblas_dgemm(CblasRowMajor, g->ta == NMLP_PLAIN ? CblasNoTrans : CblasTrans,
+                    g->tb == NMLP_PLAIN ? CblasNoTrans : CblasTrans, (blasint)rows, (blasint)g->n, (blasint)g->k, 1.0, a,
+                    (blasint)(g->ta == NMLP_PLAIN ? g->k : g->m), g->b, (blasint)(g->tb == NMLP_PLAIN ? g->n : g->k),
+                    0.0, g->c + row * g->n, (blasint)g->n);
+    }
+}
+
+void nmlp_linalg_gemm(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, int64_t m, int64_t n, int64_t k, const double *a,
+                      const double *b, double *c) {
+    struct gemm g = {.ta = ta, .tb = tb, .m = m, .n = n, .k = k, .a = a, .b = b, .c = c};
+    nmlp_pool_for(pool, (m + ROWS_PER_TASK - 1) / ROWS_PER_TASK, 1, gemm_rows, &g);
+}
+
+/* One task is one block of C: all tokens in order, so the sum has the same order whoever does it. */
+struct cross {
+    const float *y, *x;
+    double *c;
+    float *scratch; /* GRAM_BLOCK^2 per thread */
+    int64_t s, m, n, blocks_n;
+    bool symmetric;
+};
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static void cross_block(const struct cross *g, int64_t i, int64_t j, float *scratch) {
+    int64_t rows = min64(GRAM_BLOCK, g->m - i);
+    int64_t cols = min64(GRAM_BLOCK, g->n - j);
+    for (int64_t t = 0; t < g->s; t += GRAM_TOKENS) {
+        int64_t tokens = min64(GRAM_TOKENS, g->s - t);
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (blasint)rows, (blasint)cols, (blasint)tokens, 1.0f,
+                    g->y + t * g->m + i, (blasint)g->m, g->x + t * g->n + j, (blasint)g->n, 0.0f, scratch, (blasint)cols);
+        for (int64_t r = 0; r < rows; r++) {
+            double *to = g->c + (i + r) * g->n + j;
+            for (int64_t k = 0; k < cols; k++) to[k] += (double)scratch[r * cols + k];
+        }
+    }
+}
+
+static void cross_blocks(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct cross *g = ctx;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t i = task / g->blocks_n * GRAM_BLOCK;
+        int64_t j = task % g->blocks_n * GRAM_BLOCK;
+        if (g->symmetric && j > i) continue;
+        cross_block(g, i, j, g->scratch + (int64_t)thread * GRAM_BLOCK * GRAM_BLOCK);
+    }
+}
+
+static nmlp_status run_cross(nmlp_pool *pool, struct cross *g, nmlp_err *err) {
+    g->scratch =
+        nmlp_mem_new((size_t)nmlp_pool_threads(pool) * GRAM_BLOCK * GRAM_BLOCK, sizeof *g->scratch, err);
+    if (!g->scratch) return NMLP_E_NOMEM;
+    g->blocks_n = (g->n + GRAM_BLOCK - 1) / GRAM_BLOCK;
+    nmlp_pool_for(pool, (g->m + GRAM_BLOCK - 1) / GRAM_BLOCK * g->blocks_n, 1, cross_blocks, g);
+    nmlp_mem_free(g->scratch);
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_linalg_cross_add(nmlp_pool *pool, double *c, const float *y, const float *x, int64_t s, int64_t m,
+                                  int64_t n, nmlp_err *err) {
+    struct cross g = {.y = y, .x = x, .c = c, .s = s, .m = m, .n = n};
+    return run_cross(pool, &g, err);
+}
+
+nmlp_status nmlp_linalg_gram_add(nmlp_pool *pool, double *c, const float *x, int64_t s, int64_t n, nmlp_err *err) {
+    struct cross g = {.y = x, .x = x, .c = c, .s = s, .m = n, .n = n, .symmetric = true};
+    NMLP_RETURN_IF_FAILED(run_cross(pool, &g, err));
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = i + 1; j < n; j++) c[i * n + j] = c[j * n + i];
+    return NMLP_OK;
+}
+
+struct solve {
+    const double *l;
+    double *b;
+    int64_t m, n;
+    bool transposed;
+};
+
+static void solve_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct solve *s = ctx;
+    (void)thread;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t row = task * ROWS_PER_TASK;
+        int64_t rows = min64(ROWS_PER_TASK, s->m - row);
+        cblas_dtrsm(CblasRowMajor, CblasRight, CblasLower, s->transposed ? CblasTrans : CblasNoTrans, CblasNonUnit,
+                    (blasint)rows, (blasint)s->n, 1.0, s->l, (blasint)s->n, s->b + row * s->n, (blasint)s->n);
+    }
+}
+
+void nmlp_linalg_solve_right_transposed(nmlp_pool *pool, const double *l, double *b, int64_t m, int64_t n) {
+    struct solve s = {.l = l, .b = b, .m = m, .n = n, .transposed = true};
+    nmlp_pool_for(pool, (m + ROWS_PER_TASK - 1) / ROWS_PER_TASK, 1, solve_rows, &s);
+}
+
+void nmlp_linalg_solve_right(nmlp_pool *pool, const double *l, double *b, int64_t m, int64_t n) {
+    struct solve s = {.l = l, .b = b, .m = m, .n = n};
+    nmlp_pool_for(pool, (m + ROWS_PER_TASK - 1) / ROWS_PER_TASK, 1, solve_rows, &s);
+}

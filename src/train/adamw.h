@@ -1,0 +1,34 @@
+/* AdamW over f32 master weights, with clipping of the gradient's norm. Results do not depend on the number of threads. */
+#ifndef NMLP_TRAIN_ADAMW_H
+#define NMLP_TRAIN_ADAMW_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/pool.h"
+#include "base/status.h"
+
+/* One array of weights and what the optimiser remembers about it. */
+typedef struct nmlp_trainable {
+    float *data;
+    float *grad;
+    float *mean;   /* first moment */
+    float *square; /* second moment */
+    int64_t n;
+} nmlp_trainable;
+
+typedef struct nmlp_adamw {
+    double beta1, beta2, epsilon;
+    double weight_decay;
+} nmlp_adamw;
+
+nmlp_adamw nmlp_adamw_defaults(void); /* 0.9, 0.95, 1e-8, 0 */
+
+/* Euclidean norm of all gradients together, summed in f64 in a fixed order. */
+nmlp_status nmlp_grad_norm(nmlp_pool *pool, const nmlp_trainable *arrays, size_t n, double *norm, nmlp_err *err);
+
+/* Update number `step` (from 1) with gradients times grad_scale. */
+void nmlp_adamw_update(const nmlp_adamw *adam, nmlp_pool *pool, nmlp_trainable *arrays, size_t n, double rate, int64_t step,
+                       double grad_scale);
+
+#endif

@@ -1,0 +1,323 @@
+/* Included by exec_f32.c and exec_f64.c. */
+#ifndef NMLP_TRAIN_EXEC_BODY_H
+#define NMLP_TRAIN_EXEC_BODY_H
+
+#include <math.h>
+#include <string.h>
+
+#include "train/exec.h"
+
+enum {
+    PANEL_COLS = 2048, /* of the packed operand at a time */
+    PANEL_ROWS = 4096,
+    TILE_ROWS = 96, /* of an output block: the unit of work; multiple of every set's block of A */
+    TILE_COLS = 512,
+    ROW_GRAIN = 16,
+    ELEM_GRAIN = 16384
+};
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static nmlp_real *thread_scratch(const nmlp_exec *e, int thread) { return e->scratch + thread * e->scratch_elems; }
+
+nmlp_status nmlp_exec_init(nmlp_exec *e, const char *isa, nmlp_pool *pool, int64_t t, int64_t d, nmlp_err *err) {
+    *e = (nmlp_exec){.ops = nmlp_ops_select(isa), .products = nmlp_products_select(isa), .pool = pool};
+    nmlp_arena_init(&e->arena);
+    e->scratch_elems = e->ops->attend_scratch(t, d);
+    if (e->scratch_elems < e->products->multiply_scratch) e->scratch_elems = e->products->multiply_scratch;
+    e->scratch_elems = ceil_div(e->scratch_elems, 64) * 64;
+    e->packed = nmlp_arena_new(&e->arena, (size_t)PANEL_COLS * PANEL_ROWS, sizeof *e->packed, err);
+    e->scratch = nmlp_arena_new(&e->arena, (size_t)nmlp_pool_threads(pool) * (size_t)e->scratch_elems,
+                                sizeof *e->scratch, err);
+    return e->packed && e->scratch ? NMLP_OK : NMLP_E_NOMEM;
+}
+
+void nmlp_exec_fini(nmlp_exec *e) { nmlp_arena_fini(&e->arena); }
+
+/* ---- matrix products ---- */
+
+struct panel {
+    const nmlp_exec *e;
+    const nmlp_train_matmul *g;
+    int64_t col, n;
+    int64_t row, k; /* of B */
+    int64_t b_rows;
+    int64_t col_blocks;
+};
+
+static void pack_strips(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct panel *p = ctx;
+    const nmlp_train_matmul *g = p->g;
+    (void)thread;
+    int64_t ldb = g->b_transposed ? g->k : g->n;
+    const nmlp_real *b = g->b_transposed ? g->b + p->col * ldb + p->row : g->b + p->row * ldb + p->col;
+    p->e->products->pack_b(&(nmlp_packing){.packed = p->e->packed, .b = b, .ldb = ldb, .transposed = g->b_transposed,
+                                      .k = p->k, .n = p->n, .b_rows = p->b_rows, .strip_begin = begin, .strip_end = end});
+}
+
+static void multiply_tiles(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct panel *p = ctx;
+    const nmlp_train_matmul *g = p->g;
+    int64_t lda = g->a_transposed ? g->m : g->k;
+    for (int64_t tile = begin; tile < end; tile++) {
+        int64_t row = tile / p->col_blocks * TILE_ROWS;
+        int64_t col = tile % p->col_blocks * TILE_COLS;
+        const nmlp_real *a = g->a_transposed ? g->a + p->row * lda + row : g->a + row * lda + p->row;
+        p->e->products->multiply(&(nmlp_product){.c = g->c + row * g->n + p->col + col,
+                                            .ldc = g->n,
+                                            .a = a,
+                                            .lda = lda,
+                                            .a_transposed = g->a_transposed,
+                                            .b = p->e->packed + col * p->b_rows,
+                                            .b_rows = p->b_rows,
+                                            .m = min64(TILE_ROWS, g->m - row),
+                                            .n = min64(TILE_COLS, p->n - col),
+                                            .k = p->k,
+                                            .accumulate = g->accumulate || p->row > 0,
+                                            .scratch = thread_scratch(p->e, thread)});
+    }
+}
+
+void nmlp_exec_matmul(nmlp_exec *e, const nmlp_train_matmul *g) {
+    for (int64_t col = 0; col < g->n; col += PANEL_COLS) {
+        for (int64_t row = 0; row < g->k; row += PANEL_ROWS) {
+            struct panel p = {.e = e, .g = g, .col = col, .row = row};
+            p.n = min64(PANEL_COLS, g->n - col);
+            p.k = min64(PANEL_ROWS, g->k - row);
+            p.b_rows = ceil_div(p.k, e->products->k_step) * e->products->k_step;
+            p.col_blocks = ceil_div(p.n, TILE_COLS);
+            nmlp_pool_for(e->pool, ceil_div(p.n, e->products->strip), 4, pack_strips, &p);
+            nmlp_pool_for(e->pool, ceil_div(g->m, TILE_ROWS) * p.col_blocks, 1, multiply_tiles, &p);
+        }
+    }
+}
+
+void nmlp_linear_forward(nmlp_exec *e, nmlp_real *y, const nmlp_real *x, const nmlp_real *w, int64_t s, int64_t n,
+                         int64_t k) {
+    nmlp_exec_matmul(e, &(nmlp_train_matmul){.c = y, .a = x, .b = w, .b_transposed = true, .m = s, .n = n, .k = k});
+}
+
+void nmlp_linear_backward_input(nmlp_exec *e, nmlp_real *dx, const nmlp_real *dy, const nmlp_real *w, int64_t s,
+                                int64_t n, int64_t k, bool accumulate) {
+    nmlp_exec_matmul(e, &(nmlp_train_matmul){.c = dx, .a = dy, .b = w, .accumulate = accumulate, .m = s, .n = k, .k = n});
+}
+
+void nmlp_linear_backward_weight(nmlp_exec *e, nmlp_real *dw, const nmlp_real *dy, const nmlp_real *x, int64_t s,
+                                 int64_t n, int64_t k) {
+    nmlp_exec_matmul(
+        e, &(nmlp_train_matmul){.c = dw, .a = dy, .b = x, .a_transposed = true, .accumulate = true, .m = n, .n = k, .k = s});
+}
+
+/* ---- rows and elements ---- */
+
+struct span {
+    const nmlp_ops *ops;
+    nmlp_real *out, *out2;
+    const nmlp_real *x, *dy, *w;
+    const int32_t *ids;
+    double eps;
+    int64_t t, heads, h;
+    nmlp_real sign;
+    bool accumulate;
+};
+
+static void bias_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct span *p = ctx;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) p->ops->add(p->out + i * p->h, p->w, p->h);
+}
+
+void nmlp_bias_forward(nmlp_exec *e, nmlp_real *y, const nmlp_real *bias, int64_t s, int64_t n) {
+    struct span p = {.ops = e->ops, .out = y, .w = bias, .h = n};
+    nmlp_pool_for(e->pool, s, ROW_GRAIN, bias_rows, &p);
+}
+
+void nmlp_bias_backward(nmlp_exec *e, nmlp_real *db, const nmlp_real *dy, int64_t s, int64_t n) {
+    for (int64_t i = 0; i < s; i++) e->ops->add(db, dy + i * n, n);
+}
+
+static void norm_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct span *p = ctx;
+    (void)thread;
+    p->ops->norm_forward(p->out + begin * p->h, p->x + begin * p->h, p->w, p->eps, end - begin, p->h);
+}
+
+void nmlp_norm_forward(nmlp_exec *e, nmlp_real *y, const nmlp_real *x, const nmlp_real *w, double eps, int64_t s,
+                       int64_t h) {
+    struct span p = {.ops = e->ops, .out = y, .x = x, .w = w, .eps = eps, .h = h};
+    nmlp_pool_for(e->pool, s, ROW_GRAIN, norm_rows, &p);
+}
+
+static void norm_back_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct span *p = ctx;
+    (void)thread;
+    int64_t at = begin * p->h;
+    p->ops->norm_backward(p->out + at, p->dy + at, p->x + at, p->w, p->eps, end - begin, p->h, p->accumulate);
+}
+
+void nmlp_norm_backward(nmlp_exec *e, nmlp_real *dx, const nmlp_real *dy, const nmlp_real *x, const nmlp_real *w,
+                        double eps, int64_t s, int64_t h, bool accumulate) {
+    struct span p = {.ops = e->ops, .out = dx, .dy = dy, .x = x, .w = w, .eps = eps, .h = h, .accumulate = accumulate};
+    nmlp_pool_for(e->pool, s, ROW_GRAIN, norm_back_rows, &p);
+}
+
+void nmlp_norm_backward_weight(nmlp_exec *e, nmlp_real *dw, const nmlp_real *dy, const nmlp_real *x, double eps,
+                               int64_t s, int64_t h) {
+    e->ops->norm_backward_weight(dw, dy, x, eps, s, h);
+}
+
+static void rope_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct span *p = ctx;
+    (void)thread;
+    p->ops->rope(p->out, p->w, begin, end - begin, p->t, p->heads, p->h, p->sign);
+}
+
+void nmlp_rope_rotate(nmlp_exec *e, nmlp_real *x, const nmlp_real *table, int64_t s, int64_t t, int64_t heads,
+                      int64_t d, int sign) {
+    struct span p = {.ops = e->ops, .out = x, .w = table, .t = t, .heads = heads, .h = d, .sign = (nmlp_real)sign};
+    nmlp_pool_for(e->pool, s, ROW_GRAIN, rope_rows, &p);
+}
+
+static void swiglu_elems(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct span *p = ctx;
+    (void)thread;
+    p->ops->swiglu_forward(p->out + begin, p->x + begin, p->w + begin, end - begin);
+}
+
+void nmlp_swiglu_forward(nmlp_exec *e, nmlp_real *act, const nmlp_real *gate, const nmlp_real *up, int64_t n) {
+    struct span p = {.ops = e->ops, .out = act, .x = gate, .w = up};
+    nmlp_pool_for(e->pool, n, ELEM_GRAIN, swiglu_elems, &p);
+}
+
+static void swiglu_back_elems(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct span *p = ctx;
+    (void)thread;
+    p->ops->swiglu_backward(p->out + begin, p->out2 + begin, p->dy + begin, end - begin);
+}
+
+void nmlp_swiglu_backward(nmlp_exec *e, nmlp_real *gate, nmlp_real *up, const nmlp_real *d_act, int64_t n) {
+    struct span p = {.ops = e->ops, .out = gate, .out2 = up, .dy = d_act};
+    nmlp_pool_for(e->pool, n, ELEM_GRAIN, swiglu_back_elems, &p);
+}
+
+static void add_elems(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct span *p = ctx;
+    (void)thread;
+    p->ops->add(p->out + begin, p->x + begin, end - begin);
+}
+
+void nmlp_rows_add(nmlp_exec *e, nmlp_real *x, const nmlp_real *y, int64_t n) {
+    struct span p = {.ops = e->ops, .out = x, .x = y};
+    nmlp_pool_for(e->pool, n, ELEM_GRAIN, add_elems, &p);
+}
+
+/* ---- attention: one sequence and one kv head is a unit of work, its query heads in order ---- */
+
+struct attention {
+    const nmlp_exec *e;
+    const nmlp_heads *h;
+    bool backward;
+};
+
+static void attend_units(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct attention *p = ctx;
+    const nmlp_heads *h = p->h;
+    int64_t group = h->n_heads / h->n_kv_heads;
+    for (int64_t unit = begin; unit < end; unit++) {
+        int64_t sequence = unit / h->n_kv_heads;
+        int64_t kv = unit % h->n_kv_heads;
+        for (int64_t head = kv * group; head < (kv + 1) * group; head++) {
+            nmlp_attend a = {.q_stride = h->n_heads * h->d, .kv_stride = h->n_kv_heads * h->d, .t = h->t, .d = h->d};
+            int64_t q_at = sequence * h->t * a.q_stride + head * h->d;
+            int64_t kv_at = sequence * h->t * a.kv_stride + kv * h->d;
+            a.scale = (nmlp_real)(1 / sqrt((double)h->d));
+            a.out = h->out + q_at;
+            a.q = h->q + q_at;
+            a.k = h->k + kv_at;
+            a.v = h->v + kv_at;
+            a.lse = h->lse + (sequence * h->n_heads + head) * h->t;
+            a.scratch = thread_scratch(p->e, thread);
+            if (!p->backward) {
+                p->e->ops->attend_forward(&a);
+                continue;
+            }
+            a.d_out = h->d_out + q_at;
+            a.dq = h->dq + q_at;
+            a.dk = h->dk + kv_at;
+            a.dv = h->dv + kv_at;
+            p->e->ops->attend_backward(&a);
+        }
+    }
+}
+
+void nmlp_attend_forward(nmlp_exec *e, const nmlp_heads *h) {
+    struct attention p = {.e = e, .h = h};
+    nmlp_pool_for(e->pool, h->s / h->t * h->n_kv_heads, 1, attend_units, &p);
+}
+
+void nmlp_attend_backward(nmlp_exec *e, const nmlp_heads *h) {
+    struct attention p = {.e = e, .h = h, .backward = true};
+    size_t bytes = (size_t)(h->s * h->n_kv_heads * h->d) * sizeof *h->dk;
+    memset(h->dk, 0, bytes);
+    memset(h->dv, 0, bytes);
+    nmlp_pool_for(e->pool, h->s / h->t * h->n_kv_heads, 1, attend_units, &p);
+}
+
+/* ---- embedding and losses ---- */
+
+void nmlp_embed_forward(nmlp_exec *e, nmlp_real *rows, const nmlp_real *table, const int32_t *ids, int64_t s,
+                        int64_t h) {
+    (void)e;
+    for (int64_t i = 0; i < s; i++) memcpy(rows + i * h, table + ids[i] * h, (size_t)h * sizeof *rows);
+}
+
+void nmlp_embed_backward(nmlp_exec *e, nmlp_real *d_table, const nmlp_real *d_rows, const int32_t *ids, int64_t s,
+                         int64_t h) {
+    for (int64_t i = 0; i < s; i++) e->ops->add(d_table + ids[i] * h, d_rows + i * h, h);
+}
+
+struct losses {
+    const nmlp_ops *ops;
+    const nmlp_losses *l;
+};
+
+static void loss_some(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct losses *p = ctx;
+    const nmlp_losses *l = p->l;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        nmlp_loss_row row = {.logits = l->logits + i * l->v,
+                             .teacher = l->teacher ? l->teacher + i * l->v : NULL,
+                             .target = l->targets[i],
+                             .v = l->v,
+                             .scale = l->scale};
+        p->ops->loss_row(&row);
+        l->loss[i] = row.loss;
+        l->nll[i] = row.nll;
+    }
+}
+
+struct matching {
+    const nmlp_ops *ops;
+    const nmlp_matching *m;
+};
+
+static void match_some(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct matching *p = ctx;
+    const nmlp_matching *m = p->m;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        m->loss[i] = p->ops->match_row(m->dx + i * m->h, m->x + i * m->h, m->y + i * m->h, m->h, m->scale);
+}
+
+void nmlp_match_rows(nmlp_exec *e, const nmlp_matching *matching) {
+    struct matching p = {.ops = e->ops, .m = matching};
+    nmlp_pool_for(e->pool, matching->s, ROW_GRAIN, match_some, &p);
+}
+
+void nmlp_loss_rows(nmlp_exec *e, const nmlp_losses *losses) {
+    struct losses p = {.ops = e->ops, .l = losses};
+    nmlp_pool_for(e->pool, losses->s, 4, loss_some, &p);
+}
+
+#endif

@@ -1,0 +1,2 @@
+/* Training operators in f32. */
+#include "train/exec_body.h"

@@ -1,0 +1,159 @@
+/* One decoder layer forward and back. Included by net_<type>.c. */
+#ifndef NMLP_TRAIN_LAYER_BODY_H
+#define NMLP_TRAIN_LAYER_BODY_H
+
+#include <string.h>
+
+#include "train/net_int.h"
+
+/* ---- forward ---- */
+
+static void project(nmlp_net *net, nmlp_real *y, const nmlp_real *x, const nmlp_param *w, const nmlp_param *bias,
+                    int64_t s) {
+    nmlp_linear_forward(&net->exec, y, x, w->data, s, w->rows, w->cols);
+    if (bias) nmlp_bias_forward(&net->exec, y, bias->data, s, w->rows);
+}
+
+/* `inner` [S,r] is filled unless it is there already. */
+static void project_matrix(nmlp_net *net, nmlp_real *y, const nmlp_real *x, const nmlp_net_matrix *m, nmlp_real *inner,
+                           bool inner_known, int64_t s) {
+    if (m->w) {
+        project(net, y, x, m->w, NULL, s);
+        return;
+    }
+    if (!inner_known) project(net, inner, x, m->v, NULL, s);
+    project(net, y, inner, m->u, NULL, s);
+}
+
+/* q or k: projected, normalised where the family does, rotated. */
+static void project_heads(nmlp_net *net, nmlp_real *y, nmlp_real *raw, const nmlp_param *w, const nmlp_param *bias,
+                          const nmlp_param *norm, int64_t s, int64_t t) {
+    const nmlp_config *c = &net->model->config;
+    int64_t heads = w->rows / c->head_dim;
+    project(net, norm ? raw : y, net->acts.normed, w, bias, s);
+    if (norm) nmlp_norm_forward(&net->exec, y, raw, norm->data, c->rms_eps, s * heads, c->head_dim);
+    nmlp_rope_rotate(&net->exec, y, net->rope, s, t, heads, c->head_dim, 1);
+}
+
+static nmlp_heads heads_of(const nmlp_net *net, int64_t s, int64_t t) {
+    const nmlp_config *c = &net->model->config;
+    const nmlp_net_acts *a = &net->acts;
+    return (nmlp_heads){.out = a->mixed, .q = a->q, .k = a->k, .v = a->v, .lse = a->lse, .s = s, .t = t,
+                        .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .d = c->head_dim};
+}
+
+static void attention_forward(nmlp_net *net, const nmlp_net_layer *layer, const nmlp_real *x, int64_t s, int64_t t) {
+    const nmlp_config *c = &net->model->config;
+    nmlp_net_acts *a = &net->acts;
+    nmlp_norm_forward(&net->exec, a->normed, x, layer->attention_norm->data, c->rms_eps, s, c->hidden);
+    project_heads(net, a->q, a->q_raw, layer->q, layer->q_bias, layer->q_norm, s, t);
+    project_heads(net, a->k, a->k_raw, layer->k, layer->k_bias, layer->k_norm, s, t);
+    project(net, a->v, a->normed, layer->v, layer->v_bias, s);
+    nmlp_heads heads = heads_of(net, s, t);
+    nmlp_attend_forward(&net->exec, &heads);
+    project(net, a->middle, a->mixed, layer->o, layer->o_bias, s);
+    nmlp_rows_add(&net->exec, a->middle, x, s * c->hidden);
+}
+
+void nmlp_net_layer_forward(nmlp_net *net, int64_t l, const nmlp_real *x, nmlp_real *out, int64_t s, int64_t t) {
+    const nmlp_config *c = &net->model->config;
+    const nmlp_net_layer *layer = &net->layers[l];
+    nmlp_net_acts *a = &net->acts;
+    attention_forward(net, layer, x, s, t);
+    nmlp_norm_forward(&net->exec, a->mlp_in, a->middle, layer->mlp_norm->data, c->rms_eps, s, c->hidden);
+    project_matrix(net, a->gate, a->mlp_in, &layer->mlp[NMLP_MLP_GATE], a->inner[NMLP_MLP_GATE], false, s);
+    nmlp_real *up_inner = a->inner[layer->shared_basis ? NMLP_MLP_GATE : NMLP_MLP_UP];
+    project_matrix(net, a->up, a->mlp_in, &layer->mlp[NMLP_MLP_UP], up_inner, layer->shared_basis, s);
+    nmlp_swiglu_forward(&net->exec, a->act, a->gate, a->up, s * c->intermediate);
+    if (!out) return; /* backward needs nothing behind the activation but down's inner rows */
+    project_matrix(net, out, a->act, &layer->mlp[NMLP_MLP_DOWN], a->inner[NMLP_MLP_DOWN], false, s);
+    nmlp_rows_add(&net->exec, out, a->middle, s * c->hidden);
+}
+
+/* ---- backward ---- */
+
+/* dx [S,K] = or += dy w; dw += dy^T x and db += dy where they are trained. */
+static void project_back(nmlp_net *net, nmlp_real *dx, const nmlp_real *dy, const nmlp_real *x, const nmlp_param *w,
+                         const nmlp_param *bias, int64_t s, bool accumulate) {
+    if (w->grad) nmlp_linear_backward_weight(&net->exec, w->grad, dy, x, s, w->rows, w->cols);
+    if (bias && bias->grad) nmlp_bias_backward(&net->exec, bias->grad, dy, s, w->rows);
+    nmlp_linear_backward_input(&net->exec, dx, dy, w->data, s, w->rows, w->cols, accumulate);
+}
+
+static void project_matrix_back(nmlp_net *net, nmlp_real *dx, const nmlp_real *dy, const nmlp_real *x,
+                                const nmlp_net_matrix *m, const nmlp_real *inner, int64_t s, bool accumulate) {
+    if (m->w) {
+        project_back(net, dx, dy, x, m->w, NULL, s, accumulate);
+        return;
+    }
+    project_back(net, net->d_inner, dy, inner, m->u, NULL, s, false);
+    project_back(net, dx, net->d_inner, x, m->v, NULL, s, accumulate);
+}
+
+static void gate_up_back(nmlp_net *net, const nmlp_net_layer *layer, int64_t s) {
+    const nmlp_net_acts *a = &net->acts;
+    const nmlp_net_matrix *gate = &layer->mlp[NMLP_MLP_GATE];
+    const nmlp_net_matrix *up = &layer->mlp[NMLP_MLP_UP];
+    const nmlp_real *d_gate = a->gate; /* the activation's backward put them there */
+    const nmlp_real *d_up = a->up;
+    if (!layer->shared_basis) {
+        project_matrix_back(net, net->d_normed, d_gate, a->mlp_in, gate, a->inner[NMLP_MLP_GATE], s, false);
+        project_matrix_back(net, net->d_normed, d_up, a->mlp_in, up, a->inner[NMLP_MLP_UP], s, true);
+        return;
+    }
+    project_back(net, net->d_inner, d_gate, a->inner[NMLP_MLP_GATE], gate->u, NULL, s, false);
+    project_back(net, net->d_inner, d_up, a->inner[NMLP_MLP_GATE], up->u, NULL, s, true);
+    project_back(net, net->d_normed, net->d_inner, a->mlp_in, gate->v, NULL, s, false);
+}
+
+static void norm_back(nmlp_net *net, nmlp_real *dx, const nmlp_real *dy, const nmlp_real *x, const nmlp_param *norm,
+                      int64_t rows, bool accumulate) {
+    double eps = net->model->config.rms_eps;
+    if (norm->grad) nmlp_norm_backward_weight(&net->exec, norm->grad, dy, x, eps, rows, norm->rows);
+    nmlp_norm_backward(&net->exec, dx, dy, x, norm->data, eps, rows, norm->rows, accumulate);
+}
+
+static void mlp_backward(nmlp_net *net, const nmlp_net_layer *layer, int64_t s) {
+    const nmlp_config *c = &net->model->config;
+    const nmlp_net_acts *a = &net->acts;
+    const nmlp_net_matrix *down = &layer->mlp[NMLP_MLP_DOWN];
+    if (down->v) project(net, a->inner[NMLP_MLP_DOWN], a->act, down->v, NULL, s);
+    project_matrix_back(net, net->d_act, net->d_rows, a->act, down, a->inner[NMLP_MLP_DOWN], s, false);
+    nmlp_swiglu_backward(&net->exec, a->gate, a->up, net->d_act, s * c->intermediate);
+    gate_up_back(net, layer, s);
+    norm_back(net, net->d_rows, net->d_normed, a->middle, layer->mlp_norm, s, true);
+}
+
+/* Gradient of q or k back to before rotation and norm, in place. */
+static void heads_back(nmlp_net *net, nmlp_real *dy, const nmlp_real *raw, const nmlp_param *w, const nmlp_param *norm,
+                       int64_t s, int64_t t) {
+    int64_t d = net->model->config.head_dim;
+    int64_t heads = w->rows / d;
+    nmlp_rope_rotate(&net->exec, dy, net->rope, s, t, heads, d, -1);
+    if (norm) norm_back(net, dy, dy, raw, norm, s * heads, false);
+}
+
+static void attention_backward(nmlp_net *net, const nmlp_net_layer *layer, const nmlp_real *x, int64_t s, int64_t t) {
+    const nmlp_net_acts *a = &net->acts;
+    project_back(net, net->d_act, net->d_rows, a->mixed, layer->o, layer->o_bias, s, false);
+    nmlp_heads heads = heads_of(net, s, t);
+    heads.d_out = net->d_act;
+    heads.dq = net->d_q;
+    heads.dk = net->d_k;
+    heads.dv = net->d_v;
+    nmlp_attend_backward(&net->exec, &heads);
+    heads_back(net, net->d_q, a->q_raw, layer->q, layer->q_norm, s, t);
+    heads_back(net, net->d_k, a->k_raw, layer->k, layer->k_norm, s, t);
+    project_back(net, net->d_normed, net->d_q, a->normed, layer->q, layer->q_bias, s, false);
+    project_back(net, net->d_normed, net->d_k, a->normed, layer->k, layer->k_bias, s, true);
+    project_back(net, net->d_normed, net->d_v, a->normed, layer->v, layer->v_bias, s, true);
+    norm_back(net, net->d_rows, net->d_normed, x, layer->attention_norm, s, true);
+}
+
+void nmlp_net_layer_backward(nmlp_net *net, int64_t l, const nmlp_real *x, int64_t s, int64_t t) {
+    const nmlp_net_layer *layer = &net->layers[l];
+    mlp_backward(net, layer, s);
+    if (l > net->lowest || layer->train_attention) attention_backward(net, layer, x, s, t);
+}
+
+#endif

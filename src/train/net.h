@@ -1,0 +1,62 @@
+/* A decoder model ready to be trained: weights in nmlp_real, gradients beside those that are trained, and the pass forward and back.
+ *
+ * Memory is weights, gradients of what is trained, the input of every layer, and the activations of one layer: backward computes each layer
+ * once more from its input. Letters: S rows of a batch (sequences one after the other), T tokens of a sequence, H hidden, V vocabulary. */
+#ifndef NMLP_TRAIN_NET_H
+#define NMLP_TRAIN_NET_H
+
+#include "model/model.h"
+#include "train/exec.h"
+#include "train/train_set.h"
+
+/* One tensor of the checkpoint. */
+typedef struct nmlp_param {
+    const char *name; /* the checkpoint's */
+    nmlp_view source;
+    int64_t rows, cols; /* cols 1 for vectors */
+    nmlp_real *data;
+    nmlp_real *grad; /* NULL: frozen */
+} nmlp_param;
+
+typedef struct nmlp_net_options {
+    const char *isa;
+    nmlp_pool *pool;
+    nmlp_train_set set;
+    int64_t t; /* longest sequence */
+    int64_t s; /* most rows in a batch, multiple of t */
+} nmlp_net_options;
+
+typedef struct nmlp_net nmlp_net;
+
+/* The model must outlive the net. Refuses a model in which `set` names nothing. */
+nmlp_status nmlp_net_create(nmlp_net **out, const nmlp_model *model, const nmlp_net_options *options, nmlp_err *err);
+void nmlp_net_destroy(nmlp_net *net);
+nmlp_param *nmlp_net_params(nmlp_net *net, size_t *n);
+nmlp_exec *nmlp_net_exec(nmlp_net *net);
+void nmlp_net_clear_grads(nmlp_net *net);
+
+/* Fills logits [n,V] of the teacher for rows first..first+n-1 of the batch. */
+typedef void nmlp_teacher_fn(void *ctx, int64_t first, int64_t n, nmlp_real *logits);
+
+typedef struct nmlp_batch {
+    const int32_t *ids;     /* [S] */
+    const int32_t *targets; /* [S] the token after each */
+    int64_t s, t;
+    nmlp_teacher_fn *teacher; /* NULL: next-token loss */
+    void *ctx;
+    /* Hidden states of a teacher with the same layers, [L+1] of [S,H], behind layer l at l+1; NULL: not matched. Their mean relative squared
+     * distance over layers, times `match`, is added to the loss where gradients are computed. */
+    nmlp_real *const *hidden;
+    double match;
+    double scale; /* factor of the gradient, e.g. 1/tokens of the step; 0: loss only */
+} nmlp_batch;
+
+typedef struct nmlp_batch_loss {
+    double loss; /* sums over rows */
+    double nll;
+} nmlp_batch_loss;
+
+/* Adds scale * d(loss)/d(param) to the gradients. Results do not depend on the number of threads. */
+nmlp_batch_loss nmlp_net_loss(nmlp_net *net, const nmlp_batch *batch);
+
+#endif

@@ -1,0 +1,3 @@
+/* Nets in f64: what gradient checks use. */
+#define NMLP_TRAIN_F64
+#include "train/net_body.h"

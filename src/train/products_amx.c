@@ -1,0 +1,64 @@
+/* Products on AMX tiles: bf16 operands, f32 sums. */
+#include <immintrin.h>
+
+#include "train/tiles_body.h"
+
+/* Palette 1: eight tiles of 16 rows of 64 bytes. */
+typedef struct tile_config {
+    uint8_t palette;
+    uint8_t start_row;
+    uint8_t reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} tile_config;
+
+_Static_assert(sizeof(tile_config) == 64, "LDTILECFG reads 64 bytes");
+
+static void block_begin(void) {
+    tile_config config = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        config.row_bytes[i] = 64;
+        config.rows[i] = 16;
+    }
+    /* gcc 12 believes that only 8 bytes are read and drops the stores above. */
+    __asm__ volatile("" : : "r"(&config) : "memory");
+    _tile_loadconfig(&config);
+}
+
+static void block_end(void) { _tile_release(); }
+
+/* gcc's tile intrinsics do not say which memory they touch. */
+static void settle_memory(void) { __asm__ volatile("" : : : "memory"); }
+
+/* Tiles 0..3 are C (row half, column half), 4 and 5 A, 6 and 7 B. */
+static void block_product(float *c, const uint16_t *a, const uint16_t *b, int64_t n_blocks) {
+    settle_memory();
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t block = 0; block < n_blocks; block++, a += 2 * TILE_ELEMS, b += TILE_K * NR) {
+        _tile_loadd(4, a, 64);
+        _tile_loadd(6, b, 128);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, b + 32, 128);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_loadd(5, a + TILE_ELEMS, 64);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, c, NR * sizeof *c);
+    _tile_stored(1, c + 16, NR * sizeof *c);
+    _tile_stored(2, c + 16 * NR, NR * sizeof *c);
+    _tile_stored(3, c + 16 * NR + 16, NR * sizeof *c);
+    settle_memory();
+}
+
+const nmlp_products nmlp_products_amx = {
+    .name = "amx",
+    .strip = NR,
+    .k_step = TILE_K,
+    .multiply_scratch = SCRATCH,
+    .pack_b = pack_b,
+    .multiply = multiply,
+};

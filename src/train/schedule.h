@@ -1,0 +1,17 @@
+/* The learning rate of a step: linear warm-up, then half a cosine down to a fraction of the peak. */
+#ifndef NMLP_TRAIN_SCHEDULE_H
+#define NMLP_TRAIN_SCHEDULE_H
+
+#include <stdint.h>
+
+typedef struct nmlp_schedule {
+    double peak;
+    double floor;   /* fraction of the peak at the last step */
+    int64_t warmup; /* steps; step `warmup` is the first at the peak */
+    int64_t steps;
+} nmlp_schedule;
+
+/* step from 0 to steps-1 */
+double nmlp_schedule_rate(const nmlp_schedule *schedule, int64_t step);
+
+#endif

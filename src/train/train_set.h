@@ -1,0 +1,11 @@
+/* Which weights are trained; the others stay as they are. */
+#ifndef NMLP_TRAIN_TRAIN_SET_H
+#define NMLP_TRAIN_TRAIN_SET_H
+
+typedef enum nmlp_train_set {
+    NMLP_TRAIN_FACTORS, /* u and v of factorised MLP matrices */
+    NMLP_TRAIN_MLP,     /* all MLP matrices, dense ones too */
+    NMLP_TRAIN_ALL
+} nmlp_train_set;
+
+#endif

@@ -1,0 +1,324 @@
+#include "train/trainer.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+enum { MICRO_TOKENS = 2048 }; /* computed at once: enough rows for the matmuls, activations of one layer still small */
+
+static uint64_t mix(uint64_t hash, const void *data, size_t bytes) {
+    const unsigned char *at = data;
+    for (size_t i = 0; i < bytes; i++) hash = (hash ^ at[i]) * 0x100000001b3u;
+    return hash;
+}
+
+/* A teacher by the beginnings of its tensors. */
+static uint64_t mix_teacher(uint64_t hash, const nmlp_model *teacher) {
+    for (size_t i = 0; teacher && i < teacher->checkpoint.n_tensors; i++) {
+        const nmlp_view *view = &teacher->checkpoint.tensors[i].view;
+        size_t bytes = nmlp_view_bytes(view);
+        hash = mix(hash, &bytes, sizeof bytes);
+        hash = mix(hash, view->data, bytes < 256 ? bytes : 256);
+    }
+    return hash;
+}
+
+/* Everything the trajectory depends on. */
+static uint64_t fingerprint(const nmlp_trainer *t, int64_t n_ids) {
+    const nmlp_recover_options *o = &t->options;
+    int64_t whole[] = {o->mode, o->set, o->steps, o->batch, o->context, o->warmup, o->lora_rank, (int64_t)o->seed,
+                       o->eval_every, o->heldout, o->patience, o->teacher ? 1 : 0, n_ids, (int64_t)t->n_trained};
+    double parts[] = {o->match, o->rate, o->rate_floor, o->clip, o->weight_decay};
+    uint64_t hash = mix(0xcbf29ce484222325u, whole, sizeof whole);
+    hash = mix(hash, parts, sizeof parts);
+    hash = mix_teacher(hash, o->teacher);
+    hash = mix(hash, t->corpus.ids, (size_t)n_ids * sizeof *t->corpus.ids);
+    for (size_t i = 0; i < t->n_trained; i++) hash = mix(hash, t->trained[i].data, (size_t)t->trained[i].n * sizeof(float));
+    return hash;
+}
+
+static nmlp_status add_trained(nmlp_trainer *t, float *data, float *grad, int64_t n, nmlp_err *err) {
+    nmlp_trainable *w = &t->trained[t->n_trained];
+    *w = (nmlp_trainable){.data = data, .grad = grad, .n = n};
+    w->mean = nmlp_arena_new(&t->arena, (size_t)n, sizeof(float), err);
+    w->square = nmlp_arena_new(&t->arena, (size_t)n, sizeof(float), err);
+    t->best[t->n_trained] = nmlp_arena_new(&t->arena, (size_t)n, sizeof(float), err);
+    if (!w->mean || !w->square || !t->best[t->n_trained]) return NMLP_E_NOMEM;
+    t->n_trained++;
+    return NMLP_OK;
+}
+
+static nmlp_status add_adapter(nmlp_trainer *t, nmlp_param *p, nmlp_err *err) {
+    nmlp_adapter *a = &t->adapters[t->n_adapters];
+    uint64_t seed = t->options.seed * 1000003u + t->n_adapters;
+    NMLP_RETURN_IF_FAILED(nmlp_adapter_init(a, p, t->options.lora_rank, seed, &t->arena, err));
+    t->n_adapters++;
+    NMLP_RETURN_IF_FAILED(add_trained(t, a->a, a->da, p->rows * a->rank, err));
+    return add_trained(t, a->b, a->db, a->rank * p->cols, err);
+}
+
+static nmlp_status collect_trained(nmlp_trainer *t, nmlp_err *err) {
+    size_t n;
+    nmlp_param *params = nmlp_net_params(t->net, &n);
+    t->trained = nmlp_arena_new(&t->arena, 2 * n, sizeof *t->trained, err);
+    t->best = nmlp_arena_new(&t->arena, 2 * n, sizeof *t->best, err);
+    t->adapters = nmlp_arena_new(&t->arena, n, sizeof *t->adapters, err);
+    if (!t->trained || !t->best || !t->adapters) return NMLP_E_NOMEM;
+    for (size_t i = 0; i < n; i++) {
+        nmlp_param *p = &params[i];
+        if (!p->grad) continue;
+        if (t->options.mode == NMLP_RECOVER_LORA && p->cols > 1) {
+            NMLP_RETURN_IF_FAILED(add_adapter(t, p, err));
+        } else {
+            NMLP_RETURN_IF_FAILED(add_trained(t, p->data, p->grad, p->rows * p->cols, err));
+        }
+    }
+    return NMLP_OK;
+}
+
+static nmlp_status open_matching(nmlp_trainer *t, nmlp_err *err) {
+    const nmlp_config *c = &t->model->config;
+    const nmlp_config *teacher = &t->options.teacher->config;
+    size_t rows = (size_t)(t->micro * t->options.context);
+    if (teacher->hidden != c->hidden || teacher->n_layers != c->n_layers)
+        return nmlp_fail(err, NMLP_E_SHAPE, "--match: the teacher has %lld layers of %lld, the model %lld of %lld",
+                         (long long)teacher->n_layers, (long long)teacher->hidden, (long long)c->n_layers,
+                         (long long)c->hidden);
+    t->teacher_hidden = nmlp_arena_new(&t->arena, (size_t)c->n_layers + 1, sizeof *t->teacher_hidden, err);
+    for (int64_t l = 0; t->teacher_hidden && l <= c->n_layers; l++) {
+        t->teacher_hidden[l] = nmlp_arena_new(&t->arena, rows * (size_t)c->hidden, sizeof(float), err);
+        if (!t->teacher_hidden[l]) return NMLP_E_NOMEM;
+    }
+    return t->teacher_hidden ? NMLP_OK : NMLP_E_NOMEM;
+}
+
+static nmlp_status open_teacher(nmlp_trainer *t, nmlp_err *err) {
+    const nmlp_recover_options *o = &t->options;
+    if (!o->teacher) return NMLP_OK;
+    if (o->teacher->config.vocab != t->model->config.vocab)
+        return nmlp_fail(err, NMLP_E_SHAPE, "the teacher %s has a vocabulary of %lld, the model %s one of %lld",
+                         o->teacher->checkpoint.dir, (long long)o->teacher->config.vocab, t->model->checkpoint.dir,
+                         (long long)t->model->config.vocab);
+    /* Where the student's products are rounded to bf16, the teacher's may be as well. */
+    bool tiles = strcmp(nmlp_net_exec(t->net)->products->name, "amx") == 0;
+    nmlp_engine_options engine = {.isa = tiles ? "amx" : o->isa, .pool = o->pool};
+    NMLP_RETURN_IF_FAILED(nmlp_engine_create(&t->teacher, o->teacher, &engine, err));
+    NMLP_RETURN_IF_FAILED(nmlp_session_create(&t->session, t->teacher, o->context, 0, false, err));
+    t->teacher_rows = nmlp_arena_new(&t->arena, (size_t)(t->micro * o->context * o->teacher->config.hidden),
+                                     sizeof *t->teacher_rows, err);
+    if (!t->teacher_rows) return NMLP_E_NOMEM;
+    return o->match > 0 ? open_matching(t, err) : NMLP_OK;
+}
+
+static nmlp_status check_options(nmlp_trainer *t, nmlp_err *err) {
+    nmlp_recover_options *o = &t->options;
+    nmlp_cpu cpu = nmlp_cpu_detect();
+    const nmlp_kernels *kernels;
+    NMLP_RETURN_IF_FAILED(nmlp_kernels_select(&kernels, &cpu, o->isa, err)); /* refuses unknown names */
+    int64_t most = t->model->config.max_positions;
+    if (o->context == 0) o->context = most < 512 ? most : 512;
+    if (o->rate == 0) o->rate = o->mode == NMLP_RECOVER_LORA ? 1e-3 : 3e-4;
+    if (o->context < 2 || o->context > most)
+        return nmlp_fail(err, NMLP_E_ARG, "--ctx %lld: must be from 2 to the model's %lld", (long long)o->context,
+                         (long long)most);
+    if (o->steps < 1 || o->batch < 1 || o->eval_every < 1)
+        return nmlp_fail(err, NMLP_E_ARG, "--steps, --batch and --eval-every must be at least 1");
+    if (!(o->rate > 0) || o->clip < 0 || o->weight_decay < 0 || o->match < 0)
+        return nmlp_fail(err, NMLP_E_ARG, "--lr must be above 0; --clip, --weight-decay and --match not below 0");
+    if (o->mode == NMLP_RECOVER_LORA && o->lora_rank < 1)
+        return nmlp_fail(err, NMLP_E_ARG, "--lora-rank must be at least 1");
+    if (o->warmup >= o->steps) o->warmup = o->steps / 4;
+    return NMLP_OK;
+}
+
+static nmlp_status check_ids(const nmlp_trainer *t, const int32_t *ids, int64_t n, nmlp_err *err) {
+    for (int64_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= t->model->config.vocab)
+            return nmlp_fail(err, NMLP_E_ARG, "token id %d is outside the model's vocabulary of %lld", ids[i],
+                             (long long)t->model->config.vocab);
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_trainer_init(nmlp_trainer *t, const nmlp_model *model, const int32_t *ids, int64_t n_ids,
+                              const nmlp_recover_options *options, nmlp_err *err) {
+    *t = (nmlp_trainer){.model = model, .options = *options};
+    nmlp_arena_init(&t->arena);
+    NMLP_RETURN_IF_FAILED(check_options(t, err));
+    NMLP_RETURN_IF_FAILED(check_ids(t, ids, n_ids, err));
+    const nmlp_recover_options *o = &t->options;
+    t->micro = MICRO_TOKENS / o->context;
+    if (t->micro > o->batch) t->micro = o->batch;
+    if (t->micro < 1) t->micro = 1;
+    int64_t rows = t->micro * o->context;
+    nmlp_net_options net = {.isa = o->isa, .pool = o->pool, .set = o->set, .t = o->context, .s = rows};
+    NMLP_RETURN_IF_FAILED(nmlp_corpus_init(&t->corpus, ids, n_ids, o->context, o->heldout, o->seed, err));
+    NMLP_RETURN_IF_FAILED(nmlp_net_create(&t->net, model, &net, err));
+    NMLP_RETURN_IF_FAILED(collect_trained(t, err));
+    NMLP_RETURN_IF_FAILED(open_teacher(t, err));
+    t->ids = nmlp_arena_new(&t->arena, (size_t)rows, sizeof *t->ids, err);
+    t->targets = nmlp_arena_new(&t->arena, (size_t)rows, sizeof *t->targets, err);
+    t->log = nmlp_arena_new(&t->arena, (size_t)o->steps + 1, sizeof *t->log, err);
+    if (!t->ids || !t->targets || !t->log) return NMLP_E_NOMEM;
+    t->fingerprint = fingerprint(t, n_ids);
+    return NMLP_OK;
+}
+
+void nmlp_trainer_fini(nmlp_trainer *t) {
+    nmlp_session_destroy(t->session);
+    nmlp_engine_destroy(t->teacher);
+    nmlp_net_destroy(t->net);
+    nmlp_corpus_fini(&t->corpus);
+    nmlp_arena_fini(&t->arena);
+}
+
+/* ---- the teacher ---- */
+
+struct row_sink {
+    float *rows;
+    int64_t hidden;
+};
+
+static void keep_rows(void *ctx, nmlp_session *session, const float *rows, int64_t first, int64_t s) {
+    const struct row_sink *sink = ctx;
+    (void)session;
+    memcpy(sink->rows + first * sink->hidden, rows, (size_t)(s * sink->hidden) * sizeof *rows);
+}
+
+/* Layer by layer, so that every layer's output can be kept. */
+static nmlp_status run_teacher_layers(nmlp_trainer *t, int64_t n_sequences, nmlp_err *err) {
+    const nmlp_config *c = &t->options.teacher->config;
+    int64_t context = t->options.context;
+    int64_t chunk = nmlp_session_chunk(t->session);
+    for (int64_t i = 0; i < n_sequences; i++) {
+        int64_t at = i * context * c->hidden;
+        NMLP_RETURN_IF_FAILED(
+            nmlp_session_embed(t->session, t->ids + i * context, context, t->teacher_hidden[0] + at, err));
+        for (int64_t l = 0; l < c->n_layers; l++) {
+            float *rows = t->teacher_hidden[l + 1] + at;
+            memcpy(rows, t->teacher_hidden[l] + at, (size_t)(context * c->hidden) * sizeof *rows);
+            for (int64_t first = 0; first < context; first += chunk) {
+                int64_t n = context - first < chunk ? context - first : chunk;
+                nmlp_session_run_layer(t->session, l, rows + first * c->hidden, first, n);
+            }
+        }
+        nmlp_session_final_norm(t->session, t->teacher_hidden[c->n_layers] + at, context, t->teacher_rows + at);
+    }
+    return NMLP_OK;
+}
+
+/* Last hidden states of every sequence; logits are made of them a piece at a time. */
+static nmlp_status run_teacher(nmlp_trainer *t, int64_t n_sequences, nmlp_err *err) {
+    int64_t hidden = t->options.teacher->config.hidden;
+    int64_t context = t->options.context;
+    if (t->teacher_hidden) return run_teacher_layers(t, n_sequences, err);
+    for (int64_t i = 0; i < n_sequences; i++) {
+        struct row_sink sink = {.rows = t->teacher_rows + i * context * hidden, .hidden = hidden};
+        nmlp_session_truncate(t->session, 0);
+        NMLP_RETURN_IF_FAILED(
+            nmlp_session_append(t->session, t->ids + i * context, context, keep_rows, &sink, err));
+    }
+    return NMLP_OK;
+}
+
+static void teacher_logits(void *ctx, int64_t first, int64_t n, float *logits) {
+    nmlp_trainer *t = ctx;
+    int64_t most = nmlp_session_chunk(t->session);
+    const nmlp_config *c = &t->options.teacher->config;
+    for (int64_t i = 0; i < n; i += most) {
+        int64_t some = n - i < most ? n - i : most;
+        nmlp_session_logits(t->session, t->teacher_rows + (first + i) * c->hidden, some, logits + i * c->vocab);
+    }
+}
+
+/* ---- one step ---- */
+
+static nmlp_status accumulate(nmlp_trainer *t, double *loss, nmlp_err *err) {
+    const nmlp_recover_options *o = &t->options;
+    int64_t first = t->state.step * o->batch;
+    double sum = 0;
+    nmlp_net_clear_grads(t->net);
+    for (int64_t done = 0; done < o->batch; done += t->micro) {
+        int64_t n = o->batch - done < t->micro ? o->batch - done : t->micro;
+        for (int64_t i = 0; i < n; i++)
+            nmlp_corpus_train(&t->corpus, first + done + i, t->ids + i * o->context, t->targets + i * o->context);
+        if (t->session) NMLP_RETURN_IF_FAILED(run_teacher(t, n, err));
+        nmlp_batch batch = {.ids = t->ids, .targets = t->targets, .s = n * o->context, .t = o->context};
+        batch.scale = 1 / (double)(o->batch * o->context);
+        batch.teacher = t->session ? teacher_logits : NULL;
+        batch.ctx = t;
+        batch.hidden = t->teacher_hidden;
+        batch.match = o->match;
+        sum += nmlp_net_loss(t->net, &batch).loss;
+    }
+    *loss = sum / (double)(o->batch * o->context);
+    return NMLP_OK;
+}
+
+static void apply_adapters(nmlp_trainer *t) {
+    for (size_t i = 0; i < t->n_adapters; i++) nmlp_adapter_apply(&t->adapters[i], nmlp_net_exec(t->net));
+}
+
+nmlp_status nmlp_trainer_step(nmlp_trainer *t, nmlp_recover_step *line, nmlp_err *err) {
+    const nmlp_recover_options *o = &t->options;
+    nmlp_schedule schedule = {.peak = o->rate, .floor = o->rate_floor, .warmup = o->warmup, .steps = o->steps};
+    nmlp_adamw adam = nmlp_adamw_defaults();
+    double started = nmlp_clock_seconds();
+    double scale = 1;
+    adam.weight_decay = o->weight_decay;
+    *line = (nmlp_recover_step){.step = t->state.step + 1, .heldout_ppl = NAN};
+    line->tokens = line->step * o->batch * o->context;
+    line->rate = nmlp_schedule_rate(&schedule, t->state.step);
+    NMLP_RETURN_IF_FAILED(accumulate(t, &line->loss, err));
+    for (size_t i = 0; i < t->n_adapters; i++) nmlp_adapter_backward(&t->adapters[i], nmlp_net_exec(t->net));
+    NMLP_RETURN_IF_FAILED(nmlp_grad_norm(o->pool, t->trained, t->n_trained, &line->grad_norm, err));
+    if (!isfinite(line->loss) || !isfinite(line->grad_norm))
+        return nmlp_fail(err, NMLP_E_NUMERIC, "step %lld: the loss is %g and the gradient's norm %g", (long long)line->step,
+                         line->loss, line->grad_norm);
+    if (o->clip > 0 && line->grad_norm > o->clip) scale = o->clip / line->grad_norm;
+    nmlp_adamw_update(&adam, o->pool, t->trained, t->n_trained, line->rate, line->step, scale);
+    apply_adapters(t);
+    t->state.step++;
+    t->run_tokens += o->batch * o->context;
+    t->train_seconds += nmlp_clock_seconds() - started;
+    return NMLP_OK;
+}
+
+double nmlp_trainer_evaluate(nmlp_trainer *t) {
+    int64_t context = t->options.context;
+    double nll = 0;
+    for (int64_t done = 0; done < t->corpus.n_heldout; done += t->micro) {
+        int64_t rest = t->corpus.n_heldout - done;
+        int64_t n = rest < t->micro ? rest : t->micro;
+        for (int64_t i = 0; i < n; i++)
+            nmlp_corpus_heldout(&t->corpus, done + i, t->ids + i * context, t->targets + i * context);
+        nmlp_batch batch = {.ids = t->ids, .targets = t->targets, .s = n * context, .t = context};
+        nll += nmlp_net_loss(t->net, &batch).nll;
+    }
+    return exp(nll / (double)(t->corpus.n_heldout * context));
+}
+
+void nmlp_trainer_keep_best(nmlp_trainer *t) {
+    for (size_t i = 0; i < t->n_trained; i++)
+        memcpy(t->best[i], t->trained[i].data, (size_t)t->trained[i].n * sizeof(float));
+}
+
+void nmlp_trainer_use_best(nmlp_trainer *t) {
+    for (size_t i = 0; i < t->n_trained; i++)
+        memcpy(t->trained[i].data, t->best[i], (size_t)t->trained[i].n * sizeof(float));
+    apply_adapters(t);
+}
+
+void nmlp_trainer_round(nmlp_trainer *t) {
+    size_t n;
+    nmlp_param *params = nmlp_net_params(t->net, &n);
+    for (size_t i = 0; i < n; i++) {
+        nmlp_param *p = &params[i];
+        if (!p->grad || p->source.dtype == NMLP_DTYPE_F32) continue;
+        for (int64_t j = 0; j < p->rows * p->cols; j++) {
+            uint16_t stored;
+            nmlp_from_f32(&stored, p->source.dtype, &p->data[j], 1);
+            nmlp_to_f32(&p->data[j], &stored, p->source.dtype, 1);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+#!/bin/sh
+# The commands of the foundation as a user types them, on the built-in model.
+set -eu
+command=$1
+root=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() {
+    echo "FAILED: $1" >&2
+    exit 1
+}
+contains() { # text, part, name
+    case "$1" in *"$2"*) ;; *) fail "$3: \"$2\" not in: $1" ;; esac
+}
+
+tiny=$root/models/tiny
+
+# info
+out=$("$command" info "$tiny" --json)
+for part in '"family":"qwen3"' '"hidden":256' '"intermediate":1024' '"layers":4' '"mlp_dense":12' '"mlp_lowrank":0'; do
+    contains "$out" "$part" info
+done
+contains "$("$command" info "$tiny")" "6.0" "info text"
+
+# The same greedy text as Hugging Face transformers gives for this prompt (tiny was trained for this project).
+prompt="The old house stood at the end of the lane, and"
+want=' the old man, who had been standing by the fire, looked at the old man with a look of awe and awe, and said, \"I am not going to be married to-night'
+out=$("$command" run "$tiny" -p "$prompt" -n 40 --json)
+contains "$out" "\"text\":\"$want\"" "greedy text"
+contains "$out" '"prompt_tokens":12' "prompt tokens"
+for threads in 1 3; do
+    again=$("$command" run "$tiny" -p "$prompt" -n 20 --temp 0.9 --top-p 0.9 --seed 5 --threads $threads --json | sed 's/"prompt_tokens.*//')
+    [ -z "${sampled:-}" ] || [ "$again" = "$sampled" ] || fail "sampling depends on the thread count"
+    sampled=$again
+done
+printf '%s' "$prompt" >"$work/prompt.txt"
+fromfile=$("$command" run "$tiny" -f "$work/prompt.txt" -n 5 --json | sed 's/"prompt_tokens.*//')
+frompar=$("$command" run "$tiny" -p "$prompt" -n 5 --json | sed 's/"prompt_tokens.*//')
+[ "$fromfile" = "$frompar" ] || fail "-f and -p differ"
+
+# streaming prints prompt and text on stdout, figures on stderr
+out=$("$command" run "$tiny" -p "The sea" -n 4 2>"$work/err")
+contains "$out" "The sea" "streamed prompt"
+contains "$(cat "$work/err")" "tokens" "figures"
+
+# tokenize and back
+ids=$("$command" tokenize "$tiny" -p "hello world")
+text=$("$command" tokenize "$tiny" --decode "$(echo "$ids" | tr ' ' ',')")
+[ "$text" = "hello world" ] || fail "round trip: $text"
+
+# logits
+out=$("$command" logits "$tiny" --ids 558,717 --positions 1 --json)
+contains "$out" '"positions":[1]' logits
+contains "$out" '"argmax":[' logits
+
+# synth, dense and factorised; info, run and expand on them
+"$command" synth llama-3.2-1b -o "$work/s" --layers 1 --ratio 0.5 --json | grep -q '"params":' || fail synth
+contains "$("$command" info "$work/s" --json)" '"ranks":[[768,768,768]]' "synth ranks"
+"$command" run "$work/s" -p hello -n 2 --json | grep -q '"generated_tokens":2' || fail "run synth"
+"$command" synth llama-3.2-1b -o "$work/s2" --layers 1 --ratio 0.5 --threads 1 >/dev/null
+cmp -s "$work/s/model.safetensors" "$work/s2/model.safetensors" || fail "synth depends on the thread count"
+"$command" expand "$work/s" -o "$work/dense" >/dev/null
+contains "$("$command" info "$work/dense" --json)" '"mlp_lowrank":0' "expanded"
+a=$("$command" logits "$work/s" --ids 5,6,7 --json | sed 's/.*"argmax":/"argmax":/')
+b=$("$command" logits "$work/dense" --ids 5,6,7 --json | sed 's/.*"argmax":/"argmax":/')
+[ "$a" = "$b" ] || fail "expand changed the argmax"
+
+# usage errors end with 2, failures with 1
+set +e
+"$command" nonsense >/dev/null 2>&1
+[ $? -eq 2 ] || fail "unknown command"
+"$command" run "$tiny" >/dev/null 2>&1
+[ $? -eq 2 ] || fail "missing prompt"
+"$command" run "$tiny" -p x --temp abc >/dev/null 2>&1
+[ $? -eq 2 ] || fail "bad number"
+"$command" run "$tiny" -p x --no-such-flag >/dev/null 2>&1
+[ $? -eq 2 ] || fail "unknown flag"
+"$command" synth nothing -o "$work/x" >/dev/null 2>&1
+[ $? -eq 1 ] || fail "unknown preset"
+"$command" >/dev/null 2>&1
+[ $? -eq 2 ] || fail "no command"
+"$command" --version | grep -q '^neuronmlp [0-9]' || fail version
+exit 0

@@ -1,0 +1,91 @@
+#!/bin/sh
+# compress as typed: what it writes can be read, expanded and run; it is deterministic, resumes to the same bytes and never harms old output.
+set -eu
+command=$1
+root=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+tiny=$root/models/tiny
+few="--calib-tokens 1024 --heldout 512 --ctx 128"
+
+fail() { echo "FAILED: $1"; exit 1; }
+# has FILE TEXT: the text is there
+has() { grep -qF -- "$2" "$1" || { cat "$1"; fail "\"$2\" not in output"; }; }
+# refused CODE TEXT ARGS…
+refused() {
+    want=$1 text=$2 status=0
+    shift 2
+    "$command" compress "$@" >"$work/out" 2>"$work/err" || status=$?
+    [ "$status" -eq "$want" ] || { cat "$work/err"; fail "exit $status instead of $want: $*"; }
+    has "$work/err" "$text"
+}
+
+# Uniform ranks, nothing else: sizes and ranks follow from arithmetic. 0.4 of tiny is rank 128 of [1024,256]: 37.5 % removed.
+"$command" compress "$tiny" -o "$work/u" --ratio 0.4 --alloc uniform --recover none $few --json >"$work/u.json" 2>"$work/err"
+has "$work/u.json" '"removed":0.375'
+has "$work/u.json" '"gate_proj":128'
+"$command" info "$work/u" --json >"$work/info.json"
+has "$work/info.json" '"mlp_lowrank":12'
+[ -f "$work/u/tokenizer.json" ] || fail "tokenizer not copied"
+[ ! -e "$work/u.work.partial" ] || fail "work directory left behind"
+
+# expand gives the same logits to bf16 rounding of the products: the same next token.
+"$command" expand "$work/u" -o "$work/dense" >/dev/null
+"$command" logits "$work/u" --ids 5,9,200,31 --json >"$work/a.json"
+"$command" logits "$work/dense" --ids 5,9,200,31 --json >"$work/b.json"
+argmax() { sed 's/.*"argmax":\[\([^]]*\)\].*/\1/' "$1"; }
+[ "$(argmax "$work/a.json")" = "$(argmax "$work/b.json")" ] || fail "expanded model says something else"
+
+# The default pipeline: same bytes with one and with two threads, and after a kill.
+"$command" compress "$tiny" -o "$work/d1" --ratio 0.3 $few --rounds 1 --threads 1 --json >"$work/d1.json"
+"$command" compress "$tiny" -o "$work/d2" --ratio 0.3 $few --rounds 1 --threads 2 --json >"$work/d2.json"
+cmp "$work/d1/model.safetensors" "$work/d2/model.safetensors" || fail "bytes depend on the number of threads"
+cmp "$work/d1/config.json" "$work/d2/config.json" || fail "config depends on the number of threads"
+has "$work/d1.json" '"refit_kept":'
+
+mkdir "$work/d3"
+echo precious >"$work/d3/old"
+"$command" compress "$tiny" -o "$work/d3" --ratio 0.3 $few --rounds 1 --threads 1 >/dev/null 2>&1 &
+pid=$!
+tries=0
+while [ ! -e "$work/d3.work.partial/layer-00001.nested" ] && [ "$tries" -lt 600 ] && kill -0 "$pid" 2>/dev/null; do
+    sleep 0.05
+    tries=$((tries + 1))
+done
+kill -9 "$pid" 2>/dev/null || true
+wait "$pid" 2>/dev/null || true
+[ "$(cat "$work/d3/old" 2>/dev/null)" = precious ] || fail "a killed run harmed the old output"
+"$command" compress "$tiny" -o "$work/d3" --ratio 0.3 $few --rounds 1 --threads 2 --resume >/dev/null
+cmp "$work/d1/model.safetensors" "$work/d3/model.safetensors" || fail "the resumed run ends elsewhere"
+[ ! -e "$work/d3/old" ] || fail "old files mixed with new ones"
+[ ! -e "$work/d3.work.partial" ] || fail "work directory left behind"
+
+# A latency budget.
+"$command" compress "$tiny" -o "$work/t" --budget-ms 0.035 --target trn1 --tile 16 --recover none --rounds 0 $few --json >"$work/t.json"
+has "$work/t.json" '"mlp_ms_after":0.03'
+
+# Refusals name what is wrong.
+refused 2 "-o DIR" "$tiny" --ratio 0.2
+refused 2 "--ratio R or --budget-ms" "$tiny" -o "$work/x"
+refused 2 "one of uniform, adaptive" "$tiny" -o "$work/x" --ratio 0.2 --alloc best
+refused 2 "cannot train" "$tiny" -o "$work/x" --ratio 0.2 --recover train
+refused 1 "must be above 0 and below 1" "$tiny" -o "$work/x" --ratio 1.5
+refused 1 "more parameters than the dense" "$tiny" -o "$work/x" --ratio 0.2 --tile 256
+refused 1 "smallest uniform ratio" "$tiny" -o "$work/x" --ratio 0.01 --tile 64 --alloc uniform --recover none $few
+refused 1 "compressed already" "$work/u" -o "$work/x" --ratio 0.2
+refused 1 "held-out" "$tiny" -o "$work/x" --ratio 0.2 --heldout 0
+refused 1 "nothing to compress" "$tiny" -o "$work/x" --budget-ms 1000 --target trn1 --tile 16
+refused 1 "no-such-file" "$tiny" -o "$work/x" --ratio 0.2 --calib "$work/no-such-file"
+[ ! -e "$work/x" ] || fail "a refused command wrote something"
+
+# A full disk: the old output stays. Needs a small file system, which only root may mount.
+if [ -w /dev/full ] && mkdir "$work/disk" && mount -t tmpfs -o size=6m tmpfs "$work/disk" 2>/dev/null; then
+    mkdir "$work/disk/out"
+    echo precious >"$work/disk/out/old"
+    refused 1 "disk is full" "$tiny" -o "$work/disk/out" --ratio 0.3 --alloc uniform --recover none $few
+    status=0
+    [ "$(cat "$work/disk/out/old")" = precious ] || status=1
+    umount "$work/disk"
+    [ "$status" -eq 0 ] || fail "a full disk harmed the old output"
+fi
+echo ok

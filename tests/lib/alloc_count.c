@@ -1,0 +1,46 @@
+#include "lib/alloc_count.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+/* The wrapped functions have no other way to reach their counter. */
+static atomic_int n_allocations;
+
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *block, size_t bytes);
+void *__real_aligned_alloc(size_t align, size_t bytes);
+void *__real_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *block, size_t bytes);
+void *__wrap_aligned_alloc(size_t align, size_t bytes);
+void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset);
+
+void *__wrap_malloc(size_t bytes) {
+    n_allocations++;
+    return __real_malloc(bytes);
+}
+
+void *__wrap_calloc(size_t count, size_t size) {
+    n_allocations++;
+    return __real_calloc(count, size);
+}
+
+void *__wrap_realloc(void *block, size_t bytes) {
+    n_allocations++;
+    return __real_realloc(block, bytes);
+}
+
+void *__wrap_aligned_alloc(size_t align, size_t bytes) {
+    n_allocations++;
+    return __real_aligned_alloc(align, bytes);
+}
+
+void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset) {
+    n_allocations++;
+    return __real_mmap(at, bytes, protection, flags, file, offset);
+}
+
+int nmlp_test_allocations(void) { return atomic_load(&n_allocations); }

@@ -1,0 +1,199 @@
+#include "lib/truth.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "base/rng.h"
+#include "lib/testing.h"
+
+static const double U32 = 0x1p-24;
+static const double U_BF16 = 0x1p-8;
+static const double TINY = 0x1p-120; /* tiles flush subnormals */
+
+static nmlp_truth make(int64_t rows, int64_t cols) {
+    size_t n = (size_t)(rows * cols);
+    return (nmlp_truth){.rows = rows,
+                        .cols = cols,
+                        .value = nmlp_mem_new(n, sizeof(double), NULL),
+                        .bound = nmlp_mem_new(n, sizeof(double), NULL)};
+}
+
+void nmlp_truth_free(nmlp_truth *truth) {
+    nmlp_mem_free(truth->value);
+    nmlp_mem_free(truth->bound);
+    *truth = (nmlp_truth){0};
+}
+
+nmlp_truth nmlp_truth_of(const float *x, int64_t rows, int64_t cols) {
+    nmlp_truth truth = make(rows, cols);
+    for (int64_t i = 0; i < rows * cols; i++) truth.value[i] = x[i];
+    return truth;
+}
+
+static double sum_factor(int64_t n) {
+    double nu = (double)(n + 2) * U32;
+    return nu / (1.0 - nu);
+}
+
+nmlp_truth nmlp_truth_matmul(const nmlp_truth *x, const nmlp_view *w, const float *bias, bool bf16) {
+    int64_t n = w->shape[0];
+    int64_t k = w->shape[1];
+    nmlp_truth y = make(x->rows, n);
+    float *row = nmlp_mem_new((size_t)k, sizeof *row, NULL);
+    double round_x = bf16 ? U_BF16 : 0.0;
+    double round_w = bf16 && w->dtype != NMLP_DTYPE_BF16 ? U_BF16 : 0.0;
+    for (int64_t j = 0; j < n; j++) {
+        nmlp_to_f32(row, nmlp_view_row(w, j), w->dtype, (size_t)k);
+        for (int64_t s = 0; s < x->rows; s++) {
+            const double *value = x->value + s * k;
+            const double *bound = x->bound + s * k;
+            double sum = bias ? bias[j] : 0.0;
+            double size = fabs(sum);
+            double carried = 0.0;
+            for (int64_t i = 0; i < k; i++) {
+                double weight = fabs((double)row[i]);
+                double x_error = bound[i] + round_x * (fabs(value[i]) + bound[i]);
+                double w_error = round_w * weight;
+                sum += value[i] * (double)row[i];
+                size += (fabs(value[i]) + x_error) * (weight + w_error);
+                carried += x_error * weight + (fabs(value[i]) + x_error) * w_error;
+            }
+            y.value[s * n + j] = sum;
+            y.bound[s * n + j] = carried + sum_factor(k) * size + TINY;
+        }
+    }
+    nmlp_mem_free(row);
+    return y;
+}
+
+nmlp_truth nmlp_truth_project(const nmlp_truth *x, const nmlp_factors *f, bool bf16) {
+    if (f->w.data) return nmlp_truth_matmul(x, &f->w, NULL, bf16);
+    nmlp_truth inner = nmlp_truth_matmul(x, &f->v, NULL, bf16);
+    nmlp_truth y = nmlp_truth_matmul(&inner, &f->u, NULL, bf16);
+    nmlp_truth_free(&inner);
+    return y;
+}
+
+/* |silu'| <= 1.1; silu itself is taken as right to 8 units: exp to 2, and a sum, a quotient and a product. */
+nmlp_truth nmlp_truth_silu_mul(const nmlp_truth *gate, const nmlp_truth *up) {
+    nmlp_truth act = make(gate->rows, gate->cols);
+    for (int64_t i = 0; i < gate->rows * gate->cols; i++) {
+        double silu = gate->value[i] / (1.0 + exp(-gate->value[i]));
+        double silu_error = 1.1 * gate->bound[i] + 8.0 * U32 * (fabs(silu) + 1.1 * gate->bound[i]);
+        act.value[i] = silu * up->value[i];
+        act.bound[i] = silu_error * (fabs(up->value[i]) + up->bound[i]) + fabs(silu) * up->bound[i] +
+                       U32 * fabs(act.value[i]) + TINY;
+    }
+    return act;
+}
+
+nmlp_truth nmlp_truth_mlp(const nmlp_truth *x, const nmlp_mlp_desc *desc, bool bf16) {
+    nmlp_truth gate = nmlp_truth_project(x, &desc->gate, bf16);
+    nmlp_truth up = nmlp_truth_project(x, &desc->up, bf16);
+    nmlp_truth act = nmlp_truth_silu_mul(&gate, &up);
+    nmlp_truth y = nmlp_truth_project(&act, &desc->down, bf16);
+    nmlp_truth_free(&gate);
+    nmlp_truth_free(&up);
+    nmlp_truth_free(&act);
+    return y;
+}
+
+/* One query of one head. A score's error e changes its probability by a factor within exp(+-2e); the sums add their
+ * own. */
+static void attend(nmlp_truth *out, const nmlp_attention *a, int64_t query, int64_t head, double *score) {
+    int64_t dim = a->head_dim;
+    int64_t n_keys = a->first_pos + query + 1;
+    int64_t kv_head = head / (a->n_heads / a->n_kv_heads);
+    const float *q = a->q + (query * a->n_heads + head) * dim;
+    const float *k = a->k + kv_head * a->cache_len * dim;
+    const float *v = a->v + kv_head * a->cache_len * dim;
+    double max = -INFINITY;
+    double sum = 0.0;
+    double score_error = 0.0;
+    for (int64_t t = 0; t < n_keys; t++) {
+        double dot = 0.0;
+        double size = 0.0;
+        for (int64_t d = 0; d < dim; d++) {
+            dot += (double)q[d] * k[t * dim + d];
+            size += fabs((double)q[d] * k[t * dim + d]);
+        }
+        score[t] = dot * a->scale;
+        score_error = fmax(score_error, (sum_factor(dim) + 2.0 * U32) * size * a->scale);
+        max = fmax(max, score[t]);
+    }
+    for (int64_t t = 0; t < n_keys; t++) sum += score[t] = exp(score[t] - max);
+    for (int64_t d = 0; d < dim; d++) {
+        double value = 0.0;
+        double size = 0.0;
+        for (int64_t t = 0; t < n_keys; t++) {
+            value += score[t] / sum * v[t * dim + d];
+            size += score[t] / sum * fabs((double)v[t * dim + d]);
+        }
+        int64_t at = query * out->cols + head * dim + d;
+        out->value[at] = value;
+        /* exp to 2 units, twice the sum's error (numerator, denominator), and a rescaling per block of keys */
+        double relative = expm1(2.0 * score_error) + 2.0 * sum_factor(n_keys) + (16.0 + (double)n_keys / 16.0) * U32;
+        out->bound[at] = relative * size + TINY;
+    }
+}
+
+nmlp_truth nmlp_truth_attention(const nmlp_attention *args) {
+    nmlp_truth out = make(args->s, args->n_heads * args->head_dim);
+    double *score = nmlp_mem_new((size_t)(args->first_pos + args->s), sizeof *score, NULL);
+    for (int64_t query = 0; query < args->s; query++)
+        for (int64_t head = 0; head < args->n_heads; head++) attend(&out, args, query, head, score);
+    nmlp_mem_free(score);
+    return out;
+}
+
+void nmlp_assert_within(const float *got, const nmlp_truth *truth, const char *what) {
+    for (int64_t i = 0; i < truth->rows * truth->cols; i++) {
+        double off = fabs((double)got[i] - truth->value[i]);
+        if (off <= truth->bound[i]) continue;
+        fail_msg("%s: row %lld column %lld is %.9g, expected %.9g, off by %.3g where %.3g is allowed", what,
+                 (long long)(i / truth->cols), (long long)(i % truth->cols), (double)got[i], truth->value[i], off,
+                 truth->bound[i]);
+    }
+}
+
+float *nmlp_test_floats(int64_t n, uint64_t seed) {
+    nmlp_rng rng;
+    float *x = nmlp_mem_new((size_t)n, sizeof *x, NULL);
+    nmlp_rng_seed(&rng, seed);
+    for (int64_t i = 0; i < n; i++) x[i] = (float)nmlp_rng_normal(&rng);
+    return x;
+}
+
+nmlp_view nmlp_test_weight(int64_t n, int64_t k, nmlp_dtype dtype, uint64_t seed) {
+    float *wide = nmlp_test_floats(n * k, seed);
+    for (int64_t i = 0; i < n * k; i++) wide[i] /= sqrtf((float)k);
+    void *data = nmlp_mem_new((size_t)(n * k), nmlp_dtype_bytes(dtype), NULL);
+    nmlp_from_f32(data, dtype, wide, (size_t)(n * k));
+    nmlp_mem_free(wide);
+    return nmlp_view_2d(data, dtype, n, k);
+}
+
+void nmlp_test_weight_free(nmlp_view *view) {
+    nmlp_mem_free((void *)(uintptr_t)view->data);
+    *view = (nmlp_view){0};
+}
+
+const nmlp_kernels *nmlp_test_set(int i) {
+    static const char *const names[NMLP_TEST_SETS] = {"ref", "avx2", "avx512", "amx", "amx-emu"};
+    const nmlp_kernels *set;
+    nmlp_cpu cpu = nmlp_cpu_detect();
+    nmlp_err err;
+    nmlp_status st = nmlp_kernels_select(&set, &cpu, names[i], &err);
+    if (st == NMLP_OK) return set;
+    if (st != NMLP_E_UNSUPPORTED) nmlp_assert_ok(st, &err);
+    fprintf(stderr, "SKIPPED: %s\n", err.message);
+    return NULL;
+}
+
+nmlp_pool *nmlp_test_pool(int n_threads) {
+    nmlp_pool *pool;
+    nmlp_err err;
+    nmlp_assert_ok(nmlp_pool_create(&pool, n_threads, &err), &err);
+    return pool;
+}

@@ -1,0 +1,220 @@
+/* linalg against plain loops in double precision, and its promise of equal bits for any number of threads. */
+#include "lib/testing.h"
+
+#include <math.h>
+
+#include "base/mem.h"
+#include "base/rng.h"
+#include "linalg/linalg.h"
+
+static double *random_matrix(nmlp_rng *rng, int64_t n) {
+    nmlp_err err;
+    double *a = nmlp_mem_new((size_t)n, sizeof *a, &err);
+    assert_non_null(a);
+    for (int64_t i = 0; i < n; i++) a[i] = nmlp_rng_normal(rng);
+    return a;
+}
+
+static void gemm_equals_the_triple_loop_in_every_orientation(void **state) {
+    enum { M = 150, N = 37, K = 41 }; /* more than one block of rows, nothing divides */
+    nmlp_rng rng;
+    (void)state;
+    nmlp_rng_seed(&rng, 1);
+    double *a = random_matrix(&rng, M * K);
+    double *b = random_matrix(&rng, K * N);
+    double *c = random_matrix(&rng, M * N);
+    for (int ta = 0; ta < 2; ta++) {
+        for (int tb = 0; tb < 2; tb++) {
+            nmlp_linalg_gemm(NULL, (nmlp_trans)ta, (nmlp_trans)tb, M, N, K, a, b, c);
+            for (int i = 0; i < M; i++) {
+                for (int j = 0; j < N; j++) {
+                    double sum = 0;
+                    for (int k = 0; k < K; k++) sum += (ta ? a[k * M + i] : a[i * K + k]) * (tb ? b[j * K + k] : b[k * N + j]);
+                    assert_true(fabs(sum - c[i * N + j]) < 1e-12 * K); /* K products of size 1 at 2^-53 each */
+                }
+            }
+        }
+    }
+    nmlp_mem_free(a);
+    nmlp_mem_free(b);
+    nmlp_mem_free(c);
+}
+
+static void gram_and_cross_equal_f64_sums(void **state) {
+    enum { S = 700, M = 19, N = 300 };
+    nmlp_rng rng;
+    nmlp_err err;
+    (void)state;
+    nmlp_rng_seed(&rng, 2);
+    float *x = nmlp_mem_new(S * N, sizeof *x, &err);
+    float *y = nmlp_mem_new(S * M, sizeof *y, &err);
+    double *gram = nmlp_mem_new(N * N, sizeof *gram, &err);
+    double *cross = nmlp_mem_new(M * N, sizeof *cross, &err);
+    for (int i = 0; i < S * N; i++) x[i] = (float)nmlp_rng_normal(&rng);
+    for (int i = 0; i < S * M; i++) y[i] = (float)nmlp_rng_normal(&rng);
+    nmlp_assert_ok(nmlp_linalg_gram_add(NULL, gram, x, S, N, &err), &err);
+    nmlp_assert_ok(nmlp_linalg_cross_add(NULL, cross, y, x, S, M, N, &err), &err);
+    for (int i = 0; i < N; i += 7) {
+        for (int j = 0; j < N; j += 5) {
+            double sum = 0;
+            for (int t = 0; t < S; t++) sum += (double)x[t * N + i] * (double)x[t * N + j];
+            /* 256 products a chunk in f32: error below 256 * 2^-24 of the summed sizes (about 1 each) */
+            assert_true(fabs(sum - gram[i * N + j]) < S * 256 * 6e-8);
+            assert_true(gram[i * N + j] == gram[j * N + i]);
+        }
+    }
+    for (int i = 0; i < M; i++) {
+        double sum = 0;
+        for (int t = 0; t < S; t++) sum += (double)y[t * M + i] * (double)x[t * N + 11];
+        assert_true(fabs(sum - cross[i * N + 11]) < S * 256 * 6e-8);
+    }
+    nmlp_mem_free(x);
+    nmlp_mem_free(y);
+    nmlp_mem_free(gram);
+    nmlp_mem_free(cross);
+}
+
+static void eigenvectors_are_orthonormal_sorted_and_rebuild_the_matrix(void **state) {
+    enum { N = 60 };
+    nmlp_rng rng;
+    nmlp_err err;
+    double values[N];
+    (void)state;
+    nmlp_rng_seed(&rng, 3);
+    double *r = random_matrix(&rng, N * N);
+    double *a = random_matrix(&rng, N * N);
+    nmlp_linalg_gemm(NULL, NMLP_TRANSPOSED, NMLP_PLAIN, N, N, N, r, r, a);
+    double *q = nmlp_mem_new(N * N, sizeof *q, &err);
+    memcpy(q, a, N * N * sizeof *q);
+    nmlp_assert_ok(nmlp_linalg_eigen(q, N, values, &err), &err);
+    for (int i = 0; i < N; i++) {
+        assert_true(i == 0 || values[i] <= values[i - 1]);
+        for (int j = 0; j < N; j++) {
+            double dot = 0;
+            double rebuilt = 0;
+            for (int k = 0; k < N; k++) {
+                dot += q[i * N + k] * q[j * N + k];
+                rebuilt += values[k] * q[k * N + i] * q[k * N + j];
+            }
+            assert_true(fabs(dot - (i == j)) < 1e-12);
+            assert_true(fabs(rebuilt - a[i * N + j]) < 1e-12 * N * values[0]);
+        }
+    }
+    nmlp_mem_free(r);
+    nmlp_mem_free(a);
+    nmlp_mem_free(q);
+}
+
+static void eigen_of_nan_is_refused(void **state) {
+    double a[4] = {1, 0, 0, NAN};
+    double values[2];
+    nmlp_err err;
+    (void)state;
+    nmlp_assert_fails(nmlp_linalg_eigen(a, 2, values, &err), &err, NMLP_E_NUMERIC, "NaN", "[1,1]", NULL);
+}
+
+static double root_error(const double *s, const double *a, int n) {
+    double worst = 0;
+    for (int i = 0; i < n; i++) {
+        for (int j = 0; j < n; j++) {
+            double sum = 0;
+            for (int k = 0; k < n; k++) sum += s[i * n + k] * s[j * n + k];
+            worst = fmax(worst, fabs(sum - a[i * n + j]));
+        }
+    }
+    return worst;
+}
+
+static void root_squares_to_a_singular_and_to_an_indefinite_matrix(void **state) {
+    double singular[9] = {4, 2, 0, 2, 1, 0, 0, 0, 0}; /* rank 1, a dead channel */
+    double indefinite[4] = {1, 0, 0, -0.5};           /* only rounding can give this; clamps to diag(1, 0) */
+    double want[4] = {1, 0, 0, 0};
+    double s[9];
+    bool triangular;
+    nmlp_err err;
+    (void)state;
+    memcpy(s, singular, sizeof s);
+    nmlp_assert_ok(nmlp_linalg_root(s, 3, &triangular, &err), &err);
+    assert_true(triangular);
+    assert_true(root_error(s, singular, 3) < 5e-6); /* the jitter: 1e-6 of a diagonal of at most 4 */
+    memcpy(s, indefinite, sizeof indefinite);
+    nmlp_assert_ok(nmlp_linalg_root(s, 2, &triangular, &err), &err);
+    assert_false(triangular);
+    assert_true(root_error(s, want, 2) < 1e-14);
+}
+
+static void triangular_solves_undo_the_product(void **state) {
+    enum { M = 140, N = 20 };
+    nmlp_rng rng;
+    (void)state;
+    nmlp_rng_seed(&rng, 4);
+    double *l = random_matrix(&rng, N * N);
+    double *b = random_matrix(&rng, M * N);
+    double *c = random_matrix(&rng, M * N);
+    for (int i = 0; i < N; i++)
+        for (int j = i; j < N; j++) l[i * N + j] = i == j ? 3 : 0;
+    nmlp_linalg_gemm(NULL, NMLP_PLAIN, NMLP_PLAIN, M, N, N, b, l, c);
+    nmlp_linalg_solve_right(NULL, l, c, M, N);
+    for (int i = 0; i < M * N; i++) assert_true(fabs(c[i] - b[i]) < 1e-9);
+    nmlp_linalg_gemm(NULL, NMLP_PLAIN, NMLP_TRANSPOSED, M, N, N, b, l, c);
+    nmlp_linalg_solve_right_transposed(NULL, l, c, M, N);
+    for (int i = 0; i < M * N; i++) assert_true(fabs(c[i] - b[i]) < 1e-9);
+    nmlp_mem_free(l);
+    nmlp_mem_free(b);
+    nmlp_mem_free(c);
+}
+
+static void results_have_equal_bits_with_one_and_three_threads(void **state) {
+    enum { S = 600, N = 520 };
+    nmlp_rng rng;
+    nmlp_err err;
+    nmlp_pool *pool;
+    double values[2][N];
+    (void)state;
+    nmlp_rng_seed(&rng, 5);
+    nmlp_linalg_init();
+    nmlp_assert_ok(nmlp_pool_create(&pool, 3, &err), &err);
+    float *x = nmlp_mem_new(S * N, sizeof *x, &err);
+    double *gram[2], *product[2];
+    for (int i = 0; i < S * N; i++) x[i] = (float)nmlp_rng_normal(&rng);
+    for (int run = 0; run < 2; run++) {
+        gram[run] = nmlp_mem_new(N * N, sizeof(double), &err);
+        product[run] = nmlp_mem_new(N * N, sizeof(double), &err);
+        nmlp_assert_ok(nmlp_linalg_gram_add(run ? pool : NULL, gram[run], x, S, N, &err), &err);
+        nmlp_linalg_gemm(run ? pool : NULL, NMLP_PLAIN, NMLP_PLAIN, N, N, N, gram[run], gram[run], product[run]);
+        nmlp_eigen_task task = {.a = gram[run], .values = values[run], .n = N};
+        nmlp_assert_ok(nmlp_linalg_eigen_all(run ? pool : NULL, &task, 1, &err), &err);
+    }
+    assert_memory_equal(gram[0], gram[1], N * N * sizeof(double));
+    assert_memory_equal(product[0], product[1], N * N * sizeof(double));
+    assert_memory_equal(values[0], values[1], sizeof values[0]);
+    for (int run = 0; run < 2; run++) {
+        nmlp_mem_free(gram[run]);
+        nmlp_mem_free(product[run]);
+    }
+    nmlp_mem_free(x);
+    nmlp_pool_destroy(pool);
+}
+
+static void old_blas_cores_are_named_on_new_cpus_only(void **state) {
+    (void)state;
+    assert_string_equal(nmlp_linalg_better_core_than("Prescott", true, true), "SkylakeX");
+    assert_string_equal(nmlp_linalg_better_core_than("Prescott", true, false), "Haswell");
+    assert_null(nmlp_linalg_better_core_than("Prescott", false, false));
+    assert_null(nmlp_linalg_better_core_than("SkylakeX", true, true));
+    assert_null(nmlp_linalg_better_core_than("Zen", true, false));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gemm_equals_the_triple_loop_in_every_orientation),
+        cmocka_unit_test(gram_and_cross_equal_f64_sums),
+        cmocka_unit_test(eigenvectors_are_orthonormal_sorted_and_rebuild_the_matrix),
+        cmocka_unit_test(eigen_of_nan_is_refused),
+        cmocka_unit_test(root_squares_to_a_singular_and_to_an_indefinite_matrix),
+        cmocka_unit_test(triangular_solves_undo_the_product),
+        cmocka_unit_test(results_have_equal_bits_with_one_and_three_threads),
+        cmocka_unit_test(old_blas_cores_are_named_on_new_cpus_only),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

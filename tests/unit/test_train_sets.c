@@ -1,0 +1,251 @@
+/* The f32 instruction sets of training against float64 sums written down plainly, at sizes that leave rests everywhere. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/rng.h"
+#include "kernels/cpu.h"
+#include "lib/testing.h"
+#include "tensor/dtype.h"
+#include "train/exec.h"
+
+enum { T_MAX = 200, D = 24 };
+
+/* Set i, or false where the CPU lacks it. */
+static bool open_set(nmlp_exec *e, int i, nmlp_pool *pool) {
+    static const char *const names[] = {"ref", "avx2", "avx512"};
+    nmlp_err err;
+    nmlp_assert_ok(nmlp_exec_init(e, names[i], pool, T_MAX, D, &err), &err);
+    if (strcmp(e->ops->name, names[i]) == 0) return true;
+    nmlp_exec_fini(e);
+    return false;
+}
+
+static float *floats(int64_t n, uint64_t seed) {
+    nmlp_rng rng;
+    float *data = nmlp_mem_new((size_t)n, sizeof *data, NULL);
+    assert_non_null(data);
+    nmlp_rng_seed(&rng, seed);
+    for (int64_t i = 0; i < n; i++) data[i] = (float)nmlp_rng_normal(&rng);
+    return data;
+}
+
+/* A sum of k products in any order is off by at most (k+2) u sum|ab|, u = 2^-24. */
+static void check_product(const nmlp_train_matmul *g, const float *before) {
+    double u = ldexp(1, -24);
+    for (int64_t i = 0; i < g->m; i++) {
+        for (int64_t j = 0; j < g->n; j++) {
+            double sum = g->accumulate ? (double)before[i * g->n + j] : 0;
+            double size = fabs(sum);
+            for (int64_t p = 0; p < g->k; p++) {
+                double a = (double)(g->a_transposed ? g->a[p * g->m + i] : g->a[i * g->k + p]);
+                double b = (double)(g->b_transposed ? g->b[j * g->k + p] : g->b[p * g->n + j]);
+                sum += a * b;
+                size += fabs(a * b);
+            }
+            if (!(fabs((double)g->c[i * g->n + j] - sum) <= (double)(g->k + 3) * u * size))
+                fail_msg("[%lld,%lld] of %lld x %lld x %lld: %.9g, expected %.9g", (long long)i, (long long)j,
+                         (long long)g->m, (long long)g->n, (long long)g->k, (double)g->c[i * g->n + j], sum);
+        }
+    }
+}
+
+static void check_shape(nmlp_exec *e, int64_t m, int64_t n, int64_t k) {
+    float *a = floats(m * k, 1);
+    float *b = floats(k * n, 2);
+    float *before = floats(m * n, 3);
+    float *c = floats(m * n, 3);
+    for (int flags = 0; flags < 8; flags++) {
+        nmlp_train_matmul g = {.c = c, .a = a, .b = b, .a_transposed = flags & 1, .b_transposed = flags & 2,
+                         .accumulate = flags & 4, .m = m, .n = n, .k = k};
+        memcpy(c, before, (size_t)(m * n) * sizeof *c);
+        nmlp_exec_matmul(e, &g);
+        check_product(&g, before);
+    }
+    nmlp_mem_free(a);
+    nmlp_mem_free(b);
+    nmlp_mem_free(before);
+    nmlp_mem_free(c);
+}
+
+static void products_match_plain_sums(void **state) {
+    static const int64_t shapes[][3] = {{1, 1, 1}, {13, 33, 7}, {97, 65, 257}, {12, 32, 256}, {5, 2100, 9}, {7, 40, 4100}};
+    (void)state;
+    for (int set = 0; set < 3; set++) {
+        nmlp_exec e;
+        if (!open_set(&e, set, NULL)) continue;
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+            check_shape(&e, shapes[i][0], shapes[i][1], shapes[i][2]);
+        nmlp_exec_fini(&e);
+    }
+}
+
+/* Operands rounded to bf16 (relative 2^-8 each), sums in f32. */
+static void check_rounded(nmlp_exec *e, int64_t m, int64_t n, int64_t k) {
+    float *a = floats(m * k, 1);
+    float *b = floats(k * n, 2);
+    float *before = floats(m * n, 3);
+    float *c = floats(m * n, 3);
+    float *exact = floats(1, 4);
+    for (int64_t i = 0; i < m * k; i++) a[i] = nmlp_bf16_to_f32(nmlp_f32_to_bf16(a[i]));
+    for (int64_t i = 0; i < k * n; i++) b[i] = nmlp_bf16_to_f32(nmlp_f32_to_bf16(b[i]));
+    for (int flags = 0; flags < 8; flags++) { /* operands that are bf16 already: the f32 bound holds */
+        nmlp_train_matmul g = {.c = c, .a = a, .b = b, .a_transposed = flags & 1, .b_transposed = flags & 2,
+                               .accumulate = flags & 4, .m = m, .n = n, .k = k};
+        memcpy(c, before, (size_t)(m * n) * sizeof *c);
+        nmlp_exec_matmul(e, &g);
+        check_product(&g, before);
+    }
+    a[0] = 1.0f + 1.0f / 1024; /* lost in bf16 */
+    b[0] = 1;
+    nmlp_exec_matmul(e, &(nmlp_train_matmul){.c = exact, .a = a, .b = b, .m = 1, .n = 1, .k = 1});
+    assert_true(exact[0] == 1.0f);
+    nmlp_mem_free(a);
+    nmlp_mem_free(b);
+    nmlp_mem_free(before);
+    nmlp_mem_free(c);
+    nmlp_mem_free(exact);
+}
+
+static void tile_products_round_operands_and_sum_in_f32(void **state) {
+    static const int64_t shapes[][3] = {{1, 1, 1}, {33, 35, 70}, {97, 65, 600}, {5, 2100, 9}, {7, 40, 4100}};
+    static const char *const names[] = {"amx-emu", "amx"};
+    (void)state;
+    for (int set = 0; set < 2; set++) {
+        nmlp_exec e;
+        nmlp_err err;
+        nmlp_assert_ok(nmlp_exec_init(&e, names[set], NULL, T_MAX, D, &err), &err);
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0] && strcmp(e.products->name, names[set]) == 0; i++)
+            check_rounded(&e, shapes[i][0], shapes[i][1], shapes[i][2]);
+        nmlp_exec_fini(&e);
+    }
+}
+
+static void products_do_not_depend_on_threads(void **state) {
+    enum { M = 300, N = 700, K = 300 };
+    nmlp_err err;
+    nmlp_pool *pool;
+    nmlp_exec one, four;
+    float *a = floats(M * K, 4);
+    float *b = floats(N * K, 5);
+    float *c = floats(M * N, 6);
+    float *d = floats(M * N, 7);
+    (void)state;
+    nmlp_assert_ok(nmlp_pool_create(&pool, 4, &err), &err);
+    nmlp_assert_ok(nmlp_exec_init(&one, NULL, NULL, T_MAX, D, &err), &err);
+    nmlp_assert_ok(nmlp_exec_init(&four, NULL, pool, T_MAX, D, &err), &err);
+    nmlp_linear_forward(&one, c, a, b, M, N, K);
+    nmlp_linear_forward(&four, d, a, b, M, N, K);
+    assert_memory_equal(c, d, (size_t)M * N * sizeof *c);
+    nmlp_exec_fini(&one);
+    nmlp_exec_fini(&four);
+    nmlp_pool_destroy(pool);
+    nmlp_mem_free(a);
+    nmlp_mem_free(b);
+    nmlp_mem_free(c);
+    nmlp_mem_free(d);
+}
+
+/* One query head, T above a block of queries, against the definition. Probabilities are at most 1 and values near 1, so an absolute
+ * limit of 1e-5 is some 80 roundings. */
+static void attention_matches_its_definition(void **state) {
+    float *q = floats(T_MAX * D, 8);
+    float *k = floats(T_MAX * D, 9);
+    float *v = floats(T_MAX * D, 10);
+    float *out = floats(T_MAX * D, 11);
+    float *lse = floats(T_MAX, 12);
+    (void)state;
+    for (int set = 0; set < 3; set++) {
+        nmlp_exec e;
+        if (!open_set(&e, set, NULL)) continue;
+        nmlp_attend_forward(&e, &(nmlp_heads){.out = out, .q = q, .k = k, .v = v, .lse = lse, .s = T_MAX, .t = T_MAX,
+                                              .n_heads = 1, .n_kv_heads = 1, .d = D});
+        for (int t = 0; t < T_MAX; t++) {
+            double want[D] = {0};
+            double sum = 0;
+            for (int s = 0; s <= t; s++) {
+                double score = 0;
+                for (int i = 0; i < D; i++) score += (double)q[t * D + i] * (double)k[s * D + i];
+                double p = exp(score / sqrt(D));
+                sum += p;
+                for (int i = 0; i < D; i++) want[i] += p * (double)v[s * D + i];
+            }
+            for (int i = 0; i < D; i++) assert_true(fabs((double)out[t * D + i] - want[i] / sum) < 1e-5);
+            assert_true(fabs((double)lse[t] - log(sum)) < 1e-5);
+        }
+        nmlp_exec_fini(&e);
+    }
+    nmlp_mem_free(q);
+    nmlp_mem_free(k);
+    nmlp_mem_free(v);
+    nmlp_mem_free(out);
+    nmlp_mem_free(lse);
+}
+
+/* Gradients sum to zero and the losses are the definition's, also where logits are far apart. */
+static void losses_match_their_definition(void **state) {
+    enum { V = 1003 };
+    (void)state;
+    for (int set = 0; set < 3; set++) {
+        nmlp_exec e;
+        double loss, nll, sum_s = 0, sum_t = 0, want = 0, total = 0;
+        int32_t target = 500;
+        if (!open_set(&e, set, NULL)) continue;
+        float *s = floats(V, 13);
+        float *t = floats(V, 14);
+        for (int i = 0; i < V; i++) {
+            s[i] *= 6;
+            t[i] *= 6;
+            sum_s += exp((double)s[i]);
+            sum_t += exp((double)t[i]);
+        }
+        for (int i = 0; i < V; i++)
+            want += exp((double)t[i]) / sum_t * (((double)t[i] - log(sum_t)) - ((double)s[i] - log(sum_s)));
+        double want_nll = log(sum_s) - (double)s[target];
+        nmlp_loss_rows(&e, &(nmlp_losses){.logits = s, .teacher = t, .targets = &target, .s = 1, .v = V, .scale = 1,
+                                          .loss = &loss, .nll = &nll});
+        for (int i = 0; i < V; i++) total += (double)s[i];
+        assert_true(fabs(loss - want) < 1e-4 * want);
+        assert_true(fabs(nll - want_nll) < 1e-5 * fabs(want_nll));
+        assert_true(fabs(total) < 1e-5);
+        nmlp_mem_free(s);
+        nmlp_mem_free(t);
+        nmlp_exec_fini(&e);
+    }
+}
+
+static void swiglu_survives_large_inputs(void **state) {
+    static const float gates[] = {-200, -90, -30, 0, 30, 90, 200};
+    (void)state;
+    for (int set = 0; set < 3; set++) {
+        nmlp_exec e;
+        float act[7], up[7], gate[7], d_act[7];
+        if (!open_set(&e, set, NULL)) continue;
+        for (int i = 0; i < 7; i++) {
+            gate[i] = gates[i];
+            up[i] = 2;
+            d_act[i] = 1;
+        }
+        nmlp_swiglu_forward(&e, act, gate, up, 7);
+        nmlp_swiglu_backward(&e, gate, up, d_act, 7);
+        for (int i = 0; i < 7; i++) {
+            double sigmoid = 1 / (1 + exp(-(double)gates[i]));
+            double silu = (double)gates[i] * sigmoid;
+            assert_true(fabs((double)act[i] - 2 * silu) <= 1e-6 * fabs(silu) + 1e-30);
+            assert_true(fabs((double)up[i] - silu) <= 1e-6 * fabs(silu) + 1e-30);
+            assert_true(fabs((double)gate[i] - 2 * (sigmoid + silu * (1 - sigmoid))) < 1e-5);
+        }
+        nmlp_exec_fini(&e);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_match_plain_sums),
+        cmocka_unit_test(tile_products_round_operands_and_sum_in_f32),
+        cmocka_unit_test(products_do_not_depend_on_threads),
+        cmocka_unit_test(attention_matches_its_definition),
+        cmocka_unit_test(losses_match_their_definition),
+        cmocka_unit_test(swiglu_survives_large_inputs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
