@@ -69,11 +69,19 @@ has "$work/err" "64 calibration tokens for 256 channels"
 "$command" compress "$tiny" -o "$work/t" --budget-ms 0.035 --target trn1 --tile 16 --recover none --rounds 0 $few --json >"$work/t.json"
 has "$work/t.json" '"mlp_ms_after":0.03'
 
+# Training after the refit: the factors change, the shapes do not.
+head -c 60000 "$tiny/calib.txt" >"$work/train.txt"
+"$command" compress "$tiny" -o "$work/r" --ratio 0.2 --alloc uniform --recover train --train-steps 1 --train-text "$work/train.txt" $few \
+    >/dev/null 2>"$work/err"
+has "$work/err" "training: held-out perplexity"
+[ -e "$work/r/recovery.csv" ] || fail "no log of the training"
+"$command" logits "$work/r" --ids 5,9 >/dev/null
+
 # Refusals name what is wrong.
 refused 2 "-o DIR" "$tiny" --ratio 0.2
 refused 2 "--ratio R or --budget-ms" "$tiny" -o "$work/x"
 refused 2 "one of uniform, adaptive" "$tiny" -o "$work/x" --ratio 0.2 --alloc best
-refused 2 "cannot train" "$tiny" -o "$work/x" --ratio 0.2 --recover train
+refused 2 "goes with --recover train" "$tiny" -o "$work/x" --ratio 0.2 --train-text "$tiny/calib.txt"
 refused 1 "must be above 0 and below 1" "$tiny" -o "$work/x" --ratio 1.5
 refused 1 "more parameters than the dense" "$tiny" -o "$work/x" --ratio 0.2 --tile 256
 refused 1 "smallest uniform ratio" "$tiny" -o "$work/x" --ratio 0.05 --tile 128 --alloc uniform --recover none
