@@ -23,7 +23,8 @@ static double warm_rate(nmlp_timer *t, double at) {
     if (window <= 0) return 1.0;
     if (t->ramp_start < 0) t->ramp_start = t->window_start = at;
     while (at >= t->window_start + window) {
-        double windows = floor((at - t->window_start) / window);
+        /* Rounding can make the quotient fall just short of the one window the condition has seen. */
+        double windows = fmax(1.0, floor((at - t->window_start) / window));
         bool idle = t->window_busy < 0.5 * window || windows > 1;
         bool ramped = t->window_start - t->ramp_start >= window;
         if (idle && ramped) t->ramp_start = at;
