@@ -1,4 +1,5 @@
-/* bench neuron: the paper's kernel figure, time and HBM traffic over sequence length, with our kernel added. Simulated. */
+/* bench neuron: the paper's kernel figure, time and HBM traffic over sequence length, with our kernel added. Simulated.
+ */
 #include <stdio.h>
 
 #include "base/file.h"
@@ -18,11 +19,13 @@ typedef struct series {
 } series;
 
 static const series all[N_SERIES] = {
-    {"dense (xw-opt)", "xw-opt", "m=8", false}, {"sequential", "xuv-seq", "", false},     {"naive fusion", "xuv-naive", "", false},
-    {"paper XUV", "xuv-fused", "", false},      {"paper XtUV", "xtuv-fused", "", false},  {"ours XUV", "xuv", "", true},
+    {"dense (xw-opt)", "xw-opt", "m=8", false}, {"sequential", "xuv-seq", "", false},
+    {"naive fusion", "xuv-naive", "", false},   {"paper XUV", "xuv-fused", "", false},
+    {"paper XtUV", "xtuv-fused", "", false},    {"ours XUV", "xuv", "", true},
     {"ours XtUV", "xuv", "x=1", true},
 };
-static const char *const names[N_SERIES] = {"dense (xw-opt)", "sequential", "naive fusion", "paper XUV", "paper XtUV", "ours XUV", "ours XtUV"};
+static const char *const names[N_SERIES] = {"dense (xw-opt)", "sequential", "naive fusion", "paper XUV",
+                                            "paper XtUV",     "ours XUV",   "ours XtUV"};
 
 typedef struct figure {
     nmlp_machine machine;
@@ -34,7 +37,10 @@ static nmlp_status measure(figure *f, const series *s, int64_t rows, nmlp_cost *
     const nmlp_kernel *kernel = nmlp_kernel_find(s->kernel, err);
     if (!kernel) return NMLP_E_MISSING;
     NMLP_RETURN_IF_FAILED(nmlp_tiling_parse(&tiling, s->tiling, err));
-    nmlp_kernel_request rq = {.shape = {rows, H, kernel->has_rank ? R : 0, O}, .dtype = NMLP_NC_BF16, .tiling = &tiling, .machine = &f->machine};
+    nmlp_kernel_request rq = {.shape = {rows, H, kernel->has_rank ? R : 0, O},
+                              .dtype = NMLP_NC_BF16,
+                              .tiling = &tiling,
+                              .machine = &f->machine};
     if (s->planned) {
         nmlp_plan plan;
         nmlp_planner planner = {.machine = &f->machine, .judge = nmlp_cli_judge};
@@ -55,8 +61,9 @@ static nmlp_status write_csv(const figure *f, const char *path, nmlp_err *err) {
     nmlp_str_puts(&text, "simulated_on,kernel,rows,latency_us,hbm_bytes,tensor_utilisation_sustained\n");
     for (int i = 0; i < N_SERIES; i++)
         for (int k = 0; k < N_LENGTHS; k++)
-            nmlp_str_printf(&text, "%s,%s,%lld,%.1f,%.0f,%.4f\n", f->machine.name, names[i], (long long)lengths[k], f->cost[i][k].latency_us,
-                            f->cost[i][k].hbm_bytes, f->cost[i][k].tensor_utilisation_sustained);
+            nmlp_str_printf(&text, "%s,%s,%lld,%.1f,%.0f,%.4f\n", f->machine.name, names[i], (long long)lengths[k],
+                            f->cost[i][k].latency_us, f->cost[i][k].hbm_bytes,
+                            f->cost[i][k].tensor_utilisation_sustained);
     nmlp_status st = nmlp_str_status(&text, err);
     if (st == NMLP_OK) st = nmlp_file_write_text(path, nmlp_str_text(&text), text.len, err);
     nmlp_str_fini(&text);
@@ -73,7 +80,8 @@ static nmlp_status write_svg(const figure *f, const char *path, nmlp_err *err) {
         }
     snprintf(title[0], sizeof title[0], "Simulated time on one %s core", f->machine.name);
     snprintf(title[1], sizeof title[1], "Simulated HBM traffic on one %s core", f->machine.name);
-    snprintf(subtitle, sizeof subtitle, "SIMULATED, not measured. y = x w or (x u) v, bf16, H %d, rank %d, O %d; by number of rows", H, R, O);
+    snprintf(subtitle, sizeof subtitle,
+             "SIMULATED, not measured. y = x w or (x u) v, bf16, H %d, rank %d, O %d; by number of rows", H, R, O);
     nmlp_chart charts[2] = {
         {title[0], subtitle, "ms", length_names, N_LENGTHS, names, N_SERIES, ms},
         {title[1], subtitle, "GB", length_names, N_LENGTHS, names, N_SERIES, gb},
@@ -117,8 +125,9 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
     figure f;
     char name[64], path[4096];
     NMLP_RETURN_IF_FAILED(nmlp_machine_open(&f.machine, args->target, err));
-    if (!json) printf("simulated on %s: H %d, rank %d, O %d, bf16; rows %lld to %lld\n", f.machine.name, H, R, O, (long long)lengths[0],
-                      (long long)lengths[N_LENGTHS - 1]);
+    if (!json)
+        printf("simulated on %s: H %d, rank %d, O %d, bf16; rows %lld to %lld\n", f.machine.name, H, R, O,
+               (long long)lengths[0], (long long)lengths[N_LENGTHS - 1]);
     for (int i = 0; i < N_SERIES; i++) {
         for (int k = 0; k < N_LENGTHS; k++) NMLP_RETURN_IF_FAILED(measure(&f, &all[i], lengths[k], &f.cost[i][k], err));
         if (!json) print_row(&f, i);
@@ -129,9 +138,12 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
     snprintf(name, sizeof name, "neuron-%s.svg", f.machine.name);
     NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, args->out, name, err));
     NMLP_RETURN_IF_FAILED(write_svg(&f, path, err));
-    if (json) put_json(&f, json);
-    else printf("written: %s/neuron-%s.csv, .svg\n", args->out, f.machine.name);
+    if (json)
+        put_json(&f, json);
+    else
+        printf("written: %s/neuron-%s.csv, .svg\n", args->out, f.machine.name);
     return NMLP_OK;
 }
 
-const nmlp_bench nmlp_bench_neuron = {"neuron", "the paper's kernel figure with our kernels, simulated: CSV and SVG", run};
+const nmlp_bench nmlp_bench_neuron = {"neuron", "the paper's kernel figure with our kernels, simulated: CSV and SVG",
+                                      run};

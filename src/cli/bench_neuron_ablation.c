@@ -21,7 +21,8 @@ static nmlp_status count(const nmlp_program *p, ablation *a, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_walk_init(&walk, p, err));
     while (nmlp_walk_next(&walk, &step)) {
         a->n_transposes += step.instr->op == NMLP_OP_TRANSPOSE;
-        if (step.instr->op == NMLP_OP_MATMUL) a->n_flops += 2 * step.a.parts * nmlp_box_free(&step.a) * nmlp_box_free(&step.b);
+        if (step.instr->op == NMLP_OP_MATMUL)
+            a->n_flops += 2 * step.a.parts * nmlp_box_free(&step.a) * nmlp_box_free(&step.b);
     }
     nmlp_walk_fini(&walk);
     return NMLP_OK;
@@ -51,10 +52,12 @@ static nmlp_status write_csv(const ablation *list, const nmlp_machine *m, const 
     char path[4096], name[64];
     nmlp_str text;
     nmlp_str_init(&text);
-    nmlp_str_puts(&text, "simulated_on,caching,implicit_transposition,blocking,latency_us,hbm_bytes,transposes,flops\n");
+    nmlp_str_puts(&text,
+                  "simulated_on,caching,implicit_transposition,blocking,latency_us,hbm_bytes,transposes,flops\n");
     for (int i = 0; i < N_CASES; i++)
-        nmlp_str_printf(&text, "%s,%s,%s,%s,%.1f,%.0f,%lld,%lld\n", m->name, on(list[i].cache), on(list[i].turn), on(list[i].block),
-                        list[i].cost.latency_us, list[i].cost.hbm_bytes, (long long)list[i].n_transposes, (long long)list[i].n_flops);
+        nmlp_str_printf(&text, "%s,%s,%s,%s,%.1f,%.0f,%lld,%lld\n", m->name, on(list[i].cache), on(list[i].turn),
+                        on(list[i].block), list[i].cost.latency_us, list[i].cost.hbm_bytes,
+                        (long long)list[i].n_transposes, (long long)list[i].n_flops);
     snprintf(name, sizeof name, "neuron-ablation-%s.csv", m->name);
     nmlp_status st = nmlp_str_status(&text, err);
     if (st == NMLP_OK) st = nmlp_path_join(path, sizeof path, dir, name, err);
@@ -84,18 +87,23 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
         nmlp_json_begin_array(json, "cases");
     } else {
         printf("simulated on %s: (x u) v, S %d, H %d, rank %d, O %d\n", m.name, S, H, R, O);
-        printf("  %-8s %-10s %-9s %12s %10s %12s %10s\n", "caching", "transpose", "blocking", "ms", "HBM GB", "transposes", "TFLOP");
+        printf("  %-8s %-10s %-9s %12s %10s %12s %10s\n", "caching", "transpose", "blocking", "ms", "HBM GB",
+               "transposes", "TFLOP");
     }
     for (int i = 0; i < N_CASES; i++) {
         ablation *a = &list[i];
         a->cache = i & 1, a->turn = i & 2, a->block = i & 4;
         NMLP_RETURN_IF_FAILED(measure(a, &m, err));
-        if (json) put_json(json, a);
-        else printf("  %-8s %-10s %-9s %12.2f %10.3f %12lld %10.3f\n", on(a->cache), a->turn ? "implicit" : "explicit", on(a->block),
-                    a->cost.latency_us * 1e-3, a->cost.hbm_bytes * 1e-9, (long long)a->n_transposes, (double)a->n_flops * 1e-12);
+        if (json)
+            put_json(json, a);
+        else
+            printf("  %-8s %-10s %-9s %12.2f %10.3f %12lld %10.3f\n", on(a->cache), a->turn ? "implicit" : "explicit",
+                   on(a->block), a->cost.latency_us * 1e-3, a->cost.hbm_bytes * 1e-9, (long long)a->n_transposes,
+                   (double)a->n_flops * 1e-12);
     }
     if (json) nmlp_json_end_array(json);
     return write_csv(list, &m, args->out, err);
 }
 
-const nmlp_bench nmlp_bench_neuron_ablation = {"neuron-ablation", "caching, implicit transposition and blocking on and off, simulated", run};
+const nmlp_bench nmlp_bench_neuron_ablation = {
+    "neuron-ablation", "caching, implicit transposition and blocking on and off, simulated", run};

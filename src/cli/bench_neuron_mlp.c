@@ -10,7 +10,8 @@
 
 enum { N_MODELS = 6, N_RATIOS = 3, N_LENGTHS = 7, TILE = 128 };
 
-static const char *const models[N_MODELS] = {"llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b"};
+static const char *const models[N_MODELS] = {"llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b",
+                                             "qwen3-1.7b",   "qwen3-4b",     "qwen3-8b"};
 static const double ratios[N_RATIOS] = {0.05, 0.2, 0.5};
 static const int64_t lengths[N_LENGTHS] = {1, 16, 128, 512, 2048, 8192, 32768};
 
@@ -19,8 +20,8 @@ typedef struct summary {
     int n, n_lost;
 } summary;
 
-static nmlp_status one(const nmlp_machine *m, const char *model, double ratio, int64_t rows, summary *sum, nmlp_str *csv, bool quiet,
-                       nmlp_err *err) {
+static nmlp_status one(const nmlp_machine *m, const char *model, double ratio, int64_t rows, summary *sum,
+                       nmlp_str *csv, bool quiet, nmlp_err *err) {
     nmlp_config c;
     nmlp_plan plan;
     nmlp_str tiling;
@@ -39,18 +40,21 @@ static nmlp_status one(const nmlp_machine *m, const char *model, double ratio, i
     sum->slowest_s = fmax(sum->slowest_s, seconds);
     nmlp_str_init(&tiling);
     nmlp_tiling_print(&plan.winner.tiling, &tiling);
-    nmlp_str_printf(csv, "%s,%s,%g,%lld,%lld,%.1f,%.1f,%s,%s,%.4f,%.1f,%.3f,%.0f,\"%s\"\n", m->name, model, ratio, (long long)rank,
-                    (long long)rows, us, plan.limit_us, plan.bounds.binding, plan.engine, over, plan.paper.cost.latency_us, gain,
-                    plan.winner.cost.hbm_bytes, nmlp_str_text(&tiling));
+    nmlp_str_printf(csv, "%s,%s,%g,%lld,%lld,%.1f,%.1f,%s,%s,%.4f,%.1f,%.3f,%.0f,\"%s\"\n", m->name, model, ratio,
+                    (long long)rank, (long long)rows, us, plan.limit_us, plan.bounds.binding, plan.engine, over,
+                    plan.paper.cost.latency_us, gain, plan.winner.cost.hbm_bytes, nmlp_str_text(&tiling));
     nmlp_str_fini(&tiling);
-    if (!quiet) printf("  %-13s %5.2f %6lld %12.1f %8.3f %-7s %8.2fx %6.2f\n", model, ratio, (long long)rows, us, over, plan.bounds.binding, gain, seconds);
+    if (!quiet)
+        printf("  %-13s %5.2f %6lld %12.1f %8.3f %-7s %8.2fx %6.2f\n", model, ratio, (long long)rows, us, over,
+               plan.bounds.binding, gain, seconds);
     return NMLP_OK;
 }
 
 static nmlp_status run_all(const nmlp_machine *m, summary *sum, nmlp_str *csv, bool quiet, nmlp_err *err) {
     for (int i = 0; i < N_MODELS; i++)
         for (int j = 0; j < N_RATIOS; j++)
-            for (int k = 0; k < N_LENGTHS; k++) NMLP_RETURN_IF_FAILED(one(m, models[i], ratios[j], lengths[k], sum, csv, quiet, err));
+            for (int k = 0; k < N_LENGTHS; k++)
+                NMLP_RETURN_IF_FAILED(one(m, models[i], ratios[j], lengths[k], sum, csv, quiet, err));
     return nmlp_str_status(csv, err);
 }
 
@@ -60,9 +64,12 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
     nmlp_str csv;
     char name[64], path[4096];
     NMLP_RETURN_IF_FAILED(nmlp_machine_open(&m, args->target, err));
-    if (!json) printf("simulated on %s\n  %-13s %5s %6s %12s %8s %-7s %9s %6s\n", m.name, "model", "ratio", "rows", "us", "over", "bound", "gain", "s");
+    if (!json)
+        printf("simulated on %s\n  %-13s %5s %6s %12s %8s %-7s %9s %6s\n", m.name, "model", "ratio", "rows", "us",
+               "over", "bound", "gain", "s");
     nmlp_str_init(&csv);
-    nmlp_str_puts(&csv, "simulated_on,model,ratio,rank,rows,latency_us,limit_us,bound,busiest_engine,over_bound,paper_us,gain,hbm_bytes,tiling\n");
+    nmlp_str_puts(&csv, "simulated_on,model,ratio,rank,rows,latency_us,limit_us,bound,busiest_engine,over_bound,paper_"
+                        "us,gain,hbm_bytes,tiling\n");
     nmlp_status st = run_all(&m, &sum, &csv, json != NULL, err);
     snprintf(name, sizeof name, "neuron-mlp-%s.csv", m.name);
     if (st == NMLP_OK) st = nmlp_path_join(path, sizeof path, args->out, name, err);
@@ -78,10 +85,12 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
         nmlp_json_put_int(json, "slower_than_paper", sum.n_lost);
         nmlp_json_put_number(json, "slowest_plan_s", sum.slowest_s);
     } else {
-        printf("worst %.3f times its bound (launch apart), geometric-mean gain over the paper's MLP %.2fx, slower in %d of %d, slowest plan %.2f s\n",
+        printf("worst %.3f times its bound (launch apart), geometric-mean gain over the paper's MLP %.2fx, slower in "
+               "%d of %d, slowest plan %.2f s\n",
                sum.worst, gain, sum.n_lost, sum.n, sum.slowest_s);
     }
     return NMLP_OK;
 }
 
-const nmlp_bench nmlp_bench_neuron_mlp = {"neuron-mlp", "planned MLPs of six models against the paper's, simulated (minutes)", run};
+const nmlp_bench nmlp_bench_neuron_mlp = {"neuron-mlp",
+                                          "planned MLPs of six models against the paper's, simulated (minutes)", run};

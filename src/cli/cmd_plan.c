@@ -26,7 +26,10 @@ static nmlp_status parse_shape(planning *pl, nmlp_kernel_shape *shape, nmlp_err 
     size_t want = pl->op == NMLP_PLAN_XW ? 3 : 4;
     if (n == want) *shape = (nmlp_kernel_shape){d[0], d[1], want == 4 ? d[2] : 0, d[want - 1]};
     nmlp_mem_free(d);
-    if (n != want) return nmlp_fail(err, NMLP_E_ARG, "--shape has %zu numbers; expected S,H,R,O (xw: S,H,O; mlp: O is the intermediate width, R 0 is dense)", n);
+    if (n != want)
+        return nmlp_fail(
+            err, NMLP_E_ARG,
+            "--shape has %zu numbers; expected S,H,R,O (xw: S,H,O; mlp: O is the intermediate width, R 0 is dense)", n);
     return NMLP_OK;
 }
 
@@ -111,12 +114,14 @@ static void print_human(const planning *pl) {
     print_choice("paper", &p->paper);
     printf("\n  why: the %s bound is %.1f us (tensor %.1f, dma %.1f, vector %.1f, scalar %.1f), %.1f with the launch;\n"
            "       the winner takes %.3f times that. Busiest engine: %s.\n",
-           p->bounds.binding, p->bounds.largest_ns * 1e-3, p->bounds.tensor_ns * 1e-3, p->bounds.dma_ns * 1e-3, p->bounds.vector_ns * 1e-3,
-           p->bounds.scalar_ns * 1e-3, p->limit_us, c->latency_us / p->limit_us, p->engine);
-    printf("  tensor engine: %.1f%% of nominal peak, %.1f%% of the sustained rate; SBUF %lld of %.0f bytes per partition\n",
-           100 * c->tensor_utilisation, 100 * c->tensor_utilisation_sustained, (long long)c->sbuf_bytes, pl->machine.sbuf_usable_bytes);
-    printf("  %zu candidates, %zu fit, %zu simulations, %.2f s%s\n", p->n_candidates, p->n_fitting, p->n_judged, pl->seconds,
-           p->cached ? " (from the cache)" : "");
+           p->bounds.binding, p->bounds.largest_ns * 1e-3, p->bounds.tensor_ns * 1e-3, p->bounds.dma_ns * 1e-3,
+           p->bounds.vector_ns * 1e-3, p->bounds.scalar_ns * 1e-3, p->limit_us, c->latency_us / p->limit_us, p->engine);
+    printf("  tensor engine: %.1f%% of nominal peak, %.1f%% of the sustained rate; SBUF %lld of %.0f bytes per "
+           "partition\n",
+           100 * c->tensor_utilisation, 100 * c->tensor_utilisation_sustained, (long long)c->sbuf_bytes,
+           pl->machine.sbuf_usable_bytes);
+    printf("  %zu candidates, %zu fit, %zu simulations, %.2f s%s\n", p->n_candidates, p->n_fitting, p->n_judged,
+           pl->seconds, p->cached ? " (from the cache)" : "");
 }
 
 static int run(int argc, char **argv) {
@@ -125,8 +130,10 @@ static int run(int argc, char **argv) {
     const nmlp_opt opts[] = {
         {"target", 0, NMLP_OPT_STRING, &a->target, "T", "trn1, trn2, trn3 or a machine file"},
         {"op", 0, NMLP_OPT_STRING, &a->op, "OP", "xw (dense), xuv (chain of two factors) or mlp (gated MLP)"},
-        {"shape", 0, NMLP_OPT_STRING, &a->shape, "S,H,R,O", "rows, inputs, rank (mlp: 0 is dense), outputs (mlp: intermediate width)"},
-        {"tiling", 0, NMLP_OPT_STRING, &a->tiling, "K=V,...", "fix parts of the tiling; x=1: x is given transposed; shared=1: one basis"},
+        {"shape", 0, NMLP_OPT_STRING, &a->shape, "S,H,R,O",
+         "rows, inputs, rank (mlp: 0 is dense), outputs (mlp: intermediate width)"},
+        {"tiling", 0, NMLP_OPT_STRING, &a->tiling, "K=V,...",
+         "fix parts of the tiling; x=1: x is given transposed; shared=1: one basis"},
         {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "D", "bf16 (default), fp16 or fp32"},
         {"cache", 0, NMLP_OPT_STRING, &a->cache, "FILE", "remember choices in FILE"},
     };
@@ -134,7 +141,8 @@ static int run(int argc, char **argv) {
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_plan, opts, sizeof opts / sizeof opts[0], 0, 0, argc, argv);
     if (code >= 0) return code;
     if (!a->target || !a->op || !a->shape) return nmlp_cli_usage(&cli, "--target, --op and --shape are needed");
-    if (!nmlp_plan_op_parse(a->op, &pl.op)) return nmlp_cli_usage(&cli, "--op is \"%s\"; expected xw, xuv or mlp", a->op);
+    if (!nmlp_plan_op_parse(a->op, &pl.op))
+        return nmlp_cli_usage(&cli, "--op is \"%s\"; expected xw, xuv or mlp", a->op);
     pl.cli = &cli;
     nmlp_err err = {0};
     if (find(&pl, &err) != NMLP_OK) return nmlp_cli_fail(&cli, &err);

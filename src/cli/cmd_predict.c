@@ -28,14 +28,18 @@ typedef struct predicting {
 
 static nmlp_status open_shape(predicting *pr, nmlp_err *err) {
     const char *name = pr->cli->positionals[0];
-    if (nmlp_file_is_dir(name)) NMLP_RETURN_IF_FAILED(nmlp_config_load(&pr->config, name, err));
-    else NMLP_RETURN_IF_FAILED(nmlp_preset_find(&pr->config, name, err));
+    if (nmlp_file_is_dir(name))
+        NMLP_RETURN_IF_FAILED(nmlp_config_load(&pr->config, name, err));
+    else
+        NMLP_RETURN_IF_FAILED(nmlp_preset_find(&pr->config, name, err));
     if (pr->args.ratio <= 0 && pr->config.compressed) pr->args.ratio = pr->config.ratio;
-    if (pr->args.ratio < 0 || pr->args.ratio >= 1) return nmlp_fail(err, NMLP_E_ARG, "--ratio is %g; expected 0 to below 1", pr->args.ratio);
+    if (pr->args.ratio < 0 || pr->args.ratio >= 1)
+        return nmlp_fail(err, NMLP_E_ARG, "--ratio is %g; expected 0 to below 1", pr->args.ratio);
     if (pr->args.prompt < 1 || pr->args.generate < 1 || pr->args.prompt + pr->args.generate > 1 << 20)
-        return nmlp_fail(err, NMLP_E_ARG, "--prompt %lld --generate %lld; each at least 1, together at most %d", (long long)pr->args.prompt,
-                         (long long)pr->args.generate, 1 << 20);
-    if (pr->args.ratio > 0) pr->rank = nmlp_rank_for_ratio(pr->config.intermediate, pr->config.hidden, pr->args.ratio, pr->args.tile);
+        return nmlp_fail(err, NMLP_E_ARG, "--prompt %lld --generate %lld; each at least 1, together at most %d",
+                         (long long)pr->args.prompt, (long long)pr->args.generate, 1 << 20);
+    if (pr->args.ratio > 0)
+        pr->rank = nmlp_rank_for_ratio(pr->config.intermediate, pr->config.hidden, pr->args.ratio, pr->args.tile);
     return NMLP_OK;
 }
 
@@ -45,10 +49,13 @@ static nmlp_status predict(predicting *pr, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_machine_open(&pr->machine, pr->args.target, err));
     NMLP_RETURN_IF_FAILED(open_shape(pr, err));
     if (pr->args.tp < 1 || pr->args.tp > (int64_t)pr->machine.cores_per_device)
-        return nmlp_fail(err, NMLP_E_ARG, "--tp is %lld; a device of %s has %.0f cores", (long long)pr->args.tp, pr->machine.name,
-                         pr->machine.cores_per_device);
-    nmlp_predict_request rq = {.decoder = {c->hidden, c->intermediate, c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim, c->vocab, 0},
-                               .prompt = pr->args.prompt, .generate = pr->args.generate, .tp = pr->args.tp};
+        return nmlp_fail(err, NMLP_E_ARG, "--tp is %lld; a device of %s has %.0f cores", (long long)pr->args.tp,
+                         pr->machine.name, pr->machine.cores_per_device);
+    nmlp_predict_request rq = {
+        .decoder = {c->hidden, c->intermediate, c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim, c->vocab, 0},
+        .prompt = pr->args.prompt,
+        .generate = pr->args.generate,
+        .tp = pr->args.tp};
     nmlp_planner planner = {.machine = &pr->machine, .judge = nmlp_cli_judge, .cache_path = pr->args.cache};
     if (!nmlp_nc_dtype_parse(pr->args.dtype, &rq.dtype))
         return nmlp_fail(err, NMLP_E_ARG, "--dtype is \"%s\"; expected bf16, fp16 or fp32", pr->args.dtype);
@@ -105,17 +112,22 @@ static int print_json(const predicting *pr) {
 
 static void print_human(const predicting *pr) {
     const nmlp_prediction *d = &pr->dense, *l = &pr->low;
-    printf("%s on %s, %lld core%s, prompt %lld, %lld generated (simulated)\n\n", pr->cli->positionals[0], pr->machine.name,
-           (long long)pr->args.tp, pr->args.tp == 1 ? "" : "s", (long long)pr->args.prompt, (long long)pr->args.generate);
+    printf("%s on %s, %lld core%s, prompt %lld, %lld generated (simulated)\n\n", pr->cli->positionals[0],
+           pr->machine.name, (long long)pr->args.tp, pr->args.tp == 1 ? "" : "s", (long long)pr->args.prompt,
+           (long long)pr->args.generate);
     printf("  %-14s %12s %12s %9s\n", "", "dense", "compressed", "speed-up");
     printf("  %-14s %12.2f %12.2f %8.2fx\n", "TTFT (ms)", d->ttft_ms, l->ttft_ms, d->ttft_ms / l->ttft_ms);
     printf("  %-14s %12.3f %12.3f %8.2fx\n", "TPOT (ms)", d->tpot_ms, l->tpot_ms, d->tpot_ms / l->tpot_ms);
     printf("  %-14s %12.1f %12.1f %8.2fx\n", "end to end (ms)", d->e2e_ms, l->e2e_ms, d->e2e_ms / l->e2e_ms);
-    if (pr->rank) printf("  ratio %g: rank %lld of gate, up and down\n", pr->args.ratio, (long long)pr->rank);
-    else printf("  no --ratio: both columns are dense\n");
-    printf("\n  %-14s %25s %27s\n  %-14s %12s %12s  %12s %12s\n", "one pass (us)", "prefill", "decode", "", "dense", "compressed", "dense", "compressed");
-#define PRINT_PART(part) \
-    printf("  %-14s %12.1f %12.1f  %12.1f %12.1f\n", #part, d->prefill.part, l->prefill.part, d->decode.part, l->decode.part);
+    if (pr->rank)
+        printf("  ratio %g: rank %lld of gate, up and down\n", pr->args.ratio, (long long)pr->rank);
+    else
+        printf("  no --ratio: both columns are dense\n");
+    printf("\n  %-14s %25s %27s\n  %-14s %12s %12s  %12s %12s\n", "one pass (us)", "prefill", "decode", "", "dense",
+           "compressed", "dense", "compressed");
+#define PRINT_PART(part)                                                                                               \
+    printf("  %-14s %12.1f %12.1f  %12.1f %12.1f\n", #part, d->prefill.part, l->prefill.part, d->decode.part,          \
+           l->decode.part);
     NMLP_PREDICT_PARTS(PRINT_PART)
 #undef PRINT_PART
 }

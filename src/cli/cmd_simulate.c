@@ -218,7 +218,7 @@ static int run(int argc, char **argv) {
     const nmlp_opt opts[] = {
         {"target", 0, NMLP_OPT_STRING, &a->target, "T", "trn1, trn2, trn3 or a machine file"},
         {"kernel", 0, NMLP_OPT_STRING, &a->kernel, "NAME",
-         "xw-tiled, xw-hoist, xw-block, xw-opt, xuv-seq, xuv-fused, xtuv-fused"},
+         "xw, xuv, mlp (ours), xw-opt, xuv-fused, mlp-paper, ...; a wrong name lists all"},
         {"shape", 0, NMLP_OPT_STRING, &a->shape, "S,H,R,O", "rows, inputs, rank, outputs (xw-*: S,H,O)"},
         {"tiling", 0, NMLP_OPT_STRING, &a->tiling, "K=V,...", "tiles per block; keys depend on the kernel"},
         {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "D", "bf16 (default), fp16 or fp32"},

@@ -2,7 +2,8 @@
 
 #include "sim/time.h"
 
-nmlp_status nmlp_cli_judge(void *ctx, const nmlp_program *program, const nmlp_machine *machine, nmlp_cost *out, nmlp_err *err) {
+nmlp_status nmlp_cli_judge(void *ctx, const nmlp_program *program, const nmlp_machine *machine, nmlp_cost *out,
+                           nmlp_err *err) {
     nmlp_time_report t;
     (void)ctx;
     NMLP_RETURN_IF_FAILED(nmlp_time_run(&t, program, machine, NULL, err));

@@ -10,7 +10,9 @@ int64_t nmlp_pack_chunks(const nmlp_pack *p) { return cdiv(nmlp_pack_k_tiles(p),
 int64_t nmlp_pack_n_tiles(const nmlp_pack *p) { return cdiv(p->n, p->columns); }
 int64_t nmlp_pack_tile_run(const nmlp_pack *p) { return p->planes * p->chunk_tiles * p->columns; }
 int64_t nmlp_pack_rows(const nmlp_pack *p) { return p->k < p->partitions ? p->k : p->partitions; }
-int64_t nmlp_pack_cols(const nmlp_pack *p) { return nmlp_pack_chunks(p) * nmlp_pack_n_tiles(p) * nmlp_pack_tile_run(p); }
+int64_t nmlp_pack_cols(const nmlp_pack *p) {
+    return nmlp_pack_chunks(p) * nmlp_pack_n_tiles(p) * nmlp_pack_tile_run(p);
+}
 
 int64_t nmlp_pack_col(const nmlp_pack *p, int64_t plane, int64_t k, int64_t n) {
     int64_t k_tile = k / p->partitions, chunk = k_tile / p->chunk_tiles;
@@ -24,13 +26,15 @@ typedef void (*move_run)(unsigned char *packed, unsigned char *matrix, size_t by
 static void to_packed(unsigned char *packed, unsigned char *matrix, size_t bytes) { memcpy(packed, matrix, bytes); }
 static void to_matrix(unsigned char *packed, unsigned char *matrix, size_t bytes) { memcpy(matrix, packed, bytes); }
 
-static void for_each_run(const nmlp_pack *p, int64_t plane, unsigned char *packed, unsigned char *matrix, size_t elem_bytes, move_run move) {
+static void for_each_run(const nmlp_pack *p, int64_t plane, unsigned char *packed, unsigned char *matrix,
+                         size_t elem_bytes, move_run move) {
     int64_t cols = nmlp_pack_cols(p);
     for (int64_t k = 0; k < p->k; k++) {
         for (int64_t n = 0; n < p->n; n += p->columns) {
             int64_t run = p->n - n < p->columns ? p->n - n : p->columns;
             int64_t at = (k % p->partitions) * cols + nmlp_pack_col(p, plane, k, n);
-            move(packed + (size_t)at * elem_bytes, matrix + (size_t)(k * p->n + n) * elem_bytes, (size_t)run * elem_bytes);
+            move(packed + (size_t)at * elem_bytes, matrix + (size_t)(k * p->n + n) * elem_bytes,
+                 (size_t)run * elem_bytes);
         }
     }
 }
@@ -61,7 +65,8 @@ int nmlp_pack_declare(nmlp_program *program, const char *name, nmlp_nc_dtype dty
 
 bool nmlp_pack_find(const nmlp_program *program, const char *name, nmlp_pack *p) {
     char key[NMLP_NAME_MAX];
-    return nmlp_program_param(program, param_name(key, name, "k"), &p->k) && nmlp_program_param(program, param_name(key, name, "n"), &p->n) &&
+    return nmlp_program_param(program, param_name(key, name, "k"), &p->k) &&
+           nmlp_program_param(program, param_name(key, name, "n"), &p->n) &&
            nmlp_program_param(program, param_name(key, name, "chunk"), &p->chunk_tiles) &&
            nmlp_program_param(program, param_name(key, name, "columns"), &p->columns) &&
            nmlp_program_param(program, param_name(key, name, "planes"), &p->planes) &&

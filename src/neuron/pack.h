@@ -1,10 +1,11 @@
 /* How our kernels want a weight matrix in HBM: cut into tiles, the tiles in the order in which they are used.
  *
- * W[K,N] becomes [P, …]: row p of the packed tensor holds, one after the other, row p of every tile. A tile has P rows of
- * W and `columns` columns; tiles are ordered by K chunk, then by column, then by plane, then by row inside the chunk. So
- * any number of neighbouring column tiles is one contiguous run per partition, and one DMA moves rows of many KiB where
- * the row-major matrix would give runs of a few hundred bytes. Two planes (gate and up) interleave two matrices of the
- * same shape. The last tile of each axis is filled with zeros. Packing happens once, when a checkpoint is loaded. */
+ * W[K,N] becomes [P, …]: row p of the packed tensor holds, one after the other, row p of every tile. A tile has P rows
+ * of W and `columns` columns; tiles are ordered by K chunk, then by column, then by plane, then by row inside the
+ * chunk. So any number of neighbouring column tiles is one contiguous run per partition, and one DMA moves rows of many
+ * KiB where the row-major matrix would give runs of a few hundred bytes. Two planes (gate and up) interleave two
+ * matrices of the same shape. The last tile of each axis is filled with zeros. Packing happens once, when a checkpoint
+ * is loaded. */
 #ifndef NMLP_NEURON_PACK_H
 #define NMLP_NEURON_PACK_H
 
@@ -36,7 +37,8 @@ void nmlp_pack_write(const nmlp_pack *pack, int64_t plane, void *packed, const v
 /* The way back: reads a plane into a row-major [K,N] matrix. */
 void nmlp_pack_read(const nmlp_pack *pack, int64_t plane, void *matrix, const void *packed, size_t elem_bytes);
 
-/* A program says how a tensor is packed through parameters named after it: pack_<tensor>_k, _n, _chunk, _columns, _planes. */
+/* A program says how a tensor is packed through parameters named after it: pack_<tensor>_k, _n, _chunk, _columns,
+ * _planes. */
 int nmlp_pack_declare(nmlp_program *program, const char *name, nmlp_nc_dtype dtype, const nmlp_pack *pack);
 /* False for a tensor that is not packed. */
 bool nmlp_pack_find(const nmlp_program *program, const char *name, nmlp_pack *pack);

@@ -45,8 +45,14 @@ static block_table choose_blocks(const nmlp_kernel_request *rq) {
 }
 
 static int sbuf(turned *f, const nmlp_kernel_request *rq, const char *name, int64_t d0, int64_t d1, int64_t d2) {
-    nmlp_buffer b = {.name = name, .space = NMLP_SPACE_SBUF, .dtype = rq->dtype, .partitions = (int)rq->machine->partitions,
-                     .n_dims = d2 ? 3 : 2, .dims = {d0, d1, d2}, .copies = BLOCK_COPIES, .managed = true};
+    nmlp_buffer b = {.name = name,
+                     .space = NMLP_SPACE_SBUF,
+                     .dtype = rq->dtype,
+                     .partitions = (int)rq->machine->partitions,
+                     .n_dims = d2 ? 3 : 2,
+                     .dims = {d0, d1, d2},
+                     .copies = BLOCK_COPIES,
+                     .managed = true};
     return nmlp_program_add_buffer(f->p, &b);
 }
 
@@ -55,8 +61,13 @@ static int64_t moving_columns(const nmlp_kernel_request *rq) {
 }
 
 static int psum(turned *f, const nmlp_kernel_request *rq, const char *name) {
-    nmlp_buffer b = {.name = name, .space = NMLP_SPACE_PSUM, .dtype = NMLP_NC_FP32, .partitions = (int)rq->machine->stationary_max,
-                     .n_dims = 1, .dims = {moving_columns(rq)}, .copies = PSUM_COPIES};
+    nmlp_buffer b = {.name = name,
+                     .space = NMLP_SPACE_PSUM,
+                     .dtype = NMLP_NC_FP32,
+                     .partitions = (int)rq->machine->stationary_max,
+                     .n_dims = 1,
+                     .dims = {moving_columns(rq)},
+                     .copies = PSUM_COPIES};
     return nmlp_program_add_buffer(f->p, &b);
 }
 
@@ -76,21 +87,26 @@ static void declare_pair(turned *f, const nmlp_kernel_request *rq, int i) {
     p->out = sbuf(f, rq, n[5], nt, kt, f->s.tile);
 }
 
-/* Rows [tiles of `rows` in block rb] x columns of block cb, one DMA per tile. `flip`: the tensor has them the other way. */
-static void load_block(const turned *f, const char *name, int buffer, int tensor, nmlp_axis rows, int rb, nmlp_axis cols, int cb, bool flip) {
+/* Rows [tiles of `rows` in block rb] x columns of block cb, one DMA per tile. `flip`: the tensor has them the other
+ * way. */
+static void load_block(const turned *f, const char *name, int buffer, int tensor, nmlp_axis rows, int rb,
+                       nmlp_axis cols, int cb, bool flip) {
     int t = nmlp_program_begin_loop(f->p, name, nmlp_axis_trips(rows, rb), false);
     nmlp_affine r0 = nmlp_axis_start(rows, rb, t), c0 = nmlp_axis_start(cols, cb, -1);
     nmlp_size rn = nmlp_axis_tile_size(rows, rb, t), cn = nmlp_axis_block_size(cols, cb);
     nmlp_buf_ref dst = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, buffer), 0, rn), 0, nmlp_at(t));
     dst = nmlp_buf_range(dst, 1, nmlp_affine_const(0), cn);
-    if (flip) nmlp_emit_dma_transpose(f->p, dst, nmlp_hbm_rect(tensor, c0, cn, r0, rn), 0);
-    else nmlp_emit_load(f->p, dst, nmlp_hbm_rect(tensor, r0, rn, c0, cn), 0);
+    if (flip)
+        nmlp_emit_dma_transpose(f->p, dst, nmlp_hbm_rect(tensor, c0, cn, r0, rn), 0);
+    else
+        nmlp_emit_load(f->p, dst, nmlp_hbm_rect(tensor, r0, rn, c0, cn), 0);
     nmlp_program_end(f->p);
 }
 
 /* Tile (t of tb, k of kb) of a buffer [tiles, k, columns]; `per` tiles per block, 0 where only a block is held. */
 static nmlp_buf_ref tile_at(const turned *f, int buffer, nmlp_axis axis, int tb, int t, bool whole, int kb, int k) {
-    nmlp_affine index = whole ? nmlp_affine_plus(nmlp_affine_var(tb, nmlp_axis_tiles_per_block(axis)), nmlp_at(t)) : nmlp_at(t);
+    nmlp_affine index =
+        whole ? nmlp_affine_plus(nmlp_affine_var(tb, nmlp_axis_tiles_per_block(axis)), nmlp_at(t)) : nmlp_at(t);
     nmlp_buf_ref ref = nmlp_buf_parts(nmlp_buf_all(f->p, buffer), 0, nmlp_axis_tile_size(axis, tb, t));
     ref = nmlp_buf_at(nmlp_buf_at(ref, 0, index), 1, nmlp_at(k));
     return nmlp_buf_range(ref, 2, nmlp_affine_const(0), nmlp_axis_tile_size(f->s, kb, k));
@@ -108,7 +124,7 @@ static void clear_strip(const turned *f, int buffer, int kb) {
 typedef struct product {
     int weights, acc, dst;
     nmlp_axis in, out;
-    int ib, ob;    /* blocks of in and out */
+    int ib, ob;     /* blocks of in and out */
     bool dst_whole; /* dst holds all blocks of out */
 } product;
 
@@ -138,7 +154,8 @@ static void multiply(const turned *f, const product *m, int moving, bool strip, 
 }
 
 static void first_stage(const turned *f, int kb) {
-    nmlp_program_add_comment(f->p, "x u for a block of rows, kept transposed on chip; each block of x serves all pairs");
+    nmlp_program_add_comment(f->p,
+                             "x u for a block of rows, kept transposed on chip; each block of x serves all pairs");
     for (int i = 0; i < f->n_pairs; i++) {
         nmlp_emit_alloc(f->p, f->pairs[i].xu);
         clear_strip(f, f->pairs[i].xu, kb);
@@ -166,12 +183,16 @@ static void store_block(const turned *f, int kb, int nb) {
     if (f->n_pairs == 2) {
         nmlp_emit_alloc(f->p, f->silu);
         nmlp_buf_ref s = nmlp_buf_parts(nmlp_buf_all(f->p, f->silu), 0, out.parts);
-        s = nmlp_buf_range(nmlp_buf_at(s, 0, nmlp_affine_const(0)), 1, nmlp_affine_const(0), nmlp_axis_tile_size(f->s, kb, k));
+        s = nmlp_buf_range(nmlp_buf_at(s, 0, nmlp_affine_const(0)), 1, nmlp_affine_const(0),
+                           nmlp_axis_tile_size(f->s, kb, k));
         nmlp_emit_activation(f->p, s, out, NMLP_FUNC_SILU, 1.0);
-        nmlp_emit_tensor_tensor(f->p, out, s, tile_at(f, f->pairs[1].out, f->o, nb, o, false, kb, k), NMLP_ALU_MUL, NMLP_ENGINE_VECTOR);
+        nmlp_emit_tensor_tensor(f->p, out, s, tile_at(f, f->pairs[1].out, f->o, nb, o, false, kb, k), NMLP_ALU_MUL,
+                                NMLP_ENGINE_VECTOR);
     }
     nmlp_affine row = nmlp_axis_start(f->o, nb, o), col = nmlp_axis_start(f->s, kb, k);
-    nmlp_emit_store(f->p, nmlp_hbm_rect(f->y, row, nmlp_axis_tile_size(f->o, nb, o), col, nmlp_axis_tile_size(f->s, kb, k)), out, 0);
+    nmlp_emit_store(f->p,
+                    nmlp_hbm_rect(f->y, row, nmlp_axis_tile_size(f->o, nb, o), col, nmlp_axis_tile_size(f->s, kb, k)),
+                    out, 0);
     nmlp_program_end(f->p);
     nmlp_program_end(f->p);
 }
@@ -185,8 +206,9 @@ static void clear_out(const turned *f, int buffer, int kb, int nb) {
 }
 
 static void second_stage(const turned *f, int kb) {
-    nmlp_program_add_comment(f->p, f->n_pairs == 2 ? "gate and up for a block of columns, silu and product, stored transposed"
-                                                   : "the strip moves, v is stationary: the result comes out transposed");
+    nmlp_program_add_comment(f->p, f->n_pairs == 2
+                                       ? "gate and up for a block of columns, silu and product, stored transposed"
+                                       : "the strip moves, v is stationary: the result comes out transposed");
     int nb = nmlp_program_begin_loop(f->p, "nb", nmlp_size_const(nmlp_axis_blocks(f->o)), false);
     for (int i = 0; i < f->n_pairs; i++) {
         nmlp_emit_alloc(f->p, f->pairs[i].out);
@@ -209,7 +231,8 @@ typedef struct emitted {
     int result, acc; /* tensor [O,S], PSUM buffer */
 } emitted;
 
-static emitted emit(nmlp_program *p, const nmlp_kernel_request *rq, int n_pairs, bool x_transposed, nmlp_role out_role, const char *out_name) {
+static emitted emit(nmlp_program *p, const nmlp_kernel_request *rq, int n_pairs, bool x_transposed, nmlp_role out_role,
+                    const char *out_name) {
     const nmlp_machine *m = rq->machine;
     const nmlp_kernel_shape *s = &rq->shape;
     block_table t = choose_blocks(rq);
@@ -233,7 +256,8 @@ static emitted emit(nmlp_program *p, const nmlp_kernel_request *rq, int n_pairs,
     return (emitted){f.y, f.acc1};
 }
 
-static nmlp_status build_turned(nmlp_program **out, const char *name, const nmlp_kernel_request *rq, int n_pairs, bool x_transposed, nmlp_err *err) {
+static nmlp_status build_turned(nmlp_program **out, const char *name, const nmlp_kernel_request *rq, int n_pairs,
+                                bool x_transposed, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_program_create(out, name, err));
     nmlp_paper_params(*out, &rq->shape);
     emit(*out, rq, n_pairs, x_transposed, NMLP_ROLE_OUTPUT, "yT");

@@ -1,5 +1,5 @@
-/* Our kernels. `xuv`: y = (x u) v. `mlp`: y = (silu(x Wg) * (x Wu)) Wd with each W dense or a product of two factors; gate
- * and up may share their first factor. One design for both (plan/strip.h); only the list of products differs. */
+/* Our kernels. `xuv`: y = (x u) v. `mlp`: y = (silu(x Wg) * (x Wu)) Wd with each W dense or a product of two factors;
+ * gate and up may share their first factor. One design for both (plan/strip.h); only the list of products differs. */
 #include "plan/kernels.h"
 #include "plan/strip.h"
 #include "plan/strip_plan.h"
@@ -32,7 +32,8 @@ static nmlp_held x_held(const nmlp_strip *b, int chunk) {
 
 /* t = (x u)^T for one or two first factors, x read once. */
 static void first_factors(nmlp_strip *b, const nmlp_stream *u, int n_u, nmlp_held *t) {
-    nmlp_program_add_comment(b->p, "first factors stationary, x moving: the products come out transposed, as the next ones want them");
+    nmlp_program_add_comment(
+        b->p, "first factors stationary, x moving: the products come out transposed, as the next ones want them");
     int chunk = begin_chunks(b, "xc", tiles_of(b, b->rq->shape.h), b->plan.x_chunk);
     nmlp_held x = x_held(b, chunk);
     nmlp_strip_load_x(b, x);
@@ -55,7 +56,8 @@ nmlp_status nmlp_kernel_xuv(nmlp_program **out, const nmlp_kernel_request *rq, n
     nmlp_strip_output(&b, &w[1], false);
     begin_strips(&b);
     first_factors(&b, w, 1, &t);
-    nmlp_program_add_comment(b.p, "the strip x u is stationary and v moves: rows of y, summed over the whole rank in PSUM");
+    nmlp_program_add_comment(b.p,
+                             "the strip x u is stationary and v moves: rows of y, summed over the whole rank in PSUM");
     nmlp_strip_project_rows(&b, &w[1], t);
     nmlp_program_end(b.p);
     *out = b.p;
@@ -83,18 +85,22 @@ nmlp_status nmlp_kernel_xw(nmlp_program **out, const nmlp_kernel_request *rq, nm
 }
 
 /* Second half of the MLP: the activation strip, chunk by chunk, and the down projection of each chunk. */
-static void gated_down(nmlp_strip *b, const nmlp_stream *gate_up, nmlp_held a, nmlp_held c, const nmlp_stream *down, nmlp_held *t) {
+static void gated_down(nmlp_strip *b, const nmlp_stream *gate_up, nmlp_held a, nmlp_held c, const nmlp_stream *down,
+                       nmlp_held *t) {
     const nmlp_kernel_shape *s = &b->rq->shape;
     int64_t i_tiles = tiles_of(b, s->o);
     int act = nmlp_strip_activation(b, "act", b->plan.act_chunk, b->plan.act_chunk < i_tiles ? 2 : 1);
-    nmlp_program_add_comment(b->p, "gate and up of one tile follow each other; silu and product on the way out of PSUM, never to HBM");
+    nmlp_program_add_comment(
+        b->p, "gate and up of one tile follow each other; silu and product on the way out of PSUM, never to HBM");
     int chunk = begin_chunks(b, "ac", i_tiles, b->plan.act_chunk);
     nmlp_held h = {act, s->o, 0, chunk < 0 ? i_tiles : b->plan.act_chunk, chunk};
     nmlp_emit_alloc(b->p, act); /* the next chunk is computed while this one is still being contracted */
     nmlp_strip_gate(b, gate_up, a, c, h);
     nmlp_program_add_comment(b->p, "down projection of what is on chip, contracted over the intermediate features");
-    if (t) nmlp_strip_project(b, down, h, *t);
-    else nmlp_strip_project_rows(b, down, h);
+    if (t)
+        nmlp_strip_project(b, down, h, *t);
+    else
+        nmlp_strip_project_rows(b, down, h);
     end_chunks(b, chunk);
     if (!t && chunk >= 0) nmlp_strip_store(b, down);
 }
@@ -105,8 +111,10 @@ static void mlp_dense(nmlp_strip *b) {
     nmlp_stream w[] = {nmlp_strip_weight(b, "w_gate_up", s->h, s->o, h_tiles, b->parts, 2),
                        nmlp_strip_weight(b, "w_down", s->o, s->h, b->plan.act_chunk, b->plan.columns, 1)};
     bool whole = b->plan.act_chunk < i_tiles;
-    if (whole) fit_block(&w[0], b->plan.act_chunk);
-    else fit_block(&w[1], b->plan.out_tiles);
+    if (whole)
+        fit_block(&w[0], b->plan.act_chunk);
+    else
+        fit_block(&w[1], b->plan.out_tiles);
     nmlp_strip_ring(b, w, 2);
     nmlp_strip_output(b, &w[1], whole);
     begin_strips(b);
@@ -147,8 +155,10 @@ nmlp_status nmlp_kernel_mlp(nmlp_program **out, const nmlp_kernel_request *rq, n
     nmlp_strip_plan plan;
     NMLP_RETURN_IF_FAILED(nmlp_strip_plan_of(&plan, NMLP_PLAN_MLP, rq, err));
     NMLP_RETURN_IF_FAILED(nmlp_strip_begin(&b, "mlp", rq, &plan, err));
-    if (rq->shape.r == 0) mlp_dense(&b);
-    else mlp_low_rank(&b);
+    if (rq->shape.r == 0)
+        mlp_dense(&b);
+    else
+        mlp_low_rank(&b);
     *out = b.p;
     return NMLP_OK;
 }

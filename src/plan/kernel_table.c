@@ -15,13 +15,16 @@ static const nmlp_kernel kernels[] = {
     {"xuv-seq", "two dense products with a transpose in HBM between them", true, false, "m,n,k", nmlp_kernel_xuv_seq},
     {"xuv-fused", "the paper's fused chain, x loaded transposed", true, false, "m,r,k,n,table", nmlp_kernel_xuv_fused},
     {"xtuv-fused", "the paper's fused chain, x given transposed", true, false, "m,r,k,n,table", nmlp_kernel_xtuv_fused},
-    {"xuv-naive", "fusion without the paper's ideas; cache=2, turn=2 switch them on", true, false, "cache,turn,m,r,k,n", nmlp_kernel_xuv_naive},
+    {"xuv-naive", "fusion without the paper's ideas; cache=2, turn=2 switch them on", true, false, "cache,turn,m,r,k,n",
+     nmlp_kernel_xuv_naive},
     {"xuv-turned", "the paper's chain with a transposed result", true, false, "m,r,k,n,table", nmlp_kernel_xuv_turned},
     {"xtuv-turned", "the same, x given transposed", true, false, "m,r,k,n,table", nmlp_kernel_xtuv_turned},
-    {"mlp-up-paper", "the paper's gate and up with silu and product, transposed result", true, false, "m,r,k,n,table", nmlp_kernel_mlp_up_paper},
+    {"mlp-up-paper", "the paper's gate and up with silu and product, transposed result", true, false, "m,r,k,n,table",
+     nmlp_kernel_mlp_up_paper},
     {"mlp-paper", "the paper's MLP: mlp-up-paper, then xtuv-fused", true, true, "m,r,k,n,table", nmlp_kernel_mlp_paper},
     {"xw", "ours: dense product, packed weights", false, false, NMLP_STRIP_KEYS, nmlp_kernel_xw},
-    {"xuv", "ours: strips through both products on chip, packed weights", true, false, NMLP_STRIP_KEYS, nmlp_kernel_xuv},
+    {"xuv", "ours: strips through both products on chip, packed weights", true, false, NMLP_STRIP_KEYS,
+     nmlp_kernel_xuv},
     {"mlp", "ours: the whole gated MLP on chip, dense or low-rank", true, true, NMLP_STRIP_KEYS, nmlp_kernel_mlp},
 };
 
@@ -55,8 +58,9 @@ static nmlp_status check_request(const nmlp_kernel *kernel, const nmlp_kernel_re
     bool ok = s->s >= 1 && s->h >= 1 && s->o >= 1 && s->s <= limit && s->h <= limit && s->o <= limit;
     bool rank_ok = kernel->has_rank ? s->r >= (kernel->gated ? 0 : 1) && s->r <= limit : s->r == 0;
     if (!ok || !rank_ok)
-        return nmlp_fail(err, NMLP_E_SHAPE, "kernel %s: S=%lld H=%lld R=%lld O=%lld; each must be 1 to %lld%s", kernel->name, (long long)s->s,
-                         (long long)s->h, (long long)s->r, (long long)s->o, (long long)limit, kernel->has_rank ? "" : ", without R");
+        return nmlp_fail(err, NMLP_E_SHAPE, "kernel %s: S=%lld H=%lld R=%lld O=%lld; each must be 1 to %lld%s",
+                         kernel->name, (long long)s->s, (long long)s->h, (long long)s->r, (long long)s->o,
+                         (long long)limit, kernel->has_rank ? "" : ", without R");
     for (int i = 0; rq->tiling && i < rq->tiling->n; i++) {
         const char *key = rq->tiling->entries[i].key;
         int64_t value = rq->tiling->entries[i].value;

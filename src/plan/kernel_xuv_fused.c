@@ -64,9 +64,12 @@ static int psum(fused *f, const nmlp_kernel_request *rq, const char *name, int64
 static void declare(fused *f, const nmlp_kernel_request *rq, const nmlp_paper_names *names) {
     const nmlp_kernel_shape *s = &rq->shape;
     int64_t kt = nmlp_axis_tiles_per_block(f->s), nt = nmlp_axis_tiles_per_block(f->o);
-    if (names->x >= 0) f->x = names->x;
-    else if (f->x_transposed) f->x = nmlp_program_add_tensor(f->p, "xT", NMLP_ROLE_INPUT, rq->dtype, s->h, s->s);
-    else f->x = nmlp_program_add_tensor(f->p, "x", NMLP_ROLE_INPUT, rq->dtype, s->s, s->h);
+    if (names->x >= 0)
+        f->x = names->x;
+    else if (f->x_transposed)
+        f->x = nmlp_program_add_tensor(f->p, "xT", NMLP_ROLE_INPUT, rq->dtype, s->h, s->s);
+    else
+        f->x = nmlp_program_add_tensor(f->p, "x", NMLP_ROLE_INPUT, rq->dtype, s->s, s->h);
     f->u = nmlp_program_add_tensor(f->p, names->u, NMLP_ROLE_WEIGHT, rq->dtype, s->h, s->r);
     f->v = nmlp_program_add_tensor(f->p, names->v, NMLP_ROLE_WEIGHT, rq->dtype, s->r, s->o);
     f->y = nmlp_program_add_tensor(f->p, "y", NMLP_ROLE_OUTPUT, rq->dtype, s->s, s->o);
@@ -222,7 +225,8 @@ static void second_stage(const fused *f, int kb) {
     nmlp_program_end(f->p);
 }
 
-void nmlp_paper_chain(nmlp_program *p, const nmlp_kernel_request *rq, bool x_transposed, const nmlp_paper_names *names) {
+void nmlp_paper_chain(nmlp_program *p, const nmlp_kernel_request *rq, bool x_transposed,
+                      const nmlp_paper_names *names) {
     const nmlp_machine *m = rq->machine;
     block_table t = choose_blocks(rq);
     int64_t moving = m->moving_max < MOVING_COLUMNS ? (int64_t)m->moving_max : MOVING_COLUMNS;

@@ -16,9 +16,16 @@ typedef struct naive {
     int xb, ub, vb, xu, rows, out, acc, flip;
 } naive;
 
-static int sbuf(naive *f, const nmlp_kernel_request *rq, const char *name, int64_t d0, int64_t d1, int64_t d2, int copies) {
-    nmlp_buffer b = {.name = name, .space = NMLP_SPACE_SBUF, .dtype = rq->dtype, .partitions = (int)rq->machine->partitions,
-                     .n_dims = d2 ? 3 : 2, .dims = {d0, d1, d2}, .copies = copies, .managed = true};
+static int sbuf(naive *f, const nmlp_kernel_request *rq, const char *name, int64_t d0, int64_t d1, int64_t d2,
+                int copies) {
+    nmlp_buffer b = {.name = name,
+                     .space = NMLP_SPACE_SBUF,
+                     .dtype = rq->dtype,
+                     .partitions = (int)rq->machine->partitions,
+                     .n_dims = d2 ? 3 : 2,
+                     .dims = {d0, d1, d2},
+                     .copies = copies,
+                     .managed = true};
     return nmlp_program_add_buffer(f->p, &b);
 }
 
@@ -36,8 +43,13 @@ static void declare(naive *f, const nmlp_kernel_request *rq) {
     f->xu = sbuf(f, rq, "xu", nmlp_axis_tiles(f->r), kt, f->s.tile, 1);
     f->out = sbuf(f, rq, "out", kt, nmlp_axis_tiles_per_block(f->o), f->o.tile, 2);
     f->rows = f->turn ? -1 : sbuf(f, rq, "xu_rows", kt, nmlp_axis_tiles(f->wide), f->wide.tile, 1);
-    nmlp_buffer acc = {.name = "acc", .space = NMLP_SPACE_PSUM, .dtype = NMLP_NC_FP32, .partitions = (int)m->stationary_max, .n_dims = 1,
-                       .dims = {f->o.tile > f->wide.tile ? f->o.tile : f->wide.tile}, .copies = PSUM_COPIES * 2};
+    nmlp_buffer acc = {.name = "acc",
+                       .space = NMLP_SPACE_PSUM,
+                       .dtype = NMLP_NC_FP32,
+                       .partitions = (int)m->stationary_max,
+                       .n_dims = 1,
+                       .dims = {f->o.tile > f->wide.tile ? f->o.tile : f->wide.tile},
+                       .copies = PSUM_COPIES * 2};
     f->acc = nmlp_program_add_buffer(f->p, &acc);
     nmlp_buffer flip = acc;
     flip.name = "flip", flip.dims[0] = f->s.tile, flip.copies = 2;
@@ -50,18 +62,22 @@ static void end_loops(const naive *f, int n) {
 }
 
 /* Tiles of `rows` in block rb on partitions, columns of block cb along the free axis, one DMA per tile. */
-static void load_block(const naive *f, const char *name, int buffer, int tensor, nmlp_axis rows, int rb, nmlp_axis cols, int cb, bool flip) {
+static void load_block(const naive *f, const char *name, int buffer, int tensor, nmlp_axis rows, int rb, nmlp_axis cols,
+                       int cb, bool flip) {
     int t = nmlp_program_begin_loop(f->p, name, nmlp_axis_trips(rows, rb), false);
     nmlp_affine r0 = nmlp_axis_start(rows, rb, t), c0 = nmlp_axis_start(cols, cb, -1);
     nmlp_size rn = nmlp_axis_tile_size(rows, rb, t), cn = nmlp_axis_block_size(cols, cb);
     nmlp_buf_ref dst = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, buffer), 0, rn), 0, nmlp_at(t));
     dst = nmlp_buf_range(dst, 1, nmlp_affine_const(0), cn);
-    if (flip) nmlp_emit_dma_transpose(f->p, dst, nmlp_hbm_rect(tensor, c0, cn, r0, rn), 0);
-    else nmlp_emit_load(f->p, dst, nmlp_hbm_rect(tensor, r0, rn, c0, cn), 0);
+    if (flip)
+        nmlp_emit_dma_transpose(f->p, dst, nmlp_hbm_rect(tensor, c0, cn, r0, rn), 0);
+    else
+        nmlp_emit_load(f->p, dst, nmlp_hbm_rect(tensor, r0, rn, c0, cn), 0);
     nmlp_program_end(f->p);
 }
 
-static nmlp_buf_ref block_tile(const naive *f, int buffer, nmlp_size parts, int row, int64_t width, int col, nmlp_size cols) {
+static nmlp_buf_ref block_tile(const naive *f, int buffer, nmlp_size parts, int row, int64_t width, int col,
+                               nmlp_size cols) {
     nmlp_buf_ref ref = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, buffer), 0, parts), 0, nmlp_at(row));
     return nmlp_buf_range(ref, 1, nmlp_affine_var(col, width), cols);
 }
@@ -123,10 +139,12 @@ static void transpose_strip(const naive *f, int kb) {
     nmlp_size kn = nmlp_axis_tile_size(f->s, kb, k), rn = nmlp_axis_tile_size(inner, w, t);
     nmlp_emit_alloc(f->p, f->flip);
     nmlp_buf_ref flip = nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(f->p, f->flip), 0, rn), 0, nmlp_affine_const(0), kn);
-    nmlp_buf_ref from = nmlp_buf_at(nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, f->rows), 0, kn), 0, nmlp_at(k)), 1, nmlp_at(w));
+    nmlp_buf_ref from =
+        nmlp_buf_at(nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, f->rows), 0, kn), 0, nmlp_at(k)), 1, nmlp_at(w));
     nmlp_emit_transpose(f->p, flip, nmlp_buf_range(from, 2, nmlp_affine_var(t, f->r.tile), rn), NMLP_ENGINE_TENSOR);
     nmlp_affine index = nmlp_affine_plus(nmlp_affine_var(w, per), nmlp_at(t));
-    nmlp_buf_ref to = nmlp_buf_at(nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, f->xu), 0, rn), 0, index), 1, nmlp_at(k));
+    nmlp_buf_ref to =
+        nmlp_buf_at(nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, f->xu), 0, rn), 0, index), 1, nmlp_at(k));
     nmlp_emit_copy(f->p, nmlp_buf_range(to, 2, nmlp_affine_const(0), kn), flip, NMLP_ENGINE_VECTOR);
     end_loops(f, 3);
 }
@@ -170,8 +188,8 @@ static void second_stage(const naive *f, int kb, int nb) {
     end_loops(f, 3);
     int ks = nmlp_program_begin_loop(f->p, "ks", nmlp_axis_trips(f->s, kb), false);
     int ns = nmlp_program_begin_loop(f->p, "ns", nmlp_axis_trips(f->o, nb), false);
-    nmlp_hbm_ref dst = nmlp_hbm_rect(f->y, nmlp_axis_start(f->s, kb, ks), nmlp_axis_tile_size(f->s, kb, ks), nmlp_axis_start(f->o, nb, ns),
-                                     nmlp_axis_tile_size(f->o, nb, ns));
+    nmlp_hbm_ref dst = nmlp_hbm_rect(f->y, nmlp_axis_start(f->s, kb, ks), nmlp_axis_tile_size(f->s, kb, ks),
+                                     nmlp_axis_start(f->o, nb, ns), nmlp_axis_tile_size(f->o, nb, ns));
     nmlp_emit_store(f->p, dst, out_tile(f, kb, ks, nb, ns), 0);
     end_loops(f, 2);
 }
@@ -181,7 +199,8 @@ nmlp_status nmlp_kernel_xuv_naive(nmlp_program **out, const nmlp_kernel_request 
     const nmlp_kernel_shape *s = &rq->shape;
     int64_t moving = m->moving_max < MOVING_COLUMNS ? (int64_t)m->moving_max : MOVING_COLUMNS;
     int64_t r_tiles = nmlp_tiling_get(rq->tiling, "r", 8);
-    naive f = {.cache = nmlp_tiling_get(rq->tiling, "cache", OFF) == ON, .turn = nmlp_tiling_get(rq->tiling, "turn", OFF) == ON};
+    naive f = {.cache = nmlp_tiling_get(rq->tiling, "cache", OFF) == ON,
+               .turn = nmlp_tiling_get(rq->tiling, "turn", OFF) == ON};
     NMLP_RETURN_IF_FAILED(nmlp_program_create(&f.p, "xuv_naive", err));
     f.s = nmlp_axis_of(s->s, (int64_t)m->stationary_max, nmlp_tiling_get(rq->tiling, "k", 8));
     f.h = nmlp_axis_of(s->h, (int64_t)m->partitions, nmlp_tiling_get(rq->tiling, "m", 8));
@@ -191,7 +210,8 @@ nmlp_status nmlp_kernel_xuv_naive(nmlp_program **out, const nmlp_kernel_request 
     nmlp_paper_params(f.p, s);
     declare(&f, rq);
     int kb = nmlp_program_begin_loop(f.p, "kb", nmlp_size_const(nmlp_axis_blocks(f.s)), false);
-    nmlp_program_add_comment(f.p, f.cache ? "x u of these rows is computed once" : "x u of these rows is computed again for every block of columns");
+    nmlp_program_add_comment(f.p, f.cache ? "x u of these rows is computed once"
+                                          : "x u of these rows is computed again for every block of columns");
     if (f.cache) first_stage(&f, kb);
     int nb = nmlp_program_begin_loop(f.p, "nb", nmlp_size_const(nmlp_axis_blocks(f.o)), false);
     if (!f.cache) first_stage(&f, kb);

@@ -5,7 +5,7 @@
 #include "plan/kernel_table.h"
 
 typedef struct nmlp_paper_names {
-    int x; /* a tensor that exists already, or -1: declare x or xT */
+    int x;   /* a tensor that exists already, or -1: declare x or xT */
     int acc; /* accumulators that exist already, or -1 */
     const char *u, *v;
 } nmlp_paper_names;

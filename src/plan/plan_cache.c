@@ -21,16 +21,21 @@ static uint64_t machine_hash(const nmlp_machine *m) {
 
 static void put_choice(nmlp_str *line, const nmlp_choice *choice) {
     nmlp_str_printf(line, " %s ", choice->kernel ? choice->kernel : "-");
-    if (choice->kernel && choice->tiling.n > 0) nmlp_tiling_print(&choice->tiling, line);
-    else nmlp_str_puts(line, "-");
+    if (choice->kernel && choice->tiling.n > 0)
+        nmlp_tiling_print(&choice->tiling, line);
+    else
+        nmlp_str_puts(line, "-");
 }
 
 static void put_key(nmlp_str *line, const nmlp_machine *m, nmlp_plan_op op, const nmlp_kernel_request *rq) {
     const nmlp_kernel_shape *s = &rq->shape;
-    nmlp_str_printf(line, "%016llx %s %s %lld,%lld,%lld,%lld ", (unsigned long long)machine_hash(m), nmlp_plan_op_name(op),
-                    nmlp_nc_dtype_name(rq->dtype), (long long)s->s, (long long)s->h, (long long)s->r, (long long)s->o);
-    if (rq->tiling && rq->tiling->n > 0) nmlp_tiling_print(rq->tiling, line);
-    else nmlp_str_puts(line, "-");
+    nmlp_str_printf(line, "%016llx %s %s %lld,%lld,%lld,%lld ", (unsigned long long)machine_hash(m),
+                    nmlp_plan_op_name(op), nmlp_nc_dtype_name(rq->dtype), (long long)s->s, (long long)s->h,
+                    (long long)s->r, (long long)s->o);
+    if (rq->tiling && rq->tiling->n > 0)
+        nmlp_tiling_print(rq->tiling, line);
+    else
+        nmlp_str_puts(line, "-");
 }
 
 static bool get_choice(nmlp_choice *choice, const char *kernel, const char *tiling) {
@@ -46,11 +51,12 @@ static bool get_choice(nmlp_choice *choice, const char *kernel, const char *tili
 static bool parse_line(nmlp_plan *plan, const char *rest) {
     char text[4][TEXT_MAX];
     if (sscanf(rest, " %255s %255s %255s %255s", text[0], text[1], text[2], text[3]) != 4) return false;
-    return get_choice(&plan->winner, text[0], text[1]) && plan->winner.kernel && get_choice(&plan->runner_up, text[2], text[3]);
+    return get_choice(&plan->winner, text[0], text[1]) && plan->winner.kernel &&
+           get_choice(&plan->runner_up, text[2], text[3]);
 }
 
-nmlp_status nmlp_plan_cache_find(const char *path, nmlp_plan *plan, const nmlp_machine *m, nmlp_plan_op op, const nmlp_kernel_request *rq,
-                                 nmlp_err *err) {
+nmlp_status nmlp_plan_cache_find(const char *path, nmlp_plan *plan, const nmlp_machine *m, nmlp_plan_op op,
+                                 const nmlp_kernel_request *rq, nmlp_err *err) {
     nmlp_str file, key;
     nmlp_status st = NMLP_OK;
     if (!nmlp_file_exists(path)) return NMLP_OK;
@@ -59,16 +65,18 @@ nmlp_status nmlp_plan_cache_find(const char *path, nmlp_plan *plan, const nmlp_m
     put_key(&key, m, op, rq);
     NMLP_TRY(nmlp_str_status(&key, err));
     NMLP_TRY(nmlp_file_read(&file, path, CACHE_MAX_BYTES, err));
-    for (const char *line = nmlp_str_text(&file); line && *line && !plan->cached; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
-        if (strncmp(line, nmlp_str_text(&key), key.len) == 0 && line[key.len] == ' ') plan->cached = parse_line(plan, line + key.len);
+    for (const char *line = nmlp_str_text(&file); line && *line && !plan->cached;
+         line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
+        if (strncmp(line, nmlp_str_text(&key), key.len) == 0 && line[key.len] == ' ')
+            plan->cached = parse_line(plan, line + key.len);
 out:
     nmlp_str_fini(&file);
     nmlp_str_fini(&key);
     return st;
 }
 
-nmlp_status nmlp_plan_cache_add(const char *path, const nmlp_plan *plan, const nmlp_machine *m, nmlp_plan_op op, const nmlp_kernel_request *rq,
-                                nmlp_err *err) {
+nmlp_status nmlp_plan_cache_add(const char *path, const nmlp_plan *plan, const nmlp_machine *m, nmlp_plan_op op,
+                                const nmlp_kernel_request *rq, nmlp_err *err) {
     nmlp_str file;
     nmlp_status st = NMLP_OK;
     nmlp_str_init(&file);

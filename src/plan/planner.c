@@ -8,7 +8,15 @@
 #include "plan/plan_cache.h"
 
 /* Judged at first, and in all with the neighbours of the best; a few of each kind, so that the first ones differ. */
-enum { FIRST_BRIEF = 64, FIRST_LONG = 16, JUDGED_BRIEF = 320, JUDGED_LONG = 40, PER_KIND = 2, FINALISTS = 2, SAMPLE_STRIPS = 2 };
+enum {
+    FIRST_BRIEF = 48,
+    FIRST_LONG = 16,
+    JUDGED_BRIEF = 480,
+    JUDGED_LONG = 40,
+    PER_KIND = 2,
+    FINALISTS = 2,
+    SAMPLE_STRIPS = 2
+};
 
 typedef struct finalist {
     nmlp_strip_plan plan;
@@ -30,7 +38,8 @@ void nmlp_tiling_print(const nmlp_tiling *tiling, nmlp_str *out) {
         nmlp_str_printf(out, "%s%s=%lld", i ? "," : "", tiling->entries[i].key, (long long)tiling->entries[i].value);
 }
 
-nmlp_status nmlp_choice_build(nmlp_program **out, const nmlp_choice *choice, const nmlp_kernel_request *rq, nmlp_err *err) {
+nmlp_status nmlp_choice_build(nmlp_program **out, const nmlp_choice *choice, const nmlp_kernel_request *rq,
+                              nmlp_err *err) {
     nmlp_kernel_request at = *rq;
     at.tiling = &choice->tiling;
     const nmlp_kernel *kernel = nmlp_kernel_find(choice->kernel, err);
@@ -76,7 +85,8 @@ static nmlp_status judge_strips(contest *c, const nmlp_strip_plan *plan, finalis
 
 /* How two plans of the same kind differ only in detail: weight runs, columns. */
 static bool same_kind(const nmlp_strip_plan *a, const nmlp_strip_plan *b) {
-    return a->rows == b->rows && a->x == b->x && a->x_copies == b->x_copies && (a->x_chunk == b->x_chunk) && a->act_chunk == b->act_chunk;
+    return a->rows == b->rows && a->x == b->x && a->x_copies == b->x_copies && (a->x_chunk == b->x_chunk) &&
+           a->act_chunk == b->act_chunk;
 }
 
 /* Equal times within half a per mille: less traffic wins. */
@@ -95,9 +105,9 @@ static void insert(contest *c, const finalist *f) {
 
 /* Choices in which two plans differ, apart from how many copies there was room for. */
 static int distance(const nmlp_strip_plan *a, const nmlp_strip_plan *b) {
-    return (a->rows != b->rows) + (a->x != b->x) + (a->x_chunk != b->x_chunk) + (a->x_load != b->x_load && a->x == b->x) +
-           (a->act_chunk != b->act_chunk) + (a->columns != b->columns) + (a->ring_bytes != b->ring_bytes) +
-           (a->out_tiles != b->out_tiles) + (a->out_ring != b->out_ring);
+    return (a->rows != b->rows) + (a->x != b->x) + (a->x_chunk != b->x_chunk) +
+           (a->x_load != b->x_load && a->x == b->x) + (a->act_chunk != b->act_chunk) + (a->columns != b->columns) +
+           (a->ring_bytes != b->ring_bytes) + (a->out_tiles != b->out_tiles) + (a->out_ring != b->out_ring);
 }
 
 typedef struct field {
@@ -118,9 +128,10 @@ static bool allowed(const contest *c, const field *f, const nmlp_strip_plan *pla
 
 static nmlp_status judge_first(contest *c, const field *f, int most, nmlp_err *err) {
     for (size_t i = 0; i < f->n && c->n < most; i++) {
-        int kin = 0;
+        int kin = 0, same_x = 0; /* some of each kind, and of each way to bring x in */
         for (int j = 0; j < c->n; j++) kin += same_kind(&f->plans[i], &c->list[j].plan);
-        if (kin >= PER_KIND || !allowed(c, f, &f->plans[i])) continue;
+        for (int j = 0; j < c->n; j++) same_x += f->plans[i].x == c->list[j].plan.x;
+        if (kin >= PER_KIND || same_x > most * 2 / 3 || !allowed(c, f, &f->plans[i])) continue;
         finalist one;
         NMLP_RETURN_IF_FAILED(judge_strips(c, &f->plans[i], &one, err));
         insert(c, &one);
@@ -128,27 +139,41 @@ static nmlp_status judge_first(contest *c, const field *f, int most, nmlp_err *e
     return NMLP_OK;
 }
 
-/* Changes one choice of the best at a time until that does not help any more. */
-static nmlp_status judge_neighbours(contest *c, const field *f, int most, nmlp_err *err) {
-    for (bool better_found = c->n > 0; better_found && c->n < most;) {
-        nmlp_strip_plan best = c->list[0].plan;
+/* Changes up to `reach` choices at a time, from `at` on, until that does not help any more. */
+static nmlp_status climb(contest *c, const field *f, finalist at, int reach, int most, nmlp_err *err) {
+    for (bool moved = true; moved && c->n < most;) {
+        finalist next = at;
         for (size_t i = 0; i < f->n && c->n < most; i++) {
             const nmlp_strip_plan *plan = &f->plans[i];
-            if (distance(plan, &best) != 1 || judged_before(c, plan) || !allowed(c, f, plan)) continue;
+            if (distance(plan, &at.plan) > reach || judged_before(c, plan) || !allowed(c, f, plan)) continue;
             finalist one;
             NMLP_RETURN_IF_FAILED(judge_strips(c, plan, &one, err));
             insert(c, &one);
+            if (better(one.latency_us, one.hbm_bytes, next.latency_us, next.hbm_bytes)) next = one;
         }
-        better_found = memcmp(&c->list[0].plan, &best, sizeof best) != 0;
+        moved = memcmp(&next.plan, &at.plan, sizeof at.plan) != 0;
+        at = next;
     }
     return NMLP_OK;
+}
+
+/* From the best; where judging is quick also from the best that brings x in another way, and with pairs of changes. */
+static nmlp_status judge_neighbours(contest *c, const field *f, bool brief, nmlp_err *err) {
+    int other = 0;
+    while (other < c->n && c->list[other].plan.x == c->list[0].plan.x) other++;
+    finalist second = c->list[other < c->n ? other : 0];
+    NMLP_RETURN_IF_FAILED(climb(c, f, c->list[0], 1, brief ? JUDGED_BRIEF / 2 : JUDGED_LONG, err));
+    if (!brief) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(climb(c, f, second, 1, JUDGED_BRIEF / 2, err));
+    return climb(c, f, c->list[0], 2, JUDGED_BRIEF, err);
 }
 
 static nmlp_status judge_candidates(contest *c, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     field f = {.traffic_limit = INFINITY};
     bool brief = c->rq->shape.s <= (int64_t)c->planner->machine->psum_bank_bytes / 4; /* one strip: quick to judge */
-    if (c->op == NMLP_PLAN_XUV && c->plan->paper.cost.latency_us > 0) f.traffic_limit = c->plan->paper.cost.hbm_bytes * (1 + 1e-9);
+    if (c->op == NMLP_PLAN_XUV && c->plan->paper.cost.latency_us > 0)
+        f.traffic_limit = c->plan->paper.cost.hbm_bytes * (1 + 1e-9);
     NMLP_TRY(nmlp_strip_candidates(&f.plans, &c->plan->n_fitting, &c->plan->n_candidates, c->op, c->rq, err));
     f.n = c->plan->n_fitting;
     NMLP_TRY(judge_first(c, &f, brief ? FIRST_BRIEF : FIRST_LONG, err));
@@ -156,15 +181,15 @@ static nmlp_status judge_candidates(contest *c, nmlp_err *err) {
         f.traffic_limit = INFINITY;
         NMLP_TRY(judge_first(c, &f, brief ? FIRST_BRIEF : FIRST_LONG, err));
     }
-    NMLP_TRY(judge_neighbours(c, &f, brief ? JUDGED_BRIEF : JUDGED_LONG, err));
+    NMLP_TRY(judge_neighbours(c, &f, brief, err));
 out:
     nmlp_mem_free(f.plans);
     return st;
 }
 
 static void consider(nmlp_plan *plan, const nmlp_choice *choice) {
-    if (plan->winner.cost.latency_us <= 0 ||
-        better(choice->cost.latency_us, choice->cost.hbm_bytes, plan->winner.cost.latency_us, plan->winner.cost.hbm_bytes)) {
+    if (plan->winner.cost.latency_us <= 0 || better(choice->cost.latency_us, choice->cost.hbm_bytes,
+                                                    plan->winner.cost.latency_us, plan->winner.cost.hbm_bytes)) {
         plan->runner_up = plan->winner;
         plan->winner = *choice;
     } else if (plan->runner_up.cost.latency_us <= 0 || choice->cost.latency_us < plan->runner_up.cost.latency_us) {
@@ -231,22 +256,26 @@ static nmlp_status hold_contest(contest *c, nmlp_err *err) {
         NMLP_RETURN_IF_FAILED(judge_choice(c, &choice, c->rq->shape.s, err));
         consider(c->plan, &choice);
     }
-    if (c->plan->paper.cost.latency_us > 0 && !nmlp_tiling_get(c->rq->tiling, "shared", 0)) consider(c->plan, &c->plan->paper);
+    if (c->plan->paper.cost.latency_us > 0 && !nmlp_tiling_get(c->rq->tiling, "shared", 0))
+        consider(c->plan, &c->plan->paper);
     return NMLP_OK;
 }
 
-nmlp_status nmlp_plan_find(nmlp_plan *plan, const nmlp_planner *planner, nmlp_plan_op op, const nmlp_kernel_request *rq, nmlp_err *err) {
+nmlp_status nmlp_plan_find(nmlp_plan *plan, const nmlp_planner *planner, nmlp_plan_op op, const nmlp_kernel_request *rq,
+                           nmlp_err *err) {
     contest c = {.planner = planner, .op = op, .rq = rq, .plan = plan};
     *plan = (nmlp_plan){0};
     plan->bounds = nmlp_bounds_of(op, rq, nmlp_tiling_get(rq->tiling, "shared", 0) == 1);
     plan->limit_us = plan->bounds.largest_ns * 1e-3 + planner->machine->launch_us;
-    if (planner->cache_path) NMLP_RETURN_IF_FAILED(nmlp_plan_cache_find(planner->cache_path, plan, planner->machine, op, rq, err));
+    if (planner->cache_path)
+        NMLP_RETURN_IF_FAILED(nmlp_plan_cache_find(planner->cache_path, plan, planner->machine, op, rq, err));
     if (plan->cached) { /* the choice is remembered, the judge's verdict is asked for again */
         NMLP_RETURN_IF_FAILED(judge_choice(&c, &plan->winner, rq->shape.s, err));
         if (plan->runner_up.kernel) NMLP_RETURN_IF_FAILED(judge_choice(&c, &plan->runner_up, rq->shape.s, err));
     } else {
         NMLP_RETURN_IF_FAILED(hold_contest(&c, err));
-        if (planner->cache_path) NMLP_RETURN_IF_FAILED(nmlp_plan_cache_add(planner->cache_path, plan, planner->machine, op, rq, err));
+        if (planner->cache_path)
+            NMLP_RETURN_IF_FAILED(nmlp_plan_cache_add(planner->cache_path, plan, planner->machine, op, rq, err));
     }
     plan->engine = busiest(&plan->winner.cost);
     return NMLP_OK;

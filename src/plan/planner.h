@@ -2,8 +2,8 @@
  *
  * Candidates are enumerated and ordered by an analytic estimate (plan/strip_plan.h); the best-looking of every kind are
  * put before a judge, which returns the cost of a program. Long inputs are judged on one and two strips: strips repeat,
- * so the second shows the price of every further one. The finalists and the paper's kernels are judged at full length. The
- * planner knows no simulator: the caller passes one in. Same input, same answer. */
+ * so the second shows the price of every further one. The finalists and the paper's kernels are judged at full length.
+ * The planner knows no simulator: the caller passes one in. Same input, same answer. */
 #ifndef NMLP_PLAN_PLANNER_H
 #define NMLP_PLAN_PLANNER_H
 
@@ -20,7 +20,8 @@ typedef struct nmlp_cost {
     int64_t sbuf_bytes;
 } nmlp_cost;
 
-typedef nmlp_status (*nmlp_judge_fn)(void *ctx, const nmlp_program *program, const nmlp_machine *machine, nmlp_cost *out, nmlp_err *err);
+typedef nmlp_status (*nmlp_judge_fn)(void *ctx, const nmlp_program *program, const nmlp_machine *machine,
+                                     nmlp_cost *out, nmlp_err *err);
 
 typedef struct nmlp_planner {
     const nmlp_machine *machine;
@@ -45,9 +46,11 @@ typedef struct nmlp_plan {
 } nmlp_plan;
 
 /* `rq->tiling` may fix keys (e.g. x=1: x is given transposed; shared=1). */
-nmlp_status nmlp_plan_find(nmlp_plan *plan, const nmlp_planner *planner, nmlp_plan_op op, const nmlp_kernel_request *rq, nmlp_err *err);
+nmlp_status nmlp_plan_find(nmlp_plan *plan, const nmlp_planner *planner, nmlp_plan_op op, const nmlp_kernel_request *rq,
+                           nmlp_err *err);
 /* Builds a choice at a shape. */
-nmlp_status nmlp_choice_build(nmlp_program **out, const nmlp_choice *choice, const nmlp_kernel_request *rq, nmlp_err *err);
+nmlp_status nmlp_choice_build(nmlp_program **out, const nmlp_choice *choice, const nmlp_kernel_request *rq,
+                              nmlp_err *err);
 /* "rows=512,x=3,…" */
 void nmlp_tiling_print(const nmlp_tiling *tiling, nmlp_str *out);
 

@@ -1,9 +1,10 @@
 /* Time of a whole decoder on a target, put together from planned kernels and a few analytic parts.
  *
- * MLP, attention projections and output layer are our kernels, planned and judged at their shapes. The rest is analytic,
- * from the machine's numbers (docs/kernels.md says how): norms, attention itself, reading the KV cache, all-reduces. One
- * launch per forward pass. With tensor parallelism every core has its share of heads, of the intermediate width and of
- * the vocabulary, and two all-reduces per layer; factors are split by intermediate width or by rank, whichever is faster. */
+ * MLP, attention projections and output layer are our kernels, planned and judged at their shapes. The rest is
+ * analytic, from the machine's numbers (docs/kernels.md says how): norms, attention itself, reading the KV cache,
+ * all-reduces. One launch per forward pass. With tensor parallelism every core has its share of heads, of the
+ * intermediate width and of the vocabulary, and two all-reduces per layer; factors are split by intermediate width or
+ * by rank, whichever is faster. */
 #ifndef NMLP_PLAN_PREDICT_H
 #define NMLP_PLAN_PREDICT_H
 
@@ -38,6 +39,7 @@ typedef struct nmlp_prediction {
 } nmlp_prediction;
 
 double nmlp_forward_total_us(const nmlp_forward_time *t);
-nmlp_status nmlp_predict(nmlp_prediction *out, const nmlp_planner *planner, const nmlp_predict_request *request, nmlp_err *err);
+nmlp_status nmlp_predict(nmlp_prediction *out, const nmlp_planner *planner, const nmlp_predict_request *request,
+                         nmlp_err *err);
 
 #endif

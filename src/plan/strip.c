@@ -13,7 +13,11 @@ static int64_t accumulator_columns(const nmlp_machine *m) {
 }
 
 static int sbuf(nmlp_strip *b, const char *name, nmlp_nc_dtype dtype, int copies, int n_dims, const int64_t *dims) {
-    nmlp_buffer buffer = {.name = name, .space = NMLP_SPACE_SBUF, .dtype = dtype, .partitions = (int)b->parts, .n_dims = n_dims,
+    nmlp_buffer buffer = {.name = name,
+                          .space = NMLP_SPACE_SBUF,
+                          .dtype = dtype,
+                          .partitions = (int)b->parts,
+                          .n_dims = n_dims,
                           .copies = copies};
     for (int d = 0; d < n_dims; d++) buffer.dims[d] = dims[d];
     return nmlp_program_add_buffer(b->p, &buffer);
@@ -27,15 +31,21 @@ int nmlp_strip_activation(nmlp_strip *b, const char *name, int64_t tiles, int co
 /* Transposes on the tensor engine come out in fp32 up to NeuronCore-v2, in the dtype of the data from v3 on. */
 static int flip_buffer(nmlp_strip *b, int64_t tiles) {
     const nmlp_machine *m = b->rq->machine;
-    nmlp_buffer buffer = {.name = "flip", .space = NMLP_SPACE_PSUM, .dtype = m->generation >= 3 ? b->rq->dtype : NMLP_NC_FP32,
-                          .partitions = (int)b->parts, .n_dims = 2, .dims = {tiles, b->s_rows}, .copies = FLIP_BANKS};
+    nmlp_buffer buffer = {.name = "flip",
+                          .space = NMLP_SPACE_PSUM,
+                          .dtype = m->generation >= 3 ? b->rq->dtype : NMLP_NC_FP32,
+                          .partitions = (int)b->parts,
+                          .n_dims = 2,
+                          .dims = {tiles, b->s_rows},
+                          .copies = FLIP_BANKS};
     return nmlp_program_add_buffer(b->p, &buffer);
 }
 
 static void declare_x(nmlp_strip *b) {
     const nmlp_kernel_shape *s = &b->rq->shape;
     bool given = b->plan.x == NMLP_X_GIVEN;
-    b->x = nmlp_program_add_tensor(b->p, given ? "xT" : "x", NMLP_ROLE_INPUT, b->rq->dtype, given ? s->h : s->s, given ? s->s : s->h);
+    b->x = nmlp_program_add_tensor(b->p, given ? "xT" : "x", NMLP_ROLE_INPUT, b->rq->dtype, given ? s->h : s->s,
+                                   given ? s->s : s->h);
     b->xt = nmlp_strip_activation(b, "xt", b->plan.x_chunk, (int)b->plan.x_copies);
     b->raw = b->flip = -1;
     if (b->plan.x != NMLP_X_PE) return;
@@ -47,8 +57,13 @@ static void declare_x(nmlp_strip *b) {
 static void declare_accumulators(nmlp_strip *b) {
     const nmlp_machine *m = b->rq->machine;
     int free_banks = (int)m->psum_banks - (b->flip >= 0 ? FLIP_BANKS : 0);
-    nmlp_buffer acc = {.name = "acc", .space = NMLP_SPACE_PSUM, .dtype = NMLP_NC_FP32, .partitions = (int)m->stationary_max, .n_dims = 1,
-                       .dims = {accumulator_columns(m)}, .copies = free_banks};
+    nmlp_buffer acc = {.name = "acc",
+                       .space = NMLP_SPACE_PSUM,
+                       .dtype = NMLP_NC_FP32,
+                       .partitions = (int)m->stationary_max,
+                       .n_dims = 1,
+                       .dims = {accumulator_columns(m)},
+                       .copies = free_banks};
     b->acc = nmlp_program_add_buffer(b->p, &acc);
 }
 
@@ -56,13 +71,23 @@ static void add_params(nmlp_strip *b) {
     const nmlp_kernel_shape *s = &b->rq->shape;
     const nmlp_strip_plan *t = &b->plan;
     const nmlp_param params[] = {
-        {"S", s->s},           {"H", s->h},         {"R", s->r},           {"O", s->o},           {"rows", t->rows},
-        {"x_chunk", t->x_chunk}, {"act_chunk", t->act_chunk}, {"columns", t->columns}, {"ring", t->ring}, {"shared", t->shared},
+        {"S", s->s},
+        {"H", s->h},
+        {"R", s->r},
+        {"O", s->o},
+        {"rows", t->rows},
+        {"x_chunk", t->x_chunk},
+        {"act_chunk", t->act_chunk},
+        {"columns", t->columns},
+        {"ring", t->ring},
+        {"shared", t->shared},
     };
-    for (size_t i = 0; i < sizeof params / sizeof params[0]; i++) nmlp_program_add_param(b->p, params[i].name, params[i].value);
+    for (size_t i = 0; i < sizeof params / sizeof params[0]; i++)
+        nmlp_program_add_param(b->p, params[i].name, params[i].value);
 }
 
-nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, nmlp_err *err) {
+nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_request *rq,
+                             const nmlp_strip_plan *plan, nmlp_err *err) {
     const nmlp_machine *m = rq->machine;
     *b = (nmlp_strip){.rq = rq, .plan = *plan, .ring = -1, .out = -1};
     NMLP_RETURN_IF_FAILED(nmlp_program_create(&b->p, name, err));
@@ -76,8 +101,10 @@ nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_
     return NMLP_OK;
 }
 
-nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, int64_t k, int64_t n, int64_t chunk_tiles, int64_t columns, int64_t planes) {
-    nmlp_pack pack = {.k = k, .n = n, .partitions = b->parts, .chunk_tiles = chunk_tiles, .columns = columns, .planes = planes};
+nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, int64_t k, int64_t n, int64_t chunk_tiles,
+                              int64_t columns, int64_t planes) {
+    nmlp_pack pack = {
+        .k = k, .n = n, .partitions = b->parts, .chunk_tiles = chunk_tiles, .columns = columns, .planes = planes};
     pack.chunk_tiles = min64(chunk_tiles, nmlp_pack_k_tiles(&pack));
     int64_t run_bytes = nmlp_pack_tile_run(&pack) * (int64_t)nmlp_nc_dtype_bytes(b->rq->dtype);
     nmlp_stream w = {.name = name, .pack = pack};
@@ -102,7 +129,8 @@ void nmlp_strip_ring(nmlp_strip *b, nmlp_stream *streams, int n_streams) {
 void nmlp_strip_output(nmlp_strip *b, const nmlp_stream *w, bool whole) {
     const nmlp_kernel_shape *s = &b->rq->shape;
     int64_t tiles = whole ? nmlp_pack_n_tiles(&w->pack) : b->plan.out_tiles;
-    const int64_t dims[] = {nmlp_axis_tiles_per_block(b->s), nmlp_ceil_div(b->s.tile, b->s_rows), tiles * w->pack.columns};
+    const int64_t dims[] = {nmlp_axis_tiles_per_block(b->s), nmlp_ceil_div(b->s.tile, b->s_rows),
+                            tiles * w->pack.columns};
     b->out = sbuf(b, "out", b->rq->dtype, whole ? 1 : (int)b->plan.out_copies, 3, dims);
     b->y = nmlp_program_add_tensor(b->p, "y", NMLP_ROLE_OUTPUT, b->rq->dtype, s->s, w->pack.n);
 }

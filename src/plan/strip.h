@@ -1,11 +1,11 @@
 /* The building blocks of our kernels `xuv` and `mlp`.
  *
- * A strip of rows goes through all products of the kernel without leaving the chip. Every activation lies transposed, its
- * features on partitions and the rows of the strip along the free axis, in a buffer [P; feature tiles, row tiles, rows].
- * That is at once the moving operand of a product whose weights are stationary (result transposed again: `project`) and
- * the stationary operand of a product whose weights move (result in rows, as the output wants it: `project_rows`), so
- * nothing is transposed between products. Sums over the contraction stay in PSUM; where an activation is too large for
- * SBUF the contraction is cut into chunks and only then is a partial sum added in SBUF.
+ * A strip of rows goes through all products of the kernel without leaving the chip. Every activation lies transposed,
+ * its features on partitions and the rows of the strip along the free axis, in a buffer [P; feature tiles, row tiles,
+ * rows]. That is at once the moving operand of a product whose weights are stationary (result transposed again:
+ * `project`) and the stationary operand of a product whose weights move (result in rows, as the output wants it:
+ * `project_rows`), so nothing is transposed between products. Sums over the contraction stay in PSUM; where an
+ * activation is too large for SBUF the contraction is cut into chunks and only then is a partial sum added in SBUF.
  *
  * Weights come packed (neuron/pack.h) through one ring of buffers: each DMA moves one long run per partition. */
 #ifndef NMLP_PLAN_STRIP_H
@@ -44,12 +44,12 @@ typedef struct nmlp_strip {
     nmlp_program *p;
     const nmlp_kernel_request *rq;
     nmlp_strip_plan plan;
-    int64_t parts;   /* P */
-    nmlp_axis s;     /* rows: a tile is what one moving operand takes, a block is a strip */
-    int64_t s_rows;  /* rows of a stationary operand */
-    int x, y;        /* tensors */
+    int64_t parts;                               /* P */
+    nmlp_axis s;                                 /* rows: a tile is what one moving operand takes, a block is a strip */
+    int64_t s_rows;                              /* rows of a stationary operand */
+    int x, y;                                    /* tensors */
     int ring, out_ring, acc, flip, raw, xt, out; /* buffers; -1: not used */
-    int strip;       /* loop variable over strips */
+    int strip;                                   /* loop variable over strips */
 } nmlp_strip;
 
 /* A weight tensor and how it is streamed. */
@@ -77,11 +77,13 @@ static inline int64_t nmlp_stream_run(const nmlp_stream *w) {
 }
 
 /* Starts the program: parameters, row axis, the input tensor, input buffers, accumulators. */
-nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, nmlp_err *err);
+nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_request *rq,
+                             const nmlp_strip_plan *plan, nmlp_err *err);
 /* Declares a packed weight [k,n]; `chunk_tiles` of k are contracted at a time. */
-nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, int64_t k, int64_t n, int64_t chunk_tiles, int64_t columns, int64_t planes);
-/* The ring that all given streams use; the last one may have its own, so that its small blocks queue up behind the large
- * ones and little is left to do after the last byte has come. */
+nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, int64_t k, int64_t n, int64_t chunk_tiles,
+                              int64_t columns, int64_t planes);
+/* The ring that all given streams use; the last one may have its own, so that its small blocks queue up behind the
+ * large ones and little is left to do after the last byte has come. */
 void nmlp_strip_ring(nmlp_strip *b, nmlp_stream *streams, int n_streams);
 int nmlp_strip_activation(nmlp_strip *b, const char *name, int64_t tiles, int copies);
 
@@ -91,7 +93,8 @@ void nmlp_strip_load_x(nmlp_strip *b, nmlp_held h);
 void nmlp_strip_project(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp_held out);
 /* out = silu(gate^T a) * (up^T c), the planes of w; fills chunk out.chunk of the features of out. */
 void nmlp_strip_gate(nmlp_strip *b, const nmlp_stream *w, nmlp_held a, nmlp_held c, nmlp_held out);
-/* y rows = in^T w; stores when the last chunk is in. Call nmlp_strip_store after the chunk loop where `in` is chunked. */
+/* y rows = in^T w; stores when the last chunk is in. Call nmlp_strip_store after the chunk loop where `in` is chunked.
+ */
 void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in);
 void nmlp_strip_store(nmlp_strip *b, const nmlp_stream *w);
 /* The buffer of output rows; `whole`: all columns at once, for chunked sums. */

@@ -16,7 +16,8 @@ bool nmlp_plan_op_parse(const char *name, nmlp_plan_op *op) {
     return false;
 }
 
-int nmlp_products_of(nmlp_product products[NMLP_PRODUCTS_MAX], nmlp_plan_op op, const nmlp_kernel_shape *s, bool shared) {
+int nmlp_products_of(nmlp_product products[NMLP_PRODUCTS_MAX], nmlp_plan_op op, const nmlp_kernel_shape *s,
+                     bool shared) {
     int n = 0;
     if (op == NMLP_PLAN_XW) {
         products[n++] = (nmlp_product){NMLP_PRODUCT_ROWS, s->h, s->o, 1, false, false};
@@ -32,7 +33,8 @@ int nmlp_products_of(nmlp_product products[NMLP_PRODUCTS_MAX], nmlp_plan_op op, 
         products[n++] = (nmlp_product){NMLP_PRODUCT_ROWS, s->o, s->h, 1, false, true};
         return n;
     }
-    for (int i = 0; i < (shared ? 1 : 2); i++) products[n++] = (nmlp_product){NMLP_PRODUCT_TURNED, s->h, s->r, 1, true, false};
+    for (int i = 0; i < (shared ? 1 : 2); i++)
+        products[n++] = (nmlp_product){NMLP_PRODUCT_TURNED, s->h, s->r, 1, true, false};
     products[n++] = (nmlp_product){NMLP_PRODUCT_GATED, s->r, s->o, 2, false, false};
     products[n++] = (nmlp_product){NMLP_PRODUCT_TURNED, s->o, s->r, 1, false, true};
     products[n++] = (nmlp_product){NMLP_PRODUCT_ROWS, s->r, s->h, 1, false, false};
@@ -41,11 +43,14 @@ int nmlp_products_of(nmlp_product products[NMLP_PRODUCTS_MAX], nmlp_plan_op op, 
 
 double nmlp_dma_rows_ns(const nmlp_machine *m, double rows, double bytes) {
     double full = m->dma_row_ns + fmax(bytes, m->dma_small_row_bytes) / m->dma_bytes_per_ns;
-    double ns = bytes >= m->dma_small_row_bytes ? full : fmin(full, fmax(m->dma_row_ns, bytes / m->dma_small_bytes_per_ns));
+    double ns =
+        bytes >= m->dma_small_row_bytes ? full : fmin(full, fmax(m->dma_row_ns, bytes / m->dma_small_bytes_per_ns));
     return fmax(rows / m->dma_engines * ns, rows * bytes / m->hbm_bytes_per_ns);
 }
 
-double nmlp_dma_peak_bytes_per_ns(const nmlp_machine *m) { return fmin(m->dma_engines * m->dma_bytes_per_ns, m->hbm_bytes_per_ns); }
+double nmlp_dma_peak_bytes_per_ns(const nmlp_machine *m) {
+    return fmin(m->dma_engines * m->dma_bytes_per_ns, m->hbm_bytes_per_ns);
+}
 
 static void pick_binding(nmlp_bounds *b) {
     const double ns[] = {b->tensor_ns, b->dma_ns, b->vector_ns, b->scalar_ns};
@@ -61,13 +66,16 @@ nmlp_bounds nmlp_bounds_of(nmlp_plan_op op, const nmlp_kernel_request *rq, bool 
     nmlp_product products[NMLP_PRODUCTS_MAX];
     int n = nmlp_products_of(products, op, s, shared);
     bool fp32 = rq->dtype == NMLP_NC_FP32;
-    double rows = (double)s->s, elem = (double)nmlp_nc_dtype_bytes(rq->dtype), flops = 0, weights = 0, gated = 0, plain = 0;
+    double rows = (double)s->s, elem = (double)nmlp_nc_dtype_bytes(rq->dtype), flops = 0, weights = 0, gated = 0,
+           plain = 0;
     for (int i = 0; i < n; i++) {
         double work = (double)products[i].k * (double)products[i].n * (double)products[i].planes;
         flops += 2 * rows * work;
         weights += work;
-        if (products[i].kind == NMLP_PRODUCT_GATED) gated += rows * (double)products[i].n;
-        else plain += rows * (double)products[i].n;
+        if (products[i].kind == NMLP_PRODUCT_GATED)
+            gated += rows * (double)products[i].n;
+        else
+            plain += rows * (double)products[i].n;
     }
     double out = (double)(op == NMLP_PLAN_MLP ? s->h : s->o), lanes = m->partitions;
     nmlp_bounds b = {0};

@@ -14,7 +14,8 @@ typedef struct nmlp_product {
 } nmlp_product;
 
 enum { NMLP_PRODUCTS_MAX = 5 };
-int nmlp_products_of(nmlp_product products[NMLP_PRODUCTS_MAX], nmlp_plan_op op, const nmlp_kernel_shape *s, bool shared);
+int nmlp_products_of(nmlp_product products[NMLP_PRODUCTS_MAX], nmlp_plan_op op, const nmlp_kernel_shape *s,
+                     bool shared);
 
 /* DMA engine time of `rows` runs of `bytes` each, spread over all engines. */
 double nmlp_dma_rows_ns(const nmlp_machine *m, double rows, double bytes);

@@ -21,11 +21,14 @@ static void load_by_dma(nmlp_strip *b, nmlp_held h) {
     int st = nmlp_program_begin_loop(b->p, "xs", nmlp_axis_trips(b->s, b->strip), false);
     nmlp_affine h0 = feature_start(b, h, t), s0 = nmlp_axis_start(b->s, b->strip, st);
     nmlp_size sn = nmlp_axis_tile_size(b->s, b->strip, st);
-    nmlp_size hn = h.features % b->parts == 0 ? nmlp_size_const(b->parts) : nmlp_size_until(b->parts, h.features, h0, 1);
+    nmlp_size hn =
+        h.features % b->parts == 0 ? nmlp_size_const(b->parts) : nmlp_size_until(b->parts, h.features, h0, 1);
     nmlp_buf_ref dst = nmlp_buf_parts(nmlp_buf_all(b->p, b->xt), 0, hn);
     dst = nmlp_buf_range(nmlp_buf_at(nmlp_buf_at(dst, 0, nmlp_at(t)), 1, nmlp_at(st)), 2, nmlp_affine_const(0), sn);
-    if (given) nmlp_emit_load(b->p, dst, nmlp_hbm_rect(b->x, h0, hn, s0, sn), 1);
-    else nmlp_emit_dma_transpose(b->p, dst, nmlp_hbm_rect(b->x, s0, sn, h0, hn), 1);
+    if (given)
+        nmlp_emit_load(b->p, dst, nmlp_hbm_rect(b->x, h0, hn, s0, sn), 1);
+    else
+        nmlp_emit_dma_transpose(b->p, dst, nmlp_hbm_rect(b->x, s0, sn, h0, hn), 1);
     nmlp_program_end(b->p);
     nmlp_program_end(b->p);
 }
@@ -37,7 +40,8 @@ typedef struct raw_rows {
 } raw_rows;
 
 /* Transposes `group` tiles of features, starting at tile g*group of the part, through one PSUM bank. */
-static void flip_group(nmlp_strip *b, nmlp_held h, const raw_rows *r, nmlp_affine first, nmlp_size group, nmlp_nc_engine evict) {
+static void flip_group(nmlp_strip *b, nmlp_held h, const raw_rows *r, nmlp_affine first, nmlp_size group,
+                       nmlp_nc_engine evict) {
     int64_t ragged = h.features % b->parts;
     nmlp_emit_alloc(b->p, b->flip);
     int t = nmlp_program_begin_loop(b->p, "xt_t", group, false);
@@ -59,8 +63,10 @@ static void flip_group(nmlp_strip *b, nmlp_held h, const raw_rows *r, nmlp_affin
     nmlp_buf_ref to = nmlp_buf_parts(nmlp_buf_all(b->p, b->xt), 0, parts);
     to = nmlp_buf_at(nmlp_buf_range(to, 0, at, n), 1, nmlp_at(r->st));
     to = nmlp_buf_range(to, 2, nmlp_affine_var(r->q, b->s_rows), r->sn);
-    if (evict == NMLP_ENGINE_SCALAR) nmlp_emit_activation(b->p, to, from, NMLP_FUNC_COPY, 1.0);
-    else nmlp_emit_copy(b->p, to, from, NMLP_ENGINE_VECTOR);
+    if (evict == NMLP_ENGINE_SCALAR)
+        nmlp_emit_activation(b->p, to, from, NMLP_FUNC_COPY, 1.0);
+    else
+        nmlp_emit_copy(b->p, to, from, NMLP_ENGINE_VECTOR);
     if (ragged) nmlp_program_end(b->p);
 }
 
@@ -98,10 +104,12 @@ static void load_by_flipping(nmlp_strip *b, nmlp_held h) {
     r.st = nmlp_program_begin_loop(b->p, "xs", nmlp_axis_trips(b->s, b->strip), false);
     r.s0 = nmlp_axis_start(b->s, b->strip, r.st);
     int64_t quarters = nmlp_ceil_div(b->s.tile, b->s_rows);
-    nmlp_size trips = b->s.n % b->s.tile == 0 ? nmlp_size_const(quarters) : nmlp_size_until(quarters, b->s.n, r.s0, b->s_rows);
+    nmlp_size trips =
+        b->s.n % b->s.tile == 0 ? nmlp_size_const(quarters) : nmlp_size_until(quarters, b->s.n, r.s0, b->s_rows);
     r.q = nmlp_program_begin_loop(b->p, "xq", trips, false);
     r.s0 = nmlp_affine_plus(r.s0, nmlp_affine_var(r.q, b->s_rows));
-    r.sn = b->s.n % b->s_rows == 0 && b->s.n % b->s.tile == 0 ? nmlp_size_const(b->s_rows) : nmlp_size_until(b->s_rows, b->s.n, r.s0, 1);
+    r.sn = b->s.n % b->s_rows == 0 && b->s.n % b->s.tile == 0 ? nmlp_size_const(b->s_rows)
+                                                              : nmlp_size_until(b->s_rows, b->s.n, r.s0, 1);
     nmlp_affine part = nmlp_affine_var(r.part, loads * b->parts), h0 = nmlp_affine_plus(feature_start(b, h, -1), part);
     bool even = h.features % (loads * b->parts) == 0 && h.tiles % loads == 0 && (h.chunk < 0 || all % h.tiles == 0);
     nmlp_size cols = even ? nmlp_size_const(loads * b->parts) : nmlp_size_until(loads * b->parts, h.features, h0, 1);
@@ -112,7 +120,8 @@ static void load_by_flipping(nmlp_strip *b, nmlp_held h) {
         tiles = nmlp_size_until(loads, all, at, 1);
     }
     nmlp_emit_alloc(b->p, b->raw);
-    nmlp_buf_ref dst = nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, b->raw), 0, r.sn), 0, nmlp_affine_const(0), cols);
+    nmlp_buf_ref dst =
+        nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, b->raw), 0, r.sn), 0, nmlp_affine_const(0), cols);
     nmlp_emit_load(b->p, dst, nmlp_hbm_rect(b->x, r.s0, r.sn, h0, cols), 1);
     flip_part(b, h, &r, tiles);
     for (int i = 0; i < 3; i++) nmlp_program_end(b->p);
@@ -120,6 +129,8 @@ static void load_by_flipping(nmlp_strip *b, nmlp_held h) {
 
 void nmlp_strip_load_x(nmlp_strip *b, nmlp_held h) {
     nmlp_emit_alloc(b->p, b->xt);
-    if (b->plan.x == NMLP_X_PE) load_by_flipping(b, h);
-    else load_by_dma(b, h);
+    if (b->plan.x == NMLP_X_PE)
+        load_by_flipping(b, h);
+    else
+        load_by_dma(b, h);
 }

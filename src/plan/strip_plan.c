@@ -14,18 +14,21 @@ static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static const double DISTURBANCE = 0.02;
 
 typedef struct counts {
-    double tile_rows;   /* rows, counted as the tensor engine is paid: never below its minimum per row tile */
+    double tile_rows; /* rows, counted as the tensor engine is paid: never below its minimum per row tile */
     double row_tiles;
-    double pieces;      /* stationary operands the rows fill */
+    double pieces; /* stationary operands the rows fill */
     double strips;
 } counts;
 
 static counts count_rows(const nmlp_kernel_request *rq, const nmlp_strip_plan *plan) {
     const nmlp_machine *m = rq->machine;
-    int64_t bank = (int64_t)m->psum_bank_bytes / 4, tile = min64(min64(bank, (int64_t)m->moving_max), min64(plan->rows, rq->shape.s));
+    int64_t bank = (int64_t)m->psum_bank_bytes / 4,
+            tile = min64(min64(bank, (int64_t)m->moving_max), min64(plan->rows, rq->shape.s));
     int64_t full = rq->shape.s / tile, rest = rq->shape.s % tile, piece = (int64_t)m->stationary_max;
-    counts c = {.row_tiles = (double)nmlp_ceil_div(rq->shape.s, tile), .strips = (double)nmlp_ceil_div(rq->shape.s, plan->rows)};
-    c.tile_rows = (double)full * fmax((double)tile, m->tensor_min_cycles) + (rest ? fmax((double)rest, m->tensor_min_cycles) : 0);
+    counts c = {.row_tiles = (double)nmlp_ceil_div(rq->shape.s, tile),
+                .strips = (double)nmlp_ceil_div(rq->shape.s, plan->rows)};
+    c.tile_rows =
+        (double)full * fmax((double)tile, m->tensor_min_cycles) + (rest ? fmax((double)rest, m->tensor_min_cycles) : 0);
     c.pieces = (double)(full * nmlp_ceil_div(tile, piece) + nmlp_ceil_div(rest, piece));
     return c;
 }
@@ -43,14 +46,21 @@ static double staged(int64_t s, int64_t rows, double tensor, double strip_dma) {
 }
 
 /* Adds one product; returns the run of its weight DMAs in elements. */
-static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, const nmlp_product *p,
-                           const nmlp_product *first, const counts *c) {
+static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan,
+                           const nmlp_product *p, const nmlp_product *first, const counts *c) {
     const nmlp_machine *m = rq->machine;
     int64_t parts = (int64_t)m->partitions, k_tiles = nmlp_ceil_div(p->k, parts), columns = columns_of(p, plan, parts);
     int64_t chunk = p->from_x ? plan->x_chunk : p->from_act ? plan->act_chunk : k_tiles;
-    nmlp_pack pack = {.k = p->k, .n = p->n, .partitions = parts, .chunk_tiles = min64(chunk, k_tiles), .columns = columns, .planes = p->planes};
-    double elem = (double)nmlp_nc_dtype_bytes(rq->dtype), n_tiles = (double)nmlp_pack_n_tiles(&pack), chunks = (double)nmlp_pack_chunks(&pack);
-    int64_t run = nmlp_pack_tile_run(&pack), block = min64(max64(plan->ring_bytes / (run * (int64_t)elem), 1), nmlp_pack_n_tiles(&pack));
+    nmlp_pack pack = {.k = p->k,
+                      .n = p->n,
+                      .partitions = parts,
+                      .chunk_tiles = min64(chunk, k_tiles),
+                      .columns = columns,
+                      .planes = p->planes};
+    double elem = (double)nmlp_nc_dtype_bytes(rq->dtype), n_tiles = (double)nmlp_pack_n_tiles(&pack),
+           chunks = (double)nmlp_pack_chunks(&pack);
+    int64_t run = nmlp_pack_tile_run(&pack),
+            block = min64(max64(plan->ring_bytes / (run * (int64_t)elem), 1), nmlp_pack_n_tiles(&pack));
     if (p->kind == NMLP_PRODUCT_ROWS && !(p->from_act && chunks > 1)) block = min64(block, plan->out_tiles);
     double cycles, evicts, width;
     if (p->kind == NMLP_PRODUCT_ROWS) {
@@ -66,21 +76,26 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
     if (rq->dtype == NMLP_NC_FP32) cycles *= m->tensor_fp32_passes;
     double tensor = cycles / m->tensor_clock_ghz / m->tensor_sustained;
     bool split = p->planes > 1 && run * (int64_t)elem > plan->ring_bytes;
-    double loads = chunks * ceil(n_tiles / (double)block) * c->strips * (split ? 2 : 1), bytes = (double)nmlp_pack_cols(&pack) * elem * (double)parts;
+    double loads = chunks * ceil(n_tiles / (double)block) * c->strips * (split ? 2 : 1),
+           bytes = (double)nmlp_pack_cols(&pack) * elem * (double)parts;
     double dma = nmlp_dma_rows_ns(m, loads * (double)parts, bytes / (double)parts * c->strips / loads);
     e->tensor_ns += tensor;
     e->dma_ns += dma;
-    if (p->from_x || p == first) e->first_tensor_ns += tensor, e->first_dma_ns += dma;
-    else e->staged_ns += staged(rq->shape.s, plan->rows, tensor, dma / c->strips);
+    if (p->from_x || p == first)
+        e->first_tensor_ns += tensor, e->first_dma_ns += dma;
+    else
+        e->staged_ns += staged(rq->shape.s, plan->rows, tensor, dma / c->strips);
     e->hbm_bytes += bytes * c->strips;
     return split ? run / 2 : block * run;
 }
 
 /* Loads of x: DMA time, and what the tensor engine and the evictions spend on turning it. Returns the time before the
  * first product can start. */
-static double add_input(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, const counts *c) {
+static double add_input(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan,
+                        const counts *c) {
     const nmlp_machine *m = rq->machine;
-    double elem = (double)nmlp_nc_dtype_bytes(rq->dtype), h_tiles = (double)nmlp_ceil_div(rq->shape.h, (int64_t)m->partitions);
+    double elem = (double)nmlp_nc_dtype_bytes(rq->dtype),
+           h_tiles = (double)nmlp_ceil_div(rq->shape.h, (int64_t)m->partitions);
     double rows = (double)rq->shape.s, strip_rows = fmin((double)plan->rows, rows), dma, first;
     e->hbm_bytes += rows * (double)rq->shape.h * elem;
     if (plan->x == NMLP_X_PE) {
@@ -105,28 +120,35 @@ static double add_input(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, c
 }
 
 /* Per partition, as the kernels declare their buffers (kernel_strip.c). */
-static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, int64_t ring_elems, int64_t last_elems) {
+static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan,
+                          int64_t ring_elems, int64_t last_elems) {
     const nmlp_kernel_shape *s = &rq->shape;
     const nmlp_machine *m = rq->machine;
-    int64_t parts = (int64_t)m->partitions, elem = (int64_t)nmlp_nc_dtype_bytes(rq->dtype), bank = (int64_t)m->psum_bank_bytes / 4;
+    int64_t parts = (int64_t)m->partitions, elem = (int64_t)nmlp_nc_dtype_bytes(rq->dtype),
+            bank = (int64_t)m->psum_bank_bytes / 4;
     int64_t tile = min64(min64(bank, (int64_t)m->moving_max), min64(plan->rows, s->s));
     int64_t row_tiles = min64(nmlp_ceil_div(plan->rows, tile), nmlp_ceil_div(s->s, tile)), width = row_tiles * tile;
-    int64_t r_tiles = nmlp_ceil_div(s->r, parts), i_tiles = nmlp_ceil_div(s->o, parts), tiles = plan->x_chunk * plan->x_copies;
+    int64_t r_tiles = nmlp_ceil_div(s->r, parts), i_tiles = nmlp_ceil_div(s->o, parts),
+            tiles = plan->x_chunk * plan->x_copies;
     int64_t n = op == NMLP_PLAN_MLP ? s->h : s->o, out_columns = plan->out_tiles * plan->columns;
     bool dense = op == NMLP_PLAN_MLP && s->r == 0;
     out_columns *= plan->out_copies;
     if (dense && plan->act_chunk < i_tiles) out_columns = nmlp_ceil_div(n, plan->columns) * plan->columns;
-    if (op == NMLP_PLAN_XUV) tiles += r_tiles;
-    else if (op == NMLP_PLAN_MLP && !dense) tiles += r_tiles * (plan->shared ? 2 : 3);
+    if (op == NMLP_PLAN_XUV)
+        tiles += r_tiles;
+    else if (op == NMLP_PLAN_MLP && !dense)
+        tiles += r_tiles * (plan->shared ? 2 : 3);
     if (op == NMLP_PLAN_MLP) tiles += plan->act_chunk < i_tiles ? 2 * plan->act_chunk : i_tiles;
-    int64_t bytes = tiles * width * elem + (ring_elems * plan->ring + (plan->out_ring > 1 ? last_elems * plan->out_ring : 0)) * elem;
+    int64_t bytes = tiles * width * elem +
+                    (ring_elems * plan->ring + (plan->out_ring > 1 ? last_elems * plan->out_ring : 0)) * elem;
     bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * out_columns * elem;
     if (plan->x == NMLP_X_PE) bytes += NMLP_X_ROW_COPIES * plan->x_load * parts * elem;
     if (op == NMLP_PLAN_MLP) bytes += 2 * width * 4;
     return bytes;
 }
 
-nmlp_strip_estimate nmlp_strip_estimate_of(nmlp_plan_op op, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan) {
+nmlp_strip_estimate nmlp_strip_estimate_of(nmlp_plan_op op, const nmlp_kernel_request *rq,
+                                           const nmlp_strip_plan *plan) {
     const nmlp_machine *m = rq->machine;
     nmlp_strip_estimate e = {0};
     nmlp_product products[NMLP_PRODUCTS_MAX];
@@ -138,17 +160,19 @@ nmlp_strip_estimate nmlp_strip_estimate_of(nmlp_plan_op op, const nmlp_kernel_re
         last = add_product(&e, rq, plan, &products[i], products, &c);
         if (i < n - 1 || plan->out_ring <= 1) ring = max64(ring, last);
     }
-    double out = (double)(op == NMLP_PLAN_MLP ? rq->shape.h : rq->shape.o), run = (double)(plan->out_tiles * plan->columns);
+    double out = (double)(op == NMLP_PLAN_MLP ? rq->shape.h : rq->shape.o),
+           run = (double)(plan->out_tiles * plan->columns);
     double store = nmlp_dma_rows_ns(m, (double)rq->shape.s * ceil(out / run), fmin(run, out) * elem);
     e.dma_ns += store;
     e.hbm_bytes += (double)rq->shape.s * out * elem;
     e.sbuf_bytes = sbuf_bytes(op, rq, plan, ring, last);
     double busiest = fmax(fmax(e.tensor_ns, e.dma_ns), fmax(e.vector_ns, e.scalar_ns));
-    busiest = fmax(busiest, e.staged_ns + staged(rq->shape.s, plan->rows, e.first_tensor_ns, e.first_dma_ns / c.strips));
+    busiest =
+        fmax(busiest, e.staged_ns + staged(rq->shape.s, plan->rows, e.first_tensor_ns, e.first_dma_ns / c.strips));
     if (m->psum_port_shared > 0) busiest = fmax(busiest, e.vector_ns + e.scalar_ns);
     double round_trip = m->dma_start_ns + m->dma_done_ns;
-    /* Bound by DMA, the products of the last weights are still to be done when these have come. Otherwise the other engines
-     * disturb a little, the more the busier they are. */
+    /* Bound by DMA, the products of the last weights are still to be done when these have come. Otherwise the other
+     * engines disturb a little, the more the busier they are. */
     bool dma_bound = e.dma_ns > e.tensor_ns;
     double tail = dma_bound ? (double)last / m->tensor_clock_ghz / m->tensor_sustained * c.pieces / c.strips
                             : DISTURBANCE * (e.dma_ns + e.vector_ns);

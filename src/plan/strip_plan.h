@@ -38,10 +38,10 @@ typedef struct nmlp_strip_estimate {
 
 nmlp_strip_estimate nmlp_strip_estimate_of(nmlp_plan_op op, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan);
 
-/* The candidates that fit the machine, best estimate first; free with nmlp_mem_free. Never empty on success. `tiling` of
- * the request fixes what it names. */
-nmlp_status nmlp_strip_candidates(nmlp_strip_plan **out, size_t *n, size_t *n_tried, nmlp_plan_op op, const nmlp_kernel_request *rq,
-                                  nmlp_err *err);
+/* The candidates that fit the machine, best estimate first; free with nmlp_mem_free. Never empty on success. `tiling`
+ * of the request fixes what it names. */
+nmlp_status nmlp_strip_candidates(nmlp_strip_plan **out, size_t *n, size_t *n_tried, nmlp_plan_op op,
+                                  const nmlp_kernel_request *rq, nmlp_err *err);
 /* The best of them: what a kernel uses without a planner. */
 nmlp_status nmlp_strip_plan_of(nmlp_strip_plan *plan, nmlp_plan_op op, const nmlp_kernel_request *rq, nmlp_err *err);
 /* As named numbers, the form --tiling takes. */

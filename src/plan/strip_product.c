@@ -26,17 +26,20 @@ static nmlp_affine block_start(const nmlp_stream *w, nmlp_held out, int block) {
 static void load_weights(nmlp_strip *b, const nmlp_stream *w, nmlp_affine at, nmlp_size elems) {
     nmlp_size rows = nmlp_size_const(nmlp_pack_rows(&w->pack));
     nmlp_emit_alloc(b->p, w->ring);
-    nmlp_buf_ref dst = nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, rows), 0, nmlp_affine_const(0), elems);
+    nmlp_buf_ref dst =
+        nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, rows), 0, nmlp_affine_const(0), elems);
     nmlp_emit_load(b->p, dst, nmlp_hbm_rect(w->tensor, nmlp_affine_const(0), rows, at, elems), 0);
 }
 
 /* Opens the loops over weight blocks and their column tiles; each block is one DMA. `out` says which columns. */
 static void begin_columns(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp_held out, tile_loops *l) {
     char name[NMLP_NAME_MAX];
-    int64_t n_tiles = nmlp_pack_n_tiles(&w->pack), run = nmlp_pack_tile_run(&w->pack), held = out.chunk < 0 ? n_tiles : out.tiles;
+    int64_t n_tiles = nmlp_pack_n_tiles(&w->pack), run = nmlp_pack_tile_run(&w->pack),
+            held = out.chunk < 0 ? n_tiles : out.tiles;
     bool even = n_tiles % held == 0 && held % w->block == 0;
     nmlp_size blocks = nmlp_size_const(nmlp_ceil_div(held, w->block));
-    if (out.chunk >= 0 && n_tiles % held != 0) blocks = nmlp_size_until(blocks.full, n_tiles, nmlp_affine_var(out.chunk, held), w->block);
+    if (out.chunk >= 0 && n_tiles % held != 0)
+        blocks = nmlp_size_until(blocks.full, n_tiles, nmlp_affine_var(out.chunk, held), w->block);
     l->block = nmlp_program_begin_loop(b->p, label(name, w, "b"), blocks, false);
     nmlp_affine first = block_start(w, out, l->block), at = nmlp_affine_times(first, run);
     nmlp_size tiles = even ? nmlp_size_const(w->block) : nmlp_size_until(w->block, n_tiles, first, 1);
@@ -63,10 +66,12 @@ static nmlp_affine begin_row_pieces(nmlp_strip *b, const nmlp_stream *w, tile_lo
     l->st = nmlp_program_begin_loop(b->p, label(name, w, st), nmlp_axis_trips(b->s, b->strip), false);
     nmlp_affine s0 = nmlp_axis_start(b->s, b->strip, l->st);
     int64_t pieces = nmlp_ceil_div(b->s.tile, b->s_rows);
-    nmlp_size trips = b->s.n % b->s.tile == 0 ? nmlp_size_const(pieces) : nmlp_size_until(pieces, b->s.n, s0, b->s_rows);
+    nmlp_size trips =
+        b->s.n % b->s.tile == 0 ? nmlp_size_const(pieces) : nmlp_size_until(pieces, b->s.n, s0, b->s_rows);
     l->q = nmlp_program_begin_loop(b->p, label(name, w, q), trips, false);
     s0 = nmlp_affine_plus(s0, nmlp_affine_var(l->q, b->s_rows));
-    l->rows = b->s.n % b->s_rows == 0 && b->s.n % b->s.tile == 0 ? nmlp_size_const(b->s_rows) : nmlp_size_until(b->s_rows, b->s.n, s0, 1);
+    l->rows = b->s.n % b->s_rows == 0 && b->s.n % b->s.tile == 0 ? nmlp_size_const(b->s_rows)
+                                                                 : nmlp_size_until(b->s_rows, b->s.n, s0, 1);
     return s0;
 }
 
@@ -85,12 +90,15 @@ static nmlp_size contraction_parts(const nmlp_strip *b, nmlp_held in, int k) {
 }
 
 /* Tile k of the contraction in the weight block: plane, then k, then columns. */
-static nmlp_buf_ref weight_tile(const nmlp_strip *b, const nmlp_stream *w, const tile_loops *l, int plane, int k, nmlp_size parts) {
+static nmlp_buf_ref weight_tile(const nmlp_strip *b, const nmlp_stream *w, const tile_loops *l, int plane, int k,
+                                nmlp_size parts) {
     int64_t columns = w->pack.columns;
     nmlp_affine at = nmlp_affine_var(l->n, nmlp_pack_tile_run(&w->pack));
     at = nmlp_affine_plus(at, nmlp_affine_var(k, columns));
-    if (w->split) at = nmlp_affine_var(k, columns);
-    else at = nmlp_affine_plus(at, nmlp_affine_const(plane * w->pack.chunk_tiles * columns));
+    if (w->split)
+        at = nmlp_affine_var(k, columns);
+    else
+        at = nmlp_affine_plus(at, nmlp_affine_const(plane * w->pack.chunk_tiles * columns));
     return nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, parts), 0, at, l->columns);
 }
 
@@ -129,8 +137,10 @@ static void end_loops(nmlp_strip *b, int n) {
 /* dst = acc for the first chunk of the contraction, dst += acc for later ones. */
 static void take_sum(nmlp_strip *b, nmlp_buf_ref dst, nmlp_buf_ref acc, int chunk, nmlp_nc_engine copier) {
     if (chunk >= 0) nmlp_program_begin_if(b->p, NMLP_WHEN_FIRST, chunk);
-    if (copier == NMLP_ENGINE_SCALAR) nmlp_emit_activation(b->p, dst, acc, NMLP_FUNC_COPY, 1.0);
-    else nmlp_emit_copy(b->p, dst, acc, NMLP_ENGINE_VECTOR);
+    if (copier == NMLP_ENGINE_SCALAR)
+        nmlp_emit_activation(b->p, dst, acc, NMLP_FUNC_COPY, 1.0);
+    else
+        nmlp_emit_copy(b->p, dst, acc, NMLP_ENGINE_VECTOR);
     if (chunk < 0) return;
     nmlp_program_end(b->p);
     nmlp_program_begin_if(b->p, NMLP_WHEN_LATER, chunk);
@@ -148,8 +158,13 @@ void nmlp_strip_project(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp_
 }
 
 static int silu_buffer(nmlp_strip *b, int64_t row_tiles) {
-    nmlp_buffer tmp = {.name = "silu", .space = NMLP_SPACE_SBUF, .dtype = NMLP_NC_FP32, .partitions = (int)b->parts, .n_dims = 2,
-                       .dims = {row_tiles, b->s.tile}, .copies = 2};
+    nmlp_buffer tmp = {.name = "silu",
+                       .space = NMLP_SPACE_SBUF,
+                       .dtype = NMLP_NC_FP32,
+                       .partitions = (int)b->parts,
+                       .n_dims = 2,
+                       .dims = {row_tiles, b->s.tile},
+                       .copies = 2};
     return nmlp_program_add_buffer(b->p, &tmp);
 }
 
@@ -175,7 +190,8 @@ static void gate_split(nmlp_strip *b, const nmlp_stream *w, nmlp_held a, nmlp_he
     load_weights(b, w, nmlp_affine_plus(at, nmlp_affine_const(nmlp_stream_run(w))), run);
     begin_rows(b, w, &l);
     nmlp_buf_ref up = contract(b, w, c, &l, 1);
-    nmlp_emit_tensor_tensor(b->p, result_tile(b, w, out, &l), up, silu_tile(b, silu, &l, true), NMLP_ALU_MUL, NMLP_ENGINE_VECTOR);
+    nmlp_emit_tensor_tensor(b->p, result_tile(b, w, out, &l), up, silu_tile(b, silu, &l, true), NMLP_ALU_MUL,
+                            NMLP_ENGINE_VECTOR);
     end_loops(b, 3);
 }
 
@@ -192,21 +208,25 @@ void nmlp_strip_gate(nmlp_strip *b, const nmlp_stream *w, nmlp_held a, nmlp_held
     nmlp_emit_alloc(b->p, silu);
     nmlp_emit_activation(b->p, silu_tile(b, silu, &l, false), gate, NMLP_FUNC_SILU, 1.0);
     nmlp_buf_ref up = contract(b, w, c, &l, 1);
-    nmlp_emit_tensor_tensor(b->p, result_tile(b, w, out, &l), up, silu_tile(b, silu, &l, false), NMLP_ALU_MUL, NMLP_ENGINE_VECTOR);
+    nmlp_emit_tensor_tensor(b->p, result_tile(b, w, out, &l), up, silu_tile(b, silu, &l, false), NMLP_ALU_MUL,
+                            NMLP_ENGINE_VECTOR);
     end_loops(b, 3);
 }
 
 /* acc[rows; columns]: the strip is stationary, the weights move. */
-static void contract_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, const tile_loops *l, nmlp_affine out_column) {
+static void contract_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, const tile_loops *l,
+                          nmlp_affine out_column) {
     char name[NMLP_NAME_MAX];
     nmlp_emit_alloc(b->p, b->acc);
     nmlp_buf_ref acc = accumulator(b, l->rows, l->columns);
     int k = nmlp_program_begin_loop(b->p, label(name, w, "k"), contraction_trips(b, in), false);
     nmlp_size parts = contraction_parts(b, in, k);
-    nmlp_buf_ref rows = nmlp_buf_range(held_tile(b, in, nmlp_at(k), parts, l->st), 2, nmlp_affine_var(l->q, b->s_rows), l->rows);
+    nmlp_buf_ref rows =
+        nmlp_buf_range(held_tile(b, in, nmlp_at(k), parts, l->st), 2, nmlp_affine_var(l->q, b->s_rows), l->rows);
     nmlp_emit_matmul(b->p, acc, rows, weight_tile(b, w, l, 0, k, parts), nmlp_accumulate_over(1, &k));
     nmlp_program_end(b->p);
-    nmlp_buf_ref out = nmlp_buf_at(nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(b->p, b->out), 0, l->rows), 0, nmlp_at(l->st)), 1, nmlp_at(l->q));
+    nmlp_buf_ref out = nmlp_buf_at(
+        nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(b->p, b->out), 0, l->rows), 0, nmlp_at(l->st)), 1, nmlp_at(l->q));
     take_sum(b, nmlp_buf_range(out, 2, out_column, l->columns), acc, in.chunk, NMLP_ENGINE_SCALAR);
 }
 
@@ -215,8 +235,10 @@ static void store_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_affine first, i
     tile_loops l;
     int64_t columns = w->pack.columns;
     nmlp_affine s0 = begin_row_pieces(b, w, &l, "ss", "sq"), col = nmlp_affine_times(first, columns);
-    nmlp_size n = w->pack.n % (tiles * columns) == 0 ? nmlp_size_const(tiles * columns) : nmlp_size_until(tiles * columns, w->pack.n, col, 1);
-    nmlp_buf_ref out = nmlp_buf_at(nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(b->p, b->out), 0, l.rows), 0, nmlp_at(l.st)), 1, nmlp_at(l.q));
+    nmlp_size n = w->pack.n % (tiles * columns) == 0 ? nmlp_size_const(tiles * columns)
+                                                     : nmlp_size_until(tiles * columns, w->pack.n, col, 1);
+    nmlp_buf_ref out = nmlp_buf_at(nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(b->p, b->out), 0, l.rows), 0, nmlp_at(l.st)),
+                                   1, nmlp_at(l.q));
     nmlp_emit_store(b->p, nmlp_hbm_rect(b->y, s0, l.rows, col, n), nmlp_buf_range(out, 2, nmlp_affine_const(0), n), 2);
     end_loops(b, 2);
 }
@@ -243,4 +265,6 @@ void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in) 
     nmlp_program_end(b->p);
 }
 
-void nmlp_strip_store(nmlp_strip *b, const nmlp_stream *w) { store_rows(b, w, nmlp_affine_const(0), nmlp_pack_n_tiles(&w->pack)); }
+void nmlp_strip_store(nmlp_strip *b, const nmlp_stream *w) {
+    store_rows(b, w, nmlp_affine_const(0), nmlp_pack_n_tiles(&w->pack));
+}

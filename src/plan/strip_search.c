@@ -46,7 +46,8 @@ static bool fixed(const nmlp_kernel_request *rq, const char *key, choices *c) {
 /* A strip is up to one moving operand, or a whole number of them. */
 static choices row_choices(const nmlp_kernel_request *rq) {
     const nmlp_machine *m = rq->machine;
-    int64_t tile = min64((int64_t)m->moving_max, (int64_t)m->psum_bank_bytes / 4), s = rq->shape.s, piece = (int64_t)m->stationary_max;
+    int64_t tile = min64((int64_t)m->moving_max, (int64_t)m->psum_bank_bytes / 4), s = rq->shape.s,
+            piece = (int64_t)m->stationary_max;
     choices c = {0};
     if (fixed(rq, "rows", &c)) {
         if (c.v[0] < s) c.v[0] = nmlp_ceil_div(c.v[0], c.v[0] > tile ? tile : piece) * (c.v[0] > tile ? tile : piece);
@@ -89,13 +90,14 @@ static choices column_choices(const nmlp_kernel_request *rq, int64_t n) {
     return c;
 }
 
-/* A single strip: the weights are read once and start and end weigh, so the details of DMA are worth trying out, and the
- * last store should not wait for the one before. */
+/* A single strip: the weights are read once and start and end weigh, so the details of DMA are worth trying out, and
+ * the last store should not wait for the one before. */
 static bool brief(const nmlp_kernel_request *rq) { return rq->shape.s <= (int64_t)rq->machine->psum_bank_bytes / 4; }
 
 /* Column tiles per stored row: at least ROW_BYTES, with little left over at the end. */
 static int64_t out_tiles(const nmlp_kernel_request *rq, int64_t n, int64_t columns) {
-    int64_t tiles = nmlp_ceil_div(n, columns), want = nmlp_ceil_div(ROW_BYTES, columns * (int64_t)nmlp_nc_dtype_bytes(rq->dtype)), best = 1;
+    int64_t tiles = nmlp_ceil_div(n, columns),
+            want = nmlp_ceil_div(ROW_BYTES, columns * (int64_t)nmlp_nc_dtype_bytes(rq->dtype)), best = 1;
     int64_t given = nmlp_tiling_get(rq->tiling, "on", 0);
     if (given) return min64(given, tiles);
     for (int64_t t = 1; t <= tiles && t <= 2 * want; t++)
@@ -114,7 +116,8 @@ static void keep(search *s, const nmlp_strip_plan *plan) {
 
 /* Deepest ring that fits, then a second copy of x where there is still room. */
 static void try_rings(search *s, nmlp_strip_plan plan) {
-    choices ring = {.v = {6, 4, 3, 2}, .n = 4}, copies = {.v = {2, 1}, .n = 2}, last = {.v = {1, 4}, .n = brief(s->rq) ? 2 : 1};
+    choices ring = {.v = {6, 4, 3, 2}, .n = 4}, copies = {.v = {2, 1}, .n = 2},
+            last = {.v = {1, 4}, .n = brief(s->rq) ? 2 : 1};
     fixed(s->rq, "ring", &ring);
     fixed(s->rq, "xcopies", &copies);
     fixed(s->rq, "oring", &last);
@@ -132,7 +135,8 @@ static void try_rings(search *s, nmlp_strip_plan plan) {
 }
 
 static void try_weights(search *s, nmlp_strip_plan plan, int64_t n) {
-    choices bytes = {.v = {16384, 8192, 32768, 4096, 49152, 24576, 65536, 73728}, .n = brief(s->rq) ? 8 : 4}, columns = column_choices(s->rq, n);
+    choices bytes = {.v = {16384, 8192, 32768, 4096, 49152, 24576, 65536, 73728}, .n = brief(s->rq) ? 8 : 4},
+            columns = column_choices(s->rq, n);
     if (fixed(s->rq, "wkb", &bytes)) bytes.v[0] *= 1024;
     for (int i = 0; i < columns.n; i++) {
         choices out = {.v = {out_tiles(s->rq, n, columns.v[i])}, .n = 1};
@@ -140,7 +144,8 @@ static void try_weights(search *s, nmlp_strip_plan plan, int64_t n) {
             add_choice(&out, min64(t, nmlp_ceil_div(n, columns.v[i])));
         size_t before = s->n;
         for (int j = 0; j < bytes.n * out.n; j++) {
-            if (!brief(s->rq) && j % bytes.n == 0 && s->n > before) break; /* shorter rows only where longer ones do not fit */
+            if (!brief(s->rq) && j % bytes.n == 0 && s->n > before)
+                break; /* shorter rows only where longer ones do not fit */
             plan.columns = columns.v[i];
             plan.out_copies = nmlp_tiling_get(s->rq->tiling, "ocopies", brief(s->rq) ? 2 : 1);
             plan.ring_bytes = bytes.v[j % bytes.n];
@@ -161,7 +166,8 @@ static void try_inputs(search *s, nmlp_strip_plan plan, int64_t n) {
             nmlp_strip_plan turned = plan;
             turned.x_load = plan.x == NMLP_X_PE ? nmlp_ceil_div(load.v[j], LOAD_TILES) * LOAD_TILES : 1;
             int64_t tiles = nmlp_ceil_div(s->rq->shape.h, (int64_t)s->rq->machine->partitions);
-            if (turned.x_chunk < tiles) turned.x_chunk = min64(tiles, nmlp_ceil_div(turned.x_chunk, turned.x_load) * turned.x_load);
+            if (turned.x_chunk < tiles)
+                turned.x_chunk = min64(tiles, nmlp_ceil_div(turned.x_chunk, turned.x_load) * turned.x_load);
             try_weights(s, turned, n);
         }
     }
@@ -190,15 +196,16 @@ static void enumerate(search *s) {
     }
 }
 
-nmlp_status nmlp_strip_candidates(nmlp_strip_plan **out, size_t *n, size_t *n_tried, nmlp_plan_op op, const nmlp_kernel_request *rq,
-                                  nmlp_err *err) {
+nmlp_status nmlp_strip_candidates(nmlp_strip_plan **out, size_t *n, size_t *n_tried, nmlp_plan_op op,
+                                  const nmlp_kernel_request *rq, nmlp_err *err) {
     search s = {.op = op, .rq = rq, .err = err};
     *out = NULL;
     enumerate(&s);
     if (s.st == NMLP_OK && s.n == 0)
-        s.st = nmlp_fail(err, NMLP_E_LIMIT, "no tiling of S=%lld H=%lld R=%lld O=%lld fits the SBUF of %s (%lld bytes per partition)",
-                         (long long)rq->shape.s, (long long)rq->shape.h, (long long)rq->shape.r, (long long)rq->shape.o, rq->machine->name,
-                         (long long)rq->machine->sbuf_usable_bytes);
+        s.st = nmlp_fail(err, NMLP_E_LIMIT,
+                         "no tiling of S=%lld H=%lld R=%lld O=%lld fits the SBUF of %s (%lld bytes per partition)",
+                         (long long)rq->shape.s, (long long)rq->shape.h, (long long)rq->shape.r, (long long)rq->shape.o,
+                         rq->machine->name, (long long)rq->machine->sbuf_usable_bytes);
     if (s.st == NMLP_OK) {
         qsort(s.list, s.n, sizeof *s.list, by_estimate);
         *out = nmlp_mem_new(s.n, sizeof **out, err);
@@ -225,8 +232,18 @@ nmlp_status nmlp_strip_plan_tiling(nmlp_tiling *tiling, const nmlp_strip_plan *p
         const char *key;
         int64_t value;
     } entries[] = {
-        {"rows", p->rows}, {"x", p->x},       {"xc", p->x_chunk}, {"xl", p->x_load > 0 ? p->x_load : 1}, {"ac", p->act_chunk},
-        {"cols", p->columns}, {"wkb", p->ring_bytes / 1024}, {"ring", p->ring}, {"on", p->out_tiles}, {"xcopies", p->x_copies}, {"oring", p->out_ring}, {"ocopies", p->out_copies},
+        {"rows", p->rows},
+        {"x", p->x},
+        {"xc", p->x_chunk},
+        {"xl", p->x_load > 0 ? p->x_load : 1},
+        {"ac", p->act_chunk},
+        {"cols", p->columns},
+        {"wkb", p->ring_bytes / 1024},
+        {"ring", p->ring},
+        {"on", p->out_tiles},
+        {"xcopies", p->x_copies},
+        {"oring", p->out_ring},
+        {"ocopies", p->out_copies},
     };
     *tiling = (nmlp_tiling){0};
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++)

@@ -5,13 +5,17 @@
 
 enum { LEFT = 80, RIGHT = 20, TOP = 84, BOTTOM = 40 };
 
-static const char *const colours[] = {"#8c8c8c", "#b07aa1", "#e15759", "#f28e2b", "#edc948", "#4e79a7", "#59a14f", "#76b7b2"};
+static const char *const colours[] = {"#8c8c8c", "#b07aa1", "#e15759", "#f28e2b",
+                                      "#edc948", "#4e79a7", "#59a14f", "#76b7b2"};
 
 static void put_text(nmlp_str *out, const char *text) {
     for (; *text; text++) {
-        if (*text == '<') nmlp_str_puts(out, "&lt;");
-        else if (*text == '&') nmlp_str_puts(out, "&amp;");
-        else nmlp_str_putc(out, *text);
+        if (*text == '<')
+            nmlp_str_puts(out, "&lt;");
+        else if (*text == '&')
+            nmlp_str_puts(out, "&amp;");
+        else
+            nmlp_str_putc(out, *text);
     }
 }
 
@@ -38,13 +42,16 @@ static scale scale_of(const nmlp_chart *c) {
     return s;
 }
 
-static double y_of(const scale *s, double value) { return s->y0 - s->height * (log10(value) - s->low) / (s->high - s->low); }
+static double y_of(const scale *s, double value) {
+    return s->y0 - s->height * (log10(value) - s->low) / (s->high - s->low);
+}
 
 static void put_axes(const nmlp_chart *c, const scale *s, nmlp_str *out) {
     for (double e = s->low; e <= s->high; e++) {
         char label[32];
         double y = y_of(s, pow(10, e));
-        nmlp_str_printf(out, "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", LEFT, NMLP_CHART_WIDTH - RIGHT, y, y);
+        nmlp_str_printf(out, "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", LEFT,
+                        NMLP_CHART_WIDTH - RIGHT, y, y);
         snprintf(label, sizeof label, "%g", pow(10, e));
         put_label(out, LEFT - 6, y + 4, "end", "font-size:12px", label);
     }
@@ -64,8 +71,10 @@ static void put_legend(const nmlp_chart *c, nmlp_str *out) {
 
 void nmlp_chart_write(const nmlp_chart *c, int top, nmlp_str *out) {
     scale s = scale_of(c);
-    double group = (double)(NMLP_CHART_WIDTH - LEFT - RIGHT) / (double)c->n_categories, bar = group * 0.82 / (double)c->n_series;
-    nmlp_str_printf(out, "<svg x=\"0\" y=\"%d\" width=\"%d\" height=\"%d\">\n", top, NMLP_CHART_WIDTH, NMLP_CHART_HEIGHT);
+    double group = (double)(NMLP_CHART_WIDTH - LEFT - RIGHT) / (double)c->n_categories,
+           bar = group * 0.82 / (double)c->n_series;
+    nmlp_str_printf(out, "<svg x=\"0\" y=\"%d\" width=\"%d\" height=\"%d\">\n", top, NMLP_CHART_WIDTH,
+                    NMLP_CHART_HEIGHT);
     put_label(out, LEFT, 24, "start", "font-size:16px;font-weight:bold", c->title);
     put_label(out, LEFT, 42, "start", "font-size:12px;fill:#555", c->subtitle);
     put_axes(c, &s, out);
@@ -76,12 +85,13 @@ void nmlp_chart_write(const nmlp_chart *c, int top, nmlp_str *out) {
             double v = c->values[i * c->n_categories + k];
             if (!(v > 0)) continue;
             double y = y_of(&s, v);
-            nmlp_str_printf(out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\"><title>", x0 + bar * (double)i, y,
-                            bar * 0.92, s.y0 - y, colours[i % 8]);
+            nmlp_str_printf(out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\"><title>",
+                            x0 + bar * (double)i, y, bar * 0.92, s.y0 - y, colours[i % 8]);
             put_text(out, c->series[i]);
             nmlp_str_printf(out, " at %s: %.4g</title></rect>\n", c->categories[k], v);
         }
-        put_label(out, LEFT + group * ((double)k + 0.5), NMLP_CHART_HEIGHT - BOTTOM + 18, "middle", "font-size:12px", c->categories[k]);
+        put_label(out, LEFT + group * ((double)k + 0.5), NMLP_CHART_HEIGHT - BOTTOM + 18, "middle", "font-size:12px",
+                  c->categories[k]);
     }
     nmlp_str_puts(out, "</svg>\n");
 }

@@ -24,10 +24,12 @@ static nmlp_status find_chain(chain *c, nmlp_values *v, const nmlp_program *p, n
     *c = (chain){.n_factors = 1};
     c->x_transposed = nmlp_check_matrix_find(&c->x, v, p, "xT", 0, false, err);
     bool ok = c->x_transposed || nmlp_check_matrix_find(&c->x, v, p, "x", 0, false, err);
-    ok = ok && (nmlp_check_matrix_find(&c->y, v, p, "y", 0, false, err) || nmlp_check_matrix_find(&c->y, v, p, "yT", 0, true, err));
+    ok = ok && (nmlp_check_matrix_find(&c->y, v, p, "y", 0, false, err) ||
+                nmlp_check_matrix_find(&c->y, v, p, "yT", 0, true, err));
     if (ok && !nmlp_check_matrix_find(&c->f[0], v, p, "w", 0, false, err)) {
         c->n_factors = 2;
-        ok = nmlp_check_matrix_find(&c->f[0], v, p, "u", 0, false, err) && nmlp_check_matrix_find(&c->f[1], v, p, "v", 0, false, err);
+        ok = nmlp_check_matrix_find(&c->f[0], v, p, "u", 0, false, err) &&
+             nmlp_check_matrix_find(&c->f[1], v, p, "v", 0, false, err);
     }
     if (!ok)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED,

@@ -7,25 +7,29 @@
 
 static void turn(char *out, const char *in, int64_t rows, int64_t cols, size_t elem) {
     for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < cols; j++) memcpy(out + (size_t)(j * rows + i) * elem, in + (size_t)(i * cols + j) * elem, elem);
+        for (int64_t j = 0; j < cols; j++)
+            memcpy(out + (size_t)(j * rows + i) * elem, in + (size_t)(i * cols + j) * elem, elem);
 }
 
-bool nmlp_check_matrix_find(nmlp_check_matrix *m, nmlp_values *v, const nmlp_program *p, const char *name, int64_t plane,
-                            bool turned, nmlp_err *err) {
+bool nmlp_check_matrix_find(nmlp_check_matrix *m, nmlp_values *v, const nmlp_program *p, const char *name,
+                            int64_t plane, bool turned, nmlp_err *err) {
     nmlp_pack pack;
     *m = (nmlp_check_matrix){0};
     for (size_t i = 0; i < p->n_tensors; i++) {
         const nmlp_tensor *t = &p->tensors[i];
         if (strcmp(t->name, name) != 0) continue;
         size_t elem = nmlp_nc_dtype_bytes(t->dtype);
-        *m = (nmlp_check_matrix){nmlp_values_tensor(v, (int)i), nmlp_nc_dtype_to_tensor(t->dtype), t->rows, t->cols, NULL};
+        *m = (nmlp_check_matrix){nmlp_values_tensor(v, (int)i), nmlp_nc_dtype_to_tensor(t->dtype), t->rows, t->cols,
+                                 NULL};
         bool packed = nmlp_pack_find(p, name, &pack);
         if (!packed && !turned) return true;
         if (packed) m->rows = pack.k, m->cols = pack.n;
         m->owned = nmlp_mem_new((size_t)(m->rows * m->cols), elem, err);
         if (!m->owned) return false;
-        if (packed) nmlp_pack_read(&pack, plane, m->owned, m->data, elem);
-        else turn(m->owned, m->data, t->rows, t->cols, elem), m->rows = t->cols, m->cols = t->rows;
+        if (packed)
+            nmlp_pack_read(&pack, plane, m->owned, m->data, elem);
+        else
+            turn(m->owned, m->data, t->rows, t->cols, elem), m->rows = t->cols, m->cols = t->rows;
         m->data = m->owned;
         return true;
     }

@@ -14,8 +14,8 @@ typedef struct nmlp_check_matrix {
 
 /* The tensor `name`, plane `plane` of it where it is packed. With `turned`, the transpose. False when there is none or
  * no memory (then err is set). Release with nmlp_check_matrix_fini. */
-bool nmlp_check_matrix_find(nmlp_check_matrix *m, nmlp_values *v, const nmlp_program *p, const char *name, int64_t plane,
-                            bool turned, nmlp_err *err);
+bool nmlp_check_matrix_find(nmlp_check_matrix *m, nmlp_values *v, const nmlp_program *p, const char *name,
+                            int64_t plane, bool turned, nmlp_err *err);
 void nmlp_check_matrix_fini(nmlp_check_matrix *m);
 
 double nmlp_check_matrix_at(const nmlp_check_matrix *m, int64_t row, int64_t col);

@@ -29,8 +29,14 @@ typedef struct place {
 } place;
 
 static const place places[N_PATHS][4] = {
-    {{"w_gate_up", NULL, {0, 0}}, {"u_gate_up", "v_gate_up", {0, 0}}, {"u_gate", "v_gate_up", {0, 0}}, {"u_gate", "v_gate", {0, 0}}},
-    {{"w_gate_up", NULL, {1, 0}}, {"u_gate_up", "v_gate_up", {0, 1}}, {"u_up", "v_gate_up", {0, 1}}, {"u_up", "v_up", {0, 0}}},
+    {{"w_gate_up", NULL, {0, 0}},
+     {"u_gate_up", "v_gate_up", {0, 0}},
+     {"u_gate", "v_gate_up", {0, 0}},
+     {"u_gate", "v_gate", {0, 0}}},
+    {{"w_gate_up", NULL, {1, 0}},
+     {"u_gate_up", "v_gate_up", {0, 1}},
+     {"u_up", "v_gate_up", {0, 1}},
+     {"u_up", "v_up", {0, 0}}},
     {{"w_down", NULL, {0, 0}}, {"u_down", "v_down", {0, 0}}, {0}, {0}},
 };
 
@@ -40,7 +46,9 @@ static bool has_tensor(const nmlp_program *p, const char *name) {
     return false;
 }
 
-bool nmlp_check_is_mlp(const nmlp_program *p) { return has_tensor(p, "w_gate_up") || has_tensor(p, "v_gate_up") || has_tensor(p, "v_gate"); }
+bool nmlp_check_is_mlp(const nmlp_program *p) {
+    return has_tensor(p, "w_gate_up") || has_tensor(p, "v_gate_up") || has_tensor(p, "v_gate");
+}
 
 static bool find_path(path *out, nmlp_values *v, const nmlp_program *p, const place *tries, nmlp_err *err) {
     *out = (path){0};
@@ -48,7 +56,8 @@ static bool find_path(path *out, nmlp_values *v, const nmlp_program *p, const pl
         if (!has_tensor(p, tries[i].first) || (tries[i].second && !has_tensor(p, tries[i].second))) continue;
         out->n = tries[i].second ? 2 : 1;
         return nmlp_check_matrix_find(&out->f[0], v, p, tries[i].first, tries[i].plane[0], false, err) &&
-               (!tries[i].second || nmlp_check_matrix_find(&out->f[1], v, p, tries[i].second, tries[i].plane[1], false, err));
+               (!tries[i].second ||
+                nmlp_check_matrix_find(&out->f[1], v, p, tries[i].second, tries[i].plane[1], false, err));
     }
     return true;
 }
@@ -57,7 +66,8 @@ static nmlp_status network_open(network *n, nmlp_values *v, const nmlp_program *
     bool ok = true;
     n->x_transposed = nmlp_check_matrix_find(&n->x, v, p, "xT", 0, false, err);
     ok = (n->x_transposed || nmlp_check_matrix_find(&n->x, v, p, "x", 0, false, err));
-    ok = ok && (nmlp_check_matrix_find(&n->y, v, p, "y", 0, false, err) || nmlp_check_matrix_find(&n->y, v, p, "yT", 0, true, err));
+    ok = ok && (nmlp_check_matrix_find(&n->y, v, p, "y", 0, false, err) ||
+                nmlp_check_matrix_find(&n->y, v, p, "yT", 0, true, err));
     for (int i = 0; i < N_PATHS && ok; i++) ok = find_path(&n->paths[i], v, p, places[i], err);
     if (!ok || n->paths[GATE].n == 0 || n->paths[UP].n == 0)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "program %s: no reference for its tensors", p->name);
@@ -107,7 +117,10 @@ static const double *reference_row(network *n, int64_t row) {
 }
 
 static double limit_of(const network *n) {
-    double eps = n->y.dtype == NMLP_DTYPE_F32 ? 0x1p-24 : n->y.dtype == NMLP_DTYPE_BF16 ? 0x1p-9 : 0x1p-12, roundings = 2, terms = 0;
+    double eps = n->y.dtype == NMLP_DTYPE_F32    ? 0x1p-24
+                 : n->y.dtype == NMLP_DTYPE_BF16 ? 0x1p-9
+                                                 : 0x1p-12,
+           roundings = 2, terms = 0;
     for (int i = 0; i < N_PATHS; i++)
         for (int k = 0; k < n->paths[i].n; k++) {
             roundings += ceil((double)n->paths[i].f[k].rows / 128.0);
@@ -116,7 +129,8 @@ static double limit_of(const network *n) {
     return 3 * (4 * eps * sqrt(roundings) + 0x1p-24 * sqrt(terms) * 4);
 }
 
-nmlp_status nmlp_check_mlp(nmlp_check_report *r, nmlp_values *v, const nmlp_program *p, const int64_t *rows, int n_rows, nmlp_err *err) {
+nmlp_status nmlp_check_mlp(nmlp_check_report *r, nmlp_values *v, const nmlp_program *p, const int64_t *rows, int n_rows,
+                           nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     network n = {0};
     double worst = 0, largest = 0;

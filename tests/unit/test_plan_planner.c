@@ -10,7 +10,8 @@
 
 static int n_judged;
 
-static nmlp_status judge(void *ctx, const nmlp_program *program, const nmlp_machine *machine, nmlp_cost *out, nmlp_err *err) {
+static nmlp_status judge(void *ctx, const nmlp_program *program, const nmlp_machine *machine, nmlp_cost *out,
+                         nmlp_err *err) {
     nmlp_time_report t;
     (void)ctx;
     n_judged++;
@@ -39,7 +40,8 @@ static nmlp_plan find(const nmlp_machine *m, nmlp_plan_op op, nmlp_kernel_shape 
     return plan;
 }
 
-static double simulated_us(const nmlp_machine *m, const char *kernel, const char *tiling_text, nmlp_kernel_shape s, double *bytes) {
+static double simulated_us(const nmlp_machine *m, const char *kernel, const char *tiling_text, nmlp_kernel_shape s,
+                           double *bytes) {
     nmlp_program *p = NULL;
     nmlp_tiling tiling;
     nmlp_cost cost = {0};
@@ -53,7 +55,8 @@ static double simulated_us(const nmlp_machine *m, const char *kernel, const char
     return cost.latency_us;
 }
 
-/* The argument of the paper: fused beats dense at every length, by more at longer ones, and moves what its formula says. */
+/* The argument of the paper: fused beats dense at every length, by more at longer ones, and moves what its formula
+ * says. */
 static void papers_chain_beats_dense_and_moves_its_formula(void **state) {
     (void)state;
     nmlp_machine m = machine("trn1");
@@ -90,7 +93,10 @@ static void our_chain_reaches_the_tensor_limit_with_no_more_traffic(void **state
 static void planned_mlps_are_near_their_bound_and_beat_the_papers(void **state) {
     (void)state;
     static const nmlp_kernel_shape shapes[] = {
-        {1, 2048, 1536, 8192}, {512, 3072, 1664, 8192}, {2048, 4096, 2944, 14336}, {2048, 2560, 896, 9728},
+        {1, 2048, 1536, 8192},
+        {512, 3072, 1664, 8192},
+        {2048, 4096, 2944, 14336},
+        {2048, 2560, 896, 9728},
     };
     const char *const targets[] = {"trn1", "trn2", "trn3"};
     for (int t = 0; t < 3; t++) {
@@ -98,8 +104,8 @@ static void planned_mlps_are_near_their_bound_and_beat_the_papers(void **state) 
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
             nmlp_plan plan = find(&m, NMLP_PLAN_MLP, shapes[i], NULL);
             if (plan.winner.cost.latency_us > 1.06 * plan.limit_us)
-                print_message("%s S=%lld R=%lld: %.3f of the limit\n", targets[t], (long long)shapes[i].s, (long long)shapes[i].r,
-                              plan.winner.cost.latency_us / plan.limit_us);
+                print_message("%s S=%lld R=%lld: %.3f of the limit\n", targets[t], (long long)shapes[i].s,
+                              (long long)shapes[i].r, plan.winner.cost.latency_us / plan.limit_us);
             assert_true(plan.winner.cost.latency_us <= 1.06 * plan.limit_us);
             assert_true(plan.winner.cost.latency_us >= plan.limit_us); /* else the bound is none */
             assert_true(plan.winner.cost.latency_us < plan.paper.cost.latency_us);
@@ -143,7 +149,8 @@ static void too_large_for_sbuf_is_refused(void **state) {
     nmlp_err err = {0};
     nmlp_planner planner = {.machine = &m, .judge = judge};
     nmlp_kernel_request rq = {.shape = {512, 1 << 20, 0, 1 << 20}, .dtype = NMLP_NC_BF16, .machine = &m};
-    nmlp_assert_fails(nmlp_plan_find(&plan, &planner, NMLP_PLAN_MLP, &rq, &err), &err, NMLP_E_LIMIT, "SBUF", "trn1", NULL);
+    nmlp_assert_fails(nmlp_plan_find(&plan, &planner, NMLP_PLAN_MLP, &rq, &err), &err, NMLP_E_LIMIT, "SBUF", "trn1",
+                      NULL);
 }
 
 /* Sums, monotonicity, and the all-reduce only where there is more than one core. */
@@ -152,7 +159,8 @@ static void predictions_add_up(void **state) {
     nmlp_machine m = machine("trn2");
     nmlp_err err = {0};
     nmlp_planner planner = {.machine = &m, .judge = judge};
-    nmlp_predict_request rq = {.decoder = {1024, 3072, 4, 16, 8, 64, 32000, 0}, .prompt = 256, .generate = 32, .tp = 1, .dtype = NMLP_NC_BF16};
+    nmlp_predict_request rq = {
+        .decoder = {1024, 3072, 4, 16, 8, 64, 32000, 0}, .prompt = 256, .generate = 32, .tp = 1, .dtype = NMLP_NC_BF16};
     nmlp_prediction one, two, thin;
     nmlp_assert_ok(nmlp_predict(&one, &planner, &rq, &err), &err);
     rq.tp = 2;

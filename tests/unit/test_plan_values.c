@@ -7,7 +7,8 @@
 #include "sim/check.h"
 #include "sim/time.h"
 
-static nmlp_status judge(void *ctx, const nmlp_program *program, const nmlp_machine *machine, nmlp_cost *out, nmlp_err *err) {
+static nmlp_status judge(void *ctx, const nmlp_program *program, const nmlp_machine *machine, nmlp_cost *out,
+                         nmlp_err *err) {
     nmlp_time_report t;
     (void)ctx;
     NMLP_RETURN_IF_FAILED(nmlp_time_run(&t, program, machine, NULL, err));
@@ -47,7 +48,8 @@ static void check_random_plan(nmlp_rng *rng) {
     nmlp_kernel_shape s = {odd_size(rng, 700), odd_size(rng, 400), odd_size(rng, 300), odd_size(rng, 600)};
     if (op == NMLP_PLAN_XW || (op == NMLP_PLAN_MLP && nmlp_rng_below(rng, 3) == 0)) s.r = 0;
     if (nmlp_rng_below(rng, 4) == 0) nmlp_assert_ok(nmlp_tiling_set(&fix, "x", 1 + nmlp_rng_below(rng, 3), &err), &err);
-    if (op == NMLP_PLAN_MLP && s.r > 0 && nmlp_rng_below(rng, 3) == 0) nmlp_assert_ok(nmlp_tiling_set(&fix, "shared", 1, &err), &err);
+    if (op == NMLP_PLAN_MLP && s.r > 0 && nmlp_rng_below(rng, 3) == 0)
+        nmlp_assert_ok(nmlp_tiling_set(&fix, "shared", 1, &err), &err);
     if (nmlp_rng_below(rng, 3) == 0) { /* cut activations even where they would fit */
         nmlp_assert_ok(nmlp_tiling_set(&fix, "ac", 1 + nmlp_rng_below(rng, 3), &err), &err);
         nmlp_assert_ok(nmlp_tiling_set(&fix, "xc", 8, &err), &err);
@@ -58,8 +60,8 @@ static void check_random_plan(nmlp_rng *rng) {
     nmlp_assert_ok(nmlp_plan_find(&plan, &planner, op, &rq, &err), &err);
     nmlp_assert_ok(nmlp_choice_build(&p, &plan.winner, &rq, &err), &err);
     nmlp_assert_ok(nmlp_program_check(p, &m, NULL, &err), &err);
-    snprintf(what, sizeof what, "%s on %s S=%lld H=%lld R=%lld O=%lld", plan.winner.kernel, m.name, (long long)s.s, (long long)s.h,
-             (long long)s.r, (long long)s.o);
+    snprintf(what, sizeof what, "%s on %s S=%lld H=%lld R=%lld O=%lld", plan.winner.kernel, m.name, (long long)s.s,
+             (long long)s.h, (long long)s.r, (long long)s.o);
     check_values(p, what);
     nmlp_program_destroy(p);
 }
@@ -78,8 +80,12 @@ static void packing_is_one_to_one(void **state) {
     nmlp_err err = {0};
     nmlp_rng_seed(&rng, 3);
     for (int i = 0; i < 50; i++) {
-        nmlp_pack pack = {.k = 1 + nmlp_rng_below(&rng, 400), .n = 1 + nmlp_rng_below(&rng, 300), .partitions = 128,
-                          .chunk_tiles = 1 + nmlp_rng_below(&rng, 4), .columns = 1 + nmlp_rng_below(&rng, 200), .planes = 1 + nmlp_rng_below(&rng, 2)};
+        nmlp_pack pack = {.k = 1 + nmlp_rng_below(&rng, 400),
+                          .n = 1 + nmlp_rng_below(&rng, 300),
+                          .partitions = 128,
+                          .chunk_tiles = 1 + nmlp_rng_below(&rng, 4),
+                          .columns = 1 + nmlp_rng_below(&rng, 200),
+                          .planes = 1 + nmlp_rng_below(&rng, 2)};
         size_t n = (size_t)(pack.k * pack.n), total = (size_t)(nmlp_pack_rows(&pack) * nmlp_pack_cols(&pack));
         uint32_t *packed = nmlp_mem_new(total, sizeof *packed, &err), *matrix = nmlp_mem_new(n, sizeof *matrix, &err),
                  *back = nmlp_mem_new(n, sizeof *back, &err);
