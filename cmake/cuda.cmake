@@ -3,7 +3,8 @@ set(NMLP_CUDA AUTO CACHE STRING "build the GPU backend: AUTO (where nvcc is foun
 set_property(CACHE NMLP_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(NMLP_CUDA_FOUND OFF)
 set(NMLP_CUDA_OBJECTS)
-if(NOT NMLP_CUDA STREQUAL "OFF")
+# Sanitizer and fuzzer builds check the C code; they go without unless asked.
+if(NMLP_CUDA STREQUAL "ON" OR (NMLP_CUDA STREQUAL "AUTO" AND NOT NMLP_SANITIZE AND NOT NMLP_FUZZ))
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)

@@ -21,9 +21,11 @@ nmlp_status nmlp_cuda_probe(nmlp_cuda_info *info, nmlp_err *err) {
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e != cudaSuccess || n == 0) {
         (void)cudaGetLastError();
-        nmlp_fail(err, NMLP_E_UNSUPPORTED, "no CUDA device: %s", e == cudaSuccess ? "none is visible" : cudaGetErrorString(e));
-        nmlp_fail_hint(err, "use --device cpu; a GPU needs NVIDIA's driver, and this build CUDA %d.%d or newer",
-                       CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        const char *why = e == cudaSuccess ? "none is visible"
+                          : e == cudaErrorInsufficientDriver ? "no NVIDIA driver, or one too old" : cudaGetErrorString(e);
+        nmlp_fail(err, NMLP_E_UNSUPPORTED, "no CUDA device: %s", why);
+        nmlp_fail_hint(err, "use --device cpu; a GPU needs a driver for CUDA %d.%d or newer", CUDART_VERSION / 1000,
+                       CUDART_VERSION % 1000 / 10);
         return NMLP_E_UNSUPPORTED;
     }
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaGetDeviceProperties(&prop, 0), "reading the device's properties", err));
