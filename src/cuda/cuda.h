@@ -1,7 +1,7 @@
 /* The GPU backend: a whole model resident on one CUDA device, and the fused MLP alone.
  *
  * Semantics follow engine.h and kernels.h: weights as the checkpoint stores them (rounded to bf16 where they are not bf16 already), sums in f32.
- * Up to 8 rows at a time activations keep 16 bits of mantissa; more rows round them to bf16 at each matmul. Keys and values are cached in bf16.
+ * Up to 4 rows at a time activations keep 16 bits of mantissa; more rows round them to bf16 at each matmul. Keys and values are cached in bf16.
  * Same input, same bits. One owner at a time per session; an engine may be shared.
  *
  * In a build without CUDA every call here exists and fails saying so. */

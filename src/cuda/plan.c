@@ -3,9 +3,9 @@
 #include <string.h>
 
 enum {
-    INPUT_BYTES_MAX = 80 << 10, /* shared memory for a phase's input rows; the rest is ring */
+    INPUT_BYTES_MAX = 84 << 10, /* shared memory for a phase's input rows; the rest is ring */
     INPUT_SHARE = 3,            /* never more than this part of the block's shared memory */
-    PARTS_READ_MAX = 8,         /* rows times pieces a reader sums itself; more get a reduce phase */
+    PARTS_READ_MAX = 16,        /* rows times pieces a reader sums itself; more get a reduce phase */
     PIECES_MAX = 4,             /* tried for balance */
     PIECE_COLS_MIN = 512
 };
@@ -30,8 +30,8 @@ nmlp_status nmlp_cuda_plan_push(nmlp_cuda_plan *plan, const nmlp_cuda_phase *pha
 static int32_t divide_up(int64_t a, int64_t b) { return (int32_t)((a + b - 1) / b); }
 static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
 
-/* Rows of shared memory the input takes: two halves of each token up to 8 of them. */
-static int32_t input_rows(int32_t s) { return s <= 8 ? 2 * s : s; }
+/* Rows of shared memory the input takes: two halves of each token where tokens are few. */
+static int32_t input_rows(int32_t s) { return s <= NMLP_CUDA_S_SPLIT ? 2 * s : s; }
 
 /* As many pieces as the input's room asks for; more where that fills the last round of blocks better. */
 static int32_t choose_pieces(const nmlp_cuda_plan *plan, int32_t n, int32_t k, int32_t n_segments, bool for_balance) {
@@ -107,7 +107,7 @@ nmlp_status nmlp_cuda_plan_matmul(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *
     ph.out_pitch = nmlp_cuda_pad(ph.n);
     ph.bias = m->bias;
     bool summed_by_reader = ph.n_chunks > 1 && m->output == NMLP_CUDA_STORE && !m->whole && !m->bias &&
-                            plan->s * ph.n_chunks <= PARTS_READ_MAX;
+                            ph.n_chunks <= PIECES_MAX && plan->s * ph.n_chunks <= PARTS_READ_MAX;
     int32_t parts = summed_by_reader ? ph.n_chunks : 1;
     size_t part_bytes = (size_t)plan->s * (size_t)ph.out_pitch * sizeof(float);
     ph.out = m->out ? m->out : nmlp_cuda_block_take(plan->block, (size_t)parts * part_bytes);

@@ -18,6 +18,7 @@
 enum {
     NMLP_CUDA_PAD = 64,          /* elements; keeps rows 128-byte aligned */
     NMLP_CUDA_S_MAX = 32,        /* rows a streaming program takes */
+    NMLP_CUDA_S_SPLIT = 4,       /* up to here activations are kept as two bf16 numbers each */
     NMLP_CUDA_UNIT_ROWS = 8,     /* rows of W per unit: n of the mma instruction */
     NMLP_CUDA_SLOT_COLS = 1280,  /* columns a ring slot holds of 8 rows */
     NMLP_CUDA_ROW_SKEW = 32,     /* elements added to rows in shared memory: 64 bytes, so that two rows meet all 32 banks */

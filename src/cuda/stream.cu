@@ -10,7 +10,7 @@ namespace {
 
 enum { THREADS = CONSUMERS + 32 };
 
-/* SPLIT: up to 8 tokens, high halves in rows 0..7 of the mma's A and low halves in rows 8..15. Otherwise 16 tokens per tile. */
+/* SPLIT: up to NMLP_CUDA_S_SPLIT tokens, high halves in rows 0..7 of the mma's A and low halves in rows 8..15. Otherwise 16 tokens per tile. */
 template <int TILES, bool SPLIT>
 struct shape {
     static const int tokens = SPLIT ? 8 : TILES * 16;
@@ -40,32 +40,42 @@ __device__ __forceinline__ unit_range my_units(const nmlp_cuda_phase *ph) {
 
 /* ---- the copying warp ---- */
 
-__device__ void produce_unit(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, int piece, int group, shared_head *sh,
-                             __nv_bfloat16 *ring, int slot_elems, ring_cursor &at, int lane) {
-    int rows = min(NMLP_CUDA_UNIT_ROWS, ph->n - group * NMLP_CUDA_UNIT_ROWS);
-    for (int m = 0; m < ph->n_matrices; m++) {
-        int k = ph->op[m].k;
-        int k_end = min(k, (piece + 1) * ph->k_chunk);
-        const __nv_bfloat16 *w = static_cast<const __nv_bfloat16 *>(ph->op[m].weight) +
-                                 (int64_t)group * NMLP_CUDA_UNIT_ROWS * k;
-        for (int k0 = piece * ph->k_chunk; k0 < k_end; k0 += ph->k_slot) {
-            mbar_wait(&sh->empty[at.slot], at.parity ^ 1);
-            fill_slot(ring + at.slot * slot_elems, &sh->full[at.slot], w + k0, rows, min(ph->k_slot, k_end - k0), k, lane);
-            at.advance(prog.n_slots);
+__device__ void produce_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, shared_head *sh, __nv_bfloat16 *ring,
+                              int slot_elems, ring_cursor &at, int lane) {
+    unit_range units = my_units(ph);
+    const __nv_bfloat16 *w[2] = {static_cast<const __nv_bfloat16 *>(ph->op[0].weight),
+                                 static_cast<const __nv_bfloat16 *>(ph->op[1].weight)};
+    const int k[2] = {ph->op[0].k, ph->op[1].k};
+    const int n = ph->n;
+    const int n_matrices = ph->n_matrices;
+    const int k_chunk = ph->k_chunk;
+    const int k_slot = ph->k_slot;
+    int piece = units.begin / units.groups;
+    int group = units.begin - piece * units.groups;
+    for (int u = units.begin; u < units.end; u++) {
+        int rows = min(NMLP_CUDA_UNIT_ROWS, n - group * NMLP_CUDA_UNIT_ROWS);
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            if (m >= n_matrices) break;
+            int k_end = min(k[m], (piece + 1) * k_chunk);
+            const __nv_bfloat16 *from = w[m] + (int64_t)group * NMLP_CUDA_UNIT_ROWS * k[m];
+            for (int k0 = piece * k_chunk; k0 < k_end; k0 += k_slot) {
+                mbar_wait(&sh->empty[at.slot], at.parity ^ 1);
+                fill_slot(ring + at.slot * slot_elems, &sh->full[at.slot], from + k0, rows, min(k_slot, k_end - k0), k[m], lane);
+                at.advance(prog.n_slots);
+            }
+        }
+        if (++group == units.groups) {
+            group = 0;
+            piece++;
         }
     }
 }
 
 __device__ void produce(const nmlp_cuda_program &prog, shared_head *sh, __nv_bfloat16 *ring, int slot_elems) {
-    int lane = threadIdx.x & 31;
     ring_cursor at = {0, 0};
-    for (int i = 0; i < prog.n_phases; i++) {
-        const nmlp_cuda_phase *ph = prog.phases + i;
-        if (ph->kind != NMLP_CUDA_MATMUL) continue;
-        unit_range units = my_units(ph);
-        for (int u = units.begin; u < units.end; u++)
-            produce_unit(prog, ph, u / units.groups, u % units.groups, sh, ring, slot_elems, at, lane);
-    }
+    for (int i = 0; i < prog.n_phases; i++)
+        if (prog.phases[i].kind == NMLP_CUDA_MATMUL) produce_phase(prog, prog.phases + i, sh, ring, slot_elems, at, threadIdx.x & 31);
 }
 
 /* ---- the multiplying warps ---- */
@@ -181,35 +191,48 @@ __device__ void consume_matmul(const nmlp_cuda_program &prog, const nmlp_cuda_ph
                                __nv_bfloat16 *x, const __nv_bfloat16 *ring, int slot_elems, ring_cursor &at, int n_keys,
                                pick &best) {
     const int tokens = shape<TILES, SPLIT>::tokens;
-    int warp = threadIdx.x >> 5;
-    int x_pitch = (ph->n_matrices == 2 && !ph->same_x ? 2 : 1) * ph->k_chunk + NMLP_CUDA_ROW_SKEW;
+    const int warp = threadIdx.x >> 5;
+    const int s = prog.s;
+    const int n_slots = prog.n_slots;
+    const int n_matrices = ph->n_matrices;
+    const int k_chunk = ph->k_chunk;
+    const int k_slot = ph->k_slot;
+    const int k_of[2] = {ph->op[0].k, ph->op[1].k};
+    const int second = ph->same_x ? 0 : k_chunk; /* where matrix 1 finds its rows */
+    const int x_pitch = (n_matrices == 2 && second ? 2 : 1) * k_chunk + NMLP_CUDA_ROW_SKEW;
     unit_range units = my_units(ph);
+    int piece = units.begin / units.groups;
+    int group = units.begin - piece * units.groups;
     int staged = -1;
     for (int u = units.begin; u < units.end; u++) {
-        int piece = u / units.groups;
         if (piece != staged) {
             consumer_sync();
-            stage_input<SPLIT>(ph, x, prog.s, piece, n_keys, sh);
+            stage_input<SPLIT>(ph, x, s, piece, n_keys, sh);
             staged = piece;
         }
         float *here = sums + (u & 1) * shape<TILES, SPLIT>::sums;
-        for (int m = 0; m < ph->n_matrices; m++) {
+        const int start = piece * k_chunk;
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            if (m >= n_matrices) break;
             float acc[TILES][2][4] = {};
-            int k_end = min(ph->op[m].k, (piece + 1) * ph->k_chunk);
-            int start = piece * ph->k_chunk;
-            const __nv_bfloat16 *rows = x + (ph->same_x ? 0 : m * ph->k_chunk);
-            for (int k0 = start; k0 < k_end; k0 += ph->k_slot) {
+            int k_end = min(k_of[m], start + k_chunk);
+            for (int k0 = start; k0 < k_end; k0 += k_slot) {
                 mbar_wait(&sh->full[at.slot], at.parity);
-                multiply_slot<TILES, SPLIT>(acc, rows + (k0 - start), x_pitch, ring + at.slot * slot_elems,
-                                            min(ph->k_slot, k_end - k0), prog.s);
+                multiply_slot<TILES, SPLIT>(acc, x + (m ? second : 0) + (k0 - start), x_pitch, ring + at.slot * slot_elems,
+                                            min(k_slot, k_end - k0), s);
                 __syncwarp();
                 if ((threadIdx.x & 31) == 0) mbar_arrive(&sh->empty[at.slot]);
-                at.advance(prog.n_slots);
+                at.advance(n_slots);
             }
             put_sums<TILES, SPLIT>(here + (warp * 2 + m) * tokens * NMLP_CUDA_UNIT_ROWS, acc);
         }
         consumer_sync();
-        finish_unit<TILES, SPLIT>(ph, here, prog.s, piece, u % units.groups, sh, best);
+        finish_unit<TILES, SPLIT>(ph, here, s, piece, group, sh, best);
+        if (++group == units.groups) {
+            group = 0;
+            piece++;
+        }
     }
 }
 
@@ -285,9 +308,8 @@ __device__ void pick_token(const nmlp_cuda_program &prog, int position) {
     if (prog.tokens) prog.tokens[position] = token;
 }
 
-/* All blocks arrive before any goes on. The counter only grows: a launch starts at a multiple of the grid size and adds whole rounds. */
+/* All blocks arrive before any goes on; the block's consumers are together already. The counter only grows: a launch starts at a multiple of the grid size and adds whole rounds. */
 __device__ void grid_barrier(unsigned long long *counter, unsigned long long target) {
-    consumer_sync();
     if (threadIdx.x == 0) {
         unsigned long long seen;
         __threadfence();
@@ -299,15 +321,24 @@ __device__ void grid_barrier(unsigned long long *counter, unsigned long long tar
     consumer_sync();
 }
 
-/* A copy of the description in shared memory, and its small vectors on their way to L2, before the barrier is waited for. */
+/* The next phase's description starts for shared memory while this one runs, and its small vectors for L2. */
 __device__ void fetch_phase(const nmlp_cuda_program &prog, int i, shared_head *sh) {
+    static_assert(sizeof(nmlp_cuda_phase) % 16 == 0, "phases are copied 16 bytes at a time");
     if (i >= prog.n_phases) return;
-    const int words = sizeof(nmlp_cuda_phase) / 4;
-    const uint32_t *from = reinterpret_cast<const uint32_t *>(prog.phases + i);
-    uint32_t *to = reinterpret_cast<uint32_t *>(&sh->phase[i & 1]);
-    for (int w = threadIdx.x; w < words; w += CONSUMERS) to[w] = __ldg(from + w);
-    if (prog.phases[i].norm_weight && threadIdx.x * 32 < prog.phases[i].op[0].k)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(prog.phases[i].norm_weight + threadIdx.x * 32));
+    const char *from = reinterpret_cast<const char *>(prog.phases + i);
+    char *to = reinterpret_cast<char *>(&sh->phase[i & 1]);
+    for (int at = threadIdx.x * 16; at < (int)sizeof(nmlp_cuda_phase); at += CONSUMERS * 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to + at)), "l"(from + at) : "memory");
+}
+
+/* Before the barrier: the description is there; its vectors should be soon. */
+__device__ void await_phase(const nmlp_cuda_program &prog, int i, shared_head *sh) {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    consumer_sync();
+    if (i >= prog.n_phases) return;
+    const nmlp_cuda_phase *ph = &sh->phase[i & 1];
+    if (ph->norm_weight && threadIdx.x * 32 < ph->op[0].k)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(ph->norm_weight + threadIdx.x * 32));
 }
 
 template <int TILES, bool SPLIT>
@@ -331,9 +362,10 @@ __device__ void consume(const nmlp_cuda_program &prog, shared_head *sh, float *s
         best.position = position;
     }
     fetch_phase(prog, 0, sh);
-    consumer_sync();
+    await_phase(prog, 0, sh);
     for (int i = 0; i < prog.n_phases; i++) {
         const nmlp_cuda_phase *ph = &sh->phase[i & 1];
+        fetch_phase(prog, i + 1, sh);
         switch (ph->kind) {
         case NMLP_CUDA_MATMUL:
             consume_matmul<TILES, SPLIT>(prog, ph, sh, sums, x, ring, slot_elems, at, position + 1, best);
@@ -344,8 +376,8 @@ __device__ void consume(const nmlp_cuda_program &prog, shared_head *sh, float *s
         case NMLP_CUDA_EMBED: embed(ph, token); break;
         default: pick_token(prog, position); break;
         }
-        fetch_phase(prog, i + 1, sh);
         if (i + 1 == prog.n_phases) break;
+        await_phase(prog, i + 1, sh);
         target += gridDim.x;
         grid_barrier(prog.barrier, target);
     }
@@ -386,21 +418,21 @@ size_t shared_bytes(int32_t input_elems, int32_t n_slots) {
 typedef void kernel_fn(const nmlp_cuda_program);
 
 kernel_fn *kernel_for(int32_t s) {
-    if (s <= 8) return stream_kernel<1, true>;
+    if (s <= NMLP_CUDA_S_SPLIT) return stream_kernel<1, true>;
     return s <= 16 ? stream_kernel<1, false> : stream_kernel<2, false>;
 }
 
 } // namespace
 
 size_t nmlp_cuda_stream_shared_bytes(int32_t s, int32_t input_elems, int32_t n_slots) {
-    if (s <= 8) return shared_bytes<1, true>(input_elems, n_slots);
+    if (s <= NMLP_CUDA_S_SPLIT) return shared_bytes<1, true>(input_elems, n_slots);
     return s <= 16 ? shared_bytes<1, false>(input_elems, n_slots) : shared_bytes<2, false>(input_elems, n_slots);
 }
 
 int nmlp_cuda_attention_scratch_elems(int32_t head_dim) { return 2 * attention_scratch(head_dim); }
 
 int nmlp_cuda_stream_prepare(size_t bytes) {
-    const int32_t sizes[] = {8, 16, 32};
+    const int32_t sizes[] = {1, 16, 32};
     for (int i = 0; i < 3; i++) {
         cudaError_t e = cudaFuncSetAttribute((const void *)kernel_for(sizes[i]), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              (int)bytes);

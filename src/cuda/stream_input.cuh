@@ -53,35 +53,88 @@ __device__ __forceinline__ void store4(__nv_bfloat16 *rows, int pitch, int s, in
     }
 }
 
+__device__ __forceinline__ void add4(float4 &a, float4 b) {
+    a.x += b.x;
+    a.y += b.y;
+    a.z += b.z;
+    a.w += b.w;
+}
+
+/* Sums the parts in order, four loads in flight. */
 __device__ __forceinline__ float4 load_parts(const nmlp_cuda_operand *op, int row, int col) {
     const float *p = op->x + (int64_t)row * op->x_pitch + col;
-    float4 v = load4(p);
-    for (int part = 1; part < op->x_parts; part++) {
-        float4 w = load4(p + part * op->x_part_stride);
-        v.x += w.x;
-        v.y += w.y;
-        v.z += w.z;
-        v.w += w.w;
+    int parts = op->x_parts;
+    int64_t stride = op->x_part_stride;
+    float4 sum = load4(p);
+    for (int part = 1; part < parts; part += 4) {
+        float4 v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[i] = part + i < parts ? load4(p + (part + i) * stride) : make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int i = 0; i < 4; i++) add4(sum, v[i]);
     }
-    return v;
+    return sum;
+}
+
+/* Plain rows: a thread's loads are all under way before the first is used, because a block that has just passed a barrier has nothing else to do
+ * than wait for them. PARTS (1, 2 or 4) parts of BATCH / PARTS places at a time. */
+template <bool SPLIT, int PARTS>
+__device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len) {
+    const int BATCH = 8;
+    const int PLACES = BATCH / PARTS;
+    int quads = len / 4;
+    int n = s * quads;
+    int parts = op->x_parts;
+    int x_pitch = op->x_pitch;
+    int64_t stride = op->x_part_stride;
+    const float *x = op->x + k0;
+    for (int base = threadIdx.x; base < n; base += CONSUMERS * PLACES) {
+        float4 v[PLACES][PARTS];
+#pragma unroll
+        for (int i = 0; i < PLACES; i++) {
+            int j = base + i * CONSUMERS;
+            int row = s == 1 ? 0 : j / quads;
+            const float *from = x + (int64_t)row * x_pitch + (j - row * quads) * 4;
+#pragma unroll
+            for (int p = 0; p < PARTS; p++) v[i][p] = j < n && p < parts ? load4(from + p * stride) : make_float4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int i = 0; i < PLACES; i++) {
+            int j = base + i * CONSUMERS;
+            int row = s == 1 ? 0 : j / quads;
+#pragma unroll
+            for (int p = 1; p < PARTS; p++) add4(v[i][0], v[i][p]);
+            if (j < n) store4<SPLIT>(rows, pitch, s, row, (j - row * quads) * 4, v[i][0]);
+        }
+    }
 }
 
 /* x * weight goes to shared memory at once; 1/rms is kept per row and multiplies the result. The sum runs over the whole row. */
 template <bool SPLIT>
 __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s,
                            int k0, int len, shared_head *sh) {
+    const int BATCH = 4;
     for (int row = 0; row < s; row++) {
         float sum = 0;
-        for (int col = threadIdx.x * 4; col < op->k; col += CONSUMERS * 4) {
-            float4 v = load_parts(op, row, col);
-            sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-            if (col < k0 || col >= k0 + len) continue;
-            float4 w = __ldg(reinterpret_cast<const float4 *>(ph->norm_weight + col));
-            v.x *= w.x;
-            v.y *= w.y;
-            v.z *= w.z;
-            v.w *= w.w;
-            store4<SPLIT>(rows, pitch, s, row, col - k0, v);
+        const float *x = op->x + (int64_t)row * op->x_pitch;
+        const float *weight = ph->norm_weight;
+        int k = op->k;
+        for (int base = threadIdx.x * 4; base < k; base += CONSUMERS * 4 * BATCH) {
+            float4 v[BATCH];
+            float4 w[BATCH];
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                int col = base + i * CONSUMERS * 4;
+                v[i] = col < k ? load4(x + col) : make_float4(0, 0, 0, 0);
+                w[i] = col < k ? __ldg(reinterpret_cast<const float4 *>(weight + col)) : make_float4(0, 0, 0, 0);
+            }
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                int col = base + i * CONSUMERS * 4;
+                sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
+                v[i] = make_float4(v[i].x * w[i].x, v[i].y * w[i].y, v[i].z * w[i].z, v[i].w * w[i].w);
+                if (col >= k0 && col < k0 + len) store4<SPLIT>(rows, pitch, s, row, col - k0, v[i]);
+            }
         }
         sum = warp_sum(sum);
         if ((threadIdx.x & 31) == 0) sh->warp_sum[threadIdx.x >> 5] = sum;
@@ -121,7 +174,8 @@ __device__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *
     for (int col = threadIdx.x * 4; col < len; col += CONSUMERS * 4) {
         float4 v = make_float4(0, 0, 0, 0);
         int h = (k0 + col) / ph->head_dim;
-        for (int c = 0; c < n_chunks && h < ph->n_heads; c++) {
+#pragma unroll 4
+        for (int c = 0; c < (h < ph->n_heads ? n_chunks : 0); c++) {
             float w = sh->head_weight[h * NMLP_CUDA_KEY_CHUNKS_MAX + c];
             float4 o = load4(op->x + c * op->x_part_stride + k0 + col);
             v.x += w * o.x;
@@ -147,13 +201,12 @@ __device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int 
             stage_norm<SPLIT>(ph, op, to, pitch, s, k0, len, sh);
         } else if (op->input == NMLP_CUDA_HEADS) {
             stage_heads<SPLIT>(ph, op, to, pitch, k0, len, n_keys, sh);
-        } else if (len > 0) {
-            int quads = len / 4;
-            for (int j = threadIdx.x; j < s * quads; j += CONSUMERS) {
-                int row = s == 1 ? 0 : j / quads;
-                int col = (j - row * quads) * 4;
-                store4<SPLIT>(to, pitch, s, row, col, load_parts(op, row, k0 + col));
-            }
+        } else if (op->x_parts == 1) {
+            stage_plain<SPLIT, 1>(op, to, pitch, s, k0, len);
+        } else if (op->x_parts == 2) {
+            stage_plain<SPLIT, 2>(op, to, pitch, s, k0, len);
+        } else {
+            stage_plain<SPLIT, 4>(op, to, pitch, s, k0, len);
         }
     }
     consumer_sync();

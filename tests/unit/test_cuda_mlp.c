@@ -21,8 +21,8 @@ static const struct shape shapes[] = {
     {48, 64, 0, 16, 7},   {48, 64, 16, 0, 0},   {64, 128, 32, 32, 32},  {130, 3000, 70, 200, 90}, {700, 1900, 320, 320, 320},
     {512, 2048, 0, 0, 0}, {2048, 1024, 0, 0, 0}, {3000, 700, 1000, -1, 500},
 };
-static const int64_t row_counts[] = {1, 2, 5, 8, 9, 16, 17, 32, 33, 130};
-enum { N_SHAPES = sizeof shapes / sizeof shapes[0], N_ROW_COUNTS = sizeof row_counts / sizeof row_counts[0], ROWS_SPLIT = 8 };
+static const int64_t row_counts[] = {1, 3, 4, 5, 8, 16, 17, 32, 33, 130};
+enum { N_SHAPES = sizeof shapes / sizeof shapes[0], N_ROW_COUNTS = sizeof row_counts / sizeof row_counts[0], ROWS_SPLIT = 4 };
 
 static nmlp_factors make_factors(int64_t n, int64_t k, int64_t rank, uint64_t seed) {
     nmlp_factors f = {0};
@@ -67,7 +67,7 @@ static double relative_error(const float *got, const double *want, int64_t n) {
     return isfinite(off) ? sqrt(off / size) : INFINITY;
 }
 
-/* Up to 8 rows every activation is a sum of two bf16 numbers: each of at most 4 roundings adds 2^-17 of the norm, and exp 2^-20. More rows round
+/* Up to 4 rows every activation is a sum of two bf16 numbers: each of at most 4 roundings adds 2^-17 of the norm, and exp 2^-20. More rows round
  * to bf16 at each matmul (and, above 32 rows, gate and up before silu): at most 6 roundings of 2^-9. Each bound is that, doubled. */
 static double allowed(int64_t s) { return s <= ROWS_SPLIT ? 8 * 0x1p-17 + 0x1p-19 : 12 * 0x1p-9; }
 
