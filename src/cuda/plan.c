@@ -7,7 +7,8 @@ enum {
     INPUT_SHARE = 3,            /* never more than this part of the block's shared memory */
     PARTS_READ_MAX = 16,        /* rows times pieces a reader sums itself; more get a reduce phase */
     PIECES_MAX = 4,             /* tried for balance */
-    PIECE_COLS_MIN = 512
+    PIECE_COLS_MIN = 512,
+    SLOTS_UNDER_WAY = 3
 };
 
 void nmlp_cuda_plan_init(nmlp_cuda_plan *plan, const nmlp_cuda_device *device, nmlp_cuda_block *block, int32_t s) {
@@ -161,6 +162,7 @@ nmlp_status nmlp_cuda_plan_finish(nmlp_cuda_plan *plan, nmlp_cuda_program *progr
                                    .n_phases = (int32_t)plan->n_phases,
                                    .s = plan->s,
                                    .n_slots = n_slots,
+                                   .n_under_way = n_slots - 1 < SLOTS_UNDER_WAY ? n_slots - 1 : SLOTS_UNDER_WAY,
                                    .input_elems = plan->input_elems,
                                    .barrier = barrier};
     if (!plan->block->committed) return NMLP_OK;

@@ -107,6 +107,7 @@ typedef struct nmlp_cuda_program {
     int32_t n_phases;
     int32_t s;
     int32_t n_slots;
+    int32_t n_under_way; /* slots being copied at a time, at most */
     int32_t input_elems; /* bf16 elements of shared memory for X */
     unsigned long long *barrier; /* on the device; any multiple of the grid size */
     nmlp_cuda_state *state;

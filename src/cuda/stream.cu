@@ -8,13 +8,15 @@
 
 namespace {
 
-enum { THREADS = CONSUMERS + 32 };
+/* Warps 0..7 multiply, one finishes what they summed and keeps the grid in step, one copies. */
+enum { FINISHER = NMLP_CUDA_CONSUMER_WARPS, COPIER, THREADS = (COPIER + 1) * 32 };
 
 /* SPLIT: up to NMLP_CUDA_S_SPLIT tokens, high halves in rows 0..7 of the mma's A and low halves in rows 8..15. Otherwise 16 tokens per tile. */
 template <int TILES, bool SPLIT>
 struct shape {
     static const int tokens = SPLIT ? 8 : TILES * 16;
-    static const int sums = NMLP_CUDA_CONSUMER_WARPS * 2 * tokens * NMLP_CUDA_UNIT_ROWS; /* floats of one reduction buffer */
+    static const int warp_sums = tokens * NMLP_CUDA_UNIT_ROWS;                /* of one warp and matrix */
+    static const int sums = NMLP_CUDA_CONSUMER_WARPS * 2 * warp_sums; /* of one unit; there is room for two */
 };
 
 __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
@@ -22,26 +24,50 @@ __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uin
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* A run of units of a matmul phase, the same for both sides of the ring. */
-struct unit_range {
-    int groups; /* units per piece of K */
-    int begin;
-    int end;
-};
-
+/* The block's part of a phase, the same for every role. */
 __device__ __forceinline__ unit_range my_units(const nmlp_cuda_phase *ph) {
     unit_range r;
     r.groups = (ph->n + NMLP_CUDA_UNIT_ROWS - 1) / NMLP_CUDA_UNIT_ROWS;
-    long long n_units = (long long)r.groups * ph->n_chunks;
+    unsigned n_units = (unsigned)r.groups * (unsigned)ph->n_chunks;
     r.begin = (int)(n_units * blockIdx.x / gridDim.x);
     r.end = (int)(n_units * (blockIdx.x + 1) / gridDim.x);
     return r;
 }
 
+/* Where things lie in the block's shared memory. */
+struct block_memory {
+    shared_head *sh;
+    float *sums;
+    __nv_bfloat16 *x;
+    __nv_bfloat16 *ring;
+};
+
+enum { SLOT_ELEMS = NMLP_CUDA_UNIT_ROWS * (NMLP_CUDA_SLOT_COLS + NMLP_CUDA_ROW_SKEW) };
+
 /* ---- the copying warp ---- */
 
-__device__ void produce_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, shared_head *sh, __nv_bfloat16 *ring,
-                              int slot_elems, ring_cursor &at, int lane) {
+/* Where the copying warp stands. Copies under way are kept few: requests queue in L2, and what other warps ask for (inputs, the barrier) waits behind
+ * them. */
+struct copier {
+    ring_cursor at;
+    ring_cursor landing; /* the oldest slot under way */
+    int under_way;
+};
+
+__device__ __forceinline__ __nv_bfloat16 *next_slot(const nmlp_cuda_program &prog, const block_memory &mem, copier &c) {
+    shared_head *sh = mem.sh;
+    if (c.under_way == prog.n_under_way) {
+        mbar_wait(&sh->full[c.landing.slot], c.landing.parity);
+        c.landing.advance(prog.n_slots);
+    } else {
+        c.under_way++;
+    }
+    mbar_wait(&sh->empty[c.at.slot], c.at.parity ^ 1);
+    return mem.ring + c.at.slot * SLOT_ELEMS;
+}
+
+__device__ void copy_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const block_memory &mem, copier &c) {
+    const int lane = threadIdx.x & 31;
     unit_range units = my_units(ph);
     const __nv_bfloat16 *w[2] = {static_cast<const __nv_bfloat16 *>(ph->op[0].weight),
                                  static_cast<const __nv_bfloat16 *>(ph->op[1].weight)};
@@ -60,9 +86,9 @@ __device__ void produce_phase(const nmlp_cuda_program &prog, const nmlp_cuda_pha
             int k_end = min(k[m], (piece + 1) * k_chunk);
             const __nv_bfloat16 *from = w[m] + (int64_t)group * NMLP_CUDA_UNIT_ROWS * k[m];
             for (int k0 = piece * k_chunk; k0 < k_end; k0 += k_slot) {
-                mbar_wait(&sh->empty[at.slot], at.parity ^ 1);
-                fill_slot(ring + at.slot * slot_elems, &sh->full[at.slot], from + k0, rows, min(k_slot, k_end - k0), k[m], lane);
-                at.advance(prog.n_slots);
+                __nv_bfloat16 *slot = next_slot(prog, mem, c);
+                fill_slot(slot, &mem.sh->full[c.at.slot], from + k0, rows, min(k_slot, k_end - k0), k[m], lane);
+                c.at.advance(prog.n_slots);
             }
         }
         if (++group == units.groups) {
@@ -72,48 +98,63 @@ __device__ void produce_phase(const nmlp_cuda_program &prog, const nmlp_cuda_pha
     }
 }
 
-__device__ void produce(const nmlp_cuda_program &prog, shared_head *sh, __nv_bfloat16 *ring, int slot_elems) {
-    ring_cursor at = {0, 0};
+__device__ void copy_weights(const nmlp_cuda_program &prog, const block_memory &mem) {
+    copier c = {{0, 0}, {0, 0}, 0};
     for (int i = 0; i < prog.n_phases; i++)
-        if (prog.phases[i].kind == NMLP_CUDA_MATMUL) produce_phase(prog, prog.phases + i, sh, ring, slot_elems, at, threadIdx.x & 31);
+        if (prog.phases[i].kind == NMLP_CUDA_MATMUL) copy_phase(prog, prog.phases + i, mem, c);
 }
 
 /* ---- the multiplying warps ---- */
 
+/* 32 columns of the staged rows, as the mma's A for two steps of k. */
+template <bool SPLIT>
+__device__ __forceinline__ void load_rows(uint4 (&x)[2], const __nv_bfloat16 *at, int x_pitch, int tile, int g, int s, bool live) {
+    int row0 = tile * 16 + g;
+    int row1 = SPLIT ? s + g : row0 + 8;
+    x[0] = x[1] = make_uint4(0, 0, 0, 0);
+    if (live && row0 < s) x[0] = *reinterpret_cast<const uint4 *>(at + row0 * x_pitch);
+    if (live && (SPLIT ? g < s : row1 < s)) x[1] = *reinterpret_cast<const uint4 *>(at + row1 * x_pitch);
+}
+
 /* Adds one slot: 8 rows of W times the staged rows. Within 32 columns a lane takes 8 neighbours of both operands, so the columns reach the mma
- * in another order than in memory, the same for both. */
+ * in another order than in memory, the same for both. Two blocks of 32 columns at a time, each with sums of its own, keep the tensor cores from
+ * waiting for themselves. */
 template <int TILES, bool SPLIT>
-__device__ __forceinline__ void multiply_slot(float (&acc)[TILES][2][4], const __nv_bfloat16 *x, int x_pitch,
+__device__ __forceinline__ void multiply_slot(float (&acc)[TILES][4][4], const __nv_bfloat16 *x, int x_pitch,
                                               const __nv_bfloat16 *w, int cols, int s) {
-    int warp = threadIdx.x >> 5;
-    int g = (threadIdx.x & 31) >> 2;
-    int t = threadIdx.x & 3;
-    const __nv_bfloat16 *w_row = w + g * (cols + NMLP_CUDA_ROW_SKEW) + t * 8;
-#pragma unroll 2
-    for (int b = warp; b < cols / 32; b += NMLP_CUDA_CONSUMER_WARPS) {
-        uint4 wv = *reinterpret_cast<const uint4 *>(w_row + b * 32);
+    const int g = (threadIdx.x & 31) >> 2;
+    const int t = threadIdx.x & 3;
+    const int n_blocks = cols / 32;
+    w += g * (cols + NMLP_CUDA_ROW_SKEW) + t * 8;
+    x += t * 8;
+    for (int b = threadIdx.x >> 5; b < n_blocks; b += 2 * NMLP_CUDA_CONSUMER_WARPS) {
+        bool both = b + NMLP_CUDA_CONSUMER_WARPS < n_blocks;
+        uint4 wv[2];
+        wv[0] = *reinterpret_cast<const uint4 *>(w + b * 32);
+        wv[1] = make_uint4(0, 0, 0, 0);
+        if (both) wv[1] = *reinterpret_cast<const uint4 *>(w + (b + NMLP_CUDA_CONSUMER_WARPS) * 32);
 #pragma unroll
         for (int m = 0; m < TILES; m++) {
-            int row0 = m * 16 + g;
-            int row1 = SPLIT ? s + g : row0 + 8;
-            uint4 x0 = make_uint4(0, 0, 0, 0);
-            uint4 x1 = make_uint4(0, 0, 0, 0);
-            if (row0 < s) x0 = *reinterpret_cast<const uint4 *>(x + row0 * x_pitch + b * 32 + t * 8);
-            if (SPLIT ? g < s : row1 < s) x1 = *reinterpret_cast<const uint4 *>(x + row1 * x_pitch + b * 32 + t * 8);
-            mma(acc[m][0], x0.x, x1.x, x0.y, x1.y, wv.x, wv.y);
-            mma(acc[m][1], x0.z, x1.z, x0.w, x1.w, wv.z, wv.w);
+            uint4 x0[2];
+            uint4 x1[2];
+            load_rows<SPLIT>(x0, x + b * 32, x_pitch, m, g, s, true);
+            load_rows<SPLIT>(x1, x + (b + NMLP_CUDA_CONSUMER_WARPS) * 32, x_pitch, m, g, s, both);
+            mma(acc[m][0], x0[0].x, x0[1].x, x0[0].y, x0[1].y, wv[0].x, wv[0].y);
+            mma(acc[m][1], x0[0].z, x0[1].z, x0[0].w, x0[1].w, wv[0].z, wv[0].w);
+            mma(acc[m][2], x1[0].x, x1[1].x, x1[0].y, x1[1].y, wv[1].x, wv[1].y);
+            mma(acc[m][3], x1[0].z, x1[1].z, x1[0].w, x1[1].w, wv[1].z, wv[1].w);
         }
     }
 }
 
 /* A warp's part of a unit's sums, [token][8 rows]. */
 template <int TILES, bool SPLIT>
-__device__ __forceinline__ void put_sums(float *to, const float (&acc)[TILES][2][4]) {
+__device__ __forceinline__ void put_sums(float *to, const float (&acc)[TILES][4][4]) {
     int g = (threadIdx.x & 31) >> 2;
     int t = threadIdx.x & 3;
     for (int m = 0; m < TILES; m++) {
         float c[4];
-        for (int i = 0; i < 4; i++) c[i] = acc[m][0][i] + acc[m][1][i];
+        for (int i = 0; i < 4; i++) c[i] = (acc[m][0][i] + acc[m][1][i]) + (acc[m][2][i] + acc[m][3][i]);
         if (SPLIT) {
             *reinterpret_cast<float2 *>(to + g * 8 + t * 2) = make_float2(c[0] + c[2], c[1] + c[3]);
         } else {
@@ -122,6 +163,56 @@ __device__ __forceinline__ void put_sums(float *to, const float (&acc)[TILES][2]
         }
     }
 }
+
+template <int TILES, bool SPLIT>
+__device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,
+                               const block_memory &mem, ring_cursor &at, unsigned &n_done, int n_keys) {
+    const int warp = threadIdx.x >> 5;
+    const int s = prog.s;
+    const int n_matrices = ph->n_matrices;
+    const int k_chunk = ph->k_chunk;
+    const int k_slot = ph->k_slot;
+    const int k_of[2] = {ph->op[0].k, ph->op[1].k};
+    const int second = ph->same_x ? 0 : k_chunk; /* where matrix 1 finds its rows */
+    const int x_pitch = (n_matrices == 2 && second ? 2 : 1) * k_chunk + NMLP_CUDA_ROW_SKEW;
+    shared_head *sh = mem.sh;
+    int staged = -1;
+    int piece = units.begin / units.groups;
+    int left = (piece + 1) * units.groups - units.begin; /* units of this piece */
+    for (int u = units.begin; u < units.end; u++, n_done++) {
+        if (piece != staged) {
+            consumer_sync();
+            stage_input<SPLIT>(ph, mem.x, s, piece, n_keys, sh);
+            staged = piece;
+        }
+        const int start = piece * k_chunk;
+        float *here = mem.sums + (n_done & 1) * shape<TILES, SPLIT>::sums + warp * 2 * shape<TILES, SPLIT>::warp_sums;
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            if (m >= n_matrices) break;
+            float acc[TILES][4][4] = {};
+            int k_end = min(k_of[m], start + k_chunk);
+            for (int k0 = start; k0 < k_end; k0 += k_slot) {
+                mbar_wait(&sh->full[at.slot], at.parity);
+                multiply_slot<TILES, SPLIT>(acc, mem.x + (m ? second : 0) + (k0 - start), x_pitch, mem.ring + at.slot * SLOT_ELEMS,
+                                            min(k_slot, k_end - k0), s);
+                __syncwarp();
+                if ((threadIdx.x & 31) == 0) mbar_arrive(&sh->empty[at.slot]);
+                at.advance(prog.n_slots);
+            }
+            if (m == 0) mbar_wait(&sh->sums_empty[n_done & 1], (n_done >> 1 & 1) ^ 1);
+            put_sums<TILES, SPLIT>(here + m * shape<TILES, SPLIT>::warp_sums, acc);
+        }
+        __syncwarp();
+        if ((threadIdx.x & 31) == 0) mbar_arrive(&sh->sums_full[n_done & 1]);
+        if (--left == 0) {
+            left = units.groups;
+            piece++;
+        }
+    }
+}
+
+/* ---- the finishing warp ---- */
 
 __device__ __forceinline__ float silu(float v) { return v / (1.0f + __expf(-v)); }
 
@@ -152,83 +243,71 @@ __device__ __forceinline__ void consider(pick &p, float logit, int token) {
     }
 }
 
+/* Where a phase's results go, in registers. */
+struct sink {
+    float *out;
+    float *out2;
+    const float *bias;
+    int64_t part_stride;
+    int pitch;
+    int n;
+    int output;
+    bool scaled[2]; /* times 1/rms */
+};
+
+__device__ __forceinline__ sink make_sink(const nmlp_cuda_phase *ph) {
+    return {ph->out,   ph->out2,  ph->bias,
+            ph->out_part_stride, ph->out_pitch, ph->n, ph->output,
+            {ph->op[0].input == NMLP_CUDA_NORM, ph->op[1].input == NMLP_CUDA_NORM}};
+}
+
 /* One finished element y (of matrix 0 and, in pairs, matrix 1) goes where the phase says. */
-__device__ __forceinline__ void put_result(const nmlp_cuda_phase *ph, int piece, int token, int row, float y0, float y1,
-                                           pick &best) {
-    int64_t at = piece * ph->out_part_stride + (int64_t)token * ph->out_pitch + row;
-    if (ph->bias) y0 += ph->bias[row];
-    if (ph->output == NMLP_CUDA_SILU_MUL) {
-        ph->out[at] = silu(y0) * y1;
-    } else if (ph->output == NMLP_CUDA_ADD) {
-        ph->out[at] = __ldcg(ph->out + at) + y0;
+__device__ __forceinline__ void put_result(const sink &to, int piece, int token, int row, float y0, float y1, pick &best) {
+    int64_t at = piece * to.part_stride + (int64_t)token * to.pitch + row;
+    if (to.bias) y0 += to.bias[row];
+    if (to.output == NMLP_CUDA_SILU_MUL) {
+        to.out[at] = silu(y0) * y1;
+    } else if (to.output == NMLP_CUDA_ADD) {
+        to.out[at] = __ldcg(to.out + at) + y0;
     } else {
-        ph->out[at] = y0;
-        if (ph->output == NMLP_CUDA_PAIR) ph->out2[at] = y1;
-        if (ph->output == NMLP_CUDA_LOGITS) consider(best, y0, row);
+        to.out[at] = y0;
+        if (to.output == NMLP_CUDA_PAIR) to.out2[at] = y1;
+        if (to.output == NMLP_CUDA_LOGITS) consider(best, y0, row);
     }
 }
 
+/* Adds what the eight warps summed, always in the same order. */
 template <int TILES, bool SPLIT>
-__device__ void finish_unit(const nmlp_cuda_phase *ph, const float *sums, int s, int piece, int group, const shared_head *sh,
-                            pick &best) {
-    const int tokens = shape<TILES, SPLIT>::tokens;
-    for (int i = threadIdx.x; i < s * NMLP_CUDA_UNIT_ROWS; i += CONSUMERS) {
+__device__ __forceinline__ void finish_unit(const sink &to, const float *sums, int s, int piece, int group, const shared_head *sh,
+                                            pick &best) {
+    const int warp_sums = shape<TILES, SPLIT>::warp_sums;
+    for (int i = threadIdx.x & 31; i < s * NMLP_CUDA_UNIT_ROWS; i += 32) {
         int token = i >> 3;
         int row = group * NMLP_CUDA_UNIT_ROWS + (i & 7);
-        if (row >= ph->n) continue;
         float y[2] = {0, 0};
-        for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++)
-            for (int m = 0; m < 2; m++)
-                if (m < ph->n_matrices) y[m] += sums[(w * 2 + m) * tokens * NMLP_CUDA_UNIT_ROWS + i];
-        for (int m = 0; m < 2; m++)
-            if (ph->op[m].input == NMLP_CUDA_NORM) y[m] *= sh->row_scale[token];
-        put_result(ph, piece, token, row, y[0], y[1], best);
+#pragma unroll
+        for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) {
+            y[0] += sums[w * 2 * warp_sums + i];
+            y[1] += sums[(w * 2 + 1) * warp_sums + i];
+        }
+        if (to.scaled[0]) y[0] *= sh->row_scale[token];
+        if (to.scaled[1]) y[1] *= sh->row_scale[token];
+        if (row < to.n) put_result(to, piece, token, row, y[0], y[1], best);
     }
 }
 
 template <int TILES, bool SPLIT>
-__device__ void consume_matmul(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, shared_head *sh, float *sums,
-                               __nv_bfloat16 *x, const __nv_bfloat16 *ring, int slot_elems, ring_cursor &at, int n_keys,
-                               pick &best) {
-    const int tokens = shape<TILES, SPLIT>::tokens;
-    const int warp = threadIdx.x >> 5;
-    const int s = prog.s;
-    const int n_slots = prog.n_slots;
-    const int n_matrices = ph->n_matrices;
-    const int k_chunk = ph->k_chunk;
-    const int k_slot = ph->k_slot;
-    const int k_of[2] = {ph->op[0].k, ph->op[1].k};
-    const int second = ph->same_x ? 0 : k_chunk; /* where matrix 1 finds its rows */
-    const int x_pitch = (n_matrices == 2 && second ? 2 : 1) * k_chunk + NMLP_CUDA_ROW_SKEW;
-    unit_range units = my_units(ph);
+__device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,
+                             const block_memory &mem, unsigned &n_done, pick &best) {
+    const sink to = make_sink(ph);
+    shared_head *sh = mem.sh;
     int piece = units.begin / units.groups;
     int group = units.begin - piece * units.groups;
-    int staged = -1;
-    for (int u = units.begin; u < units.end; u++) {
-        if (piece != staged) {
-            consumer_sync();
-            stage_input<SPLIT>(ph, x, s, piece, n_keys, sh);
-            staged = piece;
-        }
-        float *here = sums + (u & 1) * shape<TILES, SPLIT>::sums;
-        const int start = piece * k_chunk;
-#pragma unroll
-        for (int m = 0; m < 2; m++) {
-            if (m >= n_matrices) break;
-            float acc[TILES][2][4] = {};
-            int k_end = min(k_of[m], start + k_chunk);
-            for (int k0 = start; k0 < k_end; k0 += k_slot) {
-                mbar_wait(&sh->full[at.slot], at.parity);
-                multiply_slot<TILES, SPLIT>(acc, x + (m ? second : 0) + (k0 - start), x_pitch, ring + at.slot * slot_elems,
-                                            min(k_slot, k_end - k0), s);
-                __syncwarp();
-                if ((threadIdx.x & 31) == 0) mbar_arrive(&sh->empty[at.slot]);
-                at.advance(n_slots);
-            }
-            put_sums<TILES, SPLIT>(here + (warp * 2 + m) * tokens * NMLP_CUDA_UNIT_ROWS, acc);
-        }
-        consumer_sync();
-        finish_unit<TILES, SPLIT>(ph, here, s, piece, group, sh, best);
+    for (int u = units.begin; u < units.end; u++, n_done++) {
+        mbar_wait(&sh->sums_full[n_done & 1], n_done >> 1 & 1);
+        finish_unit<TILES, SPLIT>(to, mem.sums + (n_done & 1) * shape<TILES, SPLIT>::sums, prog.s, piece, group, sh, best);
+        __syncwarp();
+        if ((threadIdx.x & 31) == 0) mbar_arrive(&sh->sums_empty[n_done & 1]);
         if (++group == units.groups) {
             group = 0;
             piece++;
@@ -261,22 +340,24 @@ __device__ void embed(const nmlp_cuda_phase *ph, int token) {
         ph->out[i] = __bfloat162float(row[i]);
 }
 
-/* The block's best of its rows of the vocabulary; of equal ones the smallest token. Threads 0..7 hold the candidates. */
-__device__ void publish_best(const nmlp_cuda_program &prog, const pick &best, shared_head *sh) {
-    if (threadIdx.x < NMLP_CUDA_UNIT_ROWS) {
-        sh->best_score[threadIdx.x] = best.score;
-        sh->best_token[threadIdx.x] = best.token;
+__device__ __forceinline__ void better(float &score, int32_t &token, float other_score, int32_t other_token) {
+    if (other_score > score || (other_score == score && other_token < token)) {
+        score = other_score;
+        token = other_token;
     }
-    consumer_sync();
-    if (threadIdx.x != 0) return;
-    float score = -INFINITY;
-    int32_t token = INT32_MAX;
-    for (int i = 0; i < NMLP_CUDA_UNIT_ROWS; i++) {
-        if (sh->best_score[i] > score || (sh->best_score[i] == score && sh->best_token[i] < token)) {
-            score = sh->best_score[i];
-            token = sh->best_token[i];
-        }
-    }
+}
+
+__device__ __forceinline__ void best_of_warp(float &score, int32_t &token) {
+    for (int d = 16; d; d >>= 1)
+        better(score, token, __shfl_xor_sync(0xffffffffu, score, d), __shfl_xor_sync(0xffffffffu, token, d));
+}
+
+/* The block's best of its rows of the vocabulary; of equal ones the smallest token. */
+__device__ void publish_best(const nmlp_cuda_program &prog, const pick &best) {
+    float score = best.score;
+    int32_t token = best.token;
+    best_of_warp(score, token);
+    if ((threadIdx.x & 31) != 0) return;
     prog.best_score[blockIdx.x] = score;
     prog.best_token[blockIdx.x] = token;
 }
@@ -285,22 +366,9 @@ __device__ void pick_token(const nmlp_cuda_program &prog, int position) {
     if (blockIdx.x != 0 || threadIdx.x >= 32) return;
     float score = -INFINITY;
     int32_t token = INT32_MAX;
-    for (int i = threadIdx.x; i < gridDim.x; i += 32) {
-        float v = __ldcg(prog.best_score + i);
-        int32_t id = __ldcg(prog.best_token + i);
-        if (v > score || (v == score && id < token)) {
-            score = v;
-            token = id;
-        }
-    }
-    for (int d = 16; d; d >>= 1) {
-        float v = __shfl_xor_sync(0xffffffffu, score, d);
-        int32_t id = __shfl_xor_sync(0xffffffffu, token, d);
-        if (v > score || (v == score && id < token)) {
-            score = v;
-            token = id;
-        }
-    }
+    for (int i = threadIdx.x; i < gridDim.x; i += 32)
+        better(score, token, __ldcg(prog.best_score + i), __ldcg(prog.best_token + i));
+    best_of_warp(score, token);
     if (threadIdx.x != 0) return;
     if (token == INT32_MAX) token = 0; /* nothing but NaN: what the CPU's argmax says */
     prog.state->token = token;
@@ -308,111 +376,149 @@ __device__ void pick_token(const nmlp_cuda_program &prog, int position) {
     if (prog.tokens) prog.tokens[position] = token;
 }
 
-/* All blocks arrive before any goes on; the block's consumers are together already. The counter only grows: a launch starts at a multiple of the grid size and adds whole rounds. */
-__device__ void grid_barrier(unsigned long long *counter, unsigned long long target) {
-    if (threadIdx.x == 0) {
-        unsigned long long seen;
-        __threadfence();
-        atomicAdd(counter, 1ull);
-        do {
-            asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(counter) : "memory");
-        } while (seen < target);
-    }
-    consumer_sync();
+/* ---- keeping step ---- */
+
+/* Multiplying and finishing warps together; `id` tells the two meetings of a phase apart. */
+__device__ __forceinline__ void meet(int id) {
+    static_assert(CONSUMERS + 32 == 288, "meet counts threads");
+    asm volatile("bar.sync %0, 288;" ::"r"(id) : "memory");
 }
 
-/* The next phase's description starts for shared memory while this one runs, and its small vectors for L2. */
+/* The next phase's description starts for shared memory while this one runs. */
 __device__ void fetch_phase(const nmlp_cuda_program &prog, int i, shared_head *sh) {
     static_assert(sizeof(nmlp_cuda_phase) % 16 == 0, "phases are copied 16 bytes at a time");
     if (i >= prog.n_phases) return;
     const char *from = reinterpret_cast<const char *>(prog.phases + i);
     char *to = reinterpret_cast<char *>(&sh->phase[i & 1]);
-    for (int at = threadIdx.x * 16; at < (int)sizeof(nmlp_cuda_phase); at += CONSUMERS * 16)
+    for (int at = (threadIdx.x & 31) * 16; at < (int)sizeof(nmlp_cuda_phase); at += 32 * 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to + at)), "l"(from + at) : "memory");
 }
 
-/* Before the barrier: the description is there; its vectors should be soon. */
+/* The description is there; its small vectors start for L2. */
 __device__ void await_phase(const nmlp_cuda_program &prog, int i, shared_head *sh) {
+    int lane = threadIdx.x & 31;
     asm volatile("cp.async.wait_all;" ::: "memory");
-    consumer_sync();
+    __syncwarp();
     if (i >= prog.n_phases) return;
     const nmlp_cuda_phase *ph = &sh->phase[i & 1];
-    if (ph->norm_weight && threadIdx.x * 32 < ph->op[0].k)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(ph->norm_weight + threadIdx.x * 32));
+    if (lane == 0 && ph->kind == NMLP_CUDA_MATMUL) sh->units[i & 1] = my_units(ph);
+    if (ph->norm_weight)
+        for (int k = lane * 32; k < ph->op[0].k; k += 32 * 32)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(ph->norm_weight + k));
+}
+
+/* The finishing warp of every block arrives, then waits for all. The counter only grows: a launch starts at a multiple of the grid size and adds
+ * whole rounds. Arriving is a release at gpu scope after the block's warps have met, so their writes are seen by whoever sees the count. */
+__device__ void arrive_at_grid(unsigned long long *counter) {
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0) asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(counter), "l"(1ull) : "memory");
+}
+
+__device__ void wait_for_grid(const unsigned long long *counter, unsigned long long target) {
+    if ((threadIdx.x & 31) == 0) {
+        unsigned long long seen;
+        do {
+            asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(counter) : "memory");
+        } while (seen < target);
+    }
+    __syncwarp();
 }
 
 template <int TILES, bool SPLIT>
-__device__ void consume(const nmlp_cuda_program &prog, shared_head *sh, float *sums, __nv_bfloat16 *x,
-                        const __nv_bfloat16 *ring, int slot_elems) {
-    ring_cursor at = {0, 0};
-    unsigned long long target = 0;
+__device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
+    shared_head *sh = mem.sh;
+    unsigned n_done = 0;
+    unsigned long long target;
     pick best = {0, 0, 0, -INFINITY, INT32_MAX};
-    int token = 0;
-    int position = 0;
-    if (threadIdx.x == 0) {
-        unsigned long long seen;
-        asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(prog.barrier) : "memory");
-        target = seen / gridDim.x * gridDim.x;
-    }
-    if (prog.state) { /* the last phase alone changes it, after every block has passed a barrier */
-        token = __ldcg(&prog.state->token);
-        position = __ldcg(&prog.state->length);
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(target) : "l"(prog.barrier) : "memory");
+    target = target / gridDim.x * gridDim.x;
+    if (prog.state) {
         best.inverse_temperature = __ldcg(&prog.state->inverse_temperature);
         best.seed = __ldcg(&prog.state->seed);
-        best.position = position;
+        best.position = __ldcg(&prog.state->length);
     }
     fetch_phase(prog, 0, sh);
     await_phase(prog, 0, sh);
+    meet(3);
     for (int i = 0; i < prog.n_phases; i++) {
         const nmlp_cuda_phase *ph = &sh->phase[i & 1];
         fetch_phase(prog, i + 1, sh);
+        if (ph->kind == NMLP_CUDA_MATMUL) finish_phase<TILES, SPLIT>(prog, ph, sh->units[i & 1], mem, n_done, best);
+        if (ph->kind == NMLP_CUDA_MATMUL && ph->output == NMLP_CUDA_LOGITS) publish_best(prog, best);
+        if (i + 1 == prog.n_phases) break;
+        meet(2);
+        arrive_at_grid(prog.barrier);
+        await_phase(prog, i + 1, sh);
+        target += gridDim.x;
+        wait_for_grid(prog.barrier, target);
+        meet(3);
+    }
+}
+
+template <int TILES, bool SPLIT>
+__device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem) {
+    shared_head *sh = mem.sh;
+    ring_cursor at = {0, 0};
+    unsigned n_done = 0;
+    int token = 0;
+    int position = 0;
+    if (prog.state) { /* the last phase alone changes it, after every block has passed a barrier */
+        token = __ldcg(&prog.state->token);
+        position = __ldcg(&prog.state->length);
+    }
+    for (int i = 0; i < prog.n_phases; i++) {
+        meet(3); /* inputs and description are there */
+        const nmlp_cuda_phase *ph = &sh->phase[i & 1];
         switch (ph->kind) {
         case NMLP_CUDA_MATMUL:
-            consume_matmul<TILES, SPLIT>(prog, ph, sh, sums, x, ring, slot_elems, at, position + 1, best);
-            if (ph->output == NMLP_CUDA_LOGITS) publish_best(prog, best, sh);
+            multiply_phase<TILES, SPLIT>(prog, ph, sh->units[i & 1], mem, at, n_done, position + 1);
             break;
         case NMLP_CUDA_REDUCE: reduce_pieces(ph, prog.s); break;
-        case NMLP_CUDA_ATTENTION: run_attention(ph, reinterpret_cast<float *>(x), position); break;
+        case NMLP_CUDA_ATTENTION: run_attention(ph, reinterpret_cast<float *>(mem.x), position); break;
         case NMLP_CUDA_EMBED: embed(ph, token); break;
         default: pick_token(prog, position); break;
         }
-        if (i + 1 == prog.n_phases) break;
-        await_phase(prog, i + 1, sh);
-        target += gridDim.x;
-        grid_barrier(prog.barrier, target);
+        if (i + 1 < prog.n_phases) meet(2); /* all is written */
     }
 }
 
 template <int TILES, bool SPLIT>
 __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const nmlp_cuda_program prog) {
     extern __shared__ __align__(128) unsigned char memory[];
-    shared_head *sh = reinterpret_cast<shared_head *>(memory);
     const int head_bytes = (sizeof(shared_head) + 127) / 128 * 128;
-    float *sums = reinterpret_cast<float *>(memory + head_bytes);
-    __nv_bfloat16 *x = reinterpret_cast<__nv_bfloat16 *>(sums + 2 * shape<TILES, SPLIT>::sums);
-    __nv_bfloat16 *ring = x + prog.input_elems;
-    const int slot_elems = NMLP_CUDA_UNIT_ROWS * (NMLP_CUDA_SLOT_COLS + NMLP_CUDA_ROW_SKEW);
+    block_memory mem;
+    mem.sh = reinterpret_cast<shared_head *>(memory);
+    mem.sums = reinterpret_cast<float *>(memory + head_bytes);
+    mem.x = reinterpret_cast<__nv_bfloat16 *>(mem.sums + 2 * shape<TILES, SPLIT>::sums);
+    mem.ring = mem.x + prog.input_elems;
     if (threadIdx.x == 0) {
         for (int i = 0; i < prog.n_slots; i++) {
-            mbar_init(&sh->full[i], FULL_ARRIVALS);
-            mbar_init(&sh->empty[i], NMLP_CUDA_CONSUMER_WARPS);
+            mbar_init(&mem.sh->full[i], FULL_ARRIVALS);
+            mbar_init(&mem.sh->empty[i], NMLP_CUDA_CONSUMER_WARPS);
+        }
+        for (int i = 0; i < 2; i++) {
+            mbar_init(&mem.sh->sums_full[i], NMLP_CUDA_CONSUMER_WARPS);
+            mbar_init(&mem.sh->sums_empty[i], 1);
         }
 #if __CUDA_ARCH__ >= 900
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
     }
     __syncthreads();
-    if (threadIdx.x >= CONSUMERS) {
-        produce(prog, sh, ring, slot_elems);
+    int warp = threadIdx.x >> 5;
+    if (warp == COPIER) {
+        copy_weights(prog, mem);
+    } else if (warp == FINISHER) {
+        finish<TILES, SPLIT>(prog, mem);
     } else {
-        consume<TILES, SPLIT>(prog, sh, sums, x, ring, slot_elems);
+        multiply<TILES, SPLIT>(prog, mem);
     }
 }
 
 template <int TILES, bool SPLIT>
 size_t shared_bytes(int32_t input_elems, int32_t n_slots) {
     return (sizeof(shared_head) + 127) / 128 * 128 + 2 * shape<TILES, SPLIT>::sums * sizeof(float) + (size_t)input_elems * 2 +
-           (size_t)n_slots * NMLP_CUDA_UNIT_ROWS * (NMLP_CUDA_SLOT_COLS + NMLP_CUDA_ROW_SKEW) * 2;
+           (size_t)n_slots * SLOT_ELEMS * 2;
 }
 
 typedef void kernel_fn(const nmlp_cuda_program);

@@ -9,16 +9,24 @@
 
 enum { CONSUMERS = NMLP_CUDA_CONSUMER_WARPS * 32, HEADS_MAX = 128 };
 
-/* Shared memory that is not ring, input or reduction. */
+/* A run of units of a matmul phase. */
+struct unit_range {
+    int groups; /* units per piece of K */
+    int begin;
+    int end;
+};
+
+/* Shared memory that is not ring, input or sums. */
 struct shared_head {
     uint64_t full[NMLP_CUDA_SLOTS_MAX];
     uint64_t empty[NMLP_CUDA_SLOTS_MAX];
+    uint64_t sums_full[2];
+    uint64_t sums_empty[2];
     nmlp_cuda_phase phase[2]; /* this one and the next */
+    unit_range units[2];
     float row_scale[NMLP_CUDA_S_MAX];
     float warp_sum[NMLP_CUDA_CONSUMER_WARPS];
     float head_weight[HEADS_MAX * NMLP_CUDA_KEY_CHUNKS_MAX];
-    float best_score[NMLP_CUDA_UNIT_ROWS];
-    int32_t best_token[NMLP_CUDA_UNIT_ROWS];
 };
 
 __device__ __forceinline__ void consumer_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); static_assert(CONSUMERS == 256, "consumer_sync counts threads"); }
@@ -88,23 +96,28 @@ __device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, in
     int x_pitch = op->x_pitch;
     int64_t stride = op->x_part_stride;
     const float *x = op->x + k0;
+    int shift = n / (int)gridDim.x * (int)blockIdx.x & ~7; /* all blocks read the same rows: let each begin elsewhere */
     for (int base = threadIdx.x; base < n; base += CONSUMERS * PLACES) {
         float4 v[PLACES][PARTS];
 #pragma unroll
         for (int i = 0; i < PLACES; i++) {
-            int j = base + i * CONSUMERS;
+            int j = base + i * CONSUMERS + shift;
+            bool live = base + i * CONSUMERS < n;
+            if (j >= n) j -= n;
             int row = s == 1 ? 0 : j / quads;
             const float *from = x + (int64_t)row * x_pitch + (j - row * quads) * 4;
 #pragma unroll
-            for (int p = 0; p < PARTS; p++) v[i][p] = j < n && p < parts ? load4(from + p * stride) : make_float4(0, 0, 0, 0);
+            for (int p = 0; p < PARTS; p++) v[i][p] = live && p < parts ? load4(from + p * stride) : make_float4(0, 0, 0, 0);
         }
 #pragma unroll
         for (int i = 0; i < PLACES; i++) {
-            int j = base + i * CONSUMERS;
+            int j = base + i * CONSUMERS + shift;
+            bool live = base + i * CONSUMERS < n;
+            if (j >= n) j -= n;
             int row = s == 1 ? 0 : j / quads;
 #pragma unroll
             for (int p = 1; p < PARTS; p++) add4(v[i][0], v[i][p]);
-            if (j < n) store4<SPLIT>(rows, pitch, s, row, (j - row * quads) * 4, v[i][0]);
+            if (live) store4<SPLIT>(rows, pitch, s, row, (j - row * quads) * 4, v[i][0]);
         }
     }
 }
