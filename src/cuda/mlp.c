@@ -14,7 +14,7 @@ struct nmlp_cuda_mlp {
     int32_t hidden;
     int32_t pitch;  /* of x and y */
     float *x;       /* [S, pitch] */
-    void *x_narrow; /* bf16, many rows only */
+    void *x_narrow; /* bf16, more than NMLP_CUDA_S_SPLIT rows */
     float *y;
     nmlp_cuda_program program; /* up to NMLP_CUDA_S_MAX rows */
     nmlp_cuda_mlp_rows rows;   /* more */
@@ -41,9 +41,9 @@ static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MAT
     size_t bytes = (size_t)mlp->s * (size_t)mlp->pitch * sizeof(float);
     mlp->x = nmlp_cuda_block_take(block, bytes);
     mlp->y = nmlp_cuda_block_take(block, bytes);
+    if (mlp->s > NMLP_CUDA_S_SPLIT) mlp->x_narrow = nmlp_cuda_block_take(block, bytes / 2);
     if (mlp->s > NMLP_CUDA_S_MAX) {
         const nmlp_cuda_mlp_weights *all[] = {&mlp->weights};
-        mlp->x_narrow = nmlp_cuda_block_take(block, bytes / 2);
         nmlp_cuda_mlp_rows_take(&mlp->rows, block, all, 1, mlp->s);
         void *workspace = nmlp_cuda_block_take(block, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
         if (!block->committed) return NMLP_OK;
@@ -52,6 +52,10 @@ static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MAT
     }
     nmlp_cuda_plan plan;
     nmlp_cuda_rows x = {.x = mlp->x, .pitch = mlp->pitch, .parts = 1};
+    if (mlp->x_narrow) {
+        x.x = mlp->x_narrow;
+        x.input = NMLP_CUDA_NARROW;
+    }
     nmlp_cuda_plan_init(&plan, &mlp->device, block, mlp->s);
     NMLP_TRY(nmlp_cuda_plan_mlp(&plan, &mlp->weights, &x, NMLP_CUDA_STORE, mlp->y, err));
     NMLP_TRY(nmlp_cuda_plan_finish(&plan, &mlp->program, err));
@@ -106,9 +110,9 @@ static nmlp_status enqueue(nmlp_cuda_mlp *mlp, cudaStream_t stream, nmlp_err *er
     return nmlp_cuda_mlp_many_run(&many, err);
 }
 
-/* bf16 input is given to many rows; its making is not part of the MLP. */
+/* More than a few rows are given in bf16; the conversion is not part of the MLP. */
 static nmlp_status narrow_input(nmlp_cuda_mlp *mlp, nmlp_err *err) {
-    if (mlp->s <= NMLP_CUDA_S_MAX) return NMLP_OK;
+    if (!mlp->x_narrow) return NMLP_OK;
     return NMLP_CUDA_CHECK(nmlp_cuda_launch_narrow(mlp->x_narrow, mlp->x, (int64_t)mlp->s * mlp->pitch, mlp->stream),
                            "launching a conversion", err);
 }

@@ -90,7 +90,13 @@ static nmlp_cuda_phase make_phase(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *
 /* The matmul's pieces go to memory of their own, and a second phase sums them into what was asked for. */
 static nmlp_status push_reduced(nmlp_cuda_plan *plan, nmlp_cuda_phase *ph, const nmlp_cuda_matmul *m, nmlp_err *err) {
     size_t part_bytes = (size_t)plan->s * (size_t)ph->out_pitch * sizeof(float);
-    nmlp_cuda_phase sum = {.kind = NMLP_CUDA_REDUCE, .output = m->output, .n = ph->n, .out = ph->out, .out_pitch = ph->out_pitch};
+    nmlp_cuda_phase sum = {.kind = NMLP_CUDA_REDUCE,
+                           .output = m->output,
+                           .n = ph->n,
+                           .out = ph->out,
+                           .out_pitch = ph->out_pitch,
+                           .narrow_out = ph->narrow_out};
+    ph->narrow_out = 0;
     ph->output = m->n_matrices == 2 ? NMLP_CUDA_PAIR : NMLP_CUDA_STORE;
     ph->out_part_stride = (int64_t)plan->s * ph->out_pitch;
     float **outs[2] = {&ph->out, &ph->out2};
@@ -113,7 +119,9 @@ nmlp_status nmlp_cuda_plan_matmul(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *
     size_t part_bytes = (size_t)plan->s * (size_t)ph.out_pitch * sizeof(float);
     ph.out = m->out ? m->out : nmlp_cuda_block_take(plan->block, (size_t)parts * part_bytes);
     if (summed_by_reader) ph.out_part_stride = (int64_t)plan->s * ph.out_pitch;
-    if (rows) *rows = (nmlp_cuda_rows){.x = ph.out, .part_stride = ph.out_part_stride, .pitch = ph.out_pitch, .parts = parts};
+    if (rows)
+        *rows = (nmlp_cuda_rows){.x = ph.out, .part_stride = ph.out_part_stride, .pitch = ph.out_pitch, .parts = parts,
+                                        .input = ph.narrow_out ? NMLP_CUDA_NARROW : NMLP_CUDA_PLAIN};
     if (ph.n_chunks == 1 || summed_by_reader) return nmlp_cuda_plan_push(plan, &ph, err);
     if (m->bias)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "a matmul with bias and %d inputs does not fit the GPU's shared memory", ph.op[0].k);
@@ -122,7 +130,8 @@ nmlp_status nmlp_cuda_plan_matmul(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *
 
 static nmlp_cuda_rows columns_from(const nmlp_cuda_rows *rows, int32_t start) {
     nmlp_cuda_rows from = *rows;
-    from.x += start;
+    size_t elem_bytes = rows->input == NMLP_CUDA_NARROW ? sizeof(uint16_t) : sizeof(float);
+    from.x = (const float *)(const void *)((const char *)rows->x + (size_t)start * elem_bytes);
     return from;
 }
 

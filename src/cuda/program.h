@@ -39,7 +39,8 @@ typedef enum nmlp_cuda_kind {
 typedef enum nmlp_cuda_input {
     NMLP_CUDA_PLAIN,
     NMLP_CUDA_NORM,   /* RMS norm on the way in */
-    NMLP_CUDA_HEADS   /* attention's pieces, combined on the way in */
+    NMLP_CUDA_HEADS,  /* attention's pieces, combined on the way in */
+    NMLP_CUDA_NARROW  /* x is bf16 already and one part */
 } nmlp_cuda_input;
 
 typedef enum nmlp_cuda_output {
@@ -67,6 +68,8 @@ typedef struct nmlp_cuda_phase {
     int32_t n;          /* N */
     int32_t n_matrices; /* 1 or 2 */
     int32_t same_x;     /* both matrices read the same rows */
+    int32_t narrow_out; /* out is bf16 */
+    int32_t unused[3];  /* phases are copied 16 bytes at a time */
     int32_t n_chunks;   /* pieces of K */
     int32_t k_chunk;    /* columns per piece */
     int32_t k_slot;     /* columns per ring slot */

@@ -252,27 +252,39 @@ struct sink {
     int pitch;
     int n;
     int output;
+    bool narrow;    /* out is bf16 */
     bool scaled[2]; /* times 1/rms */
 };
 
 __device__ __forceinline__ sink make_sink(const nmlp_cuda_phase *ph) {
-    return {ph->out,   ph->out2,  ph->bias,
-            ph->out_part_stride, ph->out_pitch, ph->n, ph->output,
+    return {ph->out, ph->out2, ph->bias, ph->out_part_stride, ph->out_pitch, ph->n, ph->output, ph->narrow_out != 0,
             {ph->op[0].input == NMLP_CUDA_NORM, ph->op[1].input == NMLP_CUDA_NORM}};
 }
 
-/* One finished element y (of matrix 0 and, in pairs, matrix 1) goes where the phase says. */
-__device__ __forceinline__ void put_result(const sink &to, int piece, int token, int row, float y0, float y1, pick &best) {
+/* Four finished neighbours y (of matrix 0 and, in pairs, matrix 1) go where the phase says; `n` of them exist. */
+__device__ __forceinline__ void put_results(const sink &to, int piece, int token, int row, int n, float (&y0)[4], float (&y1)[4],
+                                            pick &best) {
     int64_t at = piece * to.part_stride + (int64_t)token * to.pitch + row;
-    if (to.bias) y0 += to.bias[row];
-    if (to.output == NMLP_CUDA_SILU_MUL) {
-        to.out[at] = silu(y0) * y1;
-    } else if (to.output == NMLP_CUDA_ADD) {
-        to.out[at] = __ldcg(to.out + at) + y0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (i >= n) break;
+        if (to.bias) y0[i] += to.bias[row + i];
+        if (to.output == NMLP_CUDA_SILU_MUL) y0[i] = silu(y0[i]) * y1[i];
+        if (to.output == NMLP_CUDA_ADD) y0[i] += __ldcg(to.out + at + i);
+        if (to.output == NMLP_CUDA_LOGITS) consider(best, y0[i], row + i);
+    }
+    if (to.narrow) {
+        for (int i = 0; i < n; i++) reinterpret_cast<__nv_bfloat16 *>(to.out)[at + i] = __float2bfloat16(y0[i]);
+    } else if (n == 4) {
+        *reinterpret_cast<float4 *>(to.out + at) = make_float4(y0[0], y0[1], y0[2], y0[3]);
+        if (to.output == NMLP_CUDA_PAIR) *reinterpret_cast<float4 *>(to.out2 + at) = make_float4(y1[0], y1[1], y1[2], y1[3]);
     } else {
-        to.out[at] = y0;
-        if (to.output == NMLP_CUDA_PAIR) to.out2[at] = y1;
-        if (to.output == NMLP_CUDA_LOGITS) consider(best, y0, row);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (i >= n) break;
+            to.out[at + i] = y0[i];
+            if (to.output == NMLP_CUDA_PAIR) to.out2[at + i] = y1[i];
+        }
     }
 }
 
@@ -281,18 +293,22 @@ template <int TILES, bool SPLIT>
 __device__ __forceinline__ void finish_unit(const sink &to, const float *sums, int s, int piece, int group, const shared_head *sh,
                                             pick &best) {
     const int warp_sums = shape<TILES, SPLIT>::warp_sums;
-    for (int i = threadIdx.x & 31; i < s * NMLP_CUDA_UNIT_ROWS; i += 32) {
+    for (int i = (threadIdx.x & 31) * 4; i < s * NMLP_CUDA_UNIT_ROWS; i += 32 * 4) {
         int token = i >> 3;
         int row = group * NMLP_CUDA_UNIT_ROWS + (i & 7);
-        float y[2] = {0, 0};
+        float y[2][4] = {};
 #pragma unroll
-        for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) {
-            y[0] += sums[w * 2 * warp_sums + i];
-            y[1] += sums[(w * 2 + 1) * warp_sums + i];
+        for (int w = 0; w < 2 * NMLP_CUDA_CONSUMER_WARPS; w++) {
+            float4 v = *reinterpret_cast<const float4 *>(sums + w * warp_sums + i);
+            y[w & 1][0] += v.x;
+            y[w & 1][1] += v.y;
+            y[w & 1][2] += v.z;
+            y[w & 1][3] += v.w;
         }
-        if (to.scaled[0]) y[0] *= sh->row_scale[token];
-        if (to.scaled[1]) y[1] *= sh->row_scale[token];
-        if (row < to.n) put_result(to, piece, token, row, y[0], y[1], best);
+#pragma unroll
+        for (int m = 0; m < 2; m++)
+            for (int j = 0; j < 4; j++) y[m][j] *= to.scaled[m] ? sh->row_scale[token] : 1.0f;
+        put_results(to, piece, token, row, min(4, to.n - row), y[0], y[1], best);
     }
 }
 
@@ -330,7 +346,11 @@ __device__ void reduce_pieces(const nmlp_cuda_phase *ph, int s) {
             float4 b = __ldcg(out);
             a = make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
         }
-        *out = a;
+        if (ph->narrow_out) {
+            store4<false>(reinterpret_cast<__nv_bfloat16 *>(ph->out) + (int64_t)row * ph->out_pitch, 0, 0, 0, col, a);
+        } else {
+            *out = a;
+        }
     }
 }
 

@@ -122,6 +122,23 @@ __device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, in
     }
 }
 
+/* bf16 rows go to shared memory as they are, all copies under way at once. */
+__device__ void stage_narrow(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len) {
+    const __nv_bfloat16 *x = reinterpret_cast<const __nv_bfloat16 *>(op->x) + k0;
+    const int x_pitch = op->x_pitch;
+    const int per_row = len / 8;
+    const int n = s * per_row;
+    const int shift = n / (int)gridDim.x * (int)blockIdx.x & ~7;
+    for (int i = threadIdx.x; i < n; i += CONSUMERS) {
+        int j = i + shift < n ? i + shift : i + shift - n;
+        int row = j / per_row;
+        int col = (j - row * per_row) * 8;
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(rows + row * pitch + col)),
+                     "l"(x + row * x_pitch + col) : "memory");
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 /* x * weight goes to shared memory at once; 1/rms is kept per row and multiplies the result. The sum runs over the whole row. */
 template <bool SPLIT>
 __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s,
@@ -214,6 +231,8 @@ __device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int 
             stage_norm<SPLIT>(ph, op, to, pitch, s, k0, len, sh);
         } else if (op->input == NMLP_CUDA_HEADS) {
             stage_heads<SPLIT>(ph, op, to, pitch, k0, len, n_keys, sh);
+        } else if (op->input == NMLP_CUDA_NARROW) {
+            stage_narrow(op, to, pitch, s, k0, len);
         } else if (op->x_parts == 1) {
             stage_plain<SPLIT, 1>(op, to, pitch, s, k0, len);
         } else if (op->x_parts == 2) {
