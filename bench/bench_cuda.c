@@ -58,7 +58,7 @@ static int die(const nmlp_err *err) {
     return 1;
 }
 
-static nmlp_status time_shape(const struct shape *s, int64_t rows, size_t l2_bytes, double copy_rate, nmlp_err *err) {
+static nmlp_status time_shape(const struct shape *s, int64_t rows, nmlp_cuda_path path, size_t l2_bytes, double copy_rate, nmlp_err *err) {
     nmlp_cuda_mlp *mlps[COPIES_MAX] = {0};
     nmlp_status st = NMLP_OK;
     double us = 0;
@@ -75,7 +75,7 @@ static nmlp_status time_shape(const struct shape *s, int64_t rows, size_t l2_byt
     nmlp_rng_seed(&rng, 7);
     for (int64_t i = 0; i < elems; i++) x[i] = (float)(2 * nmlp_rng_uniform(&rng) - 1);
     do {
-        NMLP_TRY(nmlp_cuda_mlp_create(&mlps[n], m, rows, err));
+        NMLP_TRY(nmlp_cuda_mlp_create(&mlps[n], m, rows, path, err));
         NMLP_TRY(nmlp_cuda_mlp_run(mlps[n], y, x, err)); /* the input stays; zeros would be faster than real data */
         bytes += nmlp_cuda_mlp_weight_bytes(mlps[n++]);
     } while (n < COPIES_MAX && bytes < 4 * l2_bytes);
@@ -111,7 +111,9 @@ int main(int argc, char **argv) {
     for (const char *at = rows; at && *at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
             if (argc > 2 && strcmp(argv[2], shapes[i].model) != 0) continue;
-            if (time_shape(&shapes[i], atoll(at), info.l2_bytes, copy_rate, &err) != NMLP_OK) return die(&err);
+            int64_t n = atoll(at);
+            if (n <= 32 && time_shape(&shapes[i], n, NMLP_CUDA_PATH_STREAM, info.l2_bytes, copy_rate, &err) != NMLP_OK) return die(&err);
+            if (time_shape(&shapes[i], n, NMLP_CUDA_PATH_MATMUL, info.l2_bytes, copy_rate, &err) != NMLP_OK) return die(&err);
         }
     }
     return 0;

@@ -50,9 +50,21 @@ struct nmlp_cuda_blas {
     int n_shapes;
 };
 
-static bool load_symbols(struct library *lib) {
+static void *open_library(void) {
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0] && !lib->handle; i++) lib->handle = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    void *handle = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && !handle; i++) handle = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    return handle;
+}
+
+bool nmlp_cuda_blas_available(void) {
+    void *handle = open_library();
+    if (handle) (void)dlclose(handle);
+    return handle != NULL;
+}
+
+static bool load_symbols(struct library *lib) {
+    lib->handle = open_library();
     if (!lib->handle) return false;
     struct {
         const char *name;
@@ -172,6 +184,7 @@ nmlp_status nmlp_cuda_blas_create(nmlp_cuda_blas **out, void *workspace, nmlp_er
 }
 
 void nmlp_cuda_blas_destroy(nmlp_cuda_blas *b) { nmlp_mem_free(b); }
+bool nmlp_cuda_blas_available(void) { return false; }
 bool nmlp_cuda_blas_has_library(const nmlp_cuda_blas *b) {
     (void)b;
     return false;

@@ -15,6 +15,8 @@ typedef struct nmlp_cuda_blas nmlp_cuda_blas;
 /* `workspace`: device memory of NMLP_CUDA_BLAS_WORKSPACE_BYTES, borrowed. Without the library the object is made all the same. */
 nmlp_status nmlp_cuda_blas_create(nmlp_cuda_blas **out, void *workspace, nmlp_err *err);
 void nmlp_cuda_blas_destroy(nmlp_cuda_blas *blas);
+/* Whether the library can be loaded at all. */
+bool nmlp_cuda_blas_available(void);
 bool nmlp_cuda_blas_has_library(const nmlp_cuda_blas *blas);
 /* Remembers the library's choice per shape, so that a second call of a shape allocates nothing. */
 nmlp_status nmlp_cuda_blas_run(nmlp_cuda_blas *blas, const nmlp_cuda_gemm *gemm, cudaStream_t stream, nmlp_err *err);

@@ -34,8 +34,13 @@ nmlp_status nmlp_cuda_probe(nmlp_cuda_info *info, nmlp_err *err);
 
 typedef struct nmlp_cuda_mlp nmlp_cuda_mlp;
 
-/* Uploads gate, up and down; runs of exactly `s` rows. Up to 32 rows are one launch of the streaming kernel; more go through matmuls. */
-nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors matrices[NMLP_MLP_MATRICES], int64_t s, nmlp_err *err);
+/* One launch of the streaming kernel (up to 32 rows), or large matmuls. AUTO takes what was measured faster: streaming up to 4 rows, and up to
+ * 32 where cuBLASLt is missing. */
+typedef enum nmlp_cuda_path { NMLP_CUDA_PATH_AUTO, NMLP_CUDA_PATH_STREAM, NMLP_CUDA_PATH_MATMUL } nmlp_cuda_path;
+
+/* Uploads gate, up and down; runs of exactly `s` rows. */
+nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors matrices[NMLP_MLP_MATRICES], int64_t s, nmlp_cuda_path path,
+                                 nmlp_err *err);
 void nmlp_cuda_mlp_destroy(nmlp_cuda_mlp *mlp);
 /* y [S,H] = mlp(x [S,H]), host memory, f32. */
 nmlp_status nmlp_cuda_mlp_run(nmlp_cuda_mlp *mlp, float *y, const float *x, nmlp_err *err);

@@ -14,9 +14,11 @@ nmlp_status nmlp_cuda_probe(nmlp_cuda_info *info, nmlp_err *err) {
     return refuse(err);
 }
 
-nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors matrices[NMLP_MLP_MATRICES], int64_t s, nmlp_err *err) {
+nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors matrices[NMLP_MLP_MATRICES], int64_t s, nmlp_cuda_path path,
+                                 nmlp_err *err) {
     (void)matrices;
     (void)s;
+    (void)path;
     *out = NULL;
     return refuse(err);
 }

@@ -10,14 +10,15 @@ struct nmlp_cuda_mlp {
     nmlp_cuda_device device;
     nmlp_cuda_block block;
     nmlp_cuda_mlp_weights weights;
+    bool streams; /* else matmuls */
     int32_t s;
     int32_t hidden;
     int32_t pitch;  /* of x and y */
     float *x;       /* [S, pitch] */
-    void *x_narrow; /* bf16, more than NMLP_CUDA_S_SPLIT rows */
+    void *x_narrow; /* bf16, or NULL where f32 is read */
     float *y;
-    nmlp_cuda_program program; /* up to NMLP_CUDA_S_MAX rows */
-    nmlp_cuda_mlp_rows rows;   /* more */
+    nmlp_cuda_program program; /* when it streams */
+    nmlp_cuda_mlp_rows rows;   /* when it does not */
     nmlp_cuda_blas *blas;
     cudaStream_t stream;
     char text[512];
@@ -41,14 +42,15 @@ static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MAT
     size_t bytes = (size_t)mlp->s * (size_t)mlp->pitch * sizeof(float);
     mlp->x = nmlp_cuda_block_take(block, bytes);
     mlp->y = nmlp_cuda_block_take(block, bytes);
-    if (mlp->s > NMLP_CUDA_S_SPLIT) mlp->x_narrow = nmlp_cuda_block_take(block, bytes / 2);
-    if (mlp->s > NMLP_CUDA_S_MAX) {
+    if (!mlp->streams || mlp->s > NMLP_CUDA_S_SPLIT) mlp->x_narrow = nmlp_cuda_block_take(block, bytes / 2);
+    if (!mlp->streams) {
         const nmlp_cuda_mlp_weights *all[] = {&mlp->weights};
         nmlp_cuda_mlp_rows_take(&mlp->rows, block, all, 1, mlp->s);
         void *workspace = nmlp_cuda_block_take(block, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
         if (!block->committed) return NMLP_OK;
-        snprintf(mlp->text, sizeof mlp->text, "matmuls");
-        return nmlp_cuda_blas_create(&mlp->blas, workspace, err);
+        NMLP_RETURN_IF_FAILED(nmlp_cuda_blas_create(&mlp->blas, workspace, err));
+        snprintf(mlp->text, sizeof mlp->text, "matmuls=%s", nmlp_cuda_blas_has_library(mlp->blas) ? "cublaslt" : "own");
+        return NMLP_OK;
     }
     nmlp_cuda_plan plan;
     nmlp_cuda_rows x = {.x = mlp->x, .pitch = mlp->pitch, .parts = 1};
@@ -65,13 +67,25 @@ out:
     return st;
 }
 
-nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors m[NMLP_MLP_MATRICES], int64_t s, nmlp_err *err) {
-    nmlp_status st = NMLP_OK;
-    *out = NULL;
+static nmlp_status choose_path(bool *streams, int64_t s, nmlp_cuda_path path, nmlp_err *err) {
     if (s < 1 || s > INT32_MAX / 2) return nmlp_fail(err, NMLP_E_ARG, "an MLP of %lld rows", (long long)s);
+    if (path == NMLP_CUDA_PATH_STREAM && s > NMLP_CUDA_S_MAX)
+        return nmlp_fail(err, NMLP_E_ARG, "the streaming kernel takes up to %d rows, not %lld", NMLP_CUDA_S_MAX, (long long)s);
+    int64_t most = path == NMLP_CUDA_PATH_STREAM || !nmlp_cuda_blas_available() ? NMLP_CUDA_S_MAX : NMLP_CUDA_S_SPLIT;
+    *streams = path != NMLP_CUDA_PATH_MATMUL && s <= most;
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors m[NMLP_MLP_MATRICES], int64_t s, nmlp_cuda_path path,
+                                 nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    bool streams = false;
+    *out = NULL;
+    NMLP_RETURN_IF_FAILED(choose_path(&streams, s, path, err));
     nmlp_cuda_mlp *mlp = nmlp_mem_new(1, sizeof *mlp, err);
     if (!mlp) return NMLP_E_NOMEM;
     nmlp_cuda_block_init(&mlp->block);
+    mlp->streams = streams;
     mlp->s = (int32_t)s;
     mlp->hidden = (int32_t)nmlp_factors_rows(&m[NMLP_MLP_DOWN]);
     mlp->pitch = nmlp_cuda_pad(mlp->hidden);
@@ -102,7 +116,7 @@ void nmlp_cuda_mlp_describe(const nmlp_cuda_mlp *mlp, char *text, size_t text_by
 }
 
 static nmlp_status enqueue(nmlp_cuda_mlp *mlp, cudaStream_t stream, nmlp_err *err) {
-    if (mlp->s <= NMLP_CUDA_S_MAX)
+    if (mlp->streams)
         return NMLP_CUDA_CHECK(nmlp_cuda_stream_launch(&mlp->program, mlp->device.n_blocks, stream), "launching the streaming kernel",
                                err);
     nmlp_cuda_mlp_many many = {.w = &mlp->weights, .rows = &mlp->rows, .x = mlp->x_narrow, .y = mlp->y, .s = mlp->s,

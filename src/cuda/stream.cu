@@ -172,7 +172,8 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
     const int n_matrices = ph->n_matrices;
     const int k_chunk = ph->k_chunk;
     const int k_slot = ph->k_slot;
-    const int k_of[2] = {ph->op[0].k, ph->op[1].k};
+    const int k_first = ph->op[0].k;
+    const int k_second = ph->op[1].k;
     const int second = ph->same_x ? 0 : k_chunk; /* where matrix 1 finds its rows */
     const int x_pitch = (n_matrices == 2 && second ? 2 : 1) * k_chunk + NMLP_CUDA_ROW_SKEW;
     shared_head *sh = mem.sh;
@@ -187,24 +188,21 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
         }
         const int start = piece * k_chunk;
         float *here = mem.sums + (n_done & 1) * shape<TILES, SPLIT>::sums + warp * 2 * shape<TILES, SPLIT>::warp_sums;
-#pragma unroll
-        for (int m = 0; m < 2; m++) {
-            if (m >= n_matrices) break;
+#pragma unroll 1 /* code that stays in the instruction cache */
+        for (int m = 0; m < n_matrices; m++) {
             float acc[TILES][4][4] = {};
-            int k_end = min(k_of[m], start + k_chunk);
+            int k_end = min(m ? k_second : k_first, start + k_chunk);
             for (int k0 = start; k0 < k_end; k0 += k_slot) {
                 mbar_wait(&sh->full[at.slot], at.parity);
                 multiply_slot<TILES, SPLIT>(acc, mem.x + (m ? second : 0) + (k0 - start), x_pitch, mem.ring + at.slot * SLOT_ELEMS,
                                             min(k_slot, k_end - k0), s);
-                __syncwarp();
-                if ((threadIdx.x & 31) == 0) mbar_arrive(&sh->empty[at.slot]);
+                warp_arrive(&sh->empty[at.slot]);
                 at.advance(prog.n_slots);
             }
             if (m == 0) mbar_wait(&sh->sums_empty[n_done & 1], (n_done >> 1 & 1) ^ 1);
             put_sums<TILES, SPLIT>(here + m * shape<TILES, SPLIT>::warp_sums, acc);
         }
-        __syncwarp();
-        if ((threadIdx.x & 31) == 0) mbar_arrive(&sh->sums_full[n_done & 1]);
+        warp_arrive(&sh->sums_full[n_done & 1]);
         if (--left == 0) {
             left = units.groups;
             piece++;
@@ -261,54 +259,41 @@ __device__ __forceinline__ sink make_sink(const nmlp_cuda_phase *ph) {
             {ph->op[0].input == NMLP_CUDA_NORM, ph->op[1].input == NMLP_CUDA_NORM}};
 }
 
-/* Four finished neighbours y (of matrix 0 and, in pairs, matrix 1) go where the phase says; `n` of them exist. */
-__device__ __forceinline__ void put_results(const sink &to, int piece, int token, int row, int n, float (&y0)[4], float (&y1)[4],
-                                            pick &best) {
+/* One finished element y (of matrix 0 and, in pairs, matrix 1) goes where the phase says. */
+__device__ __forceinline__ void put_result(const sink &to, int piece, int token, int row, float y0, float y1, pick &best) {
     int64_t at = piece * to.part_stride + (int64_t)token * to.pitch + row;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (i >= n) break;
-        if (to.bias) y0[i] += to.bias[row + i];
-        if (to.output == NMLP_CUDA_SILU_MUL) y0[i] = silu(y0[i]) * y1[i];
-        if (to.output == NMLP_CUDA_ADD) y0[i] += __ldcg(to.out + at + i);
-        if (to.output == NMLP_CUDA_LOGITS) consider(best, y0[i], row + i);
-    }
+    if (to.bias) y0 += to.bias[row];
+    if (to.output == NMLP_CUDA_SILU_MUL) y0 = silu(y0) * y1;
+    if (to.output == NMLP_CUDA_ADD) y0 += __ldcg(to.out + at);
+    if (to.output == NMLP_CUDA_PAIR) to.out2[at] = y1;
+    if (to.output == NMLP_CUDA_LOGITS) consider(best, y0, row);
     if (to.narrow) {
-        for (int i = 0; i < n; i++) reinterpret_cast<__nv_bfloat16 *>(to.out)[at + i] = __float2bfloat16(y0[i]);
-    } else if (n == 4) {
-        *reinterpret_cast<float4 *>(to.out + at) = make_float4(y0[0], y0[1], y0[2], y0[3]);
-        if (to.output == NMLP_CUDA_PAIR) *reinterpret_cast<float4 *>(to.out2 + at) = make_float4(y1[0], y1[1], y1[2], y1[3]);
+        reinterpret_cast<__nv_bfloat16 *>(to.out)[at] = __float2bfloat16(y0);
     } else {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (i >= n) break;
-            to.out[at + i] = y0[i];
-            if (to.output == NMLP_CUDA_PAIR) to.out2[at + i] = y1[i];
-        }
+        to.out[at] = y0;
     }
 }
 
-/* Adds what the eight warps summed, always in the same order. */
+/* Adds what the eight warps summed, always in the same order; WIDE neighbours per lane. */
 template <int TILES, bool SPLIT>
 __device__ __forceinline__ void finish_unit(const sink &to, const float *sums, int s, int piece, int group, const shared_head *sh,
                                             pick &best) {
+    const int WIDE = SPLIT ? 1 : 4;
     const int warp_sums = shape<TILES, SPLIT>::warp_sums;
-    for (int i = (threadIdx.x & 31) * 4; i < s * NMLP_CUDA_UNIT_ROWS; i += 32 * 4) {
+    for (int i = (threadIdx.x & 31) * WIDE; i < s * NMLP_CUDA_UNIT_ROWS; i += 32 * WIDE) {
         int token = i >> 3;
         int row = group * NMLP_CUDA_UNIT_ROWS + (i & 7);
-        float y[2][4] = {};
+        float y[2][WIDE] = {};
 #pragma unroll
-        for (int w = 0; w < 2 * NMLP_CUDA_CONSUMER_WARPS; w++) {
-            float4 v = *reinterpret_cast<const float4 *>(sums + w * warp_sums + i);
-            y[w & 1][0] += v.x;
-            y[w & 1][1] += v.y;
-            y[w & 1][2] += v.z;
-            y[w & 1][3] += v.w;
+        for (int w = 0; w < 2 * NMLP_CUDA_CONSUMER_WARPS; w++)
+#pragma unroll
+            for (int j = 0; j < WIDE; j++) y[w & 1][j] += sums[w * warp_sums + i + j];
+#pragma unroll
+        for (int j = 0; j < WIDE; j++) {
+            if (to.scaled[0]) y[0][j] *= sh->row_scale[token];
+            if (to.scaled[1]) y[1][j] *= sh->row_scale[token];
+            if (row + j < to.n) put_result(to, piece, token, row + j, y[0][j], y[1][j], best);
         }
-#pragma unroll
-        for (int m = 0; m < 2; m++)
-            for (int j = 0; j < 4; j++) y[m][j] *= to.scaled[m] ? sh->row_scale[token] : 1.0f;
-        put_results(to, piece, token, row, min(4, to.n - row), y[0], y[1], best);
     }
 }
 
@@ -322,8 +307,7 @@ __device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phas
     for (int u = units.begin; u < units.end; u++, n_done++) {
         mbar_wait(&sh->sums_full[n_done & 1], n_done >> 1 & 1);
         finish_unit<TILES, SPLIT>(to, mem.sums + (n_done & 1) * shape<TILES, SPLIT>::sums, prog.s, piece, group, sh, best);
-        __syncwarp();
-        if ((threadIdx.x & 31) == 0) mbar_arrive(&sh->sums_empty[n_done & 1]);
+        warp_arrive(&sh->sums_empty[n_done & 1]);
         if (++group == units.groups) {
             group = 0;
             piece++;
@@ -514,11 +498,11 @@ __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const nmlp_cuda_prog
     if (threadIdx.x == 0) {
         for (int i = 0; i < prog.n_slots; i++) {
             mbar_init(&mem.sh->full[i], FULL_ARRIVALS);
-            mbar_init(&mem.sh->empty[i], NMLP_CUDA_CONSUMER_WARPS);
+            mbar_init(&mem.sh->empty[i], NMLP_CUDA_CONSUMER_WARPS * WARP_ARRIVALS);
         }
         for (int i = 0; i < 2; i++) {
-            mbar_init(&mem.sh->sums_full[i], NMLP_CUDA_CONSUMER_WARPS);
-            mbar_init(&mem.sh->sums_empty[i], 1);
+            mbar_init(&mem.sh->sums_full[i], NMLP_CUDA_CONSUMER_WARPS * WARP_ARRIVALS);
+            mbar_init(&mem.sh->sums_empty[i], WARP_ARRIVALS);
         }
 #if __CUDA_ARCH__ >= 900
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -84,40 +84,31 @@ __device__ __forceinline__ float4 load_parts(const nmlp_cuda_operand *op, int ro
     return sum;
 }
 
-/* Plain rows: a thread's loads are all under way before the first is used, because a block that has just passed a barrier has nothing else to do
- * than wait for them. PARTS (1, 2 or 4) parts of BATCH / PARTS places at a time. */
+/* Plain rows, few of them: a thread's loads are all under way before the first is used, because a block that has just passed a barrier has nothing
+ * else to do than wait for them. PARTS (1, 2 or 4) parts of BATCH / PARTS places at a time. */
 template <bool SPLIT, int PARTS>
 __device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len) {
-    const int BATCH = 8;
-    const int PLACES = BATCH / PARTS;
-    int quads = len / 4;
-    int n = s * quads;
-    int parts = op->x_parts;
-    int x_pitch = op->x_pitch;
-    int64_t stride = op->x_part_stride;
+    const int PLACES = 8 / PARTS;
+    const int parts = op->x_parts;
+    const int64_t stride = op->x_part_stride;
     const float *x = op->x + k0;
-    int shift = n / (int)gridDim.x * (int)blockIdx.x & ~7; /* all blocks read the same rows: let each begin elsewhere */
-    for (int base = threadIdx.x; base < n; base += CONSUMERS * PLACES) {
-        float4 v[PLACES][PARTS];
+#pragma unroll 1
+    for (int row = 0; row < s; row++, x += op->x_pitch) {
+#pragma unroll 1
+        for (int base = threadIdx.x * 4; base < len; base += CONSUMERS * 4 * PLACES) {
+            float4 v[PLACES][PARTS];
 #pragma unroll
-        for (int i = 0; i < PLACES; i++) {
-            int j = base + i * CONSUMERS + shift;
-            bool live = base + i * CONSUMERS < n;
-            if (j >= n) j -= n;
-            int row = s == 1 ? 0 : j / quads;
-            const float *from = x + (int64_t)row * x_pitch + (j - row * quads) * 4;
+            for (int i = 0; i < PLACES; i++)
 #pragma unroll
-            for (int p = 0; p < PARTS; p++) v[i][p] = live && p < parts ? load4(from + p * stride) : make_float4(0, 0, 0, 0);
-        }
+                for (int p = 0; p < PARTS; p++)
+                    v[i][p] = base + i * CONSUMERS * 4 < len && p < parts ? load4(x + base + i * CONSUMERS * 4 + p * stride)
+                                                                          : make_float4(0, 0, 0, 0);
 #pragma unroll
-        for (int i = 0; i < PLACES; i++) {
-            int j = base + i * CONSUMERS + shift;
-            bool live = base + i * CONSUMERS < n;
-            if (j >= n) j -= n;
-            int row = s == 1 ? 0 : j / quads;
+            for (int i = 0; i < PLACES; i++) {
 #pragma unroll
-            for (int p = 1; p < PARTS; p++) add4(v[i][0], v[i][p]);
-            if (live) store4<SPLIT>(rows, pitch, s, row, (j - row * quads) * 4, v[i][0]);
+                for (int p = 1; p < PARTS; p++) add4(v[i][0], v[i][p]);
+                if (base + i * CONSUMERS * 4 < len) store4<SPLIT>(rows, pitch, s, row, base + i * CONSUMERS * 4, v[i][0]);
+            }
         }
     }
 }
@@ -227,12 +218,12 @@ __device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int 
         const nmlp_cuda_operand *op = &ph->op[i];
         __nv_bfloat16 *to = rows + i * ph->k_chunk;
         int len = min(ph->k_chunk, op->k - k0);
-        if (op->input == NMLP_CUDA_NORM) {
+        if (!SPLIT) { /* many rows are bf16 everywhere (plan.c) */
+            stage_narrow(op, to, pitch, s, k0, len);
+        } else if (op->input == NMLP_CUDA_NORM) {
             stage_norm<SPLIT>(ph, op, to, pitch, s, k0, len, sh);
         } else if (op->input == NMLP_CUDA_HEADS) {
             stage_heads<SPLIT>(ph, op, to, pitch, k0, len, n_keys, sh);
-        } else if (op->input == NMLP_CUDA_NARROW) {
-            stage_narrow(op, to, pitch, s, k0, len);
         } else if (op->x_parts == 1) {
             stage_plain<SPLIT, 1>(op, to, pitch, s, k0, len);
         } else if (op->x_parts == 2) {

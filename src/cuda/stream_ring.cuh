@@ -32,6 +32,19 @@ __device__ __forceinline__ void mbar_wait(uint64_t *bar, uint32_t parity) {
     }
 }
 
+/* A whole warp is done with something. One lane says so for all; racecheck only understands each lane speaking for itself, so checking builds define
+ * NMLP_CUDA_RACECHECK. */
+#ifdef NMLP_CUDA_RACECHECK
+#define WARP_ARRIVALS 32
+#else
+#define WARP_ARRIVALS 1
+#endif
+
+__device__ __forceinline__ void warp_arrive(uint64_t *bar) {
+    __syncwarp();
+    if (WARP_ARRIVALS == 32 || (threadIdx.x & 31) == 0) mbar_arrive(bar);
+}
+
 /* Arrivals that complete a full barrier: one expecting lane, or all lanes of the copying warp. */
 #if __CUDA_ARCH__ >= 900
 #define FULL_ARRIVALS 1
