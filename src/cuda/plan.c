@@ -114,7 +114,8 @@ nmlp_status nmlp_cuda_plan_matmul(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *
     ph.out_pitch = nmlp_cuda_pad(ph.n);
     ph.bias = m->bias;
     bool summed_by_reader = ph.n_chunks > 1 && m->output == NMLP_CUDA_STORE && !m->whole && !m->bias &&
-                            ph.n_chunks <= PIECES_MAX && plan->s * ph.n_chunks <= PARTS_READ_MAX;
+                            plan->s <= NMLP_CUDA_S_SPLIT && ph.n_chunks <= PIECES_MAX && plan->s * ph.n_chunks <= PARTS_READ_MAX;
+    ph.narrow_out = plan->s > NMLP_CUDA_S_SPLIT && !m->out; /* many rows: what another phase reads is bf16 */
     int32_t parts = summed_by_reader ? ph.n_chunks : 1;
     size_t part_bytes = (size_t)plan->s * (size_t)ph.out_pitch * sizeof(float);
     ph.out = m->out ? m->out : nmlp_cuda_block_take(plan->block, (size_t)parts * part_bytes);

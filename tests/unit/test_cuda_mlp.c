@@ -73,6 +73,8 @@ static double allowed(int64_t s, nmlp_cuda_path path) {
     return s <= ROWS_SPLIT && path == NMLP_CUDA_PATH_STREAM ? 8 * 0x1p-17 + 0x1p-19 : 12 * 0x1p-9;
 }
 
+static const char *const path_names[] = {"auto", "stream", "matmul"};
+
 static void check_rows(const nmlp_mlp_desc *desc, const float *x, const nmlp_truth *truth, int64_t s, nmlp_cuda_path path,
                        const char *what) {
     const nmlp_factors matrices[] = {desc->gate, desc->up, desc->down};
@@ -85,7 +87,7 @@ static void check_rows(const nmlp_mlp_desc *desc, const float *x, const nmlp_tru
     nmlp_assert_ok(nmlp_cuda_mlp_create(&mlp, matrices, s, path, &err), &err);
     nmlp_assert_ok(nmlp_cuda_mlp_run(mlp, y, x, &err), &err);
     double error = relative_error(y, truth->value, n);
-    if (!(error <= allowed(s, path))) fail_msg("%s S=%lld: off by %.3g of the norm, %.3g is allowed", what, (long long)s, error, allowed(s, path));
+    if (!(error <= allowed(s, path))) fail_msg("%s S=%lld %s: off by %.3g of the norm, %.3g is allowed", what, (long long)s, path_names[path], error, allowed(s, path));
     for (int i = 0; i < 3; i++) {
         nmlp_assert_ok(nmlp_cuda_mlp_run(mlp, again, x, &err), &err);
         if (memcmp(y, again, (size_t)n * sizeof *y) != 0) fail_msg("%s S=%lld: another run gave other bits", what, (long long)s);
