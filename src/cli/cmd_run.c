@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/load.h"
 #include "engine/generate.h"
+#include "engine/gpu.h"
 #include "text/tokenizer.h"
 
 enum { PROMPT_MAX_BYTES = 64 << 20, CONTEXT_DEFAULT_MAX = 4096 };
@@ -164,10 +165,15 @@ static nmlp_status generate(const struct run_options *r, const nmlp_loaded *load
         request.n_stop_ids = c->n_stop_ids;
         if (r->chat) stop_ids[request.n_stop_ids++] = nmlp_chat_end_id(o->tokenizer);
     }
-    NMLP_RETURN_IF_FAILED(nmlp_session_create(&session, loaded->engine, choose_context(r, c, (int64_t)prompt->len), 0,
-                                              false, err));
-    nmlp_status st = nmlp_generate(session, &request, stats, err);
-    nmlp_session_destroy(session);
+    int64_t context = choose_context(r, c, (int64_t)prompt->len);
+    nmlp_status st = NMLP_OK;
+    if (loaded->gpu) {
+        st = nmlp_gpu_generate(loaded->gpu, &loaded->model, context, &request, stats, err);
+    } else {
+        NMLP_RETURN_IF_FAILED(nmlp_session_create(&session, loaded->engine, context, 0, false, err));
+        st = nmlp_generate(session, &request, stats, err);
+        nmlp_session_destroy(session);
+    }
     if (st == NMLP_OK) st = o->st;
     if (st == NMLP_OK && o->tokenizer) st = nmlp_decode_stream_flush(&o->decoder, &o->text, err);
     print_new_text(o);
@@ -192,7 +198,7 @@ static int execute(const nmlp_cli *cli, const struct run_options *r) {
     NMLP_TRY(nmlp_load(&loaded, cli, cli->positionals[0], &r->load, &err));
     if (o.stream && r->prompt && !r->chat) printf("%s", r->prompt);
     NMLP_TRY(generate(r, &loaded, &prompt, &o, &stats, &err));
-    const char *isa = nmlp_engine_isa(loaded.engine);
+    const char *isa = nmlp_loaded_name(&loaded);
     if (cli->json) {
         code = print_json(cli, &o, &stats, (int64_t)prompt.len, isa);
     } else {
@@ -209,7 +215,7 @@ out:
 }
 
 static int run(int argc, char **argv) {
-    struct run_options r = {.n = 128, .sampling = nmlp_sampling_greedy()};
+    struct run_options r = {.n = 128, .sampling = nmlp_sampling_greedy(), .load = {.device = "auto"}};
     const nmlp_opt opts[] = {
         {"prompt", 'p', NMLP_OPT_STRING, &r.prompt, "TEXT", "the text to continue"},
         {"file", 'f', NMLP_OPT_STRING, &r.prompt_file, "FILE", "the same from a file"},

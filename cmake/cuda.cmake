@@ -1,0 +1,33 @@
+# The GPU backend is part of the build where a CUDA compiler is found. The runtime is linked static, so the program starts on machines without CUDA too.
+set(NMLP_CUDA AUTO CACHE STRING "build the GPU backend: AUTO (where nvcc is found), ON or OFF")
+set_property(CACHE NMLP_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(NMLP_CUDA_FOUND OFF)
+set(NMLP_CUDA_OBJECTS)
+# Sanitizer and fuzzer builds check the C code; they go without unless asked.
+if(NMLP_CUDA STREQUAL "ON" OR (NMLP_CUDA STREQUAL "AUTO" AND NOT NMLP_SANITIZE AND NOT NMLP_FUZZ))
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(NMLP_CUDA_FOUND ON)
+  elseif(NMLP_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "NMLP_CUDA=ON, but no CUDA compiler was found; put nvcc on PATH or set CMAKE_CUDA_COMPILER")
+  endif()
+endif()
+message(STATUS "GPU backend: ${NMLP_CUDA_FOUND}")
+
+if(NMLP_CUDA_FOUND)
+  # Hopper's own instructions for Hopper; everything else runs (or compiles at start) the sm_80 code.
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 80 90a-real)
+  endif()
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  file(GLOB NMLP_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cuda/*.cu)
+  add_library(nmlp_cuda_kernels OBJECT ${NMLP_CUDA_SOURCES})
+  target_include_directories(nmlp_cuda_kernels PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
+  target_compile_options(nmlp_cuda_kernels PRIVATE -Xcompiler=-fno-exceptions,-fno-rtti,-Wall)
+  set_target_properties(nmlp_cuda_kernels PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_VISIBILITY_PRESET hidden
+    POSITION_INDEPENDENT_CODE ON)
+  set(NMLP_CUDA_OBJECTS $<TARGET_OBJECTS:nmlp_cuda_kernels>)
+  target_link_libraries(nmlp_dependencies INTERFACE CUDA::cudart_static ${CMAKE_DL_LIBS})
+endif()

@@ -1,0 +1,198 @@
+#include "cuda/blas.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+#if defined(__has_include)
+#if __has_include(<cublasLt.h>)
+#define HAVE_CUBLASLT 1
+#include <cublasLt.h>
+#endif
+#endif
+
+#if HAVE_CUBLASLT
+
+enum { SHAPES_MAX = 64 };
+
+struct library {
+    void *handle;
+    __typeof__(&cublasLtCreate) create;
+    __typeof__(&cublasLtDestroy) destroy;
+    __typeof__(&cublasLtMatmulDescCreate) desc_create;
+    __typeof__(&cublasLtMatmulDescSetAttribute) desc_set;
+    __typeof__(&cublasLtMatmulDescDestroy) desc_destroy;
+    __typeof__(&cublasLtMatrixLayoutCreate) layout_create;
+    __typeof__(&cublasLtMatrixLayoutDestroy) layout_destroy;
+    __typeof__(&cublasLtMatmulPreferenceCreate) preference_create;
+    __typeof__(&cublasLtMatmulPreferenceSetAttribute) preference_set;
+    __typeof__(&cublasLtMatmulPreferenceDestroy) preference_destroy;
+    __typeof__(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+    __typeof__(&cublasLtMatmul) matmul;
+};
+
+/* One shape of matmul, made ready. */
+struct shape {
+    nmlp_cuda_gemm key; /* pointers NULL */
+    cublasLtMatrixLayout_t w;
+    cublasLtMatrixLayout_t x;
+    cublasLtMatrixLayout_t y;
+    cublasLtMatmulAlgo_t algo;
+};
+
+struct nmlp_cuda_blas {
+    struct library lib;
+    cublasLtHandle_t handle; /* NULL: no library */
+    cublasLtMatmulDesc_t desc;
+    void *workspace;
+    struct shape shapes[SHAPES_MAX];
+    int n_shapes;
+};
+
+static void *open_library(void) {
+    static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"};
+    void *handle = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && !handle; i++) handle = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    return handle;
+}
+
+bool nmlp_cuda_blas_available(void) {
+    void *handle = open_library();
+    if (handle) (void)dlclose(handle);
+    return handle != NULL;
+}
+
+static bool load_symbols(struct library *lib) {
+    lib->handle = open_library();
+    if (!lib->handle) return false;
+    struct {
+        const char *name;
+        void *to;
+    } symbols[] = {{"cublasLtCreate", &lib->create},
+                   {"cublasLtDestroy", &lib->destroy},
+                   {"cublasLtMatmulDescCreate", &lib->desc_create},
+                   {"cublasLtMatmulDescSetAttribute", &lib->desc_set},
+                   {"cublasLtMatmulDescDestroy", &lib->desc_destroy},
+                   {"cublasLtMatrixLayoutCreate", &lib->layout_create},
+                   {"cublasLtMatrixLayoutDestroy", &lib->layout_destroy},
+                   {"cublasLtMatmulPreferenceCreate", &lib->preference_create},
+                   {"cublasLtMatmulPreferenceSetAttribute", &lib->preference_set},
+                   {"cublasLtMatmulPreferenceDestroy", &lib->preference_destroy},
+                   {"cublasLtMatmulAlgoGetHeuristic", &lib->heuristic},
+                   {"cublasLtMatmul", &lib->matmul}};
+    for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
+        void *found = dlsym(lib->handle, symbols[i].name);
+        if (!found) return false;
+        memcpy(symbols[i].to, &found, sizeof found);
+    }
+    return true;
+}
+
+nmlp_status nmlp_cuda_blas_create(nmlp_cuda_blas **out, void *workspace, nmlp_err *err) {
+    cublasOperation_t transposed = CUBLAS_OP_T;
+    nmlp_cuda_blas *b = *out = nmlp_mem_new(1, sizeof *b, err);
+    if (!b) return NMLP_E_NOMEM;
+    b->workspace = workspace;
+    if (!load_symbols(&b->lib)) return NMLP_OK;
+    if (b->lib.create(&b->handle) != CUBLAS_STATUS_SUCCESS) b->handle = NULL;
+    if (b->handle && (b->lib.desc_create(&b->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) != CUBLAS_STATUS_SUCCESS ||
+                      b->lib.desc_set(b->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed) != CUBLAS_STATUS_SUCCESS)) {
+        (void)b->lib.destroy(b->handle);
+        b->handle = NULL;
+    }
+    return NMLP_OK;
+}
+
+void nmlp_cuda_blas_destroy(nmlp_cuda_blas *b) {
+    if (!b) return;
+    for (int i = 0; i < b->n_shapes; i++) {
+        (void)b->lib.layout_destroy(b->shapes[i].w);
+        (void)b->lib.layout_destroy(b->shapes[i].x);
+        (void)b->lib.layout_destroy(b->shapes[i].y);
+    }
+    if (b->desc) (void)b->lib.desc_destroy(b->desc);
+    if (b->handle) (void)b->lib.destroy(b->handle);
+    if (b->lib.handle) (void)dlclose(b->lib.handle);
+    nmlp_mem_free(b);
+}
+
+bool nmlp_cuda_blas_has_library(const nmlp_cuda_blas *b) { return b->handle != NULL; }
+
+/* Row-major y = x w^T is column-major y^T = w x^T: w^T is what lies in memory, so it is the transposed operand. */
+static bool make_shape(nmlp_cuda_blas *b, struct shape *s, const nmlp_cuda_gemm *g) {
+    const struct library *lib = &b->lib;
+    cublasLtMatmulPreference_t preference = NULL;
+    cublasLtMatmulHeuristicResult_t found;
+    size_t room = NMLP_CUDA_BLAS_WORKSPACE_BYTES;
+    int n = 0;
+    bool ok = lib->layout_create(&s->w, CUDA_R_16BF, (uint64_t)g->k, (uint64_t)g->n, g->w_pitch) == CUBLAS_STATUS_SUCCESS &&
+              lib->layout_create(&s->x, CUDA_R_16BF, (uint64_t)g->k, (uint64_t)g->s, g->x_pitch) == CUBLAS_STATUS_SUCCESS &&
+              lib->layout_create(&s->y, g->y_is_f32 ? CUDA_R_32F : CUDA_R_16BF, (uint64_t)g->n, (uint64_t)g->s, g->y_pitch) ==
+                  CUBLAS_STATUS_SUCCESS &&
+              lib->preference_create(&preference) == CUBLAS_STATUS_SUCCESS &&
+              lib->preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room) == CUBLAS_STATUS_SUCCESS &&
+              lib->heuristic(b->handle, b->desc, s->w, s->x, s->y, s->y, preference, 1, &found, &n) == CUBLAS_STATUS_SUCCESS && n == 1;
+    if (preference) (void)lib->preference_destroy(preference);
+    if (ok) {
+        s->algo = found.algo;
+        return true;
+    }
+    if (s->w) (void)lib->layout_destroy(s->w);
+    if (s->x) (void)lib->layout_destroy(s->x);
+    if (s->y) (void)lib->layout_destroy(s->y);
+    return false;
+}
+
+static const struct shape *find_shape(nmlp_cuda_blas *b, const nmlp_cuda_gemm *g) {
+    nmlp_cuda_gemm key = *g;
+    key.x = key.w = NULL;
+    key.y = NULL;
+    for (int i = 0; i < b->n_shapes; i++)
+        if (memcmp(&b->shapes[i].key, &key, sizeof key) == 0) return &b->shapes[i];
+    if (b->n_shapes == SHAPES_MAX) return NULL;
+    struct shape *s = &b->shapes[b->n_shapes];
+    *s = (struct shape){0};
+    if (!make_shape(b, s, g)) return NULL;
+    s->key = key;
+    b->n_shapes++;
+    return s;
+}
+
+nmlp_status nmlp_cuda_blas_run(nmlp_cuda_blas *b, const nmlp_cuda_gemm *g, cudaStream_t stream, nmlp_err *err) {
+    const struct shape *s = b->handle ? find_shape(b, g) : NULL;
+    float one = 1.0f;
+    float beta = g->accumulate ? 1.0f : 0.0f;
+    if (!s) return NMLP_CUDA_CHECK(nmlp_cuda_launch_gemm(g, stream), "launching a matmul", err);
+    cublasStatus_t code = b->lib.matmul(b->handle, b->desc, &one, g->w, s->w, g->x, s->x, &beta, g->y, s->y, g->y, s->y, &s->algo,
+                                        b->workspace, NMLP_CUDA_BLAS_WORKSPACE_BYTES, stream);
+    if (code == CUBLAS_STATUS_SUCCESS) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_IO, "cuBLASLt: a matmul of [%d,%d] by [%d,%d] failed with status %d", g->s, g->k, g->n, g->k, (int)code);
+}
+
+#else /* the toolkit came without cuBLASLt's header */
+
+struct nmlp_cuda_blas {
+    void *workspace;
+};
+
+nmlp_status nmlp_cuda_blas_create(nmlp_cuda_blas **out, void *workspace, nmlp_err *err) {
+    *out = nmlp_mem_new(1, sizeof **out, err);
+    if (!*out) return NMLP_E_NOMEM;
+    (*out)->workspace = workspace;
+    return NMLP_OK;
+}
+
+void nmlp_cuda_blas_destroy(nmlp_cuda_blas *b) { nmlp_mem_free(b); }
+bool nmlp_cuda_blas_available(void) { return false; }
+bool nmlp_cuda_blas_has_library(const nmlp_cuda_blas *b) {
+    (void)b;
+    return false;
+}
+
+nmlp_status nmlp_cuda_blas_run(nmlp_cuda_blas *b, const nmlp_cuda_gemm *g, cudaStream_t stream, nmlp_err *err) {
+    (void)b;
+    return NMLP_CUDA_CHECK(nmlp_cuda_launch_gemm(g, stream), "launching a matmul", err);
+}
+
+#endif

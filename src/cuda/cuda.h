@@ -1,0 +1,90 @@
+/* The GPU backend: a whole model resident on one CUDA device, and the fused MLP alone.
+ *
+ * Semantics follow engine.h and kernels.h: weights as the checkpoint stores them (rounded to bf16 where they are not bf16 already), sums in f32.
+ * Up to 4 rows at a time activations keep 16 bits of mantissa; more rows round them to bf16 at each matmul. Keys and values are cached in bf16.
+ * Same input, same bits. One owner at a time per session; an engine may be shared.
+ *
+ * In a build without CUDA every call here exists and fails saying so. */
+#ifndef NMLP_CUDA_CUDA_H
+#define NMLP_CUDA_CUDA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/progress.h"
+#include "base/status.h"
+#include "model/model.h"
+#include "tensor/factors.h"
+
+typedef struct nmlp_cuda_info {
+    char name[256];
+    int major; /* compute capability */
+    int minor;
+    int n_multiprocessors;
+    size_t total_bytes;
+    size_t free_bytes;
+    size_t l2_bytes;
+} nmlp_cuda_info;
+
+/* Device 0, or why there is none: no backend in this build, no driver, no device, or one too old (below 8.0). */
+nmlp_status nmlp_cuda_probe(nmlp_cuda_info *info, nmlp_err *err);
+
+/* ---- the MLP alone, for benchmarks and tests ---- */
+
+typedef struct nmlp_cuda_mlp nmlp_cuda_mlp;
+
+/* One launch of the streaming kernel (up to 32 rows), or large matmuls. AUTO takes what was measured faster: streaming up to 4 rows, and up to
+ * 32 where cuBLASLt is missing. */
+typedef enum nmlp_cuda_path { NMLP_CUDA_PATH_AUTO, NMLP_CUDA_PATH_STREAM, NMLP_CUDA_PATH_MATMUL } nmlp_cuda_path;
+
+/* Uploads gate, up and down; runs of exactly `s` rows. */
+nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors matrices[NMLP_MLP_MATRICES], int64_t s, nmlp_cuda_path path,
+                                 nmlp_err *err);
+void nmlp_cuda_mlp_destroy(nmlp_cuda_mlp *mlp);
+/* y [S,H] = mlp(x [S,H]), host memory, f32. */
+nmlp_status nmlp_cuda_mlp_run(nmlp_cuda_mlp *mlp, float *y, const float *x, nmlp_err *err);
+/* Bytes of weights one run reads. */
+size_t nmlp_cuda_mlp_weight_bytes(const nmlp_cuda_mlp *mlp);
+/* One line of "name=value": phases, units and pieces of K. */
+void nmlp_cuda_mlp_describe(const nmlp_cuda_mlp *mlp, char *text, size_t text_bytes);
+/* Median, in microseconds, of `n_timed` runs that go round `n` MLPs of one shape (so that weights come from memory, not from L2), captured as one CUDA
+ * graph and timed with events. */
+nmlp_status nmlp_cuda_mlp_time(nmlp_cuda_mlp *const *mlps, int n, int n_timed, double *median_us, nmlp_err *err);
+/* Median device-to-device copy rate in bytes per second, counting bytes read plus bytes written. */
+nmlp_status nmlp_cuda_copy_rate(double *bytes_per_second, nmlp_err *err);
+
+/* ---- the whole model ---- */
+
+typedef struct nmlp_cuda_engine nmlp_cuda_engine;
+typedef struct nmlp_cuda_session nmlp_cuda_session;
+
+/* The model must outlive the engine. */
+nmlp_status nmlp_cuda_engine_create(nmlp_cuda_engine **out, const nmlp_model *model, const nmlp_progress *progress, nmlp_err *err);
+void nmlp_cuda_engine_destroy(nmlp_cuda_engine *engine);
+/* "cuda (NVIDIA H200)" */
+const char *nmlp_cuda_engine_name(const nmlp_cuda_engine *engine);
+/* Bytes of all weights a decode step reads. */
+size_t nmlp_cuda_engine_step_bytes(const nmlp_cuda_engine *engine);
+
+/* Room for `context` positions. `rope` [context, D] holds cos|sin of every position (copied). */
+nmlp_status nmlp_cuda_session_create(nmlp_cuda_session **out, const nmlp_cuda_engine *engine, int64_t context, const float *rope,
+                                     nmlp_err *err);
+void nmlp_cuda_session_destroy(nmlp_cuda_session *session);
+int64_t nmlp_cuda_session_length(const nmlp_cuda_session *session);
+/* Forgets all tokens from position `length` on. */
+void nmlp_cuda_session_truncate(nmlp_cuda_session *session, int64_t length);
+
+/* How nmlp_cuda_session_next chooses: temperature 0 is greedy, otherwise a draw from softmax(logits / temperature). The draw depends on
+ * seed, position and logits alone, but is not the draw the CPU makes from the same seed. */
+void nmlp_cuda_session_set_sampling(nmlp_cuda_session *session, double temperature, uint64_t seed);
+
+/* Appends tokens. Fails, changing nothing, when an id is outside the vocabulary or the context would overflow. */
+nmlp_status nmlp_cuda_session_append(nmlp_cuda_session *session, const int32_t *ids, int64_t n, nmlp_err *err);
+/* logits [V] after the last appended token. */
+nmlp_status nmlp_cuda_session_last_logits(nmlp_cuda_session *session, float *logits, nmlp_err *err);
+/* The token chosen after the last appended one; it is not part of the text yet. `more`: the caller will append exactly this token and ask
+ * again, so its step is started before this call waits for the choice. */
+nmlp_status nmlp_cuda_session_next(nmlp_cuda_session *session, bool more, int32_t *id, nmlp_err *err);
+
+#endif

@@ -1,0 +1,39 @@
+/* The device behind every other file here: errors of the CUDA runtime as statuses, and memory handed out of one block. */
+#ifndef NMLP_CUDA_DEVICE_H
+#define NMLP_CUDA_DEVICE_H
+
+#include <cuda_runtime_api.h>
+
+#include "base/status.h"
+#include "cuda/cuda.h"
+
+/* A status for the runtime's code, naming what was being done. */
+nmlp_status nmlp_cuda_status(int code, const char *doing, nmlp_err *err);
+
+#define NMLP_CUDA_CHECK(expr, doing, err) nmlp_cuda_status((int)(expr), doing, err)
+
+/* What programs are sized by. */
+typedef struct nmlp_cuda_device {
+    nmlp_cuda_info info;
+    int n_blocks;        /* of a streaming program: one per multiprocessor */
+    size_t shared_bytes; /* a block may use */
+} nmlp_cuda_device;
+
+/* Probes device 0 and readies the streaming kernel. */
+nmlp_status nmlp_cuda_device_open(nmlp_cuda_device *device, nmlp_err *err);
+
+/* Device memory, zeroed, released all at once. First measured (addresses are then made up and must not be followed), then had in one piece, then asked
+ * for again in the same order. */
+typedef struct nmlp_cuda_block {
+    char *base;
+    size_t used_bytes;
+    bool committed;
+} nmlp_cuda_block;
+
+void nmlp_cuda_block_init(nmlp_cuda_block *block);
+void *nmlp_cuda_block_take(nmlp_cuda_block *block, size_t bytes);
+/* Has the memory measured so far; the message says how much was needed for `what` and how much is free. */
+nmlp_status nmlp_cuda_block_commit(nmlp_cuda_block *block, const char *what, nmlp_err *err);
+void nmlp_cuda_block_release(nmlp_cuda_block *block);
+
+#endif

@@ -1,0 +1,77 @@
+/* What engine.c, session.c and prefill.c share. */
+#ifndef NMLP_CUDA_ENGINE_INT_H
+#define NMLP_CUDA_ENGINE_INT_H
+
+#include "base/mem.h"
+#include "cuda/blas.h"
+#include "cuda/mlp_many.h"
+#include "cuda/plan.h"
+
+typedef struct nmlp_cuda_layer {
+    float *attention_norm; /* f32 [H padded], as all vectors here */
+    float *mlp_norm;
+    float *q_norm; /* or NULL */
+    float *k_norm;
+    float *qkv_bias;
+    float *o_bias;
+    nmlp_cuda_matrix qkv; /* queries, keys, values one under the other */
+    nmlp_cuda_matrix o;
+    nmlp_cuda_mlp_weights mlp;
+} nmlp_cuda_layer;
+
+struct nmlp_cuda_engine {
+    const nmlp_model *model;
+    nmlp_cuda_device device;
+    nmlp_cuda_block block;
+    nmlp_cuda_layer *layers;
+    nmlp_cuda_matrix embedding;
+    nmlp_cuda_matrix lm_head;
+    float *final_norm;
+    char name[300];
+};
+
+enum { NMLP_CUDA_PREFILL_ROWS = 2048 };
+
+/* Memory of prefill, for up to `rows` tokens at a time. */
+typedef struct nmlp_cuda_prefill {
+    int32_t rows;
+    int32_t *ids;   /* [rows] */
+    float *hidden;  /* f32 [rows, H padded] */
+    void *normed;   /* bf16, the same shape */
+    float *qkv;     /* f32 [rows, qkv padded] */
+    void *q;        /* bf16 [rows, n_heads*D] */
+    void *mixed;    /* bf16 [rows, n_heads*D padded] */
+    nmlp_cuda_mlp_rows mlp;
+    nmlp_cuda_blas *blas;
+} nmlp_cuda_prefill;
+
+struct nmlp_cuda_session {
+    const nmlp_cuda_engine *engine;
+    nmlp_cuda_block block;
+    int64_t context;
+    int64_t length;  /* tokens in the cache, the running step's included */
+    bool picked;     /* the device holds the choice after the last token */
+    bool ahead;      /* a step for that choice is already running */
+    float *rope;     /* [context, D] */
+    void **k;        /* per layer bf16 [n_kv_heads, context, D] */
+    void **v;
+    float *hidden; /* f32 [H padded] of the decode step */
+    float *logits; /* f32 [V padded] */
+    nmlp_cuda_state *state;
+    nmlp_cuda_state settings; /* what the host last asked for */
+    nmlp_cuda_program step;   /* embed to pick */
+    nmlp_cuda_program head;   /* logits and pick alone, after prefill */
+    nmlp_cuda_prefill prefill;
+    cudaStream_t stream;
+    cudaGraphExec_t graph; /* of one step */
+    cudaEvent_t chosen[2];
+    int32_t *host_token; /* pinned [2] */
+    int turn;            /* which of the two the newest choice goes to */
+};
+
+/* Takes the memory; part of laying out a session. */
+nmlp_status nmlp_cuda_prefill_lay_out(nmlp_cuda_session *s, nmlp_err *err);
+/* Runs n <= rows tokens at positions s->length.. and leaves their last hidden state in s->hidden. */
+nmlp_status nmlp_cuda_prefill_run(nmlp_cuda_session *s, const int32_t *ids, int32_t n, nmlp_err *err);
+
+#endif

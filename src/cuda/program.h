@@ -1,0 +1,141 @@
+/* A streaming program: what one persistent kernel does between its launch and its end, as data.
+ *
+ * The kernel runs one block per multiprocessor. A program is a list of phases with a grid-wide barrier after each. Most phases are
+ * matmuls Y [S,N] = X [S,K] W^T with S <= 32, whose cost is reading W once: one warp of every block does nothing but copy weights into a ring
+ * of slots in shared memory, phase after phase, never waiting for a barrier, while eight warps wait for the barrier, bring the
+ * phase's input into shared memory and multiply. The ring is what keeps the memory busy while blocks wait for each other.
+ *
+ * Work of a matmul is cut into units: 8 rows of W times one of `n_chunks` pieces of K. A block takes a run of neighbouring units.
+ * Pieces of K are summed by the reader or by a reduce phase, always in the same order: same input, same bits.
+ *
+ * This header is plain C, read by both compilers. Columns of weights and activations are padded with zeros to multiples of NMLP_CUDA_PAD. */
+#ifndef NMLP_CUDA_PROGRAM_H
+#define NMLP_CUDA_PROGRAM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    NMLP_CUDA_PAD = 64,          /* elements; keeps rows 128-byte aligned */
+    NMLP_CUDA_S_MAX = 32,        /* rows a streaming program takes */
+    NMLP_CUDA_S_SPLIT = 4,       /* up to here activations are kept as two bf16 numbers each */
+    NMLP_CUDA_UNIT_ROWS = 8,     /* rows of W per unit: n of the mma instruction */
+    NMLP_CUDA_SLOT_COLS = 1280,  /* columns a ring slot holds of 8 rows */
+    NMLP_CUDA_ROW_SKEW = 32,     /* elements added to rows in shared memory: 64 bytes, so that two rows meet all 32 banks */
+    NMLP_CUDA_SLOTS_MAX = 16,
+    NMLP_CUDA_CONSUMER_WARPS = 8,
+    NMLP_CUDA_CHUNK_KEYS_MIN = 128, /* keys of one attention unit, at least */
+    NMLP_CUDA_KEY_CHUNKS_MAX = 16
+};
+
+typedef enum nmlp_cuda_kind {
+    NMLP_CUDA_MATMUL,
+    NMLP_CUDA_REDUCE,    /* sums pieces of K */
+    NMLP_CUDA_ATTENTION, /* one token against the cache */
+    NMLP_CUDA_EMBED,
+    NMLP_CUDA_PICK /* the next token out of each block's best */
+} nmlp_cuda_kind;
+
+typedef enum nmlp_cuda_input {
+    NMLP_CUDA_PLAIN,
+    NMLP_CUDA_NORM,   /* RMS norm on the way in */
+    NMLP_CUDA_HEADS,  /* attention's pieces, combined on the way in */
+    NMLP_CUDA_NARROW  /* x is bf16 already and one part */
+} nmlp_cuda_input;
+
+typedef enum nmlp_cuda_output {
+    NMLP_CUDA_STORE,    /* out[piece] = y + bias */
+    NMLP_CUDA_ADD,      /* out += y + bias: the residual stream */
+    NMLP_CUDA_SILU_MUL, /* out = silu(y of matrix 0) * y of matrix 1 */
+    NMLP_CUDA_PAIR,     /* pieces of matrix 0 to out, of matrix 1 to out2 */
+    NMLP_CUDA_LOGITS    /* store, and keep the best */
+} nmlp_cuda_output;
+
+/* One matrix of a matmul phase and the rows it is multiplied with. */
+typedef struct nmlp_cuda_operand {
+    const void *weight; /* bf16 [N, k] */
+    const float *x;     /* f32 [n_parts][S, x_pitch], to be summed over parts */
+    int64_t x_part_stride;
+    int32_t x_pitch;
+    int32_t x_parts;
+    int32_t k;     /* padded K, also the pitch of weight */
+    int32_t input; /* nmlp_cuda_input */
+} nmlp_cuda_operand;
+
+typedef struct nmlp_cuda_phase {
+    int32_t kind;
+    int32_t output;
+    int32_t n;          /* N */
+    int32_t n_matrices; /* 1 or 2 */
+    int32_t same_x;     /* both matrices read the same rows */
+    int32_t narrow_out; /* out is bf16 */
+    int32_t unused[3];  /* phases are copied 16 bytes at a time */
+    int32_t n_chunks;   /* pieces of K */
+    int32_t k_chunk;    /* columns per piece */
+    int32_t k_slot;     /* columns per ring slot */
+    nmlp_cuda_operand op[2];
+    float *out;
+    float *out2;
+    int64_t out_part_stride;
+    int32_t out_pitch;
+    int32_t norm_dim;         /* H, unpadded */
+    const float *norm_weight; /* [k] */
+    const float *bias;        /* [N] or NULL */
+    float eps;
+    /* attention and its reader */
+    float scale;
+    float *softmax; /* [chunks][n_heads][2] largest score and sum */
+    const float *q_norm;
+    const float *k_norm;
+    const float *rope; /* [context, D] cos|sin */
+    void *k_cache;     /* bf16 [n_kv_heads, context, D] */
+    void *v_cache;
+    int32_t n_heads;
+    int32_t n_kv_heads;
+    int32_t head_dim;
+    int32_t context;
+    const void *embedding; /* bf16 [V, k] */
+} nmlp_cuda_phase;
+
+/* What a decode step changes, on the device. */
+typedef struct nmlp_cuda_state {
+    int32_t token;  /* in: the token to run; out: the one picked */
+    int32_t length; /* tokens in the cache before the step; the step adds one */
+    float inverse_temperature; /* 0: greedy */
+    uint32_t seed;
+} nmlp_cuda_state;
+
+typedef struct nmlp_cuda_program {
+    const nmlp_cuda_phase *phases; /* on the device */
+    int32_t n_phases;
+    int32_t s;
+    int32_t n_slots;
+    int32_t n_under_way; /* slots being copied at a time, at most */
+    int32_t input_elems; /* bf16 elements of shared memory for X */
+    unsigned long long *barrier; /* on the device; any multiple of the grid size */
+    nmlp_cuda_state *state;
+    float *best_score; /* [grid] */
+    int32_t *best_token;
+    int32_t *tokens; /* [context] every picked token by position; may be NULL */
+} nmlp_cuda_program;
+
+static inline int32_t nmlp_cuda_pad(int64_t n) { return (int32_t)((n + NMLP_CUDA_PAD - 1) / NMLP_CUDA_PAD * NMLP_CUDA_PAD); }
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Bytes of shared memory a program needs with that many slots. */
+size_t nmlp_cuda_stream_shared_bytes(int32_t s, int32_t input_elems, int32_t n_slots);
+/* bf16 elements of input space an attention phase needs. */
+int nmlp_cuda_attention_scratch_elems(int32_t head_dim);
+/* Launches on `stream` with one block per multiprocessor. Returns a cudaError_t. */
+int nmlp_cuda_stream_launch(const nmlp_cuda_program *program, int grid, void *stream);
+/* Largest dynamic shared memory must be allowed once per device before the first launch. Returns a cudaError_t. */
+int nmlp_cuda_stream_prepare(size_t shared_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

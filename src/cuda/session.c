@@ -1,0 +1,310 @@
+/* One growing sequence on the device: caches, the decode program and its graph. */
+#include <math.h>
+#include <string.h>
+
+#include "cuda/engine_int.h"
+
+/* ---- the decode program ---- */
+
+static nmlp_status plan_attention(nmlp_cuda_session *s, nmlp_cuda_plan *plan, int64_t l, nmlp_cuda_rows *hidden, nmlp_err *err) {
+    const nmlp_cuda_layer *layer = &s->engine->layers[l];
+    const nmlp_config *c = &s->engine->model->config;
+    nmlp_cuda_rows qkv;
+    hidden->norm_weight = layer->attention_norm;
+    nmlp_cuda_matmul project = {.w = {&layer->qkv},
+                                .x = {*hidden},
+                                .n_matrices = 1,
+                                .output = NMLP_CUDA_STORE,
+                                .bias = layer->qkv_bias,
+                                .whole = true};
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_matmul(plan, &project, &qkv, err));
+    int32_t width = layer->o.k;
+    size_t chunks = NMLP_CUDA_KEY_CHUNKS_MAX;
+    nmlp_cuda_phase attend = {.kind = NMLP_CUDA_ATTENTION,
+                              .op = {{.x = qkv.x}},
+                              .out = nmlp_cuda_block_take(plan->block, chunks * (size_t)width * sizeof(float)),
+                              .out_part_stride = width,
+                              .eps = (float)c->rms_eps,
+                              .scale = 1.0f / sqrtf((float)c->head_dim),
+                              .softmax = nmlp_cuda_block_take(plan->block, chunks * (size_t)c->n_heads * 2 * sizeof(float)),
+                              .q_norm = layer->q_norm,
+                              .k_norm = layer->k_norm,
+                              .rope = s->rope,
+                              .k_cache = s->k[l],
+                              .v_cache = s->v[l],
+                              .n_heads = (int32_t)c->n_heads,
+                              .n_kv_heads = (int32_t)c->n_kv_heads,
+                              .head_dim = (int32_t)c->head_dim,
+                              .context = (int32_t)s->context};
+    int32_t scratch = nmlp_cuda_attention_scratch_elems((int32_t)c->head_dim);
+    if (plan->input_elems < scratch) plan->input_elems = (scratch + 63) / 64 * 64;
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_push(plan, &attend, err));
+    nmlp_cuda_rows heads = {.x = attend.out, .part_stride = width, .pitch = width, .parts = 1, .input = NMLP_CUDA_HEADS};
+    nmlp_cuda_matmul mix = {.w = {&layer->o},
+                            .x = {heads},
+                            .n_matrices = 1,
+                            .output = NMLP_CUDA_ADD,
+                            .out = s->hidden,
+                            .bias = layer->o_bias,
+                            .whole = true};
+    size_t at = plan->n_phases;
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_matmul(plan, &mix, NULL, err));
+    plan->phases[at].softmax = attend.softmax; /* the combining reader needs the pieces' sums */
+    plan->phases[at].n_heads = attend.n_heads;
+    plan->phases[at].head_dim = attend.head_dim;
+    return NMLP_OK;
+}
+
+static nmlp_status plan_head(nmlp_cuda_session *s, nmlp_cuda_plan *plan, nmlp_cuda_rows *hidden, nmlp_err *err) {
+    hidden->norm_weight = s->engine->final_norm;
+    nmlp_cuda_matmul logits = {.w = {&s->engine->lm_head},
+                               .x = {*hidden},
+                               .n_matrices = 1,
+                               .output = NMLP_CUDA_LOGITS,
+                               .out = s->logits,
+                               .whole = true};
+    nmlp_cuda_phase pick = {.kind = NMLP_CUDA_PICK};
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_matmul(plan, &logits, NULL, err));
+    return nmlp_cuda_plan_push(plan, &pick, err);
+}
+
+static nmlp_status plan_step(nmlp_cuda_session *s, nmlp_cuda_plan *plan, nmlp_cuda_rows *hidden, nmlp_err *err) {
+    const nmlp_cuda_engine *e = s->engine;
+    nmlp_cuda_block *block = plan->block;
+    nmlp_cuda_phase embed = {
+        .kind = NMLP_CUDA_EMBED, .op = {{.k = e->embedding.k}}, .out = s->hidden, .embedding = e->embedding.data};
+    size_t begin = block->used_bytes;
+    size_t end = begin;
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_push(plan, &embed, err));
+    for (int64_t l = 0; l < e->model->config.n_layers; l++) {
+        block->used_bytes = begin; /* layers use the same memory one after the other */
+        NMLP_RETURN_IF_FAILED(plan_attention(s, plan, l, hidden, err));
+        hidden->norm_weight = e->layers[l].mlp_norm;
+        NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_mlp(plan, &e->layers[l].mlp, hidden, NMLP_CUDA_ADD, s->hidden, err));
+        if (block->used_bytes > end) end = block->used_bytes;
+    }
+    block->used_bytes = end;
+    return plan_head(s, plan, hidden, err);
+}
+
+/* The step's program, or with `head_only` its end. */
+static nmlp_status lay_out_program(nmlp_cuda_session *s, nmlp_cuda_program *program, bool head_only, nmlp_err *err) {
+    const nmlp_config *c = &s->engine->model->config;
+    nmlp_status st = NMLP_OK;
+    nmlp_cuda_plan plan;
+    nmlp_cuda_rows hidden = {.x = s->hidden,
+                             .pitch = nmlp_cuda_pad(c->hidden),
+                             .parts = 1,
+                             .input = NMLP_CUDA_NORM,
+                             .norm_dim = (int32_t)c->hidden,
+                             .eps = (float)c->rms_eps};
+    nmlp_cuda_plan_init(&plan, &s->engine->device, &s->block, 1);
+    NMLP_TRY(head_only ? plan_head(s, &plan, &hidden, err) : plan_step(s, &plan, &hidden, err));
+    NMLP_TRY(nmlp_cuda_plan_finish(&plan, program, err));
+    size_t n_blocks = (size_t)s->engine->device.n_blocks;
+    program->state = s->state;
+    program->best_score = nmlp_cuda_block_take(&s->block, n_blocks * sizeof(float));
+    program->best_token = nmlp_cuda_block_take(&s->block, n_blocks * sizeof(int32_t));
+out:
+    nmlp_cuda_plan_fini(&plan);
+    return st;
+}
+
+/* ---- life of a session ---- */
+
+/* Called twice: to measure, and for real. */
+static nmlp_status lay_out(nmlp_cuda_session *s, const float *rope, nmlp_err *err) {
+    const nmlp_config *c = &s->engine->model->config;
+    nmlp_cuda_block *block = &s->block;
+    size_t cache_bytes = (size_t)(c->n_kv_heads * s->context * c->head_dim) * 2;
+    size_t rope_bytes = (size_t)(s->context * c->head_dim) * sizeof *rope;
+    for (int64_t l = 0; l < c->n_layers; l++) {
+        s->k[l] = nmlp_cuda_block_take(block, cache_bytes);
+        s->v[l] = nmlp_cuda_block_take(block, cache_bytes);
+    }
+    s->rope = nmlp_cuda_block_take(block, rope_bytes);
+    s->hidden = nmlp_cuda_block_take(block, (size_t)nmlp_cuda_pad(c->hidden) * sizeof(float));
+    s->logits = nmlp_cuda_block_take(block, (size_t)nmlp_cuda_pad(c->vocab) * sizeof(float));
+    s->state = nmlp_cuda_block_take(block, sizeof *s->state);
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_lay_out(s, err));
+    NMLP_RETURN_IF_FAILED(lay_out_program(s, &s->step, false, err));
+    NMLP_RETURN_IF_FAILED(lay_out_program(s, &s->head, true, err));
+    if (!block->committed) return NMLP_OK;
+    return NMLP_CUDA_CHECK(cudaMemcpy(s->rope, rope, rope_bytes, cudaMemcpyHostToDevice), "uploading the rotation", err);
+}
+
+static nmlp_status launch(nmlp_cuda_session *s, const nmlp_cuda_program *program, nmlp_err *err) {
+    return NMLP_CUDA_CHECK(nmlp_cuda_stream_launch(program, s->engine->device.n_blocks, s->stream), "launching the streaming kernel",
+                           err);
+}
+
+static nmlp_status capture_step(nmlp_cuda_session *s, nmlp_err *err) {
+    cudaGraph_t graph = NULL;
+    NMLP_RETURN_IF_FAILED(
+        NMLP_CUDA_CHECK(cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal), "beginning the step's graph", err));
+    nmlp_status st = launch(s, &s->step, err);
+    cudaError_t ended = cudaStreamEndCapture(s->stream, &graph);
+    if (st == NMLP_OK) st = NMLP_CUDA_CHECK(ended, "ending the step's graph", err);
+    if (st == NMLP_OK) st = NMLP_CUDA_CHECK(cudaGraphInstantiate(&s->graph, graph, 0), "instantiating the step's graph", err);
+    if (graph) (void)cudaGraphDestroy(graph);
+    return st;
+}
+
+static nmlp_status make_handles(nmlp_cuda_session *s, nmlp_err *err) {
+    void *pinned = NULL;
+    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "making a stream", err));
+    for (int i = 0; i < 2; i++)
+        NMLP_RETURN_IF_FAILED(
+            NMLP_CUDA_CHECK(cudaEventCreateWithFlags(&s->chosen[i], cudaEventDisableTiming), "making an event", err));
+    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaMallocHost(&pinned, 2 * sizeof *s->host_token), "pinning host memory", err));
+    s->host_token = pinned;
+    return capture_step(s, err);
+}
+
+nmlp_status nmlp_cuda_session_create(nmlp_cuda_session **out, const nmlp_cuda_engine *engine, int64_t context, const float *rope,
+                                     nmlp_err *err) {
+    const nmlp_config *c = &engine->model->config;
+    nmlp_status st = NMLP_OK;
+    *out = NULL;
+    if (context < 1 || context > c->max_positions)
+        return nmlp_fail(err, NMLP_E_LIMIT, "a context of %lld tokens was asked for; the model takes 1 to %lld", (long long)context,
+                         (long long)c->max_positions);
+    nmlp_cuda_session *s = nmlp_mem_new(1, sizeof *s, err);
+    if (!s) return NMLP_E_NOMEM;
+    nmlp_cuda_block_init(&s->block);
+    s->engine = engine;
+    s->context = context;
+    s->k = nmlp_mem_new((size_t)c->n_layers, sizeof *s->k, err);
+    s->v = nmlp_mem_new((size_t)c->n_layers, sizeof *s->v, err);
+    if (!s->k || !s->v) NMLP_TRY(NMLP_E_NOMEM);
+    NMLP_TRY(lay_out(s, rope, err));
+    NMLP_TRY(nmlp_cuda_block_commit(&s->block, "a session of that context", err));
+    NMLP_TRY(lay_out(s, rope, err));
+    NMLP_TRY(make_handles(s, err));
+    NMLP_TRY(NMLP_CUDA_CHECK(cudaDeviceSynchronize(), "preparing a session", err));
+    *out = s;
+out:
+    if (st != NMLP_OK) nmlp_cuda_session_destroy(s);
+    return st;
+}
+
+void nmlp_cuda_session_destroy(nmlp_cuda_session *s) {
+    if (!s) return;
+    if (s->stream) (void)cudaStreamSynchronize(s->stream);
+    if (s->graph) (void)cudaGraphExecDestroy(s->graph);
+    for (int i = 0; i < 2; i++)
+        if (s->chosen[i]) (void)cudaEventDestroy(s->chosen[i]);
+    if (s->host_token) (void)cudaFreeHost(s->host_token);
+    if (s->stream) (void)cudaStreamDestroy(s->stream);
+    nmlp_cuda_blas_destroy(s->prefill.blas);
+    nmlp_cuda_block_release(&s->block);
+    nmlp_mem_free(s->k);
+    nmlp_mem_free(s->v);
+    nmlp_mem_free(s);
+}
+
+int64_t nmlp_cuda_session_length(const nmlp_cuda_session *s) { return s->length - (s->ahead ? 1 : 0); }
+
+void nmlp_cuda_session_truncate(nmlp_cuda_session *s, int64_t length) {
+    if (length < 0 || length >= nmlp_cuda_session_length(s)) return;
+    s->length = length;
+    s->ahead = false;
+    s->picked = false;
+}
+
+void nmlp_cuda_session_set_sampling(nmlp_cuda_session *s, double temperature, uint64_t seed) {
+    s->settings.inverse_temperature = temperature > 0 ? (float)(1.0 / temperature) : 0.0f;
+    s->settings.seed = (uint32_t)(seed ^ seed >> 32);
+}
+
+/* ---- running ---- */
+
+/* Tells the device where the text stands. The bytes are read before the call returns. */
+static nmlp_status put_state(nmlp_cuda_session *s, int32_t token, int64_t length, nmlp_err *err) {
+    s->settings.token = token;
+    s->settings.length = (int32_t)length;
+    return NMLP_CUDA_CHECK(cudaMemcpyAsync(s->state, &s->settings, sizeof s->settings, cudaMemcpyHostToDevice, s->stream),
+                           "setting the state", err);
+}
+
+/* The choice that is being made goes to the host as soon as it is there. */
+static nmlp_status fetch_choice(nmlp_cuda_session *s, nmlp_err *err) {
+    s->turn ^= 1;
+    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaMemcpyAsync(&s->host_token[s->turn], &s->state->token, sizeof(int32_t),
+                                                          cudaMemcpyDeviceToHost, s->stream),
+                                          "fetching a token", err));
+    return NMLP_CUDA_CHECK(cudaEventRecord(s->chosen[s->turn], s->stream), "recording an event", err);
+}
+
+static nmlp_status start_step(nmlp_cuda_session *s, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaGraphLaunch(s->graph, s->stream), "launching a step", err));
+    s->length++;
+    return fetch_choice(s, err);
+}
+
+static nmlp_status check_append(const nmlp_cuda_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {
+    int64_t vocab = s->engine->model->config.vocab;
+    int64_t length = nmlp_cuda_session_length(s);
+    for (int64_t i = 0; i < n; i++) {
+        if (ids[i] < 0 || ids[i] >= vocab)
+            return nmlp_fail(err, NMLP_E_ARG, "token id %d at position %lld is outside the vocabulary of %lld", ids[i], (long long)i,
+                             (long long)vocab);
+    }
+    if (n <= s->context - length) return NMLP_OK;
+    nmlp_fail(err, NMLP_E_LIMIT, "%lld tokens do not fit: the context holds %lld, %lld are used", (long long)n, (long long)s->context,
+              (long long)length);
+    nmlp_fail_hint(err, "shorten the text or raise --ctx (this model takes up to %lld)",
+                   (long long)s->engine->model->config.max_positions);
+    return NMLP_E_LIMIT;
+}
+
+static nmlp_status run_tokens(nmlp_cuda_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {
+    if (n == 1) {
+        NMLP_RETURN_IF_FAILED(put_state(s, ids[0], s->length, err));
+        return start_step(s, err);
+    }
+    for (int64_t done = 0; done < n; done += s->prefill.rows) {
+        int32_t here = (int32_t)(n - done < s->prefill.rows ? n - done : s->prefill.rows);
+        NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_run(s, ids + done, here, err));
+        s->length += here;
+    }
+    NMLP_RETURN_IF_FAILED(put_state(s, ids[n - 1], s->length - 1, err)); /* the head's pick adds one */
+    NMLP_RETURN_IF_FAILED(launch(s, &s->head, err));
+    return fetch_choice(s, err);
+}
+
+nmlp_status nmlp_cuda_session_append(nmlp_cuda_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(check_append(s, ids, n, err));
+    if (n < 1) return NMLP_OK;
+    if (s->ahead) { /* a step was started on the device's own choice: is it the one that was meant? */
+        s->ahead = false;
+        if (n == 1 && ids[0] == s->host_token[s->turn ^ 1]) return NMLP_OK;
+        s->length--;
+    }
+    int64_t before = s->length;
+    nmlp_status st = run_tokens(s, ids, n, err);
+    s->picked = st == NMLP_OK;
+    if (st != NMLP_OK) s->length = before;
+    return st;
+}
+
+nmlp_status nmlp_cuda_session_last_logits(nmlp_cuda_session *s, float *logits, nmlp_err *err) {
+    size_t bytes = (size_t)s->engine->model->config.vocab * sizeof *logits;
+    if (!s->picked || s->ahead) return nmlp_fail(err, NMLP_E_ARG, "there are no logits before a token is appended");
+    NMLP_RETURN_IF_FAILED(
+        NMLP_CUDA_CHECK(cudaMemcpyAsync(logits, s->logits, bytes, cudaMemcpyDeviceToHost, s->stream), "fetching logits", err));
+    return NMLP_CUDA_CHECK(cudaStreamSynchronize(s->stream), "running the model", err);
+}
+
+nmlp_status nmlp_cuda_session_next(nmlp_cuda_session *s, bool more, int32_t *id, nmlp_err *err) {
+    int turn = s->turn;
+    *id = -1;
+    if (!s->picked || s->ahead) return nmlp_fail(err, NMLP_E_ARG, "there is no choice before a token is appended");
+    if (more && s->length < s->context) {
+        NMLP_RETURN_IF_FAILED(start_step(s, err));
+        s->ahead = true;
+    }
+    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaEventSynchronize(s->chosen[turn]), "running the model", err));
+    *id = s->host_token[turn];
+    return NMLP_OK;
+}

@@ -1,0 +1,109 @@
+#include "cuda/weights.h"
+
+#include "base/mem.h"
+#include "cuda/program.h"
+
+enum { ROWS_AT_ONCE_BYTES = 16 << 20 };
+
+size_t nmlp_cuda_matrix_bytes(const nmlp_cuda_matrix *m) { return (size_t)m->n * (size_t)m->k * sizeof(uint16_t); }
+
+size_t nmlp_cuda_mlp_weights_bytes(const nmlp_cuda_mlp_weights *w) {
+    return nmlp_cuda_matrix_bytes(&w->basis) + nmlp_cuda_matrix_bytes(&w->gate) + nmlp_cuda_matrix_bytes(&w->up) +
+           nmlp_cuda_matrix_bytes(&w->down_basis) + nmlp_cuda_matrix_bytes(&w->down);
+}
+
+/* Other types become bf16 on the host, some rows at a time. */
+static nmlp_status upload_converted(uint16_t *to, int32_t pitch, const nmlp_view *view, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    int64_t rows = view->shape[0];
+    int64_t cols = view->shape[1];
+    int64_t at_once = ROWS_AT_ONCE_BYTES / (cols * (int64_t)sizeof(float)) + 1;
+    if (at_once > rows) at_once = rows;
+    size_t n = (size_t)(at_once * cols);
+    float *wide = nmlp_mem_new(n, sizeof *wide, err);
+    uint16_t *narrow = nmlp_mem_new(n, sizeof *narrow, err);
+    if (!wide || !narrow) st = NMLP_E_NOMEM;
+    for (int64_t r = 0; st == NMLP_OK && r < rows; r += at_once) {
+        int64_t here = rows - r < at_once ? rows - r : at_once;
+        nmlp_to_f32(wide, nmlp_view_row(view, r), view->dtype, (size_t)(here * cols));
+        nmlp_from_f32(narrow, NMLP_DTYPE_BF16, wide, (size_t)(here * cols));
+        st = NMLP_CUDA_CHECK(cudaMemcpy2D(to + r * pitch, (size_t)pitch * 2, narrow, (size_t)cols * 2, (size_t)cols * 2,
+                                          (size_t)here, cudaMemcpyHostToDevice),
+                             "uploading weights", err);
+    }
+    nmlp_mem_free(narrow);
+    nmlp_mem_free(wide);
+    return st;
+}
+
+static nmlp_status upload_rows(uint16_t *to, int32_t pitch, const nmlp_view *view, nmlp_err *err) {
+    if (view->dtype != NMLP_DTYPE_BF16) return upload_converted(to, pitch, view, err);
+    size_t row_bytes = (size_t)view->shape[1] * sizeof *to;
+    return NMLP_CUDA_CHECK(cudaMemcpy2D(to, (size_t)pitch * sizeof *to, view->data, row_bytes, row_bytes,
+                                        (size_t)view->shape[0], cudaMemcpyHostToDevice),
+                           "uploading weights", err);
+}
+
+nmlp_status nmlp_cuda_upload_matrix(nmlp_cuda_matrix *out, nmlp_cuda_block *block, const nmlp_view *const *parts, int n_parts,
+                                    nmlp_err *err) {
+    *out = (nmlp_cuda_matrix){.k = nmlp_cuda_pad(parts[0]->shape[1])};
+    for (int i = 0; i < n_parts; i++) out->n += (int32_t)parts[i]->shape[0];
+    out->data = nmlp_cuda_block_take(block, nmlp_cuda_matrix_bytes(out));
+    uint16_t *to = out->data;
+    for (int i = 0; i < n_parts && block->committed; i++) {
+        NMLP_RETURN_IF_FAILED(upload_rows(to, out->k, parts[i], err));
+        to += parts[i]->shape[0] * out->k;
+    }
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_cuda_upload_vector(float **out, nmlp_cuda_block *block, const nmlp_view *const *parts, int n_parts, nmlp_err *err) {
+    int64_t n = 0;
+    *out = NULL;
+    for (int i = 0; i < n_parts && parts[i]->data; i++) n += nmlp_view_elems(parts[i]);
+    if (n == 0) return NMLP_OK;
+    *out = nmlp_cuda_block_take(block, (size_t)nmlp_cuda_pad(n) * sizeof **out);
+    if (!block->committed) return NMLP_OK;
+    float *wide = nmlp_mem_new((size_t)n, sizeof *wide, err);
+    if (!wide) return NMLP_E_NOMEM;
+    int64_t at = 0;
+    for (int i = 0; i < n_parts; i++) {
+        int64_t here = nmlp_view_elems(parts[i]);
+        nmlp_to_f32(wide + at, parts[i]->data, parts[i]->dtype, (size_t)here);
+        at += here;
+    }
+    nmlp_status st = NMLP_CUDA_CHECK(cudaMemcpy(*out, wide, (size_t)n * sizeof *wide, cudaMemcpyHostToDevice),
+                                     "uploading a vector", err);
+    nmlp_mem_free(wide);
+    return st;
+}
+
+static nmlp_status upload_one(nmlp_cuda_matrix *out, nmlp_cuda_block *block, const nmlp_view *view, nmlp_err *err) {
+    return nmlp_cuda_upload_matrix(out, block, &view, 1, err);
+}
+
+/* Gate's basis above up's, up's on a padded row: its products then start on a padded column. */
+static nmlp_status upload_two_bases(nmlp_cuda_mlp_weights *w, nmlp_cuda_block *block, const nmlp_view *gate, const nmlp_view *up,
+                                    nmlp_err *err) {
+    w->up_start = nmlp_cuda_pad(gate->shape[0]);
+    w->basis = (nmlp_cuda_matrix){.n = w->up_start + (int32_t)up->shape[0], .k = nmlp_cuda_pad(gate->shape[1])};
+    uint16_t *to = w->basis.data = nmlp_cuda_block_take(block, nmlp_cuda_matrix_bytes(&w->basis));
+    if (!block->committed) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(upload_rows(to, w->basis.k, gate, err));
+    return upload_rows(to + (int64_t)w->up_start * w->basis.k, w->basis.k, up, err);
+}
+
+nmlp_status nmlp_cuda_upload_mlp(nmlp_cuda_mlp_weights *out, nmlp_cuda_block *block, const nmlp_factors *gate, const nmlp_factors *up,
+                                 const nmlp_factors *down, nmlp_err *err) {
+    *out = (nmlp_cuda_mlp_weights){.gate_rank = (int32_t)nmlp_factors_rank(gate), .up_rank = (int32_t)nmlp_factors_rank(up)};
+    bool shared = gate->v.data && gate->v.data == up->v.data;
+    if (gate->v.data && up->v.data && !shared) {
+        NMLP_RETURN_IF_FAILED(upload_two_bases(out, block, &gate->v, &up->v, err));
+    } else if (gate->v.data || up->v.data) {
+        NMLP_RETURN_IF_FAILED(upload_one(&out->basis, block, gate->v.data ? &gate->v : &up->v, err));
+    }
+    NMLP_RETURN_IF_FAILED(upload_one(&out->gate, block, gate->w.data ? &gate->w : &gate->u, err));
+    NMLP_RETURN_IF_FAILED(upload_one(&out->up, block, up->w.data ? &up->w : &up->u, err));
+    if (down->v.data) NMLP_RETURN_IF_FAILED(upload_one(&out->down_basis, block, &down->v, err));
+    return upload_one(&out->down, block, down->w.data ? &down->w : &down->u, err);
+}

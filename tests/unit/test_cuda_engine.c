@@ -1,0 +1,236 @@
+/* The whole model on the GPU against the CPU engine in f32: logits of every position token by token and through prefill, greedy text,
+ * refusals, sampling. */
+#include <math.h>
+
+#include "base/mem.h"
+#include "engine/gpu.h"
+#include "engine/sampler.h"
+#include "lib/gpu.h"
+#include "lib/loaded_engine.h"
+#include "lib/testing.h"
+#include "lib/tiny_checkpoint.h"
+
+enum { TOKENS_MAX = 200 };
+
+/* A model on both sides. */
+struct both {
+    loaded_engine cpu;
+    nmlp_cuda_engine *gpu;
+    int64_t vocab;
+};
+
+static void open_both(struct both *b, const char *dir) {
+    nmlp_err err;
+    loaded_engine_open(&b->cpu, dir, NULL, 0);
+    nmlp_assert_ok(nmlp_cuda_engine_create(&b->gpu, &b->cpu.model, NULL, &err), &err);
+    b->vocab = b->cpu.model.config.vocab;
+}
+
+static void close_both(struct both *b) {
+    nmlp_cuda_engine_destroy(b->gpu);
+    loaded_engine_close(&b->cpu);
+}
+
+static nmlp_cuda_session *new_session(const struct both *b, int64_t context) {
+    nmlp_cuda_session *session;
+    nmlp_err err;
+    nmlp_assert_ok(nmlp_gpu_session_create(&session, b->gpu, &b->cpu.model, context, &err), &err);
+    return session;
+}
+
+/* Largest difference over largest logit. The best token must be the same unless the CPU holds the two closer than twice the tolerance. */
+static void check_row(const float *got, const float *want, int64_t vocab, double tolerance, const char *what, int64_t position) {
+    double largest = 0;
+    double worst = 0;
+    for (int64_t i = 0; i < vocab; i++) {
+        largest = fmax(largest, fabs((double)want[i]));
+        worst = fmax(worst, fabs((double)got[i] - (double)want[i]));
+        if (!isfinite(got[i])) fail_msg("%s position %lld: logit %lld is not finite", what, (long long)position, (long long)i);
+    }
+    if (!(worst <= tolerance * largest))
+        fail_msg("%s position %lld: logits differ by %g of %g", what, (long long)position, worst, largest);
+    int64_t a = nmlp_argmax(got, vocab);
+    int64_t b = nmlp_argmax(want, vocab);
+    if (a != b && want[b] - want[a] > 2 * tolerance * largest)
+        fail_msg("%s position %lld: token %lld instead of %lld", what, (long long)position, (long long)a, (long long)b);
+}
+
+static void check_both_paths(const struct both *b, const int32_t *ids, int64_t n, double tolerance, const char *what) {
+    static const int64_t prefixes[] = {2, 3, 7, 16, 33, 64, 65, 100};
+    nmlp_err err;
+    float *want = loaded_engine_logits(&b->cpu, ids, n, 0);
+    float *got = nmlp_mem_new((size_t)b->vocab, sizeof *got, NULL);
+    nmlp_cuda_session *session = new_session(b, n);
+    for (int64_t i = 0; i < n; i++) {
+        nmlp_assert_ok(nmlp_cuda_session_append(session, ids + i, 1, &err), &err);
+        nmlp_assert_ok(nmlp_cuda_session_last_logits(session, got, &err), &err);
+        check_row(got, want + i * b->vocab, b->vocab, tolerance, what, i);
+    }
+    for (size_t p = 0; p < sizeof prefixes / sizeof prefixes[0] && prefixes[p] < n; p++) {
+        int64_t m = prefixes[p];
+        nmlp_cuda_session_truncate(session, p % 2 ? m / 2 : 0); /* also continues what is cached */
+        int64_t have = nmlp_cuda_session_length(session);
+        if (p % 2) assert_int_equal(have, m / 2);
+        nmlp_assert_ok(nmlp_cuda_session_append(session, ids + have, m - have, &err), &err);
+        nmlp_assert_ok(nmlp_cuda_session_last_logits(session, got, &err), &err);
+        check_row(got, want + (m - 1) * b->vocab, b->vocab, tolerance, what, m - 1);
+        if (m + 1 > n) continue;
+        nmlp_assert_ok(nmlp_cuda_session_append(session, ids + m, 1, &err), &err); /* a step on prefilled keys */
+        nmlp_assert_ok(nmlp_cuda_session_last_logits(session, got, &err), &err);
+        check_row(got, want + m * b->vocab, b->vocab, tolerance, what, m);
+    }
+    nmlp_cuda_session_destroy(session);
+    nmlp_mem_free(got);
+    nmlp_mem_free(want);
+}
+
+static void check_model(const char *dir, int64_t n, double tolerance) {
+    struct both b;
+    int32_t ids[TOKENS_MAX];
+    nmlp_rng rng;
+    open_both(&b, dir);
+    nmlp_rng_seed(&rng, 5);
+    for (int64_t i = 0; i < n; i++) ids[i] = (int32_t)nmlp_rng_below(&rng, b.vocab);
+    check_both_paths(&b, ids, n, tolerance, dir);
+    close_both(&b);
+}
+
+/* Weights of the fixtures are f32: rounding them to bf16 (2^-9 each, independent) and the activations likewise moves logits by up to some
+ * 2^-7 of the largest; 2^-5 leaves room for depth. */
+static void fixtures_match_the_cpu(void **state) {
+    static const char *const names[] = {"fixtures/llama-gqa-tied", "fixtures/llama-mha-untied", "fixtures/qwen2-bias",
+                                        "fixtures/qwen3-headdim", "models/stories260K/hf"};
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char dir[1024];
+        if (!nmlp_test_shared_path(dir, sizeof dir, names[i])) skip();
+        check_model(dir, 120, 0x1p-5);
+    }
+}
+
+static void tiny_matches_the_cpu(void **state) {
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    check_model(NMLP_TEST_ROOT "/models/tiny", TOKENS_MAX, 0x1p-5);
+}
+
+/* Odd sizes, factors of odd ranks, mixtures. */
+static void factorised_checkpoints_match_the_cpu(void **state) {
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    tiny_checkpoint c;
+    char dir[64];
+    tiny_init(&c, 3);
+    tiny_factorise(&c, 0, "gate_proj", 7, NULL);
+    tiny_factorise(&c, 0, "up_proj", 11, NULL);
+    tiny_factorise(&c, 0, "down_proj", 5, NULL);
+    tiny_factorise(&c, 1, "up_proj", 9, NULL);
+    tiny_mark_compressed(&c);
+    nmlp_test_mkdtemp(dir, sizeof dir);
+    tiny_write(&c, dir, NMLP_DTYPE_BF16);
+    check_model(dir, 100, 0x1p-5);
+    nmlp_test_rmdir(dir);
+    tiny_fini(&c);
+}
+
+struct text {
+    int32_t ids[TOKENS_MAX];
+    int64_t n;
+};
+
+static bool append_id(void *ctx, int32_t id) {
+    struct text *text = ctx;
+    text->ids[text->n++] = id;
+    return true;
+}
+
+static nmlp_generation_stats generate(const struct both *b, struct text *out, int64_t context, int64_t max_new, nmlp_sampling sampling) {
+    static const int32_t prompt[] = {558, 717, 894, 300, 12};
+    nmlp_generation_stats stats;
+    nmlp_err err;
+    nmlp_generation request = {
+        .prompt = prompt, .n_prompt = 5, .max_new = max_new, .sampling = sampling, .on_token = append_id, .ctx = out};
+    out->n = 0;
+    nmlp_assert_ok(nmlp_gpu_generate(b->gpu, &b->cpu.model, context, &request, &stats, &err), &err);
+    assert_int_equal(stats.n_generated, out->n);
+    return stats;
+}
+
+/* Greedy text chosen on the device is greedy text chosen on the host from the device's logits, and repeats. */
+static void greedy_text_is_the_best_token_each_time(void **state) {
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    struct both b;
+    struct text a;
+    struct text again;
+    struct text host;
+    open_both(&b, NMLP_TEST_ROOT "/models/tiny");
+    generate(&b, &a, 200, 120, nmlp_sampling_greedy());
+    generate(&b, &again, 200, 120, nmlp_sampling_greedy());
+    nmlp_sampling through_host = nmlp_sampling_greedy();
+    through_host.temperature = 1;
+    through_host.top_k = 1;
+    generate(&b, &host, 200, 120, through_host);
+    assert_int_equal(a.n, 120);
+    assert_memory_equal(a.ids, again.ids, 120 * sizeof a.ids[0]);
+    assert_memory_equal(a.ids, host.ids, 120 * sizeof a.ids[0]);
+    nmlp_generation_stats stats = generate(&b, &a, 20, 120, nmlp_sampling_greedy());
+    assert_int_equal(stats.finish, NMLP_FINISH_CONTEXT);
+    assert_int_equal(a.n, 16); /* 20 positions hold 5 + 15; the 16th is chosen but not run */
+    close_both(&b);
+}
+
+/* Low temperature is greedy; seeds repeat and differ. */
+static void temperature_draws_by_seed(void **state) {
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    struct both b;
+    struct text greedy;
+    struct text t[4];
+    nmlp_sampling s = nmlp_sampling_greedy();
+    open_both(&b, NMLP_TEST_ROOT "/models/tiny");
+    generate(&b, &greedy, 200, 60, s);
+    s.temperature = 1e-4;
+    generate(&b, &t[0], 200, 60, s);
+    assert_memory_equal(greedy.ids, t[0].ids, 60 * sizeof greedy.ids[0]);
+    s.temperature = 1;
+    for (int i = 0; i < 3; i++) {
+        s.seed = (uint64_t)(i / 2);
+        generate(&b, &t[1 + i], 200, 60, s);
+    }
+    assert_memory_equal(t[1].ids, t[2].ids, 60 * sizeof greedy.ids[0]);
+    assert_memory_not_equal(t[1].ids, t[3].ids, 60 * sizeof greedy.ids[0]);
+    close_both(&b);
+}
+
+static void bad_tokens_and_full_contexts_are_refused(void **state) {
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    struct both b;
+    nmlp_err err;
+    int32_t ids[12] = {1, 2, 3};
+    open_both(&b, NMLP_TEST_ROOT "/models/tiny");
+    nmlp_cuda_session *session = new_session(&b, 10);
+    nmlp_assert_ok(nmlp_cuda_session_append(session, ids, 3, &err), &err);
+    ids[1] = (int32_t)b.vocab;
+    nmlp_assert_fails(nmlp_cuda_session_append(session, ids, 3, &err), &err, NMLP_E_ARG, "vocabulary", NULL);
+    ids[1] = 2;
+    nmlp_assert_fails(nmlp_cuda_session_append(session, ids, 8, &err), &err, NMLP_E_LIMIT, "10", "3", NULL);
+    assert_int_equal(nmlp_cuda_session_length(session), 3);
+    nmlp_cuda_session_destroy(session);
+    nmlp_assert_fails(nmlp_gpu_session_create(&session, b.gpu, &b.cpu.model, 1 << 30, &err), &err, NMLP_E_LIMIT, NULL);
+    close_both(&b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fixtures_match_the_cpu),
+        cmocka_unit_test(tiny_matches_the_cpu),
+        cmocka_unit_test(factorised_checkpoints_match_the_cpu),
+        cmocka_unit_test(greedy_text_is_the_best_token_each_time),
+        cmocka_unit_test(temperature_draws_by_seed),
+        cmocka_unit_test(bad_tokens_and_full_contexts_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,177 @@
+/* The GPU's MLP: dense, low rank, shared basis and mixtures against float64, at every number of rows that takes another path. */
+#include <math.h>
+
+#include "base/mem.h"
+#include "cuda/cuda.h"
+#include "lib/gpu.h"
+#include "lib/testing.h"
+#include "lib/truth.h"
+
+/* Ranks of gate, up and down; 0 is dense, and a negative up rank shares the gate's basis. */
+struct shape {
+    int64_t h;
+    int64_t i;
+    int64_t gate;
+    int64_t up;
+    int64_t down;
+};
+
+static const struct shape shapes[] = {
+    {1, 1, 0, 0, 0},      {33, 50, 0, 0, 0},    {40, 100, 17, 17, 33},  {65, 31, 5, 9, 3},        {31, 97, 20, -1, 35},
+    {48, 64, 0, 16, 7},   {48, 64, 16, 0, 0},   {64, 128, 32, 32, 32},  {130, 3000, 70, 200, 90}, {700, 1900, 320, 320, 320},
+    {512, 2048, 0, 0, 0}, {2048, 1024, 0, 0, 0}, {3000, 700, 1000, -1, 500},
+};
+static const int64_t row_counts[] = {1, 3, 4, 5, 8, 16, 17, 32, 33, 130};
+enum { N_SHAPES = sizeof shapes / sizeof shapes[0], N_ROW_COUNTS = sizeof row_counts / sizeof row_counts[0], ROWS_SPLIT = 4 };
+
+static nmlp_factors make_factors(int64_t n, int64_t k, int64_t rank, uint64_t seed) {
+    nmlp_factors f = {0};
+    if (rank == 0) {
+        f.w = nmlp_test_weight(n, k, NMLP_DTYPE_BF16, seed);
+    } else {
+        f.u = nmlp_test_weight(n, rank, NMLP_DTYPE_BF16, seed);
+        f.v = nmlp_test_weight(rank, k, NMLP_DTYPE_BF16, seed + 1);
+    }
+    return f;
+}
+
+static nmlp_mlp_desc make_desc(struct shape s) {
+    nmlp_mlp_desc d = {.gate = make_factors(s.i, s.h, s.gate, 10), .down = make_factors(s.h, s.i, s.down, 30)};
+    if (s.up < 0) {
+        d.up.u = nmlp_test_weight(s.i, s.gate, NMLP_DTYPE_BF16, 20);
+        d.up.v = d.gate.v;
+    } else {
+        d.up = make_factors(s.i, s.h, s.up, 20);
+    }
+    return d;
+}
+
+static void free_desc(nmlp_mlp_desc *d) {
+    if (d->up.v.data == d->gate.v.data) d->up.v.data = NULL;
+    nmlp_factors *all[] = {&d->gate, &d->up, &d->down};
+    for (int i = 0; i < 3; i++) {
+        nmlp_test_weight_free(&all[i]->w);
+        nmlp_test_weight_free(&all[i]->u);
+        nmlp_test_weight_free(&all[i]->v);
+    }
+}
+
+/* |got - want| / |want| over all elements. */
+static double relative_error(const float *got, const double *want, int64_t n) {
+    double off = 0;
+    double size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        off += ((double)got[i] - want[i]) * ((double)got[i] - want[i]);
+        size += want[i] * want[i];
+    }
+    return isfinite(off) ? sqrt(off / size) : INFINITY;
+}
+
+/* Up to 4 rows every activation is a sum of two bf16 numbers: each of at most 4 roundings adds 2^-17 of the norm, and exp 2^-20. More rows round
+ * to bf16 at each matmul (and, on the matmul path, gate and up before silu): at most 6 roundings of 2^-9. Each bound is that, doubled. */
+static double allowed(int64_t s, nmlp_cuda_path path) {
+    return s <= ROWS_SPLIT && path == NMLP_CUDA_PATH_STREAM ? 8 * 0x1p-17 + 0x1p-19 : 12 * 0x1p-9;
+}
+
+static const char *const path_names[] = {"auto", "stream", "matmul"};
+
+static void check_rows(const nmlp_mlp_desc *desc, const float *x, const nmlp_truth *truth, int64_t s, nmlp_cuda_path path,
+                       const char *what) {
+    const nmlp_factors matrices[] = {desc->gate, desc->up, desc->down};
+    nmlp_cuda_mlp *mlp;
+    nmlp_err err;
+    int64_t n = s * truth->cols;
+    float *y = nmlp_mem_new((size_t)n, sizeof *y, NULL);
+    float *again = nmlp_mem_new((size_t)n, sizeof *again, NULL);
+    memset(y, 0xff, (size_t)n * sizeof *y);
+    nmlp_assert_ok(nmlp_cuda_mlp_create(&mlp, matrices, s, path, &err), &err);
+    nmlp_assert_ok(nmlp_cuda_mlp_run(mlp, y, x, &err), &err);
+    double error = relative_error(y, truth->value, n);
+    if (!(error <= allowed(s, path))) fail_msg("%s S=%lld %s: off by %.3g of the norm, %.3g is allowed", what, (long long)s, path_names[path], error, allowed(s, path));
+    for (int i = 0; i < 3; i++) {
+        nmlp_assert_ok(nmlp_cuda_mlp_run(mlp, again, x, &err), &err);
+        if (memcmp(y, again, (size_t)n * sizeof *y) != 0) fail_msg("%s S=%lld: another run gave other bits", what, (long long)s);
+    }
+    nmlp_cuda_mlp_destroy(mlp);
+    nmlp_mem_free(again);
+    nmlp_mem_free(y);
+}
+
+static void all_shapes_match_float64(void **state) {
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    int64_t s_max = row_counts[N_ROW_COUNTS - 1];
+    for (int i = 0; i < N_SHAPES; i++) {
+        char what[96];
+        nmlp_mlp_desc desc = make_desc(shapes[i]);
+        float *x = nmlp_test_floats(s_max * shapes[i].h, 40);
+        nmlp_truth exact = nmlp_truth_of(x, s_max, shapes[i].h);
+        nmlp_truth truth = nmlp_truth_mlp(&exact, &desc, false);
+        snprintf(what, sizeof what, "H=%lld I=%lld ranks %lld,%lld,%lld", (long long)shapes[i].h, (long long)shapes[i].i,
+                 (long long)shapes[i].gate, (long long)shapes[i].up, (long long)shapes[i].down);
+        for (int r = 0; r < N_ROW_COUNTS; r++) {
+            if (row_counts[r] <= 32) check_rows(&desc, x, &truth, row_counts[r], NMLP_CUDA_PATH_STREAM, what);
+            check_rows(&desc, x, &truth, row_counts[r], NMLP_CUDA_PATH_MATMUL, what);
+        }
+        nmlp_truth_free(&truth);
+        nmlp_truth_free(&exact);
+        nmlp_mem_free(x);
+        free_desc(&desc);
+    }
+}
+
+/* Weights of other types are rounded to bf16 on upload. */
+static void f32_weights_are_rounded(void **state) {
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    enum { H = 72, I = 200 };
+    const nmlp_factors wide[] = {{.w = nmlp_test_weight(I, H, NMLP_DTYPE_F32, 1)},
+                                 {.w = nmlp_test_weight(I, H, NMLP_DTYPE_F32, 2)},
+                                 {.w = nmlp_test_weight(H, I, NMLP_DTYPE_F32, 3)}};
+    nmlp_factors narrow[3];
+    nmlp_cuda_mlp *mlp;
+    nmlp_err err;
+    float y[H];
+    float want[H];
+    float *x = nmlp_test_floats(H, 4);
+    for (int i = 0; i < 3; i++) {
+        int64_t n = nmlp_view_elems(&wide[i].w);
+        uint16_t *bits = nmlp_mem_new((size_t)n, sizeof *bits, NULL);
+        nmlp_from_f32(bits, NMLP_DTYPE_BF16, wide[i].w.data, (size_t)n);
+        narrow[i] = (nmlp_factors){.w = nmlp_view_2d(bits, NMLP_DTYPE_BF16, wide[i].w.shape[0], wide[i].w.shape[1])};
+    }
+    nmlp_assert_ok(nmlp_cuda_mlp_create(&mlp, narrow, 1, NMLP_CUDA_PATH_AUTO, &err), &err);
+    nmlp_assert_ok(nmlp_cuda_mlp_run(mlp, want, x, &err), &err);
+    nmlp_cuda_mlp_destroy(mlp);
+    nmlp_assert_ok(nmlp_cuda_mlp_create(&mlp, wide, 1, NMLP_CUDA_PATH_AUTO, &err), &err);
+    nmlp_assert_ok(nmlp_cuda_mlp_run(mlp, y, x, &err), &err);
+    nmlp_cuda_mlp_destroy(mlp);
+    assert_memory_equal(y, want, sizeof y);
+    for (int i = 0; i < 3; i++) {
+        nmlp_view view = wide[i].w;
+        nmlp_test_weight_free(&view);
+        nmlp_test_weight_free(&narrow[i].w);
+    }
+    nmlp_mem_free(x);
+}
+
+static void too_much_memory_says_how_much(void **state) {
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    nmlp_mlp_desc desc = make_desc(shapes[10]);
+    const nmlp_factors matrices[] = {desc.gate, desc.up, desc.down};
+    nmlp_cuda_mlp *mlp;
+    nmlp_err err;
+    nmlp_assert_fails(nmlp_cuda_mlp_create(&mlp, matrices, 100000000, NMLP_CUDA_PATH_AUTO, &err), &err, NMLP_E_NOMEM, "needs", "GB", "free", NULL);
+    assert_null(mlp);
+    free_desc(&desc);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_shapes_match_float64),
+        cmocka_unit_test(f32_weights_are_rounded),
+        cmocka_unit_test(too_much_memory_says_how_much),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
