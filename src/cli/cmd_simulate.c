@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "cli/commands.h"
+#include "cli/judge.h"
 #include "neuron/program_text.h"
 #include "plan/kernel_table.h"
 #include "report/timeline.h"
@@ -52,7 +53,7 @@ static nmlp_status build_program(simulation *sim, nmlp_err *err) {
     if (!nmlp_nc_dtype_parse(sim->args.dtype, &dtype))
         return nmlp_fail(err, NMLP_E_ARG, "--dtype is \"%s\"; expected bf16, fp16 or fp32", sim->args.dtype);
     nmlp_kernel_request rq = {.shape = sim->shape, .dtype = dtype, .tiling = &tiling, .machine = &sim->machine};
-    return nmlp_kernel_build(&sim->program, sim->kernel, &rq, err);
+    return nmlp_cli_build_kernel(&sim->program, sim->kernel, &rq, err);
 }
 
 static nmlp_status check_values(simulation *sim, nmlp_err *err) {

@@ -15,3 +15,14 @@ nmlp_status nmlp_cli_judge(void *ctx, const nmlp_program *program, const nmlp_ma
     for (int e = 0; e < NMLP_N_ENGINES; e++) out->busy_us[e] = t.busy_us[e];
     return NMLP_OK;
 }
+
+nmlp_status nmlp_cli_build_kernel(nmlp_program **out, const nmlp_kernel *kernel, const nmlp_kernel_request *rq,
+                                  nmlp_err *err) {
+    nmlp_planner planner = {.machine = rq->machine, .judge = nmlp_cli_judge};
+    nmlp_plan plan;
+    nmlp_plan_op op;
+    if (!nmlp_plan_op_parse(kernel->name, &op) || nmlp_tiling_get(rq->tiling, "rows", 0) != 0)
+        return nmlp_kernel_build(out, kernel, rq, err);
+    NMLP_RETURN_IF_FAILED(nmlp_plan_find(&plan, &planner, op, rq, err));
+    return nmlp_choice_build(out, &plan.winner, rq, err);
+}
