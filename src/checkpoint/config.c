@@ -8,7 +8,7 @@
 #include "base/json_write.h"
 #include "base/mem.h"
 
-enum { PATH_MAX_BYTES = 4096, DIM_MAX = 1 << 24, COMPRESSED_VERSION = 1 };
+enum { PATH_MAX_BYTES = 4096, DIM_MAX = 1 << 24, HEAD_DIM_MAX = 4096, COMPRESSED_VERSION = 1 };
 
 /* What tells one supported architecture from another. */
 static const struct family {
@@ -56,7 +56,7 @@ static nmlp_status read_sizes(nmlp_config *c, const nmlp_json_doc *doc, nmlp_err
     c->n_kv_heads = c->n_heads;
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_int(doc, root, "num_key_value_heads", 1, 4096, &c->n_kv_heads, err));
     c->head_dim = c->hidden / c->n_heads;
-    NMLP_RETURN_IF_FAILED(nmlp_json_optional_int(doc, root, "head_dim", 1, 4096, &c->head_dim, err));
+    NMLP_RETURN_IF_FAILED(nmlp_json_optional_int(doc, root, "head_dim", 1, HEAD_DIM_MAX, &c->head_dim, err));
     NMLP_RETURN_IF_FAILED(nmlp_json_need_int(doc, root, "vocab_size", 1, DIM_MAX, &c->vocab, err));
     c->max_positions = 2048;
     NMLP_RETURN_IF_FAILED(
@@ -66,9 +66,9 @@ static nmlp_status read_sizes(nmlp_config *c, const nmlp_json_doc *doc, nmlp_err
     if (c->n_heads % c->n_kv_heads != 0)
         return nmlp_fail(err, NMLP_E_FORMAT, "%s: num_attention_heads %lld is not a multiple of num_key_value_heads %lld",
                          doc->origin, (long long)c->n_heads, (long long)c->n_kv_heads);
-    if (c->head_dim % 2 != 0 || c->head_dim == 0)
-        return nmlp_fail(err, NMLP_E_FORMAT, "%s: head_dim %lld must be even and positive", doc->origin,
-                         (long long)c->head_dim);
+    if (c->head_dim % 2 != 0 || c->head_dim == 0 || c->head_dim > HEAD_DIM_MAX)
+        return nmlp_fail(err, NMLP_E_FORMAT, "%s: head_dim %lld must be even, from 2 to %d", doc->origin,
+                         (long long)c->head_dim, HEAD_DIM_MAX);
     if (!(c->rms_eps >= 0)) return nmlp_fail(err, NMLP_E_FORMAT, "%s: rms_norm_eps must not be negative", doc->origin);
     return NMLP_OK;
 }

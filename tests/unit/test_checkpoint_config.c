@@ -87,6 +87,9 @@ static void senseless_sizes_are_refused(void **state) {
     (void)state;
     refuse(LLAMA ",\"num_key_value_heads\":3}", NMLP_E_FORMAT, "multiple");
     refuse(LLAMA ",\"head_dim\":7}", NMLP_E_FORMAT, "head_dim");
+    refuse("{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":81024,\"intermediate_size\":8,\"num_hidden_layers\":1,"
+           "\"num_attention_heads\":2,\"vocab_size\":9}",
+           NMLP_E_FORMAT, "head_dim 40512");
     refuse(LLAMA ",\"rope_theta\":-1}", NMLP_E_FORMAT, "rope_theta");
     refuse("{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":0}", NMLP_E_FORMAT, "hidden_size");
     refuse("{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":1e99}", NMLP_E_FORMAT, "hidden_size");
