@@ -18,8 +18,8 @@ static bool mentions(const char *text, const char *name) {
 
 void nmlp_frame_formula(const nmlp_source *src, nmlp_str *out) {
     nmlp_emit_math math = nmlp_emit_math_of(src->p);
-    const char *gate = !math.low_rank ? "w_gate" : math.shared ? "u_gate_up v_gate" : "u_gate v_gate";
-    const char *up = !math.low_rank ? "w_up" : math.shared ? "u_gate_up v_up" : "u_up v_up";
+    const char *gate = !math.low_rank ? "w_gate" : math.shared ? "u_shared v_gate" : "u_gate v_gate";
+    const char *up = !math.low_rank ? "w_up" : math.shared ? "u_shared v_up" : "u_up v_up";
     switch (math.op) {
     case NMLP_EMIT_OP_XW: nmlp_str_puts(out, "y = x w"); break;
     case NMLP_EMIT_OP_XUV: nmlp_str_puts(out, "y = (x u) v"); break;

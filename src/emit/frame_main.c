@@ -105,7 +105,7 @@ static void put_arguments(nmlp_source *src) {
 
 static void put_gated(nmlp_source *src, const nmlp_emit_math *math) {
     if (math->shared) {
-        nmlp_source_line(src, "basis = x @ m[\"u_gate_up\"]");
+        nmlp_source_line(src, "basis = x @ m[\"u_shared\"]");
         nmlp_source_line(src, "gate, up = basis @ m[\"v_gate\"], basis @ m[\"v_up\"]");
     } else if (math->low_rank) {
         nmlp_source_line(src, "gate, up = x @ m[\"u_gate\"] @ m[\"v_gate\"], x @ m[\"u_up\"] @ m[\"v_up\"]");

@@ -20,7 +20,7 @@ static const struct {
     {"v_gate", "gate_proj.u"},
     {"u_up", "up_proj.v"},
     {"v_up", "up_proj.u"},
-    {"u_gate_up", "gate_up_proj.v"},
+    {"u_shared", "gate_up_proj.v"},
     {"u_down", "down_proj.v"},
     {"v_down", "down_proj.u"},
 };

@@ -17,7 +17,8 @@ static const struct {
     {"w_down", {"w_down", NULL}, "O", "H"},
     {"u_gate", {"u_gate", NULL}, "H", "R"},
     {"u_up", {"u_up", NULL}, "H", "R"},
-    {"u_gate_up", {"u_gate_up", NULL}, "H", "R"},
+    {"u_gate_up", {"u_gate", "u_up"}, "H", "R"},
+    {"u_shared", {"u_shared", NULL}, "H", "R"},
     {"v_gate", {"v_gate", NULL}, "R", "O"},
     {"v_up", {"v_up", NULL}, "R", "O"},
     {"v_gate_up", {"v_gate", "v_up"}, "R", "O"},
@@ -73,7 +74,7 @@ nmlp_emit_math nmlp_emit_math_of(const nmlp_program *p) {
     nmlp_emit_math math = {.x_transposed = has_tensor(p, "xT"), .y_transposed = has_tensor(p, "yT")};
     if (!math.x_transposed && !has_tensor(p, "x")) return math;
     if (!math.y_transposed && !has_tensor(p, "y")) return math;
-    math.shared = has_matrix(p, "u_gate_up");
+    math.shared = has_matrix(p, "u_shared");
     bool first = math.shared || (has_matrix(p, "u_gate") && has_matrix(p, "u_up"));
     math.low_rank = first && has_matrix(p, "v_gate") && has_matrix(p, "v_up");
     bool gated = math.low_rank || (has_matrix(p, "w_gate") && has_matrix(p, "w_up"));

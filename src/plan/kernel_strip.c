@@ -30,14 +30,14 @@ static nmlp_held x_held(const nmlp_strip *b, int chunk) {
     return (nmlp_held){b->xt, b->rq->shape.h, 0, chunk < 0 ? tiles_of(b, b->rq->shape.h) : b->plan.x_chunk, chunk};
 }
 
-/* t = (x u)^T for one or two first factors, x read once. */
-static void first_factors(nmlp_strip *b, const nmlp_stream *u, int n_u, nmlp_held *t) {
+/* t = (x u)^T for the planes of u, one or two first factors; x is read once. */
+static void first_factors(nmlp_strip *b, const nmlp_stream *u, const nmlp_held *t) {
     nmlp_program_add_comment(
         b->p, "first factors stationary, x moving: the products come out transposed, as the next ones want them");
     int chunk = begin_chunks(b, "xc", tiles_of(b, b->rq->shape.h), b->plan.x_chunk);
     nmlp_held x = x_held(b, chunk);
     nmlp_strip_load_x(b, x);
-    for (int i = 0; i < n_u; i++) nmlp_strip_project(b, &u[i], x, t[i]);
+    nmlp_strip_project(b, u, x, t);
     end_chunks(b, chunk);
 }
 
@@ -53,12 +53,12 @@ nmlp_status nmlp_kernel_xuv(nmlp_program **out, const nmlp_kernel_request *rq, n
     fit_block(&w[1], plan.out_tiles);
     nmlp_strip_ring(&b, w, 2);
     nmlp_held t = {nmlp_strip_activation(&b, "xu", r_tiles, 1), s->r, 0, r_tiles, -1};
-    nmlp_strip_output(&b, &w[1], false);
+    nmlp_last_product last = nmlp_strip_last(&b, &w[1], false);
     begin_strips(&b);
-    first_factors(&b, w, 1, &t);
+    first_factors(&b, w, &t);
     nmlp_program_add_comment(b.p,
                              "the strip x u is stationary and v moves: rows of y, summed over the whole rank in PSUM");
-    nmlp_strip_project_rows(&b, &w[1], t);
+    nmlp_strip_project_rows(&b, &last, t);
     nmlp_program_end(b.p);
     *out = b.p;
     return NMLP_OK;
@@ -73,20 +73,21 @@ nmlp_status nmlp_kernel_xw(nmlp_program **out, const nmlp_kernel_request *rq, nm
     nmlp_stream w = nmlp_strip_weight(&b, "w", s->h, s->o, tiles_of(&b, s->h), plan.columns, 1);
     fit_block(&w, plan.out_tiles);
     nmlp_strip_ring(&b, &w, 1);
-    nmlp_strip_output(&b, &w, false);
+    nmlp_last_product last = nmlp_strip_last(&b, &w, false);
     begin_strips(&b);
     nmlp_program_add_comment(b.p, "x stationary, w moving: rows of y, summed over all inputs in PSUM");
     nmlp_held x = x_held(&b, -1);
     nmlp_strip_load_x(&b, x);
-    nmlp_strip_project_rows(&b, &w, x);
+    nmlp_strip_project_rows(&b, &last, x);
     nmlp_program_end(b.p);
     *out = b.p;
     return NMLP_OK;
 }
 
-/* Second half of the MLP: the activation strip, chunk by chunk, and the down projection of each chunk. */
-static void gated_down(nmlp_strip *b, const nmlp_stream *gate_up, nmlp_held a, nmlp_held c, const nmlp_stream *down,
-                       nmlp_held *t) {
+/* Second half of the MLP: the activation strip, chunk by chunk, and the down projection of each chunk: to rows of y
+ * (`last`), or through a first factor into `t`. */
+static void gated_down(nmlp_strip *b, const nmlp_stream *gate_up, nmlp_held a, nmlp_held c,
+                       const nmlp_last_product *last, const nmlp_stream *u_down, const nmlp_held *t) {
     const nmlp_kernel_shape *s = &b->rq->shape;
     int64_t i_tiles = tiles_of(b, s->o);
     int act = nmlp_strip_activation(b, "act", b->plan.act_chunk, b->plan.act_chunk < i_tiles ? 2 : 1);
@@ -97,12 +98,12 @@ static void gated_down(nmlp_strip *b, const nmlp_stream *gate_up, nmlp_held a, n
     nmlp_emit_alloc(b->p, act); /* the next chunk is computed while this one is still being contracted */
     nmlp_strip_gate(b, gate_up, a, c, h);
     nmlp_program_add_comment(b->p, "down projection of what is on chip, contracted over the intermediate features");
-    if (t)
-        nmlp_strip_project(b, down, h, *t);
+    if (u_down)
+        nmlp_strip_project(b, u_down, h, t);
     else
-        nmlp_strip_project_rows(b, down, h);
+        nmlp_strip_project_rows(b, last, h);
     end_chunks(b, chunk);
-    if (!t && chunk >= 0) nmlp_strip_store(b, down);
+    if (!u_down && chunk >= 0) nmlp_strip_store(b, last);
 }
 
 static void mlp_dense(nmlp_strip *b) {
@@ -116,12 +117,12 @@ static void mlp_dense(nmlp_strip *b) {
     else
         fit_block(&w[1], b->plan.out_tiles);
     nmlp_strip_ring(b, w, 2);
-    nmlp_strip_output(b, &w[1], whole);
+    nmlp_last_product last = nmlp_strip_last(b, &w[1], whole);
     begin_strips(b);
     nmlp_program_add_comment(b->p, "x is read once for gate and up");
     nmlp_held x = x_held(b, -1);
     nmlp_strip_load_x(b, x);
-    gated_down(b, &w[0], x, x, &w[1], NULL);
+    gated_down(b, &w[0], x, x, &last, NULL, NULL);
     nmlp_program_end(b->p);
 }
 
@@ -129,24 +130,23 @@ static void mlp_low_rank(nmlp_strip *b) {
     const nmlp_kernel_shape *s = &b->rq->shape;
     int64_t r_tiles = tiles_of(b, s->r), i_tiles = tiles_of(b, s->o);
     int n_u = b->plan.shared ? 1 : 2;
-    nmlp_stream all[5], *u = all, *w = all + 2;
-    u[0] = nmlp_strip_weight(b, b->plan.shared ? "u_gate_up" : "u_gate", s->h, s->r, b->plan.x_chunk, b->parts, 1);
-    u[1] = b->plan.shared ? u[0] : nmlp_strip_weight(b, "u_up", s->h, s->r, b->plan.x_chunk, b->parts, 1);
-    w[0] = nmlp_strip_weight(b, "v_gate_up", s->r, s->o, r_tiles, b->parts, 2);
-    w[1] = nmlp_strip_weight(b, "u_down", s->o, s->r, b->plan.act_chunk, b->parts, 1);
-    w[2] = nmlp_strip_weight(b, "v_down", s->r, s->h, r_tiles, b->plan.columns, 1);
-    if (b->plan.act_chunk < i_tiles) fit_block(&w[0], b->plan.act_chunk);
-    fit_block(&w[2], b->plan.out_tiles);
-    nmlp_strip_ring(b, all, 5);
+    nmlp_stream w[] = {
+        nmlp_strip_weight(b, b->plan.shared ? "u_shared" : "u_gate_up", s->h, s->r, b->plan.x_chunk, b->parts, n_u),
+        nmlp_strip_weight(b, "v_gate_up", s->r, s->o, r_tiles, b->parts, 2),
+        nmlp_strip_weight(b, "u_down", s->o, s->r, b->plan.act_chunk, b->parts, 1),
+        nmlp_strip_weight(b, "v_down", s->r, s->h, r_tiles, b->plan.columns, 1)};
+    if (b->plan.act_chunk < i_tiles) fit_block(&w[1], b->plan.act_chunk);
+    fit_block(&w[3], b->plan.out_tiles);
+    nmlp_strip_ring(b, w, 4);
     int tb = nmlp_strip_activation(b, "t", n_u * r_tiles, 1);
     nmlp_held t[] = {{tb, s->r, 0, r_tiles, -1}, {tb, s->r, (n_u - 1) * r_tiles, r_tiles, -1}};
     nmlp_held d = {nmlp_strip_activation(b, "td", r_tiles, 1), s->r, 0, r_tiles, -1};
-    nmlp_strip_output(b, &w[2], false);
+    nmlp_last_product last = nmlp_strip_last(b, &w[3], false);
     begin_strips(b);
-    first_factors(b, u, n_u, t);
-    gated_down(b, &w[0], t[0], t[1], &w[1], &d);
+    first_factors(b, &w[0], t);
+    gated_down(b, &w[1], t[0], t[1], NULL, &w[2], &d);
     nmlp_program_add_comment(b->p, "last factor moving: rows of y, long enough for the DMA engines");
-    nmlp_strip_project_rows(b, &w[2], d);
+    nmlp_strip_project_rows(b, &last, d);
     nmlp_program_end(b->p);
 }
 

@@ -50,7 +50,7 @@ static void declare_x(nmlp_strip *b) {
     b->raw = b->flip = -1;
     if (b->plan.x != NMLP_X_PE) return;
     const int64_t dims[] = {b->plan.x_load * b->parts};
-    b->raw = sbuf(b, "x_rows", b->rq->dtype, NMLP_X_ROW_COPIES, 1, dims);
+    b->raw = sbuf(b, "x_rows", b->rq->dtype, (int)nmlp_x_row_copies(&b->plan, s->s, b->s_rows), 1, dims);
     b->flip = flip_buffer(b, s->h % b->parts == 0 ? 4 : 1); /* a ragged last tile is taken alone */
 }
 
@@ -89,7 +89,7 @@ static void add_params(nmlp_strip *b) {
 nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_request *rq,
                              const nmlp_strip_plan *plan, nmlp_err *err) {
     const nmlp_machine *m = rq->machine;
-    *b = (nmlp_strip){.rq = rq, .plan = *plan, .ring = -1, .out = -1};
+    *b = (nmlp_strip){.rq = rq, .plan = *plan, .ring = -1};
     NMLP_RETURN_IF_FAILED(nmlp_program_create(&b->p, name, err));
     b->parts = (int64_t)m->partitions;
     b->s_rows = (int64_t)m->stationary_max;
@@ -107,7 +107,7 @@ nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, int64_t k, int64_
         .k = k, .n = n, .partitions = b->parts, .chunk_tiles = chunk_tiles, .columns = columns, .planes = planes};
     pack.chunk_tiles = min64(chunk_tiles, nmlp_pack_k_tiles(&pack));
     int64_t run_bytes = nmlp_pack_tile_run(&pack) * (int64_t)nmlp_nc_dtype_bytes(b->rq->dtype);
-    nmlp_stream w = {.name = name, .pack = pack};
+    nmlp_stream w = {.name = name, .pack = pack, .end = nmlp_pack_n_tiles(&pack)};
     w.split = planes > 1 && run_bytes > b->plan.ring_bytes;
     w.block = min64(max64(b->plan.ring_bytes / run_bytes, 1), nmlp_pack_n_tiles(&pack));
     w.tensor = nmlp_pack_declare(b->p, name, b->rq->dtype, &pack);
@@ -126,11 +126,26 @@ void nmlp_strip_ring(nmlp_strip *b, nmlp_stream *streams, int n_streams) {
     for (int i = 0; i < n_streams; i++) streams[i].ring = i == n_streams - 1 ? b->out_ring : b->ring;
 }
 
-void nmlp_strip_output(nmlp_strip *b, const nmlp_stream *w, bool whole) {
-    const nmlp_kernel_shape *s = &b->rq->shape;
-    int64_t tiles = whole ? nmlp_pack_n_tiles(&w->pack) : b->plan.out_tiles;
+static nmlp_rows_out output_rows(nmlp_strip *b, const char *name, const nmlp_stream *w, int64_t tiles, int64_t copies) {
     const int64_t dims[] = {nmlp_axis_tiles_per_block(b->s), nmlp_ceil_div(b->s.tile, b->s_rows),
                             tiles * w->pack.columns};
-    b->out = sbuf(b, "out", b->rq->dtype, whole ? 1 : (int)b->plan.out_copies, 3, dims);
-    b->y = nmlp_program_add_tensor(b->p, "y", NMLP_ROLE_OUTPUT, b->rq->dtype, s->s, w->pack.n);
+    return (nmlp_rows_out){sbuf(b, name, b->rq->dtype, (int)copies, 3, dims), tiles};
+}
+
+nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_stream *w, bool whole) {
+    int64_t n_tiles = nmlp_pack_n_tiles(&w->pack), tail = whole ? 0 : min64(b->plan.tail, n_tiles - 1);
+    nmlp_last_product last = {.part = {*w, *w}, .n_parts = tail > 0 ? 2 : 1};
+    b->y = nmlp_program_add_tensor(b->p, "y", NMLP_ROLE_OUTPUT, b->rq->dtype, b->rq->shape.s, w->pack.n);
+    last.part[0].end = n_tiles - tail;
+    last.out[0] =
+        output_rows(b, "out", w, whole ? n_tiles : b->plan.out_tiles, whole ? 1 : b->plan.out_copies);
+    if (tail == 0) return last;
+    const int64_t dims[] = {tail, nmlp_pack_tile_run(&w->pack)};
+    last.part[1].name = "tail";
+    last.part[1].first = n_tiles - tail;
+    last.part[1].block = 1;
+    last.part[1].resident = true;
+    last.part[1].ring = sbuf(b, "w_tail", b->rq->dtype, 1, 2, dims);
+    last.out[1] = output_rows(b, "out_tail", w, 1, min64(tail, 2));
+    return last;
 }

@@ -21,7 +21,7 @@ typedef enum nmlp_x_source {
     NMLP_X_PE = 3     /* x[S,H], transposed tile by tile on the tensor engine */
 } nmlp_x_source;
 
-enum { NMLP_X_ROW_COPIES = 4 /* DMAs of raw rows in flight: enough to hide their latency behind the transposes */ };
+enum { NMLP_X_ROW_COPIES_MAX = 4 /* DMAs of raw rows in flight: enough to hide their latency behind the transposes */ };
 
 /* What the planner chooses. Counts of tiles unless said. */
 typedef struct nmlp_strip_plan {
@@ -34,6 +34,7 @@ typedef struct nmlp_strip_plan {
     int64_t ring_bytes; /* aimed-at run per partition of a weight DMA */
     int64_t ring;       /* copies in the weight ring */
     int64_t out_ring;   /* copies in a ring of its own for the last product; 1: it shares the ring */
+    int64_t tail;       /* column tiles at the end of the last product that are loaded and stored one by one */
     int64_t out_tiles;  /* column tiles per stored row */
     int64_t out_copies; /* copies of the output rows */
     int64_t x_copies;   /* copies of the x strip */
@@ -48,18 +49,20 @@ typedef struct nmlp_strip {
     nmlp_axis s;                                 /* rows: a tile is what one moving operand takes, a block is a strip */
     int64_t s_rows;                              /* rows of a stationary operand */
     int x, y;                                    /* tensors */
-    int ring, out_ring, acc, flip, raw, xt, out; /* buffers; -1: not used */
+    int ring, out_ring, acc, flip, raw, xt;      /* buffers; -1: not used */
     int strip;                                   /* loop variable over strips */
 } nmlp_strip;
 
-/* A weight tensor and how it is streamed. */
+/* A weight tensor, or some of its column tiles, and how it is streamed. */
 typedef struct nmlp_stream {
     const char *name;
     int tensor;
     nmlp_pack pack;
+    int64_t first, end; /* column tiles */
     int64_t block; /* column tiles per DMA */
     bool split;    /* the planes of a column tile come one by one: together they would be too long a run */
-    int ring;      /* buffer it passes through */
+    bool resident; /* loaded before its product begins, a tile to a row of its buffer; blocks are single tiles */
+    int ring;      /* buffer it passes through, or lies in */
 } nmlp_stream;
 
 /* An activation on chip: [P; tiles, row tiles, rows]. `features` is the length of the axis it is cut from. */
@@ -70,6 +73,27 @@ typedef struct nmlp_held {
     int64_t tiles; /* held at a time */
     int chunk;     /* loop variable over chunks of `tiles`; -1: all held */
 } nmlp_held;
+
+/* Where rows of y are gathered before they are stored. */
+typedef struct nmlp_rows_out {
+    int buffer;
+    int64_t tiles; /* column tiles of y it holds */
+} nmlp_rows_out;
+
+/* The product whose rows are the result: its columns, and at the end some that come and go one tile at a time, since
+ * what follows the last byte of the weights is not hidden behind anything. */
+typedef struct nmlp_last_product {
+    nmlp_stream part[2];
+    nmlp_rows_out out[2];
+    int n_parts;
+} nmlp_last_product;
+
+/* Buffers for raw rows of x: one for each DMA of a strip, within reason. */
+static inline int64_t nmlp_x_row_copies(const nmlp_strip_plan *plan, int64_t rows, int64_t stationary_rows) {
+    int64_t pieces = nmlp_ceil_div(plan->rows < rows ? plan->rows : rows, stationary_rows);
+    int64_t loads = rows > plan->rows ? NMLP_X_ROW_COPIES_MAX : pieces * nmlp_ceil_div(plan->x_chunk, plan->x_load);
+    return loads < NMLP_X_ROW_COPIES_MAX ? loads : NMLP_X_ROW_COPIES_MAX;
+}
 
 /* Elements of one DMA of a stream. */
 static inline int64_t nmlp_stream_run(const nmlp_stream *w) {
@@ -85,19 +109,19 @@ nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, int64_t k, int64_
 /* The ring that all given streams use; the last one may have its own, so that its small blocks queue up behind the
  * large ones and little is left to do after the last byte has come. */
 void nmlp_strip_ring(nmlp_strip *b, nmlp_stream *streams, int n_streams);
+/* Declares y, and the buffers of the product of `w` that computes it; `whole`: all columns at once, for chunked sums. */
+nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_stream *w, bool whole);
 int nmlp_strip_activation(nmlp_strip *b, const char *name, int64_t tiles, int copies);
 
 /* Brings chunk `h.chunk` of the strip of x on chip. */
 void nmlp_strip_load_x(nmlp_strip *b, nmlp_held h);
-/* out = w^T in: one tile of out at a time; the first chunk of `in` writes, later ones add. */
-void nmlp_strip_project(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp_held out);
+/* out = w^T in for each plane of w: one tile of out at a time; the first chunk of `in` writes, later ones add. */
+void nmlp_strip_project(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, const nmlp_held *out);
 /* out = silu(gate^T a) * (up^T c), the planes of w; fills chunk out.chunk of the features of out. */
 void nmlp_strip_gate(nmlp_strip *b, const nmlp_stream *w, nmlp_held a, nmlp_held c, nmlp_held out);
 /* y rows = in^T w; stores when the last chunk is in. Call nmlp_strip_store after the chunk loop where `in` is chunked.
  */
-void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in);
-void nmlp_strip_store(nmlp_strip *b, const nmlp_stream *w);
-/* The buffer of output rows; `whole`: all columns at once, for chunked sums. */
-void nmlp_strip_output(nmlp_strip *b, const nmlp_stream *w, bool whole);
+void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_last_product *last, nmlp_held in);
+void nmlp_strip_store(nmlp_strip *b, const nmlp_last_product *last);
 
 #endif

@@ -33,8 +33,7 @@ int nmlp_products_of(nmlp_product products[NMLP_PRODUCTS_MAX], nmlp_plan_op op, 
         products[n++] = (nmlp_product){NMLP_PRODUCT_ROWS, s->o, s->h, 1, false, true};
         return n;
     }
-    for (int i = 0; i < (shared ? 1 : 2); i++)
-        products[n++] = (nmlp_product){NMLP_PRODUCT_TURNED, s->h, s->r, 1, true, false};
+    products[n++] = (nmlp_product){NMLP_PRODUCT_TURNED, s->h, s->r, shared ? 1 : 2, true, false};
     products[n++] = (nmlp_product){NMLP_PRODUCT_GATED, s->r, s->o, 2, false, false};
     products[n++] = (nmlp_product){NMLP_PRODUCT_TURNED, s->o, s->r, 1, false, true};
     products[n++] = (nmlp_product){NMLP_PRODUCT_ROWS, s->r, s->h, 1, false, false};
@@ -75,7 +74,7 @@ nmlp_bounds nmlp_bounds_of(nmlp_plan_op op, const nmlp_kernel_request *rq, bool 
         if (products[i].kind == NMLP_PRODUCT_GATED)
             gated += rows * (double)products[i].n;
         else
-            plain += rows * (double)products[i].n;
+            plain += rows * (double)(products[i].n * products[i].planes);
     }
     double out = (double)(op == NMLP_PLAN_MLP ? s->h : s->o), lanes = m->partitions;
     nmlp_bounds b = {0};

@@ -13,7 +13,7 @@ typedef struct nmlp_product {
     bool from_x, from_act; /* its input is cut by x_chunk, by act_chunk */
 } nmlp_product;
 
-enum { NMLP_PRODUCTS_MAX = 5 };
+enum { NMLP_PRODUCTS_MAX = 4 };
 int nmlp_products_of(nmlp_product products[NMLP_PRODUCTS_MAX], nmlp_plan_op op, const nmlp_kernel_shape *s,
                      bool shared);
 

@@ -61,22 +61,26 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
            chunks = (double)nmlp_pack_chunks(&pack);
     int64_t run = nmlp_pack_tile_run(&pack),
             block = min64(max64(plan->ring_bytes / (run * (int64_t)elem), 1), nmlp_pack_n_tiles(&pack));
-    if (p->kind == NMLP_PRODUCT_ROWS && !(p->from_act && chunks > 1)) block = min64(block, plan->out_tiles);
+    bool rows = p->kind == NMLP_PRODUCT_ROWS;
+    if (rows && !(p->from_act && chunks > 1)) block = min64(block, plan->out_tiles);
     double cycles, evicts, width;
-    if (p->kind == NMLP_PRODUCT_ROWS) {
+    if (rows) {
         cycles = (double)k_tiles * n_tiles * fmax((double)columns, m->tensor_min_cycles) * c->pieces;
         evicts = chunks * n_tiles * c->pieces, width = (double)columns;
         e->scalar_ns += evicts * evict_ns(m->scalar_overhead_ns, m->scalar_clock_ghz, width);
     } else {
         cycles = (double)k_tiles * n_tiles * (double)p->planes * c->tile_rows;
         evicts = chunks * n_tiles * c->row_tiles, width = (double)rq->shape.s / c->row_tiles;
-        e->vector_ns += evicts * evict_ns(m->vector_overhead_ns, m->vector_clock_ghz, width);
-        if (p->planes == 2) e->scalar_ns += evicts * evict_ns(m->scalar_overhead_ns, m->scalar_clock_ghz, width);
+        bool gated = p->kind == NMLP_PRODUCT_GATED;
+        e->vector_ns += evicts * (gated ? 1.0 : (double)p->planes) *
+                        evict_ns(m->vector_overhead_ns, m->vector_clock_ghz, width);
+        if (gated) e->scalar_ns += evicts * evict_ns(m->scalar_overhead_ns, m->scalar_clock_ghz, width);
     }
     if (rq->dtype == NMLP_NC_FP32) cycles *= m->tensor_fp32_passes;
     double tensor = cycles / m->tensor_clock_ghz / m->tensor_sustained;
     bool split = p->planes > 1 && run * (int64_t)elem > plan->ring_bytes;
-    double loads = chunks * ceil(n_tiles / (double)block) * c->strips * (split ? 2 : 1),
+    double alone = rows && chunks == 1 ? (double)min64(plan->tail, nmlp_pack_n_tiles(&pack) - 1) : 0;
+    double loads = chunks * (ceil((n_tiles - alone) / (double)block) + alone) * c->strips * (split ? 2 : 1),
            bytes = (double)nmlp_pack_cols(&pack) * elem * (double)parts;
     double dma = nmlp_dma_rows_ns(m, loads * (double)parts, bytes / (double)parts * c->strips / loads);
     e->tensor_ns += tensor;
@@ -142,7 +146,13 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
     int64_t bytes = tiles * width * elem +
                     (ring_elems * plan->ring + (plan->out_ring > 1 ? last_elems * plan->out_ring : 0)) * elem;
     bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * out_columns * elem;
-    if (plan->x == NMLP_X_PE) bytes += NMLP_X_ROW_COPIES * plan->x_load * parts * elem;
+    if (plan->tail > 0 && !(dense && plan->act_chunk < i_tiles)) { /* weights of the tail, and its rows */
+        int64_t k = op == NMLP_PLAN_XW ? s->h : dense ? s->o : s->r;
+        bytes += plan->tail * nmlp_ceil_div(k, parts) * plan->columns * elem;
+        bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * plan->columns * min64(plan->tail, 2) * elem;
+    }
+    if (plan->x == NMLP_X_PE)
+        bytes += nmlp_x_row_copies(plan, s->s, (int64_t)m->stationary_max) * plan->x_load * parts * elem;
     if (op == NMLP_PLAN_MLP) bytes += 2 * width * 4;
     return bytes;
 }
@@ -174,6 +184,7 @@ nmlp_strip_estimate nmlp_strip_estimate_of(nmlp_plan_op op, const nmlp_kernel_re
     /* Bound by DMA, the products of the last weights are still to be done when these have come. Otherwise the other
      * engines disturb a little, the more the busier they are. */
     bool dma_bound = e.dma_ns > e.tensor_ns;
+    if (plan->tail > 0) last = nmlp_ceil_div(products[n - 1].k, (int64_t)m->partitions) * plan->columns;
     double tail = dma_bound ? (double)last / m->tensor_clock_ghz / m->tensor_sustained * c.pieces / c.strips
                             : DISTURBANCE * (e.dma_ns + e.vector_ns);
     e.total_ns = busiest + 2 * round_trip + first + tail + store / fmax(1.0, c.pieces * ceil(out / run));

@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "plan/strip_plan.h"
 
-enum { KEEP_MAX = 4096, CHOICES_MAX = 12, ROW_BYTES = 4096, LOAD_TILES = 8 };
+enum { KEEP_MAX = 4096, CHOICES_MAX = 12, ROW_BYTES = 4096, LOAD_TILES = 8, TAIL_MAX = 2 };
 
 typedef struct choices {
     int64_t v[CHOICES_MAX];
@@ -98,8 +98,6 @@ static bool brief(const nmlp_kernel_request *rq) { return rq->shape.s <= (int64_
 static int64_t out_tiles(const nmlp_kernel_request *rq, int64_t n, int64_t columns) {
     int64_t tiles = nmlp_ceil_div(n, columns),
             want = nmlp_ceil_div(ROW_BYTES, columns * (int64_t)nmlp_nc_dtype_bytes(rq->dtype)), best = 1;
-    int64_t given = nmlp_tiling_get(rq->tiling, "on", 0);
-    if (given) return min64(given, tiles);
     for (int64_t t = 1; t <= tiles && t <= 2 * want; t++)
         if (tiles % t == 0 && (best < want || t == want)) best = t;
     return best * 2 < want ? min64(want, tiles) : best;
@@ -117,7 +115,7 @@ static void keep(search *s, const nmlp_strip_plan *plan) {
 /* Deepest ring that fits, then a second copy of x where there is still room. */
 static void try_rings(search *s, nmlp_strip_plan plan) {
     choices ring = {.v = {6, 4, 3, 2}, .n = 4}, copies = {.v = {2, 1}, .n = 2},
-            last = {.v = {1, 4}, .n = brief(s->rq) ? 2 : 1};
+            last = {.v = {1, 2, 4}, .n = brief(s->rq) ? 3 : 1};
     fixed(s->rq, "ring", &ring);
     fixed(s->rq, "xcopies", &copies);
     fixed(s->rq, "oring", &last);
@@ -134,23 +132,44 @@ static void try_rings(search *s, nmlp_strip_plan plan) {
     }
 }
 
-static void try_weights(search *s, nmlp_strip_plan plan, int64_t n) {
-    choices bytes = {.v = {16384, 8192, 32768, 4096, 49152, 24576, 65536, 73728}, .n = brief(s->rq) ? 8 : 4},
-            columns = column_choices(s->rq, n);
+/* Column tiles per stored row: whole rows for the DMA engines, or shorter ones that are out sooner. */
+static choices store_choices(const nmlp_kernel_request *rq, int64_t n, int64_t columns, int64_t tail) {
+    int64_t tiles = nmlp_ceil_div(n, columns) - tail;
+    choices c = {0};
+    if (fixed(rq, "on", &c)) {
+        c.v[0] = min64(c.v[0], tiles);
+        return c;
+    }
+    add_choice(&c, out_tiles(rq, n - tail * columns, columns));
+    for (int64_t t = 1; t <= (brief(rq) ? 4 : 2); t++)
+        if (t != 3 || tiles % 3 == 0) add_choice(&c, min64(t, tiles));
+    return c;
+}
+
+static void try_runs(search *s, nmlp_strip_plan plan, const choices *stores) {
+    choices bytes = {.v = {16384, 8192, 32768, 4096, 49152, 24576, 65536, 73728}, .n = brief(s->rq) ? 8 : 4};
     if (fixed(s->rq, "wkb", &bytes)) bytes.v[0] *= 1024;
-    for (int i = 0; i < columns.n; i++) {
-        choices out = {.v = {out_tiles(s->rq, n, columns.v[i])}, .n = 1};
-        for (int64_t t = 1; t <= (brief(s->rq) ? 4 : 2) && nmlp_tiling_get(s->rq->tiling, "on", 0) == 0; t *= 2)
-            add_choice(&out, min64(t, nmlp_ceil_div(n, columns.v[i])));
-        size_t before = s->n;
-        for (int j = 0; j < bytes.n * out.n; j++) {
-            if (!brief(s->rq) && j % bytes.n == 0 && s->n > before)
-                break; /* shorter rows only where longer ones do not fit */
-            plan.columns = columns.v[i];
-            plan.out_copies = nmlp_tiling_get(s->rq->tiling, "ocopies", brief(s->rq) ? 2 : 1);
-            plan.ring_bytes = bytes.v[j % bytes.n];
-            plan.out_tiles = out.v[j / bytes.n];
+    size_t before = s->n;
+    for (int i = 0; i < stores->n; i++) {
+        if (!brief(s->rq) && s->n > before) return; /* shorter rows only where longer ones do not fit */
+        plan.out_tiles = stores->v[i];
+        for (int j = 0; j < bytes.n; j++) {
+            plan.ring_bytes = bytes.v[j];
             try_rings(s, plan);
+        }
+    }
+}
+
+static void try_weights(search *s, nmlp_strip_plan plan, int64_t n) {
+    choices columns = column_choices(s->rq, n);
+    plan.out_copies = nmlp_tiling_get(s->rq->tiling, "ocopies", brief(s->rq) ? 2 : 1);
+    for (int i = 0; i < columns.n; i++) {
+        int64_t most = min64(nmlp_tiling_get(s->rq->tiling, "tail", brief(s->rq) ? TAIL_MAX : 0),
+                             nmlp_ceil_div(n, columns.v[i]) - 1);
+        plan.columns = columns.v[i];
+        for (plan.tail = nmlp_tiling_get(s->rq->tiling, "tail", 0); plan.tail <= most; plan.tail++) {
+            choices stores = store_choices(s->rq, n, plan.columns, plan.tail);
+            try_runs(s, plan, &stores);
         }
     }
 }
@@ -241,6 +260,7 @@ nmlp_status nmlp_strip_plan_tiling(nmlp_tiling *tiling, const nmlp_strip_plan *p
         {"wkb", p->ring_bytes / 1024},
         {"ring", p->ring},
         {"on", p->out_tiles},
+        {"tail", p->tail},
         {"xcopies", p->x_copies},
         {"oring", p->out_ring},
         {"ocopies", p->out_copies},

@@ -30,12 +30,12 @@ typedef struct place {
 
 static const place places[N_PATHS][4] = {
     {{"w_gate_up", NULL, {0, 0}},
+     {"u_shared", "v_gate_up", {0, 0}},
      {"u_gate_up", "v_gate_up", {0, 0}},
-     {"u_gate", "v_gate_up", {0, 0}},
      {"u_gate", "v_gate", {0, 0}}},
     {{"w_gate_up", NULL, {1, 0}},
-     {"u_gate_up", "v_gate_up", {0, 1}},
-     {"u_up", "v_gate_up", {0, 1}},
+     {"u_shared", "v_gate_up", {0, 1}},
+     {"u_gate_up", "v_gate_up", {1, 1}},
      {"u_up", "v_up", {0, 0}}},
     {{"w_down", NULL, {0, 0}}, {"u_down", "v_down", {0, 0}}, {0}, {0}},
 };

@@ -19,39 +19,40 @@ H = 2048                # hidden size
 R = 768                 # rank
 O = 8192                # intermediate size
 TILE_H = 128            # one tile along H
-TILE_U_GATE = 128       # columns of one tile of U_GATE
-RUN_U_GATE = 2048       # columns of one load of U_GATE
-TILE_U_UP = 128         # columns of one tile of U_UP
-RUN_U_UP = 2048         # columns of one load of U_UP
+BLOCK_H = 512           # one block of tiles along H
+TILE_U_GATE_UP = 128    # columns of one tile of U_GATE_UP
+RUN_U_GATE_UP = 4096    # columns of one load of U_GATE_UP
 TILE_V_GATE_UP = 128    # columns of one tile of V_GATE_UP
-RUN_V_GATE_UP = 1536    # columns of one load of V_GATE_UP
+RUN_V_GATE_UP = 1536    # columns of one run of tiles of V_GATE_UP
+SPAN_V_GATE_UP = 32256  # columns of one load of V_GATE_UP
 TILE_U_DOWN = 128       # columns of one tile of U_DOWN
-RUN_U_DOWN = 8192       # columns of one load of U_DOWN
+RUN_U_DOWN = 8192       # columns of one run of tiles of U_DOWN
+SPAN_U_DOWN = 32768     # columns of one load of U_DOWN
 TILE_V_DOWN = 512       # columns of one tile of V_DOWN
 RUN_V_DOWN = 3072       # columns of one load of V_DOWN
 
 
 @nki.jit
-def mlp(xT, u_gate, u_up, v_gate_up, u_down, v_down):
+def mlp(xT, u_gate_up, v_gate_up, u_down, v_down):
     """y = (silu(x u_gate v_gate) * (x u_up v_up)) u_down v_down
 
     Arguments, in HBM:
         xT         [H, 1]         bfloat16, activations transposed, one token a column
-        u_gate     [128, 12288]   bfloat16, weights in tiles, see pack()
-        u_up       [128, 12288]   bfloat16, weights in tiles, see pack()
+        u_gate_up  [128, 24576]   bfloat16, two weights in tiles, see pack()
         v_gate_up  [128, 98304]   bfloat16, two weights in tiles, see pack()
         u_down     [128, 49152]   bfloat16, weights in tiles, see pack()
         v_down     [128, 12288]   bfloat16, weights in tiles, see pack()
     Returns:
         y          [1, H]         bfloat16, result, one token a row
 
-    SBUF: 40.2 of 208.0 KiB per partition, with every buffer in as many copies as planned.
+    SBUF: 146.2 of 208.0 KiB per partition, with every buffer in as many copies as planned.
     PSUM: 8 of 8 banks.
-    Instructions: 1,621 with all loops unrolled.
+    Instructions: 1,547 with all loops unrolled.
     """
     y = nl.ndarray((1, H), dtype=nl.bfloat16, buffer=nl.shared_hbm)
     t = nl.ndarray((P, 12, 1, 1), dtype=nl.bfloat16, buffer=nl.sbuf)
     td = nl.ndarray((P, 6, 1, 1), dtype=nl.bfloat16, buffer=nl.sbuf)
+    w_tail = nl.ndarray((P, 2, 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
 
     # first factors stationary, x moving: the products come out transposed, as the next ones want
     # them
@@ -59,104 +60,139 @@ def mlp(xT, u_gate, u_up, v_gate_up, u_down, v_down):
     for xh in range(H // TILE_H):
         xh_start = xh * TILE_H
         nisa.dma_copy(dst=xt[0:P, xh, 0, 0:1], src=xT[xh_start:xh_start + TILE_H, 0:1])
-    for u_gate_b in range(6):
-        u_gate_b_start = u_gate_b * RUN_U_GATE
-        w = nl.ndarray((P, 8192), dtype=nl.bfloat16, buffer=nl.sbuf)
-        nisa.dma_copy(dst=w[0:P, 0:2048], src=u_gate[0:P, u_gate_b_start:u_gate_b_start + RUN_U_GATE])
+    w = nl.ndarray((P, 32768), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.dma_copy(dst=w[0:P, 0:24576], src=u_gate_up)
+    for u_gate_up_n in range(6):
         acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
-        for u_gate_k in range(16):
+        for u_gate_up_k in range(16):
+            u_gate_up_k_at = u_gate_up_n * RUN_U_GATE_UP + u_gate_up_k * TILE_U_GATE_UP
             nisa.nc_matmul(
                 dst=acc[0:P, 0:1],
-                stationary=w[0:P, u_gate_k * TILE_U_GATE:u_gate_k * TILE_U_GATE + TILE_U_GATE],
-                moving=xt[0:P, u_gate_k, 0, 0:1],
-                accumulate=(u_gate_k > 0),
+                stationary=w[0:P, u_gate_up_k_at:u_gate_up_k_at + TILE_U_GATE_UP],
+                moving=xt[0:P, u_gate_up_k, 0, 0:1],
+                accumulate=(u_gate_up_k > 0),
             )
-        nisa.tensor_copy(dst=t[0:P, u_gate_b, 0, 0:1], src=acc[0:P, 0:1], engine=nisa.engine.vector)
-    for u_up_b in range(6):
-        u_up_b_start = u_up_b * RUN_U_UP
-        w = nl.ndarray((P, 8192), dtype=nl.bfloat16, buffer=nl.sbuf)
-        nisa.dma_copy(dst=w[0:P, 0:2048], src=u_up[0:P, u_up_b_start:u_up_b_start + RUN_U_UP])
+        nisa.tensor_copy(dst=t[0:P, u_gate_up_n, 0, 0:1], src=acc[0:P, 0:1], engine=nisa.engine.vector)
         acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
-        for u_up_k in range(16):
+        for u_gate_up_k2 in range(16):
+            u_gate_up_k2_at = u_gate_up_n * RUN_U_GATE_UP + u_gate_up_k2 * TILE_U_GATE_UP
             nisa.nc_matmul(
                 dst=acc[0:P, 0:1],
-                stationary=w[0:P, u_up_k * TILE_U_UP:u_up_k * TILE_U_UP + TILE_U_UP],
-                moving=xt[0:P, u_up_k, 0, 0:1],
-                accumulate=(u_up_k > 0),
+                stationary=w[0:P, u_gate_up_k2_at + 2048:u_gate_up_k2_at + 2048 + TILE_U_GATE_UP],
+                moving=xt[0:P, u_gate_up_k2, 0, 0:1],
+                accumulate=(u_gate_up_k2 > 0),
             )
-        nisa.tensor_copy(dst=t[0:P, u_up_b + 6, 0, 0:1], src=acc[0:P, 0:1], engine=nisa.engine.vector)
+        nisa.tensor_copy(dst=t[0:P, u_gate_up_n + 6, 0, 0:1], src=acc[0:P, 0:1], engine=nisa.engine.vector)
 
     # gate and up of one tile follow each other; silu and product on the way out of PSUM, never to
     # HBM
     act = nl.ndarray((P, 64, 1, 1), dtype=nl.bfloat16, buffer=nl.sbuf)
-    for v_gate_up_b in range(64):
-        v_gate_up_b_start = v_gate_up_b * RUN_V_GATE_UP
-        w = nl.ndarray((P, 8192), dtype=nl.bfloat16, buffer=nl.sbuf)
+    for v_gate_up_b in range(4):
+        v_gate_up_b_start = v_gate_up_b * SPAN_V_GATE_UP
+        v_gate_up_b_size = min(SPAN_V_GATE_UP, 98304 - v_gate_up_b_start)
+        v_gate_up_b_start2 = v_gate_up_b * 21
+        w = nl.ndarray((P, 32768), dtype=nl.bfloat16, buffer=nl.sbuf)
         nisa.dma_copy(
-            dst=w[0:P, 0:1536],
-            src=v_gate_up[0:P, v_gate_up_b_start:v_gate_up_b_start + RUN_V_GATE_UP],
+            dst=w[0:P, 0:v_gate_up_b_size],
+            src=v_gate_up[0:P, v_gate_up_b_start:v_gate_up_b_start + v_gate_up_b_size],
         )
-        acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
-        for v_gate_up_k in range(6):
-            nisa.nc_matmul(
-                dst=acc[0:P, 0:1],
-                stationary=w[0:P, v_gate_up_k * TILE_V_GATE_UP:v_gate_up_k * TILE_V_GATE_UP + TILE_V_GATE_UP],
-                moving=t[0:P, v_gate_up_k, 0, 0:1],
-                accumulate=(v_gate_up_k > 0),
+        for v_gate_up_n in range(min(21, 64 - v_gate_up_b_start2)):
+            acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
+            for v_gate_up_k in range(6):
+                v_gate_up_k_at = v_gate_up_n * RUN_V_GATE_UP + v_gate_up_k * TILE_V_GATE_UP
+                nisa.nc_matmul(
+                    dst=acc[0:P, 0:1],
+                    stationary=w[0:P, v_gate_up_k_at:v_gate_up_k_at + TILE_V_GATE_UP],
+                    moving=t[0:P, v_gate_up_k, 0, 0:1],
+                    accumulate=(v_gate_up_k > 0),
+                )
+            silu = nl.ndarray((P, 1, 1), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.activation(dst=silu[0:P, 0, 0:1], op=nl.silu, data=acc[0:P, 0:1])
+            acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
+            for v_gate_up_k2 in range(6):
+                v_gate_up_k2_at = v_gate_up_n * RUN_V_GATE_UP + v_gate_up_k2 * TILE_V_GATE_UP
+                nisa.nc_matmul(
+                    dst=acc[0:P, 0:1],
+                    stationary=w[0:P, v_gate_up_k2_at + 768:v_gate_up_k2_at + 768 + TILE_V_GATE_UP],
+                    moving=t[0:P, v_gate_up_k2 + 6, 0, 0:1],
+                    accumulate=(v_gate_up_k2 > 0),
+                )
+            nisa.tensor_tensor(
+                dst=act[0:P, v_gate_up_b_start2 + v_gate_up_n, 0, 0:1],
+                data1=acc[0:P, 0:1],
+                data2=silu[0:P, 0, 0:1],
+                op=nl.multiply,
+                engine=nisa.engine.vector,
             )
-        silu = nl.ndarray((P, 1, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.activation(dst=silu[0:P, 0, 0:1], op=nl.silu, data=acc[0:P, 0:1])
-        acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
-        for v_gate_up_k2 in range(6):
-            nisa.nc_matmul(
-                dst=acc[0:P, 0:1],
-                stationary=w[0:P, v_gate_up_k2 * TILE_V_GATE_UP + 768:v_gate_up_k2 * TILE_V_GATE_UP + 768 + TILE_V_GATE_UP],
-                moving=t[0:P, v_gate_up_k2 + 6, 0, 0:1],
-                accumulate=(v_gate_up_k2 > 0),
-            )
-        nisa.tensor_tensor(
-            dst=act[0:P, v_gate_up_b, 0, 0:1],
-            data1=acc[0:P, 0:1],
-            data2=silu[0:P, 0, 0:1],
-            op=nl.multiply,
-            engine=nisa.engine.vector,
-        )
 
     # down projection of what is on chip, contracted over the intermediate features
-    for u_down_b in range(6):
-        u_down_b_start = u_down_b * RUN_U_DOWN
-        w = nl.ndarray((P, 8192), dtype=nl.bfloat16, buffer=nl.sbuf)
-        nisa.dma_copy(dst=w, src=u_down[0:P, u_down_b_start:u_down_b_start + RUN_U_DOWN])
-        acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
-        for u_down_k in range(64):
-            nisa.nc_matmul(
-                dst=acc[0:P, 0:1],
-                stationary=w[0:P, u_down_k * TILE_U_DOWN:u_down_k * TILE_U_DOWN + TILE_U_DOWN],
-                moving=act[0:P, u_down_k, 0, 0:1],
-                accumulate=(u_down_k > 0),
+    for u_down_b in range(2):
+        u_down_b_start = u_down_b * SPAN_U_DOWN
+        u_down_b_size = min(SPAN_U_DOWN, 49152 - u_down_b_start)
+        u_down_b_start2 = u_down_b * 4
+        w = nl.ndarray((P, 32768), dtype=nl.bfloat16, buffer=nl.sbuf)
+        nisa.dma_copy(
+            dst=w[0:P, 0:u_down_b_size],
+            src=u_down[0:P, u_down_b_start:u_down_b_start + u_down_b_size],
+        )
+        for u_down_n in range(min(4, 6 - u_down_b_start2)):
+            acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
+            for u_down_k in range(64):
+                u_down_k_at = u_down_n * RUN_U_DOWN + u_down_k * TILE_U_DOWN
+                nisa.nc_matmul(
+                    dst=acc[0:P, 0:1],
+                    stationary=w[0:P, u_down_k_at:u_down_k_at + TILE_U_DOWN],
+                    moving=act[0:P, u_down_k, 0, 0:1],
+                    accumulate=(u_down_k > 0),
+                )
+            nisa.tensor_copy(
+                dst=td[0:P, u_down_b_start2 + u_down_n, 0, 0:1],
+                src=acc[0:P, 0:1],
+                engine=nisa.engine.vector,
             )
-        nisa.tensor_copy(dst=td[0:P, u_down_b, 0, 0:1], src=acc[0:P, 0:1], engine=nisa.engine.vector)
 
     # last factor moving: rows of y, long enough for the DMA engines
-    out = nl.ndarray((P, 1, 1, 2048), dtype=nl.bfloat16, buffer=nl.sbuf)
-    for v_down_b in range(4):
-        v_down_b_start = v_down_b * RUN_V_DOWN
-        w = nl.ndarray((P, 8192), dtype=nl.bfloat16, buffer=nl.sbuf)
-        nisa.dma_copy(dst=w[0:P, 0:3072], src=v_down[0:P, v_down_b_start:v_down_b_start + RUN_V_DOWN])
+    out = nl.ndarray((P, 1, 1, 1024), dtype=nl.bfloat16, buffer=nl.sbuf)
+    w = nl.ndarray((P, 32768), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.dma_copy(dst=w[0:P, 0:6144], src=v_down[0:P, 0:6144])
+    for tail_t in range(2):
+        tail_t_start = tail_t * RUN_V_DOWN
+        nisa.dma_copy(
+            dst=w_tail[0:P, tail_t, 0:RUN_V_DOWN],
+            src=v_down[0:P, tail_t_start + 6144:tail_t_start + 6144 + RUN_V_DOWN],
+        )
+    for v_down_n in range(2):
         acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
         for v_down_k in range(6):
+            v_down_k_at = v_down_n * RUN_V_DOWN + v_down_k * TILE_V_DOWN
             nisa.nc_matmul(
                 dst=acc[0:1, 0:512],
                 stationary=td[0:P, v_down_k, 0, 0:1],
-                moving=w[0:P, v_down_k * TILE_V_DOWN:v_down_k * TILE_V_DOWN + TILE_V_DOWN],
+                moving=w[0:P, v_down_k_at:v_down_k_at + TILE_V_DOWN],
                 accumulate=(v_down_k > 0),
             )
         nisa.activation(
-            dst=out[0:1, 0, 0, v_down_b * TILE_V_DOWN:v_down_b * TILE_V_DOWN + TILE_V_DOWN],
+            dst=out[0:1, 0, 0, v_down_n * TILE_V_DOWN:v_down_n * TILE_V_DOWN + TILE_V_DOWN],
             op=nl.copy,
             data=acc[0:1, 0:512],
         )
-    nisa.dma_copy(dst=y, src=out[0:1, 0, 0, 0:2048])
+    nisa.dma_copy(dst=y[0:1, 0:1024], src=out[0:1, 0, 0, 0:1024])
+    for tail_g in range(2):
+        tail_g_start = tail_g * BLOCK_H
+        out_tail = nl.ndarray((P, 1, 1, BLOCK_H), dtype=nl.bfloat16, buffer=nl.sbuf)
+        acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
+        for tail_k in range(6):
+            nisa.nc_matmul(
+                dst=acc[0:1, 0:512],
+                stationary=td[0:P, tail_k, 0, 0:1],
+                moving=w_tail[0:P, 0, tail_k * 512:tail_k * 512 + TILE_V_DOWN],
+                accumulate=(tail_k > 0),
+            )
+        nisa.activation(dst=out_tail[0:1, 0, 0, 0:BLOCK_H], op=nl.copy, data=acc[0:1, 0:512])
+        nisa.dma_copy(
+            dst=y[0:1, tail_g_start + 1024:tail_g_start + 1024 + BLOCK_H],
+            src=out_tail[0:1, 0, 0, 0:BLOCK_H],
+        )
     return y
 
 
@@ -193,8 +229,7 @@ def arguments(m):
     """The kernel's arguments from the matrices of inputs()."""
     return [
         m["xT"],
-        pack([m["u_gate"]], 16, P),
-        pack([m["u_up"]], 16, P),
+        pack([m["u_gate"], m["u_up"]], 16, P),
         pack([m["v_gate"], m["v_up"]], 6, P),
         pack([m["u_down"]], 64, P),
         pack([m["v_down"]], 6, 512),

@@ -1,4 +1,4 @@
-"""mlp on one trn1 NeuronCore: y = (silu(x u_gate_up v_gate) * (x u_gate_up v_up)) u_down v_down.
+"""mlp on one trn1 NeuronCore: y = (silu(x u_shared v_gate) * (x u_shared v_up)) u_down v_down.
 
 Legacy NKI (neuronxcc.nki, up to Neuron SDK 2.26).
 Printed by neuronmlp.
@@ -20,7 +20,7 @@ R = 300                 # rank
 O = 1500                # intermediate size
 TILE_S = 128            # one tile along S
 TILE_H = 128            # one tile along H
-RUN_U_GATE_UP = 1024    # columns of one load of U_GATE_UP
+RUN_U_SHARED = 1024     # columns of one load of U_SHARED
 TILE_V_GATE_UP = 128    # columns of one tile of V_GATE_UP
 RUN_V_GATE_UP = 768     # columns of one run of tiles of V_GATE_UP
 SPAN_V_GATE_UP = 3072   # columns of one load of V_GATE_UP
@@ -32,12 +32,12 @@ RUN_V_DOWN = 1536       # columns of one load of V_DOWN
 
 
 @nki.jit
-def mlp(xT, u_gate_up, v_gate_up, u_down, v_down):
-    """y = (silu(x u_gate_up v_gate) * (x u_gate_up v_up)) u_down v_down
+def mlp(xT, u_shared, v_gate_up, u_down, v_down):
+    """y = (silu(x u_shared v_gate) * (x u_shared v_up)) u_down v_down
 
     Arguments, in HBM:
         xT         [H, S]         bfloat16, activations transposed, one token a column
-        u_gate_up  [128, 3072]    bfloat16, weights in tiles, see pack()
+        u_shared   [128, 3072]    bfloat16, weights in tiles, see pack()
         v_gate_up  [128, 9216]    bfloat16, two weights in tiles, see pack()
         u_down     [128, 4608]    bfloat16, weights in tiles, see pack()
         v_down     [128, 3072]    bfloat16, weights in tiles, see pack()
@@ -66,16 +66,16 @@ def mlp(xT, u_gate_up, v_gate_up, u_down, v_down):
         xh_start = xh * TILE_H
         xt[xh, 0, i_p128, i_f300] = nl.load(xT[xh_start + i_p128, i_f300], mask=(xh_start + i_p128 < H))
     w = nl.ndarray((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
-    w[0:P, 0:3072] = nl.load(u_gate_up[0:P, 0:3072])
-    for u_gate_up_n in nl.affine_range((S + TILE_S - 1) // TILE_S):
+    w[0:P, 0:3072] = nl.load(u_shared[0:P, 0:3072])
+    for u_shared_n in nl.affine_range((S + TILE_S - 1) // TILE_S):
         acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
-        for u_gate_up_k in nl.affine_range((H + TILE_H - 1) // TILE_H):
-            u_gate_up_k_at = u_gate_up_n * RUN_U_GATE_UP + u_gate_up_k * TILE_H
+        for u_shared_k in nl.affine_range((H + TILE_H - 1) // TILE_H):
+            u_shared_k_at = u_shared_n * RUN_U_SHARED + u_shared_k * TILE_H
             acc[0:P, 0:S] += nisa.nc_matmul(
-                w[0:P, u_gate_up_k_at:u_gate_up_k_at + 128],
-                xt[u_gate_up_k, 0, 0:P, 0:S],
+                w[0:P, u_shared_k_at:u_shared_k_at + 128],
+                xt[u_shared_k, 0, 0:P, 0:S],
             )
-        t[u_gate_up_n, 0, 0:P, 0:S] = nl.copy(acc[0:P, 0:S], dtype=nl.bfloat16)
+        t[u_shared_n, 0, 0:P, 0:S] = nl.copy(acc[0:P, 0:S], dtype=nl.bfloat16)
 
     # gate and up of one tile follow each other; silu and product on the way out of PSUM, never to
     # HBM
@@ -168,7 +168,7 @@ def inputs(seed=0):
     rng = np.random.default_rng(seed)
     return {
         "xT": rng.standard_normal((H, S), dtype=np.float32),
-        "u_gate_up": rng.standard_normal((H, R), dtype=np.float32) / np.float32(np.sqrt(H)),
+        "u_shared": rng.standard_normal((H, R), dtype=np.float32) / np.float32(np.sqrt(H)),
         "v_gate": rng.standard_normal((R, O), dtype=np.float32) / np.float32(np.sqrt(R)),
         "v_up": rng.standard_normal((R, O), dtype=np.float32) / np.float32(np.sqrt(R)),
         "u_down": rng.standard_normal((O, R), dtype=np.float32) / np.float32(np.sqrt(O)),
@@ -180,7 +180,7 @@ def arguments(m):
     """The kernel's arguments from the matrices of inputs()."""
     return [
         m["xT"],
-        pack([m["u_gate_up"]], 8, P),
+        pack([m["u_shared"]], 8, P),
         pack([m["v_gate"], m["v_up"]], 3, P),
         pack([m["u_down"]], 4, P),
         pack([m["v_down"]], 3, 512),
@@ -191,7 +191,7 @@ def reference(m):
     """The same in float64."""
     m = {name: a.astype(np.float64) for name, a in m.items()}
     x = m["xT"].T
-    basis = x @ m["u_gate_up"]
+    basis = x @ m["u_shared"]
     gate, up = basis @ m["v_gate"], basis @ m["v_up"]
     act = gate / (1.0 + np.exp(-gate)) * up
     y = act @ m["u_down"] @ m["v_down"]
