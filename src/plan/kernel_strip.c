@@ -27,16 +27,21 @@ static void begin_strips(nmlp_strip *b) {
 }
 
 static nmlp_held x_held(const nmlp_strip *b, int chunk) {
-    return (nmlp_held){b->xt, b->rq->shape.h, 0, chunk < 0 ? tiles_of(b, b->rq->shape.h) : b->plan.x_chunk, chunk};
+    int64_t tiles = chunk < 0 ? tiles_of(b, b->rq->shape.h) : b->plan.x_chunk;
+    return (nmlp_held){b->xt, b->rq->shape.h, 0, tiles, chunk, false};
 }
 
 /* t = (x u)^T for the planes of u, one or two first factors; x is read once. */
 static void first_factors(nmlp_strip *b, const nmlp_stream *u, const nmlp_held *t) {
     nmlp_program_add_comment(
         b->p, "first factors stationary, x moving: the products come out transposed, as the next ones want them");
+    bool ahead = b->plan.x == NMLP_X_AHEAD;
+    nmlp_held first = {b->xt, b->rq->shape.h, 0, b->plan.x_chunk, -1, false};
+    if (ahead) nmlp_strip_load_x(b, first);
     int chunk = begin_chunks(b, "xc", tiles_of(b, b->rq->shape.h), b->plan.x_chunk);
     nmlp_held x = x_held(b, chunk);
-    nmlp_strip_load_x(b, x);
+    x.kept = ahead;
+    if (!ahead) nmlp_strip_load_x(b, x);
     nmlp_strip_project(b, u, x, t);
     end_chunks(b, chunk);
 }
@@ -52,7 +57,7 @@ nmlp_status nmlp_kernel_xuv(nmlp_program **out, const nmlp_kernel_request *rq, n
                        nmlp_strip_weight(&b, "v", s->r, s->o, r_tiles, plan.columns, 1)};
     fit_block(&w[1], plan.out_tiles);
     nmlp_strip_ring(&b, w, 2);
-    nmlp_held t = {nmlp_strip_activation(&b, "xu", r_tiles, 1), s->r, 0, r_tiles, -1};
+    nmlp_held t = {nmlp_strip_activation(&b, "xu", r_tiles, 1), s->r, 0, r_tiles, -1, false};
     nmlp_last_product last = nmlp_strip_last(&b, &w[1], false);
     begin_strips(&b);
     first_factors(&b, w, &t);
@@ -94,7 +99,7 @@ static void gated_down(nmlp_strip *b, const nmlp_stream *gate_up, nmlp_held a, n
     nmlp_program_add_comment(
         b->p, "gate and up of one tile follow each other; silu and product on the way out of PSUM, never to HBM");
     int chunk = begin_chunks(b, "ac", i_tiles, b->plan.act_chunk);
-    nmlp_held h = {act, s->o, 0, chunk < 0 ? i_tiles : b->plan.act_chunk, chunk};
+    nmlp_held h = {act, s->o, 0, chunk < 0 ? i_tiles : b->plan.act_chunk, chunk, false};
     nmlp_emit_alloc(b->p, act); /* the next chunk is computed while this one is still being contracted */
     nmlp_strip_gate(b, gate_up, a, c, h);
     nmlp_program_add_comment(b->p, "down projection of what is on chip, contracted over the intermediate features");
@@ -135,12 +140,13 @@ static void mlp_low_rank(nmlp_strip *b) {
         nmlp_strip_weight(b, "v_gate_up", s->r, s->o, r_tiles, b->parts, 2),
         nmlp_strip_weight(b, "u_down", s->o, s->r, b->plan.act_chunk, b->parts, 1),
         nmlp_strip_weight(b, "v_down", s->r, s->h, r_tiles, b->plan.columns, 1)};
+    if (b->plan.x == NMLP_X_AHEAD) w[0].split = n_u > 1; /* half of the first run: the first product starts sooner */
     if (b->plan.act_chunk < i_tiles) fit_block(&w[1], b->plan.act_chunk);
     fit_block(&w[3], b->plan.out_tiles);
     nmlp_strip_ring(b, w, 4);
     int tb = nmlp_strip_activation(b, "t", n_u * r_tiles, 1);
-    nmlp_held t[] = {{tb, s->r, 0, r_tiles, -1}, {tb, s->r, (n_u - 1) * r_tiles, r_tiles, -1}};
-    nmlp_held d = {nmlp_strip_activation(b, "td", r_tiles, 1), s->r, 0, r_tiles, -1};
+    nmlp_held t[] = {{tb, s->r, 0, r_tiles, -1, false}, {tb, s->r, (n_u - 1) * r_tiles, r_tiles, -1, false}};
+    nmlp_held d = {nmlp_strip_activation(b, "td", r_tiles, 1), s->r, 0, r_tiles, -1, false};
     nmlp_last_product last = nmlp_strip_last(b, &w[3], false);
     begin_strips(b);
     first_factors(b, &w[0], t);

@@ -9,11 +9,12 @@
 
 /* Judged at first, and in all with the neighbours of the best; a few of each kind, so that the first ones differ. */
 enum {
-    FIRST_BRIEF = 48,
+    FIRST_BRIEF = 72,
     FIRST_LONG = 16,
-    JUDGED_BRIEF = 480,
+    JUDGED_BRIEF = 600,
     JUDGED_LONG = 40,
     PER_KIND = 2,
+    STARTS_MAX = 6,
     FINALISTS = 2,
     SAMPLE_STRIPS = 2
 };
@@ -83,10 +84,10 @@ static nmlp_status judge_strips(contest *c, const nmlp_strip_plan *plan, finalis
     return NMLP_OK;
 }
 
-/* How two plans of the same kind differ only in detail: weight runs, columns. */
+/* Plans of the same kind differ only in detail: runs of weights, of stored rows. */
 static bool same_kind(const nmlp_strip_plan *a, const nmlp_strip_plan *b) {
     return a->rows == b->rows && a->x == b->x && a->x_copies == b->x_copies && (a->x_chunk == b->x_chunk) &&
-           a->act_chunk == b->act_chunk;
+           a->act_chunk == b->act_chunk && a->columns == b->columns;
 }
 
 /* Equal times within half a per mille: less traffic wins. */
@@ -158,15 +159,22 @@ static nmlp_status climb(contest *c, const field *f, finalist at, int reach, int
     return NMLP_OK;
 }
 
-/* From the best; where judging is quick also from the best that brings x in another way, and with pairs of changes. */
+/* From the best; where judging is quick from the best of every way to bring x in and of every width of the last
+ * product, and with pairs of changes. */
 static nmlp_status judge_neighbours(contest *c, const field *f, bool brief, nmlp_err *err) {
-    int other = 0;
-    while (other < c->n && c->list[other].plan.x == c->list[0].plan.x) other++;
-    finalist second = c->list[other < c->n ? other : 0];
-    NMLP_RETURN_IF_FAILED(climb(c, f, c->list[0], 1, brief ? JUDGED_BRIEF / 2 : JUDGED_LONG, err));
-    if (!brief) return NMLP_OK;
-    NMLP_RETURN_IF_FAILED(climb(c, f, second, 1, JUDGED_BRIEF / 2, err));
-    return climb(c, f, c->list[0], 2, JUDGED_BRIEF, err);
+    finalist starts[STARTS_MAX];
+    int n = 0;
+    for (int i = 0; i < c->n && n < (brief ? STARTS_MAX : 1); i++) {
+        const nmlp_strip_plan *plan = &c->list[i].plan;
+        bool known = false;
+        for (int j = 0; j < n; j++)
+            known = known || (starts[j].plan.x == plan->x && starts[j].plan.columns == plan->columns);
+        if (!known) starts[n++] = c->list[i];
+    }
+    int most = brief ? JUDGED_BRIEF / 4 * 3 : JUDGED_LONG, before = c->n;
+    for (int i = 0; i < n; i++)
+        NMLP_RETURN_IF_FAILED(climb(c, f, starts[i], 1, before + (most - before) * (i + 1) / n, err));
+    return brief ? climb(c, f, c->list[0], 2, JUDGED_BRIEF, err) : NMLP_OK;
 }
 
 static nmlp_status judge_candidates(contest *c, nmlp_err *err) {

@@ -46,9 +46,10 @@ static void declare_x(nmlp_strip *b) {
     bool given = b->plan.x == NMLP_X_GIVEN;
     b->x = nmlp_program_add_tensor(b->p, given ? "xT" : "x", NMLP_ROLE_INPUT, b->rq->dtype, given ? s->h : s->s,
                                    given ? s->s : s->h);
-    b->xt = nmlp_strip_activation(b, "xt", b->plan.x_chunk, (int)b->plan.x_copies);
+    int64_t held = b->plan.x == NMLP_X_AHEAD ? nmlp_ceil_div(s->h, b->parts) : b->plan.x_chunk;
+    b->xt = nmlp_strip_activation(b, "xt", held, (int)b->plan.x_copies);
     b->raw = b->flip = -1;
-    if (b->plan.x != NMLP_X_PE) return;
+    if (!nmlp_x_is_flipped(b->plan.x)) return;
     const int64_t dims[] = {b->plan.x_load * b->parts};
     b->raw = sbuf(b, "x_rows", b->rq->dtype, (int)nmlp_x_row_copies(&b->plan, s->s, b->s_rows), 1, dims);
     b->flip = flip_buffer(b, s->h % b->parts == 0 ? 4 : 1); /* a ragged last tile is taken alone */

@@ -18,8 +18,11 @@
 typedef enum nmlp_x_source {
     NMLP_X_GIVEN = 1, /* the caller has xT[H,S] */
     NMLP_X_DMA = 2,   /* x[S,H], transposed by the DMA engines on its way in */
-    NMLP_X_PE = 3     /* x[S,H], transposed tile by tile on the tensor engine */
+    NMLP_X_PE = 3,    /* x[S,H], transposed tile by tile on the tensor engine */
+    NMLP_X_AHEAD = 4  /* the same in two halves, the second one between the products of the first; one strip */
 } nmlp_x_source;
+
+static inline bool nmlp_x_is_flipped(int64_t x) { return x == NMLP_X_PE || x == NMLP_X_AHEAD; }
 
 enum { NMLP_X_ROW_COPIES_MAX = 4 /* DMAs of raw rows in flight: enough to hide their latency behind the transposes */ };
 
@@ -72,6 +75,7 @@ typedef struct nmlp_held {
     int64_t first; /* tile index of the first feature in the buffer */
     int64_t tiles; /* held at a time */
     int chunk;     /* loop variable over chunks of `tiles`; -1: all held */
+    bool kept;     /* the buffer has room for all chunks and keeps them */
 } nmlp_held;
 
 /* Where rows of y are gathered before they are stored. */
@@ -115,7 +119,10 @@ int nmlp_strip_activation(nmlp_strip *b, const char *name, int64_t tiles, int co
 
 /* Brings chunk `h.chunk` of the strip of x on chip. */
 void nmlp_strip_load_x(nmlp_strip *b, nmlp_held h);
-/* out = w^T in for each plane of w: one tile of out at a time; the first chunk of `in` writes, later ones add. */
+/* Step number `step` of `steps` between the products of chunk 0 (h.chunk, h.tiles): some rows of chunk 1. */
+void nmlp_strip_load_ahead(nmlp_strip *b, nmlp_held h, nmlp_affine step, int64_t steps);
+/* out = w^T in for each plane of w: one tile of out at a time; the first chunk of `in` writes, later ones add.
+ * With NMLP_X_AHEAD the other half of x comes in between. */
 void nmlp_strip_project(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, const nmlp_held *out);
 /* out = silu(gate^T a) * (up^T c), the planes of w; fills chunk out.chunk of the features of out. */
 void nmlp_strip_gate(nmlp_strip *b, const nmlp_stream *w, nmlp_held a, nmlp_held c, nmlp_held out);

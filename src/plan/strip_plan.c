@@ -78,7 +78,8 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
     }
     if (rq->dtype == NMLP_NC_FP32) cycles *= m->tensor_fp32_passes;
     double tensor = cycles / m->tensor_clock_ghz / m->tensor_sustained;
-    bool split = p->planes > 1 && run * (int64_t)elem > plan->ring_bytes;
+    bool split = p->planes > 1 &&
+                 (run * (int64_t)elem > plan->ring_bytes || (p->from_x && plan->x == NMLP_X_AHEAD));
     double alone = rows && chunks == 1 ? (double)min64(plan->tail, nmlp_pack_n_tiles(&pack) - 1) : 0;
     double loads = chunks * (ceil((n_tiles - alone) / (double)block) + alone) * c->strips * (split ? 2 : 1),
            bytes = (double)nmlp_pack_cols(&pack) * elem * (double)parts;
@@ -102,7 +103,7 @@ static double add_input(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, c
            h_tiles = (double)nmlp_ceil_div(rq->shape.h, (int64_t)m->partitions);
     double rows = (double)rq->shape.s, strip_rows = fmin((double)plan->rows, rows), dma, first;
     e->hbm_bytes += rows * (double)rq->shape.h * elem;
-    if (plan->x == NMLP_X_PE) {
+    if (nmlp_x_is_flipped(plan->x)) {
         double parts = ceil(h_tiles / (double)plan->x_load), run = (double)plan->x_load * m->partitions * elem;
         dma = nmlp_dma_rows_ns(m, rows * parts, run);
         e->tensor_ns += h_tiles * rows / m->tensor_clock_ghz / m->tensor_sustained;
@@ -119,7 +120,7 @@ static double add_input(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, c
     /* Chunks of x come while the first products run; a whole strip comes during the rest of the strip before it. */
     double chunks = ceil(h_tiles / (double)plan->x_chunk);
     e->first_dma_ns += chunks > 1 ? dma : dma / c->strips;
-    if (chunks > 1 && plan->x_copies < 2) first += dma + c->strips * chunks * (m->dma_start_ns + m->dma_done_ns);
+    if (chunks > 1 && plan->x_copies < 2 && plan->x != NMLP_X_AHEAD) first += dma + c->strips * chunks * (m->dma_start_ns + m->dma_done_ns);
     return first;
 }
 
@@ -133,7 +134,7 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
     int64_t tile = min64(min64(bank, (int64_t)m->moving_max), min64(plan->rows, s->s));
     int64_t row_tiles = min64(nmlp_ceil_div(plan->rows, tile), nmlp_ceil_div(s->s, tile)), width = row_tiles * tile;
     int64_t r_tiles = nmlp_ceil_div(s->r, parts), i_tiles = nmlp_ceil_div(s->o, parts),
-            tiles = plan->x_chunk * plan->x_copies;
+            tiles = (plan->x == NMLP_X_AHEAD ? nmlp_ceil_div(s->h, parts) : plan->x_chunk) * plan->x_copies;
     int64_t n = op == NMLP_PLAN_MLP ? s->h : s->o, out_columns = plan->out_tiles * plan->columns;
     bool dense = op == NMLP_PLAN_MLP && s->r == 0;
     out_columns *= plan->out_copies;
@@ -151,7 +152,7 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
         bytes += plan->tail * nmlp_ceil_div(k, parts) * plan->columns * elem;
         bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * plan->columns * min64(plan->tail, 2) * elem;
     }
-    if (plan->x == NMLP_X_PE)
+    if (nmlp_x_is_flipped(plan->x))
         bytes += nmlp_x_row_copies(plan, s->s, (int64_t)m->stationary_max) * plan->x_load * parts * elem;
     if (op == NMLP_PLAN_MLP) bytes += 2 * width * 4;
     return bytes;

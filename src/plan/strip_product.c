@@ -122,6 +122,7 @@ static nmlp_buf_ref weight_tile(const nmlp_strip *b, const nmlp_stream *w, const
 
 static nmlp_buf_ref held_tile(const nmlp_strip *b, nmlp_held a, nmlp_affine tile, nmlp_size parts, int st) {
     nmlp_affine index = nmlp_affine_plus(nmlp_affine_const(a.first), tile);
+    if (a.kept) index = nmlp_affine_plus(index, nmlp_affine_var(a.chunk, a.tiles));
     return nmlp_buf_at(nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(b->p, a.buffer), 0, parts), 0, index), 1, nmlp_at(st));
 }
 
@@ -155,10 +156,10 @@ static void end_loops(nmlp_strip *b, int n) {
 /* dst = acc for the first chunk of the contraction, dst += acc for later ones. */
 static void take_sum(nmlp_strip *b, nmlp_buf_ref dst, nmlp_buf_ref acc, int chunk, nmlp_nc_engine copier) {
     if (chunk >= 0) nmlp_program_begin_if(b->p, NMLP_WHEN_FIRST, chunk);
-    if (copier == NMLP_ENGINE_SCALAR)
+    if (copier == NMLP_ENGINE_SCALAR && b->rq->machine->scalar_tensor_copy <= 0) /* loads a function table */
         nmlp_emit_activation(b->p, dst, acc, NMLP_FUNC_COPY, 1.0);
     else
-        nmlp_emit_copy(b->p, dst, acc, NMLP_ENGINE_VECTOR);
+        nmlp_emit_copy(b->p, dst, acc, copier);
     if (chunk < 0) return;
     nmlp_program_end(b->p);
     nmlp_program_begin_if(b->p, NMLP_WHEN_LATER, chunk);
@@ -182,6 +183,8 @@ void nmlp_strip_project(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, const
         take_sum(b, result_tile(b, w, out[plane], &l), acc, in.chunk, NMLP_ENGINE_VECTOR);
         nmlp_program_end(b->p);
     }
+    nmlp_affine tile = nmlp_affine_plus(nmlp_affine_var(l.block, w->block), nmlp_at(l.n));
+    if (in.kept) nmlp_strip_load_ahead(b, in, tile, w->end - w->first);
     end_loops(b, 2);
 }
 

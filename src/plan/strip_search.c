@@ -116,6 +116,9 @@ static void keep(search *s, const nmlp_strip_plan *plan) {
 static void try_rings(search *s, nmlp_strip_plan plan) {
     choices ring = {.v = {6, 4, 3, 2}, .n = 4}, copies = {.v = {2, 1}, .n = 2},
             last = {.v = {1, 2, 4}, .n = brief(s->rq) ? 3 : 1};
+    int64_t tiles = nmlp_ceil_div(s->rq->shape.h, (int64_t)s->rq->machine->partitions);
+    if (plan.rows >= s->rq->shape.s && (plan.x_chunk >= tiles || plan.x == NMLP_X_AHEAD))
+        copies = (choices){.v = {1}, .n = 1}; /* x comes once */
     fixed(s->rq, "ring", &ring);
     fixed(s->rq, "xcopies", &copies);
     fixed(s->rq, "oring", &last);
@@ -174,21 +177,28 @@ static void try_weights(search *s, nmlp_strip_plan plan, int64_t n) {
     }
 }
 
+/* Halves of x, one behind the other, where there is one strip. */
+static bool may_come_ahead(const search *s, const nmlp_strip_plan *plan, int64_t tiles) {
+    int64_t bank = (int64_t)s->rq->machine->psum_bank_bytes / 4;
+    return plan->rows >= s->rq->shape.s && plan->rows <= bank && plan->x_chunk < tiles && 2 * plan->x_chunk >= tiles;
+}
+
+static void try_input(search *s, nmlp_strip_plan plan, int64_t load, int64_t n) {
+    int64_t tiles = nmlp_ceil_div(s->rq->shape.h, (int64_t)s->rq->machine->partitions);
+    bool flipped = nmlp_x_is_flipped(plan.x);
+    plan.x_load = flipped ? nmlp_ceil_div(load, LOAD_TILES) * LOAD_TILES : 1;
+    if (plan.x_chunk < tiles) plan.x_chunk = min64(tiles, nmlp_ceil_div(plan.x_chunk, plan.x_load) * plan.x_load);
+    if (plan.x != NMLP_X_AHEAD || may_come_ahead(s, &plan, tiles)) try_weights(s, plan, n);
+}
+
 static void try_inputs(search *s, nmlp_strip_plan plan, int64_t n) {
-    choices x = {.v = {NMLP_X_PE, NMLP_X_DMA}, .n = 2};
+    choices x = {.v = {NMLP_X_PE, NMLP_X_DMA, NMLP_X_AHEAD}, .n = brief(s->rq) ? 3 : 2};
     fixed(s->rq, "x", &x);
     for (int i = 0; i < x.n; i++) {
         choices load = {.v = {8, 16}, .n = 2};
         plan.x = x.v[i];
         fixed(s->rq, "xl", &load);
-        for (int j = 0; j < (plan.x == NMLP_X_PE ? load.n : 1); j++) {
-            nmlp_strip_plan turned = plan;
-            turned.x_load = plan.x == NMLP_X_PE ? nmlp_ceil_div(load.v[j], LOAD_TILES) * LOAD_TILES : 1;
-            int64_t tiles = nmlp_ceil_div(s->rq->shape.h, (int64_t)s->rq->machine->partitions);
-            if (turned.x_chunk < tiles)
-                turned.x_chunk = min64(tiles, nmlp_ceil_div(turned.x_chunk, turned.x_load) * turned.x_load);
-            try_weights(s, turned, n);
-        }
+        for (int j = 0; j < (nmlp_x_is_flipped(plan.x) ? load.n : 1); j++) try_input(s, plan, load.v[j], n);
     }
 }
 
