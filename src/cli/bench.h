@@ -7,6 +7,7 @@
 typedef struct nmlp_bench_args {
     const char *target; /* machine of a simulated benchmark */
     const char *out;    /* folder for files */
+    const char *model;  /* preset to restrict a benchmark of models to; NULL: all */
 } nmlp_bench_args;
 
 typedef struct nmlp_bench {

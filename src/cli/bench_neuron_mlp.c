@@ -1,8 +1,9 @@
 /* bench neuron-mlp: our planned MLP against the paper's, all models, ratios and lengths. Simulated. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
+#include <time.h>
 
-#include "base/clock.h"
 #include "base/file.h"
 #include "cli/bench.h"
 #include "cli/judge.h"
@@ -15,9 +16,11 @@ static const char *const models[N_MODELS] = {"llama-3.2-1b", "llama-3.2-3b", "ll
 static const double ratios[N_RATIOS] = {0.05, 0.2, 0.5};
 static const int64_t lengths[N_LENGTHS] = {1, 16, 128, 512, 2048, 8192, 32768};
 
+static const double near_bound = 1.06;
+
 typedef struct summary {
     double log_gain, worst, slowest_s;
-    int n, n_lost;
+    int n, n_near, n_lost;
 } summary;
 
 static nmlp_status one(const nmlp_machine *m, const char *model, double ratio, int64_t rows, summary *sum,
@@ -29,12 +32,13 @@ static nmlp_status one(const nmlp_machine *m, const char *model, double ratio, i
     NMLP_RETURN_IF_FAILED(nmlp_preset_find(&c, model, err));
     int64_t rank = nmlp_rank_for_ratio(c.intermediate, c.hidden, ratio, TILE);
     nmlp_kernel_request rq = {.shape = {rows, c.hidden, rank, c.intermediate}, .dtype = NMLP_NC_BF16, .machine = m};
-    double start = nmlp_clock_seconds();
+    clock_t start = clock(); /* of this processor: other programs do not count */
     NMLP_RETURN_IF_FAILED(nmlp_plan_find(&plan, &planner, NMLP_PLAN_MLP, &rq, err));
-    double seconds = nmlp_clock_seconds() - start, us = plan.winner.cost.latency_us;
+    double seconds = (double)(clock() - start) / CLOCKS_PER_SEC, us = plan.winner.cost.latency_us;
     double over = (us - m->launch_us) / (plan.limit_us - m->launch_us), gain = plan.paper.cost.latency_us / us;
     sum->log_gain += log(gain);
     sum->n++;
+    sum->n_near += over <= near_bound;
     sum->n_lost += gain < 1;
     sum->worst = fmax(sum->worst, over);
     sum->slowest_s = fmax(sum->slowest_s, seconds);
@@ -50,11 +54,17 @@ static nmlp_status one(const nmlp_machine *m, const char *model, double ratio, i
     return NMLP_OK;
 }
 
-static nmlp_status run_all(const nmlp_machine *m, summary *sum, nmlp_str *csv, bool quiet, nmlp_err *err) {
-    for (int i = 0; i < N_MODELS; i++)
+static nmlp_status run_all(const nmlp_machine *m, const char *only, summary *sum, nmlp_str *csv, bool quiet,
+                           nmlp_err *err) {
+    for (int i = 0; i < N_MODELS; i++) {
+        if (only && strcmp(only, models[i]) != 0) continue;
         for (int j = 0; j < N_RATIOS; j++)
             for (int k = 0; k < N_LENGTHS; k++)
                 NMLP_RETURN_IF_FAILED(one(m, models[i], ratios[j], lengths[k], sum, csv, quiet, err));
+    }
+    if (sum->n == 0)
+        return nmlp_fail(err, NMLP_E_ARG, "--model is \"%s\"; this benchmark has llama-3.2-1b, llama-3.2-3b, "
+                                          "llama-3.1-8b, qwen3-1.7b, qwen3-4b and qwen3-8b", only);
     return nmlp_str_status(csv, err);
 }
 
@@ -66,11 +76,11 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
     NMLP_RETURN_IF_FAILED(nmlp_machine_open(&m, args->target, err));
     if (!json)
         printf("simulated on %s\n  %-13s %5s %6s %12s %8s %-7s %9s %6s\n", m.name, "model", "ratio", "rows", "us",
-               "over", "bound", "gain", "s");
+               "over", "bound", "gain", "CPU s");
     nmlp_str_init(&csv);
     nmlp_str_puts(&csv, "simulated_on,model,ratio,rank,rows,latency_us,limit_us,bound,busiest_engine,over_bound,paper_"
                         "us,gain,hbm_bytes,tiling\n");
-    nmlp_status st = run_all(&m, &sum, &csv, json != NULL, err);
+    nmlp_status st = run_all(&m, args->model, &sum, &csv, json != NULL, err);
     snprintf(name, sizeof name, "neuron-mlp-%s.csv", m.name);
     if (st == NMLP_OK) st = nmlp_path_join(path, sizeof path, args->out, name, err);
     if (st == NMLP_OK) st = nmlp_file_write_text(path, nmlp_str_text(&csv), csv.len, err);
@@ -80,14 +90,16 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
     if (json) {
         nmlp_json_put_string(json, "target", m.name);
         nmlp_json_put_bool(json, "simulated", true);
+        nmlp_json_put_int(json, "shapes", sum.n);
+        nmlp_json_put_int(json, "within_1.06", sum.n_near);
         nmlp_json_put_number(json, "worst_over_bound", sum.worst);
         nmlp_json_put_number(json, "geomean_gain", gain);
         nmlp_json_put_int(json, "slower_than_paper", sum.n_lost);
-        nmlp_json_put_number(json, "slowest_plan_s", sum.slowest_s);
+        nmlp_json_put_number(json, "slowest_plan_cpu_s", sum.slowest_s);
     } else {
-        printf("worst %.3f times its bound (launch apart), geometric-mean gain over the paper's MLP %.2fx, slower in "
-               "%d of %d, slowest plan %.2f s\n",
-               sum.worst, gain, sum.n_lost, sum.n, sum.slowest_s);
+        printf("%d of %d within %.2f of the bound (launch apart), worst %.3f; geometric-mean gain over the paper's MLP "
+               "%.2fx, slower in %d; slowest plan %.2f s of CPU\n",
+               sum.n_near, sum.n, near_bound, sum.worst, gain, sum.n_lost, sum.slowest_s);
     }
     return NMLP_OK;
 }

@@ -40,6 +40,7 @@ static int run(int argc, char **argv) {
     nmlp_bench_args args = {.target = "trn1", .out = "docs"};
     const nmlp_opt opts[] = {
         {"target", 0, NMLP_OPT_STRING, &args.target, "T", "machine of a simulated benchmark (default trn1)"},
+        {"model", 0, NMLP_OPT_STRING, &args.model, "NAME", "neuron-mlp: only this model"},
         {"out", 'o', NMLP_OPT_STRING, &args.out, "DIR", "folder for CSV and SVG files (default docs)"},
     };
     nmlp_cli cli;
@@ -54,6 +55,7 @@ const nmlp_command nmlp_cmd_bench = {
     .name = "bench",
     .summary = "benchmarks: neuron, neuron-ablation, neuron-mlp",
     .usage = "NAME [options]",
-    .examples = "neuronmlp bench neuron-ablation --target trn2 -o /tmp\n",
+    .examples = "neuronmlp bench neuron-ablation --target trn2 -o /tmp\n"
+                "neuronmlp bench neuron-mlp --target trn2 --model qwen3-1.7b -o /tmp\n",
     .run = run,
 };

@@ -6,6 +6,10 @@
 
 static int64_t tiles_of(const nmlp_strip *b, int64_t n) { return nmlp_ceil_div(n, b->parts); }
 
+static nmlp_pack packed(int64_t k, int64_t n, int64_t chunk_tiles, int64_t columns, int64_t planes) {
+    return (nmlp_pack){.k = k, .n = n, .chunk_tiles = chunk_tiles, .columns = columns, .planes = planes};
+}
+
 /* Blocks must not straddle what is held at a time: the largest divisor of `held` that is not above the block. */
 static void fit_block(nmlp_stream *w, int64_t held) {
     if (w->block > held) w->block = held;
@@ -53,8 +57,8 @@ nmlp_status nmlp_kernel_xuv(nmlp_program **out, const nmlp_kernel_request *rq, n
     NMLP_RETURN_IF_FAILED(nmlp_strip_plan_of(&plan, NMLP_PLAN_XUV, rq, err));
     NMLP_RETURN_IF_FAILED(nmlp_strip_begin(&b, "xuv", rq, &plan, err));
     int64_t r_tiles = tiles_of(&b, s->r);
-    nmlp_stream w[] = {nmlp_strip_weight(&b, "u", s->h, s->r, plan.x_chunk, b.parts, 1),
-                       nmlp_strip_weight(&b, "v", s->r, s->o, r_tiles, plan.columns, 1)};
+    nmlp_stream w[] = {nmlp_strip_weight(&b, "u", packed(s->h, s->r, plan.x_chunk, b.parts, 1), false),
+                       nmlp_strip_weight(&b, "v", packed(s->r, s->o, r_tiles, plan.columns, 1), true)};
     fit_block(&w[1], plan.out_tiles);
     nmlp_strip_ring(&b, w, 2);
     nmlp_held t = {nmlp_strip_activation(&b, "xu", r_tiles, 1), s->r, 0, r_tiles, -1, false};
@@ -75,7 +79,7 @@ nmlp_status nmlp_kernel_xw(nmlp_program **out, const nmlp_kernel_request *rq, nm
     nmlp_strip_plan plan;
     NMLP_RETURN_IF_FAILED(nmlp_strip_plan_of(&plan, NMLP_PLAN_XW, rq, err));
     NMLP_RETURN_IF_FAILED(nmlp_strip_begin(&b, "xw", rq, &plan, err));
-    nmlp_stream w = nmlp_strip_weight(&b, "w", s->h, s->o, tiles_of(&b, s->h), plan.columns, 1);
+    nmlp_stream w = nmlp_strip_weight(&b, "w", packed(s->h, s->o, tiles_of(&b, s->h), plan.columns, 1), true);
     fit_block(&w, plan.out_tiles);
     nmlp_strip_ring(&b, &w, 1);
     nmlp_last_product last = nmlp_strip_last(&b, &w, false);
@@ -114,8 +118,9 @@ static void gated_down(nmlp_strip *b, const nmlp_stream *gate_up, nmlp_held a, n
 static void mlp_dense(nmlp_strip *b) {
     const nmlp_kernel_shape *s = &b->rq->shape;
     int64_t h_tiles = tiles_of(b, s->h), i_tiles = tiles_of(b, s->o);
-    nmlp_stream w[] = {nmlp_strip_weight(b, "w_gate_up", s->h, s->o, h_tiles, b->parts, 2),
-                       nmlp_strip_weight(b, "w_down", s->o, s->h, b->plan.act_chunk, b->plan.columns, 1)};
+    nmlp_stream w[] = {
+        nmlp_strip_weight(b, "w_gate_up", packed(s->h, s->o, h_tiles, b->parts, 2), false),
+        nmlp_strip_weight(b, "w_down", packed(s->o, s->h, b->plan.act_chunk, b->plan.columns, 1), true)};
     bool whole = b->plan.act_chunk < i_tiles;
     if (whole)
         fit_block(&w[0], b->plan.act_chunk);
@@ -136,10 +141,11 @@ static void mlp_low_rank(nmlp_strip *b) {
     int64_t r_tiles = tiles_of(b, s->r), i_tiles = tiles_of(b, s->o);
     int n_u = b->plan.shared ? 1 : 2;
     nmlp_stream w[] = {
-        nmlp_strip_weight(b, b->plan.shared ? "u_shared" : "u_gate_up", s->h, s->r, b->plan.x_chunk, b->parts, n_u),
-        nmlp_strip_weight(b, "v_gate_up", s->r, s->o, r_tiles, b->parts, 2),
-        nmlp_strip_weight(b, "u_down", s->o, s->r, b->plan.act_chunk, b->parts, 1),
-        nmlp_strip_weight(b, "v_down", s->r, s->h, r_tiles, b->plan.columns, 1)};
+        nmlp_strip_weight(b, b->plan.shared ? "u_shared" : "u_gate_up",
+                          packed(s->h, s->r, b->plan.x_chunk, b->parts, n_u), false),
+        nmlp_strip_weight(b, "v_gate_up", packed(s->r, s->o, r_tiles, b->parts, 2), false),
+        nmlp_strip_weight(b, "u_down", packed(s->o, s->r, b->plan.act_chunk, b->parts, 1), true),
+        nmlp_strip_weight(b, "v_down", packed(s->r, s->h, r_tiles, b->plan.columns, 1), true)};
     if (b->plan.x == NMLP_X_AHEAD) w[0].split = n_u > 1; /* half of the first run: the first product starts sooner */
     if (b->plan.act_chunk < i_tiles) fit_block(&w[1], b->plan.act_chunk);
     fit_block(&w[3], b->plan.out_tiles);

@@ -90,7 +90,7 @@ static void add_params(nmlp_strip *b) {
 nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_request *rq,
                              const nmlp_strip_plan *plan, nmlp_err *err) {
     const nmlp_machine *m = rq->machine;
-    *b = (nmlp_strip){.rq = rq, .plan = *plan, .ring = -1};
+    *b = (nmlp_strip){.rq = rq, .plan = *plan};
     NMLP_RETURN_IF_FAILED(nmlp_program_create(&b->p, name, err));
     b->parts = (int64_t)m->partitions;
     b->s_rows = (int64_t)m->stationary_max;
@@ -102,29 +102,31 @@ nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_
     return NMLP_OK;
 }
 
-nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, int64_t k, int64_t n, int64_t chunk_tiles,
-                              int64_t columns, int64_t planes) {
-    nmlp_pack pack = {
-        .k = k, .n = n, .partitions = b->parts, .chunk_tiles = chunk_tiles, .columns = columns, .planes = planes};
-    pack.chunk_tiles = min64(chunk_tiles, nmlp_pack_k_tiles(&pack));
-    int64_t run_bytes = nmlp_pack_tile_run(&pack) * (int64_t)nmlp_nc_dtype_bytes(b->rq->dtype);
-    nmlp_stream w = {.name = name, .pack = pack, .end = nmlp_pack_n_tiles(&pack)};
-    w.split = planes > 1 && run_bytes > b->plan.ring_bytes;
-    w.block = min64(max64(b->plan.ring_bytes / run_bytes, 1), nmlp_pack_n_tiles(&pack));
+nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, nmlp_pack pack, bool late) {
+    pack.partitions = b->parts;
+    pack.chunk_tiles = min64(pack.chunk_tiles, nmlp_pack_k_tiles(&pack));
+    nmlp_stream w = {
+        .name = name, .pack = pack, .end = nmlp_pack_n_tiles(&pack), .late = late && b->plan.out_ring > 1};
+    int64_t run_bytes = nmlp_pack_tile_run(&pack) * (int64_t)nmlp_nc_dtype_bytes(b->rq->dtype),
+            aim = w.late ? b->plan.out_bytes : b->plan.ring_bytes;
+    w.split = pack.planes > 1 && run_bytes > aim;
+    w.block = min64(max64(aim / run_bytes, 1), w.end);
     w.tensor = nmlp_pack_declare(b->p, name, b->rq->dtype, &pack);
     return w;
 }
 
-void nmlp_strip_ring(nmlp_strip *b, nmlp_stream *streams, int n_streams) {
-    bool own = b->plan.out_ring > 1;
+static void make_ring(nmlp_strip *b, const char *name, nmlp_stream *streams, int n_streams, bool late, int64_t copies) {
     int64_t run = 0;
-    for (int i = 0; i < n_streams - own; i++) run = max64(run, nmlp_stream_run(&streams[i]));
-    b->ring = b->out_ring = run > 0 ? sbuf(b, "w", b->rq->dtype, (int)b->plan.ring, 1, &run) : -1;
-    if (own) {
-        run = nmlp_stream_run(&streams[n_streams - 1]);
-        b->out_ring = sbuf(b, "w_last", b->rq->dtype, (int)b->plan.out_ring, 1, &run);
-    }
-    for (int i = 0; i < n_streams; i++) streams[i].ring = i == n_streams - 1 ? b->out_ring : b->ring;
+    for (int i = 0; i < n_streams; i++)
+        if (streams[i].late == late) run = max64(run, nmlp_stream_run(&streams[i]));
+    int ring = run > 0 ? sbuf(b, name, b->rq->dtype, (int)copies, 1, &run) : -1;
+    for (int i = 0; i < n_streams; i++)
+        if (streams[i].late == late) streams[i].ring = ring;
+}
+
+void nmlp_strip_ring(nmlp_strip *b, nmlp_stream *streams, int n_streams) {
+    make_ring(b, "w", streams, n_streams, false, b->plan.ring);
+    make_ring(b, "w_last", streams, n_streams, true, b->plan.out_ring);
 }
 
 static nmlp_rows_out output_rows(nmlp_strip *b, const char *name, const nmlp_stream *w, int64_t tiles, int64_t copies) {
@@ -133,20 +135,36 @@ static nmlp_rows_out output_rows(nmlp_strip *b, const char *name, const nmlp_str
     return (nmlp_rows_out){sbuf(b, name, b->rq->dtype, (int)copies, 3, dims), tiles};
 }
 
+static void add_part(nmlp_last_product *last, const nmlp_stream *w, int64_t first, int64_t end, nmlp_rows_out out) {
+    if (first >= end) return;
+    last->part[last->n_parts] = *w;
+    last->part[last->n_parts].first = first;
+    last->part[last->n_parts].end = end;
+    last->out[last->n_parts++] = out;
+}
+
 nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_stream *w, bool whole) {
     int64_t n_tiles = nmlp_pack_n_tiles(&w->pack), tail = whole ? 0 : min64(b->plan.tail, n_tiles - 1);
-    nmlp_last_product last = {.part = {*w, *w}, .n_parts = tail > 0 ? 2 : 1};
+    nmlp_last_product last = {0};
     b->y = nmlp_program_add_tensor(b->p, "y", NMLP_ROLE_OUTPUT, b->rq->dtype, b->rq->shape.s, w->pack.n);
-    last.part[0].end = n_tiles - tail;
-    last.out[0] =
+    nmlp_rows_out out =
         output_rows(b, "out", w, whole ? n_tiles : b->plan.out_tiles, whole ? 1 : b->plan.out_copies);
-    if (tail == 0) return last;
+    if (tail == 0) {
+        add_part(&last, w, 0, n_tiles, out);
+        return last;
+    }
+    int64_t main_end = n_tiles - tail, last_block = max64(main_end - w->block, 0);
+    nmlp_stream single = *w, before = *w;
+    before.name = "before_tail";
+    before.block = main_end - last_block;
+    single.name = "tail";
+    single.block = 1;
+    single.resident = true;
     const int64_t dims[] = {tail, nmlp_pack_tile_run(&w->pack)};
-    last.part[1].name = "tail";
-    last.part[1].first = n_tiles - tail;
-    last.part[1].block = 1;
-    last.part[1].resident = true;
-    last.part[1].ring = sbuf(b, "w_tail", b->rq->dtype, 1, 2, dims);
-    last.out[1] = output_rows(b, "out_tail", w, 1, min64(tail, 2));
+    single.ring = sbuf(b, "w_tail", b->rq->dtype, 1, 2, dims);
+    add_part(&last, w, 0, last_block, out);
+    out.tiles = before.block;
+    add_part(&last, &before, last_block, main_end, out);
+    add_part(&last, &single, main_end, n_tiles, output_rows(b, "out_tail", w, 1, min64(tail, 2)));
     return last;
 }

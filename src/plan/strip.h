@@ -36,7 +36,8 @@ typedef struct nmlp_strip_plan {
     int64_t columns;    /* elements: moving columns of the last product */
     int64_t ring_bytes; /* aimed-at run per partition of a weight DMA */
     int64_t ring;       /* copies in the weight ring */
-    int64_t out_ring;   /* copies in a ring of its own for the last product; 1: it shares the ring */
+    int64_t out_ring;   /* copies in a ring of their own for the last products; 1: they share the ring */
+    int64_t out_bytes;  /* aimed-at run of their DMAs, where they have their own ring */
     int64_t tail;       /* column tiles at the end of the last product that are loaded and stored one by one */
     int64_t out_tiles;  /* column tiles per stored row */
     int64_t out_copies; /* copies of the output rows */
@@ -52,7 +53,7 @@ typedef struct nmlp_strip {
     nmlp_axis s;                                 /* rows: a tile is what one moving operand takes, a block is a strip */
     int64_t s_rows;                              /* rows of a stationary operand */
     int x, y;                                    /* tensors */
-    int ring, out_ring, acc, flip, raw, xt;      /* buffers; -1: not used */
+    int acc, flip, raw, xt;      /* buffers; -1: not used */
     int strip;                                   /* loop variable over strips */
 } nmlp_strip;
 
@@ -65,6 +66,7 @@ typedef struct nmlp_stream {
     int64_t block; /* column tiles per DMA */
     bool split;    /* the planes of a column tile come one by one: together they would be too long a run */
     bool resident; /* loaded before its product begins, a tile to a row of its buffer; blocks are single tiles */
+    bool late;     /* passes through the ring of the last products */
     int ring;      /* buffer it passes through, or lies in */
 } nmlp_stream;
 
@@ -85,10 +87,11 @@ typedef struct nmlp_rows_out {
 } nmlp_rows_out;
 
 /* The product whose rows are the result: its columns, and at the end some that come and go one tile at a time, since
- * what follows the last byte of the weights is not hidden behind anything. */
+ * what follows the last byte of the weights is not hidden behind anything. Those are loaded with the last block before
+ * them (a part of its own), so that no store comes first. */
 typedef struct nmlp_last_product {
-    nmlp_stream part[2];
-    nmlp_rows_out out[2];
+    nmlp_stream part[3];
+    nmlp_rows_out out[3];
     int n_parts;
 } nmlp_last_product;
 
@@ -107,11 +110,11 @@ static inline int64_t nmlp_stream_run(const nmlp_stream *w) {
 /* Starts the program: parameters, row axis, the input tensor, input buffers, accumulators. */
 nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_request *rq,
                              const nmlp_strip_plan *plan, nmlp_err *err);
-/* Declares a packed weight [k,n]; `chunk_tiles` of k are contracted at a time. */
-nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, int64_t k, int64_t n, int64_t chunk_tiles,
-                              int64_t columns, int64_t planes);
-/* The ring that all given streams use; the last one may have its own, so that its small blocks queue up behind the
- * large ones and little is left to do after the last byte has come. */
+/* Declares a packed weight `pack`: k, n, chunk_tiles of k contracted at a time, columns of a tile, planes. `late`: one
+ * of the last products. */
+nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, nmlp_pack pack, bool late);
+/* The ring that all given streams use; the late ones may have their own, so that their small blocks queue up behind
+ * the large ones and little is left to do after the last byte has come. */
 void nmlp_strip_ring(nmlp_strip *b, nmlp_stream *streams, int n_streams);
 /* Declares y, and the buffers of the product of `w` that computes it; `whole`: all columns at once, for chunked sums. */
 nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_stream *w, bool whole);

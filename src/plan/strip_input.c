@@ -37,6 +37,7 @@ typedef struct raw_rows {
     nmlp_affine st, q;   /* row tile of the strip, piece of it */
     int part;            /* loop variable: part of the chunk's features */
     nmlp_affine chunk;   /* tile of features in which the chunk begins */
+    int64_t tiles;       /* of features in it, at most */
     nmlp_affine at;      /* tile of the buffer in which it begins */
     nmlp_affine s0;      /* first row */
     nmlp_size sn;        /* rows */
@@ -85,7 +86,7 @@ static void flip_part(nmlp_strip *b, nmlp_held h, const raw_rows *r, nmlp_size t
         trips.step = 2 * group;
     }
     int g = nmlp_program_begin_loop(b->p, "xt_g", trips, false);
-    int halves = nmlp_ceil_div(h.features, b->parts) > group ? 2 : 1; /* never anything for the second one otherwise */
+    int halves = r->tiles > group ? 2 : 1; /* never anything for the second one otherwise */
     for (int half = 0; half < halves; half++) {
         nmlp_affine first = nmlp_affine_plus(nmlp_affine_const(half * group), nmlp_affine_var(g, 2 * group));
         nmlp_size n = nmlp_size_const(group);
@@ -129,7 +130,7 @@ static void set_rows(const nmlp_strip *b, raw_rows *r, nmlp_affine tile_start) {
 }
 
 static void load_by_flipping(nmlp_strip *b, nmlp_held h) {
-    raw_rows r = {.chunk = chunk_start(h)};
+    raw_rows r = {.chunk = chunk_start(h), .tiles = h.tiles};
     r.part = begin_parts(b, h, r.chunk);
     int st = nmlp_program_begin_loop(b->p, "xs", nmlp_axis_trips(b->s, b->strip), false);
     nmlp_affine s0 = nmlp_axis_start(b->s, b->strip, st);
@@ -155,13 +156,13 @@ void nmlp_strip_load_x(nmlp_strip *b, nmlp_held h) {
 void nmlp_strip_load_ahead(nmlp_strip *b, nmlp_held h, nmlp_affine step, int64_t steps) {
     int64_t pieces = nmlp_ceil_div(b->s.tile, b->s_rows), each = nmlp_ceil_div(pieces, steps);
     nmlp_affine piece = nmlp_affine_times(step, each);
-    /* pieces still to come; none in the second chunk */
-    nmlp_affine past = nmlp_affine_plus(piece, nmlp_affine_var(h.chunk, pieces));
-    int q = nmlp_program_begin_loop(b->p, "xa", nmlp_size_until(each, pieces, past, 1), false);
+    nmlp_program_begin_if(b->p, NMLP_WHEN_FIRST, h.chunk);
+    int q = nmlp_program_begin_loop(b->p, "xa", nmlp_size_until(each, pieces, piece, 1), false);
     raw_rows r = {.q = nmlp_affine_plus(piece, nmlp_at(q)), .chunk = nmlp_affine_const(h.tiles)};
     r.at = r.chunk;
+    r.tiles = nmlp_ceil_div(h.features, b->parts) - h.tiles;
     r.part = begin_parts(b, h, r.chunk);
     set_rows(b, &r, nmlp_axis_start(b->s, b->strip, -1));
     load_piece(b, h, &r);
-    for (int i = 0; i < 2; i++) nmlp_program_end(b->p);
+    for (int i = 0; i < 3; i++) nmlp_program_end(b->p);
 }

@@ -45,6 +45,11 @@ static double staged(int64_t s, int64_t rows, double tensor, double strip_dma) {
     return full * fmax(per_row * (double)rows, strip_dma) + (rest > 0 ? fmax(per_row * rest, strip_dma) : 0);
 }
 
+/* Has the ring of the last products (kernel_strip.c). */
+static bool is_late(const nmlp_product *p, const nmlp_strip_plan *plan) {
+    return plan->out_ring > 1 && (p->from_act || p->kind == NMLP_PRODUCT_ROWS);
+}
+
 /* Adds one product; returns the run of its weight DMAs in elements. */
 static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan,
                            const nmlp_product *p, const nmlp_product *first, const counts *c) {
@@ -59,8 +64,8 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
                       .planes = p->planes};
     double elem = (double)nmlp_nc_dtype_bytes(rq->dtype), n_tiles = (double)nmlp_pack_n_tiles(&pack),
            chunks = (double)nmlp_pack_chunks(&pack);
-    int64_t run = nmlp_pack_tile_run(&pack),
-            block = min64(max64(plan->ring_bytes / (run * (int64_t)elem), 1), nmlp_pack_n_tiles(&pack));
+    int64_t run = nmlp_pack_tile_run(&pack), aim = is_late(p, plan) ? plan->out_bytes : plan->ring_bytes,
+            block = min64(max64(aim / (run * (int64_t)elem), 1), nmlp_pack_n_tiles(&pack));
     bool rows = p->kind == NMLP_PRODUCT_ROWS;
     if (rows && !(p->from_act && chunks > 1)) block = min64(block, plan->out_tiles);
     double cycles, evicts, width;
@@ -79,7 +84,7 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
     if (rq->dtype == NMLP_NC_FP32) cycles *= m->tensor_fp32_passes;
     double tensor = cycles / m->tensor_clock_ghz / m->tensor_sustained;
     bool split = p->planes > 1 &&
-                 (run * (int64_t)elem > plan->ring_bytes || (p->from_x && plan->x == NMLP_X_AHEAD));
+                 (run * (int64_t)elem > aim || (p->from_x && plan->x == NMLP_X_AHEAD));
     double alone = rows && chunks == 1 ? (double)min64(plan->tail, nmlp_pack_n_tiles(&pack) - 1) : 0;
     double loads = chunks * (ceil((n_tiles - alone) / (double)block) + alone) * c->strips * (split ? 2 : 1),
            bytes = (double)nmlp_pack_cols(&pack) * elem * (double)parts;
@@ -126,7 +131,7 @@ static double add_input(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, c
 
 /* Per partition, as the kernels declare their buffers (kernel_strip.c). */
 static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan,
-                          int64_t ring_elems, int64_t last_elems) {
+                          int64_t ring_elems, int64_t late_elems) {
     const nmlp_kernel_shape *s = &rq->shape;
     const nmlp_machine *m = rq->machine;
     int64_t parts = (int64_t)m->partitions, elem = (int64_t)nmlp_nc_dtype_bytes(rq->dtype),
@@ -145,7 +150,7 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
         tiles += r_tiles * (plan->shared ? 2 : 3);
     if (op == NMLP_PLAN_MLP) tiles += plan->act_chunk < i_tiles ? 2 * plan->act_chunk : i_tiles;
     int64_t bytes = tiles * width * elem +
-                    (ring_elems * plan->ring + (plan->out_ring > 1 ? last_elems * plan->out_ring : 0)) * elem;
+                    (ring_elems * plan->ring + (plan->out_ring > 1 ? late_elems * plan->out_ring : 0)) * elem;
     bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * out_columns * elem;
     if (plan->tail > 0 && !(dense && plan->act_chunk < i_tiles)) { /* weights of the tail, and its rows */
         int64_t k = op == NMLP_PLAN_XW ? s->h : dense ? s->o : s->r;
@@ -165,18 +170,19 @@ nmlp_strip_estimate nmlp_strip_estimate_of(nmlp_plan_op op, const nmlp_kernel_re
     nmlp_product products[NMLP_PRODUCTS_MAX];
     int n = nmlp_products_of(products, op, &rq->shape, plan->shared);
     counts c = count_rows(rq, plan);
-    int64_t ring = 0, last = 0;
+    int64_t ring = 0, late = 0, last = 0;
     double first = add_input(&e, rq, plan, &c), elem = (double)nmlp_nc_dtype_bytes(rq->dtype);
     for (int i = 0; i < n; i++) {
         last = add_product(&e, rq, plan, &products[i], products, &c);
-        if (i < n - 1 || plan->out_ring <= 1) ring = max64(ring, last);
+        int64_t *longest = is_late(&products[i], plan) ? &late : &ring;
+        *longest = max64(*longest, last);
     }
     double out = (double)(op == NMLP_PLAN_MLP ? rq->shape.h : rq->shape.o),
            run = (double)(plan->out_tiles * plan->columns);
     double store = nmlp_dma_rows_ns(m, (double)rq->shape.s * ceil(out / run), fmin(run, out) * elem);
     e.dma_ns += store;
     e.hbm_bytes += (double)rq->shape.s * out * elem;
-    e.sbuf_bytes = sbuf_bytes(op, rq, plan, ring, last);
+    e.sbuf_bytes = sbuf_bytes(op, rq, plan, ring, late);
     double busiest = fmax(fmax(e.tensor_ns, e.dma_ns), fmax(e.vector_ns, e.scalar_ns));
     busiest =
         fmax(busiest, e.staged_ns + staged(rq->shape.s, plan->rows, e.first_tensor_ns, e.first_dma_ns / c.strips));

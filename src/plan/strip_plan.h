@@ -47,6 +47,6 @@ nmlp_status nmlp_strip_plan_of(nmlp_strip_plan *plan, nmlp_plan_op op, const nml
 /* As named numbers, the form --tiling takes. */
 nmlp_status nmlp_strip_plan_tiling(nmlp_tiling *tiling, const nmlp_strip_plan *plan, nmlp_err *err);
 
-#define NMLP_STRIP_KEYS "rows,x,xc,xl,ac,cols,wkb,ring,on,tail,xcopies,oring,ocopies,shared"
+#define NMLP_STRIP_KEYS "rows,x,xc,xl,ac,cols,wkb,ring,on,tail,xcopies,oring,okb,ocopies,shared"
 
 #endif

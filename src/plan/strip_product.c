@@ -110,7 +110,8 @@ static nmlp_buf_ref weight_tile(const nmlp_strip *b, const nmlp_stream *w, const
     int64_t columns = w->pack.columns;
     nmlp_buf_ref ring = nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, parts);
     if (w->resident)
-        return nmlp_buf_range(nmlp_buf_at(ring, 0, nmlp_at(l->block)), 1, nmlp_affine_var(k, columns), l->columns);
+        ring = nmlp_buf_at(ring, 0, nmlp_affine_plus(l->first, nmlp_affine_const(-w->first)));
+    if (w->resident) return nmlp_buf_range(ring, 1, nmlp_affine_var(k, columns), l->columns);
     nmlp_affine at = nmlp_affine_var(l->n, nmlp_pack_tile_run(&w->pack));
     at = nmlp_affine_plus(at, nmlp_affine_var(k, columns));
     if (w->split)
@@ -249,6 +250,15 @@ static nmlp_buf_ref rows_of(const nmlp_strip *b, int buffer, const tile_loops *l
     return nmlp_buf_at(nmlp_buf_at(out, 0, nmlp_at(l->st)), 1, nmlp_at(l->q));
 }
 
+/* Rows leave PSUM by ScalarE, since VectorE has the results of all other products; but the last ones by whoever is
+ * quicker from start to readable result. */
+static nmlp_nc_engine row_copier(const nmlp_strip *b, const nmlp_stream *w) {
+    const nmlp_machine *m = b->rq->machine;
+    double n = (double)w->pack.columns, vector = m->vector_overhead_ns + n / m->vector_clock_ghz + m->vector_latency_ns,
+           scalar = m->scalar_overhead_ns + n / m->scalar_clock_ghz + m->scalar_latency_ns;
+    return w->resident && vector < scalar ? NMLP_ENGINE_VECTOR : NMLP_ENGINE_SCALAR;
+}
+
 /* acc[rows; columns]: the strip is stationary, the weights move. */
 static void contract_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, const tile_loops *l, int out,
                           nmlp_affine out_column) {
@@ -261,7 +271,7 @@ static void contract_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, con
         nmlp_buf_range(held_tile(b, in, nmlp_at(k), parts, l->st), 2, nmlp_affine_var(l->q, b->s_rows), l->rows);
     nmlp_emit_matmul(b->p, acc, rows, weight_tile(b, w, l, 0, k, parts), nmlp_accumulate_over(1, &k));
     nmlp_program_end(b->p);
-    take_sum(b, nmlp_buf_range(rows_of(b, out, l), 2, out_column, l->columns), acc, in.chunk, NMLP_ENGINE_SCALAR);
+    take_sum(b, nmlp_buf_range(rows_of(b, out, l), 2, out_column, l->columns), acc, in.chunk, row_copier(b, w));
 }
 
 /* Stores the output buffer, from column tile `tile` of the stream on. */
@@ -278,24 +288,19 @@ static void store_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_rows_out out, n
     end_loops(b, 2);
 }
 
-/* Behind the last block of `w`, and before anything of its result is stored: the tiles of `tail`. */
-static void load_tail(nmlp_strip *b, const nmlp_stream *tail, const nmlp_stream *w, int64_t held, int group,
-                      const tile_loops *l) {
-    int64_t count = w->end - w->first, groups = nmlp_ceil_div(count, held), per_group = nmlp_ceil_div(held, w->block),
-            last = (groups - 1) * per_group + nmlp_ceil_div(count - (groups - 1) * held, w->block) - 1,
-            n = tail->end - tail->first, run = nmlp_pack_tile_run(&tail->pack);
-    nmlp_affine block = nmlp_affine_plus(nmlp_affine_var(group, per_group), nmlp_at(l->block));
-    /* n trips at the last block, none before */
-    nmlp_size trips = nmlp_size_until(n, 0, nmlp_affine_times(nmlp_affine_plus(block, nmlp_affine_const(1 - last)), -n), 1);
+static void load_tail(nmlp_strip *b, const nmlp_stream *tail) {
+    int64_t run = nmlp_pack_tile_run(&tail->pack);
     nmlp_size rows = nmlp_size_const(nmlp_pack_rows(&tail->pack)), elems = nmlp_size_const(run);
-    int t = nmlp_program_begin_loop(b->p, "tail_t", trips, false);
+    int t = nmlp_program_begin_loop(b->p, "tail_t", nmlp_size_const(tail->end - tail->first), false);
     nmlp_affine at = nmlp_affine_plus(nmlp_affine_const(tail->first * run), nmlp_affine_var(t, run));
     nmlp_buf_ref dst = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(b->p, tail->ring), 0, rows), 0, nmlp_at(t));
     nmlp_emit_load(b->p, dst, nmlp_hbm_rect(tail->tensor, nmlp_affine_const(0), rows, at, elems), 0);
     nmlp_program_end(b->p);
 }
 
-static void project_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp_rows_out out, const nmlp_stream *tail) {
+/* `tail`: what to load behind the block of `w`; NULL: nothing. */
+static void project_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp_rows_out out,
+                         const nmlp_stream *tail) {
     char name[NMLP_NAME_MAX];
     tile_loops l;
     bool whole = in.chunk >= 0;
@@ -307,7 +312,7 @@ static void project_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp
         nmlp_emit_alloc(b->p, out.buffer);
     }
     begin_blocks(b, w, in, group, &l);
-    if (tail) load_tail(b, tail, w, out.tiles, group.chunk, &l);
+    if (tail) load_tail(b, tail);
     begin_tiles(b, w, &l);
     begin_row_pieces(b, w, &l, "s", "q");
     nmlp_affine tile = nmlp_affine_plus(nmlp_affine_var(l.block, w->block), nmlp_at(l.n));
@@ -319,8 +324,10 @@ static void project_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp
 }
 
 void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_last_product *last, nmlp_held in) {
-    project_rows(b, &last->part[0], in, last->out[0], last->n_parts > 1 ? &last->part[1] : NULL);
-    if (last->n_parts > 1) project_rows(b, &last->part[1], in, last->out[1], NULL);
+    for (int i = 0; i < last->n_parts; i++) {
+        const nmlp_stream *next = i + 1 < last->n_parts ? &last->part[i + 1] : NULL;
+        project_rows(b, &last->part[i], in, last->out[i], next && next->resident ? next : NULL);
+    }
 }
 
 void nmlp_strip_store(nmlp_strip *b, const nmlp_last_product *last) {

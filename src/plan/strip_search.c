@@ -77,6 +77,13 @@ static choices chunk_choices(const nmlp_kernel_request *rq, const char *key, int
     return c;
 }
 
+/* A single strip: the weights are read once and start and end weigh, so the details of DMA are worth trying out, and
+ * the last store should not wait for the one before. */
+static bool brief(const nmlp_kernel_request *rq) { return rq->shape.s <= (int64_t)rq->machine->psum_bank_bytes / 4; }
+
+/* One stationary operand takes all rows: DMA is the limit, and its details matter most. */
+static bool few_rows(const nmlp_kernel_request *rq) { return rq->shape.s <= (int64_t)rq->machine->stationary_max; }
+
 static choices column_choices(const nmlp_kernel_request *rq, int64_t n) {
     int64_t tile = min64((int64_t)rq->machine->moving_max, (int64_t)rq->machine->psum_bank_bytes / 4);
     choices c = {0};
@@ -87,12 +94,9 @@ static choices column_choices(const nmlp_kernel_request *rq, int64_t n) {
     add_choice(&c, min64(nmlp_ceil_div(n, nmlp_ceil_div(n, tile)), tile));
     if (n > tile) add_choice(&c, tile);
     if (n > tile / 2) add_choice(&c, tile / 2);
+    if (n > tile / 4 && few_rows(rq)) add_choice(&c, tile / 4);
     return c;
 }
-
-/* A single strip: the weights are read once and start and end weigh, so the details of DMA are worth trying out, and
- * the last store should not wait for the one before. */
-static bool brief(const nmlp_kernel_request *rq) { return rq->shape.s <= (int64_t)rq->machine->psum_bank_bytes / 4; }
 
 /* Column tiles per stored row: at least ROW_BYTES, with little left over at the end. */
 static int64_t out_tiles(const nmlp_kernel_request *rq, int64_t n, int64_t columns) {
@@ -103,36 +107,66 @@ static int64_t out_tiles(const nmlp_kernel_request *rq, int64_t n, int64_t colum
     return best * 2 < want ? min64(want, tiles) : best;
 }
 
-static void keep(search *s, const nmlp_strip_plan *plan) {
-    nmlp_strip_estimate e = nmlp_strip_estimate_of(s->op, s->rq, plan);
-    if (e.sbuf_bytes > (int64_t)s->rq->machine->sbuf_usable_bytes || s->st != NMLP_OK) return;
+static void keep(search *s, const nmlp_strip_plan *plan, const nmlp_strip_estimate *e) {
+    if (s->st != NMLP_OK) return;
     void *list = s->list;
     s->st = nmlp_mem_grow(&list, &s->capacity, s->n + 1, sizeof *s->list, s->err);
     s->list = list;
-    if (s->st == NMLP_OK) s->list[s->n++] = (scored){*plan, e.total_ns, e.hbm_bytes};
+    if (s->st == NMLP_OK) s->list[s->n++] = (scored){*plan, e->total_ns, e->hbm_bytes};
 }
 
-/* Deepest ring that fits, then a second copy of x where there is still room. */
-static void try_rings(search *s, nmlp_strip_plan plan) {
-    choices ring = {.v = {6, 4, 3, 2}, .n = 4}, copies = {.v = {2, 1}, .n = 2},
-            last = {.v = {1, 2, 4}, .n = brief(s->rq) ? 3 : 1};
-    int64_t tiles = nmlp_ceil_div(s->rq->shape.h, (int64_t)s->rq->machine->partitions);
-    if (plan.rows >= s->rq->shape.s && (plan.x_chunk >= tiles || plan.x == NMLP_X_AHEAD))
-        copies = (choices){.v = {1}, .n = 1}; /* x comes once */
-    fixed(s->rq, "ring", &ring);
-    fixed(s->rq, "xcopies", &copies);
-    fixed(s->rq, "oring", &last);
-    for (int c = 0; c < copies.n * last.n; c++) {
-        for (int i = 0; i < ring.n; i++) {
-            plan.ring = ring.v[i];
-            plan.x_copies = copies.v[c % copies.n];
-            plan.out_ring = last.v[c / copies.n];
-            s->n_tried++;
-            size_t before = s->n;
-            keep(s, &plan);
-            if (s->n > before) break;
+/* Deepest ring that fits; the shallowest first, since most plans do not even fit with that one. */
+static void try_depths(search *s, nmlp_strip_plan plan) {
+    choices ring = {.v = {2, 6, 4, 3, 2}, .n = 5};
+    bool given = fixed(s->rq, "ring", &ring);
+    for (int i = 0; i < ring.n; i++) {
+        plan.ring = ring.v[i];
+        s->n_tried++;
+        nmlp_strip_estimate e = nmlp_strip_estimate_of(s->op, s->rq, &plan);
+        bool fits = e.sbuf_bytes <= (int64_t)s->rq->machine->sbuf_usable_bytes;
+        if (i == 0 && !given && fits) continue;
+        if (fits) keep(s, &plan, &e);
+        if (fits || i == 0) return;
+    }
+}
+
+/* The last products in the common ring, or with a ring and runs of their own: the deepest that fits. */
+static void try_late(search *s, nmlp_strip_plan plan) {
+    choices depth = {.v = {4, 2}, .n = 2}, bytes = {.v = {4096, 8192, 12288, 24576}, .n = few_rows(s->rq) ? 4 : 0};
+    bool given = fixed(s->rq, "oring", &depth);
+    if (fixed(s->rq, "okb", &bytes)) bytes.v[0] *= 1024;
+    if (given && depth.v[0] > 1 && bytes.n == 0) bytes = (choices){.v = {8192}, .n = 1};
+    plan.out_ring = 1;
+    plan.out_bytes = 0;
+    if (!given || depth.v[0] == 1) try_depths(s, plan);
+    for (int i = 0; i < bytes.n && depth.v[0] > 1; i++) {
+        size_t before = s->n;
+        plan.out_bytes = bytes.v[i];
+        for (int j = 0; j < depth.n && s->n == before; j++) {
+            plan.out_ring = depth.v[j];
+            try_depths(s, plan);
         }
     }
+}
+
+/* A second copy of x where it comes more than once. */
+static void try_rings(search *s, nmlp_strip_plan plan) {
+    int64_t tiles = nmlp_ceil_div(s->rq->shape.h, (int64_t)s->rq->machine->partitions);
+    bool once = plan.rows >= s->rq->shape.s && (plan.x_chunk >= tiles || plan.x == NMLP_X_AHEAD);
+    choices copies = {.v = {1, 2}, .n = once ? 1 : 2};
+    fixed(s->rq, "xcopies", &copies);
+    for (int i = 0; i < copies.n; i++) {
+        plan.x_copies = copies.v[i];
+        try_late(s, plan);
+    }
+}
+
+/* Column tiles that come alone: never all of them. */
+static choices tail_choices(const nmlp_kernel_request *rq, int64_t tiles) {
+    choices c = {.n = brief(rq) ? (int)min64(TAIL_MAX + 1, tiles) : 1};
+    for (int i = 0; i < c.n; i++) c.v[i] = i;
+    if (fixed(rq, "tail", &c)) c.v[0] = min64(c.v[0], tiles - 1);
+    return c;
 }
 
 /* Column tiles per stored row: whole rows for the DMA engines, or shorter ones that are out sooner. */
@@ -167,10 +201,10 @@ static void try_weights(search *s, nmlp_strip_plan plan, int64_t n) {
     choices columns = column_choices(s->rq, n);
     plan.out_copies = nmlp_tiling_get(s->rq->tiling, "ocopies", brief(s->rq) ? 2 : 1);
     for (int i = 0; i < columns.n; i++) {
-        int64_t most = min64(nmlp_tiling_get(s->rq->tiling, "tail", brief(s->rq) ? TAIL_MAX : 0),
-                             nmlp_ceil_div(n, columns.v[i]) - 1);
         plan.columns = columns.v[i];
-        for (plan.tail = nmlp_tiling_get(s->rq->tiling, "tail", 0); plan.tail <= most; plan.tail++) {
+        choices tail = tail_choices(s->rq, nmlp_ceil_div(n, plan.columns));
+        for (int j = 0; j < tail.n; j++) {
+            plan.tail = tail.v[j];
             choices stores = store_choices(s->rq, n, plan.columns, plan.tail);
             try_runs(s, plan, &stores);
         }
@@ -183,12 +217,23 @@ static bool may_come_ahead(const search *s, const nmlp_strip_plan *plan, int64_t
     return plan->rows >= s->rq->shape.s && plan->rows <= bank && plan->x_chunk < tiles && 2 * plan->x_chunk >= tiles;
 }
 
+/* Chunks of x are whole loads. */
+static choices load_chunks(const nmlp_kernel_request *rq, int64_t load) {
+    int64_t tiles = nmlp_ceil_div(rq->shape.h, (int64_t)rq->machine->partitions);
+    choices all = chunk_choices(rq, "xc", rq->shape.h, rq->shape.r > 0), whole = {0};
+    for (int i = 0; i < all.n; i++)
+        add_choice(&whole, all.v[i] < tiles ? min64(tiles, nmlp_ceil_div(all.v[i], load) * load) : all.v[i]);
+    return whole;
+}
+
 static void try_input(search *s, nmlp_strip_plan plan, int64_t load, int64_t n) {
     int64_t tiles = nmlp_ceil_div(s->rq->shape.h, (int64_t)s->rq->machine->partitions);
-    bool flipped = nmlp_x_is_flipped(plan.x);
-    plan.x_load = flipped ? nmlp_ceil_div(load, LOAD_TILES) * LOAD_TILES : 1;
-    if (plan.x_chunk < tiles) plan.x_chunk = min64(tiles, nmlp_ceil_div(plan.x_chunk, plan.x_load) * plan.x_load);
-    if (plan.x != NMLP_X_AHEAD || may_come_ahead(s, &plan, tiles)) try_weights(s, plan, n);
+    plan.x_load = nmlp_x_is_flipped(plan.x) ? nmlp_ceil_div(load, LOAD_TILES) * LOAD_TILES : 1;
+    choices chunks = load_chunks(s->rq, plan.x_load);
+    for (int i = 0; i < chunks.n; i++) {
+        plan.x_chunk = chunks.v[i];
+        if (plan.x != NMLP_X_AHEAD || may_come_ahead(s, &plan, tiles)) try_weights(s, plan, n);
+    }
 }
 
 static void try_inputs(search *s, nmlp_strip_plan plan, int64_t n) {
@@ -212,15 +257,13 @@ static int by_estimate(const void *a, const void *b) {
 static void enumerate(search *s) {
     const nmlp_kernel_shape *shape = &s->rq->shape;
     bool mlp = s->op == NMLP_PLAN_MLP, factors = shape->r > 0;
-    choices rows = row_choices(s->rq), x = chunk_choices(s->rq, "xc", shape->h, factors), act = {.v = {1}, .n = 1};
+    choices rows = row_choices(s->rq), act = {.v = {1}, .n = 1};
     if (mlp) act = chunk_choices(s->rq, "ac", shape->o, true);
     for (int i = 0; i < rows.n; i++) {
-        for (int j = 0; j < x.n; j++) {
-            for (int k = 0; k < act.n; k++) {
-                nmlp_strip_plan plan = {.rows = min64(rows.v[i], shape->s), .x_chunk = x.v[j], .act_chunk = act.v[k]};
-                plan.shared = factors && mlp ? nmlp_tiling_get(s->rq->tiling, "shared", 0) == 1 : 0;
-                try_inputs(s, plan, mlp ? shape->h : shape->o);
-            }
+        for (int k = 0; k < act.n; k++) {
+            nmlp_strip_plan plan = {.rows = min64(rows.v[i], shape->s), .act_chunk = act.v[k]};
+            plan.shared = factors && mlp ? nmlp_tiling_get(s->rq->tiling, "shared", 0) == 1 : 0;
+            try_inputs(s, plan, mlp ? shape->h : shape->o);
         }
     }
 }
@@ -273,6 +316,7 @@ nmlp_status nmlp_strip_plan_tiling(nmlp_tiling *tiling, const nmlp_strip_plan *p
         {"tail", p->tail},
         {"xcopies", p->x_copies},
         {"oring", p->out_ring},
+        {"okb", p->out_ring > 1 ? p->out_bytes / 1024 : 1},
         {"ocopies", p->out_copies},
     };
     *tiling = (nmlp_tiling){0};

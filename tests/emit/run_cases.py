@@ -70,6 +70,11 @@ xuv:128,640,130,513:x=2,xc=1
 mlp:129,129,128,513:x=3,xc=1
 mlp:2,1,1,1:x=1
 mlp:20,128,640,256:wkb=1
+mlp:3,600,128,256:cols=128,tail=2,on=2,wkb=1
+xuv:130,256,128,1100:tail=1,oring=2,okb=4
+xw:20,256,900:tail=2,cols=256
+mlp:270,1100,130,200:x=4,xc=8,xl=8
+xuv:140,1200,260,300:x=4,xc=8,xl=8
 """.split()
 
 TARGETS = {"nki": ("trn2", "trn3"), "nki-legacy": ("trn1",)}

@@ -16,22 +16,22 @@ typedef struct golden {
 static const golden files[] = {
     {"xw_opt_trn1.py", "trn1", "xw-opt", {2048, 1000, 0, 3000}, "m=8,n=2,k=4"},
     {"xuv_fused_trn1.py", "trn1", "xuv-fused", {1000, 2048, 512, 4096}, "m=4,r=2,k=4,n=2"},
-    {"xuv_trn2.py", "trn2", "xuv", {600, 1024, 256, 1000}, "rows=512,x=3,xc=4,xl=4,cols=512,ring=2,on=2,xcopies=1"},
+    {"xuv_trn2.py", "trn2", "xuv", {600, 1024, 256, 1000}, "rows=512,x=3,xc=4,xl=4,cols=512,wkb=16,ring=2,on=2,tail=0,xcopies=1,oring=1"},
     {"mlp_dense_trn2.py",
      "trn2",
      "mlp",
      {512, 1024, 0, 2048},
-     "rows=512,x=2,xc=8,ac=16,cols=512,ring=2,on=2,xcopies=1"},
+     "rows=512,x=2,xc=8,ac=16,cols=512,wkb=16,ring=2,on=2,tail=0,xcopies=1,oring=1"},
     {"mlp_low_rank_decode_trn2.py",
      "trn2",
      "mlp",
      {1, 2048, 768, 8192},
-     "rows=1,x=1,xc=16,ac=64,cols=512,ring=2,on=4,xcopies=1"},
+     "rows=1,x=1,xc=16,ac=64,cols=256,wkb=16,ring=2,on=3,tail=2,xcopies=1,oring=2,okb=8"},
     {"mlp_shared_trn1.py",
      "trn1",
      "mlp",
      {300, 1000, 300, 1500},
-     "rows=300,x=1,xc=8,ac=4,cols=512,ring=2,on=2,xcopies=1,shared=1"},
+     "rows=300,x=1,xc=8,ac=4,cols=512,wkb=16,ring=2,on=2,tail=0,xcopies=1,oring=1,shared=1"},
 };
 
 static void emit(nmlp_str *text, const golden *g) {

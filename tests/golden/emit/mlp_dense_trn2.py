@@ -21,8 +21,10 @@ O = 2048                # intermediate size
 TILE_S = 128            # one tile along S
 TILE_H = 128            # one tile along H
 TILE_W_GATE_UP = 128    # columns of one tile of W_GATE_UP
-RUN_W_GATE_UP = 2048    # columns of one load of W_GATE_UP
-RUN_W_DOWN = 512        # columns of one load of W_DOWN
+RUN_W_GATE_UP = 2048    # columns of one run of tiles of W_GATE_UP
+SPAN_W_GATE_UP = 8192   # columns of one load of W_GATE_UP
+TILE_W_DOWN = 512       # columns of one tile of W_DOWN
+RUN_W_DOWN = 8192       # columns of one load of W_DOWN
 
 
 @nki.jit
@@ -36,12 +38,11 @@ def mlp(x, w_gate_up, w_down):
     Returns:
         y          [S, H]         bfloat16, result, one token a row
 
-    SBUF: 184.0 of 208.0 KiB per partition, with every buffer in as many copies as planned.
+    SBUF: 76.0 of 208.0 KiB per partition, with every buffer in as many copies as planned.
     PSUM: 8 of 8 banks.
-    Instructions: 443 with all loops unrolled.
+    Instructions: 442 with all loops unrolled.
     """
     y = nl.ndarray((S, H), dtype=nl.bfloat16, buffer=nl.shared_hbm)
-    w_tail = nl.ndarray((P, 1, 8192), dtype=nl.bfloat16, buffer=nl.sbuf)
 
     # x is read once for gate and up
     xt = nl.ndarray((P, H // TILE_H, 1, S), dtype=nl.bfloat16, buffer=nl.sbuf)
@@ -52,74 +53,64 @@ def mlp(x, w_gate_up, w_down):
     # gate and up of one tile follow each other; silu and product on the way out of PSUM, never to
     # HBM
     act = nl.ndarray((P, 16, 1, S), dtype=nl.bfloat16, buffer=nl.sbuf)
-    w = nl.ndarray((P, 32768), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.dma_copy(dst=w, src=w_gate_up)
-    for w_gate_up_n in range(16):
-        acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
-        for w_gate_up_k in range(8):
-            w_gate_up_k_at = w_gate_up_n * RUN_W_GATE_UP + w_gate_up_k * TILE_W_GATE_UP
-            nisa.nc_matmul(
-                dst=acc,
-                stationary=w[0:P, w_gate_up_k_at:w_gate_up_k_at + TILE_W_GATE_UP],
-                moving=xt[0:P, w_gate_up_k, 0, 0:S],
-                accumulate=(w_gate_up_k > 0),
+    for w_gate_up_b in range(4):
+        w_gate_up_b_start = w_gate_up_b * SPAN_W_GATE_UP
+        w = nl.ndarray((P, 8192), dtype=nl.bfloat16, buffer=nl.sbuf)
+        nisa.dma_copy(dst=w, src=w_gate_up[0:P, w_gate_up_b_start:w_gate_up_b_start + SPAN_W_GATE_UP])
+        for w_gate_up_n in range(4):
+            acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
+            for w_gate_up_k in range(8):
+                w_gate_up_k_at = w_gate_up_n * RUN_W_GATE_UP + w_gate_up_k * TILE_W_GATE_UP
+                nisa.nc_matmul(
+                    dst=acc,
+                    stationary=w[0:P, w_gate_up_k_at:w_gate_up_k_at + TILE_W_GATE_UP],
+                    moving=xt[0:P, w_gate_up_k, 0, 0:S],
+                    accumulate=(w_gate_up_k > 0),
+                )
+            silu = nl.ndarray((P, 1, S), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.activation(dst=silu[0:P, 0, 0:S], op=nl.silu, data=acc)
+            acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
+            for w_gate_up_k2 in range(8):
+                w_gate_up_k2_at = w_gate_up_n * RUN_W_GATE_UP + w_gate_up_k2 * TILE_W_GATE_UP
+                nisa.nc_matmul(
+                    dst=acc,
+                    stationary=w[0:P, w_gate_up_k2_at + 1024:w_gate_up_k2_at + 1024 + TILE_W_GATE_UP],
+                    moving=xt[0:P, w_gate_up_k2, 0, 0:S],
+                    accumulate=(w_gate_up_k2 > 0),
+                )
+            nisa.tensor_tensor(
+                dst=act[0:P, w_gate_up_b * 4 + w_gate_up_n, 0, 0:S],
+                data1=acc,
+                data2=silu[0:P, 0, 0:S],
+                op=nl.multiply,
+                engine=nisa.engine.vector,
             )
-        silu = nl.ndarray((P, 1, S), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.activation(dst=silu[0:P, 0, 0:S], op=nl.silu, data=acc)
-        acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
-        for w_gate_up_k2 in range(8):
-            w_gate_up_k2_at = w_gate_up_n * RUN_W_GATE_UP + w_gate_up_k2 * TILE_W_GATE_UP
-            nisa.nc_matmul(
-                dst=acc,
-                stationary=w[0:P, w_gate_up_k2_at + 1024:w_gate_up_k2_at + 1024 + TILE_W_GATE_UP],
-                moving=xt[0:P, w_gate_up_k2, 0, 0:S],
-                accumulate=(w_gate_up_k2 > 0),
-            )
-        nisa.tensor_tensor(
-            dst=act[0:P, w_gate_up_n, 0, 0:S],
-            data1=acc,
-            data2=silu[0:P, 0, 0:S],
-            op=nl.multiply,
-            engine=nisa.engine.vector,
-        )
 
     # down projection of what is on chip, contracted over the intermediate features
-    out = nl.ndarray((P, 1, S // TILE_S, 512), dtype=nl.bfloat16, buffer=nl.sbuf)
-    w = nl.ndarray((P, 32768), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.dma_copy(dst=w[0:P, 0:8192], src=w_down[0:P, 0:8192])
-    nisa.dma_copy(dst=w_tail[0:P, 0, 0:8192], src=w_down[0:P, 8192:16384])
-    for w_down_q in range(S // TILE_S):
-        acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
-        for w_down_k in range(16):
-            nisa.nc_matmul(
-                dst=acc,
-                stationary=act[0:P, w_down_k, 0, w_down_q * TILE_S:w_down_q * TILE_S + TILE_S],
-                moving=w[0:P, w_down_k * RUN_W_DOWN:w_down_k * RUN_W_DOWN + RUN_W_DOWN],
-                accumulate=(w_down_k > 0),
+    out = nl.ndarray((P, 1, S // TILE_S, 1024), dtype=nl.bfloat16, buffer=nl.sbuf)
+    for w_down_b in range(2):
+        w_down_b_start = w_down_b * RUN_W_DOWN
+        w = nl.ndarray((P, 8192), dtype=nl.bfloat16, buffer=nl.sbuf)
+        nisa.dma_copy(dst=w, src=w_down[0:P, w_down_b_start:w_down_b_start + RUN_W_DOWN])
+        for w_down_q in range(S // TILE_S):
+            acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
+            for w_down_k in range(16):
+                nisa.nc_matmul(
+                    dst=acc,
+                    stationary=act[0:P, w_down_k, 0, w_down_q * TILE_S:w_down_q * TILE_S + TILE_S],
+                    moving=w[0:P, w_down_k * TILE_W_DOWN:w_down_k * TILE_W_DOWN + TILE_W_DOWN],
+                    accumulate=(w_down_k > 0),
+                )
+            nisa.tensor_copy(
+                dst=out[0:P, 0, w_down_q, w_down_b * TILE_W_DOWN:w_down_b * TILE_W_DOWN + TILE_W_DOWN],
+                src=acc,
+                engine=nisa.engine.scalar,
             )
-        nisa.activation(dst=out[0:P, 0, w_down_q, 0:512], op=nl.copy, data=acc)
     for w_down_sq in range(S // TILE_S):
         w_down_sq_start = w_down_sq * TILE_S
         nisa.dma_copy(
-            dst=y[w_down_sq_start:w_down_sq_start + TILE_S, 0:512],
-            src=out[0:P, 0, w_down_sq, 0:512],
-        )
-    out_tail = nl.ndarray((P, 1, S // TILE_S, 4 * TILE_H), dtype=nl.bfloat16, buffer=nl.sbuf)
-    for tail_q in range(S // TILE_S):
-        acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
-        for tail_k in range(16):
-            nisa.nc_matmul(
-                dst=acc,
-                stationary=act[0:P, tail_k, 0, tail_q * TILE_S:tail_q * TILE_S + TILE_S],
-                moving=w_tail[0:P, 0, tail_k * 512:tail_k * 512 + RUN_W_DOWN],
-                accumulate=(tail_k > 0),
-            )
-        nisa.activation(dst=out_tail[0:P, 0, tail_q, 0:512], op=nl.copy, data=acc)
-    for tail_sq in range(S // TILE_S):
-        tail_sq_start = tail_sq * TILE_S
-        nisa.dma_copy(
-            dst=y[tail_sq_start:tail_sq_start + TILE_S, 512:1024],
-            src=out_tail[0:P, 0, tail_sq, 0:512],
+            dst=y[w_down_sq_start:w_down_sq_start + TILE_S, 0:H],
+            src=out[0:P, 0, w_down_sq, 0:1024],
         )
     return y
 

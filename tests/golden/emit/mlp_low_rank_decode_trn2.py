@@ -19,17 +19,19 @@ H = 2048                # hidden size
 R = 768                 # rank
 O = 8192                # intermediate size
 TILE_H = 128            # one tile along H
-BLOCK_H = 512           # one block of tiles along H
+BLOCK_H = 256           # one block of tiles along H
+STRIP_H = 768           # one strip of blocks along H
 TILE_U_GATE_UP = 128    # columns of one tile of U_GATE_UP
-RUN_U_GATE_UP = 4096    # columns of one load of U_GATE_UP
+RUN_U_GATE_UP = 4096    # columns of one run of tiles of U_GATE_UP
+SPAN_U_GATE_UP = 8192   # columns of one load of U_GATE_UP
 TILE_V_GATE_UP = 128    # columns of one tile of V_GATE_UP
 RUN_V_GATE_UP = 1536    # columns of one run of tiles of V_GATE_UP
-SPAN_V_GATE_UP = 32256  # columns of one load of V_GATE_UP
+SPAN_V_GATE_UP = 7680   # columns of one load of V_GATE_UP
 TILE_U_DOWN = 128       # columns of one tile of U_DOWN
-RUN_U_DOWN = 8192       # columns of one run of tiles of U_DOWN
-SPAN_U_DOWN = 32768     # columns of one load of U_DOWN
-TILE_V_DOWN = 512       # columns of one tile of V_DOWN
-RUN_V_DOWN = 3072       # columns of one load of V_DOWN
+RUN_U_DOWN = 8192       # columns of one load of U_DOWN
+TILE_V_DOWN = 256       # columns of one tile of V_DOWN
+RUN_V_DOWN = 1536       # columns of one run of tiles of V_DOWN
+SPAN_V_DOWN = 4608      # columns of one load of V_DOWN
 
 
 @nki.jit
@@ -45,14 +47,14 @@ def mlp(xT, u_gate_up, v_gate_up, u_down, v_down):
     Returns:
         y          [1, H]         bfloat16, result, one token a row
 
-    SBUF: 146.2 of 208.0 KiB per partition, with every buffer in as many copies as planned.
+    SBUF: 74.2 of 208.0 KiB per partition, with every buffer in as many copies as planned.
     PSUM: 8 of 8 banks.
-    Instructions: 1,547 with all loops unrolled.
+    Instructions: 1,597 with all loops unrolled.
     """
     y = nl.ndarray((1, H), dtype=nl.bfloat16, buffer=nl.shared_hbm)
     t = nl.ndarray((P, 12, 1, 1), dtype=nl.bfloat16, buffer=nl.sbuf)
     td = nl.ndarray((P, 6, 1, 1), dtype=nl.bfloat16, buffer=nl.sbuf)
-    w_tail = nl.ndarray((P, 2, 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
+    w_tail = nl.ndarray((P, 2, 1536), dtype=nl.bfloat16, buffer=nl.sbuf)
 
     # first factors stationary, x moving: the products come out transposed, as the next ones want
     # them
@@ -60,43 +62,53 @@ def mlp(xT, u_gate_up, v_gate_up, u_down, v_down):
     for xh in range(H // TILE_H):
         xh_start = xh * TILE_H
         nisa.dma_copy(dst=xt[0:P, xh, 0, 0:1], src=xT[xh_start:xh_start + TILE_H, 0:1])
-    w = nl.ndarray((P, 32768), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.dma_copy(dst=w[0:P, 0:24576], src=u_gate_up)
-    for u_gate_up_n in range(6):
-        acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
-        for u_gate_up_k in range(16):
-            u_gate_up_k_at = u_gate_up_n * RUN_U_GATE_UP + u_gate_up_k * TILE_U_GATE_UP
-            nisa.nc_matmul(
-                dst=acc[0:P, 0:1],
-                stationary=w[0:P, u_gate_up_k_at:u_gate_up_k_at + TILE_U_GATE_UP],
-                moving=xt[0:P, u_gate_up_k, 0, 0:1],
-                accumulate=(u_gate_up_k > 0),
+    for u_gate_up_b in range(3):
+        u_gate_up_b_start = u_gate_up_b * SPAN_U_GATE_UP
+        w = nl.ndarray((P, 8192), dtype=nl.bfloat16, buffer=nl.sbuf)
+        nisa.dma_copy(dst=w, src=u_gate_up[0:P, u_gate_up_b_start:u_gate_up_b_start + SPAN_U_GATE_UP])
+        for u_gate_up_n in range(2):
+            acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
+            for u_gate_up_k in range(16):
+                u_gate_up_k_at = u_gate_up_n * RUN_U_GATE_UP + u_gate_up_k * TILE_U_GATE_UP
+                nisa.nc_matmul(
+                    dst=acc[0:P, 0:1],
+                    stationary=w[0:P, u_gate_up_k_at:u_gate_up_k_at + TILE_U_GATE_UP],
+                    moving=xt[0:P, u_gate_up_k, 0, 0:1],
+                    accumulate=(u_gate_up_k > 0),
+                )
+            nisa.tensor_copy(
+                dst=t[0:P, u_gate_up_b * 2 + u_gate_up_n, 0, 0:1],
+                src=acc[0:P, 0:1],
+                engine=nisa.engine.vector,
             )
-        nisa.tensor_copy(dst=t[0:P, u_gate_up_n, 0, 0:1], src=acc[0:P, 0:1], engine=nisa.engine.vector)
-        acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
-        for u_gate_up_k2 in range(16):
-            u_gate_up_k2_at = u_gate_up_n * RUN_U_GATE_UP + u_gate_up_k2 * TILE_U_GATE_UP
-            nisa.nc_matmul(
-                dst=acc[0:P, 0:1],
-                stationary=w[0:P, u_gate_up_k2_at + 2048:u_gate_up_k2_at + 2048 + TILE_U_GATE_UP],
-                moving=xt[0:P, u_gate_up_k2, 0, 0:1],
-                accumulate=(u_gate_up_k2 > 0),
+            acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
+            for u_gate_up_k2 in range(16):
+                u_gate_up_k2_at = u_gate_up_n * RUN_U_GATE_UP + u_gate_up_k2 * TILE_U_GATE_UP
+                nisa.nc_matmul(
+                    dst=acc[0:P, 0:1],
+                    stationary=w[0:P, u_gate_up_k2_at + 2048:u_gate_up_k2_at + 2048 + TILE_U_GATE_UP],
+                    moving=xt[0:P, u_gate_up_k2, 0, 0:1],
+                    accumulate=(u_gate_up_k2 > 0),
+                )
+            nisa.tensor_copy(
+                dst=t[0:P, u_gate_up_b * 2 + u_gate_up_n + 6, 0, 0:1],
+                src=acc[0:P, 0:1],
+                engine=nisa.engine.vector,
             )
-        nisa.tensor_copy(dst=t[0:P, u_gate_up_n + 6, 0, 0:1], src=acc[0:P, 0:1], engine=nisa.engine.vector)
 
     # gate and up of one tile follow each other; silu and product on the way out of PSUM, never to
     # HBM
     act = nl.ndarray((P, 64, 1, 1), dtype=nl.bfloat16, buffer=nl.sbuf)
-    for v_gate_up_b in range(4):
+    for v_gate_up_b in range(13):
         v_gate_up_b_start = v_gate_up_b * SPAN_V_GATE_UP
         v_gate_up_b_size = min(SPAN_V_GATE_UP, 98304 - v_gate_up_b_start)
-        v_gate_up_b_start2 = v_gate_up_b * 21
-        w = nl.ndarray((P, 32768), dtype=nl.bfloat16, buffer=nl.sbuf)
+        v_gate_up_b_start2 = v_gate_up_b * 5
+        w = nl.ndarray((P, 8192), dtype=nl.bfloat16, buffer=nl.sbuf)
         nisa.dma_copy(
             dst=w[0:P, 0:v_gate_up_b_size],
             src=v_gate_up[0:P, v_gate_up_b_start:v_gate_up_b_start + v_gate_up_b_size],
         )
-        for v_gate_up_n in range(min(21, 64 - v_gate_up_b_start2)):
+        for v_gate_up_n in range(min(5, 64 - v_gate_up_b_start2)):
             acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
             for v_gate_up_k in range(6):
                 v_gate_up_k_at = v_gate_up_n * RUN_V_GATE_UP + v_gate_up_k * TILE_V_GATE_UP
@@ -126,71 +138,83 @@ def mlp(xT, u_gate_up, v_gate_up, u_down, v_down):
             )
 
     # down projection of what is on chip, contracted over the intermediate features
-    for u_down_b in range(2):
-        u_down_b_start = u_down_b * SPAN_U_DOWN
-        u_down_b_size = min(SPAN_U_DOWN, 49152 - u_down_b_start)
-        u_down_b_start2 = u_down_b * 4
-        w = nl.ndarray((P, 32768), dtype=nl.bfloat16, buffer=nl.sbuf)
-        nisa.dma_copy(
-            dst=w[0:P, 0:u_down_b_size],
-            src=u_down[0:P, u_down_b_start:u_down_b_start + u_down_b_size],
-        )
-        for u_down_n in range(min(4, 6 - u_down_b_start2)):
-            acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
-            for u_down_k in range(64):
-                u_down_k_at = u_down_n * RUN_U_DOWN + u_down_k * TILE_U_DOWN
-                nisa.nc_matmul(
-                    dst=acc[0:P, 0:1],
-                    stationary=w[0:P, u_down_k_at:u_down_k_at + TILE_U_DOWN],
-                    moving=act[0:P, u_down_k, 0, 0:1],
-                    accumulate=(u_down_k > 0),
-                )
-            nisa.tensor_copy(
-                dst=td[0:P, u_down_b_start2 + u_down_n, 0, 0:1],
-                src=acc[0:P, 0:1],
-                engine=nisa.engine.vector,
+    for u_down_b in range(6):
+        u_down_b_start = u_down_b * RUN_U_DOWN
+        w_last = nl.ndarray((P, 8192), dtype=nl.bfloat16, buffer=nl.sbuf)
+        nisa.dma_copy(dst=w_last, src=u_down[0:P, u_down_b_start:u_down_b_start + RUN_U_DOWN])
+        acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
+        for u_down_k in range(64):
+            nisa.nc_matmul(
+                dst=acc[0:P, 0:1],
+                stationary=w_last[0:P, u_down_k * TILE_U_DOWN:u_down_k * TILE_U_DOWN + TILE_U_DOWN],
+                moving=act[0:P, u_down_k, 0, 0:1],
+                accumulate=(u_down_k > 0),
             )
+        nisa.tensor_copy(dst=td[0:P, u_down_b, 0, 0:1], src=acc[0:P, 0:1], engine=nisa.engine.vector)
 
     # last factor moving: rows of y, long enough for the DMA engines
-    out = nl.ndarray((P, 1, 1, 1024), dtype=nl.bfloat16, buffer=nl.sbuf)
-    w = nl.ndarray((P, 32768), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.dma_copy(dst=w[0:P, 0:6144], src=v_down[0:P, 0:6144])
+    for v_down_g in range(2):
+        v_down_g_start = v_down_g * (STRIP_H // BLOCK_H)
+        v_down_g_start2 = v_down_g * STRIP_H
+        v_down_g_size = min(STRIP_H, 1280 - v_down_g_start2)
+        out = nl.ndarray((P, 1, 1, 768), dtype=nl.bfloat16, buffer=nl.sbuf)
+        for v_down_b in range(min(3, 5 - v_down_g_start)):
+            v_down_b_start = v_down_g * SPAN_V_DOWN + v_down_b * RUN_V_DOWN
+            w_last = nl.ndarray((P, 8192), dtype=nl.bfloat16, buffer=nl.sbuf)
+            nisa.dma_copy(
+                dst=w_last[0:P, 0:1536],
+                src=v_down[0:P, v_down_b_start:v_down_b_start + RUN_V_DOWN],
+            )
+            acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
+            for v_down_k in range(6):
+                nisa.nc_matmul(
+                    dst=acc[0:1, 0:256],
+                    stationary=td[0:P, v_down_k, 0, 0:1],
+                    moving=w_last[0:P, v_down_k * TILE_V_DOWN:v_down_k * TILE_V_DOWN + TILE_V_DOWN],
+                    accumulate=(v_down_k > 0),
+                )
+            nisa.tensor_copy(
+                dst=out[0:1, 0, 0, v_down_b * TILE_V_DOWN:v_down_b * TILE_V_DOWN + TILE_V_DOWN],
+                src=acc[0:1, 0:256],
+                engine=nisa.engine.scalar,
+            )
+        nisa.dma_copy(
+            dst=y[0:1, v_down_g_start2:v_down_g_start2 + v_down_g_size],
+            src=out[0:1, 0, 0, 0:v_down_g_size],
+        )
+    out = nl.ndarray((P, 1, 1, 768), dtype=nl.bfloat16, buffer=nl.sbuf)
+    w_last = nl.ndarray((P, 8192), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.dma_copy(dst=w_last[0:P, 0:1536], src=v_down[0:P, 7680:9216])
     for tail_t in range(2):
         tail_t_start = tail_t * RUN_V_DOWN
         nisa.dma_copy(
             dst=w_tail[0:P, tail_t, 0:RUN_V_DOWN],
-            src=v_down[0:P, tail_t_start + 6144:tail_t_start + 6144 + RUN_V_DOWN],
+            src=v_down[0:P, tail_t_start + 9216:tail_t_start + 9216 + RUN_V_DOWN],
         )
-    for v_down_n in range(2):
-        acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
-        for v_down_k in range(6):
-            v_down_k_at = v_down_n * RUN_V_DOWN + v_down_k * TILE_V_DOWN
-            nisa.nc_matmul(
-                dst=acc[0:1, 0:512],
-                stationary=td[0:P, v_down_k, 0, 0:1],
-                moving=w[0:P, v_down_k_at:v_down_k_at + TILE_V_DOWN],
-                accumulate=(v_down_k > 0),
-            )
-        nisa.activation(
-            dst=out[0:1, 0, 0, v_down_n * TILE_V_DOWN:v_down_n * TILE_V_DOWN + TILE_V_DOWN],
-            op=nl.copy,
-            data=acc[0:1, 0:512],
+    acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
+    for before_tail_k in range(6):
+        nisa.nc_matmul(
+            dst=acc[0:1, 0:256],
+            stationary=td[0:P, before_tail_k, 0, 0:1],
+            moving=w_last[0:P, before_tail_k * 256:before_tail_k * 256 + 256],
+            accumulate=(before_tail_k > 0),
         )
-    nisa.dma_copy(dst=y[0:1, 0:1024], src=out[0:1, 0, 0, 0:1024])
+    nisa.tensor_copy(dst=out[0:1, 0, 0, 0:256], src=acc[0:1, 0:256], engine=nisa.engine.scalar)
+    nisa.dma_copy(dst=y[0:1, 1280:1536], src=out[0:1, 0, 0, 0:256])
     for tail_g in range(2):
         tail_g_start = tail_g * BLOCK_H
         out_tail = nl.ndarray((P, 1, 1, BLOCK_H), dtype=nl.bfloat16, buffer=nl.sbuf)
         acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
         for tail_k in range(6):
             nisa.nc_matmul(
-                dst=acc[0:1, 0:512],
+                dst=acc[0:1, 0:256],
                 stationary=td[0:P, tail_k, 0, 0:1],
-                moving=w_tail[0:P, 0, tail_k * 512:tail_k * 512 + TILE_V_DOWN],
+                moving=w_tail[0:P, tail_g, tail_k * 256:tail_k * 256 + TILE_V_DOWN],
                 accumulate=(tail_k > 0),
             )
-        nisa.activation(dst=out_tail[0:1, 0, 0, 0:BLOCK_H], op=nl.copy, data=acc[0:1, 0:512])
+        nisa.tensor_copy(dst=out_tail[0:1, 0, 0, 0:BLOCK_H], src=acc[0:1, 0:256], engine=nisa.engine.vector)
         nisa.dma_copy(
-            dst=y[0:1, tail_g_start + 1024:tail_g_start + 1024 + BLOCK_H],
+            dst=y[0:1, tail_g_start + 1536:tail_g_start + 1536 + BLOCK_H],
             src=out_tail[0:1, 0, 0, 0:BLOCK_H],
         )
     return y
@@ -232,7 +256,7 @@ def arguments(m):
         pack([m["u_gate"], m["u_up"]], 16, P),
         pack([m["v_gate"], m["v_up"]], 6, P),
         pack([m["u_down"]], 64, P),
-        pack([m["v_down"]], 6, 512),
+        pack([m["v_down"]], 6, 256),
     ]
 
 

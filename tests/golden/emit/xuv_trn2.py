@@ -76,10 +76,10 @@ def xuv(x, u, v):
                     data=x_rows[0:xq_size, xt_t * TILE_H + 512:xt_t * TILE_H + 512 + TILE_H],
                     engine=nisa.engine.tensor,
                 )
-            nisa.activation(
+            nisa.tensor_copy(
                 dst=xt[0:P, 4:8, 0, xq * TILE_S:xq * TILE_S + xq_size],
-                op=nl.copy,
-                data=flip[0:P, 0:4, 0:xq_size],
+                src=flip[0:P, 0:4, 0:xq_size],
+                engine=nisa.engine.scalar,
             )
         w = nl.ndarray((P, 2048), dtype=nl.bfloat16, buffer=nl.sbuf)
         nisa.dma_copy(dst=w, src=u)
@@ -118,10 +118,10 @@ def xuv(x, u, v):
                         moving=w[0:P, v_k_at:v_k_at + v_n_size],
                         accumulate=(v_k > 0),
                     )
-                nisa.activation(
+                nisa.tensor_copy(
                     dst=out[0:v_q_size, 0, v_q, v_n_start:v_n_start + v_n_size],
-                    op=nl.copy,
-                    data=acc[0:v_q_size, 0:v_n_size],
+                    src=acc[0:v_q_size, 0:v_n_size],
+                    engine=nisa.engine.scalar,
                 )
         for v_sq in range(min(BLOCK_S // TILE_S, (S - strip_start + TILE_S - 1) // TILE_S)):
             v_sq_start = strip_start + v_sq * TILE_S
