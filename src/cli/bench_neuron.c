@@ -29,10 +29,10 @@ static const char *const names[N_SERIES] = {"dense (xw-opt)", "sequential", "nai
 
 typedef struct figure {
     nmlp_machine machine;
-    nmlp_cost cost[N_SERIES][N_LENGTHS];
+    nmlp_kernel_cost cost[N_SERIES][N_LENGTHS];
 } figure;
 
-static nmlp_status measure(figure *f, const series *s, int64_t rows, nmlp_cost *cost, nmlp_err *err) {
+static nmlp_status measure(figure *f, const series *s, int64_t rows, nmlp_kernel_cost *cost, nmlp_err *err) {
     nmlp_tiling tiling;
     const nmlp_kernel *kernel = nmlp_kernel_find(s->kernel, err);
     if (!kernel) return NMLP_E_MISSING;

@@ -10,7 +10,7 @@ enum { S = 2048, H = 8192, R = 4096, O = 16384, N_CASES = 8 };
 
 typedef struct ablation {
     bool cache, turn, block;
-    nmlp_cost cost;
+    nmlp_kernel_cost cost;
     int64_t n_transposes, n_flops;
 } ablation;
 

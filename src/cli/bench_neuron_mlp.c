@@ -63,8 +63,10 @@ static nmlp_status run_all(const nmlp_machine *m, const char *only, summary *sum
                 NMLP_RETURN_IF_FAILED(one(m, models[i], ratios[j], lengths[k], sum, csv, quiet, err));
     }
     if (sum->n == 0)
-        return nmlp_fail(err, NMLP_E_ARG, "--model is \"%s\"; this benchmark has llama-3.2-1b, llama-3.2-3b, "
-                                          "llama-3.1-8b, qwen3-1.7b, qwen3-4b and qwen3-8b", only);
+        return nmlp_fail(err, NMLP_E_ARG,
+                         "--model is \"%s\"; this benchmark has llama-3.2-1b, llama-3.2-3b, "
+                         "llama-3.1-8b, qwen3-1.7b, qwen3-4b and qwen3-8b",
+                         only);
     return nmlp_str_status(csv, err);
 }
 

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/compress_table.h"
+#include "cli/decode_cost.h"
 #include "cli/encode.h"
 #include "cli/load.h"
 #include "compress/compress.h"
@@ -82,16 +83,13 @@ static int read_words(const nmlp_cli *cli, struct args *a) {
 }
 
 static int check_args(const nmlp_cli *cli, struct args *a) {
-    static const char *const targets[] = {"cpu", "trn1", NULL};
-    int target;
     if (!a->output) return nmlp_cli_usage(cli, "-o DIR is needed");
     if (a->options.ratio == 0 && a->options.budget_ms == 0) return nmlp_cli_usage(cli, "--ratio R or --budget-ms X is needed");
     if (a->options.ratio != 0 && a->options.budget_ms != 0)
         return nmlp_cli_usage(cli, "--ratio and --budget-ms exclude each other");
     if (a->options.budget_ms < 0) return nmlp_cli_usage(cli, "--budget-ms must be positive");
     if (a->rounds < -1 || a->rounds > 8) return nmlp_cli_usage(cli, "--rounds must be from 0 to 8");
-    int code = read_word(cli, "target", a->target, targets, &target);
-    return code >= 0 ? code : read_words(cli, a);
+    return read_words(cli, a);
 }
 
 /* OpenBLAS chose its kernels before main: the way to other ones is a new start with a word in the environment. */
@@ -127,13 +125,10 @@ static nmlp_status read_calibration(struct args *a, const char *dir, char *path,
 
 static nmlp_status set_target(struct args *a, const nmlp_loaded *loaded, nmlp_err *err) {
     const nmlp_config *c = &loaded->model.config;
-    bool trn1 = strcmp(a->target, "trn1") == 0;
-    if (a->options.tile == 0) a->options.tile = trn1 ? 128 : c->hidden <= SMALL_HIDDEN ? 16 : 32;
+    bool cpu = strcmp(a->target, "cpu") == 0;
+    if (a->options.tile == 0) a->options.tile = !cpu ? 128 : c->hidden <= SMALL_HIDDEN ? 16 : 32;
     if (a->options.budget_ms == 0) return NMLP_OK;
-    if (trn1) {
-        a->options.time = nmlp_cost_trn1();
-        return NMLP_OK;
-    }
+    if (!cpu) return nmlp_cli_decode_cost(&a->options.time, a->target, c, a->options.tile, err);
     return nmlp_cost_measure_cpu(&a->options.time, a->load.isa, c->intermediate, c->hidden, loaded->pool, err);
 }
 
@@ -232,8 +227,8 @@ static int run(int argc, char **argv) {
         {"output", 'o', NMLP_OPT_STRING, &a.output, "DIR", "where to write the compressed checkpoint"},
         {"ratio", 'r', NMLP_OPT_NUMBER, &a.options.ratio, "R", "fraction of MLP parameters to remove, e.g. 0.2"},
         {"budget-ms", 0, NMLP_OPT_NUMBER, &a.options.budget_ms, "X", "instead: milliseconds all MLPs may take for one token"},
-        {"target", 0, NMLP_OPT_STRING, &a.target, "NAME", "cpu or trn1: sets the tile and the cost table (default cpu)"},
-        {"tile", 0, NMLP_OPT_INT, &a.options.tile, "T", "ranks are multiples of it (default 128 trn1, 32 cpu, 16 small models)"},
+        {"target", 0, NMLP_OPT_STRING, &a.target, "NAME", "cpu (default), trn1, trn2, trn3 or a machine file: sets the tile and the cost of a rank"},
+        {"tile", 0, NMLP_OPT_INT, &a.options.tile, "T", "ranks are multiples of it (default 128 trn, 32 cpu, 16 small models)"},
         {"alloc", 0, NMLP_OPT_STRING, &a.alloc, "HOW", "uniform or adaptive ranks (default adaptive)"},
         {"calib", 0, NMLP_OPT_STRING, &a.calib, "FILE", "calibration text (default MODEL/calib.txt)"},
         {"calib-tokens", 0, NMLP_OPT_INT, &a.options.calib_tokens, "N", "tokens to calibrate on (default 65536)"},

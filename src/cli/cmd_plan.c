@@ -106,7 +106,7 @@ static void print_choice(const char *title, const nmlp_choice *c) {
 
 static void print_human(const planning *pl) {
     const nmlp_plan *p = &pl->plan;
-    const nmlp_cost *c = &p->winner.cost;
+    const nmlp_kernel_cost *c = &p->winner.cost;
     printf("%s %s on %s: %.1f us (simulated)\n\n", pl->args.op, pl->args.shape, pl->machine.name, c->latency_us);
     printf("  %-10s %15s  %9s  %-10s tiling\n", "", "latency", "HBM", "kernel");
     print_choice("winner", &p->winner);

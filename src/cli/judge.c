@@ -2,16 +2,16 @@
 
 #include "sim/time.h"
 
-nmlp_status nmlp_cli_judge(void *ctx, const nmlp_program *program, const nmlp_machine *machine, nmlp_cost *out,
+nmlp_status nmlp_cli_judge(void *ctx, const nmlp_program *program, const nmlp_machine *machine, nmlp_kernel_cost *out,
                            nmlp_err *err) {
     nmlp_time_report t;
     (void)ctx;
     NMLP_RETURN_IF_FAILED(nmlp_time_run(&t, program, machine, NULL, err));
-    *out = (nmlp_cost){.latency_us = t.latency_us,
-                       .hbm_bytes = t.hbm_read_bytes + t.hbm_write_bytes,
-                       .tensor_utilisation = t.tensor_utilisation,
-                       .tensor_utilisation_sustained = t.tensor_sustained_utilisation,
-                       .sbuf_bytes = t.sbuf_bytes};
+    *out = (nmlp_kernel_cost){.latency_us = t.latency_us,
+                              .hbm_bytes = t.hbm_read_bytes + t.hbm_write_bytes,
+                              .tensor_utilisation = t.tensor_utilisation,
+                              .tensor_utilisation_sustained = t.tensor_sustained_utilisation,
+                              .sbuf_bytes = t.sbuf_bytes};
     for (int e = 0; e < NMLP_N_ENGINES; e++) out->busy_us[e] = t.busy_us[e];
     return NMLP_OK;
 }

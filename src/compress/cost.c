@@ -13,15 +13,12 @@ nmlp_cost nmlp_cost_params(void) { return (nmlp_cost){.matrix = params, .unit = 
 
 static double time_us(const void *ctx, int64_t rows, int64_t cols, int64_t rank) {
     const nmlp_cost_line *line = ctx;
-    return (rank > 0 ? line->start_lowrank_us : line->start_dense_us) + line->us_per_param * params(NULL, rows, cols, rank);
+    double start = rank > 0 ? line->start_lowrank_us : line->start_dense_us;
+    if (line->start_elems > 0) start *= (double)(rows * cols) / line->start_elems;
+    return start + line->us_per_param * params(NULL, rows, cols, rank);
 }
 
 nmlp_cost nmlp_cost_time(const nmlp_cost_line *line) { return (nmlp_cost){.matrix = time_us, .ctx = line, .unit = "us"}; }
-
-/* HBM gives a core 410 GB/s and a dependent load takes 2.3 us to come back. bf16 weights: 2 bytes each. */
-nmlp_cost_line nmlp_cost_trn1(void) {
-    return (nmlp_cost_line){.start_dense_us = 2.3, .start_lowrank_us = 4.6, .us_per_param = 2 / 410e3};
-}
 
 enum { REPEATS = 15 };
 

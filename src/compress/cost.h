@@ -22,12 +22,11 @@ typedef struct nmlp_cost_line {
     double start_dense_us;   /* of one product */
     double start_lowrank_us; /* of the two products of a factorised matrix */
     double us_per_param;
+    double start_elems; /* above 0: the starts belong to so many elements of W, and grow with it, as where one kernel
+                         * computes all matrices; 0: to each product */
 } nmlp_cost_line;
 
 nmlp_cost nmlp_cost_time(const nmlp_cost_line *line);
-
-/* Decode on one Trainium-1 core: weights stream from HBM, each product pays a fixed start. A roofline, until the planner gives measured tables. */
-nmlp_cost_line nmlp_cost_trn1(void);
 
 /* Decode on this CPU: times products of the model's shapes with one token and fits the line. Not reproducible to the last digit, as clocks are not. */
 nmlp_status nmlp_cost_measure_cpu(nmlp_cost_line *line, const char *isa, int64_t rows, int64_t cols, nmlp_pool *pool,

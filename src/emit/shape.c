@@ -11,9 +11,9 @@
 static const struct {
     const char *tensor, *rows, *cols;
 } conventions[] = {
-    {"x", "S", "H"},         {"xT", "H", "S"},     {"w", "H", "O"},      {"u", "H", "R"},      {"v", "R", "O"},
-    {"y", "S", "O"},         {"y", "S", "H"},      {"yT", "O", "S"},     {"xu", "S", "R"},     {"xuT", "R", "S"},
-    {"w_gate", "H", "O"},    {"w_up", "H", "O"},   {"w_down", "O", "H"}, {"u_gate", "H", "R"}, {"u_up", "H", "R"},
+    {"x", "S", "H"},        {"xT", "H", "S"},     {"w", "H", "O"},      {"u", "H", "R"},      {"v", "R", "O"},
+    {"y", "S", "O"},        {"y", "S", "H"},      {"yT", "O", "S"},     {"xu", "S", "R"},     {"xuT", "R", "S"},
+    {"w_gate", "H", "O"},   {"w_up", "H", "O"},   {"w_down", "O", "H"}, {"u_gate", "H", "R"}, {"u_up", "H", "R"},
     {"u_shared", "H", "R"}, {"v_gate", "R", "O"}, {"v_up", "R", "O"},   {"u_down", "O", "R"}, {"v_down", "R", "H"},
 };
 

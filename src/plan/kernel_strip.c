@@ -118,9 +118,8 @@ static void gated_down(nmlp_strip *b, const nmlp_stream *gate_up, nmlp_held a, n
 static void mlp_dense(nmlp_strip *b) {
     const nmlp_kernel_shape *s = &b->rq->shape;
     int64_t h_tiles = tiles_of(b, s->h), i_tiles = tiles_of(b, s->o);
-    nmlp_stream w[] = {
-        nmlp_strip_weight(b, "w_gate_up", packed(s->h, s->o, h_tiles, b->parts, 2), false),
-        nmlp_strip_weight(b, "w_down", packed(s->o, s->h, b->plan.act_chunk, b->plan.columns, 1), true)};
+    nmlp_stream w[] = {nmlp_strip_weight(b, "w_gate_up", packed(s->h, s->o, h_tiles, b->parts, 2), false),
+                       nmlp_strip_weight(b, "w_down", packed(s->o, s->h, b->plan.act_chunk, b->plan.columns, 1), true)};
     bool whole = b->plan.act_chunk < i_tiles;
     if (whole)
         fit_block(&w[0], b->plan.act_chunk);
@@ -140,12 +139,11 @@ static void mlp_low_rank(nmlp_strip *b) {
     const nmlp_kernel_shape *s = &b->rq->shape;
     int64_t r_tiles = tiles_of(b, s->r), i_tiles = tiles_of(b, s->o);
     int n_u = b->plan.shared ? 1 : 2;
-    nmlp_stream w[] = {
-        nmlp_strip_weight(b, b->plan.shared ? "u_shared" : "u_gate_up",
-                          packed(s->h, s->r, b->plan.x_chunk, b->parts, n_u), false),
-        nmlp_strip_weight(b, "v_gate_up", packed(s->r, s->o, r_tiles, b->parts, 2), false),
-        nmlp_strip_weight(b, "u_down", packed(s->o, s->r, b->plan.act_chunk, b->parts, 1), true),
-        nmlp_strip_weight(b, "v_down", packed(s->r, s->h, r_tiles, b->plan.columns, 1), true)};
+    nmlp_stream w[] = {nmlp_strip_weight(b, b->plan.shared ? "u_shared" : "u_gate_up",
+                                         packed(s->h, s->r, b->plan.x_chunk, b->parts, n_u), false),
+                       nmlp_strip_weight(b, "v_gate_up", packed(s->r, s->o, r_tiles, b->parts, 2), false),
+                       nmlp_strip_weight(b, "u_down", packed(s->o, s->r, b->plan.act_chunk, b->parts, 1), true),
+                       nmlp_strip_weight(b, "v_down", packed(s->r, s->h, r_tiles, b->plan.columns, 1), true)};
     if (b->plan.x == NMLP_X_AHEAD) w[0].split = n_u > 1; /* half of the first run: the first product starts sooner */
     if (b->plan.act_chunk < i_tiles) fit_block(&w[1], b->plan.act_chunk);
     fit_block(&w[3], b->plan.out_tiles);

@@ -76,7 +76,7 @@ static nmlp_status judge_strips(contest *c, const nmlp_strip_plan *plan, finalis
         return NMLP_OK;
     }
     NMLP_RETURN_IF_FAILED(judge_choice(c, &choice, (SAMPLE_STRIPS - 1) * plan->rows + rest, err));
-    nmlp_cost two = choice.cost;
+    nmlp_kernel_cost two = choice.cost;
     NMLP_RETURN_IF_FAILED(judge_choice(c, &choice, SAMPLE_STRIPS * plan->rows + rest, err));
     double more = (double)(strips - SAMPLE_STRIPS);
     f->latency_us = choice.cost.latency_us + more * (choice.cost.latency_us - two.latency_us);
@@ -206,7 +206,7 @@ static void consider(nmlp_plan *plan, const nmlp_choice *choice) {
     }
 }
 
-static void add_cost(nmlp_cost *sum, const nmlp_cost *more, double launch_us) {
+static void add_cost(nmlp_kernel_cost *sum, const nmlp_kernel_cost *more, double launch_us) {
     double flops = sum->tensor_utilisation * sum->latency_us + more->tensor_utilisation * more->latency_us;
     double sustained = more->tensor_utilisation > 0 ? more->tensor_utilisation_sustained / more->tensor_utilisation : 0;
     sum->latency_us += more->latency_us - launch_us;
@@ -249,7 +249,7 @@ static nmlp_status judge_paper(contest *c, nmlp_err *err) {
     return NMLP_OK;
 }
 
-static const char *busiest(const nmlp_cost *cost) {
+static const char *busiest(const nmlp_kernel_cost *cost) {
     int best = 0;
     for (int e = 1; e < NMLP_N_ENGINES; e++)
         if (cost->busy_us[e] > cost->busy_us[best]) best = e;

@@ -11,17 +11,17 @@
 #include "base/str.h"
 #include "plan/strip_plan.h"
 
-typedef struct nmlp_cost {
+typedef struct nmlp_kernel_cost {
     double latency_us;
     double hbm_bytes;
     double tensor_utilisation;           /* of the nominal peak */
     double tensor_utilisation_sustained; /* of the sustained rate */
     double busy_us[NMLP_N_ENGINES];
     int64_t sbuf_bytes;
-} nmlp_cost;
+} nmlp_kernel_cost;
 
 typedef nmlp_status (*nmlp_judge_fn)(void *ctx, const nmlp_program *program, const nmlp_machine *machine,
-                                     nmlp_cost *out, nmlp_err *err);
+                                     nmlp_kernel_cost *out, nmlp_err *err);
 
 typedef struct nmlp_planner {
     const nmlp_machine *machine;
@@ -33,7 +33,7 @@ typedef struct nmlp_planner {
 typedef struct nmlp_choice {
     const char *kernel; /* name in the kernel table */
     nmlp_tiling tiling;
-    nmlp_cost cost;
+    nmlp_kernel_cost cost;
 } nmlp_choice;
 
 typedef struct nmlp_plan {

@@ -105,8 +105,7 @@ nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_
 nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, nmlp_pack pack, bool late) {
     pack.partitions = b->parts;
     pack.chunk_tiles = min64(pack.chunk_tiles, nmlp_pack_k_tiles(&pack));
-    nmlp_stream w = {
-        .name = name, .pack = pack, .end = nmlp_pack_n_tiles(&pack), .late = late && b->plan.out_ring > 1};
+    nmlp_stream w = {.name = name, .pack = pack, .end = nmlp_pack_n_tiles(&pack), .late = late && b->plan.out_ring > 1};
     int64_t run_bytes = nmlp_pack_tile_run(&pack) * (int64_t)nmlp_nc_dtype_bytes(b->rq->dtype),
             aim = w.late ? b->plan.out_bytes : b->plan.ring_bytes;
     w.split = pack.planes > 1 && run_bytes > aim;
@@ -147,8 +146,7 @@ nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_stream *w, bool whol
     int64_t n_tiles = nmlp_pack_n_tiles(&w->pack), tail = whole ? 0 : min64(b->plan.tail, n_tiles - 1);
     nmlp_last_product last = {0};
     b->y = nmlp_program_add_tensor(b->p, "y", NMLP_ROLE_OUTPUT, b->rq->dtype, b->rq->shape.s, w->pack.n);
-    nmlp_rows_out out =
-        output_rows(b, "out", w, whole ? n_tiles : b->plan.out_tiles, whole ? 1 : b->plan.out_copies);
+    nmlp_rows_out out = output_rows(b, "out", w, whole ? n_tiles : b->plan.out_tiles, whole ? 1 : b->plan.out_copies);
     if (tail == 0) {
         add_part(&last, w, 0, n_tiles, out);
         return last;

@@ -49,12 +49,12 @@ typedef struct nmlp_strip {
     nmlp_program *p;
     const nmlp_kernel_request *rq;
     nmlp_strip_plan plan;
-    int64_t parts;                               /* P */
-    nmlp_axis s;                                 /* rows: a tile is what one moving operand takes, a block is a strip */
-    int64_t s_rows;                              /* rows of a stationary operand */
-    int x, y;                                    /* tensors */
-    int acc, flip, raw, xt;      /* buffers; -1: not used */
-    int strip;                                   /* loop variable over strips */
+    int64_t parts;          /* P */
+    nmlp_axis s;            /* rows: a tile is what one moving operand takes, a block is a strip */
+    int64_t s_rows;         /* rows of a stationary operand */
+    int x, y;               /* tensors */
+    int acc, flip, raw, xt; /* buffers; -1: not used */
+    int strip;              /* loop variable over strips */
 } nmlp_strip;
 
 /* A weight tensor, or some of its column tiles, and how it is streamed. */
@@ -63,11 +63,11 @@ typedef struct nmlp_stream {
     int tensor;
     nmlp_pack pack;
     int64_t first, end; /* column tiles */
-    int64_t block; /* column tiles per DMA */
-    bool split;    /* the planes of a column tile come one by one: together they would be too long a run */
-    bool resident; /* loaded before its product begins, a tile to a row of its buffer; blocks are single tiles */
-    bool late;     /* passes through the ring of the last products */
-    int ring;      /* buffer it passes through, or lies in */
+    int64_t block;      /* column tiles per DMA */
+    bool split;         /* the planes of a column tile come one by one: together they would be too long a run */
+    bool resident;      /* loaded before its product begins, a tile to a row of its buffer; blocks are single tiles */
+    bool late;          /* passes through the ring of the last products */
+    int ring;           /* buffer it passes through, or lies in */
 } nmlp_stream;
 
 /* An activation on chip: [P; tiles, row tiles, rows]. `features` is the length of the axis it is cut from. */
@@ -116,7 +116,8 @@ nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, nmlp_pack pack, b
 /* The ring that all given streams use; the late ones may have their own, so that their small blocks queue up behind
  * the large ones and little is left to do after the last byte has come. */
 void nmlp_strip_ring(nmlp_strip *b, nmlp_stream *streams, int n_streams);
-/* Declares y, and the buffers of the product of `w` that computes it; `whole`: all columns at once, for chunked sums. */
+/* Declares y, and the buffers of the product of `w` that computes it; `whole`: all columns at once, for chunked sums.
+ */
 nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_stream *w, bool whole);
 int nmlp_strip_activation(nmlp_strip *b, const char *name, int64_t tiles, int copies);
 

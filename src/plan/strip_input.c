@@ -18,7 +18,8 @@ static void load_by_dma(nmlp_strip *b, nmlp_held h) {
     bool given = b->plan.x == NMLP_X_GIVEN;
     int t = nmlp_program_begin_loop(b->p, "xh", chunk_tiles(b, h), false);
     int st = nmlp_program_begin_loop(b->p, "xs", nmlp_axis_trips(b->s, b->strip), false);
-    nmlp_affine h0 = nmlp_affine_times(nmlp_affine_plus(chunk_start(h), nmlp_at(t)), b->parts), s0 = nmlp_axis_start(b->s, b->strip, st);
+    nmlp_affine h0 = nmlp_affine_times(nmlp_affine_plus(chunk_start(h), nmlp_at(t)), b->parts),
+                s0 = nmlp_axis_start(b->s, b->strip, st);
     nmlp_size sn = nmlp_axis_tile_size(b->s, b->strip, st);
     nmlp_size hn =
         h.features % b->parts == 0 ? nmlp_size_const(b->parts) : nmlp_size_until(b->parts, h.features, h0, 1);
@@ -34,13 +35,13 @@ static void load_by_dma(nmlp_strip *b, nmlp_held h) {
 
 /* Some rows of x on their way: which, and of which features. */
 typedef struct raw_rows {
-    nmlp_affine st, q;   /* row tile of the strip, piece of it */
-    int part;            /* loop variable: part of the chunk's features */
-    nmlp_affine chunk;   /* tile of features in which the chunk begins */
-    int64_t tiles;       /* of features in it, at most */
-    nmlp_affine at;      /* tile of the buffer in which it begins */
-    nmlp_affine s0;      /* first row */
-    nmlp_size sn;        /* rows */
+    nmlp_affine st, q; /* row tile of the strip, piece of it */
+    int part;          /* loop variable: part of the chunk's features */
+    nmlp_affine chunk; /* tile of features in which the chunk begins */
+    int64_t tiles;     /* of features in it, at most */
+    nmlp_affine at;    /* tile of the buffer in which it begins */
+    nmlp_affine s0;    /* first row */
+    nmlp_size sn;      /* rows */
 } raw_rows;
 
 /* Transposes `group` tiles of features, starting at tile `first` of the part, through one PSUM bank. */
@@ -117,8 +118,7 @@ static void load_piece(nmlp_strip *b, nmlp_held h, const raw_rows *r) {
 
 static int begin_parts(nmlp_strip *b, nmlp_held h, nmlp_affine chunk) {
     int64_t parts = nmlp_ceil_div(h.tiles, b->plan.x_load), all = nmlp_ceil_div(h.features, b->parts);
-    nmlp_size trips =
-        all % h.tiles == 0 ? nmlp_size_const(parts) : nmlp_size_until(parts, all, chunk, b->plan.x_load);
+    nmlp_size trips = all % h.tiles == 0 ? nmlp_size_const(parts) : nmlp_size_until(parts, all, chunk, b->plan.x_load);
     return nmlp_program_begin_loop(b->p, "xp", trips, false);
 }
 

@@ -77,14 +77,13 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
         cycles = (double)k_tiles * n_tiles * (double)p->planes * c->tile_rows;
         evicts = chunks * n_tiles * c->row_tiles, width = (double)rq->shape.s / c->row_tiles;
         bool gated = p->kind == NMLP_PRODUCT_GATED;
-        e->vector_ns += evicts * (gated ? 1.0 : (double)p->planes) *
-                        evict_ns(m->vector_overhead_ns, m->vector_clock_ghz, width);
+        e->vector_ns +=
+            evicts * (gated ? 1.0 : (double)p->planes) * evict_ns(m->vector_overhead_ns, m->vector_clock_ghz, width);
         if (gated) e->scalar_ns += evicts * evict_ns(m->scalar_overhead_ns, m->scalar_clock_ghz, width);
     }
     if (rq->dtype == NMLP_NC_FP32) cycles *= m->tensor_fp32_passes;
     double tensor = cycles / m->tensor_clock_ghz / m->tensor_sustained;
-    bool split = p->planes > 1 &&
-                 (run * (int64_t)elem > aim || (p->from_x && plan->x == NMLP_X_AHEAD));
+    bool split = p->planes > 1 && (run * (int64_t)elem > aim || (p->from_x && plan->x == NMLP_X_AHEAD));
     double alone = rows && chunks == 1 ? (double)min64(plan->tail, nmlp_pack_n_tiles(&pack) - 1) : 0;
     double loads = chunks * (ceil((n_tiles - alone) / (double)block) + alone) * c->strips * (split ? 2 : 1),
            bytes = (double)nmlp_pack_cols(&pack) * elem * (double)parts;
@@ -125,7 +124,8 @@ static double add_input(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, c
     /* Chunks of x come while the first products run; a whole strip comes during the rest of the strip before it. */
     double chunks = ceil(h_tiles / (double)plan->x_chunk);
     e->first_dma_ns += chunks > 1 ? dma : dma / c->strips;
-    if (chunks > 1 && plan->x_copies < 2 && plan->x != NMLP_X_AHEAD) first += dma + c->strips * chunks * (m->dma_start_ns + m->dma_done_ns);
+    if (chunks > 1 && plan->x_copies < 2 && plan->x != NMLP_X_AHEAD)
+        first += dma + c->strips * chunks * (m->dma_start_ns + m->dma_done_ns);
     return first;
 }
 
@@ -155,7 +155,8 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
     if (plan->tail > 0 && !(dense && plan->act_chunk < i_tiles)) { /* weights of the tail, and its rows */
         int64_t k = op == NMLP_PLAN_XW ? s->h : dense ? s->o : s->r;
         bytes += plan->tail * nmlp_ceil_div(k, parts) * plan->columns * elem;
-        bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * plan->columns * min64(plan->tail, 2) * elem;
+        bytes +=
+            row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * plan->columns * min64(plan->tail, 2) * elem;
     }
     if (nmlp_x_is_flipped(plan->x))
         bytes += nmlp_x_row_copies(plan, s->s, (int64_t)m->stationary_max) * plan->x_load * parts * elem;

@@ -109,8 +109,7 @@ static nmlp_buf_ref weight_tile(const nmlp_strip *b, const nmlp_stream *w, const
                                 nmlp_size parts) {
     int64_t columns = w->pack.columns;
     nmlp_buf_ref ring = nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, parts);
-    if (w->resident)
-        ring = nmlp_buf_at(ring, 0, nmlp_affine_plus(l->first, nmlp_affine_const(-w->first)));
+    if (w->resident) ring = nmlp_buf_at(ring, 0, nmlp_affine_plus(l->first, nmlp_affine_const(-w->first)));
     if (w->resident) return nmlp_buf_range(ring, 1, nmlp_affine_var(k, columns), l->columns);
     nmlp_affine at = nmlp_affine_var(l->n, nmlp_pack_tile_run(&w->pack));
     at = nmlp_affine_plus(at, nmlp_affine_var(k, columns));

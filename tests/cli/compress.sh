@@ -65,9 +65,17 @@ cmp "$work/d1/model.safetensors" "$work/d3/model.safetensors" || fail "the resum
 has "$work/err" "64 calibration tokens for 256 channels"
 "$command" logits "$work/s" --ids 5,9 >/dev/null
 
-# A latency budget.
-"$command" compress "$tiny" -o "$work/t" --budget-ms 0.035 --target trn1 --tile 16 --recover none --rounds 0 $few --json >"$work/t.json"
-has "$work/t.json" '"mlp_ms_after":0.03'
+# A latency budget, by the planner's times. On a real chip this model is too small to gain; here memory is slow.
+sed 's/^name .*/name slow/; s/^\(dma_bytes_per_ns\|dma_small_bytes_per_ns\) .*/\1 0.8 [documented] a slow day/' \
+    "$root/src/neuron/machines/trn1.machine" >"$work/slow.machine"
+us=$("$command" plan --target "$work/slow.machine" --op mlp --shape 1,256,0,1024 --json | sed -n 's/^{[^{]*"latency_us":\([0-9.]*\).*/\1/p')
+budget=$(awk "BEGIN { print 0.75 * 4 * ($us - 10) / 1000 }") # 4 layers, 10 us of launch
+"$command" compress "$tiny" -o "$work/t" --budget-ms "$budget" --target "$work/slow.machine" --tile 16 --recover none --rounds 0 $few --json >"$work/t.json"
+before=$(sed -n 's/.*"mlp_ms_before":\([0-9.]*\).*/\1/p' "$work/t.json") after=$(sed -n 's/.*"mlp_ms_after":\([0-9.]*\).*/\1/p' "$work/t.json")
+awk "BEGIN { exit !(($before / (4 * ($us - 10) / 1000) - 1)^2 < 1e-6 && $after <= $budget && $after > 0.8 * $budget) }" ||
+    fail "latency budget: $before -> $after ms, dense $us us, budget $budget"
+refused 1 "no choice of ranks fits" "$tiny" -o "$work/x" --budget-ms 0.03 --target trn1 --tile 16 --rounds 0 $few
+refused 1 "no-such-chip" "$tiny" -o "$work/x" --budget-ms 1 --target no-such-chip
 
 # Training after the refit: the factors change, the shapes do not.
 head -c 60000 "$tiny/calib.txt" >"$work/train.txt"

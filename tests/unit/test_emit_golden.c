@@ -16,7 +16,11 @@ typedef struct golden {
 static const golden files[] = {
     {"xw_opt_trn1.py", "trn1", "xw-opt", {2048, 1000, 0, 3000}, "m=8,n=2,k=4"},
     {"xuv_fused_trn1.py", "trn1", "xuv-fused", {1000, 2048, 512, 4096}, "m=4,r=2,k=4,n=2"},
-    {"xuv_trn2.py", "trn2", "xuv", {600, 1024, 256, 1000}, "rows=512,x=3,xc=4,xl=4,cols=512,wkb=16,ring=2,on=2,tail=0,xcopies=1,oring=1"},
+    {"xuv_trn2.py",
+     "trn2",
+     "xuv",
+     {600, 1024, 256, 1000},
+     "rows=512,x=3,xc=4,xl=4,cols=512,wkb=16,ring=2,on=2,tail=0,xcopies=1,oring=1"},
     {"mlp_dense_trn2.py",
      "trn2",
      "mlp",

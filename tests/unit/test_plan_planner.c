@@ -10,16 +10,16 @@
 
 static int n_judged;
 
-static nmlp_status judge(void *ctx, const nmlp_program *program, const nmlp_machine *machine, nmlp_cost *out,
+static nmlp_status judge(void *ctx, const nmlp_program *program, const nmlp_machine *machine, nmlp_kernel_cost *out,
                          nmlp_err *err) {
     nmlp_time_report t;
     (void)ctx;
     n_judged++;
     NMLP_RETURN_IF_FAILED(nmlp_time_run(&t, program, machine, NULL, err));
-    *out = (nmlp_cost){.latency_us = t.latency_us,
-                       .hbm_bytes = t.hbm_read_bytes + t.hbm_write_bytes,
-                       .tensor_utilisation = t.tensor_utilisation,
-                       .tensor_utilisation_sustained = t.tensor_sustained_utilisation};
+    *out = (nmlp_kernel_cost){.latency_us = t.latency_us,
+                              .hbm_bytes = t.hbm_read_bytes + t.hbm_write_bytes,
+                              .tensor_utilisation = t.tensor_utilisation,
+                              .tensor_utilisation_sustained = t.tensor_sustained_utilisation};
     for (int e = 0; e < NMLP_N_ENGINES; e++) out->busy_us[e] = t.busy_us[e];
     return NMLP_OK;
 }
@@ -44,7 +44,7 @@ static double simulated_us(const nmlp_machine *m, const char *kernel, const char
                            double *bytes) {
     nmlp_program *p = NULL;
     nmlp_tiling tiling;
-    nmlp_cost cost = {0};
+    nmlp_kernel_cost cost = {0};
     nmlp_err err = {0};
     nmlp_assert_ok(nmlp_tiling_parse(&tiling, tiling_text, &err), &err);
     nmlp_kernel_request rq = {.shape = s, .dtype = NMLP_NC_BF16, .tiling = &tiling, .machine = m};

@@ -7,12 +7,12 @@
 #include "sim/check.h"
 #include "sim/time.h"
 
-static nmlp_status judge(void *ctx, const nmlp_program *program, const nmlp_machine *machine, nmlp_cost *out,
+static nmlp_status judge(void *ctx, const nmlp_program *program, const nmlp_machine *machine, nmlp_kernel_cost *out,
                          nmlp_err *err) {
     nmlp_time_report t;
     (void)ctx;
     NMLP_RETURN_IF_FAILED(nmlp_time_run(&t, program, machine, NULL, err));
-    *out = (nmlp_cost){.latency_us = t.latency_us, .hbm_bytes = t.hbm_read_bytes + t.hbm_write_bytes};
+    *out = (nmlp_kernel_cost){.latency_us = t.latency_us, .hbm_bytes = t.hbm_read_bytes + t.hbm_write_bytes};
     return NMLP_OK;
 }
 
