@@ -10,12 +10,6 @@ static nmlp_pack packed(int64_t k, int64_t n, int64_t chunk_tiles, int64_t colum
     return (nmlp_pack){.k = k, .n = n, .chunk_tiles = chunk_tiles, .columns = columns, .planes = planes};
 }
 
-/* Blocks must not straddle what is held at a time: the largest divisor of `held` that is not above the block. */
-static void fit_block(nmlp_stream *w, int64_t held) {
-    if (w->block > held) w->block = held;
-    while (held % w->block != 0) w->block--;
-}
-
 /* Opens the loop over chunks of an activation; -1 where all of it is held. */
 static int begin_chunks(nmlp_strip *b, const char *name, int64_t tiles, int64_t held) {
     if (held >= tiles) return -1;
@@ -59,7 +53,7 @@ nmlp_status nmlp_kernel_xuv(nmlp_program **out, const nmlp_kernel_request *rq, n
     int64_t r_tiles = tiles_of(&b, s->r);
     nmlp_stream w[] = {nmlp_strip_weight(&b, "u", packed(s->h, s->r, plan.x_chunk, b.parts, 1), false),
                        nmlp_strip_weight(&b, "v", packed(s->r, s->o, r_tiles, plan.columns, 1), true)};
-    fit_block(&w[1], plan.out_tiles);
+    nmlp_stream_fit(&w[1], plan.out_tiles);
     nmlp_strip_ring(&b, w, 2);
     nmlp_held t = {nmlp_strip_activation(&b, "xu", r_tiles, 1), s->r, 0, r_tiles, -1, false};
     nmlp_last_product last = nmlp_strip_last(&b, &w[1], false);
@@ -80,7 +74,7 @@ nmlp_status nmlp_kernel_xw(nmlp_program **out, const nmlp_kernel_request *rq, nm
     NMLP_RETURN_IF_FAILED(nmlp_strip_plan_of(&plan, NMLP_PLAN_XW, rq, err));
     NMLP_RETURN_IF_FAILED(nmlp_strip_begin(&b, "xw", rq, &plan, err));
     nmlp_stream w = nmlp_strip_weight(&b, "w", packed(s->h, s->o, tiles_of(&b, s->h), plan.columns, 1), true);
-    fit_block(&w, plan.out_tiles);
+    nmlp_stream_fit(&w, plan.out_tiles);
     nmlp_strip_ring(&b, &w, 1);
     nmlp_last_product last = nmlp_strip_last(&b, &w, false);
     begin_strips(&b);
@@ -122,9 +116,9 @@ static void mlp_dense(nmlp_strip *b) {
                        nmlp_strip_weight(b, "w_down", packed(s->o, s->h, b->plan.act_chunk, b->plan.columns, 1), true)};
     bool whole = b->plan.act_chunk < i_tiles;
     if (whole)
-        fit_block(&w[0], b->plan.act_chunk);
+        nmlp_stream_fit(&w[0], b->plan.act_chunk);
     else
-        fit_block(&w[1], b->plan.out_tiles);
+        nmlp_stream_fit(&w[1], b->plan.out_tiles);
     nmlp_strip_ring(b, w, 2);
     nmlp_last_product last = nmlp_strip_last(b, &w[1], whole);
     begin_strips(b);
@@ -145,8 +139,8 @@ static void mlp_low_rank(nmlp_strip *b) {
                        nmlp_strip_weight(b, "u_down", packed(s->o, s->r, b->plan.act_chunk, b->parts, 1), true),
                        nmlp_strip_weight(b, "v_down", packed(s->r, s->h, r_tiles, b->plan.columns, 1), true)};
     if (b->plan.x == NMLP_X_AHEAD) w[0].split = n_u > 1; /* half of the first run: the first product starts sooner */
-    if (b->plan.act_chunk < i_tiles) fit_block(&w[1], b->plan.act_chunk);
-    fit_block(&w[3], b->plan.out_tiles);
+    if (b->plan.act_chunk < i_tiles) nmlp_stream_fit(&w[1], b->plan.act_chunk);
+    nmlp_stream_fit(&w[3], b->plan.out_tiles);
     nmlp_strip_ring(b, w, 4);
     int tb = nmlp_strip_activation(b, "t", n_u * r_tiles, 1);
     nmlp_held t[] = {{tb, s->r, 0, r_tiles, -1, false}, {tb, s->r, (n_u - 1) * r_tiles, r_tiles, -1, false}};

@@ -139,6 +139,7 @@ static void add_part(nmlp_last_product *last, const nmlp_stream *w, int64_t firs
     last->part[last->n_parts] = *w;
     last->part[last->n_parts].first = first;
     last->part[last->n_parts].end = end;
+    nmlp_stream_fit(&last->part[last->n_parts], out.tiles);
     last->out[last->n_parts++] = out;
 }
 

@@ -107,6 +107,14 @@ static inline int64_t nmlp_stream_run(const nmlp_stream *w) {
     return w->split ? nmlp_pack_tile_run(&w->pack) / w->pack.planes : w->block * nmlp_pack_tile_run(&w->pack);
 }
 
+/* Blocks must not straddle what is held at a time: as many of equal length as it takes, or, where the last hold is
+ * shorter, the largest divisor that is not above the block. */
+static inline void nmlp_stream_fit(nmlp_stream *w, int64_t held) {
+    if (w->block > held) w->block = held;
+    if ((w->end - w->first) % held == 0) w->block = nmlp_ceil_div(held, nmlp_ceil_div(held, w->block));
+    while ((w->end - w->first) % held != 0 && held % w->block != 0) w->block--;
+}
+
 /* Starts the program: parameters, row axis, the input tensor, input buffers, accumulators. */
 nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_request *rq,
                              const nmlp_strip_plan *plan, nmlp_err *err);

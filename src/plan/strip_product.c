@@ -37,14 +37,18 @@ static void load_weights(nmlp_strip *b, const nmlp_stream *w, nmlp_affine at, nm
 static void begin_blocks(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp_held out, tile_loops *l) {
     char name[NMLP_NAME_MAX];
     int64_t n_tiles = w->end - w->first, run = nmlp_pack_tile_run(&w->pack), held = out.chunk < 0 ? n_tiles : out.tiles;
-    bool even = n_tiles % held == 0 && held % w->block == 0;
     nmlp_size blocks = nmlp_size_const(nmlp_ceil_div(held, w->block));
-    if (out.chunk >= 0 && n_tiles % held != 0)
+    if (n_tiles % held != 0)
         blocks = nmlp_size_until(blocks.full, n_tiles, nmlp_affine_var(out.chunk, held), w->block);
     l->block = nmlp_program_begin_loop(b->p, label(name, w, "b"), blocks, false);
     nmlp_affine first = block_start(w, out, l->block), at = nmlp_affine_times(first, run);
-    nmlp_size tiles = even ? nmlp_size_const(w->block) : nmlp_size_until(w->block, n_tiles, first, 1);
-    nmlp_size elems = even ? nmlp_size_const(w->block * run) : nmlp_size_until(w->block * run, n_tiles * run, at, 1);
+    /* The last block is cut where what is held ends, or, with a shorter last chunk, where the columns end. */
+    bool whole = n_tiles % held == 0, even = whole && held % w->block == 0;
+    nmlp_affine inside = whole ? nmlp_affine_var(l->block, w->block) : first;
+    int64_t limit = whole ? held : n_tiles;
+    nmlp_size tiles = even ? nmlp_size_const(w->block) : nmlp_size_until(w->block, limit, inside, 1);
+    nmlp_size elems = even ? nmlp_size_const(w->block * run)
+                           : nmlp_size_until(w->block * run, limit * run, nmlp_affine_times(inside, run), 1);
     first = nmlp_affine_plus(first, nmlp_affine_const(w->first));
     at = nmlp_affine_plus(at, nmlp_affine_const(w->first * run));
     if (in.chunk >= 0) at = nmlp_affine_plus(at, nmlp_affine_var(in.chunk, nmlp_pack_n_tiles(&w->pack) * run));

@@ -47,6 +47,8 @@ static void fix_details(nmlp_tiling *fix, nmlp_kernel_shape *s, nmlp_plan_op op,
         nmlp_assert_ok(nmlp_tiling_set(fix, "cols", pick(rng, 1, 3) * 64, &err), &err);
         nmlp_assert_ok(nmlp_tiling_set(fix, "on", pick(rng, 1, 3), &err), &err);
     }
+    if (nmlp_rng_below(rng, 3) == 0) /* short runs: blocks that do not divide what is held */
+        nmlp_assert_ok(nmlp_tiling_set(fix, "wkb", pick(rng, 1, 2), &err), &err);
     if (nmlp_rng_below(rng, 3) == 0) { /* a ring of their own for the last products */
         nmlp_assert_ok(nmlp_tiling_set(fix, "oring", pick(rng, 2, 3), &err), &err);
         nmlp_assert_ok(nmlp_tiling_set(fix, "okb", pick(rng, 1, 4), &err), &err);
