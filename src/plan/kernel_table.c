@@ -52,7 +52,7 @@ static bool listed(const char *keys, const char *key) {
     return false;
 }
 
-static nmlp_status check_request(const nmlp_kernel *kernel, const nmlp_kernel_request *rq, nmlp_err *err) {
+nmlp_status nmlp_kernel_check_request(const nmlp_kernel *kernel, const nmlp_kernel_request *rq, nmlp_err *err) {
     const nmlp_kernel_shape *s = &rq->shape;
     int64_t limit = NMLP_INDEX_MAX / 64;
     bool ok = s->s >= 1 && s->h >= 1 && s->o >= 1 && s->s <= limit && s->h <= limit && s->o <= limit;
@@ -78,7 +78,7 @@ static nmlp_status check_request(const nmlp_kernel *kernel, const nmlp_kernel_re
 nmlp_status nmlp_kernel_build(nmlp_program **out, const nmlp_kernel *kernel, const nmlp_kernel_request *rq,
                               nmlp_err *err) {
     *out = NULL;
-    NMLP_RETURN_IF_FAILED(check_request(kernel, rq, err));
+    NMLP_RETURN_IF_FAILED(nmlp_kernel_check_request(kernel, rq, err));
     NMLP_RETURN_IF_FAILED(kernel->build(out, rq, err));
     nmlp_status st = nmlp_program_finish(*out, err);
     if (st == NMLP_OK) return NMLP_OK;

@@ -44,7 +44,9 @@ typedef struct nmlp_kernel {
 const nmlp_kernel *nmlp_kernel_at(size_t index);
 /* NULL with the list of names in `err` when there is none. */
 const nmlp_kernel *nmlp_kernel_find(const char *name, nmlp_err *err);
-/* Checks shape and tiling keys, builds, finishes. */
+/* Refuses shapes and tiling keys the kernel does not take. */
+nmlp_status nmlp_kernel_check_request(const nmlp_kernel *kernel, const nmlp_kernel_request *request, nmlp_err *err);
+/* Checks the request, builds, finishes. */
 nmlp_status nmlp_kernel_build(nmlp_program **out, const nmlp_kernel *kernel, const nmlp_kernel_request *request,
                               nmlp_err *err);
 

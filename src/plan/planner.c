@@ -274,6 +274,9 @@ nmlp_status nmlp_plan_find(nmlp_plan *plan, const nmlp_planner *planner, nmlp_pl
                            nmlp_err *err) {
     contest c = {.planner = planner, .op = op, .rq = rq, .plan = plan};
     *plan = (nmlp_plan){0};
+    const nmlp_kernel *kernel = nmlp_kernel_find(nmlp_plan_op_name(op), err);
+    if (!kernel) return NMLP_E_MISSING;
+    NMLP_RETURN_IF_FAILED(nmlp_kernel_check_request(kernel, rq, err));
     plan->bounds = nmlp_bounds_of(op, rq, nmlp_tiling_get(rq->tiling, "shared", 0) == 1);
     plan->limit_us = plan->bounds.largest_ns * 1e-3 + planner->machine->launch_us;
     if (planner->cache_path)

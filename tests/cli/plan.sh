@@ -33,7 +33,8 @@ for target in trn1 trn2 trn3; do
     holds "($us / $limit - $over)^2 < 1e-8" "over_limit on $target"
     "$nmlp" simulate --target $target --kernel mlp --shape $shape --tiling "$(text tiling "$dir/p.json")" --check --json >"$dir/s.json"
     holds "($(number latency_us "$dir/s.json") / $us - 1)^2 < 1e-8" "simulate and plan on $target"
-    holds "$(number max_rel_err "$dir/s.json") < 0.05" "values of the plan on $target"
+    error=$(sed -n 's/.*"max_rel_err":\([0-9.e+-]*\).*/\1/p' "$dir/s.json")
+    holds "$error > 0 && $error < 0.02" "values of the plan on $target"
 done
 
 # plan: same question, same answer; the cache remembers it

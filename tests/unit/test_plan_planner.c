@@ -89,24 +89,25 @@ static void our_chain_reaches_the_tensor_limit_with_no_more_traffic(void **state
     }
 }
 
-/* A sample of the models; `bench neuron-mlp` runs them all. */
+/* A sample of the models; `bench neuron-mlp` runs them all. The first ones are the shortest kernels of all, in which
+ * start and end weigh most; on trn3 these alone take more than 6 % (docs/kernels.md). */
 static void planned_mlps_are_near_their_bound_and_beat_the_papers(void **state) {
     (void)state;
+    enum { N_SHORTEST = 3 };
     static const nmlp_kernel_shape shapes[] = {
-        {1, 2048, 1536, 8192},
-        {512, 3072, 1664, 8192},
-        {2048, 4096, 2944, 14336},
-        {2048, 2560, 896, 9728},
+        {16, 2048, 768, 6144},   {128, 2048, 768, 6144},    {512, 2048, 768, 6144},  {1, 2048, 1536, 8192},
+        {512, 3072, 1664, 8192}, {2048, 4096, 2944, 14336}, {2048, 2560, 896, 9728},
     };
     const char *const targets[] = {"trn1", "trn2", "trn3"};
     for (int t = 0; t < 3; t++) {
         nmlp_machine m = machine(targets[t]);
-        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        for (size_t i = t == 2 ? N_SHORTEST : 0; i < sizeof shapes / sizeof shapes[0]; i++) {
             nmlp_plan plan = find(&m, NMLP_PLAN_MLP, shapes[i], NULL);
-            if (plan.winner.cost.latency_us > 1.06 * plan.limit_us)
-                print_message("%s S=%lld R=%lld: %.3f of the limit\n", targets[t], (long long)shapes[i].s,
-                              (long long)shapes[i].r, plan.winner.cost.latency_us / plan.limit_us);
-            assert_true(plan.winner.cost.latency_us <= 1.06 * plan.limit_us);
+            double over = (plan.winner.cost.latency_us - m.launch_us) / (plan.limit_us - m.launch_us);
+            if (over > 1.06)
+                print_message("%s S=%lld R=%lld: %.3f of the bound\n", targets[t], (long long)shapes[i].s,
+                              (long long)shapes[i].r, over);
+            assert_true(over <= 1.06);
             assert_true(plan.winner.cost.latency_us >= plan.limit_us); /* else the bound is none */
             assert_true(plan.winner.cost.latency_us < plan.paper.cost.latency_us);
         }
