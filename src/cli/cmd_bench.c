@@ -55,7 +55,6 @@ const nmlp_command nmlp_cmd_bench = {
     .name = "bench",
     .summary = "benchmarks: neuron, neuron-ablation, neuron-mlp",
     .usage = "NAME [options]",
-    .examples = "neuronmlp bench neuron-ablation --target trn2 -o /tmp\n"
-                "neuronmlp bench neuron-mlp --target trn2 --model qwen3-1.7b -o /tmp\n",
+    .examples = "neuronmlp bench neuron-ablation --target trn2 -o /tmp\n",
     .run = run,
 };

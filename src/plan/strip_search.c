@@ -273,11 +273,15 @@ nmlp_status nmlp_strip_candidates(nmlp_strip_plan **out, size_t *n, size_t *n_tr
     search s = {.op = op, .rq = rq, .err = err};
     *out = NULL;
     enumerate(&s);
-    if (s.st == NMLP_OK && s.n == 0)
+    if (s.st == NMLP_OK && s.n == 0) {
         s.st = nmlp_fail(err, NMLP_E_LIMIT,
                          "no tiling of S=%lld H=%lld R=%lld O=%lld fits the SBUF of %s (%lld bytes per partition)",
                          (long long)rq->shape.s, (long long)rq->shape.h, (long long)rq->shape.r, (long long)rq->shape.o,
                          rq->machine->name, (long long)rq->machine->sbuf_usable_bytes);
+        if (rq->tiling && rq->tiling->n > 0)
+            nmlp_fail_hint(err,
+                           "--tiling leaves too little choice; x=4 needs one strip of rows and xc at least half of H");
+    }
     if (s.st == NMLP_OK) {
         qsort(s.list, s.n, sizeof *s.list, by_estimate);
         *out = nmlp_mem_new(s.n, sizeof **out, err);
