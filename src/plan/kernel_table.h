@@ -1,8 +1,8 @@
 /* Kernels by name: each builds a tile program from a shape, a tiling and a machine.
  *
  * Shapes: S rows (tokens), H inputs, R rank, O outputs. xw-* computes y[S,O] = x w with x given transposed as xT[H,S];
- * the chains compute y = (x u) v with u[H,R], v[R,O]; the MLPs y = (silu(x Wg) * (x Wu)) Wd with O features in between. Machine constants (partitions, moving size, banks) come from the
- * machine, never from the code. */
+ * the chains compute y = (x u) v with u[H,R], v[R,O]; the MLPs y = (silu(x Wg) * (x Wu)) Wd with O features in between.
+ * Machine constants (partitions, moving size, banks) come from the machine, never from the code. */
 #ifndef NMLP_PLAN_KERNEL_TABLE_H
 #define NMLP_PLAN_KERNEL_TABLE_H
 
