@@ -19,6 +19,8 @@ enum {
     SAMPLE_STRIPS = 2
 };
 
+static const double NEAR = 1.01; /* of the limit */
+
 typedef struct finalist {
     nmlp_strip_plan plan;
     double latency_us; /* extrapolated */
@@ -159,6 +161,9 @@ static nmlp_status climb(contest *c, const field *f, finalist at, int reach, int
     return NMLP_OK;
 }
 
+/* Hardly anything is left to gain. */
+static bool near_limit(const contest *c) { return c->list[0].latency_us <= NEAR * c->plan->limit_us; }
+
 /* From the best; where judging is quick from the best of every way to bring x in and of every width of the last
  * product, and with pairs of changes. */
 static nmlp_status judge_neighbours(contest *c, const field *f, bool brief, nmlp_err *err) {
@@ -172,9 +177,9 @@ static nmlp_status judge_neighbours(contest *c, const field *f, bool brief, nmlp
         if (!known) starts[n++] = c->list[i];
     }
     int most = brief ? JUDGED_BRIEF / 4 * 3 : JUDGED_LONG, before = c->n;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n && (i == 0 || !near_limit(c)); i++)
         NMLP_RETURN_IF_FAILED(climb(c, f, starts[i], 1, before + (most - before) * (i + 1) / n, err));
-    return brief ? climb(c, f, c->list[0], 2, JUDGED_BRIEF, err) : NMLP_OK;
+    return brief && !near_limit(c) ? climb(c, f, c->list[0], 2, JUDGED_BRIEF, err) : NMLP_OK;
 }
 
 static nmlp_status judge_candidates(contest *c, nmlp_err *err) {
