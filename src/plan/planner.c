@@ -110,8 +110,9 @@ static void insert(contest *c, const finalist *f) {
 static int distance(const nmlp_strip_plan *a, const nmlp_strip_plan *b) {
     return (a->rows != b->rows) + (a->x != b->x) + (a->x_chunk != b->x_chunk) +
            (a->x_load != b->x_load && a->x == b->x) + (a->act_chunk != b->act_chunk) + (a->columns != b->columns) +
-           (a->ring_bytes != b->ring_bytes) + (a->out_tiles != b->out_tiles) + (a->out_ring != b->out_ring) +
-           (a->tail != b->tail) + (a->out_bytes != b->out_bytes && a->out_ring == b->out_ring);
+           (a->ring_bytes != b->ring_bytes) + (a->out_tiles * a->columns != b->out_tiles * b->columns) +
+           (a->out_ring != b->out_ring) + (a->tail != b->tail) +
+           (a->out_bytes != b->out_bytes && a->out_ring == b->out_ring);
 }
 
 typedef struct field {
