@@ -11,7 +11,7 @@
 enum {
     FIRST_BRIEF = 72,
     FIRST_LONG = 16,
-    JUDGED_BRIEF = 600,
+    JUDGED_BRIEF = 800,
     JUDGED_LONG = 40,
     PER_KIND = 2,
     STARTS_MAX = 6,
@@ -19,7 +19,7 @@ enum {
     SAMPLE_STRIPS = 2
 };
 
-static const double NEAR = 1.01; /* of the limit */
+static const double NEAR = 1.025; /* of the limit */
 
 typedef struct finalist {
     nmlp_strip_plan plan;

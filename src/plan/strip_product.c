@@ -38,8 +38,7 @@ static void begin_blocks(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp
     char name[NMLP_NAME_MAX];
     int64_t n_tiles = w->end - w->first, run = nmlp_pack_tile_run(&w->pack), held = out.chunk < 0 ? n_tiles : out.tiles;
     nmlp_size blocks = nmlp_size_const(nmlp_ceil_div(held, w->block));
-    if (n_tiles % held != 0)
-        blocks = nmlp_size_until(blocks.full, n_tiles, nmlp_affine_var(out.chunk, held), w->block);
+    if (n_tiles % held != 0) blocks = nmlp_size_until(blocks.full, n_tiles, nmlp_affine_var(out.chunk, held), w->block);
     l->block = nmlp_program_begin_loop(b->p, label(name, w, "b"), blocks, false);
     nmlp_affine first = block_start(w, out, l->block), at = nmlp_affine_times(first, run);
     /* The last block is cut where what is held ends, or, with a shorter last chunk, where the columns end. */
