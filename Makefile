@@ -38,7 +38,7 @@ fuzz: deps
 	@sh scripts/fuzz $(or $(SECONDS),600)
 
 install: all
-	@cmake --install $(BUILD)
+	@cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean:
 	@rm -rf build build-* neuronmlp

@@ -2,9 +2,9 @@
  */
 #include <stdio.h>
 
+#include "api/judge.h"
 #include "base/file.h"
 #include "cli/bench.h"
-#include "cli/judge.h"
 #include "report/chart.h"
 
 enum { H = 8192, R = 4096, O = 16384, N_LENGTHS = 6, N_SERIES = 7 };
@@ -43,14 +43,14 @@ static nmlp_status measure(figure *f, const series *s, int64_t rows, nmlp_cost *
                               .machine = &f->machine};
     if (s->planned) {
         nmlp_plan plan;
-        nmlp_planner planner = {.machine = &f->machine, .judge = nmlp_cli_judge};
+        nmlp_planner planner = {.machine = &f->machine, .judge = nmlp_judge_by_time};
         NMLP_RETURN_IF_FAILED(nmlp_plan_find(&plan, &planner, NMLP_PLAN_XUV, &rq, err));
         *cost = plan.winner.cost;
         return NMLP_OK;
     }
     nmlp_program *program = NULL;
     NMLP_RETURN_IF_FAILED(nmlp_kernel_build(&program, kernel, &rq, err));
-    nmlp_status st = nmlp_cli_judge(NULL, program, &f->machine, cost, err);
+    nmlp_status st = nmlp_judge_by_time(NULL, program, &f->machine, cost, err);
     nmlp_program_destroy(program);
     return st;
 }

@@ -7,17 +7,17 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/compress_table.h"
-#include "cli/encode.h"
 #include "cli/load.h"
+#include "compress/calibration.h"
 #include "compress/compress.h"
 #include "linalg/linalg.h"
+#include "text/encode_file.h"
 #include "train/recover.h"
 
-enum { PATH_MAX_BYTES = 4096, SMALL_HIDDEN = 512, ARGS_MAX = 256 };
+enum { ARGS_MAX = 256 };
 
 struct args {
     const char *output, *calib, *alloc, *recover, *target, *whiten, *weights, *tokens, *joint, *shrink, *train_text;
@@ -111,24 +111,10 @@ static void restart_with_better_blas(int argc, char **argv) {
     fprintf(stderr, "note: OpenBLAS runs its slow %s kernels; set OPENBLAS_CORETYPE=%s\n", nmlp_linalg_core(), core);
 }
 
-static nmlp_status read_calibration(struct args *a, const char *dir, char *path, nmlp_ids *ids, nmlp_err *err) {
-    if (a->calib) {
-        snprintf(path, PATH_MAX_BYTES, "%s", a->calib);
-    } else {
-        NMLP_RETURN_IF_FAILED(nmlp_path_join(path, PATH_MAX_BYTES, dir, "calib.txt", err));
-        if (!nmlp_file_exists(path)) {
-            nmlp_fail(err, NMLP_E_MISSING, "%s: the model brings no calibration text", path);
-            nmlp_fail_hint(err, "give one with --calib FILE: a few hundred kB of the kind of text the model is for");
-            return NMLP_E_MISSING;
-        }
-    }
-    return nmlp_encode_file(dir, path, ids, err);
-}
-
 static nmlp_status set_target(struct args *a, const nmlp_loaded *loaded, nmlp_err *err) {
     const nmlp_config *c = &loaded->model.config;
     bool trn1 = strcmp(a->target, "trn1") == 0;
-    if (a->options.tile == 0) a->options.tile = trn1 ? 128 : c->hidden <= SMALL_HIDDEN ? 16 : 32;
+    if (a->options.tile == 0) a->options.tile = trn1 ? 128 : nmlp_compress_cpu_tile(c);
     if (a->options.budget_ms == 0) return NMLP_OK;
     if (trn1) {
         a->options.time = nmlp_cost_trn1();
@@ -194,17 +180,17 @@ static int compress(const nmlp_cli *cli, struct args *a) {
     nmlp_cli_bar bar;
     nmlp_err err;
     nmlp_ids ids;
-    char path[PATH_MAX_BYTES];
+    nmlp_str calib_name;
     nmlp_status st = NMLP_OK;
     int code = NMLP_EXIT_FAILED;
     double begin = nmlp_clock_seconds();
     nmlp_progress progress = nmlp_cli_progress(&bar);
     nmlp_ids_init(&ids);
+    nmlp_str_init(&calib_name);
     NMLP_TRY(nmlp_load(&loaded, cli, cli->positionals[0], &a->load, &err));
-    NMLP_TRY(read_calibration(a, cli->positionals[0], path, &ids, &err));
+    NMLP_TRY(nmlp_calibration_read(cli->positionals[0], a->calib, &ids, &calib_name, &err));
     NMLP_TRY(set_target(a, &loaded, &err));
-    const char *slash = strrchr(path, '/');
-    a->options.calib_name = slash ? slash + 1 : path;
+    a->options.calib_name = nmlp_str_text(&calib_name);
     a->options.progress = &progress;
     NMLP_TRY(nmlp_compress_run(loaded.engine, ids.data, (int64_t)ids.len, a->output, &a->options, &result, &err));
     if (a->train_steps > 0) NMLP_TRY(train(a, &loaded, &ids, &progress, &trained, &err));
@@ -218,6 +204,7 @@ out:
     }
     nmlp_compress_report_fini(&result);
     nmlp_recover_report_fini(&trained);
+    nmlp_str_fini(&calib_name);
     nmlp_ids_fini(&ids);
     nmlp_unload(&loaded);
     return code;

@@ -2,10 +2,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/judge.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/commands.h"
-#include "cli/judge.h"
 #include "emit/emit.h"
 #include "plan/kernel_table.h"
 #include "sim/time.h"
@@ -48,7 +48,7 @@ static nmlp_status build(emission *e, nmlp_err *err) {
     if (!nmlp_nc_dtype_parse(e->args.dtype, &dtype))
         return nmlp_fail(err, NMLP_E_ARG, "--dtype is \"%s\"; expected bf16, fp16 or fp32", e->args.dtype);
     nmlp_kernel_request rq = {.shape = e->shape, .dtype = dtype, .tiling = &tiling, .machine = &e->machine};
-    return nmlp_cli_build_kernel(&e->program, kernel, &rq, err);
+    return nmlp_kernel_build_planned(&e->program, kernel, &rq, err);
 }
 
 static nmlp_status choose_options(emission *e, nmlp_err *err) {

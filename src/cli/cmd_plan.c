@@ -1,10 +1,10 @@
 /* neuronmlp plan: the best kernel and tiling for a shape on a Trainium core. */
 #include <stdio.h>
 
+#include "api/judge.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "cli/commands.h"
-#include "cli/judge.h"
 
 typedef struct plan_args {
     const char *target, *op, *shape, *tiling, *dtype, *cache;
@@ -36,7 +36,7 @@ static nmlp_status parse_shape(planning *pl, nmlp_kernel_shape *shape, nmlp_err 
 static nmlp_status find(planning *pl, nmlp_err *err) {
     nmlp_tiling tiling;
     nmlp_kernel_request rq = {.machine = &pl->machine, .tiling = &tiling};
-    nmlp_planner planner = {.machine = &pl->machine, .judge = nmlp_cli_judge, .cache_path = pl->args.cache};
+    nmlp_planner planner = {.machine = &pl->machine, .judge = nmlp_judge_by_time, .cache_path = pl->args.cache};
     NMLP_RETURN_IF_FAILED(nmlp_machine_open(&pl->machine, pl->args.target, err));
     NMLP_RETURN_IF_FAILED(parse_shape(pl, &rq.shape, err));
     NMLP_RETURN_IF_FAILED(nmlp_tiling_parse(&tiling, pl->args.tiling, err));

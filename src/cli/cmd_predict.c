@@ -2,10 +2,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/judge.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "cli/commands.h"
-#include "cli/judge.h"
 #include "checkpoint/config.h"
 #include "model/preset.h"
 #include "plan/predict.h"
@@ -56,7 +56,7 @@ static nmlp_status predict(predicting *pr, nmlp_err *err) {
         .prompt = pr->args.prompt,
         .generate = pr->args.generate,
         .tp = pr->args.tp};
-    nmlp_planner planner = {.machine = &pr->machine, .judge = nmlp_cli_judge, .cache_path = pr->args.cache};
+    nmlp_planner planner = {.machine = &pr->machine, .judge = nmlp_judge_by_time, .cache_path = pr->args.cache};
     if (!nmlp_nc_dtype_parse(pr->args.dtype, &rq.dtype))
         return nmlp_fail(err, NMLP_E_ARG, "--dtype is \"%s\"; expected bf16, fp16 or fp32", pr->args.dtype);
     NMLP_RETURN_IF_FAILED(nmlp_predict(&pr->dense, &planner, &rq, err));

@@ -2,15 +2,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/judge.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "cli/commands.h"
-#include "cli/judge.h"
 #include "neuron/program_text.h"
 #include "plan/kernel_table.h"
 #include "report/timeline.h"
-#include "sim/check.h"
+#include "sim/check_run.h"
 #include "sim/time.h"
 
 typedef struct simulate_args {
@@ -53,23 +53,18 @@ static nmlp_status build_program(simulation *sim, nmlp_err *err) {
     if (!nmlp_nc_dtype_parse(sim->args.dtype, &dtype))
         return nmlp_fail(err, NMLP_E_ARG, "--dtype is \"%s\"; expected bf16, fp16 or fp32", sim->args.dtype);
     nmlp_kernel_request rq = {.shape = sim->shape, .dtype = dtype, .tiling = &tiling, .machine = &sim->machine};
-    return nmlp_cli_build_kernel(&sim->program, sim->kernel, &rq, err);
+    return nmlp_kernel_build_planned(&sim->program, sim->kernel, &rq, err);
 }
 
 static nmlp_status check_values(simulation *sim, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     nmlp_pool *pool = NULL;
-    nmlp_values *values = NULL;
     nmlp_cli_bar bar;
     nmlp_progress progress = nmlp_cli_progress(&bar);
     NMLP_TRY(nmlp_pool_create(&pool, (int)sim->cli->n_threads, err));
-    NMLP_TRY(nmlp_values_create(&values, sim->program, pool, err));
-    NMLP_TRY(nmlp_check_fill(values, sim->program, (uint64_t)sim->args.seed, err));
-    NMLP_TRY(nmlp_values_run(values, &progress, err));
-    NMLP_TRY(nmlp_check_values(&sim->check, values, sim->program, pool, err));
+    NMLP_TRY(nmlp_check_run(&sim->check, sim->program, (uint64_t)sim->args.seed, pool, &progress, err));
 out:
     nmlp_cli_progress_end(&bar);
-    nmlp_values_destroy(values);
     nmlp_pool_destroy(pool);
     return st;
 }
@@ -196,12 +191,7 @@ static nmlp_status simulate(simulation *sim, nmlp_err *err) {
     if (sim->args.print_program) return NMLP_OK;
     NMLP_RETURN_IF_FAILED(nmlp_time_run(&sim->time, sim->program, &sim->machine, NULL, err));
     if (sim->args.trace) NMLP_RETURN_IF_FAILED(write_trace(sim, err));
-    if (!sim->args.check) return NMLP_OK;
-    NMLP_RETURN_IF_FAILED(check_values(sim, err));
-    if (sim->check.ok) return NMLP_OK;
-    return nmlp_fail(
-        err, NMLP_E_NUMERIC, "kernel %s computes wrong values: error %.3g (limit %.3g), sums %.3g (limit %.3g)",
-        sim->kernel->name, sim->check.max_rel_err, sim->check.limit, sim->check.sum_err, sim->check.sum_limit);
+    return sim->args.check ? check_values(sim, err) : NMLP_OK;
 }
 
 static int print_program(const simulation *sim) {
