@@ -21,8 +21,8 @@ int main(int argc, char **argv) {
     nmlp_compression_options_init(&options, sizeof options);
     nmlp_compression_result_init(&result, sizeof result);
     options.ratio = atof(argv[3]);
-    options.calibration_tokens = 4096; /* few, for a quick look; the default is 65536 */
-    options.heldout_tokens = 1024;
+    options.calibration_tokens = 2048; /* few, for a quick look; the default is 65536 */
+    options.heldout_tokens = 512;
     options.on_progress = show;
     nmlp_status st = nmlp_compress_model(argv[1], argv[2], &options, &result, &err);
     fprintf(stderr, "\n");

@@ -8,6 +8,8 @@
 static const nmlp_bench *const benches[] = {&nmlp_bench_neuron, &nmlp_bench_neuron_ablation, &nmlp_bench_neuron_mlp};
 enum { N_BENCHES = sizeof benches / sizeof benches[0] };
 
+const nmlp_bench *nmlp_bench_at(size_t index) { return index < N_BENCHES ? benches[index] : NULL; }
+
 static int list(const nmlp_cli *cli, const char *name) {
     for (size_t i = 0; i < N_BENCHES; i++) fprintf(stderr, "  %-16s %s\n", benches[i]->name, benches[i]->summary);
     return nmlp_cli_usage(cli, "there is no benchmark \"%s\"", name);
@@ -39,7 +41,7 @@ static int run_bench(const nmlp_cli *cli, const nmlp_bench *bench, const nmlp_be
 static int run(int argc, char **argv) {
     nmlp_bench_args args = {.target = "trn1", .out = "docs"};
     const nmlp_opt opts[] = {
-        {"target", 0, NMLP_OPT_STRING, &args.target, "T", "machine of a simulated benchmark (default trn1)"},
+        {"target", 0, NMLP_OPT_STRING, &args.target, "TARGET", "machine of a simulated benchmark (default trn1)"},
         {"out", 'o', NMLP_OPT_STRING, &args.out, "DIR", "folder for CSV and SVG files (default docs)"},
     };
     nmlp_cli cli;
@@ -53,7 +55,7 @@ static int run(int argc, char **argv) {
 const nmlp_command nmlp_cmd_bench = {
     .name = "bench",
     .summary = "benchmarks: neuron, neuron-ablation, neuron-mlp",
-    .usage = "NAME [options]",
+    .usage = "BENCHMARK [options]",
     .examples = "neuronmlp bench neuron-ablation --target trn2 -o /tmp\n",
     .run = run,
 };

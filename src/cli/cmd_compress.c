@@ -219,32 +219,33 @@ static int run(int argc, char **argv) {
         {"output", 'o', NMLP_OPT_STRING, &a.output, "DIR", "where to write the compressed checkpoint"},
         {"ratio", 'r', NMLP_OPT_NUMBER, &a.options.ratio, "R", "fraction of MLP parameters to remove, e.g. 0.2"},
         {"budget-ms", 0, NMLP_OPT_NUMBER, &a.options.budget_ms, "X", "instead: milliseconds all MLPs may take for one token"},
-        {"target", 0, NMLP_OPT_STRING, &a.target, "NAME", "cpu or trn1: sets the tile and the cost table (default cpu)"},
+        {"target", 0, NMLP_OPT_STRING, &a.target, "cpu|trn1", "sets the tile and the cost table (default cpu)"},
         {"tile", 0, NMLP_OPT_INT, &a.options.tile, "T", "ranks are multiples of it (default 128 trn1, 32 cpu, 16 small models)"},
-        {"alloc", 0, NMLP_OPT_STRING, &a.alloc, "HOW", "uniform or adaptive ranks (default adaptive)"},
+        {"alloc", 0, NMLP_OPT_STRING, &a.alloc, "uniform|adaptive", "how ranks are chosen (default adaptive)"},
         {"calib", 0, NMLP_OPT_STRING, &a.calib, "FILE", "calibration text (default MODEL/calib.txt)"},
         {"calib-tokens", 0, NMLP_OPT_INT, &a.options.calib_tokens, "N", "tokens to calibrate on (default 65536)"},
         {"heldout", 0, NMLP_OPT_INT, &a.options.heldout_tokens, "N", "further tokens that judge (default 8192, large models 2048)"},
         {"ctx", 0, NMLP_OPT_INT, &a.options.context, "N", "tokens in a window (default 512)"},
-        {"recover", 0, NMLP_OPT_STRING, &a.recover, "HOW", "none, refit: second pass (default), or train: refit and training"},
+        {"recover", 0, NMLP_OPT_STRING, &a.recover, "none|refit|train", "refit: second pass (default); train: refit and training"},
         {"train-text", 0, NMLP_OPT_STRING, &a.train_text, "FILE", "text for --recover train (default: the calibration text)"},
         {"train-steps", 0, NMLP_OPT_INT, &a.train_steps, "N", "updates of --recover train (default 200)"},
         {"resume", 0, NMLP_OPT_FLAG, &a.options.resume, NULL, "go on where an interrupted run stopped"},
         {"work", 0, NMLP_OPT_STRING, &a.options.work_dir, "DIR", "keep statistics in DIR.partial; --resume uses them for other ratios"},
         {"isa", 0, NMLP_OPT_STRING, &a.load.isa, "NAME", "kernel set (default: the fastest)"},
-        {"whiten", 0, NMLP_OPT_STRING, &a.whiten, "HOW", "research: input, or none for plain SVD"},
-        {"weights", 0, NMLP_OPT_STRING, &a.weights, "HOW", "research: swiglu or none"},
-        {"tokens", 0, NMLP_OPT_STRING, &a.tokens, "HOW", "research: equal, or residual: by size of the residual stream"},
-        {"joint", 0, NMLP_OPT_STRING, &a.joint, "HOW", "research: shared gate/up basis never, auto or always"},
-        {"shrink", 0, NMLP_OPT_STRING, &a.shrink, "HOW", "research: shrink Grams to their diagonals, on or off"},
+        {"whiten", 0, NMLP_OPT_STRING, &a.whiten, "input|none", "research: none is plain SVD (default input)"},
+        {"weights", 0, NMLP_OPT_STRING, &a.weights, "swiglu|none", "research: weights on the rows of gate and up (default swiglu)"},
+        {"tokens", 0, NMLP_OPT_STRING, &a.tokens, "equal|residual", "research: residual: by size of the residual stream (default equal)"},
+        {"joint", 0, NMLP_OPT_STRING, &a.joint, "never|auto|always", "research: one basis for gate and up (default auto)"},
+        {"shrink", 0, NMLP_OPT_STRING, &a.shrink, "on|off", "research: shrink Grams to their diagonals (default on)"},
         {"cap", 0, NMLP_OPT_NUMBER, &a.options.cap, "SHARE", "research: most a token may weigh (default 0.01, 0: off)"},
         {"rounds", 0, NMLP_OPT_INT, &a.rounds, "N", "research: probe again around the best ranks (default 2, large models 0)"},
     };
     nmlp_cli cli;
-    restart_with_better_blas(argc, argv);
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_compress, opts, sizeof opts / sizeof opts[0], 1, 1, argc, argv);
     if (code < 0) code = check_args(&cli, &a);
-    return code >= 0 ? code : compress(&cli, &a);
+    if (code >= 0) return code;
+    restart_with_better_blas(argc, argv);
+    return compress(&cli, &a);
 }
 
 const nmlp_command nmlp_cmd_compress = {

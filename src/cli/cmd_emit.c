@@ -115,12 +115,12 @@ static int deliver(const emission *e, nmlp_err *err) {
 static int run(int argc, char **argv) {
     emission e = {.args = {.tiling = "", .dtype = "bf16"}};
     const nmlp_opt opts[] = {
-        {"target", 't', NMLP_OPT_STRING, &e.args.target, "T", "trn1, trn2, trn3 or a machine file"},
-        {"kernel", 'k', NMLP_OPT_STRING, &e.args.kernel, "NAME", "kernel to print; an unknown name lists them"},
+        {"target", 0, NMLP_OPT_STRING, &e.args.target, "TARGET", "trn1, trn2, trn3 or a machine file"},
+        {"kernel", 'k', NMLP_OPT_STRING, &e.args.kernel, "KERNEL", "kernel to print; an unknown name lists them"},
         {"shape", 's', NMLP_OPT_STRING, &e.args.shape, "S,H,R,O", "rows, inputs, rank, outputs; S,H,O for xw-*"},
         {"tiling", 0, NMLP_OPT_STRING, &e.args.tiling, "k=v,...", "numbers of the tiling instead of the kernel's own"},
-        {"dtype", 0, NMLP_OPT_STRING, &e.args.dtype, "D", "bf16 (default), fp16 or fp32"},
-        {"dialect", 0, NMLP_OPT_STRING, &e.args.dialect, "D", "nki or nki-legacy; default by target: legacy for trn1"},
+        {"dtype", 0, NMLP_OPT_STRING, &e.args.dtype, "bf16|fp16|fp32", "of tensors and SBUF data (default bf16)"},
+        {"dialect", 0, NMLP_OPT_STRING, &e.args.dialect, "nki|nki-legacy", "default by target: legacy for trn1"},
         {"module", 0, NMLP_OPT_FLAG, &e.args.module, NULL,
          "print the PyTorch module that calls the kernel, not the kernel"},
         {"output", 'o', NMLP_OPT_STRING, &e.args.output, "FILE", "write the source there, not to stdout"},
@@ -149,7 +149,7 @@ out:
 const nmlp_command nmlp_cmd_emit = {
     .name = "emit",
     .summary = "print a kernel as NKI source for Trainium",
-    .usage = "--target T --kernel NAME --shape S,H,R,O [-o FILE]",
+    .usage = "--target TARGET --kernel KERNEL --shape S,H,R,O [-o FILE]",
     .examples = "neuronmlp emit --target trn1 --kernel xw-opt --shape 512,512,512\n"
                 "neuronmlp emit --target trn2 --kernel xuv-fused --shape 256,512,128,512 -o /tmp/xuv_kernel.py\n",
     .run = run,

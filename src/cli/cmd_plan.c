@@ -128,13 +128,13 @@ static int run(int argc, char **argv) {
     planning pl = {.args = {.tiling = "", .dtype = "bf16"}};
     plan_args *a = &pl.args;
     const nmlp_opt opts[] = {
-        {"target", 0, NMLP_OPT_STRING, &a->target, "T", "trn1, trn2, trn3 or a machine file"},
-        {"op", 0, NMLP_OPT_STRING, &a->op, "OP", "xw (dense), xuv (chain of two factors) or mlp (gated MLP)"},
+        {"target", 0, NMLP_OPT_STRING, &a->target, "TARGET", "trn1, trn2, trn3 or a machine file"},
+        {"op", 0, NMLP_OPT_STRING, &a->op, "xw|xuv|mlp", "dense product, chain of two factors, or gated MLP"},
         {"shape", 0, NMLP_OPT_STRING, &a->shape, "S,H,R,O",
          "rows, inputs, rank (mlp: 0 is dense), outputs (mlp: intermediate width)"},
         {"tiling", 0, NMLP_OPT_STRING, &a->tiling, "K=V,...",
          "fix parts of the tiling; x=1: x is given transposed; shared=1: one basis"},
-        {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "D", "bf16 (default), fp16 or fp32"},
+        {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "bf16|fp16|fp32", "of tensors and SBUF data (default bf16)"},
         {"cache", 0, NMLP_OPT_STRING, &a->cache, "FILE", "remember choices in FILE"},
     };
     nmlp_cli cli;
@@ -154,7 +154,7 @@ static int run(int argc, char **argv) {
 const nmlp_command nmlp_cmd_plan = {
     .name = "plan",
     .summary = "the best kernel and tiling for a shape on Trainium (simulated)",
-    .usage = "--target T --op xw|xuv|mlp --shape S,H,R,O [options]",
+    .usage = "--target TARGET --op xw|xuv|mlp --shape S,H,R,O [options]",
     .examples = "neuronmlp plan --target trn1 --op xuv --shape 1024,1024,512,2048\n"
                 "neuronmlp plan --target trn2 --op mlp --shape 128,2048,768,8192\n"
                 "neuronmlp plan --target trn2 --op mlp --shape 1,1024,0,3072 --json\n",

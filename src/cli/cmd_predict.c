@@ -136,13 +136,13 @@ static int run(int argc, char **argv) {
     predicting pr = {.args = {.dtype = "bf16", .prompt = 1024, .generate = 128, .tp = 1, .tile = 128}};
     predict_args *a = &pr.args;
     const nmlp_opt opts[] = {
-        {"target", 0, NMLP_OPT_STRING, &a->target, "T", "trn1, trn2, trn3 or a machine file"},
+        {"target", 0, NMLP_OPT_STRING, &a->target, "TARGET", "trn1, trn2, trn3 or a machine file"},
         {"ratio", 0, NMLP_OPT_NUMBER, &a->ratio, "R", "fraction of the MLP parameters removed"},
         {"tile", 0, NMLP_OPT_INT, &a->tile, "T", "rank granularity (default 128)"},
         {"prompt", 0, NMLP_OPT_INT, &a->prompt, "N", "prompt tokens (default 1024)"},
         {"generate", 0, NMLP_OPT_INT, &a->generate, "M", "generated tokens (default 128)"},
         {"tp", 0, NMLP_OPT_INT, &a->tp, "N", "cores that share the model (default 1)"},
-        {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "D", "bf16 (default), fp16 or fp32"},
+        {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "bf16|fp16|fp32", "of tensors and SBUF data (default bf16)"},
         {"cache", 0, NMLP_OPT_STRING, &a->cache, "FILE", "remember plans in FILE"},
     };
     nmlp_cli cli;
@@ -160,7 +160,7 @@ static int run(int argc, char **argv) {
 const nmlp_command nmlp_cmd_predict = {
     .name = "predict",
     .summary = "time of a whole model on Trainium, dense and compressed (simulated)",
-    .usage = "MODEL|PRESET --target T [--ratio R] [options]",
+    .usage = "MODEL|PRESET --target TARGET [--ratio R] [options]",
     .examples = "neuronmlp predict llama-3.2-1b --target trn1 --ratio 0.2 --prompt 512 --generate 64\n"
                 "neuronmlp predict models/tiny --target trn2 --json\n",
     .run = run,

@@ -232,8 +232,8 @@ static int run(int argc, char **argv) {
         {"seed", 0, NMLP_OPT_INT, &r.seed, "N", "seed of the sampling (default 0)"},
         {"ignore-eos", 0, NMLP_OPT_FLAG, &r.ignore_eos, NULL, "go on after end-of-text tokens"},
         {"no-bos", 0, NMLP_OPT_FLAG, &r.no_bos, NULL, "do not put the begin-of-text token in front"},
-        {"device", 0, NMLP_OPT_STRING, &r.load.device, "NAME", "cpu, cuda or auto (default)"},
-        {"precision", 0, NMLP_OPT_STRING, &r.load.precision, "P", "f32 (default, exact) or bf16 (faster where the CPU has AMX)"},
+        {"device", 0, NMLP_OPT_STRING, &r.load.device, "cpu|cuda|auto", "where to run (default auto: a GPU where there is one)"},
+        {"precision", 0, NMLP_OPT_STRING, &r.load.precision, "f32|bf16", "f32: exact (default); bf16: faster where the CPU has AMX"},
         {"isa", 0, NMLP_OPT_STRING, &r.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
     };
     nmlp_cli cli;

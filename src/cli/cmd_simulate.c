@@ -207,12 +207,12 @@ static int run(int argc, char **argv) {
     simulation sim = {.args = {.tiling = "", .dtype = "bf16"}};
     simulate_args *a = &sim.args;
     const nmlp_opt opts[] = {
-        {"target", 0, NMLP_OPT_STRING, &a->target, "T", "trn1, trn2, trn3 or a machine file"},
-        {"kernel", 0, NMLP_OPT_STRING, &a->kernel, "NAME",
+        {"target", 0, NMLP_OPT_STRING, &a->target, "TARGET", "trn1, trn2, trn3 or a machine file"},
+        {"kernel", 0, NMLP_OPT_STRING, &a->kernel, "KERNEL",
          "xw, xuv, mlp (ours), xw-opt, xuv-fused, mlp-paper, ...; a wrong name lists all"},
         {"shape", 0, NMLP_OPT_STRING, &a->shape, "S,H,R,O", "rows, inputs, rank, outputs (xw-*: S,H,O)"},
         {"tiling", 0, NMLP_OPT_STRING, &a->tiling, "K=V,...", "tiles per block; keys depend on the kernel"},
-        {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "D", "bf16 (default), fp16 or fp32"},
+        {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "bf16|fp16|fp32", "of tensors and SBUF data (default bf16)"},
         {"check", 0, NMLP_OPT_FLAG, &a->check, NULL, "also compute values and compare them with float64"},
         {"seed", 0, NMLP_OPT_INT, &a->seed, "N", "of the random operands of --check"},
         {"trace", 0, NMLP_OPT_STRING, &a->trace, "FILE", "write FILE.json (Chrome, Perfetto) or FILE.svg"},
@@ -240,7 +240,7 @@ static int run(int argc, char **argv) {
 const nmlp_command nmlp_cmd_simulate = {
     .name = "simulate",
     .summary = "run a kernel on a simulated NeuronCore: time, traffic, values",
-    .usage = "--target T --kernel NAME --shape S,H,R,O [options]",
+    .usage = "--target TARGET --kernel KERNEL --shape S,H,R,O [options]",
     .examples = "neuronmlp simulate --target trn1 --kernel xw-opt --shape 1024,512,1024\n"
                 "neuronmlp simulate --target trn2 --kernel xtuv-fused --shape 256,512,128,1024 --check\n",
     .run = run,

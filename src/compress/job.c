@@ -81,7 +81,7 @@ static nmlp_status check_options(const nmlp_model *m, const nmlp_compress_option
     }
     if (o->tile < 1) return nmlp_fail(err, NMLP_E_ARG, "--tile %lld: must be at least 1", (long long)o->tile);
     if (m->config.compressed)
-        return nmlp_fail(err, NMLP_E_ARG, "%s: is compressed already; compress the dense checkpoint, or expand this one first",
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: is compressed already; compress the dense checkpoint, or expand this one first",
                          m->checkpoint.dir);
     if (o->budget_ms > 0 && !o->adaptive)
         return nmlp_fail(err, NMLP_E_ARG, "--budget-ms needs --alloc adaptive: uniform ranks know no time");
