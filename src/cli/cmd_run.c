@@ -32,6 +32,7 @@ struct run_options {
 /* Where generated tokens go. */
 struct output {
     bool stream; /* to stdout as they come */
+    const char *lead; /* the prompt, printed once there is something to print behind it; NULL: not, or no more */
     nmlp_tokenizer *tokenizer; /* NULL: ids only */
     nmlp_decode_stream decoder;
     nmlp_str text;
@@ -42,6 +43,8 @@ struct output {
 };
 
 static void print_new_text(struct output *o) {
+    if (o->stream && o->lead) fputs(o->lead, stdout);
+    o->lead = NULL;
     if (o->stream && o->text.len > o->printed) {
         fwrite(o->text.data + o->printed, 1, o->text.len - o->printed, stdout);
         fflush(stdout);
@@ -176,7 +179,7 @@ static nmlp_status generate(const struct run_options *r, const nmlp_loaded *load
     }
     if (st == NMLP_OK) st = o->st;
     if (st == NMLP_OK && o->tokenizer) st = nmlp_decode_stream_flush(&o->decoder, &o->text, err);
-    print_new_text(o);
+    if (st == NMLP_OK) print_new_text(o);
     return st;
 }
 
@@ -196,7 +199,7 @@ static int execute(const nmlp_cli *cli, const struct run_options *r) {
     nmlp_decode_stream_init(&o.decoder, o.tokenizer, true);
     NMLP_TRY(read_prompt(r, o.tokenizer, &prompt, &err));
     NMLP_TRY(nmlp_load(&loaded, cli, cli->positionals[0], &r->load, &err));
-    if (o.stream && r->prompt && !r->chat) printf("%s", r->prompt);
+    if (!r->chat) o.lead = r->prompt;
     NMLP_TRY(generate(r, &loaded, &prompt, &o, &stats, &err));
     const char *isa = nmlp_loaded_name(&loaded);
     if (cli->json) {
