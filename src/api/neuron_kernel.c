@@ -45,7 +45,7 @@ static nmlp_status build(nmlp_neuron_kernel *k, const nmlp_neuron_problem *p, nm
     nmlp_kernel_request rq = {.shape = {p->rows, p->inputs, p->rank, p->outputs}, .tiling = &tiling, .machine = &k->machine};
     NMLP_RETURN_IF_FAILED(nmlp_machine_open(&k->machine, p->target, err));
     const nmlp_kernel *kernel = nmlp_kernel_find(p->kernel, err);
-    if (!kernel) return NMLP_E_MISSING;
+    if (!kernel) return NMLP_E_ARG;
     NMLP_RETURN_IF_FAILED(nmlp_tiling_parse(&tiling, p->tiling, err));
     if (!nmlp_nc_dtype_parse(p->dtype, &rq.dtype))
         return nmlp_fail(err, NMLP_E_ARG, "dtype is \"%s\"; expected bf16, fp16 or fp32", p->dtype);

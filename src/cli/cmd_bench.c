@@ -10,7 +10,7 @@ enum { N_BENCHES = sizeof benches / sizeof benches[0] };
 
 const nmlp_bench *nmlp_bench_at(size_t index) { return index < N_BENCHES ? benches[index] : NULL; }
 
-static int refuse(const nmlp_cli *cli, const char *name) {
+static int list(const nmlp_cli *cli, const char *name) {
     char names[256] = "";
     for (size_t i = 0; i < N_BENCHES; i++) {
         size_t used = strlen(names);
@@ -46,7 +46,7 @@ static int run_bench(const nmlp_cli *cli, const nmlp_bench *bench, const nmlp_be
 static int run(int argc, char **argv) {
     nmlp_bench_args args = {.target = "trn1", .out = "docs"};
     const nmlp_opt opts[] = {
-        {"target", 0, NMLP_OPT_STRING, &args.target, "TARGET", "machine of a simulated benchmark (default trn1)"},
+        {"target", 0, NMLP_OPT_STRING, &args.target, "T", "machine of a simulated benchmark (default trn1)"},
         {"out", 'o', NMLP_OPT_STRING, &args.out, "DIR", "folder for CSV and SVG files (default docs)"},
     };
     nmlp_cli cli;
@@ -54,13 +54,13 @@ static int run(int argc, char **argv) {
     if (code >= 0) return code;
     for (size_t i = 0; i < N_BENCHES; i++)
         if (strcmp(benches[i]->name, cli.positionals[0]) == 0) return run_bench(&cli, benches[i], &args);
-    return refuse(&cli, cli.positionals[0]);
+    return list(&cli, cli.positionals[0]);
 }
 
 const nmlp_command nmlp_cmd_bench = {
     .name = "bench",
     .summary = "benchmarks: neuron, neuron-ablation, neuron-mlp",
-    .usage = "BENCHMARK [options]",
+    .usage = "NAME [options]",
     .examples = "neuronmlp bench neuron-ablation --target trn2 -o /tmp\n",
     .run = run,
 };

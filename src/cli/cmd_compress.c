@@ -241,11 +241,10 @@ static int run(int argc, char **argv) {
         {"rounds", 0, NMLP_OPT_INT, &a.rounds, "N", "research: probe again around the best ranks (default 2, large models 0)"},
     };
     nmlp_cli cli;
+    restart_with_better_blas(argc, argv);
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_compress, opts, sizeof opts / sizeof opts[0], 1, 1, argc, argv);
     if (code < 0) code = check_args(&cli, &a);
-    if (code >= 0) return code;
-    restart_with_better_blas(argc, argv);
-    return compress(&cli, &a);
+    return code >= 0 ? code : compress(&cli, &a);
 }
 
 const nmlp_command nmlp_cmd_compress = {

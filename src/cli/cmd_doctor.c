@@ -4,6 +4,7 @@
 
 #include "base/build_info.h"
 #include "cli/commands.h"
+#include "cli/json_out.h"
 #include "cli/version.h"
 #include "doctor/advice.h"
 #include "doctor/selftest.h"
@@ -129,21 +130,15 @@ static void put_rest(nmlp_json_writer *w, const nmlp_survey *s) {
 }
 
 static int print_json(const nmlp_cli *cli, const findings *f) {
-    nmlp_str text;
-    nmlp_json_writer w;
-    nmlp_str_init(&text);
-    nmlp_json_writer_init(&w, &text);
-    nmlp_json_begin_object(&w, NULL);
-    put_cpu(&w, f);
-    put_rest(&w, &f->survey);
-    nmlp_json_begin_array(&w, "advice");
-    for (int i = 0; i < f->advice.n; i++) nmlp_json_put_string(&w, NULL, f->advice.lines[i]);
-    nmlp_json_end_array(&w);
-    nmlp_version_put(&w);
-    nmlp_json_end_object(&w);
-    int code = nmlp_cli_print_json(cli, &text);
-    nmlp_str_fini(&text);
-    return code;
+    nmlp_json_out out;
+    nmlp_json_writer *w = nmlp_json_out_begin(&out);
+    put_cpu(w, f);
+    put_rest(w, &f->survey);
+    nmlp_json_begin_array(w, "advice");
+    for (int i = 0; i < f->advice.n; i++) nmlp_json_put_string(w, NULL, f->advice.lines[i]);
+    nmlp_json_end_array(w);
+    nmlp_version_put(w);
+    return nmlp_json_out_end(&out, cli);
 }
 
 static int run(int argc, char **argv) {

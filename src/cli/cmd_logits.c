@@ -122,7 +122,7 @@ static int run(int argc, char **argv) {
     const nmlp_opt opts[] = {
         {"ids", 0, NMLP_OPT_STRING, &ids_text, "1,2,3", "token ids"},
         {"positions", 0, NMLP_OPT_STRING, &positions_text, "0,2", "positions to print (default: the last)"},
-        {"precision", 0, NMLP_OPT_STRING, &load.precision, "f32|bf16", "f32: exact (default); bf16: faster where the CPU has AMX"},
+        {"precision", 0, NMLP_OPT_STRING, &load.precision, "P", "f32 (default, exact) or bf16 (faster where the CPU has AMX)"},
         {"isa", 0, NMLP_OPT_STRING, &load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
     };
     nmlp_cli cli;

@@ -3,8 +3,8 @@
 
 #include "api/judge.h"
 #include "base/clock.h"
-#include "base/mem.h"
 #include "cli/commands.h"
+#include "cli/neuron_args.h"
 
 typedef struct plan_args {
     const char *target, *op, *shape, *tiling, *dtype, *cache;
@@ -19,29 +19,14 @@ typedef struct planning {
     double seconds;
 } planning;
 
-static nmlp_status parse_shape(planning *pl, nmlp_kernel_shape *shape, nmlp_err *err) {
-    int64_t *d = NULL;
-    size_t n = 0;
-    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_ints(&d, &n, pl->args.shape, "--shape", err));
-    size_t want = pl->op == NMLP_PLAN_XW ? 3 : 4;
-    if (n == want) *shape = (nmlp_kernel_shape){d[0], d[1], want == 4 ? d[2] : 0, d[want - 1]};
-    nmlp_mem_free(d);
-    if (n != want)
-        return nmlp_fail(
-            err, NMLP_E_ARG,
-            "--shape has %zu numbers; expected S,H,R,O (xw: S,H,O; mlp: O is the intermediate width, R 0 is dense)", n);
-    return NMLP_OK;
-}
-
 static nmlp_status find(planning *pl, nmlp_err *err) {
     nmlp_tiling tiling;
     nmlp_kernel_request rq = {.machine = &pl->machine, .tiling = &tiling};
     nmlp_planner planner = {.machine = &pl->machine, .judge = nmlp_judge_by_time, .cache_path = pl->args.cache};
     NMLP_RETURN_IF_FAILED(nmlp_machine_open(&pl->machine, pl->args.target, err));
-    NMLP_RETURN_IF_FAILED(parse_shape(pl, &rq.shape, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_shape(&rq.shape, pl->args.shape, pl->args.op, pl->op != NMLP_PLAN_XW, err));
     NMLP_RETURN_IF_FAILED(nmlp_tiling_parse(&tiling, pl->args.tiling, err));
-    if (!nmlp_nc_dtype_parse(pl->args.dtype, &rq.dtype))
-        return nmlp_fail(err, NMLP_E_ARG, "--dtype is \"%s\"; expected bf16, fp16 or fp32", pl->args.dtype);
+    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_dtype(&rq.dtype, pl->args.dtype, err));
     double start = nmlp_clock_seconds();
     NMLP_RETURN_IF_FAILED(nmlp_plan_find(&pl->plan, &planner, pl->op, &rq, err));
     pl->seconds = nmlp_clock_seconds() - start;

@@ -6,6 +6,8 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "cli/commands.h"
+#include "cli/json_out.h"
+#include "cli/neuron_args.h"
 #include "checkpoint/config.h"
 #include "model/preset.h"
 #include "plan/predict.h"
@@ -57,8 +59,7 @@ static nmlp_status predict(predicting *pr, nmlp_err *err) {
         .generate = pr->args.generate,
         .tp = pr->args.tp};
     nmlp_planner planner = {.machine = &pr->machine, .judge = nmlp_judge_by_time, .cache_path = pr->args.cache};
-    if (!nmlp_nc_dtype_parse(pr->args.dtype, &rq.dtype))
-        return nmlp_fail(err, NMLP_E_ARG, "--dtype is \"%s\"; expected bf16, fp16 or fp32", pr->args.dtype);
+    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_dtype(&rq.dtype, pr->args.dtype, err));
     NMLP_RETURN_IF_FAILED(nmlp_predict(&pr->dense, &planner, &rq, err));
     pr->low = pr->dense;
     rq.decoder.rank = pr->rank;
@@ -87,27 +88,21 @@ static void put_prediction(nmlp_json_writer *w, const nmlp_prediction *p) {
 }
 
 static int print_json(const predicting *pr) {
-    nmlp_str text;
-    nmlp_json_writer w;
-    nmlp_str_init(&text);
-    nmlp_json_writer_init(&w, &text);
-    nmlp_json_begin_object(&w, NULL);
-    nmlp_json_put_string(&w, "model", pr->cli->positionals[0]);
-    nmlp_json_put_string(&w, "target", pr->machine.name);
-    nmlp_json_put_bool(&w, "simulated", true);
-    nmlp_json_put_int(&w, "tp", pr->args.tp);
-    nmlp_json_put_number(&w, "ratio", pr->args.ratio);
-    nmlp_json_put_int(&w, "rank", pr->rank);
-    put_prediction(&w, &pr->low);
-    nmlp_json_put_number(&w, "speedup", pr->dense.e2e_ms / pr->low.e2e_ms);
-    nmlp_json_begin_object(&w, "dense");
-    put_prediction(&w, &pr->dense);
-    nmlp_json_end_object(&w);
-    nmlp_json_put_number(&w, "seconds", pr->seconds);
-    nmlp_json_end_object(&w);
-    int code = nmlp_cli_print_json(pr->cli, &text);
-    nmlp_str_fini(&text);
-    return code;
+    nmlp_json_out out;
+    nmlp_json_writer *w = nmlp_json_out_begin(&out);
+    nmlp_json_put_string(w, "model", pr->cli->positionals[0]);
+    nmlp_json_put_string(w, "target", pr->machine.name);
+    nmlp_json_put_bool(w, "simulated", true);
+    nmlp_json_put_int(w, "tp", pr->args.tp);
+    nmlp_json_put_number(w, "ratio", pr->args.ratio);
+    nmlp_json_put_int(w, "rank", pr->rank);
+    put_prediction(w, &pr->low);
+    nmlp_json_put_number(w, "speedup", pr->dense.e2e_ms / pr->low.e2e_ms);
+    nmlp_json_begin_object(w, "dense");
+    put_prediction(w, &pr->dense);
+    nmlp_json_end_object(w);
+    nmlp_json_put_number(w, "seconds", pr->seconds);
+    return nmlp_json_out_end(&out, pr->cli);
 }
 
 static void print_human(const predicting *pr) {

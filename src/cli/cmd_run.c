@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/load.h"
+#include "cli/token_ids.h"
 #include "engine/generate.h"
 #include "engine/gpu.h"
 #include "text/tokenizer.h"
@@ -78,24 +79,8 @@ static nmlp_status encode_text(const struct run_options *r, nmlp_tokenizer *toke
     return nmlp_chat_encode(tokenizer, messages, n, ids, err);
 }
 
-static nmlp_status parse_ids(const char *text, nmlp_ids *ids, nmlp_err *err) {
-    int64_t *values = NULL;
-    size_t n = 0;
-    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_ints(&values, &n, text, "--ids", err));
-    nmlp_status st = NMLP_OK;
-    for (size_t i = 0; i < n && st == NMLP_OK; i++) {
-        if (values[i] < 0 || values[i] > INT32_MAX) {
-            st = nmlp_fail(err, NMLP_E_ARG, "--ids: %" PRId64 " is not a token id", values[i]);
-        } else {
-            st = nmlp_ids_push(ids, (int32_t)values[i], err);
-        }
-    }
-    nmlp_mem_free(values);
-    return st;
-}
-
 static nmlp_status read_prompt(const struct run_options *r, nmlp_tokenizer *tokenizer, nmlp_ids *ids, nmlp_err *err) {
-    if (r->ids) return parse_ids(r->ids, ids, err);
+    if (r->ids) return nmlp_cli_parse_ids(ids, r->ids, "--ids", err);
     if (r->prompt) return encode_text(r, tokenizer, r->prompt, strlen(r->prompt), ids, err);
     nmlp_str text;
     nmlp_str_init(&text);

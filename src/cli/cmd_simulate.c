@@ -4,9 +4,10 @@
 
 #include "api/judge.h"
 #include "base/file.h"
-#include "base/mem.h"
 #include "base/pool.h"
 #include "cli/commands.h"
+#include "cli/json_out.h"
+#include "cli/neuron_args.h"
 #include "neuron/program_text.h"
 #include "plan/kernel_table.h"
 #include "report/timeline.h"
@@ -30,28 +31,15 @@ typedef struct simulation {
     nmlp_check_report check;
 } simulation;
 
-static nmlp_status parse_shape(simulation *sim, nmlp_err *err) {
-    int64_t *dims = NULL;
-    size_t n = 0, want = sim->kernel->has_rank ? 4 : 3;
-    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_ints(&dims, &n, sim->args.shape, "--shape", err));
-    if (n == want)
-        sim->shape = (nmlp_kernel_shape){dims[0], dims[1], sim->kernel->has_rank ? dims[2] : 0, dims[want - 1]};
-    nmlp_mem_free(dims);
-    if (n == want) return NMLP_OK;
-    return nmlp_fail(err, NMLP_E_ARG, "--shape has %zu numbers; kernel %s takes %s", n, sim->kernel->name,
-                     sim->kernel->has_rank ? "S,H,R,O" : "S,H,O");
-}
-
 static nmlp_status build_program(simulation *sim, nmlp_err *err) {
     nmlp_tiling tiling;
     nmlp_nc_dtype dtype;
     NMLP_RETURN_IF_FAILED(nmlp_machine_open(&sim->machine, sim->args.target, err));
     sim->kernel = nmlp_kernel_find(sim->args.kernel, err);
-    if (!sim->kernel) return NMLP_E_MISSING;
-    NMLP_RETURN_IF_FAILED(parse_shape(sim, err));
+    if (!sim->kernel) return NMLP_E_ARG;
+    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_shape(&sim->shape, sim->args.shape, sim->kernel->name, sim->kernel->has_rank, err));
     NMLP_RETURN_IF_FAILED(nmlp_tiling_parse(&tiling, sim->args.tiling, err));
-    if (!nmlp_nc_dtype_parse(sim->args.dtype, &dtype))
-        return nmlp_fail(err, NMLP_E_ARG, "--dtype is \"%s\"; expected bf16, fp16 or fp32", sim->args.dtype);
+    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_dtype(&dtype, sim->args.dtype, err));
     nmlp_kernel_request rq = {.shape = sim->shape, .dtype = dtype, .tiling = &tiling, .machine = &sim->machine};
     return nmlp_kernel_build_planned(&sim->program, sim->kernel, &rq, err);
 }
@@ -115,39 +103,33 @@ static void json_engines(nmlp_json_writer *w, const nmlp_time_report *t) {
 
 static int print_json(const simulation *sim) {
     const nmlp_time_report *t = &sim->time;
-    nmlp_str text;
-    nmlp_json_writer w;
-    nmlp_str_init(&text);
-    nmlp_json_writer_init(&w, &text);
-    nmlp_json_begin_object(&w, NULL);
-    nmlp_json_put_string(&w, "target", sim->machine.name);
-    nmlp_json_put_string(&w, "kernel", sim->kernel->name);
-    nmlp_json_put_bool(&w, "simulated", true);
-    nmlp_json_put_number(&w, "latency_us", t->latency_us);
-    nmlp_json_put_number(&w, "hbm_read_bytes", t->hbm_read_bytes);
-    nmlp_json_put_number(&w, "hbm_write_bytes", t->hbm_write_bytes);
-    nmlp_json_put_number(&w, "spill_bytes", t->spill_bytes);
-    nmlp_json_put_number(&w, "flops", t->flops);
-    nmlp_json_put_number(&w, "tensor_utilisation", t->tensor_utilisation);
-    nmlp_json_put_number(&w, "tensor_utilisation_sustained", t->tensor_sustained_utilisation);
-    json_engines(&w, t);
-    nmlp_json_begin_object(&w, "hbm_bytes_by_cause");
+    nmlp_json_out out;
+    nmlp_json_writer *w = nmlp_json_out_begin(&out);
+    nmlp_json_put_string(w, "target", sim->machine.name);
+    nmlp_json_put_string(w, "kernel", sim->kernel->name);
+    nmlp_json_put_bool(w, "simulated", true);
+    nmlp_json_put_number(w, "latency_us", t->latency_us);
+    nmlp_json_put_number(w, "hbm_read_bytes", t->hbm_read_bytes);
+    nmlp_json_put_number(w, "hbm_write_bytes", t->hbm_write_bytes);
+    nmlp_json_put_number(w, "spill_bytes", t->spill_bytes);
+    nmlp_json_put_number(w, "flops", t->flops);
+    nmlp_json_put_number(w, "tensor_utilisation", t->tensor_utilisation);
+    nmlp_json_put_number(w, "tensor_utilisation_sustained", t->tensor_sustained_utilisation);
+    json_engines(w, t);
+    nmlp_json_begin_object(w, "hbm_bytes_by_cause");
     for (int i = 0; i < NMLP_N_TRAFFICS; i++)
-        nmlp_json_put_number(&w, nmlp_traffic_name((nmlp_traffic)i), t->read_bytes[i] + t->write_bytes[i]);
-    nmlp_json_end_object(&w);
-    nmlp_json_put_int(&w, "sbuf_bytes", t->sbuf_bytes);
-    nmlp_json_put_int(&w, "psum_banks", t->psum_banks);
-    nmlp_json_put_int(&w, "instructions", t->n_total);
+        nmlp_json_put_number(w, nmlp_traffic_name((nmlp_traffic)i), t->read_bytes[i] + t->write_bytes[i]);
+    nmlp_json_end_object(w);
+    nmlp_json_put_int(w, "sbuf_bytes", t->sbuf_bytes);
+    nmlp_json_put_int(w, "psum_banks", t->psum_banks);
+    nmlp_json_put_int(w, "instructions", t->n_total);
     if (sim->args.check) {
-        nmlp_json_put_number(&w, "max_rel_err", sim->check.max_rel_err);
-        nmlp_json_put_number(&w, "max_rel_err_limit", sim->check.limit);
-        nmlp_json_put_number(&w, "sum_err", sim->check.sum_err);
-        nmlp_json_put_number(&w, "sum_err_limit", sim->check.sum_limit);
+        nmlp_json_put_number(w, "max_rel_err", sim->check.max_rel_err);
+        nmlp_json_put_number(w, "max_rel_err_limit", sim->check.limit);
+        nmlp_json_put_number(w, "sum_err", sim->check.sum_err);
+        nmlp_json_put_number(w, "sum_err_limit", sim->check.sum_limit);
     }
-    nmlp_json_end_object(&w);
-    int code = nmlp_cli_print_json(sim->cli, &text);
-    nmlp_str_fini(&text);
-    return code;
+    return nmlp_json_out_end(&out, sim->cli);
 }
 
 static void print_engines(const nmlp_time_report *t) {

@@ -69,31 +69,47 @@ static void offer_presets(const char *typed) {
     nmlp_str_fini(&names);
 }
 
+static void offer_list(const char *typed, const char *words);
+
+static void offer_devices(const char *typed) { offer_list(typed, "cpu|cuda|auto"); }
+static void offer_precisions(const char *typed) { offer_list(typed, "f32|bf16"); }
+static void offer_formats(const char *typed) { offer_list(typed, "text|markdown|csv|json"); }
+
 static const struct kind {
-    const char *placeholder;
+    const char *name;
     void (*offer)(const char *typed);
 } kinds[] = {
-    {"FILE", offer_files},   {"DIR", offer_dirs},      {"MODEL", offer_dirs}, {"TARGET", offer_targets},
-    {"KERNEL", offer_kernels}, {"PRESET", offer_presets}, {"TASK", offer_tasks}, {"ISA", offer_sets},
-    {"BENCHMARK", offer_benches},
+    {"file", offer_files},     {"dir", offer_dirs},       {"model", offer_dirs},           {"target", offer_targets},
+    {"kernel", offer_kernels}, {"preset", offer_presets}, {"task", offer_tasks},           {"isa", offer_sets},
+    {"bench", offer_benches},  {"device", offer_devices}, {"precision", offer_precisions}, {"format", offer_formats},
 };
 
-static void offer_kind(const char *typed, const char *placeholder, size_t len) {
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
-        if (strlen(kinds[i].placeholder) == len && strncasecmp(kinds[i].placeholder, placeholder, len) == 0) kinds[i].offer(typed);
+static bool offer_kind(const char *typed, const char *name, size_t len) {
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        if (strlen(kinds[i].name) != len || strncasecmp(kinds[i].name, name, len) != 0) continue;
+        kinds[i].offer(typed);
+        return true;
+    }
+    return false;
 }
 
-/* "a|b|FILE": literals in lower case, kinds in capitals; ends at the first space or dot. */
-static void offer_values(const char *typed, const char *placeholder) {
-    bool alternatives = strchr(placeholder, '|') != NULL;
-    while (*placeholder && *placeholder != ' ' && *placeholder != '.') {
-        size_t len = strcspn(placeholder, "| .");
-        if (alternatives && islower((unsigned char)*placeholder)) {
-            offer_part(typed, placeholder, len);
-        } else {
-            offer_kind(typed, placeholder, len);
-        }
-        placeholder += len + (placeholder[len] == '|');
+/* "a|b|FILE": words in lower case, kinds in capitals. */
+static void offer_list(const char *typed, const char *words) {
+    while (*words) {
+        size_t len = strcspn(words, "|");
+        if (!isupper((unsigned char)*words) || !offer_kind(typed, words, len)) offer_part(typed, words, len);
+        words += len + (words[len] == '|');
+    }
+}
+
+/* A placeholder such as "FILE", "a|b", "MODEL|PRESET", "MODEL...", "NAME"; `owner` is the option or command it belongs to. */
+static void offer_values(const char *typed, const char *placeholder, const char *owner) {
+    char first[CANDIDATE_MAX];
+    snprintf(first, sizeof first, "%.*s", (int)strcspn(placeholder, " ."), placeholder);
+    if (strchr(first, '|')) {
+        offer_list(typed, first);
+    } else if (!isupper((unsigned char)first[0]) || !offer_kind(typed, first, strlen(first))) {
+        offer_kind(typed, owner, strlen(owner));
     }
 }
 
@@ -140,12 +156,11 @@ int nmlp_complete_words(const nmlp_command *command, const nmlp_opt *opts, size_
     const nmlp_opt *pending = option_pending(opts, n_opts, n_words, words, &n_positionals);
     if (strcmp(typed, "=") == 0) typed = "";
     if (pending) {
-        bool named = strcmp(pending->arg, "NAME") == 0; /* --isa NAME, --task NAME: the option itself says what kind */
-        named ? offer_kind(typed, pending->name, strlen(pending->name)) : offer_values(typed, pending->arg);
+        offer_values(typed, pending->arg, pending->name);
     } else if (typed[0] == '-') {
         offer_options(typed, opts, n_opts);
     } else if (n_positionals < max_positionals) {
-        offer_values(typed, command->usage);
+        offer_values(typed, command->usage, command->name);
     } else if (!typed[0]) {
         offer_options(typed, opts, n_opts);
     }

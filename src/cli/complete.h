@@ -1,8 +1,8 @@
 /* What may come next on a command line, for shells (completions/neuronmlp.bash).
  *
  * The placeholder of an option ("trn1|trn2", "FILE", "KERNEL") and the first word of a command's usage say what kind of value is expected, to the
- * reader of the help and here: a lower-case word stands for itself, FILE and DIR and MODEL for names the shell knows, KERNEL, TARGET, PRESET,
- * TASK, ISA and BENCHMARK for the lists the program itself works with. */
+ * reader of the help and here: in a list a lower-case word stands for itself; FILE, DIR and MODEL are names the shell knows; KERNEL, TARGET, PRESET and
+ * the like the lists the program itself works with. Where a placeholder says nothing (NAME), the name of the option or command does: --isa NAME. */
 #ifndef NMLP_CLI_COMPLETE_H
 #define NMLP_CLI_COMPLETE_H
 

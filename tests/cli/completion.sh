@@ -53,6 +53,8 @@ for name in $names; do
 done
 
 same "device" "cpu cuda auto" run model --device ""
+same "precision" "f32 bf16" logits model --precision ""
+same "format" "csv" eval model --format c
 same "a value begun" "cuda" run model --device cu
 same "--option=" "cpu cuda auto" run model --device =
 same "--option=value" "auto" run model --device = a
