@@ -14,7 +14,7 @@ export PATH
 cd "$work/here"
 fail() { echo "FAILED: $1"; exit 1; }
 
-# complete WORDS…: what bash would offer for the last word, one a line. Outside an interactive shell there is no compopt.
+# offers WORDS…: what bash would offer for the last word, one a line. Outside an interactive shell there is no compopt.
 cat >"$work/drive.bash" <<'EOF'
 compopt() { :; }
 . "$1"
@@ -24,13 +24,13 @@ COMP_CWORD=$#
 _neuronmlp
 [ ${#COMPREPLY[@]} -eq 0 ] || printf '%s\n' "${COMPREPLY[@]}"
 EOF
-complete() { bash "$work/drive.bash" "$root/completions/neuronmlp.bash" "$@"; }
+offers() { bash "$work/drive.bash" "$root/completions/neuronmlp.bash" "$@"; }
 # same TITLE WANTED WORDS…: exactly these, in any order, separated by spaces
 same() {
     title=$1
     wanted=$(printf '%s\n' $2 | sort)
     shift 2
-    got=$(complete "$@" | sort)
+    got=$(offers "$@" | sort)
     [ "$got" = "$wanted" ] || fail "$title: offered $(echo $got), expected $(echo $wanted)"
 }
 
@@ -72,6 +72,6 @@ same "files" "file.txt folder" run model --file ""
 same "text has no candidates" "" run model -p ""
 same "an unknown command" "" nonsense ""
 # a positional too many is not offered; options are
-complete info model "" | grep -q '^folder$' && fail "info takes one model"
-complete info model "" | grep -q -- '^--json$' || fail "options behind the last argument"
+offers info model "" | grep -q '^folder$' && fail "info takes one model"
+offers info model "" | grep -q -- '^--json$' || fail "options behind the last argument"
 echo "completion: ok"

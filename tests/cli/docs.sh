@@ -24,7 +24,7 @@ done
 names=$("$command" --help | sed -n 's/^  \([a-z]*\)  *[a-z].*/\1/p')
 for name in $names; do
     grep -q "^\.BI\? \(\"\)\?$name\b" docs/neuronmlp.1 || fail "the man page does not know $name"
-    grep -q "\`$name[ \`]" README.md docs/file-formats.md || fail "neither README nor file formats mention $name"
+    grep -q "\`${name}[ \`]" README.md docs/file-formats.md || fail "neither README nor file formats mention $name"
 done
 sed -n 's/^\.BI\? "\?\([a-z]*\)\b.*/\1/p' docs/neuronmlp.1 | sort -u >"$work/known"
 sed -n '/^\.SH COMMANDS/,/^\.SH/p' docs/neuronmlp.1 | sed -n '/^\.TP/{n;s/^\.BI\{0,1\} "\{0,1\}\([a-z]*\).*/\1/p}' | sort >"$work/man"
