@@ -185,8 +185,8 @@ static int compress(const nmlp_cli *cli, struct args *a) {
     int code = NMLP_EXIT_FAILED;
     double begin = nmlp_clock_seconds();
     nmlp_progress progress = nmlp_cli_progress(&bar);
-    nmlp_ids_init(&ids);
     nmlp_str_init(&calib_name);
+    nmlp_ids_init(&ids);
     NMLP_TRY(nmlp_load(&loaded, cli, cli->positionals[0], &a->load, &err));
     NMLP_TRY(nmlp_calibration_read(cli->positionals[0], a->calib, &ids, &calib_name, &err));
     NMLP_TRY(set_target(a, &loaded, &err));
@@ -219,9 +219,9 @@ static int run(int argc, char **argv) {
         {"output", 'o', NMLP_OPT_STRING, &a.output, "DIR", "where to write the compressed checkpoint"},
         {"ratio", 'r', NMLP_OPT_NUMBER, &a.options.ratio, "R", "fraction of MLP parameters to remove, e.g. 0.2"},
         {"budget-ms", 0, NMLP_OPT_NUMBER, &a.options.budget_ms, "X", "instead: milliseconds all MLPs may take for one token"},
-        {"target", 0, NMLP_OPT_STRING, &a.target, "cpu|trn1", "sets the tile and the cost table (default cpu)"},
+        {"target", 0, NMLP_OPT_STRING, &a.target, "NAME", "cpu or trn1: sets the tile and the cost table (default cpu)"},
         {"tile", 0, NMLP_OPT_INT, &a.options.tile, "T", "ranks are multiples of it (default 128 trn1, 32 cpu, 16 small models)"},
-        {"alloc", 0, NMLP_OPT_STRING, &a.alloc, "uniform|adaptive", "how ranks are chosen (default adaptive)"},
+        {"alloc", 0, NMLP_OPT_STRING, &a.alloc, "HOW", "uniform or adaptive ranks (default adaptive)"},
         {"calib", 0, NMLP_OPT_STRING, &a.calib, "FILE", "calibration text (default MODEL/calib.txt)"},
         {"calib-tokens", 0, NMLP_OPT_INT, &a.options.calib_tokens, "N", "tokens to calibrate on (default 65536)"},
         {"heldout", 0, NMLP_OPT_INT, &a.options.heldout_tokens, "N", "further tokens that judge (default 8192, large models 2048)"},
@@ -232,7 +232,7 @@ static int run(int argc, char **argv) {
         {"resume", 0, NMLP_OPT_FLAG, &a.options.resume, NULL, "go on where an interrupted run stopped"},
         {"work", 0, NMLP_OPT_STRING, &a.options.work_dir, "DIR", "keep statistics in DIR.partial; --resume uses them for other ratios"},
         {"isa", 0, NMLP_OPT_STRING, &a.load.isa, "NAME", "kernel set (default: the fastest)"},
-        {"whiten", 0, NMLP_OPT_STRING, &a.whiten, "input|none", "research: none is plain SVD (default input)"},
+        {"whiten", 0, NMLP_OPT_STRING, &a.whiten, "HOW", "research: input, or none for plain SVD"},
         {"weights", 0, NMLP_OPT_STRING, &a.weights, "swiglu|none", "research: weights on the rows of gate and up (default swiglu)"},
         {"tokens", 0, NMLP_OPT_STRING, &a.tokens, "equal|residual", "research: residual: by size of the residual stream (default equal)"},
         {"joint", 0, NMLP_OPT_STRING, &a.joint, "never|auto|always", "research: one basis for gate and up (default auto)"},

@@ -21,8 +21,8 @@ static const nmlp_command *const commands[] = {
     &nmlp_cmd_simulate,
     &nmlp_cmd_emit,
     &nmlp_cmd_predict,
-    &nmlp_cmd_bench,
     &nmlp_cmd_doctor,
+    &nmlp_cmd_bench,
 };
 
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };

@@ -28,11 +28,6 @@ static const struct effort *effort_for(const nmlp_config *c) {
     return 3.0 * (double)c->hidden * (double)c->intermediate * (double)c->n_layers < large_params ? &thorough : &quick;
 }
 
-int64_t nmlp_compress_cpu_tile(const nmlp_config *config) {
-    enum { SMALL_HIDDEN = 512 };
-    return config->hidden <= SMALL_HIDDEN ? 16 : 32;
-}
-
 nmlp_compress_options nmlp_compress_defaults(void) {
     return (nmlp_compress_options){.tile = 32,
                                    .adaptive = true,
@@ -47,6 +42,11 @@ nmlp_compress_options nmlp_compress_defaults(void) {
                                    .heldout_tokens = -1,
                                    .context = 512,
                                    .calib_name = ""};
+}
+
+int64_t nmlp_compress_cpu_tile(const nmlp_config *config) {
+    enum { SMALL_HIDDEN = 512 };
+    return config->hidden <= SMALL_HIDDEN ? 16 : 32;
 }
 
 void nmlp_compress_report_fini(nmlp_compress_report *r) {
