@@ -2,9 +2,9 @@
  */
 #include <stdio.h>
 
-#include "api/judge.h"
 #include "base/file.h"
 #include "cli/bench.h"
+#include "api/judge.h"
 #include "report/chart.h"
 
 enum { H = 8192, R = 4096, O = 16384, N_LENGTHS = 6, N_SERIES = 7 };

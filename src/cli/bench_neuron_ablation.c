@@ -1,9 +1,9 @@
 /* bench neuron-ablation: the paper's three ideas on and off, one at a time. Simulated. */
 #include <stdio.h>
 
-#include "api/judge.h"
 #include "base/file.h"
 #include "cli/bench.h"
+#include "api/judge.h"
 #include "neuron/walk.h"
 
 enum { S = 2048, H = 8192, R = 4096, O = 16384, N_CASES = 8 };

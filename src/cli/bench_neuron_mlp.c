@@ -2,10 +2,10 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "api/judge.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "cli/bench.h"
+#include "api/judge.h"
 #include "model/preset.h"
 
 enum { N_MODELS = 6, N_RATIOS = 3, N_LENGTHS = 7, TILE = 128 };
