@@ -19,5 +19,5 @@ add_custom_target(nmlp_commit
   COMMAND ${CMAKE_COMMAND} -DSOURCE_DIR=${CMAKE_SOURCE_DIR} -DOUTPUT=${CMAKE_BINARY_DIR}/generated/nmlp_commit.h
           -P ${CMAKE_SOURCE_DIR}/cmake/commit.cmake
   BYPRODUCTS ${CMAKE_BINARY_DIR}/generated/nmlp_commit.h
-  COMMENT "")
+  COMMENT "Looking up the commit")
 set_source_files_properties(src/base/build_info.c PROPERTIES INCLUDE_DIRECTORIES ${CMAKE_BINARY_DIR}/generated)

@@ -21,7 +21,11 @@ static void print_option(const nmlp_opt *opt) {
     char letter[8] = "    ";
     if (opt->letter) snprintf(letter, sizeof letter, "-%c, ", opt->letter);
     snprintf(head, sizeof head, "  %s--%s%s%s", letter, opt->name, opt->arg ? " " : "", opt->arg ? opt->arg : "");
-    printf("%-*s%s%s\n", HELP_COLUMN, head, strlen(head) >= HELP_COLUMN ? "  " : "", opt->help);
+    if (strlen(head) < HELP_COLUMN) {
+        printf("%-*s%s\n", HELP_COLUMN, head, opt->help);
+    } else {
+        printf("%s\n%*s%s\n", head, HELP_COLUMN, "", opt->help);
+    }
 }
 
 static void print_help(const nmlp_command *command, const nmlp_opt *opts, size_t n_opts) {

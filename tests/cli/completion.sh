@@ -47,7 +47,7 @@ for name in $names; do
     same "options of $name" "$options $letters" "$name" -
     same "a long option of $name begun" "--help$(echo "$options" | sed -n 's/^--h/ --h/p' | grep -v '^ --help$' | tr -d '\n')" "$name" --h
     # every list of words in a help is offered as it stands there
-    sed -n 's/^  .*--\([a-z-]*\) \([a-z0-9-]*|[a-z0-9|-]*\)  *.*/\1 \2/p' "$work/help" | while read -r option list; do
+    sed -n 's/^  .*--\([a-z-]*\) \([a-z0-9-]*|[a-z0-9|-]*\)\( .*\)\{0,1\}$/\1 \2/p' "$work/help" | while read -r option list; do
         same "$name --$option" "$(echo "$list" | tr '|' ' ')" "$name" "--$option" ""
     done
 done
