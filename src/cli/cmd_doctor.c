@@ -26,9 +26,11 @@ static nmlp_status examine(findings *f, nmlp_err *err) {
     nmlp_advise(&f->advice, &f->survey, nmlp_build_info_get()->build_type);
     for (size_t i = 0; i < SETS_MAX && nmlp_kernels_name_at(i); i++) {
         bool sound;
-        nmlp_status st = nmlp_selftest_set(&sound, &f->survey.cpu, nmlp_kernels_name_at(i), err);
-        if (st != NMLP_OK && st != NMLP_E_UNSUPPORTED) return st;
-        f->sets[i] = st != NMLP_OK ? SET_ABSENT : sound ? SET_SOUND : SET_WRONG;
+        const nmlp_kernels *set;
+        f->sets[i] = SET_ABSENT;
+        if (nmlp_kernels_select(&set, &f->survey.cpu, nmlp_kernels_name_at(i), err) != NMLP_OK) continue;
+        NMLP_RETURN_IF_FAILED(nmlp_selftest(&sound, set, err));
+        f->sets[i] = sound ? SET_SOUND : SET_WRONG;
         f->n_wrong += f->sets[i] == SET_WRONG;
     }
     return NMLP_OK;

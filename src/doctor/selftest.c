@@ -30,9 +30,8 @@ static bool is_product(const product *p) {
     return true;
 }
 
-nmlp_status nmlp_selftest_set(bool *sound, const nmlp_cpu *cpu, const char *isa, nmlp_err *err) {
+nmlp_status nmlp_selftest(bool *sound, const nmlp_kernels *set, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    const nmlp_kernels *set;
     nmlp_linear *linear = NULL;
     void *workspace = NULL;
     product *p = nmlp_mem_new(1, sizeof *p, err);
@@ -41,7 +40,6 @@ nmlp_status nmlp_selftest_set(bool *sound, const nmlp_cpu *cpu, const char *isa,
     fill(p);
     nmlp_view weight = nmlp_view_2d(p->w, NMLP_DTYPE_F32, N, K);
     nmlp_view no_bias = {0};
-    NMLP_TRY(nmlp_kernels_select(&set, cpu, isa, err));
     NMLP_TRY(nmlp_linear_create(&linear, set, &weight, &no_bias, NULL, err));
     workspace = nmlp_mem_new(1, nmlp_linear_workspace_bytes(linear, S, 1) + 1, err);
     if (!workspace) NMLP_TRY(NMLP_E_NOMEM);

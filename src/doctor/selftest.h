@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "kernels/kernels.h"
 
-/* `sound` receives the verdict on the set named `isa`; the status says whether it could be tried. */
-nmlp_status nmlp_selftest_set(bool *sound, const nmlp_cpu *cpu, const char *isa, nmlp_err *err);
+/* `sound` receives the verdict; the status says whether the set could be tried. */
+nmlp_status nmlp_selftest(bool *sound, const nmlp_kernels *set, nmlp_err *err);
 
 #endif
