@@ -1,0 +1,25 @@
+#include "report/markup.h"
+
+void nmlp_markup_text(nmlp_str *out, const char *text) {
+    for (; *text; text++) {
+        switch (*text) {
+        case '<': nmlp_str_puts(out, "&lt;"); break;
+        case '>': nmlp_str_puts(out, "&gt;"); break;
+        case '&': nmlp_str_puts(out, "&amp;"); break;
+        case '"': nmlp_str_puts(out, "&quot;"); break;
+        case '\'': nmlp_str_puts(out, "&#39;"); break;
+        default: nmlp_str_putc(out, *text);
+        }
+    }
+}
+
+/* In JSON these characters stand only inside strings, where an escape means the same. */
+void nmlp_markup_json(nmlp_str *out, const nmlp_str *json) {
+    for (size_t i = 0; i < json->len; i++) {
+        char c = json->data[i];
+        if (c == '<' || c == '>' || c == '&')
+            nmlp_str_printf(out, "\\u%04x", (unsigned)c);
+        else
+            nmlp_str_putc(out, c);
+    }
+}
