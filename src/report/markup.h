@@ -6,6 +6,7 @@
 
 /* As element text or inside a quoted attribute. */
 void nmlp_markup_text(nmlp_str *out, const char *text);
+void nmlp_markup_bytes(nmlp_str *out, const char *text, size_t len);
 /* JSON text as the content of a script element: nothing in it can end the element. */
 void nmlp_markup_json(nmlp_str *out, const nmlp_str *json);
 
