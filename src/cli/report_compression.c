@@ -124,37 +124,42 @@ static nmlp_status put_ranks(subject *s, nmlp_err *err) {
     return NMLP_OK;
 }
 
-/* A curve for each layer, and a point at the rank it was given. */
+static nmlp_plot_series layer_series(subject *s, size_t layer, nmlp_err *err) {
+    char name[48];
+    snprintf(name, sizeof name, "layer %zu", layer);
+    double last = (double)s->record.n_layers - 1;
+    return (nmlp_plot_series){.name = nmlp_arena_strdup(&s->arena, name, err),
+                              .by_depth = true,
+                              .depth = last > 0 ? (double)layer / last : 0};
+}
+
+/* A curve for each layer, and on top of them a point at the rank each was given. */
 static nmlp_status put_curves(subject *s, int matrix, nmlp_err *err) {
     const nmlp_compress_record *r = &s->record;
-    size_t n_layers = (size_t)r->n_layers, n_points = (size_t)r->curve_points, n_series = 0;
+    size_t n_layers = (size_t)r->n_layers, n_points = (size_t)r->curve_points, n_series = 2 * n_layers;
     double *x = nmlp_arena_new(&s->arena, n_points, sizeof *x, err);
-    double *chosen = nmlp_arena_new(&s->arena, 2 * n_layers, sizeof *chosen, err);
-    nmlp_plot_series *series = nmlp_arena_new(&s->arena, 2 * n_layers, sizeof *series, err);
+    double *rank = nmlp_arena_new(&s->arena, n_layers, sizeof *rank, err);
+    double *error = nmlp_arena_new(&s->arena, n_layers, sizeof *error, err);
+    nmlp_plot_series *series = nmlp_arena_new(&s->arena, n_series, sizeof *series, err);
     char title[96];
-    if (!x || !chosen || !series) return NMLP_E_NOMEM;
+    if (!x || !rank || !error || !series) return NMLP_E_NOMEM;
     for (size_t k = 0; k < n_points; k++) x[k] = fmin((double)k * (double)r->curve_step, (double)full_rank(&s->model.config));
     for (size_t l = 0; l < n_layers; l++) {
-        char name[48];
         size_t at = l * NMLP_MLP_MATRICES + (size_t)matrix;
-        snprintf(name, sizeof name, "layer %zu", l);
-        const char *kept = nmlp_arena_strdup(&s->arena, name, err);
-        if (!kept) return NMLP_E_NOMEM;
-        nmlp_plot_series base = {.name = kept, .by_depth = true, .depth = n_layers > 1 ? (double)l / (double)(n_layers - 1) : 0};
-        series[n_series] = base;
-        series[n_series].mark = NMLP_MARK_CURVE;
-        series[n_series].x = x;
-        series[n_series].y = r->curve + at * n_points;
-        series[n_series].n = n_points;
-        series[n_series++].in_legend = n_layers <= 8 || l == 0 || l == n_layers - 1;
-        chosen[2 * l] = (double)nmlp_factors_rank(&s->model.layers[l].mlp[matrix]);
-        chosen[2 * l + 1] = r->error[at];
-        if (chosen[2 * l] == 0) continue;
-        series[n_series] = base;
-        series[n_series].mark = NMLP_MARK_POINTS;
-        series[n_series].x = chosen + 2 * l;
-        series[n_series].y = chosen + 2 * l + 1;
-        series[n_series++].n = 1;
+        nmlp_plot_series *curve = &series[l], *point = &series[n_layers + l];
+        *curve = *point = layer_series(s, l, err);
+        if (!curve->name) return NMLP_E_NOMEM;
+        curve->mark = NMLP_MARK_CURVE;
+        curve->x = x;
+        curve->y = r->curve + at * n_points;
+        curve->n = n_points;
+        curve->in_legend = n_layers <= 8 || l == 0 || l == n_layers - 1;
+        rank[l] = (double)nmlp_factors_rank(&s->model.layers[l].mlp[matrix]);
+        error[l] = r->error[at];
+        point->mark = NMLP_MARK_POINTS;
+        point->x = &rank[l];
+        point->y = &error[l];
+        point->n = rank[l] > 0 ? 1 : 0;
     }
     snprintf(title, sizeof title, "Error over rank: %s", matrices[matrix]);
     nmlp_plot plot = {.title = title,

@@ -135,7 +135,7 @@ nmlp_status nmlp_report_kernels(nmlp_page *page, const nmlp_report_target *targe
     put_over_rows(page, &s, "HBM traffic over sequence length (simulated)", "gigabytes",
                   "Bytes read from and written to HBM by five kernels over the number of rows, both axes logarithmic.", s.gb, s.limit_gb,
                   command);
-    put_over_rows(page, &s, "Time over the limit (simulated)", "times the limit of the low-rank product",
+    put_over_rows(page, &s, "Time over the limit (simulated)", "times the limit",
                   "How many times longer than the limit each kernel takes; 1 cannot be passed.", s.over, s.one, command);
     put_roofline(page, m, &s, command);
     nmlp_page_grid_end(page);

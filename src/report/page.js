@@ -54,6 +54,7 @@ class Timeline {
   static ROWS_MAX = 4; /* transfers drawn one above the other */
   static ROW = 22;
   static AXIS = 26;
+  static FONT = "12px system-ui, sans-serif";
 
   constructor(figure) {
     this.figure = figure;
@@ -140,7 +141,7 @@ class Timeline {
     held.x = event.offsetX;
   }
 
-  left() { return this.canvas.clientWidth < 520 ? 58 : 76; }
+  left() { return this.canvas.clientWidth < 520 ? 64 : 76; }
   plotWidth() { return Math.max(1, this.canvas.clientWidth - this.left() - 6); }
   overviewHeight() { return this.lanes.length * Timeline.OVERVIEW + 14; }
   timeAt(x) { return this.from + (x - this.left()) / this.plotWidth() * (this.to - this.from); }
@@ -196,7 +197,7 @@ class Timeline {
     canvas.style.height = height + "px";
     this.pen = canvas.getContext("2d");
     this.pen.scale(sharp, sharp);
-    this.pen.font = "12px system-ui, sans-serif";
+    this.pen.font = Timeline.FONT;
     this.ink = this.colour("--ink");
     this.soft = this.colour("--soft");
     this.line = this.colour("--grid");
@@ -254,7 +255,7 @@ class Timeline {
       pen.fillText((k * step).toFixed(digits), Math.min(x, this.canvas.clientWidth - half - 2), bottom + 7);
     }
     pen.textAlign = "right";
-    pen.fillText("µs", this.left() - 8, bottom + 7);
+    pen.fillText("µs", this.left() - 26, bottom + 7);
   }
 
   drawLanes() {
@@ -282,6 +283,7 @@ class Timeline {
   drawEvents(lane, top, scale) {
     const pen = this.pen, left = this.left(), rowHeight = this.rowHeight(lane), drawnTo = new Array(lane.rows).fill(-1);
     const shades = [1, 0.72];
+    pen.font = rowHeight < Timeline.ROW ? "10px system-ui, sans-serif" : Timeline.FONT;
     pen.fillStyle = this.colour(lane.colour);
     lane.events.forEach((event, i) => {
       if (event.end < this.from || event.start > this.to) return;
@@ -294,7 +296,7 @@ class Timeline {
       pen.globalAlpha = 1;
       if (width > 60) this.label(event.what, Math.max(x, left) + 5, y + rowHeight / 2 - 1, x + width);
     });
-    pen.fillStyle = this.colour(lane.colour);
+    pen.font = Timeline.FONT;
   }
 
   label(text, x, y, right) {
@@ -302,6 +304,7 @@ class Timeline {
     if (pen.measureText(text).width > right - x - 5) return;
     pen.fillStyle = isDark() ? "#0f1217" : "#ffffff";
     pen.textAlign = "left";
+    pen.textBaseline = "middle";
     pen.fillText(text, x, y);
     pen.fillStyle = fill;
   }

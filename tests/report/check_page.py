@@ -1,0 +1,179 @@
+"""A report in a real browser: it renders, complains about nothing, fetches nothing, can be read on a phone and by a screen reader,
+and its timeline zooms, moves and names what is pointed at.
+
+Usage: check_page.py REPORT.html N_CHARTS [FOLDER for screenshots]"""
+
+import json
+import sys
+
+from browser import Browser
+
+N_STEPS = 0
+
+
+def check(condition, what):
+    global N_STEPS
+    N_STEPS += 1
+    if not condition:
+        sys.exit("FAILED: " + what)
+
+
+def check_charts(page, n_charts):
+    charts = page.run("""[...document.querySelectorAll("svg.chart")].map((svg) => ({
+        role: svg.getAttribute("role"), label: svg.getAttribute("aria-label"), about: svg.querySelector("desc").textContent,
+        title: svg.closest("figure").querySelector("h3").textContent, x: svg.querySelector(".lx").textContent,
+        y: svg.querySelector(".ly").textContent, marks: svg.querySelectorAll(".line, .bar, .dot").length,
+        broken: /NaN|Infinity|\\binf\\b|\\bnan\\b/.test(svg.outerHTML), legend: svg.closest("figure").querySelectorAll(".legend li").length,
+        outside: [...svg.querySelectorAll("text, rect, circle, path.line")].filter((e) => {
+            const b = e.getBoundingClientRect(), f = svg.getBoundingClientRect();
+            return b.left < f.left - 2 || b.right > f.right + 14 || b.top < f.top - 8 || b.bottom > f.bottom + 2; }).length,
+        text: Math.min(...[...svg.querySelectorAll("text")].map((t) => parseFloat(getComputedStyle(t).fontSize) * svg.clientWidth / 560))
+    }))""")
+    check(len(charts) == n_charts - 1, "%d charts instead of %d" % (len(charts), n_charts - 1))
+    for chart in charts:
+        name = "chart \"%s\": " % chart["title"]
+        check(chart["role"] == "img" and chart["label"] == chart["title"] != "", name + "no label for those who do not see it")
+        check(len(chart["about"]) > 30, name + "no description")
+        check(chart["x"] and chart["y"], name + "an axis without a label")
+        check(chart["marks"] > 0 and chart["legend"] > 0, name + "nothing drawn, or no legend")
+        check(not chart["broken"], name + "numbers that are none")
+        check(chart["outside"] == 0, name + "%d elements outside" % chart["outside"])
+        check(chart["text"] > 9, name + "text of %.1f px" % chart["text"])
+
+
+def timeline_box(page):
+    page.run("document.querySelector('figure.timeline').scrollIntoView({behavior: 'instant'})")
+    page.settle()
+    return page.run("(() => { const b = document.querySelector('canvas').getBoundingClientRect(); return [b.x, b.y, b.width, b.height]; })()")
+
+
+def visible(page):
+    return page.run("(() => { const d = document.querySelector('figure.timeline').dataset; return [+d.from, +d.to]; })()")
+
+
+def click(page, words):
+    page.run("[...document.querySelectorAll('figure.timeline button')].find((b) => b.textContent === %s).click()" % json.dumps(words))
+    page.settle()
+
+
+def event_at(lane, time):
+    start = 0
+    for difference, length, word in zip(lane["start"], lane["length"], lane["word"]):
+        start += difference
+        if start <= time <= start + length:
+            return lane["words"][word], start, length
+    return None
+
+
+def check_timeline(page):
+    data = json.loads(page.run("document.querySelector('figure.timeline script').textContent"))
+    names = [lane["name"] for lane in data["lanes"]]
+    for name in ("tensor", "vector", "scalar", "DMA in", "DMA out"):
+        check(name in names, "no lane " + name)
+    check(len(page.run("document.querySelector('canvas').getAttribute('aria-label')")) > 60, "the timeline has no description")
+    total = data["total_ns"]
+    x, y, width, _ = timeline_box(page)
+    check(visible(page) == [0, total], "the timeline does not begin with the whole kernel")
+
+    left, lane_y = x + 76, y + 9 * len(names) + 14 + 14
+    middle = left + 0.6 * (width - 82)
+    before = 0.6 * total
+    for _ in range(12):
+        page.mouse("mouseWheel", middle, lane_y, deltaX=0, deltaY=-100)
+    low, high = visible(page)
+    check(high - low < total / 20, "the wheel does not zoom")
+    under = low + 0.6 * (high - low)
+    check(abs(under - before) < 0.01 * total, "zooming moves what is under the pointer")
+
+    for _ in range(20):
+        if high - low < 4000:
+            break
+        click(page, "Zoom in")
+        low, high = visible(page)
+    time = low + (middle - left) / (width - 82) * (high - low)
+    # Between two instructions there is nothing to name: look for one near the pointer.
+    lane = data["lanes"][names.index("tensor")]
+    step = (high - low) / (width - 82)
+    hit = next((k for k in range(-200, 200) if event_at(lane, time + k * step)), None)
+    check(hit is not None, "no tensor instruction in view")
+    page.mouse("mouseMoved", middle + hit, lane_y)
+    word, start, length = event_at(lane, time + hit * step)
+    text = page.run("document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent")
+    check(word in text, "pointing at \"%s\" shows \"%s\"" % (word, text))
+    shown_start = float(text.split("starts at ")[1].split()[0]) * 1000
+    check(abs(shown_start - start) <= 2 * step + length, "the tip tells of another instruction: %s, expected a start at %d ns" % (text, start))
+
+    page.mouse("mousePressed", middle, lane_y, button="left", clickCount=1)
+    page.mouse("mouseMoved", middle - 100, lane_y, button="left", buttons=1)
+    page.mouse("mouseReleased", middle - 100, lane_y, button="left", clickCount=1)
+    moved = visible(page)
+    check(abs((moved[0] - low) - 100 * step) < 2 * step, "dragging 100 px moves by %.0f ns, expected %.0f" % (moved[0] - low, 100 * step))
+    click(page, "Zoom out")
+    check(visible(page)[1] - visible(page)[0] > 1.9 * (high - low), "Zoom out does not")
+    page.run("document.querySelector('canvas').focus()")
+    page.call("Input.dispatchKeyEvent", type="keyDown", key="0", text="0")
+    page.settle()
+    check(visible(page) == [0, total], "the key 0 does not show the whole")
+    drawn = page.run("""(() => { const c = document.querySelector("canvas"), d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
+        let n = 0; for (let i = 3; i < d.length; i += 4) n += d[i] > 0; return n / (d.length / 4); })()""")
+    check(drawn > 0.05, "the timeline is empty")
+
+
+def check_tips_and_commands(page):
+    spot = page.run("""(() => { const e = document.querySelector(".chart .dot, .chart .bar"); e.scrollIntoView({block: "center", behavior: "instant"});
+        const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2, e.dataset.tip]; })()""")
+    page.settle()
+    page.mouse("mouseMoved", spot[0], spot[1])
+    check(page.run("document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent") == spot[2] != "", "a mark does not say its value")
+    commands = page.run("[...document.querySelectorAll('.cmd code')].map((c) => c.textContent)")
+    check(commands and all(c.strip() for c in commands), "no commands")
+    page.run("document.querySelector('.copy').click()")
+    page.settle()
+    check(page.run("document.querySelector('.copy').textContent === 'Copied' || String(getSelection()).trim() === document.querySelector('.cmd code').textContent.trim()"),
+          "Copy neither copies nor selects")
+    links = page.run("[...document.querySelectorAll('nav a, .card')].map((a) => a.getAttribute('href'))")
+    check(all(page.run("!!document.querySelector(%s)" % json.dumps(link)) for link in links), "a link to a section that is not there")
+
+
+def brightness(page):
+    return page.run("""(() => { const c = getComputedStyle(document.body).backgroundColor.match(/[\\d.]+/g).map(Number); return (c[0] + c[1] + c[2]) / 765; })()""")
+
+
+def check_themes_and_sizes(page, report, shots):
+    for width, phone in ((1200, False), (390, True)):
+        for dark in (False, True):
+            page.view(width, 850, dark, phone)
+            page.open(report)
+            check((brightness(page) < 0.2) == dark and (brightness(page) > 0.8) != dark, "the page is not %s" % ("dark" if dark else "light"))
+            wide = page.run("[document.documentElement.scrollWidth, innerWidth]")
+            check(wide[0] <= width and wide[1] == width, "%d px wide: content of %d px" % (width, wide[0]))
+            if shots:
+                page.screenshot("%s/report-%s-%s.png" % (shots, "phone" if phone else "desktop", "dark" if dark else "light"))
+    before = brightness(page)
+    page.run("document.getElementById('theme').click()")
+    page.settle()
+    check(abs(brightness(page) - before) > 0.6, "the button does not change the theme")
+
+
+def main():
+    report, n_charts = sys.argv[1], int(sys.argv[2])
+    shots = sys.argv[3] if len(sys.argv) > 3 else None
+    page = Browser()
+    try:
+        page.view(1200, 850, False)
+        page.open(report)
+        check_charts(page, n_charts)
+        check_timeline(page)
+        check_tips_and_commands(page)
+        page.view(390, 850, False, True)
+        page.open(report)
+        check_charts(page, n_charts)
+        check_themes_and_sizes(page, report, shots)
+        check(not page.complaints, "the page complains: %s" % page.complaints)
+        check(all(url.startswith(("file:", "data:")) for url in page.requests), "the page fetches %s" % page.requests)
+    finally:
+        page.close()
+    print("%d checks in a browser: ok" % N_STEPS)
+
+
+main()
