@@ -56,13 +56,12 @@ def click(page, words):
     page.settle()
 
 
-def event_at(lane, time):
+def events_of(lane):
+    """(start, length, name) of every instruction, in ns."""
     start = 0
     for difference, length, word in zip(lane["start"], lane["length"], lane["word"]):
         start += difference
-        if start <= time <= start + length:
-            return lane["words"][word], start, length
-    return None
+        yield start, length, lane["words"][word]
 
 
 def check_timeline(page):
@@ -75,34 +74,29 @@ def check_timeline(page):
     x, y, width, _ = timeline_box(page)
     check(visible(page) == [0, total], "the timeline does not begin with the whole kernel")
 
-    left, lane_y = x + 76, y + 9 * len(names) + 14 + 14
-    middle = left + 0.6 * (width - 82)
-    before = 0.6 * total
+    tensor = list(events_of(data["lanes"][names.index("tensor")]))
+    aim = tensor[2 * len(tensor) // 3][0]
+    left, plot, lane_y = x + 76, width - 82, y + 9 * len(names) + 14 + 14
+    middle = left + aim / total * plot
     for _ in range(12):
         page.mouse("mouseWheel", middle, lane_y, deltaX=0, deltaY=-100)
     low, high = visible(page)
     check(high - low < total / 20, "the wheel does not zoom")
-    under = low + 0.6 * (high - low)
-    check(abs(under - before) < 0.01 * total, "zooming moves what is under the pointer")
+    check(abs(low + (middle - left) / plot * (high - low) - aim) < 0.01 * total, "zooming moves what is under the pointer")
 
-    for _ in range(20):
-        if high - low < 4000:
-            break
+    while high - low > 4000:
+        before = high - low
         click(page, "Zoom in")
         low, high = visible(page)
-    time = low + (middle - left) / (width - 82) * (high - low)
-    # Between two instructions there is nothing to name: look for one near the pointer.
-    lane = data["lanes"][names.index("tensor")]
-    step = (high - low) / (width - 82)
-    hit = next((k for k in range(-200, 200) if event_at(lane, time + k * step)), None)
-    check(hit is not None, "no tensor instruction in view")
-    page.mouse("mouseMoved", middle + hit, lane_y)
-    word, start, length = event_at(lane, time + hit * step)
+        check(high - low < 0.6 * before, "Zoom in does not")
+    step = (high - low) / plot
+    start, length, word = min((e for e in tensor), key=lambda e: abs(e[0] + e[1] / 2 - (low + high) / 2))
+    page.mouse("mouseMoved", left + (start + length / 2 - low) / step, lane_y)
     text = page.run("document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent")
-    check(word in text, "pointing at \"%s\" shows \"%s\"" % (word, text))
-    shown_start = float(text.split("starts at ")[1].split()[0]) * 1000
-    check(abs(shown_start - start) <= 2 * step + length, "the tip tells of another instruction: %s, expected a start at %d ns" % (text, start))
+    check(text == "%s\nstarts at %.3f µs\ntakes %.3f µs" % (word, start / 1000, length / 1000),
+          "pointing at %s of %d ns at %d ns shows \"%s\"" % (word, length, start, text))
 
+    middle = left + plot / 2
     page.mouse("mousePressed", middle, lane_y, button="left", clickCount=1)
     page.mouse("mouseMoved", middle - 100, lane_y, button="left", buttons=1)
     page.mouse("mouseReleased", middle - 100, lane_y, button="left", clickCount=1)
