@@ -7,7 +7,13 @@
 #include "cli/neuron_sweep.h"
 #include "report/chart.h"
 
-enum { H = NMLP_SWEEP_H, R = NMLP_SWEEP_R, O = NMLP_SWEEP_O, N_LENGTHS = NMLP_SWEEP_LENGTHS, N_SERIES = NMLP_SWEEP_SERIES };
+enum {
+    H = NMLP_SWEEP_H,
+    R = NMLP_SWEEP_R,
+    O = NMLP_SWEEP_O,
+    N_LENGTHS = NMLP_SWEEP_LENGTHS,
+    N_SERIES = NMLP_SWEEP_SERIES
+};
 
 static const char *const length_names[N_LENGTHS] = {"1024", "2048", "4096", "8192", "16384", "32768"};
 
@@ -23,8 +29,7 @@ static nmlp_status write_csv(const figure *f, const char *path, nmlp_err *err) {
     for (int i = 0; i < N_SERIES; i++)
         for (int k = 0; k < N_LENGTHS; k++)
             nmlp_str_printf(&text, "%s,%s,%lld,%.1f,%.0f,%.4f\n", f->machine.name, nmlp_sweep_kernels[i].name,
-                            (long long)nmlp_sweep_lengths[k],
-                            f->cost[i][k].latency_us, f->cost[i][k].hbm_bytes,
+                            (long long)nmlp_sweep_lengths[k], f->cost[i][k].latency_us, f->cost[i][k].hbm_bytes,
                             f->cost[i][k].tensor_utilisation_sustained);
     nmlp_status st = nmlp_str_status(&text, err);
     if (st == NMLP_OK) st = nmlp_file_write_text(path, nmlp_str_text(&text), text.len, err);

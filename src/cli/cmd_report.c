@@ -36,7 +36,8 @@ static nmlp_status parse_shape(report *r, nmlp_err *err) {
     if (n == want) r->shape = (nmlp_kernel_shape){d[0], d[1], want == 4 ? d[2] : 0, d[want - 1]};
     nmlp_mem_free(d);
     if (n == want) return NMLP_OK;
-    return nmlp_fail(err, NMLP_E_ARG, "--shape has %zu numbers; kernel %s takes %s", n, r->kernel->name, want == 4 ? "S,H,R,O" : "S,H,O");
+    return nmlp_fail(err, NMLP_E_ARG, "--shape has %zu numbers; kernel %s takes %s", n, r->kernel->name,
+                     want == 4 ? "S,H,R,O" : "S,H,O");
 }
 
 static nmlp_status choose_kernel(report *r, nmlp_err *err) {
@@ -69,11 +70,13 @@ static void put_missing(report *r) {
     nmlp_page_section_begin(&r->page, "more", "Not in this report", "Give it more and it shows more:");
     if (!r->cli->n_positionals) {
         nmlp_page_paragraph(&r->page, "Ranks, error curves and quality of compressed models:");
-        nmlp_page_command(&r->page, "neuronmlp compress models/tiny -o /tmp/tiny-20 --ratio 0.2 && neuronmlp report /tmp/tiny-20 -o report.html");
+        nmlp_page_command(&r->page, "neuronmlp compress models/tiny -o /tmp/tiny-20 --ratio 0.2 && neuronmlp report "
+                                    "/tmp/tiny-20 -o report.html");
     }
     if (!r->args.bench) {
         nmlp_page_paragraph(&r->page, "The MLP on this CPU beside its peers (the CSV of the MLP benchmark):");
-        nmlp_page_command(&r->page, "build/bench/bench_mlp --rows 1,128 --shape 2048,8192,1280 --shape 2048,8192,0 > mlp.csv && neuronmlp report "
+        nmlp_page_command(&r->page, "build/bench/bench_mlp --rows 1,128 --shape 2048,8192,1280 --shape 2048,8192,0 > "
+                                    "mlp.csv && neuronmlp report "
                                     "--bench mlp.csv -o report.html");
     }
     nmlp_page_section_end(&r->page);
@@ -88,14 +91,15 @@ static void write_page(report *r) {
     nmlp_report_machine(&machine);
     gmtime_r(&now, &utc);
     strftime(date, sizeof date, "made %Y-%m-%d %H:%M UTC", &utc);
-    snprintf(version, sizeof version, "neuronmlp %s, %s", NMLP_VERSION, date);
+    snprintf(version, sizeof version, "neuronmlp %s, %s on:", NMLP_VERSION, date);
     snprintf(command, sizeof command, "%s", nmlp_str_text(&r->command));
-    snprintf(subtitle, sizeof subtitle, "%s%.200s%sTrainium figures are simulated for %s; all others were measured on the machine named below.",
+    snprintf(subtitle, sizeof subtitle, "%s%.200s%sTrainium figures are simulated (%s), not measured.",
              r->cli->n_positionals ? "Compressed model " : "", r->cli->n_positionals ? r->cli->positionals[0] : "",
              r->cli->n_positionals ? ". " : "", r->target.machine.name);
     const char *const footer[FOOTER_LINES] = {version, nmlp_str_text(&machine), command,
                                               "Self-contained: this file fetches nothing and runs from disk."};
-    nmlp_page_head head = {.title = "neuronmlp report", .subtitle = subtitle, .footer = footer, .n_footer = FOOTER_LINES};
+    nmlp_page_head head = {
+        .title = "neuronmlp report", .subtitle = subtitle, .footer = footer, .n_footer = FOOTER_LINES};
     nmlp_page_write(&r->page, &head, &r->html);
     nmlp_str_fini(&machine);
 }
@@ -117,7 +121,8 @@ static int print_result(const report *r) {
     char bytes[32];
     if (!r->cli->json) {
         nmlp_cli_bytes_text(bytes, (double)r->html.len);
-        printf("%s: %d sections, %d charts, %s; open it in a browser\n", r->args.output, r->page.n_sections, r->page.n_charts, bytes);
+        printf("%s: %d sections, %d charts, %s; open it in a browser\n", r->args.output, r->page.n_sections,
+               r->page.n_charts, bytes);
         return NMLP_EXIT_OK;
     }
     nmlp_str_init(&text);
@@ -134,16 +139,24 @@ static int print_result(const report *r) {
 }
 
 static int run(int argc, char **argv) {
-    report r = {.args = {.output = "report.html", .target = "trn1", .kernel = "mlp", .preset = "llama-3.2-1b", .rows_max = 32768, .ratio = 0.2}};
+    report r = {.args = {.output = "report.html",
+                         .target = "trn1",
+                         .kernel = "mlp",
+                         .preset = "llama-3.2-1b",
+                         .rows_max = 32768,
+                         .ratio = 0.2}};
     report_args *a = &r.args;
     const nmlp_opt opts[] = {
         {"output", 'o', NMLP_OPT_STRING, &a->output, "FILE", "where to write (default report.html)"},
         {"bench", 0, NMLP_OPT_STRING, &a->bench, "FILE", "CSV of the MLP benchmark: bars of this CPU"},
-        {"eval", 0, NMLP_OPT_STRING, &a->evals, "FILE,...", "results of neuronmlp eval --text --json: more perplexities"},
+        {"eval", 0, NMLP_OPT_STRING, &a->evals, "FILE,...",
+         "results of neuronmlp eval --text --json: more perplexities"},
         {"target", 0, NMLP_OPT_STRING, &a->target, "T", "trn1 (default), trn2, trn3 or a machine file"},
-        {"preset", 0, NMLP_OPT_STRING, &a->preset, "NAME", "model whose MLP is simulated (default llama-3.2-1b, 2048 rows)"},
+        {"preset", 0, NMLP_OPT_STRING, &a->preset, "NAME",
+         "model whose MLP is simulated (default llama-3.2-1b, 2048 rows)"},
         {"ratio", 0, NMLP_OPT_NUMBER, &a->ratio, "R", "what is removed from it (default 0.2)"},
-        {"shape", 0, NMLP_OPT_STRING, &a->shape, "S,H,R,O", "instead: rows, inputs, rank, outputs (mlp: intermediate width)"},
+        {"shape", 0, NMLP_OPT_STRING, &a->shape, "S,H,R,O",
+         "instead: rows, inputs, rank, outputs (mlp: intermediate width)"},
         {"kernel", 0, NMLP_OPT_STRING, &a->kernel, "NAME", "of the timeline (default mlp); a wrong name lists all"},
         {"rows-max", 0, NMLP_OPT_INT, &a->rows_max, "N", "longest sequence in the kernel charts (default 32768)"},
     };
@@ -153,7 +166,8 @@ static int run(int argc, char **argv) {
     nmlp_str_init(&r.html);
     nmlp_command_word(&r.command, "neuronmlp");
     for (int i = 0; i < argc; i++) nmlp_command_word(&r.command, argv[i]);
-    int code = nmlp_cli_parse(&cli, &nmlp_cmd_report, opts, sizeof opts / sizeof opts[0], 0, NMLP_POSITIONALS_MAX, argc, argv);
+    int code =
+        nmlp_cli_parse(&cli, &nmlp_cmd_report, opts, sizeof opts / sizeof opts[0], 0, NMLP_POSITIONALS_MAX, argc, argv);
     if (code < 0) {
         r.cli = &cli;
         nmlp_page_init(&r.page);

@@ -14,11 +14,19 @@ typedef struct nmlp_sweep_kernel {
     bool planned;
 } nmlp_sweep_kernel;
 
-enum { NMLP_SWEEP_DENSE, NMLP_SWEEP_SEQUENTIAL, NMLP_SWEEP_NAIVE, NMLP_SWEEP_PAPER, NMLP_SWEEP_PAPER_T, NMLP_SWEEP_OURS, NMLP_SWEEP_OURS_T };
+enum {
+    NMLP_SWEEP_DENSE,
+    NMLP_SWEEP_SEQUENTIAL,
+    NMLP_SWEEP_NAIVE,
+    NMLP_SWEEP_PAPER,
+    NMLP_SWEEP_PAPER_T,
+    NMLP_SWEEP_OURS,
+    NMLP_SWEEP_OURS_T
+};
 extern const nmlp_sweep_kernel nmlp_sweep_kernels[NMLP_SWEEP_SERIES];
 
-nmlp_status nmlp_sweep_measure(nmlp_cost *cost, const nmlp_machine *machine, const nmlp_sweep_kernel *kernel, int64_t rows,
-                               nmlp_err *err);
+nmlp_status nmlp_sweep_measure(nmlp_cost *cost, const nmlp_machine *machine, const nmlp_sweep_kernel *kernel,
+                               int64_t rows, nmlp_err *err);
 
 /* What the chain needs at least at a number of rows, and the work it does. */
 typedef struct nmlp_sweep_limit {

@@ -55,11 +55,13 @@ static void rank_text(char text[CELL], const nmlp_layer *layer, int i) {
 }
 
 static void put_layers(subject *s) {
-    static const char *const heads[N_COLUMNS] = {"layer",      "gate rank", "up rank",   "down rank",
+    static const char *const heads[N_COLUMNS] = {"layer",      "gate rank", "up rank",    "down rank",
                                                  "gate error", "up error",  "down error", "MLP kept"};
     const nmlp_config *c = &s->model.config;
-    nmlp_page_table_begin(s->page, "Ranks, and the share of each matrix's output energy on calibration text that is lost before the refit",
-                          heads, N_COLUMNS);
+    nmlp_page_table_begin(
+        s->page,
+        "Ranks, and the share of each matrix's output energy on calibration text that is lost before the refit", heads,
+        N_COLUMNS);
     for (int64_t l = 0; l < c->n_layers; l++) {
         char cell[N_COLUMNS][CELL];
         const char *cells[N_COLUMNS];
@@ -114,12 +116,14 @@ static nmlp_status put_ranks(subject *s, nmlp_err *err) {
                                        .tips = tips + i * n,
                                        .n = n,
                                        .in_legend = true};
-    nmlp_plot plot = {.title = "Rank of each MLP matrix",
-                      .about = "Bars for gate, up and down of every layer; a pale bar with a dashed outline is a matrix that stays dense.",
-                      .x = {.label = "layer", .categories = names, .n = n},
-                      .y = {.label = "rank (pale: dense)", .from_zero = true},
-                      .series = series,
-                      .n_series = NMLP_MLP_MATRICES};
+    nmlp_plot plot = {
+        .title = "Rank of each MLP matrix",
+        .about =
+            "Bars for gate, up and down of every layer; a pale bar with a dashed outline is a matrix that stays dense.",
+        .x = {.label = "layer", .categories = names, .n = n},
+        .y = {.label = "rank (pale: dense)", .from_zero = true},
+        .series = series,
+        .n_series = NMLP_MLP_MATRICES};
     nmlp_page_chart(s->page, &plot, NULL);
     return NMLP_OK;
 }
@@ -143,7 +147,8 @@ static nmlp_status put_curves(subject *s, int matrix, nmlp_err *err) {
     nmlp_plot_series *series = nmlp_arena_new(&s->arena, n_series, sizeof *series, err);
     char title[96];
     if (!x || !rank || !error || !series) return NMLP_E_NOMEM;
-    for (size_t k = 0; k < n_points; k++) x[k] = fmin((double)k * (double)r->curve_step, (double)full_rank(&s->model.config));
+    for (size_t k = 0; k < n_points; k++)
+        x[k] = fmin((double)k * (double)r->curve_step, (double)full_rank(&s->model.config));
     for (size_t l = 0; l < n_layers; l++) {
         size_t at = l * NMLP_MLP_MATRICES + (size_t)matrix;
         nmlp_plot_series *curve = &series[l], *point = &series[n_layers + l];
@@ -163,7 +168,8 @@ static nmlp_status put_curves(subject *s, int matrix, nmlp_err *err) {
     }
     snprintf(title, sizeof title, "Error over rank: %s", matrices[matrix]);
     nmlp_plot plot = {.title = title,
-                      .about = "One falling curve for each layer, from error 1 at rank 0 to 0 at full rank; a dot marks the rank the layer "
+                      .about = "One falling curve for each layer, from error 1 at rank 0 to 0 at full rank; a dot "
+                               "marks the rank the layer "
                                "was given. Layers without a dot stay dense.",
                       .x = {.label = "rank", .from_zero = true},
                       .y = {.label = "relative squared error", .from_zero = true},
@@ -187,9 +193,11 @@ static nmlp_status write_section(subject *s, nmlp_err *err) {
     const nmlp_compress_record *r = &s->record;
     char lead[512];
     snprintf(lead, sizeof lead,
-             "%.200s: thin factors in place of MLP matrices, with ranks in multiples of %lld, calibrated on %lld tokens of %.100s. "
-             "Ranks: %s; recovery: %s.",
-             s->dir, (long long)r->tile, (long long)r->calib_tokens, r->calib_text, r->alloc, r->recover);
+             "%.200s: thin factors in place of MLP matrices, with ranks in multiples of %lld, calibrated on %lld "
+             "tokens of %.100s. "
+             "Ranks: %s; recovery: %s%s.",
+             s->dir, (long long)r->tile, (long long)r->calib_tokens, r->calib_text, r->alloc, r->recover,
+             r->trained ? ", then training" : "");
     nmlp_page_section_begin(s->page, "compression", "Compression", lead);
     set_command(s);
     nmlp_page_command(s->page, nmlp_str_text(&s->command));

@@ -8,7 +8,15 @@
 #include "base/mem.h"
 #include "cli/report_sections.h"
 
-enum { CSV_MAX_BYTES = 4 << 20, FIELDS_MAX = 32, ROWS_MAX = 512, PEERS_MAX = 12, RANKS_MAX = 8, TEXT = 96, COMMAND_MAX = 1024 };
+enum {
+    CSV_MAX_BYTES = 4 << 20,
+    FIELDS_MAX = 32,
+    ROWS_MAX = 512,
+    PEERS_MAX = 12,
+    RANKS_MAX = 8,
+    TEXT = 96,
+    COMMAND_MAX = 1024
+};
 
 typedef struct sample {
     char peer[TEXT];
@@ -45,7 +53,8 @@ static nmlp_status read_header(results *r, char **fields, int n, nmlp_err *err) 
         for (int i = 0; i < n; i++)
             if (strcmp(fields[i], columns[c]) == 0) r->column[c] = i;
         if (r->column[c] < 0)
-            return nmlp_fail(err, NMLP_E_FORMAT, "%s: no column \"%s\"; expected what the MLP benchmark prints", r->path, columns[c]);
+            return nmlp_fail(err, NMLP_E_FORMAT, "%s: no column \"%s\"; expected what the MLP benchmark prints",
+                             r->path, columns[c]);
     }
     return NMLP_OK;
 }
@@ -59,9 +68,11 @@ static bool read_number(double *out, const char *text) {
 static nmlp_status read_row(results *r, char **fields, int n, int line, nmlp_err *err) {
     double number[8] = {0};
     for (int c = 0; c < 8; c++) {
-        if (r->column[c] >= n) return nmlp_fail(err, NMLP_E_FORMAT, "%s:%d: %d fields; the first line has more", r->path, line, n);
+        if (r->column[c] >= n)
+            return nmlp_fail(err, NMLP_E_FORMAT, "%s:%d: %d fields; the first line has more", r->path, line, n);
         if (c != C_PEER && !read_number(&number[c], fields[r->column[c]]))
-            return nmlp_fail(err, NMLP_E_FORMAT, "%s:%d: %s is \"%.40s\", not a number", r->path, line, columns[c], fields[r->column[c]]);
+            return nmlp_fail(err, NMLP_E_FORMAT, "%s:%d: %s is \"%.40s\", not a number", r->path, line, columns[c],
+                             fields[r->column[c]]);
     }
     if (r->n == ROWS_MAX) return nmlp_fail(err, NMLP_E_LIMIT, "%s: more than %d results", r->path, ROWS_MAX);
     sample *s = &r->samples[r->n++];
@@ -108,7 +119,9 @@ static nmlp_status read_csv(results *r, nmlp_err *err) {
     return st;
 }
 
-static bool same_case(const sample *a, const sample *b) { return a->hidden == b->hidden && a->inner == b->inner && a->rows == b->rows; }
+static bool same_case(const sample *a, const sample *b) {
+    return a->hidden == b->hidden && a->inner == b->inner && a->rows == b->rows;
+}
 
 static bool is_ours(const sample *s) { return strncmp(s->peer, "ours", 4) == 0; }
 
@@ -155,7 +168,8 @@ static void fill_figure(figure *f, const results *r, const sample *of) {
 }
 
 static void put_figure(nmlp_page *page, const figure *f, const sample *of) {
-    static const nmlp_colour others[] = {NMLP_COLOUR_PAPER, NMLP_COLOUR_OTHER, NMLP_COLOUR_SEQUENTIAL, NMLP_COLOUR_ANOTHER, NMLP_COLOUR_NAIVE};
+    static const nmlp_colour others[] = {NMLP_COLOUR_PAPER, NMLP_COLOUR_OTHER, NMLP_COLOUR_SEQUENTIAL,
+                                         NMLP_COLOUR_ANOTHER, NMLP_COLOUR_NAIVE};
     nmlp_plot_series series[PEERS_MAX];
     const char *categories[RANKS_MAX];
     char title[160];
@@ -172,9 +186,11 @@ static void put_figure(nmlp_page *page, const figure *f, const sample *of) {
                                        .n = f->n_ranks,
                                        .in_legend = true};
     }
-    snprintf(title, sizeof title, "Gated MLP, hidden %lld, intermediate %lld: %lld row%s", of->hidden, of->inner, of->rows, of->rows == 1 ? "" : "s");
+    snprintf(title, sizeof title, "Gated MLP, hidden %lld, intermediate %lld: %lld row%s", of->hidden, of->inner,
+             of->rows, of->rows == 1 ? "" : "s");
     nmlp_plot plot = {.title = title,
-                      .about = "Bars of median time for each implementation, in groups for each rank and the dense MLP; whiskers from the 10th "
+                      .about = "Bars of median time for each implementation, in groups for each rank and the dense "
+                               "MLP; whiskers from the 10th "
                                "to the 90th percentile. Lower is better.",
                       .x = {.label = "MLP matrices", .categories = categories, .n = f->n_ranks},
                       .y = {.label = "milliseconds, lower is better", .from_zero = true},
@@ -198,7 +214,8 @@ static void put_card(nmlp_page *page, const results *r) {
     char value[32], label[192];
     if (!low_rank || !dense) return;
     snprintf(value, sizeof value, "%.2f×", dense->ms / low_rank->ms);
-    snprintf(label, sizeof label, "fused low-rank MLP (rank %lld) against our dense one on this CPU, %lld row%s, %.2f against %.2f ms",
+    snprintf(label, sizeof label,
+             "fused low-rank MLP (rank %lld) against our dense one on a CPU, %lld row%s, %.2f against %.2f ms",
              low_rank->rank, low_rank->rows, low_rank->rows == 1 ? "" : "s", low_rank->ms, dense->ms);
     nmlp_page_card(page, value, label, "cpu");
 }
@@ -210,9 +227,10 @@ nmlp_status nmlp_report_cpu(nmlp_page *page, const char *csv_path, nmlp_err *err
     if (!f || !r) NMLP_TRY(NMLP_E_NOMEM);
     r->path = csv_path;
     NMLP_TRY(read_csv(r, err));
-    nmlp_page_section_begin(page, "cpu", "This CPU",
-                            "Measured: our fused MLP beside its peers on the same shapes, one after the other in one process. Medians; "
-                            "whiskers span the 10th to the 90th percentile. Up to 16 rows the weights come from memory.");
+    nmlp_page_section_begin(
+        page, "cpu", "CPU",
+        "Measured: our fused MLP beside its peers on the same shapes, one after the other in one process. Medians; "
+        "whiskers span the 10th to the 90th percentile. Up to 16 rows the weights come from memory.");
     nmlp_page_grid_begin(page);
     for (size_t i = 0; i < r->n; i++) {
         bool seen = false;

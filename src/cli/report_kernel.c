@@ -78,7 +78,8 @@ static nmlp_status put_rivals(scene *sc, nmlp_err *err) {
     rival rivals[N_RIVALS] = {{.name = NULL}};
     char value[CELL], label[160];
     NMLP_RETURN_IF_FAILED(simulate_rivals(rivals, sc, err));
-    nmlp_page_table_begin(sc->page, "Simulated; tensor engine: share of its sustained rate (AWS: of the last product)", heads, 5);
+    nmlp_page_table_begin(sc->page, "Simulated; tensor engine: share of its sustained rate (AWS: of the last product)",
+                          heads, 5);
     for (int i = 0; i < N_RIVALS; i++) {
         char time[CELL], gain[CELL], bytes[32], tensor[CELL];
         snprintf(time, sizeof time, "%.1f", rivals[i].cost.latency_us);
@@ -90,8 +91,10 @@ static nmlp_status put_rivals(scene *sc, nmlp_err *err) {
     nmlp_page_table_end(sc->page);
     nmlp_page_command(sc->page, nmlp_str_text(&sc->commands));
     snprintf(value, sizeof value, "%.2f×", rivals[0].cost.latency_us / rivals[3].cost.latency_us);
-    snprintf(label, sizeof label, "faster than AWS's dense kernels on %s: an MLP of %lld × %lld at rank %lld, %lld rows (simulated)",
-             sc->target->machine.name, (long long)sc->shape.h, (long long)sc->shape.o, (long long)sc->shape.r, (long long)sc->shape.s);
+    snprintf(label, sizeof label,
+             "faster than AWS's dense kernels on %s: an MLP of %lld × %lld at rank %lld, %lld rows (simulated)",
+             sc->target->machine.name, (long long)sc->shape.h, (long long)sc->shape.o, (long long)sc->shape.r,
+             (long long)sc->shape.s);
     nmlp_page_card(sc->page, value, label, "timeline");
     return NMLP_OK;
 }
@@ -108,8 +111,10 @@ static void put_engines(const scene *sc, const nmlp_time_report *t) {
         snprintf(count, sizeof count, "%lld", (long long)t->n_instrs[e]);
         snprintf(busy, sizeof busy, "%.1f", t->busy_us[e]);
         snprintf(share, sizeof share, "%.1f %%", 100 * t->busy_us[e] / t->latency_us);
-        if (e != NMLP_ENGINE_DMA) snprintf(wait, sizeof wait, "%s, %.1f µs", nmlp_stall_name((nmlp_stall)worst), t->stall_us[e][worst]);
-        nmlp_page_table_row(sc->page, (const char *const[]){nmlp_nc_engine_name((nmlp_nc_engine)e), count, busy, share, wait}, 5, 1);
+        if (e != NMLP_ENGINE_DMA)
+            snprintf(wait, sizeof wait, "%s, %.1f µs", nmlp_stall_name((nmlp_stall)worst), t->stall_us[e][worst]);
+        nmlp_page_table_row(
+            sc->page, (const char *const[]){nmlp_nc_engine_name((nmlp_nc_engine)e), count, busy, share, wait}, 5, 1);
     }
     nmlp_page_table_end(sc->page);
 }
@@ -130,10 +135,11 @@ static nmlp_status put_timeline(const scene *sc, nmlp_err *err) {
     nmlp_time_options options = {.on_event = nmlp_timeline_add, .ctx = &timeline};
     NMLP_TRY(nmlp_time_run(&report, program, m, &options, err));
     if (timeline.failed) NMLP_TRY(nmlp_fail(err, NMLP_E_NOMEM, "no memory for the timeline"));
-    snprintf(title, sizeof title, "Engines over time: %s %s on %s, %.1f µs (simulated)", sc->kernel->name, sc->shape_text, m->name,
-             report.latency_us);
+    snprintf(title, sizeof title, "Engines over time: %s %s on %s, %.1f µs (simulated)", sc->kernel->name,
+             sc->shape_text, m->name, report.latency_us);
     snprintf(about, sizeof about,
-             "Lanes for tensor, vector, scalar engine and DMA queues with a block for each instruction; %lld instructions, the tensor engine "
+             "Lanes for tensor, vector, scalar engine and DMA queues with a block for each instruction; %lld "
+             "instructions, the tensor engine "
              "busy %.1f %% of the time.%s",
              (long long)report.n_total, 100 * report.busy_us[NMLP_ENGINE_TENSOR] / report.latency_us,
              timeline.n_dropped ? " Only the first are drawn one by one, the rest as shades of activity." : "");
@@ -151,8 +157,11 @@ nmlp_status nmlp_report_kernel(nmlp_page *page, const nmlp_report_target *target
     nmlp_status st = NMLP_OK;
     char lead[256];
     print_shape(sc.shape_text, kernel, shape);
-    snprintf(lead, sizeof lead, "Simulated on one %s core: kernel %s at shape %s (%s), bf16.", target->machine.name, kernel->name, sc.shape_text,
-             kernel->gated ? "rows, hidden, rank, intermediate" : kernel->has_rank ? "rows, inputs, rank, outputs" : "rows, inputs, outputs");
+    snprintf(lead, sizeof lead, "Simulated on one %s core: kernel %s at shape %s (%s), bf16.", target->machine.name,
+             kernel->name, sc.shape_text,
+             kernel->gated      ? "rows, hidden, rank, intermediate"
+             : kernel->has_rank ? "rows, inputs, rank, outputs"
+                                : "rows, inputs, outputs");
     nmlp_page_section_begin(page, "timeline", kernel->gated ? "One MLP on Trainium" : "One kernel on Trainium", lead);
     nmlp_str_init(&sc.command);
     nmlp_str_init(&sc.commands);

@@ -29,10 +29,12 @@ typedef struct sweep {
     double over[N_KERNELS][N_LENGTHS], one[N_LENGTHS]; /* time over the limit */
 } sweep;
 
-static nmlp_status measure(sweep *s, const nmlp_machine *m, int64_t rows_max, const nmlp_progress *progress, nmlp_err *err) {
+static nmlp_status measure(sweep *s, const nmlp_machine *m, int64_t rows_max, const nmlp_progress *progress,
+                           nmlp_err *err) {
     while (s->n < N_LENGTHS && nmlp_sweep_lengths[s->n] <= rows_max) s->n++;
     if (s->n < 2)
-        return nmlp_fail(err, NMLP_E_ARG, "--rows-max %lld: must be at least %lld", (long long)rows_max, (long long)nmlp_sweep_lengths[1]);
+        return nmlp_fail(err, NMLP_E_ARG, "--rows-max %lld: must be at least %lld", (long long)rows_max,
+                         (long long)nmlp_sweep_lengths[1]);
     for (size_t k = 0; k < s->n; k++) {
         int64_t rows = nmlp_sweep_lengths[k];
         nmlp_sweep_limit limit = nmlp_sweep_limit_of(m, rows);
@@ -49,7 +51,8 @@ static nmlp_status measure(sweep *s, const nmlp_machine *m, int64_t rows_max, co
             s->gb[i][k] = cost.hbm_bytes * 1e-9;
             s->intensity[i][k] = nmlp_sweep_flops(kernel, rows) / cost.hbm_bytes;
             s->tflops[i][k] = nmlp_sweep_flops(kernel, rows) / cost.latency_us * 1e-6;
-            if (!nmlp_progress_update(progress, "simulating", (double)(k * N_KERNELS + (size_t)i + 1), (double)(s->n * N_KERNELS), "kernels"))
+            if (!nmlp_progress_update(progress, "simulating", (double)(k * N_KERNELS + (size_t)i + 1),
+                                      (double)(s->n * N_KERNELS), "kernels"))
                 return nmlp_fail(err, NMLP_E_INTERRUPTED, "the report was stopped");
         }
     }
@@ -67,8 +70,12 @@ static void put_over_rows(nmlp_page *page, const sweep *s, const char *title, co
                                        .y = values[i],
                                        .n = s->n,
                                        .in_legend = true};
-    series[N_KERNELS] = (nmlp_plot_series){
-        .name = "limit of the low-rank product", .mark = NMLP_MARK_LIMIT, .x = s->rows, .y = limit, .n = s->n, .in_legend = true};
+    series[N_KERNELS] = (nmlp_plot_series){.name = "limit of the low-rank product",
+                                           .mark = NMLP_MARK_LIMIT,
+                                           .x = s->rows,
+                                           .y = limit,
+                                           .n = s->n,
+                                           .in_legend = true};
     nmlp_plot plot = {.title = title,
                       .about = about,
                       .x = {.label = "sequence length, rows", .kind = NMLP_SCALE_LOG, .ticks = s->rows, .n = s->n},
@@ -99,30 +106,37 @@ static void put_roofline(nmlp_page *page, const nmlp_machine *m, const sweep *s,
                                        .y = s->tflops[i],
                                        .n = s->n,
                                        .in_legend = true};
-    series[N_KERNELS] = (nmlp_plot_series){
-        .name = "memory and tensor roofs", .mark = NMLP_MARK_LIMIT, .x = slope_x, .y = slope_y, .n = 2, .in_legend = true};
+    series[N_KERNELS] = (nmlp_plot_series){.name = "memory and tensor roofs",
+                                           .mark = NMLP_MARK_LIMIT,
+                                           .x = slope_x,
+                                           .y = slope_y,
+                                           .n = 2,
+                                           .in_legend = true};
     series[N_KERNELS + 1] =
         (nmlp_plot_series){.name = "tensor roof", .mark = NMLP_MARK_LIMIT, .x = flat_x, .y = flat_y, .n = 2};
-    nmlp_plot plot = {.title = "Roofline: useful arithmetic over its traffic (simulated)",
-                      .about = "Points below two dashed roofs: memory bandwidth rising from the left and the sustained tensor rate as a "
-                               "flat line. Each kernel has one point for each sequence length.",
-                      .x = {.label = "FLOP per byte of HBM traffic", .kind = NMLP_SCALE_LOG},
-                      .y = {.label = "TFLOP/s", .kind = NMLP_SCALE_LOG},
-                      .series = series,
-                      .n_series = N_KERNELS + 2};
+    nmlp_plot plot = {
+        .title = "Roofline: useful arithmetic over its traffic (simulated)",
+        .about =
+            "Points below two dashed roofs: memory bandwidth rising from the left and the sustained tensor rate as a "
+            "flat line. Each kernel has one point for each sequence length.",
+        .x = {.label = "FLOP per byte of HBM traffic", .kind = NMLP_SCALE_LOG},
+        .y = {.label = "TFLOP/s", .kind = NMLP_SCALE_LOG},
+        .series = series,
+        .n_series = N_KERNELS + 2};
     nmlp_page_chart(page, &plot, command);
 }
 
-nmlp_status nmlp_report_kernels(nmlp_page *page, const nmlp_report_target *target, int64_t rows_max, const nmlp_progress *progress,
-                                nmlp_err *err) {
+nmlp_status nmlp_report_kernels(nmlp_page *page, const nmlp_report_target *target, int64_t rows_max,
+                                const nmlp_progress *progress, nmlp_err *err) {
     const nmlp_machine *m = &target->machine;
     sweep s = {.n = 0};
     char lead[LABEL], value[LABEL], label[LABEL];
     nmlp_str text;
     NMLP_RETURN_IF_FAILED(measure(&s, m, rows_max, progress, err));
     snprintf(lead, sizeof lead,
-             "Simulated on one %s core, not measured: y = x w, and y = (x u) v in its place, bf16, %d inputs, rank %d, %d outputs.", m->name,
-             NMLP_SWEEP_H, NMLP_SWEEP_R, NMLP_SWEEP_O);
+             "Simulated on one %s core, not measured: y = x w, and y = (x u) v in its place, bf16, %d inputs, rank %d, "
+             "%d outputs.",
+             m->name, NMLP_SWEEP_H, NMLP_SWEEP_R, NMLP_SWEEP_O);
     nmlp_str_init(&text);
     nmlp_str_puts(&text, "neuronmlp bench neuron --target");
     nmlp_command_word(&text, target->name);
@@ -131,17 +145,20 @@ nmlp_status nmlp_report_kernels(nmlp_page *page, const nmlp_report_target *targe
     nmlp_page_section_begin(page, "kernels", "Trainium kernels", lead);
     nmlp_page_grid_begin(page);
     put_over_rows(page, &s, "Time over sequence length (simulated)", "milliseconds",
-                  "Time of five kernels over the number of rows, both axes logarithmic; ours lies on the limit.", s.ms, s.limit_ms, command);
+                  "Time of five kernels over the number of rows, both axes logarithmic; ours lies on the limit.", s.ms,
+                  s.limit_ms, command);
     put_over_rows(page, &s, "HBM traffic over sequence length (simulated)", "gigabytes",
-                  "Bytes read from and written to HBM by five kernels over the number of rows, both axes logarithmic.", s.gb, s.limit_gb,
-                  command);
+                  "Bytes read from and written to HBM by five kernels over the number of rows, both axes logarithmic.",
+                  s.gb, s.limit_gb, command);
     put_over_rows(page, &s, "Time over the limit (simulated)", "times the limit",
-                  "How many times longer than the limit each kernel takes; 1 cannot be passed.", s.over, s.one, command);
+                  "How many times longer than the limit each kernel takes; 1 cannot be passed.", s.over, s.one,
+                  command);
     put_roofline(page, m, &s, command);
     nmlp_page_grid_end(page);
     nmlp_page_section_end(page);
     snprintf(value, sizeof value, "%.2f×", s.ms[0][s.n - 1] / s.ms[N_KERNELS - 1][s.n - 1]);
-    snprintf(label, sizeof label, "faster than AWS's dense kernel at %.0f rows on %s, half the rank (simulated)", s.rows[s.n - 1], m->name);
+    snprintf(label, sizeof label, "faster than AWS's dense kernel at %.0f rows on %s, half the rank (simulated)",
+             s.rows[s.n - 1], m->name);
     nmlp_page_card(page, value, label, "kernels");
     nmlp_str_fini(&text);
     return NMLP_OK;

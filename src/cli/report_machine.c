@@ -30,10 +30,10 @@ void nmlp_report_machine(nmlp_str *out) {
     put_cpu_name(out);
     nmlp_cli_bytes_text(memory, (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE));
     nmlp_str_printf(out, ", %ld CPUs, %s, %s memory", sysconf(_SC_NPROCESSORS_ONLN),
-                    cpu.amx_bf16    ? "AMX"
-                    : cpu.avx512    ? "AVX-512"
-                    : cpu.avx2_fma  ? "AVX2"
-                                    : "no vector set we use",
+                    cpu.amx_bf16   ? "AMX"
+                    : cpu.avx512   ? "AVX-512"
+                    : cpu.avx2_fma ? "AVX2"
+                                   : "no vector set we use",
                     memory);
     if (uname(&system) == 0) nmlp_str_printf(out, ", %s %s", system.sysname, system.release);
 }

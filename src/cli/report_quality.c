@@ -48,7 +48,8 @@ static nmlp_status add_point(quality *q, const char *name, double removed, doubl
     line *l = line_named(q, name);
     if (!isfinite(ppl)) return NMLP_OK;
     if (!l || l->n == POINTS_MAX)
-        return nmlp_fail(err, NMLP_E_LIMIT, "a report shows at most %d texts with %d models each", SERIES_MAX, POINTS_MAX);
+        return nmlp_fail(err, NMLP_E_LIMIT, "a report shows at most %d texts with %d models each", SERIES_MAX,
+                         POINTS_MAX);
     size_t at = l->n;
     for (size_t i = 0; i < l->n; i++)
         if (l->removed[i] == removed) return NMLP_OK;
@@ -70,7 +71,12 @@ static nmlp_status add_checkpoint(quality *q, const char *dir, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_model_open(&opened, dir, err));
     NMLP_TRY(nmlp_compress_record_load(&r, &opened, err));
     recorded *m = &q->models[q->n_models++];
-    *m = (recorded){.dir = dir, .removed = 100 * r.ratio, .ppl_dense = r.ppl_dense, .ppl_factored = r.ppl_factored, .ppl = r.ppl, .kl = r.kl};
+    *m = (recorded){.dir = dir,
+                    .removed = 100 * r.ratio,
+                    .ppl_dense = r.ppl_dense,
+                    .ppl_factored = r.ppl_factored,
+                    .ppl = r.ppl,
+                    .kl = r.kl};
     if (r.made_by[0]) {
         nmlp_str_printf(&q->commands, "%s -o", r.made_by);
         nmlp_command_word(&q->commands, dir);
@@ -124,7 +130,8 @@ static nmlp_status add_evaluation(quality *q, const char *path, nmlp_err *err) {
     add_command(q, doc.root);
 out:
     nmlp_json_free(&doc);
-    if (st == NMLP_E_MISSING) nmlp_fail_hint(err, "make it with neuronmlp eval MODEL --text FILE --json > %.120s", path);
+    if (st == NMLP_E_MISSING)
+        nmlp_fail_hint(err, "make it with neuronmlp eval MODEL --text FILE --json > %.120s", path);
     return st;
 }
 
@@ -151,26 +158,31 @@ static void put_chart(nmlp_page *page, const quality *q) {
                                        .y = q->lines[i].ppl,
                                        .n = q->lines[i].n,
                                        .in_legend = true};
-    nmlp_plot plot = {.title = "Perplexity over parameters removed",
-                      .about = "Perplexity rises from the dense model at 0 % with the share of MLP parameters removed; lower is better.",
-                      .x = {.label = "MLP parameters removed, %", .from_zero = true},
-                      .y = {.label = "perplexity"},
-                      .series = series,
-                      .n_series = q->n_lines};
+    nmlp_plot plot = {
+        .title = "Perplexity over parameters removed",
+        .about =
+            "Perplexity rises from the dense model at 0 % with the share of MLP parameters removed; lower is better.",
+        .x = {.label = "MLP parameters removed, %", .from_zero = true},
+        .y = {.label = "perplexity"},
+        .series = series,
+        .n_series = q->n_lines};
     nmlp_page_chart(page, &plot, NULL);
 }
 
 static void put_models(nmlp_page *page, const quality *q) {
     static const char *const heads[] = {"model", "removed", "dense", "factorised", "written", "KL"};
     nmlp_page_panel_begin(page);
-    nmlp_page_table_begin(page, "Perplexity on held-out text: dense, with factors, and as written after the refit; KL divergence from the dense model",
+    nmlp_page_table_begin(page,
+                          "Perplexity on held-out text: dense, with factors, and as written after the refit; KL "
+                          "divergence from the dense model",
                           heads, 6);
     for (size_t i = 0; i < q->n_models; i++) {
         const recorded *m = &q->models[i];
         const double values[] = {m->ppl_dense, m->ppl_factored, m->ppl, m->kl};
         char cell[5][32];
         snprintf(cell[0], sizeof cell[0], "%.1f %%", m->removed);
-        for (int k = 0; k < 4; k++) snprintf(cell[1 + k], sizeof cell[0], isfinite(values[k]) ? "%.4g" : "not recorded", values[k]);
+        for (int k = 0; k < 4; k++)
+            snprintf(cell[1 + k], sizeof cell[0], isfinite(values[k]) ? "%.4g" : "not recorded", values[k]);
         nmlp_page_table_row(page, (const char *const[]){m->dir, cell[0], cell[1], cell[2], cell[3], cell[4]}, 6, 1);
     }
     nmlp_page_table_end(page);
@@ -179,8 +191,9 @@ static void put_models(nmlp_page *page, const quality *q) {
 
 static void write_section(nmlp_page *page, const quality *q) {
     char value[64], label[128];
-    nmlp_page_section_begin(page, "quality", "Quality", "What the model loses as parameters go, without any training. Held-out text: tokens "
-                                                        "the factors never saw; the ranks were judged on them.");
+    nmlp_page_section_begin(page, "quality", "Quality",
+                            "What the model loses as parameters go, without any training. Held-out text: tokens "
+                            "the factors never saw; the ranks were judged on them.");
     nmlp_page_grid_begin(page);
     put_chart(page, q);
     if (q->n_models) put_models(page, q);
@@ -189,11 +202,13 @@ static void write_section(nmlp_page *page, const quality *q) {
     nmlp_page_section_end(page);
     if (q->n_models == 0 || !isfinite(q->models[0].ppl)) return;
     snprintf(value, sizeof value, "%.1f → %.1f", q->models[0].ppl_dense, q->models[0].ppl);
-    snprintf(label, sizeof label, "perplexity on held-out text with %.0f %% of the MLP parameters removed, no training", q->models[0].removed);
+    snprintf(label, sizeof label, "perplexity on held-out text with %.0f %% of the MLP parameters removed, no training",
+             q->models[0].removed);
     nmlp_page_card(page, value, label, "quality");
 }
 
-nmlp_status nmlp_report_quality(nmlp_page *page, const char *const *dirs, int n_dirs, const char *evals, nmlp_err *err) {
+nmlp_status nmlp_report_quality(nmlp_page *page, const char *const *dirs, int n_dirs, const char *evals,
+                                nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     quality *q = nmlp_mem_new(1, sizeof *q, err);
     if (!q) return NMLP_E_NOMEM;

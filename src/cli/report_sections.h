@@ -10,8 +10,8 @@
 /* Sizes, ranks and error curves of one compressed checkpoint. */
 nmlp_status nmlp_report_compression(nmlp_page *page, const char *dir, nmlp_err *err);
 
-/* Perplexity over the share of parameters removed: what the checkpoints recorded, and results of `neuronmlp eval --json`
- * (a list of files separated by commas, or NULL). */
+/* Perplexity over the share of parameters removed: what the checkpoints recorded, and results of `neuronmlp eval
+ * --json` (a list of files separated by commas, or NULL). */
 nmlp_status nmlp_report_quality(nmlp_page *page, const char *const *dirs, int n_dirs, const char *evals, nmlp_err *err);
 
 /* A machine and the words after --target that mean it. */
@@ -21,8 +21,8 @@ typedef struct nmlp_report_target {
 } nmlp_report_target;
 
 /* Time, traffic and roofline of five kernels up to `rows_max` rows. */
-nmlp_status nmlp_report_kernels(nmlp_page *page, const nmlp_report_target *target, int64_t rows_max, const nmlp_progress *progress,
-                                nmlp_err *err);
+nmlp_status nmlp_report_kernels(nmlp_page *page, const nmlp_report_target *target, int64_t rows_max,
+                                const nmlp_progress *progress, nmlp_err *err);
 
 /* One kernel at one shape: beside its competitors where it is an MLP, and its engines over time. */
 nmlp_status nmlp_report_kernel(nmlp_page *page, const nmlp_report_target *target, const nmlp_kernel *kernel,

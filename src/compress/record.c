@@ -18,7 +18,8 @@ static int64_t count_of(const nmlp_json *object, const char *key) {
     return nmlp_json_int_in(nmlp_json_get(object, key), 0, INT64_C(1) << 50, &count) ? count : 0;
 }
 
-static nmlp_status text_of(nmlp_compress_record *r, const char **out, const nmlp_json *object, const char *key, nmlp_err *err) {
+static nmlp_status text_of(nmlp_compress_record *r, const char **out, const nmlp_json *object, const char *key,
+                           nmlp_err *err) {
     const nmlp_json *value = nmlp_json_get(object, key);
     *out = nmlp_arena_strdup(&r->arena, nmlp_json_is_string(value) ? nmlp_json_string(value) : "", err);
     return *out ? NMLP_OK : NMLP_E_NOMEM;
@@ -26,7 +27,8 @@ static nmlp_status text_of(nmlp_compress_record *r, const char **out, const nmlp
 
 static const nmlp_json *of_matrix(const nmlp_json *object, int64_t layer, int matrix) {
     char name[NAME_MAX_BYTES];
-    snprintf(name, sizeof name, "model.layers.%lld.mlp.%s", (long long)layer, nmlp_mlp_matrix_name((nmlp_mlp_matrix)matrix));
+    snprintf(name, sizeof name, "model.layers.%lld.mlp.%s", (long long)layer,
+             nmlp_mlp_matrix_name((nmlp_mlp_matrix)matrix));
     return nmlp_json_get(object, name);
 }
 
@@ -87,6 +89,17 @@ static nmlp_status read_errors(nmlp_compress_record *r, const nmlp_json *object,
     return read_curves(r, object, err);
 }
 
+/* Training leaves its log in the checkpoint and the configuration as it was. */
+static nmlp_status note_training(nmlp_compress_record *r, const char *dir, nmlp_err *err) {
+    char path[PATH_MAX_BYTES];
+    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, dir, "recovery.csv", err));
+    r->trained = nmlp_file_exists(path);
+    if (!r->trained) return NMLP_OK;
+    r->made_by = "";
+    r->ppl_factored = r->ppl = r->kl = NAN;
+    return NMLP_OK;
+}
+
 nmlp_status nmlp_compress_record_load(nmlp_compress_record *r, const nmlp_model *model, nmlp_err *err) {
     char path[PATH_MAX_BYTES];
     nmlp_json_doc doc;
@@ -98,6 +111,7 @@ nmlp_status nmlp_compress_record_load(nmlp_compress_record *r, const nmlp_model 
     read_numbers(r, object);
     nmlp_status st = read_words(r, object, err);
     if (st == NMLP_OK) st = read_errors(r, object, err);
+    if (st == NMLP_OK) st = note_training(r, model->checkpoint.dir, err);
     nmlp_json_free(&doc);
     return st;
 }

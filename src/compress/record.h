@@ -2,6 +2,7 @@
 #ifndef NMLP_COMPRESS_RECORD_H
 #define NMLP_COMPRESS_RECORD_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/mem.h"
@@ -10,8 +11,9 @@
 
 /* Strings are "" and numbers NaN where the checkpoint does not say (another version wrote it). */
 typedef struct nmlp_compress_record {
-    nmlp_arena arena; /* behind everything */
-    const char *made_by;
+    nmlp_arena arena;    /* behind everything */
+    const char *made_by; /* "" after training, when another command had the last word */
+    bool trained;        /* recovered since: perplexities of before say nothing any more and are NaN */
     const char *whiten, *weights, *alloc, *recover; /* method */
     const char *calib_text;
     int64_t calib_tokens, heldout_tokens;
@@ -20,10 +22,10 @@ typedef struct nmlp_compress_record {
     int64_t tile;
     double ppl_dense, ppl_factored, ppl, kl; /* held out */
     int64_t n_layers;
-    double *error;        /* [L, NMLP_MLP_MATRICES] */
-    int64_t curve_step;   /* 0: no curves */
+    double *error;      /* [L, NMLP_MLP_MATRICES] */
+    int64_t curve_step; /* 0: no curves */
     int64_t curve_points;
-    double *curve;        /* [L, NMLP_MLP_MATRICES, points] relative error at ranks 0, step, ... */
+    double *curve; /* [L, NMLP_MLP_MATRICES, points] relative error at ranks 0, step, ... */
 } nmlp_compress_record;
 
 /* `model` was opened from a compressed checkpoint. */

@@ -52,7 +52,8 @@ void nmlp_page_command(nmlp_page *page, const char *command) {
         line += len;
         if (*line == '\n' && *++line) nmlp_str_puts(out, "</span>\n<span>");
     }
-    nmlp_str_puts(out, "</span></code><button type=\"button\" class=\"copy\" aria-label=\"Copy\">Copy</button></div>\n");
+    nmlp_str_puts(out,
+                  "</span></code><button type=\"button\" class=\"copy\" aria-label=\"Copy\">Copy</button></div>\n");
 }
 
 void nmlp_page_panel_begin(nmlp_page *page) { nmlp_str_puts(&page->body, "<div class=\"panel\">\n"); }
@@ -79,7 +80,8 @@ void nmlp_page_table_begin(nmlp_page *page, const char *caption, const char *con
 
 void nmlp_page_table_row(nmlp_page *page, const char *const *cells, size_t n_cells, size_t n_text) {
     nmlp_str_puts(&page->body, "<tr>");
-    for (size_t i = 0; i < n_cells; i++) put_element(&page->body, i < n_text ? "<td class=\"word\">" : "<td>", cells[i], "</td>");
+    for (size_t i = 0; i < n_cells; i++)
+        put_element(&page->body, i < n_text ? "<td class=\"word\">" : "<td>", cells[i], "</td>");
     nmlp_str_puts(&page->body, "</tr>\n");
 }
 
@@ -90,10 +92,13 @@ static void put_head(const nmlp_page_head *head, nmlp_str *out) {
                        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
                        "<meta name=\"color-scheme\" content=\"light dark\">\n");
     put_element(out, "<title>", head->title, "</title>\n");
-    nmlp_str_printf(out, "<link rel=\"icon\" href=\"data:,\">\n<style>\n%s</style>\n</head>\n<body>\n", nmlp_page_style);
+    nmlp_str_printf(out, "<link rel=\"icon\" href=\"data:,\">\n<style>\n%s</style>\n</head>\n<body>\n",
+                    nmlp_page_style);
     put_element(out, "<header>\n<div><h1>", head->title, "</h1>\n");
     put_element(out, "<p>", head->subtitle, "</p></div>\n");
-    nmlp_str_puts(out, "<button type=\"button\" id=\"theme\" aria-label=\"Switch between light and dark\">Dark</button>\n</header>\n");
+    nmlp_str_puts(
+        out,
+        "<button type=\"button\" id=\"theme\" aria-label=\"Switch between light and dark\">Dark</button>\n</header>\n");
 }
 
 void nmlp_page_write(const nmlp_page *page, const nmlp_page_head *head, nmlp_str *out) {
@@ -103,7 +108,8 @@ void nmlp_page_write(const nmlp_page *page, const nmlp_page_head *head, nmlp_str
     nmlp_str_puts(out, nmlp_str_text(&page->body));
     nmlp_str_puts(out, "</main>\n<footer>\n");
     for (size_t i = 0; i < head->n_footer; i++) put_element(out, "<p>", head->footer[i], "</p>\n");
-    nmlp_str_printf(out, "</footer>\n<div id=\"tip\" role=\"tooltip\" hidden></div>\n<script>\n%s</script>\n</body>\n</html>\n",
-                    nmlp_page_script);
+    nmlp_str_printf(
+        out, "</footer>\n<div id=\"tip\" role=\"tooltip\" hidden></div>\n<script>\n%s</script>\n</body>\n</html>\n",
+        nmlp_page_script);
     if (page->body.failed || page->nav.failed || page->cards.failed) out->failed = true;
 }

@@ -1,7 +1,7 @@
 /* A report as one HTML file: style, script and data inside, nothing fetched.
  *
- * Sections are written one after the other; the page keeps what goes above them (figures to remember, list of sections) until it is
- * finished. Text given to these functions is text: it is escaped here. */
+ * Sections are written one after the other; the page keeps what goes above them (figures to remember, list of sections)
+ * until it is finished. Text given to these functions is text: it is escaped here. */
 #ifndef NMLP_REPORT_PAGE_H
 #define NMLP_REPORT_PAGE_H
 

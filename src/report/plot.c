@@ -68,8 +68,9 @@ static void put_tick_y(const frame *f, double value) {
     char text[NMLP_NUMBER_MAX];
     double y = place_y(f, value);
     nmlp_plot_number(text, value);
-    nmlp_str_printf(f->out, "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" class=\"ty\">%s</text>\n", LEFT, y,
-                    NMLP_PLOT_WIDTH - RIGHT, LEFT - 8, y + 4.5, text);
+    nmlp_str_printf(f->out,
+                    "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" class=\"ty\">%s</text>\n", LEFT,
+                    y, NMLP_PLOT_WIDTH - RIGHT, LEFT - 8, y + 4.5, text);
 }
 
 static void put_label_x(const frame *f, double x, const char *text) {
@@ -91,7 +92,8 @@ static void put_ticks_x(const frame *f) {
         double value = axis->ticks ? axis->ticks[i] : ticks[i];
         char text[NMLP_NUMBER_MAX];
         nmlp_plot_number(text, value);
-        nmlp_str_printf(f->out, "<path class=\"grid\" d=\"M%.1f %dV%d\"/>\n", place_x(f, value), TOP, NMLP_PLOT_HEIGHT - BOTTOM);
+        nmlp_str_printf(f->out, "<path class=\"grid\" d=\"M%.1f %dV%d\"/>\n", place_x(f, value), TOP,
+                        NMLP_PLOT_HEIGHT - BOTTOM);
         put_label_x(f, place_x(f, value), text);
     }
 }
@@ -101,8 +103,10 @@ static void put_axes(const frame *f) {
     int n = nmlp_scale_ticks(&f->y, ticks);
     for (int i = 0; i < n; i++) put_tick_y(f, ticks[i]);
     put_ticks_x(f);
-    nmlp_str_printf(f->out, "<path class=\"axis\" d=\"M%d %dH%d\"/>\n", LEFT, NMLP_PLOT_HEIGHT - BOTTOM, NMLP_PLOT_WIDTH - RIGHT);
-    nmlp_str_printf(f->out, "<text class=\"lx\" x=\"%d\" y=\"%d\">", (LEFT + NMLP_PLOT_WIDTH - RIGHT) / 2, NMLP_PLOT_HEIGHT - 8);
+    nmlp_str_printf(f->out, "<path class=\"axis\" d=\"M%d %dH%d\"/>\n", LEFT, NMLP_PLOT_HEIGHT - BOTTOM,
+                    NMLP_PLOT_WIDTH - RIGHT);
+    nmlp_str_printf(f->out, "<text class=\"lx\" x=\"%d\" y=\"%d\">", (LEFT + NMLP_PLOT_WIDTH - RIGHT) / 2,
+                    NMLP_PLOT_HEIGHT - 8);
     nmlp_markup_text(f->out, f->plot->x.label);
     nmlp_str_printf(f->out, "</text>\n<text class=\"ly\" transform=\"translate(14,%d) rotate(-90)\">",
                     (TOP + NMLP_PLOT_HEIGHT - BOTTOM) / 2);
@@ -164,11 +168,17 @@ static void put_marker(const frame *f, nmlp_colour colour, double x, double y) {
     double r = marker;
     switch (colour % 4) {
     case 0: nmlp_str_printf(f->out, "<circle class=\"dot\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"", x, y, r); break;
-    case 1: nmlp_str_printf(f->out, "<path class=\"dot\" d=\"M%.1f %.1fl%.1f %.1fh%.1fz\"", x, y - r - 1, r + 1, 2 * r, -2 * (r + 1)); break;
-    case 2: nmlp_str_printf(f->out, "<path class=\"dot\" d=\"M%.1f %.1fh%.1fv%.1fh%.1fz\"", x - r, y - r, 2 * r, 2 * r, -2 * r); break;
+    case 1:
+        nmlp_str_printf(f->out, "<path class=\"dot\" d=\"M%.1f %.1fl%.1f %.1fh%.1fz\"", x, y - r - 1, r + 1, 2 * r,
+                        -2 * (r + 1));
+        break;
+    case 2:
+        nmlp_str_printf(f->out, "<path class=\"dot\" d=\"M%.1f %.1fh%.1fv%.1fh%.1fz\"", x - r, y - r, 2 * r, 2 * r,
+                        -2 * r);
+        break;
     default:
-        nmlp_str_printf(f->out, "<path class=\"dot\" d=\"M%.1f %.1fl%.1f %.1fl%.1f %.1fl%.1f %.1fz\"", x, y - r - 1, r + 1, r + 1, -r - 1,
-                        r + 1, -r - 1, -r - 1);
+        nmlp_str_printf(f->out, "<path class=\"dot\" d=\"M%.1f %.1fl%.1f %.1fl%.1f %.1fl%.1f %.1fz\"", x, y - r - 1,
+                        r + 1, r + 1, -r - 1, r + 1, -r - 1, -r - 1);
     }
 }
 
@@ -185,7 +195,8 @@ static void put_points(const frame *f, const nmlp_plot_series *s) {
 static void put_spread(const frame *f, const nmlp_plot_series *s, size_t i, double x) {
     if (!s->low || !s->high || !can_show(&f->y, s->low[i]) || !can_show(&f->y, s->high[i])) return;
     double low = place_y(f, s->low[i]), high = place_y(f, s->high[i]);
-    nmlp_str_printf(f->out, "<path class=\"spread\" d=\"M%.1f %.1fV%.1fM%.1f %.1fh8M%.1f %.1fh8\"/>\n", x, low, high, x - 4, low, x - 4, high);
+    nmlp_str_printf(f->out, "<path class=\"spread\" d=\"M%.1f %.1fV%.1fM%.1f %.1fh8M%.1f %.1fh8\"/>\n", x, low, high,
+                    x - 4, low, x - 4, high);
 }
 
 static void put_bars(const frame *f, const nmlp_plot_series *s, size_t which) {
@@ -195,7 +206,8 @@ static void put_bars(const frame *f, const nmlp_plot_series *s, size_t which) {
         if (!can_show(&f->y, s->y[i])) continue;
         double x = place_x(f, x_of(s, i)) + width * ((double)which - 0.5 * (double)f->n_bars), y = place_y(f, s->y[i]);
         nmlp_str_printf(f->out, "<rect class=\"bar%s\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"",
-                        s->hollow && s->hollow[i] ? " hollow" : "", x + 0.04 * width, y, 0.92 * width, fmax(0, base - y));
+                        s->hollow && s->hollow[i] ? " hollow" : "", x + 0.04 * width, y, 0.92 * width,
+                        fmax(0, base - y));
         put_tip(f, s, i);
         nmlp_str_puts(f->out, "/>\n");
         put_spread(f, s, i, x + 0.5 * width);
@@ -221,7 +233,8 @@ static void put_svg(const nmlp_plot *p, nmlp_str *out) {
     f.y = scale_of(p, &p->y, true, TICKS_Y);
     if (!p->x.categories) f.x = scale_of(p, &p->x, false, TICKS_X);
     for (size_t k = 0; k < p->n_series; k++) f.n_bars += p->series[k].mark == NMLP_MARK_BARS;
-    nmlp_str_printf(out, "<svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", NMLP_PLOT_WIDTH, NMLP_PLOT_HEIGHT);
+    nmlp_str_printf(out, "<svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", NMLP_PLOT_WIDTH,
+                    NMLP_PLOT_HEIGHT);
     nmlp_markup_text(out, p->title);
     nmlp_str_puts(out, "\">\n<desc>");
     nmlp_markup_text(out, p->about);

@@ -1,6 +1,7 @@
 /* One chart of a page as an inline SVG with a legend before it and its numbers in a table behind it.
  *
- * Colours come from the page's style sheet by class, so that a chart follows light and dark; every mark says its value when pointed at. */
+ * Colours come from the page's style sheet by class, so that a chart follows light and dark; every mark says its value
+ * when pointed at. */
 #ifndef NMLP_REPORT_PLOT_H
 #define NMLP_REPORT_PLOT_H
 
@@ -14,8 +15,8 @@ typedef enum nmlp_mark {
     NMLP_MARK_LINE,  /* with its points */
     NMLP_MARK_CURVE, /* a line alone */
     NMLP_MARK_POINTS,
-    NMLP_MARK_BARS,  /* on a category axis, side by side with the other bars */
-    NMLP_MARK_LIMIT  /* a dashed line: what cannot be passed */
+    NMLP_MARK_BARS, /* on a category axis, side by side with the other bars */
+    NMLP_MARK_LIMIT /* a dashed line: what cannot be passed */
 } nmlp_mark;
 
 /* Colours with a meaning that is the same in every chart of a page; others follow. */
@@ -34,13 +35,13 @@ typedef struct nmlp_plot_series {
     const char *name;
     nmlp_mark mark;
     nmlp_colour colour;
-    bool by_depth;           /* coloured by `depth` instead, from 0 (first layer) to 1 (last) */
+    bool by_depth; /* coloured by `depth` instead, from 0 (first layer) to 1 (last) */
     double depth;
-    const double *x;         /* NULL: 0, 1, 2, ... */
-    const double *y;         /* points that are not finite are left out */
+    const double *x;          /* NULL: 0, 1, 2, ... */
+    const double *y;          /* points that are not finite are left out */
     const double *low, *high; /* spread around y, or NULL */
-    const bool *hollow;      /* bars that are not what the others are (say, dense), or NULL */
-    const char *const *tips; /* what a mark says, or NULL: series, x and y */
+    const bool *hollow;       /* bars that are not what the others are (say, dense), or NULL */
+    const char *const *tips;  /* what a mark says, or NULL: series, x and y */
     size_t n;
     bool in_legend;
 } nmlp_plot_series;

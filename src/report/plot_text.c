@@ -38,7 +38,8 @@ static void put_row(const nmlp_plot *p, const nmlp_plot_series *s, size_t i, nml
 }
 
 void nmlp_plot_table(const nmlp_plot *p, nmlp_str *out) {
-    nmlp_str_puts(out, "<details class=\"numbers\"><summary>Numbers</summary><div class=\"scroll\"><table><thead><tr><th>series</th><th>");
+    nmlp_str_puts(out, "<details class=\"numbers\"><summary>Numbers</summary><div "
+                       "class=\"scroll\"><table><thead><tr><th>series</th><th>");
     nmlp_markup_text(out, p->x.label);
     nmlp_str_puts(out, "</th><th>");
     nmlp_markup_text(out, p->y.label);

@@ -65,7 +65,8 @@ static int log_ticks(const nmlp_scale *s, double *ticks) {
     for (double e = floor(log10(s->low) + 1e-9); e <= log10(s->high) + 1e-9; e++)
         for (int i = 0; i < (fine ? 3 : 1); i++) {
             double tick = steps[i] * pow(10, e);
-            if (tick >= s->low * (1 - 1e-9) && tick <= s->high * (1 + 1e-9) && n < NMLP_SCALE_TICKS_MAX) ticks[n++] = tick;
+            if (tick >= s->low * (1 - 1e-9) && tick <= s->high * (1 + 1e-9) && n < NMLP_SCALE_TICKS_MAX)
+                ticks[n++] = tick;
         }
     return n;
 }

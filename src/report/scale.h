@@ -19,7 +19,8 @@ typedef struct nmlp_scale {
     double step; /* linear only */
 } nmlp_scale;
 
-/* Around the finite values (logarithmic: the positive ones) of a list that may be empty; `n_ticks` is about how many are wanted. */
+/* Around the finite values (logarithmic: the positive ones) of a list that may be empty; `n_ticks` is about how many
+ * are wanted. */
 nmlp_scale nmlp_scale_around(nmlp_scale_kind kind, const double *values, size_t n, int n_ticks);
 /* 0 at the low end, 1 at the high end. */
 double nmlp_scale_place(const nmlp_scale *scale, double value);

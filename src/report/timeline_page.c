@@ -60,7 +60,8 @@ static void put_busy(nmlp_json_writer *w, const nmlp_timeline *t, const lane *l)
     double busy_us[NMLP_TIMELINE_SHADES], bin_us = t->total_us / NMLP_TIMELINE_SHADES;
     fill_busy(busy_us, t, l);
     nmlp_json_begin_array(w, "busy");
-    for (int i = 0; i < NMLP_TIMELINE_SHADES; i++) nmlp_json_put_int(w, NULL, llround(100 * fmin(1, busy_us[i] / bin_us)));
+    for (int i = 0; i < NMLP_TIMELINE_SHADES; i++)
+        nmlp_json_put_int(w, NULL, llround(100 * fmin(1, busy_us[i] / bin_us)));
     nmlp_json_end_array(w);
 }
 
@@ -129,7 +130,8 @@ static void put_data(const nmlp_timeline *t, nmlp_str *out) {
     nmlp_str_fini(&json);
 }
 
-void nmlp_page_timeline(nmlp_page *page, const nmlp_timeline *t, const char *title, const char *about, const char *command) {
+void nmlp_page_timeline(nmlp_page *page, const nmlp_timeline *t, const char *title, const char *about,
+                        const char *command) {
     static const char *const buttons[][2] = {
         {"in", "Zoom in"}, {"out", "Zoom out"}, {"left", "Earlier"}, {"right", "Later"}, {"all", "Whole kernel"}};
     nmlp_str *out = &page->body;
@@ -145,7 +147,8 @@ void nmlp_page_timeline(nmlp_page *page, const nmlp_timeline *t, const char *tit
     nmlp_markup_text(out, about);
     nmlp_str_puts(out, "\">");
     nmlp_markup_text(out, about);
-    nmlp_str_puts(out, "</canvas>\n<p class=\"hint\">Wheel or pinch zooms, dragging moves, pointing at a block names it; with the keyboard: "
+    nmlp_str_puts(out, "</canvas>\n<p class=\"hint\">Wheel or pinch zooms, dragging moves, pointing at a block names "
+                       "it; with the keyboard: "
                        "+ − 0 and arrows.</p>\n<script type=\"application/json\">");
     put_data(t, out);
     nmlp_str_puts(out, "</script>\n");

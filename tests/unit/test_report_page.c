@@ -38,7 +38,12 @@ static void json_cannot_end_its_element(void **state) {
 static void points_stand_where_they_belong(void **state) {
     const double x[] = {0, 5, 7, 10}, y[] = {0, 10, NAN, 5};
     const nmlp_plot_series series = {.name = "a<b", .mark = NMLP_MARK_LINE, .x = x, .y = y, .n = 4, .in_legend = true};
-    const nmlp_plot plot = {.title = "t<", .about = "about \"it\"", .x = {.label = "x&y"}, .y = {.label = "ms"}, .series = &series, .n_series = 1};
+    const nmlp_plot plot = {.title = "t<",
+                            .about = "about \"it\"",
+                            .x = {.label = "x&y"},
+                            .y = {.label = "ms"},
+                            .series = &series,
+                            .n_series = 1};
     nmlp_str out;
     (void)state;
     nmlp_str_init(&out);
@@ -54,7 +59,8 @@ static void points_stand_where_they_belong(void **state) {
     nmlp_str_fini(&out);
 }
 
-/* Two groups 241 wide, bars of 46 each (the most): the first group's middle is 184.5, so bars begin at 138.5 and 184.5. */
+/* Two groups 241 wide, bars of 46 each (the most): the first group's middle is 184.5, so bars begin at 138.5 and 184.5.
+ */
 static void bars_stand_side_by_side(void **state) {
     const double a[] = {5, 10}, low[] = {4, 8}, high[] = {6, 10}, b[] = {10, NAN};
     const bool hollow[] = {true, false};
@@ -62,8 +68,12 @@ static void bars_stand_side_by_side(void **state) {
     const nmlp_plot_series series[] = {
         {.name = "ours", .mark = NMLP_MARK_BARS, .y = a, .low = low, .high = high, .hollow = hollow, .n = 2},
         {.name = "theirs", .mark = NMLP_MARK_BARS, .colour = NMLP_COLOUR_PAPER, .y = b, .n = 2}};
-    const nmlp_plot plot = {.title = "t", .about = "a", .x = {.label = "x", .categories = names, .n = 2},
-                            .y = {.label = "y", .from_zero = true}, .series = series, .n_series = 2};
+    const nmlp_plot plot = {.title = "t",
+                            .about = "a",
+                            .x = {.label = "x", .categories = names, .n = 2},
+                            .y = {.label = "y", .from_zero = true},
+                            .series = series,
+                            .n_series = 2};
     nmlp_str out;
     (void)state;
     nmlp_str_init(&out);
@@ -116,7 +126,8 @@ static void a_timeline_keeps_every_event(void **state) {
     add(&t, NMLP_ENGINE_DMA, NMLP_OP_DMA_STORE, "y", 3, 6);
     nmlp_page_timeline(&page, &t, "title", "about", "command");
     has(&page.body, "\"total_ns\":6000,\"covered_ns\":6000");
-    has(&page.body, "\"start\":[1000,1000],\"length\":[500,1000],\"word\":[0,0],\"words\":[\"nc_matmul acc\\u003c/script\\u003e\"]");
+    has(&page.body, "\"start\":[1000,1000],\"length\":[500,1000],\"word\":[0,0],\"words\":[\"nc_matmul "
+                    "acc\\u003c/script\\u003e\"]");
     has(&page.body, "\"name\":\"DMA out\"");
     lacks(&page.body, "\"name\":\"DMA in\"");
     lacks(&page.body, "\"name\":\"vector\"");

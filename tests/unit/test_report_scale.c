@@ -77,9 +77,12 @@ static void one_value_and_none_have_a_range(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear_ends_are_round),          cmocka_unit_test(negative_zero_is_no_tick),
-        cmocka_unit_test(decades_end_at_powers_of_ten),   cmocka_unit_test(logarithmic_ends_are_one_two_five),
-        cmocka_unit_test(round_ends_stay),                cmocka_unit_test(one_value_and_none_have_a_range),
+        cmocka_unit_test(linear_ends_are_round),
+        cmocka_unit_test(negative_zero_is_no_tick),
+        cmocka_unit_test(decades_end_at_powers_of_ten),
+        cmocka_unit_test(logarithmic_ends_are_one_two_five),
+        cmocka_unit_test(round_ends_stay),
+        cmocka_unit_test(one_value_and_none_have_a_range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
