@@ -1,13 +1,14 @@
 /* The compression of one checkpoint: its table, ranks and error curves. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "cli/cli.h"
 #include "cli/command_text.h"
 #include "cli/report_sections.h"
 #include "compress/record.h"
 
-enum { CELL = 64, N_COLUMNS = 8 };
+enum { CELL = 64, N_COLUMNS = 5 };
 static const char *const matrices[NMLP_MLP_MATRICES] = {"gate", "up", "down"};
 static const nmlp_colour colours[NMLP_MLP_MATRICES] = {NMLP_COLOUR_OURS, NMLP_COLOUR_OTHER, NMLP_COLOUR_PAPER};
 
@@ -22,6 +23,24 @@ typedef struct subject {
 
 static int64_t full_rank(const nmlp_config *c) { return c->hidden < c->intermediate ? c->hidden : c->intermediate; }
 
+static void put_method(const subject *s) {
+    static const char *const heads[] = {"", ""};
+    const nmlp_compress_record *r = &s->record;
+    char asked[CELL], tile[CELL], calibration[2 * CELL], heldout[CELL], recover[CELL];
+    snprintf(asked, CELL, isfinite(r->ratio_asked) ? "%.4g of the MLP parameters" : "time of the MLPs", r->ratio_asked);
+    snprintf(tile, CELL, "multiples of %lld, %.20s", (long long)r->tile, r->alloc);
+    snprintf(calibration, sizeof calibration, "%lld tokens of %.60s", (long long)r->calib_tokens, r->calib_text);
+    snprintf(heldout, CELL, "%lld tokens", (long long)r->heldout_tokens);
+    snprintf(recover, CELL, "%.20s%s", r->recover, r->trained ? ", then training" : "");
+    const char *const rows[][2] = {{"asked to remove", asked},     {"ranks", tile},
+                                   {"calibrated on", calibration}, {"judged on", heldout},
+                                   {"whitened by", r->whiten},     {"rows weighted by", r->weights},
+                                   {"recovery", recover}};
+    nmlp_page_table_begin(s->page, "How", heads, 2);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) nmlp_page_table_row(s->page, rows[i], 2, 1);
+    nmlp_page_table_end(s->page);
+}
+
 static void put_sizes(subject *s) {
     static const char *const heads[] = {"", "dense", "compressed", "removed"};
     static const char *const names[] = {"MLP parameters", "model parameters", "model bytes"};
@@ -30,6 +49,7 @@ static void put_sizes(subject *s) {
     double after[] = {(double)size.mlp_params, (double)size.params, (double)size.bytes};
     double before[] = {(double)size.mlp_params_dense, (double)size.params + saved,
                        (double)size.bytes + saved * (double)nmlp_dtype_bytes(s->model.embedding.dtype)};
+    nmlp_page_panel_begin(s->page);
     nmlp_page_table_begin(s->page, "What was removed", heads, 4);
     for (int i = 0; i < 3; i++) {
         char text[3][32];
@@ -40,28 +60,30 @@ static void put_sizes(subject *s) {
         nmlp_page_table_row(s->page, (const char *const[]){names[i], text[0], text[1], text[2]}, 4, 1);
     }
     nmlp_page_table_end(s->page);
+    put_method(s);
+    nmlp_page_panel_end(s->page);
     char value[32], label[256];
     snprintf(value, sizeof value, "%.1f %%", 100 * saved / before[0]);
     snprintf(label, sizeof label, "of the MLP parameters removed, %.1f %% of the model", 100 * saved / before[1]);
     nmlp_page_card(s->page, value, label, "compression");
 }
 
-static void rank_text(char text[CELL], const nmlp_layer *layer, int i) {
+static void rank_text(char text[CELL / 2], const nmlp_layer *layer, int i) {
     int64_t rank = nmlp_factors_rank(&layer->mlp[i]);
     if (rank == 0)
-        snprintf(text, CELL, "dense");
+        snprintf(text, CELL / 2, "dense");
     else
-        snprintf(text, CELL, "%lld%s", (long long)rank, layer->shared_basis && i != NMLP_MLP_DOWN ? " shared" : "");
+        snprintf(text, CELL / 2, "%lld%s", (long long)rank, layer->shared_basis && i != NMLP_MLP_DOWN ? "*" : "");
 }
 
 static void put_layers(subject *s) {
-    static const char *const heads[N_COLUMNS] = {"layer",      "gate rank", "up rank",    "down rank",
-                                                 "gate error", "up error",  "down error", "MLP kept"};
+    static const char *const heads[N_COLUMNS] = {"layer", "gate", "up", "down", "kept"};
     const nmlp_config *c = &s->model.config;
+    nmlp_page_panel_begin(s->page);
     nmlp_page_table_begin(
         s->page,
-        "Ranks, and the share of each matrix's output energy on calibration text that is lost before the refit", heads,
-        N_COLUMNS);
+        "Rank and relative squared error of each matrix's output on calibration text; * gate and up share a factor",
+        heads, N_COLUMNS);
     for (int64_t l = 0; l < c->n_layers; l++) {
         char cell[N_COLUMNS][CELL];
         const char *cells[N_COLUMNS];
@@ -72,15 +94,17 @@ static void put_layers(subject *s) {
             const nmlp_factors *f = &s->model.layers[l].mlp[i];
             double error = s->record.error[l * NMLP_MLP_MATRICES + i];
             bool twice = s->model.layers[l].shared_basis && i == NMLP_MLP_UP;
-            rank_text(cell[1 + i], &s->model.layers[l], i);
-            snprintf(cell[4 + i], CELL, isfinite(error) ? "%.3g" : "not recorded", error);
+            char rank[CELL / 2];
+            rank_text(rank, &s->model.layers[l], i);
+            snprintf(cell[1 + i], CELL, f->w.data || !isfinite(error) ? "%s" : "%s, %.3f", rank, error);
             kept += f->w.data ? (double)nmlp_view_elems(&f->w)
                               : (double)nmlp_view_elems(&f->u) + (twice ? 0 : (double)nmlp_view_elems(&f->v));
         }
-        snprintf(cell[7], CELL, "%.1f %%", 100 * kept / (3.0 * (double)c->hidden * (double)c->intermediate));
+        snprintf(cell[4], CELL, "%.1f %%", 100 * kept / (3.0 * (double)c->hidden * (double)c->intermediate));
         nmlp_page_table_row(s->page, cells, N_COLUMNS, 1);
     }
     nmlp_page_table_end(s->page);
+    nmlp_page_panel_end(s->page);
 }
 
 static nmlp_status put_ranks(subject *s, nmlp_err *err) {
@@ -97,7 +121,7 @@ static nmlp_status put_ranks(subject *s, nmlp_err *err) {
         if (!(names[l] = nmlp_arena_strdup(&s->arena, text, err))) return NMLP_E_NOMEM;
         for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
             size_t at = (size_t)i * n + l;
-            char rank[CELL], tip[3 * CELL];
+            char rank[CELL / 2], tip[3 * CELL];
             int64_t kept = nmlp_factors_rank(&s->model.layers[l].mlp[i]);
             hollow[at] = kept == 0;
             values[at] = (double)(kept ? kept : full_rank(&s->model.config));
@@ -192,21 +216,17 @@ static void set_command(subject *s) {
 static nmlp_status write_section(subject *s, nmlp_err *err) {
     const nmlp_compress_record *r = &s->record;
     char lead[512];
-    snprintf(lead, sizeof lead,
-             "%.200s: thin factors in place of MLP matrices, with ranks in multiples of %lld, calibrated on %lld "
-             "tokens of %.100s. "
-             "Ranks: %s; recovery: %s%s.",
-             s->dir, (long long)r->tile, (long long)r->calib_tokens, r->calib_text, r->alloc, r->recover,
-             r->trained ? ", then training" : "");
+    snprintf(lead, sizeof lead, "%.300s: thin factors in place of MLP matrices%s.", s->dir,
+             strcmp(r->alloc, "adaptive") == 0 ? ", with more rank where held-out text says it matters" : "");
     nmlp_page_section_begin(s->page, "compression", "Compression", lead);
     set_command(s);
     nmlp_page_command(s->page, nmlp_str_text(&s->command));
-    put_sizes(s);
     nmlp_page_grid_begin(s->page);
     NMLP_RETURN_IF_FAILED(put_ranks(s, err));
+    put_sizes(s);
     for (int i = 0; i < NMLP_MLP_MATRICES && r->curve_step; i++) NMLP_RETURN_IF_FAILED(put_curves(s, i, err));
-    nmlp_page_grid_end(s->page);
     put_layers(s);
+    nmlp_page_grid_end(s->page);
     nmlp_page_section_end(s->page);
     return nmlp_str_status(&s->command, err);
 }

@@ -78,6 +78,7 @@ static nmlp_status put_rivals(scene *sc, nmlp_err *err) {
     rival rivals[N_RIVALS] = {{.name = NULL}};
     char value[CELL], label[160];
     NMLP_RETURN_IF_FAILED(simulate_rivals(rivals, sc, err));
+    nmlp_page_panel_begin(sc->page);
     nmlp_page_table_begin(sc->page, "Simulated; tensor engine: share of its sustained rate (AWS: of the last product)",
                           heads, 5);
     for (int i = 0; i < N_RIVALS; i++) {
@@ -89,6 +90,7 @@ static nmlp_status put_rivals(scene *sc, nmlp_err *err) {
         nmlp_page_table_row(sc->page, (const char *const[]){rivals[i].name, time, gain, bytes, tensor}, 5, 1);
     }
     nmlp_page_table_end(sc->page);
+    nmlp_page_panel_end(sc->page);
     nmlp_page_command(sc->page, nmlp_str_text(&sc->commands));
     snprintf(value, sizeof value, "%.2f×", rivals[0].cost.latency_us / rivals[3].cost.latency_us);
     snprintf(label, sizeof label,
@@ -101,6 +103,7 @@ static nmlp_status put_rivals(scene *sc, nmlp_err *err) {
 
 static void put_engines(const scene *sc, const nmlp_time_report *t) {
     static const char *const heads[] = {"engine", "instructions", "busy, µs", "busy", "longest wait"};
+    nmlp_page_panel_begin(sc->page);
     nmlp_page_table_begin(sc->page, "What each engine did", heads, 5);
     for (int e = 0; e < NMLP_N_ENGINES; e++) {
         char count[CELL], busy[CELL], share[CELL], wait[CELL] = "";
@@ -117,6 +120,7 @@ static void put_engines(const scene *sc, const nmlp_time_report *t) {
             sc->page, (const char *const[]){nmlp_nc_engine_name((nmlp_nc_engine)e), count, busy, share, wait}, 5, 1);
     }
     nmlp_page_table_end(sc->page);
+    nmlp_page_panel_end(sc->page);
 }
 
 static nmlp_status put_timeline(const scene *sc, nmlp_err *err) {

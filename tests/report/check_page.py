@@ -64,7 +64,7 @@ def events_of(lane):
         yield start, length, lane["words"][word]
 
 
-def check_timeline(page):
+def check_timeline(page, shots):
     data = json.loads(page.run("document.querySelector('figure.timeline script').textContent"))
     names = [lane["name"] for lane in data["lanes"]]
     for name in ("tensor", "vector", "scalar", "DMA in", "DMA out"):
@@ -96,6 +96,8 @@ def check_timeline(page):
     check(text == "%s\nstarts at %.3f µs\ntakes %.3f µs" % (word, start / 1000, length / 1000),
           "pointing at %s of %d ns at %d ns shows \"%s\"" % (word, length, start, text))
 
+    if shots:
+        page.screenshot(shots + "/report-timeline.png")
     middle = left + plot / 2
     page.mouse("mousePressed", middle, lane_y, button="left", clickCount=1)
     page.mouse("mouseMoved", middle - 100, lane_y, button="left", buttons=1)
@@ -141,7 +143,7 @@ def check_themes_and_sizes(page, report, shots):
             check((brightness(page) < 0.2) == dark and (brightness(page) > 0.8) != dark, "the page is not %s" % ("dark" if dark else "light"))
             wide = page.run("[document.documentElement.scrollWidth, innerWidth]")
             check(wide[0] <= width and wide[1] == width, "%d px wide: content of %d px" % (width, wide[0]))
-            if shots:
+            if shots and phone == dark:
                 page.screenshot("%s/report-%s-%s.png" % (shots, "phone" if phone else "desktop", "dark" if dark else "light"))
     before = brightness(page)
     page.run("document.getElementById('theme').click()")
@@ -157,7 +159,7 @@ def main():
         page.view(1200, 850, False)
         page.open(report)
         check_charts(page, n_charts)
-        check_timeline(page)
+        check_timeline(page, shots)
         check_tips_and_commands(page)
         page.view(390, 850, False, True)
         page.open(report)
