@@ -215,12 +215,12 @@ class Timeline {
     return getComputedStyle(this.canvas).color;
   }
 
-  drawBusy(lane, top, height, from, to) {
+  drawBusy(lane, top, height, from, to, after) {
     const bins = lane.busy.length, scale = this.plotWidth() / (to - from);
     this.pen.fillStyle = this.colour(lane.colour);
     for (let i = 0; i < bins; i++) {
       const begin = i * this.total / bins, end = (i + 1) * this.total / bins;
-      if (!lane.busy[i] || end < from || begin > to) continue;
+      if (!lane.busy[i] || end < from || begin > to || begin < after) continue;
       this.pen.globalAlpha = lane.busy[i] / 100;
       this.pen.fillRect(this.left() + (begin - from) * scale, top, (end - begin) * scale + 0.4, height);
     }
@@ -229,7 +229,7 @@ class Timeline {
 
   drawOverview() {
     const pen = this.pen, left = this.left(), width = this.plotWidth(), bottom = this.overviewHeight() - 10;
-    this.lanes.forEach((lane, i) => this.drawBusy(lane, i * Timeline.OVERVIEW + 1, Timeline.OVERVIEW - 2, 0, this.total));
+    this.lanes.forEach((lane, i) => this.drawBusy(lane, i * Timeline.OVERVIEW + 1, Timeline.OVERVIEW - 2, 0, this.total, 0));
     pen.strokeStyle = this.ink;
     pen.lineWidth = 1.5;
     pen.strokeRect(left + this.from / this.total * width, 0.75, Math.max(3, (this.to - this.from) / this.total * width), bottom);
@@ -273,29 +273,38 @@ class Timeline {
       pen.rect(left, top, this.plotWidth(), height);
       pen.clip();
       this.drawEvents(lane, top, scale);
-      if (this.covered < this.to) this.drawBusy(lane, top + 4, height - 8, Math.max(this.from, this.covered), this.to);
+      if (this.covered < this.to) this.drawBusy(lane, top + 4, height - 8, this.from, this.to, this.covered);
       pen.restore();
       top += height;
     }
   }
 
-  /* Events thinner than a pixel that fall on the same one are drawn once. */
+  /* Blocks one can see are drawn one by one; thinner ones as the share of each pixel they fill. */
   drawEvents(lane, top, scale) {
-    const pen = this.pen, left = this.left(), rowHeight = this.rowHeight(lane), drawnTo = new Array(lane.rows).fill(-1);
-    const shades = [1, 0.72];
+    const pen = this.pen, left = this.left(), rowHeight = this.rowHeight(lane), shades = [1, 0.72];
+    const filled = Array.from({ length: lane.rows }, () => new Float32Array(this.plotWidth() + 2));
     pen.font = rowHeight < Timeline.ROW ? "10px system-ui, sans-serif" : Timeline.FONT;
     pen.fillStyle = this.colour(lane.colour);
     lane.events.forEach((event, i) => {
       if (event.end < this.from || event.start > this.to) return;
-      const x = left + (event.start - this.from) * scale, width = Math.max(0.7, (event.end - event.start) * scale - (scale > 0.02 ? 0.6 : 0));
-      if (x + width < drawnTo[event.row] + 0.5) return;
-      drawnTo[event.row] = x + width;
+      const x = (event.start - this.from) * scale, end = (event.end - this.from) * scale;
+      if (end - x < 2) {
+        for (let k = Math.max(0, Math.floor(x)); k < Math.min(end, this.plotWidth()); k++)
+          filled[event.row][k] += Math.min(end, k + 1) - Math.max(x, k);
+        return;
+      }
       const y = top + 4 + event.row * rowHeight;
       pen.globalAlpha = shades[i % 2];
-      pen.fillRect(x, y, width, rowHeight - 2);
+      pen.fillRect(left + x, y, end - x - 0.6, rowHeight - 2);
       pen.globalAlpha = 1;
-      if (width > 60) this.label(event.what, Math.max(x, left) + 5, y + rowHeight / 2 - 1, x + width);
+      if (end - x > 60) this.label(event.what, left + Math.max(x, 0) + 5, y + rowHeight / 2 - 1, left + end);
     });
+    filled.forEach((row, k) => row.forEach((share, x) => {
+      if (share === 0) return;
+      pen.globalAlpha = Math.max(0.15, Math.min(1, share));
+      pen.fillRect(left + x, top + 4 + k * rowHeight, 1, rowHeight - 2);
+    }));
+    pen.globalAlpha = 1;
     pen.font = Timeline.FONT;
   }
 

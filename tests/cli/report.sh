@@ -83,11 +83,30 @@ if [ -z "$python" ]; then
     echo "SKIPPED: no python3 with NumPy (Debian: python3-numpy); error curves were NOT compared, the page NOT opened" >&2
     exit 77
 fi
+# A checkpoint of an earlier version recorded neither errors nor perplexities: the page does without them.
+"$python" - "$work/svd/config.json" "$work/old.json" <<'PYTHON'
+import json, sys
+config = json.load(open(sys.argv[1]))
+for key in ("error", "error_curve_step", "error_curve", "heldout", "made_by"):
+    del config["neuronmlp"][key]
+json.dump(config, open(sys.argv[2], "w"))
+PYTHON
+cp -r "$work/svd" "$work/old"
+mv "$work/old.json" "$work/old/config.json"
+"$command" report "$work/old" -o "$work/old.html" --rows-max 2048 >"$work/out" || fail "a checkpoint without errors"
+has "$work/out" "4 sections" # no quality
+has "$work/old.html" "neuronmlp info $work/old"
+grep -q '[^a-z]nan[^a-z]' "$work/old.html" && fail "nan on the page"
+
 "$python" "$root/tests/report/check_curve.py" "$root/models/tiny" "$work/svd" || fail "error curves"
 if ! command -v chromium >/dev/null; then
     echo "SKIPPED: no chromium (Debian: chromium); the page was NOT opened in a browser" >&2
     exit 77
 fi
 "$python" "$root/tests/report/check_page.py" "$page" 12 || fail "the page in a browser"
+# More instructions than are drawn one by one.
+"$command" report -o "$work/long.html" --rows-max 2048 --kernel xuv-naive --shape 2048,8192,4096,8192 >"$work/out"
+has "$work/long.html" "Only the first are drawn one by one"
+"$python" "$root/tests/report/check_page.py" "$work/long.html" 5 || fail "a long kernel in a browser"
 "$python" "$root/tests/report/check_page.py" "$work/alone.html" 5 || fail "the page without a model in a browser"
 echo "report: ok"
