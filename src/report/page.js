@@ -222,7 +222,8 @@ class Timeline {
       const begin = i * this.total / bins, end = (i + 1) * this.total / bins;
       if (!lane.busy[i] || end < from || begin > to || begin < after) continue;
       this.pen.globalAlpha = lane.busy[i] / 100;
-      this.pen.fillRect(this.left() + (begin - from) * scale, top, (end - begin) * scale + 0.4, height);
+      const x = Math.round(this.left() + (begin - from) * scale); /* whole pixels: a shade means what it says */
+      this.pen.fillRect(x, top, Math.round(this.left() + (end - from) * scale) - x, height);
     }
     this.pen.globalAlpha = 1;
   }
