@@ -32,7 +32,10 @@ typedef struct results {
     int column[8];
 } results;
 
-static const char *const columns[8] = {"peer", "hidden", "inner", "rank", "rows", "ms_median", "ms_p10", "ms_p90"};
+/* By their names in bench_mlp and in `neuronmlp bench mlp --csv`. */
+static const char *const columns[8][2] = {{"peer", "by"},       {"hidden", "hidden"}, {"inner", "inner"},
+                                          {"rank", "rank"},     {"rows", "rows"},     {"ms_median", "ms"},
+                                          {"ms_p10", "ms_p10"}, {"ms_p90", "ms_p90"}};
 enum { C_PEER, C_HIDDEN, C_INNER, C_RANK, C_ROWS, C_MS, C_LOW, C_HIGH };
 
 /* Cuts at commas, in place. */
@@ -51,10 +54,10 @@ static nmlp_status read_header(results *r, char **fields, int n, nmlp_err *err) 
     for (int c = 0; c < 8; c++) {
         r->column[c] = -1;
         for (int i = 0; i < n; i++)
-            if (strcmp(fields[i], columns[c]) == 0) r->column[c] = i;
+            if (strcmp(fields[i], columns[c][0]) == 0 || strcmp(fields[i], columns[c][1]) == 0) r->column[c] = i;
         if (r->column[c] < 0)
             return nmlp_fail(err, NMLP_E_FORMAT, "%s: no column \"%s\"; expected what the MLP benchmark prints",
-                             r->path, columns[c]);
+                             r->path, columns[c][0]);
     }
     return NMLP_OK;
 }
@@ -70,9 +73,12 @@ static nmlp_status read_row(results *r, char **fields, int n, int line, nmlp_err
     for (int c = 0; c < 8; c++) {
         if (r->column[c] >= n)
             return nmlp_fail(err, NMLP_E_FORMAT, "%s:%d: %d fields; the first line has more", r->path, line, n);
-        if (c != C_PEER && !read_number(&number[c], fields[r->column[c]]))
-            return nmlp_fail(err, NMLP_E_FORMAT, "%s:%d: %s is \"%.40s\", not a number", r->path, line, columns[c],
-                             fields[r->column[c]]);
+        const char *text = fields[r->column[c]];
+        if (c == C_MS && text[0] == '\0') return NMLP_OK; /* was not timed: its result was wrong */
+        if (c == C_PEER || (c == C_RANK && strcmp(text, "dense") == 0)) continue;
+        if (!read_number(&number[c], text))
+            return nmlp_fail(err, NMLP_E_FORMAT, "%s:%d: %s is \"%.40s\", not a number", r->path, line, columns[c][0],
+                             text);
     }
     if (r->n == ROWS_MAX) return nmlp_fail(err, NMLP_E_LIMIT, "%s: more than %d results", r->path, ROWS_MAX);
     sample *s = &r->samples[r->n++];
