@@ -129,7 +129,13 @@ static bool same_case(const sample *a, const sample *b) {
     return a->hidden == b->hidden && a->inner == b->inner && a->rows == b->rows;
 }
 
-static bool is_ours(const sample *s) { return strncmp(s->peer, "ours", 4) == 0; }
+/* Our kernel sets go by their own names. */
+static bool is_ours(const char *peer) {
+    static const char *const names[] = {"ours", "amx", "avx512", "avx2", "ref"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strncmp(peer, names[i], strlen(names[i])) == 0) return true;
+    return false;
+}
 
 /* One chart: groups for dense and each rank, a bar for each peer. */
 typedef struct figure {
@@ -182,7 +188,7 @@ static void put_figure(nmlp_page *page, const figure *f, const sample *of) {
     size_t n_other = 0;
     for (size_t k = 0; k < f->n_ranks; k++) categories[k] = f->rank_names[k];
     for (size_t i = 0; i < f->n_peers; i++) {
-        bool first_ours = strncmp(f->peers[i], "ours", 4) == 0 && i == 0;
+        bool first_ours = i == 0 && is_ours(f->peers[i]);
         series[i] = (nmlp_plot_series){.name = f->peers[i],
                                        .mark = NMLP_MARK_BARS,
                                        .colour = first_ours ? NMLP_COLOUR_OURS : others[n_other++ % 5],
@@ -210,7 +216,7 @@ static const sample *fastest_ours(const results *r, const sample *of, bool dense
     const sample *best = NULL;
     for (size_t i = 0; i < r->n; i++) {
         const sample *s = &r->samples[i];
-        if (same_case(s, of) && is_ours(s) && (s->rank == 0) == dense && (!best || s->ms < best->ms)) best = s;
+        if (same_case(s, of) && is_ours(s->peer) && (s->rank == 0) == dense && (!best || s->ms < best->ms)) best = s;
     }
     return best;
 }
