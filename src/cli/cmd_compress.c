@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "cli/command_text.h"
 #include "cli/commands.h"
 #include "cli/compress_table.h"
 #include "cli/load.h"
@@ -241,10 +242,16 @@ static int run(int argc, char **argv) {
         {"rounds", 0, NMLP_OPT_INT, &a.rounds, "N", "research: probe again around the best ranks (default 2, large models 0)"},
     };
     nmlp_cli cli;
+    nmlp_str made_by;
     restart_with_better_blas(argc, argv);
+    nmlp_str_init(&made_by);
+    nmlp_command_made_by(&made_by, argc, argv);
+    a.options.made_by = nmlp_str_text(&made_by);
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_compress, opts, sizeof opts / sizeof opts[0], 1, 1, argc, argv);
     if (code < 0) code = check_args(&cli, &a);
-    return code >= 0 ? code : compress(&cli, &a);
+    if (code < 0) code = compress(&cli, &a);
+    nmlp_str_fini(&made_by);
+    return code;
 }
 
 const nmlp_command nmlp_cmd_compress = {

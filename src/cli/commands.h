@@ -19,5 +19,6 @@ extern const nmlp_command nmlp_cmd_emit;
 extern const nmlp_command nmlp_cmd_plan;
 extern const nmlp_command nmlp_cmd_predict;
 extern const nmlp_command nmlp_cmd_bench;
+extern const nmlp_command nmlp_cmd_report;
 
 #endif

@@ -23,6 +23,7 @@ static const nmlp_command *const commands[] = {
     &nmlp_cmd_predict,
     &nmlp_cmd_doctor,
     &nmlp_cmd_bench,
+    &nmlp_cmd_report,
 };
 
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };

@@ -14,7 +14,7 @@
 #include "compress/write.h"
 #include "linalg/linalg.h"
 
-enum { PATH_MAX_BYTES = 4096 };
+enum { PATH_MAX_BYTES = 4096, CURVE_POINTS_MAX = 33 };
 
 /* A forward pass of a large model is dear: its search sees fewer tokens. */
 static const struct effort {
@@ -52,6 +52,7 @@ int64_t nmlp_compress_cpu_tile(const nmlp_config *config) {
 void nmlp_compress_report_fini(nmlp_compress_report *r) {
     nmlp_mem_free(r->ranks);
     nmlp_mem_free(r->nmse);
+    nmlp_mem_free(r->curve);
     nmlp_mem_free(r->layer_error);
     nmlp_mem_free(r->layer_error_before);
     *r = (nmlp_compress_report){0};
@@ -289,6 +290,23 @@ static nmlp_status recover(struct job *j, nmlp_err *err) {
     return open_finished(j, false, err);
 }
 
+/* A curve says where a matrix could have been cut: few enough points to live in config.json. */
+static void fill_curve(nmlp_compress_report *r, int64_t at, const nmlp_nested *n) {
+    for (int64_t k = 0; k < r->curve_points; k++) {
+        int64_t rank = k * r->curve_step < n->full ? k * r->curve_step : n->full;
+        r->curve[at * r->curve_points + k] = n->loss && n->loss[0] > 0 ? n->loss[rank] / n->loss[0] : 0;
+    }
+}
+
+static nmlp_status new_curves(nmlp_compress_report *r, const nmlp_config *c, int64_t tile, nmlp_err *err) {
+    int64_t full = c->hidden < c->intermediate ? c->hidden : c->intermediate;
+    int64_t tiles = (full + tile - 1) / tile;
+    r->curve_step = tile * ((tiles + CURVE_POINTS_MAX - 2) / (CURVE_POINTS_MAX - 1));
+    r->curve_points = 1 + (full + r->curve_step - 1) / r->curve_step;
+    r->curve = nmlp_mem_new((size_t)(r->n_layers * NMLP_MLP_MATRICES * r->curve_points), sizeof *r->curve, err);
+    return r->curve ? NMLP_OK : NMLP_E_NOMEM;
+}
+
 static void fill_errors(struct job *j) {
     nmlp_compress_report *r = j->report;
     for (int64_t l = 0; l < r->n_layers; l++) {
@@ -297,6 +315,7 @@ static void fill_errors(struct job *j) {
             const nmlp_nested *n = &j->libraries[l].nested[ranks->joint && i != NMLP_MLP_DOWN ? NMLP_NESTED_JOINT : i];
             bool lossy = ranks->rank[i] > 0 && n->loss[0] > 0;
             r->nmse[l * NMLP_MLP_MATRICES + i] = lossy ? n->loss[ranks->rank[i]] / n->loss[0] : 0;
+            fill_curve(r, l * NMLP_MLP_MATRICES + i, n);
         }
         r->layer_error[l] = j->finished[l].error;
         r->layer_error_before[l] = j->finished[l].error_before;
@@ -365,6 +384,7 @@ nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n
     now = nmlp_clock_seconds();
     report->seconds_refit = now - begin;
     begin = now;
+    NMLP_TRY(new_curves(report, &j.model->config, j.options->tile, err));
     fill_errors(&j);
     NMLP_TRY(write_out(&j, out_dir, err));
     report->seconds_write = nmlp_clock_seconds() - begin;
