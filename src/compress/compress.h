@@ -37,6 +37,9 @@ typedef struct nmlp_compress_options {
 
 nmlp_compress_options nmlp_compress_defaults(void);
 
+/* A forward pass of such a model is dear: its search sees fewer tokens. */
+bool nmlp_compress_is_large(const nmlp_config *config);
+
 typedef struct nmlp_compress_report {
     int64_t n_layers;
     nmlp_layer_ranks *ranks; /* [L] */
