@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "compress/widen.h"
 #include "linalg/linalg.h"
 
 /* Squared singular values below this share of the largest are rounding noise: their vectors are left out. */
@@ -32,17 +33,6 @@ static void equalise(double *ut, int64_t rows, double *v, int64_t cols) {
     for (int64_t i = 0; i < cols; i++) v[i] /= scale;
 }
 
-static void convert(void *dst, nmlp_dtype dtype, const double *src, int64_t n) {
-    enum { PIECE = 256 };
-    float piece[PIECE];
-    char *to = dst;
-    for (int64_t i = 0; i < n; i += PIECE) {
-        int64_t m = n - i < PIECE ? n - i : PIECE;
-        for (int64_t j = 0; j < m; j++) piece[j] = (float)src[i + j];
-        nmlp_from_f32(to + (size_t)i * nmlp_dtype_bytes(dtype), dtype, piece, (size_t)m);
-    }
-}
-
 nmlp_status nmlp_nested_pack(nmlp_nested *nested, double *ut, double *v, const double *loss, nmlp_err *err) {
     size_t elem = nmlp_dtype_bytes(nested->dtype);
     size_t loss_bytes = (size_t)(nested->full + 1) * sizeof(double);
@@ -52,8 +42,8 @@ nmlp_status nmlp_nested_pack(nmlp_nested *nested, double *ut, double *v, const d
     if (!block) return NMLP_E_NOMEM;
     for (int64_t k = 0; k < nested->rank; k++) equalise(ut + k * nested->rows, nested->rows, v + k * nested->cols, nested->cols);
     memcpy(block, loss, loss_bytes);
-    convert(block + loss_bytes, nested->dtype, ut, nested->rank * nested->rows);
-    convert(block + loss_bytes + ut_bytes, nested->dtype, v, nested->rank * nested->cols);
+    nmlp_narrow(block + loss_bytes, nested->dtype, ut, nested->rank * nested->rows);
+    nmlp_narrow(block + loss_bytes + ut_bytes, nested->dtype, v, nested->rank * nested->cols);
     nested->owned = block;
     nested->loss = (const double *)block;
     nested->ut = block + loss_bytes;

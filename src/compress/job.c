@@ -269,6 +269,7 @@ static nmlp_status recover(struct job *j, nmlp_err *err) {
                               .libraries = j->libraries,
                               .ranks = r->ranks,
                               .row_weights = j->options->row_weights,
+                              .refit_down = !nmlp_compress_is_large(&j->model->config),
                               .token_weights = j->options->token_weights,
                               .progress = j->options->progress,
                               .work_dir = j->work.temp_path,
