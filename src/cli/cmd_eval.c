@@ -302,6 +302,7 @@ static int run(int argc, char **argv) {
         {"format", 0, NMLP_OPT_STRING, &o.format, "NAME", "of the suite's table: text, markdown, csv, json"},
         {"device", 0, NMLP_OPT_STRING, &o.load.device, "NAME", "cpu, cuda or auto (default)"},
         {"isa", 0, NMLP_OPT_STRING, &o.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
+        {"precision", 0, NMLP_OPT_STRING, &o.load.precision, "P", "f32 (default, exact) or bf16 (faster where the CPU has AMX)"},
     };
     nmlp_cli cli;
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_eval, opts, sizeof opts / sizeof opts[0], 1, NMLP_POSITIONALS_MAX, argc, argv);

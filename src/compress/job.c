@@ -16,17 +16,18 @@
 
 enum { PATH_MAX_BYTES = 4096, CURVE_POINTS_MAX = 33 };
 
-/* A forward pass of a large model is dear: its search sees fewer tokens. */
 static const struct effort {
     int rounds;
     int64_t heldout_tokens;
     int64_t probe_tokens;
 } thorough = {2, 8192, 4096}, quick = {0, 2048, 1024};
 
-static const struct effort *effort_for(const nmlp_config *c) {
+bool nmlp_compress_is_large(const nmlp_config *c) {
     const double large_params = 200e6; /* of all MLPs */
-    return 3.0 * (double)c->hidden * (double)c->intermediate * (double)c->n_layers < large_params ? &thorough : &quick;
+    return 3.0 * (double)c->hidden * (double)c->intermediate * (double)c->n_layers >= large_params;
 }
+
+static const struct effort *effort_for(const nmlp_config *c) { return nmlp_compress_is_large(c) ? &quick : &thorough; }
 
 nmlp_compress_options nmlp_compress_defaults(void) {
     return (nmlp_compress_options){.tile = 32,
@@ -274,6 +275,7 @@ static nmlp_status recover(struct job *j, nmlp_err *err) {
                               .libraries = j->libraries,
                               .ranks = r->ranks,
                               .row_weights = j->options->row_weights,
+                              .refit_down = !nmlp_compress_is_large(&j->model->config),
                               .token_weights = j->options->token_weights,
                               .progress = j->options->progress,
                               .work_dir = j->work.temp_path,
