@@ -16,7 +16,7 @@ $(BUILD)/build.ninja:
 
 help:
 	@echo "make          install packages if missing, build ./neuronmlp"
-	@echo "make demo     build, then show the main job on the built-in model"
+	@echo "make demo     build, then show what it does in a few minutes, ending in a report to look at"
 	@echo "make test     everything continuous integration runs"
 	@echo "make bench    benchmarks of this machine"
 	@echo "make fuzz     run the fuzzers longer (SECONDS=600)"
@@ -26,6 +26,7 @@ deps:
 	@sh scripts/install-deps
 
 demo: all
+	@cmake --build $(BUILD) -j $(JOBS) --target bench_mlp -- --quiet
 	@sh scripts/demo $(BUILD)/neuronmlp $(MODEL)
 
 test: deps
@@ -38,7 +39,7 @@ fuzz: deps
 	@sh scripts/fuzz $(or $(SECONDS),600)
 
 install: all
-	@cmake --install $(BUILD)
+	@cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean:
 	@rm -rf build build-* neuronmlp

@@ -1,6 +1,5 @@
-/* Load a checkpoint and continue a text. Build against the installed library:
- *     cc generate.c $(pkg-config --cflags --libs neuronmlp) -o generate && ./generate models/tiny "The old house" */
-#include <neuronmlp/neuronmlp.h>
+/* Load a checkpoint and continue a text:  ./generate models/tiny "The old house" */
+#include <neuronmlp/llm.h>
 #include <stdio.h>
 
 static int print_piece(void *ctx, const char *text, size_t len) {
@@ -11,11 +10,13 @@ static int print_piece(void *ctx, const char *text, size_t len) {
 int main(int argc, char **argv) {
     nmlp_llm *llm;
     nmlp_err err;
-    nmlp_llm_request request = {.max_new = 32};
+    nmlp_llm_request request;
     if (argc != 3) {
         fprintf(stderr, "usage: %s MODEL PROMPT\n", argv[0]);
         return 2;
     }
+    nmlp_llm_request_init(&request, sizeof request);
+    request.max_new = 32;
     nmlp_status st = nmlp_llm_open(&llm, argv[1], NULL, &err);
     if (st == NMLP_OK) {
         printf("%s", argv[2]);

@@ -17,6 +17,9 @@ typedef struct nmlp_bench {
     nmlp_status (*run)(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp_err *err);
 } nmlp_bench;
 
+/* NULL past the end. */
+const nmlp_bench *nmlp_bench_at(size_t index);
+
 extern const nmlp_bench nmlp_bench_neuron;
 extern const nmlp_bench nmlp_bench_neuron_ablation;
 extern const nmlp_bench nmlp_bench_neuron_mlp;

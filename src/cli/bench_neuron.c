@@ -4,56 +4,23 @@
 
 #include "base/file.h"
 #include "cli/bench.h"
-#include "cli/judge.h"
+#include "cli/neuron_sweep.h"
 #include "report/chart.h"
 
-enum { H = 8192, R = 4096, O = 16384, N_LENGTHS = 6, N_SERIES = 7 };
-
-static const int64_t lengths[N_LENGTHS] = {1024, 2048, 4096, 8192, 16384, 32768};
-static const char *const length_names[N_LENGTHS] = {"1024", "2048", "4096", "8192", "16384", "32768"};
-
-/* `planned`: our kernel, the tiling found by the planner. */
-typedef struct series {
-    const char *name, *kernel, *tiling;
-    bool planned;
-} series;
-
-static const series all[N_SERIES] = {
-    {"dense (xw-opt)", "xw-opt", "m=8", false}, {"sequential", "xuv-seq", "", false},
-    {"naive fusion", "xuv-naive", "", false},   {"paper XUV", "xuv-fused", "", false},
-    {"paper XtUV", "xtuv-fused", "", false},    {"ours XUV", "xuv", "", true},
-    {"ours XtUV", "xuv", "x=1", true},
+enum {
+    H = NMLP_SWEEP_H,
+    R = NMLP_SWEEP_R,
+    O = NMLP_SWEEP_O,
+    N_LENGTHS = NMLP_SWEEP_LENGTHS,
+    N_SERIES = NMLP_SWEEP_SERIES
 };
-static const char *const names[N_SERIES] = {"dense (xw-opt)", "sequential", "naive fusion", "paper XUV",
-                                            "paper XtUV",     "ours XUV",   "ours XtUV"};
+
+static const char *const length_names[N_LENGTHS] = {"1024", "2048", "4096", "8192", "16384", "32768"};
 
 typedef struct figure {
     nmlp_machine machine;
     nmlp_kernel_cost cost[N_SERIES][N_LENGTHS];
 } figure;
-
-static nmlp_status measure(figure *f, const series *s, int64_t rows, nmlp_kernel_cost *cost, nmlp_err *err) {
-    nmlp_tiling tiling;
-    const nmlp_kernel *kernel = nmlp_kernel_find(s->kernel, err);
-    if (!kernel) return NMLP_E_MISSING;
-    NMLP_RETURN_IF_FAILED(nmlp_tiling_parse(&tiling, s->tiling, err));
-    nmlp_kernel_request rq = {.shape = {rows, H, kernel->has_rank ? R : 0, O},
-                              .dtype = NMLP_NC_BF16,
-                              .tiling = &tiling,
-                              .machine = &f->machine};
-    if (s->planned) {
-        nmlp_plan plan;
-        nmlp_planner planner = {.machine = &f->machine, .judge = nmlp_cli_judge};
-        NMLP_RETURN_IF_FAILED(nmlp_plan_find(&plan, &planner, NMLP_PLAN_XUV, &rq, err));
-        *cost = plan.winner.cost;
-        return NMLP_OK;
-    }
-    nmlp_program *program = NULL;
-    NMLP_RETURN_IF_FAILED(nmlp_kernel_build(&program, kernel, &rq, err));
-    nmlp_status st = nmlp_cli_judge(NULL, program, &f->machine, cost, err);
-    nmlp_program_destroy(program);
-    return st;
-}
 
 static nmlp_status write_csv(const figure *f, const char *path, nmlp_err *err) {
     nmlp_str text;
@@ -61,8 +28,8 @@ static nmlp_status write_csv(const figure *f, const char *path, nmlp_err *err) {
     nmlp_str_puts(&text, "simulated_on,kernel,rows,latency_us,hbm_bytes,tensor_utilisation_sustained\n");
     for (int i = 0; i < N_SERIES; i++)
         for (int k = 0; k < N_LENGTHS; k++)
-            nmlp_str_printf(&text, "%s,%s,%lld,%.1f,%.0f,%.4f\n", f->machine.name, names[i], (long long)lengths[k],
-                            f->cost[i][k].latency_us, f->cost[i][k].hbm_bytes,
+            nmlp_str_printf(&text, "%s,%s,%lld,%.1f,%.0f,%.4f\n", f->machine.name, nmlp_sweep_kernels[i].name,
+                            (long long)nmlp_sweep_lengths[k], f->cost[i][k].latency_us, f->cost[i][k].hbm_bytes,
                             f->cost[i][k].tensor_utilisation_sustained);
     nmlp_status st = nmlp_str_status(&text, err);
     if (st == NMLP_OK) st = nmlp_file_write_text(path, nmlp_str_text(&text), text.len, err);
@@ -73,6 +40,8 @@ static nmlp_status write_csv(const figure *f, const char *path, nmlp_err *err) {
 static nmlp_status write_svg(const figure *f, const char *path, nmlp_err *err) {
     double ms[N_SERIES * N_LENGTHS], gb[N_SERIES * N_LENGTHS];
     char title[2][160], subtitle[160];
+    const char *names[N_SERIES];
+    for (int i = 0; i < N_SERIES; i++) names[i] = nmlp_sweep_kernels[i].name;
     for (int i = 0; i < N_SERIES; i++)
         for (int k = 0; k < N_LENGTHS; k++) {
             ms[i * N_LENGTHS + k] = f->cost[i][k].latency_us * 1e-3;
@@ -96,7 +65,7 @@ static nmlp_status write_svg(const figure *f, const char *path, nmlp_err *err) {
 }
 
 static void print_row(const figure *f, int i) {
-    printf("  %-16s", names[i]);
+    printf("  %-16s", nmlp_sweep_kernels[i].name);
     for (int k = 0; k < N_LENGTHS; k++) printf(" %9.2f", f->cost[i][k].latency_us * 1e-3);
     printf("  ms\n  %-16s", "");
     for (int k = 0; k < N_LENGTHS; k++) printf(" %9.3f", f->cost[i][k].hbm_bytes * 1e-9);
@@ -109,7 +78,7 @@ static void put_json(const figure *f, nmlp_json_writer *w) {
     nmlp_json_begin_array(w, "kernels");
     for (int i = 0; i < N_SERIES; i++) {
         nmlp_json_begin_object(w, NULL);
-        nmlp_json_put_string(w, "kernel", names[i]);
+        nmlp_json_put_string(w, "kernel", nmlp_sweep_kernels[i].name);
         nmlp_json_begin_array(w, "latency_us");
         for (int k = 0; k < N_LENGTHS; k++) nmlp_json_put_number(w, NULL, f->cost[i][k].latency_us);
         nmlp_json_end_array(w);
@@ -127,9 +96,11 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
     NMLP_RETURN_IF_FAILED(nmlp_machine_open(&f.machine, args->target, err));
     if (!json)
         printf("simulated on %s: H %d, rank %d, O %d, bf16; rows %lld to %lld\n", f.machine.name, H, R, O,
-               (long long)lengths[0], (long long)lengths[N_LENGTHS - 1]);
+               (long long)nmlp_sweep_lengths[0], (long long)nmlp_sweep_lengths[N_LENGTHS - 1]);
     for (int i = 0; i < N_SERIES; i++) {
-        for (int k = 0; k < N_LENGTHS; k++) NMLP_RETURN_IF_FAILED(measure(&f, &all[i], lengths[k], &f.cost[i][k], err));
+        for (int k = 0; k < N_LENGTHS; k++)
+            NMLP_RETURN_IF_FAILED(
+                nmlp_sweep_measure(&f.cost[i][k], &f.machine, &nmlp_sweep_kernels[i], nmlp_sweep_lengths[k], err));
         if (!json) print_row(&f, i);
     }
     snprintf(name, sizeof name, "neuron-%s.csv", f.machine.name);

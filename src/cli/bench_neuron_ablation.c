@@ -3,7 +3,7 @@
 
 #include "base/file.h"
 #include "cli/bench.h"
-#include "cli/judge.h"
+#include "api/judge.h"
 #include "neuron/walk.h"
 
 enum { S = 2048, H = 8192, R = 4096, O = 16384, N_CASES = 8 };
@@ -40,7 +40,7 @@ static nmlp_status measure(ablation *a, const nmlp_machine *m, nmlp_err *err) {
     static const int64_t blocks[] = {4, 8, 8, 2}; /* the paper's */
     for (int i = 0; i < 4; i++) NMLP_RETURN_IF_FAILED(nmlp_tiling_set(&t, keys[i], a->block ? blocks[i] : 1, err));
     NMLP_RETURN_IF_FAILED(nmlp_kernel_build(&p, kernel, &rq, err));
-    nmlp_status st = nmlp_cli_judge(NULL, p, m, &a->cost, err);
+    nmlp_status st = nmlp_judge_by_time(NULL, p, m, &a->cost, err);
     if (st == NMLP_OK) st = count(p, a, err);
     nmlp_program_destroy(p);
     return st;

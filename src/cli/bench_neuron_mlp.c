@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "cli/bench.h"
-#include "cli/judge.h"
+#include "api/judge.h"
 #include "model/preset.h"
 
 enum { N_MODELS = 6, N_RATIOS = 3, N_LENGTHS = 7, TILE = 128 };
@@ -28,7 +28,7 @@ static nmlp_status one(const nmlp_machine *m, const char *model, double ratio, i
     nmlp_config c;
     nmlp_plan plan;
     nmlp_str tiling;
-    nmlp_planner planner = {.machine = m, .judge = nmlp_cli_judge};
+    nmlp_planner planner = {.machine = m, .judge = nmlp_judge_by_time};
     NMLP_RETURN_IF_FAILED(nmlp_preset_find(&c, model, err));
     int64_t rank = nmlp_rank_for_ratio(c.intermediate, c.hidden, ratio, TILE);
     nmlp_kernel_request rq = {.shape = {rows, c.hidden, rank, c.intermediate}, .dtype = NMLP_NC_BF16, .machine = m};

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,8 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "cli/complete.h"
+#include "cli/nearest.h"
 
 enum { OPTIONS_MAX = 48, HELP_COLUMN = 28 };
 
@@ -18,7 +21,11 @@ static void print_option(const nmlp_opt *opt) {
     char letter[8] = "    ";
     if (opt->letter) snprintf(letter, sizeof letter, "-%c, ", opt->letter);
     snprintf(head, sizeof head, "  %s--%s%s%s", letter, opt->name, opt->arg ? " " : "", opt->arg ? opt->arg : "");
-    printf("%-*s%s%s\n", HELP_COLUMN, head, strlen(head) >= HELP_COLUMN ? "  " : "", opt->help);
+    if (strlen(head) < HELP_COLUMN) {
+        printf("%-*s%s\n", HELP_COLUMN, head, opt->help);
+    } else {
+        printf("%s\n%*s%s\n", head, HELP_COLUMN, "", opt->help);
+    }
 }
 
 static void print_help(const nmlp_command *command, const nmlp_opt *opts, size_t n_opts) {
@@ -45,7 +52,7 @@ static bool store_number(const char *text, double *out) {
     char *end;
     errno = 0;
     double number = strtod(text, &end);
-    if (errno || end == text || *end) return false;
+    if (errno || end == text || *end || !isfinite(number)) return false;
     *out = number;
     return true;
 }
@@ -80,6 +87,25 @@ static const nmlp_opt *find_option(const nmlp_opt *all, size_t n, int code) {
     return NULL;
 }
 
+/* An option getopt did not understand: unknown, cut off too early, or a flag with a value. */
+static int refuse_option(const nmlp_cli *cli, const nmlp_opt *all, size_t n, const char *word) {
+    if (optopt >= 256) return nmlp_cli_usage(cli, "--%s takes no value", all[optopt - 256].name);
+    if (optopt) return nmlp_cli_usage(cli, "unknown option -%c", optopt);
+    const char *name = word + strspn(word, "-");
+    size_t len = strcspn(name, "=");
+    char typed[64], several[256] = "";
+    snprintf(typed, sizeof typed, "%.*s", (int)len, name);
+    nmlp_nearest nearest = nmlp_nearest_begin(typed);
+    for (size_t i = 0; i < n; i++) {
+        size_t used = strlen(several);
+        if (strncmp(all[i].name, typed, len) == 0) snprintf(several + used, sizeof several - used, " --%s", all[i].name);
+        nmlp_nearest_try(&nearest, all[i].name);
+    }
+    if (several[0]) return nmlp_cli_usage(cli, "option --%s is ambiguous:%s", typed, several);
+    if (nearest.best) return nmlp_cli_usage(cli, "unknown option --%s; did you mean --%s?", typed, nearest.best);
+    return nmlp_cli_usage(cli, "unknown option --%s", typed);
+}
+
 static int parse_options(nmlp_cli *cli, const nmlp_opt *all, size_t n_all, int argc, char **argv) {
     struct option long_opts[OPTIONS_MAX + 1] = {0};
     char letters[2 * OPTIONS_MAX + 2];
@@ -87,10 +113,14 @@ static int parse_options(nmlp_cli *cli, const nmlp_opt *all, size_t n_all, int a
     optind = 0; /* reset: getopt keeps state between calls */
     int code;
     while ((code = getopt_long(argc, argv, letters, long_opts, NULL)) != -1) {
-        if (code == ':') return nmlp_cli_usage(cli, "option %s needs a value", argv[optind - 1]);
+        if (code == ':') {
+            const nmlp_opt *lacking = find_option(all, n_all, optopt);
+            return nmlp_cli_usage(cli, "option --%s needs a value: %s", lacking->name, lacking->arg);
+        }
         const nmlp_opt *opt = code == '?' ? NULL : find_option(all, n_all, code);
-        if (!opt) return nmlp_cli_usage(cli, "unknown option %s", argv[optind - 1]);
-        if (!store_value(opt, optarg)) return nmlp_cli_usage(cli, "--%s: \"%s\" is not a number", opt->name, optarg);
+        if (!opt) return refuse_option(cli, all, n_all, argv[optind - 1]);
+        if (!store_value(opt, optarg))
+            return nmlp_cli_usage(cli, "--%s: \"%s\" is not a %snumber", opt->name, optarg, opt->kind == NMLP_OPT_INT ? "whole " : "");
     }
     return -1;
 }
@@ -108,6 +138,8 @@ int nmlp_cli_parse(nmlp_cli *cli, const nmlp_command *command, const nmlp_opt *o
     nmlp_opt all[OPTIONS_MAX];
     if (n_opts) memcpy(all, opts, n_opts * sizeof *all);
     memcpy(all + n_opts, common, sizeof common);
+    if (argc > 1 && strcmp(argv[1], NMLP_COMPLETE_WORD) == 0)
+        return nmlp_complete_words(command, all, n_opts + n_common, max_positionals, argc - 2, argv + 2);
     int code = parse_options(cli, all, n_opts + n_common, argc, argv);
     if (code >= 0) return code;
     if (help) {
@@ -115,7 +147,7 @@ int nmlp_cli_parse(nmlp_cli *cli, const nmlp_command *command, const nmlp_opt *o
         return NMLP_EXIT_OK;
     }
     int given = argc - optind;
-    if (given < min_positionals) return nmlp_cli_usage(cli, "usage: neuronmlp %s %s", command->name, command->usage);
+    if (given < min_positionals) return nmlp_cli_usage(cli, "an argument is missing; usage: neuronmlp %s %s", command->name, command->usage);
     if (given > max_positionals) return nmlp_cli_usage(cli, "unexpected argument \"%s\"", argv[optind + max_positionals]);
     if (cli->n_threads < 0 || cli->n_threads > 1024) return nmlp_cli_usage(cli, "--threads must be from 0 to 1024");
     for (int i = 0; i < given; i++) cli->positionals[i] = argv[optind + i];
@@ -125,8 +157,12 @@ int nmlp_cli_parse(nmlp_cli *cli, const nmlp_command *command, const nmlp_opt *o
 
 int nmlp_cli_fail(const nmlp_cli *cli, const nmlp_err *err) {
     fprintf(stderr, "neuronmlp %s: %s\n", cli->command->name, err->message);
-    if (err->hint[0]) fprintf(stderr, "hint: %s\n", err->hint);
-    return NMLP_EXIT_FAILED;
+    if (err->hint[0]) {
+        fprintf(stderr, "hint: %s\n", err->hint);
+    } else if (err->code == NMLP_E_ARG) {
+        fprintf(stderr, "hint: neuronmlp %s --help\n", cli->command->name);
+    }
+    return err->code == NMLP_E_ARG ? NMLP_EXIT_USAGE : NMLP_EXIT_FAILED;
 }
 
 int nmlp_cli_usage(const nmlp_cli *cli, const char *fmt, ...) {

@@ -8,9 +8,15 @@
 static const nmlp_bench *const benches[] = {&nmlp_bench_neuron, &nmlp_bench_neuron_ablation, &nmlp_bench_neuron_mlp};
 enum { N_BENCHES = sizeof benches / sizeof benches[0] };
 
+const nmlp_bench *nmlp_bench_at(size_t index) { return index < N_BENCHES ? benches[index] : NULL; }
+
 static int list(const nmlp_cli *cli, const char *name) {
-    for (size_t i = 0; i < N_BENCHES; i++) fprintf(stderr, "  %-16s %s\n", benches[i]->name, benches[i]->summary);
-    return nmlp_cli_usage(cli, "there is no benchmark \"%s\"", name);
+    char names[256] = "";
+    for (size_t i = 0; i < N_BENCHES; i++) {
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", benches[i]->name);
+    }
+    return nmlp_cli_usage(cli, "there is no benchmark \"%s\"; there are %s", name, names);
 }
 
 static int run_bench(const nmlp_cli *cli, const nmlp_bench *bench, const nmlp_bench_args *args) {
@@ -18,6 +24,7 @@ static int run_bench(const nmlp_cli *cli, const nmlp_bench *bench, const nmlp_be
     nmlp_str text;
     nmlp_json_writer w;
     if (!cli->json) {
+        fprintf(stderr, "%s: %s\n", bench->name, bench->summary);
         if (bench->run(args, NULL, &err) != NMLP_OK) return nmlp_cli_fail(cli, &err);
         return NMLP_EXIT_OK;
     }

@@ -7,18 +7,19 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/mem.h"
+#include "cli/command_text.h"
 #include "cli/commands.h"
 #include "cli/compress_table.h"
 #include "cli/decode_cost.h"
-#include "cli/encode.h"
 #include "cli/load.h"
+#include "compress/calibration.h"
 #include "compress/compress.h"
 #include "linalg/linalg.h"
+#include "text/encode_file.h"
 #include "train/recover.h"
 
-enum { PATH_MAX_BYTES = 4096, SMALL_HIDDEN = 512, ARGS_MAX = 256 };
+enum { ARGS_MAX = 256 };
 
 struct args {
     const char *output, *calib, *alloc, *recover, *target, *whiten, *weights, *tokens, *joint, *shrink, *train_text;
@@ -109,27 +110,23 @@ static void restart_with_better_blas(int argc, char **argv) {
     fprintf(stderr, "note: OpenBLAS runs its slow %s kernels; set OPENBLAS_CORETYPE=%s\n", nmlp_linalg_core(), core);
 }
 
-static nmlp_status read_calibration(struct args *a, const char *dir, char *path, nmlp_ids *ids, nmlp_err *err) {
-    if (a->calib) {
-        snprintf(path, PATH_MAX_BYTES, "%s", a->calib);
-    } else {
-        NMLP_RETURN_IF_FAILED(nmlp_path_join(path, PATH_MAX_BYTES, dir, "calib.txt", err));
-        if (!nmlp_file_exists(path)) {
-            nmlp_fail(err, NMLP_E_MISSING, "%s: the model brings no calibration text", path);
-            nmlp_fail_hint(err, "give one with --calib FILE: a few hundred kB of the kind of text the model is for");
-            return NMLP_E_MISSING;
-        }
-    }
-    return nmlp_encode_file(dir, path, ids, err);
-}
-
 static nmlp_status set_target(struct args *a, const nmlp_loaded *loaded, nmlp_err *err) {
     const nmlp_config *c = &loaded->model.config;
     bool cpu = strcmp(a->target, "cpu") == 0;
-    if (a->options.tile == 0) a->options.tile = !cpu ? 128 : c->hidden <= SMALL_HIDDEN ? 16 : 32;
+    if (a->options.tile == 0) a->options.tile = cpu ? nmlp_compress_cpu_tile(c) : 128;
     if (a->options.budget_ms == 0) return NMLP_OK;
     if (!cpu) return nmlp_cli_decode_cost(&a->options.time, a->target, c, a->options.tile, err);
     return nmlp_cost_measure_cpu(&a->options.time, a->load.isa, c->intermediate, c->hidden, loaded->pool, err);
+}
+
+/* Forward passes are most of a large model's compression, and bf16 makes them several times faster; small models stay exact. */
+static nmlp_status choose_precision(struct args *a, const char *dir, nmlp_err *err) {
+    nmlp_model model = {0};
+    if (a->load.precision || a->load.isa) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(nmlp_model_open(&model, dir, err));
+    a->load.precision = nmlp_compress_is_large(&model.config) ? "bf16" : "f32";
+    nmlp_model_close(&model);
+    return NMLP_OK;
 }
 
 /* Trains the factors just written against the dense model, and puts the result in their place. */
@@ -189,17 +186,18 @@ static int compress(const nmlp_cli *cli, struct args *a) {
     nmlp_cli_bar bar;
     nmlp_err err;
     nmlp_ids ids;
-    char path[PATH_MAX_BYTES];
+    nmlp_str calib_name;
     nmlp_status st = NMLP_OK;
     int code = NMLP_EXIT_FAILED;
     double begin = nmlp_clock_seconds();
     nmlp_progress progress = nmlp_cli_progress(&bar);
+    nmlp_str_init(&calib_name);
     nmlp_ids_init(&ids);
+    NMLP_TRY(choose_precision(a, cli->positionals[0], &err));
     NMLP_TRY(nmlp_load(&loaded, cli, cli->positionals[0], &a->load, &err));
-    NMLP_TRY(read_calibration(a, cli->positionals[0], path, &ids, &err));
+    NMLP_TRY(nmlp_calibration_read(cli->positionals[0], a->calib, &ids, &calib_name, &err));
     NMLP_TRY(set_target(a, &loaded, &err));
-    const char *slash = strrchr(path, '/');
-    a->options.calib_name = slash ? slash + 1 : path;
+    a->options.calib_name = nmlp_str_text(&calib_name);
     a->options.progress = &progress;
     NMLP_TRY(nmlp_compress_run(loaded.engine, ids.data, (int64_t)ids.len, a->output, &a->options, &result, &err));
     if (a->train_steps > 0) NMLP_TRY(train(a, &loaded, &ids, &progress, &trained, &err));
@@ -213,6 +211,7 @@ out:
     }
     nmlp_compress_report_fini(&result);
     nmlp_recover_report_fini(&trained);
+    nmlp_str_fini(&calib_name);
     nmlp_ids_fini(&ids);
     nmlp_unload(&loaded);
     return code;
@@ -234,25 +233,33 @@ static int run(int argc, char **argv) {
         {"calib-tokens", 0, NMLP_OPT_INT, &a.options.calib_tokens, "N", "tokens to calibrate on (default 65536)"},
         {"heldout", 0, NMLP_OPT_INT, &a.options.heldout_tokens, "N", "further tokens that judge (default 8192, large models 2048)"},
         {"ctx", 0, NMLP_OPT_INT, &a.options.context, "N", "tokens in a window (default 512)"},
-        {"recover", 0, NMLP_OPT_STRING, &a.recover, "HOW", "none, refit: second pass (default), or train: refit and training"},
+        {"recover", 0, NMLP_OPT_STRING, &a.recover, "none|refit|train", "refit: second pass (default); train: refit and training"},
         {"train-text", 0, NMLP_OPT_STRING, &a.train_text, "FILE", "text for --recover train (default: the calibration text)"},
         {"train-steps", 0, NMLP_OPT_INT, &a.train_steps, "N", "updates of --recover train (default 200)"},
         {"resume", 0, NMLP_OPT_FLAG, &a.options.resume, NULL, "go on where an interrupted run stopped"},
         {"work", 0, NMLP_OPT_STRING, &a.options.work_dir, "DIR", "keep statistics in DIR.partial; --resume uses them for other ratios"},
         {"isa", 0, NMLP_OPT_STRING, &a.load.isa, "NAME", "kernel set (default: the fastest)"},
+        {"precision", 0, NMLP_OPT_STRING, &a.load.precision, "P",
+         "of activations: f32, or bf16 where the CPU has AMX (default f32, large models bf16)"},
         {"whiten", 0, NMLP_OPT_STRING, &a.whiten, "HOW", "research: input, or none for plain SVD"},
-        {"weights", 0, NMLP_OPT_STRING, &a.weights, "HOW", "research: swiglu or none"},
-        {"tokens", 0, NMLP_OPT_STRING, &a.tokens, "HOW", "research: equal, or residual: by size of the residual stream"},
-        {"joint", 0, NMLP_OPT_STRING, &a.joint, "HOW", "research: shared gate/up basis never, auto or always"},
-        {"shrink", 0, NMLP_OPT_STRING, &a.shrink, "HOW", "research: shrink Grams to their diagonals, on or off"},
+        {"weights", 0, NMLP_OPT_STRING, &a.weights, "swiglu|none", "research: weights on the rows of gate and up (default swiglu)"},
+        {"tokens", 0, NMLP_OPT_STRING, &a.tokens, "equal|residual", "research: residual: by size of the residual stream (default equal)"},
+        {"joint", 0, NMLP_OPT_STRING, &a.joint, "never|auto|always", "research: one basis for gate and up (default auto)"},
+        {"shrink", 0, NMLP_OPT_STRING, &a.shrink, "on|off", "research: shrink Grams to their diagonals (default on)"},
         {"cap", 0, NMLP_OPT_NUMBER, &a.options.cap, "SHARE", "research: most a token may weigh (default 0.01, 0: off)"},
         {"rounds", 0, NMLP_OPT_INT, &a.rounds, "N", "research: probe again around the best ranks (default 2, large models 0)"},
     };
     nmlp_cli cli;
+    nmlp_str made_by;
     restart_with_better_blas(argc, argv);
+    nmlp_str_init(&made_by);
+    nmlp_command_made_by(&made_by, argc, argv);
+    a.options.made_by = nmlp_str_text(&made_by);
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_compress, opts, sizeof opts / sizeof opts[0], 1, 1, argc, argv);
     if (code < 0) code = check_args(&cli, &a);
-    return code >= 0 ? code : compress(&cli, &a);
+    if (code < 0) code = compress(&cli, &a);
+    nmlp_str_fini(&made_by);
+    return code;
 }
 
 const nmlp_command nmlp_cmd_compress = {

@@ -2,10 +2,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/judge.h"
 #include "base/file.h"
-#include "base/mem.h"
 #include "cli/commands.h"
-#include "cli/judge.h"
+#include "cli/json_out.h"
+#include "cli/neuron_args.h"
 #include "emit/emit.h"
 #include "plan/kernel_table.h"
 #include "sim/time.h"
@@ -26,29 +27,17 @@ typedef struct emission {
     nmlp_str command, text;
 } emission;
 
-static nmlp_status parse_shape(emission *e, const nmlp_kernel *kernel, nmlp_err *err) {
-    int64_t *dims = NULL;
-    size_t n = 0, want = kernel->has_rank ? 4 : 3;
-    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_ints(&dims, &n, e->args.shape, "--shape", err));
-    if (n == want) e->shape = (nmlp_kernel_shape){dims[0], dims[1], kernel->has_rank ? dims[2] : 0, dims[want - 1]};
-    nmlp_mem_free(dims);
-    if (n == want) return NMLP_OK;
-    return nmlp_fail(err, NMLP_E_ARG, "--shape has %zu numbers; kernel %s takes %s", n, kernel->name,
-                     kernel->has_rank ? "S,H,R,O" : "S,H,O");
-}
-
 static nmlp_status build(emission *e, nmlp_err *err) {
     nmlp_tiling tiling;
     nmlp_nc_dtype dtype;
     NMLP_RETURN_IF_FAILED(nmlp_machine_open(&e->machine, e->args.target, err));
     const nmlp_kernel *kernel = nmlp_kernel_find(e->args.kernel, err);
-    if (!kernel) return NMLP_E_MISSING;
-    NMLP_RETURN_IF_FAILED(parse_shape(e, kernel, err));
+    if (!kernel) return NMLP_E_ARG;
+    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_shape(&e->shape, e->args.shape, kernel->name, kernel->has_rank, err));
     NMLP_RETURN_IF_FAILED(nmlp_tiling_parse(&tiling, e->args.tiling, err));
-    if (!nmlp_nc_dtype_parse(e->args.dtype, &dtype))
-        return nmlp_fail(err, NMLP_E_ARG, "--dtype is \"%s\"; expected bf16, fp16 or fp32", e->args.dtype);
+    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_dtype(&dtype, e->args.dtype, err));
     nmlp_kernel_request rq = {.shape = e->shape, .dtype = dtype, .tiling = &tiling, .machine = &e->machine};
-    return nmlp_cli_build_kernel(&e->program, kernel, &rq, err);
+    return nmlp_kernel_build_planned(&e->program, kernel, &rq, err);
 }
 
 static nmlp_status choose_options(emission *e, nmlp_err *err) {
@@ -83,23 +72,17 @@ static nmlp_status print_source(emission *e, nmlp_err *err) {
 }
 
 static int report(const emission *e) {
-    nmlp_json_writer w;
-    nmlp_str json;
-    nmlp_str_init(&json);
-    nmlp_json_writer_init(&w, &json);
-    nmlp_json_begin_object(&w, NULL);
+    nmlp_json_out out;
+    nmlp_json_writer *w = nmlp_json_out_begin(&out);
     if (e->args.output)
-        nmlp_json_put_string(&w, "file", e->args.output);
+        nmlp_json_put_string(w, "file", e->args.output);
     else
-        nmlp_json_put_null(&w, "file");
-    nmlp_json_put_int(&w, "instructions", e->result.instructions);
-    nmlp_json_put_string(&w, "dialect", nmlp_dialect_name(e->options.dialect));
-    nmlp_json_put_number(&w, "latency_us", e->options.latency_us);
-    if (!e->args.output) nmlp_json_put_bytes(&w, "source", nmlp_str_text(&e->text), e->text.len);
-    nmlp_json_end_object(&w);
-    int code = nmlp_cli_print_json(e->cli, &json);
-    nmlp_str_fini(&json);
-    return code;
+        nmlp_json_put_null(w, "file");
+    nmlp_json_put_int(w, "instructions", e->result.instructions);
+    nmlp_json_put_string(w, "dialect", nmlp_dialect_name(e->options.dialect));
+    nmlp_json_put_number(w, "latency_us", e->options.latency_us);
+    if (!e->args.output) nmlp_json_put_bytes(w, "source", nmlp_str_text(&e->text), e->text.len);
+    return nmlp_json_out_end(&out, e->cli);
 }
 
 static int deliver(const emission *e, nmlp_err *err) {
@@ -115,12 +98,12 @@ static int deliver(const emission *e, nmlp_err *err) {
 static int run(int argc, char **argv) {
     emission e = {.args = {.tiling = "", .dtype = "bf16"}};
     const nmlp_opt opts[] = {
-        {"target", 't', NMLP_OPT_STRING, &e.args.target, "T", "trn1, trn2, trn3 or a machine file"},
-        {"kernel", 'k', NMLP_OPT_STRING, &e.args.kernel, "NAME", "kernel to print; an unknown name lists them"},
+        {"target", 0, NMLP_OPT_STRING, &e.args.target, "TARGET", "trn1, trn2, trn3 or a machine file"},
+        {"kernel", 'k', NMLP_OPT_STRING, &e.args.kernel, "KERNEL", "kernel to print; an unknown name lists them"},
         {"shape", 's', NMLP_OPT_STRING, &e.args.shape, "S,H,R,O", "rows, inputs, rank, outputs; S,H,O for xw-*"},
         {"tiling", 0, NMLP_OPT_STRING, &e.args.tiling, "k=v,...", "numbers of the tiling instead of the kernel's own"},
-        {"dtype", 0, NMLP_OPT_STRING, &e.args.dtype, "D", "bf16 (default), fp16 or fp32"},
-        {"dialect", 0, NMLP_OPT_STRING, &e.args.dialect, "D", "nki or nki-legacy; default by target: legacy for trn1"},
+        {"dtype", 0, NMLP_OPT_STRING, &e.args.dtype, "bf16|fp16|fp32", "of tensors and SBUF data (default bf16)"},
+        {"dialect", 0, NMLP_OPT_STRING, &e.args.dialect, "nki|nki-legacy", "default by target: legacy for trn1"},
         {"module", 0, NMLP_OPT_FLAG, &e.args.module, NULL,
          "print the PyTorch module that calls the kernel, not the kernel"},
         {"output", 'o', NMLP_OPT_STRING, &e.args.output, "FILE", "write the source there, not to stdout"},
@@ -149,7 +132,7 @@ out:
 const nmlp_command nmlp_cmd_emit = {
     .name = "emit",
     .summary = "print a kernel as NKI source for Trainium",
-    .usage = "--target T --kernel NAME --shape S,H,R,O [-o FILE]",
+    .usage = "--target TARGET --kernel KERNEL --shape S,H,R,O [-o FILE]",
     .examples = "neuronmlp emit --target trn1 --kernel xw-opt --shape 512,512,512\n"
                 "neuronmlp emit --target trn2 --kernel xuv-fused --shape 256,512,128,512 -o /tmp/xuv_kernel.py\n",
     .run = run,

@@ -289,19 +289,20 @@ static int run(int argc, char **argv) {
         {"max-tokens", 0, NMLP_OPT_INT, &o.ppl.max_tokens, "N", "use the first N tokens of a text (default: all)"},
         {"keep-partial", 0, NMLP_OPT_FLAG, &o.ppl.keep_partial, NULL, "score a last window that is not full too"},
         {"bos", 0, NMLP_OPT_FLAG, &o.ppl.bos, NULL, "put the begin-of-text token in front"},
-        {"preset", 0, NMLP_OPT_STRING, &o.preset, "NAME", "protocol of the SVD papers: wikitext2, ptb, c4"},
+        {"preset", 0, NMLP_OPT_STRING, &o.preset, "wikitext2|ptb|c4", "protocol of the SVD papers"},
         {"task", 0, NMLP_OPT_STRING, &o.task, "NAME",
          "arc_easy, arc_challenge, hellaswag, piqa, openbookqa, winogrande, mathqa"},
         {"task-file", 0, NMLP_OPT_STRING, &o.task_file, "FILE", "a task described in JSON (docs/evaluation.md)"},
         {"data", 0, NMLP_OPT_STRING, &o.data, "FILE", "the task's questions: JSON Lines, JSON, CSV"},
         {"labels", 0, NMLP_OPT_STRING, &o.labels, "FILE", "their answers, where they are in a second file"},
         {"limit", 0, NMLP_OPT_INT, &o.limit, "N", "only the first N questions (default: all)"},
-        {"suite", 0, NMLP_OPT_STRING, &o.suite, "NAME", "paper: its nine data sets; all: ARC-Easy too"},
+        {"suite", 0, NMLP_OPT_STRING, &o.suite, "paper|all", "paper: its nine data sets; all: ARC-Easy too"},
         {"data-dir", 0, NMLP_OPT_STRING, &o.data_dir, "DIR", "where the suite's files are"},
         {"resume", 0, NMLP_OPT_STRING, &o.resume, "FILE", "keep results here and take what is there already"},
         {"format", 0, NMLP_OPT_STRING, &o.format, "NAME", "of the suite's table: text, markdown, csv, json"},
         {"device", 0, NMLP_OPT_STRING, &o.load.device, "NAME", "cpu, cuda or auto (default)"},
         {"isa", 0, NMLP_OPT_STRING, &o.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
+        {"precision", 0, NMLP_OPT_STRING, &o.load.precision, "P", "f32 (default, exact) or bf16 (faster where the CPU has AMX)"},
     };
     nmlp_cli cli;
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_eval, opts, sizeof opts / sizeof opts[0], 1, NMLP_POSITIONALS_MAX, argc, argv);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "cli/commands.h"
+#include "cli/json_out.h"
 #include "model/model.h"
 
 static void print_ranks_json(nmlp_json_writer *w, const nmlp_model *m) {
@@ -18,34 +19,28 @@ static void print_ranks_json(nmlp_json_writer *w, const nmlp_model *m) {
 static int print_json(const nmlp_cli *cli, const nmlp_model *m) {
     const nmlp_config *c = &m->config;
     nmlp_model_size size = nmlp_model_measure(m);
-    nmlp_json_writer w;
-    nmlp_str out;
-    nmlp_str_init(&out);
-    nmlp_json_writer_init(&w, &out);
-    nmlp_json_begin_object(&w, NULL);
-    nmlp_json_put_string(&w, "family", c->family);
-    nmlp_json_put_string(&w, "architecture", c->architecture);
-    nmlp_json_put_int(&w, "hidden", c->hidden);
-    nmlp_json_put_int(&w, "intermediate", c->intermediate);
-    nmlp_json_put_int(&w, "layers", c->n_layers);
-    nmlp_json_put_int(&w, "heads", c->n_heads);
-    nmlp_json_put_int(&w, "kv_heads", c->n_kv_heads);
-    nmlp_json_put_int(&w, "head_dim", c->head_dim);
-    nmlp_json_put_int(&w, "vocab", c->vocab);
-    nmlp_json_put_int(&w, "max_positions", c->max_positions);
-    nmlp_json_put_bool(&w, "tied", c->tied);
-    nmlp_json_put_int(&w, "params", size.params);
-    nmlp_json_put_int(&w, "bytes", size.bytes);
-    nmlp_json_put_int(&w, "mlp_params", size.mlp_params);
-    nmlp_json_put_int(&w, "mlp_params_dense", size.mlp_params_dense);
-    nmlp_json_put_int(&w, "mlp_dense", size.n_dense);
-    nmlp_json_put_int(&w, "mlp_lowrank", size.n_lowrank);
-    nmlp_json_put_string(&w, "dtype", nmlp_dtype_name(m->embedding.dtype));
-    print_ranks_json(&w, m);
-    nmlp_json_end_object(&w);
-    int code = nmlp_cli_print_json(cli, &out);
-    nmlp_str_fini(&out);
-    return code;
+    nmlp_json_out out;
+    nmlp_json_writer *w = nmlp_json_out_begin(&out);
+    nmlp_json_put_string(w, "family", c->family);
+    nmlp_json_put_string(w, "architecture", c->architecture);
+    nmlp_json_put_int(w, "hidden", c->hidden);
+    nmlp_json_put_int(w, "intermediate", c->intermediate);
+    nmlp_json_put_int(w, "layers", c->n_layers);
+    nmlp_json_put_int(w, "heads", c->n_heads);
+    nmlp_json_put_int(w, "kv_heads", c->n_kv_heads);
+    nmlp_json_put_int(w, "head_dim", c->head_dim);
+    nmlp_json_put_int(w, "vocab", c->vocab);
+    nmlp_json_put_int(w, "max_positions", c->max_positions);
+    nmlp_json_put_bool(w, "tied", c->tied);
+    nmlp_json_put_int(w, "params", size.params);
+    nmlp_json_put_int(w, "bytes", size.bytes);
+    nmlp_json_put_int(w, "mlp_params", size.mlp_params);
+    nmlp_json_put_int(w, "mlp_params_dense", size.mlp_params_dense);
+    nmlp_json_put_int(w, "mlp_dense", size.n_dense);
+    nmlp_json_put_int(w, "mlp_lowrank", size.n_lowrank);
+    nmlp_json_put_string(w, "dtype", nmlp_dtype_name(m->embedding.dtype));
+    print_ranks_json(w, m);
+    return nmlp_json_out_end(&out, cli);
 }
 
 static void print_ranks(const nmlp_model *m) {

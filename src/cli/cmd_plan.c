@@ -1,10 +1,10 @@
 /* neuronmlp plan: the best kernel and tiling for a shape on a Trainium core. */
 #include <stdio.h>
 
+#include "api/judge.h"
 #include "base/clock.h"
-#include "base/mem.h"
 #include "cli/commands.h"
-#include "cli/judge.h"
+#include "cli/neuron_args.h"
 
 typedef struct plan_args {
     const char *target, *op, *shape, *tiling, *dtype, *cache;
@@ -19,29 +19,14 @@ typedef struct planning {
     double seconds;
 } planning;
 
-static nmlp_status parse_shape(planning *pl, nmlp_kernel_shape *shape, nmlp_err *err) {
-    int64_t *d = NULL;
-    size_t n = 0;
-    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_ints(&d, &n, pl->args.shape, "--shape", err));
-    size_t want = pl->op == NMLP_PLAN_XW ? 3 : 4;
-    if (n == want) *shape = (nmlp_kernel_shape){d[0], d[1], want == 4 ? d[2] : 0, d[want - 1]};
-    nmlp_mem_free(d);
-    if (n != want)
-        return nmlp_fail(
-            err, NMLP_E_ARG,
-            "--shape has %zu numbers; expected S,H,R,O (xw: S,H,O; mlp: O is the intermediate width, R 0 is dense)", n);
-    return NMLP_OK;
-}
-
 static nmlp_status find(planning *pl, nmlp_err *err) {
     nmlp_tiling tiling;
     nmlp_kernel_request rq = {.machine = &pl->machine, .tiling = &tiling};
-    nmlp_planner planner = {.machine = &pl->machine, .judge = nmlp_cli_judge, .cache_path = pl->args.cache};
+    nmlp_planner planner = {.machine = &pl->machine, .judge = nmlp_judge_by_time, .cache_path = pl->args.cache};
     NMLP_RETURN_IF_FAILED(nmlp_machine_open(&pl->machine, pl->args.target, err));
-    NMLP_RETURN_IF_FAILED(parse_shape(pl, &rq.shape, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_shape(&rq.shape, pl->args.shape, pl->args.op, pl->op != NMLP_PLAN_XW, err));
     NMLP_RETURN_IF_FAILED(nmlp_tiling_parse(&tiling, pl->args.tiling, err));
-    if (!nmlp_nc_dtype_parse(pl->args.dtype, &rq.dtype))
-        return nmlp_fail(err, NMLP_E_ARG, "--dtype is \"%s\"; expected bf16, fp16 or fp32", pl->args.dtype);
+    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_dtype(&rq.dtype, pl->args.dtype, err));
     double start = nmlp_clock_seconds();
     NMLP_RETURN_IF_FAILED(nmlp_plan_find(&pl->plan, &planner, pl->op, &rq, err));
     pl->seconds = nmlp_clock_seconds() - start;
@@ -128,13 +113,13 @@ static int run(int argc, char **argv) {
     planning pl = {.args = {.tiling = "", .dtype = "bf16"}};
     plan_args *a = &pl.args;
     const nmlp_opt opts[] = {
-        {"target", 0, NMLP_OPT_STRING, &a->target, "T", "trn1, trn2, trn3 or a machine file"},
-        {"op", 0, NMLP_OPT_STRING, &a->op, "OP", "xw (dense), xuv (chain of two factors) or mlp (gated MLP)"},
+        {"target", 0, NMLP_OPT_STRING, &a->target, "TARGET", "trn1, trn2, trn3 or a machine file"},
+        {"op", 0, NMLP_OPT_STRING, &a->op, "xw|xuv|mlp", "dense product, chain of two factors, or gated MLP"},
         {"shape", 0, NMLP_OPT_STRING, &a->shape, "S,H,R,O",
          "rows, inputs, rank (mlp: 0 is dense), outputs (mlp: intermediate width)"},
         {"tiling", 0, NMLP_OPT_STRING, &a->tiling, "K=V,...",
          "fix parts of the tiling; x=1: x is given transposed; shared=1: one basis"},
-        {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "D", "bf16 (default), fp16 or fp32"},
+        {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "bf16|fp16|fp32", "of tensors and SBUF data (default bf16)"},
         {"cache", 0, NMLP_OPT_STRING, &a->cache, "FILE", "remember choices in FILE"},
     };
     nmlp_cli cli;
@@ -154,7 +139,7 @@ static int run(int argc, char **argv) {
 const nmlp_command nmlp_cmd_plan = {
     .name = "plan",
     .summary = "the best kernel and tiling for a shape on Trainium (simulated)",
-    .usage = "--target T --op xw|xuv|mlp --shape S,H,R,O [options]",
+    .usage = "--target TARGET --op xw|xuv|mlp --shape S,H,R,O [options]",
     .examples = "neuronmlp plan --target trn1 --op xuv --shape 1024,1024,512,2048\n"
                 "neuronmlp plan --target trn2 --op mlp --shape 128,2048,768,8192\n"
                 "neuronmlp plan --target trn2 --op mlp --shape 1,1024,0,3072 --json\n",

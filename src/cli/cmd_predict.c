@@ -2,10 +2,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/judge.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "cli/commands.h"
-#include "cli/judge.h"
+#include "cli/json_out.h"
+#include "cli/neuron_args.h"
 #include "checkpoint/config.h"
 #include "model/preset.h"
 #include "plan/predict.h"
@@ -56,9 +58,8 @@ static nmlp_status predict(predicting *pr, nmlp_err *err) {
         .prompt = pr->args.prompt,
         .generate = pr->args.generate,
         .tp = pr->args.tp};
-    nmlp_planner planner = {.machine = &pr->machine, .judge = nmlp_cli_judge, .cache_path = pr->args.cache};
-    if (!nmlp_nc_dtype_parse(pr->args.dtype, &rq.dtype))
-        return nmlp_fail(err, NMLP_E_ARG, "--dtype is \"%s\"; expected bf16, fp16 or fp32", pr->args.dtype);
+    nmlp_planner planner = {.machine = &pr->machine, .judge = nmlp_judge_by_time, .cache_path = pr->args.cache};
+    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_dtype(&rq.dtype, pr->args.dtype, err));
     NMLP_RETURN_IF_FAILED(nmlp_predict(&pr->dense, &planner, &rq, err));
     pr->low = pr->dense;
     rq.decoder.rank = pr->rank;
@@ -87,27 +88,21 @@ static void put_prediction(nmlp_json_writer *w, const nmlp_prediction *p) {
 }
 
 static int print_json(const predicting *pr) {
-    nmlp_str text;
-    nmlp_json_writer w;
-    nmlp_str_init(&text);
-    nmlp_json_writer_init(&w, &text);
-    nmlp_json_begin_object(&w, NULL);
-    nmlp_json_put_string(&w, "model", pr->cli->positionals[0]);
-    nmlp_json_put_string(&w, "target", pr->machine.name);
-    nmlp_json_put_bool(&w, "simulated", true);
-    nmlp_json_put_int(&w, "tp", pr->args.tp);
-    nmlp_json_put_number(&w, "ratio", pr->args.ratio);
-    nmlp_json_put_int(&w, "rank", pr->rank);
-    put_prediction(&w, &pr->low);
-    nmlp_json_put_number(&w, "speedup", pr->dense.e2e_ms / pr->low.e2e_ms);
-    nmlp_json_begin_object(&w, "dense");
-    put_prediction(&w, &pr->dense);
-    nmlp_json_end_object(&w);
-    nmlp_json_put_number(&w, "seconds", pr->seconds);
-    nmlp_json_end_object(&w);
-    int code = nmlp_cli_print_json(pr->cli, &text);
-    nmlp_str_fini(&text);
-    return code;
+    nmlp_json_out out;
+    nmlp_json_writer *w = nmlp_json_out_begin(&out);
+    nmlp_json_put_string(w, "model", pr->cli->positionals[0]);
+    nmlp_json_put_string(w, "target", pr->machine.name);
+    nmlp_json_put_bool(w, "simulated", true);
+    nmlp_json_put_int(w, "tp", pr->args.tp);
+    nmlp_json_put_number(w, "ratio", pr->args.ratio);
+    nmlp_json_put_int(w, "rank", pr->rank);
+    put_prediction(w, &pr->low);
+    nmlp_json_put_number(w, "speedup", pr->dense.e2e_ms / pr->low.e2e_ms);
+    nmlp_json_begin_object(w, "dense");
+    put_prediction(w, &pr->dense);
+    nmlp_json_end_object(w);
+    nmlp_json_put_number(w, "seconds", pr->seconds);
+    return nmlp_json_out_end(&out, pr->cli);
 }
 
 static void print_human(const predicting *pr) {
@@ -136,13 +131,13 @@ static int run(int argc, char **argv) {
     predicting pr = {.args = {.dtype = "bf16", .prompt = 1024, .generate = 128, .tp = 1, .tile = 128}};
     predict_args *a = &pr.args;
     const nmlp_opt opts[] = {
-        {"target", 0, NMLP_OPT_STRING, &a->target, "T", "trn1, trn2, trn3 or a machine file"},
+        {"target", 0, NMLP_OPT_STRING, &a->target, "TARGET", "trn1, trn2, trn3 or a machine file"},
         {"ratio", 0, NMLP_OPT_NUMBER, &a->ratio, "R", "fraction of the MLP parameters removed"},
         {"tile", 0, NMLP_OPT_INT, &a->tile, "T", "rank granularity (default 128)"},
         {"prompt", 0, NMLP_OPT_INT, &a->prompt, "N", "prompt tokens (default 1024)"},
         {"generate", 0, NMLP_OPT_INT, &a->generate, "M", "generated tokens (default 128)"},
         {"tp", 0, NMLP_OPT_INT, &a->tp, "N", "cores that share the model (default 1)"},
-        {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "D", "bf16 (default), fp16 or fp32"},
+        {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "bf16|fp16|fp32", "of tensors and SBUF data (default bf16)"},
         {"cache", 0, NMLP_OPT_STRING, &a->cache, "FILE", "remember plans in FILE"},
     };
     nmlp_cli cli;
@@ -160,7 +155,7 @@ static int run(int argc, char **argv) {
 const nmlp_command nmlp_cmd_predict = {
     .name = "predict",
     .summary = "time of a whole model on Trainium, dense and compressed (simulated)",
-    .usage = "MODEL|PRESET --target T [--ratio R] [options]",
+    .usage = "MODEL|PRESET --target TARGET [--ratio R] [options]",
     .examples = "neuronmlp predict llama-3.2-1b --target trn1 --ratio 0.2 --prompt 512 --generate 64\n"
                 "neuronmlp predict models/tiny --target trn2 --json\n",
     .run = run,

@@ -7,8 +7,8 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/commands.h"
-#include "cli/encode.h"
 #include "report/curve.h"
+#include "text/encode_file.h"
 #include "train/recover.h"
 
 enum { PATH_MAX_BYTES = 4096 };

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/load.h"
+#include "cli/token_ids.h"
 #include "engine/generate.h"
 #include "engine/gpu.h"
 #include "text/tokenizer.h"
@@ -32,6 +33,7 @@ struct run_options {
 /* Where generated tokens go. */
 struct output {
     bool stream; /* to stdout as they come */
+    const char *lead; /* the prompt, printed once there is something to print behind it; NULL: not, or no more */
     nmlp_tokenizer *tokenizer; /* NULL: ids only */
     nmlp_decode_stream decoder;
     nmlp_str text;
@@ -42,6 +44,8 @@ struct output {
 };
 
 static void print_new_text(struct output *o) {
+    if (o->stream && o->lead) fputs(o->lead, stdout);
+    o->lead = NULL;
     if (o->stream && o->text.len > o->printed) {
         fwrite(o->text.data + o->printed, 1, o->text.len - o->printed, stdout);
         fflush(stdout);
@@ -75,24 +79,8 @@ static nmlp_status encode_text(const struct run_options *r, nmlp_tokenizer *toke
     return nmlp_chat_encode(tokenizer, messages, n, ids, err);
 }
 
-static nmlp_status parse_ids(const char *text, nmlp_ids *ids, nmlp_err *err) {
-    int64_t *values = NULL;
-    size_t n = 0;
-    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_ints(&values, &n, text, "--ids", err));
-    nmlp_status st = NMLP_OK;
-    for (size_t i = 0; i < n && st == NMLP_OK; i++) {
-        if (values[i] < 0 || values[i] > INT32_MAX) {
-            st = nmlp_fail(err, NMLP_E_ARG, "--ids: %" PRId64 " is not a token id", values[i]);
-        } else {
-            st = nmlp_ids_push(ids, (int32_t)values[i], err);
-        }
-    }
-    nmlp_mem_free(values);
-    return st;
-}
-
 static nmlp_status read_prompt(const struct run_options *r, nmlp_tokenizer *tokenizer, nmlp_ids *ids, nmlp_err *err) {
-    if (r->ids) return parse_ids(r->ids, ids, err);
+    if (r->ids) return nmlp_cli_parse_ids(ids, r->ids, "--ids", err);
     if (r->prompt) return encode_text(r, tokenizer, r->prompt, strlen(r->prompt), ids, err);
     nmlp_str text;
     nmlp_str_init(&text);
@@ -176,7 +164,7 @@ static nmlp_status generate(const struct run_options *r, const nmlp_loaded *load
     }
     if (st == NMLP_OK) st = o->st;
     if (st == NMLP_OK && o->tokenizer) st = nmlp_decode_stream_flush(&o->decoder, &o->text, err);
-    print_new_text(o);
+    if (st == NMLP_OK) print_new_text(o);
     return st;
 }
 
@@ -196,7 +184,7 @@ static int execute(const nmlp_cli *cli, const struct run_options *r) {
     nmlp_decode_stream_init(&o.decoder, o.tokenizer, true);
     NMLP_TRY(read_prompt(r, o.tokenizer, &prompt, &err));
     NMLP_TRY(nmlp_load(&loaded, cli, cli->positionals[0], &r->load, &err));
-    if (o.stream && r->prompt && !r->chat) printf("%s", r->prompt);
+    if (!r->chat) o.lead = r->prompt;
     NMLP_TRY(generate(r, &loaded, &prompt, &o, &stats, &err));
     const char *isa = nmlp_loaded_name(&loaded);
     if (cli->json) {
@@ -232,8 +220,8 @@ static int run(int argc, char **argv) {
         {"seed", 0, NMLP_OPT_INT, &r.seed, "N", "seed of the sampling (default 0)"},
         {"ignore-eos", 0, NMLP_OPT_FLAG, &r.ignore_eos, NULL, "go on after end-of-text tokens"},
         {"no-bos", 0, NMLP_OPT_FLAG, &r.no_bos, NULL, "do not put the begin-of-text token in front"},
-        {"device", 0, NMLP_OPT_STRING, &r.load.device, "NAME", "cpu, cuda or auto (default)"},
-        {"precision", 0, NMLP_OPT_STRING, &r.load.precision, "P", "f32 (default, exact) or bf16 (faster where the CPU has AMX)"},
+        {"device", 0, NMLP_OPT_STRING, &r.load.device, "cpu|cuda|auto", "where to run (default auto: a GPU where there is one)"},
+        {"precision", 0, NMLP_OPT_STRING, &r.load.precision, "f32|bf16", "f32: exact (default); bf16: faster where the CPU has AMX"},
         {"isa", 0, NMLP_OPT_STRING, &r.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
     };
     nmlp_cli cli;

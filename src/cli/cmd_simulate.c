@@ -2,15 +2,16 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/judge.h"
 #include "base/file.h"
-#include "base/mem.h"
 #include "base/pool.h"
 #include "cli/commands.h"
-#include "cli/judge.h"
+#include "cli/json_out.h"
+#include "cli/neuron_args.h"
 #include "neuron/program_text.h"
 #include "plan/kernel_table.h"
 #include "report/timeline.h"
-#include "sim/check.h"
+#include "sim/check_run.h"
 #include "sim/time.h"
 
 typedef struct simulate_args {
@@ -30,46 +31,28 @@ typedef struct simulation {
     nmlp_check_report check;
 } simulation;
 
-static nmlp_status parse_shape(simulation *sim, nmlp_err *err) {
-    int64_t *dims = NULL;
-    size_t n = 0, want = sim->kernel->has_rank ? 4 : 3;
-    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_ints(&dims, &n, sim->args.shape, "--shape", err));
-    if (n == want)
-        sim->shape = (nmlp_kernel_shape){dims[0], dims[1], sim->kernel->has_rank ? dims[2] : 0, dims[want - 1]};
-    nmlp_mem_free(dims);
-    if (n == want) return NMLP_OK;
-    return nmlp_fail(err, NMLP_E_ARG, "--shape has %zu numbers; kernel %s takes %s", n, sim->kernel->name,
-                     sim->kernel->has_rank ? "S,H,R,O" : "S,H,O");
-}
-
 static nmlp_status build_program(simulation *sim, nmlp_err *err) {
     nmlp_tiling tiling;
     nmlp_nc_dtype dtype;
     NMLP_RETURN_IF_FAILED(nmlp_machine_open(&sim->machine, sim->args.target, err));
     sim->kernel = nmlp_kernel_find(sim->args.kernel, err);
-    if (!sim->kernel) return NMLP_E_MISSING;
-    NMLP_RETURN_IF_FAILED(parse_shape(sim, err));
+    if (!sim->kernel) return NMLP_E_ARG;
+    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_shape(&sim->shape, sim->args.shape, sim->kernel->name, sim->kernel->has_rank, err));
     NMLP_RETURN_IF_FAILED(nmlp_tiling_parse(&tiling, sim->args.tiling, err));
-    if (!nmlp_nc_dtype_parse(sim->args.dtype, &dtype))
-        return nmlp_fail(err, NMLP_E_ARG, "--dtype is \"%s\"; expected bf16, fp16 or fp32", sim->args.dtype);
+    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_dtype(&dtype, sim->args.dtype, err));
     nmlp_kernel_request rq = {.shape = sim->shape, .dtype = dtype, .tiling = &tiling, .machine = &sim->machine};
-    return nmlp_cli_build_kernel(&sim->program, sim->kernel, &rq, err);
+    return nmlp_kernel_build_planned(&sim->program, sim->kernel, &rq, err);
 }
 
 static nmlp_status check_values(simulation *sim, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     nmlp_pool *pool = NULL;
-    nmlp_values *values = NULL;
     nmlp_cli_bar bar;
     nmlp_progress progress = nmlp_cli_progress(&bar);
     NMLP_TRY(nmlp_pool_create(&pool, (int)sim->cli->n_threads, err));
-    NMLP_TRY(nmlp_values_create(&values, sim->program, pool, err));
-    NMLP_TRY(nmlp_check_fill(values, sim->program, (uint64_t)sim->args.seed, err));
-    NMLP_TRY(nmlp_values_run(values, &progress, err));
-    NMLP_TRY(nmlp_check_values(&sim->check, values, sim->program, pool, err));
+    NMLP_TRY(nmlp_check_run(&sim->check, sim->program, (uint64_t)sim->args.seed, pool, &progress, err));
 out:
     nmlp_cli_progress_end(&bar);
-    nmlp_values_destroy(values);
     nmlp_pool_destroy(pool);
     return st;
 }
@@ -120,39 +103,33 @@ static void json_engines(nmlp_json_writer *w, const nmlp_time_report *t) {
 
 static int print_json(const simulation *sim) {
     const nmlp_time_report *t = &sim->time;
-    nmlp_str text;
-    nmlp_json_writer w;
-    nmlp_str_init(&text);
-    nmlp_json_writer_init(&w, &text);
-    nmlp_json_begin_object(&w, NULL);
-    nmlp_json_put_string(&w, "target", sim->machine.name);
-    nmlp_json_put_string(&w, "kernel", sim->kernel->name);
-    nmlp_json_put_bool(&w, "simulated", true);
-    nmlp_json_put_number(&w, "latency_us", t->latency_us);
-    nmlp_json_put_number(&w, "hbm_read_bytes", t->hbm_read_bytes);
-    nmlp_json_put_number(&w, "hbm_write_bytes", t->hbm_write_bytes);
-    nmlp_json_put_number(&w, "spill_bytes", t->spill_bytes);
-    nmlp_json_put_number(&w, "flops", t->flops);
-    nmlp_json_put_number(&w, "tensor_utilisation", t->tensor_utilisation);
-    nmlp_json_put_number(&w, "tensor_utilisation_sustained", t->tensor_sustained_utilisation);
-    json_engines(&w, t);
-    nmlp_json_begin_object(&w, "hbm_bytes_by_cause");
+    nmlp_json_out out;
+    nmlp_json_writer *w = nmlp_json_out_begin(&out);
+    nmlp_json_put_string(w, "target", sim->machine.name);
+    nmlp_json_put_string(w, "kernel", sim->kernel->name);
+    nmlp_json_put_bool(w, "simulated", true);
+    nmlp_json_put_number(w, "latency_us", t->latency_us);
+    nmlp_json_put_number(w, "hbm_read_bytes", t->hbm_read_bytes);
+    nmlp_json_put_number(w, "hbm_write_bytes", t->hbm_write_bytes);
+    nmlp_json_put_number(w, "spill_bytes", t->spill_bytes);
+    nmlp_json_put_number(w, "flops", t->flops);
+    nmlp_json_put_number(w, "tensor_utilisation", t->tensor_utilisation);
+    nmlp_json_put_number(w, "tensor_utilisation_sustained", t->tensor_sustained_utilisation);
+    json_engines(w, t);
+    nmlp_json_begin_object(w, "hbm_bytes_by_cause");
     for (int i = 0; i < NMLP_N_TRAFFICS; i++)
-        nmlp_json_put_number(&w, nmlp_traffic_name((nmlp_traffic)i), t->read_bytes[i] + t->write_bytes[i]);
-    nmlp_json_end_object(&w);
-    nmlp_json_put_int(&w, "sbuf_bytes", t->sbuf_bytes);
-    nmlp_json_put_int(&w, "psum_banks", t->psum_banks);
-    nmlp_json_put_int(&w, "instructions", t->n_total);
+        nmlp_json_put_number(w, nmlp_traffic_name((nmlp_traffic)i), t->read_bytes[i] + t->write_bytes[i]);
+    nmlp_json_end_object(w);
+    nmlp_json_put_int(w, "sbuf_bytes", t->sbuf_bytes);
+    nmlp_json_put_int(w, "psum_banks", t->psum_banks);
+    nmlp_json_put_int(w, "instructions", t->n_total);
     if (sim->args.check) {
-        nmlp_json_put_number(&w, "max_rel_err", sim->check.max_rel_err);
-        nmlp_json_put_number(&w, "max_rel_err_limit", sim->check.limit);
-        nmlp_json_put_number(&w, "sum_err", sim->check.sum_err);
-        nmlp_json_put_number(&w, "sum_err_limit", sim->check.sum_limit);
+        nmlp_json_put_number(w, "max_rel_err", sim->check.max_rel_err);
+        nmlp_json_put_number(w, "max_rel_err_limit", sim->check.limit);
+        nmlp_json_put_number(w, "sum_err", sim->check.sum_err);
+        nmlp_json_put_number(w, "sum_err_limit", sim->check.sum_limit);
     }
-    nmlp_json_end_object(&w);
-    int code = nmlp_cli_print_json(sim->cli, &text);
-    nmlp_str_fini(&text);
-    return code;
+    return nmlp_json_out_end(&out, sim->cli);
 }
 
 static void print_engines(const nmlp_time_report *t) {
@@ -196,12 +173,7 @@ static nmlp_status simulate(simulation *sim, nmlp_err *err) {
     if (sim->args.print_program) return NMLP_OK;
     NMLP_RETURN_IF_FAILED(nmlp_time_run(&sim->time, sim->program, &sim->machine, NULL, err));
     if (sim->args.trace) NMLP_RETURN_IF_FAILED(write_trace(sim, err));
-    if (!sim->args.check) return NMLP_OK;
-    NMLP_RETURN_IF_FAILED(check_values(sim, err));
-    if (sim->check.ok) return NMLP_OK;
-    return nmlp_fail(
-        err, NMLP_E_NUMERIC, "kernel %s computes wrong values: error %.3g (limit %.3g), sums %.3g (limit %.3g)",
-        sim->kernel->name, sim->check.max_rel_err, sim->check.limit, sim->check.sum_err, sim->check.sum_limit);
+    return sim->args.check ? check_values(sim, err) : NMLP_OK;
 }
 
 static int print_program(const simulation *sim) {
@@ -217,12 +189,12 @@ static int run(int argc, char **argv) {
     simulation sim = {.args = {.tiling = "", .dtype = "bf16"}};
     simulate_args *a = &sim.args;
     const nmlp_opt opts[] = {
-        {"target", 0, NMLP_OPT_STRING, &a->target, "T", "trn1, trn2, trn3 or a machine file"},
-        {"kernel", 0, NMLP_OPT_STRING, &a->kernel, "NAME",
+        {"target", 0, NMLP_OPT_STRING, &a->target, "TARGET", "trn1, trn2, trn3 or a machine file"},
+        {"kernel", 0, NMLP_OPT_STRING, &a->kernel, "KERNEL",
          "xw, xuv, mlp (ours), xw-opt, xuv-fused, mlp-paper, ...; a wrong name lists all"},
         {"shape", 0, NMLP_OPT_STRING, &a->shape, "S,H,R,O", "rows, inputs, rank, outputs (xw-*: S,H,O)"},
         {"tiling", 0, NMLP_OPT_STRING, &a->tiling, "K=V,...", "tiles per block; keys depend on the kernel"},
-        {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "D", "bf16 (default), fp16 or fp32"},
+        {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "bf16|fp16|fp32", "of tensors and SBUF data (default bf16)"},
         {"check", 0, NMLP_OPT_FLAG, &a->check, NULL, "also compute values and compare them with float64"},
         {"seed", 0, NMLP_OPT_INT, &a->seed, "N", "of the random operands of --check"},
         {"trace", 0, NMLP_OPT_STRING, &a->trace, "FILE", "write FILE.json (Chrome, Perfetto) or FILE.svg"},
@@ -250,7 +222,7 @@ static int run(int argc, char **argv) {
 const nmlp_command nmlp_cmd_simulate = {
     .name = "simulate",
     .summary = "run a kernel on a simulated NeuronCore: time, traffic, values",
-    .usage = "--target T --kernel NAME --shape S,H,R,O [options]",
+    .usage = "--target TARGET --kernel KERNEL --shape S,H,R,O [options]",
     .examples = "neuronmlp simulate --target trn1 --kernel xw-opt --shape 1024,512,1024\n"
                 "neuronmlp simulate --target trn2 --kernel xtuv-fused --shape 256,512,128,1024 --check\n",
     .run = run,

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "cli/commands.h"
+#include "cli/json_out.h"
 #include "model/preset.h"
 
 static int print_result(const nmlp_cli *cli, const char *dir, int64_t params, int64_t bytes) {
@@ -13,18 +14,12 @@ static int print_result(const nmlp_cli *cli, const char *dir, int64_t params, in
         printf("%s: %s parameters, %s\n", dir, params_text, bytes_text);
         return NMLP_EXIT_OK;
     }
-    nmlp_json_writer w;
-    nmlp_str out;
-    nmlp_str_init(&out);
-    nmlp_json_writer_init(&w, &out);
-    nmlp_json_begin_object(&w, NULL);
-    nmlp_json_put_string(&w, "output", dir);
-    nmlp_json_put_int(&w, "params", params);
-    nmlp_json_put_int(&w, "bytes", bytes);
-    nmlp_json_end_object(&w);
-    int code = nmlp_cli_print_json(cli, &out);
-    nmlp_str_fini(&out);
-    return code;
+    nmlp_json_out out;
+    nmlp_json_writer *w = nmlp_json_out_begin(&out);
+    nmlp_json_put_string(w, "output", dir);
+    nmlp_json_put_int(w, "params", params);
+    nmlp_json_put_int(w, "bytes", bytes);
+    return nmlp_json_out_end(&out, cli);
 }
 
 static int run(int argc, char **argv) {

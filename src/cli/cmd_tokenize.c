@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/commands.h"
+#include "cli/token_ids.h"
 #include "text/tokenizer.h"
 
 enum { TEXT_MAX_BYTES = 512 << 20 };
@@ -37,21 +38,6 @@ static nmlp_status read_text(const tokenize_options *options, nmlp_str *text, nm
     }
     if (strcmp(options->file, "-") == 0) return read_stdin(text, err);
     return nmlp_file_read(text, options->file, TEXT_MAX_BYTES, err);
-}
-
-static nmlp_status parse_ids(const char *list, nmlp_ids *ids, nmlp_err *err) {
-    int64_t *numbers;
-    size_t n;
-    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_ints(&numbers, &n, list, "--decode", err));
-    nmlp_status st = NMLP_OK;
-    for (size_t i = 0; i < n && st == NMLP_OK; i++) {
-        if (numbers[i] < 0 || numbers[i] > INT32_MAX)
-            st = nmlp_fail(err, NMLP_E_ARG, "--decode: %" PRId64 " is not a token id", numbers[i]);
-        else
-            st = nmlp_ids_push(ids, (int32_t)numbers[i], err);
-    }
-    nmlp_mem_free(numbers);
-    return st;
 }
 
 static void put_json(nmlp_str *out, const nmlp_ids *ids, const nmlp_str *text) {
@@ -90,7 +76,7 @@ static nmlp_status tokenize(const nmlp_cli *cli, const tokenize_options *options
     nmlp_ids_init(&ids);
     NMLP_TRY(nmlp_tokenizer_load(&tokenizer, cli->positionals[0], err));
     if (options->decode) {
-        NMLP_TRY(parse_ids(options->decode, &ids, err));
+        NMLP_TRY(nmlp_cli_parse_ids(&ids, options->decode, "--decode", err));
         NMLP_TRY(nmlp_tokenizer_decode(tokenizer, ids.data, ids.len, false, &text, err));
     } else {
         NMLP_TRY(read_text(options, &text, err));

@@ -4,6 +4,7 @@
 
 #include "cli/cli.h"
 
+extern const nmlp_command nmlp_cmd_doctor;
 extern const nmlp_command nmlp_cmd_info;
 extern const nmlp_command nmlp_cmd_tokenize;
 extern const nmlp_command nmlp_cmd_logits;
@@ -18,5 +19,6 @@ extern const nmlp_command nmlp_cmd_emit;
 extern const nmlp_command nmlp_cmd_plan;
 extern const nmlp_command nmlp_cmd_predict;
 extern const nmlp_command nmlp_cmd_bench;
+extern const nmlp_command nmlp_cmd_report;
 
 #endif

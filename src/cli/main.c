@@ -3,6 +3,9 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/complete.h"
+#include "cli/nearest.h"
+#include "cli/version.h"
 
 static const nmlp_command *const commands[] = {
     &nmlp_cmd_info,
@@ -18,7 +21,9 @@ static const nmlp_command *const commands[] = {
     &nmlp_cmd_simulate,
     &nmlp_cmd_emit,
     &nmlp_cmd_predict,
+    &nmlp_cmd_doctor,
     &nmlp_cmd_bench,
+    &nmlp_cmd_report,
 };
 
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
@@ -27,7 +32,37 @@ static void print_commands(FILE *out) {
     fprintf(out, "neuronmlp %s: compress language models with SVD and run them fast\n\n"
                  "usage: neuronmlp COMMAND [options]\n\n", NMLP_VERSION);
     for (size_t i = 0; i < N_COMMANDS; i++) fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(out, "\nneuronmlp COMMAND --help shows options and examples.\n");
+    fprintf(out, "\nneuronmlp COMMAND --help shows options and examples; neuronmlp --version [--json] what is built in.\n"
+                 "exit codes: 0 done, 1 failed (one line says why), 2 usage\n");
+}
+
+static const nmlp_command *find_command(const char *name) {
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (strcmp(name, commands[i]->name) == 0) return commands[i];
+    return NULL;
+}
+
+static int refuse_command(const char *name) {
+    nmlp_nearest nearest = nmlp_nearest_begin(name);
+    for (size_t i = 0; i < N_COMMANDS; i++) nmlp_nearest_try(&nearest, commands[i]->name);
+    fprintf(stderr, "neuronmlp: unknown %s \"%s\"", name[0] == '-' ? "option" : "command", name);
+    if (nearest.best) fprintf(stderr, "; did you mean \"%s\"?", nearest.best);
+    fprintf(stderr, "\nhint: neuronmlp --help\n");
+    return NMLP_EXIT_USAGE;
+}
+
+/* argv: __complete and the words typed behind "neuronmlp", the last of them unfinished. */
+static int complete(int argc, char **argv) {
+    if (argc > 2) {
+        const nmlp_command *command = find_command(argv[1]);
+        argv[1] = argv[0]; /* a command's words begin with its name, the request stands behind it */
+        return command ? command->run(argc, argv) : NMLP_EXIT_OK;
+    }
+    const char *typed = argc > 1 ? argv[1] : "";
+    for (size_t i = 0; i < N_COMMANDS; i++) nmlp_complete_offer(typed, commands[i]->name);
+    nmlp_complete_offer(typed, "--help");
+    nmlp_complete_offer(typed, "--version");
+    return NMLP_EXIT_OK;
 }
 
 int main(int argc, char **argv) {
@@ -39,13 +74,8 @@ int main(int argc, char **argv) {
         print_commands(stdout);
         return NMLP_EXIT_OK;
     }
-    if (strcmp(argv[1], "--version") == 0) {
-        printf("neuronmlp %s\n", NMLP_VERSION);
-        return NMLP_EXIT_OK;
-    }
-    for (size_t i = 0; i < N_COMMANDS; i++) {
-        if (strcmp(argv[1], commands[i]->name) == 0) return commands[i]->run(argc - 1, argv + 1);
-    }
-    fprintf(stderr, "neuronmlp: unknown command \"%s\"\nhint: neuronmlp --help\n", argv[1]);
-    return NMLP_EXIT_USAGE;
+    if (strcmp(argv[1], "--version") == 0) return nmlp_version_print(argc > 2 && strcmp(argv[2], "--json") == 0);
+    if (strcmp(argv[1], NMLP_COMPLETE_WORD) == 0) return complete(argc - 1, argv + 1);
+    const nmlp_command *command = find_command(argv[1]);
+    return command ? command->run(argc - 1, argv + 1) : refuse_command(argv[1]);
 }

@@ -29,6 +29,7 @@ typedef struct nmlp_compress_options {
     int64_t heldout_tokens;  /* -1: 8192, or 2048 for large models */
     int64_t context;         /* tokens in a window */
     const char *calib_name;  /* for config.json */
+    const char *made_by;     /* the command that asked for this, for config.json; NULL: not said */
     bool resume;
     const char *work_dir;    /* NULL: "<out_dir>.work"; with ".partial" behind it while in use */
     bool keep_work;          /* leave it for other budgets (with `resume`), which then skip the statistics */
@@ -36,11 +37,19 @@ typedef struct nmlp_compress_options {
 } nmlp_compress_options;
 
 nmlp_compress_options nmlp_compress_defaults(void);
+/* Rank granularity that suits CPUs: finer for small models, whose ranks are small. */
+int64_t nmlp_compress_cpu_tile(const nmlp_config *config);
+
+/* A forward pass of such a model is dear: its search sees fewer tokens. */
+bool nmlp_compress_is_large(const nmlp_config *config);
 
 typedef struct nmlp_compress_report {
     int64_t n_layers;
     nmlp_layer_ranks *ranks; /* [L] */
     double *nmse;            /* [L, NMLP_MLP_MATRICES] relative error of each matrix on calibration data before the refit */
+    int64_t curve_step;      /* ranks between two points of a curve: a multiple of the tile */
+    int64_t curve_points;    /* ranks 0, step, 2 step, ... up to the full rank */
+    double *curve;           /* [L, NMLP_MLP_MATRICES, points] the error at those ranks, of the basis that was used */
     double *layer_error;     /* [L] relative held-out error of the residual stream after the layer; NaN without refit */
     double *layer_error_before; /* [L] the same had this layer not been refitted */
     int64_t params_before, params_after;         /* of the model */

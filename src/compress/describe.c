@@ -1,11 +1,13 @@
 #include "compress/describe.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/json_write.h"
 
-enum { FORMAT_VERSION = 1, SAMPLE_BYTES = 64 };
+enum { FORMAT_VERSION = 1, SAMPLE_BYTES = 64, MATRIX_NAME_MAX = 96 };
 
 /* FNV-1a */
 static uint64_t mix(uint64_t hash, const void *bytes, size_t n) {
@@ -49,13 +51,17 @@ nmlp_fingerprint nmlp_job_fingerprint(const nmlp_engine *engine, const nmlp_wind
     return out;
 }
 
+static void matrix_name(char name[MATRIX_NAME_MAX], int64_t layer, int matrix) {
+    snprintf(name, MATRIX_NAME_MAX, "model.layers.%lld.mlp.%s", (long long)layer, nmlp_mlp_matrix_name((nmlp_mlp_matrix)matrix));
+}
+
 static void put_ranks(nmlp_json_writer *j, const nmlp_compress_report *r) {
     nmlp_json_begin_object(j, "ranks");
     for (int64_t l = 0; l < r->n_layers; l++) {
         for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-            char name[96];
+            char name[MATRIX_NAME_MAX];
             if (r->ranks[l].rank[i] == 0) continue;
-            snprintf(name, sizeof name, "model.layers.%lld.mlp.%s", (long long)l, nmlp_mlp_matrix_name((nmlp_mlp_matrix)i));
+            matrix_name(name, l, i);
             nmlp_json_put_int(j, name, r->ranks[l].rank[i]);
         }
     }
@@ -64,6 +70,49 @@ static void put_ranks(nmlp_json_writer *j, const nmlp_compress_report *r) {
     for (int64_t l = 0; l < r->n_layers; l++)
         if (r->ranks[l].joint) nmlp_json_put_int(j, NULL, l);
     nmlp_json_end_array(j);
+}
+
+/* Enough digits for a chart. */
+static double rounded(double value) {
+    char text[32];
+    snprintf(text, sizeof text, "%.4g", value);
+    return strtod(text, NULL);
+}
+
+static void put_errors(nmlp_json_writer *j, const nmlp_compress_report *r) {
+    nmlp_json_begin_object(j, "error");
+    for (int64_t l = 0; l < r->n_layers; l++) {
+        for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+            char name[MATRIX_NAME_MAX];
+            matrix_name(name, l, i);
+            nmlp_json_put_number(j, name, rounded(r->nmse[l * NMLP_MLP_MATRICES + i]));
+        }
+    }
+    nmlp_json_end_object(j);
+    nmlp_json_put_int(j, "error_curve_step", r->curve_step);
+    nmlp_json_begin_object(j, "error_curve");
+    for (int64_t l = 0; l < r->n_layers; l++) {
+        for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+            char name[MATRIX_NAME_MAX];
+            matrix_name(name, l, i);
+            nmlp_json_begin_array(j, name);
+            for (int64_t k = 0; k < r->curve_points; k++)
+                nmlp_json_put_number(j, NULL, rounded(r->curve[(l * NMLP_MLP_MATRICES + i) * r->curve_points + k]));
+            nmlp_json_end_array(j);
+        }
+    }
+    nmlp_json_end_object(j);
+}
+
+static void put_heldout(nmlp_json_writer *j, const nmlp_compress_report *r) {
+    if (!r->judged) return;
+    nmlp_json_begin_object(j, "heldout");
+    nmlp_json_put_int(j, "tokens", r->final.n_tokens);
+    nmlp_json_put_number(j, "ppl_dense", exp(r->dense.nll));
+    nmlp_json_put_number(j, "ppl_factored", exp(r->factored.nll));
+    nmlp_json_put_number(j, "ppl", exp(r->final.nll));
+    nmlp_json_put_number(j, "kl", r->final.kl);
+    nmlp_json_end_object(j);
 }
 
 void nmlp_job_describe(const nmlp_compress_options *o, const nmlp_compress_report *r, nmlp_str *out) {
@@ -90,5 +139,8 @@ void nmlp_job_describe(const nmlp_compress_options *o, const nmlp_compress_repor
     nmlp_json_put_int(&j, "heldout_tokens", r->heldout_tokens);
     nmlp_json_end_object(&j);
     put_ranks(&j, r);
+    put_errors(&j, r);
+    put_heldout(&j, r);
+    if (o->made_by) nmlp_json_put_string(&j, "made_by", o->made_by);
     nmlp_json_end_object(&j);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "compress/widen.h"
 #include "linalg/linalg.h"
 
 /* Squared singular values below this share of the largest are rounding noise: their vectors are left out. */
@@ -32,17 +33,6 @@ static void equalise(double *ut, int64_t rows, double *v, int64_t cols) {
     for (int64_t i = 0; i < cols; i++) v[i] /= scale;
 }
 
-static void convert(void *dst, nmlp_dtype dtype, const double *src, int64_t n) {
-    enum { PIECE = 256 };
-    float piece[PIECE];
-    char *to = dst;
-    for (int64_t i = 0; i < n; i += PIECE) {
-        int64_t m = n - i < PIECE ? n - i : PIECE;
-        for (int64_t j = 0; j < m; j++) piece[j] = (float)src[i + j];
-        nmlp_from_f32(to + (size_t)i * nmlp_dtype_bytes(dtype), dtype, piece, (size_t)m);
-    }
-}
-
 nmlp_status nmlp_nested_pack(nmlp_nested *nested, double *ut, double *v, const double *loss, nmlp_err *err) {
     size_t elem = nmlp_dtype_bytes(nested->dtype);
     size_t loss_bytes = (size_t)(nested->full + 1) * sizeof(double);
@@ -52,8 +42,8 @@ nmlp_status nmlp_nested_pack(nmlp_nested *nested, double *ut, double *v, const d
     if (!block) return NMLP_E_NOMEM;
     for (int64_t k = 0; k < nested->rank; k++) equalise(ut + k * nested->rows, nested->rows, v + k * nested->cols, nested->cols);
     memcpy(block, loss, loss_bytes);
-    convert(block + loss_bytes, nested->dtype, ut, nested->rank * nested->rows);
-    convert(block + loss_bytes + ut_bytes, nested->dtype, v, nested->rank * nested->cols);
+    nmlp_narrow(block + loss_bytes, nested->dtype, ut, nested->rank * nested->rows);
+    nmlp_narrow(block + loss_bytes + ut_bytes, nested->dtype, v, nested->rank * nested->cols);
     nested->owned = block;
     nested->loss = (const double *)block;
     nested->ut = block + loss_bytes;
@@ -86,6 +76,7 @@ static void suffix_sums(double *loss, const double *values, int64_t full) {
 struct work {
     nmlp_pool *pool;
     const nmlp_mlp_moments *m;
+    bool narrow; /* factors will be of a 16-bit type */
     nmlp_arena arena;
     double *root;                        /* [H,H] S, or NULL */
     double *weighted[NMLP_NESTED_COUNT]; /* [H,H] W^T D^2 W of gate, up, both */
@@ -105,7 +96,7 @@ static nmlp_status weigh(struct work *w, double *g, const double *matrix, const 
     if (!scaled) return NMLP_E_NOMEM;
     for (int64_t i = 0; i < i_dim; i++)
         for (int64_t j = 0; j < h; j++) scaled[i * h + j] = (d ? d[i] : 1) * matrix[i * h + j];
-    nmlp_linalg_gemm(w->pool, NMLP_TRANSPOSED, NMLP_PLAIN, h, h, i_dim, scaled, scaled, g);
+    nmlp_linalg_squares(w->pool, h, i_dim, scaled, g);
     nmlp_mem_free(scaled);
     return NMLP_OK;
 }
@@ -176,17 +167,25 @@ static nmlp_status right_basis(struct work *w, double *t, int which, int64_t ran
     return NMLP_OK;
 }
 
+/* Entries of a factor: f32 where they end as 16 bits. */
+static nmlp_status multiply(const struct work *w, nmlp_trans ta, nmlp_trans tb, int64_t m, int64_t n, int64_t k, const double *a,
+                            const double *b, double *c, nmlp_err *err) {
+    if (w->narrow) return nmlp_linalg_gemm_f32(w->pool, ta, tb, m, n, k, a, b, c, err);
+    nmlp_linalg_gemm(w->pool, ta, tb, m, n, k, a, b, c);
+    return NMLP_OK;
+}
+
 /* Row block `matrix` [I,H] of u: columns first.. of ut [rank, rows]. */
 static nmlp_status project_rows(struct work *w, double *ut, int64_t rows, int64_t first, const double *matrix,
                                 const double *t, int64_t rank, nmlp_err *err) {
     int64_t i_dim = w->m->intermediate;
     double *part = nmlp_mem_new((size_t)(rank * i_dim), sizeof *part, err);
     if (!part) return NMLP_E_NOMEM;
-    nmlp_linalg_gemm(w->pool, NMLP_TRANSPOSED, NMLP_TRANSPOSED, rank, i_dim, w->m->hidden, t, matrix, part);
-    for (int64_t k = 0; k < rank; k++)
+    nmlp_status st = multiply(w, NMLP_TRANSPOSED, NMLP_TRANSPOSED, rank, i_dim, w->m->hidden, t, matrix, part, err);
+    for (int64_t k = 0; st == NMLP_OK && k < rank; k++)
         memcpy(ut + k * rows + first, part + k * i_dim, (size_t)i_dim * sizeof *part);
     nmlp_mem_free(part);
-    return NMLP_OK;
+    return st;
 }
 
 static nmlp_status extract_tall(struct work *w, nmlp_nested *n, int which, nmlp_err *err) {
@@ -219,9 +218,9 @@ static nmlp_status extract_down(struct work *w, nmlp_nested *n, nmlp_err *err) {
     double *loss = nmlp_mem_new((size_t)n->full + 1, sizeof *loss, err);
     if (v && loss) {
         double *ut = w->vectors[NMLP_NESTED_DOWN];
-        nmlp_linalg_gemm(w->pool, NMLP_PLAIN, NMLP_PLAIN, n->rank, m->intermediate, m->hidden, ut, m->down, v);
         suffix_sums(loss, w->values[NMLP_NESTED_DOWN], n->full);
-        st = nmlp_nested_pack(n, ut, v, loss, err);
+        st = multiply(w, NMLP_PLAIN, NMLP_PLAIN, n->rank, m->intermediate, m->hidden, ut, m->down, v, err);
+        if (st == NMLP_OK) st = nmlp_nested_pack(n, ut, v, loss, err);
     }
     nmlp_mem_free(v);
     nmlp_mem_free(loss);
@@ -230,7 +229,7 @@ static nmlp_status extract_down(struct work *w, nmlp_nested *n, nmlp_err *err) {
 
 nmlp_status nmlp_factorise_mlp(nmlp_nested *nested, const nmlp_mlp_moments *m, bool joint, nmlp_dtype dtype,
                                nmlp_pool *pool, nmlp_err *err) {
-    struct work w = {.pool = pool, .m = m};
+    struct work w = {.pool = pool, .m = m, .narrow = nmlp_dtype_bytes(dtype) == 2};
     nmlp_status st = NMLP_OK;
     nmlp_eigen_task tasks[NMLP_NESTED_COUNT];
     int n_tasks = joint ? NMLP_NESTED_COUNT : NMLP_NESTED_JOINT;

@@ -14,19 +14,20 @@
 #include "compress/write.h"
 #include "linalg/linalg.h"
 
-enum { PATH_MAX_BYTES = 4096 };
+enum { PATH_MAX_BYTES = 4096, CURVE_POINTS_MAX = 33 };
 
-/* A forward pass of a large model is dear: its search sees fewer tokens. */
 static const struct effort {
     int rounds;
     int64_t heldout_tokens;
     int64_t probe_tokens;
 } thorough = {2, 8192, 4096}, quick = {0, 2048, 1024};
 
-static const struct effort *effort_for(const nmlp_config *c) {
+bool nmlp_compress_is_large(const nmlp_config *c) {
     const double large_params = 200e6; /* of all MLPs */
-    return 3.0 * (double)c->hidden * (double)c->intermediate * (double)c->n_layers < large_params ? &thorough : &quick;
+    return 3.0 * (double)c->hidden * (double)c->intermediate * (double)c->n_layers >= large_params;
 }
+
+static const struct effort *effort_for(const nmlp_config *c) { return nmlp_compress_is_large(c) ? &quick : &thorough; }
 
 nmlp_compress_options nmlp_compress_defaults(void) {
     return (nmlp_compress_options){.tile = 32,
@@ -44,9 +45,15 @@ nmlp_compress_options nmlp_compress_defaults(void) {
                                    .calib_name = ""};
 }
 
+int64_t nmlp_compress_cpu_tile(const nmlp_config *config) {
+    enum { SMALL_HIDDEN = 512 };
+    return config->hidden <= SMALL_HIDDEN ? 16 : 32;
+}
+
 void nmlp_compress_report_fini(nmlp_compress_report *r) {
     nmlp_mem_free(r->ranks);
     nmlp_mem_free(r->nmse);
+    nmlp_mem_free(r->curve);
     nmlp_mem_free(r->layer_error);
     nmlp_mem_free(r->layer_error_before);
     *r = (nmlp_compress_report){0};
@@ -76,7 +83,7 @@ static nmlp_status check_options(const nmlp_model *m, const nmlp_compress_option
     }
     if (o->tile < 1) return nmlp_fail(err, NMLP_E_ARG, "--tile %lld: must be at least 1", (long long)o->tile);
     if (m->config.compressed)
-        return nmlp_fail(err, NMLP_E_ARG, "%s: is compressed already; compress the dense checkpoint, or expand this one first",
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: is compressed already; compress the dense checkpoint, or expand this one first",
                          m->checkpoint.dir);
     if (o->budget_ms > 0 && !o->adaptive)
         return nmlp_fail(err, NMLP_E_ARG, "--budget-ms needs --alloc adaptive: uniform ranks know no time");
@@ -268,6 +275,7 @@ static nmlp_status recover(struct job *j, nmlp_err *err) {
                               .libraries = j->libraries,
                               .ranks = r->ranks,
                               .row_weights = j->options->row_weights,
+                              .refit_down = !nmlp_compress_is_large(&j->model->config),
                               .token_weights = j->options->token_weights,
                               .progress = j->options->progress,
                               .work_dir = j->work.temp_path,
@@ -284,6 +292,23 @@ static nmlp_status recover(struct job *j, nmlp_err *err) {
     return open_finished(j, false, err);
 }
 
+/* A curve says where a matrix could have been cut: few enough points to live in config.json. */
+static void fill_curve(nmlp_compress_report *r, int64_t at, const nmlp_nested *n) {
+    for (int64_t k = 0; k < r->curve_points; k++) {
+        int64_t rank = k * r->curve_step < n->full ? k * r->curve_step : n->full;
+        r->curve[at * r->curve_points + k] = n->loss && n->loss[0] > 0 ? n->loss[rank] / n->loss[0] : 0;
+    }
+}
+
+static nmlp_status new_curves(nmlp_compress_report *r, const nmlp_config *c, int64_t tile, nmlp_err *err) {
+    int64_t full = c->hidden < c->intermediate ? c->hidden : c->intermediate;
+    int64_t tiles = (full + tile - 1) / tile;
+    r->curve_step = tile * ((tiles + CURVE_POINTS_MAX - 2) / (CURVE_POINTS_MAX - 1));
+    r->curve_points = 1 + (full + r->curve_step - 1) / r->curve_step;
+    r->curve = nmlp_mem_new((size_t)(r->n_layers * NMLP_MLP_MATRICES * r->curve_points), sizeof *r->curve, err);
+    return r->curve ? NMLP_OK : NMLP_E_NOMEM;
+}
+
 static void fill_errors(struct job *j) {
     nmlp_compress_report *r = j->report;
     for (int64_t l = 0; l < r->n_layers; l++) {
@@ -292,6 +317,7 @@ static void fill_errors(struct job *j) {
             const nmlp_nested *n = &j->libraries[l].nested[ranks->joint && i != NMLP_MLP_DOWN ? NMLP_NESTED_JOINT : i];
             bool lossy = ranks->rank[i] > 0 && n->loss[0] > 0;
             r->nmse[l * NMLP_MLP_MATRICES + i] = lossy ? n->loss[ranks->rank[i]] / n->loss[0] : 0;
+            fill_curve(r, l * NMLP_MLP_MATRICES + i, n);
         }
         r->layer_error[l] = j->finished[l].error;
         r->layer_error_before[l] = j->finished[l].error_before;
@@ -360,6 +386,7 @@ nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n
     now = nmlp_clock_seconds();
     report->seconds_refit = now - begin;
     begin = now;
+    NMLP_TRY(new_curves(report, &j.model->config, j.options->tile, err));
     fill_errors(&j);
     NMLP_TRY(write_out(&j, out_dir, err));
     report->seconds_write = nmlp_clock_seconds() - begin;

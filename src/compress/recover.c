@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "compress/recover_int.h"
+#include "compress/widen.h"
 
 nmlp_status nmlp_recover_path(char *path, size_t path_bytes, const char *work_dir, int64_t layer, bool refitted,
                               nmlp_err *err) {
@@ -62,18 +63,6 @@ static nmlp_status pass_open(struct pass *p, const nmlp_recovery *r, nmlp_arena 
         if (!*sums[i] || !p->w[i]) return NMLP_E_NOMEM;
     }
     return p->weights ? NMLP_OK : NMLP_E_NOMEM;
-}
-
-static void widen(double *dst, const nmlp_view *view) {
-    enum { PIECE = 1024 };
-    float piece[PIECE];
-    int64_t n = nmlp_view_elems(view);
-    const char *from = view->data;
-    for (int64_t i = 0; i < n; i += PIECE) {
-        int64_t m = n - i < PIECE ? n - i : PIECE;
-        nmlp_to_f32(piece, from + (size_t)i * nmlp_dtype_bytes(view->dtype), view->dtype, (size_t)m);
-        for (int64_t j = 0; j < m; j++) dst[i + j] = (double)piece[j];
-    }
 }
 
 /* The dense model through layer l, with its MLP inputs in p->x. */
@@ -134,16 +123,16 @@ static nmlp_status keep_better(const nmlp_refit_layer *l, nmlp_variant *best, do
 
 static nmlp_status refit(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_variant *tall, nmlp_variant *down,
                          double errors[2], nmlp_err *err) {
-    static const double blends[] = {1, 0.5};
     nmlp_variant tried;
     *tall = (nmlp_variant){.desc = *base};
     NMLP_RETURN_IF_FAILED(nmlp_refit_error(l, base, &errors[0], err));
     errors[1] = errors[0];
-    for (size_t i = 0; i < sizeof blends / sizeof blends[0] && l->layer > 0; i++) {
-        NMLP_RETURN_IF_FAILED(nmlp_refit_gate_up(l, base, blends[i], &tried, err));
+    if (l->layer > 0) { /* the first layer's inputs are the dense model's */
+        NMLP_RETURN_IF_FAILED(nmlp_refit_gate_up(l, base, &tried, err));
         NMLP_RETURN_IF_FAILED(keep_better(l, tall, &errors[1], &tried, err));
     }
     *down = (nmlp_variant){.desc = tall->desc};
+    if (!l->r->refit_down) return NMLP_OK;
     NMLP_RETURN_IF_FAILED(nmlp_refit_down_of(l, &tall->desc, &tried, err));
     return keep_better(l, down, &errors[1], &tried, err);
 }
@@ -185,7 +174,7 @@ static nmlp_status recover_layer(struct pass *p, int64_t l, const char *path, nm
     set_target(p);
     for (int64_t t = 0; t < tokens; t++) p->weights[t] = 1;
     if (r->token_weights) nmlp_token_weights(p->weights, p->dense.rows, tokens, p->dense.hidden);
-    for (int i = 0; i < NMLP_MLP_MATRICES; i++) widen(p->w[i], &dense->mlp[i].w);
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) nmlp_widen(p->w[i], &dense->mlp[i].w);
     nmlp_refit_layer layer = layer_of(p, l);
     NMLP_TRY(refit(&layer, &base.desc, &tall, &down, errors, err));
     double energy = stream_energy(p);

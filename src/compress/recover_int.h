@@ -32,8 +32,7 @@ typedef struct nmlp_variant {
 void nmlp_variant_fini(nmlp_variant *variant);
 
 /* Gate and up fitted again, down as in `base`. */
-nmlp_status nmlp_refit_gate_up(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, double blend, nmlp_variant *out,
-                               nmlp_err *err);
+nmlp_status nmlp_refit_gate_up(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_variant *out, nmlp_err *err);
 /* Down fitted again behind the gate and up of `base`. */
 nmlp_status nmlp_refit_down_of(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_variant *out, nmlp_err *err);
 

@@ -31,7 +31,7 @@ static nmlp_status add_weighted(const nmlp_refit_tall *in, double *g, nmlp_pool 
             for (int64_t i = 0; i < in->rows; i++)
                 for (int64_t j = 0; j < n; j++)
                     scaled[i * n + j] = (in->weight[m] ? in->weight[m][i] : 1) * in->w[m][i * n + j];
-            nmlp_linalg_gemm(pool, NMLP_TRANSPOSED, NMLP_PLAIN, n, n, in->rows, scaled, scaled, part);
+            nmlp_linalg_squares(pool, n, in->rows, scaled, part);
             for (int64_t i = 0; i < n * n; i++) g[i] += part[i];
         }
         st = NMLP_OK;
@@ -43,7 +43,7 @@ static nmlp_status add_weighted(const nmlp_refit_tall *in, double *g, nmlp_pool 
 
 struct tall_work {
     double *root;    /* [n,n] Cholesky factor L of the ridged Gram */
-    double *r;       /* [n,n] (H + blend (P-H)) L^-T: inputs whitened, aimed at the wanted outputs */
+    double *r;       /* [n,n] (cross + anchor) L^-T: inputs whitened, aimed at the wanted outputs */
     double *g;       /* [n,n] */
     double *vectors; /* [n,n] */
     double *half;    /* [n,n] */
@@ -55,7 +55,8 @@ static nmlp_status tall_eigen(const nmlp_refit_tall *in, struct tall_work *w, nm
     int64_t n = in->n;
     memcpy(w->root, in->gram, (size_t)(n * n) * sizeof *w->root);
     nmlp_refit_add_ridge(w->root, w->anchor, n, in->ridge);
-    for (int64_t i = 0; i < n * n; i++) w->r[i] = w->root[i] + in->blend * (in->cross[i] - in->gram[i]);
+    memcpy(w->r, in->cross, (size_t)(n * n) * sizeof *w->r);
+    for (int64_t i = 0; i < n; i++) w->r[i * n + i] += w->anchor[i];
     NMLP_RETURN_IF_FAILED(factor(w->root, n, err));
     nmlp_linalg_solve_right_transposed(pool, w->root, w->r, n, n);
     NMLP_RETURN_IF_FAILED(add_weighted(in, w->g, pool, err));

@@ -1,7 +1,6 @@
 /* Factors fitted to the inputs the compressed model really sees, in closed form (reduced-rank regression with an anchored ridge).
  *
- * The ridge counts as pseudo tokens with uncorrelated channels on which the original matrix is right: as many as the matrix has
- * inputs. With few tokens the result stays near the original, with many the data decide. */
+ * The ridge counts as pseudo tokens with uncorrelated channels on which the original matrix is right. With few tokens the result stays near the original, with many the data decide. */
 #ifndef NMLP_COMPRESS_REFIT_H
 #define NMLP_COMPRESS_REFIT_H
 
@@ -14,7 +13,7 @@
 /* gram [n,n] += ridge * its diagonal; anchor [n] receives what was added. Channels that are always zero get a small share of the mean. */
 void nmlp_refit_add_ridge(double *gram, double *anchor, int64_t n, double ridge);
 
-/* Gate and up. z are inputs in the compressed model, x the same tokens in the original one. Wanted: W (z + blend (x-z)) from z. */
+/* Gate and up. z are inputs in the compressed model, x the same tokens in the original one. Wanted: W x from z. */
 typedef struct nmlp_refit_tall {
     int64_t n;               /* inputs, H */
     int64_t rows;            /* of each matrix, I */
@@ -23,7 +22,6 @@ typedef struct nmlp_refit_tall {
     const double *weight[2]; /* [rows] row weights, NULL: ones */
     const double *gram;      /* [n,n] mean z z^T */
     const double *cross;     /* [n,n] mean x z^T */
-    double blend;            /* 0: only the shifted inputs; 1: the original outputs */
     double ridge;            /* pseudo tokens per token */
     int64_t rank;
 } nmlp_refit_tall;

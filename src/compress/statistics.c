@@ -8,6 +8,7 @@
 #include "compress/gram.h"
 #include "compress/recover.h"
 #include "compress/stream.h"
+#include "compress/widen.h"
 
 enum { PATH_MAX_BYTES = 4096 };
 
@@ -38,18 +39,6 @@ static nmlp_status new_buffers(struct buffers *b, nmlp_arena *arena, const nmlp_
         if (!b->w[i]) return NMLP_E_NOMEM;
     }
     return b->x && b->y && b->weights && b->input && b->output ? NMLP_OK : NMLP_E_NOMEM;
-}
-
-static void widen(double *dst, const nmlp_view *view) {
-    enum { PIECE = 1024 };
-    float piece[PIECE];
-    int64_t n = nmlp_view_elems(view);
-    const char *from = view->data;
-    for (int64_t i = 0; i < n; i += PIECE) {
-        int64_t m = n - i < PIECE ? n - i : PIECE;
-        nmlp_to_f32(piece, from + (size_t)i * nmlp_dtype_bytes(view->dtype), view->dtype, (size_t)m);
-        for (int64_t j = 0; j < m; j++) dst[i + j] = (double)piece[j];
-    }
 }
 
 static void scale_rows(float *rows, const float *weights, int64_t s, int64_t h) {
@@ -86,7 +75,7 @@ static nmlp_status factorise_layer(nmlp_statistics *s, int64_t l, struct buffers
     int64_t tokens = nmlp_windows_calib_tokens(s->windows);
     nmlp_nested nested[NMLP_NESTED_COUNT] = {0};
     nmlp_status st = NMLP_OK;
-    for (int i = 0; i < NMLP_MLP_MATRICES; i++) widen(b->w[i], &model->layers[l].mlp[i].w);
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) nmlp_widen(b->w[i], &model->layers[l].mlp[i].w);
     for (int64_t j = 0; j < c->intermediate; j++) { /* sums to means */
         b->silu2[j] /= (double)tokens;
         b->slope2[j] /= (double)tokens;

@@ -114,9 +114,9 @@ nmlp_status nmlp_perplexity_ids(nmlp_ppl_result *r, const nmlp_engine *engine, c
     bool drop = !o.keep_partial && o.stride == o.ctx && n >= o.ctx;
     nmlp_windows windows = {.n_tokens = n, .ctx = o.ctx, .stride = o.stride, .drop_partial = drop};
     if (nmlp_windows_scored(&windows) == 0) {
-        nmlp_fail(err, NMLP_E_ARG, "a text of %" PRId64 " tokens has nothing to score in windows of %" PRId64, n, o.ctx);
+        nmlp_fail(err, NMLP_E_LIMIT, "a text of %" PRId64 " tokens has nothing to score in windows of %" PRId64, n, o.ctx);
         nmlp_fail_hint(err, "2 tokens are needed at least");
-        return NMLP_E_ARG;
+        return NMLP_E_LIMIT;
     }
     r->ctx = o.ctx;
     r->stride = o.stride;

@@ -57,6 +57,20 @@ static bool tiles_work(void) {
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+nmlp_amx_state nmlp_amx_detect(void) {
+    nmlp_amx_state tiles = {0};
+    uint32_t a;
+    uint32_t b;
+    uint32_t c;
+    uint32_t d;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !has(c, LEAF1_ECX_OSXSAVE)) return tiles;
+    tiles.in_cpu = __get_cpuid_count(7, 0, &a, &b, &c, &d) && has(d, LEAF7_EDX_AMX_BF16 | LEAF7_EDX_AMX_TILE);
+    tiles.enabled = tiles.in_cpu && (enabled_state() & XCR0_AMX) == XCR0_AMX;
+    tiles.permitted = tiles.enabled && tiles_permitted();
+    tiles.work = tiles.permitted && tiles_work();
+    return tiles;
+}
+
 nmlp_cpu nmlp_cpu_detect(void) {
     nmlp_cpu cpu = {0};
     uint32_t a;
@@ -70,15 +84,16 @@ nmlp_cpu nmlp_cpu_detect(void) {
     uint32_t avx512 = LEAF7_EBX_AVX512F | LEAF7_EBX_AVX512DQ | LEAF7_EBX_AVX512BW | LEAF7_EBX_AVX512VL;
     cpu.avx2_fma = fma_f16c && has(b, LEAF7_EBX_AVX2) && (state & XCR0_AVX) == XCR0_AVX;
     cpu.avx512 = cpu.avx2_fma && has(b, avx512) && (state & XCR0_AVX512) == XCR0_AVX512;
-    bool tiles = has(d, LEAF7_EDX_AMX_BF16 | LEAF7_EDX_AMX_TILE) && (state & XCR0_AMX) == XCR0_AMX;
     if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
         cpu.avx512_bf16 = cpu.avx512 && has(a, LEAF7_1_EAX_AVX512_BF16);
-    cpu.amx_bf16 = cpu.avx512_bf16 && tiles && tiles_permitted() && tiles_work();
+    cpu.amx_bf16 = cpu.avx512_bf16 && nmlp_amx_detect().work;
     return cpu;
 }
 
 #else
 
 nmlp_cpu nmlp_cpu_detect(void) { return (nmlp_cpu){0}; }
+
+nmlp_amx_state nmlp_amx_detect(void) { return (nmlp_amx_state){0}; }
 
 #endif

@@ -13,4 +13,14 @@ typedef struct nmlp_cpu {
 
 nmlp_cpu nmlp_cpu_detect(void);
 
+/* How far AMX tiles get on this machine; each needs the one before. */
+typedef struct nmlp_amx_state {
+    bool in_cpu;    /* announced by the CPU, with bf16 */
+    bool enabled;   /* by the operating system */
+    bool permitted; /* to this process (arch_prctl); threads started later inherit it */
+    bool work;      /* a tile computed what it should, tried in a child process */
+} nmlp_amx_state;
+
+nmlp_amx_state nmlp_amx_detect(void);
+
 #endif

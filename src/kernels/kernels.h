@@ -27,6 +27,8 @@ nmlp_status nmlp_kernels_select(const nmlp_kernels **out, const nmlp_cpu *cpu, c
 /* The same, but "auto" may also choose a set that rounds activations to bf16 ("amx"), where that is the fastest. */
 nmlp_status nmlp_kernels_select_bf16(const nmlp_kernels **out, const nmlp_cpu *cpu, const char *isa, nmlp_err *err);
 const char *nmlp_kernels_name(const nmlp_kernels *kernels);
+/* Names of the sets compiled in, fastest first, without those for tests only; NULL past the end. */
+const char *nmlp_kernels_name_at(size_t index);
 /* True when matmuls round activations (and weights of other types) to bf16; sums are f32 everywhere. */
 bool nmlp_kernels_rounds_to_bf16(const nmlp_kernels *kernels);
 

@@ -127,3 +127,11 @@ nmlp_status nmlp_kernels_select_bf16(const nmlp_kernels **out, const nmlp_cpu *c
 const char *nmlp_kernels_name(const nmlp_kernels *kernels) { return kernels->name; }
 
 bool nmlp_kernels_rounds_to_bf16(const nmlp_kernels *kernels) { return kernels->bf16_activations; }
+
+const char *nmlp_kernels_name_at(size_t index) {
+    for (size_t i = 0; i < N_SETS; i++) {
+        if (sets[i]->only_by_name) continue;
+        if (index-- == 0) return sets[i]->name;
+    }
+    return NULL;
+}

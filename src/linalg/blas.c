@@ -33,6 +33,78 @@ void nmlp_linalg_gemm(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, int64_t m, 
     nmlp_pool_for(pool, (m + ROWS_PER_TASK - 1) / ROWS_PER_TASK, 1, gemm_rows, &g);
 }
 
+struct squares {
+    int64_t n, k;
+    const double *a;
+    double *c;
+};
+
+/* Rows of the lower triangle, up to the end of the block on the diagonal. */
+static void squares_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct squares *g = ctx;
+    (void)thread;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t row = task * ROWS_PER_TASK;
+        int64_t rows = g->n - row < ROWS_PER_TASK ? g->n - row : ROWS_PER_TASK;
+        cblas_dgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (blasint)rows, (blasint)(row + rows), (blasint)g->k, 1.0, g->a + row,
+                    (blasint)g->n, g->a, (blasint)g->n, 0.0, g->c + row * g->n, (blasint)g->n);
+    }
+}
+
+static void mirror_lower(double *c, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = i + 1; j < n; j++) c[i * n + j] = c[j * n + i];
+}
+
+void nmlp_linalg_squares(nmlp_pool *pool, int64_t n, int64_t k, const double *a, double *c) {
+    struct squares g = {.n = n, .k = k, .a = a, .c = c};
+    nmlp_pool_for(pool, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK, 1, squares_rows, &g);
+    mirror_lower(c, n);
+}
+
+struct gemm_f32 {
+    nmlp_trans ta, tb;
+    int64_t m, n, k;
+    const float *a, *b;
+    float *part; /* [m,n] */
+    double *c;
+};
+
+static void gemm_f32_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct gemm_f32 *g = ctx;
+    (void)thread;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t row = task * ROWS_PER_TASK;
+        int64_t rows = g->m - row < ROWS_PER_TASK ? g->m - row : ROWS_PER_TASK;
+        const float *a = g->ta == NMLP_PLAIN ? g->a + row * g->k : g->a + row;
+        float *part = g->part + row * g->n;
+        cblas_sgemm(CblasRowMajor, g->ta == NMLP_PLAIN ? CblasNoTrans : CblasTrans,
+                    g->tb == NMLP_PLAIN ? CblasNoTrans : CblasTrans, (blasint)rows, (blasint)g->n, (blasint)g->k, 1.0f, a,
+                    (blasint)(g->ta == NMLP_PLAIN ? g->k : g->m), g->b, (blasint)(g->tb == NMLP_PLAIN ? g->n : g->k),
+                    0.0f, part, (blasint)g->n);
+        for (int64_t i = 0; i < rows * g->n; i++) g->c[row * g->n + i] = (double)part[i];
+    }
+}
+
+nmlp_status nmlp_linalg_gemm_f32(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, int64_t m, int64_t n, int64_t k,
+                                 const double *a, const double *b, double *c, nmlp_err *err) {
+    nmlp_status st = NMLP_E_NOMEM;
+    float *narrow_a = nmlp_mem_new((size_t)(m * k), sizeof *narrow_a, err);
+    float *narrow_b = nmlp_mem_new((size_t)(k * n), sizeof *narrow_b, err);
+    float *part = nmlp_mem_new((size_t)(m * n), sizeof *part, err);
+    if (narrow_a && narrow_b && part) {
+        for (int64_t i = 0; i < m * k; i++) narrow_a[i] = (float)a[i];
+        for (int64_t i = 0; i < k * n; i++) narrow_b[i] = (float)b[i];
+        struct gemm_f32 g = {.ta = ta, .tb = tb, .m = m, .n = n, .k = k, .a = narrow_a, .b = narrow_b, .part = part, .c = c};
+        nmlp_pool_for(pool, (m + ROWS_PER_TASK - 1) / ROWS_PER_TASK, 1, gemm_f32_rows, &g);
+        st = NMLP_OK;
+    }
+    nmlp_mem_free(narrow_a);
+    nmlp_mem_free(narrow_b);
+    nmlp_mem_free(part);
+    return st;
+}
+
 /* One task is one block of C: all tokens in order, so the sum has the same order whoever does it. */
 struct cross {
     const float *y, *x;
@@ -87,8 +159,7 @@ nmlp_status nmlp_linalg_cross_add(nmlp_pool *pool, double *c, const float *y, co
 nmlp_status nmlp_linalg_gram_add(nmlp_pool *pool, double *c, const float *x, int64_t s, int64_t n, nmlp_err *err) {
     struct cross g = {.y = x, .x = x, .c = c, .s = s, .m = n, .n = n, .symmetric = true};
     NMLP_RETURN_IF_FAILED(run_cross(pool, &g, err));
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = i + 1; j < n; j++) c[i * n + j] = c[j * n + i];
+    mirror_lower(c, n);
     return NMLP_OK;
 }
 

@@ -39,7 +39,7 @@ const nmlp_kernel *nmlp_kernel_find(const char *name, nmlp_err *err) {
         size_t used = strlen(names);
         snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", kernels[i].name);
     }
-    nmlp_fail(err, NMLP_E_MISSING, "there is no kernel \"%.60s\"", name);
+    nmlp_fail(err, NMLP_E_ARG, "there is no kernel \"%.60s\"", name);
     nmlp_fail_hint(err, "kernels: %s", names);
     return NULL;
 }

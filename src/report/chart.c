@@ -1,61 +1,37 @@
 #include "report/chart.h"
 
-#include <math.h>
 #include <stdio.h>
+
+#include "report/markup.h"
+#include "report/scale.h"
 
 enum { LEFT = 80, RIGHT = 20, TOP = 84, BOTTOM = 40 };
 
 static const char *const colours[] = {"#8c8c8c", "#b07aa1", "#e15759", "#f28e2b",
                                       "#edc948", "#4e79a7", "#59a14f", "#76b7b2"};
 
-static void put_text(nmlp_str *out, const char *text) {
-    for (; *text; text++) {
-        if (*text == '<')
-            nmlp_str_puts(out, "&lt;");
-        else if (*text == '&')
-            nmlp_str_puts(out, "&amp;");
-        else
-            nmlp_str_putc(out, *text);
-    }
-}
-
 static void put_label(nmlp_str *out, double x, double y, const char *anchor, const char *style, const char *text) {
     nmlp_str_printf(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" style=\"%s\">", x, y, anchor, style);
-    put_text(out, text);
+    nmlp_markup_text(out, text);
     nmlp_str_puts(out, "</text>\n");
 }
 
-typedef struct scale {
-    double low, high; /* powers of ten */
-    double y0, height;
-} scale;
+enum { PLOT_BOTTOM = NMLP_CHART_HEIGHT - BOTTOM, PLOT_HEIGHT = NMLP_CHART_HEIGHT - TOP - BOTTOM };
 
-static scale scale_of(const nmlp_chart *c) {
-    double least = INFINITY, most = 0;
-    for (size_t i = 0; i < c->n_series * c->n_categories; i++) {
-        if (c->values[i] > 0) least = fmin(least, c->values[i]);
-        most = fmax(most, c->values[i]);
-    }
-    if (!(most > 0)) least = most = 1;
-    scale s = {floor(log10(least)), ceil(log10(most)), NMLP_CHART_HEIGHT - BOTTOM, NMLP_CHART_HEIGHT - TOP - BOTTOM};
-    if (s.high <= s.low) s.high = s.low + 1;
-    return s;
-}
+static double y_of(const nmlp_scale *s, double value) { return PLOT_BOTTOM - PLOT_HEIGHT * nmlp_scale_place(s, value); }
 
-static double y_of(const scale *s, double value) {
-    return s->y0 - s->height * (log10(value) - s->low) / (s->high - s->low);
-}
-
-static void put_axes(const nmlp_chart *c, const scale *s, nmlp_str *out) {
-    for (double e = s->low; e <= s->high; e++) {
+static void put_axes(const nmlp_chart *c, const nmlp_scale *s, nmlp_str *out) {
+    double ticks[NMLP_SCALE_TICKS_MAX];
+    int n = nmlp_scale_ticks(s, ticks);
+    for (int i = 0; i < n; i++) {
         char label[32];
-        double y = y_of(s, pow(10, e));
+        double y = y_of(s, ticks[i]);
         nmlp_str_printf(out, "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", LEFT,
                         NMLP_CHART_WIDTH - RIGHT, y, y);
-        snprintf(label, sizeof label, "%g", pow(10, e));
+        snprintf(label, sizeof label, "%g", ticks[i]);
         put_label(out, LEFT - 6, y + 4, "end", "font-size:12px", label);
     }
-    nmlp_str_printf(out, "<g transform=\"translate(18,%.1f) rotate(-90)\">", s->y0 - s->height / 2);
+    nmlp_str_printf(out, "<g transform=\"translate(18,%.1f) rotate(-90)\">", PLOT_BOTTOM - PLOT_HEIGHT / 2.0);
     put_label(out, 0, 0, "middle", "font-size:12px", c->y_label);
     nmlp_str_puts(out, "</g>\n");
 }
@@ -70,7 +46,7 @@ static void put_legend(const nmlp_chart *c, nmlp_str *out) {
 }
 
 void nmlp_chart_write(const nmlp_chart *c, int top, nmlp_str *out) {
-    scale s = scale_of(c);
+    nmlp_scale s = nmlp_scale_around(NMLP_SCALE_DECADES, c->values, c->n_series * c->n_categories, 0);
     double group = (double)(NMLP_CHART_WIDTH - LEFT - RIGHT) / (double)c->n_categories,
            bar = group * 0.82 / (double)c->n_series;
     nmlp_str_printf(out, "<svg x=\"0\" y=\"%d\" width=\"%d\" height=\"%d\">\n", top, NMLP_CHART_WIDTH,
@@ -86,8 +62,8 @@ void nmlp_chart_write(const nmlp_chart *c, int top, nmlp_str *out) {
             if (!(v > 0)) continue;
             double y = y_of(&s, v);
             nmlp_str_printf(out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\"><title>",
-                            x0 + bar * (double)i, y, bar * 0.92, s.y0 - y, colours[i % 8]);
-            put_text(out, c->series[i]);
+                            x0 + bar * (double)i, y, bar * 0.92, PLOT_BOTTOM - y, colours[i % 8]);
+            nmlp_markup_text(out, c->series[i]);
             nmlp_str_printf(out, " at %s: %.4g</title></rect>\n", c->categories[k], v);
         }
         put_label(out, LEFT + group * ((double)k + 0.5), NMLP_CHART_HEIGHT - BOTTOM + 18, "middle", "font-size:12px",

@@ -2,54 +2,34 @@
 
 #include <math.h>
 
+#include "report/scale.h"
+
 enum { WIDTH = 720, PANEL = 240, LEFT = 72, RIGHT = 20, TOP = 34, BOTTOM = 40, TICKS = 5 };
 
-struct range {
-    double low, high, step;
-};
-
-/* A round step of 1, 2 or 5 times a power of ten. */
-static double round_step(double span) {
-    double power = pow(10, floor(log10(span / TICKS)));
-    double rest = span / TICKS / power;
-    return power * (rest > 5 ? 10 : rest > 2 ? 5 : rest > 1 ? 2 : 1);
+static double place_x(const nmlp_scale *r, double x) {
+    return LEFT + (WIDTH - LEFT - RIGHT) * nmlp_scale_place(r, x);
 }
 
-static struct range range_of(const double *values, int64_t n) {
-    struct range r = {.low = INFINITY, .high = -INFINITY};
-    for (int64_t i = 0; i < n; i++) {
-        if (!isfinite(values[i])) continue;
-        r.low = fmin(r.low, values[i]);
-        r.high = fmax(r.high, values[i]);
-    }
-    if (!(r.low <= r.high)) r.low = r.high = 0;
-    if (r.low == r.high) r.high = r.low + (r.low != 0 ? fabs(r.low) * 0.1 : 1);
-    r.step = round_step(r.high - r.low);
-    r.low = floor(r.low / r.step + 1e-9) * r.step;
-    r.high = ceil(r.high / r.step - 1e-9) * r.step;
-    return r;
+static double place_y(const nmlp_scale *r, double y, int top) {
+    return top + (PANEL - TOP - BOTTOM) * (1 - nmlp_scale_place(r, y));
 }
 
-static double place_x(const struct range *r, double x) {
-    return LEFT + (WIDTH - LEFT - RIGHT) * (x - r->low) / (r->high - r->low);
-}
-
-static double place_y(const struct range *r, double y, int top) {
-    return top + (PANEL - TOP - BOTTOM) * (1 - (y - r->low) / (r->high - r->low));
-}
-
-static void put_axes(nmlp_str *out, const struct range *rx, const struct range *ry, int top) {
+static void put_axes(nmlp_str *out, const nmlp_scale *rx, const nmlp_scale *ry, int top) {
     int bottom = top + PANEL - TOP - BOTTOM;
-    for (double y = ry->low; y <= ry->high + 0.5 * ry->step; y += ry->step) {
-        double at = place_y(ry, y, top);
+    double ticks[NMLP_SCALE_TICKS_MAX];
+    int n = nmlp_scale_ticks(ry, ticks);
+    for (int i = 0; i < n; i++) {
+        double at = place_y(ry, ticks[i], top);
         nmlp_str_printf(out, "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.6g</text>\n",
-                        LEFT, at, WIDTH - RIGHT, LEFT - 8, at + 4, fabs(y) < 1e-9 * ry->step ? 0 : y);
+                        LEFT, at, WIDTH - RIGHT, LEFT - 8, at + 4, ticks[i]);
     }
-    for (double x = rx->low; x <= rx->high + 0.5 * rx->step; x += rx->step)
-        nmlp_str_printf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>\n", place_x(rx, x), bottom + 18, x);
+    n = nmlp_scale_ticks(rx, ticks);
+    for (int i = 0; i < n; i++)
+        nmlp_str_printf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>\n", place_x(rx, ticks[i]), bottom + 18,
+                        ticks[i]);
 }
 
-static void put_line(nmlp_str *out, const nmlp_curve *c, const struct range *rx, const struct range *ry, int top) {
+static void put_line(nmlp_str *out, const nmlp_curve *c, const nmlp_scale *rx, const nmlp_scale *ry, int top) {
     const char *word = "M";
     nmlp_str_puts(out, "<path class=\"line\" d=\"");
     for (int64_t i = 0; i < c->n; i++) {
@@ -71,8 +51,8 @@ void nmlp_curve_svg(nmlp_str *out, const char *x_title, const nmlp_curve *curves
     for (int i = 0; i < n_curves; i++) {
         const nmlp_curve *c = &curves[i];
         int top = i * PANEL + TOP;
-        struct range rx = range_of(c->x, c->n);
-        struct range ry = range_of(c->y, c->n);
+        nmlp_scale rx = nmlp_scale_around(NMLP_SCALE_LINEAR, c->x, (size_t)c->n, TICKS);
+        nmlp_scale ry = nmlp_scale_around(NMLP_SCALE_LINEAR, c->y, (size_t)c->n, TICKS);
         nmlp_str_printf(out, "<text x=\"%d\" y=\"%d\" font-size=\"14\">%s</text>\n", LEFT, top - 12, c->title);
         put_axes(out, &rx, &ry, top);
         put_line(out, c, &rx, &ry, top);

@@ -4,6 +4,7 @@
 
 #include "base/json_write.h"
 #include "base/mem.h"
+#include "report/markup.h"
 
 enum { EVENTS_MAX = 200000, WINDOW_US = 60, WIDTH = 1200, LEFT = 80, RIGHT = 40, LANE = 34, TOP = 60 };
 
@@ -82,19 +83,6 @@ void nmlp_timeline_write_json(const nmlp_timeline *t, const char *title, nmlp_st
     nmlp_json_end_object(&w);
 }
 
-static void put_escaped(nmlp_str *out, const char *text) {
-    for (; *text; text++) {
-        if (*text == '<')
-            nmlp_str_puts(out, "&lt;");
-        else if (*text == '>')
-            nmlp_str_puts(out, "&gt;");
-        else if (*text == '&')
-            nmlp_str_puts(out, "&amp;");
-        else
-            nmlp_str_putc(out, *text);
-    }
-}
-
 static void put_axis(nmlp_str *out, int top, double from_us, double to_us) {
     int bottom = top + NMLP_N_ENGINES * LANE;
     for (int i = 0; i <= 5; i++) {
@@ -133,7 +121,7 @@ static void put_window(nmlp_str *out, const nmlp_timeline *t, int top) {
             LEFT + (begin - t->window_start_us) * scale, top + (int)e->engine * LANE + 4,
             fmax(0.3, (end - begin) * scale - 0.2), LANE - 8, colours[e->engine], overlaps ? "0.25" : "0.9");
         nmlp_str_printf(out, "%s ", nmlp_op_name(e->op));
-        put_escaped(out, e->what);
+        nmlp_markup_text(out, e->what);
         nmlp_str_printf(out, " %.3f us, %.3f us long</title></rect>\n", e->start_us, e->end_us - e->start_us);
     }
 }
@@ -146,7 +134,7 @@ void nmlp_timeline_write_svg(const nmlp_timeline *t, const char *title, nmlp_str
         "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
         WIDTH, height, WIDTH, height);
     nmlp_str_printf(out, "<text x=\"%d\" y=\"22\" font-size=\"15\">", LEFT);
-    put_escaped(out, title);
+    nmlp_markup_text(out, title);
     nmlp_str_printf(out, " (simulated)</text>\n<text x=\"%d\" y=\"44\">whole kernel, us; darker: busier</text>\n",
                     LEFT);
     put_axis(out, TOP, 0, t->total_us);

@@ -10,7 +10,7 @@ nmlp_status nmlp_corpus_init(nmlp_corpus *c, const int32_t *ids, int64_t n_ids, 
     int64_t windows = n_ids > 0 ? (n_ids - 1) / context : 0;
     *c = (nmlp_corpus){.ids = ids, .context = context, .seed = seed, .epoch = -1};
     if (windows < 2)
-        return nmlp_fail(err, NMLP_E_ARG, "the text has %lld tokens; training in windows of %lld needs at least %lld",
+        return nmlp_fail(err, NMLP_E_LIMIT, "the text has %lld tokens; training in windows of %lld needs at least %lld",
                          (long long)n_ids, (long long)context, (long long)(2 * context + 1));
     int64_t held = n_heldout < windows / 10 ? n_heldout : windows / 10;
     c->n_heldout = held > 0 ? held : 1;

@@ -120,7 +120,7 @@ static nmlp_status check_options(nmlp_trainer *t, nmlp_err *err) {
     if (o->context == 0) o->context = most < 512 ? most : 512;
     if (o->rate == 0) o->rate = o->mode == NMLP_RECOVER_LORA ? 1e-3 : 3e-4;
     if (o->context < 2 || o->context > most)
-        return nmlp_fail(err, NMLP_E_ARG, "--ctx %lld: must be from 2 to the model's %lld", (long long)o->context,
+        return nmlp_fail(err, NMLP_E_LIMIT, "--ctx %lld: must be from 2 to the model's %lld", (long long)o->context,
                          (long long)most);
     if (o->steps < 1 || o->batch < 1 || o->eval_every < 1)
         return nmlp_fail(err, NMLP_E_ARG, "--steps, --batch and --eval-every must be at least 1");

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Broken input: exit 1, one clear line that names the culprit, nothing written.
+# Broken input: one clear line that names the culprit, nothing written. Exit 1 where a file or the machine is at fault, 2 where the words are:
+# unknown, missing, or values that could never be right.
 set -eu
 command=$1
 root=$2
@@ -13,9 +14,14 @@ fresh() {
     cp "$tiny"/config.json "$tiny"/tokenizer.json "$tiny"/model.safetensors "$work/m/"
 }
 
-# refused NAME PART… -- COMMAND…: exit 1, every part in the message, at most two lines (message and hint)
-refused() {
-    name=$1
+# refused NAME PART… -- COMMAND…: exit 1, every part in the message, two lines at most: "neuronmlp COMMAND: message", "hint: what to do"
+refused() { expect 1 "$@"; }
+# misused: the same with exit 2
+misused() { expect 2 "$@"; }
+expect() {
+    wanted=$1
+    name=$2
+    shift
     shift
     parts=""
     while [ "$1" != "--" ]; do
@@ -26,7 +32,10 @@ refused() {
     shift
     status=0
     "$command" "$@" >"$work/out" 2>"$work/err" || status=$?
-    [ "$status" -eq 1 ] || { echo "FAILED $name: exit $status"; cat "$work/err"; exit 1; }
+    [ "$status" -eq "$wanted" ] || { echo "FAILED $name: exit $status"; cat "$work/err"; exit 1; }
+    [ ! -s "$work/out" ] || { echo "FAILED $name: wrote to stdout"; cat "$work/out"; exit 1; }
+    head -n 1 "$work/err" | grep -q "^neuronmlp\( $1\)\?: [^ ]" || { echo "FAILED $name: $(cat "$work/err")"; exit 1; }
+    sed 1d "$work/err" | grep -vq "^hint: " && { echo "FAILED $name: $(cat "$work/err")"; exit 1; }
     [ "$(wc -l <"$work/err")" -le 2 ] || { echo "FAILED $name: more than a line and a hint"; cat "$work/err"; exit 1; }
     printf '%s' "$parts" | while IFS= read -r part; do
         grep -qF -- "$part" "$work/err" || { echo "FAILED $name: \"$part\" not in: $(cat "$work/err")"; exit 1; }
@@ -60,20 +69,57 @@ fresh; rm "$work/m/tokenizer.json"
 refused "no tokenizer" "tokenizer.json" -- run "$work/m" -p x
 fresh; sed -i 's/"type": *"BPE"/"type":"Unigram"/' "$work/m/tokenizer.json"
 refused "unknown tokenizer" "tokenizer.json" "Unigram" -- tokenize "$work/m" -p x
-refused "token id past the vocabulary" "8192" -- logits "$tiny" --ids 1,8192
-refused "negative token id" "-5" -- logits "$tiny" --ids 1,-5
-refused "no list" "1;2" -- logits "$tiny" --ids "1;2"
-refused "position past the ids" "--positions" -- logits "$tiny" --ids 1,2 --positions 2
+misused "token id past the vocabulary" "8192" -- logits "$tiny" --ids 1,8192
+misused "negative token id" "-5" -- logits "$tiny" --ids 1,-5
+misused "no list" "1;2" -- logits "$tiny" --ids "1;2"
+misused "position past the ids" "--positions" -- logits "$tiny" --ids 1,2 --positions 2
 head -c 40000 "$tiny/calib.txt" >"$work/long.txt"
 refused "prompt longer than the context" "prompt has" "512" -- run "$tiny" -f "$work/long.txt"
 refused "context beyond the model" "9999" "512" -- run "$tiny" -p x --ctx 9999
-refused "sampling value" "--top-p" -- run "$tiny" -p x --top-p 2
-refused "unknown isa" "sse9" "ref" -- run "$tiny" -p x --isa sse9
+misused "sampling value" "--top-p" -- run "$tiny" -p x --top-p 2
+misused "unknown isa" "sse9" "ref" -- run "$tiny" -p x --isa sse9
 refused "unwritable output" "/proc/no/x" -- expand "$tiny" -o /proc/no/x
 refused "unwritable output" "/proc/no/x" -- synth llama-3.2-1b --layers 1 -o /proc/no/x
 echo keep >"$work/file"
 refused "output is a file" "$work/file" "not a directory" -- expand "$tiny" -o "$work/file"
 grep -q keep "$work/file"
-refused "ratio" "--ratio" -- synth llama-3.2-1b --layers 1 --ratio 1.5 -o "$work/x"
+misused "ratio" "--ratio" -- synth llama-3.2-1b --layers 1 --ratio 1.5 -o "$work/x"
+[ ! -e "$work/x" ] && [ ! -e "$work/x.partial" ]
+# Words: unknown ones with what was probably meant, missing ones, wrong ones; the same for every command.
+misused "unknown command" "compres" 'did you mean "compress"' "neuronmlp --help" -- compres
+misused "unknown command far from all" "xyzzy" -- xyzzy
+misused "unknown option instead of a command" "--frobnicate" -- --frobnicate
+for verb in $("$command" --help | sed -n 's/^  \([a-z]*\)  *[a-z].*/\1/p'); do
+    misused "$verb: unknown option" "--no-such-option" "neuronmlp $verb --help" -- "$verb" --no-such-option
+    misused "$verb: misspelt option" "--jsno" "did you mean --json?" -- "$verb" --jsno
+    misused "$verb: unknown letter" "-Z" -- "$verb" -Z
+    misused "$verb: value missing" "--threads" "N" -- "$verb" --threads
+    misused "$verb: no number" "--threads" "\"many\" is not a whole number" -- "$verb" --threads many
+    misused "$verb: number out of range" "--threads" -- "$verb" --threads 99999999999999999999
+    misused "$verb: flag with a value" "--json takes no value" -- "$verb" --json=1
+    misused "$verb: too many arguments" "unexpected argument" -- "$verb" 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17
+done
+# What a command cannot do without.
+for verb in info tokenize logits run synth compress recover expand eval predict bench; do
+    misused "$verb: no argument" "an argument is missing" "neuronmlp $verb" -- "$verb"
+done
+for verb in plan simulate emit; do misused "$verb: nothing said" "--target" "--shape" "needed" -- "$verb"; done
+misused "not a finite number" "--temp" "nan" -- run "$tiny" -p x --temp nan
+misused "a fraction where a whole number goes" "-n" "1.5" "whole" -- run "$tiny" -p x -n 1.5
+misused "ambiguous option" "--to" "--top-k" "--top-p" -- run "$tiny" --to 3
+misused "unknown device" "tpu" "cpu" -- run "$tiny" -p x --device tpu
+misused "unknown precision" "int4" "bf16" -- run "$tiny" -p x --precision int4
+misused "unknown preset" "gpt-5" "llama-3.2-1b" -- synth gpt-5 -o "$work/x"
+misused "unknown kernel" "yw" "xw-opt" -- simulate --target trn1 --kernel yw --shape 1,1,1
+misused "unknown operation" "conv" "xuv" -- plan --target trn1 --op conv --shape 1,1,1
+misused "unknown number type" "int4" "bf16" -- plan --target trn1 --op xw --shape 1,1,1 --dtype int4
+misused "shape of the wrong length" "--shape" "S,H,R,O" -- plan --target trn1 --op xuv --shape 1,1,1
+misused "unknown benchmark" "neurons" -- bench neurons
+misused "unknown task" "trivia" "piqa" -- eval "$tiny" --task trivia --data "$tiny/calib.txt"
+refused "no machine file" "trn9" "trn1" -- plan --target trn9 --op xw --shape 1,1,1
+refused "no such text" "/no/such" -- eval "$tiny" --text /no/such
+refused "empty name" "config.json" -- info ""
+refused "a file where a model goes" "calib.txt" -- info "$tiny/calib.txt"
+refused "no calibration text" "calib.txt" "--calib" -- compress "$work/m" -o "$work/x" --ratio 0.2
 [ ! -e "$work/x" ] && [ ! -e "$work/x.partial" ]
 echo "all refused as they should be"

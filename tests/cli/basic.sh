@@ -76,7 +76,7 @@ set +e
 "$command" run "$tiny" -p x --no-such-flag >/dev/null 2>&1
 [ $? -eq 2 ] || fail "unknown flag"
 "$command" synth nothing -o "$work/x" >/dev/null 2>&1
-[ $? -eq 1 ] || fail "unknown preset"
+[ $? -eq 2 ] || fail "unknown preset"
 "$command" >/dev/null 2>&1
 [ $? -eq 2 ] || fail "no command"
 "$command" --version | grep -q '^neuronmlp [0-9]' || fail version

@@ -90,12 +90,12 @@ refused 2 "-o DIR" "$tiny" --ratio 0.2
 refused 2 "--ratio R or --budget-ms" "$tiny" -o "$work/x"
 refused 2 "one of uniform, adaptive" "$tiny" -o "$work/x" --ratio 0.2 --alloc best
 refused 2 "goes with --recover train" "$tiny" -o "$work/x" --ratio 0.2 --train-text "$tiny/calib.txt"
-refused 1 "must be above 0 and below 1" "$tiny" -o "$work/x" --ratio 1.5
-refused 1 "more parameters than the dense" "$tiny" -o "$work/x" --ratio 0.2 --tile 256
-refused 1 "smallest uniform ratio" "$tiny" -o "$work/x" --ratio 0.05 --tile 128 --alloc uniform --recover none
+refused 2 "must be above 0 and below 1" "$tiny" -o "$work/x" --ratio 1.5
+refused 2 "more parameters than the dense" "$tiny" -o "$work/x" --ratio 0.2 --tile 256
+refused 2 "smallest uniform ratio" "$tiny" -o "$work/x" --ratio 0.05 --tile 128 --alloc uniform --recover none
 refused 1 "compressed already" "$work/u" -o "$work/x" --ratio 0.2
-refused 1 "held-out" "$tiny" -o "$work/x" --ratio 0.2 --heldout 0
-refused 1 "nothing to compress" "$tiny" -o "$work/x" --budget-ms 1000 --target trn1 --tile 16
+refused 2 "held-out" "$tiny" -o "$work/x" --ratio 0.2 --heldout 0
+refused 2 "nothing to compress" "$tiny" -o "$work/x" --budget-ms 1000 --target trn1 --tile 16
 refused 1 "no-such-file" "$tiny" -o "$work/x" --ratio 0.2 --calib "$work/no-such-file"
 [ ! -e "$work/x" ] || fail "a refused command wrote something"
 

@@ -29,10 +29,10 @@ done
 "$command" "$@" --module | grep -q 'class NeuronLowRankLinear(torch.nn.Module)' || fail "no module"
 
 expect_exit 2 "$command" emit --target trn2 --kernel xuv
-expect_exit 1 "$command" emit --target trn2 --kernel nothing --shape 1,2,3
+expect_exit 2 "$command" emit --target trn2 --kernel nothing --shape 1,2,3
 grep -q 'xw-opt' "$work/err" || fail "an unknown kernel does not list the known ones"
-expect_exit 1 "$command" emit --target trn2 --kernel xuv --shape 1,2,3
-expect_exit 1 "$command" emit --target trn2 --kernel xuv --shape 64,256,128,512 --dialect triton
+expect_exit 2 "$command" emit --target trn2 --kernel xuv --shape 1,2,3
+expect_exit 2 "$command" emit --target trn2 --kernel xuv --shape 64,256,128,512 --dialect triton
 expect_exit 1 "$command" emit --target trn1 --kernel xuv --shape 64,256,128,512 --module
 grep -q 'current dialect only' "$work/err" || fail "module in the legacy dialect: no reason given"
 expect_exit 1 "$command" emit --target trn2 --kernel xuv --shape 64,256,128,512 -o "$work/none/x.py"

@@ -57,7 +57,7 @@ has "$work/json" suite models mean_acc model_hash
 
 printf '{"question":"q","choices":["a","b"],"gold":9}\n' >"$work/bad.jsonl"
 refused 1 "bad.jsonl: line 1: key \"gold\" is 9" eval "$tiny" --task piqa --data "$work/bad.jsonl"
-refused 1 "--task nosuch: unknown" eval "$tiny" --task nosuch --data "$work/bad.jsonl"
+refused 2 "--task nosuch: unknown" eval "$tiny" --task nosuch --data "$work/bad.jsonl"
 refused 1 "/no/such" eval "$tiny" --text /no/such
 refused 1 "--ctx 100000" eval "$tiny" --text "$tiny/calib.txt" --ctx 100000
 refused 2 "one of --text" eval "$tiny"

@@ -55,12 +55,12 @@ done
 
 refuses 2 "--target, --op and --shape" plan --target trn1 --op mlp
 refuses 2 "expected xw, xuv or mlp" plan --target trn1 --op matmul --shape 1,2,3,4
-refuses 1 "has 3 numbers" plan --target trn1 --op mlp --shape 1,2,3
+refuses 2 "has 3 numbers" plan --target trn1 --op mlp --shape 1,2,3
 refuses 1 "must be 1 to" plan --target trn1 --op xuv --shape 1,2,0,4
 refuses 1 "no-such-chip" plan --target no-such-chip --op mlp --shape 1,2,3,4
-refuses 1 "expected bf16, fp16 or fp32" plan --target trn1 --op mlp --shape 1,2,3,4 --dtype int8
-refuses 1 "no tiling key" plan --target trn1 --op mlp --shape 1,256,128,256 --tiling depth=3
-refuses 1 "outside 1..1024" plan --target trn1 --op mlp --shape 1,256,128,256 --tiling ring=0
+refuses 2 "expected bf16, fp16 or fp32" plan --target trn1 --op mlp --shape 1,2,3,4 --dtype int8
+refuses 2 "no tiling key" plan --target trn1 --op mlp --shape 1,256,128,256 --tiling depth=3
+refuses 2 "outside 1..1024" plan --target trn1 --op mlp --shape 1,256,128,256 --tiling ring=0
 refuses 1 "SBUF" plan --target trn1 --op mlp --shape 512,1000000,0,1000000
 refuses 2 "nonsense" plan --nonsense
 
@@ -84,10 +84,10 @@ grep -q '"all_reduce_us":0[,}]' "$dir/l.json" || fail "one core reduces"
 "$nmlp" predict "$root/models/tiny" --target trn2 --prompt 8 --generate 1 | grep -q simulated || fail "predict does not say simulated"
 
 refuses 2 "--target is needed" predict llama-3.2-1b
-refuses 1 "no-such-model" predict no-such-model --target trn1
-refuses 1 "--ratio is 1" predict llama-3.2-1b --target trn1 --ratio 1
-refuses 1 "--prompt 0" predict llama-3.2-1b --target trn1 --prompt 0
-refuses 1 "a device of trn1 has 2 cores" predict llama-3.2-1b --target trn1 --tp 3
+refuses 2 "no-such-model" predict no-such-model --target trn1
+refuses 2 "--ratio is 1" predict llama-3.2-1b --target trn1 --ratio 1
+refuses 2 "--prompt 0" predict llama-3.2-1b --target trn1 --prompt 0
+refuses 2 "a device of trn1 has 2 cores" predict llama-3.2-1b --target trn1 --tp 3
 
 # bench: the tables in docs are what the commands give
 "$nmlp" bench neuron-ablation -o "$dir" >"$dir/out"
@@ -104,6 +104,6 @@ sed 1d "$dir/neuron-mlp-trn2.csv" | cmp -s - "$dir/committed" || fail "docs/neur
 
 refuses 2 "no benchmark" bench nothing
 refuses 1 "no-such-chip" bench neuron --target no-such-chip -o "$dir"
-refuses 1 "qwen3-4b" bench neuron-mlp --model gpt-2 -o "$dir"
+refuses 2 "qwen3-4b" bench neuron-mlp --model gpt-2 -o "$dir"
 refuses 1 "no-such-folder" bench neuron-ablation -o "$dir/no-such-folder"
 echo "plan: ok"

@@ -55,7 +55,7 @@ refused() { # exit code, words in the message, arguments
 refused 2 "-o DIR" "$root/models/tiny" --text "$text"
 refused 2 "--text FILE" "$root/models/tiny" -o "$work/x"
 refused 1 "no MLP matrix" "$root/models/tiny" -o "$work/x" --text "$text"
-refused 1 "--mode half" "$root/models/tiny" -o "$work/x" --text "$text" --mode half
+refused 2 "--mode half" "$root/models/tiny" -o "$work/x" --text "$text" --mode half
 refused 1 "--ctx 4096" "$root/models/tiny" -o "$work/x" --text "$text" --train mlp --ctx 4096
 refused 1 "absent.txt" "$root/models/tiny" -o "$work/x" --text "$work/absent.txt" --train mlp
 echo "a few words" >"$work/short"

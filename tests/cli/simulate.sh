@@ -26,10 +26,10 @@ if "$nmlp" simulate --target "$dir/bad.machine" --kernel xw-opt --shape 1,1,1 2>
 grep -q "bad.machine:1: key \"psum_banks\"" "$dir/err" || fail "bad machine: no line and key"
 
 code=0; "$nmlp" simulate --target trn1 --kernel nothing --shape 1,1,1 2>"$dir/err" || code=$?
-[ "$code" = 1 ] || fail "unknown kernel: exit $code"
+[ "$code" = 2 ] || fail "unknown kernel: exit $code"
 grep -q "xtuv-fused" "$dir/err" || fail "unknown kernel: no list"
 code=0; "$nmlp" simulate --target trn1 --kernel xw-opt 2>"$dir/err" || code=$?
 [ "$code" = 2 ] || fail "missing shape: exit $code"
 code=0; "$nmlp" simulate --target trn1 --kernel xw-opt --shape 1,2,3,4 2>"$dir/err" || code=$?
-[ "$code" = 1 ] || fail "wrong shape: exit $code"
+[ "$code" = 2 ] || fail "wrong shape: exit $code"
 echo "simulate: ok"

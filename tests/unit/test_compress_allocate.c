@@ -176,7 +176,7 @@ static void heldout_windows_are_spread_and_short_texts_shrink_both(void **state)
     assert_int_equal(w.context, 64);
     assert_int_equal(w.n_calib, 1);
     nmlp_windows_fini(&w);
-    nmlp_assert_fails(nmlp_windows_cut(&w, ids, 1, 512, 64, 64, &err), &err, NMLP_E_ARG, "1 tokens", NULL);
+    nmlp_assert_fails(nmlp_windows_cut(&w, ids, 1, 512, 64, 64, &err), &err, NMLP_E_LIMIT, "1 tokens", NULL);
 }
 
 int main(void) {

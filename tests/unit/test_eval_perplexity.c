@@ -191,7 +191,7 @@ static void reported_numbers_follow_their_definitions(void **state) {
     nmlp_assert_ok(nmlp_perplexity(&again, l.engine, t, text, strlen(text), &o, &err), &err);
     nmlp_assert_ok(nmlp_perplexity(&cut, l.engine, t, text, strlen(text), &(nmlp_ppl_options){.max_tokens = 8}, &err), &err);
     assert_true(fabs(again.nll_sum - cut.nll_sum) < 1e-4);
-    nmlp_assert_fails(nmlp_perplexity(&r, l.engine, t, "a", 1, &(nmlp_ppl_options){0}, &err), &err, NMLP_E_ARG, "nothing to score",
+    nmlp_assert_fails(nmlp_perplexity(&r, l.engine, t, "a", 1, &(nmlp_ppl_options){0}, &err), &err, NMLP_E_LIMIT, "nothing to score",
                       NULL);
     loaded_engine_close(&l);
     nmlp_tokenizer_destroy(t);

@@ -23,14 +23,18 @@ static void gemm_equals_the_triple_loop_in_every_orientation(void **state) {
     double *a = random_matrix(&rng, M * K);
     double *b = random_matrix(&rng, K * N);
     double *c = random_matrix(&rng, M * N);
+    double *narrow = random_matrix(&rng, M * N);
+    nmlp_err err;
     for (int ta = 0; ta < 2; ta++) {
         for (int tb = 0; tb < 2; tb++) {
             nmlp_linalg_gemm(NULL, (nmlp_trans)ta, (nmlp_trans)tb, M, N, K, a, b, c);
+            nmlp_assert_ok(nmlp_linalg_gemm_f32(NULL, (nmlp_trans)ta, (nmlp_trans)tb, M, N, K, a, b, narrow, &err), &err);
             for (int i = 0; i < M; i++) {
                 for (int j = 0; j < N; j++) {
                     double sum = 0;
                     for (int k = 0; k < K; k++) sum += (ta ? a[k * M + i] : a[i * K + k]) * (tb ? b[j * K + k] : b[k * N + j]);
                     assert_true(fabs(sum - c[i * N + j]) < 1e-12 * K); /* K products of size 1 at 2^-53 each */
+                    assert_true(fabs(sum - narrow[i * N + j]) < 1e-6 * K); /* the same at 2^-24 */
                 }
             }
         }
@@ -38,6 +42,23 @@ static void gemm_equals_the_triple_loop_in_every_orientation(void **state) {
     nmlp_mem_free(a);
     nmlp_mem_free(b);
     nmlp_mem_free(c);
+    nmlp_mem_free(narrow);
+}
+
+static void squares_equal_the_product_with_itself(void **state) {
+    enum { N = 300, K = 41 }; /* three blocks of rows, the last one short */
+    nmlp_rng rng;
+    (void)state;
+    nmlp_rng_seed(&rng, 9);
+    double *a = random_matrix(&rng, K * N);
+    double *want = random_matrix(&rng, N * N);
+    double *got = random_matrix(&rng, N * N);
+    nmlp_linalg_gemm(NULL, NMLP_TRANSPOSED, NMLP_PLAIN, N, N, K, a, a, want);
+    nmlp_linalg_squares(NULL, N, K, a, got);
+    for (int i = 0; i < N * N; i++) assert_true(fabs(want[i] - got[i]) < 1e-12 * K);
+    nmlp_mem_free(a);
+    nmlp_mem_free(want);
+    nmlp_mem_free(got);
 }
 
 static void gram_and_cross_equal_f64_sums(void **state) {
@@ -208,6 +229,7 @@ static void old_blas_cores_are_named_on_new_cpus_only(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gemm_equals_the_triple_loop_in_every_orientation),
+        cmocka_unit_test(squares_equal_the_product_with_itself),
         cmocka_unit_test(gram_and_cross_equal_f64_sums),
         cmocka_unit_test(eigenvectors_are_orthonormal_sorted_and_rebuild_the_matrix),
         cmocka_unit_test(eigen_of_nan_is_refused),

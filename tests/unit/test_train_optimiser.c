@@ -136,7 +136,7 @@ static void text_of_one_window_is_refused(void **state) {
     nmlp_corpus c;
     nmlp_err err;
     (void)state;
-    nmlp_assert_fails(nmlp_corpus_init(&c, ids, 20, 10, 1, 0, &err), &err, NMLP_E_ARG, "20 tokens", "at least 21", NULL);
+    nmlp_assert_fails(nmlp_corpus_init(&c, ids, 20, 10, 1, 0, &err), &err, NMLP_E_LIMIT, "20 tokens", "at least 21", NULL);
 }
 
 int main(void) {

@@ -264,7 +264,7 @@ static void state_of_another_run_is_refused_and_kept(void **state) {
     s.options.progress = NULL;
     s.options.resume = true;
     s.options.rate = 1e-3;
-    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_ARG, "another model, text or options", NULL);
+    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_UNSUPPORTED, "another model, text or options", NULL);
     s.options.rate = 3e-3;
     nmlp_assert_ok(train(&s, "out", &report, &err), &err);
     nmlp_recover_report_fini(&report);
@@ -344,7 +344,7 @@ static void model_without_factors_is_refused(void **state) {
     nmlp_err err;
     (void)state;
     setup_open(&s, NMLP_DTYPE_F32);
-    nmlp_assert_fails(nmlp_recover(&s.teacher, s.ids, N_IDS, s.dir, &s.options, &report, &err), &err, NMLP_E_ARG,
+    nmlp_assert_fails(nmlp_recover(&s.teacher, s.ids, N_IDS, s.dir, &s.options, &report, &err), &err, NMLP_E_UNSUPPORTED,
                       "no MLP matrix", NULL);
     setup_close(&s);
 }
@@ -356,7 +356,7 @@ static void context_beyond_the_model_is_refused(void **state) {
     (void)state;
     setup_open(&s, NMLP_DTYPE_F32);
     s.options.context = TINY_CONTEXT + 1;
-    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_ARG, "--ctx 129", "128", NULL);
+    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_LIMIT, "--ctx 129", "128", NULL);
     setup_close(&s);
 }
 

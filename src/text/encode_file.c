@@ -1,4 +1,4 @@
-#include "cli/encode.h"
+#include "text/encode_file.h"
 
 #include "base/file.h"
 

@@ -1,8 +1,9 @@
 /* The public door: model, tokenizer, engine and session in one object. */
-#include "neuronmlp/neuronmlp.h"
+#include "neuronmlp/llm.h"
 
 #include <string.h>
 
+#include "api/options.h"
 #include "base/mem.h"
 #include "engine/generate.h"
 #include "text/tokenizer.h"
@@ -17,7 +18,19 @@ struct nmlp_llm {
     nmlp_session *session;
 };
 
+static const nmlp_llm_options option_defaults = {.struct_bytes = sizeof option_defaults};
+static const nmlp_llm_request request_defaults = {
+    .struct_bytes = sizeof request_defaults, .max_new = NEW_TOKENS_DEFAULT, .top_p = 1};
+
 const char *nmlp_version(void) { return NMLP_VERSION; }
+
+void nmlp_llm_options_init(nmlp_llm_options *options, size_t struct_bytes) {
+    nmlp_options_give(options, struct_bytes, &option_defaults, sizeof option_defaults);
+}
+
+void nmlp_llm_request_init(nmlp_llm_request *request, size_t struct_bytes) {
+    nmlp_options_give(request, struct_bytes, &request_defaults, sizeof request_defaults);
+}
 
 static int64_t choose_context(const nmlp_llm_options *options, const nmlp_config *config) {
     if (options->context > 0) return options->context;
@@ -25,19 +38,19 @@ static int64_t choose_context(const nmlp_llm_options *options, const nmlp_config
 }
 
 nmlp_status nmlp_llm_open(nmlp_llm **out, const char *dir, const nmlp_llm_options *options, nmlp_err *err) {
-    const nmlp_llm_options defaults = {0};
+    nmlp_llm_options ours = option_defaults;
     nmlp_status st = NMLP_OK;
     if (!out || !dir) return nmlp_fail(err, NMLP_E_ARG, "nmlp_llm_open needs a place for the model and a directory");
     *out = NULL;
-    if (!options) options = &defaults;
+    NMLP_RETURN_IF_FAILED(nmlp_options_take(&ours, sizeof ours, options, "nmlp_llm_options", err));
     nmlp_llm *llm = nmlp_mem_new(1, sizeof *llm, err);
     if (!llm) return NMLP_E_NOMEM;
-    NMLP_TRY(nmlp_pool_create(&llm->pool, options->n_threads, err));
+    NMLP_TRY(nmlp_pool_create(&llm->pool, ours.n_threads, err));
     NMLP_TRY(nmlp_model_open(&llm->model, dir, err));
     NMLP_TRY(nmlp_tokenizer_load(&llm->tokenizer, dir, err));
-    nmlp_engine_options engine = {.isa = options->isa, .pool = llm->pool};
+    nmlp_engine_options engine = {.isa = ours.isa, .pool = llm->pool};
     NMLP_TRY(nmlp_engine_create(&llm->engine, &llm->model, &engine, err));
-    NMLP_TRY(nmlp_session_create(&llm->session, llm->engine, choose_context(options, &llm->model.config), 0, false, err));
+    NMLP_TRY(nmlp_session_create(&llm->session, llm->engine, choose_context(&ours, &llm->model.config), 0, false, err));
     *out = llm;
 out:
     if (st != NMLP_OK) nmlp_llm_close(llm);
@@ -82,14 +95,14 @@ static nmlp_generation make_request(const nmlp_llm *llm, const nmlp_llm_request 
     const nmlp_config *c = &llm->model.config;
     nmlp_generation g = {.prompt = prompt->data,
                          .n_prompt = (int64_t)prompt->len,
-                         .max_new = r->max_new > 0 ? r->max_new : NEW_TOKENS_DEFAULT,
+                         .max_new = r->max_new,
                          .sampling = nmlp_sampling_greedy(),
                          .stop_ids = c->stop_ids,
                          .n_stop_ids = c->n_stop_ids,
                          .on_token = on_token};
     g.sampling.temperature = r->temperature;
     g.sampling.top_k = r->top_k;
-    if (r->top_p != 0) g.sampling.top_p = r->top_p;
+    g.sampling.top_p = r->top_p;
     g.sampling.min_p = r->min_p;
     g.sampling.seed = r->seed;
     return g;
@@ -97,18 +110,19 @@ static nmlp_generation make_request(const nmlp_llm *llm, const nmlp_llm_request 
 
 nmlp_status nmlp_llm_generate(nmlp_llm *llm, const char *prompt, const nmlp_llm_request *request,
                               nmlp_llm_on_text *on_text, void *ctx, nmlp_err *err) {
-    const nmlp_llm_request defaults = {0};
+    nmlp_llm_request ours = request_defaults;
     nmlp_generation_stats stats;
     nmlp_ids ids;
     nmlp_status st = NMLP_OK;
     if (!llm || !prompt) return nmlp_fail(err, NMLP_E_ARG, "nmlp_llm_generate needs a model and a prompt");
+    NMLP_RETURN_IF_FAILED(nmlp_options_take(&ours, sizeof ours, request, "nmlp_llm_request", err));
     struct stream stream = {.llm = llm, .on_text = on_text, .ctx = ctx, .err = err};
     nmlp_ids_init(&ids);
     nmlp_str_init(&stream.text);
     nmlp_decode_stream_init(&stream.decoder, llm->tokenizer, true);
     nmlp_session_truncate(llm->session, 0);
     NMLP_TRY(nmlp_tokenizer_encode(llm->tokenizer, prompt, strlen(prompt), true, false, &ids, err));
-    nmlp_generation generation = make_request(llm, request ? request : &defaults, &ids);
+    nmlp_generation generation = make_request(llm, &ours, &ids);
     generation.ctx = &stream;
     NMLP_TRY(nmlp_generate(llm->session, &generation, &stats, err));
     NMLP_TRY(stream.st);

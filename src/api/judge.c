@@ -1,8 +1,8 @@
-#include "cli/judge.h"
+#include "api/judge.h"
 
 #include "sim/time.h"
 
-nmlp_status nmlp_cli_judge(void *ctx, const nmlp_program *program, const nmlp_machine *machine, nmlp_kernel_cost *out,
+nmlp_status nmlp_judge_by_time(void *ctx, const nmlp_program *program, const nmlp_machine *machine, nmlp_kernel_cost *out,
                            nmlp_err *err) {
     nmlp_time_report t;
     (void)ctx;
@@ -16,9 +16,9 @@ nmlp_status nmlp_cli_judge(void *ctx, const nmlp_program *program, const nmlp_ma
     return NMLP_OK;
 }
 
-nmlp_status nmlp_cli_build_kernel(nmlp_program **out, const nmlp_kernel *kernel, const nmlp_kernel_request *rq,
+nmlp_status nmlp_kernel_build_planned(nmlp_program **out, const nmlp_kernel *kernel, const nmlp_kernel_request *rq,
                                   nmlp_err *err) {
-    nmlp_planner planner = {.machine = rq->machine, .judge = nmlp_cli_judge};
+    nmlp_planner planner = {.machine = rq->machine, .judge = nmlp_judge_by_time};
     nmlp_plan plan;
     nmlp_plan_op op;
     if (!nmlp_plan_op_parse(kernel->name, &op) || nmlp_tiling_get(rq->tiling, "rows", 0) != 0)

@@ -1,6 +1,6 @@
 /* A text file as token ids of a model. */
-#ifndef NMLP_CLI_ENCODE_H
-#define NMLP_CLI_ENCODE_H
+#ifndef NMLP_TEXT_ENCODE_FILE_H
+#define NMLP_TEXT_ENCODE_FILE_H
 
 #include "base/status.h"
 #include "text/tokenizer.h"

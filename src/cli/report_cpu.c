@@ -1,0 +1,262 @@
+/* The MLP benchmark of a CPU, from its CSV: bars with their spread, a chart for each number of rows. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "cli/report_sections.h"
+
+enum {
+    CSV_MAX_BYTES = 4 << 20,
+    FIELDS_MAX = 32,
+    ROWS_MAX = 512,
+    PEERS_MAX = 12,
+    RANKS_MAX = 8,
+    TEXT = 96,
+    COMMAND_MAX = 1024
+};
+
+typedef struct sample {
+    char peer[TEXT];
+    long long hidden, inner, rank, rows;
+    double ms, low, high;
+} sample;
+
+typedef struct results {
+    const char *path;
+    char command[COMMAND_MAX];
+    sample samples[ROWS_MAX];
+    size_t n;
+    int column[8];
+} results;
+
+/* By their names in bench_mlp and in `neuronmlp bench mlp --csv`. */
+static const char *const columns[8][2] = {{"peer", "by"},       {"hidden", "hidden"}, {"inner", "inner"},
+                                          {"rank", "rank"},     {"rows", "rows"},     {"ms_median", "ms"},
+                                          {"ms_p10", "ms_p10"}, {"ms_p90", "ms_p90"}};
+enum { C_PEER, C_HIDDEN, C_INNER, C_RANK, C_ROWS, C_MS, C_LOW, C_HIGH };
+
+/* Cuts at commas, in place. */
+static int split(char *line, char *fields[FIELDS_MAX]) {
+    int n = 0;
+    for (char *at = line; at && n < FIELDS_MAX;) {
+        char *comma = strchr(at, ',');
+        if (comma) *comma = '\0';
+        fields[n++] = at;
+        at = comma ? comma + 1 : NULL;
+    }
+    return n;
+}
+
+static nmlp_status read_header(results *r, char **fields, int n, nmlp_err *err) {
+    for (int c = 0; c < 8; c++) {
+        r->column[c] = -1;
+        for (int i = 0; i < n; i++)
+            if (strcmp(fields[i], columns[c][0]) == 0 || strcmp(fields[i], columns[c][1]) == 0) r->column[c] = i;
+        if (r->column[c] < 0)
+            return nmlp_fail(err, NMLP_E_FORMAT, "%s: no column \"%s\"; expected what the MLP benchmark prints",
+                             r->path, columns[c][0]);
+    }
+    return NMLP_OK;
+}
+
+static bool read_number(double *out, const char *text) {
+    char *end;
+    *out = strtod(text, &end);
+    return end != text && *end == '\0' && isfinite(*out);
+}
+
+static nmlp_status read_row(results *r, char **fields, int n, int line, nmlp_err *err) {
+    double number[8] = {0};
+    for (int c = 0; c < 8; c++) {
+        if (r->column[c] >= n)
+            return nmlp_fail(err, NMLP_E_FORMAT, "%s:%d: %d fields; the first line has more", r->path, line, n);
+        const char *text = fields[r->column[c]];
+        if (c == C_MS && text[0] == '\0') return NMLP_OK; /* was not timed: its result was wrong */
+        if (c == C_PEER || (c == C_RANK && strcmp(text, "dense") == 0)) continue;
+        if (!read_number(&number[c], text))
+            return nmlp_fail(err, NMLP_E_FORMAT, "%s:%d: %s is \"%.40s\", not a number", r->path, line, columns[c][0],
+                             text);
+    }
+    if (r->n == ROWS_MAX) return nmlp_fail(err, NMLP_E_LIMIT, "%s: more than %d results", r->path, ROWS_MAX);
+    sample *s = &r->samples[r->n++];
+    snprintf(s->peer, sizeof s->peer, "%s", fields[r->column[C_PEER]]);
+    s->hidden = (long long)number[C_HIDDEN];
+    s->inner = (long long)number[C_INNER];
+    s->rank = (long long)number[C_RANK];
+    s->rows = (long long)number[C_ROWS];
+    s->ms = number[C_MS];
+    s->low = number[C_LOW];
+    s->high = number[C_HIGH];
+    return NMLP_OK;
+}
+
+static nmlp_status read_line(results *r, char *line, int number, bool *has_header, nmlp_err *err) {
+    char *fields[FIELDS_MAX];
+    size_t len = strcspn(line, "\r");
+    line[len] = '\0';
+    if (line[0] == '\0') return NMLP_OK;
+    if (line[0] == '#') {
+        snprintf(r->command, sizeof r->command, "%s", line + 1 + strspn(line + 1, " "));
+        return NMLP_OK;
+    }
+    int n = split(line, fields);
+    if (*has_header) return read_row(r, fields, n, number, err);
+    *has_header = true;
+    return read_header(r, fields, n, err);
+}
+
+static nmlp_status read_csv(results *r, nmlp_err *err) {
+    nmlp_str text;
+    bool has_header = false;
+    int number = 0;
+    nmlp_str_init(&text);
+    nmlp_status st = nmlp_file_read(&text, r->path, CSV_MAX_BYTES, err);
+    for (char *line = text.data; st == NMLP_OK && line && *line;) {
+        char *end = strchr(line, '\n');
+        if (end) *end = '\0';
+        st = read_line(r, line, ++number, &has_header, err);
+        line = end ? end + 1 : NULL;
+    }
+    if (st == NMLP_OK && r->n == 0) st = nmlp_fail(err, NMLP_E_FORMAT, "%s: holds no results", r->path);
+    nmlp_str_fini(&text);
+    return st;
+}
+
+static bool same_case(const sample *a, const sample *b) {
+    return a->hidden == b->hidden && a->inner == b->inner && a->rows == b->rows;
+}
+
+/* Our kernel sets go by their own names. */
+static bool is_ours(const char *peer) {
+    static const char *const names[] = {"ours", "amx", "avx512", "avx2", "ref"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strncmp(peer, names[i], strlen(names[i])) == 0) return true;
+    return false;
+}
+
+/* One chart: groups for dense and each rank, a bar for each peer. */
+typedef struct figure {
+    char peers[PEERS_MAX][TEXT];
+    long long ranks[RANKS_MAX];
+    char rank_names[RANKS_MAX][TEXT];
+    double ms[PEERS_MAX][RANKS_MAX], low[PEERS_MAX][RANKS_MAX], high[PEERS_MAX][RANKS_MAX];
+    size_t n_peers, n_ranks;
+} figure;
+
+static size_t peer_index(figure *f, const char *peer) {
+    size_t i = 0;
+    while (i < f->n_peers && strcmp(f->peers[i], peer) != 0) i++;
+    if (i == f->n_peers && i < PEERS_MAX) snprintf(f->peers[f->n_peers++], TEXT, "%s", peer);
+    return i;
+}
+
+static size_t rank_index(figure *f, long long rank) {
+    size_t i = 0;
+    while (i < f->n_ranks && f->ranks[i] != rank) i++;
+    if (i == f->n_ranks && i < RANKS_MAX) {
+        f->ranks[i] = rank;
+        snprintf(f->rank_names[i], TEXT, rank ? "rank %lld" : "dense", rank);
+        f->n_ranks++;
+    }
+    return i;
+}
+
+static void fill_figure(figure *f, const results *r, const sample *of) {
+    *f = (figure){.n_peers = 0};
+    for (int i = 0; i < PEERS_MAX; i++)
+        for (int k = 0; k < RANKS_MAX; k++) f->ms[i][k] = f->low[i][k] = f->high[i][k] = NAN;
+    for (size_t i = 0; i < r->n; i++) {
+        const sample *s = &r->samples[i];
+        if (!same_case(s, of)) continue;
+        size_t p = peer_index(f, s->peer), k = rank_index(f, s->rank);
+        if (p >= PEERS_MAX || k >= RANKS_MAX) continue;
+        f->ms[p][k] = s->ms;
+        f->low[p][k] = s->low;
+        f->high[p][k] = s->high;
+    }
+}
+
+static void put_figure(nmlp_page *page, const figure *f, const sample *of) {
+    static const nmlp_colour others[] = {NMLP_COLOUR_PAPER, NMLP_COLOUR_OTHER, NMLP_COLOUR_SEQUENTIAL,
+                                         NMLP_COLOUR_ANOTHER, NMLP_COLOUR_NAIVE};
+    nmlp_plot_series series[PEERS_MAX];
+    const char *categories[RANKS_MAX];
+    char title[160];
+    size_t n_other = 0;
+    for (size_t k = 0; k < f->n_ranks; k++) categories[k] = f->rank_names[k];
+    for (size_t i = 0; i < f->n_peers; i++) {
+        bool first_ours = i == 0 && is_ours(f->peers[i]);
+        series[i] = (nmlp_plot_series){.name = f->peers[i],
+                                       .mark = NMLP_MARK_BARS,
+                                       .colour = first_ours ? NMLP_COLOUR_OURS : others[n_other++ % 5],
+                                       .y = f->ms[i],
+                                       .low = f->low[i],
+                                       .high = f->high[i],
+                                       .n = f->n_ranks,
+                                       .in_legend = true};
+    }
+    snprintf(title, sizeof title, "Gated MLP, hidden %lld, intermediate %lld: %lld row%s", of->hidden, of->inner,
+             of->rows, of->rows == 1 ? "" : "s");
+    nmlp_plot plot = {.title = title,
+                      .about = "Bars of median time for each implementation, in groups for each rank and the dense "
+                               "MLP; whiskers from the 10th "
+                               "to the 90th percentile. Lower is better.",
+                      .x = {.label = "MLP matrices", .categories = categories, .n = f->n_ranks},
+                      .y = {.label = "milliseconds, lower is better", .from_zero = true},
+                      .series = series,
+                      .n_series = f->n_peers};
+    nmlp_page_chart(page, &plot, NULL);
+}
+
+/* Our fastest at a case, dense or with factors. */
+static const sample *fastest_ours(const results *r, const sample *of, bool dense) {
+    const sample *best = NULL;
+    for (size_t i = 0; i < r->n; i++) {
+        const sample *s = &r->samples[i];
+        if (same_case(s, of) && is_ours(s->peer) && (s->rank == 0) == dense && (!best || s->ms < best->ms)) best = s;
+    }
+    return best;
+}
+
+static void put_card(nmlp_page *page, const results *r) {
+    const sample *low_rank = fastest_ours(r, &r->samples[0], false), *dense = fastest_ours(r, &r->samples[0], true);
+    char value[32], label[192];
+    if (!low_rank || !dense) return;
+    snprintf(value, sizeof value, "%.2f×", dense->ms / low_rank->ms);
+    snprintf(label, sizeof label,
+             "fused low-rank MLP (rank %lld) against our dense one on a CPU, %lld row%s, %.2f against %.2f ms",
+             low_rank->rank, low_rank->rows, low_rank->rows == 1 ? "" : "s", low_rank->ms, dense->ms);
+    nmlp_page_card(page, value, label, "cpu");
+}
+
+nmlp_status nmlp_report_cpu(nmlp_page *page, const char *csv_path, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    figure *f = nmlp_mem_new(1, sizeof *f, err);
+    results *r = nmlp_mem_new(1, sizeof *r, err);
+    if (!f || !r) NMLP_TRY(NMLP_E_NOMEM);
+    r->path = csv_path;
+    NMLP_TRY(read_csv(r, err));
+    nmlp_page_section_begin(
+        page, "cpu", "CPU",
+        "Measured: our fused MLP beside its peers on the same shapes, one after the other in one process. Medians; "
+        "whiskers span the 10th to the 90th percentile. Up to 16 rows the weights come from memory.");
+    nmlp_page_grid_begin(page);
+    for (size_t i = 0; i < r->n; i++) {
+        bool seen = false;
+        for (size_t k = 0; k < i; k++) seen |= same_case(&r->samples[k], &r->samples[i]);
+        if (seen) continue;
+        fill_figure(f, r, &r->samples[i]);
+        put_figure(page, f, &r->samples[i]);
+    }
+    nmlp_page_grid_end(page);
+    if (r->command[0]) nmlp_page_command(page, r->command);
+    nmlp_page_section_end(page);
+    put_card(page, r);
+out:
+    nmlp_mem_free(f);
+    nmlp_mem_free(r);
+    return st;
+}

@@ -1,0 +1,37 @@
+/* The sections of a report: each gathers its numbers, computes what is simulated, and writes its part of the page. */
+#ifndef NMLP_CLI_REPORT_SECTIONS_H
+#define NMLP_CLI_REPORT_SECTIONS_H
+
+#include "base/progress.h"
+#include "neuron/machine.h"
+#include "plan/kernel_table.h"
+#include "report/page.h"
+
+/* Sizes, ranks and error curves of one compressed checkpoint. */
+nmlp_status nmlp_report_compression(nmlp_page *page, const char *dir, nmlp_err *err);
+
+/* Perplexity over the share of parameters removed: what the checkpoints recorded, and results of `neuronmlp eval
+ * --json` (a list of files separated by commas, or NULL). */
+nmlp_status nmlp_report_quality(nmlp_page *page, const char *const *dirs, int n_dirs, const char *evals, nmlp_err *err);
+
+/* A machine and the words after --target that mean it. */
+typedef struct nmlp_report_target {
+    const char *name;
+    nmlp_machine machine;
+} nmlp_report_target;
+
+/* Time, traffic and roofline of five kernels up to `rows_max` rows. */
+nmlp_status nmlp_report_kernels(nmlp_page *page, const nmlp_report_target *target, int64_t rows_max,
+                                const nmlp_progress *progress, nmlp_err *err);
+
+/* One kernel at one shape: beside its competitors where it is an MLP, and its engines over time. */
+nmlp_status nmlp_report_kernel(nmlp_page *page, const nmlp_report_target *target, const nmlp_kernel *kernel,
+                               const nmlp_kernel_shape *shape, nmlp_err *err);
+
+/* The CSV that the MLP benchmark prints; a line "# command" in it says how it was made. */
+nmlp_status nmlp_report_cpu(nmlp_page *page, const char *csv_path, nmlp_err *err);
+
+/* "CPU name, 2 cores, AVX-512, 8.2 GB memory, Linux 6.1" */
+void nmlp_report_machine(nmlp_str *out);
+
+#endif

@@ -1,0 +1,35 @@
+/* What a compressed checkpoint tells of its own making: the "neuronmlp" object of its config.json, read back. */
+#ifndef NMLP_COMPRESS_RECORD_H
+#define NMLP_COMPRESS_RECORD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+#include "model/model.h"
+
+/* Strings are "" and numbers NaN where the checkpoint does not say (another version wrote it). */
+typedef struct nmlp_compress_record {
+    nmlp_arena arena;    /* behind everything */
+    const char *made_by; /* "" after training, when another command had the last word */
+    bool trained;        /* recovered since: perplexities of before say nothing any more and are NaN */
+    const char *whiten, *weights, *alloc, *recover; /* method */
+    const char *calib_text;
+    int64_t calib_tokens, heldout_tokens;
+    double ratio;       /* of MLP parameters removed */
+    double ratio_asked; /* NaN with a time budget */
+    int64_t tile;
+    double ppl_dense, ppl_factored, ppl, kl; /* held out */
+    int64_t n_layers;
+    double *error;      /* [L, NMLP_MLP_MATRICES] */
+    int64_t curve_step; /* 0: no curves */
+    int64_t curve_points;
+    double *curve; /* [L, NMLP_MLP_MATRICES, points] relative error at ranks 0, step, ... */
+} nmlp_compress_record;
+
+/* `model` was opened from a compressed checkpoint. */
+nmlp_status nmlp_compress_record_load(nmlp_compress_record *record, const nmlp_model *model, nmlp_err *err);
+void nmlp_compress_record_fini(nmlp_compress_record *record);
+
+#endif
