@@ -37,7 +37,7 @@ same() {
 names=$("$command" --help | sed -n 's/^  \([a-z]*\)  *[a-z].*/\1/p')
 [ "$(echo "$names" | wc -l)" -ge 15 ] || fail "the commands were not found"
 same "commands" "$names --help --version" ""
-same "a command begun" "recover" re
+same "a command begun" "recover report" re
 for name in $names; do
     "$command" "$name" --help | sed -n '/^options:/,/^examples:/p' >"$work/help"
     options=$(grep -o '^  [ -].\{0,3\} *--[a-z-]*' "$work/help" | grep -o -- '--[a-z-]*')

@@ -63,7 +63,7 @@ printf 'by,hidden,inner,rank,rows,threads,samples,ms,ms_p10,ms_p90\navx2,64,160,
 has "$work/by.html" "2.25×" # 9 ms over 4 ms
 grep -q 'bad' "$work/by.html" && fail "a peer that was not timed has a bar"
 
-refused 1 "is a dense checkpoint" "$root/models/tiny"
+refused 2 "is a dense checkpoint" "$root/models/tiny"
 refused 1 "config.json" "$work/nothing"
 refused 1 "no.csv" --bench "$work/no.csv"
 printf 'peer,hidden\n' >"$work/bad.csv"
@@ -71,10 +71,10 @@ refused 1 'no column "inner"' --bench "$work/bad.csv"
 sed 's/,10,9,/,ten,9,/' "$work/mlp.csv" >"$work/word.csv"
 refused 1 'word.csv:3: ms_median is "ten"' --bench "$work/word.csv"
 refused 1 "no.json" --eval "$work/no.json"
-refused 1 "xtuv-fused" --kernel nothing
-refused 1 "4 numbers" --kernel xw-opt --shape 1,2,3,4
-refused 1 "rows-max" --rows-max 100
-refused 1 "llama-3.2-1b" --preset nothing
+refused 2 "xtuv-fused" --kernel nothing
+refused 2 "4 numbers" --kernel xw-opt --shape 1,2,3,4
+refused 2 "rows-max" --rows-max 100
+refused 2 "llama-3.2-1b" --preset nothing
 refused 2 "unknown option" --nothing
 
 export PYTHONDONTWRITEBYTECODE=1
