@@ -77,7 +77,8 @@ size_t nmlp_mlp_workspace_bytes(const nmlp_mlp *mlp, int64_t s, int n_threads) {
     return bytes;
 }
 
-void nmlp_mlp_describe_plan(const nmlp_mlp *mlp, int64_t s, nmlp_str *out) {
+void nmlp_mlp_describe_plan(const nmlp_mlp *mlp, int64_t s, int n_threads, nmlp_str *out) {
+    (void)n_threads;
     nmlp_plan p = nmlp_plan_make(mlp->kernels, nmlp_caches_get(), s, mlp->hidden, mlp->inner);
     int64_t kc = nmlp_min(p.kc, nmlp_max(nmlp_pad(mlp->hidden), nmlp_pad(mlp->inner)));
     nmlp_str_printf(out, "set=%s tile=%dx%d activations=%s rows=%lld kc=%lld chunk=%lld weights=%s", mlp->kernels->name,

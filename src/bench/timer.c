@@ -1,5 +1,5 @@
 #define _GNU_SOURCE /* clock_gettime */
-#include "timer.h"
+#include "bench/timer.h"
 
 #include <time.h>
 
