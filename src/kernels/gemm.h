@@ -19,6 +19,24 @@
 
 enum { NMLP_STRIP = 16, NMLP_PAD = 32, NMLP_LINE_BYTES = 64, NMLP_DTYPES = 3 };
 
+/* Rows of vector work that a block does beside its own, a few at every step of 32 inputs: products of tiles leave the
+ * vector units idle. */
+typedef struct nmlp_beside {
+    void (*do_rows)(void *ctx, int64_t row, int64_t n);
+    void *ctx;
+    int64_t row; /* the next */
+    int64_t end;
+    int64_t rows_per_step;
+} nmlp_beside;
+
+static inline void nmlp_beside_step(nmlp_beside *beside) {
+    int64_t n = beside->end - beside->row;
+    if (n <= 0) return;
+    if (n > beside->rows_per_step) n = beside->rows_per_step;
+    beside->do_rows(beside->ctx, beside->row, n);
+    beside->row += n;
+}
+
 /* C [rows, 16*strips] = or += A [rows,k] B [k, 16*strips] */
 typedef struct nmlp_block {
     float *c;      /* rows of 16 * the gemm's strips, contiguous, aligned to 64 bytes */
@@ -31,6 +49,10 @@ typedef struct nmlp_block {
     int strips;    /* the gemm's, or half as many at the end of a matrix */
     bool accumulate;
     bool stream; /* B comes from memory and is used once: fetch it ahead */
+    /* Only for gemms that work beside. */
+    const char *ahead; /* strips needed later, b_step apart: brought near, this many lines of each per step */
+    int ahead_lines;
+    nmlp_beside *beside;
 } nmlp_block;
 
 typedef void nmlp_block_fn(const nmlp_block *block);
@@ -42,6 +64,7 @@ typedef struct nmlp_gemm {
     int narrow_rows; /* up to this many rows weights are used as packed; above they are widened to f32 first */
     bool pairs; /* two products with the same activations go tile by tile: loads of activations are the bottleneck */
     bool full_tiles;                   /* tiles are laid out for mr rows even where fewer are used */
+    bool works_beside;                 /* blocks fetch ahead and deliver earlier sums in their inner loop */
     nmlp_block_fn *block[NMLP_DTYPES]; /* by type of the packed weight; NULL: cannot */
     /* n elements of a strip (multiple of 32) to the f32 order. */
     void (*widen)(float *dst, const void *src, nmlp_dtype dtype, int64_t n);

@@ -56,10 +56,20 @@ static void fetch_tile(const char *tile) {
     for (int i = 0; i < TILE_BYTES; i += NMLP_LINE_BYTES) _mm_prefetch(tile + PREFETCH_BYTES + i, _MM_HINT_T0);
 }
 
+/* One step's share of the weights that come later. */
+static const char *fetch_ahead(const char *at, const nmlp_block *p) {
+    for (int i = 0; i < p->ahead_lines; i++, at += NMLP_LINE_BYTES) {
+        _mm_prefetch(at, _MM_HINT_T1);
+        _mm_prefetch(at + p->b_step, _MM_HINT_T1);
+    }
+    return at;
+}
+
 static void block_32(const nmlp_block *p) {
     const char *a = p->a;
     const char *b0 = p->b;
     const char *b1 = b0 + p->b_step;
+    const char *ahead = p->ahead;
     float *c = p->c;
     load_c(c, p->accumulate);
     load_c_low(c, p->accumulate);
@@ -72,6 +82,8 @@ static void block_32(const nmlp_block *p) {
         _tile_loadd(5, a + TILE_BYTES, NMLP_LINE_BYTES);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
+        ahead = fetch_ahead(ahead, p);
+        nmlp_beside_step(p->beside);
         if (!p->stream) continue;
         fetch_tile(b0);
         fetch_tile(b1);
@@ -87,6 +99,7 @@ static void block_16(const nmlp_block *p) {
     const char *a = p->a;
     const char *b0 = p->b;
     const char *b1 = b0 + p->b_step;
+    const char *ahead = p->ahead;
     load_c(p->c, p->accumulate);
     for (int64_t k = 0; k < p->k; k += TILE_K, a += p->a_step, b0 += TILE_BYTES, b1 += TILE_BYTES) {
         _tile_loadd(4, a, NMLP_LINE_BYTES);
@@ -94,6 +107,8 @@ static void block_16(const nmlp_block *p) {
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, b1, NMLP_LINE_BYTES);
         _tile_dpbf16ps(1, 4, 7);
+        ahead = fetch_ahead(ahead, p);
+        nmlp_beside_step(p->beside);
         if (!p->stream) continue;
         fetch_tile(b0);
         fetch_tile(b1);
@@ -119,8 +134,15 @@ bool nmlp_amx_computes(void) {
     _Alignas(64) uint16_t b[STRIPS][TILE_ROWS * TILE_K];
     _Alignas(64) float c[MR * NR];
     for (int i = 0; i < TILE_ROWS * TILE_K; i++) a[i] = b[0][i] = b[1][i] = nmlp_f32_to_bf16(1.0f);
-    nmlp_block block = {
-        .c = c, .a = a, .b = b, .b_step = sizeof b[0], .k = TILE_K, .rows = TILE_ROWS, .strips = STRIPS};
+    nmlp_beside nothing = {0};
+    nmlp_block block = {.c = c,
+                        .a = a,
+                        .b = b,
+                        .b_step = sizeof b[0],
+                        .k = TILE_K,
+                        .rows = TILE_ROWS,
+                        .strips = STRIPS,
+                        .beside = &nothing};
     begin();
     block_bf16(&block);
     end();
@@ -134,6 +156,7 @@ const nmlp_gemm nmlp_gemm_amx = {
     .narrow_rows = INT32_MAX,
     .pairs = true,
     .full_tiles = true,
+    .works_beside = true,
     .block = {[NMLP_DTYPE_BF16] = block_bf16},
     .begin = begin,
     .end = end,

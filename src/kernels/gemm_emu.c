@@ -27,6 +27,7 @@ static void block_bf16(const nmlp_block *p) {
                 row_strip(c, (const uint16_t *)a, b);
         }
     }
+    for (int64_t k = 0; k < p->k; k += TILE_K) nmlp_beside_step(p->beside);
 }
 
 const nmlp_gemm nmlp_gemm_emu = {
@@ -36,5 +37,6 @@ const nmlp_gemm nmlp_gemm_emu = {
     .narrow_rows = INT32_MAX,
     .pairs = true,
     .full_tiles = true,
+    .works_beside = true,
     .block = {[NMLP_DTYPE_BF16] = block_bf16},
 };

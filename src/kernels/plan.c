@@ -7,7 +7,8 @@ enum {
     CHUNK_UNIT = 512,
     ROWS_MAX_F32 = 384,
     ROWS_MAX_BF16 = 512,
-    ROWS_MIN = 64
+    ROWS_MIN = 64,
+    TEAM_ROWS_MIN = 192
 };
 
 static int64_t round_down(int64_t n, int64_t unit) { return nmlp_max(unit, n / unit * unit); }
@@ -31,9 +32,9 @@ static int64_t rows_at_a_time(const nmlp_gemm *gemm, const nmlp_caches *caches, 
     return nmlp_min(ROWS_MAX_F32, nmlp_max(ROWS_MIN, rows));
 }
 
-/* Blocks of equal height, none of them a small rest. */
-static int64_t balanced(int64_t s, int64_t most, int64_t mr) {
-    int64_t n_blocks = nmlp_ceil_div(s, most);
+/* Blocks of equal height, none of them a small rest, their number a multiple of `unit`. */
+static int64_t balanced(int64_t s, int64_t most, int64_t mr, int64_t unit) {
+    int64_t n_blocks = nmlp_ceil_div(nmlp_ceil_div(s, most), unit) * unit;
     return nmlp_ceil_div(nmlp_ceil_div(s, n_blocks), mr) * mr;
 }
 
@@ -44,6 +45,7 @@ static nmlp_plan plan_stream(const nmlp_gemm *gemm, const nmlp_caches *caches, i
         kc = inputs_in_l1(caches, L1_PERCENT, (int64_t)gemm->strips * NMLP_STRIP * 2); /* for the second tile */
     return (nmlp_plan){.gemm = gemm,
                        .rows = s,
+                       .rows_most = s,
                        .kc = kc,
                        .kc_of_two = kc,
                        .stream = true,
@@ -72,7 +74,8 @@ nmlp_plan nmlp_plan_make(const nmlp_kernels *kernels, const nmlp_caches *caches,
                            (int64_t)gemm->strips * NMLP_STRIP * gemm->elem_bytes);
     plan.kc_of_two = gemm->pairs ? round_down(plan.kc / 2, NMLP_PAD) : plan.kc;
     int64_t most = round_down(rows_at_a_time(gemm, caches, plan.kc, k), gemm->mr);
-    plan.rows = balanced(s, most, gemm->mr);
+    plan.rows = balanced(s, most, gemm->mr, 1);
+    plan.rows_most = most;
     plan.rows_cap = nmlp_min(most, nmlp_ceil_div(s, gemm->mr) * gemm->mr);
     plan_chunk(&plan, caches, inner);
     return plan;
@@ -83,4 +86,19 @@ void nmlp_plan_worst(const nmlp_kernels *kernels, int64_t s, int64_t worst[NMLP_
     worst[1] = nmlp_min(s, kernels->narrow_rows);
     worst[2] = nmlp_min(s, kernels->narrow->narrow_rows);
     worst[3] = nmlp_min(s, kernels->wide->narrow_rows);
+}
+
+int nmlp_plan_teams_cap(const nmlp_plan *plan, int64_t s, int n_threads) {
+    if (!plan->gemm->works_beside) return 1;
+    return (int)nmlp_max(1, nmlp_min(n_threads, s / nmlp_min(plan->rows_most, TEAM_ROWS_MIN)));
+}
+
+int nmlp_plan_teams(const nmlp_plan *plan, int64_t s, int n_threads) {
+    int n_teams = nmlp_plan_teams_cap(plan, s, n_threads);
+    while (n_threads % n_teams != 0) n_teams--;
+    return n_teams;
+}
+
+int64_t nmlp_plan_team_rows(const nmlp_plan *plan, int64_t s, int n_teams) {
+    return n_teams == 1 ? plan->rows : balanced(s, plan->rows_most, plan->gemm->mr, n_teams);
 }

@@ -64,7 +64,7 @@ static const nmlp_kernels set_amx = {
     .narrow = &nmlp_gemm_narrow_avx512,
     .narrow_rows = 6,
     .exact = &nmlp_gemm_avx512,
-    .vec = &nmlp_vec_avx512,
+    .vec = &nmlp_vec_amx,
 };
 
 static const nmlp_kernels *const sets[] = {&set_amx, &set_avx512, &set_avx2, &set_ref, &set_amx_emu};

@@ -11,7 +11,8 @@ typedef struct nmlp_put {
     void *dst;
     size_t step;
     const float *src;
-    int64_t src_stride; /* floats */
+    const float *up;    /* written is silu(src) * up; NULL: src as it is */
+    int64_t src_stride; /* floats, of up too */
     int64_t n_rows;
     int64_t n;        /* values of a row */
     int64_t n_padded; /* multiple of 16; zeros are written from n on */
@@ -54,6 +55,7 @@ extern const nmlp_vec nmlp_vec_ref;
 #if defined(__x86_64__)
 extern const nmlp_vec nmlp_vec_avx2;
 extern const nmlp_vec nmlp_vec_avx512;
+extern const nmlp_vec nmlp_vec_amx; /* what the amx set needs of them, with instructions that come with it */
 #endif
 
 #endif

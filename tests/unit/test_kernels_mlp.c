@@ -19,7 +19,7 @@ static const struct shape shapes[] = {
     {1, 1, 0, 0, 0},    {33, 50, 0, 0, 0},  {40, 100, 17, 17, 33}, {65, 31, 5, 9, 3},  {31, 97, 20, -1, 35},
     {48, 64, 0, 16, 7}, {48, 64, 16, 0, 0}, {35, 900, 33, 31, 47}, {70, 777, 0, 0, 0}, {64, 128, 32, 32, 32},
 };
-static const int64_t row_counts[] = {1, 2, 3, 5, 16, 17, 24, 31, 33, 100, 230};
+static const int64_t row_counts[] = {1, 2, 3, 5, 16, 17, 24, 31, 33, 100, 230, 400};
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0], N_ROW_COUNTS = sizeof row_counts / sizeof row_counts[0] };
 
 static nmlp_factors make_factors(int64_t n, int64_t k, int64_t rank, nmlp_dtype dtype, uint64_t seed) {
