@@ -1,9 +1,12 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine/engine_int.h"
+
+enum { EMBED_RELEASE_ROWS = 64 };
 
 struct nmlp_session {
     const nmlp_engine *engine;
@@ -251,6 +254,8 @@ static void embed(const nmlp_session *s, const int32_t *ids, int64_t n, float *r
     int64_t h = table->shape[1];
     for (int64_t i = 0; i < n; i++)
         nmlp_to_f32(rows + i * h, nmlp_view_row(table, ids[i]), table->dtype, (size_t)h);
+    /* Every row touched brings pages around it; after a long text all of the table would stay. */
+    if (n >= EMBED_RELEASE_ROWS) nmlp_file_map_release(table->data, nmlp_view_bytes(table));
 }
 
 nmlp_status nmlp_session_embed(nmlp_session *s, const int32_t *ids, int64_t n, float *rows, nmlp_err *err) {

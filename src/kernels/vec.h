@@ -47,8 +47,8 @@ typedef struct nmlp_vec {
                        int64_t n); /* y = x*factor*weight */
     void (*add)(float *x, const float *y, int64_t n);
     void (*rotate)(float *low, float *high, const float *cosine, const float *sine, int64_t n);
-    /* dst [n,16] = transpose of 16 rows of n; rows from n_rows on are zeros. */
-    void (*transpose)(float *dst, const float *src, int64_t row_stride, int64_t n_rows, int64_t n);
+    /* dst [n,16] = transpose of 16 rows of n elements of 4 bytes; rows from n_rows on are zeros. */
+    void (*transpose)(void *dst, const void *src, int64_t row_stride, int64_t n_rows, int64_t n);
 } nmlp_vec;
 
 extern const nmlp_vec nmlp_vec_ref;

@@ -56,18 +56,19 @@ static inline __attribute__((always_inline)) void exchange(square *s) {
     *s = t;
 }
 
-static void transpose(float *dst, const float *src, int64_t row_stride, int64_t n_rows, int64_t n) {
+static void transpose(void *dst, const void *src, int64_t row_stride, int64_t n_rows, int64_t n) {
+    const float *from = src;
     for (int64_t at = 0; at < n; at += LANES) {
         square s;
         int64_t width = n - at < LANES ? n - at : LANES;
         __mmask16 mask = (__mmask16)((1u << width) - 1u);
 #pragma GCC unroll 16
         for (int64_t j = 0; j < LANES; j++)
-            s.row[j] = j < n_rows ? _mm512_maskz_loadu_ps(mask, src + j * row_stride + at) : _mm512_setzero_ps();
+            s.row[j] = j < n_rows ? _mm512_maskz_loadu_ps(mask, from + j * row_stride + at) : _mm512_setzero_ps();
         exchange(&s);
 #pragma GCC unroll 16
         for (int64_t i = 0; i < LANES; i++)
-            if (i < width) _mm512_storeu_ps(dst + (at + i) * LANES, s.row[i]);
+            if (i < width) _mm512_storeu_ps((float *)dst + (at + i) * LANES, s.row[i]);
     }
 }
 

@@ -238,10 +238,20 @@ static void rotate(float *low, float *high, const float *cosine, const float *si
     }
 }
 
-/* One row of the source at a time: loads are in order, stores 64 bytes apart. */
-static inline void transpose_plain(float *dst, const float *src, int64_t row_stride, int64_t n_rows, int64_t n) {
-    for (int64_t j = 0; j < LANES; j++)
-        for (int64_t i = 0; i < n; i++) dst[i * LANES + j] = j < n_rows ? src[j * row_stride + i] : 0.0f;
+/* A few columns at a time, so that source and destination both stay in L1. */
+static inline void transpose_plain(void *dst, const void *src, int64_t row_stride, int64_t n_rows, int64_t n) {
+    enum { COLUMNS = 64, BYTES = 4 };
+    for (int64_t at = 0; at < n; at += COLUMNS) {
+        int64_t end = at + COLUMNS < n ? at + COLUMNS : n;
+        for (int64_t j = 0; j < LANES; j++)
+            for (int64_t i = at; i < end; i++) {
+                char *to = (char *)dst + (i * LANES + j) * BYTES;
+                if (j < n_rows)
+                    memcpy(to, (const char *)src + (j * row_stride + i) * BYTES, BYTES);
+                else
+                    memset(to, 0, BYTES);
+            }
+    }
 }
 
 #endif
