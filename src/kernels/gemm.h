@@ -62,7 +62,6 @@ typedef struct nmlp_gemm {
     int strips;      /* strips of one block: 1, 2 or 4 */
     int elem_bytes;  /* of activations in tiles: 4 f32, 2 bf16 */
     int narrow_rows; /* up to this many rows weights are used as packed; above they are widened to f32 first */
-    bool pairs; /* two products with the same activations go tile by tile: loads of activations are the bottleneck */
     bool full_tiles;                   /* tiles are laid out for mr rows even where fewer are used */
     bool works_beside;                 /* blocks fetch ahead and deliver earlier sums in their inner loop */
     nmlp_block_fn *block[NMLP_DTYPES]; /* by type of the packed weight; NULL: cannot */
@@ -78,6 +77,7 @@ extern const nmlp_gemm nmlp_gemm_emu; /* the layout and arithmetic of AMX, in C 
 extern const nmlp_gemm nmlp_gemm_avx2;
 extern const nmlp_gemm nmlp_gemm_avx512;
 extern const nmlp_gemm nmlp_gemm_narrow_avx512;
+extern const nmlp_gemm nmlp_gemm_few_avx512;
 extern const nmlp_gemm nmlp_gemm_amx;
 /* Multiplies one tile and looks at the result; dies of SIGILL where tiles do not work after all. */
 bool nmlp_amx_computes(void);

@@ -154,7 +154,6 @@ const nmlp_gemm nmlp_gemm_amx = {
     .strips = STRIPS,
     .elem_bytes = sizeof(uint16_t),
     .narrow_rows = INT32_MAX,
-    .pairs = true,
     .full_tiles = true,
     .works_beside = true,
     .block = {[NMLP_DTYPE_BF16] = block_bf16},

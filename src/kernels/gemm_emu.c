@@ -35,7 +35,6 @@ const nmlp_gemm nmlp_gemm_emu = {
     .strips = STRIPS,
     .elem_bytes = sizeof(uint16_t),
     .narrow_rows = INT32_MAX,
-    .pairs = true,
     .full_tiles = true,
     .works_beside = true,
     .block = {[NMLP_DTYPE_BF16] = block_bf16},

@@ -146,13 +146,6 @@ static nmlp_stage stage_of(const struct pass *pass) {
                         .stream = plan->stream};
 }
 
-static nmlp_stage two_product_stage_of(const struct pass *pass) {
-    nmlp_stage stage = stage_of(pass);
-    stage.n_products = 2;
-    stage.kc = pass->run->plan.kc_of_two;
-    return stage;
-}
-
 static void basis_stage(const struct pass *pass, const nmlp_matrix *v, const nmlp_tiles *to) {
     nmlp_tiles_sink sink = {.vec = pass->run->mlp->kernels->vec, .to = {*to}, .n_products = 1, .n = v->n};
     nmlp_stage stage = stage_of(pass);
@@ -167,7 +160,8 @@ static void two_bases_stage(const struct pass *pass) {
     const struct run *run = pass->run;
     const nmlp_mlp *mlp = run->mlp;
     nmlp_tiles_sink sink = {.vec = mlp->kernels->vec, .to = {pass->team->gate, pass->team->up}, .n_products = 2, .n = mlp->gate.v->n};
-    nmlp_stage stage = two_product_stage_of(pass);
+    nmlp_stage stage = stage_of(pass);
+    stage.n_products = 2;
     stage.product[0] = (nmlp_product){.w = mlp->gate.v, .a = *pass->x, .k = mlp->gate.v->k_padded};
     stage.product[1] = (nmlp_product){.w = mlp->up.v, .a = *pass->x, .k = mlp->up.v->k_padded};
     stage.sink = nmlp_sink_tiles;
@@ -204,7 +198,8 @@ static void activation_stage(const struct pass *pass, int64_t first, int64_t n_p
     nmlp_matrix gate = columns_of(&mlp->gate.u, first, n_padded);
     nmlp_matrix up = columns_of(&mlp->up.u, first, n_padded);
     nmlp_tiles_sink sink = {.vec = mlp->kernels->vec, .to = {*act}, .n = gate.n, .gated = true};
-    nmlp_stage stage = two_product_stage_of(pass);
+    nmlp_stage stage = stage_of(pass);
+    stage.n_products = 2;
     stage.product[0] = (nmlp_product){.w = &gate, .a = mlp->gate.v ? pass->team->gate : *pass->x, .k = gate.k_padded};
     stage.product[1] = (nmlp_product){.w = &up, .a = mlp->up.v ? pass->team->up : *pass->x, .k = up.k_padded};
     stage.sink = nmlp_sink_tiles;

@@ -3,7 +3,7 @@
 enum {
     L1_PERCENT = 60,
     L1_PERCENT_WIDENED = 80,
-    STREAM_ALL = 1 << 30,
+    ALL_INPUTS = 1 << 30,
     CHUNK_UNIT = 512,
     ROWS_MAX_F32 = 384,
     ROWS_MAX_BF16 = 512,
@@ -16,6 +16,13 @@ static int64_t round_down(int64_t n, int64_t unit) { return nmlp_max(unit, n / u
 /* The weights of one block of columns stay in L1 while all tiles of rows pass. */
 static int64_t inputs_in_l1(const nmlp_caches *caches, int64_t percent, int64_t bytes_per_input) {
     return round_down((int64_t)caches->l1_bytes * percent / 100 / bytes_per_input, NMLP_PAD);
+}
+
+/* Sums in tiles stay there to the end of the reduction: bringing them back costs more than weights from L2 instead of L1. */
+static int64_t inputs_at_a_time(const nmlp_gemm *gemm, const nmlp_caches *caches) {
+    int64_t bytes_per_input = (int64_t)gemm->strips * NMLP_STRIP * gemm->elem_bytes;
+    if (gemm->works_beside) return ALL_INPUTS;
+    return inputs_in_l1(caches, gemm->widen ? L1_PERCENT_WIDENED : L1_PERCENT, bytes_per_input);
 }
 
 /* Weights come from memory once per block of rows, so blocks are as high as L2 allows. With f32 the sums weigh most and
@@ -40,14 +47,13 @@ static int64_t balanced(int64_t s, int64_t most, int64_t mr, int64_t unit) {
 
 /* A stream of weights as packed: one pass, one block of columns at a time. */
 static nmlp_plan plan_stream(const nmlp_gemm *gemm, const nmlp_caches *caches, int64_t s, int64_t inner) {
-    int64_t kc = STREAM_ALL;
+    int64_t kc = ALL_INPUTS;
     if (s > gemm->mr)
         kc = inputs_in_l1(caches, L1_PERCENT, (int64_t)gemm->strips * NMLP_STRIP * 2); /* for the second tile */
     return (nmlp_plan){.gemm = gemm,
                        .rows = s,
                        .rows_most = s,
                        .kc = kc,
-                       .kc_of_two = kc,
                        .stream = true,
                        .chunk = nmlp_pad(inner),
                        .rows_cap = s,
@@ -70,9 +76,7 @@ nmlp_plan nmlp_plan_make(const nmlp_kernels *kernels, const nmlp_caches *caches,
     if (inner < 1) inner = 1;
     if (s <= gemm->narrow_rows && !gemm->full_tiles) return plan_stream(gemm, caches, s, inner);
     nmlp_plan plan = {.gemm = gemm, .widen = gemm->widen != NULL};
-    plan.kc = inputs_in_l1(caches, gemm->widen ? L1_PERCENT_WIDENED : L1_PERCENT,
-                           (int64_t)gemm->strips * NMLP_STRIP * gemm->elem_bytes);
-    plan.kc_of_two = gemm->pairs ? round_down(plan.kc / 2, NMLP_PAD) : plan.kc;
+    plan.kc = inputs_at_a_time(gemm, caches);
     int64_t most = round_down(rows_at_a_time(gemm, caches, plan.kc, k), gemm->mr);
     plan.rows = balanced(s, most, gemm->mr, 1);
     plan.rows_most = most;
@@ -86,6 +90,7 @@ void nmlp_plan_worst(const nmlp_kernels *kernels, int64_t s, int64_t worst[NMLP_
     worst[1] = nmlp_min(s, kernels->narrow_rows);
     worst[2] = nmlp_min(s, kernels->narrow->narrow_rows);
     worst[3] = nmlp_min(s, kernels->wide->narrow_rows);
+    worst[4] = nmlp_min(s, kernels->few_rows);
 }
 
 int nmlp_plan_teams_cap(const nmlp_plan *plan, int64_t s, int n_threads) {

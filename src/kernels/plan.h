@@ -11,7 +11,6 @@ typedef struct nmlp_plan {
     int64_t rows;      /* of S done together, multiple of the tile's rows */
     int64_t rows_most; /* what of them caches allow */
     int64_t kc;        /* inputs done at a time */
-    int64_t kc_of_two; /* the same where two products share L1 */
     int64_t chunk;     /* of I: outputs of gate and up that `down` takes before the next ones are made */
     bool widen;        /* weights to f32 in L1 before use */
     bool stream;       /* few rows: weights pass through once */
@@ -33,7 +32,7 @@ nmlp_plan nmlp_plan_make(const nmlp_kernels *kernels, const nmlp_caches *caches,
 
 /* A workspace sized for s rows must do for fewer, and those may be planned differently: the largest numbers of rows <=
  * s of each way to plan. */
-enum { NMLP_PLAN_WAYS = 4 };
+enum { NMLP_PLAN_WAYS = 5 };
 void nmlp_plan_worst(const nmlp_kernels *kernels, int64_t s, int64_t worst[NMLP_PLAN_WAYS]);
 
 #endif

@@ -51,6 +51,8 @@ static const nmlp_kernels set_avx512 = {
     .wide = &nmlp_gemm_avx512,
     .narrow = &nmlp_gemm_narrow_avx512,
     .narrow_rows = 60,
+    .few = &nmlp_gemm_few_avx512,
+    .few_rows = 6,
     .exact = &nmlp_gemm_avx512,
     .vec = &nmlp_vec_avx512,
 };
@@ -61,7 +63,7 @@ static const nmlp_kernels set_amx = {
     .supported = has_amx,
     .bf16_activations = true,
     .wide = &nmlp_gemm_amx,
-    .narrow = &nmlp_gemm_narrow_avx512,
+    .narrow = &nmlp_gemm_few_avx512,
     .narrow_rows = 6,
     .exact = &nmlp_gemm_avx512,
     .vec = &nmlp_vec_amx,

@@ -166,24 +166,6 @@ static void multiply_part(const struct task *task, int64_t k) {
     }
 }
 
-/* The same for two products at once, tile by tile: where they share it, it is loaded once. */
-static void multiply_parts_together(const struct task *task, int64_t k) {
-    const nmlp_stage *s = task->stage;
-    struct ahead ahead = ahead_of(task, k);
-    struct operand operand[NMLP_PRODUCTS_MAX];
-    int64_t n[NMLP_PRODUCTS_MAX];
-    for (int i = 0; i < s->n_products; i++) {
-        n[i] = nmlp_min(s->kc, s->product[i].k - k);
-        if (n[i] > 0) operand[i] = operand_of(task, i, k, n[i]);
-    }
-    for (int64_t tile = task->first_tile; tile < task->end_tile; tile++)
-        for (int i = 0; i < s->n_products; i++) {
-            if (n[i] <= 0) continue;
-            fetch_slice(&ahead);
-            multiply_tile(task, i, tile, k, n[i], &operand[i]);
-        }
-}
-
 /* Rows row.. of what is finished. */
 static void deliver_rows(void *ctx, int64_t row, int64_t n) {
     struct shift *shift = ctx;
@@ -224,7 +206,7 @@ static void do_task(const struct task *task) {
     const nmlp_stage *s = task->stage;
     int64_t k_end = s->product[0].k;
     if (s->n_products > 1) k_end = nmlp_max(k_end, s->product[1].k);
-    for (int64_t k = 0; k < k_end; k += s->kc) (s->gemm->pairs ? multiply_parts_together : multiply_part)(task, k);
+    for (int64_t k = 0; k < k_end; k += s->kc) multiply_part(task, k);
     if (s->sink) finish_task(task);
 }
 
