@@ -13,7 +13,8 @@
 
 enum { CHECK_ROWS = 3, ROUNDS_MIN = 3 };
 static const double COLD_BYTES = 512e6;
-static const double QUIET = 0.8; /* of the best probe */
+static const double QUIET = 0.8;       /* of the best probe */
+static const double PROBE_SHARE = 0.3; /* how long a probe is, of the sample before */
 
 /* One way to run one MLP. */
 struct subject {
@@ -190,6 +191,7 @@ static double read_probe(struct bench *b, bool cold, bool bf16) {
 static void sample(struct bench *b, struct subject *s, int64_t rows, int round) {
     bool cold = rows <= NMLP_BENCH_COLD_ROWS;
     int n_threads = nmlp_pool_threads(b->options->pool);
+    nmlp_probe_set_seconds(b->probe, s->ms.n ? PROBE_SHARE * s->ms.x[s->ms.n - 1] / 1e3 : 0.0);
     double before = read_probe(b, cold, s->peer.bf16);
     double begin = nmlp_bench_seconds(n_threads);
     s->peer.run(s->peer.ctx, round, b->y, b->x, rows);

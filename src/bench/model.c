@@ -14,6 +14,7 @@
 
 enum { DECODE_TOKENS = 16, DECODE_PROMPT = 16, PROMPT_MAX = 2048, PIECE_BYTES = 1 << 20 };
 static const size_t DRAM_BYTES = (size_t)256 << 20;
+static const double PROBE_SECONDS = 0.05; /* samples take some tenths of a second */
 static const int prompts[NMLP_BENCH_MODEL_CASES] = {128, 512, 2048, 0}; /* 0: decode */
 
 struct subject {
@@ -133,6 +134,7 @@ static double work_of(const struct subject *s, int prompt) {
 static nmlp_status take_sample(struct subject *s, int which, nmlp_probe *probe, bool bf16, nmlp_err *err) {
     bool decode = prompts[which] == 0;
     double seconds = 0;
+    nmlp_probe_set_seconds(probe, PROBE_SECONDS);
     double before = read_probe(probe, decode, bf16);
     NMLP_RETURN_IF_FAILED(decode ? time_decode(s, &seconds, err) : time_prefill(s, prompts[which], &seconds, err));
     double limit = 0.5 * (before + read_probe(probe, decode, bf16));

@@ -73,12 +73,14 @@ typedef struct nmlp_gemm {
 
 extern const nmlp_gemm nmlp_gemm_ref;
 extern const nmlp_gemm nmlp_gemm_emu; /* the layout and arithmetic of AMX, in C */
+extern const nmlp_gemm nmlp_gemm_few_emu;
 #if defined(__x86_64__)
 extern const nmlp_gemm nmlp_gemm_avx2;
 extern const nmlp_gemm nmlp_gemm_avx512;
 extern const nmlp_gemm nmlp_gemm_narrow_avx512;
 extern const nmlp_gemm nmlp_gemm_few_avx512;
 extern const nmlp_gemm nmlp_gemm_amx;
+extern const nmlp_gemm nmlp_gemm_few_amx;
 /* Multiplies one tile and looks at the result; dies of SIGILL where tiles do not work after all. */
 bool nmlp_amx_computes(void);
 #endif

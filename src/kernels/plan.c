@@ -21,7 +21,7 @@ static int64_t inputs_in_l1(const nmlp_caches *caches, int64_t percent, int64_t 
 /* Sums in tiles stay there to the end of the reduction: bringing them back costs more than weights from L2 instead of L1. */
 static int64_t inputs_at_a_time(const nmlp_gemm *gemm, const nmlp_caches *caches) {
     int64_t bytes_per_input = (int64_t)gemm->strips * NMLP_STRIP * gemm->elem_bytes;
-    if (gemm->works_beside) return ALL_INPUTS;
+    if (gemm->full_tiles) return ALL_INPUTS;
     return inputs_in_l1(caches, gemm->widen ? L1_PERCENT_WIDENED : L1_PERCENT, bytes_per_input);
 }
 
