@@ -192,10 +192,12 @@ static void sample(struct bench *b, struct subject *s, int64_t rows, int round) 
     bool cold = rows <= NMLP_BENCH_COLD_ROWS;
     int n_threads = nmlp_pool_threads(b->options->pool);
     nmlp_probe_set_seconds(b->probe, s->ms.n ? PROBE_SHARE * s->ms.x[s->ms.n - 1] / 1e3 : 0.0);
+    nmlp_bench_settle();
     double before = read_probe(b, cold, s->peer.bf16);
     double begin = nmlp_bench_seconds(n_threads);
     s->peer.run(s->peer.ctx, round, b->y, b->x, rows);
     double seconds = nmlp_bench_seconds(n_threads) - begin;
+    nmlp_bench_settle();
     double work = cold ? s->peer.bytes_per_weight : 2.0 * (double)rows;
     nmlp_samples_add(&s->ms, seconds * 1e3);
     nmlp_samples_add(&s->rate, weights_of(&s->variant->c) * work / seconds / 1e9);

@@ -32,7 +32,10 @@ nmlp_status nmlp_peer_module_open(const nmlp_peer_maker **makers, int n_threads,
     char path[4096];
     char threads[16];
     snprintf(threads, sizeof threads, "%d", n_threads);
-    setenv("OMP_NUM_THREADS", threads, 1); /* OpenMP, which comes with the module, looks once, when it is loaded */
+    /* OpenMP, which comes with the module, looks once, when it is loaded. Its threads spin for many milliseconds after their
+     * work unless told otherwise, and would take the processors from whoever comes next. */
+    setenv("OMP_NUM_THREADS", threads, 1);
+    setenv("GOMP_SPINCOUNT", "10000", 0);
     NMLP_RETURN_IF_FAILED(program_folder(folder, sizeof folder, err));
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
         NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, folder, places[i], err));

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/pages.h"
 #include "engine/engine.h"
 #include "engine/engine_int.h"
 
@@ -30,7 +31,8 @@ struct nmlp_session {
     float *act;
     float *last_row; /* [H] final hidden state of the last token */
     float *logits;   /* [V] */
-    void *workspace;
+    void *workspace; /* in huge pages: the matmuls of a chunk walk through it again and again */
+    size_t workspace_bytes;
 };
 
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -104,7 +106,8 @@ static nmlp_status new_buffers(nmlp_session *s, nmlp_err *err) {
         NMLP_RETURN_IF_FAILED(new_floats(s, &s->up, s->chunk, c->intermediate, err));
         NMLP_RETURN_IF_FAILED(new_floats(s, &s->act, s->chunk, c->intermediate, err));
     }
-    s->workspace = nmlp_arena_new(&s->arena, workspace_bytes(s), 1, err);
+    s->workspace_bytes = workspace_bytes(s);
+    s->workspace = nmlp_pages_new(s->workspace_bytes, err);
     return s->workspace ? NMLP_OK : NMLP_E_NOMEM;
 }
 
@@ -139,6 +142,7 @@ out:
 
 void nmlp_session_destroy(nmlp_session *s) {
     if (!s) return;
+    nmlp_pages_free(s->workspace, s->workspace_bytes);
     nmlp_arena_fini(&s->arena);
     nmlp_mem_free(s);
 }
