@@ -179,7 +179,8 @@ static void verify(struct bench *b, struct subject *s, int64_t rows) {
     nmlp_diff diff = nmlp_diff_f32(b->y, s->variant->want, n);
     s->runs = diff.rel_to_max <= allowed;
     if (!s->runs)
-        nmlp_fail(&s->why, NMLP_E_ARG, "result off by %.2g of the largest value, %.2g allowed", diff.rel_to_max, allowed);
+        nmlp_fail(&s->why, NMLP_E_ARG, "result off by %.2g of the largest value, %.2g allowed", diff.rel_to_max,
+                  allowed);
 }
 
 static double read_probe(struct bench *b, bool cold, bool bf16) {
@@ -220,17 +221,18 @@ static void fill_shares(nmlp_bench_mlp_result *r, const struct subject *s) {
     r->share_contended = nmlp_samples_quantile(&contended, 0.5);
 }
 
-/* Times of one round stand close together, so their ratio says more than the ratio of medians. */
-static double speedup_of(const struct subject *s, const struct subject *dense) {
+/* By what factor `fast` is faster. Times of one round stand close together, so their ratio says more than the ratio of
+ * medians. */
+static double speedup_of(const struct subject *fast, const struct subject *slow) {
     nmlp_samples ratios = {.n = 0};
-    if (!dense->runs) return 0.0;
-    for (int i = 0; i < s->ms.n && i < dense->ms.n; i++) nmlp_samples_add(&ratios, dense->ms.x[i] / s->ms.x[i]);
+    for (int i = 0; i < fast->ms.n && i < slow->ms.n; i++) nmlp_samples_add(&ratios, slow->ms.x[i] / fast->ms.x[i]);
     return nmlp_samples_quantile(&ratios, 0.5);
 }
 
 static nmlp_bench_mlp_result result_of(const struct bench *b, size_t at, int64_t rows) {
     const struct subject *s = &b->subjects[at];
     const struct subject *dense = &b->subjects[at % b->n_per_variant];
+    const struct subject *ours = &b->subjects[at / b->n_per_variant * b->n_per_variant];
     nmlp_bench_mlp_result r = {.rank = s->variant->c.rank, .rows = rows, .cold = rows <= NMLP_BENCH_COLD_ROWS};
     snprintf(r.name, sizeof r.name, "%s", s->peer.name);
     r.ideal_speedup = weights_of(&b->variants[0].c) / weights_of(&s->variant->c);
@@ -244,6 +246,7 @@ static nmlp_bench_mlp_result result_of(const struct bench *b, size_t at, int64_t
     r.probe = nmlp_samples_quantile(&s->probe, 0.5);
     fill_shares(&r, s);
     r.speedup = speedup_of(s, dense);
+    r.ours_faster = s == ours ? 0.0 : speedup_of(ours, s);
     if (s->planned) {
         nmlp_str plan;
         nmlp_str_init(&plan);

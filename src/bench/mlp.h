@@ -31,13 +31,14 @@ typedef struct nmlp_bench_mlp_result {
     bool cold;     /* rate in GB/s of weights, else GFLOP/s */
     nmlp_spread ms;
     nmlp_spread rate;
-    nmlp_spread share;     /* of the probe read before and after each sample */
-    double probe;          /* median */
-    int n_quiet;           /* samples whose probe stood within a fifth of the best */
-    double share_quiet;    /* medians of those samples and of the others; 0: none */
+    nmlp_spread share;  /* of the probe read before and after each sample */
+    double probe;       /* median */
+    int n_quiet;        /* samples whose probe stood within a fifth of the best */
+    double share_quiet; /* medians of those samples and of the others; 0: none */
     double share_contended;
     double speedup;       /* over the dense MLP of the same name: median of ratios within a round; 0: not timed */
     double ideal_speedup; /* from the number of weights */
+    double ours_faster;   /* for others: by what factor this library is, likewise; 0: this library itself */
     char note[NMLP_BENCH_NOTE_MAX]; /* this library's plan */
 } nmlp_bench_mlp_result;
 

@@ -1,6 +1,6 @@
-/* Every round visits all models and lengths in turn, so that a slow moment of the machine hits all of them; each sample stands beside a probe
- * of the machine taken before and after it. Prefill counts the FLOPs of the weights (attention is not counted, the head once), decode the bytes
- * of the weights, read once per token. */
+/* Every round visits all models and lengths in turn, so that a slow moment of the machine hits all of them; each sample
+ * stands beside a probe of the machine taken before and after it. Prefill counts the FLOPs of the weights (attention is
+ * not counted, the head once), decode the bytes of the weights, read once per token. */
 #include "bench/model.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@
 
 enum { DECODE_TOKENS = 16, DECODE_PROMPT = 16, PROMPT_MAX = 2048, PIECE_BYTES = 1 << 20 };
 static const size_t DRAM_BYTES = (size_t)256 << 20;
-static const double PROBE_SECONDS = 0.05; /* samples take some tenths of a second */
+static const double PROBE_SECONDS = 0.05;                               /* samples take some tenths of a second */
 static const int prompts[NMLP_BENCH_MODEL_CASES] = {128, 512, 2048, 0}; /* 0: decode */
 
 struct subject {
@@ -36,8 +36,8 @@ static void count_params(struct subject *s) {
     s->layer_params = (double)nmlp_model_measure(m).mlp_params;
     for (int64_t l = 0; l < m->config.n_layers; l++) {
         const nmlp_layer *layer = &m->layers[l];
-        s->layer_params += matrix_params(&layer->q) + matrix_params(&layer->k) + matrix_params(&layer->v) +
-                           matrix_params(&layer->o);
+        s->layer_params +=
+            matrix_params(&layer->q) + matrix_params(&layer->k) + matrix_params(&layer->v) + matrix_params(&layer->o);
     }
 }
 

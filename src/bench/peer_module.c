@@ -32,8 +32,8 @@ nmlp_status nmlp_peer_module_open(const nmlp_peer_maker **makers, int n_threads,
     char path[4096];
     char threads[16];
     snprintf(threads, sizeof threads, "%d", n_threads);
-    /* OpenMP, which comes with the module, looks once, when it is loaded. Its threads spin for many milliseconds after their
-     * work unless told otherwise, and would take the processors from whoever comes next. */
+    /* OpenMP, which comes with the module, looks once, when it is loaded. Its threads spin for many milliseconds after
+     * their work unless told otherwise, and would take the processors from whoever comes next. */
     setenv("OMP_NUM_THREADS", threads, 1);
     setenv("GOMP_SPINCOUNT", "10000", 0);
     NMLP_RETURN_IF_FAILED(program_folder(folder, sizeof folder, err));
@@ -41,8 +41,9 @@ nmlp_status nmlp_peer_module_open(const nmlp_peer_maker **makers, int n_threads,
         NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, folder, places[i], err));
         if (nmlp_file_exists(path)) return open_at(makers, path, err);
     }
-    nmlp_fail(err, NMLP_E_MISSING, "%s is neither in %s/bench nor in %s/../lib/neuronmlp", NMLP_PEER_MODULE_FILE, folder,
-              folder);
-    nmlp_fail_hint(err, "`make bench` builds it with the peers that are installed (Debian: libdnnl-dev, libopenblas-dev)");
+    nmlp_fail(err, NMLP_E_MISSING, "%s is neither in %s/bench nor in %s/../lib/neuronmlp", NMLP_PEER_MODULE_FILE,
+              folder, folder);
+    nmlp_fail_hint(err,
+                   "`make bench` builds it with the peers that are installed (Debian: libdnnl-dev, libopenblas-dev)");
     return NMLP_E_MISSING;
 }

@@ -19,7 +19,7 @@ struct nmlp_probe {
     size_t near_bytes;
     char *far;
     size_t far_bytes; /* of one thread */
-    size_t *far_at; /* per thread, a cache line apart: what is read next */
+    size_t *far_at;   /* per thread, a cache line apart: what is read next */
     /* The job of the moment. */
     double (*work)(nmlp_probe *probe, int thread);
     size_t read_bytes;

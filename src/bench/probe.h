@@ -1,6 +1,6 @@
-/* What this machine can do at best: yardsticks for the benchmarks. Every probe runs on all threads of a pool and returns the
- * sum over threads, per second. It takes about a millisecond, or as long as nmlp_probe_set_seconds asks for: the rates
- * of a shared machine change, so a probe beside a long sample should be long too. */
+/* What this machine can do at best: yardsticks for the benchmarks. Every probe runs on all threads of a pool and
+ * returns the sum over threads, per second. It takes about a millisecond, or as long as nmlp_probe_set_seconds asks
+ * for: the rates of a shared machine change, so a probe beside a long sample should be long too. */
 #ifndef NMLP_BENCH_PROBE_H
 #define NMLP_BENCH_PROBE_H
 

@@ -9,13 +9,29 @@
 
 enum { PEERS_MAX = 8, LABEL_MAX = 64 };
 
-static const nmlp_column columns[] = {
-    {"by", false},       {"hidden", true},      {"inner", true},           {"rank", false},
-    {"rows", false},     {"threads", true},     {"samples", false},        {"ms", false},
-    {"ms_p10", false},   {"ms_p90", false},     {"rate", false},           {"unit", false},
-    {"of_probe", false}, {"of_probe_p10", true}, {"of_probe_p90", true},   {"probe", true},
-    {"quiet", true},     {"of_probe_quiet", true}, {"of_probe_contended", true}, {"vs_dense", false},
-    {"ideal", false},    {"note", true}};
+static const nmlp_column columns[] = {{"by", false},
+                                      {"hidden", true},
+                                      {"inner", true},
+                                      {"rank", false},
+                                      {"rows", false},
+                                      {"threads", true},
+                                      {"samples", false},
+                                      {"ms", false},
+                                      {"ms_p10", false},
+                                      {"ms_p90", false},
+                                      {"rate", false},
+                                      {"unit", false},
+                                      {"of_probe", false},
+                                      {"of_probe_p10", true},
+                                      {"of_probe_p90", true},
+                                      {"probe", true},
+                                      {"quiet", true},
+                                      {"of_probe_quiet", true},
+                                      {"of_probe_contended", true},
+                                      {"vs_dense", false},
+                                      {"ideal", false},
+                                      {"ours_faster", false},
+                                      {"note", true}};
 enum { N_COLUMNS = sizeof columns / sizeof columns[0] };
 
 struct request {
@@ -52,7 +68,8 @@ static nmlp_status find_peers(struct request *rq, const char *list, nmlp_err *er
     }
     nmlp_status st = NMLP_OK;
     if (rq->options.n_peers == 0)
-        st = nmlp_fail(err, NMLP_E_ARG, "--peers: none of \"%s\" is known, expected all%s", list, nmlp_str_text(&names));
+        st =
+            nmlp_fail(err, NMLP_E_ARG, "--peers: none of \"%s\" is known, expected all%s", list, nmlp_str_text(&names));
     nmlp_str_fini(&names);
     return st;
 }
@@ -121,6 +138,7 @@ static void add_row(nmlp_table *table, const nmlp_bench_mlp_options *o, const nm
         add_or_none(table, r->share_contended, 3);
         add_or_none(table, r->speedup, 2);
         nmlp_table_number(table, r->ideal_speedup, 2);
+        add_or_none(table, r->ours_faster, 2);
     }
     nmlp_table_text(table, r->note);
 }
@@ -174,7 +192,8 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
     nmlp_table_init(&table, columns, N_COLUMNS);
     NMLP_TRY(parse(&rq, args, err));
     if (!json)
-        printf("gated MLP, H %lld, I %lld, bf16 weights, %d threads; of_probe: share of the machine's rate measured around each sample\n",
+        printf("gated MLP, H %lld, I %lld, bf16 weights, %d threads; of_probe: share of the machine's rate measured "
+               "around each sample\n",
                (long long)rq.options.hidden, (long long)rq.options.inner, nmlp_pool_threads(rq.options.pool));
     NMLP_TRY(nmlp_bench_mlp_run(&results, &n, &rq.options, err));
     for (size_t i = 0; i < n; i++) add_row(&table, &rq.options, &results[i]);

@@ -1,4 +1,5 @@
-/* bench model: prefill and decode of whole models on this CPU, the first one being what the others are compared with. */
+/* bench model: prefill and decode of whole models on this CPU, the first one being what the others are compared with.
+ */
 #include "bench/model.h"
 
 #include <stdio.h>
@@ -8,9 +9,10 @@
 
 enum { LABEL_MAX = 256 };
 
-static const nmlp_column columns[] = {{"model", false}, {"phase", false},    {"isa", false},     {"threads", true},
-                                      {"tok_s", false}, {"tok_s_p10", false}, {"tok_s_p90", false}, {"of_probe", false},
-                                      {"probe", true},  {"vs_first", false},  {"ideal", false},  {"of_ideal", false}};
+static const nmlp_column columns[] = {{"model", false},     {"phase", false},    {"isa", false},
+                                      {"threads", true},    {"tok_s", false},    {"tok_s_p10", false},
+                                      {"tok_s_p90", false}, {"of_probe", false}, {"probe", true},
+                                      {"vs_first", false},  {"ideal", false},    {"of_ideal", false}};
 enum { N_COLUMNS = sizeof columns / sizeof columns[0] };
 
 static void phase_text(char text[LABEL_MAX], int prompt) {
@@ -20,7 +22,8 @@ static void phase_text(char text[LABEL_MAX], int prompt) {
         snprintf(text, LABEL_MAX, "decode");
 }
 
-static void add_row(nmlp_table *table, const nmlp_bench_model_result *r, const nmlp_bench_model_case *c, int n_threads) {
+static void add_row(nmlp_table *table, const nmlp_bench_model_result *r, const nmlp_bench_model_case *c,
+                    int n_threads) {
     char phase[LABEL_MAX];
     phase_text(phase, c->prompt);
     nmlp_table_text(table, r->dir);
@@ -81,8 +84,14 @@ static nmlp_status draw(const nmlp_bench_model_result *results, int n, const nml
         const char *slash = strrchr(results[i].dir, '/');
         series[i] = slash && slash[1] ? slash + 1 : results[i].dir;
     }
-    nmlp_chart chart = {"Whole models on this CPU", "medians; first model: what the others are compared with", "tokens/s",
-                        groups, NMLP_BENCH_MODEL_CASES, series, (size_t)n, rate};
+    nmlp_chart chart = {"Whole models on this CPU",
+                        "medians; first model: what the others are compared with",
+                        "tokens/s",
+                        groups,
+                        NMLP_BENCH_MODEL_CASES,
+                        series,
+                        (size_t)n,
+                        rate};
     return nmlp_bench_draw(&chart, 1, args, err);
 }
 

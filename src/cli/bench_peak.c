@@ -5,8 +5,8 @@
 
 #include "cli/bench.h"
 
-static const nmlp_column columns[] = {{"probe", false}, {"threads", false}, {"unit", false},
-                                      {"median", false}, {"p10", false},    {"p90", false}};
+static const nmlp_column columns[] = {{"probe", false},  {"threads", false}, {"unit", false},
+                                      {"median", false}, {"p10", false},     {"p90", false}};
 enum { N_COLUMNS = sizeof columns / sizeof columns[0] };
 
 static void add_row(nmlp_table *table, const nmlp_bench_peak_result *r, int n_threads) {
@@ -32,8 +32,14 @@ static nmlp_status draw(const nmlp_bench_peak_result *results, const nmlp_bench_
         values[NMLP_BENCH_PEAKS + i] = results[i].rate.p10;
         values[2 * NMLP_BENCH_PEAKS + i] = results[i].rate.p90;
     }
-    nmlp_chart chart = {"What this machine can do", "all threads together", "GFLOP/s or GB/s", names, NMLP_BENCH_PEAKS,
-                        series, 3, values};
+    nmlp_chart chart = {"What this machine can do",
+                        "all threads together",
+                        "GFLOP/s or GB/s",
+                        names,
+                        NMLP_BENCH_PEAKS,
+                        series,
+                        3,
+                        values};
     return nmlp_bench_draw(&chart, 1, args, err);
 }
 

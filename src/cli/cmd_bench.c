@@ -5,9 +5,9 @@
 #include "cli/bench.h"
 #include "cli/commands.h"
 
-static const nmlp_bench *const benches[] = {&nmlp_bench_peak,   &nmlp_bench_mlp,
-                                            &nmlp_bench_model,  &nmlp_bench_neuron,
-                                            &nmlp_bench_neuron_ablation, &nmlp_bench_neuron_mlp};
+static const nmlp_bench *const benches[] = {
+    &nmlp_bench_peak,      &nmlp_bench_mlp, &nmlp_bench_model, &nmlp_bench_neuron, &nmlp_bench_neuron_ablation,
+    &nmlp_bench_neuron_mlp};
 enum { N_BENCHES = sizeof benches / sizeof benches[0] };
 
 static int list(const nmlp_cli *cli, const char *name) {
@@ -58,11 +58,13 @@ static int run(int argc, char **argv) {
                             .seconds = 1.0,
                             .rounds = 5};
     const nmlp_opt opts[] = {
-        {"shape", 0, NMLP_OPT_STRING, &args.shape, "H,I,R,..", "mlp: hidden, intermediate, ranks beside dense (2048,8192,1280)"},
+        {"shape", 0, NMLP_OPT_STRING, &args.shape, "H,I,R,..",
+         "mlp: hidden, intermediate, ranks beside dense (2048,8192,1280)"},
         {"rows", 0, NMLP_OPT_STRING, &args.rows, "S,..", "mlp: numbers of rows (default 1,8,128,512)"},
         {"isa", 0, NMLP_OPT_STRING, &args.isa, "SET", "mlp, model: kernel set (default the fastest)"},
         {"peers", 0, NMLP_OPT_STRING, &args.peers, "NAME,..", "mlp: other libraries beside ours, or all"},
-        {"seconds", 0, NMLP_OPT_NUMBER, &args.seconds, "T", "mlp: time for every subject and number of rows (default 1)"},
+        {"seconds", 0, NMLP_OPT_NUMBER, &args.seconds, "T",
+         "mlp: time for every subject and number of rows (default 1)"},
         {"precision", 0, NMLP_OPT_STRING, &args.precision, "P", "model: activations f32 (default) or bf16"},
         {"rounds", 0, NMLP_OPT_INT, &args.rounds, "N", "model: samples of every case (default 5)"},
         {"csv", 0, NMLP_OPT_STRING, &args.csv, "FILE", "peak, mlp, model: write all columns"},
@@ -71,8 +73,8 @@ static int run(int argc, char **argv) {
         {"out", 'o', NMLP_OPT_STRING, &args.out, "DIR", "neuron*: folder for CSV and SVG files (default docs)"},
     };
     nmlp_cli cli;
-    int code = nmlp_cli_parse(&cli, &nmlp_cmd_bench, opts, sizeof opts / sizeof opts[0], 1, NMLP_POSITIONALS_MAX, argc,
-                              argv);
+    int code =
+        nmlp_cli_parse(&cli, &nmlp_cmd_bench, opts, sizeof opts / sizeof opts[0], 1, NMLP_POSITIONALS_MAX, argc, argv);
     if (code >= 0) return code;
     args.n_threads = cli.n_threads;
     args.models = cli.positionals + 1;

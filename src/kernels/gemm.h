@@ -58,12 +58,12 @@ typedef struct nmlp_block {
 typedef void nmlp_block_fn(const nmlp_block *block);
 
 typedef struct nmlp_gemm {
-    int mr;          /* rows of a full tile */
-    int strips;      /* strips of one block: 1, 2 or 4 */
-    int elem_bytes;  /* of activations in tiles: 4 f32, 2 bf16 */
-    int narrow_rows; /* up to this many rows weights are used as packed; above they are widened to f32 first */
-    bool full_tiles;                   /* tiles are laid out for mr rows even where fewer are used */
-    bool works_beside;                 /* blocks fetch ahead and deliver earlier sums in their inner loop */
+    int mr;            /* rows of a full tile */
+    int strips;        /* strips of one block: 1, 2 or 4 */
+    int elem_bytes;    /* of activations in tiles: 4 f32, 2 bf16 */
+    int narrow_rows;   /* up to this many rows weights are used as packed; above they are widened to f32 first */
+    bool full_tiles;   /* tiles are laid out for mr rows even where fewer are used */
+    bool works_beside; /* blocks fetch ahead and deliver earlier sums in their inner loop */
     nmlp_block_fn *block[NMLP_DTYPES]; /* by type of the packed weight; NULL: cannot */
     /* n elements of a strip (multiple of 32) to the f32 order. */
     void (*widen)(float *dst, const void *src, nmlp_dtype dtype, int64_t n);

@@ -1,4 +1,5 @@
-/* Blocks of 32 x 32 in 2 x 2 AMX tiles, and of 16 x 64 in 1 x 4 for few rows: bf16 activations and weights, f32 sums. */
+/* Blocks of 32 x 32 in 2 x 2 AMX tiles, and of 16 x 64 in 1 x 4 for few rows: bf16 activations and weights, f32 sums.
+ */
 #include <immintrin.h>
 
 #include "kernels/gemm.h"

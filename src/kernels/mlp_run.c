@@ -4,8 +4,8 @@
  *
  * Every intermediate is written by the sink of one stage in the tile order the next one reads, and stays in cache: the
  * chunk of activations is used up before the next one is made. The threads of a team split columns, so each weight is
- * read once per block of rows. A barrier stands wherever a stage reads what others wrote; two buffers each for X and the
- * chunk save the second one. */
+ * read once per block of rows. A barrier stands wherever a stage reads what others wrote; two buffers each for X and
+ * the chunk save the second one. */
 #include "kernels/mlp_int.h"
 #include "kernels/sinks.h"
 
@@ -129,9 +129,7 @@ struct pass {
     float *y; /* of the first row */
 };
 
-static void wait_for_team(const struct pass *pass) {
-    nmlp_barrier_wait(pass->team->barrier, pass->run->team_threads);
-}
+static void wait_for_team(const struct pass *pass) { nmlp_barrier_wait(pass->team->barrier, pass->run->team_threads); }
 
 /* Threads that wait for others need two buffers in turn; one alone keeps its cache for one. */
 static int other_buffer(const struct run *run, int64_t at) { return run->team_threads > 1 ? (int)(at & 1) : 0; }
@@ -159,7 +157,8 @@ static void basis_stage(const struct pass *pass, const nmlp_matrix *v, const nml
 static void two_bases_stage(const struct pass *pass) {
     const struct run *run = pass->run;
     const nmlp_mlp *mlp = run->mlp;
-    nmlp_tiles_sink sink = {.vec = mlp->kernels->vec, .to = {pass->team->gate, pass->team->up}, .n_products = 2, .n = mlp->gate.v->n};
+    nmlp_tiles_sink sink = {
+        .vec = mlp->kernels->vec, .to = {pass->team->gate, pass->team->up}, .n_products = 2, .n = mlp->gate.v->n};
     nmlp_stage stage = stage_of(pass);
     stage.n_products = 2;
     stage.product[0] = (nmlp_product){.w = mlp->gate.v, .a = *pass->x, .k = mlp->gate.v->k_padded};

@@ -18,7 +18,8 @@ static int64_t inputs_in_l1(const nmlp_caches *caches, int64_t percent, int64_t 
     return round_down((int64_t)caches->l1_bytes * percent / 100 / bytes_per_input, NMLP_PAD);
 }
 
-/* Sums in tiles stay there to the end of the reduction: bringing them back costs more than weights from L2 instead of L1. */
+/* Sums in tiles stay there to the end of the reduction: bringing them back costs more than weights from L2 instead of
+ * L1. */
 static int64_t inputs_at_a_time(const nmlp_gemm *gemm, const nmlp_caches *caches) {
     int64_t bytes_per_input = (int64_t)gemm->strips * NMLP_STRIP * gemm->elem_bytes;
     if (gemm->full_tiles) return ALL_INPUTS;

@@ -82,7 +82,8 @@ static struct operand operand_of(const struct task *task, int product, int64_t k
  * often is this thread's too. */
 static const char *part_after(const struct task *task, const nmlp_product *p, int64_t k) {
     bool more = k + task->stage->kc < p->k;
-    return nmlp_matrix_at(p->w, (task->block + !more) * task->stage->gemm->strips, p->w_k + (more ? k + task->stage->kc : 0));
+    return nmlp_matrix_at(p->w, (task->block + !more) * task->stage->gemm->strips,
+                          p->w_k + (more ? k + task->stage->kc : 0));
 }
 
 /* Lines of a strip to fetch at every step, so that a part of the reduction is there when all tiles have passed. */
