@@ -150,6 +150,35 @@ static void long_inputs_match_short_ones(void **state) {
     nmlp_pool_destroy(pool);
 }
 
+/* I so long that even 16 rows go in chunks, whatever the caches; down's sums then pass from chunk to chunk. */
+static void few_rows_of_a_long_inside_match_float64(void **state) {
+    (void)state;
+    struct shape shape = {.h = 33, .i = 70000, .gate = 3, .up = 3, .down = 0};
+    enum { S = 9 };
+    nmlp_pool *pool = nmlp_test_pool(2);
+    nmlp_mlp_desc desc = make_desc(shape, NMLP_DTYPE_BF16);
+    float *x = nmlp_test_floats(S * shape.h, 43);
+    float *y = nmlp_mem_new((size_t)(S * shape.h), sizeof *y, NULL);
+    nmlp_truth exact = nmlp_truth_of(x, S, shape.h);
+    for (int rounds = 0; rounds < 2; rounds++) {
+        nmlp_truth truth = nmlp_truth_mlp(&exact, &desc, rounds);
+        for (int i = 0; i < NMLP_TEST_SETS; i++) {
+            const nmlp_kernels *set = nmlp_test_set(i);
+            if (!set || nmlp_kernels_rounds_to_bf16(set) != (rounds == 1)) continue;
+            nmlp_mlp *mlp = create(set, &desc, pool);
+            run(mlp, y, x, S, pool);
+            nmlp_assert_within(y, &truth, nmlp_kernels_name(set));
+            nmlp_mlp_destroy(mlp);
+        }
+        nmlp_truth_free(&truth);
+    }
+    nmlp_truth_free(&exact);
+    nmlp_mem_free(x);
+    nmlp_mem_free(y);
+    free_desc(&desc);
+    nmlp_pool_destroy(pool);
+}
+
 static void bits_do_not_depend_on_threads(void **state) {
     (void)state;
     static const int threads[] = {2, 3, 5};
@@ -395,6 +424,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_shapes_match_float64),
         cmocka_unit_test(long_inputs_match_short_ones),
+        cmocka_unit_test(few_rows_of_a_long_inside_match_float64),
         cmocka_unit_test(bits_do_not_depend_on_threads),
         cmocka_unit_test(full_rank_equals_dense),
         cmocka_unit_test(bits_do_not_depend_on_other_rows),
