@@ -7,7 +7,7 @@
 #include "engine/engine.h"
 #include "engine/engine_int.h"
 
-enum { EMBED_RELEASE_ROWS = 64 };
+enum { EMBED_RELEASE_ROWS = 32 };
 
 struct nmlp_session {
     const nmlp_engine *engine;
@@ -15,6 +15,7 @@ struct nmlp_session {
     int64_t context;
     int64_t chunk;
     int64_t length;
+    int64_t rows_embedded;
     bool observed;
     nmlp_observer observer;
     float *rope;   /* [context, D] */
@@ -253,13 +254,15 @@ static nmlp_status check_ids(const nmlp_session *s, const int32_t *ids, int64_t 
     return NMLP_OK;
 }
 
-static void embed(const nmlp_session *s, const int32_t *ids, int64_t n, float *rows) {
+static void embed(nmlp_session *s, const int32_t *ids, int64_t n, float *rows) {
     const nmlp_view *table = &s->engine->model->embedding;
     int64_t h = table->shape[1];
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++) {
         nmlp_to_f32(rows + i * h, nmlp_view_row(table, ids[i]), table->dtype, (size_t)h);
-    /* Every row touched brings pages around it; after a long text all of the table would stay. */
-    if (n >= EMBED_RELEASE_ROWS) nmlp_file_map_release(table->data, nmlp_view_bytes(table));
+        /* Every row touched brings up to 2 MB around it; after a long text all of the table would stay. */
+        if (++s->rows_embedded % EMBED_RELEASE_ROWS == 0)
+            nmlp_file_map_release(table->data, nmlp_view_bytes(table));
+    }
 }
 
 nmlp_status nmlp_session_embed(nmlp_session *s, const int32_t *ids, int64_t n, float *rows, nmlp_err *err) {

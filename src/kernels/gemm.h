@@ -49,9 +49,10 @@ typedef struct nmlp_block {
     int strips;    /* the gemm's, or half as many at the end of a matrix */
     bool accumulate;
     bool stream; /* B comes from memory and is used once: fetch it ahead */
+    const char *ahead; /* strips needed next, ahead_step apart */
+    size_t ahead_step;
     /* Only for gemms that work beside. */
-    const char *ahead; /* strips needed later, b_step apart: brought near, this many lines of each per step */
-    int ahead_lines;
+    int ahead_lines; /* of each strip to be brought near at every step */
     nmlp_beside *beside;
 } nmlp_block;
 

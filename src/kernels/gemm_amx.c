@@ -62,7 +62,7 @@ static void fetch_tile(const char *tile) {
 static const char *fetch_ahead(const char *at, const nmlp_block *p) {
     for (int i = 0; i < p->ahead_lines; i++, at += NMLP_LINE_BYTES) {
         _mm_prefetch(at, _MM_HINT_T1);
-        _mm_prefetch(at + p->b_step, _MM_HINT_T1);
+        _mm_prefetch(at + p->ahead_step, _MM_HINT_T1);
     }
     return at;
 }
@@ -76,12 +76,12 @@ static void block_32(const nmlp_block *p) {
     load_c(c, p->accumulate);
     load_c_low(c, p->accumulate);
     for (int64_t k = 0; k < p->k; k += TILE_K, a += p->a_step, b0 += TILE_BYTES, b1 += TILE_BYTES) {
-        _tile_loadd(4, a, NMLP_LINE_BYTES);
+        _tile_stream_loadd(4, a, NMLP_LINE_BYTES); /* L1 is for the weights */
         _tile_loadd(6, b0, NMLP_LINE_BYTES);
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, b1, NMLP_LINE_BYTES);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, a + TILE_BYTES, NMLP_LINE_BYTES);
+        _tile_stream_loadd(5, a + TILE_BYTES, NMLP_LINE_BYTES);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
         ahead = fetch_ahead(ahead, p);
@@ -156,22 +156,28 @@ static void few_64(const nmlp_block *p) {
     const char *a = p->a;
     const char *b = p->b;
     const size_t strip = p->b_step;
+    const char *far = b + FEW_PREFETCH_BYTES; /* at the end of the strips, the beginning of those that come next */
+    size_t far_step = strip;
     load_few_c(p->c, p->accumulate);
     load_few_c_right(p->c, p->accumulate);
-    for (int64_t k = 0; k < p->k; k += TILE_K, a += p->a_step, b += TILE_BYTES) {
+    for (int64_t k = 0; k < p->k; k += TILE_K, a += p->a_step, b += TILE_BYTES, far += TILE_BYTES) {
+        if (k + FEW_PREFETCH_BYTES / TILE_BYTES * TILE_K == p->k) {
+            far = p->ahead;
+            far_step = p->ahead_step;
+        }
         _tile_loadd(4, a, NMLP_LINE_BYTES);
         _tile_loadd(5, b, NMLP_LINE_BYTES);
         _tile_dpbf16ps(0, 4, 5);
-        fetch_tile(b + FEW_PREFETCH_BYTES);
+        fetch_tile(far);
         _tile_loadd(6, b + strip, NMLP_LINE_BYTES);
         _tile_dpbf16ps(1, 4, 6);
-        fetch_tile(b + strip + FEW_PREFETCH_BYTES);
+        fetch_tile(far + far_step);
         _tile_loadd(7, b + 2 * strip, NMLP_LINE_BYTES);
         _tile_dpbf16ps(2, 4, 7);
-        fetch_tile(b + 2 * strip + FEW_PREFETCH_BYTES);
+        fetch_tile(far + 2 * far_step);
         _tile_loadd(5, b + 3 * strip, NMLP_LINE_BYTES);
         _tile_dpbf16ps(3, 4, 5);
-        fetch_tile(b + 3 * strip + FEW_PREFETCH_BYTES);
+        fetch_tile(far + 3 * far_step);
     }
     _tile_stored(0, p->c, FEW_C_STRIDE);
     _tile_stored(1, p->c + NMLP_STRIP, FEW_C_STRIDE);

@@ -3,6 +3,7 @@
 #include "kernels/block_avx512.h"
 
 enum { FEW_MR = 6, FEW_STRIPS = 4, MR = 12, STRIPS = 2, STRIPS_MAX = 4, PREFETCH_BYTES = 1024 };
+enum { PREFETCH_INPUTS = PREFETCH_BYTES / NMLP_LINE_BYTES * 2 }; /* bf16: a line holds two inputs of a strip */
 
 /* Inputs are added one after the other, as in the other blocks: a row's bits do not depend on how many rows come with
  * it. One row alone waits for its own additions, but that is still faster than memory. */
@@ -10,10 +11,16 @@ INLINE void sum_bf16(const nmlp_block *p, extent e) {
     acc c;
     const float *a = p->a;
     const char *b = p->b;
+    const char *far = b + PREFETCH_BYTES; /* at the end of the strips, the beginning of those that come next */
+    size_t far_step = p->b_step;
     load_c(&c, p, e);
     for (int64_t k = 0; k < p->k; k += NMLP_STRIP) {
+        if (k + PREFETCH_INPUTS == p->k) {
+            far = p->ahead;
+            far_step = p->ahead_step;
+        }
 #pragma GCC unroll 2
-        for (int kk = 0; kk < NMLP_STRIP; kk += 2, b += NMLP_LINE_BYTES) {
+        for (int kk = 0; kk < NMLP_STRIP; kk += 2, b += NMLP_LINE_BYTES, far += NMLP_LINE_BYTES) {
             __m512 first[STRIPS_MAX];
             __m512 second[STRIPS_MAX];
 #pragma GCC unroll 4
@@ -21,7 +28,7 @@ INLINE void sum_bf16(const nmlp_block *p, extent e) {
                 const char *line = b + (size_t)s * p->b_step;
                 first[s] = even_of(line);
                 second[s] = odd_of(line);
-                _mm_prefetch(line + PREFETCH_BYTES, _MM_HINT_T0);
+                _mm_prefetch(far + (size_t)s * far_step, _MM_HINT_T0);
             }
             outer(&c, a + kk, first, e);
             outer(&c, a + kk + 1, second, e);

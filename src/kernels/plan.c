@@ -3,12 +3,14 @@
 enum {
     L1_PERCENT = 60,
     L1_PERCENT_WIDENED = 80,
+    L1_PERCENT_TILES = 85,
     ALL_INPUTS = 1 << 30,
     CHUNK_UNIT = 512,
     ROWS_MAX_F32 = 384,
     ROWS_MAX_BF16 = 512,
     ROWS_MIN = 64,
-    TEAM_ROWS_MIN = 192
+    TEAM_ROWS_MIN = 192,
+    BLOCK_ROWS_MIN = 128
 };
 
 static int64_t round_down(int64_t n, int64_t unit) { return nmlp_max(unit, n / unit * unit); }
@@ -18,12 +20,12 @@ static int64_t inputs_in_l1(const nmlp_caches *caches, int64_t percent, int64_t 
     return round_down((int64_t)caches->l1_bytes * percent / 100 / bytes_per_input, NMLP_PAD);
 }
 
-/* Sums in tiles stay there to the end of the reduction: bringing them back costs more than weights from L2 instead of
- * L1. */
+/* f32: the weights of a block of columns share L1 with the rest. Tiles: activations pass by L1, which weights may fill; the sums
+ * come back for every part, so fewer parts are better. */
 static int64_t inputs_at_a_time(const nmlp_gemm *gemm, const nmlp_caches *caches) {
-    int64_t bytes_per_input = (int64_t)gemm->strips * NMLP_STRIP * gemm->elem_bytes;
-    if (gemm->full_tiles) return ALL_INPUTS;
-    return inputs_in_l1(caches, gemm->widen ? L1_PERCENT_WIDENED : L1_PERCENT, bytes_per_input);
+    int64_t percent = gemm->widen ? L1_PERCENT_WIDENED : gemm->full_tiles ? L1_PERCENT_TILES : L1_PERCENT;
+    if (gemm->full_tiles && !gemm->works_beside) return ALL_INPUTS; /* weights are used once */
+    return inputs_in_l1(caches, percent, (int64_t)gemm->strips * NMLP_STRIP * gemm->elem_bytes);
 }
 
 /* Weights come from memory once per block of rows, so blocks are as high as L2 allows. With f32 the sums weigh most and
@@ -105,6 +107,8 @@ int nmlp_plan_teams(const nmlp_plan *plan, int64_t s, int n_threads) {
     return n_teams;
 }
 
+/* Two blocks for every team at least, so that a slow one leaves some of its share to the others; but not too low ones. */
 int64_t nmlp_plan_team_rows(const nmlp_plan *plan, int64_t s, int n_teams) {
-    return n_teams == 1 ? plan->rows : balanced(s, plan->rows_most, plan->gemm->mr, n_teams);
+    int64_t low = nmlp_max(BLOCK_ROWS_MIN, nmlp_ceil_div(s, 2 * n_teams));
+    return n_teams == 1 ? plan->rows : balanced(s, nmlp_min(plan->rows_most, low), plan->gemm->mr, n_teams);
 }

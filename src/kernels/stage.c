@@ -78,12 +78,23 @@ static struct operand operand_of(const struct task *task, int product, int64_t k
                             .dtype = NMLP_DTYPE_F32};
 }
 
-/* After a part of the reduction comes the next one; after the last, the first of the next block of columns, which most
- * often is this thread's too. */
-static const char *part_after(const struct task *task, const nmlp_product *p, int64_t k) {
-    bool more = k + task->stage->kc < p->k;
-    return nmlp_matrix_at(p->w, (task->block + !more) * task->stage->gemm->strips,
-                          p->w_k + (more ? k + task->stage->kc : 0));
+struct next {
+    const char *strips;
+    size_t step;
+};
+
+/* The weights used after this part: the other product's same part; then the next part; after the last, the first of the next
+ * block of columns, which most often is this thread's too. A tile loop takes all rows over one part before it goes on, so there
+ * it is the next part of the same product that must be near in time. */
+static struct next next_after(const struct task *task, int product, int64_t k) {
+    const nmlp_stage *s = task->stage;
+    int other = s->gemm->works_beside ? product : (product + 1) % s->n_products;
+    bool same_part = other > product;
+    const nmlp_product *p = &s->product[other];
+    bool more = same_part || k + s->kc < p->k;
+    int64_t strip = (task->block + !more) * s->gemm->strips;
+    int64_t at = same_part ? k : more ? k + s->kc : 0;
+    return (struct next){.strips = nmlp_matrix_at(p->w, strip, p->w_k + at), .step = nmlp_matrix_strip_bytes(p->w)};
 }
 
 /* Lines of a strip to fetch at every step, so that a part of the reduction is there when all tiles have passed. */
@@ -100,6 +111,7 @@ static void multiply_tile(const struct task *task, int product, int64_t tile, in
     int64_t mr = s->gemm->mr;
     int ahead_lines = s->gemm->works_beside ? lines_ahead(task) : 0;
     int64_t steps_done = (tile - task->first_tile) * (n / NMLP_PAD);
+    struct next next = next_after(task, product, k);
     nmlp_block b = {
         .c = sums_of(task, product) + tile * mr * block_width(s->gemm),
         .a = nmlp_tiles_at(&p->a, tile, k),
@@ -111,7 +123,8 @@ static void multiply_tile(const struct task *task, int product, int64_t tile, in
         .strips = o->n_strips,
         .accumulate = s->accumulate || k > 0,
         .stream = task->end_tile - task->first_tile == 1,
-        .ahead = part_after(task, p, k) + steps_done * ahead_lines * NMLP_LINE_BYTES,
+        .ahead = next.strips + steps_done * ahead_lines * NMLP_LINE_BYTES,
+        .ahead_step = next.step,
         .ahead_lines = ahead_lines,
         .beside = &task->shift->delivery,
     };
@@ -211,6 +224,13 @@ static void do_task(const struct task *task) {
     if (s->sink) finish_task(task);
 }
 
+/* Parts of equal length instead of a short last one. */
+static int64_t balanced_kc(const nmlp_stage *stage) {
+    int64_t k = stage->product[0].k;
+    int64_t n_parts = nmlp_ceil_div(k, stage->kc);
+    return nmlp_pad(nmlp_ceil_div(k, n_parts));
+}
+
 enum { TASKS_PER_THREAD = 3 };
 
 /* Parts the rows are cut into, so that few columns feed all threads too. Results do not depend on it. */
@@ -223,11 +243,13 @@ void nmlp_stage_work(const nmlp_stage *stage, nmlp_worker *worker, const nmlp_sc
     int64_t n_blocks = nmlp_ceil_div(stage->product[0].w->n_padded, block_width(stage->gemm));
     int64_t n_tiles = nmlp_ceil_div(stage->rows, stage->gemm->mr);
     int64_t parts = row_parts(n_blocks, n_tiles, worker->share->n_threads);
-    struct shift shift = {.stage = stage, .scratch = scratch};
+    nmlp_stage balanced = *stage;
+    balanced.kc = balanced_kc(stage);
+    struct shift shift = {.stage = &balanced, .scratch = scratch};
     nmlp_worker_begin_step(worker, n_blocks * parts);
     for (int64_t at = nmlp_worker_take(worker); at >= 0; at = nmlp_worker_take(worker)) {
         int64_t part = at % parts;
-        struct task task = {.stage = stage,
+        struct task task = {.stage = &balanced,
                             .shift = &shift,
                             .block = at / parts,
                             .first_tile = n_tiles * part / parts,
