@@ -5,11 +5,11 @@
 
 #include "base/mem.h"
 #include "base/pages.h"
-#include "peer.h"
+#include "peers.h"
 
 #if DNNL_VERSION_MAJOR == 2
 
-enum { COPIES_MAX = 64, SHAPES_MAX = 16 };
+enum { COPIES_MAX = NMLP_PEER_COPIES_MAX, SHAPES_MAX = 16 };
 
 /* One matmul for one number of rows. */
 struct matmul {
@@ -130,51 +130,61 @@ static void project(struct onednn *o, int shape, int copy, int which, void *y, v
 static void run(void *ctx, int copy, float *y, const float *x, int64_t s) {
     struct onednn *o = ctx;
     int shape = shape_of(o, s);
-    size_t n = (size_t)(s * o->c.hidden);
+    int64_t n = s * o->c.hidden;
     if (shape < 0) return;
     copy %= o->c.n_copies;
-    nmlp_from_f32(o->x, o->dtype, x, n);
+    nmlp_chain_convert(o->c.pool, o->x, o->dtype, x, NMLP_DTYPE_F32, n);
     project(o, shape, copy, 0, o->gate, o->x);
     project(o, shape, copy, 1, o->up, o->x);
-    nmlp_peer_activate(o->c.pool, o->gate, o->gate, o->up, o->dtype, s * o->c.inner);
+    nmlp_chain_activate(o->c.pool, o->gate, o->gate, o->up, o->dtype, s * o->c.inner);
     project(o, shape, copy, 2, o->y, o->gate);
-    nmlp_to_f32(y, o->y, o->dtype, n);
+    nmlp_chain_convert(o->c.pool, y, NMLP_DTYPE_F32, o->y, o->dtype, n);
 }
 
 static void destroy(void *ctx) { nmlp_mem_free(ctx); /* the rest lives as long as the program */ }
 
-bool nmlp_peer_onednn(nmlp_peer *peer, const nmlp_bench_case *c, nmlp_dtype dtype) {
-    struct onednn *o = nmlp_mem_new(1, sizeof *o, NULL);
+static nmlp_status make(nmlp_peer *peer, const nmlp_bench_case *c, nmlp_dtype dtype, nmlp_err *err) {
+    struct onednn *o = nmlp_mem_new(1, sizeof *o, err);
+    if (!o) return NMLP_E_NOMEM;
     o->c = *c;
     if (o->c.n_copies > COPIES_MAX) o->c.n_copies = COPIES_MAX;
     o->chain = nmlp_chain_of(&c->desc);
     o->dtype = dtype;
     size_t act = (size_t)(c->s_max * c->inner);
-    o->x = nmlp_mem_new((size_t)(c->s_max * c->hidden), sizeof(float), NULL);
-    o->y = nmlp_mem_new((size_t)(c->s_max * c->hidden), sizeof(float), NULL);
-    o->gate = nmlp_mem_new(act, sizeof(float), NULL);
-    o->up = nmlp_mem_new(act, sizeof(float), NULL);
-    o->inner = nmlp_mem_new((size_t)(c->s_max * (c->rank + 1)), sizeof(float), NULL);
+    o->x = nmlp_mem_new((size_t)(c->s_max * c->hidden), sizeof(float), err);
+    o->y = nmlp_mem_new((size_t)(c->s_max * c->hidden), sizeof(float), err);
+    o->gate = nmlp_mem_new(act, sizeof(float), err);
+    o->up = nmlp_mem_new(act, sizeof(float), err);
+    o->inner = nmlp_mem_new((size_t)(c->s_max * (c->rank + 1)), sizeof(float), err);
+    if (!o->x || !o->y || !o->gate || !o->up || !o->inner) return NMLP_E_NOMEM;
     if (!fine(dnnl_engine_create(&o->engine, dnnl_cpu, 0), "engine") ||
         !fine(dnnl_stream_create(&o->stream, o->engine, dnnl_stream_default_flags), "stream") ||
         shape_of(o, c->s_max) < 0)
-        return false;
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "oneDNN has no %s matmul for this CPU", nmlp_dtype_name(dtype));
     *peer = (nmlp_peer){.ctx = o,
                         .run = run,
                         .destroy = destroy,
                         .bytes_per_weight = (double)nmlp_dtype_bytes(dtype),
                         .bf16 = dtype == NMLP_DTYPE_BF16};
     snprintf(peer->name, sizeof peer->name, "onednn-%s", nmlp_dtype_name(dtype));
-    return true;
+    return NMLP_OK;
 }
 
 #else
 
-bool nmlp_peer_onednn(nmlp_peer *peer, const nmlp_bench_case *c, nmlp_dtype dtype) {
+static nmlp_status make(nmlp_peer *peer, const nmlp_bench_case *c, nmlp_dtype dtype, nmlp_err *err) {
     (void)peer;
     (void)c;
-    fprintf(stderr, "SKIPPED: oneDNN %s: this benchmark speaks to version 2 only\n", nmlp_dtype_name(dtype));
-    return false;
+    return nmlp_fail(err, NMLP_E_UNSUPPORTED, "oneDNN %s: this benchmark speaks to version 2 only",
+                     nmlp_dtype_name(dtype));
 }
 
 #endif
+
+nmlp_status nmlp_peer_onednn_f32(nmlp_peer *peer, const nmlp_bench_case *c, nmlp_err *err) {
+    return make(peer, c, NMLP_DTYPE_F32, err);
+}
+
+nmlp_status nmlp_peer_onednn_bf16(nmlp_peer *peer, const nmlp_bench_case *c, nmlp_err *err) {
+    return make(peer, c, NMLP_DTYPE_BF16, err);
+}

@@ -20,8 +20,7 @@ struct nmlp_pool {
     pthread_cond_t wake;
     atomic_uint generation; /* counts jobs; workers wait for it to move */
     atomic_int n_running;   /* workers not yet done with the job */
-    atomic_int n_arrived;   /* at the barrier */
-    atomic_uint barrier_generation;
+    nmlp_barrier barrier;
     atomic_bool stop;
     nmlp_pool_job *job;
     void *ctx;
@@ -174,14 +173,18 @@ void nmlp_pool_for(nmlp_pool *pool, int64_t n, int64_t grain, nmlp_pool_range *f
 }
 
 void nmlp_pool_barrier(nmlp_pool *pool) {
-    if (!pool || pool->n_threads == 1) return;
-    unsigned generation = atomic_load_explicit(&pool->barrier_generation, memory_order_acquire);
-    if (atomic_fetch_add_explicit(&pool->n_arrived, 1, memory_order_acq_rel) == pool->n_threads - 1) {
-        atomic_store_explicit(&pool->n_arrived, 0, memory_order_relaxed);
-        atomic_fetch_add_explicit(&pool->barrier_generation, 1, memory_order_release);
+    if (pool) nmlp_barrier_wait(&pool->barrier, pool->n_threads);
+}
+
+void nmlp_barrier_wait(nmlp_barrier *barrier, int n_threads) {
+    if (n_threads == 1) return;
+    unsigned generation = atomic_load_explicit(&barrier->generation, memory_order_acquire);
+    if (atomic_fetch_add_explicit(&barrier->n_arrived, 1, memory_order_acq_rel) == n_threads - 1) {
+        atomic_store_explicit(&barrier->n_arrived, 0, memory_order_relaxed);
+        atomic_fetch_add_explicit(&barrier->generation, 1, memory_order_release);
         return;
     }
-    for (int i = 0; atomic_load_explicit(&pool->barrier_generation, memory_order_acquire) == generation; i++) {
+    for (int i = 0; atomic_load_explicit(&barrier->generation, memory_order_acquire) == generation; i++) {
         if (i < SPIN_LIMIT) {
             cpu_relax();
         } else {

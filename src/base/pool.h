@@ -5,11 +5,21 @@
 #ifndef NMLP_BASE_POOL_H
 #define NMLP_BASE_POOL_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 #include "base/status.h"
 
 typedef struct nmlp_pool nmlp_pool;
+
+/* Where some threads wait for each other; zeroed before its first use. */
+typedef struct nmlp_barrier {
+    atomic_int n_arrived;
+    atomic_uint generation;
+} nmlp_barrier;
+
+/* Returns when n_threads have arrived. */
+void nmlp_barrier_wait(nmlp_barrier *barrier, int n_threads);
 
 typedef void nmlp_pool_job(void *ctx, int thread, int n_threads);
 typedef void nmlp_pool_range(void *ctx, int64_t begin, int64_t end, int thread);

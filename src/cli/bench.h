@@ -3,11 +3,25 @@
 #define NMLP_CLI_BENCH_H
 
 #include "cli/cli.h"
+#include "report/chart.h"
+#include "report/table.h"
 
 typedef struct nmlp_bench_args {
-    const char *target; /* machine of a simulated benchmark */
-    const char *out;    /* folder for files */
-    const char *model;  /* preset to restrict a benchmark of models to; NULL: all */
+    const char *target;    /* machine of a simulated benchmark */
+    const char *out;       /* folder for files of a simulated benchmark */
+    const char *model;     /* preset to restrict a simulated benchmark of models to; NULL: all */
+    const char *shape;     /* H,I,r,... */
+    const char *rows;      /* S,... */
+    const char *isa;       /* kernel set */
+    const char *peers;     /* names, or "all" */
+    const char *precision; /* f32 or bf16 */
+    const char *csv;       /* files to write, or NULL */
+    const char *svg;
+    double seconds; /* per subject and case */
+    int64_t rounds;
+    int64_t n_threads;
+    const char *const *models;
+    int n_models;
 } nmlp_bench_args;
 
 typedef struct nmlp_bench {
@@ -15,13 +29,23 @@ typedef struct nmlp_bench {
     const char *summary;
     /* Prints a table, or puts its results into `json` (an open object) where the user asked for JSON (else NULL). */
     nmlp_status (*run)(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp_err *err);
+    bool takes_models;
 } nmlp_bench;
 
 /* NULL past the end. */
 const nmlp_bench *nmlp_bench_at(size_t index);
 
+extern const nmlp_bench nmlp_bench_peak;
+extern const nmlp_bench nmlp_bench_mlp;
+extern const nmlp_bench nmlp_bench_model;
 extern const nmlp_bench nmlp_bench_neuron;
 extern const nmlp_bench nmlp_bench_neuron_ablation;
 extern const nmlp_bench nmlp_bench_neuron_mlp;
+
+/* The table to the screen or into `json` as "results", and to the CSV file asked for. */
+nmlp_status nmlp_bench_deliver(const nmlp_table *table, const nmlp_bench_args *args, nmlp_json_writer *json,
+                               nmlp_err *err);
+/* The charts to the SVG file asked for. */
+nmlp_status nmlp_bench_draw(const nmlp_chart *charts, size_t n_charts, const nmlp_bench_args *args, nmlp_err *err);
 
 #endif

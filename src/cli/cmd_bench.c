@@ -5,7 +5,9 @@
 #include "cli/bench.h"
 #include "cli/commands.h"
 
-static const nmlp_bench *const benches[] = {&nmlp_bench_neuron, &nmlp_bench_neuron_ablation, &nmlp_bench_neuron_mlp};
+static const nmlp_bench *const benches[] = {
+    &nmlp_bench_peak,      &nmlp_bench_mlp, &nmlp_bench_model, &nmlp_bench_neuron, &nmlp_bench_neuron_ablation,
+    &nmlp_bench_neuron_mlp};
 enum { N_BENCHES = sizeof benches / sizeof benches[0] };
 
 const nmlp_bench *nmlp_bench_at(size_t index) { return index < N_BENCHES ? benches[index] : NULL; }
@@ -43,25 +45,57 @@ static int run_bench(const nmlp_cli *cli, const nmlp_bench *bench, const nmlp_be
     return code;
 }
 
+static int run_named(const nmlp_cli *cli, nmlp_bench_args *args) {
+    const char *name = cli->positionals[0];
+    for (size_t i = 0; i < N_BENCHES; i++) {
+        if (strcmp(benches[i]->name, name) != 0) continue;
+        if (args->n_models > 0 && !benches[i]->takes_models)
+            return nmlp_cli_usage(cli, "bench %s takes no \"%s\"", name, args->models[0]);
+        return run_bench(cli, benches[i], args);
+    }
+    return list(cli, name);
+}
+
 static int run(int argc, char **argv) {
-    nmlp_bench_args args = {.target = "trn1", .out = "docs"};
+    nmlp_bench_args args = {.target = "trn1",
+                            .out = "docs",
+                            .shape = "2048,8192,1280",
+                            .rows = "1,8,128,512",
+                            .precision = "f32",
+                            .seconds = 1.0,
+                            .rounds = 5};
     const nmlp_opt opts[] = {
-        {"target", 0, NMLP_OPT_STRING, &args.target, "T", "machine of a simulated benchmark (default trn1)"},
+        {"shape", 0, NMLP_OPT_STRING, &args.shape, "H,I,R,..",
+         "mlp: hidden, intermediate, ranks beside dense (2048,8192,1280)"},
+        {"rows", 0, NMLP_OPT_STRING, &args.rows, "S,..", "mlp: numbers of rows (default 1,8,128,512)"},
+        {"isa", 0, NMLP_OPT_STRING, &args.isa, "SET", "mlp, model: kernel set (default the fastest)"},
+        {"peers", 0, NMLP_OPT_STRING, &args.peers, "NAME,..", "mlp: other libraries beside ours, or all"},
+        {"seconds", 0, NMLP_OPT_NUMBER, &args.seconds, "T",
+         "mlp: time for every subject and number of rows (default 1)"},
+        {"precision", 0, NMLP_OPT_STRING, &args.precision, "P", "model: activations f32 (default) or bf16"},
+        {"rounds", 0, NMLP_OPT_INT, &args.rounds, "N", "model: samples of every case (default 5)"},
+        {"csv", 0, NMLP_OPT_STRING, &args.csv, "FILE", "peak, mlp, model: write all columns"},
+        {"svg", 0, NMLP_OPT_STRING, &args.svg, "FILE", "peak, mlp, model: draw a chart"},
+        {"target", 0, NMLP_OPT_STRING, &args.target, "T", "neuron*: simulated machine (default trn1)"},
         {"model", 0, NMLP_OPT_STRING, &args.model, "NAME", "neuron-mlp: only this model"},
-        {"out", 'o', NMLP_OPT_STRING, &args.out, "DIR", "folder for CSV and SVG files (default docs)"},
+        {"out", 'o', NMLP_OPT_STRING, &args.out, "DIR", "neuron*: folder for CSV and SVG files (default docs)"},
     };
     nmlp_cli cli;
-    int code = nmlp_cli_parse(&cli, &nmlp_cmd_bench, opts, sizeof opts / sizeof opts[0], 1, 1, argc, argv);
+    int code =
+        nmlp_cli_parse(&cli, &nmlp_cmd_bench, opts, sizeof opts / sizeof opts[0], 1, NMLP_POSITIONALS_MAX, argc, argv);
     if (code >= 0) return code;
-    for (size_t i = 0; i < N_BENCHES; i++)
-        if (strcmp(benches[i]->name, cli.positionals[0]) == 0) return run_bench(&cli, benches[i], &args);
-    return list(&cli, cli.positionals[0]);
+    args.n_threads = cli.n_threads;
+    args.models = cli.positionals + 1;
+    args.n_models = cli.n_positionals - 1;
+    return run_named(&cli, &args);
 }
 
 const nmlp_command nmlp_cmd_bench = {
     .name = "bench",
-    .summary = "benchmarks: neuron, neuron-ablation, neuron-mlp",
-    .usage = "NAME [options]",
-    .examples = "neuronmlp bench neuron-ablation --target trn2 -o /tmp\n",
+    .summary = "benchmarks: peak, mlp, model, neuron, neuron-ablation, neuron-mlp",
+    .usage = "NAME [MODEL...] [options]",
+    .examples = "neuronmlp bench mlp --shape 256,1024,160 --rows 1,64 --seconds 0.1 --svg /tmp/mlp.svg\n"
+                "neuronmlp bench model models/tiny --rounds 1 --csv /tmp/model.csv\n"
+                "neuronmlp bench neuron-ablation --target trn2 -o /tmp\n",
     .run = run,
 };

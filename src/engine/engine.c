@@ -4,9 +4,15 @@
 #include "base/mem.h"
 #include "engine/engine_int.h"
 
+/* Right before a tensor is copied or packed: it is read from memory once for both. */
+static nmlp_status check(const nmlp_engine *e, const nmlp_view *view, nmlp_err *err) {
+    return e->check_finite ? nmlp_model_check_tensor(e->model, view, e->pool, err) : NMLP_OK;
+}
+
 static nmlp_status copy_vector(nmlp_engine *e, float **out, const nmlp_view *view, nmlp_err *err) {
     *out = NULL;
     if (!view->data) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(check(e, view, err));
     size_t n = (size_t)nmlp_view_elems(view);
     *out = nmlp_arena_new(&e->arena, n, sizeof **out, err);
     if (!*out) return NMLP_E_NOMEM;
@@ -20,6 +26,8 @@ static void release_source(const nmlp_view *view) {
 
 static nmlp_status make_linear(nmlp_engine *e, nmlp_linear **out, const nmlp_view *weight, const nmlp_view *bias,
                                nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(check(e, weight, err));
+    NMLP_RETURN_IF_FAILED(check(e, bias, err));
     NMLP_RETURN_IF_FAILED(nmlp_linear_create(out, e->kernels, weight, bias, e->pool, err));
     if (nmlp_linear_owns_weight(*out)) release_source(weight);
     return NMLP_OK;
@@ -28,6 +36,11 @@ static nmlp_status make_linear(nmlp_engine *e, nmlp_linear **out, const nmlp_vie
 static nmlp_status make_mlp(nmlp_engine *e, nmlp_engine_layer *layer, const nmlp_layer *source, nmlp_err *err) {
     nmlp_mlp_desc desc = {
         .gate = source->mlp[NMLP_MLP_GATE], .up = source->mlp[NMLP_MLP_UP], .down = source->mlp[NMLP_MLP_DOWN]};
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+        NMLP_RETURN_IF_FAILED(check(e, &source->mlp[i].w, err));
+        NMLP_RETURN_IF_FAILED(check(e, &source->mlp[i].u, err));
+        NMLP_RETURN_IF_FAILED(check(e, &source->mlp[i].v, err));
+    }
     NMLP_RETURN_IF_FAILED(nmlp_mlp_create(&layer->mlp, e->kernels, &desc, e->pool, err));
     if (!nmlp_mlp_owns_weights(layer->mlp)) return NMLP_OK;
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
@@ -76,7 +89,11 @@ nmlp_status nmlp_engine_create(nmlp_engine **out, const nmlp_model *model, const
     e->pool = options->pool;
     nmlp_arena_init(&e->arena);
     NMLP_TRY((options->bf16 ? nmlp_kernels_select_bf16 : nmlp_kernels_select)(&e->kernels, &cpu, options->isa, err));
-    if (!options->skip_finite_check) NMLP_TRY(nmlp_model_check_finite(model, e->pool, options->progress, err));
+    e->check_finite = !options->skip_finite_check;
+    if (model->embedding.data != model->lm_head.data) {
+        NMLP_TRY(check(e, &model->embedding, err));
+        release_source(&model->embedding);
+    }
     NMLP_TRY(copy_vector(e, &e->final_norm, &model->final_norm, err));
     /* The head is the largest matrix: packed first, its source is gone again before the layers need memory. */
     NMLP_TRY(make_linear(e, &e->lm_head, &model->lm_head, &no_bias, err));

@@ -22,6 +22,7 @@ struct nmlp_engine {
     const nmlp_model *model;
     const nmlp_kernels *kernels;
     nmlp_pool *pool;
+    bool check_finite; /* while it is made */
     nmlp_arena arena; /* norm weights and the layer table */
     nmlp_engine_layer *layers;
     float *final_norm; /* [H] */

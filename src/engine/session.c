@@ -1,9 +1,13 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/mem.h"
+#include "base/pages.h"
 #include "engine/engine.h"
 #include "engine/engine_int.h"
+
+enum { EMBED_RELEASE_ROWS = 32 };
 
 struct nmlp_session {
     const nmlp_engine *engine;
@@ -11,6 +15,7 @@ struct nmlp_session {
     int64_t context;
     int64_t chunk;
     int64_t length;
+    int64_t rows_embedded;
     bool observed;
     nmlp_observer observer;
     float *rope;   /* [context, D] */
@@ -27,7 +32,8 @@ struct nmlp_session {
     float *act;
     float *last_row; /* [H] final hidden state of the last token */
     float *logits;   /* [V] */
-    void *workspace;
+    void *workspace; /* in huge pages: the matmuls of a chunk walk through it again and again */
+    size_t workspace_bytes;
 };
 
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -101,7 +107,8 @@ static nmlp_status new_buffers(nmlp_session *s, nmlp_err *err) {
         NMLP_RETURN_IF_FAILED(new_floats(s, &s->up, s->chunk, c->intermediate, err));
         NMLP_RETURN_IF_FAILED(new_floats(s, &s->act, s->chunk, c->intermediate, err));
     }
-    s->workspace = nmlp_arena_new(&s->arena, workspace_bytes(s), 1, err);
+    s->workspace_bytes = workspace_bytes(s);
+    s->workspace = nmlp_pages_new(s->workspace_bytes, err);
     return s->workspace ? NMLP_OK : NMLP_E_NOMEM;
 }
 
@@ -136,6 +143,7 @@ out:
 
 void nmlp_session_destroy(nmlp_session *s) {
     if (!s) return;
+    nmlp_pages_free(s->workspace, s->workspace_bytes);
     nmlp_arena_fini(&s->arena);
     nmlp_mem_free(s);
 }
@@ -246,11 +254,15 @@ static nmlp_status check_ids(const nmlp_session *s, const int32_t *ids, int64_t 
     return NMLP_OK;
 }
 
-static void embed(const nmlp_session *s, const int32_t *ids, int64_t n, float *rows) {
+static void embed(nmlp_session *s, const int32_t *ids, int64_t n, float *rows) {
     const nmlp_view *table = &s->engine->model->embedding;
     int64_t h = table->shape[1];
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++) {
         nmlp_to_f32(rows + i * h, nmlp_view_row(table, ids[i]), table->dtype, (size_t)h);
+        /* Every row touched brings up to 2 MB around it; after a long text all of the table would stay. */
+        if (++s->rows_embedded % EMBED_RELEASE_ROWS == 0)
+            nmlp_file_map_release(table->data, nmlp_view_bytes(table));
+    }
 }
 
 nmlp_status nmlp_session_embed(nmlp_session *s, const int32_t *ids, int64_t n, float *rows, nmlp_err *err) {

@@ -19,6 +19,24 @@
 
 enum { NMLP_STRIP = 16, NMLP_PAD = 32, NMLP_LINE_BYTES = 64, NMLP_DTYPES = 3 };
 
+/* Rows of vector work that a block does beside its own, a few at every step of 32 inputs: products of tiles leave the
+ * vector units idle. */
+typedef struct nmlp_beside {
+    void (*do_rows)(void *ctx, int64_t row, int64_t n);
+    void *ctx;
+    int64_t row; /* the next */
+    int64_t end;
+    int64_t rows_per_step;
+} nmlp_beside;
+
+static inline void nmlp_beside_step(nmlp_beside *beside) {
+    int64_t n = beside->end - beside->row;
+    if (n <= 0) return;
+    if (n > beside->rows_per_step) n = beside->rows_per_step;
+    beside->do_rows(beside->ctx, beside->row, n);
+    beside->row += n;
+}
+
 /* C [rows, 16*strips] = or += A [rows,k] B [k, 16*strips] */
 typedef struct nmlp_block {
     float *c;      /* rows of 16 * the gemm's strips, contiguous, aligned to 64 bytes */
@@ -31,17 +49,22 @@ typedef struct nmlp_block {
     int strips;    /* the gemm's, or half as many at the end of a matrix */
     bool accumulate;
     bool stream; /* B comes from memory and is used once: fetch it ahead */
+    const char *ahead; /* strips needed next, ahead_step apart */
+    size_t ahead_step;
+    /* Only for gemms that work beside. */
+    int ahead_lines; /* of each strip to be brought near at every step */
+    nmlp_beside *beside;
 } nmlp_block;
 
 typedef void nmlp_block_fn(const nmlp_block *block);
 
 typedef struct nmlp_gemm {
-    int mr;          /* rows of a full tile */
-    int strips;      /* strips of one block: 1, 2 or 4 */
-    int elem_bytes;  /* of activations in tiles: 4 f32, 2 bf16 */
-    int narrow_rows; /* up to this many rows weights are used as packed; above they are widened to f32 first */
-    bool pairs; /* two products with the same activations go tile by tile: loads of activations are the bottleneck */
-    bool full_tiles;                   /* tiles are laid out for mr rows even where fewer are used */
+    int mr;            /* rows of a full tile */
+    int strips;        /* strips of one block: 1, 2 or 4 */
+    int elem_bytes;    /* of activations in tiles: 4 f32, 2 bf16 */
+    int narrow_rows;   /* up to this many rows weights are used as packed; above they are widened to f32 first */
+    bool full_tiles;   /* tiles are laid out for mr rows even where fewer are used */
+    bool works_beside; /* blocks fetch ahead and deliver earlier sums in their inner loop */
     nmlp_block_fn *block[NMLP_DTYPES]; /* by type of the packed weight; NULL: cannot */
     /* n elements of a strip (multiple of 32) to the f32 order. */
     void (*widen)(float *dst, const void *src, nmlp_dtype dtype, int64_t n);
@@ -51,11 +74,14 @@ typedef struct nmlp_gemm {
 
 extern const nmlp_gemm nmlp_gemm_ref;
 extern const nmlp_gemm nmlp_gemm_emu; /* the layout and arithmetic of AMX, in C */
+extern const nmlp_gemm nmlp_gemm_few_emu;
 #if defined(__x86_64__)
 extern const nmlp_gemm nmlp_gemm_avx2;
 extern const nmlp_gemm nmlp_gemm_avx512;
 extern const nmlp_gemm nmlp_gemm_narrow_avx512;
+extern const nmlp_gemm nmlp_gemm_few_avx512;
 extern const nmlp_gemm nmlp_gemm_amx;
+extern const nmlp_gemm nmlp_gemm_few_amx;
 /* Multiplies one tile and looks at the result; dies of SIGILL where tiles do not work after all. */
 bool nmlp_amx_computes(void);
 #endif

@@ -1,10 +1,12 @@
-/* Blocks of 32 x 32 in 2 x 2 AMX tiles: bf16 activations and weights, f32 sums. */
+/* Blocks of 32 x 32 in 2 x 2 AMX tiles, and of 16 x 64 in 1 x 4 for few rows: bf16 activations and weights, f32 sums.
+ */
 #include <immintrin.h>
 
 #include "kernels/gemm.h"
 
 enum { MR = 32, STRIPS = 2, NR = STRIPS * NMLP_STRIP, TILE_K = 32, TILE_ROWS = 16, TILE_BYTES = 1024 };
-enum { PREFETCH_BYTES = 4096 };
+enum { FEW_STRIPS = 4, FEW_C_STRIDE = FEW_STRIPS * NMLP_STRIP * (int)sizeof(float) };
+enum { PREFETCH_BYTES = 4096, FEW_PREFETCH_BYTES = 2048 };
 enum { C_STRIDE = NR * (int)sizeof(float), ROW_BLOCK = TILE_ROWS * NR };
 
 /* Palette 1: eight tiles of 16 rows of 64 bytes. The CPUID leaves that would say so are hidden by hypervisors. */
@@ -53,28 +55,40 @@ static void load_c_low(const float *c, bool accumulate) {
 }
 
 static void fetch_tile(const char *tile) {
-    for (int i = 0; i < TILE_BYTES; i += NMLP_LINE_BYTES) _mm_prefetch(tile + PREFETCH_BYTES + i, _MM_HINT_T0);
+    for (int i = 0; i < TILE_BYTES; i += NMLP_LINE_BYTES) _mm_prefetch(tile + i, _MM_HINT_T0);
+}
+
+/* One step's share of the weights that come later. */
+static const char *fetch_ahead(const char *at, const nmlp_block *p) {
+    for (int i = 0; i < p->ahead_lines; i++, at += NMLP_LINE_BYTES) {
+        _mm_prefetch(at, _MM_HINT_T1);
+        _mm_prefetch(at + p->ahead_step, _MM_HINT_T1);
+    }
+    return at;
 }
 
 static void block_32(const nmlp_block *p) {
     const char *a = p->a;
     const char *b0 = p->b;
     const char *b1 = b0 + p->b_step;
+    const char *ahead = p->ahead;
     float *c = p->c;
     load_c(c, p->accumulate);
     load_c_low(c, p->accumulate);
     for (int64_t k = 0; k < p->k; k += TILE_K, a += p->a_step, b0 += TILE_BYTES, b1 += TILE_BYTES) {
-        _tile_loadd(4, a, NMLP_LINE_BYTES);
+        _tile_stream_loadd(4, a, NMLP_LINE_BYTES); /* L1 is for the weights */
         _tile_loadd(6, b0, NMLP_LINE_BYTES);
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, b1, NMLP_LINE_BYTES);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, a + TILE_BYTES, NMLP_LINE_BYTES);
+        _tile_stream_loadd(5, a + TILE_BYTES, NMLP_LINE_BYTES);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
+        ahead = fetch_ahead(ahead, p);
+        nmlp_beside_step(p->beside);
         if (!p->stream) continue;
-        fetch_tile(b0);
-        fetch_tile(b1);
+        fetch_tile(b0 + PREFETCH_BYTES);
+        fetch_tile(b1 + PREFETCH_BYTES);
     }
     _tile_stored(0, c, C_STRIDE);
     _tile_stored(1, c + NMLP_STRIP, C_STRIDE);
@@ -87,6 +101,7 @@ static void block_16(const nmlp_block *p) {
     const char *a = p->a;
     const char *b0 = p->b;
     const char *b1 = b0 + p->b_step;
+    const char *ahead = p->ahead;
     load_c(p->c, p->accumulate);
     for (int64_t k = 0; k < p->k; k += TILE_K, a += p->a_step, b0 += TILE_BYTES, b1 += TILE_BYTES) {
         _tile_loadd(4, a, NMLP_LINE_BYTES);
@@ -94,9 +109,11 @@ static void block_16(const nmlp_block *p) {
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, b1, NMLP_LINE_BYTES);
         _tile_dpbf16ps(1, 4, 7);
+        ahead = fetch_ahead(ahead, p);
+        nmlp_beside_step(p->beside);
         if (!p->stream) continue;
-        fetch_tile(b0);
-        fetch_tile(b1);
+        fetch_tile(b0 + PREFETCH_BYTES);
+        fetch_tile(b1 + PREFETCH_BYTES);
     }
     _tile_stored(0, p->c, C_STRIDE);
     _tile_stored(1, p->c + NMLP_STRIP, C_STRIDE);
@@ -114,13 +131,99 @@ static void block_bf16(const nmlp_block *p) {
     settle_memory();
 }
 
+static void load_few_c(const float *c, bool accumulate) {
+    if (accumulate) {
+        _tile_loadd(0, c, FEW_C_STRIDE);
+        _tile_loadd(1, c + NMLP_STRIP, FEW_C_STRIDE);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+    }
+}
+
+static void load_few_c_right(const float *c, bool accumulate) {
+    if (accumulate) {
+        _tile_loadd(2, c + 2 * NMLP_STRIP, FEW_C_STRIDE);
+        _tile_loadd(3, c + 3 * NMLP_STRIP, FEW_C_STRIDE);
+    } else {
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+}
+
+/* Up to 16 rows of four strips, which memory delivers faster than two. */
+static void few_64(const nmlp_block *p) {
+    const char *a = p->a;
+    const char *b = p->b;
+    const size_t strip = p->b_step;
+    const char *far = b + FEW_PREFETCH_BYTES; /* at the end of the strips, the beginning of those that come next */
+    size_t far_step = strip;
+    load_few_c(p->c, p->accumulate);
+    load_few_c_right(p->c, p->accumulate);
+    for (int64_t k = 0; k < p->k; k += TILE_K, a += p->a_step, b += TILE_BYTES, far += TILE_BYTES) {
+        if (k + FEW_PREFETCH_BYTES / TILE_BYTES * TILE_K == p->k) {
+            far = p->ahead;
+            far_step = p->ahead_step;
+        }
+        _tile_loadd(4, a, NMLP_LINE_BYTES);
+        _tile_loadd(5, b, NMLP_LINE_BYTES);
+        _tile_dpbf16ps(0, 4, 5);
+        fetch_tile(far);
+        _tile_loadd(6, b + strip, NMLP_LINE_BYTES);
+        _tile_dpbf16ps(1, 4, 6);
+        fetch_tile(far + far_step);
+        _tile_loadd(7, b + 2 * strip, NMLP_LINE_BYTES);
+        _tile_dpbf16ps(2, 4, 7);
+        fetch_tile(far + 2 * far_step);
+        _tile_loadd(5, b + 3 * strip, NMLP_LINE_BYTES);
+        _tile_dpbf16ps(3, 4, 5);
+        fetch_tile(far + 3 * far_step);
+    }
+    _tile_stored(0, p->c, FEW_C_STRIDE);
+    _tile_stored(1, p->c + NMLP_STRIP, FEW_C_STRIDE);
+    _tile_stored(2, p->c + 2 * NMLP_STRIP, FEW_C_STRIDE);
+    _tile_stored(3, p->c + 3 * NMLP_STRIP, FEW_C_STRIDE);
+}
+
+/* The last two strips of a matrix. */
+static void few_32(const nmlp_block *p) {
+    const char *a = p->a;
+    const char *b = p->b;
+    load_few_c(p->c, p->accumulate);
+    for (int64_t k = 0; k < p->k; k += TILE_K, a += p->a_step, b += TILE_BYTES) {
+        _tile_loadd(4, a, NMLP_LINE_BYTES);
+        _tile_loadd(5, b, NMLP_LINE_BYTES);
+        _tile_dpbf16ps(0, 4, 5);
+        _tile_loadd(6, b + p->b_step, NMLP_LINE_BYTES);
+        _tile_dpbf16ps(1, 4, 6);
+    }
+    _tile_stored(0, p->c, FEW_C_STRIDE);
+    _tile_stored(1, p->c + NMLP_STRIP, FEW_C_STRIDE);
+}
+
+static void few_bf16(const nmlp_block *p) {
+    settle_memory();
+    if (p->strips == FEW_STRIPS)
+        few_64(p);
+    else
+        few_32(p);
+    settle_memory();
+}
+
 bool nmlp_amx_computes(void) {
     _Alignas(64) uint16_t a[TILE_ROWS * TILE_K];
     _Alignas(64) uint16_t b[STRIPS][TILE_ROWS * TILE_K];
     _Alignas(64) float c[MR * NR];
     for (int i = 0; i < TILE_ROWS * TILE_K; i++) a[i] = b[0][i] = b[1][i] = nmlp_f32_to_bf16(1.0f);
-    nmlp_block block = {
-        .c = c, .a = a, .b = b, .b_step = sizeof b[0], .k = TILE_K, .rows = TILE_ROWS, .strips = STRIPS};
+    nmlp_beside nothing = {0};
+    nmlp_block block = {.c = c,
+                        .a = a,
+                        .b = b,
+                        .b_step = sizeof b[0],
+                        .k = TILE_K,
+                        .rows = TILE_ROWS,
+                        .strips = STRIPS,
+                        .beside = &nothing};
     begin();
     block_bf16(&block);
     end();
@@ -132,9 +235,20 @@ const nmlp_gemm nmlp_gemm_amx = {
     .strips = STRIPS,
     .elem_bytes = sizeof(uint16_t),
     .narrow_rows = INT32_MAX,
-    .pairs = true,
     .full_tiles = true,
+    .works_beside = true,
     .block = {[NMLP_DTYPE_BF16] = block_bf16},
+    .begin = begin,
+    .end = end,
+};
+
+const nmlp_gemm nmlp_gemm_few_amx = {
+    .mr = TILE_ROWS,
+    .strips = FEW_STRIPS,
+    .elem_bytes = sizeof(uint16_t),
+    .narrow_rows = INT32_MAX,
+    .full_tiles = true,
+    .block = {[NMLP_DTYPE_BF16] = few_bf16},
     .begin = begin,
     .end = end,
 };

@@ -1,8 +1,8 @@
-/* What AMX computes, in C: 32 x 32 blocks, bf16 activations and weights, f32 sums. Lets every machine test the layouts
- * and drivers of the amx set. */
+/* What AMX computes, in C: blocks of 32 x 32 and 16 x 64, bf16 activations and weights, f32 sums. Lets every machine
+ * test the layouts and drivers of the amx set. */
 #include "kernels/gemm.h"
 
-enum { MR = 32, STRIPS = 2, TILE_K = 32 };
+enum { MR = 32, STRIPS = 2, FEW_MR = 16, FEW_STRIPS = 4, TILE_K = 32 };
 
 /* One row of C and one strip: TDPBF16PS sums the two products of a pair, then adds to C. */
 static void row_strip(float *c, const uint16_t *a, const uint16_t *b) {
@@ -15,10 +15,11 @@ static void row_strip(float *c, const uint16_t *a, const uint16_t *b) {
     }
 }
 
-static void block_bf16(const nmlp_block *p) {
+/* `width` strips is what C is laid out for. */
+static void multiply(const nmlp_block *p, int width, int strips) {
     for (int i = 0; i < p->rows; i++) {
-        for (int strip = 0; strip < STRIPS; strip++) {
-            float *c = p->c + (i * STRIPS + strip) * NMLP_STRIP;
+        for (int strip = 0; strip < strips; strip++) {
+            float *c = p->c + (i * width + strip) * NMLP_STRIP;
             const char *a = (const char *)p->a + (size_t)i * NMLP_LINE_BYTES;
             const uint16_t *b = (const uint16_t *)((const char *)p->b + p->b_step * (size_t)strip);
             if (!p->accumulate)
@@ -29,12 +30,28 @@ static void block_bf16(const nmlp_block *p) {
     }
 }
 
+static void block_bf16(const nmlp_block *p) {
+    multiply(p, STRIPS, STRIPS);
+    for (int64_t k = 0; k < p->k; k += TILE_K) nmlp_beside_step(p->beside);
+}
+
+static void few_bf16(const nmlp_block *p) { multiply(p, FEW_STRIPS, p->strips); }
+
 const nmlp_gemm nmlp_gemm_emu = {
     .mr = MR,
     .strips = STRIPS,
     .elem_bytes = sizeof(uint16_t),
     .narrow_rows = INT32_MAX,
-    .pairs = true,
     .full_tiles = true,
+    .works_beside = true,
     .block = {[NMLP_DTYPE_BF16] = block_bf16},
+};
+
+const nmlp_gemm nmlp_gemm_few_emu = {
+    .mr = FEW_MR,
+    .strips = FEW_STRIPS,
+    .elem_bytes = sizeof(uint16_t),
+    .narrow_rows = INT32_MAX,
+    .full_tiles = true,
+    .block = {[NMLP_DTYPE_BF16] = few_bf16},
 };

@@ -3,8 +3,8 @@
  * Letters: S tokens, H hidden, I intermediate, N outputs, K inputs, r rank, D head dimension, T cached positions.
  * Activations are f32 at every interface; a kernel set may round them to bf16 inside (nmlp_kernels_rounds_to_bf16).
  * Life of an operation: describe -> create (may fail, may pack the weight into the kernel's own order) -> run (cannot
- * fail, does not allocate; takes a workspace of *_workspace_bytes, which also does for fewer rows or threads). Created objects are immutable and may be shared; run
- * uses the pool given. Results do not depend on the number of threads. */
+ * fail, does not allocate; takes a workspace of *_workspace_bytes, which also does for fewer rows or threads). Created
+ * objects are immutable and may be shared; run uses the pool given. Results do not depend on the number of threads. */
 #ifndef NMLP_KERNELS_KERNELS_H
 #define NMLP_KERNELS_KERNELS_H
 
@@ -21,8 +21,8 @@
 
 typedef struct nmlp_kernels nmlp_kernels; /* one instruction set's implementations */
 
-/* The set named `isa` ("ref", "avx2", "avx512", "amx"), or with NULL or "auto" the fastest one this CPU supports that computes
- * in f32. Fails naming the sets there are when the name is unknown or the CPU lacks it. */
+/* The set named `isa` ("ref", "avx2", "avx512", "amx"), or with NULL or "auto" the fastest one this CPU supports that
+ * computes in f32. Fails naming the sets there are when the name is unknown or the CPU lacks it. */
 nmlp_status nmlp_kernels_select(const nmlp_kernels **out, const nmlp_cpu *cpu, const char *isa, nmlp_err *err);
 /* The same, but "auto" may also choose a set that rounds activations to bf16 ("amx"), where that is the fastest. */
 nmlp_status nmlp_kernels_select_bf16(const nmlp_kernels **out, const nmlp_cpu *cpu, const char *isa, nmlp_err *err);
@@ -63,7 +63,7 @@ size_t nmlp_mlp_workspace_bytes(const nmlp_mlp *mlp, int64_t s, int n_threads);
 void nmlp_mlp_run(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool);
 
 /* Appends what the planner chose for s rows: block sizes, chunk of I, memory they occupy. One line of "name=value". */
-void nmlp_mlp_describe_plan(const nmlp_mlp *mlp, int64_t s, nmlp_str *out);
+void nmlp_mlp_describe_plan(const nmlp_mlp *mlp, int64_t s, int n_threads, nmlp_str *out);
 
 /* The same MLP, unfused, with a look inside: act [S,I] receives silu(gate)*up, and gate/up [S,I] the projections
  * before the activation (each may be NULL). For calibration, not for speed. */
@@ -74,13 +74,13 @@ size_t nmlp_mlp_observed_workspace_bytes(const nmlp_mlp *mlp, int64_t s, int n_t
 /* ---- attention over a cache: causal, grouped queries ---- */
 
 typedef struct nmlp_attention {
-    float *out;         /* [S, n_heads*D] */
-    const float *q;     /* [S, n_heads*D], rotated */
-    const float *k;     /* [n_kv_heads, cache_len, D], rotated */
-    const float *v;     /* [n_kv_heads, cache_len, D] */
-    int64_t s;          /* queries */
-    int64_t first_pos;  /* position of query 0; query i sees positions 0..first_pos+i */
-    int64_t cache_len;  /* rows between the heads of k and v */
+    float *out;        /* [S, n_heads*D] */
+    const float *q;    /* [S, n_heads*D], rotated */
+    const float *k;    /* [n_kv_heads, cache_len, D], rotated */
+    const float *v;    /* [n_kv_heads, cache_len, D] */
+    int64_t s;         /* queries */
+    int64_t first_pos; /* position of query 0; query i sees positions 0..first_pos+i */
+    int64_t cache_len; /* rows between the heads of k and v */
     int64_t n_heads;
     int64_t n_kv_heads; /* divides n_heads */
     int64_t head_dim;

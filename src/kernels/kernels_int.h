@@ -14,11 +14,14 @@ struct nmlp_kernels {
     const nmlp_gemm *wide;
     const nmlp_gemm *narrow; /* for up to narrow_rows rows */
     int64_t narrow_rows;
+    const nmlp_gemm *few; /* for up to few_rows rows; NULL: narrow */
+    int64_t few_rows;
     const nmlp_gemm *exact; /* f32 activations: attention */
     const nmlp_vec *vec;
 };
 
 static inline const nmlp_gemm *nmlp_kernels_gemm(const nmlp_kernels *kernels, int64_t s) {
+    if (kernels->few && s <= kernels->few_rows) return kernels->few;
     return s <= kernels->narrow_rows ? kernels->narrow : kernels->wide;
 }
 

@@ -10,6 +10,7 @@ enum { STRIPS_PER_TASK = 1, CHUNK = 64 };
 struct packing {
     nmlp_matrix *matrix;
     const nmlp_view *source;
+    const nmlp_vec *vec;
 };
 
 /* Element `at` of a row, brought to the packed type. */
@@ -30,13 +31,6 @@ struct part {
     int64_t k_begin;
     int64_t k_end;
 };
-
-static void pack_f32(float *dst, const struct part *part) {
-    for (int j = 0; j < part->n_rows; j++) {
-        const float *row = part->rows[j];
-        for (int64_t k = part->k_begin; k < part->k_end; k++) dst[k * NMLP_STRIP + j] = row[k];
-    }
-}
 
 static void pack_f16(uint16_t *dst, const struct part *part) {
     for (int j = 0; j < part->n_rows; j++) {
@@ -59,18 +53,39 @@ static void pack_bf16(uint16_t *dst, const struct part *part, nmlp_dtype from) {
     }
 }
 
+/* f32, and bf16 in pairs that do not cross rows, are 4-byte elements to transpose. */
+static bool is_transposition(const struct packing *packing) {
+    const nmlp_matrix *m = packing->matrix;
+    return m->dtype == packing->source->dtype &&
+           (m->dtype == NMLP_DTYPE_F32 || (m->dtype == NMLP_DTYPE_BF16 && m->k % 2 == 0));
+}
+
+static void transpose_strip(const struct packing *packing, int64_t strip) {
+    const nmlp_matrix *m = packing->matrix;
+    int64_t row = strip * NMLP_STRIP;
+    int64_t n_rows = m->n - row < NMLP_STRIP ? m->n - row : NMLP_STRIP;
+    int64_t n = m->dtype == NMLP_DTYPE_F32 ? m->k : m->k / 2;
+    if (n_rows <= 0) return; /* padding */
+    packing->vec->transpose(m->strips + nmlp_matrix_strip_bytes(m) * (size_t)strip, nmlp_view_row(packing->source, row),
+                            n, n_rows, n);
+}
+
 static void pack_strip(const struct packing *packing, int64_t strip) {
     nmlp_matrix *m = packing->matrix;
     const nmlp_view *source = packing->source;
     char *dst = m->strips + nmlp_matrix_strip_bytes(m) * (size_t)strip;
     struct part part = {0};
+    if (is_transposition(packing)) {
+        transpose_strip(packing, strip);
+        return;
+    }
     for (int64_t n = strip * NMLP_STRIP; n < m->n && part.n_rows < NMLP_STRIP; n++)
         part.rows[part.n_rows++] = nmlp_view_row(source, n);
     for (int64_t k = 0; k < m->k; k += CHUNK) {
         part.k_begin = k;
         part.k_end = k + CHUNK < m->k ? k + CHUNK : m->k;
         switch (m->dtype) {
-        case NMLP_DTYPE_F32: pack_f32((float *)dst, &part); break;
+        case NMLP_DTYPE_F32: break; /* transposed as a whole */
         case NMLP_DTYPE_F16: pack_f16((uint16_t *)dst, &part); break;
         case NMLP_DTYPE_BF16: pack_bf16((uint16_t *)dst, &part, source->dtype); break;
         }
@@ -105,7 +120,7 @@ nmlp_status nmlp_matrix_init(nmlp_matrix *matrix, const nmlp_kernels *kernels, c
                          (long long)matrix->k);
     matrix->strips = nmlp_pages_new(matrix->bytes, err);
     if (!matrix->strips) return NMLP_E_NOMEM;
-    struct packing packing = {.matrix = matrix, .source = weight};
+    struct packing packing = {.matrix = matrix, .source = weight, .vec = kernels->vec};
     nmlp_pool_for(pool, matrix->n_padded / NMLP_STRIP, STRIPS_PER_TASK, pack_strips, &packing);
     return NMLP_OK;
 }

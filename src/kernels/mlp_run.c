@@ -1,27 +1,37 @@
-/* The fused gated MLP. For a block of rows, all threads together:
+/* The fused gated MLP. For a block of rows, a team of threads together:
  *
  *   X tiles -> T = X V^T (gate, up) -> per chunk of I: silu(T Ug^T) * (T Uu^T) -> added to  act Vd^T  -> Y = (..) Ud^T
  *
  * Every intermediate is written by the sink of one stage in the tile order the next one reads, and stays in cache: the
- * chunk of activations is used up before the next one is made. Threads split columns, so each weight is read once per
- * block of rows. A barrier stands wherever a stage reads what others wrote; two buffers each for X and the chunk save
- * the second one. */
+ * chunk of activations is used up before the next one is made. The threads of a team split columns, so each weight is
+ * read once per block of rows. A barrier stands wherever a stage reads what others wrote; two buffers each for X and
+ * the chunk save the second one. */
 #include "kernels/mlp_int.h"
 #include "kernels/sinks.h"
 
-struct run {
-    const nmlp_mlp *mlp;
-    nmlp_plan plan;
+/* Threads that work on the same block of rows, and what they share. */
+struct team {
     nmlp_share share;
-    nmlp_tiles x[2];
+    nmlp_barrier *barrier;
+    nmlp_tiles x[2]; /* of this block and the next */
     nmlp_tiles gate; /* T of each projection */
     nmlp_tiles up;
     nmlp_tiles down;
     nmlp_tiles act[2]; /* chunk of I */
     float *acc;        /* sums of the first matmul of down, over chunks */
-    char *scratch;     /* per thread */
+};
+
+struct run {
+    const nmlp_mlp *mlp;
+    nmlp_plan plan;
+    int n_teams;
+    int team_threads;
+    char *teams; /* memory of one after the other */
+    size_t team_bytes;
+    char *scratch; /* per thread */
     size_t scratch_bytes;
-    nmlp_pool *pool;
+    int64_t rows; /* of a block */
+    _Atomic int64_t next_row;
     float *y;
     const float *x_rows;
     int64_t s;
@@ -44,22 +54,42 @@ static nmlp_tiles carve_chunk(nmlp_carver *carver, const nmlp_plan *plan) {
     return tiles;
 }
 
+static struct team carve_team(nmlp_carver *carver, const struct run *run) {
+    const nmlp_mlp *mlp = run->mlp;
+    const nmlp_plan *plan = &run->plan;
+    struct team team = {.share = nmlp_share_carve(carver, run->team_threads)};
+    team.barrier = nmlp_carve(carver, sizeof *team.barrier);
+    for (int i = 0; i < 2; i++) team.x[i] = nmlp_tiles_carve(carver, plan->gemm, plan->rows_cap, mlp->hidden);
+    team.gate = carve_rank(carver, plan, &mlp->gate);
+    team.up = nmlp_mlp_shares_basis(mlp) ? team.gate : carve_rank(carver, plan, &mlp->up);
+    team.down = carve_rank(carver, plan, &mlp->down);
+    for (int i = 0; i < 2; i++) team.act[i] = carve_chunk(carver, plan);
+    int64_t acc_floats = nmlp_stage_acc_floats(plan->gemm, plan->rows_cap, first_of(&mlp->down)->n);
+    team.acc = nmlp_carve(carver, (size_t)acc_floats * sizeof(float));
+    return team;
+}
+
+static struct team team_at(const struct run *run, int team) {
+    nmlp_carver carver = {.base = run->teams + run->team_bytes * (size_t)team};
+    return carve_team(&carver, run);
+}
+
 static size_t carve_run(struct run *run, const nmlp_mlp *mlp, int64_t s, int n_threads, void *workspace) {
     nmlp_carver carver = nmlp_carver_of(workspace);
+    nmlp_carver team = {0};
     nmlp_carver scratch = {0};
     run->mlp = mlp;
     run->s = s;
     run->plan = nmlp_plan_make(mlp->kernels, nmlp_caches_get(), s, mlp->hidden, mlp->inner);
-    const nmlp_plan *plan = &run->plan;
-    run->share = nmlp_share_carve(&carver, n_threads);
-    for (int i = 0; i < 2; i++) run->x[i] = nmlp_tiles_carve(&carver, plan->gemm, plan->rows_cap, mlp->hidden);
-    run->gate = carve_rank(&carver, plan, &mlp->gate);
-    run->up = nmlp_mlp_shares_basis(mlp) ? run->gate : carve_rank(&carver, plan, &mlp->up);
-    run->down = carve_rank(&carver, plan, &mlp->down);
-    for (int i = 0; i < 2; i++) run->act[i] = carve_chunk(&carver, plan);
-    int64_t acc_floats = nmlp_stage_acc_floats(plan->gemm, plan->rows_cap, first_of(&mlp->down)->n);
-    run->acc = nmlp_carve(&carver, (size_t)acc_floats * sizeof(float));
-    nmlp_scratch_carve(&scratch, plan);
+    run->n_teams = nmlp_plan_teams(&run->plan, s, n_threads);
+    run->rows = nmlp_plan_team_rows(&run->plan, s, run->n_teams);
+    run->team_threads = n_threads; /* at most: room for the counters of all */
+    carve_team(&team, run);
+    run->team_threads = n_threads / run->n_teams;
+    run->team_bytes = team.used_bytes;
+    int n_teams = nmlp_plan_teams_cap(&run->plan, s, n_threads);
+    run->teams = nmlp_carve(&carver, run->team_bytes * (size_t)n_teams);
+    nmlp_scratch_carve(&scratch, &run->plan);
     run->scratch_bytes = scratch.used_bytes;
     run->scratch = nmlp_carve(&carver, run->scratch_bytes * (size_t)n_threads);
     return carver.used_bytes;
@@ -77,23 +107,32 @@ size_t nmlp_mlp_workspace_bytes(const nmlp_mlp *mlp, int64_t s, int n_threads) {
     return bytes;
 }
 
-void nmlp_mlp_describe_plan(const nmlp_mlp *mlp, int64_t s, nmlp_str *out) {
-    nmlp_plan p = nmlp_plan_make(mlp->kernels, nmlp_caches_get(), s, mlp->hidden, mlp->inner);
-    int64_t kc = nmlp_min(p.kc, nmlp_max(nmlp_pad(mlp->hidden), nmlp_pad(mlp->inner)));
-    nmlp_str_printf(out, "set=%s tile=%dx%d activations=%s rows=%lld kc=%lld chunk=%lld weights=%s", mlp->kernels->name,
-                    p.gemm->mr, p.gemm->strips * NMLP_STRIP, p.gemm->elem_bytes == 2 ? "bf16" : "f32",
-                    (long long)p.rows, (long long)kc, (long long)p.chunk, p.widen ? "widened" : "streamed");
+void nmlp_mlp_describe_plan(const nmlp_mlp *mlp, int64_t s, int n_threads, nmlp_str *out) {
+    struct run run;
+    carve_run(&run, mlp, s, n_threads, NULL);
+    const nmlp_plan *p = &run.plan;
+    int64_t kc = nmlp_min(p->kc, nmlp_max(nmlp_pad(mlp->hidden), nmlp_pad(mlp->inner)));
+    nmlp_str_printf(out, "set=%s tile=%dx%d activations=%s teams=%dx%d rows=%lld kc=%lld chunk=%lld weights=%s",
+                    mlp->kernels->name, p->gemm->mr, p->gemm->strips * NMLP_STRIP,
+                    p->gemm->elem_bytes == 2 ? "bf16" : "f32", run.n_teams, run.team_threads, (long long)run.rows,
+                    (long long)kc, (long long)p->chunk, p->widen ? "widened" : "streamed");
 }
 
 /* One thread's way through one block of rows. */
 struct pass {
     const struct run *run;
+    const struct team *team;
     nmlp_worker *worker;
     const nmlp_scratch *scratch;
     const nmlp_tiles *x;
     int64_t rows;
     float *y; /* of the first row */
 };
+
+static void wait_for_team(const struct pass *pass) { nmlp_barrier_wait(pass->team->barrier, pass->run->team_threads); }
+
+/* Threads that wait for others need two buffers in turn; one alone keeps its cache for one. */
+static int other_buffer(const struct run *run, int64_t at) { return run->team_threads > 1 ? (int)(at & 1) : 0; }
 
 static nmlp_stage stage_of(const struct pass *pass) {
     const nmlp_plan *plan = &pass->run->plan;
@@ -103,13 +142,6 @@ static nmlp_stage stage_of(const struct pass *pass) {
                         .kc = plan->kc,
                         .widen = plan->widen,
                         .stream = plan->stream};
-}
-
-static nmlp_stage two_product_stage_of(const struct pass *pass) {
-    nmlp_stage stage = stage_of(pass);
-    stage.n_products = 2;
-    stage.kc = pass->run->plan.kc_of_two;
-    return stage;
 }
 
 static void basis_stage(const struct pass *pass, const nmlp_matrix *v, const nmlp_tiles *to) {
@@ -125,8 +157,10 @@ static void basis_stage(const struct pass *pass, const nmlp_matrix *v, const nml
 static void two_bases_stage(const struct pass *pass) {
     const struct run *run = pass->run;
     const nmlp_mlp *mlp = run->mlp;
-    nmlp_tiles_sink sink = {.vec = mlp->kernels->vec, .to = {run->gate, run->up}, .n_products = 2, .n = mlp->gate.v->n};
-    nmlp_stage stage = two_product_stage_of(pass);
+    nmlp_tiles_sink sink = {
+        .vec = mlp->kernels->vec, .to = {pass->team->gate, pass->team->up}, .n_products = 2, .n = mlp->gate.v->n};
+    nmlp_stage stage = stage_of(pass);
+    stage.n_products = 2;
     stage.product[0] = (nmlp_product){.w = mlp->gate.v, .a = *pass->x, .k = mlp->gate.v->k_padded};
     stage.product[1] = (nmlp_product){.w = mlp->up.v, .a = *pass->x, .k = mlp->up.v->k_padded};
     stage.sink = nmlp_sink_tiles;
@@ -142,10 +176,10 @@ static void inputs_to_ranks(const struct pass *pass) {
     if (gate->v && up->v && gate->v != up->v && gate->v->n == up->v->n) {
         two_bases_stage(pass);
     } else {
-        if (gate->v) basis_stage(pass, gate->v, &run->gate);
-        if (up->v && up->v != gate->v) basis_stage(pass, up->v, &run->up);
+        if (gate->v) basis_stage(pass, gate->v, &pass->team->gate);
+        if (up->v && up->v != gate->v) basis_stage(pass, up->v, &pass->team->up);
     }
-    nmlp_pool_barrier(run->pool);
+    wait_for_team(pass);
 }
 
 /* Columns first..first+n of I; the strips of u there form a matrix of their own. */
@@ -163,9 +197,10 @@ static void activation_stage(const struct pass *pass, int64_t first, int64_t n_p
     nmlp_matrix gate = columns_of(&mlp->gate.u, first, n_padded);
     nmlp_matrix up = columns_of(&mlp->up.u, first, n_padded);
     nmlp_tiles_sink sink = {.vec = mlp->kernels->vec, .to = {*act}, .n = gate.n, .gated = true};
-    nmlp_stage stage = two_product_stage_of(pass);
-    stage.product[0] = (nmlp_product){.w = &gate, .a = mlp->gate.v ? run->gate : *pass->x, .k = gate.k_padded};
-    stage.product[1] = (nmlp_product){.w = &up, .a = mlp->up.v ? run->up : *pass->x, .k = up.k_padded};
+    nmlp_stage stage = stage_of(pass);
+    stage.n_products = 2;
+    stage.product[0] = (nmlp_product){.w = &gate, .a = mlp->gate.v ? pass->team->gate : *pass->x, .k = gate.k_padded};
+    stage.product[1] = (nmlp_product){.w = &up, .a = mlp->up.v ? pass->team->up : *pass->x, .k = up.k_padded};
     stage.sink = nmlp_sink_tiles;
     stage.sink_ctx = &sink;
     nmlp_stage_work(&stage, pass->worker, pass->scratch);
@@ -177,10 +212,10 @@ static void down_stage(const struct pass *pass, int64_t first, int64_t n_padded,
     const nmlp_matrix *w = first_of(&run->mlp->down);
     bool only = n_padded == w->k_padded;
     nmlp_rows_sink rows = {.vec = run->mlp->kernels->vec, .y = pass->y, .n = w->n};
-    nmlp_tiles_sink tiles = {.vec = run->mlp->kernels->vec, .to = {run->down}, .n_products = 1, .n = w->n};
+    nmlp_tiles_sink tiles = {.vec = run->mlp->kernels->vec, .to = {pass->team->down}, .n_products = 1, .n = w->n};
     nmlp_stage stage = stage_of(pass);
     stage.product[0] = (nmlp_product){.w = w, .a = *act, .w_k = first, .k = n_padded};
-    stage.acc = only ? NULL : run->acc;
+    stage.acc = only ? NULL : pass->team->acc;
     stage.accumulate = first > 0;
     if (first + n_padded >= w->k_padded) {
         stage.sink = run->mlp->down.v ? nmlp_sink_tiles : nmlp_sink_rows;
@@ -194,8 +229,8 @@ static void rank_to_outputs(const struct pass *pass) {
     nmlp_rows_sink sink = {.vec = pass->run->mlp->kernels->vec, .y = pass->y, .n = u->n};
     nmlp_stage stage = stage_of(pass);
     if (!pass->run->mlp->down.v) return;
-    nmlp_pool_barrier(pass->run->pool);
-    stage.product[0] = (nmlp_product){.w = u, .a = pass->run->down, .k = u->k_padded};
+    wait_for_team(pass);
+    stage.product[0] = (nmlp_product){.w = u, .a = pass->team->down, .k = u->k_padded};
     stage.sink = nmlp_sink_rows;
     stage.sink_ctx = &sink;
     nmlp_stage_work(&stage, pass->worker, pass->scratch);
@@ -205,34 +240,44 @@ static void run_block(const struct pass *pass, const float *x) {
     const struct run *run = pass->run;
     const nmlp_mlp *mlp = run->mlp;
     nmlp_pack_work(pass->x, mlp->kernels->vec, x, pass->rows, mlp->hidden, pass->worker);
-    nmlp_pool_barrier(run->pool);
+    wait_for_team(pass);
     inputs_to_ranks(pass);
     int64_t inner = nmlp_pad(mlp->inner);
     for (int64_t first = 0, at = 0; first < inner; first += run->plan.chunk, at++) {
         int64_t n_padded = nmlp_min(run->plan.chunk, inner - first);
-        const nmlp_tiles *act = &run->act[at & 1];
+        const nmlp_tiles *act = &pass->team->act[other_buffer(run, at)];
         activation_stage(pass, first, n_padded, act);
-        nmlp_pool_barrier(run->pool);
+        wait_for_team(pass);
         down_stage(pass, first, n_padded, act);
     }
     rank_to_outputs(pass);
 }
 
+/* The next block of rows of a team, or the end. Single threads take what is next, so that a slow one delays nobody. */
+static int64_t next_rows(struct run *run, int team, int64_t at) {
+    if (run->team_threads == 1) return atomic_fetch_add_explicit(&run->next_row, run->rows, memory_order_relaxed);
+    return (team + at * run->n_teams) * run->rows;
+}
+
 static void run_job(void *arg, int thread, int n_threads) {
-    const struct run *run = arg;
+    struct run *run = arg;
     const nmlp_gemm *gemm = run->plan.gemm;
     int64_t hidden = run->mlp->hidden;
     (void)n_threads;
-    nmlp_worker worker = {.share = &run->share, .thread = thread};
+    int team_index = thread / run->team_threads;
+    struct team team = team_at(run, team_index);
+    nmlp_worker worker = {.share = &team.share, .thread = thread % run->team_threads};
     nmlp_carver carver = {.base = run->scratch + run->scratch_bytes * (size_t)thread};
     nmlp_scratch scratch = nmlp_scratch_carve(&carver, &run->plan);
     if (gemm->begin) gemm->begin();
-    for (int64_t first = 0, at = 0; first < run->s; first += run->plan.rows, at++) {
+    int64_t at = 0;
+    for (int64_t first = next_rows(run, team_index, at); first < run->s; first = next_rows(run, team_index, ++at)) {
         struct pass pass = {.run = run,
+                            .team = &team,
                             .worker = &worker,
                             .scratch = &scratch,
-                            .x = &run->x[at & 1],
-                            .rows = nmlp_min(run->plan.rows, run->s - first),
+                            .x = &team.x[other_buffer(run, at)],
+                            .rows = nmlp_min(run->rows, run->s - first),
                             .y = run->y + first * hidden};
         run_block(&pass, run->x_rows + first * hidden);
     }
@@ -242,9 +287,12 @@ static void run_job(void *arg, int thread, int n_threads) {
 void nmlp_mlp_run(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool) {
     struct run run = {0};
     carve_run(&run, mlp, s, nmlp_pool_threads(pool), workspace);
-    run.pool = pool;
     run.y = y;
     run.x_rows = x;
-    nmlp_share_begin(&run.share);
+    for (int i = 0; i < run.n_teams; i++) {
+        struct team team = team_at(&run, i);
+        *team.barrier = (nmlp_barrier){0};
+        nmlp_share_begin(&team.share);
+    }
     nmlp_pool_run(pool, run_job, &run);
 }

@@ -3,11 +3,14 @@
 enum {
     L1_PERCENT = 60,
     L1_PERCENT_WIDENED = 80,
-    STREAM_ALL = 1 << 30,
+    L1_PERCENT_TILES = 85,
+    ALL_INPUTS = 1 << 30,
     CHUNK_UNIT = 512,
     ROWS_MAX_F32 = 384,
     ROWS_MAX_BF16 = 512,
-    ROWS_MIN = 64
+    ROWS_MIN = 64,
+    TEAM_ROWS_MIN = 192,
+    BLOCK_ROWS_MIN = 128
 };
 
 static int64_t round_down(int64_t n, int64_t unit) { return nmlp_max(unit, n / unit * unit); }
@@ -15,6 +18,14 @@ static int64_t round_down(int64_t n, int64_t unit) { return nmlp_max(unit, n / u
 /* The weights of one block of columns stay in L1 while all tiles of rows pass. */
 static int64_t inputs_in_l1(const nmlp_caches *caches, int64_t percent, int64_t bytes_per_input) {
     return round_down((int64_t)caches->l1_bytes * percent / 100 / bytes_per_input, NMLP_PAD);
+}
+
+/* f32: the weights of a block of columns share L1 with the rest. Tiles: activations pass by L1, which weights may fill; the sums
+ * come back for every part, so fewer parts are better. */
+static int64_t inputs_at_a_time(const nmlp_gemm *gemm, const nmlp_caches *caches) {
+    int64_t percent = gemm->widen ? L1_PERCENT_WIDENED : gemm->full_tiles ? L1_PERCENT_TILES : L1_PERCENT;
+    if (gemm->full_tiles && !gemm->works_beside) return ALL_INPUTS; /* weights are used once */
+    return inputs_in_l1(caches, percent, (int64_t)gemm->strips * NMLP_STRIP * gemm->elem_bytes);
 }
 
 /* Weights come from memory once per block of rows, so blocks are as high as L2 allows. With f32 the sums weigh most and
@@ -31,21 +42,21 @@ static int64_t rows_at_a_time(const nmlp_gemm *gemm, const nmlp_caches *caches, 
     return nmlp_min(ROWS_MAX_F32, nmlp_max(ROWS_MIN, rows));
 }
 
-/* Blocks of equal height, none of them a small rest. */
-static int64_t balanced(int64_t s, int64_t most, int64_t mr) {
-    int64_t n_blocks = nmlp_ceil_div(s, most);
+/* Blocks of equal height, none of them a small rest, their number a multiple of `unit`. */
+static int64_t balanced(int64_t s, int64_t most, int64_t mr, int64_t unit) {
+    int64_t n_blocks = nmlp_ceil_div(nmlp_ceil_div(s, most), unit) * unit;
     return nmlp_ceil_div(nmlp_ceil_div(s, n_blocks), mr) * mr;
 }
 
 /* A stream of weights as packed: one pass, one block of columns at a time. */
 static nmlp_plan plan_stream(const nmlp_gemm *gemm, const nmlp_caches *caches, int64_t s, int64_t inner) {
-    int64_t kc = STREAM_ALL;
+    int64_t kc = ALL_INPUTS;
     if (s > gemm->mr)
         kc = inputs_in_l1(caches, L1_PERCENT, (int64_t)gemm->strips * NMLP_STRIP * 2); /* for the second tile */
     return (nmlp_plan){.gemm = gemm,
                        .rows = s,
+                       .rows_most = s,
                        .kc = kc,
-                       .kc_of_two = kc,
                        .stream = true,
                        .chunk = nmlp_pad(inner),
                        .rows_cap = s,
@@ -68,11 +79,10 @@ nmlp_plan nmlp_plan_make(const nmlp_kernels *kernels, const nmlp_caches *caches,
     if (inner < 1) inner = 1;
     if (s <= gemm->narrow_rows && !gemm->full_tiles) return plan_stream(gemm, caches, s, inner);
     nmlp_plan plan = {.gemm = gemm, .widen = gemm->widen != NULL};
-    plan.kc = inputs_in_l1(caches, gemm->widen ? L1_PERCENT_WIDENED : L1_PERCENT,
-                           (int64_t)gemm->strips * NMLP_STRIP * gemm->elem_bytes);
-    plan.kc_of_two = gemm->pairs ? round_down(plan.kc / 2, NMLP_PAD) : plan.kc;
+    plan.kc = inputs_at_a_time(gemm, caches);
     int64_t most = round_down(rows_at_a_time(gemm, caches, plan.kc, k), gemm->mr);
-    plan.rows = balanced(s, most, gemm->mr);
+    plan.rows = balanced(s, most, gemm->mr, 1);
+    plan.rows_most = most;
     plan.rows_cap = nmlp_min(most, nmlp_ceil_div(s, gemm->mr) * gemm->mr);
     plan_chunk(&plan, caches, inner);
     return plan;
@@ -83,4 +93,22 @@ void nmlp_plan_worst(const nmlp_kernels *kernels, int64_t s, int64_t worst[NMLP_
     worst[1] = nmlp_min(s, kernels->narrow_rows);
     worst[2] = nmlp_min(s, kernels->narrow->narrow_rows);
     worst[3] = nmlp_min(s, kernels->wide->narrow_rows);
+    worst[4] = nmlp_min(s, kernels->few_rows);
+}
+
+int nmlp_plan_teams_cap(const nmlp_plan *plan, int64_t s, int n_threads) {
+    if (!plan->gemm->works_beside) return 1;
+    return (int)nmlp_max(1, nmlp_min(n_threads, s / nmlp_min(plan->rows_most, TEAM_ROWS_MIN)));
+}
+
+int nmlp_plan_teams(const nmlp_plan *plan, int64_t s, int n_threads) {
+    int n_teams = nmlp_plan_teams_cap(plan, s, n_threads);
+    while (n_threads % n_teams != 0) n_teams--;
+    return n_teams;
+}
+
+/* Two blocks for every team at least, so that a slow one leaves some of its share to the others; but not too low ones. */
+int64_t nmlp_plan_team_rows(const nmlp_plan *plan, int64_t s, int n_teams) {
+    int64_t low = nmlp_max(BLOCK_ROWS_MIN, nmlp_ceil_div(s, 2 * n_teams));
+    return n_teams == 1 ? plan->rows : balanced(s, nmlp_min(plan->rows_most, low), plan->gemm->mr, n_teams);
 }

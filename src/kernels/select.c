@@ -24,8 +24,10 @@ static const nmlp_kernels set_amx_emu = {
     .bf16_activations = true,
     .only_by_name = true,
     .wide = &nmlp_gemm_emu,
-    .narrow = &nmlp_gemm_ref,
-    .narrow_rows = 4,
+    .narrow = &nmlp_gemm_few_emu,
+    .narrow_rows = 16,
+    .few = &nmlp_gemm_ref,
+    .few_rows = 4,
     .exact = &nmlp_gemm_ref,
     .vec = &nmlp_vec_ref,
 };
@@ -51,6 +53,8 @@ static const nmlp_kernels set_avx512 = {
     .wide = &nmlp_gemm_avx512,
     .narrow = &nmlp_gemm_narrow_avx512,
     .narrow_rows = 60,
+    .few = &nmlp_gemm_few_avx512,
+    .few_rows = 6,
     .exact = &nmlp_gemm_avx512,
     .vec = &nmlp_vec_avx512,
 };
@@ -61,10 +65,12 @@ static const nmlp_kernels set_amx = {
     .supported = has_amx,
     .bf16_activations = true,
     .wide = &nmlp_gemm_amx,
-    .narrow = &nmlp_gemm_narrow_avx512,
-    .narrow_rows = 6,
+    .narrow = &nmlp_gemm_few_amx,
+    .narrow_rows = 16,
+    .few = &nmlp_gemm_few_avx512,
+    .few_rows = 6,
     .exact = &nmlp_gemm_avx512,
-    .vec = &nmlp_vec_avx512,
+    .vec = &nmlp_vec_amx,
 };
 
 static const nmlp_kernels *const sets[] = {&set_amx, &set_avx512, &set_avx2, &set_ref, &set_amx_emu};

@@ -19,9 +19,9 @@ void nmlp_sink_tiles(void *ctx, const nmlp_columns *columns) {
     int64_t n = nmlp_max(0, nmlp_min(columns->width, sink->n - columns->col));
     int64_t n_padded = nmlp_min(columns->width, sink->to[0].k_padded - (columns->col - sink->col));
     int n_products = sink->gated ? 1 : sink->n_products;
-    if (sink->gated) sink->vec->silu_mul(columns->c[0], columns->c[0], columns->c[1], columns->n_rows * columns->width);
     for (int p = 0; p < n_products; p++) {
         nmlp_put put = {.src = columns->c[p],
+                        .up = sink->gated ? columns->c[1] : NULL,
                         .src_stride = columns->width,
                         .n_rows = columns->n_rows,
                         .n = n,

@@ -11,7 +11,8 @@ nmlp_scratch nmlp_scratch_carve(nmlp_carver *carver, const nmlp_plan *plan) {
     nmlp_scratch scratch;
     size_t c_floats = (size_t)(NMLP_PRODUCTS_MAX * block_floats(plan->gemm, plan->rows_cap));
     size_t b_floats = plan->widen ? (size_t)(plan->kc * block_width(plan->gemm)) : 0;
-    scratch.c = nmlp_carve(carver, c_floats * sizeof(float));
+    scratch.c[0] = nmlp_carve(carver, c_floats * sizeof(float));
+    scratch.c[1] = plan->gemm->works_beside ? nmlp_carve(carver, c_floats * sizeof(float)) : scratch.c[0];
     scratch.b = nmlp_carve(carver, b_floats * sizeof(float));
     return scratch;
 }
@@ -20,10 +21,19 @@ int64_t nmlp_stage_acc_floats(const nmlp_gemm *gemm, int64_t rows, int64_t n) {
     return nmlp_ceil_div(nmlp_pad(n), block_width(gemm)) * block_floats(gemm, rows);
 }
 
+/* One thread's work on a stage. Finished sums are delivered beside the multiplication of the next task's. */
+struct shift {
+    const nmlp_stage *stage;
+    const nmlp_scratch *scratch;
+    int buffer; /* of the scratch's sums */
+    nmlp_columns finished;
+    nmlp_beside delivery; /* of what is finished */
+};
+
 /* One block of columns, some tiles of rows. */
 struct task {
     const nmlp_stage *stage;
-    const nmlp_scratch *scratch;
+    struct shift *shift;
     int64_t block;
     int64_t first_tile;
     int64_t end_tile;
@@ -32,7 +42,7 @@ struct task {
 static float *sums_of(const struct task *task, int product) {
     const nmlp_stage *s = task->stage;
     int64_t floats = block_floats(s->gemm, s->rows);
-    return s->acc ? s->acc + task->block * floats : task->scratch->c + product * floats;
+    return s->acc ? s->acc + task->block * floats : task->shift->scratch->c[task->shift->buffer] + product * floats;
 }
 
 /* Weights of one block of columns for inputs k..k+n. */
@@ -59,7 +69,7 @@ static struct operand operand_of(const struct task *task, int product, int64_t k
                         .step = nmlp_matrix_strip_bytes(p->w),
                         .dtype = p->w->dtype};
     if (!s->widen || o.dtype == NMLP_DTYPE_F32) return o;
-    float *wide = task->scratch->b;
+    float *wide = task->shift->scratch->b;
     for (int i = 0; i < o.n_strips; i++)
         s->gemm->widen(wide + i * n * NMLP_STRIP, o.strips + (size_t)i * o.step, o.dtype, n * NMLP_STRIP);
     return (struct operand){.strips = (const char *)wide,
@@ -68,11 +78,40 @@ static struct operand operand_of(const struct task *task, int product, int64_t k
                             .dtype = NMLP_DTYPE_F32};
 }
 
+struct next {
+    const char *strips;
+    size_t step;
+};
+
+/* The weights used after this part: the other product's same part; then the next part; after the last, the first of the next
+ * block of columns, which most often is this thread's too. A tile loop takes all rows over one part before it goes on, so there
+ * it is the next part of the same product that must be near in time. */
+static struct next next_after(const struct task *task, int product, int64_t k) {
+    const nmlp_stage *s = task->stage;
+    int other = s->gemm->works_beside ? product : (product + 1) % s->n_products;
+    bool same_part = other > product;
+    const nmlp_product *p = &s->product[other];
+    bool more = same_part || k + s->kc < p->k;
+    int64_t strip = (task->block + !more) * s->gemm->strips;
+    int64_t at = same_part ? k : more ? k + s->kc : 0;
+    return (struct next){.strips = nmlp_matrix_at(p->w, strip, p->w_k + at), .step = nmlp_matrix_strip_bytes(p->w)};
+}
+
+/* Lines of a strip to fetch at every step, so that a part of the reduction is there when all tiles have passed. */
+static int lines_ahead(const struct task *task) {
+    enum { LINES_PER_STEP = NMLP_PAD * NMLP_STRIP * 2 / NMLP_LINE_BYTES };
+    int64_t n_tiles = task->end_tile - task->first_tile;
+    return n_tiles == 1 ? 0 : (int)nmlp_ceil_div(LINES_PER_STEP, n_tiles); /* alone, a block fetches for itself */
+}
+
 static void multiply_tile(const struct task *task, int product, int64_t tile, int64_t k, int64_t n,
                           const struct operand *o) {
     const nmlp_stage *s = task->stage;
     const nmlp_product *p = &s->product[product];
     int64_t mr = s->gemm->mr;
+    int ahead_lines = s->gemm->works_beside ? lines_ahead(task) : 0;
+    int64_t steps_done = (tile - task->first_tile) * (n / NMLP_PAD);
+    struct next next = next_after(task, product, k);
     nmlp_block b = {
         .c = sums_of(task, product) + tile * mr * block_width(s->gemm),
         .a = nmlp_tiles_at(&p->a, tile, k),
@@ -84,6 +123,10 @@ static void multiply_tile(const struct task *task, int product, int64_t tile, in
         .strips = o->n_strips,
         .accumulate = s->accumulate || k > 0,
         .stream = task->end_tile - task->first_tile == 1,
+        .ahead = next.strips + steps_done * ahead_lines * NMLP_LINE_BYTES,
+        .ahead_step = next.step,
+        .ahead_lines = ahead_lines,
+        .beside = &task->shift->delivery,
     };
     s->gemm->block[o->dtype](&b);
 }
@@ -100,7 +143,7 @@ static struct ahead ahead_of(const struct task *task, int64_t k) {
     const nmlp_stage *s = task->stage;
     struct ahead ahead = {0};
     int64_t n_tiles = task->end_tile - task->first_tile;
-    if (n_tiles == 1 || s->stream) return ahead; /* the block fetches for itself */
+    if (n_tiles == 1 || s->stream || s->gemm->works_beside) return ahead; /* the block fetches for itself */
     for (int i = 0; i < s->n_products; i++) {
         const nmlp_product *p = &s->product[i];
         bool more = k + s->kc < p->k;
@@ -137,42 +180,55 @@ static void multiply_part(const struct task *task, int64_t k) {
     }
 }
 
-/* The same for two products at once, tile by tile: where they share it, it is loaded once. */
-static void multiply_parts_together(const struct task *task, int64_t k) {
-    const nmlp_stage *s = task->stage;
-    struct ahead ahead = ahead_of(task, k);
-    struct operand operand[NMLP_PRODUCTS_MAX];
-    int64_t n[NMLP_PRODUCTS_MAX];
-    for (int i = 0; i < s->n_products; i++) {
-        n[i] = nmlp_min(s->kc, s->product[i].k - k);
-        if (n[i] > 0) operand[i] = operand_of(task, i, k, n[i]);
-    }
-    for (int64_t tile = task->first_tile; tile < task->end_tile; tile++)
-        for (int i = 0; i < s->n_products; i++) {
-            if (n[i] <= 0) continue;
-            fetch_slice(&ahead);
-            multiply_tile(task, i, tile, k, n[i], &operand[i]);
-        }
+/* Rows row.. of what is finished. */
+static void deliver_rows(void *ctx, int64_t row, int64_t n) {
+    struct shift *shift = ctx;
+    nmlp_columns part = shift->finished;
+    part.row += row;
+    part.n_rows = n;
+    for (int i = 0; i < shift->stage->n_products; i++) part.c[i] += row * part.width;
+    shift->stage->sink(shift->stage->sink_ctx, &part);
 }
 
-static void deliver(const struct task *task) {
+static void deliver_rest(struct shift *shift) {
+    nmlp_beside *d = &shift->delivery;
+    if (d->row < d->end) deliver_rows(shift, d->row, d->end - d->row);
+    d->row = d->end;
+}
+
+/* What the task made is finished; the buffer it lies in stays as it is until the next but one. */
+static void finish_task(const struct task *task) {
     const nmlp_stage *s = task->stage;
+    struct shift *shift = task->shift;
     int width = block_width(s->gemm);
     int64_t row = task->first_tile * s->gemm->mr;
-    nmlp_columns columns = {.col = task->block * width,
-                            .row = row,
-                            .n_rows = nmlp_min(task->end_tile * s->gemm->mr, s->rows) - row,
-                            .width = width};
-    for (int i = 0; i < s->n_products; i++) columns.c[i] = sums_of(task, i) + row * width;
-    s->sink(s->sink_ctx, &columns);
+    int64_t n_rows = nmlp_min(task->end_tile * s->gemm->mr, s->rows) - row;
+    int64_t n_steps = 0;
+    deliver_rest(shift);
+    shift->finished = (nmlp_columns){.col = task->block * width, .row = row, .n_rows = n_rows, .width = width};
+    for (int i = 0; i < s->n_products; i++) {
+        shift->finished.c[i] = sums_of(task, i) + row * width;
+        n_steps += (task->end_tile - task->first_tile) * (s->product[i].k / NMLP_PAD);
+    }
+    shift->delivery = (nmlp_beside){
+        .do_rows = deliver_rows, .ctx = shift, .end = n_rows, .rows_per_step = nmlp_ceil_div(n_rows, n_steps)};
+    if (!s->gemm->works_beside) deliver_rest(shift);
+    shift->buffer ^= 1;
 }
 
 static void do_task(const struct task *task) {
     const nmlp_stage *s = task->stage;
     int64_t k_end = s->product[0].k;
     if (s->n_products > 1) k_end = nmlp_max(k_end, s->product[1].k);
-    for (int64_t k = 0; k < k_end; k += s->kc) (s->gemm->pairs ? multiply_parts_together : multiply_part)(task, k);
-    if (s->sink) deliver(task);
+    for (int64_t k = 0; k < k_end; k += s->kc) multiply_part(task, k);
+    if (s->sink) finish_task(task);
+}
+
+/* Parts of equal length instead of a short last one. */
+static int64_t balanced_kc(const nmlp_stage *stage) {
+    int64_t k = stage->product[0].k;
+    int64_t n_parts = nmlp_ceil_div(k, stage->kc);
+    return nmlp_pad(nmlp_ceil_div(k, n_parts));
 }
 
 enum { TASKS_PER_THREAD = 3 };
@@ -187,14 +243,18 @@ void nmlp_stage_work(const nmlp_stage *stage, nmlp_worker *worker, const nmlp_sc
     int64_t n_blocks = nmlp_ceil_div(stage->product[0].w->n_padded, block_width(stage->gemm));
     int64_t n_tiles = nmlp_ceil_div(stage->rows, stage->gemm->mr);
     int64_t parts = row_parts(n_blocks, n_tiles, worker->share->n_threads);
+    nmlp_stage balanced = *stage;
+    balanced.kc = balanced_kc(stage);
+    struct shift shift = {.stage = &balanced, .scratch = scratch};
     nmlp_worker_begin_step(worker, n_blocks * parts);
     for (int64_t at = nmlp_worker_take(worker); at >= 0; at = nmlp_worker_take(worker)) {
         int64_t part = at % parts;
-        struct task task = {.stage = stage,
-                            .scratch = scratch,
+        struct task task = {.stage = &balanced,
+                            .shift = &shift,
                             .block = at / parts,
                             .first_tile = n_tiles * part / parts,
                             .end_tile = n_tiles * (part + 1) / parts};
         do_task(&task);
     }
+    deliver_rest(&shift);
 }

@@ -42,9 +42,9 @@ typedef struct nmlp_stage {
     void *sink_ctx;
 } nmlp_stage;
 
-/* A thread's own memory: sums, and widened weights. */
+/* A thread's own memory: sums (two sets where one is delivered beside the making of the other), and widened weights. */
 typedef struct nmlp_scratch {
-    float *c;
+    float *c[2];
     float *b;
 } nmlp_scratch;
 

@@ -42,6 +42,7 @@ static inline void nmlp_tiles_put(const nmlp_tiles *t, const nmlp_vec *vec, int6
         (t->elem_bytes == 2 ? vec->put_bf16 : vec->put_f32)(&put);
         row += put.n_rows;
         put.src += put.n_rows * put.src_stride;
+        if (put.up) put.up += put.n_rows * put.src_stride;
     }
 }
 

@@ -11,7 +11,8 @@ typedef struct nmlp_put {
     void *dst;
     size_t step;
     const float *src;
-    int64_t src_stride; /* floats */
+    const float *up;    /* written is silu(src) * up; NULL: src as it is */
+    int64_t src_stride; /* floats, of up too */
     int64_t n_rows;
     int64_t n;        /* values of a row */
     int64_t n_padded; /* multiple of 16; zeros are written from n on */
@@ -46,14 +47,15 @@ typedef struct nmlp_vec {
                        int64_t n); /* y = x*factor*weight */
     void (*add)(float *x, const float *y, int64_t n);
     void (*rotate)(float *low, float *high, const float *cosine, const float *sine, int64_t n);
-    /* dst [n,16] = transpose of 16 rows of n; rows from n_rows on are zeros. */
-    void (*transpose)(float *dst, const float *src, int64_t row_stride, int64_t n_rows, int64_t n);
+    /* dst [n,16] = transpose of 16 rows of n elements of 4 bytes; rows from n_rows on are zeros. */
+    void (*transpose)(void *dst, const void *src, int64_t row_stride, int64_t n_rows, int64_t n);
 } nmlp_vec;
 
 extern const nmlp_vec nmlp_vec_ref;
 #if defined(__x86_64__)
 extern const nmlp_vec nmlp_vec_avx2;
 extern const nmlp_vec nmlp_vec_avx512;
+extern const nmlp_vec nmlp_vec_amx; /* what the amx set needs of them, with instructions that come with it */
 #endif
 
 #endif

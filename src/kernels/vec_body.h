@@ -43,17 +43,53 @@ static void silu_mul(float *act, const float *gate, const float *up, int64_t n) 
     memcpy(act + i, rest, (size_t)(n - i) * sizeof *act);
 }
 
-static inline void put_row_f32(char *line, const float *src, const nmlp_put *put) {
-    int64_t i = 0;
-    for (; i + LANES <= put->n; i += LANES, line += put->step) store((float *)line, load(src + i));
-    for (; i < put->n_padded; i += LANES, line += put->step)
-        store((float *)line, load_part(src + i, put->n > i ? put->n - i : 0, 0.0f));
+typedef lanes gate_fn(lanes gate, lanes up);
+
+/* 16 values of a row from i on, zeros behind the last. */
+static inline lanes put_lanes(const nmlp_put *put, int64_t row, int64_t i, gate_fn *gate) {
+    const float *src = put->src + row * put->src_stride + i;
+    const float *up = put->up ? put->up + row * put->src_stride + i : NULL;
+    int64_t rest = put->n - i;
+    if (rest <= 0) return (lanes){0};
+    if (rest >= LANES) return up ? gate(load(src), load(up)) : load(src);
+    lanes part = load_part(src, rest, 0.0f);
+    return up ? gate(part, load_part(up, rest, 0.0f)) : part;
 }
 
 static void put_f32(const nmlp_put *put) {
-    for (int64_t row = 0; row < put->n_rows; row++)
-        put_row_f32((char *)put->dst + row * 64, put->src + row * put->src_stride, put);
+    for (int64_t row = 0; row < put->n_rows; row++) {
+        char *line = (char *)put->dst + row * 64;
+        for (int64_t i = 0; i < put->n_padded; i += LANES, line += put->step)
+            store((float *)line, put_lanes(put, row, i, silu_mul_lanes));
+    }
 }
+
+#if defined(__AVX512BF16__)
+
+/* One instruction for a line; it takes subnormal numbers for zero, as tile products do. */
+static inline void store_bf16(void *dst, lanes x) {
+    __m256bh halves = _mm512_cvtneps_pbh((__m512)x);
+    memcpy(dst, &halves, sizeof halves);
+}
+
+static inline void store_bf16_line(void *dst, lanes low, lanes high) {
+    __m512bh line = _mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+    memcpy(dst, &line, sizeof line);
+}
+
+/* silu to 14 bits: the result is rounded to 8. 2^-x by a polynomial of degree 4 on |r| <= 1/2. */
+static inline lanes gate_for_bf16(lanes gate, lanes up) {
+    lanes x = at_most(gate * -1.44269504f, (lanes){0} + 125.0f);
+    lanes n = (lanes)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    lanes r = x - n;
+    lanes p = r * 0.0096181291f + 0.0555041087f;
+    p = p * r + 0.2402265070f;
+    p = p * r + 0.6931471806f;
+    p = p * r + 1.0f;
+    return gate * up * (lanes)_mm512_rcp14_ps((__m512)(times_power(p, n) + 1.0f));
+}
+
+#else
 
 /* To nearest, ties to even; NaN stays NaN. */
 static inline void store_bf16(void *dst, lanes x) {
@@ -65,18 +101,30 @@ static inline void store_bf16(void *dst, lanes x) {
     memcpy(dst, &halves, sizeof halves);
 }
 
+static inline void store_bf16_line(void *dst, lanes low, lanes high) {
+    store_bf16(dst, low);
+    store_bf16((char *)dst + 32, high);
+}
+
+static inline lanes gate_for_bf16(lanes gate, lanes up) { return silu_mul_lanes(gate, up); }
+
+#endif
+
 /* 16 values fill half a line. */
-static inline void put_row_bf16(char *line, const float *src, const nmlp_put *put) {
-    for (int64_t i = 0; i < put->n_padded; i += LANES) {
-        int64_t rest = put->n > i ? put->n - i : 0;
-        store_bf16(line, rest >= LANES ? load(src + i) : load_part(src + i, rest, 0.0f));
-        line += (uintptr_t)line % 64 ? put->step - 32 : 32;
+static inline void put_row_bf16(char *line, const nmlp_put *put, int64_t row) {
+    int64_t i = 0;
+    if ((uintptr_t)line % 64 && put->n_padded > 0) {
+        store_bf16(line, put_lanes(put, row, 0, gate_for_bf16));
+        i = LANES;
+        line += put->step - 32;
     }
+    for (; i + 2 * LANES <= put->n_padded; i += 2 * LANES, line += put->step)
+        store_bf16_line(line, put_lanes(put, row, i, gate_for_bf16), put_lanes(put, row, i + LANES, gate_for_bf16));
+    if (i < put->n_padded) store_bf16(line, put_lanes(put, row, i, gate_for_bf16));
 }
 
 static void put_bf16(const nmlp_put *put) {
-    for (int64_t row = 0; row < put->n_rows; row++)
-        put_row_bf16((char *)put->dst + row * 64, put->src + row * put->src_stride, put);
+    for (int64_t row = 0; row < put->n_rows; row++) put_row_bf16((char *)put->dst + row * 64, put, row);
 }
 
 static inline void copy_row(float *dst, const float *src, const float *bias, int64_t n) {
@@ -190,10 +238,20 @@ static void rotate(float *low, float *high, const float *cosine, const float *si
     }
 }
 
-/* One row of the source at a time: loads are in order, stores 64 bytes apart. */
-static inline void transpose_plain(float *dst, const float *src, int64_t row_stride, int64_t n_rows, int64_t n) {
-    for (int64_t j = 0; j < LANES; j++)
-        for (int64_t i = 0; i < n; i++) dst[i * LANES + j] = j < n_rows ? src[j * row_stride + i] : 0.0f;
+/* A few columns at a time, so that source and destination both stay in L1. */
+static inline void transpose_plain(void *dst, const void *src, int64_t row_stride, int64_t n_rows, int64_t n) {
+    enum { COLUMNS = 64, BYTES = 4 };
+    for (int64_t at = 0; at < n; at += COLUMNS) {
+        int64_t end = at + COLUMNS < n ? at + COLUMNS : n;
+        for (int64_t j = 0; j < LANES; j++)
+            for (int64_t i = at; i < end; i++) {
+                char *to = (char *)dst + (i * LANES + j) * BYTES;
+                if (j < n_rows)
+                    memcpy(to, (const char *)src + (j * row_stride + i) * BYTES, BYTES);
+                else
+                    memset(to, 0, BYTES);
+            }
+    }
 }
 
 #endif

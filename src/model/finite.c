@@ -1,5 +1,4 @@
-/* One pass over all weights that finds the first NaN or Inf. It brings the file into the page cache, so it also stands in for reading it; the
- * pages are unmapped again, because a kernel set may be about to make its own copy of them. */
+/* Finding the first NaN or Inf of a tensor, or of all of them; then the pages are unmapped again, because nobody may need them soon. */
 #include "model/model.h"
 
 #include <inttypes.h>
@@ -33,19 +32,32 @@ static void scan_piece(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
+static nmlp_status check_view(const nmlp_model *m, const char *name, const nmlp_view *view, nmlp_pool *pool,
+                              nmlp_err *err) {
+    int64_t elems = nmlp_view_elems(view);
+    struct scan scan = {.view = view, .first = elems};
+    nmlp_pool_for(pool, (elems + PIECE_ELEMS - 1) / PIECE_ELEMS, 1, scan_piece, &scan);
+    int64_t first = atomic_load(&scan.first);
+    if (first == elems) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_NUMERIC, "%s: tensor %s holds NaN or Inf at element %" PRId64, m->checkpoint.dir, name,
+                     first);
+}
+
+nmlp_status nmlp_model_check_tensor(const nmlp_model *m, const nmlp_view *view, nmlp_pool *pool, nmlp_err *err) {
+    const char *name = "without a name";
+    if (!view->data) return NMLP_OK;
+    for (size_t i = 0; i < m->checkpoint.n_tensors; i++)
+        if (m->checkpoint.tensors[i].view.data == view->data) name = m->checkpoint.tensors[i].name;
+    return check_view(m, name, view, pool, err);
+}
+
 nmlp_status nmlp_model_check_finite(const nmlp_model *m, nmlp_pool *pool, const nmlp_progress *progress,
                                     nmlp_err *err) {
     double total = (double)nmlp_model_measure(m).bytes;
     double done = 0;
     for (size_t i = 0; i < m->checkpoint.n_tensors; i++) {
         const nmlp_named_tensor *t = &m->checkpoint.tensors[i];
-        int64_t elems = nmlp_view_elems(&t->view);
-        struct scan scan = {.view = &t->view, .first = elems};
-        nmlp_pool_for(pool, (elems + PIECE_ELEMS - 1) / PIECE_ELEMS, 1, scan_piece, &scan);
-        int64_t first = atomic_load(&scan.first);
-        if (first < elems)
-            return nmlp_fail(err, NMLP_E_NUMERIC, "%s: tensor %s holds NaN or Inf at element %" PRId64,
-                             m->checkpoint.dir, t->name, first);
+        NMLP_RETURN_IF_FAILED(check_view(m, t->name, &t->view, pool, err));
         nmlp_file_map_release(t->view.data, nmlp_view_bytes(&t->view));
         done += (double)nmlp_view_bytes(&t->view);
         if (!nmlp_progress_update(progress, "loading", done, total, "B"))

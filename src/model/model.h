@@ -47,7 +47,10 @@ typedef struct nmlp_model {
 nmlp_status nmlp_model_open(nmlp_model *model, const char *dir, nmlp_err *err);
 void nmlp_model_close(nmlp_model *model);
 
-/* Reads all weights once and refuses NaN and Inf, naming tensor and index. */
+/* Refuses NaN and Inf in one tensor of the model, naming it and the index; a view without data is fine. Its pages stay in memory, for
+ * whoever packs it next. */
+nmlp_status nmlp_model_check_tensor(const nmlp_model *model, const nmlp_view *view, nmlp_pool *pool, nmlp_err *err);
+/* The same for all weights, each read once and given back. */
 nmlp_status nmlp_model_check_finite(const nmlp_model *model, nmlp_pool *pool, const nmlp_progress *progress,
                                     nmlp_err *err);
 

@@ -34,17 +34,43 @@ void nmlp_shape_text(char text[NMLP_SHAPE_TEXT_MAX], const int64_t *shape, int n
 /* All exponent bits set means NaN or Inf, in each of the three formats. */
 static bool nonfinite32(uint32_t bits) { return (bits & 0x7f800000u) == 0x7f800000u; }
 
+enum { SCAN_BLOCK = 512 };
+
+/* Whether any of n values has its exponent all ones: without a way out, so that it becomes vector code. */
+static bool any_nonfinite32(const uint32_t *words, int64_t n) {
+    uint32_t found = 0;
+    for (int64_t i = 0; i < n; i++) found |= nonfinite32(words[i]);
+    return found != 0;
+}
+
+static bool any_nonfinite16(const uint16_t *halves, int64_t n, uint16_t exponent) {
+    uint16_t found = 0;
+    for (int64_t i = 0; i < n; i++) found |= (uint16_t)((halves[i] & exponent) == exponent);
+    return found != 0;
+}
+
+static int64_t first_nonfinite32(const uint32_t *words, int64_t n) {
+    for (int64_t at = 0; at < n; at += SCAN_BLOCK) {
+        int64_t end = at + SCAN_BLOCK < n ? at + SCAN_BLOCK : n;
+        if (!any_nonfinite32(words + at, end - at)) continue;
+        while (!nonfinite32(words[at])) at++;
+        return at;
+    }
+    return -1;
+}
+
+static int64_t first_nonfinite16(const uint16_t *halves, int64_t n, uint16_t exponent) {
+    for (int64_t at = 0; at < n; at += SCAN_BLOCK) {
+        int64_t end = at + SCAN_BLOCK < n ? at + SCAN_BLOCK : n;
+        if (!any_nonfinite16(halves + at, end - at, exponent)) continue;
+        while ((halves[at] & exponent) != exponent) at++;
+        return at;
+    }
+    return -1;
+}
+
 int64_t nmlp_view_first_nonfinite(const nmlp_view *view) {
     int64_t n = nmlp_view_elems(view);
-    if (view->dtype == NMLP_DTYPE_F32) {
-        const uint32_t *words = view->data;
-        for (int64_t i = 0; i < n; i++)
-            if (nonfinite32(words[i])) return i;
-        return -1;
-    }
-    uint16_t exponent = view->dtype == NMLP_DTYPE_BF16 ? 0x7f80u : 0x7c00u;
-    const uint16_t *halves = view->data;
-    for (int64_t i = 0; i < n; i++)
-        if ((halves[i] & exponent) == exponent) return i;
-    return -1;
+    if (view->dtype == NMLP_DTYPE_F32) return first_nonfinite32(view->data, n);
+    return first_nonfinite16(view->data, n, view->dtype == NMLP_DTYPE_BF16 ? 0x7f80u : 0x7c00u);
 }

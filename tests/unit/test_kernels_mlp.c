@@ -19,7 +19,7 @@ static const struct shape shapes[] = {
     {1, 1, 0, 0, 0},    {33, 50, 0, 0, 0},  {40, 100, 17, 17, 33}, {65, 31, 5, 9, 3},  {31, 97, 20, -1, 35},
     {48, 64, 0, 16, 7}, {48, 64, 16, 0, 0}, {35, 900, 33, 31, 47}, {70, 777, 0, 0, 0}, {64, 128, 32, 32, 32},
 };
-static const int64_t row_counts[] = {1, 2, 3, 5, 16, 17, 24, 31, 33, 100, 230};
+static const int64_t row_counts[] = {1, 2, 3, 5, 16, 17, 24, 31, 33, 100, 230, 400};
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0], N_ROW_COUNTS = sizeof row_counts / sizeof row_counts[0] };
 
 static nmlp_factors make_factors(int64_t n, int64_t k, int64_t rank, nmlp_dtype dtype, uint64_t seed) {
@@ -144,6 +144,35 @@ static void long_inputs_match_short_ones(void **state) {
         }
         nmlp_mlp_destroy(mlp);
     }
+    nmlp_mem_free(x);
+    nmlp_mem_free(y);
+    free_desc(&desc);
+    nmlp_pool_destroy(pool);
+}
+
+/* I so long that even 16 rows go in chunks, whatever the caches; down's sums then pass from chunk to chunk. */
+static void few_rows_of_a_long_inside_match_float64(void **state) {
+    (void)state;
+    struct shape shape = {.h = 33, .i = 70000, .gate = 3, .up = 3, .down = 0};
+    enum { S = 9 };
+    nmlp_pool *pool = nmlp_test_pool(2);
+    nmlp_mlp_desc desc = make_desc(shape, NMLP_DTYPE_BF16);
+    float *x = nmlp_test_floats(S * shape.h, 43);
+    float *y = nmlp_mem_new((size_t)(S * shape.h), sizeof *y, NULL);
+    nmlp_truth exact = nmlp_truth_of(x, S, shape.h);
+    for (int rounds = 0; rounds < 2; rounds++) {
+        nmlp_truth truth = nmlp_truth_mlp(&exact, &desc, rounds);
+        for (int i = 0; i < NMLP_TEST_SETS; i++) {
+            const nmlp_kernels *set = nmlp_test_set(i);
+            if (!set || nmlp_kernels_rounds_to_bf16(set) != (rounds == 1)) continue;
+            nmlp_mlp *mlp = create(set, &desc, pool);
+            run(mlp, y, x, S, pool);
+            nmlp_assert_within(y, &truth, nmlp_kernels_name(set));
+            nmlp_mlp_destroy(mlp);
+        }
+        nmlp_truth_free(&truth);
+    }
+    nmlp_truth_free(&exact);
     nmlp_mem_free(x);
     nmlp_mem_free(y);
     free_desc(&desc);
@@ -382,7 +411,7 @@ static void plan_can_be_read(void **state) {
         if (!set) continue;
         nmlp_mlp *mlp = create(set, &desc, NULL);
         nmlp_str_init(&text);
-        nmlp_mlp_describe_plan(mlp, 512, &text);
+        nmlp_mlp_describe_plan(mlp, 512, 2, &text);
         assert_non_null(strstr(nmlp_str_text(&text), nmlp_kernels_name(set)));
         assert_non_null(strstr(nmlp_str_text(&text), "rows="));
         nmlp_str_fini(&text);
@@ -395,6 +424,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_shapes_match_float64),
         cmocka_unit_test(long_inputs_match_short_ones),
+        cmocka_unit_test(few_rows_of_a_long_inside_match_float64),
         cmocka_unit_test(bits_do_not_depend_on_threads),
         cmocka_unit_test(full_rank_equals_dense),
         cmocka_unit_test(bits_do_not_depend_on_other_rows),

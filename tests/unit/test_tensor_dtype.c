@@ -88,6 +88,24 @@ static void first_nonfinite_is_found(void **state) {
     }
 }
 
+/* The scan goes in blocks; a value at a border belongs to one of them. */
+static void nonfinite_is_found_anywhere(void **state) {
+    static const nmlp_dtype dtypes[] = {NMLP_DTYPE_F32, NMLP_DTYPE_BF16, NMLP_DTYPE_F16};
+    enum { N = 1301 };
+    static const int64_t places[] = {0, 511, 512, 513, 1023, 1024, 1300};
+    (void)state;
+    for (size_t d = 0; d < 3; d++)
+        for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+            static float values[N];
+            static unsigned char bytes[N * sizeof(float)];
+            nmlp_view view = nmlp_view_2d(bytes, dtypes[d], 1, N);
+            for (int j = 0; j < N; j++) values[j] = (float)j;
+            values[places[i]] = INFINITY;
+            nmlp_from_f32(bytes, dtypes[d], values, N);
+            assert_int_equal(nmlp_view_first_nonfinite(&view), places[i]);
+        }
+}
+
 static void difference_report_finds_the_worst(void **state) {
     const float want[4] = {1, -4, 2, 0};
     float got[4] = {1, -4, 2.5f, 0};
@@ -105,6 +123,7 @@ int main(void) {
         cmocka_unit_test(every_bit_pattern_converts_both_ways),
         cmocka_unit_test(rounding_is_to_nearest_even),
         cmocka_unit_test(first_nonfinite_is_found),
+        cmocka_unit_test(nonfinite_is_found_anywhere),
         cmocka_unit_test(difference_report_finds_the_worst),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

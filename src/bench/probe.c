@@ -1,12 +1,12 @@
-#include "probe.h"
+#include "bench/probe.h"
 
 #include <stdint.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "base/pages.h"
-#include "probe_int.h"
-#include "timer.h"
+#include "bench/probe_int.h"
+#include "bench/timer.h"
 
 enum { FMA_LOOPS = 200000, AMX_LOOPS = 16000, A_STEPS = 8, B_STEPS = 512, FED_LOOPS = 24, SLICE_BYTES = 8 << 20 };
 enum { L1_BYTES = A_STEPS * 2048, L2_BYTES = B_STEPS * 2048 };
@@ -19,12 +19,13 @@ struct nmlp_probe {
     size_t near_bytes;
     char *far;
     size_t far_bytes; /* of one thread */
-    size_t far_at;
+    size_t *far_at;   /* per thread, a cache line apart: what is read next */
     /* The job of the moment. */
     double (*work)(nmlp_probe *probe, int thread);
     size_t read_bytes;
     double *done; /* per thread, a cache line apart */
     double *seconds;
+    double at_least_seconds;
 };
 
 enum { SPREAD = 8 };
@@ -41,9 +42,10 @@ nmlp_status nmlp_probe_create(nmlp_probe **out, nmlp_pool *pool, const nmlp_cpu 
     probe->far_bytes = dram_bytes / (size_t)probe->n_threads / SLICE_BYTES * SLICE_BYTES;
     probe->near = nmlp_pages_new(probe->near_bytes * (size_t)probe->n_threads, err);
     probe->far = nmlp_pages_new(probe->far_bytes * (size_t)probe->n_threads, err);
+    probe->far_at = nmlp_mem_new((size_t)probe->n_threads * SPREAD, sizeof(size_t), err);
     probe->done = nmlp_mem_new((size_t)probe->n_threads * SPREAD, sizeof(double), err);
     probe->seconds = nmlp_mem_new((size_t)probe->n_threads * SPREAD, sizeof(double), err);
-    if (!probe->near || !probe->far || !probe->done || !probe->seconds) {
+    if (!probe->near || !probe->far || !probe->far_at || !probe->done || !probe->seconds) {
         nmlp_probe_destroy(probe);
         return NMLP_E_NOMEM;
     }
@@ -57,6 +59,7 @@ void nmlp_probe_destroy(nmlp_probe *probe) {
     if (!probe) return;
     nmlp_pages_free(probe->near, probe->near_bytes * (size_t)probe->n_threads);
     nmlp_pages_free(probe->far, probe->far_bytes * (size_t)probe->n_threads);
+    nmlp_mem_free(probe->far_at);
     nmlp_mem_free(probe->done);
     nmlp_mem_free(probe->seconds);
     nmlp_mem_free(probe);
@@ -66,9 +69,17 @@ static void job(void *arg, int thread, int n_threads) {
     nmlp_probe *probe = arg;
     nmlp_pool_barrier(probe->pool);
     double begin = nmlp_bench_seconds(n_threads);
-    probe->done[thread * SPREAD] = probe->work(probe, thread);
-    probe->seconds[thread * SPREAD] = nmlp_bench_seconds(n_threads) - begin;
+    double done = 0.0;
+    double seconds;
+    do {
+        done += probe->work(probe, thread);
+        seconds = nmlp_bench_seconds(n_threads) - begin;
+    } while (seconds < probe->at_least_seconds);
+    probe->done[thread * SPREAD] = done;
+    probe->seconds[thread * SPREAD] = seconds;
 }
+
+void nmlp_probe_set_seconds(nmlp_probe *probe, double seconds) { probe->at_least_seconds = seconds; }
 
 /* Sum of the threads' own rates, in units of 1e9 per second. */
 static double measure(nmlp_probe *probe, double (*work)(nmlp_probe *probe, int thread)) {
@@ -155,10 +166,9 @@ double nmlp_probe_read_gbs(nmlp_probe *probe, size_t bytes_per_thread) {
 }
 
 static double work_dram(nmlp_probe *probe, int thread) {
-    return read_all(probe, probe->far + probe->far_bytes * (size_t)thread + probe->far_at, SLICE_BYTES);
+    size_t *at = &probe->far_at[thread * SPREAD];
+    *at = (*at + SLICE_BYTES) % probe->far_bytes;
+    return read_all(probe, probe->far + probe->far_bytes * (size_t)thread + *at, SLICE_BYTES);
 }
 
-double nmlp_probe_dram_gbs(nmlp_probe *probe) {
-    probe->far_at = (probe->far_at + SLICE_BYTES) % probe->far_bytes;
-    return measure(probe, work_dram);
-}
+double nmlp_probe_dram_gbs(nmlp_probe *probe) { return measure(probe, work_dram); }

@@ -4,5 +4,7 @@
 #define NMLP_BENCH_TIMER_H
 
 double nmlp_bench_seconds(int n_threads);
+/* Long enough for the spinning threads of whoever ran before to fall asleep. */
+void nmlp_bench_settle(void);
 
 #endif

@@ -1,0 +1,201 @@
+/* Every round visits all models and lengths in turn, so that a slow moment of the machine hits all of them; each sample
+ * stands beside a probe of the machine taken before and after it. Prefill counts the FLOPs of the weights (attention is
+ * not counted, the head once), decode the bytes of the weights, read once per token. */
+#include "bench/model.h"
+
+#include <string.h>
+#include <sys/resource.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "bench/probe.h"
+#include "engine/engine.h"
+
+enum { DECODE_TOKENS = 16, DECODE_PROMPT = 16, PROMPT_MAX = 2048, PIECE_BYTES = 1 << 20 };
+static const size_t DRAM_BYTES = (size_t)256 << 20;
+static const double PROBE_SECONDS = 0.05;                               /* samples take some tenths of a second */
+static const int prompts[NMLP_BENCH_MODEL_CASES] = {128, 512, 2048, 0}; /* 0: decode */
+
+struct subject {
+    nmlp_model model;
+    nmlp_engine *engine;
+    nmlp_session *session;
+    double layer_params; /* matrices of all layers as stored */
+    double head_params;
+    nmlp_samples rate[NMLP_BENCH_MODEL_CASES];  /* tokens/s */
+    nmlp_samples share[NMLP_BENCH_MODEL_CASES]; /* of the probe */
+    nmlp_samples probe[NMLP_BENCH_MODEL_CASES];
+};
+
+static double matrix_params(const nmlp_view *view) { return (double)nmlp_view_elems(view); }
+
+static void count_params(struct subject *s) {
+    const nmlp_model *m = &s->model;
+    s->head_params = matrix_params(&m->lm_head);
+    s->layer_params = (double)nmlp_model_measure(m).mlp_params;
+    for (int64_t l = 0; l < m->config.n_layers; l++) {
+        const nmlp_layer *layer = &m->layers[l];
+        s->layer_params +=
+            matrix_params(&layer->q) + matrix_params(&layer->k) + matrix_params(&layer->v) + matrix_params(&layer->o);
+    }
+}
+
+/* Once through the mapped files, a piece at a time, each given back before the next. */
+static double time_to_read(const nmlp_checkpoint *checkpoint, char *piece) {
+    double started = nmlp_clock_seconds();
+    for (size_t i = 0; i < checkpoint->n_files; i++) {
+        const nmlp_file_map *map = &checkpoint->files[i].map;
+        for (size_t at = 0; at < map->bytes; at += PIECE_BYTES) {
+            size_t n = map->bytes - at < PIECE_BYTES ? map->bytes - at : PIECE_BYTES;
+            memcpy(piece, map->data + at, n);
+            nmlp_file_map_release(map->data + at, n);
+        }
+    }
+    return nmlp_clock_seconds() - started;
+}
+
+static double peak_rss_bytes(void) {
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? 1024.0 * (double)usage.ru_maxrss : 0.0;
+}
+
+static nmlp_status open_subject(struct subject *s, const char *dir, const nmlp_bench_model_options *o,
+                                nmlp_bench_model_result *r, nmlp_err *err) {
+    nmlp_engine_options engine = {.isa = o->isa, .pool = o->pool, .bf16 = o->bf16};
+    char *piece = nmlp_mem_new(1, PIECE_BYTES, err);
+    if (!piece) return NMLP_E_NOMEM;
+    nmlp_status st = nmlp_model_open(&s->model, dir, err);
+    if (st == NMLP_OK) r->read_seconds = time_to_read(&s->model.checkpoint, piece);
+    nmlp_mem_free(piece);
+    NMLP_RETURN_IF_FAILED(st);
+    count_params(s);
+    double started = nmlp_clock_seconds();
+    NMLP_RETURN_IF_FAILED(nmlp_engine_create(&s->engine, &s->model, &engine, err));
+    r->load_seconds = nmlp_clock_seconds() - started;
+    int64_t context = s->model.config.max_positions < PROMPT_MAX ? s->model.config.max_positions : PROMPT_MAX;
+    NMLP_RETURN_IF_FAILED(nmlp_session_create(&s->session, s->engine, context, 0, false, err));
+    r->dir = dir;
+    r->isa = nmlp_engine_isa(s->engine);
+    r->weight_bytes = (double)nmlp_model_measure(&s->model).bytes;
+    r->cache_bytes = (double)nmlp_session_cache_bytes(&s->model, context);
+    return NMLP_OK;
+}
+
+static void close_subject(struct subject *s) {
+    nmlp_session_destroy(s->session);
+    nmlp_engine_destroy(s->engine);
+    nmlp_model_close(&s->model);
+}
+
+static void fill_ids(int32_t *ids, int n, int64_t vocab) {
+    for (int i = 0; i < n; i++) ids[i] = (int32_t)((i * 7919 + 13) % vocab);
+}
+
+/* Seconds per token. */
+static nmlp_status time_prefill(struct subject *s, int n, double *seconds, nmlp_err *err) {
+    int32_t ids[PROMPT_MAX];
+    fill_ids(ids, n, s->model.config.vocab);
+    nmlp_session_truncate(s->session, 0);
+    double started = nmlp_clock_seconds();
+    NMLP_RETURN_IF_FAILED(nmlp_session_append(s->session, ids, n, NULL, NULL, err));
+    (void)nmlp_session_last_logits(s->session);
+    *seconds = (nmlp_clock_seconds() - started) / n;
+    return NMLP_OK;
+}
+
+static nmlp_status time_decode(struct subject *s, double *seconds, nmlp_err *err) {
+    int32_t ids[DECODE_PROMPT + DECODE_TOKENS];
+    fill_ids(ids, DECODE_PROMPT + DECODE_TOKENS, s->model.config.vocab);
+    nmlp_session_truncate(s->session, 0);
+    NMLP_RETURN_IF_FAILED(nmlp_session_append(s->session, ids, DECODE_PROMPT, NULL, NULL, err));
+    double started = nmlp_clock_seconds();
+    for (int i = 0; i < DECODE_TOKENS; i++) {
+        NMLP_RETURN_IF_FAILED(nmlp_session_append(s->session, ids + DECODE_PROMPT + i, 1, NULL, NULL, err));
+        (void)nmlp_session_last_logits(s->session);
+    }
+    *seconds = (nmlp_clock_seconds() - started) / DECODE_TOKENS;
+    return NMLP_OK;
+}
+
+static double read_probe(nmlp_probe *probe, bool decode, bool bf16) {
+    if (decode) return nmlp_probe_dram_gbs(probe);
+    double amx = bf16 ? nmlp_probe_amx_fed_gflops(probe) : 0;
+    return amx > 0 ? amx : nmlp_probe_fma_gflops(probe);
+}
+
+/* GFLOP of a prefill or GB of a decode, per token. */
+static double work_of(const struct subject *s, int prompt) {
+    double head = prompt ? s->head_params / prompt : s->head_params;
+    double each = prompt ? 2.0 : (double)nmlp_dtype_bytes(s->model.embedding.dtype);
+    return each * (s->layer_params + head) * 1e-9;
+}
+
+static nmlp_status take_sample(struct subject *s, int which, nmlp_probe *probe, bool bf16, nmlp_err *err) {
+    bool decode = prompts[which] == 0;
+    double seconds = 0;
+    nmlp_probe_set_seconds(probe, PROBE_SECONDS);
+    double before = read_probe(probe, decode, bf16);
+    NMLP_RETURN_IF_FAILED(decode ? time_decode(s, &seconds, err) : time_prefill(s, prompts[which], &seconds, err));
+    double limit = 0.5 * (before + read_probe(probe, decode, bf16));
+    nmlp_samples_add(&s->rate[which], 1 / seconds);
+    nmlp_samples_add(&s->share[which], work_of(s, prompts[which]) / seconds / limit);
+    nmlp_samples_add(&s->probe[which], limit);
+    return NMLP_OK;
+}
+
+static nmlp_status measure(struct subject *subjects, nmlp_probe *probe, const nmlp_bench_model_options *o,
+                           nmlp_err *err) {
+    for (int round = 0; round < o->rounds; round++)
+        for (int which = 0; which < NMLP_BENCH_MODEL_CASES; which++)
+            for (int i = 0; i < o->n_models; i++) {
+                if (prompts[which] > nmlp_session_context(subjects[i].session)) continue;
+                NMLP_RETURN_IF_FAILED(take_sample(&subjects[i], which, probe, o->bf16, err));
+            }
+    return NMLP_OK;
+}
+
+static nmlp_bench_model_case case_of(const struct subject *s, const struct subject *first, int which) {
+    nmlp_samples ratios = {.n = 0};
+    for (int i = 0; i < s->rate[which].n && i < first->rate[which].n; i++)
+        nmlp_samples_add(&ratios, s->rate[which].x[i] / first->rate[which].x[i]);
+    return (nmlp_bench_model_case){.prompt = prompts[which],
+                                   .tokens_s = nmlp_samples_spread(&s->rate[which]),
+                                   .share = nmlp_samples_spread(&s->share[which]),
+                                   .probe = nmlp_samples_quantile(&s->probe[which], 0.5),
+                                   .speedup = nmlp_samples_quantile(&ratios, 0.5),
+                                   .ideal_speedup = work_of(first, prompts[which]) / work_of(s, prompts[which])};
+}
+
+/* The first model has had a run of each kind before the probe's memory and the other models are there. */
+static nmlp_status warm_up(struct subject *s, nmlp_bench_model_result *r, nmlp_err *err) {
+    double seconds;
+    int prompt = nmlp_session_context(s->session) < prompts[1] ? DECODE_PROMPT : prompts[1];
+    NMLP_RETURN_IF_FAILED(time_prefill(s, prompt, &seconds, err));
+    NMLP_RETURN_IF_FAILED(time_decode(s, &seconds, err));
+    r->rss_bytes = peak_rss_bytes();
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_bench_model_run(nmlp_bench_model_result results[], const nmlp_bench_model_options *o, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    nmlp_cpu cpu = nmlp_cpu_detect();
+    nmlp_probe *probe = NULL;
+    struct subject *subjects = nmlp_mem_new((size_t)o->n_models, sizeof *subjects, err);
+    if (!subjects) return NMLP_E_NOMEM;
+    for (int i = 0; i < o->n_models; i++) {
+        results[i] = (nmlp_bench_model_result){0};
+        NMLP_TRY(open_subject(&subjects[i], o->dirs[i], o, &results[i], err));
+        NMLP_TRY(warm_up(&subjects[i], &results[i], err));
+    }
+    NMLP_TRY(nmlp_probe_create(&probe, o->pool, &cpu, DRAM_BYTES, err));
+    NMLP_TRY(measure(subjects, probe, o, err));
+    for (int i = 0; i < o->n_models; i++)
+        for (int which = 0; which < NMLP_BENCH_MODEL_CASES; which++)
+            results[i].cases[which] = case_of(&subjects[i], &subjects[0], which);
+out:
+    for (int i = 0; i < o->n_models; i++) close_subject(&subjects[i]);
+    nmlp_probe_destroy(probe);
+    nmlp_mem_free(subjects);
+    return st;
+}

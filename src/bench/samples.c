@@ -1,0 +1,28 @@
+#include "bench/samples.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void nmlp_samples_add(nmlp_samples *samples, double x) {
+    if (samples->n < NMLP_SAMPLES_MAX) samples->x[samples->n++] = x;
+}
+
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a;
+    double y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double nmlp_samples_quantile(const nmlp_samples *samples, double q) {
+    double sorted[NMLP_SAMPLES_MAX];
+    if (samples->n == 0) return 0.0;
+    memcpy(sorted, samples->x, (size_t)samples->n * sizeof *sorted);
+    qsort(sorted, (size_t)samples->n, sizeof *sorted, compare);
+    return sorted[(int)(q * (samples->n - 1) + 0.5)];
+}
+
+nmlp_spread nmlp_samples_spread(const nmlp_samples *samples) {
+    return (nmlp_spread){.median = nmlp_samples_quantile(samples, 0.5),
+                         .p10 = nmlp_samples_quantile(samples, 0.1),
+                         .p90 = nmlp_samples_quantile(samples, 0.9)};
+}

@@ -1,0 +1,131 @@
+/* bench model: prefill and decode of whole models on this CPU, the first one being what the others are compared with.
+ */
+#include "bench/model.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/bench.h"
+
+enum { LABEL_MAX = 256 };
+
+static const nmlp_column columns[] = {{"model", false},     {"phase", false},    {"isa", false},
+                                      {"threads", true},    {"tok_s", false},    {"tok_s_p10", false},
+                                      {"tok_s_p90", false}, {"of_probe", false}, {"probe", true},
+                                      {"vs_first", false},  {"ideal", false},    {"of_ideal", false}};
+enum { N_COLUMNS = sizeof columns / sizeof columns[0] };
+
+static void phase_text(char text[LABEL_MAX], int prompt) {
+    if (prompt)
+        snprintf(text, LABEL_MAX, "prefill %d", prompt);
+    else
+        snprintf(text, LABEL_MAX, "decode");
+}
+
+static void add_row(nmlp_table *table, const nmlp_bench_model_result *r, const nmlp_bench_model_case *c,
+                    int n_threads) {
+    char phase[LABEL_MAX];
+    phase_text(phase, c->prompt);
+    nmlp_table_text(table, r->dir);
+    nmlp_table_text(table, phase);
+    nmlp_table_text(table, r->isa);
+    nmlp_table_number(table, n_threads, 0);
+    nmlp_table_number(table, c->tokens_s.median, 2);
+    nmlp_table_number(table, c->tokens_s.p10, 2);
+    nmlp_table_number(table, c->tokens_s.p90, 2);
+    nmlp_table_number(table, c->share.median, 3);
+    nmlp_table_number(table, c->probe, 1);
+    nmlp_table_number(table, c->speedup, 3);
+    nmlp_table_number(table, c->ideal_speedup, 3);
+    nmlp_table_number(table, c->speedup / c->ideal_speedup, 3);
+}
+
+static void fill_table(nmlp_table *table, const nmlp_bench_model_result *results, int n, int n_threads) {
+    for (int which = 0; which < NMLP_BENCH_MODEL_CASES; which++)
+        for (int i = 0; i < n; i++)
+            if (results[i].cases[which].tokens_s.median > 0)
+                add_row(table, &results[i], &results[i].cases[which], n_threads);
+}
+
+static void report_loading(const nmlp_bench_model_result *results, int n, nmlp_json_writer *json) {
+    if (json) nmlp_json_begin_array(json, "loading");
+    for (int i = 0; i < n; i++) {
+        const nmlp_bench_model_result *r = &results[i];
+        double rss_share = r->rss_bytes / (r->weight_bytes + r->cache_bytes);
+        if (json) {
+            nmlp_json_begin_object(json, NULL);
+            nmlp_json_put_string(json, "model", r->dir);
+            nmlp_json_put_number(json, "weight_bytes", r->weight_bytes);
+            nmlp_json_put_number(json, "cache_bytes", r->cache_bytes);
+            nmlp_json_put_number(json, "read_seconds", r->read_seconds);
+            nmlp_json_put_number(json, "load_seconds", r->load_seconds);
+            if (i == 0) nmlp_json_put_number(json, "peak_rss_bytes", r->rss_bytes);
+            nmlp_json_end_object(json);
+            continue;
+        }
+        printf("%s: %.2f GB of weights read in %.2f s, loaded and packed in %.2f s", r->dir, r->weight_bytes * 1e-9,
+               r->read_seconds, r->load_seconds);
+        if (i == 0) printf("; peak memory %.2f GB, %.2f x weights and cache", r->rss_bytes * 1e-9, rss_share);
+        printf("\n");
+    }
+    if (json) nmlp_json_end_array(json);
+}
+
+static nmlp_status draw(const nmlp_bench_model_result *results, int n, const nmlp_bench_args *args, nmlp_err *err) {
+    char phases[NMLP_BENCH_MODEL_CASES][LABEL_MAX];
+    const char *groups[NMLP_BENCH_MODEL_CASES], *series[NMLP_BENCH_MODELS_MAX];
+    double rate[NMLP_BENCH_MODELS_MAX * NMLP_BENCH_MODEL_CASES];
+    for (int c = 0; c < NMLP_BENCH_MODEL_CASES; c++) {
+        phase_text(phases[c], results[0].cases[c].prompt);
+        groups[c] = phases[c];
+        for (int i = 0; i < n; i++) rate[i * NMLP_BENCH_MODEL_CASES + c] = results[i].cases[c].tokens_s.median;
+    }
+    for (int i = 0; i < n; i++) {
+        const char *slash = strrchr(results[i].dir, '/');
+        series[i] = slash && slash[1] ? slash + 1 : results[i].dir;
+    }
+    nmlp_chart chart = {"Whole models on this CPU",
+                        "medians; first model: what the others are compared with",
+                        "tokens/s",
+                        groups,
+                        NMLP_BENCH_MODEL_CASES,
+                        series,
+                        (size_t)n,
+                        rate};
+    return nmlp_bench_draw(&chart, 1, args, err);
+}
+
+static nmlp_status check(const nmlp_bench_args *args, nmlp_err *err) {
+    if (args->n_models < 1 || args->n_models > NMLP_BENCH_MODELS_MAX)
+        return nmlp_fail(err, NMLP_E_ARG, "bench model takes 1 to %d model directories", NMLP_BENCH_MODELS_MAX);
+    if (strcmp(args->precision, "f32") != 0 && strcmp(args->precision, "bf16") != 0)
+        return nmlp_fail(err, NMLP_E_ARG, "--precision %s is unknown, expected f32 or bf16", args->precision);
+    if (args->rounds < 1 || args->rounds > NMLP_SAMPLES_MAX)
+        return nmlp_fail(err, NMLP_E_ARG, "--rounds must be between 1 and %d", NMLP_SAMPLES_MAX);
+    return NMLP_OK;
+}
+
+static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    nmlp_bench_model_result results[NMLP_BENCH_MODELS_MAX];
+    nmlp_bench_model_options o = {.dirs = args->models,
+                                  .n_models = args->n_models,
+                                  .isa = args->isa,
+                                  .bf16 = strcmp(args->precision, "bf16") == 0,
+                                  .rounds = (int)args->rounds};
+    nmlp_table table;
+    nmlp_table_init(&table, columns, N_COLUMNS);
+    NMLP_TRY(check(args, err));
+    NMLP_TRY(nmlp_pool_create(&o.pool, (int)args->n_threads, err));
+    NMLP_TRY(nmlp_bench_model_run(results, &o, err));
+    fill_table(&table, results, o.n_models, nmlp_pool_threads(o.pool));
+    NMLP_TRY(nmlp_bench_deliver(&table, args, json, err));
+    report_loading(results, o.n_models, json);
+    NMLP_TRY(draw(results, o.n_models, args, err));
+out:
+    nmlp_table_fini(&table);
+    nmlp_pool_destroy(o.pool);
+    return st;
+}
+
+const nmlp_bench nmlp_bench_model = {"model", "prefill and decode of models, side by side, on this CPU", run, true};

@@ -1,0 +1,15 @@
+#include "kernels/vec_avx512.h"
+
+const nmlp_vec nmlp_vec_amx = {
+    .silu_mul = silu_mul,
+    .put_f32 = put_f32,
+    .put_bf16 = put_bf16,
+    .copy_rows = copy_rows,
+    .softmax = softmax,
+    .scale = scale_by,
+    .dot = dot,
+    .mul_scaled = mul_scaled,
+    .add = add,
+    .rotate = rotate,
+    .transpose = transpose,
+};

@@ -1,0 +1,42 @@
+#!/bin/sh
+# The benchmarks of this CPU as a user types them, on sizes that take a moment.
+set -eu
+command=$1
+root=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() {
+    echo "FAILED: $1" >&2
+    exit 1
+}
+contains() { # text, part, name
+    case "$1" in *"$2"*) ;; *) fail "$3: \"$2\" not in: $1" ;; esac
+}
+
+# mlp: a dense row and one per rank for every number of rows, with the plan; CSV and SVG say the same
+out=$("$command" bench mlp --shape 64,160,24,40 --rows 1,33 --seconds 0.01 --isa ref --csv "$work/m.csv" --svg "$work/m.svg" --json)
+for part in '"benchmark":"mlp"' '"rank":"dense"' '"rank":"24"' '"rank":"40"' '"unit":"GB/s"' '"unit":"GFLOP/s"' 'set=ref'; do
+    contains "$out" "$part" "bench mlp"
+done
+[ "$(wc -l <"$work/m.csv")" = 7 ] || fail "bench mlp: CSV has $(wc -l <"$work/m.csv") lines, expected 7"
+ideal=$(awk -F, 'NR == 3 { print $21 }' "$work/m.csv")
+[ "$ideal" = 1.90 ] || fail "bench mlp: ideal speed-up $ideal, expected 64*160/(24*(64+160)) = 1.90"
+contains "$(cat "$work/m.svg")" "<svg" "bench mlp chart"
+
+# model: the model beside itself is as fast as itself, about
+out=$("$command" bench model "$root/models/tiny" "$root/models/tiny" --rounds 1 --csv "$work/t.csv" --json)
+contains "$out" '"ideal":1' "bench model"
+contains "$out" '"peak_rss_bytes":' "bench model"
+[ "$(grep -c ",decode," "$work/t.csv")" = 2 ] || fail "bench model: two decode lines expected"
+
+# peak
+contains "$("$command" bench peak --threads 1)" "read_dram" "bench peak"
+
+# what it cannot do, it says
+if "$command" bench mlp --shape 64 2>"$work/err"; then fail "a shape of one number was taken"; fi
+contains "$(cat "$work/err")" "--shape" "bad shape"
+if "$command" bench model 2>"$work/err"; then fail "no model was taken"; fi
+contains "$(cat "$work/err")" "model director" "no model"
+if "$command" bench peak models/tiny 2>"$work/err"; then fail "peak took a model"; fi
+if "$command" bench nothing 2>"$work/err"; then fail "an unknown benchmark was taken"; fi
+contains "$(cat "$work/err")" "there is no benchmark" "unknown benchmark"
