@@ -26,7 +26,7 @@ deps:
 	@sh scripts/install-deps
 
 demo: all
-	@cmake --build $(BUILD) -j $(JOBS) --target bench_mlp -- --quiet
+	@cmake --build $(BUILD) -j $(JOBS) --target nmlp_peers -- --quiet
 	@sh scripts/demo $(BUILD)/neuronmlp $(MODEL)
 
 test: deps

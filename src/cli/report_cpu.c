@@ -32,10 +32,8 @@ typedef struct results {
     int column[8];
 } results;
 
-/* By their names in bench_mlp and in `neuronmlp bench mlp --csv`. */
-static const char *const columns[8][2] = {{"peer", "by"},       {"hidden", "hidden"}, {"inner", "inner"},
-                                          {"rank", "rank"},     {"rows", "rows"},     {"ms_median", "ms"},
-                                          {"ms_p10", "ms_p10"}, {"ms_p90", "ms_p90"}};
+/* Of `neuronmlp bench mlp --csv`. */
+static const char *const columns[8] = {"by", "hidden", "inner", "rank", "rows", "ms", "ms_p10", "ms_p90"};
 enum { C_PEER, C_HIDDEN, C_INNER, C_RANK, C_ROWS, C_MS, C_LOW, C_HIGH };
 
 /* Cuts at commas, in place. */
@@ -54,10 +52,10 @@ static nmlp_status read_header(results *r, char **fields, int n, nmlp_err *err) 
     for (int c = 0; c < 8; c++) {
         r->column[c] = -1;
         for (int i = 0; i < n; i++)
-            if (strcmp(fields[i], columns[c][0]) == 0 || strcmp(fields[i], columns[c][1]) == 0) r->column[c] = i;
+            if (strcmp(fields[i], columns[c]) == 0) r->column[c] = i;
         if (r->column[c] < 0)
-            return nmlp_fail(err, NMLP_E_FORMAT, "%s: no column \"%s\"; expected what the MLP benchmark prints",
-                             r->path, columns[c][0]);
+            return nmlp_fail(err, NMLP_E_FORMAT, "%s: no column \"%s\"; expected what neuronmlp bench mlp --csv writes",
+                             r->path, columns[c]);
     }
     return NMLP_OK;
 }
@@ -77,8 +75,7 @@ static nmlp_status read_row(results *r, char **fields, int n, int line, nmlp_err
         if (c == C_MS && text[0] == '\0') return NMLP_OK; /* was not timed: its result was wrong */
         if (c == C_PEER || (c == C_RANK && strcmp(text, "dense") == 0)) continue;
         if (!read_number(&number[c], text))
-            return nmlp_fail(err, NMLP_E_FORMAT, "%s:%d: %s is \"%.40s\", not a number", r->path, line, columns[c][0],
-                             text);
+            return nmlp_fail(err, NMLP_E_FORMAT, "%s:%d: %s is \"%.40s\", not a number", r->path, line, columns[c], text);
     }
     if (r->n == ROWS_MAX) return nmlp_fail(err, NMLP_E_LIMIT, "%s: more than %d results", r->path, ROWS_MAX);
     sample *s = &r->samples[r->n++];
@@ -131,7 +128,7 @@ static bool same_case(const sample *a, const sample *b) {
 
 /* Our kernel sets go by their own names. */
 static bool is_ours(const char *peer) {
-    static const char *const names[] = {"ours", "amx", "avx512", "avx2", "ref"};
+    static const char *const names[] = {"amx", "avx512", "avx2", "ref"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strncmp(peer, names[i], strlen(names[i])) == 0) return true;
     return false;

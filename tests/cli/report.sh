@@ -28,12 +28,12 @@ grep -q '"made_by":"[^"]*-o' "$evil/config.json" && fail "made_by names the outp
 "$command" eval "$evil" --text "$root/models/tiny/calib.txt" --max-tokens 600 --ctx 128 --json >"$work/eval.json" 2>/dev/null
 "$command" eval "$root/models/tiny" --text "$root/models/tiny/calib.txt" --max-tokens 600 --ctx 128 --json >"$work/dense.json" 2>/dev/null
 cat >"$work/mlp.csv" <<'CSV'
-# bench_mlp --rows 1,128 <made up>
-peer,hidden,inner,rank,rows,threads,samples,ms_median,ms_p10,ms_p90,rate_median,unit,ratio_median,ratio_p10,ratio_p90
-ours-avx2,2048,8192,1280,1,2,17,10,9,16,6.8,GB/s,0.2,0.1,0.3
+# bench mlp --rows 1,128 <made up>
+by,hidden,inner,rank,rows,threads,samples,ms,ms_p10,ms_p90,rate,unit,of_probe,of_probe_p10,of_probe_p90
+avx2,2048,8192,1280,1,2,17,10,9,16,6.8,GB/s,0.2,0.1,0.3
 <b>rival</b>,2048,8192,1280,1,2,17,22,18,25,6.9,GB/s,0.2,0.2,0.3
-ours-avx2,2048,8192,0,1,2,11,15,12,20,6.5,GB/s,0.2,0.1,0.3
-ours-avx2,2048,8192,1280,128,2,3,140,133,148,71.7,GFLOP/s,0.2,0.2,0.2
+avx2,2048,8192,dense,1,2,11,15,12,20,6.5,GB/s,0.2,0.1,0.3
+avx2,2048,8192,1280,128,2,3,140,133,148,71.7,GFLOP/s,0.2,0.2,0.2
 CSV
 page=$work/page.html
 "$command" report "$evil" "$work/svd" -o "$page" --bench "$work/mlp.csv" --eval "$work/eval.json,$work/dense.json" --rows-max 2048 --json \
@@ -46,7 +46,7 @@ for id in compression quality cpu timeline kernels; do has "$page" "<section id=
 has "$page" "1.50×" # 15 ms dense over 10 ms at rank 1280
 has "$page" "37.50 %" # rank 128 of [1024,256] everywhere
 has "$page" "&lt;b&gt;rival&lt;/b&gt;"
-has "$page" "bench_mlp --rows 1,128 &lt;made up&gt;"
+has "$page" "bench mlp --rows 1,128 &lt;made up&gt;"
 grep -q '<script>alert\|<b>rival\|<made' "$page" && fail "a name became markup"
 grep -oE '(src|href)="[^"#]*"|url\([^)]*\)|@import[^;]*' "$page" | grep -v '^href="data:,"$' && fail "the page refers to something outside"
 grep -qE 'https?://' "$page" && fail "the page has an address in it"
@@ -57,7 +57,7 @@ has "$work/out" "3 sections"
 has "$work/alone.html" "Not in this report"
 has "$work/alone.html" "neuronmlp simulate --target trn2 --kernel xuv --shape 512,1024,256,2048"
 
-# The other form of the CSV: "dense" for rank 0, nothing where a peer was not timed.
+# Nothing stands where a peer was not timed.
 printf 'by,hidden,inner,rank,rows,threads,samples,ms,ms_p10,ms_p90\navx2,64,160,dense,1,1,3,9,8,10\navx2,64,160,24,1,1,3,4,3,5\nbad,64,160,24,1,1,0,,,\n' >"$work/by.csv"
 "$command" report -o "$work/by.html" --rows-max 2048 --bench "$work/by.csv" >"$work/out"
 has "$work/by.html" "2.25×" # 9 ms over 4 ms
@@ -66,10 +66,10 @@ grep -q 'bad' "$work/by.html" && fail "a peer that was not timed has a bar"
 refused 2 "is a dense checkpoint" "$root/models/tiny"
 refused 1 "config.json" "$work/nothing"
 refused 1 "no.csv" --bench "$work/no.csv"
-printf 'peer,hidden\n' >"$work/bad.csv"
+printf 'by,hidden\n' >"$work/bad.csv"
 refused 1 'no column "inner"' --bench "$work/bad.csv"
 sed 's/,10,9,/,ten,9,/' "$work/mlp.csv" >"$work/word.csv"
-refused 1 'word.csv:3: ms_median is "ten"' --bench "$work/word.csv"
+refused 1 'word.csv:3: ms is "ten"' --bench "$work/word.csv"
 refused 1 "no.json" --eval "$work/no.json"
 refused 2 "xtuv-fused" --kernel nothing
 refused 2 "4 numbers" --kernel xw-opt --shape 1,2,3,4
