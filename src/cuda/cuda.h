@@ -87,4 +87,24 @@ nmlp_status nmlp_cuda_session_last_logits(nmlp_cuda_session *session, float *log
  * again, so its step is started before this call waits for the choice. */
 nmlp_status nmlp_cuda_session_next(nmlp_cuda_session *session, bool more, int32_t *id, nmlp_err *err);
 
+/* ---- scoring texts ---- */
+
+/* A text of n >= 2 tokens; logprob[i] receives log p(ids[i + 1] | ids[0..i]). */
+typedef struct nmlp_cuda_text {
+    const int32_t *ids;
+    int64_t n;
+    float *logprob; /* [n - 1] */
+} nmlp_cuda_text;
+
+typedef struct nmlp_cuda_scorer nmlp_cuda_scorer;
+
+/* For texts of up to `positions` + 1 tokens: the last is scored, not run. `rope` [positions, D] as for sessions. Texts run side by side, some thousand
+ * tokens at a time; logits stay on the device. */
+nmlp_status nmlp_cuda_scorer_create(nmlp_cuda_scorer **out, const nmlp_cuda_engine *engine, int64_t positions, const float *rope,
+                                    nmlp_err *err);
+void nmlp_cuda_scorer_destroy(nmlp_cuda_scorer *scorer);
+/* Tokens that fill the device: fewer at a time run slower. */
+int64_t nmlp_cuda_scorer_tokens(const nmlp_cuda_scorer *scorer);
+nmlp_status nmlp_cuda_scorer_run(nmlp_cuda_scorer *scorer, const nmlp_cuda_text *texts, int64_t n, nmlp_err *err);
+
 #endif

@@ -126,7 +126,8 @@ static nmlp_status lay_out(nmlp_cuda_session *s, const float *rope, nmlp_err *er
     s->hidden = nmlp_cuda_block_take(block, (size_t)nmlp_cuda_pad(c->hidden) * sizeof(float));
     s->logits = nmlp_cuda_block_take(block, (size_t)nmlp_cuda_pad(c->vocab) * sizeof(float));
     s->state = nmlp_cuda_block_take(block, sizeof *s->state);
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_lay_out(s, err));
+    int64_t rows = s->context < NMLP_CUDA_PREFILL_ROWS ? s->context : NMLP_CUDA_PREFILL_ROWS;
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_lay_out(&s->prefill, s->engine, block, rows, err));
     NMLP_RETURN_IF_FAILED(lay_out_program(s, &s->step, false, err));
     NMLP_RETURN_IF_FAILED(lay_out_program(s, &s->head, true, err));
     if (!block->committed) return NMLP_OK;
@@ -258,6 +259,23 @@ static nmlp_status check_append(const nmlp_cuda_session *s, const int32_t *ids, 
     return NMLP_E_LIMIT;
 }
 
+/* n tokens at positions length.. leave their last hidden state in s->hidden. */
+static nmlp_status prefill(nmlp_cuda_session *s, const int32_t *ids, int32_t n, nmlp_err *err) {
+    nmlp_cuda_pass pass = {.engine = s->engine,
+                           .prefill = &s->prefill,
+                           .rope = s->rope,
+                           .k = s->k,
+                           .v = s->v,
+                           .context = s->context,
+                           .first = s->length,
+                           .stream = s->stream};
+    int32_t pitch = nmlp_cuda_pad(s->engine->model->config.hidden);
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_pass_run(&pass, ids, n, err));
+    return NMLP_CUDA_CHECK(cudaMemcpyAsync(s->hidden, s->prefill.hidden + (int64_t)(n - 1) * pitch, (size_t)pitch * sizeof(float),
+                                           cudaMemcpyDeviceToDevice, s->stream),
+                           "keeping the last row", err);
+}
+
 static nmlp_status run_tokens(nmlp_cuda_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {
     if (n == 1) {
         NMLP_RETURN_IF_FAILED(put_state(s, ids[0], s->length, err));
@@ -265,7 +283,7 @@ static nmlp_status run_tokens(nmlp_cuda_session *s, const int32_t *ids, int64_t 
     }
     for (int64_t done = 0; done < n; done += s->prefill.rows) {
         int32_t here = (int32_t)(n - done < s->prefill.rows ? n - done : s->prefill.rows);
-        NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_run(s, ids + done, here, err));
+        NMLP_RETURN_IF_FAILED(prefill(s, ids + done, here, err));
         s->length += here;
     }
     NMLP_RETURN_IF_FAILED(put_state(s, ids[n - 1], s->length - 1, err)); /* the head's pick adds one */
