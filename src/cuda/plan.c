@@ -8,7 +8,8 @@ enum {
     PARTS_READ_MAX = 16,        /* rows times pieces a reader sums itself; more get a reduce phase */
     PIECES_MAX = 4,             /* tried for balance */
     PIECE_COLS_MIN = 512,
-    SLOTS_UNDER_WAY = 3
+    SLOTS_MIN = NMLP_CUDA_CONSUMER_WARPS, /* every multiplying warp has a tile */
+    TILES_UNDER_WAY = 12                  /* of each copying warp */
 };
 
 void nmlp_cuda_plan_init(nmlp_cuda_plan *plan, const nmlp_cuda_device *device, nmlp_cuda_block *block, int32_t s) {
@@ -39,7 +40,7 @@ static int32_t choose_pieces(const nmlp_cuda_plan *plan, int32_t n, int32_t k, i
     size_t room = plan->device->shared_bytes / INPUT_SHARE;
     if (room > INPUT_BYTES_MAX) room = INPUT_BYTES_MAX;
     int32_t cols = (int32_t)(room / 2) / input_rows(plan->s) - NMLP_CUDA_ROW_SKEW;
-    cols = cols / n_segments / NMLP_CUDA_PAD * NMLP_CUDA_PAD;
+    cols = cols / n_segments / NMLP_CUDA_TILE_COLS * NMLP_CUDA_TILE_COLS;
     int32_t least = divide_up(k, cols);
     int32_t best = least;
     double best_filled = 0;
@@ -57,6 +58,7 @@ static int32_t choose_pieces(const nmlp_cuda_plan *plan, int32_t n, int32_t k, i
 
 static nmlp_cuda_operand make_operand(const nmlp_cuda_matrix *w, const nmlp_cuda_rows *x) {
     return (nmlp_cuda_operand){.weight = w->data,
+                               .map = w->map,
                                .x = x->x,
                                .x_part_stride = x->part_stride,
                                .x_pitch = x->pitch,
@@ -80,10 +82,10 @@ static nmlp_cuda_phase make_phase(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *
     ph.same_x = m->n_matrices == 2 && m->x[0].x == m->x[1].x;
     int32_t n_segments = m->n_matrices == 2 && !ph.same_x ? 2 : 1;
     bool for_balance = m->output == NMLP_CUDA_STORE && !m->whole && plan->s == 1;
-    ph.k_chunk = nmlp_cuda_pad(divide_up(k, choose_pieces(plan, ph.n, k, n_segments, for_balance)));
+    int32_t pieces = choose_pieces(plan, ph.n, k, n_segments, for_balance);
+    ph.k_chunk = pieces == 1 ? k : divide_up(divide_up(k, pieces), NMLP_CUDA_TILE_COLS) * NMLP_CUDA_TILE_COLS;
     ph.n_chunks = divide_up(k, ph.k_chunk);
-    ph.k_slot = nmlp_cuda_pad(divide_up(ph.k_chunk, divide_up(ph.k_chunk, NMLP_CUDA_SLOT_COLS)));
-    plan->input_elems = max32(plan->input_elems, input_rows(plan->s) * (n_segments * ph.k_chunk + NMLP_CUDA_ROW_SKEW));
+    plan->input_elems = max32(plan->input_elems, nmlp_cuda_pad(input_rows(plan->s) * (n_segments * ph.k_chunk + NMLP_CUDA_ROW_SKEW)));
     return ph;
 }
 
@@ -162,19 +164,20 @@ nmlp_status nmlp_cuda_plan_mlp(nmlp_cuda_plan *plan, const nmlp_cuda_mlp_weights
 nmlp_status nmlp_cuda_plan_finish(nmlp_cuda_plan *plan, nmlp_cuda_program *program, nmlp_err *err) {
     size_t bytes = plan->n_phases * sizeof *plan->phases;
     void *phases = nmlp_cuda_block_take(plan->block, bytes);
-    unsigned long long *barrier = nmlp_cuda_block_take(plan->block, sizeof *barrier);
-    int32_t n_slots = NMLP_CUDA_SLOTS_MAX;
-    while (n_slots > 0 && nmlp_cuda_stream_shared_bytes(plan->s, plan->input_elems, n_slots) > plan->device->shared_bytes) n_slots--;
-    if (n_slots < 2)
+    unsigned long long *barrier = nmlp_cuda_block_take(plan->block, NMLP_CUDA_BARRIER_WORDS * sizeof *barrier);
+    int32_t n_slots = NMLP_CUDA_SLOTS_MAX; /* a multiple of the copying warps: a slot belongs to one of them */
+    while (n_slots > 0 && nmlp_cuda_stream_shared_bytes(plan->s, plan->input_elems, n_slots) > plan->device->shared_bytes) n_slots -= NMLP_CUDA_COPIER_WARPS;
+    if (n_slots < SLOTS_MIN)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s has too little shared memory per block: %zu bytes",
                          plan->device->info.name, plan->device->shared_bytes);
     *program = (nmlp_cuda_program){.phases = phases,
                                    .n_phases = (int32_t)plan->n_phases,
                                    .s = plan->s,
                                    .n_slots = n_slots,
-                                   .n_under_way = n_slots - 1 < SLOTS_UNDER_WAY ? n_slots - 1 : SLOTS_UNDER_WAY,
+                                   .n_under_way = TILES_UNDER_WAY,
                                    .input_elems = plan->input_elems,
                                    .barrier = barrier};
+    for (size_t i = 0; i < plan->n_phases && i < NMLP_CUDA_FIRST_PHASES; i++) program->first[i] = plan->phases[i];
     if (!plan->block->committed) return NMLP_OK;
     return NMLP_CUDA_CHECK(cudaMemcpy(phases, plan->phases, bytes, cudaMemcpyHostToDevice), "uploading a program", err);
 }

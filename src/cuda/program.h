@@ -1,11 +1,13 @@
 /* A streaming program: what one persistent kernel does between its launch and its end, as data.
  *
  * The kernel runs one block per multiprocessor. A program is a list of phases with a grid-wide barrier after each. Most phases are
- * matmuls Y [S,N] = X [S,K] W^T with S <= 32, whose cost is reading W once: one warp of every block does nothing but copy weights into a ring
- * of slots in shared memory, phase after phase, never waiting for a barrier, while eight warps wait for the barrier, bring the
- * phase's input into shared memory and multiply. The ring is what keeps the memory busy while blocks wait for each other.
+ * matmuls Y [S,N] = X [S,K] W^T with S <= 32, whose cost is reading W once: some warps of every block do nothing but copy weights into a ring
+ * of tiles in shared memory, phase after phase, never waiting for a barrier, while eight warps wait for the barrier, bring the
+ * phase's input into shared memory and multiply, each a tile of its own. The ring is what keeps the memory busy while blocks wait for each other; it only does
+ * so where multiplying is faster than copying, so that what piled up during a wait is soon gone.
  *
- * Work of a matmul is cut into units: 8 rows of W times one of `n_chunks` pieces of K. A block takes a run of neighbouring units.
+ * Work of a matmul is cut into units: 16 rows of W times one of `n_chunks` pieces of K. A block takes a run of neighbouring units and goes through
+ * their tiles, 16 rows of up to 256 columns; tile i of the block, counted through the whole program, belongs to multiplying warp i modulo 8.
  * Pieces of K are summed by the reader or by a reduce phase, always in the same order: same input, same bits.
  *
  * This header is plain C, read by both compilers. Columns of weights and activations are padded with zeros to multiples of NMLP_CUDA_PAD. */
@@ -19,11 +21,16 @@ enum {
     NMLP_CUDA_PAD = 64,          /* elements; keeps rows 128-byte aligned */
     NMLP_CUDA_S_MAX = 32,        /* rows a streaming program takes */
     NMLP_CUDA_S_SPLIT = 4,       /* up to here activations are kept as two bf16 numbers each */
-    NMLP_CUDA_UNIT_ROWS = 8,     /* rows of W per unit: n of the mma instruction */
-    NMLP_CUDA_SLOT_COLS = 1280,  /* columns a ring slot holds of 8 rows */
-    NMLP_CUDA_ROW_SKEW = 32,     /* elements added to rows in shared memory: 64 bytes, so that two rows meet all 32 banks */
-    NMLP_CUDA_SLOTS_MAX = 16,
+    NMLP_CUDA_UNIT_ROWS = 16,    /* rows of W per unit: m of the mma instruction */
+    NMLP_CUDA_TILE_COLS = 256,   /* columns of a tile */
+    NMLP_CUDA_ROW_SKEW = 32,     /* elements added to input rows in shared memory: 64 bytes, so that two rows meet all 32 banks */
+    NMLP_CUDA_SLOTS_MAX = 24,    /* tiles in the ring */
     NMLP_CUDA_CONSUMER_WARPS = 8,
+    NMLP_CUDA_COPIER_WARPS = 1,
+    NMLP_CUDA_BARRIER_WAYS = 4,     /* counters the blocks divide among them */
+    NMLP_CUDA_BARRIER_STRIDE = 64,  /* words between counters: other lines, other slices of L2 */
+    NMLP_CUDA_BARRIER_WORDS = NMLP_CUDA_BARRIER_WAYS * NMLP_CUDA_BARRIER_STRIDE,
+    NMLP_CUDA_FIRST_PHASES = 6,
     NMLP_CUDA_CHUNK_KEYS_MIN = 128, /* keys of one attention unit, at least */
     NMLP_CUDA_KEY_CHUNKS_MAX = 16
 };
@@ -54,6 +61,7 @@ typedef enum nmlp_cuda_output {
 /* One matrix of a matmul phase and the rows it is multiplied with. */
 typedef struct nmlp_cuda_operand {
     const void *weight; /* bf16 [N, k] */
+    const void *map;    /* of it, for Hopper's copy engine */
     const float *x;     /* f32 [n_parts][S, x_pitch], to be summed over parts */
     int64_t x_part_stride;
     int32_t x_pitch;
@@ -69,10 +77,8 @@ typedef struct nmlp_cuda_phase {
     int32_t n_matrices; /* 1 or 2 */
     int32_t same_x;     /* both matrices read the same rows */
     int32_t narrow_out; /* out is bf16 */
-    int32_t unused[3];  /* phases are copied 16 bytes at a time */
     int32_t n_chunks;   /* pieces of K */
     int32_t k_chunk;    /* columns per piece */
-    int32_t k_slot;     /* columns per ring slot */
     nmlp_cuda_operand op[2];
     float *out;
     float *out2;
@@ -106,18 +112,26 @@ typedef struct nmlp_cuda_state {
 } nmlp_cuda_state;
 
 typedef struct nmlp_cuda_program {
-    const nmlp_cuda_phase *phases; /* on the device */
+    nmlp_cuda_phase first[NMLP_CUDA_FIRST_PHASES]; /* the first ones come as arguments: no wait for memory before weights are asked for */
+    const nmlp_cuda_phase *phases;                 /* all, on the device */
     int32_t n_phases;
     int32_t s;
     int32_t n_slots;
-    int32_t n_under_way; /* slots being copied at a time, at most */
+    int32_t n_under_way; /* tiles each copying warp has under way at a time, at most */
     int32_t input_elems; /* bf16 elements of shared memory for X */
-    unsigned long long *barrier; /* on the device; any multiple of the grid size */
+    unsigned long long *barrier; /* on the device, NMLP_CUDA_BARRIER_WORDS; grows by one round per meeting */
     nmlp_cuda_state *state;
     float *best_score; /* [grid] */
     int32_t *best_token;
     int32_t *tokens; /* [context] every picked token by position; may be NULL */
+#ifdef NMLP_CUDA_CLOCKS
+    long long *clocks; /* [grid][n_phases][NMLP_CUDA_CLOCK_EVENTS] cycles since the block began */
+#endif
 } nmlp_cuda_program;
+
+#ifdef NMLP_CUDA_CLOCKS
+enum { NMLP_CUDA_CLOCK_EVENTS = 8 };
+#endif
 
 static inline int32_t nmlp_cuda_pad(int64_t n) { return (int32_t)((n + NMLP_CUDA_PAD - 1) / NMLP_CUDA_PAD * NMLP_CUDA_PAD); }
 
