@@ -81,12 +81,21 @@ static nmlp_cuda_phase make_phase(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *
     }
     ph.same_x = m->n_matrices == 2 && m->x[0].x == m->x[1].x;
     int32_t n_segments = m->n_matrices == 2 && !ph.same_x ? 2 : 1;
-    bool for_balance = m->output == NMLP_CUDA_STORE && !m->whole && plan->s == 1;
+    bool for_balance = m->n_matrices == 1 && m->output == NMLP_CUDA_STORE && !(m->whole && plan->s <= NMLP_CUDA_S_SPLIT);
     int32_t pieces = choose_pieces(plan, ph.n, k, n_segments, for_balance);
     ph.k_chunk = pieces == 1 ? k : divide_up(divide_up(k, pieces), NMLP_CUDA_TILE_COLS) * NMLP_CUDA_TILE_COLS;
     ph.n_chunks = divide_up(k, ph.k_chunk);
     plan->input_elems = max32(plan->input_elems, nmlp_cuda_pad(input_rows(plan->s) * (n_segments * ph.k_chunk + NMLP_CUDA_ROW_SKEW)));
     return ph;
+}
+
+/* The matmul's pieces meet in memory; the block that comes last sums them. */
+static nmlp_status push_joined(nmlp_cuda_plan *plan, nmlp_cuda_phase *ph, nmlp_err *err) {
+    size_t groups = (size_t)divide_up(ph->n, NMLP_CUDA_UNIT_ROWS);
+    size_t unit_bytes = (size_t)plan->s * NMLP_CUDA_UNIT_ROWS * sizeof(float);
+    ph->parts = nmlp_cuda_block_take(plan->block, groups * (size_t)ph->n_chunks * unit_bytes);
+    ph->counts = nmlp_cuda_block_take(plan->block, groups * sizeof *ph->counts);
+    return nmlp_cuda_plan_push(plan, ph, err);
 }
 
 /* The matmul's pieces go to memory of their own, and a second phase sums them into what was asked for. */
@@ -126,9 +135,7 @@ nmlp_status nmlp_cuda_plan_matmul(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *
         *rows = (nmlp_cuda_rows){.x = ph.out, .part_stride = ph.out_part_stride, .pitch = ph.out_pitch, .parts = parts,
                                         .input = ph.narrow_out ? NMLP_CUDA_NARROW : NMLP_CUDA_PLAIN};
     if (ph.n_chunks == 1 || summed_by_reader) return nmlp_cuda_plan_push(plan, &ph, err);
-    if (m->bias)
-        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "a matmul with bias and %d inputs does not fit the GPU's shared memory", ph.op[0].k);
-    return push_reduced(plan, &ph, m, err);
+    return m->n_matrices == 1 ? push_joined(plan, &ph, err) : push_reduced(plan, &ph, m, err);
 }
 
 static nmlp_cuda_rows columns_from(const nmlp_cuda_rows *rows, int32_t start) {

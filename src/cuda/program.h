@@ -8,7 +8,7 @@
  *
  * Work of a matmul is cut into units: 16 rows of W times one of `n_chunks` pieces of K. A block takes a run of neighbouring units and goes through
  * their tiles, 16 rows of up to 256 columns; tile i of the block, counted through the whole program, belongs to multiplying warp i modulo 8.
- * Pieces of K are summed by the reader or by a reduce phase, always in the same order: same input, same bits.
+ * Pieces of K are summed by the reader, by the block that finishes its piece last, or by a reduce phase, always in the same order: same input, same bits.
  *
  * This header is plain C, read by both compilers. Columns of weights and activations are padded with zeros to multiples of NMLP_CUDA_PAD. */
 #ifndef NMLP_CUDA_PROGRAM_H
@@ -82,6 +82,8 @@ typedef struct nmlp_cuda_phase {
     nmlp_cuda_operand op[2];
     float *out;
     float *out2;
+    float *parts;     /* where pieces of K meet, [groups of rows][n_chunks][S, 16]; whoever comes last sums them in order. NULL: readers do */
+    uint32_t *counts; /* [groups of rows] who came, 0 between phases */
     int64_t out_part_stride;
     int32_t out_pitch;
     int32_t norm_dim;         /* H, unpadded */

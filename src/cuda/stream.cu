@@ -356,6 +356,54 @@ __device__ __forceinline__ void finish_unit(const sink &to, const float *sums, i
     }
 }
 
+/* A unit's sums as one piece among others. */
+template <int NT, bool SPLIT>
+__device__ __forceinline__ void put_piece(float *to, const float *sums, int s, bool scaled, const shared_head *sh) {
+    const int warp_sums = shape<NT, SPLIT>::warp_sums;
+    for (int i = (threadIdx.x & 31) * 4; i < s * NMLP_CUDA_UNIT_ROWS; i += 32 * 4) {
+        float4 y = make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) add4(y, *reinterpret_cast<const float4 *>(sums + 2 * w * warp_sums + i));
+        float scale = scaled ? sh->row_scale[i / NMLP_CUDA_UNIT_ROWS] : 1.0f;
+        __stcg(reinterpret_cast<float4 *>(to + i), make_float4(y.x * scale, y.y * scale, y.z * scale, y.w * scale));
+    }
+}
+
+/* Pieces of one group of rows, all of them written, summed in order. */
+__device__ void join_pieces(const sink &to, const float *parts, int n_parts, int s, int group, pick &best) {
+    const int stride = s * NMLP_CUDA_UNIT_ROWS;
+    parts += (int64_t)group * n_parts * stride;
+    for (int i = (threadIdx.x & 31) * 4; i < stride; i += 32 * 4) {
+        float4 y = load4(parts + i);
+#pragma unroll 4
+        for (int p = 1; p < n_parts; p++) add4(y, load4(parts + p * stride + i));
+        const float values[4] = {y.x, y.y, y.z, y.w};
+        int row = group * NMLP_CUDA_UNIT_ROWS + i % NMLP_CUDA_UNIT_ROWS;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (row + j < to.n) put_result(to, 0, i / NMLP_CUDA_UNIT_ROWS, row + j, values[j], 0, best);
+    }
+}
+
+/* The block says which pieces it has written; of those that were the last of their group it takes the sums. */
+__device__ void join_phase(const sink &to, const nmlp_cuda_phase *ph, const unit_range units, int s, pick &best) {
+    const int lane = threadIdx.x & 31;
+    const unsigned n_parts = (unsigned)ph->n_chunks;
+    __syncwarp();
+    for (int u0 = units.begin; u0 < units.end; u0 += 32) {
+        bool last = false;
+        if (u0 + lane < units.end) {
+            uint32_t *count = ph->counts + (u0 + lane) % units.groups;
+            uint32_t before;
+            asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(count) : "memory");
+            last = before == n_parts - 1;
+            if (last) *count = 0; /* for the next time */
+        }
+        for (unsigned mine = __ballot_sync(0xffffffffu, last); mine; mine &= mine - 1)
+            join_pieces(to, ph->parts, ph->n_chunks, s, (u0 + __ffs((int)mine) - 1) % units.groups, best);
+    }
+}
+
 template <int NT, bool SPLIT>
 __device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,
                              const block_memory &mem, unsigned &n_done, pick &best) {
@@ -364,14 +412,21 @@ __device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phas
     int piece = units.begin / units.groups;
     int group = units.begin - piece * units.groups;
     for (int u = units.begin; u < units.end; u++, n_done++) {
+        const float *sums = mem.sums + (n_done & 1) * shape<NT, SPLIT>::sums;
         mbar_wait(&sh->sums_full[n_done & 1], n_done >> 1 & 1);
-        finish_unit<NT, SPLIT>(to, mem.sums + (n_done & 1) * shape<NT, SPLIT>::sums, prog.s, piece, group, sh, best);
+        if (ph->parts) {
+            put_piece<NT, SPLIT>(ph->parts + ((int64_t)group * ph->n_chunks + piece) * prog.s * NMLP_CUDA_UNIT_ROWS, sums, prog.s,
+                                 to.scaled[0], sh);
+        } else {
+            finish_unit<NT, SPLIT>(to, sums, prog.s, piece, group, sh, best);
+        }
         warp_arrive(&sh->sums_empty[n_done & 1]);
         if (++group == units.groups) {
             group = 0;
             piece++;
         }
     }
+    if (ph->parts) join_phase(to, ph, units, prog.s, best);
 }
 
 /* Sums pieces of K in order; the output kind is the one the matmul was meant to have. */
