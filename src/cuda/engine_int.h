@@ -55,7 +55,7 @@ struct nmlp_cuda_session {
     float *rope;     /* [context, D] */
     void **k;        /* per layer bf16 [n_kv_heads, context, D] */
     void **v;
-    float *hidden; /* f32 [H padded] of the decode step */
+    float *hidden; /* f32 [H padded] prefill's last row */
     float *logits; /* f32 [V padded] */
     nmlp_cuda_state *state;
     nmlp_cuda_state settings; /* what the host last asked for */

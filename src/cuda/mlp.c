@@ -28,9 +28,8 @@ static void describe(nmlp_cuda_mlp *mlp, const nmlp_cuda_plan *plan) {
     int at = snprintf(mlp->text, sizeof mlp->text, "slots=%d", mlp->program.n_slots);
     for (size_t i = 0; i < plan->n_phases && at > 0 && (size_t)at < sizeof mlp->text; i++) {
         const nmlp_cuda_phase *ph = &plan->phases[i];
-        at += snprintf(mlp->text + at, sizeof mlp->text - (size_t)at,
-                       ph->kind == NMLP_CUDA_REDUCE ? " reduce=%dx%d" : " matmul=%dx%d/%d", ph->n,
-                       ph->kind == NMLP_CUDA_REDUCE ? ph->op[0].x_parts : ph->op[0].k, ph->n_chunks);
+        at += snprintf(mlp->text + at, sizeof mlp->text - (size_t)at, " matmul=%dx%d/%d%s", ph->n, ph->op[0].k, ph->n_chunks,
+                       ph->parts ? "joined" : "");
     }
 }
 
@@ -53,7 +52,7 @@ static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MAT
         return NMLP_OK;
     }
     nmlp_cuda_plan plan;
-    nmlp_cuda_rows x = {.x = mlp->x, .pitch = mlp->pitch, .parts = 1};
+    nmlp_cuda_rows x = {.x = mlp->x, .pitch = mlp->pitch, .parts = 1, .cols = mlp->pitch};
     if (mlp->x_narrow) {
         x.x = mlp->x_narrow;
         x.input = NMLP_CUDA_NARROW;

@@ -302,41 +302,62 @@ __device__ __forceinline__ void consider(pick &p, float logit, int token) {
 
 /* Where a phase's results go, in registers. */
 struct sink {
-    float *out;
-    float *out2;
+    void *out;
     const float *bias;
     int64_t part_stride;
     int pitch;
     int n;
     int output;
-    bool narrow;    /* out is bf16 */
+    bool narrow;    /* bf16 */
+    bool tagged;
+    uint32_t tag;
     bool scaled[2]; /* times 1/rms */
 };
 
-__device__ __forceinline__ sink make_sink(const nmlp_cuda_phase *ph) {
-    return {ph->out, ph->out2, ph->bias, ph->out_part_stride, ph->out_pitch, ph->n, ph->output, ph->narrow_out != 0,
+__device__ __forceinline__ sink make_sink(const nmlp_cuda_phase *ph, uint32_t tag) {
+    return {ph->out, ph->bias, ph->out_part_stride, ph->out_pitch, ph->n, ph->output, ph->narrow_out != 0, ph->tagged_out != 0, tag,
             {ph->op[0].input == NMLP_CUDA_NORM, ph->op[1].input == NMLP_CUDA_NORM}};
 }
 
-/* One finished element y (of matrix 0 and, in pairs, matrix 1) goes where the phase says. */
-__device__ __forceinline__ void put_result(const sink &to, int piece, int token, int row, float y0, float y1, pick &best) {
-    int64_t at = piece * to.part_stride + (int64_t)token * to.pitch + row;
+/* A finished element (of matrix 0 and, in pairs, matrix 1); rows past the end are zero. `before`: what ADD adds to. */
+__device__ __forceinline__ float result(const sink &to, int row, float y0, float y1, float before, pick &best) {
+    if (row >= to.n) return 0;
     if (to.bias) y0 += to.bias[row];
     if (to.output == NMLP_CUDA_SILU_MUL) y0 = silu(y0) * y1;
-    if (to.output == NMLP_CUDA_ADD) y0 += __ldcg(to.out + at);
-    if (to.output == NMLP_CUDA_PAIR) to.out2[at] = y1;
+    if (to.output == NMLP_CUDA_ADD) y0 += before;
     if (to.output == NMLP_CUDA_LOGITS) consider(best, y0, row);
-    if (to.narrow) {
-        reinterpret_cast<__nv_bfloat16 *>(to.out)[at] = __float2bfloat16(y0);
-    } else {
-        to.out[at] = y0;
+    return y0;
+}
+
+/* WIDE neighbouring rows of one token go where the phase says. Tagged rows are written up to a multiple of four, so that readers take four at a time. */
+template <int WIDE>
+__device__ __forceinline__ void put_results(const sink &to, int piece, int token, int row, const float (&y)[WIDE]) {
+    int64_t at = piece * to.part_stride + (int64_t)token * to.pitch + row;
+    if (!to.tagged) {
+#pragma unroll
+        for (int j = 0; j < WIDE; j++)
+            if (row + j < to.n) static_cast<float *>(to.out)[at + j] = y[j];
+    } else if (row < (to.n + (to.narrow ? 7 : 3)) / (to.narrow ? 8 : 4) * (to.narrow ? 8 : 4)) {
+        word *out = static_cast<word *>(to.out);
+        if (WIDE == 4 && to.narrow) {
+            uint32_t pairs[2];
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                __nv_bfloat162 pair = __floats2bfloat162_rn(y[2 * j % WIDE], y[(2 * j + 1) % WIDE]);
+                pairs[j] = *reinterpret_cast<uint32_t *>(&pair);
+            }
+            put_words(out + at / 2, make_word(pairs[0], to.tag), make_word(pairs[1], to.tag));
+        } else {
+#pragma unroll
+            for (int j = 0; j < WIDE; j++) put_word(out + at + j, __float_as_uint(y[j]), to.tag);
+        }
     }
 }
 
-/* Adds what the eight warps summed, always in the same order; WIDE neighbours per lane. */
+/* Adds what the eight warps summed, always in the same order; WIDE neighbours per lane. `before` is of this lane's first row. */
 template <int NT, bool SPLIT>
-__device__ __forceinline__ void finish_unit(const sink &to, const float *sums, int s, int piece, int group, const shared_head *sh,
-                                            pick &best) {
+__device__ __forceinline__ void finish_unit(const sink &to, const float *sums, int s, int piece, int group, float before,
+                                            const shared_head *sh, pick &best) {
     const int WIDE = SPLIT ? 1 : 4;
     const int warp_sums = shape<NT, SPLIT>::warp_sums;
     for (int i = (threadIdx.x & 31) * WIDE; i < s * NMLP_CUDA_UNIT_ROWS; i += 32 * WIDE) {
@@ -351,74 +372,81 @@ __device__ __forceinline__ void finish_unit(const sink &to, const float *sums, i
         for (int j = 0; j < WIDE; j++) {
             if (to.scaled[0]) y[0][j] *= sh->row_scale[token];
             if (to.scaled[1]) y[1][j] *= sh->row_scale[token];
-            if (row + j < to.n) put_result(to, piece, token, row + j, y[0][j], y[1][j], best);
+            y[0][j] = result(to, row + j, y[0][j], y[1][j], before, best);
+        }
+        put_results<WIDE>(to, piece, token, row, y[0]);
+    }
+}
+
+/* A unit's sums as one piece among others: tagged f32 [matrices][S, 16]. */
+template <int NT, bool SPLIT>
+__device__ __forceinline__ void put_piece(word *parts, const sink &to, const float *sums, int s, int n_matrices, const shared_head *sh) {
+    const int warp_sums = shape<NT, SPLIT>::warp_sums;
+    for (int m = 0; m < n_matrices; m++) {
+        for (int i = (threadIdx.x & 31) * 4; i < s * NMLP_CUDA_UNIT_ROWS; i += 32 * 4) {
+            float4 y = make_float4(0, 0, 0, 0);
+#pragma unroll
+            for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++)
+                add4(y, *reinterpret_cast<const float4 *>(sums + (2 * w + m) * warp_sums + i));
+            float scale = to.scaled[m] ? sh->row_scale[i / NMLP_CUDA_UNIT_ROWS] : 1.0f;
+            word *at = parts + m * s * NMLP_CUDA_UNIT_ROWS + i;
+            put_words(at, make_word(__float_as_uint(y.x * scale), to.tag), make_word(__float_as_uint(y.y * scale), to.tag));
+            put_words(at + 2, make_word(__float_as_uint(y.z * scale), to.tag), make_word(__float_as_uint(y.w * scale), to.tag));
         }
     }
 }
 
-/* A unit's sums as one piece among others. */
-template <int NT, bool SPLIT>
-__device__ __forceinline__ void put_piece(float *to, const float *sums, int s, bool scaled, const shared_head *sh) {
-    const int warp_sums = shape<NT, SPLIT>::warp_sums;
-    for (int i = (threadIdx.x & 31) * 4; i < s * NMLP_CUDA_UNIT_ROWS; i += 32 * 4) {
-        float4 y = make_float4(0, 0, 0, 0);
-#pragma unroll
-        for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) add4(y, *reinterpret_cast<const float4 *>(sums + 2 * w * warp_sums + i));
-        float scale = scaled ? sh->row_scale[i / NMLP_CUDA_UNIT_ROWS] : 1.0f;
-        __stcg(reinterpret_cast<float4 *>(to + i), make_float4(y.x * scale, y.y * scale, y.z * scale, y.w * scale));
-    }
-}
-
-/* Pieces of one group of rows, all of them written, summed in order. */
-__device__ void join_pieces(const sink &to, const float *parts, int n_parts, int s, int group, pick &best) {
-    const int stride = s * NMLP_CUDA_UNIT_ROWS;
+/* All pieces of one group of rows, awaited and summed in order. */
+template <bool SPLIT>
+__device__ void join_pieces(const sink &to, const word *parts, int n_parts, int n_matrices, int s, int group, pick &best) {
+    const int AT_ONCE = 2;
+    const int of_matrix = s * NMLP_CUDA_UNIT_ROWS;
+    const int stride = n_matrices * of_matrix;
     parts += (int64_t)group * n_parts * stride;
-    for (int i = (threadIdx.x & 31) * 4; i < stride; i += 32 * 4) {
-        float4 y = load4(parts + i);
-#pragma unroll 4
-        for (int p = 1; p < n_parts; p++) add4(y, load4(parts + p * stride + i));
-        const float values[4] = {y.x, y.y, y.z, y.w};
+    for (int i = (threadIdx.x & 31) * 4; i < of_matrix; i += 32 * 4) {
+        float4 sum[2] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
+        for (int p0 = 0; p0 < n_parts; p0 += AT_ONCE) {
+            uint4 bits[2 * AT_ONCE];
+            get_quads<2 * AT_ONCE>(bits,
+                                   [=](int j) {
+                                       int p = p0 + j / 2;
+                                       return p < n_parts && j % 2 < n_matrices ? parts + p * stride + j % 2 * of_matrix + i : nullptr;
+                                   },
+                                   to.tag);
+#pragma unroll
+            for (int j = 0; j < 2 * AT_ONCE; j++) add4(sum[j % 2], as_floats(bits[j]));
+        }
+        const float y0[4] = {sum[0].x, sum[0].y, sum[0].z, sum[0].w};
+        const float y1[4] = {sum[1].x, sum[1].y, sum[1].z, sum[1].w};
+        float y[4];
         int row = group * NMLP_CUDA_UNIT_ROWS + i % NMLP_CUDA_UNIT_ROWS;
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            if (row + j < to.n) put_result(to, 0, i / NMLP_CUDA_UNIT_ROWS, row + j, values[j], 0, best);
-    }
-}
-
-/* The block says which pieces it has written; of those that were the last of their group it takes the sums. */
-__device__ void join_phase(const sink &to, const nmlp_cuda_phase *ph, const unit_range units, int s, pick &best) {
-    const int lane = threadIdx.x & 31;
-    const unsigned n_parts = (unsigned)ph->n_chunks;
-    __syncwarp();
-    for (int u0 = units.begin; u0 < units.end; u0 += 32) {
-        bool last = false;
-        if (u0 + lane < units.end) {
-            uint32_t *count = ph->counts + (u0 + lane) % units.groups;
-            uint32_t before;
-            asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(count) : "memory");
-            last = before == n_parts - 1;
-            if (last) *count = 0; /* for the next time */
-        }
-        for (unsigned mine = __ballot_sync(0xffffffffu, last); mine; mine &= mine - 1)
-            join_pieces(to, ph->parts, ph->n_chunks, s, (u0 + __ffs((int)mine) - 1) % units.groups, best);
+        for (int j = 0; j < 4; j++) y[j] = result(to, row + j, y0[j], y1[j], 0, best);
+        put_results<4>(to, 0, i / NMLP_CUDA_UNIT_ROWS, row, y);
     }
 }
 
 template <int NT, bool SPLIT>
 __device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,
-                             const block_memory &mem, unsigned &n_done, pick &best) {
-    const sink to = make_sink(ph);
+                             const block_memory &mem, unsigned &n_done, uint32_t tag, pick &best) {
+    const sink to = make_sink(ph, tag);
+    const int lane = threadIdx.x & 31;
     shared_head *sh = mem.sh;
     int piece = units.begin / units.groups;
     int group = units.begin - piece * units.groups;
     for (int u = units.begin; u < units.end; u++, n_done++) {
         const float *sums = mem.sums + (n_done & 1) * shape<NT, SPLIT>::sums;
+        float before = 0;
+        if (to.output == NMLP_CUDA_ADD && lane < NMLP_CUDA_UNIT_ROWS && group * NMLP_CUDA_UNIT_ROWS + lane < to.n)
+            before = get_float(static_cast<const word *>(to.out) + group * NMLP_CUDA_UNIT_ROWS + lane,
+                               sh->tag_base + (uint32_t)ph->out_before);
         mbar_wait(&sh->sums_full[n_done & 1], n_done >> 1 & 1);
         if (ph->parts) {
-            put_piece<NT, SPLIT>(ph->parts + ((int64_t)group * ph->n_chunks + piece) * prog.s * NMLP_CUDA_UNIT_ROWS, sums, prog.s,
-                                 to.scaled[0], sh);
+            int64_t unit = (int64_t)group * ph->n_chunks + piece;
+            put_piece<NT, SPLIT>(static_cast<word *>(ph->parts) + unit * ph->n_matrices * prog.s * NMLP_CUDA_UNIT_ROWS, to, sums, prog.s,
+                                 ph->n_matrices, sh);
         } else {
-            finish_unit<NT, SPLIT>(to, sums, prog.s, piece, group, sh, best);
+            finish_unit<NT, SPLIT>(to, sums, prog.s, piece, group, before, sh, best);
         }
         warp_arrive(&sh->sums_empty[n_done & 1]);
         if (++group == units.groups) {
@@ -426,36 +454,15 @@ __device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phas
             piece++;
         }
     }
-    if (ph->parts) join_phase(to, ph, units, prog.s, best);
+    if (!ph->parts) return;
+    for (int u = units.begin; u < min(units.end, units.groups); u++) /* the groups whose first piece is this block's */
+        join_pieces<SPLIT>(to, static_cast<const word *>(ph->parts), ph->n_chunks, ph->n_matrices, prog.s, u, best);
 }
 
-/* Sums pieces of K in order; the output kind is the one the matmul was meant to have. */
-__device__ void reduce_pieces(const nmlp_cuda_phase *ph, int s) {
-    int quads = ph->op[0].x_pitch / 4;
-    for (int i = blockIdx.x * CONSUMERS + threadIdx.x; i < s * quads; i += gridDim.x * CONSUMERS) {
-        int row = i / quads;
-        int col = (i - row * quads) * 4;
-        float4 a = load_parts(&ph->op[0], row, col);
-        float4 *out = reinterpret_cast<float4 *>(ph->out + (int64_t)row * ph->out_pitch + col);
-        if (ph->output == NMLP_CUDA_SILU_MUL) {
-            float4 b = load_parts(&ph->op[1], row, col);
-            a = make_float4(silu(a.x) * b.x, silu(a.y) * b.y, silu(a.z) * b.z, silu(a.w) * b.w);
-        } else if (ph->output == NMLP_CUDA_ADD) {
-            float4 b = __ldcg(out);
-            a = make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
-        }
-        if (ph->narrow_out) {
-            store4<false>(reinterpret_cast<__nv_bfloat16 *>(ph->out) + (int64_t)row * ph->out_pitch, 0, 0, 0, col, a);
-        } else {
-            *out = a;
-        }
-    }
-}
-
-__device__ void embed(const nmlp_cuda_phase *ph, int token) {
+__device__ void embed(const nmlp_cuda_phase *ph, int token, uint32_t tag) {
     const __nv_bfloat16 *row = static_cast<const __nv_bfloat16 *>(ph->embedding) + (int64_t)token * ph->op[0].k;
     for (int i = blockIdx.x * CONSUMERS + threadIdx.x; i < ph->op[0].k; i += gridDim.x * CONSUMERS)
-        ph->out[i] = __bfloat162float(row[i]);
+        put_word(static_cast<word *>(ph->out) + i, __float_as_uint(__bfloat162float(row[i])), tag);
 }
 
 __device__ __forceinline__ void better(float &score, int32_t &token, float other_score, int32_t other_token) {
@@ -552,7 +559,9 @@ __device__ grid_step begin_steps(unsigned long long *counters) {
     step.blocks = gridDim.x / NMLP_CUDA_BARRIER_WAYS + (way < gridDim.x % NMLP_CUDA_BARRIER_WAYS);
     unsigned long long seen;
     asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(step.counter) : "memory");
-    step.target = step.blocks ? seen / step.blocks * step.blocks : 0; /* some blocks may have arrived already */
+    /* Others may have arrived already. Where this block arrives the round cannot be over before it has: that counter tells how many there were. */
+    unsigned long long rounds = step.blocks ? seen / step.blocks : 0;
+    step.target = step.blocks * __shfl_sync(0xffffffffu, rounds, blockIdx.x % NMLP_CUDA_BARRIER_WAYS);
     return step;
 }
 
@@ -570,33 +579,47 @@ __device__ void wait_for_grid(grid_step &step) {
     } while (__any_sync(0xffffffffu, seen < step.target));
 }
 
+/* Tells this launch from those before: tickets only grow, by one per block and launch. */
+__device__ uint32_t take_ticket(const nmlp_cuda_program &prog) {
+    uint32_t launch = 0;
+    if ((threadIdx.x & 31) == 0) launch = atomicAdd(prog.tickets, 1u) / gridDim.x;
+    return __shfl_sync(0xffffffffu, launch, 0) * (uint32_t)(prog.n_phases + 1);
+}
+
 template <int NT, bool SPLIT>
 __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
     shared_head *sh = mem.sh;
     unsigned n_done = 0;
     pick best = {0, 0, 0, -INFINITY, INT32_MAX};
+    fetch_phase(prog, 0, sh);
+    await_phase(prog, 0, sh);
+    const bool early = sh->phase[0].kind == NMLP_CUDA_MATMUL; /* whose input has no tags yet */
+    if (early) meet(3);
     await_launch_before();
+    const uint32_t tag_base = take_ticket(prog);
     grid_step step = begin_steps(prog.barrier);
     if (prog.state) {
         best.inverse_temperature = __ldcg(&prog.state->inverse_temperature);
         best.seed = __ldcg(&prog.state->seed);
         best.position = __ldcg(&prog.state->length);
     }
-    fetch_phase(prog, 0, sh);
-    await_phase(prog, 0, sh);
-    meet(3);
+    if ((threadIdx.x & 31) == 0) sh->tag_base = tag_base;
+    __syncwarp();
+    if (!early) meet(3);
     for (int i = 0; i < prog.n_phases; i++) {
         const nmlp_cuda_phase *ph = &sh->phase[i & 1];
         fetch_phase(prog, i + 1, sh);
-        if (ph->kind == NMLP_CUDA_MATMUL) finish_phase<NT, SPLIT>(prog, ph, sh->units[i & 1], mem, n_done, best);
+        if (ph->kind == NMLP_CUDA_MATMUL) finish_phase<NT, SPLIT>(prog, ph, sh->units[i & 1], mem, n_done, tag_base + (uint32_t)i + 1, best);
         if (ph->kind == NMLP_CUDA_MATMUL && ph->output == NMLP_CUDA_LOGITS) publish_best(prog, best);
         NOTE_CLOCK(i, 4);
         if (i + 1 == prog.n_phases) break;
-        if (ph->kind != NMLP_CUDA_MATMUL) meet(2); /* what a matmul writes, this warp writes */
-        arrive_at_grid(step);
-        NOTE_CLOCK(i, 5);
         await_phase(prog, i + 1, sh);
-        wait_for_grid(step);
+        if (ph->meet_after) {
+            meet(2);
+            arrive_at_grid(step);
+            NOTE_CLOCK(i, 5);
+            wait_for_grid(step);
+        }
         NOTE_CLOCK(i, 6);
         meet(3);
     }
@@ -618,17 +641,18 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
         meet(3); /* inputs and description are there */
         if (warp == 0) NOTE_CLOCK(i, 0);
         const nmlp_cuda_phase *ph = &sh->phase[i & 1];
-        const bool matmul = ph->kind == NMLP_CUDA_MATMUL;
+        const uint32_t tag = sh->tag_base + (uint32_t)i + 1;
         switch (ph->kind) {
         case NMLP_CUDA_MATMUL:
             multiply_phase<NT, SPLIT>(prog, ph, sh->units[i & 1], mem, at, position + 1, i);
             break;
-        case NMLP_CUDA_REDUCE: reduce_pieces(ph, prog.s); break;
-        case NMLP_CUDA_ATTENTION: run_attention(ph, reinterpret_cast<float *>(mem.x), position); break;
-        case NMLP_CUDA_EMBED: embed(ph, token); break;
+        case NMLP_CUDA_ATTENTION:
+            run_attention(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, tag, reinterpret_cast<float *>(mem.x), position);
+            break;
+        case NMLP_CUDA_EMBED: embed(ph, token, tag); break;
         default: pick_token(prog, position); break;
         }
-        if (i + 1 < prog.n_phases && !matmul) meet(2); /* all is written */
+        if (ph->meet_after) meet(2); /* all is written */
     }
 }
 
