@@ -60,9 +60,6 @@ static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MAT
     nmlp_cuda_plan_init(&plan, &mlp->device, block, mlp->s);
     NMLP_TRY(nmlp_cuda_plan_mlp(&plan, &mlp->weights, &x, NMLP_CUDA_STORE, mlp->y, err));
     NMLP_TRY(nmlp_cuda_plan_finish(&plan, &mlp->program, err));
-#ifdef NMLP_CUDA_CLOCKS
-    mlp->program.clocks = nmlp_cuda_block_take(block, sizeof(long long) * (size_t)mlp->device.n_blocks * plan.n_phases * NMLP_CUDA_CLOCK_EVENTS);
-#endif
     describe(mlp, &plan);
 out:
     nmlp_cuda_plan_fini(&plan);
@@ -180,33 +177,11 @@ out:
 }
 
 #ifdef NMLP_CUDA_CLOCKS
-/* One more run of each, then where its blocks stood when: smallest, mean and largest cycle of every event, on stderr. */
-static nmlp_status print_clocks(nmlp_cuda_mlp *const *mlps, int n, nmlp_err *err) {
-    enum { GRID_MAX = 256, PHASES_MAX = 16 };
-    static long long clocks[GRID_MAX * PHASES_MAX * NMLP_CUDA_CLOCK_EVENTS];
-    const nmlp_cuda_program *program = &mlps[0]->program;
-    int grid = mlps[0]->device.n_blocks;
+/* One more run of each, and what the clocks said in the last. */
+static nmlp_status run_with_clocks(nmlp_cuda_mlp *const *mlps, int n, nmlp_err *err) {
     for (int i = n - 1; i >= 0; i--) NMLP_RETURN_IF_FAILED(enqueue(mlps[i], mlps[0]->stream, err));
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaStreamSynchronize(mlps[0]->stream), "running with clocks", err));
-    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(
-        cudaMemcpy(clocks, program->clocks, sizeof *clocks * (size_t)grid * (size_t)program->n_phases * NMLP_CUDA_CLOCK_EVENTS,
-                   cudaMemcpyDeviceToHost),
-        "fetching clocks", err));
-    static const char *const names[] = {"begin", "staged", "first tile", "multiplied", "finished", "arrived", "grid passed", "copied"};
-    for (int p = 0; p < program->n_phases; p++) {
-        for (int e = 0; e < NMLP_CUDA_CLOCK_EVENTS; e++) {
-            long long least = 1LL << 62, most = 0;
-            double sum = 0;
-            for (int b = 0; b < grid; b++) {
-                long long c = clocks[(b * program->n_phases + p) * NMLP_CUDA_CLOCK_EVENTS + e];
-                least = c < least ? c : least;
-                most = c > most ? c : most;
-                sum += (double)c;
-            }
-            fprintf(stderr, "phase %d %-12s %7lld %9.0f %7lld\n", p, names[e], least, sum / grid, most);
-        }
-    }
-    return NMLP_OK;
+    return nmlp_cuda_print_clocks(&mlps[0]->program, mlps[0]->device.n_blocks, err);
 }
 #endif
 
@@ -229,7 +204,7 @@ nmlp_status nmlp_cuda_mlp_time(nmlp_cuda_mlp *const *mlps, int n, int n_timed, d
     NMLP_TRY(NMLP_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0), "instantiating a graph", err));
     st = time_graph(exec, stream, n, n_timed, median_us, err);
 #ifdef NMLP_CUDA_CLOCKS
-    if (st == NMLP_OK && mlps[0]->streams) st = print_clocks(mlps, n, err);
+    if (st == NMLP_OK && mlps[0]->streams) st = run_with_clocks(mlps, n, err);
 #endif
 out:
     if (exec) (void)cudaGraphExecDestroy(exec);

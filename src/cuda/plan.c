@@ -1,6 +1,6 @@
 #include "cuda/plan.h"
 
-#include <string.h>
+#include <stdio.h>
 
 enum {
     INPUT_BYTES_MAX = 84 << 10, /* shared memory for a phase's input rows; the rest is ring */
@@ -179,7 +179,39 @@ nmlp_status nmlp_cuda_plan_finish(nmlp_cuda_plan *plan, nmlp_cuda_program *progr
                                    .input_elems = plan->input_elems,
                                    .tickets = tickets,
                                    .barrier = barrier};
+#ifdef NMLP_CUDA_CLOCKS
+    program->clocks = nmlp_cuda_block_take(plan->block, sizeof *program->clocks * (size_t)plan->device->n_blocks * plan->n_phases * NMLP_CUDA_CLOCK_EVENTS);
+#endif
     for (size_t i = 0; i < plan->n_phases && i < NMLP_CUDA_FIRST_PHASES; i++) program->first[i] = plan->phases[i];
     if (!plan->block->committed) return NMLP_OK;
     return NMLP_CUDA_CHECK(cudaMemcpy(phases, plan->phases, bytes, cudaMemcpyHostToDevice), "uploading a program", err);
 }
+
+#ifdef NMLP_CUDA_CLOCKS
+nmlp_status nmlp_cuda_print_clocks(const nmlp_cuda_program *program, int grid, nmlp_err *err) {
+    static const char *const names[] = {"begin", "staged", "first tile", "multiplied", "finished", "arrived", "next", "copied"};
+    size_t n = (size_t)grid * (size_t)program->n_phases * NMLP_CUDA_CLOCK_EVENTS;
+    long long *clocks = nmlp_mem_new(n, sizeof *clocks, err);
+    if (!clocks) return NMLP_E_NOMEM;
+    nmlp_status st = NMLP_CUDA_CHECK(cudaMemcpy(clocks, program->clocks, n * sizeof *clocks, cudaMemcpyDeviceToHost), "fetching clocks", err);
+    for (int p = 0; p < program->n_phases && st == NMLP_OK; p++) {
+        for (int e = 0; e < NMLP_CUDA_CLOCK_EVENTS; e++) {
+            long long least = INT64_MAX;
+            long long most = 0;
+            double sum = 0;
+            int n_there = 0;
+            for (int b = 0; b < grid; b++) {
+                long long c = clocks[(b * program->n_phases + p) * NMLP_CUDA_CLOCK_EVENTS + e];
+                if (c == 0) continue;
+                n_there++;
+                least = c < least ? c : least;
+                most = c > most ? c : most;
+                sum += (double)c;
+            }
+            if (n_there) fprintf(stderr, "phase %d %-12s %4d %7lld %9.0f %7lld\n", p, names[e], n_there, least, sum / n_there, most);
+        }
+    }
+    nmlp_mem_free(clocks);
+    return st;
+}
+#endif

@@ -60,4 +60,9 @@ nmlp_status nmlp_cuda_plan_mlp(nmlp_cuda_plan *plan, const nmlp_cuda_mlp_weights
 /* Uploads the phases (to memory taken from the block) and fills the program: slots, shared memory, barrier. */
 nmlp_status nmlp_cuda_plan_finish(nmlp_cuda_plan *plan, nmlp_cuda_program *program, nmlp_err *err);
 
+#ifdef NMLP_CUDA_CLOCKS
+/* Where the blocks of the last launch stood when: smallest, mean and largest cycle of every event of every phase, on stderr. */
+nmlp_status nmlp_cuda_print_clocks(const nmlp_cuda_program *program, int grid, nmlp_err *err);
+#endif
+
 #endif

@@ -205,6 +205,10 @@ out:
 void nmlp_cuda_session_destroy(nmlp_cuda_session *s) {
     if (!s) return;
     if (s->stream) (void)cudaStreamSynchronize(s->stream);
+#ifdef NMLP_CUDA_CLOCKS
+    nmlp_err ignored;
+    (void)nmlp_cuda_print_clocks(&s->step, s->engine->device.n_blocks, &ignored);
+#endif
     if (s->graph) (void)cudaGraphExecDestroy(s->graph);
     for (int i = 0; i < 2; i++)
         if (s->chosen[i]) (void)cudaEventDestroy(s->chosen[i]);

@@ -641,15 +641,14 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
         meet(3); /* inputs and description are there */
         if (warp == 0) NOTE_CLOCK(i, 0);
         const nmlp_cuda_phase *ph = &sh->phase[i & 1];
-        const uint32_t tag = sh->tag_base + (uint32_t)i + 1;
         switch (ph->kind) {
         case NMLP_CUDA_MATMUL:
             multiply_phase<NT, SPLIT>(prog, ph, sh->units[i & 1], mem, at, position + 1, i);
             break;
         case NMLP_CUDA_ATTENTION:
-            run_attention(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, tag, reinterpret_cast<float *>(mem.x), position);
+            run_attention(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)i + 1, reinterpret_cast<float *>(mem.x), position);
             break;
-        case NMLP_CUDA_EMBED: embed(ph, token, tag); break;
+        case NMLP_CUDA_EMBED: embed(ph, token, sh->tag_base + (uint32_t)i + 1); break;
         default: pick_token(prog, position); break;
         }
         if (ph->meet_after) meet(2); /* all is written */

@@ -347,7 +347,7 @@ __device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int 
         const nmlp_cuda_operand *op = &ph->op[i];
         __nv_bfloat16 *to = rows + i * ph->k_chunk;
         int len = min(ph->k_chunk, op->k - k0);
-        const uint32_t tag = sh->tag_base + (uint32_t)op->x_written_by;
+        const uint32_t tag = op->x_written_by ? sh->tag_base + (uint32_t)op->x_written_by : 0;
         if (!SPLIT && !op->x_written_by) { /* many rows are bf16 everywhere (plan.c) */
             stage_narrow(op, to, pitch, s, k0, len);
         } else if (!SPLIT) {
