@@ -44,7 +44,7 @@ static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MAT
     if (!mlp->streams || mlp->s > NMLP_CUDA_S_SPLIT) mlp->x_narrow = nmlp_cuda_block_take(block, bytes / 2);
     if (!mlp->streams) {
         const nmlp_cuda_mlp_weights *all[] = {&mlp->weights};
-        nmlp_cuda_mlp_rows_take(&mlp->rows, block, all, 1, mlp->s);
+        nmlp_cuda_mlp_rows_take(&mlp->rows, block, all, 1, mlp->s, mlp->device.info.l2_bytes);
         void *workspace = nmlp_cuda_block_take(block, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
         if (!block->committed) return NMLP_OK;
         NMLP_RETURN_IF_FAILED(nmlp_cuda_blas_create(&mlp->blas, workspace, err));

@@ -234,7 +234,7 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
     for (int u = units.begin; u < units.end; u++, at.n_done++) {
         if (piece != staged) {
             consumer_sync();
-            stage_input<SPLIT>(ph, mem.x, s, piece, n_keys, sh);
+            stage_input<SPLIT>(ph, mem.x, s, piece, n_keys, sh, phase);
             staged = piece;
             if (warp == 0) NOTE_CLOCK(phase, 1);
         }
@@ -357,7 +357,7 @@ __device__ __forceinline__ void put_results(const sink &to, int piece, int token
 /* Adds what the eight warps summed, always in the same order; WIDE neighbours per lane. `before` is of this lane's first row. */
 template <int NT, bool SPLIT>
 __device__ __forceinline__ void finish_unit(const sink &to, const float *sums, int s, int piece, int group, float before,
-                                            const shared_head *sh, pick &best) {
+                                            const float *row_scale, pick &best) {
     const int WIDE = SPLIT ? 1 : 4;
     const int warp_sums = shape<NT, SPLIT>::warp_sums;
     for (int i = (threadIdx.x & 31) * WIDE; i < s * NMLP_CUDA_UNIT_ROWS; i += 32 * WIDE) {
@@ -370,8 +370,8 @@ __device__ __forceinline__ void finish_unit(const sink &to, const float *sums, i
             for (int j = 0; j < WIDE; j++) y[w & 1][j] += sums[w * warp_sums + i + j];
 #pragma unroll
         for (int j = 0; j < WIDE; j++) {
-            if (to.scaled[0]) y[0][j] *= sh->row_scale[token];
-            if (to.scaled[1]) y[1][j] *= sh->row_scale[token];
+            if (to.scaled[0]) y[0][j] *= row_scale[token];
+            if (to.scaled[1]) y[1][j] *= row_scale[token];
             y[0][j] = result(to, row + j, y[0][j], y[1][j], before, best);
         }
         put_results<WIDE>(to, piece, token, row, y[0]);
@@ -380,7 +380,7 @@ __device__ __forceinline__ void finish_unit(const sink &to, const float *sums, i
 
 /* A unit's sums as one piece among others: tagged f32 [matrices][S, 16]. */
 template <int NT, bool SPLIT>
-__device__ __forceinline__ void put_piece(word *parts, const sink &to, const float *sums, int s, int n_matrices, const shared_head *sh) {
+__device__ __forceinline__ void put_piece(word *parts, const sink &to, const float *sums, int s, int n_matrices, const float *row_scale) {
     const int warp_sums = shape<NT, SPLIT>::warp_sums;
     for (int m = 0; m < n_matrices; m++) {
         for (int i = (threadIdx.x & 31) * 4; i < s * NMLP_CUDA_UNIT_ROWS; i += 32 * 4) {
@@ -388,7 +388,7 @@ __device__ __forceinline__ void put_piece(word *parts, const sink &to, const flo
 #pragma unroll
             for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++)
                 add4(y, *reinterpret_cast<const float4 *>(sums + (2 * w + m) * warp_sums + i));
-            float scale = to.scaled[m] ? sh->row_scale[i / NMLP_CUDA_UNIT_ROWS] : 1.0f;
+            float scale = to.scaled[m] ? row_scale[i / NMLP_CUDA_UNIT_ROWS] : 1.0f;
             word *at = parts + m * s * NMLP_CUDA_UNIT_ROWS + i;
             put_words(at, make_word(__float_as_uint(y.x * scale), to.tag), make_word(__float_as_uint(y.y * scale), to.tag));
             put_words(at + 2, make_word(__float_as_uint(y.z * scale), to.tag), make_word(__float_as_uint(y.w * scale), to.tag));
@@ -424,39 +424,6 @@ __device__ void join_pieces(const sink &to, const word *parts, int n_parts, int 
         for (int j = 0; j < 4; j++) y[j] = result(to, row + j, y0[j], y1[j], 0, best);
         put_results<4>(to, 0, i / NMLP_CUDA_UNIT_ROWS, row, y);
     }
-}
-
-template <int NT, bool SPLIT>
-__device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,
-                             const block_memory &mem, unsigned &n_done, uint32_t tag, pick &best) {
-    const sink to = make_sink(ph, tag);
-    const int lane = threadIdx.x & 31;
-    shared_head *sh = mem.sh;
-    int piece = units.begin / units.groups;
-    int group = units.begin - piece * units.groups;
-    for (int u = units.begin; u < units.end; u++, n_done++) {
-        const float *sums = mem.sums + (n_done & 1) * shape<NT, SPLIT>::sums;
-        float before = 0;
-        if (to.output == NMLP_CUDA_ADD && lane < NMLP_CUDA_UNIT_ROWS && group * NMLP_CUDA_UNIT_ROWS + lane < to.n)
-            before = get_float(static_cast<const word *>(to.out) + group * NMLP_CUDA_UNIT_ROWS + lane,
-                               sh->tag_base + (uint32_t)ph->out_before);
-        mbar_wait(&sh->sums_full[n_done & 1], n_done >> 1 & 1);
-        if (ph->parts) {
-            int64_t unit = (int64_t)group * ph->n_chunks + piece;
-            put_piece<NT, SPLIT>(static_cast<word *>(ph->parts) + unit * ph->n_matrices * prog.s * NMLP_CUDA_UNIT_ROWS, to, sums, prog.s,
-                                 ph->n_matrices, sh);
-        } else {
-            finish_unit<NT, SPLIT>(to, sums, prog.s, piece, group, before, sh, best);
-        }
-        warp_arrive(&sh->sums_empty[n_done & 1]);
-        if (++group == units.groups) {
-            group = 0;
-            piece++;
-        }
-    }
-    if (!ph->parts) return;
-    for (int u = units.begin; u < min(units.end, units.groups); u++) /* the groups whose first piece is this block's */
-        join_pieces<SPLIT>(to, static_cast<const word *>(ph->parts), ph->n_chunks, ph->n_matrices, prog.s, u, best);
 }
 
 __device__ void embed(const nmlp_cuda_phase *ph, int token, uint32_t tag) {
@@ -579,6 +546,49 @@ __device__ void wait_for_grid(grid_step &step) {
     } while (__any_sync(0xffffffffu, seen < step.target));
 }
 
+/* On to the next phase, which is described by now; the finishing warp may still be writing this one's last results. */
+__device__ void let_multiplying_warps_go(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, int phase, const block_memory &mem) {
+    if (ph->meet_after || phase + 1 == prog.n_phases) return;
+    await_phase(prog, phase + 1, mem.sh);
+    NOTE_CLOCK(phase, 6);
+    meet(3);
+}
+
+template <int NT, bool SPLIT>
+__device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,
+                             const block_memory &mem, unsigned &n_done, int phase, pick &best) {
+    const sink to = make_sink(ph, mem.sh->tag_base + (uint32_t)phase + 1);
+    const float *row_scale = mem.sh->row_scale[phase & 1];
+    const int lane = threadIdx.x & 31;
+    shared_head *sh = mem.sh;
+    int piece = units.begin / units.groups;
+    int group = units.begin - piece * units.groups;
+    for (int u = units.begin; u < units.end; u++, n_done++) {
+        const float *sums = mem.sums + (n_done & 1) * shape<NT, SPLIT>::sums;
+        float before = 0;
+        if (to.output == NMLP_CUDA_ADD && lane < NMLP_CUDA_UNIT_ROWS && group * NMLP_CUDA_UNIT_ROWS + lane < to.n)
+            before = get_float(static_cast<const word *>(to.out) + group * NMLP_CUDA_UNIT_ROWS + lane,
+                               sh->tag_base + (uint32_t)ph->out_before);
+        mbar_wait(&sh->sums_full[n_done & 1], n_done >> 1 & 1);
+        if (u + 1 == units.end) let_multiplying_warps_go(prog, ph, phase, mem); /* they have nothing more to do here */
+        if (ph->parts) {
+            int64_t unit = (int64_t)group * ph->n_chunks + piece;
+            put_piece<NT, SPLIT>(static_cast<word *>(ph->parts) + unit * ph->n_matrices * prog.s * NMLP_CUDA_UNIT_ROWS, to, sums, prog.s,
+                                 ph->n_matrices, row_scale);
+        } else {
+            finish_unit<NT, SPLIT>(to, sums, prog.s, piece, group, before, row_scale, best);
+        }
+        warp_arrive(&sh->sums_empty[n_done & 1]);
+        if (++group == units.groups) {
+            group = 0;
+            piece++;
+        }
+    }
+    if (!ph->parts) return;
+    for (int u = units.begin; u < min(units.end, units.groups); u++) /* the groups whose first piece is this block's */
+        join_pieces<SPLIT>(to, static_cast<const word *>(ph->parts), ph->n_chunks, ph->n_matrices, prog.s, u, best);
+}
+
 /* Tells this launch from those before: tickets only grow, by one per block and launch. */
 __device__ uint32_t take_ticket(const nmlp_cuda_program &prog) {
     uint32_t launch = 0;
@@ -609,19 +619,21 @@ __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
     for (int i = 0; i < prog.n_phases; i++) {
         const nmlp_cuda_phase *ph = &sh->phase[i & 1];
         fetch_phase(prog, i + 1, sh);
-        if (ph->kind == NMLP_CUDA_MATMUL) finish_phase<NT, SPLIT>(prog, ph, sh->units[i & 1], mem, n_done, tag_base + (uint32_t)i + 1, best);
+        const unit_range units = sh->units[i & 1];
+        const bool finishes = ph->kind == NMLP_CUDA_MATMUL && units.begin < units.end;
+        if (finishes) finish_phase<NT, SPLIT>(prog, ph, units, mem, n_done, i, best);
         if (ph->kind == NMLP_CUDA_MATMUL && ph->output == NMLP_CUDA_LOGITS) publish_best(prog, best);
         NOTE_CLOCK(i, 4);
-        if (i + 1 == prog.n_phases) break;
-        await_phase(prog, i + 1, sh);
         if (ph->meet_after) {
             meet(2);
             arrive_at_grid(step);
             NOTE_CLOCK(i, 5);
             wait_for_grid(step);
+            await_phase(prog, i + 1, sh);
+            meet(3);
+        } else if (!finishes) {
+            let_multiplying_warps_go(prog, ph, i, mem);
         }
-        NOTE_CLOCK(i, 6);
-        meet(3);
     }
 }
 

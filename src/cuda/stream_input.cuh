@@ -25,7 +25,7 @@ struct shared_head {
     nmlp_cuda_phase phase[2]; /* this one and the next */
     unit_range units[2];
     uint32_t tag_base; /* what this launch adds to phase numbers */
-    float row_scale[NMLP_CUDA_S_MAX];
+    float row_scale[2][NMLP_CUDA_S_MAX]; /* by phase */
     float warp_sum[NMLP_CUDA_CONSUMER_WARPS];
     float head_weight[HEADS_MAX * NMLP_CUDA_KEY_CHUNKS_MAX];
 };
@@ -245,7 +245,7 @@ __device__ void stage_narrow_words(const nmlp_cuda_operand *op, __nv_bfloat16 *r
 /* x * weight goes to shared memory at once; 1/rms is kept per row and multiplies the result. The sum runs over the whole row. */
 template <bool SPLIT>
 __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s,
-                           int k0, int len, shared_head *sh, uint32_t tag) {
+                           int k0, int len, shared_head *sh, float *row_scale, uint32_t tag) {
     const int BATCH = 4;
     for (int row = 0; row < s; row++) {
         float sum = 0;
@@ -274,7 +274,7 @@ __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *o
         if (threadIdx.x == 0) {
             float all = 0;
             for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) all += sh->warp_sum[w];
-            sh->row_scale[row] = rsqrtf(all / (float)ph->norm_dim + ph->eps);
+            row_scale[row] = rsqrtf(all / (float)ph->norm_dim + ph->eps);
         }
         if (row + 1 < s) consumer_sync();
     }
@@ -339,7 +339,7 @@ __device__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *
 
 /* Piece `piece` of K of every input, side by side; ends with the rows visible to all consumers. */
 template <bool SPLIT>
-__device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int s, int piece, int n_keys, shared_head *sh) {
+__device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int s, int piece, int n_keys, shared_head *sh, int phase) {
     int n_segments = ph->n_matrices == 2 && !ph->same_x ? 2 : 1;
     int pitch = n_segments * ph->k_chunk + NMLP_CUDA_ROW_SKEW;
     int k0 = piece * ph->k_chunk;
@@ -353,7 +353,7 @@ __device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int 
         } else if (!SPLIT) {
             stage_narrow_words(op, to, pitch, s, k0, len, tag);
         } else if (op->input == NMLP_CUDA_NORM) {
-            stage_norm<SPLIT>(ph, op, to, pitch, s, k0, len, sh, tag);
+            stage_norm<SPLIT>(ph, op, to, pitch, s, k0, len, sh, sh->row_scale[phase & 1], tag);
         } else if (op->input == NMLP_CUDA_HEADS) {
             stage_heads<SPLIT>(ph, op, to, pitch, k0, len, n_keys, sh, tag);
         } else if (op->x_parts > 1) {
