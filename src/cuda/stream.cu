@@ -40,12 +40,25 @@ __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uin
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* Where a multiplying warp stands; it takes every CONSUMER_WARPS-th tile. */
+/* Where a multiplying warp stands. It takes the tiles of every CONSUMER_WARPS-th slot, always the same ones: so it never waits for a tile before the one that was in
+ * the slot before it is used up. */
 struct consumer {
     ring_cursor ring;
     unsigned n_done; /* units */
     int skip;        /* tiles until the next of its own */
 };
+
+/* Goes to the warp's next slot; how many tiles that is further. */
+__device__ __forceinline__ int next_own_tile(ring_cursor &at, int warp, int n_slots) {
+    if (at.slot + NMLP_CUDA_CONSUMER_WARPS < n_slots) {
+        at.slot += NMLP_CUDA_CONSUMER_WARPS;
+        return NMLP_CUDA_CONSUMER_WARPS;
+    }
+    int further = n_slots - at.slot + warp;
+    at.slot = warp;
+    at.parity ^= 1;
+    return further;
+}
 
 /* The block's part of a phase, the same for every role. */
 __device__ __forceinline__ unit_range my_units(const nmlp_cuda_phase *ph) {
@@ -246,14 +259,14 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
         for (int m = 0; m < n_matrices; m++) {
             float acc[NT][2][4] = {};
             const int n = n_tiles(m ? len[1] : len[0]);
-            for (; i < n; i += NMLP_CUDA_CONSUMER_WARPS) {
+            while (i < n) {
                 const int k0 = i * NMLP_CUDA_TILE_COLS;
                 mbar_wait(&sh->full[at.ring.slot], at.ring.parity);
                 if (warp == 0 && u == units.begin) NOTE_CLOCK(phase, 2);
                 multiply_tile<NT, SPLIT>(acc, mem.x + (m ? second : 0) + k0, x_pitch, mem.ring + at.ring.slot * TILE_ELEMS,
                                          min(NMLP_CUDA_TILE_COLS, (m ? len[1] : len[0]) - k0), s);
                 warp_arrive(&sh->empty[at.ring.slot]);
-                at.ring.advance(NMLP_CUDA_CONSUMER_WARPS, prog.n_slots);
+                i += next_own_tile(at.ring, warp, prog.n_slots);
             }
             i -= n;
             if (m == 0) mbar_wait(&sh->sums_empty[at.n_done & 1], (at.n_done >> 1 & 1) ^ 1);
@@ -477,10 +490,11 @@ __device__ __forceinline__ void await_launch_before() {
 #endif
 }
 
-/* Multiplying and finishing warps together; `id` tells the two meetings of a phase apart. */
-__device__ __forceinline__ void meet(int id) {
+/* Multiplying and finishing warps together; ID tells the two meetings of a phase apart. */
+template <int ID>
+__device__ __forceinline__ void meet() {
     static_assert(CONSUMERS + 32 == 288, "meet counts threads");
-    asm volatile("bar.sync %0, 288;" ::"r"(id) : "memory");
+    asm volatile("bar.sync %0, 288;" ::"n"(ID) : "memory");
 }
 
 /* The next phase's description starts for shared memory while this one runs. */
@@ -551,7 +565,7 @@ __device__ void let_multiplying_warps_go(const nmlp_cuda_program &prog, const nm
     if (ph->meet_after || phase + 1 == prog.n_phases) return;
     await_phase(prog, phase + 1, mem.sh);
     NOTE_CLOCK(phase, 6);
-    meet(3);
+    meet<3>();
 }
 
 template <int NT, bool SPLIT>
@@ -604,7 +618,7 @@ __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
     fetch_phase(prog, 0, sh);
     await_phase(prog, 0, sh);
     const bool early = sh->phase[0].kind == NMLP_CUDA_MATMUL; /* whose input has no tags yet */
-    if (early) meet(3);
+    if (early) meet<3>();
     await_launch_before();
     const uint32_t tag_base = take_ticket(prog);
     grid_step step = begin_steps(prog.barrier);
@@ -615,7 +629,7 @@ __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
     }
     if ((threadIdx.x & 31) == 0) sh->tag_base = tag_base;
     __syncwarp();
-    if (!early) meet(3);
+    if (!early) meet<3>();
     for (int i = 0; i < prog.n_phases; i++) {
         const nmlp_cuda_phase *ph = &sh->phase[i & 1];
         fetch_phase(prog, i + 1, sh);
@@ -625,12 +639,12 @@ __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
         if (ph->kind == NMLP_CUDA_MATMUL && ph->output == NMLP_CUDA_LOGITS) publish_best(prog, best);
         NOTE_CLOCK(i, 4);
         if (ph->meet_after) {
-            meet(2);
+            meet<2>();
             arrive_at_grid(step);
             NOTE_CLOCK(i, 5);
             wait_for_grid(step);
             await_phase(prog, i + 1, sh);
-            meet(3);
+            meet<3>();
         } else if (!finishes) {
             let_multiplying_warps_go(prog, ph, i, mem);
         }
@@ -650,7 +664,7 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
         position = __ldcg(&prog.state->length);
     }
     for (int i = 0; i < prog.n_phases; i++) {
-        meet(3); /* inputs and description are there */
+        meet<3>(); /* inputs and description are there */
         if (warp == 0) NOTE_CLOCK(i, 0);
         const nmlp_cuda_phase *ph = &sh->phase[i & 1];
         switch (ph->kind) {
@@ -658,12 +672,12 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
             multiply_phase<NT, SPLIT>(prog, ph, sh->units[i & 1], mem, at, position + 1, i);
             break;
         case NMLP_CUDA_ATTENTION:
-            run_attention(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)i + 1, reinterpret_cast<float *>(mem.x), position);
+            if (SPLIT) run_attention(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)i + 1, reinterpret_cast<float *>(mem.x), position);
             break;
         case NMLP_CUDA_EMBED: embed(ph, token, sh->tag_base + (uint32_t)i + 1); break;
         default: pick_token(prog, position); break;
         }
-        if (ph->meet_after) meet(2); /* all is written */
+        if (ph->meet_after) meet<2>(); /* all is written */
     }
 }
 

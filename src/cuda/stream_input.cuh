@@ -151,14 +151,14 @@ __device__ __forceinline__ void get_values(float4 (&v)[N], const nmlp_cuda_opera
 
 /* Plain rows of one part, few of them: a thread's loads are all under way before the first is used, because it has nothing else to do than wait for them. */
 template <bool SPLIT>
-__device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
+__device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len) {
     const int PLACES = 4;
 #pragma unroll 1
     for (int row = 0; row < s; row++) {
 #pragma unroll 1
         for (int base = threadIdx.x * 4; base < len; base += CONSUMERS * 4 * PLACES) {
             float4 v[PLACES];
-            get_values<PLACES>(v, op, (int64_t)row * op->x_pitch, k0 + base, CONSUMERS * 4, tag);
+            get_values<PLACES>(v, op, (int64_t)row * op->x_pitch, k0 + base, CONSUMERS * 4, 0);
 #pragma unroll
             for (int i = 0; i < PLACES; i++)
                 if (base + i * CONSUMERS * 4 < len) store4<SPLIT>(rows, pitch, s, row, base + i * CONSUMERS * 4, v[i]);
@@ -166,34 +166,52 @@ __device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, in
     }
 }
 
-/* The same for rows of up to four parts. */
-template <bool SPLIT>
-__device__ void stage_parts(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
-    const int PARTS = 4;
-    const word *x = static_cast<const word *>(op->x) + k0;
-    const int64_t stride = op->x_part_stride;
-    const int parts = op->x_parts;
-    const int cols = op->x_cols;
+/* Tagged rows of up to PARTS parts (1, 2 or 4), of one input or of two one after the other, all with the same tag: eight places are under way at a time. */
+template <bool SPLIT, int PARTS>
+__device__ void stage_words(const nmlp_cuda_operand *ops, int n_ops, __nv_bfloat16 *rows, int pitch, int s, int k0, int k_chunk, uint32_t tag) {
+    const int PLACES = 8 / PARTS;
+    const int64_t stride = ops[0].x_part_stride;
+    const int parts = ops[0].x_parts;
+    const int len0 = max(0, min(k_chunk, ops[0].k - k0));
+    const int len = len0 + (n_ops == 2 ? max(0, min(k_chunk, ops[1].k - k0)) : 0);
+    const int cols0 = ops[0].x_cols;
+    const int cols1 = ops[1].x_cols;
 #pragma unroll 1
-    for (int row = 0; row < s; row++, x += op->x_pitch) {
+    for (int row = 0; row < s; row++) {
+        const word *x0 = static_cast<const word *>(ops[0].x) + (int64_t)row * ops[0].x_pitch;
+        const word *x1 = static_cast<const word *>(ops[1].x) + (int64_t)row * ops[1].x_pitch;
 #pragma unroll 1
-        for (int base = threadIdx.x * 4; base < len; base += CONSUMERS * 4 * 2) {
-            uint4 bits[2 * PARTS];
-            get_quads<2 * PARTS>(bits,
-                                 [=](int i) {
-                                     int col = base + i / PARTS * CONSUMERS * 4;
-                                     bool wanted = i % PARTS < parts && k0 + col < cols && col < len;
-                                     return wanted ? x + i % PARTS * stride + col : nullptr;
-                                 },
-                                 tag);
+        for (int base = threadIdx.x * 4; base < len; base += CONSUMERS * 4 * PLACES) {
+            uint4 bits[PLACES * PARTS];
+            get_quads<PLACES * PARTS>(bits,
+                                      [=](int i) -> const word * {
+                                          int at = base + i / PARTS * CONSUMERS * 4;
+                                          bool second = at >= len0;
+                                          int col = k0 + (second ? at - len0 : at);
+                                          if (at >= len || i % PARTS >= parts || col >= (second ? cols1 : cols0)) return nullptr;
+                                          return (second ? x1 : x0) + i % PARTS * stride + col;
+                                      },
+                                      tag);
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
+            for (int i = 0; i < PLACES; i++) {
+                int at = base + i * CONSUMERS * 4;
                 float4 v = as_floats(bits[i * PARTS]);
 #pragma unroll
                 for (int p = 1; p < PARTS; p++) add4(v, as_floats(bits[i * PARTS + p]));
-                if (base + i * CONSUMERS * 4 < len) store4<SPLIT>(rows, pitch, s, row, base + i * CONSUMERS * 4, v);
+                if (at < len) store4<SPLIT>(rows, pitch, s, row, at < len0 ? at : k_chunk + at - len0, v);
             }
         }
+    }
+}
+
+template <bool SPLIT>
+__device__ void stage_tagged(const nmlp_cuda_operand *ops, int n_ops, __nv_bfloat16 *rows, int pitch, int s, int k0, int k_chunk, uint32_t tag) {
+    if (ops[0].x_parts == 1) {
+        stage_words<SPLIT, 1>(ops, n_ops, rows, pitch, s, k0, k_chunk, tag);
+    } else if (ops[0].x_parts == 2) {
+        stage_words<SPLIT, 2>(ops, n_ops, rows, pitch, s, k0, k_chunk, tag);
+    } else {
+        stage_words<SPLIT, 4>(ops, n_ops, rows, pitch, s, k0, k_chunk, tag);
     }
 }
 
@@ -356,10 +374,12 @@ __device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int 
             stage_norm<SPLIT>(ph, op, to, pitch, s, k0, len, sh, sh->row_scale[phase & 1], tag);
         } else if (op->input == NMLP_CUDA_HEADS) {
             stage_heads<SPLIT>(ph, op, to, pitch, k0, len, n_keys, sh, tag);
-        } else if (op->x_parts > 1) {
-            stage_parts<SPLIT>(op, to, pitch, s, k0, len, tag);
+        } else if (op->x_written_by) {
+            bool both = i == 0 && n_segments == 2 && op[1].input == NMLP_CUDA_PLAIN && op[1].x_written_by == op->x_written_by;
+            stage_tagged<SPLIT>(op, both ? 2 : 1, to, pitch, s, k0, ph->k_chunk, tag);
+            if (both) break;
         } else {
-            stage_plain<SPLIT>(op, to, pitch, s, k0, len, tag);
+            stage_plain<SPLIT>(op, to, pitch, s, k0, len);
         }
     }
     consumer_sync();
