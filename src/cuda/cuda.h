@@ -34,8 +34,8 @@ nmlp_status nmlp_cuda_probe(nmlp_cuda_info *info, nmlp_err *err);
 
 typedef struct nmlp_cuda_mlp nmlp_cuda_mlp;
 
-/* One launch of the streaming kernel (up to 32 rows), or large matmuls. AUTO takes what was measured faster: streaming up to 4 rows, and up to
- * 32 where cuBLASLt is missing. */
+/* One launch of the streaming kernel (up to 32 rows), or large matmuls. AUTO takes what was measured faster: streaming up to 4 rows, up to 8 where
+ * the weights are 128 MB at most, and up to 32 where cuBLASLt is missing. */
 typedef enum nmlp_cuda_path { NMLP_CUDA_PATH_AUTO, NMLP_CUDA_PATH_STREAM, NMLP_CUDA_PATH_MATMUL } nmlp_cuda_path;
 
 /* Uploads gate, up and down; runs of exactly `s` rows. */

@@ -44,7 +44,7 @@ static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MAT
     if (!mlp->streams || mlp->s > NMLP_CUDA_S_SPLIT) mlp->x_narrow = nmlp_cuda_block_take(block, bytes / 2);
     if (!mlp->streams) {
         const nmlp_cuda_mlp_weights *all[] = {&mlp->weights};
-        nmlp_cuda_mlp_rows_take(&mlp->rows, block, all, 1, mlp->s, mlp->device.info.l2_bytes);
+        nmlp_cuda_mlp_rows_take(&mlp->rows, block, all, 1, mlp->s);
         void *workspace = nmlp_cuda_block_take(block, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
         if (!block->committed) return NMLP_OK;
         NMLP_RETURN_IF_FAILED(nmlp_cuda_blas_create(&mlp->blas, workspace, err));
@@ -66,11 +66,29 @@ out:
     return st;
 }
 
-static nmlp_status choose_path(bool *streams, int64_t s, nmlp_cuda_path path, nmlp_err *err) {
+/* Of all matrices, in bf16. */
+static int64_t weight_bytes(const nmlp_factors m[NMLP_MLP_MATRICES]) {
+    int64_t elems = 0;
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+        const nmlp_view *views[] = {&m[i].w, &m[i].u, &m[i].v};
+        for (int j = 0; j < 3; j++)
+            if (views[j]->data) elems += nmlp_view_elems(views[j]);
+    }
+    return 2 * elems;
+}
+
+/* What was measured faster (docs/performance-gpu.md). */
+static int64_t most_streamed_rows(const nmlp_factors m[NMLP_MLP_MATRICES]) {
+    enum { ROWS_SMALL = 8, SMALL_BYTES = 128 << 20 };
+    if (!nmlp_cuda_blas_available()) return NMLP_CUDA_S_MAX;
+    return weight_bytes(m) <= SMALL_BYTES ? ROWS_SMALL : NMLP_CUDA_S_SPLIT;
+}
+
+static nmlp_status choose_path(bool *streams, const nmlp_factors m[NMLP_MLP_MATRICES], int64_t s, nmlp_cuda_path path, nmlp_err *err) {
     if (s < 1 || s > INT32_MAX / 2) return nmlp_fail(err, NMLP_E_ARG, "an MLP of %lld rows", (long long)s);
     if (path == NMLP_CUDA_PATH_STREAM && s > NMLP_CUDA_S_MAX)
         return nmlp_fail(err, NMLP_E_ARG, "the streaming kernel takes up to %d rows, not %lld", NMLP_CUDA_S_MAX, (long long)s);
-    int64_t most = path == NMLP_CUDA_PATH_STREAM || !nmlp_cuda_blas_available() ? NMLP_CUDA_S_MAX : NMLP_CUDA_S_SPLIT;
+    int64_t most = path == NMLP_CUDA_PATH_STREAM ? NMLP_CUDA_S_MAX : most_streamed_rows(m);
     *streams = path != NMLP_CUDA_PATH_MATMUL && s <= most;
     return NMLP_OK;
 }
@@ -80,7 +98,7 @@ nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors m[NMLP_
     nmlp_status st = NMLP_OK;
     bool streams = false;
     *out = NULL;
-    NMLP_RETURN_IF_FAILED(choose_path(&streams, s, path, err));
+    NMLP_RETURN_IF_FAILED(choose_path(&streams, m, s, path, err));
     nmlp_cuda_mlp *mlp = nmlp_mem_new(1, sizeof *mlp, err);
     if (!mlp) return NMLP_E_NOMEM;
     nmlp_cuda_block_init(&mlp->block);

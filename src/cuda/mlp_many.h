@@ -1,5 +1,4 @@
-/* The MLP for many rows: large matmuls with bf16 between them. What is as wide as I is made for some rows at a time and used up while it is still in the
- * L2 cache. */
+/* The MLP for many rows: large matmuls with bf16 between them. */
 #ifndef NMLP_CUDA_MLP_MANY_H
 #define NMLP_CUDA_MLP_MANY_H
 
@@ -9,15 +8,14 @@
 /* bf16 rows an MLP of many rows writes between its matmuls. */
 typedef struct nmlp_cuda_mlp_rows {
     void *basis; /* [S, basis n padded] */
-    void *gate;  /* [wide_rows, I padded]; receives silu(gate)*up */
+    void *gate;  /* [S, I padded]; receives silu(gate)*up */
     void *up;
     void *inner; /* [S, down rank padded] */
-    int32_t wide_rows; /* S at most */
 } nmlp_cuda_mlp_rows;
 
 /* Takes room for S rows of the widest of the MLPs given. */
 void nmlp_cuda_mlp_rows_take(nmlp_cuda_mlp_rows *rows, nmlp_cuda_block *block, const nmlp_cuda_mlp_weights *const *mlps, int64_t n,
-                             int64_t s, size_t l2_bytes);
+                             int64_t s);
 
 typedef struct nmlp_cuda_mlp_many {
     const nmlp_cuda_mlp_weights *w;

@@ -7,7 +7,7 @@ enum {
     INPUT_SHARE = 3,            /* never more than this part of the block's shared memory */
     PIECES_MAX = 4,             /* tried for balance; also what a reader sums */
     PIECE_COLS_MIN = 512,
-    TILES_UNDER_WAY = 8 /* of each copying warp, at most */
+    TILES_UNDER_WAY = 8 /* of each copying warp */
 };
 
 /* A byte of input, which comes from L2, against a byte of weights. */
@@ -166,8 +166,8 @@ nmlp_status nmlp_cuda_plan_finish(nmlp_cuda_plan *plan, nmlp_cuda_program *progr
     void *phases = nmlp_cuda_block_take(plan->block, bytes);
     unsigned long long *barrier = nmlp_cuda_block_take(plan->block, NMLP_CUDA_BARRIER_WORDS * sizeof *barrier);
     unsigned *tickets = nmlp_cuda_block_take(plan->block, sizeof *tickets);
-    int32_t n_slots = NMLP_CUDA_SLOTS_MAX;
-    while (n_slots > 0 && nmlp_cuda_stream_shared_bytes(plan->s, plan->input_elems, n_slots) > plan->device->shared_bytes) n_slots--;
+    int32_t n_slots = NMLP_CUDA_SLOTS_MAX; /* a multiple of the multiplying warps: a slot belongs to one of them */
+    while (n_slots > 0 && nmlp_cuda_stream_shared_bytes(plan->s, plan->input_elems, n_slots) > plan->device->shared_bytes) n_slots -= NMLP_CUDA_CONSUMER_WARPS;
     if (n_slots < NMLP_CUDA_CONSUMER_WARPS)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s has too little shared memory per block: %zu bytes",
                          plan->device->info.name, plan->device->shared_bytes);
@@ -175,7 +175,7 @@ nmlp_status nmlp_cuda_plan_finish(nmlp_cuda_plan *plan, nmlp_cuda_program *progr
                                    .n_phases = (int32_t)plan->n_phases,
                                    .s = plan->s,
                                    .n_slots = n_slots,
-                                   .n_under_way = n_slots < TILES_UNDER_WAY ? n_slots : TILES_UNDER_WAY,
+                                   .n_under_way = TILES_UNDER_WAY, /* at most the fewest slots there can be */
                                    .input_elems = plan->input_elems,
                                    .tickets = tickets,
                                    .barrier = barrier};

@@ -18,7 +18,7 @@ nmlp_status nmlp_cuda_prefill_lay_out(nmlp_cuda_prefill *p, const nmlp_cuda_engi
     const nmlp_cuda_mlp_weights **all = nmlp_mem_new((size_t)c->n_layers, sizeof *all, err);
     if (!all) return NMLP_E_NOMEM;
     for (int64_t l = 0; l < c->n_layers; l++) all[l] = &e->layers[l].mlp;
-    nmlp_cuda_mlp_rows_take(&p->mlp, block, all, c->n_layers, p->rows, e->device.info.l2_bytes);
+    nmlp_cuda_mlp_rows_take(&p->mlp, block, all, c->n_layers, p->rows);
     nmlp_mem_free(all);
     void *workspace = nmlp_cuda_block_take(block, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
     return block->committed ? nmlp_cuda_blas_create(&p->blas, workspace, err) : NMLP_OK;

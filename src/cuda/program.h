@@ -7,7 +7,7 @@
  * so where multiplying is faster than copying, so that what piled up during a wait is soon gone.
  *
  * Work of a matmul is cut into units: 16 rows of W times one of `n_chunks` pieces of K. A block takes a run of neighbouring units and goes through
- * their tiles, 16 rows of up to 256 columns; the tile in slot i of the ring belongs to multiplying warp i modulo 8.
+ * their tiles, 16 rows of up to 256 columns; tile i of the block, counted through the whole program, belongs to multiplying warp i modulo 8.
  * Pieces of K are summed by the reader, by the block that finishes its piece last, or by a reduce phase, always in the same order: same input, same bits.
  *
  * Blocks do not meet between phases. What one phase writes for another goes to memory as words of 64 bits: 32 bits of value (one f32, or two bf16) and a

@@ -40,25 +40,12 @@ __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uin
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* Where a multiplying warp stands. It takes the tiles of every CONSUMER_WARPS-th slot, always the same ones: so it never waits for a tile before the one that was in
- * the slot before it is used up. */
+/* Where a multiplying warp stands; it takes every CONSUMER_WARPS-th tile. */
 struct consumer {
     ring_cursor ring;
     unsigned n_done; /* units */
     int skip;        /* tiles until the next of its own */
 };
-
-/* Goes to the warp's next slot; how many tiles that is further. */
-__device__ __forceinline__ int next_own_tile(ring_cursor &at, int warp, int n_slots) {
-    if (at.slot + NMLP_CUDA_CONSUMER_WARPS < n_slots) {
-        at.slot += NMLP_CUDA_CONSUMER_WARPS;
-        return NMLP_CUDA_CONSUMER_WARPS;
-    }
-    int further = n_slots - at.slot + warp;
-    at.slot = warp;
-    at.parity ^= 1;
-    return further;
-}
 
 /* The block's part of a phase, the same for every role. */
 __device__ __forceinline__ unit_range my_units(const nmlp_cuda_phase *ph) {
@@ -247,7 +234,7 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
     for (int u = units.begin; u < units.end; u++, at.n_done++) {
         if (piece != staged) {
             consumer_sync();
-            stage_input<SPLIT>(ph, mem.x, s, piece, n_keys, sh, phase);
+            stage_input<SPLIT>(ph, mem.x, s, piece, n_keys, sh);
             staged = piece;
             if (warp == 0) NOTE_CLOCK(phase, 1);
         }
@@ -259,14 +246,14 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
         for (int m = 0; m < n_matrices; m++) {
             float acc[NT][2][4] = {};
             const int n = n_tiles(m ? len[1] : len[0]);
-            while (i < n) {
+            for (; i < n; i += NMLP_CUDA_CONSUMER_WARPS) {
                 const int k0 = i * NMLP_CUDA_TILE_COLS;
                 mbar_wait(&sh->full[at.ring.slot], at.ring.parity);
                 if (warp == 0 && u == units.begin) NOTE_CLOCK(phase, 2);
                 multiply_tile<NT, SPLIT>(acc, mem.x + (m ? second : 0) + k0, x_pitch, mem.ring + at.ring.slot * TILE_ELEMS,
                                          min(NMLP_CUDA_TILE_COLS, (m ? len[1] : len[0]) - k0), s);
                 warp_arrive(&sh->empty[at.ring.slot]);
-                i += next_own_tile(at.ring, warp, prog.n_slots);
+                at.ring.advance(NMLP_CUDA_CONSUMER_WARPS, prog.n_slots);
             }
             i -= n;
             if (m == 0) mbar_wait(&sh->sums_empty[at.n_done & 1], (at.n_done >> 1 & 1) ^ 1);
@@ -370,7 +357,7 @@ __device__ __forceinline__ void put_results(const sink &to, int piece, int token
 /* Adds what the eight warps summed, always in the same order; WIDE neighbours per lane. `before` is of this lane's first row. */
 template <int NT, bool SPLIT>
 __device__ __forceinline__ void finish_unit(const sink &to, const float *sums, int s, int piece, int group, float before,
-                                            const float *row_scale, pick &best) {
+                                            const shared_head *sh, pick &best) {
     const int WIDE = SPLIT ? 1 : 4;
     const int warp_sums = shape<NT, SPLIT>::warp_sums;
     for (int i = (threadIdx.x & 31) * WIDE; i < s * NMLP_CUDA_UNIT_ROWS; i += 32 * WIDE) {
@@ -383,8 +370,8 @@ __device__ __forceinline__ void finish_unit(const sink &to, const float *sums, i
             for (int j = 0; j < WIDE; j++) y[w & 1][j] += sums[w * warp_sums + i + j];
 #pragma unroll
         for (int j = 0; j < WIDE; j++) {
-            if (to.scaled[0]) y[0][j] *= row_scale[token];
-            if (to.scaled[1]) y[1][j] *= row_scale[token];
+            if (to.scaled[0]) y[0][j] *= sh->row_scale[token];
+            if (to.scaled[1]) y[1][j] *= sh->row_scale[token];
             y[0][j] = result(to, row + j, y[0][j], y[1][j], before, best);
         }
         put_results<WIDE>(to, piece, token, row, y[0]);
@@ -393,7 +380,7 @@ __device__ __forceinline__ void finish_unit(const sink &to, const float *sums, i
 
 /* A unit's sums as one piece among others: tagged f32 [matrices][S, 16]. */
 template <int NT, bool SPLIT>
-__device__ __forceinline__ void put_piece(word *parts, const sink &to, const float *sums, int s, int n_matrices, const float *row_scale) {
+__device__ __forceinline__ void put_piece(word *parts, const sink &to, const float *sums, int s, int n_matrices, const shared_head *sh) {
     const int warp_sums = shape<NT, SPLIT>::warp_sums;
     for (int m = 0; m < n_matrices; m++) {
         for (int i = (threadIdx.x & 31) * 4; i < s * NMLP_CUDA_UNIT_ROWS; i += 32 * 4) {
@@ -401,7 +388,7 @@ __device__ __forceinline__ void put_piece(word *parts, const sink &to, const flo
 #pragma unroll
             for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++)
                 add4(y, *reinterpret_cast<const float4 *>(sums + (2 * w + m) * warp_sums + i));
-            float scale = to.scaled[m] ? row_scale[i / NMLP_CUDA_UNIT_ROWS] : 1.0f;
+            float scale = to.scaled[m] ? sh->row_scale[i / NMLP_CUDA_UNIT_ROWS] : 1.0f;
             word *at = parts + m * s * NMLP_CUDA_UNIT_ROWS + i;
             put_words(at, make_word(__float_as_uint(y.x * scale), to.tag), make_word(__float_as_uint(y.y * scale), to.tag));
             put_words(at + 2, make_word(__float_as_uint(y.z * scale), to.tag), make_word(__float_as_uint(y.w * scale), to.tag));
@@ -437,6 +424,39 @@ __device__ void join_pieces(const sink &to, const word *parts, int n_parts, int 
         for (int j = 0; j < 4; j++) y[j] = result(to, row + j, y0[j], y1[j], 0, best);
         put_results<4>(to, 0, i / NMLP_CUDA_UNIT_ROWS, row, y);
     }
+}
+
+template <int NT, bool SPLIT>
+__device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,
+                             const block_memory &mem, unsigned &n_done, uint32_t tag, pick &best) {
+    const sink to = make_sink(ph, tag);
+    const int lane = threadIdx.x & 31;
+    shared_head *sh = mem.sh;
+    int piece = units.begin / units.groups;
+    int group = units.begin - piece * units.groups;
+    for (int u = units.begin; u < units.end; u++, n_done++) {
+        const float *sums = mem.sums + (n_done & 1) * shape<NT, SPLIT>::sums;
+        float before = 0;
+        if (to.output == NMLP_CUDA_ADD && lane < NMLP_CUDA_UNIT_ROWS && group * NMLP_CUDA_UNIT_ROWS + lane < to.n)
+            before = get_float(static_cast<const word *>(to.out) + group * NMLP_CUDA_UNIT_ROWS + lane,
+                               sh->tag_base + (uint32_t)ph->out_before);
+        mbar_wait(&sh->sums_full[n_done & 1], n_done >> 1 & 1);
+        if (ph->parts) {
+            int64_t unit = (int64_t)group * ph->n_chunks + piece;
+            put_piece<NT, SPLIT>(static_cast<word *>(ph->parts) + unit * ph->n_matrices * prog.s * NMLP_CUDA_UNIT_ROWS, to, sums, prog.s,
+                                 ph->n_matrices, sh);
+        } else {
+            finish_unit<NT, SPLIT>(to, sums, prog.s, piece, group, before, sh, best);
+        }
+        warp_arrive(&sh->sums_empty[n_done & 1]);
+        if (++group == units.groups) {
+            group = 0;
+            piece++;
+        }
+    }
+    if (!ph->parts) return;
+    for (int u = units.begin; u < min(units.end, units.groups); u++) /* the groups whose first piece is this block's */
+        join_pieces<SPLIT>(to, static_cast<const word *>(ph->parts), ph->n_chunks, ph->n_matrices, prog.s, u, best);
 }
 
 __device__ void embed(const nmlp_cuda_phase *ph, int token, uint32_t tag) {
@@ -490,11 +510,10 @@ __device__ __forceinline__ void await_launch_before() {
 #endif
 }
 
-/* Multiplying and finishing warps together; ID tells the two meetings of a phase apart. */
-template <int ID>
-__device__ __forceinline__ void meet() {
+/* Multiplying and finishing warps together; `id` tells the two meetings of a phase apart. */
+__device__ __forceinline__ void meet(int id) {
     static_assert(CONSUMERS + 32 == 288, "meet counts threads");
-    asm volatile("bar.sync %0, 288;" ::"n"(ID) : "memory");
+    asm volatile("bar.sync %0, 288;" ::"r"(id) : "memory");
 }
 
 /* The next phase's description starts for shared memory while this one runs. */
@@ -560,49 +579,6 @@ __device__ void wait_for_grid(grid_step &step) {
     } while (__any_sync(0xffffffffu, seen < step.target));
 }
 
-/* On to the next phase, which is described by now; the finishing warp may still be writing this one's last results. */
-__device__ void let_multiplying_warps_go(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, int phase, const block_memory &mem) {
-    if (ph->meet_after || phase + 1 == prog.n_phases) return;
-    await_phase(prog, phase + 1, mem.sh);
-    NOTE_CLOCK(phase, 6);
-    meet<3>();
-}
-
-template <int NT, bool SPLIT>
-__device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,
-                             const block_memory &mem, unsigned &n_done, int phase, pick &best) {
-    const sink to = make_sink(ph, mem.sh->tag_base + (uint32_t)phase + 1);
-    const float *row_scale = mem.sh->row_scale[phase & 1];
-    const int lane = threadIdx.x & 31;
-    shared_head *sh = mem.sh;
-    int piece = units.begin / units.groups;
-    int group = units.begin - piece * units.groups;
-    for (int u = units.begin; u < units.end; u++, n_done++) {
-        const float *sums = mem.sums + (n_done & 1) * shape<NT, SPLIT>::sums;
-        float before = 0;
-        if (to.output == NMLP_CUDA_ADD && lane < NMLP_CUDA_UNIT_ROWS && group * NMLP_CUDA_UNIT_ROWS + lane < to.n)
-            before = get_float(static_cast<const word *>(to.out) + group * NMLP_CUDA_UNIT_ROWS + lane,
-                               sh->tag_base + (uint32_t)ph->out_before);
-        mbar_wait(&sh->sums_full[n_done & 1], n_done >> 1 & 1);
-        if (u + 1 == units.end) let_multiplying_warps_go(prog, ph, phase, mem); /* they have nothing more to do here */
-        if (ph->parts) {
-            int64_t unit = (int64_t)group * ph->n_chunks + piece;
-            put_piece<NT, SPLIT>(static_cast<word *>(ph->parts) + unit * ph->n_matrices * prog.s * NMLP_CUDA_UNIT_ROWS, to, sums, prog.s,
-                                 ph->n_matrices, row_scale);
-        } else {
-            finish_unit<NT, SPLIT>(to, sums, prog.s, piece, group, before, row_scale, best);
-        }
-        warp_arrive(&sh->sums_empty[n_done & 1]);
-        if (++group == units.groups) {
-            group = 0;
-            piece++;
-        }
-    }
-    if (!ph->parts) return;
-    for (int u = units.begin; u < min(units.end, units.groups); u++) /* the groups whose first piece is this block's */
-        join_pieces<SPLIT>(to, static_cast<const word *>(ph->parts), ph->n_chunks, ph->n_matrices, prog.s, u, best);
-}
-
 /* Tells this launch from those before: tickets only grow, by one per block and launch. */
 __device__ uint32_t take_ticket(const nmlp_cuda_program &prog) {
     uint32_t launch = 0;
@@ -618,7 +594,7 @@ __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
     fetch_phase(prog, 0, sh);
     await_phase(prog, 0, sh);
     const bool early = sh->phase[0].kind == NMLP_CUDA_MATMUL; /* whose input has no tags yet */
-    if (early) meet<3>();
+    if (early) meet(3);
     await_launch_before();
     const uint32_t tag_base = take_ticket(prog);
     grid_step step = begin_steps(prog.barrier);
@@ -629,25 +605,23 @@ __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
     }
     if ((threadIdx.x & 31) == 0) sh->tag_base = tag_base;
     __syncwarp();
-    if (!early) meet<3>();
+    if (!early) meet(3);
     for (int i = 0; i < prog.n_phases; i++) {
         const nmlp_cuda_phase *ph = &sh->phase[i & 1];
         fetch_phase(prog, i + 1, sh);
-        const unit_range units = sh->units[i & 1];
-        const bool finishes = ph->kind == NMLP_CUDA_MATMUL && units.begin < units.end;
-        if (finishes) finish_phase<NT, SPLIT>(prog, ph, units, mem, n_done, i, best);
+        if (ph->kind == NMLP_CUDA_MATMUL) finish_phase<NT, SPLIT>(prog, ph, sh->units[i & 1], mem, n_done, tag_base + (uint32_t)i + 1, best);
         if (ph->kind == NMLP_CUDA_MATMUL && ph->output == NMLP_CUDA_LOGITS) publish_best(prog, best);
         NOTE_CLOCK(i, 4);
+        if (i + 1 == prog.n_phases) break;
+        await_phase(prog, i + 1, sh);
         if (ph->meet_after) {
-            meet<2>();
+            meet(2);
             arrive_at_grid(step);
             NOTE_CLOCK(i, 5);
             wait_for_grid(step);
-            await_phase(prog, i + 1, sh);
-            meet<3>();
-        } else if (!finishes) {
-            let_multiplying_warps_go(prog, ph, i, mem);
         }
+        NOTE_CLOCK(i, 6);
+        meet(3);
     }
 }
 
@@ -664,7 +638,7 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
         position = __ldcg(&prog.state->length);
     }
     for (int i = 0; i < prog.n_phases; i++) {
-        meet<3>(); /* inputs and description are there */
+        meet(3); /* inputs and description are there */
         if (warp == 0) NOTE_CLOCK(i, 0);
         const nmlp_cuda_phase *ph = &sh->phase[i & 1];
         switch (ph->kind) {
@@ -672,12 +646,12 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
             multiply_phase<NT, SPLIT>(prog, ph, sh->units[i & 1], mem, at, position + 1, i);
             break;
         case NMLP_CUDA_ATTENTION:
-            if (SPLIT) run_attention(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)i + 1, reinterpret_cast<float *>(mem.x), position);
+            run_attention(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)i + 1, reinterpret_cast<float *>(mem.x), position);
             break;
         case NMLP_CUDA_EMBED: embed(ph, token, sh->tag_base + (uint32_t)i + 1); break;
         default: pick_token(prog, position); break;
         }
-        if (ph->meet_after) meet<2>(); /* all is written */
+        if (ph->meet_after) meet(2); /* all is written */
     }
 }
 

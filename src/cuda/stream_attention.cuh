@@ -1,15 +1,15 @@
-/* One token's attention over the cache, cut into (kv head, run of keys) units. Every unit asks for its keys and values first, then for the queries it needs,
- * which it normalises and rotates itself; the unit with the newest key takes that from the same phase before, and writes it and its value to the cache. */
+/* One token's attention over the cache, cut into (kv head, run of keys) units. Every unit normalises and rotates the queries it needs
+ * itself; the unit with the newest key also writes it and its value to the cache. */
 #ifndef NMLP_CUDA_STREAM_ATTENTION_CUH
 #define NMLP_CUDA_STREAM_ATTENTION_CUH
 
 #include "cuda/stream_input.cuh"
 
-enum { HEADS_AT_ONCE = 4, KEYS_AT_ONCE = 4 };
+enum { HEADS_AT_ONCE = 4 };
 
-/* floats of shared memory one unit needs: queries, the newest key (f32, then it and its value in bf16), and every warp's result. */
+/* floats of shared memory one unit needs: queries, the newest key, and every warp's result. */
 static inline __host__ __device__ int attention_scratch(int dim) {
-    return (HEADS_AT_ONCE + 2) * dim + NMLP_CUDA_CONSUMER_WARPS * HEADS_AT_ONCE * (dim + 2);
+    return (HEADS_AT_ONCE + 1) * dim + NMLP_CUDA_CONSUMER_WARPS * HEADS_AT_ONCE * (dim + 2);
 }
 
 /* One warp: head [D], tagged -> normalised (weight may be NULL) and rotated, in shared memory. */
@@ -36,20 +36,18 @@ __device__ void prepare_head(float *out, const word *in, uint32_t tag, const flo
     __syncwarp();
 }
 
-/* One warp: the newest key and value go to their place in the cache and, as they are there, behind `scratch` [D]. */
+/* The newest key and value go to their place in the cache. */
 __device__ void store_newest(const nmlp_cuda_phase *ph, uint32_t tag, float *scratch, int kv_head, int position, int lane) {
     int dim = ph->head_dim;
     const word *k = static_cast<const word *>(ph->op[0].x) + (ph->n_heads + kv_head) * dim;
     const word *v = k + ph->n_kv_heads * dim;
     int64_t at = ((int64_t)kv_head * ph->context + position) * dim;
-    __nv_bfloat162 *kept = reinterpret_cast<__nv_bfloat162 *>(scratch + dim);
     prepare_head(scratch, k, tag, ph->k_norm, ph->eps, ph->rope + (int64_t)position * dim, dim, lane);
     for (int d = lane * 2; d < dim; d += 64) {
         float2 value = get_pair(v + d, tag);
-        kept[d / 2] = __floats2bfloat162_rn(scratch[d], scratch[d + 1]);
-        kept[(dim + d) / 2] = __floats2bfloat162_rn(value.x, value.y);
-        *reinterpret_cast<__nv_bfloat162 *>(static_cast<__nv_bfloat16 *>(ph->k_cache) + at + d) = kept[d / 2];
-        *reinterpret_cast<__nv_bfloat162 *>(static_cast<__nv_bfloat16 *>(ph->v_cache) + at + d) = kept[(dim + d) / 2];
+        *reinterpret_cast<__nv_bfloat162 *>(static_cast<__nv_bfloat16 *>(ph->k_cache) + at + d) =
+            __floats2bfloat162_rn(scratch[d], scratch[d + 1]);
+        *reinterpret_cast<__nv_bfloat162 *>(static_cast<__nv_bfloat16 *>(ph->v_cache) + at + d) = __floats2bfloat162_rn(value.x, value.y);
     }
 }
 
@@ -79,97 +77,41 @@ __device__ __forceinline__ void merge(float &top, float &sum, float *out, float 
     for (int i = 0; i < 8; i++) out[i] = out[i] * a + out2[i] * b;
 }
 
-/* Which keys a lane sees: lanes of a warp stand in groups of `group` (a power of two >= D/8) lanes; each group takes every (32/group)-th key of the warp. */
-struct key_walk {
-    const __nv_bfloat16 *keys; /* of the lane's 8 columns */
-    const __nv_bfloat16 *values;
-    int dim;
-    int at;   /* the lane's next key */
-    int step; /* to the one after it */
-    int end;
-    bool holds; /* there are columns for this lane */
-};
-
-struct key_batch {
-    uint4 k[KEYS_AT_ONCE];
-    uint4 v[KEYS_AT_ONCE];
-};
-
-__device__ __forceinline__ key_walk begin_walk(const nmlp_cuda_phase *ph, int kv_head, int first, int end, int group, int warp, int lane) {
+/* Lanes of a warp stand in groups of `group` (a power of two >= D/8) lanes; each group takes every (32/group)-th key of the warp. */
+__device__ void walk_keys(running &r, const nmlp_cuda_phase *ph, const float *queries, int kv_head, int first, int end,
+                          int group, int warp, int lane) {
     int dim = ph->head_dim;
     int per_warp = 32 / group;
     int part = lane & (group - 1);
+    bool holds = part * 8 < dim;
     int64_t base = (int64_t)kv_head * ph->context * dim + part * 8;
-    return {static_cast<const __nv_bfloat16 *>(ph->k_cache) + base, static_cast<const __nv_bfloat16 *>(ph->v_cache) + base, dim,
-            first + warp * per_warp + lane / group, NMLP_CUDA_CONSUMER_WARPS * per_warp, end, part * 8 < dim};
-}
-
-/* All but the newest key, which may not be in the cache yet. */
-__device__ __forceinline__ void load_keys(key_batch &b, const key_walk &w, int newest) {
-#pragma unroll
-    for (int i = 0; i < KEYS_AT_ONCE; i++) {
-        int t = w.at + i * w.step;
-        bool wanted = w.holds && t < w.end && t != newest;
-        b.k[i] = b.v[i] = make_uint4(0, 0, 0, 0);
-        if (wanted) b.k[i] = __ldcg(reinterpret_cast<const uint4 *>(w.keys + (int64_t)t * w.dim));
-        if (wanted) b.v[i] = __ldcg(reinterpret_cast<const uint4 *>(w.values + (int64_t)t * w.dim));
-    }
-}
-
-__device__ __forceinline__ void take_newest(key_batch &b, const key_walk &w, int newest, const __nv_bfloat16 *kept, int part) {
-#pragma unroll
-    for (int i = 0; i < KEYS_AT_ONCE; i++) {
-        if (!w.holds || w.at + i * w.step != newest) continue;
-        b.k[i] = *reinterpret_cast<const uint4 *>(kept + part * 8);
-        b.v[i] = *reinterpret_cast<const uint4 *>(kept + w.dim + part * 8);
-    }
-}
-
-/* Takes one batch into the running softmax of every query. */
-__device__ __forceinline__ void add_keys(running &r, const key_batch &b, const key_walk &w, const float (&q)[HEADS_AT_ONCE][8], int group) {
-    float dot[KEYS_AT_ONCE][HEADS_AT_ONCE];
-#pragma unroll
-    for (int i = 0; i < KEYS_AT_ONCE; i++) {
+    const __nv_bfloat16 *keys = static_cast<const __nv_bfloat16 *>(ph->k_cache) + base;
+    const __nv_bfloat16 *values = static_cast<const __nv_bfloat16 *>(ph->v_cache) + base;
+    float q[HEADS_AT_ONCE][8];
+    for (int h = 0; h < HEADS_AT_ONCE; h++)
+        for (int i = 0; i < 8; i++) q[h][i] = holds ? queries[h * dim + part * 8 + i] * ph->scale : 0.0f;
+    int step = NMLP_CUDA_CONSUMER_WARPS * per_warp;
+    for (int t0 = first + warp * per_warp; t0 < end; t0 += step) {
+        int t = t0 + lane / group;
+        bool live = t < end;
+        uint4 kb = make_uint4(0, 0, 0, 0);
+        uint4 vb = kb;
+        if (live && holds) {
+            kb = __ldcg(reinterpret_cast<const uint4 *>(keys + (int64_t)t * dim));
+            vb = __ldcg(reinterpret_cast<const uint4 *>(values + (int64_t)t * dim));
+        }
         float k[8];
-        unpack8(k, b.k[i]);
+        float v[8];
+        unpack8(k, kb);
+        unpack8(v, vb);
 #pragma unroll
         for (int h = 0; h < HEADS_AT_ONCE; h++) {
-            float sum = 0;
+            float dot = 0;
 #pragma unroll
-            for (int j = 0; j < 8; j++) sum += q[h][j] * k[j];
-            dot[i][h] = sum;
+            for (int i = 0; i < 8; i++) dot += q[h][i] * k[i];
+            for (int d = 1; d < group; d <<= 1) dot += __shfl_xor_sync(0xffffffffu, dot, d);
+            merge(r.top[h], r.sum[h], r.out[h], live ? dot : -INFINITY, live ? 1.0f : 0.0f, v);
         }
-    }
-    for (int d = 1; d < group; d <<= 1)
-#pragma unroll
-        for (int i = 0; i < KEYS_AT_ONCE; i++)
-#pragma unroll
-            for (int h = 0; h < HEADS_AT_ONCE; h++) dot[i][h] += __shfl_xor_sync(0xffffffffu, dot[i][h], d);
-#pragma unroll
-    for (int h = 0; h < HEADS_AT_ONCE; h++) {
-        float top = r.top[h];
-#pragma unroll
-        for (int i = 0; i < KEYS_AT_ONCE; i++)
-            if (w.at + i * w.step < w.end) top = fmaxf(top, dot[i][h]);
-        float keep = r.top[h] == -INFINITY ? 0.0f : __expf(r.top[h] - top);
-        r.top[h] = top;
-        r.sum[h] *= keep;
-#pragma unroll
-        for (int j = 0; j < 8; j++) r.out[h][j] *= keep;
-#pragma unroll
-        for (int i = 0; i < KEYS_AT_ONCE; i++) {
-            dot[i][h] = w.at + i * w.step < w.end ? __expf(dot[i][h] - top) : 0.0f;
-            r.sum[h] += dot[i][h];
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < KEYS_AT_ONCE; i++) {
-        float v[8];
-        unpack8(v, b.v[i]);
-#pragma unroll
-        for (int h = 0; h < HEADS_AT_ONCE; h++)
-#pragma unroll
-            for (int j = 0; j < 8; j++) r.out[h][j] += dot[i][h] * v[j];
     }
 }
 
@@ -195,32 +137,28 @@ __device__ void write_unit(running &r, const nmlp_cuda_phase *ph, uint32_t tag, 
         }
     }
     consumer_sync();
-    for (int i = threadIdx.x; i < n_heads * dim; i += CONSUMERS) {
-        int h = i / dim;
-        int d = i - h * dim;
+    for (int h = 0; h < n_heads; h++) {
         const float *all = scratch + h * row;
         float top = -INFINITY;
         float sum = 0;
-        float v = 0;
-#pragma unroll
         for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) top = fmaxf(top, all[w * HEADS_AT_ONCE * row]);
-#pragma unroll
-        for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) {
-            const float *part = all + w * HEADS_AT_ONCE * row;
-            float share = __expf(part[0] - top);
-            sum += part[1] * share;
-            v += part[2 + d] * share;
+        for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++)
+            sum += all[w * HEADS_AT_ONCE * row + 1] * __expf(all[w * HEADS_AT_ONCE * row] - top);
+        for (int d = threadIdx.x; d < dim; d += CONSUMERS) {
+            float v = 0;
+            for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++)
+                v += all[w * HEADS_AT_ONCE * row + 2 + d] * __expf(all[w * HEADS_AT_ONCE * row] - top);
+            put_word(static_cast<word *>(ph->out) + chunk * ph->out_part_stride + (first_head + h) * dim + d, __float_as_uint(v), tag);
         }
-        put_word(static_cast<word *>(ph->out) + chunk * ph->out_part_stride + (first_head + h) * dim + d, __float_as_uint(v), tag);
-        if (d == 0)
+        if (threadIdx.x == 0)
             put_words(static_cast<word *>(ph->softmax) + 2 * (chunk * ph->n_heads + first_head + h), make_word(__float_as_uint(top), tag),
                       make_word(__float_as_uint(sum), tag));
     }
     consumer_sync();
 }
 
-/* `scratch`: the block's input space, f32. A function of its own, so that its many registers do not crowd the matmuls'. */
-__device__ __noinline__ void run_attention(const nmlp_cuda_phase *ph, uint32_t in_tag, uint32_t out_tag, float *scratch, int position) {
+/* `scratch`: the block's input space, f32. */
+__device__ void run_attention(const nmlp_cuda_phase *ph, uint32_t in_tag, uint32_t out_tag, float *scratch, int position) {
     int warp = threadIdx.x >> 5;
     int lane = threadIdx.x & 31;
     int dim = ph->head_dim;
@@ -231,42 +169,28 @@ __device__ __noinline__ void run_attention(const nmlp_cuda_phase *ph, uint32_t i
     while (group * 8 < dim) group *= 2;
     int heads_per_kv = ph->n_heads / ph->n_kv_heads;
     float *queries = scratch;
-    float *newest = scratch + HEADS_AT_ONCE * dim;
-    float *merged = scratch + (HEADS_AT_ONCE + 2) * dim;
-    const __nv_bfloat16 *kept = reinterpret_cast<const __nv_bfloat16 *>(newest + dim);
-    int part = lane & (group - 1);
+    float *merged = scratch + (HEADS_AT_ONCE + 1) * dim;
     for (int unit = blockIdx.x; unit < ph->n_kv_heads * n_chunks; unit += gridDim.x) {
         int kv_head = unit % ph->n_kv_heads;
         int chunk = unit / ph->n_kv_heads;
         int first = chunk * per_chunk;
         int end = min(n_keys, first + per_chunk);
+        if (warp == NMLP_CUDA_CONSUMER_WARPS - 1 && end == n_keys)
+            store_newest(ph, in_tag, queries + HEADS_AT_ONCE * dim, kv_head, position, lane);
         for (int h0 = 0; h0 < heads_per_kv; h0 += HEADS_AT_ONCE) {
             int n_here = min(HEADS_AT_ONCE, heads_per_kv - h0);
             int head = kv_head * heads_per_kv + h0;
-            key_walk walk = begin_walk(ph, kv_head, first, end, group, warp, lane);
-            key_batch batch;
-            load_keys(batch, walk, position);
-            if (h0 == 0 && warp == NMLP_CUDA_CONSUMER_WARPS - 1 && end == n_keys) store_newest(ph, in_tag, newest, kv_head, position, lane);
             if (warp < HEADS_AT_ONCE)
-                prepare_head(queries + warp * dim, static_cast<const word *>(ph->op[0].x) + (head + min(warp, n_here - 1)) * dim, in_tag,
-                             ph->q_norm, ph->eps, ph->rope + (int64_t)position * dim, dim, lane);
+                prepare_head(queries + warp * dim, static_cast<const word *>(ph->op[0].x) + (head + min(warp, n_here - 1)) * dim, in_tag, ph->q_norm,
+                             ph->eps, ph->rope + (int64_t)position * dim, dim, lane);
             consumer_sync();
             running r;
-            float q[HEADS_AT_ONCE][8];
             for (int h = 0; h < HEADS_AT_ONCE; h++) {
                 r.top[h] = -INFINITY;
                 r.sum[h] = 0;
-                for (int i = 0; i < 8; i++) {
-                    r.out[h][i] = 0;
-                    q[h][i] = walk.holds ? queries[h * dim + part * 8 + i] * ph->scale : 0.0f;
-                }
+                for (int i = 0; i < 8; i++) r.out[h][i] = 0;
             }
-            for (int t0 = first; t0 < end; t0 += walk.step * KEYS_AT_ONCE) { /* as often for every warp */
-                take_newest(batch, walk, position, kept, part);
-                add_keys(r, batch, walk, q, group);
-                walk.at += walk.step * KEYS_AT_ONCE;
-                if (t0 + walk.step * KEYS_AT_ONCE < end) load_keys(batch, walk, position);
-            }
+            walk_keys(r, ph, queries, kv_head, first, end, group, warp, lane);
             write_unit(r, ph, out_tag, merged, head, n_here, chunk, group, warp, lane);
         }
     }

@@ -25,7 +25,7 @@ struct shared_head {
     nmlp_cuda_phase phase[2]; /* this one and the next */
     unit_range units[2];
     uint32_t tag_base; /* what this launch adds to phase numbers */
-    float row_scale[2][NMLP_CUDA_S_MAX]; /* by phase */
+    float row_scale[NMLP_CUDA_S_MAX];
     float warp_sum[NMLP_CUDA_CONSUMER_WARPS];
     float head_weight[HEADS_MAX * NMLP_CUDA_KEY_CHUNKS_MAX];
 };
@@ -151,14 +151,14 @@ __device__ __forceinline__ void get_values(float4 (&v)[N], const nmlp_cuda_opera
 
 /* Plain rows of one part, few of them: a thread's loads are all under way before the first is used, because it has nothing else to do than wait for them. */
 template <bool SPLIT>
-__device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len) {
+__device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
     const int PLACES = 4;
 #pragma unroll 1
     for (int row = 0; row < s; row++) {
 #pragma unroll 1
         for (int base = threadIdx.x * 4; base < len; base += CONSUMERS * 4 * PLACES) {
             float4 v[PLACES];
-            get_values<PLACES>(v, op, (int64_t)row * op->x_pitch, k0 + base, CONSUMERS * 4, 0);
+            get_values<PLACES>(v, op, (int64_t)row * op->x_pitch, k0 + base, CONSUMERS * 4, tag);
 #pragma unroll
             for (int i = 0; i < PLACES; i++)
                 if (base + i * CONSUMERS * 4 < len) store4<SPLIT>(rows, pitch, s, row, base + i * CONSUMERS * 4, v[i]);
@@ -166,52 +166,34 @@ __device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, in
     }
 }
 
-/* Tagged rows of up to PARTS parts (1, 2 or 4), of one input or of two one after the other, all with the same tag: eight places are under way at a time. */
-template <bool SPLIT, int PARTS>
-__device__ void stage_words(const nmlp_cuda_operand *ops, int n_ops, __nv_bfloat16 *rows, int pitch, int s, int k0, int k_chunk, uint32_t tag) {
-    const int PLACES = 8 / PARTS;
-    const int64_t stride = ops[0].x_part_stride;
-    const int parts = ops[0].x_parts;
-    const int len0 = max(0, min(k_chunk, ops[0].k - k0));
-    const int len = len0 + (n_ops == 2 ? max(0, min(k_chunk, ops[1].k - k0)) : 0);
-    const int cols0 = ops[0].x_cols;
-    const int cols1 = ops[1].x_cols;
+/* The same for rows of up to four parts. */
+template <bool SPLIT>
+__device__ void stage_parts(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
+    const int PARTS = 4;
+    const word *x = static_cast<const word *>(op->x) + k0;
+    const int64_t stride = op->x_part_stride;
+    const int parts = op->x_parts;
+    const int cols = op->x_cols;
 #pragma unroll 1
-    for (int row = 0; row < s; row++) {
-        const word *x0 = static_cast<const word *>(ops[0].x) + (int64_t)row * ops[0].x_pitch;
-        const word *x1 = static_cast<const word *>(ops[1].x) + (int64_t)row * ops[1].x_pitch;
+    for (int row = 0; row < s; row++, x += op->x_pitch) {
 #pragma unroll 1
-        for (int base = threadIdx.x * 4; base < len; base += CONSUMERS * 4 * PLACES) {
-            uint4 bits[PLACES * PARTS];
-            get_quads<PLACES * PARTS>(bits,
-                                      [=](int i) -> const word * {
-                                          int at = base + i / PARTS * CONSUMERS * 4;
-                                          bool second = at >= len0;
-                                          int col = k0 + (second ? at - len0 : at);
-                                          if (at >= len || i % PARTS >= parts || col >= (second ? cols1 : cols0)) return nullptr;
-                                          return (second ? x1 : x0) + i % PARTS * stride + col;
-                                      },
-                                      tag);
+        for (int base = threadIdx.x * 4; base < len; base += CONSUMERS * 4 * 2) {
+            uint4 bits[2 * PARTS];
+            get_quads<2 * PARTS>(bits,
+                                 [=](int i) {
+                                     int col = base + i / PARTS * CONSUMERS * 4;
+                                     bool wanted = i % PARTS < parts && k0 + col < cols && col < len;
+                                     return wanted ? x + i % PARTS * stride + col : nullptr;
+                                 },
+                                 tag);
 #pragma unroll
-            for (int i = 0; i < PLACES; i++) {
-                int at = base + i * CONSUMERS * 4;
+            for (int i = 0; i < 2; i++) {
                 float4 v = as_floats(bits[i * PARTS]);
 #pragma unroll
                 for (int p = 1; p < PARTS; p++) add4(v, as_floats(bits[i * PARTS + p]));
-                if (at < len) store4<SPLIT>(rows, pitch, s, row, at < len0 ? at : k_chunk + at - len0, v);
+                if (base + i * CONSUMERS * 4 < len) store4<SPLIT>(rows, pitch, s, row, base + i * CONSUMERS * 4, v);
             }
         }
-    }
-}
-
-template <bool SPLIT>
-__device__ void stage_tagged(const nmlp_cuda_operand *ops, int n_ops, __nv_bfloat16 *rows, int pitch, int s, int k0, int k_chunk, uint32_t tag) {
-    if (ops[0].x_parts == 1) {
-        stage_words<SPLIT, 1>(ops, n_ops, rows, pitch, s, k0, k_chunk, tag);
-    } else if (ops[0].x_parts == 2) {
-        stage_words<SPLIT, 2>(ops, n_ops, rows, pitch, s, k0, k_chunk, tag);
-    } else {
-        stage_words<SPLIT, 4>(ops, n_ops, rows, pitch, s, k0, k_chunk, tag);
     }
 }
 
@@ -263,7 +245,7 @@ __device__ void stage_narrow_words(const nmlp_cuda_operand *op, __nv_bfloat16 *r
 /* x * weight goes to shared memory at once; 1/rms is kept per row and multiplies the result. The sum runs over the whole row. */
 template <bool SPLIT>
 __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s,
-                           int k0, int len, shared_head *sh, float *row_scale, uint32_t tag) {
+                           int k0, int len, shared_head *sh, uint32_t tag) {
     const int BATCH = 4;
     for (int row = 0; row < s; row++) {
         float sum = 0;
@@ -292,7 +274,7 @@ __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *o
         if (threadIdx.x == 0) {
             float all = 0;
             for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) all += sh->warp_sum[w];
-            row_scale[row] = rsqrtf(all / (float)ph->norm_dim + ph->eps);
+            sh->row_scale[row] = rsqrtf(all / (float)ph->norm_dim + ph->eps);
         }
         if (row + 1 < s) consumer_sync();
     }
@@ -357,7 +339,7 @@ __device__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *
 
 /* Piece `piece` of K of every input, side by side; ends with the rows visible to all consumers. */
 template <bool SPLIT>
-__device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int s, int piece, int n_keys, shared_head *sh, int phase) {
+__device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int s, int piece, int n_keys, shared_head *sh) {
     int n_segments = ph->n_matrices == 2 && !ph->same_x ? 2 : 1;
     int pitch = n_segments * ph->k_chunk + NMLP_CUDA_ROW_SKEW;
     int k0 = piece * ph->k_chunk;
@@ -371,15 +353,13 @@ __device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int 
         } else if (!SPLIT) {
             stage_narrow_words(op, to, pitch, s, k0, len, tag);
         } else if (op->input == NMLP_CUDA_NORM) {
-            stage_norm<SPLIT>(ph, op, to, pitch, s, k0, len, sh, sh->row_scale[phase & 1], tag);
+            stage_norm<SPLIT>(ph, op, to, pitch, s, k0, len, sh, tag);
         } else if (op->input == NMLP_CUDA_HEADS) {
             stage_heads<SPLIT>(ph, op, to, pitch, k0, len, n_keys, sh, tag);
-        } else if (op->x_written_by) {
-            bool both = i == 0 && n_segments == 2 && op[1].input == NMLP_CUDA_PLAIN && op[1].x_written_by == op->x_written_by;
-            stage_tagged<SPLIT>(op, both ? 2 : 1, to, pitch, s, k0, ph->k_chunk, tag);
-            if (both) break;
+        } else if (op->x_parts > 1) {
+            stage_parts<SPLIT>(op, to, pitch, s, k0, len, tag);
         } else {
-            stage_plain<SPLIT>(op, to, pitch, s, k0, len);
+            stage_plain<SPLIT>(op, to, pitch, s, k0, len, tag);
         }
     }
     consumer_sync();
