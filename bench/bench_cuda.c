@@ -98,7 +98,7 @@ out:
     return st;
 }
 
-/* bench_cuda [ROWS,ROWS,... [MODEL]] */
+/* bench_cuda [ROWS,ROWS,... [MODEL [stream]]]; "stream" leaves the matmul path out. */
 int main(int argc, char **argv) {
     nmlp_cuda_info info;
     nmlp_err err;
@@ -110,9 +110,10 @@ int main(int argc, char **argv) {
     printf("model,ratio,rank,rows,weight_bytes,median_us,tb_s,share_of_copy,tflop_s,plan\n");
     for (const char *at = rows; at && *at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-            if (argc > 2 && strcmp(argv[2], shapes[i].model) != 0) continue;
+            if (argc > 2 && strcmp(argv[2], "all") != 0 && strcmp(argv[2], shapes[i].model) != 0) continue;
             int64_t n = atoll(at);
             if (n <= 32 && time_shape(&shapes[i], n, NMLP_CUDA_PATH_STREAM, info.l2_bytes, copy_rate, &err) != NMLP_OK) return die(&err);
+            if (argc > 3 && strcmp(argv[3], "stream") == 0) continue;
             if (time_shape(&shapes[i], n, NMLP_CUDA_PATH_MATMUL, info.l2_bytes, copy_rate, &err) != NMLP_OK) return die(&err);
         }
     }

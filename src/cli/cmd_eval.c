@@ -300,7 +300,7 @@ static int run(int argc, char **argv) {
         {"data-dir", 0, NMLP_OPT_STRING, &o.data_dir, "DIR", "where the suite's files are"},
         {"resume", 0, NMLP_OPT_STRING, &o.resume, "FILE", "keep results here and take what is there already"},
         {"format", 0, NMLP_OPT_STRING, &o.format, "NAME", "of the suite's table: text, markdown, csv, json"},
-        {"device", 0, NMLP_OPT_STRING, &o.load.device, "NAME", "cpu, cuda or auto (default)"},
+        {"device", 0, NMLP_OPT_STRING, &o.load.device, "NAME", "cpu (default, exact), cuda (activations in bf16) or auto"},
         {"isa", 0, NMLP_OPT_STRING, &o.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
         {"precision", 0, NMLP_OPT_STRING, &o.load.precision, "P", "f32 (default, exact) or bf16 (faster where the CPU has AMX)"},
     };

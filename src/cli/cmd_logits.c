@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/load.h"
+#include "engine/gpu.h"
 #include "engine/sampler.h"
 
 enum { TOP_SHOWN = 5 };
@@ -20,17 +21,44 @@ struct collect {
     int64_t vocab;
 };
 
+/* c->row holds the logits of that position. */
+static void keep_row(struct collect *c, int64_t position) {
+    c->argmax[position] = nmlp_argmax(c->row, c->vocab);
+    for (size_t p = 0; p < c->n_positions; p++) {
+        if (c->positions[p] == position)
+            memcpy(c->logits + (int64_t)p * c->vocab, c->row, (size_t)c->vocab * sizeof *c->row);
+    }
+}
+
 static void on_rows(void *ctx, nmlp_session *session, const float *rows, int64_t first, int64_t s) {
     struct collect *c = ctx;
     int64_t hidden = nmlp_engine_model(nmlp_session_engine(session))->config.hidden;
     for (int64_t i = 0; i < s; i++) {
         nmlp_session_logits(session, rows + i * hidden, 1, c->row);
-        c->argmax[first + i] = nmlp_argmax(c->row, c->vocab);
-        for (size_t p = 0; p < c->n_positions; p++) {
-            if (c->positions[p] == first + i)
-                memcpy(c->logits + (int64_t)p * c->vocab, c->row, (size_t)c->vocab * sizeof *c->row);
-        }
+        keep_row(c, first + i);
     }
+}
+
+static nmlp_status run_on_cpu(struct collect *c, const nmlp_loaded *loaded, const int32_t *ids, int64_t n, nmlp_err *err) {
+    nmlp_session *session = NULL;
+    NMLP_RETURN_IF_FAILED(nmlp_session_create(&session, loaded->engine, n, 0, false, err));
+    nmlp_status st = nmlp_session_append(session, ids, n, on_rows, c, err);
+    nmlp_session_destroy(session);
+    return st;
+}
+
+/* Token by token: the way of decoding, whose activations keep 16 bits. */
+static nmlp_status run_on_gpu(struct collect *c, const nmlp_loaded *loaded, const int32_t *ids, int64_t n, nmlp_err *err) {
+    nmlp_cuda_session *session = NULL;
+    NMLP_RETURN_IF_FAILED(nmlp_gpu_session_create(&session, loaded->gpu, &loaded->model, n, err));
+    nmlp_status st = NMLP_OK;
+    for (int64_t i = 0; i < n && st == NMLP_OK; i++) {
+        st = nmlp_cuda_session_append(session, ids + i, 1, err);
+        if (st == NMLP_OK) st = nmlp_cuda_session_last_logits(session, c->row, err);
+        if (st == NMLP_OK) keep_row(c, i);
+    }
+    nmlp_cuda_session_destroy(session);
+    return st;
 }
 
 static int print_json(const nmlp_cli *cli, const struct collect *c, int64_t n_ids) {
@@ -103,16 +131,12 @@ static nmlp_status choose_positions(int64_t **positions, size_t *n, const char *
 }
 
 static nmlp_status compute(struct collect *c, const nmlp_loaded *loaded, const int32_t *ids, size_t n, nmlp_err *err) {
-    nmlp_session *session = NULL;
     c->vocab = loaded->model.config.vocab;
     c->row = nmlp_mem_new((size_t)c->vocab, sizeof *c->row, err);
     c->logits = nmlp_mem_new(c->n_positions * (size_t)c->vocab, sizeof *c->logits, err);
     c->argmax = nmlp_mem_new(n, sizeof *c->argmax, err);
     if (!c->row || !c->logits || !c->argmax) return NMLP_E_NOMEM;
-    NMLP_RETURN_IF_FAILED(nmlp_session_create(&session, loaded->engine, (int64_t)n, 0, false, err));
-    nmlp_status st = nmlp_session_append(session, ids, (int64_t)n, on_rows, c, err);
-    nmlp_session_destroy(session);
-    return st;
+    return (loaded->gpu ? run_on_gpu : run_on_cpu)(c, loaded, ids, (int64_t)n, err);
 }
 
 static int run(int argc, char **argv) {
@@ -123,6 +147,7 @@ static int run(int argc, char **argv) {
         {"ids", 0, NMLP_OPT_STRING, &ids_text, "1,2,3", "token ids"},
         {"positions", 0, NMLP_OPT_STRING, &positions_text, "0,2", "positions to print (default: the last)"},
         {"precision", 0, NMLP_OPT_STRING, &load.precision, "P", "f32 (default, exact) or bf16 (faster where the CPU has AMX)"},
+        {"device", 0, NMLP_OPT_STRING, &load.device, "NAME", "cpu (default), cuda or auto"},
         {"isa", 0, NMLP_OPT_STRING, &load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
     };
     nmlp_cli cli;

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "engine/gpu.h"
+
 /* Which side runs the model. Only commands that can use a GPU say "auto". */
 static nmlp_status choose_device(bool *gpu, const nmlp_load_options *options, nmlp_err *err) {
     nmlp_cuda_info info;
@@ -40,6 +42,7 @@ nmlp_status nmlp_load(nmlp_loaded *loaded, const nmlp_cli *cli, const char *dir,
     if (gpu) {
         NMLP_TRY(nmlp_model_check_finite(&loaded->model, loaded->pool, &progress, err));
         NMLP_TRY(nmlp_cuda_engine_create(&loaded->gpu, &loaded->model, &progress, err));
+        NMLP_TRY(nmlp_engine_create_on_gpu(&loaded->engine, &loaded->model, loaded->gpu, loaded->pool, err));
         goto out;
     }
     engine_options.pool = loaded->pool;
@@ -50,13 +53,11 @@ out:
     return st;
 }
 
-const char *nmlp_loaded_name(const nmlp_loaded *loaded) {
-    return loaded->gpu ? nmlp_cuda_engine_name(loaded->gpu) : nmlp_engine_isa(loaded->engine);
-}
+const char *nmlp_loaded_name(const nmlp_loaded *loaded) { return nmlp_engine_isa(loaded->engine); }
 
 void nmlp_unload(nmlp_loaded *loaded) {
-    nmlp_cuda_engine_destroy(loaded->gpu);
     nmlp_engine_destroy(loaded->engine);
+    nmlp_cuda_engine_destroy(loaded->gpu);
     nmlp_pool_destroy(loaded->pool);
     nmlp_model_close(&loaded->model);
     *loaded = (nmlp_loaded){0};

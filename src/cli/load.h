@@ -12,8 +12,8 @@
 typedef struct nmlp_loaded {
     nmlp_pool *pool;
     nmlp_model model;
-    nmlp_engine *engine;   /* one of the two */
-    nmlp_cuda_engine *gpu;
+    nmlp_engine *engine;
+    nmlp_cuda_engine *gpu; /* where the engine runs; NULL: on the CPU */
 } nmlp_loaded;
 
 typedef struct nmlp_load_options {

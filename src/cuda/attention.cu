@@ -1,4 +1,4 @@
-/* Causal attention of many queries over the cache: 64 queries of one head per block, keys in tiles of 64, softmax kept running, so that
+/* Causal attention of many queries over the cache, or of texts lying one after the other among themselves: 64 queries of one head per block, keys in tiles of 64, softmax kept running, so that
  * no score leaves the chip. Head sizes that are not 16, 32, 64 or 128 take a plain kernel. */
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -35,7 +35,7 @@ __device__ void load_tile(__nv_bfloat16 (*tile)[D + SKEW], const __nv_bfloat16 *
 /* scores [16 queries of the warp, 64 keys] = Q K^T, masked. */
 template <int D>
 __device__ void score_tile(float (&score)[KEYS / 8][4], const uint32_t (&q)[D / 16][4], const __nv_bfloat16 (*k)[D + SKEW],
-                           int first_key, int query_pos) {
+                           int first_key, int query_pos, const int (&begin)[2]) {
     int g = (threadIdx.x & 31) >> 2;
     int t = threadIdx.x & 3;
 #pragma unroll
@@ -49,7 +49,7 @@ __device__ void score_tile(float (&score)[KEYS / 8][4], const uint32_t (&q)[D / 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int key = first_key + n * 8 + t * 2 + (i & 1);
-            if (key > query_pos + (i >> 1) * 8) score[n][i] = -INFINITY;
+            if (key > query_pos + (i >> 1) * 8 || key < begin[i >> 1]) score[n][i] = -INFINITY;
         }
     }
 }
@@ -65,11 +65,12 @@ __device__ void soften(float (&score)[KEYS / 8][4], float (&out)[D / 8][4], floa
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
         float keep = top[i] == -INFINITY ? 0.0f : __expf(top[i] - m);
+        float base = m == -INFINITY ? 0.0f : m; /* no key of the row's text yet: all weights are 0 */
         float added = 0;
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++) {
-            score[n][2 * i] = __expf(score[n][2 * i] - m);
-            score[n][2 * i + 1] = __expf(score[n][2 * i + 1] - m);
+            score[n][2 * i] = __expf(score[n][2 * i] - base);
+            score[n][2 * i + 1] = __expf(score[n][2 * i + 1] - base);
             added += score[n][2 * i] + score[n][2 * i + 1];
         }
         added += __shfl_xor_sync(0xffffffffu, added, 1);
@@ -127,13 +128,19 @@ __global__ void __launch_bounds__(WARPS * 32) attention_kernel(const nmlp_cuda_h
     float sum[2] = {0, 0};
     int last_row = min((int)(gridDim.x - blockIdx.x) * QUERIES, h.s) - 1;
     int end = h.first + last_row + 1;
-    for (int key = 0; key < end; key += KEYS) {
+    int begin[2] = {0, 0};
+    int first_key = 0;
+    if (h.text_begin) {
+        for (int i = 0; i < 2; i++) begin[i] = h.text_begin[min(row0 + i * 8, h.s - 1)];
+        first_key = h.text_begin[(gridDim.x - 1 - blockIdx.x) * QUERIES];
+    }
+    for (int key = first_key; key < end; key += KEYS) {
         float score[KEYS / 8][4];
         __syncthreads();
         load_tile<D>(k, static_cast<const __nv_bfloat16 *>(h.k_cache) + cache, key, end);
         load_tile<D>(v, static_cast<const __nv_bfloat16 *>(h.v_cache) + cache, key, end);
         __syncthreads();
-        score_tile<D>(score, q, k, key, h.first + row0);
+        score_tile<D>(score, q, k, key, h.first + row0, begin);
         soften<D>(score, out, top, sum);
         add_values<D>(out, score, v);
     }
@@ -166,13 +173,14 @@ __global__ void plain_kernel(const nmlp_cuda_heads h) {
         int d = lane + i * 32;
         q[i] = d < dim ? __bfloat162float(static_cast<const __nv_bfloat16 *>(h.q)[((int64_t)row * h.n_heads + head) * dim + d]) : 0.0f;
     }
-    for (int key = 0; key <= h.first + row; key++) {
+    int first_key = h.text_begin ? h.text_begin[row] : 0;
+    for (int key = first_key; key <= h.first + row; key++) {
         float dot = 0;
         for (int i = 0; i < PLAIN_DIMS_MAX; i++)
             if (lane + i * 32 < dim) dot += q[i] * __bfloat162float(keys[(int64_t)key * dim + lane + i * 32]);
         for (int d = 16; d; d >>= 1) dot += __shfl_xor_sync(0xffffffffu, dot, d);
         float m = fmaxf(top, dot);
-        float keep = key == 0 ? 0.0f : __expf(top - m);
+        float keep = key == first_key ? 0.0f : __expf(top - m);
         float p = __expf(dot - m);
         sum = sum * keep + p;
         top = m;

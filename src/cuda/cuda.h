@@ -34,8 +34,8 @@ nmlp_status nmlp_cuda_probe(nmlp_cuda_info *info, nmlp_err *err);
 
 typedef struct nmlp_cuda_mlp nmlp_cuda_mlp;
 
-/* One launch of the streaming kernel (up to 32 rows), or large matmuls. AUTO takes what was measured faster: streaming up to 4 rows, and up to
- * 32 where cuBLASLt is missing. */
+/* One launch of the streaming kernel (up to 32 rows), or large matmuls. AUTO takes what was measured faster: streaming up to 4 rows, up to 8 where
+ * the weights are 128 MB at most, and up to 32 where cuBLASLt is missing. */
 typedef enum nmlp_cuda_path { NMLP_CUDA_PATH_AUTO, NMLP_CUDA_PATH_STREAM, NMLP_CUDA_PATH_MATMUL } nmlp_cuda_path;
 
 /* Uploads gate, up and down; runs of exactly `s` rows. */
@@ -86,5 +86,25 @@ nmlp_status nmlp_cuda_session_last_logits(nmlp_cuda_session *session, float *log
 /* The token chosen after the last appended one; it is not part of the text yet. `more`: the caller will append exactly this token and ask
  * again, so its step is started before this call waits for the choice. */
 nmlp_status nmlp_cuda_session_next(nmlp_cuda_session *session, bool more, int32_t *id, nmlp_err *err);
+
+/* ---- scoring texts ---- */
+
+/* A text of n >= 2 tokens; logprob[i] receives log p(ids[i + 1] | ids[0..i]). */
+typedef struct nmlp_cuda_text {
+    const int32_t *ids;
+    int64_t n;
+    float *logprob; /* [n - 1] */
+} nmlp_cuda_text;
+
+typedef struct nmlp_cuda_scorer nmlp_cuda_scorer;
+
+/* For texts of up to `positions` + 1 tokens: the last is scored, not run. `rope` [positions, D] as for sessions. Texts run side by side, some thousand
+ * tokens at a time; logits stay on the device. */
+nmlp_status nmlp_cuda_scorer_create(nmlp_cuda_scorer **out, const nmlp_cuda_engine *engine, int64_t positions, const float *rope,
+                                    nmlp_err *err);
+void nmlp_cuda_scorer_destroy(nmlp_cuda_scorer *scorer);
+/* Tokens that fill the device: fewer at a time run slower. */
+int64_t nmlp_cuda_scorer_tokens(const nmlp_cuda_scorer *scorer);
+nmlp_status nmlp_cuda_scorer_run(nmlp_cuda_scorer *scorer, const nmlp_cuda_text *texts, int64_t n, nmlp_err *err);
 
 #endif

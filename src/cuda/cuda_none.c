@@ -120,3 +120,26 @@ nmlp_status nmlp_cuda_session_next(nmlp_cuda_session *session, bool more, int32_
     *id = -1;
     return refuse(err);
 }
+
+nmlp_status nmlp_cuda_scorer_create(nmlp_cuda_scorer **out, const nmlp_cuda_engine *engine, int64_t positions, const float *rope,
+                                    nmlp_err *err) {
+    (void)engine;
+    (void)positions;
+    (void)rope;
+    *out = NULL;
+    return refuse(err);
+}
+
+void nmlp_cuda_scorer_destroy(nmlp_cuda_scorer *scorer) { (void)scorer; }
+
+int64_t nmlp_cuda_scorer_tokens(const nmlp_cuda_scorer *scorer) {
+    (void)scorer;
+    return 0;
+}
+
+nmlp_status nmlp_cuda_scorer_run(nmlp_cuda_scorer *scorer, const nmlp_cuda_text *texts, int64_t n, nmlp_err *err) {
+    (void)scorer;
+    (void)texts;
+    (void)n;
+    return refuse(err);
+}

@@ -1,4 +1,4 @@
-/* What engine.c, session.c and prefill.c share. */
+/* What engine.c, session.c, score.c and prefill_run.c share. */
 #ifndef NMLP_CUDA_ENGINE_INT_H
 #define NMLP_CUDA_ENGINE_INT_H
 
@@ -55,7 +55,7 @@ struct nmlp_cuda_session {
     float *rope;     /* [context, D] */
     void **k;        /* per layer bf16 [n_kv_heads, context, D] */
     void **v;
-    float *hidden; /* f32 [H padded] of the decode step */
+    float *hidden; /* f32 [H padded] prefill's last row */
     float *logits; /* f32 [V padded] */
     nmlp_cuda_state *state;
     nmlp_cuda_state settings; /* what the host last asked for */
@@ -69,9 +69,28 @@ struct nmlp_cuda_session {
     int turn;            /* which of the two the newest choice goes to */
 };
 
-/* Takes the memory; part of laying out a session. */
-nmlp_status nmlp_cuda_prefill_lay_out(nmlp_cuda_session *s, nmlp_err *err);
-/* Runs n <= rows tokens at positions s->length.. and leaves their last hidden state in s->hidden. */
-nmlp_status nmlp_cuda_prefill_run(nmlp_cuda_session *s, const int32_t *ids, int32_t n, nmlp_err *err);
+/* Takes the memory for up to `rows` tokens at a time; called twice, like everything that lays out a block. */
+nmlp_status nmlp_cuda_prefill_lay_out(nmlp_cuda_prefill *p, const nmlp_cuda_engine *e, nmlp_cuda_block *block, int64_t rows, nmlp_err *err);
+
+/* Many tokens through all layers: the continuation of one text, or texts one after the other. */
+typedef struct nmlp_cuda_pass {
+    const nmlp_cuda_engine *engine;
+    nmlp_cuda_prefill *prefill;
+    const float *rope; /* [positions, D] */
+    void *const *k;    /* per layer bf16 [n_kv_heads, context, D] */
+    void *const *v;
+    int64_t context;           /* rows of a head's cache */
+    int64_t first;             /* where the first token goes in it */
+    const int32_t *text_begin; /* on the device, see prefill.h */
+    cudaStream_t stream;
+} nmlp_cuda_pass;
+
+/* Runs n <= rows tokens and leaves their last hidden states in prefill->hidden. */
+nmlp_status nmlp_cuda_pass_run(const nmlp_cuda_pass *pass, const int32_t *ids, int32_t n, nmlp_err *err);
+/* y [n, N padded] f32 (+)= x [n,K] bf16 times w. */
+nmlp_status nmlp_cuda_pass_multiply(const nmlp_cuda_pass *pass, float *y, bool accumulate, const void *x, const nmlp_cuda_matrix *w,
+                                    int32_t n, nmlp_err *err);
+/* prefill->normed = the norm of `x`, n rows of the hidden size. */
+nmlp_status nmlp_cuda_pass_norm(const nmlp_cuda_pass *pass, const float *x, const float *weight, int32_t n, nmlp_err *err);
 
 #endif

@@ -28,9 +28,8 @@ static void describe(nmlp_cuda_mlp *mlp, const nmlp_cuda_plan *plan) {
     int at = snprintf(mlp->text, sizeof mlp->text, "slots=%d", mlp->program.n_slots);
     for (size_t i = 0; i < plan->n_phases && at > 0 && (size_t)at < sizeof mlp->text; i++) {
         const nmlp_cuda_phase *ph = &plan->phases[i];
-        at += snprintf(mlp->text + at, sizeof mlp->text - (size_t)at,
-                       ph->kind == NMLP_CUDA_REDUCE ? " reduce=%dx%d" : " matmul=%dx%d/%d", ph->n,
-                       ph->kind == NMLP_CUDA_REDUCE ? ph->op[0].x_parts : ph->op[0].k, ph->n_chunks);
+        at += snprintf(mlp->text + at, sizeof mlp->text - (size_t)at, " matmul=%dx%d/%d%s", ph->n, ph->op[0].k, ph->n_chunks,
+                       ph->parts ? "joined" : "");
     }
 }
 
@@ -53,7 +52,7 @@ static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MAT
         return NMLP_OK;
     }
     nmlp_cuda_plan plan;
-    nmlp_cuda_rows x = {.x = mlp->x, .pitch = mlp->pitch, .parts = 1};
+    nmlp_cuda_rows x = {.x = mlp->x, .pitch = mlp->pitch, .parts = 1, .cols = mlp->pitch};
     if (mlp->x_narrow) {
         x.x = mlp->x_narrow;
         x.input = NMLP_CUDA_NARROW;
@@ -67,11 +66,29 @@ out:
     return st;
 }
 
-static nmlp_status choose_path(bool *streams, int64_t s, nmlp_cuda_path path, nmlp_err *err) {
+/* Of all matrices, in bf16. */
+static int64_t weight_bytes(const nmlp_factors m[NMLP_MLP_MATRICES]) {
+    int64_t elems = 0;
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+        const nmlp_view *views[] = {&m[i].w, &m[i].u, &m[i].v};
+        for (int j = 0; j < 3; j++)
+            if (views[j]->data) elems += nmlp_view_elems(views[j]);
+    }
+    return 2 * elems;
+}
+
+/* What was measured faster (docs/performance-gpu.md). */
+static int64_t most_streamed_rows(const nmlp_factors m[NMLP_MLP_MATRICES]) {
+    enum { ROWS_SMALL = 8, SMALL_BYTES = 128 << 20 };
+    if (!nmlp_cuda_blas_available()) return NMLP_CUDA_S_MAX;
+    return weight_bytes(m) <= SMALL_BYTES ? ROWS_SMALL : NMLP_CUDA_S_SPLIT;
+}
+
+static nmlp_status choose_path(bool *streams, const nmlp_factors m[NMLP_MLP_MATRICES], int64_t s, nmlp_cuda_path path, nmlp_err *err) {
     if (s < 1 || s > INT32_MAX / 2) return nmlp_fail(err, NMLP_E_ARG, "an MLP of %lld rows", (long long)s);
     if (path == NMLP_CUDA_PATH_STREAM && s > NMLP_CUDA_S_MAX)
         return nmlp_fail(err, NMLP_E_ARG, "the streaming kernel takes up to %d rows, not %lld", NMLP_CUDA_S_MAX, (long long)s);
-    int64_t most = path == NMLP_CUDA_PATH_STREAM || !nmlp_cuda_blas_available() ? NMLP_CUDA_S_MAX : NMLP_CUDA_S_SPLIT;
+    int64_t most = path == NMLP_CUDA_PATH_STREAM ? NMLP_CUDA_S_MAX : most_streamed_rows(m);
     *streams = path != NMLP_CUDA_PATH_MATMUL && s <= most;
     return NMLP_OK;
 }
@@ -81,7 +98,7 @@ nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors m[NMLP_
     nmlp_status st = NMLP_OK;
     bool streams = false;
     *out = NULL;
-    NMLP_RETURN_IF_FAILED(choose_path(&streams, s, path, err));
+    NMLP_RETURN_IF_FAILED(choose_path(&streams, m, s, path, err));
     nmlp_cuda_mlp *mlp = nmlp_mem_new(1, sizeof *mlp, err);
     if (!mlp) return NMLP_E_NOMEM;
     nmlp_cuda_block_init(&mlp->block);
@@ -177,6 +194,15 @@ out:
     return st;
 }
 
+#ifdef NMLP_CUDA_CLOCKS
+/* One more run of each, and what the clocks said in the last. */
+static nmlp_status run_with_clocks(nmlp_cuda_mlp *const *mlps, int n, nmlp_err *err) {
+    for (int i = n - 1; i >= 0; i--) NMLP_RETURN_IF_FAILED(enqueue(mlps[i], mlps[0]->stream, err));
+    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaStreamSynchronize(mlps[0]->stream), "running with clocks", err));
+    return nmlp_cuda_print_clocks(&mlps[0]->program, mlps[0]->device.n_blocks, err);
+}
+#endif
+
 nmlp_status nmlp_cuda_mlp_time(nmlp_cuda_mlp *const *mlps, int n, int n_timed, double *median_us, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     cudaStream_t stream = mlps[0]->stream;
@@ -195,6 +221,9 @@ nmlp_status nmlp_cuda_mlp_time(nmlp_cuda_mlp *const *mlps, int n, int n_timed, d
     NMLP_TRY(NMLP_CUDA_CHECK(ended, "ending a graph", err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0), "instantiating a graph", err));
     st = time_graph(exec, stream, n, n_timed, median_us, err);
+#ifdef NMLP_CUDA_CLOCKS
+    if (st == NMLP_OK && mlps[0]->streams) st = run_with_clocks(mlps, n, err);
+#endif
 out:
     if (exec) (void)cudaGraphExecDestroy(exec);
     if (graph) (void)cudaGraphDestroy(graph);

@@ -1,15 +1,17 @@
 #include "cuda/plan.h"
 
-#include <string.h>
+#include <stdio.h>
 
 enum {
     INPUT_BYTES_MAX = 84 << 10, /* shared memory for a phase's input rows; the rest is ring */
     INPUT_SHARE = 3,            /* never more than this part of the block's shared memory */
-    PARTS_READ_MAX = 16,        /* rows times pieces a reader sums itself; more get a reduce phase */
-    PIECES_MAX = 4,             /* tried for balance */
+    PIECES_MAX = 4,             /* tried for balance; also what a reader sums */
     PIECE_COLS_MIN = 512,
-    SLOTS_UNDER_WAY = 3
+    TILES_UNDER_WAY = 8 /* of each copying warp */
 };
+
+/* A byte of input, which comes from L2, against a byte of weights. */
+static const double input_cost = 0.75;
 
 void nmlp_cuda_plan_init(nmlp_cuda_plan *plan, const nmlp_cuda_device *device, nmlp_cuda_block *block, int32_t s) {
     *plan = (nmlp_cuda_plan){.device = device, .block = block, .s = s};
@@ -34,22 +36,25 @@ static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
 /* Rows of shared memory the input takes: two halves of each token where tokens are few. */
 static int32_t input_rows(int32_t s) { return s <= NMLP_CUDA_S_SPLIT ? 2 * s : s; }
 
-/* As many pieces as the input's room asks for; more where that fills the last round of blocks better. */
+/* How K is cut: what the input's room asks for at least; more where that balances the blocks better than it makes inputs larger. */
 static int32_t choose_pieces(const nmlp_cuda_plan *plan, int32_t n, int32_t k, int32_t n_segments, bool for_balance) {
     size_t room = plan->device->shared_bytes / INPUT_SHARE;
     if (room > INPUT_BYTES_MAX) room = INPUT_BYTES_MAX;
     int32_t cols = (int32_t)(room / 2) / input_rows(plan->s) - NMLP_CUDA_ROW_SKEW;
-    cols = cols / n_segments / NMLP_CUDA_PAD * NMLP_CUDA_PAD;
+    cols = cols / n_segments / NMLP_CUDA_TILE_COLS * NMLP_CUDA_TILE_COLS;
     int32_t least = divide_up(k, cols);
     int32_t best = least;
-    double best_filled = 0;
+    double best_cost = 0;
     for (int32_t p = least; p <= max32(least, for_balance ? PIECES_MAX : 1); p++) {
-        int64_t units = (int64_t)divide_up(n, NMLP_CUDA_UNIT_ROWS) * p;
-        double filled = (double)units / ((double)divide_up(units, plan->device->n_blocks) * plan->device->n_blocks);
         if (p > least && k / p < PIECE_COLS_MIN) break;
-        if (filled > best_filled + 0.03) {
+        int64_t units = (int64_t)divide_up(n, NMLP_CUDA_UNIT_ROWS) * p;
+        int64_t chunk = p == 1 ? k : (int64_t)divide_up(divide_up(k, p), NMLP_CUDA_TILE_COLS) * NMLP_CUDA_TILE_COLS;
+        double weights = (double)divide_up(units, plan->device->n_blocks) * NMLP_CUDA_UNIT_ROWS * 2 * (double)chunk;
+        double inputs = (double)NMLP_CUDA_WORD_BYTES * plan->s * ((double)chunk + (double)n * p);
+        double cost = weights + input_cost * inputs;
+        if (p == least || cost < best_cost) {
             best = p;
-            best_filled = filled;
+            best_cost = cost;
         }
     }
     return best;
@@ -57,10 +62,13 @@ static int32_t choose_pieces(const nmlp_cuda_plan *plan, int32_t n, int32_t k, i
 
 static nmlp_cuda_operand make_operand(const nmlp_cuda_matrix *w, const nmlp_cuda_rows *x) {
     return (nmlp_cuda_operand){.weight = w->data,
+                               .map = w->map,
                                .x = x->x,
                                .x_part_stride = x->part_stride,
                                .x_pitch = x->pitch,
                                .x_parts = x->parts,
+                               .x_cols = x->cols,
+                               .x_written_by = x->written_by,
                                .k = w->k,
                                .input = x->input};
 }
@@ -79,65 +87,52 @@ static nmlp_cuda_phase make_phase(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *
     }
     ph.same_x = m->n_matrices == 2 && m->x[0].x == m->x[1].x;
     int32_t n_segments = m->n_matrices == 2 && !ph.same_x ? 2 : 1;
-    bool for_balance = m->output == NMLP_CUDA_STORE && !m->whole && plan->s == 1;
-    ph.k_chunk = nmlp_cuda_pad(divide_up(k, choose_pieces(plan, ph.n, k, n_segments, for_balance)));
+    bool for_balance = m->n_matrices == 1 && m->output == NMLP_CUDA_STORE && !m->whole;
+    int32_t pieces = choose_pieces(plan, ph.n, k, n_segments, for_balance);
+    ph.k_chunk = pieces == 1 ? k : divide_up(divide_up(k, pieces), NMLP_CUDA_TILE_COLS) * NMLP_CUDA_TILE_COLS;
     ph.n_chunks = divide_up(k, ph.k_chunk);
-    ph.k_slot = nmlp_cuda_pad(divide_up(ph.k_chunk, divide_up(ph.k_chunk, NMLP_CUDA_SLOT_COLS)));
-    plan->input_elems = max32(plan->input_elems, input_rows(plan->s) * (n_segments * ph.k_chunk + NMLP_CUDA_ROW_SKEW));
+    plan->input_elems = max32(plan->input_elems, nmlp_cuda_pad(input_rows(plan->s) * (n_segments * ph.k_chunk + NMLP_CUDA_ROW_SKEW)));
     return ph;
-}
-
-/* The matmul's pieces go to memory of their own, and a second phase sums them into what was asked for. */
-static nmlp_status push_reduced(nmlp_cuda_plan *plan, nmlp_cuda_phase *ph, const nmlp_cuda_matmul *m, nmlp_err *err) {
-    size_t part_bytes = (size_t)plan->s * (size_t)ph->out_pitch * sizeof(float);
-    nmlp_cuda_phase sum = {.kind = NMLP_CUDA_REDUCE,
-                           .output = m->output,
-                           .n = ph->n,
-                           .out = ph->out,
-                           .out_pitch = ph->out_pitch,
-                           .narrow_out = ph->narrow_out};
-    ph->narrow_out = 0;
-    ph->output = m->n_matrices == 2 ? NMLP_CUDA_PAIR : NMLP_CUDA_STORE;
-    ph->out_part_stride = (int64_t)plan->s * ph->out_pitch;
-    float **outs[2] = {&ph->out, &ph->out2};
-    for (int i = 0; i < m->n_matrices; i++) {
-        *outs[i] = nmlp_cuda_block_take(plan->block, (size_t)ph->n_chunks * part_bytes);
-        sum.op[i] = (nmlp_cuda_operand){
-            .x = *outs[i], .x_part_stride = ph->out_part_stride, .x_pitch = ph->out_pitch, .x_parts = ph->n_chunks};
-    }
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_push(plan, ph, err));
-    return nmlp_cuda_plan_push(plan, &sum, err);
 }
 
 nmlp_status nmlp_cuda_plan_matmul(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *m, nmlp_cuda_rows *rows, nmlp_err *err) {
     nmlp_cuda_phase ph = make_phase(plan, m);
     ph.out_pitch = nmlp_cuda_pad(ph.n);
     ph.bias = m->bias;
-    bool summed_by_reader = ph.n_chunks > 1 && m->output == NMLP_CUDA_STORE && !m->whole && !m->bias &&
-                            plan->s <= NMLP_CUDA_S_SPLIT && ph.n_chunks <= PIECES_MAX && plan->s * ph.n_chunks <= PARTS_READ_MAX;
+    ph.tagged_out = !m->out || m->output == NMLP_CUDA_ADD;
     ph.narrow_out = plan->s > NMLP_CUDA_S_SPLIT && !m->out; /* many rows: what another phase reads is bf16 */
+    ph.out_before = m->out_before;
+    bool summed_by_reader = ph.n_chunks > 1 && m->output == NMLP_CUDA_STORE && !m->out && !m->whole && !m->bias &&
+                            plan->s <= NMLP_CUDA_S_SPLIT && ph.n_chunks <= PIECES_MAX;
     int32_t parts = summed_by_reader ? ph.n_chunks : 1;
-    size_t part_bytes = (size_t)plan->s * (size_t)ph.out_pitch * sizeof(float);
-    ph.out = m->out ? m->out : nmlp_cuda_block_take(plan->block, (size_t)parts * part_bytes);
-    if (summed_by_reader) ph.out_part_stride = (int64_t)plan->s * ph.out_pitch;
+    size_t values = (size_t)plan->s * (size_t)ph.out_pitch;
+    ph.out = m->out ? m->out : nmlp_cuda_block_take(plan->block, (size_t)parts * values * NMLP_CUDA_WORD_BYTES / (ph.narrow_out ? 2 : 1));
+    if (summed_by_reader) ph.out_part_stride = (int64_t)values;
+    if (ph.n_chunks > 1 && !summed_by_reader)
+        ph.parts = nmlp_cuda_block_take(plan->block, (size_t)divide_up(ph.n, NMLP_CUDA_UNIT_ROWS) * (size_t)ph.n_chunks *
+                                                         (size_t)m->n_matrices * (size_t)plan->s * NMLP_CUDA_UNIT_ROWS * NMLP_CUDA_WORD_BYTES);
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_push(plan, &ph, err));
     if (rows)
-        *rows = (nmlp_cuda_rows){.x = ph.out, .part_stride = ph.out_part_stride, .pitch = ph.out_pitch, .parts = parts,
-                                        .input = ph.narrow_out ? NMLP_CUDA_NARROW : NMLP_CUDA_PLAIN};
-    if (ph.n_chunks == 1 || summed_by_reader) return nmlp_cuda_plan_push(plan, &ph, err);
-    if (m->bias)
-        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "a matmul with bias and %d inputs does not fit the GPU's shared memory", ph.op[0].k);
-    return push_reduced(plan, &ph, m, err);
+        *rows = (nmlp_cuda_rows){.x = ph.out,
+                                 .part_stride = ph.out_part_stride,
+                                 .pitch = ph.out_pitch,
+                                 .parts = parts,
+                                 .cols = ph.n,
+                                 .written_by = (int32_t)plan->n_phases,
+                                 .input = ph.narrow_out ? NMLP_CUDA_NARROW : NMLP_CUDA_PLAIN};
+    return NMLP_OK;
 }
 
+/* Tagged rows from a column on. */
 static nmlp_cuda_rows columns_from(const nmlp_cuda_rows *rows, int32_t start) {
     nmlp_cuda_rows from = *rows;
-    size_t elem_bytes = rows->input == NMLP_CUDA_NARROW ? sizeof(uint16_t) : sizeof(float);
-    from.x = (const float *)(const void *)((const char *)rows->x + (size_t)start * elem_bytes);
+    from.x = (const char *)rows->x + (size_t)start * NMLP_CUDA_WORD_BYTES / (rows->input == NMLP_CUDA_NARROW ? 2 : 1);
+    from.cols -= start;
     return from;
 }
 
-nmlp_status nmlp_cuda_plan_mlp(nmlp_cuda_plan *plan, const nmlp_cuda_mlp_weights *w, const nmlp_cuda_rows *x,
-                               nmlp_cuda_output output, float *out, nmlp_err *err) {
+nmlp_status nmlp_cuda_plan_mlp(nmlp_cuda_plan *plan, const nmlp_cuda_mlp_weights *w, nmlp_cuda_rows *x, nmlp_cuda_output output,
+                               void *out, nmlp_err *err) {
     nmlp_cuda_rows basis = {0};
     nmlp_cuda_rows act = {0};
     nmlp_cuda_rows inner = {0};
@@ -154,27 +149,69 @@ nmlp_status nmlp_cuda_plan_mlp(nmlp_cuda_plan *plan, const nmlp_cuda_mlp_weights
         nmlp_cuda_matmul m = {.w = {&w->down_basis}, .x = {act}, .n_matrices = 1, .output = NMLP_CUDA_STORE};
         NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_matmul(plan, &m, &inner, err));
     }
-    nmlp_cuda_matmul last = {
-        .w = {&w->down}, .x = {w->down_basis.n ? inner : act}, .n_matrices = 1, .output = output, .out = out, .whole = true};
-    return nmlp_cuda_plan_matmul(plan, &last, NULL, err);
+    nmlp_cuda_matmul last = {.w = {&w->down},
+                             .x = {w->down_basis.n ? inner : act},
+                             .n_matrices = 1,
+                             .output = output,
+                             .out = out,
+                             .out_before = x->written_by,
+                             .whole = true};
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_matmul(plan, &last, NULL, err));
+    if (output == NMLP_CUDA_ADD) x->written_by = (int32_t)plan->n_phases;
+    return NMLP_OK;
 }
 
 nmlp_status nmlp_cuda_plan_finish(nmlp_cuda_plan *plan, nmlp_cuda_program *program, nmlp_err *err) {
     size_t bytes = plan->n_phases * sizeof *plan->phases;
     void *phases = nmlp_cuda_block_take(plan->block, bytes);
-    unsigned long long *barrier = nmlp_cuda_block_take(plan->block, sizeof *barrier);
-    int32_t n_slots = NMLP_CUDA_SLOTS_MAX;
-    while (n_slots > 0 && nmlp_cuda_stream_shared_bytes(plan->s, plan->input_elems, n_slots) > plan->device->shared_bytes) n_slots--;
-    if (n_slots < 2)
+    unsigned long long *barrier = nmlp_cuda_block_take(plan->block, NMLP_CUDA_BARRIER_WORDS * sizeof *barrier);
+    unsigned *tickets = nmlp_cuda_block_take(plan->block, sizeof *tickets);
+    int32_t n_slots = NMLP_CUDA_SLOTS_MAX; /* a multiple of the multiplying warps: a slot belongs to one of them */
+    while (n_slots > 0 && nmlp_cuda_stream_shared_bytes(plan->s, plan->input_elems, n_slots) > plan->device->shared_bytes) n_slots -= NMLP_CUDA_CONSUMER_WARPS;
+    if (n_slots < NMLP_CUDA_CONSUMER_WARPS)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s has too little shared memory per block: %zu bytes",
                          plan->device->info.name, plan->device->shared_bytes);
     *program = (nmlp_cuda_program){.phases = phases,
                                    .n_phases = (int32_t)plan->n_phases,
                                    .s = plan->s,
                                    .n_slots = n_slots,
-                                   .n_under_way = n_slots - 1 < SLOTS_UNDER_WAY ? n_slots - 1 : SLOTS_UNDER_WAY,
+                                   .n_under_way = TILES_UNDER_WAY, /* at most the fewest slots there can be */
                                    .input_elems = plan->input_elems,
+                                   .tickets = tickets,
                                    .barrier = barrier};
+#ifdef NMLP_CUDA_CLOCKS
+    program->clocks = nmlp_cuda_block_take(plan->block, sizeof *program->clocks * (size_t)plan->device->n_blocks * plan->n_phases * NMLP_CUDA_CLOCK_EVENTS);
+#endif
+    for (size_t i = 0; i < plan->n_phases && i < NMLP_CUDA_FIRST_PHASES; i++) program->first[i] = plan->phases[i];
     if (!plan->block->committed) return NMLP_OK;
     return NMLP_CUDA_CHECK(cudaMemcpy(phases, plan->phases, bytes, cudaMemcpyHostToDevice), "uploading a program", err);
 }
+
+#ifdef NMLP_CUDA_CLOCKS
+nmlp_status nmlp_cuda_print_clocks(const nmlp_cuda_program *program, int grid, nmlp_err *err) {
+    static const char *const names[] = {"begin", "staged", "first tile", "multiplied", "finished", "arrived", "next", "copied"};
+    size_t n = (size_t)grid * (size_t)program->n_phases * NMLP_CUDA_CLOCK_EVENTS;
+    long long *clocks = nmlp_mem_new(n, sizeof *clocks, err);
+    if (!clocks) return NMLP_E_NOMEM;
+    nmlp_status st = NMLP_CUDA_CHECK(cudaMemcpy(clocks, program->clocks, n * sizeof *clocks, cudaMemcpyDeviceToHost), "fetching clocks", err);
+    for (int p = 0; p < program->n_phases && st == NMLP_OK; p++) {
+        for (int e = 0; e < NMLP_CUDA_CLOCK_EVENTS; e++) {
+            long long least = INT64_MAX;
+            long long most = 0;
+            double sum = 0;
+            int n_there = 0;
+            for (int b = 0; b < grid; b++) {
+                long long c = clocks[(b * program->n_phases + p) * NMLP_CUDA_CLOCK_EVENTS + e];
+                if (c == 0) continue;
+                n_there++;
+                least = c < least ? c : least;
+                most = c > most ? c : most;
+                sum += (double)c;
+            }
+            if (n_there) fprintf(stderr, "phase %d %-12s %4d %7lld %9.0f %7lld\n", p, names[e], n_there, least, sum / n_there, most);
+        }
+    }
+    nmlp_mem_free(clocks);
+    return st;
+}
+#endif

@@ -106,7 +106,8 @@ __global__ void heads_kernel(const nmlp_cuda_heads h) {
     }
     const float *norm = is_q ? h.q_norm : h.k_norm;
     float scale = norm ? rsqrtf(warp_sum(sum) / (float)dim + h.eps) : 1.0f;
-    const float *angles = h.rope + (int64_t)(h.first + row) * dim;
+    int position = h.text_begin ? row - h.text_begin[row] : h.first + row;
+    const float *angles = h.rope + (int64_t)position * dim;
     __nv_bfloat16 *to = is_q ? static_cast<__nv_bfloat16 *>(h.q) + ((int64_t)row * h.n_heads + head) * dim
                              : static_cast<__nv_bfloat16 *>(h.k_cache) + cache_row * dim;
     float after = is_q ? h.scale : 1.0f;
@@ -118,6 +119,28 @@ __global__ void heads_kernel(const nmlp_cuda_heads h) {
         to[d] = __float2bfloat16((a * c - b * s) * after);
         to[d + half] = __float2bfloat16((b * c + a * s) * after);
     }
+}
+
+__device__ __forceinline__ float block_max(float v) {
+    __shared__ float tops[THREADS / 32];
+    for (int d = 16; d; d >>= 1) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, d));
+    if ((threadIdx.x & 31) == 0) tops[threadIdx.x >> 5] = v;
+    __syncthreads();
+    float top = tops[0];
+    for (int w = 1; w < THREADS / 32; w++) top = fmaxf(top, tops[w]);
+    return top;
+}
+
+/* One block per row. A thread's terms are at most V / 256, so that f32 sums lose no more than f32 logits have. */
+__global__ void logprob_kernel(float *out, const float *logits, const int32_t *targets, int vocab, int pitch) {
+    const float *row = logits + (int64_t)blockIdx.x * pitch;
+    float top = -INFINITY;
+    float sum = 0;
+    for (int i = threadIdx.x; i < vocab; i += THREADS) top = fmaxf(top, row[i]);
+    top = block_max(top);
+    for (int i = threadIdx.x; i < vocab; i += THREADS) sum += __expf(row[i] - top);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) out[blockIdx.x] = row[targets[blockIdx.x]] - top - logf(sum);
 }
 
 } // namespace
@@ -156,5 +179,11 @@ int nmlp_cuda_launch_heads(const nmlp_cuda_heads *h, void *stream) {
     int n_all = h->n_heads + 2 * h->n_kv_heads;
     dim3 grid((unsigned)h->s, (unsigned)((n_all + per_block - 1) / per_block));
     heads_kernel<<<grid, THREADS, per_block * h->head_dim * sizeof(float), (cudaStream_t)stream>>>(*h);
+    return cudaGetLastError();
+}
+
+int nmlp_cuda_launch_logprob(float *out, const float *logits, const int32_t *targets, int32_t s, int32_t vocab, int32_t pitch,
+                             void *stream) {
+    logprob_kernel<<<s, THREADS, 0, (cudaStream_t)stream>>>(out, logits, targets, vocab, pitch);
     return cudaGetLastError();
 }

@@ -21,6 +21,10 @@ int nmlp_cuda_launch_silu_mul(void *out, const void *gate, const void *up, int64
 /* hidden [S,pitch] f32 += bias. */
 int nmlp_cuda_launch_add_bias(float *hidden, const float *bias, int32_t s, int32_t n, int32_t pitch, void *stream);
 
+/* out [S] = log p(target) of logits [S,pitch] f32. */
+int nmlp_cuda_launch_logprob(float *out, const float *logits, const int32_t *targets, int32_t s, int32_t vocab, int32_t pitch,
+                             void *stream);
+
 typedef struct nmlp_cuda_heads {
     const float *qkv;  /* f32 [S, pitch]: queries, keys, values */
     const float *bias; /* or NULL */
@@ -31,10 +35,11 @@ typedef struct nmlp_cuda_heads {
     void *k_cache; /* bf16 [n_kv_heads, context, D] out */
     void *v_cache;
     void *out; /* bf16 [S, out_pitch] of attention */
+    const int32_t *text_begin; /* [S] first row of each row's text, where texts lie one after the other; NULL: one text */
     float eps;
     float scale;
     int32_t s;
-    int32_t first; /* position of row 0 */
+    int32_t first; /* place of row 0 in the cache and, with one text, its position */
     int32_t pitch;
     int32_t out_pitch;
     int32_t n_heads;

@@ -1,12 +1,19 @@
 /* A streaming program: what one persistent kernel does between its launch and its end, as data.
  *
- * The kernel runs one block per multiprocessor. A program is a list of phases with a grid-wide barrier after each. Most phases are
- * matmuls Y [S,N] = X [S,K] W^T with S <= 32, whose cost is reading W once: one warp of every block does nothing but copy weights into a ring
- * of slots in shared memory, phase after phase, never waiting for a barrier, while eight warps wait for the barrier, bring the
- * phase's input into shared memory and multiply. The ring is what keeps the memory busy while blocks wait for each other.
+ * The kernel runs one block per multiprocessor. A program is a list of phases. Most phases are
+ * matmuls Y [S,N] = X [S,K] W^T with S <= 32, whose cost is reading W once: some warps of every block do nothing but copy weights into a ring
+ * of tiles in shared memory, phase after phase, never waiting for another block, while eight warps wait for the
+ * phase's input, bring it into shared memory and multiply, each a tile of its own. The ring is what keeps the memory busy while blocks wait for each other; it only does
+ * so where multiplying is faster than copying, so that what piled up during a wait is soon gone.
  *
- * Work of a matmul is cut into units: 8 rows of W times one of `n_chunks` pieces of K. A block takes a run of neighbouring units.
- * Pieces of K are summed by the reader or by a reduce phase, always in the same order: same input, same bits.
+ * Work of a matmul is cut into units: 16 rows of W times one of `n_chunks` pieces of K. A block takes a run of neighbouring units and goes through
+ * their tiles, 16 rows of up to 256 columns; tile i of the block, counted through the whole program, belongs to multiplying warp i modulo 8.
+ * Pieces of K are summed by the reader, by the block that finishes its piece last, or by a reduce phase, always in the same order: same input, same bits.
+ *
+ * Blocks do not meet between phases. What one phase writes for another goes to memory as words of 64 bits: 32 bits of value (one f32, or two bf16) and a
+ * tag that tells launch and phase. A reader asks for the words it needs until their tags are the ones it expects. That saves what a barrier costs on a memory
+ * system kept full of copies: the fence before it and the round trips after it. A word is never written again before all its readers have it, because every
+ * reader of a phase contributes to that phase's output, which everything later depends on.
  *
  * This header is plain C, read by both compilers. Columns of weights and activations are padded with zeros to multiples of NMLP_CUDA_PAD. */
 #ifndef NMLP_CUDA_PROGRAM_H
@@ -16,21 +23,26 @@
 #include <stdint.h>
 
 enum {
+    NMLP_CUDA_WORD_BYTES = 8,    /* of a tagged value */
     NMLP_CUDA_PAD = 64,          /* elements; keeps rows 128-byte aligned */
     NMLP_CUDA_S_MAX = 32,        /* rows a streaming program takes */
     NMLP_CUDA_S_SPLIT = 4,       /* up to here activations are kept as two bf16 numbers each */
-    NMLP_CUDA_UNIT_ROWS = 8,     /* rows of W per unit: n of the mma instruction */
-    NMLP_CUDA_SLOT_COLS = 1280,  /* columns a ring slot holds of 8 rows */
-    NMLP_CUDA_ROW_SKEW = 32,     /* elements added to rows in shared memory: 64 bytes, so that two rows meet all 32 banks */
-    NMLP_CUDA_SLOTS_MAX = 16,
+    NMLP_CUDA_UNIT_ROWS = 16,    /* rows of W per unit: m of the mma instruction */
+    NMLP_CUDA_TILE_COLS = 256,   /* columns of a tile */
+    NMLP_CUDA_ROW_SKEW = 32,     /* elements added to input rows in shared memory: 64 bytes, so that two rows meet all 32 banks */
+    NMLP_CUDA_SLOTS_MAX = 24,    /* tiles in the ring */
     NMLP_CUDA_CONSUMER_WARPS = 8,
+    NMLP_CUDA_COPIER_WARPS = 1,
+    NMLP_CUDA_BARRIER_WAYS = 4,     /* counters the blocks divide among them */
+    NMLP_CUDA_BARRIER_STRIDE = 64,  /* words between counters: other lines, other slices of L2 */
+    NMLP_CUDA_BARRIER_WORDS = NMLP_CUDA_BARRIER_WAYS * NMLP_CUDA_BARRIER_STRIDE,
+    NMLP_CUDA_FIRST_PHASES = 6,
     NMLP_CUDA_CHUNK_KEYS_MIN = 128, /* keys of one attention unit, at least */
     NMLP_CUDA_KEY_CHUNKS_MAX = 16
 };
 
 typedef enum nmlp_cuda_kind {
     NMLP_CUDA_MATMUL,
-    NMLP_CUDA_REDUCE,    /* sums pieces of K */
     NMLP_CUDA_ATTENTION, /* one token against the cache */
     NMLP_CUDA_EMBED,
     NMLP_CUDA_PICK /* the next token out of each block's best */
@@ -40,24 +52,26 @@ typedef enum nmlp_cuda_input {
     NMLP_CUDA_PLAIN,
     NMLP_CUDA_NORM,   /* RMS norm on the way in */
     NMLP_CUDA_HEADS,  /* attention's pieces, combined on the way in */
-    NMLP_CUDA_NARROW  /* x is bf16 already and one part */
+    NMLP_CUDA_NARROW  /* x is bf16 and one part */
 } nmlp_cuda_input;
 
 typedef enum nmlp_cuda_output {
     NMLP_CUDA_STORE,    /* out[piece] = y + bias */
-    NMLP_CUDA_ADD,      /* out += y + bias: the residual stream */
+    NMLP_CUDA_ADD,      /* out += y + bias: the residual stream, one token */
     NMLP_CUDA_SILU_MUL, /* out = silu(y of matrix 0) * y of matrix 1 */
-    NMLP_CUDA_PAIR,     /* pieces of matrix 0 to out, of matrix 1 to out2 */
     NMLP_CUDA_LOGITS    /* store, and keep the best */
 } nmlp_cuda_output;
 
 /* One matrix of a matmul phase and the rows it is multiplied with. */
 typedef struct nmlp_cuda_operand {
     const void *weight; /* bf16 [N, k] */
-    const float *x;     /* f32 [n_parts][S, x_pitch], to be summed over parts */
-    int64_t x_part_stride;
+    const void *map;    /* of it, for Hopper's copy engine */
+    const void *x;      /* [n_parts][S, x_pitch], to be summed over parts: f32 (NARROW: bf16), or tagged words of them */
+    int64_t x_part_stride; /* values, like the pitch */
     int32_t x_pitch;
     int32_t x_parts;
+    int32_t x_cols;       /* values of a row that were written */
+    int32_t x_written_by; /* number of the phase, from 1, whose tags they have; 0: plain, there before the launch */
     int32_t k;     /* padded K, also the pitch of weight */
     int32_t input; /* nmlp_cuda_input */
 } nmlp_cuda_operand;
@@ -69,13 +83,14 @@ typedef struct nmlp_cuda_phase {
     int32_t n_matrices; /* 1 or 2 */
     int32_t same_x;     /* both matrices read the same rows */
     int32_t narrow_out; /* out is bf16 */
-    int32_t unused[3];  /* phases are copied 16 bytes at a time */
+    int32_t tagged_out; /* out is words with this phase's tag */
+    int32_t out_before; /* with ADD: the phase that wrote out before */
+    int32_t meet_after; /* all blocks meet before the next phase: it reads what has no tags */
     int32_t n_chunks;   /* pieces of K */
     int32_t k_chunk;    /* columns per piece */
-    int32_t k_slot;     /* columns per ring slot */
     nmlp_cuda_operand op[2];
-    float *out;
-    float *out2;
+    void *out;
+    void *parts; /* where pieces of K meet, tagged f32 [groups of rows][n_chunks][matrices][S, 16]; who has piece 0 sums them in order. NULL: readers do */
     int64_t out_part_stride;
     int32_t out_pitch;
     int32_t norm_dim;         /* H, unpadded */
@@ -84,7 +99,7 @@ typedef struct nmlp_cuda_phase {
     float eps;
     /* attention and its reader */
     float scale;
-    float *softmax; /* [chunks][n_heads][2] largest score and sum */
+    void *softmax; /* tagged [chunks][n_heads][2] largest score and sum */
     const float *q_norm;
     const float *k_norm;
     const float *rope; /* [context, D] cos|sin */
@@ -106,18 +121,27 @@ typedef struct nmlp_cuda_state {
 } nmlp_cuda_state;
 
 typedef struct nmlp_cuda_program {
-    const nmlp_cuda_phase *phases; /* on the device */
+    nmlp_cuda_phase first[NMLP_CUDA_FIRST_PHASES]; /* the first ones come as arguments: no wait for memory before weights are asked for */
+    const nmlp_cuda_phase *phases;                 /* all, on the device */
     int32_t n_phases;
     int32_t s;
     int32_t n_slots;
-    int32_t n_under_way; /* slots being copied at a time, at most */
+    int32_t n_under_way; /* tiles each copying warp has under way at a time, at most */
     int32_t input_elems; /* bf16 elements of shared memory for X */
-    unsigned long long *barrier; /* on the device; any multiple of the grid size */
+    unsigned *tickets;           /* on the device; every block of a launch takes one, which tells the launches apart */
+    unsigned long long *barrier; /* on the device, NMLP_CUDA_BARRIER_WORDS; grows by one round per meeting */
     nmlp_cuda_state *state;
     float *best_score; /* [grid] */
     int32_t *best_token;
     int32_t *tokens; /* [context] every picked token by position; may be NULL */
+#ifdef NMLP_CUDA_CLOCKS
+    long long *clocks; /* [grid][n_phases][NMLP_CUDA_CLOCK_EVENTS] cycles since the block began */
+#endif
 } nmlp_cuda_program;
+
+#ifdef NMLP_CUDA_CLOCKS
+enum { NMLP_CUDA_CLOCK_EVENTS = 8 };
+#endif
 
 static inline int32_t nmlp_cuda_pad(int64_t n) { return (int32_t)((n + NMLP_CUDA_PAD - 1) / NMLP_CUDA_PAD * NMLP_CUDA_PAD); }
 

@@ -21,12 +21,12 @@ static nmlp_status plan_attention(nmlp_cuda_session *s, nmlp_cuda_plan *plan, in
     int32_t width = layer->o.k;
     size_t chunks = NMLP_CUDA_KEY_CHUNKS_MAX;
     nmlp_cuda_phase attend = {.kind = NMLP_CUDA_ATTENTION,
-                              .op = {{.x = qkv.x}},
-                              .out = nmlp_cuda_block_take(plan->block, chunks * (size_t)width * sizeof(float)),
+                              .op = {{.x = qkv.x, .x_written_by = qkv.written_by}},
+                              .out = nmlp_cuda_block_take(plan->block, chunks * (size_t)width * NMLP_CUDA_WORD_BYTES),
                               .out_part_stride = width,
                               .eps = (float)c->rms_eps,
                               .scale = 1.0f / sqrtf((float)c->head_dim),
-                              .softmax = nmlp_cuda_block_take(plan->block, chunks * (size_t)c->n_heads * 2 * sizeof(float)),
+                              .softmax = nmlp_cuda_block_take(plan->block, chunks * (size_t)c->n_heads * 2 * NMLP_CUDA_WORD_BYTES),
                               .q_norm = layer->q_norm,
                               .k_norm = layer->k_norm,
                               .rope = s->rope,
@@ -39,16 +39,24 @@ static nmlp_status plan_attention(nmlp_cuda_session *s, nmlp_cuda_plan *plan, in
     int32_t scratch = nmlp_cuda_attention_scratch_elems((int32_t)c->head_dim);
     if (plan->input_elems < scratch) plan->input_elems = (scratch + 63) / 64 * 64;
     NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_push(plan, &attend, err));
-    nmlp_cuda_rows heads = {.x = attend.out, .part_stride = width, .pitch = width, .parts = 1, .input = NMLP_CUDA_HEADS};
+    nmlp_cuda_rows heads = {.x = attend.out,
+                            .part_stride = width,
+                            .pitch = width,
+                            .parts = 1,
+                            .cols = (int32_t)(c->n_heads * c->head_dim),
+                            .written_by = (int32_t)plan->n_phases,
+                            .input = NMLP_CUDA_HEADS};
     nmlp_cuda_matmul mix = {.w = {&layer->o},
                             .x = {heads},
                             .n_matrices = 1,
                             .output = NMLP_CUDA_ADD,
-                            .out = s->hidden,
+                            .out = (void *)(uintptr_t)hidden->x,
+                            .out_before = hidden->written_by,
                             .bias = layer->o_bias,
                             .whole = true};
     size_t at = plan->n_phases;
     NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_matmul(plan, &mix, NULL, err));
+    hidden->written_by = (int32_t)plan->n_phases;
     plan->phases[at].softmax = attend.softmax; /* the combining reader needs the pieces' sums */
     plan->phases[at].n_heads = attend.n_heads;
     plan->phases[at].head_dim = attend.head_dim;
@@ -65,22 +73,26 @@ static nmlp_status plan_head(nmlp_cuda_session *s, nmlp_cuda_plan *plan, nmlp_cu
                                .whole = true};
     nmlp_cuda_phase pick = {.kind = NMLP_CUDA_PICK};
     NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_matmul(plan, &logits, NULL, err));
+    plan->phases[plan->n_phases - 1].meet_after = 1;
     return nmlp_cuda_plan_push(plan, &pick, err);
 }
 
 static nmlp_status plan_step(nmlp_cuda_session *s, nmlp_cuda_plan *plan, nmlp_cuda_rows *hidden, nmlp_err *err) {
     const nmlp_cuda_engine *e = s->engine;
     nmlp_cuda_block *block = plan->block;
+    void *residual = nmlp_cuda_block_take(block, (size_t)e->embedding.k * NMLP_CUDA_WORD_BYTES);
     nmlp_cuda_phase embed = {
-        .kind = NMLP_CUDA_EMBED, .op = {{.k = e->embedding.k}}, .out = s->hidden, .embedding = e->embedding.data};
+        .kind = NMLP_CUDA_EMBED, .op = {{.k = e->embedding.k}}, .out = residual, .embedding = e->embedding.data};
     size_t begin = block->used_bytes;
     size_t end = begin;
     NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_push(plan, &embed, err));
+    hidden->x = residual;
+    hidden->written_by = (int32_t)plan->n_phases;
     for (int64_t l = 0; l < e->model->config.n_layers; l++) {
         block->used_bytes = begin; /* layers use the same memory one after the other */
         NMLP_RETURN_IF_FAILED(plan_attention(s, plan, l, hidden, err));
         hidden->norm_weight = e->layers[l].mlp_norm;
-        NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_mlp(plan, &e->layers[l].mlp, hidden, NMLP_CUDA_ADD, s->hidden, err));
+        NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_mlp(plan, &e->layers[l].mlp, hidden, NMLP_CUDA_ADD, residual, err));
         if (block->used_bytes > end) end = block->used_bytes;
     }
     block->used_bytes = end;
@@ -92,8 +104,9 @@ static nmlp_status lay_out_program(nmlp_cuda_session *s, nmlp_cuda_program *prog
     const nmlp_config *c = &s->engine->model->config;
     nmlp_status st = NMLP_OK;
     nmlp_cuda_plan plan;
-    nmlp_cuda_rows hidden = {.x = s->hidden,
+    nmlp_cuda_rows hidden = {.x = s->hidden, /* what prefill left */
                              .pitch = nmlp_cuda_pad(c->hidden),
+                             .cols = (int32_t)c->hidden,
                              .parts = 1,
                              .input = NMLP_CUDA_NORM,
                              .norm_dim = (int32_t)c->hidden,
@@ -126,7 +139,8 @@ static nmlp_status lay_out(nmlp_cuda_session *s, const float *rope, nmlp_err *er
     s->hidden = nmlp_cuda_block_take(block, (size_t)nmlp_cuda_pad(c->hidden) * sizeof(float));
     s->logits = nmlp_cuda_block_take(block, (size_t)nmlp_cuda_pad(c->vocab) * sizeof(float));
     s->state = nmlp_cuda_block_take(block, sizeof *s->state);
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_lay_out(s, err));
+    int64_t rows = s->context < NMLP_CUDA_PREFILL_ROWS ? s->context : NMLP_CUDA_PREFILL_ROWS;
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_lay_out(&s->prefill, s->engine, block, rows, err));
     NMLP_RETURN_IF_FAILED(lay_out_program(s, &s->step, false, err));
     NMLP_RETURN_IF_FAILED(lay_out_program(s, &s->head, true, err));
     if (!block->committed) return NMLP_OK;
@@ -191,6 +205,10 @@ out:
 void nmlp_cuda_session_destroy(nmlp_cuda_session *s) {
     if (!s) return;
     if (s->stream) (void)cudaStreamSynchronize(s->stream);
+#ifdef NMLP_CUDA_CLOCKS
+    nmlp_err ignored;
+    (void)nmlp_cuda_print_clocks(&s->step, s->engine->device.n_blocks, &ignored);
+#endif
     if (s->graph) (void)cudaGraphExecDestroy(s->graph);
     for (int i = 0; i < 2; i++)
         if (s->chosen[i]) (void)cudaEventDestroy(s->chosen[i]);
@@ -258,6 +276,23 @@ static nmlp_status check_append(const nmlp_cuda_session *s, const int32_t *ids, 
     return NMLP_E_LIMIT;
 }
 
+/* n tokens at positions length.. leave their last hidden state in s->hidden. */
+static nmlp_status prefill(nmlp_cuda_session *s, const int32_t *ids, int32_t n, nmlp_err *err) {
+    nmlp_cuda_pass pass = {.engine = s->engine,
+                           .prefill = &s->prefill,
+                           .rope = s->rope,
+                           .k = s->k,
+                           .v = s->v,
+                           .context = s->context,
+                           .first = s->length,
+                           .stream = s->stream};
+    int32_t pitch = nmlp_cuda_pad(s->engine->model->config.hidden);
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_pass_run(&pass, ids, n, err));
+    return NMLP_CUDA_CHECK(cudaMemcpyAsync(s->hidden, s->prefill.hidden + (int64_t)(n - 1) * pitch, (size_t)pitch * sizeof(float),
+                                           cudaMemcpyDeviceToDevice, s->stream),
+                           "keeping the last row", err);
+}
+
 static nmlp_status run_tokens(nmlp_cuda_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {
     if (n == 1) {
         NMLP_RETURN_IF_FAILED(put_state(s, ids[0], s->length, err));
@@ -265,7 +300,7 @@ static nmlp_status run_tokens(nmlp_cuda_session *s, const int32_t *ids, int64_t 
     }
     for (int64_t done = 0; done < n; done += s->prefill.rows) {
         int32_t here = (int32_t)(n - done < s->prefill.rows ? n - done : s->prefill.rows);
-        NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_run(s, ids + done, here, err));
+        NMLP_RETURN_IF_FAILED(prefill(s, ids + done, here, err));
         s->length += here;
     }
     NMLP_RETURN_IF_FAILED(put_state(s, ids[n - 1], s->length - 1, err)); /* the head's pick adds one */

@@ -12,14 +12,15 @@ static inline __host__ __device__ int attention_scratch(int dim) {
     return (HEADS_AT_ONCE + 1) * dim + NMLP_CUDA_CONSUMER_WARPS * HEADS_AT_ONCE * (dim + 2);
 }
 
-/* One warp: head [D] f32 -> normalised (weight may be NULL) and rotated, in shared memory. */
-__device__ void prepare_head(float *out, const float *in, const float *norm, float eps, const float *angles, int dim,
+/* One warp: head [D], tagged -> normalised (weight may be NULL) and rotated, in shared memory. */
+__device__ void prepare_head(float *out, const word *in, uint32_t tag, const float *norm, float eps, const float *angles, int dim,
                              int lane) {
     float sum = 0;
-    for (int d = lane; d < dim; d += 32) {
-        float v = __ldcg(in + d);
-        out[d] = v;
-        sum += v * v;
+    for (int d = lane * 2; d < dim; d += 64) {
+        float2 v = get_pair(in + d, tag);
+        out[d] = v.x;
+        out[d + 1] = v.y;
+        sum += v.x * v.x + v.y * v.y;
     }
     float scale = norm ? rsqrtf(warp_sum(sum) / (float)dim + eps) : 1.0f;
     __syncwarp();
@@ -36,15 +37,17 @@ __device__ void prepare_head(float *out, const float *in, const float *norm, flo
 }
 
 /* The newest key and value go to their place in the cache. */
-__device__ void store_newest(const nmlp_cuda_phase *ph, float *scratch, int kv_head, int position, int lane) {
+__device__ void store_newest(const nmlp_cuda_phase *ph, uint32_t tag, float *scratch, int kv_head, int position, int lane) {
     int dim = ph->head_dim;
-    const float *k = ph->op[0].x + (ph->n_heads + kv_head) * dim;
-    const float *v = k + ph->n_kv_heads * dim;
+    const word *k = static_cast<const word *>(ph->op[0].x) + (ph->n_heads + kv_head) * dim;
+    const word *v = k + ph->n_kv_heads * dim;
     int64_t at = ((int64_t)kv_head * ph->context + position) * dim;
-    prepare_head(scratch, k, ph->k_norm, ph->eps, ph->rope + (int64_t)position * dim, dim, lane);
-    for (int d = lane; d < dim; d += 32) {
-        static_cast<__nv_bfloat16 *>(ph->k_cache)[at + d] = __float2bfloat16(scratch[d]);
-        static_cast<__nv_bfloat16 *>(ph->v_cache)[at + d] = __float2bfloat16(__ldcg(v + d));
+    prepare_head(scratch, k, tag, ph->k_norm, ph->eps, ph->rope + (int64_t)position * dim, dim, lane);
+    for (int d = lane * 2; d < dim; d += 64) {
+        float2 value = get_pair(v + d, tag);
+        *reinterpret_cast<__nv_bfloat162 *>(static_cast<__nv_bfloat16 *>(ph->k_cache) + at + d) =
+            __floats2bfloat162_rn(scratch[d], scratch[d + 1]);
+        *reinterpret_cast<__nv_bfloat162 *>(static_cast<__nv_bfloat16 *>(ph->v_cache) + at + d) = __floats2bfloat162_rn(value.x, value.y);
     }
 }
 
@@ -113,7 +116,7 @@ __device__ void walk_keys(running &r, const nmlp_cuda_phase *ph, const float *qu
 }
 
 /* Groups of the warp, then warps of the block, in fixed order; `scratch` [warps][HEADS_AT_ONCE][D + 2]. */
-__device__ void write_unit(running &r, const nmlp_cuda_phase *ph, float *scratch, int first_head, int n_heads, int chunk,
+__device__ void write_unit(running &r, const nmlp_cuda_phase *ph, uint32_t tag, float *scratch, int first_head, int n_heads, int chunk,
                            int group, int warp, int lane) {
     int dim = ph->head_dim;
     int row = dim + 2;
@@ -145,16 +148,17 @@ __device__ void write_unit(running &r, const nmlp_cuda_phase *ph, float *scratch
             float v = 0;
             for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++)
                 v += all[w * HEADS_AT_ONCE * row + 2 + d] * __expf(all[w * HEADS_AT_ONCE * row] - top);
-            ph->out[chunk * ph->out_part_stride + (first_head + h) * dim + d] = v;
+            put_word(static_cast<word *>(ph->out) + chunk * ph->out_part_stride + (first_head + h) * dim + d, __float_as_uint(v), tag);
         }
         if (threadIdx.x == 0)
-            reinterpret_cast<float2 *>(ph->softmax)[chunk * ph->n_heads + first_head + h] = make_float2(top, sum);
+            put_words(static_cast<word *>(ph->softmax) + 2 * (chunk * ph->n_heads + first_head + h), make_word(__float_as_uint(top), tag),
+                      make_word(__float_as_uint(sum), tag));
     }
     consumer_sync();
 }
 
 /* `scratch`: the block's input space, f32. */
-__device__ void run_attention(const nmlp_cuda_phase *ph, float *scratch, int position) {
+__device__ void run_attention(const nmlp_cuda_phase *ph, uint32_t in_tag, uint32_t out_tag, float *scratch, int position) {
     int warp = threadIdx.x >> 5;
     int lane = threadIdx.x & 31;
     int dim = ph->head_dim;
@@ -172,12 +176,12 @@ __device__ void run_attention(const nmlp_cuda_phase *ph, float *scratch, int pos
         int first = chunk * per_chunk;
         int end = min(n_keys, first + per_chunk);
         if (warp == NMLP_CUDA_CONSUMER_WARPS - 1 && end == n_keys)
-            store_newest(ph, queries + HEADS_AT_ONCE * dim, kv_head, position, lane);
+            store_newest(ph, in_tag, queries + HEADS_AT_ONCE * dim, kv_head, position, lane);
         for (int h0 = 0; h0 < heads_per_kv; h0 += HEADS_AT_ONCE) {
             int n_here = min(HEADS_AT_ONCE, heads_per_kv - h0);
             int head = kv_head * heads_per_kv + h0;
             if (warp < HEADS_AT_ONCE)
-                prepare_head(queries + warp * dim, ph->op[0].x + (head + min(warp, n_here - 1)) * dim, ph->q_norm,
+                prepare_head(queries + warp * dim, static_cast<const word *>(ph->op[0].x) + (head + min(warp, n_here - 1)) * dim, in_tag, ph->q_norm,
                              ph->eps, ph->rope + (int64_t)position * dim, dim, lane);
             consumer_sync();
             running r;
@@ -187,7 +191,7 @@ __device__ void run_attention(const nmlp_cuda_phase *ph, float *scratch, int pos
                 for (int i = 0; i < 8; i++) r.out[h][i] = 0;
             }
             walk_keys(r, ph, queries, kv_head, first, end, group, warp, lane);
-            write_unit(r, ph, merged, head, n_here, chunk, group, warp, lane);
+            write_unit(r, ph, out_tag, merged, head, n_here, chunk, group, warp, lane);
         }
     }
 }

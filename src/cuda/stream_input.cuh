@@ -24,6 +24,7 @@ struct shared_head {
     uint64_t sums_empty[2];
     nmlp_cuda_phase phase[2]; /* this one and the next */
     unit_range units[2];
+    uint32_t tag_base; /* what this launch adds to phase numbers */
     float row_scale[NMLP_CUDA_S_MAX];
     float warp_sum[NMLP_CUDA_CONSUMER_WARPS];
     float head_weight[HEADS_MAX * NMLP_CUDA_KEY_CHUNKS_MAX];
@@ -42,8 +43,70 @@ __device__ __forceinline__ int keys_per_chunk(int n_keys) {
     return chunk < NMLP_CUDA_CHUNK_KEYS_MIN ? NMLP_CUDA_CHUNK_KEYS_MIN : chunk;
 }
 
-/* Activations are written by other blocks during this launch: read them past L1. */
 __device__ __forceinline__ float4 load4(const float *p) { return __ldcg(reinterpret_cast<const float4 *>(p)); }
+
+/* ---- tagged words ---- */
+
+typedef unsigned long long word; /* value below, tag above */
+
+__device__ __forceinline__ word make_word(uint32_t value, uint32_t tag) { return (word)tag << 32 | value; }
+
+__device__ __forceinline__ void put_word(word *to, uint32_t value, uint32_t tag) {
+    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(make_word(value, tag)) : "memory");
+}
+
+__device__ __forceinline__ void put_words(word *to, word a, word b) {
+    asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(to), "l"(a), "l"(b) : "memory");
+}
+
+__device__ __forceinline__ void get_words(word &a, word &b, const word *from) {
+    asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(from) : "memory");
+}
+
+/* Two neighbours; `from` on 16 bytes. */
+__device__ __forceinline__ float2 get_pair(const word *from, uint32_t tag) {
+    word a, b;
+    do {
+        get_words(a, b, from);
+    } while ((uint32_t)(a >> 32) != tag || (uint32_t)(b >> 32) != tag);
+    return make_float2(__uint_as_float((uint32_t)a), __uint_as_float((uint32_t)b));
+}
+
+__device__ __forceinline__ float get_float(const word *from, uint32_t tag) {
+    word w;
+    do {
+        asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(w) : "l"(from) : "memory");
+    } while ((uint32_t)(w >> 32) != tag);
+    return __uint_as_float((uint32_t)w);
+}
+
+/* Four neighbouring words of each of N places, at(i) (NULL: zeros). All are asked for at once, and again until all are written. */
+template <int N, class At>
+__device__ __forceinline__ void get_quads(uint4 (&v)[N], const At at, uint32_t tag) {
+    word w[N][4];
+    bool there;
+    do {
+        there = true;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const word *from = at(i);
+            w[i][0] = w[i][1] = w[i][2] = w[i][3] = make_word(0, tag);
+            if (!from) continue;
+            get_words(w[i][0], w[i][1], from);
+            get_words(w[i][2], w[i][3], from + 2);
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) there = there && (uint32_t)(w[i][j] >> 32) == tag;
+    } while (!there);
+#pragma unroll
+    for (int i = 0; i < N; i++) v[i] = make_uint4((uint32_t)w[i][0], (uint32_t)w[i][1], (uint32_t)w[i][2], (uint32_t)w[i][3]);
+}
+
+__device__ __forceinline__ float4 as_floats(uint4 v) {
+    return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
+}
 
 template <bool SPLIT>
 __device__ __forceinline__ void store4(__nv_bfloat16 *rows, int pitch, int s, int row, int col, float4 v) {
@@ -68,46 +131,67 @@ __device__ __forceinline__ void add4(float4 &a, float4 b) {
     a.w += b.w;
 }
 
-/* Sums the parts in order, four loads in flight. */
-__device__ __forceinline__ float4 load_parts(const nmlp_cuda_operand *op, int row, int col) {
-    const float *p = op->x + (int64_t)row * op->x_pitch + col;
-    int parts = op->x_parts;
-    int64_t stride = op->x_part_stride;
-    float4 sum = load4(p);
-    for (int part = 1; part < parts; part += 4) {
-        float4 v[4];
+/* N places of four values, `place` columns apart from `col` on, that another phase or an earlier launch wrote. */
+template <int N>
+__device__ __forceinline__ void get_values(float4 (&v)[N], const nmlp_cuda_operand *op, int64_t row_at, int col, int place, uint32_t tag) {
+    if (op->x_written_by) {
+        const word *x = static_cast<const word *>(op->x) + row_at;
+        const int cols = op->x_cols;
+        uint4 bits[N];
+        get_quads<N>(bits, [=](int i) { return col + i * place < cols ? x + col + i * place : nullptr; }, tag);
 #pragma unroll
-        for (int i = 0; i < 4; i++) v[i] = part + i < parts ? load4(p + (part + i) * stride) : make_float4(0, 0, 0, 0);
+        for (int i = 0; i < N; i++) v[i] = as_floats(bits[i]);
+    } else {
 #pragma unroll
-        for (int i = 0; i < 4; i++) add4(sum, v[i]);
+        for (int i = 0; i < N; i++)
+            v[i] = col + i * place < op->x_cols ? load4(static_cast<const float *>(op->x) + row_at + col + i * place)
+                                                : make_float4(0, 0, 0, 0);
     }
-    return sum;
 }
 
-/* Plain rows, few of them: a thread's loads are all under way before the first is used, because a block that has just passed a barrier has nothing
- * else to do than wait for them. PARTS (1, 2 or 4) parts of BATCH / PARTS places at a time. */
-template <bool SPLIT, int PARTS>
-__device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len) {
-    const int PLACES = 8 / PARTS;
-    const int parts = op->x_parts;
+/* Plain rows of one part, few of them: a thread's loads are all under way before the first is used, because it has nothing else to do than wait for them. */
+template <bool SPLIT>
+__device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
+    const int PLACES = 4;
+#pragma unroll 1
+    for (int row = 0; row < s; row++) {
+#pragma unroll 1
+        for (int base = threadIdx.x * 4; base < len; base += CONSUMERS * 4 * PLACES) {
+            float4 v[PLACES];
+            get_values<PLACES>(v, op, (int64_t)row * op->x_pitch, k0 + base, CONSUMERS * 4, tag);
+#pragma unroll
+            for (int i = 0; i < PLACES; i++)
+                if (base + i * CONSUMERS * 4 < len) store4<SPLIT>(rows, pitch, s, row, base + i * CONSUMERS * 4, v[i]);
+        }
+    }
+}
+
+/* The same for rows of up to four parts. */
+template <bool SPLIT>
+__device__ void stage_parts(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
+    const int PARTS = 4;
+    const word *x = static_cast<const word *>(op->x) + k0;
     const int64_t stride = op->x_part_stride;
-    const float *x = op->x + k0;
+    const int parts = op->x_parts;
+    const int cols = op->x_cols;
 #pragma unroll 1
     for (int row = 0; row < s; row++, x += op->x_pitch) {
 #pragma unroll 1
-        for (int base = threadIdx.x * 4; base < len; base += CONSUMERS * 4 * PLACES) {
-            float4 v[PLACES][PARTS];
+        for (int base = threadIdx.x * 4; base < len; base += CONSUMERS * 4 * 2) {
+            uint4 bits[2 * PARTS];
+            get_quads<2 * PARTS>(bits,
+                                 [=](int i) {
+                                     int col = base + i / PARTS * CONSUMERS * 4;
+                                     bool wanted = i % PARTS < parts && k0 + col < cols && col < len;
+                                     return wanted ? x + i % PARTS * stride + col : nullptr;
+                                 },
+                                 tag);
 #pragma unroll
-            for (int i = 0; i < PLACES; i++)
+            for (int i = 0; i < 2; i++) {
+                float4 v = as_floats(bits[i * PARTS]);
 #pragma unroll
-                for (int p = 0; p < PARTS; p++)
-                    v[i][p] = base + i * CONSUMERS * 4 < len && p < parts ? load4(x + base + i * CONSUMERS * 4 + p * stride)
-                                                                          : make_float4(0, 0, 0, 0);
-#pragma unroll
-            for (int i = 0; i < PLACES; i++) {
-#pragma unroll
-                for (int p = 1; p < PARTS; p++) add4(v[i][0], v[i][p]);
-                if (base + i * CONSUMERS * 4 < len) store4<SPLIT>(rows, pitch, s, row, base + i * CONSUMERS * 4, v[i][0]);
+                for (int p = 1; p < PARTS; p++) add4(v, as_floats(bits[i * PARTS + p]));
+                if (base + i * CONSUMERS * 4 < len) store4<SPLIT>(rows, pitch, s, row, base + i * CONSUMERS * 4, v);
             }
         }
     }
@@ -115,7 +199,7 @@ __device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, in
 
 /* bf16 rows go to shared memory as they are, all copies under way at once. */
 __device__ void stage_narrow(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len) {
-    const __nv_bfloat16 *x = reinterpret_cast<const __nv_bfloat16 *>(op->x) + k0;
+    const __nv_bfloat16 *x = static_cast<const __nv_bfloat16 *>(op->x) + k0;
     const int x_pitch = op->x_pitch;
     const int per_row = len / 8;
     const int n = s * per_row;
@@ -130,14 +214,41 @@ __device__ void stage_narrow(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, i
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
+/* The same from tagged words of two values. */
+__device__ void stage_narrow_words(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
+    const int PLACES = 6;
+    const word *x = static_cast<const word *>(op->x);
+    const int x_pitch = op->x_pitch;
+    const int cols = op->x_cols;
+    const int per_row = len / 8;
+    const int n = s * per_row;
+#pragma unroll 1
+    for (int base = threadIdx.x; base < n; base += CONSUMERS * PLACES) {
+        uint4 bits[PLACES];
+        get_quads<PLACES>(bits,
+                          [=](int i) {
+                              int at = base + i * CONSUMERS;
+                              int row = at / per_row;
+                              int col = k0 + (at - row * per_row) * 8;
+                              return at < n && col < cols ? x + (row * x_pitch + col) / 2 : nullptr;
+                          },
+                          tag);
+#pragma unroll
+        for (int i = 0; i < PLACES; i++) {
+            int at = base + i * CONSUMERS;
+            int row = at / per_row;
+            if (at < n) *reinterpret_cast<uint4 *>(rows + row * pitch + (at - row * per_row) * 8) = bits[i];
+        }
+    }
+}
+
 /* x * weight goes to shared memory at once; 1/rms is kept per row and multiplies the result. The sum runs over the whole row. */
 template <bool SPLIT>
 __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s,
-                           int k0, int len, shared_head *sh) {
+                           int k0, int len, shared_head *sh, uint32_t tag) {
     const int BATCH = 4;
     for (int row = 0; row < s; row++) {
         float sum = 0;
-        const float *x = op->x + (int64_t)row * op->x_pitch;
         const float *weight = ph->norm_weight;
         int k = op->k;
         for (int base = threadIdx.x * 4; base < k; base += CONSUMERS * 4 * BATCH) {
@@ -146,9 +257,9 @@ __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *o
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 int col = base + i * CONSUMERS * 4;
-                v[i] = col < k ? load4(x + col) : make_float4(0, 0, 0, 0);
                 w[i] = col < k ? __ldg(reinterpret_cast<const float4 *>(weight + col)) : make_float4(0, 0, 0, 0);
             }
+            get_values<BATCH>(v, op, (int64_t)row * op->x_pitch, base, CONSUMERS * 4, tag);
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 int col = base + i * CONSUMERS * 4;
@@ -165,26 +276,36 @@ __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *o
             for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) all += sh->warp_sum[w];
             sh->row_scale[row] = rsqrtf(all / (float)ph->norm_dim + ph->eps);
         }
-        consumer_sync();
+        if (row + 1 < s) consumer_sync();
     }
 }
 
 /* The pieces of attention become one row: each is weighted by its share of the softmax. One token only. */
 template <bool SPLIT>
 __device__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int k0,
-                            int len, int n_keys, shared_head *sh) {
+                            int len, int n_keys, shared_head *sh, uint32_t tag) {
+    const int AT_ONCE = 4;
     int per_chunk = keys_per_chunk(n_keys);
     int n_chunks = (n_keys + per_chunk - 1) / per_chunk;
     for (int h = threadIdx.x; h < ph->n_heads; h += CONSUMERS) {
+        const word *softmax = static_cast<const word *>(ph->softmax) + 2 * h;
         float top = -INFINITY;
         float sum = 0;
         float2 ms[NMLP_CUDA_KEY_CHUNKS_MAX];
+        bool there;
+        do { /* all chunks at once */
+            there = true;
 #pragma unroll
-        for (int c = 0; c < NMLP_CUDA_KEY_CHUNKS_MAX; c++) {
-            ms[c] = make_float2(-INFINITY, 0);
-            if (c < n_chunks) ms[c] = __ldcg(reinterpret_cast<const float2 *>(ph->softmax) + c * ph->n_heads + h);
-            top = fmaxf(top, ms[c].x);
-        }
+            for (int c = 0; c < NMLP_CUDA_KEY_CHUNKS_MAX; c++) {
+                word a = make_word(0xff800000u, tag); /* -infinity */
+                word b = make_word(0, tag);
+                if (c < n_chunks) get_words(a, b, softmax + 2 * c * ph->n_heads);
+                there = there && (uint32_t)(a >> 32) == tag && (uint32_t)(b >> 32) == tag;
+                ms[c] = make_float2(__uint_as_float((uint32_t)a), __uint_as_float((uint32_t)b));
+            }
+        } while (!there);
+#pragma unroll
+        for (int c = 0; c < NMLP_CUDA_KEY_CHUNKS_MAX; c++) top = fmaxf(top, ms[c].x);
 #pragma unroll
         for (int c = 0; c < NMLP_CUDA_KEY_CHUNKS_MAX; c++) sum += ms[c].y * __expf(ms[c].x - top);
 #pragma unroll
@@ -195,14 +316,22 @@ __device__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *
     for (int col = threadIdx.x * 4; col < len; col += CONSUMERS * 4) {
         float4 v = make_float4(0, 0, 0, 0);
         int h = (k0 + col) / ph->head_dim;
-#pragma unroll 4
-        for (int c = 0; c < (h < ph->n_heads ? n_chunks : 0); c++) {
-            float w = sh->head_weight[h * NMLP_CUDA_KEY_CHUNKS_MAX + c];
-            float4 o = load4(op->x + c * op->x_part_stride + k0 + col);
-            v.x += w * o.x;
-            v.y += w * o.y;
-            v.z += w * o.z;
-            v.w += w * o.w;
+        const word *x = static_cast<const word *>(op->x) + k0 + col;
+        const int n_here = h < ph->n_heads ? n_chunks : 0;
+        const int64_t stride = op->x_part_stride;
+        for (int c0 = 0; c0 < n_here; c0 += AT_ONCE) {
+            uint4 bits[AT_ONCE];
+            get_quads<AT_ONCE>(bits, [=](int i) { return c0 + i < n_here ? x + (c0 + i) * stride : nullptr; }, tag);
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                if (c0 + i >= n_here) continue;
+                float w = sh->head_weight[h * NMLP_CUDA_KEY_CHUNKS_MAX + c0 + i];
+                float4 o = as_floats(bits[i]);
+                v.x += w * o.x;
+                v.y += w * o.y;
+                v.z += w * o.z;
+                v.w += w * o.w;
+            }
         }
         store4<SPLIT>(rows, pitch, 1, 0, col, v);
     }
@@ -218,18 +347,19 @@ __device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int 
         const nmlp_cuda_operand *op = &ph->op[i];
         __nv_bfloat16 *to = rows + i * ph->k_chunk;
         int len = min(ph->k_chunk, op->k - k0);
-        if (!SPLIT) { /* many rows are bf16 everywhere (plan.c) */
+        const uint32_t tag = op->x_written_by ? sh->tag_base + (uint32_t)op->x_written_by : 0;
+        if (!SPLIT && !op->x_written_by) { /* many rows are bf16 everywhere (plan.c) */
             stage_narrow(op, to, pitch, s, k0, len);
+        } else if (!SPLIT) {
+            stage_narrow_words(op, to, pitch, s, k0, len, tag);
         } else if (op->input == NMLP_CUDA_NORM) {
-            stage_norm<SPLIT>(ph, op, to, pitch, s, k0, len, sh);
+            stage_norm<SPLIT>(ph, op, to, pitch, s, k0, len, sh, tag);
         } else if (op->input == NMLP_CUDA_HEADS) {
-            stage_heads<SPLIT>(ph, op, to, pitch, k0, len, n_keys, sh);
-        } else if (op->x_parts == 1) {
-            stage_plain<SPLIT, 1>(op, to, pitch, s, k0, len);
-        } else if (op->x_parts == 2) {
-            stage_plain<SPLIT, 2>(op, to, pitch, s, k0, len);
+            stage_heads<SPLIT>(ph, op, to, pitch, k0, len, n_keys, sh, tag);
+        } else if (op->x_parts > 1) {
+            stage_parts<SPLIT>(op, to, pitch, s, k0, len, tag);
         } else {
-            stage_plain<SPLIT, 4>(op, to, pitch, s, k0, len);
+            stage_plain<SPLIT>(op, to, pitch, s, k0, len, tag);
         }
     }
     consumer_sync();

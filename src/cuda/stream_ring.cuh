@@ -1,5 +1,5 @@
-/* The ring of weight slots between the copying warp and the multiplying warps: mbarriers and asynchronous copies. Hopper copies whole
- * rows with its bulk engine; older chips copy 16 bytes per lane. */
+/* The ring of weight tiles between the copying and the multiplying warps: mbarriers and asynchronous copies. Hopper brings a
+ * tile with one instruction; older chips copy 16 bytes per lane. */
 #ifndef NMLP_CUDA_STREAM_RING_CUH
 #define NMLP_CUDA_STREAM_RING_CUH
 
@@ -52,27 +52,42 @@ __device__ __forceinline__ void warp_arrive(uint64_t *bar) {
 #define FULL_ARRIVALS 32
 #endif
 
-/* Lane `lane` of the copying warp fills a slot with `rows` rows of `cols` columns (a multiple of 64); rows are `pitch` apart in memory and
- * cols + skew apart in the slot. */
-__device__ __forceinline__ void fill_slot(__nv_bfloat16 *slot, uint64_t *full, const __nv_bfloat16 *src, int rows, int cols,
-                                          int pitch, int lane) {
+/* A tile of a matrix [n, pitch]. */
+struct tile_source {
+    const void *map;
+    const __nv_bfloat16 *data;
+    int pitch;
+    int row;
+    int rows; /* that exist */
+    int col;
+    int cols; /* a multiple of 64 */
+};
+
+/* The description of a matrix starts for the copy engine. */
+__device__ __forceinline__ void prefetch_map(const void *map) {
 #if __CUDA_ARCH__ >= 900
-    if (lane == 0)
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(full)),
-                     "r"((uint32_t)(rows * cols * 2)) : "memory");
-    __syncwarp();
-    if (lane < rows)
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                         shared_address(slot + lane * (cols + NMLP_CUDA_ROW_SKEW))),
-                     "l"(src + (int64_t)lane * pitch), "r"(cols * 2), "r"(shared_address(full)) : "memory");
+    if (map) asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 #else
-    int per_row = cols / 8;
-    for (int i = lane; i < rows * per_row; i += 32) {
+    (void)map;
+#endif
+}
+
+/* The copying warp fills a slot; rows are NMLP_CUDA_TILE_COLS apart there. */
+__device__ __forceinline__ void fill_slot(__nv_bfloat16 *slot, uint64_t *full, const tile_source &from, int lane) {
+#if __CUDA_ARCH__ >= 900
+    if (lane != 0) return;
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(full)),
+                 "r"(NMLP_CUDA_UNIT_ROWS * NMLP_CUDA_TILE_COLS * 2) : "memory");
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+                     shared_address(slot)),
+                 "l"(from.map), "r"(from.col), "r"(from.row), "r"(shared_address(full)) : "memory");
+#else
+    int per_row = from.cols / 8;
+    for (int i = lane; i < from.rows * per_row; i += 32) {
         int row = i / per_row;
         int col = (i - row * per_row) * 8;
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                         shared_address(slot + row * (cols + NMLP_CUDA_ROW_SKEW) + col)),
-                     "l"(src + (int64_t)row * pitch + col) : "memory");
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(slot + row * NMLP_CUDA_TILE_COLS + col)),
+                     "l"(from.data + (int64_t)(from.row + row) * from.pitch + from.col + col) : "memory");
     }
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
 #endif
@@ -82,9 +97,10 @@ __device__ __forceinline__ void fill_slot(__nv_bfloat16 *slot, uint64_t *full, c
 struct ring_cursor {
     int slot;
     uint32_t parity;
-    __device__ void advance(int n_slots) {
-        if (++slot == n_slots) {
-            slot = 0;
+    __device__ void advance(int by, int n_slots) {
+        slot += by;
+        if (slot >= n_slots) {
+            slot -= n_slots;
             parity ^= 1;
         }
     }

@@ -2,6 +2,7 @@
 
 #include "base/mem.h"
 #include "cuda/program.h"
+#include "cuda/tile_map.h"
 
 enum { ROWS_AT_ONCE_BYTES = 16 << 20 };
 
@@ -44,11 +45,18 @@ static nmlp_status upload_rows(uint16_t *to, int32_t pitch, const nmlp_view *vie
                            "uploading weights", err);
 }
 
+/* Memory for a matrix of the size written in it. */
+static nmlp_status take_matrix(nmlp_cuda_matrix *m, nmlp_cuda_block *block, nmlp_err *err) {
+    m->map = nmlp_cuda_block_take(block, NMLP_CUDA_TILE_MAP_BYTES);
+    m->data = nmlp_cuda_block_take(block, nmlp_cuda_matrix_bytes(m));
+    return block->committed ? nmlp_cuda_tile_map_put(m->map, m->data, m->n, m->k, err) : NMLP_OK;
+}
+
 nmlp_status nmlp_cuda_upload_matrix(nmlp_cuda_matrix *out, nmlp_cuda_block *block, const nmlp_view *const *parts, int n_parts,
                                     nmlp_err *err) {
     *out = (nmlp_cuda_matrix){.k = nmlp_cuda_pad(parts[0]->shape[1])};
     for (int i = 0; i < n_parts; i++) out->n += (int32_t)parts[i]->shape[0];
-    out->data = nmlp_cuda_block_take(block, nmlp_cuda_matrix_bytes(out));
+    NMLP_RETURN_IF_FAILED(take_matrix(out, block, err));
     uint16_t *to = out->data;
     for (int i = 0; i < n_parts && block->committed; i++) {
         NMLP_RETURN_IF_FAILED(upload_rows(to, out->k, parts[i], err));
@@ -87,7 +95,8 @@ static nmlp_status upload_two_bases(nmlp_cuda_mlp_weights *w, nmlp_cuda_block *b
                                     nmlp_err *err) {
     w->up_start = nmlp_cuda_pad(gate->shape[0]);
     w->basis = (nmlp_cuda_matrix){.n = w->up_start + (int32_t)up->shape[0], .k = nmlp_cuda_pad(gate->shape[1])};
-    uint16_t *to = w->basis.data = nmlp_cuda_block_take(block, nmlp_cuda_matrix_bytes(&w->basis));
+    NMLP_RETURN_IF_FAILED(take_matrix(&w->basis, block, err));
+    uint16_t *to = w->basis.data;
     if (!block->committed) return NMLP_OK;
     NMLP_RETURN_IF_FAILED(upload_rows(to, w->basis.k, gate, err));
     return upload_rows(to + (int64_t)w->up_start * w->basis.k, w->basis.k, up, err);

@@ -7,6 +7,7 @@
 
 typedef struct nmlp_cuda_matrix {
     void *data; /* bf16 [n,k] */
+    void *map;  /* tile_map.h */
     int32_t n;
     int32_t k; /* padded */
 } nmlp_cuda_matrix;

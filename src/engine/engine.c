@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "cuda/cuda.h"
 #include "engine/engine_int.h"
 
 /* Right before a tensor is copied or packed: it is read from memory once for both. */
@@ -121,7 +122,9 @@ void nmlp_engine_destroy(nmlp_engine *e) {
 }
 
 const nmlp_model *nmlp_engine_model(const nmlp_engine *e) { return e->model; }
-const char *nmlp_engine_isa(const nmlp_engine *e) { return nmlp_kernels_name(e->kernels); }
+const char *nmlp_engine_isa(const nmlp_engine *e) {
+    return e->gpu ? nmlp_cuda_engine_name(e->gpu) : nmlp_kernels_name(e->kernels);
+}
 nmlp_pool *nmlp_engine_pool(const nmlp_engine *e) { return e->pool; }
 
 nmlp_status nmlp_engine_set_mlp(nmlp_engine *e, int64_t l, const nmlp_mlp_desc *desc, nmlp_err *err) {

@@ -27,6 +27,7 @@ struct nmlp_engine {
     nmlp_engine_layer *layers;
     float *final_norm; /* [H] */
     nmlp_linear *lm_head;
+    const struct nmlp_cuda_engine *gpu; /* where the model runs instead; NULL: here */
 };
 
 #endif

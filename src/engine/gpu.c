@@ -14,6 +14,35 @@ struct run {
     int64_t context;
 };
 
+nmlp_status nmlp_engine_create_on_gpu(nmlp_engine **out, const nmlp_model *model, const nmlp_cuda_engine *gpu, nmlp_pool *pool,
+                                      nmlp_err *err) {
+    nmlp_engine *e = *out = nmlp_mem_new(1, sizeof *e, err);
+    if (!e) return NMLP_E_NOMEM;
+    e->model = model;
+    e->gpu = gpu;
+    e->pool = pool;
+    nmlp_arena_init(&e->arena);
+    return NMLP_OK;
+}
+
+const nmlp_cuda_engine *nmlp_engine_gpu(const nmlp_engine *e) { return e->gpu; }
+
+/* cos|sin of every position [positions, D]; NULL: no memory. */
+static float *new_rope(const nmlp_config *c, int64_t positions, nmlp_err *err) {
+    float *rope = nmlp_mem_new((size_t)positions * (size_t)c->head_dim, sizeof *rope, err);
+    if (rope) nmlp_rope_table(rope, &c->rope, positions, c->head_dim);
+    return rope;
+}
+
+nmlp_status nmlp_gpu_scorer_create(nmlp_cuda_scorer **out, const nmlp_engine *e, int64_t positions, nmlp_err *err) {
+    *out = NULL;
+    float *rope = new_rope(&e->model->config, positions, err);
+    if (!rope) return NMLP_E_NOMEM;
+    nmlp_status st = nmlp_cuda_scorer_create(out, e->gpu, positions, rope, err);
+    nmlp_mem_free(rope);
+    return st;
+}
+
 nmlp_status nmlp_gpu_session_create(nmlp_cuda_session **out, const nmlp_cuda_engine *engine, const nmlp_model *model, int64_t context,
                                     nmlp_err *err) {
     const nmlp_config *c = &model->config;
@@ -21,9 +50,8 @@ nmlp_status nmlp_gpu_session_create(nmlp_cuda_session **out, const nmlp_cuda_eng
     if (context < 1 || context > c->max_positions)
         return nmlp_fail(err, NMLP_E_LIMIT, "a context of %lld tokens was asked for; the model takes 1 to %lld", (long long)context,
                          (long long)c->max_positions);
-    float *rope = nmlp_mem_new((size_t)context * (size_t)c->head_dim, sizeof *rope, err);
+    float *rope = new_rope(c, context, err);
     if (!rope) return NMLP_E_NOMEM;
-    nmlp_rope_table(rope, &c->rope, context, c->head_dim);
     nmlp_status st = nmlp_cuda_session_create(out, engine, context, rope, err);
     nmlp_mem_free(rope);
     return st;

@@ -117,6 +117,7 @@ nmlp_status nmlp_session_create(nmlp_session **out, const nmlp_engine *engine, i
     const nmlp_config *c = &engine->model->config;
     nmlp_status st = NMLP_OK;
     *out = NULL;
+    if (engine->gpu) return nmlp_fail(err, NMLP_E_UNSUPPORTED, "the model is on the GPU; sessions of this kind run on the CPU");
     if (context < 1 || context > c->max_positions)
         return nmlp_fail(err, NMLP_E_LIMIT, "a context of %lld tokens was asked for; the model takes 1 to %lld",
                          (long long)context, (long long)c->max_positions);

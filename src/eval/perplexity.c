@@ -6,7 +6,9 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/gpu.h"
 #include "eval/logprob.h"
+#include "eval/score_gpu.h"
 #include "eval/window.h"
 #include "text/utf8.h"
 
@@ -103,10 +105,43 @@ out:
     return st;
 }
 
+static nmlp_status run_on_gpu(nmlp_ppl_result *r, const nmlp_engine *engine, const int32_t *ids, const nmlp_windows *windows,
+                              const nmlp_ppl_options *o, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    nmlp_gpu_scoring scoring = {.stage = o->stage ? o->stage : "perplexity", .progress = o->progress};
+    nmlp_window window = {0};
+    size_t n = 0;
+    while (nmlp_window_next(windows, &window)) n++;
+    nmlp_sequence *sequences = nmlp_mem_new(n, sizeof *sequences, err);
+    double *loglik = nmlp_mem_new(n, sizeof *loglik, err);
+    if (!sequences || !loglik) NMLP_TRY(NMLP_E_NOMEM);
+    window = (nmlp_window){0};
+    for (size_t i = 0; nmlp_window_next(windows, &window); i++) {
+        sequences[i] = (nmlp_sequence){.ids = ids + window.begin, .n = window.end - window.begin, .score = window.score - window.begin};
+        r->n_scored += window.end - window.score;
+        r->n_covered = window.end;
+    }
+    NMLP_TRY(nmlp_score_on_gpu(loglik, engine, sequences, (int64_t)n, &scoring, err));
+    r->n_run = scoring.n_run;
+    for (size_t i = 0; i < n; i++) r->nll_sum -= loglik[i];
+out:
+    nmlp_mem_free(sequences);
+    nmlp_mem_free(loglik);
+    return st;
+}
+
+static nmlp_status run_on_cpu(nmlp_ppl_result *r, const nmlp_engine *engine, const int32_t *ids, const nmlp_windows *windows,
+                              const nmlp_ppl_options *o, nmlp_err *err) {
+    nmlp_session *session = NULL;
+    NMLP_RETURN_IF_FAILED(nmlp_session_create(&session, engine, o->ctx, 0, false, err));
+    nmlp_status st = run_windows(r, session, ids, windows, o, err);
+    nmlp_session_destroy(session);
+    return st;
+}
+
 nmlp_status nmlp_perplexity_ids(nmlp_ppl_result *r, const nmlp_engine *engine, const int32_t *ids, int64_t n,
                                 const nmlp_ppl_options *options, nmlp_err *err) {
     nmlp_ppl_options o = *options;
-    nmlp_session *session = NULL;
     *r = (nmlp_ppl_result){.word_ppl = NAN, .bits_per_byte = NAN};
     NMLP_RETURN_IF_FAILED(nmlp_ppl_options_check(&o, &nmlp_engine_model(engine)->config, err));
     if (o.max_tokens && n > o.max_tokens) n = o.max_tokens;
@@ -122,9 +157,7 @@ nmlp_status nmlp_perplexity_ids(nmlp_ppl_result *r, const nmlp_engine *engine, c
     r->stride = o.stride;
     r->n_tokens = n;
     double start = nmlp_clock_seconds();
-    NMLP_RETURN_IF_FAILED(nmlp_session_create(&session, engine, o.ctx, 0, false, err));
-    nmlp_status st = run_windows(r, session, ids, &windows, &o, err);
-    nmlp_session_destroy(session);
+    nmlp_status st = (nmlp_engine_gpu(engine) ? run_on_gpu : run_on_cpu)(r, engine, ids, &windows, &o, err);
     r->seconds = nmlp_clock_seconds() - start;
     r->nll = r->nll_sum / (double)r->n_scored;
     r->ppl = exp(r->nll);

@@ -1,10 +1,12 @@
 /* The whole model on the GPU against the CPU engine in f32: logits of every position token by token and through prefill, greedy text,
  * refusals, sampling. */
 #include <math.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "engine/gpu.h"
 #include "engine/sampler.h"
+#include "eval/perplexity.h"
 #include "lib/gpu.h"
 #include "lib/loaded_engine.h"
 #include "lib/testing.h"
@@ -102,11 +104,14 @@ static void fixtures_match_the_cpu(void **state) {
                                         "fixtures/qwen3-headdim", "models/stories260K/hf"};
     (void)state;
     if (!nmlp_test_gpu()) skip();
+    int n_there = 0;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char dir[1024];
-        if (!nmlp_test_shared_path(dir, sizeof dir, names[i])) skip();
+        if (!nmlp_test_shared_path(dir, sizeof dir, names[i])) continue;
         check_model(dir, 120, 0x1p-5);
+        n_there++;
     }
+    if (n_there == 0) skip();
 }
 
 static void tiny_matches_the_cpu(void **state) {
@@ -116,22 +121,117 @@ static void tiny_matches_the_cpu(void **state) {
 }
 
 /* Odd sizes, factors of odd ranks, mixtures. */
+static void write_factorised(tiny_checkpoint *c, char *dir, size_t dir_bytes) {
+    tiny_init(c, 3);
+    tiny_factorise(c, 0, "gate_proj", 7, NULL);
+    tiny_factorise(c, 0, "up_proj", 11, NULL);
+    tiny_factorise(c, 0, "down_proj", 5, NULL);
+    tiny_factorise(c, 1, "up_proj", 9, NULL);
+    tiny_mark_compressed(c);
+    nmlp_test_mkdtemp(dir, dir_bytes);
+    tiny_write(c, dir, NMLP_DTYPE_BF16);
+}
+
 static void factorised_checkpoints_match_the_cpu(void **state) {
     (void)state;
     if (!nmlp_test_gpu()) skip();
     tiny_checkpoint c;
     char dir[64];
-    tiny_init(&c, 3);
-    tiny_factorise(&c, 0, "gate_proj", 7, NULL);
-    tiny_factorise(&c, 0, "up_proj", 11, NULL);
-    tiny_factorise(&c, 0, "down_proj", 5, NULL);
-    tiny_factorise(&c, 1, "up_proj", 9, NULL);
-    tiny_mark_compressed(&c);
-    nmlp_test_mkdtemp(dir, sizeof dir);
-    tiny_write(&c, dir, NMLP_DTYPE_BF16);
+    write_factorised(&c, dir, sizeof dir);
     check_model(dir, 100, 0x1p-5);
     nmlp_test_rmdir(dir);
     tiny_fini(&c);
+}
+
+/* Texts of several lengths side by side, scored in one call, against the CPU's f32 perplexity of each alone: 1 % of the nll per token. */
+static void check_scores(const char *dir, int64_t longest) {
+    int64_t lengths[] = {2, 3, 65, longest, 128, 17, longest - 1, 64};
+    enum { N = sizeof lengths / sizeof lengths[0] };
+    struct both b;
+    nmlp_engine *on_gpu;
+    nmlp_cuda_scorer *scorer;
+    nmlp_cuda_text texts[N];
+    float logprob[N][TOKENS_MAX];
+    int32_t ids[N][TOKENS_MAX];
+    nmlp_err err;
+    nmlp_rng rng;
+    double all_got = 0;
+    double all_want = 0;
+    open_both(&b, dir);
+    nmlp_assert_ok(nmlp_engine_create_on_gpu(&on_gpu, &b.cpu.model, b.gpu, b.cpu.pool, &err), &err);
+    nmlp_assert_ok(nmlp_gpu_scorer_create(&scorer, on_gpu, longest - 1, &err), &err);
+    nmlp_rng_seed(&rng, 9);
+    for (int i = 0; i < N; i++) {
+        for (int64_t j = 0; j < lengths[i]; j++) ids[i][j] = (int32_t)nmlp_rng_below(&rng, b.vocab);
+        texts[i] = (nmlp_cuda_text){.ids = ids[i], .n = lengths[i], .logprob = logprob[i]};
+        memset(logprob[i], 0xff, sizeof logprob[i]);
+    }
+    nmlp_assert_ok(nmlp_cuda_scorer_run(scorer, texts, N, &err), &err);
+    for (int i = 0; i < N; i++) {
+        nmlp_ppl_result want;
+        nmlp_ppl_options whole = {.ctx = lengths[i]};
+        double got = 0;
+        nmlp_assert_ok(nmlp_perplexity_ids(&want, b.cpu.engine, ids[i], lengths[i], &whole, &err), &err);
+        for (int64_t j = 0; j + 1 < lengths[i]; j++) got -= (double)logprob[i][j];
+        if (!(fabs(got - want.nll_sum) <= 0.01 * want.nll_sum + 0.05))
+            fail_msg("%s: text %d of %lld tokens: nll %g, the CPU says %g", dir, i, (long long)lengths[i], got, want.nll_sum);
+        all_got += got;
+        all_want += want.nll_sum;
+    }
+    if (!(fabs(all_got - all_want) <= 0.005 * all_want)) fail_msg("%s: nll %g in all, the CPU says %g", dir, all_got, all_want);
+    ids[0][0] = -1;
+    nmlp_assert_fails(nmlp_cuda_scorer_run(scorer, texts, N, &err), &err, NMLP_E_ARG, "vocabulary", NULL);
+    texts[1].n = longest + 1;
+    nmlp_assert_fails(nmlp_cuda_scorer_run(scorer, texts + 1, 1, &err), &err, NMLP_E_LIMIT, "can be scored", NULL);
+    nmlp_cuda_scorer_destroy(scorer);
+    nmlp_engine_destroy(on_gpu);
+    close_both(&b);
+}
+
+static void scores_match_the_cpu(void **state) {
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    static const char *const names[] = {"models/stories260K/hf", "fixtures/qwen2-bias", "fixtures/qwen3-headdim"};
+    tiny_checkpoint c;
+    char dir[1024];
+    write_factorised(&c, dir, sizeof dir);
+    check_scores(dir, 128);
+    nmlp_test_rmdir(dir);
+    tiny_fini(&c);
+    check_scores(NMLP_TEST_ROOT "/models/tiny", TOKENS_MAX);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (nmlp_test_shared_path(dir, sizeof dir, names[i])) check_scores(dir, TOKENS_MAX);
+}
+
+/* Perplexity in windows, the last of them short, and overlapping ones, through the door evaluation uses. */
+static void perplexity_matches_the_cpu(void **state) {
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    static const nmlp_ppl_options options[] = {{.ctx = 64, .keep_partial = true}, {.ctx = 100, .stride = 30}};
+    enum { N = 1000 };
+    struct both b;
+    nmlp_engine *on_gpu;
+    nmlp_session *none;
+    int32_t ids[N];
+    nmlp_err err;
+    nmlp_rng rng;
+    open_both(&b, NMLP_TEST_ROOT "/models/tiny");
+    nmlp_assert_ok(nmlp_engine_create_on_gpu(&on_gpu, &b.cpu.model, b.gpu, b.cpu.pool, &err), &err);
+    nmlp_rng_seed(&rng, 11);
+    for (int i = 0; i < N; i++) ids[i] = (int32_t)nmlp_rng_below(&rng, b.vocab / 8);
+    for (int i = 0; i < 2; i++) {
+        nmlp_ppl_result got;
+        nmlp_ppl_result want;
+        nmlp_assert_ok(nmlp_perplexity_ids(&got, on_gpu, ids, N, &options[i], &err), &err);
+        nmlp_assert_ok(nmlp_perplexity_ids(&want, b.cpu.engine, ids, N, &options[i], &err), &err);
+        assert_int_equal(got.n_scored, want.n_scored);
+        assert_int_equal(got.n_covered, want.n_covered);
+        assert_int_equal(got.n_run, want.n_run);
+        if (!(fabs(got.nll - want.nll) <= 0.01 * want.nll)) fail_msg("nll %g, the CPU says %g", got.nll, want.nll);
+    }
+    nmlp_assert_fails(nmlp_session_create(&none, on_gpu, 10, 0, false, &err), &err, NMLP_E_UNSUPPORTED, "GPU", NULL);
+    nmlp_engine_destroy(on_gpu);
+    close_both(&b);
 }
 
 struct text {
@@ -223,14 +323,18 @@ static void bad_tokens_and_full_contexts_are_refused(void **state) {
     close_both(&b);
 }
 
-int main(void) {
+/* The argument names the tests to run, with * and ?; none: all. */
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fixtures_match_the_cpu),
         cmocka_unit_test(tiny_matches_the_cpu),
         cmocka_unit_test(factorised_checkpoints_match_the_cpu),
+        cmocka_unit_test(scores_match_the_cpu),
+        cmocka_unit_test(perplexity_matches_the_cpu),
         cmocka_unit_test(greedy_text_is_the_best_token_each_time),
         cmocka_unit_test(temperature_draws_by_seed),
         cmocka_unit_test(bad_tokens_and_full_contexts_are_refused),
     };
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
