@@ -11,7 +11,7 @@ enum {
     PANEL_COLS = 2048, /* of the packed operand at a time */
     PANEL_ROWS = 4096,
     TILE_ROWS = 96, /* of an output block: the unit of work; multiple of every set's block of A */
-    TILE_COLS = 512,
+    TILE_COLS = 1024,
     ROW_GRAIN = 16,
     ELEM_GRAIN = 16384
 };
@@ -23,8 +23,7 @@ static nmlp_real *thread_scratch(const nmlp_exec *e, int thread) { return e->scr
 nmlp_status nmlp_exec_init(nmlp_exec *e, const char *isa, nmlp_pool *pool, int64_t t, int64_t d, nmlp_err *err) {
     *e = (nmlp_exec){.ops = nmlp_ops_select(isa), .products = nmlp_products_select(isa), .pool = pool};
     nmlp_arena_init(&e->arena);
-    e->scratch_elems = e->ops->attend_scratch(t, d);
-    if (e->scratch_elems < e->products->multiply_scratch) e->scratch_elems = e->products->multiply_scratch;
+    e->scratch_elems = e->ops->attend_scratch(e->products, t, d);
     e->scratch_elems = ceil_div(e->scratch_elems, 64) * 64;
     e->packed = nmlp_arena_new(&e->arena, (size_t)PANEL_COLS * PANEL_ROWS, sizeof *e->packed, err);
     e->scratch = nmlp_arena_new(&e->arena, (size_t)nmlp_pool_threads(pool) * (size_t)e->scratch_elems,
@@ -227,7 +226,8 @@ static void attend_units(void *ctx, int64_t begin, int64_t end, int thread) {
         int64_t sequence = unit / h->n_kv_heads;
         int64_t kv = unit % h->n_kv_heads;
         for (int64_t head = kv * group; head < (kv + 1) * group; head++) {
-            nmlp_attend a = {.q_stride = h->n_heads * h->d, .kv_stride = h->n_kv_heads * h->d, .t = h->t, .d = h->d};
+            nmlp_attend a = {.products = p->e->products, .q_stride = h->n_heads * h->d, .kv_stride = h->n_kv_heads * h->d,
+                             .t = h->t, .d = h->d};
             int64_t q_at = sequence * h->t * a.q_stride + head * h->d;
             int64_t kv_at = sequence * h->t * a.kv_stride + kv * h->d;
             a.scale = (nmlp_real)(1 / sqrt((double)h->d));

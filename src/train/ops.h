@@ -31,8 +31,19 @@ typedef struct nmlp_packing {
     int64_t strip_begin, strip_end; /* which strips to write */
 } nmlp_packing;
 
+/* Matrix products of one set. */
+typedef struct nmlp_products {
+    const char *name;
+    int64_t strip; /* columns of a packed strip */
+    int64_t k_step;
+    int64_t multiply_scratch; /* elements */
+    void (*pack_b)(const nmlp_packing *packing);
+    void (*multiply)(const nmlp_product *product);
+} nmlp_products;
+
 /* Causal attention of one query head over its sequence; rows are `q_stride` and `kv_stride` apart. */
 typedef struct nmlp_attend {
+    const nmlp_products *products;
     nmlp_real *out; /* [T,D], rows q_stride apart */
     const nmlp_real *q, *k, *v;
     nmlp_real *lse; /* [T] log of the sum of exponentials, written by forward, read by backward */
@@ -56,16 +67,6 @@ typedef struct nmlp_loss_row {
     double nll;               /* out: negative log-likelihood of the target */
 } nmlp_loss_row;
 
-/* Matrix products of one set. */
-typedef struct nmlp_products {
-    const char *name;
-    int64_t strip; /* columns of a packed strip */
-    int64_t k_step;
-    int64_t multiply_scratch; /* elements */
-    void (*pack_b)(const nmlp_packing *packing);
-    void (*multiply)(const nmlp_product *product);
-} nmlp_products;
-
 typedef struct nmlp_ops {
     const char *name;
     nmlp_products products;
@@ -83,7 +84,7 @@ typedef struct nmlp_ops {
     void (*swiglu_forward)(nmlp_real *act, const nmlp_real *gate, const nmlp_real *up, int64_t n);
     /* gate and up are replaced by their gradients. */
     void (*swiglu_backward)(nmlp_real *gate, nmlp_real *up, const nmlp_real *d_act, int64_t n);
-    int64_t (*attend_scratch)(int64_t t, int64_t d);
+    int64_t (*attend_scratch)(const nmlp_products *products, int64_t t, int64_t d);
     void (*attend_forward)(const nmlp_attend *head);
     void (*attend_backward)(const nmlp_attend *head);
     void (*loss_row)(nmlp_loss_row *row);
@@ -95,7 +96,8 @@ typedef struct nmlp_ops {
 /* The fastest set this CPU has; `isa` "ref", "avx2" or "avx512" asks for one and falls back to the portable set where the CPU lacks it. */
 const nmlp_ops *nmlp_ops_select(const char *isa);
 /* Products to go with it: the set's own, or on a CPU with tiles those of "amx", which round operands to bf16 and sum in f32 as
- * mixed-precision training does. "amx-emu" is the same in plain C. */
+ * mixed-precision training does. "amx-emu" is the same in plain C, "amx-emu-avx512" with
+ * its own order of operands. */
 const nmlp_products *nmlp_products_select(const char *isa);
 
 #endif

@@ -108,9 +108,9 @@ static void check_rounded(nmlp_exec *e, int64_t m, int64_t n, int64_t k) {
 
 static void tile_products_round_operands_and_sum_in_f32(void **state) {
     static const int64_t shapes[][3] = {{1, 1, 1}, {33, 35, 70}, {97, 65, 600}, {5, 2100, 9}, {7, 40, 4100}};
-    static const char *const names[] = {"amx-emu", "amx"};
+    static const char *const names[] = {"amx-emu", "amx-emu-avx512", "amx"};
     (void)state;
-    for (int set = 0; set < 2; set++) {
+    for (int set = 0; set < 3; set++) {
         nmlp_exec e;
         nmlp_err err;
         nmlp_assert_ok(nmlp_exec_init(&e, names[set], NULL, T_MAX, D, &err), &err);

@@ -1,0 +1,12 @@
+/* The amx set but for the tile instructions: lets a machine without them test how operands are brought into order. */
+#include "train/tiles_block_plain.h"
+#include "train/tiles_pack_avx512.h"
+
+const nmlp_products nmlp_products_emu_avx512 = {
+    .name = "amx-emu-avx512",
+    .strip = NR,
+    .k_step = TILE_K,
+    .multiply_scratch = SCRATCH,
+    .pack_b = pack_b,
+    .multiply = multiply,
+};
