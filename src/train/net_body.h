@@ -42,8 +42,8 @@ static nmlp_status new_acts(nmlp_net *net, int64_t s, nmlp_err *err) {
         int64_t cols;
     } parts[] = {
         {&a->normed, c->hidden}, {&a->q, q_dim},           {&a->k, kv_dim},          {&a->v, kv_dim},
-        {&a->mixed, q_dim},      {&a->middle, c->hidden},  {&a->mlp_in, c->hidden},  {&a->gate, c->intermediate},
-        {&a->up, c->intermediate}, {&a->act, c->intermediate}, {&a->lse, c->n_heads}, {&net->d_rows, c->hidden},
+        {&a->mlp_in, c->hidden},  {&a->gate, c->intermediate},
+        {&a->up, c->intermediate}, {&a->act, c->intermediate}, {&net->d_rows, c->hidden},
         {&net->d_normed, c->hidden}, {&net->d_q, q_dim},   {&net->d_k, kv_dim},      {&net->d_v, kv_dim},
         {&net->d_act, c->intermediate > q_dim ? c->intermediate : q_dim},
         {&a->q_raw, c->qk_norm ? q_dim : 1}, {&a->k_raw, c->qk_norm ? kv_dim : 1},
@@ -56,12 +56,19 @@ static nmlp_status new_acts(nmlp_net *net, int64_t s, nmlp_err *err) {
 static nmlp_status new_buffers(nmlp_net *net, nmlp_err *err) {
     const nmlp_config *c = &net->model->config;
     net->inputs = nmlp_arena_new(&net->arena, (size_t)c->n_layers + 1, sizeof *net->inputs, err);
+    net->kept = nmlp_arena_new(&net->arena, (size_t)c->n_layers, sizeof *net->kept, err);
     net->losses = nmlp_arena_new(&net->arena, NMLP_LOSS_ROWS, sizeof *net->losses, err);
     net->nlls = nmlp_arena_new(&net->arena, NMLP_LOSS_ROWS, sizeof *net->nlls, err);
     net->matches = nmlp_arena_new(&net->arena, (size_t)net->max_s, sizeof *net->matches, err);
-    if (!net->inputs || !net->losses || !net->nlls || !net->matches) return NMLP_E_NOMEM;
+    if (!net->inputs || !net->kept || !net->losses || !net->nlls || !net->matches) return NMLP_E_NOMEM;
     for (int64_t l = 0; l <= c->n_layers; l++)
         NMLP_RETURN_IF_FAILED(new_reals(net, &net->inputs[l], net->max_s, c->hidden, err));
+    for (int64_t l = 0; l < c->n_layers; l++) {
+        nmlp_net_kept *kept = &net->kept[l];
+        NMLP_RETURN_IF_FAILED(new_reals(net, &kept->mixed, net->max_s, c->n_heads * c->head_dim, err));
+        NMLP_RETURN_IF_FAILED(new_reals(net, &kept->lse, net->max_s, c->n_heads, err));
+        NMLP_RETURN_IF_FAILED(new_reals(net, &kept->middle, net->max_s, c->hidden, err));
+    }
     NMLP_RETURN_IF_FAILED(new_reals(net, &net->logits, NMLP_LOSS_ROWS, c->vocab, err));
     NMLP_RETURN_IF_FAILED(new_reals(net, &net->teacher, NMLP_LOSS_ROWS, c->vocab, err));
     return new_acts(net, net->max_s, err);
@@ -161,7 +168,6 @@ static double backward(nmlp_net *net, const nmlp_batch *b) {
     norm_back(net, net->d_rows, net->d_normed, net->inputs[c->n_layers], net->final_norm, b->s, false);
     for (int64_t l = c->n_layers - 1; l >= net->lowest; l--) {
         matched += match_layer(net, b, l);
-        nmlp_net_layer_forward(net, l, net->inputs[l], NULL, b->s, b->t);
         nmlp_net_layer_backward(net, l, net->inputs[l], b->s, b->t);
     }
     if (net->embedding->grad)
