@@ -53,12 +53,19 @@ static nmlp_status new_acts(nmlp_net *net, int64_t s, nmlp_err *err) {
     return new_inner(net, s, err);
 }
 
+/* The head is packed once for each block of rows: many rows, but within 64 MB of logits. */
+static int64_t rows_of_logits(int64_t vocab, int64_t most) {
+    int64_t rows = ((int64_t)64 << 20) / (vocab * (int64_t)sizeof(nmlp_real)) / 32 * 32;
+    rows = rows < 32 ? 32 : rows;
+    return rows < most ? rows : most;
+}
+
 static nmlp_status new_buffers(nmlp_net *net, nmlp_err *err) {
     const nmlp_config *c = &net->model->config;
     net->inputs = nmlp_arena_new(&net->arena, (size_t)c->n_layers + 1, sizeof *net->inputs, err);
     net->kept = nmlp_arena_new(&net->arena, (size_t)c->n_layers, sizeof *net->kept, err);
-    net->losses = nmlp_arena_new(&net->arena, NMLP_LOSS_ROWS, sizeof *net->losses, err);
-    net->nlls = nmlp_arena_new(&net->arena, NMLP_LOSS_ROWS, sizeof *net->nlls, err);
+    net->losses = nmlp_arena_new(&net->arena, (size_t)net->loss_rows, sizeof *net->losses, err);
+    net->nlls = nmlp_arena_new(&net->arena, (size_t)net->loss_rows, sizeof *net->nlls, err);
     net->matches = nmlp_arena_new(&net->arena, (size_t)net->max_s, sizeof *net->matches, err);
     if (!net->inputs || !net->kept || !net->losses || !net->nlls || !net->matches) return NMLP_E_NOMEM;
     for (int64_t l = 0; l <= c->n_layers; l++)
@@ -69,8 +76,8 @@ static nmlp_status new_buffers(nmlp_net *net, nmlp_err *err) {
         NMLP_RETURN_IF_FAILED(new_reals(net, &kept->lse, net->max_s, c->n_heads, err));
         NMLP_RETURN_IF_FAILED(new_reals(net, &kept->middle, net->max_s, c->hidden, err));
     }
-    NMLP_RETURN_IF_FAILED(new_reals(net, &net->logits, NMLP_LOSS_ROWS, c->vocab, err));
-    NMLP_RETURN_IF_FAILED(new_reals(net, &net->teacher, NMLP_LOSS_ROWS, c->vocab, err));
+    NMLP_RETURN_IF_FAILED(new_reals(net, &net->logits, net->loss_rows, c->vocab, err));
+    NMLP_RETURN_IF_FAILED(new_reals(net, &net->teacher, net->loss_rows, c->vocab, err));
     return new_acts(net, net->max_s, err);
 }
 
@@ -94,6 +101,7 @@ nmlp_status nmlp_net_create(nmlp_net **out, const nmlp_model *model, const nmlp_
     net->model = model;
     net->max_s = options->s;
     net->max_t = options->t;
+    net->loss_rows = rows_of_logits(model->config.vocab, options->s);
     nmlp_arena_init(&net->arena);
     NMLP_TRY(nmlp_exec_init(&net->exec, options->isa, options->pool, options->t, model->config.head_dim, err));
     NMLP_TRY(nmlp_net_bind(net, options->set, err));
@@ -183,8 +191,8 @@ nmlp_batch_loss nmlp_net_loss(nmlp_net *net, const nmlp_batch *b) {
     for (int64_t l = 0; l < c->n_layers; l++)
         nmlp_net_layer_forward(net, l, net->inputs[l], net->inputs[l + 1], b->s, b->t);
     nmlp_norm_forward(&net->exec, rows, net->inputs[c->n_layers], net->final_norm->data, c->rms_eps, b->s, c->hidden);
-    for (int64_t first = 0; first < b->s; first += NMLP_LOSS_ROWS) {
-        int64_t n = b->s - first < NMLP_LOSS_ROWS ? b->s - first : NMLP_LOSS_ROWS;
+    for (int64_t first = 0; first < b->s; first += net->loss_rows) {
+        int64_t n = b->s - first < net->loss_rows ? b->s - first : net->loss_rows;
         nmlp_batch_loss part = head_rows(net, b, rows, first, n);
         sum.loss += part.loss;
         sum.nll += part.nll;

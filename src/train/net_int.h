@@ -56,12 +56,11 @@ struct nmlp_net {
     nmlp_real *d_act;   /* [S, max(I, n_heads*D)] */
     nmlp_real *d_q, *d_k, *d_v;
     nmlp_real *d_inner; /* [S, largest rank] */
-    nmlp_real *logits, *teacher; /* [LOSS_ROWS,V] */
-    double *losses, *nlls; /* [LOSS_ROWS] */
+    int64_t loss_rows; /* rows whose logits are held at once */
+    nmlp_real *logits, *teacher; /* [loss_rows,V] */
+    double *losses, *nlls; /* [loss_rows] */
     double *matches;       /* [S] */
 };
-
-enum { NMLP_LOSS_ROWS = 256 };
 
 nmlp_status nmlp_net_bind(nmlp_net *net, nmlp_train_set set, nmlp_err *err);
 /* out [S,H] = layer l of x; fills net->kept[l]. */
