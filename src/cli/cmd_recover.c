@@ -153,6 +153,7 @@ static int run(int argc, char **argv) {
         {"output", 'o', NMLP_OPT_STRING, &words.output, "DIR", "where to write the trained checkpoint"},
         {"teacher", 0, NMLP_OPT_STRING, &words.teacher, "MODEL", "dense model to imitate (default: next-token loss)"},
         {"match", 0, NMLP_OPT_NUMBER, &o.match, "X", "weight of imitating the teacher's hidden states too (default 0)"},
+        {"explore", 0, NMLP_OPT_NUMBER, &o.explore, "X", "share of the training text that the teacher writes itself (default 0)"},
         {"text", 0, NMLP_OPT_STRING, &words.text, "FILE", "training text; a part of it is held out"},
         {"steps", 0, NMLP_OPT_INT, &o.steps, "N", "updates (default 200)"},
         {"lr", 0, NMLP_OPT_NUMBER, &o.rate, "X", "peak learning rate (default 3e-4; lora 1e-3)"},

@@ -135,4 +135,17 @@ static void attend_backward(const nmlp_attend *h) {
     }
 }
 
+static void attend_next(nmlp_real *out, const nmlp_real *q, const nmlp_real *k, const nmlp_real *v, int64_t kv_stride,
+                        int64_t n, int64_t d, nmlp_real *scores) {
+    double lse;
+    nmlp_real scale = (nmlp_real)(1 / sqrt((double)d));
+    for (int64_t j = 0; j < n; j++) scores[j] = scale * dot(q, k + j * kv_stride, d);
+    nmlp_real inverse = 1 / exponentials(scores, n, &lse);
+    memset(out, 0, (size_t)d * sizeof *out);
+    for (int64_t j = 0; j < n; j++) {
+        nmlp_real p = scores[j] * inverse;
+        for (int64_t i = 0; i < d; i++) out[i] += p * v[j * kv_stride + i];
+    }
+}
+
 #endif

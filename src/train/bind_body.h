@@ -75,6 +75,7 @@ static nmlp_status choose_trained(nmlp_net *net, nmlp_train_set set, nmlp_err *e
     for (size_t i = 0; set == NMLP_TRAIN_ALL && i < net->n_params; i++)
         NMLP_RETURN_IF_FAILED(train_param(net, &net->params[i], err));
     net->lowest = n_layers;
+    if (set == NMLP_TRAIN_NOTHING) return NMLP_OK;
     for (int64_t l = n_layers - 1; l >= 0; l--) {
         nmlp_net_layer *layer = &net->layers[l];
         NMLP_RETURN_IF_FAILED(train_mlp(net, layer, set, err));

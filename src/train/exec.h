@@ -75,6 +75,14 @@ typedef struct nmlp_heads {
 void nmlp_attend_forward(nmlp_exec *e, const nmlp_heads *h);
 void nmlp_attend_backward(nmlp_exec *e, const nmlp_heads *h);
 
+/* The newest token of each of B sequences against the n tokens it has so far: q and out [B, n_heads*D], k and v [B, room, n_kv_heads*D]. */
+typedef struct nmlp_newest {
+    nmlp_real *out;
+    const nmlp_real *q, *k, *v;
+    int64_t b, n, room, n_heads, n_kv_heads, d;
+} nmlp_newest;
+void nmlp_attend_next(nmlp_exec *e, const nmlp_newest *newest);
+
 /* rows [S,H] of table [V,H]; d_table += rows, tokens in order. */
 void nmlp_embed_forward(nmlp_exec *e, nmlp_real *rows, const nmlp_real *table, const int32_t *ids, int64_t s, int64_t h);
 void nmlp_embed_backward(nmlp_exec *e, nmlp_real *d_table, const nmlp_real *d_rows, const int32_t *ids, int64_t s,

@@ -263,6 +263,31 @@ void nmlp_attend_backward(nmlp_exec *e, const nmlp_heads *h) {
     nmlp_pool_for(e->pool, h->s / h->t * h->n_kv_heads, 1, attend_units, &p);
 }
 
+struct newest {
+    const nmlp_exec *e;
+    const nmlp_newest *a;
+};
+
+static void attend_newest(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct newest *p = ctx;
+    const nmlp_newest *a = p->a;
+    int64_t group = a->n_heads / a->n_kv_heads;
+    int64_t kv_dim = a->n_kv_heads * a->d;
+    for (int64_t b = begin; b < end; b++) {
+        for (int64_t head = 0; head < a->n_heads; head++) {
+            int64_t at = (b * a->n_heads + head) * a->d;
+            int64_t kv_at = b * a->room * kv_dim + head / group * a->d;
+            p->e->ops->attend_next(a->out + at, a->q + at, a->k + kv_at, a->v + kv_at, kv_dim, a->n, a->d,
+                                   thread_scratch(p->e, thread));
+        }
+    }
+}
+
+void nmlp_attend_next(nmlp_exec *e, const nmlp_newest *newest) {
+    struct newest p = {.e = e, .a = newest};
+    nmlp_pool_for(e->pool, newest->b, 1, attend_newest, &p);
+}
+
 /* ---- embedding and losses ---- */
 
 void nmlp_embed_forward(nmlp_exec *e, nmlp_real *rows, const nmlp_real *table, const int32_t *ids, int64_t s,

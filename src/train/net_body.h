@@ -201,4 +201,31 @@ nmlp_batch_loss nmlp_net_loss(nmlp_net *net, const nmlp_batch *b) {
     return sum;
 }
 
+nmlp_status nmlp_growth_init(nmlp_growth *g, const nmlp_net *net, int64_t b, int64_t room, nmlp_err *err) {
+    const nmlp_config *c = &net->model->config;
+    size_t n = (size_t)(b * room * c->n_kv_heads * c->head_dim);
+    *g = (nmlp_growth){.b = b, .room = room};
+    nmlp_arena_init(&g->arena);
+    g->k = nmlp_arena_new(&g->arena, (size_t)c->n_layers, sizeof *g->k, err);
+    g->v = nmlp_arena_new(&g->arena, (size_t)c->n_layers, sizeof *g->v, err);
+    for (int64_t l = 0; g->k && g->v && l < c->n_layers; l++) {
+        g->k[l] = nmlp_arena_new(&g->arena, n, sizeof **g->k, err);
+        g->v[l] = nmlp_arena_new(&g->arena, n, sizeof **g->v, err);
+        if (!g->k[l] || !g->v[l]) return NMLP_E_NOMEM;
+    }
+    return g->k && g->v ? NMLP_OK : NMLP_E_NOMEM;
+}
+
+void nmlp_growth_fini(nmlp_growth *g) { nmlp_arena_fini(&g->arena); }
+
+void nmlp_net_next(nmlp_net *net, nmlp_growth *g, const int32_t *ids, nmlp_real *logits) {
+    const nmlp_config *c = &net->model->config;
+    nmlp_real *rows = net->acts.normed;
+    nmlp_embed_forward(&net->exec, net->inputs[0], net->embedding->data, ids, g->b, c->hidden);
+    for (int64_t l = 0; l < c->n_layers; l++) layer_next(net, g, l, net->inputs[l], net->inputs[l + 1]);
+    nmlp_norm_forward(&net->exec, rows, net->inputs[c->n_layers], net->final_norm->data, c->rms_eps, g->b, c->hidden);
+    nmlp_linear_forward(&net->exec, logits, rows, net->lm_head->data, g->b, c->vocab, c->hidden);
+    g->length++;
+}
+
 #endif

@@ -87,6 +87,9 @@ typedef struct nmlp_ops {
     int64_t (*attend_scratch)(const nmlp_products *products, int64_t t, int64_t d);
     void (*attend_forward)(const nmlp_attend *head);
     void (*attend_backward)(const nmlp_attend *head);
+    /* out [D] of one query that sees n keys and values, kv_stride apart; scores [n] is scratch. */
+    void (*attend_next)(nmlp_real *out, const nmlp_real *q, const nmlp_real *k, const nmlp_real *v, int64_t kv_stride,
+                        int64_t n, int64_t d, nmlp_real *scores);
     void (*loss_row)(nmlp_loss_row *row);
     /* |x - y|^2 / |y|^2 of one row [H]; dx += scale times its gradient by x. */
     double (*match_row)(nmlp_real *dx, const nmlp_real *x, const nmlp_real *y, int64_t h, double scale);

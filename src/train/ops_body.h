@@ -22,6 +22,7 @@ const nmlp_ops OPS_SYMBOL = {
     .attend_scratch = attend_scratch,
     .attend_forward = attend_forward,
     .attend_backward = attend_backward,
+    .attend_next = attend_next,
     .loss_row = loss_row,
     .match_row = match_row,
     .add = add,
