@@ -10,7 +10,7 @@ enum { QB = 96 }; /* a multiple of every set's block of rows */
 static int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 static int64_t packed_elems(const nmlp_products *p, int64_t k, int64_t n) {
-    return round_up(n, p->strip) * round_up(k, p->k_step);
+    return round_up(n, p->strip) * round_up(k, p->k_step) / p->per_real;
 }
 
 /* Where a head's scratch goes. Blocks begin at cache lines. */

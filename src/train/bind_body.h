@@ -89,6 +89,18 @@ static nmlp_status choose_trained(nmlp_net *net, nmlp_train_set set, nmlp_err *e
     return NMLP_E_ARG;
 }
 
+/* Frozen matrices do not change: y = x w^T forward, dx = dy w back. */
+static nmlp_status fix_frozen(nmlp_net *net, nmlp_train_set set, nmlp_err *err) {
+    for (size_t i = 0; i < net->n_params; i++) {
+        const nmlp_param *p = &net->params[i];
+        if (p->grad || p->cols == 1 || (p == net->embedding && p != net->lm_head)) continue;
+        NMLP_RETURN_IF_FAILED(nmlp_exec_fix(&net->exec, p->data, true, p->cols, p->rows, err));
+        if (set == NMLP_TRAIN_NOTHING) continue;
+        NMLP_RETURN_IF_FAILED(nmlp_exec_fix(&net->exec, p->data, false, p->rows, p->cols, err));
+    }
+    return NMLP_OK;
+}
+
 nmlp_status nmlp_net_bind(nmlp_net *net, nmlp_train_set set, nmlp_err *err) {
     const nmlp_checkpoint *checkpoint = &net->model->checkpoint;
     net->params = nmlp_arena_new(&net->arena, checkpoint->n_tensors, sizeof *net->params, err);
@@ -102,7 +114,8 @@ nmlp_status nmlp_net_bind(nmlp_net *net, nmlp_train_set set, nmlp_err *err) {
     net->final_norm = param_of(net, &net->model->final_norm);
     net->lm_head = param_of(net, &net->model->lm_head);
     for (int64_t l = 0; l < net->model->config.n_layers; l++) bind_layer(net, l);
-    return choose_trained(net, set, err);
+    NMLP_RETURN_IF_FAILED(choose_trained(net, set, err));
+    return fix_frozen(net, set, err);
 }
 
 #endif

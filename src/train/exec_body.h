@@ -11,7 +11,8 @@ enum {
     PANEL_COLS = 2048, /* of the packed operand at a time */
     PANEL_ROWS = 4096,
     TILE_ROWS = 96, /* of an output block: the unit of work; multiple of every set's block of A */
-    TILE_COLS = 1024,
+    TILE_COLS = 256, /* at least; more where there are blocks enough for many threads without */
+    ENOUGH_TILES = 32,
     ROW_GRAIN = 16,
     ELEM_GRAIN = 16384
 };
@@ -38,11 +39,54 @@ void nmlp_exec_fini(nmlp_exec *e) { nmlp_arena_fini(&e->arena); }
 struct panel {
     const nmlp_exec *e;
     const nmlp_train_matmul *g;
+    nmlp_real *packed;
     int64_t col, n;
     int64_t row, k; /* of B */
     int64_t b_rows;
-    int64_t col_blocks;
+    int64_t tile_cols, col_blocks;
 };
+
+static int64_t packed_elems(const struct panel *p) {
+    const nmlp_products *products = p->e->products;
+    return ceil_div(p->n, products->strip) * products->strip * p->b_rows / products->per_real;
+}
+
+static struct panel panel_at(const nmlp_exec *e, const nmlp_train_matmul *g, int64_t col, int64_t row) {
+    struct panel p = {.e = e, .g = g, .packed = e->packed, .col = col, .row = row};
+    p.n = min64(PANEL_COLS, g->n - col);
+    p.k = min64(PANEL_ROWS, g->k - row);
+    p.b_rows = ceil_div(p.k, e->products->k_step) * e->products->k_step;
+    /* Wide tiles bring A into order less often. */
+    p.tile_cols = TILE_COLS;
+    while (p.tile_cols < p.n && ceil_div(g->m, TILE_ROWS) * ceil_div(p.n, 2 * p.tile_cols) >= ENOUGH_TILES) p.tile_cols *= 2;
+    p.col_blocks = ceil_div(p.n, p.tile_cols);
+    return p;
+}
+
+nmlp_status nmlp_exec_fix(nmlp_exec *e, const nmlp_real *b, bool transposed, int64_t k, int64_t n, nmlp_err *err) {
+    nmlp_train_matmul g = {.b = b, .b_transposed = transposed, .n = n, .k = k};
+    int64_t elems = 0;
+    if (e->products->per_real == 1) return NMLP_OK;
+    for (int64_t col = 0; col < n; col += PANEL_COLS) {
+        for (int64_t row = 0; row < k; row += PANEL_ROWS) {
+            struct panel p = panel_at(e, &g, col, row);
+            elems += packed_elems(&p);
+        }
+    }
+    nmlp_fixed_operand *fixed = nmlp_arena_new(&e->arena, 1, sizeof *fixed, err);
+    if (!fixed) return NMLP_E_NOMEM;
+    *fixed = (nmlp_fixed_operand){.b = b, .transposed = transposed, .next = e->fixed};
+    fixed->packed = nmlp_arena_new(&e->arena, (size_t)elems, sizeof *fixed->packed, err);
+    if (!fixed->packed) return NMLP_E_NOMEM;
+    e->fixed = fixed;
+    return NMLP_OK;
+}
+
+static nmlp_fixed_operand *find_fixed(const nmlp_exec *e, const nmlp_train_matmul *g) {
+    nmlp_fixed_operand *at = e->fixed;
+    while (at && (at->b != g->b || at->transposed != g->b_transposed)) at = at->next;
+    return at;
+}
 
 static void pack_strips(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct panel *p = ctx;
@@ -50,7 +94,7 @@ static void pack_strips(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     int64_t ldb = g->b_transposed ? g->k : g->n;
     const nmlp_real *b = g->b_transposed ? g->b + p->col * ldb + p->row : g->b + p->row * ldb + p->col;
-    p->e->products->pack_b(&(nmlp_packing){.packed = p->e->packed, .b = b, .ldb = ldb, .transposed = g->b_transposed,
+    p->e->products->pack_b(&(nmlp_packing){.packed = p->packed, .b = b, .ldb = ldb, .transposed = g->b_transposed,
                                       .k = p->k, .n = p->n, .b_rows = p->b_rows, .strip_begin = begin, .strip_end = end});
 }
 
@@ -60,17 +104,17 @@ static void multiply_tiles(void *ctx, int64_t begin, int64_t end, int thread) {
     int64_t lda = g->a_transposed ? g->m : g->k;
     for (int64_t tile = begin; tile < end; tile++) {
         int64_t row = tile / p->col_blocks * TILE_ROWS;
-        int64_t col = tile % p->col_blocks * TILE_COLS;
+        int64_t col = tile % p->col_blocks * p->tile_cols;
         const nmlp_real *a = g->a_transposed ? g->a + p->row * lda + row : g->a + row * lda + p->row;
         p->e->products->multiply(&(nmlp_product){.c = g->c + row * g->n + p->col + col,
                                             .ldc = g->n,
                                             .a = a,
                                             .lda = lda,
                                             .a_transposed = g->a_transposed,
-                                            .b = p->e->packed + col * p->b_rows,
+                                            .b = p->packed + col * p->b_rows / p->e->products->per_real,
                                             .b_rows = p->b_rows,
                                             .m = min64(TILE_ROWS, g->m - row),
-                                            .n = min64(TILE_COLS, p->n - col),
+                                            .n = min64(p->tile_cols, p->n - col),
                                             .k = p->k,
                                             .accumulate = g->accumulate || p->row > 0,
                                             .scratch = thread_scratch(p->e, thread)});
@@ -78,17 +122,18 @@ static void multiply_tiles(void *ctx, int64_t begin, int64_t end, int thread) {
 }
 
 void nmlp_exec_matmul(nmlp_exec *e, const nmlp_train_matmul *g) {
+    nmlp_fixed_operand *fixed = find_fixed(e, g);
+    int64_t at = 0;
     for (int64_t col = 0; col < g->n; col += PANEL_COLS) {
         for (int64_t row = 0; row < g->k; row += PANEL_ROWS) {
-            struct panel p = {.e = e, .g = g, .col = col, .row = row};
-            p.n = min64(PANEL_COLS, g->n - col);
-            p.k = min64(PANEL_ROWS, g->k - row);
-            p.b_rows = ceil_div(p.k, e->products->k_step) * e->products->k_step;
-            p.col_blocks = ceil_div(p.n, TILE_COLS);
-            nmlp_pool_for(e->pool, ceil_div(p.n, e->products->strip), 4, pack_strips, &p);
+            struct panel p = panel_at(e, g, col, row);
+            if (fixed) p.packed = fixed->packed + at;
+            at += packed_elems(&p);
+            if (!fixed || !fixed->ready) nmlp_pool_for(e->pool, ceil_div(p.n, e->products->strip), 4, pack_strips, &p);
             nmlp_pool_for(e->pool, ceil_div(g->m, TILE_ROWS) * p.col_blocks, 1, multiply_tiles, &p);
         }
     }
+    if (fixed) fixed->ready = true;
 }
 
 void nmlp_linear_forward(nmlp_exec *e, nmlp_real *y, const nmlp_real *x, const nmlp_real *w, int64_t s, int64_t n,

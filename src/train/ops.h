@@ -20,8 +20,8 @@ typedef struct nmlp_product {
     nmlp_real *scratch; /* multiply_scratch elements */
 } nmlp_product;
 
-/* B [k,n], or [n,k] when `transposed`, into strips of `strip` columns, zero-padded. A strip occupies b_rows * strip elements, b_rows being
- * k rounded up to the set's k_step; the order inside is the set's own. */
+/* B [k,n], or [n,k] when `transposed`, into strips of `strip` columns, zero-padded. A strip holds b_rows * strip numbers, b_rows being
+ * k rounded up to the set's k_step; their type and order are the set's own. */
 typedef struct nmlp_packing {
     nmlp_real *packed;
     const nmlp_real *b;
@@ -36,6 +36,7 @@ typedef struct nmlp_products {
     const char *name;
     int64_t strip; /* columns of a packed strip */
     int64_t k_step;
+    int64_t per_real; /* packed numbers in the room of one nmlp_real */
     int64_t multiply_scratch; /* elements */
     void (*pack_b)(const nmlp_packing *packing);
     void (*multiply)(const nmlp_product *product);

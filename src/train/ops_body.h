@@ -10,6 +10,7 @@ const nmlp_ops OPS_SYMBOL = {
     .products = {.name = OPS_NAME,
                  .strip = NR,
                  .k_step = 1,
+                 .per_real = 1,
                  .multiply_scratch = MB * A_STRIDE,
                  .pack_b = pack_b,
                  .multiply = multiply},

@@ -64,6 +64,7 @@ const nmlp_products nmlp_products_amx = {
     .name = "amx",
     .strip = NR,
     .k_step = TILE_K,
+    .per_real = 2,
     .multiply_scratch = SCRATCH,
     .pack_b = pack_b,
     .multiply = multiply,

@@ -6,6 +6,7 @@ const nmlp_products nmlp_products_emu_avx512 = {
     .name = "amx-emu-avx512",
     .strip = NR,
     .k_step = TILE_K,
+    .per_real = 2,
     .multiply_scratch = SCRATCH,
     .pack_b = pack_b,
     .multiply = multiply,

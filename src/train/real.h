@@ -22,6 +22,7 @@ typedef float nmlp_real;
 
 #define nmlp_exec_init NMLP_REAL_NAME(nmlp_exec_init)
 #define nmlp_exec_fini NMLP_REAL_NAME(nmlp_exec_fini)
+#define nmlp_exec_fix NMLP_REAL_NAME(nmlp_exec_fix)
 #define nmlp_exec_matmul NMLP_REAL_NAME(nmlp_exec_matmul)
 #define nmlp_linear_forward NMLP_REAL_NAME(nmlp_linear_forward)
 #define nmlp_linear_backward_input NMLP_REAL_NAME(nmlp_linear_backward_input)

@@ -36,7 +36,7 @@ static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static void pack_b(const nmlp_packing *g) {
     for (int64_t s = g->strip_begin; s < g->strip_end; s++)
-        pack_strip((uint16_t *)(void *)(g->packed + s * NR * g->b_rows), g, s * NR);
+        pack_strip((uint16_t *)(void *)g->packed + s * NR * g->b_rows, g, s * NR);
 }
 
 static void store_block(const nmlp_product *g, const float *block, int64_t row, int64_t col, bool accumulate) {
@@ -58,7 +58,7 @@ static void multiply_groups(const nmlp_product *g, const uint16_t *a, float *edg
     int64_t blocks = (k + TILE_K - 1) / TILE_K;
     bool accumulate = g->accumulate || p0 > 0;
     for (int64_t j = 0; j < g->n; j += NR) {
-        const uint16_t *b = (const uint16_t *)(const void *)(g->b + j * g->b_rows) + p0 * NR;
+        const uint16_t *b = (const uint16_t *)(const void *)g->b + j * g->b_rows + p0 * NR;
         for (int64_t i = 0; i < m; i += MR) {
             const uint16_t *group = a + i / MR * blocks * 2 * TILE_ELEMS;
             if (m - i >= MR && g->n - j >= NR) {

@@ -120,6 +120,37 @@ static void tile_products_round_operands_and_sum_in_f32(void **state) {
     }
 }
 
+/* More columns and rows than a panel has, both orders of B, used twice: the second time nothing is packed. */
+static void fixed_operands_give_the_same_products(void **state) {
+    enum { M = 5, N = 2100, K = 4100 };
+    float *a = floats(M * K, 1);
+    float *b = floats(K * N, 2);
+    float *want = floats(M * N, 3);
+    float *got = floats(M * N, 4);
+    (void)state;
+    for (int transposed = 0; transposed < 2; transposed++) {
+        nmlp_exec e;
+        nmlp_err err;
+        nmlp_assert_ok(nmlp_exec_init(&e, "amx-emu", NULL, T_MAX, D, &err), &err);
+        nmlp_train_matmul g = {.c = want, .a = a, .b = b, .b_transposed = transposed, .m = M, .n = N, .k = K};
+        nmlp_exec_matmul(&e, &g);
+        nmlp_assert_ok(nmlp_exec_fix(&e, b, !transposed, K, N, &err), &err); /* another order: must not be taken for this one */
+        nmlp_assert_ok(nmlp_exec_fix(&e, b, transposed, K, N, &err), &err);
+        g.c = got;
+        for (int turn = 0; turn < 2; turn++) {
+            memset(got, 0, (size_t)(M * N) * sizeof *got);
+            nmlp_exec_matmul(&e, &g);
+            assert_memory_equal(got, want, (size_t)(M * N) * sizeof *got);
+        }
+        assert_true(e.fixed->ready);
+        nmlp_exec_fini(&e);
+    }
+    nmlp_mem_free(a);
+    nmlp_mem_free(b);
+    nmlp_mem_free(want);
+    nmlp_mem_free(got);
+}
+
 static void products_do_not_depend_on_threads(void **state) {
     enum { M = 300, N = 700, K = 300 };
     nmlp_err err;
@@ -329,6 +360,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_match_plain_sums),
         cmocka_unit_test(tile_products_round_operands_and_sum_in_f32),
+        cmocka_unit_test(fixed_operands_give_the_same_products),
         cmocka_unit_test(products_do_not_depend_on_threads),
         cmocka_unit_test(attention_matches_its_definition),
         cmocka_unit_test(attention_on_tiles_is_within_rounding_of_f32),
