@@ -4,7 +4,7 @@
 
 #include "base/rng.h"
 
-enum { PIECE_TOKENS = 128, PIECES_AT_ONCE = 128 };
+enum { PIECE_TOKENS = 128, PIECES_AT_ONCE = 192 };
 
 /* Pieces under way and what they are written with. */
 struct desk {
@@ -12,6 +12,7 @@ struct desk {
     nmlp_net *net;
     nmlp_growth growth;
     int64_t n_pieces, per_window;
+    int64_t length; /* of a piece */
     nmlp_rng rngs[PIECES_AT_ONCE]; /* a piece's own, so that neighbours do not matter */
     int32_t newest[PIECES_AT_ONCE];
     float *logits; /* [PIECES_AT_ONCE, V] */
@@ -43,7 +44,7 @@ static void draw_some(void *ctx, int64_t begin, int64_t end, int thread) {
 
 /* Where token `at` of a piece belongs; -1 past the end of its window. */
 static int64_t place_of(const struct desk *d, int64_t piece, int64_t at) {
-    int64_t in_window = piece % d->per_window * PIECE_TOKENS + at;
+    int64_t in_window = piece % d->per_window * d->length + at;
     return in_window < d->a->window ? piece / d->per_window * d->a->window + in_window : -1;
 }
 
@@ -62,9 +63,9 @@ static nmlp_status write_pieces(struct desk *d, int32_t *ids, int64_t first, nml
         d->newest[i] = (int32_t)nmlp_rng_below(&d->rngs[i], a->model->config.vocab);
     }
     put_newest(d, ids, first, 0);
-    for (int64_t at = 1; at < d->growth.room; at++) {
-        double done = (double)(first * PIECE_TOKENS + at * PIECES_AT_ONCE);
-        if (!nmlp_progress_update(a->progress, "teacher writes", done, (double)(d->n_pieces * PIECE_TOKENS), "tokens"))
+    for (int64_t at = 1; at < d->length; at++) {
+        double done = (double)(first * d->length + at * PIECES_AT_ONCE);
+        if (!nmlp_progress_update(a->progress, "teacher writes", done, (double)(d->n_pieces * d->length), "tokens"))
             return nmlp_fail(err, NMLP_E_INTERRUPTED, "stopped before training began");
         nmlp_net_next(d->net, &d->growth, d->newest, d->logits);
         nmlp_pool_for(a->pool, PIECES_AT_ONCE, 1, draw_some, d);
@@ -77,13 +78,14 @@ nmlp_status nmlp_author_write(const nmlp_authoring *a, int32_t *ids, nmlp_err *e
     nmlp_status st = NMLP_OK;
     struct desk *d = nmlp_mem_new(1, sizeof *d, err);
     if (!d) return NMLP_E_NOMEM;
-    int64_t room = a->window < PIECE_TOKENS ? a->window : PIECE_TOKENS;
-    nmlp_net_options net = {.isa = a->isa, .pool = a->pool, .set = NMLP_TRAIN_NOTHING, .t = room, .s = PIECES_AT_ONCE};
     d->a = a;
-    d->per_window = (a->window + PIECE_TOKENS - 1) / PIECE_TOKENS;
+    d->per_window = a->window > PIECE_TOKENS ? a->window / PIECE_TOKENS : 1;
+    d->length = (a->window + d->per_window - 1) / d->per_window;
+    nmlp_net_options net = {.isa = a->isa, .pool = a->pool, .set = NMLP_TRAIN_NOTHING, .t = d->length,
+                            .s = PIECES_AT_ONCE};
     d->n_pieces = a->n_windows * d->per_window;
     NMLP_TRY(nmlp_net_create(&d->net, a->model, &net, err));
-    NMLP_TRY(nmlp_growth_init(&d->growth, d->net, PIECES_AT_ONCE, room, err));
+    NMLP_TRY(nmlp_growth_init(&d->growth, d->net, PIECES_AT_ONCE, d->length, err));
     d->logits = nmlp_mem_new((size_t)(PIECES_AT_ONCE * a->model->config.vocab), sizeof *d->logits, err);
     if (!d->logits) st = NMLP_E_NOMEM;
     for (int64_t first = 0; st == NMLP_OK && first < d->n_pieces; first += PIECES_AT_ONCE)

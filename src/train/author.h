@@ -15,7 +15,7 @@ typedef struct nmlp_authoring {
     const nmlp_progress *progress;
 } nmlp_authoring;
 
-/* ids [n_windows * window]. A window is pieces of at most 128 tokens one after the other. */
+/* ids [n_windows * window]. A window is pieces of some 128 tokens one after the other. */
 nmlp_status nmlp_author_write(const nmlp_authoring *a, int32_t *ids, nmlp_err *err);
 
 #endif

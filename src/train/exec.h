@@ -26,6 +26,7 @@ typedef struct nmlp_exec {
     nmlp_pool *pool;       /* borrowed; may be NULL */
     nmlp_arena arena;
     nmlp_real *packed;     /* the right-hand operand of the product at work */
+    nmlp_real *packed_a;   /* the left-hand one, where the set packs it */
     nmlp_fixed_operand *fixed;
     nmlp_real *scratch;    /* per thread */
     int64_t scratch_elems; /* of one thread */

@@ -8,11 +8,11 @@
 #include "train/exec.h"
 
 enum {
-    PANEL_COLS = 2048, /* of the packed operand at a time */
-    PANEL_ROWS = 4096,
-    TILE_ROWS = 96, /* of an output block: the unit of work; multiple of every set's block of A */
-    TILE_COLS = 256, /* at least; more where there are blocks enough for many threads without */
-    ENOUGH_TILES = 32,
+    PANEL_COLS = 4096, /* of the right-hand operand at a time */
+    PANEL_ROWS = 2048,
+    LEFT_ELEMS = 8 << 20, /* numbers of the left-hand operand packed at a time */
+    TILE_ROWS = 96,       /* of an output block: the unit of work; multiple of every set's block of A */
+    TILE_COLS = 512,
     ROW_GRAIN = 16,
     ELEM_GRAIN = 16384
 };
@@ -26,10 +26,13 @@ nmlp_status nmlp_exec_init(nmlp_exec *e, const char *isa, nmlp_pool *pool, int64
     nmlp_arena_init(&e->arena);
     e->scratch_elems = e->ops->attend_scratch(e->products, t, d);
     e->scratch_elems = ceil_div(e->scratch_elems, 64) * 64;
-    e->packed = nmlp_arena_new(&e->arena, (size_t)PANEL_COLS * PANEL_ROWS, sizeof *e->packed, err);
+    e->packed = nmlp_arena_new(&e->arena, (size_t)(PANEL_COLS * PANEL_ROWS / e->products->per_real), sizeof *e->packed, err);
     e->scratch = nmlp_arena_new(&e->arena, (size_t)nmlp_pool_threads(pool) * (size_t)e->scratch_elems,
                                 sizeof *e->scratch, err);
-    return e->packed && e->scratch ? NMLP_OK : NMLP_E_NOMEM;
+    if (!e->packed || !e->scratch) return NMLP_E_NOMEM;
+    if (!e->products->pack_a) return NMLP_OK;
+    e->packed_a = nmlp_arena_new(&e->arena, (size_t)(LEFT_ELEMS / e->products->per_real), sizeof *e->packed_a, err);
+    return e->packed_a ? NMLP_OK : NMLP_E_NOMEM;
 }
 
 void nmlp_exec_fini(nmlp_exec *e) { nmlp_arena_fini(&e->arena); }
@@ -43,7 +46,8 @@ struct panel {
     int64_t col, n;
     int64_t row, k; /* of B */
     int64_t b_rows;
-    int64_t tile_cols, col_blocks;
+    int64_t col_blocks;
+    int64_t top, m; /* rows of A */
 };
 
 static int64_t packed_elems(const struct panel *p) {
@@ -56,10 +60,7 @@ static struct panel panel_at(const nmlp_exec *e, const nmlp_train_matmul *g, int
     p.n = min64(PANEL_COLS, g->n - col);
     p.k = min64(PANEL_ROWS, g->k - row);
     p.b_rows = ceil_div(p.k, e->products->k_step) * e->products->k_step;
-    /* Wide tiles bring A into order less often. */
-    p.tile_cols = TILE_COLS;
-    while (p.tile_cols < p.n && ceil_div(g->m, TILE_ROWS) * ceil_div(p.n, 2 * p.tile_cols) >= ENOUGH_TILES) p.tile_cols *= 2;
-    p.col_blocks = ceil_div(p.n, p.tile_cols);
+    p.col_blocks = ceil_div(p.n, TILE_COLS);
     return p;
 }
 
@@ -98,26 +99,54 @@ static void pack_strips(void *ctx, int64_t begin, int64_t end, int thread) {
                                       .k = p->k, .n = p->n, .b_rows = p->b_rows, .strip_begin = begin, .strip_end = end});
 }
 
+/* Element (row, col) of op(A). */
+static const nmlp_real *left_at(const nmlp_train_matmul *g, int64_t row, int64_t col) {
+    return g->a_transposed ? g->a + col * g->m + row : g->a + row * g->k + col;
+}
+
+static void pack_groups(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct panel *p = ctx;
+    const nmlp_train_matmul *g = p->g;
+    (void)thread;
+    p->e->products->pack_a(&(nmlp_row_packing){.packed = p->e->packed_a, .a = left_at(g, p->top, p->row),
+                                               .lda = g->a_transposed ? g->m : g->k, .transposed = g->a_transposed,
+                                               .m = p->m, .k = p->k, .a_cols = p->b_rows, .group_begin = begin,
+                                               .group_end = end});
+}
+
 static void multiply_tiles(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct panel *p = ctx;
     const nmlp_train_matmul *g = p->g;
-    int64_t lda = g->a_transposed ? g->m : g->k;
+    const nmlp_products *products = p->e->products;
     for (int64_t tile = begin; tile < end; tile++) {
         int64_t row = tile / p->col_blocks * TILE_ROWS;
-        int64_t col = tile % p->col_blocks * p->tile_cols;
-        const nmlp_real *a = g->a_transposed ? g->a + p->row * lda + row : g->a + row * lda + p->row;
-        p->e->products->multiply(&(nmlp_product){.c = g->c + row * g->n + p->col + col,
-                                            .ldc = g->n,
-                                            .a = a,
-                                            .lda = lda,
-                                            .a_transposed = g->a_transposed,
-                                            .b = p->packed + col * p->b_rows / p->e->products->per_real,
-                                            .b_rows = p->b_rows,
-                                            .m = min64(TILE_ROWS, g->m - row),
-                                            .n = min64(p->tile_cols, p->n - col),
-                                            .k = p->k,
-                                            .accumulate = g->accumulate || p->row > 0,
-                                            .scratch = thread_scratch(p->e, thread)});
+        int64_t col = tile % p->col_blocks * TILE_COLS;
+        const nmlp_real *packed_a = products->pack_a ? p->e->packed_a + row * p->b_rows / products->per_real : NULL;
+        products->multiply(&(nmlp_product){.c = g->c + (p->top + row) * g->n + p->col + col,
+                                           .ldc = g->n,
+                                           .a = left_at(g, p->top + row, p->row),
+                                           .lda = g->a_transposed ? g->m : g->k,
+                                           .a_transposed = g->a_transposed,
+                                           .b = p->packed + col * p->b_rows / products->per_real,
+                                           .b_rows = p->b_rows,
+                                           .m = min64(TILE_ROWS, p->m - row),
+                                           .n = min64(TILE_COLS, p->n - col),
+                                           .k = p->k,
+                                           .accumulate = g->accumulate || p->row > 0,
+                                           .packed_a = packed_a,
+                                           .scratch = thread_scratch(p->e, thread)});
+    }
+}
+
+/* All rows of A against a packed panel of B. */
+static void multiply_panel(struct panel *p) {
+    const nmlp_exec *e = p->e;
+    const nmlp_train_matmul *g = p->g;
+    int64_t most = e->products->pack_a ? LEFT_ELEMS / p->b_rows / TILE_ROWS * TILE_ROWS : g->m;
+    for (p->top = 0; p->top < g->m; p->top += most) {
+        p->m = min64(most, g->m - p->top);
+        if (e->products->pack_a) nmlp_pool_for(e->pool, ceil_div(p->m, e->products->group), 1, pack_groups, p);
+        nmlp_pool_for(e->pool, ceil_div(p->m, TILE_ROWS) * p->col_blocks, 1, multiply_tiles, p);
     }
 }
 
@@ -130,7 +159,7 @@ void nmlp_exec_matmul(nmlp_exec *e, const nmlp_train_matmul *g) {
             if (fixed) p.packed = fixed->packed + at;
             at += packed_elems(&p);
             if (!fixed || !fixed->ready) nmlp_pool_for(e->pool, ceil_div(p.n, e->products->strip), 4, pack_strips, &p);
-            nmlp_pool_for(e->pool, ceil_div(g->m, TILE_ROWS) * p.col_blocks, 1, multiply_tiles, &p);
+            multiply_panel(&p);
         }
     }
     if (fixed) fixed->ready = true;

@@ -17,8 +17,19 @@ typedef struct nmlp_product {
     int64_t b_rows;     /* rows of its strips; at least k */
     int64_t m, n, k;
     bool accumulate;
-    nmlp_real *scratch; /* multiply_scratch elements */
+    const nmlp_real *packed_a; /* its first group, by pack_a with k rounded up to k_step: used in place of `a`; may be NULL */
+    nmlp_real *scratch;        /* multiply_scratch elements; none with packed_a */
 } nmlp_product;
+
+/* op(A) [m,k] into groups of `group` rows, zero-padded; a group holds a_cols * group numbers, a_cols being k rounded up to k_step. */
+typedef struct nmlp_row_packing {
+    nmlp_real *packed;
+    const nmlp_real *a;
+    int64_t lda;
+    bool transposed;
+    int64_t m, k, a_cols;
+    int64_t group_begin, group_end; /* which groups to write */
+} nmlp_row_packing;
 
 /* B [k,n], or [n,k] when `transposed`, into strips of `strip` columns, zero-padded. A strip holds b_rows * strip numbers, b_rows being
  * k rounded up to the set's k_step; their type and order are the set's own. */
@@ -39,6 +50,8 @@ typedef struct nmlp_products {
     int64_t per_real; /* packed numbers in the room of one nmlp_real */
     int64_t multiply_scratch; /* elements */
     void (*pack_b)(const nmlp_packing *packing);
+    int64_t group; /* rows of a packed group */
+    void (*pack_a)(const nmlp_row_packing *packing); /* NULL: multiply takes A as it is */
     void (*multiply)(const nmlp_product *product);
 } nmlp_products;
 

@@ -9,5 +9,7 @@ const nmlp_products nmlp_products_emu_avx512 = {
     .per_real = 2,
     .multiply_scratch = SCRATCH,
     .pack_b = pack_b,
+    .group = MR,
+    .pack_a = pack_a,
     .multiply = multiply,
 };

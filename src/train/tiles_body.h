@@ -20,7 +20,7 @@ enum {
     KC = 512,
     MB = 96,
     A_ELEMS = MB * KC, /* bf16 */
-    SCRATCH = A_ELEMS / 2 + MR * NR + 16
+    SCRATCH = A_ELEMS / 2 /* nmlp_real */
 };
 
 static void block_begin(void);
@@ -29,14 +29,22 @@ static void block_end(void);
 static void block_product(float *c, int64_t ldc, const uint16_t *a, const uint16_t *b, int64_t n_blocks, bool accumulate);
 /* Strip of g's columns first..first+31. */
 static void pack_strip(uint16_t *dst, const nmlp_packing *g, int64_t first);
-/* Rows row..row+m-1 (at most 32) and columns p0..p0+k-1 of A: its blocks one after the other. */
-static void copy_group(uint16_t *dst, const nmlp_product *g, int64_t row, int64_t m, int64_t p0, int64_t k);
+/* m rows (at most 32) and k columns of A, or k rows and m columns where it is transposed: its blocks one after the other. */
+static void copy_group(uint16_t *dst, const float *a, int64_t lda, bool transposed, int64_t m, int64_t k);
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static void pack_b(const nmlp_packing *g) {
     for (int64_t s = g->strip_begin; s < g->strip_end; s++)
         pack_strip((uint16_t *)(void *)g->packed + s * NR * g->b_rows, g, s * NR);
+}
+
+static void pack_a(const nmlp_row_packing *g) {
+    for (int64_t i = g->group_begin; i < g->group_end; i++) {
+        const float *a = g->a + i * MR * (g->transposed ? 1 : g->lda);
+        copy_group((uint16_t *)(void *)g->packed + i * MR * g->a_cols, a, g->lda, g->transposed, min64(MR, g->m - i * MR),
+                   g->k);
+    }
 }
 
 static void store_block(const nmlp_product *g, const float *block, int64_t row, int64_t col, bool accumulate) {
@@ -72,16 +80,23 @@ static void multiply_groups(const nmlp_product *g, const uint16_t *a, float *edg
 }
 
 static void multiply(const nmlp_product *g) {
-    float *edge = (float *)(((uintptr_t)g->scratch + 63) & ~(uintptr_t)63);
-    uint16_t *a = (uint16_t *)(void *)(edge + MR * NR);
+    float edge_block[MR * NR + 16];
+    float *edge = (float *)(((uintptr_t)edge_block + 63) & ~(uintptr_t)63);
+    uint16_t *a = (uint16_t *)(void *)g->scratch;
     block_begin();
-    for (int64_t row = 0; row < g->m; row += MB) {
+    for (int64_t row = 0; g->packed_a && row < g->m; row += MB) {
+        const uint16_t *packed = (const uint16_t *)(const void *)g->packed_a;
+        multiply_groups(g, packed + row * g->b_rows, edge, row, min64(MB, g->m - row), 0, g->k);
+    }
+    for (int64_t row = 0; !g->packed_a && row < g->m; row += MB) {
         int64_t m = min64(MB, g->m - row);
         for (int64_t p0 = 0; p0 < g->k; p0 += KC) {
             int64_t k = min64(KC, g->k - p0);
             int64_t group_elems = (k + TILE_K - 1) / TILE_K * 2 * TILE_ELEMS;
+            const float *from = g->a_transposed ? g->a + p0 * g->lda + row : g->a + row * g->lda + p0;
             for (int64_t i = 0; i < m; i += MR)
-                copy_group(a + i / MR * group_elems, g, row + i, min64(MR, m - i), p0, k);
+                copy_group(a + i / MR * group_elems, from + i * (g->a_transposed ? 1 : g->lda), g->lda, g->a_transposed,
+                           min64(MR, m - i), k);
             multiply_groups(g, a, edge, row, m, p0, k);
         }
     }

@@ -121,15 +121,15 @@ static void copy_rows(uint16_t *dst, const float *src, int64_t lda, int64_t m, i
     }
 }
 
-static void copy_group(uint16_t *dst, const nmlp_product *g, int64_t row, int64_t m, int64_t p0, int64_t k) {
-    if (!g->a_transposed) {
-        copy_rows(dst, g->a + row * g->lda + p0, g->lda, m, k);
+static void copy_group(uint16_t *dst, const float *a, int64_t lda, bool transposed, int64_t m, int64_t k) {
+    if (!transposed) {
+        copy_rows(dst, a, lda, m, k);
         return;
     }
     for (int64_t p = 0; p < k; p += TILE_K) {
         for (int64_t i = 0; i < MR; i += 16, dst += TILE_ELEMS) {
             __m512i w[16];
-            load_pairs(w, g->a + (p0 + p) * g->lda + row + (i < m ? i : 0), g->lda, i < m ? k - p : 0, m - i);
+            load_pairs(w, a + p * lda + (i < m ? i : 0), lda, i < m ? k - p : 0, m - i);
             turn(w);
             for (int j = 0; j < 16; j++) _mm512_storeu_si512(dst + j * TILE_K, w[j]);
         }

@@ -16,15 +16,15 @@ static void pack_strip(uint16_t *dst, const nmlp_packing *g, int64_t first) {
     }
 }
 
-static void copy_group(uint16_t *dst, const nmlp_product *g, int64_t row, int64_t m, int64_t p0, int64_t k) {
+static void copy_group(uint16_t *dst, const float *a, int64_t lda, bool transposed, int64_t m, int64_t k) {
     int64_t blocks = (k + TILE_K - 1) / TILE_K;
-    int64_t row_step = g->a_transposed ? 1 : g->lda;
-    int64_t col_step = g->a_transposed ? g->lda : 1;
+    int64_t row_step = transposed ? 1 : lda;
+    int64_t col_step = transposed ? lda : 1;
     for (int64_t i = 0; i < MR; i++) {
         for (int64_t p = 0; p < blocks * TILE_K; p++) {
             bool inside = i < m && p < k;
             dst[p / TILE_K * 2 * TILE_ELEMS + i * TILE_K + p % TILE_K] =
-                inside ? nmlp_f32_to_bf16(g->a[(row + i) * row_step + (p0 + p) * col_step]) : 0;
+                inside ? nmlp_f32_to_bf16(a[i * row_step + p * col_step]) : 0;
         }
     }
 }

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 
 enum {
-    MICRO_TOKENS = 2048, /* computed at once: enough rows for the matmuls, activations of one layer still small */
+    MICRO_TOKENS = 1024, /* computed at once: enough rows for the matmuls, activations of one layer still small */
     MOST_WRITTEN = 256   /* windows the teacher writes; they come again when more are needed */
 };
 
