@@ -4,7 +4,7 @@
 
 #include "base/rng.h"
 
-enum { PIECE_TOKENS = 128, PIECES_AT_ONCE = 192 };
+enum { PIECE_TOKENS = 128, MOST_AT_ONCE = 192 };
 
 /* Pieces under way and what they are written with. */
 struct desk {
@@ -12,10 +12,11 @@ struct desk {
     nmlp_net *net;
     nmlp_growth growth;
     int64_t n_pieces, per_window;
-    int64_t length; /* of a piece */
-    nmlp_rng rngs[PIECES_AT_ONCE]; /* a piece's own, so that neighbours do not matter */
-    int32_t newest[PIECES_AT_ONCE];
-    float *logits; /* [PIECES_AT_ONCE, V] */
+    int64_t length;  /* of a piece */
+    int64_t at_once; /* pieces */
+    nmlp_rng rngs[MOST_AT_ONCE]; /* a piece's own, so that neighbours do not matter */
+    int32_t newest[MOST_AT_ONCE];
+    float *logits; /* [at_once, V] */
 };
 
 /* One token of softmax(logits), which are destroyed. */
@@ -49,7 +50,7 @@ static int64_t place_of(const struct desk *d, int64_t piece, int64_t at) {
 }
 
 static void put_newest(const struct desk *d, int32_t *ids, int64_t first, int64_t at) {
-    for (int64_t i = 0; i < PIECES_AT_ONCE && first + i < d->n_pieces; i++) {
+    for (int64_t i = 0; i < d->at_once && first + i < d->n_pieces; i++) {
         int64_t place = place_of(d, first + i, at);
         if (place >= 0) ids[place] = d->newest[i];
     }
@@ -58,17 +59,17 @@ static void put_newest(const struct desk *d, int32_t *ids, int64_t first, int64_
 static nmlp_status write_pieces(struct desk *d, int32_t *ids, int64_t first, nmlp_err *err) {
     const nmlp_authoring *a = d->a;
     d->growth.length = 0;
-    for (int64_t i = 0; i < PIECES_AT_ONCE; i++) {
+    for (int64_t i = 0; i < d->at_once; i++) {
         nmlp_rng_seed(&d->rngs[i], a->seed * 0x9e3779b97f4a7c15u + (uint64_t)(first + i));
         d->newest[i] = (int32_t)nmlp_rng_below(&d->rngs[i], a->model->config.vocab);
     }
     put_newest(d, ids, first, 0);
     for (int64_t at = 1; at < d->length; at++) {
-        double done = (double)(first * d->length + at * PIECES_AT_ONCE);
+        double done = (double)(first * d->length + at * d->at_once);
         if (!nmlp_progress_update(a->progress, "teacher writes", done, (double)(d->n_pieces * d->length), "tokens"))
             return nmlp_fail(err, NMLP_E_INTERRUPTED, "stopped before training began");
         nmlp_net_next(d->net, &d->growth, d->newest, d->logits);
-        nmlp_pool_for(a->pool, PIECES_AT_ONCE, 1, draw_some, d);
+        nmlp_pool_for(a->pool, d->at_once, 1, draw_some, d);
         put_newest(d, ids, first, at);
     }
     return NMLP_OK;
@@ -81,14 +82,15 @@ nmlp_status nmlp_author_write(const nmlp_authoring *a, int32_t *ids, nmlp_err *e
     d->a = a;
     d->per_window = a->window > PIECE_TOKENS ? a->window / PIECE_TOKENS : 1;
     d->length = (a->window + d->per_window - 1) / d->per_window;
-    nmlp_net_options net = {.isa = a->isa, .pool = a->pool, .set = NMLP_TRAIN_NOTHING, .t = d->length,
-                            .s = PIECES_AT_ONCE};
     d->n_pieces = a->n_windows * d->per_window;
+    d->at_once = d->n_pieces < MOST_AT_ONCE ? d->n_pieces : MOST_AT_ONCE;
+    nmlp_net_options net = {.isa = a->isa, .pool = a->pool, .set = NMLP_TRAIN_NOTHING, .t = d->length,
+                            .s = d->at_once};
     NMLP_TRY(nmlp_net_create(&d->net, a->model, &net, err));
-    NMLP_TRY(nmlp_growth_init(&d->growth, d->net, PIECES_AT_ONCE, d->length, err));
-    d->logits = nmlp_mem_new((size_t)(PIECES_AT_ONCE * a->model->config.vocab), sizeof *d->logits, err);
+    NMLP_TRY(nmlp_growth_init(&d->growth, d->net, d->at_once, d->length, err));
+    d->logits = nmlp_mem_new((size_t)(d->at_once * a->model->config.vocab), sizeof *d->logits, err);
     if (!d->logits) st = NMLP_E_NOMEM;
-    for (int64_t first = 0; st == NMLP_OK && first < d->n_pieces; first += PIECES_AT_ONCE)
+    for (int64_t first = 0; st == NMLP_OK && first < d->n_pieces; first += d->at_once)
         st = write_pieces(d, ids, first, err);
 out:
     nmlp_mem_free(d->logits);
