@@ -12,7 +12,9 @@ enum {
     PANEL_ROWS = 2048,
     LEFT_ELEMS = 8 << 20, /* numbers of the left-hand operand packed at a time */
     TILE_ROWS = 96,       /* of an output block: the unit of work; multiple of every set's block of A */
-    TILE_COLS = 512,
+    TILE_COLS_MIN = 256,
+    TILE_COLS_MAX = 1024,
+    TILE_ELEMS = 256 << 10, /* of the right-hand operand: they stay in a core's cache while rows go by */
     ROW_GRAIN = 16,
     ELEM_GRAIN = 16384
 };
@@ -46,7 +48,7 @@ struct panel {
     int64_t col, n;
     int64_t row, k; /* of B */
     int64_t b_rows;
-    int64_t col_blocks;
+    int64_t tile_cols;
     int64_t top, m; /* rows of A */
 };
 
@@ -60,7 +62,8 @@ static struct panel panel_at(const nmlp_exec *e, const nmlp_train_matmul *g, int
     p.n = min64(PANEL_COLS, g->n - col);
     p.k = min64(PANEL_ROWS, g->k - row);
     p.b_rows = ceil_div(p.k, e->products->k_step) * e->products->k_step;
-    p.col_blocks = ceil_div(p.n, TILE_COLS);
+    p.tile_cols = min64(TILE_COLS_MAX, TILE_ELEMS / p.b_rows / TILE_COLS_MIN * TILE_COLS_MIN);
+    if (p.tile_cols < TILE_COLS_MIN) p.tile_cols = TILE_COLS_MIN;
     return p;
 }
 
@@ -118,9 +121,10 @@ static void multiply_tiles(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct panel *p = ctx;
     const nmlp_train_matmul *g = p->g;
     const nmlp_products *products = p->e->products;
+    int64_t row_blocks = ceil_div(p->m, TILE_ROWS);
     for (int64_t tile = begin; tile < end; tile++) {
-        int64_t row = tile / p->col_blocks * TILE_ROWS;
-        int64_t col = tile % p->col_blocks * TILE_COLS;
+        int64_t row = tile % row_blocks * TILE_ROWS;
+        int64_t col = tile / row_blocks * p->tile_cols;
         const nmlp_real *packed_a = products->pack_a ? p->e->packed_a + row * p->b_rows / products->per_real : NULL;
         products->multiply(&(nmlp_product){.c = g->c + (p->top + row) * g->n + p->col + col,
                                            .ldc = g->n,
@@ -130,7 +134,7 @@ static void multiply_tiles(void *ctx, int64_t begin, int64_t end, int thread) {
                                            .b = p->packed + col * p->b_rows / products->per_real,
                                            .b_rows = p->b_rows,
                                            .m = min64(TILE_ROWS, p->m - row),
-                                           .n = min64(TILE_COLS, p->n - col),
+                                           .n = min64(p->tile_cols, p->n - col),
                                            .k = p->k,
                                            .accumulate = g->accumulate || p->row > 0,
                                            .packed_a = packed_a,
@@ -146,7 +150,7 @@ static void multiply_panel(struct panel *p) {
     for (p->top = 0; p->top < g->m; p->top += most) {
         p->m = min64(most, g->m - p->top);
         if (e->products->pack_a) nmlp_pool_for(e->pool, ceil_div(p->m, e->products->group), 1, pack_groups, p);
-        nmlp_pool_for(e->pool, ceil_div(p->m, TILE_ROWS) * p->col_blocks, 1, multiply_tiles, p);
+        nmlp_pool_for(e->pool, ceil_div(p->m, TILE_ROWS) * ceil_div(p->n, p->tile_cols), 1, multiply_tiles, p);
     }
 }
 

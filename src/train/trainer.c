@@ -138,6 +138,7 @@ static nmlp_status check_options(nmlp_trainer *t, nmlp_err *err) {
     int64_t most = t->model->config.max_positions;
     if (o->context == 0) o->context = most < 512 ? most : 512;
     if (o->rate == 0) o->rate = o->mode == NMLP_RECOVER_LORA ? 1e-3 : 3e-4;
+    if (o->explore < 0) o->explore = o->teacher ? 1.0 / 3 : 0;
     if (o->context < 2 || o->context > most)
         return nmlp_fail(err, NMLP_E_ARG, "--ctx %lld: must be from 2 to the model's %lld", (long long)o->context,
                          (long long)most);
