@@ -159,7 +159,7 @@ static int run(int argc, char **argv) {
         {"steps", 0, NMLP_OPT_INT, &o.steps, "N", "updates (default 200)"},
         {"lr", 0, NMLP_OPT_NUMBER, &o.rate, "X", "peak learning rate (default 3e-4; lora 1e-3)"},
         {"warmup", 0, NMLP_OPT_INT, &o.warmup, "N", "steps until the peak (default 10)"},
-        {"batch", 0, NMLP_OPT_INT, &o.batch, "N", "sequences in a step (default 16)"},
+        {"batch", 0, NMLP_OPT_INT, &o.batch, "N", "sequences in a step (default 8)"},
         {"ctx", 0, NMLP_OPT_INT, &o.context, "N", "tokens in a sequence (default 512, or what the model takes)"},
         {"mode", 0, NMLP_OPT_STRING, &words.mode, "factors|lora", "train the weights or adapters to them"},
         {"lora-rank", 0, NMLP_OPT_INT, &o.lora_rank, "N", "rank of the adapters (default 16)"},
