@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 struct nmlp_arena_chunk {
     nmlp_arena_chunk *next;
@@ -9,7 +10,7 @@ struct nmlp_arena_chunk {
     _Alignas(NMLP_ALIGN_BYTES) unsigned char data[];
 };
 
-enum { ARENA_CHUNK_BYTES = 1 << 16 };
+enum { ARENA_CHUNK_BYTES = 1 << 16, SMALL_PAGE_BYTES = 4096, LARGE_PAGE_BYTES = 2 << 20 };
 
 bool nmlp_mul_overflows(size_t a, size_t b, size_t *product) {
     return __builtin_mul_overflow(a, b, product);
@@ -25,6 +26,18 @@ static bool round_up(size_t bytes, size_t *rounded) {
     return true;
 }
 
+/* Matrices are walked down their columns too: with large pages that does not miss the TLB at every row. A kernel that has none says no. */
+static void ask_for_large_pages(void *block, size_t bytes) {
+    uintptr_t first = ((uintptr_t)block + SMALL_PAGE_BYTES - 1) & ~(uintptr_t)(SMALL_PAGE_BYTES - 1);
+    uintptr_t end = ((uintptr_t)block + bytes) & ~(uintptr_t)(SMALL_PAGE_BYTES - 1);
+#ifdef MADV_HUGEPAGE
+    (void)madvise((void *)first, end - first, MADV_HUGEPAGE);
+#else
+    (void)first;
+    (void)end;
+#endif
+}
+
 void *nmlp_mem_new(size_t count, size_t size, nmlp_err *err) {
     size_t bytes;
     size_t rounded;
@@ -37,6 +50,7 @@ void *nmlp_mem_new(size_t count, size_t size, nmlp_err *err) {
         nmlp_fail(err, NMLP_E_NOMEM, "out of memory: %zu bytes could not be allocated", rounded);
         return NULL;
     }
+    if (rounded >= 2 * (size_t)LARGE_PAGE_BYTES) ask_for_large_pages(block, rounded);
     memset(block, 0, rounded);
     return block;
 }

@@ -5,42 +5,68 @@
 
 #include "train/rows_body.h"
 
-enum { QB = 8 * MR };
+enum { QB = 96 }; /* a multiple of every set's block of rows */
 
-static int64_t strips_of(int64_t n) { return (n + NR - 1) / NR; }
-static int64_t packed_elems(int64_t k, int64_t n) { return strips_of(n) * NR * k; }
+static int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
-/* Two packed operands of the whole head, two of a block, two score blocks, the copy of A. */
-static int64_t attend_scratch(int64_t t, int64_t d) {
-    return 3 * (packed_elems(d, t) + packed_elems(t, d)) + 2 * QB * t + packed_elems(QB, d) + MB * A_STRIDE;
+static int64_t packed_elems(const nmlp_products *p, int64_t k, int64_t n) {
+    return round_up(n, p->strip) * round_up(k, p->k_step) / p->per_real;
 }
 
-static nmlp_real *take(nmlp_real **scratch, int64_t n) {
-    nmlp_real *block = *scratch;
-    *scratch += n;
-    return block;
+/* Where a head's scratch goes. Blocks begin at cache lines. */
+typedef struct attend_blocks {
+    nmlp_real *k_t, *v_t;    /* packed [D,T] */
+    nmlp_real *rows;         /* k or v, packed [T,D] */
+    nmlp_real *block;        /* QB rows of queries, packed [QB,D] */
+    nmlp_real *p, *dp;       /* [QB,T] */
+    nmlp_real *multiply;
+    int64_t elems;
+} attend_blocks;
+
+static attend_blocks blocks_of(const nmlp_products *p, nmlp_real *scratch, int64_t t, int64_t d) {
+    int64_t sizes[] = {packed_elems(p, d, t),  packed_elems(p, d, t), packed_elems(p, t, d),
+                       packed_elems(p, QB, d), QB * t,                QB * t};
+    int64_t at[6];
+    int64_t end = 0;
+    for (int i = 0; i < 6; i++) {
+        at[i] = end;
+        end += round_up(sizes[i], 64 / (int64_t)sizeof(nmlp_real));
+    }
+    attend_blocks b = {.elems = end + p->multiply_scratch};
+    if (!scratch) return b;
+    b.k_t = scratch + at[0];
+    b.v_t = scratch + at[1];
+    b.rows = scratch + at[2];
+    b.block = scratch + at[3];
+    b.p = scratch + at[4];
+    b.dp = scratch + at[5];
+    b.multiply = scratch + end;
+    return b;
 }
 
-static void pack_all(nmlp_real *packed, const nmlp_real *b, int64_t ldb, bool transposed, int64_t k, int64_t n) {
-    pack_b(&(nmlp_packing){.packed = packed, .b = b, .ldb = ldb, .transposed = transposed, .k = k, .n = n, .b_rows = k,
-                           .strip_end = strips_of(n)});
+static int64_t attend_scratch(const nmlp_products *p, int64_t t, int64_t d) { return blocks_of(p, NULL, t, d).elems; }
+
+static void pack_all(const nmlp_products *p, nmlp_real *packed, const nmlp_real *b, int64_t ldb, bool transposed,
+                     int64_t k, int64_t n) {
+    p->pack_b(&(nmlp_packing){.packed = packed, .b = b, .ldb = ldb, .transposed = transposed, .k = k, .n = n,
+                              .b_rows = round_up(k, p->k_step), .strip_end = round_up(n, p->strip) / p->strip});
 }
 
 /* p [rows, q0+rows] = exp(scale q k^T - lse), zero above the diagonal; without `known` the log-sums are found first. */
-static void probabilities(const nmlp_attend *h, nmlp_real *p, const nmlp_real *k_packed, nmlp_real *scratch, int64_t q0,
-                          int64_t rows, bool known) {
+static void probabilities(const nmlp_attend *h, const attend_blocks *b, int64_t q0, int64_t rows, bool known) {
     int64_t seen = q0 + rows;
-    multiply(&(nmlp_product){.c = p, .ldc = seen, .a = h->q + q0 * h->q_stride, .lda = h->q_stride, .b = k_packed,
-                             .b_rows = h->d, .m = rows, .n = seen, .k = h->d, .scratch = scratch});
+    h->products->multiply(&(nmlp_product){.c = b->p, .ldc = seen, .a = h->q + q0 * h->q_stride, .lda = h->q_stride,
+                                          .b = b->k_t, .b_rows = round_up(h->d, h->products->k_step), .m = rows,
+                                          .n = seen, .k = h->d, .scratch = b->multiply});
     for (int64_t i = 0; i < rows; i++) {
-        nmlp_real *row = p + i * seen;
+        nmlp_real *row = b->p + i * seen;
         int64_t n = q0 + i + 1;
-        for (int64_t j = 0; j < n; j++) row[j] *= h->scale;
         if (known) {
             nmlp_real lse = h->lse[q0 + i];
-            for (int64_t j = 0; j < n; j++) row[j] = real_exp(row[j] - lse);
+            for (int64_t j = 0; j < n; j++) row[j] = real_exp(row[j] * h->scale - lse);
         } else {
             double lse;
+            for (int64_t j = 0; j < n; j++) row[j] *= h->scale;
             nmlp_real inverse = 1 / exponentials(row, n, &lse);
             for (int64_t j = 0; j < n; j++) row[j] *= inverse;
             h->lse[q0 + i] = (nmlp_real)lse;
@@ -49,62 +75,76 @@ static void probabilities(const nmlp_attend *h, nmlp_real *p, const nmlp_real *k
     }
 }
 
+/* out [rows,D], rows q_stride apart, = s [rows,seen] times the packed rows of k or v */
+static void mix_rows(const nmlp_attend *h, const attend_blocks *b, nmlp_real *out, const nmlp_real *s, int64_t rows,
+                     int64_t seen) {
+    h->products->multiply(&(nmlp_product){.c = out, .ldc = h->q_stride, .a = s, .lda = seen, .b = b->rows,
+                                          .b_rows = round_up(h->t, h->products->k_step), .m = rows, .n = h->d,
+                                          .k = seen, .scratch = b->multiply});
+}
+
 static void attend_forward(const nmlp_attend *h) {
-    nmlp_real *at = h->scratch;
-    nmlp_real *k_packed = take(&at, packed_elems(h->d, h->t));
-    nmlp_real *v_packed = take(&at, packed_elems(h->t, h->d));
-    nmlp_real *p = take(&at, QB * h->t);
-    pack_all(k_packed, h->k, h->kv_stride, true, h->d, h->t);
-    pack_all(v_packed, h->v, h->kv_stride, false, h->t, h->d);
+    attend_blocks b = blocks_of(h->products, h->scratch, h->t, h->d);
+    pack_all(h->products, b.k_t, h->k, h->kv_stride, true, h->d, h->t);
+    pack_all(h->products, b.rows, h->v, h->kv_stride, false, h->t, h->d);
     for (int64_t q0 = 0; q0 < h->t; q0 += QB) {
         int64_t rows = h->t - q0 < QB ? h->t - q0 : QB;
-        probabilities(h, p, k_packed, at, q0, rows, false);
-        multiply(&(nmlp_product){.c = h->out + q0 * h->q_stride, .ldc = h->q_stride, .a = p, .lda = q0 + rows,
-                                 .b = v_packed, .b_rows = h->t, .m = rows, .n = h->d, .k = q0 + rows, .scratch = at});
+        probabilities(h, &b, q0, rows, false);
+        mix_rows(h, &b, h->out + q0 * h->q_stride, b.p, rows, q0 + rows);
     }
 }
 
 /* ds = p * (dp - sum(d_out * out)) * scale, in place of dp. */
-static void score_gradients(const nmlp_attend *h, const nmlp_real *p, nmlp_real *dp, int64_t q0, int64_t rows) {
+static void score_gradients(const nmlp_attend *h, const attend_blocks *b, int64_t q0, int64_t rows) {
     int64_t seen = q0 + rows;
     for (int64_t i = 0; i < rows; i++) {
         int64_t at = (q0 + i) * h->q_stride;
         nmlp_real mean = dot(h->d_out + at, h->out + at, h->d);
-        for (int64_t j = 0; j < seen; j++) dp[i * seen + j] = p[i * seen + j] * (dp[i * seen + j] - mean) * h->scale;
+        const nmlp_real *p = b->p + i * seen;
+        nmlp_real *dp = b->dp + i * seen;
+        for (int64_t j = 0; j < seen; j++) dp[j] = p[j] * (dp[j] - mean) * h->scale;
     }
 }
 
-/* out [seen,D] += s^T rows, s [rows,seen], rows [rows,D] */
-static void add_transposed(const nmlp_attend *h, nmlp_real *out, const nmlp_real *s, const nmlp_real *block, int64_t rows,
-                           int64_t seen, nmlp_real *packed, nmlp_real *scratch) {
-    pack_all(packed, block, h->q_stride, false, rows, h->d);
-    multiply(&(nmlp_product){.c = out, .ldc = h->kv_stride, .a = s, .lda = seen, .a_transposed = true, .b = packed,
-                             .b_rows = rows, .m = seen, .n = h->d, .k = rows, .accumulate = true, .scratch = scratch});
+/* out [seen,D] += s^T queries, s [rows,seen], queries [rows,D] */
+static void add_transposed(const nmlp_attend *h, const attend_blocks *b, nmlp_real *out, const nmlp_real *s,
+                           const nmlp_real *queries, int64_t rows, int64_t seen) {
+    pack_all(h->products, b->block, queries, h->q_stride, false, rows, h->d);
+    h->products->multiply(&(nmlp_product){.c = out, .ldc = h->kv_stride, .a = s, .lda = seen, .a_transposed = true,
+                                          .b = b->block, .b_rows = round_up(rows, h->products->k_step), .m = seen,
+                                          .n = h->d, .k = rows, .accumulate = true, .scratch = b->multiply});
 }
 
 static void attend_backward(const nmlp_attend *h) {
-    nmlp_real *at = h->scratch;
-    nmlp_real *kt_packed = take(&at, packed_elems(h->d, h->t));
-    nmlp_real *vt_packed = take(&at, packed_elems(h->d, h->t));
-    nmlp_real *k_packed = take(&at, packed_elems(h->t, h->d));
-    nmlp_real *block = take(&at, packed_elems(QB, h->d));
-    nmlp_real *p = take(&at, QB * h->t);
-    nmlp_real *dp = take(&at, QB * h->t);
-    pack_all(kt_packed, h->k, h->kv_stride, true, h->d, h->t);
-    pack_all(vt_packed, h->v, h->kv_stride, true, h->d, h->t);
-    pack_all(k_packed, h->k, h->kv_stride, false, h->t, h->d);
+    attend_blocks b = blocks_of(h->products, h->scratch, h->t, h->d);
+    pack_all(h->products, b.k_t, h->k, h->kv_stride, true, h->d, h->t);
+    pack_all(h->products, b.v_t, h->v, h->kv_stride, true, h->d, h->t);
+    pack_all(h->products, b.rows, h->k, h->kv_stride, false, h->t, h->d);
     for (int64_t q0 = 0; q0 < h->t; q0 += QB) {
         int64_t rows = h->t - q0 < QB ? h->t - q0 : QB;
         int64_t seen = q0 + rows;
         const nmlp_real *d_out = h->d_out + q0 * h->q_stride;
-        probabilities(h, p, kt_packed, at, q0, rows, true);
-        multiply(&(nmlp_product){.c = dp, .ldc = seen, .a = d_out, .lda = h->q_stride, .b = vt_packed, .b_rows = h->d,
-                                 .m = rows, .n = seen, .k = h->d, .scratch = at});
-        score_gradients(h, p, dp, q0, rows);
-        add_transposed(h, h->dv, p, d_out, rows, seen, block, at);
-        add_transposed(h, h->dk, dp, h->q + q0 * h->q_stride, rows, seen, block, at);
-        multiply(&(nmlp_product){.c = h->dq + q0 * h->q_stride, .ldc = h->q_stride, .a = dp, .lda = seen, .b = k_packed,
-                                 .b_rows = h->t, .m = rows, .n = h->d, .k = seen, .scratch = at});
+        probabilities(h, &b, q0, rows, true);
+        h->products->multiply(&(nmlp_product){.c = b.dp, .ldc = seen, .a = d_out, .lda = h->q_stride, .b = b.v_t,
+                                              .b_rows = round_up(h->d, h->products->k_step), .m = rows, .n = seen,
+                                              .k = h->d, .scratch = b.multiply});
+        score_gradients(h, &b, q0, rows);
+        add_transposed(h, &b, h->dv, b.p, d_out, rows, seen);
+        add_transposed(h, &b, h->dk, b.dp, h->q + q0 * h->q_stride, rows, seen);
+        mix_rows(h, &b, h->dq + q0 * h->q_stride, b.dp, rows, seen);
+    }
+}
+
+static void attend_next(nmlp_real *out, const nmlp_real *q, const nmlp_real *k, const nmlp_real *v, int64_t kv_stride,
+                        int64_t n, int64_t d, nmlp_real *scores) {
+    double lse;
+    nmlp_real scale = (nmlp_real)(1 / sqrt((double)d));
+    for (int64_t j = 0; j < n; j++) scores[j] = scale * dot(q, k + j * kv_stride, d);
+    nmlp_real inverse = 1 / exponentials(scores, n, &lse);
+    memset(out, 0, (size_t)d * sizeof *out);
+    for (int64_t j = 0; j < n; j++) {
+        nmlp_real p = scores[j] * inverse;
+        for (int64_t i = 0; i < d; i++) out[i] += p * v[j * kv_stride + i];
     }
 }
 

@@ -75,6 +75,7 @@ static nmlp_status choose_trained(nmlp_net *net, nmlp_train_set set, nmlp_err *e
     for (size_t i = 0; set == NMLP_TRAIN_ALL && i < net->n_params; i++)
         NMLP_RETURN_IF_FAILED(train_param(net, &net->params[i], err));
     net->lowest = n_layers;
+    if (set == NMLP_TRAIN_NOTHING) return NMLP_OK;
     for (int64_t l = n_layers - 1; l >= 0; l--) {
         nmlp_net_layer *layer = &net->layers[l];
         NMLP_RETURN_IF_FAILED(train_mlp(net, layer, set, err));
@@ -86,6 +87,18 @@ static nmlp_status choose_trained(nmlp_net *net, nmlp_train_set set, nmlp_err *e
               net->model->checkpoint.dir);
     nmlp_fail_hint(err, "compress the model first, or train its dense MLPs with --train mlp");
     return NMLP_E_UNSUPPORTED;
+}
+
+/* Frozen matrices do not change: y = x w^T forward, dx = dy w back. */
+static nmlp_status fix_frozen(nmlp_net *net, nmlp_train_set set, nmlp_err *err) {
+    for (size_t i = 0; i < net->n_params; i++) {
+        const nmlp_param *p = &net->params[i];
+        if (p->grad || p->cols == 1 || (p == net->embedding && p != net->lm_head)) continue;
+        NMLP_RETURN_IF_FAILED(nmlp_exec_fix(&net->exec, p->data, true, p->cols, p->rows, err));
+        if (set == NMLP_TRAIN_NOTHING) continue;
+        NMLP_RETURN_IF_FAILED(nmlp_exec_fix(&net->exec, p->data, false, p->rows, p->cols, err));
+    }
+    return NMLP_OK;
 }
 
 nmlp_status nmlp_net_bind(nmlp_net *net, nmlp_train_set set, nmlp_err *err) {
@@ -101,7 +114,8 @@ nmlp_status nmlp_net_bind(nmlp_net *net, nmlp_train_set set, nmlp_err *err) {
     net->final_norm = param_of(net, &net->model->final_norm);
     net->lm_head = param_of(net, &net->model->lm_head);
     for (int64_t l = 0; l < net->model->config.n_layers; l++) bind_layer(net, l);
-    return choose_trained(net, set, err);
+    NMLP_RETURN_IF_FAILED(choose_trained(net, set, err));
+    return fix_frozen(net, set, err);
 }
 
 #endif

@@ -54,16 +54,22 @@ static void order_for(nmlp_corpus *c, int64_t epoch) {
     c->epoch = epoch;
 }
 
-static void copy_window(const nmlp_corpus *c, int64_t first, int32_t *ids, int32_t *targets) {
-    memcpy(ids, c->ids + first, (size_t)c->context * sizeof *ids);
-    memcpy(targets, c->ids + first + 1, (size_t)c->context * sizeof *targets);
+static void copy_window(const nmlp_corpus *c, const int32_t *from, int32_t *ids, int32_t *targets) {
+    memcpy(ids, from, (size_t)c->context * sizeof *ids);
+    memcpy(targets, from + 1, (size_t)c->context * sizeof *targets);
 }
 
 void nmlp_corpus_train(nmlp_corpus *c, int64_t index, int32_t *ids, int32_t *targets) {
+    nmlp_rng rng;
+    nmlp_rng_seed(&rng, c->seed * 0xd1342543de82ef95u + (uint64_t)index);
+    if (c->n_written > 0 && nmlp_rng_uniform(&rng) < c->explore) {
+        copy_window(c, c->written + nmlp_rng_below(&rng, c->n_written) * (c->context + 1), ids, targets);
+        return;
+    }
     if (index / c->n_train != c->epoch) order_for(c, index / c->n_train);
-    copy_window(c, c->train[index % c->n_train], ids, targets);
+    copy_window(c, c->ids + c->train[index % c->n_train], ids, targets);
 }
 
 void nmlp_corpus_heldout(const nmlp_corpus *c, int64_t index, int32_t *ids, int32_t *targets) {
-    copy_window(c, c->heldout[index], ids, targets);
+    copy_window(c, c->ids + c->heldout[index], ids, targets);
 }

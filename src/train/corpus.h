@@ -13,6 +13,9 @@ typedef struct nmlp_corpus {
     int64_t *train;   /* [n_train] first token of each, in the order of `epoch` */
     int64_t *heldout; /* [n_heldout], spread evenly over the text */
     uint64_t seed;
+    const int32_t *written; /* [n_written, context+1] windows of other text, borrowed; `explore` of the training windows come from there */
+    int64_t n_written;
+    double explore;
     int64_t epoch; /* whose order `train` has; -1: none yet */
 } nmlp_corpus;
 
@@ -22,7 +25,8 @@ nmlp_status nmlp_corpus_init(nmlp_corpus *c, const int32_t *ids, int64_t n_ids, 
                              uint64_t seed, nmlp_err *err);
 void nmlp_corpus_fini(nmlp_corpus *c);
 
-/* ids and targets [context] of the index-th training window of the run; every pass over the text has its own order. */
+/* ids and targets [context] of the index-th training window of the run: a written one, by chance, or the next of the text; every pass over
+ * the text has its own order. */
 void nmlp_corpus_train(nmlp_corpus *c, int64_t index, int32_t *ids, int32_t *targets);
 void nmlp_corpus_heldout(const nmlp_corpus *c, int64_t index, int32_t *ids, int32_t *targets);
 

@@ -11,12 +11,23 @@
 #include "base/status.h"
 #include "train/ops.h"
 
+/* A right-hand operand that never changes, packed at its first use. */
+typedef struct nmlp_fixed_operand {
+    const nmlp_real *b;
+    bool transposed;
+    nmlp_real *packed;
+    bool ready;
+    struct nmlp_fixed_operand *next;
+} nmlp_fixed_operand;
+
 typedef struct nmlp_exec {
     const nmlp_ops *ops;
     const nmlp_products *products;
     nmlp_pool *pool;       /* borrowed; may be NULL */
     nmlp_arena arena;
     nmlp_real *packed;     /* the right-hand operand of the product at work */
+    nmlp_real *packed_a;   /* the left-hand one, where the set packs it */
+    nmlp_fixed_operand *fixed;
     nmlp_real *scratch;    /* per thread */
     int64_t scratch_elems; /* of one thread */
 } nmlp_exec;
@@ -24,6 +35,10 @@ typedef struct nmlp_exec {
 /* Sized for attention over sequences of at most t tokens with heads of d. */
 nmlp_status nmlp_exec_init(nmlp_exec *e, const char *isa, nmlp_pool *pool, int64_t t, int64_t d, nmlp_err *err);
 void nmlp_exec_fini(nmlp_exec *e);
+
+/* Says that B [k,n], or [n,k] when transposed, stays as it is: products with it at the same address are spared packing. Does nothing where
+ * packing is cheap beside the products. */
+nmlp_status nmlp_exec_fix(nmlp_exec *e, const nmlp_real *b, bool transposed, int64_t k, int64_t n, nmlp_err *err);
 
 /* C [m,n] = or += op(A) op(B), all contiguous. */
 typedef struct nmlp_train_matmul {
@@ -74,6 +89,14 @@ typedef struct nmlp_heads {
 } nmlp_heads;
 void nmlp_attend_forward(nmlp_exec *e, const nmlp_heads *h);
 void nmlp_attend_backward(nmlp_exec *e, const nmlp_heads *h);
+
+/* The newest token of each of B sequences against the n tokens it has so far: q and out [B, n_heads*D], k and v [B, room, n_kv_heads*D]. */
+typedef struct nmlp_newest {
+    nmlp_real *out;
+    const nmlp_real *q, *k, *v;
+    int64_t b, n, room, n_heads, n_kv_heads, d;
+} nmlp_newest;
+void nmlp_attend_next(nmlp_exec *e, const nmlp_newest *newest);
 
 /* rows [S,H] of table [V,H]; d_table += rows, tokens in order. */
 void nmlp_embed_forward(nmlp_exec *e, nmlp_real *rows, const nmlp_real *table, const int32_t *ids, int64_t s, int64_t h);

@@ -8,10 +8,13 @@
 #include "train/exec.h"
 
 enum {
-    PANEL_COLS = 2048, /* of the packed operand at a time */
-    PANEL_ROWS = 4096,
-    TILE_ROWS = 96, /* of an output block: the unit of work; multiple of every set's block of A */
-    TILE_COLS = 512,
+    PANEL_COLS = 4096, /* of the right-hand operand at a time */
+    PANEL_ROWS = 2048,
+    LEFT_ELEMS = 8 << 20, /* numbers of the left-hand operand packed at a time */
+    TILE_ROWS = 96,       /* of an output block: the unit of work; multiple of every set's block of A */
+    TILE_COLS_MIN = 256,
+    TILE_COLS_MAX = 1024,
+    TILE_ELEMS = 256 << 10, /* of the right-hand operand: they stay in a core's cache while rows go by */
     ROW_GRAIN = 16,
     ELEM_GRAIN = 16384
 };
@@ -23,13 +26,15 @@ static nmlp_real *thread_scratch(const nmlp_exec *e, int thread) { return e->scr
 nmlp_status nmlp_exec_init(nmlp_exec *e, const char *isa, nmlp_pool *pool, int64_t t, int64_t d, nmlp_err *err) {
     *e = (nmlp_exec){.ops = nmlp_ops_select(isa), .products = nmlp_products_select(isa), .pool = pool};
     nmlp_arena_init(&e->arena);
-    e->scratch_elems = e->ops->attend_scratch(t, d);
-    if (e->scratch_elems < e->products->multiply_scratch) e->scratch_elems = e->products->multiply_scratch;
+    e->scratch_elems = e->ops->attend_scratch(e->products, t, d);
     e->scratch_elems = ceil_div(e->scratch_elems, 64) * 64;
-    e->packed = nmlp_arena_new(&e->arena, (size_t)PANEL_COLS * PANEL_ROWS, sizeof *e->packed, err);
+    e->packed = nmlp_arena_new(&e->arena, (size_t)(PANEL_COLS * PANEL_ROWS / e->products->per_real), sizeof *e->packed, err);
     e->scratch = nmlp_arena_new(&e->arena, (size_t)nmlp_pool_threads(pool) * (size_t)e->scratch_elems,
                                 sizeof *e->scratch, err);
-    return e->packed && e->scratch ? NMLP_OK : NMLP_E_NOMEM;
+    if (!e->packed || !e->scratch) return NMLP_E_NOMEM;
+    if (!e->products->pack_a) return NMLP_OK;
+    e->packed_a = nmlp_arena_new(&e->arena, (size_t)(LEFT_ELEMS / e->products->per_real), sizeof *e->packed_a, err);
+    return e->packed_a ? NMLP_OK : NMLP_E_NOMEM;
 }
 
 void nmlp_exec_fini(nmlp_exec *e) { nmlp_arena_fini(&e->arena); }
@@ -39,11 +44,53 @@ void nmlp_exec_fini(nmlp_exec *e) { nmlp_arena_fini(&e->arena); }
 struct panel {
     const nmlp_exec *e;
     const nmlp_train_matmul *g;
+    nmlp_real *packed;
     int64_t col, n;
     int64_t row, k; /* of B */
     int64_t b_rows;
-    int64_t col_blocks;
+    int64_t tile_cols;
+    int64_t top, m; /* rows of A */
 };
+
+static int64_t packed_elems(const struct panel *p) {
+    const nmlp_products *products = p->e->products;
+    return ceil_div(p->n, products->strip) * products->strip * p->b_rows / products->per_real;
+}
+
+static struct panel panel_at(const nmlp_exec *e, const nmlp_train_matmul *g, int64_t col, int64_t row) {
+    struct panel p = {.e = e, .g = g, .packed = e->packed, .col = col, .row = row};
+    p.n = min64(PANEL_COLS, g->n - col);
+    p.k = min64(PANEL_ROWS, g->k - row);
+    p.b_rows = ceil_div(p.k, e->products->k_step) * e->products->k_step;
+    p.tile_cols = min64(TILE_COLS_MAX, TILE_ELEMS / p.b_rows / TILE_COLS_MIN * TILE_COLS_MIN);
+    if (p.tile_cols < TILE_COLS_MIN) p.tile_cols = TILE_COLS_MIN;
+    return p;
+}
+
+nmlp_status nmlp_exec_fix(nmlp_exec *e, const nmlp_real *b, bool transposed, int64_t k, int64_t n, nmlp_err *err) {
+    nmlp_train_matmul g = {.b = b, .b_transposed = transposed, .n = n, .k = k};
+    int64_t elems = 0;
+    if (e->products->per_real == 1) return NMLP_OK;
+    for (int64_t col = 0; col < n; col += PANEL_COLS) {
+        for (int64_t row = 0; row < k; row += PANEL_ROWS) {
+            struct panel p = panel_at(e, &g, col, row);
+            elems += packed_elems(&p);
+        }
+    }
+    nmlp_fixed_operand *fixed = nmlp_arena_new(&e->arena, 1, sizeof *fixed, err);
+    if (!fixed) return NMLP_E_NOMEM;
+    *fixed = (nmlp_fixed_operand){.b = b, .transposed = transposed, .next = e->fixed};
+    fixed->packed = nmlp_arena_new(&e->arena, (size_t)elems, sizeof *fixed->packed, err);
+    if (!fixed->packed) return NMLP_E_NOMEM;
+    e->fixed = fixed;
+    return NMLP_OK;
+}
+
+static nmlp_fixed_operand *find_fixed(const nmlp_exec *e, const nmlp_train_matmul *g) {
+    nmlp_fixed_operand *at = e->fixed;
+    while (at && (at->b != g->b || at->transposed != g->b_transposed)) at = at->next;
+    return at;
+}
 
 static void pack_strips(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct panel *p = ctx;
@@ -51,45 +98,75 @@ static void pack_strips(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     int64_t ldb = g->b_transposed ? g->k : g->n;
     const nmlp_real *b = g->b_transposed ? g->b + p->col * ldb + p->row : g->b + p->row * ldb + p->col;
-    p->e->products->pack_b(&(nmlp_packing){.packed = p->e->packed, .b = b, .ldb = ldb, .transposed = g->b_transposed,
+    p->e->products->pack_b(&(nmlp_packing){.packed = p->packed, .b = b, .ldb = ldb, .transposed = g->b_transposed,
                                       .k = p->k, .n = p->n, .b_rows = p->b_rows, .strip_begin = begin, .strip_end = end});
+}
+
+/* Element (row, col) of op(A). */
+static const nmlp_real *left_at(const nmlp_train_matmul *g, int64_t row, int64_t col) {
+    return g->a_transposed ? g->a + col * g->m + row : g->a + row * g->k + col;
+}
+
+static void pack_groups(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct panel *p = ctx;
+    const nmlp_train_matmul *g = p->g;
+    (void)thread;
+    p->e->products->pack_a(&(nmlp_row_packing){.packed = p->e->packed_a, .a = left_at(g, p->top, p->row),
+                                               .lda = g->a_transposed ? g->m : g->k, .transposed = g->a_transposed,
+                                               .m = p->m, .k = p->k, .a_cols = p->b_rows, .group_begin = begin,
+                                               .group_end = end});
 }
 
 static void multiply_tiles(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct panel *p = ctx;
     const nmlp_train_matmul *g = p->g;
-    int64_t lda = g->a_transposed ? g->m : g->k;
+    const nmlp_products *products = p->e->products;
+    int64_t row_blocks = ceil_div(p->m, TILE_ROWS);
     for (int64_t tile = begin; tile < end; tile++) {
-        int64_t row = tile / p->col_blocks * TILE_ROWS;
-        int64_t col = tile % p->col_blocks * TILE_COLS;
-        const nmlp_real *a = g->a_transposed ? g->a + p->row * lda + row : g->a + row * lda + p->row;
-        p->e->products->multiply(&(nmlp_product){.c = g->c + row * g->n + p->col + col,
-                                            .ldc = g->n,
-                                            .a = a,
-                                            .lda = lda,
-                                            .a_transposed = g->a_transposed,
-                                            .b = p->e->packed + col * p->b_rows,
-                                            .b_rows = p->b_rows,
-                                            .m = min64(TILE_ROWS, g->m - row),
-                                            .n = min64(TILE_COLS, p->n - col),
-                                            .k = p->k,
-                                            .accumulate = g->accumulate || p->row > 0,
-                                            .scratch = thread_scratch(p->e, thread)});
+        int64_t row = tile % row_blocks * TILE_ROWS;
+        int64_t col = tile / row_blocks * p->tile_cols;
+        const nmlp_real *packed_a = products->pack_a ? p->e->packed_a + row * p->b_rows / products->per_real : NULL;
+        products->multiply(&(nmlp_product){.c = g->c + (p->top + row) * g->n + p->col + col,
+                                           .ldc = g->n,
+                                           .a = left_at(g, p->top + row, p->row),
+                                           .lda = g->a_transposed ? g->m : g->k,
+                                           .a_transposed = g->a_transposed,
+                                           .b = p->packed + col * p->b_rows / products->per_real,
+                                           .b_rows = p->b_rows,
+                                           .m = min64(TILE_ROWS, p->m - row),
+                                           .n = min64(p->tile_cols, p->n - col),
+                                           .k = p->k,
+                                           .accumulate = g->accumulate || p->row > 0,
+                                           .packed_a = packed_a,
+                                           .scratch = thread_scratch(p->e, thread)});
+    }
+}
+
+/* All rows of A against a packed panel of B. */
+static void multiply_panel(struct panel *p) {
+    const nmlp_exec *e = p->e;
+    const nmlp_train_matmul *g = p->g;
+    int64_t most = e->products->pack_a ? LEFT_ELEMS / p->b_rows / TILE_ROWS * TILE_ROWS : g->m;
+    for (p->top = 0; p->top < g->m; p->top += most) {
+        p->m = min64(most, g->m - p->top);
+        if (e->products->pack_a) nmlp_pool_for(e->pool, ceil_div(p->m, e->products->group), 1, pack_groups, p);
+        nmlp_pool_for(e->pool, ceil_div(p->m, TILE_ROWS) * ceil_div(p->n, p->tile_cols), 1, multiply_tiles, p);
     }
 }
 
 void nmlp_exec_matmul(nmlp_exec *e, const nmlp_train_matmul *g) {
+    nmlp_fixed_operand *fixed = find_fixed(e, g);
+    int64_t at = 0;
     for (int64_t col = 0; col < g->n; col += PANEL_COLS) {
         for (int64_t row = 0; row < g->k; row += PANEL_ROWS) {
-            struct panel p = {.e = e, .g = g, .col = col, .row = row};
-            p.n = min64(PANEL_COLS, g->n - col);
-            p.k = min64(PANEL_ROWS, g->k - row);
-            p.b_rows = ceil_div(p.k, e->products->k_step) * e->products->k_step;
-            p.col_blocks = ceil_div(p.n, TILE_COLS);
-            nmlp_pool_for(e->pool, ceil_div(p.n, e->products->strip), 4, pack_strips, &p);
-            nmlp_pool_for(e->pool, ceil_div(g->m, TILE_ROWS) * p.col_blocks, 1, multiply_tiles, &p);
+            struct panel p = panel_at(e, g, col, row);
+            if (fixed) p.packed = fixed->packed + at;
+            at += packed_elems(&p);
+            if (!fixed || !fixed->ready) nmlp_pool_for(e->pool, ceil_div(p.n, e->products->strip), 4, pack_strips, &p);
+            multiply_panel(&p);
         }
     }
+    if (fixed) fixed->ready = true;
 }
 
 void nmlp_linear_forward(nmlp_exec *e, nmlp_real *y, const nmlp_real *x, const nmlp_real *w, int64_t s, int64_t n,
@@ -227,7 +304,8 @@ static void attend_units(void *ctx, int64_t begin, int64_t end, int thread) {
         int64_t sequence = unit / h->n_kv_heads;
         int64_t kv = unit % h->n_kv_heads;
         for (int64_t head = kv * group; head < (kv + 1) * group; head++) {
-            nmlp_attend a = {.q_stride = h->n_heads * h->d, .kv_stride = h->n_kv_heads * h->d, .t = h->t, .d = h->d};
+            nmlp_attend a = {.products = p->e->products, .q_stride = h->n_heads * h->d, .kv_stride = h->n_kv_heads * h->d,
+                             .t = h->t, .d = h->d};
             int64_t q_at = sequence * h->t * a.q_stride + head * h->d;
             int64_t kv_at = sequence * h->t * a.kv_stride + kv * h->d;
             a.scale = (nmlp_real)(1 / sqrt((double)h->d));
@@ -261,6 +339,31 @@ void nmlp_attend_backward(nmlp_exec *e, const nmlp_heads *h) {
     memset(h->dk, 0, bytes);
     memset(h->dv, 0, bytes);
     nmlp_pool_for(e->pool, h->s / h->t * h->n_kv_heads, 1, attend_units, &p);
+}
+
+struct newest {
+    const nmlp_exec *e;
+    const nmlp_newest *a;
+};
+
+static void attend_newest(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct newest *p = ctx;
+    const nmlp_newest *a = p->a;
+    int64_t group = a->n_heads / a->n_kv_heads;
+    int64_t kv_dim = a->n_kv_heads * a->d;
+    for (int64_t b = begin; b < end; b++) {
+        for (int64_t head = 0; head < a->n_heads; head++) {
+            int64_t at = (b * a->n_heads + head) * a->d;
+            int64_t kv_at = b * a->room * kv_dim + head / group * a->d;
+            p->e->ops->attend_next(a->out + at, a->q + at, a->k + kv_at, a->v + kv_at, kv_dim, a->n, a->d,
+                                   thread_scratch(p->e, thread));
+        }
+    }
+}
+
+void nmlp_attend_next(nmlp_exec *e, const nmlp_newest *newest) {
+    struct newest p = {.e = e, .a = newest};
+    nmlp_pool_for(e->pool, newest->b, 1, attend_newest, &p);
 }
 
 /* ---- embedding and losses ---- */

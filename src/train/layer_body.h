@@ -27,47 +27,81 @@ static void project_matrix(nmlp_net *net, nmlp_real *y, const nmlp_real *x, cons
 
 /* q or k: projected, normalised where the family does, rotated. */
 static void project_heads(nmlp_net *net, nmlp_real *y, nmlp_real *raw, const nmlp_param *w, const nmlp_param *bias,
-                          const nmlp_param *norm, int64_t s, int64_t t) {
+                          const nmlp_param *norm, const nmlp_real *table, int64_t s, int64_t t) {
     const nmlp_config *c = &net->model->config;
     int64_t heads = w->rows / c->head_dim;
     project(net, norm ? raw : y, net->acts.normed, w, bias, s);
     if (norm) nmlp_norm_forward(&net->exec, y, raw, norm->data, c->rms_eps, s * heads, c->head_dim);
-    nmlp_rope_rotate(&net->exec, y, net->rope, s, t, heads, c->head_dim, 1);
+    nmlp_rope_rotate(&net->exec, y, table, s, t, heads, c->head_dim, 1);
 }
 
-static nmlp_heads heads_of(const nmlp_net *net, int64_t s, int64_t t) {
+static nmlp_heads heads_of(const nmlp_net *net, int64_t l, int64_t s, int64_t t) {
     const nmlp_config *c = &net->model->config;
     const nmlp_net_acts *a = &net->acts;
-    return (nmlp_heads){.out = a->mixed, .q = a->q, .k = a->k, .v = a->v, .lse = a->lse, .s = s, .t = t,
+    const nmlp_net_kept *kept = &net->kept[l];
+    return (nmlp_heads){.out = kept->mixed, .q = a->q, .k = a->k, .v = a->v, .lse = kept->lse, .s = s, .t = t,
                         .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .d = c->head_dim};
 }
 
-static void attention_forward(nmlp_net *net, const nmlp_net_layer *layer, const nmlp_real *x, int64_t s, int64_t t) {
+/* Everything in front of attention's scores. Sequences of t tokens begin at position `first`. */
+static void project_qkv(nmlp_net *net, const nmlp_net_layer *layer, const nmlp_real *x, int64_t s, int64_t t,
+                        int64_t first) {
     const nmlp_config *c = &net->model->config;
     nmlp_net_acts *a = &net->acts;
     nmlp_norm_forward(&net->exec, a->normed, x, layer->attention_norm->data, c->rms_eps, s, c->hidden);
-    project_heads(net, a->q, a->q_raw, layer->q, layer->q_bias, layer->q_norm, s, t);
-    project_heads(net, a->k, a->k_raw, layer->k, layer->k_bias, layer->k_norm, s, t);
+    const nmlp_real *table = net->rope + first * c->head_dim;
+    project_heads(net, a->q, a->q_raw, layer->q, layer->q_bias, layer->q_norm, table, s, t);
+    project_heads(net, a->k, a->k_raw, layer->k, layer->k_bias, layer->k_norm, table, s, t);
     project(net, a->v, a->normed, layer->v, layer->v_bias, s);
-    nmlp_heads heads = heads_of(net, s, t);
-    nmlp_attend_forward(&net->exec, &heads);
-    project(net, a->middle, a->mixed, layer->o, layer->o_bias, s);
-    nmlp_rows_add(&net->exec, a->middle, x, s * c->hidden);
 }
 
-void nmlp_net_layer_forward(nmlp_net *net, int64_t l, const nmlp_real *x, nmlp_real *out, int64_t s, int64_t t) {
+/* The MLP from the kept residual to its activation. */
+static void activate(nmlp_net *net, int64_t l, int64_t s) {
     const nmlp_config *c = &net->model->config;
     const nmlp_net_layer *layer = &net->layers[l];
     nmlp_net_acts *a = &net->acts;
-    attention_forward(net, layer, x, s, t);
-    nmlp_norm_forward(&net->exec, a->mlp_in, a->middle, layer->mlp_norm->data, c->rms_eps, s, c->hidden);
+    nmlp_norm_forward(&net->exec, a->mlp_in, net->kept[l].middle, layer->mlp_norm->data, c->rms_eps, s, c->hidden);
     project_matrix(net, a->gate, a->mlp_in, &layer->mlp[NMLP_MLP_GATE], a->inner[NMLP_MLP_GATE], false, s);
     nmlp_real *up_inner = a->inner[layer->shared_basis ? NMLP_MLP_GATE : NMLP_MLP_UP];
     project_matrix(net, a->up, a->mlp_in, &layer->mlp[NMLP_MLP_UP], up_inner, layer->shared_basis, s);
     nmlp_swiglu_forward(&net->exec, a->act, a->gate, a->up, s * c->intermediate);
-    if (!out) return; /* backward needs nothing behind the activation but down's inner rows */
+}
+
+/* out [S,H] = the layer behind attention, whose result is kept[l].mixed. */
+static void finish_layer(nmlp_net *net, int64_t l, const nmlp_real *x, nmlp_real *out, int64_t s) {
+    const nmlp_config *c = &net->model->config;
+    const nmlp_net_layer *layer = &net->layers[l];
+    const nmlp_net_kept *kept = &net->kept[l];
+    nmlp_net_acts *a = &net->acts;
+    project(net, kept->middle, kept->mixed, layer->o, layer->o_bias, s);
+    nmlp_rows_add(&net->exec, kept->middle, x, s * c->hidden);
+    activate(net, l, s);
     project_matrix(net, out, a->act, &layer->mlp[NMLP_MLP_DOWN], a->inner[NMLP_MLP_DOWN], false, s);
-    nmlp_rows_add(&net->exec, out, a->middle, s * c->hidden);
+    nmlp_rows_add(&net->exec, out, kept->middle, s * c->hidden);
+}
+
+void nmlp_net_layer_forward(nmlp_net *net, int64_t l, const nmlp_real *x, nmlp_real *out, int64_t s, int64_t t) {
+    project_qkv(net, &net->layers[l], x, s, t, 0);
+    nmlp_heads heads = heads_of(net, l, s, t);
+    nmlp_attend_forward(&net->exec, &heads);
+    finish_layer(net, l, x, out, s);
+}
+
+/* The same for the next token of each sequence. */
+static void layer_next(nmlp_net *net, nmlp_growth *g, int64_t l, const nmlp_real *x, nmlp_real *out) {
+    const nmlp_config *c = &net->model->config;
+    const nmlp_net_acts *a = &net->acts;
+    int64_t kv_dim = c->n_kv_heads * c->head_dim;
+    project_qkv(net, &net->layers[l], x, g->b, 1, g->length);
+    for (int64_t i = 0; i < g->b; i++) {
+        int64_t at = (i * g->room + g->length) * kv_dim;
+        memcpy(g->k[l] + at, a->k + i * kv_dim, (size_t)kv_dim * sizeof *a->k);
+        memcpy(g->v[l] + at, a->v + i * kv_dim, (size_t)kv_dim * sizeof *a->v);
+    }
+    nmlp_attend_next(&net->exec, &(nmlp_newest){.out = net->kept[l].mixed, .q = a->q, .k = g->k[l], .v = g->v[l],
+                                                .b = g->b, .n = g->length + 1, .room = g->room, .n_heads = c->n_heads,
+                                                .n_kv_heads = c->n_kv_heads, .d = c->head_dim});
+    finish_layer(net, l, x, out, g->b);
 }
 
 /* ---- backward ---- */
@@ -113,15 +147,17 @@ static void norm_back(nmlp_net *net, nmlp_real *dx, const nmlp_real *dy, const n
     nmlp_norm_backward(&net->exec, dx, dy, x, norm->data, eps, rows, norm->rows, accumulate);
 }
 
-static void mlp_backward(nmlp_net *net, const nmlp_net_layer *layer, int64_t s) {
+static void mlp_backward(nmlp_net *net, int64_t l, int64_t s) {
     const nmlp_config *c = &net->model->config;
+    const nmlp_net_layer *layer = &net->layers[l];
     const nmlp_net_acts *a = &net->acts;
     const nmlp_net_matrix *down = &layer->mlp[NMLP_MLP_DOWN];
+    activate(net, l, s);
     if (down->v) project(net, a->inner[NMLP_MLP_DOWN], a->act, down->v, NULL, s);
     project_matrix_back(net, net->d_act, net->d_rows, a->act, down, a->inner[NMLP_MLP_DOWN], s, false);
     nmlp_swiglu_backward(&net->exec, a->gate, a->up, net->d_act, s * c->intermediate);
     gate_up_back(net, layer, s);
-    norm_back(net, net->d_rows, net->d_normed, a->middle, layer->mlp_norm, s, true);
+    norm_back(net, net->d_rows, net->d_normed, net->kept[l].middle, layer->mlp_norm, s, true);
 }
 
 /* Gradient of q or k back to before rotation and norm, in place. */
@@ -133,10 +169,12 @@ static void heads_back(nmlp_net *net, nmlp_real *dy, const nmlp_real *raw, const
     if (norm) norm_back(net, dy, dy, raw, norm, s * heads, false);
 }
 
-static void attention_backward(nmlp_net *net, const nmlp_net_layer *layer, const nmlp_real *x, int64_t s, int64_t t) {
+static void attention_backward(nmlp_net *net, int64_t l, const nmlp_real *x, int64_t s, int64_t t) {
+    const nmlp_net_layer *layer = &net->layers[l];
     const nmlp_net_acts *a = &net->acts;
-    project_back(net, net->d_act, net->d_rows, a->mixed, layer->o, layer->o_bias, s, false);
-    nmlp_heads heads = heads_of(net, s, t);
+    project_back(net, net->d_act, net->d_rows, net->kept[l].mixed, layer->o, layer->o_bias, s, false);
+    project_qkv(net, layer, x, s, t, 0);
+    nmlp_heads heads = heads_of(net, l, s, t);
     heads.d_out = net->d_act;
     heads.dq = net->d_q;
     heads.dk = net->d_k;
@@ -151,9 +189,8 @@ static void attention_backward(nmlp_net *net, const nmlp_net_layer *layer, const
 }
 
 void nmlp_net_layer_backward(nmlp_net *net, int64_t l, const nmlp_real *x, int64_t s, int64_t t) {
-    const nmlp_net_layer *layer = &net->layers[l];
-    mlp_backward(net, layer, s);
-    if (l > net->lowest || layer->train_attention) attention_backward(net, layer, x, s, t);
+    mlp_backward(net, l, s);
+    if (l > net->lowest || net->layers[l].train_attention) attention_backward(net, l, x, s, t);
 }
 
 #endif

@@ -59,4 +59,18 @@ typedef struct nmlp_batch_loss {
 /* Adds scale * d(loss)/d(param) to the gradients. Results do not depend on the number of threads. */
 nmlp_batch_loss nmlp_net_loss(nmlp_net *net, const nmlp_batch *batch);
 
+/* B sequences that grow by one token at a time, and the keys and values they have so far. */
+typedef struct nmlp_growth {
+    nmlp_arena arena;
+    nmlp_real **k, **v; /* [L] of [B, room, n_kv_heads*D] */
+    int64_t b, room;
+    int64_t length; /* tokens each has; 0 begins anew */
+} nmlp_growth;
+
+/* B at most the net's rows, room at most its longest sequence. */
+nmlp_status nmlp_growth_init(nmlp_growth *g, const nmlp_net *net, int64_t b, int64_t room, nmlp_err *err);
+void nmlp_growth_fini(nmlp_growth *g);
+/* Appends ids [B] and gives the logits [B,V] behind them. */
+void nmlp_net_next(nmlp_net *net, nmlp_growth *g, const int32_t *ids, nmlp_real *logits);
+
 #endif

@@ -42,8 +42,8 @@ static nmlp_status new_acts(nmlp_net *net, int64_t s, nmlp_err *err) {
         int64_t cols;
     } parts[] = {
         {&a->normed, c->hidden}, {&a->q, q_dim},           {&a->k, kv_dim},          {&a->v, kv_dim},
-        {&a->mixed, q_dim},      {&a->middle, c->hidden},  {&a->mlp_in, c->hidden},  {&a->gate, c->intermediate},
-        {&a->up, c->intermediate}, {&a->act, c->intermediate}, {&a->lse, c->n_heads}, {&net->d_rows, c->hidden},
+        {&a->mlp_in, c->hidden},  {&a->gate, c->intermediate},
+        {&a->up, c->intermediate}, {&a->act, c->intermediate}, {&net->d_rows, c->hidden},
         {&net->d_normed, c->hidden}, {&net->d_q, q_dim},   {&net->d_k, kv_dim},      {&net->d_v, kv_dim},
         {&net->d_act, c->intermediate > q_dim ? c->intermediate : q_dim},
         {&a->q_raw, c->qk_norm ? q_dim : 1}, {&a->k_raw, c->qk_norm ? kv_dim : 1},
@@ -53,17 +53,31 @@ static nmlp_status new_acts(nmlp_net *net, int64_t s, nmlp_err *err) {
     return new_inner(net, s, err);
 }
 
+/* The head is packed once for each block of rows: many rows, but within 64 MB of logits. */
+static int64_t rows_of_logits(int64_t vocab, int64_t most) {
+    int64_t rows = ((int64_t)64 << 20) / (vocab * (int64_t)sizeof(nmlp_real)) / 32 * 32;
+    rows = rows < 32 ? 32 : rows;
+    return rows < most ? rows : most;
+}
+
 static nmlp_status new_buffers(nmlp_net *net, nmlp_err *err) {
     const nmlp_config *c = &net->model->config;
     net->inputs = nmlp_arena_new(&net->arena, (size_t)c->n_layers + 1, sizeof *net->inputs, err);
-    net->losses = nmlp_arena_new(&net->arena, NMLP_LOSS_ROWS, sizeof *net->losses, err);
-    net->nlls = nmlp_arena_new(&net->arena, NMLP_LOSS_ROWS, sizeof *net->nlls, err);
+    net->kept = nmlp_arena_new(&net->arena, (size_t)c->n_layers, sizeof *net->kept, err);
+    net->losses = nmlp_arena_new(&net->arena, (size_t)net->loss_rows, sizeof *net->losses, err);
+    net->nlls = nmlp_arena_new(&net->arena, (size_t)net->loss_rows, sizeof *net->nlls, err);
     net->matches = nmlp_arena_new(&net->arena, (size_t)net->max_s, sizeof *net->matches, err);
-    if (!net->inputs || !net->losses || !net->nlls || !net->matches) return NMLP_E_NOMEM;
+    if (!net->inputs || !net->kept || !net->losses || !net->nlls || !net->matches) return NMLP_E_NOMEM;
     for (int64_t l = 0; l <= c->n_layers; l++)
         NMLP_RETURN_IF_FAILED(new_reals(net, &net->inputs[l], net->max_s, c->hidden, err));
-    NMLP_RETURN_IF_FAILED(new_reals(net, &net->logits, NMLP_LOSS_ROWS, c->vocab, err));
-    NMLP_RETURN_IF_FAILED(new_reals(net, &net->teacher, NMLP_LOSS_ROWS, c->vocab, err));
+    for (int64_t l = 0; l < c->n_layers; l++) {
+        nmlp_net_kept *kept = &net->kept[l];
+        NMLP_RETURN_IF_FAILED(new_reals(net, &kept->mixed, net->max_s, c->n_heads * c->head_dim, err));
+        NMLP_RETURN_IF_FAILED(new_reals(net, &kept->lse, net->max_s, c->n_heads, err));
+        NMLP_RETURN_IF_FAILED(new_reals(net, &kept->middle, net->max_s, c->hidden, err));
+    }
+    NMLP_RETURN_IF_FAILED(new_reals(net, &net->logits, net->loss_rows, c->vocab, err));
+    NMLP_RETURN_IF_FAILED(new_reals(net, &net->teacher, net->loss_rows, c->vocab, err));
     return new_acts(net, net->max_s, err);
 }
 
@@ -87,6 +101,7 @@ nmlp_status nmlp_net_create(nmlp_net **out, const nmlp_model *model, const nmlp_
     net->model = model;
     net->max_s = options->s;
     net->max_t = options->t;
+    net->loss_rows = rows_of_logits(model->config.vocab, options->s);
     nmlp_arena_init(&net->arena);
     NMLP_TRY(nmlp_exec_init(&net->exec, options->isa, options->pool, options->t, model->config.head_dim, err));
     NMLP_TRY(nmlp_net_bind(net, options->set, err));
@@ -161,7 +176,6 @@ static double backward(nmlp_net *net, const nmlp_batch *b) {
     norm_back(net, net->d_rows, net->d_normed, net->inputs[c->n_layers], net->final_norm, b->s, false);
     for (int64_t l = c->n_layers - 1; l >= net->lowest; l--) {
         matched += match_layer(net, b, l);
-        nmlp_net_layer_forward(net, l, net->inputs[l], NULL, b->s, b->t);
         nmlp_net_layer_backward(net, l, net->inputs[l], b->s, b->t);
     }
     if (net->embedding->grad)
@@ -177,14 +191,41 @@ nmlp_batch_loss nmlp_net_loss(nmlp_net *net, const nmlp_batch *b) {
     for (int64_t l = 0; l < c->n_layers; l++)
         nmlp_net_layer_forward(net, l, net->inputs[l], net->inputs[l + 1], b->s, b->t);
     nmlp_norm_forward(&net->exec, rows, net->inputs[c->n_layers], net->final_norm->data, c->rms_eps, b->s, c->hidden);
-    for (int64_t first = 0; first < b->s; first += NMLP_LOSS_ROWS) {
-        int64_t n = b->s - first < NMLP_LOSS_ROWS ? b->s - first : NMLP_LOSS_ROWS;
+    for (int64_t first = 0; first < b->s; first += net->loss_rows) {
+        int64_t n = b->s - first < net->loss_rows ? b->s - first : net->loss_rows;
         nmlp_batch_loss part = head_rows(net, b, rows, first, n);
         sum.loss += part.loss;
         sum.nll += part.nll;
     }
     if (b->scale != 0) sum.loss += backward(net, b);
     return sum;
+}
+
+nmlp_status nmlp_growth_init(nmlp_growth *g, const nmlp_net *net, int64_t b, int64_t room, nmlp_err *err) {
+    const nmlp_config *c = &net->model->config;
+    size_t n = (size_t)(b * room * c->n_kv_heads * c->head_dim);
+    *g = (nmlp_growth){.b = b, .room = room};
+    nmlp_arena_init(&g->arena);
+    g->k = nmlp_arena_new(&g->arena, (size_t)c->n_layers, sizeof *g->k, err);
+    g->v = nmlp_arena_new(&g->arena, (size_t)c->n_layers, sizeof *g->v, err);
+    for (int64_t l = 0; g->k && g->v && l < c->n_layers; l++) {
+        g->k[l] = nmlp_arena_new(&g->arena, n, sizeof **g->k, err);
+        g->v[l] = nmlp_arena_new(&g->arena, n, sizeof **g->v, err);
+        if (!g->k[l] || !g->v[l]) return NMLP_E_NOMEM;
+    }
+    return g->k && g->v ? NMLP_OK : NMLP_E_NOMEM;
+}
+
+void nmlp_growth_fini(nmlp_growth *g) { nmlp_arena_fini(&g->arena); }
+
+void nmlp_net_next(nmlp_net *net, nmlp_growth *g, const int32_t *ids, nmlp_real *logits) {
+    const nmlp_config *c = &net->model->config;
+    nmlp_real *rows = net->acts.normed;
+    nmlp_embed_forward(&net->exec, net->inputs[0], net->embedding->data, ids, g->b, c->hidden);
+    for (int64_t l = 0; l < c->n_layers; l++) layer_next(net, g, l, net->inputs[l], net->inputs[l + 1]);
+    nmlp_norm_forward(&net->exec, rows, net->inputs[c->n_layers], net->final_norm->data, c->rms_eps, g->b, c->hidden);
+    nmlp_linear_forward(&net->exec, logits, rows, net->lm_head->data, g->b, c->vocab, c->hidden);
+    g->length++;
 }
 
 #endif

@@ -20,14 +20,18 @@ typedef struct nmlp_net_layer {
     bool train_mlp;
 } nmlp_net_layer;
 
+/* What is kept of every layer from forward to backward, for S rows. */
+typedef struct nmlp_net_kept {
+    nmlp_real *mixed;  /* [S, n_heads*D] what attention read */
+    nmlp_real *lse;    /* [S, n_heads] its log-sums */
+    nmlp_real *middle; /* [S,H] residual between attention and MLP */
+} nmlp_net_kept;
+
 /* Activations of one layer, for S rows. */
 typedef struct nmlp_net_acts {
     nmlp_real *normed;           /* [S,H] in front of attention */
     nmlp_real *q_raw, *k_raw;    /* before q/k norm, where there is one */
     nmlp_real *q, *k, *v;        /* rotated */
-    nmlp_real *mixed;            /* [S, n_heads*D] */
-    nmlp_real *lse;
-    nmlp_real *middle;           /* [S,H] residual between attention and MLP */
     nmlp_real *mlp_in;           /* [S,H] normalised */
     nmlp_real *inner[NMLP_MLP_MATRICES]; /* [S,r] x v^T */
     nmlp_real *gate, *up, *act;  /* [S,I] */
@@ -45,23 +49,23 @@ struct nmlp_net {
     int64_t max_s, max_t;
     nmlp_real *rope;    /* [T,D] */
     nmlp_real **inputs; /* [L+1] of [S,H] */
+    nmlp_net_kept *kept; /* [L] */
     nmlp_net_acts acts;
     nmlp_real *d_rows;  /* [S,H] gradient of the residual stream */
     nmlp_real *d_normed; /* [S,H] */
     nmlp_real *d_act;   /* [S, max(I, n_heads*D)] */
     nmlp_real *d_q, *d_k, *d_v;
     nmlp_real *d_inner; /* [S, largest rank] */
-    nmlp_real *logits, *teacher; /* [LOSS_ROWS,V] */
-    double *losses, *nlls; /* [LOSS_ROWS] */
+    int64_t loss_rows; /* rows whose logits are held at once */
+    nmlp_real *logits, *teacher; /* [loss_rows,V] */
+    double *losses, *nlls; /* [loss_rows] */
     double *matches;       /* [S] */
 };
 
-enum { NMLP_LOSS_ROWS = 256 };
-
 nmlp_status nmlp_net_bind(nmlp_net *net, nmlp_train_set set, nmlp_err *err);
-/* out [S,H] = layer l of x; fills net->acts. */
+/* out [S,H] = layer l of x; fills net->kept[l]. */
 void nmlp_net_layer_forward(nmlp_net *net, int64_t l, const nmlp_real *x, nmlp_real *out, int64_t s, int64_t t);
-/* d_rows: gradient of the output in, of the input x out; needs net->acts of the same layer. */
+/* d_rows: gradient of the output in, of the input x out. Computes what forward did not keep once more. */
 void nmlp_net_layer_backward(nmlp_net *net, int64_t l, const nmlp_real *x, int64_t s, int64_t t);
 
 #endif

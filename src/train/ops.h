@@ -17,11 +17,22 @@ typedef struct nmlp_product {
     int64_t b_rows;     /* rows of its strips; at least k */
     int64_t m, n, k;
     bool accumulate;
-    nmlp_real *scratch; /* multiply_scratch elements */
+    const nmlp_real *packed_a; /* its first group, by pack_a with k rounded up to k_step: used in place of `a`; may be NULL */
+    nmlp_real *scratch;        /* multiply_scratch elements; none with packed_a */
 } nmlp_product;
 
-/* B [k,n], or [n,k] when `transposed`, into strips of `strip` columns, zero-padded. A strip occupies b_rows * strip elements, b_rows being
- * k rounded up to the set's k_step; the order inside is the set's own. */
+/* op(A) [m,k] into groups of `group` rows, zero-padded; a group holds a_cols * group numbers, a_cols being k rounded up to k_step. */
+typedef struct nmlp_row_packing {
+    nmlp_real *packed;
+    const nmlp_real *a;
+    int64_t lda;
+    bool transposed;
+    int64_t m, k, a_cols;
+    int64_t group_begin, group_end; /* which groups to write */
+} nmlp_row_packing;
+
+/* B [k,n], or [n,k] when `transposed`, into strips of `strip` columns, zero-padded. A strip holds b_rows * strip numbers, b_rows being
+ * k rounded up to the set's k_step; their type and order are the set's own. */
 typedef struct nmlp_packing {
     nmlp_real *packed;
     const nmlp_real *b;
@@ -31,8 +42,22 @@ typedef struct nmlp_packing {
     int64_t strip_begin, strip_end; /* which strips to write */
 } nmlp_packing;
 
+/* Matrix products of one set. */
+typedef struct nmlp_products {
+    const char *name;
+    int64_t strip; /* columns of a packed strip */
+    int64_t k_step;
+    int64_t per_real; /* packed numbers in the room of one nmlp_real */
+    int64_t multiply_scratch; /* elements */
+    void (*pack_b)(const nmlp_packing *packing);
+    int64_t group; /* rows of a packed group */
+    void (*pack_a)(const nmlp_row_packing *packing); /* NULL: multiply takes A as it is */
+    void (*multiply)(const nmlp_product *product);
+} nmlp_products;
+
 /* Causal attention of one query head over its sequence; rows are `q_stride` and `kv_stride` apart. */
 typedef struct nmlp_attend {
+    const nmlp_products *products;
     nmlp_real *out; /* [T,D], rows q_stride apart */
     const nmlp_real *q, *k, *v;
     nmlp_real *lse; /* [T] log of the sum of exponentials, written by forward, read by backward */
@@ -56,16 +81,6 @@ typedef struct nmlp_loss_row {
     double nll;               /* out: negative log-likelihood of the target */
 } nmlp_loss_row;
 
-/* Matrix products of one set. */
-typedef struct nmlp_products {
-    const char *name;
-    int64_t strip; /* columns of a packed strip */
-    int64_t k_step;
-    int64_t multiply_scratch; /* elements */
-    void (*pack_b)(const nmlp_packing *packing);
-    void (*multiply)(const nmlp_product *product);
-} nmlp_products;
-
 typedef struct nmlp_ops {
     const char *name;
     nmlp_products products;
@@ -83,9 +98,12 @@ typedef struct nmlp_ops {
     void (*swiglu_forward)(nmlp_real *act, const nmlp_real *gate, const nmlp_real *up, int64_t n);
     /* gate and up are replaced by their gradients. */
     void (*swiglu_backward)(nmlp_real *gate, nmlp_real *up, const nmlp_real *d_act, int64_t n);
-    int64_t (*attend_scratch)(int64_t t, int64_t d);
+    int64_t (*attend_scratch)(const nmlp_products *products, int64_t t, int64_t d);
     void (*attend_forward)(const nmlp_attend *head);
     void (*attend_backward)(const nmlp_attend *head);
+    /* out [D] of one query that sees n keys and values, kv_stride apart; scores [n] is scratch. */
+    void (*attend_next)(nmlp_real *out, const nmlp_real *q, const nmlp_real *k, const nmlp_real *v, int64_t kv_stride,
+                        int64_t n, int64_t d, nmlp_real *scores);
     void (*loss_row)(nmlp_loss_row *row);
     /* |x - y|^2 / |y|^2 of one row [H]; dx += scale times its gradient by x. */
     double (*match_row)(nmlp_real *dx, const nmlp_real *x, const nmlp_real *y, int64_t h, double scale);
@@ -95,7 +113,8 @@ typedef struct nmlp_ops {
 /* The fastest set this CPU has; `isa` "ref", "avx2" or "avx512" asks for one and falls back to the portable set where the CPU lacks it. */
 const nmlp_ops *nmlp_ops_select(const char *isa);
 /* Products to go with it: the set's own, or on a CPU with tiles those of "amx", which round operands to bf16 and sum in f32 as
- * mixed-precision training does. "amx-emu" is the same in plain C. */
+ * mixed-precision training does. "amx-emu" is the same in plain C, "amx-emu-avx512" with
+ * its own order of operands. */
 const nmlp_products *nmlp_products_select(const char *isa);
 
 #endif

@@ -13,6 +13,7 @@ extern const nmlp_products nmlp_products_emu; /* amx's in plain C */
 extern const nmlp_ops nmlp_ops_f32_avx2;
 extern const nmlp_ops nmlp_ops_f32_avx512;
 extern const nmlp_products nmlp_products_amx;
+extern const nmlp_products nmlp_products_emu_avx512; /* amx's but for the tile instructions */
 #endif
 #endif
 

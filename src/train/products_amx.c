@@ -1,7 +1,5 @@
 /* Products on AMX tiles: bf16 operands, f32 sums. */
-#include <immintrin.h>
-
-#include "train/tiles_body.h"
+#include "train/tiles_pack_avx512.h"
 
 /* Palette 1: eight tiles of 16 rows of 64 bytes. */
 typedef struct tile_config {
@@ -31,12 +29,20 @@ static void block_end(void) { _tile_release(); }
 static void settle_memory(void) { __asm__ volatile("" : : : "memory"); }
 
 /* Tiles 0..3 are C (row half, column half), 4 and 5 A, 6 and 7 B. */
-static void block_product(float *c, const uint16_t *a, const uint16_t *b, int64_t n_blocks) {
+static void block_product(float *c, int64_t ldc, const uint16_t *a, const uint16_t *b, int64_t n_blocks, bool accumulate) {
+    size_t stride = (size_t)ldc * sizeof *c;
     settle_memory();
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    if (accumulate) {
+        _tile_loadd(0, c, stride);
+        _tile_loadd(1, c + 16, stride);
+        _tile_loadd(2, c + 16 * ldc, stride);
+        _tile_loadd(3, c + 16 * ldc + 16, stride);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
     for (int64_t block = 0; block < n_blocks; block++, a += 2 * TILE_ELEMS, b += TILE_K * NR) {
         _tile_loadd(4, a, 64);
         _tile_loadd(6, b, 128);
@@ -47,10 +53,10 @@ static void block_product(float *c, const uint16_t *a, const uint16_t *b, int64_
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
-    _tile_stored(0, c, NR * sizeof *c);
-    _tile_stored(1, c + 16, NR * sizeof *c);
-    _tile_stored(2, c + 16 * NR, NR * sizeof *c);
-    _tile_stored(3, c + 16 * NR + 16, NR * sizeof *c);
+    _tile_stored(0, c, stride);
+    _tile_stored(1, c + 16, stride);
+    _tile_stored(2, c + 16 * ldc, stride);
+    _tile_stored(3, c + 16 * ldc + 16, stride);
     settle_memory();
 }
 
@@ -58,7 +64,10 @@ const nmlp_products nmlp_products_amx = {
     .name = "amx",
     .strip = NR,
     .k_step = TILE_K,
+    .per_real = 2,
     .multiply_scratch = SCRATCH,
     .pack_b = pack_b,
+    .group = MR,
+    .pack_a = pack_a,
     .multiply = multiply,
 };

@@ -11,8 +11,9 @@
 enum { PATH_MAX_BYTES = 4096 };
 
 nmlp_recover_options nmlp_recover_defaults(void) {
-    return (nmlp_recover_options){.steps = 200,
-                                  .batch = 16,
+    return (nmlp_recover_options){.explore = -1,
+                                  .steps = 200,
+                                  .batch = 8,
                                   .rate_floor = 0.05,
                                   .warmup = 10,
                                   .clip = 1,

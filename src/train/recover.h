@@ -39,6 +39,7 @@ typedef struct nmlp_recover_options {
     const nmlp_model *teacher; /* NULL: next-token loss */
     nmlp_recover_mode mode;
     nmlp_train_set set;
+    double explore;      /* share of the training windows that the teacher writes; below 0: a third where there is a teacher */
     double match;        /* weight of the distance from the teacher's hidden states; needs a teacher of the same shape */
     int64_t steps;
     int64_t batch;       /* sequences of a step */

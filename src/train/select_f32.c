@@ -54,6 +54,7 @@ static bool tiles_usable(void) {
 const nmlp_products *nmlp_products_select(const char *isa) {
     if (isa && strcmp(isa, "amx-emu") == 0) return &nmlp_products_emu;
 #if defined(__x86_64__)
+    if (isa && strcmp(isa, "amx-emu-avx512") == 0 && nmlp_cpu_detect().avx512) return &nmlp_products_emu_avx512;
     if ((is_auto(isa) || strcmp(isa, "amx") == 0) && tiles_usable()) return &nmlp_products_amx;
 #endif
     return &nmlp_ops_select(isa)->products;

@@ -1,5 +1,6 @@
-/* Matrix products in bf16 with f32 sums, in blocks of 32 x 32: what AMX tiles compute. Included by products_amx.c, which has the
- * instructions, and products_emu.c, which has them in C; each defines block_begin, block_end and block_product.
+/* Matrix products in bf16 with f32 sums, in blocks of 32 x 32: what AMX tiles compute. A set includes one of tiles_pack_plain.h and
+ * tiles_pack_avx512.h, which bring operands into the order below, and has block_begin, block_end and block_product from its own file or
+ * from tiles_block_plain.h.
  *
  * B: strips of 32 columns; for every two rows p, p+1 the 32 pairs (p, p+1) of the columns, so that 16 columns are a tile row.
  * A: for every 32 rows and 32 columns two tiles of 16 rows. Both are padded with zeros. */
@@ -19,58 +20,36 @@ enum {
     KC = 512,
     MB = 96,
     A_ELEMS = MB * KC, /* bf16 */
-    SCRATCH = A_ELEMS / 2 + MR * NR + 16
+    SCRATCH = A_ELEMS / 2 /* nmlp_real */
 };
 
 static void block_begin(void);
 static void block_end(void);
-/* c [32,32] = A B over n_blocks times 32: A tiles in pairs from a on, B rows of 64 elements from b on. */
-static void block_product(float *c, const uint16_t *a, const uint16_t *b, int64_t n_blocks);
+/* c [32,32], rows ldc apart, = or += A B over n_blocks times 32: A tiles in pairs from a on, B rows of 64 elements from b on. */
+static void block_product(float *c, int64_t ldc, const uint16_t *a, const uint16_t *b, int64_t n_blocks, bool accumulate);
+/* Strip of g's columns first..first+31. */
+static void pack_strip(uint16_t *dst, const nmlp_packing *g, int64_t first);
+/* m rows (at most 32) and k columns of A, or k rows and m columns where it is transposed: its blocks one after the other. */
+static void copy_group(uint16_t *dst, const float *a, int64_t lda, bool transposed, int64_t m, int64_t k);
 
-static inline uint32_t pair(float low, float high) {
-    return (uint32_t)nmlp_f32_to_bf16(low) | (uint32_t)nmlp_f32_to_bf16(high) << 16;
-}
-
-static void pack_strip(uint32_t *dst, const nmlp_packing *g, int64_t first) {
-    int64_t n = g->n - first < NR ? g->n - first : NR;
-    int64_t row_step = g->transposed ? 1 : g->ldb;
-    int64_t col_step = g->transposed ? g->ldb : 1;
-    const float *b = g->b + first * col_step;
-    for (int64_t p = 0; p < g->b_rows; p += 2, dst += NR) {
-        const float *low = b + p * row_step;
-        const float *high = low + row_step;
-        if (p >= g->k) n = 0;
-        for (int64_t j = 0; j < n; j++) dst[j] = pair(low[j * col_step], p + 1 < g->k ? high[j * col_step] : 0);
-        for (int64_t j = n; j < NR; j++) dst[j] = 0;
-    }
-}
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static void pack_b(const nmlp_packing *g) {
     for (int64_t s = g->strip_begin; s < g->strip_end; s++)
-        pack_strip((uint32_t *)(void *)(g->packed + s * NR * g->b_rows), g, s * NR);
+        pack_strip((uint16_t *)(void *)g->packed + s * NR * g->b_rows, g, s * NR);
 }
 
-/* Rows row..row+m-1, columns p0..p0+k-1 of A; groups of 32 rows, blocks of 32 columns. */
-static void copy_a(uint16_t *dst, const nmlp_product *g, int64_t row, int64_t m, int64_t p0, int64_t k) {
-    int64_t blocks = (k + TILE_K - 1) / TILE_K;
-    int64_t groups = (m + MR - 1) / MR;
-    memset(dst, 0, (size_t)(groups * blocks * 2 * TILE_ELEMS) * sizeof *dst);
-    for (int64_t i = 0; i < m && !g->a_transposed; i++) {
-        const float *src = g->a + (row + i) * g->lda + p0;
-        uint16_t *line = dst + i / MR * blocks * 2 * TILE_ELEMS + i % MR * TILE_K; /* a pair of tiles is 32 lines */
-        for (int64_t p = 0; p < k; p++) line[p / TILE_K * 2 * TILE_ELEMS + p % TILE_K] = nmlp_f32_to_bf16(src[p]);
-    }
-    for (int64_t p = 0; p < k && g->a_transposed; p++) {
-        const float *src = g->a + (p0 + p) * g->lda + row;
-        uint16_t *column = dst + p / TILE_K * 2 * TILE_ELEMS + p % TILE_K;
-        for (int64_t i = 0; i < m; i++)
-            column[i / MR * blocks * 2 * TILE_ELEMS + i % MR * TILE_K] = nmlp_f32_to_bf16(src[i]);
+static void pack_a(const nmlp_row_packing *g) {
+    for (int64_t i = g->group_begin; i < g->group_end; i++) {
+        const float *a = g->a + i * MR * (g->transposed ? 1 : g->lda);
+        copy_group((uint16_t *)(void *)g->packed + i * MR * g->a_cols, a, g->lda, g->transposed, min64(MR, g->m - i * MR),
+                   g->k);
     }
 }
 
 static void store_block(const nmlp_product *g, const float *block, int64_t row, int64_t col, bool accumulate) {
-    int64_t rows = g->m - row < MR ? g->m - row : MR;
-    int64_t cols = g->n - col < NR ? g->n - col : NR;
+    int64_t rows = min64(MR, g->m - row);
+    int64_t cols = min64(NR, g->n - col);
     for (int64_t i = 0; i < rows; i++) {
         float *c = g->c + (row + i) * g->ldc + col;
         if (accumulate) {
@@ -81,23 +60,44 @@ static void store_block(const nmlp_product *g, const float *block, int64_t row, 
     }
 }
 
-static void multiply(const nmlp_product *g) {
-    float *block = (float *)(((uintptr_t)g->scratch + 63) & ~(uintptr_t)63);
-    uint16_t *a = (uint16_t *)(void *)(block + MR * NR);
-    block_begin();
-    for (int64_t row = 0; row < g->m; row += MB) {
-        int64_t m = g->m - row < MB ? g->m - row : MB;
-        for (int64_t p0 = 0; p0 < g->k; p0 += KC) {
-            int64_t k = g->k - p0 < KC ? g->k - p0 : KC;
-            int64_t blocks = (k + TILE_K - 1) / TILE_K;
-            copy_a(a, g, row, m, p0, k);
-            for (int64_t j = 0; j < g->n; j += NR) {
-                const uint16_t *b = (const uint16_t *)(const void *)(g->b + j * g->b_rows) + p0 * NR;
-                for (int64_t i = 0; i < m; i += MR) {
-                    block_product(block, a + i / MR * blocks * 2 * TILE_ELEMS, b, blocks);
-                    store_block(g, block, row + i, j, g->accumulate || p0 > 0);
-                }
+/* All strips with the groups of A in `a`; `edge` [32,32] takes blocks that do not fit into C. */
+static void multiply_groups(const nmlp_product *g, const uint16_t *a, float *edge, int64_t row, int64_t m, int64_t p0,
+                            int64_t k) {
+    int64_t blocks = (k + TILE_K - 1) / TILE_K;
+    bool accumulate = g->accumulate || p0 > 0;
+    for (int64_t j = 0; j < g->n; j += NR) {
+        const uint16_t *b = (const uint16_t *)(const void *)g->b + j * g->b_rows + p0 * NR;
+        for (int64_t i = 0; i < m; i += MR) {
+            const uint16_t *group = a + i / MR * blocks * 2 * TILE_ELEMS;
+            if (m - i >= MR && g->n - j >= NR) {
+                block_product(g->c + (row + i) * g->ldc + j, g->ldc, group, b, blocks, accumulate);
+                continue;
             }
+            block_product(edge, NR, group, b, blocks, false);
+            store_block(g, edge, row + i, j, accumulate);
+        }
+    }
+}
+
+static void multiply(const nmlp_product *g) {
+    float edge_block[MR * NR + 16];
+    float *edge = (float *)(((uintptr_t)edge_block + 63) & ~(uintptr_t)63);
+    uint16_t *a = (uint16_t *)(void *)g->scratch;
+    block_begin();
+    for (int64_t row = 0; g->packed_a && row < g->m; row += MB) {
+        const uint16_t *packed = (const uint16_t *)(const void *)g->packed_a;
+        multiply_groups(g, packed + row * g->b_rows, edge, row, min64(MB, g->m - row), 0, g->k);
+    }
+    for (int64_t row = 0; !g->packed_a && row < g->m; row += MB) {
+        int64_t m = min64(MB, g->m - row);
+        for (int64_t p0 = 0; p0 < g->k; p0 += KC) {
+            int64_t k = min64(KC, g->k - p0);
+            int64_t group_elems = (k + TILE_K - 1) / TILE_K * 2 * TILE_ELEMS;
+            const float *from = g->a_transposed ? g->a + p0 * g->lda + row : g->a + row * g->lda + p0;
+            for (int64_t i = 0; i < m; i += MR)
+                copy_group(a + i / MR * group_elems, from + i * (g->a_transposed ? 1 : g->lda), g->lda, g->a_transposed,
+                           min64(MR, m - i), k);
+            multiply_groups(g, a, edge, row, m, p0, k);
         }
     }
     block_end();

@@ -5,7 +5,10 @@
 
 #include "base/clock.h"
 
-enum { MICRO_TOKENS = 2048 }; /* computed at once: enough rows for the matmuls, activations of one layer still small */
+enum {
+    MICRO_TOKENS = 1024, /* computed at once: enough rows for the matmuls, activations of one layer still small */
+    MOST_WRITTEN = 256   /* windows the teacher writes; they come again when more are needed */
+};
 
 static uint64_t mix(uint64_t hash, const void *data, size_t bytes) {
     const unsigned char *at = data;
@@ -29,7 +32,7 @@ static uint64_t fingerprint(const nmlp_trainer *t, int64_t n_ids) {
     const nmlp_recover_options *o = &t->options;
     int64_t whole[] = {o->mode, o->set, o->steps, o->batch, o->context, o->warmup, o->lora_rank, (int64_t)o->seed,
                        o->eval_every, o->heldout, o->patience, o->teacher ? 1 : 0, n_ids, (int64_t)t->n_trained};
-    double parts[] = {o->match, o->rate, o->rate_floor, o->clip, o->weight_decay};
+    double parts[] = {o->explore, o->match, o->rate, o->rate_floor, o->clip, o->weight_decay};
     uint64_t hash = mix(0xcbf29ce484222325u, whole, sizeof whole);
     hash = mix(hash, parts, sizeof parts);
     hash = mix_teacher(hash, o->teacher);
@@ -111,6 +114,22 @@ static nmlp_status open_teacher(nmlp_trainer *t, nmlp_err *err) {
     return o->match > 0 ? open_matching(t, err) : NMLP_OK;
 }
 
+static nmlp_status open_author(nmlp_trainer *t, nmlp_err *err) {
+    const nmlp_recover_options *o = &t->options;
+    int64_t wanted = (int64_t)ceil((double)(o->steps * o->batch) * o->explore);
+    nmlp_authoring a = {.model = o->teacher, .window = o->context + 1, .seed = o->seed, .isa = o->isa, .pool = o->pool,
+                        .progress = o->progress};
+    if (wanted == 0) return NMLP_OK;
+    a.n_windows = wanted < MOST_WRITTEN ? wanted : MOST_WRITTEN;
+    int32_t *ids = nmlp_arena_new(&t->arena, (size_t)(a.n_windows * a.window), sizeof *ids, err);
+    if (!ids) return NMLP_E_NOMEM;
+    NMLP_RETURN_IF_FAILED(nmlp_author_write(&a, ids, err));
+    t->corpus.written = ids;
+    t->corpus.n_written = a.n_windows;
+    t->corpus.explore = o->explore;
+    return NMLP_OK;
+}
+
 static nmlp_status check_options(nmlp_trainer *t, nmlp_err *err) {
     nmlp_recover_options *o = &t->options;
     nmlp_cpu cpu = nmlp_cpu_detect();
@@ -119,6 +138,7 @@ static nmlp_status check_options(nmlp_trainer *t, nmlp_err *err) {
     int64_t most = t->model->config.max_positions;
     if (o->context == 0) o->context = most < 512 ? most : 512;
     if (o->rate == 0) o->rate = o->mode == NMLP_RECOVER_LORA ? 1e-3 : 3e-4;
+    if (o->explore < 0) o->explore = o->teacher ? 1.0 / 3 : 0;
     if (o->context < 2 || o->context > most)
         return nmlp_fail(err, NMLP_E_LIMIT, "--ctx %lld: must be from 2 to the model's %lld", (long long)o->context,
                          (long long)most);
@@ -126,6 +146,8 @@ static nmlp_status check_options(nmlp_trainer *t, nmlp_err *err) {
         return nmlp_fail(err, NMLP_E_ARG, "--steps, --batch and --eval-every must be at least 1");
     if (!(o->rate > 0) || o->clip < 0 || o->weight_decay < 0 || o->match < 0)
         return nmlp_fail(err, NMLP_E_ARG, "--lr must be above 0; --clip, --weight-decay and --match not below 0");
+    if (!(o->explore >= 0 && o->explore <= 1) || (o->explore > 0 && !o->teacher))
+        return nmlp_fail(err, NMLP_E_ARG, "--explore %g: must be from 0 to 1, and needs a teacher to write", o->explore);
     if (o->mode == NMLP_RECOVER_LORA && o->lora_rank < 1)
         return nmlp_fail(err, NMLP_E_ARG, "--lora-rank must be at least 1");
     if (o->warmup >= o->steps) o->warmup = o->steps / 4;
@@ -156,6 +178,7 @@ nmlp_status nmlp_trainer_init(nmlp_trainer *t, const nmlp_model *model, const in
     NMLP_RETURN_IF_FAILED(nmlp_net_create(&t->net, model, &net, err));
     NMLP_RETURN_IF_FAILED(collect_trained(t, err));
     NMLP_RETURN_IF_FAILED(open_teacher(t, err));
+    NMLP_RETURN_IF_FAILED(open_author(t, err));
     t->ids = nmlp_arena_new(&t->arena, (size_t)rows, sizeof *t->ids, err);
     t->targets = nmlp_arena_new(&t->arena, (size_t)rows, sizeof *t->targets, err);
     t->log = nmlp_arena_new(&t->arena, (size_t)o->steps + 1, sizeof *t->log, err);

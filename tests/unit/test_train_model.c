@@ -230,6 +230,36 @@ static void loss_is_the_reference_decoders(void **state) {
     tiny_fini(&c);
 }
 
+/* Token by token, all sequences at once, against the reference decoder on whole sequences. Twice: the second time from the start again. */
+static void growing_sequences_have_the_reference_decoders_logits(void **state) {
+    static setup s;
+    static double want[SEQUENCES][T * TINY_VOCAB];
+    double got[SEQUENCES * TINY_VOCAB];
+    tiny_checkpoint c;
+    nmlp_growth growth;
+    nmlp_err err;
+    (void)state;
+    tiny_init(&c, 27);
+    factorise_all(&c);
+    setup_open(&s, &c, false);
+    for (int q = 0; q < SEQUENCES; q++) reference_forward(&s.model, s.ids + q * T, T, want[q]);
+    nmlp_assert_ok(nmlp_growth_init(&growth, s.net, SEQUENCES, T, &err), &err);
+    for (int turn = 0; turn < 2; turn++) {
+        growth.length = 0;
+        for (int t = 0; t < T; t++) {
+            int32_t newest[SEQUENCES];
+            for (int q = 0; q < SEQUENCES; q++) newest[q] = s.ids[q * T + t];
+            nmlp_net_next(s.net, &growth, newest, got);
+            for (int q = 0; q < SEQUENCES; q++)
+                for (int v = 0; v < TINY_VOCAB; v++) /* angles rounded to f32, as above */
+                    assert_true(fabs(got[q * TINY_VOCAB + v] - want[q][t * TINY_VOCAB + v]) < 1e-5);
+        }
+    }
+    nmlp_growth_fini(&growth);
+    setup_close(&s);
+    tiny_fini(&c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dense_model_matches_differences),
@@ -239,6 +269,7 @@ int main(void) {
         cmocka_unit_test(head_norm_model_matches_differences),
         cmocka_unit_test(biased_model_matches_differences),
         cmocka_unit_test(loss_is_the_reference_decoders),
+        cmocka_unit_test(growing_sequences_have_the_reference_decoders_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

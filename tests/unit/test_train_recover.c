@@ -58,6 +58,7 @@ static void setup_open(setup *s, nmlp_dtype dtype) {
     s->options.eval_every = 4;
     s->options.heldout = 4;
     s->options.lora_rank = 2;
+    s->options.explore = 0; /* one test has the teacher write */
 }
 
 static void setup_close(setup *s) {
@@ -149,6 +150,7 @@ static void matching_a_model_with_itself_costs_nothing(void **state) {
     s.options.teacher = &s.student;
     s.options.match = 1;
     s.options.steps = 1;
+    s.options.isa = "ref"; /* teacher and student in the same arithmetic */
     nmlp_assert_ok(train(&s, "out", &report, &err), &err);
     assert_true(fabs(report.loss_first) < 4e-6); /* 64 roundings in the sums of a row */
     nmlp_recover_report_fini(&report);
@@ -160,6 +162,38 @@ static void matching_a_model_with_itself_costs_nothing(void **state) {
     nmlp_assert_ok(train(&s, "out", &report, &err), &err);
     assert_true(matched > report.loss_first + 0.01);
     nmlp_recover_report_fini(&report);
+    setup_close(&s);
+}
+
+/* Loss of the last of three steps; `shift` makes another text of it. */
+static double loss_on(setup *s, double explore, int32_t shift) {
+    nmlp_recover_report report;
+    nmlp_err err;
+    for (int i = 0; i < N_IDS; i++) s->ids[i] = (s->ids[i] + shift) % TINY_VOCAB;
+    s->options.explore = explore;
+    s->options.steps = 3;
+    nmlp_assert_ok(train(s, "out", &report, &err), &err);
+    double loss = report.loss_last;
+    nmlp_recover_report_fini(&report);
+    return loss;
+}
+
+/* With all of it by the teacher, training does not depend on the text; with none, or a part, it does. */
+static void text_by_the_teacher_takes_its_share(void **state) {
+    static setup s;
+    nmlp_recover_report report;
+    nmlp_err err;
+    (void)state;
+    setup_open(&s, NMLP_DTYPE_F32);
+    assert_true(loss_on(&s, 1, 0) == loss_on(&s, 1, 5));
+    double part = loss_on(&s, 0.5, 0);
+    assert_true(part != loss_on(&s, 0.5, 5));
+    assert_true(part != loss_on(&s, 0, 0));
+    s.options.explore = 1.5;
+    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_ARG, "--explore", NULL);
+    s.options.explore = 0.5;
+    s.options.teacher = NULL;
+    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_ARG, "--explore", NULL);
     setup_close(&s);
 }
 
@@ -412,6 +446,7 @@ int main(void) {
         cmocka_unit_test(training_adapters_lowers_the_loss),
         cmocka_unit_test(training_with_rounded_products_lowers_the_loss),
         cmocka_unit_test(matching_a_model_with_itself_costs_nothing),
+        cmocka_unit_test(text_by_the_teacher_takes_its_share),
         cmocka_unit_test(only_factors_change),
         cmocka_unit_test(result_does_not_depend_on_threads),
         cmocka_unit_test(interrupted_run_resumes_to_the_same_bytes),

@@ -68,7 +68,7 @@ static void check_shape(nmlp_exec *e, int64_t m, int64_t n, int64_t k) {
 }
 
 static void products_match_plain_sums(void **state) {
-    static const int64_t shapes[][3] = {{1, 1, 1}, {13, 33, 7}, {97, 65, 257}, {12, 32, 256}, {5, 2100, 9}, {7, 40, 4100}};
+    static const int64_t shapes[][3] = {{1, 1, 1}, {13, 33, 7}, {97, 65, 257}, {12, 32, 256}, {5, 4200, 9}, {7, 40, 4100}};
     (void)state;
     for (int set = 0; set < 3; set++) {
         nmlp_exec e;
@@ -107,10 +107,10 @@ static void check_rounded(nmlp_exec *e, int64_t m, int64_t n, int64_t k) {
 }
 
 static void tile_products_round_operands_and_sum_in_f32(void **state) {
-    static const int64_t shapes[][3] = {{1, 1, 1}, {33, 35, 70}, {97, 65, 600}, {5, 2100, 9}, {7, 40, 4100}};
-    static const char *const names[] = {"amx-emu", "amx"};
+    static const int64_t shapes[][3] = {{1, 1, 1}, {33, 35, 70}, {97, 65, 600}, {5, 4200, 9}, {7, 40, 4100}};
+    static const char *const names[] = {"amx-emu", "amx-emu-avx512", "amx"};
     (void)state;
-    for (int set = 0; set < 2; set++) {
+    for (int set = 0; set < 3; set++) {
         nmlp_exec e;
         nmlp_err err;
         nmlp_assert_ok(nmlp_exec_init(&e, names[set], NULL, T_MAX, D, &err), &err);
@@ -118,6 +118,37 @@ static void tile_products_round_operands_and_sum_in_f32(void **state) {
             check_rounded(&e, shapes[i][0], shapes[i][1], shapes[i][2]);
         nmlp_exec_fini(&e);
     }
+}
+
+/* More columns and rows than a panel has, both orders of B, used twice: the second time nothing is packed. */
+static void fixed_operands_give_the_same_products(void **state) {
+    enum { M = 5, N = 4200, K = 2100 };
+    float *a = floats(M * K, 1);
+    float *b = floats(K * N, 2);
+    float *want = floats(M * N, 3);
+    float *got = floats(M * N, 4);
+    (void)state;
+    for (int transposed = 0; transposed < 2; transposed++) {
+        nmlp_exec e;
+        nmlp_err err;
+        nmlp_assert_ok(nmlp_exec_init(&e, "amx-emu", NULL, T_MAX, D, &err), &err);
+        nmlp_train_matmul g = {.c = want, .a = a, .b = b, .b_transposed = transposed, .m = M, .n = N, .k = K};
+        nmlp_exec_matmul(&e, &g);
+        nmlp_assert_ok(nmlp_exec_fix(&e, b, !transposed, K, N, &err), &err); /* another order: must not be taken for this one */
+        nmlp_assert_ok(nmlp_exec_fix(&e, b, transposed, K, N, &err), &err);
+        g.c = got;
+        for (int turn = 0; turn < 2; turn++) {
+            memset(got, 0, (size_t)(M * N) * sizeof *got);
+            nmlp_exec_matmul(&e, &g);
+            assert_memory_equal(got, want, (size_t)(M * N) * sizeof *got);
+        }
+        assert_true(e.fixed->ready);
+        nmlp_exec_fini(&e);
+    }
+    nmlp_mem_free(a);
+    nmlp_mem_free(b);
+    nmlp_mem_free(want);
+    nmlp_mem_free(got);
 }
 
 static void products_do_not_depend_on_threads(void **state) {
@@ -181,6 +212,93 @@ static void attention_matches_its_definition(void **state) {
     nmlp_mem_free(lse);
 }
 
+typedef struct attended {
+    float *q, *k, *v, *d_out;
+    float *out, *lse, *dq, *dk, *dv;
+} attended;
+
+/* Two query heads on one kv head; T leaves a rest behind blocks of queries and of tiles. */
+static void attend(attended *a, const char *isa) {
+    enum { HEADS = 2 };
+    nmlp_err err;
+    nmlp_exec e;
+    nmlp_assert_ok(nmlp_exec_init(&e, isa, NULL, T_MAX, D, &err), &err);
+    *a = (attended){.q = floats(HEADS * T_MAX * D, 8), .k = floats(T_MAX * D, 9), .v = floats(T_MAX * D, 10),
+                    .d_out = floats(HEADS * T_MAX * D, 11), .out = floats(HEADS * T_MAX * D, 12),
+                    .lse = floats(HEADS * T_MAX, 13), .dq = floats(HEADS * T_MAX * D, 14), .dk = floats(T_MAX * D, 15),
+                    .dv = floats(T_MAX * D, 16)};
+    nmlp_heads h = {.out = a->out, .q = a->q, .k = a->k, .v = a->v, .lse = a->lse, .d_out = a->d_out, .dq = a->dq,
+                    .dk = a->dk, .dv = a->dv, .s = T_MAX, .t = T_MAX, .n_heads = HEADS, .n_kv_heads = 1, .d = D};
+    nmlp_attend_forward(&e, &h);
+    nmlp_attend_backward(&e, &h);
+    nmlp_exec_fini(&e);
+}
+
+static void attended_free(attended *a) {
+    float *all[] = {a->q, a->k, a->v, a->d_out, a->out, a->lse, a->dq, a->dk, a->dv};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) nmlp_mem_free(all[i]);
+}
+
+static double distance(const float *x, const float *y, int64_t n) {
+    double off = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        off += pow((double)x[i] - (double)y[i], 2);
+        size += pow((double)y[i], 2);
+    }
+    return sqrt(off / size);
+}
+
+/* bf16 rounds each operand by at most 2^-9 of itself. A gradient goes through four rounded operands (scores, probabilities, their
+ * gradients, rows): with errors in one direction 2^-7, and doubled for scores of size 2 in the exponent. */
+static void attention_on_tiles_is_within_rounding_of_f32(void **state) {
+    static const char *const names[] = {"amx-emu", "amx-emu-avx512", "amx"};
+    attended want;
+    (void)state;
+    attend(&want, "ref");
+    for (int set = 0; set < 3; set++) {
+        attended got;
+        attend(&got, names[set]); /* where the CPU lacks it, another set */
+        double limit = ldexp(1, -6);
+        assert_true(distance(got.out, want.out, 2 * T_MAX * D) < limit);
+        assert_true(distance(got.dq, want.dq, 2 * T_MAX * D) < limit);
+        assert_true(distance(got.dk, want.dk, T_MAX * D) < limit);
+        assert_true(distance(got.dv, want.dv, T_MAX * D) < limit);
+        attended_free(&got);
+    }
+    attended_free(&want);
+}
+
+/* A sum must not hide that an operand was broken. */
+static void tile_products_keep_nan_and_infinity(void **state) {
+    static const char *const names[] = {"amx-emu", "amx-emu-avx512", "amx"};
+    enum { M = 3, N = 40, K = 33 };
+    (void)state;
+    for (int set = 0; set < 3; set++) {
+        for (int flags = 0; flags < 4; flags++) {
+            nmlp_exec e;
+            nmlp_err err;
+            uint32_t all_ones = 0x7fffffff; /* the NaN that rounding up would turn into -0 */
+            float *a = floats(M * K, 1);
+            float *b = floats(K * N, 2);
+            float *c = floats(M * N, 3);
+            nmlp_assert_ok(nmlp_exec_init(&e, names[set], NULL, T_MAX, D, &err), &err);
+            memcpy(&a[flags & 1 ? 20 * M + 1 : K + 20], &all_ones, sizeof all_ones);
+            b[flags & 2 ? 7 * K + 32 : 32 * N + 7] = INFINITY;
+            nmlp_exec_matmul(&e, &(nmlp_train_matmul){.c = c, .a = a, .b = b, .a_transposed = flags & 1,
+                                                      .b_transposed = flags & 2, .m = M, .n = N, .k = K});
+            for (int i = 0; i < M; i++)
+                for (int j = 0; j < N; j++) {
+                    if (i == 1) assert_true(isnan(c[i * N + j]));
+                    else assert_true(j == 7 ? isinf(c[i * N + j]) : isfinite(c[i * N + j]));
+                }
+            nmlp_exec_fini(&e);
+            nmlp_mem_free(a);
+            nmlp_mem_free(b);
+            nmlp_mem_free(c);
+        }
+    }
+}
+
 /* Gradients sum to zero and the losses are the definition's, also where logits are far apart. */
 static void losses_match_their_definition(void **state) {
     enum { V = 1003 };
@@ -242,8 +360,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_match_plain_sums),
         cmocka_unit_test(tile_products_round_operands_and_sum_in_f32),
+        cmocka_unit_test(fixed_operands_give_the_same_products),
         cmocka_unit_test(products_do_not_depend_on_threads),
         cmocka_unit_test(attention_matches_its_definition),
+        cmocka_unit_test(attention_on_tiles_is_within_rounding_of_f32),
+        cmocka_unit_test(tile_products_keep_nan_and_infinity),
         cmocka_unit_test(losses_match_their_definition),
         cmocka_unit_test(swiglu_survives_large_inputs),
     };
