@@ -27,10 +27,10 @@ grep -q "<svg" "$work/whole/recovery.svg" || fail "no curve"
 [ ! -e "$work/whole.recover.partial" ] || fail "the state outlived the run"
 "$command" info "$work/whole" >/dev/null || fail "the output does not open"
 
-become parts >/dev/null 2>"$work/err" &
+become parts >/dev/null 2>"$work/killed" &
 pid=$!
 tries=0
-until grep -q "^step 4/" "$work/err"; do
+until grep -qs "^step 4/" "$work/killed"; do
     tries=$((tries + 1))
     [ $tries -lt 600 ] || fail "no step in a minute"
     sleep 0.1
