@@ -2,10 +2,14 @@
  * adds. */
 #include "lib/testing.h"
 
-#include "base/clock.h"
+#include <time.h>
+
 #include "base/pool.h"
 #include "lib/tokenizers.h"
 #include "text/tokenizer.h"
+
+/* Of this process: neighbours do not count. */
+static double cpu_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
 static nmlp_tokenizer *make(const nmlp_test_tokenizer_spec *spec) {
     nmlp_err err = {0};
@@ -312,9 +316,9 @@ static void megabyte_of_one_character_takes_no_quadratic_time(void **state) {
         nmlp_str_clear(&text);
         while (text.len < N) nmlp_str_puts(&text, units[u]);
         ids.len = 0;
-        double started = nmlp_clock_seconds();
+        double started = cpu_seconds();
         nmlp_assert_ok(nmlp_tokenizer_encode(t, text.data, text.len, false, true, &ids, &err), &err);
-        double seconds = nmlp_clock_seconds() - started;
+        double seconds = cpu_seconds() - started;
         if (seconds > 2) fail_msg("1 MB of \"%s\": %.1f s", units[u], seconds);
         nmlp_str back;
         nmlp_str_init(&back);
@@ -340,9 +344,9 @@ static void many_combining_marks_take_no_quadratic_time(void **state) {
     nmlp_ids_init(&ids);
     nmlp_str_putc(&text, '%');
     for (int i = 0; i < N; i++) nmlp_str_puts(&text, "\xCC\x81\xCC\xA3");
-    double started = nmlp_clock_seconds();
+    double started = cpu_seconds();
     nmlp_assert_ok(nmlp_tokenizer_encode(t, text.data, text.len, false, true, &ids, &err), &err);
-    assert_true(nmlp_clock_seconds() - started < 2);
+    assert_true(cpu_seconds() - started < 2);
     assert_int_equal(ids.len, 1 + 4 * N);
     for (size_t i = 0; i < 2 * N; i++) {
         assert_int_equal(ids.data[1 + i], i % 2 ? 0xA3 : 0xCC);
