@@ -1,0 +1,85 @@
+/* The copying warps: tiles of weights into the ring, phase after phase, never waiting for the grid. */
+#ifndef NMLP_CUDA_STREAM_COPY_CUH
+#define NMLP_CUDA_STREAM_COPY_CUH
+
+#include "cuda/stream_block.cuh"
+
+namespace {
+
+/* Where a copying warp stands; it takes every COPIERS-th tile. Copies under way are kept few: requests queue in L2, and what other warps ask for (inputs,
+ * the barrier) waits behind them. */
+struct copier {
+    ring_cursor at;
+    ring_cursor landing; /* the oldest tile under way */
+    int under_way;
+    int skip; /* tiles until the next of its own */
+};
+
+__device__ __forceinline__ __nv_bfloat16 *next_slot(const nmlp_cuda_program &prog, const block_memory &mem, copier &c) {
+    shared_head *sh = mem.sh;
+    if (c.under_way == prog.n_under_way) {
+        mbar_wait(&sh->full[c.landing.slot], c.landing.parity);
+        c.landing.advance(COPIERS, prog.n_slots);
+    } else {
+        c.under_way++;
+    }
+    mbar_wait(&sh->empty[c.at.slot], c.at.parity ^ 1);
+    return mem.ring + c.at.slot * TILE_ELEMS;
+}
+
+__device__ void copy_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const block_memory &mem, copier &c) {
+    const int lane = threadIdx.x & 31;
+    const unit_range units = my_units(ph);
+    const __nv_bfloat16 *const w0 = static_cast<const __nv_bfloat16 *>(ph->op[0].weight);
+    const __nv_bfloat16 *const w1 = static_cast<const __nv_bfloat16 *>(ph->op[1].weight);
+    const void *const map0 = ph->op[0].map;
+    const void *const map1 = ph->op[1].map;
+    const int k_of0 = ph->op[0].k;
+    const int k_of1 = ph->op[1].k;
+    const int n = ph->n;
+    const int n_matrices = ph->n_matrices;
+    const int k_chunk = ph->k_chunk;
+    int piece = units.begin / units.groups;
+    int group = units.begin - piece * units.groups;
+    for (int u = units.begin; u < units.end; u++) {
+        const int start = piece * k_chunk;
+        const int len0 = min(k_of0 - start, k_chunk);
+        const int tiles0 = n_tiles(len0);
+        const int tiles = tiles0 + (n_matrices == 2 ? n_tiles(min(k_of1 - start, k_chunk)) : 0);
+        const int rows = min(NMLP_CUDA_UNIT_ROWS, n - group * NMLP_CUDA_UNIT_ROWS);
+        int i = c.skip;
+        for (; i < tiles; i += COPIERS) {
+            const bool second = i >= tiles0;
+            const int k = second ? k_of1 : k_of0;
+            const int k0 = start + (second ? i - tiles0 : i) * NMLP_CUDA_TILE_COLS;
+            const int cols = min(NMLP_CUDA_TILE_COLS, min(k, start + k_chunk) - k0);
+            __nv_bfloat16 *slot = next_slot(prog, mem, c);
+            const tile_source from = {second ? map1 : map0, second ? w1 : w0, k, group * NMLP_CUDA_UNIT_ROWS, rows, k0, cols};
+            fill_slot(slot, &mem.sh->full[c.at.slot], from, lane);
+            c.at.advance(COPIERS, prog.n_slots);
+        }
+        c.skip = i - tiles;
+        if (++group == units.groups) {
+            group = 0;
+            piece++;
+        }
+    }
+}
+
+__device__ void copy_weights(const nmlp_cuda_program &prog, const block_memory &mem) {
+    const int MAPS_AHEAD = 3;
+    int number = (int)(threadIdx.x >> 5) - FIRST_COPIER;
+    int lane = threadIdx.x & 31;
+    if (lane < 2 * MAPS_AHEAD && lane / 2 < prog.n_phases) prefetch_map(phase_at(prog, lane / 2)->op[lane % 2].map);
+    copier c = {{number, 0}, {number, 0}, 0, number};
+    for (int i = 0; i < prog.n_phases; i++) {
+        const nmlp_cuda_phase *ph = phase_at(prog, i);
+        if (lane < 2 && i + MAPS_AHEAD < prog.n_phases) prefetch_map(phase_at(prog, i + MAPS_AHEAD)->op[lane].map);
+        if (ph->kind == NMLP_CUDA_MATMUL) copy_phase(prog, ph, mem, c);
+        if (number == 0) NOTE_CLOCK(i, 7);
+    }
+}
+
+} // namespace
+
+#endif

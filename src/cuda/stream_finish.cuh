@@ -1,0 +1,241 @@
+/* The finishing warp: sums of the others in one order, what a phase makes of them, the next token. */
+#ifndef NMLP_CUDA_STREAM_FINISH_CUH
+#define NMLP_CUDA_STREAM_FINISH_CUH
+
+#include "cuda/stream_block.cuh"
+
+namespace {
+
+__device__ __forceinline__ float silu(float v) { return v / (1.0f + __expf(-v)); }
+
+/* Noise that turns an argmax into a draw from softmax: -log(-log(u)), u from a hash of seed, position and token. */
+__device__ __forceinline__ float gumbel(uint32_t seed, uint32_t position, uint32_t token) {
+    uint64_t z = ((uint64_t)seed << 32 | position) * 0x9e3779b97f4a7c15ull + token;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    z ^= z >> 31;
+    float u = ((float)(uint32_t)(z >> 40) + 0.5f) * (1.0f / 16777216.0f);
+    return -logf(-logf(u));
+}
+
+struct pick {
+    float inverse_temperature;
+    uint32_t seed;
+    int32_t position;
+    float score; /* best so far of this thread */
+    int32_t token;
+};
+
+__device__ __forceinline__ void consider(pick &p, float logit, int token) {
+    float score = logit;
+    if (p.inverse_temperature > 0) score = logit * p.inverse_temperature + gumbel(p.seed, p.position, token);
+    if (score > p.score) {
+        p.score = score;
+        p.token = token;
+    }
+}
+
+/* Where a phase's results go, in registers. */
+struct sink {
+    void *out;
+    const float *bias;
+    int64_t part_stride;
+    int pitch;
+    int n;
+    int output;
+    bool narrow;    /* bf16 */
+    bool tagged;
+    uint32_t tag;
+    bool scaled[2]; /* times 1/rms */
+};
+
+__device__ __forceinline__ sink make_sink(const nmlp_cuda_phase *ph, uint32_t tag) {
+    return {ph->out, ph->bias, ph->out_part_stride, ph->out_pitch, ph->n, ph->output, ph->narrow_out != 0, ph->tagged_out != 0, tag,
+            {ph->op[0].input == NMLP_CUDA_NORM, ph->op[1].input == NMLP_CUDA_NORM}};
+}
+
+/* A finished element (of matrix 0 and, in pairs, matrix 1); rows past the end are zero. `before`: what ADD adds to. */
+__device__ __forceinline__ float result(const sink &to, int row, float y0, float y1, float before, pick &best) {
+    if (row >= to.n) return 0;
+    if (to.bias) y0 += to.bias[row];
+    if (to.output == NMLP_CUDA_SILU_MUL) y0 = silu(y0) * y1;
+    if (to.output == NMLP_CUDA_ADD) y0 += before;
+    if (to.output == NMLP_CUDA_LOGITS) consider(best, y0, row);
+    return y0;
+}
+
+/* WIDE neighbouring rows of one token go where the phase says. Tagged rows are written up to a multiple of four, so that readers take four at a time. */
+template <int WIDE>
+__device__ __forceinline__ void put_results(const sink &to, int piece, int token, int row, const float (&y)[WIDE]) {
+    int64_t at = piece * to.part_stride + (int64_t)token * to.pitch + row;
+    if (!to.tagged) {
+#pragma unroll
+        for (int j = 0; j < WIDE; j++)
+            if (row + j < to.n) static_cast<float *>(to.out)[at + j] = y[j];
+    } else if (row < (to.n + (to.narrow ? 7 : 3)) / (to.narrow ? 8 : 4) * (to.narrow ? 8 : 4)) {
+        word *out = static_cast<word *>(to.out);
+        if (WIDE == 4 && to.narrow) {
+            uint32_t pairs[2];
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                __nv_bfloat162 pair = __floats2bfloat162_rn(y[2 * j % WIDE], y[(2 * j + 1) % WIDE]);
+                pairs[j] = *reinterpret_cast<uint32_t *>(&pair);
+            }
+            put_words(out + at / 2, make_word(pairs[0], to.tag), make_word(pairs[1], to.tag));
+        } else {
+#pragma unroll
+            for (int j = 0; j < WIDE; j++) put_word(out + at + j, __float_as_uint(y[j]), to.tag);
+        }
+    }
+}
+
+/* Adds what the eight warps summed, always in the same order; WIDE neighbours per lane. `before` is of this lane's first row. */
+template <int NT, bool SPLIT>
+__device__ __forceinline__ void finish_unit(const sink &to, const float *sums, int s, int piece, int group, float before,
+                                            const shared_head *sh, pick &best) {
+    const int WIDE = SPLIT ? 1 : 4;
+    const int warp_sums = shape<NT, SPLIT>::warp_sums;
+    for (int i = (threadIdx.x & 31) * WIDE; i < s * NMLP_CUDA_UNIT_ROWS; i += 32 * WIDE) {
+        int token = i / NMLP_CUDA_UNIT_ROWS;
+        int row = group * NMLP_CUDA_UNIT_ROWS + i % NMLP_CUDA_UNIT_ROWS;
+        float y[2][WIDE] = {};
+#pragma unroll
+        for (int w = 0; w < 2 * NMLP_CUDA_CONSUMER_WARPS; w++)
+#pragma unroll
+            for (int j = 0; j < WIDE; j++) y[w & 1][j] += sums[w * warp_sums + i + j];
+#pragma unroll
+        for (int j = 0; j < WIDE; j++) {
+            if (to.scaled[0]) y[0][j] *= sh->row_scale[token];
+            if (to.scaled[1]) y[1][j] *= sh->row_scale[token];
+            y[0][j] = result(to, row + j, y[0][j], y[1][j], before, best);
+        }
+        put_results<WIDE>(to, piece, token, row, y[0]);
+    }
+}
+
+/* A unit's sums as one piece among others: tagged f32 [matrices][S, 16]. */
+template <int NT, bool SPLIT>
+__device__ __forceinline__ void put_piece(word *parts, const sink &to, const float *sums, int s, int n_matrices, const shared_head *sh) {
+    const int warp_sums = shape<NT, SPLIT>::warp_sums;
+    for (int m = 0; m < n_matrices; m++) {
+        for (int i = (threadIdx.x & 31) * 4; i < s * NMLP_CUDA_UNIT_ROWS; i += 32 * 4) {
+            float4 y = make_float4(0, 0, 0, 0);
+#pragma unroll
+            for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++)
+                add4(y, *reinterpret_cast<const float4 *>(sums + (2 * w + m) * warp_sums + i));
+            float scale = to.scaled[m] ? sh->row_scale[i / NMLP_CUDA_UNIT_ROWS] : 1.0f;
+            word *at = parts + m * s * NMLP_CUDA_UNIT_ROWS + i;
+            put_words(at, make_word(__float_as_uint(y.x * scale), to.tag), make_word(__float_as_uint(y.y * scale), to.tag));
+            put_words(at + 2, make_word(__float_as_uint(y.z * scale), to.tag), make_word(__float_as_uint(y.w * scale), to.tag));
+        }
+    }
+}
+
+/* All pieces of one group of rows, awaited and summed in order. */
+template <bool SPLIT>
+__device__ void join_pieces(const sink &to, const word *parts, int n_parts, int n_matrices, int s, int group, pick &best) {
+    const int AT_ONCE = 2;
+    const int of_matrix = s * NMLP_CUDA_UNIT_ROWS;
+    const int stride = n_matrices * of_matrix;
+    parts += (int64_t)group * n_parts * stride;
+    for (int i = (threadIdx.x & 31) * 4; i < of_matrix; i += 32 * 4) {
+        float4 sum[2] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
+        for (int p0 = 0; p0 < n_parts; p0 += AT_ONCE) {
+            uint4 bits[2 * AT_ONCE];
+            get_quads<2 * AT_ONCE>(bits,
+                                   [=](int j) {
+                                       int p = p0 + j / 2;
+                                       return p < n_parts && j % 2 < n_matrices ? parts + p * stride + j % 2 * of_matrix + i : nullptr;
+                                   },
+                                   to.tag);
+#pragma unroll
+            for (int j = 0; j < 2 * AT_ONCE; j++) add4(sum[j % 2], as_floats(bits[j]));
+        }
+        const float y0[4] = {sum[0].x, sum[0].y, sum[0].z, sum[0].w};
+        const float y1[4] = {sum[1].x, sum[1].y, sum[1].z, sum[1].w};
+        float y[4];
+        int row = group * NMLP_CUDA_UNIT_ROWS + i % NMLP_CUDA_UNIT_ROWS;
+#pragma unroll
+        for (int j = 0; j < 4; j++) y[j] = result(to, row + j, y0[j], y1[j], 0, best);
+        put_results<4>(to, 0, i / NMLP_CUDA_UNIT_ROWS, row, y);
+    }
+}
+
+template <int NT, bool SPLIT>
+__device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,
+                             const block_memory &mem, unsigned &n_done, uint32_t tag, pick &best) {
+    const sink to = make_sink(ph, tag);
+    const int lane = threadIdx.x & 31;
+    shared_head *sh = mem.sh;
+    int piece = units.begin / units.groups;
+    int group = units.begin - piece * units.groups;
+    for (int u = units.begin; u < units.end; u++, n_done++) {
+        const float *sums = mem.sums + (n_done & 1) * shape<NT, SPLIT>::sums;
+        float before = 0;
+        if (to.output == NMLP_CUDA_ADD && lane < NMLP_CUDA_UNIT_ROWS && group * NMLP_CUDA_UNIT_ROWS + lane < to.n)
+            before = get_float(static_cast<const word *>(to.out) + group * NMLP_CUDA_UNIT_ROWS + lane,
+                               sh->tag_base + (uint32_t)ph->out_before);
+        mbar_wait(&sh->sums_full[n_done & 1], n_done >> 1 & 1);
+        if (ph->parts) {
+            int64_t unit = (int64_t)group * ph->n_chunks + piece;
+            put_piece<NT, SPLIT>(static_cast<word *>(ph->parts) + unit * ph->n_matrices * prog.s * NMLP_CUDA_UNIT_ROWS, to, sums, prog.s,
+                                 ph->n_matrices, sh);
+        } else {
+            finish_unit<NT, SPLIT>(to, sums, prog.s, piece, group, before, sh, best);
+        }
+        warp_arrive(&sh->sums_empty[n_done & 1]);
+        if (++group == units.groups) {
+            group = 0;
+            piece++;
+        }
+    }
+    if (!ph->parts) return;
+    for (int u = units.begin; u < min(units.end, units.groups); u++) /* the groups whose first piece is this block's */
+        join_pieces<SPLIT>(to, static_cast<const word *>(ph->parts), ph->n_chunks, ph->n_matrices, prog.s, u, best);
+}
+
+__device__ void embed(const nmlp_cuda_phase *ph, int token, uint32_t tag) {
+    const __nv_bfloat16 *row = static_cast<const __nv_bfloat16 *>(ph->embedding) + (int64_t)token * ph->op[0].k;
+    for (int i = blockIdx.x * CONSUMERS + threadIdx.x; i < ph->op[0].k; i += gridDim.x * CONSUMERS)
+        put_word(static_cast<word *>(ph->out) + i, __float_as_uint(__bfloat162float(row[i])), tag);
+}
+
+__device__ __forceinline__ void better(float &score, int32_t &token, float other_score, int32_t other_token) {
+    if (other_score > score || (other_score == score && other_token < token)) {
+        score = other_score;
+        token = other_token;
+    }
+}
+
+__device__ __forceinline__ void best_of_warp(float &score, int32_t &token) {
+    for (int d = 16; d; d >>= 1)
+        better(score, token, __shfl_xor_sync(0xffffffffu, score, d), __shfl_xor_sync(0xffffffffu, token, d));
+}
+
+/* The block's best of its rows of the vocabulary; of equal ones the smallest token. */
+__device__ void publish_best(const nmlp_cuda_program &prog, const pick &best) {
+    float score = best.score;
+    int32_t token = best.token;
+    best_of_warp(score, token);
+    if ((threadIdx.x & 31) != 0) return;
+    prog.best_score[blockIdx.x] = score;
+    prog.best_token[blockIdx.x] = token;
+}
+
+__device__ void pick_token(const nmlp_cuda_program &prog, int position) {
+    if (blockIdx.x != 0 || threadIdx.x >= 32) return;
+    float score = -INFINITY;
+    int32_t token = INT32_MAX;
+    for (int i = threadIdx.x; i < gridDim.x; i += 32)
+        better(score, token, __ldcg(prog.best_score + i), __ldcg(prog.best_token + i));
+    best_of_warp(score, token);
+    if (threadIdx.x != 0) return;
+    if (token == INT32_MAX) token = 0; /* nothing but NaN: what the CPU's argmax says */
+    prog.state->token = token;
+    prog.state->length = position + 1;
+    if (prog.tokens) prog.tokens[position] = token;
+}
+
+} // namespace
+
+#endif
