@@ -1,37 +1,12 @@
 /* Blocks of 32 x 32 in 2 x 2 AMX tiles, and of 16 x 64 in 1 x 4 for few rows: bf16 activations and weights, f32 sums.
  */
-#include <immintrin.h>
-
+#include "kernels/amx_tiles.h"
 #include "kernels/gemm.h"
 
 enum { MR = 32, STRIPS = 2, NR = STRIPS * NMLP_STRIP, TILE_K = 32, TILE_ROWS = 16, TILE_BYTES = 1024 };
 enum { FEW_STRIPS = 4, FEW_C_STRIDE = FEW_STRIPS * NMLP_STRIP * (int)sizeof(float) };
 enum { PREFETCH_BYTES = 4096, FEW_PREFETCH_BYTES = 2048 };
 enum { C_STRIDE = NR * (int)sizeof(float), ROW_BLOCK = TILE_ROWS * NR };
-
-/* Palette 1: eight tiles of 16 rows of 64 bytes. The CPUID leaves that would say so are hidden by hypervisors. */
-typedef struct tile_config {
-    uint8_t palette;
-    uint8_t start_row;
-    uint8_t reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} tile_config;
-
-_Static_assert(sizeof(tile_config) == 64, "LDTILECFG reads 64 bytes");
-
-static void begin(void) {
-    tile_config config = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        config.row_bytes[i] = NMLP_LINE_BYTES;
-        config.rows[i] = TILE_ROWS;
-    }
-    /* gcc 12 believes that only 8 bytes are read and drops the stores above. */
-    __asm__ volatile("" : : "r"(&config) : "memory");
-    _tile_loadconfig(&config);
-}
-
-static void end(void) { _tile_release(); }
 
 /* Tiles 0..3 are C (row half, strip), 4 and 5 A, 6 and 7 B. Strides are constants of the layout. */
 static void load_c(const float *c, bool accumulate) {
@@ -224,9 +199,9 @@ bool nmlp_amx_computes(void) {
                         .rows = TILE_ROWS,
                         .strips = STRIPS,
                         .beside = &nothing};
-    begin();
+    nmlp_amx_begin();
     block_bf16(&block);
-    end();
+    nmlp_amx_end();
     return c[0] == (float)TILE_K && c[TILE_ROWS * NR - 1] == (float)TILE_K;
 }
 
@@ -238,8 +213,8 @@ const nmlp_gemm nmlp_gemm_amx = {
     .full_tiles = true,
     .works_beside = true,
     .block = {[NMLP_DTYPE_BF16] = block_bf16},
-    .begin = begin,
-    .end = end,
+    .begin = nmlp_amx_begin,
+    .end = nmlp_amx_end,
 };
 
 const nmlp_gemm nmlp_gemm_few_amx = {
@@ -249,6 +224,6 @@ const nmlp_gemm nmlp_gemm_few_amx = {
     .narrow_rows = INT32_MAX,
     .full_tiles = true,
     .block = {[NMLP_DTYPE_BF16] = few_bf16},
-    .begin = begin,
-    .end = end,
+    .begin = nmlp_amx_begin,
+    .end = nmlp_amx_end,
 };

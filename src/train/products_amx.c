@@ -1,29 +1,10 @@
 /* Products on AMX tiles: bf16 operands, f32 sums. */
+#include "kernels/amx_tiles.h"
 #include "train/tiles_pack_avx512.h"
 
-/* Palette 1: eight tiles of 16 rows of 64 bytes. */
-typedef struct tile_config {
-    uint8_t palette;
-    uint8_t start_row;
-    uint8_t reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} tile_config;
+static void block_begin(void) { nmlp_amx_begin(); }
 
-_Static_assert(sizeof(tile_config) == 64, "LDTILECFG reads 64 bytes");
-
-static void block_begin(void) {
-    tile_config config = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        config.row_bytes[i] = 64;
-        config.rows[i] = 16;
-    }
-    /* gcc 12 believes that only 8 bytes are read and drops the stores above. */
-    __asm__ volatile("" : : "r"(&config) : "memory");
-    _tile_loadconfig(&config);
-}
-
-static void block_end(void) { _tile_release(); }
+static void block_end(void) { nmlp_amx_end(); }
 
 /* gcc's tile intrinsics do not say which memory they touch. */
 static void settle_memory(void) { __asm__ volatile("" : : : "memory"); }
