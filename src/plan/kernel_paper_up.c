@@ -1,11 +1,11 @@
 /* The paper's transposed-output kernels. With one pair of factors: yT[O,S] = ((x u) v)^T. With two: gate and up share
  * each block of x and silu(gate) * up is stored transposed, the layout the down projection wants (fused_mlp_up_T).
  * As in the reference, partial sums of a block are added into SBUF by the vector engine. */
+#include "plan/kernel_parts.h"
 #include "plan/kernels.h"
 #include "plan/paper.h"
-#include "plan/tiles.h"
 
-enum { PSUM_COPIES = 8, BLOCK_COPIES = 2, MOVING_COLUMNS = 512, PAIRS_MAX = 2 };
+enum { PSUM_COPIES = 8, BLOCK_COPIES = 2, PAIRS_MAX = 2 };
 
 typedef struct pair {
     int u, v;            /* tensors */
@@ -21,55 +21,12 @@ typedef struct turned {
     pair pairs[PAIRS_MAX];
 } turned;
 
-typedef struct block_table {
-    int64_t s_from, m, r, k, n;
-} block_table;
-
-/* The reference's later choice by number of rows (tiles: m of H, r of the rank, k of S, n of O). */
-static const block_table later_table[] = {
+/* The reference's later choice. */
+static const nmlp_paper_blocks later_blocks[] = {
     {1025, 8, 4, 2, 1}, {1024, 8, 4, 1, 4}, {513, 8, 4, 2, 1}, {512, 8, 4, 1, 16}, {128, 8, 4, 1, 4}, {0, 1, 1, 1, 8},
 };
 
-static block_table choose_blocks(const nmlp_kernel_request *rq) {
-    block_table t = {0, 4, 8, 2, 4};
-    if (nmlp_tiling_get(rq->tiling, "table", 2) == 2) {
-        size_t i = 0;
-        while (rq->shape.s < later_table[i].s_from) i++;
-        t = later_table[i];
-    }
-    t.m = nmlp_tiling_get(rq->tiling, "m", t.m);
-    t.r = nmlp_tiling_get(rq->tiling, "r", t.r);
-    t.k = nmlp_tiling_get(rq->tiling, "k", t.k);
-    t.n = nmlp_tiling_get(rq->tiling, "n", t.n);
-    return t;
-}
-
-static int sbuf(turned *f, const nmlp_kernel_request *rq, const char *name, int64_t d0, int64_t d1, int64_t d2) {
-    nmlp_buffer b = {.name = name,
-                     .space = NMLP_SPACE_SBUF,
-                     .dtype = rq->dtype,
-                     .partitions = (int)rq->machine->partitions,
-                     .n_dims = d2 ? 3 : 2,
-                     .dims = {d0, d1, d2},
-                     .copies = BLOCK_COPIES,
-                     .managed = true};
-    return nmlp_program_add_buffer(f->p, &b);
-}
-
-static int64_t moving_columns(const nmlp_kernel_request *rq) {
-    return rq->machine->moving_max < MOVING_COLUMNS ? (int64_t)rq->machine->moving_max : MOVING_COLUMNS;
-}
-
-static int psum(turned *f, const nmlp_kernel_request *rq, const char *name) {
-    nmlp_buffer b = {.name = name,
-                     .space = NMLP_SPACE_PSUM,
-                     .dtype = NMLP_NC_FP32,
-                     .partitions = (int)rq->machine->stationary_max,
-                     .n_dims = 1,
-                     .dims = {moving_columns(rq)},
-                     .copies = PSUM_COPIES};
-    return nmlp_program_add_buffer(f->p, &b);
-}
+static const nmlp_paper_blocks earlier_blocks = {0, 4, 8, 2, 4};
 
 static void declare_pair(turned *f, const nmlp_kernel_request *rq, int i) {
     static const char *const names[2][6] = {{"u_gate", "v_gate", "ug_blk", "vg_blk", "xu_gate", "gate"},
@@ -81,26 +38,10 @@ static void declare_pair(turned *f, const nmlp_kernel_request *rq, int i) {
     pair *p = &f->pairs[i];
     p->u = nmlp_program_add_tensor(f->p, n[0], NMLP_ROLE_WEIGHT, rq->dtype, s->h, s->r);
     p->v = nmlp_program_add_tensor(f->p, n[1], NMLP_ROLE_WEIGHT, rq->dtype, s->r, s->o);
-    p->ub = sbuf(f, rq, n[2], nmlp_axis_tiles_per_block(f->h), f->r.block, 0);
-    p->vb = sbuf(f, rq, n[3], nmlp_axis_tiles_per_block(f->r), f->o.block, 0);
-    p->xu = sbuf(f, rq, n[4], nmlp_axis_tiles(f->r), kt, f->s.tile);
-    p->out = sbuf(f, rq, n[5], nt, kt, f->s.tile);
-}
-
-/* Rows [tiles of `rows` in block rb] x columns of block cb, one DMA per tile. `flip`: the tensor has them the other
- * way. */
-static void load_block(const turned *f, const char *name, int buffer, int tensor, nmlp_axis rows, int rb,
-                       nmlp_axis cols, int cb, bool flip) {
-    int t = nmlp_program_begin_loop(f->p, name, nmlp_axis_trips(rows, rb), false);
-    nmlp_affine r0 = nmlp_axis_start(rows, rb, t), c0 = nmlp_axis_start(cols, cb, -1);
-    nmlp_size rn = nmlp_axis_tile_size(rows, rb, t), cn = nmlp_axis_block_size(cols, cb);
-    nmlp_buf_ref dst = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, buffer), 0, rn), 0, nmlp_at(t));
-    dst = nmlp_buf_range(dst, 1, nmlp_affine_const(0), cn);
-    if (flip)
-        nmlp_emit_dma_transpose(f->p, dst, nmlp_hbm_rect(tensor, c0, cn, r0, rn), 0);
-    else
-        nmlp_emit_load(f->p, dst, nmlp_hbm_rect(tensor, r0, rn, c0, cn), 0);
-    nmlp_program_end(f->p);
+    p->ub = nmlp_part_sbuf(f->p, rq, n[2], BLOCK_COPIES, nmlp_axis_tiles_per_block(f->h), f->r.block, 0);
+    p->vb = nmlp_part_sbuf(f->p, rq, n[3], BLOCK_COPIES, nmlp_axis_tiles_per_block(f->r), f->o.block, 0);
+    p->xu = nmlp_part_sbuf(f->p, rq, n[4], BLOCK_COPIES, nmlp_axis_tiles(f->r), kt, f->s.tile);
+    p->out = nmlp_part_sbuf(f->p, rq, n[5], BLOCK_COPIES, nt, kt, f->s.tile);
 }
 
 /* Tile (t of tb, k of kb) of a buffer [tiles, k, columns]; `per` tiles per block, 0 where only a block is held. */
@@ -162,12 +103,12 @@ static void first_stage(const turned *f, int kb) {
     }
     int mb = nmlp_program_begin_loop(f->p, "mb", nmlp_size_const(nmlp_axis_blocks(f->h)), true);
     nmlp_emit_alloc(f->p, f->xb);
-    load_block(f, "xl", f->xb, f->x, f->h, mb, f->s, kb, !f->x_transposed);
+    nmlp_part_load_block(f->p, "xl", f->xb, f->x, f->h, mb, f->s, kb, !f->x_transposed);
     int rb = nmlp_program_begin_loop(f->p, "rb", nmlp_size_const(nmlp_axis_blocks(f->r)), false);
     for (int i = 0; i < f->n_pairs; i++) {
         const pair *p = &f->pairs[i];
         nmlp_emit_alloc(f->p, p->ub);
-        load_block(f, "ul", p->ub, p->u, f->h, mb, f->r, rb, false);
+        nmlp_part_load_block(f->p, "ul", p->ub, p->u, f->h, mb, f->r, rb, false);
         product m = {p->ub, f->acc1, p->xu, f->h, f->r, mb, rb, true};
         multiply(f, &m, f->xb, false, kb);
     }
@@ -218,7 +159,7 @@ static void second_stage(const turned *f, int kb) {
     for (int i = 0; i < f->n_pairs; i++) {
         const pair *p = &f->pairs[i];
         nmlp_emit_alloc(f->p, p->vb);
-        load_block(f, "vl", p->vb, p->v, f->r, rb, f->o, nb, false);
+        nmlp_part_load_block(f->p, "vl", p->vb, p->v, f->r, rb, f->o, nb, false);
         product m = {p->vb, f->acc2, p->out, f->r, f->o, rb, nb, false};
         multiply(f, &m, p->xu, true, kb);
     }
@@ -235,8 +176,8 @@ static emitted emit(nmlp_program *p, const nmlp_kernel_request *rq, int n_pairs,
                     const char *out_name) {
     const nmlp_machine *m = rq->machine;
     const nmlp_kernel_shape *s = &rq->shape;
-    block_table t = choose_blocks(rq);
-    int64_t moving = moving_columns(rq);
+    nmlp_paper_blocks t = nmlp_paper_choose_blocks(rq, earlier_blocks, later_blocks, 2);
+    int64_t moving = nmlp_part_moving_columns(rq);
     turned f = {.p = p, .n_pairs = n_pairs, .x_transposed = x_transposed};
     f.s = nmlp_axis_of(s->s, moving < s->s ? moving : s->s, t.k);
     f.h = nmlp_axis_of(s->h, (int64_t)m->partitions, t.m);
@@ -244,11 +185,11 @@ static emitted emit(nmlp_program *p, const nmlp_kernel_request *rq, int n_pairs,
     f.o = nmlp_axis_of(s->o, (int64_t)m->partitions, t.n);
     f.x = x_transposed ? nmlp_program_add_tensor(p, "xT", NMLP_ROLE_INPUT, rq->dtype, s->h, s->s)
                        : nmlp_program_add_tensor(p, "x", NMLP_ROLE_INPUT, rq->dtype, s->s, s->h);
-    f.xb = sbuf(&f, rq, "x_in", nmlp_axis_tiles_per_block(f.h), f.s.block, 0);
+    f.xb = nmlp_part_sbuf(p, rq, "x_in", BLOCK_COPIES, nmlp_axis_tiles_per_block(f.h), f.s.block, 0);
     for (int i = 0; i < n_pairs; i++) declare_pair(&f, rq, i);
-    if (n_pairs == 2) f.silu = sbuf(&f, rq, "silu", 1, f.s.tile, 0);
+    if (n_pairs == 2) f.silu = nmlp_part_sbuf(p, rq, "silu", BLOCK_COPIES, 1, f.s.tile, 0);
     f.y = nmlp_program_add_tensor(p, out_name, out_role, rq->dtype, s->o, s->s);
-    f.acc1 = f.acc2 = psum(&f, rq, "acc");
+    f.acc1 = f.acc2 = nmlp_part_psum(p, rq, "acc", PSUM_COPIES, moving);
     int kb = nmlp_program_begin_loop(p, "kb", nmlp_size_const(nmlp_axis_blocks(f.s)), false);
     first_stage(&f, kb);
     second_stage(&f, kb);

@@ -1,11 +1,11 @@
 /* The paper's fused chain y = (x u) v: for a block of rows the whole strip (x u)^T is computed once and stays in SBUF
  * (caching), in the orientation the second product wants (implicit transposition), tiles gathered in blocks (blocking).
  * Partial sums of a block are added into SBUF by the vector engine, as in the reference. */
+#include "plan/kernel_parts.h"
 #include "plan/kernels.h"
 #include "plan/paper.h"
-#include "plan/tiles.h"
 
-enum { PSUM_COPIES = 4, BLOCK_COPIES = 2, MOVING_COLUMNS = 512 };
+enum { PSUM_COPIES = 4, BLOCK_COPIES = 2 };
 
 typedef struct fused {
     nmlp_program *p;
@@ -15,51 +15,12 @@ typedef struct fused {
     int xb, ub, vb, xu, ob, acc1, acc2;
 } fused;
 
-typedef struct block_table {
-    int64_t s_from, m, r, k, n;
-} block_table;
-
-/* The reference's later choice by number of rows (tiles: m of H, r of the rank, k of S, n of O). */
-static const block_table later_table[] = {
+/* The reference's later choice. */
+static const nmlp_paper_blocks later_blocks[] = {
     {1025, 4, 2, 8, 4}, {1024, 4, 4, 8, 1}, {513, 4, 2, 4, 4}, {512, 4, 4, 4, 4}, {256, 4, 2, 2, 4}, {0, 8, 2, 1, 4},
 };
 
-static block_table choose_blocks(const nmlp_kernel_request *rq) {
-    block_table t = {0, 4, 8, 8, 2}; /* the tiling behind the published figure */
-    if (nmlp_tiling_get(rq->tiling, "table", 1) == 2) {
-        size_t i = 0;
-        while (rq->shape.s < later_table[i].s_from) i++;
-        t = later_table[i];
-    }
-    t.m = nmlp_tiling_get(rq->tiling, "m", t.m);
-    t.r = nmlp_tiling_get(rq->tiling, "r", t.r);
-    t.k = nmlp_tiling_get(rq->tiling, "k", t.k);
-    t.n = nmlp_tiling_get(rq->tiling, "n", t.n);
-    return t;
-}
-
-static int sbuf(fused *f, const nmlp_kernel_request *rq, const char *name, int64_t d0, int64_t d1, int64_t d2) {
-    nmlp_buffer b = {.name = name,
-                     .space = NMLP_SPACE_SBUF,
-                     .dtype = rq->dtype,
-                     .partitions = (int)rq->machine->partitions,
-                     .n_dims = d2 ? 3 : 2,
-                     .dims = {d0, d1, d2},
-                     .copies = BLOCK_COPIES,
-                     .managed = true};
-    return nmlp_program_add_buffer(f->p, &b);
-}
-
-static int psum(fused *f, const nmlp_kernel_request *rq, const char *name, int64_t cols) {
-    nmlp_buffer b = {.name = name,
-                     .space = NMLP_SPACE_PSUM,
-                     .dtype = NMLP_NC_FP32,
-                     .partitions = (int)rq->machine->stationary_max,
-                     .n_dims = 1,
-                     .dims = {cols},
-                     .copies = PSUM_COPIES};
-    return nmlp_program_add_buffer(f->p, &b);
-}
+static const nmlp_paper_blocks earlier_blocks = {0, 4, 8, 8, 2}; /* the tiling behind the published figure */
 
 static void declare(fused *f, const nmlp_kernel_request *rq, const nmlp_paper_names *names) {
     const nmlp_kernel_shape *s = &rq->shape;
@@ -73,40 +34,13 @@ static void declare(fused *f, const nmlp_kernel_request *rq, const nmlp_paper_na
     f->u = nmlp_program_add_tensor(f->p, names->u, NMLP_ROLE_WEIGHT, rq->dtype, s->h, s->r);
     f->v = nmlp_program_add_tensor(f->p, names->v, NMLP_ROLE_WEIGHT, rq->dtype, s->r, s->o);
     f->y = nmlp_program_add_tensor(f->p, "y", NMLP_ROLE_OUTPUT, rq->dtype, s->s, s->o);
-    f->xb = sbuf(f, rq, "x_blk", nmlp_axis_tiles_per_block(f->h), f->s.block, 0);
-    f->ub = sbuf(f, rq, "u_blk", nmlp_axis_tiles_per_block(f->h), f->r.block, 0);
-    f->vb = sbuf(f, rq, "v_blk", nmlp_axis_tiles_per_block(f->r), f->o.block, 0);
-    f->xu = sbuf(f, rq, "xu", nmlp_axis_tiles(f->r), kt, f->s.tile);
-    f->ob = sbuf(f, rq, "out", kt, nt, f->o.tile);
-    f->acc1 = names->acc >= 0 ? names->acc : psum(f, rq, "acc1", f->s.tile);
-    f->acc2 = names->acc >= 0 ? names->acc : psum(f, rq, "acc2", f->o.tile);
-}
-
-/* x block: tile h of block mb on partitions, the rows of block kb along the free axis. */
-static void load_x(const fused *f, int mb, int kb) {
-    int t = nmlp_program_begin_loop(f->p, "xl", nmlp_axis_trips(f->h, mb), false);
-    nmlp_affine h0 = nmlp_axis_start(f->h, mb, t), s0 = nmlp_axis_start(f->s, kb, -1);
-    nmlp_size hn = nmlp_axis_tile_size(f->h, mb, t), sn = nmlp_axis_block_size(f->s, kb);
-    nmlp_buf_ref dst = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, f->xb), 0, hn), 0, nmlp_at(t));
-    dst = nmlp_buf_range(dst, 1, nmlp_affine_const(0), sn);
-    if (f->x_transposed)
-        nmlp_emit_load(f->p, dst, nmlp_hbm_rect(f->x, h0, hn, s0, sn), 0);
-    else
-        nmlp_emit_dma_transpose(f->p, dst, nmlp_hbm_rect(f->x, s0, sn, h0, hn), 0);
-    nmlp_program_end(f->p);
-}
-
-/* A block of a weight: tiles of its rows on partitions, a block of columns along the free axis. */
-static void load_weight(const fused *f, const char *name, int buffer, int tensor, nmlp_axis rows, int rb,
-                        nmlp_axis cols, int cb) {
-    int t = nmlp_program_begin_loop(f->p, name, nmlp_axis_trips(rows, rb), false);
-    nmlp_buf_ref dst = nmlp_buf_parts(nmlp_buf_all(f->p, buffer), 0, nmlp_axis_tile_size(rows, rb, t));
-    dst = nmlp_buf_range(nmlp_buf_at(dst, 0, nmlp_at(t)), 1, nmlp_affine_const(0), nmlp_axis_block_size(cols, cb));
-    nmlp_emit_load(f->p, dst,
-                   nmlp_hbm_rect(tensor, nmlp_axis_start(rows, rb, t), nmlp_axis_tile_size(rows, rb, t),
-                                 nmlp_axis_start(cols, cb, -1), nmlp_axis_block_size(cols, cb)),
-                   0);
-    nmlp_program_end(f->p);
+    f->xb = nmlp_part_sbuf(f->p, rq, "x_blk", BLOCK_COPIES, nmlp_axis_tiles_per_block(f->h), f->s.block, 0);
+    f->ub = nmlp_part_sbuf(f->p, rq, "u_blk", BLOCK_COPIES, nmlp_axis_tiles_per_block(f->h), f->r.block, 0);
+    f->vb = nmlp_part_sbuf(f->p, rq, "v_blk", BLOCK_COPIES, nmlp_axis_tiles_per_block(f->r), f->o.block, 0);
+    f->xu = nmlp_part_sbuf(f->p, rq, "xu", BLOCK_COPIES, nmlp_axis_tiles(f->r), kt, f->s.tile);
+    f->ob = nmlp_part_sbuf(f->p, rq, "out", BLOCK_COPIES, kt, nt, f->o.tile);
+    f->acc1 = names->acc >= 0 ? names->acc : nmlp_part_psum(f->p, rq, "acc1", PSUM_COPIES, f->s.tile);
+    f->acc2 = names->acc >= 0 ? names->acc : nmlp_part_psum(f->p, rq, "acc2", PSUM_COPIES, f->o.tile);
 }
 
 /* Tile (r of rb, k of kb) of the strip (x u)^T. */
@@ -202,10 +136,10 @@ static void first_stage(const fused *f, int kb) {
     clear_strip(f, kb);
     int mb = nmlp_program_begin_loop(f->p, "mb", nmlp_size_const(nmlp_axis_blocks(f->h)), true);
     nmlp_emit_alloc(f->p, f->xb);
-    load_x(f, mb, kb);
+    nmlp_part_load_block(f->p, "xl", f->xb, f->x, f->h, mb, f->s, kb, !f->x_transposed);
     int rb = nmlp_program_begin_loop(f->p, "rb", nmlp_size_const(nmlp_axis_blocks(f->r)), false);
     nmlp_emit_alloc(f->p, f->ub);
-    load_weight(f, "ul", f->ub, f->u, f->h, mb, f->r, rb);
+    nmlp_part_load_block(f->p, "ul", f->ub, f->u, f->h, mb, f->r, rb, false);
     multiply_xu(f, kb, mb, rb);
     nmlp_program_end(f->p);
     nmlp_program_end(f->p);
@@ -218,7 +152,7 @@ static void second_stage(const fused *f, int kb) {
     clear_out(f, kb, nb);
     int rb = nmlp_program_begin_loop(f->p, "rb", nmlp_size_const(nmlp_axis_blocks(f->r)), true);
     nmlp_emit_alloc(f->p, f->vb);
-    load_weight(f, "vl", f->vb, f->v, f->r, rb, f->o, nb);
+    nmlp_part_load_block(f->p, "vl", f->vb, f->v, f->r, rb, f->o, nb, false);
     multiply_out(f, kb, rb, nb);
     nmlp_program_end(f->p);
     store_out(f, kb, nb);
@@ -228,25 +162,17 @@ static void second_stage(const fused *f, int kb) {
 void nmlp_paper_chain(nmlp_program *p, const nmlp_kernel_request *rq, bool x_transposed,
                       const nmlp_paper_names *names) {
     const nmlp_machine *m = rq->machine;
-    block_table t = choose_blocks(rq);
-    int64_t moving = m->moving_max < MOVING_COLUMNS ? (int64_t)m->moving_max : MOVING_COLUMNS;
+    nmlp_paper_blocks t = nmlp_paper_choose_blocks(rq, earlier_blocks, later_blocks, 1);
     fused f = {.p = p, .x_transposed = x_transposed};
     f.s = nmlp_axis_of(rq->shape.s, (int64_t)m->stationary_max, t.k);
     f.h = nmlp_axis_of(rq->shape.h, (int64_t)m->partitions, t.m);
     f.r = nmlp_axis_of(rq->shape.r, (int64_t)m->partitions, t.r);
-    f.o = nmlp_axis_of(rq->shape.o, moving, t.n);
+    f.o = nmlp_axis_of(rq->shape.o, nmlp_part_moving_columns(rq), t.n);
     declare(&f, rq, names);
     int kb = nmlp_program_begin_loop(f.p, "kb", nmlp_size_const(nmlp_axis_blocks(f.s)), false);
     first_stage(&f, kb);
     second_stage(&f, kb);
     nmlp_program_end(f.p);
-}
-
-void nmlp_paper_params(nmlp_program *p, const nmlp_kernel_shape *s) {
-    nmlp_program_add_param(p, "S", s->s);
-    nmlp_program_add_param(p, "H", s->h);
-    nmlp_program_add_param(p, "R", s->r);
-    nmlp_program_add_param(p, "O", s->o);
 }
 
 static nmlp_status build(nmlp_program **out, const nmlp_kernel_request *rq, bool x_transposed, nmlp_err *err) {

@@ -2,11 +2,11 @@
  *   cache  1: x u is computed anew for every block of output columns; 2: once, and kept for all of them
  *   turn   1: x u comes out in rows and is transposed tile by tile;   2: operands swapped, so it comes out transposed
  *   m,r,k,n: tiles per block (1 everywhere: no blocking). Defaults: both off, blocks of 1024 rows and columns. */
+#include "plan/kernel_parts.h"
 #include "plan/kernels.h"
 #include "plan/paper.h"
-#include "plan/tiles.h"
 
-enum { OFF = 1, ON = 2, PSUM_COPIES = 3, MOVING_COLUMNS = 512 };
+enum { OFF = 1, ON = 2, PSUM_COPIES = 3 };
 
 typedef struct naive {
     nmlp_program *p;
@@ -16,19 +16,6 @@ typedef struct naive {
     int xb, ub, vb, xu, rows, out, acc, flip;
 } naive;
 
-static int sbuf(naive *f, const nmlp_kernel_request *rq, const char *name, int64_t d0, int64_t d1, int64_t d2,
-                int copies) {
-    nmlp_buffer b = {.name = name,
-                     .space = NMLP_SPACE_SBUF,
-                     .dtype = rq->dtype,
-                     .partitions = (int)rq->machine->partitions,
-                     .n_dims = d2 ? 3 : 2,
-                     .dims = {d0, d1, d2},
-                     .copies = copies,
-                     .managed = true};
-    return nmlp_program_add_buffer(f->p, &b);
-}
-
 static void declare(naive *f, const nmlp_kernel_request *rq) {
     const nmlp_kernel_shape *s = &rq->shape;
     const nmlp_machine *m = rq->machine;
@@ -37,12 +24,12 @@ static void declare(naive *f, const nmlp_kernel_request *rq) {
     f->u = nmlp_program_add_tensor(f->p, "u", NMLP_ROLE_WEIGHT, rq->dtype, s->h, s->r);
     f->v = nmlp_program_add_tensor(f->p, "v", NMLP_ROLE_WEIGHT, rq->dtype, s->r, s->o);
     f->y = nmlp_program_add_tensor(f->p, "y", NMLP_ROLE_OUTPUT, rq->dtype, s->s, s->o);
-    f->xb = sbuf(f, rq, "x_blk", mt, f->s.block, 0, 2);
-    f->ub = sbuf(f, rq, "u_blk", mt, f->turn ? f->r.block : f->wide.block, 0, 2);
-    f->vb = sbuf(f, rq, "v_blk", nmlp_axis_tiles_per_block(f->r), f->o.block, 0, 2);
-    f->xu = sbuf(f, rq, "xu", nmlp_axis_tiles(f->r), kt, f->s.tile, 1);
-    f->out = sbuf(f, rq, "out", kt, nmlp_axis_tiles_per_block(f->o), f->o.tile, 2);
-    f->rows = f->turn ? -1 : sbuf(f, rq, "xu_rows", kt, nmlp_axis_tiles(f->wide), f->wide.tile, 1);
+    f->xb = nmlp_part_sbuf(f->p, rq, "x_blk", 2, mt, f->s.block, 0);
+    f->ub = nmlp_part_sbuf(f->p, rq, "u_blk", 2, mt, f->turn ? f->r.block : f->wide.block, 0);
+    f->vb = nmlp_part_sbuf(f->p, rq, "v_blk", 2, nmlp_axis_tiles_per_block(f->r), f->o.block, 0);
+    f->xu = nmlp_part_sbuf(f->p, rq, "xu", 1, nmlp_axis_tiles(f->r), kt, f->s.tile);
+    f->out = nmlp_part_sbuf(f->p, rq, "out", 2, kt, nmlp_axis_tiles_per_block(f->o), f->o.tile);
+    f->rows = f->turn ? -1 : nmlp_part_sbuf(f->p, rq, "xu_rows", 1, kt, nmlp_axis_tiles(f->wide), f->wide.tile);
     nmlp_buffer acc = {.name = "acc",
                        .space = NMLP_SPACE_PSUM,
                        .dtype = NMLP_NC_FP32,
@@ -59,21 +46,6 @@ static void declare(naive *f, const nmlp_kernel_request *rq) {
 
 static void end_loops(const naive *f, int n) {
     for (int i = 0; i < n; i++) nmlp_program_end(f->p);
-}
-
-/* Tiles of `rows` in block rb on partitions, columns of block cb along the free axis, one DMA per tile. */
-static void load_block(const naive *f, const char *name, int buffer, int tensor, nmlp_axis rows, int rb, nmlp_axis cols,
-                       int cb, bool flip) {
-    int t = nmlp_program_begin_loop(f->p, name, nmlp_axis_trips(rows, rb), false);
-    nmlp_affine r0 = nmlp_axis_start(rows, rb, t), c0 = nmlp_axis_start(cols, cb, -1);
-    nmlp_size rn = nmlp_axis_tile_size(rows, rb, t), cn = nmlp_axis_block_size(cols, cb);
-    nmlp_buf_ref dst = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, buffer), 0, rn), 0, nmlp_at(t));
-    dst = nmlp_buf_range(dst, 1, nmlp_affine_const(0), cn);
-    if (flip)
-        nmlp_emit_dma_transpose(f->p, dst, nmlp_hbm_rect(tensor, c0, cn, r0, rn), 0);
-    else
-        nmlp_emit_load(f->p, dst, nmlp_hbm_rect(tensor, r0, rn, c0, cn), 0);
-    nmlp_program_end(f->p);
 }
 
 static nmlp_buf_ref block_tile(const naive *f, int buffer, nmlp_size parts, int row, int64_t width, int col,
@@ -154,10 +126,10 @@ static void first_stage(const naive *f, int kb) {
     nmlp_emit_alloc(f->p, f->xu);
     int mb = nmlp_program_begin_loop(f->p, "mb", nmlp_size_const(nmlp_axis_blocks(f->h)), true);
     nmlp_emit_alloc(f->p, f->xb);
-    load_block(f, "xl", f->xb, f->x, f->h, mb, f->s, kb, true);
+    nmlp_part_load_block(f->p, "xl", f->xb, f->x, f->h, mb, f->s, kb, true);
     int rb = nmlp_program_begin_loop(f->p, "rb", nmlp_size_const(nmlp_axis_blocks(r)), false);
     nmlp_emit_alloc(f->p, f->ub);
-    load_block(f, "ul", f->ub, f->u, f->h, mb, r, rb, false);
+    nmlp_part_load_block(f->p, "ul", f->ub, f->u, f->h, mb, r, rb, false);
     multiply_xu(f, kb, mb, rb);
     end_loops(f, 2);
     if (f->turn) return;
@@ -175,7 +147,7 @@ static void second_stage(const naive *f, int kb, int nb) {
     nmlp_emit_alloc(f->p, f->out);
     int rb = nmlp_program_begin_loop(f->p, "rv", nmlp_size_const(nmlp_axis_blocks(f->r)), true);
     nmlp_emit_alloc(f->p, f->vb);
-    load_block(f, "vl", f->vb, f->v, f->r, rb, f->o, nb, false);
+    nmlp_part_load_block(f->p, "vl", f->vb, f->v, f->r, rb, f->o, nb, false);
     int k = nmlp_program_begin_loop(f->p, "ko", nmlp_axis_trips(f->s, kb), false);
     int n = nmlp_program_begin_loop(f->p, "no", nmlp_axis_trips(f->o, nb), false);
     nmlp_size on = nmlp_axis_tile_size(f->o, nb, n);
@@ -197,7 +169,7 @@ static void second_stage(const naive *f, int kb, int nb) {
 nmlp_status nmlp_kernel_xuv_naive(nmlp_program **out, const nmlp_kernel_request *rq, nmlp_err *err) {
     const nmlp_machine *m = rq->machine;
     const nmlp_kernel_shape *s = &rq->shape;
-    int64_t moving = m->moving_max < MOVING_COLUMNS ? (int64_t)m->moving_max : MOVING_COLUMNS;
+    int64_t moving = nmlp_part_moving_columns(rq);
     int64_t r_tiles = nmlp_tiling_get(rq->tiling, "r", 8);
     naive f = {.cache = nmlp_tiling_get(rq->tiling, "cache", OFF) == ON,
                .turn = nmlp_tiling_get(rq->tiling, "turn", OFF) == ON};

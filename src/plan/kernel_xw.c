@@ -1,7 +1,7 @@
 /* The dense product in the first three steps of AWS's matrix multiplication tutorial; the fourth is kernel_xw_opt.c.
  * Buffers are managed: in the tutorial's dialect the compiler chooses how many copies exist. */
+#include "plan/kernel_parts.h"
 #include "plan/kernels.h"
-#include "plan/tiles.h"
 
 typedef struct xw {
     nmlp_program *p;
@@ -10,17 +10,16 @@ typedef struct xw {
     int lhs, rhs, acc, out; /* buffers */
 } xw;
 
-enum { PSUM_COPIES = 2, STREAM_COPIES = 8, BLOCK_COPIES = 2, MOVING_COLUMNS = 512 };
+enum { PSUM_COPIES = 2, STREAM_COPIES = 8, BLOCK_COPIES = 2 };
 
 static nmlp_status begin_xw(xw *k, const char *name, const nmlp_kernel_request *rq, int64_t m_tiles, int64_t n_tiles,
                             nmlp_err *err) {
     const nmlp_machine *m = rq->machine;
     const nmlp_kernel_shape *s = &rq->shape;
-    int64_t moving = m->moving_max < MOVING_COLUMNS ? (int64_t)m->moving_max : MOVING_COLUMNS;
     NMLP_RETURN_IF_FAILED(nmlp_program_create(&k->p, name, err));
     k->m = nmlp_axis_of(s->s, (int64_t)m->stationary_max, m_tiles);
     k->k = nmlp_axis_of(s->h, (int64_t)m->partitions, 1);
-    k->n = nmlp_axis_of(s->o, moving, n_tiles);
+    k->n = nmlp_axis_of(s->o, nmlp_part_moving_columns(rq), n_tiles);
     nmlp_program_add_param(k->p, "S", s->s);
     nmlp_program_add_param(k->p, "H", s->h);
     nmlp_program_add_param(k->p, "O", s->o);
@@ -28,30 +27,6 @@ static nmlp_status begin_xw(xw *k, const char *name, const nmlp_kernel_request *
     k->w = nmlp_program_add_tensor(k->p, "w", NMLP_ROLE_WEIGHT, rq->dtype, s->h, s->o);
     k->y = nmlp_program_add_tensor(k->p, "y", NMLP_ROLE_OUTPUT, rq->dtype, s->s, s->o);
     return NMLP_OK;
-}
-
-static int sbuf(const nmlp_kernel_request *rq, nmlp_program *p, const char *name, int64_t d0, int64_t d1, int64_t d2,
-                int copies) {
-    nmlp_buffer b = {.name = name,
-                     .space = NMLP_SPACE_SBUF,
-                     .dtype = rq->dtype,
-                     .partitions = (int)rq->machine->partitions,
-                     .n_dims = 3,
-                     .dims = {d0, d1, d2},
-                     .copies = copies,
-                     .managed = true};
-    return nmlp_program_add_buffer(p, &b);
-}
-
-static int psum(const nmlp_kernel_request *rq, nmlp_program *p, const char *name, int64_t cols) {
-    nmlp_buffer b = {.name = name,
-                     .space = NMLP_SPACE_PSUM,
-                     .dtype = NMLP_NC_FP32,
-                     .partitions = (int)rq->machine->stationary_max,
-                     .n_dims = 1,
-                     .dims = {cols},
-                     .copies = PSUM_COPIES};
-    return nmlp_program_add_buffer(p, &b);
 }
 
 /* Where an operand's tile stands: its buffer's leading indices and the loop variables that place it in HBM. */
@@ -112,10 +87,10 @@ static tile_at tile_only(int var) { return (tile_at){nmlp_affine_const(0), nmlp_
 nmlp_status nmlp_kernel_xw_tiled(nmlp_program **out, const nmlp_kernel_request *rq, nmlp_err *err) {
     xw k = {0};
     NMLP_RETURN_IF_FAILED(begin_xw(&k, "xw_tiled", rq, 1, 1, err));
-    k.lhs = sbuf(rq, k.p, "lhs", 1, 1, k.m.tile, STREAM_COPIES);
-    k.rhs = sbuf(rq, k.p, "rhs", 1, 1, k.n.tile, STREAM_COPIES);
-    k.acc = psum(rq, k.p, "acc", k.n.tile);
-    k.out = sbuf(rq, k.p, "out", 1, 1, k.n.tile, PSUM_COPIES);
+    k.lhs = nmlp_part_sbuf(k.p, rq, "lhs", STREAM_COPIES, 1, 1, k.m.tile);
+    k.rhs = nmlp_part_sbuf(k.p, rq, "rhs", STREAM_COPIES, 1, 1, k.n.tile);
+    k.acc = nmlp_part_psum(k.p, rq, "acc", PSUM_COPIES, k.n.tile);
+    k.out = nmlp_part_sbuf(k.p, rq, "out", PSUM_COPIES, 1, 1, k.n.tile);
     int m = nmlp_program_begin_loop(k.p, "m", nmlp_size_const(nmlp_axis_tiles(k.m)), false);
     int n = nmlp_program_begin_loop(k.p, "n", nmlp_size_const(nmlp_axis_tiles(k.n)), false);
     nmlp_emit_alloc(k.p, k.acc);
@@ -138,10 +113,10 @@ nmlp_status nmlp_kernel_xw_hoist(nmlp_program **out, const nmlp_kernel_request *
     xw k = {0};
     NMLP_RETURN_IF_FAILED(begin_xw(&k, "xw_hoist", rq, 1, 1, err));
     int64_t k_tiles = nmlp_axis_tiles(k.k);
-    k.lhs = sbuf(rq, k.p, "lhs", k_tiles, 1, k.m.tile, BLOCK_COPIES);
-    k.rhs = sbuf(rq, k.p, "rhs", k_tiles, 1, k.n.tile, BLOCK_COPIES);
-    k.acc = psum(rq, k.p, "acc", k.n.tile);
-    k.out = sbuf(rq, k.p, "out", 1, 1, k.n.tile, PSUM_COPIES);
+    k.lhs = nmlp_part_sbuf(k.p, rq, "lhs", BLOCK_COPIES, k_tiles, 1, k.m.tile);
+    k.rhs = nmlp_part_sbuf(k.p, rq, "rhs", BLOCK_COPIES, k_tiles, 1, k.n.tile);
+    k.acc = nmlp_part_psum(k.p, rq, "acc", PSUM_COPIES, k.n.tile);
+    k.out = nmlp_part_sbuf(k.p, rq, "out", PSUM_COPIES, 1, 1, k.n.tile);
     int m = nmlp_program_begin_loop(k.p, "m", nmlp_size_const(nmlp_axis_tiles(k.m)), false);
     nmlp_program_add_comment(k.p, "the row tile is loaded once and used for every column tile");
     nmlp_emit_alloc(k.p, k.lhs);
@@ -184,10 +159,10 @@ nmlp_status nmlp_kernel_xw_block(nmlp_program **out, const nmlp_kernel_request *
     NMLP_RETURN_IF_FAILED(
         begin_xw(&k, "xw_block", rq, nmlp_tiling_get(rq->tiling, "m", 2), nmlp_tiling_get(rq->tiling, "n", 2), err));
     int64_t k_tiles = nmlp_axis_tiles(k.k);
-    k.lhs = sbuf(rq, k.p, "lhs", k_tiles, nmlp_axis_tiles_per_block(k.m), k.m.tile, BLOCK_COPIES);
-    k.rhs = sbuf(rq, k.p, "rhs", k_tiles, nmlp_axis_tiles_per_block(k.n), k.n.tile, BLOCK_COPIES);
-    k.acc = psum(rq, k.p, "acc", k.n.tile);
-    k.out = sbuf(rq, k.p, "out", 1, 1, k.n.tile, PSUM_COPIES);
+    k.lhs = nmlp_part_sbuf(k.p, rq, "lhs", BLOCK_COPIES, k_tiles, nmlp_axis_tiles_per_block(k.m), k.m.tile);
+    k.rhs = nmlp_part_sbuf(k.p, rq, "rhs", BLOCK_COPIES, k_tiles, nmlp_axis_tiles_per_block(k.n), k.n.tile);
+    k.acc = nmlp_part_psum(k.p, rq, "acc", PSUM_COPIES, k.n.tile);
+    k.out = nmlp_part_sbuf(k.p, rq, "out", PSUM_COPIES, 1, 1, k.n.tile);
     int mb = nmlp_program_begin_loop(k.p, "mb", nmlp_size_const(nmlp_axis_blocks(k.m)), false);
     nmlp_program_add_comment(
         k.p, "blocks of rows and columns with the whole contraction on chip: every load serves a block");

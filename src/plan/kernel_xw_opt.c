@@ -1,8 +1,8 @@
 /* The dense product with all three dimensions blocked (AWS tutorial, step 4), and the chain of two of them. */
+#include "plan/kernel_parts.h"
 #include "plan/kernels.h"
-#include "plan/tiles.h"
 
-enum { PSUM_COPIES = 4, BLOCK_COPIES = 2, MOVING_COLUMNS = 512 };
+enum { PSUM_COPIES = 4, BLOCK_COPIES = 2 };
 
 typedef struct opt {
     nmlp_program *p;
@@ -11,37 +11,14 @@ typedef struct opt {
     int lhs, rhs, res, row, acc;
 } opt;
 
-static nmlp_buffer sbuf(const nmlp_kernel_request *rq, const char *name, int copies) {
-    return (nmlp_buffer){.name = name,
-                         .space = NMLP_SPACE_SBUF,
-                         .dtype = rq->dtype,
-                         .partitions = (int)rq->machine->partitions,
-                         .copies = copies,
-                         .managed = true};
-}
-
-static int buffer_2d(nmlp_program *p, nmlp_buffer b, int64_t d0, int64_t d1) {
-    b.n_dims = 2;
-    b.dims[0] = d0;
-    b.dims[1] = d1;
-    return nmlp_program_add_buffer(p, &b);
-}
-
 /* Buffers do not depend on the contraction, so that both halves of a chain share them. */
 static void declare_buffers(opt *o, const nmlp_kernel_request *rq) {
     int64_t kt = nmlp_axis_tiles_per_block(o->k), nt = nmlp_axis_tiles_per_block(o->n);
-    o->lhs = buffer_2d(o->p, sbuf(rq, "lhs", BLOCK_COPIES), kt, o->m.block);
-    o->rhs = buffer_2d(o->p, sbuf(rq, "rhs", BLOCK_COPIES), kt, o->n.block);
-    o->res = buffer_2d(o->p, sbuf(rq, "res", 1), nmlp_axis_tiles(o->m), o->n.block);
-    o->row = buffer_2d(o->p, sbuf(rq, "row", BLOCK_COPIES), nt, o->n.tile);
-    nmlp_buffer acc = {.name = "acc",
-                       .space = NMLP_SPACE_PSUM,
-                       .dtype = NMLP_NC_FP32,
-                       .partitions = (int)rq->machine->stationary_max,
-                       .n_dims = 1,
-                       .dims = {o->n.tile},
-                       .copies = PSUM_COPIES};
-    o->acc = nmlp_program_add_buffer(o->p, &acc);
+    o->lhs = nmlp_part_sbuf(o->p, rq, "lhs", BLOCK_COPIES, kt, o->m.block, 0);
+    o->rhs = nmlp_part_sbuf(o->p, rq, "rhs", BLOCK_COPIES, kt, o->n.block, 0);
+    o->res = nmlp_part_sbuf(o->p, rq, "res", 1, nmlp_axis_tiles(o->m), o->n.block, 0);
+    o->row = nmlp_part_sbuf(o->p, rq, "row", BLOCK_COPIES, nt, o->n.tile, 0);
+    o->acc = nmlp_part_psum(o->p, rq, "acc", PSUM_COPIES, o->n.tile);
 }
 
 /* Tile (m of mb, n of nb) of the result strip. */
@@ -49,18 +26,6 @@ static nmlp_buf_ref result(const opt *o, int mb, int m, int nb, int n) {
     nmlp_buf_ref r = nmlp_buf_parts(nmlp_buf_all(o->p, o->res), 0, nmlp_axis_tile_size(o->m, mb, m));
     nmlp_affine index = nmlp_affine_plus(nmlp_affine_var(mb, nmlp_axis_tiles_per_block(o->m)), nmlp_at(m));
     return nmlp_buf_range(nmlp_buf_at(r, 0, index), 1, nmlp_affine_var(n, o->n.tile), nmlp_axis_tile_size(o->n, nb, n));
-}
-
-/* Loads rows [kb block] x a block of columns, one DMA per tile of rows. */
-static void load_block(const opt *o, const char *name, int kb, int buffer, int tensor, nmlp_axis cols, int block) {
-    int kt = nmlp_program_begin_loop(o->p, name, nmlp_axis_trips(o->k, kb), false);
-    nmlp_buf_ref dst = nmlp_buf_parts(nmlp_buf_all(o->p, buffer), 0, nmlp_axis_tile_size(o->k, kb, kt));
-    dst = nmlp_buf_range(nmlp_buf_at(dst, 0, nmlp_at(kt)), 1, nmlp_affine_const(0), nmlp_axis_block_size(cols, block));
-    nmlp_emit_load(o->p, dst,
-                   nmlp_hbm_rect(tensor, nmlp_axis_start(o->k, kb, kt), nmlp_axis_tile_size(o->k, kb, kt),
-                                 nmlp_axis_start(cols, block, -1), nmlp_axis_block_size(cols, block)),
-                   0);
-    nmlp_program_end(o->p);
 }
 
 static void clear_results(const opt *o, int nb) {
@@ -123,10 +88,10 @@ static void multiply(const opt *o) {
     clear_results(o, nb);
     int kb = nmlp_program_begin_loop(o->p, "kb", nmlp_size_const(nmlp_axis_blocks(o->k)), true);
     nmlp_emit_alloc(o->p, o->rhs);
-    load_block(o, "kr", kb, o->rhs, o->w, o->n, nb);
+    nmlp_part_load_block(o->p, "kr", o->rhs, o->w, o->k, kb, o->n, nb, false);
     int mb = nmlp_program_begin_loop(o->p, "mb", nmlp_size_const(nmlp_axis_blocks(o->m)), false);
     nmlp_emit_alloc(o->p, o->lhs);
-    load_block(o, "kl", kb, o->lhs, o->xT, o->m, mb);
+    nmlp_part_load_block(o->p, "kl", o->lhs, o->xT, o->k, kb, o->m, mb, false);
     multiply_block(o, kb, mb, nb);
     nmlp_program_end(o->p);
     nmlp_program_end(o->p);
@@ -137,10 +102,9 @@ static void multiply(const opt *o) {
 /* m_tiles: AWS's tutorial has 16 row tiles in a block, the paper's baseline 8. */
 static void set_axes(opt *o, const nmlp_kernel_request *rq, int64_t k, int64_t n, int64_t m_tiles) {
     const nmlp_machine *m = rq->machine;
-    int64_t moving = m->moving_max < MOVING_COLUMNS ? (int64_t)m->moving_max : MOVING_COLUMNS;
     o->m = nmlp_axis_of(rq->shape.s, (int64_t)m->stationary_max, nmlp_tiling_get(rq->tiling, "m", m_tiles));
     o->k = nmlp_axis_of(k, (int64_t)m->partitions, nmlp_tiling_get(rq->tiling, "k", 8));
-    o->n = nmlp_axis_of(n, moving, nmlp_tiling_get(rq->tiling, "n", 2));
+    o->n = nmlp_axis_of(n, nmlp_part_moving_columns(rq), nmlp_tiling_get(rq->tiling, "n", 2));
 }
 
 static void add_params(nmlp_program *p, const nmlp_kernel_request *rq) {
@@ -168,8 +132,8 @@ nmlp_status nmlp_kernel_xw_opt(nmlp_program **out, const nmlp_kernel_request *rq
 /* xuT = xu^T through SBUF, as the framework does it between two kernels. */
 static void transpose_in_hbm(opt *o, const nmlp_kernel_request *rq, int xu, int xuT) {
     nmlp_axis r = nmlp_axis_of(rq->shape.r, (int64_t)rq->machine->partitions, 1),
-              s = nmlp_axis_of(rq->shape.s, MOVING_COLUMNS, 1);
-    int flip = buffer_2d(o->p, sbuf(rq, "flip", BLOCK_COPIES), 1, s.tile);
+              s = nmlp_axis_of(rq->shape.s, nmlp_part_moving_columns(rq), 1);
+    int flip = nmlp_part_sbuf(o->p, rq, "flip", BLOCK_COPIES, 1, s.tile, 0);
     nmlp_program_add_comment(o->p, "the second product wants x u with the rank on partitions: transpose it in HBM");
     int st = nmlp_program_begin_loop(o->p, "st", nmlp_size_const(nmlp_axis_tiles(s)), false);
     int rt = nmlp_program_begin_loop(o->p, "rt", nmlp_size_const(nmlp_axis_tiles(r)), false);
