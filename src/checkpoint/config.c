@@ -278,3 +278,15 @@ void nmlp_config_write(const nmlp_config *c, const char *extra, nmlp_str *out) {
     nmlp_json_end_object(&w);
     nmlp_str_putc(out, '\n');
 }
+
+nmlp_status nmlp_config_save(const nmlp_config *config, const char *extra, const char *dir, nmlp_err *err) {
+    char path[PATH_MAX_BYTES];
+    nmlp_str text;
+    nmlp_str_init(&text);
+    nmlp_config_write(config, extra, &text);
+    nmlp_status st = nmlp_str_status(&text, err);
+    if (st == NMLP_OK) st = nmlp_path_join(path, sizeof path, dir, "config.json", err);
+    if (st == NMLP_OK) st = nmlp_file_write_text(path, nmlp_str_text(&text), text.len, err);
+    nmlp_str_fini(&text);
+    return st;
+}

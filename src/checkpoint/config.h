@@ -59,5 +59,7 @@ nmlp_status nmlp_config_parse(nmlp_config *config, const nmlp_json_doc *doc, nml
 
 /* Appends config.json text in the older spelling. `extra` is the text of a "neuronmlp" object, or NULL. */
 void nmlp_config_write(const nmlp_config *config, const char *extra, nmlp_str *out);
+/* The same as DIR/config.json. */
+nmlp_status nmlp_config_save(const nmlp_config *config, const char *extra, const char *dir, nmlp_err *err);
 
 #endif

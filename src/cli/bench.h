@@ -30,6 +30,7 @@ typedef struct nmlp_bench {
     /* Prints a table, or puts its results into `json` (an open object) where the user asked for JSON (else NULL). */
     nmlp_status (*run)(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp_err *err);
     bool takes_models;
+    bool simulated; /* writes its files into `out`, takes no file names */
 } nmlp_bench;
 
 /* NULL past the end. */

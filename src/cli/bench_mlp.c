@@ -209,4 +209,4 @@ out:
     return st;
 }
 
-const nmlp_bench nmlp_bench_mlp = {"mlp", "the fused gated MLP, low rank and dense, on this CPU", run, false};
+const nmlp_bench nmlp_bench_mlp = {"mlp", "the fused gated MLP, low rank and dense, on this CPU", run, false, false};

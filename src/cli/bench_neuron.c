@@ -117,4 +117,4 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
 }
 
 const nmlp_bench nmlp_bench_neuron = {"neuron", "the paper's kernel figure with our kernels, simulated: CSV and SVG",
-                                      run, false};
+                                      run, false, true};

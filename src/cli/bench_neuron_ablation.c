@@ -106,4 +106,4 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
 }
 
 const nmlp_bench nmlp_bench_neuron_ablation = {
-    "neuron-ablation", "caching, implicit transposition and blocking on and off, simulated", run, false};
+    "neuron-ablation", "caching, implicit transposition and blocking on and off, simulated", run, false, true};

@@ -106,5 +106,5 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
     return NMLP_OK;
 }
 
-const nmlp_bench nmlp_bench_neuron_mlp = {"neuron-mlp",
-                                          "planned MLPs of six models against the paper's, simulated (minutes)", run, false};
+const nmlp_bench nmlp_bench_neuron_mlp = {
+    "neuron-mlp", "planned MLPs of six models against the paper's, simulated (minutes)", run, false, true};

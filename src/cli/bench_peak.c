@@ -60,4 +60,4 @@ out:
     return st;
 }
 
-const nmlp_bench nmlp_bench_peak = {"peak", "what this machine can do: arithmetic, caches, memory", run, false};
+const nmlp_bench nmlp_bench_peak = {"peak", "what this machine can do: arithmetic, caches, memory", run, false, false};

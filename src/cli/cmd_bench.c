@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "cli/bench.h"
 #include "cli/commands.h"
 
@@ -45,20 +46,38 @@ static int run_bench(const nmlp_cli *cli, const nmlp_bench *bench, const nmlp_be
     return code;
 }
 
+/* What would be found wrong, or ignored, only after minutes of work. */
+static int check_files(const nmlp_cli *cli, const nmlp_bench *bench, nmlp_bench_args *args) {
+    const char *file = args->csv ? "--csv" : "--svg";
+    if (bench->simulated && (args->csv || args->svg))
+        return nmlp_cli_usage(cli, "bench %s takes no %s: it writes both files into the folder of --out", bench->name,
+                              file);
+    if (!bench->simulated && args->out)
+        return nmlp_cli_usage(cli, "bench %s takes no --out: name files with --csv and --svg", bench->name);
+    if (!args->out) args->out = "docs";
+    if (bench->simulated && !nmlp_file_is_dir(args->out)) {
+        nmlp_err err = {0};
+        nmlp_fail(&err, NMLP_E_MISSING, "%s: no such folder for the results", args->out);
+        nmlp_fail_hint(&err, "create it, or name another with --out DIR");
+        return nmlp_cli_fail(cli, &err);
+    }
+    return NMLP_EXIT_OK;
+}
+
 static int run_named(const nmlp_cli *cli, nmlp_bench_args *args) {
     const char *name = cli->positionals[0];
     for (size_t i = 0; i < N_BENCHES; i++) {
         if (strcmp(benches[i]->name, name) != 0) continue;
         if (args->n_models > 0 && !benches[i]->takes_models)
             return nmlp_cli_usage(cli, "bench %s takes no \"%s\"", name, args->models[0]);
-        return run_bench(cli, benches[i], args);
+        int code = check_files(cli, benches[i], args);
+        return code == NMLP_EXIT_OK ? run_bench(cli, benches[i], args) : code;
     }
     return list(cli, name);
 }
 
 static int run(int argc, char **argv) {
     nmlp_bench_args args = {.target = "trn1",
-                            .out = "docs",
                             .shape = "2048,8192,1280",
                             .rows = "1,8,128,512",
                             .precision = "f32",

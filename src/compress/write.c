@@ -7,7 +7,7 @@
 #include "checkpoint/checkpoint_write.h"
 #include "model/expand.h"
 
-enum { PATH_MAX_BYTES = 4096, NAME_MAX_BYTES = 160 };
+enum { NAME_MAX_BYTES = 160 };
 static const size_t shard_bytes = 1000000000u;
 
 /* Tensors to write, with where their bytes are. */
@@ -106,18 +106,6 @@ out:
     return st;
 }
 
-static nmlp_status write_config(const nmlp_model *m, const char *dir, const char *neuronmlp, nmlp_err *err) {
-    char path[PATH_MAX_BYTES];
-    nmlp_str text;
-    nmlp_str_init(&text);
-    nmlp_config_write(&m->config, neuronmlp, &text);
-    nmlp_status st = nmlp_str_status(&text, err);
-    if (st == NMLP_OK) st = nmlp_path_join(path, sizeof path, dir, "config.json", err);
-    if (st == NMLP_OK) st = nmlp_file_write_text(path, nmlp_str_text(&text), text.len, err);
-    nmlp_str_fini(&text);
-    return st;
-}
-
 nmlp_status nmlp_compressed_write(const nmlp_model *m, const nmlp_layer_file *layers, const char *dir,
                                   const char *neuronmlp, bool resume, const nmlp_progress *progress,
                                   nmlp_compressed_size *size, nmlp_err *err) {
@@ -128,7 +116,7 @@ nmlp_status nmlp_compressed_write(const nmlp_model *m, const nmlp_layer_file *la
     NMLP_TRY(list_outputs(&o, m, layers, size, err));
     NMLP_TRY(nmlp_dir_stage_open(&stage, dir, resume, err));
     NMLP_TRY(write_tensors(&o, stage.temp_path, resume, progress, err));
-    NMLP_TRY(write_config(m, stage.temp_path, neuronmlp, err));
+    NMLP_TRY(nmlp_config_save(&m->config, neuronmlp, stage.temp_path, err));
     NMLP_TRY(nmlp_model_copy_side_files(m->checkpoint.dir, stage.temp_path, err));
     NMLP_TRY(nmlp_dir_stage_commit(&stage, err));
 out:

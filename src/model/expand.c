@@ -141,18 +141,6 @@ out:
     return st;
 }
 
-static nmlp_status write_config(const nmlp_model *m, const char *dir, nmlp_err *err) {
-    char path[PATH_MAX_BYTES];
-    nmlp_str text;
-    nmlp_str_init(&text);
-    nmlp_config_write(&m->config, NULL, &text);
-    nmlp_status st = nmlp_str_status(&text, err);
-    if (st == NMLP_OK) st = nmlp_path_join(path, sizeof path, dir, "config.json", err);
-    if (st == NMLP_OK) st = nmlp_file_write_text(path, nmlp_str_text(&text), text.len, err);
-    nmlp_str_fini(&text);
-    return st;
-}
-
 nmlp_status nmlp_model_expand(const nmlp_model *m, const char *dir, nmlp_pool *pool, const nmlp_progress *progress,
                               int64_t *bytes, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
@@ -175,7 +163,7 @@ nmlp_status nmlp_model_expand(const nmlp_model *m, const char *dir, nmlp_pool *p
     }
     NMLP_TRY(nmlp_dir_stage_open(&stage, dir, false, err));
     NMLP_TRY(write_outputs(outputs, specs, n, stage.temp_path, pool, progress, err));
-    NMLP_TRY(write_config(m, stage.temp_path, err));
+    NMLP_TRY(nmlp_config_save(&m->config, NULL, stage.temp_path, err));
     NMLP_TRY(nmlp_model_copy_side_files(m->checkpoint.dir, stage.temp_path, err));
     NMLP_TRY(nmlp_dir_stage_commit(&stage, err));
 out:

@@ -196,26 +196,24 @@ static void tokenizer_text(nmlp_str *out) {
     nmlp_json_end_object(&w);
 }
 
-static nmlp_status write_named(const char *dir, const char *name, const nmlp_str *text, nmlp_err *err) {
+static nmlp_status write_tokenizer(const char *dir, nmlp_err *err) {
     char path[4096];
-    NMLP_RETURN_IF_FAILED(nmlp_str_status(text, err));
-    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, dir, name, err));
-    return nmlp_file_write_text(path, nmlp_str_text(text), text->len, err);
+    nmlp_str text;
+    nmlp_str_init(&text);
+    tokenizer_text(&text);
+    nmlp_status st = nmlp_str_status(&text, err);
+    if (st == NMLP_OK) st = nmlp_path_join(path, sizeof path, dir, "tokenizer.json", err);
+    if (st == NMLP_OK) st = nmlp_file_write_text(path, nmlp_str_text(&text), text.len, err);
+    nmlp_str_fini(&text);
+    return st;
 }
 
 static nmlp_status write_texts(const struct synth *s, const char *dir, nmlp_err *err) {
     char extra[128];
-    nmlp_str text;
-    nmlp_str_init(&text);
     snprintf(extra, sizeof extra, "{\"version\":1,\"ratio\":%.9g,\"tile\":%" PRId64 ",\"method\":\"random\"}",
              s->options->ratio, s->options->tile);
-    nmlp_config_write(s->config, s->config->compressed ? extra : NULL, &text);
-    nmlp_status st = write_named(dir, "config.json", &text, err);
-    nmlp_str_clear(&text);
-    tokenizer_text(&text);
-    if (st == NMLP_OK) st = write_named(dir, "tokenizer.json", &text, err);
-    nmlp_str_fini(&text);
-    return st;
+    NMLP_RETURN_IF_FAILED(nmlp_config_save(s->config, s->config->compressed ? extra : NULL, dir, err));
+    return write_tokenizer(dir, err);
 }
 
 nmlp_status nmlp_synth_write(const char *dir, nmlp_config *config, const nmlp_synth_options *options, int64_t *params,

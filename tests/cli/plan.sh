@@ -106,4 +106,6 @@ refuses 2 "no benchmark" bench nothing
 refuses 1 "no-such-chip" bench neuron --target no-such-chip -o "$dir"
 refuses 2 "qwen3-4b" bench neuron-mlp --model gpt-2 -o "$dir"
 refuses 1 "no-such-folder" bench neuron-ablation -o "$dir/no-such-folder"
+refuses 2 "--out" bench neuron-ablation --csv "$dir/x.csv"
+refuses 2 "--csv" bench peak -o "$dir"
 echo "plan: ok"
