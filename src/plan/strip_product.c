@@ -322,6 +322,10 @@ static void store_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_rows_out out, n
 
 void nmlp_strip_load_held(nmlp_strip *b, const nmlp_stream *w) {
     if (!w->resident) return;
+    char text[2 * NMLP_NAME_MAX];
+    snprintf(text, sizeof text, "%s has room of its own and comes in blocks that shrink",
+             b->p->tensors[w->tensor].name);
+    nmlp_program_add_comment(b->p, text);
     int64_t origin = w->origin * w->pack.chunk_tiles, from = origin;
     for (int i = 0; i < w->taper.n; i++) {
         load_tile_rows(b, w, nmlp_affine_const(from * w->pack.columns), from - origin, w->taper.end[i] - from);
@@ -369,7 +373,8 @@ void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_last_product *last, nmlp_
     for (int i = 0; i < last->n_parts; i++) {
         const nmlp_stream *next = i + 1 < last->n_parts ? &last->part[i + 1] : NULL;
         bool comes_now = next && next->resident && !last->part[i].resident;
-        project_rows(b, &last->part[i], in, last->out[i], comes_now ? next : NULL, next ? STORE_QUEUE : LAST_QUEUE);
+        int queue = i > 0 && !next ? LAST_QUEUE : STORE_QUEUE;
+        project_rows(b, &last->part[i], in, last->out[i], comes_now ? next : NULL, queue);
     }
 }
 
