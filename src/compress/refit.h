@@ -9,6 +9,7 @@
 
 #include "base/pool.h"
 #include "base/status.h"
+#include "compress/times.h"
 
 /* gram [n,n] += ridge * its diagonal; anchor [n] receives what was added. Channels that are always zero get a small share of the mean. */
 void nmlp_refit_add_ridge(double *gram, double *anchor, int64_t n, double ridge);
@@ -24,6 +25,8 @@ typedef struct nmlp_refit_tall {
     const double *cross;     /* [n,n] mean x z^T */
     double ridge;            /* pseudo tokens per token */
     int64_t rank;
+    bool narrow;             /* factors will be of a 16-bit type: products in f32 do */
+    nmlp_times *times;       /* may be NULL */
 } nmlp_refit_tall;
 
 /* ut [rank, n_matrices*rows], v [rank, n]. */

@@ -80,8 +80,10 @@ static void factorise(nmlp_nested *nested, struct fixture *f, bool whiten, bool 
                           .input = whiten ? input : NULL,
                           .output = whiten ? output : NULL,
                           .d_gate = weights ? f->d[0] : NULL,
-                          .d_up = weights ? f->d[1] : NULL};
-    nmlp_assert_ok(nmlp_factorise_mlp(nested, &m, true, NMLP_DTYPE_F32, NULL, &err), &err);
+                          .d_up = weights ? f->d[1] : NULL,
+                          .separate = true,
+                          .joint = true};
+    nmlp_assert_ok(nmlp_factorise_mlp(nested, &m, NMLP_DTYPE_F32, NULL, &err), &err);
     nmlp_mem_free(input);
     nmlp_mem_free(output);
 }
@@ -285,6 +287,25 @@ static void rank_one_matrix_is_exact_at_rank_one(void **state) {
     nmlp_mem_free(f);
 }
 
+static void a_shared_basis_alone_is_the_one_made_with_the_others(void **state) {
+    nmlp_nested all[NMLP_NESTED_COUNT], alone[NMLP_NESTED_COUNT];
+    nmlp_err err;
+    struct fixture *f = new_fixture(31, T);
+    (void)state;
+    factorise(all, f, false, true);
+    nmlp_mlp_moments m = {.hidden = H, .intermediate = I, .gate = f->w[0], .up = f->w[1], .down = f->w[2],
+                          .d_gate = f->d[0], .d_up = f->d[1], .joint = true};
+    nmlp_assert_ok(nmlp_factorise_mlp(alone, &m, NMLP_DTYPE_F32, NULL, &err), &err);
+    assert_int_equal(alone[NMLP_NESTED_GATE].rank, 0);
+    assert_int_equal(alone[NMLP_NESTED_UP].rank, 0);
+    const nmlp_nested *want = &all[NMLP_NESTED_JOINT], *got = &alone[NMLP_NESTED_JOINT];
+    assert_int_equal(got->rank, want->rank);
+    for (int64_t k = 0; k <= want->full; k++) assert_true(fabs(got->loss[k] - want->loss[k]) <= 1e-12 * want->loss[0]);
+    release(all);
+    release(alone);
+    nmlp_mem_free(f);
+}
+
 static void outlier_token_is_scaled_to_its_share(void **state) {
     enum { S = 1000 };
     nmlp_rng rng;
@@ -294,14 +315,17 @@ static void outlier_token_is_scaled_to_its_share(void **state) {
     float *rows = nmlp_mem_new(S * H, sizeof *rows, &err);
     for (int i = 0; i < S * H; i++) rows[i] = (float)nmlp_rng_normal(&rng);
     for (int i = 0; i < H; i++) rows[7 * H + i] *= 1e4f;
-    assert_int_equal(nmlp_gram_cap_tokens(rows, S, H, 0.01), 1);
+    int64_t n_capped;
+    nmlp_assert_ok(nmlp_gram_cap_tokens(NULL, rows, S, H, 0.01, &n_capped, &err), &err);
+    assert_int_equal(n_capped, 1);
     double total = 0, outlier = 0;
     for (int i = 0; i < S * H; i++) {
         total += (double)rows[i] * (double)rows[i];
         if (i / H == 7) outlier += (double)rows[i] * (double)rows[i];
     }
     assert_true(outlier / total > 0.009 && outlier / total < 0.011);
-    assert_int_equal(nmlp_gram_cap_tokens(rows, S, H, 0), 0);
+    nmlp_assert_ok(nmlp_gram_cap_tokens(NULL, rows, S, H, 0, &n_capped, &err), &err);
+    assert_int_equal(n_capped, 0);
     nmlp_mem_free(rows);
 }
 
@@ -314,9 +338,14 @@ static void shrinkage_keeps_the_diagonal(void **state) {
     (void)state;
     nmlp_gram_shrink(c, 2, 6); /* a = 6/8 */
     assert_true(c[0] == 2 && c[3] == 3 && c[1] == 0.75 && c[2] == 0.75);
-    nmlp_assert_ok(nmlp_gram_shrink_output(NULL, k, w, squares, 2, 2, 6, &err), &err);
-    /* W diag(2,3) W^T = [[14,30],[30,66]] */
-    assert_true(fabs(k[0] - (0.75 * 5 + 0.25 * 14)) < 1e-12 && fabs(k[1] - (0.75 + 0.25 * 30)) < 1e-12);
+    for (int narrow = 0; narrow < 2; narrow++) {
+        double shrunk[4];
+        memcpy(shrunk, k, sizeof k);
+        nmlp_assert_ok(nmlp_gram_shrink_output(NULL, shrunk, w, squares, 2, 2, 6, narrow, &err), &err);
+        /* W diag(2,3) W^T = [[14,30],[30,66]] */
+        double bound = narrow ? 1e-5 : 1e-12;
+        assert_true(fabs(shrunk[0] - (0.75 * 5 + 0.25 * 14)) < bound && fabs(shrunk[1] - (0.75 + 0.25 * 30)) < bound);
+    }
 }
 
 static void swiglu_weights_equal_their_definition_and_have_a_floor(void **state) {
@@ -342,6 +371,7 @@ int main(void) {
         cmocka_unit_test(dead_channel_costs_nothing_and_breaks_nothing),
         cmocka_unit_test(zero_matrix_gives_zero_factors),
         cmocka_unit_test(rank_one_matrix_is_exact_at_rank_one),
+        cmocka_unit_test(a_shared_basis_alone_is_the_one_made_with_the_others),
         cmocka_unit_test(outlier_token_is_scaled_to_its_share),
         cmocka_unit_test(shrinkage_keeps_the_diagonal),
         cmocka_unit_test(swiglu_weights_equal_their_definition_and_have_a_floor),

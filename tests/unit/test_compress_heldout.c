@@ -75,7 +75,8 @@ static void losses_equal_a_plain_computation(void **state) {
     int64_t vocab = f->model.config.vocab;
     int64_t last = f->model.config.n_layers - 1;
     const nmlp_layer *layer = &f->model.layers[last];
-    nmlp_assert_ok(nmlp_heldout_create(&heldout, f->engine, &f->windows, HELDOUT, &err), &err);
+    nmlp_heldout_options options = {.n_probe = HELDOUT, .step = 1};
+    nmlp_assert_ok(nmlp_heldout_create(&heldout, f->engine, &f->windows, &options, &err), &err);
     assert_true(fabs(heldout.dense.kl) < 1e-6);
     uint16_t *half = halved(&layer->mlp[NMLP_MLP_DOWN].w);
     nmlp_mlp_desc desc = {.gate = layer->mlp[0], .up = layer->mlp[1], .down = layer->mlp[2]};
@@ -95,8 +96,8 @@ static void losses_equal_a_plain_computation(void **state) {
         nmlp_mem_free(p[w]);
         nmlp_mem_free(q);
     }
-    nmlp_assert_ok(nmlp_heldout_measure(&heldout, f->engine, 0, HELDOUT, &loss, &err), &err);
-    nmlp_assert_ok(nmlp_heldout_measure(&heldout, f->engine, last, HELDOUT, &from_layer, &err), &err);
+    nmlp_assert_ok(nmlp_heldout_measure(&heldout, f->engine, 0, HELDOUT, NULL, &loss, &err), &err);
+    nmlp_assert_ok(nmlp_heldout_measure(&heldout, f->engine, last, HELDOUT, NULL, &from_layer, &err), &err);
     nmlp_assert_ok(nmlp_engine_set_mlp(f->engine, last, NULL, &err), &err);
     assert_int_equal(loss.n_tokens, HELDOUT * (CONTEXT - 1));
     assert_true(kl / (double)loss.n_tokens > 0.01); /* the change is seen at all */
