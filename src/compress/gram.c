@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "compress/moments.h"
 #include "linalg/linalg.h"
 
 enum { ROWS_PER_TASK = 64, ELEMS_PER_TASK = 1 << 16 };
@@ -66,9 +67,10 @@ static void divide_elems(void *ctx, int64_t begin, int64_t end, int thread) {
     for (int64_t i = begin; i < end; i++) d->c[i] /= d->by;
 }
 
-nmlp_status nmlp_gram_of(nmlp_pool *pool, double *c, const float *x, int64_t s, int64_t n, nmlp_err *err) {
+nmlp_status nmlp_gram_of(const nmlp_kernels *kernels, nmlp_pool *pool, double *c, const float *x, int64_t s, int64_t n,
+                         nmlp_err *err) {
     memset(c, 0, (size_t)(n * n) * sizeof *c);
-    NMLP_RETURN_IF_FAILED(nmlp_linalg_gram_add(pool, c, x, s, n, err));
+    NMLP_RETURN_IF_FAILED(nmlp_moments_gram(kernels, pool, c, x, s, n, err));
     struct division division = {.c = c, .by = (double)s};
     nmlp_pool_for(pool, n * n, ELEMS_PER_TASK, divide_elems, &division);
     return NMLP_OK;

@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "compress/moments.h"
 #include "compress/recover_int.h"
 #include "compress/refit.h"
-#include "linalg/linalg.h"
 
 enum { BATCH = 4096 };
 
@@ -88,8 +88,8 @@ static nmlp_status input_moments(const nmlp_refit_layer *l, double *gram, double
     int64_t h = l->hidden;
     nmlp_status st = NMLP_E_NOMEM;
     if (!l->r->token_weights) {
-        NMLP_RETURN_IF_FAILED(nmlp_linalg_gram_add(l->pool, gram, l->z, l->n_calib, h, err));
-        NMLP_RETURN_IF_FAILED(nmlp_linalg_cross_add(l->pool, cross, l->x, l->z, l->n_calib, h, h, err));
+        NMLP_RETURN_IF_FAILED(nmlp_moments_gram(l->kernels, l->pool, gram, l->z, l->n_calib, h, err));
+        NMLP_RETURN_IF_FAILED(nmlp_moments_cross(l->kernels, l->pool, cross, l->x, l->z, l->n_calib, h, h, err));
         divide(gram, h * h, l->n_calib);
         divide(cross, h * h, l->n_calib);
         return NMLP_OK;
@@ -101,8 +101,8 @@ static nmlp_status input_moments(const nmlp_refit_layer *l, double *gram, double
         int64_t n = min64(BATCH, l->n_calib - t);
         scale_rows(x, l->x + t * h, l->weights + t, n, h);
         scale_rows(z, l->z + t * h, l->weights + t, n, h);
-        NMLP_TRY(nmlp_linalg_gram_add(l->pool, gram, z, n, h, err));
-        NMLP_TRY(nmlp_linalg_cross_add(l->pool, cross, x, z, n, h, h, err));
+        NMLP_TRY(nmlp_moments_gram(l->kernels, l->pool, gram, z, n, h, err));
+        NMLP_TRY(nmlp_moments_cross(l->kernels, l->pool, cross, x, z, n, h, h, err));
     }
     divide(gram, h * h, l->n_calib);
     divide(cross, h * h, l->n_calib);
@@ -219,8 +219,8 @@ static nmlp_status inner_moments(const nmlp_refit_layer *l, const nmlp_mlp_desc 
         NMLP_TRY(nmlp_refit_run_mlp(l, base, l->z + t * h, n, out, act, err));
         scale_rows(act, act, l->weights + t, n, n_in);
         scale_rows(out, l->target + t * h, l->weights + t, n, h);
-        NMLP_TRY(nmlp_linalg_gram_add(l->pool, gram, act, n, n_in, err));
-        NMLP_TRY(nmlp_linalg_cross_add(l->pool, cross, out, act, n, h, n_in, err));
+        NMLP_TRY(nmlp_moments_gram(l->kernels, l->pool, gram, act, n, n_in, err));
+        NMLP_TRY(nmlp_moments_cross(l->kernels, l->pool, cross, out, act, n, h, n_in, err));
     }
     divide(gram, n_in * n_in, l->n_calib);
     divide(cross, h * n_in, l->n_calib);

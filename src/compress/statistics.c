@@ -19,6 +19,7 @@ struct buffers {
     double *weights_of_rows;       /* [2,I] of gate, then of up */
     double *input, *output;        /* [H,H] */
     double *w[NMLP_MLP_MATRICES];
+    const nmlp_kernels *kernels;
 };
 
 static nmlp_status new_buffers(struct buffers *b, nmlp_arena *arena, const nmlp_config *c, int64_t tokens, nmlp_err *err) {
@@ -61,8 +62,8 @@ static nmlp_status make_grams(const nmlp_statistics *s, struct buffers *b, const
     }
     NMLP_RETURN_IF_FAILED(nmlp_gram_cap_tokens(pool, b->x, tokens, c->hidden, o->cap, &n_capped, err));
     NMLP_RETURN_IF_FAILED(nmlp_gram_cap_tokens(pool, b->y, tokens, c->hidden, o->cap, &n_capped, err));
-    NMLP_RETURN_IF_FAILED(nmlp_gram_of(pool, b->input, b->x, tokens, c->hidden, err));
-    NMLP_RETURN_IF_FAILED(nmlp_gram_of(pool, b->output, b->y, tokens, c->hidden, err));
+    NMLP_RETURN_IF_FAILED(nmlp_gram_of(b->kernels, pool, b->input, b->x, tokens, c->hidden, err));
+    NMLP_RETURN_IF_FAILED(nmlp_gram_of(b->kernels, pool, b->output, b->y, tokens, c->hidden, err));
     if (!o->shrink) return NMLP_OK;
     nmlp_gram_shrink(b->input, c->hidden, tokens);
     for (int64_t j = 0; j < c->intermediate; j++) b->act2[j] /= (double)tokens;
@@ -169,10 +170,12 @@ nmlp_status nmlp_statistics_run(nmlp_statistics *s, nmlp_library *libraries, nml
                                      .stage = "statistics",
                                      .total = (double)tokens * (double)c->n_layers};
     int64_t n_missing;
+    nmlp_cpu cpu = nmlp_cpu_detect();
     nmlp_arena_init(&arena);
     NMLP_TRY(open_found(s, libraries, c->n_layers, &n_missing, err));
     if (n_missing == 0) goto out;
     NMLP_TRY(new_buffers(&b, &arena, c, tokens, err));
+    NMLP_TRY(nmlp_kernels_select(&b.kernels, &cpu, nmlp_engine_isa(s->engine), err));
     NMLP_TRY(nmlp_stream_create(&stream, s->engine, s->windows, s->times, err));
     for (int64_t l = 0; l < c->n_layers; l++) {
         st = run_layer(s, &stream, l, &b, &libraries[l], &progress, err);

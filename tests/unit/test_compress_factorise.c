@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "compress/factorise.h"
 #include "compress/gram.h"
+#include "compress/moments.h"
 #include "linalg/linalg.h"
 #include "tensor/dtype.h"
 
@@ -329,6 +330,39 @@ static void outlier_token_is_scaled_to_its_share(void **state) {
     nmlp_mem_free(rows);
 }
 
+/* Through kernels that round to bf16: exact sums of rounded values, but for the f32 sums of a chunk; several chunks, the last one short. */
+static void moments_by_matrix_kernels_are_those_of_rounded_rows(void **state) {
+    enum { S = 1500, M = 37, N = 70 };
+    const nmlp_kernels *kernels;
+    nmlp_cpu cpu = nmlp_cpu_detect();
+    nmlp_rng rng;
+    nmlp_err err;
+    (void)state;
+    nmlp_rng_seed(&rng, 20);
+    nmlp_assert_ok(nmlp_kernels_select(&kernels, &cpu, "amx-emu", &err), &err);
+    float *x = nmlp_mem_new(S * N, sizeof *x, &err), *y = nmlp_mem_new(S * M, sizeof *y, &err);
+    double *gram = nmlp_mem_new(N * N, sizeof *gram, &err), *cross = nmlp_mem_new(M * N, sizeof *cross, &err);
+    for (int i = 0; i < S * N; i++) x[i] = (float)nmlp_rng_normal(&rng);
+    for (int i = 0; i < S * M; i++) y[i] = (float)nmlp_rng_normal(&rng);
+    gram[3] = 100; /* is added to */
+    nmlp_assert_ok(nmlp_moments_gram(kernels, NULL, gram, x, S, N, &err), &err);
+    nmlp_assert_ok(nmlp_moments_cross(kernels, NULL, cross, y, x, S, M, N, &err), &err);
+    for (int i = 0; i < S * N; i++) x[i] = nmlp_bf16_to_f32(nmlp_f32_to_bf16(x[i]));
+    for (int i = 0; i < S * M; i++) y[i] = nmlp_bf16_to_f32(nmlp_f32_to_bf16(y[i]));
+    for (int j = 0; j < N; j++) {
+        for (int i = 0; i < N; i++) {
+            double want = mean_product(x + i, x + j, N, N, S) * S + (i * N + j == 3 ? 100 : 0);
+            assert_true(fabs(gram[i * N + j] - want) < 1e-6 * S);
+        }
+        for (int i = 0; i < M; i++)
+            assert_true(fabs(cross[i * N + j] - mean_product(y + i, x + j, M, N, S) * S) < 1e-6 * S);
+    }
+    nmlp_mem_free(x);
+    nmlp_mem_free(y);
+    nmlp_mem_free(gram);
+    nmlp_mem_free(cross);
+}
+
 static void shrinkage_keeps_the_diagonal(void **state) {
     double c[4] = {2, 1, 1, 3};
     double w[4] = {1, 2, 3, 4}; /* [2,2] */
@@ -373,6 +407,7 @@ int main(void) {
         cmocka_unit_test(rank_one_matrix_is_exact_at_rank_one),
         cmocka_unit_test(a_shared_basis_alone_is_the_one_made_with_the_others),
         cmocka_unit_test(outlier_token_is_scaled_to_its_share),
+        cmocka_unit_test(moments_by_matrix_kernels_are_those_of_rounded_rows),
         cmocka_unit_test(shrinkage_keeps_the_diagonal),
         cmocka_unit_test(swiglu_weights_equal_their_definition_and_have_a_floor),
     };
