@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "compress/products.h"
 #include "compress/widen.h"
 #include "linalg/linalg.h"
 
@@ -184,39 +185,29 @@ static nmlp_status set_problems(struct work *w, nmlp_err *err) {
     return NMLP_OK;
 }
 
-/* t [H,rank] = S E^T / sigma: then u = W t and v = t^T G. */
+/* t [rank,H] = E S^T / sigma: then u^T = t W^T and v = t G. */
 static nmlp_status right_basis(struct work *w, double *t, int which, int64_t rank, nmlp_err *err) {
     int64_t h = w->m->hidden;
     const double *values = w->values[which];
-    double *scaled = nmlp_mem_new((size_t)(rank * h), sizeof *scaled, err);
+    double *scaled = w->root ? nmlp_mem_new((size_t)(rank * h), sizeof *scaled, err) : t;
     if (!scaled) return NMLP_E_NOMEM;
     for (int64_t k = 0; k < rank; k++) {
         double scale = values[k] > noise * values[0] && values[k] > 0 ? 1 / sqrt(values[k]) : 0;
         for (int64_t j = 0; j < h; j++) scaled[k * h + j] = scale * w->vectors[which][k * h + j];
     }
     if (w->root) {
-        nmlp_linalg_gemm(w->pool, NMLP_PLAIN, NMLP_TRANSPOSED, h, rank, h, w->root, scaled, t);
-    } else {
-        for (int64_t k = 0; k < rank; k++)
-            for (int64_t j = 0; j < h; j++) t[j * rank + k] = scaled[k * h + j];
+        nmlp_linalg_gemm(w->pool, NMLP_PLAIN, NMLP_TRANSPOSED, rank, h, h, scaled, w->root, t);
+        nmlp_mem_free(scaled);
     }
-    nmlp_mem_free(scaled);
     return NMLP_OK;
 }
 
-/* Entries of a factor, f32 where they end as 16 bits; rows of c lie c_stride apart. */
-static nmlp_status multiply(const struct work *w, nmlp_trans ta, nmlp_trans tb, int64_t m, int64_t n, int64_t k, const double *a,
-                            const double *b, double *c, int64_t c_stride, nmlp_err *err) {
-    if (w->narrow) return nmlp_linalg_gemm_f32(w->pool, ta, tb, m, n, k, a, b, c, c_stride, err);
-    nmlp_linalg_gemm_into(w->pool, ta, tb, m, n, k, a, b, c, c_stride);
-    return NMLP_OK;
-}
-
-/* Row block `matrix` [I,H] of u: columns first.. of ut [rank, rows]. */
-static nmlp_status project_rows(struct work *w, double *ut, int64_t rows, int64_t first, const double *matrix,
-                                const double *t, int64_t rank, nmlp_err *err) {
-    return multiply(w, NMLP_TRANSPOSED, NMLP_TRANSPOSED, rank, w->m->intermediate, w->m->hidden, t, matrix, ut + first, rows,
-                    err);
+static nmlp_weight_product product_of(const struct work *w, int matrix) {
+    const nmlp_mlp_moments *m = w->m;
+    return (nmlp_weight_product){.view = &m->views[matrix],
+                                 .wide = matrix == NMLP_NESTED_GATE ? m->gate : matrix == NMLP_NESTED_UP ? m->up : m->down,
+                                 .transposed = matrix == NMLP_NESTED_DOWN,
+                                 .kernels = m->kernels};
 }
 
 static nmlp_status extract_tall(struct work *w, nmlp_nested *n, int which, nmlp_err *err) {
@@ -228,9 +219,11 @@ static nmlp_status extract_tall(struct work *w, nmlp_nested *n, int which, nmlp_
     double *loss = nmlp_mem_new((size_t)n->full + 1, sizeof *loss, err);
     if (!t || !ut || !v || !loss) goto out;
     NMLP_TRY(right_basis(w, t, which, n->rank, err));
-    NMLP_TRY(project_rows(w, ut, n->rows, 0, which == NMLP_NESTED_UP ? m->up : m->gate, t, n->rank, err));
-    if (which == NMLP_NESTED_JOINT) NMLP_TRY(project_rows(w, ut, n->rows, m->intermediate, m->up, t, n->rank, err));
-    nmlp_linalg_gemm(w->pool, NMLP_TRANSPOSED, NMLP_PLAIN, n->rank, m->hidden, m->hidden, t, w->weighted[which], v);
+    nmlp_weight_product first = product_of(w, which == NMLP_NESTED_UP ? NMLP_NESTED_UP : NMLP_NESTED_GATE);
+    nmlp_weight_product up = product_of(w, NMLP_NESTED_UP);
+    NMLP_TRY(nmlp_weight_multiply(&first, w->pool, n->rank, t, ut, n->rows, err));
+    if (which == NMLP_NESTED_JOINT) NMLP_TRY(nmlp_weight_multiply(&up, w->pool, n->rank, t, ut + m->intermediate, n->rows, err));
+    nmlp_linalg_gemm(w->pool, NMLP_PLAIN, NMLP_PLAIN, n->rank, m->hidden, m->hidden, t, w->weighted[which], v);
     suffix_sums(loss, w->values[which], n->full);
     st = nmlp_nested_pack(n, ut, v, loss, w->pool, err);
 out:
@@ -243,15 +236,14 @@ out:
 
 /* The eigenvectors of the output Gram are the factor u itself; v = u^T W. */
 static nmlp_status extract_down(struct work *w, nmlp_nested *n, nmlp_err *err) {
-    const nmlp_mlp_moments *m = w->m;
     nmlp_status st = NMLP_E_NOMEM;
     double *v = nmlp_mem_new((size_t)(n->cols * n->rank), sizeof *v, err);
     double *loss = nmlp_mem_new((size_t)n->full + 1, sizeof *loss, err);
     if (v && loss) {
         double *ut = w->vectors[NMLP_NESTED_DOWN];
         suffix_sums(loss, w->values[NMLP_NESTED_DOWN], n->full);
-        st = multiply(w, NMLP_PLAIN, NMLP_PLAIN, n->rank, m->intermediate, m->hidden, ut, m->down, v, m->intermediate,
-                      err);
+        nmlp_weight_product down = product_of(w, NMLP_NESTED_DOWN);
+        st = nmlp_weight_multiply(&down, w->pool, n->rank, ut, v, n->cols, err);
         if (st == NMLP_OK) st = nmlp_nested_pack(n, ut, v, loss, w->pool, err);
     }
     nmlp_mem_free(v);
@@ -275,8 +267,8 @@ static nmlp_status solve(struct work *w, nmlp_err *err) {
     return st;
 }
 
-nmlp_status nmlp_factorise_mlp(nmlp_nested *nested, const nmlp_mlp_moments *m, nmlp_dtype dtype, nmlp_pool *pool,
-                               nmlp_err *err) {
+nmlp_status nmlp_factorise_mlp(nmlp_nested *nested, const nmlp_mlp_moments *m, nmlp_pool *pool, nmlp_err *err) {
+    nmlp_dtype dtype = m->views[NMLP_NESTED_GATE].dtype;
     struct work w = {.pool = pool, .m = m, .narrow = nmlp_dtype_bytes(dtype) == 2};
     nmlp_status st = NMLP_OK;
     nmlp_work before = nmlp_times_enter(m->times, NMLP_WORK_PRODUCTS);

@@ -3,7 +3,9 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "compress/products.h"
 #include "linalg/linalg.h"
+#include "tensor/dtype.h"
 
 void nmlp_refit_add_ridge(double *gram, double *anchor, int64_t n, double ridge) {
     double mean = 0;
@@ -23,9 +25,10 @@ static nmlp_status factor(double *gram, int64_t n, nmlp_err *err) {
 /* G [n,n] = sum over the matrices of W^T D^2 W. */
 static nmlp_status add_weighted(const nmlp_refit_tall *in, double *g, double *part, nmlp_pool *pool, nmlp_err *err) {
     int64_t n = in->n;
+    bool narrow = nmlp_dtype_bytes(in->views[0].dtype) == 2;
     for (int m = 0; m < in->n_matrices; m++) {
         NMLP_RETURN_IF_FAILED(
-            nmlp_linalg_weighted_squares(pool, n, in->rows, in->w[m], in->weight[m], in->narrow, part, err));
+            nmlp_linalg_weighted_squares(pool, n, in->rows, in->w[m], in->weight[m], narrow, part, err));
         for (int64_t i = 0; i < n * n; i++) g[i] += part[i];
     }
     return NMLP_OK;
@@ -72,20 +75,13 @@ nmlp_status nmlp_refit_tall_solve(const nmlp_refit_tall *in, double *ut, double 
                           .half = nmlp_arena_new(&arena, square, sizeof(double), err),
                           .values = nmlp_arena_new(&arena, (size_t)n, sizeof(double), err),
                           .anchor = nmlp_arena_new(&arena, (size_t)n, sizeof(double), err)};
-    double *part = nmlp_arena_new(&arena, (size_t)(k * in->rows), sizeof(double), err);
-    if (!w.root || !w.r || !w.g || !w.vectors || !w.half || !w.values || !w.anchor || !part) goto out;
+    if (!w.root || !w.r || !w.g || !w.vectors || !w.half || !w.values || !w.anchor) goto out;
     NMLP_TRY(tall_eigen(in, &w, pool, err));
-    /* t [n,k] = r E^T; u = W t; v = E L^-1 */
-    nmlp_linalg_gemm(pool, NMLP_PLAIN, NMLP_TRANSPOSED, n, k, n, w.r, w.vectors, w.half);
+    /* t [k,n] = E r^T; u^T = t W^T; v = E L^-1 */
+    nmlp_linalg_gemm(pool, NMLP_PLAIN, NMLP_TRANSPOSED, k, n, n, w.vectors, w.r, w.half);
     for (int m = 0; m < in->n_matrices; m++) {
-        double *to = ut + m * in->rows;
-        int64_t stride = in->n_matrices * in->rows;
-        if (in->narrow) {
-            NMLP_TRY(nmlp_linalg_gemm_f32(pool, NMLP_TRANSPOSED, NMLP_TRANSPOSED, k, in->rows, n, w.half, in->w[m], to,
-                                          stride, err));
-        } else {
-            nmlp_linalg_gemm_into(pool, NMLP_TRANSPOSED, NMLP_TRANSPOSED, k, in->rows, n, w.half, in->w[m], to, stride);
-        }
+        nmlp_weight_product product = {.view = &in->views[m], .wide = in->w[m], .kernels = in->kernels};
+        NMLP_TRY(nmlp_weight_multiply(&product, pool, k, w.half, ut + m * in->rows, in->n_matrices * in->rows, err));
     }
     memcpy(v, w.vectors, (size_t)(k * n) * sizeof *v);
     nmlp_linalg_solve_right(pool, w.root, v, k, n);

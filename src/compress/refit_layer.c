@@ -162,6 +162,7 @@ static nmlp_status solve_gate_up(const nmlp_refit_layer *l, nmlp_refit_tall prob
         problem.rank = ranks->rank[NMLP_MLP_GATE];
         for (int i = 0; i < 2; i++) {
             problem.w[i] = l->w[i];
+            problem.views[i] = l->dense->mlp[i].w;
             problem.weight[i] = d[i];
         }
         return solve_tall(l, &problem, NMLP_MLP_GATE, out, err);
@@ -171,6 +172,7 @@ static nmlp_status solve_gate_up(const nmlp_refit_layer *l, nmlp_refit_tall prob
         problem.n_matrices = 1;
         problem.rank = ranks->rank[i];
         problem.w[0] = l->w[i];
+        problem.views[0] = l->dense->mlp[i].w;
         problem.weight[0] = d[i];
         NMLP_RETURN_IF_FAILED(solve_tall(l, &problem, i, out, err));
     }
@@ -193,7 +195,7 @@ nmlp_status nmlp_refit_gate_up(const nmlp_refit_layer *l, const nmlp_mlp_desc *b
                                .gram = gram,
                                .cross = cross,
                                .ridge = anchor_gate_up * (double)h / (double)l->n_calib,
-                               .narrow = nmlp_dtype_bytes(l->dense->mlp[NMLP_MLP_GATE].w.dtype) == 2,
+                               .kernels = l->kernels,
                                .times = l->r->times};
     st = solve_gate_up(l, problem, weights, out, err);
     nmlp_times_enter(l->r->times, before);

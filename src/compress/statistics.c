@@ -101,6 +101,8 @@ static nmlp_status factorise_layer(nmlp_statistics *s, int64_t l, struct buffers
                                 .gate = b->w[NMLP_MLP_GATE],
                                 .up = b->w[NMLP_MLP_UP],
                                 .down = b->w[NMLP_MLP_DOWN],
+                                .views = {model->layers[l].mlp[0].w, model->layers[l].mlp[1].w, model->layers[l].mlp[2].w},
+                                .kernels = b->kernels,
                                 .input = o->whiten ? b->input : NULL,
                                 .output = o->whiten ? b->output : NULL,
                                 .d_gate = o->row_weights ? d_gate : NULL,
@@ -109,7 +111,7 @@ static nmlp_status factorise_layer(nmlp_statistics *s, int64_t l, struct buffers
                                 .joint = o->joint != NMLP_JOINT_NEVER,
                                 .times = s->times};
     nmlp_times_enter(s->times, NMLP_WORK_PRODUCTS);
-    NMLP_TRY(nmlp_factorise_mlp(nested, &moments, dtype, pool, err));
+    NMLP_TRY(nmlp_factorise_mlp(nested, &moments, pool, err));
     nmlp_times_enter(s->times, NMLP_WORK_FILES);
     NMLP_TRY(nmlp_library_write(path, s->fingerprint, nested, o->row_weights ? b->weights_of_rows : NULL,
                                 o->row_weights ? 2 * c->intermediate : 0, err));

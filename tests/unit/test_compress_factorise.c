@@ -9,6 +9,7 @@
 #include "compress/factorise.h"
 #include "compress/gram.h"
 #include "compress/moments.h"
+#include "compress/products.h"
 #include "linalg/linalg.h"
 #include "tensor/dtype.h"
 
@@ -67,6 +68,11 @@ static struct fixture *new_fixture(uint64_t seed, int tokens) {
     return f;
 }
 
+/* What the factors shall be of: f32, so that everything is computed in f64. */
+#define VIEWS(f)                                                                                                  \
+    {nmlp_view_2d((f)->w[0], NMLP_DTYPE_F32, I, H), nmlp_view_2d((f)->w[1], NMLP_DTYPE_F32, I, H),                 \
+     nmlp_view_2d((f)->w[2], NMLP_DTYPE_F32, H, I)}
+
 static void factorise(nmlp_nested *nested, struct fixture *f, bool whiten, bool weights) {
     nmlp_err err;
     double *input = nmlp_mem_new(H * H, sizeof *input, &err);
@@ -78,13 +84,14 @@ static void factorise(nmlp_nested *nested, struct fixture *f, bool whiten, bool 
                           .gate = f->w[0],
                           .up = f->w[1],
                           .down = f->w[2],
+                          .views = VIEWS(f),
                           .input = whiten ? input : NULL,
                           .output = whiten ? output : NULL,
                           .d_gate = weights ? f->d[0] : NULL,
                           .d_up = weights ? f->d[1] : NULL,
                           .separate = true,
                           .joint = true};
-    nmlp_assert_ok(nmlp_factorise_mlp(nested, &m, NMLP_DTYPE_F32, NULL, &err), &err);
+    nmlp_assert_ok(nmlp_factorise_mlp(nested, &m, NULL, &err), &err);
     nmlp_mem_free(input);
     nmlp_mem_free(output);
 }
@@ -295,8 +302,8 @@ static void a_shared_basis_alone_is_the_one_made_with_the_others(void **state) {
     (void)state;
     factorise(all, f, false, true);
     nmlp_mlp_moments m = {.hidden = H, .intermediate = I, .gate = f->w[0], .up = f->w[1], .down = f->w[2],
-                          .d_gate = f->d[0], .d_up = f->d[1], .joint = true};
-    nmlp_assert_ok(nmlp_factorise_mlp(alone, &m, NMLP_DTYPE_F32, NULL, &err), &err);
+                          .views = VIEWS(f), .d_gate = f->d[0], .d_up = f->d[1], .joint = true};
+    nmlp_assert_ok(nmlp_factorise_mlp(alone, &m, NULL, &err), &err);
     assert_int_equal(alone[NMLP_NESTED_GATE].rank, 0);
     assert_int_equal(alone[NMLP_NESTED_UP].rank, 0);
     const nmlp_nested *want = &all[NMLP_NESTED_JOINT], *got = &alone[NMLP_NESTED_JOINT];
@@ -363,6 +370,49 @@ static void moments_by_matrix_kernels_are_those_of_rounded_rows(void **state) {
     nmlp_mem_free(cross);
 }
 
+/* A bf16 weight times f64 rows through kernels of bf16 numbers: as exact as an f32 product, far beyond one bf16 number (2^-9). */
+static void products_with_weights_are_good_to_f32(void **state) {
+    enum { M = 600, N = 50, K = 66, STRIDE = 80 };
+    const nmlp_kernels *kernels;
+    nmlp_cpu cpu = nmlp_cpu_detect();
+    nmlp_rng rng;
+    nmlp_err err;
+    (void)state;
+    nmlp_rng_seed(&rng, 21);
+    nmlp_assert_ok(nmlp_kernels_select(&kernels, &cpu, "amx-emu", &err), &err);
+    uint16_t *w = nmlp_mem_new(N * K, sizeof *w, &err);
+    double *wide = nmlp_mem_new(N * K, sizeof *wide, &err), *a = nmlp_mem_new(M * K, sizeof *a, &err);
+    double *c = nmlp_mem_new(M * STRIDE, sizeof *c, &err);
+    for (int i = 0; i < N * K; i++) {
+        w[i] = nmlp_f32_to_bf16((float)nmlp_rng_normal(&rng));
+        wide[i] = nmlp_bf16_to_f32(w[i]);
+    }
+    for (int i = 0; i < M * K; i++) a[i] = nmlp_rng_normal(&rng);
+    nmlp_view view = nmlp_view_2d(w, NMLP_DTYPE_BF16, N, K);
+    for (int run = 0; run < 4; run++) {
+        bool transposed = run & 1;
+        int n = transposed ? K : N, k = transposed ? N : K;
+        nmlp_weight_product product = {
+            .view = &view, .wide = wide, .transposed = transposed, .kernels = run & 2 ? kernels : NULL};
+        nmlp_assert_ok(nmlp_weight_multiply(&product, NULL, M, a, c, STRIDE, &err), &err);
+        for (int i = 0; i < M; i += 13) {
+            for (int j = 0; j < n; j++) {
+                double sum = 0, size = 0;
+                for (int x = 0; x < k; x++) {
+                    double term = a[i * k + x] * wide[transposed ? x * K + j : j * K + x];
+                    sum += term;
+                    size += fabs(term);
+                }
+                assert_true(fabs(c[i * STRIDE + j] - sum) < 2e-5 * size);
+            }
+        }
+    }
+    nmlp_mem_free(w);
+    nmlp_mem_free(wide);
+    nmlp_mem_free(a);
+    nmlp_mem_free(c);
+}
+
 static void shrinkage_keeps_the_diagonal(void **state) {
     double c[4] = {2, 1, 1, 3};
     double w[4] = {1, 2, 3, 4}; /* [2,2] */
@@ -408,6 +458,7 @@ int main(void) {
         cmocka_unit_test(a_shared_basis_alone_is_the_one_made_with_the_others),
         cmocka_unit_test(outlier_token_is_scaled_to_its_share),
         cmocka_unit_test(moments_by_matrix_kernels_are_those_of_rounded_rows),
+        cmocka_unit_test(products_with_weights_are_good_to_f32),
         cmocka_unit_test(shrinkage_keeps_the_diagonal),
         cmocka_unit_test(swiglu_weights_equal_their_definition_and_have_a_floor),
     };
