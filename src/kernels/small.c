@@ -107,27 +107,31 @@ struct squares {
     int64_t s, n;
 };
 
-/* Neurons are split over threads; each sums its tokens in order. */
-static void square_neurons(void *arg, int64_t begin, int64_t end, int thread) {
-    const struct squares *q = arg;
+/* Some neurons over all tokens. */
+static void square_block(const struct squares *q, int64_t first, int64_t n) {
     float silu2[NEURONS_PER_TASK], slope2[NEURONS_PER_TASK], act2[NEURONS_PER_TASK];
-    (void)thread;
     for (int64_t t = 0; t < q->s; t += TOKENS_PER_RUN) {
-        nmlp_swiglu_block block = {.gate = q->gate + t * q->n + begin,
-                                   .up = q->up + t * q->n + begin,
+        nmlp_swiglu_block block = {.gate = q->gate + t * q->n + first,
+                                   .up = q->up + t * q->n + first,
                                    .stride = q->n,
                                    .n_tokens = nmlp_min(TOKENS_PER_RUN, q->s - t),
-                                   .n = end - begin,
+                                   .n = n,
                                    .silu2 = silu2,
                                    .slope2 = slope2,
                                    .act2 = act2};
         q->vec->swiglu_squares(&block);
-        for (int64_t j = begin; j < end; j++) {
-            q->silu2[j] += (double)silu2[j - begin];
-            q->slope2[j] += (double)slope2[j - begin];
-            q->act2[j] += (double)act2[j - begin];
+        for (int64_t j = 0; j < n; j++) {
+            q->silu2[first + j] += (double)silu2[j];
+            q->slope2[first + j] += (double)slope2[j];
+            q->act2[first + j] += (double)act2[j];
         }
     }
+}
+
+/* Neurons are split over threads; each sums its tokens in order. */
+static void square_neurons(void *arg, int64_t begin, int64_t end, int thread) {
+    (void)thread;
+    for (int64_t j = begin; j < end; j += NEURONS_PER_TASK) square_block(arg, j, nmlp_min(NEURONS_PER_TASK, end - j));
 }
 
 void nmlp_swiglu_squares(double *silu2, double *slope2, double *act2, const float *gate, const float *up, int64_t s,

@@ -270,11 +270,13 @@ static void squares_add_to_what_is_there(void **state) {
     (void)state;
     enum { S = 75, N = 130 };
     float *gate = nmlp_test_floats(S * N, 15), *up = nmlp_test_floats(S * N, 16);
-    double got[3][N], want[N] = {0};
+    double got[3][N], alone[3][N], want[N] = {0};
     nmlp_pool *pool = nmlp_test_pool(2);
     for (int i = 0; i < 3; i++)
-        for (int j = 0; j < N; j++) got[i][j] = 5;
+        for (int j = 0; j < N; j++) got[i][j] = alone[i][j] = 5;
     nmlp_swiglu_squares(got[0], got[1], got[2], gate, up, S, N, pool);
+    nmlp_swiglu_squares(alone[0], alone[1], alone[2], gate, up, S, N, NULL);
+    assert_memory_equal(got, alone, sizeof got);
     for (int i = 0; i < S * N; i++) {
         double act = (double)gate[i] / (1 + exp(-(double)gate[i])) * (double)up[i];
         want[i % N] += act * act;
