@@ -42,6 +42,8 @@ argmax() { sed 's/.*"argmax":\[\([^]]*\)\].*/\1/' "$1"; }
 cmp "$work/d1/model.safetensors" "$work/d2/model.safetensors" || fail "bytes depend on the number of threads"
 cmp "$work/d1/config.json" "$work/d2/config.json" || fail "config depends on the number of threads"
 has "$work/d1.json" '"refit_kept":'
+has "$work/d1.json" '"seconds_outside_forward":'
+has "$work/d1.json" '"seconds_by_stage":{"statistics":{"forward":'
 
 mkdir "$work/d3"
 echo precious >"$work/d3/old"
