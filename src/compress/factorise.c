@@ -116,7 +116,7 @@ struct work {
     bool narrow; /* factors will be of a 16-bit type */
     nmlp_arena arena;
     double *root;                        /* [H,H] S, or NULL */
-    double *weighted[NMLP_NESTED_COUNT]; /* [H,H] W^T D^2 W of gate, up, both */
+    double *weighted[NMLP_NESTED_COUNT]; /* [H,H] W^T D^2 W of gate, up, both; NULL: not needed */
     double *vectors[NMLP_NESTED_COUNT];  /* [H,H] problem, then eigenvectors in rows */
     double *values[NMLP_NESTED_COUNT];   /* [H] */
 };
@@ -145,6 +145,10 @@ static nmlp_status set_problem(struct work *w, double *k, const double *g, nmlp_
     return NMLP_OK;
 }
 
+static bool is_wanted(const nmlp_mlp_moments *m, int which) {
+    return which == NMLP_NESTED_DOWN || (which == NMLP_NESTED_JOINT ? m->joint : m->separate);
+}
+
 /* K is linear in G: with a shared basis alone, the sum of both is all that is needed. */
 static nmlp_status set_tall_problems(struct work *w, nmlp_err *err) {
     const nmlp_mlp_moments *m = w->m;
@@ -165,10 +169,12 @@ static nmlp_status set_problems(struct work *w, nmlp_err *err) {
     const nmlp_mlp_moments *m = w->m;
     int64_t h = m->hidden;
     for (int i = 0; i < NMLP_NESTED_COUNT; i++) {
-        w->weighted[i] = new_doubles(w, h * h, err);
+        bool weighted = i != NMLP_NESTED_DOWN && (i != NMLP_NESTED_JOINT || m->joint);
+        if (weighted && !(w->weighted[i] = new_doubles(w, h * h, err))) return NMLP_E_NOMEM;
+        if (!is_wanted(m, i)) continue;
         w->vectors[i] = new_doubles(w, h * h, err);
         w->values[i] = new_doubles(w, h, err);
-        if (!w->weighted[i] || !w->vectors[i] || !w->values[i]) return NMLP_E_NOMEM;
+        if (!w->vectors[i] || !w->values[i]) return NMLP_E_NOMEM;
     }
     if (m->input) {
         bool triangular;
@@ -249,10 +255,6 @@ static nmlp_status extract_down(struct work *w, nmlp_nested *n, nmlp_err *err) {
     nmlp_mem_free(v);
     nmlp_mem_free(loss);
     return st;
-}
-
-static bool is_wanted(const nmlp_mlp_moments *m, int which) {
-    return which == NMLP_NESTED_DOWN || (which == NMLP_NESTED_JOINT ? m->joint : m->separate);
 }
 
 static nmlp_status solve(struct work *w, nmlp_err *err) {

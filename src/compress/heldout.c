@@ -177,9 +177,15 @@ out:
     return st;
 }
 
-void nmlp_heldout_destroy(nmlp_heldout *h) {
+void nmlp_heldout_end_probes(nmlp_heldout *h) {
     for (int64_t l = 0; h->inputs && l < h->n_layers; l++) nmlp_mem_free(h->inputs[l]);
     nmlp_mem_free(h->inputs);
+    h->inputs = NULL;
+    h->n_probe = 0;
+}
+
+void nmlp_heldout_destroy(nmlp_heldout *h) {
+    nmlp_heldout_end_probes(h);
     nmlp_mem_free(h->reference);
     nmlp_mem_free(h->logits);
     *h = (nmlp_heldout){0};

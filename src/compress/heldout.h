@@ -39,6 +39,8 @@ typedef struct nmlp_heldout_options {
 nmlp_status nmlp_heldout_create(nmlp_heldout *heldout, const nmlp_engine *dense, const nmlp_windows *windows,
                                 const nmlp_heldout_options *options, nmlp_err *err);
 void nmlp_heldout_destroy(nmlp_heldout *heldout);
+/* Forgets the inputs of layers: from now on measurements begin at the first one. */
+void nmlp_heldout_end_probes(nmlp_heldout *heldout);
 
 /* What stands in for the model's own MLPs during a measurement, one layer at a time: never more than one layer's factors are in memory. */
 typedef struct nmlp_stand_ins {

@@ -277,6 +277,7 @@ static void finished_take(void *ctx, int64_t l) {
     struct job *j = ctx;
     (void)nmlp_engine_set_mlp(j->engine, l, NULL, NULL);
     nmlp_file_map_release(j->finished[l].map.data, j->finished[l].map.bytes);
+    nmlp_layer_release(&j->model->layers[l]);
 }
 
 static nmlp_status measure_finished(struct job *j, nmlp_loss *loss, nmlp_err *err) {
@@ -297,6 +298,7 @@ static nmlp_status recover(struct job *j, nmlp_err *err) {
                               .times = &r->times,
                               .work_dir = j->work.temp_path,
                               .fingerprint = j->fingerprint.job};
+    nmlp_heldout_end_probes(&j->heldout);
     if (j->options->refit) {
         NMLP_RETURN_IF_FAILED(nmlp_recover_run(&recovery, err));
         NMLP_RETURN_IF_FAILED(open_finished(j, true, err));

@@ -106,6 +106,11 @@ void nmlp_library_release(const nmlp_library *library) {
     if (library->map.data) nmlp_file_map_release(library->map.data, library->map.bytes);
 }
 
+void nmlp_layer_release(const nmlp_layer *dense) {
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++)
+        if (dense->mlp[i].w.data) nmlp_file_map_release(dense->mlp[i].w.data, nmlp_view_bytes(&dense->mlp[i].w));
+}
+
 static int64_t matrix_params(int64_t rows, int64_t cols, int64_t rank) {
     return rank > 0 ? rank * (rows + cols) : rows * cols;
 }

@@ -34,6 +34,9 @@ typedef struct nmlp_layer_ranks {
 
 int64_t nmlp_layer_ranks_params(const nmlp_layer_ranks *ranks, int64_t hidden, int64_t intermediate);
 
+/* The same for the model's own matrices of a layer: whoever packs or multiplies them brings all of them into memory. */
+void nmlp_layer_release(const nmlp_layer *dense);
+
 /* An MLP made of factors, with the memory behind it. */
 typedef struct nmlp_layer_mlp {
     nmlp_mlp_desc desc;

@@ -39,6 +39,9 @@ struct pass {
     const nmlp_kernels *kernels;
 };
 
+/* Matrices that take part in a fit: gate and up come first. */
+static int n_widened(const nmlp_recovery *r) { return r->refit_down ? NMLP_MLP_MATRICES : NMLP_MLP_DOWN; }
+
 static nmlp_status pass_open(struct pass *p, const nmlp_recovery *r, nmlp_arena *arena, nmlp_err *err) {
     const nmlp_config *c = &nmlp_engine_model(r->engine)->config;
     int64_t tokens = nmlp_windows_tokens(r->windows);
@@ -55,7 +58,7 @@ static nmlp_status pass_open(struct pass *p, const nmlp_recovery *r, nmlp_arena 
         if (!*rows[i]) return NMLP_E_NOMEM;
     }
     p->weights = nmlp_arena_new(arena, (size_t)tokens, sizeof *p->weights, err);
-    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+    for (int i = 0; i < n_widened(r); i++) {
         p->w[i] = nmlp_arena_new(arena, (size_t)(c->intermediate * c->hidden), sizeof(double), err);
         if (!p->w[i]) return NMLP_E_NOMEM;
     }
@@ -150,11 +153,6 @@ static nmlp_refit_layer layer_of(const struct pass *p, int64_t l) {
     return layer;
 }
 
-static void widen(struct pass *p, int i, const nmlp_view *w) {
-    nmlp_widen(nmlp_engine_pool(p->r->engine), p->w[i], w);
-    nmlp_file_map_release(w->data, nmlp_view_bytes(w));
-}
-
 /* Fits layer l, writes its file and moves the compressed stream behind it. */
 static nmlp_status recover_layer(struct pass *p, int64_t l, const char *path, nmlp_err *err) {
     const nmlp_recovery *r = p->r;
@@ -170,7 +168,7 @@ static nmlp_status recover_layer(struct pass *p, int64_t l, const char *path, nm
     NMLP_TRY(nmlp_layer_mlp_build(&base, &r->libraries[l], dense, &r->ranks[l], pool, err));
     for (int64_t t = 0; t < tokens; t++) p->weights[t] = 1;
     if (r->token_weights) nmlp_token_weights(p->weights, p->dense.rows, tokens, p->dense.hidden);
-    for (int i = 0; i < NMLP_MLP_MATRICES; i++) widen(p, i, &dense->mlp[i].w);
+    for (int i = 0; i < n_widened(r); i++) nmlp_widen(pool, p->w[i], &dense->mlp[i].w);
     nmlp_refit_layer layer = layer_of(p, l);
     NMLP_TRY(refit(&layer, &base.desc, &tall, &down, errors, err));
     double energy = stream_energy(p);
@@ -188,6 +186,7 @@ out:
     nmlp_variant_fini(&tall);
     nmlp_layer_mlp_fini(&base);
     nmlp_library_release(&r->libraries[l]);
+    nmlp_layer_release(dense);
     return st;
 }
 
@@ -198,7 +197,9 @@ static nmlp_status replay_layer(struct pass *p, int64_t l, const nmlp_layer_file
     NMLP_RETURN_IF_FAILED(run_thin(p, l, err));
     nmlp_mlp_desc desc = nmlp_layer_file_mlp(file, dense);
     nmlp_refit_layer layer = layer_of(p, l);
-    return finish_thin(p, &layer, &desc, err);
+    nmlp_status st = finish_thin(p, &layer, &desc, err);
+    nmlp_layer_release(dense);
+    return st;
 }
 
 nmlp_status nmlp_recover_run(const nmlp_recovery *r, nmlp_err *err) {

@@ -88,6 +88,7 @@ static void trial_take(void *ctx, int64_t l) {
     (void)nmlp_engine_set_mlp(t->search->engine, l, NULL, NULL);
     nmlp_layer_mlp_fini(&t->mlp);
     nmlp_library_release(&t->search->libraries[l]);
+    nmlp_layer_release(&nmlp_engine_model(t->search->engine)->layers[l]);
 }
 
 static nmlp_status measure_trial(struct trial *t, int64_t from_layer, int64_t n_windows, nmlp_loss *loss, nmlp_err *err) {

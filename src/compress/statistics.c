@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/mem.h"
 #include "compress/gram.h"
 #include "compress/recover.h"
@@ -82,11 +81,7 @@ static nmlp_status factorise_layer(nmlp_statistics *s, int64_t l, struct buffers
     nmlp_pool *pool = nmlp_engine_pool(s->engine);
     nmlp_dtype dtype = model->layers[l].mlp[0].w.dtype;
     double *d_gate = b->weights_of_rows, *d_up = b->weights_of_rows + c->intermediate;
-    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-        const nmlp_view *w = &model->layers[l].mlp[i].w;
-        nmlp_widen(pool, b->w[i], w);
-        nmlp_file_map_release(w->data, nmlp_view_bytes(w));
-    }
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) nmlp_widen(pool, b->w[i], &model->layers[l].mlp[i].w);
     nmlp_times_enter(s->times, NMLP_WORK_MOMENTS);
     for (int64_t j = 0; j < c->intermediate; j++) { /* sums to means */
         b->silu2[j] /= (double)tokens;
@@ -117,6 +112,7 @@ static nmlp_status factorise_layer(nmlp_statistics *s, int64_t l, struct buffers
                                 o->row_weights ? 2 * c->intermediate : 0, err));
 out:
     for (int i = 0; i < NMLP_NESTED_COUNT; i++) nmlp_nested_fini(&nested[i]);
+    nmlp_layer_release(&model->layers[l]);
     return st;
 }
 
