@@ -6,7 +6,7 @@
 #include "base/status.h"
 #include "kernels/kernels.h"
 
-/* C [n,n] += X^T X of X [S,n], whole matrix. With kernels that round to bf16, products are of rounded values, summed in f32 over at most 1024
+/* C [n,n] += X^T X of X [S,n], C symmetric. With kernels that round to bf16, products are of rounded values, summed in f32 over at most 2048
  * tokens; else as nmlp_linalg_gram_add. */
 nmlp_status nmlp_moments_gram(const nmlp_kernels *kernels, nmlp_pool *pool, double *c, const float *x, int64_t s, int64_t n,
                               nmlp_err *err);

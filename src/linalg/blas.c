@@ -58,7 +58,7 @@ static void mirror_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
-static void mirror_lower(nmlp_pool *pool, double *c, int64_t n) {
+void nmlp_linalg_mirror(nmlp_pool *pool, double *c, int64_t n) {
     struct mirror m = {.c = c, .n = n};
     nmlp_pool_for(pool, n, MIRROR_SIDE, mirror_rows, &m);
 }
@@ -203,7 +203,7 @@ nmlp_status nmlp_linalg_cross_add(nmlp_pool *pool, double *c, const float *y, co
 nmlp_status nmlp_linalg_gram_add(nmlp_pool *pool, double *c, const float *x, int64_t s, int64_t n, nmlp_err *err) {
     struct cross g = {.y = x, .x = x, .c = c, .s = s, .m = n, .n = n, .symmetric = true};
     NMLP_RETURN_IF_FAILED(run_cross(pool, &g, err));
-    mirror_lower(pool, c, n);
+    nmlp_linalg_mirror(pool, c, n);
     return NMLP_OK;
 }
 
@@ -249,7 +249,7 @@ static nmlp_status weighted(nmlp_pool *pool, struct weighing *w, bool narrow, do
         struct squares g = {.ta = w->by_rows ? NMLP_PLAIN : NMLP_TRANSPOSED, .n = n, .k = k, .a = w->wide, .c = c};
         nmlp_pool_for(pool, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK, 1, squares_rows, &g);
     }
-    mirror_lower(pool, c, n);
+    nmlp_linalg_mirror(pool, c, n);
     nmlp_mem_free(w->narrow);
     nmlp_mem_free(w->wide);
     return st;

@@ -44,6 +44,8 @@ nmlp_status nmlp_linalg_weighted_rows(nmlp_pool *pool, int64_t m, int64_t k, con
 
 /* C [n,n] += X^T X for X [s,n] f32, whole matrix; products of at most 256 rows are summed in f32, those sums in f64. */
 nmlp_status nmlp_linalg_gram_add(nmlp_pool *pool, double *c, const float *x, int64_t s, int64_t n, nmlp_err *err);
+/* What C [n,n] has below the diagonal, above it too. */
+void nmlp_linalg_mirror(nmlp_pool *pool, double *c, int64_t n);
 /* C [m,n] += Y^T X for Y [s,m], X [s,n] f32, in the same way. */
 nmlp_status nmlp_linalg_cross_add(nmlp_pool *pool, double *c, const float *y, const float *x, int64_t s, int64_t m,
                                   int64_t n, nmlp_err *err);

@@ -339,7 +339,7 @@ static void outlier_token_is_scaled_to_its_share(void **state) {
 
 /* Through kernels that round to bf16: exact sums of rounded values, but for the f32 sums of a chunk; several chunks, the last one short. */
 static void moments_by_matrix_kernels_are_those_of_rounded_rows(void **state) {
-    enum { S = 1500, M = 37, N = 70 };
+    enum { S = 2100, M = 37, N = 530 }; /* two chunks of tokens and two of columns */
     const nmlp_kernels *kernels;
     nmlp_cpu cpu = nmlp_cpu_detect();
     nmlp_rng rng;
@@ -351,18 +351,18 @@ static void moments_by_matrix_kernels_are_those_of_rounded_rows(void **state) {
     double *gram = nmlp_mem_new(N * N, sizeof *gram, &err), *cross = nmlp_mem_new(M * N, sizeof *cross, &err);
     for (int i = 0; i < S * N; i++) x[i] = (float)nmlp_rng_normal(&rng);
     for (int i = 0; i < S * M; i++) y[i] = (float)nmlp_rng_normal(&rng);
-    gram[3] = 100; /* is added to */
+    gram[3] = gram[3 * N] = 100; /* is added to */
     nmlp_assert_ok(nmlp_moments_gram(kernels, NULL, gram, x, S, N, &err), &err);
     nmlp_assert_ok(nmlp_moments_cross(kernels, NULL, cross, y, x, S, M, N, &err), &err);
     for (int i = 0; i < S * N; i++) x[i] = nmlp_bf16_to_f32(nmlp_f32_to_bf16(x[i]));
     for (int i = 0; i < S * M; i++) y[i] = nmlp_bf16_to_f32(nmlp_f32_to_bf16(y[i]));
     for (int j = 0; j < N; j++) {
-        for (int i = 0; i < N; i++) {
-            double want = mean_product(x + i, x + j, N, N, S) * S + (i * N + j == 3 ? 100 : 0);
-            assert_true(fabs(gram[i * N + j] - want) < 1e-6 * S);
+        for (int i = j % 13; i < N; i += 13) {
+            double want = mean_product(x + i, x + j, N, N, S) * S + (i + j == 3 && i * j == 0 ? 100 : 0);
+            assert_true(fabs(gram[i * N + j] - want) < 5e-6 * S);
         }
-        for (int i = 0; i < M; i++)
-            assert_true(fabs(cross[i * N + j] - mean_product(y + i, x + j, M, N, S) * S) < 1e-6 * S);
+        for (int i = j % 5; i < M; i += 5)
+            assert_true(fabs(cross[i * N + j] - mean_product(y + i, x + j, M, N, S) * S) < 5e-6 * S);
     }
     nmlp_mem_free(x);
     nmlp_mem_free(y);
