@@ -45,6 +45,13 @@ has "$work/d1.json" '"refit_kept":'
 has "$work/d1.json" '"seconds_outside_forward":'
 has "$work/d1.json" '"seconds_by_stage":{"statistics":{"forward":'
 
+# Shared bases alone, as large models have them: the bases of gate and up apart were never made.
+"$command" compress "$tiny" -o "$work/j1" --ratio 0.3 $few --rounds 0 --joint always --threads 1 --json >"$work/j1.json"
+"$command" compress "$tiny" -o "$work/j2" --ratio 0.3 $few --rounds 0 --joint always --threads 2 >/dev/null
+cmp "$work/j1/model.safetensors" "$work/j2/model.safetensors" || fail "bytes depend on the number of threads"
+has "$work/j1.json" '"shared_basis":true'
+"$command" logits "$work/j1" --ids 5,9 >/dev/null
+
 mkdir "$work/d3"
 echo precious >"$work/d3/old"
 "$command" compress "$tiny" -o "$work/d3" --ratio 0.3 $few --rounds 1 --threads 1 >/dev/null 2>&1 &

@@ -1,5 +1,6 @@
 /* Factors against an independent truth: LAPACK's gesdd of the whitened matrix, and errors computed from their definition. */
 #include "lib/testing.h"
+#include "lib/truth.h"
 
 #include <lapacke.h>
 #include <math.h>
@@ -352,7 +353,14 @@ static void moments_by_matrix_kernels_are_those_of_rounded_rows(void **state) {
     for (int i = 0; i < S * N; i++) x[i] = (float)nmlp_rng_normal(&rng);
     for (int i = 0; i < S * M; i++) y[i] = (float)nmlp_rng_normal(&rng);
     gram[3] = gram[3 * N] = 100; /* is added to */
+    double *again = nmlp_mem_new(N * N, sizeof *again, &err);
+    memcpy(again, gram, N * N * sizeof *gram);
+    nmlp_pool *pool = nmlp_test_pool(3);
     nmlp_assert_ok(nmlp_moments_gram(kernels, NULL, gram, x, S, N, &err), &err);
+    nmlp_assert_ok(nmlp_moments_gram(kernels, pool, again, x, S, N, &err), &err);
+    assert_memory_equal(gram, again, N * N * sizeof *gram); /* whatever the number of threads */
+    nmlp_pool_destroy(pool);
+    nmlp_mem_free(again);
     nmlp_assert_ok(nmlp_moments_cross(kernels, NULL, cross, y, x, S, M, N, &err), &err);
     for (int i = 0; i < S * N; i++) x[i] = nmlp_bf16_to_f32(nmlp_f32_to_bf16(x[i]));
     for (int i = 0; i < S * M; i++) y[i] = nmlp_bf16_to_f32(nmlp_f32_to_bf16(y[i]));
@@ -382,7 +390,8 @@ static void products_with_weights_are_good_to_f32(void **state) {
     nmlp_assert_ok(nmlp_kernels_select(&kernels, &cpu, "amx-emu", &err), &err);
     uint16_t *w = nmlp_mem_new(N * K, sizeof *w, &err);
     double *wide = nmlp_mem_new(N * K, sizeof *wide, &err), *a = nmlp_mem_new(M * K, sizeof *a, &err);
-    double *c = nmlp_mem_new(M * STRIDE, sizeof *c, &err);
+    double *c = nmlp_mem_new(M * STRIDE, sizeof *c, &err), *again = nmlp_mem_new(M * STRIDE, sizeof *again, &err);
+    nmlp_pool *pool = nmlp_test_pool(3);
     for (int i = 0; i < N * K; i++) {
         w[i] = nmlp_f32_to_bf16((float)nmlp_rng_normal(&rng));
         wide[i] = nmlp_bf16_to_f32(w[i]);
@@ -394,7 +403,9 @@ static void products_with_weights_are_good_to_f32(void **state) {
         int n = transposed ? K : N, k = transposed ? N : K;
         nmlp_weight_product product = {
             .view = &view, .wide = wide, .transposed = transposed, .kernels = run & 2 ? kernels : NULL};
+        nmlp_assert_ok(nmlp_weight_multiply(&product, pool, M, a, again, STRIDE, &err), &err);
         nmlp_assert_ok(nmlp_weight_multiply(&product, NULL, M, a, c, STRIDE, &err), &err);
+        assert_memory_equal(c, again, M * STRIDE * sizeof *c); /* whatever the number of threads */
         for (int i = 0; i < M; i += 13) {
             for (int j = 0; j < n; j++) {
                 double sum = 0, size = 0;
@@ -411,6 +422,8 @@ static void products_with_weights_are_good_to_f32(void **state) {
     nmlp_mem_free(wide);
     nmlp_mem_free(a);
     nmlp_mem_free(c);
+    nmlp_mem_free(again);
+    nmlp_pool_destroy(pool);
 }
 
 static void shrinkage_keeps_the_diagonal(void **state) {
