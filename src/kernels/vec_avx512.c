@@ -10,6 +10,9 @@ const nmlp_vec nmlp_vec_avx512 = {
     .dot = dot,
     .mul_scaled = mul_scaled,
     .add = add,
+    .largest = largest,
+    .exp_sums = exp_sums,
+    .swiglu_squares = swiglu_squares,
     .rotate = rotate,
     .transpose = transpose,
 };
