@@ -29,7 +29,7 @@ enum {
     NMLP_CUDA_S_SPLIT = 4,       /* up to here activations are kept as two bf16 numbers each */
     NMLP_CUDA_UNIT_ROWS = 16,    /* rows of W per unit: m of the mma instruction */
     NMLP_CUDA_TILE_COLS = 256,   /* columns of a tile */
-    NMLP_CUDA_ROW_SKEW = 32,     /* elements added to input rows in shared memory: 64 bytes, so that two rows meet all 32 banks */
+    NMLP_CUDA_ROW_SKEW = 8,      /* elements added to input rows in shared memory: 16 bytes, so that eight rows meet all 32 banks */
     NMLP_CUDA_SLOTS_MAX = 24,    /* tiles in the ring */
     NMLP_CUDA_CONSUMER_WARPS = 8,
     NMLP_CUDA_COPIER_WARPS = 1,

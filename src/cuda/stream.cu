@@ -33,11 +33,11 @@ __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
     for (int i = 0; i < prog.n_phases; i++) {
         const nmlp_cuda_phase *ph = &sh->phase[i & 1];
         fetch_phase(prog, i + 1, sh);
+        await_phase(prog, i + 1, sh); /* there is time: nothing is to be finished before the phase's input has come */
         if (ph->kind == NMLP_CUDA_MATMUL) finish_phase<NT, SPLIT>(prog, ph, sh->units[i & 1], mem, n_done, tag_base + (uint32_t)i + 1, best);
         if (ph->kind == NMLP_CUDA_MATMUL && ph->output == NMLP_CUDA_LOGITS) publish_best(prog, best);
         NOTE_CLOCK(i, 4);
         if (i + 1 == prog.n_phases) break;
-        await_phase(prog, i + 1, sh);
         if (ph->meet_after) {
             meet(2);
             arrive_at_grid(step);
@@ -79,15 +79,23 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
     }
 }
 
+const int head_bytes = (sizeof(shared_head) + 127) / 128 * 128;
+
+/* Head, sums, input, ring. */
+template <int NT, bool SPLIT>
+__host__ __device__ size_t ring_offset(int32_t input_elems) {
+    size_t bytes = head_bytes + 2 * shape<NT, SPLIT>::sums * sizeof(float) + (size_t)input_elems * 2;
+    return (bytes + SLOT_ALIGN_BYTES - 1) / SLOT_ALIGN_BYTES * SLOT_ALIGN_BYTES;
+}
+
 template <int NT, bool SPLIT>
 __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const __grid_constant__ nmlp_cuda_program prog) {
-    extern __shared__ __align__(128) unsigned char memory[];
-    const int head_bytes = (sizeof(shared_head) + 127) / 128 * 128;
+    extern __shared__ __align__(SLOT_ALIGN_BYTES) unsigned char memory[];
     block_memory mem;
     mem.sh = reinterpret_cast<shared_head *>(memory);
+    mem.ring = reinterpret_cast<__nv_bfloat16 *>(memory + ring_offset<NT, SPLIT>(prog.input_elems));
     mem.sums = reinterpret_cast<float *>(memory + head_bytes);
     mem.x = reinterpret_cast<__nv_bfloat16 *>(mem.sums + 2 * shape<NT, SPLIT>::sums);
-    mem.ring = mem.x + prog.input_elems;
 #ifdef NMLP_CUDA_CLOCKS
     mem.begin_clock = clock64();
 #endif
@@ -120,8 +128,7 @@ __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const __grid_constan
 
 template <int NT, bool SPLIT>
 size_t shared_bytes(int32_t input_elems, int32_t n_slots) {
-    return (sizeof(shared_head) + 127) / 128 * 128 + 2 * shape<NT, SPLIT>::sums * sizeof(float) + (size_t)input_elems * 2 +
-           (size_t)n_slots * TILE_ELEMS * 2;
+    return ring_offset<NT, SPLIT>(input_elems) + (size_t)n_slots * TILE_ELEMS * 2;
 }
 
 typedef void kernel_fn(const nmlp_cuda_program);

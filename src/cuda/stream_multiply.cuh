@@ -6,39 +6,46 @@
 
 namespace {
 
-/* 32 columns of the staged rows, as the mma's B for two steps of k. */
-template <int NT, bool SPLIT>
-__device__ __forceinline__ void load_rows(uint4 (&x)[NT], const __nv_bfloat16 *at, int x_pitch, int g, int s) {
-#pragma unroll
-    for (int i = 0; i < NT; i++) {
-        int token = SPLIT ? g >> 1 : i * 8 + g;
-        int row = SPLIT ? (g & 1) * s + token : token;
-        x[i] = make_uint4(0, 0, 0, 0);
-        if (token < s) x[i] = *reinterpret_cast<const uint4 *>(at + row * x_pitch);
-    }
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
 }
 
-/* Adds one tile: 16 rows of W times the staged rows. Within 32 columns a lane takes 8 neighbours of both operands, so the columns reach the mma
- * in another order than in memory, the same for both. Two sets of sums keep the tensor cores from waiting for themselves. */
+/* Where a lane finds its row of the staged ones for the mma's column `n`; columns past the last token are never read, so any row will do there. */
+template <bool SPLIT>
+__device__ __forceinline__ int staged_row(int n, int s) {
+    const int token = SPLIT ? n >> 1 : n;
+    if (token >= s) return 0;
+    return SPLIT ? (n & 1) * s + token : token;
+}
+
+/* Adds one tile: 16 rows of W times the staged rows. Two sets of sums keep the tensor cores from waiting for themselves. */
 template <int NT, bool SPLIT>
 __device__ __forceinline__ void multiply_tile(float (&acc)[NT][2][4], const __nv_bfloat16 *x, int x_pitch, const __nv_bfloat16 *w,
                                               int cols, int s) {
-    const int g = (threadIdx.x & 31) >> 2;
-    const int t = threadIdx.x & 3;
-    const int w_pitch = NMLP_CUDA_TILE_COLS;
-    const int n_blocks = cols / 32;
-    w += g * w_pitch + t * 8;
-    x += t * 8;
-#pragma unroll 4
-    for (int b = 0; b < n_blocks; b++) {
-        uint4 xv[NT];
-        uint4 lo = *reinterpret_cast<const uint4 *>(w + b * 32);
-        uint4 hi = *reinterpret_cast<const uint4 *>(w + b * 32 + 8 * w_pitch);
-        load_rows<NT, SPLIT>(xv, x + b * 32, x_pitch, g, s);
+    const int lane = threadIdx.x & 31;
+    const int n_blocks = cols / TILE_BLOCK;
+    const uint32_t w_row = shared_address(w) + (lane & 15) * TILE_BLOCK * 2;
+    const uint32_t swizzle = (uint32_t)((lane >> 4) ^ (lane & 7));
+    uint32_t x_row[NT];
 #pragma unroll
-        for (int i = 0; i < NT; i++) {
-            mma(acc[i][0], lo.x, hi.x, lo.y, hi.y, xv[i].x, xv[i].y);
-            mma(acc[i][1], lo.z, hi.z, lo.w, hi.w, xv[i].z, xv[i].w);
+    for (int i = 0; i < NT; i++)
+        x_row[i] = shared_address(x) + (staged_row<SPLIT>(i * 8 + (lane & 7), s) * x_pitch + (lane >> 3) * 8) * 2;
+#pragma unroll 2
+    for (int b = 0; b < n_blocks; b++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            uint32_t wv[2][4];
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                load_matrices(wv[j], w_row + b * (NMLP_CUDA_UNIT_ROWS * TILE_BLOCK * 2) + ((swizzle ^ (half * 4 + j * 2)) << 4));
+#pragma unroll
+            for (int i = 0; i < NT; i++) {
+                uint32_t xv[4];
+                load_matrices(xv, x_row[i] + (b * TILE_BLOCK + half * 32) * 2);
+                mma(acc[i][0], wv[0][0], wv[0][1], wv[0][2], wv[0][3], xv[0], xv[1]);
+                mma(acc[i][1], wv[1][0], wv[1][1], wv[1][2], wv[1][3], xv[2], xv[3]);
+            }
         }
     }
 }
@@ -84,7 +91,7 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
     int left = (piece + 1) * units.groups - units.begin; /* units of this piece */
     for (int u = units.begin; u < units.end; u++, at.n_done++) {
         if (piece != staged) {
-            consumer_sync();
+            if (staged >= 0) consumer_sync(); /* all are done with the piece before */
             stage_input<SPLIT>(ph, mem.x, s, piece, n_keys, sh);
             staged = piece;
             if (warp == 0) NOTE_CLOCK(phase, 1);
