@@ -137,7 +137,7 @@ static nmlp_status enqueue(nmlp_cuda_mlp *mlp, cudaStream_t stream, nmlp_err *er
         return NMLP_CUDA_CHECK(nmlp_cuda_stream_launch(&mlp->program, mlp->device.n_blocks, stream), "launching the streaming kernel",
                                err);
     nmlp_cuda_mlp_many many = {.w = &mlp->weights, .rows = &mlp->rows, .x = mlp->x_narrow, .y = mlp->y, .s = mlp->s,
-                               .blas = mlp->blas, .stream = stream};
+                               .n_multiprocessors = mlp->device.n_blocks, .blas = mlp->blas, .stream = stream};
     return nmlp_cuda_mlp_many_run(&many, err);
 }
 

@@ -92,6 +92,7 @@ static nmlp_status run_mlp(const nmlp_cuda_pass *pass, int64_t l, int32_t n, nml
                                .y = p->hidden,
                                .accumulate = true,
                                .s = n,
+                               .n_multiprocessors = pass->engine->device.n_blocks,
                                .blas = p->blas,
                                .stream = pass->stream};
     return nmlp_cuda_mlp_many_run(&many, err);

@@ -21,7 +21,7 @@ static const struct shape shapes[] = {
     {48, 64, 0, 16, 7},   {48, 64, 16, 0, 0},   {64, 128, 32, 32, 32},  {130, 3000, 70, 200, 90}, {700, 1900, 320, 320, 320},
     {512, 2048, 0, 0, 0}, {2048, 1024, 0, 0, 0}, {3000, 700, 1000, -1, 500},
 };
-static const int64_t row_counts[] = {1, 3, 4, 5, 8, 16, 17, 32, 33, 130};
+static const int64_t row_counts[] = {1, 3, 4, 5, 8, 16, 17, 32, 33, 130, 300};
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0], N_ROW_COUNTS = sizeof row_counts / sizeof row_counts[0], ROWS_SPLIT = 4 };
 
 static nmlp_factors make_factors(int64_t n, int64_t k, int64_t rank, uint64_t seed) {
