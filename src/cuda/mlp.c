@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "cuda/batch_plan.h"
 #include "cuda/mlp_many.h"
 #include "cuda/plan.h"
 
@@ -17,7 +18,8 @@ struct nmlp_cuda_mlp {
     float *x;       /* [S, pitch] */
     void *x_narrow; /* bf16, or NULL where f32 is read */
     float *y;
-    nmlp_cuda_program program; /* when it streams */
+    nmlp_cuda_program program;     /* when it streams few rows */
+    nmlp_cuda_batch_program batch; /* when it streams more */
     nmlp_cuda_mlp_rows rows;   /* when it does not */
     nmlp_cuda_blas *blas;
     cudaStream_t stream;
@@ -33,9 +35,34 @@ static void describe(nmlp_cuda_mlp *mlp, const nmlp_cuda_plan *plan) {
     }
 }
 
+/* Up to NMLP_CUDA_S_SPLIT rows. */
+static nmlp_status plan_few(nmlp_cuda_mlp *mlp, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    nmlp_cuda_plan plan;
+    nmlp_cuda_rows x = {.x = mlp->x, .pitch = mlp->pitch, .parts = 1, .cols = mlp->pitch};
+    nmlp_cuda_plan_init(&plan, &mlp->device, &mlp->block, mlp->s);
+    NMLP_TRY(nmlp_cuda_plan_mlp(&plan, &mlp->weights, &x, NMLP_CUDA_STORE, mlp->y, err));
+    NMLP_TRY(nmlp_cuda_plan_finish(&plan, &mlp->program, err));
+    describe(mlp, &plan);
+out:
+    nmlp_cuda_plan_fini(&plan);
+    return st;
+}
+
+static nmlp_status plan_batch(nmlp_cuda_mlp *mlp, nmlp_err *err) {
+    const nmlp_cuda_batch_mlp batch = {
+        .weights = &mlp->weights, .x = mlp->x_narrow, .y = mlp->y, .x_pitch = mlp->pitch, .y_pitch = mlp->pitch, .s = mlp->s};
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_batch_plan(&mlp->batch, &batch, &mlp->device, &mlp->block, err));
+    const nmlp_cuda_batch_program *p = &mlp->batch;
+    int at = snprintf(mlp->text, sizeof mlp->text, "slots=%dx%d", p->n_slots, p->slot_bytes);
+    for (int32_t i = 0; i < p->n_phases && at > 0 && (size_t)at < sizeof mlp->text; i++)
+        at += snprintf(mlp->text + at, sizeof mlp->text - (size_t)at, " matmul=%dx%d/%dx%d", p->phase[i].n, p->phase[i].f[0].k, p->phase[i].n_row_parts,
+                       p->phase[i].n_splits);
+    return NMLP_OK;
+}
+
 /* Called twice, see plan.h. */
 static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MATRICES], nmlp_err *err) {
-    nmlp_status st = NMLP_OK;
     nmlp_cuda_block *block = &mlp->block;
     NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_mlp(&mlp->weights, block, &m[NMLP_MLP_GATE], &m[NMLP_MLP_UP], &m[NMLP_MLP_DOWN], err));
     size_t bytes = (size_t)mlp->s * (size_t)mlp->pitch * sizeof(float);
@@ -51,19 +78,7 @@ static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MAT
         snprintf(mlp->text, sizeof mlp->text, "matmuls=%s", nmlp_cuda_blas_has_library(mlp->blas) ? "cublaslt" : "own");
         return NMLP_OK;
     }
-    nmlp_cuda_plan plan;
-    nmlp_cuda_rows x = {.x = mlp->x, .pitch = mlp->pitch, .parts = 1, .cols = mlp->pitch};
-    if (mlp->x_narrow) {
-        x.x = mlp->x_narrow;
-        x.input = NMLP_CUDA_NARROW;
-    }
-    nmlp_cuda_plan_init(&plan, &mlp->device, block, mlp->s);
-    NMLP_TRY(nmlp_cuda_plan_mlp(&plan, &mlp->weights, &x, NMLP_CUDA_STORE, mlp->y, err));
-    NMLP_TRY(nmlp_cuda_plan_finish(&plan, &mlp->program, err));
-    describe(mlp, &plan);
-out:
-    nmlp_cuda_plan_fini(&plan);
-    return st;
+    return mlp->s > NMLP_CUDA_S_SPLIT ? plan_batch(mlp, err) : plan_few(mlp, err);
 }
 
 /* Of all matrices, in bf16. */
@@ -133,6 +148,8 @@ void nmlp_cuda_mlp_describe(const nmlp_cuda_mlp *mlp, char *text, size_t text_by
 }
 
 static nmlp_status enqueue(nmlp_cuda_mlp *mlp, cudaStream_t stream, nmlp_err *err) {
+    if (mlp->streams && mlp->s > NMLP_CUDA_S_SPLIT)
+        return NMLP_CUDA_CHECK(nmlp_cuda_batch_launch(&mlp->batch, mlp->device.n_blocks, stream), "launching the streaming kernel", err);
     if (mlp->streams)
         return NMLP_CUDA_CHECK(nmlp_cuda_stream_launch(&mlp->program, mlp->device.n_blocks, stream), "launching the streaming kernel",
                                err);
@@ -222,7 +239,7 @@ nmlp_status nmlp_cuda_mlp_time(nmlp_cuda_mlp *const *mlps, int n, int n_timed, d
     NMLP_TRY(NMLP_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0), "instantiating a graph", err));
     st = time_graph(exec, stream, n, n_timed, median_us, err);
 #ifdef NMLP_CUDA_CLOCKS
-    if (st == NMLP_OK && mlps[0]->streams) st = run_with_clocks(mlps, n, err);
+    if (st == NMLP_OK && mlps[0]->streams && mlps[0]->s <= NMLP_CUDA_S_SPLIT) st = run_with_clocks(mlps, n, err);
 #endif
 out:
     if (exec) (void)cudaGraphExecDestroy(exec);

@@ -109,6 +109,14 @@ struct ring_cursor {
             parity ^= 1;
         }
     }
+    /* By any number. */
+    __device__ void advance_far(int by, int n_slots) {
+        slot += by;
+        while (slot >= n_slots) {
+            slot -= n_slots;
+            parity ^= 1;
+        }
+    }
 };
 
 #endif

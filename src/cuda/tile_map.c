@@ -4,8 +4,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "cuda/program.h"
-
 enum { DRIVER_VERSION = 12000, HOPPER_MAJOR = 9, BLOCK = 64 };
 
 /* The driver's function, without linking the driver: programs must start on machines without one. */
@@ -21,7 +19,7 @@ static nmlp_status find_encoder(__typeof__(&cuTensorMapEncodeTiled) *encode, nml
     return NMLP_OK;
 }
 
-nmlp_status nmlp_cuda_tile_map_put(void *map, const void *data, int32_t n, int32_t k, nmlp_err *err) {
+nmlp_status nmlp_cuda_tile_map_put(void *map, const void *data, int32_t n, int32_t k, int32_t rows, int32_t blocks_k, nmlp_err *err) {
     __typeof__(&cuTensorMapEncodeTiled) encode = NULL;
     CUtensorMap made;
     int major = 0;
@@ -32,7 +30,7 @@ nmlp_status nmlp_cuda_tile_map_put(void *map, const void *data, int32_t n, int32
     /* [blocks of columns][n][BLOCK]: what the swizzle takes is 128 bytes wide */
     cuuint64_t size[] = {BLOCK, (cuuint64_t)n, (cuuint64_t)k / BLOCK};
     cuuint64_t pitch_bytes[] = {(cuuint64_t)k * 2, BLOCK * 2};
-    cuuint32_t box[] = {BLOCK, NMLP_CUDA_UNIT_ROWS, NMLP_CUDA_TILE_COLS / BLOCK};
+    cuuint32_t box[] = {BLOCK, (cuuint32_t)rows, (cuuint32_t)blocks_k};
     cuuint32_t step[] = {1, 1, 1};
     CUresult code = encode(&made, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)(uintptr_t)data, size, pitch_bytes, box, step,
                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
