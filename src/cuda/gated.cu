@@ -123,7 +123,7 @@ __device__ __forceinline__ void mma_step(float (&c)[SUMS], uint64_t a, uint64_t 
 __device__ __forceinline__ void free_slot(uint32_t empty) {
     const uint32_t thread = threadIdx.x % GROUP_THREADS;
     if (thread >= CLUSTER) return;
-    asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }" ::"r"(empty),
+    asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(empty),
                  "r"(thread) : "memory");
 }
 

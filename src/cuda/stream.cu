@@ -18,7 +18,7 @@ __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
     fetch_phase(prog, 0, sh);
     await_phase(prog, 0, sh);
     const bool early = sh->phase[0].kind == NMLP_CUDA_MATMUL; /* whose input has no tags yet */
-    if (early) meet(3);
+    if (early) meet<BEFORE_PHASE>();
     await_launch_before();
     const uint32_t tag_base = take_ticket(prog);
     grid_step step = begin_steps(prog.barrier);
@@ -29,7 +29,7 @@ __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
     }
     if ((threadIdx.x & 31) == 0) sh->tag_base = tag_base;
     __syncwarp();
-    if (!early) meet(3);
+    if (!early) meet<BEFORE_PHASE>();
     for (int i = 0; i < prog.n_phases; i++) {
         const nmlp_cuda_phase *ph = &sh->phase[i & 1];
         fetch_phase(prog, i + 1, sh);
@@ -39,13 +39,13 @@ __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
         NOTE_CLOCK(i, 4);
         if (i + 1 == prog.n_phases) break;
         if (ph->meet_after) {
-            meet(2);
+            meet<AFTER_PHASE>();
             arrive_at_grid(step);
             NOTE_CLOCK(i, 5);
             wait_for_grid(step);
         }
         NOTE_CLOCK(i, 6);
-        meet(3);
+        meet<BEFORE_PHASE>();
     }
 }
 
@@ -62,7 +62,7 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
         position = __ldcg(&prog.state->length);
     }
     for (int i = 0; i < prog.n_phases; i++) {
-        meet(3); /* inputs and description are there */
+        meet<BEFORE_PHASE>(); /* inputs and description are there */
         if (warp == 0) NOTE_CLOCK(i, 0);
         const nmlp_cuda_phase *ph = &sh->phase[i & 1];
         switch (ph->kind) {
@@ -75,7 +75,7 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
         case NMLP_CUDA_EMBED: embed(ph, token, sh->tag_base + (uint32_t)i + 1); break;
         default: pick_token(prog, position); break;
         }
-        if (ph->meet_after) meet(2); /* all is written */
+        if (ph->meet_after) meet<AFTER_PHASE>(); /* all is written */
     }
 }
 

@@ -1,346 +1,390 @@
-/* One token's attention over the cache, cut into (kv head, run of keys) units. Every unit asks for its keys and values first, then for the queries it needs,
- * which it normalises and rotates itself; the unit with the newest key takes that from the same phase, and writes it and its value to the cache. */
+/* One token's attention over the cache, cut into (kv head, run of keys) units. A warp takes 16 keys at a time on the tensor cores: scores are Q K^T, results
+ * P V, where Q and P are rows of two bf16 numbers each, the high halves of four heads in rows 0 to 3 and the low halves in rows 4 to 7. Keys, values and
+ * angles are asked for before the queries, which are what everything waits for. The unit with the newest key takes that from the same phase, and writes it
+ * and its value to the cache. */
 #ifndef NMLP_CUDA_STREAM_ATTENTION_CUH
 #define NMLP_CUDA_STREAM_ATTENTION_CUH
 
-#include "cuda/stream_input.cuh"
+#include "cuda/stream_block.cuh"
 
-enum { HEADS_AT_ONCE = 4, KEYS_AT_ONCE = 4, ANGLES_PER_LANE = 4 };
-static_assert(ANGLES_PER_LANE * 32 * 2 >= 256, "heads of up to 256 columns: one warp holds a head's angles");
+namespace {
 
-/* floats of shared memory one unit needs: queries, the newest key, it and its value in bf16, and every warp's result. */
-static inline __host__ __device__ int attention_scratch(int dim) {
-    return (HEADS_AT_ONCE + 2) * dim + NMLP_CUDA_CONSUMER_WARPS * HEADS_AT_ONCE * (dim + 2);
+enum {
+    HEADS_AT_ONCE = 4,
+    KEYS_PER_WARP = 16,
+    KEYS_AT_ONCE = NMLP_CUDA_CONSUMER_WARPS * KEYS_PER_WARP,
+    DIMS_PER_BLOCK = 32, /* a lane holds 8 neighbouring columns of 32 */
+    QUERY_SKEW = 8       /* elements between rows of queries */
+};
+
+/* A block's shared memory during attention. */
+struct attention_memory {
+    __nv_bfloat16 *queries; /* [2 * HEADS_AT_ONCE][D + QUERY_SKEW], high halves first */
+    __nv_bfloat16 *newest;  /* [2][D] key and value */
+    float *merged;          /* [warps][HEADS_AT_ONCE][D + 4]: result, largest score, sum */
+};
+
+/* In floats. */
+inline __host__ __device__ int attention_scratch(int dim) {
+    return HEADS_AT_ONCE * (dim + QUERY_SKEW) + dim + NMLP_CUDA_CONSUMER_WARPS * HEADS_AT_ONCE * (dim + 4);
 }
 
-/* What a lane needs to normalise and rotate its columns d and d + D/2 of a head, d = lane, lane + 32, ... */
+__device__ __forceinline__ attention_memory attention_places(float *scratch, int dim) {
+    float *newest = scratch + HEADS_AT_ONCE * (dim + QUERY_SKEW);
+    return {reinterpret_cast<__nv_bfloat16 *>(scratch), reinterpret_cast<__nv_bfloat16 *>(newest), newest + dim};
+}
+
+/* A lane's columns d and d + D/2 of a head, d = lane, lane + 32, ... */
+template <int DB>
+struct head_columns {
+    float v[(DB + 1) / 2][2];
+};
+
+/* What a lane needs to normalise and rotate them. */
+template <int DB>
 struct rotation {
-    float cosine[ANGLES_PER_LANE];
-    float sine[ANGLES_PER_LANE];
-    float weight[ANGLES_PER_LANE][2];
+    float cosine[(DB + 1) / 2];
+    float sine[(DB + 1) / 2];
+    float weight[(DB + 1) / 2][2];
 };
 
 /* `norm` may be NULL. */
-__device__ __forceinline__ rotation load_rotation(const float *angles, const float *norm, int dim, int lane) {
-    rotation r;
-    const int half = dim / 2;
+template <int DB>
+__device__ __forceinline__ void load_rotation(rotation<DB> &r, const float *angles, const float *norm, int half, int lane) {
 #pragma unroll
-    for (int i = 0; i < ANGLES_PER_LANE; i++) {
-        const int d = lane + 32 * i;
-        const bool live = d < half;
-        r.cosine[i] = live ? __ldg(angles + d) : 0.0f;
-        r.sine[i] = live ? __ldg(angles + half + d) : 0.0f;
-        r.weight[i][0] = live && norm ? __ldg(norm + d) : 1.0f;
-        r.weight[i][1] = live && norm ? __ldg(norm + half + d) : 1.0f;
+    for (int i = 0; i < (DB + 1) / 2; i++) {
+        const int d = min(lane + 32 * i, half - 1);
+        r.cosine[i] = __ldg(angles + d);
+        r.sine[i] = __ldg(angles + half + d);
+        r.weight[i][0] = norm ? __ldg(norm + d) : 1.0f;
+        r.weight[i][1] = norm ? __ldg(norm + half + d) : 1.0f;
     }
-    return r;
 }
 
-/* One warp: head [D], tagged -> normalised and rotated, in shared memory. */
-__device__ void prepare_head(float *out, const word *in, uint32_t tag, const rotation &r, bool normed, float eps, int dim, int lane) {
-    const int half = dim / 2;
-    float v[ANGLES_PER_LANE][2];
+/* One warp: head [D], tagged, normalised and rotated. */
+template <int DB>
+__device__ __forceinline__ void prepare_head(head_columns<DB> &h, const word *in, uint32_t tag, const rotation<DB> &r, bool normed, float eps, int half, int lane) {
     bool there;
     do {
         there = true;
 #pragma unroll
-        for (int i = 0; i < ANGLES_PER_LANE; i++) {
-            const int d = lane + 32 * i;
+        for (int i = 0; i < (DB + 1) / 2; i++)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                word w = make_word(0, tag);
-                if (d < half) w = get_word(in + d + j * half);
+                const word w = get_word(in + min(lane + 32 * i, half - 1) + j * half);
                 there = there && (uint32_t)(w >> 32) == tag;
-                v[i][j] = __uint_as_float((uint32_t)w);
+                h.v[i][j] = __uint_as_float((uint32_t)w);
             }
-        }
     } while (!there);
     float scale = 1.0f;
     if (normed) {
         float sum = 0;
 #pragma unroll
-        for (int i = 0; i < ANGLES_PER_LANE; i++) sum += v[i][0] * v[i][0] + v[i][1] * v[i][1];
-        scale = rsqrtf(warp_sum(sum) / (float)dim + eps);
+        for (int i = 0; i < (DB + 1) / 2; i++)
+            if (lane + 32 * i < half) sum += h.v[i][0] * h.v[i][0] + h.v[i][1] * h.v[i][1];
+        scale = rsqrtf(warp_sum(sum) / (float)(2 * half) + eps);
     }
 #pragma unroll
-    for (int i = 0; i < ANGLES_PER_LANE; i++) {
-        const int d = lane + 32 * i;
-        if (d >= half) continue;
-        const float a = v[i][0] * scale * r.weight[i][0];
-        const float b = v[i][1] * scale * r.weight[i][1];
-        out[d] = a * r.cosine[i] - b * r.sine[i];
-        out[d + half] = b * r.cosine[i] + a * r.sine[i];
+    for (int i = 0; i < (DB + 1) / 2; i++) {
+        const float a = h.v[i][0] * scale * r.weight[i][0];
+        const float b = h.v[i][1] * scale * r.weight[i][1];
+        h.v[i][0] = a * r.cosine[i] - b * r.sine[i];
+        h.v[i][1] = b * r.cosine[i] + a * r.sine[i];
     }
-    __syncwarp();
 }
 
-/* One warp: the newest key and value go to their place in the cache and, as they are there, to `kept` [2][D]. */
-__device__ void store_newest(const nmlp_cuda_phase *ph, uint32_t tag, const rotation &r, float *scratch, __nv_bfloat16 *kept, int kv_head,
-                             int position, int lane) {
-    const int dim = ph->head_dim;
-    const word *k = static_cast<const word *>(ph->op[0].x) + (ph->n_heads + kv_head) * dim;
-    const word *v = k + ph->n_kv_heads * dim;
-    const int64_t at = ((int64_t)kv_head * ph->context + position) * dim;
-    prepare_head(scratch, k, tag, r, ph->k_norm != nullptr, ph->eps, dim, lane);
+/* One warp: a query times `scale`, as two halves. */
+template <int DB>
+__device__ __forceinline__ void put_query(__nv_bfloat16 *queries, const head_columns<DB> &h, int head, float scale, int half, int lane) {
+    const int pitch = 2 * half + QUERY_SKEW;
+#pragma unroll
+    for (int i = 0; i < (DB + 1) / 2; i++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const int d = lane + 32 * i;
+            if (d >= half) continue;
+            const float v = h.v[i][j] * scale;
+            const __nv_bfloat16 high = __float2bfloat16(v);
+            queries[head * pitch + d + j * half] = high;
+            queries[(HEADS_AT_ONCE + head) * pitch + d + j * half] = __float2bfloat16(v - __bfloat162float(high));
+        }
+}
+
+/* One warp: the newest key goes to its place in the cache and to shared memory. */
+template <int DB>
+__device__ __forceinline__ void put_key(__nv_bfloat16 *cache, __nv_bfloat16 *newest, const head_columns<DB> &h, int half, int lane) {
+#pragma unroll
+    for (int i = 0; i < (DB + 1) / 2; i++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const int d = lane + 32 * i;
+            if (d >= half) continue;
+            cache[d + j * half] = newest[d + j * half] = __float2bfloat16(h.v[i][j]);
+        }
+}
+
+/* One warp: the same for its value. */
+__device__ __forceinline__ void put_value(__nv_bfloat16 *cache, __nv_bfloat16 *newest, const word *in, uint32_t tag, int dim, int lane) {
     for (int d = lane * 2; d < dim; d += 64) {
-        const float2 value = get_pair(v + d, tag);
-        const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(scratch[d], scratch[d + 1]), __floats2bfloat162_rn(value.x, value.y)};
-        *reinterpret_cast<__nv_bfloat162 *>(kept + d) = pairs[0];
-        *reinterpret_cast<__nv_bfloat162 *>(kept + dim + d) = pairs[1];
-        *reinterpret_cast<__nv_bfloat162 *>(static_cast<__nv_bfloat16 *>(ph->k_cache) + at + d) = pairs[0];
-        *reinterpret_cast<__nv_bfloat162 *>(static_cast<__nv_bfloat16 *>(ph->v_cache) + at + d) = pairs[1];
+        const float2 v = get_pair(in + d, tag);
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(v.x, v.y);
+        *reinterpret_cast<__nv_bfloat162 *>(newest + d) = pair;
+        *reinterpret_cast<__nv_bfloat162 *>(cache + d) = pair;
     }
 }
 
-__device__ __forceinline__ void unpack8(float (&out)[8], uint4 bits) {
-    const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        out[2 * i] = __uint_as_float(words[i] << 16);
-        out[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-    }
-}
-
-/* Running softmax of up to HEADS_AT_ONCE queries over the same keys; a lane holds 8 of D columns. */
-struct running {
-    float top[HEADS_AT_ONCE];
-    float sum[HEADS_AT_ONCE];
-    float out[HEADS_AT_ONCE][8];
+/* A warp's 16 keys and values: lane (g, t) holds columns 8t.. of every 32 of keys g and g + 8. */
+template <int DB>
+struct key_tile {
+    uint4 k[2][DB];
+    uint4 v[2][DB];
 };
 
-/* Which keys a lane sees: lanes of a warp stand in groups of `group` (a power of two >= D/8) lanes; each group takes every (32/group)-th key of the warp. */
-struct key_walk {
-    const __nv_bfloat16 *keys; /* the lane's 8 columns of key 0 */
+/* Where a lane finds its keys. */
+struct key_source {
+    const __nv_bfloat16 *keys; /* the lane's columns of key 0 */
     const __nv_bfloat16 *values;
     int dim;
-    int group;
-    int part;  /* of the group's lanes */
-    int first; /* the warp's first key; the lane's is `ahead` later */
-    int ahead;
-    int step; /* to the warp's next */
     int end;
     int newest; /* not in the cache yet */
 };
 
-__device__ __forceinline__ key_walk begin_walk(const nmlp_cuda_phase *ph, int kv_head, int first, int end, int newest, int warp, int lane) {
-    key_walk w;
-    w.dim = ph->head_dim;
-    w.group = 1;
-    while (w.group * 8 < w.dim) w.group *= 2;
-    const int per_warp = 32 / w.group;
-    w.part = lane & (w.group - 1);
-    const int64_t base = (int64_t)kv_head * ph->context * w.dim + w.part * 8;
-    w.keys = static_cast<const __nv_bfloat16 *>(ph->k_cache) + base;
-    w.values = static_cast<const __nv_bfloat16 *>(ph->v_cache) + base;
-    w.first = first + warp * per_warp;
-    w.ahead = lane / w.group;
-    w.step = NMLP_CUDA_CONSUMER_WARPS * per_warp;
-    w.end = end;
-    w.newest = newest;
-    return w;
+template <int DB>
+__device__ __forceinline__ void load_keys(key_tile<DB> &tile, const key_source &from, int first, int lane) {
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int b = 0; b < DB; b++) {
+            const int key = first + n * 8 + (lane >> 2);
+            const bool wanted = key < from.end && key != from.newest && b * DIMS_PER_BLOCK + (lane & 3) * 8 < from.dim;
+            tile.k[n][b] = tile.v[n][b] = make_uint4(0, 0, 0, 0);
+            if (!wanted) continue;
+            tile.k[n][b] = __ldcg(reinterpret_cast<const uint4 *>(from.keys + (int64_t)key * from.dim + b * DIMS_PER_BLOCK));
+            tile.v[n][b] = __ldcg(reinterpret_cast<const uint4 *>(from.values + (int64_t)key * from.dim + b * DIMS_PER_BLOCK));
+        }
 }
 
-/* KEYS_AT_ONCE keys of a lane with their values, all asked for at once. */
-struct key_batch {
-    uint4 k[KEYS_AT_ONCE];
-    uint4 v[KEYS_AT_ONCE];
+template <int DB>
+__device__ __forceinline__ void take_newest(key_tile<DB> &tile, const key_source &from, const __nv_bfloat16 *newest, int first, int lane) {
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int b = 0; b < DB; b++) {
+            const int d = b * DIMS_PER_BLOCK + (lane & 3) * 8;
+            if (first + n * 8 + (lane >> 2) != from.newest || from.newest >= from.end || d >= from.dim) continue;
+            tile.k[n][b] = *reinterpret_cast<const uint4 *>(newest + d);
+            tile.v[n][b] = *reinterpret_cast<const uint4 *>(newest + from.dim + d);
+        }
+}
+
+/* The running softmax of a warp: lane (g, t) has head g mod 4; of the result columns 8t.. of every 32, the high halves' share in lanes below 16. */
+template <int DB>
+struct running {
+    float top;
+    float sum;
+    float out[DB][4][4];
 };
 
-/* From the warp's key t on; all but the newest. */
-__device__ __forceinline__ void load_keys(key_batch &b, const key_walk &w, int t) {
+__device__ __forceinline__ uint32_t transpose(uint32_t v) {
+    uint32_t r;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(v));
+    return r;
+}
+
+__device__ __forceinline__ uint32_t pack(float a, float b) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
+    return *reinterpret_cast<const uint32_t *>(&pair);
+}
+
+/* Two weights as this lane's half of them. */
+__device__ __forceinline__ uint32_t weight_half(float a, float b, bool low) {
+    const __nv_bfloat162 high = __floats2bfloat162_rn(a, b);
+    if (!low) return *reinterpret_cast<const uint32_t *>(&high);
+    return pack(a - __low2float(high), b - __high2float(high));
+}
+
+template <int DB>
+__device__ __forceinline__ void add_keys(running<DB> &r, const key_tile<DB> &tile, const __nv_bfloat16 *queries, const key_source &from, int first, int lane) {
+    const int t = lane & 3;
+    const __nv_bfloat16 *q = queries + (lane >> 2) * (from.dim + QUERY_SKEW) + t * 8;
+    float score[2][4] = {};
 #pragma unroll
-    for (int i = 0; i < KEYS_AT_ONCE; i++) {
-        const int at = t + i * w.step + w.ahead;
-        const bool wanted = w.part * 8 < w.dim && at < w.end && at != w.newest;
-        b.k[i] = b.v[i] = make_uint4(0, 0, 0, 0);
-        if (wanted) {
-            b.k[i] = __ldcg(reinterpret_cast<const uint4 *>(w.keys + (int64_t)at * w.dim));
-            b.v[i] = __ldcg(reinterpret_cast<const uint4 *>(w.values + (int64_t)at * w.dim));
+    for (int b = 0; b < DB; b++) {
+        uint4 a = make_uint4(0, 0, 0, 0);
+        if (b * DIMS_PER_BLOCK + t * 8 < from.dim) a = *reinterpret_cast<const uint4 *>(q + b * DIMS_PER_BLOCK);
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            mma(score[n], a.x, 0, a.y, 0, tile.k[n][b].x, tile.k[n][b].y);
+            mma(score[n], a.z, 0, a.w, 0, tile.k[n][b].z, tile.k[n][b].w);
+        }
+    }
+    float top = r.top;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float &s = score[i / 2][i % 2];
+        s += __shfl_xor_sync(0xffffffffu, s, 16);
+        if (first + i / 2 * 8 + t * 2 + i % 2 >= from.end) s = -INFINITY;
+        top = fmaxf(top, s);
+    }
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+    const float base = top == -INFINITY ? 0.0f : top; /* no key yet: all weights below are exp(-infinity) */
+    const float before = __expf(r.top - base);
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float &s = score[i / 2][i % 2];
+        s = __expf(s - base);
+        sum += s;
+    }
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    r.top = top;
+    r.sum = r.sum * before + sum;
+    const uint32_t p0 = weight_half(score[0][0], score[0][1], lane >= 16);
+    const uint32_t p1 = weight_half(score[1][0], score[1][1], lane >= 16);
+#pragma unroll
+    for (int b = 0; b < DB; b++) {
+        const uint32_t lo[4] = {tile.v[0][b].x, tile.v[0][b].y, tile.v[0][b].z, tile.v[0][b].w};
+        const uint32_t hi[4] = {tile.v[1][b].x, tile.v[1][b].y, tile.v[1][b].z, tile.v[1][b].w};
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            r.out[b][j][0] *= before;
+            r.out[b][j][1] *= before;
+            mma(r.out[b][j], p0, 0, p1, 0, transpose(lo[j]), transpose(hi[j]));
         }
     }
 }
 
-__device__ __forceinline__ void take_newest(key_batch &b, const key_walk &w, int t, const __nv_bfloat16 *kept) {
+/* Both halves of every head to shared memory. */
+template <int DB>
+__device__ __forceinline__ void put_warp(float *merged, const running<DB> &r, int dim, int warp, int lane) {
+    const int row = dim + 4;
+    float *mine = merged + (warp * HEADS_AT_ONCE + ((lane >> 2) & 3)) * row;
 #pragma unroll
-    for (int i = 0; i < KEYS_AT_ONCE; i++) {
-        if (t + i * w.step + w.ahead != w.newest || w.newest >= w.end || w.part * 8 >= w.dim) continue;
-        b.k[i] = *reinterpret_cast<const uint4 *>(kept + w.part * 8);
-        b.v[i] = *reinterpret_cast<const uint4 *>(kept + w.dim + w.part * 8);
-    }
-}
-
-/* Takes one batch into the running softmax of every query; `queries` [HEADS_AT_ONCE][D], in shared memory. */
-__device__ __forceinline__ void add_keys(running &r, const key_batch &b, const key_walk &w, int t, const float *queries, float scale) {
-    float dot[KEYS_AT_ONCE][HEADS_AT_ONCE];
+    for (int b = 0; b < DB; b++) {
+        const int d = b * DIMS_PER_BLOCK + (lane & 3) * 8;
 #pragma unroll
-    for (int h = 0; h < HEADS_AT_ONCE; h++) {
-        float q[8];
-#pragma unroll
-        for (int j = 0; j < 8; j++) q[j] = w.part * 8 < w.dim ? queries[h * w.dim + w.part * 8 + j] * scale : 0.0f;
-#pragma unroll
-        for (int i = 0; i < KEYS_AT_ONCE; i++) {
-            float k[8];
-            unpack8(k, b.k[i]);
-            dot[i][h] = 0;
-#pragma unroll
-            for (int j = 0; j < 8; j++) dot[i][h] += q[j] * k[j];
+        for (int j = 0; j < 4; j++) {
+            const float v0 = r.out[b][j][0] + __shfl_xor_sync(0xffffffffu, r.out[b][j][0], 16);
+            const float v1 = r.out[b][j][1] + __shfl_xor_sync(0xffffffffu, r.out[b][j][1], 16);
+            if (lane < 16 && d < dim) *reinterpret_cast<float2 *>(mine + d + j * 2) = make_float2(v0, v1);
         }
     }
-    for (int d = 1; d < w.group; d <<= 1)
-#pragma unroll
-        for (int i = 0; i < KEYS_AT_ONCE; i++)
-#pragma unroll
-            for (int h = 0; h < HEADS_AT_ONCE; h++) dot[i][h] += __shfl_xor_sync(0xffffffffu, dot[i][h], d);
-#pragma unroll
-    for (int i = 0; i < KEYS_AT_ONCE; i++)
-#pragma unroll
-        for (int h = 0; h < HEADS_AT_ONCE; h++)
-            if (t + i * w.step + w.ahead >= w.end) dot[i][h] = -INFINITY;
-#pragma unroll
-    for (int h = 0; h < HEADS_AT_ONCE; h++) {
-        float top = r.top[h];
-#pragma unroll
-        for (int i = 0; i < KEYS_AT_ONCE; i++) top = fmaxf(top, dot[i][h]);
-        const float from = top == -INFINITY ? 0.0f : top; /* nothing yet: all weights below are exp(-infinity) */
-        const float before = __expf(r.top[h] - from);
-        r.top[h] = top;
-        r.sum[h] *= before;
-#pragma unroll
-        for (int j = 0; j < 8; j++) r.out[h][j] *= before;
-#pragma unroll
-        for (int i = 0; i < KEYS_AT_ONCE; i++) {
-            dot[i][h] = __expf(dot[i][h] - from);
-            r.sum[h] += dot[i][h];
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < KEYS_AT_ONCE; i++) {
-        float v[8];
-        unpack8(v, b.v[i]);
-#pragma unroll
-        for (int h = 0; h < HEADS_AT_ONCE; h++)
-#pragma unroll
-            for (int j = 0; j < 8; j++) r.out[h][j] += dot[i][h] * v[j];
-    }
+    if (lane < 16 && (lane & 3) == 0) *reinterpret_cast<float2 *>(mine + dim) = make_float2(r.top, r.sum);
 }
 
-__device__ __forceinline__ void merge(float &top, float &sum, float (&out)[8], float top2, float sum2, const float (&out2)[8]) {
-    const float m = fmaxf(top, top2);
-    const float from = m == -INFINITY ? 0.0f : m;
-    const float a = __expf(top - from);
-    const float b = __expf(top2 - from);
-    top = m;
-    sum = sum * a + sum2 * b;
-#pragma unroll
-    for (int i = 0; i < 8; i++) out[i] = out[i] * a + out2[i] * b;
-}
-
-/* Groups of the warp, then warps of the block, in fixed order; `scratch` [warps][HEADS_AT_ONCE][D + 2]. */
-__device__ void write_unit(running &r, const nmlp_cuda_phase *ph, uint32_t tag, float *scratch, int first_head, int n_heads, int chunk,
-                           int group, int warp, int lane) {
+/* What the warps have, in one order, to memory. */
+__device__ __forceinline__ void write_unit(const nmlp_cuda_phase *ph, uint32_t tag, const float *merged, int first_head, int n_heads, int chunk) {
     const int dim = ph->head_dim;
-    const int row = dim + 2;
-    for (int d = group; d < 32; d <<= 1) {
-#pragma unroll
-        for (int h = 0; h < HEADS_AT_ONCE; h++) {
-            float other[8];
-            const float top = __shfl_xor_sync(0xffffffffu, r.top[h], d);
-            const float sum = __shfl_xor_sync(0xffffffffu, r.sum[h], d);
-#pragma unroll
-            for (int i = 0; i < 8; i++) other[i] = __shfl_xor_sync(0xffffffffu, r.out[h][i], d);
-            merge(r.top[h], r.sum[h], r.out[h], top, sum, other);
-        }
-    }
-#pragma unroll
-    for (int h = 0; h < HEADS_AT_ONCE; h++) {
-        float *mine = scratch + (warp * HEADS_AT_ONCE + h) * row;
-        if (lane < group && lane * 8 < dim)
-#pragma unroll
-            for (int i = 0; i < 8; i++) mine[2 + lane * 8 + i] = r.out[h][i];
-        if (lane == 0) {
-            mine[0] = r.top[h];
-            mine[1] = r.sum[h];
-        }
-    }
-    consumer_sync();
+    const int row = dim + 4;
     for (int at = threadIdx.x; at < n_heads * dim; at += CONSUMERS) {
         const int h = at / dim;
         const int d = at - h * dim;
-        const float *all = scratch + h * row;
-        float tops[NMLP_CUDA_CONSUMER_WARPS];
         float top = -INFINITY;
         float sum = 0;
         float v = 0;
-#pragma unroll
+#pragma unroll 1
+        for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) top = fmaxf(top, merged[(w * HEADS_AT_ONCE + h) * row + dim]);
+#pragma unroll 1
         for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) {
-            tops[w] = all[w * HEADS_AT_ONCE * row];
-            top = fmaxf(top, tops[w]);
-        }
-#pragma unroll
-        for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) {
-            const float weight = __expf(tops[w] - top);
-            sum += all[w * HEADS_AT_ONCE * row + 1] * weight;
-            v += all[w * HEADS_AT_ONCE * row + 2 + d] * weight;
+            const float *from = merged + (w * HEADS_AT_ONCE + h) * row;
+            const float weight = __expf(from[dim] - top);
+            sum += from[dim + 1] * weight;
+            v += from[d] * weight;
         }
         put_word(static_cast<word *>(ph->out) + chunk * ph->out_part_stride + (first_head + h) * dim + d, __float_as_uint(v), tag);
         if (d == 0)
             put_words(static_cast<word *>(ph->softmax) + 2 * (chunk * ph->n_heads + first_head + h), make_word(__float_as_uint(top), tag),
                       make_word(__float_as_uint(sum), tag));
     }
+}
+
+/* Where a unit's queries come from, and where its results go. */
+struct attention_unit {
+    int kv_head;
+    int chunk;
+    int first; /* key */
+    int end;
+    int head;    /* first of up to HEADS_AT_ONCE */
+    int n_heads;
+    bool stores_newest;
+};
+
+/* Functions of their own, so that the registers they take are not taken from the matmuls. */
+template <int DB>
+__device__ __noinline__ void run_unit(const nmlp_cuda_phase *ph, const attention_unit &u, uint32_t in_tag, uint32_t out_tag, const attention_memory &mem, int position) {
+    const int warp = threadIdx.x >> 5;
+    const int lane = threadIdx.x & 31;
+    const int dim = ph->head_dim;
+    const word *qkv = static_cast<const word *>(ph->op[0].x);
+    const int64_t base = (int64_t)u.kv_head * ph->context * dim;
+    __nv_bfloat16 *keys = static_cast<__nv_bfloat16 *>(ph->k_cache) + base;
+    __nv_bfloat16 *values = static_cast<__nv_bfloat16 *>(ph->v_cache) + base;
+    const key_source from = {keys + (lane & 3) * 8, values + (lane & 3) * 8, dim, u.end, position};
+    int first = u.first + warp * KEYS_PER_WARP;
+    key_tile<DB> tile;
+    load_keys(tile, from, first, lane);
+    const bool for_key = warp == HEADS_AT_ONCE && u.stores_newest;
+    if (warp < u.n_heads || for_key) {
+        rotation<DB> r;
+        head_columns<DB> h;
+        load_rotation(r, ph->rope + (int64_t)position * dim, for_key ? ph->k_norm : ph->q_norm, dim / 2, lane);
+        prepare_head(h, qkv + (for_key ? ph->n_heads + u.kv_head : u.head + warp) * dim, in_tag, r, (for_key ? ph->k_norm : ph->q_norm) != nullptr, ph->eps,
+                     dim / 2, lane);
+        if (for_key)
+            put_key(keys + (int64_t)position * dim, mem.newest, h, dim / 2, lane);
+        else
+            put_query(mem.queries, h, warp, ph->scale, dim / 2, lane);
+    } else if (warp == HEADS_AT_ONCE + 1 && u.stores_newest) {
+        put_value(values + (int64_t)position * dim, mem.newest + dim, qkv + (ph->n_heads + ph->n_kv_heads + u.kv_head) * dim, in_tag, dim, lane);
+    }
+    consumer_sync();
+    running<DB> r;
+    r.top = -INFINITY;
+    r.sum = 0;
+#pragma unroll
+    for (int i = 0; i < DB * 16; i++) r.out[i / 16][i / 4 % 4][i % 4] = 0;
+#pragma unroll 1
+    for (; first < u.end; first += KEYS_AT_ONCE) {
+        take_newest(tile, from, mem.newest, first, lane);
+        add_keys(r, tile, mem.queries, from, first, lane);
+        if (first + KEYS_AT_ONCE < u.end) load_keys(tile, from, first + KEYS_AT_ONCE, lane);
+    }
+    put_warp(mem.merged, r, dim, warp, lane);
+    consumer_sync();
+    write_unit(ph, out_tag, mem.merged, u.head, u.n_heads, u.chunk);
     consumer_sync();
 }
 
-/* `scratch`: the block's input space, f32. Keys, values and angles are asked for before the queries, which are what everything waits for. */
-__device__ void run_attention(const nmlp_cuda_phase *ph, uint32_t in_tag, uint32_t out_tag, float *scratch, int position) {
-    const int warp = threadIdx.x >> 5;
-    const int lane = threadIdx.x & 31;
+/* `scratch`: the block's input space, f32. */
+__device__ __noinline__ void run_attention(const nmlp_cuda_phase *ph, uint32_t in_tag, uint32_t out_tag, float *scratch, int position) {
     const int dim = ph->head_dim;
     const int n_keys = position + 1;
     const int per_chunk = keys_per_chunk(n_keys);
     const int n_chunks = (n_keys + per_chunk - 1) / per_chunk;
     const int heads_per_kv = ph->n_heads / ph->n_kv_heads;
-    float *queries = scratch;
-    float *newest = scratch + HEADS_AT_ONCE * dim;
-    __nv_bfloat16 *kept = reinterpret_cast<__nv_bfloat16 *>(newest + dim);
-    float *merged = newest + 2 * dim;
-    const bool for_key = warp == NMLP_CUDA_CONSUMER_WARPS - 1;
-    for (int unit = blockIdx.x; unit < ph->n_kv_heads * n_chunks; unit += gridDim.x) {
-        const int kv_head = unit % ph->n_kv_heads;
-        const int chunk = unit / ph->n_kv_heads;
-        const int end = min(n_keys, (chunk + 1) * per_chunk);
-        const key_walk walk = begin_walk(ph, kv_head, chunk * per_chunk, end, position, warp, lane);
-        for (int h0 = 0; h0 < heads_per_kv; h0 += HEADS_AT_ONCE) {
-            const int n_here = min(HEADS_AT_ONCE, heads_per_kv - h0);
-            const int head = kv_head * heads_per_kv + h0;
-            key_batch batch;
-            int t = walk.first;
-            load_keys(batch, walk, t);
-            if (warp < HEADS_AT_ONCE || (for_key && end == n_keys && h0 == 0)) {
-                const rotation r = load_rotation(ph->rope + (int64_t)position * dim, for_key ? ph->k_norm : ph->q_norm, dim, lane);
-                if (for_key)
-                    store_newest(ph, in_tag, r, newest, kept, kv_head, position, lane);
-                else
-                    prepare_head(queries + warp * dim, static_cast<const word *>(ph->op[0].x) + (head + min(warp, n_here - 1)) * dim, in_tag,
-                                 r, ph->q_norm != nullptr, ph->eps, dim, lane);
-            }
-            consumer_sync();
-            running r;
-#pragma unroll
-            for (int h = 0; h < HEADS_AT_ONCE; h++) {
-                r.top[h] = -INFINITY;
-                r.sum[h] = 0;
-#pragma unroll
-                for (int i = 0; i < 8; i++) r.out[h][i] = 0;
-            }
-            while (t < end) {
-                take_newest(batch, walk, t, kept);
-                add_keys(r, batch, walk, t, queries, ph->scale);
-                t += KEYS_AT_ONCE * walk.step;
-                if (t < end) load_keys(batch, walk, t);
-            }
-            write_unit(r, ph, out_tag, merged, head, n_here, chunk, walk.group, warp, lane);
+    const attention_memory mem = attention_places(scratch, dim);
+    for (int i = blockIdx.x; i < ph->n_kv_heads * n_chunks; i += gridDim.x) {
+        attention_unit u;
+        u.kv_head = i % ph->n_kv_heads;
+        u.chunk = i / ph->n_kv_heads;
+        u.first = u.chunk * per_chunk;
+        u.end = min(n_keys, u.first + per_chunk);
+        for (int h = 0; h < heads_per_kv; h += HEADS_AT_ONCE) {
+            u.head = u.kv_head * heads_per_kv + h;
+            u.n_heads = min((int)HEADS_AT_ONCE, heads_per_kv - h);
+            u.stores_newest = u.end == n_keys && h == 0;
+            if (dim <= 2 * DIMS_PER_BLOCK)
+                run_unit<2>(ph, u, in_tag, out_tag, mem, position);
+            else if (dim <= 4 * DIMS_PER_BLOCK)
+                run_unit<4>(ph, u, in_tag, out_tag, mem, position);
+            else
+                run_unit<8>(ph, u, in_tag, out_tag, mem, position);
         }
     }
 }
+
+} // namespace
 
 #endif

@@ -13,10 +13,13 @@ __device__ __forceinline__ void await_launch_before() {
 #endif
 }
 
-/* Multiplying and finishing warps together; `id` tells the two meetings of a phase apart. */
-__device__ __forceinline__ void meet(int id) {
+/* Multiplying and finishing warps together, before a phase and, where the grid meets, after it. */
+enum meeting { BEFORE_PHASE = 3, AFTER_PHASE = 2 };
+
+template <int ID>
+__device__ __forceinline__ void meet() {
     static_assert(CONSUMERS + 32 == 288, "meet counts threads");
-    asm volatile("bar.sync %0, 288;" ::"r"(id) : "memory");
+    asm volatile("bar.sync %0, 288;" ::"n"(ID) : "memory");
 }
 
 /* The next phase's description starts for shared memory while this one runs. */
