@@ -35,7 +35,7 @@ static void describe(nmlp_cuda_mlp *mlp, const nmlp_cuda_plan *plan) {
     }
 }
 
-/* Up to NMLP_CUDA_S_SPLIT rows. */
+/* Up to NMLP_CUDA_S_MAX rows. */
 static nmlp_status plan_few(nmlp_cuda_mlp *mlp, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     nmlp_cuda_plan plan;
@@ -68,7 +68,7 @@ static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MAT
     size_t bytes = (size_t)mlp->s * (size_t)mlp->pitch * sizeof(float);
     mlp->x = nmlp_cuda_block_take(block, bytes);
     mlp->y = nmlp_cuda_block_take(block, bytes);
-    if (!mlp->streams || mlp->s > NMLP_CUDA_S_SPLIT) mlp->x_narrow = nmlp_cuda_block_take(block, bytes / 2);
+    if (!mlp->streams || mlp->s > NMLP_CUDA_S_MAX) mlp->x_narrow = nmlp_cuda_block_take(block, bytes / 2);
     if (!mlp->streams) {
         const nmlp_cuda_mlp_weights *all[] = {&mlp->weights};
         nmlp_cuda_mlp_rows_take(&mlp->rows, block, all, 1, mlp->s);
@@ -78,7 +78,7 @@ static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MAT
         snprintf(mlp->text, sizeof mlp->text, "matmuls=%s", nmlp_cuda_blas_has_library(mlp->blas) ? "cublaslt" : "own");
         return NMLP_OK;
     }
-    return mlp->s > NMLP_CUDA_S_SPLIT ? plan_batch(mlp, err) : plan_few(mlp, err);
+    return mlp->s > NMLP_CUDA_S_MAX ? plan_batch(mlp, err) : plan_few(mlp, err);
 }
 
 /* Of all matrices, in bf16. */
@@ -95,15 +95,15 @@ static int64_t weight_bytes(const nmlp_factors m[NMLP_MLP_MATRICES]) {
 /* What was measured faster (docs/performance-gpu.md). */
 static int64_t most_streamed_rows(const nmlp_factors m[NMLP_MLP_MATRICES]) {
     enum { ROWS_SMALL = 8, SMALL_BYTES = 128 << 20 };
-    if (!nmlp_cuda_blas_available()) return NMLP_CUDA_S_MAX;
-    return weight_bytes(m) <= SMALL_BYTES ? ROWS_SMALL : NMLP_CUDA_S_SPLIT;
+    if (!nmlp_cuda_blas_available()) return NMLP_CUDA_BATCH_ROWS_MAX;
+    return weight_bytes(m) <= SMALL_BYTES ? ROWS_SMALL : NMLP_CUDA_S_MAX;
 }
 
 static nmlp_status choose_path(bool *streams, const nmlp_factors m[NMLP_MLP_MATRICES], int64_t s, nmlp_cuda_path path, nmlp_err *err) {
     if (s < 1 || s > INT32_MAX / 2) return nmlp_fail(err, NMLP_E_ARG, "an MLP of %lld rows", (long long)s);
-    if (path == NMLP_CUDA_PATH_STREAM && s > NMLP_CUDA_S_MAX)
-        return nmlp_fail(err, NMLP_E_ARG, "the streaming kernel takes up to %d rows, not %lld", NMLP_CUDA_S_MAX, (long long)s);
-    int64_t most = path == NMLP_CUDA_PATH_STREAM ? NMLP_CUDA_S_MAX : most_streamed_rows(m);
+    if (path == NMLP_CUDA_PATH_STREAM && s > NMLP_CUDA_BATCH_ROWS_MAX)
+        return nmlp_fail(err, NMLP_E_ARG, "the streaming kernel takes up to %d rows, not %lld", NMLP_CUDA_BATCH_ROWS_MAX, (long long)s);
+    int64_t most = path == NMLP_CUDA_PATH_STREAM ? NMLP_CUDA_BATCH_ROWS_MAX : most_streamed_rows(m);
     *streams = path != NMLP_CUDA_PATH_MATMUL && s <= most;
     return NMLP_OK;
 }
@@ -148,7 +148,7 @@ void nmlp_cuda_mlp_describe(const nmlp_cuda_mlp *mlp, char *text, size_t text_by
 }
 
 static nmlp_status enqueue(nmlp_cuda_mlp *mlp, cudaStream_t stream, nmlp_err *err) {
-    if (mlp->streams && mlp->s > NMLP_CUDA_S_SPLIT)
+    if (mlp->streams && mlp->s > NMLP_CUDA_S_MAX)
         return NMLP_CUDA_CHECK(nmlp_cuda_batch_launch(&mlp->batch, mlp->device.n_blocks, stream), "launching the streaming kernel", err);
     if (mlp->streams)
         return NMLP_CUDA_CHECK(nmlp_cuda_stream_launch(&mlp->program, mlp->device.n_blocks, stream), "launching the streaming kernel",
@@ -239,7 +239,7 @@ nmlp_status nmlp_cuda_mlp_time(nmlp_cuda_mlp *const *mlps, int n, int n_timed, d
     NMLP_TRY(NMLP_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0), "instantiating a graph", err));
     st = time_graph(exec, stream, n, n_timed, median_us, err);
 #ifdef NMLP_CUDA_CLOCKS
-    if (st == NMLP_OK && mlps[0]->streams && mlps[0]->s <= NMLP_CUDA_S_SPLIT) st = run_with_clocks(mlps, n, err);
+    if (st == NMLP_OK && mlps[0]->streams && mlps[0]->s <= NMLP_CUDA_S_MAX) st = run_with_clocks(mlps, n, err);
 #endif
 out:
     if (exec) (void)cudaGraphExecDestroy(exec);

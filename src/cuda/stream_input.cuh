@@ -1,4 +1,4 @@
-/* Bringing a phase's input rows into shared memory as bf16. With SPLIT a value is kept as the sum of two bf16 numbers, which the tensor
+/* Bringing a phase's input rows into shared memory as bf16. A value is kept as the sum of two bf16 numbers, which the tensor
  * cores multiply one after the other: activations then carry 16 bits of mantissa, and only the weights are what the checkpoint rounded. */
 #ifndef NMLP_CUDA_STREAM_INPUT_CUH
 #define NMLP_CUDA_STREAM_INPUT_CUH
@@ -113,7 +113,6 @@ __device__ __forceinline__ float4 as_floats(uint4 v) {
     return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
 }
 
-template <bool SPLIT>
 __device__ __forceinline__ void store4(__nv_bfloat16 *rows, int pitch, int s, int row, int col, float4 v) {
     union {
         __nv_bfloat162 pair[2];
@@ -122,11 +121,9 @@ __device__ __forceinline__ void store4(__nv_bfloat16 *rows, int pitch, int s, in
     hi.pair[0] = __floats2bfloat162_rn(v.x, v.y);
     hi.pair[1] = __floats2bfloat162_rn(v.z, v.w);
     *reinterpret_cast<uint2 *>(rows + row * pitch + col) = hi.bits;
-    if (SPLIT) {
-        lo.pair[0] = __floats2bfloat162_rn(v.x - __low2float(hi.pair[0]), v.y - __high2float(hi.pair[0]));
-        lo.pair[1] = __floats2bfloat162_rn(v.z - __low2float(hi.pair[1]), v.w - __high2float(hi.pair[1]));
-        *reinterpret_cast<uint2 *>(rows + (s + row) * pitch + col) = lo.bits;
-    }
+    lo.pair[0] = __floats2bfloat162_rn(v.x - __low2float(hi.pair[0]), v.y - __high2float(hi.pair[0]));
+    lo.pair[1] = __floats2bfloat162_rn(v.z - __low2float(hi.pair[1]), v.w - __high2float(hi.pair[1]));
+    *reinterpret_cast<uint2 *>(rows + (s + row) * pitch + col) = lo.bits;
 }
 
 __device__ __forceinline__ void add4(float4 &a, float4 b) {
@@ -155,7 +152,6 @@ __device__ __forceinline__ void get_values(float4 (&v)[N], const nmlp_cuda_opera
 }
 
 /* Plain rows of one part, few of them: a thread's loads are all under way before the first is used, because it has nothing else to do than wait for them. */
-template <bool SPLIT>
 __device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
     const int PLACES = 4;
 #pragma unroll 1
@@ -166,13 +162,12 @@ __device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, in
             get_values<PLACES>(v, op, (int64_t)row * op->x_pitch, k0 + base, CONSUMERS * 4, tag);
 #pragma unroll
             for (int i = 0; i < PLACES; i++)
-                if (base + i * CONSUMERS * 4 < len) store4<SPLIT>(rows, pitch, s, row, base + i * CONSUMERS * 4, v[i]);
+                if (base + i * CONSUMERS * 4 < len) store4(rows, pitch, s, row, base + i * CONSUMERS * 4, v[i]);
         }
     }
 }
 
 /* The same for rows of up to four parts. */
-template <bool SPLIT>
 __device__ void stage_parts(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
     const int PARTS = 4;
     const word *x = static_cast<const word *>(op->x) + k0;
@@ -196,59 +191,13 @@ __device__ void stage_parts(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, in
                 float4 v = as_floats(bits[i * PARTS]);
 #pragma unroll
                 for (int p = 1; p < PARTS; p++) add4(v, as_floats(bits[i * PARTS + p]));
-                if (base + i * CONSUMERS * 4 < len) store4<SPLIT>(rows, pitch, s, row, base + i * CONSUMERS * 4, v);
+                if (base + i * CONSUMERS * 4 < len) store4(rows, pitch, s, row, base + i * CONSUMERS * 4, v);
             }
         }
     }
 }
 
-/* bf16 rows go to shared memory as they are, all copies under way at once. */
-__device__ void stage_narrow(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len) {
-    const __nv_bfloat16 *x = static_cast<const __nv_bfloat16 *>(op->x) + k0;
-    const int x_pitch = op->x_pitch;
-    const int per_row = len / 8;
-    const int n = s * per_row;
-    const int shift = n / (int)gridDim.x * (int)blockIdx.x & ~7;
-    for (int i = threadIdx.x; i < n; i += CONSUMERS) {
-        int j = i + shift < n ? i + shift : i + shift - n;
-        int row = j / per_row;
-        int col = (j - row * per_row) * 8;
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(rows + row * pitch + col)),
-                     "l"(x + row * x_pitch + col) : "memory");
-    }
-    asm volatile("cp.async.wait_all;" ::: "memory");
-}
-
-/* The same from tagged words of two values. */
-__device__ void stage_narrow_words(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
-    const int PLACES = 6;
-    const word *x = static_cast<const word *>(op->x);
-    const int x_pitch = op->x_pitch;
-    const int cols = op->x_cols;
-    const int per_row = len / 8;
-    const int n = s * per_row;
-#pragma unroll 1
-    for (int base = threadIdx.x; base < n; base += CONSUMERS * PLACES) {
-        uint4 bits[PLACES];
-        get_quads<PLACES>(bits,
-                          [=](int i) {
-                              int at = base + i * CONSUMERS;
-                              int row = at / per_row;
-                              int col = k0 + (at - row * per_row) * 8;
-                              return at < n && col < cols ? x + (row * x_pitch + col) / 2 : nullptr;
-                          },
-                          tag);
-#pragma unroll
-        for (int i = 0; i < PLACES; i++) {
-            int at = base + i * CONSUMERS;
-            int row = at / per_row;
-            if (at < n) *reinterpret_cast<uint4 *>(rows + row * pitch + (at - row * per_row) * 8) = bits[i];
-        }
-    }
-}
-
 /* x * weight goes to shared memory at once; 1/rms is kept per row and multiplies the result. The sum runs over the whole row. */
-template <bool SPLIT>
 __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s,
                            int k0, int len, shared_head *sh, uint32_t tag) {
     const int BATCH = 4;
@@ -270,7 +219,7 @@ __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *o
                 int col = base + i * CONSUMERS * 4;
                 sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
                 v[i] = make_float4(v[i].x * w[i].x, v[i].y * w[i].y, v[i].z * w[i].z, v[i].w * w[i].w);
-                if (col >= k0 && col < k0 + len) store4<SPLIT>(rows, pitch, s, row, col - k0, v[i]);
+                if (col >= k0 && col < k0 + len) store4(rows, pitch, s, row, col - k0, v[i]);
             }
         }
         sum = warp_sum(sum);
@@ -320,7 +269,6 @@ __device__ __forceinline__ void add_piece(head_sum &s, const head_piece &p) {
 
 /* The pieces of attention become one row: each is weighted by its share of the softmax. One token only. Values and softmax of several pieces come in one
  * round trip. */
-template <bool SPLIT>
 __device__ __noinline__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int k0,
                             int len, int n_keys, uint32_t tag) {
     const int PLACES = 2;
@@ -372,13 +320,12 @@ __device__ __noinline__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_c
             if (place >= len) continue;
             const float scale = k0 + place <= last ? 1.0f / sums[i].sum : 0.0f;
             const float4 v = sums[i].value;
-            store4<SPLIT>(rows, pitch, 1, 0, place, make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale));
+            store4(rows, pitch, 1, 0, place, make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale));
         }
     }
 }
 
 /* Piece `piece` of K of every input, side by side; ends with the rows visible to all consumers. */
-template <bool SPLIT>
 __device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int s, int piece, int n_keys, shared_head *sh) {
     int n_segments = ph->n_matrices == 2 && !ph->same_x ? 2 : 1;
     int pitch = n_segments * ph->k_chunk + NMLP_CUDA_ROW_SKEW;
@@ -388,18 +335,14 @@ __device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int 
         __nv_bfloat16 *to = rows + i * ph->k_chunk;
         int len = min(ph->k_chunk, op->k - k0);
         const uint32_t tag = op->x_written_by ? sh->tag_base + (uint32_t)op->x_written_by : 0;
-        if (!SPLIT && !op->x_written_by) { /* many rows are bf16 everywhere (plan.c) */
-            stage_narrow(op, to, pitch, s, k0, len);
-        } else if (!SPLIT) {
-            stage_narrow_words(op, to, pitch, s, k0, len, tag);
-        } else if (op->input == NMLP_CUDA_NORM) {
-            stage_norm<SPLIT>(ph, op, to, pitch, s, k0, len, sh, tag);
+        if (op->input == NMLP_CUDA_NORM) {
+            stage_norm(ph, op, to, pitch, s, k0, len, sh, tag);
         } else if (op->input == NMLP_CUDA_HEADS) {
-            stage_heads<SPLIT>(ph, op, to, pitch, k0, len, n_keys, tag);
+            stage_heads(ph, op, to, pitch, k0, len, n_keys, tag);
         } else if (op->x_parts > 1) {
-            stage_parts<SPLIT>(op, to, pitch, s, k0, len, tag);
+            stage_parts(op, to, pitch, s, k0, len, tag);
         } else {
-            stage_plain<SPLIT>(op, to, pitch, s, k0, len, tag);
+            stage_plain(op, to, pitch, s, k0, len, tag);
         }
     }
     consumer_sync();
