@@ -1,5 +1,6 @@
-/* gated.h on Hopper. Two blocks of a cluster take 128 rows each of the same 128 columns of I. In each, one warp brings tiles of x and w (of w its half, to both
- * blocks) into a ring in shared memory; two groups of four warps multiply 64 rows each, first gate's factors, then up's, and write silu(gate) * up. */
+/* gated.h on Hopper. Two blocks of a cluster take 128 rows each of the same 256 columns of I. In each, one warp brings tiles of x and w (of w its half, to both
+ * blocks) into a ring in shared memory; two groups of four warps multiply 64 rows each, first gate's factors, whose silu they keep as bf16, then up's, and write
+ * the product. */
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -12,7 +13,7 @@ enum {
     COLS = NMLP_CUDA_GATED_COLS,
     STEP = NMLP_CUDA_GATED_STEP,
     CLUSTER = 2,
-    STAGES = 6,
+    STAGES = 4,
     GROUPS = 2,           /* of multiplying warps */
     GROUP_THREADS = 128,
     GROUP_ROWS = ROWS / GROUPS,
@@ -20,11 +21,13 @@ enum {
     X_BYTES = ROWS * STEP * 2,
     W_BYTES = COLS * STEP * 2,
     STAGE_BYTES = X_BYTES + W_BYTES,
-    OUT_BOX_BYTES = GROUP_ROWS * STEP * 2,
-    OUT_BYTES = GROUPS * (COLS / STEP) * OUT_BOX_BYTES,
+    BOXES = 2, /* of results a group has in shared memory */
+    BOX_COLS = STEP,
+    BOX_BYTES = GROUP_ROWS * BOX_COLS * 2,
+    OUT_BYTES = GROUPS * BOXES * BOX_BYTES,
     SHARED_BYTES = STAGES * STAGE_BYTES + OUT_BYTES + 2 * STAGES * 8,
     PAIRS_AT_ONCE = 8, /* of rows, that run beside each other so that w's tiles are shared in L2 */
-    SUMS = 64          /* of a thread: 64 rows by 128 columns over 128 threads */
+    SUMS = 128         /* of a thread: 64 rows by 256 columns over 128 threads */
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -102,12 +105,16 @@ __device__ __forceinline__ uint64_t describe(uint32_t address) {
 }
 
 __device__ __forceinline__ void mma_step(float (&c)[SUMS], uint64_t a, uint64_t b, int add) {
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
                  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-                 "%64, %65, p, 1, 1, 0, 0; }"
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+                 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+                 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+                 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+                 "%128, %129, p, 1, 1, 0, 0; }"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
                    "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
                    "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
@@ -115,7 +122,15 @@ __device__ __forceinline__ void mma_step(float (&c)[SUMS], uint64_t a, uint64_t 
                    "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]),
                    "+f"(c[40]), "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]),
                    "+f"(c[48]), "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]),
-                   "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
+                   "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63]),
+                   "+f"(c[64]), "+f"(c[65]), "+f"(c[66]), "+f"(c[67]), "+f"(c[68]), "+f"(c[69]), "+f"(c[70]), "+f"(c[71]),
+                   "+f"(c[72]), "+f"(c[73]), "+f"(c[74]), "+f"(c[75]), "+f"(c[76]), "+f"(c[77]), "+f"(c[78]), "+f"(c[79]),
+                   "+f"(c[80]), "+f"(c[81]), "+f"(c[82]), "+f"(c[83]), "+f"(c[84]), "+f"(c[85]), "+f"(c[86]), "+f"(c[87]),
+                   "+f"(c[88]), "+f"(c[89]), "+f"(c[90]), "+f"(c[91]), "+f"(c[92]), "+f"(c[93]), "+f"(c[94]), "+f"(c[95]),
+                   "+f"(c[96]), "+f"(c[97]), "+f"(c[98]), "+f"(c[99]), "+f"(c[100]), "+f"(c[101]), "+f"(c[102]), "+f"(c[103]),
+                   "+f"(c[104]), "+f"(c[105]), "+f"(c[106]), "+f"(c[107]), "+f"(c[108]), "+f"(c[109]), "+f"(c[110]), "+f"(c[111]),
+                   "+f"(c[112]), "+f"(c[113]), "+f"(c[114]), "+f"(c[115]), "+f"(c[116]), "+f"(c[117]), "+f"(c[118]), "+f"(c[119]),
+                   "+f"(c[120]), "+f"(c[121]), "+f"(c[122]), "+f"(c[123]), "+f"(c[124]), "+f"(c[125]), "+f"(c[126]), "+f"(c[127])
                  : "l"(a), "l"(b), "r"(add));
 }
 
@@ -127,7 +142,7 @@ __device__ __forceinline__ void free_slot(uint32_t empty) {
                  "r"(thread) : "memory");
 }
 
-/* c = 64 rows of x times 128 of w, over all k. */
+/* c = 64 rows of x times 256 of w, over all k. */
 __device__ __forceinline__ void multiply(float (&c)[SUMS], const places &at, cursor &slot, int steps, int group) {
     uint32_t last = 0;
     for (int k = 0; k < steps; k++) {
@@ -150,54 +165,61 @@ __device__ __forceinline__ void multiply(float (&c)[SUMS], const places &at, cur
     if (steps) free_slot(last);
 }
 
-/* silu(g) * u of two columns as bf16. One reciprocal serves both; exponents are cut so that the product of two denominators stays finite. */
-__device__ __forceinline__ uint32_t gate_pair(float g0, float u0, float g1, float u1) {
+/* silu of two columns as bf16. One reciprocal serves both; exponents are cut so that the product of two denominators stays finite. */
+__device__ __forceinline__ uint32_t silu_pair(float g0, float g1) {
     const float a = 1.0f + __expf(fminf(-g0, 40.0f));
     const float b = 1.0f + __expf(fminf(-g1, 40.0f));
     const float r = __fdividef(1.0f, a * b);
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(g0 * u0 * (r * b), g1 * u1 * (r * a));
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(g0 * (r * b), g1 * (r * a));
+    return *reinterpret_cast<const uint32_t *>(&pair);
+}
+
+__device__ __forceinline__ uint32_t times(uint32_t gate, float u0, float u1) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(__uint_as_float(gate << 16) * u0, __uint_as_float(gate & 0xffff0000u) * u1);
     return *reinterpret_cast<const uint32_t *>(&pair);
 }
 
 __device__ __forceinline__ void group_sync(int group) { asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory"); }
 
-/* The group's 64 by 128 results through shared memory, as two boxes of 64 columns, to memory. */
-__device__ __forceinline__ void write_tile(const nmlp_cuda_gated_hopper &job, const float (&g)[SUMS], const float (&u)[SUMS], const places &at, tile t,
+/* The group's 64 by 256 results through shared memory, as boxes of 64 columns, to memory. */
+__device__ __forceinline__ void write_tile(const nmlp_cuda_gated_hopper &job, const uint32_t (&gate)[SUMS / 2], const float (&u)[SUMS], const places &at, tile t,
                                            int group) {
     const int thread = threadIdx.x % GROUP_THREADS;
     const int lane = thread & 31;
     const int row = (thread >> 5) * 16 + (lane & 15);
-    const uint32_t boxes = at.out + group * (COLS / STEP) * OUT_BOX_BYTES;
-    if (thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); /* the boxes of the tile before have been read */
-    group_sync(group);
 #pragma unroll
-    for (int j = 0; j < COLS / 8; j += 2) {
-        const int chunk = j + (lane >> 4);
-        const uint32_t to = boxes + (j / 8) * OUT_BOX_BYTES + row * (STEP * 2) + (((chunk ^ row) & 7) << 4);
-        const uint32_t r0 = gate_pair(g[j * 4], u[j * 4], g[j * 4 + 1], u[j * 4 + 1]);
-        const uint32_t r1 = gate_pair(g[j * 4 + 2], u[j * 4 + 2], g[j * 4 + 3], u[j * 4 + 3]);
-        const uint32_t r2 = gate_pair(g[j * 4 + 4], u[j * 4 + 4], g[j * 4 + 5], u[j * 4 + 5]);
-        const uint32_t r3 = gate_pair(g[j * 4 + 6], u[j * 4 + 6], g[j * 4 + 7], u[j * 4 + 7]);
-        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
+    for (int b = 0; b < COLS / BOX_COLS; b++) {
+        const uint32_t box = at.out + (group * BOXES + b % BOXES) * BOX_BYTES;
+        if (thread == 0) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(BOXES - 1) : "memory"); /* what was in this box has been read */
+        group_sync(group);
+#pragma unroll
+        for (int j = 0; j < BOX_COLS / 8; j += 2) {
+            const int i = (b * BOX_COLS / 8 + j) * 4; /* of the sums */
+            const uint32_t to = box + row * (BOX_COLS * 2) + ((((j + (lane >> 4)) ^ row) & 7) << 4);
+            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(times(gate[i / 2], u[i], u[i + 1])),
+                         "r"(times(gate[i / 2 + 1], u[i + 2], u[i + 3])), "r"(times(gate[i / 2 + 2], u[i + 4], u[i + 5])),
+                         "r"(times(gate[i / 2 + 3], u[i + 6], u[i + 7])) : "memory");
+        }
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        group_sync(group);
+        if (thread != 0) continue;
+        asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&job.out), "r"(t.col + b * BOX_COLS),
+                     "r"(t.row + group * GROUP_ROWS), "r"(box) : "memory");
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
     }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    group_sync(group);
-    if (thread != 0) return;
-    for (int b = 0; b < COLS / STEP; b++)
-        asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&job.out), "r"(t.col + b * STEP),
-                     "r"(t.row + group * GROUP_ROWS), "r"(boxes + b * OUT_BOX_BYTES) : "memory");
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
 __device__ void multiply_tiles(const nmlp_cuda_gated_hopper &job, const places &at, uint32_t rank, int group) {
     const int n_tiles = job.row_pairs * job.col_tiles;
     cursor slot = {0, 0};
     for (int i = blockIdx.x / CLUSTER; i < n_tiles; i += gridDim.x / CLUSTER) {
-        float g[SUMS];
-        float u[SUMS];
-        multiply(g, at, slot, job.steps[0], group);
-        multiply(u, at, slot, job.steps[1], group);
-        write_tile(job, g, u, at, tile_at(job, i, rank), group);
+        float c[SUMS];
+        uint32_t gate[SUMS / 2];
+        multiply(c, at, slot, job.steps[0], group);
+#pragma unroll
+        for (int j = 0; j < SUMS / 2; j++) gate[j] = silu_pair(c[2 * j], c[2 * j + 1]);
+        multiply(c, at, slot, job.steps[1], group);
+        write_tile(job, gate, c, at, tile_at(job, i, rank), group);
     }
     if (threadIdx.x % GROUP_THREADS == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }

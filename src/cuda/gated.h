@@ -19,7 +19,7 @@ typedef struct nmlp_cuda_gated {
     int32_t n;
 } nmlp_cuda_gated;
 
-enum { NMLP_CUDA_GATED_ROWS = 128, NMLP_CUDA_GATED_COLS = 128, NMLP_CUDA_GATED_STEP = 64, NMLP_CUDA_MAP_BYTES = 128 };
+enum { NMLP_CUDA_GATED_ROWS = 128, NMLP_CUDA_GATED_COLS = 256, NMLP_CUDA_GATED_STEP = 64, NMLP_CUDA_MAP_BYTES = 128 };
 
 /* A matrix for Hopper's copy engine. */
 typedef struct nmlp_cuda_map {

@@ -11,7 +11,8 @@ struct nmlp_cuda_mlp {
     nmlp_cuda_device device;
     nmlp_cuda_block block;
     nmlp_cuda_mlp_weights weights;
-    bool streams; /* else matmuls */
+    bool streams;  /* else matmuls */
+    bool portable; /* as on older chips */
     int32_t s;
     int32_t hidden;
     int32_t pitch;  /* of x and y */
@@ -74,7 +75,7 @@ static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MAT
         nmlp_cuda_mlp_rows_take(&mlp->rows, block, all, 1, mlp->s);
         void *workspace = nmlp_cuda_block_take(block, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
         if (!block->committed) return NMLP_OK;
-        NMLP_RETURN_IF_FAILED(nmlp_cuda_blas_create(&mlp->blas, workspace, err));
+        NMLP_RETURN_IF_FAILED(nmlp_cuda_blas_create(&mlp->blas, workspace, !mlp->portable, err));
         snprintf(mlp->text, sizeof mlp->text, "matmuls=%s", nmlp_cuda_blas_has_library(mlp->blas) ? "cublaslt" : "own");
         return NMLP_OK;
     }
@@ -104,7 +105,7 @@ static nmlp_status choose_path(bool *streams, const nmlp_factors m[NMLP_MLP_MATR
     if (path == NMLP_CUDA_PATH_STREAM && s > NMLP_CUDA_BATCH_ROWS_MAX)
         return nmlp_fail(err, NMLP_E_ARG, "the streaming kernel takes up to %d rows, not %lld", NMLP_CUDA_BATCH_ROWS_MAX, (long long)s);
     int64_t most = path == NMLP_CUDA_PATH_STREAM ? NMLP_CUDA_BATCH_ROWS_MAX : most_streamed_rows(m);
-    *streams = path != NMLP_CUDA_PATH_MATMUL && s <= most;
+    *streams = path != NMLP_CUDA_PATH_MATMUL && path != NMLP_CUDA_PATH_PORTABLE && s <= most;
     return NMLP_OK;
 }
 
@@ -118,6 +119,7 @@ nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors m[NMLP_
     if (!mlp) return NMLP_E_NOMEM;
     nmlp_cuda_block_init(&mlp->block);
     mlp->streams = streams;
+    mlp->portable = path == NMLP_CUDA_PATH_PORTABLE;
     mlp->s = (int32_t)s;
     mlp->hidden = (int32_t)nmlp_factors_rows(&m[NMLP_MLP_DOWN]);
     mlp->pitch = nmlp_cuda_pad(mlp->hidden);
@@ -154,7 +156,7 @@ static nmlp_status enqueue(nmlp_cuda_mlp *mlp, cudaStream_t stream, nmlp_err *er
         return NMLP_CUDA_CHECK(nmlp_cuda_stream_launch(&mlp->program, mlp->device.n_blocks, stream), "launching the streaming kernel",
                                err);
     nmlp_cuda_mlp_many many = {.w = &mlp->weights, .rows = &mlp->rows, .x = mlp->x_narrow, .y = mlp->y, .s = mlp->s,
-                               .n_multiprocessors = mlp->device.n_blocks, .blas = mlp->blas, .stream = stream};
+                               .n_multiprocessors = mlp->device.n_blocks, .portable = mlp->portable, .blas = mlp->blas, .stream = stream};
     return nmlp_cuda_mlp_many_run(&many, err);
 }
 

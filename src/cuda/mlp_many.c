@@ -74,7 +74,7 @@ static nmlp_status run_gated(const nmlp_cuda_mlp_many *m, struct operand gate, s
                                .out_pitch = nmlp_cuda_pad(m->w->gate.n),
                                .s = m->s,
                                .n = m->w->gate.n};
-    if (!nmlp_cuda_gated_has_hopper()) return NMLP_CUDA_CHECK(nmlp_cuda_launch_gated(&g, m->stream), "launching gate and up", err);
+    if (m->portable || !nmlp_cuda_gated_has_hopper()) return NMLP_CUDA_CHECK(nmlp_cuda_launch_gated(&g, m->stream), "launching gate and up", err);
     nmlp_cuda_gated_hopper job;
     NMLP_RETURN_IF_FAILED(describe_for_hopper(&job, &g, err));
     return NMLP_CUDA_CHECK(nmlp_cuda_launch_gated_hopper(&job, m->n_multiprocessors, m->stream), "launching gate and up", err);

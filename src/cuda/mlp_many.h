@@ -26,6 +26,7 @@ typedef struct nmlp_cuda_mlp_many {
     const void *x; /* bf16 [S, H padded] */
     float *y;      /* f32 [S, H padded] */
     bool accumulate;
+    bool portable; /* nothing of Hopper's */
     int32_t s;
     int32_t n_multiprocessors;
     nmlp_cuda_blas *blas;

@@ -73,7 +73,7 @@ static double allowed(int64_t s, nmlp_cuda_path path) {
     return s <= ROWS_SPLIT && path == NMLP_CUDA_PATH_STREAM ? 8 * 0x1p-17 + 0x1p-19 : 12 * 0x1p-9;
 }
 
-static const char *const path_names[] = {"auto", "stream", "matmul"};
+static const char *const path_names[] = {"auto", "stream", "matmul", "portable"};
 
 static void check_rows(const nmlp_mlp_desc *desc, const float *x, const nmlp_truth *truth, int64_t s, nmlp_cuda_path path,
                        const char *what) {
@@ -109,6 +109,7 @@ static void check_shape(struct shape shape, const int64_t *rows, int n_rows) {
     for (int r = 0; r < n_rows; r++) {
         if (rows[r] <= 32) check_rows(&desc, x, &truth, rows[r], NMLP_CUDA_PATH_STREAM, what);
         check_rows(&desc, x, &truth, rows[r], NMLP_CUDA_PATH_MATMUL, what);
+        if (rows[r] > 32) check_rows(&desc, x, &truth, rows[r], NMLP_CUDA_PATH_PORTABLE, what);
     }
     nmlp_truth_free(&truth);
     nmlp_truth_free(&exact);
