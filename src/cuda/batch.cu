@@ -70,6 +70,16 @@ __device__ __forceinline__ part part_at(const nmlp_cuda_batch_phase &ph, int i) 
     return p;
 }
 
+/* Slots of a rectangle come in turns of TURN of the first factor and TURN of the second, so that no warp's next slot is more than eight away: a barrier tells
+ * this round of the ring from the one before, no more. */
+enum { TURN = WARPS / 2 };
+
+/* Place in that order of slot `i` along K of factor `m`; with one factor that is i. */
+__device__ __forceinline__ int place_of(const part &p, int m, int i) {
+    const int turn = i / TURN * TURN;
+    return i + (m ? min(turn + (int)TURN, p.n[0]) : min(turn, p.n[1]));
+}
+
 __device__ __forceinline__ int first_part(const nmlp_cuda_batch_phase &ph) {
     const int i = (int)blockIdx.x - ph.first_block;
     return i < 0 ? i + (int)gridDim.x : i;
@@ -106,30 +116,43 @@ __device__ __forceinline__ void bring_slot(unsigned char *slot, uint64_t *full, 
 #endif
 }
 
+struct copier {
+    ring_cursor at;
+    ring_cursor landing; /* the oldest slot under way */
+    int under_way;
+};
+
+__device__ __forceinline__ void await_room(const nmlp_cuda_batch_program &prog, const block_memory &mem, copier &c) {
+    if (c.under_way == prog.n_under_way) {
+        mbar_wait(&mem.sh->full[c.landing.slot], c.landing.parity);
+        c.landing.advance(1, prog.n_slots);
+    } else {
+        c.under_way++;
+    }
+    mbar_wait(&mem.sh->empty[c.at.slot], c.at.parity ^ 1);
+}
+
+__device__ __forceinline__ void copy_part(const nmlp_cuda_batch_program &prog, const nmlp_cuda_batch_phase &ph, const part &p, const block_memory &mem, copier &c) {
+    for (int turn = 0; turn < max(p.n[0], p.n[1]); turn += TURN) {
+        for (int j = 0; j < 2 * TURN; j++) {
+            const int m = j / TURN;
+            const int i = turn + j % TURN;
+            if (i >= (m ? p.n[1] : p.n[0])) continue;
+            await_room(prog, mem, c);
+            bring_slot(mem.ring + c.at.slot * prog.slot_bytes, &mem.sh->full[c.at.slot], ph, ph.f[m], p.row, ((m ? p.first[1] : p.first[0]) + i) * ph.blocks_k,
+                       threadIdx.x & 31);
+            c.at.advance(1, prog.n_slots);
+        }
+    }
+}
+
 __device__ void copy_weights(const nmlp_cuda_batch_program &prog, const block_memory &mem) {
     const int lane = threadIdx.x & 31;
-    ring_cursor at = {0, 0};
-    ring_cursor landing = {0, 0};
-    int under_way = 0;
+    copier c = {{0, 0}, {0, 0}, 0};
     if (lane < 2 * prog.n_phases) prefetch_map(prog.phase[lane / 2].f[lane % 2].map);
     for (int i = 0; i < prog.n_phases; i++) {
         const nmlp_cuda_batch_phase &ph = prog.phase[i];
-        for (int r = first_part(ph); r < n_parts(ph); r += gridDim.x) {
-            const part p = part_at(ph, r);
-            for (int j = 0; j < p.n[0] + p.n[1]; j++) {
-                const int m = j >= p.n[0];
-                if (under_way == prog.n_under_way) {
-                    mbar_wait(&mem.sh->full[landing.slot], landing.parity);
-                    landing.advance(1, prog.n_slots);
-                } else {
-                    under_way++;
-                }
-                mbar_wait(&mem.sh->empty[at.slot], at.parity ^ 1);
-                bring_slot(mem.ring + at.slot * prog.slot_bytes, &mem.sh->full[at.slot], ph, ph.f[m], p.row, (p.first[m] + (m ? j - p.n[0] : j)) * ph.blocks_k,
-                           lane);
-                at.advance(1, prog.n_slots);
-            }
-        }
+        for (int r = first_part(ph); r < n_parts(ph); r += gridDim.x) copy_part(prog, ph, part_at(ph, r), mem, c);
     }
 }
 
@@ -260,8 +283,6 @@ __device__ __forceinline__ void multiply_part(float (&acc)[shape<NT>::groups_max
         const int block = (first + j) * ph.blocks_k;
         return x_source{rows + block * BLOCK, f.x_pitch, min(ph.blocks_k, n_blocks - block)};
     };
-    ring_cursor at = c.ring;
-    at.advance_far(mine.first + (mine.factor ? p.n[0] : 0), prog.n_slots);
     x_slot<NT> x;
     if (mine.first < n) ask(x, source(mine.first), prog.s);
     for (int j = mine.first; j < n; j += mine.step) {
@@ -272,10 +293,11 @@ __device__ __forceinline__ void multiply_part(float (&acc)[shape<NT>::groups_max
         if (!f.from_before)
             while (!is_there(x)) ask(x, here, prog.s);
         __syncwarp();
+        ring_cursor at = c.ring;
+        at.advance_far(place_of(p, mine.factor, j), prog.n_slots);
         mbar_wait(&mem.sh->full[at.slot], at.parity);
         multiply_slot<NT>(acc, x, shared_address(mem.ring + at.slot * prog.slot_bytes), ph.groups, here.blocks);
         warp_arrive(&mem.sh->empty[at.slot]);
-        at.advance_far(mine.step, prog.n_slots);
         if (more) x = next;
     }
 }

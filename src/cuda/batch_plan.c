@@ -3,7 +3,7 @@
 #include "cuda/program.h"
 #include "cuda/tile_map.h"
 
-enum { SLOT_BYTES = 8 << 10, UNDER_WAY_BYTES = 64 << 10, KEPT_BYTES = 128 << 10, ALIGN_BYTES = 256, SLOTS_MIN = 4 };
+enum { SLOT_BYTES = 8 << 10, UNDER_WAY_BYTES = 64 << 10, KEPT_BYTES = 128 << 10, ALIGN_BYTES = 256, SLOTS_MIN = 12, SLOTS_BEHIND = 8, HEAD_BYTES = 2 << 10 };
 
 /* Bytes per cycle of one block: its share of the memory's rate, the most it takes alone, and rows of X from L2; cycles of another exchange of partial sums
  * and of another rectangle. Measured on an H200, rounded. */
@@ -60,7 +60,13 @@ static bool cut_for_idle(nmlp_cuda_batch_phase *ph, int32_t s, int32_t idle) {
     return part_bytes(ph) <= KEPT_BYTES;
 }
 
-static void choose_cut(nmlp_cuda_batch_phase *ph, int32_t s, int32_t grid, int32_t idle) {
+/* Sums of rectangles this large leave room for enough slots of them. */
+static bool leaves_a_ring(const nmlp_cuda_batch_phase *ph, int32_t s, size_t shared_bytes) {
+    size_t slot = (size_t)(ph->groups * ph->blocks_k * NMLP_CUDA_BATCH_PIECE_BYTES);
+    return HEAD_BYTES + nmlp_cuda_batch_sums_bytes(s, ph->groups) + SLOTS_MIN * slot <= shared_bytes;
+}
+
+static void choose_cut(nmlp_cuda_batch_phase *ph, int32_t s, const nmlp_cuda_device *device, int32_t idle) {
     int32_t best_groups = 1;
     int32_t best_splits = 1;
     double best = 0;
@@ -68,8 +74,8 @@ static void choose_cut(nmlp_cuda_batch_phase *ph, int32_t s, int32_t grid, int32
     for (int32_t groups = 1; groups <= nmlp_cuda_batch_groups_max(s); groups++) {
         for (int32_t splits = 1; splits <= NMLP_CUDA_BATCH_SPLITS_MAX; splits++) {
             cut(ph, s, groups, splits);
-            double cost = cycles(ph, s, grid);
-            if (best > 0 && cost >= best) continue;
+            double cost = cycles(ph, s, device->n_blocks);
+            if ((best > 0 && cost >= best) || !leaves_a_ring(ph, s, device->shared_bytes)) continue;
             best = cost;
             best_groups = groups;
             best_splits = splits;
@@ -130,12 +136,13 @@ static void add_phases(nmlp_cuda_batch_program *p, const nmlp_cuda_batch_mlp *m)
 }
 
 /* Cuts every phase and takes room where splits of K meet. */
-static void cut_phases(nmlp_cuda_batch_program *p, int32_t grid) {
+static void cut_phases(nmlp_cuda_batch_program *p, const nmlp_cuda_device *device) {
+    int32_t grid = device->n_blocks;
     int32_t used = grid;
     int32_t next_block = 0;
     for (int32_t i = 0; i < p->n_phases; i++) {
         nmlp_cuda_batch_phase *ph = &p->phase[i];
-        choose_cut(ph, p->s, grid, grid - used);
+        choose_cut(ph, p->s, device, grid - used);
         ph->first_block = next_block;
         used = min32(n_parts(ph), grid);
         next_block = (next_block + used) % grid;
@@ -162,7 +169,7 @@ static nmlp_status put_maps(nmlp_cuda_batch_program *p, nmlp_cuda_block *block, 
 static nmlp_status fit_ring(nmlp_cuda_batch_program *p, const nmlp_cuda_device *device, nmlp_err *err) {
     p->n_slots = NMLP_CUDA_BATCH_SLOTS_MAX;
     while (p->n_slots > SLOTS_MIN && nmlp_cuda_batch_shared_bytes(p) > device->shared_bytes) p->n_slots--;
-    p->n_under_way = max32(1, min32(p->n_slots, UNDER_WAY_BYTES / p->slot_bytes));
+    p->n_under_way = max32(1, min32(p->n_slots - SLOTS_BEHIND, UNDER_WAY_BYTES / p->slot_bytes)); /* see batch.cu on turns */
     if (nmlp_cuda_batch_shared_bytes(p) <= device->shared_bytes) return NMLP_OK;
     return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s has too little shared memory per block: %zu bytes", device->info.name, device->shared_bytes);
 }
@@ -172,7 +179,7 @@ nmlp_status nmlp_cuda_batch_plan(nmlp_cuda_batch_program *program, const nmlp_cu
     nmlp_cuda_batch_program *p = program;
     *p = (nmlp_cuda_batch_program){.s = mlp->s};
     add_phases(p, mlp);
-    cut_phases(p, device->n_blocks);
+    cut_phases(p, device);
     NMLP_RETURN_IF_FAILED(fit_ring(p, device, err));
     p->tickets = nmlp_cuda_block_take(block, sizeof *p->tickets);
     p->exchange = nmlp_cuda_block_take(block, 2 * (size_t)p->set_bytes);
