@@ -6,7 +6,7 @@
 #include "cuda/blas.h"
 #include "cuda/weights.h"
 
-enum { NMLP_CUDA_PAIR_ROWS = 128 };
+enum { NMLP_CUDA_PAIR_ROWS = 256 };
 
 /* bf16 rows an MLP of many rows writes between its matmuls. */
 typedef struct nmlp_cuda_mlp_rows {

@@ -125,6 +125,7 @@ typedef struct nmlp_cuda_program {
     int32_t n_slots;
     int32_t n_under_way; /* tiles each copying warp has under way at a time, at most */
     int32_t input_elems; /* bf16 elements of shared memory for X */
+    int32_t head_dim;    /* of its attention phases; 0: none */
     unsigned *tickets;           /* on the device; every block of a launch takes one, which tells the launches apart */
     unsigned long long *barrier; /* on the device, NMLP_CUDA_BARRIER_WORDS; grows by one round per meeting */
     nmlp_cuda_state *state;

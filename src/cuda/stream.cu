@@ -48,6 +48,7 @@ __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
     }
 }
 
+template <int DB>
 __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem) {
     shared_head *sh = mem.sh;
     int warp = threadIdx.x >> 5;
@@ -68,7 +69,7 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
             multiply_phase(prog, ph, sh->units[i & 1], mem, at, position + 1, i);
             break;
         case NMLP_CUDA_ATTENTION:
-            run_attention(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)i + 1, reinterpret_cast<float *>(mem.x), position);
+            run_attention<DB>(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)i + 1, reinterpret_cast<float *>(mem.x), position);
             break;
         case NMLP_CUDA_EMBED: embed(ph, token, sh->tag_base + (uint32_t)i + 1); break;
         default: pick_token(prog, position); break;
@@ -85,6 +86,8 @@ __host__ __device__ size_t ring_offset(int32_t input_elems) {
     return (bytes + SLOT_ALIGN_BYTES - 1) / SLOT_ALIGN_BYTES * SLOT_ALIGN_BYTES;
 }
 
+/* Heads of up to DB * 32 columns: the registers that wide ones take would be missed elsewhere. */
+template <int DB>
 __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const __grid_constant__ nmlp_cuda_program prog) {
     extern __shared__ __align__(SLOT_ALIGN_BYTES) unsigned char memory[];
     block_memory mem;
@@ -118,9 +121,13 @@ __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const __grid_constan
     } else if (warp == FINISHER) {
         finish(prog, mem);
     } else {
-        multiply(prog, mem);
+        multiply<DB>(prog, mem);
     }
 }
+
+typedef void kernel_fn(const nmlp_cuda_program);
+
+kernel_fn *kernel_for(const nmlp_cuda_program *program) { return program->head_dim <= 2 * DIMS_PER_BLOCK ? stream_kernel<2> : stream_kernel<4>; }
 
 } // namespace
 
@@ -129,7 +136,9 @@ size_t nmlp_cuda_stream_shared_bytes(int32_t input_elems, int32_t n_slots) { ret
 int nmlp_cuda_attention_scratch_elems(int32_t head_dim) { return 2 * attention_scratch(head_dim); }
 
 int nmlp_cuda_stream_prepare(size_t bytes) {
-    return cudaFuncSetAttribute((const void *)stream_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    cudaError_t e = cudaFuncSetAttribute((const void *)stream_kernel<2>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (e != cudaSuccess) return e;
+    return cudaFuncSetAttribute((const void *)stream_kernel<4>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
 /* Cooperative: blocks wait for each other, so all must be resident. The next launch in the stream may begin to copy weights where a block of this one has
@@ -147,5 +156,5 @@ int nmlp_cuda_stream_launch(const nmlp_cuda_program *program, int grid, void *st
     config.stream = (cudaStream_t)stream;
     config.attrs = attributes;
     config.numAttrs = 2;
-    return cudaLaunchKernelEx(&config, stream_kernel, *program);
+    return cudaLaunchKernelEx(&config, kernel_for(program), *program);
 }

@@ -133,14 +133,13 @@ __device__ __forceinline__ void put_value(__nv_bfloat16 *cache, __nv_bfloat16 *n
     }
 }
 
-/* A warp's 16 keys and values: lane (g, t) holds columns 8t.. of every 32 of keys g and g + 8. */
+/* A warp's 16 keys or values: lane (g, t) holds columns 8t.. of every 32 of rows g and g + 8. */
 template <int DB>
 struct key_tile {
-    uint4 k[2][DB];
-    uint4 v[2][DB];
+    uint4 row[2][DB];
 };
 
-/* Where a lane finds its keys. */
+/* Where a lane finds them. */
 struct key_source {
     const __nv_bfloat16 *keys; /* the lane's columns of key 0 */
     const __nv_bfloat16 *values;
@@ -150,20 +149,19 @@ struct key_source {
 };
 
 template <int DB>
-__device__ __forceinline__ void load_keys(key_tile<DB> &tile, const key_source &from, int first, int lane) {
+__device__ __forceinline__ void load_tile(key_tile<DB> &tile, const __nv_bfloat16 *rows, const key_source &from, int first, int lane) {
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
         for (int b = 0; b < DB; b++) {
             const int key = first + n * 8 + (lane >> 2);
             const bool wanted = key < from.end && key != from.newest && b * DIMS_PER_BLOCK + (lane & 3) * 8 < from.dim;
-            tile.k[n][b] = tile.v[n][b] = make_uint4(0, 0, 0, 0);
-            if (!wanted) continue;
-            tile.k[n][b] = __ldcg(reinterpret_cast<const uint4 *>(from.keys + (int64_t)key * from.dim + b * DIMS_PER_BLOCK));
-            tile.v[n][b] = __ldcg(reinterpret_cast<const uint4 *>(from.values + (int64_t)key * from.dim + b * DIMS_PER_BLOCK));
+            tile.row[n][b] = make_uint4(0, 0, 0, 0);
+            if (wanted) tile.row[n][b] = __ldcg(reinterpret_cast<const uint4 *>(rows + (int64_t)key * from.dim + b * DIMS_PER_BLOCK));
         }
 }
 
+/* `newest` [D], of keys or of values. */
 template <int DB>
 __device__ __forceinline__ void take_newest(key_tile<DB> &tile, const key_source &from, const __nv_bfloat16 *newest, int first, int lane) {
 #pragma unroll
@@ -172,17 +170,17 @@ __device__ __forceinline__ void take_newest(key_tile<DB> &tile, const key_source
         for (int b = 0; b < DB; b++) {
             const int d = b * DIMS_PER_BLOCK + (lane & 3) * 8;
             if (first + n * 8 + (lane >> 2) != from.newest || from.newest >= from.end || d >= from.dim) continue;
-            tile.k[n][b] = *reinterpret_cast<const uint4 *>(newest + d);
-            tile.v[n][b] = *reinterpret_cast<const uint4 *>(newest + from.dim + d);
+            tile.row[n][b] = *reinterpret_cast<const uint4 *>(newest + d);
         }
 }
 
-/* The running softmax of a warp: lane (g, t) has head g mod 4; of the result columns 8t.. of every 32, the high halves' share in lanes below 16. */
+/* The running softmax of a warp. Lane (g, t) has largest score and sum of head g mod 4; and of the transposed result, 16 columns by 8 rows of Q each, columns g and
+ * g + 8 of rows 2t and 2t + 1. */
 template <int DB>
 struct running {
     float top;
     float sum;
-    float out[DB][4][4];
+    float out[2 * DB][4];
 };
 
 __device__ __forceinline__ uint32_t transpose(uint32_t v) {
@@ -191,33 +189,36 @@ __device__ __forceinline__ uint32_t transpose(uint32_t v) {
     return r;
 }
 
-__device__ __forceinline__ uint32_t pack(float a, float b) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
+/* Two weights as this lane's half of them. */
+__device__ __forceinline__ uint32_t weight_half(float a, float b, bool low) {
+    __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
+    if (low) pair = __floats2bfloat162_rn(a - __low2float(pair), b - __high2float(pair));
     return *reinterpret_cast<const uint32_t *>(&pair);
 }
 
-/* Two weights as this lane's half of them. */
-__device__ __forceinline__ uint32_t weight_half(float a, float b, bool low) {
-    const __nv_bfloat162 high = __floats2bfloat162_rn(a, b);
-    if (!low) return *reinterpret_cast<const uint32_t *>(&high);
-    return pack(a - __low2float(high), b - __high2float(high));
-}
+/* Word j of the lane's four: columns 8t + 2j and the next of every 32. */
+__device__ __forceinline__ uint32_t word_of(const uint4 &v, int j) { return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w; }
 
+/* Rows of Q by 16 keys. */
 template <int DB>
-__device__ __forceinline__ void add_keys(running<DB> &r, const key_tile<DB> &tile, const __nv_bfloat16 *queries, const key_source &from, int first, int lane) {
+__device__ __forceinline__ void score_keys(float (&score)[2][4], const key_tile<DB> &keys, const __nv_bfloat16 *queries, const key_source &from, int lane) {
     const int t = lane & 3;
     const __nv_bfloat16 *q = queries + (lane >> 2) * (from.dim + QUERY_SKEW) + t * 8;
-    float score[2][4] = {};
 #pragma unroll
     for (int b = 0; b < DB; b++) {
         uint4 a = make_uint4(0, 0, 0, 0);
         if (b * DIMS_PER_BLOCK + t * 8 < from.dim) a = *reinterpret_cast<const uint4 *>(q + b * DIMS_PER_BLOCK);
 #pragma unroll
         for (int n = 0; n < 2; n++) {
-            mma(score[n], a.x, 0, a.y, 0, tile.k[n][b].x, tile.k[n][b].y);
-            mma(score[n], a.z, 0, a.w, 0, tile.k[n][b].z, tile.k[n][b].w);
+            mma(score[n], a.x, 0, a.y, 0, keys.row[n][b].x, keys.row[n][b].y);
+            mma(score[n], a.z, 0, a.w, 0, keys.row[n][b].z, keys.row[n][b].w);
         }
     }
+}
+
+template <int DB>
+__device__ __forceinline__ void add_values(running<DB> &r, float (&score)[2][4], const key_tile<DB> &values, const key_source &from, int first, int lane) {
+    const int t = lane & 3;
     float top = r.top;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -243,16 +244,17 @@ __device__ __forceinline__ void add_keys(running<DB> &r, const key_tile<DB> &til
     r.sum = r.sum * before + sum;
     const uint32_t p0 = weight_half(score[0][0], score[0][1], lane >= 16);
     const uint32_t p1 = weight_half(score[1][0], score[1][1], lane >= 16);
+    const float before0 = __shfl_sync(0xffffffffu, before, t * 8);     /* of row 2t, whose lanes are 8t .. 8t + 3 */
+    const float before1 = __shfl_sync(0xffffffffu, before, t * 8 + 4); /* of row 2t + 1 */
 #pragma unroll
-    for (int b = 0; b < DB; b++) {
-        const uint32_t lo[4] = {tile.v[0][b].x, tile.v[0][b].y, tile.v[0][b].z, tile.v[0][b].w};
-        const uint32_t hi[4] = {tile.v[1][b].x, tile.v[1][b].y, tile.v[1][b].z, tile.v[1][b].w};
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            r.out[b][j][0] *= before;
-            r.out[b][j][1] *= before;
-            mma(r.out[b][j], p0, 0, p1, 0, transpose(lo[j]), transpose(hi[j]));
-        }
+    for (int i = 0; i < 2 * DB; i++) {
+        r.out[i][0] *= before0;
+        r.out[i][1] *= before1;
+        r.out[i][2] *= before0;
+        r.out[i][3] *= before1;
+        const int j = i % 2 * 2; /* words j and j + 1 of block i / 2 */
+        mma(r.out[i], transpose(word_of(values.row[0][i / 2], j)), transpose(word_of(values.row[0][i / 2], j + 1)),
+            transpose(word_of(values.row[1][i / 2], j)), transpose(word_of(values.row[1][i / 2], j + 1)), p0, p1);
     }
 }
 
@@ -260,18 +262,18 @@ __device__ __forceinline__ void add_keys(running<DB> &r, const key_tile<DB> &til
 template <int DB>
 __device__ __forceinline__ void put_warp(float *merged, const running<DB> &r, int dim, int warp, int lane) {
     const int row = dim + 4;
-    float *mine = merged + (warp * HEADS_AT_ONCE + ((lane >> 2) & 3)) * row;
+    const int g = lane >> 2;
+    const int t = lane & 3;
+    float *mine = merged + warp * HEADS_AT_ONCE * row;
 #pragma unroll
-    for (int b = 0; b < DB; b++) {
-        const int d = b * DIMS_PER_BLOCK + (lane & 3) * 8;
+    for (int i = 0; i < 2 * DB; i++)
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const float v0 = r.out[b][j][0] + __shfl_xor_sync(0xffffffffu, r.out[b][j][0], 16);
-            const float v1 = r.out[b][j][1] + __shfl_xor_sync(0xffffffffu, r.out[b][j][1], 16);
-            if (lane < 16 && d < dim) *reinterpret_cast<float2 *>(mine + d + j * 2) = make_float2(v0, v1);
+        for (int e = 0; e < 4; e++) {
+            const float v = r.out[i][e] + __shfl_xor_sync(0xffffffffu, r.out[i][e], 2); /* rows 2t + e and four on */
+            const int d = i / 2 * DIMS_PER_BLOCK + (g >> 1) * 8 + (i % 2 * 2 + e / 2) * 2 + (g & 1);
+            if (t < 2 && d < dim) mine[(2 * t + e % 2) * row + d] = v;
         }
-    }
-    if (lane < 16 && (lane & 3) == 0) *reinterpret_cast<float2 *>(mine + dim) = make_float2(r.top, r.sum);
+    if (g < HEADS_AT_ONCE && t == 0) *reinterpret_cast<float2 *>(mine + g * row + dim) = make_float2(r.top, r.sum);
 }
 
 /* What the warps have, in one order, to memory. */
@@ -311,9 +313,8 @@ struct attention_unit {
     bool stores_newest;
 };
 
-/* Functions of their own, so that the registers they take are not taken from the matmuls. */
 template <int DB>
-__device__ __noinline__ void run_unit(const nmlp_cuda_phase *ph, const attention_unit &u, uint32_t in_tag, uint32_t out_tag, const attention_memory &mem, int position) {
+__device__ __forceinline__ void run_unit(const nmlp_cuda_phase *ph, const attention_unit &u, uint32_t in_tag, uint32_t out_tag, const attention_memory &mem, int position) {
     const int warp = threadIdx.x >> 5;
     const int lane = threadIdx.x & 31;
     const int dim = ph->head_dim;
@@ -323,8 +324,11 @@ __device__ __noinline__ void run_unit(const nmlp_cuda_phase *ph, const attention
     __nv_bfloat16 *values = static_cast<__nv_bfloat16 *>(ph->v_cache) + base;
     const key_source from = {keys + (lane & 3) * 8, values + (lane & 3) * 8, dim, u.end, position};
     int first = u.first + warp * KEYS_PER_WARP;
-    key_tile<DB> tile;
-    load_keys(tile, from, first, lane);
+    const bool early_values = DB <= 2; /* wider heads have no registers for them while keys are there */
+    key_tile<DB> k;
+    key_tile<DB> v;
+    load_tile(k, from.keys, from, first, lane);
+    if (early_values) load_tile(v, from.values, from, first, lane);
     const bool for_key = warp == HEADS_AT_ONCE && u.stores_newest;
     if (warp < u.n_heads || for_key) {
         rotation<DB> r;
@@ -344,12 +348,18 @@ __device__ __noinline__ void run_unit(const nmlp_cuda_phase *ph, const attention
     r.top = -INFINITY;
     r.sum = 0;
 #pragma unroll
-    for (int i = 0; i < DB * 16; i++) r.out[i / 16][i / 4 % 4][i % 4] = 0;
+    for (int i = 0; i < 2 * DB; i++) r.out[i][0] = r.out[i][1] = r.out[i][2] = r.out[i][3] = 0;
 #pragma unroll 1
     for (; first < u.end; first += KEYS_AT_ONCE) {
-        take_newest(tile, from, mem.newest, first, lane);
-        add_keys(r, tile, mem.queries, from, first, lane);
-        if (first + KEYS_AT_ONCE < u.end) load_keys(tile, from, first + KEYS_AT_ONCE, lane);
+        float score[2][4] = {};
+        const bool more = first + KEYS_AT_ONCE < u.end;
+        take_newest(k, from, mem.newest, first, lane);
+        score_keys(score, k, mem.queries, from, lane);
+        if (!early_values) load_tile(v, from.values, from, first, lane);
+        take_newest(v, from, mem.newest + dim, first, lane);
+        add_values(r, score, v, from, first, lane);
+        if (more) load_tile(k, from.keys, from, first + KEYS_AT_ONCE, lane);
+        if (more && early_values) load_tile(v, from.values, from, first + KEYS_AT_ONCE, lane);
     }
     put_warp(mem.merged, r, dim, warp, lane);
     consumer_sync();
@@ -357,8 +367,9 @@ __device__ __noinline__ void run_unit(const nmlp_cuda_phase *ph, const attention
     consumer_sync();
 }
 
-/* `scratch`: the block's input space, f32. */
-__device__ __noinline__ void run_attention(const nmlp_cuda_phase *ph, uint32_t in_tag, uint32_t out_tag, float *scratch, int position) {
+/* Heads of up to DB * 32 columns. `scratch`: the block's input space, f32. */
+template <int DB>
+__device__ __forceinline__ void run_attention(const nmlp_cuda_phase *ph, uint32_t in_tag, uint32_t out_tag, float *scratch, int position) {
     const int dim = ph->head_dim;
     const int n_keys = position + 1;
     const int per_chunk = keys_per_chunk(n_keys);
@@ -375,12 +386,7 @@ __device__ __noinline__ void run_attention(const nmlp_cuda_phase *ph, uint32_t i
             u.head = u.kv_head * heads_per_kv + h;
             u.n_heads = min((int)HEADS_AT_ONCE, heads_per_kv - h);
             u.stores_newest = u.end == n_keys && h == 0;
-            if (dim <= 2 * DIMS_PER_BLOCK)
-                run_unit<2>(ph, u, in_tag, out_tag, mem, position);
-            else if (dim <= 4 * DIMS_PER_BLOCK)
-                run_unit<4>(ph, u, in_tag, out_tag, mem, position);
-            else
-                run_unit<8>(ph, u, in_tag, out_tag, mem, position);
+            run_unit<DB>(ph, u, in_tag, out_tag, mem, position);
         }
     }
 }

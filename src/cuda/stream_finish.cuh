@@ -101,7 +101,7 @@ __device__ __forceinline__ void put_piece(word *parts, const sink &to, const flo
 #pragma unroll
             for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++)
                 add4(y, *reinterpret_cast<const float4 *>(sums + (2 * w + m) * WARP_SUMS + i));
-            float scale = to.scaled[m] ? sh->row_scale[i / NMLP_CUDA_UNIT_ROWS] : 1.0f;
+            float scale = (m ? to.scaled[1] : to.scaled[0]) ? sh->row_scale[i / NMLP_CUDA_UNIT_ROWS] : 1.0f;
             word *at = parts + m * s * NMLP_CUDA_UNIT_ROWS + i;
             put_words(at, make_word(__float_as_uint(y.x * scale), to.tag), make_word(__float_as_uint(y.y * scale), to.tag));
             put_words(at + 2, make_word(__float_as_uint(y.z * scale), to.tag), make_word(__float_as_uint(y.w * scale), to.tag));

@@ -269,10 +269,10 @@ __device__ __forceinline__ void add_piece(head_sum &s, const head_piece &p) {
 
 /* The pieces of attention become one row: each is weighted by its share of the softmax. One token only. Values and softmax of several pieces come in one
  * round trip. */
-__device__ __noinline__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int k0,
+__device__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int k0,
                             int len, int n_keys, uint32_t tag) {
     const int PLACES = 2;
-    const int PIECES = 3;
+    const int PIECES = 2;
     const int per_chunk = keys_per_chunk(n_keys);
     const int n_chunks = (n_keys + per_chunk - 1) / per_chunk;
     const int64_t stride = op->x_part_stride;
