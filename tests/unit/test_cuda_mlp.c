@@ -131,6 +131,15 @@ static void all_shapes_match_float64(void **state) {
     for (int i = 0; i < N_SHAPES; i++) check_shape(shapes[i], row_counts, N_ROW_COUNTS);
 }
 
+/* More weights per block than its shared memory holds: the ring goes round several times within a phase, and gate and up have unlike lengths. */
+static void long_products_match_float64(void **state) {
+    static const struct shape long_shapes[] = {{4096, 1100, 0, 0, 0}, {2048, 4200, 640, 1500, 700}};
+    static const int64_t rows[] = {2, 8, 16, 32};
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    for (int i = 0; i < 2; i++) check_shape(long_shapes[i], rows, 4);
+}
+
 /* Weights of other types are rounded to bf16 on upload. */
 static void f32_weights_are_rounded(void **state) {
     (void)state;
@@ -183,6 +192,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(few_shapes_match_float64),
         cmocka_unit_test(all_shapes_match_float64),
+        cmocka_unit_test(long_products_match_float64),
         cmocka_unit_test(f32_weights_are_rounded),
         cmocka_unit_test(too_much_memory_says_how_much),
     };
