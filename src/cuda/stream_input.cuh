@@ -113,17 +113,16 @@ __device__ __forceinline__ float4 as_floats(uint4 v) {
     return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
 }
 
+/* Pair w of the four in 8 columns c of every 32 stands at place 4w + c of 16: what a lane needs of 32 columns as the mma's B then lies together. */
 __device__ __forceinline__ void store4(__nv_bfloat16 *rows, int pitch, int s, int row, int col, float4 v) {
-    union {
-        __nv_bfloat162 pair[2];
-        uint2 bits;
-    } hi, lo;
-    hi.pair[0] = __floats2bfloat162_rn(v.x, v.y);
-    hi.pair[1] = __floats2bfloat162_rn(v.z, v.w);
-    *reinterpret_cast<uint2 *>(rows + row * pitch + col) = hi.bits;
-    lo.pair[0] = __floats2bfloat162_rn(v.x - __low2float(hi.pair[0]), v.y - __high2float(hi.pair[0]));
-    lo.pair[1] = __floats2bfloat162_rn(v.z - __low2float(hi.pair[1]), v.w - __high2float(hi.pair[1]));
-    *reinterpret_cast<uint2 *>(rows + (s + row) * pitch + col) = lo.bits;
+    const int at = (col & ~31) + (col >> 1 & 3) * 8 + (col >> 3 & 3) * 2;
+    __nv_bfloat16 *hi = rows + row * pitch + at;
+    __nv_bfloat16 *lo = hi + s * pitch;
+    const __nv_bfloat162 pair[2] = {__floats2bfloat162_rn(v.x, v.y), __floats2bfloat162_rn(v.z, v.w)};
+    *reinterpret_cast<__nv_bfloat162 *>(hi) = pair[0];
+    *reinterpret_cast<__nv_bfloat162 *>(hi + 8) = pair[1];
+    *reinterpret_cast<__nv_bfloat162 *>(lo) = __floats2bfloat162_rn(v.x - __low2float(pair[0]), v.y - __high2float(pair[0]));
+    *reinterpret_cast<__nv_bfloat162 *>(lo + 8) = __floats2bfloat162_rn(v.z - __low2float(pair[1]), v.w - __high2float(pair[1]));
 }
 
 __device__ __forceinline__ void add4(float4 &a, float4 b) {
