@@ -25,6 +25,7 @@ struct shared_head {
     nmlp_cuda_phase phase[2]; /* this one and the next */
     unit_range units[2];
     uint32_t tag_base; /* what this launch adds to phase numbers */
+    int staging;       /* the multiplying warps wait for their input */
     float row_scale[NMLP_CUDA_S_MAX];
     float warp_sum[NMLP_CUDA_CONSUMER_WARPS];
 };
@@ -324,11 +325,27 @@ __device__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *
     }
 }
 
+/* Whether the multiplying warps wait for other blocks is told to the copying warps, who then ask for less; it is only a hint, so nothing orders it. */
+__device__ __forceinline__ void set_staging(shared_head *sh, int staging) {
+#ifndef NMLP_CUDA_RACECHECK
+    if (threadIdx.x == 0) *static_cast<volatile int *>(&sh->staging) = staging;
+#endif
+}
+
+__device__ __forceinline__ bool is_staging(const shared_head *sh) {
+#ifndef NMLP_CUDA_RACECHECK
+    return *static_cast<const volatile int *>(&sh->staging) != 0;
+#else
+    return false;
+#endif
+}
+
 /* Piece `piece` of K of every input, side by side; ends with the rows visible to all consumers. */
 __device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int s, int piece, int n_keys, shared_head *sh) {
     int n_segments = ph->n_matrices == 2 && !ph->same_x ? 2 : 1;
     int pitch = n_segments * ph->k_chunk + NMLP_CUDA_ROW_SKEW;
     int k0 = piece * ph->k_chunk;
+    set_staging(sh, 1);
     for (int i = 0; i < n_segments; i++) {
         const nmlp_cuda_operand *op = &ph->op[i];
         __nv_bfloat16 *to = rows + i * ph->k_chunk;
@@ -345,6 +362,7 @@ __device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int 
         }
     }
     consumer_sync();
+    set_staging(sh, 0);
 }
 
 #endif
