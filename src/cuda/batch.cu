@@ -160,37 +160,52 @@ __device__ void copy_weights(const nmlp_cuda_batch_program &prog, const block_me
 
 __device__ __forceinline__ void multipliers_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); static_assert(WARPS == 8, "the barrier counts threads"); }
 
-/* What a lane holds of one slot's rows of X: the mma's B, 8 neighbouring columns of one token per register. */
+/* What a lane holds of X for some blocks of 64 columns: the mma's B, 8 neighbouring columns of one token per register. */
 template <int NT>
-struct x_slot {
+struct x_blocks {
     uint4 v[shape<NT>::blocks_k_max][NT][2];
 };
 
-struct x_source {
-    const __nv_bfloat16 *at; /* the lane's token of the first eight and its columns of the slot */
+/* A warp's slots of a rectangle and the rows of X they are multiplied with. Blocks of columns are counted through its slots. */
+struct walk {
+    const __nv_bfloat16 *rows; /* the lane's token of the first eight, its columns of block 0 */
     int pitch;
-    int blocks; /* of 64 columns there are */
+    int factor;
+    int first; /* slot along K, within the rectangle */
+    int step;
+    int n;          /* slots of the rectangle */
+    int start;      /* the rectangle's first slot along K */
+    int shift;      /* log2 of blocks per slot */
+    int n_blocks;   /* of the whole K */
+    bool is_before; /* rows that are there already */
+    __device__ __forceinline__ int slot(int block) const { return first + (block >> shift) * step; }
+    __device__ __forceinline__ int column_block(int block) const { return ((start + slot(block)) << shift) + (block & ((1 << shift) - 1)); }
+    __device__ __forceinline__ bool has(int block) const { return slot(block) < n && column_block(block) < n_blocks; }
 };
 
+/* Blocks from `block` on, all at once. */
 template <int NT>
-__device__ __forceinline__ void ask(x_slot<NT> &x, const x_source &from, int s) {
+__device__ __forceinline__ void ask(x_blocks<NT> &x, const walk &w, int block, int s) {
     const int g = (threadIdx.x & 31) >> 2;
 #pragma unroll
-    for (int b = 0; b < shape<NT>::blocks_k_max; b++)
+    for (int b = 0; b < shape<NT>::blocks_k_max; b++) {
+        const __nv_bfloat16 *at = w.rows + w.column_block(block + b) * BLOCK;
+        const bool has = w.has(block + b);
 #pragma unroll
         for (int i = 0; i < NT; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 uint4 &v = x.v[b][i][h];
                 v = make_uint4(0, 0, 0, 0);
-                if (b < from.blocks && i * 8 + g < s)
+                if (has && i * 8 + g < s)
                     asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-                                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from.at + i * 8 * from.pitch + b * BLOCK + h * 32) : "memory");
+                                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at + i * 8 * w.pitch + h * 32) : "memory");
             }
+    }
 }
 
 template <int NT>
-__device__ __forceinline__ bool is_there(const x_slot<NT> &x) {
+__device__ __forceinline__ bool is_there(const x_blocks<NT> &x) {
     bool there = true;
 #pragma unroll
     for (int b = 0; b < shape<NT>::blocks_k_max; b++)
@@ -219,28 +234,24 @@ __device__ __forceinline__ uint4 load_shared(uint32_t at) {
  * their columns into different banks. */
 __device__ __forceinline__ int row_of(int g) { return (g & 1) * 4 + (g >> 1); }
 
+/* Adds one block of columns; `at` is where its rows begin in the slot. */
 template <int NT>
-__device__ __forceinline__ void multiply_slot(float (&acc)[shape<NT>::groups_max][NT][4], const x_slot<NT> &x, uint32_t slot, int groups, int blocks) {
+__device__ __forceinline__ void multiply_block(float (&acc)[shape<NT>::groups_max][NT][4], const uint4 (&x)[NT][2], uint32_t at, int groups) {
     const int row = row_of((threadIdx.x & 31) >> 2);
     const int t = threadIdx.x & 3;
+    at += row * BLOCK * 2;
 #pragma unroll
-    for (int b = 0; b < shape<NT>::blocks_k_max; b++) {
-        if (b >= blocks) continue;
-        const uint32_t here = slot + b * groups * PIECE_BYTES + row * BLOCK * 2;
+    for (int j = 0; j < shape<NT>::groups_max; j++) {
+        if (j >= groups) continue;
 #pragma unroll
-        for (int j = 0; j < shape<NT>::groups_max; j++) {
-            if (j >= groups) continue;
+        for (int h = 0; h < 2; h++) {
+            const uint32_t here = at + j * PIECE_BYTES + (((h * 4 + t) ^ row) << 4);
+            const uint4 lo = load_shared(here);
+            const uint4 hi = load_shared(here + 8 * BLOCK * 2);
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const uint32_t at = here + j * PIECE_BYTES + (((h * 4 + t) ^ row) << 4);
-                const uint4 lo = load_shared(at);
-                const uint4 hi = load_shared(at + 8 * BLOCK * 2);
-#pragma unroll
-                for (int i = 0; i < NT; i++) {
-                    const uint4 v = x.v[b][i][h];
-                    mma(acc[j][i], lo.x, hi.x, lo.y, hi.y, v.x, v.y);
-                    mma(acc[j][i], lo.z, hi.z, lo.w, hi.w, v.z, v.w);
-                }
+            for (int i = 0; i < NT; i++) {
+                mma(acc[j][i], lo.x, hi.x, lo.y, hi.y, x[i][h].x, x[i][h].y);
+                mma(acc[j][i], lo.z, hi.z, lo.w, hi.w, x[i][h].z, x[i][h].w);
             }
         }
     }
@@ -255,50 +266,52 @@ struct consumer {
 };
 
 /* With two factors half of the warps work on each. */
-struct share {
-    int factor;
-    int first;
-    int step;
-};
-
-__device__ __forceinline__ share my_share(const nmlp_cuda_batch_phase &ph) {
+__device__ __forceinline__ walk begin_walk(const nmlp_cuda_batch_program &prog, const nmlp_cuda_batch_phase &ph, const part &p, uint32_t set) {
     const int warp = threadIdx.x >> 5;
-    if (ph.n_factors == 1) return {0, warp, WARPS};
-    return {warp / (WARPS / 2), warp % (WARPS / 2), WARPS / 2};
+    const int lane = threadIdx.x & 31;
+    const bool two = ph.n_factors == 2;
+    walk w;
+    w.factor = two ? warp / TURN : 0;
+    w.first = two ? warp % TURN : warp;
+    w.step = two ? (int)TURN : (int)WARPS;
+    w.n = w.factor ? p.n[1] : p.n[0];
+    w.start = w.factor ? p.first[1] : p.first[0];
+    w.shift = 31 - __clz(ph.blocks_k);
+    const nmlp_cuda_batch_factor &f = ph.f[w.factor];
+    w.n_blocks = f.k / BLOCK;
+    w.is_before = f.from_before != 0;
+    w.pitch = f.x_pitch;
+    const char *x = static_cast<const char *>(f.x) + (w.is_before ? 0 : set * prog.set_bytes);
+    w.rows = reinterpret_cast<const __nv_bfloat16 *>(x) + (lane >> 2) * w.pitch + (lane & 3) * 8;
+    return w;
 }
 
-/* This warp's slots of a rectangle. The rows of the next slot are asked for before this one's are multiplied. */
+/* This warp's slots of a rectangle. What the next blocks need of X is asked for before these are multiplied. */
 template <int NT>
 __device__ __forceinline__ void multiply_part(float (&acc)[shape<NT>::groups_max][NT][4], const nmlp_cuda_batch_program &prog, const nmlp_cuda_batch_phase &ph,
                                               const part &p, const block_memory &mem, const consumer &c) {
-    const int lane = threadIdx.x & 31;
-    const share mine = my_share(ph);
-    const nmlp_cuda_batch_factor &f = ph.f[mine.factor];
-    const int n = mine.factor ? p.n[1] : p.n[0];
-    const int first = mine.factor ? p.first[1] : p.first[0];
-    const int n_blocks = f.k / BLOCK;
-    const char *x0 = static_cast<const char *>(f.x) + (f.from_before ? 0 : c.set * prog.set_bytes);
-    const __nv_bfloat16 *rows = reinterpret_cast<const __nv_bfloat16 *>(x0) + (lane >> 2) * f.x_pitch + (lane & 3) * 8;
-    auto source = [&](int j) {
-        const int block = (first + j) * ph.blocks_k;
-        return x_source{rows + block * BLOCK, f.x_pitch, min(ph.blocks_k, n_blocks - block)};
-    };
-    x_slot<NT> x;
-    if (mine.first < n) ask(x, source(mine.first), prog.s);
-    for (int j = mine.first; j < n; j += mine.step) {
-        const x_source here = source(j);
-        x_slot<NT> next;
-        const bool more = j + mine.step < n;
-        if (more) ask(next, source(j + mine.step), prog.s);
-        if (!f.from_before)
-            while (!is_there(x)) ask(x, here, prog.s);
+    const int AT_ONCE = shape<NT>::blocks_k_max; /* a multiple of the blocks of a slot */
+    const walk w = begin_walk(prog, ph, p, c.set);
+    x_blocks<NT> x;
+    ask(x, w, 0, prog.s);
+    for (int block = 0; w.slot(block) < w.n; block += AT_ONCE) {
+        x_blocks<NT> next;
+        ask(next, w, block + AT_ONCE, prog.s);
+        if (!w.is_before)
+            while (!is_there(x)) ask(x, w, block, prog.s);
         __syncwarp();
-        ring_cursor at = c.ring;
-        at.advance_far(place_of(p, mine.factor, j), prog.n_slots);
-        mbar_wait(&mem.sh->full[at.slot], at.parity);
-        multiply_slot<NT>(acc, x, shared_address(mem.ring + at.slot * prog.slot_bytes), ph.groups, here.blocks);
-        warp_arrive(&mem.sh->empty[at.slot]);
-        if (more) x = next;
+#pragma unroll
+        for (int b = 0; b < AT_ONCE; b++) {
+            const int in_slot = (block + b) & ((1 << w.shift) - 1);
+            if (w.slot(block + b) >= w.n) break;
+            ring_cursor at = c.ring;
+            at.advance_far(place_of(p, w.factor, w.slot(block + b)), prog.n_slots);
+            if (in_slot == 0) mbar_wait(&mem.sh->full[at.slot], at.parity);
+            if (w.has(block + b))
+                multiply_block<NT>(acc, x.v[b], shared_address(mem.ring + at.slot * prog.slot_bytes) + in_slot * ph.groups * PIECE_BYTES, ph.groups);
+            if (in_slot == (1 << w.shift) - 1) warp_arrive(&mem.sh->empty[at.slot]);
+        }
+        x = next;
     }
 }
 
