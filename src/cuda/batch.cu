@@ -24,7 +24,7 @@ const uint32_t unwritten = (uint32_t)NMLP_CUDA_UNWRITTEN;
 template <int NT>
 struct shape {
     static const int tokens = NT * 8;
-    static const int groups_max = NT == 4 ? 4 : 8;
+    static const int groups_max = NT == 4 ? 4 : NT == 2 ? 5 : 8; /* what registers hold sums for */
     static const int blocks_k_max = X_REGISTERS / 2 / NT; /* a block of 64 columns takes two registers of 16 bytes per 8 tokens */
     static const int group_sums = tokens * TOKEN_PITCH;   /* floats of one warp and group */
 };
@@ -51,21 +51,17 @@ struct part {
     int n[2];
 };
 
-__device__ __forceinline__ int slots_along_k(const nmlp_cuda_batch_phase &ph, int factor) {
-    return factor < ph.n_factors ? (ph.f[factor].k + BLOCK * ph.blocks_k - 1) / (BLOCK * ph.blocks_k) : 0;
-}
-
 /* Rectangle `i` of the phase. */
 __device__ __forceinline__ part part_at(const nmlp_cuda_batch_phase &ph, int i) {
     part p;
-    p.split = i / ph.n_row_parts;
-    p.number = i - p.split * ph.n_row_parts;
-    p.row = p.number * ph.groups * GROUP;
+    p.split = 0;
+    for (; i >= ph.n_row_parts; i -= ph.n_row_parts) p.split++;
+    p.number = i;
+    p.row = i * ph.groups * GROUP;
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        const int n = slots_along_k(ph, m);
-        p.first[m] = n * p.split / ph.n_splits;
-        p.n[m] = n * (p.split + 1) / ph.n_splits - p.first[m];
+        p.first[m] = ph.split_first[m][p.split];
+        p.n[m] = ph.split_first[m][p.split + 1] - p.first[m];
     }
     return p;
 }
@@ -167,6 +163,7 @@ struct x_blocks {
 };
 
 /* A warp's slots of a rectangle and the rows of X they are multiplied with. Blocks of columns are counted through its slots. */
+template <int NT>
 struct walk {
     const __nv_bfloat16 *rows; /* the lane's token of the first eight, its columns of block 0 */
     int pitch;
@@ -175,17 +172,20 @@ struct walk {
     int step;
     int n;          /* slots of the rectangle */
     int start;      /* the rectangle's first slot along K */
-    int shift;      /* log2 of blocks per slot */
+    int slot_shift; /* log2 of blocks per slot */
     int n_blocks;   /* of the whole K */
     bool is_before; /* rows that are there already */
-    __device__ __forceinline__ int slot(int block) const { return first + (block >> shift) * step; }
-    __device__ __forceinline__ int column_block(int block) const { return ((start + slot(block)) << shift) + (block & ((1 << shift) - 1)); }
-    __device__ __forceinline__ bool has(int block) const { return slot(block) < n && column_block(block) < n_blocks; }
+    static const bool single = shape<NT>::blocks_k_max == 1; /* a slot is one block: nothing to look up */
+    __device__ __forceinline__ int shift() const { return single ? 0 : slot_shift; }
+    __device__ __forceinline__ int slot(int block) const { return first + (block >> shift()) * step; }
+    __device__ __forceinline__ int in_slot(int block) const { return block & ((1 << shift()) - 1); }
+    __device__ __forceinline__ int column_block(int block) const { return ((start + slot(block)) << shift()) + in_slot(block); }
+    __device__ __forceinline__ bool has(int block) const { return slot(block) < n && (single || column_block(block) < n_blocks); }
 };
 
 /* Blocks from `block` on, all at once. */
 template <int NT>
-__device__ __forceinline__ void ask(x_blocks<NT> &x, const walk &w, int block, int s) {
+__device__ __forceinline__ void ask(x_blocks<NT> &x, const walk<NT> &w, int block, int s) {
     const int g = (threadIdx.x & 31) >> 2;
 #pragma unroll
     for (int b = 0; b < shape<NT>::blocks_k_max; b++) {
@@ -266,17 +266,18 @@ struct consumer {
 };
 
 /* With two factors half of the warps work on each. */
-__device__ __forceinline__ walk begin_walk(const nmlp_cuda_batch_program &prog, const nmlp_cuda_batch_phase &ph, const part &p, uint32_t set) {
+template <int NT>
+__device__ __forceinline__ walk<NT> begin_walk(const nmlp_cuda_batch_program &prog, const nmlp_cuda_batch_phase &ph, const part &p, uint32_t set) {
     const int warp = threadIdx.x >> 5;
     const int lane = threadIdx.x & 31;
     const bool two = ph.n_factors == 2;
-    walk w;
+    walk<NT> w;
     w.factor = two ? warp / TURN : 0;
     w.first = two ? warp % TURN : warp;
     w.step = two ? (int)TURN : (int)WARPS;
     w.n = w.factor ? p.n[1] : p.n[0];
     w.start = w.factor ? p.first[1] : p.first[0];
-    w.shift = 31 - __clz(ph.blocks_k);
+    w.slot_shift = 31 - __clz(ph.blocks_k);
     const nmlp_cuda_batch_factor &f = ph.f[w.factor];
     w.n_blocks = f.k / BLOCK;
     w.is_before = f.from_before != 0;
@@ -291,7 +292,7 @@ template <int NT>
 __device__ __forceinline__ void multiply_part(float (&acc)[shape<NT>::groups_max][NT][4], const nmlp_cuda_batch_program &prog, const nmlp_cuda_batch_phase &ph,
                                               const part &p, const block_memory &mem, const consumer &c) {
     const int AT_ONCE = shape<NT>::blocks_k_max; /* a multiple of the blocks of a slot */
-    const walk w = begin_walk(prog, ph, p, c.set);
+    const walk<NT> w = begin_walk<NT>(prog, ph, p, c.set);
     x_blocks<NT> x;
     ask(x, w, 0, prog.s);
     for (int block = 0; w.slot(block) < w.n; block += AT_ONCE) {
@@ -302,14 +303,14 @@ __device__ __forceinline__ void multiply_part(float (&acc)[shape<NT>::groups_max
         __syncwarp();
 #pragma unroll
         for (int b = 0; b < AT_ONCE; b++) {
-            const int in_slot = (block + b) & ((1 << w.shift) - 1);
+            const int in_slot = w.in_slot(block + b);
             if (w.slot(block + b) >= w.n) break;
             ring_cursor at = c.ring;
             at.advance_far(place_of(p, w.factor, w.slot(block + b)), prog.n_slots);
             if (in_slot == 0) mbar_wait(&mem.sh->full[at.slot], at.parity);
             if (w.has(block + b))
                 multiply_block<NT>(acc, x.v[b], shared_address(mem.ring + at.slot * prog.slot_bytes) + in_slot * ph.groups * PIECE_BYTES, ph.groups);
-            if (in_slot == (1 << w.shift) - 1) warp_arrive(&mem.sh->empty[at.slot]);
+            if (in_slot == (1 << w.shift()) - 1) warp_arrive(&mem.sh->empty[at.slot]);
         }
         x = next;
     }
@@ -343,15 +344,18 @@ struct result {
     float2 y[2];
 };
 
-/* Adds what warps first..first+n-1 have. */
-__device__ __forceinline__ float2 add_warps(const float *at, int warp_floats, int first, int n) {
-    float2 sum = make_float2(0, 0);
-    for (int w = first; w < first + n; w++) {
-        const float2 v = *reinterpret_cast<const float2 *>(at + w * warp_floats);
-        sum.x += v.x;
-        sum.y += v.y;
+/* Adds what N warps have, from `first` on. */
+template <int N>
+__device__ __forceinline__ float2 add_warps(const float *at, int warp_floats, int first) {
+    float2 v[N];
+#pragma unroll
+    for (int w = 0; w < N; w++) v[w] = *reinterpret_cast<const float2 *>(at + (first + w) * warp_floats);
+#pragma unroll
+    for (int w = 1; w < N; w++) {
+        v[0].x += v[w].x;
+        v[0].y += v[w].y;
     }
-    return sum;
+    return v[0];
 }
 
 template <int NT>
@@ -360,10 +364,10 @@ __device__ __forceinline__ result sum_of_warps(const float *sums, const nmlp_cud
     const float *at = sums + row / GROUP * shape<NT>::group_sums + token * TOKEN_PITCH + row % GROUP;
     result r;
     if (ph.n_factors == 2) {
-        r.y[0] = add_warps(at, warp_floats, 0, WARPS / 2);
-        r.y[1] = add_warps(at, warp_floats, WARPS / 2, WARPS / 2);
+        r.y[0] = add_warps<WARPS / 2>(at, warp_floats, 0);
+        r.y[1] = add_warps<WARPS / 2>(at, warp_floats, WARPS / 2);
     } else {
-        r.y[0] = add_warps(at, warp_floats, 0, WARPS);
+        r.y[0] = add_warps<WARPS>(at, warp_floats, 0);
         r.y[1] = make_float2(0, 0);
     }
     return r;
@@ -425,7 +429,7 @@ __device__ void finish_part(const nmlp_cuda_batch_program &prog, const nmlp_cuda
     const int64_t split_floats = factor_floats * ph.n_factors;
     float *parts = ph.n_splits > 1 ? reinterpret_cast<float *>(static_cast<char *>(ph.parts) + into_set) + p.number * ph.n_splits * split_floats : nullptr;
     for (int i = threadIdx.x; i < n; i += WARPS * 32) {
-        const int token = i / pairs;
+        const int token = i * ph.pairs_inverse >> 16;
         const int row = (i - token * pairs) * 2;
         const result r = sum_of_warps<NT>(sums, ph, token, row);
         if (ph.n_splits == 1) {
@@ -437,10 +441,10 @@ __device__ void finish_part(const nmlp_cuda_batch_program &prog, const nmlp_cuda
         }
     }
     if (ph.n_splits == 1) return;
-    const int begin = n * p.split / ph.n_splits;
-    const int end = n * (p.split + 1) / ph.n_splits;
+    const int begin = p.split * ph.split_pairs;
+    const int end = min(n, begin + ph.split_pairs);
     for (int i = begin + threadIdx.x; i < end; i += WARPS * 32) {
-        const int token = i / pairs;
+        const int token = i * ph.pairs_inverse >> 16;
         result r;
         r.y[0] = join(parts + 2 * (int64_t)i, split_floats, ph.n_splits);
         r.y[1] = ph.n_factors == 2 ? join(parts + factor_floats + 2 * (int64_t)i, split_floats, ph.n_splits) : make_float2(0, 0);
@@ -536,7 +540,10 @@ kernel_fn *kernel_for(int32_t s) {
 
 } // namespace
 
-int32_t nmlp_cuda_batch_groups_max(int32_t s) { return s <= 16 ? shape<1>::groups_max : shape<4>::groups_max; }
+int32_t nmlp_cuda_batch_groups_max(int32_t s) {
+    if (s <= 8) return shape<1>::groups_max;
+    return s <= 16 ? shape<2>::groups_max : shape<4>::groups_max;
+}
 
 int32_t nmlp_cuda_batch_blocks_k_max(int32_t s) {
     if (s <= 8) return shape<1>::blocks_k_max;

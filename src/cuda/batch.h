@@ -44,6 +44,9 @@ typedef struct nmlp_cuda_batch_phase {
     int32_t blocks_k;
     int32_t n_row_parts; /* rectangles along N */
     int32_t n_splits;    /* and along K */
+    int16_t split_first[2][NMLP_CUDA_BATCH_SPLITS_MAX + 1]; /* per factor, the slot along K each split begins with; the last: where they end */
+    int32_t pairs_inverse;                                  /* 2^16 / (groups * 8), rounded up: to divide by pairs of rows of a rectangle */
+    int32_t split_pairs;                                    /* pairs of results, of all tokens, that each split finishes */
     int32_t first_block; /* that takes rectangle 0 */
     void *out;           /* bf16 words [S, out_pitch] of set 0, columns to a multiple of 64; or, in the last phase, f32 */
     int32_t out_pitch;

@@ -10,7 +10,7 @@ enum { SLOT_BYTES = 8 << 10, UNDER_WAY_BYTES = 64 << 10, KEPT_BYTES = 128 << 10,
 static const double share_rate = 17;
 static const double alone_rate = 22;
 static const double x_rate = 64;
-static const double join_cycles = 3500;
+static const double join_cycles = 1500;
 static const double pass_cycles = 1500;
 
 static int32_t divide_up(int64_t a, int64_t b) { return (int32_t)((a + b - 1) / b); }
@@ -135,6 +135,17 @@ static void add_phases(nmlp_cuda_batch_program *p, const nmlp_cuda_batch_mlp *m)
     p->n_phases = (int32_t)(ph - p->phase);
 }
 
+/* What the kernel would have to divide for. */
+static void put_divisions(nmlp_cuda_batch_phase *ph, int32_t s) {
+    int32_t pairs = ph->groups * NMLP_CUDA_BATCH_GROUP / 2;
+    ph->pairs_inverse = divide_up(1 << 16, pairs); /* right for up to 2^16 / pairs numbers, more than 32 tokens of a rectangle have */
+    ph->split_pairs = divide_up((int64_t)s * pairs, ph->n_splits);
+    for (int32_t m = 0; m < ph->n_factors; m++) {
+        int32_t slots = divide_up(ph->f[m].k, NMLP_CUDA_BATCH_BLOCK * ph->blocks_k);
+        for (int32_t i = 0; i <= ph->n_splits; i++) ph->split_first[m][i] = (int16_t)(slots * i / ph->n_splits);
+    }
+}
+
 /* Cuts every phase and takes room where splits of K meet. */
 static void cut_phases(nmlp_cuda_batch_program *p, const nmlp_cuda_device *device) {
     int32_t grid = device->n_blocks;
@@ -143,6 +154,7 @@ static void cut_phases(nmlp_cuda_batch_program *p, const nmlp_cuda_device *devic
     for (int32_t i = 0; i < p->n_phases; i++) {
         nmlp_cuda_batch_phase *ph = &p->phase[i];
         choose_cut(ph, p->s, device, grid - used);
+        put_divisions(ph, p->s);
         ph->first_block = next_block;
         used = min32(n_parts(ph), grid);
         next_block = (next_block + used) % grid;

@@ -28,7 +28,7 @@ enum {
     NMLP_CUDA_S_MAX = 4,         /* rows a streaming program takes; more have a kernel of their own (batch.h) */
     NMLP_CUDA_UNIT_ROWS = 16,    /* rows of W per unit: m of the mma instruction */
     NMLP_CUDA_TILE_COLS = 256,   /* columns of a tile */
-    NMLP_CUDA_ROW_SKEW = 32,     /* elements added to input rows in shared memory: 64 bytes, so that two rows meet all 32 banks */
+    NMLP_CUDA_ROW_SKEW = 8,      /* elements added to input rows in shared memory: 16 bytes, so that eight rows meet all 32 banks */
     NMLP_CUDA_SLOTS_MAX = 24,    /* tiles in the ring */
     NMLP_CUDA_CONSUMER_WARPS = 8,
     NMLP_CUDA_COPIER_WARPS = 1,
@@ -123,8 +123,7 @@ typedef struct nmlp_cuda_program {
     int32_t n_phases;
     int32_t s;
     int32_t n_slots;
-    int32_t n_under_way;     /* tiles each copying warp has under way at a time, at most */
-    int32_t n_while_staging; /* the same while the multiplying warps wait for their input, which is sooner there when less is asked for */
+    int32_t n_under_way; /* tiles each copying warp has under way at a time, at most */
     int32_t input_elems; /* bf16 elements of shared memory for X */
     int32_t head_dim;    /* of its attention phases; 0: none */
     unsigned *tickets;           /* on the device; every block of a launch takes one, which tells the launches apart */

@@ -107,7 +107,6 @@ __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const __grid_constan
             mbar_init(&mem.sh->sums_full[i], NMLP_CUDA_CONSUMER_WARPS * WARP_ARRIVALS);
             mbar_init(&mem.sh->sums_empty[i], WARP_ARRIVALS);
         }
-        mem.sh->staging = 0;
 #if __CUDA_ARCH__ >= 900
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif

@@ -17,13 +17,12 @@ struct copier {
 
 __device__ __forceinline__ __nv_bfloat16 *next_slot(const nmlp_cuda_program &prog, const block_memory &mem, copier &c) {
     shared_head *sh = mem.sh;
-    const int most = is_staging(sh) ? prog.n_while_staging : prog.n_under_way;
-    while (c.under_way >= most) {
+    if (c.under_way == prog.n_under_way) {
         mbar_wait(&sh->full[c.landing.slot], c.landing.parity);
         c.landing.advance(COPIERS, prog.n_slots);
-        c.under_way--;
+    } else {
+        c.under_way++;
     }
-    c.under_way++;
     mbar_wait(&sh->empty[c.at.slot], c.at.parity ^ 1);
     return mem.ring + c.at.slot * TILE_ELEMS;
 }

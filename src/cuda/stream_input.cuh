@@ -25,7 +25,6 @@ struct shared_head {
     nmlp_cuda_phase phase[2]; /* this one and the next */
     unit_range units[2];
     uint32_t tag_base; /* what this launch adds to phase numbers */
-    int staging;       /* the multiplying warps wait for their input */
     float row_scale[NMLP_CUDA_S_MAX];
     float warp_sum[NMLP_CUDA_CONSUMER_WARPS];
 };
@@ -114,16 +113,17 @@ __device__ __forceinline__ float4 as_floats(uint4 v) {
     return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
 }
 
-/* Pair w of the four in 8 columns c of every 32 stands at place 4w + c of 16: what a lane needs of 32 columns as the mma's B then lies together. */
 __device__ __forceinline__ void store4(__nv_bfloat16 *rows, int pitch, int s, int row, int col, float4 v) {
-    const int at = (col & ~31) + (col >> 1 & 3) * 8 + (col >> 3 & 3) * 2;
-    __nv_bfloat16 *hi = rows + row * pitch + at;
-    __nv_bfloat16 *lo = hi + s * pitch;
-    const __nv_bfloat162 pair[2] = {__floats2bfloat162_rn(v.x, v.y), __floats2bfloat162_rn(v.z, v.w)};
-    *reinterpret_cast<__nv_bfloat162 *>(hi) = pair[0];
-    *reinterpret_cast<__nv_bfloat162 *>(hi + 8) = pair[1];
-    *reinterpret_cast<__nv_bfloat162 *>(lo) = __floats2bfloat162_rn(v.x - __low2float(pair[0]), v.y - __high2float(pair[0]));
-    *reinterpret_cast<__nv_bfloat162 *>(lo + 8) = __floats2bfloat162_rn(v.z - __low2float(pair[1]), v.w - __high2float(pair[1]));
+    union {
+        __nv_bfloat162 pair[2];
+        uint2 bits;
+    } hi, lo;
+    hi.pair[0] = __floats2bfloat162_rn(v.x, v.y);
+    hi.pair[1] = __floats2bfloat162_rn(v.z, v.w);
+    *reinterpret_cast<uint2 *>(rows + row * pitch + col) = hi.bits;
+    lo.pair[0] = __floats2bfloat162_rn(v.x - __low2float(hi.pair[0]), v.y - __high2float(hi.pair[0]));
+    lo.pair[1] = __floats2bfloat162_rn(v.z - __low2float(hi.pair[1]), v.w - __high2float(hi.pair[1]));
+    *reinterpret_cast<uint2 *>(rows + (s + row) * pitch + col) = lo.bits;
 }
 
 __device__ __forceinline__ void add4(float4 &a, float4 b) {
@@ -325,27 +325,11 @@ __device__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *
     }
 }
 
-/* Whether the multiplying warps wait for other blocks is told to the copying warps, who then ask for less; it is only a hint, so nothing orders it. */
-__device__ __forceinline__ void set_staging(shared_head *sh, int staging) {
-#ifndef NMLP_CUDA_RACECHECK
-    if (threadIdx.x == 0) *static_cast<volatile int *>(&sh->staging) = staging;
-#endif
-}
-
-__device__ __forceinline__ bool is_staging(const shared_head *sh) {
-#ifndef NMLP_CUDA_RACECHECK
-    return *static_cast<const volatile int *>(&sh->staging) != 0;
-#else
-    return false;
-#endif
-}
-
 /* Piece `piece` of K of every input, side by side; ends with the rows visible to all consumers. */
 __device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int s, int piece, int n_keys, shared_head *sh) {
     int n_segments = ph->n_matrices == 2 && !ph->same_x ? 2 : 1;
     int pitch = n_segments * ph->k_chunk + NMLP_CUDA_ROW_SKEW;
     int k0 = piece * ph->k_chunk;
-    set_staging(sh, 1);
     for (int i = 0; i < n_segments; i++) {
         const nmlp_cuda_operand *op = &ph->op[i];
         __nv_bfloat16 *to = rows + i * ph->k_chunk;
@@ -362,7 +346,6 @@ __device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int 
         }
     }
     consumer_sync();
-    set_staging(sh, 0);
 }
 
 #endif

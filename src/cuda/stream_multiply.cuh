@@ -11,29 +11,32 @@ __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t at) {
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
 }
 
-/* The staged row that is the mma's column `n`: the high half of token i is column 2i, the low half column 2i + 1. */
-__device__ __forceinline__ int staged_row(int n, int s) { return (n & 1) * s + (n >> 1); }
+/* Where a lane finds its row of the staged ones for the mma's column `n`: the high half of token i is column 2i, the low half column 2i + 1. Columns past the
+ * last token are never read, so any row will do there. */
+__device__ __forceinline__ int staged_row(int n, int s) {
+    const int token = n >> 1;
+    return token < s ? (n & 1) * s + token : 0;
+}
 
 /* Adds one tile: 16 rows of W times the staged rows. Two sets of sums keep the tensor cores from waiting for themselves. */
 __device__ __forceinline__ void multiply_tile(float (&acc)[2][4], const __nv_bfloat16 *x, int x_pitch, const __nv_bfloat16 *w, int cols, int s) {
     const int lane = threadIdx.x & 31;
     const int n_blocks = cols / TILE_BLOCK;
     const uint32_t w_row = shared_address(w) + (lane & 15) * TILE_BLOCK * 2;
-    const __nv_bfloat16 *x_row = x + staged_row(lane >> 2, s) * x_pitch + (lane & 3) * 8;
-    const bool has_row = lane >> 2 < 2 * s;
+    const uint32_t x_row = shared_address(x) + (staged_row(lane & 7, s) * x_pitch + (lane >> 3) * 8) * 2;
     const uint32_t swizzle = (uint32_t)((lane >> 4) ^ (lane & 7));
 #pragma unroll 2
     for (int b = 0; b < n_blocks; b++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             uint32_t wv[2][4];
-            uint4 xv = make_uint4(0, 0, 0, 0);
+            uint32_t xv[4];
 #pragma unroll
             for (int j = 0; j < 2; j++)
                 load_matrices(wv[j], w_row + b * (NMLP_CUDA_UNIT_ROWS * TILE_BLOCK * 2) + ((swizzle ^ (half * 4 + j * 2)) << 4));
-            if (has_row) xv = *reinterpret_cast<const uint4 *>(x_row + b * TILE_BLOCK + half * 32);
-            mma(acc[0], wv[0][0], wv[0][1], wv[0][2], wv[0][3], xv.x, xv.y);
-            mma(acc[1], wv[1][0], wv[1][1], wv[1][2], wv[1][3], xv.z, xv.w);
+            load_matrices(xv, x_row + (b * TILE_BLOCK + half * 32) * 2);
+            mma(acc[0], wv[0][0], wv[0][1], wv[0][2], wv[0][3], xv[0], xv[1]);
+            mma(acc[1], wv[1][0], wv[1][1], wv[1][2], wv[1][3], xv[2], xv[3]);
         }
     }
 }
