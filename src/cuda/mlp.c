@@ -95,9 +95,9 @@ static int64_t weight_bytes(const nmlp_factors m[NMLP_MLP_MATRICES]) {
 
 /* What was measured faster (docs/performance-gpu.md). */
 static int64_t most_streamed_rows(const nmlp_factors m[NMLP_MLP_MATRICES]) {
-    enum { ROWS_SMALL = 8, SMALL_BYTES = 128 << 20 };
+    enum { ROWS_LARGE = 8, SMALL_BYTES = 100 << 20 };
     if (!nmlp_cuda_blas_available()) return NMLP_CUDA_BATCH_ROWS_MAX;
-    return weight_bytes(m) <= SMALL_BYTES ? ROWS_SMALL : NMLP_CUDA_S_MAX;
+    return weight_bytes(m) <= SMALL_BYTES ? NMLP_CUDA_BATCH_ROWS_MAX : ROWS_LARGE;
 }
 
 static nmlp_status choose_path(bool *streams, const nmlp_factors m[NMLP_MLP_MATRICES], int64_t s, nmlp_cuda_path path, nmlp_err *err) {

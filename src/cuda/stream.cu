@@ -13,11 +13,12 @@ namespace {
 __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
     shared_head *sh = mem.sh;
     unsigned n_done = 0;
+    meetings meeting = begin_meetings(sh);
     pick best = {0, 0, 0, -INFINITY, INT32_MAX};
     fetch_phase(prog, 0, sh);
     await_phase(prog, 0, sh);
     const bool early = sh->phase[0].kind == NMLP_CUDA_MATMUL; /* whose input has no tags yet */
-    if (early) meet<BEFORE_PHASE>();
+    if (early) meet<BEFORE_PHASE>(meeting);
     await_launch_before();
     const uint32_t tag_base = take_ticket(prog);
     grid_step step = begin_steps(prog.barrier);
@@ -28,7 +29,7 @@ __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
     }
     if ((threadIdx.x & 31) == 0) sh->tag_base = tag_base;
     __syncwarp();
-    if (!early) meet<BEFORE_PHASE>();
+    if (!early) meet<BEFORE_PHASE>(meeting);
     for (int i = 0; i < prog.n_phases; i++) {
         const nmlp_cuda_phase *ph = &sh->phase[i & 1];
         fetch_phase(prog, i + 1, sh);
@@ -38,13 +39,13 @@ __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
         NOTE_CLOCK(i, 4);
         if (i + 1 == prog.n_phases) break;
         if (ph->meet_after) {
-            meet<AFTER_PHASE>();
+            meet<AFTER_PHASE>(meeting);
             arrive_at_grid(step);
             NOTE_CLOCK(i, 5);
             wait_for_grid(step);
         }
         NOTE_CLOCK(i, 6);
-        meet<BEFORE_PHASE>();
+        meet<BEFORE_PHASE>(meeting);
     }
 }
 
@@ -53,6 +54,7 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
     shared_head *sh = mem.sh;
     int warp = threadIdx.x >> 5;
     consumer at = {{warp, 0}, 0, warp};
+    meetings meeting = begin_meetings(sh);
     int token = 0;
     int position = 0;
     await_launch_before();
@@ -61,7 +63,7 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
         position = __ldcg(&prog.state->length);
     }
     for (int i = 0; i < prog.n_phases; i++) {
-        meet<BEFORE_PHASE>(); /* inputs and description are there */
+        meet<BEFORE_PHASE>(meeting); /* inputs and description are there */
         if (warp == 0) NOTE_CLOCK(i, 0);
         const nmlp_cuda_phase *ph = &sh->phase[i & 1];
         switch (ph->kind) {
@@ -74,7 +76,7 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
         case NMLP_CUDA_EMBED: embed(ph, token, sh->tag_base + (uint32_t)i + 1); break;
         default: pick_token(prog, position); break;
         }
-        if (ph->meet_after) meet<AFTER_PHASE>(); /* all is written */
+        if (ph->meet_after) meet<AFTER_PHASE>(meeting); /* all is written */
     }
 }
 
@@ -107,6 +109,7 @@ __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const __grid_constan
             mbar_init(&mem.sh->sums_full[i], NMLP_CUDA_CONSUMER_WARPS * WARP_ARRIVALS);
             mbar_init(&mem.sh->sums_empty[i], WARP_ARRIVALS);
         }
+        mbar_init(&mem.sh->meeting, MEETING_THREADS);
 #if __CUDA_ARCH__ >= 900
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif

@@ -2,7 +2,7 @@
 #ifndef NMLP_CUDA_STREAM_COPY_CUH
 #define NMLP_CUDA_STREAM_COPY_CUH
 
-#include "cuda/stream_step.cuh"
+#include "cuda/stream_block.cuh"
 
 namespace {
 
@@ -75,9 +75,7 @@ __device__ void copy_weights(const nmlp_cuda_program &prog, const block_memory &
     for (int i = 0; i < prog.n_phases; i++) {
         const nmlp_cuda_phase *ph = phase_at(prog, i);
         if (lane < 2 && i + MAPS_AHEAD < prog.n_phases) prefetch_map(phase_at(prog, i + MAPS_AHEAD)->op[lane].map);
-        meet_copying<BEFORE_PHASE>();
         if (ph->kind == NMLP_CUDA_MATMUL) copy_phase(prog, ph, mem, c);
-        if (ph->meet_after) meet_copying<AFTER_PHASE>();
         if (number == 0) NOTE_CLOCK(i, 7);
     }
 }

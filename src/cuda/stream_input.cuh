@@ -22,6 +22,7 @@ struct shared_head {
     uint64_t empty[NMLP_CUDA_SLOTS_MAX];
     uint64_t sums_full[2];
     uint64_t sums_empty[2];
+    uint64_t meeting; /* of checking builds */
     nmlp_cuda_phase phase[2]; /* this one and the next */
     unit_range units[2];
     uint32_t tag_base; /* what this launch adds to phase numbers */
