@@ -89,12 +89,12 @@ static bool load_symbols(struct library *lib) {
     return true;
 }
 
-nmlp_status nmlp_cuda_blas_create(nmlp_cuda_blas **out, void *workspace, nmlp_err *err) {
+nmlp_status nmlp_cuda_blas_create(nmlp_cuda_blas **out, void *workspace, bool use_library, nmlp_err *err) {
     cublasOperation_t transposed = CUBLAS_OP_T;
     nmlp_cuda_blas *b = *out = nmlp_mem_new(1, sizeof *b, err);
     if (!b) return NMLP_E_NOMEM;
     b->workspace = workspace;
-    if (!load_symbols(&b->lib)) return NMLP_OK;
+    if (!use_library || !load_symbols(&b->lib)) return NMLP_OK;
     if (b->lib.create(&b->handle) != CUBLAS_STATUS_SUCCESS) b->handle = NULL;
     if (b->handle && (b->lib.desc_create(&b->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) != CUBLAS_STATUS_SUCCESS ||
                       b->lib.desc_set(b->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed) != CUBLAS_STATUS_SUCCESS)) {
@@ -176,7 +176,8 @@ struct nmlp_cuda_blas {
     void *workspace;
 };
 
-nmlp_status nmlp_cuda_blas_create(nmlp_cuda_blas **out, void *workspace, nmlp_err *err) {
+nmlp_status nmlp_cuda_blas_create(nmlp_cuda_blas **out, void *workspace, bool use_library, nmlp_err *err) {
+    (void)use_library;
     *out = nmlp_mem_new(1, sizeof **out, err);
     if (!*out) return NMLP_E_NOMEM;
     (*out)->workspace = workspace;

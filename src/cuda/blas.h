@@ -12,8 +12,8 @@ enum { NMLP_CUDA_BLAS_WORKSPACE_BYTES = 32 << 20 };
 
 typedef struct nmlp_cuda_blas nmlp_cuda_blas;
 
-/* `workspace`: device memory of NMLP_CUDA_BLAS_WORKSPACE_BYTES, borrowed. Without the library the object is made all the same. */
-nmlp_status nmlp_cuda_blas_create(nmlp_cuda_blas **out, void *workspace, nmlp_err *err);
+/* `workspace`: device memory of NMLP_CUDA_BLAS_WORKSPACE_BYTES, borrowed. Without the library, or where it is not wanted, the object is made all the same. */
+nmlp_status nmlp_cuda_blas_create(nmlp_cuda_blas **out, void *workspace, bool use_library, nmlp_err *err);
 void nmlp_cuda_blas_destroy(nmlp_cuda_blas *blas);
 /* Whether the library can be loaded at all. */
 bool nmlp_cuda_blas_available(void);

@@ -34,9 +34,9 @@ nmlp_status nmlp_cuda_probe(nmlp_cuda_info *info, nmlp_err *err);
 
 typedef struct nmlp_cuda_mlp nmlp_cuda_mlp;
 
-/* One launch of the streaming kernel (up to 32 rows), or large matmuls. AUTO takes what was measured faster: streaming up to 4 rows, up to 8 where
- * the weights are 128 MB at most, and up to 32 where cuBLASLt is missing. */
-typedef enum nmlp_cuda_path { NMLP_CUDA_PATH_AUTO, NMLP_CUDA_PATH_STREAM, NMLP_CUDA_PATH_MATMUL } nmlp_cuda_path;
+/* One launch of a streaming kernel (up to 32 rows), or large matmuls. AUTO takes what was measured faster: streaming up to 8 rows, up to 32 where the weights
+ * are 100 MiB at most or cuBLASLt is missing. PORTABLE: matmuls as on a chip before Hopper without cuBLASLt. */
+typedef enum nmlp_cuda_path { NMLP_CUDA_PATH_AUTO, NMLP_CUDA_PATH_STREAM, NMLP_CUDA_PATH_MATMUL, NMLP_CUDA_PATH_PORTABLE } nmlp_cuda_path;
 
 /* Uploads gate, up and down; runs of exactly `s` rows. */
 nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors matrices[NMLP_MLP_MATRICES], int64_t s, nmlp_cuda_path path,

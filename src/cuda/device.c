@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "cuda/batch.h"
 #include "cuda/program.h"
 
 enum { BLOCK_ALIGN_BYTES = 256, OLDEST_MAJOR = 8 };
@@ -48,7 +49,8 @@ nmlp_status nmlp_cuda_device_open(nmlp_cuda_device *device, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0),
                                           "asking for shared memory", err));
     device->shared_bytes = (size_t)shared;
-    return NMLP_CUDA_CHECK(nmlp_cuda_stream_prepare(device->shared_bytes), "readying the streaming kernel", err);
+    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_stream_prepare(device->shared_bytes), "readying the streaming kernel", err));
+    return NMLP_CUDA_CHECK(nmlp_cuda_batch_prepare(device->shared_bytes), "readying the streaming kernel", err);
 }
 
 void nmlp_cuda_block_init(nmlp_cuda_block *block) {

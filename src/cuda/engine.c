@@ -3,7 +3,7 @@
 
 #include "cuda/engine_int.h"
 
-enum { HEADS_MAX = 128, HEAD_DIM_MAX = 256 };
+enum { HEADS_MAX = 128, HEAD_DIM_MAX = 128 };
 
 static nmlp_status check_shapes(const nmlp_config *c, nmlp_err *err) {
     if (c->n_heads > HEADS_MAX || c->head_dim > HEAD_DIM_MAX || c->head_dim % 8 != 0)

@@ -1,7 +1,9 @@
-/* y [S,N] = x [S,K] w^T on the tensor cores, for machines without cuBLASLt: 128 x 128 tiles, K in steps of 32 through a three-deep ring. */
+/* y [S,N] = x [S,K] w^T on the tensor cores, for machines without cuBLASLt: 128 x 128 tiles, K in steps of 32 through a three-deep ring. And gate and
+ * up in one kernel (gated.h) for chips before Hopper, the same loop twice. */
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include "cuda/gated.h"
 #include "cuda/prefill.h"
 
 namespace {
@@ -53,32 +55,31 @@ __device__ void multiply(float (&acc)[4][4][4], const __nv_bfloat16 *x, const __
     }
 }
 
-__device__ __forceinline__ void put(const nmlp_cuda_gemm &g, int row, int col, float value) {
-    if (row >= g.s || col >= g.n) return;
-    int64_t at = (int64_t)row * g.y_pitch + col;
-    if (!g.y_is_f32) {
-        static_cast<__nv_bfloat16 *>(g.y)[at] = __float2bfloat16(value);
-    } else {
-        float *y = static_cast<float *>(g.y) + at;
-        *y = g.accumulate ? *y + value : value;
-    }
-}
+/* What is multiplied for one tile of the result. */
+struct factors {
+    const __nv_bfloat16 *x;
+    const __nv_bfloat16 *w;
+    int k;
+    int x_pitch;
+    int w_pitch;
+    int n_rows; /* of x */
+    int n_cols; /* rows of w */
+};
 
-__global__ void __launch_bounds__(THREADS) gemm_kernel(const nmlp_cuda_gemm g) {
-    extern __shared__ __align__(16) __nv_bfloat16 ring[];
-    int warp = threadIdx.x >> 5;
-    int lane = threadIdx.x & 31;
-    int row0 = blockIdx.y * TILE;
-    int col0 = blockIdx.x * TILE;
-    const __nv_bfloat16 *x = static_cast<const __nv_bfloat16 *>(g.x);
-    const __nv_bfloat16 *w = static_cast<const __nv_bfloat16 *>(g.w);
-    float acc[4][4][4] = {};
-    int n_steps = g.k / STEP;
+/* acc = the tile at row0, col0. */
+__device__ void multiply_tile(float (&acc)[4][4][4], __nv_bfloat16 *ring, const factors &f, int row0, int col0) {
+    const int warp = threadIdx.x >> 5;
+    const int lane = threadIdx.x & 31;
+    const int n_steps = f.k / STEP;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) acc[i][j][0] = acc[i][j][1] = acc[i][j][2] = acc[i][j][3] = 0;
     for (int step = 0; step < n_steps + STAGES - 1; step++) {
         if (step < n_steps) {
             __nv_bfloat16 *stage = ring + step % STAGES * 2 * TILE_ELEMS;
-            load_tile(stage, x, row0, g.s, g.x_pitch, step * STEP);
-            load_tile(stage + TILE_ELEMS, w, col0, g.n, g.w_pitch, step * STEP);
+            load_tile(stage, f.x, row0, f.n_rows, f.x_pitch, step * STEP);
+            load_tile(stage + TILE_ELEMS, f.w, col0, f.n_cols, f.w_pitch, step * STEP);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
         int ready = step - (STAGES - 1);
@@ -89,27 +90,74 @@ __global__ void __launch_bounds__(THREADS) gemm_kernel(const nmlp_cuda_gemm g) {
         multiply(acc, stage + (warp & 1) * 64 * PITCH, stage + TILE_ELEMS + (warp >> 1) * 32 * PITCH, lane);
         __syncthreads();
     }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            int row = row0 + (warp & 1) * 64 + i * 16 + (lane >> 2);
-            int col = col0 + (warp >> 1) * 32 + j * 8 + (lane & 3) * 2;
-            put(g, row, col, acc[i][j][0]);
-            put(g, row, col + 1, acc[i][j][1]);
-            put(g, row + 8, col, acc[i][j][2]);
-            put(g, row + 8, col + 1, acc[i][j][3]);
-        }
-    }
 }
+
+/* Calls put(i, j, e, row, col) for every element of a thread. */
+template <class Put>
+__device__ __forceinline__ void for_each_element(int row0, int col0, const Put put) {
+    const int warp = threadIdx.x >> 5;
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                put(i, j, e, row0 + (warp & 1) * 64 + i * 16 + (lane >> 2) + e / 2 * 8, col0 + (warp >> 1) * 32 + j * 8 + (lane & 3) * 2 + e % 2);
+}
+
+__global__ void __launch_bounds__(THREADS) gemm_kernel(const nmlp_cuda_gemm g) {
+    extern __shared__ __align__(16) __nv_bfloat16 ring[];
+    const int row0 = blockIdx.y * TILE;
+    const int col0 = blockIdx.x * TILE;
+    const factors f = {static_cast<const __nv_bfloat16 *>(g.x), static_cast<const __nv_bfloat16 *>(g.w), g.k, g.x_pitch, g.w_pitch, g.s, g.n};
+    float acc[4][4][4];
+    multiply_tile(acc, ring, f, row0, col0);
+    for_each_element(row0, col0, [&](int i, int j, int e, int row, int col) {
+        if (row >= g.s || col >= g.n) return;
+        const int64_t at = (int64_t)row * g.y_pitch + col;
+        if (!g.y_is_f32) {
+            static_cast<__nv_bfloat16 *>(g.y)[at] = __float2bfloat16(acc[i][j][e]);
+        } else {
+            float *y = static_cast<float *>(g.y) + at;
+            *y = g.accumulate ? *y + acc[i][j][e] : acc[i][j][e];
+        }
+    });
+}
+
+__global__ void __launch_bounds__(THREADS, 1) gated_gemm_kernel(const nmlp_cuda_gated g) {
+    extern __shared__ __align__(16) __nv_bfloat16 ring[];
+    const int row0 = blockIdx.y * TILE;
+    const int col0 = blockIdx.x * TILE;
+    float acc[2][4][4][4];
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        const factors f = {static_cast<const __nv_bfloat16 *>(g.x[m]), static_cast<const __nv_bfloat16 *>(g.w[m]), g.k[m], g.x_pitch[m], g.k[m], g.s, g.n};
+        multiply_tile(acc[m], ring, f, row0, col0);
+    }
+    for_each_element(row0, col0, [&](int i, int j, int e, int row, int col) {
+        if (row >= g.s || col >= g.out_pitch) return;
+        const float gate = acc[0][i][j][e];
+        static_cast<__nv_bfloat16 *>(g.out)[(int64_t)row * g.out_pitch + col] = __float2bfloat16(gate / (1.0f + __expf(-gate)) * acc[1][i][j][e]);
+    });
+}
+
+const int shared_bytes = STAGES * 2 * TILE_ELEMS * (int)sizeof(__nv_bfloat16);
+
+dim3 tiles(int n, int s) { return dim3((unsigned)((n + TILE - 1) / TILE), (unsigned)((s + TILE - 1) / TILE)); }
 
 } // namespace
 
 int nmlp_cuda_launch_gemm(const nmlp_cuda_gemm *g, void *stream) {
-    const int bytes = STAGES * 2 * TILE_ELEMS * (int)sizeof(__nv_bfloat16);
-    cudaError_t e = cudaFuncSetAttribute((const void *)gemm_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaError_t e = cudaFuncSetAttribute((const void *)gemm_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (e != cudaSuccess) return e;
-    dim3 grid((unsigned)((g->n + TILE - 1) / TILE), (unsigned)((g->s + TILE - 1) / TILE));
-    gemm_kernel<<<grid, THREADS, bytes, (cudaStream_t)stream>>>(*g);
+    gemm_kernel<<<tiles(g->n, g->s), THREADS, shared_bytes, (cudaStream_t)stream>>>(*g);
+    return cudaGetLastError();
+}
+
+int nmlp_cuda_launch_gated(const nmlp_cuda_gated *g, void *stream) {
+    cudaError_t e = cudaFuncSetAttribute((const void *)gated_gemm_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    if (e != cudaSuccess) return e;
+    gated_gemm_kernel<<<tiles(g->out_pitch, g->s), THREADS, shared_bytes, (cudaStream_t)stream>>>(*g);
     return cudaGetLastError();
 }

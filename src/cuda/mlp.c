@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "cuda/batch_plan.h"
 #include "cuda/mlp_many.h"
 #include "cuda/plan.h"
 
@@ -10,14 +11,16 @@ struct nmlp_cuda_mlp {
     nmlp_cuda_device device;
     nmlp_cuda_block block;
     nmlp_cuda_mlp_weights weights;
-    bool streams; /* else matmuls */
+    bool streams;  /* else matmuls */
+    bool portable; /* as on older chips */
     int32_t s;
     int32_t hidden;
     int32_t pitch;  /* of x and y */
     float *x;       /* [S, pitch] */
     void *x_narrow; /* bf16, or NULL where f32 is read */
     float *y;
-    nmlp_cuda_program program; /* when it streams */
+    nmlp_cuda_program program;     /* when it streams few rows */
+    nmlp_cuda_batch_program batch; /* when it streams more */
     nmlp_cuda_mlp_rows rows;   /* when it does not */
     nmlp_cuda_blas *blas;
     cudaStream_t stream;
@@ -33,37 +36,50 @@ static void describe(nmlp_cuda_mlp *mlp, const nmlp_cuda_plan *plan) {
     }
 }
 
-/* Called twice, see plan.h. */
-static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MATRICES], nmlp_err *err) {
+/* Up to NMLP_CUDA_S_MAX rows. */
+static nmlp_status plan_few(nmlp_cuda_mlp *mlp, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    nmlp_cuda_block *block = &mlp->block;
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_mlp(&mlp->weights, block, &m[NMLP_MLP_GATE], &m[NMLP_MLP_UP], &m[NMLP_MLP_DOWN], err));
-    size_t bytes = (size_t)mlp->s * (size_t)mlp->pitch * sizeof(float);
-    mlp->x = nmlp_cuda_block_take(block, bytes);
-    mlp->y = nmlp_cuda_block_take(block, bytes);
-    if (!mlp->streams || mlp->s > NMLP_CUDA_S_SPLIT) mlp->x_narrow = nmlp_cuda_block_take(block, bytes / 2);
-    if (!mlp->streams) {
-        const nmlp_cuda_mlp_weights *all[] = {&mlp->weights};
-        nmlp_cuda_mlp_rows_take(&mlp->rows, block, all, 1, mlp->s);
-        void *workspace = nmlp_cuda_block_take(block, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
-        if (!block->committed) return NMLP_OK;
-        NMLP_RETURN_IF_FAILED(nmlp_cuda_blas_create(&mlp->blas, workspace, err));
-        snprintf(mlp->text, sizeof mlp->text, "matmuls=%s", nmlp_cuda_blas_has_library(mlp->blas) ? "cublaslt" : "own");
-        return NMLP_OK;
-    }
     nmlp_cuda_plan plan;
     nmlp_cuda_rows x = {.x = mlp->x, .pitch = mlp->pitch, .parts = 1, .cols = mlp->pitch};
-    if (mlp->x_narrow) {
-        x.x = mlp->x_narrow;
-        x.input = NMLP_CUDA_NARROW;
-    }
-    nmlp_cuda_plan_init(&plan, &mlp->device, block, mlp->s);
+    nmlp_cuda_plan_init(&plan, &mlp->device, &mlp->block, mlp->s);
     NMLP_TRY(nmlp_cuda_plan_mlp(&plan, &mlp->weights, &x, NMLP_CUDA_STORE, mlp->y, err));
     NMLP_TRY(nmlp_cuda_plan_finish(&plan, &mlp->program, err));
     describe(mlp, &plan);
 out:
     nmlp_cuda_plan_fini(&plan);
     return st;
+}
+
+static nmlp_status plan_batch(nmlp_cuda_mlp *mlp, nmlp_err *err) {
+    const nmlp_cuda_batch_mlp batch = {
+        .weights = &mlp->weights, .x = mlp->x_narrow, .y = mlp->y, .x_pitch = mlp->pitch, .y_pitch = mlp->pitch, .s = mlp->s};
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_batch_plan(&mlp->batch, &batch, &mlp->device, &mlp->block, err));
+    const nmlp_cuda_batch_program *p = &mlp->batch;
+    int at = snprintf(mlp->text, sizeof mlp->text, "slots=%dx%d", p->n_slots, p->slot_bytes);
+    for (int32_t i = 0; i < p->n_phases && at > 0 && (size_t)at < sizeof mlp->text; i++)
+        at += snprintf(mlp->text + at, sizeof mlp->text - (size_t)at, " matmul=%dx%d/%dx%d", p->phase[i].n, p->phase[i].f[0].k, p->phase[i].n_row_parts,
+                       p->phase[i].n_splits);
+    return NMLP_OK;
+}
+
+/* Called twice, see plan.h. */
+static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MATRICES], nmlp_err *err) {
+    nmlp_cuda_block *block = &mlp->block;
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_mlp(&mlp->weights, block, &m[NMLP_MLP_GATE], &m[NMLP_MLP_UP], &m[NMLP_MLP_DOWN], err));
+    size_t bytes = (size_t)mlp->s * (size_t)mlp->pitch * sizeof(float);
+    mlp->x = nmlp_cuda_block_take(block, bytes);
+    mlp->y = nmlp_cuda_block_take(block, bytes);
+    if (!mlp->streams || mlp->s > NMLP_CUDA_S_MAX) mlp->x_narrow = nmlp_cuda_block_take(block, bytes / 2);
+    if (!mlp->streams) {
+        const nmlp_cuda_mlp_weights *all[] = {&mlp->weights};
+        nmlp_cuda_mlp_rows_take(&mlp->rows, block, all, 1, mlp->s);
+        void *workspace = nmlp_cuda_block_take(block, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
+        if (!block->committed) return NMLP_OK;
+        NMLP_RETURN_IF_FAILED(nmlp_cuda_blas_create(&mlp->blas, workspace, !mlp->portable, err));
+        snprintf(mlp->text, sizeof mlp->text, "matmuls=%s", nmlp_cuda_blas_has_library(mlp->blas) ? "cublaslt" : "own");
+        return NMLP_OK;
+    }
+    return mlp->s > NMLP_CUDA_S_MAX ? plan_batch(mlp, err) : plan_few(mlp, err);
 }
 
 /* Of all matrices, in bf16. */
@@ -79,17 +95,17 @@ static int64_t weight_bytes(const nmlp_factors m[NMLP_MLP_MATRICES]) {
 
 /* What was measured faster (docs/performance-gpu.md). */
 static int64_t most_streamed_rows(const nmlp_factors m[NMLP_MLP_MATRICES]) {
-    enum { ROWS_SMALL = 8, SMALL_BYTES = 128 << 20 };
-    if (!nmlp_cuda_blas_available()) return NMLP_CUDA_S_MAX;
-    return weight_bytes(m) <= SMALL_BYTES ? ROWS_SMALL : NMLP_CUDA_S_SPLIT;
+    enum { ROWS_LARGE = 8, SMALL_BYTES = 100 << 20 };
+    if (!nmlp_cuda_blas_available()) return NMLP_CUDA_BATCH_ROWS_MAX;
+    return weight_bytes(m) <= SMALL_BYTES ? NMLP_CUDA_BATCH_ROWS_MAX : ROWS_LARGE;
 }
 
 static nmlp_status choose_path(bool *streams, const nmlp_factors m[NMLP_MLP_MATRICES], int64_t s, nmlp_cuda_path path, nmlp_err *err) {
     if (s < 1 || s > INT32_MAX / 2) return nmlp_fail(err, NMLP_E_ARG, "an MLP of %lld rows", (long long)s);
-    if (path == NMLP_CUDA_PATH_STREAM && s > NMLP_CUDA_S_MAX)
-        return nmlp_fail(err, NMLP_E_ARG, "the streaming kernel takes up to %d rows, not %lld", NMLP_CUDA_S_MAX, (long long)s);
-    int64_t most = path == NMLP_CUDA_PATH_STREAM ? NMLP_CUDA_S_MAX : most_streamed_rows(m);
-    *streams = path != NMLP_CUDA_PATH_MATMUL && s <= most;
+    if (path == NMLP_CUDA_PATH_STREAM && s > NMLP_CUDA_BATCH_ROWS_MAX)
+        return nmlp_fail(err, NMLP_E_ARG, "the streaming kernel takes up to %d rows, not %lld", NMLP_CUDA_BATCH_ROWS_MAX, (long long)s);
+    int64_t most = path == NMLP_CUDA_PATH_STREAM ? NMLP_CUDA_BATCH_ROWS_MAX : most_streamed_rows(m);
+    *streams = path != NMLP_CUDA_PATH_MATMUL && path != NMLP_CUDA_PATH_PORTABLE && s <= most;
     return NMLP_OK;
 }
 
@@ -103,6 +119,7 @@ nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors m[NMLP_
     if (!mlp) return NMLP_E_NOMEM;
     nmlp_cuda_block_init(&mlp->block);
     mlp->streams = streams;
+    mlp->portable = path == NMLP_CUDA_PATH_PORTABLE;
     mlp->s = (int32_t)s;
     mlp->hidden = (int32_t)nmlp_factors_rows(&m[NMLP_MLP_DOWN]);
     mlp->pitch = nmlp_cuda_pad(mlp->hidden);
@@ -133,11 +150,13 @@ void nmlp_cuda_mlp_describe(const nmlp_cuda_mlp *mlp, char *text, size_t text_by
 }
 
 static nmlp_status enqueue(nmlp_cuda_mlp *mlp, cudaStream_t stream, nmlp_err *err) {
+    if (mlp->streams && mlp->s > NMLP_CUDA_S_MAX)
+        return NMLP_CUDA_CHECK(nmlp_cuda_batch_launch(&mlp->batch, mlp->device.n_blocks, stream), "launching the streaming kernel", err);
     if (mlp->streams)
         return NMLP_CUDA_CHECK(nmlp_cuda_stream_launch(&mlp->program, mlp->device.n_blocks, stream), "launching the streaming kernel",
                                err);
     nmlp_cuda_mlp_many many = {.w = &mlp->weights, .rows = &mlp->rows, .x = mlp->x_narrow, .y = mlp->y, .s = mlp->s,
-                               .blas = mlp->blas, .stream = stream};
+                               .n_multiprocessors = mlp->device.n_blocks, .portable = mlp->portable, .blas = mlp->blas, .stream = stream};
     return nmlp_cuda_mlp_many_run(&many, err);
 }
 
@@ -222,7 +241,7 @@ nmlp_status nmlp_cuda_mlp_time(nmlp_cuda_mlp *const *mlps, int n, int n_timed, d
     NMLP_TRY(NMLP_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0), "instantiating a graph", err));
     st = time_graph(exec, stream, n, n_timed, median_us, err);
 #ifdef NMLP_CUDA_CLOCKS
-    if (st == NMLP_OK && mlps[0]->streams) st = run_with_clocks(mlps, n, err);
+    if (st == NMLP_OK && mlps[0]->streams && mlps[0]->s <= NMLP_CUDA_S_MAX) st = run_with_clocks(mlps, n, err);
 #endif
 out:
     if (exec) (void)cudaGraphExecDestroy(exec);

@@ -1,6 +1,7 @@
 #include "cuda/mlp_many.h"
 
 #include "cuda/program.h"
+#include "cuda/tile_map.h"
 
 static int32_t widest(int32_t a, int32_t b) { return a > b ? a : b; }
 
@@ -15,8 +16,8 @@ void nmlp_cuda_mlp_rows_take(nmlp_cuda_mlp_rows *rows, nmlp_cuda_block *block, c
         inner = widest(inner, nmlp_cuda_pad(mlps[i]->down_basis.n));
     }
     rows->basis = nmlp_cuda_block_take(block, (size_t)s * (size_t)basis * 2);
-    rows->gate = nmlp_cuda_block_take(block, (size_t)s * (size_t)wide * 2);
-    rows->up = nmlp_cuda_block_take(block, (size_t)s * (size_t)wide * 2);
+    rows->act = nmlp_cuda_block_take(block, (size_t)s * (size_t)wide * 2);
+    rows->up = nmlp_cuda_block_take(block, (size_t)(s < NMLP_CUDA_PAIR_ROWS ? s : NMLP_CUDA_PAIR_ROWS) * (size_t)wide * 2);
     rows->inner = nmlp_cuda_block_take(block, (size_t)s * (size_t)inner * 2);
 }
 
@@ -41,19 +42,55 @@ static nmlp_status multiply(const nmlp_cuda_mlp_many *m, void *y, bool last, str
     return nmlp_cuda_blas_run(m->blas, &g, m->stream, err);
 }
 
+/* act = silu(gate) * up, few rows: two matmuls, then a pass over both. */
+static nmlp_status run_pair(const nmlp_cuda_mlp_many *m, struct operand gate, struct operand up, nmlp_err *err) {
+    const nmlp_cuda_mlp_rows *rows = m->rows;
+    int64_t n = (int64_t)m->s * nmlp_cuda_pad(m->w->gate.n);
+    NMLP_RETURN_IF_FAILED(multiply(m, rows->act, false, gate, &m->w->gate, err));
+    NMLP_RETURN_IF_FAILED(multiply(m, rows->up, false, up, &m->w->up, err));
+    return NMLP_CUDA_CHECK(nmlp_cuda_launch_silu_mul(rows->act, rows->act, rows->up, n, m->stream), "launching silu*mul", err);
+}
+
+static int32_t divide_up(int32_t a, int32_t b) { return (a + b - 1) / b; }
+
+static nmlp_status describe_for_hopper(nmlp_cuda_gated_hopper *job, const nmlp_cuda_gated *g, nmlp_err *err) {
+    for (int i = 0; i < 2; i++) {
+        NMLP_RETURN_IF_FAILED(nmlp_cuda_box_map_make(&job->x[i], g->x[i], g->s, g->k[i], g->x_pitch[i], NMLP_CUDA_GATED_ROWS, err));
+        NMLP_RETURN_IF_FAILED(nmlp_cuda_box_map_make(&job->w[i], g->w[i], g->n, g->k[i], g->k[i], NMLP_CUDA_GATED_COLS / 2, err));
+        job->steps[i] = g->k[i] / NMLP_CUDA_GATED_STEP;
+    }
+    job->row_pairs = divide_up(g->s, 2 * NMLP_CUDA_GATED_ROWS);
+    job->col_tiles = divide_up(g->out_pitch, NMLP_CUDA_GATED_COLS);
+    return nmlp_cuda_box_map_make(&job->out, g->out, g->s, g->out_pitch, g->out_pitch, NMLP_CUDA_GATED_ROWS / 2, err);
+}
+
+/* The same in one kernel. */
+static nmlp_status run_gated(const nmlp_cuda_mlp_many *m, struct operand gate, struct operand up, nmlp_err *err) {
+    const nmlp_cuda_gated g = {.out = m->rows->act,
+                               .x = {gate.x, up.x},
+                               .w = {m->w->gate.data, m->w->up.data},
+                               .k = {m->w->gate.k, m->w->up.k},
+                               .x_pitch = {gate.pitch, up.pitch},
+                               .out_pitch = nmlp_cuda_pad(m->w->gate.n),
+                               .s = m->s,
+                               .n = m->w->gate.n};
+    if (m->portable || !nmlp_cuda_gated_has_hopper()) return NMLP_CUDA_CHECK(nmlp_cuda_launch_gated(&g, m->stream), "launching gate and up", err);
+    nmlp_cuda_gated_hopper job;
+    NMLP_RETURN_IF_FAILED(describe_for_hopper(&job, &g, err));
+    return NMLP_CUDA_CHECK(nmlp_cuda_launch_gated_hopper(&job, m->n_multiprocessors, m->stream), "launching gate and up", err);
+}
+
 nmlp_status nmlp_cuda_mlp_many_run(const nmlp_cuda_mlp_many *m, nmlp_err *err) {
     const nmlp_cuda_mlp_weights *w = m->w;
     const nmlp_cuda_mlp_rows *rows = m->rows;
-    int32_t wide = nmlp_cuda_pad(w->gate.n);
     struct operand x = {.x = m->x, .pitch = w->gate_rank ? w->basis.k : w->gate.k};
     struct operand basis = {.x = rows->basis, .pitch = nmlp_cuda_pad(w->basis.n)};
     struct operand up_basis = {.x = basis.x + w->up_start, .pitch = basis.pitch};
-    struct operand act = {.x = rows->gate, .pitch = wide};
+    struct operand act = {.x = rows->act, .pitch = nmlp_cuda_pad(w->gate.n)};
+    struct operand gate_in = w->gate_rank ? basis : x;
+    struct operand up_in = w->up_rank ? up_basis : x;
     if (w->basis.n) NMLP_RETURN_IF_FAILED(multiply(m, rows->basis, false, x, &w->basis, err));
-    NMLP_RETURN_IF_FAILED(multiply(m, rows->gate, false, w->gate_rank ? basis : x, &w->gate, err));
-    NMLP_RETURN_IF_FAILED(multiply(m, rows->up, false, w->up_rank ? up_basis : x, &w->up, err));
-    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(
-        nmlp_cuda_launch_silu_mul(rows->gate, rows->gate, rows->up, (int64_t)m->s * wide, m->stream), "launching silu*mul", err));
+    NMLP_RETURN_IF_FAILED(m->s > NMLP_CUDA_PAIR_ROWS ? run_gated(m, gate_in, up_in, err) : run_pair(m, gate_in, up_in, err));
     if (!w->down_basis.n) return multiply(m, m->y, true, act, &w->down, err);
     struct operand inner = {.x = rows->inner, .pitch = nmlp_cuda_pad(w->down_basis.n)};
     NMLP_RETURN_IF_FAILED(multiply(m, rows->inner, false, act, &w->down_basis, err));

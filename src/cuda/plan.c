@@ -7,7 +7,7 @@ enum {
     INPUT_SHARE = 3,            /* never more than this part of the block's shared memory */
     PIECES_MAX = 4,             /* tried for balance; also what a reader sums */
     PIECE_COLS_MIN = 512,
-    TILES_UNDER_WAY = 8 /* of each copying warp */
+    TILES_UNDER_WAY = 6 /* of each copying warp */
 };
 
 /* A byte of input, which comes from L2, against a byte of weights. */
@@ -33,8 +33,8 @@ nmlp_status nmlp_cuda_plan_push(nmlp_cuda_plan *plan, const nmlp_cuda_phase *pha
 static int32_t divide_up(int64_t a, int64_t b) { return (int32_t)((a + b - 1) / b); }
 static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
 
-/* Rows of shared memory the input takes: two halves of each token where tokens are few. */
-static int32_t input_rows(int32_t s) { return s <= NMLP_CUDA_S_SPLIT ? 2 * s : s; }
+/* Rows of shared memory the input takes: two halves of each token. */
+static int32_t input_rows(int32_t s) { return 2 * s; }
 
 /* How K is cut: what the input's room asks for at least; more where that balances the blocks better than it makes inputs larger. */
 static int32_t choose_pieces(const nmlp_cuda_plan *plan, int32_t n, int32_t k, int32_t n_segments, bool for_balance) {
@@ -100,13 +100,12 @@ nmlp_status nmlp_cuda_plan_matmul(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *
     ph.out_pitch = nmlp_cuda_pad(ph.n);
     ph.bias = m->bias;
     ph.tagged_out = !m->out || m->output == NMLP_CUDA_ADD;
-    ph.narrow_out = plan->s > NMLP_CUDA_S_SPLIT && !m->out; /* many rows: what another phase reads is bf16 */
     ph.out_before = m->out_before;
     bool summed_by_reader = ph.n_chunks > 1 && m->output == NMLP_CUDA_STORE && !m->out && !m->whole && !m->bias &&
-                            plan->s <= NMLP_CUDA_S_SPLIT && ph.n_chunks <= PIECES_MAX;
+                            ph.n_chunks <= PIECES_MAX;
     int32_t parts = summed_by_reader ? ph.n_chunks : 1;
     size_t values = (size_t)plan->s * (size_t)ph.out_pitch;
-    ph.out = m->out ? m->out : nmlp_cuda_block_take(plan->block, (size_t)parts * values * NMLP_CUDA_WORD_BYTES / (ph.narrow_out ? 2 : 1));
+    ph.out = m->out ? m->out : nmlp_cuda_block_take(plan->block, (size_t)parts * values * NMLP_CUDA_WORD_BYTES);
     if (summed_by_reader) ph.out_part_stride = (int64_t)values;
     if (ph.n_chunks > 1 && !summed_by_reader)
         ph.parts = nmlp_cuda_block_take(plan->block, (size_t)divide_up(ph.n, NMLP_CUDA_UNIT_ROWS) * (size_t)ph.n_chunks *
@@ -119,14 +118,14 @@ nmlp_status nmlp_cuda_plan_matmul(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *
                                  .parts = parts,
                                  .cols = ph.n,
                                  .written_by = (int32_t)plan->n_phases,
-                                 .input = ph.narrow_out ? NMLP_CUDA_NARROW : NMLP_CUDA_PLAIN};
+                                 .input = NMLP_CUDA_PLAIN};
     return NMLP_OK;
 }
 
 /* Tagged rows from a column on. */
 static nmlp_cuda_rows columns_from(const nmlp_cuda_rows *rows, int32_t start) {
     nmlp_cuda_rows from = *rows;
-    from.x = (const char *)rows->x + (size_t)start * NMLP_CUDA_WORD_BYTES / (rows->input == NMLP_CUDA_NARROW ? 2 : 1);
+    from.x = (const char *)rows->x + (size_t)start * NMLP_CUDA_WORD_BYTES;
     from.cols -= start;
     return from;
 }
@@ -167,7 +166,7 @@ nmlp_status nmlp_cuda_plan_finish(nmlp_cuda_plan *plan, nmlp_cuda_program *progr
     unsigned long long *barrier = nmlp_cuda_block_take(plan->block, NMLP_CUDA_BARRIER_WORDS * sizeof *barrier);
     unsigned *tickets = nmlp_cuda_block_take(plan->block, sizeof *tickets);
     int32_t n_slots = NMLP_CUDA_SLOTS_MAX; /* a multiple of the multiplying warps: a slot belongs to one of them */
-    while (n_slots > 0 && nmlp_cuda_stream_shared_bytes(plan->s, plan->input_elems, n_slots) > plan->device->shared_bytes) n_slots -= NMLP_CUDA_CONSUMER_WARPS;
+    while (n_slots > 0 && nmlp_cuda_stream_shared_bytes(plan->input_elems, n_slots) > plan->device->shared_bytes) n_slots -= NMLP_CUDA_CONSUMER_WARPS;
     if (n_slots < NMLP_CUDA_CONSUMER_WARPS)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s has too little shared memory per block: %zu bytes",
                          plan->device->info.name, plan->device->shared_bytes);

@@ -21,7 +21,7 @@ nmlp_status nmlp_cuda_prefill_lay_out(nmlp_cuda_prefill *p, const nmlp_cuda_engi
     nmlp_cuda_mlp_rows_take(&p->mlp, block, all, c->n_layers, p->rows);
     nmlp_mem_free(all);
     void *workspace = nmlp_cuda_block_take(block, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
-    return block->committed ? nmlp_cuda_blas_create(&p->blas, workspace, err) : NMLP_OK;
+    return block->committed ? nmlp_cuda_blas_create(&p->blas, workspace, true, err) : NMLP_OK;
 }
 
 nmlp_status nmlp_cuda_pass_multiply(const nmlp_cuda_pass *pass, float *y, bool accumulate, const void *x, const nmlp_cuda_matrix *w,
@@ -92,6 +92,7 @@ static nmlp_status run_mlp(const nmlp_cuda_pass *pass, int64_t l, int32_t n, nml
                                .y = p->hidden,
                                .accumulate = true,
                                .s = n,
+                               .n_multiprocessors = pass->engine->device.n_blocks,
                                .blas = p->blas,
                                .stream = pass->stream};
     return nmlp_cuda_mlp_many_run(&many, err);

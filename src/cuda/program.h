@@ -1,7 +1,7 @@
 /* A streaming program: what one persistent kernel does between its launch and its end, as data.
  *
  * The kernel runs one block per multiprocessor. A program is a list of phases. Most phases are
- * matmuls Y [S,N] = X [S,K] W^T with S <= 32, whose cost is reading W once: some warps of every block do nothing but copy weights into a ring
+ * matmuls Y [S,N] = X [S,K] W^T with S <= 4, whose cost is reading W once: some warps of every block do nothing but copy weights into a ring
  * of tiles in shared memory, phase after phase, never waiting for another block, while eight warps wait for the
  * phase's input, bring it into shared memory and multiply, each a tile of its own. The ring is what keeps the memory busy while blocks wait for each other; it only does
  * so where multiplying is faster than copying, so that what piled up during a wait is soon gone.
@@ -25,11 +25,10 @@
 enum {
     NMLP_CUDA_WORD_BYTES = 8,    /* of a tagged value */
     NMLP_CUDA_PAD = 64,          /* elements; keeps rows 128-byte aligned */
-    NMLP_CUDA_S_MAX = 32,        /* rows a streaming program takes */
-    NMLP_CUDA_S_SPLIT = 4,       /* up to here activations are kept as two bf16 numbers each */
+    NMLP_CUDA_S_MAX = 4,         /* rows a streaming program takes; more have a kernel of their own (batch.h) */
     NMLP_CUDA_UNIT_ROWS = 16,    /* rows of W per unit: m of the mma instruction */
     NMLP_CUDA_TILE_COLS = 256,   /* columns of a tile */
-    NMLP_CUDA_ROW_SKEW = 32,     /* elements added to input rows in shared memory: 64 bytes, so that two rows meet all 32 banks */
+    NMLP_CUDA_ROW_SKEW = 8,      /* elements added to input rows in shared memory: 16 bytes, so that eight rows meet all 32 banks */
     NMLP_CUDA_SLOTS_MAX = 24,    /* tiles in the ring */
     NMLP_CUDA_CONSUMER_WARPS = 8,
     NMLP_CUDA_COPIER_WARPS = 1,
@@ -51,8 +50,7 @@ typedef enum nmlp_cuda_kind {
 typedef enum nmlp_cuda_input {
     NMLP_CUDA_PLAIN,
     NMLP_CUDA_NORM,   /* RMS norm on the way in */
-    NMLP_CUDA_HEADS,  /* attention's pieces, combined on the way in */
-    NMLP_CUDA_NARROW  /* x is bf16 and one part */
+    NMLP_CUDA_HEADS   /* attention's pieces, combined on the way in */
 } nmlp_cuda_input;
 
 typedef enum nmlp_cuda_output {
@@ -66,7 +64,7 @@ typedef enum nmlp_cuda_output {
 typedef struct nmlp_cuda_operand {
     const void *weight; /* bf16 [N, k] */
     const void *map;    /* of it, for Hopper's copy engine */
-    const void *x;      /* [n_parts][S, x_pitch], to be summed over parts: f32 (NARROW: bf16), or tagged words of them */
+    const void *x;      /* [n_parts][S, x_pitch], to be summed over parts: f32, or tagged words of them */
     int64_t x_part_stride; /* values, like the pitch */
     int32_t x_pitch;
     int32_t x_parts;
@@ -82,7 +80,6 @@ typedef struct nmlp_cuda_phase {
     int32_t n;          /* N */
     int32_t n_matrices; /* 1 or 2 */
     int32_t same_x;     /* both matrices read the same rows */
-    int32_t narrow_out; /* out is bf16 */
     int32_t tagged_out; /* out is words with this phase's tag */
     int32_t out_before; /* with ADD: the phase that wrote out before */
     int32_t meet_after; /* all blocks meet before the next phase: it reads what has no tags */
@@ -110,7 +107,7 @@ typedef struct nmlp_cuda_phase {
     int32_t head_dim;
     int32_t context;
     const void *embedding; /* bf16 [V, k] */
-} nmlp_cuda_phase;
+} __attribute__((aligned(16))) nmlp_cuda_phase; /* copied 16 bytes at a time */
 
 /* What a decode step changes, on the device. */
 typedef struct nmlp_cuda_state {
@@ -128,6 +125,7 @@ typedef struct nmlp_cuda_program {
     int32_t n_slots;
     int32_t n_under_way; /* tiles each copying warp has under way at a time, at most */
     int32_t input_elems; /* bf16 elements of shared memory for X */
+    int32_t head_dim;    /* of its attention phases; 0: none */
     unsigned *tickets;           /* on the device; every block of a launch takes one, which tells the launches apart */
     unsigned long long *barrier; /* on the device, NMLP_CUDA_BARRIER_WORDS; grows by one round per meeting */
     nmlp_cuda_state *state;
@@ -150,7 +148,7 @@ extern "C" {
 #endif
 
 /* Bytes of shared memory a program needs with that many slots. */
-size_t nmlp_cuda_stream_shared_bytes(int32_t s, int32_t input_elems, int32_t n_slots);
+size_t nmlp_cuda_stream_shared_bytes(int32_t input_elems, int32_t n_slots);
 /* bf16 elements of input space an attention phase needs. */
 int nmlp_cuda_attention_scratch_elems(int32_t head_dim);
 /* Launches on `stream` with one block per multiprocessor. Returns a cudaError_t. */

@@ -116,6 +116,7 @@ static nmlp_status lay_out_program(nmlp_cuda_session *s, nmlp_cuda_program *prog
     NMLP_TRY(nmlp_cuda_plan_finish(&plan, program, err));
     size_t n_blocks = (size_t)s->engine->device.n_blocks;
     program->state = s->state;
+    program->head_dim = (int32_t)c->head_dim;
     program->best_score = nmlp_cuda_block_take(&s->block, n_blocks * sizeof(float));
     program->best_token = nmlp_cuda_block_take(&s->block, n_blocks * sizeof(int32_t));
 out:

@@ -10,15 +10,15 @@
 
 namespace {
 
-template <int NT, bool SPLIT>
 __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
     shared_head *sh = mem.sh;
     unsigned n_done = 0;
+    meetings meeting = begin_meetings(sh);
     pick best = {0, 0, 0, -INFINITY, INT32_MAX};
     fetch_phase(prog, 0, sh);
     await_phase(prog, 0, sh);
     const bool early = sh->phase[0].kind == NMLP_CUDA_MATMUL; /* whose input has no tags yet */
-    if (early) meet(3);
+    if (early) meet<BEFORE_PHASE>(meeting);
     await_launch_before();
     const uint32_t tag_base = take_ticket(prog);
     grid_step step = begin_steps(prog.barrier);
@@ -29,31 +29,32 @@ __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
     }
     if ((threadIdx.x & 31) == 0) sh->tag_base = tag_base;
     __syncwarp();
-    if (!early) meet(3);
+    if (!early) meet<BEFORE_PHASE>(meeting);
     for (int i = 0; i < prog.n_phases; i++) {
         const nmlp_cuda_phase *ph = &sh->phase[i & 1];
         fetch_phase(prog, i + 1, sh);
-        if (ph->kind == NMLP_CUDA_MATMUL) finish_phase<NT, SPLIT>(prog, ph, sh->units[i & 1], mem, n_done, tag_base + (uint32_t)i + 1, best);
+        await_phase(prog, i + 1, sh); /* there is time: nothing is to be finished before the phase's input has come */
+        if (ph->kind == NMLP_CUDA_MATMUL) finish_phase(prog, ph, sh->units[i & 1], mem, n_done, tag_base + (uint32_t)i + 1, best);
         if (ph->kind == NMLP_CUDA_MATMUL && ph->output == NMLP_CUDA_LOGITS) publish_best(prog, best);
         NOTE_CLOCK(i, 4);
         if (i + 1 == prog.n_phases) break;
-        await_phase(prog, i + 1, sh);
         if (ph->meet_after) {
-            meet(2);
+            meet<AFTER_PHASE>(meeting);
             arrive_at_grid(step);
             NOTE_CLOCK(i, 5);
             wait_for_grid(step);
         }
         NOTE_CLOCK(i, 6);
-        meet(3);
+        meet<BEFORE_PHASE>(meeting);
     }
 }
 
-template <int NT, bool SPLIT>
+template <int DB>
 __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem) {
     shared_head *sh = mem.sh;
     int warp = threadIdx.x >> 5;
     consumer at = {{warp, 0}, 0, warp};
+    meetings meeting = begin_meetings(sh);
     int token = 0;
     int position = 0;
     await_launch_before();
@@ -62,32 +63,40 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
         position = __ldcg(&prog.state->length);
     }
     for (int i = 0; i < prog.n_phases; i++) {
-        meet(3); /* inputs and description are there */
+        meet<BEFORE_PHASE>(meeting); /* inputs and description are there */
         if (warp == 0) NOTE_CLOCK(i, 0);
         const nmlp_cuda_phase *ph = &sh->phase[i & 1];
         switch (ph->kind) {
         case NMLP_CUDA_MATMUL:
-            multiply_phase<NT, SPLIT>(prog, ph, sh->units[i & 1], mem, at, position + 1, i);
+            multiply_phase(prog, ph, sh->units[i & 1], mem, at, position + 1, i);
             break;
         case NMLP_CUDA_ATTENTION:
-            run_attention(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)i + 1, reinterpret_cast<float *>(mem.x), position);
+            run_attention<DB>(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)i + 1, reinterpret_cast<float *>(mem.x), position);
             break;
         case NMLP_CUDA_EMBED: embed(ph, token, sh->tag_base + (uint32_t)i + 1); break;
         default: pick_token(prog, position); break;
         }
-        if (ph->meet_after) meet(2); /* all is written */
+        if (ph->meet_after) meet<AFTER_PHASE>(meeting); /* all is written */
     }
 }
 
-template <int NT, bool SPLIT>
+const int head_bytes = (sizeof(shared_head) + 127) / 128 * 128;
+
+/* Head, sums, input, ring. */
+__host__ __device__ size_t ring_offset(int32_t input_elems) {
+    size_t bytes = head_bytes + 2 * UNIT_SUMS * sizeof(float) + (size_t)input_elems * 2;
+    return (bytes + SLOT_ALIGN_BYTES - 1) / SLOT_ALIGN_BYTES * SLOT_ALIGN_BYTES;
+}
+
+/* Heads of up to DB * 32 columns: the registers that wide ones take would be missed elsewhere. */
+template <int DB>
 __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const __grid_constant__ nmlp_cuda_program prog) {
-    extern __shared__ __align__(128) unsigned char memory[];
-    const int head_bytes = (sizeof(shared_head) + 127) / 128 * 128;
+    extern __shared__ __align__(SLOT_ALIGN_BYTES) unsigned char memory[];
     block_memory mem;
     mem.sh = reinterpret_cast<shared_head *>(memory);
+    mem.ring = reinterpret_cast<__nv_bfloat16 *>(memory + ring_offset(prog.input_elems));
     mem.sums = reinterpret_cast<float *>(memory + head_bytes);
-    mem.x = reinterpret_cast<__nv_bfloat16 *>(mem.sums + 2 * shape<NT, SPLIT>::sums);
-    mem.ring = mem.x + prog.input_elems;
+    mem.x = reinterpret_cast<__nv_bfloat16 *>(mem.sums + 2 * UNIT_SUMS);
 #ifdef NMLP_CUDA_CLOCKS
     mem.begin_clock = clock64();
 #endif
@@ -100,6 +109,7 @@ __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const __grid_constan
             mbar_init(&mem.sh->sums_full[i], NMLP_CUDA_CONSUMER_WARPS * WARP_ARRIVALS);
             mbar_init(&mem.sh->sums_empty[i], WARP_ARRIVALS);
         }
+        mbar_init(&mem.sh->meeting, MEETING_THREADS);
 #if __CUDA_ARCH__ >= 900
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
@@ -112,47 +122,26 @@ __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const __grid_constan
     if (warp >= FIRST_COPIER) {
         copy_weights(prog, mem);
     } else if (warp == FINISHER) {
-        finish<NT, SPLIT>(prog, mem);
+        finish(prog, mem);
     } else {
-        multiply<NT, SPLIT>(prog, mem);
+        multiply<DB>(prog, mem);
     }
-}
-
-template <int NT, bool SPLIT>
-size_t shared_bytes(int32_t input_elems, int32_t n_slots) {
-    return (sizeof(shared_head) + 127) / 128 * 128 + 2 * shape<NT, SPLIT>::sums * sizeof(float) + (size_t)input_elems * 2 +
-           (size_t)n_slots * TILE_ELEMS * 2;
 }
 
 typedef void kernel_fn(const nmlp_cuda_program);
 
-/* The kernel for s tokens and what depends on its shape. */
-struct choice {
-    kernel_fn *kernel;
-    size_t (*bytes)(int32_t input_elems, int32_t n_slots);
-};
-
-choice choose(int32_t s) {
-    if (s <= NMLP_CUDA_S_SPLIT) return {stream_kernel<1, true>, shared_bytes<1, true>};
-    if (s <= 8) return {stream_kernel<1, false>, shared_bytes<1, false>};
-    if (s <= 16) return {stream_kernel<2, false>, shared_bytes<2, false>};
-    return {stream_kernel<4, false>, shared_bytes<4, false>};
-}
+kernel_fn *kernel_for(const nmlp_cuda_program *program) { return program->head_dim <= 2 * DIMS_PER_BLOCK ? stream_kernel<2> : stream_kernel<4>; }
 
 } // namespace
 
-size_t nmlp_cuda_stream_shared_bytes(int32_t s, int32_t input_elems, int32_t n_slots) { return choose(s).bytes(input_elems, n_slots); }
+size_t nmlp_cuda_stream_shared_bytes(int32_t input_elems, int32_t n_slots) { return ring_offset(input_elems) + (size_t)n_slots * TILE_ELEMS * 2; }
 
 int nmlp_cuda_attention_scratch_elems(int32_t head_dim) { return 2 * attention_scratch(head_dim); }
 
 int nmlp_cuda_stream_prepare(size_t bytes) {
-    const int32_t sizes[] = {1, 8, 16, 32};
-    for (int i = 0; i < 4; i++) {
-        cudaError_t e = cudaFuncSetAttribute((const void *)choose(sizes[i]).kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             (int)bytes);
-        if (e != cudaSuccess) return e;
-    }
-    return cudaSuccess;
+    cudaError_t e = cudaFuncSetAttribute((const void *)stream_kernel<2>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (e != cudaSuccess) return e;
+    return cudaFuncSetAttribute((const void *)stream_kernel<4>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
 /* Cooperative: blocks wait for each other, so all must be resident. The next launch in the stream may begin to copy weights where a block of this one has
@@ -166,9 +155,9 @@ int nmlp_cuda_stream_launch(const nmlp_cuda_program *program, int grid, void *st
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)grid);
     config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = nmlp_cuda_stream_shared_bytes(program->s, program->input_elems, program->n_slots);
+    config.dynamicSmemBytes = nmlp_cuda_stream_shared_bytes(program->input_elems, program->n_slots);
     config.stream = (cudaStream_t)stream;
     config.attrs = attributes;
     config.numAttrs = 2;
-    return cudaLaunchKernelEx(&config, choose(program->s).kernel, *program);
+    return cudaLaunchKernelEx(&config, kernel_for(program), *program);
 }

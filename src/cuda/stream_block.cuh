@@ -16,14 +16,8 @@ enum {
     THREADS = (FIRST_COPIER + COPIERS) * 32
 };
 
-/* SPLIT: up to NMLP_CUDA_S_SPLIT tokens; the high half of token i is column 2i of the mma's B, the low half column 2i + 1. Otherwise NT times 8
- * tokens. */
-template <int NT, bool SPLIT>
-struct shape {
-    static const int tokens = SPLIT ? NMLP_CUDA_S_SPLIT : NT * 8;
-    static const int warp_sums = tokens * NMLP_CUDA_UNIT_ROWS;        /* of one warp and matrix */
-    static const int sums = NMLP_CUDA_CONSUMER_WARPS * 2 * warp_sums; /* of one unit; there is room for two */
-};
+/* Sums of one warp and matrix, and of one unit; there is room for two units. */
+enum { WARP_SUMS = NMLP_CUDA_S_MAX * NMLP_CUDA_UNIT_ROWS, UNIT_SUMS = NMLP_CUDA_CONSUMER_WARPS * 2 * WARP_SUMS };
 
 #ifdef NMLP_CUDA_CLOCKS
 __device__ void note_clock(const nmlp_cuda_program &prog, int phase, int event, long long begin) {

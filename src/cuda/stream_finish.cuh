@@ -43,14 +43,13 @@ struct sink {
     int pitch;
     int n;
     int output;
-    bool narrow;    /* bf16 */
     bool tagged;
     uint32_t tag;
     bool scaled[2]; /* times 1/rms */
 };
 
 __device__ __forceinline__ sink make_sink(const nmlp_cuda_phase *ph, uint32_t tag) {
-    return {ph->out, ph->bias, ph->out_part_stride, ph->out_pitch, ph->n, ph->output, ph->narrow_out != 0, ph->tagged_out != 0, tag,
+    return {ph->out, ph->bias, ph->out_part_stride, ph->out_pitch, ph->n, ph->output, ph->tagged_out != 0, tag,
             {ph->op[0].input == NMLP_CUDA_NORM, ph->op[1].input == NMLP_CUDA_NORM}};
 }
 
@@ -72,58 +71,37 @@ __device__ __forceinline__ void put_results(const sink &to, int piece, int token
 #pragma unroll
         for (int j = 0; j < WIDE; j++)
             if (row + j < to.n) static_cast<float *>(to.out)[at + j] = y[j];
-    } else if (row < (to.n + (to.narrow ? 7 : 3)) / (to.narrow ? 8 : 4) * (to.narrow ? 8 : 4)) {
-        word *out = static_cast<word *>(to.out);
-        if (WIDE == 4 && to.narrow) {
-            uint32_t pairs[2];
+    } else if (row < (to.n + 3) / 4 * 4) {
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
-                __nv_bfloat162 pair = __floats2bfloat162_rn(y[2 * j % WIDE], y[(2 * j + 1) % WIDE]);
-                pairs[j] = *reinterpret_cast<uint32_t *>(&pair);
-            }
-            put_words(out + at / 2, make_word(pairs[0], to.tag), make_word(pairs[1], to.tag));
-        } else {
-#pragma unroll
-            for (int j = 0; j < WIDE; j++) put_word(out + at + j, __float_as_uint(y[j]), to.tag);
-        }
+        for (int j = 0; j < WIDE; j++) put_word(static_cast<word *>(to.out) + at + j, __float_as_uint(y[j]), to.tag);
     }
 }
 
-/* Adds what the eight warps summed, always in the same order; WIDE neighbours per lane. `before` is of this lane's first row. */
-template <int NT, bool SPLIT>
+/* Adds what the eight warps summed, always in the same order. `before` is of this lane's first row. */
 __device__ __forceinline__ void finish_unit(const sink &to, const float *sums, int s, int piece, int group, float before,
                                             const shared_head *sh, pick &best) {
-    const int WIDE = SPLIT ? 1 : 4;
-    const int warp_sums = shape<NT, SPLIT>::warp_sums;
-    for (int i = (threadIdx.x & 31) * WIDE; i < s * NMLP_CUDA_UNIT_ROWS; i += 32 * WIDE) {
+    for (int i = threadIdx.x & 31; i < s * NMLP_CUDA_UNIT_ROWS; i += 32) {
         int token = i / NMLP_CUDA_UNIT_ROWS;
         int row = group * NMLP_CUDA_UNIT_ROWS + i % NMLP_CUDA_UNIT_ROWS;
-        float y[2][WIDE] = {};
+        float y[2] = {};
 #pragma unroll
-        for (int w = 0; w < 2 * NMLP_CUDA_CONSUMER_WARPS; w++)
-#pragma unroll
-            for (int j = 0; j < WIDE; j++) y[w & 1][j] += sums[w * warp_sums + i + j];
-#pragma unroll
-        for (int j = 0; j < WIDE; j++) {
-            if (to.scaled[0]) y[0][j] *= sh->row_scale[token];
-            if (to.scaled[1]) y[1][j] *= sh->row_scale[token];
-            y[0][j] = result(to, row + j, y[0][j], y[1][j], before, best);
-        }
-        put_results<WIDE>(to, piece, token, row, y[0]);
+        for (int w = 0; w < 2 * NMLP_CUDA_CONSUMER_WARPS; w++) y[w & 1] += sums[w * WARP_SUMS + i];
+        if (to.scaled[0]) y[0] *= sh->row_scale[token];
+        if (to.scaled[1]) y[1] *= sh->row_scale[token];
+        const float done[1] = {result(to, row, y[0], y[1], before, best)};
+        put_results<1>(to, piece, token, row, done);
     }
 }
 
 /* A unit's sums as one piece among others: tagged f32 [matrices][S, 16]. */
-template <int NT, bool SPLIT>
 __device__ __forceinline__ void put_piece(word *parts, const sink &to, const float *sums, int s, int n_matrices, const shared_head *sh) {
-    const int warp_sums = shape<NT, SPLIT>::warp_sums;
     for (int m = 0; m < n_matrices; m++) {
         for (int i = (threadIdx.x & 31) * 4; i < s * NMLP_CUDA_UNIT_ROWS; i += 32 * 4) {
             float4 y = make_float4(0, 0, 0, 0);
 #pragma unroll
             for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++)
-                add4(y, *reinterpret_cast<const float4 *>(sums + (2 * w + m) * warp_sums + i));
-            float scale = to.scaled[m] ? sh->row_scale[i / NMLP_CUDA_UNIT_ROWS] : 1.0f;
+                add4(y, *reinterpret_cast<const float4 *>(sums + (2 * w + m) * WARP_SUMS + i));
+            float scale = (m ? to.scaled[1] : to.scaled[0]) ? sh->row_scale[i / NMLP_CUDA_UNIT_ROWS] : 1.0f;
             word *at = parts + m * s * NMLP_CUDA_UNIT_ROWS + i;
             put_words(at, make_word(__float_as_uint(y.x * scale), to.tag), make_word(__float_as_uint(y.y * scale), to.tag));
             put_words(at + 2, make_word(__float_as_uint(y.z * scale), to.tag), make_word(__float_as_uint(y.w * scale), to.tag));
@@ -132,7 +110,6 @@ __device__ __forceinline__ void put_piece(word *parts, const sink &to, const flo
 }
 
 /* All pieces of one group of rows, awaited and summed in order. */
-template <bool SPLIT>
 __device__ void join_pieces(const sink &to, const word *parts, int n_parts, int n_matrices, int s, int group, pick &best) {
     const int AT_ONCE = 2;
     const int of_matrix = s * NMLP_CUDA_UNIT_ROWS;
@@ -161,7 +138,6 @@ __device__ void join_pieces(const sink &to, const word *parts, int n_parts, int 
     }
 }
 
-template <int NT, bool SPLIT>
 __device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,
                              const block_memory &mem, unsigned &n_done, uint32_t tag, pick &best) {
     const sink to = make_sink(ph, tag);
@@ -170,7 +146,7 @@ __device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phas
     int piece = units.begin / units.groups;
     int group = units.begin - piece * units.groups;
     for (int u = units.begin; u < units.end; u++, n_done++) {
-        const float *sums = mem.sums + (n_done & 1) * shape<NT, SPLIT>::sums;
+        const float *sums = mem.sums + (n_done & 1) * UNIT_SUMS;
         float before = 0;
         if (to.output == NMLP_CUDA_ADD && lane < NMLP_CUDA_UNIT_ROWS && group * NMLP_CUDA_UNIT_ROWS + lane < to.n)
             before = get_float(static_cast<const word *>(to.out) + group * NMLP_CUDA_UNIT_ROWS + lane,
@@ -178,10 +154,10 @@ __device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phas
         mbar_wait(&sh->sums_full[n_done & 1], n_done >> 1 & 1);
         if (ph->parts) {
             int64_t unit = (int64_t)group * ph->n_chunks + piece;
-            put_piece<NT, SPLIT>(static_cast<word *>(ph->parts) + unit * ph->n_matrices * prog.s * NMLP_CUDA_UNIT_ROWS, to, sums, prog.s,
+            put_piece(static_cast<word *>(ph->parts) + unit * ph->n_matrices * prog.s * NMLP_CUDA_UNIT_ROWS, to, sums, prog.s,
                                  ph->n_matrices, sh);
         } else {
-            finish_unit<NT, SPLIT>(to, sums, prog.s, piece, group, before, sh, best);
+            finish_unit(to, sums, prog.s, piece, group, before, sh, best);
         }
         warp_arrive(&sh->sums_empty[n_done & 1]);
         if (++group == units.groups) {
@@ -191,7 +167,7 @@ __device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phas
     }
     if (!ph->parts) return;
     for (int u = units.begin; u < min(units.end, units.groups); u++) /* the groups whose first piece is this block's */
-        join_pieces<SPLIT>(to, static_cast<const word *>(ph->parts), ph->n_chunks, ph->n_matrices, prog.s, u, best);
+        join_pieces(to, static_cast<const word *>(ph->parts), ph->n_chunks, ph->n_matrices, prog.s, u, best);
 }
 
 __device__ void embed(const nmlp_cuda_phase *ph, int token, uint32_t tag) {

@@ -1,4 +1,4 @@
-/* Bringing a phase's input rows into shared memory as bf16. With SPLIT a value is kept as the sum of two bf16 numbers, which the tensor
+/* Bringing a phase's input rows into shared memory as bf16. A value is kept as the sum of two bf16 numbers, which the tensor
  * cores multiply one after the other: activations then carry 16 bits of mantissa, and only the weights are what the checkpoint rounded. */
 #ifndef NMLP_CUDA_STREAM_INPUT_CUH
 #define NMLP_CUDA_STREAM_INPUT_CUH
@@ -7,7 +7,7 @@
 
 #include "cuda/stream_ring.cuh"
 
-enum { CONSUMERS = NMLP_CUDA_CONSUMER_WARPS * 32, HEADS_MAX = 128 };
+enum { CONSUMERS = NMLP_CUDA_CONSUMER_WARPS * 32 };
 
 /* A run of units of a matmul phase. */
 struct unit_range {
@@ -22,12 +22,12 @@ struct shared_head {
     uint64_t empty[NMLP_CUDA_SLOTS_MAX];
     uint64_t sums_full[2];
     uint64_t sums_empty[2];
+    uint64_t meeting; /* of checking builds */
     nmlp_cuda_phase phase[2]; /* this one and the next */
     unit_range units[2];
     uint32_t tag_base; /* what this launch adds to phase numbers */
     float row_scale[NMLP_CUDA_S_MAX];
     float warp_sum[NMLP_CUDA_CONSUMER_WARPS];
-    float head_weight[HEADS_MAX * NMLP_CUDA_KEY_CHUNKS_MAX];
 };
 
 __device__ __forceinline__ void consumer_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); static_assert(CONSUMERS == 256, "consumer_sync counts threads"); }
@@ -72,10 +72,16 @@ __device__ __forceinline__ float2 get_pair(const word *from, uint32_t tag) {
     return make_float2(__uint_as_float((uint32_t)a), __uint_as_float((uint32_t)b));
 }
 
+__device__ __forceinline__ word get_word(const word *from) {
+    word w;
+    asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(w) : "l"(from) : "memory");
+    return w;
+}
+
 __device__ __forceinline__ float get_float(const word *from, uint32_t tag) {
     word w;
     do {
-        asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(w) : "l"(from) : "memory");
+        w = get_word(from);
     } while ((uint32_t)(w >> 32) != tag);
     return __uint_as_float((uint32_t)w);
 }
@@ -108,7 +114,6 @@ __device__ __forceinline__ float4 as_floats(uint4 v) {
     return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
 }
 
-template <bool SPLIT>
 __device__ __forceinline__ void store4(__nv_bfloat16 *rows, int pitch, int s, int row, int col, float4 v) {
     union {
         __nv_bfloat162 pair[2];
@@ -117,11 +122,9 @@ __device__ __forceinline__ void store4(__nv_bfloat16 *rows, int pitch, int s, in
     hi.pair[0] = __floats2bfloat162_rn(v.x, v.y);
     hi.pair[1] = __floats2bfloat162_rn(v.z, v.w);
     *reinterpret_cast<uint2 *>(rows + row * pitch + col) = hi.bits;
-    if (SPLIT) {
-        lo.pair[0] = __floats2bfloat162_rn(v.x - __low2float(hi.pair[0]), v.y - __high2float(hi.pair[0]));
-        lo.pair[1] = __floats2bfloat162_rn(v.z - __low2float(hi.pair[1]), v.w - __high2float(hi.pair[1]));
-        *reinterpret_cast<uint2 *>(rows + (s + row) * pitch + col) = lo.bits;
-    }
+    lo.pair[0] = __floats2bfloat162_rn(v.x - __low2float(hi.pair[0]), v.y - __high2float(hi.pair[0]));
+    lo.pair[1] = __floats2bfloat162_rn(v.z - __low2float(hi.pair[1]), v.w - __high2float(hi.pair[1]));
+    *reinterpret_cast<uint2 *>(rows + (s + row) * pitch + col) = lo.bits;
 }
 
 __device__ __forceinline__ void add4(float4 &a, float4 b) {
@@ -150,7 +153,6 @@ __device__ __forceinline__ void get_values(float4 (&v)[N], const nmlp_cuda_opera
 }
 
 /* Plain rows of one part, few of them: a thread's loads are all under way before the first is used, because it has nothing else to do than wait for them. */
-template <bool SPLIT>
 __device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
     const int PLACES = 4;
 #pragma unroll 1
@@ -161,13 +163,12 @@ __device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, in
             get_values<PLACES>(v, op, (int64_t)row * op->x_pitch, k0 + base, CONSUMERS * 4, tag);
 #pragma unroll
             for (int i = 0; i < PLACES; i++)
-                if (base + i * CONSUMERS * 4 < len) store4<SPLIT>(rows, pitch, s, row, base + i * CONSUMERS * 4, v[i]);
+                if (base + i * CONSUMERS * 4 < len) store4(rows, pitch, s, row, base + i * CONSUMERS * 4, v[i]);
         }
     }
 }
 
 /* The same for rows of up to four parts. */
-template <bool SPLIT>
 __device__ void stage_parts(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
     const int PARTS = 4;
     const word *x = static_cast<const word *>(op->x) + k0;
@@ -191,59 +192,13 @@ __device__ void stage_parts(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, in
                 float4 v = as_floats(bits[i * PARTS]);
 #pragma unroll
                 for (int p = 1; p < PARTS; p++) add4(v, as_floats(bits[i * PARTS + p]));
-                if (base + i * CONSUMERS * 4 < len) store4<SPLIT>(rows, pitch, s, row, base + i * CONSUMERS * 4, v);
+                if (base + i * CONSUMERS * 4 < len) store4(rows, pitch, s, row, base + i * CONSUMERS * 4, v);
             }
         }
     }
 }
 
-/* bf16 rows go to shared memory as they are, all copies under way at once. */
-__device__ void stage_narrow(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len) {
-    const __nv_bfloat16 *x = static_cast<const __nv_bfloat16 *>(op->x) + k0;
-    const int x_pitch = op->x_pitch;
-    const int per_row = len / 8;
-    const int n = s * per_row;
-    const int shift = n / (int)gridDim.x * (int)blockIdx.x & ~7;
-    for (int i = threadIdx.x; i < n; i += CONSUMERS) {
-        int j = i + shift < n ? i + shift : i + shift - n;
-        int row = j / per_row;
-        int col = (j - row * per_row) * 8;
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(rows + row * pitch + col)),
-                     "l"(x + row * x_pitch + col) : "memory");
-    }
-    asm volatile("cp.async.wait_all;" ::: "memory");
-}
-
-/* The same from tagged words of two values. */
-__device__ void stage_narrow_words(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
-    const int PLACES = 6;
-    const word *x = static_cast<const word *>(op->x);
-    const int x_pitch = op->x_pitch;
-    const int cols = op->x_cols;
-    const int per_row = len / 8;
-    const int n = s * per_row;
-#pragma unroll 1
-    for (int base = threadIdx.x; base < n; base += CONSUMERS * PLACES) {
-        uint4 bits[PLACES];
-        get_quads<PLACES>(bits,
-                          [=](int i) {
-                              int at = base + i * CONSUMERS;
-                              int row = at / per_row;
-                              int col = k0 + (at - row * per_row) * 8;
-                              return at < n && col < cols ? x + (row * x_pitch + col) / 2 : nullptr;
-                          },
-                          tag);
-#pragma unroll
-        for (int i = 0; i < PLACES; i++) {
-            int at = base + i * CONSUMERS;
-            int row = at / per_row;
-            if (at < n) *reinterpret_cast<uint4 *>(rows + row * pitch + (at - row * per_row) * 8) = bits[i];
-        }
-    }
-}
-
 /* x * weight goes to shared memory at once; 1/rms is kept per row and multiplies the result. The sum runs over the whole row. */
-template <bool SPLIT>
 __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s,
                            int k0, int len, shared_head *sh, uint32_t tag) {
     const int BATCH = 4;
@@ -265,7 +220,7 @@ __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *o
                 int col = base + i * CONSUMERS * 4;
                 sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
                 v[i] = make_float4(v[i].x * w[i].x, v[i].y * w[i].y, v[i].z * w[i].z, v[i].w * w[i].w);
-                if (col >= k0 && col < k0 + len) store4<SPLIT>(rows, pitch, s, row, col - k0, v[i]);
+                if (col >= k0 && col < k0 + len) store4(rows, pitch, s, row, col - k0, v[i]);
             }
         }
         sum = warp_sum(sum);
@@ -280,65 +235,98 @@ __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *o
     }
 }
 
-/* The pieces of attention become one row: each is weighted by its share of the softmax. One token only. */
-template <bool SPLIT>
+/* One chunk's share of four columns, and the largest score and the sum it goes with. */
+struct head_piece {
+    word value[4];
+    word softmax[2];
+};
+
+__device__ __forceinline__ bool is_there(const head_piece &p, uint32_t tag) {
+    bool there = (uint32_t)(p.softmax[0] >> 32) == tag && (uint32_t)(p.softmax[1] >> 32) == tag;
+#pragma unroll
+    for (int i = 0; i < 4; i++) there = there && (uint32_t)(p.value[i] >> 32) == tag;
+    return there;
+}
+
+/* Four columns of one head, from attention's pieces. */
+struct head_sum {
+    float top;
+    float sum;
+    float4 value;
+};
+
+__device__ __forceinline__ void add_piece(head_sum &s, const head_piece &p) {
+    const float piece_top = __uint_as_float((uint32_t)p.softmax[0]);
+    const float top = fmaxf(s.top, piece_top);
+    const float before = __expf(s.top - top);
+    const float here = __expf(piece_top - top);
+    s.top = top;
+    s.sum = s.sum * before + __uint_as_float((uint32_t)p.softmax[1]) * here;
+    s.value.x = s.value.x * before + __uint_as_float((uint32_t)p.value[0]) * here;
+    s.value.y = s.value.y * before + __uint_as_float((uint32_t)p.value[1]) * here;
+    s.value.z = s.value.z * before + __uint_as_float((uint32_t)p.value[2]) * here;
+    s.value.w = s.value.w * before + __uint_as_float((uint32_t)p.value[3]) * here;
+}
+
+/* The pieces of attention become one row: each is weighted by its share of the softmax. One token only. Values and softmax of several pieces come in one
+ * round trip. */
 __device__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int k0,
-                            int len, int n_keys, shared_head *sh, uint32_t tag) {
-    const int AT_ONCE = 4;
-    int per_chunk = keys_per_chunk(n_keys);
-    int n_chunks = (n_keys + per_chunk - 1) / per_chunk;
-    for (int h = threadIdx.x; h < ph->n_heads; h += CONSUMERS) {
-        const word *softmax = static_cast<const word *>(ph->softmax) + 2 * h;
-        float top = -INFINITY;
-        float sum = 0;
-        float2 ms[NMLP_CUDA_KEY_CHUNKS_MAX];
-        bool there;
-        do { /* all chunks at once */
-            there = true;
+                            int len, int n_keys, uint32_t tag) {
+    const int PLACES = 2;
+    const int PIECES = 2;
+    const int per_chunk = keys_per_chunk(n_keys);
+    const int n_chunks = (n_keys + per_chunk - 1) / per_chunk;
+    const int64_t stride = op->x_part_stride;
+    const int last = op->x_cols - 4; /* places past it read there and are made zero */
+    for (int base = threadIdx.x * 4; base < len; base += CONSUMERS * 4 * PLACES) {
+        head_sum sums[PLACES];
+        const word *value[PLACES];
+        const word *softmax[PLACES];
 #pragma unroll
-            for (int c = 0; c < NMLP_CUDA_KEY_CHUNKS_MAX; c++) {
-                word a = make_word(0xff800000u, tag); /* -infinity */
-                word b = make_word(0, tag);
-                if (c < n_chunks) get_words(a, b, softmax + 2 * c * ph->n_heads);
-                there = there && (uint32_t)(a >> 32) == tag && (uint32_t)(b >> 32) == tag;
-                ms[c] = make_float2(__uint_as_float((uint32_t)a), __uint_as_float((uint32_t)b));
-            }
-        } while (!there);
-#pragma unroll
-        for (int c = 0; c < NMLP_CUDA_KEY_CHUNKS_MAX; c++) top = fmaxf(top, ms[c].x);
-#pragma unroll
-        for (int c = 0; c < NMLP_CUDA_KEY_CHUNKS_MAX; c++) sum += ms[c].y * __expf(ms[c].x - top);
-#pragma unroll
-        for (int c = 0; c < NMLP_CUDA_KEY_CHUNKS_MAX; c++)
-            if (c < n_chunks) sh->head_weight[h * NMLP_CUDA_KEY_CHUNKS_MAX + c] = __expf(ms[c].x - top) / sum;
-    }
-    consumer_sync();
-    for (int col = threadIdx.x * 4; col < len; col += CONSUMERS * 4) {
-        float4 v = make_float4(0, 0, 0, 0);
-        int h = (k0 + col) / ph->head_dim;
-        const word *x = static_cast<const word *>(op->x) + k0 + col;
-        const int n_here = h < ph->n_heads ? n_chunks : 0;
-        const int64_t stride = op->x_part_stride;
-        for (int c0 = 0; c0 < n_here; c0 += AT_ONCE) {
-            uint4 bits[AT_ONCE];
-            get_quads<AT_ONCE>(bits, [=](int i) { return c0 + i < n_here ? x + (c0 + i) * stride : nullptr; }, tag);
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
-                if (c0 + i >= n_here) continue;
-                float w = sh->head_weight[h * NMLP_CUDA_KEY_CHUNKS_MAX + c0 + i];
-                float4 o = as_floats(bits[i]);
-                v.x += w * o.x;
-                v.y += w * o.y;
-                v.z += w * o.z;
-                v.w += w * o.w;
-            }
+        for (int i = 0; i < PLACES; i++) {
+            const int col = min(k0 + base + i * CONSUMERS * 4, last);
+            sums[i] = {-INFINITY, 0.0f, make_float4(0, 0, 0, 0)};
+            value[i] = static_cast<const word *>(op->x) + col;
+            softmax[i] = static_cast<const word *>(ph->softmax) + 2 * (col / ph->head_dim);
         }
-        store4<SPLIT>(rows, pitch, 1, 0, col, v);
+        for (int c0 = 0; c0 < n_chunks; c0 += PIECES) {
+            head_piece pieces[PIECES][PLACES];
+            bool there;
+            do {
+                there = true;
+#pragma unroll
+                for (int j = 0; j < PIECES; j++) {
+                    const int c = min(c0 + j, n_chunks - 1);
+#pragma unroll
+                    for (int i = 0; i < PLACES; i++) {
+                        get_words(pieces[j][i].value[0], pieces[j][i].value[1], value[i] + c * stride);
+                        get_words(pieces[j][i].value[2], pieces[j][i].value[3], value[i] + c * stride + 2);
+                        get_words(pieces[j][i].softmax[0], pieces[j][i].softmax[1], softmax[i] + 2 * c * ph->n_heads);
+                    }
+                }
+#pragma unroll
+                for (int j = 0; j < PIECES; j++)
+#pragma unroll
+                    for (int i = 0; i < PLACES; i++) there = there && is_there(pieces[j][i], tag);
+            } while (!there);
+#pragma unroll
+            for (int j = 0; j < PIECES; j++)
+#pragma unroll
+                for (int i = 0; i < PLACES; i++)
+                    if (c0 + j < n_chunks) add_piece(sums[i], pieces[j][i]);
+        }
+#pragma unroll
+        for (int i = 0; i < PLACES; i++) {
+            const int place = base + i * CONSUMERS * 4;
+            if (place >= len) continue;
+            const float scale = k0 + place <= last ? 1.0f / sums[i].sum : 0.0f;
+            const float4 v = sums[i].value;
+            store4(rows, pitch, 1, 0, place, make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale));
+        }
     }
 }
 
 /* Piece `piece` of K of every input, side by side; ends with the rows visible to all consumers. */
-template <bool SPLIT>
 __device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int s, int piece, int n_keys, shared_head *sh) {
     int n_segments = ph->n_matrices == 2 && !ph->same_x ? 2 : 1;
     int pitch = n_segments * ph->k_chunk + NMLP_CUDA_ROW_SKEW;
@@ -348,18 +336,14 @@ __device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int 
         __nv_bfloat16 *to = rows + i * ph->k_chunk;
         int len = min(ph->k_chunk, op->k - k0);
         const uint32_t tag = op->x_written_by ? sh->tag_base + (uint32_t)op->x_written_by : 0;
-        if (!SPLIT && !op->x_written_by) { /* many rows are bf16 everywhere (plan.c) */
-            stage_narrow(op, to, pitch, s, k0, len);
-        } else if (!SPLIT) {
-            stage_narrow_words(op, to, pitch, s, k0, len, tag);
-        } else if (op->input == NMLP_CUDA_NORM) {
-            stage_norm<SPLIT>(ph, op, to, pitch, s, k0, len, sh, tag);
+        if (op->input == NMLP_CUDA_NORM) {
+            stage_norm(ph, op, to, pitch, s, k0, len, sh, tag);
         } else if (op->input == NMLP_CUDA_HEADS) {
-            stage_heads<SPLIT>(ph, op, to, pitch, k0, len, n_keys, sh, tag);
+            stage_heads(ph, op, to, pitch, k0, len, n_keys, tag);
         } else if (op->x_parts > 1) {
-            stage_parts<SPLIT>(op, to, pitch, s, k0, len, tag);
+            stage_parts(op, to, pitch, s, k0, len, tag);
         } else {
-            stage_plain<SPLIT>(op, to, pitch, s, k0, len, tag);
+            stage_plain(op, to, pitch, s, k0, len, tag);
         }
     }
     consumer_sync();

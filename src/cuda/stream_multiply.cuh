@@ -6,68 +6,50 @@
 
 namespace {
 
-/* 32 columns of the staged rows, as the mma's B for two steps of k. */
-template <int NT, bool SPLIT>
-__device__ __forceinline__ void load_rows(uint4 (&x)[NT], const __nv_bfloat16 *at, int x_pitch, int g, int s) {
-#pragma unroll
-    for (int i = 0; i < NT; i++) {
-        int token = SPLIT ? g >> 1 : i * 8 + g;
-        int row = SPLIT ? (g & 1) * s + token : token;
-        x[i] = make_uint4(0, 0, 0, 0);
-        if (token < s) x[i] = *reinterpret_cast<const uint4 *>(at + row * x_pitch);
-    }
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
 }
 
-/* Adds one tile: 16 rows of W times the staged rows. Within 32 columns a lane takes 8 neighbours of both operands, so the columns reach the mma
- * in another order than in memory, the same for both. Two sets of sums keep the tensor cores from waiting for themselves. */
-template <int NT, bool SPLIT>
-__device__ __forceinline__ void multiply_tile(float (&acc)[NT][2][4], const __nv_bfloat16 *x, int x_pitch, const __nv_bfloat16 *w,
-                                              int cols, int s) {
-    const int g = (threadIdx.x & 31) >> 2;
-    const int t = threadIdx.x & 3;
-    const int w_pitch = NMLP_CUDA_TILE_COLS;
-    const int n_blocks = cols / 32;
-    w += g * w_pitch + t * 8;
-    x += t * 8;
-#pragma unroll 4
+/* Where a lane finds its row of the staged ones for the mma's column `n`: the high half of token i is column 2i, the low half column 2i + 1. Columns past the
+ * last token are never read, so any row will do there. */
+__device__ __forceinline__ int staged_row(int n, int s) {
+    const int token = n >> 1;
+    return token < s ? (n & 1) * s + token : 0;
+}
+
+/* Adds one tile: 16 rows of W times the staged rows. Two sets of sums keep the tensor cores from waiting for themselves. */
+__device__ __forceinline__ void multiply_tile(float (&acc)[2][4], const __nv_bfloat16 *x, int x_pitch, const __nv_bfloat16 *w, int cols, int s) {
+    const int lane = threadIdx.x & 31;
+    const int n_blocks = cols / TILE_BLOCK;
+    const uint32_t w_row = shared_address(w) + (lane & 15) * TILE_BLOCK * 2;
+    const uint32_t x_row = shared_address(x) + (staged_row(lane & 7, s) * x_pitch + (lane >> 3) * 8) * 2;
+    const uint32_t swizzle = (uint32_t)((lane >> 4) ^ (lane & 7));
+#pragma unroll 2
     for (int b = 0; b < n_blocks; b++) {
-        uint4 xv[NT];
-        uint4 lo = *reinterpret_cast<const uint4 *>(w + b * 32);
-        uint4 hi = *reinterpret_cast<const uint4 *>(w + b * 32 + 8 * w_pitch);
-        load_rows<NT, SPLIT>(xv, x + b * 32, x_pitch, g, s);
 #pragma unroll
-        for (int i = 0; i < NT; i++) {
-            mma(acc[i][0], lo.x, hi.x, lo.y, hi.y, xv[i].x, xv[i].y);
-            mma(acc[i][1], lo.z, hi.z, lo.w, hi.w, xv[i].z, xv[i].w);
+        for (int half = 0; half < 2; half++) {
+            uint32_t wv[2][4];
+            uint32_t xv[4];
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                load_matrices(wv[j], w_row + b * (NMLP_CUDA_UNIT_ROWS * TILE_BLOCK * 2) + ((swizzle ^ (half * 4 + j * 2)) << 4));
+            load_matrices(xv, x_row + (b * TILE_BLOCK + half * 32) * 2);
+            mma(acc[0], wv[0][0], wv[0][1], wv[0][2], wv[0][3], xv[0], xv[1]);
+            mma(acc[1], wv[1][0], wv[1][1], wv[1][2], wv[1][3], xv[2], xv[3]);
         }
     }
 }
 
-/* A warp's part of a unit's sums, [token][16 rows]. */
-template <int NT, bool SPLIT>
-__device__ __forceinline__ void put_sums(float *to, const float (&acc)[NT][2][4], int s) {
+/* A warp's part of a unit's sums, [token][16 rows]: both halves of each. */
+__device__ __forceinline__ void put_sums(float *to, const float (&acc)[2][4], int s) {
     int g = (threadIdx.x & 31) >> 2;
     int t = threadIdx.x & 3;
-#pragma unroll
-    for (int i = 0; i < NT; i++) {
-        float c[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++) c[j] = acc[i][0][j] + acc[i][1][j];
-        if (SPLIT) {
-            if (t >= s) return;
-            to[t * 16 + g] = c[0] + c[1];
-            to[t * 16 + g + 8] = c[2] + c[3];
-        } else {
-            float *at = to + (i * 8 + t * 2) * 16 + g;
-            at[0] = c[0];
-            at[16] = c[1];
-            at[8] = c[2];
-            at[24] = c[3];
-        }
-    }
+    if (t >= s) return;
+    to[t * 16 + g] = acc[0][0] + acc[1][0] + (acc[0][1] + acc[1][1]);
+    to[t * 16 + g + 8] = acc[0][2] + acc[1][2] + (acc[0][3] + acc[1][3]);
 }
 
-template <int NT, bool SPLIT>
 __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,
                                const block_memory &mem, consumer &at, int n_keys, int phase) {
     const int warp = threadIdx.x >> 5;
@@ -84,31 +66,31 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
     int left = (piece + 1) * units.groups - units.begin; /* units of this piece */
     for (int u = units.begin; u < units.end; u++, at.n_done++) {
         if (piece != staged) {
-            consumer_sync();
-            stage_input<SPLIT>(ph, mem.x, s, piece, n_keys, sh);
+            if (staged >= 0) consumer_sync(); /* all are done with the piece before */
+            stage_input(ph, mem.x, s, piece, n_keys, sh);
             staged = piece;
             if (warp == 0) NOTE_CLOCK(phase, 1);
         }
         const int start = piece * k_chunk;
         const int len[2] = {min(k_of0 - start, k_chunk), min(k_of1 - start, k_chunk)};
-        float *here = mem.sums + (at.n_done & 1) * shape<NT, SPLIT>::sums + warp * 2 * shape<NT, SPLIT>::warp_sums;
+        float *here = mem.sums + (at.n_done & 1) * UNIT_SUMS + warp * 2 * WARP_SUMS;
         int i = at.skip;
 #pragma unroll 1 /* code that stays in the instruction cache */
         for (int m = 0; m < n_matrices; m++) {
-            float acc[NT][2][4] = {};
+            float acc[2][4] = {};
             const int n = n_tiles(m ? len[1] : len[0]);
             for (; i < n; i += NMLP_CUDA_CONSUMER_WARPS) {
                 const int k0 = i * NMLP_CUDA_TILE_COLS;
                 mbar_wait(&sh->full[at.ring.slot], at.ring.parity);
                 if (warp == 0 && u == units.begin) NOTE_CLOCK(phase, 2);
-                multiply_tile<NT, SPLIT>(acc, mem.x + (m ? second : 0) + k0, x_pitch, mem.ring + at.ring.slot * TILE_ELEMS,
+                multiply_tile(acc, mem.x + (m ? second : 0) + k0, x_pitch, mem.ring + at.ring.slot * TILE_ELEMS,
                                          min(NMLP_CUDA_TILE_COLS, (m ? len[1] : len[0]) - k0), s);
                 warp_arrive(&sh->empty[at.ring.slot]);
                 at.ring.advance(NMLP_CUDA_CONSUMER_WARPS, prog.n_slots);
             }
             i -= n;
             if (m == 0) mbar_wait(&sh->sums_empty[at.n_done & 1], (at.n_done >> 1 & 1) ^ 1);
-            put_sums<NT, SPLIT>(here + m * shape<NT, SPLIT>::warp_sums, acc, s);
+            put_sums(here + m * WARP_SUMS, acc, s);
         }
         at.skip = i;
         warp_arrive(&sh->sums_full[at.n_done & 1]);

@@ -72,21 +72,26 @@ __device__ __forceinline__ void prefetch_map(const void *map) {
 #endif
 }
 
-/* The copying warp fills a slot; rows are NMLP_CUDA_TILE_COLS apart there. */
+/* Columns that lie together in a slot: [blocks of columns][16 rows][64 columns], and within a row of 128 bytes the 16 bytes c of row r stand at place
+ * c ^ (r mod 8), so that eight rows of the same columns meet all banks. Slots start on multiples of SLOT_ALIGN_BYTES, as the copy engine asks for. */
+enum { TILE_BLOCK = 64, SLOT_ALIGN_BYTES = 1024 };
+
+/* The copying warp fills a slot. */
 __device__ __forceinline__ void fill_slot(__nv_bfloat16 *slot, uint64_t *full, const tile_source &from, int lane) {
 #if __CUDA_ARCH__ >= 900
     if (lane != 0) return;
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(full)),
                  "r"(NMLP_CUDA_UNIT_ROWS * NMLP_CUDA_TILE_COLS * 2) : "memory");
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
                      shared_address(slot)),
-                 "l"(from.map), "r"(from.col), "r"(from.row), "r"(shared_address(full)) : "memory");
+                 "l"(from.map), "r"(0), "r"(from.row), "r"(from.col / TILE_BLOCK), "r"(shared_address(full)) : "memory");
 #else
     int per_row = from.cols / 8;
     for (int i = lane; i < from.rows * per_row; i += 32) {
         int row = i / per_row;
         int col = (i - row * per_row) * 8;
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(slot + row * NMLP_CUDA_TILE_COLS + col)),
+        int at = (col / TILE_BLOCK * NMLP_CUDA_UNIT_ROWS + row) * TILE_BLOCK + ((col / 8 ^ row) & 7) * 8;
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(slot + at)),
                      "l"(from.data + (int64_t)(from.row + row) * from.pitch + from.col + col) : "memory");
     }
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
@@ -100,6 +105,14 @@ struct ring_cursor {
     __device__ void advance(int by, int n_slots) {
         slot += by;
         if (slot >= n_slots) {
+            slot -= n_slots;
+            parity ^= 1;
+        }
+    }
+    /* By any number. */
+    __device__ void advance_far(int by, int n_slots) {
+        slot += by;
+        while (slot >= n_slots) {
             slot -= n_slots;
             parity ^= 1;
         }

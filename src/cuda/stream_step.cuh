@@ -13,11 +13,36 @@ __device__ __forceinline__ void await_launch_before() {
 #endif
 }
 
-/* Multiplying and finishing warps together; `id` tells the two meetings of a phase apart. */
-__device__ __forceinline__ void meet(int id) {
-    static_assert(CONSUMERS + 32 == 288, "meet counts threads");
-    asm volatile("bar.sync %0, 288;" ::"r"(id) : "memory");
+/* Multiplying and finishing warps together, before a phase and, where the grid meets, after it. racecheck does not see that a barrier which warps reach at
+ * different places in the code orders them, not even __syncthreads; checking builds meet at an mbarrier, which it does see. */
+enum meeting { BEFORE_PHASE = 3, AFTER_PHASE = 2 };
+enum { MEETING_THREADS = CONSUMERS + 32 };
+
+#ifdef NMLP_CUDA_RACECHECK
+struct meetings {
+    uint64_t *bar;
+    uint32_t parity;
+};
+
+template <int ID>
+__device__ __forceinline__ void meet(meetings &m) {
+    mbar_arrive(m.bar);
+    mbar_wait(m.bar, m.parity);
+    m.parity ^= 1;
 }
+
+__device__ __forceinline__ meetings begin_meetings(shared_head *sh) { return {&sh->meeting, 0}; }
+#else
+struct meetings {};
+
+template <int ID>
+__device__ __forceinline__ void meet(meetings &) {
+    static_assert(MEETING_THREADS == 288, "meet counts threads");
+    asm volatile("bar.sync %0, 288;" ::"n"(ID) : "memory");
+}
+
+__device__ __forceinline__ meetings begin_meetings(shared_head *) { return {}; }
+#endif
 
 /* The next phase's description starts for shared memory while this one runs. */
 __device__ void fetch_phase(const nmlp_cuda_program &prog, int i, shared_head *sh) {

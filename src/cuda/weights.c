@@ -49,7 +49,7 @@ static nmlp_status upload_rows(uint16_t *to, int32_t pitch, const nmlp_view *vie
 static nmlp_status take_matrix(nmlp_cuda_matrix *m, nmlp_cuda_block *block, nmlp_err *err) {
     m->map = nmlp_cuda_block_take(block, NMLP_CUDA_TILE_MAP_BYTES);
     m->data = nmlp_cuda_block_take(block, nmlp_cuda_matrix_bytes(m));
-    return block->committed ? nmlp_cuda_tile_map_put(m->map, m->data, m->n, m->k, err) : NMLP_OK;
+    return block->committed ? nmlp_cuda_tile_map_put(m->map, m->data, m->n, m->k, NMLP_CUDA_UNIT_ROWS, NMLP_CUDA_TILE_COLS / 64, err) : NMLP_OK;
 }
 
 nmlp_status nmlp_cuda_upload_matrix(nmlp_cuda_matrix *out, nmlp_cuda_block *block, const nmlp_view *const *parts, int n_parts,
