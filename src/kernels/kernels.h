@@ -87,6 +87,10 @@ typedef struct nmlp_attention {
     float scale;
 } nmlp_attention;
 
+/* Up to this many rows (queries x heads of one key head) attention computes in f32 in every set; above, a set that
+ * rounds to bf16 rounds queries, keys, values and probabilities. */
+enum { NMLP_ATTENTION_FEW_ROWS = 16 };
+
 /* Memory that does not grow with S*T: bounded by threads and head size. */
 size_t nmlp_attention_workspace_bytes(const nmlp_kernels *kernels, const nmlp_attention *shape, int n_threads);
 void nmlp_attention_run(const nmlp_kernels *kernels, const nmlp_attention *args, void *workspace, nmlp_pool *pool);

@@ -23,15 +23,25 @@ typedef struct nmlp_softmax {
     const float *scores;  /* in pieces of 16 * strips */
     int64_t block_stride; /* floats from piece to piece */
     int strips;
-    int64_t n;        /* keys seen by the row, > 0 */
+    int64_t n;        /* keys seen by the row; may be 0 */
     int64_t n_padded; /* probabilities written, zeros from n on; multiple of 16 */
     float scale;
-    void *line; /* probabilities go into an f32 tile: dst and step of nmlp_put */
+    void *line; /* probabilities go into a tile: dst and step of nmlp_put */
     size_t step;
     float max;    /* in and out: of the scaled scores so far */
     float sum;    /* in and out: of the probabilities so far, relative to max */
     float shrink; /* out: what sums made relative to the old max must be multiplied with */
 } nmlp_softmax;
+
+/* Two rows on their way into strips of bf16 pairs (gemm.h): one line of every strip. */
+typedef struct nmlp_pairing {
+    char *dst;
+    size_t step;       /* from strip to strip */
+    const float *even; /* [n]; NULL: zeros */
+    const float *odd;
+    int64_t n;
+    int64_t n_padded; /* multiple of 16; zeros are written from n on */
+} nmlp_pairing;
 
 typedef struct nmlp_vec {
     /* act = gate / (1 + exp(-gate)) * up; act may be gate or up. */
@@ -41,6 +51,8 @@ typedef struct nmlp_vec {
     /* dst [n_rows of n] = src + bias; bias [n] may be NULL. */
     void (*copy_rows)(float *dst, int64_t dst_stride, const nmlp_put *from, const float *bias);
     void (*softmax)(nmlp_softmax *row);
+    void (*softmax_bf16)(nmlp_softmax *row); /* n_padded is a multiple of 32 */
+    void (*pair_rows)(const nmlp_pairing *pairing);
     void (*scale)(float *y, const float *x, float factor, int64_t n); /* y = x*factor */
     float (*dot)(const float *a, const float *b, int64_t n);
     void (*mul_scaled)(float *y, const float *x, const float *weight, float factor,

@@ -64,6 +64,17 @@ static void put_f32(const nmlp_put *put) {
     }
 }
 
+/* 2^x to 14 bits, for results rounded to 8: a polynomial of degree 4 on |r| <= 1/2. */
+static inline lanes power_for_bf16(lanes x) {
+    lanes n = nearest_integer(x);
+    lanes r = x - n;
+    lanes p = r * 0.0096181291f + 0.0555041087f;
+    p = p * r + 0.2402265070f;
+    p = p * r + 0.6931471806f;
+    p = p * r + 1.0f;
+    return times_power(p, n);
+}
+
 #if defined(__AVX512BF16__)
 
 /* One instruction for a line; it takes subnormal numbers for zero, as tile products do. */
@@ -77,27 +88,29 @@ static inline void store_bf16_line(void *dst, lanes low, lanes high) {
     memcpy(dst, &line, sizeof line);
 }
 
-/* silu to 14 bits: the result is rounded to 8. 2^-x by a polynomial of degree 4 on |r| <= 1/2. */
+static inline uint_lanes bf16_bits(lanes x) {
+    return (uint_lanes)_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)x));
+}
+
+/* silu to 14 bits: the result is rounded to 8. */
 static inline lanes gate_for_bf16(lanes gate, lanes up) {
     lanes x = at_most(gate * -1.44269504f, (lanes){0} + 125.0f);
-    lanes n = (lanes)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    lanes r = x - n;
-    lanes p = r * 0.0096181291f + 0.0555041087f;
-    p = p * r + 0.2402265070f;
-    p = p * r + 0.6931471806f;
-    p = p * r + 1.0f;
-    return gate * up * (lanes)_mm512_rcp14_ps((__m512)(times_power(p, n) + 1.0f));
+    return gate * up * (lanes)_mm512_rcp14_ps((__m512)(power_for_bf16(x) + 1.0f));
 }
 
 #else
 
 /* To nearest, ties to even; NaN stays NaN. */
-static inline void store_bf16(void *dst, lanes x) {
+static inline uint_lanes bf16_bits(lanes x) {
     uint_lanes bits = (uint_lanes)x;
     uint_lanes rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     uint_lanes quiet = (bits >> 16) | 0x40u;
     uint_lanes is_nan = (uint_lanes)((bits & 0x7fffffffu) > 0x7f800000u);
-    short_lanes halves = __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), short_lanes);
+    return (is_nan & quiet) | (~is_nan & rounded);
+}
+
+static inline void store_bf16(void *dst, lanes x) {
+    short_lanes halves = __builtin_convertvector(bf16_bits(x), short_lanes);
     memcpy(dst, &halves, sizeof halves);
 }
 
@@ -177,10 +190,12 @@ static inline const float *scores_at(const nmlp_softmax *row, int64_t at) {
     return row->scores + piece * row->block_stride + at % (LANES * row->strips);
 }
 
-/* The scores from key `at` on, -infinity behind the last. */
+/* The scores from key `at` on, -infinity behind the last; there is memory up to n_padded. */
 static inline lanes load_scores(const nmlp_softmax *row, int64_t at) {
-    const float *from = scores_at(row, at);
-    return at + LANES <= row->n ? load(from) : load_part(from, row->n - at, -INFINITY);
+    static const int_lanes index = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    lanes scores = load(scores_at(row, at));
+    if (at + LANES <= row->n) return scores;
+    return choose(index < (int32_t)(row->n - at), scores, (lanes){0} - INFINITY);
 }
 
 /* Of the scaled scores so far and these. The scale is positive. */
@@ -191,10 +206,20 @@ static float max_score(const nmlp_softmax *row) {
     return row->max > scaled ? row->max : scaled;
 }
 
+/* What probabilities are relative to. Nothing but -infinity so far: they are 0. */
+static inline float base_of(float top) { return top == -INFINITY ? 0.0f : top; }
+
+static void advance(nmlp_softmax *row, float top, lanes sum) {
+    lanes shrink = exp_lanes((lanes){0} + (row->max - base_of(top)));
+    row->shrink = shrink[0];
+    row->sum = row->sum * row->shrink + sum_lanes(sum);
+    row->max = top;
+}
+
 static void softmax(nmlp_softmax *row) {
     lanes sum = {0};
     float top = max_score(row);
-    float base = top == -INFINITY ? 0.0f : top; /* nothing but -infinity so far: probabilities are 0 */
+    float base = base_of(top);
     char *line = row->line;
     int64_t at = 0;
     for (; at < row->n; at += LANES, line += row->step) {
@@ -203,10 +228,43 @@ static void softmax(nmlp_softmax *row) {
         store((float *)line, p);
     }
     for (; at < row->n_padded; at += LANES, line += row->step) memset(line, 0, LANES * sizeof(float));
-    lanes shrink = exp_lanes((lanes){0} + (row->max - base));
-    row->shrink = shrink[0];
-    row->sum = row->sum * row->shrink + sum_lanes(sum);
-    row->max = top;
+    advance(row, top, sum);
+}
+
+static void softmax_bf16(nmlp_softmax *row) {
+    const float log2_e = 1.44269504f;
+    lanes low_sum = {0};
+    lanes high_sum = {0};
+    lanes least = (lanes){0} - 150.0f; /* whose power is 0 */
+    float top = max_score(row);
+    float scale = row->scale * log2_e;
+    float base = base_of(top) * log2_e;
+    char *line = row->line;
+    int64_t at = 0;
+    for (; at < row->n; at += 2 * LANES, line += row->step) {
+        lanes low = power_for_bf16(at_least(load_scores(row, at) * scale - base, least));
+        lanes high = power_for_bf16(at_least(load_scores(row, at + LANES) * scale - base, least));
+        low_sum += low;
+        high_sum += high;
+        store_bf16_line(line, low, high);
+    }
+    for (; at < row->n_padded; at += 2 * LANES, line += row->step) memset(line, 0, 2 * LANES * sizeof(uint16_t));
+    advance(row, top, low_sum + high_sum);
+}
+
+static inline lanes pairing_lanes(const float *row, int64_t n, int64_t at) {
+    if (!row || at >= n) return (lanes){0};
+    return at + LANES <= n ? load(row + at) : load_part(row + at, n - at, 0.0f);
+}
+
+static void pair_rows(const nmlp_pairing *pairing) {
+    char *line = pairing->dst;
+    for (int64_t at = 0; at < pairing->n_padded; at += LANES, line += pairing->step) {
+        uint_lanes even = bf16_bits(pairing_lanes(pairing->even, pairing->n, at));
+        uint_lanes odd = bf16_bits(pairing_lanes(pairing->odd, pairing->n, at));
+        uint_lanes pairs = even | (odd << 16);
+        memcpy(line, &pairs, sizeof pairs);
+    }
 }
 
 static void scale_by(float *y, const float *x, float factor, int64_t n) {

@@ -7,6 +7,9 @@
 static inline lanes at_most(lanes x, lanes bound) { return choose(x > bound, bound, x); }
 static inline lanes at_least(lanes x, lanes bound) { return choose(x < bound, bound, x); }
 
+/* Of numbers below 2^22: 1.5 * 2^23 pushes the fraction out. */
+static inline lanes nearest_integer(lanes x) { return (x + 12582912.0f) - 12582912.0f; }
+
 static inline lanes reciprocal(lanes x) { return 1.0f / x; }
 
 /* In two steps, so that subnormal results and infinity come out as they should. Unsigned: a NaN's n is no number. */
