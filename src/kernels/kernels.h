@@ -42,6 +42,8 @@ nmlp_status nmlp_linear_create(nmlp_linear **out, const nmlp_kernels *kernels, c
 void nmlp_linear_destroy(nmlp_linear *linear);
 /* True when the weight was packed into memory of its own, so that the source may be released. */
 bool nmlp_linear_owns_weight(const nmlp_linear *linear);
+/* True when neither NaN nor Inf was met while the weight was packed. */
+bool nmlp_linear_is_finite(const nmlp_linear *linear);
 size_t nmlp_linear_workspace_bytes(const nmlp_linear *linear, int64_t s, int n_threads);
 void nmlp_linear_run(const nmlp_linear *linear, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool);
 
@@ -59,6 +61,7 @@ nmlp_status nmlp_mlp_create(nmlp_mlp **out, const nmlp_kernels *kernels, const n
                             nmlp_err *err);
 void nmlp_mlp_destroy(nmlp_mlp *mlp);
 bool nmlp_mlp_owns_weights(const nmlp_mlp *mlp);
+bool nmlp_mlp_is_finite(const nmlp_mlp *mlp);
 size_t nmlp_mlp_workspace_bytes(const nmlp_mlp *mlp, int64_t s, int n_threads);
 void nmlp_mlp_run(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool);
 

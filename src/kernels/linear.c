@@ -135,6 +135,8 @@ void nmlp_linear_destroy(nmlp_linear *linear) {
 
 bool nmlp_linear_owns_weight(const nmlp_linear *linear) { return linear->weight.strips != NULL; }
 
+bool nmlp_linear_is_finite(const nmlp_linear *linear) { return linear->weight.finite; }
+
 static nmlp_matmul matmul_of(const nmlp_linear *linear) {
     return (nmlp_matmul){.kernels = linear->kernels, .w = &linear->weight, .bias = linear->bias};
 }

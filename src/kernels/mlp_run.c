@@ -185,7 +185,7 @@ static void inputs_to_ranks(const struct pass *pass) {
 /* Columns first..first+n of I; the strips of u there form a matrix of their own. */
 static nmlp_matrix columns_of(const nmlp_matrix *u, int64_t first, int64_t n_padded) {
     nmlp_matrix part = *u;
-    part.strips = u->strips + nmlp_matrix_strip_bytes(u) * (size_t)(first / NMLP_STRIP);
+    part.strips = u->strips + u->strip_bytes * (size_t)(first / NMLP_STRIP);
     part.n_padded = n_padded;
     part.n = nmlp_min(u->n - first, n_padded);
     return part;

@@ -66,7 +66,7 @@ static struct operand operand_of(const struct task *task, int product, int64_t k
     int64_t strip = task->block * s->gemm->strips;
     struct operand o = {.strips = nmlp_matrix_at(p->w, strip, p->w_k + k),
                         .n_strips = strips_from(s, p->w, strip),
-                        .step = nmlp_matrix_strip_bytes(p->w),
+                        .step = p->w->strip_bytes,
                         .dtype = p->w->dtype};
     if (!s->widen || o.dtype == NMLP_DTYPE_F32) return o;
     float *wide = task->shift->scratch->b;
@@ -94,7 +94,7 @@ static struct next next_after(const struct task *task, int product, int64_t k) {
     bool more = same_part || k + s->kc < p->k;
     int64_t strip = (task->block + !more) * s->gemm->strips;
     int64_t at = same_part ? k : more ? k + s->kc : 0;
-    return (struct next){.strips = nmlp_matrix_at(p->w, strip, p->w_k + at), .step = nmlp_matrix_strip_bytes(p->w)};
+    return (struct next){.strips = nmlp_matrix_at(p->w, strip, p->w_k + at), .step = p->w->strip_bytes};
 }
 
 /* Lines of a strip to fetch at every step, so that a part of the reduction is there when all tiles have passed. */
