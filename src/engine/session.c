@@ -213,11 +213,11 @@ static void run_attention(nmlp_session *s, int64_t l, float *rows, const struct 
     const nmlp_engine_layer *layer = &e->layers[l];
     float eps = (float)c->rms_eps;
     nmlp_rmsnorm(s->normed, rows, layer->attention_norm, eps, n, c->hidden, e->pool);
-    nmlp_linear_run(layer->q, s->q, s->normed, n, s->workspace, e->pool);
+    const nmlp_linear *const qkv[] = {layer->q, layer->k, layer->v};
+    float *const rows_of[] = {s->q, s->k_rows, s->v_rows};
+    nmlp_linear_run_all(qkv, rows_of, 3, s->normed, n, s->workspace, e->pool);
     if (layer->q_norm) nmlp_rmsnorm(s->q, s->q, layer->q_norm, eps, n * c->n_heads, c->head_dim, e->pool);
-    nmlp_linear_run(layer->k, s->k_rows, s->normed, n, s->workspace, e->pool);
     if (layer->k_norm) nmlp_rmsnorm(s->k_rows, s->k_rows, layer->k_norm, eps, n * c->n_kv_heads, c->head_dim, e->pool);
-    nmlp_linear_run(layer->v, s->v_rows, s->normed, n, s->workspace, e->pool);
     for (int64_t i = 0; i < n_runs; i++) attend(s, l, &runs[i]);
     nmlp_linear_run(layer->o, s->normed, s->mixed, n, s->workspace, e->pool);
     nmlp_add(rows, s->normed, n * c->hidden, e->pool);

@@ -46,6 +46,11 @@ bool nmlp_linear_owns_weight(const nmlp_linear *linear);
 bool nmlp_linear_is_finite(const nmlp_linear *linear);
 size_t nmlp_linear_workspace_bytes(const nmlp_linear *linear, int64_t s, int n_threads);
 void nmlp_linear_run(const nmlp_linear *linear, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool);
+/* Up to NMLP_LINEARS_MAX linears of the same input, which is laid out once: ys[i] as nmlp_linear_run would make them.
+ * The workspace must do for each. */
+enum { NMLP_LINEARS_MAX = 3 };
+void nmlp_linear_run_all(const nmlp_linear *const linears[], float *const ys[], int n, const float *x, int64_t s,
+                         void *workspace, nmlp_pool *pool);
 
 /* ---- gated MLP: Y = (silu(X G^T) * (X U^T)) D^T, each weight dense or a product of two factors ---- */
 

@@ -129,7 +129,16 @@ struct pass {
     float *y; /* of the first row */
 };
 
-static void wait_for_team(const struct pass *pass) { nmlp_barrier_wait(pass->team->barrier, pass->run->team_threads); }
+/* Memory need not wait meanwhile: `next`, from input k on, is the first weight of the stage after the barrier. */
+static void wait_for_team(const struct pass *pass, const nmlp_matrix *next, int64_t k) {
+    int n_threads = pass->run->team_threads;
+    if (n_threads == 1) return;
+    nmlp_fetch fetch = nmlp_fetch_of(pass->run->plan.gemm, next, k, pass->worker);
+    unsigned arrival = nmlp_barrier_arrive(pass->team->barrier, n_threads);
+    while (!nmlp_barrier_passed(pass->team->barrier, arrival) && nmlp_fetch_piece(&fetch)) {
+    }
+    nmlp_barrier_await(pass->team->barrier, arrival);
+}
 
 /* Threads that wait for others need two buffers in turn; one alone keeps its cache for one. */
 static int other_buffer(const struct run *run, int64_t at) { return run->team_threads > 1 ? (int)(at & 1) : 0; }
@@ -179,7 +188,7 @@ static void inputs_to_ranks(const struct pass *pass) {
         if (gate->v) basis_stage(pass, gate->v, &pass->team->gate);
         if (up->v && up->v != gate->v) basis_stage(pass, up->v, &pass->team->up);
     }
-    wait_for_team(pass);
+    wait_for_team(pass, &gate->u, 0);
 }
 
 /* Columns first..first+n of I; the strips of u there form a matrix of their own. */
@@ -229,7 +238,7 @@ static void rank_to_outputs(const struct pass *pass) {
     nmlp_rows_sink sink = {.vec = pass->run->mlp->kernels->vec, .y = pass->y, .n = u->n};
     nmlp_stage stage = stage_of(pass);
     if (!pass->run->mlp->down.v) return;
-    wait_for_team(pass);
+    wait_for_team(pass, u, 0);
     stage.product[0] = (nmlp_product){.w = u, .a = pass->team->down, .k = u->k_padded};
     stage.sink = nmlp_sink_rows;
     stage.sink_ctx = &sink;
@@ -240,14 +249,14 @@ static void run_block(const struct pass *pass, const float *x) {
     const struct run *run = pass->run;
     const nmlp_mlp *mlp = run->mlp;
     nmlp_pack_work(pass->x, mlp->kernels->vec, x, pass->rows, mlp->hidden, pass->worker);
-    wait_for_team(pass);
+    wait_for_team(pass, first_of(&mlp->gate), 0);
     inputs_to_ranks(pass);
     int64_t inner = nmlp_pad(mlp->inner);
     for (int64_t first = 0, at = 0; first < inner; first += run->plan.chunk, at++) {
         int64_t n_padded = nmlp_min(run->plan.chunk, inner - first);
         const nmlp_tiles *act = &pass->team->act[other_buffer(run, at)];
         activation_stage(pass, first, n_padded, act);
-        wait_for_team(pass);
+        wait_for_team(pass, first_of(&mlp->down), first);
         down_stage(pass, first, n_padded, act);
     }
     rank_to_outputs(pass);

@@ -258,3 +258,24 @@ void nmlp_stage_work(const nmlp_stage *stage, nmlp_worker *worker, const nmlp_sc
     }
     deliver_rest(&shift);
 }
+
+enum { FETCH_BYTES = 1 << 19, FETCH_PIECE_BYTES = 4 * NMLP_LINE_BYTES };
+
+nmlp_fetch nmlp_fetch_of(const nmlp_gemm *gemm, const nmlp_matrix *w, int64_t k, const nmlp_worker *worker) {
+    int64_t n_blocks = nmlp_ceil_div(w->n_padded, block_width(gemm));
+    int64_t strip = n_blocks * worker->thread / worker->share->n_threads * gemm->strips;
+    nmlp_fetch fetch = {.at = nmlp_matrix_at(w, strip, k),
+                        .step = w->strip_bytes,
+                        .strips = (int)nmlp_min(gemm->strips, w->n_padded / NMLP_STRIP - strip)};
+    fetch.end = fetch.at + nmlp_min((int64_t)w->strip_bytes, FETCH_BYTES / fetch.strips);
+    return fetch;
+}
+
+bool nmlp_fetch_piece(nmlp_fetch *fetch) {
+    if (fetch->at >= fetch->end) return false;
+    for (int i = 0; i < fetch->strips; i++)
+        for (int at = 0; at < FETCH_PIECE_BYTES; at += NMLP_LINE_BYTES)
+            __builtin_prefetch(fetch->at + fetch->step * (size_t)i + at, 0, 2);
+    fetch->at += FETCH_PIECE_BYTES;
+    return true;
+}

@@ -53,6 +53,18 @@ nmlp_scratch nmlp_scratch_carve(nmlp_carver *carver, const nmlp_plan *plan);
 /* Floats of acc for n outputs. */
 int64_t nmlp_stage_acc_floats(const nmlp_gemm *gemm, int64_t rows, int64_t n);
 
+/* Weights a thread will need first in a stage to come, brought near piece by piece while it waits. */
+typedef struct nmlp_fetch {
+    const char *at; /* strips of one block of columns */
+    const char *end;
+    size_t step;
+    int strips;
+} nmlp_fetch;
+/* Of w's inputs from k on. */
+nmlp_fetch nmlp_fetch_of(const nmlp_gemm *gemm, const nmlp_matrix *w, int64_t k, const nmlp_worker *worker);
+/* False when there is nothing left. */
+bool nmlp_fetch_piece(nmlp_fetch *fetch);
+
 /* Takes tasks until none is left. */
 void nmlp_stage_work(const nmlp_stage *stage, nmlp_worker *worker, const nmlp_scratch *scratch);
 
