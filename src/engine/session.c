@@ -7,7 +7,7 @@
 #include "engine/engine.h"
 #include "engine/engine_int.h"
 
-enum { EMBED_RELEASE_ROWS = 32 };
+enum { EMBED_RELEASE_ROWS = 32, STORE_ROWS = 32 };
 
 struct nmlp_session {
     const nmlp_engine *engine;
@@ -169,14 +169,23 @@ size_t nmlp_session_cache_bytes(const nmlp_model *model, int64_t context) {
 }
 
 /* Rows [S, heads*D] to cache layout [heads, context, D]. */
-static void store_kv(const nmlp_session *s, float *cache, const float *rows, int64_t first, int64_t n) {
-    const nmlp_config *c = &s->engine->model->config;
-    size_t row_bytes = (size_t)c->head_dim * sizeof *rows;
-    for (int64_t i = 0; i < n; i++) {
-        for (int64_t h = 0; h < c->n_kv_heads; h++)
-            memcpy(cache + (h * s->context + first + i) * c->head_dim, rows + (i * c->n_kv_heads + h) * c->head_dim,
-                   row_bytes);
-    }
+struct store {
+    const nmlp_session *session;
+    float *cache[2];
+    const float *rows[2]; /* keys, values */
+    int64_t first;
+};
+
+static void store_rows(void *arg, int64_t begin, int64_t end, int thread) {
+    const struct store *store = arg;
+    const nmlp_config *c = &store->session->engine->model->config;
+    int64_t dim = c->head_dim;
+    (void)thread;
+    for (int which = 0; which < 2; which++)
+        for (int64_t i = begin; i < end; i++)
+            for (int64_t h = 0; h < c->n_kv_heads; h++)
+                memcpy(store->cache[which] + (h * store->session->context + store->first + i) * dim,
+                       store->rows[which] + (i * c->n_kv_heads + h) * dim, (size_t)dim * sizeof(float));
 }
 
 /* A piece of a chunk that stands at consecutive positions: rows row..row+n-1 at positions first..first+n-1. */
@@ -196,8 +205,11 @@ static void attend(nmlp_session *s, int64_t l, const struct run *run) {
     float *k = s->k_rows + run->row * kv_dim;
     nmlp_rope(q, s->rope, run->n, run->first, c->n_heads, c->head_dim, e->pool);
     nmlp_rope(k, s->rope, run->n, run->first, c->n_kv_heads, c->head_dim, e->pool);
-    store_kv(s, s->k[l], k, run->first, run->n);
-    store_kv(s, s->v[l], s->v_rows + run->row * kv_dim, run->first, run->n);
+    struct store store = {.session = s,
+                          .cache = {s->k[l], s->v[l]},
+                          .rows = {k, s->v_rows + run->row * kv_dim},
+                          .first = run->first};
+    nmlp_pool_for(e->pool, run->n, STORE_ROWS, store_rows, &store);
     nmlp_attention attention = attention_shape(s, run->n);
     attention.first_pos = run->first;
     attention.out = s->mixed + run->row * q_dim;
@@ -212,18 +224,19 @@ static void run_attention(nmlp_session *s, int64_t l, float *rows, const struct 
     const nmlp_config *c = &e->model->config;
     const nmlp_engine_layer *layer = &e->layers[l];
     float eps = (float)c->rms_eps;
-    nmlp_rmsnorm(s->normed, rows, layer->attention_norm, eps, n, c->hidden, e->pool);
     const nmlp_linear *const qkv[] = {layer->q, layer->k, layer->v};
     float *const rows_of[] = {s->q, s->k_rows, s->v_rows};
-    nmlp_linear_run_all(qkv, rows_of, 3, s->normed, n, s->workspace, e->pool);
+    nmlp_fused norm = {.norm = layer->attention_norm, .norm_eps = eps};
+    nmlp_fused residual = {.add = true};
+    nmlp_linear_run_all(qkv, rows_of, 3, rows, n, &norm, s->workspace, e->pool);
     if (layer->q_norm) nmlp_rmsnorm(s->q, s->q, layer->q_norm, eps, n * c->n_heads, c->head_dim, e->pool);
     if (layer->k_norm) nmlp_rmsnorm(s->k_rows, s->k_rows, layer->k_norm, eps, n * c->n_kv_heads, c->head_dim, e->pool);
     for (int64_t i = 0; i < n_runs; i++) attend(s, l, &runs[i]);
-    nmlp_linear_run(layer->o, s->normed, s->mixed, n, s->workspace, e->pool);
-    nmlp_add(rows, s->normed, n * c->hidden, e->pool);
+    nmlp_linear_run_all((const nmlp_linear *const[]){layer->o}, &rows, 1, s->mixed, n, &residual, s->workspace, e->pool);
 }
 
-static void run_mlp(nmlp_session *s, int64_t l, float *rows, int64_t n) {
+/* Step by step, for those who look on. */
+static void run_observed_mlp(nmlp_session *s, int64_t l, float *rows, int64_t n) {
     const nmlp_engine *e = s->engine;
     const nmlp_config *c = &e->model->config;
     const nmlp_engine_layer *layer = &e->layers[l];
@@ -238,6 +251,18 @@ static void run_mlp(nmlp_session *s, int64_t l, float *rows, int64_t n) {
     }
     if (o->mlp_output) o->mlp_output(o->ctx, l, s->mixed, n);
     nmlp_add(rows, s->mixed, n * c->hidden, e->pool);
+}
+
+static void run_mlp(nmlp_session *s, int64_t l, float *rows, int64_t n) {
+    const nmlp_engine *e = s->engine;
+    const nmlp_engine_layer *layer = &e->layers[l];
+    const nmlp_observer *o = &s->observer;
+    nmlp_fused fused = {
+        .norm = layer->mlp_norm, .norm_eps = (float)e->model->config.rms_eps, .add = true};
+    if (o->mlp_input || o->mlp_inside || o->mlp_output)
+        run_observed_mlp(s, l, rows, n);
+    else
+        nmlp_mlp_run_fused(layer->mlp, rows, rows, n, &fused, s->workspace, e->pool);
 }
 
 void nmlp_session_run_layer(nmlp_session *s, int64_t layer, float *rows, int64_t first, int64_t n) {

@@ -46,11 +46,19 @@ bool nmlp_linear_owns_weight(const nmlp_linear *linear);
 bool nmlp_linear_is_finite(const nmlp_linear *linear);
 size_t nmlp_linear_workspace_bytes(const nmlp_linear *linear, int64_t s, int n_threads);
 void nmlp_linear_run(const nmlp_linear *linear, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool);
-/* Up to NMLP_LINEARS_MAX linears of the same input, which is laid out once: ys[i] as nmlp_linear_run would make them.
- * The workspace must do for each. */
+
+/* What happens to rows on their way in and out, to the bit as nmlp_rmsnorm before and nmlp_add after would do it, but
+ * without further passes through memory. */
+typedef struct nmlp_fused {
+    const float *norm; /* weight [K] of a norm of the input; NULL: none */
+    float norm_eps;
+    bool add; /* to what y holds; y may then be x */
+} nmlp_fused;
+
+/* Up to NMLP_LINEARS_MAX linears of the same input, which is laid out once. The workspace must do for each. */
 enum { NMLP_LINEARS_MAX = 3 };
 void nmlp_linear_run_all(const nmlp_linear *const linears[], float *const ys[], int n, const float *x, int64_t s,
-                         void *workspace, nmlp_pool *pool);
+                         const nmlp_fused *fused, void *workspace, nmlp_pool *pool);
 
 /* ---- gated MLP: Y = (silu(X G^T) * (X U^T)) D^T, each weight dense or a product of two factors ---- */
 
@@ -69,6 +77,9 @@ bool nmlp_mlp_owns_weights(const nmlp_mlp *mlp);
 bool nmlp_mlp_is_finite(const nmlp_mlp *mlp);
 size_t nmlp_mlp_workspace_bytes(const nmlp_mlp *mlp, int64_t s, int n_threads);
 void nmlp_mlp_run(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool);
+
+void nmlp_mlp_run_fused(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, const nmlp_fused *fused,
+                        void *workspace, nmlp_pool *pool);
 
 /* Appends what the planner chose for s rows: block sizes, chunk of I, memory they occupy. One line of "name=value". */
 void nmlp_mlp_describe_plan(const nmlp_mlp *mlp, int64_t s, int n_threads, nmlp_str *out);

@@ -25,6 +25,9 @@ static inline const nmlp_gemm *nmlp_kernels_gemm(const nmlp_kernels *kernels, in
     return s <= kernels->narrow_rows ? kernels->narrow : kernels->wide;
 }
 
+/* One row of nmlp_rmsnorm. */
+void nmlp_norm_row(float *y, const float *x, const float *weight, float eps, int64_t h);
+
 static inline size_t nmlp_round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 static inline int64_t nmlp_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t nmlp_max(int64_t a, int64_t b) { return a > b ? a : b; }

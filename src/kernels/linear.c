@@ -57,12 +57,12 @@ size_t nmlp_linear_workspace_bytes(const nmlp_linear *linear, int64_t s, int n_t
 }
 
 void nmlp_linear_run(const nmlp_linear *linear, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool) {
-    nmlp_linear_run_all(&linear, &y, 1, x, s, workspace, pool);
+    nmlp_linear_run_all(&linear, &y, 1, x, s, NULL, workspace, pool);
 }
 
 void nmlp_linear_run_all(const nmlp_linear *const linears[], float *const ys[], int n, const float *x, int64_t s,
-                         void *workspace, nmlp_pool *pool) {
+                         const nmlp_fused *fused, void *workspace, nmlp_pool *pool) {
     nmlp_matmul matmuls[NMLP_LINEARS_MAX];
     for (int i = 0; i < n; i++) matmuls[i] = matmul_of(linears[i]);
-    nmlp_matmul_run(matmuls, ys, n, x, s, workspace, pool);
+    nmlp_matmul_run(matmuls, ys, n, x, s, fused, workspace, pool);
 }

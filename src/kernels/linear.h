@@ -11,8 +11,9 @@ typedef struct nmlp_matmul {
 } nmlp_matmul;
 
 size_t nmlp_matmul_workspace_bytes(const nmlp_matmul *matmul, int64_t s, int n_threads);
-/* ys[i] [S,N_i] = x [S,K] w_i^T + bias_i, all of one K; the workspace of any of them does. */
-void nmlp_matmul_run(const nmlp_matmul matmuls[], float *const ys[], int n, const float *x, int64_t s, void *workspace,
-                     nmlp_pool *pool);
+/* ys[i] [S,N_i] = x [S,K] w_i^T + bias_i, all of one K; the workspace of any of them does;
+ * `fused` may be NULL. */
+void nmlp_matmul_run(const nmlp_matmul matmuls[], float *const ys[], int n, const float *x, int64_t s,
+                     const nmlp_fused *fused, void *workspace, nmlp_pool *pool);
 
 #endif

@@ -25,9 +25,21 @@ struct run {
     int64_t rows; /* of a block */
     _Atomic int64_t next_row;
     const float *x;
+    const nmlp_fused *fused;
     int64_t k;
     int64_t s;
 };
+
+/* A thread's own memory. */
+struct own {
+    nmlp_scratch scratch;
+    float *row;
+};
+
+static struct own carve_thread(nmlp_carver *carver, const struct run *run) {
+    return (struct own){.scratch = nmlp_scratch_carve(carver, &run->plan),
+                        .row = nmlp_carve(carver, (size_t)run->k * sizeof(float))};
+}
 
 static struct team carve_team(nmlp_carver *carver, const struct run *run) {
     struct team team = {.share = nmlp_share_carve(carver, run->team_threads)};
@@ -55,7 +67,7 @@ static size_t carve_run(struct run *run, const nmlp_matmul *matmul, int64_t s, i
     run->team_threads = n_threads / run->n_teams;
     run->team_bytes = team.used_bytes;
     run->teams = nmlp_carve(&carver, run->team_bytes * (size_t)nmlp_plan_teams_cap(&run->plan, s, n_threads));
-    nmlp_scratch_carve(&scratch, &run->plan);
+    carve_thread(&scratch, run);
     run->scratch_bytes = scratch.used_bytes;
     run->scratch = nmlp_carve(&carver, run->scratch_bytes * (size_t)n_threads);
     return carver.used_bytes;
@@ -76,7 +88,11 @@ size_t nmlp_matmul_workspace_bytes(const nmlp_matmul *matmul, int64_t s, int n_t
 static void multiply(const struct run *run, int at, const nmlp_tiles *x, int64_t first, int64_t rows,
                      nmlp_worker *worker, const nmlp_scratch *scratch) {
     const nmlp_matmul *m = &run->matmuls[at];
-    nmlp_rows_sink sink = {.vec = m->kernels->vec, .y = run->ys[at] + first * m->w->n, .bias = m->bias, .n = m->w->n};
+    nmlp_rows_sink sink = {.vec = m->kernels->vec,
+                           .y = run->ys[at] + first * m->w->n,
+                           .bias = m->bias,
+                           .n = m->w->n,
+                           .add = run->fused->add};
     nmlp_stage stage = {
         .gemm = run->plan.gemm,
         .product = {{.w = m->w, .a = *x, .k = m->w->k_padded}},
@@ -92,11 +108,16 @@ static void multiply(const struct run *run, int at, const nmlp_tiles *x, int64_t
 }
 
 static void run_block(const struct run *run, const struct team *team, const nmlp_tiles *x, int64_t first,
-                      nmlp_worker *worker, const nmlp_scratch *scratch) {
+                      nmlp_worker *worker, const struct own *own) {
     int64_t rows = nmlp_min(run->rows, run->s - first);
-    nmlp_pack_work(x, run->matmuls[0].kernels->vec, run->x + first * run->k, rows, run->k, worker);
+    nmlp_packing packing = {.vec = run->matmuls[0].kernels->vec,
+                            .x = run->x + first * run->k,
+                            .k = run->k,
+                            .fused = run->fused,
+                            .row = own->row};
+    nmlp_pack_work(x, &packing, rows, worker);
     nmlp_barrier_wait(team->barrier, run->team_threads);
-    for (int i = 0; i < run->n_matmuls; i++) multiply(run, i, x, first, rows, worker, scratch);
+    for (int i = 0; i < run->n_matmuls; i++) multiply(run, i, x, first, rows, worker, &own->scratch);
 }
 
 /* The next block of rows of a team, or the end. Single threads take what is next, so that a slow one delays nobody. */
@@ -113,19 +134,20 @@ static void run_job(void *arg, int thread, int n_threads) {
     struct team team = team_at(run, team_index);
     nmlp_worker worker = {.share = &team.share, .thread = thread % run->team_threads};
     nmlp_carver carver = {.base = run->scratch + run->scratch_bytes * (size_t)thread};
-    nmlp_scratch scratch = nmlp_scratch_carve(&carver, &run->plan);
+    struct own own = carve_thread(&carver, run);
     if (gemm->begin) gemm->begin();
     int64_t at = 0;
     for (int64_t first = next_rows(run, team_index, at); first < run->s; first = next_rows(run, team_index, ++at)) {
         const nmlp_tiles *x = &team.x[run->team_threads > 1 ? at & 1 : 0]; /* one alone keeps its cache for one */
-        run_block(run, &team, x, first, &worker, &scratch);
+        run_block(run, &team, x, first, &worker, &own);
     }
     if (gemm->end) gemm->end();
 }
 
-void nmlp_matmul_run(const nmlp_matmul matmuls[], float *const ys[], int n, const float *x, int64_t s, void *workspace,
-                     nmlp_pool *pool) {
-    struct run run = {.matmuls = matmuls, .ys = ys, .n_matmuls = n, .x = x};
+void nmlp_matmul_run(const nmlp_matmul matmuls[], float *const ys[], int n, const float *x, int64_t s,
+                     const nmlp_fused *fused, void *workspace, nmlp_pool *pool) {
+    static const nmlp_fused nothing = {0};
+    struct run run = {.matmuls = matmuls, .ys = ys, .n_matmuls = n, .x = x, .fused = fused ? fused : &nothing};
     carve_run(&run, &matmuls[0], s, nmlp_pool_threads(pool), workspace);
     for (int i = 0; i < run.n_teams; i++) {
         struct team team = team_at(&run, i);

@@ -34,6 +34,7 @@ struct run {
     _Atomic int64_t next_row;
     float *y;
     const float *x_rows;
+    const nmlp_fused *fused;
     int64_t s;
 };
 
@@ -52,6 +53,17 @@ static nmlp_tiles carve_chunk(nmlp_carver *carver, const nmlp_plan *plan) {
     size_t cap_bytes = (size_t)plan->chunk_cap * (size_t)plan->gemm->elem_bytes;
     tiles.data = nmlp_carve(carver, counter.used_bytes > cap_bytes ? counter.used_bytes : cap_bytes);
     return tiles;
+}
+
+/* A thread's own memory. */
+struct own {
+    nmlp_scratch scratch;
+    float *row;
+};
+
+static struct own carve_thread(nmlp_carver *carver, const struct run *run) {
+    return (struct own){.scratch = nmlp_scratch_carve(carver, &run->plan),
+                        .row = nmlp_carve(carver, (size_t)run->mlp->hidden * sizeof(float))};
 }
 
 static struct team carve_team(nmlp_carver *carver, const struct run *run) {
@@ -89,7 +101,7 @@ static size_t carve_run(struct run *run, const nmlp_mlp *mlp, int64_t s, int n_t
     run->team_bytes = team.used_bytes;
     int n_teams = nmlp_plan_teams_cap(&run->plan, s, n_threads);
     run->teams = nmlp_carve(&carver, run->team_bytes * (size_t)n_teams);
-    nmlp_scratch_carve(&scratch, &run->plan);
+    carve_thread(&scratch, run);
     run->scratch_bytes = scratch.used_bytes;
     run->scratch = nmlp_carve(&carver, run->scratch_bytes * (size_t)n_threads);
     return carver.used_bytes;
@@ -123,7 +135,7 @@ struct pass {
     const struct run *run;
     const struct team *team;
     nmlp_worker *worker;
-    const nmlp_scratch *scratch;
+    const struct own *own;
     const nmlp_tiles *x;
     int64_t rows;
     float *y; /* of the first row */
@@ -159,7 +171,7 @@ static void basis_stage(const struct pass *pass, const nmlp_matrix *v, const nml
     stage.product[0] = (nmlp_product){.w = v, .a = *pass->x, .k = v->k_padded};
     stage.sink = nmlp_sink_tiles;
     stage.sink_ctx = &sink;
-    nmlp_stage_work(&stage, pass->worker, pass->scratch);
+    nmlp_stage_work(&stage, pass->worker, &pass->own->scratch);
 }
 
 /* gate.v and up.v of equal rank: one stage, in which they share the loads of X. */
@@ -174,7 +186,7 @@ static void two_bases_stage(const struct pass *pass) {
     stage.product[1] = (nmlp_product){.w = mlp->up.v, .a = *pass->x, .k = mlp->up.v->k_padded};
     stage.sink = nmlp_sink_tiles;
     stage.sink_ctx = &sink;
-    nmlp_stage_work(&stage, pass->worker, pass->scratch);
+    nmlp_stage_work(&stage, pass->worker, &pass->own->scratch);
 }
 
 static void inputs_to_ranks(const struct pass *pass) {
@@ -212,7 +224,7 @@ static void activation_stage(const struct pass *pass, int64_t first, int64_t n_p
     stage.product[1] = (nmlp_product){.w = &up, .a = mlp->up.v ? pass->team->up : *pass->x, .k = up.k_padded};
     stage.sink = nmlp_sink_tiles;
     stage.sink_ctx = &sink;
-    nmlp_stage_work(&stage, pass->worker, pass->scratch);
+    nmlp_stage_work(&stage, pass->worker, &pass->own->scratch);
 }
 
 /* Adds one chunk; the last one goes to Y, or for low rank to the tiles of down.u. */
@@ -220,7 +232,7 @@ static void down_stage(const struct pass *pass, int64_t first, int64_t n_padded,
     const struct run *run = pass->run;
     const nmlp_matrix *w = first_of(&run->mlp->down);
     bool only = n_padded == w->k_padded;
-    nmlp_rows_sink rows = {.vec = run->mlp->kernels->vec, .y = pass->y, .n = w->n};
+    nmlp_rows_sink rows = {.vec = run->mlp->kernels->vec, .y = pass->y, .n = w->n, .add = run->fused->add};
     nmlp_tiles_sink tiles = {.vec = run->mlp->kernels->vec, .to = {pass->team->down}, .n_products = 1, .n = w->n};
     nmlp_stage stage = stage_of(pass);
     stage.product[0] = (nmlp_product){.w = w, .a = *act, .w_k = first, .k = n_padded};
@@ -230,25 +242,27 @@ static void down_stage(const struct pass *pass, int64_t first, int64_t n_padded,
         stage.sink = run->mlp->down.v ? nmlp_sink_tiles : nmlp_sink_rows;
         stage.sink_ctx = run->mlp->down.v ? (void *)&tiles : (void *)&rows;
     }
-    nmlp_stage_work(&stage, pass->worker, pass->scratch);
+    nmlp_stage_work(&stage, pass->worker, &pass->own->scratch);
 }
 
 static void rank_to_outputs(const struct pass *pass) {
     const nmlp_matrix *u = &pass->run->mlp->down.u;
-    nmlp_rows_sink sink = {.vec = pass->run->mlp->kernels->vec, .y = pass->y, .n = u->n};
+    nmlp_rows_sink sink = {.vec = pass->run->mlp->kernels->vec, .y = pass->y, .n = u->n, .add = pass->run->fused->add};
     nmlp_stage stage = stage_of(pass);
     if (!pass->run->mlp->down.v) return;
     wait_for_team(pass, u, 0);
     stage.product[0] = (nmlp_product){.w = u, .a = pass->team->down, .k = u->k_padded};
     stage.sink = nmlp_sink_rows;
     stage.sink_ctx = &sink;
-    nmlp_stage_work(&stage, pass->worker, pass->scratch);
+    nmlp_stage_work(&stage, pass->worker, &pass->own->scratch);
 }
 
 static void run_block(const struct pass *pass, const float *x) {
     const struct run *run = pass->run;
     const nmlp_mlp *mlp = run->mlp;
-    nmlp_pack_work(pass->x, mlp->kernels->vec, x, pass->rows, mlp->hidden, pass->worker);
+    nmlp_packing packing = {
+        .vec = mlp->kernels->vec, .x = x, .k = mlp->hidden, .fused = run->fused, .row = pass->own->row};
+    nmlp_pack_work(pass->x, &packing, pass->rows, pass->worker);
     wait_for_team(pass, first_of(&mlp->gate), 0);
     inputs_to_ranks(pass);
     int64_t inner = nmlp_pad(mlp->inner);
@@ -277,14 +291,14 @@ static void run_job(void *arg, int thread, int n_threads) {
     struct team team = team_at(run, team_index);
     nmlp_worker worker = {.share = &team.share, .thread = thread % run->team_threads};
     nmlp_carver carver = {.base = run->scratch + run->scratch_bytes * (size_t)thread};
-    nmlp_scratch scratch = nmlp_scratch_carve(&carver, &run->plan);
+    struct own own = carve_thread(&carver, run);
     if (gemm->begin) gemm->begin();
     int64_t at = 0;
     for (int64_t first = next_rows(run, team_index, at); first < run->s; first = next_rows(run, team_index, ++at)) {
         struct pass pass = {.run = run,
                             .team = &team,
                             .worker = &worker,
-                            .scratch = &scratch,
+                            .own = &own,
                             .x = &team.x[other_buffer(run, at)],
                             .rows = nmlp_min(run->rows, run->s - first),
                             .y = run->y + first * hidden};
@@ -293,15 +307,21 @@ static void run_job(void *arg, int thread, int n_threads) {
     if (gemm->end) gemm->end();
 }
 
-void nmlp_mlp_run(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool) {
+void nmlp_mlp_run_fused(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, const nmlp_fused *fused,
+                        void *workspace, nmlp_pool *pool) {
     struct run run = {0};
     carve_run(&run, mlp, s, nmlp_pool_threads(pool), workspace);
     run.y = y;
     run.x_rows = x;
+    run.fused = fused;
     for (int i = 0; i < run.n_teams; i++) {
         struct team team = team_at(&run, i);
         *team.barrier = (nmlp_barrier){0};
         nmlp_share_begin(&team.share);
     }
     nmlp_pool_run(pool, run_job, &run);
+}
+
+void nmlp_mlp_run(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool) {
+    nmlp_mlp_run_fused(mlp, y, x, s, &(nmlp_fused){0}, workspace, pool);
 }

@@ -50,6 +50,8 @@ typedef struct nmlp_vec {
     void (*put_bf16)(const nmlp_put *put);
     /* dst [n_rows of n] = src + bias; bias [n] may be NULL. */
     void (*copy_rows)(float *dst, int64_t dst_stride, const nmlp_put *from, const float *bias);
+    /* dst += src + bias */
+    void (*add_rows)(float *dst, int64_t dst_stride, const nmlp_put *from, const float *bias);
     void (*softmax)(nmlp_softmax *row);
     void (*softmax_bf16)(nmlp_softmax *row); /* n_padded is a multiple of 32 */
     void (*pair_rows)(const nmlp_pairing *pairing);

@@ -6,6 +6,7 @@ const nmlp_vec nmlp_vec_avx2 = {
     .put_f32 = put_f32,
     .put_bf16 = put_bf16,
     .copy_rows = copy_rows,
+    .add_rows = add_rows,
     .softmax = softmax,
     .softmax_bf16 = softmax_bf16,
     .pair_rows = pair_rows,

@@ -151,6 +151,18 @@ static void copy_rows(float *dst, int64_t dst_stride, const nmlp_put *from, cons
         copy_row(dst + row * dst_stride, from->src + row * from->src_stride, bias, from->n);
 }
 
+static inline void add_row(float *dst, const float *src, const float *bias, int64_t n) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        store(dst + i, load(dst + i) + (bias ? load(src + i) + load(bias + i) : load(src + i)));
+    for (; i < n; i++) dst[i] += bias ? src[i] + bias[i] : src[i];
+}
+
+static void add_rows(float *dst, int64_t dst_stride, const nmlp_put *from, const float *bias) {
+    for (int64_t row = 0; row < from->n_rows; row++)
+        add_row(dst + row * dst_stride, from->src + row * from->src_stride, bias, from->n);
+}
+
 /* The vector with its halves of 8, 4, 2 or 1 lanes exchanged: four steps reduce it. */
 static inline lanes swap8(lanes v) {
     return __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
