@@ -1,8 +1,8 @@
 /* Matmuls of one input over blocks of rows: a block is laid out in tiles once, then all weights pass. Teams of threads as in
  * the MLP: where rows are enough for all, every thread has blocks of its own and never waits. */
 #include "kernels/linear.h"
-#include "kernels/plan.h"
 #include "kernels/sinks.h"
+#include "kernels/teams.h"
 
 /* Threads that work on the same block of rows, and what they share. */
 struct team {
@@ -16,58 +16,39 @@ struct run {
     float *const *ys;
     int n_matmuls;
     nmlp_plan plan;
-    int n_teams;
-    int team_threads;
-    char *teams; /* memory of one after the other */
+    nmlp_teams teams;
+    char *team_memory; /* of one after the other */
     size_t team_bytes;
     char *scratch; /* per thread */
     size_t scratch_bytes;
-    int64_t rows; /* of a block */
-    _Atomic int64_t next_row;
     const float *x;
     const nmlp_fused *fused;
     int64_t k;
-    int64_t s;
 };
 
-/* A thread's own memory. */
-struct own {
-    nmlp_scratch scratch;
-    float *row;
-};
-
-static struct own carve_thread(nmlp_carver *carver, const struct run *run) {
-    return (struct own){.scratch = nmlp_scratch_carve(carver, &run->plan),
-                        .row = nmlp_carve(carver, (size_t)run->k * sizeof(float))};
-}
-
-static struct team carve_team(nmlp_carver *carver, const struct run *run) {
-    struct team team = {.share = nmlp_share_carve(carver, run->team_threads)};
+static struct team carve_team(nmlp_carver *carver, const struct run *run, int n_threads) {
+    struct team team = {.share = nmlp_share_carve(carver, n_threads)};
     team.barrier = nmlp_carve(carver, sizeof *team.barrier);
     for (int i = 0; i < 2; i++) team.x[i] = nmlp_tiles_carve(carver, run->plan.gemm, run->plan.rows_cap, run->k);
     return team;
 }
 
 static struct team team_at(const struct run *run, int team) {
-    nmlp_carver carver = {.base = run->teams + run->team_bytes * (size_t)team};
-    return carve_team(&carver, run);
+    nmlp_carver carver = {.base = run->team_memory + run->team_bytes * (size_t)team};
+    return carve_team(&carver, run, run->teams.threads);
 }
 
 static size_t carve_run(struct run *run, const nmlp_matmul *matmul, int64_t s, int n_threads, void *workspace) {
     nmlp_carver carver = nmlp_carver_of(workspace);
     nmlp_carver team = {0};
     nmlp_carver scratch = {0};
-    run->s = s;
     run->k = matmul->w->k;
     run->plan = nmlp_plan_make(matmul->kernels, nmlp_caches_get(), s, run->k, 0);
-    run->n_teams = nmlp_plan_teams(&run->plan, s, n_threads);
-    run->rows = nmlp_plan_team_rows(&run->plan, s, run->n_teams);
-    run->team_threads = n_threads; /* at most: room for the counters of all */
-    carve_team(&team, run);
-    run->team_threads = n_threads / run->n_teams;
+    nmlp_teams_init(&run->teams, &run->plan, s, n_threads);
+    carve_team(&team, run, n_threads); /* at most: room for the counters of all */
     run->team_bytes = team.used_bytes;
-    run->teams = nmlp_carve(&carver, run->team_bytes * (size_t)nmlp_plan_teams_cap(&run->plan, s, n_threads));
-    carve_thread(&scratch, run);
+    run->team_memory = nmlp_carve(&carver, run->team_bytes * (size_t)run->teams.n_max);
+    nmlp_scratch_carve(&scratch, &run->plan, run->k);
     run->scratch_bytes = scratch.used_bytes;
     run->scratch = nmlp_carve(&carver, run->scratch_bytes * (size_t)n_threads);
     return carver.used_bytes;
@@ -108,39 +89,31 @@ static void multiply(const struct run *run, int at, const nmlp_tiles *x, int64_t
 }
 
 static void run_block(const struct run *run, const struct team *team, const nmlp_tiles *x, int64_t first,
-                      nmlp_worker *worker, const struct own *own) {
-    int64_t rows = nmlp_min(run->rows, run->s - first);
+                      nmlp_worker *worker, const nmlp_scratch *scratch) {
+    int64_t rows = nmlp_min(run->teams.rows, run->teams.s - first);
     nmlp_packing packing = {.vec = run->matmuls[0].kernels->vec,
                             .x = run->x + first * run->k,
                             .k = run->k,
                             .fused = run->fused,
-                            .row = own->row};
+                            .row = scratch->row};
     nmlp_pack_work(x, &packing, rows, worker);
-    nmlp_barrier_wait(team->barrier, run->team_threads);
-    for (int i = 0; i < run->n_matmuls; i++) multiply(run, i, x, first, rows, worker, &own->scratch);
-}
-
-/* The next block of rows of a team, or the end. Single threads take what is next, so that a slow one delays nobody. */
-static int64_t next_rows(struct run *run, int team, int64_t at) {
-    if (run->team_threads == 1) return atomic_fetch_add_explicit(&run->next_row, run->rows, memory_order_relaxed);
-    return (team + at * run->n_teams) * run->rows;
+    nmlp_barrier_wait(team->barrier, run->teams.threads);
+    for (int i = 0; i < run->n_matmuls; i++) multiply(run, i, x, first, rows, worker, scratch);
 }
 
 static void run_job(void *arg, int thread, int n_threads) {
     struct run *run = arg;
     const nmlp_gemm *gemm = run->plan.gemm;
     (void)n_threads;
-    int team_index = thread / run->team_threads;
-    struct team team = team_at(run, team_index);
-    nmlp_worker worker = {.share = &team.share, .thread = thread % run->team_threads};
+    int index = thread / run->teams.threads;
+    struct team team = team_at(run, index);
+    nmlp_worker worker = {.share = &team.share, .thread = thread % run->teams.threads};
     nmlp_carver carver = {.base = run->scratch + run->scratch_bytes * (size_t)thread};
-    struct own own = carve_thread(&carver, run);
+    nmlp_scratch scratch = nmlp_scratch_carve(&carver, &run->plan, run->k);
     if (gemm->begin) gemm->begin();
-    int64_t at = 0;
-    for (int64_t first = next_rows(run, team_index, at); first < run->s; first = next_rows(run, team_index, ++at)) {
-        const nmlp_tiles *x = &team.x[run->team_threads > 1 ? at & 1 : 0]; /* one alone keeps its cache for one */
-        run_block(run, &team, x, first, &worker, &own);
-    }
+    int64_t first;
+    for (int64_t at = 0; (first = nmlp_teams_take(&run->teams, index, at)) < run->teams.s; at++)
+        run_block(run, &team, &team.x[nmlp_teams_buffer(&run->teams, at)], first, &worker, &scratch);
     if (gemm->end) gemm->end();
 }
 
@@ -149,7 +122,7 @@ void nmlp_matmul_run(const nmlp_matmul matmuls[], float *const ys[], int n, cons
     static const nmlp_fused nothing = {0};
     struct run run = {.matmuls = matmuls, .ys = ys, .n_matmuls = n, .x = x, .fused = fused ? fused : &nothing};
     carve_run(&run, &matmuls[0], s, nmlp_pool_threads(pool), workspace);
-    for (int i = 0; i < run.n_teams; i++) {
+    for (int i = 0; i < run.teams.n; i++) {
         struct team team = team_at(&run, i);
         *team.barrier = (nmlp_barrier){0};
         nmlp_share_begin(&team.share);

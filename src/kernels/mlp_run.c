@@ -8,6 +8,7 @@
  * the chunk save the second one. */
 #include "kernels/mlp_int.h"
 #include "kernels/sinks.h"
+#include "kernels/teams.h"
 
 /* Threads that work on the same block of rows, and what they share. */
 struct team {
@@ -24,18 +25,14 @@ struct team {
 struct run {
     const nmlp_mlp *mlp;
     nmlp_plan plan;
-    int n_teams;
-    int team_threads;
-    char *teams; /* memory of one after the other */
+    nmlp_teams teams;
+    char *team_memory; /* of one after the other */
     size_t team_bytes;
     char *scratch; /* per thread */
     size_t scratch_bytes;
-    int64_t rows; /* of a block */
-    _Atomic int64_t next_row;
     float *y;
     const float *x_rows;
     const nmlp_fused *fused;
-    int64_t s;
 };
 
 /* The first matrix of a projection that reads its input. */
@@ -55,21 +52,10 @@ static nmlp_tiles carve_chunk(nmlp_carver *carver, const nmlp_plan *plan) {
     return tiles;
 }
 
-/* A thread's own memory. */
-struct own {
-    nmlp_scratch scratch;
-    float *row;
-};
-
-static struct own carve_thread(nmlp_carver *carver, const struct run *run) {
-    return (struct own){.scratch = nmlp_scratch_carve(carver, &run->plan),
-                        .row = nmlp_carve(carver, (size_t)run->mlp->hidden * sizeof(float))};
-}
-
-static struct team carve_team(nmlp_carver *carver, const struct run *run) {
+static struct team carve_team(nmlp_carver *carver, const struct run *run, int n_threads) {
     const nmlp_mlp *mlp = run->mlp;
     const nmlp_plan *plan = &run->plan;
-    struct team team = {.share = nmlp_share_carve(carver, run->team_threads)};
+    struct team team = {.share = nmlp_share_carve(carver, n_threads)};
     team.barrier = nmlp_carve(carver, sizeof *team.barrier);
     for (int i = 0; i < 2; i++) team.x[i] = nmlp_tiles_carve(carver, plan->gemm, plan->rows_cap, mlp->hidden);
     team.gate = carve_rank(carver, plan, &mlp->gate);
@@ -82,8 +68,8 @@ static struct team carve_team(nmlp_carver *carver, const struct run *run) {
 }
 
 static struct team team_at(const struct run *run, int team) {
-    nmlp_carver carver = {.base = run->teams + run->team_bytes * (size_t)team};
-    return carve_team(&carver, run);
+    nmlp_carver carver = {.base = run->team_memory + run->team_bytes * (size_t)team};
+    return carve_team(&carver, run, run->teams.threads);
 }
 
 static size_t carve_run(struct run *run, const nmlp_mlp *mlp, int64_t s, int n_threads, void *workspace) {
@@ -91,17 +77,12 @@ static size_t carve_run(struct run *run, const nmlp_mlp *mlp, int64_t s, int n_t
     nmlp_carver team = {0};
     nmlp_carver scratch = {0};
     run->mlp = mlp;
-    run->s = s;
     run->plan = nmlp_plan_make(mlp->kernels, nmlp_caches_get(), s, mlp->hidden, mlp->inner);
-    run->n_teams = nmlp_plan_teams(&run->plan, s, n_threads);
-    run->rows = nmlp_plan_team_rows(&run->plan, s, run->n_teams);
-    run->team_threads = n_threads; /* at most: room for the counters of all */
-    carve_team(&team, run);
-    run->team_threads = n_threads / run->n_teams;
+    nmlp_teams_init(&run->teams, &run->plan, s, n_threads);
+    carve_team(&team, run, n_threads); /* at most: room for the counters of all */
     run->team_bytes = team.used_bytes;
-    int n_teams = nmlp_plan_teams_cap(&run->plan, s, n_threads);
-    run->teams = nmlp_carve(&carver, run->team_bytes * (size_t)n_teams);
-    carve_thread(&scratch, run);
+    run->team_memory = nmlp_carve(&carver, run->team_bytes * (size_t)run->teams.n_max);
+    nmlp_scratch_carve(&scratch, &run->plan, mlp->hidden);
     run->scratch_bytes = scratch.used_bytes;
     run->scratch = nmlp_carve(&carver, run->scratch_bytes * (size_t)n_threads);
     return carver.used_bytes;
@@ -126,7 +107,7 @@ void nmlp_mlp_describe_plan(const nmlp_mlp *mlp, int64_t s, int n_threads, nmlp_
     int64_t kc = nmlp_min(p->kc, nmlp_max(nmlp_pad(mlp->hidden), nmlp_pad(mlp->inner)));
     nmlp_str_printf(out, "set=%s tile=%dx%d activations=%s teams=%dx%d rows=%lld kc=%lld chunk=%lld weights=%s",
                     mlp->kernels->name, p->gemm->mr, p->gemm->strips * NMLP_STRIP,
-                    p->gemm->elem_bytes == 2 ? "bf16" : "f32", run.n_teams, run.team_threads, (long long)run.rows,
+                    p->gemm->elem_bytes == 2 ? "bf16" : "f32", run.teams.n, run.teams.threads, (long long)run.teams.rows,
                     (long long)kc, (long long)p->chunk, p->widen ? "widened" : "streamed");
 }
 
@@ -135,7 +116,7 @@ struct pass {
     const struct run *run;
     const struct team *team;
     nmlp_worker *worker;
-    const struct own *own;
+    const nmlp_scratch *scratch;
     const nmlp_tiles *x;
     int64_t rows;
     float *y; /* of the first row */
@@ -143,7 +124,7 @@ struct pass {
 
 /* Memory need not wait meanwhile: `next`, from input k on, is the first weight of the stage after the barrier. */
 static void wait_for_team(const struct pass *pass, const nmlp_matrix *next, int64_t k) {
-    int n_threads = pass->run->team_threads;
+    int n_threads = pass->run->teams.threads;
     if (n_threads == 1) return;
     nmlp_fetch fetch = nmlp_fetch_of(pass->run->plan.gemm, next, k, pass->worker);
     unsigned arrival = nmlp_barrier_arrive(pass->team->barrier, n_threads);
@@ -151,9 +132,6 @@ static void wait_for_team(const struct pass *pass, const nmlp_matrix *next, int6
     }
     nmlp_barrier_await(pass->team->barrier, arrival);
 }
-
-/* Threads that wait for others need two buffers in turn; one alone keeps its cache for one. */
-static int other_buffer(const struct run *run, int64_t at) { return run->team_threads > 1 ? (int)(at & 1) : 0; }
 
 static nmlp_stage stage_of(const struct pass *pass) {
     const nmlp_plan *plan = &pass->run->plan;
@@ -171,7 +149,7 @@ static void basis_stage(const struct pass *pass, const nmlp_matrix *v, const nml
     stage.product[0] = (nmlp_product){.w = v, .a = *pass->x, .k = v->k_padded};
     stage.sink = nmlp_sink_tiles;
     stage.sink_ctx = &sink;
-    nmlp_stage_work(&stage, pass->worker, &pass->own->scratch);
+    nmlp_stage_work(&stage, pass->worker, pass->scratch);
 }
 
 /* gate.v and up.v of equal rank: one stage, in which they share the loads of X. */
@@ -186,7 +164,7 @@ static void two_bases_stage(const struct pass *pass) {
     stage.product[1] = (nmlp_product){.w = mlp->up.v, .a = *pass->x, .k = mlp->up.v->k_padded};
     stage.sink = nmlp_sink_tiles;
     stage.sink_ctx = &sink;
-    nmlp_stage_work(&stage, pass->worker, &pass->own->scratch);
+    nmlp_stage_work(&stage, pass->worker, pass->scratch);
 }
 
 static void inputs_to_ranks(const struct pass *pass) {
@@ -224,7 +202,7 @@ static void activation_stage(const struct pass *pass, int64_t first, int64_t n_p
     stage.product[1] = (nmlp_product){.w = &up, .a = mlp->up.v ? pass->team->up : *pass->x, .k = up.k_padded};
     stage.sink = nmlp_sink_tiles;
     stage.sink_ctx = &sink;
-    nmlp_stage_work(&stage, pass->worker, &pass->own->scratch);
+    nmlp_stage_work(&stage, pass->worker, pass->scratch);
 }
 
 /* Adds one chunk; the last one goes to Y, or for low rank to the tiles of down.u. */
@@ -242,7 +220,7 @@ static void down_stage(const struct pass *pass, int64_t first, int64_t n_padded,
         stage.sink = run->mlp->down.v ? nmlp_sink_tiles : nmlp_sink_rows;
         stage.sink_ctx = run->mlp->down.v ? (void *)&tiles : (void *)&rows;
     }
-    nmlp_stage_work(&stage, pass->worker, &pass->own->scratch);
+    nmlp_stage_work(&stage, pass->worker, pass->scratch);
 }
 
 static void rank_to_outputs(const struct pass *pass) {
@@ -254,21 +232,21 @@ static void rank_to_outputs(const struct pass *pass) {
     stage.product[0] = (nmlp_product){.w = u, .a = pass->team->down, .k = u->k_padded};
     stage.sink = nmlp_sink_rows;
     stage.sink_ctx = &sink;
-    nmlp_stage_work(&stage, pass->worker, &pass->own->scratch);
+    nmlp_stage_work(&stage, pass->worker, pass->scratch);
 }
 
 static void run_block(const struct pass *pass, const float *x) {
     const struct run *run = pass->run;
     const nmlp_mlp *mlp = run->mlp;
     nmlp_packing packing = {
-        .vec = mlp->kernels->vec, .x = x, .k = mlp->hidden, .fused = run->fused, .row = pass->own->row};
+        .vec = mlp->kernels->vec, .x = x, .k = mlp->hidden, .fused = run->fused, .row = pass->scratch->row};
     nmlp_pack_work(pass->x, &packing, pass->rows, pass->worker);
     wait_for_team(pass, first_of(&mlp->gate), 0);
     inputs_to_ranks(pass);
     int64_t inner = nmlp_pad(mlp->inner);
     for (int64_t first = 0, at = 0; first < inner; first += run->plan.chunk, at++) {
         int64_t n_padded = nmlp_min(run->plan.chunk, inner - first);
-        const nmlp_tiles *act = &pass->team->act[other_buffer(run, at)];
+        const nmlp_tiles *act = &pass->team->act[nmlp_teams_buffer(&run->teams, at)];
         activation_stage(pass, first, n_padded, act);
         wait_for_team(pass, first_of(&mlp->down), first);
         down_stage(pass, first, n_padded, act);
@@ -276,31 +254,25 @@ static void run_block(const struct pass *pass, const float *x) {
     rank_to_outputs(pass);
 }
 
-/* The next block of rows of a team, or the end. Single threads take what is next, so that a slow one delays nobody. */
-static int64_t next_rows(struct run *run, int team, int64_t at) {
-    if (run->team_threads == 1) return atomic_fetch_add_explicit(&run->next_row, run->rows, memory_order_relaxed);
-    return (team + at * run->n_teams) * run->rows;
-}
-
 static void run_job(void *arg, int thread, int n_threads) {
     struct run *run = arg;
     const nmlp_gemm *gemm = run->plan.gemm;
     int64_t hidden = run->mlp->hidden;
     (void)n_threads;
-    int team_index = thread / run->team_threads;
-    struct team team = team_at(run, team_index);
-    nmlp_worker worker = {.share = &team.share, .thread = thread % run->team_threads};
+    int index = thread / run->teams.threads;
+    struct team team = team_at(run, index);
+    nmlp_worker worker = {.share = &team.share, .thread = thread % run->teams.threads};
     nmlp_carver carver = {.base = run->scratch + run->scratch_bytes * (size_t)thread};
-    struct own own = carve_thread(&carver, run);
+    nmlp_scratch scratch = nmlp_scratch_carve(&carver, &run->plan, hidden);
     if (gemm->begin) gemm->begin();
-    int64_t at = 0;
-    for (int64_t first = next_rows(run, team_index, at); first < run->s; first = next_rows(run, team_index, ++at)) {
+    int64_t first;
+    for (int64_t at = 0; (first = nmlp_teams_take(&run->teams, index, at)) < run->teams.s; at++) {
         struct pass pass = {.run = run,
                             .team = &team,
                             .worker = &worker,
-                            .own = &own,
-                            .x = &team.x[other_buffer(run, at)],
-                            .rows = nmlp_min(run->rows, run->s - first),
+                            .scratch = &scratch,
+                            .x = &team.x[nmlp_teams_buffer(&run->teams, at)],
+                            .rows = nmlp_min(run->teams.rows, run->teams.s - first),
                             .y = run->y + first * hidden};
         run_block(&pass, run->x_rows + first * hidden);
     }
@@ -314,7 +286,7 @@ void nmlp_mlp_run_fused(const nmlp_mlp *mlp, float *y, const float *x, int64_t s
     run.y = y;
     run.x_rows = x;
     run.fused = fused;
-    for (int i = 0; i < run.n_teams; i++) {
+    for (int i = 0; i < run.teams.n; i++) {
         struct team team = team_at(&run, i);
         *team.barrier = (nmlp_barrier){0};
         nmlp_share_begin(&team.share);

@@ -7,13 +7,14 @@ static int64_t tile_rows(const nmlp_gemm *gemm, int64_t rows) { return nmlp_ceil
 
 static int64_t block_floats(const nmlp_gemm *gemm, int64_t rows) { return tile_rows(gemm, rows) * block_width(gemm); }
 
-nmlp_scratch nmlp_scratch_carve(nmlp_carver *carver, const nmlp_plan *plan) {
+nmlp_scratch nmlp_scratch_carve(nmlp_carver *carver, const nmlp_plan *plan, int64_t k) {
     nmlp_scratch scratch;
     size_t c_floats = (size_t)(NMLP_PRODUCTS_MAX * block_floats(plan->gemm, plan->rows_cap));
     size_t b_floats = plan->widen ? (size_t)(plan->kc * block_width(plan->gemm)) : 0;
     scratch.c[0] = nmlp_carve(carver, c_floats * sizeof(float));
     scratch.c[1] = plan->gemm->works_beside ? nmlp_carve(carver, c_floats * sizeof(float)) : scratch.c[0];
     scratch.b = nmlp_carve(carver, b_floats * sizeof(float));
+    scratch.row = nmlp_carve(carver, (size_t)k * sizeof(float));
     return scratch;
 }
 

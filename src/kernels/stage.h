@@ -46,9 +46,10 @@ typedef struct nmlp_stage {
 typedef struct nmlp_scratch {
     float *c[2];
     float *b;
+    float *row; /* [k] of the first input */
 } nmlp_scratch;
 
-nmlp_scratch nmlp_scratch_carve(nmlp_carver *carver, const nmlp_plan *plan);
+nmlp_scratch nmlp_scratch_carve(nmlp_carver *carver, const nmlp_plan *plan, int64_t k);
 
 /* Floats of acc for n outputs. */
 int64_t nmlp_stage_acc_floats(const nmlp_gemm *gemm, int64_t rows, int64_t n);
