@@ -21,12 +21,14 @@ static nmlp_attend_scratch carve_scratch(nmlp_carver *carver, const nmlp_attend 
     const nmlp_gemm *gemm = run->gemm;
     nmlp_attend_scratch s;
     s.q = nmlp_tiles_carve(carver, gemm, run->rows, run->dim);
-    s.p = nmlp_tiles_carve(carver, gemm, nmlp_min(run->rows, gemm->mr), run->keys);
+    for (int i = 0; i < 2; i++) {
+        s.p[i] = nmlp_tiles_carve(carver, gemm, nmlp_min(run->rows, gemm->mr), run->keys);
+        s.scores[i] = nmlp_carve(carver, (size_t)(gemm->mr * run->keys) * sizeof(float));
+    }
     s.pairs = nmlp_carve(carver, (size_t)(NMLP_STRIP * run->dim) * sizeof(uint16_t));
     size_t strips_bytes = (size_t)(run->keys * run->dim * gemm->elem_bytes);
     s.k_strips = nmlp_carve(carver, strips_bytes);
     s.v_strips = nmlp_carve(carver, strips_bytes);
-    s.scores = nmlp_carve(carver, (size_t)(gemm->mr * run->keys) * sizeof(float));
     s.out = nmlp_carve(carver, (size_t)(s.q.n_tiles * gemm->mr * run->out_dim) * sizeof(float));
     s.max = nmlp_carve(carver, (size_t)run->rows * sizeof(float));
     s.sum = nmlp_carve(carver, (size_t)run->rows * sizeof(float));

@@ -25,40 +25,51 @@ static void load_queries(const nmlp_attend_task *task) {
     memset(s->out, 0, (size_t)(s->q.n_tiles * run->gemm->mr * run->out_dim) * sizeof(float));
 }
 
-static void shrink_row(const nmlp_attend_task *task, int64_t tile, int i, float factor) {
-    const nmlp_attend *run = task->run;
+/* A tile of rows against a block of keys. Three of them are under way at once: while the scores of one are made, and then
+ * the weighted values of the last but one are summed, the vector units turn the scores of the one between them into
+ * probabilities, row by row. */
+struct tile {
+    const nmlp_attend_task *task;
+    int64_t at; /* which tile of rows; -1: none */
+    int64_t key;
+    int64_t n_padded; /* keys that some row sees */
+    int rows;
+    int buffer; /* of the scratch's scores and probabilities */
+};
+
+static void shrink_row(const struct tile *tile, int64_t i, float factor) {
+    const nmlp_attend *run = tile->task->run;
     int64_t mr = run->gemm->mr;
-    float *out = task->scratch->out + tile * mr * run->out_dim + i * run->width;
+    float *out = tile->task->scratch->out + tile->at * mr * run->out_dim + i * run->width;
     for (int64_t d = 0; d < run->out_dim; d += run->width, out += mr * run->width)
         run->vec->scale(out, out, factor, run->width);
 }
 
-/* Scores of row i of a tile to probabilities, in the tile p. */
-static void row_probabilities(const nmlp_attend_task *task, int64_t tile, int i, int64_t key, int64_t n_padded) {
-    const nmlp_attend *run = task->run;
-    nmlp_attend_scratch *s = task->scratch;
+static void row_probabilities(const struct tile *tile, int64_t i) {
+    const nmlp_attend *run = tile->task->run;
+    nmlp_attend_scratch *s = tile->task->scratch;
+    const nmlp_tiles *p = &s->p[tile->buffer];
     int64_t mr = run->gemm->mr;
-    int64_t row = tile * mr + i;
-    int64_t n = row_limit(task, row) - key;
-    nmlp_softmax softmax = {.scores = s->scores + i * run->width,
+    int64_t row = tile->at * mr + i;
+    int64_t n = row_limit(tile->task, row) - tile->key;
+    nmlp_softmax softmax = {.scores = s->scores[tile->buffer] + i * run->width,
                             .block_stride = mr * run->width,
                             .strips = run->gemm->strips,
-                            .n = nmlp_max(0, nmlp_min(n, n_padded)),
-                            .n_padded = n_padded,
+                            .n = nmlp_max(0, nmlp_min(n, tile->n_padded)),
+                            .n_padded = tile->n_padded,
                             .scale = run->args->scale,
-                            .line = s->p.data + (size_t)i * NMLP_LINE_BYTES,
-                            .step = nmlp_tiles_step(&s->p),
+                            .line = p->data + (size_t)i * NMLP_LINE_BYTES,
+                            .step = nmlp_tiles_step(p),
                             .max = s->max[row],
                             .sum = s->sum[row]};
     (nmlp_attend_in_bf16(run) ? run->vec->softmax_bf16 : run->vec->softmax)(&softmax);
     s->max[row] = softmax.max;
     s->sum[row] = softmax.sum;
-    if (softmax.shrink != 1.0f) shrink_row(task, tile, i, softmax.shrink);
+    if (softmax.shrink != 1.0f) shrink_row(tile, i, softmax.shrink);
 }
 
-static nmlp_block block_of(const nmlp_tiles *a, int64_t tile, int rows, nmlp_beside *nothing) {
-    return (nmlp_block){
-        .a = nmlp_tiles_at(a, tile, 0), .a_step = nmlp_tiles_step(a), .rows = rows, .beside = nothing};
+static void probabilities(void *ctx, int64_t row, int64_t n) {
+    for (int64_t i = row; i < row + n; i++) row_probabilities(ctx, i);
 }
 
 /* c [rows, n], in blocks of columns that lie mr*width floats apart, = or += a times the strips. */
@@ -72,36 +83,83 @@ static void multiply(const nmlp_attend *run, nmlp_block block, float *c, const c
     }
 }
 
-static void tile_step(const nmlp_attend_task *task, int64_t tile, int64_t key, int64_t n_padded) {
+static void make_scores(const struct tile *tile, nmlp_beside *beside) {
+    const nmlp_attend *run = tile->task->run;
+    nmlp_attend_scratch *s = tile->task->scratch;
+    nmlp_block block = {.a = nmlp_tiles_at(&s->q, tile->at, 0),
+                        .a_step = nmlp_tiles_step(&s->q),
+                        .b_step = (size_t)(run->dim * NMLP_STRIP * run->gemm->elem_bytes),
+                        .k = run->dim,
+                        .rows = tile->rows,
+                        .beside = beside};
+    multiply(run, block, s->scores[tile->buffer], s->k_strips, tile->n_padded);
+}
+
+static void add_values(const struct tile *tile, nmlp_beside *beside) {
+    const nmlp_attend *run = tile->task->run;
+    nmlp_attend_scratch *s = tile->task->scratch;
+    const nmlp_tiles *p = &s->p[tile->buffer];
+    nmlp_block block = {.a = nmlp_tiles_at(p, 0, 0),
+                        .a_step = nmlp_tiles_step(p),
+                        .b_step = (size_t)(run->keys * NMLP_STRIP * run->gemm->elem_bytes),
+                        .k = tile->n_padded,
+                        .rows = tile->rows,
+                        .accumulate = true,
+                        .beside = beside};
+    multiply(run, block, s->out + tile->at * run->gemm->mr * run->out_dim, s->v_strips, run->dim);
+}
+
+/* Steps of 32 inputs in both products: how often there is time for vector work. */
+static int64_t steps_of(const nmlp_attend *run, const struct tile *scores, const struct tile *values) {
+    int64_t steps = 0;
+    if (scores->at >= 0) steps += run->dim / NMLP_PAD * nmlp_ceil_div(scores->n_padded, run->width);
+    if (values->at >= 0) steps += values->n_padded / NMLP_PAD * nmlp_ceil_div(run->dim, run->width);
+    return nmlp_max(1, steps);
+}
+
+/* One step of three tiles under way; each may be none. */
+static void advance(const nmlp_attend *run, const struct tile *scores, struct tile *softmax, const struct tile *values) {
+    nmlp_beside beside = {.do_rows = probabilities, .ctx = softmax};
+    if (softmax->at >= 0) {
+        beside.end = softmax->rows;
+        beside.rows_per_step = nmlp_ceil_div(softmax->rows, steps_of(run, scores, values));
+    }
+    if (scores->at >= 0) make_scores(scores, &beside);
+    if (values->at >= 0) add_values(values, &beside);
+    if (beside.row < beside.end) probabilities(softmax, beside.row, beside.end - beside.row);
+}
+
+/* The tile as far as its rows see keys from `key` on; none where they see nothing. */
+static struct tile tile_of(const nmlp_attend_task *task, int64_t at, int64_t key, int64_t n_padded) {
+    int64_t mr = task->run->gemm->mr;
+    struct tile tile = {.task = task, .at = at, .key = key, .rows = (int)nmlp_min(mr, task->rows - at * mr)};
+    int64_t seen = row_limit(task, at * mr + tile.rows - 1) - key; /* by the last row, which sees most */
+    tile.n_padded = nmlp_min(n_padded, nmlp_pad(seen));
+    if (seen <= 0) tile.at = -1;
+    return tile;
+}
+
+static void do_keys(const nmlp_attend_task *task, int64_t key, int64_t n_padded) {
     const nmlp_attend *run = task->run;
-    nmlp_attend_scratch *s = task->scratch;
-    nmlp_beside nothing = {0};
-    int64_t mr = run->gemm->mr;
-    int rows = (int)nmlp_min(mr, task->rows - tile * mr);
-    int64_t seen = row_limit(task, tile * mr + rows - 1) - key; /* by the last row, which sees most */
-    size_t input_bytes = (size_t)(NMLP_STRIP * run->gemm->elem_bytes);
-    if (seen <= 0) return;
-    n_padded = nmlp_min(n_padded, nmlp_pad(seen));
-    nmlp_block scores = block_of(&s->q, tile, rows, &nothing);
-    scores.k = run->dim;
-    scores.b_step = (size_t)run->dim * input_bytes;
-    multiply(run, scores, s->scores, s->k_strips, n_padded);
-    for (int i = 0; i < rows; i++) row_probabilities(task, tile, i, key, n_padded);
-    nmlp_block values = block_of(&s->p, 0, rows, &nothing);
-    values.k = n_padded;
-    values.b_step = (size_t)run->keys * input_bytes;
-    values.accumulate = true;
-    multiply(run, values, s->out + tile * mr * run->out_dim, s->v_strips, run->dim);
+    const struct tile none = {.at = -1};
+    struct tile under_way[3] = {none, none, none}; /* scores, softmax, values */
+    int64_t n_tiles = nmlp_ceil_div(task->rows, run->gemm->mr);
+    for (int64_t at = 0; at < n_tiles + 2; at++) {
+        under_way[2] = under_way[1];
+        under_way[1] = under_way[0];
+        under_way[0] = at < n_tiles ? tile_of(task, at, key, n_padded) : none;
+        under_way[0].buffer = at & 1;
+        advance(run, &under_way[0], &under_way[1], &under_way[2]);
+    }
 }
 
 void nmlp_attend_do(const nmlp_attend_task *task) {
-    int64_t n_tiles = nmlp_ceil_div(task->rows, task->run->gemm->mr);
     load_queries(task);
     for (int64_t key = task->first_key; key < task->end_key; key += task->run->keys) {
         int64_t n = nmlp_min(task->run->keys, task->end_key - key);
         int64_t n_padded = nmlp_pad(n);
         nmlp_attend_load_keys(task, key, n, n_padded);
         nmlp_attend_load_values(task, key, n, n_padded);
-        for (int64_t tile = 0; tile < n_tiles; tile++) tile_step(task, tile, key, n_padded);
+        do_keys(task, key, n_padded);
     }
 }
