@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "base/pages.h"
 
-enum { TASK_BYTES = 8 << 20, TASKS_PER_THREAD = 2, CHUNK = 64, STRIDE_TO_AVOID = 16384, STAGGER = 1024 };
+enum { TASK_BYTES = 8 << 20, TASKS_PER_THREAD = 2, CHUNK = 64, STRIDE_TO_AVOID = 16384, STAGGER = 5120 };
 
 struct packing {
     nmlp_matrix *matrix;

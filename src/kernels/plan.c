@@ -10,7 +10,7 @@ enum {
     ROWS_MAX_BF16 = 512,
     ROWS_MIN = 64,
     TEAM_ROWS_MIN = 192,
-    BLOCK_ROWS_MIN = 128
+    BLOCK_ROWS_MIN = 256
 };
 
 static int64_t round_down(int64_t n, int64_t unit) { return nmlp_max(unit, n / unit * unit); }

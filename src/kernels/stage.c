@@ -27,6 +27,7 @@ struct shift {
     const nmlp_stage *stage;
     const nmlp_scratch *scratch;
     int buffer; /* of the scratch's sums */
+    bool first_task;
     nmlp_columns finished;
     nmlp_beside delivery; /* of what is finished */
 };
@@ -113,8 +114,10 @@ static void multiply_tile(const struct task *task, int product, int64_t tile, in
     int ahead_lines = s->gemm->works_beside ? lines_ahead(task) : 0;
     int64_t steps_done = (tile - task->first_tile) * (n / NMLP_PAD);
     struct next next = next_after(task, product, k);
+    bool adds = s->accumulate || k > 0;
+    float *c = sums_of(task, product) + tile * mr * block_width(s->gemm);
     nmlp_block b = {
-        .c = sums_of(task, product) + tile * mr * block_width(s->gemm),
+        .c = c,
         .a = nmlp_tiles_at(&p->a, tile, k),
         .b = o->strips,
         .a_step = nmlp_tiles_step(&p->a),
@@ -122,11 +125,13 @@ static void multiply_tile(const struct task *task, int product, int64_t tile, in
         .k = n,
         .rows = (int)nmlp_min(mr, s->rows - tile * mr),
         .strips = o->n_strips,
-        .accumulate = s->accumulate || k > 0,
+        .accumulate = adds,
         .stream = task->end_tile - task->first_tile == 1,
         .ahead = next.strips + steps_done * ahead_lines * NMLP_LINE_BYTES,
         .ahead_step = next.step,
         .ahead_lines = ahead_lines,
+        .next_c = adds ? c + mr * block_width(s->gemm) : NULL,
+        .far_a = task->shift->first_task,
         .beside = &task->shift->delivery,
     };
     s->gemm->block[o->dtype](&b);
@@ -223,6 +228,7 @@ static void do_task(const struct task *task) {
     if (s->n_products > 1) k_end = nmlp_max(k_end, s->product[1].k);
     for (int64_t k = 0; k < k_end; k += s->kc) multiply_part(task, k);
     if (s->sink) finish_task(task);
+    task->shift->first_task = false;
 }
 
 /* Parts of equal length instead of a short last one. */
@@ -246,7 +252,7 @@ void nmlp_stage_work(const nmlp_stage *stage, nmlp_worker *worker, const nmlp_sc
     int64_t parts = row_parts(n_blocks, n_tiles, worker->share->n_threads);
     nmlp_stage balanced = *stage;
     balanced.kc = balanced_kc(stage);
-    struct shift shift = {.stage = &balanced, .scratch = scratch};
+    struct shift shift = {.stage = &balanced, .scratch = scratch, .first_task = true};
     nmlp_worker_begin_step(worker, n_blocks * parts);
     for (int64_t at = nmlp_worker_take(worker); at >= 0; at = nmlp_worker_take(worker)) {
         int64_t part = at % parts;
@@ -260,23 +266,28 @@ void nmlp_stage_work(const nmlp_stage *stage, nmlp_worker *worker, const nmlp_sc
     deliver_rest(&shift);
 }
 
-enum { FETCH_BYTES = 1 << 19, FETCH_PIECE_BYTES = 4 * NMLP_LINE_BYTES };
+enum { FETCH_BYTES = 1 << 20, FETCH_PIECE_BYTES = 4 * NMLP_LINE_BYTES };
 
 nmlp_fetch nmlp_fetch_of(const nmlp_gemm *gemm, const nmlp_matrix *w, int64_t k, const nmlp_worker *worker) {
     int64_t n_blocks = nmlp_ceil_div(w->n_padded, block_width(gemm));
     int64_t strip = n_blocks * worker->thread / worker->share->n_threads * gemm->strips;
-    nmlp_fetch fetch = {.at = nmlp_matrix_at(w, strip, k),
+    return (nmlp_fetch){.strips = nmlp_matrix_at(w, strip, k),
                         .step = w->strip_bytes,
-                        .strips = (int)nmlp_min(gemm->strips, w->n_padded / NMLP_STRIP - strip)};
-    fetch.end = fetch.at + nmlp_min((int64_t)w->strip_bytes, FETCH_BYTES / fetch.strips);
-    return fetch;
+                        .n_strips = gemm->strips,
+                        .strip_bytes = w->strip_bytes - (size_t)(k * NMLP_STRIP) * nmlp_dtype_bytes(w->dtype),
+                        .left_bytes = FETCH_BYTES};
 }
 
+/* Past the end of the matrix there may be nothing; asking for it does no harm. */
 bool nmlp_fetch_piece(nmlp_fetch *fetch) {
-    if (fetch->at >= fetch->end) return false;
-    for (int i = 0; i < fetch->strips; i++)
+    if (fetch->left_bytes <= 0) return false;
+    for (int i = 0; i < fetch->n_strips; i++)
         for (int at = 0; at < FETCH_PIECE_BYTES; at += NMLP_LINE_BYTES)
-            __builtin_prefetch(fetch->at + fetch->step * (size_t)i + at, 0, 2);
+            __builtin_prefetch(fetch->strips + fetch->step * (size_t)i + fetch->at + at, 0, 2);
+    fetch->left_bytes -= FETCH_PIECE_BYTES * fetch->n_strips;
     fetch->at += FETCH_PIECE_BYTES;
+    if (fetch->at < fetch->strip_bytes) return true;
+    fetch->at = 0;
+    fetch->strips += fetch->step * (size_t)fetch->n_strips;
     return true;
 }

@@ -56,10 +56,12 @@ int64_t nmlp_stage_acc_floats(const nmlp_gemm *gemm, int64_t rows, int64_t n);
 
 /* Weights a thread will need first in a stage to come, brought near piece by piece while it waits. */
 typedef struct nmlp_fetch {
-    const char *at; /* strips of one block of columns */
-    const char *end;
+    const char *strips; /* of a block of columns, as they will be read: side by side */
     size_t step;
-    int strips;
+    int n_strips;
+    size_t strip_bytes;
+    size_t at;
+    int64_t left_bytes;
 } nmlp_fetch;
 /* Of w's inputs from k on. */
 nmlp_fetch nmlp_fetch_of(const nmlp_gemm *gemm, const nmlp_matrix *w, int64_t k, const nmlp_worker *worker);

@@ -155,7 +155,12 @@ static void large_scores_pick_one_value_for_many(void **state) {
             run(set, &f.args, NULL);
             for (int j = 0; j < S * D; j++) {
                 float v = f.args.v[WINNER * D + j % D];
-                assert_true(f.args.out[j] == (rounds(set, &f.args) ? nmlp_bf16_to_f32(nmlp_f32_to_bf16(v)) : v));
+                float rounded = nmlp_bf16_to_f32(nmlp_f32_to_bf16(v));
+                /* 1e-3: the last bit of scores of some thousands, before their exponential */
+                if (rounds(set, &f.args))
+                    assert_true(fabsf(f.args.out[j] - rounded) <= 1e-3f * fabsf(rounded));
+                else
+                    assert_true(f.args.out[j] == v);
             }
         }
         free_fixture(&f);
