@@ -62,25 +62,34 @@ static bool is_transposition(const struct packing *packing) {
            (m->dtype == NMLP_DTYPE_F32 || (m->dtype == NMLP_DTYPE_BF16 && m->k % 2 == 0));
 }
 
-static void transpose_strip(const struct packing *packing, int64_t strip) {
+static bool transpose_strip(const struct packing *packing, int64_t strip) {
     const nmlp_matrix *m = packing->matrix;
     int64_t row = strip * NMLP_STRIP;
     int64_t n_rows = m->n - row < NMLP_STRIP ? m->n - row : NMLP_STRIP;
     int64_t n = m->dtype == NMLP_DTYPE_F32 ? m->k : m->k / 2;
-    if (n_rows <= 0) return; /* padding */
-    packing->vec->transpose(m->strips + m->strip_bytes * (size_t)strip, nmlp_view_row(packing->source, row),
-                            n, n_rows, n);
+    if (n_rows <= 0) return true; /* padding */
+    return packing->vec->transpose_checked(m->strips + m->strip_bytes * (size_t)strip,
+                                           nmlp_view_row(packing->source, row), n, n_rows, n, m->dtype);
 }
 
-static void pack_strip(const struct packing *packing, int64_t strip) {
+/* Of the source; read from memory only once, because it is packed next. */
+static bool strip_is_finite(const struct packing *packing, int64_t strip) {
+    nmlp_view rows = *packing->source;
+    int64_t first = strip * NMLP_STRIP;
+    if (first >= rows.shape[0]) return true;
+    rows.data = nmlp_view_row(packing->source, first);
+    rows.shape[0] = rows.shape[0] - first < NMLP_STRIP ? rows.shape[0] - first : NMLP_STRIP;
+    return nmlp_view_first_nonfinite(&rows) < 0;
+}
+
+/* False when something in it is not finite. */
+static bool pack_strip(const struct packing *packing, int64_t strip) {
     nmlp_matrix *m = packing->matrix;
     const nmlp_view *source = packing->source;
     char *dst = m->strips + m->strip_bytes * (size_t)strip;
     struct part part = {0};
-    if (is_transposition(packing)) {
-        transpose_strip(packing, strip);
-        return;
-    }
+    if (is_transposition(packing)) return transpose_strip(packing, strip);
+    bool finite = strip_is_finite(packing, strip);
     for (int64_t n = strip * NMLP_STRIP; n < m->n && part.n_rows < NMLP_STRIP; n++)
         part.rows[part.n_rows++] = nmlp_view_row(source, n);
     for (int64_t k = 0; k < m->k; k += CHUNK) {
@@ -92,25 +101,14 @@ static void pack_strip(const struct packing *packing, int64_t strip) {
         case NMLP_DTYPE_BF16: pack_bf16((uint16_t *)dst, &part, source->dtype); break;
         }
     }
-}
-
-/* The rows of a strip, which are packed next and so read from memory only once. */
-static bool strip_is_finite(const struct packing *packing, int64_t strip) {
-    nmlp_view rows = *packing->source;
-    int64_t first = strip * NMLP_STRIP;
-    if (first >= rows.shape[0]) return true;
-    rows.data = nmlp_view_row(packing->source, first);
-    rows.shape[0] = rows.shape[0] - first < NMLP_STRIP ? rows.shape[0] - first : NMLP_STRIP;
-    return nmlp_view_first_nonfinite(&rows) < 0;
+    return finite;
 }
 
 static void pack_strips(void *arg, int64_t begin, int64_t end, int thread) {
     struct packing *packing = arg;
     (void)thread;
-    for (int64_t strip = begin; strip < end; strip++) {
-        if (!strip_is_finite(packing, strip)) atomic_store_explicit(&packing->finite, false, memory_order_relaxed);
-        pack_strip(packing, strip);
-    }
+    for (int64_t strip = begin; strip < end; strip++)
+        if (!pack_strip(packing, strip)) atomic_store_explicit(&packing->finite, false, memory_order_relaxed);
 }
 
 /* Threads stay away from each other: two that touch the same fresh huge page at once would both have one cleared. */

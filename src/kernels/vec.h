@@ -2,8 +2,11 @@
 #ifndef NMLP_KERNELS_VEC_H
 #define NMLP_KERNELS_VEC_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "tensor/dtype.h"
 
 /* Rows on their way into a tile of gemm.h, whose lines lie at dst, dst + step, ... for the first row and 64 bytes
  * further on for each next one. dst may be the middle of a bf16 line. */
@@ -63,6 +66,8 @@ typedef struct nmlp_vec {
     void (*rotate)(float *low, float *high, const float *cosine, const float *sine, int64_t n);
     /* dst [n,16] = transpose of 16 rows of n elements of 4 bytes; rows from n_rows on are zeros. */
     void (*transpose)(void *dst, const void *src, int64_t row_stride, int64_t n_rows, int64_t n);
+    /* The same; false when among the elements, f32 or pairs of bf16, is NaN or Inf. */
+    bool (*transpose_checked)(void *dst, const void *src, int64_t row_stride, int64_t n_rows, int64_t n, nmlp_dtype dtype);
 } nmlp_vec;
 
 extern const nmlp_vec nmlp_vec_ref;

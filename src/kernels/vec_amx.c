@@ -15,4 +15,5 @@ const nmlp_vec nmlp_vec_amx = {
     .add = add,
     .rotate = rotate,
     .transpose = transpose,
+    .transpose_checked = transpose_checked,
 };

@@ -324,4 +324,18 @@ static inline void transpose_plain(void *dst, const void *src, int64_t row_strid
     }
 }
 
+static inline bool transpose_plain_checked(void *dst, const void *src, int64_t row_stride, int64_t n_rows, int64_t n,
+                                           nmlp_dtype dtype) {
+    uint32_t low = dtype == NMLP_DTYPE_F32 ? 0 : 0x00007f80u;
+    bool finite = true;
+    transpose_plain(dst, src, row_stride, n_rows, n);
+    for (int64_t j = 0; j < n_rows; j++)
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t bits;
+            memcpy(&bits, (const char *)src + (j * row_stride + i) * 4, sizeof bits);
+            finite = finite && (bits & 0x7f800000u) != 0x7f800000u && (!low || (bits & low) != low);
+        }
+    return finite;
+}
+
 #endif

@@ -16,4 +16,5 @@ const nmlp_vec nmlp_vec_ref = {
     .add = add,
     .rotate = rotate,
     .transpose = transpose_plain,
+    .transpose_checked = transpose_plain_checked,
 };
