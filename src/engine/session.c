@@ -7,7 +7,7 @@
 #include "engine/engine.h"
 #include "engine/engine_int.h"
 
-enum { EMBED_RELEASE_ROWS = 32, STORE_ROWS = 32 };
+enum { EMBED_RELEASE_ROWS = 32, PLACE_ROWS = 16 };
 
 struct nmlp_session {
     const nmlp_engine *engine;
@@ -168,26 +168,6 @@ size_t nmlp_session_cache_bytes(const nmlp_model *model, int64_t context) {
     return (size_t)(2 * c->n_layers * c->n_kv_heads * c->head_dim * context) * sizeof(float);
 }
 
-/* Rows [S, heads*D] to cache layout [heads, context, D]. */
-struct store {
-    const nmlp_session *session;
-    float *cache[2];
-    const float *rows[2]; /* keys, values */
-    int64_t first;
-};
-
-static void store_rows(void *arg, int64_t begin, int64_t end, int thread) {
-    const struct store *store = arg;
-    const nmlp_config *c = &store->session->engine->model->config;
-    int64_t dim = c->head_dim;
-    (void)thread;
-    for (int which = 0; which < 2; which++)
-        for (int64_t i = begin; i < end; i++)
-            for (int64_t h = 0; h < c->n_kv_heads; h++)
-                memcpy(store->cache[which] + (h * store->session->context + store->first + i) * dim,
-                       store->rows[which] + (i * c->n_kv_heads + h) * dim, (size_t)dim * sizeof(float));
-}
-
 /* A piece of a chunk that stands at consecutive positions: rows row..row+n-1 at positions first..first+n-1. */
 struct run {
     int64_t row;
@@ -195,25 +175,48 @@ struct run {
     int64_t first;
 };
 
-/* Stores keys and values of one run, then lets its queries look at them and at what earlier runs left before them. */
+/* Rows [S, heads*D] to cache layout [heads, context, D]. */
+static void store_rows(const nmlp_session *s, float *cache, const float *rows, int64_t first, int64_t n) {
+    const nmlp_config *c = &s->engine->model->config;
+    size_t row_bytes = (size_t)c->head_dim * sizeof *rows;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t h = 0; h < c->n_kv_heads; h++)
+            memcpy(cache + (h * s->context + first + i) * c->head_dim, rows + (i * c->n_kv_heads + h) * c->head_dim,
+                   row_bytes);
+}
+
+struct placing {
+    nmlp_session *session;
+    int64_t layer;
+    const struct run *run;
+};
+
+/* Rotates queries and keys to their positions and stores keys and values, while they are in cache. */
+static void place_rows(void *arg, int64_t begin, int64_t end, int thread) {
+    const struct placing *placing = arg;
+    nmlp_session *s = placing->session;
+    const nmlp_config *c = &s->engine->model->config;
+    int64_t n = end - begin;
+    int64_t row = placing->run->row + begin;
+    int64_t first = placing->run->first + begin;
+    float *k = s->k_rows + row * c->n_kv_heads * c->head_dim;
+    (void)thread;
+    nmlp_rope(s->q + row * c->n_heads * c->head_dim, s->rope, n, first, c->n_heads, c->head_dim, NULL);
+    nmlp_rope(k, s->rope, n, first, c->n_kv_heads, c->head_dim, NULL);
+    store_rows(s, s->k[placing->layer], k, first, n);
+    store_rows(s, s->v[placing->layer], s->v_rows + row * c->n_kv_heads * c->head_dim, first, n);
+}
+
+/* Lets the queries of one run look at its keys and values and at what earlier runs left before them. */
 static void attend(nmlp_session *s, int64_t l, const struct run *run) {
     const nmlp_engine *e = s->engine;
-    const nmlp_config *c = &e->model->config;
-    int64_t q_dim = c->n_heads * c->head_dim;
-    int64_t kv_dim = c->n_kv_heads * c->head_dim;
-    float *q = s->q + run->row * q_dim;
-    float *k = s->k_rows + run->row * kv_dim;
-    nmlp_rope(q, s->rope, run->n, run->first, c->n_heads, c->head_dim, e->pool);
-    nmlp_rope(k, s->rope, run->n, run->first, c->n_kv_heads, c->head_dim, e->pool);
-    struct store store = {.session = s,
-                          .cache = {s->k[l], s->v[l]},
-                          .rows = {k, s->v_rows + run->row * kv_dim},
-                          .first = run->first};
-    nmlp_pool_for(e->pool, run->n, STORE_ROWS, store_rows, &store);
+    int64_t q_dim = e->model->config.n_heads * e->model->config.head_dim;
+    struct placing placing = {.session = s, .layer = l, .run = run};
+    nmlp_pool_for(e->pool, run->n, PLACE_ROWS, place_rows, &placing);
     nmlp_attention attention = attention_shape(s, run->n);
     attention.first_pos = run->first;
     attention.out = s->mixed + run->row * q_dim;
-    attention.q = q;
+    attention.q = s->q + run->row * q_dim;
     attention.k = s->k[l];
     attention.v = s->v[l];
     nmlp_attention_run(e->kernels, &attention, s->workspace, e->pool);
