@@ -12,7 +12,7 @@ enum {
     KEYS = 128,         /* in a block */
     ROWS = 128,         /* query rows in a block, at least one query */
     KEYS_BF16 = 256,    /* tiles make scores faster than keys can be laid out: more rows for each key */
-    ROWS_BF16 = 512,
+    ROWS_BF16 = 1024,
     SPLIT_KEYS = 512,   /* in a split, at least */
     SPLITS_MAX = 16
 };

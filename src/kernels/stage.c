@@ -231,10 +231,12 @@ static void do_task(const struct task *task) {
     task->shift->first_task = false;
 }
 
-/* Parts of equal length instead of a short last one. */
+/* Parts of equal length instead of a short last one. For tiles, what exceeds one part by a fifth is still one: another pass
+ * over the sums costs more. */
 static int64_t balanced_kc(const nmlp_stage *stage) {
     int64_t k = stage->product[0].k;
-    int64_t n_parts = nmlp_ceil_div(k, stage->kc);
+    int64_t more = stage->gemm->works_beside ? stage->kc / 5 : 0;
+    int64_t n_parts = k <= stage->kc + more ? 1 : nmlp_ceil_div(k, stage->kc);
     return nmlp_pad(nmlp_ceil_div(k, n_parts));
 }
 

@@ -31,7 +31,7 @@ typedef struct nmlp_softmax {
     float scale;
     void *line; /* probabilities go into a tile: dst and step of nmlp_put */
     size_t step;
-    float max;    /* in and out: of the scaled scores so far */
+    float max;    /* in and out: what probabilities are relative to, a maximum of the scaled scores so far */
     float sum;    /* in and out: of the probabilities so far, relative to max */
     float shrink; /* out: what sums made relative to the old max must be multiplied with */
 } nmlp_softmax;

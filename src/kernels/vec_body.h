@@ -196,25 +196,22 @@ static inline float max_lanes(lanes v) {
     return v[0];
 }
 
-/* Where the 16 scores from key `at` on lie. */
-static inline const float *scores_at(const nmlp_softmax *row, int64_t at) {
-    int64_t piece = at / (LANES * row->strips);
-    return row->scores + piece * row->block_stride + at % (LANES * row->strips);
-}
-
-/* The scores from key `at` on, -infinity behind the last; there is memory up to n_padded. */
-static inline lanes load_scores(const nmlp_softmax *row, int64_t at) {
+/* Of 16 scores those before the n-th, -infinity for the rest. */
+static inline lanes first_of(lanes scores, int64_t n) {
     static const int_lanes index = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    lanes scores = load(scores_at(row, at));
-    if (at + LANES <= row->n) return scores;
-    return choose(index < (int32_t)(row->n - at), scores, (lanes){0} - INFINITY);
+    if (n >= LANES) return scores;
+    return choose(index < (int32_t)n, scores, (lanes){0} - INFINITY);
 }
 
-/* Of the scaled scores so far and these. The scale is positive. */
+/* Of the scaled scores so far and these. The scale is positive. There is memory up to n_padded. */
 static float max_score(const nmlp_softmax *row) {
-    lanes top = (lanes){0} - INFINITY;
-    for (int64_t at = 0; at < row->n; at += LANES) top = larger(top, load_scores(row, at));
-    float scaled = max_lanes(top) * row->scale;
+    lanes top[2] = {(lanes){0} - INFINITY, (lanes){0} - INFINITY};
+    const float *piece = row->scores;
+    int64_t at = 0;
+    for (; at < row->n; piece += row->block_stride)
+        for (int i = 0; i < row->strips && at < row->n; i++, at += LANES)
+            top[i & 1] = larger(top[i & 1], first_of(load(piece + i * LANES), row->n - at));
+    float scaled = max_lanes(larger(top[0], top[1])) * row->scale;
     return row->max > scaled ? row->max : scaled;
 }
 
@@ -232,36 +229,67 @@ static void softmax(nmlp_softmax *row) {
     lanes sum = {0};
     float top = max_score(row);
     float base = base_of(top);
+    const float *piece = row->scores;
     char *line = row->line;
     int64_t at = 0;
-    for (; at < row->n; at += LANES, line += row->step) {
-        lanes p = exp_lanes(load_scores(row, at) * row->scale - base);
-        sum += p;
-        store((float *)line, p);
-    }
+    for (; at < row->n; piece += row->block_stride)
+        for (int i = 0; i < row->strips && at < row->n; i++, at += LANES, line += row->step) {
+            lanes p = exp_lanes(first_of(load(piece + i * LANES), row->n - at) * row->scale - base);
+            sum += p;
+            store((float *)line, p);
+        }
     for (; at < row->n_padded; at += LANES, line += row->step) memset(line, 0, LANES * sizeof(float));
     advance(row, top, sum);
 }
 
-static void softmax_bf16(nmlp_softmax *row) {
-    const float log2_e = 1.44269504f;
-    lanes low_sum = {0};
-    lanes high_sum = {0};
+static inline lanes probability_for_bf16(lanes scores, float scale, float base) {
     lanes least = (lanes){0} - 150.0f; /* whose power is 0 */
-    float top = max_score(row);
+    return power_for_bf16(at_least(scores * scale - base, least));
+}
+
+/* Writes the probabilities relative to `top` and returns their sum. */
+static lanes put_probabilities(const nmlp_softmax *row, float top) {
+    const float log2_e = 1.44269504f;
+    lanes sum[2] = {{0}, {0}};
     float scale = row->scale * log2_e;
     float base = base_of(top) * log2_e;
+    const float *piece = row->scores; /* of two strips: a line of probabilities */
     char *line = row->line;
     int64_t at = 0;
-    for (; at < row->n; at += 2 * LANES, line += row->step) {
-        lanes low = power_for_bf16(at_least(load_scores(row, at) * scale - base, least));
-        lanes high = power_for_bf16(at_least(load_scores(row, at + LANES) * scale - base, least));
-        low_sum += low;
-        high_sum += high;
+    for (; at + 2 * LANES <= row->n; at += 2 * LANES, line += row->step, piece += row->block_stride) {
+        lanes low = probability_for_bf16(load(piece), scale, base);
+        lanes high = probability_for_bf16(load(piece + LANES), scale, base);
+        sum[0] += low;
+        sum[1] += high;
         store_bf16_line(line, low, high);
     }
+    if (at < row->n) {
+        lanes low = probability_for_bf16(first_of(load(piece), row->n - at), scale, base);
+        lanes high = probability_for_bf16(first_of(load(piece + LANES), row->n - at - LANES), scale, base);
+        sum[0] += low;
+        sum[1] += high;
+        store_bf16_line(line, low, high);
+        at += 2 * LANES;
+        line += row->step;
+    }
     for (; at < row->n_padded; at += 2 * LANES, line += row->step) memset(line, 0, 2 * LANES * sizeof(uint16_t));
-    advance(row, top, low_sum + high_sum);
+    return sum[0] + sum[1];
+}
+
+/* bf16 is as precise for large numbers as for small ones, so probabilities may be relative to an earlier maximum for as long
+ * as none grows out of all proportion: most blocks of keys need no maximum of their own. */
+static void softmax_bf16(nmlp_softmax *row) {
+    const float large = 0x1p64f;
+    if (row->max > -INFINITY) {
+        float sum = sum_lanes(put_probabilities(row, row->max));
+        row->shrink = 1.0f;
+        if (sum <= large) {
+            row->sum += sum;
+            return;
+        }
+    }
+    float top = max_score(row);
+    advance(row, top, put_probabilities(row, top));
 }
 
 static inline lanes pairing_lanes(const float *row, int64_t n, int64_t at) {
