@@ -10,11 +10,11 @@
 #include "kernels/vec_lanes.h"
 #include "tensor/dtype.h"
 
-/* exp to about 1.5 ulp for x up to `highest`, and of that above: n = round(x / ln 2) and a polynomial of degree 6 on
- * |r| <= ln(2)/2. */
-static inline lanes exp_up_to(lanes x, float highest) {
+/* exp to about 1.5 ulp for x from `lowest` to `highest`, and of these beyond: n = round(x / ln 2) and a polynomial of degree 6
+ * on |r| <= ln(2)/2. */
+static inline lanes exp_between(lanes x, float lowest, float highest) {
     x = at_most(x, (lanes){0} + highest);
-    x = at_least(x, (lanes){0} - 104.0f);
+    x = at_least(x, (lanes){0} + lowest);
     lanes shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the sum's low bits are the rounded integer */
     lanes n = shifted - 12582912.0f;
     lanes r = x - n * 0.693145752f; /* ln 2 in two parts; the first has trailing zeros, so n times it is exact */
@@ -27,11 +27,12 @@ static inline lanes exp_up_to(lanes x, float highest) {
     return times_power(p, n);
 }
 
-static inline lanes exp_lanes(lanes x) { return exp_up_to(x, 89.0f); }
+/* Nothing below e^-87, 2e-38: a subnormal result takes the processor as long as a hundred others. */
+static inline lanes exp_lanes(lanes x) { return exp_between(x, -87.0f, 89.0f); }
 
 /* Below -87 the true value is less than 1e-35 in size; the bound keeps the reciprocal finite. */
 static inline lanes silu_mul_lanes(lanes gate, lanes up) {
-    return gate * reciprocal(1.0f + exp_up_to(-gate, 87.0f)) * up;
+    return gate * reciprocal(1.0f + exp_between(-gate, -104.0f, 87.0f)) * up;
 }
 
 static void silu_mul(float *act, const float *gate, const float *up, int64_t n) {
@@ -196,11 +197,11 @@ static inline float max_lanes(lanes v) {
     return v[0];
 }
 
-/* Of 16 scores those before the n-th, -infinity for the rest. */
-static inline lanes first_of(lanes scores, int64_t n) {
+/* Of 16 values those before the n-th, `fill` for the rest. */
+static inline lanes first_of(lanes values, int64_t n, float fill) {
     static const int_lanes index = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    if (n >= LANES) return scores;
-    return choose(index < (int32_t)n, scores, (lanes){0} - INFINITY);
+    if (n >= LANES) return values;
+    return choose(index < (int32_t)n, values, (lanes){0} + fill);
 }
 
 /* Of the scaled scores so far and these. The scale is positive. There is memory up to n_padded. */
@@ -210,18 +211,18 @@ static float max_score(const nmlp_softmax *row) {
     int64_t at = 0;
     for (; at < row->n; piece += row->block_stride)
         for (int i = 0; i < row->strips && at < row->n; i++, at += LANES)
-            top[i & 1] = larger(top[i & 1], first_of(load(piece + i * LANES), row->n - at));
+            top[i & 1] = larger(top[i & 1], first_of(load(piece + i * LANES), row->n - at, -INFINITY));
     float scaled = max_lanes(larger(top[0], top[1])) * row->scale;
     return row->max > scaled ? row->max : scaled;
 }
 
-/* What probabilities are relative to. Nothing but -infinity so far: they are 0. */
+/* What probabilities are relative to; with nothing but -infinity so far they count for nothing. */
 static inline float base_of(float top) { return top == -INFINITY ? 0.0f : top; }
 
 static void advance(nmlp_softmax *row, float top, lanes sum) {
     lanes shrink = exp_lanes((lanes){0} + (row->max - base_of(top)));
-    row->shrink = shrink[0];
-    row->sum = row->sum * row->shrink + sum_lanes(sum);
+    row->shrink = row->max == -INFINITY ? 0.0f : shrink[0];
+    row->sum = top == -INFINITY ? 0.0f : row->sum * row->shrink + sum_lanes(sum);
     row->max = top;
 }
 
@@ -234,7 +235,7 @@ static void softmax(nmlp_softmax *row) {
     int64_t at = 0;
     for (; at < row->n; piece += row->block_stride)
         for (int i = 0; i < row->strips && at < row->n; i++, at += LANES, line += row->step) {
-            lanes p = exp_lanes(first_of(load(piece + i * LANES), row->n - at) * row->scale - base);
+            lanes p = first_of(exp_lanes(load(piece + i * LANES) * row->scale - base), row->n - at, 0.0f);
             sum += p;
             store((float *)line, p);
         }
@@ -243,7 +244,7 @@ static void softmax(nmlp_softmax *row) {
 }
 
 static inline lanes probability_for_bf16(lanes scores, float scale, float base) {
-    lanes least = (lanes){0} - 150.0f; /* whose power is 0 */
+    lanes least = (lanes){0} - 126.0f; /* whose power is not yet subnormal */
     return power_for_bf16(at_least(scores * scale - base, least));
 }
 
@@ -264,8 +265,8 @@ static lanes put_probabilities(const nmlp_softmax *row, float top) {
         store_bf16_line(line, low, high);
     }
     if (at < row->n) {
-        lanes low = probability_for_bf16(first_of(load(piece), row->n - at), scale, base);
-        lanes high = probability_for_bf16(first_of(load(piece + LANES), row->n - at - LANES), scale, base);
+        lanes low = first_of(probability_for_bf16(load(piece), scale, base), row->n - at, 0.0f);
+        lanes high = first_of(probability_for_bf16(load(piece + LANES), scale, base), row->n - at - LANES, 0.0f);
         sum[0] += low;
         sum[1] += high;
         store_bf16_line(line, low, high);
