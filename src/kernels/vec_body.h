@@ -221,7 +221,7 @@ static inline float base_of(float top) { return top == -INFINITY ? 0.0f : top; }
 
 static void advance(nmlp_softmax *row, float top, lanes sum) {
     lanes shrink = exp_lanes((lanes){0} + (row->max - base_of(top)));
-    row->shrink = row->max == -INFINITY ? 0.0f : shrink[0];
+    row->shrink = row->max == -INFINITY ? 1.0f : shrink[0]; /* there are no sums yet */
     row->sum = top == -INFINITY ? 0.0f : row->sum * row->shrink + sum_lanes(sum);
     row->max = top;
 }
