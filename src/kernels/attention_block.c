@@ -122,7 +122,7 @@ static void advance(const nmlp_attend *run, const struct tile *scores, struct ti
     nmlp_beside beside = {.do_rows = probabilities, .ctx = softmax};
     if (softmax->at >= 0) {
         beside.end = softmax->rows;
-        beside.rows_per_step = nmlp_ceil_div(softmax->rows, steps_of(run, scores, values));
+        nmlp_beside_pace(&beside, 1, steps_of(run, scores, values));
     }
     if (scores->at >= 0) make_scores(scores, &beside);
     if (values->at >= 0) add_values(values, &beside);

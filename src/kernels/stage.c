@@ -202,6 +202,9 @@ static void deliver_rest(struct shift *shift) {
     d->row = d->end;
 }
 
+/* Few enough not to hold up the tiles, enough to share the cost of the call. */
+enum { ROWS_AT_ONCE = 4 };
+
 /* What the task made is finished; the buffer it lies in stays as it is until the next but one. */
 static void finish_task(const struct task *task) {
     const nmlp_stage *s = task->stage;
@@ -216,8 +219,8 @@ static void finish_task(const struct task *task) {
         shift->finished.c[i] = sums_of(task, i) + row * width;
         n_steps += (task->end_tile - task->first_tile) * (s->product[i].k / NMLP_PAD);
     }
-    shift->delivery = (nmlp_beside){
-        .do_rows = deliver_rows, .ctx = shift, .end = n_rows, .rows_per_step = nmlp_ceil_div(n_rows, n_steps)};
+    shift->delivery = (nmlp_beside){.do_rows = deliver_rows, .ctx = shift, .end = n_rows};
+    nmlp_beside_pace(&shift->delivery, ROWS_AT_ONCE, n_steps);
     if (!s->gemm->works_beside) deliver_rest(shift);
     shift->buffer ^= 1;
 }

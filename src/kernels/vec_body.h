@@ -137,7 +137,27 @@ static inline void put_row_bf16(char *line, const nmlp_put *put, int64_t row) {
     if (i < put->n_padded) store_bf16(line, put_lanes(put, row, i, gate_for_bf16));
 }
 
+/* Whole lines of 32 values, as blocks of two strips deliver them. */
+static void put_lines_bf16(const nmlp_put *put) {
+    const float *src = put->src;
+    const float *up = put->up;
+    char *line = put->dst;
+    for (int64_t row = 0; row < put->n_rows; row++, line += 64, src += put->src_stride) {
+        if (!up) {
+            store_bf16_line(line, load(src), load(src + LANES));
+            continue;
+        }
+        store_bf16_line(line, gate_for_bf16(load(src), load(up)), gate_for_bf16(load(src + LANES), load(up + LANES)));
+        up += put->src_stride;
+    }
+}
+
 static void put_bf16(const nmlp_put *put) {
+    bool whole = put->n == 2 * LANES && put->n_padded == 2 * LANES && (uintptr_t)put->dst % 64 == 0;
+    if (whole) {
+        put_lines_bf16(put);
+        return;
+    }
     for (int64_t row = 0; row < put->n_rows; row++) put_row_bf16((char *)put->dst + row * 64, put, row);
 }
 
