@@ -137,23 +137,26 @@ static inline void put_row_bf16(char *line, const nmlp_put *put, int64_t row) {
     if (i < put->n_padded) store_bf16(line, put_lanes(put, row, i, gate_for_bf16));
 }
 
-/* Whole lines of 32 values, as blocks of two strips deliver them. */
+/* Rows of whole lines of 32 values. */
 static void put_lines_bf16(const nmlp_put *put) {
-    const float *src = put->src;
-    const float *up = put->up;
-    char *line = put->dst;
-    for (int64_t row = 0; row < put->n_rows; row++, line += 64, src += put->src_stride) {
-        if (!up) {
-            store_bf16_line(line, load(src), load(src + LANES));
-            continue;
+    for (int64_t row = 0; row < put->n_rows; row++) {
+        const float *src = put->src + row * put->src_stride;
+        const float *up = put->up ? put->up + row * put->src_stride : NULL;
+        char *line = (char *)put->dst + row * 64;
+        for (int64_t i = 0; i < put->n; i += 2 * LANES, line += put->step) {
+            lanes low = load(src + i);
+            lanes high = load(src + i + LANES);
+            if (up) {
+                low = gate_for_bf16(low, load(up + i));
+                high = gate_for_bf16(high, load(up + i + LANES));
+            }
+            store_bf16_line(line, low, high);
         }
-        store_bf16_line(line, gate_for_bf16(load(src), load(up)), gate_for_bf16(load(src + LANES), load(up + LANES)));
-        up += put->src_stride;
     }
 }
 
 static void put_bf16(const nmlp_put *put) {
-    bool whole = put->n == 2 * LANES && put->n_padded == 2 * LANES && (uintptr_t)put->dst % 64 == 0;
+    bool whole = put->n == put->n_padded && put->n % (2 * LANES) == 0 && (uintptr_t)put->dst % 64 == 0;
     if (whole) {
         put_lines_bf16(put);
         return;
