@@ -66,11 +66,11 @@ size_t nmlp_matmul_workspace_bytes(const nmlp_matmul *matmul, int64_t s, int n_t
     return bytes;
 }
 
-static void multiply(const struct run *run, int at, const nmlp_tiles *x, int64_t first, int64_t rows,
-                     nmlp_worker *worker, const nmlp_scratch *scratch) {
+static void multiply(const struct run *run, int at, const nmlp_tiles *x, nmlp_row_block block, nmlp_worker *worker,
+                     const nmlp_scratch *scratch) {
     const nmlp_matmul *m = &run->matmuls[at];
     nmlp_rows_sink sink = {.vec = m->kernels->vec,
-                           .y = run->ys[at] + first * m->w->n,
+                           .y = run->ys[at] + block.first * m->w->n,
                            .bias = m->bias,
                            .n = m->w->n,
                            .add = run->fused->add};
@@ -78,7 +78,7 @@ static void multiply(const struct run *run, int at, const nmlp_tiles *x, int64_t
         .gemm = run->plan.gemm,
         .product = {{.w = m->w, .a = *x, .k = m->w->k_padded}},
         .n_products = 1,
-        .rows = rows,
+        .rows = block.n,
         .kc = run->plan.kc,
         .widen = run->plan.widen,
         .stream = run->plan.stream,
@@ -88,17 +88,16 @@ static void multiply(const struct run *run, int at, const nmlp_tiles *x, int64_t
     nmlp_stage_work(&stage, worker, scratch);
 }
 
-static void run_block(const struct run *run, const struct team *team, const nmlp_tiles *x, int64_t first,
+static void run_block(const struct run *run, const struct team *team, const nmlp_tiles *x, nmlp_row_block block,
                       nmlp_worker *worker, const nmlp_scratch *scratch) {
-    int64_t rows = nmlp_min(run->teams.rows, run->teams.s - first);
     nmlp_packing packing = {.vec = run->matmuls[0].kernels->vec,
-                            .x = run->x + first * run->k,
+                            .x = run->x + block.first * run->k,
                             .k = run->k,
                             .fused = run->fused,
                             .row = scratch->row};
-    nmlp_pack_work(x, &packing, rows, worker);
+    nmlp_pack_work(x, &packing, block.n, worker);
     nmlp_barrier_wait(team->barrier, run->teams.threads);
-    for (int i = 0; i < run->n_matmuls; i++) multiply(run, i, x, first, rows, worker, scratch);
+    for (int i = 0; i < run->n_matmuls; i++) multiply(run, i, x, block, worker, scratch);
 }
 
 static void run_job(void *arg, int thread, int n_threads) {
@@ -111,9 +110,9 @@ static void run_job(void *arg, int thread, int n_threads) {
     nmlp_carver carver = {.base = run->scratch + run->scratch_bytes * (size_t)thread};
     nmlp_scratch scratch = nmlp_scratch_carve(&carver, &run->plan, run->k);
     if (gemm->begin) gemm->begin();
-    int64_t first;
-    for (int64_t at = 0; (first = nmlp_teams_take(&run->teams, index, at)) < run->teams.s; at++)
-        run_block(run, &team, &team.x[nmlp_teams_buffer(&run->teams, at)], first, &worker, &scratch);
+    nmlp_row_block block;
+    for (int64_t at = 0; (block = nmlp_teams_take(&run->teams, index, at)).n > 0; at++)
+        run_block(run, &team, &team.x[nmlp_teams_buffer(&run->teams, at)], block, &worker, &scratch);
     if (gemm->end) gemm->end();
 }
 

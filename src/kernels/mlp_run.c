@@ -265,16 +265,16 @@ static void run_job(void *arg, int thread, int n_threads) {
     nmlp_carver carver = {.base = run->scratch + run->scratch_bytes * (size_t)thread};
     nmlp_scratch scratch = nmlp_scratch_carve(&carver, &run->plan, hidden);
     if (gemm->begin) gemm->begin();
-    int64_t first;
-    for (int64_t at = 0; (first = nmlp_teams_take(&run->teams, index, at)) < run->teams.s; at++) {
+    nmlp_row_block block;
+    for (int64_t at = 0; (block = nmlp_teams_take(&run->teams, index, at)).n > 0; at++) {
         struct pass pass = {.run = run,
                             .team = &team,
                             .worker = &worker,
                             .scratch = &scratch,
                             .x = &team.x[nmlp_teams_buffer(&run->teams, at)],
-                            .rows = nmlp_min(run->teams.rows, run->teams.s - first),
-                            .y = run->y + first * hidden};
-        run_block(&pass, run->x_rows + first * hidden);
+                            .rows = block.n,
+                            .y = run->y + block.first * hidden};
+        run_block(&pass, run->x_rows + block.first * hidden);
     }
     if (gemm->end) gemm->end();
 }

@@ -9,8 +9,7 @@ enum {
     ROWS_MAX_F32 = 384,
     ROWS_MAX_BF16 = 512,
     ROWS_MIN = 64,
-    TEAM_ROWS_MIN = 192,
-    BLOCK_ROWS_MIN = 256
+    TEAM_ROWS_MIN = 512
 };
 
 static int64_t round_down(int64_t n, int64_t unit) { return nmlp_max(unit, n / unit * unit); }
@@ -97,9 +96,10 @@ void nmlp_plan_worst(const nmlp_kernels *kernels, int64_t s, int64_t worst[NMLP_
     worst[4] = nmlp_min(s, kernels->few_rows);
 }
 
+/* Two blocks for every team at least: with one, all would wait for the slowest. */
 int nmlp_plan_teams_cap(const nmlp_plan *plan, int64_t s, int n_threads) {
     if (!plan->gemm->works_beside) return 1;
-    return (int)nmlp_max(1, nmlp_min(n_threads, s / nmlp_min(plan->rows_most, TEAM_ROWS_MIN)));
+    return (int)nmlp_max(1, nmlp_min(n_threads, s / nmlp_min(2 * plan->rows_most, TEAM_ROWS_MIN)));
 }
 
 int nmlp_plan_teams(const nmlp_plan *plan, int64_t s, int n_threads) {
@@ -108,8 +108,7 @@ int nmlp_plan_teams(const nmlp_plan *plan, int64_t s, int n_threads) {
     return n_teams;
 }
 
-/* Two blocks for every team at least, so that a slow one leaves some of its share to the others; but not too low ones. */
 int64_t nmlp_plan_team_rows(const nmlp_plan *plan, int64_t s, int n_teams) {
-    int64_t low = nmlp_max(BLOCK_ROWS_MIN, nmlp_ceil_div(s, 2 * n_teams));
-    return n_teams == 1 ? plan->rows : balanced(s, nmlp_min(plan->rows_most, low), plan->gemm->mr, n_teams);
+    if (n_teams == 1) return plan->rows;
+    return balanced(s, nmlp_min(plan->rows_most, TEAM_ROWS_MIN / 2), plan->gemm->mr, n_teams);
 }
