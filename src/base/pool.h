@@ -21,7 +21,8 @@ typedef struct nmlp_barrier {
 
 /* Returns when n_threads have arrived. */
 void nmlp_barrier_wait(nmlp_barrier *barrier, int n_threads);
-/* The same in steps, for threads that have something to do meanwhile: arrive once, ask and await with what it returned. */
+/* The same in steps, for threads that have something to do meanwhile: arrive once, ask and await with what it returned.
+ */
 unsigned nmlp_barrier_arrive(nmlp_barrier *barrier, int n_threads);
 bool nmlp_barrier_passed(const nmlp_barrier *barrier, unsigned arrival);
 void nmlp_barrier_await(const nmlp_barrier *barrier, unsigned arrival);

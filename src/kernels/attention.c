@@ -1,7 +1,7 @@
 /* Causal attention, flash style: blocks of queries meet blocks of keys, the softmax is kept running, and nothing grows
  * with the product of the two. Both matmuls go through the set's blocks: keys are transposed into strips and values
- * copied into them once per block of keys, for all queries of all heads that share them. Few rows are bound by memory and
- * stay in f32; many go the way of the set's matmuls, so where those round to bf16, queries, keys, values and
+ * copied into them once per block of keys, for all queries of all heads that share them. Few rows are bound by memory
+ * and stay in f32; many go the way of the set's matmuls, so where those round to bf16, queries, keys, values and
  * probabilities are rounded too. */
 #include <math.h>
 #include <string.h>
@@ -9,11 +9,11 @@
 #include "kernels/attention_int.h"
 
 enum {
-    KEYS = 128,         /* in a block */
-    ROWS = 128,         /* query rows in a block, at least one query */
-    KEYS_BF16 = 256,    /* tiles make scores faster than keys can be laid out: more rows for each key */
+    KEYS = 128,      /* in a block */
+    ROWS = 128,      /* query rows in a block, at least one query */
+    KEYS_BF16 = 256, /* tiles make scores faster than keys can be laid out: more rows for each key */
     ROWS_BF16 = 1024,
-    SPLIT_KEYS = 512,   /* in a split, at least */
+    SPLIT_KEYS = 512, /* in a split, at least */
     SPLITS_MAX = 16
 };
 

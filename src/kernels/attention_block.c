@@ -25,9 +25,9 @@ static void load_queries(const nmlp_attend_task *task) {
     memset(s->out, 0, (size_t)(s->q.n_tiles * run->gemm->mr * run->out_dim) * sizeof(float));
 }
 
-/* A tile of rows against a block of keys. Three of them are under way at once: while the scores of one are made, and then
- * the weighted values of the last but one are summed, the vector units turn the scores of the one between them into
- * probabilities, row by row. */
+/* A tile of rows against a block of keys. Three of them are under way at once: while the scores of one are made, and
+ * then the weighted values of the last but one are summed, the vector units turn the scores of the one between them
+ * into probabilities, row by row. */
 struct tile {
     const nmlp_attend_task *task;
     int64_t at; /* which tile of rows; -1: none */
@@ -118,7 +118,8 @@ static int64_t steps_of(const nmlp_attend *run, const struct tile *scores, const
 }
 
 /* One step of three tiles under way; each may be none. */
-static void advance(const nmlp_attend *run, const struct tile *scores, struct tile *softmax, const struct tile *values) {
+static void advance(const nmlp_attend *run, const struct tile *scores, struct tile *softmax,
+                    const struct tile *values) {
     nmlp_beside beside = {.do_rows = probabilities, .ctx = softmax};
     if (softmax->at >= 0) {
         beside.end = softmax->rows;

@@ -7,15 +7,15 @@
 
 /* A thread's own memory. */
 typedef struct nmlp_attend_scratch {
-    nmlp_tiles q;   /* [rows,D] */
-    nmlp_tiles p[2]; /* a tile of probabilities [mr,keys] and the one before it */
-    char *pairs;    /* 16 keys as rows of bf16 */
-    char *k_strips; /* [keys/16][D][16], elements as those of the tiles */
-    char *v_strips; /* [D/16][keys][16] */
+    nmlp_tiles q;     /* [rows,D] */
+    nmlp_tiles p[2];  /* a tile of probabilities [mr,keys] and the one before it */
+    char *pairs;      /* 16 keys as rows of bf16 */
+    char *k_strips;   /* [keys/16][D][16], elements as those of the tiles */
+    char *v_strips;   /* [D/16][keys][16] */
     float *scores[2]; /* one tile: [keys/width][mr][width], and the one before it */
-    float *out;     /* [tiles][D/width][mr][width] */
-    float *max;     /* [rows] */
-    float *sum;     /* [rows] */
+    float *out;       /* [tiles][D/width][mr][width] */
+    float *max;       /* [rows] */
+    float *sum;       /* [rows] */
 } nmlp_attend_scratch;
 
 typedef struct nmlp_attend {

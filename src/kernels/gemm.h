@@ -19,8 +19,8 @@
 
 enum { NMLP_STRIP = 16, NMLP_PAD = 32, NMLP_LINE_BYTES = 64, NMLP_DTYPES = 3 };
 
-/* Rows of vector work that a block does beside its own, a few at a turn every few steps of 32 inputs: products of tiles leave
- * the vector units idle. */
+/* Rows of vector work that a block does beside its own, a few at a turn every few steps of 32 inputs: products of tiles
+ * leave the vector units idle. */
 typedef struct nmlp_beside {
     void (*do_rows)(void *ctx, int64_t row, int64_t n);
     void *ctx;
@@ -59,13 +59,13 @@ typedef struct nmlp_block {
     int rows;      /* 1..mr */
     int strips;    /* the gemm's, or half as many at the end of a matrix */
     bool accumulate;
-    bool stream; /* B comes from memory and is used once: fetch it ahead */
+    bool stream;       /* B comes from memory and is used once: fetch it ahead */
     const char *ahead; /* strips needed next, ahead_step apart */
     size_t ahead_step;
     /* Only for gemms that work beside. */
-    int ahead_lines;      /* of each strip to be brought near at every step */
-    const float *next_c;  /* sums of the tile of rows that comes next and are read again; NULL: fresh */
-    bool far_a;           /* first use of the tile in this stage: it may have left L2 */
+    int ahead_lines;     /* of each strip to be brought near at every step */
+    const float *next_c; /* sums of the tile of rows that comes next and are read again; NULL: fresh */
+    bool far_a;          /* first use of the tile in this stage: it may have left L2 */
     nmlp_beside *beside;
 } nmlp_block;
 

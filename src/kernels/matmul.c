@@ -1,5 +1,5 @@
-/* Matmuls of one input over blocks of rows: a block is laid out in tiles once, then all weights pass. Teams of threads as in
- * the MLP: where rows are enough for all, every thread has blocks of its own and never waits. */
+/* Matmuls of one input over blocks of rows: a block is laid out in tiles once, then all weights pass. Teams of threads
+ * as in the MLP: where rows are enough for all, every thread has blocks of its own and never waits. */
 #include "kernels/linear.h"
 #include "kernels/sinks.h"
 #include "kernels/teams.h"

@@ -137,7 +137,8 @@ nmlp_status nmlp_matrix_init(nmlp_matrix *matrix, const nmlp_kernels *kernels, c
     matrix->n_padded = nmlp_pad(matrix->n);
     matrix->k_padded = nmlp_pad(matrix->k);
     matrix->dtype = kernels->bf16_activations ? NMLP_DTYPE_BF16 : weight->dtype;
-    if (nmlp_mul_overflows((size_t)matrix->k_padded, NMLP_STRIP * nmlp_dtype_bytes(matrix->dtype), &matrix->strip_bytes) ||
+    if (nmlp_mul_overflows((size_t)matrix->k_padded, NMLP_STRIP * nmlp_dtype_bytes(matrix->dtype),
+                           &matrix->strip_bytes) ||
         nmlp_add_overflows(matrix->strip_bytes, stagger_bytes(matrix->strip_bytes), &matrix->strip_bytes) ||
         nmlp_mul_overflows((size_t)matrix->n_padded / NMLP_STRIP, matrix->strip_bytes, &matrix->bytes))
         return nmlp_fail(err, NMLP_E_NOMEM, "a weight [%lld,%lld] does not fit in memory", (long long)matrix->n,

@@ -9,8 +9,8 @@ typedef struct nmlp_matrix {
     int64_t k; /* inputs */
     int64_t n_padded;
     int64_t k_padded;
-    nmlp_dtype dtype; /* of the packed elements: the source's, or bf16 for sets with bf16 activations */
-    char *strips;     /* [n_padded/16][k_padded*16] */
+    nmlp_dtype dtype;   /* of the packed elements: the source's, or bf16 for sets with bf16 activations */
+    char *strips;       /* [n_padded/16][k_padded*16] */
     size_t strip_bytes; /* from strip to strip */
     size_t bytes;
     bool finite; /* no NaN or Inf in the source */

@@ -107,8 +107,8 @@ void nmlp_mlp_describe_plan(const nmlp_mlp *mlp, int64_t s, int n_threads, nmlp_
     int64_t kc = nmlp_min(p->kc, nmlp_max(nmlp_pad(mlp->hidden), nmlp_pad(mlp->inner)));
     nmlp_str_printf(out, "set=%s tile=%dx%d activations=%s teams=%dx%d rows=%lld kc=%lld chunk=%lld weights=%s",
                     mlp->kernels->name, p->gemm->mr, p->gemm->strips * NMLP_STRIP,
-                    p->gemm->elem_bytes == 2 ? "bf16" : "f32", run.teams.n, run.teams.threads, (long long)run.teams.rows,
-                    (long long)kc, (long long)p->chunk, p->widen ? "widened" : "streamed");
+                    p->gemm->elem_bytes == 2 ? "bf16" : "f32", run.teams.n, run.teams.threads,
+                    (long long)run.teams.rows, (long long)kc, (long long)p->chunk, p->widen ? "widened" : "streamed");
 }
 
 /* One thread's way through one block of rows. */

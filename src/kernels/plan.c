@@ -19,8 +19,8 @@ static int64_t inputs_in_l1(const nmlp_caches *caches, int64_t percent, int64_t 
     return round_down((int64_t)caches->l1_bytes * percent / 100 / bytes_per_input, NMLP_PAD);
 }
 
-/* f32: the weights of a block of columns share L1 with the rest. Tiles: activations pass by L1, which weights may fill; the sums
- * come back for every part, so fewer parts are better. */
+/* f32: the weights of a block of columns share L1 with the rest. Tiles: activations pass by L1, which weights may fill;
+ * the sums come back for every part, so fewer parts are better. */
 static int64_t inputs_at_a_time(const nmlp_gemm *gemm, const nmlp_caches *caches) {
     int64_t percent = gemm->widen ? L1_PERCENT_WIDENED : gemm->full_tiles ? L1_PERCENT_TILES : L1_PERCENT;
     if (gemm->full_tiles && !gemm->works_beside) return ALL_INPUTS; /* weights are used once */

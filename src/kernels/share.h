@@ -1,8 +1,8 @@
 /* Sharing the tasks of consecutive steps between the threads of one job.
  *
  * Every thread has a range of its own and takes from it first, so that in repeated steps the same thread meets the same
- * data again; a thread that is done takes from the others. Steps use a ring of counters: between a step and the one four
- * steps later there must be a barrier of all threads. */
+ * data again; a thread that is done takes from the others. Steps use a ring of counters: between a step and the one
+ * four steps later there must be a barrier of all threads. */
 #ifndef NMLP_KERNELS_SHARE_H
 #define NMLP_KERNELS_SHARE_H
 

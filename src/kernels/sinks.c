@@ -9,8 +9,8 @@ void nmlp_sink_rows(void *ctx, const nmlp_columns *columns) {
                      .n_rows = columns->n_rows,
                      .n = nmlp_min(columns->width, sink->n - columns->col)};
     if (from.n <= 0) return;
-    (sink->add ? sink->vec->add_rows : sink->vec->copy_rows)(sink->y + columns->row * sink->n + columns->col, sink->n, &from,
-                         sink->bias ? sink->bias + columns->col : NULL);
+    (sink->add ? sink->vec->add_rows : sink->vec->copy_rows)(sink->y + columns->row * sink->n + columns->col, sink->n,
+                                                             &from, sink->bias ? sink->bias + columns->col : NULL);
 }
 
 /* Padding is written as zeros, not as what was summed there: infinity times a zero weight is no number. */
@@ -37,8 +37,7 @@ static void pack_normed(const nmlp_tiles *tiles, const nmlp_packing *p, int64_t 
 }
 
 static void pack_rows(const nmlp_tiles *tiles, const nmlp_packing *p, int64_t row, int64_t n) {
-    nmlp_put put = {
-        .src = p->x + row * p->k, .src_stride = p->k, .n_rows = n, .n = p->k, .n_padded = tiles->k_padded};
+    nmlp_put put = {.src = p->x + row * p->k, .src_stride = p->k, .n_rows = n, .n = p->k, .n_padded = tiles->k_padded};
     nmlp_tiles_put(tiles, p->vec, row, 0, put);
 }
 

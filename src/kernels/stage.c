@@ -85,9 +85,9 @@ struct next {
     size_t step;
 };
 
-/* The weights used after this part: the other product's same part; then the next part; after the last, the first of the next
- * block of columns, which most often is this thread's too. A tile loop takes all rows over one part before it goes on, so there
- * it is the next part of the same product that must be near in time. */
+/* The weights used after this part: the other product's same part; then the next part; after the last, the first of the
+ * next block of columns, which most often is this thread's too. A tile loop takes all rows over one part before it goes
+ * on, so there it is the next part of the same product that must be near in time. */
 static struct next next_after(const struct task *task, int product, int64_t k) {
     const nmlp_stage *s = task->stage;
     int other = s->gemm->works_beside ? product : (product + 1) % s->n_products;
@@ -234,8 +234,8 @@ static void do_task(const struct task *task) {
     task->shift->first_task = false;
 }
 
-/* Parts of equal length instead of a short last one. For tiles, what exceeds one part by a fifth is still one: another pass
- * over the sums costs more. */
+/* Parts of equal length instead of a short last one. For tiles, what exceeds one part by a fifth is still one: another
+ * pass over the sums costs more. */
 static int64_t balanced_kc(const nmlp_stage *stage) {
     int64_t k = stage->product[0].k;
     int64_t more = stage->gemm->works_beside ? stage->kc / 5 : 0;

@@ -8,10 +8,10 @@
 
 typedef struct nmlp_teams {
     int n;
-    int n_max; /* for fewer rows or threads: what memory is laid out for */
+    int n_max;   /* for fewer rows or threads: what memory is laid out for */
     int threads; /* of one team */
     int64_t s;
-    int64_t rows; /* of a block */
+    int64_t rows;        /* of a block */
     int64_t rows_at_end; /* of the blocks of the last quarter, taken by single threads: less to wait for */
     _Atomic int64_t next_row;
 } nmlp_teams;

@@ -37,8 +37,8 @@ static inline void nmlp_tiles_put(const nmlp_tiles *t, const nmlp_vec *vec, int6
         int64_t tile = (uint32_t)row / (uint32_t)t->rows;
         int64_t in_line = k & (per_line - 1);
         size_t first_line = (size_t)((tile * t->k_padded + k - in_line) * t->rows) * (size_t)t->elem_bytes;
-        put.dst = t->data + first_line + (size_t)(row - tile * t->rows) * NMLP_LINE_BYTES +
-                  (size_t)(in_line * t->elem_bytes);
+        put.dst =
+            t->data + first_line + (size_t)(row - tile * t->rows) * NMLP_LINE_BYTES + (size_t)(in_line * t->elem_bytes);
         put.n_rows = nmlp_min(end, (tile + 1) * t->rows) - row;
         (t->elem_bytes == 2 ? vec->put_bf16 : vec->put_f32)(&put);
         row += put.n_rows;

@@ -67,7 +67,8 @@ typedef struct nmlp_vec {
     /* dst [n,16] = transpose of 16 rows of n elements of 4 bytes; rows from n_rows on are zeros. */
     void (*transpose)(void *dst, const void *src, int64_t row_stride, int64_t n_rows, int64_t n);
     /* The same; false when among the elements, f32 or pairs of bf16, is NaN or Inf. */
-    bool (*transpose_checked)(void *dst, const void *src, int64_t row_stride, int64_t n_rows, int64_t n, nmlp_dtype dtype);
+    bool (*transpose_checked)(void *dst, const void *src, int64_t row_stride, int64_t n_rows, int64_t n,
+                              nmlp_dtype dtype);
 } nmlp_vec;
 
 extern const nmlp_vec nmlp_vec_ref;

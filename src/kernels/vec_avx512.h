@@ -60,8 +60,8 @@ static inline __attribute__((always_inline)) void exchange(square *s) {
     *s = t;
 }
 
-/* Returns, in the highest bit of every half of a lane, whether the exponent there was ever all ones: adding to its lowest bit
- * carries into the sign, which is masked out before. */
+/* Returns, in the highest bit of every half of a lane, whether the exponent there was ever all ones: adding to its
+ * lowest bit carries into the sign, which is masked out before. */
 static inline __attribute__((always_inline)) __m512i transpose_rows(void *dst, const float *from, int64_t row_stride,
                                                                     int64_t n_rows, int64_t n, __m512i exponent) {
     const __m512i lowest = _mm512_and_si512(exponent, _mm512_set1_epi32(0x00800080));

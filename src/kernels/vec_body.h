@@ -10,8 +10,8 @@
 #include "kernels/vec_lanes.h"
 #include "tensor/dtype.h"
 
-/* exp to about 1.5 ulp for x from `lowest` to `highest`, and of these beyond: n = round(x / ln 2) and a polynomial of degree 6
- * on |r| <= ln(2)/2. */
+/* exp to about 1.5 ulp for x from `lowest` to `highest`, and of these beyond: n = round(x / ln 2) and a polynomial of
+ * degree 6 on |r| <= ln(2)/2. */
 static inline lanes exp_between(lanes x, float lowest, float highest) {
     x = at_most(x, (lanes){0} + highest);
     x = at_least(x, (lanes){0} + lowest);
@@ -300,8 +300,8 @@ static lanes put_probabilities(const nmlp_softmax *row, float top) {
     return sum[0] + sum[1];
 }
 
-/* bf16 is as precise for large numbers as for small ones, so probabilities may be relative to an earlier maximum for as long
- * as none grows out of all proportion: most blocks of keys need no maximum of their own. */
+/* bf16 is as precise for large numbers as for small ones, so probabilities may be relative to an earlier maximum for as
+ * long as none grows out of all proportion: most blocks of keys need no maximum of their own. */
 static void softmax_bf16(nmlp_softmax *row) {
     const float large = 0x1p64f;
     if (row->max > -INFINITY) {

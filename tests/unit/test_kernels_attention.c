@@ -17,8 +17,8 @@ struct shape {
 static const struct shape shapes[] = {
     {1, 0, 1, 1, 4},     {1, 0, 4, 2, 64},     {1, 9, 6, 3, 80},    {1, 700, 4, 1, 64}, {1, 5000, 8, 2, 32},
     {2, 1499, 9, 3, 16}, {3, 0, 2, 2, 100},    {5, 127, 4, 2, 128}, {17, 0, 8, 2, 64},  {33, 31, 3, 1, 96},
-    {100, 0, 2, 1, 40},  {130, 257, 4, 4, 64}, {200, 0, 6, 2, 128}, {40, 3, 80, 1, 8},
-    {300, 700, 8, 2, 64}, {140, 0, 8, 2, 72}, {65, 255, 4, 1, 33}, {600, 0, 1, 1, 32},
+    {100, 0, 2, 1, 40},  {130, 257, 4, 4, 64}, {200, 0, 6, 2, 128}, {40, 3, 80, 1, 8},  {300, 700, 8, 2, 64},
+    {140, 0, 8, 2, 72},  {65, 255, 4, 1, 33},  {600, 0, 1, 1, 32},
 };
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -145,7 +145,8 @@ static void large_scores_pick_one_value_for_many(void **state) {
     enum { S = 40, T = 300, D = 16, WINNER = 258 }; /* among the first keys of a second block */
     for (int i = 0; i < NMLP_TEST_SETS; i++) {
         const nmlp_kernels *set = nmlp_test_set(i);
-        struct fixture f = make_fixture((struct shape){.s = S, .first_pos = T - S, .n_heads = 1, .n_kv_heads = 1, .head_dim = D});
+        struct fixture f =
+            make_fixture((struct shape){.s = S, .first_pos = T - S, .n_heads = 1, .n_kv_heads = 1, .head_dim = D});
         float *q = (float *)(uintptr_t)f.args.q;
         float *k = (float *)(uintptr_t)f.args.k;
         if (set) {
@@ -232,10 +233,13 @@ static void workspace_does_not_grow_with_the_context(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_shapes_match_float64),    cmocka_unit_test(bits_do_not_depend_on_threads),
-        cmocka_unit_test(large_scores_pick_one_value), cmocka_unit_test(nan_reaches_only_later_queries),
+        cmocka_unit_test(all_shapes_match_float64),
+        cmocka_unit_test(bits_do_not_depend_on_threads),
+        cmocka_unit_test(large_scores_pick_one_value),
+        cmocka_unit_test(nan_reaches_only_later_queries),
         cmocka_unit_test(large_scores_pick_one_value_for_many),
-        cmocka_unit_test(unwritten_cache_is_not_read), cmocka_unit_test(workspace_does_not_grow_with_the_context),
+        cmocka_unit_test(unwritten_cache_is_not_read),
+        cmocka_unit_test(workspace_does_not_grow_with_the_context),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* What is fused into a matmul equals, to the bit, the same steps one after the other; and packing notices NaN and Inf. */
+/* What is fused into a matmul equals, to the bit, the same steps one after the other; and packing notices NaN and Inf.
+ */
 #include <math.h>
 
 #include "base/mem.h"
@@ -12,8 +13,7 @@ enum { N_ROW_COUNTS = sizeof row_counts / sizeof row_counts[0], ROWS_MAX = 400 }
 enum { N_THREAD_COUNTS = sizeof thread_counts / sizeof thread_counts[0], N_LINEARS = 3, K = 90, INNER = 130 };
 static const float EPS = 1e-5f;
 
-static nmlp_linear *create_linear(const nmlp_kernels *set, const nmlp_view *w, const nmlp_view *bias,
-                                  nmlp_pool *pool) {
+static nmlp_linear *create_linear(const nmlp_kernels *set, const nmlp_view *w, const nmlp_view *bias, nmlp_pool *pool) {
     nmlp_linear *linear;
     nmlp_err err;
     nmlp_assert_ok(nmlp_linear_create(&linear, set, w, bias, pool, &err), &err);
@@ -120,10 +120,11 @@ static void a_fused_mlp_equals_single_steps(void **state) {
     nmlp_err err;
     float *x = nmlp_test_floats(ROWS_MAX * K, 1);
     float *weight = nmlp_test_floats(K, 2);
-    nmlp_mlp_desc desc = {
-        .gate = {.u = nmlp_test_weight(INNER, RANK, NMLP_DTYPE_BF16, 3), .v = nmlp_test_weight(RANK, K, NMLP_DTYPE_BF16, 4)},
-        .up = {.w = nmlp_test_weight(INNER, K, NMLP_DTYPE_BF16, 5)},
-        .down = {.u = nmlp_test_weight(K, RANK, NMLP_DTYPE_BF16, 6), .v = nmlp_test_weight(RANK, INNER, NMLP_DTYPE_BF16, 7)}};
+    nmlp_mlp_desc desc = {.gate = {.u = nmlp_test_weight(INNER, RANK, NMLP_DTYPE_BF16, 3),
+                                   .v = nmlp_test_weight(RANK, K, NMLP_DTYPE_BF16, 4)},
+                          .up = {.w = nmlp_test_weight(INNER, K, NMLP_DTYPE_BF16, 5)},
+                          .down = {.u = nmlp_test_weight(K, RANK, NMLP_DTYPE_BF16, 6),
+                                   .v = nmlp_test_weight(RANK, INNER, NMLP_DTYPE_BF16, 7)}};
     nmlp_view *views[] = {&desc.gate.u, &desc.gate.v, &desc.up.w, &desc.down.u, &desc.down.v};
     for (int i = 0; i < NMLP_TEST_SETS; i++) {
         const nmlp_kernels *set = nmlp_test_set(i);
