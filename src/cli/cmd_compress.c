@@ -244,7 +244,7 @@ static int run(int argc, char **argv) {
         {"whiten", 0, NMLP_OPT_STRING, &a.whiten, "HOW", "research: input, or none for plain SVD"},
         {"weights", 0, NMLP_OPT_STRING, &a.weights, "swiglu|none", "research: weights on the rows of gate and up (default swiglu)"},
         {"tokens", 0, NMLP_OPT_STRING, &a.tokens, "equal|residual", "research: residual: by size of the residual stream (default equal)"},
-        {"joint", 0, NMLP_OPT_STRING, &a.joint, "never|auto|always", "research: one basis for gate and up (default auto)"},
+        {"joint", 0, NMLP_OPT_STRING, &a.joint, "never|auto|always", "research: one basis for gate and up (default auto, large models always)"},
         {"shrink", 0, NMLP_OPT_STRING, &a.shrink, "on|off", "research: shrink Grams to their diagonals (default on)"},
         {"cap", 0, NMLP_OPT_NUMBER, &a.options.cap, "SHARE", "research: most a token may weigh (default 0.01, 0: off)"},
         {"rounds", 0, NMLP_OPT_INT, &a.rounds, "N", "research: probe again around the best ranks (default 2, large models 0)"},

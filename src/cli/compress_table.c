@@ -45,6 +45,23 @@ static void print_size(const char *what, double before, double after, void text_
     printf("%-12s %10s -> %-10s removed %5.2f%%, kept %5.2f%%\n", what, a, b, 100 * (1 - after / before), 100 * after / before);
 }
 
+/* Seconds by stage and kind of work. */
+static void print_times(const nmlp_times *t) {
+    double all = 0;
+    printf("%-12s", "seconds");
+    for (int i = 0; i < NMLP_WORK_COUNT; i++) printf(" %8s", nmlp_work_name((nmlp_work)i));
+    printf(" %8s\n", "all");
+    for (int stage = 0; stage < NMLP_STAGE_COUNT; stage++) {
+        printf("  %-10s", nmlp_stage_name((nmlp_stage)stage));
+        for (int i = 0; i < NMLP_WORK_COUNT; i++) printf(" %8.1f", t->seconds[stage][i]);
+        printf(" %8.1f\n", nmlp_times_of_stage(t, (nmlp_stage)stage));
+        all += nmlp_times_of_stage(t, (nmlp_stage)stage);
+    }
+    printf("  %-10s", "all");
+    for (int i = 0; i < NMLP_WORK_COUNT; i++) printf(" %8.1f", nmlp_times_of_work(t, (nmlp_work)i));
+    printf(" %8.1f\n", all);
+}
+
 void nmlp_compress_print_table(const nmlp_compress_summary *s) {
     const nmlp_compress_report *r = s->report;
     char memory[32];
@@ -63,8 +80,9 @@ void nmlp_compress_print_table(const nmlp_compress_summary *s) {
                r->factored.kl, r->final.kl);
     }
     nmlp_cli_bytes_text(memory, (double)s->peak_rss_bytes);
-    printf("%-12s %.1f s (statistics %.1f, of it factors %.1f; ranks %.1f; refit %.1f; writing %.1f), %s at most\n", "time",
-           s->seconds, r->seconds_statistics, r->seconds_factors, r->seconds_search, r->seconds_refit, r->seconds_write, memory);
+    print_times(&r->times);
+    printf("%-12s %.1f s, %.1f of them outside the forward passes; %s at most\n", "time", s->seconds,
+           nmlp_times_outside_forward(&r->times), memory);
     printf("%-12s %s\n", "written", s->output);
 }
 
@@ -104,6 +122,17 @@ static void put_losses(nmlp_json_writer *w, const nmlp_compress_report *r) {
     nmlp_json_end_object(w);
 }
 
+static void put_times(nmlp_json_writer *w, const nmlp_times *t) {
+    nmlp_json_put_number(w, "seconds_outside_forward", nmlp_times_outside_forward(t));
+    nmlp_json_begin_object(w, "seconds_by_stage");
+    for (int stage = 0; stage < NMLP_STAGE_COUNT; stage++) {
+        nmlp_json_begin_object(w, nmlp_stage_name((nmlp_stage)stage));
+        for (int i = 0; i < NMLP_WORK_COUNT; i++) nmlp_json_put_number(w, nmlp_work_name((nmlp_work)i), t->seconds[stage][i]);
+        nmlp_json_end_object(w);
+    }
+    nmlp_json_end_object(w);
+}
+
 int nmlp_compress_print_json(const nmlp_cli *cli, const nmlp_compress_summary *s) {
     const nmlp_compress_report *r = s->report;
     double removed = 1 - (double)r->mlp_params_after / (double)r->mlp_params_before;
@@ -133,11 +162,7 @@ int nmlp_compress_print_json(const nmlp_cli *cli, const nmlp_compress_summary *s
         nmlp_json_put_number(&w, "mlp_ms_after", r->time_after_ms);
     }
     nmlp_json_put_number(&w, "seconds", s->seconds);
-    nmlp_json_put_number(&w, "seconds_statistics", r->seconds_statistics);
-    nmlp_json_put_number(&w, "seconds_factors", r->seconds_factors);
-    nmlp_json_put_number(&w, "seconds_search", r->seconds_search);
-    nmlp_json_put_number(&w, "seconds_refit", r->seconds_refit);
-    nmlp_json_put_number(&w, "seconds_write", r->seconds_write);
+    put_times(&w, &r->times);
     nmlp_json_put_int(&w, "peak_rss_bytes", s->peak_rss_bytes);
     nmlp_json_put_string(&w, "blas_core", s->blas_core);
     nmlp_json_end_object(&w);

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "compress/heldout.h"
 #include "compress/search.h"
+#include "compress/times.h"
 #include "engine/engine.h"
 
 typedef struct nmlp_compress_options {
@@ -64,8 +65,7 @@ typedef struct nmlp_compress_report {
     bool refit_kept;
     double time_before_ms, time_after_ms; /* by the cost table; 0 with a parameter budget */
     int64_t calib_tokens, heldout_tokens;
-    double seconds_statistics, seconds_search, seconds_refit, seconds_write;
-    double seconds_factors;  /* of the statistics stage: eigenproblems and products */
+    nmlp_times times;
 } nmlp_compress_report;
 
 void nmlp_compress_report_fini(nmlp_compress_report *report);

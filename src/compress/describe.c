@@ -36,8 +36,8 @@ static uint64_t mix_model(uint64_t hash, const nmlp_model *m) {
 nmlp_fingerprint nmlp_job_fingerprint(const nmlp_engine *engine, const nmlp_windows *w, const nmlp_compress_options *o) {
     nmlp_fingerprint out;
     char text[512];
-    int n = snprintf(text, sizeof text, "%d%d%d%d %.17g %d %lld %lld %lld %s", o->whiten, o->row_weights, o->token_weights,
-                     o->shrink, o->cap, o->joint != NMLP_JOINT_NEVER, (long long)w->context, (long long)w->n_calib,
+    int n = snprintf(text, sizeof text, "%d%d%d%d %.17g %d%d %lld %lld %lld %s", o->whiten, o->row_weights, o->token_weights,
+                     o->shrink, o->cap, o->joint != NMLP_JOINT_NEVER, o->joint != NMLP_JOINT_ALWAYS, (long long)w->context, (long long)w->n_calib,
                      (long long)w->n_heldout, nmlp_engine_isa(engine));
     uint64_t hash = mix(0xcbf29ce484222325u, text, (size_t)n);
     hash = mix(hash, w->ids, (size_t)nmlp_windows_tokens(w) * sizeof *w->ids);

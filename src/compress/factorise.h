@@ -11,7 +11,9 @@
 
 #include "base/pool.h"
 #include "base/status.h"
-#include "tensor/dtype.h"
+#include "compress/times.h"
+#include "kernels/kernels.h"
+#include "tensor/view.h"
 
 /* Gate, up and down as in nmlp_mlp_matrix, then gate over up as one matrix [2I,H] with a shared v. */
 enum { NMLP_NESTED_GATE, NMLP_NESTED_UP, NMLP_NESTED_DOWN, NMLP_NESTED_JOINT, NMLP_NESTED_COUNT };
@@ -40,22 +42,26 @@ typedef struct nmlp_mlp_moments {
     const double *gate;   /* [I,H] */
     const double *up;     /* [I,H] */
     const double *down;   /* [H,I] */
+    nmlp_view views[3];   /* of gate, up and down as the model stores them; factors will have the type of the first */
+    const nmlp_kernels *kernels; /* for products; NULL: BLAS */
     double *input;        /* [H,H] Gram of MLP inputs, destroyed; NULL: identity (plain SVD) */
     double *output;       /* [H,H] Gram of MLP outputs, destroyed; NULL: down down^T (plain SVD) */
     const double *d_gate; /* [I] row weights, NULL: ones */
     const double *d_up;
+    bool separate;     /* gate and up with a v each */
+    bool joint;        /* gate over up with a shared one */
+    nmlp_times *times; /* may be NULL */
 } nmlp_mlp_moments;
 
-/* Fills nested[NMLP_NESTED_COUNT]; the joint entry only if `joint`. */
-nmlp_status nmlp_factorise_mlp(nmlp_nested *nested, const nmlp_mlp_moments *moments, bool joint, nmlp_dtype dtype,
-                               nmlp_pool *pool, nmlp_err *err);
+/* Fills nested[NMLP_NESTED_COUNT]; what was not asked for has rank 0. */
+nmlp_status nmlp_factorise_mlp(nmlp_nested *nested, const nmlp_mlp_moments *moments, nmlp_pool *pool, nmlp_err *err);
 
 /* u [n_rows, rank] of rows first_row.. in the nested factors' dtype. */
-void nmlp_nested_u(const nmlp_nested *nested, int64_t rank, int64_t first_row, int64_t n_rows, void *u);
+void nmlp_nested_u(const nmlp_nested *nested, int64_t rank, int64_t first_row, int64_t n_rows, void *u, nmlp_pool *pool);
 
 /* Packs ut [rank, rows] and v [rank, cols] with the losses; equalises the norms of each pair of vectors, which leaves the product alone and
  * keeps both in the range of small types. */
-nmlp_status nmlp_nested_pack(nmlp_nested *nested, double *ut, double *v, const double *loss, nmlp_err *err);
+nmlp_status nmlp_nested_pack(nmlp_nested *nested, double *ut, double *v, const double *loss, nmlp_pool *pool, nmlp_err *err);
 
 /* Row weights of gate and up: how an error in a neuron's gate or up value reaches the residual stream, from the mean squares of silu(gate)
  * and of up*silu'(gate). down [H,I]. Floored at 1e-3 of the median. */

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/json_write.h"
 #include "base/mem.h"
 #include "compress/compress.h"
@@ -20,7 +19,8 @@ static const struct effort {
     int rounds;
     int64_t heldout_tokens;
     int64_t probe_tokens;
-} thorough = {2, 8192, 4096}, quick = {0, 2048, 1024};
+    int64_t score_step; /* of so many positions one is scored: the head of a large model is large too */
+} thorough = {2, 8192, 4096, 1}, quick = {0, 2048, 1024, 4};
 
 bool nmlp_compress_is_large(const nmlp_config *c) {
     const double large_params = 200e6; /* of all MLPs */
@@ -210,8 +210,11 @@ static nmlp_status find_ranks(struct job *j, nmlp_err *err) {
     bool found;
     memset(&plan, 0, sizeof plan);
     if (j->windows.n_heldout) {
-        int64_t n_probe = (effort_for(&j->model->config)->probe_tokens + j->windows.context - 1) / j->windows.context;
-        NMLP_RETURN_IF_FAILED(nmlp_heldout_create(&j->heldout, j->engine, &j->windows, j->options->adaptive ? n_probe : 0, err));
+        const struct effort *effort = effort_for(&j->model->config);
+        int64_t n_probe = (effort->probe_tokens + j->windows.context - 1) / j->windows.context;
+        nmlp_heldout_options options = {
+            .n_probe = j->options->adaptive ? n_probe : 0, .step = effort->score_step, .times = &r->times};
+        NMLP_RETURN_IF_FAILED(nmlp_heldout_create(&j->heldout, j->engine, &j->windows, &options, err));
         r->judged = true;
         r->dense = j->heldout.dense;
     }
@@ -235,10 +238,12 @@ static nmlp_status finish_plain(struct job *j, nmlp_err *err) {
         nmlp_layer_mlp mlp;
         const nmlp_layer *dense = &j->model->layers[l];
         NMLP_RETURN_IF_FAILED(nmlp_recover_path(path, sizeof path, j->work.temp_path, l, false, err));
-        NMLP_RETURN_IF_FAILED(nmlp_layer_mlp_build(&mlp, &j->libraries[l], dense, &j->report->ranks[l], err));
+        NMLP_RETURN_IF_FAILED(nmlp_layer_mlp_build(&mlp, &j->libraries[l], dense, &j->report->ranks[l],
+                                                   nmlp_engine_pool(j->engine), err));
         nmlp_layer_file file = {.ranks = j->report->ranks[l], .desc = mlp.desc, .error = NAN, .error_before = NAN};
         nmlp_status st = nmlp_layer_file_write(path, j->fingerprint.job, &file, dense, err);
         nmlp_layer_mlp_fini(&mlp);
+        nmlp_library_release(&j->libraries[l]);
         NMLP_RETURN_IF_FAILED(st);
     }
     return NMLP_OK;
@@ -256,15 +261,28 @@ static nmlp_status open_finished(struct job *j, bool refitted, nmlp_err *err) {
     return NMLP_OK;
 }
 
+static bool finished_changes(const void *ctx, int64_t l) {
+    (void)ctx;
+    (void)l;
+    return true;
+}
+
+static nmlp_status finished_put(void *ctx, int64_t l, nmlp_err *err) {
+    struct job *j = ctx;
+    nmlp_mlp_desc desc = nmlp_layer_file_mlp(&j->finished[l], &j->model->layers[l]);
+    return nmlp_engine_set_mlp(j->engine, l, &desc, err);
+}
+
+static void finished_take(void *ctx, int64_t l) {
+    struct job *j = ctx;
+    (void)nmlp_engine_set_mlp(j->engine, l, NULL, NULL);
+    nmlp_file_map_release(j->finished[l].map.data, j->finished[l].map.bytes);
+    nmlp_layer_release(&j->model->layers[l]);
+}
+
 static nmlp_status measure_finished(struct job *j, nmlp_loss *loss, nmlp_err *err) {
-    nmlp_status st = NMLP_OK;
-    for (int64_t l = 0; l < j->report->n_layers && st == NMLP_OK; l++) {
-        nmlp_mlp_desc desc = nmlp_layer_file_mlp(&j->finished[l], &j->model->layers[l]);
-        st = nmlp_engine_set_mlp(j->engine, l, &desc, err);
-    }
-    if (st == NMLP_OK) st = nmlp_heldout_measure(&j->heldout, j->engine, 0, j->windows.n_heldout, loss, err);
-    for (int64_t l = 0; l < j->report->n_layers; l++) (void)nmlp_engine_set_mlp(j->engine, l, NULL, NULL);
-    return st;
+    nmlp_stand_ins in = {.ctx = j, .changes = finished_changes, .put = finished_put, .take = finished_take};
+    return nmlp_heldout_measure(&j->heldout, j->engine, 0, j->windows.n_heldout, &in, loss, err);
 }
 
 /* The refit of all layers together must lower the held-out loss as well, or none of it is kept. */
@@ -274,12 +292,13 @@ static nmlp_status recover(struct job *j, nmlp_err *err) {
                               .windows = &j->windows,
                               .libraries = j->libraries,
                               .ranks = r->ranks,
-                              .row_weights = j->options->row_weights,
                               .refit_down = !nmlp_compress_is_large(&j->model->config),
                               .token_weights = j->options->token_weights,
                               .progress = j->options->progress,
+                              .times = &r->times,
                               .work_dir = j->work.temp_path,
                               .fingerprint = j->fingerprint.job};
+    nmlp_heldout_end_probes(&j->heldout);
     if (j->options->refit) {
         NMLP_RETURN_IF_FAILED(nmlp_recover_run(&recovery, err));
         NMLP_RETURN_IF_FAILED(open_finished(j, true, err));
@@ -314,7 +333,8 @@ static void fill_errors(struct job *j) {
     for (int64_t l = 0; l < r->n_layers; l++) {
         const nmlp_layer_ranks *ranks = &r->ranks[l];
         for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-            const nmlp_nested *n = &j->libraries[l].nested[ranks->joint && i != NMLP_MLP_DOWN ? NMLP_NESTED_JOINT : i];
+            bool joint = i != NMLP_MLP_DOWN && (ranks->joint || j->libraries[l].nested[i].rank == 0);
+            const nmlp_nested *n = &j->libraries[l].nested[joint ? NMLP_NESTED_JOINT : i];
             bool lossy = ranks->rank[i] > 0 && n->loss[0] > 0;
             r->nmse[l * NMLP_MLP_MATRICES + i] = lossy ? n->loss[ranks->rank[i]] / n->loss[0] : 0;
             fill_curve(r, l * NMLP_MLP_MATRICES + i, n);
@@ -364,32 +384,30 @@ nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n
     nmlp_status st = NMLP_OK;
     if (options->rounds < 0) j.chosen.rounds = effort->rounds;
     if (options->heldout_tokens < 0) j.chosen.heldout_tokens = effort->heldout_tokens;
+    /* Bases of gate and up apart cost a large model as much again as everything else, and rarely win. */
+    if (options->joint == NMLP_JOINT_AUTO && options->adaptive && nmlp_compress_is_large(&j.model->config))
+        j.chosen.joint = NMLP_JOINT_ALWAYS;
     j.options = &j.chosen;
-    double begin = nmlp_clock_seconds();
     NMLP_TRY(new_report(report, j.model->config.n_layers, err));
+    nmlp_times_stage(&report->times, NMLP_STAGE_STATISTICS);
     NMLP_TRY(open_job(&j, ids, n_ids, out_dir, err));
     nmlp_statistics statistics = {.engine = engine,
                                   .windows = &j.windows,
                                   .options = &j.chosen,
                                   .work_dir = j.work.temp_path,
-                                  .fingerprint = j.fingerprint.statistics};
+                                  .fingerprint = j.fingerprint.statistics,
+                                  .times = &report->times};
     NMLP_TRY(nmlp_statistics_run(&statistics, j.libraries, err));
-    double now = nmlp_clock_seconds();
-    report->seconds_factors = statistics.seconds_factors;
-    report->seconds_statistics = now - begin;
-    begin = now;
+    nmlp_times_stage(&report->times, NMLP_STAGE_RANKS);
     NMLP_TRY(find_ranks(&j, err));
-    now = nmlp_clock_seconds();
-    report->seconds_search = now - begin;
-    begin = now;
+    nmlp_times_stage(&report->times, NMLP_STAGE_REFIT);
     NMLP_TRY(recover(&j, err));
-    now = nmlp_clock_seconds();
-    report->seconds_refit = now - begin;
-    begin = now;
+    nmlp_times_stage(&report->times, NMLP_STAGE_WRITE);
     NMLP_TRY(new_curves(report, &j.model->config, j.options->tile, err));
     fill_errors(&j);
+    nmlp_times_enter(&report->times, NMLP_WORK_FILES);
     NMLP_TRY(write_out(&j, out_dir, err));
-    report->seconds_write = nmlp_clock_seconds() - begin;
+    nmlp_times_enter(&report->times, NMLP_WORK_OTHER);
 out:
     close_job(&j, st);
     if (st != NMLP_OK) nmlp_compress_report_fini(report);

@@ -5,7 +5,7 @@
 #include "base/mem.h"
 
 enum { ALIGN = 64 };
-static const char magic[8] = {'N', 'M', 'L', 'P', 'N', 'S', 'T', '1'};
+static const char magic[8] = {'N', 'M', 'L', 'P', 'N', 'S', 'T', '2'};
 
 struct header {
     char magic[8];
@@ -13,7 +13,8 @@ struct header {
     struct {
         int64_t rows, cols, rank, full, dtype;
     } entry[NMLP_NESTED_COUNT];
-    char pad[ALIGN - (16 + 5 * 8 * NMLP_NESTED_COUNT) % ALIGN];
+    int64_t n_weights;
+    char pad[ALIGN - (24 + 5 * 8 * NMLP_NESTED_COUNT) % ALIGN];
 };
 
 static size_t padded(size_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
@@ -34,9 +35,10 @@ static nmlp_status put_padded(nmlp_file_writer *w, const void *bytes, size_t len
     return nmlp_file_writer_write(w, zeros, padded(len) - len, err);
 }
 
-nmlp_status nmlp_library_write(const char *path, uint64_t fingerprint, const nmlp_nested *nested, nmlp_err *err) {
+nmlp_status nmlp_library_write(const char *path, uint64_t fingerprint, const nmlp_nested *nested, const double *row_weights,
+                               int64_t n_weights, nmlp_err *err) {
     nmlp_file_writer writer;
-    struct header header = {.fingerprint = fingerprint};
+    struct header header = {.fingerprint = fingerprint, .n_weights = n_weights};
     nmlp_status st = NMLP_OK;
     memcpy(header.magic, magic, sizeof magic);
     for (int i = 0; i < NMLP_NESTED_COUNT; i++) {
@@ -49,6 +51,7 @@ nmlp_status nmlp_library_write(const char *path, uint64_t fingerprint, const nml
     }
     NMLP_RETURN_IF_FAILED(nmlp_file_writer_open(&writer, path, err));
     NMLP_TRY(nmlp_file_writer_write(&writer, &header, sizeof header, err));
+    NMLP_TRY(put_padded(&writer, row_weights, (size_t)n_weights * sizeof *row_weights, err));
     for (int i = 0; i < NMLP_NESTED_COUNT; i++) {
         const void *parts[3] = {nested[i].loss, nested[i].ut, nested[i].v};
         for (int part = 0; part < 3 && nested[i].rank > 0; part++)
@@ -71,6 +74,8 @@ nmlp_status nmlp_library_open(nmlp_library *library, const char *path, uint64_t 
     if (library->map.bytes < at) goto other;
     memcpy(&header, library->map.data, sizeof header);
     if (memcmp(header.magic, magic, sizeof magic) != 0 || header.fingerprint != fingerprint) goto other;
+    if (header.n_weights > 0) library->row_weights = (const double *)(const void *)(library->map.data + at);
+    at += padded((size_t)header.n_weights * sizeof *library->row_weights);
     for (int i = 0; i < NMLP_NESTED_COUNT; i++) {
         nmlp_nested *n = &library->nested[i];
         n->rows = header.entry[i].rows;
@@ -97,6 +102,15 @@ void nmlp_library_close(nmlp_library *library) {
     *library = (nmlp_library){0};
 }
 
+void nmlp_library_release(const nmlp_library *library) {
+    if (library->map.data) nmlp_file_map_release(library->map.data, library->map.bytes);
+}
+
+void nmlp_layer_release(const nmlp_layer *dense) {
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++)
+        if (dense->mlp[i].w.data) nmlp_file_map_release(dense->mlp[i].w.data, nmlp_view_bytes(&dense->mlp[i].w));
+}
+
 static int64_t matrix_params(int64_t rows, int64_t cols, int64_t rank) {
     return rank > 0 ? rank * (rows + cols) : rows * cols;
 }
@@ -113,7 +127,7 @@ static nmlp_factors *factors_of(nmlp_layer_mlp *mlp, int matrix) {
 }
 
 nmlp_status nmlp_layer_mlp_build(nmlp_layer_mlp *mlp, const nmlp_library *library, const nmlp_layer *dense,
-                                 const nmlp_layer_ranks *ranks, nmlp_err *err) {
+                                 const nmlp_layer_ranks *ranks, nmlp_pool *pool, nmlp_err *err) {
     *mlp = (nmlp_layer_mlp){0};
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
         nmlp_factors *f = factors_of(mlp, i);
@@ -130,7 +144,7 @@ nmlp_status nmlp_layer_mlp_build(nmlp_layer_mlp *mlp, const nmlp_library *librar
             nmlp_layer_mlp_fini(mlp);
             return NMLP_E_NOMEM;
         }
-        nmlp_nested_u(n, rank, joint && i == NMLP_MLP_UP ? rows : 0, rows, u);
+        nmlp_nested_u(n, rank, joint && i == NMLP_MLP_UP ? rows : 0, rows, u, pool);
         mlp->owned[i] = u;
         f->u = nmlp_view_2d(u, n->dtype, rows, rank);
         f->v = nmlp_view_2d(n->v, n->dtype, rank, n->cols);

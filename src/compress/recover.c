@@ -34,11 +34,13 @@ struct pass {
     nmlp_stream thin;
     float *x, *z, *y; /* [T,H] */
     float *weights;   /* [T] */
-    double *silu2, *slope2, *act2; /* [I] */
     double *w[NMLP_MLP_MATRICES];
     nmlp_stream_progress progress;
     const nmlp_kernels *kernels;
 };
+
+/* Matrices that take part in a fit: gate and up come first. */
+static int n_widened(const nmlp_recovery *r) { return r->refit_down ? NMLP_MLP_MATRICES : NMLP_MLP_DOWN; }
 
 static nmlp_status pass_open(struct pass *p, const nmlp_recovery *r, nmlp_arena *arena, nmlp_err *err) {
     const nmlp_config *c = &nmlp_engine_model(r->engine)->config;
@@ -48,50 +50,41 @@ static nmlp_status pass_open(struct pass *p, const nmlp_recovery *r, nmlp_arena 
     p->progress = (nmlp_stream_progress){
         .progress = r->progress, .stage = "refitting", .total = 2.0 * (double)tokens * (double)c->n_layers};
     NMLP_RETURN_IF_FAILED(nmlp_kernels_select(&p->kernels, &cpu, nmlp_engine_isa(r->engine), err));
-    NMLP_RETURN_IF_FAILED(nmlp_stream_create(&p->dense, r->engine, r->windows, err));
-    NMLP_RETURN_IF_FAILED(nmlp_stream_create(&p->thin, r->engine, r->windows, err));
+    NMLP_RETURN_IF_FAILED(nmlp_stream_create(&p->dense, r->engine, r->windows, r->times, err));
+    NMLP_RETURN_IF_FAILED(nmlp_stream_create(&p->thin, r->engine, r->windows, r->times, err));
     float **rows[] = {&p->x, &p->z, &p->y};
     for (int i = 0; i < 3; i++) {
         *rows[i] = nmlp_arena_new(arena, (size_t)(tokens * c->hidden), sizeof(float), err);
         if (!*rows[i]) return NMLP_E_NOMEM;
     }
     p->weights = nmlp_arena_new(arena, (size_t)tokens, sizeof *p->weights, err);
-    double **sums[] = {&p->silu2, &p->slope2, &p->act2};
-    for (int i = 0; i < 3; i++) {
-        *sums[i] = nmlp_arena_new(arena, (size_t)c->intermediate, sizeof(double), err);
+    for (int i = 0; i < n_widened(r); i++) {
         p->w[i] = nmlp_arena_new(arena, (size_t)(c->intermediate * c->hidden), sizeof(double), err);
-        if (!*sums[i] || !p->w[i]) return NMLP_E_NOMEM;
+        if (!p->w[i]) return NMLP_E_NOMEM;
     }
     return p->weights ? NMLP_OK : NMLP_E_NOMEM;
 }
 
 /* The dense model through layer l, with its MLP inputs in p->x. */
 static nmlp_status run_dense(struct pass *p, int64_t l, nmlp_err *err) {
-    int64_t n = nmlp_engine_model(p->r->engine)->config.intermediate;
-    memset(p->silu2, 0, (size_t)n * sizeof(double));
-    memset(p->slope2, 0, (size_t)n * sizeof(double));
-    memset(p->act2, 0, (size_t)n * sizeof(double));
-    nmlp_taps taps = {.x = p->x, .silu2 = p->silu2, .slope2 = p->slope2, .act2 = p->act2};
+    nmlp_taps taps = {.x = p->x};
     return nmlp_stream_run_layer(&p->dense, p->r->engine, l, &taps, &p->progress, err);
 }
 
-/* The compressed model through layer l with `mlp` in it; inputs in p->z, outputs in p->y. */
-static nmlp_status run_thin(struct pass *p, int64_t l, const nmlp_mlp_desc *mlp, nmlp_err *err) {
-    nmlp_taps taps = {.x = p->z, .y = p->y};
-    NMLP_RETURN_IF_FAILED(nmlp_engine_set_mlp(p->r->engine, l, mlp, err));
-    nmlp_status st = nmlp_stream_run_layer(&p->thin, p->r->engine, l, &taps, &p->progress, err);
-    (void)nmlp_engine_set_mlp(p->r->engine, l, NULL, NULL);
-    return st;
+/* The compressed model up to the MLP of layer l: its input in p->z, in p->y what it should add to reach the dense stream. */
+static nmlp_status run_thin(struct pass *p, int64_t l, nmlp_err *err) {
+    int64_t n = nmlp_windows_tokens(p->r->windows) * p->dense.hidden;
+    NMLP_RETURN_IF_FAILED(nmlp_stream_run_attention(&p->thin, p->r->engine, l, p->z, &p->progress, err));
+    for (int64_t i = 0; i < n; i++) p->y[i] = p->dense.rows[i] - p->thin.rows[i];
+    return NMLP_OK;
 }
 
-/* thin.rows becomes the stream in front of the MLP, y what the MLP should have added to reach the dense stream. */
-static void set_target(struct pass *p) {
-    int64_t n = nmlp_windows_tokens(p->r->windows) * p->dense.hidden;
-    for (int64_t i = 0; i < n; i++) {
-        float middle = p->thin.rows[i] - p->y[i];
-        p->thin.rows[i] = middle;
-        p->y[i] = p->dense.rows[i] - middle;
-    }
+/* The compressed stream through the MLP; p->y is spent. */
+static nmlp_status finish_thin(struct pass *p, const nmlp_refit_layer *layer, const nmlp_mlp_desc *mlp, nmlp_err *err) {
+    int64_t tokens = nmlp_windows_tokens(p->r->windows);
+    NMLP_RETURN_IF_FAILED(nmlp_refit_run_mlp(layer, mlp, p->z, tokens, p->y, NULL, err));
+    nmlp_add(p->thin.rows, p->y, tokens * p->dense.hidden, layer->pool);
+    return NMLP_OK;
 }
 
 static double stream_energy(const struct pass *p) {
@@ -127,7 +120,9 @@ static nmlp_status refit(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, n
     *tall = (nmlp_variant){.desc = *base};
     NMLP_RETURN_IF_FAILED(nmlp_refit_error(l, base, &errors[0], err));
     errors[1] = errors[0];
-    if (l->layer > 0) { /* the first layer's inputs are the dense model's */
+    const nmlp_layer_ranks *ranks = &l->r->ranks[l->layer];
+    bool thin = ranks->rank[NMLP_MLP_GATE] > 0 || ranks->rank[NMLP_MLP_UP] > 0;
+    if (l->layer > 0 && thin) { /* the first layer's inputs are the dense model's */
         NMLP_RETURN_IF_FAILED(nmlp_refit_gate_up(l, base, &tried, err));
         NMLP_RETURN_IF_FAILED(keep_better(l, tall, &errors[1], &tried, err));
     }
@@ -153,8 +148,7 @@ static nmlp_refit_layer layer_of(const struct pass *p, int64_t l) {
                               .z = p->z,
                               .target = p->y,
                               .weights = p->weights,
-                              .silu2 = p->silu2,
-                              .slope2 = p->slope2};
+                              .row_weights = p->r->libraries[l].row_weights};
     memcpy(layer.w, p->w, sizeof layer.w);
     return layer;
 }
@@ -169,12 +163,12 @@ static nmlp_status recover_layer(struct pass *p, int64_t l, const char *path, nm
     nmlp_variant down = {0};
     double errors[2];
     nmlp_status st = NMLP_OK;
-    NMLP_TRY(nmlp_layer_mlp_build(&base, &r->libraries[l], dense, &r->ranks[l], err));
-    NMLP_TRY(run_thin(p, l, &base.desc, err));
-    set_target(p);
+    nmlp_pool *pool = nmlp_engine_pool(r->engine);
+    NMLP_TRY(run_thin(p, l, err));
+    NMLP_TRY(nmlp_layer_mlp_build(&base, &r->libraries[l], dense, &r->ranks[l], pool, err));
     for (int64_t t = 0; t < tokens; t++) p->weights[t] = 1;
     if (r->token_weights) nmlp_token_weights(p->weights, p->dense.rows, tokens, p->dense.hidden);
-    for (int i = 0; i < NMLP_MLP_MATRICES; i++) nmlp_widen(p->w[i], &dense->mlp[i].w);
+    for (int i = 0; i < n_widened(r); i++) nmlp_widen(pool, p->w[i], &dense->mlp[i].w);
     nmlp_refit_layer layer = layer_of(p, l);
     NMLP_TRY(refit(&layer, &base.desc, &tall, &down, errors, err));
     double energy = stream_energy(p);
@@ -183,13 +177,16 @@ static nmlp_status recover_layer(struct pass *p, int64_t l, const char *path, nm
                             .dense_refitted = r->ranks[l].rank[NMLP_MLP_DOWN] == 0 && down.u[NMLP_MLP_DOWN] != NULL,
                             .error = energy > 0 ? errors[1] / energy : 0,
                             .error_before = energy > 0 ? errors[0] / energy : 0};
+    nmlp_work before = nmlp_times_enter(r->times, NMLP_WORK_FILES);
     NMLP_TRY(nmlp_layer_file_write(path, r->fingerprint, &file, dense, err));
-    NMLP_TRY(nmlp_refit_run_mlp(&layer, &down.desc, p->z, tokens, p->y, NULL, err));
-    for (int64_t i = 0; i < tokens * p->dense.hidden; i++) p->thin.rows[i] += p->y[i];
+    nmlp_times_enter(r->times, before);
+    NMLP_TRY(finish_thin(p, &layer, &down.desc, err));
 out:
     nmlp_variant_fini(&down);
     nmlp_variant_fini(&tall);
     nmlp_layer_mlp_fini(&base);
+    nmlp_library_release(&r->libraries[l]);
+    nmlp_layer_release(dense);
     return st;
 }
 
@@ -197,18 +194,11 @@ out:
 static nmlp_status replay_layer(struct pass *p, int64_t l, const nmlp_layer_file *file, nmlp_err *err) {
     const nmlp_recovery *r = p->r;
     const nmlp_layer *dense = &nmlp_engine_model(r->engine)->layers[l];
-    int64_t tokens = nmlp_windows_tokens(r->windows);
-    nmlp_layer_mlp base = {0};
-    nmlp_status st = NMLP_OK;
-    NMLP_TRY(nmlp_layer_mlp_build(&base, &r->libraries[l], dense, &r->ranks[l], err));
-    NMLP_TRY(run_thin(p, l, &base.desc, err));
-    set_target(p);
+    NMLP_RETURN_IF_FAILED(run_thin(p, l, err));
     nmlp_mlp_desc desc = nmlp_layer_file_mlp(file, dense);
     nmlp_refit_layer layer = layer_of(p, l);
-    NMLP_TRY(nmlp_refit_run_mlp(&layer, &desc, p->z, tokens, p->y, NULL, err));
-    for (int64_t i = 0; i < tokens * p->dense.hidden; i++) p->thin.rows[i] += p->y[i];
-out:
-    nmlp_layer_mlp_fini(&base);
+    nmlp_status st = finish_thin(p, &layer, &desc, err);
+    nmlp_layer_release(dense);
     return st;
 }
 

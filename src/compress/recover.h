@@ -14,10 +14,10 @@ typedef struct nmlp_recovery {
     const nmlp_windows *windows;
     const nmlp_library *libraries;  /* [L] */
     const nmlp_layer_ranks *ranks;  /* [L] */
-    bool row_weights;               /* SwiGLU weights on the rows of gate and up */
     bool refit_down;                /* else gate and up only: down needs a Gram matrix of all neurons */
     bool token_weights;             /* tokens count by the inverse of their residual stream's size */
     const nmlp_progress *progress;
+    nmlp_times *times;              /* may be NULL */
     const char *work_dir;
     uint64_t fingerprint;
 } nmlp_recovery;

@@ -18,7 +18,7 @@ typedef struct nmlp_refit_layer {
     const float *z;      /* MLP input in the compressed model */
     const float *target; /* what the MLP should add in the compressed model */
     const float *weights; /* [T] */
-    const double *silu2, *slope2; /* [I] sums */
+    const double *row_weights;    /* [2,I] of gate and up; NULL: ones */
     double *w[NMLP_MLP_MATRICES]; /* dense weights in f64 */
 } nmlp_refit_layer;
 

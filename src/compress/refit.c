@@ -3,7 +3,9 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "compress/products.h"
 #include "linalg/linalg.h"
+#include "tensor/dtype.h"
 
 void nmlp_refit_add_ridge(double *gram, double *anchor, int64_t n, double ridge) {
     double mean = 0;
@@ -21,24 +23,15 @@ static nmlp_status factor(double *gram, int64_t n, nmlp_err *err) {
 }
 
 /* G [n,n] = sum over the matrices of W^T D^2 W. */
-static nmlp_status add_weighted(const nmlp_refit_tall *in, double *g, nmlp_pool *pool, nmlp_err *err) {
+static nmlp_status add_weighted(const nmlp_refit_tall *in, double *g, double *part, nmlp_pool *pool, nmlp_err *err) {
     int64_t n = in->n;
-    nmlp_status st = NMLP_E_NOMEM;
-    double *scaled = nmlp_mem_new((size_t)(in->rows * n), sizeof *scaled, err);
-    double *part = nmlp_mem_new((size_t)(n * n), sizeof *part, err);
-    if (scaled && part) {
-        for (int m = 0; m < in->n_matrices; m++) {
-            for (int64_t i = 0; i < in->rows; i++)
-                for (int64_t j = 0; j < n; j++)
-                    scaled[i * n + j] = (in->weight[m] ? in->weight[m][i] : 1) * in->w[m][i * n + j];
-            nmlp_linalg_squares(pool, n, in->rows, scaled, part);
-            for (int64_t i = 0; i < n * n; i++) g[i] += part[i];
-        }
-        st = NMLP_OK;
+    bool narrow = nmlp_dtype_bytes(in->views[0].dtype) == 2;
+    for (int m = 0; m < in->n_matrices; m++) {
+        NMLP_RETURN_IF_FAILED(
+            nmlp_linalg_weighted_squares(pool, n, in->rows, in->w[m], in->weight[m], narrow, part, err));
+        for (int64_t i = 0; i < n * n; i++) g[i] += part[i];
     }
-    nmlp_mem_free(scaled);
-    nmlp_mem_free(part);
-    return st;
+    return NMLP_OK;
 }
 
 struct tall_work {
@@ -59,10 +52,13 @@ static nmlp_status tall_eigen(const nmlp_refit_tall *in, struct tall_work *w, nm
     for (int64_t i = 0; i < n; i++) w->r[i * n + i] += w->anchor[i];
     NMLP_RETURN_IF_FAILED(factor(w->root, n, err));
     nmlp_linalg_solve_right_transposed(pool, w->root, w->r, n, n);
-    NMLP_RETURN_IF_FAILED(add_weighted(in, w->g, pool, err));
+    NMLP_RETURN_IF_FAILED(add_weighted(in, w->g, w->half, pool, err));
     nmlp_linalg_gemm(pool, NMLP_PLAIN, NMLP_PLAIN, n, n, n, w->g, w->r, w->half);
     nmlp_linalg_gemm(pool, NMLP_TRANSPOSED, NMLP_PLAIN, n, n, n, w->r, w->half, w->vectors);
-    return nmlp_linalg_eigen(w->vectors, n, w->values, err);
+    nmlp_work before = nmlp_times_enter(in->times, NMLP_WORK_EIGEN);
+    nmlp_status st = nmlp_linalg_eigen(w->vectors, n, w->values, err);
+    nmlp_times_enter(in->times, before);
+    return st;
 }
 
 nmlp_status nmlp_refit_tall_solve(const nmlp_refit_tall *in, double *ut, double *v, nmlp_pool *pool, nmlp_err *err) {
@@ -79,15 +75,13 @@ nmlp_status nmlp_refit_tall_solve(const nmlp_refit_tall *in, double *ut, double 
                           .half = nmlp_arena_new(&arena, square, sizeof(double), err),
                           .values = nmlp_arena_new(&arena, (size_t)n, sizeof(double), err),
                           .anchor = nmlp_arena_new(&arena, (size_t)n, sizeof(double), err)};
-    double *part = nmlp_arena_new(&arena, (size_t)(k * in->rows), sizeof(double), err);
-    if (!w.root || !w.r || !w.g || !w.vectors || !w.half || !w.values || !w.anchor || !part) goto out;
+    if (!w.root || !w.r || !w.g || !w.vectors || !w.half || !w.values || !w.anchor) goto out;
     NMLP_TRY(tall_eigen(in, &w, pool, err));
-    /* t [n,k] = r E^T; u = W t; v = E L^-1 */
-    nmlp_linalg_gemm(pool, NMLP_PLAIN, NMLP_TRANSPOSED, n, k, n, w.r, w.vectors, w.half);
+    /* t [k,n] = E r^T; u^T = t W^T; v = E L^-1 */
+    nmlp_linalg_gemm(pool, NMLP_PLAIN, NMLP_TRANSPOSED, k, n, n, w.vectors, w.r, w.half);
     for (int m = 0; m < in->n_matrices; m++) {
-        nmlp_linalg_gemm(pool, NMLP_TRANSPOSED, NMLP_TRANSPOSED, k, in->rows, n, w.half, in->w[m], part);
-        for (int64_t i = 0; i < k; i++)
-            memcpy(ut + i * in->n_matrices * in->rows + m * in->rows, part + i * in->rows, (size_t)in->rows * sizeof *part);
+        nmlp_weight_product product = {.view = &in->views[m], .wide = in->w[m], .kernels = in->kernels};
+        NMLP_TRY(nmlp_weight_multiply(&product, pool, k, w.half, ut + m * in->rows, in->n_matrices * in->rows, err));
     }
     memcpy(v, w.vectors, (size_t)(k * n) * sizeof *v);
     nmlp_linalg_solve_right(pool, w.root, v, k, n);

@@ -9,6 +9,9 @@
 
 #include "base/pool.h"
 #include "base/status.h"
+#include "compress/times.h"
+#include "kernels/kernels.h"
+#include "tensor/view.h"
 
 /* gram [n,n] += ridge * its diagonal; anchor [n] receives what was added. Channels that are always zero get a small share of the mean. */
 void nmlp_refit_add_ridge(double *gram, double *anchor, int64_t n, double ridge);
@@ -19,11 +22,14 @@ typedef struct nmlp_refit_tall {
     int64_t rows;            /* of each matrix, I */
     int n_matrices;          /* 1, or 2 with a shared v */
     const double *w[2];      /* [rows,n] */
+    nmlp_view views[2];      /* the same as the model stores them */
+    const nmlp_kernels *kernels; /* for products; NULL: BLAS */
     const double *weight[2]; /* [rows] row weights, NULL: ones */
     const double *gram;      /* [n,n] mean z z^T */
     const double *cross;     /* [n,n] mean x z^T */
     double ridge;            /* pseudo tokens per token */
     int64_t rank;
+    nmlp_times *times;       /* may be NULL */
 } nmlp_refit_tall;
 
 /* ut [rank, n_matrices*rows], v [rank, n]. */

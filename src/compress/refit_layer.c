@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "compress/moments.h"
 #include "compress/recover_int.h"
 #include "compress/refit.h"
-#include "linalg/linalg.h"
 
 enum { BATCH = 4096 };
 
@@ -30,6 +30,7 @@ nmlp_status nmlp_refit_run_mlp(const nmlp_refit_layer *l, const nmlp_mlp_desc *d
     void *workspace = NULL;
     int n_threads = nmlp_pool_threads(l->pool);
     int64_t step = min64(l->context, s);
+    nmlp_work before = nmlp_times_enter(l->r->times, NMLP_WORK_PACKING);
     NMLP_TRY(nmlp_mlp_create(&mlp, l->kernels, desc, l->pool, err));
     size_t bytes = act ? nmlp_mlp_observed_workspace_bytes(mlp, step, n_threads) : nmlp_mlp_workspace_bytes(mlp, step, n_threads);
     workspace = nmlp_mem_new(bytes, 1, err);
@@ -37,6 +38,7 @@ nmlp_status nmlp_refit_run_mlp(const nmlp_refit_layer *l, const nmlp_mlp_desc *d
         st = NMLP_E_NOMEM;
         goto out;
     }
+    nmlp_times_enter(l->r->times, NMLP_WORK_FORWARD);
     for (int64_t t = 0; t < s; t += step) {
         int64_t n = min64(step, s - t);
         if (act) {
@@ -49,6 +51,7 @@ nmlp_status nmlp_refit_run_mlp(const nmlp_refit_layer *l, const nmlp_mlp_desc *d
 out:
     nmlp_mem_free(workspace);
     nmlp_mlp_destroy(mlp);
+    nmlp_times_enter(l->r->times, before);
     return st;
 }
 
@@ -84,6 +87,13 @@ static void divide(double *a, int64_t n, int64_t by) {
 static nmlp_status input_moments(const nmlp_refit_layer *l, double *gram, double *cross, nmlp_err *err) {
     int64_t h = l->hidden;
     nmlp_status st = NMLP_E_NOMEM;
+    if (!l->r->token_weights) {
+        NMLP_RETURN_IF_FAILED(nmlp_moments_gram(l->kernels, l->pool, gram, l->z, l->n_calib, h, err));
+        NMLP_RETURN_IF_FAILED(nmlp_moments_cross(l->kernels, l->pool, cross, l->x, l->z, l->n_calib, h, h, err));
+        divide(gram, h * h, l->n_calib);
+        divide(cross, h * h, l->n_calib);
+        return NMLP_OK;
+    }
     float *x = nmlp_mem_new((size_t)(BATCH * h), sizeof *x, err);
     float *z = nmlp_mem_new((size_t)(BATCH * h), sizeof *z, err);
     if (!x || !z) goto out;
@@ -91,8 +101,8 @@ static nmlp_status input_moments(const nmlp_refit_layer *l, double *gram, double
         int64_t n = min64(BATCH, l->n_calib - t);
         scale_rows(x, l->x + t * h, l->weights + t, n, h);
         scale_rows(z, l->z + t * h, l->weights + t, n, h);
-        NMLP_TRY(nmlp_linalg_gram_add(l->pool, gram, z, n, h, err));
-        NMLP_TRY(nmlp_linalg_cross_add(l->pool, cross, x, z, n, h, h, err));
+        NMLP_TRY(nmlp_moments_gram(l->kernels, l->pool, gram, z, n, h, err));
+        NMLP_TRY(nmlp_moments_cross(l->kernels, l->pool, cross, x, z, n, h, h, err));
     }
     divide(gram, h * h, l->n_calib);
     divide(cross, h * h, l->n_calib);
@@ -107,10 +117,10 @@ static nmlp_factors *factors_of(nmlp_mlp_desc *desc, int i) { return i == 0 ? &d
 
 /* u of `matrix` from rows first.. of the nested factors that stand behind it. */
 static nmlp_status take_factors(nmlp_variant *v, int matrix, const nmlp_nested *nested, int64_t first, int64_t rows,
-                                nmlp_err *err) {
+                                nmlp_pool *pool, nmlp_err *err) {
     v->u[matrix] = nmlp_mem_new((size_t)(rows * nested->rank), nmlp_dtype_bytes(nested->dtype), err);
     if (!v->u[matrix]) return NMLP_E_NOMEM;
-    nmlp_nested_u(nested, nested->rank, first, rows, v->u[matrix]);
+    nmlp_nested_u(nested, nested->rank, first, rows, v->u[matrix], pool);
     *factors_of(&v->desc, matrix) =
         (nmlp_factors){.u = nmlp_view_2d(v->u[matrix], nested->dtype, rows, nested->rank),
                        .v = nmlp_view_2d(nested->v, nested->dtype, nested->rank, nested->cols)};
@@ -118,10 +128,10 @@ static nmlp_status take_factors(nmlp_variant *v, int matrix, const nmlp_nested *
 }
 
 static nmlp_status pack(nmlp_nested *nested, int64_t rows, int64_t cols, int64_t rank, nmlp_dtype dtype, double *ut,
-                        double *v, nmlp_err *err) {
+                        double *v, nmlp_pool *pool, nmlp_err *err) {
     double none[2] = {0};
     *nested = (nmlp_nested){.rows = rows, .cols = cols, .rank = rank, .full = 1, .dtype = dtype};
-    return nmlp_nested_pack(nested, ut, v, none, err);
+    return nmlp_nested_pack(nested, ut, v, none, pool, err);
 }
 
 static nmlp_status solve_tall(const nmlp_refit_layer *l, nmlp_refit_tall *problem, int matrix, nmlp_variant *out,
@@ -133,9 +143,11 @@ static nmlp_status solve_tall(const nmlp_refit_layer *l, nmlp_refit_tall *proble
     double *v = nmlp_mem_new((size_t)(problem->rank * problem->n), sizeof *v, err);
     if (!ut || !v) goto out;
     NMLP_TRY(nmlp_refit_tall_solve(problem, ut, v, l->pool, err));
-    NMLP_TRY(pack(nested, rows, problem->n, problem->rank, l->dense->mlp[matrix].w.dtype, ut, v, err));
-    NMLP_TRY(take_factors(out, matrix, nested, 0, problem->rows, err));
-    if (problem->n_matrices == 2) NMLP_TRY(take_factors(out, NMLP_MLP_UP, nested, problem->rows, problem->rows, err));
+    NMLP_TRY(pack(nested, rows, problem->n, problem->rank, l->dense->mlp[matrix].w.dtype, ut, v, l->pool,
+                  err));
+    NMLP_TRY(take_factors(out, matrix, nested, 0, problem->rows, l->pool, err));
+    if (problem->n_matrices == 2) 
+        NMLP_TRY(take_factors(out, NMLP_MLP_UP, nested, problem->rows, problem->rows, l->pool, err));
 out:
     nmlp_mem_free(ut);
     nmlp_mem_free(v);
@@ -150,6 +162,7 @@ static nmlp_status solve_gate_up(const nmlp_refit_layer *l, nmlp_refit_tall prob
         problem.rank = ranks->rank[NMLP_MLP_GATE];
         for (int i = 0; i < 2; i++) {
             problem.w[i] = l->w[i];
+            problem.views[i] = l->dense->mlp[i].w;
             problem.weight[i] = d[i];
         }
         return solve_tall(l, &problem, NMLP_MLP_GATE, out, err);
@@ -159,6 +172,7 @@ static nmlp_status solve_gate_up(const nmlp_refit_layer *l, nmlp_refit_tall prob
         problem.n_matrices = 1;
         problem.rank = ranks->rank[i];
         problem.w[0] = l->w[i];
+        problem.views[0] = l->dense->mlp[i].w;
         problem.weight[0] = d[i];
         NMLP_RETURN_IF_FAILED(solve_tall(l, &problem, i, out, err));
     }
@@ -170,26 +184,24 @@ nmlp_status nmlp_refit_gate_up(const nmlp_refit_layer *l, const nmlp_mlp_desc *b
     nmlp_status st = NMLP_E_NOMEM;
     double *gram = nmlp_mem_new((size_t)(h * h), sizeof *gram, err);
     double *cross = nmlp_mem_new((size_t)(h * h), sizeof *cross, err);
-    double *d = nmlp_mem_new((size_t)(2 * l->intermediate), sizeof *d, err);
     *out = (nmlp_variant){.desc = *base};
-    if (!gram || !cross || !d) goto out;
-    const double *weights[2] = {NULL, NULL};
-    if (l->r->row_weights) {
-        NMLP_TRY(nmlp_swiglu_weights(d, d + l->intermediate, l->w[NMLP_MLP_DOWN], l->silu2, l->slope2, h, l->intermediate, err));
-        weights[0] = d;
-        weights[1] = d + l->intermediate;
-    }
+    if (!gram || !cross) goto out;
+    const double *weights[2] = {l->row_weights, l->row_weights ? l->row_weights + l->intermediate : NULL};
+    nmlp_work before = nmlp_times_enter(l->r->times, NMLP_WORK_MOMENTS);
     NMLP_TRY(input_moments(l, gram, cross, err));
+    nmlp_times_enter(l->r->times, NMLP_WORK_PRODUCTS);
     nmlp_refit_tall problem = {.n = h,
                                .rows = l->intermediate,
                                .gram = gram,
                                .cross = cross,
-                               .ridge = anchor_gate_up * (double)h / (double)l->n_calib};
+                               .ridge = anchor_gate_up * (double)h / (double)l->n_calib,
+                               .kernels = l->kernels,
+                               .times = l->r->times};
     st = solve_gate_up(l, problem, weights, out, err);
+    nmlp_times_enter(l->r->times, before);
 out:
     nmlp_mem_free(gram);
     nmlp_mem_free(cross);
-    nmlp_mem_free(d);
     if (st != NMLP_OK) nmlp_variant_fini(out);
     return st;
 }
@@ -209,8 +221,8 @@ static nmlp_status inner_moments(const nmlp_refit_layer *l, const nmlp_mlp_desc 
         NMLP_TRY(nmlp_refit_run_mlp(l, base, l->z + t * h, n, out, act, err));
         scale_rows(act, act, l->weights + t, n, n_in);
         scale_rows(out, l->target + t * h, l->weights + t, n, h);
-        NMLP_TRY(nmlp_linalg_gram_add(l->pool, gram, act, n, n_in, err));
-        NMLP_TRY(nmlp_linalg_cross_add(l->pool, cross, out, act, n, h, n_in, err));
+        NMLP_TRY(nmlp_moments_gram(l->kernels, l->pool, gram, act, n, n_in, err));
+        NMLP_TRY(nmlp_moments_cross(l->kernels, l->pool, cross, out, act, n, h, n_in, err));
     }
     divide(gram, n_in * n_in, l->n_calib);
     divide(cross, h * n_in, l->n_calib);
@@ -247,7 +259,9 @@ nmlp_status nmlp_refit_down_of(const nmlp_refit_layer *l, const nmlp_mlp_desc *b
     double *ut = nmlp_mem_new((size_t)((rank ? rank : 1) * h), sizeof *ut, err);
     double *v = nmlp_mem_new((size_t)((rank ? rank : h) * n_in), sizeof *v, err);
     if (!gram || !cross || !ut || !v) goto out;
+    nmlp_work before = nmlp_times_enter(l->r->times, NMLP_WORK_MOMENTS);
     NMLP_TRY(inner_moments(l, base, gram, cross, err));
+    nmlp_times_enter(l->r->times, NMLP_WORK_PRODUCTS);
     nmlp_refit_down problem = {.m = h,
                                .n = n_in,
                                .w = l->w[NMLP_MLP_DOWN],
@@ -256,11 +270,13 @@ nmlp_status nmlp_refit_down_of(const nmlp_refit_layer *l, const nmlp_mlp_desc *b
                                .ridge = anchor_down * (double)n_in / (double)l->n_calib,
                                .rank = rank};
     NMLP_TRY(nmlp_refit_down_solve(&problem, ut, v, l->pool, err));
+    nmlp_times_enter(l->r->times, before);
     if (rank == 0) {
         NMLP_TRY(take_dense(l, v, out, err));
     } else {
-        NMLP_TRY(pack(nested, h, n_in, rank, l->dense->mlp[NMLP_MLP_DOWN].w.dtype, ut, v, err));
-        NMLP_TRY(take_factors(out, NMLP_MLP_DOWN, nested, 0, h, err));
+        NMLP_TRY(pack(nested, h, n_in, rank, l->dense->mlp[NMLP_MLP_DOWN].w.dtype, ut, v, l->pool,
+                  err));
+        NMLP_TRY(take_factors(out, NMLP_MLP_DOWN, nested, 0, h, l->pool, err));
     }
 out:
     nmlp_mem_free(gram);

@@ -55,48 +55,50 @@ nmlp_status nmlp_search_uniform(const nmlp_search *s, nmlp_layer_ranks *ranks, n
 
 /* ---- measuring ---- */
 
-/* Factors standing in for the engine's own MLPs. */
-struct stand_in {
-    nmlp_engine *engine;
-    nmlp_layer_mlp *mlps; /* [L] */
-    int64_t n_layers;
+/* Factors standing in for the engine's own MLPs: `ranks` of every layer but for `other` in one. */
+struct trial {
+    const nmlp_search *search;
+    const nmlp_layer_ranks *ranks; /* [L]; NULL: dense */
+    int64_t layer;                 /* -1: none differs */
+    nmlp_layer_ranks other;
+    nmlp_layer_mlp mlp; /* of the layer under way */
 };
 
-static nmlp_status stand_in_open(struct stand_in *in, const nmlp_search *s, nmlp_err *err) {
-    *in = (struct stand_in){.engine = s->engine, .n_layers = config_of(s)->n_layers};
-    in->mlps = nmlp_mem_new((size_t)in->n_layers, sizeof *in->mlps, err);
-    return in->mlps ? NMLP_OK : NMLP_E_NOMEM;
+static const nmlp_layer_ranks *trial_ranks(const struct trial *t, int64_t l) {
+    if (l == t->layer) return &t->other;
+    return t->ranks ? &t->ranks[l] : NULL;
 }
 
-/* Dense again in one layer; taking a stand-in away cannot fail. */
-static void take_out(struct stand_in *in, int64_t l) {
-    (void)nmlp_engine_set_mlp(in->engine, l, NULL, NULL);
-    nmlp_layer_mlp_fini(&in->mlps[l]);
+static bool trial_changes(const void *ctx, int64_t l) {
+    const nmlp_layer_ranks *r = trial_ranks(ctx, l);
+    return r && (r->rank[0] || r->rank[1] || r->rank[2]);
 }
 
-static void stand_in_close(struct stand_in *in) {
-    for (int64_t l = 0; in->mlps && l < in->n_layers; l++) take_out(in, l);
-    nmlp_mem_free(in->mlps);
-    in->mlps = NULL;
+static nmlp_status trial_put(void *ctx, int64_t l, nmlp_err *err) {
+    struct trial *t = ctx;
+    const nmlp_search *s = t->search;
+    NMLP_RETURN_IF_FAILED(nmlp_layer_mlp_build(&t->mlp, &s->libraries[l], &nmlp_engine_model(s->engine)->layers[l],
+                                               trial_ranks(t, l), nmlp_engine_pool(s->engine), err));
+    return nmlp_engine_set_mlp(s->engine, l, &t->mlp.desc, err);
 }
 
-static nmlp_status put_in(struct stand_in *in, const nmlp_search *s, int64_t l, const nmlp_layer_ranks *ranks,
-                          nmlp_err *err) {
-    take_out(in, l);
-    NMLP_RETURN_IF_FAILED(nmlp_layer_mlp_build(&in->mlps[l], &s->libraries[l], &nmlp_engine_model(s->engine)->layers[l],
-                                               ranks, err));
-    return nmlp_engine_set_mlp(in->engine, l, &in->mlps[l].desc, err);
+/* Dense again; taking a stand-in away cannot fail. */
+static void trial_take(void *ctx, int64_t l) {
+    struct trial *t = ctx;
+    (void)nmlp_engine_set_mlp(t->search->engine, l, NULL, NULL);
+    nmlp_layer_mlp_fini(&t->mlp);
+    nmlp_library_release(&t->search->libraries[l]);
+    nmlp_layer_release(&nmlp_engine_model(t->search->engine)->layers[l]);
+}
+
+static nmlp_status measure_trial(struct trial *t, int64_t from_layer, int64_t n_windows, nmlp_loss *loss, nmlp_err *err) {
+    nmlp_stand_ins in = {.ctx = t, .changes = trial_changes, .put = trial_put, .take = trial_take};
+    return nmlp_heldout_measure(t->search->heldout, t->search->engine, from_layer, n_windows, &in, loss, err);
 }
 
 nmlp_status nmlp_search_measure(const nmlp_search *s, const nmlp_layer_ranks *ranks, nmlp_loss *loss, nmlp_err *err) {
-    struct stand_in in = {0};
-    nmlp_status st = NMLP_OK;
-    NMLP_TRY(stand_in_open(&in, s, err));
-    for (int64_t l = 0; ranks && l < in.n_layers; l++) NMLP_TRY(put_in(&in, s, l, &ranks[l], err));
-    NMLP_TRY(nmlp_heldout_measure(s->heldout, s->engine, 0, s->heldout->windows->n_heldout, loss, err));
-out:
-    stand_in_close(&in);
-    return st;
+    struct trial t = {.search = s, .ranks = ranks, .layer = -1};
+    return measure_trial(&t, 0, s->heldout->windows->n_heldout, loss, err);
 }
 
 /* ---- sensitivities ---- */
@@ -129,63 +131,47 @@ static nmlp_layer_ranks without(const nmlp_layer_ranks *r, bool tall) {
     return out;
 }
 
+static nmlp_status tell(const nmlp_search *s, const char *stage, int64_t done, nmlp_err *err) {
+    if (nmlp_progress_update(s->progress, stage, (double)done, (double)config_of(s)->n_layers, "layers")) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_INTERRUPTED, "probing was stopped");
+}
+
 /* One group compressed alone, everything else dense. */
 static nmlp_status probe_alone(const nmlp_search *s, const nmlp_layer_ranks *ranks, struct sensitivity *out, nmlp_err *err) {
-    const nmlp_heldout *h = s->heldout;
-    struct stand_in in = {0};
-    nmlp_status st = NMLP_OK;
-    NMLP_TRY(stand_in_open(&in, s, err));
-    for (int64_t l = 0; l < in.n_layers; l++) {
+    for (int64_t l = 0; l < config_of(s)->n_layers; l++) {
         for (int tall = 0; tall < 2; tall++) {
-            nmlp_layer_ranks only = without(&ranks[l], !tall);
-            double lost = tall ? tall_loss(&s->libraries[l], &only) : down_loss(&s->libraries[l], &only);
+            struct trial t = {.search = s, .layer = l, .other = without(&ranks[l], !tall)};
+            double lost = tall ? tall_loss(&s->libraries[l], &t.other) : down_loss(&s->libraries[l], &t.other);
             nmlp_loss loss;
-            NMLP_TRY(put_in(&in, s, l, &only, err));
-            NMLP_TRY(nmlp_heldout_measure(h, s->engine, l, h->n_probe, &loss, err));
+            NMLP_RETURN_IF_FAILED(measure_trial(&t, l, s->heldout->n_probe, &loss, err));
             (tall ? out->gate_up : out->down)[l] = lost > 0 ? loss.kl / lost : 0;
         }
-        take_out(&in, l);
-        if (!nmlp_progress_update(s->progress, "probing", (double)(l + 1), (double)in.n_layers, "layers")) {
-            st = nmlp_fail(err, NMLP_E_INTERRUPTED, "probing was stopped");
-            goto out;
-        }
+        NMLP_RETURN_IF_FAILED(tell(s, "probing", l + 1, err));
     }
-out:
-    stand_in_close(&in);
-    return st;
+    return NMLP_OK;
 }
 
 /* One group made dense again, everything else as in `ranks`: what compressing it costs where the rest is compressed too. Groups that are dense
  * there keep their old sensitivity. */
 static nmlp_status probe_among(const nmlp_search *s, const nmlp_layer_ranks *ranks, struct sensitivity *out, nmlp_err *err) {
-    const nmlp_heldout *h = s->heldout;
-    struct stand_in in = {0};
+    int64_t n_layers = config_of(s)->n_layers, n_probe = s->heldout->n_probe;
+    struct trial base = {.search = s, .ranks = ranks, .layer = -1};
     nmlp_loss all, loss;
-    nmlp_status st = NMLP_OK;
-    NMLP_TRY(stand_in_open(&in, s, err));
-    for (int64_t l = 0; l < in.n_layers; l++) NMLP_TRY(put_in(&in, s, l, &ranks[l], err));
-    NMLP_TRY(nmlp_heldout_measure(h, s->engine, 0, h->n_probe, &all, err));
-    for (int64_t l = 0; l < in.n_layers; l++) {
+    NMLP_RETURN_IF_FAILED(measure_trial(&base, 0, n_probe, &all, err));
+    for (int64_t l = 0; l < n_layers; l++) {
         for (int tall = 0; tall < 2; tall++) {
-            nmlp_layer_ranks rest = without(&ranks[l], tall);
+            struct trial t = {.search = s, .ranks = ranks, .layer = l, .other = without(&ranks[l], tall)};
             double lost = tall ? tall_loss(&s->libraries[l], &ranks[l]) : down_loss(&s->libraries[l], &ranks[l]);
             double *to = (tall ? out->gate_up : out->down) + l;
             if (!(lost > 0)) continue;
-            NMLP_TRY(put_in(&in, s, l, &rest, err));
-            NMLP_TRY(nmlp_heldout_measure(h, s->engine, 0, h->n_probe, &loss, err));
+            NMLP_RETURN_IF_FAILED(measure_trial(&t, 0, n_probe, &loss, err));
             double gain = all.kl - loss.kl;
-            double least = 1e-3 * all.kl / (double)(2 * in.n_layers); /* noise can make it negative */
+            double least = 1e-3 * all.kl / (double)(2 * n_layers); /* noise can make it negative */
             *to = (gain > least ? gain : least) / lost;
         }
-        NMLP_TRY(put_in(&in, s, l, &ranks[l], err));
-        if (!nmlp_progress_update(s->progress, "probing again", (double)(l + 1), (double)in.n_layers, "layers")) {
-            st = nmlp_fail(err, NMLP_E_INTERRUPTED, "probing was stopped");
-            goto out;
-        }
+        NMLP_RETURN_IF_FAILED(tell(s, "probing again", l + 1, err));
     }
-out:
-    stand_in_close(&in);
-    return st;
+    return NMLP_OK;
 }
 
 /* ---- candidates ---- */

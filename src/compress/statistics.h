@@ -13,7 +13,7 @@ typedef struct nmlp_statistics {
     const nmlp_compress_options *options;
     const char *work_dir;
     uint64_t fingerprint;
-    double seconds_factors; /* out */
+    nmlp_times *times;
 } nmlp_statistics;
 
 /* Opens libraries [L] (zeroed by the caller, closed by the caller whatever the result). */

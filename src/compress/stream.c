@@ -5,14 +5,12 @@
 
 #include "base/mem.h"
 
-enum { NEURONS_PER_TASK = 64 };
-
 nmlp_status nmlp_stream_create(nmlp_stream *stream, const nmlp_engine *engine, const nmlp_windows *windows,
-                               nmlp_err *err) {
+                               nmlp_times *times, nmlp_err *err) {
     nmlp_session *session = NULL;
     nmlp_status st = NMLP_OK;
     int64_t h = nmlp_engine_model(engine)->config.hidden;
-    *stream = (nmlp_stream){.windows = windows, .hidden = h};
+    *stream = (nmlp_stream){.windows = windows, .hidden = h, .times = times};
     stream->rows = nmlp_mem_new((size_t)(nmlp_windows_tokens(windows) * h), sizeof *stream->rows, err);
     if (!stream->rows) return NMLP_E_NOMEM;
     NMLP_TRY(nmlp_session_create(&session, engine, windows->context, 1, false, err));
@@ -28,7 +26,19 @@ void nmlp_stream_destroy(nmlp_stream *stream) {
     *stream = (nmlp_stream){0};
 }
 
+/* Without a way out in the middle, so that it becomes vector code. */
+static bool all_finite(const float *x, int64_t n) {
+    uint32_t bad = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + i, sizeof bits);
+        bad |= (bits & 0x7f800000u) == 0x7f800000u;
+    }
+    return !bad;
+}
+
 nmlp_status nmlp_check_rows(const float *rows, int64_t s, int64_t h, int64_t layer, const char *tensor, nmlp_err *err) {
+    if (all_finite(rows, s * h)) return NMLP_OK;
     for (int64_t i = 0; i < s * h; i++) {
         if (isfinite(rows[i])) continue;
         nmlp_fail(err, NMLP_E_NUMERIC, "layer %lld: %s of calibration token %lld has %s in channel %lld", (long long)layer,
@@ -47,7 +57,7 @@ struct watch {
     int64_t n_counted; /* tokens of this window that enter sums: all or none */
     int64_t hidden;
     int64_t intermediate;
-    const float *gate, *up, *act;
+    nmlp_times *times;
 };
 
 static void on_input(void *ctx, int64_t layer, const float *x, int64_t s) {
@@ -62,32 +72,14 @@ static void on_output(void *ctx, int64_t layer, const float *y, int64_t s) {
     memcpy(w->taps->y + w->first * w->hidden, y, (size_t)(s * w->hidden) * sizeof *y);
 }
 
-/* Neurons are split over threads; each sums its tokens in order. */
-static void sum_neurons(void *ctx, int64_t begin, int64_t end, int thread) {
-    const struct watch *w = ctx;
-    (void)thread;
-    for (int64_t t = 0; t < w->n_counted; t++) {
-        int64_t row = t * w->intermediate;
-        for (int64_t j = begin; j < end; j++) {
-            float g = w->gate[row + j];
-            float sigmoid = 1.0f / (1.0f + expf(-g));
-            float slope = w->up[row + j] * sigmoid * (1.0f + g * (1.0f - sigmoid));
-            w->taps->silu2[j] += (double)(g * sigmoid) * (double)(g * sigmoid);
-            w->taps->slope2[j] += (double)slope * (double)slope;
-            w->taps->act2[j] += (double)w->act[row + j] * (double)w->act[row + j];
-        }
-    }
-}
-
 static void on_inside(void *ctx, int64_t layer, const float *gate, const float *up, const float *act, int64_t s) {
     struct watch *w = ctx;
     (void)layer;
-    (void)s;
+    (void)act;
     if (w->n_counted == 0) return;
-    w->gate = gate;
-    w->up = up;
-    w->act = act;
-    nmlp_pool_for(w->pool, w->intermediate, NEURONS_PER_TASK, sum_neurons, w);
+    nmlp_work before = nmlp_times_enter(w->times, NMLP_WORK_MOMENTS);
+    nmlp_swiglu_squares(w->taps->silu2, w->taps->slope2, w->taps->act2, gate, up, s, w->intermediate, w->pool);
+    nmlp_times_enter(w->times, before);
 }
 
 static nmlp_status run_window(nmlp_stream *stream, nmlp_session *session, int64_t layer, int64_t window,
@@ -104,6 +96,12 @@ static nmlp_status run_window(nmlp_stream *stream, nmlp_session *session, int64_
     return nmlp_check_rows(rows, w->context, stream->hidden, layer, "hidden state", err);
 }
 
+static nmlp_status advance(nmlp_stream_progress *p, int64_t tokens, nmlp_err *err) {
+    p->done += (double)tokens;
+    if (nmlp_progress_update(p->progress, p->stage, p->done, p->total, "tokens")) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_INTERRUPTED, "%s was stopped", p->stage);
+}
+
 nmlp_status nmlp_stream_run_layer(nmlp_stream *stream, const nmlp_engine *engine, int64_t layer, const nmlp_taps *taps,
                                   nmlp_stream_progress *progress, nmlp_err *err) {
     const nmlp_windows *w = stream->windows;
@@ -112,22 +110,40 @@ nmlp_status nmlp_stream_run_layer(nmlp_stream *stream, const nmlp_engine *engine
     struct watch watch = {.taps = taps,
                           .pool = nmlp_engine_pool(engine),
                           .hidden = stream->hidden,
-                          .intermediate = nmlp_engine_model(engine)->config.intermediate};
+                          .intermediate = nmlp_engine_model(engine)->config.intermediate,
+                          .times = stream->times};
     nmlp_observer observer = {.ctx = &watch,
                               .mlp_input = taps->x ? on_input : NULL,
                               .mlp_inside = taps->silu2 ? on_inside : NULL,
                               .mlp_output = taps->y ? on_output : NULL};
+    nmlp_work before = nmlp_times_enter(stream->times, NMLP_WORK_FORWARD);
     NMLP_TRY(nmlp_session_create(&session, engine, w->context, w->context, taps->silu2 != NULL, err));
     nmlp_session_set_observer(session, &observer);
     for (int64_t i = 0; i < w->n_calib + w->n_heldout; i++) {
         NMLP_TRY(run_window(stream, session, layer, i, &watch, err));
-        progress->done += (double)w->context;
-        if (!nmlp_progress_update(progress->progress, progress->stage, progress->done, progress->total, "tokens")) {
-            st = nmlp_fail(err, NMLP_E_INTERRUPTED, "%s was stopped", progress->stage);
-            goto out;
-        }
+        NMLP_TRY(advance(progress, w->context, err));
     }
 out:
+    nmlp_times_enter(stream->times, before);
+    nmlp_session_destroy(session);
+    return st;
+}
+
+nmlp_status nmlp_stream_run_attention(nmlp_stream *stream, const nmlp_engine *engine, int64_t layer, float *mlp_input,
+                                      nmlp_stream_progress *progress, nmlp_err *err) {
+    const nmlp_windows *w = stream->windows;
+    nmlp_session *session = NULL;
+    nmlp_status st = NMLP_OK;
+    nmlp_work before = nmlp_times_enter(stream->times, NMLP_WORK_FORWARD);
+    NMLP_TRY(nmlp_session_create(&session, engine, w->context, w->context, false, err));
+    for (int64_t i = 0; i < w->n_calib + w->n_heldout; i++) {
+        int64_t first = i * w->context * stream->hidden;
+        nmlp_session_run_attention(session, layer, stream->rows + first, 0, w->context, mlp_input + first);
+        NMLP_TRY(nmlp_check_rows(mlp_input + first, w->context, stream->hidden, layer, "MLP input", err));
+        NMLP_TRY(advance(progress, w->context, err));
+    }
+out:
+    nmlp_times_enter(stream->times, before);
     nmlp_session_destroy(session);
     return st;
 }

@@ -4,10 +4,11 @@
 
 #include <stdint.h>
 
+#include "base/pool.h"
 #include "tensor/view.h"
 
 /* dst: as many doubles as the view has elements. */
-void nmlp_widen(double *dst, const nmlp_view *view);
+void nmlp_widen(nmlp_pool *pool, double *dst, const nmlp_view *view);
 /* dst: n elements of `dtype`. */
 void nmlp_narrow(void *dst, nmlp_dtype dtype, const double *src, int64_t n);
 

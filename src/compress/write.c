@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "checkpoint/checkpoint_write.h"
 #include "model/expand.h"
@@ -94,6 +95,7 @@ static nmlp_status write_tensors(const struct outputs *o, const char *dir, bool 
     if (resume) NMLP_TRY(nmlp_checkpoint_writer_resume(writer, err));
     for (size_t i = nmlp_checkpoint_writer_next(writer); i < o->n; i++) {
         NMLP_TRY(nmlp_checkpoint_writer_put(writer, o->data[i]->data, nmlp_view_bytes(o->data[i]), err));
+        nmlp_file_map_release(o->data[i]->data, nmlp_view_bytes(o->data[i])); /* else all of both checkpoints would stay in memory */
         if (!nmlp_progress_update(progress, "writing", (double)(i + 1), (double)o->n, "tensors")) {
             st = nmlp_fail(err, NMLP_E_INTERRUPTED, "writing was stopped");
             goto out;

@@ -102,7 +102,7 @@ void nmlp_frame_constants(nmlp_source *src, const char *text) {
                 {"one tile along", "one block of tiles along", "one strip of blocks along"},
                 {"columns of one tile of", "columns of one run of tiles of", "columns of one load of"}};
             snprintf(name, sizeof name, "%s_%s", nmlp_emit_level_name(&s->axes[i], l), s->axes[i].name);
-            bool load = s->axes[i].run && l == s->axes[i].n_steps - 1;
+            bool load = s->axes[i].run && l == s->axes[i].n_steps - 1 && s->axes[i].steps[l] != s->axes[i].tile;
             snprintf(meaning, sizeof meaning, "%s %s", of[s->axes[i].run][load ? 2 : l], s->axes[i].name);
             put_constant(src, text, name, s->axes[i].steps[l], meaning);
         }

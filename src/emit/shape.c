@@ -258,8 +258,10 @@ static void find_axes(nmlp_emit_shape *s) {
         s->tensor_axis[2 * t + 1] = axis_of_dim(s, &p->tensors[t], n_letters, true);
         if (s->tensor_axis[2 * t + 1] >= 0) continue;
         s->tensor_axis[2 * t + 1] = s->n_axes;
-        s->axes[s->n_axes++] =
-            (nmlp_emit_axis){.name = upper_case(s, p->tensors[t].name), .extent = p->tensors[t].cols, .run = true};
+        nmlp_pack pack = {0};
+        nmlp_pack_find(p, p->tensors[t].name, &pack);
+        s->axes[s->n_axes++] = (nmlp_emit_axis){
+            .name = upper_case(s, p->tensors[t].name), .extent = p->tensors[t].cols, .run = true, .tile = pack.columns};
     }
 }
 
@@ -312,7 +314,7 @@ nmlp_status nmlp_emit_shape_init(nmlp_emit_shape *s, const nmlp_program *p, nmlp
 void nmlp_emit_shape_fini(nmlp_emit_shape *s) { nmlp_arena_fini(&s->arena); }
 
 const char *nmlp_emit_level_name(const nmlp_emit_axis *axis, int level) {
-    if (axis->run && axis->n_steps == 1) return "RUN";
+    if (axis->run && axis->n_steps == 1 && axis->steps[0] != axis->tile) return "RUN";
     static const char *const names[2][NMLP_AXIS_STEPS_MAX] = {{"TILE", "BLOCK", "STRIP"}, {"TILE", "RUN", "SPAN"}};
     return names[axis->run][level];
 }

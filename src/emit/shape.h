@@ -19,7 +19,8 @@ typedef struct nmlp_emit_axis {
     int64_t extent;
     int64_t steps[NMLP_AXIS_STEPS_MAX]; /* ascending: TILE_x, BLOCK_x, STRIP_x */
     int n_steps;
-    bool run; /* the columns of a packed tensor, not a shape letter: TILE_x, RUN_x, SPAN_x */
+    bool run;     /* the columns of a packed tensor, not a shape letter: TILE_x, RUN_x, SPAN_x */
+    int64_t tile; /* of a packed tensor: columns of its tiles */
 } nmlp_emit_axis;
 
 /* A loop steps along an axis; along several where it reads tensors of different layout. */

@@ -100,6 +100,9 @@ nmlp_status nmlp_session_embed(nmlp_session *session, const int32_t *ids, int64_
 /* Runs layer `layer` in place on hidden rows [S,H] of positions first..first+S-1, S at most the chunk; earlier positions of this layer must
  * have been run in this session. */
 void nmlp_session_run_layer(nmlp_session *session, int64_t layer, float *rows, int64_t first, int64_t s);
+/* Only up to the MLP: rows become the residual stream in front of it, mlp_input [S,H] what it would see. */
+void nmlp_session_run_attention(nmlp_session *session, int64_t layer, float *rows, int64_t first, int64_t s,
+                                float *mlp_input);
 /* out [S,H] = final norm of rows. */
 void nmlp_session_final_norm(nmlp_session *session, const float *rows, int64_t s, float *out);
 

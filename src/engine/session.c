@@ -273,6 +273,13 @@ void nmlp_session_run_layer(nmlp_session *s, int64_t layer, float *rows, int64_t
     run_mlp(s, layer, rows, n);
 }
 
+void nmlp_session_run_attention(nmlp_session *s, int64_t layer, float *rows, int64_t first, int64_t n, float *mlp_input) {
+    const nmlp_engine *e = s->engine;
+    const nmlp_config *c = &e->model->config;
+    run_attention(s, layer, rows, &(struct run){.n = n, .first = first}, 1, n);
+    nmlp_rmsnorm(mlp_input, rows, e->layers[layer].mlp_norm, (float)c->rms_eps, n, c->hidden, e->pool);
+}
+
 static nmlp_status check_ids(const nmlp_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {
     int64_t vocab = s->engine->model->config.vocab;
     for (int64_t i = 0; i < n; i++) {

@@ -1,4 +1,4 @@
-/* Norm, rotation and sum. They belong to no kernel set, so they take the widest vectors the CPU has. */
+/* Norm, rotation, sums. They belong to no kernel set, so they take the widest vectors the CPU has. */
 #include <math.h>
 
 #include "kernels/kernels_int.h"
@@ -89,4 +89,55 @@ static void add_range(void *arg, int64_t begin, int64_t end, int thread) {
 void nmlp_add(float *x, const float *y, int64_t n, nmlp_pool *pool) {
     struct sum sum = {.vec = widest(), .x = x, .y = y};
     nmlp_pool_for(pool, n, ELEMS_PER_TASK, add_range, &sum);
+}
+
+nmlp_softmax_view nmlp_softmax_compare(const float *x, const float *y, int64_t n) {
+    const nmlp_vec *vec = widest();
+    float top = vec->largest(x, n);
+    double sums[2];
+    vec->exp_sums(sums, x, y, top, n);
+    return (nmlp_softmax_view){.log_sum = (double)top + log(sums[0]), .mean_difference = sums[1] / sums[0]};
+}
+
+enum { NEURONS_PER_TASK = 64, TOKENS_PER_RUN = 32 };
+
+struct squares {
+    const nmlp_vec *vec;
+    double *silu2, *slope2, *act2;
+    const float *gate, *up;
+    int64_t s, n;
+};
+
+/* Some neurons over all tokens. */
+static void square_block(const struct squares *q, int64_t first, int64_t n) {
+    float silu2[NEURONS_PER_TASK], slope2[NEURONS_PER_TASK], act2[NEURONS_PER_TASK];
+    for (int64_t t = 0; t < q->s; t += TOKENS_PER_RUN) {
+        nmlp_swiglu_block block = {.gate = q->gate + t * q->n + first,
+                                   .up = q->up + t * q->n + first,
+                                   .stride = q->n,
+                                   .n_tokens = nmlp_min(TOKENS_PER_RUN, q->s - t),
+                                   .n = n,
+                                   .silu2 = silu2,
+                                   .slope2 = slope2,
+                                   .act2 = act2};
+        q->vec->swiglu_squares(&block);
+        for (int64_t j = 0; j < n; j++) {
+            q->silu2[first + j] += (double)silu2[j];
+            q->slope2[first + j] += (double)slope2[j];
+            q->act2[first + j] += (double)act2[j];
+        }
+    }
+}
+
+/* Neurons are split over threads; each sums its tokens in order. */
+static void square_neurons(void *arg, int64_t begin, int64_t end, int thread) {
+    (void)thread;
+    for (int64_t j = begin; j < end; j += NEURONS_PER_TASK) square_block(arg, j, nmlp_min(NEURONS_PER_TASK, end - j));
+}
+
+void nmlp_swiglu_squares(double *silu2, double *slope2, double *act2, const float *gate, const float *up, int64_t s,
+                         int64_t n, nmlp_pool *pool) {
+    struct squares q = {
+        .vec = widest(), .silu2 = silu2, .slope2 = slope2, .act2 = act2, .gate = gate, .up = up, .s = s, .n = n};
+    nmlp_pool_for(pool, n, NEURONS_PER_TASK, square_neurons, &q);
 }

@@ -46,6 +46,18 @@ typedef struct nmlp_pairing {
     int64_t n_padded; /* multiple of 16; zeros are written from n on */
 } nmlp_pairing;
 
+/* Values of a block of neurons for some tokens: rows of gate and up, and where their sums of squares go. */
+typedef struct nmlp_swiglu_block {
+    const float *gate;
+    const float *up;
+    int64_t stride; /* floats from token to token */
+    int64_t n_tokens;
+    int64_t n;     /* neurons */
+    float *silu2;  /* [n] out: silu(gate)^2 */
+    float *slope2; /* [n] out: (up * silu'(gate))^2 */
+    float *act2;   /* [n] out: (silu(gate) * up)^2 */
+} nmlp_swiglu_block;
+
 typedef struct nmlp_vec {
     /* act = gate / (1 + exp(-gate)) * up; act may be gate or up. */
     void (*silu_mul)(float *act, const float *gate, const float *up, int64_t n);
@@ -63,6 +75,10 @@ typedef struct nmlp_vec {
     void (*mul_scaled)(float *y, const float *x, const float *weight, float factor,
                        int64_t n); /* y = x*factor*weight */
     void (*add)(float *x, const float *y, int64_t n);
+    float (*largest)(const float *x, int64_t n);
+    /* sums[0] = sum of e^(x-top), sums[1] = the same weighted with x-y; y NULL: none. x at most top. */
+    void (*exp_sums)(double sums[2], const float *x, const float *y, float top, int64_t n);
+    void (*swiglu_squares)(const nmlp_swiglu_block *block);
     void (*rotate)(float *low, float *high, const float *cosine, const float *sine, int64_t n);
     /* dst [n,16] = transpose of 16 rows of n elements of 4 bytes; rows from n_rows on are zeros. */
     void (*transpose)(void *dst, const void *src, int64_t row_stride, int64_t n_rows, int64_t n);

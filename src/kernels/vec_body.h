@@ -351,6 +351,66 @@ static void add(float *x, const float *y, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] += y[i];
 }
 
+static float largest(const float *x, int64_t n) {
+    lanes top = (lanes){0} - INFINITY;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) top = larger(top, load(x + i));
+    if (i < n) top = larger(top, load_part(x + i, n - i, -INFINITY));
+    return max_lanes(top);
+}
+
+/* Runs short enough for f32 sums, which are summed in f64. */
+static void exp_sums(double sums[2], const float *x, const float *y, float top, int64_t n) {
+    enum { RUN = 32 * LANES };
+    sums[0] = sums[1] = 0;
+    for (int64_t begin = 0; begin < n; begin += RUN) {
+        int64_t end = begin + RUN < n ? begin + RUN : n;
+        lanes sum = {0}, weighted = {0};
+        int64_t i = begin;
+        for (; i + LANES <= end; i += LANES) {
+            lanes a = load(x + i);
+            lanes e = exp_lanes(a - top);
+            sum += e;
+            if (y) weighted += e * (a - load(y + i));
+        }
+        if (i < end) {
+            lanes a = load_part(x + i, end - i, top);
+            lanes e = exp_lanes(load_part(x + i, end - i, -INFINITY) - top);
+            sum += e;
+            if (y) weighted += e * (a - load_part(y + i, end - i, top));
+        }
+        sums[0] += (double)sum_lanes(sum);
+        sums[1] += (double)sum_lanes(weighted);
+    }
+}
+
+static inline void swiglu_squares_lanes(lanes *silu2, lanes *slope2, lanes *act2, lanes gate, lanes up) {
+    lanes sigmoid = reciprocal(1.0f + exp_between(-gate, -104.0f, 87.0f));
+    lanes silu = gate * sigmoid;
+    lanes slope = up * sigmoid * (1.0f + gate * (1.0f - sigmoid));
+    *silu2 += silu * silu;
+    *slope2 += slope * slope;
+    *act2 += silu * up * (silu * up);
+}
+
+static void swiglu_squares(const nmlp_swiglu_block *b) {
+    for (int64_t j = 0; j < b->n; j += LANES) {
+        int64_t width = b->n - j < LANES ? b->n - j : LANES;
+        lanes silu2 = {0}, slope2 = {0}, act2 = {0};
+        for (int64_t t = 0; t < b->n_tokens; t++) {
+            const float *gate = b->gate + t * b->stride + j;
+            const float *up = b->up + t * b->stride + j;
+            if (width == LANES)
+                swiglu_squares_lanes(&silu2, &slope2, &act2, load(gate), load(up));
+            else
+                swiglu_squares_lanes(&silu2, &slope2, &act2, load_part(gate, width, 0), load_part(up, width, 0));
+        }
+        memcpy(b->silu2 + j, &silu2, (size_t)width * sizeof(float));
+        memcpy(b->slope2 + j, &slope2, (size_t)width * sizeof(float));
+        memcpy(b->act2 + j, &act2, (size_t)width * sizeof(float));
+    }
+}
+
 static void rotate(float *low, float *high, const float *cosine, const float *sine, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         float a = low[i];

@@ -1,16 +1,20 @@
 /* Products: fixed blocks over the pool, one BLAS call each. */
 #include <cblas.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "linalg/linalg.h"
 
-enum { ROWS_PER_TASK = 128, GRAM_BLOCK = 256, GRAM_TOKENS = 256 };
+enum { ROWS_PER_TASK = 128, GRAM_BLOCK = 256, GRAM_TOKENS = 256, ELEMS_PER_TASK = 1 << 16, MIRROR_SIDE = 64 };
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 struct gemm {
     nmlp_trans ta, tb;
     int64_t m, n, k;
     const double *a, *b;
     double *c;
+    int64_t c_stride;
 };
 
 static void gemm_rows(void *ctx, int64_t begin, int64_t end, int thread) {
@@ -23,43 +27,79 @@ static void gemm_rows(void *ctx, int64_t begin, int64_t end, int thread) {
         cblas_dgemm(CblasRowMajor, g->ta == NMLP_PLAIN ? CblasNoTrans : CblasTrans,
                     g->tb == NMLP_PLAIN ? CblasNoTrans : CblasTrans, (blasint)rows, (blasint)g->n, (blasint)g->k, 1.0, a,
                     (blasint)(g->ta == NMLP_PLAIN ? g->k : g->m), g->b, (blasint)(g->tb == NMLP_PLAIN ? g->n : g->k),
-                    0.0, g->c + row * g->n, (blasint)g->n);
+                    0.0, g->c + row * g->c_stride, (blasint)g->c_stride);
     }
 }
 
 void nmlp_linalg_gemm(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, int64_t m, int64_t n, int64_t k, const double *a,
                       const double *b, double *c) {
-    struct gemm g = {.ta = ta, .tb = tb, .m = m, .n = n, .k = k, .a = a, .b = b, .c = c};
+    nmlp_linalg_gemm_into(pool, ta, tb, m, n, k, a, b, c, n);
+}
+
+void nmlp_linalg_gemm_into(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, int64_t m, int64_t n, int64_t k, const double *a,
+                           const double *b, double *c, int64_t c_stride) {
+    struct gemm g = {.ta = ta, .tb = tb, .m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .c_stride = c_stride};
     nmlp_pool_for(pool, (m + ROWS_PER_TASK - 1) / ROWS_PER_TASK, 1, gemm_rows, &g);
 }
 
+/* What lies below the diagonal, above it: squares of rows, whose columns are read from L1. */
+struct mirror {
+    double *c;
+    int64_t n;
+};
+
+static void mirror_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct mirror *m = ctx;
+    (void)thread;
+    for (int64_t first = begin; first < m->n; first += MIRROR_SIDE) {
+        int64_t last = min64(first + MIRROR_SIDE, m->n);
+        for (int64_t i = begin; i < end; i++)
+            for (int64_t j = first > i ? first : i + 1; j < last; j++) m->c[i * m->n + j] = m->c[j * m->n + i];
+    }
+}
+
+void nmlp_linalg_mirror(nmlp_pool *pool, double *c, int64_t n) {
+    struct mirror m = {.c = c, .n = n};
+    nmlp_pool_for(pool, n, MIRROR_SIDE, mirror_rows, &m);
+}
+
+/* C = A^T A or A A^T: rows of the lower triangle, up to the end of the block on the diagonal. */
 struct squares {
+    nmlp_trans ta;
     int64_t n, k;
     const double *a;
     double *c;
 };
 
-/* Rows of the lower triangle, up to the end of the block on the diagonal. */
 static void squares_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct squares *g = ctx;
+    bool by_columns = g->ta == NMLP_TRANSPOSED;
+    int64_t stride = by_columns ? g->n : g->k;
     (void)thread;
     for (int64_t task = begin; task < end; task++) {
         int64_t row = task * ROWS_PER_TASK;
-        int64_t rows = g->n - row < ROWS_PER_TASK ? g->n - row : ROWS_PER_TASK;
-        cblas_dgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (blasint)rows, (blasint)(row + rows), (blasint)g->k, 1.0, g->a + row,
-                    (blasint)g->n, g->a, (blasint)g->n, 0.0, g->c + row * g->n, (blasint)g->n);
+        int64_t rows = min64(ROWS_PER_TASK, g->n - row);
+        cblas_dgemm(CblasRowMajor, by_columns ? CblasTrans : CblasNoTrans, by_columns ? CblasNoTrans : CblasTrans,
+                    (blasint)rows, (blasint)(row + rows), (blasint)g->k, 1.0, g->a + (by_columns ? row : row * stride),
+                    (blasint)stride, g->a, (blasint)stride, 0.0, g->c + row * g->n, (blasint)g->n);
     }
 }
 
-static void mirror_lower(double *c, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = i + 1; j < n; j++) c[i * n + j] = c[j * n + i];
+struct narrowing {
+    float *to;
+    const double *from;
+};
+
+static void narrow_elems(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct narrowing *n = ctx;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) n->to[i] = (float)n->from[i];
 }
 
-void nmlp_linalg_squares(nmlp_pool *pool, int64_t n, int64_t k, const double *a, double *c) {
-    struct squares g = {.n = n, .k = k, .a = a, .c = c};
-    nmlp_pool_for(pool, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK, 1, squares_rows, &g);
-    mirror_lower(c, n);
+static float *narrowed(nmlp_pool *pool, const double *from, int64_t n, nmlp_err *err) {
+    struct narrowing narrowing = {.to = nmlp_mem_new((size_t)n, sizeof(float), err), .from = from};
+    if (narrowing.to) nmlp_pool_for(pool, n, ELEMS_PER_TASK, narrow_elems, &narrowing);
+    return narrowing.to;
 }
 
 struct gemm_f32 {
@@ -68,6 +108,7 @@ struct gemm_f32 {
     const float *a, *b;
     float *part; /* [m,n] */
     double *c;
+    int64_t c_stride;
 };
 
 static void gemm_f32_rows(void *ctx, int64_t begin, int64_t end, int thread) {
@@ -82,20 +123,20 @@ static void gemm_f32_rows(void *ctx, int64_t begin, int64_t end, int thread) {
                     g->tb == NMLP_PLAIN ? CblasNoTrans : CblasTrans, (blasint)rows, (blasint)g->n, (blasint)g->k, 1.0f, a,
                     (blasint)(g->ta == NMLP_PLAIN ? g->k : g->m), g->b, (blasint)(g->tb == NMLP_PLAIN ? g->n : g->k),
                     0.0f, part, (blasint)g->n);
-        for (int64_t i = 0; i < rows * g->n; i++) g->c[row * g->n + i] = (double)part[i];
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t j = 0; j < g->n; j++) g->c[(row + i) * g->c_stride + j] = (double)part[i * g->n + j];
     }
 }
 
 nmlp_status nmlp_linalg_gemm_f32(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, int64_t m, int64_t n, int64_t k,
-                                 const double *a, const double *b, double *c, nmlp_err *err) {
+                                 const double *a, const double *b, double *c, int64_t c_stride, nmlp_err *err) {
     nmlp_status st = NMLP_E_NOMEM;
-    float *narrow_a = nmlp_mem_new((size_t)(m * k), sizeof *narrow_a, err);
-    float *narrow_b = nmlp_mem_new((size_t)(k * n), sizeof *narrow_b, err);
+    float *narrow_a = narrowed(pool, a, m * k, err);
+    float *narrow_b = narrowed(pool, b, k * n, err);
     float *part = nmlp_mem_new((size_t)(m * n), sizeof *part, err);
     if (narrow_a && narrow_b && part) {
-        for (int64_t i = 0; i < m * k; i++) narrow_a[i] = (float)a[i];
-        for (int64_t i = 0; i < k * n; i++) narrow_b[i] = (float)b[i];
-        struct gemm_f32 g = {.ta = ta, .tb = tb, .m = m, .n = n, .k = k, .a = narrow_a, .b = narrow_b, .part = part, .c = c};
+        struct gemm_f32 g = {.ta = ta, .tb = tb, .m = m, .n = n, .k = k, .a = narrow_a, .b = narrow_b, .part = part,
+                             .c = c, .c_stride = c_stride};
         nmlp_pool_for(pool, (m + ROWS_PER_TASK - 1) / ROWS_PER_TASK, 1, gemm_f32_rows, &g);
         st = NMLP_OK;
     }
@@ -111,18 +152,21 @@ struct cross {
     double *c;
     float *scratch; /* GRAM_BLOCK^2 per thread */
     int64_t s, m, n, blocks_n;
-    bool symmetric;
+    bool symmetric; /* y is x */
+    bool by_rows;   /* tokens are columns: x [n,s] */
 };
-
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static void cross_block(const struct cross *g, int64_t i, int64_t j, float *scratch) {
     int64_t rows = min64(GRAM_BLOCK, g->m - i);
     int64_t cols = min64(GRAM_BLOCK, g->n - j);
     for (int64_t t = 0; t < g->s; t += GRAM_TOKENS) {
         int64_t tokens = min64(GRAM_TOKENS, g->s - t);
-        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (blasint)rows, (blasint)cols, (blasint)tokens, 1.0f,
-                    g->y + t * g->m + i, (blasint)g->m, g->x + t * g->n + j, (blasint)g->n, 0.0f, scratch, (blasint)cols);
+        if (g->by_rows)
+            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)rows, (blasint)cols, (blasint)tokens, 1.0f,
+                        g->y + i * g->s + t, (blasint)g->s, g->x + j * g->s + t, (blasint)g->s, 0.0f, scratch, (blasint)cols);
+        else
+            cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (blasint)rows, (blasint)cols, (blasint)tokens, 1.0f,
+                        g->y + t * g->m + i, (blasint)g->m, g->x + t * g->n + j, (blasint)g->n, 0.0f, scratch, (blasint)cols);
         for (int64_t r = 0; r < rows; r++) {
             double *to = g->c + (i + r) * g->n + j;
             for (int64_t k = 0; k < cols; k++) to[k] += (double)scratch[r * cols + k];
@@ -159,8 +203,68 @@ nmlp_status nmlp_linalg_cross_add(nmlp_pool *pool, double *c, const float *y, co
 nmlp_status nmlp_linalg_gram_add(nmlp_pool *pool, double *c, const float *x, int64_t s, int64_t n, nmlp_err *err) {
     struct cross g = {.y = x, .x = x, .c = c, .s = s, .m = n, .n = n, .symmetric = true};
     NMLP_RETURN_IF_FAILED(run_cross(pool, &g, err));
-    mirror_lower(c, n);
+    nmlp_linalg_mirror(pool, c, n);
     return NMLP_OK;
+}
+
+/* D A or A D, in f64 or f32. */
+struct weighing {
+    const double *a, *d;
+    int64_t rows, cols;
+    bool by_rows; /* d belongs to the columns */
+    double *wide;
+    float *narrow;
+};
+
+static void weigh_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct weighing *w = ctx;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        for (int64_t j = 0; j < w->cols; j++) {
+            double value = w->a[i * w->cols + j] * (w->d ? w->d[w->by_rows ? j : i] : 1);
+            if (w->wide)
+                w->wide[i * w->cols + j] = value;
+            else
+                w->narrow[i * w->cols + j] = (float)value;
+        }
+    }
+}
+
+static nmlp_status weighted(nmlp_pool *pool, struct weighing *w, bool narrow, double *c, nmlp_err *err) {
+    size_t n_elems = (size_t)(w->rows * w->cols);
+    int64_t n = w->by_rows ? w->rows : w->cols;
+    int64_t k = w->by_rows ? w->cols : w->rows;
+    nmlp_status st = NMLP_OK;
+    if (narrow)
+        w->narrow = nmlp_mem_new(n_elems, sizeof *w->narrow, err);
+    else
+        w->wide = nmlp_mem_new(n_elems, sizeof *w->wide, err);
+    if (!w->narrow && !w->wide) return NMLP_E_NOMEM;
+    nmlp_pool_for(pool, w->rows, 1 + ELEMS_PER_TASK / (w->cols + 1), weigh_rows, w);
+    if (narrow) {
+        struct cross g = {.y = w->narrow, .x = w->narrow, .c = c, .s = k, .m = n, .n = n, .symmetric = true, .by_rows = w->by_rows};
+        memset(c, 0, (size_t)(n * n) * sizeof *c);
+        st = run_cross(pool, &g, err);
+    } else {
+        struct squares g = {.ta = w->by_rows ? NMLP_PLAIN : NMLP_TRANSPOSED, .n = n, .k = k, .a = w->wide, .c = c};
+        nmlp_pool_for(pool, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK, 1, squares_rows, &g);
+    }
+    nmlp_linalg_mirror(pool, c, n);
+    nmlp_mem_free(w->narrow);
+    nmlp_mem_free(w->wide);
+    return st;
+}
+
+nmlp_status nmlp_linalg_weighted_squares(nmlp_pool *pool, int64_t n, int64_t k, const double *a, const double *d,
+                                         bool narrow, double *c, nmlp_err *err) {
+    struct weighing w = {.a = a, .d = d, .rows = k, .cols = n};
+    return weighted(pool, &w, narrow, c, err);
+}
+
+nmlp_status nmlp_linalg_weighted_rows(nmlp_pool *pool, int64_t m, int64_t k, const double *a, const double *d, bool narrow,
+                                      double *c, nmlp_err *err) {
+    struct weighing w = {.a = a, .d = d, .rows = m, .cols = k, .by_rows = true};
+    return weighted(pool, &w, narrow, c, err);
 }
 
 struct solve {

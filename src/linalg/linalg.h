@@ -28,14 +28,24 @@ typedef enum nmlp_trans { NMLP_PLAIN, NMLP_TRANSPOSED } nmlp_trans;
 void nmlp_linalg_gemm(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, int64_t m, int64_t n, int64_t k, const double *a,
                       const double *b, double *c);
 
+/* The same with rows of C c_stride apart. */
+void nmlp_linalg_gemm_into(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, int64_t m, int64_t n, int64_t k, const double *a,
+                           const double *b, double *c, int64_t c_stride);
 /* The same with operands and sums in f32, twice as fast: for results that will be rounded to 16 bits. */
 nmlp_status nmlp_linalg_gemm_f32(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, int64_t m, int64_t n, int64_t k,
-                                 const double *a, const double *b, double *c, nmlp_err *err);
-/* C [n,n] = A^T A for A [k,n], half the work of the product. */
-void nmlp_linalg_squares(nmlp_pool *pool, int64_t n, int64_t k, const double *a, double *c);
+                                 const double *a, const double *b, double *c, int64_t c_stride, nmlp_err *err);
+
+/* C [n,n] = A^T D^2 A for A [k,n], D the diagonal d [k] (NULL: ones). `narrow`: in f32 as nmlp_linalg_gram_add. */
+nmlp_status nmlp_linalg_weighted_squares(nmlp_pool *pool, int64_t n, int64_t k, const double *a, const double *d,
+                                         bool narrow, double *c, nmlp_err *err);
+/* C [m,m] = A D^2 A^T for A [m,k], D the diagonal d [k]; in f64, or in f32 as nmlp_linalg_gram_add. */
+nmlp_status nmlp_linalg_weighted_rows(nmlp_pool *pool, int64_t m, int64_t k, const double *a, const double *d, bool narrow,
+                                      double *c, nmlp_err *err);
 
 /* C [n,n] += X^T X for X [s,n] f32, whole matrix; products of at most 256 rows are summed in f32, those sums in f64. */
 nmlp_status nmlp_linalg_gram_add(nmlp_pool *pool, double *c, const float *x, int64_t s, int64_t n, nmlp_err *err);
+/* What C [n,n] has below the diagonal, above it too. */
+void nmlp_linalg_mirror(nmlp_pool *pool, double *c, int64_t n);
 /* C [m,n] += Y^T X for Y [s,m], X [s,n] f32, in the same way. */
 nmlp_status nmlp_linalg_cross_add(nmlp_pool *pool, double *c, const float *y, const float *x, int64_t s, int64_t m,
                                   int64_t n, nmlp_err *err);

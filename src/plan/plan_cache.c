@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 
-enum { CACHE_VERSION = 2, CACHE_MAX_BYTES = 64 << 20, TEXT_MAX = 256 };
+enum { CACHE_VERSION = 3, CACHE_MAX_BYTES = 64 << 20, TEXT_MAX = 256 };
 
 /* FNV-1a over the machine's numbers and the version of the kernels. */
 static uint64_t machine_hash(const nmlp_machine *m) {

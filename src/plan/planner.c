@@ -19,7 +19,8 @@ enum {
     SAMPLE_STRIPS = 2
 };
 
-static const double NEAR = 1.025; /* of the limit */
+static const double NEAR = 1.025;   /* of the limit */
+static const double BEHIND = 1.015; /* of what another family has reached: hopeless */
 
 typedef struct finalist {
     nmlp_strip_plan plan;
@@ -32,8 +33,9 @@ typedef struct contest {
     nmlp_plan_op op;
     const nmlp_kernel_request *rq;
     nmlp_plan *plan;
-    finalist list[JUDGED_BRIEF];
+    finalist list[JUDGED_BRIEF + FINALISTS]; /* best first */
     int n;
+    double to_beat_us; /* what another family has reached; 0: nothing */
 } contest;
 
 void nmlp_tiling_print(const nmlp_tiling *tiling, nmlp_str *out) {
@@ -111,14 +113,18 @@ static int distance(const nmlp_strip_plan *a, const nmlp_strip_plan *b) {
     return (a->rows != b->rows) + (a->x != b->x) + (a->x_chunk != b->x_chunk) +
            (a->x_load != b->x_load && a->x == b->x) + (a->act_chunk != b->act_chunk) + (a->columns != b->columns) +
            (a->ring_bytes != b->ring_bytes) + (a->out_tiles * a->columns != b->out_tiles * b->columns) +
-           (a->out_ring != b->out_ring) + (a->tail != b->tail) +
-           (a->out_bytes != b->out_bytes && a->out_ring == b->out_ring);
+           (a->out_ring != b->out_ring) + (a->tail != b->tail) + (a->taper != b->taper) +
+           (a->out_bytes != b->out_bytes && (a->out_ring == b->out_ring || a->taper > 0));
 }
+
+/* Plans with a taper and plans without one are so different that no single change leads from one to the other. */
+typedef enum family { ALL_PLANS, TAPERED, RINGED } family;
 
 typedef struct field {
     nmlp_strip_plan *plans; /* all that fit, best estimate first */
     size_t n;
     double traffic_limit;
+    family only;
 } field;
 
 static bool judged_before(const contest *c, const nmlp_strip_plan *plan) {
@@ -127,12 +133,17 @@ static bool judged_before(const contest *c, const nmlp_strip_plan *plan) {
     return false;
 }
 
+static bool in_family(const field *f, const nmlp_strip_plan *plan) {
+    return f->only == ALL_PLANS || (f->only == TAPERED) == (plan->taper > 0);
+}
+
 static bool allowed(const contest *c, const field *f, const nmlp_strip_plan *plan) {
     return f->traffic_limit == INFINITY || nmlp_strip_estimate_of(c->op, c->rq, plan).hbm_bytes <= f->traffic_limit;
 }
 
 static nmlp_status judge_first(contest *c, const field *f, int most, nmlp_err *err) {
     for (size_t i = 0; i < f->n && c->n < most; i++) {
+        if (!in_family(f, &f->plans[i])) continue;
         int kin = 0, same_x = 0; /* some of each kind, and of each way to bring x in */
         for (int j = 0; j < c->n; j++) kin += same_kind(&f->plans[i], &c->list[j].plan);
         for (int j = 0; j < c->n; j++) same_x += f->plans[i].x == c->list[j].plan.x;
@@ -150,7 +161,9 @@ static nmlp_status climb(contest *c, const field *f, finalist at, int reach, int
         finalist next = at;
         for (size_t i = 0; i < f->n && c->n < most; i++) {
             const nmlp_strip_plan *plan = &f->plans[i];
-            if (distance(plan, &at.plan) > reach || judged_before(c, plan) || !allowed(c, f, plan)) continue;
+            if (!in_family(f, plan) || distance(plan, &at.plan) > reach || judged_before(c, plan) ||
+                !allowed(c, f, plan))
+                continue;
             finalist one;
             NMLP_RETURN_IF_FAILED(judge_strips(c, plan, &one, err));
             insert(c, &one);
@@ -165,9 +178,14 @@ static nmlp_status climb(contest *c, const field *f, finalist at, int reach, int
 /* Hardly anything is left to gain. */
 static bool near_limit(const contest *c) { return c->list[0].latency_us <= NEAR * c->plan->limit_us; }
 
+/* Near the limit, or too far behind another family to catch up. */
+static bool settled(const contest *c) {
+    return near_limit(c) || (c->to_beat_us > 0 && c->list[0].latency_us > BEHIND * c->to_beat_us);
+}
+
 /* From the best; where judging is quick from the best of every way to bring x in and of every width of the last
  * product, and with pairs of changes. */
-static nmlp_status judge_neighbours(contest *c, const field *f, bool brief, nmlp_err *err) {
+static nmlp_status judge_neighbours(contest *c, const field *f, bool brief, int judged, nmlp_err *err) {
     finalist starts[STARTS_MAX];
     int n = 0;
     for (int i = 0; i < c->n && n < (brief ? STARTS_MAX : 1); i++) {
@@ -177,26 +195,58 @@ static nmlp_status judge_neighbours(contest *c, const field *f, bool brief, nmlp
             known = known || (starts[j].plan.x == plan->x && starts[j].plan.columns == plan->columns);
         if (!known) starts[n++] = c->list[i];
     }
-    int most = brief ? JUDGED_BRIEF / 4 * 3 : JUDGED_LONG, before = c->n;
-    for (int i = 0; i < n && (i == 0 || !near_limit(c)); i++)
+    int most = brief ? judged / 4 * 3 : judged, before = c->n;
+    for (int i = 0; i < n && (i == 0 || !settled(c)); i++)
         NMLP_RETURN_IF_FAILED(climb(c, f, starts[i], 1, before + (most - before) * (i + 1) / n, err));
-    return brief && !near_limit(c) ? climb(c, f, c->list[0], 2, JUDGED_BRIEF, err) : NMLP_OK;
+    return brief && !settled(c) ? climb(c, f, c->list[0], 2, judged, err) : NMLP_OK;
+}
+
+/* One strip: quick to judge. */
+static bool is_brief(const contest *c) { return c->rq->shape.s <= (int64_t)c->planner->machine->psum_bank_bytes / 4; }
+
+/* `share` of the effort, in eighths. */
+static nmlp_status judge_family(contest *c, field f, family only, int share, nmlp_err *err) {
+    bool brief = is_brief(c);
+    int first = (brief ? FIRST_BRIEF : FIRST_LONG) * share / 8,
+        judged = (brief ? JUDGED_BRIEF : JUDGED_LONG) * share / 8;
+    f.only = only;
+    NMLP_RETURN_IF_FAILED(judge_first(c, &f, first, err));
+    return c->n > 0 ? judge_neighbours(c, &f, brief, judged, err) : NMLP_OK;
+}
+
+/* Plans with a taper first; the others unless those are near the limit already. */
+static nmlp_status judge_families(contest *c, const field *f, nmlp_err *err) {
+    finalist best[FINALISTS];
+    NMLP_RETURN_IF_FAILED(judge_family(c, *f, TAPERED, 3, err));
+    if (c->n > 0 && near_limit(c)) return NMLP_OK;
+    int n = c->n < FINALISTS ? c->n : FINALISTS;
+    for (int i = 0; i < n; i++) best[i] = c->list[i];
+    c->to_beat_us = n > 0 ? best[0].latency_us : 0;
+    c->n = 0;
+    NMLP_RETURN_IF_FAILED(judge_family(c, *f, RINGED, 7, err));
+    for (int i = 0; i < n; i++) insert(c, &best[i]);
+    return NMLP_OK;
+}
+
+static bool has_tapers(const field *f) {
+    for (size_t i = 0; i < f->n; i++)
+        if (f->plans[i].taper > 0) return true;
+    return false;
 }
 
 static nmlp_status judge_candidates(contest *c, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     field f = {.traffic_limit = INFINITY};
-    bool brief = c->rq->shape.s <= (int64_t)c->planner->machine->psum_bank_bytes / 4; /* one strip: quick to judge */
     if (c->op == NMLP_PLAN_XUV && c->plan->paper.cost.latency_us > 0)
         f.traffic_limit = c->plan->paper.cost.hbm_bytes * (1 + 1e-9);
     NMLP_TRY(nmlp_strip_candidates(&f.plans, &c->plan->n_fitting, &c->plan->n_candidates, c->op, c->rq, err));
     f.n = c->plan->n_fitting;
-    NMLP_TRY(judge_first(c, &f, brief ? FIRST_BRIEF : FIRST_LONG, err));
+    if (has_tapers(&f)) NMLP_TRY(judge_families(c, &f, err));
+    if (c->n == 0) NMLP_TRY(judge_family(c, f, ALL_PLANS, 8, err));
     if (c->n == 0) { /* nothing moves as little as the paper's kernel */
         f.traffic_limit = INFINITY;
-        NMLP_TRY(judge_first(c, &f, brief ? FIRST_BRIEF : FIRST_LONG, err));
+        NMLP_TRY(judge_family(c, f, ALL_PLANS, 8, err));
     }
-    NMLP_TRY(judge_neighbours(c, &f, brief, err));
 out:
     nmlp_mem_free(f.plans);
     return st;
@@ -285,6 +335,7 @@ nmlp_status nmlp_plan_find(nmlp_plan *plan, const nmlp_planner *planner, nmlp_pl
     NMLP_RETURN_IF_FAILED(nmlp_kernel_check_request(kernel, rq, err));
     plan->bounds = nmlp_bounds_of(op, rq, nmlp_tiling_get(rq->tiling, "shared", 0) == 1);
     plan->limit_us = plan->bounds.largest_ns * 1e-3 + planner->machine->launch_us;
+    plan->floor_us = plan->bounds.floor_ns * 1e-3 + planner->machine->launch_us;
     if (planner->cache_path)
         NMLP_RETURN_IF_FAILED(nmlp_plan_cache_find(planner->cache_path, plan, planner->machine, op, rq, err));
     if (plan->cached) { /* the choice is remembered, the judge's verdict is asked for again */

@@ -40,6 +40,7 @@ typedef struct nmlp_plan {
     nmlp_choice winner, runner_up, paper; /* paper: the better of its tables; latency 0 where it has no such kernel */
     nmlp_bounds bounds;
     double limit_us;    /* the largest bound plus the launch */
+    double floor_us;    /* the same with the latencies that no tiling can hide */
     const char *engine; /* the busiest one in the winner */
     size_t n_candidates, n_fitting, n_judged;
     bool cached;

@@ -106,26 +106,63 @@ nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, nmlp_pack pack, b
     pack.partitions = b->parts;
     pack.chunk_tiles = min64(pack.chunk_tiles, nmlp_pack_k_tiles(&pack));
     nmlp_stream w = {.name = name, .pack = pack, .end = nmlp_pack_n_tiles(&pack), .late = late && b->plan.out_ring > 1};
+    w.pieces = 1;
     int64_t run_bytes = nmlp_pack_tile_run(&pack) * (int64_t)nmlp_nc_dtype_bytes(b->rq->dtype),
-            aim = w.late ? b->plan.out_bytes : b->plan.ring_bytes;
+            aim = late && b->plan.out_bytes > 0 ? b->plan.out_bytes : b->plan.ring_bytes;
     w.split = pack.planes > 1 && run_bytes > aim;
     w.block = min64(max64(aim / run_bytes, 1), w.end);
     w.tensor = nmlp_pack_declare(b->p, name, b->rq->dtype, &pack);
     return w;
 }
 
+/* A stream passes through a ring unless it is held or empty. */
+static bool rings(const nmlp_stream *w, bool late) { return w->late == late && !w->resident && w->first < w->end; }
+
 static void make_ring(nmlp_strip *b, const char *name, nmlp_stream *streams, int n_streams, bool late, int64_t copies) {
-    int64_t run = 0;
+    int64_t dims[2] = {0};
+    bool pieces = false;
+    for (int i = 0; i < n_streams; i++) {
+        if (!rings(&streams[i], late)) continue;
+        dims[0] = max64(dims[0], nmlp_stream_run(&streams[i]));
+        pieces = pieces || streams[i].pieces > 1;
+    }
+    if (pieces) { /* of the only stream in its ring */
+        dims[1] = b->parts;
+        dims[0] /= dims[1];
+    }
+    int ring = dims[0] > 0 ? sbuf(b, name, b->rq->dtype, (int)copies, pieces ? 2 : 1, dims) : -1;
     for (int i = 0; i < n_streams; i++)
-        if (streams[i].late == late) run = max64(run, nmlp_stream_run(&streams[i]));
-    int ring = run > 0 ? sbuf(b, name, b->rq->dtype, (int)copies, 1, &run) : -1;
-    for (int i = 0; i < n_streams; i++)
-        if (streams[i].late == late) streams[i].ring = ring;
+        if (rings(&streams[i], late)) streams[i].ring = ring;
+}
+
+static int resident_buffer(nmlp_strip *b, const char *name, const nmlp_stream *w, int64_t tiles) {
+    const int64_t dims[] = {tiles * w->pack.chunk_tiles, w->pack.columns};
+    return sbuf(b, name, b->rq->dtype, 1, 2, dims);
+}
+
+void nmlp_strip_hold(nmlp_strip *b, nmlp_stream *u, nmlp_stream *u_held, nmlp_stream *last) {
+    if (u) u_held->first = u_held->end;
+    if (b->plan.taper == 0) return;
+    nmlp_late late = nmlp_late_of(b->rq, &b->plan, u ? &u->pack : NULL, &last->pack);
+    last->resident = true;
+    last->taper = late.last;
+    last->block = last->end;
+    last->ring = resident_buffer(b, "w_last", last, last->end);
+    if (!u) return;
+    u_held->first = u_held->origin = u->end = late.held_from;
+    if (u->late && late.rows < u->pack.chunk_tiles) u->pieces = nmlp_ceil_div(u->pack.chunk_tiles, late.rows);
+    if (u->end > 0) nmlp_stream_fit(u, u->end);
+    if (u_held->first == u_held->end) return;
+    u_held->name = "held";
+    u_held->resident = true;
+    u_held->taper = late.before;
+    u_held->block = u_held->end - u_held->first;
+    u_held->ring = resident_buffer(b, "w_held", u_held, u_held->block);
 }
 
 void nmlp_strip_ring(nmlp_strip *b, nmlp_stream *streams, int n_streams) {
     make_ring(b, "w", streams, n_streams, false, b->plan.ring);
-    make_ring(b, "w_last", streams, n_streams, true, b->plan.out_ring);
+    make_ring(b, b->plan.taper > 0 ? "w_down" : "w_last", streams, n_streams, true, b->plan.out_ring);
 }
 
 static nmlp_rows_out output_rows(nmlp_strip *b, const char *name, const nmlp_stream *w, int64_t tiles, int64_t copies) {
@@ -144,7 +181,8 @@ static void add_part(nmlp_last_product *last, const nmlp_stream *w, int64_t firs
 }
 
 nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_stream *w, bool whole) {
-    int64_t n_tiles = nmlp_pack_n_tiles(&w->pack), tail = whole ? 0 : min64(b->plan.tail, n_tiles - 1);
+    int64_t n_tiles = nmlp_pack_n_tiles(&w->pack),
+            tail = whole ? 0 : min64(w->resident ? 1 : b->plan.tail, n_tiles - 1);
     nmlp_last_product last = {0};
     b->y = nmlp_program_add_tensor(b->p, "y", NMLP_ROLE_OUTPUT, b->rq->dtype, b->rq->shape.s, w->pack.n);
     nmlp_rows_out out = output_rows(b, "out", w, whole ? n_tiles : b->plan.out_tiles, whole ? 1 : b->plan.out_copies);
@@ -159,11 +197,16 @@ nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_stream *w, bool whol
     single.name = "tail";
     single.block = 1;
     single.resident = true;
-    const int64_t dims[] = {tail, nmlp_pack_tile_run(&w->pack)};
-    single.ring = sbuf(b, "w_tail", b->rq->dtype, 1, 2, dims);
-    add_part(&last, w, 0, last_block, out);
-    out.tiles = before.block;
-    add_part(&last, &before, last_block, main_end, out);
+    single.origin = main_end;
+    if (w->resident) {
+        single.origin = w->origin;
+        add_part(&last, w, 0, main_end, out);
+    } else {
+        single.ring = resident_buffer(b, "w_tail", w, tail);
+        add_part(&last, w, 0, last_block, out);
+        out.tiles = before.block;
+        add_part(&last, &before, last_block, main_end, out);
+    }
     add_part(&last, &single, main_end, n_tiles, output_rows(b, "out_tail", w, 1, min64(tail, 2)));
     return last;
 }

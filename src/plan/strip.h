@@ -13,6 +13,7 @@
 
 #include "plan/kernel_table.h"
 #include "neuron/pack.h"
+#include "plan/strip_taper.h"
 #include "plan/tiles.h"
 
 typedef enum nmlp_x_source {
@@ -37,8 +38,10 @@ typedef struct nmlp_strip_plan {
     int64_t ring_bytes; /* aimed-at run per partition of a weight DMA */
     int64_t ring;       /* copies in the weight ring */
     int64_t out_ring;   /* copies in a ring of their own for the last products; 1: they share the ring */
-    int64_t out_bytes;  /* aimed-at run of their DMAs, where they have their own ring */
+    int64_t out_bytes;  /* aimed-at run of their DMAs, with a ring of their own or a taper; 0: as the others */
     int64_t tail;       /* column tiles at the end of the last product that are loaded and stored one by one */
+    int64_t taper;      /* tile rows of the last block of weights, where the last ones come in shrinking blocks and have
+                           room of their own; 0: they pass through a ring */
     int64_t out_tiles;  /* column tiles per stored row */
     int64_t out_copies; /* copies of the output rows */
     int64_t x_copies;   /* copies of the x strip */
@@ -65,8 +68,11 @@ typedef struct nmlp_stream {
     int64_t first, end; /* column tiles */
     int64_t block;      /* column tiles per DMA */
     bool split;         /* the planes of a column tile come one by one: together they would be too long a run */
-    bool resident;      /* loaded before its product begins, a tile to a row of its buffer; blocks are single tiles */
+    bool resident;      /* loaded before its product begins; its buffer has a row for every tile of columns and k */
+    int64_t origin;     /* column tile with which that buffer begins */
+    nmlp_taper taper;   /* blocks in which it comes, in tile rows of the whole tensor, where it is resident */
     bool late;          /* passes through the ring of the last products */
+    int64_t pieces;     /* DMAs per block, which then is one column tile and has the buffer of a resident one */
     int ring;           /* buffer it passes through, or lies in */
 } nmlp_stream;
 
@@ -102,6 +108,16 @@ static inline int64_t nmlp_x_row_copies(const nmlp_strip_plan *plan, int64_t row
     return loads < NMLP_X_ROW_COPIES_MAX ? loads : NMLP_X_ROW_COPIES_MAX;
 }
 
+/* The blocks of the last product and of the factor before it, where there is one, in a plan with a taper. */
+typedef struct nmlp_late {
+    nmlp_taper before, last;
+    int64_t held_from; /* column tile from which the factor before has room of its own */
+    int64_t rows;      /* tile rows of its blocks as long as it passes through a ring */
+    bool few;          /* else there are too many blocks for such a plan */
+} nmlp_late;
+nmlp_late nmlp_late_of(const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, const nmlp_pack *before,
+                       const nmlp_pack *last);
+
 /* Elements of one DMA of a stream. */
 static inline int64_t nmlp_stream_run(const nmlp_stream *w) {
     return w->split ? nmlp_pack_tile_run(&w->pack) / w->pack.planes : w->block * nmlp_pack_tile_run(&w->pack);
@@ -124,6 +140,11 @@ nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, nmlp_pack pack, b
 /* The ring that all given streams use; the late ones may have their own, so that their small blocks queue up behind
  * the large ones and little is left to do after the last byte has come. */
 void nmlp_strip_ring(nmlp_strip *b, nmlp_stream *streams, int n_streams);
+/* With a taper: room for the weights of the last product and, where there is one, for the end of the factor before it.
+ * Before nmlp_strip_ring. `u` keeps what passes through a ring, `u_held` (a copy of it) gets the rest. */
+void nmlp_strip_hold(nmlp_strip *b, nmlp_stream *u, nmlp_stream *u_held, nmlp_stream *last);
+/* Loads what is held of a stream. */
+void nmlp_strip_load_held(nmlp_strip *b, const nmlp_stream *w);
 /* Declares y, and the buffers of the product of `w` that computes it; `whole`: all columns at once, for chunked sums.
  */
 nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_stream *w, bool whole);

@@ -59,6 +59,29 @@ static void pick_binding(nmlp_bounds *b) {
         if (ns[i] > b->largest_ns) b->largest_ns = ns[i], b->binding = names[i];
 }
 
+/* From the trigger of a DMA to its first byte. */
+static double begin_ns(const nmlp_machine *m) { return m->dma_issue_ns + m->dma_start_ns; }
+
+/* From the last matmul issued to the end: the result is read out of PSUM, by the quickest engine, and stored. */
+static double end_ns(const nmlp_machine *m) {
+    double vector = m->vector_min_cycles / m->vector_clock_ghz + m->vector_overhead_ns + m->vector_latency_ns,
+           scalar = m->scalar_min_cycles / m->scalar_clock_ghz + m->scalar_overhead_ns + m->scalar_latency_ns,
+           gpsimd = 1 / m->gpsimd_clock_ghz + m->gpsimd_overhead_ns + m->vector_latency_ns;
+    return m->tensor_latency_ns + m->semaphore_ns + fmin(vector, fmin(scalar, gpsimd)) + begin_ns(m) + m->dma_row_ns +
+           m->dma_done_ns;
+}
+
+/* `in_bytes`: x and the weights. Their last byte is followed by at least one matmul and a store; no matmul begins
+ * before the first DMA is done. */
+static double floor_of(const nmlp_machine *m, const nmlp_bounds *b, double in_bytes, bool fp32) {
+    double matmul =
+               m->tensor_min_cycles * (fp32 ? m->tensor_fp32_passes : 1) / m->tensor_clock_ghz / m->tensor_sustained,
+           loads = begin_ns(m) + in_bytes / nmlp_dma_peak_bytes_per_ns(m) + m->dma_done_ns + matmul + end_ns(m),
+           stores = begin_ns(m) + b->dma_ns + m->dma_done_ns,
+           tensor = begin_ns(m) + m->dma_row_ns + m->dma_done_ns + b->tensor_ns + end_ns(m);
+    return fmax(fmax(loads, stores), fmax(tensor, b->largest_ns));
+}
+
 nmlp_bounds nmlp_bounds_of(nmlp_plan_op op, const nmlp_kernel_request *rq, bool shared) {
     const nmlp_machine *m = rq->machine;
     const nmlp_kernel_shape *s = &rq->shape;
@@ -83,5 +106,6 @@ nmlp_bounds nmlp_bounds_of(nmlp_plan_op op, const nmlp_kernel_request *rq, bool 
     b.vector_ns = (gated + plain / 2) / lanes / m->vector_clock_ghz;
     b.scalar_ns = (gated + plain / 2) / lanes / m->scalar_clock_ghz;
     pick_binding(&b);
+    b.floor_ns = floor_of(m, &b, elem * (weights + rows * (double)s->h), fp32);
     return b;
 }

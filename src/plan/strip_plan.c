@@ -50,21 +50,51 @@ static bool is_late(const nmlp_product *p, const nmlp_strip_plan *plan) {
     return plan->out_ring > 1 && (p->from_act || p->kind == NMLP_PRODUCT_ROWS);
 }
 
-/* Adds one product; returns the run of its weight DMAs in elements. */
+/* Has runs of its own length. */
+static bool aims_late(const nmlp_product *p, const nmlp_strip_plan *plan) {
+    return plan->out_bytes > 0 && (p->from_act || p->kind == NMLP_PRODUCT_ROWS);
+}
+
+static nmlp_pack pack_of(const nmlp_product *p, const nmlp_strip_plan *plan, const nmlp_machine *m) {
+    int64_t parts = (int64_t)m->partitions, k_tiles = nmlp_ceil_div(p->k, parts);
+    int64_t chunk = p->from_x ? plan->x_chunk : p->from_act ? plan->act_chunk : k_tiles;
+    return (nmlp_pack){.k = p->k,
+                       .n = p->n,
+                       .partitions = parts,
+                       .chunk_tiles = min64(chunk, k_tiles),
+                       .columns = columns_of(p, plan, parts),
+                       .planes = p->planes};
+}
+
+enum { NEVER_FITS = 1 << 20 };
+
+/* Column tiles of a product that have room of their own, and the DMAs in which they come. */
+typedef struct held_tiles {
+    int64_t tiles;
+    double loads;
+} held_tiles;
+
+static void find_held(held_tiles held[NMLP_PRODUCTS_MAX], const nmlp_product *products, int n,
+                      const nmlp_kernel_request *rq, const nmlp_strip_plan *plan) {
+    for (int i = 0; i < n; i++) held[i] = (held_tiles){0};
+    if (plan->taper == 0) return;
+    bool factor = n > 1 && products[n - 2].kind == NMLP_PRODUCT_TURNED && products[n - 2].from_act;
+    nmlp_pack last = pack_of(&products[n - 1], plan, rq->machine), before = {0};
+    if (factor) before = pack_of(&products[n - 2], plan, rq->machine);
+    nmlp_late late = nmlp_late_of(rq, plan, factor ? &before : NULL, &last);
+    held[n - 1] = (held_tiles){late.few ? nmlp_pack_n_tiles(&last) : NEVER_FITS, late.last.n};
+    if (factor) held[n - 2] = (held_tiles){nmlp_pack_n_tiles(&before) - late.held_from, late.before.n};
+}
+
+/* Adds one product; returns the run of its weight DMAs in elements, 0 where all its weights are held. */
 static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan,
-                           const nmlp_product *p, const nmlp_product *first, const counts *c) {
+                           const nmlp_product *p, const nmlp_product *first, held_tiles held, const counts *c) {
     const nmlp_machine *m = rq->machine;
     int64_t parts = (int64_t)m->partitions, k_tiles = nmlp_ceil_div(p->k, parts), columns = columns_of(p, plan, parts);
-    int64_t chunk = p->from_x ? plan->x_chunk : p->from_act ? plan->act_chunk : k_tiles;
-    nmlp_pack pack = {.k = p->k,
-                      .n = p->n,
-                      .partitions = parts,
-                      .chunk_tiles = min64(chunk, k_tiles),
-                      .columns = columns,
-                      .planes = p->planes};
+    nmlp_pack pack = pack_of(p, plan, m);
     double elem = (double)nmlp_nc_dtype_bytes(rq->dtype), n_tiles = (double)nmlp_pack_n_tiles(&pack),
            chunks = (double)nmlp_pack_chunks(&pack);
-    int64_t run = nmlp_pack_tile_run(&pack), aim = is_late(p, plan) ? plan->out_bytes : plan->ring_bytes,
+    int64_t run = nmlp_pack_tile_run(&pack), aim = aims_late(p, plan) ? plan->out_bytes : plan->ring_bytes,
             block = min64(max64(aim / (run * (int64_t)elem), 1), nmlp_pack_n_tiles(&pack));
     bool rows = p->kind == NMLP_PRODUCT_ROWS;
     if (rows && !(p->from_act && chunks > 1)) block = min64(block, plan->out_tiles);
@@ -84,8 +114,10 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
     if (rq->dtype == NMLP_NC_FP32) cycles *= m->tensor_fp32_passes;
     double tensor = cycles / m->tensor_clock_ghz / m->tensor_sustained;
     bool split = p->planes > 1 && (run * (int64_t)elem > aim || (p->from_x && plan->x == NMLP_X_AHEAD));
-    double alone = rows && chunks == 1 ? (double)min64(plan->tail, nmlp_pack_n_tiles(&pack) - 1) : 0;
-    double loads = chunks * (ceil((n_tiles - alone) / (double)block) + alone) * c->strips * (split ? 2 : 1),
+    double alone = rows && chunks == 1 ? (double)min64(plan->tail, nmlp_pack_n_tiles(&pack) - 1) : 0, pieces = 1;
+    if (plan->taper > 0 && is_late(p, plan)) pieces = fmax(1, ceil((double)(run * (int64_t)elem) / (double)aim));
+    double ringed = n_tiles - alone - (double)held.tiles,
+           loads = chunks * (ceil(ringed / (double)block) * pieces + alone) * c->strips * (split ? 2 : 1) + held.loads,
            bytes = (double)nmlp_pack_cols(&pack) * elem * (double)parts;
     double dma = nmlp_dma_rows_ns(m, loads * (double)parts, bytes / (double)parts * c->strips / loads);
     e->tensor_ns += tensor;
@@ -95,7 +127,8 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
     else
         e->staged_ns += staged(rq->shape.s, plan->rows, tensor, dma / c->strips);
     e->hbm_bytes += bytes * c->strips;
-    return split ? run / 2 : block * run;
+    e->held_bytes += held.tiles * run * (int64_t)elem;
+    return ringed <= 0 ? 0 : split ? run / 2 : block * run;
 }
 
 /* Loads of x: DMA time, and what the tensor engine and the evictions spend on turning it. Returns the time before the
@@ -152,11 +185,11 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
     int64_t bytes = tiles * width * elem +
                     (ring_elems * plan->ring + (plan->out_ring > 1 ? late_elems * plan->out_ring : 0)) * elem;
     bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * out_columns * elem;
-    if (plan->tail > 0 && !(dense && plan->act_chunk < i_tiles)) { /* weights of the tail, and its rows */
+    int64_t tail = plan->taper > 0 ? 1 : plan->tail;
+    if (tail > 0 && !(dense && plan->act_chunk < i_tiles)) { /* weights of the tail, and its rows */
         int64_t k = op == NMLP_PLAN_XW ? s->h : dense ? s->o : s->r;
         bytes += plan->tail * nmlp_ceil_div(k, parts) * plan->columns * elem;
-        bytes +=
-            row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * plan->columns * min64(plan->tail, 2) * elem;
+        bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * plan->columns * min64(tail, 2) * elem;
     }
     if (nmlp_x_is_flipped(plan->x))
         bytes += nmlp_x_row_copies(plan, s->s, (int64_t)m->stationary_max) * plan->x_load * parts * elem;
@@ -171,10 +204,12 @@ nmlp_strip_estimate nmlp_strip_estimate_of(nmlp_plan_op op, const nmlp_kernel_re
     nmlp_product products[NMLP_PRODUCTS_MAX];
     int n = nmlp_products_of(products, op, &rq->shape, plan->shared);
     counts c = count_rows(rq, plan);
+    held_tiles held[NMLP_PRODUCTS_MAX];
+    find_held(held, products, n, rq, plan);
     int64_t ring = 0, late = 0, last = 0;
     double first = add_input(&e, rq, plan, &c), elem = (double)nmlp_nc_dtype_bytes(rq->dtype);
     for (int i = 0; i < n; i++) {
-        last = add_product(&e, rq, plan, &products[i], products, &c);
+        last = add_product(&e, rq, plan, &products[i], products, held[i], &c);
         int64_t *longest = is_late(&products[i], plan) ? &late : &ring;
         *longest = max64(*longest, last);
     }
@@ -183,7 +218,7 @@ nmlp_strip_estimate nmlp_strip_estimate_of(nmlp_plan_op op, const nmlp_kernel_re
     double store = nmlp_dma_rows_ns(m, (double)rq->shape.s * ceil(out / run), fmin(run, out) * elem);
     e.dma_ns += store;
     e.hbm_bytes += (double)rq->shape.s * out * elem;
-    e.sbuf_bytes = sbuf_bytes(op, rq, plan, ring, late);
+    e.sbuf_bytes = sbuf_bytes(op, rq, plan, ring, late) + e.held_bytes;
     double busiest = fmax(fmax(e.tensor_ns, e.dma_ns), fmax(e.vector_ns, e.scalar_ns));
     busiest =
         fmax(busiest, e.staged_ns + staged(rq->shape.s, plan->rows, e.first_tensor_ns, e.first_dma_ns / c.strips));
@@ -193,6 +228,7 @@ nmlp_strip_estimate nmlp_strip_estimate_of(nmlp_plan_op op, const nmlp_kernel_re
      * engines disturb a little, the more the busier they are. */
     bool dma_bound = e.dma_ns > e.tensor_ns;
     if (plan->tail > 0) last = nmlp_ceil_div(products[n - 1].k, (int64_t)m->partitions) * plan->columns;
+    if (plan->taper > 0) last = plan->taper * plan->columns;
     double tail = dma_bound ? (double)last / m->tensor_clock_ghz / m->tensor_sustained * c.pieces / c.strips
                             : DISTURBANCE * (e.dma_ns + e.vector_ns);
     e.total_ns = busiest + 2 * round_trip + first + tail + store / fmax(1.0, c.pieces * ceil(out / run));

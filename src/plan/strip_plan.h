@@ -23,6 +23,7 @@ typedef struct nmlp_bounds {
     double scalar_ns; /* ... the scalar engine where it applies the activation */
     double largest_ns;
     const char *binding; /* name of the largest */
+    double floor_ns;     /* the largest with the latencies before and after it that no tiling can hide */
 } nmlp_bounds;
 
 nmlp_bounds nmlp_bounds_of(nmlp_plan_op op, const nmlp_kernel_request *rq, bool shared);
@@ -33,6 +34,7 @@ typedef struct nmlp_strip_estimate {
     double staged_ns;                     /* sum over the other products of the larger of tensor and DMA */
     double total_ns;
     double hbm_bytes;
+    int64_t held_bytes; /* of weights that have room of their own, per partition */
     int64_t sbuf_bytes; /* per partition */
 } nmlp_strip_estimate;
 
@@ -47,6 +49,6 @@ nmlp_status nmlp_strip_plan_of(nmlp_strip_plan *plan, nmlp_plan_op op, const nml
 /* As named numbers, the form --tiling takes. */
 nmlp_status nmlp_strip_plan_tiling(nmlp_tiling *tiling, const nmlp_strip_plan *plan, nmlp_err *err);
 
-#define NMLP_STRIP_KEYS "rows,x,xc,xl,ac,cols,wkb,ring,on,tail,xcopies,oring,okb,ocopies,shared"
+#define NMLP_STRIP_KEYS "rows,x,xc,xl,ac,cols,wkb,ring,on,tail,taper,xcopies,oring,okb,ocopies,shared"
 
 #endif

@@ -3,6 +3,9 @@
 
 #include <stdio.h>
 
+/* DMA queues; x has number 1. The last store does not wait until the one before it is issued. */
+enum { WEIGHT_QUEUE = 0, STORE_QUEUE = 2, LAST_QUEUE = 3 };
+
 /* Loop variables around one tile of a product. */
 typedef struct tile_loops {
     int block, n, st, q; /* weight block, column tile in it, row tile, rows of it */
@@ -30,7 +33,25 @@ static void load_weights(nmlp_strip *b, const nmlp_stream *w, nmlp_affine at, nm
     nmlp_emit_alloc(b->p, w->ring);
     nmlp_buf_ref dst =
         nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, rows), 0, nmlp_affine_const(0), elems);
-    nmlp_emit_load(b->p, dst, nmlp_hbm_rect(w->tensor, nmlp_affine_const(0), rows, at, elems), 0);
+    nmlp_emit_load(b->p, dst, nmlp_hbm_rect(w->tensor, nmlp_affine_const(0), rows, at, elems), WEIGHT_QUEUE);
+}
+
+/* `n` tile rows that begin at element `at` of the packed tensor, into the rows of the buffer from `row` on. */
+static void load_tile_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_affine at, int64_t row, int64_t n) {
+    nmlp_size rows = nmlp_size_const(nmlp_pack_rows(&w->pack));
+    nmlp_buf_ref dst = nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, rows);
+    nmlp_emit_load(b->p, nmlp_buf_range(dst, 0, nmlp_affine_const(row), nmlp_size_const(n)),
+                   nmlp_hbm_rect(w->tensor, nmlp_affine_const(0), rows, at, nmlp_size_const(n * w->pack.columns)),
+                   WEIGHT_QUEUE);
+}
+
+/* The next column tile, piece by piece: its product begins with the first. */
+static void load_pieces(nmlp_strip *b, const nmlp_stream *w, nmlp_affine at) {
+    int64_t k_tiles = w->pack.chunk_tiles, each = nmlp_ceil_div(k_tiles, w->pieces);
+    nmlp_emit_alloc(b->p, w->ring);
+    for (int64_t k = 0; k < k_tiles; k += each)
+        load_tile_rows(b, w, nmlp_affine_plus(at, nmlp_affine_const(k * w->pack.columns)), k,
+                       k + each < k_tiles ? each : k_tiles - k);
 }
 
 /* Opens the loop over weight blocks; each is one DMA. `out` says which columns. */
@@ -52,7 +73,10 @@ static void begin_blocks(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp
     at = nmlp_affine_plus(at, nmlp_affine_const(w->first * run));
     if (in.chunk >= 0) at = nmlp_affine_plus(at, nmlp_affine_var(in.chunk, nmlp_pack_n_tiles(&w->pack) * run));
     l->at = at;
-    if (!w->split && !w->resident) load_weights(b, w, at, elems);
+    if (w->pieces > 1)
+        load_pieces(b, w, at);
+    else if (!w->split && !w->resident)
+        load_weights(b, w, at, elems);
     l->tiles = tiles;
     l->first = first;
 }
@@ -112,8 +136,12 @@ static nmlp_buf_ref weight_tile(const nmlp_strip *b, const nmlp_stream *w, const
                                 nmlp_size parts) {
     int64_t columns = w->pack.columns;
     nmlp_buf_ref ring = nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, parts);
-    if (w->resident) ring = nmlp_buf_at(ring, 0, nmlp_affine_plus(l->first, nmlp_affine_const(-w->first)));
-    if (w->resident) return nmlp_buf_range(ring, 1, nmlp_affine_var(k, columns), l->columns);
+    if (w->resident || w->pieces > 1) {
+        nmlp_affine tile = nmlp_at(l->n);
+        if (w->resident) tile = nmlp_affine_plus(nmlp_affine_plus(l->first, tile), nmlp_affine_const(-w->origin));
+        nmlp_affine row = nmlp_affine_plus(nmlp_affine_times(tile, w->pack.chunk_tiles), nmlp_at(k));
+        return nmlp_buf_range(nmlp_buf_at(ring, 0, row), 1, nmlp_affine_const(0), l->columns);
+    }
     nmlp_affine at = nmlp_affine_var(l->n, nmlp_pack_tile_run(&w->pack));
     at = nmlp_affine_plus(at, nmlp_affine_var(k, columns));
     if (w->split)
@@ -149,6 +177,7 @@ static nmlp_buf_ref contract(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, 
 /* The tile of a held result that the loops point at. */
 static nmlp_buf_ref result_tile(const nmlp_strip *b, const nmlp_stream *w, nmlp_held out, const tile_loops *l) {
     nmlp_affine tile = nmlp_affine_plus(nmlp_affine_var(l->block, w->block), nmlp_at(l->n));
+    tile = nmlp_affine_plus(tile, nmlp_affine_const(w->first));
     return nmlp_buf_range(held_tile(b, out, tile, l->columns, l->st), 2, nmlp_affine_const(0), l->rows);
 }
 
@@ -178,6 +207,7 @@ static nmlp_affine plane_start(const nmlp_stream *w, const tile_loops *l, int pl
 
 void nmlp_strip_project(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, const nmlp_held *out) {
     tile_loops l;
+    if (w->first == w->end) return;
     begin_columns(b, w, in, out[0], &l);
     for (int plane = 0; plane < w->pack.planes; plane++) {
         if (w->split) load_weights(b, w, plane_start(w, &l, plane), nmlp_size_const(nmlp_stream_run(w)));
@@ -277,7 +307,7 @@ static void contract_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, con
 }
 
 /* Stores the output buffer, from column tile `tile` of the stream on. */
-static void store_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_rows_out out, nmlp_affine tile) {
+static void store_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_rows_out out, nmlp_affine tile, int queue) {
     tile_loops l;
     int64_t width = out.tiles * w->pack.columns, limit = w->end * w->pack.columns;
     nmlp_affine s0 = begin_row_pieces(b, w, &l, "ss", "sq"),
@@ -286,23 +316,37 @@ static void store_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_rows_out out, n
     if (limit > w->pack.n) limit = w->pack.n;
     nmlp_size n = even ? nmlp_size_const(width) : nmlp_size_until(width, limit, col, 1);
     nmlp_buf_ref rows = nmlp_buf_range(rows_of(b, out.buffer, &l), 2, nmlp_affine_const(0), n);
-    nmlp_emit_store(b->p, nmlp_hbm_rect(b->y, s0, l.rows, col, n), rows, 2);
+    nmlp_emit_store(b->p, nmlp_hbm_rect(b->y, s0, l.rows, col, n), rows, queue);
     end_loops(b, 2);
 }
 
+void nmlp_strip_load_held(nmlp_strip *b, const nmlp_stream *w) {
+    if (!w->resident) return;
+    char text[2 * NMLP_NAME_MAX];
+    snprintf(text, sizeof text, "%s has room of its own and comes in blocks that shrink",
+             b->p->tensors[w->tensor].name);
+    nmlp_program_add_comment(b->p, text);
+    int64_t origin = w->origin * w->pack.chunk_tiles, from = origin;
+    for (int i = 0; i < w->taper.n; i++) {
+        load_tile_rows(b, w, nmlp_affine_const(from * w->pack.columns), from - origin, w->taper.end[i] - from);
+        from = w->taper.end[i];
+    }
+}
+
 static void load_tail(nmlp_strip *b, const nmlp_stream *tail) {
-    int64_t run = nmlp_pack_tile_run(&tail->pack);
+    int64_t run = nmlp_pack_tile_run(&tail->pack), k_tiles = tail->pack.chunk_tiles;
     nmlp_size rows = nmlp_size_const(nmlp_pack_rows(&tail->pack)), elems = nmlp_size_const(run);
     int t = nmlp_program_begin_loop(b->p, "tail_t", nmlp_size_const(tail->end - tail->first), false);
     nmlp_affine at = nmlp_affine_plus(nmlp_affine_const(tail->first * run), nmlp_affine_var(t, run));
-    nmlp_buf_ref dst = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(b->p, tail->ring), 0, rows), 0, nmlp_at(t));
-    nmlp_emit_load(b->p, dst, nmlp_hbm_rect(tail->tensor, nmlp_affine_const(0), rows, at, elems), 0);
+    nmlp_buf_ref dst = nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, tail->ring), 0, rows), 0,
+                                      nmlp_affine_var(t, k_tiles), nmlp_size_const(k_tiles));
+    nmlp_emit_load(b->p, dst, nmlp_hbm_rect(tail->tensor, nmlp_affine_const(0), rows, at, elems), WEIGHT_QUEUE);
     nmlp_program_end(b->p);
 }
 
 /* `tail`: what to load behind the block of `w`; NULL: nothing. */
-static void project_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp_rows_out out,
-                         const nmlp_stream *tail) {
+static void project_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp_rows_out out, const nmlp_stream *tail,
+                         int queue) {
     char name[NMLP_NAME_MAX];
     tile_loops l;
     bool whole = in.chunk >= 0;
@@ -321,17 +365,19 @@ static void project_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp
     contract_rows(b, w, in, &l, out.buffer, nmlp_affine_times(tile, w->pack.columns));
     end_loops(b, 4);
     if (whole) return;
-    store_rows(b, w, out, nmlp_affine_var(group.chunk, out.tiles));
+    store_rows(b, w, out, nmlp_affine_var(group.chunk, out.tiles), queue);
     nmlp_program_end(b->p);
 }
 
 void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_last_product *last, nmlp_held in) {
     for (int i = 0; i < last->n_parts; i++) {
         const nmlp_stream *next = i + 1 < last->n_parts ? &last->part[i + 1] : NULL;
-        project_rows(b, &last->part[i], in, last->out[i], next && next->resident ? next : NULL);
+        bool comes_now = next && next->resident && !last->part[i].resident;
+        int queue = i > 0 && !next ? LAST_QUEUE : STORE_QUEUE;
+        project_rows(b, &last->part[i], in, last->out[i], comes_now ? next : NULL, queue);
     }
 }
 
 void nmlp_strip_store(nmlp_strip *b, const nmlp_last_product *last) {
-    store_rows(b, &last->part[0], last->out[0], nmlp_affine_const(0));
+    store_rows(b, &last->part[0], last->out[0], nmlp_affine_const(0), STORE_QUEUE);
 }

@@ -130,14 +130,33 @@ static void try_depths(search *s, nmlp_strip_plan plan) {
     }
 }
 
+/* With a taper: the factor before the last product in the common ring, in runs as long as the others (1 KiB stands for
+ * that) or shorter, or with a ring of its own. */
+static void try_held(search *s, nmlp_strip_plan plan) {
+    choices depth = {.v = {1, 2}, .n = 2}, bytes = {.v = {1024, 8192, 12288, 24576, 36864}, .n = 5};
+    fixed(s->rq, "oring", &depth);
+    if (fixed(s->rq, "okb", &bytes)) bytes.v[0] *= 1024;
+    for (int i = 0; i < bytes.n; i++) {
+        bool common = bytes.v[i] == 1024;
+        for (int j = 0; j < depth.n; j++) {
+            if (common && bytes.n > 1 && depth.v[j] > 1) continue;
+            plan.out_ring = depth.v[j];
+            plan.out_bytes = common && plan.out_ring == 1 ? 0 : bytes.v[i];
+            try_depths(s, plan);
+        }
+    }
+}
+
 /* The last products in the common ring, or with a ring and runs of their own: the deepest that fits. */
 static void try_late(search *s, nmlp_strip_plan plan) {
     choices depth = {.v = {4, 2}, .n = 2}, bytes = {.v = {4096, 8192, 12288, 24576}, .n = few_rows(s->rq) ? 4 : 0};
+    if (plan.taper > 0) {
+        try_held(s, plan);
+        return;
+    }
     bool given = fixed(s->rq, "oring", &depth);
     if (fixed(s->rq, "okb", &bytes)) bytes.v[0] *= 1024;
     if (given && depth.v[0] > 1 && bytes.n == 0) bytes = (choices){.v = {8192}, .n = 1};
-    plan.out_ring = 1;
-    plan.out_bytes = 0;
     if (!given || depth.v[0] == 1) try_depths(s, plan);
     for (int i = 0; i < bytes.n && depth.v[0] > 1; i++) {
         size_t before = s->n;
@@ -183,17 +202,52 @@ static choices store_choices(const nmlp_kernel_request *rq, int64_t n, int64_t c
     return c;
 }
 
+/* Stores wait until all weights have come: each has a copy of its own. */
+static int64_t taper_out_copies(const search *s, const nmlp_strip_plan *plan) {
+    int64_t n = s->op == NMLP_PLAN_MLP ? s->rq->shape.h : s->rq->shape.o, tiles = nmlp_ceil_div(n, plan->columns);
+    return nmlp_tiling_get(s->rq->tiling, "ocopies", tiles > 1 ? nmlp_ceil_div(tiles - 1, plan->out_tiles) : 1);
+}
+
 static void try_runs(search *s, nmlp_strip_plan plan, const choices *stores) {
     choices bytes = {.v = {16384, 8192, 32768, 4096, 49152, 24576, 65536, 73728}, .n = brief(s->rq) ? 8 : 4};
+    if (plan.taper > 0) bytes = (choices){.v = {16384, 24576, 32768, 49152, 65536, 73728}, .n = 6};
     if (fixed(s->rq, "wkb", &bytes)) bytes.v[0] *= 1024;
     size_t before = s->n;
     for (int i = 0; i < stores->n; i++) {
         if (!brief(s->rq) && s->n > before) return; /* shorter rows only where longer ones do not fit */
         plan.out_tiles = stores->v[i];
+        if (plan.taper > 0) plan.out_copies = taper_out_copies(s, &plan);
         for (int j = 0; j < bytes.n; j++) {
             plan.ring_bytes = bytes.v[j];
             try_rings(s, plan);
         }
+    }
+}
+
+/* Tile rows of the last block, where the last weights come in shrinking ones: all of them must be there at once. */
+static choices taper_choices(const search *s, const nmlp_strip_plan *plan) {
+    const nmlp_tiling *given = s->rq->tiling;
+    bool ringed = nmlp_tiling_get(given, "tail", 0) > 0 || nmlp_tiling_get(given, "oring", 0) > 0 ||
+                  nmlp_tiling_get(given, "okb", 0) > 0;
+    int64_t held = plan->act_chunk * (int64_t)s->rq->machine->partitions;
+    bool whole = plan->rows >= s->rq->shape.s && (s->op != NMLP_PLAN_MLP || held >= s->rq->shape.o);
+    choices c = {.v = {1, 4, 8}, .n = few_rows(s->rq) && !ringed ? 3 : 0};
+    if (fixed(s->rq, "taper", &c)) c.n = c.v[0] > 0;
+    if (!whole) c.n = 0;
+    return c;
+}
+
+static void try_taper(search *s, nmlp_strip_plan plan, int64_t n) {
+    int64_t tiles = nmlp_ceil_div(n, plan.columns) - (n > plan.columns);
+    choices taper = taper_choices(s, &plan), stores = {0};
+    if (fixed(s->rq, "on", &stores))
+        stores.v[0] = min64(stores.v[0], tiles);
+    else
+        for (int64_t t = 2; t <= 4; t += 2) add_choice(&stores, min64(t, tiles));
+    for (int i = 0; i < taper.n; i++) {
+        plan.tail = 0;
+        plan.taper = taper.v[i];
+        try_runs(s, plan, &stores);
     }
 }
 
@@ -202,6 +256,8 @@ static void try_weights(search *s, nmlp_strip_plan plan, int64_t n) {
     plan.out_copies = nmlp_tiling_get(s->rq->tiling, "ocopies", brief(s->rq) ? 2 : 1);
     for (int i = 0; i < columns.n; i++) {
         plan.columns = columns.v[i];
+        try_taper(s, plan, n);
+        if (nmlp_tiling_get(s->rq->tiling, "taper", 0) > 0) continue;
         choices tail = tail_choices(s->rq, nmlp_ceil_div(n, plan.columns));
         for (int j = 0; j < tail.n; j++) {
             plan.tail = tail.v[j];
@@ -261,7 +317,7 @@ static void enumerate(search *s) {
     if (mlp) act = chunk_choices(s->rq, "ac", shape->o, true);
     for (int i = 0; i < rows.n; i++) {
         for (int k = 0; k < act.n; k++) {
-            nmlp_strip_plan plan = {.rows = min64(rows.v[i], shape->s), .act_chunk = act.v[k]};
+            nmlp_strip_plan plan = {.rows = min64(rows.v[i], shape->s), .act_chunk = act.v[k], .out_ring = 1};
             plan.shared = factors && mlp ? nmlp_tiling_get(s->rq->tiling, "shared", 0) == 1 : 0;
             try_inputs(s, plan, mlp ? shape->h : shape->o);
         }
@@ -318,9 +374,10 @@ nmlp_status nmlp_strip_plan_tiling(nmlp_tiling *tiling, const nmlp_strip_plan *p
         {"ring", p->ring},
         {"on", p->out_tiles},
         {"tail", p->tail},
+        {"taper", p->taper},
         {"xcopies", p->x_copies},
         {"oring", p->out_ring},
-        {"okb", p->out_ring > 1 ? p->out_bytes / 1024 : 1},
+        {"okb", p->out_bytes > 0 ? p->out_bytes / 1024 : 1},
         {"ocopies", p->out_copies},
     };
     *tiling = (nmlp_tiling){0};

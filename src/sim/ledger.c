@@ -2,14 +2,18 @@
 
 #include "base/mem.h"
 
-enum { N_BUCKETS = 1 << 15 }; /* 8 ms */
+enum { N_FIRST = 1 << 10, N_MOST = 1 << 15 }; /* 0.25 ms, 8 ms */
+
+static nmlp_ledger_bucket *new_buckets(int64_t n, nmlp_err *err) {
+    nmlp_ledger_bucket *buckets = nmlp_mem_new((size_t)n, sizeof *buckets, err);
+    for (int64_t i = 0; buckets && i < n; i++) buckets[i].index = -1;
+    return buckets;
+}
 
 nmlp_status nmlp_ledger_init(nmlp_ledger *ledger, double units_per_ns, nmlp_err *err) {
-    *ledger = (nmlp_ledger){.rate = units_per_ns};
-    ledger->buckets = nmlp_mem_new(N_BUCKETS, sizeof *ledger->buckets, err);
-    if (!ledger->buckets) return NMLP_E_NOMEM;
-    for (int64_t i = 0; i < N_BUCKETS; i++) ledger->buckets[i].index = -1;
-    return NMLP_OK;
+    *ledger = (nmlp_ledger){.rate = units_per_ns, .n = N_FIRST};
+    ledger->buckets = new_buckets(N_FIRST, err);
+    return ledger->buckets ? NMLP_OK : NMLP_E_NOMEM;
 }
 
 void nmlp_ledger_fini(nmlp_ledger *ledger) {
@@ -17,8 +21,23 @@ void nmlp_ledger_fini(nmlp_ledger *ledger) {
     *ledger = (nmlp_ledger){0};
 }
 
+static bool grow(nmlp_ledger *l) {
+    nmlp_err err = {0};
+    if (l->n == N_MOST || l->starved) return false;
+    nmlp_ledger_bucket *wider = new_buckets(2 * l->n, &err);
+    if (!wider) l->starved = true;
+    if (!wider) return false;
+    for (int64_t i = 0; i < l->n; i++)
+        if (l->buckets[i].index >= 0) wider[l->buckets[i].index % (2 * l->n)] = l->buckets[i];
+    nmlp_mem_free(l->buckets);
+    l->buckets = wider;
+    l->n *= 2;
+    return true;
+}
+
 static nmlp_ledger_bucket *bucket_at(nmlp_ledger *l, int64_t index) {
-    nmlp_ledger_bucket *b = &l->buckets[index % N_BUCKETS];
+    nmlp_ledger_bucket *b = &l->buckets[index % l->n];
+    while (b->index != index && b->index >= 0 && grow(l)) b = &l->buckets[index % l->n];
     if (b->index != index) {
         if (l->oldest <= b->index) l->oldest = b->index + 1;
         *b = (nmlp_ledger_bucket){.index = index};

@@ -2,10 +2,11 @@
  *
  * Work that is ready early takes capacity that work booked before it left free, so a prefetch is not held up by a store
  * that comes earlier in the program but later in time. Time is cut into buckets; a ring of them is kept, older time
- * counts as full. */
+ * counts as full. The ring grows with the time it has to cover: most programs are short. */
 #ifndef NMLP_SIM_LEDGER_H
 #define NMLP_SIM_LEDGER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -21,6 +22,8 @@ typedef struct nmlp_ledger {
     double rate;    /* units per ns */
     int64_t oldest; /* buckets before this one are forgotten */
     double total;   /* units booked */
+    int64_t n;      /* buckets in the ring */
+    bool starved;   /* there was no memory to grow: times are wrong */
 } nmlp_ledger;
 
 enum { NMLP_LEDGER_BUCKET_NS = 250 };

@@ -118,6 +118,12 @@ static bool computes_in_fp32(const nmlp_program *p) {
     return false;
 }
 
+static nmlp_status check_memory(const nmlp_timer *t, nmlp_err *err) {
+    bool starved = t->dma.starved || t->hbm.starved;
+    for (int i = 0; i < t->n_streams; i++) starved = starved || t->issue[i].starved;
+    return starved ? nmlp_fail(err, NMLP_E_NOMEM, "out of memory for the timeline of the DMA engines") : NMLP_OK;
+}
+
 static void finish_report(nmlp_timer *t) {
     nmlp_time_report *r = t->report;
     double latency_ns = t->end + t->m->launch_us * 1e3,
@@ -150,6 +156,7 @@ nmlp_status nmlp_time_run(nmlp_time_report *report, const nmlp_program *program,
             !nmlp_progress_update(options->progress, "time", (double)report->n_total, 0, "instructions"))
             NMLP_TRY(nmlp_fail(err, NMLP_E_INTERRUPTED, "stopped after %lld instructions", (long long)report->n_total));
     }
+    NMLP_TRY(check_memory(&t, err));
     finish_report(&t);
 out:
     nmlp_walk_fini(&walk);

@@ -42,6 +42,15 @@ argmax() { sed 's/.*"argmax":\[\([^]]*\)\].*/\1/' "$1"; }
 cmp "$work/d1/model.safetensors" "$work/d2/model.safetensors" || fail "bytes depend on the number of threads"
 cmp "$work/d1/config.json" "$work/d2/config.json" || fail "config depends on the number of threads"
 has "$work/d1.json" '"refit_kept":'
+has "$work/d1.json" '"seconds_outside_forward":'
+has "$work/d1.json" '"seconds_by_stage":{"statistics":{"forward":'
+
+# Shared bases alone, as large models have them: the bases of gate and up apart were never made.
+"$command" compress "$tiny" -o "$work/j1" --ratio 0.3 $few --rounds 0 --joint always --threads 1 --json >"$work/j1.json"
+"$command" compress "$tiny" -o "$work/j2" --ratio 0.3 $few --rounds 0 --joint always --threads 2 >/dev/null
+cmp "$work/j1/model.safetensors" "$work/j2/model.safetensors" || fail "bytes depend on the number of threads"
+has "$work/j1.json" '"shared_basis":true'
+"$command" logits "$work/j1" --ids 5,9 >/dev/null
 
 mkdir "$work/d3"
 echo precious >"$work/d3/old"

@@ -77,6 +77,11 @@ mlp:64,256,128,768:ac=3,wkb=1
 mlp:40,1280,128,256:cols=128,on=5,wkb=1,tail=0
 mlp:270,1100,130,200:x=4,xc=8,xl=8
 xuv:140,1200,260,300:x=4,xc=8,xl=8
+mlp:3,300,400,900:taper=2,oring=2,okb=1,cols=128
+mlp:100,300,640,1100:taper=1,oring=1,okb=2,cols=128
+xuv:20,256,300,700:taper=3
+xw:5,300,900:taper=1,cols=256
+mlp:9,256,0,500:taper=2
 """.split()
 
 TARGETS = {"nki": ("trn2", "trn3"), "nki-legacy": ("trn1",)}

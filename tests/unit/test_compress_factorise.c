@@ -1,5 +1,6 @@
 /* Factors against an independent truth: LAPACK's gesdd of the whitened matrix, and errors computed from their definition. */
 #include "lib/testing.h"
+#include "lib/truth.h"
 
 #include <lapacke.h>
 #include <math.h>
@@ -8,6 +9,8 @@
 #include "base/rng.h"
 #include "compress/factorise.h"
 #include "compress/gram.h"
+#include "compress/moments.h"
+#include "compress/products.h"
 #include "linalg/linalg.h"
 #include "tensor/dtype.h"
 
@@ -66,6 +69,11 @@ static struct fixture *new_fixture(uint64_t seed, int tokens) {
     return f;
 }
 
+/* What the factors shall be of: f32, so that everything is computed in f64. */
+#define VIEWS(f)                                                                                                  \
+    {nmlp_view_2d((f)->w[0], NMLP_DTYPE_F32, I, H), nmlp_view_2d((f)->w[1], NMLP_DTYPE_F32, I, H),                 \
+     nmlp_view_2d((f)->w[2], NMLP_DTYPE_F32, H, I)}
+
 static void factorise(nmlp_nested *nested, struct fixture *f, bool whiten, bool weights) {
     nmlp_err err;
     double *input = nmlp_mem_new(H * H, sizeof *input, &err);
@@ -77,11 +85,14 @@ static void factorise(nmlp_nested *nested, struct fixture *f, bool whiten, bool 
                           .gate = f->w[0],
                           .up = f->w[1],
                           .down = f->w[2],
+                          .views = VIEWS(f),
                           .input = whiten ? input : NULL,
                           .output = whiten ? output : NULL,
                           .d_gate = weights ? f->d[0] : NULL,
-                          .d_up = weights ? f->d[1] : NULL};
-    nmlp_assert_ok(nmlp_factorise_mlp(nested, &m, true, NMLP_DTYPE_F32, NULL, &err), &err);
+                          .d_up = weights ? f->d[1] : NULL,
+                          .separate = true,
+                          .joint = true};
+    nmlp_assert_ok(nmlp_factorise_mlp(nested, &m, NULL, &err), &err);
     nmlp_mem_free(input);
     nmlp_mem_free(output);
 }
@@ -285,6 +296,25 @@ static void rank_one_matrix_is_exact_at_rank_one(void **state) {
     nmlp_mem_free(f);
 }
 
+static void a_shared_basis_alone_is_the_one_made_with_the_others(void **state) {
+    nmlp_nested all[NMLP_NESTED_COUNT], alone[NMLP_NESTED_COUNT];
+    nmlp_err err;
+    struct fixture *f = new_fixture(31, T);
+    (void)state;
+    factorise(all, f, false, true);
+    nmlp_mlp_moments m = {.hidden = H, .intermediate = I, .gate = f->w[0], .up = f->w[1], .down = f->w[2],
+                          .views = VIEWS(f), .d_gate = f->d[0], .d_up = f->d[1], .joint = true};
+    nmlp_assert_ok(nmlp_factorise_mlp(alone, &m, NULL, &err), &err);
+    assert_int_equal(alone[NMLP_NESTED_GATE].rank, 0);
+    assert_int_equal(alone[NMLP_NESTED_UP].rank, 0);
+    const nmlp_nested *want = &all[NMLP_NESTED_JOINT], *got = &alone[NMLP_NESTED_JOINT];
+    assert_int_equal(got->rank, want->rank);
+    for (int64_t k = 0; k <= want->full; k++) assert_true(fabs(got->loss[k] - want->loss[k]) <= 1e-12 * want->loss[0]);
+    release(all);
+    release(alone);
+    nmlp_mem_free(f);
+}
+
 static void outlier_token_is_scaled_to_its_share(void **state) {
     enum { S = 1000 };
     nmlp_rng rng;
@@ -294,15 +324,106 @@ static void outlier_token_is_scaled_to_its_share(void **state) {
     float *rows = nmlp_mem_new(S * H, sizeof *rows, &err);
     for (int i = 0; i < S * H; i++) rows[i] = (float)nmlp_rng_normal(&rng);
     for (int i = 0; i < H; i++) rows[7 * H + i] *= 1e4f;
-    assert_int_equal(nmlp_gram_cap_tokens(rows, S, H, 0.01), 1);
+    int64_t n_capped;
+    nmlp_assert_ok(nmlp_gram_cap_tokens(NULL, rows, S, H, 0.01, &n_capped, &err), &err);
+    assert_int_equal(n_capped, 1);
     double total = 0, outlier = 0;
     for (int i = 0; i < S * H; i++) {
         total += (double)rows[i] * (double)rows[i];
         if (i / H == 7) outlier += (double)rows[i] * (double)rows[i];
     }
     assert_true(outlier / total > 0.009 && outlier / total < 0.011);
-    assert_int_equal(nmlp_gram_cap_tokens(rows, S, H, 0), 0);
+    nmlp_assert_ok(nmlp_gram_cap_tokens(NULL, rows, S, H, 0, &n_capped, &err), &err);
+    assert_int_equal(n_capped, 0);
     nmlp_mem_free(rows);
+}
+
+/* Through kernels that round to bf16: exact sums of rounded values, but for the f32 sums of a chunk; several chunks, the last one short. */
+static void moments_by_matrix_kernels_are_those_of_rounded_rows(void **state) {
+    enum { S = 2100, M = 37, N = 530 }; /* two chunks of tokens and two of columns */
+    const nmlp_kernels *kernels;
+    nmlp_cpu cpu = nmlp_cpu_detect();
+    nmlp_rng rng;
+    nmlp_err err;
+    (void)state;
+    nmlp_rng_seed(&rng, 20);
+    nmlp_assert_ok(nmlp_kernels_select(&kernels, &cpu, "amx-emu", &err), &err);
+    float *x = nmlp_mem_new(S * N, sizeof *x, &err), *y = nmlp_mem_new(S * M, sizeof *y, &err);
+    double *gram = nmlp_mem_new(N * N, sizeof *gram, &err), *cross = nmlp_mem_new(M * N, sizeof *cross, &err);
+    for (int i = 0; i < S * N; i++) x[i] = (float)nmlp_rng_normal(&rng);
+    for (int i = 0; i < S * M; i++) y[i] = (float)nmlp_rng_normal(&rng);
+    gram[3] = gram[3 * N] = 100; /* is added to */
+    double *again = nmlp_mem_new(N * N, sizeof *again, &err);
+    memcpy(again, gram, N * N * sizeof *gram);
+    nmlp_pool *pool = nmlp_test_pool(3);
+    nmlp_assert_ok(nmlp_moments_gram(kernels, NULL, gram, x, S, N, &err), &err);
+    nmlp_assert_ok(nmlp_moments_gram(kernels, pool, again, x, S, N, &err), &err);
+    assert_memory_equal(gram, again, N * N * sizeof *gram); /* whatever the number of threads */
+    nmlp_pool_destroy(pool);
+    nmlp_mem_free(again);
+    nmlp_assert_ok(nmlp_moments_cross(kernels, NULL, cross, y, x, S, M, N, &err), &err);
+    for (int i = 0; i < S * N; i++) x[i] = nmlp_bf16_to_f32(nmlp_f32_to_bf16(x[i]));
+    for (int i = 0; i < S * M; i++) y[i] = nmlp_bf16_to_f32(nmlp_f32_to_bf16(y[i]));
+    for (int j = 0; j < N; j++) {
+        for (int i = j % 13; i < N; i += 13) {
+            double want = mean_product(x + i, x + j, N, N, S) * S + (i + j == 3 && i * j == 0 ? 100 : 0);
+            assert_true(fabs(gram[i * N + j] - want) < 5e-6 * S);
+        }
+        for (int i = j % 5; i < M; i += 5)
+            assert_true(fabs(cross[i * N + j] - mean_product(y + i, x + j, M, N, S) * S) < 5e-6 * S);
+    }
+    nmlp_mem_free(x);
+    nmlp_mem_free(y);
+    nmlp_mem_free(gram);
+    nmlp_mem_free(cross);
+}
+
+/* A bf16 weight times f64 rows through kernels of bf16 numbers: as exact as an f32 product, far beyond one bf16 number (2^-9). */
+static void products_with_weights_are_good_to_f32(void **state) {
+    enum { M = 600, N = 50, K = 66, STRIDE = 80 };
+    const nmlp_kernels *kernels;
+    nmlp_cpu cpu = nmlp_cpu_detect();
+    nmlp_rng rng;
+    nmlp_err err;
+    (void)state;
+    nmlp_rng_seed(&rng, 21);
+    nmlp_assert_ok(nmlp_kernels_select(&kernels, &cpu, "amx-emu", &err), &err);
+    uint16_t *w = nmlp_mem_new(N * K, sizeof *w, &err);
+    double *wide = nmlp_mem_new(N * K, sizeof *wide, &err), *a = nmlp_mem_new(M * K, sizeof *a, &err);
+    double *c = nmlp_mem_new(M * STRIDE, sizeof *c, &err), *again = nmlp_mem_new(M * STRIDE, sizeof *again, &err);
+    nmlp_pool *pool = nmlp_test_pool(3);
+    for (int i = 0; i < N * K; i++) {
+        w[i] = nmlp_f32_to_bf16((float)nmlp_rng_normal(&rng));
+        wide[i] = nmlp_bf16_to_f32(w[i]);
+    }
+    for (int i = 0; i < M * K; i++) a[i] = nmlp_rng_normal(&rng);
+    nmlp_view view = nmlp_view_2d(w, NMLP_DTYPE_BF16, N, K);
+    for (int run = 0; run < 4; run++) {
+        bool transposed = run & 1;
+        int n = transposed ? K : N, k = transposed ? N : K;
+        nmlp_weight_product product = {
+            .view = &view, .wide = wide, .transposed = transposed, .kernels = run & 2 ? kernels : NULL};
+        nmlp_assert_ok(nmlp_weight_multiply(&product, pool, M, a, again, STRIDE, &err), &err);
+        nmlp_assert_ok(nmlp_weight_multiply(&product, NULL, M, a, c, STRIDE, &err), &err);
+        assert_memory_equal(c, again, M * STRIDE * sizeof *c); /* whatever the number of threads */
+        for (int i = 0; i < M; i += 13) {
+            for (int j = 0; j < n; j++) {
+                double sum = 0, size = 0;
+                for (int x = 0; x < k; x++) {
+                    double term = a[i * k + x] * wide[transposed ? x * K + j : j * K + x];
+                    sum += term;
+                    size += fabs(term);
+                }
+                assert_true(fabs(c[i * STRIDE + j] - sum) < 2e-5 * size);
+            }
+        }
+    }
+    nmlp_mem_free(w);
+    nmlp_mem_free(wide);
+    nmlp_mem_free(a);
+    nmlp_mem_free(c);
+    nmlp_mem_free(again);
+    nmlp_pool_destroy(pool);
 }
 
 static void shrinkage_keeps_the_diagonal(void **state) {
@@ -314,9 +435,14 @@ static void shrinkage_keeps_the_diagonal(void **state) {
     (void)state;
     nmlp_gram_shrink(c, 2, 6); /* a = 6/8 */
     assert_true(c[0] == 2 && c[3] == 3 && c[1] == 0.75 && c[2] == 0.75);
-    nmlp_assert_ok(nmlp_gram_shrink_output(NULL, k, w, squares, 2, 2, 6, &err), &err);
-    /* W diag(2,3) W^T = [[14,30],[30,66]] */
-    assert_true(fabs(k[0] - (0.75 * 5 + 0.25 * 14)) < 1e-12 && fabs(k[1] - (0.75 + 0.25 * 30)) < 1e-12);
+    for (int narrow = 0; narrow < 2; narrow++) {
+        double shrunk[4];
+        memcpy(shrunk, k, sizeof k);
+        nmlp_assert_ok(nmlp_gram_shrink_output(NULL, shrunk, w, squares, 2, 2, 6, narrow, &err), &err);
+        /* W diag(2,3) W^T = [[14,30],[30,66]] */
+        double bound = narrow ? 1e-5 : 1e-12;
+        assert_true(fabs(shrunk[0] - (0.75 * 5 + 0.25 * 14)) < bound && fabs(shrunk[1] - (0.75 + 0.25 * 30)) < bound);
+    }
 }
 
 static void swiglu_weights_equal_their_definition_and_have_a_floor(void **state) {
@@ -342,7 +468,10 @@ int main(void) {
         cmocka_unit_test(dead_channel_costs_nothing_and_breaks_nothing),
         cmocka_unit_test(zero_matrix_gives_zero_factors),
         cmocka_unit_test(rank_one_matrix_is_exact_at_rank_one),
+        cmocka_unit_test(a_shared_basis_alone_is_the_one_made_with_the_others),
         cmocka_unit_test(outlier_token_is_scaled_to_its_share),
+        cmocka_unit_test(moments_by_matrix_kernels_are_those_of_rounded_rows),
+        cmocka_unit_test(products_with_weights_are_good_to_f32),
         cmocka_unit_test(shrinkage_keeps_the_diagonal),
         cmocka_unit_test(swiglu_weights_equal_their_definition_and_have_a_floor),
     };

@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "compress/heldout.h"
 #include "compress/layer_file.h"
@@ -75,7 +76,8 @@ static void losses_equal_a_plain_computation(void **state) {
     int64_t vocab = f->model.config.vocab;
     int64_t last = f->model.config.n_layers - 1;
     const nmlp_layer *layer = &f->model.layers[last];
-    nmlp_assert_ok(nmlp_heldout_create(&heldout, f->engine, &f->windows, HELDOUT, &err), &err);
+    nmlp_heldout_options options = {.n_probe = HELDOUT, .step = 1};
+    nmlp_assert_ok(nmlp_heldout_create(&heldout, f->engine, &f->windows, &options, &err), &err);
     assert_true(fabs(heldout.dense.kl) < 1e-6);
     uint16_t *half = halved(&layer->mlp[NMLP_MLP_DOWN].w);
     nmlp_mlp_desc desc = {.gate = layer->mlp[0], .up = layer->mlp[1], .down = layer->mlp[2]};
@@ -95,8 +97,8 @@ static void losses_equal_a_plain_computation(void **state) {
         nmlp_mem_free(p[w]);
         nmlp_mem_free(q);
     }
-    nmlp_assert_ok(nmlp_heldout_measure(&heldout, f->engine, 0, HELDOUT, &loss, &err), &err);
-    nmlp_assert_ok(nmlp_heldout_measure(&heldout, f->engine, last, HELDOUT, &from_layer, &err), &err);
+    nmlp_assert_ok(nmlp_heldout_measure(&heldout, f->engine, 0, HELDOUT, NULL, &loss, &err), &err);
+    nmlp_assert_ok(nmlp_heldout_measure(&heldout, f->engine, last, HELDOUT, NULL, &from_layer, &err), &err);
     nmlp_assert_ok(nmlp_engine_set_mlp(f->engine, last, NULL, &err), &err);
     assert_int_equal(loss.n_tokens, HELDOUT * (CONTEXT - 1));
     assert_true(kl / (double)loss.n_tokens > 0.01); /* the change is seen at all */
@@ -106,6 +108,108 @@ static void losses_equal_a_plain_computation(void **state) {
     assert_true(fabs(loss.kl - from_layer.kl) < 1e-6);
     nmlp_mem_free(half);
     nmlp_heldout_destroy(&heldout);
+}
+
+/* An MLP that stands in for the last layer's. */
+struct swap {
+    nmlp_engine *engine;
+    nmlp_mlp_desc desc;
+    int64_t layer;
+    int n_put, n_taken;
+};
+
+static bool swap_changes(const void *ctx, int64_t layer) { return layer == ((const struct swap *)ctx)->layer; }
+
+static nmlp_status swap_put(void *ctx, int64_t layer, nmlp_err *err) {
+    struct swap *swap = ctx;
+    swap->n_put++;
+    return nmlp_engine_set_mlp(swap->engine, layer, &swap->desc, err);
+}
+
+static void swap_take(void *ctx, int64_t layer) {
+    struct swap *swap = ctx;
+    swap->n_taken++;
+    (void)nmlp_engine_set_mlp(swap->engine, layer, NULL, NULL);
+}
+
+/* With every fifth position scored and the change brought by a stand-in: the plain computation at those positions. */
+static void some_positions_and_stand_ins_equal_a_plain_computation(void **state) {
+    enum { STEP = 5 };
+    struct fixture *f = *state;
+    nmlp_heldout heldout;
+    nmlp_times times = {0};
+    nmlp_loss loss, dense;
+    nmlp_err err;
+    int64_t vocab = f->model.config.vocab;
+    struct swap swap = {.engine = f->engine, .layer = f->model.config.n_layers - 1};
+    const nmlp_layer *layer = &f->model.layers[swap.layer];
+    uint16_t *half = halved(&layer->mlp[NMLP_MLP_DOWN].w);
+    swap.desc = (nmlp_mlp_desc){.gate = layer->mlp[0], .up = layer->mlp[1], .down = layer->mlp[2]};
+    swap.desc.down.w.data = half;
+    double kl = 0, nll = 0;
+    int n = 0;
+    for (int w = 0; w < HELDOUT; w++) {
+        const int32_t *ids = f->windows.ids + (CALIB + w) * CONTEXT;
+        double *p = log_probabilities(f->engine, ids);
+        nmlp_assert_ok(nmlp_engine_set_mlp(f->engine, swap.layer, &swap.desc, &err), &err);
+        double *q = log_probabilities(f->engine, ids);
+        nmlp_assert_ok(nmlp_engine_set_mlp(f->engine, swap.layer, NULL, &err), &err);
+        for (int t = 0; t < CONTEXT - 1; t += STEP, n++) {
+            nll -= q[t * vocab + ids[t + 1]];
+            for (int64_t i = 0; i < vocab; i++) kl += exp(p[t * vocab + i]) * (p[t * vocab + i] - q[t * vocab + i]);
+        }
+        nmlp_mem_free(p);
+        nmlp_mem_free(q);
+    }
+    nmlp_times_stage(&times, NMLP_STAGE_RANKS);
+    nmlp_heldout_options options = {.n_probe = 1, .step = STEP, .times = &times};
+    nmlp_stand_ins in = {.ctx = &swap, .changes = swap_changes, .put = swap_put, .take = swap_take};
+    nmlp_assert_ok(nmlp_heldout_create(&heldout, f->engine, &f->windows, &options, &err), &err);
+    nmlp_assert_ok(nmlp_heldout_measure(&heldout, f->engine, 0, HELDOUT, &in, &loss, &err), &err);
+    nmlp_assert_ok(nmlp_heldout_measure(&heldout, f->engine, 0, HELDOUT, NULL, &dense, &err), &err);
+    assert_true(swap.n_put == 1 && swap.n_taken == 1);
+    assert_int_equal(loss.n_tokens, n);
+    assert_true(fabs(loss.kl - kl / n) < 1e-4 && fabs(loss.nll - nll / n) < 1e-4);
+    assert_true(fabs(dense.kl) < 1e-6 && dense.nll == heldout.dense.nll); /* the engine is the dense model again */
+    assert_true(times.seconds[NMLP_STAGE_RANKS][NMLP_WORK_FORWARD] > 0);
+    assert_true(times.seconds[NMLP_STAGE_RANKS][NMLP_WORK_COMPARE] > 0);
+    nmlp_mem_free(half);
+    nmlp_heldout_destroy(&heldout);
+}
+
+static void wait_ms(double ms) {
+    double until = nmlp_clock_seconds() + 1e-3 * ms;
+    while (nmlp_clock_seconds() < until) continue;
+}
+
+/* Every second belongs to one cell of the table. */
+static void times_are_booked_where_they_were_spent(void **state) {
+    nmlp_times t = {0};
+    (void)state;
+    double begin = nmlp_clock_seconds();
+    nmlp_times_stage(&t, NMLP_STAGE_STATISTICS);
+    nmlp_work outer = nmlp_times_enter(&t, NMLP_WORK_PRODUCTS);
+    wait_ms(2);
+    nmlp_work inner = nmlp_times_enter(&t, NMLP_WORK_EIGEN);
+    wait_ms(4);
+    nmlp_times_enter(&t, inner);
+    wait_ms(2);
+    nmlp_times_enter(&t, outer);
+    nmlp_times_stage(&t, NMLP_STAGE_REFIT);
+    nmlp_times_enter(&t, NMLP_WORK_FORWARD);
+    wait_ms(3);
+    nmlp_times_stage(&t, NMLP_STAGE_WRITE);
+    double elapsed = nmlp_clock_seconds() - begin;
+    assert_int_equal(inner, NMLP_WORK_PRODUCTS);
+    assert_true(t.seconds[NMLP_STAGE_STATISTICS][NMLP_WORK_PRODUCTS] >= 4e-3);
+    assert_true(t.seconds[NMLP_STAGE_STATISTICS][NMLP_WORK_EIGEN] >= 4e-3);
+    assert_true(nmlp_times_of_work(&t, NMLP_WORK_FORWARD) >= 3e-3);
+    assert_true(nmlp_times_of_work(&t, NMLP_WORK_FORWARD) == nmlp_times_of_stage(&t, NMLP_STAGE_REFIT) -
+                                                                 t.seconds[NMLP_STAGE_REFIT][NMLP_WORK_OTHER]);
+    double all = nmlp_times_of_stage(&t, NMLP_STAGE_STATISTICS) + nmlp_times_of_stage(&t, NMLP_STAGE_REFIT);
+    assert_true(all <= elapsed && all >= 11e-3);
+    assert_true(fabs(nmlp_times_outside_forward(&t) + nmlp_times_of_work(&t, NMLP_WORK_FORWARD) - all) < 1e-9);
+    assert_int_equal(nmlp_times_enter(NULL, NMLP_WORK_FILES), NMLP_WORK_FILES); /* nobody asked */
 }
 
 static void nonfinite_rows_are_refused_with_layer_and_tensor(void **state) {
@@ -152,6 +256,8 @@ static void layer_file_comes_back_and_not_for_another_job(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_equal_a_plain_computation),
+        cmocka_unit_test(some_positions_and_stand_ins_equal_a_plain_computation),
+        cmocka_unit_test(times_are_booked_where_they_were_spent),
         cmocka_unit_test(nonfinite_rows_are_refused_with_layer_and_tensor),
         cmocka_unit_test(layer_file_comes_back_and_not_for_another_job),
     };

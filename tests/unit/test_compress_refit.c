@@ -59,7 +59,8 @@ static double output_error(const struct data *d, const double *ut, const double 
 
 static void solve(const struct data *d, double ridge, int rank, double *ut, double *v) {
     nmlp_err err;
-    nmlp_refit_tall problem = {.n = N, .rows = M, .n_matrices = 1, .w = {d->w}, .gram = d->gram, .cross = d->cross,
+    nmlp_refit_tall problem = {.n = N, .rows = M, .n_matrices = 1, .w = {d->w},
+                               .views = {nmlp_view_2d(d->w, NMLP_DTYPE_F32, M, N)}, .gram = d->gram, .cross = d->cross,
                                .ridge = ridge, .rank = rank};
     nmlp_assert_ok(nmlp_refit_tall_solve(&problem, ut, v, NULL, &err), &err);
 }

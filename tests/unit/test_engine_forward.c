@@ -235,6 +235,43 @@ static void a_layer_at_a_time_gives_the_same_states(void **state) {
     loaded_engine_close(&l);
 }
 
+struct mlp_rows {
+    float input[N * TINY_HIDDEN];
+    float output[N * TINY_HIDDEN];
+};
+
+static void keep_input(void *ctx, int64_t layer, const float *x, int64_t s) {
+    (void)layer;
+    memcpy(((struct mlp_rows *)ctx)->input, x, (size_t)(s * TINY_HIDDEN) * sizeof *x);
+}
+
+static void keep_output(void *ctx, int64_t layer, const float *y, int64_t s) {
+    (void)layer;
+    memcpy(((struct mlp_rows *)ctx)->output, y, (size_t)(s * TINY_HIDDEN) * sizeof *y);
+}
+
+static void attention_alone_and_the_mlp_make_a_layer(void **state) {
+    struct fixture *f = *state;
+    loaded_engine l;
+    nmlp_session *session;
+    nmlp_err err;
+    struct mlp_rows mlp;
+    nmlp_observer observer = {.ctx = &mlp, .mlp_input = keep_input, .mlp_output = keep_output};
+    float whole[N * TINY_HIDDEN], middle[N * TINY_HIDDEN], input[N * TINY_HIDDEN];
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    loaded_engine_open(&l, f->dir, NULL, 2);
+    nmlp_assert_ok(nmlp_session_create(&session, l.engine, N, N, false, &err), &err);
+    nmlp_assert_ok(nmlp_session_embed(session, f->ids, N, whole, &err), &err);
+    memcpy(middle, whole, sizeof whole);
+    nmlp_session_set_observer(session, &observer);
+    nmlp_session_run_layer(session, 1, whole, 0, N);
+    nmlp_session_run_attention(session, 1, middle, 0, N, input);
+    assert_memory_equal(input, mlp.input, sizeof input);
+    for (int i = 0; i < N * TINY_HIDDEN; i++) assert_true(whole[i] == middle[i] + mlp.output[i]);
+    nmlp_session_destroy(session);
+    loaded_engine_close(&l);
+}
+
 static void another_mlp_can_stand_in_and_leave(void **state) {
     struct fixture *f = *state;
     loaded_engine l;
@@ -265,6 +302,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(results_depend_neither_on_chunks_nor_on_threads, setup, teardown),
         cmocka_unit_test_setup_teardown(truncating_forgets, setup, teardown),
         cmocka_unit_test_setup_teardown(limits_are_refused_without_a_trace, setup, teardown),
+        cmocka_unit_test_setup_teardown(attention_alone_and_the_mlp_make_a_layer, setup, teardown),
         cmocka_unit_test_setup_teardown(observers_see_every_row_and_change_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(a_layer_at_a_time_gives_the_same_states, setup, teardown),
         cmocka_unit_test_setup_teardown(another_mlp_can_stand_in_and_leave, setup, teardown),

@@ -203,8 +203,95 @@ static void transpose_moves_every_element(void **state) {
     }
 }
 
+/* A distribution against another, in plain double precision. */
+static void distributions_compare_as_in_float64(void **state) {
+    (void)state;
+    static const int64_t sizes[] = {1, 15, 16, 513, 5000};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        int64_t n = sizes[i];
+        nmlp_guarded guarded[2];
+        float *a = nmlp_test_floats(n, 11), *b = nmlp_test_floats(n, 12);
+        for (int64_t k = 0; k < n; k++) a[k] = 20 * a[k] - 3, b[k] = 20 * b[k];
+        float *x = guarded_copy(&guarded[0], a, n), *y = guarded_copy(&guarded[1], b, n);
+        double sum = 0, difference = 0;
+        for (int64_t k = 0; k < n; k++) {
+            sum += exp((double)x[k]);
+            difference += exp((double)x[k]) * ((double)x[k] - (double)y[k]);
+        }
+        nmlp_softmax_view got = nmlp_softmax_compare(x, y, n);
+        /* an exponential to 2 ulp, differences of size 40, runs of 32 f32 sums in each lane */
+        assert_true(fabs(got.log_sum - log(sum)) <= 40 * U32 * fabs(log(sum)) + 40 * U32);
+        assert_true(fabs(got.mean_difference - difference / sum) <= 80 * U32 * 40);
+        assert_true(nmlp_softmax_compare(x, NULL, n).mean_difference == 0);
+        for (int g = 0; g < 2; g++) nmlp_guard_free(&guarded[g]);
+        nmlp_mem_free(a);
+        nmlp_mem_free(b);
+    }
+}
+
+static void check_squares(const nmlp_vec *vec, int64_t tokens, int64_t neurons) {
+    int64_t stride = neurons + 3;
+    float *gate = nmlp_test_floats(tokens * stride, 13), *up = nmlp_test_floats(tokens * stride, 14);
+    float *sums = nmlp_mem_new((size_t)(3 * neurons), sizeof *sums, NULL);
+    nmlp_swiglu_block block = {.gate = gate, .up = up, .stride = stride, .n_tokens = tokens, .n = neurons,
+                               .silu2 = sums, .slope2 = sums + neurons, .act2 = sums + 2 * neurons};
+    for (int64_t i = 0; i < tokens * stride; i++) gate[i] *= 8;
+    vec->swiglu_squares(&block);
+    for (int64_t j = 0; j < neurons; j++) {
+        double want[3] = {0};
+        for (int64_t t = 0; t < tokens; t++) {
+            double g = gate[t * stride + j], u = up[t * stride + j], sigmoid = 1 / (1 + exp(-g));
+            double values[3] = {g * sigmoid, u * sigmoid * (1 + g * (1 - sigmoid)), g * sigmoid * u};
+            for (int i = 0; i < 3; i++) want[i] += values[i] * values[i];
+        }
+        for (int i = 0; i < 3; i++) {
+            double got = sums[i * neurons + j];
+            assert_true(fabs(got - want[i]) <= (30.0 + (double)tokens) * U32 * (want[i] + 1e-2));
+        }
+    }
+    nmlp_mem_free(gate);
+    nmlp_mem_free(up);
+    nmlp_mem_free(sums);
+}
+
+static void squares_of_neurons_match_float64(void **state) {
+    (void)state;
+    const nmlp_vec *table[3];
+    int n = tables(table);
+    for (int i = 0; i < n; i++) {
+        check_squares(table[i], 1, 1);
+        check_squares(table[i], 32, 64);
+        check_squares(table[i], 7, 37);
+    }
+}
+
+/* Sums over many tokens on several threads go on where they were. */
+static void squares_add_to_what_is_there(void **state) {
+    (void)state;
+    enum { S = 75, N = 130 };
+    float *gate = nmlp_test_floats(S * N, 15), *up = nmlp_test_floats(S * N, 16);
+    double got[3][N], alone[3][N], want[N] = {0};
+    nmlp_pool *pool = nmlp_test_pool(2);
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < N; j++) got[i][j] = alone[i][j] = 5;
+    nmlp_swiglu_squares(got[0], got[1], got[2], gate, up, S, N, pool);
+    nmlp_swiglu_squares(alone[0], alone[1], alone[2], gate, up, S, N, NULL);
+    assert_memory_equal(got, alone, sizeof got);
+    for (int i = 0; i < S * N; i++) {
+        double act = (double)gate[i] / (1 + exp(-(double)gate[i])) * (double)up[i];
+        want[i % N] += act * act;
+    }
+    for (int j = 0; j < N; j++) assert_true(fabs(got[2][j] - 5 - want[j]) <= 60 * U32 * (5 + want[j]));
+    nmlp_pool_destroy(pool);
+    nmlp_mem_free(gate);
+    nmlp_mem_free(up);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(distributions_compare_as_in_float64),
+        cmocka_unit_test(squares_of_neurons_match_float64),
+        cmocka_unit_test(squares_add_to_what_is_there),
         cmocka_unit_test(rmsnorm_matches_float64_in_place),
         cmocka_unit_test(rope_rotates_the_halves),
         cmocka_unit_test(add_is_exact),

@@ -1,5 +1,6 @@
 /* linalg against plain loops in double precision, and its promise of equal bits for any number of threads. */
 #include "lib/testing.h"
+#include "lib/truth.h"
 
 #include <math.h>
 
@@ -28,7 +29,7 @@ static void gemm_equals_the_triple_loop_in_every_orientation(void **state) {
     for (int ta = 0; ta < 2; ta++) {
         for (int tb = 0; tb < 2; tb++) {
             nmlp_linalg_gemm(NULL, (nmlp_trans)ta, (nmlp_trans)tb, M, N, K, a, b, c);
-            nmlp_assert_ok(nmlp_linalg_gemm_f32(NULL, (nmlp_trans)ta, (nmlp_trans)tb, M, N, K, a, b, narrow, &err), &err);
+            nmlp_assert_ok(nmlp_linalg_gemm_f32(NULL, (nmlp_trans)ta, (nmlp_trans)tb, M, N, K, a, b, narrow, N, &err), &err);
             for (int i = 0; i < M; i++) {
                 for (int j = 0; j < N; j++) {
                     double sum = 0;
@@ -45,20 +46,65 @@ static void gemm_equals_the_triple_loop_in_every_orientation(void **state) {
     nmlp_mem_free(narrow);
 }
 
-static void squares_equal_the_product_with_itself(void **state) {
-    enum { N = 300, K = 41 }; /* three blocks of rows, the last one short */
+/* Both orders, with and without weights, in both precisions, against plain sums. */
+static void weighted_squares_equal_plain_sums(void **state) {
+    enum { N = 300, K = 410 }; /* two blocks of rows, the last one short, and two runs of the reduction */
     nmlp_rng rng;
+    nmlp_err err;
     (void)state;
     nmlp_rng_seed(&rng, 9);
     double *a = random_matrix(&rng, K * N);
-    double *want = random_matrix(&rng, N * N);
+    double *d = random_matrix(&rng, K);
     double *got = random_matrix(&rng, N * N);
-    nmlp_linalg_gemm(NULL, NMLP_TRANSPOSED, NMLP_PLAIN, N, N, K, a, a, want);
-    nmlp_linalg_squares(NULL, N, K, a, got);
-    for (int i = 0; i < N * N; i++) assert_true(fabs(want[i] - got[i]) < 1e-12 * K);
+    nmlp_pool *pool = nmlp_test_pool(2);
+    for (int run = 0; run < 8; run++) {
+        bool narrow = run & 1, by_rows = run & 2;
+        const double *weights = by_rows || (run & 4) ? d : NULL;
+        if (by_rows)
+            nmlp_assert_ok(nmlp_linalg_weighted_rows(pool, N, K, a, weights, narrow, got, &err), &err);
+        else
+            nmlp_assert_ok(nmlp_linalg_weighted_squares(pool, N, K, a, weights, narrow, got, &err), &err);
+        for (int i = 0; i < N; i += 7) {
+            for (int j = 0; j < N; j++) {
+                double sum = 0;
+                for (int k = 0; k < K; k++) {
+                    double square = weights ? d[k] * d[k] : 1;
+                    sum += square * (by_rows ? a[i * K + k] * a[j * K + k] : a[k * N + i] * a[k * N + j]);
+                }
+                assert_true(fabs(sum - got[i * N + j]) < (narrow ? 1e-6 : 1e-14) * K * 25);
+            }
+        }
+    }
+    nmlp_pool_destroy(pool);
     nmlp_mem_free(a);
-    nmlp_mem_free(want);
+    nmlp_mem_free(d);
     nmlp_mem_free(got);
+}
+
+/* A product beside other columns: they stay. */
+static void products_go_into_a_wider_matrix(void **state) {
+    enum { M = 5, N = 3, K = 7, STRIDE = 8 };
+    nmlp_rng rng;
+    nmlp_err err;
+    (void)state;
+    nmlp_rng_seed(&rng, 10);
+    double *a = random_matrix(&rng, M * K);
+    double *b = random_matrix(&rng, K * N);
+    double want[M * N], wide[2][M * STRIDE];
+    nmlp_linalg_gemm(NULL, NMLP_PLAIN, NMLP_PLAIN, M, N, K, a, b, want);
+    for (int i = 0; i < M * STRIDE; i++) wide[0][i] = wide[1][i] = 77;
+    nmlp_linalg_gemm_into(NULL, NMLP_PLAIN, NMLP_PLAIN, M, N, K, a, b, wide[0] + 2, STRIDE);
+    nmlp_assert_ok(nmlp_linalg_gemm_f32(NULL, NMLP_PLAIN, NMLP_PLAIN, M, N, K, a, b, wide[1] + 2, STRIDE, &err), &err);
+    for (int i = 0; i < M; i++) {
+        for (int j = 0; j < STRIDE; j++) {
+            bool inside = j >= 2 && j < 2 + N;
+            double expected = inside ? want[i * N + j - 2] : 77;
+            assert_true(fabs(wide[0][i * STRIDE + j] - expected) < 1e-12);
+            assert_true(fabs(wide[1][i * STRIDE + j] - expected) < 1e-5);
+        }
+    }
+    nmlp_mem_free(a);
+    nmlp_mem_free(b);
 }
 
 static void gram_and_cross_equal_f64_sums(void **state) {
@@ -229,7 +275,8 @@ static void old_blas_cores_are_named_on_new_cpus_only(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gemm_equals_the_triple_loop_in_every_orientation),
-        cmocka_unit_test(squares_equal_the_product_with_itself),
+        cmocka_unit_test(weighted_squares_equal_plain_sums),
+        cmocka_unit_test(products_go_into_a_wider_matrix),
         cmocka_unit_test(gram_and_cross_equal_f64_sums),
         cmocka_unit_test(eigenvectors_are_orthonormal_sorted_and_rebuild_the_matrix),
         cmocka_unit_test(eigen_of_nan_is_refused),

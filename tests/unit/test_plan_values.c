@@ -53,6 +53,13 @@ static void fix_details(nmlp_tiling *fix, nmlp_kernel_shape *s, nmlp_plan_op op,
         nmlp_assert_ok(nmlp_tiling_set(fix, "oring", pick(rng, 2, 3), &err), &err);
         nmlp_assert_ok(nmlp_tiling_set(fix, "okb", pick(rng, 1, 4), &err), &err);
     }
+    if (nmlp_tiling_get(fix, "ac", 0) == 0 && nmlp_rng_below(rng, 3) == 0) { /* shrinking blocks of the last weights */
+        s->s = pick(rng, 1, 512);
+        nmlp_assert_ok(nmlp_tiling_set(fix, "rows", s->s, &err), &err);
+        nmlp_assert_ok(nmlp_tiling_set(fix, "taper", pick(rng, 1, 6), &err), &err);
+        nmlp_assert_ok(nmlp_tiling_set(fix, "oring", pick(rng, 1, 3), &err), &err);
+        nmlp_assert_ok(nmlp_tiling_set(fix, "okb", pick(rng, 2, 3) - pick(rng, 0, 1), &err), &err);
+    }
     if (s->r > 0 && op != NMLP_PLAN_XW && s->s <= 512 && nmlp_rng_below(rng, 4) == 0) { /* halves of x */
         s->h = pick(rng, 1025, 2048);
         s->o = pick(rng, 1, 200);

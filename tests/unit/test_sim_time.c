@@ -191,6 +191,8 @@ static void ledger_shares_and_fills_gaps(void **state) {
     close_to(nmlp_ledger_book(&l, 0, 16000, 16), 1000);      /* earlier time is still free */
     close_to(nmlp_ledger_book(&l, 20000, 1000, 1), 21000);   /* one engine of sixteen */
     close_to(nmlp_ledger_book(&l, 20000, 15000, 15), 21000); /* the other fifteen */
+    close_to(nmlp_ledger_book(&l, 7e6, 16000, 16), 7001000); /* the ring has grown ... */
+    close_to(nmlp_ledger_book(&l, 10000, 16000, 16), 13000); /* ... and still knows what is taken */
     nmlp_ledger_fini(&l);
 }
 

@@ -54,7 +54,7 @@ def mlp(xT, u_gate_up, v_gate_up, u_down, v_down):
     y = nl.ndarray((1, H), dtype=nl.bfloat16, buffer=nl.shared_hbm)
     t = nl.ndarray((P, 12, 1, 1), dtype=nl.bfloat16, buffer=nl.sbuf)
     td = nl.ndarray((P, 6, 1, 1), dtype=nl.bfloat16, buffer=nl.sbuf)
-    w_tail = nl.ndarray((P, 2, 1536), dtype=nl.bfloat16, buffer=nl.sbuf)
+    w_tail = nl.ndarray((P, 12, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
 
     # first factors stationary, x moving: the products come out transposed, as the next ones want
     # them
@@ -188,7 +188,7 @@ def mlp(xT, u_gate_up, v_gate_up, u_down, v_down):
     for tail_t in range(2):
         tail_t_start = tail_t * RUN_V_DOWN
         nisa.dma_copy(
-            dst=w_tail[0:P, tail_t, 0:RUN_V_DOWN],
+            dst=w_tail[0:P, tail_t * 6:tail_t * 6 + 6, 0:TILE_V_DOWN],
             src=v_down[0:P, tail_t_start + 9216:tail_t_start + 9216 + RUN_V_DOWN],
         )
     acc = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
@@ -209,7 +209,7 @@ def mlp(xT, u_gate_up, v_gate_up, u_down, v_down):
             nisa.nc_matmul(
                 dst=acc[0:1, 0:256],
                 stationary=td[0:P, tail_k, 0, 0:1],
-                moving=w_tail[0:P, tail_g, tail_k * 256:tail_k * 256 + TILE_V_DOWN],
+                moving=w_tail[0:P, tail_g * 6 + tail_k, 0:TILE_V_DOWN],
                 accumulate=(tail_k > 0),
             )
         nisa.tensor_copy(dst=out_tail[0:1, 0, 0, 0:BLOCK_H], src=acc[0:1, 0:256], engine=nisa.engine.vector)
