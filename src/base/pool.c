@@ -176,19 +176,29 @@ void nmlp_pool_barrier(nmlp_pool *pool) {
     if (pool) nmlp_barrier_wait(&pool->barrier, pool->n_threads);
 }
 
-void nmlp_barrier_wait(nmlp_barrier *barrier, int n_threads) {
-    if (n_threads == 1) return;
+unsigned nmlp_barrier_arrive(nmlp_barrier *barrier, int n_threads) {
     unsigned generation = atomic_load_explicit(&barrier->generation, memory_order_acquire);
     if (atomic_fetch_add_explicit(&barrier->n_arrived, 1, memory_order_acq_rel) == n_threads - 1) {
         atomic_store_explicit(&barrier->n_arrived, 0, memory_order_relaxed);
         atomic_fetch_add_explicit(&barrier->generation, 1, memory_order_release);
-        return;
     }
-    for (int i = 0; atomic_load_explicit(&barrier->generation, memory_order_acquire) == generation; i++) {
+    return generation;
+}
+
+bool nmlp_barrier_passed(const nmlp_barrier *barrier, unsigned arrival) {
+    return atomic_load_explicit(&barrier->generation, memory_order_acquire) != arrival;
+}
+
+void nmlp_barrier_await(const nmlp_barrier *barrier, unsigned arrival) {
+    for (int i = 0; !nmlp_barrier_passed(barrier, arrival); i++) {
         if (i < SPIN_LIMIT) {
             cpu_relax();
         } else {
             sched_yield();
         }
     }
+}
+
+void nmlp_barrier_wait(nmlp_barrier *barrier, int n_threads) {
+    if (n_threads > 1) nmlp_barrier_await(barrier, nmlp_barrier_arrive(barrier, n_threads));
 }

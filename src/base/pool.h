@@ -6,6 +6,7 @@
 #define NMLP_BASE_POOL_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -20,6 +21,11 @@ typedef struct nmlp_barrier {
 
 /* Returns when n_threads have arrived. */
 void nmlp_barrier_wait(nmlp_barrier *barrier, int n_threads);
+/* The same in steps, for threads that have something to do meanwhile: arrive once, ask and await with what it returned.
+ */
+unsigned nmlp_barrier_arrive(nmlp_barrier *barrier, int n_threads);
+bool nmlp_barrier_passed(const nmlp_barrier *barrier, unsigned arrival);
+void nmlp_barrier_await(const nmlp_barrier *barrier, unsigned arrival);
 
 typedef void nmlp_pool_job(void *ctx, int thread, int n_threads);
 typedef void nmlp_pool_range(void *ctx, int64_t begin, int64_t end, int thread);

@@ -1,6 +1,6 @@
 /* Every round visits all models and lengths in turn, so that a slow moment of the machine hits all of them; each sample
- * stands beside a probe of the machine taken before and after it. Prefill counts the FLOPs of the weights (attention is
- * not counted, the head once), decode the bytes of the weights, read once per token. */
+ * stands beside a probe of the machine taken before and after it. Prefill counts the FLOPs of the weights (the
+ * head once) and of causal attention, decode the bytes of the weights, read once per token. */
 #include "bench/model.h"
 
 #include <string.h>
@@ -124,11 +124,15 @@ static double read_probe(nmlp_probe *probe, bool decode, bool bf16) {
     return amx > 0 ? amx : nmlp_probe_fma_gflops(probe);
 }
 
+/* FLOP of a token's scores and sums, in the mean over a prompt: every query sees half of it. */
+static double attention_flop(const nmlp_config *c, int prompt) {
+    return 4.0 * (double)(c->n_layers * c->n_heads * c->head_dim) * (prompt + 1) / 2;
+}
+
 /* GFLOP of a prefill or GB of a decode, per token. */
 static double work_of(const struct subject *s, int prompt) {
-    double head = prompt ? s->head_params / prompt : s->head_params;
-    double each = prompt ? 2.0 : (double)nmlp_dtype_bytes(s->model.embedding.dtype);
-    return each * (s->layer_params + head) * 1e-9;
+    if (!prompt) return (double)nmlp_dtype_bytes(s->model.embedding.dtype) * (s->layer_params + s->head_params) * 1e-9;
+    return (2.0 * (s->layer_params + s->head_params / prompt) + attention_flop(&s->model.config, prompt)) * 1e-9;
 }
 
 static nmlp_status take_sample(struct subject *s, int which, nmlp_probe *probe, bool bf16, nmlp_err *err) {

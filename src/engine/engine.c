@@ -5,7 +5,7 @@
 #include "cuda/cuda.h"
 #include "engine/engine_int.h"
 
-/* Right before a tensor is copied or packed: it is read from memory once for both. */
+/* What is packed is checked on the way, strip by strip; this finds the element that was met there. */
 static nmlp_status check(const nmlp_engine *e, const nmlp_view *view, nmlp_err *err) {
     return e->check_finite ? nmlp_model_check_tensor(e->model, view, e->pool, err) : NMLP_OK;
 }
@@ -27,22 +27,27 @@ static void release_source(const nmlp_view *view) {
 
 static nmlp_status make_linear(nmlp_engine *e, nmlp_linear **out, const nmlp_view *weight, const nmlp_view *bias,
                                nmlp_err *err) {
-    NMLP_RETURN_IF_FAILED(check(e, weight, err));
     NMLP_RETURN_IF_FAILED(check(e, bias, err));
     NMLP_RETURN_IF_FAILED(nmlp_linear_create(out, e->kernels, weight, bias, e->pool, err));
+    if (!nmlp_linear_is_finite(*out)) NMLP_RETURN_IF_FAILED(check(e, weight, err));
     if (nmlp_linear_owns_weight(*out)) release_source(weight);
+    return NMLP_OK;
+}
+
+static nmlp_status check_mlp(nmlp_engine *e, const nmlp_layer *source, nmlp_err *err) {
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+        NMLP_RETURN_IF_FAILED(check(e, &source->mlp[i].w, err));
+        NMLP_RETURN_IF_FAILED(check(e, &source->mlp[i].u, err));
+        NMLP_RETURN_IF_FAILED(check(e, &source->mlp[i].v, err));
+    }
     return NMLP_OK;
 }
 
 static nmlp_status make_mlp(nmlp_engine *e, nmlp_engine_layer *layer, const nmlp_layer *source, nmlp_err *err) {
     nmlp_mlp_desc desc = {
         .gate = source->mlp[NMLP_MLP_GATE], .up = source->mlp[NMLP_MLP_UP], .down = source->mlp[NMLP_MLP_DOWN]};
-    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-        NMLP_RETURN_IF_FAILED(check(e, &source->mlp[i].w, err));
-        NMLP_RETURN_IF_FAILED(check(e, &source->mlp[i].u, err));
-        NMLP_RETURN_IF_FAILED(check(e, &source->mlp[i].v, err));
-    }
     NMLP_RETURN_IF_FAILED(nmlp_mlp_create(&layer->mlp, e->kernels, &desc, e->pool, err));
+    if (!nmlp_mlp_is_finite(layer->mlp)) NMLP_RETURN_IF_FAILED(check_mlp(e, source, err));
     if (!nmlp_mlp_owns_weights(layer->mlp)) return NMLP_OK;
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
         release_source(&source->mlp[i].w);

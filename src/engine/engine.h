@@ -50,7 +50,7 @@ typedef struct nmlp_observer {
     void (*mlp_output)(void *ctx, int64_t layer, const float *y, int64_t s); /* [S,H], before the residual */
 } nmlp_observer;
 
-enum { NMLP_CHUNK_DEFAULT = 512 };
+enum { NMLP_CHUNK_DEFAULT = 1024 };
 
 /* Room for `context` positions (at most the model's maximum), worked on in chunks of `chunk` tokens (0: default). `observed` sizes
  * the session for observers. */

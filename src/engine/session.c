@@ -7,7 +7,7 @@
 #include "engine/engine.h"
 #include "engine/engine_int.h"
 
-enum { EMBED_RELEASE_ROWS = 32 };
+enum { EMBED_RELEASE_ROWS = 32, PLACE_ROWS = 16 };
 
 struct nmlp_session {
     const nmlp_engine *engine;
@@ -168,17 +168,6 @@ size_t nmlp_session_cache_bytes(const nmlp_model *model, int64_t context) {
     return (size_t)(2 * c->n_layers * c->n_kv_heads * c->head_dim * context) * sizeof(float);
 }
 
-/* Rows [S, heads*D] to cache layout [heads, context, D]. */
-static void store_kv(const nmlp_session *s, float *cache, const float *rows, int64_t first, int64_t n) {
-    const nmlp_config *c = &s->engine->model->config;
-    size_t row_bytes = (size_t)c->head_dim * sizeof *rows;
-    for (int64_t i = 0; i < n; i++) {
-        for (int64_t h = 0; h < c->n_kv_heads; h++)
-            memcpy(cache + (h * s->context + first + i) * c->head_dim, rows + (i * c->n_kv_heads + h) * c->head_dim,
-                   row_bytes);
-    }
-}
-
 /* A piece of a chunk that stands at consecutive positions: rows row..row+n-1 at positions first..first+n-1. */
 struct run {
     int64_t row;
@@ -186,22 +175,48 @@ struct run {
     int64_t first;
 };
 
-/* Stores keys and values of one run, then lets its queries look at them and at what earlier runs left before them. */
+/* Rows [S, heads*D] to cache layout [heads, context, D]. */
+static void store_rows(const nmlp_session *s, float *cache, const float *rows, int64_t first, int64_t n) {
+    const nmlp_config *c = &s->engine->model->config;
+    size_t row_bytes = (size_t)c->head_dim * sizeof *rows;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t h = 0; h < c->n_kv_heads; h++)
+            memcpy(cache + (h * s->context + first + i) * c->head_dim, rows + (i * c->n_kv_heads + h) * c->head_dim,
+                   row_bytes);
+}
+
+struct placing {
+    nmlp_session *session;
+    int64_t layer;
+    const struct run *run;
+};
+
+/* Rotates queries and keys to their positions and stores keys and values, while they are in cache. */
+static void place_rows(void *arg, int64_t begin, int64_t end, int thread) {
+    const struct placing *placing = arg;
+    nmlp_session *s = placing->session;
+    const nmlp_config *c = &s->engine->model->config;
+    int64_t n = end - begin;
+    int64_t row = placing->run->row + begin;
+    int64_t first = placing->run->first + begin;
+    float *k = s->k_rows + row * c->n_kv_heads * c->head_dim;
+    (void)thread;
+    nmlp_rope(s->q + row * c->n_heads * c->head_dim, s->rope, n, first, c->n_heads, c->head_dim, NULL);
+    nmlp_rope(k, s->rope, n, first, c->n_kv_heads, c->head_dim, NULL);
+    store_rows(s, s->k[placing->layer], k, first, n);
+    store_rows(s, s->v[placing->layer], s->v_rows + row * c->n_kv_heads * c->head_dim, first, n);
+}
+
+/* Lets the queries of one run look at its keys and values and at what earlier runs left before them. */
 static void attend(nmlp_session *s, int64_t l, const struct run *run) {
     const nmlp_engine *e = s->engine;
-    const nmlp_config *c = &e->model->config;
-    int64_t q_dim = c->n_heads * c->head_dim;
-    int64_t kv_dim = c->n_kv_heads * c->head_dim;
-    float *q = s->q + run->row * q_dim;
-    float *k = s->k_rows + run->row * kv_dim;
-    nmlp_rope(q, s->rope, run->n, run->first, c->n_heads, c->head_dim, e->pool);
-    nmlp_rope(k, s->rope, run->n, run->first, c->n_kv_heads, c->head_dim, e->pool);
-    store_kv(s, s->k[l], k, run->first, run->n);
-    store_kv(s, s->v[l], s->v_rows + run->row * kv_dim, run->first, run->n);
+    int64_t q_dim = e->model->config.n_heads * e->model->config.head_dim;
+    struct placing placing = {.session = s, .layer = l, .run = run};
+    nmlp_pool_for(e->pool, run->n, PLACE_ROWS, place_rows, &placing);
     nmlp_attention attention = attention_shape(s, run->n);
     attention.first_pos = run->first;
     attention.out = s->mixed + run->row * q_dim;
-    attention.q = q;
+    attention.q = s->q + run->row * q_dim;
     attention.k = s->k[l];
     attention.v = s->v[l];
     nmlp_attention_run(e->kernels, &attention, s->workspace, e->pool);
@@ -212,18 +227,19 @@ static void run_attention(nmlp_session *s, int64_t l, float *rows, const struct 
     const nmlp_config *c = &e->model->config;
     const nmlp_engine_layer *layer = &e->layers[l];
     float eps = (float)c->rms_eps;
-    nmlp_rmsnorm(s->normed, rows, layer->attention_norm, eps, n, c->hidden, e->pool);
-    nmlp_linear_run(layer->q, s->q, s->normed, n, s->workspace, e->pool);
+    const nmlp_linear *const qkv[] = {layer->q, layer->k, layer->v};
+    float *const rows_of[] = {s->q, s->k_rows, s->v_rows};
+    nmlp_fused norm = {.norm = layer->attention_norm, .norm_eps = eps};
+    nmlp_fused residual = {.add = true};
+    nmlp_linear_run_all(qkv, rows_of, 3, rows, n, &norm, s->workspace, e->pool);
     if (layer->q_norm) nmlp_rmsnorm(s->q, s->q, layer->q_norm, eps, n * c->n_heads, c->head_dim, e->pool);
-    nmlp_linear_run(layer->k, s->k_rows, s->normed, n, s->workspace, e->pool);
     if (layer->k_norm) nmlp_rmsnorm(s->k_rows, s->k_rows, layer->k_norm, eps, n * c->n_kv_heads, c->head_dim, e->pool);
-    nmlp_linear_run(layer->v, s->v_rows, s->normed, n, s->workspace, e->pool);
     for (int64_t i = 0; i < n_runs; i++) attend(s, l, &runs[i]);
-    nmlp_linear_run(layer->o, s->normed, s->mixed, n, s->workspace, e->pool);
-    nmlp_add(rows, s->normed, n * c->hidden, e->pool);
+    nmlp_linear_run_all((const nmlp_linear *const[]){layer->o}, &rows, 1, s->mixed, n, &residual, s->workspace, e->pool);
 }
 
-static void run_mlp(nmlp_session *s, int64_t l, float *rows, int64_t n) {
+/* Step by step, for those who look on. */
+static void run_observed_mlp(nmlp_session *s, int64_t l, float *rows, int64_t n) {
     const nmlp_engine *e = s->engine;
     const nmlp_config *c = &e->model->config;
     const nmlp_engine_layer *layer = &e->layers[l];
@@ -238,6 +254,18 @@ static void run_mlp(nmlp_session *s, int64_t l, float *rows, int64_t n) {
     }
     if (o->mlp_output) o->mlp_output(o->ctx, l, s->mixed, n);
     nmlp_add(rows, s->mixed, n * c->hidden, e->pool);
+}
+
+static void run_mlp(nmlp_session *s, int64_t l, float *rows, int64_t n) {
+    const nmlp_engine *e = s->engine;
+    const nmlp_engine_layer *layer = &e->layers[l];
+    const nmlp_observer *o = &s->observer;
+    nmlp_fused fused = {
+        .norm = layer->mlp_norm, .norm_eps = (float)e->model->config.rms_eps, .add = true};
+    if (o->mlp_input || o->mlp_inside || o->mlp_output)
+        run_observed_mlp(s, l, rows, n);
+    else
+        nmlp_mlp_run_fused(layer->mlp, rows, rows, n, &fused, s->workspace, e->pool);
 }
 
 void nmlp_session_run_layer(nmlp_session *s, int64_t layer, float *rows, int64_t first, int64_t n) {

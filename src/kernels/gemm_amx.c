@@ -42,8 +42,20 @@ static const char *fetch_ahead(const char *at, const nmlp_block *p) {
     return at;
 }
 
+/* What else comes from further away than L2: in the first block of columns the activations, and sums kept from chunk to
+ * chunk of the reduction. */
+static const char *fetch_operands(const char *a, const char *c, const nmlp_block *p) {
+    enum { C_LINES = 4 };
+    if (p->far_a)
+        for (size_t i = 0; i < p->a_step; i += NMLP_LINE_BYTES) _mm_prefetch(a + 2 * p->a_step + i, _MM_HINT_T0);
+    if (!p->next_c) return c;
+    for (int i = 0; i < C_LINES; i++, c += NMLP_LINE_BYTES) _mm_prefetch(c, _MM_HINT_T0);
+    return c;
+}
+
 static void block_32(const nmlp_block *p) {
     const char *a = p->a;
+    const char *next_c = (const char *)p->next_c;
     const char *b0 = p->b;
     const char *b1 = b0 + p->b_step;
     const char *ahead = p->ahead;
@@ -60,6 +72,7 @@ static void block_32(const nmlp_block *p) {
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
         ahead = fetch_ahead(ahead, p);
+        next_c = fetch_operands(a, next_c, p);
         nmlp_beside_step(p->beside);
         if (!p->stream) continue;
         fetch_tile(b0 + PREFETCH_BYTES);

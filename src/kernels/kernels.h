@@ -42,8 +42,23 @@ nmlp_status nmlp_linear_create(nmlp_linear **out, const nmlp_kernels *kernels, c
 void nmlp_linear_destroy(nmlp_linear *linear);
 /* True when the weight was packed into memory of its own, so that the source may be released. */
 bool nmlp_linear_owns_weight(const nmlp_linear *linear);
+/* True when neither NaN nor Inf was met while the weight was packed. */
+bool nmlp_linear_is_finite(const nmlp_linear *linear);
 size_t nmlp_linear_workspace_bytes(const nmlp_linear *linear, int64_t s, int n_threads);
 void nmlp_linear_run(const nmlp_linear *linear, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool);
+
+/* What happens to rows on their way in and out, to the bit as nmlp_rmsnorm before and nmlp_add after would do it, but
+ * without further passes through memory. */
+typedef struct nmlp_fused {
+    const float *norm; /* weight [K] of a norm of the input; NULL: none */
+    float norm_eps;
+    bool add; /* to what y holds; y may then be x */
+} nmlp_fused;
+
+/* Up to NMLP_LINEARS_MAX linears of the same input, which is laid out once. The workspace must do for each. */
+enum { NMLP_LINEARS_MAX = 3 };
+void nmlp_linear_run_all(const nmlp_linear *const linears[], float *const ys[], int n, const float *x, int64_t s,
+                         const nmlp_fused *fused, void *workspace, nmlp_pool *pool);
 
 /* ---- gated MLP: Y = (silu(X G^T) * (X U^T)) D^T, each weight dense or a product of two factors ---- */
 
@@ -59,8 +74,12 @@ nmlp_status nmlp_mlp_create(nmlp_mlp **out, const nmlp_kernels *kernels, const n
                             nmlp_err *err);
 void nmlp_mlp_destroy(nmlp_mlp *mlp);
 bool nmlp_mlp_owns_weights(const nmlp_mlp *mlp);
+bool nmlp_mlp_is_finite(const nmlp_mlp *mlp);
 size_t nmlp_mlp_workspace_bytes(const nmlp_mlp *mlp, int64_t s, int n_threads);
 void nmlp_mlp_run(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool);
+
+void nmlp_mlp_run_fused(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, const nmlp_fused *fused,
+                        void *workspace, nmlp_pool *pool);
 
 /* Appends what the planner chose for s rows: block sizes, chunk of I, memory they occupy. One line of "name=value". */
 void nmlp_mlp_describe_plan(const nmlp_mlp *mlp, int64_t s, int n_threads, nmlp_str *out);
@@ -86,6 +105,10 @@ typedef struct nmlp_attention {
     int64_t head_dim;
     float scale;
 } nmlp_attention;
+
+/* Up to this many rows (queries x heads of one key head) attention computes in f32 in every set; above, a set that
+ * rounds to bf16 rounds queries, keys, values and probabilities. */
+enum { NMLP_ATTENTION_FEW_ROWS = 16 };
 
 /* Memory that does not grow with S*T: bounded by threads and head size. */
 size_t nmlp_attention_workspace_bytes(const nmlp_kernels *kernels, const nmlp_attention *shape, int n_threads);

@@ -16,7 +16,7 @@ struct nmlp_kernels {
     int64_t narrow_rows;
     const nmlp_gemm *few; /* for up to few_rows rows; NULL: narrow */
     int64_t few_rows;
-    const nmlp_gemm *exact; /* f32 activations: attention */
+    const nmlp_gemm *exact; /* f32 activations: attention of few rows, or where nothing is rounded */
     const nmlp_vec *vec;
 };
 
@@ -24,6 +24,9 @@ static inline const nmlp_gemm *nmlp_kernels_gemm(const nmlp_kernels *kernels, in
     if (kernels->few && s <= kernels->few_rows) return kernels->few;
     return s <= kernels->narrow_rows ? kernels->narrow : kernels->wide;
 }
+
+/* One row of nmlp_rmsnorm. */
+void nmlp_norm_row(float *y, const float *x, const float *weight, float eps, int64_t h);
 
 static inline size_t nmlp_round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 static inline int64_t nmlp_min(int64_t a, int64_t b) { return a < b ? a : b; }

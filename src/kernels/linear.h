@@ -1,4 +1,4 @@
-/* A packed matmul, for the files that build on it. */
+/* Packed matmuls, for the files that build on them. */
 #ifndef NMLP_KERNELS_LINEAR_H
 #define NMLP_KERNELS_LINEAR_H
 
@@ -11,7 +11,9 @@ typedef struct nmlp_matmul {
 } nmlp_matmul;
 
 size_t nmlp_matmul_workspace_bytes(const nmlp_matmul *matmul, int64_t s, int n_threads);
-/* y [S,N] = x [S,K] w^T + bias */
-void nmlp_matmul_run(const nmlp_matmul *matmul, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool);
+/* ys[i] [S,N_i] = x [S,K] w_i^T + bias_i, all of one K; the workspace of any of them does;
+ * `fused` may be NULL. */
+void nmlp_matmul_run(const nmlp_matmul matmuls[], float *const ys[], int n, const float *x, int64_t s,
+                     const nmlp_fused *fused, void *workspace, nmlp_pool *pool);
 
 #endif

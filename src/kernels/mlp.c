@@ -81,3 +81,9 @@ void nmlp_mlp_destroy(nmlp_mlp *mlp) {
 }
 
 bool nmlp_mlp_owns_weights(const nmlp_mlp *mlp) { return mlp->gate.u.strips != NULL; }
+
+static bool projection_is_finite(const nmlp_projection *p) { return p->u.finite && (!p->v || p->v->finite); }
+
+bool nmlp_mlp_is_finite(const nmlp_mlp *mlp) {
+    return projection_is_finite(&mlp->gate) && projection_is_finite(&mlp->up) && projection_is_finite(&mlp->down);
+}

@@ -46,10 +46,10 @@ static void project(const nmlp_mlp *mlp, const nmlp_projection *p, float *y, con
     nmlp_matmul u = {.kernels = mlp->kernels, .w = &p->u};
     nmlp_matmul v = {.kernels = mlp->kernels, .w = p->v};
     if (p->v) {
-        nmlp_matmul_run(&v, pieces->inner, x, s, pieces->matmul, pool);
+        nmlp_matmul_run(&v, &pieces->inner, 1, x, s, NULL, pieces->matmul, pool);
         x = pieces->inner;
     }
-    nmlp_matmul_run(&u, y, x, s, pieces->matmul, pool);
+    nmlp_matmul_run(&u, &y, 1, x, s, NULL, pieces->matmul, pool);
 }
 
 struct activation {

@@ -8,6 +8,7 @@
  * the chunk save the second one. */
 #include "kernels/mlp_int.h"
 #include "kernels/sinks.h"
+#include "kernels/teams.h"
 
 /* Threads that work on the same block of rows, and what they share. */
 struct team {
@@ -24,17 +25,14 @@ struct team {
 struct run {
     const nmlp_mlp *mlp;
     nmlp_plan plan;
-    int n_teams;
-    int team_threads;
-    char *teams; /* memory of one after the other */
+    nmlp_teams teams;
+    char *team_memory; /* of one after the other */
     size_t team_bytes;
     char *scratch; /* per thread */
     size_t scratch_bytes;
-    int64_t rows; /* of a block */
-    _Atomic int64_t next_row;
     float *y;
     const float *x_rows;
-    int64_t s;
+    const nmlp_fused *fused;
 };
 
 /* The first matrix of a projection that reads its input. */
@@ -54,10 +52,10 @@ static nmlp_tiles carve_chunk(nmlp_carver *carver, const nmlp_plan *plan) {
     return tiles;
 }
 
-static struct team carve_team(nmlp_carver *carver, const struct run *run) {
+static struct team carve_team(nmlp_carver *carver, const struct run *run, int n_threads) {
     const nmlp_mlp *mlp = run->mlp;
     const nmlp_plan *plan = &run->plan;
-    struct team team = {.share = nmlp_share_carve(carver, run->team_threads)};
+    struct team team = {.share = nmlp_share_carve(carver, n_threads)};
     team.barrier = nmlp_carve(carver, sizeof *team.barrier);
     for (int i = 0; i < 2; i++) team.x[i] = nmlp_tiles_carve(carver, plan->gemm, plan->rows_cap, mlp->hidden);
     team.gate = carve_rank(carver, plan, &mlp->gate);
@@ -70,8 +68,8 @@ static struct team carve_team(nmlp_carver *carver, const struct run *run) {
 }
 
 static struct team team_at(const struct run *run, int team) {
-    nmlp_carver carver = {.base = run->teams + run->team_bytes * (size_t)team};
-    return carve_team(&carver, run);
+    nmlp_carver carver = {.base = run->team_memory + run->team_bytes * (size_t)team};
+    return carve_team(&carver, run, run->teams.threads);
 }
 
 static size_t carve_run(struct run *run, const nmlp_mlp *mlp, int64_t s, int n_threads, void *workspace) {
@@ -79,17 +77,12 @@ static size_t carve_run(struct run *run, const nmlp_mlp *mlp, int64_t s, int n_t
     nmlp_carver team = {0};
     nmlp_carver scratch = {0};
     run->mlp = mlp;
-    run->s = s;
     run->plan = nmlp_plan_make(mlp->kernels, nmlp_caches_get(), s, mlp->hidden, mlp->inner);
-    run->n_teams = nmlp_plan_teams(&run->plan, s, n_threads);
-    run->rows = nmlp_plan_team_rows(&run->plan, s, run->n_teams);
-    run->team_threads = n_threads; /* at most: room for the counters of all */
-    carve_team(&team, run);
-    run->team_threads = n_threads / run->n_teams;
+    nmlp_teams_init(&run->teams, &run->plan, s, n_threads);
+    carve_team(&team, run, n_threads); /* at most: room for the counters of all */
     run->team_bytes = team.used_bytes;
-    int n_teams = nmlp_plan_teams_cap(&run->plan, s, n_threads);
-    run->teams = nmlp_carve(&carver, run->team_bytes * (size_t)n_teams);
-    nmlp_scratch_carve(&scratch, &run->plan);
+    run->team_memory = nmlp_carve(&carver, run->team_bytes * (size_t)run->teams.n_max);
+    nmlp_scratch_carve(&scratch, &run->plan, mlp->hidden);
     run->scratch_bytes = scratch.used_bytes;
     run->scratch = nmlp_carve(&carver, run->scratch_bytes * (size_t)n_threads);
     return carver.used_bytes;
@@ -114,8 +107,8 @@ void nmlp_mlp_describe_plan(const nmlp_mlp *mlp, int64_t s, int n_threads, nmlp_
     int64_t kc = nmlp_min(p->kc, nmlp_max(nmlp_pad(mlp->hidden), nmlp_pad(mlp->inner)));
     nmlp_str_printf(out, "set=%s tile=%dx%d activations=%s teams=%dx%d rows=%lld kc=%lld chunk=%lld weights=%s",
                     mlp->kernels->name, p->gemm->mr, p->gemm->strips * NMLP_STRIP,
-                    p->gemm->elem_bytes == 2 ? "bf16" : "f32", run.n_teams, run.team_threads, (long long)run.rows,
-                    (long long)kc, (long long)p->chunk, p->widen ? "widened" : "streamed");
+                    p->gemm->elem_bytes == 2 ? "bf16" : "f32", run.teams.n, run.teams.threads,
+                    (long long)run.teams.rows, (long long)kc, (long long)p->chunk, p->widen ? "widened" : "streamed");
 }
 
 /* One thread's way through one block of rows. */
@@ -129,10 +122,16 @@ struct pass {
     float *y; /* of the first row */
 };
 
-static void wait_for_team(const struct pass *pass) { nmlp_barrier_wait(pass->team->barrier, pass->run->team_threads); }
-
-/* Threads that wait for others need two buffers in turn; one alone keeps its cache for one. */
-static int other_buffer(const struct run *run, int64_t at) { return run->team_threads > 1 ? (int)(at & 1) : 0; }
+/* Memory need not wait meanwhile: `next`, from input k on, is the first weight of the stage after the barrier. */
+static void wait_for_team(const struct pass *pass, const nmlp_matrix *next, int64_t k) {
+    int n_threads = pass->run->teams.threads;
+    if (n_threads == 1) return;
+    nmlp_fetch fetch = nmlp_fetch_of(pass->run->plan.gemm, next, k, pass->worker);
+    unsigned arrival = nmlp_barrier_arrive(pass->team->barrier, n_threads);
+    while (!nmlp_barrier_passed(pass->team->barrier, arrival) && nmlp_fetch_piece(&fetch)) {
+    }
+    nmlp_barrier_await(pass->team->barrier, arrival);
+}
 
 static nmlp_stage stage_of(const struct pass *pass) {
     const nmlp_plan *plan = &pass->run->plan;
@@ -179,13 +178,13 @@ static void inputs_to_ranks(const struct pass *pass) {
         if (gate->v) basis_stage(pass, gate->v, &pass->team->gate);
         if (up->v && up->v != gate->v) basis_stage(pass, up->v, &pass->team->up);
     }
-    wait_for_team(pass);
+    wait_for_team(pass, &gate->u, 0);
 }
 
 /* Columns first..first+n of I; the strips of u there form a matrix of their own. */
 static nmlp_matrix columns_of(const nmlp_matrix *u, int64_t first, int64_t n_padded) {
     nmlp_matrix part = *u;
-    part.strips = u->strips + nmlp_matrix_strip_bytes(u) * (size_t)(first / NMLP_STRIP);
+    part.strips = u->strips + u->strip_bytes * (size_t)(first / NMLP_STRIP);
     part.n_padded = n_padded;
     part.n = nmlp_min(u->n - first, n_padded);
     return part;
@@ -211,7 +210,7 @@ static void down_stage(const struct pass *pass, int64_t first, int64_t n_padded,
     const struct run *run = pass->run;
     const nmlp_matrix *w = first_of(&run->mlp->down);
     bool only = n_padded == w->k_padded;
-    nmlp_rows_sink rows = {.vec = run->mlp->kernels->vec, .y = pass->y, .n = w->n};
+    nmlp_rows_sink rows = {.vec = run->mlp->kernels->vec, .y = pass->y, .n = w->n, .add = run->fused->add};
     nmlp_tiles_sink tiles = {.vec = run->mlp->kernels->vec, .to = {pass->team->down}, .n_products = 1, .n = w->n};
     nmlp_stage stage = stage_of(pass);
     stage.product[0] = (nmlp_product){.w = w, .a = *act, .w_k = first, .k = n_padded};
@@ -226,10 +225,10 @@ static void down_stage(const struct pass *pass, int64_t first, int64_t n_padded,
 
 static void rank_to_outputs(const struct pass *pass) {
     const nmlp_matrix *u = &pass->run->mlp->down.u;
-    nmlp_rows_sink sink = {.vec = pass->run->mlp->kernels->vec, .y = pass->y, .n = u->n};
+    nmlp_rows_sink sink = {.vec = pass->run->mlp->kernels->vec, .y = pass->y, .n = u->n, .add = pass->run->fused->add};
     nmlp_stage stage = stage_of(pass);
     if (!pass->run->mlp->down.v) return;
-    wait_for_team(pass);
+    wait_for_team(pass, u, 0);
     stage.product[0] = (nmlp_product){.w = u, .a = pass->team->down, .k = u->k_padded};
     stage.sink = nmlp_sink_rows;
     stage.sink_ctx = &sink;
@@ -239,24 +238,20 @@ static void rank_to_outputs(const struct pass *pass) {
 static void run_block(const struct pass *pass, const float *x) {
     const struct run *run = pass->run;
     const nmlp_mlp *mlp = run->mlp;
-    nmlp_pack_work(pass->x, mlp->kernels->vec, x, pass->rows, mlp->hidden, pass->worker);
-    wait_for_team(pass);
+    nmlp_packing packing = {
+        .vec = mlp->kernels->vec, .x = x, .k = mlp->hidden, .fused = run->fused, .row = pass->scratch->row};
+    nmlp_pack_work(pass->x, &packing, pass->rows, pass->worker);
+    wait_for_team(pass, first_of(&mlp->gate), 0);
     inputs_to_ranks(pass);
     int64_t inner = nmlp_pad(mlp->inner);
     for (int64_t first = 0, at = 0; first < inner; first += run->plan.chunk, at++) {
         int64_t n_padded = nmlp_min(run->plan.chunk, inner - first);
-        const nmlp_tiles *act = &pass->team->act[other_buffer(run, at)];
+        const nmlp_tiles *act = &pass->team->act[nmlp_teams_buffer(&run->teams, at)];
         activation_stage(pass, first, n_padded, act);
-        wait_for_team(pass);
+        wait_for_team(pass, first_of(&mlp->down), first);
         down_stage(pass, first, n_padded, act);
     }
     rank_to_outputs(pass);
-}
-
-/* The next block of rows of a team, or the end. Single threads take what is next, so that a slow one delays nobody. */
-static int64_t next_rows(struct run *run, int team, int64_t at) {
-    if (run->team_threads == 1) return atomic_fetch_add_explicit(&run->next_row, run->rows, memory_order_relaxed);
-    return (team + at * run->n_teams) * run->rows;
 }
 
 static void run_job(void *arg, int thread, int n_threads) {
@@ -264,35 +259,41 @@ static void run_job(void *arg, int thread, int n_threads) {
     const nmlp_gemm *gemm = run->plan.gemm;
     int64_t hidden = run->mlp->hidden;
     (void)n_threads;
-    int team_index = thread / run->team_threads;
-    struct team team = team_at(run, team_index);
-    nmlp_worker worker = {.share = &team.share, .thread = thread % run->team_threads};
+    int index = thread / run->teams.threads;
+    struct team team = team_at(run, index);
+    nmlp_worker worker = {.share = &team.share, .thread = thread % run->teams.threads};
     nmlp_carver carver = {.base = run->scratch + run->scratch_bytes * (size_t)thread};
-    nmlp_scratch scratch = nmlp_scratch_carve(&carver, &run->plan);
+    nmlp_scratch scratch = nmlp_scratch_carve(&carver, &run->plan, hidden);
     if (gemm->begin) gemm->begin();
-    int64_t at = 0;
-    for (int64_t first = next_rows(run, team_index, at); first < run->s; first = next_rows(run, team_index, ++at)) {
+    nmlp_row_block block;
+    for (int64_t at = 0; (block = nmlp_teams_take(&run->teams, index, at)).n > 0; at++) {
         struct pass pass = {.run = run,
                             .team = &team,
                             .worker = &worker,
                             .scratch = &scratch,
-                            .x = &team.x[other_buffer(run, at)],
-                            .rows = nmlp_min(run->rows, run->s - first),
-                            .y = run->y + first * hidden};
-        run_block(&pass, run->x_rows + first * hidden);
+                            .x = &team.x[nmlp_teams_buffer(&run->teams, at)],
+                            .rows = block.n,
+                            .y = run->y + block.first * hidden};
+        run_block(&pass, run->x_rows + block.first * hidden);
     }
     if (gemm->end) gemm->end();
 }
 
-void nmlp_mlp_run(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool) {
+void nmlp_mlp_run_fused(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, const nmlp_fused *fused,
+                        void *workspace, nmlp_pool *pool) {
     struct run run = {0};
     carve_run(&run, mlp, s, nmlp_pool_threads(pool), workspace);
     run.y = y;
     run.x_rows = x;
-    for (int i = 0; i < run.n_teams; i++) {
+    run.fused = fused;
+    for (int i = 0; i < run.teams.n; i++) {
         struct team team = team_at(&run, i);
         *team.barrier = (nmlp_barrier){0};
         nmlp_share_begin(&team.share);
     }
     nmlp_pool_run(pool, run_job, &run);
+}
+
+void nmlp_mlp_run(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool) {
+    nmlp_mlp_run_fused(mlp, y, x, s, &(nmlp_fused){0}, workspace, pool);
 }

@@ -9,8 +9,7 @@ enum {
     ROWS_MAX_F32 = 384,
     ROWS_MAX_BF16 = 512,
     ROWS_MIN = 64,
-    TEAM_ROWS_MIN = 192,
-    BLOCK_ROWS_MIN = 128
+    TEAM_ROWS_MIN = 512
 };
 
 static int64_t round_down(int64_t n, int64_t unit) { return nmlp_max(unit, n / unit * unit); }
@@ -20,8 +19,8 @@ static int64_t inputs_in_l1(const nmlp_caches *caches, int64_t percent, int64_t 
     return round_down((int64_t)caches->l1_bytes * percent / 100 / bytes_per_input, NMLP_PAD);
 }
 
-/* f32: the weights of a block of columns share L1 with the rest. Tiles: activations pass by L1, which weights may fill; the sums
- * come back for every part, so fewer parts are better. */
+/* f32: the weights of a block of columns share L1 with the rest. Tiles: activations pass by L1, which weights may fill;
+ * the sums come back for every part, so fewer parts are better. */
 static int64_t inputs_at_a_time(const nmlp_gemm *gemm, const nmlp_caches *caches) {
     int64_t percent = gemm->widen ? L1_PERCENT_WIDENED : gemm->full_tiles ? L1_PERCENT_TILES : L1_PERCENT;
     if (gemm->full_tiles && !gemm->works_beside) return ALL_INPUTS; /* weights are used once */
@@ -67,7 +66,8 @@ static nmlp_plan plan_stream(const nmlp_gemm *gemm, const nmlp_caches *caches, i
  * evenly. */
 static void plan_chunk(nmlp_plan *plan, const nmlp_caches *caches, int64_t inner) {
     int64_t all = nmlp_pad(inner);
-    int64_t elems = (int64_t)caches->l2_bytes / 4 / plan->gemm->elem_bytes;
+    int64_t share = plan->gemm->elem_bytes == 2 ? 2 : 4; /* of L2 */
+    int64_t elems = (int64_t)caches->l2_bytes / share / plan->gemm->elem_bytes;
     int64_t most = round_down(elems / plan->rows, CHUNK_UNIT);
     plan->chunk = nmlp_min(all, most);
     plan->chunk_cap = nmlp_min(plan->rows_cap * all, nmlp_max(elems, plan->rows_cap * CHUNK_UNIT));
@@ -96,9 +96,10 @@ void nmlp_plan_worst(const nmlp_kernels *kernels, int64_t s, int64_t worst[NMLP_
     worst[4] = nmlp_min(s, kernels->few_rows);
 }
 
+/* Two blocks for every team at least: with one, all would wait for the slowest. */
 int nmlp_plan_teams_cap(const nmlp_plan *plan, int64_t s, int n_threads) {
     if (!plan->gemm->works_beside) return 1;
-    return (int)nmlp_max(1, nmlp_min(n_threads, s / nmlp_min(plan->rows_most, TEAM_ROWS_MIN)));
+    return (int)nmlp_max(1, nmlp_min(n_threads, s / nmlp_min(2 * plan->rows_most, TEAM_ROWS_MIN)));
 }
 
 int nmlp_plan_teams(const nmlp_plan *plan, int64_t s, int n_threads) {
@@ -107,8 +108,7 @@ int nmlp_plan_teams(const nmlp_plan *plan, int64_t s, int n_threads) {
     return n_teams;
 }
 
-/* Two blocks for every team at least, so that a slow one leaves some of its share to the others; but not too low ones. */
 int64_t nmlp_plan_team_rows(const nmlp_plan *plan, int64_t s, int n_teams) {
-    int64_t low = nmlp_max(BLOCK_ROWS_MIN, nmlp_ceil_div(s, 2 * n_teams));
-    return n_teams == 1 ? plan->rows : balanced(s, nmlp_min(plan->rows_most, low), plan->gemm->mr, n_teams);
+    if (n_teams == 1) return plan->rows;
+    return balanced(s, nmlp_min(plan->rows_most, TEAM_ROWS_MIN / 2), plan->gemm->mr, n_teams);
 }

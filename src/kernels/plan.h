@@ -19,7 +19,8 @@ typedef struct nmlp_plan {
 } nmlp_plan;
 
 /* Teams of threads, all of one size, that each take a block of rows at a time: where every team has enough of them,
- * weights are as well used by few threads as by many, and those of a team of one never wait. */
+ * weights are as well used by few threads as by many, and those of a team of one never wait. Within a team columns are
+ * shared in small pieces, so that a slow thread delays the others little. */
 int nmlp_plan_teams(const nmlp_plan *plan, int64_t s, int n_threads);
 /* The most teams there are for s rows or fewer and n_threads or fewer. */
 int nmlp_plan_teams_cap(const nmlp_plan *plan, int64_t s, int n_threads);

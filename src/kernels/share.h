@@ -1,8 +1,8 @@
 /* Sharing the tasks of consecutive steps between the threads of one job.
  *
  * Every thread has a range of its own and takes from it first, so that in repeated steps the same thread meets the same
- * data again; a thread that is done takes from the others. Steps use a ring of counters: between a step and the one two
- * steps later there must be a barrier of all threads. */
+ * data again; a thread that is done takes from the others. Steps use a ring of counters: between a step and the one
+ * four steps later there must be a barrier of all threads. */
 #ifndef NMLP_KERNELS_SHARE_H
 #define NMLP_KERNELS_SHARE_H
 
@@ -10,7 +10,7 @@
 
 #include "kernels/kernels_int.h"
 
-enum { NMLP_SHARE_RING = 4 };
+enum { NMLP_SHARE_RING = 8 };
 
 typedef struct nmlp_share_slot {
     _Alignas(NMLP_LINE_BYTES) _Atomic int64_t next; /* taken of the owner's range */
@@ -54,7 +54,7 @@ static inline void nmlp_worker_begin_step(nmlp_worker *worker, int64_t n_tasks) 
     worker->step++;
     worker->n_tasks = n_tasks;
     worker->victim = 0;
-    if (worker->thread == 0) nmlp_share_clear(worker->share, worker->step + 2);
+    if (worker->thread == 0) nmlp_share_clear(worker->share, worker->step + NMLP_SHARE_RING / 2);
 }
 
 /* The next task, or -1 when none is left. */

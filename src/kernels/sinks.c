@@ -9,8 +9,8 @@ void nmlp_sink_rows(void *ctx, const nmlp_columns *columns) {
                      .n_rows = columns->n_rows,
                      .n = nmlp_min(columns->width, sink->n - columns->col)};
     if (from.n <= 0) return;
-    sink->vec->copy_rows(sink->y + columns->row * sink->n + columns->col, sink->n, &from,
-                         sink->bias ? sink->bias + columns->col : NULL);
+    (sink->add ? sink->vec->add_rows : sink->vec->copy_rows)(sink->y + columns->row * sink->n + columns->col, sink->n,
+                                                             &from, sink->bias ? sink->bias + columns->col : NULL);
 }
 
 /* Padding is written as zeros, not as what was summed there: infinity times a zero weight is no number. */
@@ -30,16 +30,22 @@ void nmlp_sink_tiles(void *ctx, const nmlp_columns *columns) {
     }
 }
 
-void nmlp_pack_work(const nmlp_tiles *tiles, const nmlp_vec *vec, const float *x, int64_t rows, int64_t k,
-                    nmlp_worker *worker) {
+static void pack_normed(const nmlp_tiles *tiles, const nmlp_packing *p, int64_t row) {
+    nmlp_norm_row(p->row, p->x + row * p->k, p->fused->norm, p->fused->norm_eps, p->k);
+    nmlp_put put = {.src = p->row, .n_rows = 1, .n = p->k, .n_padded = tiles->k_padded};
+    nmlp_tiles_put(tiles, p->vec, row, 0, put);
+}
+
+static void pack_rows(const nmlp_tiles *tiles, const nmlp_packing *p, int64_t row, int64_t n) {
+    nmlp_put put = {.src = p->x + row * p->k, .src_stride = p->k, .n_rows = n, .n = p->k, .n_padded = tiles->k_padded};
+    nmlp_tiles_put(tiles, p->vec, row, 0, put);
+}
+
+void nmlp_pack_work(const nmlp_tiles *tiles, const nmlp_packing *packing, int64_t rows, nmlp_worker *worker) {
     nmlp_worker_begin_step(worker, nmlp_ceil_div(rows, PACK_ROWS));
     for (int64_t at = nmlp_worker_take(worker); at >= 0; at = nmlp_worker_take(worker)) {
-        int64_t row = at * PACK_ROWS;
-        nmlp_put put = {.src = x + row * k,
-                        .src_stride = k,
-                        .n_rows = nmlp_min(rows - row, PACK_ROWS),
-                        .n = k,
-                        .n_padded = tiles->k_padded};
-        nmlp_tiles_put(tiles, vec, row, 0, put);
+        int64_t end = nmlp_min(rows, (at + 1) * PACK_ROWS);
+        if (!packing->fused->norm) pack_rows(tiles, packing, at * PACK_ROWS, end - at * PACK_ROWS);
+        for (int64_t row = at * PACK_ROWS; packing->fused->norm && row < end; row++) pack_normed(tiles, packing, row);
     }
 }

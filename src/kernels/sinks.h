@@ -10,6 +10,7 @@ typedef struct nmlp_rows_sink {
     float *y;          /* of the stage's first row */
     const float *bias; /* [n] or NULL */
     int64_t n;
+    bool add; /* to what y holds */
 } nmlp_rows_sink;
 void nmlp_sink_rows(void *ctx, const nmlp_columns *columns);
 
@@ -24,8 +25,16 @@ typedef struct nmlp_tiles_sink {
 } nmlp_tiles_sink;
 void nmlp_sink_tiles(void *ctx, const nmlp_columns *columns);
 
-/* Packs rows x [rows,k] into tiles, shared between threads. */
-void nmlp_pack_work(const nmlp_tiles *tiles, const nmlp_vec *vec, const float *x, int64_t rows, int64_t k,
-                    nmlp_worker *worker);
+/* Rows on their way into tiles. */
+typedef struct nmlp_packing {
+    const nmlp_vec *vec;
+    const float *x; /* [rows,k] */
+    int64_t k;
+    const nmlp_fused *fused; /* for its norm */
+    float *row;              /* [k], the thread's own: a normalised row */
+} nmlp_packing;
+
+/* Shared between threads. */
+void nmlp_pack_work(const nmlp_tiles *tiles, const nmlp_packing *packing, int64_t rows, nmlp_worker *worker);
 
 #endif

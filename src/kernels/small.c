@@ -19,8 +19,13 @@ static int64_t rows_per_task(int64_t row_elems) {
     return row_elems >= ELEMS_PER_TASK ? 1 : ELEMS_PER_TASK / (row_elems > 0 ? row_elems : 1);
 }
 
+void nmlp_norm_row(float *y, const float *x, const float *weight, float eps, int64_t h) {
+    const nmlp_vec *vec = widest();
+    float inverse = 1.0f / sqrtf(vec->dot(x, x, h) / (float)h + eps);
+    vec->mul_scaled(y, x, weight, inverse, h);
+}
+
 struct norm {
-    const nmlp_vec *vec;
     float *y;
     const float *x;
     const float *weight;
@@ -31,16 +36,12 @@ struct norm {
 static void norm_rows(void *arg, int64_t begin, int64_t end, int thread) {
     const struct norm *norm = arg;
     (void)thread;
-    for (int64_t s = begin; s < end; s++) {
-        const float *x = norm->x + s * norm->h;
-        float *y = norm->y + s * norm->h;
-        float inverse = 1.0f / sqrtf(norm->vec->dot(x, x, norm->h) / (float)norm->h + norm->eps);
-        norm->vec->mul_scaled(y, x, norm->weight, inverse, norm->h);
-    }
+    for (int64_t s = begin; s < end; s++)
+        nmlp_norm_row(norm->y + s * norm->h, norm->x + s * norm->h, norm->weight, norm->eps, norm->h);
 }
 
 void nmlp_rmsnorm(float *y, const float *x, const float *weight, float eps, int64_t s, int64_t h, nmlp_pool *pool) {
-    struct norm norm = {.vec = widest(), .y = y, .x = x, .weight = weight, .eps = eps, .h = h};
+    struct norm norm = {.y = y, .x = x, .weight = weight, .eps = eps, .h = h};
     nmlp_pool_for(pool, s, rows_per_task(h), norm_rows, &norm);
 }
 

@@ -7,13 +7,14 @@ static int64_t tile_rows(const nmlp_gemm *gemm, int64_t rows) { return nmlp_ceil
 
 static int64_t block_floats(const nmlp_gemm *gemm, int64_t rows) { return tile_rows(gemm, rows) * block_width(gemm); }
 
-nmlp_scratch nmlp_scratch_carve(nmlp_carver *carver, const nmlp_plan *plan) {
+nmlp_scratch nmlp_scratch_carve(nmlp_carver *carver, const nmlp_plan *plan, int64_t k) {
     nmlp_scratch scratch;
     size_t c_floats = (size_t)(NMLP_PRODUCTS_MAX * block_floats(plan->gemm, plan->rows_cap));
     size_t b_floats = plan->widen ? (size_t)(plan->kc * block_width(plan->gemm)) : 0;
     scratch.c[0] = nmlp_carve(carver, c_floats * sizeof(float));
     scratch.c[1] = plan->gemm->works_beside ? nmlp_carve(carver, c_floats * sizeof(float)) : scratch.c[0];
     scratch.b = nmlp_carve(carver, b_floats * sizeof(float));
+    scratch.row = nmlp_carve(carver, (size_t)k * sizeof(float));
     return scratch;
 }
 
@@ -26,6 +27,7 @@ struct shift {
     const nmlp_stage *stage;
     const nmlp_scratch *scratch;
     int buffer; /* of the scratch's sums */
+    bool first_task;
     nmlp_columns finished;
     nmlp_beside delivery; /* of what is finished */
 };
@@ -66,7 +68,7 @@ static struct operand operand_of(const struct task *task, int product, int64_t k
     int64_t strip = task->block * s->gemm->strips;
     struct operand o = {.strips = nmlp_matrix_at(p->w, strip, p->w_k + k),
                         .n_strips = strips_from(s, p->w, strip),
-                        .step = nmlp_matrix_strip_bytes(p->w),
+                        .step = p->w->strip_bytes,
                         .dtype = p->w->dtype};
     if (!s->widen || o.dtype == NMLP_DTYPE_F32) return o;
     float *wide = task->shift->scratch->b;
@@ -83,9 +85,9 @@ struct next {
     size_t step;
 };
 
-/* The weights used after this part: the other product's same part; then the next part; after the last, the first of the next
- * block of columns, which most often is this thread's too. A tile loop takes all rows over one part before it goes on, so there
- * it is the next part of the same product that must be near in time. */
+/* The weights used after this part: the other product's same part; then the next part; after the last, the first of the
+ * next block of columns, which most often is this thread's too. A tile loop takes all rows over one part before it goes
+ * on, so there it is the next part of the same product that must be near in time. */
 static struct next next_after(const struct task *task, int product, int64_t k) {
     const nmlp_stage *s = task->stage;
     int other = s->gemm->works_beside ? product : (product + 1) % s->n_products;
@@ -94,7 +96,7 @@ static struct next next_after(const struct task *task, int product, int64_t k) {
     bool more = same_part || k + s->kc < p->k;
     int64_t strip = (task->block + !more) * s->gemm->strips;
     int64_t at = same_part ? k : more ? k + s->kc : 0;
-    return (struct next){.strips = nmlp_matrix_at(p->w, strip, p->w_k + at), .step = nmlp_matrix_strip_bytes(p->w)};
+    return (struct next){.strips = nmlp_matrix_at(p->w, strip, p->w_k + at), .step = p->w->strip_bytes};
 }
 
 /* Lines of a strip to fetch at every step, so that a part of the reduction is there when all tiles have passed. */
@@ -112,8 +114,10 @@ static void multiply_tile(const struct task *task, int product, int64_t tile, in
     int ahead_lines = s->gemm->works_beside ? lines_ahead(task) : 0;
     int64_t steps_done = (tile - task->first_tile) * (n / NMLP_PAD);
     struct next next = next_after(task, product, k);
+    bool adds = s->accumulate || k > 0;
+    float *c = sums_of(task, product) + tile * mr * block_width(s->gemm);
     nmlp_block b = {
-        .c = sums_of(task, product) + tile * mr * block_width(s->gemm),
+        .c = c,
         .a = nmlp_tiles_at(&p->a, tile, k),
         .b = o->strips,
         .a_step = nmlp_tiles_step(&p->a),
@@ -121,11 +125,13 @@ static void multiply_tile(const struct task *task, int product, int64_t tile, in
         .k = n,
         .rows = (int)nmlp_min(mr, s->rows - tile * mr),
         .strips = o->n_strips,
-        .accumulate = s->accumulate || k > 0,
+        .accumulate = adds,
         .stream = task->end_tile - task->first_tile == 1,
         .ahead = next.strips + steps_done * ahead_lines * NMLP_LINE_BYTES,
         .ahead_step = next.step,
         .ahead_lines = ahead_lines,
+        .next_c = adds ? c + mr * block_width(s->gemm) : NULL,
+        .far_a = task->shift->first_task,
         .beside = &task->shift->delivery,
     };
     s->gemm->block[o->dtype](&b);
@@ -196,6 +202,9 @@ static void deliver_rest(struct shift *shift) {
     d->row = d->end;
 }
 
+/* Few enough not to hold up the tiles, enough to share the cost of the call. */
+enum { ROWS_AT_ONCE = 4 };
+
 /* What the task made is finished; the buffer it lies in stays as it is until the next but one. */
 static void finish_task(const struct task *task) {
     const nmlp_stage *s = task->stage;
@@ -210,8 +219,8 @@ static void finish_task(const struct task *task) {
         shift->finished.c[i] = sums_of(task, i) + row * width;
         n_steps += (task->end_tile - task->first_tile) * (s->product[i].k / NMLP_PAD);
     }
-    shift->delivery = (nmlp_beside){
-        .do_rows = deliver_rows, .ctx = shift, .end = n_rows, .rows_per_step = nmlp_ceil_div(n_rows, n_steps)};
+    shift->delivery = (nmlp_beside){.do_rows = deliver_rows, .ctx = shift, .end = n_rows};
+    nmlp_beside_pace(&shift->delivery, ROWS_AT_ONCE, n_steps);
     if (!s->gemm->works_beside) deliver_rest(shift);
     shift->buffer ^= 1;
 }
@@ -222,12 +231,15 @@ static void do_task(const struct task *task) {
     if (s->n_products > 1) k_end = nmlp_max(k_end, s->product[1].k);
     for (int64_t k = 0; k < k_end; k += s->kc) multiply_part(task, k);
     if (s->sink) finish_task(task);
+    task->shift->first_task = false;
 }
 
-/* Parts of equal length instead of a short last one. */
+/* Parts of equal length instead of a short last one. For tiles, what exceeds one part by a fifth is still one: another
+ * pass over the sums costs more. */
 static int64_t balanced_kc(const nmlp_stage *stage) {
     int64_t k = stage->product[0].k;
-    int64_t n_parts = nmlp_ceil_div(k, stage->kc);
+    int64_t more = stage->gemm->works_beside ? stage->kc / 5 : 0;
+    int64_t n_parts = k <= stage->kc + more ? 1 : nmlp_ceil_div(k, stage->kc);
     return nmlp_pad(nmlp_ceil_div(k, n_parts));
 }
 
@@ -245,7 +257,7 @@ void nmlp_stage_work(const nmlp_stage *stage, nmlp_worker *worker, const nmlp_sc
     int64_t parts = row_parts(n_blocks, n_tiles, worker->share->n_threads);
     nmlp_stage balanced = *stage;
     balanced.kc = balanced_kc(stage);
-    struct shift shift = {.stage = &balanced, .scratch = scratch};
+    struct shift shift = {.stage = &balanced, .scratch = scratch, .first_task = true};
     nmlp_worker_begin_step(worker, n_blocks * parts);
     for (int64_t at = nmlp_worker_take(worker); at >= 0; at = nmlp_worker_take(worker)) {
         int64_t part = at % parts;
@@ -257,4 +269,30 @@ void nmlp_stage_work(const nmlp_stage *stage, nmlp_worker *worker, const nmlp_sc
         do_task(&task);
     }
     deliver_rest(&shift);
+}
+
+enum { FETCH_BYTES = 1 << 20, FETCH_PIECE_BYTES = 4 * NMLP_LINE_BYTES };
+
+nmlp_fetch nmlp_fetch_of(const nmlp_gemm *gemm, const nmlp_matrix *w, int64_t k, const nmlp_worker *worker) {
+    int64_t n_blocks = nmlp_ceil_div(w->n_padded, block_width(gemm));
+    int64_t strip = n_blocks * worker->thread / worker->share->n_threads * gemm->strips;
+    return (nmlp_fetch){.strips = nmlp_matrix_at(w, strip, k),
+                        .step = w->strip_bytes,
+                        .n_strips = gemm->strips,
+                        .strip_bytes = w->strip_bytes - (size_t)(k * NMLP_STRIP) * nmlp_dtype_bytes(w->dtype),
+                        .left_bytes = FETCH_BYTES};
+}
+
+/* Past the end of the matrix there may be nothing; asking for it does no harm. */
+bool nmlp_fetch_piece(nmlp_fetch *fetch) {
+    if (fetch->left_bytes <= 0) return false;
+    for (int i = 0; i < fetch->n_strips; i++)
+        for (int at = 0; at < FETCH_PIECE_BYTES; at += NMLP_LINE_BYTES)
+            __builtin_prefetch(fetch->strips + fetch->step * (size_t)i + fetch->at + at, 0, 2);
+    fetch->left_bytes -= FETCH_PIECE_BYTES * fetch->n_strips;
+    fetch->at += FETCH_PIECE_BYTES;
+    if (fetch->at < fetch->strip_bytes) return true;
+    fetch->at = 0;
+    fetch->strips += fetch->step * (size_t)fetch->n_strips;
+    return true;
 }

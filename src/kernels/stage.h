@@ -46,12 +46,27 @@ typedef struct nmlp_stage {
 typedef struct nmlp_scratch {
     float *c[2];
     float *b;
+    float *row; /* [k] of the first input */
 } nmlp_scratch;
 
-nmlp_scratch nmlp_scratch_carve(nmlp_carver *carver, const nmlp_plan *plan);
+nmlp_scratch nmlp_scratch_carve(nmlp_carver *carver, const nmlp_plan *plan, int64_t k);
 
 /* Floats of acc for n outputs. */
 int64_t nmlp_stage_acc_floats(const nmlp_gemm *gemm, int64_t rows, int64_t n);
+
+/* Weights a thread will need first in a stage to come, brought near piece by piece while it waits. */
+typedef struct nmlp_fetch {
+    const char *strips; /* of a block of columns, as they will be read: side by side */
+    size_t step;
+    int n_strips;
+    size_t strip_bytes;
+    size_t at;
+    int64_t left_bytes;
+} nmlp_fetch;
+/* Of w's inputs from k on. */
+nmlp_fetch nmlp_fetch_of(const nmlp_gemm *gemm, const nmlp_matrix *w, int64_t k, const nmlp_worker *worker);
+/* False when there is nothing left. */
+bool nmlp_fetch_piece(nmlp_fetch *fetch);
 
 /* Takes tasks until none is left. */
 void nmlp_stage_work(const nmlp_stage *stage, nmlp_worker *worker, const nmlp_scratch *scratch);

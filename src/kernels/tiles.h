@@ -30,14 +30,15 @@ static inline char *nmlp_tiles_at(const nmlp_tiles *t, int64_t tile, int64_t k) 
 
 /* Writes the rows of `put`, from `row` on, at inputs k.. (multiple of 16); dst and step are filled in here. */
 static inline void nmlp_tiles_put(const nmlp_tiles *t, const nmlp_vec *vec, int64_t row, int64_t k, nmlp_put put) {
-    int64_t per_line = NMLP_LINE_BYTES / t->elem_bytes;
+    int64_t per_line = t->elem_bytes == 2 ? NMLP_LINE_BYTES / 2 : NMLP_LINE_BYTES / 4; /* no division at run time */
     int64_t end = row + put.n_rows;
     put.step = nmlp_tiles_step(t);
     while (row < end) {
-        int64_t tile = row / t->rows;
-        size_t first_line = (size_t)((tile * t->k_padded + k / per_line * per_line) * t->rows) * (size_t)t->elem_bytes;
+        int64_t tile = (uint32_t)row / (uint32_t)t->rows;
+        int64_t in_line = k & (per_line - 1);
+        size_t first_line = (size_t)((tile * t->k_padded + k - in_line) * t->rows) * (size_t)t->elem_bytes;
         put.dst =
-            t->data + first_line + (size_t)(row % t->rows) * NMLP_LINE_BYTES + (size_t)(k % per_line * t->elem_bytes);
+            t->data + first_line + (size_t)(row - tile * t->rows) * NMLP_LINE_BYTES + (size_t)(in_line * t->elem_bytes);
         put.n_rows = nmlp_min(end, (tile + 1) * t->rows) - row;
         (t->elem_bytes == 2 ? vec->put_bf16 : vec->put_f32)(&put);
         row += put.n_rows;

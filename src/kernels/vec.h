@@ -2,8 +2,11 @@
 #ifndef NMLP_KERNELS_VEC_H
 #define NMLP_KERNELS_VEC_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "tensor/dtype.h"
 
 /* Rows on their way into a tile of gemm.h, whose lines lie at dst, dst + step, ... for the first row and 64 bytes
  * further on for each next one. dst may be the middle of a bf16 line. */
@@ -23,15 +26,25 @@ typedef struct nmlp_softmax {
     const float *scores;  /* in pieces of 16 * strips */
     int64_t block_stride; /* floats from piece to piece */
     int strips;
-    int64_t n;        /* keys seen by the row, > 0 */
+    int64_t n;        /* keys seen by the row; may be 0 */
     int64_t n_padded; /* probabilities written, zeros from n on; multiple of 16 */
     float scale;
-    void *line; /* probabilities go into an f32 tile: dst and step of nmlp_put */
+    void *line; /* probabilities go into a tile: dst and step of nmlp_put */
     size_t step;
-    float max;    /* in and out: of the scaled scores so far */
+    float max;    /* in and out: what probabilities are relative to, a maximum of the scaled scores so far */
     float sum;    /* in and out: of the probabilities so far, relative to max */
     float shrink; /* out: what sums made relative to the old max must be multiplied with */
 } nmlp_softmax;
+
+/* Two rows on their way into strips of bf16 pairs (gemm.h): one line of every strip. */
+typedef struct nmlp_pairing {
+    char *dst;
+    size_t step;       /* from strip to strip */
+    const float *even; /* [n]; NULL: zeros */
+    const float *odd;
+    int64_t n;
+    int64_t n_padded; /* multiple of 16; zeros are written from n on */
+} nmlp_pairing;
 
 /* Values of a block of neurons for some tokens: rows of gate and up, and where their sums of squares go. */
 typedef struct nmlp_swiglu_block {
@@ -52,7 +65,11 @@ typedef struct nmlp_vec {
     void (*put_bf16)(const nmlp_put *put);
     /* dst [n_rows of n] = src + bias; bias [n] may be NULL. */
     void (*copy_rows)(float *dst, int64_t dst_stride, const nmlp_put *from, const float *bias);
+    /* dst += src + bias */
+    void (*add_rows)(float *dst, int64_t dst_stride, const nmlp_put *from, const float *bias);
     void (*softmax)(nmlp_softmax *row);
+    void (*softmax_bf16)(nmlp_softmax *row); /* n_padded is a multiple of 32 */
+    void (*pair_rows)(const nmlp_pairing *pairing);
     void (*scale)(float *y, const float *x, float factor, int64_t n); /* y = x*factor */
     float (*dot)(const float *a, const float *b, int64_t n);
     void (*mul_scaled)(float *y, const float *x, const float *weight, float factor,
@@ -65,6 +82,9 @@ typedef struct nmlp_vec {
     void (*rotate)(float *low, float *high, const float *cosine, const float *sine, int64_t n);
     /* dst [n,16] = transpose of 16 rows of n elements of 4 bytes; rows from n_rows on are zeros. */
     void (*transpose)(void *dst, const void *src, int64_t row_stride, int64_t n_rows, int64_t n);
+    /* The same; false when among the elements, f32 or pairs of bf16, is NaN or Inf. */
+    bool (*transpose_checked)(void *dst, const void *src, int64_t row_stride, int64_t n_rows, int64_t n,
+                              nmlp_dtype dtype);
 } nmlp_vec;
 
 extern const nmlp_vec nmlp_vec_ref;

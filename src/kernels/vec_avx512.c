@@ -5,7 +5,10 @@ const nmlp_vec nmlp_vec_avx512 = {
     .put_f32 = put_f32,
     .put_bf16 = put_bf16,
     .copy_rows = copy_rows,
+    .add_rows = add_rows,
     .softmax = softmax,
+    .softmax_bf16 = softmax_bf16,
+    .pair_rows = pair_rows,
     .scale = scale_by,
     .dot = dot,
     .mul_scaled = mul_scaled,
@@ -15,4 +18,5 @@ const nmlp_vec nmlp_vec_avx512 = {
     .swiglu_squares = swiglu_squares,
     .rotate = rotate,
     .transpose = transpose,
+    .transpose_checked = transpose_checked,
 };

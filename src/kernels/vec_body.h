@@ -10,11 +10,11 @@
 #include "kernels/vec_lanes.h"
 #include "tensor/dtype.h"
 
-/* exp to about 1.5 ulp for x up to `highest`, and of that above: n = round(x / ln 2) and a polynomial of degree 6 on
- * |r| <= ln(2)/2. */
-static inline lanes exp_up_to(lanes x, float highest) {
+/* exp to about 1.5 ulp for x from `lowest` to `highest`, and of these beyond: n = round(x / ln 2) and a polynomial of
+ * degree 6 on |r| <= ln(2)/2. */
+static inline lanes exp_between(lanes x, float lowest, float highest) {
     x = at_most(x, (lanes){0} + highest);
-    x = at_least(x, (lanes){0} - 104.0f);
+    x = at_least(x, (lanes){0} + lowest);
     lanes shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the sum's low bits are the rounded integer */
     lanes n = shifted - 12582912.0f;
     lanes r = x - n * 0.693145752f; /* ln 2 in two parts; the first has trailing zeros, so n times it is exact */
@@ -27,11 +27,12 @@ static inline lanes exp_up_to(lanes x, float highest) {
     return times_power(p, n);
 }
 
-static inline lanes exp_lanes(lanes x) { return exp_up_to(x, 89.0f); }
+/* Nothing below e^-87, 2e-38: a subnormal result takes the processor as long as a hundred others. */
+static inline lanes exp_lanes(lanes x) { return exp_between(x, -87.0f, 89.0f); }
 
 /* Below -87 the true value is less than 1e-35 in size; the bound keeps the reciprocal finite. */
 static inline lanes silu_mul_lanes(lanes gate, lanes up) {
-    return gate * reciprocal(1.0f + exp_up_to(-gate, 87.0f)) * up;
+    return gate * reciprocal(1.0f + exp_between(-gate, -104.0f, 87.0f)) * up;
 }
 
 static void silu_mul(float *act, const float *gate, const float *up, int64_t n) {
@@ -64,6 +65,17 @@ static void put_f32(const nmlp_put *put) {
     }
 }
 
+/* 2^x to 14 bits, for results rounded to 8: a polynomial of degree 4 on |r| <= 1/2. */
+static inline lanes power_for_bf16(lanes x) {
+    lanes n = nearest_integer(x);
+    lanes r = x - n;
+    lanes p = r * 0.0096181291f + 0.0555041087f;
+    p = p * r + 0.2402265070f;
+    p = p * r + 0.6931471806f;
+    p = p * r + 1.0f;
+    return times_power(p, n);
+}
+
 #if defined(__AVX512BF16__)
 
 /* One instruction for a line; it takes subnormal numbers for zero, as tile products do. */
@@ -77,27 +89,29 @@ static inline void store_bf16_line(void *dst, lanes low, lanes high) {
     memcpy(dst, &line, sizeof line);
 }
 
-/* silu to 14 bits: the result is rounded to 8. 2^-x by a polynomial of degree 4 on |r| <= 1/2. */
+static inline uint_lanes bf16_bits(lanes x) {
+    return (uint_lanes)_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)x));
+}
+
+/* silu to 14 bits: the result is rounded to 8. */
 static inline lanes gate_for_bf16(lanes gate, lanes up) {
     lanes x = at_most(gate * -1.44269504f, (lanes){0} + 125.0f);
-    lanes n = (lanes)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    lanes r = x - n;
-    lanes p = r * 0.0096181291f + 0.0555041087f;
-    p = p * r + 0.2402265070f;
-    p = p * r + 0.6931471806f;
-    p = p * r + 1.0f;
-    return gate * up * (lanes)_mm512_rcp14_ps((__m512)(times_power(p, n) + 1.0f));
+    return gate * up * (lanes)_mm512_rcp14_ps((__m512)(power_for_bf16(x) + 1.0f));
 }
 
 #else
 
 /* To nearest, ties to even; NaN stays NaN. */
-static inline void store_bf16(void *dst, lanes x) {
+static inline uint_lanes bf16_bits(lanes x) {
     uint_lanes bits = (uint_lanes)x;
     uint_lanes rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     uint_lanes quiet = (bits >> 16) | 0x40u;
     uint_lanes is_nan = (uint_lanes)((bits & 0x7fffffffu) > 0x7f800000u);
-    short_lanes halves = __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), short_lanes);
+    return (is_nan & quiet) | (~is_nan & rounded);
+}
+
+static inline void store_bf16(void *dst, lanes x) {
+    short_lanes halves = __builtin_convertvector(bf16_bits(x), short_lanes);
     memcpy(dst, &halves, sizeof halves);
 }
 
@@ -123,7 +137,30 @@ static inline void put_row_bf16(char *line, const nmlp_put *put, int64_t row) {
     if (i < put->n_padded) store_bf16(line, put_lanes(put, row, i, gate_for_bf16));
 }
 
+/* Rows of whole lines of 32 values. */
+static void put_lines_bf16(const nmlp_put *put) {
+    for (int64_t row = 0; row < put->n_rows; row++) {
+        const float *src = put->src + row * put->src_stride;
+        const float *up = put->up ? put->up + row * put->src_stride : NULL;
+        char *line = (char *)put->dst + row * 64;
+        for (int64_t i = 0; i < put->n; i += 2 * LANES, line += put->step) {
+            lanes low = load(src + i);
+            lanes high = load(src + i + LANES);
+            if (up) {
+                low = gate_for_bf16(low, load(up + i));
+                high = gate_for_bf16(high, load(up + i + LANES));
+            }
+            store_bf16_line(line, low, high);
+        }
+    }
+}
+
 static void put_bf16(const nmlp_put *put) {
+    bool whole = put->n == put->n_padded && put->n % (2 * LANES) == 0 && (uintptr_t)put->dst % 64 == 0;
+    if (whole) {
+        put_lines_bf16(put);
+        return;
+    }
     for (int64_t row = 0; row < put->n_rows; row++) put_row_bf16((char *)put->dst + row * 64, put, row);
 }
 
@@ -136,6 +173,18 @@ static inline void copy_row(float *dst, const float *src, const float *bias, int
 static void copy_rows(float *dst, int64_t dst_stride, const nmlp_put *from, const float *bias) {
     for (int64_t row = 0; row < from->n_rows; row++)
         copy_row(dst + row * dst_stride, from->src + row * from->src_stride, bias, from->n);
+}
+
+static inline void add_row(float *dst, const float *src, const float *bias, int64_t n) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        store(dst + i, load(dst + i) + (bias ? load(src + i) + load(bias + i) : load(src + i)));
+    for (; i < n; i++) dst[i] += bias ? src[i] + bias[i] : src[i];
+}
+
+static void add_rows(float *dst, int64_t dst_stride, const nmlp_put *from, const float *bias) {
+    for (int64_t row = 0; row < from->n_rows; row++)
+        add_row(dst + row * dst_stride, from->src + row * from->src_stride, bias, from->n);
 }
 
 /* The vector with its halves of 8, 4, 2 or 1 lanes exchanged: four steps reduce it. */
@@ -171,42 +220,115 @@ static inline float max_lanes(lanes v) {
     return v[0];
 }
 
-/* Where the 16 scores from key `at` on lie. */
-static inline const float *scores_at(const nmlp_softmax *row, int64_t at) {
-    int64_t piece = at / (LANES * row->strips);
-    return row->scores + piece * row->block_stride + at % (LANES * row->strips);
+/* Of 16 values those before the n-th, `fill` for the rest. */
+static inline lanes first_of(lanes values, int64_t n, float fill) {
+    static const int_lanes index = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    if (n >= LANES) return values;
+    return choose(index < (int32_t)n, values, (lanes){0} + fill);
 }
 
-/* The scores from key `at` on, -infinity behind the last. */
-static inline lanes load_scores(const nmlp_softmax *row, int64_t at) {
-    const float *from = scores_at(row, at);
-    return at + LANES <= row->n ? load(from) : load_part(from, row->n - at, -INFINITY);
-}
-
-/* Of the scaled scores so far and these. The scale is positive. */
+/* Of the scaled scores so far and these. The scale is positive. There is memory up to n_padded. */
 static float max_score(const nmlp_softmax *row) {
-    lanes top = (lanes){0} - INFINITY;
-    for (int64_t at = 0; at < row->n; at += LANES) top = larger(top, load_scores(row, at));
-    float scaled = max_lanes(top) * row->scale;
+    lanes top[2] = {(lanes){0} - INFINITY, (lanes){0} - INFINITY};
+    const float *piece = row->scores;
+    int64_t at = 0;
+    for (; at < row->n; piece += row->block_stride)
+        for (int i = 0; i < row->strips && at < row->n; i++, at += LANES)
+            top[i & 1] = larger(top[i & 1], first_of(load(piece + i * LANES), row->n - at, -INFINITY));
+    float scaled = max_lanes(larger(top[0], top[1])) * row->scale;
     return row->max > scaled ? row->max : scaled;
+}
+
+/* What probabilities are relative to; with nothing but -infinity so far they count for nothing. */
+static inline float base_of(float top) { return top == -INFINITY ? 0.0f : top; }
+
+static void advance(nmlp_softmax *row, float top, lanes sum) {
+    lanes shrink = exp_lanes((lanes){0} + (row->max - base_of(top)));
+    row->shrink = row->max == -INFINITY ? 1.0f : shrink[0]; /* there are no sums yet */
+    row->sum = top == -INFINITY ? 0.0f : row->sum * row->shrink + sum_lanes(sum);
+    row->max = top;
 }
 
 static void softmax(nmlp_softmax *row) {
     lanes sum = {0};
     float top = max_score(row);
-    float base = top == -INFINITY ? 0.0f : top; /* nothing but -infinity so far: probabilities are 0 */
+    float base = base_of(top);
+    const float *piece = row->scores;
     char *line = row->line;
     int64_t at = 0;
-    for (; at < row->n; at += LANES, line += row->step) {
-        lanes p = exp_lanes(load_scores(row, at) * row->scale - base);
-        sum += p;
-        store((float *)line, p);
-    }
+    for (; at < row->n; piece += row->block_stride)
+        for (int i = 0; i < row->strips && at < row->n; i++, at += LANES, line += row->step) {
+            lanes p = first_of(exp_lanes(load(piece + i * LANES) * row->scale - base), row->n - at, 0.0f);
+            sum += p;
+            store((float *)line, p);
+        }
     for (; at < row->n_padded; at += LANES, line += row->step) memset(line, 0, LANES * sizeof(float));
-    lanes shrink = exp_lanes((lanes){0} + (row->max - base));
-    row->shrink = shrink[0];
-    row->sum = row->sum * row->shrink + sum_lanes(sum);
-    row->max = top;
+    advance(row, top, sum);
+}
+
+static inline lanes probability_for_bf16(lanes scores, float scale, float base) {
+    lanes least = (lanes){0} - 126.0f; /* whose power is not yet subnormal */
+    return power_for_bf16(at_least(scores * scale - base, least));
+}
+
+/* Writes the probabilities relative to `top` and returns their sum. */
+static lanes put_probabilities(const nmlp_softmax *row, float top) {
+    const float log2_e = 1.44269504f;
+    lanes sum[2] = {{0}, {0}};
+    float scale = row->scale * log2_e;
+    float base = base_of(top) * log2_e;
+    const float *piece = row->scores; /* of two strips: a line of probabilities */
+    char *line = row->line;
+    int64_t at = 0;
+    for (; at + 2 * LANES <= row->n; at += 2 * LANES, line += row->step, piece += row->block_stride) {
+        lanes low = probability_for_bf16(load(piece), scale, base);
+        lanes high = probability_for_bf16(load(piece + LANES), scale, base);
+        sum[0] += low;
+        sum[1] += high;
+        store_bf16_line(line, low, high);
+    }
+    if (at < row->n) {
+        lanes low = first_of(probability_for_bf16(load(piece), scale, base), row->n - at, 0.0f);
+        lanes high = first_of(probability_for_bf16(load(piece + LANES), scale, base), row->n - at - LANES, 0.0f);
+        sum[0] += low;
+        sum[1] += high;
+        store_bf16_line(line, low, high);
+        at += 2 * LANES;
+        line += row->step;
+    }
+    for (; at < row->n_padded; at += 2 * LANES, line += row->step) memset(line, 0, 2 * LANES * sizeof(uint16_t));
+    return sum[0] + sum[1];
+}
+
+/* bf16 is as precise for large numbers as for small ones, so probabilities may be relative to an earlier maximum for as
+ * long as none grows out of all proportion: most blocks of keys need no maximum of their own. */
+static void softmax_bf16(nmlp_softmax *row) {
+    const float large = 0x1p64f;
+    if (row->max > -INFINITY) {
+        float sum = sum_lanes(put_probabilities(row, row->max));
+        row->shrink = 1.0f;
+        if (sum <= large) {
+            row->sum += sum;
+            return;
+        }
+    }
+    float top = max_score(row);
+    advance(row, top, put_probabilities(row, top));
+}
+
+static inline lanes pairing_lanes(const float *row, int64_t n, int64_t at) {
+    if (!row || at >= n) return (lanes){0};
+    return at + LANES <= n ? load(row + at) : load_part(row + at, n - at, 0.0f);
+}
+
+static void pair_rows(const nmlp_pairing *pairing) {
+    char *line = pairing->dst;
+    for (int64_t at = 0; at < pairing->n_padded; at += LANES, line += pairing->step) {
+        uint_lanes even = bf16_bits(pairing_lanes(pairing->even, pairing->n, at));
+        uint_lanes odd = bf16_bits(pairing_lanes(pairing->odd, pairing->n, at));
+        uint_lanes pairs = even | (odd << 16);
+        memcpy(line, &pairs, sizeof pairs);
+    }
 }
 
 static void scale_by(float *y, const float *x, float factor, int64_t n) {
@@ -263,7 +385,7 @@ static void exp_sums(double sums[2], const float *x, const float *y, float top, 
 }
 
 static inline void swiglu_squares_lanes(lanes *silu2, lanes *slope2, lanes *act2, lanes gate, lanes up) {
-    lanes sigmoid = reciprocal(1.0f + exp_up_to(-gate, 87.0f));
+    lanes sigmoid = reciprocal(1.0f + exp_between(-gate, -104.0f, 87.0f));
     lanes silu = gate * sigmoid;
     lanes slope = up * sigmoid * (1.0f + gate * (1.0f - sigmoid));
     *silu2 += silu * silu;
@@ -312,6 +434,20 @@ static inline void transpose_plain(void *dst, const void *src, int64_t row_strid
                     memset(to, 0, BYTES);
             }
     }
+}
+
+static inline bool transpose_plain_checked(void *dst, const void *src, int64_t row_stride, int64_t n_rows, int64_t n,
+                                           nmlp_dtype dtype) {
+    uint32_t low = dtype == NMLP_DTYPE_F32 ? 0 : 0x00007f80u;
+    bool finite = true;
+    transpose_plain(dst, src, row_stride, n_rows, n);
+    for (int64_t j = 0; j < n_rows; j++)
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t bits;
+            memcpy(&bits, (const char *)src + (j * row_stride + i) * 4, sizeof bits);
+            finite = finite && (bits & 0x7f800000u) != 0x7f800000u && (!low || (bits & low) != low);
+        }
+    return finite;
 }
 
 #endif

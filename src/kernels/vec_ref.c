@@ -6,7 +6,10 @@ const nmlp_vec nmlp_vec_ref = {
     .put_f32 = put_f32,
     .put_bf16 = put_bf16,
     .copy_rows = copy_rows,
+    .add_rows = add_rows,
     .softmax = softmax,
+    .softmax_bf16 = softmax_bf16,
+    .pair_rows = pair_rows,
     .scale = scale_by,
     .dot = dot,
     .mul_scaled = mul_scaled,
@@ -16,4 +19,5 @@ const nmlp_vec nmlp_vec_ref = {
     .swiglu_squares = swiglu_squares,
     .rotate = rotate,
     .transpose = transpose_plain,
+    .transpose_checked = transpose_plain_checked,
 };

@@ -101,7 +101,7 @@ nmlp_truth nmlp_truth_mlp(const nmlp_truth *x, const nmlp_mlp_desc *desc, bool b
 
 /* One query of one head. A score's error e changes its probability by a factor within exp(+-2e); the sums add their
  * own. */
-static void attend(nmlp_truth *out, const nmlp_attention *a, int64_t query, int64_t head, double *score) {
+static void attend(nmlp_truth *out, const nmlp_attention *a, int64_t query, int64_t head, bool bf16, double *score) {
     int64_t dim = a->head_dim;
     int64_t n_keys = a->first_pos + query + 1;
     int64_t kv_head = head / (a->n_heads / a->n_kv_heads);
@@ -111,6 +111,8 @@ static void attend(nmlp_truth *out, const nmlp_attention *a, int64_t query, int6
     double max = -INFINITY;
     double sum = 0.0;
     double score_error = 0.0;
+    double round = bf16 ? U_BF16 : 0.0;
+    double exp_error = bf16 ? ldexp(1.0, -14) : 0.0; /* beyond that of f32 */
     for (int64_t t = 0; t < n_keys; t++) {
         double dot = 0.0;
         double size = 0.0;
@@ -119,7 +121,7 @@ static void attend(nmlp_truth *out, const nmlp_attention *a, int64_t query, int6
             size += fabs((double)q[d] * k[t * dim + d]);
         }
         score[t] = dot * a->scale;
-        score_error = fmax(score_error, (sum_factor(dim) + 2.0 * U32) * size * a->scale);
+        score_error = fmax(score_error, (sum_factor(dim) + 2.0 * U32 + 2.0 * round + round * round) * size * a->scale);
         max = fmax(max, score[t]);
     }
     for (int64_t t = 0; t < n_keys; t++) sum += score[t] = exp(score[t] - max);
@@ -134,15 +136,16 @@ static void attend(nmlp_truth *out, const nmlp_attention *a, int64_t query, int6
         out->value[at] = value;
         /* exp to 2 units, twice the sum's error (numerator, denominator), and a rescaling per block of keys */
         double relative = expm1(2.0 * score_error) + 2.0 * sum_factor(n_keys) + (16.0 + (double)n_keys / 16.0) * U32;
+        relative += 2.0 * round + round * round + 2.0 * exp_error; /* of probability and value */
         out->bound[at] = relative * size + TINY;
     }
 }
 
-nmlp_truth nmlp_truth_attention(const nmlp_attention *args) {
+nmlp_truth nmlp_truth_attention(const nmlp_attention *args, bool bf16) {
     nmlp_truth out = make(args->s, args->n_heads * args->head_dim);
     double *score = nmlp_mem_new((size_t)(args->first_pos + args->s), sizeof *score, NULL);
     for (int64_t query = 0; query < args->s; query++)
-        for (int64_t head = 0; head < args->n_heads; head++) attend(&out, args, query, head, score);
+        for (int64_t head = 0; head < args->n_heads; head++) attend(&out, args, query, head, bf16, score);
     nmlp_mem_free(score);
     return out;
 }

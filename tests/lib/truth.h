@@ -23,7 +23,8 @@ nmlp_truth nmlp_truth_matmul(const nmlp_truth *x, const nmlp_view *w, const floa
 nmlp_truth nmlp_truth_project(const nmlp_truth *x, const nmlp_factors *f, bool bf16);
 nmlp_truth nmlp_truth_silu_mul(const nmlp_truth *gate, const nmlp_truth *up);
 nmlp_truth nmlp_truth_mlp(const nmlp_truth *x, const nmlp_mlp_desc *desc, bool bf16);
-nmlp_truth nmlp_truth_attention(const nmlp_attention *args);
+/* With `bf16`, queries, keys, values and probabilities are rounded to bf16. */
+nmlp_truth nmlp_truth_attention(const nmlp_attention *args, bool bf16);
 
 /* Fails naming `what` and the worst element when a value is further off than its bound. */
 void nmlp_assert_within(const float *got, const nmlp_truth *truth, const char *what);
