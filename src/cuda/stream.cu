@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/program.h"
+#include "cuda/resident.cuh"
 #include "cuda/stream_attention.cuh"
 #include "cuda/stream_copy.cuh"
 #include "cuda/stream_finish.cuh"
@@ -144,20 +145,7 @@ int nmlp_cuda_stream_prepare(size_t bytes) {
     return cudaFuncSetAttribute((const void *)stream_kernel<4>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
-/* Cooperative: blocks wait for each other, so all must be resident. The next launch in the stream may begin to copy weights where a block of this one has
- * ended. */
 int nmlp_cuda_stream_launch(const nmlp_cuda_program *program, int grid, void *stream) {
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeCooperative;
-    attributes[0].val.cooperative = 1;
-    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[1].val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)grid);
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = nmlp_cuda_stream_shared_bytes(program->input_elems, program->n_slots);
-    config.stream = (cudaStream_t)stream;
-    config.attrs = attributes;
-    config.numAttrs = 2;
-    return cudaLaunchKernelEx(&config, kernel_for(program), *program);
+    size_t shared_bytes = nmlp_cuda_stream_shared_bytes(program->input_elems, program->n_slots);
+    return launch_resident(kernel_for(program), *program, grid, THREADS, shared_bytes, stream);
 }
