@@ -56,8 +56,7 @@ static size_t carve_run(nmlp_attend *run, const nmlp_gemm *gemm, const nmlp_atte
     size_t partial = (size_t)(args->n_kv_heads * SPLITS_MAX * NMLP_ATTENTION_FEW_ROWS * partial_stride(run));
     run->partial = nmlp_carve(&carver, partial * sizeof(float));
     carve_scratch(&scratch, run);
-    run->scratch_bytes = scratch.used_bytes;
-    run->scratch = nmlp_carve(&carver, scratch.used_bytes * (size_t)n_threads);
+    run->scratch = nmlp_pieces_carve(&carver, scratch.used_bytes, n_threads);
     return carver.used_bytes;
 }
 
@@ -108,7 +107,7 @@ static void end_task(const nmlp_attend_task *task, int64_t split) {
 static void run_blocks(void *arg, int64_t begin, int64_t end, int thread) {
     const nmlp_attend *run = arg;
     const nmlp_attention *a = run->args;
-    nmlp_carver carver = {.base = run->scratch + run->scratch_bytes * (size_t)thread};
+    nmlp_carver carver = nmlp_piece(run->scratch, thread);
     nmlp_attend_scratch scratch = carve_scratch(&carver, run);
     int64_t n_blocks = nmlp_ceil_div(a->s, run->queries);
     int64_t n_keys = a->first_pos + a->s;

@@ -31,8 +31,7 @@ typedef struct nmlp_attend {
     int width;
     int64_t n_splits; /* of the keys */
     float *partial;   /* [kv heads][splits][rows][D + max, sum] */
-    char *scratch;
-    size_t scratch_bytes;
+    nmlp_pieces scratch; /* of threads */
 } nmlp_attend;
 
 /* A block of queries against a range of keys. */

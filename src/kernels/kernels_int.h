@@ -52,4 +52,18 @@ static inline void *nmlp_carve(nmlp_carver *carver, size_t bytes) {
     return piece;
 }
 
+/* Memory of the same layout for each of n, one after the other. */
+typedef struct nmlp_pieces {
+    char *base;
+    size_t bytes; /* of one */
+} nmlp_pieces;
+
+static inline nmlp_pieces nmlp_pieces_carve(nmlp_carver *carver, size_t bytes, int n) {
+    return (nmlp_pieces){.base = nmlp_carve(carver, bytes * (size_t)n), .bytes = bytes};
+}
+
+static inline nmlp_carver nmlp_piece(nmlp_pieces pieces, int at) {
+    return (nmlp_carver){.base = pieces.base + pieces.bytes * (size_t)at};
+}
+
 #endif

@@ -26,10 +26,8 @@ struct run {
     const nmlp_mlp *mlp;
     nmlp_plan plan;
     nmlp_teams teams;
-    char *team_memory; /* of one after the other */
-    size_t team_bytes;
-    char *scratch; /* per thread */
-    size_t scratch_bytes;
+    nmlp_pieces team_memory;
+    nmlp_pieces scratch; /* of threads */
     float *y;
     const float *x_rows;
     const nmlp_fused *fused;
@@ -68,7 +66,7 @@ static struct team carve_team(nmlp_carver *carver, const struct run *run, int n_
 }
 
 static struct team team_at(const struct run *run, int team) {
-    nmlp_carver carver = {.base = run->team_memory + run->team_bytes * (size_t)team};
+    nmlp_carver carver = nmlp_piece(run->team_memory, team);
     return carve_team(&carver, run, run->teams.threads);
 }
 
@@ -80,11 +78,9 @@ static size_t carve_run(struct run *run, const nmlp_mlp *mlp, int64_t s, int n_t
     run->plan = nmlp_plan_make(mlp->kernels, nmlp_caches_get(), s, mlp->hidden, mlp->inner);
     nmlp_teams_init(&run->teams, &run->plan, s, n_threads);
     carve_team(&team, run, n_threads); /* at most: room for the counters of all */
-    run->team_bytes = team.used_bytes;
-    run->team_memory = nmlp_carve(&carver, run->team_bytes * (size_t)run->teams.n_max);
+    run->team_memory = nmlp_pieces_carve(&carver, team.used_bytes, run->teams.n_max);
     nmlp_scratch_carve(&scratch, &run->plan, mlp->hidden);
-    run->scratch_bytes = scratch.used_bytes;
-    run->scratch = nmlp_carve(&carver, run->scratch_bytes * (size_t)n_threads);
+    run->scratch = nmlp_pieces_carve(&carver, scratch.used_bytes, n_threads);
     return carver.used_bytes;
 }
 
@@ -262,7 +258,7 @@ static void run_job(void *arg, int thread, int n_threads) {
     int index = thread / run->teams.threads;
     struct team team = team_at(run, index);
     nmlp_worker worker = {.share = &team.share, .thread = thread % run->teams.threads};
-    nmlp_carver carver = {.base = run->scratch + run->scratch_bytes * (size_t)thread};
+    nmlp_carver carver = nmlp_piece(run->scratch, thread);
     nmlp_scratch scratch = nmlp_scratch_carve(&carver, &run->plan, hidden);
     if (gemm->begin) gemm->begin();
     nmlp_row_block block;
