@@ -17,6 +17,7 @@ static nmlp_status fail_errno(nmlp_err *err, const char *path, const char *what)
     int code = errno;
     nmlp_status st = nmlp_fail(err, NMLP_E_IO, "%s: cannot %s: %s", path, what, strerror(code));
     if (code == ENOSPC) nmlp_fail_hint(err, "the disk is full: free space or choose another output");
+    if (code == EFBIG) nmlp_fail_hint(err, "files may not grow this large here: raise the limit (ulimit -f) or choose another output");
     return st;
 }
 

@@ -1,5 +1,6 @@
 /* neuronmlp: finds the command and hands over. */
-#define _DEFAULT_SOURCE /* setenv */
+#define _DEFAULT_SOURCE /* setenv, SIGXFSZ */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,6 +70,7 @@ static int complete(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     (void)setenv("HWLOC_HIDE_ERRORS", "2", 0); /* containers without /sys: the sizes assumed then are no fault of the user's */
+    (void)signal(SIGXFSZ, SIG_IGN); /* a file-size limit is then an error of the write, which says what to do */
     if (argc < 2) {
         print_commands(stderr);
         return NMLP_EXIT_USAGE;

@@ -72,6 +72,13 @@ out:
     return st;
 }
 
+/* A damaged file must not send a reader beyond its end. */
+static bool is_plausible(const struct header *header, int i, size_t file_bytes) {
+    int64_t dtype = header->view[i].dtype, rows = header->view[i].rows, cols = header->view[i].cols;
+    int64_t most = (int64_t)file_bytes;
+    return dtype >= NMLP_DTYPE_F32 && dtype <= NMLP_DTYPE_F16 && rows > 0 && cols > 0 && rows <= most / cols;
+}
+
 nmlp_status nmlp_layer_file_open(nmlp_layer_file *layer, const char *path, uint64_t fingerprint, bool *found,
                                  nmlp_err *err) {
     struct header header;
@@ -91,6 +98,7 @@ nmlp_status nmlp_layer_file_open(nmlp_layer_file *layer, const char *path, uint6
     for (int i = 0; i < N_VIEWS; i++) {
         if (header.view[i].rows == 0) continue;
         nmlp_view *view = view_of(&layer->desc, i);
+        if (!is_plausible(&header, i, layer->map.bytes)) goto other;
         *view = nmlp_view_2d(layer->map.data + at, (nmlp_dtype)header.view[i].dtype, header.view[i].rows, header.view[i].cols);
         at += padded(nmlp_view_bytes(view));
     }

@@ -108,6 +108,10 @@ refused 2 "nothing to compress" "$tiny" -o "$work/x" --budget-ms 1000 --target t
 refused 1 "no-such-file" "$tiny" -o "$work/x" --ratio 0.2 --calib "$work/no-such-file"
 [ ! -e "$work/x" ] || fail "a refused command wrote something"
 
+# A limit on the size of files is an error like any other, not the end of the process.
+(ulimit -f 1024 && refused 1 "ulimit -f" "$tiny" -o "$work/x" --ratio 0.3 --alloc uniform --recover none $few) || fail "file-size limit"
+[ ! -e "$work/x" ] || fail "a file-size limit left something behind"
+
 # A full disk: the old output stays. Needs a small file system, which only root may mount.
 if [ -w /dev/full ] && mkdir "$work/disk" && mount -t tmpfs -o size=6m tmpfs "$work/disk" 2>/dev/null; then
     mkdir "$work/disk/out"
