@@ -253,6 +253,38 @@ static void layer_file_comes_back_and_not_for_another_job(void **state) {
     nmlp_test_rmdir(dir);
 }
 
+/* Type and shape of a matrix that no file of this size can hold. */
+static void damaged_layer_file_is_not_found(void **state) {
+    struct fixture *f = *state;
+    enum { FIRST_VIEW_WORD = 9, U_WORD = FIRST_VIEW_WORD + 3 };
+    static const int64_t hostile[][3] = {
+        {NMLP_DTYPE_BF16, INT64_MAX, 2}, {NMLP_DTYPE_BF16, -4, -2}, {NMLP_DTYPE_BF16, 4, 0}, {77, 4, 2}, {NMLP_DTYPE_F32, 1LL << 62, 4}};
+    uint16_t values[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    char dir[64], path[128];
+    nmlp_test_mkdtemp(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/layer", dir);
+    nmlp_factors gate = {.u = nmlp_view_2d(values, NMLP_DTYPE_BF16, 4, 2), .v = nmlp_view_2d(values, NMLP_DTYPE_BF16, 2, 4)};
+    nmlp_layer_file file = {.desc = {.gate = gate}};
+    for (size_t i = 0; i < sizeof hostile / sizeof hostile[0]; i++) {
+        nmlp_layer_file back;
+        nmlp_err err;
+        bool found;
+        nmlp_assert_ok(nmlp_layer_file_write(path, 42, &file, &f->model.layers[0], &err), &err);
+        FILE *damaged = fopen(path, "r+b");
+        int64_t was[3];
+        assert_non_null(damaged);
+        assert_int_equal(fseek(damaged, U_WORD * (long)sizeof(int64_t), SEEK_SET), 0);
+        assert_int_equal(fread(was, sizeof was, 1, damaged), 1);
+        assert_true(was[0] == NMLP_DTYPE_BF16 && was[1] == 4 && was[2] == 2); /* this is where they stand */
+        assert_int_equal(fseek(damaged, U_WORD * (long)sizeof(int64_t), SEEK_SET), 0);
+        assert_int_equal(fwrite(hostile[i], sizeof hostile[i], 1, damaged), 1);
+        assert_int_equal(fclose(damaged), 0);
+        nmlp_assert_ok(nmlp_layer_file_open(&back, path, 42, &found, &err), &err);
+        assert_false(found);
+    }
+    nmlp_test_rmdir(dir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_equal_a_plain_computation),
@@ -260,6 +292,7 @@ int main(void) {
         cmocka_unit_test(times_are_booked_where_they_were_spent),
         cmocka_unit_test(nonfinite_rows_are_refused_with_layer_and_tensor),
         cmocka_unit_test(layer_file_comes_back_and_not_for_another_job),
+        cmocka_unit_test(damaged_layer_file_is_not_found),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
