@@ -63,11 +63,16 @@ static int end_json(const nmlp_cli *cli, nmlp_json_writer *w, nmlp_str *out) {
     return code;
 }
 
+/* Four places; of what is no language, whose word perplexity may have hundreds of digits, as many as are known. */
+static void print_perplexity(const char *name, double x) { printf(x < 1e6 ? "%-14s %.4f" : "%-14s %.10g", name, x); }
+
 static void print_ppl(const nmlp_ppl_result *r) {
     printf("tokens         %" PRId64 " (%" PRId64 " scored)\n", r->n_tokens, r->n_scored);
     printf("nll            %.6f per token\n", r->nll);
-    printf("ppl            %.4f\n", r->ppl);
-    printf("word_ppl       %.4f (%" PRId64 " words)\n", r->word_ppl, r->n_words);
+    print_perplexity("ppl", r->ppl);
+    putchar('\n');
+    print_perplexity("word_ppl", r->word_ppl);
+    printf(" (%" PRId64 " words)\n", r->n_words);
     printf("bits_per_byte  %.6f (%" PRId64 " bytes)\n", r->bits_per_byte, r->n_bytes);
     fprintf(stderr, "[%.1f s, %.0f tokens/s]\n", r->seconds, (double)r->n_run / r->seconds);
 }
@@ -274,6 +279,10 @@ static int check(const nmlp_cli *cli, struct eval_options *o) {
     if (o->resume && !o->suite) return nmlp_cli_usage(cli, "--resume goes with --suite");
     if (!o->suite && cli->n_positionals != 1) return nmlp_cli_usage(cli, "several models go with --suite only");
     if (o->limit < 0) return nmlp_cli_usage(cli, "--limit must not be negative");
+    if (o->text && (o->limit || o->data || o->labels || o->data_dir))
+        return nmlp_cli_usage(cli, "--limit, --data, --labels and --data-dir do not go with --text; --max-tokens shortens a text");
+    if (task && (o->ppl.ctx || o->ppl.stride || o->ppl.max_tokens || o->ppl.keep_partial))
+        return nmlp_cli_usage(cli, "--ctx, --stride, --max-tokens and --keep-partial do not go with --task");
     if (!o->preset) return -1;
     const nmlp_ppl_preset *preset = nmlp_ppl_preset_find(o->preset);
     if (!preset) return nmlp_cli_usage(cli, "--preset %s: must be wikitext2, ptb or c4", o->preset);
