@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "checkpoint/target.h"
 #include "cli/commands.h"
 #include "report/curve.h"
 #include "text/encode_file.h"
@@ -126,6 +127,7 @@ static nmlp_status recover(const nmlp_cli *cli, const struct words *words, nmlp_
     nmlp_ids_init(&ids);
     NMLP_TRY(read_words(words, o, err));
     NMLP_TRY(nmlp_model_open(&model, cli->positionals[0], err));
+    NMLP_TRY(nmlp_target_check(words->output, model.checkpoint.dir, err));
     if (words->teacher) {
         NMLP_TRY(nmlp_model_open(&teacher, words->teacher, err));
         o->teacher = &teacher;

@@ -5,6 +5,7 @@
 
 #include "base/json_write.h"
 #include "base/mem.h"
+#include "checkpoint/target.h"
 #include "compress/compress.h"
 #include "compress/describe.h"
 #include "compress/plan_file.h"
@@ -143,6 +144,7 @@ static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, co
     nmlp_str work;
     nmlp_linalg_init();
     NMLP_RETURN_IF_FAILED(check_options(j->model, o, err));
+    NMLP_RETURN_IF_FAILED(nmlp_target_check(out_dir, j->model->checkpoint.dir, err));
     NMLP_RETURN_IF_FAILED(set_budget(j, err));
     NMLP_RETURN_IF_FAILED(check_ranks(j, err));
     int64_t context = o->context < c->max_positions ? o->context : c->max_positions;

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "checkpoint/checkpoint_write.h"
+#include "checkpoint/target.h"
 
 enum { PATH_MAX_BYTES = 4096, SIDE_FILE_MAX_BYTES = 256 << 20, ROW_GRAIN = 4 };
 
@@ -148,6 +149,7 @@ nmlp_status nmlp_model_expand(const nmlp_model *m, const char *dir, nmlp_pool *p
     nmlp_arena arena;
     size_t n = 0;
     size_t max_outputs = m->checkpoint.n_tensors + (size_t)(m->config.n_layers * NMLP_MLP_MATRICES);
+    NMLP_RETURN_IF_FAILED(nmlp_target_check(dir, m->checkpoint.dir, err));
     nmlp_arena_init(&arena);
     struct output *outputs = nmlp_arena_new(&arena, max_outputs, sizeof *outputs, err);
     nmlp_tensor_spec *specs = nmlp_arena_new(&arena, max_outputs, sizeof *specs, err);

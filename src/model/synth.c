@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "checkpoint/checkpoint_write.h"
+#include "checkpoint/target.h"
 #include "model/model.h"
 #include "model/preset.h"
 
@@ -224,6 +225,7 @@ nmlp_status nmlp_synth_write(const char *dir, nmlp_config *config, const nmlp_sy
     if (!(options->ratio >= 0 && options->ratio < 1))
         return nmlp_fail(err, NMLP_E_ARG, "--ratio %g: must be from 0 to below 1", options->ratio);
     if (options->tile < 1) return nmlp_fail(err, NMLP_E_ARG, "--tile must be 1 or more");
+    NMLP_RETURN_IF_FAILED(nmlp_target_check(dir, NULL, err));
     config->compressed = options->ratio > 0;
     if (options->n_layers > 0) config->n_layers = options->n_layers;
     struct synth *s = nmlp_mem_new(1, sizeof *s, err);

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "checkpoint/target.h"
 #include "train/trainer.h"
 
 enum { PATH_MAX_BYTES = 4096 };
@@ -144,6 +145,7 @@ nmlp_status nmlp_recover(const nmlp_model *model, const int32_t *ids, int64_t n_
     *report = (nmlp_recover_report){0};
     if (!r) return NMLP_E_NOMEM;
     nmlp_trainer *t = &r->trainer;
+    NMLP_TRY(nmlp_target_check(out_dir, options->teacher ? options->teacher->checkpoint.dir : NULL, err));
     NMLP_TRY(nmlp_trainer_init(t, model, ids, n_ids, options, err));
     NMLP_TRY(open_state(r, out_dir, err));
     trained = train(r, err);

@@ -53,6 +53,7 @@ has "$work/j1.json" '"shared_basis":true'
 "$command" logits "$work/j1" --ids 5,9 >/dev/null
 
 mkdir "$work/d3"
+echo "{}" >"$work/d3/config.json" # an older checkpoint
 echo precious >"$work/d3/old"
 "$command" compress "$tiny" -o "$work/d3" --ratio 0.3 $few --rounds 1 --threads 1 >/dev/null 2>&1 &
 pid=$!
@@ -108,6 +109,21 @@ refused 2 "nothing to compress" "$tiny" -o "$work/x" --budget-ms 1000 --target t
 refused 1 "no-such-file" "$tiny" -o "$work/x" --ratio 0.2 --calib "$work/no-such-file"
 [ ! -e "$work/x" ] || fail "a refused command wrote something"
 
+# What stands at -o is replaced as a whole: never the model itself, and nothing that is no checkpoint.
+cp -r "$tiny" "$work/own"
+ln -s own "$work/alias"
+mkdir -p "$work/home" "$work/nest/folder"
+echo precious >"$work/home/letter"
+echo "{}" >"$work/nest/config.json"
+refused 2 "is the model that is read" "$work/own" -o "$work/alias" --ratio 0.2
+refused 2 "something else than a checkpoint" "$tiny" -o "$work/home" --ratio 0.2
+refused 2 'with its folder "folder"' "$tiny" -o "$work/nest" --ratio 0.2
+"$command" expand "$work/u" -o "$work/u" 2>"$work/err" && fail "expand replaced what it reads"
+has "$work/err" "is the model that is read"
+"$command" synth llama-3.2-1b --layers 1 -o "$work/home" 2>"$work/err" && fail "synth replaced a home"
+has "$work/err" "something else than a checkpoint"
+[ "$(cat "$work/home/letter")" = precious ] || fail "a refused command harmed a directory"
+
 # A limit on the size of files is an error like any other, not the end of the process.
 (ulimit -f 1024 && refused 1 "ulimit -f" "$tiny" -o "$work/x" --ratio 0.3 --alloc uniform --recover none $few) || fail "file-size limit"
 [ ! -e "$work/x" ] || fail "a file-size limit left something behind"
@@ -115,6 +131,7 @@ refused 1 "no-such-file" "$tiny" -o "$work/x" --ratio 0.2 --calib "$work/no-such
 # A full disk: the old output stays. Needs a small file system, which only root may mount.
 if [ -w /dev/full ] && mkdir "$work/disk" && mount -t tmpfs -o size=6m tmpfs "$work/disk" 2>/dev/null; then
     mkdir "$work/disk/out"
+    echo "{}" >"$work/disk/out/config.json"
     echo precious >"$work/disk/out/old"
     refused 1 "disk is full" "$tiny" -o "$work/disk/out" --ratio 0.3 --alloc uniform --recover none $few
     status=0

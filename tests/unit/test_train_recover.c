@@ -376,9 +376,11 @@ static void model_without_factors_is_refused(void **state) {
     static setup s;
     nmlp_recover_report report;
     nmlp_err err;
+    char out[PATH_BYTES + 32];
     (void)state;
     setup_open(&s, NMLP_DTYPE_F32);
-    nmlp_assert_fails(nmlp_recover(&s.teacher, s.ids, N_IDS, s.dir, &s.options, &report, &err), &err, NMLP_E_UNSUPPORTED,
+    path_in(&s, out, "out");
+    nmlp_assert_fails(nmlp_recover(&s.teacher, s.ids, N_IDS, out, &s.options, &report, &err), &err, NMLP_E_UNSUPPORTED,
                       "no MLP matrix", NULL);
     setup_close(&s);
 }
