@@ -79,6 +79,23 @@ nmlp_status nmlp_file_read(nmlp_str *text, const char *path, size_t max_bytes, n
     return st;
 }
 
+nmlp_status nmlp_input_read(nmlp_str *text, const char *path, size_t max_bytes, nmlp_err *err) {
+    char piece[1 << 16];
+    size_t total = 0;
+    bool standard = strcmp(path, "-") == 0;
+    FILE *input = standard ? stdin : fopen(path, "rbe");
+    if (!input) return fail_errno(err, path, "open");
+    nmlp_status st = NMLP_OK;
+    for (size_t n; st == NMLP_OK && (n = fread(piece, 1, sizeof piece, input)) > 0; total += n) {
+        nmlp_str_append(text, piece, n);
+        st = nmlp_str_status(text, err);
+        if (n > max_bytes - total) st = nmlp_fail(err, NMLP_E_LIMIT, "%s: is longer than %zu bytes", path, max_bytes);
+    }
+    if (st == NMLP_OK && ferror(input)) st = fail_errno(err, standard ? "standard input" : path, "read");
+    if (!standard) fclose(input);
+    return st;
+}
+
 bool nmlp_file_exists(const char *path) {
     struct stat info;
     return stat(path, &info) == 0;

@@ -25,6 +25,8 @@ void nmlp_file_map_release(const void *data, size_t bytes);
 
 /* Appends the file's bytes to `text`; refuses files above `max_bytes`. */
 nmlp_status nmlp_file_read(nmlp_str *text, const char *path, size_t max_bytes, nmlp_err *err);
+/* The same for what need not be a file: a pipe, and standard input as "-". */
+nmlp_status nmlp_input_read(nmlp_str *text, const char *path, size_t max_bytes, nmlp_err *err);
 
 bool nmlp_file_exists(const char *path);
 bool nmlp_file_is_dir(const char *path);

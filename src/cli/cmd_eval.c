@@ -90,7 +90,7 @@ static int run_text(const nmlp_cli *cli, const struct eval_options *o) {
     int code = NMLP_EXIT_OK;
     nmlp_str_init(&text);
     nmlp_str_init(&protocol);
-    NMLP_TRY(nmlp_file_read(&text, o->text, TEXT_MAX_BYTES, &err));
+    NMLP_TRY(nmlp_input_read(&text, o->text, TEXT_MAX_BYTES, &err));
     NMLP_TRY(open_subject(&s, cli, cli->positionals[0], o, &err));
     NMLP_TRY(nmlp_provenance_read(&provenance, s.loaded.engine, &err));
     NMLP_TRY(nmlp_ppl_options_check(&options, &s.loaded.model.config, &err));

@@ -84,7 +84,7 @@ static nmlp_status read_prompt(const struct run_options *r, nmlp_tokenizer *toke
     if (r->prompt) return encode_text(r, tokenizer, r->prompt, strlen(r->prompt), ids, err);
     nmlp_str text;
     nmlp_str_init(&text);
-    nmlp_status st = nmlp_file_read(&text, r->prompt_file, PROMPT_MAX_BYTES, err);
+    nmlp_status st = nmlp_input_read(&text, r->prompt_file, PROMPT_MAX_BYTES, err);
     if (st == NMLP_OK) st = encode_text(r, tokenizer, nmlp_str_text(&text), text.len, ids, err);
     nmlp_str_fini(&text);
     return st;
@@ -206,7 +206,7 @@ static int run(int argc, char **argv) {
     struct run_options r = {.n = 128, .sampling = nmlp_sampling_greedy(), .load = {.device = "auto"}};
     const nmlp_opt opts[] = {
         {"prompt", 'p', NMLP_OPT_STRING, &r.prompt, "TEXT", "the text to continue"},
-        {"file", 'f', NMLP_OPT_STRING, &r.prompt_file, "FILE", "the same from a file"},
+        {"file", 'f', NMLP_OPT_STRING, &r.prompt_file, "FILE", "the same from a file; - is standard input"},
         {"ids", 0, NMLP_OPT_STRING, &r.ids, "1,2,3", "the prompt as token ids; prints ids"},
         {"n-predict", 'n', NMLP_OPT_INT, &r.n, "N", "tokens to generate at most (default 128)"},
         {"ctx", 'c', NMLP_OPT_INT, &r.context, "N", "context size (default: what prompt and -n need, up to 4096)"},

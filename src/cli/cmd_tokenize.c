@@ -19,25 +19,12 @@ typedef struct tokenize_options {
     bool no_bos;
 } tokenize_options;
 
-static nmlp_status read_stdin(nmlp_str *text, nmlp_err *err) {
-    char block[1 << 16];
-    size_t n;
-    while ((n = fread(block, 1, sizeof block, stdin)) > 0) {
-        nmlp_str_append(text, block, n);
-        if (text->len > TEXT_MAX_BYTES)
-            return nmlp_fail(err, NMLP_E_LIMIT, "stdin: more than %d bytes", (int)TEXT_MAX_BYTES);
-    }
-    if (ferror(stdin)) return nmlp_fail(err, NMLP_E_IO, "stdin: cannot read: %s", strerror(errno));
-    return nmlp_str_status(text, err);
-}
-
 static nmlp_status read_text(const tokenize_options *options, nmlp_str *text, nmlp_err *err) {
     if (options->prompt) {
         nmlp_str_puts(text, options->prompt);
         return nmlp_str_status(text, err);
     }
-    if (strcmp(options->file, "-") == 0) return read_stdin(text, err);
-    return nmlp_file_read(text, options->file, TEXT_MAX_BYTES, err);
+    return nmlp_input_read(text, options->file, TEXT_MAX_BYTES, err);
 }
 
 static void put_json(nmlp_str *out, const nmlp_ids *ids, const nmlp_str *text) {

@@ -37,6 +37,8 @@ printf '%s' "$prompt" >"$work/prompt.txt"
 fromfile=$("$command" run "$tiny" -f "$work/prompt.txt" -n 5 --json | sed 's/"prompt_tokens.*//')
 frompar=$("$command" run "$tiny" -p "$prompt" -n 5 --json | sed 's/"prompt_tokens.*//')
 [ "$fromfile" = "$frompar" ] || fail "-f and -p differ"
+fromstdin=$(printf '%s' "$prompt" | "$command" run "$tiny" -f - -n 5 --json | sed 's/"prompt_tokens.*//')
+[ "$fromstdin" = "$frompar" ] || fail "-f - and -p differ"
 
 # streaming prints prompt and text on stdout, figures on stderr
 out=$("$command" run "$tiny" -p "The sea" -n 4 2>"$work/err")

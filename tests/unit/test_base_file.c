@@ -57,6 +57,31 @@ static void uncommitted_output_leaves_the_old_file(void **state) {
     nmlp_test_rmdir(dir);
 }
 
+/* What a shell hands over as <(command): no size is known before the end. */
+static void a_pipe_is_read_to_its_end_and_not_beyond_the_limit(void **state) {
+    enum { NUMBERS_BYTES = 192894 }; /* seq 1 34000 | wc -c */
+    (void)state;
+    for (size_t short_by = 0; short_by < 2; short_by++) {
+        nmlp_str text;
+        nmlp_err err;
+        char path[32];
+        FILE *numbers = popen("seq 1 34000", "r");
+        assert_non_null(numbers);
+        snprintf(path, sizeof path, "/dev/fd/%d", fileno(numbers));
+        nmlp_str_init(&text);
+        nmlp_status st = nmlp_input_read(&text, path, NUMBERS_BYTES - short_by, &err);
+        pclose(numbers);
+        if (short_by) {
+            nmlp_assert_fails(st, &err, NMLP_E_LIMIT, path, "192893", NULL);
+        } else {
+            nmlp_assert_ok(st, &err);
+            assert_int_equal(text.len, NUMBERS_BYTES);
+            assert_memory_equal(nmlp_str_text(&text) + NUMBERS_BYTES - 12, "33999\n34000\n", 12);
+        }
+        nmlp_str_fini(&text);
+    }
+}
+
 static void a_full_disk_is_reported(void **state) {
     nmlp_file_writer writer = {.fd = -1};
     nmlp_err err;
@@ -108,6 +133,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(missing_and_special_files_are_named),
         cmocka_unit_test(uncommitted_output_leaves_the_old_file),
+        cmocka_unit_test(a_pipe_is_read_to_its_end_and_not_beyond_the_limit),
         cmocka_unit_test(a_full_disk_is_reported),
         cmocka_unit_test(a_staged_directory_replaces_the_old_one_at_once),
         cmocka_unit_test(an_output_that_cannot_be_made_is_refused),
