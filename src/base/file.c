@@ -124,30 +124,50 @@ static char *with_suffix(const char *path, const char *suffix, nmlp_err *err) {
     return text;
 }
 
+/* Where a link leads, so that what is written replaces the file and not the link to it. */
+static char *final_path(const char *path, nmlp_err *err) {
+    char *real = realpath(path, NULL);
+    char *copy = with_suffix(real ? real : path, "", err);
+    free(real);
+    return copy;
+}
+
+/* A device or a pipe can be written to, not replaced. */
+static bool is_special(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && !S_ISREG(info.st_mode);
+}
+
 static void writer_free(nmlp_file_writer *writer) {
     nmlp_mem_free(writer->path);
     nmlp_mem_free(writer->temp_path);
     *writer = (nmlp_file_writer){.fd = -1};
 }
 
+static int open_temp(char *temp_path) {
+    int fd = mkstemp(temp_path);
+    if (fd < 0) return fd;
+    mode_t mask = umask(0);
+    umask(mask);
+    (void)fchmod(fd, 0666 & ~mask);
+    return fd;
+}
+
 nmlp_status nmlp_file_writer_open(nmlp_file_writer *writer, const char *path, nmlp_err *err) {
     *writer = (nmlp_file_writer){.fd = -1};
-    writer->path = with_suffix(path, "", err);
-    writer->temp_path = with_suffix(path, ".tmp-XXXXXX", err);
-    if (!writer->path || !writer->temp_path) {
+    if (nmlp_file_is_dir(path)) return nmlp_fail(err, NMLP_E_IO, "%s: is a directory; a file is to be written there", path);
+    bool special = is_special(path);
+    writer->path = final_path(path, err);
+    if (writer->path && !special) writer->temp_path = with_suffix(writer->path, ".tmp-XXXXXX", err);
+    if (!writer->path || (!special && !writer->temp_path)) {
         writer_free(writer);
         return NMLP_E_NOMEM;
     }
-    writer->fd = mkstemp(writer->temp_path);
-    if (writer->fd < 0) {
-        nmlp_status st = fail_errno(err, path, "create");
-        writer_free(writer);
-        return st;
-    }
-    mode_t mask = umask(0);
-    umask(mask);
-    (void)fchmod(writer->fd, 0666 & ~mask);
-    return NMLP_OK;
+    writer->fd = special ? open(path, O_WRONLY | O_CLOEXEC) : open_temp(writer->temp_path);
+    if (writer->fd >= 0) return NMLP_OK;
+    nmlp_status st = fail_errno(err, path, special ? "open" : "create");
+    writer_free(writer);
+    return st;
 }
 
 nmlp_status nmlp_file_writer_write(nmlp_file_writer *writer, const void *bytes, size_t len, nmlp_err *err) {
@@ -167,9 +187,9 @@ nmlp_status nmlp_file_writer_commit(nmlp_file_writer *writer, nmlp_err *err) {
     if (fsync(writer->fd) != 0 && errno != EINVAL && errno != EROFS) st = fail_errno(err, writer->path, "flush");
     if (close(writer->fd) != 0 && st == NMLP_OK) st = fail_errno(err, writer->path, "close");
     writer->fd = -1;
-    if (st == NMLP_OK && rename(writer->temp_path, writer->path) != 0)
+    if (st == NMLP_OK && writer->temp_path && rename(writer->temp_path, writer->path) != 0)
         st = fail_errno(err, writer->path, "rename into place");
-    if (st != NMLP_OK) unlink(writer->temp_path);
+    if (st != NMLP_OK && writer->temp_path) unlink(writer->temp_path);
     writer_free(writer);
     return st;
 }
@@ -207,8 +227,9 @@ static void stage_free(nmlp_dir_stage *stage) {
 }
 
 nmlp_status nmlp_dir_stage_open(nmlp_dir_stage *stage, const char *path, bool resume, nmlp_err *err) {
-    *stage = (nmlp_dir_stage){.path = with_suffix(path, "", err), .temp_path = with_suffix(path, ".partial", err)};
-    if (!stage->path || !stage->temp_path) {
+    *stage = (nmlp_dir_stage){.path = final_path(path, err)};
+    if (stage->path) stage->temp_path = with_suffix(stage->path, ".partial", err);
+    if (!stage->temp_path) {
         stage_free(stage);
         return NMLP_E_NOMEM;
     }

@@ -34,10 +34,11 @@ bool nmlp_file_is_dir(const char *path);
 /* "dir/name" into `out`. */
 nmlp_status nmlp_path_join(char *out, size_t out_bytes, const char *dir, const char *name, nmlp_err *err);
 
+/* Links are followed: the file they lead to is replaced. Devices and pipes are written to as they are. */
 typedef struct nmlp_file_writer {
     int fd;
     char *path;      /* destination */
-    char *temp_path; /* where the bytes go until commit */
+    char *temp_path; /* where the bytes go until commit; NULL for devices and pipes */
 } nmlp_file_writer;
 
 nmlp_status nmlp_file_writer_open(nmlp_file_writer *writer, const char *path, nmlp_err *err);

@@ -1,6 +1,7 @@
 /* Files: maps, and output that is complete or absent. */
 #define _POSIX_C_SOURCE 200809L
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -82,6 +83,40 @@ static void a_pipe_is_read_to_its_end_and_not_beyond_the_limit(void **state) {
     }
 }
 
+static void links_and_pipes_are_written_through(void **state) {
+    char dir[256], file[512], link[512], pipe[512], got[8] = {0};
+    struct stat info;
+    nmlp_err err;
+    (void)state;
+    nmlp_test_mkdtemp(dir, sizeof dir);
+    snprintf(file, sizeof file, "%s/file", dir);
+    snprintf(link, sizeof link, "%s/link", dir);
+    snprintf(pipe, sizeof pipe, "%s/pipe", dir);
+    write_in(dir, "file", "old");
+    assert_int_equal(symlink("file", link), 0);
+    nmlp_assert_ok(nmlp_file_write_text(link, "new", 3, &err), &err);
+    assert_int_equal(lstat(link, &info), 0);
+    assert_true(S_ISLNK(info.st_mode));
+    nmlp_str text;
+    nmlp_str_init(&text);
+    nmlp_assert_ok(nmlp_file_read(&text, file, 100, &err), &err);
+    assert_string_equal(nmlp_str_text(&text), "new");
+    nmlp_str_fini(&text);
+
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    int reader = open(pipe, O_RDONLY | O_NONBLOCK);
+    assert_true(reader >= 0);
+    nmlp_assert_ok(nmlp_file_write_text(pipe, "bytes", 5, &err), &err);
+    assert_int_equal(read(reader, got, sizeof got), 5);
+    assert_string_equal(got, "bytes");
+    close(reader);
+    assert_int_equal(lstat(pipe, &info), 0);
+    assert_true(S_ISFIFO(info.st_mode));
+    nmlp_assert_fails(nmlp_file_write_text(dir, "x", 1, &err), &err, NMLP_E_IO, dir, "is a directory", NULL);
+    assert_int_equal(count_entries(dir), 3);
+    nmlp_test_rmdir(dir);
+}
+
 static void a_full_disk_is_reported(void **state) {
     nmlp_file_writer writer = {.fd = -1};
     nmlp_err err;
@@ -134,6 +169,7 @@ int main(void) {
         cmocka_unit_test(missing_and_special_files_are_named),
         cmocka_unit_test(uncommitted_output_leaves_the_old_file),
         cmocka_unit_test(a_pipe_is_read_to_its_end_and_not_beyond_the_limit),
+        cmocka_unit_test(links_and_pipes_are_written_through),
         cmocka_unit_test(a_full_disk_is_reported),
         cmocka_unit_test(a_staged_directory_replaces_the_old_one_at_once),
         cmocka_unit_test(an_output_that_cannot_be_made_is_refused),
