@@ -91,6 +91,19 @@ static nmlp_status check_options(const nmlp_model *m, const nmlp_compress_option
     return NMLP_OK;
 }
 
+static double smaller(double a, double b) { return a < b ? a : b; }
+
+/* No choice of ranks takes less: every matrix dense or of the lowest rank, gate and up apart or together. */
+static double least_us(const struct job *j) {
+    const nmlp_config *c = &j->model->config;
+    const nmlp_cost *cost = &j->cost;
+    int64_t tile = j->options->tile;
+    double tall = smaller(cost->matrix(cost->ctx, c->intermediate, c->hidden, 0), cost->matrix(cost->ctx, c->intermediate, c->hidden, tile));
+    double joint = cost->matrix(cost->ctx, 2 * c->intermediate, c->hidden, tile);
+    double down = smaller(cost->matrix(cost->ctx, c->hidden, c->intermediate, 0), cost->matrix(cost->ctx, c->hidden, c->intermediate, tile));
+    return (double)c->n_layers * (smaller(2 * tall, joint) + down);
+}
+
 /* Time or parameters; a ratio below the uniform ranks' own does not take the uniform ranks out of the race. */
 static nmlp_status set_budget(struct job *j, nmlp_err *err) {
     const nmlp_compress_options *o = j->options;
@@ -105,6 +118,9 @@ static nmlp_status set_budget(struct job *j, nmlp_err *err) {
         if (j->budget >= dense_us)
             return nmlp_fail(err, NMLP_E_ARG, "--budget-ms %g: the dense MLPs take %.4g ms; there is nothing to compress",
                              o->budget_ms, 1e-3 * dense_us);
+        if (j->budget < least_us(j))
+            return nmlp_fail(err, NMLP_E_ARG, "--budget-ms %g: whatever the ranks (--tile %lld), the MLPs take %.4g ms or more",
+                             o->budget_ms, (long long)o->tile, 1e-3 * least_us(j));
         return NMLP_OK;
     }
     j->cost = nmlp_cost_params();
