@@ -110,6 +110,15 @@ static nmlp_status read_rope(nmlp_config *c, const nmlp_json_doc *doc, nmlp_err 
                      doc->origin, name);
 }
 
+static nmlp_status refuse_quantised(const nmlp_json_doc *doc, nmlp_err *err) {
+    const nmlp_json *quantised = nmlp_json_get(doc->root, "quantization_config");
+    if (nmlp_json_is_null(quantised)) return NMLP_OK;
+    nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: the weights are quantised (quantization_config, method \"%s\"); that is not supported",
+              doc->origin, nmlp_json_string(nmlp_json_get(quantised, "quant_method")));
+    nmlp_fail_hint(err, "take the checkpoint in bf16, f16 or f32 that it was made from");
+    return NMLP_E_UNSUPPORTED;
+}
+
 static nmlp_status refuse_sliding_window(const nmlp_config *c, const nmlp_json_doc *doc, nmlp_err *err) {
     bool is_qwen = strncmp(c->family, "qwen", 4) == 0;
     bool used = !is_qwen; /* Qwen says so in a key of its own; Mistral by giving a window */
@@ -134,6 +143,7 @@ static nmlp_status read_flags(nmlp_config *c, const nmlp_json_doc *doc, nmlp_err
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_bool(doc, doc->root, "attention_bias", &attention_bias, err));
     if (mlp_bias) return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: mlp_bias true is not supported", doc->origin);
     if (attention_bias) c->qkv_bias = c->o_bias = true;
+    NMLP_RETURN_IF_FAILED(refuse_quantised(doc, err));
     const nmlp_json *act = nmlp_json_get(doc->root, "hidden_act");
     if (!nmlp_json_is_null(act) && strcmp(nmlp_json_string(act), "silu") != 0)
         return refuse(doc, err, "hidden_act", nmlp_json_string(act));

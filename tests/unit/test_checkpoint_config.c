@@ -70,6 +70,9 @@ static void unknown_architectures_list_the_known(void **state) {
 static void what_would_compute_something_else_is_refused(void **state) {
     (void)state;
 #define LLAMA "{\"architectures\":[\"LlamaForCausalLM\"]," SIZES
+    refuse("{\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES ",\"quantization_config\":{\"quant_method\":\"gptq\"}}",
+           NMLP_E_UNSUPPORTED, "gptq");
+    refuse("{\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES ",\"quantization_config\":[]}", NMLP_E_UNSUPPORTED, "quantised");
     refuse("{\"architectures\":[\"MistralForCausalLM\"]," SIZES ",\"sliding_window\":4096}", NMLP_E_UNSUPPORTED, "sliding");
     refuse("{\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES ",\"sliding_window\":4096,\"use_sliding_window\":true}",
            NMLP_E_UNSUPPORTED, "sliding");
