@@ -7,7 +7,7 @@
 #include "engine/engine.h"
 #include "engine/engine_int.h"
 
-enum { EMBED_RELEASE_ROWS = 32, PLACE_ROWS = 16 };
+enum { EMBED_RELEASE_ROWS = 32 };
 
 struct nmlp_session {
     const nmlp_engine *engine;
@@ -19,8 +19,8 @@ struct nmlp_session {
     bool observed;
     nmlp_observer observer;
     float *rope;   /* [context, D] */
-    float **k;     /* per layer [n_kv_heads, context, D] */
-    float **v;
+    char *cache;   /* keys and values, layer after layer */
+    size_t cache_bytes;
     float *hidden; /* [chunk, H] residual stream */
     float *normed; /* [chunk, H] */
     float *mixed;  /* [chunk, max(q_dim, H)] attention output, then MLP output */
@@ -39,13 +39,22 @@ struct nmlp_session {
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
 
+static nmlp_kv kv_shape(const nmlp_engine *e, int64_t context) {
+    const nmlp_config *c = &e->model->config;
+    return (nmlp_kv){.kernels = e->kernels, .len = context, .n_heads = c->n_kv_heads, .head_dim = c->head_dim};
+}
+
+static nmlp_kv kv_of(const nmlp_session *s, int64_t layer) {
+    nmlp_kv kv = kv_shape(s->engine, s->context);
+    kv.memory = s->cache + nmlp_kv_bytes(&kv) * (size_t)layer;
+    return kv;
+}
+
 static nmlp_attention attention_shape(const nmlp_session *s, int64_t n) {
     const nmlp_config *c = &s->engine->model->config;
     return (nmlp_attention){.s = n,
-                            .cache_len = s->context,
+                            .kv = kv_shape(s->engine, s->context),
                             .n_heads = c->n_heads,
-                            .n_kv_heads = c->n_kv_heads,
-                            .head_dim = c->head_dim,
                             .scale = 1.0f / sqrtf((float)c->head_dim)};
 }
 
@@ -54,7 +63,7 @@ static size_t workspace_bytes(const nmlp_session *s) {
     const nmlp_engine *e = s->engine;
     int n_threads = nmlp_pool_threads(e->pool);
     nmlp_attention shape = attention_shape(s, s->chunk);
-    size_t bytes = nmlp_attention_workspace_bytes(e->kernels, &shape, n_threads);
+    size_t bytes = nmlp_attention_workspace_bytes(&shape, n_threads);
     bytes = max_size(bytes, nmlp_linear_workspace_bytes(e->lm_head, s->chunk, n_threads));
     for (int64_t l = 0; l < e->model->config.n_layers; l++) {
         const nmlp_engine_layer *layer = &e->layers[l];
@@ -79,15 +88,9 @@ static nmlp_status new_floats(nmlp_session *s, float **out, int64_t rows, int64_
 }
 
 static nmlp_status new_cache(nmlp_session *s, nmlp_err *err) {
-    const nmlp_config *c = &s->engine->model->config;
-    s->k = nmlp_arena_new(&s->arena, (size_t)c->n_layers, sizeof *s->k, err);
-    s->v = nmlp_arena_new(&s->arena, (size_t)c->n_layers, sizeof *s->v, err);
-    if (!s->k || !s->v) return NMLP_E_NOMEM;
-    for (int64_t l = 0; l < c->n_layers; l++) {
-        NMLP_RETURN_IF_FAILED(new_floats(s, &s->k[l], c->n_kv_heads * s->context, c->head_dim, err));
-        NMLP_RETURN_IF_FAILED(new_floats(s, &s->v[l], c->n_kv_heads * s->context, c->head_dim, err));
-    }
-    return NMLP_OK;
+    s->cache_bytes = nmlp_session_cache_bytes(s->engine, s->context);
+    s->cache = nmlp_pages_new(s->cache_bytes, err);
+    return s->cache ? NMLP_OK : NMLP_E_NOMEM;
 }
 
 static nmlp_status new_buffers(nmlp_session *s, nmlp_err *err) {
@@ -136,7 +139,7 @@ nmlp_status nmlp_session_create(nmlp_session **out, const nmlp_engine *engine, i
 out:
     if (st != NMLP_OK) {
         nmlp_fail_context(err, "a session of %lld tokens (%.1f MB of cache)", (long long)context,
-                          1e-6 * (double)nmlp_session_cache_bytes(engine->model, context));
+                          1e-6 * (double)nmlp_session_cache_bytes(engine, context));
         nmlp_session_destroy(s);
     }
     return st;
@@ -145,6 +148,7 @@ out:
 void nmlp_session_destroy(nmlp_session *s) {
     if (!s) return;
     nmlp_pages_free(s->workspace, s->workspace_bytes);
+    nmlp_pages_free(s->cache, s->cache_bytes);
     nmlp_arena_fini(&s->arena);
     nmlp_mem_free(s);
 }
@@ -163,9 +167,9 @@ void nmlp_session_truncate(nmlp_session *s, int64_t length) {
     if (length >= 0 && length < s->length) s->length = length;
 }
 
-size_t nmlp_session_cache_bytes(const nmlp_model *model, int64_t context) {
-    const nmlp_config *c = &model->config;
-    return (size_t)(2 * c->n_layers * c->n_kv_heads * c->head_dim * context) * sizeof(float);
+size_t nmlp_session_cache_bytes(const nmlp_engine *e, int64_t context) {
+    nmlp_kv kv = kv_shape(e, context);
+    return nmlp_kv_bytes(&kv) * (size_t)e->model->config.n_layers;
 }
 
 /* A piece of a chunk that stands at consecutive positions: rows row..row+n-1 at positions first..first+n-1. */
@@ -175,51 +179,43 @@ struct run {
     int64_t first;
 };
 
-/* Rows [S, heads*D] to cache layout [heads, context, D]. */
-static void store_rows(const nmlp_session *s, float *cache, const float *rows, int64_t first, int64_t n) {
-    const nmlp_config *c = &s->engine->model->config;
-    size_t row_bytes = (size_t)c->head_dim * sizeof *rows;
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t h = 0; h < c->n_kv_heads; h++)
-            memcpy(cache + (h * s->context + first + i) * c->head_dim, rows + (i * c->n_kv_heads + h) * c->head_dim,
-                   row_bytes);
-}
-
 struct placing {
     nmlp_session *session;
-    int64_t layer;
+    nmlp_kv kv;
     const struct run *run;
+    int64_t first_group; /* of positions that share cache lines */
 };
 
-/* Rotates queries and keys to their positions and stores keys and values, while they are in cache. */
-static void place_rows(void *arg, int64_t begin, int64_t end, int thread) {
+/* Rotates keys to their positions and stores them and values, while they are in cache. */
+static void place_groups(void *arg, int64_t begin, int64_t end, int thread) {
     const struct placing *placing = arg;
-    nmlp_session *s = placing->session;
-    const nmlp_config *c = &s->engine->model->config;
-    int64_t n = end - begin;
-    int64_t row = placing->run->row + begin;
-    int64_t first = placing->run->first + begin;
-    float *k = s->k_rows + row * c->n_kv_heads * c->head_dim;
+    const nmlp_session *s = placing->session;
+    const struct run *run = placing->run;
+    int64_t row_dim = placing->kv.n_heads * placing->kv.head_dim;
+    int64_t first = max64(run->first, (placing->first_group + begin) * NMLP_KV_GROUP);
+    int64_t last = (placing->first_group + end) * NMLP_KV_GROUP;
+    int64_t n = (last < run->first + run->n ? last : run->first + run->n) - first;
+    int64_t row = run->row + first - run->first;
     (void)thread;
-    nmlp_rope(s->q + row * c->n_heads * c->head_dim, s->rope, n, first, c->n_heads, c->head_dim, NULL);
-    nmlp_rope(k, s->rope, n, first, c->n_kv_heads, c->head_dim, NULL);
-    store_rows(s, s->k[placing->layer], k, first, n);
-    store_rows(s, s->v[placing->layer], s->v_rows + row * c->n_kv_heads * c->head_dim, first, n);
+    nmlp_rope(s->k_rows + row * row_dim, s->rope, n, first, placing->kv.n_heads, placing->kv.head_dim, NULL);
+    nmlp_kv_store(&placing->kv, s->k_rows + row * row_dim, s->v_rows + row * row_dim, first, n);
 }
 
 /* Lets the queries of one run look at its keys and values and at what earlier runs left before them. */
 static void attend(nmlp_session *s, int64_t l, const struct run *run) {
     const nmlp_engine *e = s->engine;
     int64_t q_dim = e->model->config.n_heads * e->model->config.head_dim;
-    struct placing placing = {.session = s, .layer = l, .run = run};
-    nmlp_pool_for(e->pool, run->n, PLACE_ROWS, place_rows, &placing);
+    struct placing placing = {
+        .session = s, .kv = kv_of(s, l), .run = run, .first_group = run->first / NMLP_KV_GROUP};
+    int64_t n_groups = (run->first + run->n - 1) / NMLP_KV_GROUP - placing.first_group + 1;
+    nmlp_pool_for(e->pool, n_groups, 1, place_groups, &placing);
     nmlp_attention attention = attention_shape(s, run->n);
     attention.first_pos = run->first;
     attention.out = s->mixed + run->row * q_dim;
     attention.q = s->q + run->row * q_dim;
-    attention.k = s->k[l];
-    attention.v = s->v[l];
-    nmlp_attention_run(e->kernels, &attention, s->workspace, e->pool);
+    attention.rope = s->rope;
+    attention.kv = placing.kv;
+    nmlp_attention_run(&attention, s->workspace, e->pool);
 }
 
 static void run_attention(nmlp_session *s, int64_t l, float *rows, const struct run *runs, int64_t n_runs, int64_t n) {

@@ -10,19 +10,36 @@ static int64_t row_limit(const nmlp_attend_task *task, int64_t row) {
     return nmlp_min(limit, task->end_key);
 }
 
+/* One query's heads that share keys, rotated to its position. */
+static const float *rotated(const nmlp_attend_task *task, int64_t query) {
+    const nmlp_attention *args = task->run->args;
+    int64_t dim = args->kv.head_dim;
+    const float *q = args->q + nmlp_attend_row_offset(task, query * task->run->group);
+    if (!args->rope) return q;
+    const float *angles = args->rope + (args->first_pos + task->first_query + query) * dim;
+    for (int64_t head = 0; head < task->run->group; head++)
+        task->run->vec->rotate(task->scratch->rotated + head * dim, q + head * dim, angles, dim / 2);
+    return task->scratch->rotated;
+}
+
 static void load_queries(const nmlp_attend_task *task) {
     const nmlp_attend *run = task->run;
     nmlp_attend_scratch *s = task->scratch;
-    for (int64_t row = 0; row < task->rows; row++) {
-        nmlp_put put = {.src = run->args->q + nmlp_attend_row_offset(task, row),
-                        .n_rows = 1,
-                        .n = run->args->head_dim,
+    int64_t dim = run->args->kv.head_dim;
+    for (int64_t query = 0; query < task->rows / run->group; query++) {
+        nmlp_put put = {.src = rotated(task, query),
+                        .src_stride = dim,
+                        .n_rows = run->group,
+                        .n = dim,
                         .n_padded = run->dim};
-        nmlp_tiles_put(&s->q, run->vec, row, 0, put);
+        nmlp_tiles_put(&s->q, run->vec, query * run->group, 0, put);
+    }
+    for (int64_t row = 0; row < task->rows; row++) {
         s->max[row] = -INFINITY;
         s->sum[row] = 0.0f;
     }
-    memset(s->out, 0, (size_t)(s->q.n_tiles * run->gemm->mr * run->out_dim) * sizeof(float));
+    /* A row that sees nothing of a split has no block that begins its sums. */
+    if (task->first_key > 0) memset(s->out, 0, (size_t)(s->q.n_tiles * run->gemm->mr * run->out_dim) * sizeof(float));
 }
 
 /* A tile of rows against a block of keys. Three of them are under way at once: while the scores of one are made, and
@@ -30,17 +47,28 @@ static void load_queries(const nmlp_attend_task *task) {
  * into probabilities, row by row. */
 struct tile {
     const nmlp_attend_task *task;
-    int64_t at; /* which tile of rows; -1: none */
-    int64_t key;
+    nmlp_attend_keys keys;
+    int64_t at;       /* which tile of rows; -1: none */
     int64_t n_padded; /* keys that some row sees */
     int rows;
     int buffer; /* of the scratch's scores and probabilities */
 };
 
+static float *sums_of(const struct tile *tile) {
+    const nmlp_attend *run = tile->task->run;
+    return tile->task->scratch->out + tile->at * run->gemm->mr * run->out_dim;
+}
+
+/* Keys of the block that a row of the tile sees. */
+static int64_t n_seen(const struct tile *tile, int64_t i) {
+    int64_t n = row_limit(tile->task, tile->at * tile->task->run->gemm->mr + i) - tile->keys.first;
+    return nmlp_max(0, nmlp_min(n, tile->n_padded));
+}
+
 static void shrink_row(const struct tile *tile, int64_t i, float factor) {
     const nmlp_attend *run = tile->task->run;
     int64_t mr = run->gemm->mr;
-    float *out = tile->task->scratch->out + tile->at * mr * run->out_dim + i * run->width;
+    float *out = sums_of(tile) + i * run->width;
     for (int64_t d = 0; d < run->out_dim; d += run->width, out += mr * run->width)
         run->vec->scale(out, out, factor, run->width);
 }
@@ -51,11 +79,10 @@ static void row_probabilities(const struct tile *tile, int64_t i) {
     const nmlp_tiles *p = &s->p[tile->buffer];
     int64_t mr = run->gemm->mr;
     int64_t row = tile->at * mr + i;
-    int64_t n = row_limit(tile->task, row) - tile->key;
     nmlp_softmax softmax = {.scores = s->scores[tile->buffer] + i * run->width,
                             .block_stride = mr * run->width,
                             .strips = run->gemm->strips,
-                            .n = nmlp_max(0, nmlp_min(n, tile->n_padded)),
+                            .n = n_seen(tile, i),
                             .n_padded = tile->n_padded,
                             .scale = run->args->scale,
                             .line = p->data + (size_t)i * NMLP_LINE_BYTES,
@@ -74,12 +101,13 @@ static void probabilities(void *ctx, int64_t row, int64_t n) {
 
 /* c [rows, n], in blocks of columns that lie mr*width floats apart, = or += a times the strips. */
 static void multiply(const nmlp_attend *run, nmlp_block block, float *c, const char *strips, int64_t n) {
-    nmlp_dtype dtype = nmlp_attend_in_bf16(run) ? NMLP_DTYPE_BF16 : NMLP_DTYPE_F32;
+    block.ahead_step = block.b_step;
     for (int64_t at = 0; at < n; at += run->width) {
         block.c = c + at * run->gemm->mr;
         block.b = strips + block.b_step * (size_t)(at / NMLP_STRIP);
+        block.ahead = (const char *)block.b + block.b_step * (size_t)run->gemm->strips;
         block.strips = (int)nmlp_min(run->gemm->strips, (n - at) / NMLP_STRIP);
-        run->gemm->block[dtype](&block);
+        run->gemm->block[run->strip_dtype](&block);
     }
 }
 
@@ -88,25 +116,48 @@ static void make_scores(const struct tile *tile, nmlp_beside *beside) {
     nmlp_attend_scratch *s = tile->task->scratch;
     nmlp_block block = {.a = nmlp_tiles_at(&s->q, tile->at, 0),
                         .a_step = nmlp_tiles_step(&s->q),
-                        .b_step = (size_t)(run->dim * NMLP_STRIP * run->gemm->elem_bytes),
+                        .b_step = tile->keys.k_step,
                         .k = run->dim,
                         .rows = tile->rows,
                         .beside = beside};
-    multiply(run, block, s->scores[tile->buffer], s->k_strips, tile->n_padded);
+    multiply(run, block, s->scores[tile->buffer], tile->keys.k, tile->n_padded);
+}
+
+/* Whether what the first row does not see may be multiplied with its probability of 0. */
+static bool unseen_are_finite(const struct tile *tile) {
+    const nmlp_attend *run = tile->task->run;
+    int64_t first = n_seen(tile, 0);
+    if (first == tile->n_padded) return true;
+    int64_t per_line = run->strip_dtype == NMLP_DTYPE_BF16 ? 2 : 1;
+    const char *line = tile->keys.v + first / per_line * NMLP_LINE_BYTES;
+    int64_t n_lines = tile->n_padded / per_line - first / per_line;
+    for (int64_t d = 0; d < run->dim; d += NMLP_STRIP, line += tile->keys.v_step)
+        if (!run->vec->is_finite(line, n_lines, run->strip_dtype)) return false;
+    return true;
+}
+
+static void add_values_seen(const struct tile *tile) {
+    const nmlp_attend *run = tile->task->run;
+    nmlp_attend_values values = {
+        .run = run, .keys = &tile->keys, .p = &tile->task->scratch->p[tile->buffer], .c = sums_of(tile)};
+    if (tile->keys.first == 0) memset(values.c, 0, (size_t)(run->gemm->mr * run->out_dim) * sizeof(float));
+    for (int64_t i = 0; i < tile->rows; i++) nmlp_attend_add_seen(&values, i, n_seen(tile, i));
 }
 
 static void add_values(const struct tile *tile, nmlp_beside *beside) {
     const nmlp_attend *run = tile->task->run;
-    nmlp_attend_scratch *s = tile->task->scratch;
-    const nmlp_tiles *p = &s->p[tile->buffer];
+    const nmlp_tiles *p = &tile->task->scratch->p[tile->buffer];
     nmlp_block block = {.a = nmlp_tiles_at(p, 0, 0),
                         .a_step = nmlp_tiles_step(p),
-                        .b_step = (size_t)(run->keys * NMLP_STRIP * run->gemm->elem_bytes),
+                        .b_step = tile->keys.v_step,
                         .k = tile->n_padded,
                         .rows = tile->rows,
-                        .accumulate = true,
+                        .accumulate = tile->keys.first > 0,
                         .beside = beside};
-    multiply(run, block, s->out + tile->at * run->gemm->mr * run->out_dim, s->v_strips, run->dim);
+    if (unseen_are_finite(tile))
+        multiply(run, block, sums_of(tile), tile->keys.v, run->dim);
+    else
+        add_values_seen(tile);
 }
 
 /* Steps of 32 inputs in both products: how often there is time for vector work. */
@@ -130,37 +181,56 @@ static void advance(const nmlp_attend *run, const struct tile *scores, struct ti
     if (beside.row < beside.end) probabilities(softmax, beside.row, beside.end - beside.row);
 }
 
-/* The tile as far as its rows see keys from `key` on; none where they see nothing. */
-static struct tile tile_of(const nmlp_attend_task *task, int64_t at, int64_t key, int64_t n_padded) {
+/* The tile as far as its rows see keys of the block; none where they see nothing. */
+static struct tile tile_of(const nmlp_attend_task *task, int64_t at, const nmlp_attend_keys *keys) {
     int64_t mr = task->run->gemm->mr;
-    struct tile tile = {.task = task, .at = at, .key = key, .rows = (int)nmlp_min(mr, task->rows - at * mr)};
-    int64_t seen = row_limit(task, at * mr + tile.rows - 1) - key; /* by the last row, which sees most */
-    tile.n_padded = nmlp_min(n_padded, nmlp_pad(seen));
+    struct tile tile = {.task = task, .keys = *keys, .at = at, .rows = (int)nmlp_min(mr, task->rows - at * mr)};
+    int64_t seen = row_limit(task, at * mr + tile.rows - 1) - keys->first; /* by the last row, which sees most */
+    tile.n_padded = nmlp_min(keys->n_padded, nmlp_pad(seen));
     if (seen <= 0) tile.at = -1;
     return tile;
 }
 
-static void do_keys(const nmlp_attend_task *task, int64_t key, int64_t n_padded) {
-    const nmlp_attend *run = task->run;
-    const struct tile none = {.at = -1};
-    struct tile under_way[3] = {none, none, none}; /* scores, softmax, values */
-    int64_t n_tiles = nmlp_ceil_div(task->rows, run->gemm->mr);
-    for (int64_t at = 0; at < n_tiles + 2; at++) {
-        under_way[2] = under_way[1];
-        under_way[1] = under_way[0];
-        under_way[0] = at < n_tiles ? tile_of(task, at, key, n_padded) : none;
-        under_way[0].buffer = at & 1;
-        advance(run, &under_way[0], &under_way[1], &under_way[2]);
-    }
+/* Scores, softmax, values. */
+struct under_way {
+    struct tile tile[3];
+    int next_buffer;
+};
+
+static void feed(struct under_way *u, const nmlp_attend *run, const struct tile *tile) {
+    u->tile[2] = u->tile[1];
+    u->tile[1] = u->tile[0];
+    u->tile[0] = *tile;
+    u->tile[0].buffer = u->next_buffer;
+    u->next_buffer ^= 1;
+    advance(run, &u->tile[0], &u->tile[1], &u->tile[2]);
+}
+
+static const struct tile none = {.at = -1};
+
+static void drain(struct under_way *u, const nmlp_attend *run) {
+    for (int i = 0; i < 2; i++) feed(u, run, &none);
+}
+
+/* A tile's sums may shrink with its next probabilities, so its last ones must have been added before. */
+static void feed_in_turn(struct under_way *u, const nmlp_attend *run, const struct tile *tile) {
+    if (tile->at == u->tile[0].at) feed(u, run, &none);
+    feed(u, run, tile);
 }
 
 void nmlp_attend_do(const nmlp_attend_task *task) {
+    const nmlp_attend *run = task->run;
+    int64_t n_tiles = nmlp_ceil_div(task->rows, run->gemm->mr);
+    struct under_way u = {.tile = {none, none, none}};
+    nmlp_attend_keys keys;
     load_queries(task);
-    for (int64_t key = task->first_key; key < task->end_key; key += task->run->keys) {
-        int64_t n = nmlp_min(task->run->keys, task->end_key - key);
-        int64_t n_padded = nmlp_pad(n);
-        nmlp_attend_load_keys(task, key, n, n_padded);
-        nmlp_attend_load_values(task, key, n, n_padded);
-        do_keys(task, key, n_padded);
+    for (int64_t key = task->first_key; key < task->end_key; key += keys.n_padded) {
+        keys = nmlp_attend_load(task, key);
+        for (int64_t at = 0; at < n_tiles; at++) {
+            struct tile tile = tile_of(task, at, &keys);
+            if (tile.at >= 0) feed_in_turn(&u, run, &tile);
+        }
+        if (!run->as_stored) drain(&u, run); /* the next keys take the place of these */
     }
+    drain(&u, run);
 }

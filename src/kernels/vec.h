@@ -79,12 +79,15 @@ typedef struct nmlp_vec {
     /* sums[0] = sum of e^(x-top), sums[1] = the same weighted with x-y; y NULL: none. x at most top. */
     void (*exp_sums)(double sums[2], const float *x, const float *y, float top, int64_t n);
     void (*swiglu_squares)(const nmlp_swiglu_block *block);
-    void (*rotate)(float *low, float *high, const float *cosine, const float *sine, int64_t n);
+    /* y [2n]: the n pairs (i, n+i) of x turned by angles given as n cosines and n sines; y may be x. */
+    void (*rotate)(float *y, const float *x, const float *angles, int64_t n);
     /* dst [n,16] = transpose of 16 rows of n elements of 4 bytes; rows from n_rows on are zeros. */
     void (*transpose)(void *dst, const void *src, int64_t row_stride, int64_t n_rows, int64_t n);
     /* The same; false when among the elements, f32 or pairs of bf16, is NaN or Inf. */
     bool (*transpose_checked)(void *dst, const void *src, int64_t row_stride, int64_t n_rows, int64_t n,
                               nmlp_dtype dtype);
+    /* No NaN or Inf in lines of 64 bytes, f32 or bf16. */
+    bool (*is_finite)(const void *lines, int64_t n_lines, nmlp_dtype dtype);
 } nmlp_vec;
 
 extern const nmlp_vec nmlp_vec_ref;

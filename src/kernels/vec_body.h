@@ -266,6 +266,54 @@ static void softmax(nmlp_softmax *row) {
     advance(row, top, sum);
 }
 
+#if defined(__AVX512VBMI__) && defined(__AVX512BF16__)
+
+/* A number's bf16 pattern, read as an integer, is 128 times its logarithm where it is a power of two, and too large by
+ * this between them: for every second of 128 steps. */
+static const uint8_t above_logarithm[64] = {
+    0,  1,  1,  2,  2,  3,  4,  4,  5,  5,  5,  6,  6,  7,  7,  8,  8,  8,  9,  9,  9, 9,
+    10, 10, 10, 10, 10, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 10, 10, 10,
+    10, 10, 9,  9,  9,  8,  8,  8,  7,  7,  6,  6,  5,  5,  4,  3,  3,  2,  1,  1};
+
+/* 32 probabilities as bf16, from 128 times their logarithms; off by up to 0.75 %. Below 2^-126: zero. NaN, and what no
+ * bf16 holds: NaN. */
+static inline __m512i power_line(__m512 low, __m512 high, __m512i above) {
+    const __m512i in_order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    const __m512 most = _mm512_set1_ps(32767.0f); /* returned where the other one is NaN */
+    __m512i a = _mm512_cvtps_epi32(_mm512_min_ps(low, most));
+    __m512i b = _mm512_cvtps_epi32(_mm512_min_ps(high, most));
+    __m512i steps = _mm512_permutexvar_epi64(in_order, _mm512_packs_epi32(a, b));
+    steps = _mm512_max_epi16(steps, _mm512_setzero_si512());
+    __m512i excess = _mm512_maskz_permutexvar_epi8(0x5555555555555555u, _mm512_srli_epi16(steps, 1), above);
+    return _mm512_sub_epi16(steps, excess);
+}
+
+/* Writes the probabilities relative to `top` and returns their sum. */
+static lanes put_probabilities(const nmlp_softmax *row, float top) {
+    const float steps = 128.0f * 1.44269504f; /* of e */
+    const __m512i above = _mm512_loadu_si512(above_logarithm);
+    const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
+    __m512 scale = _mm512_set1_ps(row->scale * steps);
+    __m512 offset = _mm512_set1_ps(127 * 128 - base_of(top) * steps);
+    __m512 sum = _mm512_setzero_ps();
+    const float *piece = row->scores; /* of two strips: a line of probabilities */
+    char *line = row->line;
+    const int64_t n = row->n, piece_stride = row->block_stride;
+    const size_t step = row->step;
+    int64_t at = 0;
+    for (; at < n; at += 2 * LANES, line += step, piece += piece_stride) {
+        __m512i p = power_line(_mm512_fmadd_ps(_mm512_load_ps(piece), scale, offset),
+                               _mm512_fmadd_ps(_mm512_load_ps(piece + LANES), scale, offset), above);
+        if (n - at < 2 * LANES) p = _mm512_maskz_mov_epi16((1u << (n - at)) - 1u, p);
+        sum = _mm512_dpbf16_ps(sum, (__m512bh)p, ones);
+        _mm512_store_si512(line, p);
+    }
+    for (; at < row->n_padded; at += 2 * LANES, line += step) _mm512_store_si512(line, _mm512_setzero_si512());
+    return (lanes)sum;
+}
+
+#else
+
 static inline lanes probability_for_bf16(lanes scores, float scale, float base) {
     lanes least = (lanes){0} - 126.0f; /* whose power is not yet subnormal */
     return power_for_bf16(at_least(scores * scale - base, least));
@@ -300,17 +348,20 @@ static lanes put_probabilities(const nmlp_softmax *row, float top) {
     return sum[0] + sum[1];
 }
 
-/* bf16 is as precise for large numbers as for small ones, so probabilities may be relative to an earlier maximum for as
- * long as none grows out of all proportion: most blocks of keys need no maximum of their own. */
+#endif
+
+/* bf16 is as precise for large numbers as for small ones, so probabilities may be relative to anything near enough for
+ * none of them to grow out of all proportion or vanish: most rows need no maximum at all. */
 static void softmax_bf16(nmlp_softmax *row) {
     const float large = 0x1p64f;
-    if (row->max > -INFINITY) {
-        float sum = sum_lanes(put_probabilities(row, row->max));
-        row->shrink = 1.0f;
-        if (sum <= large) {
-            row->sum += sum;
-            return;
-        }
+    const float small = 0x1p-32f;
+    bool begun = row->max > -INFINITY;
+    float sum = sum_lanes(put_probabilities(row, row->max));
+    row->shrink = 1.0f;
+    if (sum <= large && (begun || sum >= small)) {
+        row->max = base_of(row->max);
+        row->sum += sum;
+        return;
     }
     float top = max_score(row);
     advance(row, top, put_probabilities(row, top));
@@ -411,13 +462,35 @@ static void swiglu_squares(const nmlp_swiglu_block *b) {
     }
 }
 
-static void rotate(float *low, float *high, const float *cosine, const float *sine, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        float a = low[i];
-        float b = high[i];
-        low[i] = a * cosine[i] - b * sine[i];
-        high[i] = b * cosine[i] + a * sine[i];
+static void rotate(float *y, const float *x, const float *angles, int64_t n) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        lanes a = load(x + i), b = load(x + n + i);
+        lanes cosine = load(angles + i), sine = load(angles + n + i);
+        store(y + i, a * cosine - b * sine);
+        store(y + n + i, b * cosine + a * sine);
     }
+    for (; i < n; i++) {
+        float a = x[i], b = x[n + i];
+        y[i] = a * angles[i] - b * angles[n + i];
+        y[n + i] = b * angles[i] + a * angles[n + i];
+    }
+}
+
+/* Adding to the lowest bit of an exponent of all ones carries into the sign, which is masked out before. */
+static bool is_finite(const void *lines, int64_t n_lines, nmlp_dtype dtype) {
+    typedef uint16_t half_lanes __attribute__((vector_size(64)));
+    uint_lanes exponent = (uint_lanes){0} + (dtype == NMLP_DTYPE_F32 ? 0x7f800000u : 0x7f807f80u);
+    uint_lanes lowest = exponent & 0x00800080u;
+    uint_lanes carried = {0};
+    for (const char *line = lines; n_lines > 0; n_lines--, line += sizeof carried) {
+        uint_lanes bits;
+        memcpy(&bits, line, sizeof bits);
+        carried |= (uint_lanes)((half_lanes)(bits & exponent) + (half_lanes)lowest);
+    }
+    uint32_t any = 0;
+    for (int i = 0; i < LANES; i++) any |= carried[i];
+    return (any & 0x80008000u) == 0;
 }
 
 /* A few columns at a time, so that source and destination both stay in L1. */
