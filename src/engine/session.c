@@ -11,7 +11,6 @@ enum { EMBED_RELEASE_ROWS = 32 };
 
 struct nmlp_session {
     const nmlp_engine *engine;
-    nmlp_arena arena;
     int64_t context;
     int64_t chunk;
     int64_t length;
@@ -32,6 +31,8 @@ struct nmlp_session {
     float *act;
     float *last_row; /* [H] final hidden state of the last token */
     float *logits;   /* [V] */
+    void *floats;    /* all of the above */
+    size_t floats_bytes;
     void *workspace; /* in huge pages: the matmuls of a chunk walk through it again and again */
     size_t workspace_bytes;
 };
@@ -78,38 +79,61 @@ static size_t workspace_bytes(const nmlp_session *s) {
     return bytes;
 }
 
-static nmlp_status new_floats(nmlp_session *s, float **out, int64_t rows, int64_t cols, nmlp_err *err) {
-    size_t n;
-    *out = NULL;
-    if (nmlp_mul_overflows((size_t)rows, (size_t)cols, &n))
-        return nmlp_fail(err, NMLP_E_NOMEM, "a buffer of %lld x %lld floats does not fit", (long long)rows, (long long)cols);
-    *out = nmlp_arena_new(&s->arena, n, sizeof **out, err);
-    return *out ? NMLP_OK : NMLP_E_NOMEM;
-}
-
 static nmlp_status new_cache(nmlp_session *s, nmlp_err *err) {
     s->cache_bytes = nmlp_session_cache_bytes(s->engine, s->context);
     s->cache = nmlp_pages_new(s->cache_bytes, err);
     return s->cache ? NMLP_OK : NMLP_E_NOMEM;
 }
 
+/* Rows x cols floats of the session's memory. */
+struct buffer {
+    float **at;
+    int64_t rows;
+    int64_t cols;
+};
+
+/* All in one block of huge pages: matmuls write columns of many rows at a time, each row in another small page. */
+static nmlp_status new_floats(nmlp_session *s, const struct buffer buffers[], int n, nmlp_err *err) {
+    size_t total = 0;
+    for (int i = 0; i < n; i++) {
+        size_t bytes;
+        if (nmlp_mul_overflows((size_t)buffers[i].rows, (size_t)buffers[i].cols * sizeof(float), &bytes) ||
+            nmlp_add_overflows(total, bytes + NMLP_ALIGN_BYTES, &total))
+            return nmlp_fail(err, NMLP_E_NOMEM, "a buffer of %lld x %lld floats does not fit",
+                             (long long)buffers[i].rows, (long long)buffers[i].cols);
+    }
+    s->floats_bytes = total;
+    s->floats = nmlp_pages_new(total, err);
+    if (!s->floats) return NMLP_E_NOMEM;
+    char *next = s->floats;
+    for (int i = 0; i < n; i++) {
+        size_t bytes = (size_t)(buffers[i].rows * buffers[i].cols) * sizeof(float);
+        *buffers[i].at = bytes > 0 ? (float *)next : NULL;
+        next += (bytes + NMLP_ALIGN_BYTES - 1) / NMLP_ALIGN_BYTES * NMLP_ALIGN_BYTES;
+    }
+    return NMLP_OK;
+}
+
 static nmlp_status new_buffers(nmlp_session *s, nmlp_err *err) {
     const nmlp_config *c = &s->engine->model->config;
     int64_t q_dim = c->n_heads * c->head_dim;
-    NMLP_RETURN_IF_FAILED(new_floats(s, &s->rope, s->context, c->head_dim, err));
-    NMLP_RETURN_IF_FAILED(new_floats(s, &s->hidden, s->chunk, c->hidden, err));
-    NMLP_RETURN_IF_FAILED(new_floats(s, &s->normed, s->chunk, c->hidden, err));
-    NMLP_RETURN_IF_FAILED(new_floats(s, &s->mixed, s->chunk, max64(q_dim, c->hidden), err));
-    NMLP_RETURN_IF_FAILED(new_floats(s, &s->q, s->chunk, q_dim, err));
-    NMLP_RETURN_IF_FAILED(new_floats(s, &s->k_rows, s->chunk, c->n_kv_heads * c->head_dim, err));
-    NMLP_RETURN_IF_FAILED(new_floats(s, &s->v_rows, s->chunk, c->n_kv_heads * c->head_dim, err));
-    NMLP_RETURN_IF_FAILED(new_floats(s, &s->last_row, 1, c->hidden, err));
-    NMLP_RETURN_IF_FAILED(new_floats(s, &s->logits, 1, c->vocab, err));
-    if (s->observed) {
-        NMLP_RETURN_IF_FAILED(new_floats(s, &s->gate, s->chunk, c->intermediate, err));
-        NMLP_RETURN_IF_FAILED(new_floats(s, &s->up, s->chunk, c->intermediate, err));
-        NMLP_RETURN_IF_FAILED(new_floats(s, &s->act, s->chunk, c->intermediate, err));
-    }
+    int64_t kv_dim = c->n_kv_heads * c->head_dim;
+    int64_t inside = s->observed ? c->intermediate : 0;
+    const struct buffer buffers[] = {
+        {&s->rope, s->context, c->head_dim},
+        {&s->hidden, s->chunk, c->hidden},
+        {&s->normed, s->chunk, c->hidden},
+        {&s->mixed, s->chunk, max64(q_dim, c->hidden)},
+        {&s->q, s->chunk, q_dim},
+        {&s->k_rows, s->chunk, kv_dim},
+        {&s->v_rows, s->chunk, kv_dim},
+        {&s->last_row, 1, c->hidden},
+        {&s->logits, 1, c->vocab},
+        {&s->gate, s->chunk, inside},
+        {&s->up, s->chunk, inside},
+        {&s->act, s->chunk, inside},
+    };
+    NMLP_RETURN_IF_FAILED(new_floats(s, buffers, sizeof buffers / sizeof buffers[0], err));
     s->workspace_bytes = workspace_bytes(s);
     s->workspace = nmlp_pages_new(s->workspace_bytes, err);
     return s->workspace ? NMLP_OK : NMLP_E_NOMEM;
@@ -126,7 +150,6 @@ nmlp_status nmlp_session_create(nmlp_session **out, const nmlp_engine *engine, i
                          (long long)context, (long long)c->max_positions);
     nmlp_session *s = nmlp_mem_new(1, sizeof *s, err);
     if (!s) return NMLP_E_NOMEM;
-    nmlp_arena_init(&s->arena);
     s->engine = engine;
     s->context = context;
     s->chunk = chunk > 0 ? chunk : NMLP_CHUNK_DEFAULT;
@@ -149,7 +172,7 @@ void nmlp_session_destroy(nmlp_session *s) {
     if (!s) return;
     nmlp_pages_free(s->workspace, s->workspace_bytes);
     nmlp_pages_free(s->cache, s->cache_bytes);
-    nmlp_arena_fini(&s->arena);
+    nmlp_pages_free(s->floats, s->floats_bytes);
     nmlp_mem_free(s);
 }
 

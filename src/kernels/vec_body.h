@@ -182,7 +182,14 @@ static inline void add_row(float *dst, const float *src, const float *bias, int6
     for (; i < n; i++) dst[i] += bias ? src[i] + bias[i] : src[i];
 }
 
+/* Rows lie pages apart, where no hardware fetches ahead: those of the next turns are asked for here. */
+static inline void fetch_row(const float *row, int64_t n) {
+    for (int64_t i = 0; i < n; i += LANES) __builtin_prefetch(row + i, 1);
+}
+
 static void add_rows(float *dst, int64_t dst_stride, const nmlp_put *from, const float *bias) {
+    enum { ROWS_AHEAD = 8 };
+    for (int64_t row = 0; row < from->n_rows; row++) fetch_row(dst + (row + ROWS_AHEAD) * dst_stride, from->n);
     for (int64_t row = 0; row < from->n_rows; row++)
         add_row(dst + row * dst_stride, from->src + row * from->src_stride, bias, from->n);
 }
@@ -227,145 +234,7 @@ static inline lanes first_of(lanes values, int64_t n, float fill) {
     return choose(index < (int32_t)n, values, (lanes){0} + fill);
 }
 
-/* Of the scaled scores so far and these. The scale is positive. There is memory up to n_padded. */
-static float max_score(const nmlp_softmax *row) {
-    lanes top[2] = {(lanes){0} - INFINITY, (lanes){0} - INFINITY};
-    const float *piece = row->scores;
-    int64_t at = 0;
-    for (; at < row->n; piece += row->block_stride)
-        for (int i = 0; i < row->strips && at < row->n; i++, at += LANES)
-            top[i & 1] = larger(top[i & 1], first_of(load(piece + i * LANES), row->n - at, -INFINITY));
-    float scaled = max_lanes(larger(top[0], top[1])) * row->scale;
-    return row->max > scaled ? row->max : scaled;
-}
-
-/* What probabilities are relative to; with nothing but -infinity so far they count for nothing. */
-static inline float base_of(float top) { return top == -INFINITY ? 0.0f : top; }
-
-static void advance(nmlp_softmax *row, float top, lanes sum) {
-    lanes shrink = exp_lanes((lanes){0} + (row->max - base_of(top)));
-    row->shrink = row->max == -INFINITY ? 1.0f : shrink[0]; /* there are no sums yet */
-    row->sum = top == -INFINITY ? 0.0f : row->sum * row->shrink + sum_lanes(sum);
-    row->max = top;
-}
-
-static void softmax(nmlp_softmax *row) {
-    lanes sum = {0};
-    float top = max_score(row);
-    float base = base_of(top);
-    const float *piece = row->scores;
-    char *line = row->line;
-    int64_t at = 0;
-    for (; at < row->n; piece += row->block_stride)
-        for (int i = 0; i < row->strips && at < row->n; i++, at += LANES, line += row->step) {
-            lanes p = first_of(exp_lanes(load(piece + i * LANES) * row->scale - base), row->n - at, 0.0f);
-            sum += p;
-            store((float *)line, p);
-        }
-    for (; at < row->n_padded; at += LANES, line += row->step) memset(line, 0, LANES * sizeof(float));
-    advance(row, top, sum);
-}
-
-#if defined(__AVX512VBMI__) && defined(__AVX512BF16__)
-
-/* A number's bf16 pattern, read as an integer, is 128 times its logarithm where it is a power of two, and too large by
- * this between them: for every second of 128 steps. */
-static const uint8_t above_logarithm[64] = {
-    0,  1,  1,  2,  2,  3,  4,  4,  5,  5,  5,  6,  6,  7,  7,  8,  8,  8,  9,  9,  9, 9,
-    10, 10, 10, 10, 10, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 10, 10, 10,
-    10, 10, 9,  9,  9,  8,  8,  8,  7,  7,  6,  6,  5,  5,  4,  3,  3,  2,  1,  1};
-
-/* 32 probabilities as bf16, from 128 times their logarithms; off by up to 0.75 %. Below 2^-126: zero. NaN, and what no
- * bf16 holds: NaN. */
-static inline __m512i power_line(__m512 low, __m512 high, __m512i above) {
-    const __m512i in_order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-    const __m512 most = _mm512_set1_ps(32767.0f); /* returned where the other one is NaN */
-    __m512i a = _mm512_cvtps_epi32(_mm512_min_ps(low, most));
-    __m512i b = _mm512_cvtps_epi32(_mm512_min_ps(high, most));
-    __m512i steps = _mm512_permutexvar_epi64(in_order, _mm512_packs_epi32(a, b));
-    steps = _mm512_max_epi16(steps, _mm512_setzero_si512());
-    __m512i excess = _mm512_maskz_permutexvar_epi8(0x5555555555555555u, _mm512_srli_epi16(steps, 1), above);
-    return _mm512_sub_epi16(steps, excess);
-}
-
-/* Writes the probabilities relative to `top` and returns their sum. */
-static lanes put_probabilities(const nmlp_softmax *row, float top) {
-    const float steps = 128.0f * 1.44269504f; /* of e */
-    const __m512i above = _mm512_loadu_si512(above_logarithm);
-    const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
-    __m512 scale = _mm512_set1_ps(row->scale * steps);
-    __m512 offset = _mm512_set1_ps(127 * 128 - base_of(top) * steps);
-    __m512 sum = _mm512_setzero_ps();
-    const float *piece = row->scores; /* of two strips: a line of probabilities */
-    char *line = row->line;
-    const int64_t n = row->n, piece_stride = row->block_stride;
-    const size_t step = row->step;
-    int64_t at = 0;
-    for (; at < n; at += 2 * LANES, line += step, piece += piece_stride) {
-        __m512i p = power_line(_mm512_fmadd_ps(_mm512_load_ps(piece), scale, offset),
-                               _mm512_fmadd_ps(_mm512_load_ps(piece + LANES), scale, offset), above);
-        if (n - at < 2 * LANES) p = _mm512_maskz_mov_epi16((1u << (n - at)) - 1u, p);
-        sum = _mm512_dpbf16_ps(sum, (__m512bh)p, ones);
-        _mm512_store_si512(line, p);
-    }
-    for (; at < row->n_padded; at += 2 * LANES, line += step) _mm512_store_si512(line, _mm512_setzero_si512());
-    return (lanes)sum;
-}
-
-#else
-
-static inline lanes probability_for_bf16(lanes scores, float scale, float base) {
-    lanes least = (lanes){0} - 126.0f; /* whose power is not yet subnormal */
-    return power_for_bf16(at_least(scores * scale - base, least));
-}
-
-/* Writes the probabilities relative to `top` and returns their sum. */
-static lanes put_probabilities(const nmlp_softmax *row, float top) {
-    const float log2_e = 1.44269504f;
-    lanes sum[2] = {{0}, {0}};
-    float scale = row->scale * log2_e;
-    float base = base_of(top) * log2_e;
-    const float *piece = row->scores; /* of two strips: a line of probabilities */
-    char *line = row->line;
-    int64_t at = 0;
-    for (; at + 2 * LANES <= row->n; at += 2 * LANES, line += row->step, piece += row->block_stride) {
-        lanes low = probability_for_bf16(load(piece), scale, base);
-        lanes high = probability_for_bf16(load(piece + LANES), scale, base);
-        sum[0] += low;
-        sum[1] += high;
-        store_bf16_line(line, low, high);
-    }
-    if (at < row->n) {
-        lanes low = first_of(probability_for_bf16(load(piece), scale, base), row->n - at, 0.0f);
-        lanes high = first_of(probability_for_bf16(load(piece + LANES), scale, base), row->n - at - LANES, 0.0f);
-        sum[0] += low;
-        sum[1] += high;
-        store_bf16_line(line, low, high);
-        at += 2 * LANES;
-        line += row->step;
-    }
-    for (; at < row->n_padded; at += 2 * LANES, line += row->step) memset(line, 0, 2 * LANES * sizeof(uint16_t));
-    return sum[0] + sum[1];
-}
-
-#endif
-
-/* bf16 is as precise for large numbers as for small ones, so probabilities may be relative to anything near enough for
- * none of them to grow out of all proportion or vanish: most rows need no maximum at all. */
-static void softmax_bf16(nmlp_softmax *row) {
-    const float large = 0x1p64f;
-    const float small = 0x1p-32f;
-    bool begun = row->max > -INFINITY;
-    float sum = sum_lanes(put_probabilities(row, row->max));
-    row->shrink = 1.0f;
-    if (sum <= large && (begun || sum >= small)) {
-        row->max = base_of(row->max);
-        row->sum += sum;
-        return;
-    }
-    float top = max_score(row);
-    advance(row, top, put_probabilities(row, top));
-}
+#include "kernels/vec_softmax.h"
 
 static inline lanes pairing_lanes(const float *row, int64_t n, int64_t at) {
     if (!row || at >= n) return (lanes){0};

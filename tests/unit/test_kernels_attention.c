@@ -134,7 +134,7 @@ static void pieces_do_not_matter(void **state) {
     }
 }
 
-/* Bits of queries rotated on the way in are those of queries rotated before. */
+/* Queries rotated on the way in see what queries rotated before see. */
 static void queries_are_rotated(void **state) {
     (void)state;
     static const struct shape some[] = {{1, 40, 4, 2, 64}, {37, 5, 6, 2, 24}, {150, 0, 4, 1, 80}};
@@ -157,8 +157,10 @@ static void queries_are_rotated(void **state) {
             f.args.rope = table;
             run(&f, set, NULL);
             f.args.rope = NULL;
-            for (int64_t at = 0; at < n; at++) /* sets contract products differently: the last bits */
-                assert_true(fabsf(before[at] - f.args.out[at]) <= 2e-2f * (0.1f + fabsf(before[at])));
+            /* sets contract products differently: the last bit of a query, and of its rounded form */
+            float off = rounds(set, &f.args) ? 2e-2f : 2e-5f;
+            for (int64_t at = 0; at < n; at++)
+                assert_true(fabsf(before[at] - f.args.out[at]) <= off * (0.1f + fabsf(before[at])));
             nmlp_mem_free(turned);
         }
         nmlp_mem_free(table);
