@@ -50,6 +50,7 @@ struct tile {
     nmlp_attend_keys keys;
     int64_t at;       /* which tile of rows; -1: none */
     int64_t n_padded; /* keys that some row sees */
+    bool all_seen;    /* by every row */
     int rows;
     int buffer; /* of the scratch's scores and probabilities */
 };
@@ -61,6 +62,7 @@ static float *sums_of(const struct tile *tile) {
 
 /* Keys of the block that a row of the tile sees. */
 static int64_t n_seen(const struct tile *tile, int64_t i) {
+    if (tile->all_seen) return tile->n_padded;
     int64_t n = row_limit(tile->task, tile->at * tile->task->run->gemm->mr + i) - tile->keys.first;
     return nmlp_max(0, nmlp_min(n, tile->n_padded));
 }
@@ -126,8 +128,8 @@ static void make_scores(const struct tile *tile, nmlp_beside *beside) {
 /* Whether what the first row does not see may be multiplied with its probability of 0. */
 static bool unseen_are_finite(const struct tile *tile) {
     const nmlp_attend *run = tile->task->run;
+    if (tile->all_seen) return true;
     int64_t first = n_seen(tile, 0);
-    if (first == tile->n_padded) return true;
     int64_t per_line = run->strip_dtype == NMLP_DTYPE_BF16 ? 2 : 1;
     const char *line = tile->keys.v + first / per_line * NMLP_LINE_BYTES;
     int64_t n_lines = tile->n_padded / per_line - first / per_line;
@@ -187,6 +189,7 @@ static struct tile tile_of(const nmlp_attend_task *task, int64_t at, const nmlp_
     struct tile tile = {.task = task, .keys = *keys, .at = at, .rows = (int)nmlp_min(mr, task->rows - at * mr)};
     int64_t seen = row_limit(task, at * mr + tile.rows - 1) - keys->first; /* by the last row, which sees most */
     tile.n_padded = nmlp_min(keys->n_padded, nmlp_pad(seen));
+    tile.all_seen = row_limit(task, at * mr) >= keys->first + tile.n_padded;
     if (seen <= 0) tile.at = -1;
     return tile;
 }
