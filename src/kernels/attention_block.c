@@ -10,11 +10,21 @@ static int64_t row_limit(const nmlp_attend_task *task, int64_t row) {
     return nmlp_min(limit, task->end_key);
 }
 
+/* Queries lie pages apart, where no hardware fetches ahead. */
+static void fetch_ahead(const nmlp_attend_task *task, const float *q) {
+    enum { QUERIES_AHEAD = 3 };
+    const nmlp_attention *args = task->run->args;
+    const float *ahead = q + QUERIES_AHEAD * args->n_heads * args->kv.head_dim;
+    for (int64_t i = 0; i < task->run->group * args->kv.head_dim; i += NMLP_LINE_BYTES / (int64_t)sizeof *q)
+        __builtin_prefetch(ahead + i);
+}
+
 /* One query's heads that share keys, rotated to its position. */
 static const float *rotated(const nmlp_attend_task *task, int64_t query) {
     const nmlp_attention *args = task->run->args;
     int64_t dim = args->kv.head_dim;
     const float *q = args->q + nmlp_attend_row_offset(task, query * task->run->group);
+    fetch_ahead(task, q);
     if (!args->rope) return q;
     const float *angles = args->rope + (args->first_pos + task->first_query + query) * dim;
     for (int64_t head = 0; head < task->run->group; head++)
