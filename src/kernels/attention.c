@@ -9,8 +9,9 @@
 enum {
     KEYS = 128,      /* in a block */
     ROWS = 128,      /* query rows in a block, at least one query */
-    KEYS_BF16 = 256, /* nothing is laid out: blocks as long as tiles like */
+    KEYS_BF16 = 128, /* scores and probabilities of three tiles under way stay in L1 */
     ROWS_BF16 = 512,
+    TILES_BF16 = 1,
     SPLIT_KEYS = 512, /* in a split, at least */
     SPLITS_MAX = 16
 };
@@ -29,8 +30,12 @@ static nmlp_attend_scratch carve_scratch(nmlp_carver *carver, const nmlp_attend 
         s.v_strips = nmlp_carve(carver, (size_t)(run->keys * run->dim) * sizeof(float));
     }
     s.out = nmlp_carve(carver, (size_t)(s.q.n_tiles * gemm->mr * run->out_dim) * sizeof(float));
+    for (int i = 0; i < 2; i++) {
+        s.seen[i] = nmlp_carve(carver, (size_t)gemm->mr * sizeof *s.seen[i]);
+        s.shrink[i] = nmlp_carve(carver, (size_t)gemm->mr * sizeof *s.shrink[i]);
+    }
     s.max = nmlp_carve(carver, (size_t)run->rows * sizeof(float));
-    s.sum = nmlp_carve(carver, (size_t)run->rows * sizeof(float));
+    s.sum = nmlp_carve(carver, (size_t)(run->rows * nmlp_attend_sum_parts(run)) * sizeof(float));
     return s;
 }
 
@@ -55,6 +60,7 @@ static size_t carve_run(nmlp_attend *run, const nmlp_gemm *gemm, const nmlp_atte
     run->keys = nmlp_attend_in_bf16(run) ? KEYS_BF16 : KEYS;
     run->queries = nmlp_max(1, (nmlp_attend_in_bf16(run) ? ROWS_BF16 : ROWS) / run->group);
     run->rows = run->queries * run->group;
+    run->tiles_at_once = run->as_stored ? TILES_BF16 : INT32_MAX;
     run->dim = nmlp_pad(kv->head_dim);
     run->width = gemm->strips * NMLP_STRIP;
     run->out_dim = nmlp_ceil_div(run->dim, run->width) * run->width;
@@ -97,18 +103,27 @@ static float *partial_at(const nmlp_attend *run, int64_t kv_head, int64_t split,
     return run->partial + ((kv_head * run->n_splits + split) * rows + row) * partial_stride(run);
 }
 
+/* Of a row's probabilities; the parts are spent on it. */
+static float total_of(const nmlp_attend_task *task, int64_t row) {
+    int64_t n = nmlp_attend_sum_parts(task->run);
+    float *parts = task->scratch->sum + row * n;
+    for (n /= 2; n > 0; n /= 2)
+        for (int64_t i = 0; i < n; i++) parts[i] += parts[i + n];
+    return parts[0];
+}
+
 static void end_task(const nmlp_attend_task *task, int64_t split) {
     const nmlp_attend *run = task->run;
     const nmlp_attend_scratch *s = task->scratch;
     for (int64_t row = 0; row < task->rows; row++) {
         if (run->n_splits == 1) {
-            read_row(task, row, 1.0f / s->sum[row], run->args->out + nmlp_attend_row_offset(task, row));
+            read_row(task, row, 1.0f / total_of(task, row), run->args->out + nmlp_attend_row_offset(task, row));
             continue;
         }
         float *partial = partial_at(run, task->kv_head, split, row);
         read_row(task, row, 1.0f, partial);
         partial[run->args->kv.head_dim] = s->max[row];
-        partial[run->args->kv.head_dim + 1] = s->sum[row];
+        partial[run->args->kv.head_dim + 1] = total_of(task, row);
     }
 }
 

@@ -6,7 +6,8 @@
 
 /* Keys before this one are seen by a row. */
 static int64_t row_limit(const nmlp_attend_task *task, int64_t row) {
-    int64_t limit = task->run->args->first_pos + task->first_query + row / task->run->group + 1;
+    int64_t query = (uint32_t)row / (uint32_t)task->run->group; /* twice as fast as with 64 bits */
+    int64_t limit = task->run->args->first_pos + task->first_query + query + 1;
     return nmlp_min(limit, task->end_key);
 }
 
@@ -44,10 +45,8 @@ static void load_queries(const nmlp_attend_task *task) {
                         .n_padded = run->dim};
         nmlp_tiles_put(&s->q, run->vec, query * run->group, 0, put);
     }
-    for (int64_t row = 0; row < task->rows; row++) {
-        s->max[row] = -INFINITY;
-        s->sum[row] = 0.0f;
-    }
+    for (int64_t row = 0; row < task->rows; row++) s->max[row] = -INFINITY;
+    memset(s->sum, 0, (size_t)(task->rows * nmlp_attend_sum_parts(run)) * sizeof *s->sum);
     /* A row that sees nothing of a split has no block that begins its sums. */
     if (task->first_key > 0) memset(s->out, 0, (size_t)(s->q.n_tiles * run->gemm->mr * run->out_dim) * sizeof(float));
 }
@@ -61,20 +60,14 @@ struct tile {
     int64_t at;       /* which tile of rows; -1: none */
     int64_t n_padded; /* keys that some row sees */
     bool all_seen;    /* by every row */
+    bool shrinks;     /* some row's sums, by the scratch's factor, before values are added */
     int rows;
-    int buffer; /* of the scratch's scores and probabilities */
+    int buffer; /* of what the scratch has two of */
 };
 
 static float *sums_of(const struct tile *tile) {
     const nmlp_attend *run = tile->task->run;
     return tile->task->scratch->out + tile->at * run->gemm->mr * run->out_dim;
-}
-
-/* Keys of the block that a row of the tile sees. */
-static int64_t n_seen(const struct tile *tile, int64_t i) {
-    if (tile->all_seen) return tile->n_padded;
-    int64_t n = row_limit(tile->task, tile->at * tile->task->run->gemm->mr + i) - tile->keys.first;
-    return nmlp_max(0, nmlp_min(n, tile->n_padded));
 }
 
 static void shrink_row(const struct tile *tile, int64_t i, float factor) {
@@ -85,7 +78,36 @@ static void shrink_row(const struct tile *tile, int64_t i, float factor) {
         run->vec->scale(out, out, factor, run->width);
 }
 
-static void row_probabilities(const struct tile *tile, int64_t i) {
+/* Before the tile's probabilities are made. */
+static void count_seen(const struct tile *tile) {
+    int64_t *seen = tile->task->scratch->seen[tile->buffer];
+    int64_t first_row = tile->at * tile->task->run->gemm->mr;
+    for (int64_t i = 0; i < tile->rows; i++) {
+        int64_t n = tile->all_seen ? tile->n_padded : row_limit(tile->task, first_row + i) - tile->keys.first;
+        seen[i] = nmlp_max(0, nmlp_min(n, tile->n_padded));
+    }
+}
+
+static void probabilities_bf16(struct tile *tile, int64_t row, int64_t n) {
+    const nmlp_attend *run = tile->task->run;
+    nmlp_attend_scratch *s = tile->task->scratch;
+    const nmlp_tiles *p = &s->p[tile->buffer];
+    int64_t first = tile->at * run->gemm->mr + row;
+    nmlp_softmax_rows rows = {.scores = s->scores[tile->buffer] + row * run->width,
+                              .block_stride = run->gemm->mr * run->width,
+                              .n_rows = n,
+                              .n = tile->all_seen ? NULL : s->seen[tile->buffer] + row,
+                              .n_padded = tile->n_padded,
+                              .scale = run->args->scale,
+                              .lines = p->data + (size_t)row * NMLP_LINE_BYTES,
+                              .step = nmlp_tiles_step(p),
+                              .max = s->max + first,
+                              .sums = s->sum + first * nmlp_attend_sum_parts(run),
+                              .shrink = s->shrink[tile->buffer] + row};
+    if (!run->vec->softmax_bf16(&rows)) tile->shrinks = true;
+}
+
+static void probabilities_f32(struct tile *tile, int64_t i) {
     const nmlp_attend *run = tile->task->run;
     nmlp_attend_scratch *s = tile->task->scratch;
     const nmlp_tiles *p = &s->p[tile->buffer];
@@ -94,21 +116,26 @@ static void row_probabilities(const struct tile *tile, int64_t i) {
     nmlp_softmax softmax = {.scores = s->scores[tile->buffer] + i * run->width,
                             .block_stride = mr * run->width,
                             .strips = run->gemm->strips,
-                            .n = n_seen(tile, i),
+                            .n = s->seen[tile->buffer][i],
                             .n_padded = tile->n_padded,
                             .scale = run->args->scale,
                             .line = p->data + (size_t)i * NMLP_LINE_BYTES,
                             .step = nmlp_tiles_step(p),
                             .max = s->max[row],
                             .sum = s->sum[row]};
-    (nmlp_attend_in_bf16(run) ? run->vec->softmax_bf16 : run->vec->softmax)(&softmax);
+    run->vec->softmax(&softmax);
     s->max[row] = softmax.max;
     s->sum[row] = softmax.sum;
-    if (softmax.shrink != 1.0f) shrink_row(tile, i, softmax.shrink);
+    s->shrink[tile->buffer][i] = softmax.shrink;
+    if (softmax.shrink != 1.0f) tile->shrinks = true;
 }
 
 static void probabilities(void *ctx, int64_t row, int64_t n) {
-    for (int64_t i = row; i < row + n; i++) row_probabilities(ctx, i);
+    struct tile *tile = ctx;
+    if (nmlp_attend_in_bf16(tile->task->run))
+        probabilities_bf16(tile, row, n);
+    else
+        for (int64_t i = row; i < row + n; i++) probabilities_f32(tile, i);
 }
 
 /* c [rows, n], in blocks of columns that lie mr*width floats apart, = or += a times the strips. */
@@ -139,7 +166,7 @@ static void make_scores(const struct tile *tile, nmlp_beside *beside) {
 static bool unseen_are_finite(const struct tile *tile) {
     const nmlp_attend *run = tile->task->run;
     if (tile->all_seen) return true;
-    int64_t first = n_seen(tile, 0);
+    int64_t first = tile->task->scratch->seen[tile->buffer][0];
     int64_t per_line = run->strip_dtype == NMLP_DTYPE_BF16 ? 2 : 1;
     const char *line = tile->keys.v + first / per_line * NMLP_LINE_BYTES;
     int64_t n_lines = tile->n_padded / per_line - first / per_line;
@@ -150,10 +177,10 @@ static bool unseen_are_finite(const struct tile *tile) {
 
 static void add_values_seen(const struct tile *tile) {
     const nmlp_attend *run = tile->task->run;
-    nmlp_attend_values values = {
-        .run = run, .keys = &tile->keys, .p = &tile->task->scratch->p[tile->buffer], .c = sums_of(tile)};
+    const nmlp_attend_scratch *s = tile->task->scratch;
+    nmlp_attend_values values = {.run = run, .keys = &tile->keys, .p = &s->p[tile->buffer], .c = sums_of(tile)};
     if (tile->keys.first == 0) memset(values.c, 0, (size_t)(run->gemm->mr * run->out_dim) * sizeof(float));
-    for (int64_t i = 0; i < tile->rows; i++) nmlp_attend_add_seen(&values, i, n_seen(tile, i));
+    for (int64_t i = 0; i < tile->rows; i++) nmlp_attend_add_seen(&values, i, s->seen[tile->buffer][i]);
 }
 
 static void add_values(const struct tile *tile, nmlp_beside *beside) {
@@ -166,18 +193,17 @@ static void add_values(const struct tile *tile, nmlp_beside *beside) {
                         .rows = tile->rows,
                         .accumulate = tile->keys.first > 0,
                         .beside = beside};
+    for (int64_t i = 0; tile->shrinks && i < tile->rows; i++)
+        shrink_row(tile, i, tile->task->scratch->shrink[tile->buffer][i]);
     if (unseen_are_finite(tile))
         multiply(run, block, sums_of(tile), tile->keys.v, run->dim);
     else
         add_values_seen(tile);
 }
 
-/* Steps of 32 inputs in both products: how often there is time for vector work. */
-static int64_t steps_of(const nmlp_attend *run, const struct tile *scores, const struct tile *values) {
-    int64_t steps = 0;
-    if (scores->at >= 0) steps += run->dim / NMLP_PAD * nmlp_ceil_div(scores->n_padded, run->width);
-    if (values->at >= 0) steps += values->n_padded / NMLP_PAD * nmlp_ceil_div(run->dim, run->width);
-    return nmlp_max(1, steps);
+/* Steps of 32 inputs and 32 columns, where there is time for vector work. */
+static int64_t steps_of(const nmlp_attend *run, const struct tile *tile) {
+    return tile->at < 0 ? 0 : tile->n_padded / NMLP_PAD * (run->dim / NMLP_PAD);
 }
 
 /* One step of three tiles under way; each may be none. */
@@ -185,8 +211,10 @@ static void advance(const nmlp_attend *run, const struct tile *scores, struct ti
                     const struct tile *values) {
     nmlp_beside beside = {.do_rows = probabilities, .ctx = softmax};
     if (softmax->at >= 0) {
+        if (!softmax->all_seen || !nmlp_attend_in_bf16(run)) count_seen(softmax);
+        uint32_t steps = (uint32_t)nmlp_max(1, steps_of(run, scores) + steps_of(run, values));
         beside.end = softmax->rows;
-        nmlp_beside_pace(&beside, 1, steps_of(run, scores, values));
+        beside.rows_per_turn = ((uint32_t)softmax->rows + steps - 1) / steps;
     }
     if (scores->at >= 0) make_scores(scores, &beside);
     if (values->at >= 0) add_values(values, &beside);
@@ -219,31 +247,33 @@ static void feed(struct under_way *u, const nmlp_attend *run, const struct tile 
     advance(run, &u->tile[0], &u->tile[1], &u->tile[2]);
 }
 
-static const struct tile none = {.at = -1};
-
 static void drain(struct under_way *u, const nmlp_attend *run) {
+    const struct tile none = {.at = -1};
     for (int i = 0; i < 2; i++) feed(u, run, &none);
 }
 
-/* A tile's sums may shrink with its next probabilities, so its last ones must have been added before. */
-static void feed_in_turn(struct under_way *u, const nmlp_attend *run, const struct tile *tile) {
-    if (tile->at == u->tile[0].at) feed(u, run, &none);
-    feed(u, run, tile);
+/* Some tiles of rows, which take one block of keys after the other in turn. */
+static void do_tiles(const nmlp_attend_task *task, int64_t first, int64_t end, struct under_way *u) {
+    const nmlp_attend *run = task->run;
+    int64_t last_row = nmlp_min(end * run->gemm->mr, task->rows) - 1;
+    int64_t end_key = row_limit(task, last_row);
+    nmlp_attend_keys keys;
+    for (int64_t key = task->first_key; key < end_key; key += keys.n_padded) {
+        keys = nmlp_attend_load(task, key);
+        for (int64_t at = first; at < end; at++) {
+            struct tile tile = tile_of(task, at, &keys);
+            if (tile.at >= 0) feed(u, run, &tile);
+        }
+        if (!run->as_stored) drain(u, run); /* the next keys take the place of these */
+    }
 }
 
 void nmlp_attend_do(const nmlp_attend_task *task) {
     const nmlp_attend *run = task->run;
     int64_t n_tiles = nmlp_ceil_div(task->rows, run->gemm->mr);
-    struct under_way u = {.tile = {none, none, none}};
-    nmlp_attend_keys keys;
+    struct under_way u = {.tile = {{.at = -1}, {.at = -1}, {.at = -1}}};
     load_queries(task);
-    for (int64_t key = task->first_key; key < task->end_key; key += keys.n_padded) {
-        keys = nmlp_attend_load(task, key);
-        for (int64_t at = 0; at < n_tiles; at++) {
-            struct tile tile = tile_of(task, at, &keys);
-            if (tile.at >= 0) feed_in_turn(&u, run, &tile);
-        }
-        if (!run->as_stored) drain(&u, run); /* the next keys take the place of these */
-    }
+    for (int64_t at = 0; at < n_tiles; at += run->tiles_at_once)
+        do_tiles(task, at, nmlp_min(n_tiles, at + run->tiles_at_once), &u);
     drain(&u, run);
 }

@@ -15,8 +15,10 @@ typedef struct nmlp_attend_scratch {
     char *v_strips;   /* [D/16][keys][16] */
     float *scores[2]; /* one tile: [keys/width][mr][width], and the one before it */
     float *out;       /* [tiles][D/width][mr][width] */
+    int64_t *seen[2]; /* [mr] keys of the block that rows of these tiles see */
+    float *shrink[2]; /* [mr] what their sums shrink by before these values are added */
     float *max;       /* [rows] */
-    float *sum;       /* [rows] */
+    float *sum;       /* [rows], or [rows,16] in parts where probabilities are rounded */
 } nmlp_attend_scratch;
 
 typedef struct nmlp_attend {
@@ -30,6 +32,7 @@ typedef struct nmlp_attend {
     int64_t keys;           /* in a block */
     int64_t queries;        /* in a block */
     int64_t rows;           /* in a block: queries*group */
+    int64_t tiles_at_once;  /* of them that take a block of keys in turn */
     int64_t dim;            /* D padded */
     int64_t out_dim;        /* D padded to blocks of columns */
     int width;
@@ -58,6 +61,11 @@ typedef struct nmlp_attend_keys {
     const char *v;
     size_t v_step; /* bytes from 16 dimensions to the next */
 } nmlp_attend_keys;
+
+/* Parts that a row's sum of probabilities has. */
+static inline int64_t nmlp_attend_sum_parts(const nmlp_attend *run) {
+    return run->gemm->elem_bytes == 2 ? NMLP_STRIP : 1;
+}
 
 /* Queries and probabilities are rounded. */
 static inline bool nmlp_attend_in_bf16(const nmlp_attend *run) { return run->gemm->elem_bytes == 2; }

@@ -26,13 +26,15 @@ static inline bool nmlp_kv_in_bf16(const nmlp_kv *kv) { return kv->kernels->bf16
 /* Strips of a head's keys from `key` (multiple of 16) on, and of its values from `key` (even) on: up to the end of the
  * group. */
 static inline char *nmlp_kv_key_strips(const nmlp_kv *kv, const nmlp_kv_layout *l, int64_t head, int64_t key) {
-    char *at = (char *)kv->memory + l->group_bytes * (size_t)(key / l->group) + l->head_bytes * (size_t)head;
-    return at + l->k_strip_bytes * (size_t)(key % l->group / NMLP_STRIP);
+    int64_t group = key / l->group;
+    char *at = (char *)kv->memory + l->group_bytes * (size_t)group + l->head_bytes * (size_t)head;
+    return at + l->k_strip_bytes * (size_t)((key - group * l->group) / NMLP_STRIP);
 }
 static inline char *nmlp_kv_value_strips(const nmlp_kv *kv, const nmlp_kv_layout *l, int64_t head, int64_t key) {
-    char *at = (char *)kv->memory + l->group_bytes * (size_t)(key / l->group) + l->head_bytes * (size_t)head;
+    int64_t group = key / l->group;
+    char *at = (char *)kv->memory + l->group_bytes * (size_t)group + l->head_bytes * (size_t)head;
     at += l->k_strip_bytes * (size_t)(l->group / NMLP_STRIP);
-    return at + (size_t)(key % l->group * NMLP_STRIP) * sizeof(uint16_t);
+    return at + (size_t)((key - group * l->group) * NMLP_STRIP) * sizeof(uint16_t);
 }
 
 /* Rows of f32. */

@@ -22,27 +22,25 @@ static inline __m512i power_line(__m512 low, __m512 high, __m512i above) {
     return _mm512_sub_epi16(steps, excess);
 }
 
-/* Writes the probabilities relative to `top` and returns their sum. */
-static lanes put_probabilities(const nmlp_softmax *row, float top) {
+/* Writes a row's probabilities relative to `base` for the n keys it sees and returns their sum. */
+static inline lanes put_probabilities(const nmlp_softmax_rows *s, int64_t row, int64_t n, float base) {
     const float steps = 128.0f * 1.44269504f; /* of e */
     const __m512i above = _mm512_loadu_si512(above_logarithm);
     const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
-    __m512 scale = _mm512_set1_ps(row->scale * steps);
-    __m512 offset = _mm512_set1_ps(127 * 128 - base_of(top) * steps);
+    const __m512 scale = _mm512_set1_ps(s->scale * steps);
+    const __m512 offset = _mm512_set1_ps(127 * 128 - base * steps);
     __m512 sum = _mm512_setzero_ps();
-    const float *piece = row->scores; /* of two strips: a line of probabilities */
-    char *line = row->line;
-    const int64_t n = row->n, piece_stride = row->block_stride;
-    const size_t step = row->step;
+    const float *piece = s->scores + row * 2 * LANES;
+    char *line = s->lines + row * 64;
     int64_t at = 0;
-    for (; at < n; at += 2 * LANES, line += step, piece += piece_stride) {
+    for (; at < n; at += 2 * LANES, line += s->step, piece += s->block_stride) {
         __m512i p = power_line(_mm512_fmadd_ps(_mm512_load_ps(piece), scale, offset),
                                _mm512_fmadd_ps(_mm512_load_ps(piece + LANES), scale, offset), above);
         if (n - at < 2 * LANES) p = _mm512_maskz_mov_epi16((1u << (n - at)) - 1u, p);
         sum = _mm512_dpbf16_ps(sum, (__m512bh)p, ones);
         _mm512_store_si512(line, p);
     }
-    for (; at < row->n_padded; at += 2 * LANES, line += step) _mm512_store_si512(line, _mm512_setzero_si512());
+    for (; at < s->n_padded; at += 2 * LANES, line += s->step) _mm512_store_si512(line, _mm512_setzero_si512());
     return (lanes)sum;
 }
 

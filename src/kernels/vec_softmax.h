@@ -50,52 +50,64 @@ static inline lanes probability_for_bf16(lanes scores, float scale, float base) 
     return power_for_bf16(at_least(scores * scale - base, least));
 }
 
-/* Writes the probabilities relative to `top` and returns their sum. */
-static lanes put_probabilities(const nmlp_softmax *row, float top) {
+/* Writes a row's probabilities relative to `base` for the n keys it sees and returns their sum. */
+static inline lanes put_probabilities(const nmlp_softmax_rows *s, int64_t row, int64_t n, float base) {
     const float log2_e = 1.44269504f;
     lanes sum[2] = {{0}, {0}};
-    float scale = row->scale * log2_e;
-    float base = base_of(top) * log2_e;
-    const float *piece = row->scores; /* of two strips: a line of probabilities */
-    char *line = row->line;
+    float scale = s->scale * log2_e;
+    const float *piece = s->scores + row * 2 * LANES;
+    char *line = s->lines + row * 64;
     int64_t at = 0;
-    for (; at + 2 * LANES <= row->n; at += 2 * LANES, line += row->step, piece += row->block_stride) {
-        lanes low = probability_for_bf16(load(piece), scale, base);
-        lanes high = probability_for_bf16(load(piece + LANES), scale, base);
+    base *= log2_e;
+    for (; at < n; at += 2 * LANES, line += s->step, piece += s->block_stride) {
+        lanes low = first_of(probability_for_bf16(load(piece), scale, base), n - at, 0.0f);
+        lanes high = first_of(probability_for_bf16(load(piece + LANES), scale, base), n - at - LANES, 0.0f);
         sum[0] += low;
         sum[1] += high;
         store_bf16_line(line, low, high);
     }
-    if (at < row->n) {
-        lanes low = first_of(probability_for_bf16(load(piece), scale, base), row->n - at, 0.0f);
-        lanes high = first_of(probability_for_bf16(load(piece + LANES), scale, base), row->n - at - LANES, 0.0f);
-        sum[0] += low;
-        sum[1] += high;
-        store_bf16_line(line, low, high);
-        at += 2 * LANES;
-        line += row->step;
-    }
-    for (; at < row->n_padded; at += 2 * LANES, line += row->step) memset(line, 0, 2 * LANES * sizeof(uint16_t));
+    for (; at < s->n_padded; at += 2 * LANES, line += s->step) memset(line, 0, 2 * LANES * sizeof(uint16_t));
     return sum[0] + sum[1];
 }
 
 #endif
 
+/* Probabilities again, relative to the largest score; returns what earlier sums must shrink by. */
+static float rebase_row(const nmlp_softmax_rows *s, int64_t row, int64_t n) {
+    nmlp_softmax one = {.scores = s->scores + row * 2 * LANES,
+                        .block_stride = s->block_stride,
+                        .strips = 2,
+                        .n = n,
+                        .scale = s->scale,
+                        .max = s->max[row]};
+    float top = max_score(&one);
+    lanes sum = put_probabilities(s, row, n, base_of(top));
+    float shrink = s->max[row] == -INFINITY ? 1.0f : exp_lanes((lanes){0} + (s->max[row] - base_of(top)))[0];
+    store(s->sums + row * LANES, load(s->sums + row * LANES) * shrink + sum);
+    s->max[row] = top;
+    return shrink;
+}
+
 /* bf16 is as precise for large numbers as for small ones, so probabilities may be relative to anything near enough for
  * none of them to grow out of all proportion or vanish: most rows need no maximum at all. */
-static void softmax_bf16(nmlp_softmax *row) {
+static bool softmax_bf16(const nmlp_softmax_rows *s) {
     const float large = 0x1p64f;
     const float small = 0x1p-32f;
-    bool begun = row->max > -INFINITY;
-    float sum = sum_lanes(put_probabilities(row, row->max));
-    row->shrink = 1.0f;
-    if (sum <= large && (begun || sum >= small)) {
-        row->max = base_of(row->max);
-        row->sum += sum;
-        return;
+    bool steady = true;
+    for (int64_t row = 0; row < s->n_rows; row++) {
+        int64_t n = s->n ? s->n[row] : s->n_padded;
+        bool begun = s->max[row] > -INFINITY;
+        lanes sum = put_probabilities(s, row, n, base_of(s->max[row]));
+        s->shrink[row] = 1.0f;
+        if (all_at_most(sum, large) && (begun || sum_lanes(sum) >= small)) {
+            s->max[row] = base_of(s->max[row]);
+            store(s->sums + row * LANES, load(s->sums + row * LANES) + sum);
+            continue;
+        }
+        s->shrink[row] = rebase_row(s, row, n);
+        steady = steady && s->shrink[row] == 1.0f;
     }
-    float top = max_score(row);
-    advance(row, top, put_probabilities(row, top));
+    return steady;
 }
 
 #endif
