@@ -103,13 +103,14 @@ static float *partial_at(const nmlp_attend *run, int64_t kv_head, int64_t split,
     return run->partial + ((kv_head * run->n_splits + split) * rows + row) * partial_stride(run);
 }
 
-/* Of a row's probabilities; the parts are spent on it. */
+/* Of a row's probabilities. */
 static float total_of(const nmlp_attend_task *task, int64_t row) {
-    int64_t n = nmlp_attend_sum_parts(task->run);
-    float *parts = task->scratch->sum + row * n;
-    for (n /= 2; n > 0; n /= 2)
-        for (int64_t i = 0; i < n; i++) parts[i] += parts[i + n];
-    return parts[0];
+    if (nmlp_attend_sum_parts(task->run) == 1) return task->scratch->sum[row];
+    const float *parts = task->scratch->sum + row * NMLP_STRIP;
+    float sum[NMLP_STRIP / 2];
+    for (int i = 0; i < 8; i++) sum[i] = parts[i] + parts[i + 8];
+    for (int i = 0; i < 4; i++) sum[i] += sum[i + 4];
+    return sum[0] + sum[2] + (sum[1] + sum[3]);
 }
 
 static void end_task(const nmlp_attend_task *task, int64_t split) {
