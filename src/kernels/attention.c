@@ -5,13 +5,13 @@
 #include <string.h>
 
 #include "kernels/attention_int.h"
+#include "kernels/caches.h"
 
 enum {
     KEYS = 128,      /* in a block */
     ROWS = 128,      /* query rows in a block, at least one query */
-    KEYS_BF16 = 128, /* scores and probabilities of three tiles under way stay in L1 */
+    KEYS_BF16 = 512, /* nothing is laid out, so the longest that lie together: sums of values are exchanged least */
     ROWS_BF16 = 512,
-    TILES_BF16 = 1,
     SPLIT_KEYS = 512, /* in a split, at least */
     SPLITS_MAX = 16
 };
@@ -45,6 +45,14 @@ static bool has_few_rows(const nmlp_attention *args) {
     return args->s * (args->n_heads / args->kv.n_heads) <= NMLP_ATTENTION_FEW_ROWS;
 }
 
+/* A tile of rows alone keeps its queries and sums in L1 while keys and values pass by; where these come from further
+ * than L2, or were laid out for the purpose, all tiles take a block of them in turn. */
+static int64_t tiles_at_once(const nmlp_attend *run) {
+    int64_t n_keys = run->args->first_pos + run->args->s;
+    size_t bytes = 2 * (size_t)(n_keys * run->layout.dim) * sizeof(uint16_t);
+    return run->as_stored && bytes <= nmlp_caches_get()->l2_bytes / 2 ? 1 : INT32_MAX;
+}
+
 static size_t carve_run(nmlp_attend *run, const nmlp_gemm *gemm, const nmlp_attention *args, int n_threads,
                         void *workspace) {
     nmlp_carver carver = nmlp_carver_of(workspace);
@@ -60,7 +68,7 @@ static size_t carve_run(nmlp_attend *run, const nmlp_gemm *gemm, const nmlp_atte
     run->keys = nmlp_attend_in_bf16(run) ? KEYS_BF16 : KEYS;
     run->queries = nmlp_max(1, (nmlp_attend_in_bf16(run) ? ROWS_BF16 : ROWS) / run->group);
     run->rows = run->queries * run->group;
-    run->tiles_at_once = run->as_stored ? TILES_BF16 : INT32_MAX;
+    run->tiles_at_once = tiles_at_once(run);
     run->dim = nmlp_pad(kv->head_dim);
     run->width = gemm->strips * NMLP_STRIP;
     run->out_dim = nmlp_ceil_div(run->dim, run->width) * run->width;

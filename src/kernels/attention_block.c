@@ -11,21 +11,11 @@ static int64_t row_limit(const nmlp_attend_task *task, int64_t row) {
     return nmlp_min(limit, task->end_key);
 }
 
-/* Queries lie pages apart, where no hardware fetches ahead. */
-static void fetch_ahead(const nmlp_attend_task *task, const float *q) {
-    enum { QUERIES_AHEAD = 3 };
-    const nmlp_attention *args = task->run->args;
-    const float *ahead = q + QUERIES_AHEAD * args->n_heads * args->kv.head_dim;
-    for (int64_t i = 0; i < task->run->group * args->kv.head_dim; i += NMLP_LINE_BYTES / (int64_t)sizeof *q)
-        __builtin_prefetch(ahead + i);
-}
-
 /* One query's heads that share keys, rotated to its position. */
 static const float *rotated(const nmlp_attend_task *task, int64_t query) {
     const nmlp_attention *args = task->run->args;
     int64_t dim = args->kv.head_dim;
     const float *q = args->q + nmlp_attend_row_offset(task, query * task->run->group);
-    fetch_ahead(task, q);
     if (!args->rope) return q;
     const float *angles = args->rope + (args->first_pos + task->first_query + query) * dim;
     for (int64_t head = 0; head < task->run->group; head++)
@@ -33,18 +23,41 @@ static const float *rotated(const nmlp_attend_task *task, int64_t query) {
     return task->scratch->rotated;
 }
 
-static void load_queries(const nmlp_attend_task *task) {
+/* Queries that have rows in the tile, some perhaps in its neighbours too. */
+static void load_queries(const nmlp_attend_task *task, int64_t tile) {
     const nmlp_attend *run = task->run;
-    nmlp_attend_scratch *s = task->scratch;
     int64_t dim = run->args->kv.head_dim;
-    for (int64_t query = 0; query < task->rows / run->group; query++) {
+    int64_t mr = run->gemm->mr;
+    int64_t end = nmlp_ceil_div(nmlp_min(task->rows, (tile + 1) * mr), run->group);
+    for (int64_t query = tile * mr / run->group; query < end; query++) {
         nmlp_put put = {.src = rotated(task, query),
                         .src_stride = dim,
                         .n_rows = run->group,
                         .n = dim,
                         .n_padded = run->dim};
-        nmlp_tiles_put(&s->q, run->vec, query * run->group, 0, put);
+        nmlp_tiles_put(&task->scratch->q, run->vec, query * run->group, 0, put);
     }
+}
+
+/* What rows will need, pages apart where no hardware fetches ahead: the queries of the next tile, and room for their
+ * own results. */
+static void fetch_ahead(const nmlp_attend_task *task, int64_t row, int64_t n) {
+    enum { FLOATS = NMLP_LINE_BYTES / sizeof(float) };
+    const nmlp_attention *args = task->run->args;
+    int64_t next = row + task->run->gemm->mr;
+    for (int64_t i = 0; i < n; i++) {
+        const float *out = args->out + nmlp_attend_row_offset(task, row + i);
+        const float *q = next + i < task->rows ? args->q + nmlp_attend_row_offset(task, next + i) : out;
+        for (int64_t d = 0; d < args->kv.head_dim; d += FLOATS) {
+            __builtin_prefetch(out + d, 1, 2);
+            __builtin_prefetch(q + d, 0, 2);
+        }
+    }
+}
+
+static void begin_task(const nmlp_attend_task *task) {
+    const nmlp_attend *run = task->run;
+    nmlp_attend_scratch *s = task->scratch;
     for (int64_t row = 0; row < task->rows; row++) s->max[row] = -INFINITY;
     memset(s->sum, 0, (size_t)(task->rows * nmlp_attend_sum_parts(run)) * sizeof *s->sum);
     /* A row that sees nothing of a split has no block that begins its sums. */
@@ -104,6 +117,7 @@ static void probabilities_bf16(struct tile *tile, int64_t row, int64_t n) {
                               .max = s->max + first,
                               .sums = s->sum + first * nmlp_attend_sum_parts(run),
                               .shrink = s->shrink[tile->buffer] + row};
+    if (tile->keys.first == 0) fetch_ahead(tile->task, first, n);
     if (!run->vec->softmax_bf16(&rows)) tile->shrinks = true;
 }
 
@@ -258,6 +272,7 @@ static void do_tiles(const nmlp_attend_task *task, int64_t first, int64_t end, s
     int64_t last_row = nmlp_min(end * run->gemm->mr, task->rows) - 1;
     int64_t end_key = row_limit(task, last_row);
     nmlp_attend_keys keys;
+    for (int64_t at = first; at < end; at++) load_queries(task, at);
     for (int64_t key = task->first_key; key < end_key; key += keys.n_padded) {
         keys = nmlp_attend_load(task, key);
         for (int64_t at = first; at < end; at++) {
@@ -272,7 +287,7 @@ void nmlp_attend_do(const nmlp_attend_task *task) {
     const nmlp_attend *run = task->run;
     int64_t n_tiles = nmlp_ceil_div(task->rows, run->gemm->mr);
     struct under_way u = {.tile = {{.at = -1}, {.at = -1}, {.at = -1}}};
-    load_queries(task);
+    begin_task(task);
     for (int64_t at = 0; at < n_tiles; at += run->tiles_at_once)
         do_tiles(task, at, nmlp_min(n_tiles, at + run->tiles_at_once), &u);
     drain(&u, run);
