@@ -1,6 +1,7 @@
 /* Blocks of 32 x 32 in 2 x 2 AMX tiles, and of 16 x 64 in 1 x 4 for few rows: bf16 activations and weights, f32 sums.
  */
 #include "kernels/amx_tiles.h"
+#include "kernels/delivery_bf16.h"
 #include "kernels/gemm.h"
 
 enum { MR = 32, STRIPS = 2, NR = STRIPS * NMLP_STRIP, TILE_K = 32, TILE_ROWS = 16, TILE_BYTES = 1024 };
@@ -53,7 +54,8 @@ static const char *fetch_operands(const char *a, const char *c, const nmlp_block
     return c;
 }
 
-static void block_32(const nmlp_block *p) {
+static inline __attribute__((always_inline)) void block_32_of(const nmlp_block *p, const nmlp_outcome outcome) {
+    nmlp_carrier carrier = nmlp_carrier_of(p->beside);
     const char *a = p->a;
     const char *next_c = (const char *)p->next_c;
     const char *b0 = p->b;
@@ -73,7 +75,7 @@ static void block_32(const nmlp_block *p) {
         _tile_dpbf16ps(3, 5, 7);
         ahead = fetch_ahead(ahead, p);
         next_c = fetch_operands(a, next_c, p);
-        nmlp_beside_step(p->beside);
+        nmlp_carry(&carrier, p->beside, outcome);
         if (!p->stream) continue;
         fetch_tile(b0 + PREFETCH_BYTES);
         fetch_tile(b1 + PREFETCH_BYTES);
@@ -82,6 +84,17 @@ static void block_32(const nmlp_block *p) {
     _tile_stored(1, c + NMLP_STRIP, C_STRIDE);
     _tile_stored(2, c + ROW_BLOCK, C_STRIDE);
     _tile_stored(3, c + ROW_BLOCK + NMLP_STRIP, C_STRIDE);
+    if (outcome != NMLP_BY_CALL) nmlp_carrier_return(&carrier, p->beside);
+}
+
+static void block_32(const nmlp_block *p) {
+    switch (p->beside->described.outcome) {
+        case NMLP_BY_CALL: block_32_of(p, NMLP_BY_CALL); break;
+        case NMLP_TO_LINES: block_32_of(p, NMLP_TO_LINES); break;
+        case NMLP_GATED_LINES: block_32_of(p, NMLP_GATED_LINES); break;
+        case NMLP_TO_ROWS: block_32_of(p, NMLP_TO_ROWS); break;
+        case NMLP_ADDED_ROWS: block_32_of(p, NMLP_ADDED_ROWS); break;
+    }
 }
 
 /* Up to 16 rows: half the arithmetic, and B is loaded as ever. */

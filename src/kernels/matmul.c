@@ -79,6 +79,7 @@ static void multiply(const struct run *run, int at, const nmlp_tiles *x, nmlp_ro
         .widen = run->plan.widen,
         .stream = run->plan.stream,
         .sink = nmlp_sink_rows,
+        .describe = nmlp_describe_rows,
         .sink_ctx = &sink,
     };
     nmlp_stage_work(&stage, worker, scratch);

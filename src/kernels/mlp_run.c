@@ -144,6 +144,7 @@ static void basis_stage(const struct pass *pass, const nmlp_matrix *v, const nml
     nmlp_stage stage = stage_of(pass);
     stage.product[0] = (nmlp_product){.w = v, .a = *pass->x, .k = v->k_padded};
     stage.sink = nmlp_sink_tiles;
+    stage.describe = nmlp_describe_tiles;
     stage.sink_ctx = &sink;
     nmlp_stage_work(&stage, pass->worker, pass->scratch);
 }
@@ -159,6 +160,7 @@ static void two_bases_stage(const struct pass *pass) {
     stage.product[0] = (nmlp_product){.w = mlp->gate.v, .a = *pass->x, .k = mlp->gate.v->k_padded};
     stage.product[1] = (nmlp_product){.w = mlp->up.v, .a = *pass->x, .k = mlp->up.v->k_padded};
     stage.sink = nmlp_sink_tiles;
+    stage.describe = nmlp_describe_tiles;
     stage.sink_ctx = &sink;
     nmlp_stage_work(&stage, pass->worker, pass->scratch);
 }
@@ -197,6 +199,7 @@ static void activation_stage(const struct pass *pass, int64_t first, int64_t n_p
     stage.product[0] = (nmlp_product){.w = &gate, .a = mlp->gate.v ? pass->team->gate : *pass->x, .k = gate.k_padded};
     stage.product[1] = (nmlp_product){.w = &up, .a = mlp->up.v ? pass->team->up : *pass->x, .k = up.k_padded};
     stage.sink = nmlp_sink_tiles;
+    stage.describe = nmlp_describe_tiles;
     stage.sink_ctx = &sink;
     nmlp_stage_work(&stage, pass->worker, pass->scratch);
 }
@@ -214,6 +217,7 @@ static void down_stage(const struct pass *pass, int64_t first, int64_t n_padded,
     stage.accumulate = first > 0;
     if (first + n_padded >= w->k_padded) {
         stage.sink = run->mlp->down.v ? nmlp_sink_tiles : nmlp_sink_rows;
+        stage.describe = run->mlp->down.v ? nmlp_describe_tiles : nmlp_describe_rows;
         stage.sink_ctx = run->mlp->down.v ? (void *)&tiles : (void *)&rows;
     }
     nmlp_stage_work(&stage, pass->worker, pass->scratch);
@@ -227,6 +231,7 @@ static void rank_to_outputs(const struct pass *pass) {
     wait_for_team(pass, u, 0);
     stage.product[0] = (nmlp_product){.w = u, .a = pass->team->down, .k = u->k_padded};
     stage.sink = nmlp_sink_rows;
+    stage.describe = nmlp_describe_rows;
     stage.sink_ctx = &sink;
     nmlp_stage_work(&stage, pass->worker, pass->scratch);
 }

@@ -219,8 +219,11 @@ static void finish_task(const struct task *task) {
         shift->finished.c[i] = sums_of(task, i) + row * width;
         n_steps += (task->end_tile - task->first_tile) * (s->product[i].k / NMLP_PAD);
     }
-    shift->delivery = (nmlp_beside){.do_rows = deliver_rows, .ctx = shift, .end = n_rows};
-    nmlp_beside_pace(&shift->delivery, ROWS_AT_ONCE, n_steps);
+    shift->delivery = (nmlp_beside){.do_rows = deliver_rows,
+                                    .ctx = shift,
+                                    .described = s->describe(s->sink_ctx, &shift->finished),
+                                    .end = n_rows};
+    nmlp_beside_pace(&shift->delivery, shift->delivery.described.outcome == NMLP_BY_CALL ? ROWS_AT_ONCE : 1, n_steps);
     if (!s->gemm->works_beside) deliver_rest(shift);
     shift->buffer ^= 1;
 }

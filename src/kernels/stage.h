@@ -28,6 +28,9 @@ typedef struct nmlp_columns {
 
 typedef void nmlp_sink(void *ctx, const nmlp_columns *columns);
 
+/* The same in the words of gemm.h; NMLP_BY_CALL where they do not suffice. */
+typedef nmlp_delivery nmlp_sink_description(const void *ctx, const nmlp_columns *columns);
+
 typedef struct nmlp_stage {
     const nmlp_gemm *gemm;
     nmlp_product product[NMLP_PRODUCTS_MAX]; /* two have the same outputs; the same tiles too, or not */
@@ -39,6 +42,7 @@ typedef struct nmlp_stage {
     float *acc;      /* [column blocks][tile rows][width]: sums that outlive the stage; NULL: the thread's own */
     bool accumulate; /* onto acc */
     nmlp_sink *sink; /* NULL: the sums stay in acc */
+    nmlp_sink_description *describe;
     void *sink_ctx;
 } nmlp_stage;
 
