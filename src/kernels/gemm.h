@@ -82,9 +82,11 @@ typedef struct nmlp_block {
     const char *ahead; /* strips needed next, ahead_step apart */
     size_t ahead_step;
     /* Only for gemms that work beside. */
-    int ahead_lines;     /* of each strip to be brought near at every step */
-    const float *next_c; /* sums of the tile of rows that comes next and are read again; NULL: fresh */
-    bool far_a;          /* first use of the tile in this stage: it may have left L2 */
+    const float *earlier; /* sums to accumulate onto; NULL: c */
+    const float *next_c;  /* sums kept for the tile of rows that comes next; NULL: none */
+    int ahead_lines;      /* of each strip to be brought near at every step */
+    bool backwards;       /* from the last inputs to the first: what the tile before used last is still in L1 */
+    bool far_a;           /* first use of the tile in this stage: it may have left L2 */
     nmlp_beside *beside;
 } nmlp_block;
 

@@ -17,17 +17,24 @@ static void row_strip(float *c, const uint16_t *a, const uint16_t *b) {
     }
 }
 
+static void begin_sums(float *c, const nmlp_block *p, int64_t offset) {
+    const float *earlier = p->earlier ? p->earlier + offset : c;
+    for (int j = 0; j < NMLP_STRIP; j++) c[j] = p->accumulate ? earlier[j] : 0.0f;
+}
+
 /* `width` strips is what C is laid out for. */
 static void multiply(const nmlp_block *p, int width, int strips) {
+    int64_t n_steps = p->k / TILE_K;
     for (int i = 0; i < p->rows; i++) {
         for (int strip = 0; strip < strips; strip++) {
             float *c = p->c + (i * width + strip) * NMLP_STRIP;
             const char *a = (const char *)p->a + (size_t)i * NMLP_LINE_BYTES;
             const uint16_t *b = (const uint16_t *)((const char *)p->b + p->b_step * (size_t)strip);
-            if (!p->accumulate)
-                for (int j = 0; j < NMLP_STRIP; j++) c[j] = 0.0f;
-            for (int64_t k = 0; k < p->k; k += TILE_K, a += p->a_step, b += TILE_K * NMLP_STRIP)
-                row_strip(c, (const uint16_t *)a, b);
+            begin_sums(c, p, c - p->c);
+            for (int64_t at = 0; at < n_steps; at++) {
+                int64_t step = p->backwards ? n_steps - 1 - at : at;
+                row_strip(c, (const uint16_t *)(a + p->a_step * (size_t)step), b + step * TILE_K * NMLP_STRIP);
+            }
         }
     }
 }

@@ -115,7 +115,8 @@ struct pass {
     const nmlp_scratch *scratch;
     const nmlp_tiles *x;
     int64_t rows;
-    float *y; /* of the first row */
+    int64_t row; /* the first, of all */
+    float *y;    /* of the first row */
 };
 
 /* Memory need not wait meanwhile: `next`, from input k on, is the first weight of the stage after the barrier. */
@@ -134,6 +135,7 @@ static nmlp_stage stage_of(const struct pass *pass) {
     return (nmlp_stage){.gemm = plan->gemm,
                         .n_products = 1,
                         .rows = pass->rows,
+                        .row = pass->row,
                         .kc = plan->kc,
                         .widen = plan->widen,
                         .stream = plan->stream};
@@ -170,7 +172,8 @@ static void inputs_to_ranks(const struct pass *pass) {
     const nmlp_projection *gate = &run->mlp->gate;
     const nmlp_projection *up = &run->mlp->up;
     if (!gate->v && !up->v) return;
-    if (gate->v && up->v && gate->v != up->v && gate->v->n == up->v->n) {
+    bool together = !run->plan.gemm->works_beside && gate->v && up->v && gate->v != up->v;
+    if (together && gate->v->n == up->v->n) {
         two_bases_stage(pass);
     } else {
         if (gate->v) basis_stage(pass, gate->v, &pass->team->gate);
@@ -274,6 +277,7 @@ static void run_job(void *arg, int thread, int n_threads) {
                             .scratch = &scratch,
                             .x = &team.x[nmlp_teams_buffer(&run->teams, at)],
                             .rows = block.n,
+                            .row = block.first,
                             .y = run->y + block.first * hidden};
         run_block(&pass, run->x_rows + block.first * hidden);
     }

@@ -36,6 +36,7 @@ typedef struct nmlp_stage {
     nmlp_product product[NMLP_PRODUCTS_MAX]; /* two have the same outputs; the same tiles too, or not */
     int n_products;
     int64_t rows;    /* in the block of rows */
+    int64_t row;     /* of all, with which the block begins */
     int64_t kc;      /* inputs done at a time, multiple of 32 */
     bool widen;      /* weights to f32 before use */
     bool stream;     /* few rows: weights come straight from memory */
@@ -46,9 +47,11 @@ typedef struct nmlp_stage {
     void *sink_ctx;
 } nmlp_stage;
 
-/* A thread's own memory: sums (two sets where one is delivered beside the making of the other), and widened weights. */
+/* A thread's own memory: sums of a block of columns, the tile of them that is made and the one that is delivered
+ * beside, widened weights. */
 typedef struct nmlp_scratch {
-    float *c[2];
+    float *c;
+    float *tile[2]; /* NULL: nothing is done beside */
     float *b;
     float *row; /* [k] of the first input */
 } nmlp_scratch;
