@@ -19,11 +19,30 @@
 
 enum { NMLP_STRIP = 16, NMLP_PAD = 32, NMLP_LINE_BYTES = 64, NMLP_DTYPES = 3 };
 
+/* What becomes of finished sums. */
+typedef enum nmlp_outcome {
+    NMLP_BY_CALL,     /* not simple enough to be described here */
+    NMLP_TO_LINES,    /* bf16, lines of the next matmul's tiles */
+    NMLP_GATED_LINES, /* silu(first) * second, of two products */
+    NMLP_TO_ROWS,     /* f32 */
+    NMLP_ADDED_ROWS   /* to what is there */
+} nmlp_outcome;
+
+/* Rows of 32 sums on their way. Row i goes to to[] + i / 32 * tile_bytes + i % 32 * row_bytes. */
+typedef struct nmlp_delivery {
+    nmlp_outcome outcome;
+    const float *sums[2]; /* of each product; NULL: there is but one */
+    char *to[2];
+    int64_t row_bytes;
+    int64_t tile_bytes;
+} nmlp_delivery;
+
 /* Rows of vector work that a block does beside its own, a few at a turn every few steps of 32 inputs: products of tiles
- * leave the vector units idle. */
+ * leave the vector units idle. Blocks may do by themselves what is described. */
 typedef struct nmlp_beside {
     void (*do_rows)(void *ctx, int64_t row, int64_t n);
     void *ctx;
+    nmlp_delivery described;
     int64_t row; /* the next */
     int64_t end;
     int64_t rows_per_turn;
@@ -63,9 +82,11 @@ typedef struct nmlp_block {
     const char *ahead; /* strips needed next, ahead_step apart */
     size_t ahead_step;
     /* Only for gemms that work beside. */
-    int ahead_lines;     /* of each strip to be brought near at every step */
-    const float *next_c; /* sums of the tile of rows that comes next and are read again; NULL: fresh */
-    bool far_a;          /* first use of the tile in this stage: it may have left L2 */
+    const float *earlier; /* sums to accumulate onto; NULL: c */
+    const float *next_c;  /* sums kept for the tile of rows that comes next; NULL: none */
+    int ahead_lines;      /* of each strip to be brought near at every step */
+    bool backwards;       /* from the last inputs to the first: what the tile before used last is still in L1 */
+    bool far_a;           /* first use of the tile in this stage: it may have left L2 */
     nmlp_beside *beside;
 } nmlp_block;
 

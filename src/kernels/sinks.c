@@ -13,6 +13,22 @@ void nmlp_sink_rows(void *ctx, const nmlp_columns *columns) {
                                                              &from, sink->bias ? sink->bias + columns->col : NULL);
 }
 
+/* Blocks deliver whole lines of 32 sums. */
+static bool is_whole(const nmlp_columns *columns, int64_t n) {
+    return columns->width == NMLP_PAD && columns->row % NMLP_PAD == 0 && columns->col + NMLP_PAD <= n;
+}
+
+nmlp_delivery nmlp_describe_rows(const void *ctx, const nmlp_columns *columns) {
+    const nmlp_rows_sink *sink = ctx;
+    int64_t row_bytes = sink->n * (int64_t)sizeof(float);
+    if (sink->bias || !is_whole(columns, sink->n)) return (nmlp_delivery){0};
+    return (nmlp_delivery){.outcome = sink->add ? NMLP_ADDED_ROWS : NMLP_TO_ROWS,
+                           .sums = {columns->c[0]},
+                           .to = {(char *)(sink->y + columns->row * sink->n + columns->col)},
+                           .row_bytes = row_bytes,
+                           .tile_bytes = row_bytes * NMLP_PAD};
+}
+
 /* Padding is written as zeros, not as what was summed there: infinity times a zero weight is no number. */
 void nmlp_sink_tiles(void *ctx, const nmlp_columns *columns) {
     const nmlp_tiles_sink *sink = ctx;
@@ -28,6 +44,21 @@ void nmlp_sink_tiles(void *ctx, const nmlp_columns *columns) {
                         .n_padded = n_padded};
         nmlp_tiles_put(&sink->to[p], sink->vec, columns->row, columns->col - sink->col, put);
     }
+}
+
+nmlp_delivery nmlp_describe_tiles(const void *ctx, const nmlp_columns *columns) {
+    const nmlp_tiles_sink *sink = ctx;
+    const nmlp_tiles *to = sink->to;
+    int64_t k = columns->col - sink->col;
+    if (to[0].elem_bytes != 2 || to[0].rows != NMLP_PAD || k % NMLP_PAD || !is_whole(columns, sink->n))
+        return (nmlp_delivery){0};
+    nmlp_delivery d = {.outcome = sink->gated ? NMLP_GATED_LINES : NMLP_TO_LINES,
+                       .sums = {columns->c[0], columns->c[1]},
+                       .row_bytes = NMLP_LINE_BYTES,
+                       .tile_bytes = to[0].k_padded * NMLP_LINE_BYTES};
+    for (int i = 0; i < (sink->gated ? 1 : sink->n_products); i++)
+        d.to[i] = nmlp_tiles_at(&to[i], columns->row / NMLP_PAD, k);
+    return d;
 }
 
 static void pack_normed(const nmlp_tiles *tiles, const nmlp_packing *p, int64_t row) {

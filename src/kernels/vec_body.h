@@ -78,26 +78,7 @@ static inline lanes power_for_bf16(lanes x) {
 
 #if defined(__AVX512BF16__)
 
-/* One instruction for a line; it takes subnormal numbers for zero, as tile products do. */
-static inline void store_bf16(void *dst, lanes x) {
-    __m256bh halves = _mm512_cvtneps_pbh((__m512)x);
-    memcpy(dst, &halves, sizeof halves);
-}
-
-static inline void store_bf16_line(void *dst, lanes low, lanes high) {
-    __m512bh line = _mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
-    memcpy(dst, &line, sizeof line);
-}
-
-static inline uint_lanes bf16_bits(lanes x) {
-    return (uint_lanes)_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)x));
-}
-
-/* silu to 14 bits: the result is rounded to 8. */
-static inline lanes gate_for_bf16(lanes gate, lanes up) {
-    lanes x = at_most(gate * -1.44269504f, (lanes){0} + 125.0f);
-    return gate * up * (lanes)_mm512_rcp14_ps((__m512)(power_for_bf16(x) + 1.0f));
-}
+#include "kernels/lanes_bf16.h"
 
 #else
 
