@@ -6,6 +6,8 @@
 #include "kernels/gemm.h"
 #include "kernels/lanes_bf16.h"
 
+enum { ROWS_AHEAD = 8 };
+
 typedef struct nmlp_carrier {
     const float *sums[2]; /* of the next row; of one product twice */
     char *to[2];
@@ -39,6 +41,12 @@ static inline void carry_gated(char *to, const float *gate, const float *up) {
     store_bf16_line(to, gate_for_bf16(load(gate), load(up)), gate_for_bf16(load(gate + LANES), load(up + LANES)));
 }
 
+/* Rows lie pages apart, where no hardware fetches ahead. */
+static inline void fetch_row(const char *row) {
+    __builtin_prefetch(row, 1);
+    __builtin_prefetch(row + LANES * sizeof(float), 1);
+}
+
 static inline void carry_row(char *to, const float *sums, bool add) {
     float *y = (float *)to;
     store(y, add ? load(y) + load(sums) : load(sums));
@@ -54,7 +62,10 @@ static inline __attribute__((always_inline)) void carry_next(nmlp_carrier *c, co
             break;
         case NMLP_GATED_LINES: carry_gated(c->to[0], c->sums[0], c->sums[1]); break;
         case NMLP_TO_ROWS: carry_row(c->to[0], c->sums[0], false); break;
-        case NMLP_ADDED_ROWS: carry_row(c->to[0], c->sums[0], true); break;
+        case NMLP_ADDED_ROWS:
+            fetch_row(c->to[0] + ROWS_AHEAD * d->row_bytes);
+            carry_row(c->to[0], c->sums[0], true);
+            break;
         case NMLP_BY_CALL: break;
     }
     bool tile_ends = --c->tile_left == 0;
