@@ -73,8 +73,7 @@ static size_t carve_run(nmlp_attend *run, const nmlp_gemm *gemm, const nmlp_atte
     run->width = gemm->strips * NMLP_STRIP;
     run->out_dim = nmlp_ceil_div(run->dim, run->width) * run->width;
     run->n_splits = 1;
-    if (has_few_rows(args))
-        run->n_splits = nmlp_max(1, nmlp_min(SPLITS_MAX, (args->first_pos + args->s) / SPLIT_KEYS));
+    if (has_few_rows(args)) run->n_splits = nmlp_max(1, nmlp_min(SPLITS_MAX, (args->first_pos + args->s) / SPLIT_KEYS));
     size_t partial = (size_t)(kv->n_heads * SPLITS_MAX * NMLP_ATTENTION_FEW_ROWS * partial_stride(run));
     run->partial = nmlp_carve(&carver, partial * sizeof(float));
     carve_scratch(&scratch, run);

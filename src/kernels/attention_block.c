@@ -30,11 +30,8 @@ static void load_queries(const nmlp_attend_task *task, int64_t tile) {
     int64_t mr = run->gemm->mr;
     int64_t end = nmlp_ceil_div(nmlp_min(task->rows, (tile + 1) * mr), run->group);
     for (int64_t query = tile * mr / run->group; query < end; query++) {
-        nmlp_put put = {.src = rotated(task, query),
-                        .src_stride = dim,
-                        .n_rows = run->group,
-                        .n = dim,
-                        .n_padded = run->dim};
+        nmlp_put put = {
+            .src = rotated(task, query), .src_stride = dim, .n_rows = run->group, .n = dim, .n_padded = run->dim};
         nmlp_tiles_put(&task->scratch->q, run->vec, query * run->group, 0, put);
     }
 }

@@ -25,7 +25,7 @@ typedef struct nmlp_attend {
     const nmlp_attention *args;
     const nmlp_gemm *gemm;
     const nmlp_vec *vec;
-    nmlp_kv_layout layout; /* of a cache in bf16 */
+    nmlp_kv_layout layout;  /* of a cache in bf16 */
     nmlp_dtype strip_dtype; /* of what blocks read */
     bool as_stored;         /* they read the cache itself */
     int64_t group;          /* heads that share keys and values */

@@ -16,7 +16,7 @@ struct nmlp_kernels {
     int64_t narrow_rows;
     const nmlp_gemm *few; /* for up to few_rows rows; NULL: narrow */
     int64_t few_rows;
-    const nmlp_gemm *exact; /* f32 activations: attention of few rows, or where nothing is rounded */
+    const nmlp_gemm *exact; /* f32 activations: attention of few rows (best if it takes bf16 strips), or where nothing is rounded */
     const nmlp_vec *vec;
 };
 

@@ -14,8 +14,7 @@ nmlp_kv_layout nmlp_kv_layout_of(const nmlp_kv *kv) {
     nmlp_kv_layout l = {.dim = nmlp_pad(kv->head_dim), .group = nmlp_min(GROUP_MAX, nmlp_pad(kv->len))};
     l.k_strip_bytes = (size_t)(l.dim * NMLP_STRIP) * sizeof(uint16_t);
     l.v_strip_bytes = (size_t)(l.group * NMLP_STRIP) * sizeof(uint16_t) + STAGGER_BYTES;
-    l.head_bytes =
-        l.k_strip_bytes * (size_t)(l.group / NMLP_STRIP) + l.v_strip_bytes * (size_t)(l.dim / NMLP_STRIP);
+    l.head_bytes = l.k_strip_bytes * (size_t)(l.group / NMLP_STRIP) + l.v_strip_bytes * (size_t)(l.dim / NMLP_STRIP);
     l.group_bytes = l.head_bytes * (size_t)kv->n_heads;
     l.n_groups = nmlp_ceil_div(kv->len, l.group);
     return l;
@@ -62,7 +61,8 @@ static void round_rows(const struct storing *s, void *lines, const float *rows, 
     s->kv->kernels->vec->put_bf16(&put);
 }
 
-/* A whole strip of 16 keys: rows of bf16 are rows of pairs, and keys as rows, transposed in pairs, are keys as columns. */
+/* A whole strip of 16 keys: rows of bf16 are rows of pairs, and keys as rows, transposed in pairs, are keys as columns.
+ */
 static void store_16_keys(const struct storing *s, int64_t key) {
     _Alignas(NMLP_LINE_BYTES) char tile[TILE_BYTES];
     char *strip = nmlp_kv_key_strips(s->kv, &s->layout, s->head, key);

@@ -4,10 +4,10 @@
 
 /* A number's bf16 pattern, read as an integer, is 128 times its logarithm where it is a power of two, and too large by
  * this between them: for every second of 128 steps. */
-static const uint8_t above_logarithm[64] = {
-    0,  1,  1,  2,  2,  3,  4,  4,  5,  5,  5,  6,  6,  7,  7,  8,  8,  8,  9,  9,  9, 9,
-    10, 10, 10, 10, 10, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 10, 10, 10,
-    10, 10, 9,  9,  9,  8,  8,  8,  7,  7,  6,  6,  5,  5,  4,  3,  3,  2,  1,  1};
+static const uint8_t above_logarithm[64] = {0,  1,  1,  2,  2,  3,  4,  4,  5,  5,  5,  6,  6,  7,  7,  8,
+                                            8,  8,  9,  9,  9,  9,  10, 10, 10, 10, 10, 11, 11, 11, 11, 11,
+                                            11, 11, 11, 11, 11, 11, 11, 11, 11, 10, 10, 10, 10, 10, 9,  9,
+                                            9,  8,  8,  8,  7,  7,  6,  6,  5,  5,  4,  3,  3,  2,  1,  1};
 
 /* 32 probabilities as bf16, from 128 times their logarithms; off by up to 0.75 %. Below 2^-126: zero. NaN, and what no
  * bf16 holds: NaN. */
