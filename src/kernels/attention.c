@@ -70,6 +70,7 @@ static size_t carve_run(nmlp_attend *run, const nmlp_gemm *gemm, const nmlp_atte
     run->rows = run->queries * run->group;
     run->tiles_at_once = tiles_at_once(run);
     run->dim = nmlp_pad(kv->head_dim);
+    run->scores_64 = nmlp_attend_in_bf16(run) && run->dim == 64 ? kv->kernels->scores_64 : NULL;
     run->width = gemm->strips * NMLP_STRIP;
     run->out_dim = nmlp_ceil_div(run->dim, run->width) * run->width;
     run->n_splits = 1;

@@ -11,11 +11,20 @@ static int64_t row_limit(const nmlp_attend_task *task, int64_t row) {
     return nmlp_min(limit, task->end_key);
 }
 
+/* Queries lie pages apart, where no hardware fetches ahead. */
+static void fetch_ahead(const nmlp_attend_task *task, const float *q) {
+    enum { QUERIES_AHEAD = 3, FLOATS = NMLP_LINE_BYTES / sizeof(float) };
+    const nmlp_attention *args = task->run->args;
+    const float *ahead = q + QUERIES_AHEAD * args->n_heads * args->kv.head_dim;
+    for (int64_t i = 0; i < task->run->group * args->kv.head_dim; i += FLOATS) __builtin_prefetch(ahead + i);
+}
+
 /* One query's heads that share keys, rotated to its position. */
 static const float *rotated(const nmlp_attend_task *task, int64_t query) {
     const nmlp_attention *args = task->run->args;
     int64_t dim = args->kv.head_dim;
     const float *q = args->q + nmlp_attend_row_offset(task, query * task->run->group);
+    fetch_ahead(task, q);
     if (!args->rope) return q;
     const float *angles = args->rope + (args->first_pos + task->first_query + query) * dim;
     for (int64_t head = 0; head < task->run->group; head++)
@@ -33,22 +42,6 @@ static void load_queries(const nmlp_attend_task *task, int64_t tile) {
         nmlp_put put = {
             .src = rotated(task, query), .src_stride = dim, .n_rows = run->group, .n = dim, .n_padded = run->dim};
         nmlp_tiles_put(&task->scratch->q, run->vec, query * run->group, 0, put);
-    }
-}
-
-/* What rows will need, pages apart where no hardware fetches ahead: the queries of the next tile, and room for their
- * own results. */
-static void fetch_ahead(const nmlp_attend_task *task, int64_t row, int64_t n) {
-    enum { FLOATS = NMLP_LINE_BYTES / sizeof(float) };
-    const nmlp_attention *args = task->run->args;
-    int64_t next = row + task->run->gemm->mr;
-    for (int64_t i = 0; i < n; i++) {
-        const float *out = args->out + nmlp_attend_row_offset(task, row + i);
-        const float *q = next + i < task->rows ? args->q + nmlp_attend_row_offset(task, next + i) : out;
-        for (int64_t d = 0; d < args->kv.head_dim; d += FLOATS) {
-            __builtin_prefetch(out + d, 1, 2);
-            __builtin_prefetch(q + d, 0, 2);
-        }
     }
 }
 
@@ -114,7 +107,6 @@ static void probabilities_bf16(struct tile *tile, int64_t row, int64_t n) {
                               .max = s->max + first,
                               .sums = s->sum + first * nmlp_attend_sum_parts(run),
                               .shrink = s->shrink[tile->buffer] + row};
-    if (tile->keys.first == 0) fetch_ahead(tile->task, first, n);
     if (!run->vec->softmax_bf16(&rows)) tile->shrinks = true;
 }
 
@@ -164,6 +156,11 @@ static void multiply(const nmlp_attend *run, nmlp_block block, float *c, const c
 static void make_scores(const struct tile *tile, nmlp_beside *beside) {
     const nmlp_attend *run = tile->task->run;
     nmlp_attend_scratch *s = tile->task->scratch;
+    if (run->scores_64) {
+        run->scores_64(s->scores[tile->buffer], nmlp_tiles_at(&s->q, tile->at, 0), tile->keys.k, tile->n_padded,
+                       beside);
+        return;
+    }
     nmlp_block block = {.a = nmlp_tiles_at(&s->q, tile->at, 0),
                         .a_step = nmlp_tiles_step(&s->q),
                         .b_step = tile->keys.k_step,

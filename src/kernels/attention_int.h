@@ -25,6 +25,7 @@ typedef struct nmlp_attend {
     const nmlp_attention *args;
     const nmlp_gemm *gemm;
     const nmlp_vec *vec;
+    nmlp_scores_fn *scores_64; /* NULL: blocks do */
     nmlp_kv_layout layout;  /* of a cache in bf16 */
     nmlp_dtype strip_dtype; /* of what blocks read */
     bool as_stored;         /* they read the cache itself */
