@@ -172,7 +172,7 @@ static void inputs_to_ranks(const struct pass *pass) {
     const nmlp_projection *gate = &run->mlp->gate;
     const nmlp_projection *up = &run->mlp->up;
     if (!gate->v && !up->v) return;
-    bool together = !run->plan.gemm->works_beside && gate->v && up->v && gate->v != up->v;
+    bool together = !run->plan.gemm->panel && gate->v && up->v && gate->v != up->v;
     if (together && gate->v->n == up->v->n) {
         two_bases_stage(pass);
     } else {

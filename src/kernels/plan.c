@@ -96,7 +96,7 @@ void nmlp_plan_worst(const nmlp_kernels *kernels, int64_t s, int64_t worst[NMLP_
 
 /* Two blocks for every team at least: with one, all would wait for the slowest. */
 int nmlp_plan_teams_cap(const nmlp_plan *plan, int64_t s, int n_threads) {
-    if (!plan->gemm->works_beside) return 1;
+    if (!plan->gemm->panel) return 1;
     return (int)nmlp_max(1, nmlp_min(n_threads, s / nmlp_min(2 * plan->rows_most, TEAM_ROWS_MIN)));
 }
 

@@ -13,20 +13,14 @@ void nmlp_sink_rows(void *ctx, const nmlp_columns *columns) {
                                                              &from, sink->bias ? sink->bias + columns->col : NULL);
 }
 
-/* Blocks deliver whole lines of 32 sums. */
-static bool is_whole(const nmlp_columns *columns, int64_t n) {
-    return columns->width == NMLP_PAD && columns->row % NMLP_PAD == 0 && columns->col + NMLP_PAD <= n;
-}
-
-nmlp_delivery nmlp_describe_rows(const void *ctx, const nmlp_columns *columns) {
+void nmlp_describe_rows(const void *ctx, const nmlp_columns *columns, nmlp_panel *panel) {
     const nmlp_rows_sink *sink = ctx;
     int64_t row_bytes = sink->n * (int64_t)sizeof(float);
-    if (sink->bias || !is_whole(columns, sink->n)) return (nmlp_delivery){0};
-    return (nmlp_delivery){.outcome = sink->add ? NMLP_ADDED_ROWS : NMLP_TO_ROWS,
-                           .sums = {columns->c[0]},
-                           .to = {(char *)(sink->y + columns->row * sink->n + columns->col)},
-                           .row_bytes = row_bytes,
-                           .tile_bytes = row_bytes * NMLP_PAD};
+    if (sink->bias || columns->col + NMLP_PAD > sink->n) return;
+    panel->first.outcome = sink->add ? NMLP_ADDED_ROWS : NMLP_TO_ROWS;
+    panel->first.to = (char *)(sink->y + columns->row * sink->n + columns->col);
+    panel->first.row_bytes = row_bytes;
+    panel->to_tile_bytes = row_bytes * NMLP_PAD;
 }
 
 /* Padding is written as zeros, not as what was summed there: infinity times a zero weight is no number. */
@@ -46,19 +40,15 @@ void nmlp_sink_tiles(void *ctx, const nmlp_columns *columns) {
     }
 }
 
-nmlp_delivery nmlp_describe_tiles(const void *ctx, const nmlp_columns *columns) {
+void nmlp_describe_tiles(const void *ctx, const nmlp_columns *columns, nmlp_panel *panel) {
     const nmlp_tiles_sink *sink = ctx;
-    const nmlp_tiles *to = sink->to;
+    const nmlp_tiles *to = &sink->to[0];
     int64_t k = columns->col - sink->col;
-    if (to[0].elem_bytes != 2 || to[0].rows != NMLP_PAD || k % NMLP_PAD || !is_whole(columns, sink->n))
-        return (nmlp_delivery){0};
-    nmlp_delivery d = {.outcome = sink->gated ? NMLP_GATED_LINES : NMLP_TO_LINES,
-                       .sums = {columns->c[0], columns->c[1]},
-                       .row_bytes = NMLP_LINE_BYTES,
-                       .tile_bytes = to[0].k_padded * NMLP_LINE_BYTES};
-    for (int i = 0; i < (sink->gated ? 1 : sink->n_products); i++)
-        d.to[i] = nmlp_tiles_at(&to[i], columns->row / NMLP_PAD, k);
-    return d;
+    if (k % NMLP_PAD || columns->col + NMLP_PAD > sink->n) return;
+    panel->first.outcome = sink->gated ? NMLP_GATED_LINES : NMLP_TO_LINES;
+    panel->first.to = nmlp_tiles_at(to, columns->row / NMLP_PAD, k);
+    panel->first.row_bytes = NMLP_LINE_BYTES;
+    panel->to_tile_bytes = to->k_padded * NMLP_LINE_BYTES;
 }
 
 static void pack_normed(const nmlp_tiles *tiles, const nmlp_packing *p, int64_t row) {

@@ -3,12 +3,12 @@
 nmlp_scratch nmlp_scratch_carve(nmlp_carver *carver, const nmlp_plan *plan, int64_t k) {
     nmlp_scratch scratch = {0};
     const nmlp_gemm *gemm = plan->gemm;
-    int64_t n_sums = gemm->works_beside ? 1 : NMLP_PRODUCTS_MAX;
+    int64_t n_sums = gemm->panel ? 1 : NMLP_PRODUCTS_MAX;
     size_t c_floats = (size_t)(n_sums * nmlp_stage_block_floats(gemm, plan->rows_cap));
     size_t b_floats = plan->widen ? (size_t)(plan->kc * nmlp_stage_width(gemm)) : 0;
-    size_t tile_floats = (size_t)(gemm->mr * nmlp_stage_width(gemm));
+    size_t tiles_floats = gemm->panel ? (size_t)(2 * gemm->mr * nmlp_stage_width(gemm)) : 0;
     scratch.c = nmlp_carve(carver, c_floats * sizeof(float));
-    for (int i = 0; i < 2 && gemm->works_beside; i++) scratch.tile[i] = nmlp_carve(carver, tile_floats * sizeof(float));
+    scratch.tiles = nmlp_carve(carver, tiles_floats * sizeof(float));
     scratch.b = nmlp_carve(carver, b_floats * sizeof(float));
     scratch.row = nmlp_carve(carver, (size_t)k * sizeof(float));
     return scratch;
@@ -182,8 +182,8 @@ bool nmlp_stage_take(const nmlp_stage_tasks *tasks, nmlp_worker *worker, nmlp_st
 }
 
 void nmlp_stage_work(const nmlp_stage *stage, nmlp_worker *worker, const nmlp_scratch *scratch) {
-    if (stage->gemm->works_beside) {
-        nmlp_stage_work_beside(stage, worker, scratch);
+    if (stage->gemm->panel) {
+        nmlp_stage_work_panels(stage, worker, scratch);
         return;
     }
     nmlp_stage balanced = *stage;

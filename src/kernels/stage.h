@@ -28,8 +28,8 @@ typedef struct nmlp_columns {
 
 typedef void nmlp_sink(void *ctx, const nmlp_columns *columns);
 
-/* The same in the words of gemm.h; NMLP_BY_CALL where they do not suffice. */
-typedef nmlp_delivery nmlp_sink_description(const void *ctx, const nmlp_columns *columns);
+/* The same in the words of a panel, whose columns and first row are given; nothing where they do not suffice. */
+typedef void nmlp_sink_description(const void *ctx, const nmlp_columns *columns, nmlp_panel *panel);
 
 typedef struct nmlp_stage {
     const nmlp_gemm *gemm;
@@ -47,11 +47,11 @@ typedef struct nmlp_stage {
     void *sink_ctx;
 } nmlp_stage;
 
-/* A thread's own memory: sums of a block of columns, the tile of them that is made and the one that is delivered
- * beside, widened weights. */
+/* A thread's own memory: sums of a block of columns, for panels the tile of them that is made and the one that is
+ * delivered, widened weights. */
 typedef struct nmlp_scratch {
     float *c;
-    float *tile[2]; /* NULL: nothing is done beside */
+    float *tiles;
     float *b;
     float *row; /* [k] of the first input */
 } nmlp_scratch;

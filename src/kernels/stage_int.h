@@ -1,5 +1,5 @@
 /* What the two ways to work on a stage share: sums of all rows for a part of the inputs at a time (stage.c), and all
- * inputs for a tile of rows at a time (stage_beside.c). */
+ * inputs for a tile of rows at a time (stage_panels.c). */
 #ifndef NMLP_KERNELS_STAGE_INT_H
 #define NMLP_KERNELS_STAGE_INT_H
 
@@ -50,6 +50,6 @@ nmlp_stage_tasks nmlp_stage_begin(const nmlp_stage *stage, nmlp_worker *worker);
 /* False when none is left. */
 bool nmlp_stage_take(const nmlp_stage_tasks *tasks, nmlp_worker *worker, nmlp_stage_part *part);
 
-void nmlp_stage_work_beside(const nmlp_stage *stage, nmlp_worker *worker, const nmlp_scratch *scratch);
+void nmlp_stage_work_panels(const nmlp_stage *stage, nmlp_worker *worker, const nmlp_scratch *scratch);
 
 #endif
