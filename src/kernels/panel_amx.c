@@ -3,7 +3,7 @@
 #include "kernels/gemm.h"
 #include "kernels/lanes_bf16.h"
 
-enum { TILE = 32, TILE_FLOATS = TILE * TILE, TILE_BYTES = 1024, HALF = 16, FETCH_STEPS = 4 };
+enum { TILE = 32, TILE_FLOATS = TILE * TILE, TILE_BYTES = 1024, HALF = 16, FETCH_STEPS = 4, ROWS_AHEAD = 8 };
 enum { C_STRIDE = TILE * (int)sizeof(float), HALF_FLOATS = HALF * TILE, C_LINES = TILE_FLOATS * 4 / NMLP_LINE_BYTES };
 
 #define INLINE static inline __attribute__((always_inline))
@@ -25,7 +25,14 @@ INLINE void put_row(char *to, const float *sums, bool add) {
     store(y + LANES, add ? load(y + LANES) + load(sums + LANES) : load(sums + LANES));
 }
 
+/* Rows to add to lie pages apart, where no hardware fetches ahead. */
+INLINE void fetch_row(const char *row) {
+    __builtin_prefetch(row, 1);
+    __builtin_prefetch(row + NMLP_LINE_BYTES, 1);
+}
+
 INLINE void put_next(nmlp_finished *f, const nmlp_outcome outcome) {
+    if (outcome == NMLP_ADDED_ROWS) fetch_row(f->to + ROWS_AHEAD * f->row_bytes);
     if (outcome == NMLP_TO_LINES) put_line(f->to, f->sums[0]);
     if (outcome == NMLP_GATED_LINES) put_gated(f->to, f->sums[0], f->sums[1]);
     if (outcome == NMLP_TO_ROWS || outcome == NMLP_ADDED_ROWS)
