@@ -4,9 +4,6 @@
 
 enum { TILE_FLOATS = NMLP_PAD * NMLP_PAD };
 
-/* Enough to share the cost of holding up the tiles. */
-enum { ROWS_AT_ONCE = 4 };
-
 /* One thread's work on a stage. */
 struct shift {
     const nmlp_stage *stage;
@@ -71,6 +68,7 @@ static void multiply_product(struct shift *shift, int product) {
     const nmlp_stage *s = shift->stage;
     const nmlp_product *p = &s->product[product];
     int64_t n_tiles = shift->task.end_tile - shift->task.first_tile;
+    int64_t n_steps = p->k / NMLP_PAD;
     nmlp_stage_next next = nmlp_stage_next_after(s, shift->task.block, product, 0);
     nmlp_panel panel = {
         .a = nmlp_tiles_at(&p->a, shift->task.first_tile, 0),
@@ -87,8 +85,8 @@ static void multiply_product(struct shift *shift, int product) {
         .ahead_step = next.step,
         .ahead_lines = lines_ahead(n_tiles),
         .n_products = s->n_products,
-        .rows_per_turn = ROWS_AT_ONCE,
-        .steps_between = nmlp_max(0, p->k / NMLP_PAD * ROWS_AT_ONCE / NMLP_PAD - 1),
+        .rows_per_turn = nmlp_ceil_div(NMLP_PAD, n_steps),
+        .steps_between = n_steps * nmlp_ceil_div(NMLP_PAD, n_steps) / NMLP_PAD - 1,
         .finished = &shift->finished,
         .deliver = deliver,
         .ctx = shift,
