@@ -1,9 +1,9 @@
 /* Panels in 2 x 2 AMX tiles: bf16 activations and weights, f32 sums. */
 #include "kernels/amx_tiles.h"
-#include "kernels/gemm.h"
 #include "kernels/lanes_bf16.h"
+#include "kernels/panel.h"
 
-enum { TILE = 32, TILE_FLOATS = TILE * TILE, TILE_BYTES = 1024, HALF = 16, FETCH_STEPS = 4 };
+enum { TILE = NMLP_PANEL_TILE, TILE_FLOATS = NMLP_PANEL_TILE_FLOATS, TILE_BYTES = 1024, HALF = 16, FETCH_STEPS = 4 };
 enum { C_STRIDE = TILE * (int)sizeof(float), HALF_FLOATS = HALF * TILE, C_LINES = TILE_FLOATS * 4 / NMLP_LINE_BYTES };
 
 #define INLINE static inline __attribute__((always_inline))
@@ -28,8 +28,7 @@ INLINE void put_row(char *to, const float *sums, bool add) {
 INLINE void put_next(nmlp_finished *f, const nmlp_outcome outcome) {
     if (outcome == NMLP_TO_LINES) put_line(f->to, f->sums[0]);
     if (outcome == NMLP_GATED_LINES) put_gated(f->to, f->sums[0], f->sums[1]);
-    if (outcome == NMLP_TO_ROWS || outcome == NMLP_ADDED_ROWS)
-        put_row(f->to, f->sums[0], outcome == NMLP_ADDED_ROWS);
+    if (outcome == NMLP_TO_ROWS || outcome == NMLP_ADDED_ROWS) put_row(f->to, f->sums[0], outcome == NMLP_ADDED_ROWS);
     f->to += f->row_bytes;
     f->sums[0] += TILE;
     if (outcome == NMLP_GATED_LINES) f->sums[1] += TILE;
@@ -166,7 +165,7 @@ INLINE void multiply_tile(const nmlp_panel *p, int64_t i, const bool low, const 
     }
     if (f.rows > 0) put_rows(p, &f, f.rows, outcome); /* before the sums below may take their place */
     settle_memory();
-    store_sums(p->c + (p->in_turn ? (p->turn + i) & 1 : i) * TILE_FLOATS, low);
+    store_sums(nmlp_panel_sums(p, i), low);
 }
 
 static void full_tile(const nmlp_panel *p, int64_t i) {
