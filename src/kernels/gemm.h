@@ -67,69 +67,16 @@ typedef struct nmlp_block {
 
 typedef void nmlp_block_fn(const nmlp_block *block);
 
-/* ---- panels: all rows of a task against one block of columns ---- */
-
-/* What becomes of finished sums. */
-typedef enum nmlp_outcome {
-    NMLP_BY_CALL,     /* not simple enough to be described here */
-    NMLP_TO_LINES,    /* bf16, lines of the next matmul's tiles */
-    NMLP_GATED_LINES, /* silu(first) * second, of two products */
-    NMLP_TO_ROWS,     /* f32 */
-    NMLP_ADDED_ROWS   /* to what is there */
-} nmlp_outcome;
-
-/* A tile of finished sums that is yet to be delivered: rows of 32 floats, of one or two products. */
-typedef struct nmlp_finished {
-    nmlp_outcome outcome;
-    const float *sums[2];
-    char *to;
-    int64_t row_bytes; /* from row to row of `to` */
-    int64_t row;       /* the first, of the stage's rows */
-    int64_t col;
-    int64_t rows; /* left */
-} nmlp_finished;
-
-/* C [rows,32] = or += A [rows,k] B [k,32], tile of rows by tile of rows. All inputs of a tile pass at once, so that its
- * sums stay in registers; successive tiles take them in opposite directions, because what was used last is still in
- * L1. The tile finished before is delivered meanwhile: products of tiles leave the vector units idle. */
-typedef struct nmlp_panel {
-    const char *a; /* first tile */
-    size_t a_step; /* as in nmlp_block */
-    size_t a_tile_bytes;
-    const char *b;
-    size_t b_step;
-    int64_t k;
-    int64_t rows;
-    float *c;             /* tiles one after the other, or two in turn */
-    const float *earlier; /* sums to add to, tiles one after the other; NULL: fresh */
-    bool in_turn;
-    int turn;       /* which of two the first tile goes to */
-    bool kept;      /* c or earlier comes from far: fetch it ahead */
-    bool backwards; /* the first tile; the next ones alternate */
-    bool stream;    /* B is used once */
-    bool far_a;     /* first use of the rows in this stage: they may have left L2 */
-    const char *ahead;
-    size_t ahead_step;
-    int ahead_lines; /* of each strip to be brought near at every step */
-    nmlp_finished first; /* what becomes of the first tile; `to` and sums[0] of two products move on from tile to tile;
-                            rows 0: sums stay in c */
-    int64_t to_tile_bytes;
-    int n_products;
-    int64_t rows_per_turn; /* delivered at once, every so many steps of 32 inputs */
-    int64_t steps_between;
-    nmlp_finished *finished; /* in: the tile before the first; out: the last */
-    void (*deliver)(void *ctx, const nmlp_finished *tile, int64_t n); /* the next n rows by call */
-    void *ctx;
-} nmlp_panel;
-
+/* All rows of a task against one block of columns (panel.h). */
+typedef struct nmlp_panel nmlp_panel;
 typedef void nmlp_panel_fn(const nmlp_panel *panel);
 
 typedef struct nmlp_gemm {
-    int mr;            /* rows of a full tile */
-    int strips;        /* strips of one block: 1, 2 or 4 */
-    int elem_bytes;    /* of activations in tiles: 4 f32, 2 bf16 */
-    int narrow_rows;   /* up to this many rows weights are used as packed; above they are widened to f32 first */
-    bool full_tiles;   /* tiles are laid out for mr rows even where fewer are used */
+    int mr;          /* rows of a full tile */
+    int strips;      /* strips of one block: 1, 2 or 4 */
+    int elem_bytes;  /* of activations in tiles: 4 f32, 2 bf16 */
+    int narrow_rows; /* up to this many rows weights are used as packed; above they are widened to f32 first */
+    bool full_tiles; /* tiles are laid out for mr rows even where fewer are used */
     nmlp_block_fn *block[NMLP_DTYPES]; /* by type of the packed weight; NULL: cannot */
     nmlp_panel_fn *panel;              /* for bf16 and many rows; NULL: only blocks */
     /* n elements of a strip (multiple of 32) to the f32 order. */
@@ -141,7 +88,6 @@ typedef struct nmlp_gemm {
 extern const nmlp_gemm nmlp_gemm_ref;
 extern const nmlp_gemm nmlp_gemm_emu; /* the layout and arithmetic of AMX, in C */
 extern const nmlp_gemm nmlp_gemm_few_emu;
-void nmlp_panel_emu(const nmlp_panel *panel);
 #if defined(__x86_64__)
 extern const nmlp_gemm nmlp_gemm_avx2;
 extern const nmlp_gemm nmlp_gemm_avx512;
@@ -149,24 +95,9 @@ extern const nmlp_gemm nmlp_gemm_narrow_avx512;
 extern const nmlp_gemm nmlp_gemm_few_avx512;
 extern const nmlp_gemm nmlp_gemm_amx;
 extern const nmlp_gemm nmlp_gemm_few_amx;
-void nmlp_panel_amx(const nmlp_panel *panel);
 /* Multiplies one tile and looks at the result; dies of SIGILL where tiles do not work after all. */
 bool nmlp_amx_computes(void);
 #endif
-
-/* Tile i of the panel, once it is finished. */
-static inline nmlp_finished nmlp_panel_finished(const nmlp_panel *p, int64_t i) {
-    enum { TILE_FLOATS = NMLP_PAD * NMLP_PAD };
-    nmlp_finished f = p->first;
-    if (f.rows == 0) return f;
-    const float *sums = p->c + (p->in_turn ? (p->turn + i) & 1 : i) * TILE_FLOATS;
-    if (p->n_products == 2) f.sums[0] += i * TILE_FLOATS;
-    f.sums[p->n_products - 1] = sums;
-    f.to += i * p->to_tile_bytes;
-    f.row += i * NMLP_PAD;
-    f.rows = p->rows - i * NMLP_PAD < NMLP_PAD ? p->rows - i * NMLP_PAD : NMLP_PAD;
-    return f;
-}
 
 static inline int64_t nmlp_pad(int64_t n) { return (n + NMLP_PAD - 1) / NMLP_PAD * NMLP_PAD; }
 

@@ -1,7 +1,7 @@
 /* Blocks of 32 x 32 in 2 x 2 AMX tiles, and of 16 x 64 in 1 x 4 for few rows: bf16 activations and weights, f32 sums.
  */
 #include "kernels/amx_tiles.h"
-#include "kernels/gemm.h"
+#include "kernels/panel.h"
 
 enum { MR = 32, STRIPS = 2, NR = STRIPS * NMLP_STRIP, TILE_K = 32, TILE_ROWS = 16, TILE_BYTES = 1024 };
 enum { FEW_STRIPS = 4, FEW_C_STRIDE = FEW_STRIPS * NMLP_STRIP * (int)sizeof(float) };

@@ -1,9 +1,10 @@
 /* Panels in 2 x 2 AMX tiles: bf16 activations and weights, f32 sums. */
 #include "kernels/amx_tiles.h"
-#include "kernels/gemm.h"
 #include "kernels/lanes_bf16.h"
+#include "kernels/panel.h"
 
-enum { TILE = 32, TILE_FLOATS = TILE * TILE, TILE_BYTES = 1024, HALF = 16, FETCH_STEPS = 4, ROWS_AHEAD = 8 };
+enum { TILE = NMLP_PANEL_TILE, TILE_FLOATS = NMLP_PANEL_TILE_FLOATS, TILE_BYTES = 1024, HALF = 16, FETCH_STEPS = 4 };
+enum { ROWS_AHEAD = 8 };
 enum { C_STRIDE = TILE * (int)sizeof(float), HALF_FLOATS = HALF * TILE, C_LINES = TILE_FLOATS * 4 / NMLP_LINE_BYTES };
 
 #define INLINE static inline __attribute__((always_inline))
@@ -35,8 +36,7 @@ INLINE void put_next(nmlp_finished *f, const nmlp_outcome outcome) {
     if (outcome == NMLP_ADDED_ROWS) fetch_row(f->to + ROWS_AHEAD * f->row_bytes);
     if (outcome == NMLP_TO_LINES) put_line(f->to, f->sums[0]);
     if (outcome == NMLP_GATED_LINES) put_gated(f->to, f->sums[0], f->sums[1]);
-    if (outcome == NMLP_TO_ROWS || outcome == NMLP_ADDED_ROWS)
-        put_row(f->to, f->sums[0], outcome == NMLP_ADDED_ROWS);
+    if (outcome == NMLP_TO_ROWS || outcome == NMLP_ADDED_ROWS) put_row(f->to, f->sums[0], outcome == NMLP_ADDED_ROWS);
     f->to += f->row_bytes;
     f->sums[0] += TILE;
     if (outcome == NMLP_GATED_LINES) f->sums[1] += TILE;
@@ -81,18 +81,50 @@ INLINE void store_sums(float *c, bool low) {
     _tile_stored(3, c + HALF_FLOATS + HALF, C_STRIDE);
 }
 
-INLINE void fetch_lines(const char *at, int n) {
-    for (int i = 0; i < n; i++) _mm_prefetch(at + i * NMLP_LINE_BYTES, _MM_HINT_T0);
+static void fetch_lines(const char *at, int64_t n) {
+    for (int64_t i = 0; i < n; i++) _mm_prefetch(at + i * NMLP_LINE_BYTES, _MM_HINT_T0);
 }
 
-INLINE void fetch_weights(const char *at, size_t step, int from, int to) {
-    for (int i = from; i < to; i++) {
+/* One step's share of the weights that come next; two lines of each of two strips are the usual. */
+INLINE void fetch_weights(const char *at, const char *other, int n) {
+    if (n < 1) return;
+    _mm_prefetch(at, _MM_HINT_T1);
+    _mm_prefetch(other, _MM_HINT_T1);
+    if (n < 2) return;
+    _mm_prefetch(at + NMLP_LINE_BYTES, _MM_HINT_T1);
+    _mm_prefetch(other + NMLP_LINE_BYTES, _MM_HINT_T1);
+    for (int i = 2; i < n; i++) {
         _mm_prefetch(at + i * NMLP_LINE_BYTES, _MM_HINT_T1);
-        _mm_prefetch(at + step + i * NMLP_LINE_BYTES, _MM_HINT_T1);
+        _mm_prefetch(other + i * NMLP_LINE_BYTES, _MM_HINT_T1);
     }
 }
 
-/* Tile i of rows; up to 16 rows need but half the products. */
+/* What a step fetches of operands that are further away than L2; out of the loop's way. */
+struct far {
+    const char *a; /* this step's */
+    ptrdiff_t a_step;
+    const char *b;
+    ptrdiff_t b_step;
+    const char *next_c; /* sums of the next tile */
+    int64_t c_lines;    /* left */
+};
+
+__attribute__((noinline)) static void fetch_far(const nmlp_panel *p, struct far *far) {
+    enum { C_LINES_PER_STEP = 2 };
+    if (far->c_lines > 0) {
+        fetch_lines(far->next_c, C_LINES_PER_STEP);
+        far->next_c += C_LINES_PER_STEP * NMLP_LINE_BYTES;
+        far->c_lines -= C_LINES_PER_STEP;
+    }
+    if (p->far_a) fetch_lines(far->a + 2 * far->a_step, 2 * TILE_BYTES / NMLP_LINE_BYTES);
+    if (p->stream) {
+        fetch_lines(far->b + FETCH_STEPS * far->b_step, TILE_BYTES / NMLP_LINE_BYTES);
+        fetch_lines(far->b + (ptrdiff_t)p->b_step + FETCH_STEPS * far->b_step, TILE_BYTES / NMLP_LINE_BYTES);
+    }
+}
+
+/* Tile i of rows; up to 16 rows need but half the products. Every instruction in the loop counts: it holds up the tiles
+ * as soon as it takes longer than they do. */
 INLINE void multiply_tile(const nmlp_panel *p, int64_t i, const bool low, const nmlp_outcome outcome) {
     nmlp_finished f = *p->finished;
     const int64_t n_steps = p->k / TILE;
@@ -100,46 +132,48 @@ INLINE void multiply_tile(const nmlp_panel *p, int64_t i, const bool low, const 
     const int64_t start = backwards ? n_steps - 1 : 0;
     const ptrdiff_t a_step = backwards ? -(ptrdiff_t)p->a_step : (ptrdiff_t)p->a_step;
     const ptrdiff_t b_step = backwards ? -TILE_BYTES : TILE_BYTES;
+    const int ahead_lines = p->ahead_lines;
     const char *a = p->a + p->a_tile_bytes * (size_t)i + start * (ptrdiff_t)p->a_step;
     const char *b0 = p->b + start * TILE_BYTES;
     const char *b1 = b0 + p->b_step;
-    const int ahead_lines = p->ahead_lines;
-    const char *ahead = p->ahead + i * n_steps * ahead_lines * NMLP_LINE_BYTES;
-    const float *next_c = (p->earlier ? p->earlier : p->c) + (i + 1) * TILE_FLOATS;
-    int64_t wait = p->steps_between;
-    int64_t fetched = p->kept ? 0 : C_LINES;
+    const char *ahead0 = p->ahead + i * n_steps * ahead_lines * NMLP_LINE_BYTES;
+    const char *ahead1 = ahead0 + p->ahead_step;
+    const bool has_far = p->kept || p->far_a || p->stream;
+    struct far far = {.a_step = a_step,
+                      .b_step = b_step,
+                      .next_c = (const char *)((p->earlier ? p->earlier : p->c) + (i + 1) * TILE_FLOATS),
+                      .c_lines = p->kept ? C_LINES : 0};
+    int64_t until_turn = f.rows > 0 ? p->steps_between + 1 : INT64_MAX;
     load_sums(p->earlier ? p->earlier + i * TILE_FLOATS : NULL);
-    for (int64_t step = n_steps; step > 0; step--, a += a_step, b0 += b_step, b1 += b_step) {
+    for (int64_t step = n_steps; step > 0; step--) {
         _tile_stream_loadd(4, a, NMLP_LINE_BYTES); /* L1 is for the weights */
         _tile_loadd(6, b0, NMLP_LINE_BYTES);
         _tile_dpbf16ps(0, 4, 6);
-        fetch_weights(ahead, p->ahead_step, 0, ahead_lines < 1 ? ahead_lines : 1);
         _tile_loadd(7, b1, NMLP_LINE_BYTES);
         _tile_dpbf16ps(1, 4, 7);
+        fetch_weights(ahead0, ahead1, ahead_lines);
         if (low) {
             _tile_stream_loadd(5, a + TILE_BYTES, NMLP_LINE_BYTES);
             _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
         }
-        fetch_weights(ahead, p->ahead_step, 1, ahead_lines);
-        if (low) _tile_dpbf16ps(3, 5, 7);
-        ahead += ahead_lines * NMLP_LINE_BYTES;
-        if (fetched < C_LINES) {
-            fetch_lines((const char *)next_c + fetched * NMLP_LINE_BYTES, 2);
-            fetched += 2;
+        if (has_far) {
+            far.a = a;
+            far.b = b0;
+            fetch_far(p, &far);
         }
-        if (p->far_a) fetch_lines(a + 2 * a_step, 2 * TILE_BYTES / NMLP_LINE_BYTES);
-        if (p->stream) {
-            fetch_lines(b0 + FETCH_STEPS * b_step, TILE_BYTES / NMLP_LINE_BYTES);
-            fetch_lines(b1 + FETCH_STEPS * b_step, TILE_BYTES / NMLP_LINE_BYTES);
-        }
-        if (f.rows > 0 && wait-- == 0) {
-            wait = p->steps_between;
-            put_rows(p, &f, p->rows_per_turn, outcome);
-        }
+        a += a_step;
+        b0 += b_step;
+        b1 += b_step;
+        ahead0 += ahead_lines * NMLP_LINE_BYTES;
+        ahead1 += ahead_lines * NMLP_LINE_BYTES;
+        if (--until_turn > 0) continue;
+        put_rows(p, &f, p->rows_per_turn, outcome);
+        until_turn = f.rows > 0 ? p->steps_between + 1 : INT64_MAX;
     }
     if (f.rows > 0) put_rows(p, &f, f.rows, outcome); /* before the sums below may take their place */
     settle_memory();
-    store_sums(p->c + (p->in_turn ? (p->turn + i) & 1 : i) * TILE_FLOATS, low);
+    store_sums(nmlp_panel_sums(p, i), low);
 }
 
 static void full_tile(const nmlp_panel *p, int64_t i) {

@@ -1,9 +1,9 @@
 /* What panel_amx.c computes, in C. */
 #include <math.h>
 
-#include "kernels/gemm.h"
+#include "kernels/panel.h"
 
-enum { TILE = 32, TILE_FLOATS = TILE * TILE };
+enum { TILE = NMLP_PANEL_TILE, TILE_FLOATS = NMLP_PANEL_TILE_FLOATS };
 
 /* TDPBF16PS sums the two products of a pair, then adds to C. */
 static void row_step(float *c, const uint16_t *a, const uint16_t *b) {
@@ -28,7 +28,7 @@ static void sum_row(float *c, const nmlp_panel *p, const char *a, bool backwards
 }
 
 static void sum_tile(const nmlp_panel *p, int64_t i) {
-    float *c = p->c + (p->in_turn ? (p->turn + i) & 1 : i) * TILE_FLOATS;
+    float *c = nmlp_panel_sums(p, i);
     for (int64_t row = 0; row < TILE && i * TILE + row < p->rows; row++) {
         const char *a = p->a + p->a_tile_bytes * (size_t)i + (size_t)row * NMLP_LINE_BYTES;
         float *sums = c + row * TILE;

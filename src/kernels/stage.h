@@ -4,6 +4,7 @@
 #define NMLP_KERNELS_STAGE_H
 
 #include "kernels/matrix.h"
+#include "kernels/panel.h"
 #include "kernels/plan.h"
 #include "kernels/share.h"
 #include "kernels/tiles.h"

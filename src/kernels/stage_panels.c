@@ -2,10 +2,7 @@
  * ones are multiplied, in small buffers that stay in L1. */
 #include "kernels/stage_int.h"
 
-enum { TILE_FLOATS = NMLP_PAD * NMLP_PAD };
-
-/* Enough to share the cost of holding up the tiles. */
-enum { ROWS_AT_ONCE = 4 };
+enum { TILE = NMLP_PANEL_TILE, TILE_FLOATS = NMLP_PANEL_TILE_FLOATS };
 
 /* One thread's work on a stage. */
 struct shift {
@@ -24,7 +21,7 @@ static void deliver(void *ctx, const nmlp_finished *tile, int64_t n) {
                             .col = tile->col,
                             .row = tile->row,
                             .n_rows = n,
-                            .width = NMLP_PAD};
+                            .width = TILE};
     shift->stage->sink(shift->stage->sink_ctx, &columns);
 }
 
@@ -59,18 +56,19 @@ static void place_sums(const struct shift *shift, nmlp_panel *panel, int product
 
 static void place_results(const struct shift *shift, nmlp_panel *panel) {
     const nmlp_stage *s = shift->stage;
-    nmlp_columns columns = {.col = shift->task.block * NMLP_PAD, .row = shift->task.first_tile * NMLP_PAD};
+    nmlp_columns columns = {.col = shift->task.block * TILE, .row = shift->task.first_tile * TILE};
     s->describe(s->sink_ctx, &columns, panel);
     panel->first.sums[0] = shift->scratch->c;
     panel->first.row = columns.row;
     panel->first.col = columns.col;
-    panel->first.rows = NMLP_PAD;
+    panel->first.rows = TILE;
 }
 
 static void multiply_product(struct shift *shift, int product) {
     const nmlp_stage *s = shift->stage;
     const nmlp_product *p = &s->product[product];
     int64_t n_tiles = shift->task.end_tile - shift->task.first_tile;
+    int64_t n_steps = p->k / NMLP_PAD;
     nmlp_stage_next next = nmlp_stage_next_after(s, shift->task.block, product, 0);
     nmlp_panel panel = {
         .a = nmlp_tiles_at(&p->a, shift->task.first_tile, 0),
@@ -79,16 +77,16 @@ static void multiply_product(struct shift *shift, int product) {
         .b = nmlp_matrix_at(p->w, shift->task.block * s->gemm->strips, p->w_k),
         .b_step = p->w->strip_bytes,
         .k = p->k,
-        .rows = nmlp_min(s->rows, shift->task.end_tile * NMLP_PAD) - shift->task.first_tile * NMLP_PAD,
-        .backwards = (s->row / NMLP_PAD + shift->task.first_tile) & 1,
+        .rows = nmlp_min(s->rows, shift->task.end_tile * TILE) - shift->task.first_tile * TILE,
+        .backwards = (s->row / TILE + shift->task.first_tile) & 1,
         .stream = n_tiles == 1,
         .far_a = shift->first_task,
         .ahead = next.strips,
         .ahead_step = next.step,
         .ahead_lines = lines_ahead(n_tiles),
         .n_products = s->n_products,
-        .rows_per_turn = ROWS_AT_ONCE,
-        .steps_between = nmlp_max(0, p->k / NMLP_PAD * ROWS_AT_ONCE / NMLP_PAD - 1),
+        .rows_per_turn = nmlp_ceil_div(TILE, n_steps),
+        .steps_between = n_steps * nmlp_ceil_div(TILE, n_steps) / TILE - 1,
         .finished = &shift->finished,
         .deliver = deliver,
         .ctx = shift,
