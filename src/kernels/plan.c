@@ -64,8 +64,8 @@ static nmlp_plan plan_stream(const nmlp_gemm *gemm, const nmlp_caches *caches, i
  * evenly. */
 static void plan_chunk(nmlp_plan *plan, const nmlp_caches *caches, int64_t inner) {
     int64_t all = nmlp_pad(inner);
-    int64_t eighths = plan->gemm->elem_bytes == 2 ? 3 : 2; /* of L2 */
-    int64_t elems = (int64_t)caches->l2_bytes * eighths / 8 / plan->gemm->elem_bytes;
+    int64_t share = plan->gemm->elem_bytes == 2 ? 2 : 4; /* of L2 */
+    int64_t elems = (int64_t)caches->l2_bytes / share / plan->gemm->elem_bytes;
     int64_t most = round_down(elems / plan->rows, CHUNK_UNIT);
     plan->chunk = nmlp_min(all, most);
     plan->chunk_cap = nmlp_min(plan->rows_cap * all, nmlp_max(elems, plan->rows_cap * CHUNK_UNIT));
