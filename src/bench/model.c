@@ -78,7 +78,7 @@ static nmlp_status open_subject(struct subject *s, const char *dir, const nmlp_b
     r->dir = dir;
     r->isa = nmlp_engine_isa(s->engine);
     r->weight_bytes = (double)nmlp_model_measure(&s->model).bytes;
-    r->cache_bytes = (double)nmlp_session_cache_bytes(&s->model, context);
+    r->cache_bytes = (double)nmlp_session_cache_bytes(s->engine, context);
     return NMLP_OK;
 }
 

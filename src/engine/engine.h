@@ -107,6 +107,6 @@ void nmlp_session_run_attention(nmlp_session *session, int64_t layer, float *row
 void nmlp_session_final_norm(nmlp_session *session, const float *rows, int64_t s, float *out);
 
 /* Bytes a session of that size needs for its cache alone. */
-size_t nmlp_session_cache_bytes(const nmlp_model *model, int64_t context);
+size_t nmlp_session_cache_bytes(const nmlp_engine *engine, int64_t context);
 
 #endif

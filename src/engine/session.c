@@ -7,11 +7,10 @@
 #include "engine/engine.h"
 #include "engine/engine_int.h"
 
-enum { EMBED_RELEASE_ROWS = 32, PLACE_ROWS = 16 };
+enum { EMBED_RELEASE_ROWS = 32 };
 
 struct nmlp_session {
     const nmlp_engine *engine;
-    nmlp_arena arena;
     int64_t context;
     int64_t chunk;
     int64_t length;
@@ -19,8 +18,8 @@ struct nmlp_session {
     bool observed;
     nmlp_observer observer;
     float *rope;   /* [context, D] */
-    float **k;     /* per layer [n_kv_heads, context, D] */
-    float **v;
+    char *cache;   /* keys and values, layer after layer */
+    size_t cache_bytes;
     float *hidden; /* [chunk, H] residual stream */
     float *normed; /* [chunk, H] */
     float *mixed;  /* [chunk, max(q_dim, H)] attention output, then MLP output */
@@ -32,6 +31,8 @@ struct nmlp_session {
     float *act;
     float *last_row; /* [H] final hidden state of the last token */
     float *logits;   /* [V] */
+    void *floats;    /* all of the above */
+    size_t floats_bytes;
     void *workspace; /* in huge pages: the matmuls of a chunk walk through it again and again */
     size_t workspace_bytes;
 };
@@ -39,13 +40,22 @@ struct nmlp_session {
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
 
+static nmlp_kv kv_shape(const nmlp_engine *e, int64_t context) {
+    const nmlp_config *c = &e->model->config;
+    return (nmlp_kv){.kernels = e->kernels, .len = context, .n_heads = c->n_kv_heads, .head_dim = c->head_dim};
+}
+
+static nmlp_kv kv_of(const nmlp_session *s, int64_t layer) {
+    nmlp_kv kv = kv_shape(s->engine, s->context);
+    kv.memory = s->cache + nmlp_kv_bytes(&kv) * (size_t)layer;
+    return kv;
+}
+
 static nmlp_attention attention_shape(const nmlp_session *s, int64_t n) {
     const nmlp_config *c = &s->engine->model->config;
     return (nmlp_attention){.s = n,
-                            .cache_len = s->context,
+                            .kv = kv_shape(s->engine, s->context),
                             .n_heads = c->n_heads,
-                            .n_kv_heads = c->n_kv_heads,
-                            .head_dim = c->head_dim,
                             .scale = 1.0f / sqrtf((float)c->head_dim)};
 }
 
@@ -54,7 +64,7 @@ static size_t workspace_bytes(const nmlp_session *s) {
     const nmlp_engine *e = s->engine;
     int n_threads = nmlp_pool_threads(e->pool);
     nmlp_attention shape = attention_shape(s, s->chunk);
-    size_t bytes = nmlp_attention_workspace_bytes(e->kernels, &shape, n_threads);
+    size_t bytes = nmlp_attention_workspace_bytes(&shape, n_threads);
     bytes = max_size(bytes, nmlp_linear_workspace_bytes(e->lm_head, s->chunk, n_threads));
     for (int64_t l = 0; l < e->model->config.n_layers; l++) {
         const nmlp_engine_layer *layer = &e->layers[l];
@@ -69,23 +79,37 @@ static size_t workspace_bytes(const nmlp_session *s) {
     return bytes;
 }
 
-static nmlp_status new_floats(nmlp_session *s, float **out, int64_t rows, int64_t cols, nmlp_err *err) {
-    size_t n;
-    *out = NULL;
-    if (nmlp_mul_overflows((size_t)rows, (size_t)cols, &n))
-        return nmlp_fail(err, NMLP_E_NOMEM, "a buffer of %lld x %lld floats does not fit", (long long)rows, (long long)cols);
-    *out = nmlp_arena_new(&s->arena, n, sizeof **out, err);
-    return *out ? NMLP_OK : NMLP_E_NOMEM;
+static nmlp_status new_cache(nmlp_session *s, nmlp_err *err) {
+    s->cache_bytes = nmlp_session_cache_bytes(s->engine, s->context);
+    s->cache = nmlp_pages_new(s->cache_bytes, err);
+    return s->cache ? NMLP_OK : NMLP_E_NOMEM;
 }
 
-static nmlp_status new_cache(nmlp_session *s, nmlp_err *err) {
-    const nmlp_config *c = &s->engine->model->config;
-    s->k = nmlp_arena_new(&s->arena, (size_t)c->n_layers, sizeof *s->k, err);
-    s->v = nmlp_arena_new(&s->arena, (size_t)c->n_layers, sizeof *s->v, err);
-    if (!s->k || !s->v) return NMLP_E_NOMEM;
-    for (int64_t l = 0; l < c->n_layers; l++) {
-        NMLP_RETURN_IF_FAILED(new_floats(s, &s->k[l], c->n_kv_heads * s->context, c->head_dim, err));
-        NMLP_RETURN_IF_FAILED(new_floats(s, &s->v[l], c->n_kv_heads * s->context, c->head_dim, err));
+/* Rows x cols floats of the session's memory. */
+struct buffer {
+    float **at;
+    int64_t rows;
+    int64_t cols;
+};
+
+/* All in one block of huge pages: matmuls write columns of many rows at a time, each row in another small page. */
+static nmlp_status new_floats(nmlp_session *s, const struct buffer buffers[], int n, nmlp_err *err) {
+    size_t total = 0;
+    for (int i = 0; i < n; i++) {
+        size_t bytes;
+        if (nmlp_mul_overflows((size_t)buffers[i].rows, (size_t)buffers[i].cols * sizeof(float), &bytes) ||
+            nmlp_add_overflows(total, bytes + NMLP_ALIGN_BYTES, &total))
+            return nmlp_fail(err, NMLP_E_NOMEM, "a buffer of %lld x %lld floats does not fit",
+                             (long long)buffers[i].rows, (long long)buffers[i].cols);
+    }
+    s->floats_bytes = total;
+    s->floats = nmlp_pages_new(total, err);
+    if (!s->floats) return NMLP_E_NOMEM;
+    char *next = s->floats;
+    for (int i = 0; i < n; i++) {
+        size_t bytes = (size_t)(buffers[i].rows * buffers[i].cols) * sizeof(float);
+        *buffers[i].at = bytes > 0 ? (float *)next : NULL;
+        next += (bytes + NMLP_ALIGN_BYTES - 1) / NMLP_ALIGN_BYTES * NMLP_ALIGN_BYTES;
     }
     return NMLP_OK;
 }
@@ -93,20 +117,23 @@ static nmlp_status new_cache(nmlp_session *s, nmlp_err *err) {
 static nmlp_status new_buffers(nmlp_session *s, nmlp_err *err) {
     const nmlp_config *c = &s->engine->model->config;
     int64_t q_dim = c->n_heads * c->head_dim;
-    NMLP_RETURN_IF_FAILED(new_floats(s, &s->rope, s->context, c->head_dim, err));
-    NMLP_RETURN_IF_FAILED(new_floats(s, &s->hidden, s->chunk, c->hidden, err));
-    NMLP_RETURN_IF_FAILED(new_floats(s, &s->normed, s->chunk, c->hidden, err));
-    NMLP_RETURN_IF_FAILED(new_floats(s, &s->mixed, s->chunk, max64(q_dim, c->hidden), err));
-    NMLP_RETURN_IF_FAILED(new_floats(s, &s->q, s->chunk, q_dim, err));
-    NMLP_RETURN_IF_FAILED(new_floats(s, &s->k_rows, s->chunk, c->n_kv_heads * c->head_dim, err));
-    NMLP_RETURN_IF_FAILED(new_floats(s, &s->v_rows, s->chunk, c->n_kv_heads * c->head_dim, err));
-    NMLP_RETURN_IF_FAILED(new_floats(s, &s->last_row, 1, c->hidden, err));
-    NMLP_RETURN_IF_FAILED(new_floats(s, &s->logits, 1, c->vocab, err));
-    if (s->observed) {
-        NMLP_RETURN_IF_FAILED(new_floats(s, &s->gate, s->chunk, c->intermediate, err));
-        NMLP_RETURN_IF_FAILED(new_floats(s, &s->up, s->chunk, c->intermediate, err));
-        NMLP_RETURN_IF_FAILED(new_floats(s, &s->act, s->chunk, c->intermediate, err));
-    }
+    int64_t kv_dim = c->n_kv_heads * c->head_dim;
+    int64_t inside = s->observed ? c->intermediate : 0;
+    const struct buffer buffers[] = {
+        {&s->rope, s->context, c->head_dim},
+        {&s->hidden, s->chunk, c->hidden},
+        {&s->normed, s->chunk, c->hidden},
+        {&s->mixed, s->chunk, max64(q_dim, c->hidden)},
+        {&s->q, s->chunk, q_dim},
+        {&s->k_rows, s->chunk, kv_dim},
+        {&s->v_rows, s->chunk, kv_dim},
+        {&s->last_row, 1, c->hidden},
+        {&s->logits, 1, c->vocab},
+        {&s->gate, s->chunk, inside},
+        {&s->up, s->chunk, inside},
+        {&s->act, s->chunk, inside},
+    };
+    NMLP_RETURN_IF_FAILED(new_floats(s, buffers, sizeof buffers / sizeof buffers[0], err));
     s->workspace_bytes = workspace_bytes(s);
     s->workspace = nmlp_pages_new(s->workspace_bytes, err);
     return s->workspace ? NMLP_OK : NMLP_E_NOMEM;
@@ -123,7 +150,6 @@ nmlp_status nmlp_session_create(nmlp_session **out, const nmlp_engine *engine, i
                          (long long)context, (long long)c->max_positions);
     nmlp_session *s = nmlp_mem_new(1, sizeof *s, err);
     if (!s) return NMLP_E_NOMEM;
-    nmlp_arena_init(&s->arena);
     s->engine = engine;
     s->context = context;
     s->chunk = chunk > 0 ? chunk : NMLP_CHUNK_DEFAULT;
@@ -136,7 +162,7 @@ nmlp_status nmlp_session_create(nmlp_session **out, const nmlp_engine *engine, i
 out:
     if (st != NMLP_OK) {
         nmlp_fail_context(err, "a session of %lld tokens (%.1f MB of cache)", (long long)context,
-                          1e-6 * (double)nmlp_session_cache_bytes(engine->model, context));
+                          1e-6 * (double)nmlp_session_cache_bytes(engine, context));
         nmlp_session_destroy(s);
     }
     return st;
@@ -145,7 +171,8 @@ out:
 void nmlp_session_destroy(nmlp_session *s) {
     if (!s) return;
     nmlp_pages_free(s->workspace, s->workspace_bytes);
-    nmlp_arena_fini(&s->arena);
+    nmlp_pages_free(s->cache, s->cache_bytes);
+    nmlp_pages_free(s->floats, s->floats_bytes);
     nmlp_mem_free(s);
 }
 
@@ -163,9 +190,9 @@ void nmlp_session_truncate(nmlp_session *s, int64_t length) {
     if (length >= 0 && length < s->length) s->length = length;
 }
 
-size_t nmlp_session_cache_bytes(const nmlp_model *model, int64_t context) {
-    const nmlp_config *c = &model->config;
-    return (size_t)(2 * c->n_layers * c->n_kv_heads * c->head_dim * context) * sizeof(float);
+size_t nmlp_session_cache_bytes(const nmlp_engine *e, int64_t context) {
+    nmlp_kv kv = kv_shape(e, context);
+    return nmlp_kv_bytes(&kv) * (size_t)e->model->config.n_layers;
 }
 
 /* A piece of a chunk that stands at consecutive positions: rows row..row+n-1 at positions first..first+n-1. */
@@ -175,51 +202,43 @@ struct run {
     int64_t first;
 };
 
-/* Rows [S, heads*D] to cache layout [heads, context, D]. */
-static void store_rows(const nmlp_session *s, float *cache, const float *rows, int64_t first, int64_t n) {
-    const nmlp_config *c = &s->engine->model->config;
-    size_t row_bytes = (size_t)c->head_dim * sizeof *rows;
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t h = 0; h < c->n_kv_heads; h++)
-            memcpy(cache + (h * s->context + first + i) * c->head_dim, rows + (i * c->n_kv_heads + h) * c->head_dim,
-                   row_bytes);
-}
-
 struct placing {
     nmlp_session *session;
-    int64_t layer;
+    nmlp_kv kv;
     const struct run *run;
+    int64_t first_group; /* of positions that share cache lines */
 };
 
-/* Rotates queries and keys to their positions and stores keys and values, while they are in cache. */
-static void place_rows(void *arg, int64_t begin, int64_t end, int thread) {
+/* Rotates keys to their positions and stores them and values, while they are in cache. */
+static void place_groups(void *arg, int64_t begin, int64_t end, int thread) {
     const struct placing *placing = arg;
-    nmlp_session *s = placing->session;
-    const nmlp_config *c = &s->engine->model->config;
-    int64_t n = end - begin;
-    int64_t row = placing->run->row + begin;
-    int64_t first = placing->run->first + begin;
-    float *k = s->k_rows + row * c->n_kv_heads * c->head_dim;
+    const nmlp_session *s = placing->session;
+    const struct run *run = placing->run;
+    int64_t row_dim = placing->kv.n_heads * placing->kv.head_dim;
+    int64_t first = max64(run->first, (placing->first_group + begin) * NMLP_KV_GROUP);
+    int64_t last = (placing->first_group + end) * NMLP_KV_GROUP;
+    int64_t n = (last < run->first + run->n ? last : run->first + run->n) - first;
+    int64_t row = run->row + first - run->first;
     (void)thread;
-    nmlp_rope(s->q + row * c->n_heads * c->head_dim, s->rope, n, first, c->n_heads, c->head_dim, NULL);
-    nmlp_rope(k, s->rope, n, first, c->n_kv_heads, c->head_dim, NULL);
-    store_rows(s, s->k[placing->layer], k, first, n);
-    store_rows(s, s->v[placing->layer], s->v_rows + row * c->n_kv_heads * c->head_dim, first, n);
+    nmlp_rope(s->k_rows + row * row_dim, s->rope, n, first, placing->kv.n_heads, placing->kv.head_dim, NULL);
+    nmlp_kv_store(&placing->kv, s->k_rows + row * row_dim, s->v_rows + row * row_dim, first, n);
 }
 
 /* Lets the queries of one run look at its keys and values and at what earlier runs left before them. */
 static void attend(nmlp_session *s, int64_t l, const struct run *run) {
     const nmlp_engine *e = s->engine;
     int64_t q_dim = e->model->config.n_heads * e->model->config.head_dim;
-    struct placing placing = {.session = s, .layer = l, .run = run};
-    nmlp_pool_for(e->pool, run->n, PLACE_ROWS, place_rows, &placing);
+    struct placing placing = {
+        .session = s, .kv = kv_of(s, l), .run = run, .first_group = run->first / NMLP_KV_GROUP};
+    int64_t n_groups = (run->first + run->n - 1) / NMLP_KV_GROUP - placing.first_group + 1;
+    nmlp_pool_for(e->pool, n_groups, 1, place_groups, &placing);
     nmlp_attention attention = attention_shape(s, run->n);
     attention.first_pos = run->first;
     attention.out = s->mixed + run->row * q_dim;
     attention.q = s->q + run->row * q_dim;
-    attention.k = s->k[l];
-    attention.v = s->v[l];
-    nmlp_attention_run(e->kernels, &attention, s->workspace, e->pool);
+    attention.rope = s->rope;
+    attention.kv = placing.kv;
+    nmlp_attention_run(&attention, s->workspace, e->pool);
 }
 
 static void run_attention(nmlp_session *s, int64_t l, float *rows, const struct run *runs, int64_t n_runs, int64_t n) {

@@ -22,6 +22,7 @@ enum {
     LEAF7_EBX_AVX512F = 1 << 16,
     LEAF7_EBX_AVX512DQ = 1 << 17,
     LEAF7_EBX_AVX512BW = 1 << 30,
+    LEAF7_ECX_AVX512_VBMI = 1 << 1,
     LEAF7_EDX_AMX_BF16 = 1 << 22,
     LEAF7_EDX_AMX_TILE = 1 << 24,
     LEAF7_1_EAX_AVX512_BF16 = 1 << 5,
@@ -84,9 +85,10 @@ nmlp_cpu nmlp_cpu_detect(void) {
     uint32_t avx512 = LEAF7_EBX_AVX512F | LEAF7_EBX_AVX512DQ | LEAF7_EBX_AVX512BW | LEAF7_EBX_AVX512VL;
     cpu.avx2_fma = fma_f16c && has(b, LEAF7_EBX_AVX2) && (state & XCR0_AVX) == XCR0_AVX;
     cpu.avx512 = cpu.avx2_fma && has(b, avx512) && (state & XCR0_AVX512) == XCR0_AVX512;
+    bool vbmi = has(c, LEAF7_ECX_AVX512_VBMI);
     if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
         cpu.avx512_bf16 = cpu.avx512 && has(a, LEAF7_1_EAX_AVX512_BF16);
-    cpu.amx_bf16 = cpu.avx512_bf16 && nmlp_amx_detect().work;
+    cpu.amx_bf16 = cpu.avx512_bf16 && vbmi && nmlp_amx_detect().work; /* every CPU with tiles has both */
     return cpu;
 }
 

@@ -62,23 +62,23 @@ typedef struct nmlp_block {
     bool stream;       /* B comes from memory and is used once: fetch it ahead */
     const char *ahead; /* strips needed next, ahead_step apart */
     size_t ahead_step;
-    /* Only for gemms that work beside. */
-    int ahead_lines;     /* of each strip to be brought near at every step */
-    const float *next_c; /* sums of the tile of rows that comes next and are read again; NULL: fresh */
-    bool far_a;          /* first use of the tile in this stage: it may have left L2 */
-    nmlp_beside *beside;
+    nmlp_beside *beside; /* only for gemms with panels */
 } nmlp_block;
 
 typedef void nmlp_block_fn(const nmlp_block *block);
 
+/* All rows of a task against one block of columns (panel.h). */
+typedef struct nmlp_panel nmlp_panel;
+typedef void nmlp_panel_fn(const nmlp_panel *panel);
+
 typedef struct nmlp_gemm {
-    int mr;            /* rows of a full tile */
-    int strips;        /* strips of one block: 1, 2 or 4 */
-    int elem_bytes;    /* of activations in tiles: 4 f32, 2 bf16 */
-    int narrow_rows;   /* up to this many rows weights are used as packed; above they are widened to f32 first */
-    bool full_tiles;   /* tiles are laid out for mr rows even where fewer are used */
-    bool works_beside; /* blocks fetch ahead and deliver earlier sums in their inner loop */
+    int mr;          /* rows of a full tile */
+    int strips;      /* strips of one block: 1, 2 or 4 */
+    int elem_bytes;  /* of activations in tiles: 4 f32, 2 bf16 */
+    int narrow_rows; /* up to this many rows weights are used as packed; above they are widened to f32 first */
+    bool full_tiles; /* tiles are laid out for mr rows even where fewer are used */
     nmlp_block_fn *block[NMLP_DTYPES]; /* by type of the packed weight; NULL: cannot */
+    nmlp_panel_fn *panel;              /* for bf16 and many rows; NULL: only blocks */
     /* n elements of a strip (multiple of 32) to the f32 order. */
     void (*widen)(float *dst, const void *src, nmlp_dtype dtype, int64_t n);
     void (*begin)(void); /* per thread, before and after a job's blocks; NULL: nothing to do */

@@ -1,11 +1,11 @@
 /* Blocks of 32 x 32 in 2 x 2 AMX tiles, and of 16 x 64 in 1 x 4 for few rows: bf16 activations and weights, f32 sums.
  */
 #include "kernels/amx_tiles.h"
-#include "kernels/gemm.h"
+#include "kernels/panel.h"
 
 enum { MR = 32, STRIPS = 2, NR = STRIPS * NMLP_STRIP, TILE_K = 32, TILE_ROWS = 16, TILE_BYTES = 1024 };
 enum { FEW_STRIPS = 4, FEW_C_STRIDE = FEW_STRIPS * NMLP_STRIP * (int)sizeof(float) };
-enum { PREFETCH_BYTES = 4096, FEW_PREFETCH_BYTES = 2048 };
+enum { FEW_PREFETCH_BYTES = 2048 };
 enum { C_STRIDE = NR * (int)sizeof(float), ROW_BLOCK = TILE_ROWS * NR };
 
 /* Tiles 0..3 are C (row half, strip), 4 and 5 A, 6 and 7 B. Strides are constants of the layout. */
@@ -33,32 +33,10 @@ static void fetch_tile(const char *tile) {
     for (int i = 0; i < TILE_BYTES; i += NMLP_LINE_BYTES) _mm_prefetch(tile + i, _MM_HINT_T0);
 }
 
-/* One step's share of the weights that come later. */
-static const char *fetch_ahead(const char *at, const nmlp_block *p) {
-    for (int i = 0; i < p->ahead_lines; i++, at += NMLP_LINE_BYTES) {
-        _mm_prefetch(at, _MM_HINT_T1);
-        _mm_prefetch(at + p->ahead_step, _MM_HINT_T1);
-    }
-    return at;
-}
-
-/* What else comes from further away than L2: in the first block of columns the activations, and sums kept from chunk to
- * chunk of the reduction. */
-static const char *fetch_operands(const char *a, const char *c, const nmlp_block *p) {
-    enum { C_LINES = 4 };
-    if (p->far_a)
-        for (size_t i = 0; i < p->a_step; i += NMLP_LINE_BYTES) _mm_prefetch(a + 2 * p->a_step + i, _MM_HINT_T0);
-    if (!p->next_c) return c;
-    for (int i = 0; i < C_LINES; i++, c += NMLP_LINE_BYTES) _mm_prefetch(c, _MM_HINT_T0);
-    return c;
-}
-
 static void block_32(const nmlp_block *p) {
     const char *a = p->a;
-    const char *next_c = (const char *)p->next_c;
     const char *b0 = p->b;
     const char *b1 = b0 + p->b_step;
-    const char *ahead = p->ahead;
     float *c = p->c;
     load_c(c, p->accumulate);
     load_c_low(c, p->accumulate);
@@ -71,12 +49,7 @@ static void block_32(const nmlp_block *p) {
         _tile_stream_loadd(5, a + TILE_BYTES, NMLP_LINE_BYTES);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
-        ahead = fetch_ahead(ahead, p);
-        next_c = fetch_operands(a, next_c, p);
         nmlp_beside_step(p->beside);
-        if (!p->stream) continue;
-        fetch_tile(b0 + PREFETCH_BYTES);
-        fetch_tile(b1 + PREFETCH_BYTES);
     }
     _tile_stored(0, c, C_STRIDE);
     _tile_stored(1, c + NMLP_STRIP, C_STRIDE);
@@ -89,7 +62,6 @@ static void block_16(const nmlp_block *p) {
     const char *a = p->a;
     const char *b0 = p->b;
     const char *b1 = b0 + p->b_step;
-    const char *ahead = p->ahead;
     load_c(p->c, p->accumulate);
     for (int64_t k = 0; k < p->k; k += TILE_K, a += p->a_step, b0 += TILE_BYTES, b1 += TILE_BYTES) {
         _tile_loadd(4, a, NMLP_LINE_BYTES);
@@ -97,11 +69,7 @@ static void block_16(const nmlp_block *p) {
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, b1, NMLP_LINE_BYTES);
         _tile_dpbf16ps(1, 4, 7);
-        ahead = fetch_ahead(ahead, p);
         nmlp_beside_step(p->beside);
-        if (!p->stream) continue;
-        fetch_tile(b0 + PREFETCH_BYTES);
-        fetch_tile(b1 + PREFETCH_BYTES);
     }
     _tile_stored(0, p->c, C_STRIDE);
     _tile_stored(1, p->c + NMLP_STRIP, C_STRIDE);
@@ -224,8 +192,8 @@ const nmlp_gemm nmlp_gemm_amx = {
     .elem_bytes = sizeof(uint16_t),
     .narrow_rows = INT32_MAX,
     .full_tiles = true,
-    .works_beside = true,
     .block = {[NMLP_DTYPE_BF16] = block_bf16},
+    .panel = nmlp_panel_amx,
     .begin = nmlp_amx_begin,
     .end = nmlp_amx_end,
 };

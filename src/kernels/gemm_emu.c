@@ -1,6 +1,6 @@
 /* What AMX computes, in C: blocks of 32 x 32 and 16 x 64, bf16 activations and weights, f32 sums. Lets every machine
  * test the layouts and drivers of the amx set. */
-#include "kernels/gemm.h"
+#include "kernels/panel.h"
 
 enum { MR = 32, STRIPS = 2, FEW_MR = 16, FEW_STRIPS = 4, TILE_K = 32 };
 
@@ -43,8 +43,8 @@ const nmlp_gemm nmlp_gemm_emu = {
     .elem_bytes = sizeof(uint16_t),
     .narrow_rows = INT32_MAX,
     .full_tiles = true,
-    .works_beside = true,
     .block = {[NMLP_DTYPE_BF16] = block_bf16},
+    .panel = nmlp_panel_emu,
 };
 
 const nmlp_gemm nmlp_gemm_few_emu = {

@@ -90,29 +90,46 @@ void nmlp_mlp_run_observed(const nmlp_mlp *mlp, float *y, const float *x, int64_
                            void *workspace, nmlp_pool *pool);
 size_t nmlp_mlp_observed_workspace_bytes(const nmlp_mlp *mlp, int64_t s, int n_threads);
 
-/* ---- attention over a cache: causal, grouped queries ---- */
+/* ---- keys and values of a layer's tokens ---- */
+
+/* In the order that attention of the set reads: sets that round to bf16 keep them rounded, in strips as weights lie;
+ * the others as rows of f32. */
+typedef struct nmlp_kv {
+    const nmlp_kernels *kernels;
+    int64_t len; /* positions */
+    int64_t n_heads;
+    int64_t head_dim;
+    void *memory; /* nmlp_kv_bytes of it, aligned to 64 bytes, zeros before the first use; the caller's */
+} nmlp_kv;
+
+/* Positions from one multiple of this to the next share cache lines. */
+enum { NMLP_KV_GROUP = 32 };
+
+size_t nmlp_kv_bytes(const nmlp_kv *kv);
+/* Rows of k (rotated) and v, each [S, n_heads*D], become positions first..first+S-1. Threads may store at the same
+ * time what is in different groups. */
+void nmlp_kv_store(const nmlp_kv *kv, const float *k, const float *v, int64_t first, int64_t s);
+
+/* ---- attention over it: causal, grouped queries ---- */
 
 typedef struct nmlp_attention {
     float *out;        /* [S, n_heads*D] */
-    const float *q;    /* [S, n_heads*D], rotated */
-    const float *k;    /* [n_kv_heads, cache_len, D], rotated */
-    const float *v;    /* [n_kv_heads, cache_len, D] */
+    const float *q;    /* [S, n_heads*D] */
+    const float *rope; /* table of nmlp_rope by which queries are rotated; NULL: they are as they should be */
+    nmlp_kv kv;        /* its heads divide n_heads */
     int64_t s;         /* queries */
     int64_t first_pos; /* position of query 0; query i sees positions 0..first_pos+i */
-    int64_t cache_len; /* rows between the heads of k and v */
     int64_t n_heads;
-    int64_t n_kv_heads; /* divides n_heads */
-    int64_t head_dim;
     float scale;
 } nmlp_attention;
 
 /* Up to this many rows (queries x heads of one key head) attention computes in f32 in every set; above, a set that
- * rounds to bf16 rounds queries, keys, values and probabilities. */
+ * rounds to bf16 rounds queries and probabilities, as it has keys and values. */
 enum { NMLP_ATTENTION_FEW_ROWS = 16 };
 
 /* Memory that does not grow with S*T: bounded by threads and head size. */
-size_t nmlp_attention_workspace_bytes(const nmlp_kernels *kernels, const nmlp_attention *shape, int n_threads);
-void nmlp_attention_run(const nmlp_kernels *kernels, const nmlp_attention *args, void *workspace, nmlp_pool *pool);
+size_t nmlp_attention_workspace_bytes(const nmlp_attention *shape, int n_threads);
+void nmlp_attention_run(const nmlp_attention *args, void *workspace, nmlp_pool *pool);
 
 /* ---- the small ones ---- */
 

@@ -6,6 +6,9 @@
 #include "kernels/kernels.h"
 #include "kernels/vec.h"
 
+/* Scores c [n/32][32 rows][32 keys] of a tile of queries of 64 dimensions and n keys in strips, n a multiple of 32. */
+typedef void nmlp_scores_fn(float *c, const void *queries, const void *strips, int64_t n, nmlp_beside *beside);
+
 struct nmlp_kernels {
     const char *name;
     bool (*supported)(const nmlp_cpu *cpu);
@@ -16,9 +19,14 @@ struct nmlp_kernels {
     int64_t narrow_rows;
     const nmlp_gemm *few; /* for up to few_rows rows; NULL: narrow */
     int64_t few_rows;
-    const nmlp_gemm *exact; /* f32 activations: attention of few rows, or where nothing is rounded */
+    const nmlp_gemm *exact; /* f32 activations: attention of few rows (best if it takes bf16 strips), or where nothing is rounded */
+    nmlp_scores_fn *scores_64; /* faster than the wide gemm's blocks; NULL: there is none */
     const nmlp_vec *vec;
 };
+
+#if defined(__x86_64__)
+nmlp_scores_fn nmlp_scores_64_amx;
+#endif
 
 static inline const nmlp_gemm *nmlp_kernels_gemm(const nmlp_kernels *kernels, int64_t s) {
     if (kernels->few && s <= kernels->few_rows) return kernels->few;

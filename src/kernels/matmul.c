@@ -75,10 +75,12 @@ static void multiply(const struct run *run, int at, const nmlp_tiles *x, nmlp_ro
         .product = {{.w = m->w, .a = *x, .k = m->w->k_padded}},
         .n_products = 1,
         .rows = block.n,
+        .row = block.first,
         .kc = run->plan.kc,
         .widen = run->plan.widen,
         .stream = run->plan.stream,
         .sink = nmlp_sink_rows,
+        .describe = nmlp_describe_rows,
         .sink_ctx = &sink,
     };
     nmlp_stage_work(&stage, worker, scratch);

@@ -115,7 +115,8 @@ struct pass {
     const nmlp_scratch *scratch;
     const nmlp_tiles *x;
     int64_t rows;
-    float *y; /* of the first row */
+    int64_t row; /* the first, of all */
+    float *y;    /* of the first row */
 };
 
 /* Memory need not wait meanwhile: `next`, from input k on, is the first weight of the stage after the barrier. */
@@ -134,6 +135,7 @@ static nmlp_stage stage_of(const struct pass *pass) {
     return (nmlp_stage){.gemm = plan->gemm,
                         .n_products = 1,
                         .rows = pass->rows,
+                        .row = pass->row,
                         .kc = plan->kc,
                         .widen = plan->widen,
                         .stream = plan->stream};
@@ -144,6 +146,7 @@ static void basis_stage(const struct pass *pass, const nmlp_matrix *v, const nml
     nmlp_stage stage = stage_of(pass);
     stage.product[0] = (nmlp_product){.w = v, .a = *pass->x, .k = v->k_padded};
     stage.sink = nmlp_sink_tiles;
+    stage.describe = nmlp_describe_tiles;
     stage.sink_ctx = &sink;
     nmlp_stage_work(&stage, pass->worker, pass->scratch);
 }
@@ -159,6 +162,7 @@ static void two_bases_stage(const struct pass *pass) {
     stage.product[0] = (nmlp_product){.w = mlp->gate.v, .a = *pass->x, .k = mlp->gate.v->k_padded};
     stage.product[1] = (nmlp_product){.w = mlp->up.v, .a = *pass->x, .k = mlp->up.v->k_padded};
     stage.sink = nmlp_sink_tiles;
+    stage.describe = nmlp_describe_tiles;
     stage.sink_ctx = &sink;
     nmlp_stage_work(&stage, pass->worker, pass->scratch);
 }
@@ -168,7 +172,8 @@ static void inputs_to_ranks(const struct pass *pass) {
     const nmlp_projection *gate = &run->mlp->gate;
     const nmlp_projection *up = &run->mlp->up;
     if (!gate->v && !up->v) return;
-    if (gate->v && up->v && gate->v != up->v && gate->v->n == up->v->n) {
+    bool together = !run->plan.gemm->panel && gate->v && up->v && gate->v != up->v;
+    if (together && gate->v->n == up->v->n) {
         two_bases_stage(pass);
     } else {
         if (gate->v) basis_stage(pass, gate->v, &pass->team->gate);
@@ -197,6 +202,7 @@ static void activation_stage(const struct pass *pass, int64_t first, int64_t n_p
     stage.product[0] = (nmlp_product){.w = &gate, .a = mlp->gate.v ? pass->team->gate : *pass->x, .k = gate.k_padded};
     stage.product[1] = (nmlp_product){.w = &up, .a = mlp->up.v ? pass->team->up : *pass->x, .k = up.k_padded};
     stage.sink = nmlp_sink_tiles;
+    stage.describe = nmlp_describe_tiles;
     stage.sink_ctx = &sink;
     nmlp_stage_work(&stage, pass->worker, pass->scratch);
 }
@@ -214,6 +220,7 @@ static void down_stage(const struct pass *pass, int64_t first, int64_t n_padded,
     stage.accumulate = first > 0;
     if (first + n_padded >= w->k_padded) {
         stage.sink = run->mlp->down.v ? nmlp_sink_tiles : nmlp_sink_rows;
+        stage.describe = run->mlp->down.v ? nmlp_describe_tiles : nmlp_describe_rows;
         stage.sink_ctx = run->mlp->down.v ? (void *)&tiles : (void *)&rows;
     }
     nmlp_stage_work(&stage, pass->worker, pass->scratch);
@@ -227,6 +234,7 @@ static void rank_to_outputs(const struct pass *pass) {
     wait_for_team(pass, u, 0);
     stage.product[0] = (nmlp_product){.w = u, .a = pass->team->down, .k = u->k_padded};
     stage.sink = nmlp_sink_rows;
+    stage.describe = nmlp_describe_rows;
     stage.sink_ctx = &sink;
     nmlp_stage_work(&stage, pass->worker, pass->scratch);
 }
@@ -269,6 +277,7 @@ static void run_job(void *arg, int thread, int n_threads) {
                             .scratch = &scratch,
                             .x = &team.x[nmlp_teams_buffer(&run->teams, at)],
                             .rows = block.n,
+                            .row = block.first,
                             .y = run->y + block.first * hidden};
         run_block(&pass, run->x_rows + block.first * hidden);
     }

@@ -3,7 +3,6 @@
 enum {
     L1_PERCENT = 60,
     L1_PERCENT_WIDENED = 80,
-    L1_PERCENT_TILES = 85,
     ALL_INPUTS = 1 << 30,
     CHUNK_UNIT = 512,
     ROWS_MAX_F32 = 384,
@@ -19,12 +18,11 @@ static int64_t inputs_in_l1(const nmlp_caches *caches, int64_t percent, int64_t 
     return round_down((int64_t)caches->l1_bytes * percent / 100 / bytes_per_input, NMLP_PAD);
 }
 
-/* f32: the weights of a block of columns share L1 with the rest. Tiles: activations pass by L1, which weights may fill;
- * the sums come back for every part, so fewer parts are better. */
+/* f32: the weights of a block of columns share L1 with the rest. Tiles take all inputs at once. */
 static int64_t inputs_at_a_time(const nmlp_gemm *gemm, const nmlp_caches *caches) {
-    int64_t percent = gemm->widen ? L1_PERCENT_WIDENED : gemm->full_tiles ? L1_PERCENT_TILES : L1_PERCENT;
-    if (gemm->full_tiles && !gemm->works_beside) return ALL_INPUTS; /* weights are used once */
-    return inputs_in_l1(caches, percent, (int64_t)gemm->strips * NMLP_STRIP * gemm->elem_bytes);
+    if (gemm->full_tiles) return ALL_INPUTS;
+    return inputs_in_l1(caches, gemm->widen ? L1_PERCENT_WIDENED : L1_PERCENT,
+                        (int64_t)gemm->strips * NMLP_STRIP * gemm->elem_bytes);
 }
 
 /* Weights come from memory once per block of rows, so blocks are as high as L2 allows. With f32 the sums weigh most and
@@ -98,7 +96,7 @@ void nmlp_plan_worst(const nmlp_kernels *kernels, int64_t s, int64_t worst[NMLP_
 
 /* Two blocks for every team at least: with one, all would wait for the slowest. */
 int nmlp_plan_teams_cap(const nmlp_plan *plan, int64_t s, int n_threads) {
-    if (!plan->gemm->works_beside) return 1;
+    if (!plan->gemm->panel) return 1;
     return (int)nmlp_max(1, nmlp_min(n_threads, s / nmlp_min(2 * plan->rows_most, TEAM_ROWS_MIN)));
 }
 

@@ -69,7 +69,8 @@ static const nmlp_kernels set_amx = {
     .narrow_rows = 16,
     .few = &nmlp_gemm_few_avx512,
     .few_rows = 6,
-    .exact = &nmlp_gemm_avx512,
+    .exact = &nmlp_gemm_few_avx512,
+    .scores_64 = nmlp_scores_64_amx,
     .vec = &nmlp_vec_amx,
 };
 

@@ -13,6 +13,16 @@ void nmlp_sink_rows(void *ctx, const nmlp_columns *columns) {
                                                              &from, sink->bias ? sink->bias + columns->col : NULL);
 }
 
+void nmlp_describe_rows(const void *ctx, const nmlp_columns *columns, nmlp_panel *panel) {
+    const nmlp_rows_sink *sink = ctx;
+    int64_t row_bytes = sink->n * (int64_t)sizeof(float);
+    if (sink->bias || columns->col + NMLP_PANEL_TILE > sink->n) return;
+    panel->first.outcome = sink->add ? NMLP_ADDED_ROWS : NMLP_TO_ROWS;
+    panel->first.to = (char *)(sink->y + columns->row * sink->n + columns->col);
+    panel->first.row_bytes = row_bytes;
+    panel->to_tile_bytes = row_bytes * NMLP_PANEL_TILE;
+}
+
 /* Padding is written as zeros, not as what was summed there: infinity times a zero weight is no number. */
 void nmlp_sink_tiles(void *ctx, const nmlp_columns *columns) {
     const nmlp_tiles_sink *sink = ctx;
@@ -28,6 +38,17 @@ void nmlp_sink_tiles(void *ctx, const nmlp_columns *columns) {
                         .n_padded = n_padded};
         nmlp_tiles_put(&sink->to[p], sink->vec, columns->row, columns->col - sink->col, put);
     }
+}
+
+void nmlp_describe_tiles(const void *ctx, const nmlp_columns *columns, nmlp_panel *panel) {
+    const nmlp_tiles_sink *sink = ctx;
+    const nmlp_tiles *to = &sink->to[0];
+    int64_t k = columns->col - sink->col;
+    if (k % NMLP_PAD || columns->col + NMLP_PANEL_TILE > sink->n) return;
+    panel->first.outcome = sink->gated ? NMLP_GATED_LINES : NMLP_TO_LINES;
+    panel->first.to = nmlp_tiles_at(to, columns->row / NMLP_PANEL_TILE, k);
+    panel->first.row_bytes = NMLP_LINE_BYTES;
+    panel->to_tile_bytes = to->k_padded * NMLP_LINE_BYTES;
 }
 
 static void pack_normed(const nmlp_tiles *tiles, const nmlp_packing *p, int64_t row) {

@@ -13,6 +13,7 @@ typedef struct nmlp_rows_sink {
     bool add; /* to what y holds */
 } nmlp_rows_sink;
 void nmlp_sink_rows(void *ctx, const nmlp_columns *columns);
+void nmlp_describe_rows(const void *ctx, const nmlp_columns *columns, nmlp_panel *panel);
 
 /* To the tiles of the next matmul, each product to its own. */
 typedef struct nmlp_tiles_sink {
@@ -24,6 +25,7 @@ typedef struct nmlp_tiles_sink {
     bool gated;  /* silu(product 0) * product 1 to to[0] */
 } nmlp_tiles_sink;
 void nmlp_sink_tiles(void *ctx, const nmlp_columns *columns);
+void nmlp_describe_tiles(const void *ctx, const nmlp_columns *columns, nmlp_panel *panel);
 
 /* Rows on their way into tiles. */
 typedef struct nmlp_packing {

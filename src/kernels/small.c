@@ -62,7 +62,7 @@ static void rotate_rows(void *arg, int64_t begin, int64_t end, int thread) {
         const float *row = r->table + (r->first_pos + s) * r->head_dim;
         for (int64_t h = 0; h < r->n_heads; h++) {
             float *head = r->x + (s * r->n_heads + h) * r->head_dim;
-            r->vec->rotate(head, head + half, row, row + half, half);
+            r->vec->rotate(head, head, row, half);
         }
     }
 }

@@ -4,6 +4,7 @@
 #define NMLP_KERNELS_STAGE_H
 
 #include "kernels/matrix.h"
+#include "kernels/panel.h"
 #include "kernels/plan.h"
 #include "kernels/share.h"
 #include "kernels/tiles.h"
@@ -28,23 +29,30 @@ typedef struct nmlp_columns {
 
 typedef void nmlp_sink(void *ctx, const nmlp_columns *columns);
 
+/* The same in the words of a panel, whose columns and first row are given; nothing where they do not suffice. */
+typedef void nmlp_sink_description(const void *ctx, const nmlp_columns *columns, nmlp_panel *panel);
+
 typedef struct nmlp_stage {
     const nmlp_gemm *gemm;
     nmlp_product product[NMLP_PRODUCTS_MAX]; /* two have the same outputs; the same tiles too, or not */
     int n_products;
     int64_t rows;    /* in the block of rows */
+    int64_t row;     /* of all, with which the block begins */
     int64_t kc;      /* inputs done at a time, multiple of 32 */
     bool widen;      /* weights to f32 before use */
     bool stream;     /* few rows: weights come straight from memory */
     float *acc;      /* [column blocks][tile rows][width]: sums that outlive the stage; NULL: the thread's own */
     bool accumulate; /* onto acc */
     nmlp_sink *sink; /* NULL: the sums stay in acc */
+    nmlp_sink_description *describe;
     void *sink_ctx;
 } nmlp_stage;
 
-/* A thread's own memory: sums (two sets where one is delivered beside the making of the other), and widened weights. */
+/* A thread's own memory: sums of a block of columns, for panels the tile of them that is made and the one that is
+ * delivered, widened weights. */
 typedef struct nmlp_scratch {
-    float *c[2];
+    float *c;
+    float *tiles;
     float *b;
     float *row; /* [k] of the first input */
 } nmlp_scratch;

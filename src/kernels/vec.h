@@ -21,7 +21,7 @@ typedef struct nmlp_put {
     int64_t n_padded; /* multiple of 16; zeros are written from n on */
 } nmlp_put;
 
-/* One step of an online softmax: the scores of one row for one block of keys. */
+/* One step of an online softmax in f32: the scores of one row for one block of keys. */
 typedef struct nmlp_softmax {
     const float *scores;  /* in pieces of 16 * strips */
     int64_t block_stride; /* floats from piece to piece */
@@ -35,6 +35,21 @@ typedef struct nmlp_softmax {
     float sum;    /* in and out: of the probabilities so far, relative to max */
     float shrink; /* out: what sums made relative to the old max must be multiplied with */
 } nmlp_softmax;
+
+/* The same for some rows whose probabilities are rounded to bf16. */
+typedef struct nmlp_softmax_rows {
+    const float *scores; /* in pieces of 32 keys, the rows of a piece one after the other */
+    int64_t block_stride;
+    int64_t n_rows;
+    const int64_t *n; /* [n_rows] keys seen by a row, may be 0; NULL: all */
+    int64_t n_padded; /* multiple of 32 */
+    float scale;
+    char *lines; /* the first row's in a tile */
+    size_t step;
+    float *max;    /* [n_rows] in and out, as above */
+    float *sums;   /* [n_rows,16] in and out: sums of probabilities, in parts */
+    float *shrink; /* [n_rows] out */
+} nmlp_softmax_rows;
 
 /* Two rows on their way into strips of bf16 pairs (gemm.h): one line of every strip. */
 typedef struct nmlp_pairing {
@@ -68,7 +83,8 @@ typedef struct nmlp_vec {
     /* dst += src + bias */
     void (*add_rows)(float *dst, int64_t dst_stride, const nmlp_put *from, const float *bias);
     void (*softmax)(nmlp_softmax *row);
-    void (*softmax_bf16)(nmlp_softmax *row); /* n_padded is a multiple of 32 */
+    /* True when nothing shrinks. */
+    bool (*softmax_bf16)(const nmlp_softmax_rows *rows);
     void (*pair_rows)(const nmlp_pairing *pairing);
     void (*scale)(float *y, const float *x, float factor, int64_t n); /* y = x*factor */
     float (*dot)(const float *a, const float *b, int64_t n);
@@ -79,12 +95,15 @@ typedef struct nmlp_vec {
     /* sums[0] = sum of e^(x-top), sums[1] = the same weighted with x-y; y NULL: none. x at most top. */
     void (*exp_sums)(double sums[2], const float *x, const float *y, float top, int64_t n);
     void (*swiglu_squares)(const nmlp_swiglu_block *block);
-    void (*rotate)(float *low, float *high, const float *cosine, const float *sine, int64_t n);
+    /* y [2n]: the n pairs (i, n+i) of x turned by angles given as n cosines and n sines; y may be x. */
+    void (*rotate)(float *y, const float *x, const float *angles, int64_t n);
     /* dst [n,16] = transpose of 16 rows of n elements of 4 bytes; rows from n_rows on are zeros. */
     void (*transpose)(void *dst, const void *src, int64_t row_stride, int64_t n_rows, int64_t n);
     /* The same; false when among the elements, f32 or pairs of bf16, is NaN or Inf. */
     bool (*transpose_checked)(void *dst, const void *src, int64_t row_stride, int64_t n_rows, int64_t n,
                               nmlp_dtype dtype);
+    /* No NaN or Inf in lines of 64 bytes, f32 or bf16. */
+    bool (*is_finite)(const void *lines, int64_t n_lines, nmlp_dtype dtype);
 } nmlp_vec;
 
 extern const nmlp_vec nmlp_vec_ref;

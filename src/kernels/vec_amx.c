@@ -19,4 +19,5 @@ const nmlp_vec nmlp_vec_amx = {
     .rotate = rotate,
     .transpose = transpose,
     .transpose_checked = transpose_checked,
+    .is_finite = is_finite,
 };

@@ -78,26 +78,7 @@ static inline lanes power_for_bf16(lanes x) {
 
 #if defined(__AVX512BF16__)
 
-/* One instruction for a line; it takes subnormal numbers for zero, as tile products do. */
-static inline void store_bf16(void *dst, lanes x) {
-    __m256bh halves = _mm512_cvtneps_pbh((__m512)x);
-    memcpy(dst, &halves, sizeof halves);
-}
-
-static inline void store_bf16_line(void *dst, lanes low, lanes high) {
-    __m512bh line = _mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
-    memcpy(dst, &line, sizeof line);
-}
-
-static inline uint_lanes bf16_bits(lanes x) {
-    return (uint_lanes)_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)x));
-}
-
-/* silu to 14 bits: the result is rounded to 8. */
-static inline lanes gate_for_bf16(lanes gate, lanes up) {
-    lanes x = at_most(gate * -1.44269504f, (lanes){0} + 125.0f);
-    return gate * up * (lanes)_mm512_rcp14_ps((__m512)(power_for_bf16(x) + 1.0f));
-}
+#include "kernels/lanes_bf16.h"
 
 #else
 
@@ -182,7 +163,14 @@ static inline void add_row(float *dst, const float *src, const float *bias, int6
     for (; i < n; i++) dst[i] += bias ? src[i] + bias[i] : src[i];
 }
 
+/* Rows lie pages apart, where no hardware fetches ahead: those of the next turns are asked for here. */
+static inline void fetch_row(const float *row, int64_t n) {
+    for (int64_t i = 0; i < n; i += LANES) __builtin_prefetch(row + i, 1);
+}
+
 static void add_rows(float *dst, int64_t dst_stride, const nmlp_put *from, const float *bias) {
+    enum { ROWS_AHEAD = 8 };
+    for (int64_t row = 0; row < from->n_rows; row++) fetch_row(dst + (row + ROWS_AHEAD) * dst_stride, from->n);
     for (int64_t row = 0; row < from->n_rows; row++)
         add_row(dst + row * dst_stride, from->src + row * from->src_stride, bias, from->n);
 }
@@ -227,94 +215,7 @@ static inline lanes first_of(lanes values, int64_t n, float fill) {
     return choose(index < (int32_t)n, values, (lanes){0} + fill);
 }
 
-/* Of the scaled scores so far and these. The scale is positive. There is memory up to n_padded. */
-static float max_score(const nmlp_softmax *row) {
-    lanes top[2] = {(lanes){0} - INFINITY, (lanes){0} - INFINITY};
-    const float *piece = row->scores;
-    int64_t at = 0;
-    for (; at < row->n; piece += row->block_stride)
-        for (int i = 0; i < row->strips && at < row->n; i++, at += LANES)
-            top[i & 1] = larger(top[i & 1], first_of(load(piece + i * LANES), row->n - at, -INFINITY));
-    float scaled = max_lanes(larger(top[0], top[1])) * row->scale;
-    return row->max > scaled ? row->max : scaled;
-}
-
-/* What probabilities are relative to; with nothing but -infinity so far they count for nothing. */
-static inline float base_of(float top) { return top == -INFINITY ? 0.0f : top; }
-
-static void advance(nmlp_softmax *row, float top, lanes sum) {
-    lanes shrink = exp_lanes((lanes){0} + (row->max - base_of(top)));
-    row->shrink = row->max == -INFINITY ? 1.0f : shrink[0]; /* there are no sums yet */
-    row->sum = top == -INFINITY ? 0.0f : row->sum * row->shrink + sum_lanes(sum);
-    row->max = top;
-}
-
-static void softmax(nmlp_softmax *row) {
-    lanes sum = {0};
-    float top = max_score(row);
-    float base = base_of(top);
-    const float *piece = row->scores;
-    char *line = row->line;
-    int64_t at = 0;
-    for (; at < row->n; piece += row->block_stride)
-        for (int i = 0; i < row->strips && at < row->n; i++, at += LANES, line += row->step) {
-            lanes p = first_of(exp_lanes(load(piece + i * LANES) * row->scale - base), row->n - at, 0.0f);
-            sum += p;
-            store((float *)line, p);
-        }
-    for (; at < row->n_padded; at += LANES, line += row->step) memset(line, 0, LANES * sizeof(float));
-    advance(row, top, sum);
-}
-
-static inline lanes probability_for_bf16(lanes scores, float scale, float base) {
-    lanes least = (lanes){0} - 126.0f; /* whose power is not yet subnormal */
-    return power_for_bf16(at_least(scores * scale - base, least));
-}
-
-/* Writes the probabilities relative to `top` and returns their sum. */
-static lanes put_probabilities(const nmlp_softmax *row, float top) {
-    const float log2_e = 1.44269504f;
-    lanes sum[2] = {{0}, {0}};
-    float scale = row->scale * log2_e;
-    float base = base_of(top) * log2_e;
-    const float *piece = row->scores; /* of two strips: a line of probabilities */
-    char *line = row->line;
-    int64_t at = 0;
-    for (; at + 2 * LANES <= row->n; at += 2 * LANES, line += row->step, piece += row->block_stride) {
-        lanes low = probability_for_bf16(load(piece), scale, base);
-        lanes high = probability_for_bf16(load(piece + LANES), scale, base);
-        sum[0] += low;
-        sum[1] += high;
-        store_bf16_line(line, low, high);
-    }
-    if (at < row->n) {
-        lanes low = first_of(probability_for_bf16(load(piece), scale, base), row->n - at, 0.0f);
-        lanes high = first_of(probability_for_bf16(load(piece + LANES), scale, base), row->n - at - LANES, 0.0f);
-        sum[0] += low;
-        sum[1] += high;
-        store_bf16_line(line, low, high);
-        at += 2 * LANES;
-        line += row->step;
-    }
-    for (; at < row->n_padded; at += 2 * LANES, line += row->step) memset(line, 0, 2 * LANES * sizeof(uint16_t));
-    return sum[0] + sum[1];
-}
-
-/* bf16 is as precise for large numbers as for small ones, so probabilities may be relative to an earlier maximum for as
- * long as none grows out of all proportion: most blocks of keys need no maximum of their own. */
-static void softmax_bf16(nmlp_softmax *row) {
-    const float large = 0x1p64f;
-    if (row->max > -INFINITY) {
-        float sum = sum_lanes(put_probabilities(row, row->max));
-        row->shrink = 1.0f;
-        if (sum <= large) {
-            row->sum += sum;
-            return;
-        }
-    }
-    float top = max_score(row);
-    advance(row, top, put_probabilities(row, top));
-}
+#include "kernels/vec_softmax.h"
 
 static inline lanes pairing_lanes(const float *row, int64_t n, int64_t at) {
     if (!row || at >= n) return (lanes){0};
@@ -411,13 +312,35 @@ static void swiglu_squares(const nmlp_swiglu_block *b) {
     }
 }
 
-static void rotate(float *low, float *high, const float *cosine, const float *sine, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        float a = low[i];
-        float b = high[i];
-        low[i] = a * cosine[i] - b * sine[i];
-        high[i] = b * cosine[i] + a * sine[i];
+static void rotate(float *y, const float *x, const float *angles, int64_t n) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        lanes a = load(x + i), b = load(x + n + i);
+        lanes cosine = load(angles + i), sine = load(angles + n + i);
+        store(y + i, a * cosine - b * sine);
+        store(y + n + i, b * cosine + a * sine);
     }
+    for (; i < n; i++) {
+        float a = x[i], b = x[n + i];
+        y[i] = a * angles[i] - b * angles[n + i];
+        y[n + i] = b * angles[i] + a * angles[n + i];
+    }
+}
+
+/* Adding to the lowest bit of an exponent of all ones carries into the sign, which is masked out before. */
+static bool is_finite(const void *lines, int64_t n_lines, nmlp_dtype dtype) {
+    typedef uint16_t half_lanes __attribute__((vector_size(64)));
+    uint_lanes exponent = (uint_lanes){0} + (dtype == NMLP_DTYPE_F32 ? 0x7f800000u : 0x7f807f80u);
+    uint_lanes lowest = exponent & 0x00800080u;
+    uint_lanes carried = {0};
+    for (const char *line = lines; n_lines > 0; n_lines--, line += sizeof carried) {
+        uint_lanes bits;
+        memcpy(&bits, line, sizeof bits);
+        carried |= (uint_lanes)((half_lanes)(bits & exponent) + (half_lanes)lowest);
+    }
+    uint32_t any = 0;
+    for (int i = 0; i < LANES; i++) any |= carried[i];
+    return (any & 0x80008000u) == 0;
 }
 
 /* A few columns at a time, so that source and destination both stay in L1. */

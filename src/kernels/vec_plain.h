@@ -2,6 +2,8 @@
 #ifndef NMLP_KERNELS_VEC_PLAIN_H
 #define NMLP_KERNELS_VEC_PLAIN_H
 
+#include <stdbool.h>
+
 #include "kernels/vec_lanes.h"
 
 static inline lanes at_most(lanes x, lanes bound) { return choose(x > bound, bound, x); }
@@ -9,6 +11,13 @@ static inline lanes at_least(lanes x, lanes bound) { return choose(x < bound, bo
 
 /* Of numbers below 2^22: 1.5 * 2^23 pushes the fraction out. */
 static inline lanes nearest_integer(lanes x) { return (x + 12582912.0f) - 12582912.0f; }
+
+/* No lane is larger, or NaN. */
+static inline bool all_at_most(lanes x, float bound) {
+    for (int i = 0; i < LANES; i++)
+        if (!(x[i] <= bound)) return false;
+    return true;
+}
 
 static inline lanes reciprocal(lanes x) { return 1.0f / x; }
 

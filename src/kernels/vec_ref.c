@@ -20,4 +20,5 @@ const nmlp_vec nmlp_vec_ref = {
     .rotate = rotate,
     .transpose = transpose_plain,
     .transpose_checked = transpose_plain_checked,
+    .is_finite = is_finite,
 };

@@ -99,29 +99,54 @@ nmlp_truth nmlp_truth_mlp(const nmlp_truth *x, const nmlp_mlp_desc *desc, bool b
     return y;
 }
 
+struct attending {
+    const nmlp_attention *args;
+    const float *k;
+    const float *v;
+    double round_kv; /* relative errors of keys and values, and of queries and probabilities */
+    double round_qp;
+    double exp_error; /* beyond that of f32 */
+    double *score;
+};
+
+static struct attending attending_of(const nmlp_attention *args, const float *k, const float *v) {
+    struct attending a = {.args = args, .k = k, .v = v};
+    bool few = args->s * (args->n_heads / args->kv.n_heads) <= NMLP_ATTENTION_FEW_ROWS;
+    if (!nmlp_kernels_rounds_to_bf16(args->kv.kernels)) return a;
+    a.round_kv = U_BF16;
+    if (few) return a;
+    a.round_qp = U_BF16;
+    a.exp_error = ldexp(1.0, -8);
+    return a;
+}
+
+static double product_error(double a, double b) { return a + b + a * b; }
+
 /* One query of one head. A score's error e changes its probability by a factor within exp(+-2e); the sums add their
  * own. */
-static void attend(nmlp_truth *out, const nmlp_attention *a, int64_t query, int64_t head, bool bf16, double *score) {
-    int64_t dim = a->head_dim;
+static void attend(nmlp_truth *out, const struct attending *at, int64_t query, int64_t head) {
+    const nmlp_attention *a = at->args;
+    int64_t dim = a->kv.head_dim;
     int64_t n_keys = a->first_pos + query + 1;
-    int64_t kv_head = head / (a->n_heads / a->n_kv_heads);
+    int64_t stride = a->kv.n_heads * dim;
+    int64_t kv_head = head / (a->n_heads / a->kv.n_heads);
     const float *q = a->q + (query * a->n_heads + head) * dim;
-    const float *k = a->k + kv_head * a->cache_len * dim;
-    const float *v = a->v + kv_head * a->cache_len * dim;
+    const float *k = at->k + kv_head * dim;
+    const float *v = at->v + kv_head * dim;
+    double *score = at->score;
     double max = -INFINITY;
     double sum = 0.0;
     double score_error = 0.0;
-    double round = bf16 ? U_BF16 : 0.0;
-    double exp_error = bf16 ? ldexp(1.0, -14) : 0.0; /* beyond that of f32 */
     for (int64_t t = 0; t < n_keys; t++) {
         double dot = 0.0;
         double size = 0.0;
         for (int64_t d = 0; d < dim; d++) {
-            dot += (double)q[d] * k[t * dim + d];
-            size += fabs((double)q[d] * k[t * dim + d]);
+            dot += (double)q[d] * k[t * stride + d];
+            size += fabs((double)q[d] * k[t * stride + d]);
         }
         score[t] = dot * a->scale;
-        score_error = fmax(score_error, (sum_factor(dim) + 2.0 * U32 + 2.0 * round + round * round) * size * a->scale);
+        double relative = sum_factor(dim) + 2.0 * U32 + product_error(at->round_qp, at->round_kv);
+        score_error = fmax(score_error, relative * size * a->scale);
         max = fmax(max, score[t]);
     }
     for (int64_t t = 0; t < n_keys; t++) sum += score[t] = exp(score[t] - max);
@@ -129,24 +154,25 @@ static void attend(nmlp_truth *out, const nmlp_attention *a, int64_t query, int6
         double value = 0.0;
         double size = 0.0;
         for (int64_t t = 0; t < n_keys; t++) {
-            value += score[t] / sum * v[t * dim + d];
-            size += score[t] / sum * fabs((double)v[t * dim + d]);
+            value += score[t] / sum * v[t * stride + d];
+            size += score[t] / sum * fabs((double)v[t * stride + d]);
         }
-        int64_t at = query * out->cols + head * dim + d;
-        out->value[at] = value;
+        int64_t i = query * out->cols + head * dim + d;
+        out->value[i] = value;
         /* exp to 2 units, twice the sum's error (numerator, denominator), and a rescaling per block of keys */
         double relative = expm1(2.0 * score_error) + 2.0 * sum_factor(n_keys) + (16.0 + (double)n_keys / 16.0) * U32;
-        relative += 2.0 * round + round * round + 2.0 * exp_error; /* of probability and value */
-        out->bound[at] = relative * size + TINY;
+        relative += product_error(at->round_qp, at->round_kv) + 2.0 * at->exp_error; /* of probability and value */
+        out->bound[i] = relative * size + TINY;
     }
 }
 
-nmlp_truth nmlp_truth_attention(const nmlp_attention *args, bool bf16) {
-    nmlp_truth out = make(args->s, args->n_heads * args->head_dim);
-    double *score = nmlp_mem_new((size_t)(args->first_pos + args->s), sizeof *score, NULL);
+nmlp_truth nmlp_truth_attention(const nmlp_attention *args, const float *k, const float *v) {
+    nmlp_truth out = make(args->s, args->n_heads * args->kv.head_dim);
+    struct attending at = attending_of(args, k, v);
+    at.score = nmlp_mem_new((size_t)(args->first_pos + args->s), sizeof *at.score, NULL);
     for (int64_t query = 0; query < args->s; query++)
-        for (int64_t head = 0; head < args->n_heads; head++) attend(&out, args, query, head, bf16, score);
-    nmlp_mem_free(score);
+        for (int64_t head = 0; head < args->n_heads; head++) attend(&out, &at, query, head);
+    nmlp_mem_free(at.score);
     return out;
 }
 

@@ -23,8 +23,9 @@ nmlp_truth nmlp_truth_matmul(const nmlp_truth *x, const nmlp_view *w, const floa
 nmlp_truth nmlp_truth_project(const nmlp_truth *x, const nmlp_factors *f, bool bf16);
 nmlp_truth nmlp_truth_silu_mul(const nmlp_truth *gate, const nmlp_truth *up);
 nmlp_truth nmlp_truth_mlp(const nmlp_truth *x, const nmlp_mlp_desc *desc, bool bf16);
-/* With `bf16`, queries, keys, values and probabilities are rounded to bf16. */
-nmlp_truth nmlp_truth_attention(const nmlp_attention *args, bool bf16);
+/* Of k and v [positions, n_kv_heads*D] as they were stored; what of them and of queries and probabilities is rounded to
+ * bf16 is the kernels' and the number of rows' to say. */
+nmlp_truth nmlp_truth_attention(const nmlp_attention *args, const float *k, const float *v);
 
 /* Fails naming `what` and the worst element when a value is further off than its bound. */
 void nmlp_assert_within(const float *got, const nmlp_truth *truth, const char *what);

@@ -17,12 +17,13 @@ struct operands {
 
 static size_t max2(size_t a, size_t b) { return a > b ? a : b; }
 
-static void run_all(const struct operands *o, const nmlp_kernels *set, int64_t s, nmlp_pool *pool) {
+static void run_all(const struct operands *o, int64_t s, nmlp_pool *pool) {
     nmlp_attention attention = o->attention;
     attention.s = s;
     nmlp_linear_run(o->linear, o->y, o->x, s, o->workspace, pool);
     nmlp_mlp_run(o->mlp, o->y, o->x, s, o->workspace, pool);
-    nmlp_attention_run(set, &attention, o->workspace, pool);
+    nmlp_kv_store(&attention.kv, o->x, o->x, 0, s);
+    nmlp_attention_run(&attention, o->workspace, pool);
     nmlp_rmsnorm(o->y, o->x, o->x, 1e-5f, s, H, pool);
     nmlp_rope(o->y, o->x, s, 0, 1, H, pool);
     nmlp_add(o->y, o->x, s * H, pool);
@@ -43,27 +44,25 @@ static void runs_do_not_allocate(void **state) {
         if (!set) continue;
         o.attention = (nmlp_attention){.out = o.y,
                                        .q = o.x,
-                                       .k = o.x,
-                                       .v = o.x,
+                                       .kv = {.kernels = set, .len = S, .n_heads = 1, .head_dim = DIM},
                                        .s = S,
-                                       .cache_len = S,
                                        .n_heads = HEADS,
-                                       .n_kv_heads = 1,
-                                       .head_dim = DIM,
                                        .scale = 1.0f};
+        o.attention.kv.memory = nmlp_mem_new(1, nmlp_kv_bytes(&o.attention.kv), NULL);
         nmlp_assert_ok(nmlp_linear_create(&o.linear, set, &w, NULL, pool, &err), &err);
         nmlp_assert_ok(nmlp_mlp_create(&o.mlp, set, &desc, pool, &err), &err);
         size_t bytes = max2(nmlp_linear_workspace_bytes(o.linear, S, 2), nmlp_mlp_workspace_bytes(o.mlp, S, 2));
-        bytes = max2(bytes, nmlp_attention_workspace_bytes(set, &o.attention, 2));
+        bytes = max2(bytes, nmlp_attention_workspace_bytes(&o.attention, 2));
         o.workspace = nmlp_mem_new(1, bytes, NULL);
         int before = nmlp_test_allocations();
         assert_true(before > 0); /* the counter counts */
-        run_all(&o, set, S, pool);
-        run_all(&o, set, 1, pool);
+        run_all(&o, S, pool);
+        run_all(&o, 1, pool);
         assert_int_equal(nmlp_test_allocations(), before);
         nmlp_linear_destroy(o.linear);
         nmlp_mlp_destroy(o.mlp);
         nmlp_mem_free(o.workspace);
+        nmlp_mem_free(o.attention.kv.memory);
     }
     nmlp_mem_free(o.x);
     nmlp_mem_free(o.y);
