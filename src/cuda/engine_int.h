@@ -63,10 +63,9 @@ struct nmlp_cuda_session {
     nmlp_cuda_program head;   /* logits and pick alone, after prefill */
     nmlp_cuda_prefill prefill;
     cudaStream_t stream;
-    cudaGraphExec_t graph; /* of one step */
-    cudaEvent_t chosen[2];
-    int32_t *host_token; /* pinned [2] */
-    int turn;            /* which of the two the newest choice goes to */
+    _Atomic uint64_t *choices; /* pinned, see nmlp_cuda_program */
+    uint32_t n_choices;        /* asked for so far */
+    int32_t chosen;            /* the last one that was awaited */
 };
 
 /* Takes the memory for up to `rows` tokens at a time; called twice, like everything that lays out a block. */

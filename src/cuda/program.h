@@ -32,9 +32,6 @@ enum {
     NMLP_CUDA_SLOTS_MAX = 24,    /* tiles in the ring */
     NMLP_CUDA_CONSUMER_WARPS = 8,
     NMLP_CUDA_COPIER_WARPS = 1,
-    NMLP_CUDA_BARRIER_WAYS = 4,     /* counters the blocks divide among them */
-    NMLP_CUDA_BARRIER_STRIDE = 64,  /* words between counters: other lines, other slices of L2 */
-    NMLP_CUDA_BARRIER_WORDS = NMLP_CUDA_BARRIER_WAYS * NMLP_CUDA_BARRIER_STRIDE,
     NMLP_CUDA_FIRST_PHASES = 6,
     NMLP_CUDA_CHUNK_KEYS_MIN = 128, /* keys of one attention unit, at least */
     NMLP_CUDA_KEY_CHUNKS_MAX = 16
@@ -82,7 +79,6 @@ typedef struct nmlp_cuda_phase {
     int32_t same_x;     /* both matrices read the same rows */
     int32_t tagged_out; /* out is words with this phase's tag */
     int32_t out_before; /* with ADD: the phase that wrote out before */
-    int32_t meet_after; /* all blocks meet before the next phase: it reads what has no tags */
     int32_t n_chunks;   /* pieces of K */
     int32_t k_chunk;    /* columns per piece */
     nmlp_cuda_operand op[2];
@@ -113,9 +109,12 @@ typedef struct nmlp_cuda_phase {
 typedef struct nmlp_cuda_state {
     int32_t token;  /* in: the token to run; out: the one picked */
     int32_t length; /* tokens in the cache before the step; the step adds one */
+    uint32_t n_choices; /* made before the step, which adds one */
     float inverse_temperature; /* 0: greedy */
     uint32_t seed;
 } nmlp_cuda_state;
+
+enum { NMLP_CUDA_CHOICES = 2 }; /* the newest ones, kept for the host */
 
 typedef struct nmlp_cuda_program {
     nmlp_cuda_phase first[NMLP_CUDA_FIRST_PHASES]; /* the first ones come as arguments: no wait for memory before weights are asked for */
@@ -127,18 +126,16 @@ typedef struct nmlp_cuda_program {
     int32_t input_elems; /* bf16 elements of shared memory for X */
     int32_t head_dim;    /* of its attention phases; 0: none */
     unsigned *tickets;           /* on the device; every block of a launch takes one, which tells the launches apart */
-    unsigned long long *barrier; /* on the device, NMLP_CUDA_BARRIER_WORDS; grows by one round per meeting */
     nmlp_cuda_state *state;
-    float *best_score; /* [grid] */
-    int32_t *best_token;
-    int32_t *tokens; /* [context] every picked token by position; may be NULL */
+    void *best;                  /* tagged [grid][2]: score and token of each block's best */
+    unsigned long long *choices; /* pinned host memory [NMLP_CUDA_CHOICES]: choice n at n modulo that, its token below, n above */
 #ifdef NMLP_CUDA_CLOCKS
     long long *clocks; /* [grid][n_phases][NMLP_CUDA_CLOCK_EVENTS] cycles since the block began */
 #endif
 } nmlp_cuda_program;
 
 #ifdef NMLP_CUDA_CLOCKS
-enum { NMLP_CUDA_CLOCK_EVENTS = 8 };
+enum { NMLP_CUDA_CLOCK_EVENTS = 7 };
 #endif
 
 static inline int32_t nmlp_cuda_pad(int64_t n) { return (int32_t)((n + NMLP_CUDA_PAD - 1) / NMLP_CUDA_PAD * NMLP_CUDA_PAD); }

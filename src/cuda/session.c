@@ -1,5 +1,6 @@
-/* One growing sequence on the device: caches, the decode program and its graph. */
+/* One growing sequence on the device: caches and the decode program. */
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "cuda/engine_int.h"
@@ -73,7 +74,6 @@ static nmlp_status plan_head(nmlp_cuda_session *s, nmlp_cuda_plan *plan, nmlp_cu
                                .whole = true};
     nmlp_cuda_phase pick = {.kind = NMLP_CUDA_PICK};
     NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_matmul(plan, &logits, NULL, err));
-    plan->phases[plan->n_phases - 1].meet_after = 1;
     return nmlp_cuda_plan_push(plan, &pick, err);
 }
 
@@ -117,8 +117,8 @@ static nmlp_status lay_out_program(nmlp_cuda_session *s, nmlp_cuda_program *prog
     size_t n_blocks = (size_t)s->engine->device.n_blocks;
     program->state = s->state;
     program->head_dim = (int32_t)c->head_dim;
-    program->best_score = nmlp_cuda_block_take(&s->block, n_blocks * sizeof(float));
-    program->best_token = nmlp_cuda_block_take(&s->block, n_blocks * sizeof(int32_t));
+    program->best = nmlp_cuda_block_take(&s->block, 2 * n_blocks * NMLP_CUDA_WORD_BYTES);
+    program->choices = (unsigned long long *)(void *)s->choices;
 out:
     nmlp_cuda_plan_fini(&plan);
     return st;
@@ -148,32 +148,14 @@ static nmlp_status lay_out(nmlp_cuda_session *s, const float *rope, nmlp_err *er
     return NMLP_CUDA_CHECK(cudaMemcpy(s->rope, rope, rope_bytes, cudaMemcpyHostToDevice), "uploading the rotation", err);
 }
 
-static nmlp_status launch(nmlp_cuda_session *s, const nmlp_cuda_program *program, nmlp_err *err) {
-    return NMLP_CUDA_CHECK(nmlp_cuda_stream_launch(program, s->engine->device.n_blocks, s->stream), "launching the streaming kernel",
-                           err);
-}
-
-static nmlp_status capture_step(nmlp_cuda_session *s, nmlp_err *err) {
-    cudaGraph_t graph = NULL;
-    NMLP_RETURN_IF_FAILED(
-        NMLP_CUDA_CHECK(cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal), "beginning the step's graph", err));
-    nmlp_status st = launch(s, &s->step, err);
-    cudaError_t ended = cudaStreamEndCapture(s->stream, &graph);
-    if (st == NMLP_OK) st = NMLP_CUDA_CHECK(ended, "ending the step's graph", err);
-    if (st == NMLP_OK) st = NMLP_CUDA_CHECK(cudaGraphInstantiate(&s->graph, graph, 0), "instantiating the step's graph", err);
-    if (graph) (void)cudaGraphDestroy(graph);
-    return st;
-}
-
 static nmlp_status make_handles(nmlp_cuda_session *s, nmlp_err *err) {
     void *pinned = NULL;
+    size_t bytes = NMLP_CUDA_CHOICES * sizeof *s->choices;
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "making a stream", err));
-    for (int i = 0; i < 2; i++)
-        NMLP_RETURN_IF_FAILED(
-            NMLP_CUDA_CHECK(cudaEventCreateWithFlags(&s->chosen[i], cudaEventDisableTiming), "making an event", err));
-    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaMallocHost(&pinned, 2 * sizeof *s->host_token), "pinning host memory", err));
-    s->host_token = pinned;
-    return capture_step(s, err);
+    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaMallocHost(&pinned, bytes), "pinning host memory", err));
+    memset(pinned, 0, bytes);
+    s->choices = pinned;
+    return NMLP_OK;
 }
 
 nmlp_status nmlp_cuda_session_create(nmlp_cuda_session **out, const nmlp_cuda_engine *engine, int64_t context, const float *rope,
@@ -192,10 +174,10 @@ nmlp_status nmlp_cuda_session_create(nmlp_cuda_session **out, const nmlp_cuda_en
     s->k = nmlp_mem_new((size_t)c->n_layers, sizeof *s->k, err);
     s->v = nmlp_mem_new((size_t)c->n_layers, sizeof *s->v, err);
     if (!s->k || !s->v) NMLP_TRY(NMLP_E_NOMEM);
+    NMLP_TRY(make_handles(s, err));
     NMLP_TRY(lay_out(s, rope, err));
     NMLP_TRY(nmlp_cuda_block_commit(&s->block, "a session of that context", err));
     NMLP_TRY(lay_out(s, rope, err));
-    NMLP_TRY(make_handles(s, err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaDeviceSynchronize(), "preparing a session", err));
     *out = s;
 out:
@@ -210,10 +192,7 @@ void nmlp_cuda_session_destroy(nmlp_cuda_session *s) {
     nmlp_err ignored;
     (void)nmlp_cuda_print_clocks(&s->step, s->engine->device.n_blocks, &ignored);
 #endif
-    if (s->graph) (void)cudaGraphExecDestroy(s->graph);
-    for (int i = 0; i < 2; i++)
-        if (s->chosen[i]) (void)cudaEventDestroy(s->chosen[i]);
-    if (s->host_token) (void)cudaFreeHost(s->host_token);
+    if (s->choices) (void)cudaFreeHost((void *)s->choices);
     if (s->stream) (void)cudaStreamDestroy(s->stream);
     nmlp_cuda_blas_destroy(s->prefill.blas);
     nmlp_cuda_block_release(&s->block);
@@ -242,23 +221,44 @@ void nmlp_cuda_session_set_sampling(nmlp_cuda_session *s, double temperature, ui
 static nmlp_status put_state(nmlp_cuda_session *s, int32_t token, int64_t length, nmlp_err *err) {
     s->settings.token = token;
     s->settings.length = (int32_t)length;
+    s->settings.n_choices = s->n_choices;
     return NMLP_CUDA_CHECK(cudaMemcpyAsync(s->state, &s->settings, sizeof s->settings, cudaMemcpyHostToDevice, s->stream),
                            "setting the state", err);
 }
 
-/* The choice that is being made goes to the host as soon as it is there. */
-static nmlp_status fetch_choice(nmlp_cuda_session *s, nmlp_err *err) {
-    s->turn ^= 1;
-    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaMemcpyAsync(&s->host_token[s->turn], &s->state->token, sizeof(int32_t),
-                                                          cudaMemcpyDeviceToHost, s->stream),
-                                          "fetching a token", err));
-    return NMLP_CUDA_CHECK(cudaEventRecord(s->chosen[s->turn], s->stream), "recording an event", err);
+/* A program that ends with a choice. Nothing else goes into the stream between two steps, so that the second begins to copy weights where a block of the
+ * first has ended. */
+static nmlp_status launch(nmlp_cuda_session *s, const nmlp_cuda_program *program, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_stream_launch(program, s->engine->device.n_blocks, s->stream),
+                                          "launching the streaming kernel", err));
+    s->n_choices++;
+    return NMLP_OK;
 }
 
 static nmlp_status start_step(nmlp_cuda_session *s, nmlp_err *err) {
-    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaGraphLaunch(s->graph, s->stream), "launching a step", err));
+    NMLP_RETURN_IF_FAILED(launch(s, &s->step, err));
     s->length++;
-    return fetch_choice(s, err);
+    return NMLP_OK;
+}
+
+static bool is_chosen(nmlp_cuda_session *s, uint32_t number) {
+    uint64_t choice = atomic_load_explicit(&s->choices[number % NMLP_CUDA_CHOICES], memory_order_acquire);
+    s->chosen = (int32_t)(uint32_t)choice;
+    return choice >> 32 == number;
+}
+
+/* Choice `number` is in s->chosen. The device writes it to the host's memory, and asking the driver takes longer than most waits, so it is asked now and then. */
+static nmlp_status await_choice(nmlp_cuda_session *s, uint32_t number, nmlp_err *err) {
+    enum { LOOKS_PER_QUESTION = 1 << 16 };
+    for (;;) {
+        for (int i = 0; i < LOOKS_PER_QUESTION; i++)
+            if (is_chosen(s, number)) return NMLP_OK;
+        cudaError_t e = cudaStreamQuery(s->stream);
+        if (e == cudaErrorNotReady) continue;
+        NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(e, "running the model", err));
+        if (is_chosen(s, number)) return NMLP_OK;
+        return nmlp_fail(err, NMLP_E_IO, "CUDA: the device ended a step without choosing a token");
+    }
 }
 
 static nmlp_status check_append(const nmlp_cuda_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {
@@ -305,8 +305,7 @@ static nmlp_status run_tokens(nmlp_cuda_session *s, const int32_t *ids, int64_t 
         s->length += here;
     }
     NMLP_RETURN_IF_FAILED(put_state(s, ids[n - 1], s->length - 1, err)); /* the head's pick adds one */
-    NMLP_RETURN_IF_FAILED(launch(s, &s->head, err));
-    return fetch_choice(s, err);
+    return launch(s, &s->head, err);
 }
 
 nmlp_status nmlp_cuda_session_append(nmlp_cuda_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {
@@ -314,7 +313,7 @@ nmlp_status nmlp_cuda_session_append(nmlp_cuda_session *s, const int32_t *ids, i
     if (n < 1) return NMLP_OK;
     if (s->ahead) { /* a step was started on the device's own choice: is it the one that was meant? */
         s->ahead = false;
-        if (n == 1 && ids[0] == s->host_token[s->turn ^ 1]) return NMLP_OK;
+        if (n == 1 && ids[0] == s->chosen) return NMLP_OK;
         s->length--;
     }
     int64_t before = s->length;
@@ -333,14 +332,14 @@ nmlp_status nmlp_cuda_session_last_logits(nmlp_cuda_session *s, float *logits, n
 }
 
 nmlp_status nmlp_cuda_session_next(nmlp_cuda_session *s, bool more, int32_t *id, nmlp_err *err) {
-    int turn = s->turn;
+    uint32_t number = s->n_choices;
     *id = -1;
     if (!s->picked || s->ahead) return nmlp_fail(err, NMLP_E_ARG, "there is no choice before a token is appended");
     if (more && s->length < s->context) {
         NMLP_RETURN_IF_FAILED(start_step(s, err));
         s->ahead = true;
     }
-    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaEventSynchronize(s->chosen[turn]), "running the model", err));
-    *id = s->host_token[turn];
+    NMLP_RETURN_IF_FAILED(await_choice(s, number, err));
+    *id = s->chosen;
     return NMLP_OK;
 }

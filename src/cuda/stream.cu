@@ -19,34 +19,30 @@ __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
     fetch_phase(prog, 0, sh);
     await_phase(prog, 0, sh);
     const bool early = sh->phase[0].kind == NMLP_CUDA_MATMUL; /* whose input has no tags yet */
-    if (early) meet<BEFORE_PHASE>(meeting);
+    if (early) meet(meeting);
     await_launch_before();
     const uint32_t tag_base = take_ticket(prog);
-    grid_step step = begin_steps(prog.barrier);
     if (prog.state) {
-        best.inverse_temperature = __ldcg(&prog.state->inverse_temperature);
-        best.seed = __ldcg(&prog.state->seed);
-        best.position = __ldcg(&prog.state->length);
+        const nmlp_cuda_state state = read_state(prog.state);
+        best.inverse_temperature = state.inverse_temperature;
+        best.seed = state.seed;
+        best.position = state.length;
+        if ((threadIdx.x & 31) == 0) sh->state = state;
     }
     if ((threadIdx.x & 31) == 0) sh->tag_base = tag_base;
     __syncwarp();
-    if (!early) meet<BEFORE_PHASE>(meeting);
+    if (!early) meet(meeting);
     for (int i = 0; i < prog.n_phases; i++) {
         const nmlp_cuda_phase *ph = &sh->phase[i & 1];
+        const uint32_t tag = tag_base + (uint32_t)i + 1;
         fetch_phase(prog, i + 1, sh);
         await_phase(prog, i + 1, sh); /* there is time: nothing is to be finished before the phase's input has come */
-        if (ph->kind == NMLP_CUDA_MATMUL) finish_phase(prog, ph, sh->units[i & 1], mem, n_done, tag_base + (uint32_t)i + 1, best);
-        if (ph->kind == NMLP_CUDA_MATMUL && ph->output == NMLP_CUDA_LOGITS) publish_best(prog, best);
+        if (ph->kind == NMLP_CUDA_MATMUL) finish_phase(prog, ph, sh->units[i & 1], mem, n_done, tag, best);
+        if (ph->kind == NMLP_CUDA_MATMUL && ph->output == NMLP_CUDA_LOGITS) publish_best(prog, best, tag);
         NOTE_CLOCK(i, 4);
         if (i + 1 == prog.n_phases) break;
-        if (ph->meet_after) {
-            meet<AFTER_PHASE>(meeting);
-            arrive_at_grid(step);
-            NOTE_CLOCK(i, 5);
-            wait_for_grid(step);
-        }
-        NOTE_CLOCK(i, 6);
-        meet<BEFORE_PHASE>(meeting);
+        meet(meeting);
+        NOTE_CLOCK(i, 5);
     }
 }
 
@@ -56,28 +52,21 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
     int warp = threadIdx.x >> 5;
     consumer at = {{warp, 0}, 0, warp};
     meetings meeting = begin_meetings(sh);
-    int token = 0;
-    int position = 0;
     await_launch_before();
-    if (prog.state) { /* the last phase alone changes it, after every block has passed a barrier */
-        token = __ldcg(&prog.state->token);
-        position = __ldcg(&prog.state->length);
-    }
     for (int i = 0; i < prog.n_phases; i++) {
-        meet<BEFORE_PHASE>(meeting); /* inputs and description are there */
+        meet(meeting); /* the description is there */
         if (warp == 0) NOTE_CLOCK(i, 0);
         const nmlp_cuda_phase *ph = &sh->phase[i & 1];
         switch (ph->kind) {
-        case NMLP_CUDA_MATMUL:
-            multiply_phase(prog, ph, sh->units[i & 1], mem, at, position + 1, i);
-            break;
+        case NMLP_CUDA_MATMUL: multiply_phase(prog, ph, sh->units[i & 1], mem, at, i); break;
         case NMLP_CUDA_ATTENTION:
-            run_attention<DB>(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)i + 1, reinterpret_cast<float *>(mem.x), position);
+            run_attention<DB>(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)i + 1, reinterpret_cast<float *>(mem.x),
+                              sh->state.length);
             break;
-        case NMLP_CUDA_EMBED: embed(ph, token, sh->tag_base + (uint32_t)i + 1); break;
-        default: pick_token(prog, position); break;
+        case NMLP_CUDA_EMBED: embed(ph, sh->state.token, sh->tag_base + (uint32_t)i + 1); break;
+        default:
+            if (blockIdx.x == 0 && warp == 0) pick_token(prog, sh->state, sh->tag_base + (uint32_t)i);
         }
-        if (ph->meet_after) meet<AFTER_PHASE>(meeting); /* all is written */
     }
 }
 

@@ -124,10 +124,16 @@ __device__ __forceinline__ void put_key(__nv_bfloat16 *cache, __nv_bfloat16 *new
 }
 
 /* One warp: the same for its value. */
+template <int DB>
 __device__ __forceinline__ void put_value(__nv_bfloat16 *cache, __nv_bfloat16 *newest, const word *in, uint32_t tag, int dim, int lane) {
-    for (int d = lane * 2; d < dim; d += 64) {
-        const float2 v = get_pair(in + d, tag);
-        const __nv_bfloat162 pair = __floats2bfloat162_rn(v.x, v.y);
+    const int PLACES = (DB + 1) / 2;
+    float2 v[PLACES];
+    get_pairs<PLACES>(v, [=](int i) { return lane * 2 + 64 * i < dim ? in + lane * 2 + 64 * i : nullptr; }, tag);
+#pragma unroll
+    for (int i = 0; i < PLACES; i++) {
+        const int d = lane * 2 + 64 * i;
+        if (d >= dim) continue;
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(v[i].x, v[i].y);
         *reinterpret_cast<__nv_bfloat162 *>(newest + d) = pair;
         *reinterpret_cast<__nv_bfloat162 *>(cache + d) = pair;
     }
@@ -341,7 +347,7 @@ __device__ __forceinline__ void run_unit(const nmlp_cuda_phase *ph, const attent
         else
             put_query(mem.queries, h, warp, ph->scale, dim / 2, lane);
     } else if (warp == HEADS_AT_ONCE + 1 && u.stores_newest) {
-        put_value(values + (int64_t)position * dim, mem.newest + dim, qkv + (ph->n_heads + ph->n_kv_heads + u.kv_head) * dim, in_tag, dim, lane);
+        put_value<DB>(values + (int64_t)position * dim, mem.newest + dim, qkv + (ph->n_heads + ph->n_kv_heads + u.kv_head) * dim, in_tag, dim, lane);
     }
     consumer_sync();
     running<DB> r;

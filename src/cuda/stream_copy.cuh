@@ -76,7 +76,7 @@ __device__ void copy_weights(const nmlp_cuda_program &prog, const block_memory &
         const nmlp_cuda_phase *ph = phase_at(prog, i);
         if (lane < 2 && i + MAPS_AHEAD < prog.n_phases) prefetch_map(phase_at(prog, i + MAPS_AHEAD)->op[lane].map);
         if (ph->kind == NMLP_CUDA_MATMUL) copy_phase(prog, ph, mem, c);
-        if (number == 0) NOTE_CLOCK(i, 7);
+        if (number == 0) NOTE_CLOCK(i, 6);
     }
 }
 

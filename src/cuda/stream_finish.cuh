@@ -53,6 +53,11 @@ __device__ __forceinline__ sink make_sink(const nmlp_cuda_phase *ph, uint32_t ta
             {ph->op[0].input == NMLP_CUDA_NORM, ph->op[1].input == NMLP_CUDA_NORM}};
 }
 
+/* What ADD adds to. */
+__device__ __forceinline__ float get_before(const sink &to, int row, uint32_t tag) {
+    return to.output == NMLP_CUDA_ADD && row < to.n ? get_float(static_cast<const word *>(to.out) + row, tag) : 0.0f;
+}
+
 /* A finished element (of matrix 0 and, in pairs, matrix 1); rows past the end are zero. `before`: what ADD adds to. */
 __device__ __forceinline__ float result(const sink &to, int row, float y0, float y1, float before, pick &best) {
     if (row >= to.n) return 0;
@@ -63,7 +68,7 @@ __device__ __forceinline__ float result(const sink &to, int row, float y0, float
     return y0;
 }
 
-/* WIDE neighbouring rows of one token go where the phase says. Tagged rows are written up to a multiple of four, so that readers take four at a time. */
+/* WIDE neighbouring rows of one token go where the phase says. Tagged rows are written up to a multiple of two, so that readers take two at a time. */
 template <int WIDE>
 __device__ __forceinline__ void put_results(const sink &to, int piece, int token, int row, const float (&y)[WIDE]) {
     int64_t at = piece * to.part_stride + (int64_t)token * to.pitch + row;
@@ -71,7 +76,7 @@ __device__ __forceinline__ void put_results(const sink &to, int piece, int token
 #pragma unroll
         for (int j = 0; j < WIDE; j++)
             if (row + j < to.n) static_cast<float *>(to.out)[at + j] = y[j];
-    } else if (row < (to.n + 3) / 4 * 4) {
+    } else if (row < (to.n + 1) / 2 * 2) {
 #pragma unroll
         for (int j = 0; j < WIDE; j++) put_word(static_cast<word *>(to.out) + at + j, __float_as_uint(y[j]), to.tag);
     }
@@ -93,49 +98,46 @@ __device__ __forceinline__ void finish_unit(const sink &to, const float *sums, i
     }
 }
 
-/* A unit's sums as one piece among others: tagged f32 [matrices][S, 16]. */
+/* A unit's sums as one piece among others: tagged f32 [matrices][S, 16], two rows per lane. */
 __device__ __forceinline__ void put_piece(word *parts, const sink &to, const float *sums, int s, int n_matrices, const shared_head *sh) {
+    static_assert(NMLP_CUDA_S_MAX * NMLP_CUDA_UNIT_ROWS <= 64, "a warp takes a unit's rows of all tokens at once");
+    const int i = (threadIdx.x & 31) * 2;
+    const int of_matrix = s * NMLP_CUDA_UNIT_ROWS;
+    if (i >= of_matrix) return;
     for (int m = 0; m < n_matrices; m++) {
-        for (int i = (threadIdx.x & 31) * 4; i < s * NMLP_CUDA_UNIT_ROWS; i += 32 * 4) {
-            float4 y = make_float4(0, 0, 0, 0);
+        float2 y = make_float2(0, 0);
 #pragma unroll
-            for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++)
-                add4(y, *reinterpret_cast<const float4 *>(sums + (2 * w + m) * WARP_SUMS + i));
-            float scale = (m ? to.scaled[1] : to.scaled[0]) ? sh->row_scale[i / NMLP_CUDA_UNIT_ROWS] : 1.0f;
-            word *at = parts + m * s * NMLP_CUDA_UNIT_ROWS + i;
-            put_words(at, make_word(__float_as_uint(y.x * scale), to.tag), make_word(__float_as_uint(y.y * scale), to.tag));
-            put_words(at + 2, make_word(__float_as_uint(y.z * scale), to.tag), make_word(__float_as_uint(y.w * scale), to.tag));
-        }
+        for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) add2(y, *reinterpret_cast<const float2 *>(sums + (2 * w + m) * WARP_SUMS + i));
+        const float scale = (m ? to.scaled[1] : to.scaled[0]) ? sh->row_scale[i / NMLP_CUDA_UNIT_ROWS] : 1.0f;
+        put_words(parts + m * of_matrix + i, make_word(__float_as_uint(y.x * scale), to.tag), make_word(__float_as_uint(y.y * scale), to.tag));
     }
 }
 
-/* All pieces of one group of rows, awaited and summed in order. */
-__device__ void join_pieces(const sink &to, const word *parts, int n_parts, int n_matrices, int s, int group, pick &best) {
-    const int AT_ONCE = 2;
+/* All pieces of one group of rows, awaited and summed in order; two rows per lane. */
+__device__ void join_pieces(const sink &to, const word *parts, int n_parts, int n_matrices, int s, int group, uint32_t before_tag, pick &best) {
+    const int AT_ONCE = 4;
+    const int i = (threadIdx.x & 31) * 2;
     const int of_matrix = s * NMLP_CUDA_UNIT_ROWS;
     const int stride = n_matrices * of_matrix;
+    float2 sum[2] = {make_float2(0, 0), make_float2(0, 0)};
     parts += (int64_t)group * n_parts * stride;
-    for (int i = (threadIdx.x & 31) * 4; i < of_matrix; i += 32 * 4) {
-        float4 sum[2] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
-        for (int p0 = 0; p0 < n_parts; p0 += AT_ONCE) {
-            uint4 bits[2 * AT_ONCE];
-            get_quads<2 * AT_ONCE>(bits,
-                                   [=](int j) {
-                                       int p = p0 + j / 2;
-                                       return p < n_parts && j % 2 < n_matrices ? parts + p * stride + j % 2 * of_matrix + i : nullptr;
-                                   },
-                                   to.tag);
+    for (int p0 = 0; p0 < n_parts; p0 += AT_ONCE) {
+        float2 v[2 * AT_ONCE];
+        get_pairs<2 * AT_ONCE>(v,
+                               [=](int j) {
+                                   const int p = p0 + j / 2;
+                                   const bool wanted = p < n_parts && j % 2 < n_matrices && i < of_matrix;
+                                   return wanted ? parts + p * stride + j % 2 * of_matrix + i : nullptr;
+                               },
+                               to.tag);
 #pragma unroll
-            for (int j = 0; j < 2 * AT_ONCE; j++) add4(sum[j % 2], as_floats(bits[j]));
-        }
-        const float y0[4] = {sum[0].x, sum[0].y, sum[0].z, sum[0].w};
-        const float y1[4] = {sum[1].x, sum[1].y, sum[1].z, sum[1].w};
-        float y[4];
-        int row = group * NMLP_CUDA_UNIT_ROWS + i % NMLP_CUDA_UNIT_ROWS;
-#pragma unroll
-        for (int j = 0; j < 4; j++) y[j] = result(to, row + j, y0[j], y1[j], 0, best);
-        put_results<4>(to, 0, i / NMLP_CUDA_UNIT_ROWS, row, y);
+        for (int j = 0; j < 2 * AT_ONCE; j++) add2(sum[j % 2], v[j]);
     }
+    if (i >= of_matrix) return;
+    const int row = group * NMLP_CUDA_UNIT_ROWS + i % NMLP_CUDA_UNIT_ROWS;
+    const float y[2] = {result(to, row, sum[0].x, sum[1].x, get_before(to, row, before_tag), best),
+                        result(to, row + 1, sum[0].y, sum[1].y, get_before(to, row + 1, before_tag), best)};
+    put_results<2>(to, 0, i / NMLP_CUDA_UNIT_ROWS, row, y);
 }
 
 __device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,
@@ -143,14 +145,12 @@ __device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phas
     const sink to = make_sink(ph, tag);
     const int lane = threadIdx.x & 31;
     shared_head *sh = mem.sh;
+    const uint32_t before_tag = sh->tag_base + (uint32_t)ph->out_before;
     int piece = units.begin / units.groups;
     int group = units.begin - piece * units.groups;
     for (int u = units.begin; u < units.end; u++, n_done++) {
         const float *sums = mem.sums + (n_done & 1) * UNIT_SUMS;
-        float before = 0;
-        if (to.output == NMLP_CUDA_ADD && lane < NMLP_CUDA_UNIT_ROWS && group * NMLP_CUDA_UNIT_ROWS + lane < to.n)
-            before = get_float(static_cast<const word *>(to.out) + group * NMLP_CUDA_UNIT_ROWS + lane,
-                               sh->tag_base + (uint32_t)ph->out_before);
+        const float before = lane < NMLP_CUDA_UNIT_ROWS && !ph->parts ? get_before(to, group * NMLP_CUDA_UNIT_ROWS + lane, before_tag) : 0.0f;
         mbar_wait(&sh->sums_full[n_done & 1], n_done >> 1 & 1);
         if (ph->parts) {
             int64_t unit = (int64_t)group * ph->n_chunks + piece;
@@ -167,7 +167,7 @@ __device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phas
     }
     if (!ph->parts) return;
     for (int u = units.begin; u < min(units.end, units.groups); u++) /* the groups whose first piece is this block's */
-        join_pieces(to, static_cast<const word *>(ph->parts), ph->n_chunks, ph->n_matrices, prog.s, u, best);
+        join_pieces(to, static_cast<const word *>(ph->parts), ph->n_chunks, ph->n_matrices, prog.s, u, before_tag, best);
 }
 
 __device__ void embed(const nmlp_cuda_phase *ph, int token, uint32_t tag) {
@@ -189,27 +189,37 @@ __device__ __forceinline__ void best_of_warp(float &score, int32_t &token) {
 }
 
 /* The block's best of its rows of the vocabulary; of equal ones the smallest token. */
-__device__ void publish_best(const nmlp_cuda_program &prog, const pick &best) {
+__device__ void publish_best(const nmlp_cuda_program &prog, const pick &best, uint32_t tag) {
     float score = best.score;
     int32_t token = best.token;
     best_of_warp(score, token);
-    if ((threadIdx.x & 31) != 0) return;
-    prog.best_score[blockIdx.x] = score;
-    prog.best_token[blockIdx.x] = token;
+    if ((threadIdx.x & 31) == 0)
+        put_words(static_cast<word *>(prog.best) + 2 * blockIdx.x, make_word(__float_as_uint(score), tag), make_word((uint32_t)token, tag));
 }
 
-__device__ void pick_token(const nmlp_cuda_program &prog, int position) {
-    if (blockIdx.x != 0 || threadIdx.x >= 32) return;
+/* One warp: the best of all blocks, `before` being the state of this step. That every block has published means that every block has read the state. */
+__device__ void pick_token(const nmlp_cuda_program &prog, const nmlp_cuda_state &before, uint32_t tag) {
+    const int AT_ONCE = 5; /* 160 blocks */
+    const int lane = threadIdx.x & 31;
+    const word *best = static_cast<const word *>(prog.best);
+    const int n = (int)gridDim.x;
     float score = -INFINITY;
     int32_t token = INT32_MAX;
-    for (int i = threadIdx.x; i < gridDim.x; i += 32)
-        better(score, token, __ldcg(prog.best_score + i), __ldcg(prog.best_token + i));
+    for (int base = lane; base - lane < n; base += 32 * AT_ONCE) {
+        float2 v[AT_ONCE];
+        get_pairs<AT_ONCE>(v, [=](int i) { return base + 32 * i < n ? best + 2 * (base + 32 * i) : nullptr; }, tag);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (base + 32 * i < n) better(score, token, v[i].x, __float_as_int(v[i].y));
+    }
     best_of_warp(score, token);
-    if (threadIdx.x != 0) return;
+    if (lane != 0) return;
     if (token == INT32_MAX) token = 0; /* nothing but NaN: what the CPU's argmax says */
+    const uint32_t number = before.n_choices + 1;
     prog.state->token = token;
-    prog.state->length = position + 1;
-    if (prog.tokens) prog.tokens[position] = token;
+    prog.state->length = before.length + 1;
+    prog.state->n_choices = number;
+    asm volatile("st.relaxed.sys.global.b64 [%0], %1;" ::"l"(prog.choices + number % NMLP_CUDA_CHOICES), "l"(make_word((uint32_t)token, number)) : "memory");
 }
 
 } // namespace

@@ -7,7 +7,11 @@
 
 #include "cuda/stream_ring.cuh"
 
-enum { CONSUMERS = NMLP_CUDA_CONSUMER_WARPS * 32 };
+enum {
+    CONSUMERS = NMLP_CUDA_CONSUMER_WARPS * 32,
+    PLACE = 2 * CONSUMERS,                       /* columns the multiplying warps read at a time, two per lane */
+    LANES_PER_UNIT = NMLP_CUDA_UNIT_ROWS / 2
+};
 
 /* A run of units of a matmul phase. */
 struct unit_range {
@@ -26,6 +30,7 @@ struct shared_head {
     nmlp_cuda_phase phase[2]; /* this one and the next */
     unit_range units[2];
     uint32_t tag_base; /* what this launch adds to phase numbers */
+    nmlp_cuda_state state; /* as it was before the step */
     float row_scale[NMLP_CUDA_S_MAX];
     float warp_sum[NMLP_CUDA_CONSUMER_WARPS];
 };
@@ -43,8 +48,6 @@ __device__ __forceinline__ int keys_per_chunk(int n_keys) {
     return chunk < NMLP_CUDA_CHUNK_KEYS_MIN ? NMLP_CUDA_CHUNK_KEYS_MIN : chunk;
 }
 
-__device__ __forceinline__ float4 load4(const float *p) { return __ldcg(reinterpret_cast<const float4 *>(p)); }
-
 /* ---- tagged words ---- */
 
 typedef unsigned long long word; /* value below, tag above */
@@ -59,17 +62,10 @@ __device__ __forceinline__ void put_words(word *to, word a, word b) {
     asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(to), "l"(a), "l"(b) : "memory");
 }
 
-__device__ __forceinline__ void get_words(word &a, word &b, const word *from) {
-    asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(from) : "memory");
-}
-
-/* Two neighbours; `from` on 16 bytes. */
-__device__ __forceinline__ float2 get_pair(const word *from, uint32_t tag) {
-    word a, b;
-    do {
-        get_words(a, b, from);
-    } while ((uint32_t)(a >> 32) != tag || (uint32_t)(b >> 32) != tag);
-    return make_float2(__uint_as_float((uint32_t)a), __uint_as_float((uint32_t)b));
+/* Two neighbours; `from` on 16 bytes. Without `wanted` they stay what they were. */
+__device__ __forceinline__ void get_words_if(bool wanted, word (&w)[2], const word *from) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; @p ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2]; }"
+                 : "+l"(w[0]), "+l"(w[1]) : "l"(from), "r"((uint32_t)wanted) : "memory");
 }
 
 __device__ __forceinline__ word get_word(const word *from) {
@@ -86,84 +82,77 @@ __device__ __forceinline__ float get_float(const word *from, uint32_t tag) {
     return __uint_as_float((uint32_t)w);
 }
 
-/* Four neighbouring words of each of N places, at(i) (NULL: zeros). All are asked for at once, and again until all are written. */
+__device__ __forceinline__ float2 floats_of(const word (&w)[2]) { return make_float2(__uint_as_float((uint32_t)w[0]), __uint_as_float((uint32_t)w[1])); }
+
+/* A whole warp: two neighbouring words of each of N places, at(i) (NULL: zeros), neighbours to neighbouring lanes, so that a request asks for whole sectors. All
+ * are asked for at once. While something is missing, one lane of eight asks for it, the first of those whose words one unit writes together, and the others when
+ * that one has it: blocks that wait would otherwise take more of L2's rate than the weights leave. */
 template <int N, class At>
-__device__ __forceinline__ void get_quads(uint4 (&v)[N], const At at, uint32_t tag) {
-    word w[N][4];
-    bool there;
-    do {
-        there = true;
+__device__ __forceinline__ void get_pairs(float2 (&v)[N], const At at, uint32_t tag) {
+    const uint32_t ALL = 0xffffffffu;
+    const int lane = threadIdx.x & 31;
+    word w[N][2];
+    uint32_t missing = 0;
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            const word *from = at(i);
-            w[i][0] = w[i][1] = w[i][2] = w[i][3] = make_word(0, tag);
-            if (!from) continue;
-            get_words(w[i][0], w[i][1], from);
-            get_words(w[i][2], w[i][3], from + 2);
-        }
+    for (int i = 0; i < N; i++) {
+        w[i][0] = w[i][1] = make_word(0, tag);
+        if (at(i)) missing |= 1u << i;
+    }
+    uint32_t asked = missing;
+    for (;;) {
+#pragma unroll
+        for (int i = 0; i < N; i++) get_words_if(asked >> i & 1, w[i], at(i));
 #pragma unroll
         for (int i = 0; i < N; i++)
+            if ((asked >> i & 1) && (uint32_t)(w[i][0] >> 32) == tag && (uint32_t)(w[i][1] >> 32) == tag) missing &= ~(1u << i);
+        if (!__any_sync(ALL, missing != 0)) break;
+        const uint32_t first_misses = __shfl_sync(ALL, missing, lane / LANES_PER_UNIT * LANES_PER_UNIT);
+        asked = lane % LANES_PER_UNIT == 0 ? missing : missing & ~first_misses;
+    }
 #pragma unroll
-            for (int j = 0; j < 4; j++) there = there && (uint32_t)(w[i][j] >> 32) == tag;
-    } while (!there);
-#pragma unroll
-    for (int i = 0; i < N; i++) v[i] = make_uint4((uint32_t)w[i][0], (uint32_t)w[i][1], (uint32_t)w[i][2], (uint32_t)w[i][3]);
+    for (int i = 0; i < N; i++) v[i] = floats_of(w[i]);
 }
 
-__device__ __forceinline__ float4 as_floats(uint4 v) {
-    return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
+/* Two columns of a row, as two bf16 numbers each. */
+__device__ __forceinline__ void store2(__nv_bfloat16 *rows, int pitch, int s, int row, int col, float2 v) {
+    const __nv_bfloat162 high = __floats2bfloat162_rn(v.x, v.y);
+    *reinterpret_cast<__nv_bfloat162 *>(rows + row * pitch + col) = high;
+    *reinterpret_cast<__nv_bfloat162 *>(rows + (s + row) * pitch + col) =
+        __floats2bfloat162_rn(v.x - __low2float(high), v.y - __high2float(high));
 }
 
-__device__ __forceinline__ void store4(__nv_bfloat16 *rows, int pitch, int s, int row, int col, float4 v) {
-    union {
-        __nv_bfloat162 pair[2];
-        uint2 bits;
-    } hi, lo;
-    hi.pair[0] = __floats2bfloat162_rn(v.x, v.y);
-    hi.pair[1] = __floats2bfloat162_rn(v.z, v.w);
-    *reinterpret_cast<uint2 *>(rows + row * pitch + col) = hi.bits;
-    lo.pair[0] = __floats2bfloat162_rn(v.x - __low2float(hi.pair[0]), v.y - __high2float(hi.pair[0]));
-    lo.pair[1] = __floats2bfloat162_rn(v.z - __low2float(hi.pair[1]), v.w - __high2float(hi.pair[1]));
-    *reinterpret_cast<uint2 *>(rows + (s + row) * pitch + col) = lo.bits;
-}
-
-__device__ __forceinline__ void add4(float4 &a, float4 b) {
+__device__ __forceinline__ void add2(float2 &a, float2 b) {
     a.x += b.x;
     a.y += b.y;
-    a.z += b.z;
-    a.w += b.w;
 }
 
-/* N places of four values, `place` columns apart from `col` on, that another phase or an earlier launch wrote. */
+/* N places of two values, PLACE columns apart from `col` on, that another phase or an earlier launch wrote. */
 template <int N>
-__device__ __forceinline__ void get_values(float4 (&v)[N], const nmlp_cuda_operand *op, int64_t row_at, int col, int place, uint32_t tag) {
+__device__ __forceinline__ void get_values(float2 (&v)[N], const nmlp_cuda_operand *op, int64_t row_at, int col, uint32_t tag) {
+    const int cols = op->x_cols;
     if (op->x_written_by) {
         const word *x = static_cast<const word *>(op->x) + row_at;
-        const int cols = op->x_cols;
-        uint4 bits[N];
-        get_quads<N>(bits, [=](int i) { return col + i * place < cols ? x + col + i * place : nullptr; }, tag);
-#pragma unroll
-        for (int i = 0; i < N; i++) v[i] = as_floats(bits[i]);
+        get_pairs<N>(v, [=](int i) { return col + i * PLACE < cols ? x + col + i * PLACE : nullptr; }, tag);
     } else {
+        const float *x = static_cast<const float *>(op->x) + row_at;
 #pragma unroll
         for (int i = 0; i < N; i++)
-            v[i] = col + i * place < op->x_cols ? load4(static_cast<const float *>(op->x) + row_at + col + i * place)
-                                                : make_float4(0, 0, 0, 0);
+            v[i] = col + i * PLACE < cols ? __ldcg(reinterpret_cast<const float2 *>(x + col + i * PLACE)) : make_float2(0, 0);
     }
 }
 
-/* Plain rows of one part, few of them: a thread's loads are all under way before the first is used, because it has nothing else to do than wait for them. */
+/* Rows of one part, few of them: a thread's loads are all under way before the first is used, because it has nothing else to do than wait for them. */
 __device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
-    const int PLACES = 4;
+    const int PLACES = 8;
 #pragma unroll 1
     for (int row = 0; row < s; row++) {
 #pragma unroll 1
-        for (int base = threadIdx.x * 4; base < len; base += CONSUMERS * 4 * PLACES) {
-            float4 v[PLACES];
-            get_values<PLACES>(v, op, (int64_t)row * op->x_pitch, k0 + base, CONSUMERS * 4, tag);
+        for (int base = threadIdx.x * 2; base < len; base += PLACE * PLACES) {
+            float2 v[PLACES];
+            get_values<PLACES>(v, op, (int64_t)row * op->x_pitch, k0 + base, tag);
 #pragma unroll
             for (int i = 0; i < PLACES; i++)
-                if (base + i * CONSUMERS * 4 < len) store4(rows, pitch, s, row, base + i * CONSUMERS * 4, v[i]);
+                if (base + i * PLACE < len) store2(rows, pitch, s, row, base + i * PLACE, v[i]);
         }
     }
 }
@@ -171,28 +160,27 @@ __device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, in
 /* The same for rows of up to four parts. */
 __device__ void stage_parts(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
     const int PARTS = 4;
+    const int PLACES = 3;
     const word *x = static_cast<const word *>(op->x) + k0;
     const int64_t stride = op->x_part_stride;
     const int parts = op->x_parts;
-    const int cols = op->x_cols;
+    const int end = min(len, op->x_cols - k0);
 #pragma unroll 1
     for (int row = 0; row < s; row++, x += op->x_pitch) {
 #pragma unroll 1
-        for (int base = threadIdx.x * 4; base < len; base += CONSUMERS * 4 * 2) {
-            uint4 bits[2 * PARTS];
-            get_quads<2 * PARTS>(bits,
-                                 [=](int i) {
-                                     int col = base + i / PARTS * CONSUMERS * 4;
-                                     bool wanted = i % PARTS < parts && k0 + col < cols && col < len;
-                                     return wanted ? x + i % PARTS * stride + col : nullptr;
-                                 },
-                                 tag);
+        for (int base = threadIdx.x * 2; base < len; base += PLACE * PLACES) {
+            float2 v[PLACES * PARTS];
+            get_pairs<PLACES * PARTS>(v,
+                                      [=](int i) {
+                                          const int col = base + i / PARTS * PLACE;
+                                          return i % PARTS < parts && col < end ? x + i % PARTS * stride + col : nullptr;
+                                      },
+                                      tag);
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                float4 v = as_floats(bits[i * PARTS]);
+            for (int i = 0; i < PLACES; i++) {
 #pragma unroll
-                for (int p = 1; p < PARTS; p++) add4(v, as_floats(bits[i * PARTS + p]));
-                if (base + i * CONSUMERS * 4 < len) store4(rows, pitch, s, row, base + i * CONSUMERS * 4, v);
+                for (int p = 1; p < PARTS; p++) add2(v[i * PARTS], v[i * PARTS + p]);
+                if (base + i * PLACE < len) store2(rows, pitch, s, row, base + i * PLACE, v[i * PARTS]);
             }
         }
     }
@@ -201,26 +189,23 @@ __device__ void stage_parts(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, in
 /* x * weight goes to shared memory at once; 1/rms is kept per row and multiplies the result. The sum runs over the whole row. */
 __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s,
                            int k0, int len, shared_head *sh, uint32_t tag) {
-    const int BATCH = 4;
+    const int PLACES = 8;
+    const float *weight = ph->norm_weight;
+    const int k = op->k;
     for (int row = 0; row < s; row++) {
         float sum = 0;
-        const float *weight = ph->norm_weight;
-        int k = op->k;
-        for (int base = threadIdx.x * 4; base < k; base += CONSUMERS * 4 * BATCH) {
-            float4 v[BATCH];
-            float4 w[BATCH];
+        for (int base = threadIdx.x * 2; base < k; base += PLACE * PLACES) {
+            float2 v[PLACES];
+            float2 w[PLACES];
 #pragma unroll
-            for (int i = 0; i < BATCH; i++) {
-                int col = base + i * CONSUMERS * 4;
-                w[i] = col < k ? __ldg(reinterpret_cast<const float4 *>(weight + col)) : make_float4(0, 0, 0, 0);
-            }
-            get_values<BATCH>(v, op, (int64_t)row * op->x_pitch, base, CONSUMERS * 4, tag);
+            for (int i = 0; i < PLACES; i++)
+                w[i] = base + i * PLACE < k ? __ldg(reinterpret_cast<const float2 *>(weight + base + i * PLACE)) : make_float2(0, 0);
+            get_values<PLACES>(v, op, (int64_t)row * op->x_pitch, base, tag);
 #pragma unroll
-            for (int i = 0; i < BATCH; i++) {
-                int col = base + i * CONSUMERS * 4;
-                sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
-                v[i] = make_float4(v[i].x * w[i].x, v[i].y * w[i].y, v[i].z * w[i].z, v[i].w * w[i].w);
-                if (col >= k0 && col < k0 + len) store4(rows, pitch, s, row, col - k0, v[i]);
+            for (int i = 0; i < PLACES; i++) {
+                const int col = base + i * PLACE;
+                sum += v[i].x * v[i].x + v[i].y * v[i].y;
+                if (col >= k0 && col < k0 + len) store2(rows, pitch, s, row, col - k0, make_float2(v[i].x * w[i].x, v[i].y * w[i].y));
             }
         }
         sum = warp_sum(sum);
@@ -235,99 +220,76 @@ __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *o
     }
 }
 
-/* One chunk's share of four columns, and the largest score and the sum it goes with. */
-struct head_piece {
-    word value[4];
-    word softmax[2];
-};
-
-__device__ __forceinline__ bool is_there(const head_piece &p, uint32_t tag) {
-    bool there = (uint32_t)(p.softmax[0] >> 32) == tag && (uint32_t)(p.softmax[1] >> 32) == tag;
-#pragma unroll
-    for (int i = 0; i < 4; i++) there = there && (uint32_t)(p.value[i] >> 32) == tag;
-    return there;
-}
-
-/* Four columns of one head, from attention's pieces. */
-struct head_sum {
-    float top;
-    float sum;
-    float4 value;
-};
-
-__device__ __forceinline__ void add_piece(head_sum &s, const head_piece &p) {
-    const float piece_top = __uint_as_float((uint32_t)p.softmax[0]);
-    const float top = fmaxf(s.top, piece_top);
-    const float before = __expf(s.top - top);
-    const float here = __expf(piece_top - top);
-    s.top = top;
-    s.sum = s.sum * before + __uint_as_float((uint32_t)p.softmax[1]) * here;
-    s.value.x = s.value.x * before + __uint_as_float((uint32_t)p.value[0]) * here;
-    s.value.y = s.value.y * before + __uint_as_float((uint32_t)p.value[1]) * here;
-    s.value.z = s.value.z * before + __uint_as_float((uint32_t)p.value[2]) * here;
-    s.value.w = s.value.w * before + __uint_as_float((uint32_t)p.value[3]) * here;
-}
-
 /* The pieces of attention become one row: each is weighted by its share of the softmax. One token only. Values and softmax of several pieces come in one
- * round trip. */
+ * round trip. A warp takes four places of 64 columns; a lane follows the softmax of one head of one place, and all take its weights from there. */
 __device__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int k0,
                             int len, int n_keys, uint32_t tag) {
-    const int PLACES = 2;
-    const int PIECES = 2;
+    enum { PLACES = 4, PIECES = 2, WARP_COLS = 64, HEADS = 32 / PLACES };
+    static_assert(HEADS * 8 >= WARP_COLS, "heads have 8 columns at least");
+    const uint32_t ALL = 0xffffffffu;
+    const int lane = threadIdx.x & 31;
     const int per_chunk = keys_per_chunk(n_keys);
     const int n_chunks = (n_keys + per_chunk - 1) / per_chunk;
     const int64_t stride = op->x_part_stride;
-    const int last = op->x_cols - 4; /* places past it read there and are made zero */
-    for (int base = threadIdx.x * 4; base < len; base += CONSUMERS * 4 * PLACES) {
-        head_sum sums[PLACES];
-        const word *value[PLACES];
-        const word *softmax[PLACES];
+    const int dim = ph->head_dim;
+    const int n_heads = ph->n_heads;
+    const int end = min(len, op->x_cols - k0);
+    for (int base = (threadIdx.x >> 5) * WARP_COLS; base < len; base += PLACE * PLACES) {
+        const int place = base + lane / HEADS * PLACE; /* whose softmax this lane follows */
+        const int head = (k0 + place) / dim + lane % HEADS;
+        const bool follows = place < end && head < n_heads && head * dim < k0 + place + WARP_COLS;
+        float top = -INFINITY;
+        float sum = 0;
+        float2 value[PLACES];
+        int follower[PLACES];
 #pragma unroll
         for (int i = 0; i < PLACES; i++) {
-            const int col = min(k0 + base + i * CONSUMERS * 4, last);
-            sums[i] = {-INFINITY, 0.0f, make_float4(0, 0, 0, 0)};
-            value[i] = static_cast<const word *>(op->x) + col;
-            softmax[i] = static_cast<const word *>(ph->softmax) + 2 * (col / ph->head_dim);
+            const int first = k0 + base + i * PLACE;
+            value[i] = make_float2(0, 0);
+            follower[i] = i * HEADS + (first + lane * 2) / dim - first / dim;
         }
         for (int c0 = 0; c0 < n_chunks; c0 += PIECES) {
-            head_piece pieces[PIECES][PLACES];
-            bool there;
-            do {
-                there = true;
+            const word *values = static_cast<const word *>(op->x) + c0 * stride + k0 + base + lane * 2;
+            const word *softmax = static_cast<const word *>(ph->softmax) + 2 * (c0 * n_heads + head);
+            float2 v[PIECES][PLACES + 1];
+            get_pairs<PIECES *(PLACES + 1)>(reinterpret_cast<float2(&)[PIECES * (PLACES + 1)]>(v),
+                                            [=](int j) {
+                                                const int piece = j / (PLACES + 1);
+                                                const int i = j % (PLACES + 1);
+                                                const word *from = i == PLACES ? softmax + 2 * piece * n_heads : values + piece * stride + i * PLACE;
+                                                const bool wanted = i == PLACES ? follows : base + i * PLACE + lane * 2 < end;
+                                                return wanted && c0 + piece < n_chunks ? from : nullptr;
+                                            },
+                                            tag);
 #pragma unroll
-                for (int j = 0; j < PIECES; j++) {
-                    const int c = min(c0 + j, n_chunks - 1);
+            for (int piece = 0; piece < PIECES; piece++) {
+                if (c0 + piece >= n_chunks) break;
+                const float2 here = v[piece][PLACES];
+                const float new_top = fmaxf(top, here.x);
+                const float old_weight = __expf(top - new_top);
+                const float weight = __expf(here.x - new_top);
+                top = new_top;
+                sum = sum * old_weight + here.y * weight;
 #pragma unroll
-                    for (int i = 0; i < PLACES; i++) {
-                        get_words(pieces[j][i].value[0], pieces[j][i].value[1], value[i] + c * stride);
-                        get_words(pieces[j][i].value[2], pieces[j][i].value[3], value[i] + c * stride + 2);
-                        get_words(pieces[j][i].softmax[0], pieces[j][i].softmax[1], softmax[i] + 2 * c * ph->n_heads);
-                    }
+                for (int i = 0; i < PLACES; i++) {
+                    const float o = __shfl_sync(ALL, old_weight, follower[i]);
+                    const float w = __shfl_sync(ALL, weight, follower[i]);
+                    value[i] = make_float2(value[i].x * o + v[piece][i].x * w, value[i].y * o + v[piece][i].y * w);
                 }
-#pragma unroll
-                for (int j = 0; j < PIECES; j++)
-#pragma unroll
-                    for (int i = 0; i < PLACES; i++) there = there && is_there(pieces[j][i], tag);
-            } while (!there);
-#pragma unroll
-            for (int j = 0; j < PIECES; j++)
-#pragma unroll
-                for (int i = 0; i < PLACES; i++)
-                    if (c0 + j < n_chunks) add_piece(sums[i], pieces[j][i]);
+            }
         }
 #pragma unroll
         for (int i = 0; i < PLACES; i++) {
-            const int place = base + i * CONSUMERS * 4;
-            if (place >= len) continue;
-            const float scale = k0 + place <= last ? 1.0f / sums[i].sum : 0.0f;
-            const float4 v = sums[i].value;
-            store4(rows, pitch, 1, 0, place, make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale));
+            const int col = base + i * PLACE + lane * 2;
+            const float total = __shfl_sync(ALL, sum, follower[i]);
+            const float scale = col < end ? 1.0f / total : 0.0f;
+            if (col < len) store2(rows, pitch, 1, 0, col, make_float2(value[i].x * scale, value[i].y * scale));
         }
     }
 }
 
 /* Piece `piece` of K of every input, side by side; ends with the rows visible to all consumers. */
-__device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int s, int piece, int n_keys, shared_head *sh) {
+__device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int s, int piece, shared_head *sh) {
     int n_segments = ph->n_matrices == 2 && !ph->same_x ? 2 : 1;
     int pitch = n_segments * ph->k_chunk + NMLP_CUDA_ROW_SKEW;
     int k0 = piece * ph->k_chunk;
@@ -339,7 +301,7 @@ __device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int 
         if (op->input == NMLP_CUDA_NORM) {
             stage_norm(ph, op, to, pitch, s, k0, len, sh, tag);
         } else if (op->input == NMLP_CUDA_HEADS) {
-            stage_heads(ph, op, to, pitch, k0, len, n_keys, tag);
+            stage_heads(ph, op, to, pitch, k0, len, sh->state.length + 1, tag);
         } else if (op->x_parts > 1) {
             stage_parts(op, to, pitch, s, k0, len, tag);
         } else {

@@ -51,7 +51,7 @@ __device__ __forceinline__ void put_sums(float *to, const float (&acc)[2][4], in
 }
 
 __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,
-                               const block_memory &mem, consumer &at, int n_keys, int phase) {
+                               const block_memory &mem, consumer &at, int phase) {
     const int warp = threadIdx.x >> 5;
     const int s = prog.s;
     const int n_matrices = ph->n_matrices;
@@ -67,7 +67,7 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
     for (int u = units.begin; u < units.end; u++, at.n_done++) {
         if (piece != staged) {
             if (staged >= 0) consumer_sync(); /* all are done with the piece before */
-            stage_input(ph, mem.x, s, piece, n_keys, sh);
+            stage_input(ph, mem.x, s, piece, sh);
             staged = piece;
             if (warp == 0) NOTE_CLOCK(phase, 1);
         }

@@ -1,4 +1,4 @@
-/* Keeping step: phases within a block, blocks within the grid, launches within the stream. */
+/* Keeping step: phases within a block, launches within the stream. */
 #ifndef NMLP_CUDA_STREAM_STEP_CUH
 #define NMLP_CUDA_STREAM_STEP_CUH
 
@@ -13,9 +13,8 @@ __device__ __forceinline__ void await_launch_before() {
 #endif
 }
 
-/* Multiplying and finishing warps together, before a phase and, where the grid meets, after it. racecheck does not see that a barrier which warps reach at
+/* Multiplying and finishing warps together, before a phase. racecheck does not see that a barrier which warps reach at
  * different places in the code orders them, not even __syncthreads; checking builds meet at an mbarrier, which it does see. */
-enum meeting { BEFORE_PHASE = 3, AFTER_PHASE = 2 };
 enum { MEETING_THREADS = CONSUMERS + 32 };
 
 #ifdef NMLP_CUDA_RACECHECK
@@ -24,7 +23,6 @@ struct meetings {
     uint32_t parity;
 };
 
-template <int ID>
 __device__ __forceinline__ void meet(meetings &m) {
     mbar_arrive(m.bar);
     mbar_wait(m.bar, m.parity);
@@ -35,10 +33,9 @@ __device__ __forceinline__ meetings begin_meetings(shared_head *sh) { return {&s
 #else
 struct meetings {};
 
-template <int ID>
 __device__ __forceinline__ void meet(meetings &) {
     static_assert(MEETING_THREADS == 288, "meet counts threads");
-    asm volatile("bar.sync %0, 288;" ::"n"(ID) : "memory");
+    asm volatile("bar.sync 2, 288;" ::: "memory");
 }
 
 __device__ __forceinline__ meetings begin_meetings(shared_head *) { return {}; }
@@ -72,39 +69,8 @@ __device__ void await_phase(const nmlp_cuda_program &prog, int i, shared_head *s
             asm volatile("prefetch.global.L2 [%0];" ::"l"(ph->norm_weight + k));
 }
 
-/* The finishing warp of every block arrives at one of the counters, then waits for all. Counters only grow, by their number of blocks per meeting. Arriving
- * is a release at gpu scope after the block's warps have met, so their writes are seen by whoever sees the count. */
-struct grid_step {
-    unsigned long long *counter; /* lane i watches counter i */
-    unsigned long long target;
-    unsigned blocks; /* that arrive there */
-};
-
-__device__ grid_step begin_steps(unsigned long long *counters) {
-    grid_step step;
-    unsigned way = (threadIdx.x & 31) % NMLP_CUDA_BARRIER_WAYS;
-    step.counter = counters + way * NMLP_CUDA_BARRIER_STRIDE;
-    step.blocks = gridDim.x / NMLP_CUDA_BARRIER_WAYS + (way < gridDim.x % NMLP_CUDA_BARRIER_WAYS);
-    unsigned long long seen;
-    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(step.counter) : "memory");
-    /* Others may have arrived already. Where this block arrives the round cannot be over before it has: that counter tells how many there were. */
-    unsigned long long rounds = step.blocks ? seen / step.blocks : 0;
-    step.target = step.blocks * __shfl_sync(0xffffffffu, rounds, blockIdx.x % NMLP_CUDA_BARRIER_WAYS);
-    return step;
-}
-
-__device__ void arrive_at_grid(const grid_step &step) {
-    __syncwarp();
-    if ((threadIdx.x & 31) == blockIdx.x % NMLP_CUDA_BARRIER_WAYS)
-        asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(step.counter), "l"(1ull) : "memory");
-}
-
-__device__ void wait_for_grid(grid_step &step) {
-    step.target += step.blocks;
-    unsigned long long seen;
-    do {
-        asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(step.counter) : "memory");
-    } while (__any_sync(0xffffffffu, seen < step.target));
+__device__ __forceinline__ nmlp_cuda_state read_state(const nmlp_cuda_state *from) {
+    return {__ldcg(&from->token), __ldcg(&from->length), __ldcg(&from->n_choices), __ldcg(&from->inverse_temperature), __ldcg(&from->seed)};
 }
 
 /* Tells this launch from those before: tickets only grow, by one per block and launch. */
