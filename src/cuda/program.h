@@ -28,9 +28,10 @@ enum {
     NMLP_CUDA_S_MAX = 4,         /* rows a streaming program takes; more have a kernel of their own (batch.h) */
     NMLP_CUDA_UNIT_ROWS = 16,    /* rows of W per unit: m of the mma instruction */
     NMLP_CUDA_TILE_COLS = 256,   /* columns of a tile */
-    NMLP_CUDA_ROW_SKEW = 8,      /* elements added to input rows in shared memory: 16 bytes, so that eight rows meet all 32 banks */
+    NMLP_CUDA_ROW_SKEW = 32,     /* elements added to input rows in shared memory: 64 bytes, so that two rows of 32 columns meet all 32 banks */
     NMLP_CUDA_SLOTS_MAX = 24,    /* tiles in the ring */
     NMLP_CUDA_CONSUMER_WARPS = 8,
+    NMLP_CUDA_SUMS_MAX = 8,      /* units whose sums a block has room for, with one token */
     NMLP_CUDA_COPIER_WARPS = 1,
     NMLP_CUDA_FIRST_PHASES = 6,
     NMLP_CUDA_CHUNK_KEYS_MIN = 128, /* keys of one attention unit, at least */

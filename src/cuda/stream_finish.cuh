@@ -82,34 +82,54 @@ __device__ __forceinline__ void put_results(const sink &to, int piece, int token
     }
 }
 
-/* Adds what the eight warps summed, always in the same order. `before` is of this lane's first row. */
-__device__ __forceinline__ void finish_unit(const sink &to, const float *sums, int s, int piece, int group, float before,
-                                            const shared_head *sh, pick &best) {
-    for (int i = threadIdx.x & 31; i < s * NMLP_CUDA_UNIT_ROWS; i += 32) {
-        int token = i / NMLP_CUDA_UNIT_ROWS;
-        int row = group * NMLP_CUDA_UNIT_ROWS + i % NMLP_CUDA_UNIT_ROWS;
-        float y[2] = {};
+/* What the eight warps summed of a unit, added in the same order always: the lane's elements i and i + 32 of [token][16 rows], of both matrices. */
+struct unit_sums {
+    float y[2][2];
+};
+
+__device__ __forceinline__ unit_sums take_sums(const float *sums, int s, int n_matrices) {
+    static_assert(NMLP_CUDA_S_MAX * NMLP_CUDA_UNIT_ROWS <= 64, "a lane takes two elements at most");
+    const int of_matrix = s * NMLP_CUDA_UNIT_ROWS;
+    unit_sums u = {};
 #pragma unroll
-        for (int w = 0; w < 2 * NMLP_CUDA_CONSUMER_WARPS; w++) y[w & 1] += sums[w * WARP_SUMS + i];
-        if (to.scaled[0]) y[0] *= sh->row_scale[token];
-        if (to.scaled[1]) y[1] *= sh->row_scale[token];
-        const float done[1] = {result(to, row, y[0], y[1], before, best)};
+    for (int j = 0; j < 2; j++) {
+        const int i = (threadIdx.x & 31) + 32 * j;
+        if (i >= of_matrix) break;
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            if (m >= n_matrices) break;
+#pragma unroll
+            for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) u.y[j][m] += sums[(2 * w + m) * of_matrix + i];
+        }
+    }
+    return u;
+}
+
+/* `before` is of this lane's first row. */
+__device__ __forceinline__ void finish_unit(const sink &to, const unit_sums &u, int s, int piece, int group, float before, const shared_head *sh, pick &best) {
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const int i = (threadIdx.x & 31) + 32 * j;
+        if (i >= s * NMLP_CUDA_UNIT_ROWS) break;
+        const int token = i / NMLP_CUDA_UNIT_ROWS;
+        const int row = group * NMLP_CUDA_UNIT_ROWS + i % NMLP_CUDA_UNIT_ROWS;
+        const float scale = sh->row_scale[token];
+        const float done[1] = {result(to, row, to.scaled[0] ? u.y[j][0] * scale : u.y[j][0], to.scaled[1] ? u.y[j][1] * scale : u.y[j][1], before, best)};
         put_results<1>(to, piece, token, row, done);
     }
 }
 
-/* A unit's sums as one piece among others: tagged f32 [matrices][S, 16], two rows per lane. */
-__device__ __forceinline__ void put_piece(word *parts, const sink &to, const float *sums, int s, int n_matrices, const shared_head *sh) {
-    static_assert(NMLP_CUDA_S_MAX * NMLP_CUDA_UNIT_ROWS <= 64, "a warp takes a unit's rows of all tokens at once");
-    const int i = (threadIdx.x & 31) * 2;
+/* A unit's sums as one piece among others: tagged f32 [matrices][S, 16]. */
+__device__ __forceinline__ void put_piece(word *parts, const sink &to, const unit_sums &u, int s, int n_matrices, const shared_head *sh) {
     const int of_matrix = s * NMLP_CUDA_UNIT_ROWS;
-    if (i >= of_matrix) return;
-    for (int m = 0; m < n_matrices; m++) {
-        float2 y = make_float2(0, 0);
 #pragma unroll
-        for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) add2(y, *reinterpret_cast<const float2 *>(sums + (2 * w + m) * WARP_SUMS + i));
-        const float scale = (m ? to.scaled[1] : to.scaled[0]) ? sh->row_scale[i / NMLP_CUDA_UNIT_ROWS] : 1.0f;
-        put_words(parts + m * of_matrix + i, make_word(__float_as_uint(y.x * scale), to.tag), make_word(__float_as_uint(y.y * scale), to.tag));
+    for (int j = 0; j < 2; j++) {
+        const int i = (threadIdx.x & 31) + 32 * j;
+        if (i >= of_matrix) break;
+        const float scale = sh->row_scale[i / NMLP_CUDA_UNIT_ROWS];
+#pragma unroll
+        for (int m = 0; m < 2; m++)
+            if (m < n_matrices) put_word(parts + m * of_matrix + i, __float_as_uint(to.scaled[m] ? u.y[j][m] * scale : u.y[j][m]), to.tag);
     }
 }
 
@@ -144,22 +164,24 @@ __device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phas
                              const block_memory &mem, unsigned &n_done, uint32_t tag, pick &best) {
     const sink to = make_sink(ph, tag);
     const int lane = threadIdx.x & 31;
+    const int s = prog.s;
+    const int n_matrices = ph->n_matrices;
     shared_head *sh = mem.sh;
     const uint32_t before_tag = sh->tag_base + (uint32_t)ph->out_before;
     int piece = units.begin / units.groups;
     int group = units.begin - piece * units.groups;
-    for (int u = units.begin; u < units.end; u++, n_done++) {
-        const float *sums = mem.sums + (n_done & 1) * UNIT_SUMS;
+    for (int i = units.begin; i < units.end; i++, n_done++) {
+        const sums_place sums = place_of_unit(n_done, s);
         const float before = lane < NMLP_CUDA_UNIT_ROWS && !ph->parts ? get_before(to, group * NMLP_CUDA_UNIT_ROWS + lane, before_tag) : 0.0f;
-        mbar_wait(&sh->sums_full[n_done & 1], n_done >> 1 & 1);
+        mbar_wait(&sh->sums_full[sums.slot], sums.parity);
+        const unit_sums u = take_sums(mem.sums + sums.at, s, n_matrices);
+        warp_arrive(&sh->sums_empty[sums.slot]);
         if (ph->parts) {
-            int64_t unit = (int64_t)group * ph->n_chunks + piece;
-            put_piece(static_cast<word *>(ph->parts) + unit * ph->n_matrices * prog.s * NMLP_CUDA_UNIT_ROWS, to, sums, prog.s,
-                                 ph->n_matrices, sh);
+            const int64_t unit = (int64_t)group * ph->n_chunks + piece;
+            put_piece(static_cast<word *>(ph->parts) + unit * n_matrices * s * NMLP_CUDA_UNIT_ROWS, to, u, s, n_matrices, sh);
         } else {
-            finish_unit(to, sums, prog.s, piece, group, before, sh, best);
+            finish_unit(to, u, s, piece, group, before, sh, best);
         }
-        warp_arrive(&sh->sums_empty[n_done & 1]);
         if (++group == units.groups) {
             group = 0;
             piece++;
@@ -167,7 +189,7 @@ __device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phas
     }
     if (!ph->parts) return;
     for (int u = units.begin; u < min(units.end, units.groups); u++) /* the groups whose first piece is this block's */
-        join_pieces(to, static_cast<const word *>(ph->parts), ph->n_chunks, ph->n_matrices, prog.s, u, before_tag, best);
+        join_pieces(to, static_cast<const word *>(ph->parts), ph->n_chunks, n_matrices, s, u, before_tag, best);
 }
 
 __device__ void embed(const nmlp_cuda_phase *ph, int token, uint32_t tag) {

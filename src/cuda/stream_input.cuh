@@ -24,8 +24,8 @@ struct unit_range {
 struct shared_head {
     uint64_t full[NMLP_CUDA_SLOTS_MAX];
     uint64_t empty[NMLP_CUDA_SLOTS_MAX];
-    uint64_t sums_full[2];
-    uint64_t sums_empty[2];
+    uint64_t sums_full[NMLP_CUDA_SUMS_MAX];
+    uint64_t sums_empty[NMLP_CUDA_SUMS_MAX];
     uint64_t meeting; /* of checking builds */
     nmlp_cuda_phase phase[2]; /* this one and the next */
     unit_range units[2];
@@ -113,12 +113,13 @@ __device__ __forceinline__ void get_pairs(float2 (&v)[N], const At at, uint32_t 
     for (int i = 0; i < N; i++) v[i] = floats_of(w[i]);
 }
 
-/* Two columns of a row, as two bf16 numbers each. */
-__device__ __forceinline__ void store2(__nv_bfloat16 *rows, int pitch, int s, int row, int col, float2 v) {
+/* Two columns of a token as two bf16 numbers each: row 2i has the high halves of token i, row 2i + 1 the low halves. Of every 32 columns, pair t of eight
+ * neighbours c stands at place 4t + c, so that the four pairs a lane multiplies lie together. */
+__device__ __forceinline__ void store2(__nv_bfloat16 *rows, int pitch, int token, int col, float2 v) {
+    const int at = 2 * token * pitch + (col & ~31) + (col & 6) * 4 + (col >> 3 & 3) * 2;
     const __nv_bfloat162 high = __floats2bfloat162_rn(v.x, v.y);
-    *reinterpret_cast<__nv_bfloat162 *>(rows + row * pitch + col) = high;
-    *reinterpret_cast<__nv_bfloat162 *>(rows + (s + row) * pitch + col) =
-        __floats2bfloat162_rn(v.x - __low2float(high), v.y - __high2float(high));
+    *reinterpret_cast<__nv_bfloat162 *>(rows + at) = high;
+    *reinterpret_cast<__nv_bfloat162 *>(rows + at + pitch) = __floats2bfloat162_rn(v.x - __low2float(high), v.y - __high2float(high));
 }
 
 __device__ __forceinline__ void add2(float2 &a, float2 b) {
@@ -152,7 +153,7 @@ __device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, in
             get_values<PLACES>(v, op, (int64_t)row * op->x_pitch, k0 + base, tag);
 #pragma unroll
             for (int i = 0; i < PLACES; i++)
-                if (base + i * PLACE < len) store2(rows, pitch, s, row, base + i * PLACE, v[i]);
+                if (base + i * PLACE < len) store2(rows, pitch, row, base + i * PLACE, v[i]);
         }
     }
 }
@@ -180,7 +181,7 @@ __device__ void stage_parts(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, in
             for (int i = 0; i < PLACES; i++) {
 #pragma unroll
                 for (int p = 1; p < PARTS; p++) add2(v[i * PARTS], v[i * PARTS + p]);
-                if (base + i * PLACE < len) store2(rows, pitch, s, row, base + i * PLACE, v[i * PARTS]);
+                if (base + i * PLACE < len) store2(rows, pitch, row, base + i * PLACE, v[i * PARTS]);
             }
         }
     }
@@ -205,7 +206,7 @@ __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *o
             for (int i = 0; i < PLACES; i++) {
                 const int col = base + i * PLACE;
                 sum += v[i].x * v[i].x + v[i].y * v[i].y;
-                if (col >= k0 && col < k0 + len) store2(rows, pitch, s, row, col - k0, make_float2(v[i].x * w[i].x, v[i].y * w[i].y));
+                if (col >= k0 && col < k0 + len) store2(rows, pitch, row, col - k0, make_float2(v[i].x * w[i].x, v[i].y * w[i].y));
             }
         }
         sum = warp_sum(sum);
@@ -283,7 +284,7 @@ __device__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *
             const int col = base + i * PLACE + lane * 2;
             const float total = __shfl_sync(ALL, sum, follower[i]);
             const float scale = col < end ? 1.0f / total : 0.0f;
-            if (col < len) store2(rows, pitch, 1, 0, col, make_float2(value[i].x * scale, value[i].y * scale));
+            if (col < len) store2(rows, pitch, 0, col, make_float2(value[i].x * scale, value[i].y * scale));
         }
     }
 }

@@ -11,11 +11,11 @@ __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t at) {
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
 }
 
-/* Where a lane finds its row of the staged ones for the mma's column `n`: the high half of token i is column 2i, the low half column 2i + 1. Columns past the
- * last token are never read, so any row will do there. */
-__device__ __forceinline__ int staged_row(int n, int s) {
-    const int token = n >> 1;
-    return token < s ? (n & 1) * s + token : 0;
+/* A lane's part of 32 columns of the staged rows: column g of the mma is row g, the high half of token g/2 or the low one. Lanes of columns past the last
+ * token ask for nothing, which leaves shared memory to the weights. */
+__device__ __forceinline__ void load_staged(uint32_t (&r)[4], uint32_t at, bool wanted) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.shared.v4.b32 {%0,%1,%2,%3}, [%4]; }"
+                 : "+r"(r[0]), "+r"(r[1]), "+r"(r[2]), "+r"(r[3]) : "r"(at), "r"((uint32_t)wanted) : "memory");
 }
 
 /* Adds one tile: 16 rows of W times the staged rows. Two sets of sums keep the tensor cores from waiting for themselves. */
@@ -23,18 +23,19 @@ __device__ __forceinline__ void multiply_tile(float (&acc)[2][4], const __nv_bfl
     const int lane = threadIdx.x & 31;
     const int n_blocks = cols / TILE_BLOCK;
     const uint32_t w_row = shared_address(w) + (lane & 15) * TILE_BLOCK * 2;
-    const uint32_t x_row = shared_address(x) + (staged_row(lane & 7, s) * x_pitch + (lane >> 3) * 8) * 2;
+    const uint32_t x_row = shared_address(x) + ((lane >> 2) * x_pitch + (lane & 3) * 8) * 2;
+    const bool has_row = lane < 8 * s;
     const uint32_t swizzle = (uint32_t)((lane >> 4) ^ (lane & 7));
 #pragma unroll 2
     for (int b = 0; b < n_blocks; b++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             uint32_t wv[2][4];
-            uint32_t xv[4];
+            uint32_t xv[4] = {};
 #pragma unroll
             for (int j = 0; j < 2; j++)
                 load_matrices(wv[j], w_row + b * (NMLP_CUDA_UNIT_ROWS * TILE_BLOCK * 2) + ((swizzle ^ (half * 4 + j * 2)) << 4));
-            load_matrices(xv, x_row + (b * TILE_BLOCK + half * 32) * 2);
+            load_staged(xv, x_row + (b * TILE_BLOCK + half * 32) * 2, has_row);
             mma(acc[0], wv[0][0], wv[0][1], wv[0][2], wv[0][3], xv[0], xv[1]);
             mma(acc[1], wv[1][0], wv[1][1], wv[1][2], wv[1][3], xv[2], xv[3]);
         }
@@ -73,7 +74,8 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
         }
         const int start = piece * k_chunk;
         const int len[2] = {min(k_of0 - start, k_chunk), min(k_of1 - start, k_chunk)};
-        float *here = mem.sums + (at.n_done & 1) * UNIT_SUMS + warp * 2 * WARP_SUMS;
+        const sums_place sums = place_of_unit(at.n_done, s);
+        float *here = mem.sums + sums.at + warp * 2 * s * NMLP_CUDA_UNIT_ROWS;
         int i = at.skip;
 #pragma unroll 1 /* code that stays in the instruction cache */
         for (int m = 0; m < n_matrices; m++) {
@@ -89,11 +91,11 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
                 at.ring.advance(NMLP_CUDA_CONSUMER_WARPS, prog.n_slots);
             }
             i -= n;
-            if (m == 0) mbar_wait(&sh->sums_empty[at.n_done & 1], (at.n_done >> 1 & 1) ^ 1);
-            put_sums(here + m * WARP_SUMS, acc, s);
+            if (m == 0) mbar_wait(&sh->sums_empty[sums.slot], sums.parity ^ 1);
+            put_sums(here + m * s * NMLP_CUDA_UNIT_ROWS, acc, s);
         }
         at.skip = i;
-        warp_arrive(&sh->sums_full[at.n_done & 1]);
+        warp_arrive(&sh->sums_full[sums.slot]);
         if (--left == 0) {
             left = units.groups;
             piece++;

@@ -143,6 +143,18 @@ static void factorised_checkpoints_match_the_cpu(void **state) {
     tiny_fini(&c);
 }
 
+/* Few enough for tools that follow every access to shared memory. */
+static void few_steps_match_the_cpu(void **state) {
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    tiny_checkpoint c;
+    char dir[64];
+    write_factorised(&c, dir, sizeof dir);
+    check_model(dir, 3, 0x1p-5);
+    nmlp_test_rmdir(dir);
+    tiny_fini(&c);
+}
+
 /* Texts of several lengths side by side, scored in one call, against the CPU's f32 perplexity of each alone: 1 % of the nll per token. */
 static void check_scores(const char *dir, int64_t longest) {
     int64_t lengths[] = {2, 3, 65, longest, 128, 17, longest - 1, 64};
@@ -329,6 +341,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(fixtures_match_the_cpu),
         cmocka_unit_test(tiny_matches_the_cpu),
         cmocka_unit_test(factorised_checkpoints_match_the_cpu),
+        cmocka_unit_test(few_steps_match_the_cpu),
         cmocka_unit_test(scores_match_the_cpu),
         cmocka_unit_test(perplexity_matches_the_cpu),
         cmocka_unit_test(greedy_text_is_the_best_token_each_time),
