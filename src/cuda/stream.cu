@@ -13,7 +13,7 @@ namespace {
 
 __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
     shared_head *sh = mem.sh;
-    unsigned n_done = 0;
+    finisher at = {0, 0};
     meetings meeting = begin_meetings(sh);
     pick best = {0, 0, 0, -INFINITY, INT32_MAX};
     fetch_phase(prog, 0, sh);
@@ -37,7 +37,7 @@ __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
         const uint32_t tag = tag_base + (uint32_t)i + 1;
         fetch_phase(prog, i + 1, sh);
         await_phase(prog, i + 1, sh); /* there is time: nothing is to be finished before the phase's input has come */
-        if (ph->kind == NMLP_CUDA_MATMUL) finish_phase(prog, ph, sh->units[i & 1], mem, n_done, tag, best);
+        if (ph->kind == NMLP_CUDA_MATMUL) finish_phase(prog, ph, sh->units[i & 1], mem, at, tag, best);
         if (ph->kind == NMLP_CUDA_MATMUL && ph->output == NMLP_CUDA_LOGITS) publish_best(prog, best, tag);
         NOTE_CLOCK(i, 4);
         if (i + 1 == prog.n_phases) break;
@@ -99,6 +99,7 @@ __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const __grid_constan
             mbar_init(&mem.sh->sums_full[i], NMLP_CUDA_CONSUMER_WARPS * WARP_ARRIVALS);
             mbar_init(&mem.sh->sums_empty[i], WARP_ARRIVALS);
         }
+        mbar_init(&mem.sh->squared, NMLP_CUDA_CONSUMER_WARPS * WARP_ARRIVALS);
         mbar_init(&mem.sh->meeting, MEETING_THREADS);
 #if __CUDA_ARCH__ >= 900
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

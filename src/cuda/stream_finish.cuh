@@ -105,31 +105,57 @@ __device__ __forceinline__ unit_sums take_sums(const float *sums, int s, int n_m
     return u;
 }
 
+/* 1/rms of the lane's two elements, by token; 1 where nothing is normalised. */
+struct row_scales {
+    float of[2];
+};
+
+/* Where the finishing warp stands. */
+struct finisher {
+    unsigned n_done;         /* units */
+    uint32_t squared_parity;
+};
+
+__device__ __forceinline__ row_scales take_scales(const nmlp_cuda_phase *ph, shared_head *sh, int s, uint32_t &parity) {
+    const int lane = threadIdx.x & 31;
+    row_scales scales = {{1.0f, 1.0f}};
+    mbar_wait(&sh->squared, parity);
+    parity ^= 1;
+    for (int token = 0; token < s; token++) {
+        float sum = 0;
+#pragma unroll
+        for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) sum += sh->squares[token][w * 32 + lane];
+        const float scale = rsqrtf(warp_sum(sum) / (float)ph->norm_dim + ph->eps);
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            if ((lane + 32 * j) / NMLP_CUDA_UNIT_ROWS == token) scales.of[j] = scale;
+    }
+    return scales;
+}
+
 /* `before` is of this lane's first row. */
-__device__ __forceinline__ void finish_unit(const sink &to, const unit_sums &u, int s, int piece, int group, float before, const shared_head *sh, pick &best) {
+__device__ __forceinline__ void finish_unit(const sink &to, const unit_sums &u, const row_scales &scales, int s, int piece, int group, float before, pick &best) {
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         const int i = (threadIdx.x & 31) + 32 * j;
         if (i >= s * NMLP_CUDA_UNIT_ROWS) break;
         const int token = i / NMLP_CUDA_UNIT_ROWS;
         const int row = group * NMLP_CUDA_UNIT_ROWS + i % NMLP_CUDA_UNIT_ROWS;
-        const float scale = sh->row_scale[token];
-        const float done[1] = {result(to, row, to.scaled[0] ? u.y[j][0] * scale : u.y[j][0], to.scaled[1] ? u.y[j][1] * scale : u.y[j][1], before, best)};
+        const float done[1] = {result(to, row, to.scaled[0] ? u.y[j][0] * scales.of[j] : u.y[j][0], to.scaled[1] ? u.y[j][1] * scales.of[j] : u.y[j][1], before, best)};
         put_results<1>(to, piece, token, row, done);
     }
 }
 
 /* A unit's sums as one piece among others: tagged f32 [matrices][S, 16]. */
-__device__ __forceinline__ void put_piece(word *parts, const sink &to, const unit_sums &u, int s, int n_matrices, const shared_head *sh) {
+__device__ __forceinline__ void put_piece(word *parts, const sink &to, const unit_sums &u, const row_scales &scales, int s, int n_matrices) {
     const int of_matrix = s * NMLP_CUDA_UNIT_ROWS;
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         const int i = (threadIdx.x & 31) + 32 * j;
         if (i >= of_matrix) break;
-        const float scale = sh->row_scale[i / NMLP_CUDA_UNIT_ROWS];
 #pragma unroll
         for (int m = 0; m < 2; m++)
-            if (m < n_matrices) put_word(parts + m * of_matrix + i, __float_as_uint(to.scaled[m] ? u.y[j][m] * scale : u.y[j][m]), to.tag);
+            if (m < n_matrices) put_word(parts + m * of_matrix + i, __float_as_uint(to.scaled[m] ? u.y[j][m] * scales.of[j] : u.y[j][m]), to.tag);
     }
 }
 
@@ -161,7 +187,7 @@ __device__ void join_pieces(const sink &to, const word *parts, int n_parts, int 
 }
 
 __device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,
-                             const block_memory &mem, unsigned &n_done, uint32_t tag, pick &best) {
+                             const block_memory &mem, finisher &at, uint32_t tag, pick &best) {
     const sink to = make_sink(ph, tag);
     const int lane = threadIdx.x & 31;
     const int s = prog.s;
@@ -170,17 +196,19 @@ __device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phas
     const uint32_t before_tag = sh->tag_base + (uint32_t)ph->out_before;
     int piece = units.begin / units.groups;
     int group = units.begin - piece * units.groups;
-    for (int i = units.begin; i < units.end; i++, n_done++) {
-        const sums_place sums = place_of_unit(n_done, s);
+    row_scales scales = {{1.0f, 1.0f}};
+    if ((to.scaled[0] || to.scaled[1]) && units.begin < units.end) scales = take_scales(ph, sh, s, at.squared_parity);
+    for (int i = units.begin; i < units.end; i++, at.n_done++) {
+        const sums_place sums = place_of_unit(at.n_done, s);
         const float before = lane < NMLP_CUDA_UNIT_ROWS && !ph->parts ? get_before(to, group * NMLP_CUDA_UNIT_ROWS + lane, before_tag) : 0.0f;
         mbar_wait(&sh->sums_full[sums.slot], sums.parity);
         const unit_sums u = take_sums(mem.sums + sums.at, s, n_matrices);
         warp_arrive(&sh->sums_empty[sums.slot]);
         if (ph->parts) {
             const int64_t unit = (int64_t)group * ph->n_chunks + piece;
-            put_piece(static_cast<word *>(ph->parts) + unit * n_matrices * s * NMLP_CUDA_UNIT_ROWS, to, u, s, n_matrices, sh);
+            put_piece(static_cast<word *>(ph->parts) + unit * n_matrices * s * NMLP_CUDA_UNIT_ROWS, to, u, scales, s, n_matrices);
         } else {
-            finish_unit(to, u, s, piece, group, before, sh, best);
+            finish_unit(to, u, scales, s, piece, group, before, best);
         }
         if (++group == units.groups) {
             group = 0;

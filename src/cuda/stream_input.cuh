@@ -31,8 +31,8 @@ struct shared_head {
     unit_range units[2];
     uint32_t tag_base; /* what this launch adds to phase numbers */
     nmlp_cuda_state state; /* as it was before the step */
-    float row_scale[NMLP_CUDA_S_MAX];
-    float warp_sum[NMLP_CUDA_CONSUMER_WARPS];
+    uint64_t squared; /* squares below are there */
+    float squares[NMLP_CUDA_S_MAX][CONSUMERS]; /* of the row that is normalised, by thread */
 };
 
 __device__ __forceinline__ void consumer_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); static_assert(CONSUMERS == 256, "consumer_sync counts threads"); }
@@ -187,9 +187,10 @@ __device__ void stage_parts(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, in
     }
 }
 
-/* x * weight goes to shared memory at once; 1/rms is kept per row and multiplies the result. The sum runs over the whole row. */
+/* x * weight goes to shared memory; 1/rms multiplies the result. The squares run over the whole row, so the first
+ * piece's are those of the phase; the finishing warp adds them while the others multiply. */
 __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s,
-                           int k0, int len, shared_head *sh, uint32_t tag) {
+                           int k0, int len, bool first, shared_head *sh, uint32_t tag) {
     const int PLACES = 8;
     const float *weight = ph->norm_weight;
     const int k = op->k;
@@ -209,16 +210,9 @@ __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *o
                 if (col >= k0 && col < k0 + len) store2(rows, pitch, row, col - k0, make_float2(v[i].x * w[i].x, v[i].y * w[i].y));
             }
         }
-        sum = warp_sum(sum);
-        if ((threadIdx.x & 31) == 0) sh->warp_sum[threadIdx.x >> 5] = sum;
-        consumer_sync();
-        if (threadIdx.x == 0) {
-            float all = 0;
-            for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) all += sh->warp_sum[w];
-            sh->row_scale[row] = rsqrtf(all / (float)ph->norm_dim + ph->eps);
-        }
-        if (row + 1 < s) consumer_sync();
+        if (first) sh->squares[row][threadIdx.x] = sum;
     }
+    if (first) warp_arrive(&sh->squared);
 }
 
 /* The pieces of attention become one row: each is weighted by its share of the softmax. One token only. Values and softmax of several pieces come in one
@@ -289,8 +283,8 @@ __device__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *
     }
 }
 
-/* Piece `piece` of K of every input, side by side; ends with the rows visible to all consumers. */
-__device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int s, int piece, shared_head *sh) {
+/* Piece `piece` of K of every input, side by side, `first` in this phase; ends with the rows visible to all consumers. */
+__device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int s, int piece, bool first, shared_head *sh) {
     int n_segments = ph->n_matrices == 2 && !ph->same_x ? 2 : 1;
     int pitch = n_segments * ph->k_chunk + NMLP_CUDA_ROW_SKEW;
     int k0 = piece * ph->k_chunk;
@@ -300,7 +294,7 @@ __device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int 
         int len = min(ph->k_chunk, op->k - k0);
         const uint32_t tag = op->x_written_by ? sh->tag_base + (uint32_t)op->x_written_by : 0;
         if (op->input == NMLP_CUDA_NORM) {
-            stage_norm(ph, op, to, pitch, s, k0, len, sh, tag);
+            stage_norm(ph, op, to, pitch, s, k0, len, first, sh, tag);
         } else if (op->input == NMLP_CUDA_HEADS) {
             stage_heads(ph, op, to, pitch, k0, len, sh->state.length + 1, tag);
         } else if (op->x_parts > 1) {

@@ -68,7 +68,7 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
     for (int u = units.begin; u < units.end; u++, at.n_done++) {
         if (piece != staged) {
             if (staged >= 0) consumer_sync(); /* all are done with the piece before */
-            stage_input(ph, mem.x, s, piece, sh);
+            stage_input(ph, mem.x, s, piece, staged < 0, sh);
             staged = piece;
             if (warp == 0) NOTE_CLOCK(phase, 1);
         }
