@@ -83,6 +83,7 @@ static nmlp_cuda_phase make_phase(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *
             ph.norm_weight = m->x[i].norm_weight;
             ph.norm_dim = m->x[i].norm_dim;
             ph.eps = m->x[i].eps;
+            ph.embedding = m->x[i].embedding;
         }
     }
     ph.same_x = m->n_matrices == 2 && m->x[0].x == m->x[1].x;

@@ -103,7 +103,7 @@ typedef struct nmlp_cuda_phase {
     int32_t n_kv_heads;
     int32_t head_dim;
     int32_t context;
-    const void *embedding; /* bf16 [V, k] */
+    const void *embedding; /* bf16 [V, k]; with NORM: x is the token's row of it, and nobody's output need be awaited */
 } __attribute__((aligned(16))) nmlp_cuda_phase; /* copied 16 bytes at a time */
 
 /* What a decode step changes, on the device. */

@@ -19,6 +19,7 @@ static nmlp_status plan_attention(nmlp_cuda_session *s, nmlp_cuda_plan *plan, in
                                 .bias = layer->qkv_bias,
                                 .whole = true};
     NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_matmul(plan, &project, &qkv, err));
+    hidden->embedding = NULL; /* what follows adds to it */
     int32_t width = layer->o.k;
     size_t chunks = NMLP_CUDA_KEY_CHUNKS_MAX;
     nmlp_cuda_phase attend = {.kind = NMLP_CUDA_ATTENTION,
@@ -88,6 +89,7 @@ static nmlp_status plan_step(nmlp_cuda_session *s, nmlp_cuda_plan *plan, nmlp_cu
     NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_push(plan, &embed, err));
     hidden->x = residual;
     hidden->written_by = (int32_t)plan->n_phases;
+    hidden->embedding = e->embedding.data;
     for (int64_t l = 0; l < e->model->config.n_layers; l++) {
         block->used_bytes = begin; /* layers use the same memory one after the other */
         NMLP_RETURN_IF_FAILED(plan_attention(s, plan, l, hidden, err));

@@ -142,6 +142,14 @@ __device__ __forceinline__ void get_values(float2 (&v)[N], const nmlp_cuda_opera
     }
 }
 
+/* The same of a row of the embedding. */
+template <int N>
+__device__ __forceinline__ void get_embedded(float2 (&v)[N], const __nv_bfloat16 *row, int col, int cols) {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        v[i] = col + i * PLACE < cols ? __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(row + col + i * PLACE)) : make_float2(0, 0);
+}
+
 /* Rows of one part, few of them: a thread's loads are all under way before the first is used, because it has nothing else to do than wait for them. */
 __device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
     const int PLACES = 8;
@@ -202,7 +210,10 @@ __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *o
 #pragma unroll
             for (int i = 0; i < PLACES; i++)
                 w[i] = base + i * PLACE < k ? __ldg(reinterpret_cast<const float2 *>(weight + base + i * PLACE)) : make_float2(0, 0);
-            get_values<PLACES>(v, op, (int64_t)row * op->x_pitch, base, tag);
+            if (ph->embedding)
+                get_embedded<PLACES>(v, static_cast<const __nv_bfloat16 *>(ph->embedding) + (int64_t)sh->state.token * k, base, op->x_cols);
+            else
+                get_values<PLACES>(v, op, (int64_t)row * op->x_pitch, base, tag);
 #pragma unroll
             for (int i = 0; i < PLACES; i++) {
                 const int col = base + i * PLACE;

@@ -26,7 +26,7 @@ __device__ __forceinline__ void multiply_tile(float (&acc)[2][4], const __nv_bfl
     const uint32_t x_row = shared_address(x) + ((lane >> 2) * x_pitch + (lane & 3) * 8) * 2;
     const bool has_row = lane < 8 * s;
     const uint32_t swizzle = (uint32_t)((lane >> 4) ^ (lane & 7));
-#pragma unroll 2
+#pragma unroll 4
     for (int b = 0; b < n_blocks; b++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
