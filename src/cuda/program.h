@@ -1,7 +1,7 @@
 /* A streaming program: what one persistent kernel does between its launch and its end, as data.
  *
  * The kernel runs one block per multiprocessor. A program is a list of phases. Most phases are
- * matmuls Y [S,N] = X [S,K] W^T with S <= 4, whose cost is reading W once: some warps of every block do nothing but copy weights into a ring
+ * matmuls Y [S,N] = X [S,K] W^T with S <= 4, whose cost is reading W once: one warp of every block does nothing but copy weights into a ring
  * of tiles in shared memory, phase after phase, never waiting for another block, while eight warps wait for the
  * phase's input, bring it into shared memory and multiply, each a tile of its own. The ring is what keeps the memory busy while blocks wait for each other; it only does
  * so where multiplying is faster than copying, so that what piled up during a wait is soon gone.
@@ -32,7 +32,6 @@ enum {
     NMLP_CUDA_SLOTS_MAX = 24,    /* tiles in the ring */
     NMLP_CUDA_CONSUMER_WARPS = 8,
     NMLP_CUDA_SUMS_MAX = 8,      /* units whose sums a block has room for, with one token */
-    NMLP_CUDA_COPIER_WARPS = 1,
     NMLP_CUDA_FIRST_PHASES = 6,
     NMLP_CUDA_CHUNK_KEYS_MIN = 128, /* keys of one attention unit, at least */
     NMLP_CUDA_KEY_CHUNKS_MAX = 16
@@ -123,7 +122,8 @@ typedef struct nmlp_cuda_program {
     int32_t n_phases;
     int32_t s;
     int32_t n_slots;
-    int32_t n_under_way; /* tiles each copying warp has under way at a time, at most */
+    int32_t n_under_way; /* tiles the copying warp has under way at a time, at most */
+    int32_t n_ahead;     /* tiles it has asked L2 for beyond those, at most */
     int32_t input_elems; /* bf16 elements of shared memory for X */
     int32_t head_dim;    /* of its attention phases; 0: none */
     unsigned *tickets;           /* on the device; every block of a launch takes one, which tells the launches apart */

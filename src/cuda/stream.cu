@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const __grid_constan
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
     int warp = threadIdx.x >> 5;
-    if (warp >= FIRST_COPIER) {
+    if (warp == COPIER) {
         copy_weights(prog, mem);
     } else if (warp == FINISHER) {
         finish(prog, mem);

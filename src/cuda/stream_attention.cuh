@@ -292,9 +292,9 @@ __device__ __forceinline__ void write_unit(const nmlp_cuda_phase *ph, uint32_t t
         float top = -INFINITY;
         float sum = 0;
         float v = 0;
-#pragma unroll 1
+#pragma unroll
         for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) top = fmaxf(top, merged[(w * HEADS_AT_ONCE + h) * row + dim]);
-#pragma unroll 1
+#pragma unroll
         for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) {
             const float *from = merged + (w * HEADS_AT_ONCE + h) * row;
             const float weight = __expf(from[dim] - top);

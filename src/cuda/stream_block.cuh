@@ -8,13 +8,8 @@
 
 namespace {
 
-/* Warps 0..7 multiply, one finishes what they summed and keeps the grid in step, the others copy. */
-enum {
-    COPIERS = NMLP_CUDA_COPIER_WARPS,
-    FINISHER = NMLP_CUDA_CONSUMER_WARPS,
-    FIRST_COPIER,
-    THREADS = (FIRST_COPIER + COPIERS) * 32
-};
+/* Warps 0..7 multiply, one finishes what they summed, one copies. */
+enum { FINISHER = NMLP_CUDA_CONSUMER_WARPS, COPIER, THREADS = (COPIER + 1) * 32 };
 
 /* Sums of units go from the multiplying warps to the finishing one through a ring: [warp][matrix][token][16 rows] of as many units as there is room for, the
  * multiplying warps that many ahead. */

@@ -98,6 +98,18 @@ __device__ __forceinline__ void fill_slot(__nv_bfloat16 *slot, uint64_t *full, c
 #endif
 }
 
+/* A tile starts for L2. Older chips, whose copies take many instructions, go without. */
+__device__ __forceinline__ void prefetch_tile(const tile_source &from, int lane) {
+#if __CUDA_ARCH__ >= 900
+    if (lane != 0) return;
+    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(from.map), "r"(0), "r"(from.row), "r"(from.col / TILE_BLOCK)
+                 : "memory");
+#else
+    (void)from;
+    (void)lane;
+#endif
+}
+
 /* Position in the ring; both sides walk it in the same order. */
 struct ring_cursor {
     int slot;
