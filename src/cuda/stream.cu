@@ -49,8 +49,8 @@ __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
 template <int DB>
 __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem) {
     shared_head *sh = mem.sh;
-    int warp = threadIdx.x >> 5;
-    consumer at = {{warp, 0}, 0, warp};
+    const int warp = threadIdx.x >> 5;
+    if ((threadIdx.x & 31) == 0) sh->at[warp] = {{warp, 0}, 0, warp};
     meetings meeting = begin_meetings(sh);
     await_launch_before();
     for (int i = 0; i < prog.n_phases; i++) {
@@ -58,7 +58,7 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
         if (warp == 0) NOTE_CLOCK(i, 0);
         const nmlp_cuda_phase *ph = &sh->phase[i & 1];
         switch (ph->kind) {
-        case NMLP_CUDA_MATMUL: multiply_phase(prog, ph, sh->units[i & 1], mem, at, i); break;
+        case NMLP_CUDA_MATMUL: multiply_phase(prog, ph, sh->units[i & 1], mem, i); break;
         case NMLP_CUDA_ATTENTION:
             run_attention<DB>(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)i + 1, reinterpret_cast<float *>(mem.x),
                               sh->state.length);

@@ -39,16 +39,9 @@ __device__ void note_clock(const nmlp_cuda_program &prog, int phase, int event, 
 #endif
 
 __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-
-/* Where a multiplying warp stands; it takes every CONSUMER_WARPS-th tile. */
-struct consumer {
-    ring_cursor ring;
-    unsigned n_done; /* units */
-    int skip;        /* tiles until the next of its own */
-};
 
 /* The block's part of a phase, the same for every role. */
 __device__ __forceinline__ unit_range my_units(const nmlp_cuda_phase *ph) {

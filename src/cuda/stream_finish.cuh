@@ -93,13 +93,19 @@ __device__ __forceinline__ unit_sums take_sums(const float *sums, int s, int n_m
     unit_sums u = {};
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        const int i = (threadIdx.x & 31) + 32 * j;
-        if (i >= of_matrix) break;
+        if (32 * j >= of_matrix) break;
+        const float *at = sums + min((int)(threadIdx.x & 31) + 32 * j, of_matrix - 1);
 #pragma unroll
         for (int m = 0; m < 2; m++) {
             if (m >= n_matrices) break;
+            float v[NMLP_CUDA_CONSUMER_WARPS];
 #pragma unroll
-            for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) u.y[j][m] += sums[(2 * w + m) * of_matrix + i];
+            for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) v[w] = at[(2 * w + m) * of_matrix];
+#pragma unroll
+            for (int d = 1; d < NMLP_CUDA_CONSUMER_WARPS; d *= 2)
+#pragma unroll
+                for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w += 2 * d) v[w] += v[w + d];
+            u.y[j][m] = v[0];
         }
     }
     return u;

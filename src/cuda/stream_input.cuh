@@ -9,8 +9,7 @@
 
 enum {
     CONSUMERS = NMLP_CUDA_CONSUMER_WARPS * 32,
-    PLACE = 2 * CONSUMERS,                       /* columns the multiplying warps read at a time, two per lane */
-    LANES_PER_UNIT = NMLP_CUDA_UNIT_ROWS / 2
+    PLACE = 2 * CONSUMERS /* columns the multiplying warps read at a time, two per lane */
 };
 
 /* A run of units of a matmul phase. */
@@ -18,6 +17,13 @@ struct unit_range {
     int groups; /* units per piece of K */
     int begin;
     int end;
+};
+
+/* Where a multiplying warp stands; it takes every CONSUMER_WARPS-th tile. */
+struct consumer {
+    ring_cursor ring;
+    unsigned n_done; /* units */
+    int skip;        /* tiles until the next of its own */
 };
 
 /* Shared memory that is not ring, input or sums. */
@@ -31,6 +37,7 @@ struct shared_head {
     unit_range units[2];
     uint32_t tag_base; /* what this launch adds to phase numbers */
     nmlp_cuda_state state; /* as it was before the step */
+    consumer at[NMLP_CUDA_CONSUMER_WARPS]; /* between phases: attention needs the registers */
     uint64_t squared; /* squares below are there */
     float squares[NMLP_CUDA_S_MAX][CONSUMERS]; /* of the row that is normalised, by thread */
 };
@@ -84,13 +91,10 @@ __device__ __forceinline__ float get_float(const word *from, uint32_t tag) {
 
 __device__ __forceinline__ float2 floats_of(const word (&w)[2]) { return make_float2(__uint_as_float((uint32_t)w[0]), __uint_as_float((uint32_t)w[1])); }
 
-/* A whole warp: two neighbouring words of each of N places, at(i) (NULL: zeros), neighbours to neighbouring lanes, so that a request asks for whole sectors. All
- * are asked for at once. While something is missing, one lane of eight asks for it, the first of those whose words one unit writes together, and the others when
- * that one has it: blocks that wait would otherwise take more of L2's rate than the weights leave. */
+/* Two neighbouring words of each of N places, at(i) (NULL: zeros), neighbours to neighbouring lanes, so that a warp asks for whole sectors. All are asked for at
+ * once, and again what was not there. */
 template <int N, class At>
 __device__ __forceinline__ void get_pairs(float2 (&v)[N], const At at, uint32_t tag) {
-    const uint32_t ALL = 0xffffffffu;
-    const int lane = threadIdx.x & 31;
     word w[N][2];
     uint32_t missing = 0;
 #pragma unroll
@@ -98,16 +102,12 @@ __device__ __forceinline__ void get_pairs(float2 (&v)[N], const At at, uint32_t 
         w[i][0] = w[i][1] = make_word(0, tag);
         if (at(i)) missing |= 1u << i;
     }
-    uint32_t asked = missing;
-    for (;;) {
+    while (missing) {
 #pragma unroll
-        for (int i = 0; i < N; i++) get_words_if(asked >> i & 1, w[i], at(i));
+        for (int i = 0; i < N; i++) get_words_if(missing >> i & 1, w[i], at(i));
 #pragma unroll
         for (int i = 0; i < N; i++)
-            if ((asked >> i & 1) && (uint32_t)(w[i][0] >> 32) == tag && (uint32_t)(w[i][1] >> 32) == tag) missing &= ~(1u << i);
-        if (!__any_sync(ALL, missing != 0)) break;
-        const uint32_t first_misses = __shfl_sync(ALL, missing, lane / LANES_PER_UNIT * LANES_PER_UNIT);
-        asked = lane % LANES_PER_UNIT == 0 ? missing : missing & ~first_misses;
+            if ((uint32_t)(w[i][0] >> 32) == tag && (uint32_t)(w[i][1] >> 32) == tag) missing &= ~(1u << i);
     }
 #pragma unroll
     for (int i = 0; i < N; i++) v[i] = floats_of(w[i]);

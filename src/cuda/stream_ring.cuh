@@ -82,9 +82,11 @@ __device__ __forceinline__ void fill_slot(__nv_bfloat16 *slot, uint64_t *full, c
     if (lane != 0) return;
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(full)),
                  "r"(NMLP_CUDA_UNIT_ROWS * NMLP_CUDA_TILE_COLS * 2) : "memory");
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
+    uint64_t read_once; /* weights: what else there is in L2 stays */
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(read_once));
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(
                      shared_address(slot)),
-                 "l"(from.map), "r"(0), "r"(from.row), "r"(from.col / TILE_BLOCK), "r"(shared_address(full)) : "memory");
+                 "l"(from.map), "r"(0), "r"(from.row), "r"(from.col / TILE_BLOCK), "r"(shared_address(full)), "l"(read_once) : "memory");
 #else
     int per_row = from.cols / 8;
     for (int i = lane; i < from.rows * per_row; i += 32) {
