@@ -49,9 +49,9 @@ struct nmlp_cuda_session {
     const nmlp_cuda_engine *engine;
     nmlp_cuda_block block;
     int64_t context;
-    int64_t length;  /* tokens in the cache, the running step's included */
-    bool picked;     /* the device holds the choice after the last token */
-    bool ahead;      /* a step for that choice is already running */
+    int64_t length;  /* tokens in the cache, those of steps ahead of the text included */
+    bool picked;     /* the device has made or makes a choice after the last token */
+    int32_t last;    /* that token */
     float *rope;     /* [context, D] */
     void **k;        /* per layer bf16 [n_kv_heads, context, D] */
     void **v;
@@ -65,6 +65,7 @@ struct nmlp_cuda_session {
     cudaStream_t stream;
     _Atomic uint64_t *choices; /* pinned, see nmlp_cuda_program */
     uint32_t n_choices;        /* asked for so far */
+    uint32_t current;          /* number of the choice after the last token; those after it are of steps ahead of the text */
     int32_t chosen;            /* the last one that was awaited */
 };
 

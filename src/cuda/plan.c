@@ -173,6 +173,7 @@ nmlp_status nmlp_cuda_plan_finish(nmlp_cuda_plan *plan, nmlp_cuda_program *progr
                          plan->device->info.name, plan->device->shared_bytes);
     *program = (nmlp_cuda_program){.phases = phases,
                                    .n_phases = (int32_t)plan->n_phases,
+                                   .n_steps = 1,
                                    .s = plan->s,
                                    .n_slots = n_slots,
                                    .n_under_way = TILES_UNDER_WAY, /* at most the fewest slots there can be */

@@ -114,12 +114,16 @@ typedef struct nmlp_cuda_state {
     uint32_t seed;
 } nmlp_cuda_state;
 
-enum { NMLP_CUDA_CHOICES = 2 }; /* the newest ones, kept for the host */
+enum {
+    NMLP_CUDA_STEPS_MAX = 8, /* of one launch */
+    NMLP_CUDA_CHOICES = 32   /* the newest ones, kept for the host: more than two launches make */
+};
 
 typedef struct nmlp_cuda_program {
     nmlp_cuda_phase first[NMLP_CUDA_FIRST_PHASES]; /* the first ones come as arguments: no wait for memory before weights are asked for */
     const nmlp_cuda_phase *phases;                 /* all, on the device */
     int32_t n_phases;
+    int32_t n_steps; /* times the phases run, each time with the token picked before; 1 without a pick */
     int32_t s;
     int32_t n_slots;
     int32_t n_under_way; /* tiles the copying warp has under way at a time, at most */

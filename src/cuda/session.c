@@ -203,12 +203,19 @@ void nmlp_cuda_session_destroy(nmlp_cuda_session *s) {
     nmlp_mem_free(s);
 }
 
-int64_t nmlp_cuda_session_length(const nmlp_cuda_session *s) { return s->length - (s->ahead ? 1 : 0); }
+static int64_t steps_ahead(const nmlp_cuda_session *s) { return s->n_choices - s->current; }
+
+int64_t nmlp_cuda_session_length(const nmlp_cuda_session *s) { return s->length - steps_ahead(s); }
+
+static void forget_steps_ahead(nmlp_cuda_session *s) {
+    s->length -= steps_ahead(s);
+    s->current = s->n_choices;
+}
 
 void nmlp_cuda_session_truncate(nmlp_cuda_session *s, int64_t length) {
     if (length < 0 || length >= nmlp_cuda_session_length(s)) return;
+    forget_steps_ahead(s);
     s->length = length;
-    s->ahead = false;
     s->picked = false;
 }
 
@@ -228,18 +235,18 @@ static nmlp_status put_state(nmlp_cuda_session *s, int32_t token, int64_t length
                            "setting the state", err);
 }
 
-/* A program that ends with a choice. Nothing else goes into the stream between two steps, so that the second begins to copy weights where a block of the
- * first has ended. */
+/* A program whose steps end with a choice each. */
 static nmlp_status launch(nmlp_cuda_session *s, const nmlp_cuda_program *program, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_stream_launch(program, s->engine->device.n_blocks, s->stream),
                                           "launching the streaming kernel", err));
-    s->n_choices++;
+    s->n_choices += (uint32_t)program->n_steps;
     return NMLP_OK;
 }
 
-static nmlp_status start_step(nmlp_cuda_session *s, nmlp_err *err) {
+static nmlp_status start_steps(nmlp_cuda_session *s, int64_t n, nmlp_err *err) {
+    s->step.n_steps = (int32_t)n;
     NMLP_RETURN_IF_FAILED(launch(s, &s->step, err));
-    s->length++;
+    s->length += n;
     return NMLP_OK;
 }
 
@@ -299,7 +306,7 @@ static nmlp_status prefill(nmlp_cuda_session *s, const int32_t *ids, int32_t n, 
 static nmlp_status run_tokens(nmlp_cuda_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {
     if (n == 1) {
         NMLP_RETURN_IF_FAILED(put_state(s, ids[0], s->length, err));
-        return start_step(s, err);
+        return start_steps(s, 1, err);
     }
     for (int64_t done = 0; done < n; done += s->prefill.rows) {
         int32_t here = (int32_t)(n - done < s->prefill.rows ? n - done : s->prefill.rows);
@@ -310,38 +317,55 @@ static nmlp_status run_tokens(nmlp_cuda_session *s, const int32_t *ids, int64_t 
     return launch(s, &s->head, err);
 }
 
-nmlp_status nmlp_cuda_session_append(nmlp_cuda_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {
-    NMLP_RETURN_IF_FAILED(check_append(s, ids, n, err));
-    if (n < 1) return NMLP_OK;
-    if (s->ahead) { /* a step was started on the device's own choice: is it the one that was meant? */
-        s->ahead = false;
-        if (n == 1 && ids[0] == s->chosen) return NMLP_OK;
-        s->length--;
-    }
+/* Runs tokens that are no steps ahead. */
+static nmlp_status append_anew(nmlp_cuda_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {
     int64_t before = s->length;
     nmlp_status st = run_tokens(s, ids, n, err);
     s->picked = st == NMLP_OK;
+    s->current = s->n_choices;
+    s->last = ids[n - 1];
     if (st != NMLP_OK) s->length = before;
     return st;
 }
 
+nmlp_status nmlp_cuda_session_append(nmlp_cuda_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(check_append(s, ids, n, err));
+    if (n < 1) return NMLP_OK;
+    if (steps_ahead(s) > 0 && n == 1) { /* started on the device's own choice: is it the one that was meant? */
+        NMLP_RETURN_IF_FAILED(await_choice(s, s->current, err));
+        if (ids[0] == s->chosen) {
+            s->current++;
+            s->last = ids[0];
+            return NMLP_OK;
+        }
+    }
+    forget_steps_ahead(s);
+    return append_anew(s, ids, n, err);
+}
+
 nmlp_status nmlp_cuda_session_last_logits(nmlp_cuda_session *s, float *logits, nmlp_err *err) {
     size_t bytes = (size_t)s->engine->model->config.vocab * sizeof *logits;
-    if (!s->picked || s->ahead) return nmlp_fail(err, NMLP_E_ARG, "there are no logits before a token is appended");
+    if (!s->picked) return nmlp_fail(err, NMLP_E_ARG, "there are no logits before a token is appended");
+    if (steps_ahead(s) > 0) { /* theirs are there: once more the last token */
+        forget_steps_ahead(s);
+        s->length--;
+        NMLP_RETURN_IF_FAILED(append_anew(s, &s->last, 1, err));
+    }
     NMLP_RETURN_IF_FAILED(
         NMLP_CUDA_CHECK(cudaMemcpyAsync(logits, s->logits, bytes, cudaMemcpyDeviceToHost, s->stream), "fetching logits", err));
     return NMLP_CUDA_CHECK(cudaStreamSynchronize(s->stream), "running the model", err);
 }
 
-nmlp_status nmlp_cuda_session_next(nmlp_cuda_session *s, bool more, int32_t *id, nmlp_err *err) {
-    uint32_t number = s->n_choices;
+/* Steps in one launch go on without the pause between launches, so several are started at a time. */
+nmlp_status nmlp_cuda_session_next(nmlp_cuda_session *s, int64_t more, int32_t *id, nmlp_err *err) {
     *id = -1;
-    if (!s->picked || s->ahead) return nmlp_fail(err, NMLP_E_ARG, "there is no choice before a token is appended");
-    if (more && s->length < s->context) {
-        NMLP_RETURN_IF_FAILED(start_step(s, err));
-        s->ahead = true;
+    if (!s->picked) return nmlp_fail(err, NMLP_E_ARG, "there is no choice before a token is appended");
+    if (steps_ahead(s) == 0) {
+        if (more > s->context - s->length) more = s->context - s->length;
+        if (more > NMLP_CUDA_STEPS_MAX) more = NMLP_CUDA_STEPS_MAX;
+        if (more > 0) NMLP_RETURN_IF_FAILED(start_steps(s, more, err));
     }
-    NMLP_RETURN_IF_FAILED(await_choice(s, number, err));
+    NMLP_RETURN_IF_FAILED(await_choice(s, s->current, err));
     *id = s->chosen;
     return NMLP_OK;
 }

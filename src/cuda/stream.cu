@@ -12,37 +12,54 @@
 namespace {
 
 __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
+    const int lane = threadIdx.x & 31;
     shared_head *sh = mem.sh;
-    finisher at = {0, 0};
+    finisher done = {0, 0};
     meetings meeting = begin_meetings(sh);
-    pick best = {0, 0, 0, -INFINITY, INT32_MAX};
-    fetch_phase(prog, 0, sh);
-    await_phase(prog, 0, sh);
+    pick best = {};
+    program_place at = {0, 0, 0};
+    fetch_phase(prog, at, sh);
+    await_phase(prog, at, sh);
     const bool early = sh->phase[0].kind == NMLP_CUDA_MATMUL; /* whose input has no tags yet */
     if (early) meet(meeting);
     await_launch_before();
-    const uint32_t tag_base = take_ticket(prog);
+    uint32_t tag_base = take_ticket(prog);
     if (prog.state) {
         const nmlp_cuda_state state = read_state(prog.state);
-        best.inverse_temperature = state.inverse_temperature;
-        best.seed = state.seed;
-        best.position = state.length;
-        if ((threadIdx.x & 31) == 0) sh->state = state;
+        best = begin_pick(state);
+        if (lane == 0) sh->state = state;
     }
-    if ((threadIdx.x & 31) == 0) sh->tag_base = tag_base;
+    if (lane == 0) sh->tag_base = tag_base;
     __syncwarp();
     if (!early) meet(meeting);
-    for (int i = 0; i < prog.n_phases; i++) {
-        const nmlp_cuda_phase *ph = &sh->phase[i & 1];
-        const uint32_t tag = tag_base + (uint32_t)i + 1;
-        fetch_phase(prog, i + 1, sh);
-        await_phase(prog, i + 1, sh); /* there is time: nothing is to be finished before the phase's input has come */
-        if (ph->kind == NMLP_CUDA_MATMUL) finish_phase(prog, ph, sh->units[i & 1], mem, at, tag, best);
-        if (ph->kind == NMLP_CUDA_MATMUL && ph->output == NMLP_CUDA_LOGITS) publish_best(prog, best, tag);
-        NOTE_CLOCK(i, 4);
-        if (i + 1 == prog.n_phases) break;
+    for (;;) {
+        const nmlp_cuda_phase *ph = &sh->phase[at.number & 1];
+        const bool last = is_last(prog, at);
+        const program_place next = place_after(prog, at);
+        const uint32_t tag = tag_base + (uint32_t)at.phase + 1;
+        if (!last) fetch_phase(prog, next, sh);
+        if (!last) await_phase(prog, next, sh); /* there is time: nothing is to be finished before the phase's input has come */
+        if (ph->kind == NMLP_CUDA_MATMUL) {
+            const bool logits = ph->output == NMLP_CUDA_LOGITS;
+            if (logits && prog.n_steps > 1) __threadfence(); /* keys and values the block wrote, for who reads its best */
+            finish_phase(prog, ph, sh->units[at.number & 1], mem, done, tag, best);
+            if (logits) publish_best(prog, best, tag);
+        } else if (ph->kind == NMLP_CUDA_PICK) {
+            const nmlp_cuda_state state = pick_token(prog, sh->state, tag - 1);
+            best = begin_pick(state);
+            tag_base += (uint32_t)prog.n_phases + 1;
+            if (prog.n_steps > 1) __threadfence();
+            __syncwarp();
+            if (lane == 0) {
+                sh->state = state;
+                sh->tag_base = tag_base;
+            }
+        }
+        NOTE_CLOCK(at.phase, 4);
+        if (last) break;
         meet(meeting);
-        NOTE_CLOCK(i, 5);
+        NOTE_CLOCK(at.phase, 5);
+        at = next;
     }
 }
 
@@ -50,23 +67,24 @@ template <int DB>
 __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem) {
     shared_head *sh = mem.sh;
     const int warp = threadIdx.x >> 5;
-    if ((threadIdx.x & 31) == 0) sh->at[warp] = {{warp, 0}, 0, warp};
+    consumer at = {{warp, 0}, 0, warp};
     meetings meeting = begin_meetings(sh);
     await_launch_before();
-    for (int i = 0; i < prog.n_phases; i++) {
+    for (int place = 0;; place ^= 1) {
         meet(meeting); /* the description is there */
-        if (warp == 0) NOTE_CLOCK(i, 0);
-        const nmlp_cuda_phase *ph = &sh->phase[i & 1];
+        const nmlp_cuda_phase *ph = &sh->phase[place];
+        const int index = sh->phase_index[place];
+        if (warp == 0) NOTE_CLOCK(index, 0);
         switch (ph->kind) {
-        case NMLP_CUDA_MATMUL: multiply_phase(prog, ph, sh->units[i & 1], mem, i); break;
+        case NMLP_CUDA_MATMUL: multiply_phase(prog, ph, sh->units[place], mem, at, index); break;
         case NMLP_CUDA_ATTENTION:
-            run_attention<DB>(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)i + 1, reinterpret_cast<float *>(mem.x),
+            run_attention<DB>(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)index + 1, reinterpret_cast<float *>(mem.x),
                               sh->state.length);
             break;
-        case NMLP_CUDA_EMBED: embed(ph, sh->state.token, sh->tag_base + (uint32_t)i + 1); break;
-        default:
-            if (blockIdx.x == 0 && warp == 0) pick_token(prog, sh->state, sh->tag_base + (uint32_t)i);
+        case NMLP_CUDA_EMBED: embed(ph, sh->state.token, sh->tag_base + (uint32_t)index + 1); break;
+        default: break; /* the finishing warp picks */
         }
+        if (sh->is_last[place]) break;
     }
 }
 

@@ -322,7 +322,8 @@ struct attention_unit {
 template <int DB>
 __device__ __forceinline__ void run_unit(const nmlp_cuda_phase *ph, const attention_unit &u, uint32_t in_tag, uint32_t out_tag, const attention_memory &mem, int position) {
     const int warp = threadIdx.x >> 5;
-    const int lane = threadIdx.x & 31;
+    int lane = threadIdx.x & 31;
+    asm volatile("" : "+r"(lane)); /* what depends on it is computed here, not kept in registers through all phases */
     const int dim = ph->head_dim;
     const word *qkv = static_cast<const word *>(ph->op[0].x);
     const int64_t base = (int64_t)u.kv_head * ph->context * dim;

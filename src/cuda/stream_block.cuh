@@ -43,6 +43,13 @@ __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uin
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/* Where a multiplying warp stands; it takes every CONSUMER_WARPS-th tile. */
+struct consumer {
+    ring_cursor ring;
+    unsigned n_done; /* units */
+    int skip;        /* tiles until the next of its own */
+};
+
 /* The block's part of a phase, the same for every role. */
 __device__ __forceinline__ unit_range my_units(const nmlp_cuda_phase *ph) {
     unit_range r;

@@ -8,6 +8,7 @@ namespace {
 
 /* Goes through the block's tiles in the order in which the multiplying warps take them. */
 struct tile_walk {
+    int step;
     int phase;
     int unit;
     int end; /* of the phase's units */
@@ -32,7 +33,7 @@ __device__ __forceinline__ void begin_unit(tile_walk &w) {
     w.tiles = w.tiles0 + (w.n_matrices == 2 ? n_tiles(min(w.k[1] - start, w.k_chunk)) : 0);
 }
 
-/* To the first phase from w.phase on in which the block has units. */
+/* To the first phase from w.phase on in which the block has units; the step ends without one at phase n_phases. */
 __device__ void enter_phase(const nmlp_cuda_program &prog, tile_walk &w) {
     for (; w.phase < prog.n_phases; w.phase++) {
         const nmlp_cuda_phase *ph = phase_at(prog, w.phase);
@@ -60,6 +61,7 @@ __device__ void enter_phase(const nmlp_cuda_program &prog, tile_walk &w) {
 
 __device__ __forceinline__ tile_walk begin_walk(const nmlp_cuda_program &prog) {
     tile_walk w;
+    w.step = 0;
     w.phase = 0;
     enter_phase(prog, w);
     return w;
@@ -67,7 +69,7 @@ __device__ __forceinline__ tile_walk begin_walk(const nmlp_cuda_program &prog) {
 
 /* False: there are no more. */
 __device__ __forceinline__ bool next_tile(const nmlp_cuda_program &prog, tile_walk &w, tile_source &from) {
-    if (w.phase >= prog.n_phases) return false;
+    if (w.phase >= prog.n_phases) return false; /* the block has none at all, or had the last */
     if (w.tile == w.tiles) {
         if (++w.group == w.groups) {
             w.group = 0;
@@ -76,7 +78,11 @@ __device__ __forceinline__ bool next_tile(const nmlp_cuda_program &prog, tile_wa
         if (++w.unit == w.end) {
             w.phase++;
             enter_phase(prog, w);
-            if (w.phase >= prog.n_phases) return false;
+            if (w.phase >= prog.n_phases) {
+                if (++w.step == prog.n_steps) return false;
+                w.phase = 0;
+                enter_phase(prog, w);
+            }
         } else {
             begin_unit(w);
         }

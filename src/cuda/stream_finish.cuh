@@ -26,6 +26,10 @@ struct pick {
     int32_t token;
 };
 
+__device__ __forceinline__ pick begin_pick(const nmlp_cuda_state &state) {
+    return {state.inverse_temperature, state.seed, state.length, -INFINITY, INT32_MAX};
+}
+
 __device__ __forceinline__ void consider(pick &p, float logit, int token) {
     float score = logit;
     if (p.inverse_temperature > 0) score = logit * p.inverse_temperature + gumbel(p.seed, p.position, token);
@@ -253,29 +257,35 @@ __device__ void publish_best(const nmlp_cuda_program &prog, const pick &best, ui
         put_words(static_cast<word *>(prog.best) + 2 * blockIdx.x, make_word(__float_as_uint(score), tag), make_word((uint32_t)token, tag));
 }
 
-/* One warp: the best of all blocks, `before` being the state of this step. That every block has published means that every block has read the state. */
-__device__ void pick_token(const nmlp_cuda_program &prog, const nmlp_cuda_state &before, uint32_t tag) {
+/* Every block finds the best of all by itself and goes on with it; returns the state after it. The first tells the host and the next launch. That every block
+ * has published means that every block has read the state. */
+__device__ nmlp_cuda_state pick_token(const nmlp_cuda_program &prog, const nmlp_cuda_state &before, uint32_t tag) {
     const int AT_ONCE = 5; /* 160 blocks */
     const int lane = threadIdx.x & 31;
     const word *best = static_cast<const word *>(prog.best);
     const int n = (int)gridDim.x;
     float score = -INFINITY;
     int32_t token = INT32_MAX;
-    for (int base = lane; base - lane < n; base += 32 * AT_ONCE) {
+    for (int base = lane; base < n; base += 32 * AT_ONCE) {
         float2 v[AT_ONCE];
         get_pairs<AT_ONCE>(v, [=](int i) { return base + 32 * i < n ? best + 2 * (base + 32 * i) : nullptr; }, tag);
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++)
             if (base + 32 * i < n) better(score, token, v[i].x, __float_as_int(v[i].y));
     }
+    __syncwarp();
     best_of_warp(score, token);
-    if (lane != 0) return;
     if (token == INT32_MAX) token = 0; /* nothing but NaN: what the CPU's argmax says */
-    const uint32_t number = before.n_choices + 1;
-    prog.state->token = token;
-    prog.state->length = before.length + 1;
-    prog.state->n_choices = number;
-    asm volatile("st.relaxed.sys.global.b64 [%0], %1;" ::"l"(prog.choices + number % NMLP_CUDA_CHOICES), "l"(make_word((uint32_t)token, number)) : "memory");
+    nmlp_cuda_state after = before;
+    after.token = token;
+    after.length++;
+    after.n_choices++;
+    if (blockIdx.x == 0 && lane == 0) {
+        *prog.state = after;
+        asm volatile("st.relaxed.sys.global.b64 [%0], %1;" ::"l"(prog.choices + after.n_choices % NMLP_CUDA_CHOICES),
+                     "l"(make_word((uint32_t)token, after.n_choices)) : "memory");
+    }
+    return after;
 }
 
 } // namespace

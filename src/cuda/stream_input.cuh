@@ -19,13 +19,6 @@ struct unit_range {
     int end;
 };
 
-/* Where a multiplying warp stands; it takes every CONSUMER_WARPS-th tile. */
-struct consumer {
-    ring_cursor ring;
-    unsigned n_done; /* units */
-    int skip;        /* tiles until the next of its own */
-};
-
 /* Shared memory that is not ring, input or sums. */
 struct shared_head {
     uint64_t full[NMLP_CUDA_SLOTS_MAX];
@@ -35,9 +28,10 @@ struct shared_head {
     uint64_t meeting; /* of checking builds */
     nmlp_cuda_phase phase[2]; /* this one and the next */
     unit_range units[2];
+    int phase_index[2];
+    bool is_last[2]; /* of the launch */
     uint32_t tag_base; /* what this launch adds to phase numbers */
     nmlp_cuda_state state; /* as it was before the step */
-    consumer at[NMLP_CUDA_CONSUMER_WARPS]; /* between phases: attention needs the registers */
     uint64_t squared; /* squares below are there */
     float squares[NMLP_CUDA_S_MAX][CONSUMERS]; /* of the row that is normalised, by thread */
 };

@@ -83,7 +83,7 @@ __device__ __forceinline__ void put_sums(float *to, const tile_sums &sums, int s
 }
 
 __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,
-                               const block_memory &mem, int phase) {
+                               const block_memory &mem, consumer &at, int phase) {
     const int warp = threadIdx.x >> 5;
     const int s = prog.s;
     const int n_matrices = ph->n_matrices;
@@ -93,7 +93,6 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
     const int second = ph->same_x ? 0 : k_chunk; /* where matrix 1 finds its rows */
     const int x_pitch = (n_matrices == 2 && second ? 2 : 1) * k_chunk + NMLP_CUDA_ROW_SKEW;
     shared_head *sh = mem.sh;
-    consumer at = sh->at[warp];
     int staged = -1;
     int piece = units.begin / units.groups;
     int left = (piece + 1) * units.groups - units.begin; /* units of this piece */
@@ -133,9 +132,6 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
             piece++;
         }
     }
-    __syncwarp();
-    if ((threadIdx.x & 31) == 0) sh->at[warp] = at;
-    __syncwarp();
     if (warp == 0) NOTE_CLOCK(phase, 3);
 }
 

@@ -41,12 +41,28 @@ __device__ __forceinline__ void meet(meetings &) {
 __device__ __forceinline__ meetings begin_meetings(shared_head *) { return {}; }
 #endif
 
-/* The next phase's description starts for shared memory while this one runs. */
-__device__ void fetch_phase(const nmlp_cuda_program &prog, int i, shared_head *sh) {
+/* Where a role stands in a launch. */
+struct program_place {
+    int step;
+    int phase;
+    unsigned number; /* of phases before, all steps together; its parity says where the description is */
+};
+
+__device__ __forceinline__ bool is_last(const nmlp_cuda_program &prog, const program_place &at) {
+    return at.phase + 1 == prog.n_phases && at.step + 1 == prog.n_steps;
+}
+
+__device__ __forceinline__ program_place place_after(const nmlp_cuda_program &prog, const program_place &at) {
+    const bool wraps = at.phase + 1 == prog.n_phases;
+    return {at.step + wraps, wraps ? 0 : at.phase + 1, at.number + 1};
+}
+
+/* The description of a phase starts for shared memory. */
+__device__ void fetch_phase(const nmlp_cuda_program &prog, const program_place &at, shared_head *sh) {
     static_assert(sizeof(nmlp_cuda_phase) % 16 == 0, "phases are copied 16 bytes at a time");
-    if (i >= prog.n_phases) return;
+    const int i = at.phase;
     const char *from = reinterpret_cast<const char *>(phase_at(prog, i));
-    char *to = reinterpret_cast<char *>(&sh->phase[i & 1]);
+    char *to = reinterpret_cast<char *>(&sh->phase[at.number & 1]);
     if (i < NMLP_CUDA_FIRST_PHASES) {
         for (int at = (threadIdx.x & 31) * 8; at < (int)sizeof(nmlp_cuda_phase); at += 32 * 8)
             *reinterpret_cast<uint64_t *>(to + at) = *reinterpret_cast<const uint64_t *>(from + at);
@@ -57,13 +73,17 @@ __device__ void fetch_phase(const nmlp_cuda_program &prog, int i, shared_head *s
 }
 
 /* The description is there; its small vectors start for L2. */
-__device__ void await_phase(const nmlp_cuda_program &prog, int i, shared_head *sh) {
-    int lane = threadIdx.x & 31;
+__device__ void await_phase(const nmlp_cuda_program &prog, const program_place &at, shared_head *sh) {
+    const int lane = threadIdx.x & 31;
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncwarp();
-    if (i >= prog.n_phases) return;
-    const nmlp_cuda_phase *ph = &sh->phase[i & 1];
-    if (lane == 0 && ph->kind == NMLP_CUDA_MATMUL) sh->units[i & 1] = my_units(ph);
+    const int place = at.number & 1;
+    const nmlp_cuda_phase *ph = &sh->phase[place];
+    if (lane == 0) {
+        if (ph->kind == NMLP_CUDA_MATMUL) sh->units[place] = my_units(ph);
+        sh->phase_index[place] = at.phase;
+        sh->is_last[place] = is_last(prog, at);
+    }
     if (ph->norm_weight)
         for (int k = lane * 32; k < ph->op[0].k; k += 32 * 32)
             asm volatile("prefetch.global.L2 [%0];" ::"l"(ph->norm_weight + k));
@@ -77,7 +97,7 @@ __device__ __forceinline__ nmlp_cuda_state read_state(const nmlp_cuda_state *fro
 __device__ uint32_t take_ticket(const nmlp_cuda_program &prog) {
     uint32_t launch = 0;
     if ((threadIdx.x & 31) == 0) launch = atomicAdd(prog.tickets, 1u) / gridDim.x;
-    return __shfl_sync(0xffffffffu, launch, 0) * (uint32_t)(prog.n_phases + 1);
+    return __shfl_sync(0xffffffffu, launch, 0) * NMLP_CUDA_STEPS_MAX * (uint32_t)(prog.n_phases + 1);
 }
 
 } // namespace
