@@ -7,8 +7,7 @@ enum {
     INPUT_SHARE = 3,            /* never more than this part of the block's shared memory */
     PIECES_MAX = 4,             /* tried for balance; also what a reader sums */
     PIECE_COLS_MIN = 512,
-    TILES_UNDER_WAY = 6,
-    TILES_AHEAD = 16
+    TILES_UNDER_WAY = 6
 };
 
 /* A byte of input, which comes from L2, against a byte of weights. */
@@ -177,7 +176,6 @@ nmlp_status nmlp_cuda_plan_finish(nmlp_cuda_plan *plan, nmlp_cuda_program *progr
                                    .s = plan->s,
                                    .n_slots = n_slots,
                                    .n_under_way = TILES_UNDER_WAY, /* at most the fewest slots there can be */
-                                   .n_ahead = TILES_AHEAD,
                                    .input_elems = plan->input_elems,
                                    .tickets = tickets};
 #ifdef NMLP_CUDA_CLOCKS

@@ -127,7 +127,6 @@ typedef struct nmlp_cuda_program {
     int32_t s;
     int32_t n_slots;
     int32_t n_under_way; /* tiles the copying warp has under way at a time, at most */
-    int32_t n_ahead;     /* tiles it has asked L2 for beyond those, at most */
     int32_t input_elems; /* bf16 elements of shared memory for X */
     int32_t head_dim;    /* of its attention phases; 0: none */
     unsigned *tickets;           /* on the device; every block of a launch takes one, which tells the launches apart */

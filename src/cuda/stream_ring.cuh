@@ -82,11 +82,9 @@ __device__ __forceinline__ void fill_slot(__nv_bfloat16 *slot, uint64_t *full, c
     if (lane != 0) return;
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(full)),
                  "r"(NMLP_CUDA_UNIT_ROWS * NMLP_CUDA_TILE_COLS * 2) : "memory");
-    uint64_t read_once; /* weights: what else there is in L2 stays */
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(read_once));
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
                      shared_address(slot)),
-                 "l"(from.map), "r"(0), "r"(from.row), "r"(from.col / TILE_BLOCK), "r"(shared_address(full)), "l"(read_once) : "memory");
+                 "l"(from.map), "r"(0), "r"(from.row), "r"(from.col / TILE_BLOCK), "r"(shared_address(full)) : "memory");
 #else
     int per_row = from.cols / 8;
     for (int i = lane; i < from.rows * per_row; i += 32) {
@@ -97,18 +95,6 @@ __device__ __forceinline__ void fill_slot(__nv_bfloat16 *slot, uint64_t *full, c
                      "l"(from.data + (int64_t)(from.row + row) * from.pitch + from.col + col) : "memory");
     }
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
-#endif
-}
-
-/* A tile starts for L2. Older chips, whose copies take many instructions, go without. */
-__device__ __forceinline__ void prefetch_tile(const tile_source &from, int lane) {
-#if __CUDA_ARCH__ >= 900
-    if (lane != 0) return;
-    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(from.map), "r"(0), "r"(from.row), "r"(from.col / TILE_BLOCK)
-                 : "memory");
-#else
-    (void)from;
-    (void)lane;
 #endif
 }
 
