@@ -128,7 +128,7 @@ template <int DB>
 __device__ __forceinline__ void put_value(__nv_bfloat16 *cache, __nv_bfloat16 *newest, const word *in, uint32_t tag, int dim, int lane) {
     const int PLACES = (DB + 1) / 2;
     float2 v[PLACES];
-    get_pairs<PLACES>(v, [=](int i) { return lane * 2 + 64 * i < dim ? in + lane * 2 + 64 * i : nullptr; }, tag);
+    get_pairs<PLACES>(v, [=](int i) { return in + min(lane * 2 + 64 * i, dim - 2); }, tag);
 #pragma unroll
     for (int i = 0; i < PLACES; i++) {
         const int d = lane * 2 + 64 * i;

@@ -177,19 +177,14 @@ __device__ void join_pieces(const sink &to, const word *parts, int n_parts, int 
     const int stride = n_matrices * of_matrix;
     float2 sum[2] = {make_float2(0, 0), make_float2(0, 0)};
     parts += (int64_t)group * n_parts * stride;
+    if (i >= of_matrix) return;
     for (int p0 = 0; p0 < n_parts; p0 += AT_ONCE) {
         float2 v[2 * AT_ONCE];
-        get_pairs<2 * AT_ONCE>(v,
-                               [=](int j) {
-                                   const int p = p0 + j / 2;
-                                   const bool wanted = p < n_parts && j % 2 < n_matrices && i < of_matrix;
-                                   return wanted ? parts + p * stride + j % 2 * of_matrix + i : nullptr;
-                               },
-                               to.tag);
+        get_pairs<2 * AT_ONCE>(v, [=](int j) { return parts + min(p0 + j / 2, n_parts - 1) * stride + min(j % 2, n_matrices - 1) * of_matrix + i; }, to.tag);
 #pragma unroll
-        for (int j = 0; j < 2 * AT_ONCE; j++) add2(sum[j % 2], v[j]);
+        for (int j = 0; j < 2 * AT_ONCE; j++)
+            if (p0 + j / 2 < n_parts) add2(sum[j % 2], v[j]);
     }
-    if (i >= of_matrix) return;
     const int row = group * NMLP_CUDA_UNIT_ROWS + i % NMLP_CUDA_UNIT_ROWS;
     const float y[2] = {result(to, row, sum[0].x, sum[1].x, get_before(to, row, before_tag), best),
                         result(to, row + 1, sum[0].y, sum[1].y, get_before(to, row + 1, before_tag), best)};
@@ -268,7 +263,7 @@ __device__ nmlp_cuda_state pick_token(const nmlp_cuda_program &prog, const nmlp_
     int32_t token = INT32_MAX;
     for (int base = lane; base < n; base += 32 * AT_ONCE) {
         float2 v[AT_ONCE];
-        get_pairs<AT_ONCE>(v, [=](int i) { return base + 32 * i < n ? best + 2 * (base + 32 * i) : nullptr; }, tag);
+        get_pairs<AT_ONCE>(v, [=](int i) { return best + 2 * min(base + 32 * i, n - 1); }, tag);
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++)
             if (base + 32 * i < n) better(score, token, v[i].x, __float_as_int(v[i].y));

@@ -63,10 +63,9 @@ __device__ __forceinline__ void put_words(word *to, word a, word b) {
     asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(to), "l"(a), "l"(b) : "memory");
 }
 
-/* Two neighbours; `from` on 16 bytes. Without `wanted` they stay what they were. */
-__device__ __forceinline__ void get_words_if(bool wanted, word (&w)[2], const word *from) {
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; @p ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2]; }"
-                 : "+l"(w[0]), "+l"(w[1]) : "l"(from), "r"((uint32_t)wanted) : "memory");
+/* Two neighbours; `from` on 16 bytes. */
+__device__ __forceinline__ void get_words(word (&w)[2], const word *from) {
+    asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];" : "=l"(w[0]), "=l"(w[1]) : "l"(from) : "memory");
 }
 
 __device__ __forceinline__ word get_word(const word *from) {
@@ -85,24 +84,19 @@ __device__ __forceinline__ float get_float(const word *from, uint32_t tag) {
 
 __device__ __forceinline__ float2 floats_of(const word (&w)[2]) { return make_float2(__uint_as_float((uint32_t)w[0]), __uint_as_float((uint32_t)w[1])); }
 
-/* Two neighbouring words of each of N places, at(i) (NULL: zeros), neighbours to neighbouring lanes, so that a warp asks for whole sectors. All are asked for at
- * once, and again what was not there. */
+/* Two neighbouring words of each of N places, at(i), neighbours to neighbouring lanes, so that a warp asks for whole sectors. All are asked for at once, and
+ * again until all are written: few instructions, because they stand between a value's arrival and its use. */
 template <int N, class At>
 __device__ __forceinline__ void get_pairs(float2 (&v)[N], const At at, uint32_t tag) {
     word w[N][2];
-    uint32_t missing = 0;
+    uint32_t wrong;
+    do {
+        wrong = 0;
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        w[i][0] = w[i][1] = make_word(0, tag);
-        if (at(i)) missing |= 1u << i;
-    }
-    while (missing) {
+        for (int i = 0; i < N; i++) get_words(w[i], at(i));
 #pragma unroll
-        for (int i = 0; i < N; i++) get_words_if(missing >> i & 1, w[i], at(i));
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            if ((uint32_t)(w[i][0] >> 32) == tag && (uint32_t)(w[i][1] >> 32) == tag) missing &= ~(1u << i);
-    }
+        for (int i = 0; i < N; i++) wrong |= ((uint32_t)(w[i][0] >> 32) ^ tag) | ((uint32_t)(w[i][1] >> 32) ^ tag);
+    } while (wrong);
 #pragma unroll
     for (int i = 0; i < N; i++) v[i] = floats_of(w[i]);
 }
@@ -121,19 +115,22 @@ __device__ __forceinline__ void add2(float2 &a, float2 b) {
     a.y += b.y;
 }
 
-/* N places of two values, PLACE columns apart from `col` on, that another phase or an earlier launch wrote. */
+/* N places of two values, PLACE columns apart from `col` on, that another phase or an earlier launch wrote; zeros past the last. */
 template <int N>
 __device__ __forceinline__ void get_values(float2 (&v)[N], const nmlp_cuda_operand *op, int64_t row_at, int col, uint32_t tag) {
     const int cols = op->x_cols;
+    const int last = (cols - 1) & ~1; /* asked for in place of those past it */
     if (op->x_written_by) {
         const word *x = static_cast<const word *>(op->x) + row_at;
-        get_pairs<N>(v, [=](int i) { return col + i * PLACE < cols ? x + col + i * PLACE : nullptr; }, tag);
+        get_pairs<N>(v, [=](int i) { return x + min(col + i * PLACE, last); }, tag);
     } else {
         const float *x = static_cast<const float *>(op->x) + row_at;
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            v[i] = col + i * PLACE < cols ? __ldcg(reinterpret_cast<const float2 *>(x + col + i * PLACE)) : make_float2(0, 0);
+        for (int i = 0; i < N; i++) v[i] = __ldcg(reinterpret_cast<const float2 *>(x + min(col + i * PLACE, last)));
     }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (col + i * PLACE > last) v[i] = make_float2(0, 0);
 }
 
 /* The same of a row of the embedding. */
@@ -145,8 +142,8 @@ __device__ __forceinline__ void get_embedded(float2 (&v)[N], const __nv_bfloat16
 }
 
 /* Rows of one part, few of them: a thread's loads are all under way before the first is used, because it has nothing else to do than wait for them. */
-__device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
-    const int PLACES = 8;
+template <int PLACES>
+__device__ __forceinline__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
 #pragma unroll 1
     for (int row = 0; row < s; row++) {
 #pragma unroll 1
@@ -160,30 +157,26 @@ __device__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, in
     }
 }
 
-/* The same for rows of up to four parts. */
-__device__ void stage_parts(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
-    const int PARTS = 4;
-    const int PLACES = 3;
+/* The same for rows of up to PARTS parts. */
+template <int PARTS, int PLACES>
+__device__ __forceinline__ void stage_parts(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
     const word *x = static_cast<const word *>(op->x) + k0;
     const int64_t stride = op->x_part_stride;
     const int parts = op->x_parts;
-    const int end = min(len, op->x_cols - k0);
+    const int last = (op->x_cols - k0 - 1) & ~1;
 #pragma unroll 1
     for (int row = 0; row < s; row++, x += op->x_pitch) {
 #pragma unroll 1
         for (int base = threadIdx.x * 2; base < len; base += PLACE * PLACES) {
             float2 v[PLACES * PARTS];
-            get_pairs<PLACES * PARTS>(v,
-                                      [=](int i) {
-                                          const int col = base + i / PARTS * PLACE;
-                                          return i % PARTS < parts && col < end ? x + i % PARTS * stride + col : nullptr;
-                                      },
-                                      tag);
+            get_pairs<PLACES * PARTS>(v, [=](int i) { return x + min(i % PARTS, parts - 1) * stride + min(base + i / PARTS * PLACE, last); }, tag);
 #pragma unroll
             for (int i = 0; i < PLACES; i++) {
+                const int col = base + i * PLACE;
 #pragma unroll
-                for (int p = 1; p < PARTS; p++) add2(v[i * PARTS], v[i * PARTS + p]);
-                if (base + i * PLACE < len) store2(rows, pitch, row, base + i * PLACE, v[i * PARTS]);
+                for (int p = 1; p < PARTS; p++)
+                    if (p < parts) add2(v[i * PARTS], v[i * PARTS + p]);
+                if (col < len) store2(rows, pitch, row, col, col > last ? make_float2(0, 0) : v[i * PARTS]);
             }
         }
     }
@@ -191,9 +184,9 @@ __device__ void stage_parts(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, in
 
 /* x * weight goes to shared memory; 1/rms multiplies the result. The squares run over the whole row, so the first
  * piece's are those of the phase; the finishing warp adds them while the others multiply. */
-__device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s,
+template <int PLACES>
+__device__ __forceinline__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s,
                            int k0, int len, bool first, shared_head *sh, uint32_t tag) {
-    const int PLACES = 8;
     const float *weight = ph->norm_weight;
     const int k = op->k;
     for (int row = 0; row < s; row++) {
@@ -220,13 +213,51 @@ __device__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *o
     if (first) warp_arrive(&sh->squared);
 }
 
-/* The pieces of attention become one row: each is weighted by its share of the softmax. One token only. Values and softmax of several pieces come in one
- * round trip. A warp takes four places of 64 columns; a lane follows the softmax of one head of one place, and all take its weights from there. */
-__device__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int k0,
-                            int len, int n_keys, uint32_t tag) {
-    enum { PLACES = 4, PIECES = 2, WARP_COLS = 64, HEADS = 32 / PLACES };
-    static_assert(HEADS * 8 >= WARP_COLS, "heads have 8 columns at least");
+/* PIECES pieces of attention from `first` on, of PLACES places of 64 columns per warp. A lane follows the softmax of one head of one place, and all take its
+ * weights from there. */
+enum { HEAD_PLACES = 4, HEAD_COLS = 64, HEADS_FOLLOWED = 32 / HEAD_PLACES };
+
+struct head_rows {
+    float top; /* of the head this lane follows */
+    float sum;
+    float2 value[HEAD_PLACES];
+    int follower[HEAD_PLACES]; /* the lane that follows the head of this lane's columns */
+};
+
+template <int PIECES>
+__device__ __forceinline__ void add_pieces(head_rows &r, const word *values, int64_t stride, const int (&cols)[HEAD_PLACES], const word *softmax, int softmax_stride,
+                                           uint32_t tag) {
     const uint32_t ALL = 0xffffffffu;
+    float2 v[PIECES * (HEAD_PLACES + 1)];
+    get_pairs<PIECES *(HEAD_PLACES + 1)>(v,
+                                         [&](int j) {
+                                             const int piece = j / (HEAD_PLACES + 1);
+                                             const int i = j % (HEAD_PLACES + 1);
+                                             return i == HEAD_PLACES ? softmax + piece * softmax_stride : values + piece * stride + cols[i];
+                                         },
+                                         tag);
+#pragma unroll
+    for (int piece = 0; piece < PIECES; piece++) {
+        const float2 *here = v + piece * (HEAD_PLACES + 1);
+        const float top = fmaxf(r.top, here[HEAD_PLACES].x);
+        const float old_weight = __expf(r.top - top);
+        const float weight = __expf(here[HEAD_PLACES].x - top);
+        r.top = top;
+        r.sum = r.sum * old_weight + here[HEAD_PLACES].y * weight;
+#pragma unroll
+        for (int i = 0; i < HEAD_PLACES; i++) {
+            const float o = __shfl_sync(ALL, old_weight, r.follower[i]);
+            const float w = __shfl_sync(ALL, weight, r.follower[i]);
+            r.value[i] = make_float2(r.value[i].x * o + here[i].x * w, r.value[i].y * o + here[i].y * w);
+        }
+    }
+}
+
+/* The pieces of attention become one row: each is weighted by its share of the softmax. One token only. Values and softmax of two pieces come in one round
+ * trip. */
+__device__ __forceinline__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int k0, int len, int n_keys,
+                                            uint32_t tag) {
+    static_assert(HEADS_FOLLOWED * 8 >= HEAD_COLS, "heads have 8 columns at least");
     const int lane = threadIdx.x & 31;
     const int per_chunk = keys_per_chunk(n_keys);
     const int n_chunks = (n_keys + per_chunk - 1) / per_chunk;
@@ -234,56 +265,31 @@ __device__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *
     const int dim = ph->head_dim;
     const int n_heads = ph->n_heads;
     const int end = min(len, op->x_cols - k0);
-    for (int base = (threadIdx.x >> 5) * WARP_COLS; base < len; base += PLACE * PLACES) {
-        const int place = base + lane / HEADS * PLACE; /* whose softmax this lane follows */
-        const int head = (k0 + place) / dim + lane % HEADS;
-        const bool follows = place < end && head < n_heads && head * dim < k0 + place + WARP_COLS;
-        float top = -INFINITY;
-        float sum = 0;
-        float2 value[PLACES];
-        int follower[PLACES];
+    for (int base = (threadIdx.x >> 5) * HEAD_COLS; base < len; base += PLACE * HEAD_PLACES) {
+        const int place = k0 + base + lane / HEADS_FOLLOWED * PLACE;
+        const int head = min(min(place / dim + lane % HEADS_FOLLOWED, (place + HEAD_COLS - 1) / dim), n_heads - 1);
+        int cols[HEAD_PLACES];
+        head_rows r;
+        r.top = -INFINITY;
+        r.sum = 0;
 #pragma unroll
-        for (int i = 0; i < PLACES; i++) {
+        for (int i = 0; i < HEAD_PLACES; i++) {
             const int first = k0 + base + i * PLACE;
-            value[i] = make_float2(0, 0);
-            follower[i] = i * HEADS + (first + lane * 2) / dim - first / dim;
+            r.value[i] = make_float2(0, 0);
+            r.follower[i] = i * HEADS_FOLLOWED + (first + lane * 2) / dim - first / dim;
+            cols[i] = min(base + i * PLACE + lane * 2, end - 2); /* those past the last ask for it */
         }
-        for (int c0 = 0; c0 < n_chunks; c0 += PIECES) {
-            const word *values = static_cast<const word *>(op->x) + c0 * stride + k0 + base + lane * 2;
-            const word *softmax = static_cast<const word *>(ph->softmax) + 2 * (c0 * n_heads + head);
-            float2 v[PIECES][PLACES + 1];
-            get_pairs<PIECES *(PLACES + 1)>(reinterpret_cast<float2(&)[PIECES * (PLACES + 1)]>(v),
-                                            [=](int j) {
-                                                const int piece = j / (PLACES + 1);
-                                                const int i = j % (PLACES + 1);
-                                                const word *from = i == PLACES ? softmax + 2 * piece * n_heads : values + piece * stride + i * PLACE;
-                                                const bool wanted = i == PLACES ? follows : base + i * PLACE + lane * 2 < end;
-                                                return wanted && c0 + piece < n_chunks ? from : nullptr;
-                                            },
-                                            tag);
+        const word *values = static_cast<const word *>(op->x) + k0;
+        const word *softmax = static_cast<const word *>(ph->softmax) + 2 * head;
+        int c = 0;
+        for (; c + 2 <= n_chunks; c += 2) add_pieces<2>(r, values + c * stride, stride, cols, softmax + 2 * c * n_heads, 2 * n_heads, tag);
+        if (c < n_chunks) add_pieces<1>(r, values + c * stride, stride, cols, softmax + 2 * c * n_heads, 2 * n_heads, tag);
 #pragma unroll
-            for (int piece = 0; piece < PIECES; piece++) {
-                if (c0 + piece >= n_chunks) break;
-                const float2 here = v[piece][PLACES];
-                const float new_top = fmaxf(top, here.x);
-                const float old_weight = __expf(top - new_top);
-                const float weight = __expf(here.x - new_top);
-                top = new_top;
-                sum = sum * old_weight + here.y * weight;
-#pragma unroll
-                for (int i = 0; i < PLACES; i++) {
-                    const float o = __shfl_sync(ALL, old_weight, follower[i]);
-                    const float w = __shfl_sync(ALL, weight, follower[i]);
-                    value[i] = make_float2(value[i].x * o + v[piece][i].x * w, value[i].y * o + v[piece][i].y * w);
-                }
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < PLACES; i++) {
+        for (int i = 0; i < HEAD_PLACES; i++) {
             const int col = base + i * PLACE + lane * 2;
-            const float total = __shfl_sync(ALL, sum, follower[i]);
+            const float total = __shfl_sync(0xffffffffu, r.sum, r.follower[i]);
             const float scale = col < end ? 1.0f / total : 0.0f;
-            if (col < len) store2(rows, pitch, 0, col, make_float2(value[i].x * scale, value[i].y * scale));
+            if (col < len) store2(rows, pitch, 0, col, make_float2(r.value[i].x * scale, r.value[i].y * scale));
         }
     }
 }
@@ -299,13 +305,21 @@ __device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int 
         int len = min(ph->k_chunk, op->k - k0);
         const uint32_t tag = op->x_written_by ? sh->tag_base + (uint32_t)op->x_written_by : 0;
         if (op->input == NMLP_CUDA_NORM) {
-            stage_norm(ph, op, to, pitch, s, k0, len, first, sh, tag);
+            if (op->k <= 4 * PLACE)
+                stage_norm<4>(ph, op, to, pitch, s, k0, len, first, sh, tag);
+            else
+                stage_norm<8>(ph, op, to, pitch, s, k0, len, first, sh, tag);
         } else if (op->input == NMLP_CUDA_HEADS) {
             stage_heads(ph, op, to, pitch, k0, len, sh->state.length + 1, tag);
         } else if (op->x_parts > 1) {
-            stage_parts(op, to, pitch, s, k0, len, tag);
+            if (op->x_parts <= 2)
+                stage_parts<2, 3>(op, to, pitch, s, k0, len, tag);
+            else
+                stage_parts<4, 2>(op, to, pitch, s, k0, len, tag);
+        } else if (len <= 2 * PLACE) {
+            stage_plain<2>(op, to, pitch, s, k0, len, tag);
         } else {
-            stage_plain(op, to, pitch, s, k0, len, tag);
+            stage_plain<4>(op, to, pitch, s, k0, len, tag);
         }
     }
     consumer_sync();
