@@ -70,13 +70,13 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
     consumer at = {{warp, 0}, 0, warp};
     meetings meeting = begin_meetings(sh);
     await_launch_before();
-    for (int place = 0;; place ^= 1) {
+    for (const nmlp_cuda_phase *ph = sh->phase;; ph = &sh->phase[ph == sh->phase]) {
         meet(meeting); /* the description is there */
-        const nmlp_cuda_phase *ph = &sh->phase[place];
+        const int place = ph != sh->phase;
         const int index = sh->phase_index[place];
         if (warp == 0) NOTE_CLOCK(index, 0);
         switch (ph->kind) {
-        case NMLP_CUDA_MATMUL: multiply_phase(prog, ph, sh->units[place], mem, at, index); break;
+        case NMLP_CUDA_MATMUL: multiply_phase<DB <= 2>(prog, ph, sh->units[place], mem, at, index); break;
         case NMLP_CUDA_ATTENTION:
             run_attention<DB>(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)index + 1, reinterpret_cast<float *>(mem.x),
                               sh->state.length);
@@ -84,7 +84,7 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
         case NMLP_CUDA_EMBED: embed(ph, sh->state.token, sh->tag_base + (uint32_t)index + 1); break;
         default: break; /* the finishing warp picks */
         }
-        if (sh->is_last[place]) break;
+        if (sh->is_last[ph != sh->phase]) break;
     }
 }
 

@@ -258,7 +258,8 @@ __device__ __forceinline__ void add_pieces(head_rows &r, const word *values, int
 __device__ __forceinline__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int k0, int len, int n_keys,
                                             uint32_t tag) {
     static_assert(HEADS_FOLLOWED * 8 >= HEAD_COLS, "heads have 8 columns at least");
-    const int lane = threadIdx.x & 31;
+    int lane = threadIdx.x & 31;
+    asm volatile("" : "+r"(lane)); /* what depends on it is computed here, not kept in registers through all phases */
     const int per_chunk = keys_per_chunk(n_keys);
     const int n_chunks = (n_keys + per_chunk - 1) / per_chunk;
     const int64_t stride = op->x_part_stride;
@@ -294,33 +295,38 @@ __device__ __forceinline__ void stage_heads(const nmlp_cuda_phase *ph, const nml
     }
 }
 
-/* Piece `piece` of K of every input, side by side, `first` in this phase; ends with the rows visible to all consumers. */
-__device__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int s, int piece, bool first, shared_head *sh) {
-    int n_segments = ph->n_matrices == 2 && !ph->same_x ? 2 : 1;
-    int pitch = n_segments * ph->k_chunk + NMLP_CUDA_ROW_SKEW;
-    int k0 = piece * ph->k_chunk;
+/* Inputs that are not attention's; WIDE: long rows are normalised. */
+template <bool WIDE>
+__device__ __forceinline__ void stage_segments(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int pitch, int s, int k0, int n_segments, bool first, shared_head *sh) {
+#pragma unroll 1
     for (int i = 0; i < n_segments; i++) {
         const nmlp_cuda_operand *op = &ph->op[i];
         __nv_bfloat16 *to = rows + i * ph->k_chunk;
-        int len = min(ph->k_chunk, op->k - k0);
+        const int len = min(ph->k_chunk, op->k - k0);
         const uint32_t tag = op->x_written_by ? sh->tag_base + (uint32_t)op->x_written_by : 0;
-        if (op->input == NMLP_CUDA_NORM) {
-            if (op->k <= 4 * PLACE)
-                stage_norm<4>(ph, op, to, pitch, s, k0, len, first, sh, tag);
-            else
-                stage_norm<8>(ph, op, to, pitch, s, k0, len, first, sh, tag);
-        } else if (op->input == NMLP_CUDA_HEADS) {
-            stage_heads(ph, op, to, pitch, k0, len, sh->state.length + 1, tag);
-        } else if (op->x_parts > 1) {
-            if (op->x_parts <= 2)
-                stage_parts<2, 3>(op, to, pitch, s, k0, len, tag);
-            else
-                stage_parts<4, 2>(op, to, pitch, s, k0, len, tag);
-        } else if (len <= 2 * PLACE) {
-            stage_plain<2>(op, to, pitch, s, k0, len, tag);
-        } else {
+        if (op->input == NMLP_CUDA_NORM)
+            stage_norm<WIDE ? 8 : 4>(ph, op, to, pitch, s, k0, len, first, sh, tag);
+        else if (op->x_parts > 1)
+            stage_parts<4, 2>(op, to, pitch, s, k0, len, tag);
+        else
             stage_plain<4>(op, to, pitch, s, k0, len, tag);
-        }
+    }
+}
+
+/* Piece `piece` of K of every input, side by side, `first` in this phase; ends with the rows visible to all consumers. `meanwhile` is done before the first of
+ * them is waited for, where registers allow. */
+template <class Meanwhile>
+__device__ __forceinline__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int s, int piece, bool first, shared_head *sh, const Meanwhile meanwhile) {
+    const int n_segments = ph->n_matrices == 2 && !ph->same_x ? 2 : 1;
+    const int pitch = n_segments * ph->k_chunk + NMLP_CUDA_ROW_SKEW;
+    const int k0 = piece * ph->k_chunk;
+    if (ph->op[0].input == NMLP_CUDA_HEADS) {
+        stage_heads(ph, &ph->op[0], rows, pitch, k0, min(ph->k_chunk, ph->op[0].k - k0), sh->state.length + 1, sh->tag_base + (uint32_t)ph->op[0].x_written_by);
+    } else if (ph->op[0].input == NMLP_CUDA_NORM && ph->op[0].k > 4 * PLACE) {
+        stage_segments<true>(ph, rows, pitch, s, k0, n_segments, first, sh);
+    } else {
+        meanwhile();
+        stage_segments<false>(ph, rows, pitch, s, k0, n_segments, first, sh);
     }
     consumer_sync();
 }

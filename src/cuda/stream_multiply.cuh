@@ -19,55 +19,46 @@ __device__ __forceinline__ void load_staged(uint32_t (&r)[4], uint32_t at, bool 
 }
 
 /* Sums of a warp: several sets, so that the tensor cores do not wait for themselves. */
-enum { SUM_SETS = 4 };
+enum { SUM_SETS = 4, TILE_BLOCKS = NMLP_CUDA_TILE_COLS / TILE_BLOCK };
 
 struct tile_sums {
     float set[SUM_SETS][4];
 };
 
-/* Where a lane finds its parts of a tile and of the staged rows. */
-struct tile_place {
-    uint32_t w_row;
-    uint32_t swizzle;
-    uint32_t x_row;
-    bool has_row;
+/* Half a tile in registers, as the mma takes it. */
+enum { HALF_BLOCKS = TILE_BLOCKS / 2 };
+
+struct half_tile {
+    uint32_t part[HALF_BLOCKS][4][4];
 };
 
-/* N neighbouring blocks of columns: all is asked for before the first product. */
-template <int N>
-__device__ __forceinline__ void multiply_blocks(tile_sums &sums, const tile_place &at, int first) {
-    uint32_t wv[N][4][4];
-    uint32_t xv[N][2][4];
+__device__ __forceinline__ void load_half(half_tile &w, const __nv_bfloat16 *tile, int half) {
+    const int lane = threadIdx.x & 31;
+    const uint32_t row = shared_address(tile) + (lane & 15) * TILE_BLOCK * 2 + half * HALF_BLOCKS * NMLP_CUDA_UNIT_ROWS * TILE_BLOCK * 2;
+    const uint32_t swizzle = (uint32_t)((lane >> 4) ^ (lane & 7));
 #pragma unroll
-    for (int b = 0; b < N; b++) {
+    for (int b = 0; b < HALF_BLOCKS; b++)
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            load_matrices(wv[b][i], at.w_row + (first + b) * (NMLP_CUDA_UNIT_ROWS * TILE_BLOCK * 2) + ((at.swizzle ^ (i * 2)) << 4));
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            xv[b][half][0] = xv[b][half][1] = xv[b][half][2] = xv[b][half][3] = 0;
-            load_staged(xv[b][half], at.x_row + ((first + b) * TILE_BLOCK + half * 32) * 2, at.has_row);
-        }
-    }
-#pragma unroll
-    for (int b = 0; b < N; b++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            mma(sums.set[i], wv[b][i][0], wv[b][i][1], wv[b][i][2], wv[b][i][3], xv[b][i / 2][i % 2 * 2], xv[b][i / 2][i % 2 * 2 + 1]);
+        for (int i = 0; i < 4; i++) load_matrices(w.part[b][i], row + b * (NMLP_CUDA_UNIT_ROWS * TILE_BLOCK * 2) + ((swizzle ^ (i * 2)) << 4));
 }
 
-/* Adds one tile: 16 rows of W times the staged rows. */
-__device__ __forceinline__ void multiply_tile(tile_sums &sums, const __nv_bfloat16 *x, int x_pitch, const __nv_bfloat16 *w, int cols, int s) {
+/* Adds the first `cols` columns of half a tile: 16 rows of W times the staged rows. */
+__device__ __forceinline__ void multiply_half(tile_sums &sums, const half_tile &w, const __nv_bfloat16 *x, int x_pitch, int cols, int s) {
     const int lane = threadIdx.x & 31;
-    const tile_place at = {shared_address(w) + (lane & 15) * TILE_BLOCK * 2, (uint32_t)((lane >> 4) ^ (lane & 7)),
-                           shared_address(x) + ((lane >> 2) * x_pitch + (lane & 3) * 8) * 2, lane < 8 * s};
-    if (cols == NMLP_CUDA_TILE_COLS) {
-        multiply_blocks<2>(sums, at, 0);
-        multiply_blocks<2>(sums, at, 2);
-        return;
+    const uint32_t x_row = shared_address(x) + ((lane >> 2) * x_pitch + (lane & 3) * 8) * 2;
+    uint32_t xv[HALF_BLOCKS][2][4] = {};
+#pragma unroll
+    for (int b = 0; b < HALF_BLOCKS; b++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            load_staged(xv[b][half], x_row + (b * TILE_BLOCK + half * 32) * 2, lane < 8 * s && b * TILE_BLOCK < cols);
+#pragma unroll
+    for (int b = 0; b < HALF_BLOCKS; b++) {
+        if (b * TILE_BLOCK >= cols) break;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            mma(sums.set[i], w.part[b][i][0], w.part[b][i][1], w.part[b][i][2], w.part[b][i][3], xv[b][i / 2][i % 2 * 2], xv[b][i / 2][i % 2 * 2 + 1]);
     }
-#pragma unroll 1
-    for (int b = 0; b < cols / TILE_BLOCK; b++) multiply_blocks<1>(sums, at, b);
 }
 
 /* A warp's part of a unit's sums, [token][16 rows]: both halves of each. */
@@ -82,6 +73,8 @@ __device__ __forceinline__ void put_sums(float *to, const tile_sums &sums, int s
     to[t * 16 + g + 8] = sum[2] + sum[3];
 }
 
+/* HOLDS: there are registers for half a tile while the input is waited for. */
+template <bool HOLDS>
 __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,
                                const block_memory &mem, consumer &at, int phase) {
     const int warp = threadIdx.x >> 5;
@@ -93,13 +86,21 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
     const int second = ph->same_x ? 0 : k_chunk; /* where matrix 1 finds its rows */
     const int x_pitch = (n_matrices == 2 && second ? 2 : 1) * k_chunk + NMLP_CUDA_ROW_SKEW;
     shared_head *sh = mem.sh;
+    half_tile w;
+    bool held = false; /* the next tile's first half is in w: it was there before the input */
     int staged = -1;
     int piece = units.begin / units.groups;
     int left = (piece + 1) * units.groups - units.begin; /* units of this piece */
     for (int u = units.begin; u < units.end; u++, at.n_done++) {
         if (piece != staged) {
             if (staged >= 0) consumer_sync(); /* all are done with the piece before */
-            stage_input(ph, mem.x, s, piece, staged < 0, sh);
+            const bool first = staged < 0;
+            held = false;
+            stage_input(ph, mem.x, s, piece, first, sh, [&]() {
+                if (!HOLDS || !first || at.skip >= n_tiles(min(k_of0 - piece * k_chunk, k_chunk)) || !mbar_is_done(&sh->full[at.ring.slot], at.ring.parity)) return;
+                load_half(w, mem.ring + at.ring.slot * TILE_ELEMS, 0);
+                held = true;
+            });
             staged = piece;
             if (warp == 0) NOTE_CLOCK(phase, 1);
         }
@@ -114,10 +115,17 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
             const int n = n_tiles(m ? len[1] : len[0]);
             for (; i < n; i += NMLP_CUDA_CONSUMER_WARPS) {
                 const int k0 = i * NMLP_CUDA_TILE_COLS;
-                mbar_wait(&sh->full[at.ring.slot], at.ring.parity);
+                const int cols = (m ? len[1] : len[0]) - k0;
+                const __nv_bfloat16 *const tile = mem.ring + at.ring.slot * TILE_ELEMS;
+                const __nv_bfloat16 *const x = mem.x + (m ? second : 0) + k0;
+                half_tile rest;
+                if (!held) mbar_wait(&sh->full[at.ring.slot], at.ring.parity);
+                if (!held) load_half(w, tile, 0);
+                held = false;
                 if (warp == 0 && u == units.begin) NOTE_CLOCK(phase, 2);
-                multiply_tile(acc, mem.x + (m ? second : 0) + k0, x_pitch, mem.ring + at.ring.slot * TILE_ELEMS,
-                              min(NMLP_CUDA_TILE_COLS, (m ? len[1] : len[0]) - k0), s);
+                load_half(rest, tile, 1);
+                multiply_half(acc, w, x, x_pitch, cols, s);
+                multiply_half(acc, rest, x + NMLP_CUDA_TILE_COLS / 2, x_pitch, cols - NMLP_CUDA_TILE_COLS / 2, s);
                 warp_arrive(&sh->empty[at.ring.slot]);
                 at.ring.advance(NMLP_CUDA_CONSUMER_WARPS, prog.n_slots);
             }

@@ -32,6 +32,14 @@ __device__ __forceinline__ void mbar_wait(uint64_t *bar, uint32_t parity) {
     }
 }
 
+/* The same for all lanes of a warp, which ask together. */
+__device__ __forceinline__ bool mbar_is_done(uint64_t *bar, uint32_t parity) {
+    uint32_t done;
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done) : "r"(shared_address(bar)), "r"(parity) : "memory");
+    return __all_sync(0xffffffffu, done);
+}
+
 /* A whole warp is done with something. One lane says so for all; racecheck only understands each lane speaking for itself, so checking builds define
  * NMLP_CUDA_RACECHECK. */
 #ifdef NMLP_CUDA_RACECHECK
