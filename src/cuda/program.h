@@ -34,7 +34,8 @@ enum {
     NMLP_CUDA_SUMS_MAX = 8,      /* units whose sums a block has room for, with one token */
     NMLP_CUDA_FIRST_PHASES = 6,
     NMLP_CUDA_CHUNK_KEYS_MIN = 128, /* keys of one attention unit, at least */
-    NMLP_CUDA_KEY_CHUNKS_MAX = 16
+    NMLP_CUDA_KEY_CHUNKS_MAX = 16,
+    NMLP_CUDA_SOFTMAX_STRIDE = 16 /* words between heads: all blocks ask for all of them at once, so each has a line of its own, in some slice of L2 */
 };
 
 typedef enum nmlp_cuda_kind {
@@ -92,7 +93,7 @@ typedef struct nmlp_cuda_phase {
     float eps;
     /* attention and its reader */
     float scale;
-    void *softmax; /* tagged [chunks][n_heads][2] largest score and sum */
+    void *softmax; /* tagged [chunks][n_heads][NMLP_CUDA_SOFTMAX_STRIDE], the first two largest score and sum */
     const float *q_norm;
     const float *k_norm;
     const float *rope; /* [context, D] cos|sin */

@@ -28,7 +28,7 @@ static nmlp_status plan_attention(nmlp_cuda_session *s, nmlp_cuda_plan *plan, in
                               .out_part_stride = width,
                               .eps = (float)c->rms_eps,
                               .scale = 1.0f / sqrtf((float)c->head_dim),
-                              .softmax = nmlp_cuda_block_take(plan->block, chunks * (size_t)c->n_heads * 2 * NMLP_CUDA_WORD_BYTES),
+                              .softmax = nmlp_cuda_block_take(plan->block, chunks * (size_t)c->n_heads * NMLP_CUDA_SOFTMAX_STRIDE * NMLP_CUDA_WORD_BYTES),
                               .q_norm = layer->q_norm,
                               .k_norm = layer->k_norm,
                               .rope = s->rope,

@@ -303,7 +303,7 @@ __device__ __forceinline__ void write_unit(const nmlp_cuda_phase *ph, uint32_t t
         }
         put_word(static_cast<word *>(ph->out) + chunk * ph->out_part_stride + (first_head + h) * dim + d, __float_as_uint(v), tag);
         if (d == 0)
-            put_words(static_cast<word *>(ph->softmax) + 2 * (chunk * ph->n_heads + first_head + h), make_word(__float_as_uint(top), tag),
+            put_words(static_cast<word *>(ph->softmax) + NMLP_CUDA_SOFTMAX_STRIDE * (chunk * ph->n_heads + first_head + h), make_word(__float_as_uint(top), tag),
                       make_word(__float_as_uint(sum), tag));
     }
 }

@@ -281,10 +281,11 @@ __device__ __forceinline__ void stage_heads(const nmlp_cuda_phase *ph, const nml
             cols[i] = min(base + i * PLACE + lane * 2, end - 2); /* those past the last ask for it */
         }
         const word *values = static_cast<const word *>(op->x) + k0;
-        const word *softmax = static_cast<const word *>(ph->softmax) + 2 * head;
+        const word *softmax = static_cast<const word *>(ph->softmax) + NMLP_CUDA_SOFTMAX_STRIDE * head;
+        const int softmax_stride = NMLP_CUDA_SOFTMAX_STRIDE * n_heads;
         int c = 0;
-        for (; c + 2 <= n_chunks; c += 2) add_pieces<2>(r, values + c * stride, stride, cols, softmax + 2 * c * n_heads, 2 * n_heads, tag);
-        if (c < n_chunks) add_pieces<1>(r, values + c * stride, stride, cols, softmax + 2 * c * n_heads, 2 * n_heads, tag);
+        for (; c + 2 <= n_chunks; c += 2) add_pieces<2>(r, values + c * stride, stride, cols, softmax + c * softmax_stride, softmax_stride, tag);
+        if (c < n_chunks) add_pieces<1>(r, values + c * stride, stride, cols, softmax + c * softmax_stride, softmax_stride, tag);
 #pragma unroll
         for (int i = 0; i < HEAD_PLACES; i++) {
             const int col = base + i * PLACE + lane * 2;
@@ -308,8 +309,10 @@ __device__ __forceinline__ void stage_segments(const nmlp_cuda_phase *ph, __nv_b
             stage_norm<WIDE ? 8 : 4>(ph, op, to, pitch, s, k0, len, first, sh, tag);
         else if (op->x_parts > 1)
             stage_parts<4, 2>(op, to, pitch, s, k0, len, tag);
-        else
+        else if (len <= 4 * PLACE)
             stage_plain<4>(op, to, pitch, s, k0, len, tag);
+        else
+            stage_plain<8>(op, to, pitch, s, k0, len, tag);
     }
 }
 

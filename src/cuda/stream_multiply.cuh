@@ -81,63 +81,53 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
     const int s = prog.s;
     const int n_matrices = ph->n_matrices;
     const int k_chunk = ph->k_chunk;
-    const int k_of0 = ph->op[0].k;
-    const int k_of1 = ph->op[1].k;
     const int second = ph->same_x ? 0 : k_chunk; /* where matrix 1 finds its rows */
     const int x_pitch = (n_matrices == 2 && second ? 2 : 1) * k_chunk + NMLP_CUDA_ROW_SKEW;
     shared_head *sh = mem.sh;
-    half_tile w;
-    bool held = false; /* the next tile's first half is in w: it was there before the input */
-    int staged = -1;
-    int piece = units.begin / units.groups;
-    int left = (piece + 1) * units.groups - units.begin; /* units of this piece */
-    for (int u = units.begin; u < units.end; u++, at.n_done++) {
-        if (piece != staged) {
-            if (staged >= 0) consumer_sync(); /* all are done with the piece before */
-            const bool first = staged < 0;
-            held = false;
-            stage_input(ph, mem.x, s, piece, first, sh, [&]() {
-                if (!HOLDS || !first || at.skip >= n_tiles(min(k_of0 - piece * k_chunk, k_chunk)) || !mbar_is_done(&sh->full[at.ring.slot], at.ring.parity)) return;
-                load_half(w, mem.ring + at.ring.slot * TILE_ELEMS, 0);
-                held = true;
-            });
-            staged = piece;
-            if (warp == 0) NOTE_CLOCK(phase, 1);
-        }
+    int u = units.begin;
+    for (int piece = u / units.groups; u < units.end; piece++) {
         const int start = piece * k_chunk;
-        const int len[2] = {min(k_of0 - start, k_chunk), min(k_of1 - start, k_chunk)};
-        const sums_place sums = place_of_unit(at.n_done, s);
-        float *here = mem.sums + sums.at + warp * 2 * s * NMLP_CUDA_UNIT_ROWS;
-        int i = at.skip;
+        const int end = min(units.end, (piece + 1) * units.groups);
+        const int len[2] = {min(ph->op[0].k - start, k_chunk), min(ph->op[1].k - start, k_chunk)};
+        const bool first = u == units.begin;
+        half_tile w;
+        bool held = false; /* the next tile's first half is in w: it was there before the input */
+        if (!first) consumer_sync(); /* all are done with the piece before */
+        stage_input(ph, mem.x, s, piece, first, sh, [&]() {
+            if (!HOLDS || at.skip >= n_tiles(len[0]) || !mbar_is_done(&sh->full[at.ring.slot], at.ring.parity)) return;
+            load_half(w, mem.ring + at.ring.slot * TILE_ELEMS, 0);
+            held = true;
+        });
+        if (warp == 0) NOTE_CLOCK(phase, 1);
+#pragma unroll 1
+        for (; u < end; u++, at.n_done++) {
+            const sums_place sums = place_of_unit(at.n_done, s);
+            float *here = mem.sums + sums.at + warp * 2 * s * NMLP_CUDA_UNIT_ROWS;
+            mbar_wait(&sh->sums_empty[sums.slot], sums.parity ^ 1);
 #pragma unroll 1 /* code that stays in the instruction cache */
-        for (int m = 0; m < n_matrices; m++) {
-            tile_sums acc = {};
-            const int n = n_tiles(m ? len[1] : len[0]);
-            for (; i < n; i += NMLP_CUDA_CONSUMER_WARPS) {
-                const int k0 = i * NMLP_CUDA_TILE_COLS;
-                const int cols = (m ? len[1] : len[0]) - k0;
-                const __nv_bfloat16 *const tile = mem.ring + at.ring.slot * TILE_ELEMS;
-                const __nv_bfloat16 *const x = mem.x + (m ? second : 0) + k0;
-                half_tile rest;
-                if (!held) mbar_wait(&sh->full[at.ring.slot], at.ring.parity);
-                if (!held) load_half(w, tile, 0);
-                held = false;
-                if (warp == 0 && u == units.begin) NOTE_CLOCK(phase, 2);
-                load_half(rest, tile, 1);
-                multiply_half(acc, w, x, x_pitch, cols, s);
-                multiply_half(acc, rest, x + NMLP_CUDA_TILE_COLS / 2, x_pitch, cols - NMLP_CUDA_TILE_COLS / 2, s);
-                warp_arrive(&sh->empty[at.ring.slot]);
-                at.ring.advance(NMLP_CUDA_CONSUMER_WARPS, prog.n_slots);
+            for (int m = 0; m < n_matrices; m++) {
+                tile_sums acc = {};
+                const int n = n_tiles(m ? len[1] : len[0]);
+                for (; at.skip < n; at.skip += NMLP_CUDA_CONSUMER_WARPS) {
+                    const int k0 = at.skip * NMLP_CUDA_TILE_COLS;
+                    const int cols = (m ? len[1] : len[0]) - k0;
+                    const __nv_bfloat16 *const tile = mem.ring + at.ring.slot * TILE_ELEMS;
+                    const __nv_bfloat16 *const x = mem.x + (m ? second : 0) + k0;
+                    half_tile rest;
+                    if (!held) mbar_wait(&sh->full[at.ring.slot], at.ring.parity);
+                    if (!held) load_half(w, tile, 0);
+                    held = false;
+                    if (warp == 0 && u == units.begin) NOTE_CLOCK(phase, 2);
+                    load_half(rest, tile, 1);
+                    multiply_half(acc, w, x, x_pitch, cols, s);
+                    multiply_half(acc, rest, x + NMLP_CUDA_TILE_COLS / 2, x_pitch, cols - NMLP_CUDA_TILE_COLS / 2, s);
+                    warp_arrive(&sh->empty[at.ring.slot]);
+                    at.ring.advance(NMLP_CUDA_CONSUMER_WARPS, prog.n_slots);
+                }
+                at.skip -= n;
+                put_sums(here + m * s * NMLP_CUDA_UNIT_ROWS, acc, s);
             }
-            i -= n;
-            if (m == 0) mbar_wait(&sh->sums_empty[sums.slot], sums.parity ^ 1);
-            put_sums(here + m * s * NMLP_CUDA_UNIT_ROWS, acc, s);
-        }
-        at.skip = i;
-        warp_arrive(&sh->sums_full[sums.slot]);
-        if (--left == 0) {
-            left = units.groups;
-            piece++;
+            warp_arrive(&sh->sums_full[sums.slot]);
         }
     }
     if (warp == 0) NOTE_CLOCK(phase, 3);
