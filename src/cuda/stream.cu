@@ -85,6 +85,7 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
         default: break; /* the finishing warp picks */
         }
         if (sh->is_last[ph != sh->phase]) break;
+        if (ph->kind == NMLP_CUDA_PICK) end_step_of_multiplier(mem, at, prog.n_slots);
     }
 }
 

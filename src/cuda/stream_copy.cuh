@@ -7,7 +7,7 @@
 namespace {
 
 /* Where the copying warp stands. Copies under way are kept few: requests queue in L2, and what other warps ask for (inputs,
- * the barrier) waits behind them. */
+ * keys) waits behind them. */
 struct copier {
     ring_cursor at;
     ring_cursor landing; /* the oldest tile under way */
@@ -63,6 +63,15 @@ __device__ void copy_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase 
     }
 }
 
+/* Every step begins with a tile of warp 0, so that sums are made in the same order in every step: slots until there are passed on empty. */
+__device__ void end_step_of_copier(const nmlp_cuda_program &prog, const block_memory &mem, copier &c) {
+    while (c.at.slot % NMLP_CUDA_CONSUMER_WARPS != 0) {
+        next_slot(prog, mem, c);
+        fill_slot_with_nothing(&mem.sh->full[c.at.slot], threadIdx.x & 31);
+        c.at.advance(1, prog.n_slots);
+    }
+}
+
 __device__ void copy_weights(const nmlp_cuda_program &prog, const block_memory &mem) {
     const int MAPS_AHEAD = 3;
     const int lane = threadIdx.x & 31;
@@ -75,6 +84,7 @@ __device__ void copy_weights(const nmlp_cuda_program &prog, const block_memory &
             if (ph->kind == NMLP_CUDA_MATMUL) copy_phase(prog, ph, mem, c);
             NOTE_CLOCK(i, 6);
         }
+        if (step + 1 < prog.n_steps) end_step_of_copier(prog, mem, c);
     }
 }
 

@@ -73,6 +73,17 @@ __device__ __forceinline__ void put_sums(float *to, const tile_sums &sums, int s
     to[t * 16 + g + 8] = sum[2] + sum[3];
 }
 
+/* See end_step_of_copier. The step's tiles end before tile `rest` of eight; slots of that warp and those after it are empty. */
+__device__ __forceinline__ void end_step_of_multiplier(const block_memory &mem, consumer &at, int n_slots) {
+    const int warp = threadIdx.x >> 5;
+    const int rest = (warp - at.skip) & (NMLP_CUDA_CONSUMER_WARPS - 1);
+    at.skip = warp;
+    if (rest == 0 || warp < rest) return;
+    mbar_wait(&mem.sh->full[at.ring.slot], at.ring.parity);
+    warp_arrive(&mem.sh->empty[at.ring.slot]);
+    at.ring.advance(NMLP_CUDA_CONSUMER_WARPS, n_slots);
+}
+
 /* HOLDS: there are registers for half a tile while the input is waited for. */
 template <bool HOLDS>
 __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,

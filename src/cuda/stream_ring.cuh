@@ -109,6 +109,11 @@ __device__ __forceinline__ void fill_slot(__nv_bfloat16 *slot, uint64_t *full, c
 #endif
 }
 
+/* A slot is passed on with nothing in it. */
+__device__ __forceinline__ void fill_slot_with_nothing(uint64_t *full, int lane) {
+    if (FULL_ARRIVALS == 32 || lane == 0) mbar_arrive(full);
+}
+
 /* Position in the ring; both sides walk it in the same order. */
 struct ring_cursor {
     int slot;
