@@ -106,10 +106,10 @@ __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const __grid_constan
     mem.ring = reinterpret_cast<__nv_bfloat16 *>(memory + ring_offset(prog.input_elems));
     mem.sums = reinterpret_cast<float *>(memory + head_bytes);
     mem.x = reinterpret_cast<__nv_bfloat16 *>(mem.sums + SUMS_ELEMS);
-#ifdef NMLP_CUDA_CLOCKS
-    mem.begin_clock = clock64();
-#endif
     if (threadIdx.x == 0) {
+#ifdef NMLP_CUDA_CLOCKS
+        mem.sh->begin_clock = clock64();
+#endif
         for (int i = 0; i < prog.n_slots; i++) {
             mbar_init(&mem.sh->full[i], FULL_ARRIVALS);
             mbar_init(&mem.sh->empty[i], WARP_ARRIVALS);

@@ -33,7 +33,7 @@ __device__ void note_clock(const nmlp_cuda_program &prog, int phase, int event, 
     if ((threadIdx.x & 31) == 0 && prog.clocks)
         prog.clocks[((int64_t)blockIdx.x * prog.n_phases + phase) * NMLP_CUDA_CLOCK_EVENTS + event] = clock64() - begin;
 }
-#define NOTE_CLOCK(phase, event) note_clock(prog, phase, event, mem.begin_clock)
+#define NOTE_CLOCK(phase, event) note_clock(prog, phase, event, mem.sh->begin_clock)
 #else
 #define NOTE_CLOCK(phase, event) (void)0
 #endif
@@ -70,9 +70,6 @@ struct block_memory {
     float *sums;
     __nv_bfloat16 *x;
     __nv_bfloat16 *ring;
-#ifdef NMLP_CUDA_CLOCKS
-    long long begin_clock;
-#endif
 };
 
 enum { TILE_ELEMS = NMLP_CUDA_UNIT_ROWS * NMLP_CUDA_TILE_COLS };

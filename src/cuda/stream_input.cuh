@@ -32,6 +32,9 @@ struct shared_head {
     bool is_last[2]; /* of the launch */
     uint32_t tag_base; /* what this launch adds to phase numbers */
     nmlp_cuda_state state; /* as it was before the step */
+#ifdef NMLP_CUDA_CLOCKS
+    long long begin_clock; /* one for all warps */
+#endif
     uint64_t squared; /* squares below are there */
     float squares[NMLP_CUDA_S_MAX][CONSUMERS]; /* of the row that is normalised, by thread */
 };
@@ -307,7 +310,11 @@ __device__ __forceinline__ void stage_segments(const nmlp_cuda_phase *ph, __nv_b
         const uint32_t tag = op->x_written_by ? sh->tag_base + (uint32_t)op->x_written_by : 0;
         if (op->input == NMLP_CUDA_NORM)
             stage_norm<WIDE ? 8 : 4>(ph, op, to, pitch, s, k0, len, first, sh, tag);
-        else if (op->x_parts > 1)
+        else if (op->x_parts == 2)
+            stage_parts<2, 3>(op, to, pitch, s, k0, len, tag);
+        else if (op->x_parts == 3)
+            stage_parts<3, 3>(op, to, pitch, s, k0, len, tag);
+        else if (op->x_parts > 3)
             stage_parts<4, 2>(op, to, pitch, s, k0, len, tag);
         else if (len <= 4 * PLACE)
             stage_plain<4>(op, to, pitch, s, k0, len, tag);
