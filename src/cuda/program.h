@@ -3,17 +3,20 @@
  * The kernel runs one block per multiprocessor. A program is a list of phases. Most phases are
  * matmuls Y [S,N] = X [S,K] W^T with S <= 4, whose cost is reading W once: one warp of every block does nothing but copy weights into a ring
  * of tiles in shared memory, phase after phase, never waiting for another block, while eight warps wait for the
- * phase's input, bring it into shared memory and multiply, each a tile of its own. The ring is what keeps the memory busy while blocks wait for each other; it only does
- * so where multiplying is faster than copying, so that what piled up during a wait is soon gone.
+ * phase's input, bring it into shared memory and multiply, each a tile of its own, and one finishes what they summed. The ring is what keeps the memory busy
+ * while blocks wait for each other; it only does so where multiplying is faster than copying, so that what piled up during a wait is soon gone.
  *
  * Work of a matmul is cut into units: 16 rows of W times one of `n_chunks` pieces of K. A block takes a run of neighbouring units and goes through
  * their tiles, 16 rows of up to 256 columns; tile i of the block, counted through the whole program, belongs to multiplying warp i modulo 8.
- * Pieces of K are summed by the reader, by the block that finishes its piece last, or by a reduce phase, always in the same order: same input, same bits.
+ * Pieces of K are summed by the reader or by the block that has the first of them, always in the same order: same input, same bits.
  *
  * Blocks do not meet between phases. What one phase writes for another goes to memory as words of 64 bits: 32 bits of value (one f32, or two bf16) and a
  * tag that tells launch and phase. A reader asks for the words it needs until their tags are the ones it expects. That saves what a barrier costs on a memory
  * system kept full of copies: the fence before it and the round trips after it. A word is never written again before all its readers have it, because every
  * reader of a phase contributes to that phase's output, which everything later depends on.
+ *
+ * A decode program ends with a pick and may run several times in one launch, each step with the token picked in the one before: weights go on being copied
+ * where launches would pause. Every block picks for itself out of what all published; nothing but that makes a step wait for the one before.
  *
  * This header is plain C, read by both compilers. Columns of weights and activations are padded with zeros to multiples of NMLP_CUDA_PAD. */
 #ifndef NMLP_CUDA_PROGRAM_H

@@ -303,8 +303,8 @@ __device__ __forceinline__ void write_unit(const nmlp_cuda_phase *ph, uint32_t t
         }
         put_word(static_cast<word *>(ph->out) + chunk * ph->out_part_stride + (first_head + h) * dim + d, __float_as_uint(v), tag);
         if (d == 0)
-            put_words(static_cast<word *>(ph->softmax) + NMLP_CUDA_SOFTMAX_STRIDE * (chunk * ph->n_heads + first_head + h), make_word(__float_as_uint(top), tag),
-                      make_word(__float_as_uint(sum), tag));
+            put_words(static_cast<word *>(ph->softmax) + NMLP_CUDA_SOFTMAX_STRIDE * (chunk * ph->n_heads + first_head + h),
+                      make_word(__float_as_uint(top), tag), make_word(__float_as_uint(sum), tag));
     }
 }
 
@@ -320,7 +320,8 @@ struct attention_unit {
 };
 
 template <int DB>
-__device__ __forceinline__ void run_unit(const nmlp_cuda_phase *ph, const attention_unit &u, uint32_t in_tag, uint32_t out_tag, const attention_memory &mem, int position) {
+__device__ __forceinline__ void run_unit(const nmlp_cuda_phase *ph, const attention_unit &u, uint32_t in_tag, uint32_t out_tag, const attention_memory &mem,
+                                         int position) {
     const int warp = threadIdx.x >> 5;
     int lane = threadIdx.x & 31;
     asm volatile("" : "+r"(lane)); /* what depends on it is computed here, not kept in registers through all phases */

@@ -144,14 +144,17 @@ __device__ __forceinline__ row_scales take_scales(const nmlp_cuda_phase *ph, sha
 }
 
 /* `before` is of this lane's first row. */
-__device__ __forceinline__ void finish_unit(const sink &to, const unit_sums &u, const row_scales &scales, int s, int piece, int group, float before, pick &best) {
+__device__ __forceinline__ void finish_unit(const sink &to, const unit_sums &u, const row_scales &scales, int s, int piece, int group, float before,
+                                            pick &best) {
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         const int i = (threadIdx.x & 31) + 32 * j;
         if (i >= s * NMLP_CUDA_UNIT_ROWS) break;
         const int token = i / NMLP_CUDA_UNIT_ROWS;
         const int row = group * NMLP_CUDA_UNIT_ROWS + i % NMLP_CUDA_UNIT_ROWS;
-        const float done[1] = {result(to, row, to.scaled[0] ? u.y[j][0] * scales.of[j] : u.y[j][0], to.scaled[1] ? u.y[j][1] * scales.of[j] : u.y[j][1], before, best)};
+        const float y0 = to.scaled[0] ? u.y[j][0] * scales.of[j] : u.y[j][0];
+        const float y1 = to.scaled[1] ? u.y[j][1] * scales.of[j] : u.y[j][1];
+        const float done[1] = {result(to, row, y0, y1, before, best)};
         put_results<1>(to, piece, token, row, done);
     }
 }

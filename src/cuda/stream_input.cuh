@@ -216,8 +216,7 @@ __device__ __forceinline__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp
     if (first) warp_arrive(&sh->squared);
 }
 
-/* PIECES pieces of attention from `first` on, of PLACES places of 64 columns per warp. A lane follows the softmax of one head of one place, and all take its
- * weights from there. */
+/* A warp's four places of 64 columns of attention's result. A lane follows the softmax of one head of one place, and all take its weights from there. */
 enum { HEAD_PLACES = 4, HEAD_COLS = 64, HEADS_FOLLOWED = 32 / HEAD_PLACES };
 
 struct head_rows {
@@ -227,9 +226,10 @@ struct head_rows {
     int follower[HEAD_PLACES]; /* the lane that follows the head of this lane's columns */
 };
 
+/* Values and softmax of PIECES pieces, in one round trip. */
 template <int PIECES>
-__device__ __forceinline__ void add_pieces(head_rows &r, const word *values, int64_t stride, const int (&cols)[HEAD_PLACES], const word *softmax, int softmax_stride,
-                                           uint32_t tag) {
+__device__ __forceinline__ void add_pieces(head_rows &r, const word *values, int64_t stride, const int (&cols)[HEAD_PLACES], const word *softmax,
+                                           int softmax_stride, uint32_t tag) {
     const uint32_t ALL = 0xffffffffu;
     float2 v[PIECES * (HEAD_PLACES + 1)];
     get_pairs<PIECES *(HEAD_PLACES + 1)>(v,
@@ -256,8 +256,7 @@ __device__ __forceinline__ void add_pieces(head_rows &r, const word *values, int
     }
 }
 
-/* The pieces of attention become one row: each is weighted by its share of the softmax. One token only. Values and softmax of two pieces come in one round
- * trip. */
+/* The pieces of attention become one row: each is weighted by its share of the softmax. One token only. */
 __device__ __forceinline__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int k0, int len, int n_keys,
                                             uint32_t tag) {
     static_assert(HEADS_FOLLOWED * 8 >= HEAD_COLS, "heads have 8 columns at least");
@@ -301,7 +300,8 @@ __device__ __forceinline__ void stage_heads(const nmlp_cuda_phase *ph, const nml
 
 /* Inputs that are not attention's; WIDE: long rows are normalised. */
 template <bool WIDE>
-__device__ __forceinline__ void stage_segments(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int pitch, int s, int k0, int n_segments, bool first, shared_head *sh) {
+__device__ __forceinline__ void stage_segments(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int pitch, int s, int k0, int n_segments, bool first,
+                                               shared_head *sh) {
 #pragma unroll 1
     for (int i = 0; i < n_segments; i++) {
         const nmlp_cuda_operand *op = &ph->op[i];
@@ -326,12 +326,14 @@ __device__ __forceinline__ void stage_segments(const nmlp_cuda_phase *ph, __nv_b
 /* Piece `piece` of K of every input, side by side, `first` in this phase; ends with the rows visible to all consumers. `meanwhile` is done before the first of
  * them is waited for, where registers allow. */
 template <class Meanwhile>
-__device__ __forceinline__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int s, int piece, bool first, shared_head *sh, const Meanwhile meanwhile) {
+__device__ __forceinline__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int s, int piece, bool first, shared_head *sh,
+                                            const Meanwhile meanwhile) {
     const int n_segments = ph->n_matrices == 2 && !ph->same_x ? 2 : 1;
     const int pitch = n_segments * ph->k_chunk + NMLP_CUDA_ROW_SKEW;
     const int k0 = piece * ph->k_chunk;
     if (ph->op[0].input == NMLP_CUDA_HEADS) {
-        stage_heads(ph, &ph->op[0], rows, pitch, k0, min(ph->k_chunk, ph->op[0].k - k0), sh->state.length + 1, sh->tag_base + (uint32_t)ph->op[0].x_written_by);
+        const int len = min(ph->k_chunk, ph->op[0].k - k0);
+        stage_heads(ph, &ph->op[0], rows, pitch, k0, len, sh->state.length + 1, sh->tag_base + (uint32_t)ph->op[0].x_written_by);
     } else if (ph->op[0].input == NMLP_CUDA_NORM && ph->op[0].k > 4 * PLACE) {
         stage_segments<true>(ph, rows, pitch, s, k0, n_segments, first, sh);
     } else {

@@ -411,6 +411,26 @@ static void bad_tokens_and_full_contexts_are_refused(void **state) {
     close_both(&b);
 }
 
+/* Refused before a device is looked for, so this runs without one too. */
+static void wide_heads_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        int64_t n_heads;
+        int64_t head_dim;
+        const char *said;
+    } cases[] = {{8, 256, "8 of 256"}, {200, 64, "200 of 64"}, {8, 20, "8 of 20"}};
+    nmlp_cuda_info info;
+    nmlp_err none;
+    if (nmlp_cuda_probe(&info, &none) != NMLP_OK && strstr(none.message, "built without CUDA")) skip();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const nmlp_model model = {.config = {.n_heads = cases[i].n_heads, .head_dim = cases[i].head_dim}};
+        nmlp_cuda_engine *engine;
+        nmlp_err err;
+        nmlp_assert_fails(nmlp_cuda_engine_create(&engine, &model, NULL, &err), &err, NMLP_E_UNSUPPORTED, "up to 128 columns", cases[i].said, NULL);
+        assert_null(engine);
+    }
+}
+
 /* The argument names the tests to run, with * and ?; none: all. */
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
@@ -424,6 +444,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(steps_ahead_change_nothing),
         cmocka_unit_test(temperature_draws_by_seed),
         cmocka_unit_test(bad_tokens_and_full_contexts_are_refused),
+        cmocka_unit_test(wide_heads_are_refused),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
