@@ -34,7 +34,6 @@ enum {
     NMLP_CUDA_ROW_SKEW = 32,     /* elements added to input rows in shared memory: 64 bytes, so that two rows of 32 columns meet all 32 banks */
     NMLP_CUDA_SLOTS_MAX = 24,    /* tiles in the ring */
     NMLP_CUDA_CONSUMER_WARPS = 8,
-    NMLP_CUDA_SUMS_MAX = 8,      /* units whose sums a block has room for, with one token */
     NMLP_CUDA_FIRST_PHASES = 6,
     NMLP_CUDA_CHUNK_KEYS_MIN = 128, /* keys of one attention unit, at least */
     NMLP_CUDA_KEY_CHUNKS_MAX = 16,

@@ -93,7 +93,7 @@ const int head_bytes = (sizeof(shared_head) + 127) / 128 * 128;
 
 /* Head, sums, input, ring. */
 __host__ __device__ size_t ring_offset(int32_t input_elems) {
-    size_t bytes = head_bytes + SUMS_ELEMS * sizeof(float) + (size_t)input_elems * 2;
+    size_t bytes = head_bytes + 2 * UNIT_SUMS * sizeof(float) + (size_t)input_elems * 2;
     return (bytes + SLOT_ALIGN_BYTES - 1) / SLOT_ALIGN_BYTES * SLOT_ALIGN_BYTES;
 }
 
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const __grid_constan
     mem.sh = reinterpret_cast<shared_head *>(memory);
     mem.ring = reinterpret_cast<__nv_bfloat16 *>(memory + ring_offset(prog.input_elems));
     mem.sums = reinterpret_cast<float *>(memory + head_bytes);
-    mem.x = reinterpret_cast<__nv_bfloat16 *>(mem.sums + SUMS_ELEMS);
+    mem.x = reinterpret_cast<__nv_bfloat16 *>(mem.sums + 2 * UNIT_SUMS);
     if (threadIdx.x == 0) {
 #ifdef NMLP_CUDA_CLOCKS
         mem.sh->begin_clock = clock64();
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const __grid_constan
             mbar_init(&mem.sh->full[i], FULL_ARRIVALS);
             mbar_init(&mem.sh->empty[i], WARP_ARRIVALS);
         }
-        for (int i = 0; i < NMLP_CUDA_SUMS_MAX; i++) {
+        for (int i = 0; i < 2; i++) {
             mbar_init(&mem.sh->sums_full[i], NMLP_CUDA_CONSUMER_WARPS * WARP_ARRIVALS);
             mbar_init(&mem.sh->sums_empty[i], WARP_ARRIVALS);
         }

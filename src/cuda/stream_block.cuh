@@ -11,22 +11,8 @@ namespace {
 /* Warps 0..7 multiply, one finishes what they summed, one copies. */
 enum { FINISHER = NMLP_CUDA_CONSUMER_WARPS, COPIER, THREADS = (COPIER + 1) * 32 };
 
-/* Sums of units go from the multiplying warps to the finishing one through a ring: [warp][matrix][token][16 rows] of as many units as there is room for, the
- * multiplying warps that many ahead. */
-enum { SUMS_ELEMS = NMLP_CUDA_SUMS_MAX * NMLP_CUDA_CONSUMER_WARPS * 2 * NMLP_CUDA_UNIT_ROWS };
-
-struct sums_place {
-    int slot;
-    uint32_t parity;
-    int at; /* in mem.sums */
-};
-
-__device__ __forceinline__ sums_place place_of_unit(unsigned number, int s) {
-    static_assert(NMLP_CUDA_SUMS_MAX == 8 && NMLP_CUDA_S_MAX == 4, "units there is room for: 8, 4, 2, 2 with 1 to 4 tokens");
-    const int shift = s == 1 ? 3 : s == 2 ? 2 : 1;
-    const int slot = (int)(number & ((1u << shift) - 1));
-    return {slot, number >> shift & 1, slot * NMLP_CUDA_CONSUMER_WARPS * 2 * s * NMLP_CUDA_UNIT_ROWS};
-}
+/* Sums of one warp and matrix, and of one unit; there is room for two units. */
+enum { WARP_SUMS = NMLP_CUDA_S_MAX * NMLP_CUDA_UNIT_ROWS, UNIT_SUMS = NMLP_CUDA_CONSUMER_WARPS * 2 * WARP_SUMS };
 
 #ifdef NMLP_CUDA_CLOCKS
 __device__ void note_clock(const nmlp_cuda_program &prog, int phase, int event, long long begin) {

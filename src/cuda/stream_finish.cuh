@@ -98,13 +98,13 @@ __device__ __forceinline__ unit_sums take_sums(const float *sums, int s, int n_m
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         if (32 * j >= of_matrix) break;
-        const float *at = sums + min((int)(threadIdx.x & 31) + 32 * j, of_matrix - 1);
+        const float *at = sums + (threadIdx.x & 31) + 32 * j;
 #pragma unroll
         for (int m = 0; m < 2; m++) {
             if (m >= n_matrices) break;
             float v[NMLP_CUDA_CONSUMER_WARPS];
 #pragma unroll
-            for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) v[w] = at[(2 * w + m) * of_matrix];
+            for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) v[w] = at[(2 * w + m) * WARP_SUMS];
 #pragma unroll
             for (int d = 1; d < NMLP_CUDA_CONSUMER_WARPS; d *= 2)
 #pragma unroll
@@ -207,11 +207,10 @@ __device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phas
     row_scales scales = {{1.0f, 1.0f}};
     if ((to.scaled[0] || to.scaled[1]) && units.begin < units.end) scales = take_scales(ph, sh, s, at.squared_parity);
     for (int i = units.begin; i < units.end; i++, at.n_done++) {
-        const sums_place sums = place_of_unit(at.n_done, s);
         const float before = lane < NMLP_CUDA_UNIT_ROWS && !ph->parts ? get_before(to, group * NMLP_CUDA_UNIT_ROWS + lane, before_tag) : 0.0f;
-        mbar_wait(&sh->sums_full[sums.slot], sums.parity);
-        const unit_sums u = take_sums(mem.sums + sums.at, s, n_matrices);
-        warp_arrive(&sh->sums_empty[sums.slot]);
+        mbar_wait(&sh->sums_full[at.n_done & 1], at.n_done >> 1 & 1);
+        const unit_sums u = take_sums(mem.sums + (at.n_done & 1) * UNIT_SUMS, s, n_matrices);
+        warp_arrive(&sh->sums_empty[at.n_done & 1]);
         if (ph->parts) {
             const int64_t unit = (int64_t)group * ph->n_chunks + piece;
             put_piece(static_cast<word *>(ph->parts) + unit * n_matrices * s * NMLP_CUDA_UNIT_ROWS, to, u, scales, s, n_matrices);

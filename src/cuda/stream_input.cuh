@@ -23,8 +23,8 @@ struct unit_range {
 struct shared_head {
     uint64_t full[NMLP_CUDA_SLOTS_MAX];
     uint64_t empty[NMLP_CUDA_SLOTS_MAX];
-    uint64_t sums_full[NMLP_CUDA_SUMS_MAX];
-    uint64_t sums_empty[NMLP_CUDA_SUMS_MAX];
+    uint64_t sums_full[2];
+    uint64_t sums_empty[2];
     uint64_t meeting; /* of checking builds */
     nmlp_cuda_phase phase[2]; /* this one and the next */
     unit_range units[2];

@@ -112,9 +112,8 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
         if (warp == 0) NOTE_CLOCK(phase, 1);
 #pragma unroll 1
         for (; u < end; u++, at.n_done++) {
-            const sums_place sums = place_of_unit(at.n_done, s);
-            float *here = mem.sums + sums.at + warp * 2 * s * NMLP_CUDA_UNIT_ROWS;
-            mbar_wait(&sh->sums_empty[sums.slot], sums.parity ^ 1);
+            float *here = mem.sums + (at.n_done & 1) * UNIT_SUMS + warp * 2 * WARP_SUMS;
+            mbar_wait(&sh->sums_empty[at.n_done & 1], (at.n_done >> 1 & 1) ^ 1);
 #pragma unroll 1 /* code that stays in the instruction cache */
             for (int m = 0; m < n_matrices; m++) {
                 tile_sums acc = {};
@@ -136,9 +135,9 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
                     at.ring.advance(NMLP_CUDA_CONSUMER_WARPS, prog.n_slots);
                 }
                 at.skip -= n;
-                put_sums(here + m * s * NMLP_CUDA_UNIT_ROWS, acc, s);
+                put_sums(here + m * WARP_SUMS, acc, s);
             }
-            warp_arrive(&sh->sums_full[sums.slot]);
+            warp_arrive(&sh->sums_full[at.n_done & 1]);
         }
     }
     if (warp == 0) NOTE_CLOCK(phase, 3);
