@@ -72,50 +72,29 @@ __device__ __forceinline__ float result(const sink &to, int row, float y0, float
     return y0;
 }
 
-/* WIDE neighbouring rows of one token go where the phase says. Tagged rows are written up to a multiple of two, so that readers take two at a time. */
-template <int WIDE>
-__device__ __forceinline__ void put_results(const sink &to, int piece, int token, int row, const float (&y)[WIDE]) {
-    int64_t at = piece * to.part_stride + (int64_t)token * to.pitch + row;
+/* A row of one token goes where the phase says. Tagged rows are written up to a multiple of two, so that readers take two at a time. */
+__device__ __forceinline__ void put_result(const sink &to, int piece, int token, int row, float y) {
+    const int64_t at = piece * to.part_stride + (int64_t)token * to.pitch + row;
     if (!to.tagged) {
-#pragma unroll
-        for (int j = 0; j < WIDE; j++)
-            if (row + j < to.n) static_cast<float *>(to.out)[at + j] = y[j];
+        if (row < to.n) static_cast<float *>(to.out)[at] = y;
     } else if (row < (to.n + 1) / 2 * 2) {
-#pragma unroll
-        for (int j = 0; j < WIDE; j++) put_word(static_cast<word *>(to.out) + at + j, __float_as_uint(y[j]), to.tag);
+        put_word(static_cast<word *>(to.out) + at, __float_as_uint(y), to.tag);
     }
 }
 
-/* What the eight warps summed of a unit, added in the same order always: the lane's elements i and i + 32 of [token][16 rows], of both matrices. */
-struct unit_sums {
-    float y[2][2];
-};
-
-__device__ __forceinline__ unit_sums take_sums(const float *sums, int s, int n_matrices) {
-    static_assert(NMLP_CUDA_S_MAX * NMLP_CUDA_UNIT_ROWS <= 64, "a lane takes two elements at most");
-    const int of_matrix = s * NMLP_CUDA_UNIT_ROWS;
-    unit_sums u = {};
+/* What the eight warps summed of one element and matrix, added in the same order always. */
+__device__ __forceinline__ float add_warps(const float *sums) {
+    float v[NMLP_CUDA_CONSUMER_WARPS];
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-        if (32 * j >= of_matrix) break;
-        const float *at = sums + (threadIdx.x & 31) + 32 * j;
+    for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) v[w] = sums[2 * w * WARP_SUMS];
 #pragma unroll
-        for (int m = 0; m < 2; m++) {
-            if (m >= n_matrices) break;
-            float v[NMLP_CUDA_CONSUMER_WARPS];
+    for (int d = 1; d < NMLP_CUDA_CONSUMER_WARPS; d *= 2)
 #pragma unroll
-            for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) v[w] = at[(2 * w + m) * WARP_SUMS];
-#pragma unroll
-            for (int d = 1; d < NMLP_CUDA_CONSUMER_WARPS; d *= 2)
-#pragma unroll
-                for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w += 2 * d) v[w] += v[w + d];
-            u.y[j][m] = v[0];
-        }
-    }
-    return u;
+        for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w += 2 * d) v[w] += v[w + d];
+    return v[0];
 }
 
-/* 1/rms of the lane's two elements, by token; 1 where nothing is normalised. */
+/* 1/rms of the lane's elements i and i + 32 of [token][16 rows], by token. */
 struct row_scales {
     float of[2];
 };
@@ -131,44 +110,40 @@ __device__ __forceinline__ row_scales take_scales(const nmlp_cuda_phase *ph, sha
     row_scales scales = {{1.0f, 1.0f}};
     mbar_wait(&sh->squared, parity);
     parity ^= 1;
+#pragma unroll 1
     for (int token = 0; token < s; token++) {
         float sum = 0;
 #pragma unroll
         for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) sum += sh->squares[token][w * 32 + lane];
         const float scale = rsqrtf(warp_sum(sum) / (float)ph->norm_dim + ph->eps);
-#pragma unroll
-        for (int j = 0; j < 2; j++)
-            if ((lane + 32 * j) / NMLP_CUDA_UNIT_ROWS == token) scales.of[j] = scale;
+        if (lane / NMLP_CUDA_UNIT_ROWS == token) scales.of[0] = scale;
+        if (lane / NMLP_CUDA_UNIT_ROWS + 2 == token) scales.of[1] = scale;
     }
     return scales;
 }
 
-/* `before` is of this lane's first row. */
-__device__ __forceinline__ void finish_unit(const sink &to, const unit_sums &u, const row_scales &scales, int s, int piece, int group, float before,
-                                            pick &best) {
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        const int i = (threadIdx.x & 31) + 32 * j;
-        if (i >= s * NMLP_CUDA_UNIT_ROWS) break;
-        const int token = i / NMLP_CUDA_UNIT_ROWS;
-        const int row = group * NMLP_CUDA_UNIT_ROWS + i % NMLP_CUDA_UNIT_ROWS;
-        const float y0 = to.scaled[0] ? u.y[j][0] * scales.of[j] : u.y[j][0];
-        const float y1 = to.scaled[1] ? u.y[j][1] * scales.of[j] : u.y[j][1];
-        const float done[1] = {result(to, row, y0, y1, before, best)};
-        put_results<1>(to, piece, token, row, done);
-    }
-}
-
-/* A unit's sums as one piece among others: tagged f32 [matrices][S, 16]. */
-__device__ __forceinline__ void put_piece(word *parts, const sink &to, const unit_sums &u, const row_scales &scales, int s, int n_matrices) {
+/* Unit `group` of piece `piece`: a lane's elements one after the other. `parts`: the unit's place among other pieces, tagged f32 [matrices][S, 16], or NULL.
+ * `before` is of this lane's first row. `empty` is told when the sums have been read. */
+__device__ __forceinline__ void finish_unit(const sink &to, const float *sums, uint64_t *empty, word *parts, const row_scales &scales, int s, int n_matrices,
+                                            int piece, int group, float before, pick &best) {
     const int of_matrix = s * NMLP_CUDA_UNIT_ROWS;
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        const int i = (threadIdx.x & 31) + 32 * j;
-        if (i >= of_matrix) break;
-#pragma unroll
-        for (int m = 0; m < 2; m++)
-            if (m < n_matrices) put_word(parts + m * of_matrix + i, __float_as_uint(to.scaled[m] ? u.y[j][m] * scales.of[j] : u.y[j][m]), to.tag);
+#pragma unroll 1
+    for (int base = 0; base < of_matrix; base += 32) {
+        const int i = base + (threadIdx.x & 31);
+        const float scale = base ? scales.of[1] : scales.of[0];
+        float y0 = add_warps(sums + i);
+        float y1 = n_matrices == 2 ? add_warps(sums + WARP_SUMS + i) : 0.0f;
+        if (base + 32 >= of_matrix) warp_arrive(empty);
+        if (i >= of_matrix) continue;
+        if (to.scaled[0]) y0 *= scale;
+        if (to.scaled[1]) y1 *= scale;
+        if (parts) {
+            put_word(parts + i, __float_as_uint(y0), to.tag);
+            if (n_matrices == 2) put_word(parts + of_matrix + i, __float_as_uint(y1), to.tag);
+            continue;
+        }
+        const int row = group * NMLP_CUDA_UNIT_ROWS + i % NMLP_CUDA_UNIT_ROWS;
+        put_result(to, piece, i / NMLP_CUDA_UNIT_ROWS, row, result(to, row, y0, y1, before, best));
     }
 }
 
@@ -188,10 +163,12 @@ __device__ void join_pieces(const sink &to, const word *parts, int n_parts, int 
         for (int j = 0; j < 2 * AT_ONCE; j++)
             if (p0 + j / 2 < n_parts) add2(sum[j % 2], v[j]);
     }
-    const int row = group * NMLP_CUDA_UNIT_ROWS + i % NMLP_CUDA_UNIT_ROWS;
-    const float y[2] = {result(to, row, sum[0].x, sum[1].x, get_before(to, row, before_tag), best),
-                        result(to, row + 1, sum[0].y, sum[1].y, get_before(to, row + 1, before_tag), best)};
-    put_results<2>(to, 0, i / NMLP_CUDA_UNIT_ROWS, row, y);
+#pragma unroll 1
+    for (int e = 0; e < 2; e++) {
+        const int row = group * NMLP_CUDA_UNIT_ROWS + i % NMLP_CUDA_UNIT_ROWS + e;
+        const float y = result(to, row, e ? sum[0].y : sum[0].x, e ? sum[1].y : sum[1].x, get_before(to, row, before_tag), best);
+        put_result(to, 0, i / NMLP_CUDA_UNIT_ROWS, row, y);
+    }
 }
 
 __device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,
@@ -208,15 +185,9 @@ __device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phas
     if ((to.scaled[0] || to.scaled[1]) && units.begin < units.end) scales = take_scales(ph, sh, s, at.squared_parity);
     for (int i = units.begin; i < units.end; i++, at.n_done++) {
         const float before = lane < NMLP_CUDA_UNIT_ROWS && !ph->parts ? get_before(to, group * NMLP_CUDA_UNIT_ROWS + lane, before_tag) : 0.0f;
+        word *const parts = ph->parts ? static_cast<word *>(ph->parts) + ((int64_t)group * ph->n_chunks + piece) * n_matrices * s * NMLP_CUDA_UNIT_ROWS : nullptr;
         mbar_wait(&sh->sums_full[at.n_done & 1], at.n_done >> 1 & 1);
-        const unit_sums u = take_sums(mem.sums + (at.n_done & 1) * UNIT_SUMS, s, n_matrices);
-        warp_arrive(&sh->sums_empty[at.n_done & 1]);
-        if (ph->parts) {
-            const int64_t unit = (int64_t)group * ph->n_chunks + piece;
-            put_piece(static_cast<word *>(ph->parts) + unit * n_matrices * s * NMLP_CUDA_UNIT_ROWS, to, u, scales, s, n_matrices);
-        } else {
-            finish_unit(to, u, scales, s, piece, group, before, best);
-        }
+        finish_unit(to, mem.sums + (at.n_done & 1) * UNIT_SUMS, &sh->sums_empty[at.n_done & 1], parts, scales, s, n_matrices, piece, group, before, best);
         if (++group == units.groups) {
             group = 0;
             piece++;
