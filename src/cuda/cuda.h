@@ -83,9 +83,10 @@ void nmlp_cuda_session_set_sampling(nmlp_cuda_session *session, double temperatu
 nmlp_status nmlp_cuda_session_append(nmlp_cuda_session *session, const int32_t *ids, int64_t n, nmlp_err *err);
 /* logits [V] after the last appended token. */
 nmlp_status nmlp_cuda_session_last_logits(nmlp_cuda_session *session, float *logits, nmlp_err *err);
-/* The token chosen after the last appended one; it is not part of the text yet. `more`: the caller will append exactly this token and ask
- * again, so its step is started before this call waits for the choice. */
-nmlp_status nmlp_cuda_session_next(nmlp_cuda_session *session, bool more, int32_t *id, nmlp_err *err);
+/* The token chosen after the last appended one; it is not part of the text yet. `more`: how many times the caller will append exactly the token it got and ask
+ * again, as far as it knows, so that those steps are started before this call waits for the choice. Appending something else is allowed at any time; what was
+ * run ahead is forgotten. */
+nmlp_status nmlp_cuda_session_next(nmlp_cuda_session *session, int64_t more, int32_t *id, nmlp_err *err);
 
 /* ---- scoring texts ---- */
 

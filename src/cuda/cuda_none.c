@@ -114,7 +114,7 @@ nmlp_status nmlp_cuda_session_last_logits(nmlp_cuda_session *session, float *log
     return refuse(err);
 }
 
-nmlp_status nmlp_cuda_session_next(nmlp_cuda_session *session, bool more, int32_t *id, nmlp_err *err) {
+nmlp_status nmlp_cuda_session_next(nmlp_cuda_session *session, int64_t more, int32_t *id, nmlp_err *err) {
     (void)session;
     (void)more;
     *id = -1;

@@ -6,11 +6,11 @@
 enum { HEADS_MAX = 128, HEAD_DIM_MAX = 128 };
 
 static nmlp_status check_shapes(const nmlp_config *c, nmlp_err *err) {
-    if (c->n_heads > HEADS_MAX || c->head_dim > HEAD_DIM_MAX || c->head_dim % 8 != 0)
-        return nmlp_fail(err, NMLP_E_UNSUPPORTED,
-                         "the GPU backend takes up to %d heads of up to %d columns in multiples of 8; the model has %lld of %lld",
-                         HEADS_MAX, HEAD_DIM_MAX, (long long)c->n_heads, (long long)c->head_dim);
-    return NMLP_OK;
+    if (c->n_heads <= HEADS_MAX && c->head_dim <= HEAD_DIM_MAX && c->head_dim % 8 == 0) return NMLP_OK;
+    nmlp_fail(err, NMLP_E_UNSUPPORTED, "the GPU backend takes up to %d heads of up to %d columns in multiples of 8; the model has %lld of %lld",
+              HEADS_MAX, HEAD_DIM_MAX, (long long)c->n_heads, (long long)c->head_dim);
+    nmlp_fail_hint(err, "use --device cpu");
+    return NMLP_E_UNSUPPORTED;
 }
 
 static nmlp_status lay_out_layer(nmlp_cuda_engine *e, int64_t l, nmlp_err *err) {

@@ -49,9 +49,9 @@ struct nmlp_cuda_session {
     const nmlp_cuda_engine *engine;
     nmlp_cuda_block block;
     int64_t context;
-    int64_t length;  /* tokens in the cache, the running step's included */
-    bool picked;     /* the device holds the choice after the last token */
-    bool ahead;      /* a step for that choice is already running */
+    int64_t length;  /* tokens in the cache, those of steps ahead of the text included */
+    bool picked;     /* the device has made or makes a choice after the last token */
+    int32_t last;    /* that token */
     float *rope;     /* [context, D] */
     void **k;        /* per layer bf16 [n_kv_heads, context, D] */
     void **v;
@@ -63,10 +63,10 @@ struct nmlp_cuda_session {
     nmlp_cuda_program head;   /* logits and pick alone, after prefill */
     nmlp_cuda_prefill prefill;
     cudaStream_t stream;
-    cudaGraphExec_t graph; /* of one step */
-    cudaEvent_t chosen[2];
-    int32_t *host_token; /* pinned [2] */
-    int turn;            /* which of the two the newest choice goes to */
+    _Atomic uint64_t *choices; /* pinned, see nmlp_cuda_program */
+    uint32_t n_choices;        /* asked for so far */
+    uint32_t current;          /* number of the choice after the last token; those after it are of steps ahead of the text */
+    int32_t chosen;            /* the last one that was awaited */
 };
 
 /* Takes the memory for up to `rows` tokens at a time; called twice, like everything that lays out a block. */

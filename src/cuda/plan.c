@@ -7,7 +7,7 @@ enum {
     INPUT_SHARE = 3,            /* never more than this part of the block's shared memory */
     PIECES_MAX = 4,             /* tried for balance; also what a reader sums */
     PIECE_COLS_MIN = 512,
-    TILES_UNDER_WAY = 6 /* of each copying warp */
+    TILES_UNDER_WAY = 6
 };
 
 /* A byte of input, which comes from L2, against a byte of weights. */
@@ -83,6 +83,7 @@ static nmlp_cuda_phase make_phase(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *
             ph.norm_weight = m->x[i].norm_weight;
             ph.norm_dim = m->x[i].norm_dim;
             ph.eps = m->x[i].eps;
+            ph.embedding = m->x[i].embedding;
         }
     }
     ph.same_x = m->n_matrices == 2 && m->x[0].x == m->x[1].x;
@@ -163,7 +164,6 @@ nmlp_status nmlp_cuda_plan_mlp(nmlp_cuda_plan *plan, const nmlp_cuda_mlp_weights
 nmlp_status nmlp_cuda_plan_finish(nmlp_cuda_plan *plan, nmlp_cuda_program *program, nmlp_err *err) {
     size_t bytes = plan->n_phases * sizeof *plan->phases;
     void *phases = nmlp_cuda_block_take(plan->block, bytes);
-    unsigned long long *barrier = nmlp_cuda_block_take(plan->block, NMLP_CUDA_BARRIER_WORDS * sizeof *barrier);
     unsigned *tickets = nmlp_cuda_block_take(plan->block, sizeof *tickets);
     int32_t n_slots = NMLP_CUDA_SLOTS_MAX; /* a multiple of the multiplying warps: a slot belongs to one of them */
     while (n_slots > 0 && nmlp_cuda_stream_shared_bytes(plan->input_elems, n_slots) > plan->device->shared_bytes) n_slots -= NMLP_CUDA_CONSUMER_WARPS;
@@ -172,12 +172,12 @@ nmlp_status nmlp_cuda_plan_finish(nmlp_cuda_plan *plan, nmlp_cuda_program *progr
                          plan->device->info.name, plan->device->shared_bytes);
     *program = (nmlp_cuda_program){.phases = phases,
                                    .n_phases = (int32_t)plan->n_phases,
+                                   .n_steps = 1,
                                    .s = plan->s,
                                    .n_slots = n_slots,
                                    .n_under_way = TILES_UNDER_WAY, /* at most the fewest slots there can be */
                                    .input_elems = plan->input_elems,
-                                   .tickets = tickets,
-                                   .barrier = barrier};
+                                   .tickets = tickets};
 #ifdef NMLP_CUDA_CLOCKS
     program->clocks = nmlp_cuda_block_take(plan->block, sizeof *program->clocks * (size_t)plan->device->n_blocks * plan->n_phases * NMLP_CUDA_CLOCK_EVENTS);
 #endif
@@ -188,7 +188,7 @@ nmlp_status nmlp_cuda_plan_finish(nmlp_cuda_plan *plan, nmlp_cuda_program *progr
 
 #ifdef NMLP_CUDA_CLOCKS
 nmlp_status nmlp_cuda_print_clocks(const nmlp_cuda_program *program, int grid, nmlp_err *err) {
-    static const char *const names[] = {"begin", "staged", "first tile", "multiplied", "finished", "arrived", "next", "copied"};
+    static const char *const names[] = {"begin", "staged", "first tile", "multiplied", "finished", "next", "copied"};
     size_t n = (size_t)grid * (size_t)program->n_phases * NMLP_CUDA_CLOCK_EVENTS;
     long long *clocks = nmlp_mem_new(n, sizeof *clocks, err);
     if (!clocks) return NMLP_E_NOMEM;

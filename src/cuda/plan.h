@@ -31,6 +31,7 @@ typedef struct nmlp_cuda_rows {
     const float *norm_weight; /* with NMLP_CUDA_NORM */
     int32_t norm_dim;
     float eps;
+    const void *embedding; /* with NMLP_CUDA_NORM: they are the token's row of it, which readers need not wait for; may be NULL */
 } nmlp_cuda_rows;
 
 void nmlp_cuda_plan_init(nmlp_cuda_plan *plan, const nmlp_cuda_device *device, nmlp_cuda_block *block, int32_t s);

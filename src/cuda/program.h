@@ -1,19 +1,22 @@
 /* A streaming program: what one persistent kernel does between its launch and its end, as data.
  *
  * The kernel runs one block per multiprocessor. A program is a list of phases. Most phases are
- * matmuls Y [S,N] = X [S,K] W^T with S <= 4, whose cost is reading W once: some warps of every block do nothing but copy weights into a ring
+ * matmuls Y [S,N] = X [S,K] W^T with S <= 4, whose cost is reading W once: one warp of every block does nothing but copy weights into a ring
  * of tiles in shared memory, phase after phase, never waiting for another block, while eight warps wait for the
- * phase's input, bring it into shared memory and multiply, each a tile of its own. The ring is what keeps the memory busy while blocks wait for each other; it only does
- * so where multiplying is faster than copying, so that what piled up during a wait is soon gone.
+ * phase's input, bring it into shared memory and multiply, each a tile of its own, and one finishes what they summed. The ring is what keeps the memory busy
+ * while blocks wait for each other; it only does so where multiplying is faster than copying, so that what piled up during a wait is soon gone.
  *
  * Work of a matmul is cut into units: 16 rows of W times one of `n_chunks` pieces of K. A block takes a run of neighbouring units and goes through
  * their tiles, 16 rows of up to 256 columns; tile i of the block, counted through the whole program, belongs to multiplying warp i modulo 8.
- * Pieces of K are summed by the reader, by the block that finishes its piece last, or by a reduce phase, always in the same order: same input, same bits.
+ * Pieces of K are summed by the reader or by the block that has the first of them, always in the same order: same input, same bits.
  *
  * Blocks do not meet between phases. What one phase writes for another goes to memory as words of 64 bits: 32 bits of value (one f32, or two bf16) and a
  * tag that tells launch and phase. A reader asks for the words it needs until their tags are the ones it expects. That saves what a barrier costs on a memory
  * system kept full of copies: the fence before it and the round trips after it. A word is never written again before all its readers have it, because every
  * reader of a phase contributes to that phase's output, which everything later depends on.
+ *
+ * A decode program ends with a pick and may run several times in one launch, each step with the token picked in the one before: weights go on being copied
+ * where launches would pause. Every block picks for itself out of what all published; nothing but that makes a step wait for the one before.
  *
  * This header is plain C, read by both compilers. Columns of weights and activations are padded with zeros to multiples of NMLP_CUDA_PAD. */
 #ifndef NMLP_CUDA_PROGRAM_H
@@ -28,16 +31,13 @@ enum {
     NMLP_CUDA_S_MAX = 4,         /* rows a streaming program takes; more have a kernel of their own (batch.h) */
     NMLP_CUDA_UNIT_ROWS = 16,    /* rows of W per unit: m of the mma instruction */
     NMLP_CUDA_TILE_COLS = 256,   /* columns of a tile */
-    NMLP_CUDA_ROW_SKEW = 8,      /* elements added to input rows in shared memory: 16 bytes, so that eight rows meet all 32 banks */
+    NMLP_CUDA_ROW_SKEW = 32,     /* elements added to input rows in shared memory: 64 bytes, so that two rows of 32 columns meet all 32 banks */
     NMLP_CUDA_SLOTS_MAX = 24,    /* tiles in the ring */
     NMLP_CUDA_CONSUMER_WARPS = 8,
-    NMLP_CUDA_COPIER_WARPS = 1,
-    NMLP_CUDA_BARRIER_WAYS = 4,     /* counters the blocks divide among them */
-    NMLP_CUDA_BARRIER_STRIDE = 64,  /* words between counters: other lines, other slices of L2 */
-    NMLP_CUDA_BARRIER_WORDS = NMLP_CUDA_BARRIER_WAYS * NMLP_CUDA_BARRIER_STRIDE,
     NMLP_CUDA_FIRST_PHASES = 6,
     NMLP_CUDA_CHUNK_KEYS_MIN = 128, /* keys of one attention unit, at least */
-    NMLP_CUDA_KEY_CHUNKS_MAX = 16
+    NMLP_CUDA_KEY_CHUNKS_MAX = 16,
+    NMLP_CUDA_SOFTMAX_STRIDE = 16 /* words between heads: all blocks ask for all of them at once, so each has a line of its own, in some slice of L2 */
 };
 
 typedef enum nmlp_cuda_kind {
@@ -82,7 +82,6 @@ typedef struct nmlp_cuda_phase {
     int32_t same_x;     /* both matrices read the same rows */
     int32_t tagged_out; /* out is words with this phase's tag */
     int32_t out_before; /* with ADD: the phase that wrote out before */
-    int32_t meet_after; /* all blocks meet before the next phase: it reads what has no tags */
     int32_t n_chunks;   /* pieces of K */
     int32_t k_chunk;    /* columns per piece */
     nmlp_cuda_operand op[2];
@@ -96,7 +95,7 @@ typedef struct nmlp_cuda_phase {
     float eps;
     /* attention and its reader */
     float scale;
-    void *softmax; /* tagged [chunks][n_heads][2] largest score and sum */
+    void *softmax; /* tagged [chunks][n_heads][NMLP_CUDA_SOFTMAX_STRIDE], the first two largest score and sum */
     const float *q_norm;
     const float *k_norm;
     const float *rope; /* [context, D] cos|sin */
@@ -106,39 +105,44 @@ typedef struct nmlp_cuda_phase {
     int32_t n_kv_heads;
     int32_t head_dim;
     int32_t context;
-    const void *embedding; /* bf16 [V, k] */
+    const void *embedding; /* bf16 [V, k]; with NORM: x is the token's row of it, and nobody's output need be awaited */
 } __attribute__((aligned(16))) nmlp_cuda_phase; /* copied 16 bytes at a time */
 
 /* What a decode step changes, on the device. */
 typedef struct nmlp_cuda_state {
     int32_t token;  /* in: the token to run; out: the one picked */
     int32_t length; /* tokens in the cache before the step; the step adds one */
+    uint32_t n_choices; /* made before the step, which adds one */
     float inverse_temperature; /* 0: greedy */
     uint32_t seed;
 } nmlp_cuda_state;
+
+enum {
+    NMLP_CUDA_STEPS_MAX = 8, /* of one launch */
+    NMLP_CUDA_CHOICES = 32   /* the newest ones, kept for the host: more than two launches make */
+};
 
 typedef struct nmlp_cuda_program {
     nmlp_cuda_phase first[NMLP_CUDA_FIRST_PHASES]; /* the first ones come as arguments: no wait for memory before weights are asked for */
     const nmlp_cuda_phase *phases;                 /* all, on the device */
     int32_t n_phases;
+    int32_t n_steps; /* times the phases run, each time with the token picked before; 1 without a pick */
     int32_t s;
     int32_t n_slots;
-    int32_t n_under_way; /* tiles each copying warp has under way at a time, at most */
+    int32_t n_under_way; /* tiles the copying warp has under way at a time, at most */
     int32_t input_elems; /* bf16 elements of shared memory for X */
     int32_t head_dim;    /* of its attention phases; 0: none */
     unsigned *tickets;           /* on the device; every block of a launch takes one, which tells the launches apart */
-    unsigned long long *barrier; /* on the device, NMLP_CUDA_BARRIER_WORDS; grows by one round per meeting */
     nmlp_cuda_state *state;
-    float *best_score; /* [grid] */
-    int32_t *best_token;
-    int32_t *tokens; /* [context] every picked token by position; may be NULL */
+    void *best;                  /* tagged [grid][2]: score and token of each block's best */
+    unsigned long long *choices; /* pinned host memory [NMLP_CUDA_CHOICES]: choice n at n modulo that, its token below, n above */
 #ifdef NMLP_CUDA_CLOCKS
     long long *clocks; /* [grid][n_phases][NMLP_CUDA_CLOCK_EVENTS] cycles since the block began */
 #endif
 } nmlp_cuda_program;
 
 #ifdef NMLP_CUDA_CLOCKS
-enum { NMLP_CUDA_CLOCK_EVENTS = 8 };
+enum { NMLP_CUDA_CLOCK_EVENTS = 7 };
 #endif
 
 static inline int32_t nmlp_cuda_pad(int64_t n) { return (int32_t)((n + NMLP_CUDA_PAD - 1) / NMLP_CUDA_PAD * NMLP_CUDA_PAD); }

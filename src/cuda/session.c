@@ -1,5 +1,6 @@
-/* One growing sequence on the device: caches, the decode program and its graph. */
+/* One growing sequence on the device: caches and the decode program. */
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "cuda/engine_int.h"
@@ -18,6 +19,7 @@ static nmlp_status plan_attention(nmlp_cuda_session *s, nmlp_cuda_plan *plan, in
                                 .bias = layer->qkv_bias,
                                 .whole = true};
     NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_matmul(plan, &project, &qkv, err));
+    hidden->embedding = NULL; /* what follows adds to it */
     int32_t width = layer->o.k;
     size_t chunks = NMLP_CUDA_KEY_CHUNKS_MAX;
     nmlp_cuda_phase attend = {.kind = NMLP_CUDA_ATTENTION,
@@ -26,7 +28,7 @@ static nmlp_status plan_attention(nmlp_cuda_session *s, nmlp_cuda_plan *plan, in
                               .out_part_stride = width,
                               .eps = (float)c->rms_eps,
                               .scale = 1.0f / sqrtf((float)c->head_dim),
-                              .softmax = nmlp_cuda_block_take(plan->block, chunks * (size_t)c->n_heads * 2 * NMLP_CUDA_WORD_BYTES),
+                              .softmax = nmlp_cuda_block_take(plan->block, chunks * (size_t)c->n_heads * NMLP_CUDA_SOFTMAX_STRIDE * NMLP_CUDA_WORD_BYTES),
                               .q_norm = layer->q_norm,
                               .k_norm = layer->k_norm,
                               .rope = s->rope,
@@ -73,7 +75,6 @@ static nmlp_status plan_head(nmlp_cuda_session *s, nmlp_cuda_plan *plan, nmlp_cu
                                .whole = true};
     nmlp_cuda_phase pick = {.kind = NMLP_CUDA_PICK};
     NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_matmul(plan, &logits, NULL, err));
-    plan->phases[plan->n_phases - 1].meet_after = 1;
     return nmlp_cuda_plan_push(plan, &pick, err);
 }
 
@@ -88,6 +89,7 @@ static nmlp_status plan_step(nmlp_cuda_session *s, nmlp_cuda_plan *plan, nmlp_cu
     NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_push(plan, &embed, err));
     hidden->x = residual;
     hidden->written_by = (int32_t)plan->n_phases;
+    hidden->embedding = e->embedding.data;
     for (int64_t l = 0; l < e->model->config.n_layers; l++) {
         block->used_bytes = begin; /* layers use the same memory one after the other */
         NMLP_RETURN_IF_FAILED(plan_attention(s, plan, l, hidden, err));
@@ -117,8 +119,8 @@ static nmlp_status lay_out_program(nmlp_cuda_session *s, nmlp_cuda_program *prog
     size_t n_blocks = (size_t)s->engine->device.n_blocks;
     program->state = s->state;
     program->head_dim = (int32_t)c->head_dim;
-    program->best_score = nmlp_cuda_block_take(&s->block, n_blocks * sizeof(float));
-    program->best_token = nmlp_cuda_block_take(&s->block, n_blocks * sizeof(int32_t));
+    program->best = nmlp_cuda_block_take(&s->block, 2 * n_blocks * NMLP_CUDA_WORD_BYTES);
+    program->choices = (unsigned long long *)(void *)s->choices;
 out:
     nmlp_cuda_plan_fini(&plan);
     return st;
@@ -148,32 +150,14 @@ static nmlp_status lay_out(nmlp_cuda_session *s, const float *rope, nmlp_err *er
     return NMLP_CUDA_CHECK(cudaMemcpy(s->rope, rope, rope_bytes, cudaMemcpyHostToDevice), "uploading the rotation", err);
 }
 
-static nmlp_status launch(nmlp_cuda_session *s, const nmlp_cuda_program *program, nmlp_err *err) {
-    return NMLP_CUDA_CHECK(nmlp_cuda_stream_launch(program, s->engine->device.n_blocks, s->stream), "launching the streaming kernel",
-                           err);
-}
-
-static nmlp_status capture_step(nmlp_cuda_session *s, nmlp_err *err) {
-    cudaGraph_t graph = NULL;
-    NMLP_RETURN_IF_FAILED(
-        NMLP_CUDA_CHECK(cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal), "beginning the step's graph", err));
-    nmlp_status st = launch(s, &s->step, err);
-    cudaError_t ended = cudaStreamEndCapture(s->stream, &graph);
-    if (st == NMLP_OK) st = NMLP_CUDA_CHECK(ended, "ending the step's graph", err);
-    if (st == NMLP_OK) st = NMLP_CUDA_CHECK(cudaGraphInstantiate(&s->graph, graph, 0), "instantiating the step's graph", err);
-    if (graph) (void)cudaGraphDestroy(graph);
-    return st;
-}
-
 static nmlp_status make_handles(nmlp_cuda_session *s, nmlp_err *err) {
     void *pinned = NULL;
+    size_t bytes = NMLP_CUDA_CHOICES * sizeof *s->choices;
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "making a stream", err));
-    for (int i = 0; i < 2; i++)
-        NMLP_RETURN_IF_FAILED(
-            NMLP_CUDA_CHECK(cudaEventCreateWithFlags(&s->chosen[i], cudaEventDisableTiming), "making an event", err));
-    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaMallocHost(&pinned, 2 * sizeof *s->host_token), "pinning host memory", err));
-    s->host_token = pinned;
-    return capture_step(s, err);
+    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaMallocHost(&pinned, bytes), "pinning host memory", err));
+    memset(pinned, 0, bytes);
+    s->choices = pinned;
+    return NMLP_OK;
 }
 
 nmlp_status nmlp_cuda_session_create(nmlp_cuda_session **out, const nmlp_cuda_engine *engine, int64_t context, const float *rope,
@@ -192,10 +176,10 @@ nmlp_status nmlp_cuda_session_create(nmlp_cuda_session **out, const nmlp_cuda_en
     s->k = nmlp_mem_new((size_t)c->n_layers, sizeof *s->k, err);
     s->v = nmlp_mem_new((size_t)c->n_layers, sizeof *s->v, err);
     if (!s->k || !s->v) NMLP_TRY(NMLP_E_NOMEM);
+    NMLP_TRY(make_handles(s, err));
     NMLP_TRY(lay_out(s, rope, err));
     NMLP_TRY(nmlp_cuda_block_commit(&s->block, "a session of that context", err));
     NMLP_TRY(lay_out(s, rope, err));
-    NMLP_TRY(make_handles(s, err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaDeviceSynchronize(), "preparing a session", err));
     *out = s;
 out:
@@ -210,10 +194,7 @@ void nmlp_cuda_session_destroy(nmlp_cuda_session *s) {
     nmlp_err ignored;
     (void)nmlp_cuda_print_clocks(&s->step, s->engine->device.n_blocks, &ignored);
 #endif
-    if (s->graph) (void)cudaGraphExecDestroy(s->graph);
-    for (int i = 0; i < 2; i++)
-        if (s->chosen[i]) (void)cudaEventDestroy(s->chosen[i]);
-    if (s->host_token) (void)cudaFreeHost(s->host_token);
+    if (s->choices) (void)cudaFreeHost((void *)s->choices);
     if (s->stream) (void)cudaStreamDestroy(s->stream);
     nmlp_cuda_blas_destroy(s->prefill.blas);
     nmlp_cuda_block_release(&s->block);
@@ -222,12 +203,19 @@ void nmlp_cuda_session_destroy(nmlp_cuda_session *s) {
     nmlp_mem_free(s);
 }
 
-int64_t nmlp_cuda_session_length(const nmlp_cuda_session *s) { return s->length - (s->ahead ? 1 : 0); }
+static int64_t steps_ahead(const nmlp_cuda_session *s) { return s->n_choices - s->current; }
+
+int64_t nmlp_cuda_session_length(const nmlp_cuda_session *s) { return s->length - steps_ahead(s); }
+
+static void forget_steps_ahead(nmlp_cuda_session *s) {
+    s->length -= steps_ahead(s);
+    s->current = s->n_choices;
+}
 
 void nmlp_cuda_session_truncate(nmlp_cuda_session *s, int64_t length) {
     if (length < 0 || length >= nmlp_cuda_session_length(s)) return;
+    forget_steps_ahead(s);
     s->length = length;
-    s->ahead = false;
     s->picked = false;
 }
 
@@ -242,23 +230,44 @@ void nmlp_cuda_session_set_sampling(nmlp_cuda_session *s, double temperature, ui
 static nmlp_status put_state(nmlp_cuda_session *s, int32_t token, int64_t length, nmlp_err *err) {
     s->settings.token = token;
     s->settings.length = (int32_t)length;
+    s->settings.n_choices = s->n_choices;
     return NMLP_CUDA_CHECK(cudaMemcpyAsync(s->state, &s->settings, sizeof s->settings, cudaMemcpyHostToDevice, s->stream),
                            "setting the state", err);
 }
 
-/* The choice that is being made goes to the host as soon as it is there. */
-static nmlp_status fetch_choice(nmlp_cuda_session *s, nmlp_err *err) {
-    s->turn ^= 1;
-    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaMemcpyAsync(&s->host_token[s->turn], &s->state->token, sizeof(int32_t),
-                                                          cudaMemcpyDeviceToHost, s->stream),
-                                          "fetching a token", err));
-    return NMLP_CUDA_CHECK(cudaEventRecord(s->chosen[s->turn], s->stream), "recording an event", err);
+/* A program whose steps end with a choice each. */
+static nmlp_status launch(nmlp_cuda_session *s, const nmlp_cuda_program *program, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_stream_launch(program, s->engine->device.n_blocks, s->stream),
+                                          "launching the streaming kernel", err));
+    s->n_choices += (uint32_t)program->n_steps;
+    return NMLP_OK;
 }
 
-static nmlp_status start_step(nmlp_cuda_session *s, nmlp_err *err) {
-    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaGraphLaunch(s->graph, s->stream), "launching a step", err));
-    s->length++;
-    return fetch_choice(s, err);
+static nmlp_status start_steps(nmlp_cuda_session *s, int64_t n, nmlp_err *err) {
+    s->step.n_steps = (int32_t)n;
+    NMLP_RETURN_IF_FAILED(launch(s, &s->step, err));
+    s->length += n;
+    return NMLP_OK;
+}
+
+static bool is_chosen(nmlp_cuda_session *s, uint32_t number) {
+    uint64_t choice = atomic_load_explicit(&s->choices[number % NMLP_CUDA_CHOICES], memory_order_acquire);
+    s->chosen = (int32_t)(uint32_t)choice;
+    return choice >> 32 == number;
+}
+
+/* Choice `number` is in s->chosen. The device writes it to the host's memory; the driver is asked now and then whether that can still be hoped for. */
+static nmlp_status await_choice(nmlp_cuda_session *s, uint32_t number, nmlp_err *err) {
+    enum { LOOKS_PER_QUESTION = 1 << 16 };
+    for (;;) {
+        for (int i = 0; i < LOOKS_PER_QUESTION; i++)
+            if (is_chosen(s, number)) return NMLP_OK;
+        cudaError_t e = cudaStreamQuery(s->stream);
+        if (e == cudaErrorNotReady) continue;
+        NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(e, "running the model", err));
+        if (is_chosen(s, number)) return NMLP_OK;
+        return nmlp_fail(err, NMLP_E_IO, "CUDA: the device ended a step without choosing a token");
+    }
 }
 
 static nmlp_status check_append(const nmlp_cuda_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {
@@ -297,7 +306,7 @@ static nmlp_status prefill(nmlp_cuda_session *s, const int32_t *ids, int32_t n, 
 static nmlp_status run_tokens(nmlp_cuda_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {
     if (n == 1) {
         NMLP_RETURN_IF_FAILED(put_state(s, ids[0], s->length, err));
-        return start_step(s, err);
+        return start_steps(s, 1, err);
     }
     for (int64_t done = 0; done < n; done += s->prefill.rows) {
         int32_t here = (int32_t)(n - done < s->prefill.rows ? n - done : s->prefill.rows);
@@ -305,42 +314,58 @@ static nmlp_status run_tokens(nmlp_cuda_session *s, const int32_t *ids, int64_t 
         s->length += here;
     }
     NMLP_RETURN_IF_FAILED(put_state(s, ids[n - 1], s->length - 1, err)); /* the head's pick adds one */
-    NMLP_RETURN_IF_FAILED(launch(s, &s->head, err));
-    return fetch_choice(s, err);
+    return launch(s, &s->head, err);
+}
+
+/* Runs tokens that are no steps ahead. */
+static nmlp_status append_anew(nmlp_cuda_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {
+    int64_t before = s->length;
+    nmlp_status st = run_tokens(s, ids, n, err);
+    s->picked = st == NMLP_OK;
+    s->current = s->n_choices;
+    s->last = ids[n - 1];
+    if (st != NMLP_OK) s->length = before;
+    return st;
 }
 
 nmlp_status nmlp_cuda_session_append(nmlp_cuda_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(check_append(s, ids, n, err));
     if (n < 1) return NMLP_OK;
-    if (s->ahead) { /* a step was started on the device's own choice: is it the one that was meant? */
-        s->ahead = false;
-        if (n == 1 && ids[0] == s->host_token[s->turn ^ 1]) return NMLP_OK;
-        s->length--;
+    if (steps_ahead(s) > 0 && n == 1) { /* started on the device's own choice: is it the one that was meant? */
+        NMLP_RETURN_IF_FAILED(await_choice(s, s->current, err));
+        if (ids[0] == s->chosen) {
+            s->current++;
+            s->last = ids[0];
+            return NMLP_OK;
+        }
     }
-    int64_t before = s->length;
-    nmlp_status st = run_tokens(s, ids, n, err);
-    s->picked = st == NMLP_OK;
-    if (st != NMLP_OK) s->length = before;
-    return st;
+    forget_steps_ahead(s);
+    return append_anew(s, ids, n, err);
 }
 
 nmlp_status nmlp_cuda_session_last_logits(nmlp_cuda_session *s, float *logits, nmlp_err *err) {
     size_t bytes = (size_t)s->engine->model->config.vocab * sizeof *logits;
-    if (!s->picked || s->ahead) return nmlp_fail(err, NMLP_E_ARG, "there are no logits before a token is appended");
+    if (!s->picked) return nmlp_fail(err, NMLP_E_ARG, "there are no logits before a token is appended");
+    if (steps_ahead(s) > 0) { /* theirs are there: once more the last token */
+        forget_steps_ahead(s);
+        s->length--;
+        NMLP_RETURN_IF_FAILED(append_anew(s, &s->last, 1, err));
+    }
     NMLP_RETURN_IF_FAILED(
         NMLP_CUDA_CHECK(cudaMemcpyAsync(logits, s->logits, bytes, cudaMemcpyDeviceToHost, s->stream), "fetching logits", err));
     return NMLP_CUDA_CHECK(cudaStreamSynchronize(s->stream), "running the model", err);
 }
 
-nmlp_status nmlp_cuda_session_next(nmlp_cuda_session *s, bool more, int32_t *id, nmlp_err *err) {
-    int turn = s->turn;
+/* Steps in one launch go on without the pause between launches, so several are started at a time. */
+nmlp_status nmlp_cuda_session_next(nmlp_cuda_session *s, int64_t more, int32_t *id, nmlp_err *err) {
     *id = -1;
-    if (!s->picked || s->ahead) return nmlp_fail(err, NMLP_E_ARG, "there is no choice before a token is appended");
-    if (more && s->length < s->context) {
-        NMLP_RETURN_IF_FAILED(start_step(s, err));
-        s->ahead = true;
+    if (!s->picked) return nmlp_fail(err, NMLP_E_ARG, "there is no choice before a token is appended");
+    if (steps_ahead(s) == 0) {
+        if (more > s->context - s->length) more = s->context - s->length;
+        if (more > NMLP_CUDA_STEPS_MAX) more = NMLP_CUDA_STEPS_MAX;
+        if (more > 0) NMLP_RETURN_IF_FAILED(start_steps(s, more, err));
     }
-    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaEventSynchronize(s->chosen[turn]), "running the model", err));
-    *id = s->host_token[turn];
+    NMLP_RETURN_IF_FAILED(await_choice(s, s->current, err));
+    *id = s->chosen;
     return NMLP_OK;
 }

@@ -12,72 +12,80 @@
 namespace {
 
 __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
+    const int lane = threadIdx.x & 31;
     shared_head *sh = mem.sh;
-    unsigned n_done = 0;
+    finisher done = {0, 0};
     meetings meeting = begin_meetings(sh);
-    pick best = {0, 0, 0, -INFINITY, INT32_MAX};
-    fetch_phase(prog, 0, sh);
-    await_phase(prog, 0, sh);
+    pick best = {};
+    program_place at = {0, 0, 0};
+    fetch_phase(prog, at, sh);
+    await_phase(prog, at, sh);
     const bool early = sh->phase[0].kind == NMLP_CUDA_MATMUL; /* whose input has no tags yet */
-    if (early) meet<BEFORE_PHASE>(meeting);
+    if (early) meet(meeting);
     await_launch_before();
-    const uint32_t tag_base = take_ticket(prog);
-    grid_step step = begin_steps(prog.barrier);
+    uint32_t tag_base = take_ticket(prog);
     if (prog.state) {
-        best.inverse_temperature = __ldcg(&prog.state->inverse_temperature);
-        best.seed = __ldcg(&prog.state->seed);
-        best.position = __ldcg(&prog.state->length);
+        const nmlp_cuda_state state = read_state(prog.state);
+        best = begin_pick(state);
+        if (lane == 0) sh->state = state;
     }
-    if ((threadIdx.x & 31) == 0) sh->tag_base = tag_base;
+    if (lane == 0) sh->tag_base = tag_base;
     __syncwarp();
-    if (!early) meet<BEFORE_PHASE>(meeting);
-    for (int i = 0; i < prog.n_phases; i++) {
-        const nmlp_cuda_phase *ph = &sh->phase[i & 1];
-        fetch_phase(prog, i + 1, sh);
-        await_phase(prog, i + 1, sh); /* there is time: nothing is to be finished before the phase's input has come */
-        if (ph->kind == NMLP_CUDA_MATMUL) finish_phase(prog, ph, sh->units[i & 1], mem, n_done, tag_base + (uint32_t)i + 1, best);
-        if (ph->kind == NMLP_CUDA_MATMUL && ph->output == NMLP_CUDA_LOGITS) publish_best(prog, best);
-        NOTE_CLOCK(i, 4);
-        if (i + 1 == prog.n_phases) break;
-        if (ph->meet_after) {
-            meet<AFTER_PHASE>(meeting);
-            arrive_at_grid(step);
-            NOTE_CLOCK(i, 5);
-            wait_for_grid(step);
+    if (!early) meet(meeting);
+    for (;;) {
+        const nmlp_cuda_phase *ph = &sh->phase[at.number & 1];
+        const bool last = is_last(prog, at);
+        const program_place next = place_after(prog, at);
+        const uint32_t tag = tag_base + (uint32_t)at.phase + 1;
+        if (!last) fetch_phase(prog, next, sh);
+        if (!last) await_phase(prog, next, sh); /* there is time: nothing is to be finished before the phase's input has come */
+        if (ph->kind == NMLP_CUDA_MATMUL) {
+            const bool logits = ph->output == NMLP_CUDA_LOGITS;
+            if (logits && prog.n_steps > 1) __threadfence(); /* keys and values the block wrote, for who reads its best */
+            finish_phase(prog, ph, sh->units[at.number & 1], mem, done, tag, best);
+            if (logits) publish_best(prog, best, tag);
+        } else if (ph->kind == NMLP_CUDA_PICK) {
+            const nmlp_cuda_state state = pick_token(prog, sh->state, tag - 1);
+            best = begin_pick(state);
+            tag_base += (uint32_t)prog.n_phases + 1;
+            if (prog.n_steps > 1) __threadfence();
+            __syncwarp();
+            if (lane == 0) {
+                sh->state = state;
+                sh->tag_base = tag_base;
+            }
         }
-        NOTE_CLOCK(i, 6);
-        meet<BEFORE_PHASE>(meeting);
+        NOTE_CLOCK(at.phase, 4);
+        if (last) break;
+        meet(meeting);
+        NOTE_CLOCK(at.phase, 5);
+        at = next;
     }
 }
 
 template <int DB>
 __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem) {
     shared_head *sh = mem.sh;
-    int warp = threadIdx.x >> 5;
+    const int warp = threadIdx.x >> 5;
     consumer at = {{warp, 0}, 0, warp};
     meetings meeting = begin_meetings(sh);
-    int token = 0;
-    int position = 0;
     await_launch_before();
-    if (prog.state) { /* the last phase alone changes it, after every block has passed a barrier */
-        token = __ldcg(&prog.state->token);
-        position = __ldcg(&prog.state->length);
-    }
-    for (int i = 0; i < prog.n_phases; i++) {
-        meet<BEFORE_PHASE>(meeting); /* inputs and description are there */
-        if (warp == 0) NOTE_CLOCK(i, 0);
-        const nmlp_cuda_phase *ph = &sh->phase[i & 1];
+    for (const nmlp_cuda_phase *ph = sh->phase;; ph = &sh->phase[ph == sh->phase]) {
+        meet(meeting); /* the description is there */
+        const int place = ph != sh->phase;
+        const int index = sh->phase_index[place];
+        if (warp == 0) NOTE_CLOCK(index, 0);
         switch (ph->kind) {
-        case NMLP_CUDA_MATMUL:
-            multiply_phase(prog, ph, sh->units[i & 1], mem, at, position + 1, i);
-            break;
+        case NMLP_CUDA_MATMUL: multiply_phase<DB <= 2>(prog, ph, sh->units[place], mem, at, index); break;
         case NMLP_CUDA_ATTENTION:
-            run_attention<DB>(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)i + 1, reinterpret_cast<float *>(mem.x), position);
+            run_attention<DB>(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)index + 1, reinterpret_cast<float *>(mem.x),
+                              sh->state.length);
             break;
-        case NMLP_CUDA_EMBED: embed(ph, token, sh->tag_base + (uint32_t)i + 1); break;
-        default: pick_token(prog, position); break;
+        case NMLP_CUDA_EMBED: embed(ph, sh->state.token, sh->tag_base + (uint32_t)index + 1); break;
+        default: break; /* the finishing warp picks */
         }
-        if (ph->meet_after) meet<AFTER_PHASE>(meeting); /* all is written */
+        if (sh->is_last[ph != sh->phase]) break;
+        if (ph->kind == NMLP_CUDA_PICK) end_step_of_multiplier(mem, at, prog.n_slots);
     }
 }
 
@@ -98,10 +106,10 @@ __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const __grid_constan
     mem.ring = reinterpret_cast<__nv_bfloat16 *>(memory + ring_offset(prog.input_elems));
     mem.sums = reinterpret_cast<float *>(memory + head_bytes);
     mem.x = reinterpret_cast<__nv_bfloat16 *>(mem.sums + 2 * UNIT_SUMS);
-#ifdef NMLP_CUDA_CLOCKS
-    mem.begin_clock = clock64();
-#endif
     if (threadIdx.x == 0) {
+#ifdef NMLP_CUDA_CLOCKS
+        mem.sh->begin_clock = clock64();
+#endif
         for (int i = 0; i < prog.n_slots; i++) {
             mbar_init(&mem.sh->full[i], FULL_ARRIVALS);
             mbar_init(&mem.sh->empty[i], WARP_ARRIVALS);
@@ -110,6 +118,7 @@ __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const __grid_constan
             mbar_init(&mem.sh->sums_full[i], NMLP_CUDA_CONSUMER_WARPS * WARP_ARRIVALS);
             mbar_init(&mem.sh->sums_empty[i], WARP_ARRIVALS);
         }
+        mbar_init(&mem.sh->squared, NMLP_CUDA_CONSUMER_WARPS * WARP_ARRIVALS);
         mbar_init(&mem.sh->meeting, MEETING_THREADS);
 #if __CUDA_ARCH__ >= 900
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -120,7 +129,7 @@ __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const __grid_constan
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
     int warp = threadIdx.x >> 5;
-    if (warp >= FIRST_COPIER) {
+    if (warp == COPIER) {
         copy_weights(prog, mem);
     } else if (warp == FINISHER) {
         finish(prog, mem);

@@ -124,10 +124,16 @@ __device__ __forceinline__ void put_key(__nv_bfloat16 *cache, __nv_bfloat16 *new
 }
 
 /* One warp: the same for its value. */
+template <int DB>
 __device__ __forceinline__ void put_value(__nv_bfloat16 *cache, __nv_bfloat16 *newest, const word *in, uint32_t tag, int dim, int lane) {
-    for (int d = lane * 2; d < dim; d += 64) {
-        const float2 v = get_pair(in + d, tag);
-        const __nv_bfloat162 pair = __floats2bfloat162_rn(v.x, v.y);
+    const int PLACES = (DB + 1) / 2;
+    float2 v[PLACES];
+    get_pairs<PLACES>(v, [=](int i) { return in + min(lane * 2 + 64 * i, dim - 2); }, tag);
+#pragma unroll
+    for (int i = 0; i < PLACES; i++) {
+        const int d = lane * 2 + 64 * i;
+        if (d >= dim) continue;
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(v[i].x, v[i].y);
         *reinterpret_cast<__nv_bfloat162 *>(newest + d) = pair;
         *reinterpret_cast<__nv_bfloat162 *>(cache + d) = pair;
     }
@@ -286,9 +292,9 @@ __device__ __forceinline__ void write_unit(const nmlp_cuda_phase *ph, uint32_t t
         float top = -INFINITY;
         float sum = 0;
         float v = 0;
-#pragma unroll 1
+#pragma unroll
         for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) top = fmaxf(top, merged[(w * HEADS_AT_ONCE + h) * row + dim]);
-#pragma unroll 1
+#pragma unroll
         for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) {
             const float *from = merged + (w * HEADS_AT_ONCE + h) * row;
             const float weight = __expf(from[dim] - top);
@@ -297,8 +303,8 @@ __device__ __forceinline__ void write_unit(const nmlp_cuda_phase *ph, uint32_t t
         }
         put_word(static_cast<word *>(ph->out) + chunk * ph->out_part_stride + (first_head + h) * dim + d, __float_as_uint(v), tag);
         if (d == 0)
-            put_words(static_cast<word *>(ph->softmax) + 2 * (chunk * ph->n_heads + first_head + h), make_word(__float_as_uint(top), tag),
-                      make_word(__float_as_uint(sum), tag));
+            put_words(static_cast<word *>(ph->softmax) + NMLP_CUDA_SOFTMAX_STRIDE * (chunk * ph->n_heads + first_head + h),
+                      make_word(__float_as_uint(top), tag), make_word(__float_as_uint(sum), tag));
     }
 }
 
@@ -314,9 +320,11 @@ struct attention_unit {
 };
 
 template <int DB>
-__device__ __forceinline__ void run_unit(const nmlp_cuda_phase *ph, const attention_unit &u, uint32_t in_tag, uint32_t out_tag, const attention_memory &mem, int position) {
+__device__ __forceinline__ void run_unit(const nmlp_cuda_phase *ph, const attention_unit &u, uint32_t in_tag, uint32_t out_tag, const attention_memory &mem,
+                                         int position) {
     const int warp = threadIdx.x >> 5;
-    const int lane = threadIdx.x & 31;
+    int lane = threadIdx.x & 31;
+    asm volatile("" : "+r"(lane)); /* what depends on it is computed here, not kept in registers through all phases */
     const int dim = ph->head_dim;
     const word *qkv = static_cast<const word *>(ph->op[0].x);
     const int64_t base = (int64_t)u.kv_head * ph->context * dim;
@@ -341,7 +349,7 @@ __device__ __forceinline__ void run_unit(const nmlp_cuda_phase *ph, const attent
         else
             put_query(mem.queries, h, warp, ph->scale, dim / 2, lane);
     } else if (warp == HEADS_AT_ONCE + 1 && u.stores_newest) {
-        put_value(values + (int64_t)position * dim, mem.newest + dim, qkv + (ph->n_heads + ph->n_kv_heads + u.kv_head) * dim, in_tag, dim, lane);
+        put_value<DB>(values + (int64_t)position * dim, mem.newest + dim, qkv + (ph->n_heads + ph->n_kv_heads + u.kv_head) * dim, in_tag, dim, lane);
     }
     consumer_sync();
     running<DB> r;

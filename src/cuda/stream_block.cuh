@@ -8,13 +8,8 @@
 
 namespace {
 
-/* Warps 0..7 multiply, one finishes what they summed and keeps the grid in step, the others copy. */
-enum {
-    COPIERS = NMLP_CUDA_COPIER_WARPS,
-    FINISHER = NMLP_CUDA_CONSUMER_WARPS,
-    FIRST_COPIER,
-    THREADS = (FIRST_COPIER + COPIERS) * 32
-};
+/* Warps 0..7 multiply, one finishes what they summed, one copies. */
+enum { FINISHER = NMLP_CUDA_CONSUMER_WARPS, COPIER, THREADS = (COPIER + 1) * 32 };
 
 /* Sums of one warp and matrix, and of one unit; there is room for two units. */
 enum { WARP_SUMS = NMLP_CUDA_S_MAX * NMLP_CUDA_UNIT_ROWS, UNIT_SUMS = NMLP_CUDA_CONSUMER_WARPS * 2 * WARP_SUMS };
@@ -24,13 +19,13 @@ __device__ void note_clock(const nmlp_cuda_program &prog, int phase, int event, 
     if ((threadIdx.x & 31) == 0 && prog.clocks)
         prog.clocks[((int64_t)blockIdx.x * prog.n_phases + phase) * NMLP_CUDA_CLOCK_EVENTS + event] = clock64() - begin;
 }
-#define NOTE_CLOCK(phase, event) note_clock(prog, phase, event, mem.begin_clock)
+#define NOTE_CLOCK(phase, event) note_clock(prog, phase, event, mem.sh->begin_clock)
 #else
 #define NOTE_CLOCK(phase, event) (void)0
 #endif
 
 __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
@@ -61,9 +56,6 @@ struct block_memory {
     float *sums;
     __nv_bfloat16 *x;
     __nv_bfloat16 *ring;
-#ifdef NMLP_CUDA_CLOCKS
-    long long begin_clock;
-#endif
 };
 
 enum { TILE_ELEMS = NMLP_CUDA_UNIT_ROWS * NMLP_CUDA_TILE_COLS };

@@ -1,4 +1,4 @@
-/* The copying warps: tiles of weights into the ring, phase after phase, never waiting for the grid. */
+/* The copying warp: tiles of weights into the ring, phase after phase, never waiting for the grid. */
 #ifndef NMLP_CUDA_STREAM_COPY_CUH
 #define NMLP_CUDA_STREAM_COPY_CUH
 
@@ -6,20 +6,19 @@
 
 namespace {
 
-/* Where a copying warp stands; it takes every COPIERS-th tile. Copies under way are kept few: requests queue in L2, and what other warps ask for (inputs,
- * the barrier) waits behind them. */
+/* Where the copying warp stands. Copies under way are kept few: requests queue in L2, and what other warps ask for (inputs,
+ * keys) waits behind them. */
 struct copier {
     ring_cursor at;
     ring_cursor landing; /* the oldest tile under way */
     int under_way;
-    int skip; /* tiles until the next of its own */
 };
 
 __device__ __forceinline__ __nv_bfloat16 *next_slot(const nmlp_cuda_program &prog, const block_memory &mem, copier &c) {
     shared_head *sh = mem.sh;
     if (c.under_way == prog.n_under_way) {
         mbar_wait(&sh->full[c.landing.slot], c.landing.parity);
-        c.landing.advance(COPIERS, prog.n_slots);
+        c.landing.advance(1, prog.n_slots);
     } else {
         c.under_way++;
     }
@@ -47,8 +46,7 @@ __device__ void copy_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase 
         const int tiles0 = n_tiles(len0);
         const int tiles = tiles0 + (n_matrices == 2 ? n_tiles(min(k_of1 - start, k_chunk)) : 0);
         const int rows = min(NMLP_CUDA_UNIT_ROWS, n - group * NMLP_CUDA_UNIT_ROWS);
-        int i = c.skip;
-        for (; i < tiles; i += COPIERS) {
+        for (int i = 0; i < tiles; i++) {
             const bool second = i >= tiles0;
             const int k = second ? k_of1 : k_of0;
             const int k0 = start + (second ? i - tiles0 : i) * NMLP_CUDA_TILE_COLS;
@@ -56,9 +54,8 @@ __device__ void copy_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase 
             __nv_bfloat16 *slot = next_slot(prog, mem, c);
             const tile_source from = {second ? map1 : map0, second ? w1 : w0, k, group * NMLP_CUDA_UNIT_ROWS, rows, k0, cols};
             fill_slot(slot, &mem.sh->full[c.at.slot], from, lane);
-            c.at.advance(COPIERS, prog.n_slots);
+            c.at.advance(1, prog.n_slots);
         }
-        c.skip = i - tiles;
         if (++group == units.groups) {
             group = 0;
             piece++;
@@ -66,17 +63,28 @@ __device__ void copy_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase 
     }
 }
 
+/* Every step begins with a tile of warp 0, so that sums are made in the same order in every step: slots until there are passed on empty. */
+__device__ void end_step_of_copier(const nmlp_cuda_program &prog, const block_memory &mem, copier &c) {
+    while (c.at.slot % NMLP_CUDA_CONSUMER_WARPS != 0) {
+        next_slot(prog, mem, c);
+        fill_slot_with_nothing(&mem.sh->full[c.at.slot], threadIdx.x & 31);
+        c.at.advance(1, prog.n_slots);
+    }
+}
+
 __device__ void copy_weights(const nmlp_cuda_program &prog, const block_memory &mem) {
     const int MAPS_AHEAD = 3;
-    int number = (int)(threadIdx.x >> 5) - FIRST_COPIER;
-    int lane = threadIdx.x & 31;
+    const int lane = threadIdx.x & 31;
     if (lane < 2 * MAPS_AHEAD && lane / 2 < prog.n_phases) prefetch_map(phase_at(prog, lane / 2)->op[lane % 2].map);
-    copier c = {{number, 0}, {number, 0}, 0, number};
-    for (int i = 0; i < prog.n_phases; i++) {
-        const nmlp_cuda_phase *ph = phase_at(prog, i);
-        if (lane < 2 && i + MAPS_AHEAD < prog.n_phases) prefetch_map(phase_at(prog, i + MAPS_AHEAD)->op[lane].map);
-        if (ph->kind == NMLP_CUDA_MATMUL) copy_phase(prog, ph, mem, c);
-        if (number == 0) NOTE_CLOCK(i, 7);
+    copier c = {{0, 0}, {0, 0}, 0};
+    for (int step = 0; step < prog.n_steps; step++) {
+        for (int i = 0; i < prog.n_phases; i++) {
+            const nmlp_cuda_phase *ph = phase_at(prog, i);
+            if (lane < 2 && i + MAPS_AHEAD < prog.n_phases) prefetch_map(phase_at(prog, i + MAPS_AHEAD)->op[lane].map);
+            if (ph->kind == NMLP_CUDA_MATMUL) copy_phase(prog, ph, mem, c);
+            NOTE_CLOCK(i, 6);
+        }
+        if (step + 1 < prog.n_steps) end_step_of_copier(prog, mem, c);
     }
 }
 

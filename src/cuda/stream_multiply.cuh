@@ -11,92 +11,133 @@ __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t at) {
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
 }
 
-/* Where a lane finds its row of the staged ones for the mma's column `n`: the high half of token i is column 2i, the low half column 2i + 1. Columns past the
- * last token are never read, so any row will do there. */
-__device__ __forceinline__ int staged_row(int n, int s) {
-    const int token = n >> 1;
-    return token < s ? (n & 1) * s + token : 0;
+/* A lane's part of 32 columns of the staged rows: column g of the mma is row g, the high half of token g/2 or the low one. Lanes of columns past the last
+ * token ask for nothing, which leaves shared memory to the weights. */
+__device__ __forceinline__ void load_staged(uint32_t (&r)[4], uint32_t at, bool wanted) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.shared.v4.b32 {%0,%1,%2,%3}, [%4]; }"
+                 : "+r"(r[0]), "+r"(r[1]), "+r"(r[2]), "+r"(r[3]) : "r"(at), "r"((uint32_t)wanted) : "memory");
 }
 
-/* Adds one tile: 16 rows of W times the staged rows. Two sets of sums keep the tensor cores from waiting for themselves. */
-__device__ __forceinline__ void multiply_tile(float (&acc)[2][4], const __nv_bfloat16 *x, int x_pitch, const __nv_bfloat16 *w, int cols, int s) {
+/* Sums of a warp: several sets, so that the tensor cores do not wait for themselves. */
+enum { SUM_SETS = 4, TILE_BLOCKS = NMLP_CUDA_TILE_COLS / TILE_BLOCK };
+
+struct tile_sums {
+    float set[SUM_SETS][4];
+};
+
+/* Half a tile in registers, as the mma takes it. */
+enum { HALF_BLOCKS = TILE_BLOCKS / 2 };
+
+struct half_tile {
+    uint32_t part[HALF_BLOCKS][4][4];
+};
+
+__device__ __forceinline__ void load_half(half_tile &w, const __nv_bfloat16 *tile, int half) {
     const int lane = threadIdx.x & 31;
-    const int n_blocks = cols / TILE_BLOCK;
-    const uint32_t w_row = shared_address(w) + (lane & 15) * TILE_BLOCK * 2;
-    const uint32_t x_row = shared_address(x) + (staged_row(lane & 7, s) * x_pitch + (lane >> 3) * 8) * 2;
+    const uint32_t row = shared_address(tile) + (lane & 15) * TILE_BLOCK * 2 + half * HALF_BLOCKS * NMLP_CUDA_UNIT_ROWS * TILE_BLOCK * 2;
     const uint32_t swizzle = (uint32_t)((lane >> 4) ^ (lane & 7));
-#pragma unroll 2
-    for (int b = 0; b < n_blocks; b++) {
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            uint32_t wv[2][4];
-            uint32_t xv[4];
+    for (int b = 0; b < HALF_BLOCKS; b++)
 #pragma unroll
-            for (int j = 0; j < 2; j++)
-                load_matrices(wv[j], w_row + b * (NMLP_CUDA_UNIT_ROWS * TILE_BLOCK * 2) + ((swizzle ^ (half * 4 + j * 2)) << 4));
-            load_matrices(xv, x_row + (b * TILE_BLOCK + half * 32) * 2);
-            mma(acc[0], wv[0][0], wv[0][1], wv[0][2], wv[0][3], xv[0], xv[1]);
-            mma(acc[1], wv[1][0], wv[1][1], wv[1][2], wv[1][3], xv[2], xv[3]);
-        }
+        for (int i = 0; i < 4; i++) load_matrices(w.part[b][i], row + b * (NMLP_CUDA_UNIT_ROWS * TILE_BLOCK * 2) + ((swizzle ^ (i * 2)) << 4));
+}
+
+/* Adds the first `cols` columns of half a tile: 16 rows of W times the staged rows. */
+__device__ __forceinline__ void multiply_half(tile_sums &sums, const half_tile &w, const __nv_bfloat16 *x, int x_pitch, int cols, int s) {
+    const int lane = threadIdx.x & 31;
+    const uint32_t x_row = shared_address(x) + ((lane >> 2) * x_pitch + (lane & 3) * 8) * 2;
+    uint32_t xv[HALF_BLOCKS][2][4] = {};
+#pragma unroll
+    for (int b = 0; b < HALF_BLOCKS; b++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            load_staged(xv[b][half], x_row + (b * TILE_BLOCK + half * 32) * 2, lane < 8 * s && b * TILE_BLOCK < cols);
+#pragma unroll
+    for (int b = 0; b < HALF_BLOCKS; b++) {
+        if (b * TILE_BLOCK >= cols) break;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            mma(sums.set[i], w.part[b][i][0], w.part[b][i][1], w.part[b][i][2], w.part[b][i][3], xv[b][i / 2][i % 2 * 2], xv[b][i / 2][i % 2 * 2 + 1]);
     }
 }
 
 /* A warp's part of a unit's sums, [token][16 rows]: both halves of each. */
-__device__ __forceinline__ void put_sums(float *to, const float (&acc)[2][4], int s) {
-    int g = (threadIdx.x & 31) >> 2;
-    int t = threadIdx.x & 3;
+__device__ __forceinline__ void put_sums(float *to, const tile_sums &sums, int s) {
+    const int g = (threadIdx.x & 31) >> 2;
+    const int t = threadIdx.x & 3;
     if (t >= s) return;
-    to[t * 16 + g] = acc[0][0] + acc[1][0] + (acc[0][1] + acc[1][1]);
-    to[t * 16 + g + 8] = acc[0][2] + acc[1][2] + (acc[0][3] + acc[1][3]);
+    float sum[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) sum[i] = sums.set[0][i] + sums.set[1][i] + (sums.set[2][i] + sums.set[3][i]);
+    to[t * 16 + g] = sum[0] + sum[1];
+    to[t * 16 + g + 8] = sum[2] + sum[3];
 }
 
+/* See end_step_of_copier. The step's tiles end before tile `rest` of eight; slots of that warp and those after it are empty. */
+__device__ __forceinline__ void end_step_of_multiplier(const block_memory &mem, consumer &at, int n_slots) {
+    const int warp = threadIdx.x >> 5;
+    const int rest = (warp - at.skip) & (NMLP_CUDA_CONSUMER_WARPS - 1);
+    at.skip = warp;
+    if (rest == 0 || warp < rest) return;
+    mbar_wait(&mem.sh->full[at.ring.slot], at.ring.parity);
+    warp_arrive(&mem.sh->empty[at.ring.slot]);
+    at.ring.advance(NMLP_CUDA_CONSUMER_WARPS, n_slots);
+}
+
+/* HOLDS: there are registers for half a tile while the input is waited for. */
+template <bool HOLDS>
 __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,
-                               const block_memory &mem, consumer &at, int n_keys, int phase) {
+                               const block_memory &mem, consumer &at, int phase) {
     const int warp = threadIdx.x >> 5;
     const int s = prog.s;
     const int n_matrices = ph->n_matrices;
     const int k_chunk = ph->k_chunk;
-    const int k_of0 = ph->op[0].k;
-    const int k_of1 = ph->op[1].k;
     const int second = ph->same_x ? 0 : k_chunk; /* where matrix 1 finds its rows */
     const int x_pitch = (n_matrices == 2 && second ? 2 : 1) * k_chunk + NMLP_CUDA_ROW_SKEW;
     shared_head *sh = mem.sh;
-    int staged = -1;
-    int piece = units.begin / units.groups;
-    int left = (piece + 1) * units.groups - units.begin; /* units of this piece */
-    for (int u = units.begin; u < units.end; u++, at.n_done++) {
-        if (piece != staged) {
-            if (staged >= 0) consumer_sync(); /* all are done with the piece before */
-            stage_input(ph, mem.x, s, piece, n_keys, sh);
-            staged = piece;
-            if (warp == 0) NOTE_CLOCK(phase, 1);
-        }
+    int u = units.begin;
+    for (int piece = u / units.groups; u < units.end; piece++) {
         const int start = piece * k_chunk;
-        const int len[2] = {min(k_of0 - start, k_chunk), min(k_of1 - start, k_chunk)};
-        float *here = mem.sums + (at.n_done & 1) * UNIT_SUMS + warp * 2 * WARP_SUMS;
-        int i = at.skip;
+        const int end = min(units.end, (piece + 1) * units.groups);
+        const int len[2] = {min(ph->op[0].k - start, k_chunk), min(ph->op[1].k - start, k_chunk)};
+        const bool first = u == units.begin;
+        half_tile w;
+        bool held = false; /* the next tile's first half is in w: it was there before the input */
+        if (!first) consumer_sync(); /* all are done with the piece before */
+        stage_input(ph, mem.x, s, piece, first, sh, [&]() {
+            if (!HOLDS || at.skip >= n_tiles(len[0]) || !mbar_is_done(&sh->full[at.ring.slot], at.ring.parity)) return;
+            load_half(w, mem.ring + at.ring.slot * TILE_ELEMS, 0);
+            held = true;
+        });
+        if (warp == 0) NOTE_CLOCK(phase, 1);
+#pragma unroll 1
+        for (; u < end; u++, at.n_done++) {
+            float *here = mem.sums + (at.n_done & 1) * UNIT_SUMS + warp * 2 * WARP_SUMS;
+            mbar_wait(&sh->sums_empty[at.n_done & 1], (at.n_done >> 1 & 1) ^ 1);
 #pragma unroll 1 /* code that stays in the instruction cache */
-        for (int m = 0; m < n_matrices; m++) {
-            float acc[2][4] = {};
-            const int n = n_tiles(m ? len[1] : len[0]);
-            for (; i < n; i += NMLP_CUDA_CONSUMER_WARPS) {
-                const int k0 = i * NMLP_CUDA_TILE_COLS;
-                mbar_wait(&sh->full[at.ring.slot], at.ring.parity);
-                if (warp == 0 && u == units.begin) NOTE_CLOCK(phase, 2);
-                multiply_tile(acc, mem.x + (m ? second : 0) + k0, x_pitch, mem.ring + at.ring.slot * TILE_ELEMS,
-                                         min(NMLP_CUDA_TILE_COLS, (m ? len[1] : len[0]) - k0), s);
-                warp_arrive(&sh->empty[at.ring.slot]);
-                at.ring.advance(NMLP_CUDA_CONSUMER_WARPS, prog.n_slots);
+            for (int m = 0; m < n_matrices; m++) {
+                tile_sums acc = {};
+                const int n = n_tiles(m ? len[1] : len[0]);
+                for (; at.skip < n; at.skip += NMLP_CUDA_CONSUMER_WARPS) {
+                    const int k0 = at.skip * NMLP_CUDA_TILE_COLS;
+                    const int cols = (m ? len[1] : len[0]) - k0;
+                    const __nv_bfloat16 *const tile = mem.ring + at.ring.slot * TILE_ELEMS;
+                    const __nv_bfloat16 *const x = mem.x + (m ? second : 0) + k0;
+                    half_tile rest;
+                    if (!held) mbar_wait(&sh->full[at.ring.slot], at.ring.parity);
+                    if (!held) load_half(w, tile, 0);
+                    held = false;
+                    if (warp == 0 && u == units.begin) NOTE_CLOCK(phase, 2);
+                    load_half(rest, tile, 1);
+                    multiply_half(acc, w, x, x_pitch, cols, s);
+                    multiply_half(acc, rest, x + NMLP_CUDA_TILE_COLS / 2, x_pitch, cols - NMLP_CUDA_TILE_COLS / 2, s);
+                    warp_arrive(&sh->empty[at.ring.slot]);
+                    at.ring.advance(NMLP_CUDA_CONSUMER_WARPS, prog.n_slots);
+                }
+                at.skip -= n;
+                put_sums(here + m * WARP_SUMS, acc, s);
             }
-            i -= n;
-            if (m == 0) mbar_wait(&sh->sums_empty[at.n_done & 1], (at.n_done >> 1 & 1) ^ 1);
-            put_sums(here + m * WARP_SUMS, acc, s);
-        }
-        at.skip = i;
-        warp_arrive(&sh->sums_full[at.n_done & 1]);
-        if (--left == 0) {
-            left = units.groups;
-            piece++;
+            warp_arrive(&sh->sums_full[at.n_done & 1]);
         }
     }
     if (warp == 0) NOTE_CLOCK(phase, 3);

@@ -32,6 +32,14 @@ __device__ __forceinline__ void mbar_wait(uint64_t *bar, uint32_t parity) {
     }
 }
 
+/* The same for all lanes of a warp, which ask together. */
+__device__ __forceinline__ bool mbar_is_done(uint64_t *bar, uint32_t parity) {
+    uint32_t done;
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done) : "r"(shared_address(bar)), "r"(parity) : "memory");
+    return __all_sync(0xffffffffu, done);
+}
+
 /* A whole warp is done with something. One lane says so for all; racecheck only understands each lane speaking for itself, so checking builds define
  * NMLP_CUDA_RACECHECK. */
 #ifdef NMLP_CUDA_RACECHECK
@@ -76,15 +84,18 @@ __device__ __forceinline__ void prefetch_map(const void *map) {
  * c ^ (r mod 8), so that eight rows of the same columns meet all banks. Slots start on multiples of SLOT_ALIGN_BYTES, as the copy engine asks for. */
 enum { TILE_BLOCK = 64, SLOT_ALIGN_BYTES = 1024 };
 
+/* What createpolicy makes of L2::evict_first: a weight is read once, and what else is in L2 (keys, norms, descriptions of phases) is what blocks wait for. */
+const uint64_t READ_ONCE = 0x12F0000000000000ull;
+
 /* The copying warp fills a slot. */
 __device__ __forceinline__ void fill_slot(__nv_bfloat16 *slot, uint64_t *full, const tile_source &from, int lane) {
 #if __CUDA_ARCH__ >= 900
     if (lane != 0) return;
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(full)),
                  "r"(NMLP_CUDA_UNIT_ROWS * NMLP_CUDA_TILE_COLS * 2) : "memory");
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(
                      shared_address(slot)),
-                 "l"(from.map), "r"(0), "r"(from.row), "r"(from.col / TILE_BLOCK), "r"(shared_address(full)) : "memory");
+                 "l"(from.map), "r"(0), "r"(from.row), "r"(from.col / TILE_BLOCK), "r"(shared_address(full)), "l"(READ_ONCE) : "memory");
 #else
     int per_row = from.cols / 8;
     for (int i = lane; i < from.rows * per_row; i += 32) {
@@ -96,6 +107,11 @@ __device__ __forceinline__ void fill_slot(__nv_bfloat16 *slot, uint64_t *full, c
     }
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
 #endif
+}
+
+/* A slot is passed on with nothing in it. */
+__device__ __forceinline__ void fill_slot_with_nothing(uint64_t *full, int lane) {
+    if (FULL_ARRIVALS == 32 || lane == 0) mbar_arrive(full);
 }
 
 /* Position in the ring; both sides walk it in the same order. */

@@ -1,4 +1,4 @@
-/* Keeping step: phases within a block, blocks within the grid, launches within the stream. */
+/* Keeping step: phases within a block, launches within the stream. */
 #ifndef NMLP_CUDA_STREAM_STEP_CUH
 #define NMLP_CUDA_STREAM_STEP_CUH
 
@@ -13,9 +13,8 @@ __device__ __forceinline__ void await_launch_before() {
 #endif
 }
 
-/* Multiplying and finishing warps together, before a phase and, where the grid meets, after it. racecheck does not see that a barrier which warps reach at
+/* Multiplying and finishing warps together, before a phase. racecheck does not see that a barrier which warps reach at
  * different places in the code orders them, not even __syncthreads; checking builds meet at an mbarrier, which it does see. */
-enum meeting { BEFORE_PHASE = 3, AFTER_PHASE = 2 };
 enum { MEETING_THREADS = CONSUMERS + 32 };
 
 #ifdef NMLP_CUDA_RACECHECK
@@ -24,7 +23,6 @@ struct meetings {
     uint32_t parity;
 };
 
-template <int ID>
 __device__ __forceinline__ void meet(meetings &m) {
     mbar_arrive(m.bar);
     mbar_wait(m.bar, m.parity);
@@ -35,21 +33,36 @@ __device__ __forceinline__ meetings begin_meetings(shared_head *sh) { return {&s
 #else
 struct meetings {};
 
-template <int ID>
 __device__ __forceinline__ void meet(meetings &) {
     static_assert(MEETING_THREADS == 288, "meet counts threads");
-    asm volatile("bar.sync %0, 288;" ::"n"(ID) : "memory");
+    asm volatile("bar.sync 2, 288;" ::: "memory");
 }
 
 __device__ __forceinline__ meetings begin_meetings(shared_head *) { return {}; }
 #endif
 
-/* The next phase's description starts for shared memory while this one runs. */
-__device__ void fetch_phase(const nmlp_cuda_program &prog, int i, shared_head *sh) {
+/* Where a role stands in a launch. */
+struct program_place {
+    int step;
+    int phase;
+    unsigned number; /* of phases before, all steps together; its parity says where the description is */
+};
+
+__device__ __forceinline__ bool is_last(const nmlp_cuda_program &prog, const program_place &at) {
+    return at.phase + 1 == prog.n_phases && at.step + 1 == prog.n_steps;
+}
+
+__device__ __forceinline__ program_place place_after(const nmlp_cuda_program &prog, const program_place &at) {
+    const bool wraps = at.phase + 1 == prog.n_phases;
+    return {at.step + wraps, wraps ? 0 : at.phase + 1, at.number + 1};
+}
+
+/* The description of a phase starts for shared memory. */
+__device__ void fetch_phase(const nmlp_cuda_program &prog, const program_place &at, shared_head *sh) {
     static_assert(sizeof(nmlp_cuda_phase) % 16 == 0, "phases are copied 16 bytes at a time");
-    if (i >= prog.n_phases) return;
+    const int i = at.phase;
     const char *from = reinterpret_cast<const char *>(phase_at(prog, i));
-    char *to = reinterpret_cast<char *>(&sh->phase[i & 1]);
+    char *to = reinterpret_cast<char *>(&sh->phase[at.number & 1]);
     if (i < NMLP_CUDA_FIRST_PHASES) {
         for (int at = (threadIdx.x & 31) * 8; at < (int)sizeof(nmlp_cuda_phase); at += 32 * 8)
             *reinterpret_cast<uint64_t *>(to + at) = *reinterpret_cast<const uint64_t *>(from + at);
@@ -60,58 +73,31 @@ __device__ void fetch_phase(const nmlp_cuda_program &prog, int i, shared_head *s
 }
 
 /* The description is there; its small vectors start for L2. */
-__device__ void await_phase(const nmlp_cuda_program &prog, int i, shared_head *sh) {
-    int lane = threadIdx.x & 31;
+__device__ void await_phase(const nmlp_cuda_program &prog, const program_place &at, shared_head *sh) {
+    const int lane = threadIdx.x & 31;
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncwarp();
-    if (i >= prog.n_phases) return;
-    const nmlp_cuda_phase *ph = &sh->phase[i & 1];
-    if (lane == 0 && ph->kind == NMLP_CUDA_MATMUL) sh->units[i & 1] = my_units(ph);
+    const int place = at.number & 1;
+    const nmlp_cuda_phase *ph = &sh->phase[place];
+    if (lane == 0) {
+        if (ph->kind == NMLP_CUDA_MATMUL) sh->units[place] = my_units(ph);
+        sh->phase_index[place] = at.phase;
+        sh->is_last[place] = is_last(prog, at);
+    }
     if (ph->norm_weight)
         for (int k = lane * 32; k < ph->op[0].k; k += 32 * 32)
             asm volatile("prefetch.global.L2 [%0];" ::"l"(ph->norm_weight + k));
 }
 
-/* The finishing warp of every block arrives at one of the counters, then waits for all. Counters only grow, by their number of blocks per meeting. Arriving
- * is a release at gpu scope after the block's warps have met, so their writes are seen by whoever sees the count. */
-struct grid_step {
-    unsigned long long *counter; /* lane i watches counter i */
-    unsigned long long target;
-    unsigned blocks; /* that arrive there */
-};
-
-__device__ grid_step begin_steps(unsigned long long *counters) {
-    grid_step step;
-    unsigned way = (threadIdx.x & 31) % NMLP_CUDA_BARRIER_WAYS;
-    step.counter = counters + way * NMLP_CUDA_BARRIER_STRIDE;
-    step.blocks = gridDim.x / NMLP_CUDA_BARRIER_WAYS + (way < gridDim.x % NMLP_CUDA_BARRIER_WAYS);
-    unsigned long long seen;
-    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(step.counter) : "memory");
-    /* Others may have arrived already. Where this block arrives the round cannot be over before it has: that counter tells how many there were. */
-    unsigned long long rounds = step.blocks ? seen / step.blocks : 0;
-    step.target = step.blocks * __shfl_sync(0xffffffffu, rounds, blockIdx.x % NMLP_CUDA_BARRIER_WAYS);
-    return step;
-}
-
-__device__ void arrive_at_grid(const grid_step &step) {
-    __syncwarp();
-    if ((threadIdx.x & 31) == blockIdx.x % NMLP_CUDA_BARRIER_WAYS)
-        asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(step.counter), "l"(1ull) : "memory");
-}
-
-__device__ void wait_for_grid(grid_step &step) {
-    step.target += step.blocks;
-    unsigned long long seen;
-    do {
-        asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(step.counter) : "memory");
-    } while (__any_sync(0xffffffffu, seen < step.target));
+__device__ __forceinline__ nmlp_cuda_state read_state(const nmlp_cuda_state *from) {
+    return {__ldcg(&from->token), __ldcg(&from->length), __ldcg(&from->n_choices), __ldcg(&from->inverse_temperature), __ldcg(&from->seed)};
 }
 
 /* Tells this launch from those before: tickets only grow, by one per block and launch. */
 __device__ uint32_t take_ticket(const nmlp_cuda_program &prog) {
     uint32_t launch = 0;
     if ((threadIdx.x & 31) == 0) launch = atomicAdd(prog.tickets, 1u) / gridDim.x;
-    return __shfl_sync(0xffffffffu, launch, 0) * (uint32_t)(prog.n_phases + 1);
+    return __shfl_sync(0xffffffffu, launch, 0) * NMLP_CUDA_STEPS_MAX * (uint32_t)(prog.n_phases + 1);
 }
 
 } // namespace

@@ -63,7 +63,8 @@ static bool is_stop(const nmlp_generation *r, int32_t id) {
     return false;
 }
 
-static nmlp_status choose(struct run *g, bool more, int32_t *id, nmlp_err *err) {
+/* `more` tokens may follow it. */
+static nmlp_status choose(struct run *g, int64_t more, int32_t *id, nmlp_err *err) {
     if (g->on_device) return nmlp_cuda_session_next(g->session, more, id, err);
     NMLP_RETURN_IF_FAILED(nmlp_cuda_session_last_logits(g->session, g->logits, err));
     *id = nmlp_sampler_next(&g->sampler, g->logits);
@@ -90,7 +91,7 @@ static nmlp_status generate_rest(struct run *g, int32_t id, nmlp_generation_stat
             return NMLP_OK;
         }
         NMLP_RETURN_IF_FAILED(nmlp_cuda_session_append(g->session, &id, 1, err));
-        NMLP_RETURN_IF_FAILED(choose(g, stats->n_generated + 1 < r->max_new, &id, err));
+        NMLP_RETURN_IF_FAILED(choose(g, r->max_new - stats->n_generated - 1, &id, err));
     }
 }
 
@@ -100,7 +101,7 @@ static nmlp_status generate(struct run *g, nmlp_generation_stats *stats, nmlp_er
     double started = nmlp_clock_seconds();
     NMLP_RETURN_IF_FAILED(nmlp_cuda_session_append(g->session, r->prompt, r->n_prompt, err));
     if (r->max_new < 1) return NMLP_OK;
-    NMLP_RETURN_IF_FAILED(choose(g, r->max_new > 1, &id, err));
+    NMLP_RETURN_IF_FAILED(choose(g, r->max_new - 1, &id, err));
     double first = nmlp_clock_seconds();
     stats->ttft_ms = 1e3 * (first - started);
     nmlp_status st = generate_rest(g, id, stats, err);

@@ -143,6 +143,39 @@ static void factorised_checkpoints_match_the_cpu(void **state) {
     tiny_fini(&c);
 }
 
+/* Three choices of which two are of steps in one launch: the CPU's. */
+static void check_few_choices(const char *dir) {
+    struct both b;
+    nmlp_err err;
+    int32_t ids[5] = {5, 9};
+    open_both(&b, dir);
+    nmlp_cuda_session *session = new_session(&b, 5);
+    nmlp_assert_ok(nmlp_cuda_session_append(session, ids, 1, &err), &err);
+    nmlp_assert_ok(nmlp_cuda_session_append(session, ids + 1, 1, &err), &err);
+    for (int i = 2; i < 5; i++) {
+        nmlp_assert_ok(nmlp_cuda_session_next(session, 4 - i, &ids[i], &err), &err);
+        nmlp_assert_ok(nmlp_cuda_session_append(session, &ids[i], 1, &err), &err);
+    }
+    float *want = loaded_engine_logits(&b.cpu, ids, 4, 0);
+    for (int i = 2; i < 5; i++) assert_int_equal(ids[i], nmlp_argmax(want + (i - 1) * b.vocab, b.vocab));
+    nmlp_mem_free(want);
+    nmlp_cuda_session_destroy(session);
+    close_both(&b);
+}
+
+/* Few enough for tools that follow every access to shared memory. */
+static void few_steps_match_the_cpu(void **state) {
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    tiny_checkpoint c;
+    char dir[64];
+    write_factorised(&c, dir, sizeof dir);
+    check_model(dir, 3, 0x1p-5);
+    check_few_choices(dir);
+    nmlp_test_rmdir(dir);
+    tiny_fini(&c);
+}
+
 /* Texts of several lengths side by side, scored in one call, against the CPU's f32 perplexity of each alone: 1 % of the nll per token. */
 static void check_scores(const char *dir, int64_t longest) {
     int64_t lengths[] = {2, 3, 65, longest, 128, 17, longest - 1, 64};
@@ -281,6 +314,61 @@ static void greedy_text_is_the_best_token_each_time(void **state) {
     close_both(&b);
 }
 
+static void check_same_logits(const struct both *b, nmlp_cuda_session *x, nmlp_cuda_session *y) {
+    nmlp_err err;
+    float *logits[2];
+    nmlp_cuda_session *const sessions[] = {x, y};
+    assert_int_equal(nmlp_cuda_session_length(x), nmlp_cuda_session_length(y));
+    for (int i = 0; i < 2; i++) {
+        logits[i] = nmlp_mem_new((size_t)b->vocab, sizeof *logits[i], NULL);
+        nmlp_assert_ok(nmlp_cuda_session_last_logits(sessions[i], logits[i], &err), &err);
+    }
+    assert_memory_equal(logits[0], logits[1], (size_t)b->vocab * sizeof *logits[0]);
+    for (int i = 0; i < 2; i++) nmlp_mem_free(logits[i]);
+}
+
+/* One session lets the device run ahead, the other is told every token: they agree on choices, lengths and logits, also where the text takes another turn. */
+static void steps_ahead_change_nothing(void **state) {
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    static const int32_t prompt[] = {558, 717, 894};
+    enum { TEXT = 30, CONTEXT = 3 + TEXT };
+    struct both b;
+    nmlp_err err;
+    int32_t id;
+    int32_t again;
+    open_both(&b, NMLP_TEST_ROOT "/models/tiny");
+    nmlp_cuda_session *ahead = new_session(&b, CONTEXT);
+    nmlp_cuda_session *told = new_session(&b, CONTEXT);
+    nmlp_assert_ok(nmlp_cuda_session_append(ahead, prompt, 3, &err), &err);
+    nmlp_assert_ok(nmlp_cuda_session_append(told, prompt, 3, &err), &err);
+    for (int i = 0; i < TEXT; i++) {
+        nmlp_assert_ok(nmlp_cuda_session_next(ahead, 100, &id, &err), &err);
+        nmlp_assert_ok(nmlp_cuda_session_next(ahead, 100, &again, &err), &err);
+        assert_int_equal(id, again);
+        nmlp_assert_ok(nmlp_cuda_session_next(told, 0, &again, &err), &err);
+        assert_int_equal(id, again);
+        if (i % 11 == 10) id = (id + 1) % (int32_t)b.vocab;
+        nmlp_assert_ok(nmlp_cuda_session_append(ahead, &id, 1, &err), &err);
+        nmlp_assert_ok(nmlp_cuda_session_append(told, &id, 1, &err), &err);
+        assert_int_equal(nmlp_cuda_session_length(ahead), 3 + i + 1);
+        if (i % 7 == 3) check_same_logits(&b, ahead, told);
+        if (i == 20) { /* two tokens at once, in place of one and of what was run ahead */
+            nmlp_assert_ok(nmlp_cuda_session_next(ahead, 100, &id, &err), &err);
+            nmlp_cuda_session_truncate(ahead, 10);
+            nmlp_cuda_session_truncate(told, 10);
+            nmlp_assert_fails(nmlp_cuda_session_next(ahead, 1, &id, &err), &err, NMLP_E_ARG, "appended", NULL);
+            nmlp_assert_ok(nmlp_cuda_session_append(ahead, prompt, 2, &err), &err);
+            nmlp_assert_ok(nmlp_cuda_session_append(told, prompt, 2, &err), &err);
+            check_same_logits(&b, ahead, told);
+            break;
+        }
+    }
+    nmlp_cuda_session_destroy(ahead);
+    nmlp_cuda_session_destroy(told);
+    close_both(&b);
+}
+
 /* Low temperature is greedy; seeds repeat and differ. */
 static void temperature_draws_by_seed(void **state) {
     (void)state;
@@ -323,17 +411,40 @@ static void bad_tokens_and_full_contexts_are_refused(void **state) {
     close_both(&b);
 }
 
+/* Refused before a device is looked for, so this runs without one too. */
+static void wide_heads_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        int64_t n_heads;
+        int64_t head_dim;
+        const char *said;
+    } cases[] = {{8, 256, "8 of 256"}, {200, 64, "200 of 64"}, {8, 20, "8 of 20"}};
+    nmlp_cuda_info info;
+    nmlp_err none;
+    if (nmlp_cuda_probe(&info, &none) != NMLP_OK && strstr(none.message, "built without CUDA")) skip();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const nmlp_model model = {.config = {.n_heads = cases[i].n_heads, .head_dim = cases[i].head_dim}};
+        nmlp_cuda_engine *engine;
+        nmlp_err err;
+        nmlp_assert_fails(nmlp_cuda_engine_create(&engine, &model, NULL, &err), &err, NMLP_E_UNSUPPORTED, "up to 128 columns", cases[i].said, NULL);
+        assert_null(engine);
+    }
+}
+
 /* The argument names the tests to run, with * and ?; none: all. */
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fixtures_match_the_cpu),
         cmocka_unit_test(tiny_matches_the_cpu),
         cmocka_unit_test(factorised_checkpoints_match_the_cpu),
+        cmocka_unit_test(few_steps_match_the_cpu),
         cmocka_unit_test(scores_match_the_cpu),
         cmocka_unit_test(perplexity_matches_the_cpu),
         cmocka_unit_test(greedy_text_is_the_best_token_each_time),
+        cmocka_unit_test(steps_ahead_change_nothing),
         cmocka_unit_test(temperature_draws_by_seed),
         cmocka_unit_test(bad_tokens_and_full_contexts_are_refused),
+        cmocka_unit_test(wide_heads_are_refused),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
