@@ -6,6 +6,13 @@
 #include "cuda/batch_plan.h"
 #include "cuda/mlp_many.h"
 #include "cuda/plan.h"
+#include "cuda/quad_plan.h"
+
+#ifdef NMLP_QUAD_LAB
+#define QUAD_LAB && !(getenv("NMLP_QUAD") && getenv("NMLP_QUAD")[0] == '0')
+#else
+#define QUAD_LAB
+#endif
 
 struct nmlp_cuda_mlp {
     nmlp_cuda_device device;
@@ -21,6 +28,7 @@ struct nmlp_cuda_mlp {
     float *y;
     nmlp_cuda_program program;     /* when it streams few rows */
     nmlp_cuda_batch_program batch; /* when it streams more */
+    nmlp_cuda_quad_program quad;   /* the same on clusters of blocks, where there are such */
     nmlp_cuda_mlp_rows rows;   /* when it does not */
     nmlp_cuda_blas *blas;
     cudaStream_t stream;
@@ -62,6 +70,25 @@ static nmlp_status plan_batch(nmlp_cuda_mlp *mlp, nmlp_err *err) {
     return NMLP_OK;
 }
 
+static bool has_clusters(const nmlp_cuda_mlp *mlp) { return mlp->device.n_clusters > 0 && mlp->s > NMLP_CUDA_S_MAX QUAD_LAB; }
+
+static nmlp_status plan_quad(nmlp_cuda_mlp *mlp, nmlp_err *err) {
+    const nmlp_cuda_quad_mlp quad = {.weights = &mlp->weights,
+                                     .x = mlp->x_narrow,
+                                     .y = mlp->y,
+                                     .x_pitch = mlp->pitch,
+                                     .y_pitch = mlp->pitch,
+                                     .s = mlp->s,
+                                     .n_clusters = mlp->device.n_clusters};
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_quad_plan(&mlp->quad, &quad, &mlp->device, &mlp->block, err));
+    const nmlp_cuda_quad_program *p = &mlp->quad;
+    int at = snprintf(mlp->text, sizeof mlp->text, "clusters=%d slots=%dx%d", p->n_clusters, p->n_slots, p->slot_bytes);
+    for (int32_t i = 0; i < p->n_products && at > 0 && (size_t)at < sizeof mlp->text; i++)
+        at += snprintf(mlp->text + at, sizeof mlp->text - (size_t)at, " matmul=%dx%d/%dx%d", p->product[i].n, p->product[i].blocks * NMLP_CUDA_QUAD_COLS,
+                       p->product[i].n_passes, p->product[i].slot_octets);
+    return NMLP_OK;
+}
+
 /* Called twice, see plan.h. */
 static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MATRICES], nmlp_err *err) {
     nmlp_cuda_block *block = &mlp->block;
@@ -79,6 +106,7 @@ static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MAT
         snprintf(mlp->text, sizeof mlp->text, "matmuls=%s", nmlp_cuda_blas_has_library(mlp->blas) ? "cublaslt" : "own");
         return NMLP_OK;
     }
+    if (has_clusters(mlp)) return plan_quad(mlp, err);
     return mlp->s > NMLP_CUDA_S_MAX ? plan_batch(mlp, err) : plan_few(mlp, err);
 }
 
@@ -150,6 +178,7 @@ void nmlp_cuda_mlp_describe(const nmlp_cuda_mlp *mlp, char *text, size_t text_by
 }
 
 static nmlp_status enqueue(nmlp_cuda_mlp *mlp, cudaStream_t stream, nmlp_err *err) {
+    if (mlp->streams && has_clusters(mlp)) return NMLP_CUDA_CHECK(nmlp_cuda_quad_launch(&mlp->quad, stream), "launching the streaming kernel", err);
     if (mlp->streams && mlp->s > NMLP_CUDA_S_MAX)
         return NMLP_CUDA_CHECK(nmlp_cuda_batch_launch(&mlp->batch, mlp->device.n_blocks, stream), "launching the streaming kernel", err);
     if (mlp->streams)
@@ -214,10 +243,37 @@ out:
 }
 
 #ifdef NMLP_CUDA_CLOCKS
+static nmlp_status print_quad_clocks(const nmlp_cuda_quad_program *p, nmlp_err *err) {
+    static const char *const names[] = {"begin", "x there", "multiplied", "met", "finished", "copied"};
+    int grid = 4 * p->n_clusters;
+    size_t n = (size_t)grid * 4 * NMLP_CUDA_QUAD_CLOCK_EVENTS;
+    long long *clocks = nmlp_mem_new(n, sizeof *clocks, err);
+    if (!clocks) return NMLP_E_NOMEM;
+    nmlp_status st = NMLP_CUDA_CHECK(cudaMemcpy(clocks, p->clocks, n * sizeof *clocks, cudaMemcpyDeviceToHost), "fetching clocks", err);
+    for (int i = 0; i < p->n_products && st == NMLP_OK; i++)
+        for (int e = 0; e < NMLP_CUDA_QUAD_CLOCK_EVENTS; e++) {
+            long long least = INT64_MAX, most = 0;
+            double sum = 0;
+            int there = 0;
+            for (int b = 0; b < grid; b++) {
+                long long c = clocks[(b * 4 + i) * NMLP_CUDA_QUAD_CLOCK_EVENTS + e];
+                if (c == 0) continue;
+                there++;
+                least = c < least ? c : least;
+                most = c > most ? c : most;
+                sum += (double)c;
+            }
+            if (there) fprintf(stderr, "product %d %-12s %4d %7lld %9.0f %7lld\n", (int)p->product[i].kind, names[e], there, least, sum / there, most);
+        }
+    nmlp_mem_free(clocks);
+    return st;
+}
+
 /* One more run of each, and what the clocks said in the last. */
 static nmlp_status run_with_clocks(nmlp_cuda_mlp *const *mlps, int n, nmlp_err *err) {
     for (int i = n - 1; i >= 0; i--) NMLP_RETURN_IF_FAILED(enqueue(mlps[i], mlps[0]->stream, err));
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaStreamSynchronize(mlps[0]->stream), "running with clocks", err));
+    if (has_clusters(mlps[0])) return print_quad_clocks(&mlps[0]->quad, err);
     return nmlp_cuda_print_clocks(&mlps[0]->program, mlps[0]->device.n_blocks, err);
 }
 #endif
@@ -241,7 +297,7 @@ nmlp_status nmlp_cuda_mlp_time(nmlp_cuda_mlp *const *mlps, int n, int n_timed, d
     NMLP_TRY(NMLP_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0), "instantiating a graph", err));
     st = time_graph(exec, stream, n, n_timed, median_us, err);
 #ifdef NMLP_CUDA_CLOCKS
-    if (st == NMLP_OK && mlps[0]->streams && mlps[0]->s <= NMLP_CUDA_S_MAX) st = run_with_clocks(mlps, n, err);
+    if (st == NMLP_OK && mlps[0]->streams && (mlps[0]->s <= NMLP_CUDA_S_MAX || has_clusters(mlps[0]))) st = run_with_clocks(mlps, n, err);
 #endif
 out:
     if (exec) (void)cudaGraphExecDestroy(exec);

@@ -1,0 +1,139 @@
+/* What the warps of a block of quad.cu share: its shared memory, its part of a product, words between blocks of a cluster. */
+#ifndef NMLP_CUDA_QUAD_BLOCK_CUH
+#define NMLP_CUDA_QUAD_BLOCK_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include "cuda/quad.h"
+#include "cuda/stream_ring.cuh"
+
+#ifdef QUAD_WATCH
+#include <cstdio>
+#define WATCH_POLL(n) do { if (++(n) > 3000000) { if ((threadIdx.x & 31) == 0) printf("stuck polling line %d block %d warp %d\n", __LINE__, blockIdx.x, threadIdx.x >> 5); __trap(); } } while (0)
+__device__ __forceinline__ void watch_wait(uint64_t *bar, uint32_t parity, int line, const char *file) {
+    uint32_t done = 0;
+    for (int n = 0; !done; n++) {
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(shared_address(bar)), "r"(parity) : "memory");
+        if (n > 300000) { if ((threadIdx.x & 31) == 0) printf("stuck %s:%d block %d warp %d parity %u\n", file, line, blockIdx.x, threadIdx.x >> 5, parity); __trap(); }
+    }
+}
+#define mbar_wait(bar, parity) watch_wait(bar, parity, __LINE__, __FILE__ + sizeof(__FILE__) - 16)
+#else
+#define WATCH_POLL(n) (void)0
+#endif
+
+namespace {
+
+enum {
+    QUAD = NMLP_CUDA_QUAD_BLOCKS,
+    WARPS = NMLP_CUDA_QUAD_WARPS,
+    COPIER = WARPS,
+    THREADS = (WARPS + 1) * 32,
+    OCTET = NMLP_CUDA_QUAD_OCTET,
+    COLS = NMLP_CUDA_QUAD_COLS,
+    OCTET_BYTES = OCTET * COLS * 2, /* of a slot */
+    X_SKEW_BYTES = 16               /* added to rows of X, so that eight rows meet all banks */
+};
+
+const uint32_t unwritten = 0xffffffffu; /* two bf16 NaNs that arithmetic does not make */
+
+/* NT times 8 tokens. */
+template <int NT>
+struct shape {
+    static const int tokens = NT * 8;
+    static const int tiles = (NT + 1) / 2;        /* of 16 tokens: m of the mma */
+    static const int octets_max = 16 / tiles;     /* what registers hold sums for */
+    static const int octet_bytes = NT * 8 * OCTET * 4; /* of sums */
+};
+
+struct shared_head {
+    uint64_t full[NMLP_CUDA_QUAD_SLOTS_MAX];
+    uint64_t empty[NMLP_CUDA_QUAD_SLOTS_MAX];
+    uint64_t sums_full; /* of all blocks of the cluster */
+    uint64_t sums_free; /* all blocks have read theirs */
+    uint64_t act_full;
+    uint32_t launch;
+};
+
+struct block_memory {
+    shared_head *sh;
+    unsigned char *sums; /* [octets of mine][sources][octet_bytes] */
+    unsigned char *x;    /* [tokens][the block's columns of both factors, skew] */
+    unsigned char *act;  /* [tokens][act_pitch]: the part's rows of X */
+    unsigned char *ring;
+    int rank;    /* in the cluster */
+    int cluster;
+#ifdef NMLP_CUDA_CLOCKS
+    long long begin_clock;
+#endif
+};
+
+#ifdef NMLP_CUDA_CLOCKS
+__device__ void note_clock(const nmlp_cuda_quad_program &prog, int product, int event, long long begin) {
+    if ((threadIdx.x & 31) == 0) prog.clocks[((int64_t)blockIdx.x * 4 + product) * NMLP_CUDA_QUAD_CLOCK_EVENTS + event] = clock64() - begin;
+}
+#define NOTE_CLOCK(product, event) note_clock(prog, product, event, mem.begin_clock)
+#else
+#define NOTE_CLOCK(product, event) (void)0
+#endif
+
+/* What a block does in one pass of a product. */
+struct part {
+    int row;   /* first of W */
+    int end;   /* of the rows */
+    int block; /* first of 64 columns */
+    int n_blocks;
+    int column; /* the first */
+    bool live;  /* the cluster has such rows */
+};
+
+__device__ __forceinline__ part part_of(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, const block_memory &mem, int pass) {
+    part p;
+    if (ph.kind == NMLP_CUDA_QUAD_PART) {
+        p.row = (pass * QUAD + mem.rank) * WARPS * ph.slot_octets * OCTET;
+        p.end = ph.rows;
+        p.block = 0;
+        p.live = mem.cluster < prog.n_sources;
+        p.n_blocks = p.live ? ph.blocks : 0;
+        p.column = mem.cluster * prog.window;
+    } else {
+        const int first = mem.cluster * ph.cluster_rows;
+        p.row = first + ((pass * ph.slot_octets * OCTET) << ph.row_shift);
+        p.end = min(ph.rows, first + ph.cluster_rows);
+        p.block = ph.blocks * mem.rank / QUAD;
+        p.live = p.row < p.end;
+        p.n_blocks = p.live ? ph.blocks * (mem.rank + 1) / QUAD - p.block : 0;
+        p.column = p.block * COLS;
+    }
+    return p;
+}
+
+/* Octets of a slot that begins at `row`. */
+__device__ __forceinline__ int octets_at(const nmlp_cuda_quad_product &ph, const part &p, int row) { return max(0, min(ph.slot_octets, (p.end - row) / OCTET)); }
+
+__device__ __forceinline__ uint32_t in_block(uint32_t address, int rank) {
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+
+__device__ __forceinline__ void send(uint32_t to, uint32_t bar, float a, float b) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(to), "r"(__float_as_uint(a)),
+                 "r"(__float_as_uint(b)), "r"(bar) : "memory");
+}
+
+__device__ __forceinline__ void send(uint32_t to, uint32_t bar, uint4 v) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w), "r"(bar) : "memory");
+}
+
+__device__ __forceinline__ void expect_bytes(uint64_t *bar, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void multipliers_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); static_assert(WARPS == 8, "the barrier counts threads"); }
+
+} // namespace
+
+#endif

@@ -1,0 +1,233 @@
+/* What becomes of sums in quad.cu: added over warps and blocks of a cluster, or over clusters, in fixed order, and handed on. */
+#ifndef NMLP_CUDA_QUAD_FINISH_CUH
+#define NMLP_CUDA_QUAD_FINISH_CUH
+
+#include "cuda/quad_multiply.cuh"
+
+namespace {
+
+__device__ __forceinline__ float silu(float v) { return v / (1.0f + __expf(-v)); }
+
+/* Results for eight rows of W, as the mma leaves them: a lane has two neighbouring rows of a token, and of the token eight further. */
+template <int NT>
+struct octet {
+    float v[shape<NT>::tiles][4];
+};
+
+template <int NT>
+__device__ __forceinline__ int token_of(int tile, int half) { return tile * 16 + half * 8 + ((threadIdx.x & 31) >> 2); }
+
+/* Halves of a tile: tokens 8 to 15 of it may not exist. */
+template <int NT>
+struct halves {
+    static const int n = NT == 1 ? 1 : 2;
+};
+
+/* A lane's two rows become all eight of the token, in each of the four lanes that have them. */
+__device__ __forceinline__ uint4 gather_rows(float a, float b) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
+    const uint32_t w = *reinterpret_cast<const uint32_t *>(&pair);
+    const int first = threadIdx.x & 28;
+    return make_uint4(__shfl_sync(0xffffffffu, w, first), __shfl_sync(0xffffffffu, w, first + 1), __shfl_sync(0xffffffffu, w, first + 2),
+                      __shfl_sync(0xffffffffu, w, first + 3));
+}
+
+/* Rows for the next product of all clusters, or the MLP's own. */
+template <int NT>
+__device__ __forceinline__ void put_octet(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, int64_t into_set, int row, const octet<NT> &r) {
+    const int t = threadIdx.x & 3;
+#pragma unroll
+    for (int i = 0; i < shape<NT>::tiles; i++)
+#pragma unroll
+        for (int h = 0; h < halves<NT>::n; h++) {
+            const int token = token_of<NT>(i, h);
+            const float a = r.v[i][h * 2];
+            const float b = r.v[i][h * 2 + 1];
+            const int64_t at = (int64_t)token * ph.out_pitch + row;
+            if (ph.last) {
+                float *to = static_cast<float *>(ph.out) + at + t * 2;
+                if (token < prog.s && row + t * 2 < ph.n) to[0] = a;
+                if (token < prog.s && row + t * 2 + 1 < ph.n) to[1] = b;
+            } else {
+                const uint4 all = gather_rows(a, b);
+                __nv_bfloat16 *to = reinterpret_cast<__nv_bfloat16 *>(static_cast<char *>(ph.out) + into_set) + at;
+                if (t == 0 && token < prog.s)
+                    asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(all.x), "r"(all.y), "r"(all.z), "r"(all.w) : "memory");
+            }
+        }
+}
+
+/* Rows of the part's X, to every block of the cluster: each of the four lanes that have them writes to another. */
+template <int NT>
+__device__ __forceinline__ void share_octet(const nmlp_cuda_quad_program &prog, const block_memory &mem, int column, const octet<NT> &gate, const octet<NT> &up) {
+    const int t = threadIdx.x & 3;
+    const uint32_t bar = in_block(shared_address(&mem.sh->act_full), t);
+#pragma unroll
+    for (int i = 0; i < shape<NT>::tiles; i++)
+#pragma unroll
+        for (int h = 0; h < halves<NT>::n; h++) {
+            const uint4 all = gather_rows(silu(gate.v[i][h * 2]) * up.v[i][h * 2], silu(gate.v[i][h * 2 + 1]) * up.v[i][h * 2 + 1]);
+            send(in_block(shared_address(mem.act) + token_of<NT>(i, h) * prog.act_pitch + column * 2, t), bar, all);
+        }
+}
+
+/* ---- within the cluster ---- */
+
+/* Sums of an octet lie as a lane has them, for each source: warps that differ in factor or K, of every block. */
+template <int NT>
+__device__ __forceinline__ int lane_bytes() { return (threadIdx.x & 31) * (NT == 1 ? 8 : 16); }
+
+template <int NT>
+__device__ __forceinline__ void send_sums(const sums<NT> &acc, const seat &w, const block_memory &mem, int n_sources) {
+    const int source = (w.factor * w.k_step + w.k) * QUAD + mem.rank;
+    const uint32_t from = shared_address(mem.sums) + source * shape<NT>::octet_bytes + lane_bytes<NT>();
+    const uint32_t bar = shared_address(&mem.sh->sums_full);
+#pragma unroll
+    for (int j = 0; j < shape<NT>::octets_max; j++) {
+        if (j >= w.octets) break;
+        const int o = w.octet + j;
+        const uint32_t to = in_block(from + o / QUAD * n_sources * shape<NT>::octet_bytes, o % QUAD);
+        const uint32_t bar_there = in_block(bar, o % QUAD);
+        if (NT == 1) {
+            send(to, bar_there, acc[j][0][0], acc[j][0][1]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < shape<NT>::tiles; i++)
+                send(to + i * 512, bar_there,
+                     make_uint4(__float_as_uint(acc[j][i][0]), __float_as_uint(acc[j][i][1]), __float_as_uint(acc[j][i][2]), __float_as_uint(acc[j][i][3])));
+        }
+    }
+}
+
+template <int NT>
+__device__ __forceinline__ octet<NT> add_sources(const unsigned char *at, int n) {
+    octet<NT> r = {};
+#pragma unroll 4
+    for (int k = 0; k < n; k++, at += shape<NT>::octet_bytes) {
+        if (NT == 1) {
+            const float2 v = *reinterpret_cast<const float2 *>(at);
+            r.v[0][0] += v.x;
+            r.v[0][1] += v.y;
+        } else {
+#pragma unroll
+            for (int i = 0; i < shape<NT>::tiles; i++) {
+                const float4 v = *reinterpret_cast<const float4 *>(at + i * 512);
+                r.v[i][0] += v.x;
+                r.v[i][1] += v.y;
+                r.v[i][2] += v.z;
+                r.v[i][3] += v.w;
+            }
+        }
+    }
+    return r;
+}
+
+/* A pass's sums meet: octet o of it in block o modulo 4. */
+template <int NT>
+__device__ __forceinline__ void exchange(const sums<NT> &acc, const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, const part &p, const seat &w,
+                                         const block_memory &mem, int64_t into_set, int n_done, int product) {
+    const int per_factor = w.k_step * QUAD;
+    const int n_sources = per_factor * ph.n_factors;
+    const int octets = min((p.end - p.row) / OCTET, ph.slot_octets << ph.row_shift);
+    const int mine = (octets - mem.rank + QUAD - 1) / QUAD;
+    mbar_wait(&mem.sh->sums_free, (n_done & 1) ^ 1);
+    if (threadIdx.x == 0) expect_bytes(&mem.sh->sums_full, mine * n_sources * shape<NT>::octet_bytes);
+    send_sums<NT>(acc, w, mem, n_sources);
+    mbar_wait(&mem.sh->sums_full, n_done & 1);
+    if (threadIdx.x == 0) NOTE_CLOCK(product, 3);
+    for (int i = threadIdx.x >> 5; i < mine; i += WARPS) {
+        const unsigned char *at = mem.sums + i * n_sources * shape<NT>::octet_bytes + lane_bytes<NT>();
+        const int row = p.row + (i * QUAD + mem.rank) * OCTET;
+        const octet<NT> first = add_sources<NT>(at, per_factor);
+        if (ph.kind == NMLP_CUDA_QUAD_PAIR)
+            share_octet<NT>(prog, mem, row - mem.cluster * prog.window, first, add_sources<NT>(at + per_factor * shape<NT>::octet_bytes, per_factor));
+        else
+            put_octet<NT>(prog, ph, into_set, row, first);
+    }
+    __syncwarp();
+    if ((threadIdx.x & 31) < QUAD)
+        asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(in_block(shared_address(&mem.sh->sums_free), threadIdx.x & 31)) : "memory");
+}
+
+/* ---- between clusters ---- */
+
+/* f32 whose lowest bit tells whether this launch wrote it. */
+__device__ __forceinline__ uint32_t tagged(float v, uint32_t tag) { return (__float_as_uint(v) & ~1u) | tag; }
+
+template <int NT>
+__device__ __forceinline__ char *part_at(const nmlp_cuda_quad_program &prog, int piece, int source) {
+    const int piece_bytes = NT == 1 ? 256 : 512;
+    return static_cast<char *>(prog.parts) + ((int64_t)piece * prog.n_sources + source) * piece_bytes + lane_bytes<NT>();
+}
+
+template <int NT>
+__device__ __forceinline__ void put_parts(const sums<NT> &acc, const nmlp_cuda_quad_program &prog, const seat &w, const block_memory &mem, uint32_t tag) {
+#pragma unroll
+    for (int j = 0; j < shape<NT>::octets_max; j++) {
+        if (j >= w.octets) break;
+#pragma unroll
+        for (int i = 0; i < shape<NT>::tiles; i++) {
+            char *to = part_at<NT>(prog, (w.row / OCTET + j) * shape<NT>::tiles + i, mem.cluster);
+            const float *v = acc[j][i];
+            if (NT == 1)
+                asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(tagged(v[0], tag)), "r"(tagged(v[1], tag)) : "memory");
+            else
+                asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(tagged(v[0], tag)), "r"(tagged(v[1], tag)),
+                             "r"(tagged(v[2], tag)), "r"(tagged(v[3], tag)) : "memory");
+        }
+    }
+}
+
+/* One piece of all clusters, awaited and added in order. */
+template <int NT>
+__device__ __forceinline__ void join(float (&sum)[4], const nmlp_cuda_quad_program &prog, int piece, uint32_t tag) {
+    const int AT_ONCE = NT == 1 ? 16 : 12;
+    sum[0] = sum[1] = sum[2] = sum[3] = 0;
+    for (int first = 0; first < prog.n_sources; first += AT_ONCE) {
+        uint4 v[AT_ONCE];
+        bool there;
+#ifdef QUAD_WATCH
+        int polls = 0;
+#endif
+        do {
+            WATCH_POLL(polls);
+            there = true;
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) {
+                const char *from = part_at<NT>(prog, piece, first + k);
+                v[k] = make_uint4(tag, tag, tag, tag);
+                if (first + k >= prog.n_sources) continue;
+                if (NT == 1)
+                    asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];" : "=r"(v[k].x), "=r"(v[k].y) : "l"(from) : "memory");
+                else
+                    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v[k].x), "=r"(v[k].y), "=r"(v[k].z), "=r"(v[k].w) : "l"(from) : "memory");
+            }
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) there = there && ((v[k].x & v[k].y & v[k].z & v[k].w) & 1) == tag && ((v[k].x | v[k].y | v[k].z | v[k].w) & 1) == tag;
+        } while (!there);
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            if (first + k >= prog.n_sources) continue;
+            sum[0] += __uint_as_float(v[k].x & ~1u);
+            sum[1] += __uint_as_float(v[k].y & ~1u);
+            sum[2] += __uint_as_float(v[k].z & ~1u);
+            sum[3] += __uint_as_float(v[k].w & ~1u);
+        }
+    }
+}
+
+/* Octets of the part go round the blocks. */
+template <int NT>
+__device__ __forceinline__ void join_parts(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, int64_t into_set, uint32_t tag) {
+    const int n = ph.rows / OCTET;
+    for (int o = blockIdx.x + (threadIdx.x >> 5) * gridDim.x; o < n; o += WARPS * gridDim.x) {
+        octet<NT> r;
+#pragma unroll
+        for (int i = 0; i < shape<NT>::tiles; i++) join<NT>(r.v[i], prog, o * shape<NT>::tiles + i, tag);
+        put_octet<NT>(prog, ph, into_set, o * OCTET, r);
+    }
+}
+
+} // namespace
+
+#endif
