@@ -23,15 +23,6 @@ __device__ void clear_other_set(const nmlp_cuda_quad_program &prog, uint32_t lau
 }
 
 template <int NT>
-__device__ __forceinline__ void stage_input(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, const part &p, const block_memory &mem,
-                                            int64_t into_set) {
-    const x_layout x = layout_of(ph, p);
-    const int columns = p.n_blocks * COLS;
-    stage_rows<NT>(ph.in[0], into_set, mem.x, x.pitch, p.column, columns, prog.s);
-    if (x.second) stage_rows<NT>(ph.in[1], into_set, mem.x + x.second, x.pitch, p.column, columns, prog.s);
-}
-
-template <int NT>
 __device__ void multiply(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
     ring_cursor ring = {0, 0};
     int n_done = 0; /* exchanges */

@@ -32,29 +32,28 @@ __device__ __forceinline__ uint4 gather_rows(float a, float b) {
                       __shfl_sync(0xffffffffu, w, first + 3));
 }
 
-/* Rows for the next product of all clusters, or the MLP's own. */
+/* Rows for the next product of all clusters, or the MLP's own: those of one tile of tokens. */
 template <int NT>
-__device__ __forceinline__ void put_octet(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, int64_t into_set, int row, const octet<NT> &r) {
+__device__ __forceinline__ void put_tile(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, int64_t into_set, int row, int tile,
+                                         const float (&v)[4]) {
     const int t = threadIdx.x & 3;
 #pragma unroll
-    for (int i = 0; i < shape<NT>::tiles; i++)
-#pragma unroll
-        for (int h = 0; h < halves<NT>::n; h++) {
-            const int token = token_of<NT>(i, h);
-            const float a = r.v[i][h * 2];
-            const float b = r.v[i][h * 2 + 1];
-            const int64_t at = (int64_t)token * ph.out_pitch + row;
-            if (ph.last) {
-                float *to = static_cast<float *>(ph.out) + at + t * 2;
-                if (token < prog.s && row + t * 2 < ph.n) to[0] = a;
-                if (token < prog.s && row + t * 2 + 1 < ph.n) to[1] = b;
-            } else {
-                const uint4 all = gather_rows(a, b);
-                __nv_bfloat16 *to = reinterpret_cast<__nv_bfloat16 *>(static_cast<char *>(ph.out) + into_set) + at;
-                if (t == 0 && token < prog.s)
-                    asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(all.x), "r"(all.y), "r"(all.z), "r"(all.w) : "memory");
-            }
+    for (int h = 0; h < halves<NT>::n; h++) {
+        const int token = token_of<NT>(tile, h);
+        const float a = v[h * 2];
+        const float b = v[h * 2 + 1];
+        const int64_t at = (int64_t)token * ph.out_pitch + row;
+        if (ph.last) {
+            float *to = static_cast<float *>(ph.out) + at + t * 2;
+            if (token < prog.s && row + t * 2 < ph.n) to[0] = a;
+            if (token < prog.s && row + t * 2 + 1 < ph.n) to[1] = b;
+        } else {
+            const uint4 all = gather_rows(a, b);
+            __nv_bfloat16 *to = reinterpret_cast<__nv_bfloat16 *>(static_cast<char *>(ph.out) + into_set) + at;
+            if (t == 0 && token < prog.s)
+                asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(all.x), "r"(all.y), "r"(all.z), "r"(all.w) : "memory");
         }
+    }
 }
 
 /* Rows of the part's X, to every block of the cluster: each of the four lanes that have them writes to another. */
@@ -142,7 +141,8 @@ __device__ __forceinline__ void exchange(const sums<NT> &acc, const nmlp_cuda_qu
         if (ph.kind == NMLP_CUDA_QUAD_PAIR)
             share_octet<NT>(prog, mem, row - mem.cluster * prog.window, first, add_sources<NT>(at + per_factor * shape<NT>::octet_bytes, per_factor));
         else
-            put_octet<NT>(prog, ph, into_set, row, first);
+#pragma unroll
+            for (int tile = 0; tile < shape<NT>::tiles; tile++) put_tile<NT>(prog, ph, into_set, row, tile, first.v[tile]);
     }
     __syncwarp();
     if ((threadIdx.x & 31) < QUAD)
@@ -181,7 +181,7 @@ __device__ __forceinline__ void put_parts(const sums<NT> &acc, const nmlp_cuda_q
 /* One piece of all clusters, awaited and added in order. */
 template <int NT>
 __device__ __forceinline__ void join(float (&sum)[4], const nmlp_cuda_quad_program &prog, int piece, uint32_t tag) {
-    const int AT_ONCE = NT == 1 ? 16 : 12;
+    const int AT_ONCE = NT == 1 ? 32 : 16;
     sum[0] = sum[1] = sum[2] = sum[3] = 0;
     for (int first = 0; first < prog.n_sources; first += AT_ONCE) {
         uint4 v[AT_ONCE];
@@ -216,15 +216,14 @@ __device__ __forceinline__ void join(float (&sum)[4], const nmlp_cuda_quad_progr
     }
 }
 
-/* Octets of the part go round the blocks. */
+/* Tiles of the part's octets go round the blocks. */
 template <int NT>
 __device__ __forceinline__ void join_parts(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, int64_t into_set, uint32_t tag) {
-    const int n = ph.rows / OCTET;
-    for (int o = blockIdx.x + (threadIdx.x >> 5) * gridDim.x; o < n; o += WARPS * gridDim.x) {
-        octet<NT> r;
-#pragma unroll
-        for (int i = 0; i < shape<NT>::tiles; i++) join<NT>(r.v[i], prog, o * shape<NT>::tiles + i, tag);
-        put_octet<NT>(prog, ph, into_set, o * OCTET, r);
+    const int n = ph.rows / OCTET * shape<NT>::tiles;
+    for (int i = blockIdx.x + (threadIdx.x >> 5) * gridDim.x; i < n; i += WARPS * gridDim.x) {
+        float sum[4];
+        join<NT>(sum, prog, i, tag);
+        put_tile<NT>(prog, ph, into_set, i / shape<NT>::tiles * OCTET, i % shape<NT>::tiles, sum);
     }
 }
 

@@ -14,44 +14,6 @@ __device__ __forceinline__ uint4 get_words(const __nv_bfloat16 *from) {
 
 __device__ __forceinline__ bool is_there(uint4 v) { return v.x != unwritten && v.y != unwritten && v.z != unwritten && v.w != unwritten; }
 
-/* Rows of X, some columns from `column` on: a warp's tokens are NT, eight apart. What is not there yet is asked for again. */
-template <int NT>
-__device__ __forceinline__ void stage_rows(const nmlp_cuda_quad_input &in, int64_t into_set, unsigned char *to, int to_pitch, int column, int columns, int s) {
-    const int AT_ONCE = 8 / NT; /* pieces of a token that a lane asks for before it uses any */
-    const int lane = threadIdx.x & 31;
-    const int warp = threadIdx.x >> 5;
-    const __nv_bfloat16 *x = reinterpret_cast<const __nv_bfloat16 *>(static_cast<const char *>(in.x) + (in.from_before ? 0 : into_set)) + column;
-    const int n = min(columns, in.k - column) / 8;
-    for (int first = lane; first < columns / 8; first += 32 * AT_ONCE) {
-        uint4 v[NT][AT_ONCE];
-        bool there;
-#ifdef QUAD_WATCH
-        int polls = 0;
-#endif
-        do {
-            WATCH_POLL(polls);
-            there = true;
-#pragma unroll
-            for (int i = 0; i < NT; i++)
-#pragma unroll
-                for (int j = 0; j < AT_ONCE; j++) {
-                    const int at = first + j * 32;
-                    const int token = i * 8 + warp;
-                    v[i][j] = at < n && token < s ? get_words(x + (int64_t)token * in.pitch + at * 8) : make_uint4(0, 0, 0, 0);
-                }
-#pragma unroll
-            for (int i = 0; i < NT; i++)
-#pragma unroll
-                for (int j = 0; j < AT_ONCE; j++) there = there && is_there(v[i][j]);
-        } while (!there && !in.from_before);
-#pragma unroll
-        for (int i = 0; i < NT; i++)
-#pragma unroll
-            for (int j = 0; j < AT_ONCE; j++)
-                if (first + j * 32 < columns / 8) *reinterpret_cast<uint4 *>(to + (i * 8 + warp) * to_pitch + (first + j * 32) * 16) = v[i][j];
-    }
-}
-
 /* Bytes from a row of the block's X to the next, and from the first factor's columns to the second's. */
 struct x_layout {
     int pitch;
@@ -62,6 +24,67 @@ __device__ __forceinline__ x_layout layout_of(const nmlp_cuda_quad_product &ph, 
     const int one = p.n_blocks * COLS * 2;
     const bool two = ph.n_factors == 2 && !ph.same_x;
     return {(two ? 2 : 1) * one + X_SKEW_BYTES, two ? one : 0};
+}
+
+/* The block's columns of one factor's X, counted in pieces of 8. */
+struct x_columns {
+    const __nv_bfloat16 *x;
+    int pitch;
+    int n; /* pieces that exist */
+};
+
+__device__ __forceinline__ x_columns columns_of(const nmlp_cuda_quad_input &in, const part &p, int64_t into_set) {
+    const __nv_bfloat16 *x = reinterpret_cast<const __nv_bfloat16 *>(static_cast<const char *>(in.x) + (in.from_before ? 0 : into_set));
+    return {x + p.column, in.pitch, min(p.n_blocks * COLS, in.k - p.column) / 8};
+}
+
+/* The block's columns of X, of both factors side by side. A warp's tokens are NT, eight apart. What is not there yet is asked for again. */
+template <int NT>
+__device__ __forceinline__ void stage_input(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, const part &p, const block_memory &mem,
+                                            int64_t into_set) {
+    const int AT_ONCE = 8 / NT; /* pieces of a token that a lane asks for before it uses any */
+    const int lane = threadIdx.x & 31;
+    const int warp = threadIdx.x >> 5;
+    const x_layout layout = layout_of(ph, p);
+    const int per_factor = p.n_blocks * COLS / 8;
+    const int n = layout.second ? 2 * per_factor : per_factor;
+    const x_columns one = columns_of(ph.in[0], p, into_set);
+    const x_columns two = columns_of(ph.in[1], p, into_set);
+    const bool before = ph.in[0].from_before && (!layout.second || ph.in[1].from_before);
+    for (int first = lane; first < n; first += 32 * AT_ONCE) {
+        uint4 v[NT][AT_ONCE];
+        bool there;
+#ifdef QUAD_WATCH
+        int polls = 0;
+#endif
+        do {
+            WATCH_POLL(polls);
+            there = true;
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) {
+                const int at = first + j * 32;
+                const bool second = at >= per_factor;
+                const int in_factor = second ? at - per_factor : at;
+                const bool wanted = at < n && in_factor < (second ? two.n : one.n);
+                const __nv_bfloat16 *from = (second ? two.x : one.x) + in_factor * 8;
+                const int pitch = second ? two.pitch : one.pitch;
+#pragma unroll
+                for (int i = 0; i < NT; i++) {
+                    const int token = i * 8 + warp;
+                    v[i][j] = wanted && token < prog.s ? get_words(from + (int64_t)token * pitch) : make_uint4(0, 0, 0, 0);
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < NT; i++)
+#pragma unroll
+                for (int j = 0; j < AT_ONCE; j++) there = there && is_there(v[i][j]);
+        } while (!there && !before);
+#pragma unroll
+        for (int i = 0; i < NT; i++)
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++)
+                if (first + j * 32 < n) *reinterpret_cast<uint4 *>(mem.x + (i * 8 + warp) * layout.pitch + (first + j * 32) * 16) = v[i][j];
+    }
 }
 
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t at) {
