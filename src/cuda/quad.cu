@@ -111,7 +111,7 @@ __host__ __device__ inline layout lay_out(const nmlp_cuda_quad_program &p, int t
 }
 
 template <int NT>
-__global__ void __launch_bounds__((NMLP_CUDA_QUAD_WARPS + 1) * 32, 1) quad_kernel(const __grid_constant__ nmlp_cuda_quad_program prog) {
+__global__ void __launch_bounds__((NMLP_CUDA_QUAD_WARPS + 1) * 32, QUAD_RESIDENT) quad_kernel(const __grid_constant__ nmlp_cuda_quad_program prog) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ __align__(1024) unsigned char memory[];
     static_assert(sizeof(shared_head) <= head_max_bytes, "the head has its place");
@@ -181,7 +181,7 @@ void configure(configuration *c, int n_clusters, size_t shared_bytes, void *stre
 
 int32_t nmlp_cuda_quad_tokens(int32_t s) { return s <= 8 ? 8 : s <= 16 ? 16 : 32; }
 
-int32_t nmlp_cuda_quad_octets_max(int32_t s) { return s <= 16 ? 16 : 8; }
+int32_t nmlp_cuda_quad_octets_max(int32_t s) { return s <= 16 ? QUAD_SUMS : QUAD_SUMS / 2; }
 
 size_t nmlp_cuda_quad_shared_bytes(const nmlp_cuda_quad_program *p) {
     return (size_t)lay_out(*p, nmlp_cuda_quad_tokens(p->s)).ring + (size_t)p->n_slots * (size_t)p->slot_bytes;

@@ -85,6 +85,14 @@ typedef struct nmlp_cuda_quad_program {
 enum { NMLP_CUDA_QUAD_CLOCK_EVENTS = 6 };
 #endif
 
+#ifdef QUAD_TWO
+#define QUAD_SUMS 8
+#define QUAD_RESIDENT 2
+#else
+#define QUAD_SUMS 16
+#define QUAD_RESIDENT 1
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif

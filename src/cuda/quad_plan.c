@@ -151,7 +151,7 @@ static void cut_products(nmlp_cuda_quad_program *p, int32_t octets_max, size_t s
 static nmlp_status fit_shared(nmlp_cuda_quad_program *p, const nmlp_cuda_device *device, nmlp_err *err) {
     int32_t most = lab("NMLP_Q_CAP", nmlp_cuda_quad_octets_max(p->s));
     for (int32_t octets = most; octets > 1; octets--) {
-        cut_products(p, octets, device->shared_bytes);
+        cut_products(p, octets, (size_t)lab("NMLP_Q_SHARED", (int)device->shared_bytes));
         if (p->n_slots * p->slot_bytes >= lab("NMLP_Q_RING", RING_BYTES_WANTED)) return NMLP_OK;
     }
     if (p->n_slots >= SLOTS_MIN) return NMLP_OK;
