@@ -9,9 +9,11 @@
 #include "cuda/quad_plan.h"
 
 #ifdef NMLP_QUAD_LAB
+#define ROUNDS_LAB || getenv("LAB_ONCE")
 #define QUAD_LAB && !(getenv("NMLP_QUAD") && getenv("NMLP_QUAD")[0] == '0')
 #else
 #define QUAD_LAB
+#define ROUNDS_LAB
 #endif
 
 struct nmlp_cuda_mlp {
@@ -215,7 +217,8 @@ static int compare_floats(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-enum { TIMED_MAX = 1000 };
+/* Few rows are over soon, and launching a graph takes some microseconds: that many of them share it. */
+enum { TIMED_MAX = 1000, RUNS_PER_GRAPH = 16 };
 
 /* Times launches of `graph`; each stands for `per_launch` runs. */
 static nmlp_status time_graph(cudaGraphExec_t graph, cudaStream_t stream, int per_launch, int n_timed, double *median_us,
@@ -245,8 +248,8 @@ out:
 #ifdef NMLP_CUDA_CLOCKS
 static nmlp_status print_quad_clocks(const nmlp_cuda_quad_program *p, nmlp_err *err) {
     static const char *const names[] = {"begin", "x there", "multiplied", "met", "finished", "copied"};
-    int grid = 4 * p->n_clusters;
-    size_t n = (size_t)grid * 4 * NMLP_CUDA_QUAD_CLOCK_EVENTS;
+    int grid = NMLP_CUDA_QUAD_BLOCKS * p->n_clusters;
+    size_t n = (size_t)grid * (4 * NMLP_CUDA_QUAD_CLOCK_EVENTS + 2);
     long long *clocks = nmlp_mem_new(n, sizeof *clocks, err);
     if (!clocks) return NMLP_E_NOMEM;
     nmlp_status st = NMLP_CUDA_CHECK(cudaMemcpy(clocks, p->clocks, n * sizeof *clocks, cudaMemcpyDeviceToHost), "fetching clocks", err);
@@ -265,6 +268,11 @@ static nmlp_status print_quad_clocks(const nmlp_cuda_quad_program *p, nmlp_err *
             }
             if (there) fprintf(stderr, "product %d %-12s %4d %7lld %9.0f %7lld\n", (int)p->product[i].kind, names[e], there, least, sum / there, most);
         }
+    long long *begun = clocks + (size_t)grid * 4 * NMLP_CUDA_QUAD_CLOCK_EVENTS, least = INT64_MAX;
+    for (int b = 0; b < grid; b++) least = begun[2 * b] < least ? begun[2 * b] : least;
+    fprintf(stderr, "begun ns@sm:");
+    for (int b = 0; b < grid; b += NMLP_CUDA_QUAD_BLOCKS) fprintf(stderr, " %lld@%lld", begun[2 * b] - least, begun[2 * b + 1]);
+    fprintf(stderr, "\n");
     nmlp_mem_free(clocks);
     return st;
 }
@@ -283,6 +291,7 @@ nmlp_status nmlp_cuda_mlp_time(nmlp_cuda_mlp *const *mlps, int n, int n_timed, d
     cudaStream_t stream = mlps[0]->stream;
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
+    const int rounds = mlps[0]->s > NMLP_CUDA_BATCH_ROWS_MAX ROUNDS_LAB ? 1 : (RUNS_PER_GRAPH + n - 1) / n;
     *median_us = 0;
     for (int i = 0; i < n; i++) {
         NMLP_TRY(narrow_input(mlps[i], err));
@@ -290,12 +299,12 @@ nmlp_status nmlp_cuda_mlp_time(nmlp_cuda_mlp *const *mlps, int n, int n_timed, d
         NMLP_TRY(NMLP_CUDA_CHECK(cudaStreamSynchronize(mlps[i]->stream), "warming up", err));
     }
     NMLP_TRY(NMLP_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "beginning a graph", err));
-    for (int i = 0; i < n && st == NMLP_OK; i++) st = enqueue(mlps[i], stream, err);
+    for (int i = 0; i < n * rounds && st == NMLP_OK; i++) st = enqueue(mlps[i % n], stream, err);
     cudaError_t ended = cudaStreamEndCapture(stream, &graph);
     if (st != NMLP_OK) goto out;
     NMLP_TRY(NMLP_CUDA_CHECK(ended, "ending a graph", err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0), "instantiating a graph", err));
-    st = time_graph(exec, stream, n, n_timed, median_us, err);
+    st = time_graph(exec, stream, n * rounds, n_timed, median_us, err);
 #ifdef NMLP_CUDA_CLOCKS
     if (st == NMLP_OK && mlps[0]->streams && (mlps[0]->s <= NMLP_CUDA_S_MAX || has_clusters(mlps[0]))) st = run_with_clocks(mlps, n, err);
 #endif

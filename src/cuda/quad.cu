@@ -55,7 +55,6 @@ __device__ void multiply(const nmlp_cuda_quad_program &prog, const block_memory 
             const uint32_t x = is_part ? shared_address(mem.act) : shared_address(mem.x) + (w.factor ? layout.second : 0);
             multiply_part<NT>(acc, prog, p, w, mem, ring, x, is_part ? prog.act_pitch : layout.pitch);
             if (threadIdx.x == 0) NOTE_CLOCK(i, 2);
-            ring.advance_far(p.n_blocks << ph.side_shift, prog.n_slots);
             if (is_part)
                 put_parts<NT>(acc, prog, w, mem, tag);
             else
@@ -120,6 +119,14 @@ __global__ void __launch_bounds__((NMLP_CUDA_QUAD_WARPS + 1) * 32, QUAD_RESIDENT
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(mem.rank));
 #ifdef NMLP_CUDA_CLOCKS
     mem.begin_clock = clock64();
+    if (threadIdx.x == 0) {
+        unsigned long long t;
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+        prog.clocks[gridDim.x * 4 * NMLP_CUDA_QUAD_CLOCK_EVENTS + blockIdx.x * 2] = (long long)t;
+        unsigned sm;
+        asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+        prog.clocks[gridDim.x * 4 * NMLP_CUDA_QUAD_CLOCK_EVENTS + blockIdx.x * 2 + 1] = sm;
+    }
 #endif
     mem.cluster = (int)blockIdx.x / QUAD;
     if (threadIdx.x == 0) init_barriers(prog, mem, shape<NT>::tokens);
@@ -199,6 +206,9 @@ int nmlp_cuda_quad_clusters(size_t shared_bytes) {
         if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes) != cudaSuccess) return 0;
         configure(&c, 1, shared_bytes, nullptr);
         c.config.numAttrs = 1;
+#ifdef QUAD_TWO
+        c.config.dynamicSmemBytes = 113 << 10;
+#endif
         if (cudaOccupancyMaxActiveClusters(&n, kernel, &c.config) != cudaSuccess) return 0;
         least = i == 0 || n < least ? n : least;
     }

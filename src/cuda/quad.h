@@ -19,14 +19,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifndef QUAD_C
+#define QUAD_C 4
+#endif
 enum {
-    NMLP_CUDA_QUAD_BLOCKS = 4, /* of a cluster */
+    NMLP_CUDA_QUAD_BLOCKS = QUAD_C, /* of a cluster */
     NMLP_CUDA_QUAD_WARPS = 8,  /* of a block, that multiply */
     NMLP_CUDA_QUAD_ROWS_MAX = 32,
     NMLP_CUDA_QUAD_SLOTS_MAX = 48,
     NMLP_CUDA_QUAD_OCTET = 8,  /* rows: n of the mma */
     NMLP_CUDA_QUAD_COLS = 64,  /* of a slot */
-    NMLP_CUDA_QUAD_SOURCES_MAX = 40 /* clusters */
+    NMLP_CUDA_QUAD_SOURCES_MAX = 64 /* clusters */
 };
 
 typedef enum nmlp_cuda_quad_kind { NMLP_CUDA_QUAD_BASIS, NMLP_CUDA_QUAD_PAIR, NMLP_CUDA_QUAD_PART, NMLP_CUDA_QUAD_DOWN } nmlp_cuda_quad_kind;

@@ -112,6 +112,24 @@ __device__ __forceinline__ part part_of(const nmlp_cuda_quad_program &prog, cons
 /* Octets of a slot that begins at `row`. */
 __device__ __forceinline__ int octets_at(const nmlp_cuda_quad_product &ph, const part &p, int row) { return max(0, min(ph.slot_octets, (p.end - row) / OCTET)); }
 
+/* Places in the ring that a pass takes: one per multiplying warp, as often as it takes. Where K ends within a round the last ones are filled with nothing. */
+__device__ __forceinline__ int n_places(const nmlp_cuda_quad_product &ph, const part &p) {
+    return ((p.n_blocks << ph.side_shift) + WARPS - 1) / WARPS * WARPS;
+}
+
+/* Slots belong to warps, so that a warp that waits for one has read what was in it before: of all slots an eighth each, and the first warps one more where
+ * that leaves some. */
+struct slot_range {
+    int first;
+    int n;
+};
+
+__device__ __forceinline__ slot_range slots_of(int n_slots, int warp) {
+    const int n = n_slots / WARPS;
+    const int more = n_slots % WARPS;
+    return {warp * n + min(warp, more), n + (warp < more ? 1 : 0)};
+}
+
 __device__ __forceinline__ uint32_t in_block(uint32_t address, int rank) {
     uint32_t there;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));

@@ -60,13 +60,13 @@ __device__ __forceinline__ void put_tile(const nmlp_cuda_quad_program &prog, con
 template <int NT>
 __device__ __forceinline__ void share_octet(const nmlp_cuda_quad_program &prog, const block_memory &mem, int column, const octet<NT> &gate, const octet<NT> &up) {
     const int t = threadIdx.x & 3;
-    const uint32_t bar = in_block(shared_address(&mem.sh->act_full), t);
+    const uint32_t bar = in_block(shared_address(&mem.sh->act_full), min(t, QUAD - 1));
 #pragma unroll
     for (int i = 0; i < shape<NT>::tiles; i++)
 #pragma unroll
         for (int h = 0; h < halves<NT>::n; h++) {
             const uint4 all = gather_rows(silu(gate.v[i][h * 2]) * up.v[i][h * 2], silu(gate.v[i][h * 2 + 1]) * up.v[i][h * 2 + 1]);
-            send(in_block(shared_address(mem.act) + token_of<NT>(i, h) * prog.act_pitch + column * 2, t), bar, all);
+            if (t < QUAD) send(in_block(shared_address(mem.act) + token_of<NT>(i, h) * prog.act_pitch + column * 2, min(t, QUAD - 1)), bar, all);
         }
 }
 

@@ -170,15 +170,16 @@ __device__ __forceinline__ seat seat_of(const nmlp_cuda_quad_product &ph, const 
 
 template <int NT>
 __device__ __forceinline__ void multiply_part(sums<NT> &acc, const nmlp_cuda_quad_program &prog, const part &p, const seat &w, const block_memory &mem,
-                                              const ring_cursor &ring, uint32_t x, int x_pitch) {
-    ring_cursor at = ring;
-    at.advance_far(threadIdx.x >> 5, prog.n_slots);
+                                              ring_cursor &at, uint32_t x, int x_pitch) {
+    const slot_range slots = slots_of(prog.n_slots, threadIdx.x >> 5);
     x = lane_of_x<NT>(x, x_pitch);
-    for (int i = w.k; i < p.n_blocks; i += w.k_step) {
-        mbar_wait(&mem.sh->full[at.slot], at.parity);
-        multiply_slot<NT>(acc, x + i * (COLS * 2), x_pitch, shared_address(mem.ring + at.slot * prog.slot_bytes), w.octets);
-        warp_arrive(&mem.sh->empty[at.slot]);
-        at.advance_far(WARPS, prog.n_slots);
+    for (int first = 0; first < p.n_blocks; first += w.k_step) {
+        const int i = first + w.k;
+        const int slot = slots.first + at.slot;
+        mbar_wait(&mem.sh->full[slot], at.parity);
+        if (i < p.n_blocks) multiply_slot<NT>(acc, x + i * (COLS * 2), x_pitch, shared_address(mem.ring + slot * prog.slot_bytes), w.octets);
+        warp_arrive(&mem.sh->empty[slot]);
+        at.advance(1, slots.n);
     }
 }
 

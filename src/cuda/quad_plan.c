@@ -5,7 +5,8 @@
 
 enum {
     UNDER_WAY_BYTES = 64 << 10,
-    RING_BYTES_WANTED = 80 << 10, /* what memory brings while clusters wait for each other */
+    OCTETS_WANTED = 4, /* of a slot: smaller copies cost the copying warp as much */
+    RING_BYTES_WANTED = 96 << 10, /* what memory brings while clusters wait for each other */
     SLOTS_MIN = NMLP_CUDA_QUAD_WARPS,
     ALIGN_BYTES = 256,
     OCTET = NMLP_CUDA_QUAD_OCTET,
@@ -31,11 +32,14 @@ static int32_t log2_of(int32_t power) {
     return n;
 }
 
+static int32_t round_up(int32_t n, int32_t to) { return divide_up(n, to) * to; }
+
 /* Rows by clusters, and by warps where that makes slots small enough; the other warps differ in K. */
 static void cut_rows(nmlp_cuda_quad_product *ph, int32_t n_clusters, int32_t octets_max) {
     int32_t octets = divide_up(ph->rows / OCTET, n_clusters);
     int32_t row_warps = ph->n_factors == 2 ? NMLP_CUDA_QUAD_WARPS / 2 : 2;
     while (row_warps * ph->n_factors < NMLP_CUDA_QUAD_WARPS && divide_up(octets, row_warps) > octets_max) row_warps *= 2;
+    octets = round_up(octets, ph->kind == NMLP_CUDA_QUAD_PAIR ? NMLP_CUDA_QUAD_COLS / OCTET : row_warps);
     ph->cluster_rows = octets * OCTET;
     ph->n_passes = divide_up(octets, row_warps * octets_max);
     ph->slot_octets = divide_up(octets, row_warps * ph->n_passes);
@@ -63,8 +67,6 @@ static void *take(int64_t *used, int64_t bytes) {
 }
 
 static void *moved(const void *offset, const char *base) { return (void *)(uintptr_t)(base + (uintptr_t)offset); }
-
-static int32_t round_up(int32_t n, int32_t to) { return divide_up(n, to) * to; }
 
 /* The products with their results' places in a set. */
 static void add_products(nmlp_cuda_quad_program *p, const nmlp_cuda_quad_mlp *m) {
@@ -144,15 +146,16 @@ static void cut_products(nmlp_cuda_quad_program *p, int32_t octets_max, size_t s
     p->n_slots = 0;
     size_t fixed = nmlp_cuda_quad_shared_bytes(p);
     if (fixed < shared_bytes) p->n_slots = min32(NMLP_CUDA_QUAD_SLOTS_MAX, (int32_t)((shared_bytes - fixed) / (size_t)p->slot_bytes));
-    p->n_under_way = max32(1, min32(p->n_slots, lab("NMLP_Q_UNDER", UNDER_WAY_BYTES) / p->slot_bytes));
+    int32_t wanted = lab("NMLP_Q_UNDER", UNDER_WAY_BYTES) / p->slot_bytes;
+    p->n_under_way = max32(1, min32(p->n_slots, wanted));
 }
 
 /* Smaller slots have smaller sums. */
 static nmlp_status fit_shared(nmlp_cuda_quad_program *p, const nmlp_cuda_device *device, nmlp_err *err) {
     int32_t most = lab("NMLP_Q_CAP", nmlp_cuda_quad_octets_max(p->s));
-    for (int32_t octets = most; octets > 1; octets--) {
-        cut_products(p, octets, (size_t)lab("NMLP_Q_SHARED", (int)device->shared_bytes));
-        if (p->n_slots * p->slot_bytes >= lab("NMLP_Q_RING", RING_BYTES_WANTED)) return NMLP_OK;
+    for (int32_t octets = most; octets >= OCTETS_WANTED; octets--) {
+        cut_products(p, octets, (size_t)lab("NMLP_Q_SHARED", QUAD_RESIDENT == 2 ? 113 << 10 : (int)device->shared_bytes));
+        if (p->n_slots * p->slot_bytes >= lab("NMLP_Q_RING", RING_BYTES_WANTED / QUAD_RESIDENT)) return NMLP_OK;
     }
     if (p->n_slots >= SLOTS_MIN) return NMLP_OK;
     return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s has too little shared memory per block: %zu bytes", device->info.name, device->shared_bytes);
@@ -181,7 +184,7 @@ static nmlp_status put_maps(nmlp_cuda_quad_program *p, const nmlp_cuda_mlp_weigh
 nmlp_status nmlp_cuda_quad_plan(nmlp_cuda_quad_program *program, const nmlp_cuda_quad_mlp *mlp, const nmlp_cuda_device *device, nmlp_cuda_block *block,
                                 nmlp_err *err) {
     nmlp_cuda_quad_program *p = program;
-    *p = (nmlp_cuda_quad_program){.s = mlp->s, .n_clusters = min32(mlp->n_clusters, lab("NMLP_Q_CLUSTERS", NMLP_CUDA_QUAD_SOURCES_MAX))};
+    *p = (nmlp_cuda_quad_program){.s = mlp->s, .n_clusters = min32(min32(mlp->n_clusters, device->n_blocks / NMLP_CUDA_QUAD_BLOCKS), lab("NMLP_Q_CLUSTERS", NMLP_CUDA_QUAD_SOURCES_MAX))};
     add_products(p, mlp);
     NMLP_RETURN_IF_FAILED(fit_shared(p, device, err));
     p->tickets = nmlp_cuda_block_take(block, sizeof *p->tickets);
@@ -195,7 +198,7 @@ nmlp_status nmlp_cuda_quad_plan(nmlp_cuda_quad_program *program, const nmlp_cuda
             p->parts = nmlp_cuda_block_take(block, (size_t)ph->rows * (size_t)p->n_sources * (size_t)nmlp_cuda_quad_tokens(p->s) * sizeof(float));
     }
 #ifdef NMLP_CUDA_CLOCKS
-    p->clocks = nmlp_cuda_block_take(block, sizeof *p->clocks * 4 * (size_t)p->n_clusters * 4 * NMLP_CUDA_QUAD_CLOCK_EVENTS);
+    p->clocks = nmlp_cuda_block_take(block, sizeof *p->clocks * 4 * (size_t)p->n_clusters * (4 * NMLP_CUDA_QUAD_CLOCK_EVENTS + 2));
 #endif
     NMLP_RETURN_IF_FAILED(put_maps(p, mlp->weights, block, err));
     if (!block->committed) return NMLP_OK;
