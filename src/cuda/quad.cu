@@ -22,10 +22,20 @@ __device__ void clear_other_set(const nmlp_cuda_quad_program &prog, uint32_t lau
         to[i] = make_uint4(unwritten, unwritten, unwritten, unwritten);
 }
 
+/* Of the cluster, in the whole launch. */
+__device__ __forceinline__ int count_exchanges(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
+    int n = 0;
+    for (int i = 0; i < prog.n_products; i++)
+        for (int pass = 0; pass < prog.product[i].n_passes && prog.product[i].kind != NMLP_CUDA_QUAD_PART; pass++)
+            n += part_of(prog, prog.product[i], mem, pass).live ? 1 : 0;
+    return n;
+}
+
 template <int NT>
 __device__ void multiply(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
     ring_cursor ring = {0, 0};
     int n_done = 0; /* exchanges */
+    const int n_exchanges = count_exchanges(prog, mem); /* before the wait, so that the program is at hand after it */
     int64_t into_set = 0;
     asm volatile("griddepcontrol.wait;" ::: "memory"); /* what the launch before wrote is seen */
     if (threadIdx.x == 0) mem.sh->launch = atomicAdd(prog.tickets, 1u) / gridDim.x;
@@ -58,7 +68,7 @@ __device__ void multiply(const nmlp_cuda_quad_program &prog, const block_memory 
             if (is_part)
                 put_parts<NT>(acc, prog, w, mem, tag);
             else
-                exchange<NT>(acc, prog, ph, p, w, mem, into_set, n_done++, i);
+                exchange<NT>(acc, prog, ph, p, w, mem, into_set, n_done++, n_exchanges, i);
         }
         if (is_part && threadIdx.x == 0) NOTE_CLOCK(i, 3);
         if (is_part) join_parts<NT>(prog, ph, into_set, tag);
@@ -84,7 +94,8 @@ __device__ __forceinline__ void init_barriers(const nmlp_cuda_quad_program &prog
     expect_bytes(&mem.sh->act_full, act_bytes(prog, mem, tokens));
 }
 
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+/* Relaxed: barriers are made visible by a fence of their own, and nothing else is handed over; a release would be a fence of the whole chip. */
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 #endif
@@ -110,7 +121,7 @@ __host__ __device__ inline layout lay_out(const nmlp_cuda_quad_program &p, int t
 }
 
 template <int NT>
-__global__ void __launch_bounds__((NMLP_CUDA_QUAD_WARPS + 1) * 32, QUAD_RESIDENT) quad_kernel(const __grid_constant__ nmlp_cuda_quad_program prog) {
+__global__ void __launch_bounds__((NMLP_CUDA_QUAD_WARPS + NMLP_CUDA_QUAD_COPIERS) * 32, QUAD_RESIDENT) quad_kernel(const __grid_constant__ nmlp_cuda_quad_program prog) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ __align__(1024) unsigned char memory[];
     static_assert(sizeof(shared_head) <= head_max_bytes, "the head has its place");
@@ -132,7 +143,7 @@ __global__ void __launch_bounds__((NMLP_CUDA_QUAD_WARPS + 1) * 32, QUAD_RESIDENT
     if (threadIdx.x == 0) init_barriers(prog, mem, shape<NT>::tokens);
     __syncthreads();
     asm volatile("griddepcontrol.launch_dependents;");
-    if (threadIdx.x >> 5 == COPIER) {
+    if (threadIdx.x >> 5 >= WARPS) {
         cluster_arrive();
         copy_weights(prog, mem);
         __syncwarp();
@@ -143,10 +154,7 @@ __global__ void __launch_bounds__((NMLP_CUDA_QUAD_WARPS + 1) * 32, QUAD_RESIDENT
         cluster_arrive();
         cluster_wait();
         multiply<NT>(prog, mem);
-        __syncwarp();
     }
-    cluster_arrive();
-    cluster_wait(); /* no block ends while another may still write to it */
 #endif
 }
 
@@ -174,7 +182,7 @@ void configure(configuration *c, int n_clusters, size_t shared_bytes, void *stre
     c->attributes[2].id = cudaLaunchAttributeCooperative;
     c->attributes[2].val.cooperative = 1;
     c->config.gridDim = dim3((unsigned)(n_clusters * NMLP_CUDA_QUAD_BLOCKS));
-    c->config.blockDim = dim3((NMLP_CUDA_QUAD_WARPS + 1) * 32);
+    c->config.blockDim = dim3((NMLP_CUDA_QUAD_WARPS + NMLP_CUDA_QUAD_COPIERS) * 32);
     c->config.dynamicSmemBytes = shared_bytes;
     c->config.stream = (cudaStream_t)stream;
     c->config.attrs = c->attributes;

@@ -25,6 +25,7 @@
 enum {
     NMLP_CUDA_QUAD_BLOCKS = QUAD_C, /* of a cluster */
     NMLP_CUDA_QUAD_WARPS = 8,  /* of a block, that multiply */
+    NMLP_CUDA_QUAD_COPIERS = 4, /* warps that copy */
     NMLP_CUDA_QUAD_ROWS_MAX = 32,
     NMLP_CUDA_QUAD_SLOTS_MAX = 48,
     NMLP_CUDA_QUAD_OCTET = 8,  /* rows: n of the mma */

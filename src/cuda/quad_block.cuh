@@ -28,8 +28,8 @@ namespace {
 enum {
     QUAD = NMLP_CUDA_QUAD_BLOCKS,
     WARPS = NMLP_CUDA_QUAD_WARPS,
-    COPIER = WARPS,
-    THREADS = (WARPS + 1) * 32,
+    COPIERS = NMLP_CUDA_QUAD_COPIERS,
+    THREADS = (WARPS + COPIERS) * 32,
     OCTET = NMLP_CUDA_QUAD_OCTET,
     COLS = NMLP_CUDA_QUAD_COLS,
     OCTET_BYTES = OCTET * COLS * 2, /* of a slot */
@@ -45,6 +45,7 @@ struct shape {
     static const int tiles = (NT + 1) / 2;        /* of 16 tokens: m of the mma */
     static const int octets_max = QUAD_SUMS / tiles;     /* what registers hold sums for */
     static const int octet_bytes = NT * 8 * OCTET * 4; /* of sums */
+    static const int piece_bytes = octet_bytes / tiles; /* of one tile */
 };
 
 struct shared_head {

@@ -6,7 +6,7 @@
 
 namespace {
 
-/* A place in the rounds that the multiplying warps make. Warps have one of two numbers of slots. */
+/* A place in the rounds that the multiplying warps make. Warps have one of two numbers of slots. A copying warp serves every COPIERS-th of them. */
 struct place {
     int warp;
     ring_cursor fewer;
@@ -16,75 +16,96 @@ struct place {
     }
     __device__ __forceinline__ uint32_t parity(int n_slots) const { return warp < n_slots % WARPS ? more.parity : fewer.parity; }
     __device__ __forceinline__ void advance(int n_slots) {
-        if (++warp < WARPS) return;
-        warp = 0;
+        warp += COPIERS;
+        if (warp < WARPS) return;
+        warp -= WARPS;
         fewer.advance(1, n_slots / WARPS);
         more.advance(1, n_slots / WARPS + 1);
     }
 };
 
+/* What the loop over slots needs of the program, in registers: constant memory answers slowly, and every barrier would have it read again. */
+struct ring_terms {
+    uint32_t full; /* addresses */
+    uint32_t empty;
+    uint32_t ring;
+    int n_slots;
+    int slot_bytes;
+    int n_under_way;
+};
+
 struct copier {
+    ring_terms ring;
+    int first; /* of the warps it serves */
     place at;
     place landing; /* the oldest under way */
     int under_way;
-#ifdef EVICT_FIRST
-    uint64_t policy;
-#endif
 };
 
-__device__ __forceinline__ void await_room(const nmlp_cuda_quad_program &prog, const block_memory &mem, copier &c) {
-    if (c.under_way == prog.n_under_way) {
-        mbar_wait(&mem.sh->full[c.landing.slot(prog.n_slots)], c.landing.parity(prog.n_slots));
-        c.landing.advance(prog.n_slots);
+__device__ __forceinline__ void await_barrier(uint32_t bar, uint32_t parity) {
+    uint32_t done = 0;
+    while (!done)
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(bar), "r"(parity) : "memory");
+}
+
+__device__ __forceinline__ void await_room(copier &c, int slot) {
+    if (c.under_way == c.ring.n_under_way) {
+        await_barrier(c.ring.full + c.landing.slot(c.ring.n_slots) * 8, c.landing.parity(c.ring.n_slots));
+        c.landing.advance(c.ring.n_slots);
     } else {
         c.under_way++;
     }
-    mbar_wait(&mem.sh->empty[c.at.slot(prog.n_slots)], c.at.parity(prog.n_slots) ^ 1);
+    await_barrier(c.ring.empty + slot * 8, c.at.parity(c.ring.n_slots) ^ 1);
 }
 
-/* Past the end of W there is nothing to read, so slots there are whole: boxes end with a cluster's rows only where other rows follow. */
-__device__ __forceinline__ int octets_copied(const nmlp_cuda_quad_product &ph, const part &p, int row) {
-    return p.end == ph.rows && row < p.end ? ph.slot_octets : octets_at(ph, p, row);
+/* Octets of a slot that begins at `row`. Past the end of W there is nothing to read, so slots there are whole: boxes end with a cluster's rows only where other
+ * rows follow. */
+__device__ __forceinline__ int octets_copied(const part &p, int row, int slot_octets, bool to_the_end) {
+    const int there = max(0, min(slot_octets, (p.end - row) / OCTET));
+    return to_the_end && there > 0 ? slot_octets : there;
 }
 
-/* The slots of all warps for each block of columns, in the order in which warps take them. One lane. */
-__device__ __forceinline__ void copy_part(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, const part &p, const block_memory &mem, copier &c) {
+/* The slots of its warps for each block of columns, in the order in which they take them. One lane. */
+__device__ __forceinline__ void copy_part(const nmlp_cuda_quad_product &ph, const part &p, copier &c) {
     const int n = n_places(ph, p);
-    for (int i = 0; i < n; i++) {
-        const int block = i >> ph.side_shift;
-        const int side = i & ((1 << ph.side_shift) - 1);
-        const int row = p.row + (side & ((1 << ph.row_shift) - 1)) * ph.slot_octets * OCTET;
-        const void *map = ph.map[side >> ph.row_shift];
-        const int octets = block < p.n_blocks ? octets_copied(ph, p, row) : 0;
-        await_room(prog, mem, c);
-        const int slot = c.at.slot(prog.n_slots);
-        const uint32_t full = shared_address(&mem.sh->full[slot]);
-        uint32_t to = shared_address(mem.ring + slot * prog.slot_bytes);
-        expect_bytes(&mem.sh->full[slot], octets * OCTET_BYTES);
-        for (int o = 0; o < octets; o += ph.box_octets, to += ph.box_octets * OCTET_BYTES)
-#ifdef EVICT_FIRST
-            asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to), "l"(map),
-                         "r"(p.column + block * COLS), "r"(row + o * OCTET), "r"(full), "l"(c.policy) : "memory");
-#else
-            asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map),
-                         "r"(p.column + block * COLS), "r"(row + o * OCTET), "r"(full) : "memory");
-#endif
-        c.at.advance(prog.n_slots);
+    const int side_shift = ph.side_shift;
+    const int row_mask = (1 << ph.row_shift) - 1;
+    const int row_shift = ph.row_shift;
+    const int slot_octets = ph.slot_octets;
+    const int box_octets = ph.box_octets;
+    const bool to_the_end = p.end == ph.rows;
+    const void *const first_map = ph.map[0];
+    const void *const second_map = ph.map[1];
+    for (int i = c.first; i < n; i += COPIERS) {
+        const int block = i >> side_shift;
+        const int side = i & ((1 << side_shift) - 1);
+        const int row = p.row + (side & row_mask) * slot_octets * OCTET;
+        const int column = p.column + block * COLS;
+        const void *map = side >> row_shift ? second_map : first_map;
+        const int octets = block < p.n_blocks ? octets_copied(p, row, slot_octets, to_the_end) : 0;
+        const int slot = c.at.slot(c.ring.n_slots);
+        const uint32_t full = c.ring.full + slot * 8;
+        const uint32_t to = c.ring.ring + slot * c.ring.slot_bytes;
+        await_room(c, slot);
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full), "r"(octets * OCTET_BYTES) : "memory");
+        for (int o = 0; o < octets; o += box_octets)
+            asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to + o * OCTET_BYTES),
+                         "l"(map), "r"(column), "r"(row + o * OCTET), "r"(full) : "memory");
+        c.at.advance(c.ring.n_slots);
     }
 }
 
 __device__ void copy_weights(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
     const int lane = threadIdx.x & 31;
-    if (lane < 2 * prog.n_products) prefetch_map(prog.product[lane / 2].map[lane % 2]);
+    if (lane < 2 * prog.n_products && threadIdx.x >> 5 == WARPS) prefetch_map(prog.product[lane / 2].map[lane % 2]);
     if (lane != 0) return;
     copier c = {};
-#ifdef EVICT_FIRST
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(c.policy));
-#endif
+    c.first = c.at.warp = c.landing.warp = (int)(threadIdx.x >> 5) - WARPS;
+    c.ring = {shared_address(mem.sh->full), shared_address(mem.sh->empty), shared_address(mem.ring), prog.n_slots, prog.slot_bytes, max(1, prog.n_under_way / COPIERS)};
     for (int i = 0; i < prog.n_products; i++) {
         const nmlp_cuda_quad_product &ph = prog.product[i];
-        for (int pass = 0; pass < ph.n_passes; pass++) copy_part(prog, ph, part_of(prog, ph, mem, pass), mem, c);
-        NOTE_CLOCK(i, 5);
+        for (int pass = 0; pass < ph.n_passes; pass++) copy_part(ph, part_of(prog, ph, mem, pass), c);
+        if (c.first == COPIERS - 1) NOTE_CLOCK(i, 5);
     }
 }
 

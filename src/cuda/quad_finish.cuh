@@ -124,7 +124,7 @@ __device__ __forceinline__ octet<NT> add_sources(const unsigned char *at, int n)
 /* A pass's sums meet: octet o of it in block o modulo 4. */
 template <int NT>
 __device__ __forceinline__ void exchange(const sums<NT> &acc, const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, const part &p, const seat &w,
-                                         const block_memory &mem, int64_t into_set, int n_done, int product) {
+                                         const block_memory &mem, int64_t into_set, int n_done, int n_exchanges, int product) {
     const int per_factor = w.k_step * QUAD;
     const int n_sources = per_factor * ph.n_factors;
     const int octets = min((p.end - p.row) / OCTET, ph.slot_octets << ph.row_shift);
@@ -145,7 +145,7 @@ __device__ __forceinline__ void exchange(const sums<NT> &acc, const nmlp_cuda_qu
             for (int tile = 0; tile < shape<NT>::tiles; tile++) put_tile<NT>(prog, ph, into_set, row, tile, first.v[tile]);
     }
     __syncwarp();
-    if ((threadIdx.x & 31) < QUAD)
+    if (n_done + 1 < n_exchanges && (threadIdx.x & 31) < QUAD) /* after the last one nothing is on its way to a block that may have ended */
         asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(in_block(shared_address(&mem.sh->sums_free), threadIdx.x & 31)) : "memory");
 }
 
@@ -156,18 +156,18 @@ __device__ __forceinline__ uint32_t tagged(float v, uint32_t tag) { return (__fl
 
 template <int NT>
 __device__ __forceinline__ char *part_at(const nmlp_cuda_quad_program &prog, int piece, int source) {
-    const int piece_bytes = NT == 1 ? 256 : 512;
-    return static_cast<char *>(prog.parts) + ((int64_t)piece * prog.n_sources + source) * piece_bytes + lane_bytes<NT>();
+    return static_cast<char *>(prog.parts) + ((int64_t)piece * prog.n_sources + source) * shape<NT>::piece_bytes + lane_bytes<NT>();
 }
 
 template <int NT>
 __device__ __forceinline__ void put_parts(const sums<NT> &acc, const nmlp_cuda_quad_program &prog, const seat &w, const block_memory &mem, uint32_t tag) {
+    char *to = part_at<NT>(prog, w.row / OCTET * shape<NT>::tiles, mem.cluster);
+    const int64_t piece_bytes = (int64_t)prog.n_sources * shape<NT>::piece_bytes;
 #pragma unroll
     for (int j = 0; j < shape<NT>::octets_max; j++) {
         if (j >= w.octets) break;
 #pragma unroll
-        for (int i = 0; i < shape<NT>::tiles; i++) {
-            char *to = part_at<NT>(prog, (w.row / OCTET + j) * shape<NT>::tiles + i, mem.cluster);
+        for (int i = 0; i < shape<NT>::tiles; i++, to += piece_bytes) {
             const float *v = acc[j][i];
             if (NT == 1)
                 asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(tagged(v[0], tag)), "r"(tagged(v[1], tag)) : "memory");
@@ -182,8 +182,10 @@ __device__ __forceinline__ void put_parts(const sums<NT> &acc, const nmlp_cuda_q
 template <int NT>
 __device__ __forceinline__ void join(float (&sum)[4], const nmlp_cuda_quad_program &prog, int piece, uint32_t tag) {
     const int AT_ONCE = NT == 1 ? 32 : 16;
+    const int n_sources = prog.n_sources;
+    const char *from = part_at<NT>(prog, piece, 0);
     sum[0] = sum[1] = sum[2] = sum[3] = 0;
-    for (int first = 0; first < prog.n_sources; first += AT_ONCE) {
+    for (int first = 0; first < n_sources; first += AT_ONCE, from += AT_ONCE * shape<NT>::piece_bytes) {
         uint4 v[AT_ONCE];
         bool there;
 #ifdef QUAD_WATCH
@@ -194,20 +196,20 @@ __device__ __forceinline__ void join(float (&sum)[4], const nmlp_cuda_quad_progr
             there = true;
 #pragma unroll
             for (int k = 0; k < AT_ONCE; k++) {
-                const char *from = part_at<NT>(prog, piece, first + k);
                 v[k] = make_uint4(tag, tag, tag, tag);
-                if (first + k >= prog.n_sources) continue;
+                if (first + k >= n_sources) continue;
                 if (NT == 1)
-                    asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];" : "=r"(v[k].x), "=r"(v[k].y) : "l"(from) : "memory");
+                    asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];" : "=r"(v[k].x), "=r"(v[k].y) : "l"(from + k * shape<NT>::piece_bytes) : "memory");
                 else
-                    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v[k].x), "=r"(v[k].y), "=r"(v[k].z), "=r"(v[k].w) : "l"(from) : "memory");
+                    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                                 : "=r"(v[k].x), "=r"(v[k].y), "=r"(v[k].z), "=r"(v[k].w) : "l"(from + k * shape<NT>::piece_bytes) : "memory");
             }
 #pragma unroll
             for (int k = 0; k < AT_ONCE; k++) there = there && ((v[k].x & v[k].y & v[k].z & v[k].w) & 1) == tag && ((v[k].x | v[k].y | v[k].z | v[k].w) & 1) == tag;
         } while (!there);
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
-            if (first + k >= prog.n_sources) continue;
+            if (first + k >= n_sources) continue;
             sum[0] += __uint_as_float(v[k].x & ~1u);
             sum[1] += __uint_as_float(v[k].y & ~1u);
             sum[2] += __uint_as_float(v[k].z & ~1u);

@@ -172,13 +172,16 @@ template <int NT>
 __device__ __forceinline__ void multiply_part(sums<NT> &acc, const nmlp_cuda_quad_program &prog, const part &p, const seat &w, const block_memory &mem,
                                               ring_cursor &at, uint32_t x, int x_pitch) {
     const slot_range slots = slots_of(prog.n_slots, threadIdx.x >> 5);
+    const int slot_bytes = prog.slot_bytes;
+    const uint32_t ring = shared_address(mem.ring);
+    uint64_t *const full = mem.sh->full + slots.first;
+    uint64_t *const empty = mem.sh->empty + slots.first;
     x = lane_of_x<NT>(x, x_pitch);
     for (int first = 0; first < p.n_blocks; first += w.k_step) {
         const int i = first + w.k;
-        const int slot = slots.first + at.slot;
-        mbar_wait(&mem.sh->full[slot], at.parity);
-        if (i < p.n_blocks) multiply_slot<NT>(acc, x + i * (COLS * 2), x_pitch, shared_address(mem.ring + slot * prog.slot_bytes), w.octets);
-        warp_arrive(&mem.sh->empty[slot]);
+        mbar_wait(&full[at.slot], at.parity);
+        if (i < p.n_blocks) multiply_slot<NT>(acc, x + i * (COLS * 2), x_pitch, ring + (slots.first + at.slot) * slot_bytes, w.octets);
+        warp_arrive(&empty[at.slot]);
         at.advance(1, slots.n);
     }
 }

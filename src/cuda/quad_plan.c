@@ -147,7 +147,7 @@ static void cut_products(nmlp_cuda_quad_program *p, int32_t octets_max, size_t s
     size_t fixed = nmlp_cuda_quad_shared_bytes(p);
     if (fixed < shared_bytes) p->n_slots = min32(NMLP_CUDA_QUAD_SLOTS_MAX, (int32_t)((shared_bytes - fixed) / (size_t)p->slot_bytes));
     int32_t wanted = lab("NMLP_Q_UNDER", UNDER_WAY_BYTES) / p->slot_bytes;
-    p->n_under_way = max32(1, min32(p->n_slots, wanted));
+    p->n_under_way = max32(1, min32(p->n_slots / NMLP_CUDA_QUAD_WARPS * NMLP_CUDA_QUAD_WARPS, wanted)); /* what a warp's next slot is filled for has landed */
 }
 
 /* Smaller slots have smaller sums. */
