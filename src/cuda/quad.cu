@@ -22,20 +22,18 @@ __device__ void clear_other_set(const nmlp_cuda_quad_program &prog, uint32_t lau
         to[i] = make_uint4(unwritten, unwritten, unwritten, unwritten);
 }
 
-/* Of the cluster, in the whole launch. */
-__device__ __forceinline__ int count_exchanges(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
-    int n = 0;
-    for (int i = 0; i < prog.n_products; i++)
-        for (int pass = 0; pass < prog.product[i].n_passes && prog.product[i].kind != NMLP_CUDA_QUAD_PART; pass++)
-            n += part_of(prog, prog.product[i], mem, pass).live ? 1 : 0;
-    return n;
+/* Whether the cluster's sums meet once more after that pass. */
+__device__ __forceinline__ bool meets_again(const nmlp_cuda_quad_program &prog, const block_memory &mem, int product, int pass) {
+    if (pass + 1 < prog.product[product].n_passes && part_of(prog, prog.product[product], mem, pass + 1).live) return true;
+    for (int i = product + 1; i < prog.n_products; i++)
+        if (prog.product[i].kind != NMLP_CUDA_QUAD_PART && part_of(prog, prog.product[i], mem, 0).live) return true;
+    return false;
 }
 
 template <int NT>
 __device__ void multiply(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
     ring_cursor ring = {0, 0};
     int n_done = 0; /* exchanges */
-    const int n_exchanges = count_exchanges(prog, mem); /* before the wait, so that the program is at hand after it */
     int64_t into_set = 0;
     asm volatile("griddepcontrol.wait;" ::: "memory"); /* what the launch before wrote is seen */
     if (threadIdx.x == 0) mem.sh->launch = atomicAdd(prog.tickets, 1u) / gridDim.x;
@@ -67,11 +65,13 @@ __device__ void multiply(const nmlp_cuda_quad_program &prog, const block_memory 
             if (threadIdx.x == 0) NOTE_CLOCK(i, 2);
             if (is_part)
                 put_parts<NT>(acc, prog, w, mem, tag);
-            else
-                exchange<NT>(acc, prog, ph, p, w, mem, into_set, n_done++, n_exchanges, i);
+            else {
+                exchange<NT>(acc, prog, ph, p, w, mem, into_set, n_done++, i);
+                if (meets_again(prog, mem, i, pass)) free_sums(mem); /* after the last time nothing is on its way to a block that may have ended */
+            }
         }
         if (is_part && threadIdx.x == 0) NOTE_CLOCK(i, 3);
-        if (is_part) join_parts<NT>(prog, ph, into_set, tag);
+        if (is_part) join_parts<NT>(prog, ph, mem, into_set, tag);
         if (threadIdx.x == 0) NOTE_CLOCK(i, 4);
     }
 }
@@ -83,15 +83,18 @@ __device__ __forceinline__ uint32_t act_bytes(const nmlp_cuda_quad_program &prog
 }
 
 __device__ __forceinline__ void init_barriers(const nmlp_cuda_quad_program &prog, const block_memory &mem, int tokens) {
-    for (int i = 0; i < prog.n_slots; i++) {
+    const int i = threadIdx.x;
+    if (i < prog.n_slots) {
         mbar_init(&mem.sh->full[i], 1);
         mbar_init(&mem.sh->empty[i], WARP_ARRIVALS);
     }
-    mbar_init(&mem.sh->sums_full, 1);
-    mbar_init(&mem.sh->sums_free, QUAD * WARPS);
-    mbar_init(&mem.sh->act_full, 1);
+    if (i == THREADS - 1) {
+        mbar_init(&mem.sh->sums_full, 1);
+        mbar_init(&mem.sh->sums_free, QUAD * WARPS);
+        mbar_init(&mem.sh->act_full, 1);
+    }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    expect_bytes(&mem.sh->act_full, act_bytes(prog, mem, tokens));
+    if (i == THREADS - 1) expect_bytes(&mem.sh->act_full, act_bytes(prog, mem, tokens));
 }
 
 /* Relaxed: barriers are made visible by a fence of their own, and nothing else is handed over; a release would be a fence of the whole chip. */
@@ -121,7 +124,7 @@ __host__ __device__ inline layout lay_out(const nmlp_cuda_quad_program &p, int t
 }
 
 template <int NT>
-__global__ void __launch_bounds__((NMLP_CUDA_QUAD_WARPS + NMLP_CUDA_QUAD_COPIERS) * 32, QUAD_RESIDENT) quad_kernel(const __grid_constant__ nmlp_cuda_quad_program prog) {
+__global__ void __launch_bounds__((NMLP_CUDA_QUAD_WARPS + NMLP_CUDA_QUAD_COPIERS) * 32, 1) quad_kernel(const __grid_constant__ nmlp_cuda_quad_program prog) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ __align__(1024) unsigned char memory[];
     static_assert(sizeof(shared_head) <= head_max_bytes, "the head has its place");
@@ -140,7 +143,7 @@ __global__ void __launch_bounds__((NMLP_CUDA_QUAD_WARPS + NMLP_CUDA_QUAD_COPIERS
     }
 #endif
     mem.cluster = (int)blockIdx.x / QUAD;
-    if (threadIdx.x == 0) init_barriers(prog, mem, shape<NT>::tokens);
+    init_barriers(prog, mem, shape<NT>::tokens);
     __syncthreads();
     asm volatile("griddepcontrol.launch_dependents;");
     if (threadIdx.x >> 5 >= WARPS) {
@@ -196,8 +199,6 @@ void configure(configuration *c, int n_clusters, size_t shared_bytes, void *stre
 
 int32_t nmlp_cuda_quad_tokens(int32_t s) { return s <= 8 ? 8 : s <= 16 ? 16 : 32; }
 
-int32_t nmlp_cuda_quad_octets_max(int32_t s) { return s <= 16 ? QUAD_SUMS : QUAD_SUMS / 2; }
-
 size_t nmlp_cuda_quad_shared_bytes(const nmlp_cuda_quad_program *p) {
     return (size_t)lay_out(*p, nmlp_cuda_quad_tokens(p->s)).ring + (size_t)p->n_slots * (size_t)p->slot_bytes;
 }
@@ -214,9 +215,6 @@ int nmlp_cuda_quad_clusters(size_t shared_bytes) {
         if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes) != cudaSuccess) return 0;
         configure(&c, 1, shared_bytes, nullptr);
         c.config.numAttrs = 1;
-#ifdef QUAD_TWO
-        c.config.dynamicSmemBytes = 113 << 10;
-#endif
         if (cudaOccupancyMaxActiveClusters(&n, kernel, &c.config) != cudaSuccess) return 0;
         least = i == 0 || n < least ? n : least;
     }

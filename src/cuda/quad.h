@@ -19,16 +19,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifndef QUAD_C
-#define QUAD_C 4
-#endif
 enum {
-    NMLP_CUDA_QUAD_BLOCKS = QUAD_C, /* of a cluster */
+    NMLP_CUDA_QUAD_BLOCKS = 4, /* of a cluster */
     NMLP_CUDA_QUAD_WARPS = 8,  /* of a block, that multiply */
     NMLP_CUDA_QUAD_COPIERS = 4, /* warps that copy */
     NMLP_CUDA_QUAD_ROWS_MAX = 32,
     NMLP_CUDA_QUAD_SLOTS_MAX = 48,
     NMLP_CUDA_QUAD_OCTET = 8,  /* rows: n of the mma */
+    NMLP_CUDA_QUAD_OCTETS_MAX = 6, /* of a slot: what registers hold sums for; more of them make code that the instruction cache does not hold */
     NMLP_CUDA_QUAD_COLS = 64,  /* of a slot */
     NMLP_CUDA_QUAD_SOURCES_MAX = 64 /* clusters */
 };
@@ -89,20 +87,10 @@ typedef struct nmlp_cuda_quad_program {
 enum { NMLP_CUDA_QUAD_CLOCK_EVENTS = 6 };
 #endif
 
-#ifdef QUAD_TWO
-#define QUAD_SUMS 8
-#define QUAD_RESIDENT 2
-#else
-#define QUAD_SUMS 16
-#define QUAD_RESIDENT 1
-#endif
-
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Most octets of a slot for s rows. */
-int32_t nmlp_cuda_quad_octets_max(int32_t s);
 /* 8, 16 or 32. */
 int32_t nmlp_cuda_quad_tokens(int32_t s);
 size_t nmlp_cuda_quad_shared_bytes(const nmlp_cuda_quad_program *p);

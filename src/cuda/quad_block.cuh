@@ -43,7 +43,7 @@ template <int NT>
 struct shape {
     static const int tokens = NT * 8;
     static const int tiles = (NT + 1) / 2;        /* of 16 tokens: m of the mma */
-    static const int octets_max = QUAD_SUMS / tiles;     /* what registers hold sums for */
+    static const int octets_max = NMLP_CUDA_QUAD_OCTETS_MAX;
     static const int octet_bytes = NT * 8 * OCTET * 4; /* of sums */
     static const int piece_bytes = octet_bytes / tiles; /* of one tile */
 };

@@ -101,7 +101,7 @@ __device__ void copy_weights(const nmlp_cuda_quad_program &prog, const block_mem
     if (lane != 0) return;
     copier c = {};
     c.first = c.at.warp = c.landing.warp = (int)(threadIdx.x >> 5) - WARPS;
-    c.ring = {shared_address(mem.sh->full), shared_address(mem.sh->empty), shared_address(mem.ring), prog.n_slots, prog.slot_bytes, max(1, prog.n_under_way / COPIERS)};
+    c.ring = {shared_address(mem.sh->full), shared_address(mem.sh->empty), shared_address(mem.ring), prog.n_slots, prog.slot_bytes, prog.n_under_way / COPIERS};
     for (int i = 0; i < prog.n_products; i++) {
         const nmlp_cuda_quad_product &ph = prog.product[i];
         for (int pass = 0; pass < ph.n_passes; pass++) copy_part(ph, part_of(prog, ph, mem, pass), c);

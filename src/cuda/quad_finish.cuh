@@ -124,7 +124,7 @@ __device__ __forceinline__ octet<NT> add_sources(const unsigned char *at, int n)
 /* A pass's sums meet: octet o of it in block o modulo 4. */
 template <int NT>
 __device__ __forceinline__ void exchange(const sums<NT> &acc, const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, const part &p, const seat &w,
-                                         const block_memory &mem, int64_t into_set, int n_done, int n_exchanges, int product) {
+                                         const block_memory &mem, int64_t into_set, int n_done, int product) {
     const int per_factor = w.k_step * QUAD;
     const int n_sources = per_factor * ph.n_factors;
     const int octets = min((p.end - p.row) / OCTET, ph.slot_octets << ph.row_shift);
@@ -144,8 +144,12 @@ __device__ __forceinline__ void exchange(const sums<NT> &acc, const nmlp_cuda_qu
 #pragma unroll
             for (int tile = 0; tile < shape<NT>::tiles; tile++) put_tile<NT>(prog, ph, into_set, row, tile, first.v[tile]);
     }
+}
+
+/* The warp has read its sums of this pass: it tells every block, so that sums of the next may come. */
+__device__ __forceinline__ void free_sums(const block_memory &mem) {
     __syncwarp();
-    if (n_done + 1 < n_exchanges && (threadIdx.x & 31) < QUAD) /* after the last one nothing is on its way to a block that may have ended */
+    if ((threadIdx.x & 31) < QUAD)
         asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(in_block(shared_address(&mem.sh->sums_free), threadIdx.x & 31)) : "memory");
 }
 
@@ -178,55 +182,81 @@ __device__ __forceinline__ void put_parts(const sums<NT> &acc, const nmlp_cuda_q
     }
 }
 
-/* One piece of all clusters, awaited and added in order. */
+enum { TEAM = WARPS / 2, JOIN_AT_ONCE = 8 };
+
+__device__ __forceinline__ void team_sync(int team) { asm volatile("bar.sync %0, 128;" ::"r"(2 + team) : "memory"); static_assert(TEAM == 4, "the barrier counts threads"); }
+
+/* What a warp has to add of one piece: every TEAM-th cluster's, awaited, in order. */
 template <int NT>
-__device__ __forceinline__ void join(float (&sum)[4], const nmlp_cuda_quad_program &prog, int piece, uint32_t tag) {
-    const int AT_ONCE = NT == 1 ? 32 : 16;
+__device__ __forceinline__ float4 join_some(const nmlp_cuda_quad_program &prog, int piece, int member, uint32_t tag) {
     const int n_sources = prog.n_sources;
-    const char *from = part_at<NT>(prog, piece, 0);
-    sum[0] = sum[1] = sum[2] = sum[3] = 0;
-    for (int first = 0; first < n_sources; first += AT_ONCE, from += AT_ONCE * shape<NT>::piece_bytes) {
-        uint4 v[AT_ONCE];
-        bool there;
+    const char *from = part_at<NT>(prog, piece, member);
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 1
+    for (int first = member; first < n_sources; first += TEAM * JOIN_AT_ONCE, from += TEAM * JOIN_AT_ONCE * shape<NT>::piece_bytes) {
+        uint4 v[JOIN_AT_ONCE];
+        uint32_t all;
+        uint32_t some;
 #ifdef QUAD_WATCH
         int polls = 0;
 #endif
         do {
             WATCH_POLL(polls);
-            there = true;
+            all = some = tag;
 #pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) {
+            for (int k = 0; k < JOIN_AT_ONCE; k++) {
                 v[k] = make_uint4(tag, tag, tag, tag);
-                if (first + k >= n_sources) continue;
+                if (first + k * TEAM >= n_sources) continue;
                 if (NT == 1)
-                    asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];" : "=r"(v[k].x), "=r"(v[k].y) : "l"(from + k * shape<NT>::piece_bytes) : "memory");
+                    asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];" : "=r"(v[k].x), "=r"(v[k].y) : "l"(from + k * TEAM * shape<NT>::piece_bytes) : "memory");
                 else
                     asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-                                 : "=r"(v[k].x), "=r"(v[k].y), "=r"(v[k].z), "=r"(v[k].w) : "l"(from + k * shape<NT>::piece_bytes) : "memory");
+                                 : "=r"(v[k].x), "=r"(v[k].y), "=r"(v[k].z), "=r"(v[k].w) : "l"(from + k * TEAM * shape<NT>::piece_bytes) : "memory");
             }
 #pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) there = there && ((v[k].x & v[k].y & v[k].z & v[k].w) & 1) == tag && ((v[k].x | v[k].y | v[k].z | v[k].w) & 1) == tag;
-        } while (!there);
+            for (int k = 0; k < JOIN_AT_ONCE; k++) {
+                all &= v[k].x & v[k].y & v[k].z & v[k].w;
+                some |= v[k].x | v[k].y | v[k].z | v[k].w;
+            }
+        } while (((all ^ some) & 1) != 0);
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            if (first + k >= n_sources) continue;
-            sum[0] += __uint_as_float(v[k].x & ~1u);
-            sum[1] += __uint_as_float(v[k].y & ~1u);
-            sum[2] += __uint_as_float(v[k].z & ~1u);
-            sum[3] += __uint_as_float(v[k].w & ~1u);
+        for (int k = 0; k < JOIN_AT_ONCE; k++) {
+            if (first + k * TEAM >= n_sources) continue;
+            sum.x += __uint_as_float(v[k].x & ~1u);
+            sum.y += __uint_as_float(v[k].y & ~1u);
+            sum.z += __uint_as_float(v[k].z & ~1u);
+            sum.w += __uint_as_float(v[k].w & ~1u);
         }
     }
+    return sum;
 }
 
-/* Tiles of the part's octets go round the blocks. */
+/* Tiles of the part's octets go round the teams of all blocks; a team's first warp adds what the others have. */
 template <int NT>
-__device__ __forceinline__ void join_parts(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, int64_t into_set, uint32_t tag) {
+__device__ __forceinline__ void join_parts(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, const block_memory &mem, int64_t into_set, uint32_t tag) {
     const int n = ph.rows / OCTET * shape<NT>::tiles;
-    for (int i = blockIdx.x + (threadIdx.x >> 5) * gridDim.x; i < n; i += WARPS * gridDim.x) {
-        float sum[4];
-        join<NT>(sum, prog, i, tag);
-        put_tile<NT>(prog, ph, into_set, i / shape<NT>::tiles * OCTET, i % shape<NT>::tiles, sum);
+    const int team = (threadIdx.x >> 5) / TEAM;
+    const int member = (threadIdx.x >> 5) % TEAM;
+    float4 *all = reinterpret_cast<float4 *>(mem.x) + team * TEAM * 32 + (threadIdx.x & 31);
+#pragma unroll 1
+    for (int i = blockIdx.x + team * gridDim.x; i < n; i += WARPS / TEAM * gridDim.x) {
+        all[member * 32] = join_some<NT>(prog, i, member, tag);
+        team_sync(team);
+        if (member == 0) {
+            float sum[4] = {};
+#pragma unroll
+            for (int k = 0; k < TEAM; k++) {
+                const float4 v = all[k * 32];
+                sum[0] += v.x;
+                sum[1] += v.y;
+                sum[2] += v.z;
+                sum[3] += v.w;
+            }
+            put_tile<NT>(prog, ph, into_set, i / shape<NT>::tiles * OCTET, i % shape<NT>::tiles, sum);
+        }
+        team_sync(team); /* what was added has been read */
     }
+    multipliers_sync(); /* X's next columns go there */
 }
 
 } // namespace

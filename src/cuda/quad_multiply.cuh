@@ -12,7 +12,7 @@ __device__ __forceinline__ uint4 get_words(const __nv_bfloat16 *from) {
     return v;
 }
 
-__device__ __forceinline__ bool is_there(uint4 v) { return v.x != unwritten && v.y != unwritten && v.z != unwritten && v.w != unwritten; }
+__device__ __forceinline__ uint32_t largest(uint4 v) { return max(max(v.x, v.y), max(v.z, v.w)); }
 
 /* Bytes from a row of the block's X to the next, and from the first factor's columns to the second's. */
 struct x_layout {
@@ -53,13 +53,13 @@ __device__ __forceinline__ void stage_input(const nmlp_cuda_quad_program &prog, 
     const bool before = ph.in[0].from_before && (!layout.second || ph.in[1].from_before);
     for (int first = lane; first < n; first += 32 * AT_ONCE) {
         uint4 v[NT][AT_ONCE];
-        bool there;
+        uint32_t top; /* unwritten: so is some word */
 #ifdef QUAD_WATCH
         int polls = 0;
 #endif
         do {
             WATCH_POLL(polls);
-            there = true;
+            top = 0;
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++) {
                 const int at = first + j * 32;
@@ -77,8 +77,8 @@ __device__ __forceinline__ void stage_input(const nmlp_cuda_quad_program &prog, 
 #pragma unroll
             for (int i = 0; i < NT; i++)
 #pragma unroll
-                for (int j = 0; j < AT_ONCE; j++) there = there && is_there(v[i][j]);
-        } while (!there && !before);
+                for (int j = 0; j < AT_ONCE; j++) top = max(top, largest(v[i][j]));
+        } while (top == unwritten && !before);
 #pragma unroll
         for (int i = 0; i < NT; i++)
 #pragma unroll
@@ -112,7 +112,7 @@ __device__ __forceinline__ void multiply_slot(sums<NT> &acc, uint32_t x, int x_p
     const int lane = threadIdx.x & 31;
     const int row = lane & 7;
     w += row * (COLS * 2);
-#pragma unroll
+#pragma unroll 1 /* code that stays in the instruction cache */
     for (int half = 0; half < 2; half++) {
         uint32_t a[2][shape<NT>::tiles][4];
         if (NT == 1) {

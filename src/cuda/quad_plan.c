@@ -11,7 +11,8 @@ enum {
     ALIGN_BYTES = 256,
     OCTET = NMLP_CUDA_QUAD_OCTET,
     OCTET_BYTES = OCTET * NMLP_CUDA_QUAD_COLS * 2,
-    X_SKEW_BYTES = 16
+    X_SKEW_BYTES = 16,
+    JOIN_BYTES = NMLP_CUDA_QUAD_WARPS * 32 * 16 /* where warps add what clusters have of a part, before X's next columns come */
 };
 
 #ifdef NMLP_QUAD_LAB
@@ -126,7 +127,8 @@ static void fit_product(nmlp_cuda_quad_program *p, const nmlp_cuda_quad_product 
 /* Cuts every product into slots of at most that many octets, and sees how much ring that leaves. */
 static void cut_products(nmlp_cuda_quad_program *p, int32_t octets_max, size_t shared_bytes) {
     nmlp_cuda_quad_product *part = NULL;
-    p->slot_bytes = p->sums_bytes = p->x_bytes = 0;
+    p->slot_bytes = p->sums_bytes = 0;
+    p->x_bytes = JOIN_BYTES;
     for (int32_t i = 0; i < p->n_products; i++) {
         nmlp_cuda_quad_product *ph = &p->product[i];
         if (ph->kind == NMLP_CUDA_QUAD_PART) {
@@ -146,16 +148,17 @@ static void cut_products(nmlp_cuda_quad_program *p, int32_t octets_max, size_t s
     p->n_slots = 0;
     size_t fixed = nmlp_cuda_quad_shared_bytes(p);
     if (fixed < shared_bytes) p->n_slots = min32(NMLP_CUDA_QUAD_SLOTS_MAX, (int32_t)((shared_bytes - fixed) / (size_t)p->slot_bytes));
-    int32_t wanted = lab("NMLP_Q_UNDER", UNDER_WAY_BYTES) / p->slot_bytes;
-    p->n_under_way = max32(1, min32(p->n_slots / NMLP_CUDA_QUAD_WARPS * NMLP_CUDA_QUAD_WARPS, wanted)); /* what a warp's next slot is filled for has landed */
+    int32_t at_once = p->slot_bytes * NMLP_CUDA_QUAD_COPIERS;
+    int32_t wanted = (lab("NMLP_Q_UNDER", UNDER_WAY_BYTES) + at_once / 2) / at_once * NMLP_CUDA_QUAD_COPIERS;
+    p->n_under_way = max32(NMLP_CUDA_QUAD_COPIERS, min32(p->n_slots / NMLP_CUDA_QUAD_WARPS * NMLP_CUDA_QUAD_WARPS, wanted)); /* what a warp's next slot is filled for has landed */
 }
 
 /* Smaller slots have smaller sums. */
 static nmlp_status fit_shared(nmlp_cuda_quad_program *p, const nmlp_cuda_device *device, nmlp_err *err) {
-    int32_t most = lab("NMLP_Q_CAP", nmlp_cuda_quad_octets_max(p->s));
+    int32_t most = lab("NMLP_Q_CAP", NMLP_CUDA_QUAD_OCTETS_MAX);
     for (int32_t octets = most; octets >= OCTETS_WANTED; octets--) {
-        cut_products(p, octets, (size_t)lab("NMLP_Q_SHARED", QUAD_RESIDENT == 2 ? 113 << 10 : (int)device->shared_bytes));
-        if (p->n_slots * p->slot_bytes >= lab("NMLP_Q_RING", RING_BYTES_WANTED / QUAD_RESIDENT)) return NMLP_OK;
+        cut_products(p, octets, device->shared_bytes);
+        if (p->n_slots * p->slot_bytes >= lab("NMLP_Q_RING", RING_BYTES_WANTED)) return NMLP_OK;
     }
     if (p->n_slots >= SLOTS_MIN) return NMLP_OK;
     return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s has too little shared memory per block: %zu bytes", device->info.name, device->shared_bytes);
