@@ -92,7 +92,7 @@ __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t at) {
 }
 
 __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
@@ -131,17 +131,19 @@ __device__ __forceinline__ void multiply_slot(sums<NT> &acc, uint32_t x, int x_p
                 for (int i = 0; i < shape<NT>::tiles; i++) load_matrices(a[step][i], x + i * 16 * x_pitch + half * 64 + step * 32);
         }
         const uint32_t here = w + (((half * 4 + (lane >> 3)) ^ row) << 4);
+        uint32_t b[shape<NT>::octets_max][4]; /* all on their way before the first is used */
 #pragma unroll
-        for (int j = 0; j < shape<NT>::octets_max; j++) {
-            if (j >= octets) break;
-            uint32_t b[4];
-            load_matrices(b, here + j * OCTET_BYTES);
+        for (int j = 0; j < shape<NT>::octets_max; j++)
+            if (j < octets) load_matrices(b[j], here + j * OCTET_BYTES);
 #pragma unroll
-            for (int step = 0; step < 2; step++)
+        for (int step = 0; step < 2; step++)
+#pragma unroll
+            for (int j = 0; j < shape<NT>::octets_max; j++) {
+                if (j >= octets) continue;
 #pragma unroll
                 for (int i = 0; i < shape<NT>::tiles; i++)
-                    mma(acc[j][i], a[step][i][0], a[step][i][1], a[step][i][2], a[step][i][3], b[step * 2], b[step * 2 + 1]);
-        }
+                    mma(acc[j][i], a[step][i][0], a[step][i][1], a[step][i][2], a[step][i][3], b[j][step * 2], b[j][step * 2 + 1]);
+            }
     }
 }
 
