@@ -16,11 +16,15 @@
 #define ROUNDS_LAB
 #endif
 
+/* What runs it. */
+typedef enum mlp_kernel { MATMULS, STREAM_FEW, STREAM_BATCH, STREAM_QUAD } mlp_kernel;
+
 struct nmlp_cuda_mlp {
     nmlp_cuda_device device;
     nmlp_cuda_block block;
     nmlp_cuda_mlp_weights weights;
-    bool streams;  /* else matmuls */
+    bool streams; /* else matmuls */
+    mlp_kernel kernel;
     bool portable; /* as on older chips */
     int32_t s;
     int32_t hidden;
@@ -28,10 +32,10 @@ struct nmlp_cuda_mlp {
     float *x;       /* [S, pitch] */
     void *x_narrow; /* bf16, or NULL where f32 is read */
     float *y;
-    nmlp_cuda_program program;     /* when it streams few rows */
-    nmlp_cuda_batch_program batch; /* when it streams more */
-    nmlp_cuda_quad_program quad;   /* the same on clusters of blocks, where there are such */
-    nmlp_cuda_mlp_rows rows;   /* when it does not */
+    nmlp_cuda_program program; /* of STREAM_FEW */
+    nmlp_cuda_batch_program batch;
+    nmlp_cuda_quad_program quad;
+    nmlp_cuda_mlp_rows rows; /* of MATMULS */
     nmlp_cuda_blas *blas;
     cudaStream_t stream;
     char text[512];
@@ -72,16 +76,13 @@ static nmlp_status plan_batch(nmlp_cuda_mlp *mlp, nmlp_err *err) {
     return NMLP_OK;
 }
 
-static bool has_clusters(const nmlp_cuda_mlp *mlp) { return mlp->device.n_clusters > 0 && mlp->s > NMLP_CUDA_S_MAX QUAD_LAB; }
+static nmlp_cuda_quad_mlp describe_quad(const nmlp_cuda_mlp *mlp) {
+    return (nmlp_cuda_quad_mlp){
+        .weights = &mlp->weights, .x = mlp->x_narrow, .y = mlp->y, .x_pitch = mlp->pitch, .y_pitch = mlp->pitch, .s = mlp->s};
+}
 
 static nmlp_status plan_quad(nmlp_cuda_mlp *mlp, nmlp_err *err) {
-    const nmlp_cuda_quad_mlp quad = {.weights = &mlp->weights,
-                                     .x = mlp->x_narrow,
-                                     .y = mlp->y,
-                                     .x_pitch = mlp->pitch,
-                                     .y_pitch = mlp->pitch,
-                                     .s = mlp->s,
-                                     .n_clusters = mlp->device.n_clusters};
+    const nmlp_cuda_quad_mlp quad = describe_quad(mlp);
     NMLP_RETURN_IF_FAILED(nmlp_cuda_quad_plan(&mlp->quad, &quad, &mlp->device, &mlp->block, err));
     const nmlp_cuda_quad_program *p = &mlp->quad;
     int at = snprintf(mlp->text, sizeof mlp->text, "clusters=%d slots=%dx%d", p->n_clusters, p->n_slots, p->slot_bytes);
@@ -91,6 +92,14 @@ static nmlp_status plan_quad(nmlp_cuda_mlp *mlp, nmlp_err *err) {
     return NMLP_OK;
 }
 
+/* More rows than a few, on clusters where there are such and their shared memory is enough. */
+static mlp_kernel choose_kernel(const nmlp_cuda_mlp *mlp) {
+    const nmlp_cuda_quad_mlp quad = describe_quad(mlp);
+    if (!mlp->streams) return MATMULS;
+    if (mlp->s <= NMLP_CUDA_S_MAX) return STREAM_FEW;
+    return nmlp_cuda_quad_fits(&quad, &mlp->device) QUAD_LAB ? STREAM_QUAD : STREAM_BATCH;
+}
+
 /* Called twice, see plan.h. */
 static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MATRICES], nmlp_err *err) {
     nmlp_cuda_block *block = &mlp->block;
@@ -98,8 +107,9 @@ static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MAT
     size_t bytes = (size_t)mlp->s * (size_t)mlp->pitch * sizeof(float);
     mlp->x = nmlp_cuda_block_take(block, bytes);
     mlp->y = nmlp_cuda_block_take(block, bytes);
-    if (!mlp->streams || mlp->s > NMLP_CUDA_S_MAX) mlp->x_narrow = nmlp_cuda_block_take(block, bytes / 2);
-    if (!mlp->streams) {
+    mlp->kernel = choose_kernel(mlp);
+    if (mlp->kernel != STREAM_FEW) mlp->x_narrow = nmlp_cuda_block_take(block, bytes / 2);
+    if (mlp->kernel == MATMULS) {
         const nmlp_cuda_mlp_weights *all[] = {&mlp->weights};
         nmlp_cuda_mlp_rows_take(&mlp->rows, block, all, 1, mlp->s);
         void *workspace = nmlp_cuda_block_take(block, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
@@ -108,8 +118,8 @@ static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MAT
         snprintf(mlp->text, sizeof mlp->text, "matmuls=%s", nmlp_cuda_blas_has_library(mlp->blas) ? "cublaslt" : "own");
         return NMLP_OK;
     }
-    if (has_clusters(mlp)) return plan_quad(mlp, err);
-    return mlp->s > NMLP_CUDA_S_MAX ? plan_batch(mlp, err) : plan_few(mlp, err);
+    if (mlp->kernel == STREAM_QUAD) return plan_quad(mlp, err);
+    return mlp->kernel == STREAM_BATCH ? plan_batch(mlp, err) : plan_few(mlp, err);
 }
 
 /* Of all matrices, in bf16. */
@@ -180,12 +190,13 @@ void nmlp_cuda_mlp_describe(const nmlp_cuda_mlp *mlp, char *text, size_t text_by
 }
 
 static nmlp_status enqueue(nmlp_cuda_mlp *mlp, cudaStream_t stream, nmlp_err *err) {
-    if (mlp->streams && has_clusters(mlp)) return NMLP_CUDA_CHECK(nmlp_cuda_quad_launch(&mlp->quad, stream), "launching the streaming kernel", err);
-    if (mlp->streams && mlp->s > NMLP_CUDA_S_MAX)
-        return NMLP_CUDA_CHECK(nmlp_cuda_batch_launch(&mlp->batch, mlp->device.n_blocks, stream), "launching the streaming kernel", err);
-    if (mlp->streams)
-        return NMLP_CUDA_CHECK(nmlp_cuda_stream_launch(&mlp->program, mlp->device.n_blocks, stream), "launching the streaming kernel",
-                               err);
+    static const char doing[] = "launching the streaming kernel";
+    switch (mlp->kernel) {
+    case STREAM_FEW: return NMLP_CUDA_CHECK(nmlp_cuda_stream_launch(&mlp->program, mlp->device.n_blocks, stream), doing, err);
+    case STREAM_BATCH: return NMLP_CUDA_CHECK(nmlp_cuda_batch_launch(&mlp->batch, mlp->device.n_blocks, stream), doing, err);
+    case STREAM_QUAD: return NMLP_CUDA_CHECK(nmlp_cuda_quad_launch(&mlp->quad, stream), doing, err);
+    case MATMULS: break;
+    }
     nmlp_cuda_mlp_many many = {.w = &mlp->weights, .rows = &mlp->rows, .x = mlp->x_narrow, .y = mlp->y, .s = mlp->s,
                                .n_multiprocessors = mlp->device.n_blocks, .portable = mlp->portable, .blas = mlp->blas, .stream = stream};
     return nmlp_cuda_mlp_many_run(&many, err);
@@ -249,7 +260,7 @@ out:
 static nmlp_status print_quad_clocks(const nmlp_cuda_quad_program *p, nmlp_err *err) {
     static const char *const names[] = {"begin", "x there", "multiplied", "met", "finished", "copied"};
     int grid = NMLP_CUDA_QUAD_BLOCKS * p->n_clusters;
-    size_t n = (size_t)grid * (4 * NMLP_CUDA_QUAD_CLOCK_EVENTS + 2);
+    size_t n = (size_t)grid * (4 * NMLP_CUDA_QUAD_CLOCK_EVENTS + 4);
     long long *clocks = nmlp_mem_new(n, sizeof *clocks, err);
     if (!clocks) return NMLP_E_NOMEM;
     nmlp_status st = NMLP_CUDA_CHECK(cudaMemcpy(clocks, p->clocks, n * sizeof *clocks, cudaMemcpyDeviceToHost), "fetching clocks", err);
@@ -268,11 +279,21 @@ static nmlp_status print_quad_clocks(const nmlp_cuda_quad_program *p, nmlp_err *
             }
             if (there) fprintf(stderr, "product %d %-12s %4d %7lld %9.0f %7lld\n", (int)p->product[i].kind, names[e], there, least, sum / there, most);
         }
-    long long *begun = clocks + (size_t)grid * 4 * NMLP_CUDA_QUAD_CLOCK_EVENTS, least = INT64_MAX;
-    for (int b = 0; b < grid; b++) least = begun[2 * b] < least ? begun[2 * b] : least;
-    fprintf(stderr, "begun ns@sm:");
-    for (int b = 0; b < grid; b += NMLP_CUDA_QUAD_BLOCKS) fprintf(stderr, " %lld@%lld", begun[2 * b] - least, begun[2 * b + 1]);
-    fprintf(stderr, "\n");
+    static const char *const times[] = {"started", "at the wait", "waited", "ended"};
+    static long long before;
+    long long *at = clocks + (size_t)grid * 4 * NMLP_CUDA_QUAD_CLOCK_EVENTS, end = 0;
+    for (int e = 0; e < 4; e++) {
+        long long least = INT64_MAX, most = 0, sum = 0;
+        for (int b = 0; b < grid; b++) {
+            long long t = at[4 * b + e] - before;
+            least = t < least ? t : least;
+            most = t > most ? t : most;
+            sum += t;
+            if (e == 3 && at[4 * b + e] > end) end = at[4 * b + e];
+        }
+        if (before) fprintf(stderr, "ns after the launch before: %-12s %lld %lld %lld\n", times[e], least, sum / grid, most);
+    }
+    before = before ? 0 : end;
     nmlp_mem_free(clocks);
     return st;
 }
@@ -281,7 +302,10 @@ static nmlp_status print_quad_clocks(const nmlp_cuda_quad_program *p, nmlp_err *
 static nmlp_status run_with_clocks(nmlp_cuda_mlp *const *mlps, int n, nmlp_err *err) {
     for (int i = n - 1; i >= 0; i--) NMLP_RETURN_IF_FAILED(enqueue(mlps[i], mlps[0]->stream, err));
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaStreamSynchronize(mlps[0]->stream), "running with clocks", err));
-    if (has_clusters(mlps[0])) return print_quad_clocks(&mlps[0]->quad, err);
+    if (mlps[0]->kernel == STREAM_QUAD) {
+        if (n > 1) NMLP_RETURN_IF_FAILED(print_quad_clocks(&mlps[1]->quad, err));
+        return print_quad_clocks(&mlps[0]->quad, err);
+    }
     return nmlp_cuda_print_clocks(&mlps[0]->program, mlps[0]->device.n_blocks, err);
 }
 #endif
@@ -306,7 +330,7 @@ nmlp_status nmlp_cuda_mlp_time(nmlp_cuda_mlp *const *mlps, int n, int n_timed, d
     NMLP_TRY(NMLP_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0), "instantiating a graph", err));
     st = time_graph(exec, stream, n * rounds, n_timed, median_us, err);
 #ifdef NMLP_CUDA_CLOCKS
-    if (st == NMLP_OK && mlps[0]->streams && (mlps[0]->s <= NMLP_CUDA_S_MAX || has_clusters(mlps[0]))) st = run_with_clocks(mlps, n, err);
+    if (st == NMLP_OK && (mlps[0]->kernel == STREAM_FEW || mlps[0]->kernel == STREAM_QUAD)) st = run_with_clocks(mlps, n, err);
 #endif
 out:
     if (exec) (void)cudaGraphExecDestroy(exec);

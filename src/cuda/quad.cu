@@ -35,7 +35,13 @@ __device__ void multiply(const nmlp_cuda_quad_program &prog, const block_memory 
     ring_cursor ring = {0, 0};
     int n_done = 0; /* exchanges */
     int64_t into_set = 0;
+#ifdef NMLP_CUDA_CLOCKS
+    if (threadIdx.x == 0) note_time(prog, 1);
+#endif
     asm volatile("griddepcontrol.wait;" ::: "memory"); /* what the launch before wrote is seen */
+#ifdef NMLP_CUDA_CLOCKS
+    if (threadIdx.x == 0) note_time(prog, 2);
+#endif
     if (threadIdx.x == 0) mem.sh->launch = atomicAdd(prog.tickets, 1u) / gridDim.x;
     for (int i = 0; i < prog.n_products; i++) {
         const nmlp_cuda_quad_product &ph = prog.product[i];
@@ -133,14 +139,7 @@ __global__ void __launch_bounds__((NMLP_CUDA_QUAD_WARPS + NMLP_CUDA_QUAD_COPIERS
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(mem.rank));
 #ifdef NMLP_CUDA_CLOCKS
     mem.begin_clock = clock64();
-    if (threadIdx.x == 0) {
-        unsigned long long t;
-        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
-        prog.clocks[gridDim.x * 4 * NMLP_CUDA_QUAD_CLOCK_EVENTS + blockIdx.x * 2] = (long long)t;
-        unsigned sm;
-        asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
-        prog.clocks[gridDim.x * 4 * NMLP_CUDA_QUAD_CLOCK_EVENTS + blockIdx.x * 2 + 1] = sm;
-    }
+    if (threadIdx.x == 0) note_time(prog, 0);
 #endif
     mem.cluster = (int)blockIdx.x / QUAD;
     init_barriers(prog, mem, shape<NT>::tokens);
@@ -157,6 +156,9 @@ __global__ void __launch_bounds__((NMLP_CUDA_QUAD_WARPS + NMLP_CUDA_QUAD_COPIERS
         cluster_arrive();
         cluster_wait();
         multiply<NT>(prog, mem);
+#ifdef NMLP_CUDA_CLOCKS
+        if (threadIdx.x == 0) note_time(prog, 3);
+#endif
     }
 #endif
 }

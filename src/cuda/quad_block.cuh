@@ -23,6 +23,13 @@ __device__ __forceinline__ void watch_wait(uint64_t *bar, uint32_t parity, int l
 #define WATCH_POLL(n) (void)0
 #endif
 
+#ifndef SPARSE_POLL
+#define SPARSE_POLL (NT > 1)
+#endif
+#ifndef SPARSE_JOIN
+#define SPARSE_JOIN (NT > 1)
+#endif
+
 namespace {
 
 enum {
@@ -73,6 +80,11 @@ struct block_memory {
 #ifdef NMLP_CUDA_CLOCKS
 __device__ void note_clock(const nmlp_cuda_quad_program &prog, int product, int event, long long begin) {
     if ((threadIdx.x & 31) == 0) prog.clocks[((int64_t)blockIdx.x * 4 + product) * NMLP_CUDA_QUAD_CLOCK_EVENTS + event] = clock64() - begin;
+}
+__device__ void note_time(const nmlp_cuda_quad_program &prog, int event) {
+    unsigned long long t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    prog.clocks[gridDim.x * 4 * NMLP_CUDA_QUAD_CLOCK_EVENTS + blockIdx.x * 4 + event] = (long long)t;
 }
 #define NOTE_CLOCK(product, event) note_clock(prog, product, event, mem.begin_clock)
 #else

@@ -186,6 +186,18 @@ enum { TEAM = WARPS / 2, JOIN_AT_ONCE = 8 };
 
 __device__ __forceinline__ void team_sync(int team) { asm volatile("bar.sync %0, 128;" ::"r"(2 + team) : "memory"); static_assert(TEAM == 4, "the barrier counts threads"); }
 
+/* Waits for one word of each of the pieces that a warp is about to read. */
+template <int NT>
+__device__ __forceinline__ void await_sources(const char *from, int left, uint32_t tag) {
+    const int k = threadIdx.x & 31;
+    const char *word = from - lane_bytes<NT>() + k * TEAM * shape<NT>::piece_bytes + shape<NT>::piece_bytes - 4;
+    uint32_t v = tag;
+    do {
+        if (k < JOIN_AT_ONCE && k * TEAM < left) asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(word) : "memory");
+    } while ((v & 1) != tag);
+    __syncwarp();
+}
+
 /* What a warp has to add of one piece: every TEAM-th cluster's, awaited, in order. */
 template <int NT>
 __device__ __forceinline__ float4 join_some(const nmlp_cuda_quad_program &prog, int piece, int member, uint32_t tag) {
@@ -197,6 +209,7 @@ __device__ __forceinline__ float4 join_some(const nmlp_cuda_quad_program &prog, 
         uint4 v[JOIN_AT_ONCE];
         uint32_t all;
         uint32_t some;
+        if (SPARSE_JOIN) await_sources<NT>(from, n_sources - first, tag);
 #ifdef QUAD_WATCH
         int polls = 0;
 #endif

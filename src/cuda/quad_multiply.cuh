@@ -31,18 +31,32 @@ struct x_columns {
     const __nv_bfloat16 *x;
     int pitch;
     int n; /* pieces that exist */
+    bool before; /* all of them are there */
 };
 
 __device__ __forceinline__ x_columns columns_of(const nmlp_cuda_quad_input &in, const part &p, int64_t into_set) {
     const __nv_bfloat16 *x = reinterpret_cast<const __nv_bfloat16 *>(static_cast<const char *>(in.x) + (in.from_before ? 0 : into_set));
-    return {x + p.column, in.pitch, min(p.n_blocks * COLS, in.k - p.column) / 8};
+    return {x + p.column, in.pitch, min(p.n_blocks * COLS, in.k - p.column) / 8, in.from_before != 0};
+}
+
+/* Waits for one token of every piece of the block's columns. Asking for all of X all the time, as many blocks do while they wait, would leave the memory little
+ * time for weights. */
+__device__ __forceinline__ void await_pieces(const x_columns &one, const x_columns &two, int per_factor, int n, int token) {
+    for (int at = threadIdx.x; at < n; at += WARPS * 32) {
+        const bool second = at >= per_factor;
+        const int in_factor = second ? at - per_factor : at;
+        if (in_factor >= (second ? two.n : one.n) || (second ? two.before : one.before)) continue;
+        const __nv_bfloat16 *from = (second ? two.x : one.x) + in_factor * 8 + (int64_t)token * (second ? two.pitch : one.pitch);
+        while (largest(get_words(from)) == unwritten) {}
+    }
+    multipliers_sync();
 }
 
 /* The block's columns of X, of both factors side by side. A warp's tokens are NT, eight apart. What is not there yet is asked for again. */
 template <int NT>
 __device__ __forceinline__ void stage_input(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, const part &p, const block_memory &mem,
                                             int64_t into_set) {
-    const int AT_ONCE = 8 / NT; /* pieces of a token that a lane asks for before it uses any */
+    const int AT_ONCE = 3; /* pieces of a token that a lane asks for before it uses any */
     const int lane = threadIdx.x & 31;
     const int warp = threadIdx.x >> 5;
     const x_layout layout = layout_of(ph, p);
@@ -50,9 +64,11 @@ __device__ __forceinline__ void stage_input(const nmlp_cuda_quad_program &prog, 
     const int n = layout.second ? 2 * per_factor : per_factor;
     const x_columns one = columns_of(ph.in[0], p, into_set);
     const x_columns two = columns_of(ph.in[1], p, into_set);
-    const bool before = ph.in[0].from_before && (!layout.second || ph.in[1].from_before);
+    const bool before = one.before && (!layout.second || two.before);
+    if (SPARSE_POLL && !before) await_pieces(one, two, per_factor, n, prog.s - 1);
     for (int first = lane; first < n; first += 32 * AT_ONCE) {
         uint4 v[NT][AT_ONCE];
+        bool awaited[AT_ONCE];
         uint32_t top; /* unwritten: so is some word */
 #ifdef QUAD_WATCH
         int polls = 0;
@@ -68,6 +84,7 @@ __device__ __forceinline__ void stage_input(const nmlp_cuda_quad_program &prog, 
                 const bool wanted = at < n && in_factor < (second ? two.n : one.n);
                 const __nv_bfloat16 *from = (second ? two.x : one.x) + in_factor * 8;
                 const int pitch = second ? two.pitch : one.pitch;
+                awaited[j] = !(second ? two.before : one.before);
 #pragma unroll
                 for (int i = 0; i < NT; i++) {
                     const int token = i * 8 + warp;
@@ -77,8 +94,9 @@ __device__ __forceinline__ void stage_input(const nmlp_cuda_quad_program &prog, 
 #pragma unroll
             for (int i = 0; i < NT; i++)
 #pragma unroll
-                for (int j = 0; j < AT_ONCE; j++) top = max(top, largest(v[i][j]));
-        } while (top == unwritten && !before);
+                for (int j = 0; j < AT_ONCE; j++)
+                    if (awaited[j]) top = max(top, largest(v[i][j]));
+        } while (top == unwritten);
 #pragma unroll
         for (int i = 0; i < NT; i++)
 #pragma unroll

@@ -124,25 +124,28 @@ static void fit_product(nmlp_cuda_quad_program *p, const nmlp_cuda_quad_product 
     p->x_bytes = max32(p->x_bytes, tokens * (row_bytes + X_SKEW_BYTES));
 }
 
-/* Cuts every product into slots of at most that many octets, and sees how much ring that leaves. */
+static nmlp_cuda_quad_product *product_of(nmlp_cuda_quad_program *p, nmlp_cuda_quad_kind kind) {
+    for (int32_t i = 0; i < p->n_products; i++)
+        if (p->product[i].kind == (int32_t)kind) return &p->product[i];
+    return NULL;
+}
+
+/* Cuts every product into slots of at most that many octets, and sees how much ring that leaves. Pair and part, which every MLP has, read most: the others' slots
+ * are no larger. */
 static void cut_products(nmlp_cuda_quad_program *p, int32_t octets_max, size_t shared_bytes) {
-    nmlp_cuda_quad_product *part = NULL;
+    nmlp_cuda_quad_product *pair = product_of(p, NMLP_CUDA_QUAD_PAIR);
+    nmlp_cuda_quad_product *part = product_of(p, NMLP_CUDA_QUAD_PART);
     p->slot_bytes = p->sums_bytes = 0;
     p->x_bytes = JOIN_BYTES;
+    cut_rows(pair, p->n_clusters, octets_max);
+    cut_part(part, octets_max);
     for (int32_t i = 0; i < p->n_products; i++) {
         nmlp_cuda_quad_product *ph = &p->product[i];
-        if (ph->kind == NMLP_CUDA_QUAD_PART) {
-            cut_part(ph, octets_max);
-            part = ph;
-        } else {
-            cut_rows(ph, p->n_clusters, octets_max);
-        }
-        if (ph->kind == NMLP_CUDA_QUAD_PAIR) {
-            p->window = ph->cluster_rows;
-            p->n_sources = divide_up(ph->rows, ph->cluster_rows);
-        }
+        if (ph != pair && ph != part) cut_rows(ph, p->n_clusters, max32(pair->slot_octets, part->slot_octets));
         fit_product(p, ph);
     }
+    p->window = pair->cluster_rows;
+    p->n_sources = divide_up(pair->rows, pair->cluster_rows);
     part->blocks = divide_up(p->window, NMLP_CUDA_QUAD_COLS);
     p->act_pitch = part->blocks * NMLP_CUDA_QUAD_COLS * 2 + X_SKEW_BYTES;
     p->n_slots = 0;
@@ -154,14 +157,22 @@ static void cut_products(nmlp_cuda_quad_program *p, int32_t octets_max, size_t s
 }
 
 /* Smaller slots have smaller sums. */
-static nmlp_status fit_shared(nmlp_cuda_quad_program *p, const nmlp_cuda_device *device, nmlp_err *err) {
-    int32_t most = lab("NMLP_Q_CAP", NMLP_CUDA_QUAD_OCTETS_MAX);
-    for (int32_t octets = most; octets >= OCTETS_WANTED; octets--) {
+static void fit_shared(nmlp_cuda_quad_program *p, const nmlp_cuda_device *device) {
+    for (int32_t octets = lab("NMLP_Q_CAP", NMLP_CUDA_QUAD_OCTETS_MAX); octets >= OCTETS_WANTED; octets--) {
         cut_products(p, octets, device->shared_bytes);
-        if (p->n_slots * p->slot_bytes >= lab("NMLP_Q_RING", RING_BYTES_WANTED)) return NMLP_OK;
+        if (p->n_slots * p->slot_bytes >= lab("NMLP_Q_RING", RING_BYTES_WANTED)) return;
     }
-    if (p->n_slots >= SLOTS_MIN) return NMLP_OK;
-    return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s has too little shared memory per block: %zu bytes", device->info.name, device->shared_bytes);
+}
+
+static nmlp_cuda_quad_program begin_program(const nmlp_cuda_quad_mlp *mlp, const nmlp_cuda_device *device) {
+    nmlp_cuda_quad_program p = {.s = mlp->s, .n_clusters = min32(device->n_clusters, NMLP_CUDA_QUAD_SOURCES_MAX)};
+    add_products(&p, mlp);
+    fit_shared(&p, device);
+    return p;
+}
+
+bool nmlp_cuda_quad_fits(const nmlp_cuda_quad_mlp *mlp, const nmlp_cuda_device *device) {
+    return device->n_clusters > 0 && begin_program(mlp, device).n_slots >= SLOTS_MIN;
 }
 
 static nmlp_status put_map(const void **at, const nmlp_cuda_matrix *w, int32_t box_octets, nmlp_cuda_block *block, nmlp_err *err) {
@@ -187,9 +198,7 @@ static nmlp_status put_maps(nmlp_cuda_quad_program *p, const nmlp_cuda_mlp_weigh
 nmlp_status nmlp_cuda_quad_plan(nmlp_cuda_quad_program *program, const nmlp_cuda_quad_mlp *mlp, const nmlp_cuda_device *device, nmlp_cuda_block *block,
                                 nmlp_err *err) {
     nmlp_cuda_quad_program *p = program;
-    *p = (nmlp_cuda_quad_program){.s = mlp->s, .n_clusters = min32(min32(mlp->n_clusters, device->n_blocks / NMLP_CUDA_QUAD_BLOCKS), lab("NMLP_Q_CLUSTERS", NMLP_CUDA_QUAD_SOURCES_MAX))};
-    add_products(p, mlp);
-    NMLP_RETURN_IF_FAILED(fit_shared(p, device, err));
+    *p = begin_program(mlp, device);
     p->tickets = nmlp_cuda_block_take(block, sizeof *p->tickets);
     p->exchange = nmlp_cuda_block_take(block, 2 * (size_t)p->set_bytes);
     for (int32_t i = 0; i < p->n_products; i++) {
@@ -201,7 +210,7 @@ nmlp_status nmlp_cuda_quad_plan(nmlp_cuda_quad_program *program, const nmlp_cuda
             p->parts = nmlp_cuda_block_take(block, (size_t)ph->rows * (size_t)p->n_sources * (size_t)nmlp_cuda_quad_tokens(p->s) * sizeof(float));
     }
 #ifdef NMLP_CUDA_CLOCKS
-    p->clocks = nmlp_cuda_block_take(block, sizeof *p->clocks * 4 * (size_t)p->n_clusters * (4 * NMLP_CUDA_QUAD_CLOCK_EVENTS + 2));
+    p->clocks = nmlp_cuda_block_take(block, sizeof *p->clocks * 4 * (size_t)p->n_clusters * (4 * NMLP_CUDA_QUAD_CLOCK_EVENTS + 4));
 #endif
     NMLP_RETURN_IF_FAILED(put_maps(p, mlp->weights, block, err));
     if (!block->committed) return NMLP_OK;

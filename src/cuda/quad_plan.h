@@ -14,10 +14,12 @@ typedef struct nmlp_cuda_quad_mlp {
     int32_t x_pitch;
     int32_t y_pitch;
     int32_t s;
-    int32_t n_clusters; /* resident together */
 } nmlp_cuda_quad_mlp;
 
-/* Takes memory from `block`; called twice, like everything that lays out a block. NMLP_E_UNSUPPORTED where shared memory is too small for the shape. */
+/* Whether the device has clusters and their shared memory is enough for the shape. */
+bool nmlp_cuda_quad_fits(const nmlp_cuda_quad_mlp *mlp, const nmlp_cuda_device *device);
+
+/* Takes memory from `block`; called twice, like everything that lays out a block. The shape fits. */
 nmlp_status nmlp_cuda_quad_plan(nmlp_cuda_quad_program *program, const nmlp_cuda_quad_mlp *mlp, const nmlp_cuda_device *device, nmlp_cuda_block *block,
                                 nmlp_err *err);
 
