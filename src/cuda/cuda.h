@@ -35,7 +35,7 @@ nmlp_status nmlp_cuda_probe(nmlp_cuda_info *info, nmlp_err *err);
 typedef struct nmlp_cuda_mlp nmlp_cuda_mlp;
 
 /* One launch of a streaming kernel (up to 32 rows), or large matmuls. AUTO takes what was measured faster: streaming up to 8 rows, up to 32 where the weights
- * are 100 MiB at most or cuBLASLt is missing. PORTABLE: matmuls as on a chip before Hopper without cuBLASLt. */
+ * are 100 MiB at most or cuBLASLt is missing. PORTABLE: as on a chip before Hopper without cuBLASLt. */
 typedef enum nmlp_cuda_path { NMLP_CUDA_PATH_AUTO, NMLP_CUDA_PATH_STREAM, NMLP_CUDA_PATH_MATMUL, NMLP_CUDA_PATH_PORTABLE } nmlp_cuda_path;
 
 /* Uploads gate, up and down; runs of exactly `s` rows. */

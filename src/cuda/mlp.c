@@ -8,13 +8,6 @@
 #include "cuda/plan.h"
 #include "cuda/quad_plan.h"
 
-#ifdef NMLP_QUAD_LAB
-#define ROUNDS_LAB || getenv("LAB_ONCE")
-#define QUAD_LAB && !(getenv("NMLP_QUAD") && getenv("NMLP_QUAD")[0] == '0')
-#else
-#define QUAD_LAB
-#define ROUNDS_LAB
-#endif
 
 /* What runs it. */
 typedef enum mlp_kernel { MATMULS, STREAM_FEW, STREAM_BATCH, STREAM_QUAD } mlp_kernel;
@@ -97,7 +90,7 @@ static mlp_kernel choose_kernel(const nmlp_cuda_mlp *mlp) {
     const nmlp_cuda_quad_mlp quad = describe_quad(mlp);
     if (!mlp->streams) return MATMULS;
     if (mlp->s <= NMLP_CUDA_S_MAX) return STREAM_FEW;
-    return nmlp_cuda_quad_fits(&quad, &mlp->device) QUAD_LAB ? STREAM_QUAD : STREAM_BATCH;
+    return !mlp->portable && nmlp_cuda_quad_fits(&quad, &mlp->device) ? STREAM_QUAD : STREAM_BATCH;
 }
 
 /* Called twice, see plan.h. */
@@ -144,8 +137,8 @@ static nmlp_status choose_path(bool *streams, const nmlp_factors m[NMLP_MLP_MATR
     if (s < 1 || s > INT32_MAX / 2) return nmlp_fail(err, NMLP_E_ARG, "an MLP of %lld rows", (long long)s);
     if (path == NMLP_CUDA_PATH_STREAM && s > NMLP_CUDA_BATCH_ROWS_MAX)
         return nmlp_fail(err, NMLP_E_ARG, "the streaming kernel takes up to %d rows, not %lld", NMLP_CUDA_BATCH_ROWS_MAX, (long long)s);
-    int64_t most = path == NMLP_CUDA_PATH_STREAM ? NMLP_CUDA_BATCH_ROWS_MAX : most_streamed_rows(m);
-    *streams = path != NMLP_CUDA_PATH_MATMUL && path != NMLP_CUDA_PATH_PORTABLE && s <= most;
+    int64_t most = path == NMLP_CUDA_PATH_AUTO ? most_streamed_rows(m) : NMLP_CUDA_BATCH_ROWS_MAX;
+    *streams = path != NMLP_CUDA_PATH_MATMUL && s <= most;
     return NMLP_OK;
 }
 
@@ -257,55 +250,10 @@ out:
 }
 
 #ifdef NMLP_CUDA_CLOCKS
-static nmlp_status print_quad_clocks(const nmlp_cuda_quad_program *p, nmlp_err *err) {
-    static const char *const names[] = {"begin", "x there", "multiplied", "met", "finished", "copied"};
-    int grid = NMLP_CUDA_QUAD_BLOCKS * p->n_clusters;
-    size_t n = (size_t)grid * (4 * NMLP_CUDA_QUAD_CLOCK_EVENTS + 4);
-    long long *clocks = nmlp_mem_new(n, sizeof *clocks, err);
-    if (!clocks) return NMLP_E_NOMEM;
-    nmlp_status st = NMLP_CUDA_CHECK(cudaMemcpy(clocks, p->clocks, n * sizeof *clocks, cudaMemcpyDeviceToHost), "fetching clocks", err);
-    for (int i = 0; i < p->n_products && st == NMLP_OK; i++)
-        for (int e = 0; e < NMLP_CUDA_QUAD_CLOCK_EVENTS; e++) {
-            long long least = INT64_MAX, most = 0;
-            double sum = 0;
-            int there = 0;
-            for (int b = 0; b < grid; b++) {
-                long long c = clocks[(b * 4 + i) * NMLP_CUDA_QUAD_CLOCK_EVENTS + e];
-                if (c == 0) continue;
-                there++;
-                least = c < least ? c : least;
-                most = c > most ? c : most;
-                sum += (double)c;
-            }
-            if (there) fprintf(stderr, "product %d %-12s %4d %7lld %9.0f %7lld\n", (int)p->product[i].kind, names[e], there, least, sum / there, most);
-        }
-    static const char *const times[] = {"started", "at the wait", "waited", "ended"};
-    static long long before;
-    long long *at = clocks + (size_t)grid * 4 * NMLP_CUDA_QUAD_CLOCK_EVENTS, end = 0;
-    for (int e = 0; e < 4; e++) {
-        long long least = INT64_MAX, most = 0, sum = 0;
-        for (int b = 0; b < grid; b++) {
-            long long t = at[4 * b + e] - before;
-            least = t < least ? t : least;
-            most = t > most ? t : most;
-            sum += t;
-            if (e == 3 && at[4 * b + e] > end) end = at[4 * b + e];
-        }
-        if (before) fprintf(stderr, "ns after the launch before: %-12s %lld %lld %lld\n", times[e], least, sum / grid, most);
-    }
-    before = before ? 0 : end;
-    nmlp_mem_free(clocks);
-    return st;
-}
-
 /* One more run of each, and what the clocks said in the last. */
 static nmlp_status run_with_clocks(nmlp_cuda_mlp *const *mlps, int n, nmlp_err *err) {
     for (int i = n - 1; i >= 0; i--) NMLP_RETURN_IF_FAILED(enqueue(mlps[i], mlps[0]->stream, err));
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaStreamSynchronize(mlps[0]->stream), "running with clocks", err));
-    if (mlps[0]->kernel == STREAM_QUAD) {
-        if (n > 1) NMLP_RETURN_IF_FAILED(print_quad_clocks(&mlps[1]->quad, err));
-        return print_quad_clocks(&mlps[0]->quad, err);
-    }
     return nmlp_cuda_print_clocks(&mlps[0]->program, mlps[0]->device.n_blocks, err);
 }
 #endif
@@ -315,7 +263,7 @@ nmlp_status nmlp_cuda_mlp_time(nmlp_cuda_mlp *const *mlps, int n, int n_timed, d
     cudaStream_t stream = mlps[0]->stream;
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
-    const int rounds = mlps[0]->s > NMLP_CUDA_BATCH_ROWS_MAX ROUNDS_LAB ? 1 : (RUNS_PER_GRAPH + n - 1) / n;
+    const int rounds = mlps[0]->s > NMLP_CUDA_BATCH_ROWS_MAX ? 1 : (RUNS_PER_GRAPH + n - 1) / n;
     *median_us = 0;
     for (int i = 0; i < n; i++) {
         NMLP_TRY(narrow_input(mlps[i], err));
@@ -330,7 +278,7 @@ nmlp_status nmlp_cuda_mlp_time(nmlp_cuda_mlp *const *mlps, int n, int n_timed, d
     NMLP_TRY(NMLP_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0), "instantiating a graph", err));
     st = time_graph(exec, stream, n * rounds, n_timed, median_us, err);
 #ifdef NMLP_CUDA_CLOCKS
-    if (st == NMLP_OK && (mlps[0]->kernel == STREAM_FEW || mlps[0]->kernel == STREAM_QUAD)) st = run_with_clocks(mlps, n, err);
+    if (st == NMLP_OK && mlps[0]->kernel == STREAM_FEW) st = run_with_clocks(mlps, n, err);
 #endif
 out:
     if (exec) (void)cudaGraphExecDestroy(exec);

@@ -2,7 +2,6 @@
 #include "cuda/quad.h"
 
 #include <cuda_runtime.h>
-#include <stdlib.h>
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
 #include "cuda/quad_copy.cuh"
@@ -16,7 +15,7 @@ namespace {
 
 /* The other set is made ready for the next launch; the launch before this one, which used it, has ended. */
 __device__ void clear_other_set(const nmlp_cuda_quad_program &prog, uint32_t launch) {
-    uint4 *to = reinterpret_cast<uint4 *>(prog.exchange + (launch & 1 ^ 1) * prog.set_bytes);
+    uint4 *to = reinterpret_cast<uint4 *>(prog.exchange + (~launch & 1) * prog.set_bytes);
     const int64_t n = prog.set_bytes / 16;
     for (int64_t i = (int64_t)blockIdx.x * (WARPS * 32) + threadIdx.x; i < n; i += (int64_t)gridDim.x * (WARPS * 32))
         to[i] = make_uint4(unwritten, unwritten, unwritten, unwritten);
@@ -30,55 +29,55 @@ __device__ __forceinline__ bool meets_again(const nmlp_cuda_quad_program &prog, 
     return false;
 }
 
+/* Where a multiplying warp stands. */
+struct progress {
+    ring_cursor ring; /* in its own slots */
+    int n_exchanges;
+    int64_t into_set; /* from set 0 to this launch's */
+    uint32_t tag;     /* of this launch's f32 */
+};
+
+template <int NT>
+__device__ __forceinline__ void run_passes(const nmlp_cuda_quad_program &prog, int product, const x_layout &layout, const block_memory &mem, progress &at) {
+    const nmlp_cuda_quad_product &ph = prog.product[product];
+    const bool is_part = ph.kind == NMLP_CUDA_QUAD_PART;
+    for (int pass = 0; pass < ph.n_passes; pass++) {
+        const part p = part_of(prog, ph, mem, pass);
+        if (!p.live) continue;
+        const seat w = seat_of(ph, p);
+        sums<NT> acc = {};
+        const uint32_t x = is_part ? shared_address(mem.act) : shared_address(mem.x) + (w.factor ? layout.second : 0);
+        multiply_part<NT>(acc, prog, p, w, mem, at.ring, x, is_part ? prog.act_pitch : layout.pitch);
+        if (is_part) {
+            put_parts<NT>(acc, prog, w, mem, at.tag);
+            continue;
+        }
+        exchange<NT>(acc, prog, ph, p, w, mem, at.into_set, at.n_exchanges++);
+        if (meets_again(prog, mem, product, pass)) free_sums(mem); /* after the last time nothing is on its way to a block that may have ended */
+    }
+}
+
 template <int NT>
 __device__ void multiply(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
-    ring_cursor ring = {0, 0};
-    int n_done = 0; /* exchanges */
-    int64_t into_set = 0;
-#ifdef NMLP_CUDA_CLOCKS
-    if (threadIdx.x == 0) note_time(prog, 1);
-#endif
+    progress at = {};
     asm volatile("griddepcontrol.wait;" ::: "memory"); /* what the launch before wrote is seen */
-#ifdef NMLP_CUDA_CLOCKS
-    if (threadIdx.x == 0) note_time(prog, 2);
-#endif
     if (threadIdx.x == 0) mem.sh->launch = atomicAdd(prog.tickets, 1u) / gridDim.x;
     for (int i = 0; i < prog.n_products; i++) {
         const nmlp_cuda_quad_product &ph = prog.product[i];
-        const bool is_part = ph.kind == NMLP_CUDA_QUAD_PART;
         const part first = part_of(prog, ph, mem, 0);
-        const x_layout layout = layout_of(ph, first);
-        if (threadIdx.x == 0) NOTE_CLOCK(i, 0);
-        if (is_part) {
+        if (ph.kind == NMLP_CUDA_QUAD_PART) {
             mbar_wait(&mem.sh->act_full, 0);
         } else {
-            stage_input<NT>(prog, ph, first, mem, into_set);
+            stage_input<NT>(prog, ph, first, mem, at.into_set);
             multipliers_sync();
         }
-        if (threadIdx.x == 0) NOTE_CLOCK(i, 1);
         if (i == 0) {
-            into_set = (int64_t)(mem.sh->launch & 1) * prog.set_bytes;
+            at.into_set = (int64_t)(mem.sh->launch & 1) * prog.set_bytes;
+            at.tag = ~mem.sh->launch & 1; /* memory was zero before the first */
             clear_other_set(prog, mem.sh->launch);
         }
-        const uint32_t tag = mem.sh->launch & 1 ^ 1;
-        for (int pass = 0; pass < ph.n_passes; pass++) {
-            const part p = part_of(prog, ph, mem, pass);
-            if (!p.live) continue;
-            const seat w = seat_of(ph, p);
-            sums<NT> acc = {};
-            const uint32_t x = is_part ? shared_address(mem.act) : shared_address(mem.x) + (w.factor ? layout.second : 0);
-            multiply_part<NT>(acc, prog, p, w, mem, ring, x, is_part ? prog.act_pitch : layout.pitch);
-            if (threadIdx.x == 0) NOTE_CLOCK(i, 2);
-            if (is_part)
-                put_parts<NT>(acc, prog, w, mem, tag);
-            else {
-                exchange<NT>(acc, prog, ph, p, w, mem, into_set, n_done++, i);
-                if (meets_again(prog, mem, i, pass)) free_sums(mem); /* after the last time nothing is on its way to a block that may have ended */
-            }
-        }
-        if (is_part && threadIdx.x == 0) NOTE_CLOCK(i, 3);
-        if (is_part) join_parts<NT>(prog, ph, mem, into_set, tag);
-        if (threadIdx.x == 0) NOTE_CLOCK(i, 4);
+        run_passes<NT>(prog, i, layout_of(ph, first), mem, at);
+        if (ph.kind == NMLP_CUDA_QUAD_PART) join_parts<NT>(prog, ph, mem, at.into_set, at.tag);
     }
 }
 
@@ -88,19 +87,51 @@ __device__ __forceinline__ uint32_t act_bytes(const nmlp_cuda_quad_program &prog
     return max(0, min(pair.cluster_rows, pair.rows - mem.cluster * pair.cluster_rows)) * tokens * 2;
 }
 
-__device__ __forceinline__ void init_barriers(const nmlp_cuda_quad_program &prog, const block_memory &mem, int tokens) {
-    const int i = threadIdx.x;
-    if (i < prog.n_slots) {
-        mbar_init(&mem.sh->full[i], 1);
-        mbar_init(&mem.sh->empty[i], WARP_ARRIVALS);
+__device__ __forceinline__ void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+/* A copying warp readies the slots it fills, and then goes ahead. */
+__device__ __forceinline__ void init_slots(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
+    const int lane = threadIdx.x & 31;
+    for (int warp = (int)(threadIdx.x >> 5) - WARPS; warp < WARPS; warp += COPIERS) {
+        const slot_range slots = slots_of(prog.n_slots, warp);
+        if (lane >= slots.n) continue;
+        mbar_init(&mem.sh->full[slots.first + lane], 1);
+        mbar_init(&mem.sh->empty[slots.first + lane], WARP_ARRIVALS);
     }
-    if (i == THREADS - 1) {
+    show_barriers();
+    __syncwarp();
+}
+
+/* The multiplying warps ready what they exchange. */
+template <int NT>
+__device__ __forceinline__ void init_exchange(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
+    if (threadIdx.x == 0) {
         mbar_init(&mem.sh->sums_full, 1);
         mbar_init(&mem.sh->sums_free, QUAD * WARPS);
         mbar_init(&mem.sh->act_full, 1);
+        show_barriers();
+        expect_bytes(&mem.sh->act_full, act_bytes(prog, mem, shape<NT>::tokens));
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    if (i == THREADS - 1) expect_bytes(&mem.sh->act_full, act_bytes(prog, mem, tokens));
+    for (int i = threadIdx.x; i < shape<NT>::tokens * prog.act_pitch / 16; i += WARPS * 32)
+        reinterpret_cast<uint4 *>(mem.act)[i] = make_uint4(0, 0, 0, 0); /* columns past the cluster's own stay so */
+}
+
+/* Slots are ready: the copying warps say so, the multiplying ones wait for it. racecheck wants all to wait. */
+__device__ __forceinline__ void slots_are_ready() {
+#ifdef NMLP_CUDA_RACECHECK
+    __syncthreads();
+#else
+    asm volatile("bar.arrive 4, 384;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void await_slots() {
+    static_assert(THREADS == 384, "the barrier counts threads");
+#ifdef NMLP_CUDA_RACECHECK
+    __syncthreads();
+#else
+    asm volatile("bar.sync 4, 384;" ::: "memory");
+#endif
 }
 
 /* Relaxed: barriers are made visible by a fence of their own, and nothing else is handed over; a release would be a fence of the whole chip. */
@@ -135,30 +166,22 @@ __global__ void __launch_bounds__((NMLP_CUDA_QUAD_WARPS + NMLP_CUDA_QUAD_COPIERS
     extern __shared__ __align__(1024) unsigned char memory[];
     static_assert(sizeof(shared_head) <= head_max_bytes, "the head has its place");
     const layout l = lay_out(prog, shape<NT>::tokens);
-    block_memory mem = {reinterpret_cast<shared_head *>(memory), memory + l.sums, memory + l.x, memory + l.act, memory + l.ring, 0, 0};
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(mem.rank));
-#ifdef NMLP_CUDA_CLOCKS
-    mem.begin_clock = clock64();
-    if (threadIdx.x == 0) note_time(prog, 0);
-#endif
-    mem.cluster = (int)blockIdx.x / QUAD;
-    init_barriers(prog, mem, shape<NT>::tokens);
-    __syncthreads();
+    const block_memory mem = {reinterpret_cast<shared_head *>(memory), memory + l.sums, memory + l.x, memory + l.act, memory + l.ring,
+                              (int)blockIdx.x % QUAD, (int)blockIdx.x / QUAD};
     asm volatile("griddepcontrol.launch_dependents;");
     if (threadIdx.x >> 5 >= WARPS) {
+        init_slots(prog, mem);
+        slots_are_ready();
         cluster_arrive();
         copy_weights(prog, mem);
         __syncwarp();
         cluster_wait();
     } else {
-        for (int i = threadIdx.x; i < shape<NT>::tokens * prog.act_pitch / 16; i += WARPS * 32)
-            reinterpret_cast<uint4 *>(mem.act)[i] = make_uint4(0, 0, 0, 0); /* columns past the cluster's own */
+        init_exchange<NT>(prog, mem);
+        await_slots();
         cluster_arrive();
         cluster_wait();
         multiply<NT>(prog, mem);
-#ifdef NMLP_CUDA_CLOCKS
-        if (threadIdx.x == 0) note_time(prog, 3);
-#endif
     }
 #endif
 }
@@ -192,9 +215,6 @@ void configure(configuration *c, int n_clusters, size_t shared_bytes, void *stre
     c->config.stream = (cudaStream_t)stream;
     c->config.attrs = c->attributes;
     c->config.numAttrs = 3;
-#ifdef NMLP_QUAD_LAB
-    if (getenv("NMLP_Q_COOP") && getenv("NMLP_Q_COOP")[0] == '0') c->config.numAttrs = 2;
-#endif
 }
 
 } // namespace

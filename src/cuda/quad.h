@@ -78,14 +78,8 @@ typedef struct nmlp_cuda_quad_program {
     char *exchange;      /* set 0, then set 1 */
     int64_t set_bytes;   /* a multiple of 16 */
     void *parts;         /* f32 [octets of rows][n_sources][tokens by 8, as registers hold them] */
-#ifdef NMLP_CUDA_CLOCKS
-    long long *clocks; /* [grid][product][NMLP_CUDA_QUAD_CLOCK_EVENTS] cycles since the block began */
-#endif
 } nmlp_cuda_quad_program;
 
-#ifdef NMLP_CUDA_CLOCKS
-enum { NMLP_CUDA_QUAD_CLOCK_EVENTS = 6 };
-#endif
 
 #ifdef __cplusplus
 extern "C" {

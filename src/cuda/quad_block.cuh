@@ -8,28 +8,6 @@
 #include "cuda/quad.h"
 #include "cuda/stream_ring.cuh"
 
-#ifdef QUAD_WATCH
-#include <cstdio>
-#define WATCH_POLL(n) do { if (++(n) > 3000000) { if ((threadIdx.x & 31) == 0) printf("stuck polling line %d block %d warp %d\n", __LINE__, blockIdx.x, threadIdx.x >> 5); __trap(); } } while (0)
-__device__ __forceinline__ void watch_wait(uint64_t *bar, uint32_t parity, int line, const char *file) {
-    uint32_t done = 0;
-    for (int n = 0; !done; n++) {
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(shared_address(bar)), "r"(parity) : "memory");
-        if (n > 300000) { if ((threadIdx.x & 31) == 0) printf("stuck %s:%d block %d warp %d parity %u\n", file, line, blockIdx.x, threadIdx.x >> 5, parity); __trap(); }
-    }
-}
-#define mbar_wait(bar, parity) watch_wait(bar, parity, __LINE__, __FILE__ + sizeof(__FILE__) - 16)
-#else
-#define WATCH_POLL(n) (void)0
-#endif
-
-#ifndef SPARSE_POLL
-#define SPARSE_POLL (NT > 1)
-#endif
-#ifndef SPARSE_JOIN
-#define SPARSE_JOIN (NT > 1)
-#endif
-
 namespace {
 
 enum {
@@ -72,24 +50,8 @@ struct block_memory {
     unsigned char *ring;
     int rank;    /* in the cluster */
     int cluster;
-#ifdef NMLP_CUDA_CLOCKS
-    long long begin_clock;
-#endif
 };
 
-#ifdef NMLP_CUDA_CLOCKS
-__device__ void note_clock(const nmlp_cuda_quad_program &prog, int product, int event, long long begin) {
-    if ((threadIdx.x & 31) == 0) prog.clocks[((int64_t)blockIdx.x * 4 + product) * NMLP_CUDA_QUAD_CLOCK_EVENTS + event] = clock64() - begin;
-}
-__device__ void note_time(const nmlp_cuda_quad_program &prog, int event) {
-    unsigned long long t;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
-    prog.clocks[gridDim.x * 4 * NMLP_CUDA_QUAD_CLOCK_EVENTS + blockIdx.x * 4 + event] = (long long)t;
-}
-#define NOTE_CLOCK(product, event) note_clock(prog, product, event, mem.begin_clock)
-#else
-#define NOTE_CLOCK(product, event) (void)0
-#endif
 
 /* What a block does in one pass of a product. */
 struct part {
@@ -164,6 +126,14 @@ __device__ __forceinline__ void expect_bytes(uint64_t *bar, uint32_t bytes) {
 }
 
 __device__ __forceinline__ void multipliers_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); static_assert(WARPS == 8, "the barrier counts threads"); }
+
+/* Before a warp writes where others have read: they have sent what they made of it, and it has waited for that. racecheck does not follow such messages, so checking
+ * builds meet here. */
+__device__ __forceinline__ void after_readers() {
+#ifdef NMLP_CUDA_RACECHECK
+    multipliers_sync();
+#endif
+}
 
 } // namespace
 

@@ -32,7 +32,24 @@ struct ring_terms {
     int n_slots;
     int slot_bytes;
     int n_under_way;
+    uint64_t policy; /* of L2: what is read once makes room first, so that code, arguments and rows stay */
 };
+
+__device__ __forceinline__ uint64_t evict_first() {
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+__device__ __forceinline__ void bring_box(uint32_t to, uint32_t full, const void *map, int column, int row, uint64_t policy) {
+#ifdef QUAD_PLAIN
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map), "r"(column),
+                 "r"(row), "r"(full) : "memory");
+#else
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+                 "l"(map), "r"(column), "r"(row), "r"(full), "l"(policy) : "memory");
+#endif
+}
 
 struct copier {
     ring_terms ring;
@@ -89,8 +106,7 @@ __device__ __forceinline__ void copy_part(const nmlp_cuda_quad_product &ph, cons
         await_room(c, slot);
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full), "r"(octets * OCTET_BYTES) : "memory");
         for (int o = 0; o < octets; o += box_octets)
-            asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to + o * OCTET_BYTES),
-                         "l"(map), "r"(column), "r"(row + o * OCTET), "r"(full) : "memory");
+            bring_box(to + o * OCTET_BYTES, full, map, column, row + o * OCTET, c.ring.policy);
         c.at.advance(c.ring.n_slots);
     }
 }
@@ -101,11 +117,10 @@ __device__ void copy_weights(const nmlp_cuda_quad_program &prog, const block_mem
     if (lane != 0) return;
     copier c = {};
     c.first = c.at.warp = c.landing.warp = (int)(threadIdx.x >> 5) - WARPS;
-    c.ring = {shared_address(mem.sh->full), shared_address(mem.sh->empty), shared_address(mem.ring), prog.n_slots, prog.slot_bytes, prog.n_under_way / COPIERS};
+    c.ring = {shared_address(mem.sh->full), shared_address(mem.sh->empty), shared_address(mem.ring), prog.n_slots, prog.slot_bytes, prog.n_under_way / COPIERS, evict_first()};
     for (int i = 0; i < prog.n_products; i++) {
         const nmlp_cuda_quad_product &ph = prog.product[i];
         for (int pass = 0; pass < ph.n_passes; pass++) copy_part(ph, part_of(prog, ph, mem, pass), c);
-        if (c.first == COPIERS - 1) NOTE_CLOCK(i, 5);
     }
 }
 

@@ -124,7 +124,7 @@ __device__ __forceinline__ octet<NT> add_sources(const unsigned char *at, int n)
 /* A pass's sums meet: octet o of it in block o modulo 4. */
 template <int NT>
 __device__ __forceinline__ void exchange(const sums<NT> &acc, const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, const part &p, const seat &w,
-                                         const block_memory &mem, int64_t into_set, int n_done, int product) {
+                                         const block_memory &mem, int64_t into_set, int n_done) {
     const int per_factor = w.k_step * QUAD;
     const int n_sources = per_factor * ph.n_factors;
     const int octets = min((p.end - p.row) / OCTET, ph.slot_octets << ph.row_shift);
@@ -133,7 +133,6 @@ __device__ __forceinline__ void exchange(const sums<NT> &acc, const nmlp_cuda_qu
     if (threadIdx.x == 0) expect_bytes(&mem.sh->sums_full, mine * n_sources * shape<NT>::octet_bytes);
     send_sums<NT>(acc, w, mem, n_sources);
     mbar_wait(&mem.sh->sums_full, n_done & 1);
-    if (threadIdx.x == 0) NOTE_CLOCK(product, 3);
     for (int i = threadIdx.x >> 5; i < mine; i += WARPS) {
         const unsigned char *at = mem.sums + i * n_sources * shape<NT>::octet_bytes + lane_bytes<NT>();
         const int row = p.row + (i * QUAD + mem.rank) * OCTET;
@@ -209,12 +208,8 @@ __device__ __forceinline__ float4 join_some(const nmlp_cuda_quad_program &prog, 
         uint4 v[JOIN_AT_ONCE];
         uint32_t all;
         uint32_t some;
-        if (SPARSE_JOIN) await_sources<NT>(from, n_sources - first, tag);
-#ifdef QUAD_WATCH
-        int polls = 0;
-#endif
+        if (NT > 1) await_sources<NT>(from, n_sources - first, tag);
         do {
-            WATCH_POLL(polls);
             all = some = tag;
 #pragma unroll
             for (int k = 0; k < JOIN_AT_ONCE; k++) {
@@ -250,6 +245,7 @@ __device__ __forceinline__ void join_parts(const nmlp_cuda_quad_program &prog, c
     const int n = ph.rows / OCTET * shape<NT>::tiles;
     const int team = (threadIdx.x >> 5) / TEAM;
     const int member = (threadIdx.x >> 5) % TEAM;
+    after_readers();
     float4 *all = reinterpret_cast<float4 *>(mem.x) + team * TEAM * 32 + (threadIdx.x & 31);
 #pragma unroll 1
     for (int i = blockIdx.x + team * gridDim.x; i < n; i += WARPS / TEAM * gridDim.x) {

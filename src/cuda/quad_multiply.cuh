@@ -65,16 +65,13 @@ __device__ __forceinline__ void stage_input(const nmlp_cuda_quad_program &prog, 
     const x_columns one = columns_of(ph.in[0], p, into_set);
     const x_columns two = columns_of(ph.in[1], p, into_set);
     const bool before = one.before && (!layout.second || two.before);
-    if (SPARSE_POLL && !before) await_pieces(one, two, per_factor, n, prog.s - 1);
+    after_readers();
+    if (NT > 1 && !before) await_pieces(one, two, per_factor, n, prog.s - 1);
     for (int first = lane; first < n; first += 32 * AT_ONCE) {
         uint4 v[NT][AT_ONCE];
         bool awaited[AT_ONCE];
         uint32_t top; /* unwritten: so is some word */
-#ifdef QUAD_WATCH
-        int polls = 0;
-#endif
         do {
-            WATCH_POLL(polls);
             top = 0;
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++) {

@@ -15,13 +15,6 @@ enum {
     JOIN_BYTES = NMLP_CUDA_QUAD_WARPS * 32 * 16 /* where warps add what clusters have of a part, before X's next columns come */
 };
 
-#ifdef NMLP_QUAD_LAB
-#include <stdlib.h>
-static int lab(const char *name, int otherwise) { const char *v = getenv(name); return v ? atoi(v) : otherwise; }
-#else
-#define lab(name, otherwise) (otherwise)
-#endif
-
 static int32_t divide_up(int64_t a, int64_t b) { return (int32_t)((a + b - 1) / b); }
 static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
 static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
@@ -152,15 +145,15 @@ static void cut_products(nmlp_cuda_quad_program *p, int32_t octets_max, size_t s
     size_t fixed = nmlp_cuda_quad_shared_bytes(p);
     if (fixed < shared_bytes) p->n_slots = min32(NMLP_CUDA_QUAD_SLOTS_MAX, (int32_t)((shared_bytes - fixed) / (size_t)p->slot_bytes));
     int32_t at_once = p->slot_bytes * NMLP_CUDA_QUAD_COPIERS;
-    int32_t wanted = (lab("NMLP_Q_UNDER", UNDER_WAY_BYTES) + at_once / 2) / at_once * NMLP_CUDA_QUAD_COPIERS;
+    int32_t wanted = (UNDER_WAY_BYTES + at_once / 2) / at_once * NMLP_CUDA_QUAD_COPIERS;
     p->n_under_way = max32(NMLP_CUDA_QUAD_COPIERS, min32(p->n_slots / NMLP_CUDA_QUAD_WARPS * NMLP_CUDA_QUAD_WARPS, wanted)); /* what a warp's next slot is filled for has landed */
 }
 
 /* Smaller slots have smaller sums. */
 static void fit_shared(nmlp_cuda_quad_program *p, const nmlp_cuda_device *device) {
-    for (int32_t octets = lab("NMLP_Q_CAP", NMLP_CUDA_QUAD_OCTETS_MAX); octets >= OCTETS_WANTED; octets--) {
+    for (int32_t octets = NMLP_CUDA_QUAD_OCTETS_MAX; octets >= OCTETS_WANTED; octets--) {
         cut_products(p, octets, device->shared_bytes);
-        if (p->n_slots * p->slot_bytes >= lab("NMLP_Q_RING", RING_BYTES_WANTED)) return;
+        if (p->n_slots * p->slot_bytes >= RING_BYTES_WANTED) return;
     }
 }
 
@@ -209,9 +202,6 @@ nmlp_status nmlp_cuda_quad_plan(nmlp_cuda_quad_program *program, const nmlp_cuda
         if (ph->kind == NMLP_CUDA_QUAD_PART)
             p->parts = nmlp_cuda_block_take(block, (size_t)ph->rows * (size_t)p->n_sources * (size_t)nmlp_cuda_quad_tokens(p->s) * sizeof(float));
     }
-#ifdef NMLP_CUDA_CLOCKS
-    p->clocks = nmlp_cuda_block_take(block, sizeof *p->clocks * 4 * (size_t)p->n_clusters * (4 * NMLP_CUDA_QUAD_CLOCK_EVENTS + 4));
-#endif
     NMLP_RETURN_IF_FAILED(put_maps(p, mlp->weights, block, err));
     if (!block->committed) return NMLP_OK;
     return NMLP_CUDA_CHECK(cudaMemset(p->exchange, 0xff, 2 * (size_t)p->set_bytes), "clearing the exchange", err);

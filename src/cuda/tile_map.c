@@ -4,12 +4,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef NMLP_QUAD_LAB
-#include <stdlib.h>
-#define BOX_PROMOTION (getenv("NMLP_Q_PROMO") ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B)
-#else
-#define BOX_PROMOTION CU_TENSOR_MAP_L2_PROMOTION_L2_128B
-#endif
 enum { DRIVER_VERSION = 12000, HOPPER_MAJOR = 9, BLOCK = 64 };
 
 /* The driver's function, without linking the driver: programs must start on machines without one. */
@@ -56,7 +50,7 @@ nmlp_status nmlp_cuda_box_map_make(nmlp_cuda_map *map, const void *data, int32_t
     cuuint32_t box[] = {BLOCK, (cuuint32_t)box_rows};
     cuuint32_t step[] = {1, 1};
     CUresult code = encode(&made, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)(uintptr_t)data, size, pitch_bytes, box, step,
-                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, BOX_PROMOTION,
+                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (code != CUDA_SUCCESS)
         return nmlp_fail(err, NMLP_E_IO, "CUDA: a tensor map of a [%d,%d] matrix was refused with code %d", n, k, (int)code);
