@@ -5,8 +5,7 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
 #include "cuda/quad_copy.cuh"
-#include "cuda/quad_finish.cuh"
-#include "cuda/quad_multiply.cuh"
+#include "cuda/quad_join.cuh"
 #endif
 
 namespace {

@@ -1,8 +1,8 @@
 /* The MLP of 5 to 32 rows in one launch, as data for a kernel of clusters of four blocks (quad.cu; Hopper).
  *
  * Products Y [S,N] = X [S,K] W^T follow one another. W's rows go by clusters, and of a cluster's rows each of its four blocks takes a quarter of K: so a block
- * reads a quarter of X, keeps it in shared memory, and partial sums meet in the cluster's shared memory, never in L2. One warp of a block brings weights into a ring,
- * slots of some octets of rows by 64 columns, product after product, never waiting for another block; eight warps multiply, each slots of its own.
+ * reads a quarter of X, keeps it in shared memory, and partial sums meet in the cluster's shared memory, never in L2. Four warps of a block bring weights into a
+ * ring, slots of some octets of rows by 64 columns, product after product, never waiting for another block; eight warps multiply, each slots of its own.
  *
  *   basis  X V^T            results go to all clusters through L2
  *   pair   silu(gate) * up  results stay in the cluster's shared memory: a cluster has all of S and `cluster_rows` neighbouring columns of I
@@ -20,15 +20,13 @@
 #include <stdint.h>
 
 enum {
-    NMLP_CUDA_QUAD_BLOCKS = 4, /* of a cluster */
-    NMLP_CUDA_QUAD_WARPS = 8,  /* of a block, that multiply */
+    NMLP_CUDA_QUAD_BLOCKS = 4,  /* of a cluster */
+    NMLP_CUDA_QUAD_WARPS = 8,   /* of a block, that multiply */
     NMLP_CUDA_QUAD_COPIERS = 4, /* warps that copy */
-    NMLP_CUDA_QUAD_ROWS_MAX = 32,
     NMLP_CUDA_QUAD_SLOTS_MAX = 48,
-    NMLP_CUDA_QUAD_OCTET = 8,  /* rows: n of the mma */
-    NMLP_CUDA_QUAD_OCTETS_MAX = 6, /* of a slot: what registers hold sums for; more of them make code that the instruction cache does not hold */
-    NMLP_CUDA_QUAD_COLS = 64,  /* of a slot */
-    NMLP_CUDA_QUAD_SOURCES_MAX = 64 /* clusters */
+    NMLP_CUDA_QUAD_OCTET = 8,      /* rows: n of the mma */
+    NMLP_CUDA_QUAD_OCTETS_MAX = 6, /* of a slot: what registers hold sums for; code for more does not stay in the instruction cache */
+    NMLP_CUDA_QUAD_COLS = 64       /* of a slot */
 };
 
 typedef enum nmlp_cuda_quad_kind { NMLP_CUDA_QUAD_BASIS, NMLP_CUDA_QUAD_PAIR, NMLP_CUDA_QUAD_PART, NMLP_CUDA_QUAD_DOWN } nmlp_cuda_quad_kind;
@@ -79,7 +77,6 @@ typedef struct nmlp_cuda_quad_program {
     int64_t set_bytes;   /* a multiple of 16 */
     void *parts;         /* f32 [octets of rows][n_sources][tokens by 8, as registers hold them] */
 } nmlp_cuda_quad_program;
-
 
 #ifdef __cplusplus
 extern "C" {

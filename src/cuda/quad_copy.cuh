@@ -1,4 +1,4 @@
-/* The copying warp of quad.cu. */
+/* The copying warps of quad.cu. */
 #ifndef NMLP_CUDA_QUAD_COPY_CUH
 #define NMLP_CUDA_QUAD_COPY_CUH
 

@@ -5,7 +5,7 @@
 
 enum {
     UNDER_WAY_BYTES = 64 << 10,
-    OCTETS_WANTED = 4, /* of a slot: smaller copies cost the copying warp as much */
+    OCTETS_WANTED = 4, /* of a slot: smaller copies cost the copying warps as much */
     RING_BYTES_WANTED = 96 << 10, /* what memory brings while clusters wait for each other */
     SLOTS_MIN = NMLP_CUDA_QUAD_WARPS,
     ALIGN_BYTES = 256,
@@ -62,8 +62,8 @@ static void *take(int64_t *used, int64_t bytes) {
 
 static void *moved(const void *offset, const char *base) { return (void *)(uintptr_t)(base + (uintptr_t)offset); }
 
-/* The products with their results' places in a set. */
-static void add_products(nmlp_cuda_quad_program *p, const nmlp_cuda_quad_mlp *m) {
+/* Gate and up with their results' places in a set. */
+static void add_pair(nmlp_cuda_quad_program *p, const nmlp_cuda_quad_mlp *m) {
     const nmlp_cuda_mlp_weights *w = m->weights;
     nmlp_cuda_quad_product *ph = p->product;
     const nmlp_cuda_quad_input x = {.x = m->x, .pitch = m->x_pitch, .k = m->x_pitch, .from_before = 1};
@@ -72,8 +72,14 @@ static void add_products(nmlp_cuda_quad_program *p, const nmlp_cuda_quad_mlp *m)
     if (w->basis.n) {
         int32_t pitch = nmlp_cuda_pad(w->basis.n);
         void *basis = take(&p->set_bytes, (int64_t)m->s * pitch * 2);
-        *ph++ = (nmlp_cuda_quad_product){.kind = NMLP_CUDA_QUAD_BASIS, .in = {x}, .n_factors = 1, .n = w->basis.n, .rows = pitch, .out = basis, .out_pitch = pitch,
-                                         .blocks = w->basis.k / NMLP_CUDA_QUAD_COLS};
+        *ph++ = (nmlp_cuda_quad_product){.kind = NMLP_CUDA_QUAD_BASIS,
+                                         .in = {x},
+                                         .n_factors = 1,
+                                         .n = w->basis.n,
+                                         .rows = pitch,
+                                         .blocks = w->basis.k / NMLP_CUDA_QUAD_COLS,
+                                         .out = basis,
+                                         .out_pitch = pitch};
         if (w->gate_rank) gate = (nmlp_cuda_quad_input){.x = basis, .pitch = pitch, .k = w->gate.k};
         if (w->up_rank) up = (nmlp_cuda_quad_input){.x = (const char *)basis + 2 * (size_t)w->up_start, .pitch = pitch, .k = w->up.k};
     }
@@ -84,25 +90,23 @@ static void add_products(nmlp_cuda_quad_program *p, const nmlp_cuda_quad_mlp *m)
                                      .n = w->gate.n,
                                      .rows = nmlp_cuda_pad(w->gate.n),
                                      .blocks = max32(w->gate.k, w->up.k) / NMLP_CUDA_QUAD_COLS};
-    if (!w->down_basis.n) {
-        *ph++ = (nmlp_cuda_quad_product){.kind = NMLP_CUDA_QUAD_PART, .n_factors = 1, .n = w->down.n, .rows = round_up(w->down.n, OCTET), .out = m->y,
-                                         .out_pitch = m->y_pitch, .last = 1};
-        p->n_products = (int32_t)(ph - p->product);
-        return;
-    }
-    int32_t pitch = nmlp_cuda_pad(w->down_basis.n);
-    void *inner = take(&p->set_bytes, (int64_t)m->s * pitch * 2);
-    *ph++ = (nmlp_cuda_quad_product){.kind = NMLP_CUDA_QUAD_PART, .n_factors = 1, .n = w->down_basis.n, .rows = pitch, .out = inner, .out_pitch = pitch};
-    *ph++ = (nmlp_cuda_quad_product){.kind = NMLP_CUDA_QUAD_DOWN,
-                                     .in = {{.x = inner, .pitch = pitch, .k = w->down.k}},
-                                     .n_factors = 1,
-                                     .n = w->down.n,
-                                     .rows = round_up(w->down.n, OCTET),
-                                     .blocks = w->down.k / NMLP_CUDA_QUAD_COLS,
-                                     .out = m->y,
-                                     .out_pitch = m->y_pitch,
-                                     .last = 1};
     p->n_products = (int32_t)(ph - p->product);
+}
+
+/* The part of the first factor and the second, or the part alone. */
+static void add_down(nmlp_cuda_quad_program *p, const nmlp_cuda_quad_mlp *m) {
+    const nmlp_cuda_mlp_weights *w = m->weights;
+    nmlp_cuda_quad_product last = {.n_factors = 1, .n = w->down.n, .rows = round_up(w->down.n, OCTET), .out = m->y, .out_pitch = m->y_pitch, .last = 1};
+    if (w->down_basis.n) {
+        int32_t pitch = nmlp_cuda_pad(w->down_basis.n);
+        void *inner = take(&p->set_bytes, (int64_t)m->s * pitch * 2);
+        p->product[p->n_products++] = (nmlp_cuda_quad_product){
+            .kind = NMLP_CUDA_QUAD_PART, .n_factors = 1, .n = w->down_basis.n, .rows = pitch, .out = inner, .out_pitch = pitch};
+        last.in[0] = (nmlp_cuda_quad_input){.x = inner, .pitch = pitch, .k = w->down.k};
+        last.blocks = w->down.k / NMLP_CUDA_QUAD_COLS;
+    }
+    last.kind = w->down_basis.n ? NMLP_CUDA_QUAD_DOWN : NMLP_CUDA_QUAD_PART;
+    p->product[p->n_products++] = last;
 }
 
 /* Shared memory for what a product's blocks read and for the sums they get. */
@@ -121,6 +125,14 @@ static nmlp_cuda_quad_product *product_of(nmlp_cuda_quad_program *p, nmlp_cuda_q
     for (int32_t i = 0; i < p->n_products; i++)
         if (p->product[i].kind == (int32_t)kind) return &p->product[i];
     return NULL;
+}
+
+/* The same for every copying warp, and no more than each multiplying warp has slots: what a barrier tells is this round of a slot from the one before, no more. */
+static int32_t under_way(const nmlp_cuda_quad_program *p) {
+    int32_t at_once = p->slot_bytes * NMLP_CUDA_QUAD_COPIERS;
+    int32_t wanted = (UNDER_WAY_BYTES + at_once / 2) / at_once * NMLP_CUDA_QUAD_COPIERS;
+    int32_t most = p->n_slots / NMLP_CUDA_QUAD_WARPS * NMLP_CUDA_QUAD_WARPS;
+    return max32(NMLP_CUDA_QUAD_COPIERS, min32(most, wanted));
 }
 
 /* Cuts every product into slots of at most that many octets, and sees how much ring that leaves. Pair and part, which every MLP has, read most: the others' slots
@@ -144,9 +156,7 @@ static void cut_products(nmlp_cuda_quad_program *p, int32_t octets_max, size_t s
     p->n_slots = 0;
     size_t fixed = nmlp_cuda_quad_shared_bytes(p);
     if (fixed < shared_bytes) p->n_slots = min32(NMLP_CUDA_QUAD_SLOTS_MAX, (int32_t)((shared_bytes - fixed) / (size_t)p->slot_bytes));
-    int32_t at_once = p->slot_bytes * NMLP_CUDA_QUAD_COPIERS;
-    int32_t wanted = (UNDER_WAY_BYTES + at_once / 2) / at_once * NMLP_CUDA_QUAD_COPIERS;
-    p->n_under_way = max32(NMLP_CUDA_QUAD_COPIERS, min32(p->n_slots / NMLP_CUDA_QUAD_WARPS * NMLP_CUDA_QUAD_WARPS, wanted)); /* what a warp's next slot is filled for has landed */
+    p->n_under_way = under_way(p);
 }
 
 /* Smaller slots have smaller sums. */
@@ -158,8 +168,9 @@ static void fit_shared(nmlp_cuda_quad_program *p, const nmlp_cuda_device *device
 }
 
 static nmlp_cuda_quad_program begin_program(const nmlp_cuda_quad_mlp *mlp, const nmlp_cuda_device *device) {
-    nmlp_cuda_quad_program p = {.s = mlp->s, .n_clusters = min32(device->n_clusters, NMLP_CUDA_QUAD_SOURCES_MAX)};
-    add_products(&p, mlp);
+    nmlp_cuda_quad_program p = {.s = mlp->s, .n_clusters = device->n_clusters};
+    add_pair(&p, mlp);
+    add_down(&p, mlp);
     fit_shared(&p, device);
     return p;
 }
@@ -180,8 +191,10 @@ static nmlp_status put_map(const void **at, const nmlp_cuda_matrix *w, int32_t b
 static nmlp_status put_maps(nmlp_cuda_quad_program *p, const nmlp_cuda_mlp_weights *w, nmlp_cuda_block *block, nmlp_err *err) {
     for (int32_t i = 0; i < p->n_products; i++) {
         nmlp_cuda_quad_product *ph = &p->product[i];
-        const nmlp_cuda_matrix *const of[] = {
-            [NMLP_CUDA_QUAD_BASIS] = &w->basis, [NMLP_CUDA_QUAD_PAIR] = &w->gate, [NMLP_CUDA_QUAD_PART] = w->down_basis.n ? &w->down_basis : &w->down, [NMLP_CUDA_QUAD_DOWN] = &w->down};
+        const nmlp_cuda_matrix *const of[] = {[NMLP_CUDA_QUAD_BASIS] = &w->basis,
+                                              [NMLP_CUDA_QUAD_PAIR] = &w->gate,
+                                              [NMLP_CUDA_QUAD_PART] = w->down_basis.n ? &w->down_basis : &w->down,
+                                              [NMLP_CUDA_QUAD_DOWN] = &w->down};
         NMLP_RETURN_IF_FAILED(put_map(&ph->map[0], of[ph->kind], ph->box_octets, block, err));
         if (ph->n_factors == 2) NMLP_RETURN_IF_FAILED(put_map(&ph->map[1], &w->up, ph->box_octets, block, err));
     }
