@@ -1,5 +1,5 @@
 """The library route, for comparison with bench_cuda in the same run: cuBLAS matmuls through PyTorch, captured as a CUDA graph over as many
-copies of the weights as make four times the L2 cache; median over launches, divided by the copies. CSV on stdout."""
+copies of the weights as make four times the L2 cache, at least 16 runs of up to 32 rows; median over launches, divided by the runs. CSV on stdout."""
 import statistics
 import sys
 

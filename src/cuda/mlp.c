@@ -126,37 +126,40 @@ static int64_t weight_bytes(const nmlp_factors m[NMLP_MLP_MATRICES]) {
     return 2 * elems;
 }
 
-/* What was measured faster (docs/performance-gpu.md). */
-static int64_t most_streamed_rows(const nmlp_factors m[NMLP_MLP_MATRICES]) {
-    enum { ROWS_LARGE = 8, SMALL_BYTES = 100 << 20 };
-    if (!nmlp_cuda_blas_available()) return NMLP_CUDA_BATCH_ROWS_MAX;
-    return weight_bytes(m) <= SMALL_BYTES ? NMLP_CUDA_BATCH_ROWS_MAX : ROWS_LARGE;
+/* What was measured faster (docs/performance-gpu.md), with clusters and without. */
+static int64_t most_streamed_rows(const nmlp_cuda_device *device, const nmlp_factors m[NMLP_MLP_MATRICES]) {
+    const int64_t rows_large = device->n_clusters ? 16 : 8;
+    const int64_t small_bytes = (device->n_clusters ? 170 : 100) << 20;
+    if (!nmlp_cuda_blas_available() || weight_bytes(m) <= small_bytes) return NMLP_CUDA_BATCH_ROWS_MAX;
+    return rows_large;
 }
 
-static nmlp_status choose_path(bool *streams, const nmlp_factors m[NMLP_MLP_MATRICES], int64_t s, nmlp_cuda_path path, nmlp_err *err) {
+static bool should_stream(const nmlp_cuda_device *device, const nmlp_factors m[NMLP_MLP_MATRICES], int64_t s, nmlp_cuda_path path) {
+    if (path == NMLP_CUDA_PATH_MATMUL) return false;
+    return s <= (path == NMLP_CUDA_PATH_AUTO ? most_streamed_rows(device, m) : NMLP_CUDA_BATCH_ROWS_MAX);
+}
+
+static nmlp_status check_rows(int64_t s, nmlp_cuda_path path, nmlp_err *err) {
     if (s < 1 || s > INT32_MAX / 2) return nmlp_fail(err, NMLP_E_ARG, "an MLP of %lld rows", (long long)s);
     if (path == NMLP_CUDA_PATH_STREAM && s > NMLP_CUDA_BATCH_ROWS_MAX)
         return nmlp_fail(err, NMLP_E_ARG, "the streaming kernel takes up to %d rows, not %lld", NMLP_CUDA_BATCH_ROWS_MAX, (long long)s);
-    int64_t most = path == NMLP_CUDA_PATH_AUTO ? most_streamed_rows(m) : NMLP_CUDA_BATCH_ROWS_MAX;
-    *streams = path != NMLP_CUDA_PATH_MATMUL && s <= most;
     return NMLP_OK;
 }
 
 nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors m[NMLP_MLP_MATRICES], int64_t s, nmlp_cuda_path path,
                                  nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    bool streams = false;
     *out = NULL;
-    NMLP_RETURN_IF_FAILED(choose_path(&streams, m, s, path, err));
+    NMLP_RETURN_IF_FAILED(check_rows(s, path, err));
     nmlp_cuda_mlp *mlp = nmlp_mem_new(1, sizeof *mlp, err);
     if (!mlp) return NMLP_E_NOMEM;
     nmlp_cuda_block_init(&mlp->block);
-    mlp->streams = streams;
     mlp->portable = path == NMLP_CUDA_PATH_PORTABLE;
     mlp->s = (int32_t)s;
     mlp->hidden = (int32_t)nmlp_factors_rows(&m[NMLP_MLP_DOWN]);
     mlp->pitch = nmlp_cuda_pad(mlp->hidden);
     NMLP_TRY(nmlp_cuda_device_open(&mlp->device, err));
+    mlp->streams = should_stream(&mlp->device, m, s, path);
     NMLP_TRY(lay_out(mlp, m, err));
     NMLP_TRY(nmlp_cuda_block_commit(&mlp->block, "the MLP", err));
     NMLP_TRY(lay_out(mlp, m, err));

@@ -42,13 +42,8 @@ __device__ __forceinline__ uint64_t evict_first() {
 }
 
 __device__ __forceinline__ void bring_box(uint32_t to, uint32_t full, const void *map, int column, int row, uint64_t policy) {
-#ifdef QUAD_PLAIN
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map), "r"(column),
-                 "r"(row), "r"(full) : "memory");
-#else
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
                  "l"(map), "r"(column), "r"(row), "r"(full), "l"(policy) : "memory");
-#endif
 }
 
 struct copier {
@@ -105,8 +100,7 @@ __device__ __forceinline__ void copy_part(const nmlp_cuda_quad_product &ph, cons
         const uint32_t to = c.ring.ring + slot * c.ring.slot_bytes;
         await_room(c, slot);
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full), "r"(octets * OCTET_BYTES) : "memory");
-        for (int o = 0; o < octets; o += box_octets)
-            bring_box(to + o * OCTET_BYTES, full, map, column, row + o * OCTET, c.ring.policy);
+        for (int o = 0; o < octets; o += box_octets) bring_box(to + o * OCTET_BYTES, full, map, column, row + o * OCTET, c.ring.policy);
         c.at.advance(c.ring.n_slots);
     }
 }
