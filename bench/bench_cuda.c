@@ -1,7 +1,7 @@
 /* The GPU's MLP against its bytes: CSV on stdout, one line per shape and number of rows.
  *
- * Weights go round as many copies of the MLP as make four times the L2 cache, captured as one graph; the time is the median over launches divided by
- * the copies. tb_s is bytes of weights over time, share_of_copy that over the rate of a device-to-device copy, bytes read plus bytes written. */
+ * Weights go round as many copies of the MLP as make four times the L2 cache, captured as one graph of at least 16 runs (one round above 32 rows); the time is
+ * the median over launches divided by the runs. tb_s is bytes of weights over time, share_of_copy that over the rate of a device-to-device copy, bytes read plus bytes written. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* The MLP of 5 to 32 rows in one launch, as data for its kernel (batch.cu).
+/* The MLP of 5 to 32 rows in one launch, as data for its kernel (batch.cu): where quad.h has no clusters or too little shared memory.
  *
  * Phases are matmuls Y [S,N] = X [S,K] W^T, one after the other; one block per multiprocessor. A phase is cut into rectangles: `groups` times 16 rows of W by one
  * of `n_splits` runs of K. A block takes a rectangle (more where there are more than blocks), as slots of `groups` * 16 rows by `blocks_k` * 64 columns. One

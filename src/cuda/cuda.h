@@ -34,8 +34,8 @@ nmlp_status nmlp_cuda_probe(nmlp_cuda_info *info, nmlp_err *err);
 
 typedef struct nmlp_cuda_mlp nmlp_cuda_mlp;
 
-/* One launch of a streaming kernel (up to 32 rows), or large matmuls. AUTO takes what was measured faster: streaming up to 8 rows, up to 32 where the weights
- * are 100 MiB at most or cuBLASLt is missing. PORTABLE: matmuls as on a chip before Hopper without cuBLASLt. */
+/* One launch of a streaming kernel (up to 32 rows), or large matmuls. AUTO takes what was measured faster: streaming up to 16 rows, up to 32 where the
+ * weights are 170 MiB at most or cuBLASLt is missing (on chips without clusters of blocks: 8 rows, 100 MiB). PORTABLE: as on a chip before Hopper without cuBLASLt. */
 typedef enum nmlp_cuda_path { NMLP_CUDA_PATH_AUTO, NMLP_CUDA_PATH_STREAM, NMLP_CUDA_PATH_MATMUL, NMLP_CUDA_PATH_PORTABLE } nmlp_cuda_path;
 
 /* Uploads gate, up and down; runs of exactly `s` rows. */
@@ -48,8 +48,8 @@ nmlp_status nmlp_cuda_mlp_run(nmlp_cuda_mlp *mlp, float *y, const float *x, nmlp
 size_t nmlp_cuda_mlp_weight_bytes(const nmlp_cuda_mlp *mlp);
 /* One line of "name=value": phases, units and pieces of K. */
 void nmlp_cuda_mlp_describe(const nmlp_cuda_mlp *mlp, char *text, size_t text_bytes);
-/* Median, in microseconds, of `n_timed` runs that go round `n` MLPs of one shape (so that weights come from memory, not from L2), captured as one CUDA
- * graph and timed with events. */
+/* Median, in microseconds, of `n_timed` launches of a CUDA graph, per run in it. Runs go round `n` MLPs of one shape (so that weights come from memory, not from
+ * L2), often enough that launching the graph does not count. */
 nmlp_status nmlp_cuda_mlp_time(nmlp_cuda_mlp *const *mlps, int n, int n_timed, double *median_us, nmlp_err *err);
 /* Median device-to-device copy rate in bytes per second, counting bytes read plus bytes written. */
 nmlp_status nmlp_cuda_copy_rate(double *bytes_per_second, nmlp_err *err);

@@ -4,6 +4,7 @@
 
 #include "cuda/batch.h"
 #include "cuda/program.h"
+#include "cuda/quad.h"
 
 enum { BLOCK_ALIGN_BYTES = 256, OLDEST_MAJOR = 8 };
 
@@ -49,6 +50,7 @@ nmlp_status nmlp_cuda_device_open(nmlp_cuda_device *device, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0),
                                           "asking for shared memory", err));
     device->shared_bytes = (size_t)shared;
+    device->n_clusters = nmlp_cuda_quad_clusters(device->shared_bytes);
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_stream_prepare(device->shared_bytes), "readying the streaming kernel", err));
     return NMLP_CUDA_CHECK(nmlp_cuda_batch_prepare(device->shared_bytes), "readying the streaming kernel", err);
 }

@@ -16,6 +16,7 @@ nmlp_status nmlp_cuda_status(int code, const char *doing, nmlp_err *err);
 typedef struct nmlp_cuda_device {
     nmlp_cuda_info info;
     int n_blocks;        /* of a streaming program: one per multiprocessor */
+    int n_clusters;      /* of four such blocks that are resident together; 0: none */
     size_t shared_bytes; /* a block may use */
 } nmlp_cuda_device;
 

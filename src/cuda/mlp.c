@@ -6,12 +6,18 @@
 #include "cuda/batch_plan.h"
 #include "cuda/mlp_many.h"
 #include "cuda/plan.h"
+#include "cuda/quad_plan.h"
+
+
+/* What runs it. */
+typedef enum mlp_kernel { MATMULS, STREAM_FEW, STREAM_BATCH, STREAM_QUAD } mlp_kernel;
 
 struct nmlp_cuda_mlp {
     nmlp_cuda_device device;
     nmlp_cuda_block block;
     nmlp_cuda_mlp_weights weights;
-    bool streams;  /* else matmuls */
+    bool streams; /* else matmuls */
+    mlp_kernel kernel;
     bool portable; /* as on older chips */
     int32_t s;
     int32_t hidden;
@@ -19,9 +25,10 @@ struct nmlp_cuda_mlp {
     float *x;       /* [S, pitch] */
     void *x_narrow; /* bf16, or NULL where f32 is read */
     float *y;
-    nmlp_cuda_program program;     /* when it streams few rows */
-    nmlp_cuda_batch_program batch; /* when it streams more */
-    nmlp_cuda_mlp_rows rows;   /* when it does not */
+    nmlp_cuda_program program; /* of STREAM_FEW */
+    nmlp_cuda_batch_program batch;
+    nmlp_cuda_quad_program quad;
+    nmlp_cuda_mlp_rows rows; /* of MATMULS */
     nmlp_cuda_blas *blas;
     cudaStream_t stream;
     char text[512];
@@ -62,6 +69,30 @@ static nmlp_status plan_batch(nmlp_cuda_mlp *mlp, nmlp_err *err) {
     return NMLP_OK;
 }
 
+static nmlp_cuda_quad_mlp describe_quad(const nmlp_cuda_mlp *mlp) {
+    return (nmlp_cuda_quad_mlp){
+        .weights = &mlp->weights, .x = mlp->x_narrow, .y = mlp->y, .x_pitch = mlp->pitch, .y_pitch = mlp->pitch, .s = mlp->s};
+}
+
+static nmlp_status plan_quad(nmlp_cuda_mlp *mlp, nmlp_err *err) {
+    const nmlp_cuda_quad_mlp quad = describe_quad(mlp);
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_quad_plan(&mlp->quad, &quad, &mlp->device, &mlp->block, err));
+    const nmlp_cuda_quad_program *p = &mlp->quad;
+    int at = snprintf(mlp->text, sizeof mlp->text, "clusters=%d slots=%dx%d", p->n_clusters, p->n_slots, p->slot_bytes);
+    for (int32_t i = 0; i < p->n_products && at > 0 && (size_t)at < sizeof mlp->text; i++)
+        at += snprintf(mlp->text + at, sizeof mlp->text - (size_t)at, " matmul=%dx%d/%dx%d", p->product[i].n, p->product[i].blocks * NMLP_CUDA_QUAD_COLS,
+                       p->product[i].n_passes, p->product[i].slot_octets);
+    return NMLP_OK;
+}
+
+/* More rows than a few, on clusters where there are such and their shared memory is enough. */
+static mlp_kernel choose_kernel(const nmlp_cuda_mlp *mlp) {
+    const nmlp_cuda_quad_mlp quad = describe_quad(mlp);
+    if (!mlp->streams) return MATMULS;
+    if (mlp->s <= NMLP_CUDA_S_MAX) return STREAM_FEW;
+    return !mlp->portable && nmlp_cuda_quad_fits(&quad, &mlp->device) ? STREAM_QUAD : STREAM_BATCH;
+}
+
 /* Called twice, see plan.h. */
 static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MATRICES], nmlp_err *err) {
     nmlp_cuda_block *block = &mlp->block;
@@ -69,8 +100,9 @@ static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MAT
     size_t bytes = (size_t)mlp->s * (size_t)mlp->pitch * sizeof(float);
     mlp->x = nmlp_cuda_block_take(block, bytes);
     mlp->y = nmlp_cuda_block_take(block, bytes);
-    if (!mlp->streams || mlp->s > NMLP_CUDA_S_MAX) mlp->x_narrow = nmlp_cuda_block_take(block, bytes / 2);
-    if (!mlp->streams) {
+    mlp->kernel = choose_kernel(mlp);
+    if (mlp->kernel != STREAM_FEW) mlp->x_narrow = nmlp_cuda_block_take(block, bytes / 2);
+    if (mlp->kernel == MATMULS) {
         const nmlp_cuda_mlp_weights *all[] = {&mlp->weights};
         nmlp_cuda_mlp_rows_take(&mlp->rows, block, all, 1, mlp->s);
         void *workspace = nmlp_cuda_block_take(block, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
@@ -79,7 +111,8 @@ static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MAT
         snprintf(mlp->text, sizeof mlp->text, "matmuls=%s", nmlp_cuda_blas_has_library(mlp->blas) ? "cublaslt" : "own");
         return NMLP_OK;
     }
-    return mlp->s > NMLP_CUDA_S_MAX ? plan_batch(mlp, err) : plan_few(mlp, err);
+    if (mlp->kernel == STREAM_QUAD) return plan_quad(mlp, err);
+    return mlp->kernel == STREAM_BATCH ? plan_batch(mlp, err) : plan_few(mlp, err);
 }
 
 /* Of all matrices, in bf16. */
@@ -93,37 +126,40 @@ static int64_t weight_bytes(const nmlp_factors m[NMLP_MLP_MATRICES]) {
     return 2 * elems;
 }
 
-/* What was measured faster (docs/performance-gpu.md). */
-static int64_t most_streamed_rows(const nmlp_factors m[NMLP_MLP_MATRICES]) {
-    enum { ROWS_LARGE = 8, SMALL_BYTES = 100 << 20 };
-    if (!nmlp_cuda_blas_available()) return NMLP_CUDA_BATCH_ROWS_MAX;
-    return weight_bytes(m) <= SMALL_BYTES ? NMLP_CUDA_BATCH_ROWS_MAX : ROWS_LARGE;
+/* What was measured faster (docs/performance-gpu.md), with clusters and without. */
+static int64_t most_streamed_rows(const nmlp_cuda_device *device, const nmlp_factors m[NMLP_MLP_MATRICES]) {
+    const int64_t rows_large = device->n_clusters ? 16 : 8;
+    const int64_t small_bytes = (device->n_clusters ? 170 : 100) << 20;
+    if (!nmlp_cuda_blas_available() || weight_bytes(m) <= small_bytes) return NMLP_CUDA_BATCH_ROWS_MAX;
+    return rows_large;
 }
 
-static nmlp_status choose_path(bool *streams, const nmlp_factors m[NMLP_MLP_MATRICES], int64_t s, nmlp_cuda_path path, nmlp_err *err) {
+static bool should_stream(const nmlp_cuda_device *device, const nmlp_factors m[NMLP_MLP_MATRICES], int64_t s, nmlp_cuda_path path) {
+    if (path == NMLP_CUDA_PATH_MATMUL) return false;
+    return s <= (path == NMLP_CUDA_PATH_AUTO ? most_streamed_rows(device, m) : NMLP_CUDA_BATCH_ROWS_MAX);
+}
+
+static nmlp_status check_rows(int64_t s, nmlp_cuda_path path, nmlp_err *err) {
     if (s < 1 || s > INT32_MAX / 2) return nmlp_fail(err, NMLP_E_ARG, "an MLP of %lld rows", (long long)s);
     if (path == NMLP_CUDA_PATH_STREAM && s > NMLP_CUDA_BATCH_ROWS_MAX)
         return nmlp_fail(err, NMLP_E_ARG, "the streaming kernel takes up to %d rows, not %lld", NMLP_CUDA_BATCH_ROWS_MAX, (long long)s);
-    int64_t most = path == NMLP_CUDA_PATH_STREAM ? NMLP_CUDA_BATCH_ROWS_MAX : most_streamed_rows(m);
-    *streams = path != NMLP_CUDA_PATH_MATMUL && path != NMLP_CUDA_PATH_PORTABLE && s <= most;
     return NMLP_OK;
 }
 
 nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors m[NMLP_MLP_MATRICES], int64_t s, nmlp_cuda_path path,
                                  nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    bool streams = false;
     *out = NULL;
-    NMLP_RETURN_IF_FAILED(choose_path(&streams, m, s, path, err));
+    NMLP_RETURN_IF_FAILED(check_rows(s, path, err));
     nmlp_cuda_mlp *mlp = nmlp_mem_new(1, sizeof *mlp, err);
     if (!mlp) return NMLP_E_NOMEM;
     nmlp_cuda_block_init(&mlp->block);
-    mlp->streams = streams;
     mlp->portable = path == NMLP_CUDA_PATH_PORTABLE;
     mlp->s = (int32_t)s;
     mlp->hidden = (int32_t)nmlp_factors_rows(&m[NMLP_MLP_DOWN]);
     mlp->pitch = nmlp_cuda_pad(mlp->hidden);
     NMLP_TRY(nmlp_cuda_device_open(&mlp->device, err));
+    mlp->streams = should_stream(&mlp->device, m, s, path);
     NMLP_TRY(lay_out(mlp, m, err));
     NMLP_TRY(nmlp_cuda_block_commit(&mlp->block, "the MLP", err));
     NMLP_TRY(lay_out(mlp, m, err));
@@ -150,11 +186,13 @@ void nmlp_cuda_mlp_describe(const nmlp_cuda_mlp *mlp, char *text, size_t text_by
 }
 
 static nmlp_status enqueue(nmlp_cuda_mlp *mlp, cudaStream_t stream, nmlp_err *err) {
-    if (mlp->streams && mlp->s > NMLP_CUDA_S_MAX)
-        return NMLP_CUDA_CHECK(nmlp_cuda_batch_launch(&mlp->batch, mlp->device.n_blocks, stream), "launching the streaming kernel", err);
-    if (mlp->streams)
-        return NMLP_CUDA_CHECK(nmlp_cuda_stream_launch(&mlp->program, mlp->device.n_blocks, stream), "launching the streaming kernel",
-                               err);
+    static const char doing[] = "launching the streaming kernel";
+    switch (mlp->kernel) {
+    case STREAM_FEW: return NMLP_CUDA_CHECK(nmlp_cuda_stream_launch(&mlp->program, mlp->device.n_blocks, stream), doing, err);
+    case STREAM_BATCH: return NMLP_CUDA_CHECK(nmlp_cuda_batch_launch(&mlp->batch, mlp->device.n_blocks, stream), doing, err);
+    case STREAM_QUAD: return NMLP_CUDA_CHECK(nmlp_cuda_quad_launch(&mlp->quad, stream), doing, err);
+    case MATMULS: break;
+    }
     nmlp_cuda_mlp_many many = {.w = &mlp->weights, .rows = &mlp->rows, .x = mlp->x_narrow, .y = mlp->y, .s = mlp->s,
                                .n_multiprocessors = mlp->device.n_blocks, .portable = mlp->portable, .blas = mlp->blas, .stream = stream};
     return nmlp_cuda_mlp_many_run(&many, err);
@@ -186,7 +224,8 @@ static int compare_floats(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-enum { TIMED_MAX = 1000 };
+/* Few rows are over soon, and launching a graph takes some microseconds: that many of them share it. */
+enum { TIMED_MAX = 1000, RUNS_PER_GRAPH = 16 };
 
 /* Times launches of `graph`; each stands for `per_launch` runs. */
 static nmlp_status time_graph(cudaGraphExec_t graph, cudaStream_t stream, int per_launch, int n_timed, double *median_us,
@@ -227,6 +266,7 @@ nmlp_status nmlp_cuda_mlp_time(nmlp_cuda_mlp *const *mlps, int n, int n_timed, d
     cudaStream_t stream = mlps[0]->stream;
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
+    const int rounds = mlps[0]->s > NMLP_CUDA_BATCH_ROWS_MAX ? 1 : (RUNS_PER_GRAPH + n - 1) / n;
     *median_us = 0;
     for (int i = 0; i < n; i++) {
         NMLP_TRY(narrow_input(mlps[i], err));
@@ -234,14 +274,14 @@ nmlp_status nmlp_cuda_mlp_time(nmlp_cuda_mlp *const *mlps, int n, int n_timed, d
         NMLP_TRY(NMLP_CUDA_CHECK(cudaStreamSynchronize(mlps[i]->stream), "warming up", err));
     }
     NMLP_TRY(NMLP_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "beginning a graph", err));
-    for (int i = 0; i < n && st == NMLP_OK; i++) st = enqueue(mlps[i], stream, err);
+    for (int i = 0; i < n * rounds && st == NMLP_OK; i++) st = enqueue(mlps[i % n], stream, err);
     cudaError_t ended = cudaStreamEndCapture(stream, &graph);
     if (st != NMLP_OK) goto out;
     NMLP_TRY(NMLP_CUDA_CHECK(ended, "ending a graph", err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0), "instantiating a graph", err));
-    st = time_graph(exec, stream, n, n_timed, median_us, err);
+    st = time_graph(exec, stream, n * rounds, n_timed, median_us, err);
 #ifdef NMLP_CUDA_CLOCKS
-    if (st == NMLP_OK && mlps[0]->streams && mlps[0]->s <= NMLP_CUDA_S_MAX) st = run_with_clocks(mlps, n, err);
+    if (st == NMLP_OK && mlps[0]->kernel == STREAM_FEW) st = run_with_clocks(mlps, n, err);
 #endif
 out:
     if (exec) (void)cudaGraphExecDestroy(exec);

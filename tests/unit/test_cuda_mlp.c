@@ -109,7 +109,7 @@ static void check_shape(struct shape shape, const int64_t *rows, int n_rows) {
     for (int r = 0; r < n_rows; r++) {
         if (rows[r] <= 32) check_rows(&desc, x, &truth, rows[r], NMLP_CUDA_PATH_STREAM, what);
         check_rows(&desc, x, &truth, rows[r], NMLP_CUDA_PATH_MATMUL, what);
-        if (rows[r] > 32) check_rows(&desc, x, &truth, rows[r], NMLP_CUDA_PATH_PORTABLE, what);
+        if (rows[r] > ROWS_SPLIT) check_rows(&desc, x, &truth, rows[r], NMLP_CUDA_PATH_PORTABLE, what);
     }
     nmlp_truth_free(&truth);
     nmlp_truth_free(&exact);

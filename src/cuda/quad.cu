@@ -1,0 +1,249 @@
+/* The kernel of quad.h. */
+#include "cuda/quad.h"
+
+#include <cuda_runtime.h>
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
+#include "cuda/quad_copy.cuh"
+#include "cuda/quad_join.cuh"
+#endif
+
+namespace {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/* The other set is made ready for the next launch; the launch before this one, which used it, has ended. */
+__device__ void clear_other_set(const nmlp_cuda_quad_program &prog, uint32_t launch) {
+    uint4 *to = reinterpret_cast<uint4 *>(prog.exchange + (~launch & 1) * prog.set_bytes);
+    const int64_t n = prog.set_bytes / 16;
+    for (int64_t i = (int64_t)blockIdx.x * (WARPS * 32) + threadIdx.x; i < n; i += (int64_t)gridDim.x * (WARPS * 32))
+        to[i] = make_uint4(unwritten, unwritten, unwritten, unwritten);
+}
+
+/* Whether the cluster's sums meet once more after that pass. */
+__device__ __forceinline__ bool meets_again(const nmlp_cuda_quad_program &prog, const block_memory &mem, int product, int pass) {
+    if (pass + 1 < prog.product[product].n_passes && part_of(prog, prog.product[product], mem, pass + 1).live) return true;
+    for (int i = product + 1; i < prog.n_products; i++)
+        if (prog.product[i].kind != NMLP_CUDA_QUAD_PART && part_of(prog, prog.product[i], mem, 0).live) return true;
+    return false;
+}
+
+/* Where a multiplying warp stands. */
+struct progress {
+    ring_cursor ring; /* in its own slots */
+    int n_exchanges;
+    int64_t into_set; /* from set 0 to this launch's */
+    uint32_t tag;     /* of this launch's f32 */
+};
+
+template <int NT>
+__device__ __forceinline__ void run_passes(const nmlp_cuda_quad_program &prog, int product, const x_layout &layout, const block_memory &mem, progress &at) {
+    const nmlp_cuda_quad_product &ph = prog.product[product];
+    const bool is_part = ph.kind == NMLP_CUDA_QUAD_PART;
+    for (int pass = 0; pass < ph.n_passes; pass++) {
+        const part p = part_of(prog, ph, mem, pass);
+        if (!p.live) continue;
+        const seat w = seat_of(ph, p);
+        sums<NT> acc = {};
+        const uint32_t x = is_part ? shared_address(mem.act) : shared_address(mem.x) + (w.factor ? layout.second : 0);
+        multiply_part<NT>(acc, prog, p, w, mem, at.ring, x, is_part ? prog.act_pitch : layout.pitch);
+        if (is_part) {
+            put_parts<NT>(acc, prog, w, mem, at.tag);
+            continue;
+        }
+        exchange<NT>(acc, prog, ph, p, w, mem, at.into_set, at.n_exchanges++);
+        if (meets_again(prog, mem, product, pass)) free_sums(mem); /* after the last time nothing is on its way to a block that may have ended */
+    }
+}
+
+template <int NT>
+__device__ void multiply(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
+    progress at = {};
+    asm volatile("griddepcontrol.wait;" ::: "memory"); /* what the launch before wrote is seen */
+    if (threadIdx.x == 0) mem.sh->launch = atomicAdd(prog.tickets, 1u) / gridDim.x;
+    for (int i = 0; i < prog.n_products; i++) {
+        const nmlp_cuda_quad_product &ph = prog.product[i];
+        const part first = part_of(prog, ph, mem, 0);
+        if (ph.kind == NMLP_CUDA_QUAD_PART) {
+            mbar_wait(&mem.sh->act_full, 0);
+        } else {
+            stage_input<NT>(prog, ph, first, mem, at.into_set);
+            multipliers_sync();
+        }
+        if (i == 0) {
+            at.into_set = (int64_t)(mem.sh->launch & 1) * prog.set_bytes;
+            at.tag = ~mem.sh->launch & 1; /* memory was zero before the first */
+            clear_other_set(prog, mem.sh->launch);
+        }
+        run_passes<NT>(prog, i, layout_of(ph, first), mem, at);
+        if (ph.kind == NMLP_CUDA_QUAD_PART) join_parts<NT>(prog, ph, mem, at.into_set, at.tag);
+    }
+}
+
+/* Bytes the pair's results take in this cluster. */
+__device__ __forceinline__ uint32_t act_bytes(const nmlp_cuda_quad_program &prog, const block_memory &mem, int tokens) {
+    const nmlp_cuda_quad_product &pair = prog.product[prog.product[0].kind == NMLP_CUDA_QUAD_PAIR ? 0 : 1];
+    return max(0, min(pair.cluster_rows, pair.rows - mem.cluster * pair.cluster_rows)) * tokens * 2;
+}
+
+__device__ __forceinline__ void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+/* A copying warp readies the slots it fills, and then goes ahead. */
+__device__ __forceinline__ void init_slots(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
+    const int lane = threadIdx.x & 31;
+    for (int warp = (int)(threadIdx.x >> 5) - WARPS; warp < WARPS; warp += COPIERS) {
+        const slot_range slots = slots_of(prog.n_slots, warp);
+        if (lane >= slots.n) continue;
+        mbar_init(&mem.sh->full[slots.first + lane], 1);
+        mbar_init(&mem.sh->empty[slots.first + lane], WARP_ARRIVALS);
+    }
+    show_barriers();
+    __syncwarp();
+}
+
+/* The multiplying warps ready what they exchange. */
+template <int NT>
+__device__ __forceinline__ void init_exchange(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
+    if (threadIdx.x == 0) {
+        mbar_init(&mem.sh->sums_full, 1);
+        mbar_init(&mem.sh->sums_free, QUAD * WARPS);
+        mbar_init(&mem.sh->act_full, 1);
+        show_barriers();
+        expect_bytes(&mem.sh->act_full, act_bytes(prog, mem, shape<NT>::tokens));
+    }
+    for (int i = threadIdx.x; i < shape<NT>::tokens * prog.act_pitch / 16; i += WARPS * 32)
+        reinterpret_cast<uint4 *>(mem.act)[i] = make_uint4(0, 0, 0, 0); /* columns past the cluster's own stay so */
+}
+
+/* Slots are ready: the copying warps say so, the multiplying ones wait for it. racecheck wants all to wait. */
+__device__ __forceinline__ void slots_are_ready() {
+#ifdef NMLP_CUDA_RACECHECK
+    __syncthreads();
+#else
+    asm volatile("bar.arrive 4, 384;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void await_slots() {
+    static_assert(THREADS == 384, "the barrier counts threads");
+#ifdef NMLP_CUDA_RACECHECK
+    __syncthreads();
+#else
+    asm volatile("bar.sync 4, 384;" ::: "memory");
+#endif
+}
+
+/* Relaxed: barriers are made visible by a fence of their own, and nothing else is handed over; a release would be a fence of the whole chip. */
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+#endif
+
+struct layout {
+    int sums;
+    int x;
+    int act;
+    int ring;
+};
+
+__host__ __device__ inline int aligned(int bytes, int to) { return (bytes + to - 1) / to * to; }
+
+const int head_max_bytes = 1024;
+
+__host__ __device__ inline layout lay_out(const nmlp_cuda_quad_program &p, int tokens) {
+    layout l;
+    l.sums = head_max_bytes;
+    l.x = l.sums + aligned(p.sums_bytes, 128);
+    l.act = l.x + aligned(p.x_bytes, 128);
+    l.ring = aligned(l.act + tokens * p.act_pitch, 1024);
+    return l;
+}
+
+template <int NT>
+__global__ void __launch_bounds__((NMLP_CUDA_QUAD_WARPS + NMLP_CUDA_QUAD_COPIERS) * 32, 1) quad_kernel(const __grid_constant__ nmlp_cuda_quad_program prog) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ __align__(1024) unsigned char memory[];
+    static_assert(sizeof(shared_head) <= head_max_bytes, "the head has its place");
+    const layout l = lay_out(prog, shape<NT>::tokens);
+    const block_memory mem = {reinterpret_cast<shared_head *>(memory), memory + l.sums, memory + l.x, memory + l.act, memory + l.ring,
+                              (int)blockIdx.x % QUAD, (int)blockIdx.x / QUAD};
+    asm volatile("griddepcontrol.launch_dependents;");
+    if (threadIdx.x >> 5 >= WARPS) {
+        init_slots(prog, mem);
+        slots_are_ready();
+        cluster_arrive();
+        copy_weights(prog, mem);
+        __syncwarp();
+        cluster_wait();
+    } else {
+        init_exchange<NT>(prog, mem);
+        await_slots();
+        cluster_arrive();
+        cluster_wait();
+        multiply<NT>(prog, mem);
+    }
+#endif
+}
+
+typedef void kernel_fn(const nmlp_cuda_quad_program);
+
+kernel_fn *kernel_for(int32_t s) {
+    if (s <= 8) return quad_kernel<1>;
+    return s <= 16 ? quad_kernel<2> : quad_kernel<4>;
+}
+
+/* Cooperative, so that all blocks are resident; the next launch may begin to copy weights where this one has ended. */
+struct configuration {
+    cudaLaunchAttribute attributes[3];
+    cudaLaunchConfig_t config;
+};
+
+void configure(configuration *c, int n_clusters, size_t shared_bytes, void *stream) {
+    *c = {};
+    c->attributes[0].id = cudaLaunchAttributeClusterDimension;
+    c->attributes[0].val.clusterDim.x = NMLP_CUDA_QUAD_BLOCKS;
+    c->attributes[0].val.clusterDim.y = 1;
+    c->attributes[0].val.clusterDim.z = 1;
+    c->attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    c->attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    c->attributes[2].id = cudaLaunchAttributeCooperative;
+    c->attributes[2].val.cooperative = 1;
+    c->config.gridDim = dim3((unsigned)(n_clusters * NMLP_CUDA_QUAD_BLOCKS));
+    c->config.blockDim = dim3((NMLP_CUDA_QUAD_WARPS + NMLP_CUDA_QUAD_COPIERS) * 32);
+    c->config.dynamicSmemBytes = shared_bytes;
+    c->config.stream = (cudaStream_t)stream;
+    c->config.attrs = c->attributes;
+    c->config.numAttrs = 3;
+}
+
+} // namespace
+
+int32_t nmlp_cuda_quad_tokens(int32_t s) { return s <= 8 ? 8 : s <= 16 ? 16 : 32; }
+
+size_t nmlp_cuda_quad_shared_bytes(const nmlp_cuda_quad_program *p) {
+    return (size_t)lay_out(*p, nmlp_cuda_quad_tokens(p->s)).ring + (size_t)p->n_slots * (size_t)p->slot_bytes;
+}
+
+int nmlp_cuda_quad_clusters(size_t shared_bytes) {
+    cudaFuncAttributes found;
+    configuration c;
+    int least = 0;
+    const int32_t sizes[] = {8, 16, 32};
+    for (int i = 0; i < 3; i++) {
+        const void *kernel = (const void *)kernel_for(sizes[i]);
+        int n = 0;
+        if (cudaFuncGetAttributes(&found, kernel) != cudaSuccess || found.ptxVersion < 90 || found.binaryVersion < 90) return 0;
+        if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes) != cudaSuccess) return 0;
+        configure(&c, 1, shared_bytes, nullptr);
+        c.config.numAttrs = 1;
+        if (cudaOccupancyMaxActiveClusters(&n, kernel, &c.config) != cudaSuccess) return 0;
+        least = i == 0 || n < least ? n : least;
+    }
+    return least;
+}
+
+int nmlp_cuda_quad_launch(const nmlp_cuda_quad_program *p, void *stream) {
+    configuration c;
+    configure(&c, p->n_clusters, nmlp_cuda_quad_shared_bytes(p), stream);
+    return cudaLaunchKernelEx(&c.config, kernel_for(p->s), *p);
+}
