@@ -140,6 +140,15 @@ static void long_products_match_float64(void **state) {
     for (int i = 0; i < 2; i++) check_shape(long_shapes[i], rows, 4);
 }
 
+/* Rows longer than a block's shared memory leaves room for: K is cut, and one block sums the pieces of 16 rows. */
+static void pieces_of_k_match_float64(void **state) {
+    static const struct shape longer = {300, 6000, 0, 0, 0};
+    static const int64_t rows[] = {4};
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    check_shape(longer, rows, 1);
+}
+
 /* Weights of other types are rounded to bf16 on upload. */
 static void f32_weights_are_rounded(void **state) {
     (void)state;
@@ -193,6 +202,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(few_shapes_match_float64),
         cmocka_unit_test(all_shapes_match_float64),
         cmocka_unit_test(long_products_match_float64),
+        cmocka_unit_test(pieces_of_k_match_float64),
         cmocka_unit_test(f32_weights_are_rounded),
         cmocka_unit_test(too_much_memory_says_how_much),
     };
