@@ -99,7 +99,7 @@ static void *take(int64_t *used, int64_t bytes) {
 static void *moved(const void *offset, const char *base) { return (void *)(uintptr_t)(base + (uintptr_t)offset); }
 
 /* The phases with their results' places in a set. */
-static void add_phases(nmlp_cuda_batch_program *p, const nmlp_cuda_batch_mlp *m) {
+static void add_phases(nmlp_cuda_batch_program *p, const nmlp_cuda_mlp_call *m) {
     const nmlp_cuda_mlp_weights *w = m->weights;
     nmlp_cuda_batch_phase *ph = p->phase;
     const void *basis = NULL;
@@ -186,7 +186,7 @@ static nmlp_status fit_ring(nmlp_cuda_batch_program *p, const nmlp_cuda_device *
     return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s has too little shared memory per block: %zu bytes", device->info.name, device->shared_bytes);
 }
 
-nmlp_status nmlp_cuda_batch_plan(nmlp_cuda_batch_program *program, const nmlp_cuda_batch_mlp *mlp, const nmlp_cuda_device *device, nmlp_cuda_block *block,
+nmlp_status nmlp_cuda_batch_plan(nmlp_cuda_batch_program *program, const nmlp_cuda_mlp_call *mlp, const nmlp_cuda_device *device, nmlp_cuda_block *block,
                                  nmlp_err *err) {
     nmlp_cuda_batch_program *p = program;
     *p = (nmlp_cuda_batch_program){.s = mlp->s};

@@ -4,20 +4,10 @@
 
 #include "cuda/batch.h"
 #include "cuda/device.h"
-#include "cuda/weights.h"
-
-/* y f32 [S, y_pitch] = mlp(x bf16 [S, x_pitch]). */
-typedef struct nmlp_cuda_batch_mlp {
-    const nmlp_cuda_mlp_weights *weights;
-    const void *x;
-    float *y;
-    int32_t x_pitch;
-    int32_t y_pitch;
-    int32_t s;
-} nmlp_cuda_batch_mlp;
+#include "cuda/mlp_call.h"
 
 /* Takes memory from `block`; called twice, like everything that lays out a block. */
-nmlp_status nmlp_cuda_batch_plan(nmlp_cuda_batch_program *program, const nmlp_cuda_batch_mlp *mlp, const nmlp_cuda_device *device, nmlp_cuda_block *block,
+nmlp_status nmlp_cuda_batch_plan(nmlp_cuda_batch_program *program, const nmlp_cuda_mlp_call *mlp, const nmlp_cuda_device *device, nmlp_cuda_block *block,
                                  nmlp_err *err);
 
 #endif

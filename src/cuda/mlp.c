@@ -8,7 +8,6 @@
 #include "cuda/plan.h"
 #include "cuda/quad_plan.h"
 
-
 /* What runs it. */
 typedef enum mlp_kernel { MATMULS, STREAM_FEW, STREAM_BATCH, STREAM_QUAD } mlp_kernel;
 
@@ -57,10 +56,14 @@ out:
     return st;
 }
 
-static nmlp_status plan_batch(nmlp_cuda_mlp *mlp, nmlp_err *err) {
-    const nmlp_cuda_batch_mlp batch = {
+static nmlp_cuda_mlp_call call_of(const nmlp_cuda_mlp *mlp) {
+    return (nmlp_cuda_mlp_call){
         .weights = &mlp->weights, .x = mlp->x_narrow, .y = mlp->y, .x_pitch = mlp->pitch, .y_pitch = mlp->pitch, .s = mlp->s};
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_batch_plan(&mlp->batch, &batch, &mlp->device, &mlp->block, err));
+}
+
+static nmlp_status plan_batch(nmlp_cuda_mlp *mlp, nmlp_err *err) {
+    const nmlp_cuda_mlp_call call = call_of(mlp);
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_batch_plan(&mlp->batch, &call, &mlp->device, &mlp->block, err));
     const nmlp_cuda_batch_program *p = &mlp->batch;
     int at = snprintf(mlp->text, sizeof mlp->text, "slots=%dx%d", p->n_slots, p->slot_bytes);
     for (int32_t i = 0; i < p->n_phases && at > 0 && (size_t)at < sizeof mlp->text; i++)
@@ -69,14 +72,9 @@ static nmlp_status plan_batch(nmlp_cuda_mlp *mlp, nmlp_err *err) {
     return NMLP_OK;
 }
 
-static nmlp_cuda_quad_mlp describe_quad(const nmlp_cuda_mlp *mlp) {
-    return (nmlp_cuda_quad_mlp){
-        .weights = &mlp->weights, .x = mlp->x_narrow, .y = mlp->y, .x_pitch = mlp->pitch, .y_pitch = mlp->pitch, .s = mlp->s};
-}
-
 static nmlp_status plan_quad(nmlp_cuda_mlp *mlp, nmlp_err *err) {
-    const nmlp_cuda_quad_mlp quad = describe_quad(mlp);
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_quad_plan(&mlp->quad, &quad, &mlp->device, &mlp->block, err));
+    const nmlp_cuda_mlp_call call = call_of(mlp);
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_quad_plan(&mlp->quad, &call, &mlp->device, &mlp->block, err));
     const nmlp_cuda_quad_program *p = &mlp->quad;
     int at = snprintf(mlp->text, sizeof mlp->text, "clusters=%d slots=%dx%d", p->n_clusters, p->n_slots, p->slot_bytes);
     for (int32_t i = 0; i < p->n_products && at > 0 && (size_t)at < sizeof mlp->text; i++)
@@ -87,10 +85,10 @@ static nmlp_status plan_quad(nmlp_cuda_mlp *mlp, nmlp_err *err) {
 
 /* More rows than a few, on clusters where there are such and their shared memory is enough. */
 static mlp_kernel choose_kernel(const nmlp_cuda_mlp *mlp) {
-    const nmlp_cuda_quad_mlp quad = describe_quad(mlp);
+    const nmlp_cuda_mlp_call call = call_of(mlp);
     if (!mlp->streams) return MATMULS;
     if (mlp->s <= NMLP_CUDA_S_MAX) return STREAM_FEW;
-    return !mlp->portable && nmlp_cuda_quad_fits(&quad, &mlp->device) ? STREAM_QUAD : STREAM_BATCH;
+    return !mlp->portable && nmlp_cuda_quad_fits(&call, &mlp->device) ? STREAM_QUAD : STREAM_BATCH;
 }
 
 /* Called twice, see plan.h. */

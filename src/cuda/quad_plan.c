@@ -63,7 +63,7 @@ static void *take(int64_t *used, int64_t bytes) {
 static void *moved(const void *offset, const char *base) { return (void *)(uintptr_t)(base + (uintptr_t)offset); }
 
 /* Gate and up with their results' places in a set. */
-static void add_pair(nmlp_cuda_quad_program *p, const nmlp_cuda_quad_mlp *m) {
+static void add_pair(nmlp_cuda_quad_program *p, const nmlp_cuda_mlp_call *m) {
     const nmlp_cuda_mlp_weights *w = m->weights;
     nmlp_cuda_quad_product *ph = p->product;
     const nmlp_cuda_quad_input x = {.x = m->x, .pitch = m->x_pitch, .k = m->x_pitch, .from_before = 1};
@@ -94,7 +94,7 @@ static void add_pair(nmlp_cuda_quad_program *p, const nmlp_cuda_quad_mlp *m) {
 }
 
 /* The part of the first factor and the second, or the part alone. */
-static void add_down(nmlp_cuda_quad_program *p, const nmlp_cuda_quad_mlp *m) {
+static void add_down(nmlp_cuda_quad_program *p, const nmlp_cuda_mlp_call *m) {
     const nmlp_cuda_mlp_weights *w = m->weights;
     nmlp_cuda_quad_product last = {.n_factors = 1, .n = w->down.n, .rows = round_up(w->down.n, OCTET), .out = m->y, .out_pitch = m->y_pitch, .last = 1};
     if (w->down_basis.n) {
@@ -167,7 +167,7 @@ static void fit_shared(nmlp_cuda_quad_program *p, const nmlp_cuda_device *device
     }
 }
 
-static nmlp_cuda_quad_program begin_program(const nmlp_cuda_quad_mlp *mlp, const nmlp_cuda_device *device) {
+static nmlp_cuda_quad_program begin_program(const nmlp_cuda_mlp_call *mlp, const nmlp_cuda_device *device) {
     nmlp_cuda_quad_program p = {.s = mlp->s, .n_clusters = device->n_clusters};
     add_pair(&p, mlp);
     add_down(&p, mlp);
@@ -175,7 +175,7 @@ static nmlp_cuda_quad_program begin_program(const nmlp_cuda_quad_mlp *mlp, const
     return p;
 }
 
-bool nmlp_cuda_quad_fits(const nmlp_cuda_quad_mlp *mlp, const nmlp_cuda_device *device) {
+bool nmlp_cuda_quad_fits(const nmlp_cuda_mlp_call *mlp, const nmlp_cuda_device *device) {
     return device->n_clusters > 0 && begin_program(mlp, device).n_slots >= SLOTS_MIN;
 }
 
@@ -201,7 +201,7 @@ static nmlp_status put_maps(nmlp_cuda_quad_program *p, const nmlp_cuda_mlp_weigh
     return NMLP_OK;
 }
 
-nmlp_status nmlp_cuda_quad_plan(nmlp_cuda_quad_program *program, const nmlp_cuda_quad_mlp *mlp, const nmlp_cuda_device *device, nmlp_cuda_block *block,
+nmlp_status nmlp_cuda_quad_plan(nmlp_cuda_quad_program *program, const nmlp_cuda_mlp_call *mlp, const nmlp_cuda_device *device, nmlp_cuda_block *block,
                                 nmlp_err *err) {
     nmlp_cuda_quad_program *p = program;
     *p = begin_program(mlp, device);
