@@ -49,7 +49,10 @@ static void put_row(float *y, const float *sums, bool add) {
 }
 
 static void deliver(const nmlp_panel *p, const nmlp_finished *f) {
-    if (f->outcome == NMLP_BY_CALL && f->rows > 0) p->deliver(p->ctx, f, f->rows);
+    if (f->outcome == NMLP_BY_CALL) {
+        if (f->rows > 0) p->deliver(p->ctx, f, f->rows);
+        return;
+    }
     for (int64_t row = 0; row < f->rows; row++) {
         char *to = f->to + row * f->row_bytes;
         const float *sums = f->sums[0] + row * TILE;
