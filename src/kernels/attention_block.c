@@ -222,7 +222,7 @@ static void advance(const nmlp_attend *run, const struct tile *scores, struct ti
         if (!softmax->all_seen || !nmlp_attend_in_bf16(run)) count_seen(softmax);
         uint32_t steps = (uint32_t)nmlp_max(1, steps_of(run, scores) + steps_of(run, values));
         beside.end = softmax->rows;
-        beside.rows_per_turn = ((uint32_t)softmax->rows + steps - 1) / steps;
+        beside.rows_per_step = ((uint32_t)softmax->rows + steps - 1) / steps;
     }
     if (scores->at >= 0) make_scores(scores, &beside);
     if (values->at >= 0) add_values(values, &beside);

@@ -19,31 +19,20 @@
 
 enum { NMLP_STRIP = 16, NMLP_PAD = 32, NMLP_LINE_BYTES = 64, NMLP_DTYPES = 3 };
 
-/* Rows of vector work that a block does beside its own, a few at a turn every few steps of 32 inputs: products of tiles
- * leave the vector units idle. */
+/* Rows of vector work that a block does beside its own, a few at every step of 32 inputs: products of tiles leave the
+ * vector units idle. */
 typedef struct nmlp_beside {
     void (*do_rows)(void *ctx, int64_t row, int64_t n);
     void *ctx;
     int64_t row; /* the next */
     int64_t end;
-    int64_t rows_per_turn;
-    int64_t steps_between; /* turns */
-    int64_t wait;          /* steps until the next turn */
+    int64_t rows_per_step;
 } nmlp_beside;
-
-/* All `end` rows within n_steps, `at_once` of them at a turn or more. */
-static inline void nmlp_beside_pace(nmlp_beside *beside, int64_t at_once, int64_t n_steps) {
-    int64_t least = (beside->end + n_steps - 1) / n_steps;
-    beside->rows_per_turn = least > at_once ? least : at_once;
-    beside->steps_between = n_steps * beside->rows_per_turn / (beside->end > 0 ? beside->end : 1) - 1;
-    if (beside->steps_between < 0) beside->steps_between = 0;
-}
 
 static inline void nmlp_beside_step(nmlp_beside *beside) {
     int64_t n = beside->end - beside->row;
-    if (n <= 0 || beside->wait-- > 0) return;
-    beside->wait = beside->steps_between;
-    if (n > beside->rows_per_turn) n = beside->rows_per_turn;
+    if (n <= 0) return;
+    if (n > beside->rows_per_step) n = beside->rows_per_step;
     beside->do_rows(beside->ctx, beside->row, n);
     beside->row += n;
 }
