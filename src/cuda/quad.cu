@@ -224,20 +224,25 @@ size_t nmlp_cuda_quad_shared_bytes(const nmlp_cuda_quad_program *p) {
     return (size_t)lay_out(*p, nmlp_cuda_quad_tokens(p->s)).ring + (size_t)p->n_slots * (size_t)p->slot_bytes;
 }
 
-int nmlp_cuda_quad_clusters(size_t shared_bytes) {
+/* Of one kernel; 0 after an error, which is forgotten. */
+static int clusters_of(const void *kernel, size_t shared_bytes) {
     cudaFuncAttributes found;
     configuration c;
-    int least = 0;
-    const int32_t sizes[] = {8, 16, 32};
-    for (int i = 0; i < 3; i++) {
-        const void *kernel = (const void *)kernel_for(sizes[i]);
-        int n = 0;
-        if (cudaFuncGetAttributes(&found, kernel) != cudaSuccess || found.ptxVersion < 90 || found.binaryVersion < 90) return 0;
-        if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes) != cudaSuccess) return 0;
-        configure(&c, 1, shared_bytes, nullptr);
-        c.config.numAttrs = 1;
-        if (cudaOccupancyMaxActiveClusters(&n, kernel, &c.config) != cudaSuccess) return 0;
-        least = i == 0 || n < least ? n : least;
+    int n = 0;
+    configure(&c, 1, shared_bytes, nullptr);
+    c.config.numAttrs = 1; /* the cluster's size alone */
+    bool ok = cudaFuncGetAttributes(&found, kernel) == cudaSuccess && found.ptxVersion >= 90 && found.binaryVersion >= 90;
+    ok = ok && cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes) == cudaSuccess;
+    ok = ok && cudaOccupancyMaxActiveClusters(&n, kernel, &c.config) == cudaSuccess;
+    if (!ok) (void)cudaGetLastError();
+    return ok ? n : 0;
+}
+
+int nmlp_cuda_quad_clusters(size_t shared_bytes) {
+    int least = clusters_of((const void *)kernel_for(8), shared_bytes);
+    for (int32_t s = 16; s <= 32; s += 16) {
+        int n = clusters_of((const void *)kernel_for(s), shared_bytes);
+        least = n < least ? n : least;
     }
     return least;
 }
