@@ -76,7 +76,8 @@ static inline lanes power_for_bf16(lanes x) {
     return times_power(p, n);
 }
 
-#if defined(__AVX512BF16__)
+/* Not by the compiler's flags alone: whoever builds for the machine at hand has them for all files. */
+#if defined(__AVX512BF16__) && !defined(NMLP_KERNELS_VEC_PLAIN_H)
 
 #include "kernels/lanes_bf16.h"
 

@@ -41,7 +41,7 @@ static void softmax(nmlp_softmax *row) {
     advance(row, top, sum);
 }
 
-#if defined(__AVX512VBMI__) && defined(__AVX512BF16__)
+#if defined(__AVX512VBMI__) && defined(__AVX512BF16__) && !defined(NMLP_KERNELS_VEC_PLAIN_H)
 #include "kernels/vec_powers_amx.h"
 #else
 
