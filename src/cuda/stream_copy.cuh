@@ -53,7 +53,7 @@ __device__ void copy_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase 
             const int cols = min(NMLP_CUDA_TILE_COLS, min(k, start + k_chunk) - k0);
             __nv_bfloat16 *slot = next_slot(prog, mem, c);
             const tile_source from = {second ? map1 : map0, second ? w1 : w0, k, group * NMLP_CUDA_UNIT_ROWS, rows, k0, cols};
-            fill_slot(slot, &mem.sh->full[c.at.slot], from, lane);
+            fill_slot<true>(slot, &mem.sh->full[c.at.slot], from, lane);
             c.at.advance(1, prog.n_slots);
         }
         if (++group == units.groups) {

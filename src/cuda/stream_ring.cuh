@@ -84,18 +84,24 @@ __device__ __forceinline__ void prefetch_map(const void *map) {
  * c ^ (r mod 8), so that eight rows of the same columns meet all banks. Slots start on multiples of SLOT_ALIGN_BYTES, as the copy engine asks for. */
 enum { TILE_BLOCK = 64, SLOT_ALIGN_BYTES = 1024 };
 
-/* What createpolicy makes of L2::evict_first: a weight is read once, and what else is in L2 (keys, norms, descriptions of phases) is what blocks wait for. */
-const uint64_t READ_ONCE = 0x12F0000000000000ull;
+/* What createpolicy makes of L2::evict_first. */
+const uint64_t EVICT_FIRST = 0x12F0000000000000ull;
 
-/* The copying warp fills a slot. */
+/* The copying warp fills a slot. KEEPS_OTHERS: weights leave L2 first; what else is there (keys, norms, descriptions of phases) is what a decode step waits for. */
+template <bool KEEPS_OTHERS = false>
 __device__ __forceinline__ void fill_slot(__nv_bfloat16 *slot, uint64_t *full, const tile_source &from, int lane) {
 #if __CUDA_ARCH__ >= 900
     if (lane != 0) return;
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(full)),
                  "r"(NMLP_CUDA_UNIT_ROWS * NMLP_CUDA_TILE_COLS * 2) : "memory");
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(
-                     shared_address(slot)),
-                 "l"(from.map), "r"(0), "r"(from.row), "r"(from.col / TILE_BLOCK), "r"(shared_address(full)), "l"(READ_ONCE) : "memory");
+    if (KEEPS_OTHERS)
+        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(
+                         shared_address(slot)),
+                     "l"(from.map), "r"(0), "r"(from.row), "r"(from.col / TILE_BLOCK), "r"(shared_address(full)), "l"(EVICT_FIRST) : "memory");
+    else
+        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
+                         shared_address(slot)),
+                     "l"(from.map), "r"(0), "r"(from.row), "r"(from.col / TILE_BLOCK), "r"(shared_address(full)) : "memory");
 #else
     int per_row = from.cols / 8;
     for (int i = lane; i < from.rows * per_row; i += 32) {
