@@ -1,6 +1,7 @@
 #include "cuda/blas.h"
 
 #include <dlfcn.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -14,7 +15,10 @@
 
 #if HAVE_CUBLASLT
 
-enum { SHAPES_MAX = 64 };
+enum { SHAPES_MAX = 64, WAYS_MAX = 8, TRIALS = 3 };
+
+/* Matmuls of fewer operations are not measured: 40 us of an H200's time. */
+static const double MEASURED_OPERATIONS = 3e10;
 
 struct library {
     void *handle;
@@ -46,6 +50,7 @@ struct nmlp_cuda_blas {
     cublasLtHandle_t handle; /* NULL: no library */
     cublasLtMatmulDesc_t desc;
     void *workspace;
+    bool measures; /* what the library offers, else its first offer is taken */
     struct shape shapes[SHAPES_MAX];
     int n_shapes;
 };
@@ -119,23 +124,83 @@ void nmlp_cuda_blas_destroy(nmlp_cuda_blas *b) {
 
 bool nmlp_cuda_blas_has_library(const nmlp_cuda_blas *b) { return b->handle != NULL; }
 
+void nmlp_cuda_blas_measure(nmlp_cuda_blas *b) { b->measures = true; }
+
+static cublasStatus_t run_way(const nmlp_cuda_blas *b, const struct shape *s, const nmlp_cuda_gemm *g, const cublasLtMatmulAlgo_t *algo, cudaStream_t stream) {
+    float one = 1.0f;
+    float beta = g->accumulate ? 1.0f : 0.0f;
+    return b->lib.matmul(b->handle, b->desc, &one, g->w, s->w, g->x, s->x, &beta, g->y, s->y, g->y, s->y, algo, b->workspace,
+                         NMLP_CUDA_BLAS_WORKSPACE_BYTES, stream);
+}
+
+typedef struct stopwatch {
+    cudaEvent_t begin;
+    cudaEvent_t end;
+} stopwatch;
+
+/* Milliseconds, or INFINITY where the way does not work. */
+static float time_way(const nmlp_cuda_blas *b, const struct shape *s, const nmlp_cuda_gemm *g, const cublasLtMatmulAlgo_t *algo, stopwatch watch,
+                      cudaStream_t stream) {
+    float ms = 0;
+    bool ok = cudaEventRecord(watch.begin, stream) == cudaSuccess && run_way(b, s, g, algo, stream) == CUBLAS_STATUS_SUCCESS &&
+              cudaEventRecord(watch.end, stream) == cudaSuccess && cudaEventSynchronize(watch.end) == cudaSuccess &&
+              cudaEventElapsedTime(&ms, watch.begin, watch.end) == cudaSuccess;
+    return ok ? ms : INFINITY;
+}
+
+/* Ways without a workspace leave K whole and add its products in the same order, so the choice between them changes no bit of the result. Where the library
+ * prefers one with a workspace, that is kept. A way's first run, which loads its code, does not count. */
+static int fastest_way(const nmlp_cuda_blas *b, const struct shape *s, const nmlp_cuda_gemm *g, const cublasLtMatmulHeuristicResult_t *ways, int n,
+                       cudaStream_t stream) {
+    stopwatch watch = {0};
+    float best_ms = INFINITY;
+    int best = 0;
+    if (ways[0].workspaceSize == 0 && cudaEventCreate(&watch.begin) == cudaSuccess && cudaEventCreate(&watch.end) == cudaSuccess) {
+        for (int i = 0; i < n * TRIALS; i++) {
+            float ms = ways[i % n].workspaceSize ? INFINITY : time_way(b, s, g, &ways[i % n].algo, watch, stream);
+            if (i < n || ms >= best_ms) continue;
+            best_ms = ms;
+            best = i % n;
+        }
+    }
+    if (watch.begin) (void)cudaEventDestroy(watch.begin);
+    if (watch.end) (void)cudaEventDestroy(watch.end);
+    return best;
+}
+
+/* Measuring overwrites y, and a graph being captured has no time. */
+static bool should_measure(const nmlp_cuda_blas *b, const nmlp_cuda_gemm *g, cudaStream_t stream) {
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusActive;
+    return b->measures && !g->accumulate && 2.0 * g->s * g->n * g->k >= MEASURED_OPERATIONS && cudaStreamIsCapturing(stream, &capture) == cudaSuccess &&
+           capture == cudaStreamCaptureStatusNone;
+}
+
 /* Row-major y = x w^T is column-major y^T = w x^T: w^T is what lies in memory, so it is the transposed operand. */
-static bool make_shape(nmlp_cuda_blas *b, struct shape *s, const nmlp_cuda_gemm *g) {
+static bool make_layouts(const struct library *lib, struct shape *s, const nmlp_cuda_gemm *g) {
+    return lib->layout_create(&s->w, CUDA_R_16BF, (uint64_t)g->k, (uint64_t)g->n, g->w_pitch) == CUBLAS_STATUS_SUCCESS &&
+           lib->layout_create(&s->x, CUDA_R_16BF, (uint64_t)g->k, (uint64_t)g->s, g->x_pitch) == CUBLAS_STATUS_SUCCESS &&
+           lib->layout_create(&s->y, g->y_is_f32 ? CUDA_R_32F : CUDA_R_16BF, (uint64_t)g->n, (uint64_t)g->s, g->y_pitch) == CUBLAS_STATUS_SUCCESS;
+}
+
+/* Up to `most` ways the library knows, its preferred one first; returns how many. */
+static int list_ways(const nmlp_cuda_blas *b, const struct shape *s, cublasLtMatmulHeuristicResult_t *ways, int most) {
     const struct library *lib = &b->lib;
     cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t found;
     size_t room = NMLP_CUDA_BLAS_WORKSPACE_BYTES;
     int n = 0;
-    bool ok = lib->layout_create(&s->w, CUDA_R_16BF, (uint64_t)g->k, (uint64_t)g->n, g->w_pitch) == CUBLAS_STATUS_SUCCESS &&
-              lib->layout_create(&s->x, CUDA_R_16BF, (uint64_t)g->k, (uint64_t)g->s, g->x_pitch) == CUBLAS_STATUS_SUCCESS &&
-              lib->layout_create(&s->y, g->y_is_f32 ? CUDA_R_32F : CUDA_R_16BF, (uint64_t)g->n, (uint64_t)g->s, g->y_pitch) ==
-                  CUBLAS_STATUS_SUCCESS &&
-              lib->preference_create(&preference) == CUBLAS_STATUS_SUCCESS &&
+    bool ok = lib->preference_create(&preference) == CUBLAS_STATUS_SUCCESS &&
               lib->preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room) == CUBLAS_STATUS_SUCCESS &&
-              lib->heuristic(b->handle, b->desc, s->w, s->x, s->y, s->y, preference, 1, &found, &n) == CUBLAS_STATUS_SUCCESS && n == 1;
+              lib->heuristic(b->handle, b->desc, s->w, s->x, s->y, s->y, preference, most, ways, &n) == CUBLAS_STATUS_SUCCESS;
     if (preference) (void)lib->preference_destroy(preference);
-    if (ok) {
-        s->algo = found.algo;
+    return ok ? n : 0;
+}
+
+static bool make_shape(const nmlp_cuda_blas *b, struct shape *s, const nmlp_cuda_gemm *g, cudaStream_t stream) {
+    const struct library *lib = &b->lib;
+    cublasLtMatmulHeuristicResult_t ways[WAYS_MAX];
+    int n = make_layouts(lib, s, g) ? list_ways(b, s, ways, should_measure(b, g, stream) ? WAYS_MAX : 1) : 0;
+    if (n) {
+        s->algo = ways[n > 1 ? fastest_way(b, s, g, ways, n, stream) : 0].algo;
         return true;
     }
     if (s->w) (void)lib->layout_destroy(s->w);
@@ -144,7 +209,7 @@ static bool make_shape(nmlp_cuda_blas *b, struct shape *s, const nmlp_cuda_gemm 
     return false;
 }
 
-static const struct shape *find_shape(nmlp_cuda_blas *b, const nmlp_cuda_gemm *g) {
+static const struct shape *find_shape(nmlp_cuda_blas *b, const nmlp_cuda_gemm *g, cudaStream_t stream) {
     nmlp_cuda_gemm key = *g;
     key.x = key.w = NULL;
     key.y = NULL;
@@ -153,19 +218,16 @@ static const struct shape *find_shape(nmlp_cuda_blas *b, const nmlp_cuda_gemm *g
     if (b->n_shapes == SHAPES_MAX) return NULL;
     struct shape *s = &b->shapes[b->n_shapes];
     *s = (struct shape){0};
-    if (!make_shape(b, s, g)) return NULL;
+    if (!make_shape(b, s, g, stream)) return NULL;
     s->key = key;
     b->n_shapes++;
     return s;
 }
 
 nmlp_status nmlp_cuda_blas_run(nmlp_cuda_blas *b, const nmlp_cuda_gemm *g, cudaStream_t stream, nmlp_err *err) {
-    const struct shape *s = b->handle ? find_shape(b, g) : NULL;
-    float one = 1.0f;
-    float beta = g->accumulate ? 1.0f : 0.0f;
+    const struct shape *s = b->handle ? find_shape(b, g, stream) : NULL;
     if (!s) return NMLP_CUDA_CHECK(nmlp_cuda_launch_gemm(g, stream), "launching a matmul", err);
-    cublasStatus_t code = b->lib.matmul(b->handle, b->desc, &one, g->w, s->w, g->x, s->x, &beta, g->y, s->y, g->y, s->y, &s->algo,
-                                        b->workspace, NMLP_CUDA_BLAS_WORKSPACE_BYTES, stream);
+    cublasStatus_t code = run_way(b, s, g, &s->algo, stream);
     if (code == CUBLAS_STATUS_SUCCESS) return NMLP_OK;
     return nmlp_fail(err, NMLP_E_IO, "cuBLASLt: a matmul of [%d,%d] by [%d,%d] failed with status %d", g->s, g->k, g->n, g->k, (int)code);
 }
@@ -185,6 +247,7 @@ nmlp_status nmlp_cuda_blas_create(nmlp_cuda_blas **out, void *workspace, bool us
 }
 
 void nmlp_cuda_blas_destroy(nmlp_cuda_blas *b) { nmlp_mem_free(b); }
+void nmlp_cuda_blas_measure(nmlp_cuda_blas *b) { (void)b; }
 bool nmlp_cuda_blas_available(void) { return false; }
 bool nmlp_cuda_blas_has_library(const nmlp_cuda_blas *b) {
     (void)b;

@@ -1,6 +1,6 @@
 /* gated.h on Hopper. Two blocks of a cluster take 128 rows each of the same 256 columns of I. In each, one warp brings tiles of x and w (of w its half, to both
- * blocks) into a ring in shared memory; two groups of four warps multiply 64 rows each, first gate's factors, whose silu they keep as bf16, then up's, and write
- * the product. */
+ * blocks) into a ring in shared memory; two groups of four warps multiply 64 rows each, first gate's factors, then up's. Between the two they only round to bf16:
+ * silu is taken while the tensor cores multiply up's factors, and results are written while they multiply the next tile's gate. */
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -27,7 +27,11 @@ enum {
     OUT_BYTES = GROUPS * BOXES * BOX_BYTES,
     SHARED_BYTES = STAGES * STAGE_BYTES + OUT_BYTES + 2 * STAGES * 8,
     PAIRS_AT_ONCE = 8, /* of rows, that run beside each other so that w's tiles are shared in L2 */
-    SUMS = 128         /* of a thread: 64 rows by 256 columns over 128 threads */
+    SUMS = 128,        /* of a thread: 64 rows by 256 columns over 128 threads */
+    HELD = SUMS / 2,   /* the same as bf16, two in a word */
+    SLICES = 8,        /* of what is done with them beside the first steps of the next product */
+    SLICE = HELD / SLICES,
+    SLICES_PER_BOX = SLICES / (COLS / BOX_COLS)
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -142,85 +146,114 @@ __device__ __forceinline__ void free_slot(uint32_t empty) {
                  "r"(thread) : "memory");
 }
 
-/* c = 64 rows of x times 256 of w, over all k. */
-__device__ __forceinline__ void multiply(float (&c)[SUMS], const places &at, cursor &slot, int steps, int group) {
-    uint32_t last = 0;
-    for (int k = 0; k < steps; k++) {
-        const uint32_t stage = at.stages + slot.slot * STAGE_BYTES;
-        mbar_wait(at.full + slot.slot * 8, slot.parity);
-        const uint64_t x = describe(stage + group * (GROUP_ROWS * STEP * 2));
-        const uint64_t w = describe(stage + X_BYTES);
-        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+/* Gives the tensor cores 64 columns of k: c (+)= x w^T. */
+__device__ __forceinline__ void begin_step(float (&c)[SUMS], const places &at, const cursor &slot, int group, bool first) {
+    const uint32_t stage = at.stages + slot.slot * STAGE_BYTES;
+    mbar_wait(at.full + slot.slot * 8, slot.parity);
+    const uint64_t x = describe(stage + group * (GROUP_ROWS * STEP * 2));
+    const uint64_t w = describe(stage + X_BYTES);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-        for (int j = 0; j < STEP / 16; j++) mma_step(c, x + j * 2, w + j * 2, k || j);
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-        if (k) {
-            asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-            free_slot(last);
+    for (int j = 0; j < STEP / 16; j++) mma_step(c, x + j * 2, w + j * 2, !first || j);
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* The slot of the step before is free once that step is done. */
+__device__ __forceinline__ void end_step(const places &at, cursor &slot, uint32_t &last, bool first) {
+    if (!first) {
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+        free_slot(last);
+    }
+    last = at.empty + slot.slot * 8;
+    slot.advance();
+}
+
+/* c = 64 rows of x times 256 of w, over all k. aside(i) for i < SLICES is what the warps do meanwhile, beside as many of the first steps as there are. It is on
+ * both sides of the branch because the compiler would else move it out of the steps. */
+template <class Aside>
+__device__ __forceinline__ void multiply(float (&c)[SUMS], const places &at, cursor &slot, int steps, int group, const Aside aside) {
+    uint32_t last = 0;
+#pragma unroll
+    for (int i = 0; i < SLICES; i++) {
+        if (i < steps) {
+            begin_step(c, at, slot, group, i == 0);
+            aside(i);
+            end_step(at, slot, last, i == 0);
+        } else {
+            aside(i);
         }
-        last = at.empty + slot.slot * 8;
-        slot.advance();
+    }
+    for (int k = SLICES; k < steps; k++) {
+        begin_step(c, at, slot, group, false);
+        end_step(at, slot, last, false);
     }
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
     if (steps) free_slot(last);
 }
 
-/* silu of two columns as bf16. One reciprocal serves both; exponents are cut so that the product of two denominators stays finite. */
-__device__ __forceinline__ uint32_t silu_pair(float g0, float g1) {
-    const float a = 1.0f + __expf(fminf(-g0, 40.0f));
-    const float b = 1.0f + __expf(fminf(-g1, 40.0f));
-    const float r = __fdividef(1.0f, a * b);
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(g0 * (r * b), g1 * (r * a));
+__device__ __forceinline__ uint32_t as_bf16(float a, float b) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
     return *reinterpret_cast<const uint32_t *>(&pair);
 }
 
-__device__ __forceinline__ uint32_t times(uint32_t gate, float u0, float u1) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(__uint_as_float(gate << 16) * u0, __uint_as_float(gate & 0xffff0000u) * u1);
-    return *reinterpret_cast<const uint32_t *>(&pair);
+__device__ __forceinline__ float low(uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+
+/* silu of two columns. One reciprocal serves both; exponents are cut so that the product of two denominators stays finite. */
+__device__ __forceinline__ uint32_t silu(uint32_t gate) {
+    const float a = 1.0f + __expf(fminf(-low(gate), 40.0f));
+    const float b = 1.0f + __expf(fminf(-high(gate), 40.0f));
+    const float r = __fdividef(1.0f, a * b);
+    return as_bf16(low(gate) * (r * b), high(gate) * (r * a));
 }
 
 __device__ __forceinline__ void group_sync(int group) { asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory"); }
 
-/* The group's 64 by 256 results through shared memory, as boxes of 64 columns, to memory. */
-__device__ __forceinline__ void write_tile(const nmlp_cuda_gated_hopper &job, const uint32_t (&gate)[SUMS / 2], const float (&u)[SUMS], const places &at, tile t,
-                                           int group) {
+/* 64 columns of the group's results through shared memory to memory. */
+__device__ __forceinline__ void write_box(const nmlp_cuda_gated_hopper &job, const uint32_t (&held)[HELD], const places &at, tile t, int group, int b) {
     const int thread = threadIdx.x % GROUP_THREADS;
     const int lane = thread & 31;
     const int row = (thread >> 5) * 16 + (lane & 15);
+    const uint32_t box = at.out + (group * BOXES + b % BOXES) * BOX_BYTES;
+    if (thread == 0) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(BOXES - 1) : "memory"); /* what was in this box has been read */
+    group_sync(group);
 #pragma unroll
-    for (int b = 0; b < COLS / BOX_COLS; b++) {
-        const uint32_t box = at.out + (group * BOXES + b % BOXES) * BOX_BYTES;
-        if (thread == 0) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(BOXES - 1) : "memory"); /* what was in this box has been read */
-        group_sync(group);
-#pragma unroll
-        for (int j = 0; j < BOX_COLS / 8; j += 2) {
-            const int i = (b * BOX_COLS / 8 + j) * 4; /* of the sums */
-            const uint32_t to = box + row * (BOX_COLS * 2) + ((((j + (lane >> 4)) ^ row) & 7) << 4);
-            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(times(gate[i / 2], u[i], u[i + 1])),
-                         "r"(times(gate[i / 2 + 1], u[i + 2], u[i + 3])), "r"(times(gate[i / 2 + 2], u[i + 4], u[i + 5])),
-                         "r"(times(gate[i / 2 + 3], u[i + 6], u[i + 7])) : "memory");
-        }
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        group_sync(group);
-        if (thread != 0) continue;
-        asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&job.out), "r"(t.col + b * BOX_COLS),
-                     "r"(t.row + group * GROUP_ROWS), "r"(box) : "memory");
-        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    for (int j = 0; j < BOX_COLS / 8; j += 2) {
+        const int i = (b * BOX_COLS / 8 + j) * 2;
+        const uint32_t to = box + row * (BOX_COLS * 2) + ((((j + (lane >> 4)) ^ row) & 7) << 4);
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(held[i]), "r"(held[i + 1]), "r"(held[i + 2]),
+                     "r"(held[i + 3]) : "memory");
     }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    group_sync(group);
+    if (thread != 0) return;
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&job.out), "r"(t.col + b * BOX_COLS),
+                 "r"(t.row + group * GROUP_ROWS), "r"(box) : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
 __device__ void multiply_tiles(const nmlp_cuda_gated_hopper &job, const places &at, uint32_t rank, int group) {
     const int n_tiles = job.row_pairs * job.col_tiles;
     cursor slot = {0, 0};
+    uint32_t held[HELD]; /* gate, then its silu, then the results, until they are written */
+    tile before = {-1, 0};
     for (int i = blockIdx.x / CLUSTER; i < n_tiles; i += gridDim.x / CLUSTER) {
         float c[SUMS];
-        uint32_t gate[SUMS / 2];
-        multiply(c, at, slot, job.steps[0], group);
+        multiply(c, at, slot, job.steps[0], group, [&](int slice) {
+            if (slice % SLICES_PER_BOX == 1 && before.row >= 0) write_box(job, held, at, before, group, slice / SLICES_PER_BOX);
+        });
 #pragma unroll
-        for (int j = 0; j < SUMS / 2; j++) gate[j] = silu_pair(c[2 * j], c[2 * j + 1]);
-        multiply(c, at, slot, job.steps[1], group);
-        write_tile(job, gate, c, at, tile_at(job, i, rank), group);
+        for (int j = 0; j < HELD; j++) held[j] = as_bf16(c[2 * j], c[2 * j + 1]);
+        multiply(c, at, slot, job.steps[1], group, [&](int slice) {
+#pragma unroll
+            for (int j = 0; j < SLICE; j++) held[slice * SLICE + j] = silu(held[slice * SLICE + j]);
+        });
+#pragma unroll
+        for (int j = 0; j < HELD; j++) held[j] = as_bf16(low(held[j]) * c[2 * j], high(held[j]) * c[2 * j + 1]);
+        before = tile_at(job, i, rank);
     }
+#pragma unroll
+    for (int b = 0; b < COLS / BOX_COLS; b++) write_box(job, held, at, before, group, b); /* no block is without a tile */
     if (threadIdx.x % GROUP_THREADS == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
@@ -247,10 +280,10 @@ __global__ void __launch_bounds__(THREADS, 1) gated_kernel(const __grid_constant
     }
     cluster_sync();
     if (threadIdx.x < GROUP_THREADS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         if (threadIdx.x == 0) bring_tiles(job, at, rank);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         multiply_tiles(job, at, rank, (int)threadIdx.x / GROUP_THREADS - 1);
     }
     __syncwarp();

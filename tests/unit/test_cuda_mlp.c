@@ -149,6 +149,41 @@ static void pieces_of_k_match_float64(void **state) {
     check_shape(longer, rows, 1);
 }
 
+/* S rows that repeat a few, so that the truth of all is soon known. */
+static void check_repeated_rows(struct shape shape, int64_t s) {
+    enum { DISTINCT = 37 };
+    char what[96];
+    nmlp_mlp_desc desc = make_desc(shape);
+    float *few = nmlp_test_floats(DISTINCT * shape.h, 40);
+    nmlp_truth exact = nmlp_truth_of(few, DISTINCT, shape.h);
+    nmlp_truth truth = nmlp_truth_mlp(&exact, &desc, false);
+    nmlp_truth all = {.rows = s, .cols = shape.h, .value = nmlp_mem_new((size_t)(s * shape.h), sizeof *all.value, NULL)};
+    float *x = nmlp_mem_new((size_t)(s * shape.h), sizeof *x, NULL);
+    for (int64_t r = 0; r < s; r++) {
+        memcpy(x + r * shape.h, few + r % DISTINCT * shape.h, (size_t)shape.h * sizeof *x);
+        memcpy(all.value + r * shape.h, truth.value + r % DISTINCT * shape.h, (size_t)shape.h * sizeof *all.value);
+    }
+    snprintf(what, sizeof what, "H=%lld I=%lld, repeated rows", (long long)shape.h, (long long)shape.i);
+    check_rows(&desc, x, &all, s, NMLP_CUDA_PATH_MATMUL, what);
+    nmlp_truth_free(&truth);
+    nmlp_truth_free(&exact);
+    nmlp_truth_free(&all);
+    nmlp_mem_free(few);
+    nmlp_mem_free(x);
+    free_desc(&desc);
+}
+
+/* Gate and up of more tiles than a device has multiprocessors, in several bands, with products shorter and longer than what is done beside them; and matmuls large
+ * enough to be measured. */
+static void many_tiles_match_float64(void **state) {
+    static const struct shape tall = {200, 1100, 100, 600, 0};
+    static const struct shape wide = {600, 9000, 0, 100, 700};
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    check_repeated_rows(tall, 4500);
+    check_repeated_rows(wide, 2700);
+}
+
 /* Weights of other types are rounded to bf16 on upload. */
 static void f32_weights_are_rounded(void **state) {
     (void)state;
@@ -203,6 +238,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(all_shapes_match_float64),
         cmocka_unit_test(long_products_match_float64),
         cmocka_unit_test(pieces_of_k_match_float64),
+        cmocka_unit_test(many_tiles_match_float64),
         cmocka_unit_test(f32_weights_are_rounded),
         cmocka_unit_test(too_much_memory_says_how_much),
     };
