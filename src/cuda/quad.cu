@@ -20,6 +20,10 @@ __device__ void clear_other_set(const nmlp_cuda_quad_program &prog, uint32_t lau
         to[i] = make_uint4(unwritten, unwritten, unwritten, unwritten);
 }
 
+/* Relaxed: barriers are made visible by a fence of their own, and nothing else is handed over; a release would be a fence of the whole chip. */
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
 /* Whether the cluster's sums meet once more after that pass. */
 __device__ __forceinline__ bool meets_again(const nmlp_cuda_quad_program &prog, const block_memory &mem, int product, int pass) {
     if (pass + 1 < prog.product[product].n_passes && part_of(prog, prog.product[product], mem, pass + 1).live) return true;
@@ -68,14 +72,15 @@ __device__ void multiply(const nmlp_cuda_quad_program &prog, const block_memory 
             mbar_wait(&mem.sh->act_full, 0);
         } else {
             stage_input<NT>(prog, ph, first, mem, at.into_set);
+            if (i == 0) cluster_wait(); /* the other blocks' barriers are ready */
             multipliers_sync();
         }
         if (i == 0) {
             at.into_set = (int64_t)(mem.sh->launch & 1) * prog.set_bytes;
             at.tag = ~mem.sh->launch & 1; /* memory was zero before the first */
-            clear_other_set(prog, mem.sh->launch);
         }
         run_passes<NT>(prog, i, layout_of(ph, first), mem, at);
+        if (i == 0) clear_other_set(prog, mem.sh->launch);
         if (ph.kind == NMLP_CUDA_QUAD_PART) join_parts<NT>(prog, ph, mem, at.into_set, at.tag);
     }
 }
@@ -86,56 +91,24 @@ __device__ __forceinline__ uint32_t act_bytes(const nmlp_cuda_quad_program &prog
     return max(0, min(pair.cluster_rows, pair.rows - mem.cluster * pair.cluster_rows)) * tokens * 2;
 }
 
-__device__ __forceinline__ void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-
-/* A copying warp readies the slots it fills, and then goes ahead. */
-__device__ __forceinline__ void init_slots(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
-    const int lane = threadIdx.x & 31;
-    for (int warp = (int)(threadIdx.x >> 5) - WARPS; warp < WARPS; warp += COPIERS) {
-        const slot_range slots = slots_of(prog.n_slots, warp);
-        if (lane >= slots.n) continue;
-        mbar_init(&mem.sh->full[slots.first + lane], 1);
-        mbar_init(&mem.sh->empty[slots.first + lane], WARP_ARRIVALS);
-    }
+__device__ __forceinline__ void init_barriers(const nmlp_cuda_quad_program &prog, const block_memory &mem, int tokens) {
+    init_ring(mem.sh->full, mem.sh->empty, prog.n_slots, THREADS / 32);
+    if (threadIdx.x != 0) return;
+    mbar_init(&mem.sh->sums_full, 1);
+    mbar_init(&mem.sh->sums_free, QUAD * WARPS);
+    mbar_init(&mem.sh->act_full, 1);
     show_barriers();
-    __syncwarp();
+    expect_bytes(&mem.sh->act_full, act_bytes(prog, mem, tokens));
 }
 
-/* The multiplying warps ready what they exchange. */
+/* The part's columns past the cluster's own. */
 template <int NT>
-__device__ __forceinline__ void init_exchange(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
-    if (threadIdx.x == 0) {
-        mbar_init(&mem.sh->sums_full, 1);
-        mbar_init(&mem.sh->sums_free, QUAD * WARPS);
-        mbar_init(&mem.sh->act_full, 1);
-        show_barriers();
-        expect_bytes(&mem.sh->act_full, act_bytes(prog, mem, shape<NT>::tokens));
-    }
-    for (int i = threadIdx.x; i < shape<NT>::tokens * prog.act_pitch / 16; i += WARPS * 32)
-        reinterpret_cast<uint4 *>(mem.act)[i] = make_uint4(0, 0, 0, 0); /* columns past the cluster's own stay so */
+__device__ __forceinline__ void clear_act(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
+    if (act_bytes(prog, mem, 1) + X_SKEW_BYTES == prog.act_pitch) return;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < shape<NT>::tokens * prog.act_pitch / 16; i += THREADS)
+        reinterpret_cast<uint4 *>(mem.act)[i] = make_uint4(0, 0, 0, 0);
 }
-
-/* Slots are ready: the copying warps say so, the multiplying ones wait for it. racecheck wants all to wait. */
-__device__ __forceinline__ void slots_are_ready() {
-#ifdef NMLP_CUDA_RACECHECK
-    __syncthreads();
-#else
-    asm volatile("bar.arrive 4, 384;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void await_slots() {
-    static_assert(THREADS == 384, "the barrier counts threads");
-#ifdef NMLP_CUDA_RACECHECK
-    __syncthreads();
-#else
-    asm volatile("bar.sync 4, 384;" ::: "memory");
-#endif
-}
-
-/* Relaxed: barriers are made visible by a fence of their own, and nothing else is handed over; a release would be a fence of the whole chip. */
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 #endif
 
@@ -168,18 +141,16 @@ __global__ void __launch_bounds__((NMLP_CUDA_QUAD_WARPS + NMLP_CUDA_QUAD_COPIERS
     const block_memory mem = {reinterpret_cast<shared_head *>(memory), memory + l.sums, memory + l.x, memory + l.act, memory + l.ring,
                               (int)blockIdx.x % QUAD, (int)blockIdx.x / QUAD};
     asm volatile("griddepcontrol.launch_dependents;");
+    ask_for_map(prog);
+    init_barriers(prog, mem, shape<NT>::tokens);
+    clear_act<NT>(prog, mem);
+    __syncthreads();
+    cluster_arrive();
     if (threadIdx.x >> 5 >= WARPS) {
-        init_slots(prog, mem);
-        slots_are_ready();
-        cluster_arrive();
         copy_weights(prog, mem);
         __syncwarp();
         cluster_wait();
     } else {
-        init_exchange<NT>(prog, mem);
-        await_slots();
-        cluster_arrive();
-        cluster_wait();
         multiply<NT>(prog, mem);
     }
 #endif

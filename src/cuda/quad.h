@@ -26,7 +26,9 @@ enum {
     NMLP_CUDA_QUAD_SLOTS_MAX = 48,
     NMLP_CUDA_QUAD_OCTET = 8,      /* rows: n of the mma */
     NMLP_CUDA_QUAD_OCTETS_MAX = 6, /* of a slot: what registers hold sums for; code for more does not stay in the instruction cache */
-    NMLP_CUDA_QUAD_COLS = 64       /* of a slot */
+    NMLP_CUDA_QUAD_COLS = 64,      /* of a slot */
+    NMLP_CUDA_QUAD_MAPS_MAX = 5,   /* basis, gate, up, and two for down */
+    NMLP_CUDA_QUAD_MAP_BYTES = 128
 };
 
 typedef enum nmlp_cuda_quad_kind { NMLP_CUDA_QUAD_BASIS, NMLP_CUDA_QUAD_PAIR, NMLP_CUDA_QUAD_PART, NMLP_CUDA_QUAD_DOWN } nmlp_cuda_quad_kind;
@@ -75,6 +77,8 @@ typedef struct nmlp_cuda_quad_program {
     unsigned *tickets;   /* every block of a launch takes one, which tells launches apart */
     char *exchange;      /* set 0, then set 1 */
     int64_t set_bytes;   /* a multiple of 16 */
+    char *maps;          /* all of them, one after the other */
+    int32_t n_maps;
     void *parts;         /* f32 [octets of rows][n_sources][tokens by 8, as registers hold them] */
 } nmlp_cuda_quad_program;
 

@@ -1,5 +1,6 @@
 /* The GPU's MLP: dense, low rank, shared basis and mixtures against float64, at every number of rows that takes another path. */
 #include <math.h>
+#include <pthread.h>
 
 #include "base/mem.h"
 #include "cuda/cuda.h"
@@ -184,6 +185,57 @@ static void f32_weights_are_rounded(void **state) {
     nmlp_mem_free(x);
 }
 
+/* An MLP whose runs are repeated while another one's are. */
+struct repeated {
+    nmlp_cuda_mlp *mlp;
+    const float *x;
+    float *want;
+    float *y;
+    size_t bytes; /* of y */
+    int n_wrong;
+};
+
+static void *repeat(void *argument) {
+    enum { RUNS = 300 };
+    struct repeated *r = argument;
+    nmlp_err err;
+    for (int i = 0; i < RUNS; i++)
+        if (nmlp_cuda_mlp_run(r->mlp, r->y, r->x, &err) != NMLP_OK || memcmp(r->y, r->want, r->bytes) != 0) r->n_wrong++;
+    return NULL;
+}
+
+/* Every one of these kernels waits for its own blocks and wants the whole chip: launched by two threads they must not keep each other's blocks from starting. */
+static void two_threads_get_what_one_gets(void **state) {
+    static const int64_t rows[][2] = {{32, 32}, {8, 1}, {1, 1}, {16, 300}};
+    const struct shape shape = {700, 1900, 320, 320, 320};
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    nmlp_mlp_desc desc = make_desc(shape);
+    const nmlp_factors matrices[] = {desc.gate, desc.up, desc.down};
+    float *x = nmlp_test_floats(300 * shape.h, 40);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct repeated both[2] = {0};
+        pthread_t threads[2];
+        nmlp_err err;
+        for (int j = 0; j < 2; j++) {
+            size_t n = (size_t)(rows[i][j] * shape.h);
+            both[j] = (struct repeated){.x = x, .want = nmlp_mem_new(n, sizeof *x, NULL), .y = nmlp_mem_new(n, sizeof *x, NULL), .bytes = n * sizeof *x};
+            nmlp_assert_ok(nmlp_cuda_mlp_create(&both[j].mlp, matrices, rows[i][j], NMLP_CUDA_PATH_AUTO, &err), &err);
+            nmlp_assert_ok(nmlp_cuda_mlp_run(both[j].mlp, both[j].want, x, &err), &err);
+        }
+        for (int j = 0; j < 2; j++) assert_int_equal(pthread_create(&threads[j], NULL, repeat, &both[j]), 0);
+        for (int j = 0; j < 2; j++) {
+            assert_int_equal(pthread_join(threads[j], NULL), 0);
+            assert_int_equal(both[j].n_wrong, 0);
+            nmlp_cuda_mlp_destroy(both[j].mlp);
+            nmlp_mem_free(both[j].want);
+            nmlp_mem_free(both[j].y);
+        }
+    }
+    nmlp_mem_free(x);
+    free_desc(&desc);
+}
+
 static void too_much_memory_says_how_much(void **state) {
     (void)state;
     if (!nmlp_test_gpu()) skip();
@@ -204,6 +256,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(long_products_match_float64),
         cmocka_unit_test(pieces_of_k_match_float64),
         cmocka_unit_test(f32_weights_are_rounded),
+        cmocka_unit_test(two_threads_get_what_one_gets),
         cmocka_unit_test(too_much_memory_says_how_much),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
