@@ -6,7 +6,8 @@
 
 namespace {
 
-__device__ __forceinline__ float silu(float v) { return v / (1.0f + __expf(-v)); }
+/* The quotient is off by two units at most, without a branch for each. */
+__device__ __forceinline__ float silu(float v) { return __fdividef(v, 1.0f + __expf(-v)); }
 
 /* Results for eight rows of W, as the mma leaves them: a lane has two neighbouring rows of a token, and of the token eight further. */
 template <int NT>
@@ -32,27 +33,31 @@ __device__ __forceinline__ uint4 gather_rows(float a, float b) {
                       __shfl_sync(0xffffffffu, w, first + 3));
 }
 
-/* Rows for the next product of all clusters, or the MLP's own: those of one tile of tokens. */
-template <int NT>
-__device__ __forceinline__ void put_tile(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, int64_t into_set, int row, int tile,
-                                         const float (&v)[4]) {
-    const int t = threadIdx.x & 3;
-#pragma unroll
-    for (int h = 0; h < halves<NT>::n; h++) {
-        const int token = token_of<NT>(tile, h);
-        const float a = v[h * 2];
-        const float b = v[h * 2 + 1];
-        const int64_t at = (int64_t)token * ph.out_pitch + row;
-        if (ph.last) {
-            float *to = static_cast<float *>(ph.out) + at + t * 2;
-            if (token < prog.s && row + t * 2 < ph.n) to[0] = a;
-            if (token < prog.s && row + t * 2 + 1 < ph.n) to[1] = b;
-        } else {
-            const uint4 all = gather_rows(a, b);
-            __nv_bfloat16 *to = reinterpret_cast<__nv_bfloat16 *>(static_cast<char *>(ph.out) + into_set) + at;
-            if (t == 0 && token < prog.s)
-                asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(all.x), "r"(all.y), "r"(all.z), "r"(all.w) : "memory");
-        }
+/* Where two neighbouring rows of a token go: to all clusters for the next product, or to the MLP's result. */
+struct result_place {
+    char *to;
+    int n; /* of the two, that are wanted */
+    bool last;
+};
+
+__device__ __forceinline__ result_place place_of(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, int64_t into_set, int row, int token) {
+    const int64_t at = (int64_t)token * ph.out_pitch + row;
+    result_place r;
+    r.last = ph.last != 0;
+    r.to = static_cast<char *>(ph.out) + (r.last ? at * 4 : into_set + at * 2);
+    r.n = token < prog.s ? min(2, max(0, (r.last ? ph.n : ph.rows) - row)) : 0;
+    return r;
+}
+
+__device__ __forceinline__ void put_rows(const result_place &place, float a, float b) {
+    if (place.last) {
+        float *to = reinterpret_cast<float *>(place.to);
+        if (place.n > 0) to[0] = a;
+        if (place.n > 1) to[1] = b;
+    } else {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
+        if (place.n > 0)
+            asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(place.to), "r"(*reinterpret_cast<const uint32_t *>(&pair)) : "memory");
     }
 }
 
@@ -97,27 +102,50 @@ __device__ __forceinline__ void send_sums(const sums<NT> &acc, const seat &w, co
     }
 }
 
+/* Sums of one tile of an octet. */
 template <int NT>
-__device__ __forceinline__ octet<NT> add_sources(const unsigned char *at, int n) {
-    octet<NT> r = {};
+__device__ __forceinline__ void add_sources(float (&r)[4], const unsigned char *at, int n) {
+    r[0] = r[1] = r[2] = r[3] = 0;
 #pragma unroll 4
     for (int k = 0; k < n; k++, at += shape<NT>::octet_bytes) {
         if (NT == 1) {
             const float2 v = *reinterpret_cast<const float2 *>(at);
-            r.v[0][0] += v.x;
-            r.v[0][1] += v.y;
+            r[0] += v.x;
+            r[1] += v.y;
         } else {
-#pragma unroll
-            for (int i = 0; i < shape<NT>::tiles; i++) {
-                const float4 v = *reinterpret_cast<const float4 *>(at + i * shape<NT>::piece_bytes);
-                r.v[i][0] += v.x;
-                r.v[i][1] += v.y;
-                r.v[i][2] += v.z;
-                r.v[i][3] += v.w;
-            }
+            const float4 v = *reinterpret_cast<const float4 *>(at);
+            r[0] += v.x;
+            r[1] += v.y;
+            r[2] += v.z;
+            r[3] += v.w;
         }
     }
-    return r;
+}
+
+/* Gate's and up's sums of an octet become the part's X. */
+template <int NT>
+__device__ __forceinline__ void finish_pair(const nmlp_cuda_quad_program &prog, const block_memory &mem, const unsigned char *sums, int row, int per_factor) {
+    octet<NT> gate;
+    octet<NT> up;
+#pragma unroll
+    for (int tile = 0; tile < shape<NT>::tiles; tile++) {
+        add_sources<NT>(gate.v[tile], sums + tile * shape<NT>::piece_bytes, per_factor);
+        add_sources<NT>(up.v[tile], sums + tile * shape<NT>::piece_bytes + per_factor * shape<NT>::octet_bytes, per_factor);
+    }
+    share_octet<NT>(prog, mem, row - mem.cluster * prog.window, gate, up);
+}
+
+/* A tile's sums go to all clusters, or are the MLP's. */
+template <int NT>
+__device__ __forceinline__ void finish_tile(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, int64_t into_set, const unsigned char *sums, int row,
+                                            int tile, int n_sources) {
+    result_place place[halves<NT>::n];
+    float v[4];
+#pragma unroll
+    for (int h = 0; h < halves<NT>::n; h++) place[h] = place_of(prog, ph, into_set, row + (threadIdx.x & 3) * 2, token_of<NT>(tile, h));
+    add_sources<NT>(v, sums + tile * shape<NT>::piece_bytes, n_sources);
+#pragma unroll
+    for (int h = 0; h < halves<NT>::n; h++) put_rows(place[h], v[h * 2], v[h * 2 + 1]);
 }
 
 /* A pass's sums meet: octet o of it in block o modulo 4. */
@@ -132,15 +160,14 @@ __device__ __forceinline__ void exchange(const sums<NT> &acc, const nmlp_cuda_qu
     if (threadIdx.x == 0) expect_bytes(&mem.sh->sums_full, mine * n_sources * shape<NT>::octet_bytes);
     send_sums<NT>(acc, w, mem, n_sources);
     mbar_wait(&mem.sh->sums_full, n_done & 1);
-    for (int i = threadIdx.x >> 5; i < mine; i += WARPS) {
-        const unsigned char *at = mem.sums + i * n_sources * shape<NT>::octet_bytes + lane_bytes<NT>();
-        const int row = p.row + (i * QUAD + mem.rank) * OCTET;
-        const octet<NT> first = add_sources<NT>(at, per_factor);
+    const int parts = ph.kind == NMLP_CUDA_QUAD_PAIR ? 1 : shape<NT>::tiles; /* of an octet, for a warp each */
+    for (int i = threadIdx.x >> 5; i < mine * parts; i += WARPS) {
+        const unsigned char *at = mem.sums + i / parts * n_sources * shape<NT>::octet_bytes + lane_bytes<NT>();
+        const int row = p.row + (i / parts * QUAD + mem.rank) * OCTET;
         if (ph.kind == NMLP_CUDA_QUAD_PAIR)
-            share_octet<NT>(prog, mem, row - mem.cluster * prog.window, first, add_sources<NT>(at + per_factor * shape<NT>::octet_bytes, per_factor));
+            finish_pair<NT>(prog, mem, at, row, per_factor);
         else
-#pragma unroll
-            for (int tile = 0; tile < shape<NT>::tiles; tile++) put_tile<NT>(prog, ph, into_set, row, tile, first.v[tile]);
+            finish_tile<NT>(prog, ph, into_set, at, row, i % parts, n_sources);
     }
 }
 

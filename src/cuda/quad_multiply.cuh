@@ -122,8 +122,8 @@ __device__ __forceinline__ uint32_t lane_of_x(uint32_t x, int pitch) {
 }
 
 /* Adds 64 columns of a slot's rows. */
-template <int NT>
-__device__ __forceinline__ void multiply_slot(sums<NT> &acc, uint32_t x, int x_pitch, uint32_t w, int octets) {
+template <int NT, int OCTETS>
+__device__ __forceinline__ void multiply_slot(sums<NT> &acc, uint32_t x, int x_pitch, uint32_t w) {
     const int lane = threadIdx.x & 31;
     const int row = lane & 7;
     w += row * (COLS * 2);
@@ -146,19 +146,16 @@ __device__ __forceinline__ void multiply_slot(sums<NT> &acc, uint32_t x, int x_p
                 for (int i = 0; i < shape<NT>::tiles; i++) load_matrices(a[step][i], x + i * 16 * x_pitch + half * 64 + step * 32);
         }
         const uint32_t here = w + (((half * 4 + (lane >> 3)) ^ row) << 4);
-        uint32_t b[shape<NT>::octets_max][4]; /* all on their way before the first is used */
+        uint32_t b[OCTETS > 0 ? OCTETS : 1][4]; /* all on their way before the first is used */
 #pragma unroll
-        for (int j = 0; j < shape<NT>::octets_max; j++)
-            if (j < octets) load_matrices(b[j], here + j * OCTET_BYTES);
+        for (int j = 0; j < OCTETS; j++) load_matrices(b[j], here + j * OCTET_BYTES);
 #pragma unroll
         for (int step = 0; step < 2; step++)
 #pragma unroll
-            for (int j = 0; j < shape<NT>::octets_max; j++) {
-                if (j >= octets) continue;
+            for (int j = 0; j < OCTETS; j++)
 #pragma unroll
                 for (int i = 0; i < shape<NT>::tiles; i++)
                     mma(acc[j][i], a[step][i][0], a[step][i][1], a[step][i][2], a[step][i][3], b[j][step * 2], b[j][step * 2 + 1]);
-            }
     }
 }
 
@@ -185,21 +182,50 @@ __device__ __forceinline__ seat seat_of(const nmlp_cuda_quad_product &ph, const 
     return w;
 }
 
+/* A warp's slots and what it makes of them: it begins with block `k` and goes on by `k_step`. */
+struct stretch {
+    uint64_t *full;
+    uint64_t *empty;
+    uint32_t ring;
+    int n_slots;
+    int slot_bytes;
+    uint32_t x; /* of the lane */
+    int x_pitch;
+    int n_blocks;
+    int k;
+    int k_step;
+};
+
 template <int NT>
-__device__ __forceinline__ void multiply_part(sums<NT> &acc, const nmlp_cuda_quad_program &prog, const part &p, const seat &w, const block_memory &mem,
-                                              ring_cursor &at, uint32_t x, int x_pitch) {
+__device__ __forceinline__ stretch stretch_of(const nmlp_cuda_quad_program &prog, const part &p, const seat &w, const block_memory &mem, uint32_t x, int x_pitch) {
     const slot_range slots = slots_of(prog.n_slots, threadIdx.x >> 5);
-    const int slot_bytes = prog.slot_bytes;
-    const uint32_t ring = shared_address(mem.ring);
-    uint64_t *const full = mem.sh->full + slots.first;
-    uint64_t *const empty = mem.sh->empty + slots.first;
-    x = lane_of_x<NT>(x, x_pitch);
-    for (int first = 0; first < p.n_blocks; first += w.k_step) {
-        const int i = first + w.k;
-        mbar_wait(&full[at.slot], at.parity);
-        if (i < p.n_blocks) multiply_slot<NT>(acc, x + i * (COLS * 2), x_pitch, ring + (slots.first + at.slot) * slot_bytes, w.octets);
-        warp_arrive(&empty[at.slot]);
-        at.advance(1, slots.n);
+    return {mem.sh->full + slots.first, mem.sh->empty + slots.first, shared_address(mem.ring) + slots.first * prog.slot_bytes, slots.n, prog.slot_bytes,
+            lane_of_x<NT>(x, x_pitch),  x_pitch,                     p.n_blocks,                                               w.k,     w.k_step};
+}
+
+/* The number of octets is the code's: where a condition decides about an instruction of the whole warp the compiler has it wait for its lanes each time. */
+template <int NT, int OCTETS>
+__device__ __forceinline__ void multiply_stretch(sums<NT> &acc, const stretch &s, ring_cursor &at) {
+    for (int first = 0; first < s.n_blocks; first += s.k_step) {
+        const int i = first + s.k;
+        mbar_wait(&s.full[at.slot], at.parity);
+        if (OCTETS > 0 && i < s.n_blocks) multiply_slot<NT, OCTETS>(acc, s.x + i * (COLS * 2), s.x_pitch, s.ring + at.slot * s.slot_bytes);
+        warp_arrive(&s.empty[at.slot]);
+        at.advance(1, s.n_slots);
+    }
+}
+
+template <int NT>
+__device__ __forceinline__ void multiply_part(sums<NT> &acc, const stretch &s, int octets, ring_cursor &at) {
+    static_assert(NMLP_CUDA_QUAD_OCTETS_MAX == 6, "the cases");
+    switch (octets) {
+    case 1: return multiply_stretch<NT, 1>(acc, s, at);
+    case 2: return multiply_stretch<NT, 2>(acc, s, at);
+    case 3: return multiply_stretch<NT, 3>(acc, s, at);
+    case 4: return multiply_stretch<NT, 4>(acc, s, at);
+    case 5: return multiply_stretch<NT, 5>(acc, s, at);
+    case 6: return multiply_stretch<NT, 6>(acc, s, at);
+    default: return multiply_stretch<NT, 0>(acc, s, at);
     }
 }
 
