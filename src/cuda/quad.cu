@@ -47,13 +47,18 @@ template <int NT>
 __device__ __forceinline__ turn turn_of(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, const part &first, const block_memory &mem, int pass) {
     turn t;
     t.p = pass == 0 ? first : part_of(prog, ph, mem, pass);
-    t.w = seat_of(ph, t.p);
+    t.w = seat_of(ph, t.p, mem.rank);
     const bool is_part = ph.kind == NMLP_CUDA_QUAD_PART;
     const x_layout layout = layout_of(ph, first);
     const uint32_t x = is_part ? shared_address(mem.act) : shared_address(mem.x) + (t.w.factor ? layout.second : 0);
     t.s = stretch_of<NT>(prog, t.p, t.w, mem, x, is_part ? prog.act_pitch : layout.pitch);
+    make_ready(t.p.row);
     make_ready(t.w.row);
+    make_ready(t.w.octet);
     make_ready(t.w.octets);
+    make_ready(t.w.factor);
+    make_ready(t.w.n_sources);
+    make_ready(t.w.mine);
     make_ready(t.s.ring);
     make_ready(t.s.n_slots);
     make_ready(t.s.slot_bytes);

@@ -167,9 +167,11 @@ struct seat {
     int factor;
     int k; /* its number among those that differ in K */
     int k_step;
+    int n_sources; /* of an octet's sums */
+    int mine;      /* octets whose sums the block gets */
 };
 
-__device__ __forceinline__ seat seat_of(const nmlp_cuda_quad_product &ph, const part &p) {
+__device__ __forceinline__ seat seat_of(const nmlp_cuda_quad_product &ph, const part &p, int rank) {
     const int warp = threadIdx.x >> 5;
     const int in_rows = warp & ((1 << ph.row_shift) - 1);
     seat w;
@@ -179,6 +181,8 @@ __device__ __forceinline__ seat seat_of(const nmlp_cuda_quad_product &ph, const 
     w.factor = warp >> ph.row_shift & (ph.n_factors - 1);
     w.k = warp >> ph.side_shift;
     w.k_step = WARPS >> ph.side_shift;
+    w.n_sources = w.k_step * QUAD * ph.n_factors;
+    w.mine = (min((p.end - p.row) / OCTET, ph.slot_octets << ph.row_shift) - rank + QUAD - 1) / QUAD;
     return w;
 }
 
