@@ -14,7 +14,7 @@ struct packet {
     static const int values = NT * 2;
     static const int words = packs ? 4 : values;
     static const int octet_bytes = 32 * words * 4;
-    static const uint32_t tag_bit = packs ? (uint32_t)PACKED_TAG_BIT : 1u;
+    static const uint32_t tag_bit = packs ? packed_tag_bit : 1u;
 };
 
 template <int NT>
@@ -26,8 +26,10 @@ __device__ __forceinline__ uint32_t tagged(float v, uint32_t tag) { return (__fl
 
 template <int NT>
 __device__ __forceinline__ void put_packet(char *to, const float (&v)[shape<NT>::tiles][4], uint32_t tag, bool wanted) {
-    const uint4 w = packet<NT>::packs ? pack(v[0], v[shape<NT>::tiles - 1], tag)
-                                      : make_uint4(tagged(v[0][0], tag), tagged(v[0][1], tag), tagged(v[0][2], tag), tagged(v[0][3], tag));
+    const float *const first = v[0];
+    const float *const second = v[shape<NT>::tiles - 1];
+    const uint4 w = packet<NT>::packs ? make_uint4(pack(first[0], first[1], tag), pack(first[2], first[3], tag), pack(second[0], second[1], tag), pack(second[2], second[3], tag))
+                                      : make_uint4(tagged(first[0], tag), tagged(first[1], tag), tagged(first[2], tag), tagged(first[3], tag));
     if (!wanted) return;
     if (packet<NT>::words == 2)
         asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(w.x), "r"(w.y) : "memory");
@@ -108,7 +110,12 @@ __device__ __forceinline__ void add_packet(float (&sum)[4], uint4 v) {
     sum[3] += __uint_as_float(v.w & ~1u);
 }
 
-__device__ __forceinline__ void add_packet(float (&sum)[8], uint4 v) { add_packed(sum, v); }
+__device__ __forceinline__ void add_packet(float (&sum)[8], uint4 v) {
+    add_packed(sum[0], sum[1], v.x);
+    add_packed(sum[2], sum[3], v.y);
+    add_packed(sum[4], sum[5], v.z);
+    add_packed(sum[6], sum[7], v.w);
+}
 
 /* Two neighbouring rows of a token that a thread adds up and hands on: of half octets one after the other, [lanes][tokens]. */
 template <int NT>
