@@ -37,26 +37,57 @@ struct progress {
     ring_cursor ring; /* in its own slots */
     int n_exchanges;
     int64_t into_set; /* from set 0 to this launch's */
-    uint32_t tag;     /* of this launch's f32 */
+    bool odd;         /* launches count from 1: memory was zero before the first */
+};
+
+/* What a warp does in one pass. */
+struct turn {
+    part p;
+    seat w;
+    stretch s;
 };
 
 template <int NT>
-__device__ __forceinline__ void run_passes(const nmlp_cuda_quad_program &prog, int product, const x_layout &layout, const block_memory &mem, progress &at) {
-    const nmlp_cuda_quad_product &ph = prog.product[product];
+__device__ __forceinline__ turn turn_of(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, const part &first, const block_memory &mem, int pass) {
+    turn t;
+    t.p = pass == 0 ? first : part_of(prog, ph, mem, pass);
+    t.w = seat_of(ph, t.p, mem.rank);
     const bool is_part = ph.kind == NMLP_CUDA_QUAD_PART;
-    for (int pass = 0; pass < ph.n_passes; pass++) {
-        const part p = part_of(prog, ph, mem, pass);
-        if (!p.live) continue;
-        const seat w = seat_of(ph, p);
+    const x_layout layout = layout_of(ph, first);
+    const uint32_t x = is_part ? shared_address(mem.act) : shared_address(mem.x) + (t.w.factor ? layout.second : 0);
+    t.s = stretch_of<NT>(prog, t.p, t.w, mem, x, is_part ? prog.act_pitch : layout.pitch);
+    make_ready(t.p.row);
+    make_ready(t.w.row);
+    make_ready(t.w.octet);
+    make_ready(t.w.octets);
+    make_ready(t.w.factor);
+    make_ready(t.w.n_sources);
+    make_ready(t.w.mine);
+    make_ready(t.s.ring);
+    make_ready(t.s.n_slots);
+    make_ready(t.s.slot_bytes);
+    make_ready(t.s.x);
+    make_ready(t.s.x_pitch);
+    make_ready(t.s.n_blocks);
+    make_ready(t.s.k);
+    make_ready(t.s.k_step);
+    return t;
+}
+
+template <int NT>
+__device__ __forceinline__ void run_passes(const nmlp_cuda_quad_program &prog, int product, turn t, const part &first, const block_memory &mem, progress &at) {
+    const nmlp_cuda_quad_product &ph = prog.product[product];
+    for (int pass = 0; t.p.live;) {
         sums<NT> acc = {};
-        const uint32_t x = is_part ? shared_address(mem.act) : shared_address(mem.x) + (w.factor ? layout.second : 0);
-        multiply_part<NT>(acc, prog, p, w, mem, at.ring, x, is_part ? prog.act_pitch : layout.pitch);
-        if (is_part) {
-            put_parts<NT>(acc, prog, w, mem, at.tag);
-            continue;
+        multiply_part<NT>(acc, t.s, t.w.octets, at.ring);
+        if (ph.kind == NMLP_CUDA_QUAD_PART) {
+            put_parts<NT>(acc, prog, t.w, mem, at.odd);
+        } else {
+            exchange<NT>(acc, prog, ph, t.p, t.w, mem, at.into_set, at.n_exchanges++);
+            if (meets_again(prog, mem, product, pass)) free_sums(mem); /* after the last time nothing is on its way to a block that may have ended */
         }
-        exchange<NT>(acc, prog, ph, p, w, mem, at.into_set, at.n_exchanges++);
-        if (meets_again(prog, mem, product, pass)) free_sums(mem); /* after the last time nothing is on its way to a block that may have ended */
+        if (++pass == ph.n_passes) break;
+        t = turn_of<NT>(prog, ph, first, mem, pass);
     }
 }
 
@@ -68,6 +99,7 @@ __device__ void multiply(const nmlp_cuda_quad_program &prog, const block_memory 
     for (int i = 0; i < prog.n_products; i++) {
         const nmlp_cuda_quad_product &ph = prog.product[i];
         const part first = part_of(prog, ph, mem, 0);
+        const turn t = turn_of<NT>(prog, ph, first, mem, 0);
         if (ph.kind == NMLP_CUDA_QUAD_PART) {
             mbar_wait(&mem.sh->act_full, 0);
         } else {
@@ -77,11 +109,11 @@ __device__ void multiply(const nmlp_cuda_quad_program &prog, const block_memory 
         }
         if (i == 0) {
             at.into_set = (int64_t)(mem.sh->launch & 1) * prog.set_bytes;
-            at.tag = ~mem.sh->launch & 1; /* memory was zero before the first */
+            at.odd = !(mem.sh->launch & 1);
         }
-        run_passes<NT>(prog, i, layout_of(ph, first), mem, at);
+        run_passes<NT>(prog, i, t, first, mem, at);
         if (i == 0) clear_other_set(prog, mem.sh->launch);
-        if (ph.kind == NMLP_CUDA_QUAD_PART) join_parts<NT>(prog, ph, mem, at.into_set, at.tag);
+        if (ph.kind == NMLP_CUDA_QUAD_PART) join_parts<NT>(prog, ph, mem, at.into_set, at.odd);
     }
 }
 

@@ -13,7 +13,7 @@ enum {
     OCTET = NMLP_CUDA_QUAD_OCTET,
     OCTET_BYTES = OCTET * NMLP_CUDA_QUAD_COLS * 2,
     X_SKEW_BYTES = 16,
-    JOIN_BYTES = NMLP_CUDA_QUAD_WARPS * 32 * 16 /* where warps add what clusters have of a part, before X's next columns come */
+    JOIN_BYTES_PER_TOKEN = 1024 /* where warps add what clusters have of a part, before X's next columns come */
 };
 
 static int32_t divide_up(int64_t a, int64_t b) { return (int32_t)((a + b - 1) / b); }
@@ -142,7 +142,7 @@ static void cut_products(nmlp_cuda_quad_program *p, int32_t octets_max, size_t s
     nmlp_cuda_quad_product *pair = product_of(p, NMLP_CUDA_QUAD_PAIR);
     nmlp_cuda_quad_product *part = product_of(p, NMLP_CUDA_QUAD_PART);
     p->slot_bytes = p->sums_bytes = 0;
-    p->x_bytes = JOIN_BYTES;
+    p->x_bytes = JOIN_BYTES_PER_TOKEN * nmlp_cuda_quad_tokens(p->s);
     cut_rows(pair, p, octets_max);
     cut_part(part, octets_max);
     for (int32_t i = 0; i < p->n_products; i++) {

@@ -132,13 +132,50 @@ static void all_shapes_match_float64(void **state) {
     for (int i = 0; i < N_SHAPES; i++) check_shape(shapes[i], row_counts, N_ROW_COUNTS);
 }
 
-/* More weights per block than its shared memory holds: the ring goes round several times within a phase, and gate and up have unlike lengths. */
+/* More weights per block than its shared memory holds: the ring goes round several times within a phase, and gate and up have unlike lengths. The last has more sums between
+ * clusters than blocks add at a time. */
 static void long_products_match_float64(void **state) {
-    static const struct shape long_shapes[] = {{4096, 1100, 0, 0, 0}, {2048, 4200, 640, 1500, 700}};
+    static const struct shape long_shapes[] = {{4096, 1100, 0, 0, 0}, {2048, 4200, 640, 1500, 700}, {300, 2100, 40, 40, 2000}};
     static const int64_t rows[] = {2, 8, 16, 32};
     (void)state;
     if (!nmlp_test_gpu()) skip();
-    for (int i = 0; i < 2; i++) check_shape(long_shapes[i], rows, 4);
+    for (int i = 0; i < 3; i++) check_shape(long_shapes[i], rows, 4);
+}
+
+static void check_row_alone(const nmlp_factors matrices[3], int64_t s, int64_t h, float size) {
+    enum { STRANGE = 3 };
+    nmlp_cuda_mlp *mlp;
+    nmlp_err err;
+    float *x = nmlp_test_floats(s * h, 40);
+    float *y = nmlp_mem_new((size_t)(s * h), sizeof *y, NULL);
+    float *other = nmlp_mem_new((size_t)(s * h), sizeof *other, NULL);
+    nmlp_assert_ok(nmlp_cuda_mlp_create(&mlp, matrices, s, NMLP_CUDA_PATH_STREAM, &err), &err);
+    nmlp_assert_ok(nmlp_cuda_mlp_run(mlp, y, x, &err), &err);
+    for (int64_t i = 0; i < h; i++) x[STRANGE * h + i] *= size;
+    nmlp_assert_ok(nmlp_cuda_mlp_run(mlp, other, x, &err), &err);
+    for (int64_t row = 0; row < s; row++)
+        if (row != STRANGE && memcmp(y + row * h, other + row * h, (size_t)h * sizeof *y) != 0)
+            fail_msg("S=%lld: row %lld has other bits where row %d is %g times as large", (long long)s, (long long)row, STRANGE, (double)size);
+    for (int64_t i = 0; i < h && !isfinite(size); i++) assert_false(isfinite(other[STRANGE * h + i]));
+    nmlp_cuda_mlp_destroy(mlp);
+    nmlp_mem_free(other);
+    nmlp_mem_free(y);
+    nmlp_mem_free(x);
+}
+
+/* A row as large as attention sinks make them, or not finite, leaves the others' bits alone, and is itself not finite in the end. */
+static void few_rows_are_alone(void **state) {
+    static const int64_t rows[] = {8, 16, 32};
+    static const float sizes[] = {4096.0f, INFINITY};
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    for (int i = 3; i < 5; i++) {
+        nmlp_mlp_desc desc = make_desc(shapes[i]);
+        const nmlp_factors matrices[] = {desc.gate, desc.up, desc.down};
+        for (int r = 0; r < 3; r++)
+            for (int j = 0; j < 2; j++) check_row_alone(matrices, rows[r], shapes[i].h, sizes[j]);
+        free_desc(&desc);
+    }
 }
 
 /* Rows longer than a block's shared memory leaves room for: K is cut, and one block sums the pieces of 16 rows. */
@@ -254,6 +291,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(few_shapes_match_float64),
         cmocka_unit_test(all_shapes_match_float64),
         cmocka_unit_test(long_products_match_float64),
+        cmocka_unit_test(few_rows_are_alone),
         cmocka_unit_test(pieces_of_k_match_float64),
         cmocka_unit_test(f32_weights_are_rounded),
         cmocka_unit_test(two_threads_get_what_one_gets),
