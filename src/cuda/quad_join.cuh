@@ -3,7 +3,7 @@
 #define NMLP_CUDA_QUAD_JOIN_CUH
 
 #include "cuda/quad_finish.cuh"
-#include "cuda/quad_packed.cuh"
+#include "cuda/quad_packed.h"
 
 namespace {
 
@@ -14,7 +14,7 @@ struct packet {
     static const int values = NT * 2;
     static const int words = packs ? 4 : values;
     static const int octet_bytes = 32 * words * 4;
-    static const uint32_t tag_bit = packs ? packed_tag_bit : 1u;
+    static const uint32_t tag_bit = packs ? NMLP_CUDA_QUAD_TAG : 1u;
 };
 
 template <int NT>
@@ -28,7 +28,8 @@ template <int NT>
 __device__ __forceinline__ void put_packet(char *to, const float (&v)[shape<NT>::tiles][4], uint32_t tag, bool wanted) {
     const float *const first = v[0];
     const float *const second = v[shape<NT>::tiles - 1];
-    const uint4 w = packet<NT>::packs ? make_uint4(pack(first[0], first[1], tag), pack(first[2], first[3], tag), pack(second[0], second[1], tag), pack(second[2], second[3], tag))
+    const uint4 w = packet<NT>::packs ? make_uint4(nmlp_cuda_quad_pack(first[0], first[1], tag), nmlp_cuda_quad_pack(first[2], first[3], tag),
+                                                   nmlp_cuda_quad_pack(second[0], second[1], tag), nmlp_cuda_quad_pack(second[2], second[3], tag))
                                       : make_uint4(tagged(first[0], tag), tagged(first[1], tag), tagged(first[2], tag), tagged(first[3], tag));
     if (!wanted) return;
     if (packet<NT>::words == 2)
@@ -108,6 +109,12 @@ __device__ __forceinline__ void add_packet(float (&sum)[4], uint4 v) {
     sum[1] += __uint_as_float(v.y & ~1u);
     sum[2] += __uint_as_float(v.z & ~1u);
     sum[3] += __uint_as_float(v.w & ~1u);
+}
+
+__device__ __forceinline__ void add_packed(float &a, float &b, uint32_t w) {
+    const nmlp_cuda_quad_two v = nmlp_cuda_quad_unpack(w);
+    a += v.a;
+    b += v.b;
 }
 
 __device__ __forceinline__ void add_packet(float (&sum)[8], uint4 v) {

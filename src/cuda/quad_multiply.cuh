@@ -40,7 +40,7 @@ __device__ __forceinline__ x_columns columns_of(const nmlp_cuda_quad_input &in, 
 }
 
 /* Waits for one token of every piece of the block's columns. Asking for all of X all the time, as many blocks do while they wait, would leave the memory little
- * time for weights. */
+ * time for weights; the last product's have come by then. */
 __device__ __forceinline__ void await_pieces(const x_columns &one, const x_columns &two, int per_factor, int n, int token) {
     for (int at = threadIdx.x; at < n; at += WARPS * 32) {
         const bool second = at >= per_factor;
@@ -66,7 +66,7 @@ __device__ __forceinline__ void stage_input(const nmlp_cuda_quad_program &prog, 
     const x_columns two = columns_of(ph.in[1], p, into_set);
     const bool before = one.before && (!layout.second || two.before);
     after_readers();
-    if (NT > 1 && !before) await_pieces(one, two, per_factor, n, prog.s - 1);
+    if (NT > 1 && !before && ph.kind != NMLP_CUDA_QUAD_DOWN) await_pieces(one, two, per_factor, n, prog.s - 1);
     for (int first = lane; first < n; first += 32 * AT_ONCE) {
         uint4 v[NT][AT_ONCE];
         bool awaited[AT_ONCE];

@@ -6,7 +6,7 @@
 enum {
     UNDER_WAY_BYTES = 64 << 10,
     OCTETS_WANTED = 4, /* of a slot: smaller copies cost the copying warps as much */
-    RING_BYTES_WANTED = 96 << 10, /* what memory brings while clusters wait for each other */
+    SLOTS_WANTED = 3 * NMLP_CUDA_QUAD_WARPS, /* one in use, one there, one on its way */
     SLOTS_MIN = NMLP_CUDA_QUAD_WARPS,
     MANY_TOKENS = 16,
     ALIGN_BYTES = 256,
@@ -164,7 +164,7 @@ static void cut_products(nmlp_cuda_quad_program *p, int32_t octets_max, size_t s
 static void fit_shared(nmlp_cuda_quad_program *p, const nmlp_cuda_device *device) {
     for (int32_t octets = NMLP_CUDA_QUAD_OCTETS_MAX; octets >= OCTETS_WANTED; octets--) {
         cut_products(p, octets, device->shared_bytes);
-        if (p->n_slots * p->slot_bytes >= RING_BYTES_WANTED) return;
+        if (p->n_slots >= SLOTS_WANTED) return;
     }
 }
 
