@@ -63,16 +63,8 @@ template <int NT>
 __global__ void __launch_bounds__(THREADS, 1) batch_kernel(const __grid_constant__ nmlp_cuda_batch_program prog) {
     extern __shared__ __align__(SLOT_ALIGN_BYTES) unsigned char memory[];
     const block_memory mem = {reinterpret_cast<shared_head *>(memory), reinterpret_cast<float *>(memory + head_bytes), memory + ring_offset(prog.sums_bytes)};
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < prog.n_slots; i++) {
-            mbar_init(&mem.sh->full[i], FULL_ARRIVALS);
-            mbar_init(&mem.sh->empty[i], WARP_ARRIVALS);
-        }
-        mbar_init(&mem.sh->sums_free, WARPS * WARP_ARRIVALS);
-#if __CUDA_ARCH__ >= 900
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-    }
+    init_ring(mem.sh->full, mem.sh->empty, prog.n_slots, THREADS / 32);
+    if (threadIdx.x == 0) mbar_init(&mem.sh->sums_free, WARPS * WARP_ARRIVALS);
     __syncthreads();
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");

@@ -20,6 +20,10 @@ __device__ void clear_other_set(const nmlp_cuda_quad_program &prog, uint32_t lau
         to[i] = make_uint4(unwritten, unwritten, unwritten, unwritten);
 }
 
+/* Relaxed: barriers are made visible by a fence of their own, and nothing else is handed over; a release would be a fence of the whole chip. */
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
 /* Whether the cluster's sums meet once more after that pass. */
 __device__ __forceinline__ bool meets_again(const nmlp_cuda_quad_program &prog, const block_memory &mem, int product, int pass) {
     if (pass + 1 < prog.product[product].n_passes && part_of(prog, prog.product[product], mem, pass + 1).live) return true;
@@ -33,26 +37,57 @@ struct progress {
     ring_cursor ring; /* in its own slots */
     int n_exchanges;
     int64_t into_set; /* from set 0 to this launch's */
-    uint32_t tag;     /* of this launch's f32 */
+    bool odd;         /* launches count from 1: memory was zero before the first */
+};
+
+/* What a warp does in one pass. */
+struct turn {
+    part p;
+    seat w;
+    stretch s;
 };
 
 template <int NT>
-__device__ __forceinline__ void run_passes(const nmlp_cuda_quad_program &prog, int product, const x_layout &layout, const block_memory &mem, progress &at) {
-    const nmlp_cuda_quad_product &ph = prog.product[product];
+__device__ __forceinline__ turn turn_of(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, const part &first, const block_memory &mem, int pass) {
+    turn t;
+    t.p = pass == 0 ? first : part_of(prog, ph, mem, pass);
+    t.w = seat_of(ph, t.p, mem.rank);
     const bool is_part = ph.kind == NMLP_CUDA_QUAD_PART;
-    for (int pass = 0; pass < ph.n_passes; pass++) {
-        const part p = part_of(prog, ph, mem, pass);
-        if (!p.live) continue;
-        const seat w = seat_of(ph, p);
+    const x_layout layout = layout_of(ph, first);
+    const uint32_t x = is_part ? shared_address(mem.act) : shared_address(mem.x) + (t.w.factor ? layout.second : 0);
+    t.s = stretch_of<NT>(prog, t.p, t.w, mem, x, is_part ? prog.act_pitch : layout.pitch);
+    make_ready(t.p.row);
+    make_ready(t.w.row);
+    make_ready(t.w.octet);
+    make_ready(t.w.octets);
+    make_ready(t.w.factor);
+    make_ready(t.w.n_sources);
+    make_ready(t.w.mine);
+    make_ready(t.s.ring);
+    make_ready(t.s.n_slots);
+    make_ready(t.s.slot_bytes);
+    make_ready(t.s.x);
+    make_ready(t.s.x_pitch);
+    make_ready(t.s.n_blocks);
+    make_ready(t.s.k);
+    make_ready(t.s.k_step);
+    return t;
+}
+
+template <int NT>
+__device__ __forceinline__ void run_passes(const nmlp_cuda_quad_program &prog, int product, turn t, const part &first, const block_memory &mem, progress &at) {
+    const nmlp_cuda_quad_product &ph = prog.product[product];
+    for (int pass = 0; t.p.live;) {
         sums<NT> acc = {};
-        const uint32_t x = is_part ? shared_address(mem.act) : shared_address(mem.x) + (w.factor ? layout.second : 0);
-        multiply_part<NT>(acc, prog, p, w, mem, at.ring, x, is_part ? prog.act_pitch : layout.pitch);
-        if (is_part) {
-            put_parts<NT>(acc, prog, w, mem, at.tag);
-            continue;
+        multiply_part<NT>(acc, t.s, t.w.octets, at.ring);
+        if (ph.kind == NMLP_CUDA_QUAD_PART) {
+            put_parts<NT>(acc, prog, t.w, mem, at.odd);
+        } else {
+            exchange<NT>(acc, prog, ph, t.p, t.w, mem, at.into_set, at.n_exchanges++);
+            if (meets_again(prog, mem, product, pass)) free_sums(mem); /* after the last time nothing is on its way to a block that may have ended */
         }
-        exchange<NT>(acc, prog, ph, p, w, mem, at.into_set, at.n_exchanges++);
-        if (meets_again(prog, mem, product, pass)) free_sums(mem); /* after the last time nothing is on its way to a block that may have ended */
+        if (++pass == ph.n_passes) break;
+        t = turn_of<NT>(prog, ph, first, mem, pass);
     }
 }
 
@@ -64,19 +99,21 @@ __device__ void multiply(const nmlp_cuda_quad_program &prog, const block_memory 
     for (int i = 0; i < prog.n_products; i++) {
         const nmlp_cuda_quad_product &ph = prog.product[i];
         const part first = part_of(prog, ph, mem, 0);
+        const turn t = turn_of<NT>(prog, ph, first, mem, 0);
         if (ph.kind == NMLP_CUDA_QUAD_PART) {
             mbar_wait(&mem.sh->act_full, 0);
         } else {
             stage_input<NT>(prog, ph, first, mem, at.into_set);
+            if (i == 0) cluster_wait(); /* the other blocks' barriers are ready */
             multipliers_sync();
         }
         if (i == 0) {
             at.into_set = (int64_t)(mem.sh->launch & 1) * prog.set_bytes;
-            at.tag = ~mem.sh->launch & 1; /* memory was zero before the first */
-            clear_other_set(prog, mem.sh->launch);
+            at.odd = !(mem.sh->launch & 1);
         }
-        run_passes<NT>(prog, i, layout_of(ph, first), mem, at);
-        if (ph.kind == NMLP_CUDA_QUAD_PART) join_parts<NT>(prog, ph, mem, at.into_set, at.tag);
+        run_passes<NT>(prog, i, t, first, mem, at);
+        if (i == 0) clear_other_set(prog, mem.sh->launch);
+        if (ph.kind == NMLP_CUDA_QUAD_PART) join_parts<NT>(prog, ph, mem, at.into_set, at.odd);
     }
 }
 
@@ -86,56 +123,24 @@ __device__ __forceinline__ uint32_t act_bytes(const nmlp_cuda_quad_program &prog
     return max(0, min(pair.cluster_rows, pair.rows - mem.cluster * pair.cluster_rows)) * tokens * 2;
 }
 
-__device__ __forceinline__ void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-
-/* A copying warp readies the slots it fills, and then goes ahead. */
-__device__ __forceinline__ void init_slots(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
-    const int lane = threadIdx.x & 31;
-    for (int warp = (int)(threadIdx.x >> 5) - WARPS; warp < WARPS; warp += COPIERS) {
-        const slot_range slots = slots_of(prog.n_slots, warp);
-        if (lane >= slots.n) continue;
-        mbar_init(&mem.sh->full[slots.first + lane], 1);
-        mbar_init(&mem.sh->empty[slots.first + lane], WARP_ARRIVALS);
-    }
+__device__ __forceinline__ void init_barriers(const nmlp_cuda_quad_program &prog, const block_memory &mem, int tokens) {
+    init_ring(mem.sh->full, mem.sh->empty, prog.n_slots, THREADS / 32);
+    if (threadIdx.x != 0) return;
+    mbar_init(&mem.sh->sums_full, 1);
+    mbar_init(&mem.sh->sums_free, QUAD * WARPS);
+    mbar_init(&mem.sh->act_full, 1);
     show_barriers();
-    __syncwarp();
+    expect_bytes(&mem.sh->act_full, act_bytes(prog, mem, tokens));
 }
 
-/* The multiplying warps ready what they exchange. */
+/* The part's columns past the cluster's own. */
 template <int NT>
-__device__ __forceinline__ void init_exchange(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
-    if (threadIdx.x == 0) {
-        mbar_init(&mem.sh->sums_full, 1);
-        mbar_init(&mem.sh->sums_free, QUAD * WARPS);
-        mbar_init(&mem.sh->act_full, 1);
-        show_barriers();
-        expect_bytes(&mem.sh->act_full, act_bytes(prog, mem, shape<NT>::tokens));
-    }
-    for (int i = threadIdx.x; i < shape<NT>::tokens * prog.act_pitch / 16; i += WARPS * 32)
-        reinterpret_cast<uint4 *>(mem.act)[i] = make_uint4(0, 0, 0, 0); /* columns past the cluster's own stay so */
+__device__ __forceinline__ void clear_act(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
+    if (act_bytes(prog, mem, 1) + X_SKEW_BYTES == prog.act_pitch) return;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < shape<NT>::tokens * prog.act_pitch / 16; i += THREADS)
+        reinterpret_cast<uint4 *>(mem.act)[i] = make_uint4(0, 0, 0, 0);
 }
-
-/* Slots are ready: the copying warps say so, the multiplying ones wait for it. racecheck wants all to wait. */
-__device__ __forceinline__ void slots_are_ready() {
-#ifdef NMLP_CUDA_RACECHECK
-    __syncthreads();
-#else
-    asm volatile("bar.arrive 4, 384;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void await_slots() {
-    static_assert(THREADS == 384, "the barrier counts threads");
-#ifdef NMLP_CUDA_RACECHECK
-    __syncthreads();
-#else
-    asm volatile("bar.sync 4, 384;" ::: "memory");
-#endif
-}
-
-/* Relaxed: barriers are made visible by a fence of their own, and nothing else is handed over; a release would be a fence of the whole chip. */
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 #endif
 
@@ -168,18 +173,16 @@ __global__ void __launch_bounds__((NMLP_CUDA_QUAD_WARPS + NMLP_CUDA_QUAD_COPIERS
     const block_memory mem = {reinterpret_cast<shared_head *>(memory), memory + l.sums, memory + l.x, memory + l.act, memory + l.ring,
                               (int)blockIdx.x % QUAD, (int)blockIdx.x / QUAD};
     asm volatile("griddepcontrol.launch_dependents;");
+    ask_for_map(prog);
+    init_barriers(prog, mem, shape<NT>::tokens);
+    clear_act<NT>(prog, mem);
+    __syncthreads();
+    cluster_arrive();
     if (threadIdx.x >> 5 >= WARPS) {
-        init_slots(prog, mem);
-        slots_are_ready();
-        cluster_arrive();
         copy_weights(prog, mem);
         __syncwarp();
         cluster_wait();
     } else {
-        init_exchange<NT>(prog, mem);
-        await_slots();
-        cluster_arrive();
-        cluster_wait();
         multiply<NT>(prog, mem);
     }
 #endif

@@ -6,11 +6,11 @@
  *
  *   basis  X V^T            results go to all clusters through L2
  *   pair   silu(gate) * up  results stay in the cluster's shared memory: a cluster has all of S and `cluster_rows` neighbouring columns of I
- *   part   of down's first factor, the columns of K that the cluster has: sums over clusters meet in L2, in f32
+ *   part   of down's first factor, the columns of K that the cluster has: sums over clusters meet in L2, in f32 or, of more than 16 rows, two in a word
  *   down   its second factor
  *
  * Dense matrices leave out the first or the last product. Words between clusters are awaited one by one: pairs of bf16 in memory set to a word no result has (two
- * sets of it: a launch uses one and clears the other), f32 by their lowest bit, which alternates from launch to launch and is cut off by the reader.
+ * sets of it: a launch uses one and clears the other), sums by a bit that alternates from launch to launch: f32 by their lowest, which is cut off by the reader.
  *
  * Columns of X and W are padded with zeros to multiples of 64. Same input, same bits. */
 #ifndef NMLP_CUDA_QUAD_H
@@ -26,7 +26,9 @@ enum {
     NMLP_CUDA_QUAD_SLOTS_MAX = 48,
     NMLP_CUDA_QUAD_OCTET = 8,      /* rows: n of the mma */
     NMLP_CUDA_QUAD_OCTETS_MAX = 6, /* of a slot: what registers hold sums for; code for more does not stay in the instruction cache */
-    NMLP_CUDA_QUAD_COLS = 64       /* of a slot */
+    NMLP_CUDA_QUAD_COLS = 64,      /* of a slot */
+    NMLP_CUDA_QUAD_MAPS_MAX = 5,   /* basis, gate, up, and two for down */
+    NMLP_CUDA_QUAD_MAP_BYTES = 128
 };
 
 typedef enum nmlp_cuda_quad_kind { NMLP_CUDA_QUAD_BASIS, NMLP_CUDA_QUAD_PAIR, NMLP_CUDA_QUAD_PART, NMLP_CUDA_QUAD_DOWN } nmlp_cuda_quad_kind;
@@ -75,7 +77,9 @@ typedef struct nmlp_cuda_quad_program {
     unsigned *tickets;   /* every block of a launch takes one, which tells launches apart */
     char *exchange;      /* set 0, then set 1 */
     int64_t set_bytes;   /* a multiple of 16 */
-    void *parts;         /* f32 [octets of rows][n_sources][tokens by 8, as registers hold them] */
+    char *maps;          /* all of them, one after the other */
+    int32_t n_maps;
+    void *parts;         /* [octets of rows][n_sources][tokens by 8, as registers hold them]: f32, or two in a word (quad_packed.h) */
 } nmlp_cuda_quad_program;
 
 #ifdef __cplusplus

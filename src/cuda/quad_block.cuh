@@ -53,6 +53,10 @@ struct block_memory {
 };
 
 
+/* What is known before words or weights arrive is made ready by then: the compiler would leave it for later, and reading arguments takes long. */
+__device__ __forceinline__ void make_ready(int &v) { asm volatile("" : "+r"(v)); }
+__device__ __forceinline__ void make_ready(uint32_t &v) { asm volatile("" : "+r"(v)); }
+
 /* What a block does in one pass of a product. */
 struct part {
     int row;   /* first of W */

@@ -105,10 +105,14 @@ __device__ __forceinline__ void copy_part(const nmlp_cuda_quad_product &ph, cons
     }
 }
 
+/* Every warp asks for one map. */
+__device__ __forceinline__ void ask_for_map(const nmlp_cuda_quad_program &prog) {
+    const int warp = threadIdx.x >> 5;
+    if (warp < prog.n_maps && (threadIdx.x & 31) == 0) prefetch_map(prog.maps + warp * NMLP_CUDA_QUAD_MAP_BYTES);
+}
+
 __device__ void copy_weights(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
-    const int lane = threadIdx.x & 31;
-    if (lane < 2 * prog.n_products && threadIdx.x >> 5 == WARPS) prefetch_map(prog.product[lane / 2].map[lane % 2]);
-    if (lane != 0) return;
+    if ((threadIdx.x & 31) != 0) return;
     copier c = {};
     c.first = c.at.warp = c.landing.warp = (int)(threadIdx.x >> 5) - WARPS;
     c.ring = {shared_address(mem.sh->full), shared_address(mem.sh->empty), shared_address(mem.ring), prog.n_slots, prog.slot_bytes, prog.n_under_way / COPIERS, evict_first()};

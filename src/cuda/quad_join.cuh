@@ -3,121 +3,211 @@
 #define NMLP_CUDA_QUAD_JOIN_CUH
 
 #include "cuda/quad_finish.cuh"
+#include "cuda/quad_packed.h"
 
 namespace {
 
-/* f32 whose lowest bit tells whether this launch wrote it. */
+/* What a lane has of an octet, as it goes through L2: f32, whose lowest bit is a tag that tells which launch wrote it; of 32 tokens packed ones, half the bytes. */
+template <int NT>
+struct packet {
+    static const bool packs = NT == 4;
+    static const int values = NT * 2;
+    static const int words = packs ? 4 : values;
+    static const int octet_bytes = 32 * words * 4;
+    static const uint32_t tag_bit = packs ? NMLP_CUDA_QUAD_TAG : 1u;
+};
+
+template <int NT>
+__device__ __forceinline__ char *packets_of(const nmlp_cuda_quad_program &prog, int octet) {
+    return static_cast<char *>(prog.parts) + (int64_t)octet * prog.n_sources * packet<NT>::octet_bytes;
+}
+
 __device__ __forceinline__ uint32_t tagged(float v, uint32_t tag) { return (__float_as_uint(v) & ~1u) | tag; }
 
 template <int NT>
-__device__ __forceinline__ char *part_at(const nmlp_cuda_quad_program &prog, int piece, int source) {
-    return static_cast<char *>(prog.parts) + ((int64_t)piece * prog.n_sources + source) * shape<NT>::piece_bytes + lane_bytes<NT>();
+__device__ __forceinline__ void put_packet(char *to, const float (&v)[shape<NT>::tiles][4], uint32_t tag, bool wanted) {
+    const float *const first = v[0];
+    const float *const second = v[shape<NT>::tiles - 1];
+    const uint4 w = packet<NT>::packs ? make_uint4(nmlp_cuda_quad_pack(first[0], first[1], tag), nmlp_cuda_quad_pack(first[2], first[3], tag),
+                                                   nmlp_cuda_quad_pack(second[0], second[1], tag), nmlp_cuda_quad_pack(second[2], second[3], tag))
+                                      : make_uint4(tagged(first[0], tag), tagged(first[1], tag), tagged(first[2], tag), tagged(first[3], tag));
+    if (!wanted) return;
+    if (packet<NT>::words == 2)
+        asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(w.x), "r"(w.y) : "memory");
+    else
+        asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w) : "memory");
 }
 
 template <int NT>
-__device__ __forceinline__ void put_parts(const sums<NT> &acc, const nmlp_cuda_quad_program &prog, const seat &w, const block_memory &mem, uint32_t tag) {
-    char *to = part_at<NT>(prog, w.row / OCTET * shape<NT>::tiles, mem.cluster);
-    const int64_t piece_bytes = (int64_t)prog.n_sources * shape<NT>::piece_bytes;
+__device__ __forceinline__ void put_parts(const sums<NT> &acc, const nmlp_cuda_quad_program &prog, const seat &w, const block_memory &mem, bool odd) {
+    const int64_t octet_bytes = (int64_t)prog.n_sources * packet<NT>::octet_bytes;
+    char *to = packets_of<NT>(prog, w.row / OCTET) + mem.cluster * packet<NT>::octet_bytes + (threadIdx.x & 31) * packet<NT>::words * 4;
 #pragma unroll
-    for (int j = 0; j < shape<NT>::octets_max; j++) {
-        if (j >= w.octets) break;
-#pragma unroll
-        for (int i = 0; i < shape<NT>::tiles; i++, to += piece_bytes) {
-            const float *v = acc[j][i];
-            if (NT == 1)
-                asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(tagged(v[0], tag)), "r"(tagged(v[1], tag)) : "memory");
-            else
-                asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(tagged(v[0], tag)), "r"(tagged(v[1], tag)),
-                             "r"(tagged(v[2], tag)), "r"(tagged(v[3], tag)) : "memory");
-        }
-    }
+    for (int j = 0; j < shape<NT>::octets_max; j++, to += octet_bytes) put_packet<NT>(to, acc[j], odd ? packet<NT>::tag_bit : 0, j < w.octets);
 }
 
-enum { TEAM = WARPS / 2, JOIN_AT_ONCE = 8 };
+/* Sixteen lanes read half an octet of one cluster, so that the block's warps ask for that of 16 clusters at a time. */
+enum { HALF_LANES = 16, READERS = WARPS * 32 / HALF_LANES, HALVES_AT_ONCE = 4, SOURCES_AT_ONCE = 2 };
 
-__device__ __forceinline__ void team_sync(int team) { asm volatile("bar.sync %0, 128;" ::"r"(2 + team) : "memory"); static_assert(TEAM == 4, "the barrier counts threads"); }
+/* What a lane asks for at once. */
+struct asked {
+    uint4 v[HALVES_AT_ONCE][SOURCES_AT_ONCE];
+    uint32_t missing; /* a bit for each */
+};
 
-/* Waits for one word of each of the pieces that a warp is about to read. */
 template <int NT>
-__device__ __forceinline__ void await_sources(const char *from, int left, uint32_t tag) {
-    const int k = threadIdx.x & 31;
-    const char *word = from - lane_bytes<NT>() + k * TEAM * shape<NT>::piece_bytes + shape<NT>::piece_bytes - 4;
-    uint32_t v = tag;
+__device__ __forceinline__ void get_packet(uint4 &v, const char *from) {
+    if (packet<NT>::words == 2)
+        asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from) : "memory");
+    else
+        asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
+}
+
+/* Some word is not of this launch. */
+template <int NT>
+__device__ __forceinline__ bool is_missing(uint4 v, uint32_t tag) {
+    const uint32_t first = (v.x ^ tag) | (v.y ^ tag);
+    return ((packet<NT>::words == 2 ? first : first | (v.z ^ tag) | (v.w ^ tag)) & packet<NT>::tag_bit) != 0;
+}
+
+/* Everything under way together; what is not there is asked for again. */
+template <int NT>
+__device__ __forceinline__ void get_all(asked &a, const char *from, int64_t halves_apart, uint32_t tag) {
     do {
-        if (k < JOIN_AT_ONCE && k * TEAM < left) asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(word) : "memory");
-    } while ((v & 1) != tag);
-    __syncwarp();
+        uint32_t still = 0;
+#pragma unroll
+        for (int i = 0; i < HALVES_AT_ONCE; i++)
+#pragma unroll
+            for (int k = 0; k < SOURCES_AT_ONCE; k++)
+                if (a.missing >> (i * SOURCES_AT_ONCE + k) & 1) get_packet<NT>(a.v[i][k], from + i * halves_apart + k * READERS * packet<NT>::octet_bytes);
+#pragma unroll
+        for (int i = 0; i < HALVES_AT_ONCE; i++)
+#pragma unroll
+            for (int k = 0; k < SOURCES_AT_ONCE; k++)
+                if (is_missing<NT>(a.v[i][k], tag)) still |= 1u << (i * SOURCES_AT_ONCE + k);
+        a.missing &= still;
+    } while (a.missing);
 }
 
-/* What a warp has to add of one piece: every TEAM-th cluster's, awaited, in order. */
+/* Waits for the first cluster that has written: asking for everything from the start would leave the memory little time for weights. */
 template <int NT>
-__device__ __forceinline__ float4 join_some(const nmlp_cuda_quad_program &prog, int piece, int member, uint32_t tag) {
-    const int n_sources = prog.n_sources;
-    const char *from = part_at<NT>(prog, piece, member);
-    float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll 1
-    for (int first = member; first < n_sources; first += TEAM * JOIN_AT_ONCE, from += TEAM * JOIN_AT_ONCE * shape<NT>::piece_bytes) {
-        uint4 v[JOIN_AT_ONCE];
-        uint32_t all;
-        uint32_t some;
-        if (NT > 1) await_sources<NT>(from, n_sources - first, tag);
-        do {
-            all = some = tag;
+__device__ __forceinline__ void await_first(const char *from, int n_sources, uint32_t tag) {
+    const int lane = threadIdx.x & 31;
+    uint32_t v = ~tag;
+    do {
+        if (lane < n_sources) asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(from + lane * packet<NT>::octet_bytes) : "memory");
+    } while (!__any_sync(0xffffffffu, ((v ^ tag) & packet<NT>::tag_bit) == 0));
+}
+
+__device__ __forceinline__ void add_packet(float (&sum)[2], uint4 v) {
+    sum[0] += __uint_as_float(v.x & ~1u);
+    sum[1] += __uint_as_float(v.y & ~1u);
+}
+
+__device__ __forceinline__ void add_packet(float (&sum)[4], uint4 v) {
+    sum[0] += __uint_as_float(v.x & ~1u);
+    sum[1] += __uint_as_float(v.y & ~1u);
+    sum[2] += __uint_as_float(v.z & ~1u);
+    sum[3] += __uint_as_float(v.w & ~1u);
+}
+
+__device__ __forceinline__ void add_packed(float &a, float &b, uint32_t w) {
+    const nmlp_cuda_quad_two v = nmlp_cuda_quad_unpack(w);
+    a += v.a;
+    b += v.b;
+}
+
+__device__ __forceinline__ void add_packet(float (&sum)[8], uint4 v) {
+    add_packed(sum[0], sum[1], v.x);
+    add_packed(sum[2], sum[3], v.y);
+    add_packed(sum[4], sum[5], v.z);
+    add_packed(sum[6], sum[7], v.w);
+}
+
+/* Two neighbouring rows of a token that a thread adds up and hands on: of half octets one after the other, [lanes][tokens]. */
+template <int NT>
+struct row_pair {
+    static const int per_half = HALF_LANES * NT;
+    int half; /* number of the half octet */
+    int in_half;
+    int row;
+    int token;
+};
+
+template <int NT>
+__device__ __forceinline__ row_pair<NT> row_pair_of(int first, int stride) {
+    row_pair<NT> r;
+    r.half = threadIdx.x / row_pair<NT>::per_half;
+    r.in_half = threadIdx.x % row_pair<NT>::per_half;
+    const int number = first + r.half * stride;
+    const int lane = number % 2 * HALF_LANES + r.in_half / NT;
+    r.row = number / 2 * OCTET + lane % 4 * 2;
+    r.token = r.in_half % NT * 8 + lane / 4;
+    return r;
+}
+
+/* What the readers have, in order. */
+template <int NT>
+__device__ __forceinline__ float2 add_readers(const float2 *from) {
+    float2 sum = make_float2(0, 0);
 #pragma unroll
-            for (int k = 0; k < JOIN_AT_ONCE; k++) {
-                v[k] = make_uint4(tag, tag, tag, tag);
-                if (first + k * TEAM >= n_sources) continue;
-                if (NT == 1)
-                    asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];" : "=r"(v[k].x), "=r"(v[k].y) : "l"(from + k * TEAM * shape<NT>::piece_bytes) : "memory");
-                else
-                    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-                                 : "=r"(v[k].x), "=r"(v[k].y), "=r"(v[k].z), "=r"(v[k].w) : "l"(from + k * TEAM * shape<NT>::piece_bytes) : "memory");
-            }
-#pragma unroll
-            for (int k = 0; k < JOIN_AT_ONCE; k++) {
-                all &= v[k].x & v[k].y & v[k].z & v[k].w;
-                some |= v[k].x | v[k].y | v[k].z | v[k].w;
-            }
-        } while (((all ^ some) & 1) != 0);
-#pragma unroll
-        for (int k = 0; k < JOIN_AT_ONCE; k++) {
-            if (first + k * TEAM >= n_sources) continue;
-            sum.x += __uint_as_float(v[k].x & ~1u);
-            sum.y += __uint_as_float(v[k].y & ~1u);
-            sum.z += __uint_as_float(v[k].z & ~1u);
-            sum.w += __uint_as_float(v[k].w & ~1u);
-        }
+    for (int k = 0; k < READERS; k++) {
+        const float2 v = from[k * row_pair<NT>::per_half];
+        sum.x += v.x;
+        sum.y += v.y;
     }
     return sum;
 }
 
-/* Tiles of the part's octets go round the teams of all blocks; a team's first warp adds what the others have. */
+/* Half octets of the part go round the blocks. */
 template <int NT>
-__device__ __forceinline__ void join_parts(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, const block_memory &mem, int64_t into_set, uint32_t tag) {
-    const int n = ph.rows / OCTET * shape<NT>::tiles;
-    const int team = (threadIdx.x >> 5) / TEAM;
-    const int member = (threadIdx.x >> 5) % TEAM;
+__device__ __forceinline__ void join_parts(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, const block_memory &mem, int64_t into_set, bool odd) {
+    typedef packet<NT> P;
+    const uint32_t tag = odd ? P::tag_bit : 0;
+    const int n = ph.rows / OCTET * 2;
+    const int stride = gridDim.x;
+    const int n_sources = prog.n_sources;
+    const int reader = threadIdx.x / HALF_LANES;
+    float2 *const all = reinterpret_cast<float2 *>(mem.x); /* [half octets][readers][lanes][tokens] */
     after_readers();
-    float4 *all = reinterpret_cast<float4 *>(mem.x) + team * TEAM * 32 + (threadIdx.x & 31);
 #pragma unroll 1
-    for (int i = blockIdx.x + team * gridDim.x; i < n; i += WARPS / TEAM * gridDim.x) {
-        all[member * 32] = join_some<NT>(prog, i, member, tag);
-        team_sync(team);
-        if (member == 0) {
-            float sum[4] = {};
+    for (int first = blockIdx.x; first < n; first += HALVES_AT_ONCE * stride) {
+        const row_pair<NT> mine = row_pair_of<NT>(first, stride);
+        const bool wanted = mine.half < HALVES_AT_ONCE && first + mine.half * stride < n;
+        const result_place place = place_of(prog, ph, into_set, mine.row, mine.token);
+        float sum[HALVES_AT_ONCE][P::values] = {};
+        const char *from = packets_of<NT>(prog, first / 2) + first % 2 * (P::octet_bytes / 2);
+        await_first<NT>(from, n_sources, tag);
+        from += threadIdx.x % HALF_LANES * (P::words * 4);
+#pragma unroll 1
+        for (int source = reader; source - reader < n_sources; source += SOURCES_AT_ONCE * READERS) {
+            asked a = {};
 #pragma unroll
-            for (int k = 0; k < TEAM; k++) {
-                const float4 v = all[k * 32];
-                sum[0] += v.x;
-                sum[1] += v.y;
-                sum[2] += v.z;
-                sum[3] += v.w;
+            for (int i = 0; i < HALVES_AT_ONCE; i++)
+#pragma unroll
+                for (int k = 0; k < SOURCES_AT_ONCE; k++)
+                    if (first + i * stride < n && source + k * READERS < n_sources) a.missing |= 1u << (i * SOURCES_AT_ONCE + k);
+            get_all<NT>(a, from + source * P::octet_bytes, (int64_t)stride / 2 * n_sources * P::octet_bytes, tag);
+#pragma unroll
+            for (int i = 0; i < HALVES_AT_ONCE; i++) {
+                if (first + i * stride >= n) break;
+#pragma unroll
+                for (int k = 0; k < SOURCES_AT_ONCE; k++)
+                    if (source + k * READERS < n_sources) add_packet(sum[i], a.v[i][k]);
             }
-            put_tile<NT>(prog, ph, into_set, i / shape<NT>::tiles * OCTET, i % shape<NT>::tiles, sum);
         }
-        team_sync(team); /* what was added has been read */
+#pragma unroll
+        for (int i = 0; i < HALVES_AT_ONCE; i++)
+#pragma unroll
+            for (int j = 0; j < NT; j++)
+                all[((i * READERS + reader) * HALF_LANES + threadIdx.x % HALF_LANES) * NT + j] = make_float2(sum[i][j * 2], sum[i][j * 2 + 1]);
+        multipliers_sync();
+        if (wanted) {
+            const float2 v = add_readers<NT>(all + mine.half * READERS * row_pair<NT>::per_half + mine.in_half);
+            put_rows(place, v.x, v.y);
+        }
+        multipliers_sync(); /* X's next columns go there */
     }
-    multipliers_sync(); /* X's next columns go there */
 }
 
 } // namespace

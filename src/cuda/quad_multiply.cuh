@@ -40,7 +40,7 @@ __device__ __forceinline__ x_columns columns_of(const nmlp_cuda_quad_input &in, 
 }
 
 /* Waits for one token of every piece of the block's columns. Asking for all of X all the time, as many blocks do while they wait, would leave the memory little
- * time for weights. */
+ * time for weights; the last product's have come by then. */
 __device__ __forceinline__ void await_pieces(const x_columns &one, const x_columns &two, int per_factor, int n, int token) {
     for (int at = threadIdx.x; at < n; at += WARPS * 32) {
         const bool second = at >= per_factor;
@@ -66,7 +66,7 @@ __device__ __forceinline__ void stage_input(const nmlp_cuda_quad_program &prog, 
     const x_columns two = columns_of(ph.in[1], p, into_set);
     const bool before = one.before && (!layout.second || two.before);
     after_readers();
-    if (NT > 1 && !before) await_pieces(one, two, per_factor, n, prog.s - 1);
+    if (NT > 1 && !before && ph.kind != NMLP_CUDA_QUAD_DOWN) await_pieces(one, two, per_factor, n, prog.s - 1);
     for (int first = lane; first < n; first += 32 * AT_ONCE) {
         uint4 v[NT][AT_ONCE];
         bool awaited[AT_ONCE];
@@ -121,45 +121,49 @@ __device__ __forceinline__ uint32_t lane_of_x(uint32_t x, int pitch) {
     return NT == 1 ? x + (lane & 7) * pitch + (lane >> 3) * 16 : x + (lane & 15) * pitch + (lane >> 4) * 16;
 }
 
-/* Adds 64 columns of a slot's rows. */
-template <int NT>
-__device__ __forceinline__ void multiply_slot(sums<NT> &acc, uint32_t x, int x_pitch, uint32_t w, int octets) {
-    const int lane = threadIdx.x & 31;
-    const int row = lane & 7;
-    w += row * (COLS * 2);
-#pragma unroll 1 /* code that stays in the instruction cache */
-    for (int half = 0; half < 2; half++) {
-        uint32_t a[2][shape<NT>::tiles][4];
-        if (NT == 1) {
-            uint32_t r[4];
-            load_matrices(r, x + half * 64);
+/* What the mma takes of 32 columns of a slot. */
+template <int NT, int OCTETS>
+struct fragments {
+    uint32_t a[2][shape<NT>::tiles][4]; /* of X, 16 columns each */
+    uint32_t b[OCTETS][4];
+};
+
+/* Where a lane reads 32 columns, half of a slot. */
+struct half_slot {
+    uint32_t x;
+    uint32_t w;
+};
+
+template <int NT, int OCTETS>
+__device__ __forceinline__ void load_half(fragments<NT, OCTETS> &f, const half_slot &from, int x_pitch) {
+    if (NT == 1) {
+        uint32_t r[4];
+        load_matrices(r, from.x);
 #pragma unroll
-            for (int step = 0; step < 2; step++) {
-                a[step][0][0] = r[step * 2];
-                a[step][0][2] = r[step * 2 + 1];
-                a[step][0][1] = a[step][0][3] = 0;
-            }
-        } else {
-#pragma unroll
-            for (int step = 0; step < 2; step++)
-#pragma unroll
-                for (int i = 0; i < shape<NT>::tiles; i++) load_matrices(a[step][i], x + i * 16 * x_pitch + half * 64 + step * 32);
+        for (int step = 0; step < 2; step++) {
+            f.a[step][0][0] = r[step * 2];
+            f.a[step][0][2] = r[step * 2 + 1];
+            f.a[step][0][1] = f.a[step][0][3] = 0;
         }
-        const uint32_t here = w + (((half * 4 + (lane >> 3)) ^ row) << 4);
-        uint32_t b[shape<NT>::octets_max][4]; /* all on their way before the first is used */
-#pragma unroll
-        for (int j = 0; j < shape<NT>::octets_max; j++)
-            if (j < octets) load_matrices(b[j], here + j * OCTET_BYTES);
+    } else {
 #pragma unroll
         for (int step = 0; step < 2; step++)
 #pragma unroll
-            for (int j = 0; j < shape<NT>::octets_max; j++) {
-                if (j >= octets) continue;
-#pragma unroll
-                for (int i = 0; i < shape<NT>::tiles; i++)
-                    mma(acc[j][i], a[step][i][0], a[step][i][1], a[step][i][2], a[step][i][3], b[j][step * 2], b[j][step * 2 + 1]);
-            }
+            for (int i = 0; i < shape<NT>::tiles; i++) load_matrices(f.a[step][i], from.x + i * 16 * x_pitch + step * 32);
     }
+#pragma unroll
+    for (int j = 0; j < OCTETS; j++) load_matrices(f.b[j], from.w + j * OCTET_BYTES);
+}
+
+template <int NT, int OCTETS>
+__device__ __forceinline__ void multiply_half(sums<NT> &acc, const fragments<NT, OCTETS> &f) {
+#pragma unroll
+    for (int step = 0; step < 2; step++)
+#pragma unroll
+        for (int j = 0; j < OCTETS; j++)
+#pragma unroll
+            for (int i = 0; i < shape<NT>::tiles; i++)
+                mma(acc[j][i], f.a[step][i][0], f.a[step][i][1], f.a[step][i][2], f.a[step][i][3], f.b[j][step * 2], f.b[j][step * 2 + 1]);
 }
 
 /* A warp's place in a pass. */
@@ -170,9 +174,11 @@ struct seat {
     int factor;
     int k; /* its number among those that differ in K */
     int k_step;
+    int n_sources; /* of an octet's sums */
+    int mine;      /* octets whose sums the block gets */
 };
 
-__device__ __forceinline__ seat seat_of(const nmlp_cuda_quad_product &ph, const part &p) {
+__device__ __forceinline__ seat seat_of(const nmlp_cuda_quad_product &ph, const part &p, int rank) {
     const int warp = threadIdx.x >> 5;
     const int in_rows = warp & ((1 << ph.row_shift) - 1);
     seat w;
@@ -182,25 +188,85 @@ __device__ __forceinline__ seat seat_of(const nmlp_cuda_quad_product &ph, const 
     w.factor = warp >> ph.row_shift & (ph.n_factors - 1);
     w.k = warp >> ph.side_shift;
     w.k_step = WARPS >> ph.side_shift;
+    w.n_sources = w.k_step * QUAD * ph.n_factors;
+    w.mine = (min((p.end - p.row) / OCTET, ph.slot_octets << ph.row_shift) - rank + QUAD - 1) / QUAD;
     return w;
 }
 
+/* A warp's slots and what it makes of them: it begins with block `k` and goes on by `k_step`. */
+struct stretch {
+    uint64_t *full;
+    uint64_t *empty;
+    uint32_t ring;
+    int n_slots;
+    int slot_bytes;
+    uint32_t x; /* of the lane */
+    int x_pitch;
+    int n_blocks;
+    int k;
+    int k_step;
+};
+
 template <int NT>
-__device__ __forceinline__ void multiply_part(sums<NT> &acc, const nmlp_cuda_quad_program &prog, const part &p, const seat &w, const block_memory &mem,
-                                              ring_cursor &at, uint32_t x, int x_pitch) {
+__device__ __forceinline__ stretch stretch_of(const nmlp_cuda_quad_program &prog, const part &p, const seat &w, const block_memory &mem, uint32_t x, int x_pitch) {
     const slot_range slots = slots_of(prog.n_slots, threadIdx.x >> 5);
-    const int slot_bytes = prog.slot_bytes;
-    const uint32_t ring = shared_address(mem.ring);
-    uint64_t *const full = mem.sh->full + slots.first;
-    uint64_t *const empty = mem.sh->empty + slots.first;
-    x = lane_of_x<NT>(x, x_pitch);
-    for (int first = 0; first < p.n_blocks; first += w.k_step) {
-        const int i = first + w.k;
-        mbar_wait(&full[at.slot], at.parity);
-        if (i < p.n_blocks) multiply_slot<NT>(acc, x + i * (COLS * 2), x_pitch, ring + (slots.first + at.slot) * slot_bytes, w.octets);
-        warp_arrive(&empty[at.slot]);
-        at.advance(1, slots.n);
+    return {mem.sh->full + slots.first, mem.sh->empty + slots.first, shared_address(mem.ring) + slots.first * prog.slot_bytes, slots.n, prog.slot_bytes,
+            lane_of_x<NT>(x, x_pitch),  x_pitch,                     p.n_blocks,                                               w.k,     w.k_step};
+}
+
+/* 32 of a block's columns in the slot at hand: rows of 128 bytes, and of row r the 16 bytes c stand at place c ^ r. */
+__device__ __forceinline__ half_slot half_of(const stretch &s, int slot, int block, int half) {
+    const int lane = threadIdx.x & 31;
+    const int row = lane & 7;
+    return {s.x + block * (COLS * 2) + half * (COLS), s.ring + slot * s.slot_bytes + row * (COLS * 2) + (((half * 4 + (lane >> 3)) ^ row) << 4)};
+}
+
+/* While the mma works on one half of a slot, the fragments of the next are on their way. The number of octets is the code's: where a condition decides about an
+ * instruction of the whole warp the compiler has it wait for its lanes each time. */
+template <int NT, int OCTETS>
+__device__ __forceinline__ void multiply_blocks(sums<NT> &acc, const stretch &s, ring_cursor &at) {
+    fragments<NT, OCTETS> first;
+    fragments<NT, OCTETS> second;
+    int block = s.k;
+    if (block >= s.n_blocks) return;
+    mbar_wait(&s.full[at.slot], at.parity);
+    load_half<NT, OCTETS>(first, half_of(s, at.slot, block, 0), s.x_pitch);
+#pragma unroll 1
+    while (true) {
+        load_half<NT, OCTETS>(second, half_of(s, at.slot, block, 1), s.x_pitch);
+        warp_arrive(&s.empty[at.slot]); /* all of it is in registers, or will be before the slot is filled */
+        at.advance(1, s.n_slots);
+        multiply_half<NT, OCTETS>(acc, first);
+        block += s.k_step;
+        if (block >= s.n_blocks) break;
+        mbar_wait(&s.full[at.slot], at.parity);
+        load_half<NT, OCTETS>(first, half_of(s, at.slot, block, 0), s.x_pitch);
+        multiply_half<NT, OCTETS>(acc, second);
     }
+    multiply_half<NT, OCTETS>(acc, second);
+}
+
+/* A slot with nothing in it, where K has ended or the warp has no rows. */
+__device__ __forceinline__ void pass_slot(const stretch &s, ring_cursor &at) {
+    mbar_wait(&s.full[at.slot], at.parity);
+    warp_arrive(&s.empty[at.slot]);
+    at.advance(1, s.n_slots);
+}
+
+template <int NT>
+__device__ __forceinline__ void multiply_part(sums<NT> &acc, const stretch &s, int octets, ring_cursor &at) {
+    static_assert(NMLP_CUDA_QUAD_OCTETS_MAX == 6, "the cases");
+    switch (octets) {
+    case 1: multiply_blocks<NT, 1>(acc, s, at); break;
+    case 2: multiply_blocks<NT, 2>(acc, s, at); break;
+    case 3: multiply_blocks<NT, 3>(acc, s, at); break;
+    case 4: multiply_blocks<NT, 4>(acc, s, at); break;
+    case 5: multiply_blocks<NT, 5>(acc, s, at); break;
+    case 6: multiply_blocks<NT, 6>(acc, s, at); break;
+    default:
+        for (int block = s.k; block < s.n_blocks; block += s.k_step) pass_slot(s, at);
+    }
+    if (s.n_blocks % s.k_step != 0 && s.k >= s.n_blocks % s.k_step) pass_slot(s, at);
 }
 
 } // namespace

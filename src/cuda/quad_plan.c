@@ -6,13 +6,14 @@
 enum {
     UNDER_WAY_BYTES = 64 << 10,
     OCTETS_WANTED = 4, /* of a slot: smaller copies cost the copying warps as much */
-    RING_BYTES_WANTED = 96 << 10, /* what memory brings while clusters wait for each other */
+    SLOTS_WANTED = 3 * NMLP_CUDA_QUAD_WARPS, /* one in use, one there, one on its way */
     SLOTS_MIN = NMLP_CUDA_QUAD_WARPS,
+    MANY_TOKENS = 16,
     ALIGN_BYTES = 256,
     OCTET = NMLP_CUDA_QUAD_OCTET,
     OCTET_BYTES = OCTET * NMLP_CUDA_QUAD_COLS * 2,
     X_SKEW_BYTES = 16,
-    JOIN_BYTES = NMLP_CUDA_QUAD_WARPS * 32 * 16 /* where warps add what clusters have of a part, before X's next columns come */
+    JOIN_BYTES_PER_TOKEN = 1024 /* where warps add what clusters have of a part, before X's next columns come */
 };
 
 static int32_t divide_up(int64_t a, int64_t b) { return (int32_t)((a + b - 1) / b); }
@@ -28,10 +29,10 @@ static int32_t log2_of(int32_t power) {
 
 static int32_t round_up(int32_t n, int32_t to) { return divide_up(n, to) * to; }
 
-/* Rows by clusters, and by warps where that makes slots small enough; the other warps differ in K. */
-static void cut_rows(nmlp_cuda_quad_product *ph, int32_t n_clusters, int32_t octets_max) {
-    int32_t octets = divide_up(ph->rows / OCTET, n_clusters);
-    int32_t row_warps = ph->n_factors == 2 ? NMLP_CUDA_QUAD_WARPS / 2 : 2;
+/* Rows by clusters, and by warps where that makes slots small enough; the other warps differ in K, and of many tokens their sums are much to exchange. */
+static void cut_rows(nmlp_cuda_quad_product *ph, const nmlp_cuda_quad_program *p, int32_t octets_max) {
+    int32_t octets = divide_up(ph->rows / OCTET, p->n_clusters);
+    int32_t row_warps = ph->n_factors == 2 || p->s > MANY_TOKENS ? NMLP_CUDA_QUAD_WARPS / 2 : 2;
     while (row_warps * ph->n_factors < NMLP_CUDA_QUAD_WARPS && divide_up(octets, row_warps) > octets_max) row_warps *= 2;
     octets = round_up(octets, ph->kind == NMLP_CUDA_QUAD_PAIR ? NMLP_CUDA_QUAD_COLS / OCTET : row_warps);
     ph->cluster_rows = octets * OCTET;
@@ -141,12 +142,12 @@ static void cut_products(nmlp_cuda_quad_program *p, int32_t octets_max, size_t s
     nmlp_cuda_quad_product *pair = product_of(p, NMLP_CUDA_QUAD_PAIR);
     nmlp_cuda_quad_product *part = product_of(p, NMLP_CUDA_QUAD_PART);
     p->slot_bytes = p->sums_bytes = 0;
-    p->x_bytes = JOIN_BYTES;
-    cut_rows(pair, p->n_clusters, octets_max);
+    p->x_bytes = JOIN_BYTES_PER_TOKEN * nmlp_cuda_quad_tokens(p->s);
+    cut_rows(pair, p, octets_max);
     cut_part(part, octets_max);
     for (int32_t i = 0; i < p->n_products; i++) {
         nmlp_cuda_quad_product *ph = &p->product[i];
-        if (ph != pair && ph != part) cut_rows(ph, p->n_clusters, max32(pair->slot_octets, part->slot_octets));
+        if (ph != pair && ph != part) cut_rows(ph, p, max32(pair->slot_octets, part->slot_octets));
         fit_product(p, ph);
     }
     p->window = pair->cluster_rows;
@@ -163,7 +164,7 @@ static void cut_products(nmlp_cuda_quad_program *p, int32_t octets_max, size_t s
 static void fit_shared(nmlp_cuda_quad_program *p, const nmlp_cuda_device *device) {
     for (int32_t octets = NMLP_CUDA_QUAD_OCTETS_MAX; octets >= OCTETS_WANTED; octets--) {
         cut_products(p, octets, device->shared_bytes);
-        if (p->n_slots * p->slot_bytes >= RING_BYTES_WANTED) return;
+        if (p->n_slots >= SLOTS_WANTED) return;
     }
 }
 
@@ -179,24 +180,26 @@ bool nmlp_cuda_quad_fits(const nmlp_cuda_mlp_call *mlp, const nmlp_cuda_device *
     return device->n_clusters > 0 && begin_program(mlp, device).n_slots >= SLOTS_MIN;
 }
 
-static nmlp_status put_map(const void **at, const nmlp_cuda_matrix *w, int32_t box_octets, nmlp_cuda_block *block, nmlp_err *err) {
+static nmlp_status put_map(nmlp_cuda_quad_program *p, const void **at, const nmlp_cuda_matrix *w, int32_t box_octets, bool committed, nmlp_err *err) {
     nmlp_cuda_map map;
-    void *there = nmlp_cuda_block_take(block, NMLP_CUDA_TILE_MAP_BYTES);
+    char *there = p->maps + p->n_maps++ * NMLP_CUDA_QUAD_MAP_BYTES;
     *at = there;
-    if (!block->committed) return NMLP_OK;
+    if (!committed) return NMLP_OK;
     NMLP_RETURN_IF_FAILED(nmlp_cuda_box_map_make(&map, w->data, w->n, w->k, w->k, box_octets * OCTET, err));
+    _Static_assert(sizeof map == NMLP_CUDA_QUAD_MAP_BYTES, "maps lie one after the other");
     return NMLP_CUDA_CHECK(cudaMemcpy(there, &map, sizeof map, cudaMemcpyHostToDevice), "uploading a tensor map", err);
 }
 
 static nmlp_status put_maps(nmlp_cuda_quad_program *p, const nmlp_cuda_mlp_weights *w, nmlp_cuda_block *block, nmlp_err *err) {
+    p->maps = nmlp_cuda_block_take(block, NMLP_CUDA_QUAD_MAPS_MAX * NMLP_CUDA_QUAD_MAP_BYTES);
     for (int32_t i = 0; i < p->n_products; i++) {
         nmlp_cuda_quad_product *ph = &p->product[i];
         const nmlp_cuda_matrix *const of[] = {[NMLP_CUDA_QUAD_BASIS] = &w->basis,
                                               [NMLP_CUDA_QUAD_PAIR] = &w->gate,
                                               [NMLP_CUDA_QUAD_PART] = w->down_basis.n ? &w->down_basis : &w->down,
                                               [NMLP_CUDA_QUAD_DOWN] = &w->down};
-        NMLP_RETURN_IF_FAILED(put_map(&ph->map[0], of[ph->kind], ph->box_octets, block, err));
-        if (ph->n_factors == 2) NMLP_RETURN_IF_FAILED(put_map(&ph->map[1], &w->up, ph->box_octets, block, err));
+        NMLP_RETURN_IF_FAILED(put_map(p, &ph->map[0], of[ph->kind], ph->box_octets, block->committed, err));
+        if (ph->n_factors == 2) NMLP_RETURN_IF_FAILED(put_map(p, &ph->map[1], &w->up, ph->box_octets, block->committed, err));
     }
     return NMLP_OK;
 }

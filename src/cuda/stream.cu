@@ -69,6 +69,7 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
     const int warp = threadIdx.x >> 5;
     consumer at = {{warp, 0}, 0, warp};
     meetings meeting = begin_meetings(sh);
+    ask_for_first_map(prog, warp);
     await_launch_before();
     for (const nmlp_cuda_phase *ph = sh->phase;; ph = &sh->phase[ph == sh->phase]) {
         meet(meeting); /* the description is there */
@@ -97,6 +98,17 @@ __host__ __device__ size_t ring_offset(int32_t input_elems) {
     return (bytes + SLOT_ALIGN_BYTES - 1) / SLOT_ALIGN_BYTES * SLOT_ALIGN_BYTES;
 }
 
+__device__ __forceinline__ void init_barriers(const nmlp_cuda_program &prog, shared_head *sh) {
+    init_ring(sh->full, sh->empty, prog.n_slots, THREADS / 32);
+    if (threadIdx.x != 0) return;
+    for (int i = 0; i < 2; i++) {
+        mbar_init(&sh->sums_full[i], NMLP_CUDA_CONSUMER_WARPS * WARP_ARRIVALS);
+        mbar_init(&sh->sums_empty[i], WARP_ARRIVALS);
+    }
+    mbar_init(&sh->squared, NMLP_CUDA_CONSUMER_WARPS * WARP_ARRIVALS);
+    mbar_init(&sh->meeting, MEETING_THREADS);
+}
+
 /* Heads of up to DB * 32 columns: the registers that wide ones take would be missed elsewhere. */
 template <int DB>
 __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const __grid_constant__ nmlp_cuda_program prog) {
@@ -106,36 +118,21 @@ __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const __grid_constan
     mem.ring = reinterpret_cast<__nv_bfloat16 *>(memory + ring_offset(prog.input_elems));
     mem.sums = reinterpret_cast<float *>(memory + head_bytes);
     mem.x = reinterpret_cast<__nv_bfloat16 *>(mem.sums + 2 * UNIT_SUMS);
-    if (threadIdx.x == 0) {
 #ifdef NMLP_CUDA_CLOCKS
-        mem.sh->begin_clock = clock64();
+    if (threadIdx.x == 0) mem.sh->begin_clock = clock64();
 #endif
-        for (int i = 0; i < prog.n_slots; i++) {
-            mbar_init(&mem.sh->full[i], FULL_ARRIVALS);
-            mbar_init(&mem.sh->empty[i], WARP_ARRIVALS);
-        }
-        for (int i = 0; i < 2; i++) {
-            mbar_init(&mem.sh->sums_full[i], NMLP_CUDA_CONSUMER_WARPS * WARP_ARRIVALS);
-            mbar_init(&mem.sh->sums_empty[i], WARP_ARRIVALS);
-        }
-        mbar_init(&mem.sh->squared, NMLP_CUDA_CONSUMER_WARPS * WARP_ARRIVALS);
-        mbar_init(&mem.sh->meeting, MEETING_THREADS);
-#if __CUDA_ARCH__ >= 900
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-    }
+    init_barriers(prog, mem.sh);
     __syncthreads();
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
-    int warp = threadIdx.x >> 5;
-    if (warp == COPIER) {
+    const int warp = threadIdx.x >> 5;
+    if (warp == COPIER)
         copy_weights(prog, mem);
-    } else if (warp == FINISHER) {
+    else if (warp == FINISHER)
         finish(prog, mem);
-    } else {
+    else
         multiply<DB>(prog, mem);
-    }
 }
 
 typedef void kernel_fn(const nmlp_cuda_program);

@@ -72,16 +72,22 @@ __device__ void end_step_of_copier(const nmlp_cuda_program &prog, const block_me
     }
 }
 
+/* Maps are asked for so many phases before their use. */
+enum { MAPS_AHEAD = 3 };
+
+/* The first of them, each by another multiplying warp, which has nothing to do yet. */
+__device__ __forceinline__ void ask_for_first_map(const nmlp_cuda_program &prog, int warp) {
+    if (warp < 2 * MAPS_AHEAD && warp / 2 < prog.n_phases && (threadIdx.x & 31) == 0) prefetch_map(phase_at(prog, warp / 2)->op[warp % 2].map);
+}
+
 __device__ void copy_weights(const nmlp_cuda_program &prog, const block_memory &mem) {
-    const int MAPS_AHEAD = 3;
     const int lane = threadIdx.x & 31;
-    if (lane < 2 * MAPS_AHEAD && lane / 2 < prog.n_phases) prefetch_map(phase_at(prog, lane / 2)->op[lane % 2].map);
     copier c = {{0, 0}, {0, 0}, 0};
     for (int step = 0; step < prog.n_steps; step++) {
         for (int i = 0; i < prog.n_phases; i++) {
             const nmlp_cuda_phase *ph = phase_at(prog, i);
-            if (lane < 2 && i + MAPS_AHEAD < prog.n_phases) prefetch_map(phase_at(prog, i + MAPS_AHEAD)->op[lane].map);
             if (ph->kind == NMLP_CUDA_MATMUL) copy_phase(prog, ph, mem, c);
+            if (lane < 2 && i + MAPS_AHEAD < prog.n_phases) prefetch_map(phase_at(prog, i + MAPS_AHEAD)->op[lane].map);
             NOTE_CLOCK(i, 6);
         }
         if (step + 1 < prog.n_steps) end_step_of_copier(prog, mem, c);

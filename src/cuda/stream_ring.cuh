@@ -60,6 +60,24 @@ __device__ __forceinline__ void warp_arrive(uint64_t *bar) {
 #define FULL_ARRIVALS 32
 #endif
 
+/* Barriers that a thread has made ready, to the copy engine and to other blocks of a cluster. */
+__device__ __forceinline__ void show_barriers() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+/* Barriers are made ready one at a time, each with a fence: lanes would take turns, so the warps of a block share them. They meet afterwards. */
+__device__ __forceinline__ void init_ring(uint64_t *full, uint64_t *empty, int n_slots, int n_warps) {
+    if ((threadIdx.x & 31) != 0) return;
+#pragma unroll 1
+    for (int i = threadIdx.x >> 5; i < n_slots; i += n_warps) {
+        mbar_init(&full[i], FULL_ARRIVALS);
+        mbar_init(&empty[i], WARP_ARRIVALS);
+    }
+    show_barriers();
+}
+
 /* A tile of a matrix [n, pitch]. */
 struct tile_source {
     const void *map;

@@ -1,5 +1,6 @@
 /* The GPU's MLP: dense, low rank, shared basis and mixtures against float64, at every number of rows that takes another path. */
 #include <math.h>
+#include <pthread.h>
 
 #include "base/mem.h"
 #include "cuda/cuda.h"
@@ -131,13 +132,50 @@ static void all_shapes_match_float64(void **state) {
     for (int i = 0; i < N_SHAPES; i++) check_shape(shapes[i], row_counts, N_ROW_COUNTS);
 }
 
-/* More weights per block than its shared memory holds: the ring goes round several times within a phase, and gate and up have unlike lengths. */
+/* More weights per block than its shared memory holds: the ring goes round several times within a phase, and gate and up have unlike lengths. The last has more sums between
+ * clusters than blocks add at a time. */
 static void long_products_match_float64(void **state) {
-    static const struct shape long_shapes[] = {{4096, 1100, 0, 0, 0}, {2048, 4200, 640, 1500, 700}};
+    static const struct shape long_shapes[] = {{4096, 1100, 0, 0, 0}, {2048, 4200, 640, 1500, 700}, {300, 2100, 40, 40, 2000}};
     static const int64_t rows[] = {2, 8, 16, 32};
     (void)state;
     if (!nmlp_test_gpu()) skip();
-    for (int i = 0; i < 2; i++) check_shape(long_shapes[i], rows, 4);
+    for (int i = 0; i < 3; i++) check_shape(long_shapes[i], rows, 4);
+}
+
+static void check_row_alone(const nmlp_factors matrices[3], int64_t s, int64_t h, float size) {
+    enum { STRANGE = 3 };
+    nmlp_cuda_mlp *mlp;
+    nmlp_err err;
+    float *x = nmlp_test_floats(s * h, 40);
+    float *y = nmlp_mem_new((size_t)(s * h), sizeof *y, NULL);
+    float *other = nmlp_mem_new((size_t)(s * h), sizeof *other, NULL);
+    nmlp_assert_ok(nmlp_cuda_mlp_create(&mlp, matrices, s, NMLP_CUDA_PATH_STREAM, &err), &err);
+    nmlp_assert_ok(nmlp_cuda_mlp_run(mlp, y, x, &err), &err);
+    for (int64_t i = 0; i < h; i++) x[STRANGE * h + i] *= size;
+    nmlp_assert_ok(nmlp_cuda_mlp_run(mlp, other, x, &err), &err);
+    for (int64_t row = 0; row < s; row++)
+        if (row != STRANGE && memcmp(y + row * h, other + row * h, (size_t)h * sizeof *y) != 0)
+            fail_msg("S=%lld: row %lld has other bits where row %d is %g times as large", (long long)s, (long long)row, STRANGE, (double)size);
+    for (int64_t i = 0; i < h && !isfinite(size); i++) assert_false(isfinite(other[STRANGE * h + i]));
+    nmlp_cuda_mlp_destroy(mlp);
+    nmlp_mem_free(other);
+    nmlp_mem_free(y);
+    nmlp_mem_free(x);
+}
+
+/* A row as large as attention sinks make them, or not finite, leaves the others' bits alone, and is itself not finite in the end. */
+static void few_rows_are_alone(void **state) {
+    static const int64_t rows[] = {8, 16, 32};
+    static const float sizes[] = {4096.0f, INFINITY};
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    for (int i = 3; i < 5; i++) {
+        nmlp_mlp_desc desc = make_desc(shapes[i]);
+        const nmlp_factors matrices[] = {desc.gate, desc.up, desc.down};
+        for (int r = 0; r < 3; r++)
+            for (int j = 0; j < 2; j++) check_row_alone(matrices, rows[r], shapes[i].h, sizes[j]);
+        free_desc(&desc);
+    }
 }
 
 /* Rows longer than a block's shared memory leaves room for: K is cut, and one block sums the pieces of 16 rows. */
@@ -219,6 +257,57 @@ static void f32_weights_are_rounded(void **state) {
     nmlp_mem_free(x);
 }
 
+/* An MLP whose runs are repeated while another one's are. */
+struct repeated {
+    nmlp_cuda_mlp *mlp;
+    const float *x;
+    float *want;
+    float *y;
+    size_t bytes; /* of y */
+    int n_wrong;
+};
+
+static void *repeat(void *argument) {
+    enum { RUNS = 300 };
+    struct repeated *r = argument;
+    nmlp_err err;
+    for (int i = 0; i < RUNS; i++)
+        if (nmlp_cuda_mlp_run(r->mlp, r->y, r->x, &err) != NMLP_OK || memcmp(r->y, r->want, r->bytes) != 0) r->n_wrong++;
+    return NULL;
+}
+
+/* Every one of these kernels waits for its own blocks and wants the whole chip: launched by two threads they must not keep each other's blocks from starting. */
+static void two_threads_get_what_one_gets(void **state) {
+    static const int64_t rows[][2] = {{32, 32}, {8, 1}, {1, 1}, {16, 300}};
+    const struct shape shape = {700, 1900, 320, 320, 320};
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    nmlp_mlp_desc desc = make_desc(shape);
+    const nmlp_factors matrices[] = {desc.gate, desc.up, desc.down};
+    float *x = nmlp_test_floats(300 * shape.h, 40);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct repeated both[2] = {0};
+        pthread_t threads[2];
+        nmlp_err err;
+        for (int j = 0; j < 2; j++) {
+            size_t n = (size_t)(rows[i][j] * shape.h);
+            both[j] = (struct repeated){.x = x, .want = nmlp_mem_new(n, sizeof *x, NULL), .y = nmlp_mem_new(n, sizeof *x, NULL), .bytes = n * sizeof *x};
+            nmlp_assert_ok(nmlp_cuda_mlp_create(&both[j].mlp, matrices, rows[i][j], NMLP_CUDA_PATH_AUTO, &err), &err);
+            nmlp_assert_ok(nmlp_cuda_mlp_run(both[j].mlp, both[j].want, x, &err), &err);
+        }
+        for (int j = 0; j < 2; j++) assert_int_equal(pthread_create(&threads[j], NULL, repeat, &both[j]), 0);
+        for (int j = 0; j < 2; j++) {
+            assert_int_equal(pthread_join(threads[j], NULL), 0);
+            assert_int_equal(both[j].n_wrong, 0);
+            nmlp_cuda_mlp_destroy(both[j].mlp);
+            nmlp_mem_free(both[j].want);
+            nmlp_mem_free(both[j].y);
+        }
+    }
+    nmlp_mem_free(x);
+    free_desc(&desc);
+}
+
 static void too_much_memory_says_how_much(void **state) {
     (void)state;
     if (!nmlp_test_gpu()) skip();
@@ -237,9 +326,11 @@ int main(int argc, char **argv) {
         cmocka_unit_test(few_shapes_match_float64),
         cmocka_unit_test(all_shapes_match_float64),
         cmocka_unit_test(long_products_match_float64),
+        cmocka_unit_test(few_rows_are_alone),
         cmocka_unit_test(pieces_of_k_match_float64),
         cmocka_unit_test(many_tiles_match_float64),
         cmocka_unit_test(f32_weights_are_rounded),
+        cmocka_unit_test(two_threads_get_what_one_gets),
         cmocka_unit_test(too_much_memory_says_how_much),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
