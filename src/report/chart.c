@@ -45,8 +45,18 @@ static void put_legend(const nmlp_chart *c, nmlp_str *out) {
     }
 }
 
+static nmlp_scale scale_of(const nmlp_chart *c) {
+    enum { LINEAR_TICKS = 5 };
+    size_t n = c->n_series * c->n_categories;
+    double ends[2] = {0, 0};
+    if (!c->from_zero) return nmlp_scale_around(NMLP_SCALE_DECADES, c->values, n, 0);
+    for (size_t i = 0; i < n; i++)
+        if (c->values[i] > ends[1]) ends[1] = c->values[i];
+    return nmlp_scale_around(NMLP_SCALE_LINEAR, ends, 2, LINEAR_TICKS);
+}
+
 void nmlp_chart_write(const nmlp_chart *c, int top, nmlp_str *out) {
-    nmlp_scale s = nmlp_scale_around(NMLP_SCALE_DECADES, c->values, c->n_series * c->n_categories, 0);
+    nmlp_scale s = scale_of(c);
     double group = (double)(NMLP_CHART_WIDTH - LEFT - RIGHT) / (double)c->n_categories,
            bar = group * 0.82 / (double)c->n_series;
     nmlp_str_printf(out, "<svg x=\"0\" y=\"%d\" width=\"%d\" height=\"%d\">\n", top, NMLP_CHART_WIDTH,

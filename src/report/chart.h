@@ -1,7 +1,8 @@
-/* Grouped bars on a logarithmic axis, as a self-contained SVG: one group per category, one bar per series. */
+/* Grouped bars on a logarithmic axis or on one that begins at zero, as a self-contained SVG: one group per category, one bar per series. */
 #ifndef NMLP_REPORT_CHART_H
 #define NMLP_REPORT_CHART_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/str.h"
@@ -13,6 +14,7 @@ typedef struct nmlp_chart {
     const char *const *series;
     size_t n_series;
     const double *values; /* [series][category]; 0 or less: no bar */
+    bool from_zero;       /* a linear axis: lengths of bars are comparable */
 } nmlp_chart;
 
 enum { NMLP_CHART_WIDTH = 960, NMLP_CHART_HEIGHT = 420 };
