@@ -70,8 +70,15 @@ static void draw(const struct shapes *shapes) {
         for (int side = 0; side < 2; side++)
             for (size_t i = 0; i < shapes->n; i++) values[r][(size_t)side * shapes->n + i] = shapes->at[i].us[side][r];
         snprintf(titles[r], sizeof titles[r], "Gated MLP on a GPU, %d row%s", rows_shown[r], rows_shown[r] == 1 ? "" : "s");
-        charts[r] = (nmlp_chart){titles[r], "Llama-3.2-1B, Qwen3-4B and Llama-3.1-8B shapes, dense and by fraction removed; bf16, weights from memory", "us",
-                                 categories, shapes->n, series, 2, values[r], true};
+        charts[r] = (nmlp_chart){.title = titles[r],
+                                 .subtitle = "Llama-3.2-1B, Qwen3-4B and Llama-3.1-8B shapes, dense and by fraction removed; bf16, weights from memory",
+                                 .y_label = "us",
+                                 .categories = categories,
+                                 .n_categories = shapes->n,
+                                 .series = series,
+                                 .n_series = 2,
+                                 .values = values[r],
+                                 .from_zero = true};
     }
     nmlp_str_init(&text);
     nmlp_chart_write_file(charts, N_ROWS, &text);

@@ -177,9 +177,20 @@ static nmlp_status draw(const nmlp_bench_mlp_options *o, const nmlp_bench_mlp_re
     }
     snprintf(subtitle, sizeof subtitle, "gated MLP, H %lld, I %lld, %d threads; medians", (long long)o->hidden,
              (long long)o->inner, nmlp_pool_threads(o->pool));
-    nmlp_chart charts[2] = {{"Time", subtitle, "ms", groups, n_groups, series, n_bars, ms},
-                            {"Share of the probe (up to 16 rows: memory, above: arithmetic)", subtitle, "share", groups,
-                             n_groups, series, n_bars, share}};
+    nmlp_chart times = {.title = "Time",
+                        .subtitle = subtitle,
+                        .y_label = "ms",
+                        .categories = groups,
+                        .n_categories = n_groups,
+                        .series = series,
+                        .n_series = n_bars,
+                        .values = ms};
+    nmlp_chart shares = times;
+    shares.title = "Share of the probe (up to 16 rows: memory, above: arithmetic)";
+    shares.y_label = "share";
+    shares.values = share;
+    shares.from_zero = true;
+    nmlp_chart charts[2] = {times, shares};
     return nmlp_bench_draw(charts, 2, args, err);
 }
 

@@ -84,14 +84,14 @@ static nmlp_status draw(const nmlp_bench_model_result *results, int n, const nml
         const char *slash = strrchr(results[i].dir, '/');
         series[i] = slash && slash[1] ? slash + 1 : results[i].dir;
     }
-    nmlp_chart chart = {"Whole models on this CPU",
-                        "medians; first model: what the others are compared with",
-                        "tokens/s",
-                        groups,
-                        NMLP_BENCH_MODEL_CASES,
-                        series,
-                        (size_t)n,
-                        rate};
+    nmlp_chart chart = {.title = "Whole models on this CPU",
+                        .subtitle = "medians; first model: what the others are compared with",
+                        .y_label = "tokens/s",
+                        .categories = groups,
+                        .n_categories = NMLP_BENCH_MODEL_CASES,
+                        .series = series,
+                        .n_series = (size_t)n,
+                        .values = rate};
     return nmlp_bench_draw(&chart, 1, args, err);
 }
 

@@ -51,10 +51,19 @@ static nmlp_status write_svg(const figure *f, const char *path, nmlp_err *err) {
     snprintf(title[1], sizeof title[1], "Simulated HBM traffic on one %s core", f->machine.name);
     snprintf(subtitle, sizeof subtitle,
              "SIMULATED, not measured. y = x w or (x u) v, bf16, H %d, rank %d, O %d; by number of rows", H, R, O);
-    nmlp_chart charts[2] = {
-        {title[0], subtitle, "ms", length_names, N_LENGTHS, names, N_SERIES, ms},
-        {title[1], subtitle, "GB", length_names, N_LENGTHS, names, N_SERIES, gb},
-    };
+    nmlp_chart times = {.title = title[0],
+                        .subtitle = subtitle,
+                        .y_label = "ms",
+                        .categories = length_names,
+                        .n_categories = N_LENGTHS,
+                        .series = names,
+                        .n_series = N_SERIES,
+                        .values = ms};
+    nmlp_chart bytes = times;
+    bytes.title = title[1];
+    bytes.y_label = "GB";
+    bytes.values = gb;
+    nmlp_chart charts[2] = {times, bytes};
     nmlp_str text;
     nmlp_str_init(&text);
     nmlp_chart_write_file(charts, 2, &text);

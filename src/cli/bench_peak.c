@@ -32,14 +32,14 @@ static nmlp_status draw(const nmlp_bench_peak_result *results, const nmlp_bench_
         values[NMLP_BENCH_PEAKS + i] = results[i].rate.p10;
         values[2 * NMLP_BENCH_PEAKS + i] = results[i].rate.p90;
     }
-    nmlp_chart chart = {"What this machine can do",
-                        "all threads together",
-                        "GFLOP/s or GB/s",
-                        names,
-                        NMLP_BENCH_PEAKS,
-                        series,
-                        3,
-                        values};
+    nmlp_chart chart = {.title = "What this machine can do",
+                        .subtitle = "all threads together",
+                        .y_label = "GFLOP/s or GB/s",
+                        .categories = names,
+                        .n_categories = NMLP_BENCH_PEAKS,
+                        .series = series,
+                        .n_series = 3,
+                        .values = values};
     return nmlp_bench_draw(&chart, 1, args, err);
 }
 
