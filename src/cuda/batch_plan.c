@@ -1,9 +1,11 @@
 #include "cuda/batch_plan.h"
 
+#include "cuda/cut.h"
+#include "cuda/exchange_set.h"
 #include "cuda/program.h"
 #include "cuda/tile_map.h"
 
-enum { SLOT_BYTES = 8 << 10, UNDER_WAY_BYTES = 64 << 10, KEPT_BYTES = 128 << 10, ALIGN_BYTES = 256, SLOTS_MIN = 12, SLOTS_BEHIND = 8, HEAD_BYTES = 2 << 10 };
+enum { SLOT_BYTES = 8 << 10, UNDER_WAY_BYTES = 64 << 10, KEPT_BYTES = 128 << 10, SLOTS_MIN = 12, SLOTS_BEHIND = 8, HEAD_BYTES = 2 << 10 };
 
 /* Bytes per cycle of one block: its share of the memory's rate, the most it takes alone, and rows of X from L2; cycles of another exchange of partial sums
  * and of another rectangle. Measured on an H200, rounded. */
@@ -13,22 +15,18 @@ static const double x_rate = 64;
 static const double join_cycles = 1500;
 static const double pass_cycles = 1500;
 
-static int32_t divide_up(int64_t a, int64_t b) { return (int32_t)((a + b - 1) / b); }
-static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
-static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
-
 static int32_t n_groups(const nmlp_cuda_batch_phase *ph) {
-    return divide_up(ph->last ? ph->n : ph->out_pitch, NMLP_CUDA_BATCH_GROUP);
+    return nmlp_cuda_divide_up(ph->last ? ph->n : ph->out_pitch, NMLP_CUDA_BATCH_GROUP);
 }
 
 static int32_t blocks_k_for(int32_t s, int32_t groups) {
-    return max32(1, min32(nmlp_cuda_batch_blocks_k_max(s), SLOT_BYTES / (groups * NMLP_CUDA_BATCH_PIECE_BYTES)));
+    return nmlp_cuda_larger(1, nmlp_cuda_smaller(nmlp_cuda_batch_blocks_k_max(s), SLOT_BYTES / (groups * NMLP_CUDA_BATCH_PIECE_BYTES)));
 }
 
 static void cut(nmlp_cuda_batch_phase *ph, int32_t s, int32_t groups, int32_t splits) {
     ph->groups = groups;
     ph->blocks_k = blocks_k_for(s, groups);
-    ph->n_row_parts = divide_up(n_groups(ph), groups);
+    ph->n_row_parts = nmlp_cuda_divide_up(n_groups(ph), groups);
     ph->n_splits = splits;
 }
 
@@ -38,14 +36,14 @@ static int32_t n_parts(const nmlp_cuda_batch_phase *ph) { return ph->n_row_parts
 static int64_t blocks_of_part(const nmlp_cuda_batch_phase *ph) {
     int64_t blocks = 0;
     for (int i = 0; i < ph->n_factors; i++)
-        blocks += (int64_t)divide_up(divide_up(ph->f[i].k, NMLP_CUDA_BATCH_BLOCK * ph->blocks_k), ph->n_splits) * ph->blocks_k;
+        blocks += (int64_t)nmlp_cuda_divide_up(nmlp_cuda_divide_up(ph->f[i].k, NMLP_CUDA_BATCH_BLOCK * ph->blocks_k), ph->n_splits) * ph->blocks_k;
     return blocks;
 }
 
 static double part_bytes(const nmlp_cuda_batch_phase *ph) { return (double)blocks_of_part(ph) * ph->groups * NMLP_CUDA_BATCH_PIECE_BYTES; }
 
 static double cycles(const nmlp_cuda_batch_phase *ph, int32_t s, int32_t grid) {
-    int32_t passes = divide_up(n_parts(ph), grid);
+    int32_t passes = nmlp_cuda_divide_up(n_parts(ph), grid);
     double all = part_bytes(ph) * n_parts(ph) / grid / share_rate;
     double one = part_bytes(ph) * passes / alone_rate;
     double x = (double)blocks_of_part(ph) * NMLP_CUDA_BATCH_BLOCK * 2 * s * passes / x_rate;
@@ -54,7 +52,7 @@ static double cycles(const nmlp_cuda_batch_phase *ph, int32_t s, int32_t grid) {
 
 /* Into the blocks that the phase before leaves idle, where its rectangles fit in their rings and so are there before they are needed. */
 static bool cut_for_idle(nmlp_cuda_batch_phase *ph, int32_t s, int32_t idle) {
-    int32_t groups = idle > 0 ? divide_up(n_groups(ph), idle) : 0;
+    int32_t groups = idle > 0 ? nmlp_cuda_divide_up(n_groups(ph), idle) : 0;
     if (groups < 1 || groups > nmlp_cuda_batch_groups_max(s)) return false;
     cut(ph, s, groups, 1);
     return part_bytes(ph) <= KEPT_BYTES;
@@ -89,15 +87,6 @@ static nmlp_cuda_batch_factor factor(const nmlp_cuda_matrix *w, const void *x, i
     return (nmlp_cuda_batch_factor){.weight = w->data, .x = x, .x_pitch = x_pitch, .k = w->k, .from_before = from_before};
 }
 
-/* Offsets into a set stand for pointers until the set's place is known. */
-static void *take(int64_t *used, int64_t bytes) {
-    int64_t at = *used;
-    *used += (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
-    return (void *)(uintptr_t)at;
-}
-
-static void *moved(const void *offset, const char *base) { return (void *)(uintptr_t)(base + (uintptr_t)offset); }
-
 /* The phases with their results' places in a set. */
 static void add_phases(nmlp_cuda_batch_program *p, const nmlp_cuda_mlp_call *m) {
     const nmlp_cuda_mlp_weights *w = m->weights;
@@ -105,7 +94,7 @@ static void add_phases(nmlp_cuda_batch_program *p, const nmlp_cuda_mlp_call *m) 
     const void *basis = NULL;
     int32_t basis_pitch = nmlp_cuda_pad(w->basis.n);
     if (w->basis.n) {
-        basis = take(&p->set_bytes, (int64_t)m->s * basis_pitch * 2);
+        basis = nmlp_cuda_set_take(&p->set_bytes, (int64_t)m->s * basis_pitch * 2);
         *ph++ = (nmlp_cuda_batch_phase){.f = {factor(&w->basis, m->x, m->x_pitch, true)},
                                         .n_factors = 1,
                                         .n = w->basis.n,
@@ -113,7 +102,7 @@ static void add_phases(nmlp_cuda_batch_program *p, const nmlp_cuda_mlp_call *m) 
                                         .out_pitch = basis_pitch};
     }
     int32_t wide = nmlp_cuda_pad(w->gate.n);
-    void *act = take(&p->set_bytes, (int64_t)m->s * wide * 2);
+    void *act = nmlp_cuda_set_take(&p->set_bytes, (int64_t)m->s * wide * 2);
     *ph++ = (nmlp_cuda_batch_phase){
         .f = {w->gate_rank ? factor(&w->gate, basis, basis_pitch, false) : factor(&w->gate, m->x, m->x_pitch, true),
               w->up_rank ? factor(&w->up, (const char *)basis + 2 * (size_t)w->up_start, basis_pitch, false)
@@ -126,7 +115,7 @@ static void add_phases(nmlp_cuda_batch_program *p, const nmlp_cuda_mlp_call *m) 
     int32_t inner_pitch = wide;
     if (w->down_basis.n) {
         inner_pitch = nmlp_cuda_pad(w->down_basis.n);
-        inner = take(&p->set_bytes, (int64_t)m->s * inner_pitch * 2);
+        inner = nmlp_cuda_set_take(&p->set_bytes, (int64_t)m->s * inner_pitch * 2);
         *ph++ = (nmlp_cuda_batch_phase){
             .f = {factor(&w->down_basis, act, wide, false)}, .n_factors = 1, .n = w->down_basis.n, .out = (void *)(uintptr_t)inner, .out_pitch = inner_pitch};
     }
@@ -138,10 +127,10 @@ static void add_phases(nmlp_cuda_batch_program *p, const nmlp_cuda_mlp_call *m) 
 /* What the kernel would have to divide for. */
 static void put_divisions(nmlp_cuda_batch_phase *ph, int32_t s) {
     int32_t pairs = ph->groups * NMLP_CUDA_BATCH_GROUP / 2;
-    ph->pairs_inverse = divide_up(1 << 16, pairs); /* right for up to 2^16 / pairs numbers, more than 32 tokens of a rectangle have */
-    ph->split_pairs = divide_up((int64_t)s * pairs, ph->n_splits);
+    ph->pairs_inverse = nmlp_cuda_divide_up(1 << 16, pairs); /* right for up to 2^16 / pairs numbers, more than 32 tokens of a rectangle have */
+    ph->split_pairs = nmlp_cuda_divide_up((int64_t)s * pairs, ph->n_splits);
     for (int32_t m = 0; m < ph->n_factors; m++) {
-        int32_t slots = divide_up(ph->f[m].k, NMLP_CUDA_BATCH_BLOCK * ph->blocks_k);
+        int32_t slots = nmlp_cuda_divide_up(ph->f[m].k, NMLP_CUDA_BATCH_BLOCK * ph->blocks_k);
         for (int32_t i = 0; i <= ph->n_splits; i++) ph->split_first[m][i] = (int16_t)(slots * i / ph->n_splits);
     }
 }
@@ -156,12 +145,12 @@ static void cut_phases(nmlp_cuda_batch_program *p, const nmlp_cuda_device *devic
         choose_cut(ph, p->s, device, grid - used);
         put_divisions(ph, p->s);
         ph->first_block = next_block;
-        used = min32(n_parts(ph), grid);
+        used = nmlp_cuda_smaller(n_parts(ph), grid);
         next_block = (next_block + used) % grid;
-        p->slot_bytes = max32(p->slot_bytes, ph->groups * ph->blocks_k * NMLP_CUDA_BATCH_PIECE_BYTES);
-        p->sums_bytes = max32(p->sums_bytes, (int32_t)nmlp_cuda_batch_sums_bytes(p->s, ph->groups));
+        p->slot_bytes = nmlp_cuda_larger(p->slot_bytes, ph->groups * ph->blocks_k * NMLP_CUDA_BATCH_PIECE_BYTES);
+        p->sums_bytes = nmlp_cuda_larger(p->sums_bytes, (int32_t)nmlp_cuda_batch_sums_bytes(p->s, ph->groups));
         if (ph->n_splits > 1)
-            ph->parts = take(&p->set_bytes, (int64_t)n_parts(ph) * ph->n_factors * p->s * NMLP_CUDA_BATCH_GROUP * ph->groups * (int64_t)sizeof(float));
+            ph->parts = nmlp_cuda_set_take(&p->set_bytes, (int64_t)n_parts(ph) * ph->n_factors * p->s * NMLP_CUDA_BATCH_GROUP * ph->groups * (int64_t)sizeof(float));
     }
 }
 
@@ -181,7 +170,7 @@ static nmlp_status put_maps(nmlp_cuda_batch_program *p, nmlp_cuda_block *block, 
 static nmlp_status fit_ring(nmlp_cuda_batch_program *p, const nmlp_cuda_device *device, nmlp_err *err) {
     p->n_slots = NMLP_CUDA_BATCH_SLOTS_MAX;
     while (p->n_slots > SLOTS_MIN && nmlp_cuda_batch_shared_bytes(p) > device->shared_bytes) p->n_slots--;
-    p->n_under_way = max32(1, min32(p->n_slots - SLOTS_BEHIND, UNDER_WAY_BYTES / p->slot_bytes)); /* see batch.cu on turns */
+    p->n_under_way = nmlp_cuda_larger(1, nmlp_cuda_smaller(p->n_slots - SLOTS_BEHIND, UNDER_WAY_BYTES / p->slot_bytes)); /* see batch.cu on turns */
     if (nmlp_cuda_batch_shared_bytes(p) <= device->shared_bytes) return NMLP_OK;
     return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s has too little shared memory per block: %zu bytes", device->info.name, device->shared_bytes);
 }
@@ -198,9 +187,9 @@ nmlp_status nmlp_cuda_batch_plan(nmlp_cuda_batch_program *program, const nmlp_cu
     for (int32_t i = 0; i < p->n_phases; i++) {
         nmlp_cuda_batch_phase *ph = &p->phase[i];
         for (int32_t j = 0; j < ph->n_factors; j++)
-            if (!ph->f[j].from_before) ph->f[j].x = moved(ph->f[j].x, p->exchange);
-        if (!ph->last) ph->out = moved(ph->out, p->exchange);
-        if (ph->n_splits > 1) ph->parts = moved(ph->parts, p->exchange);
+            if (!ph->f[j].from_before) ph->f[j].x = nmlp_cuda_set_moved(ph->f[j].x, p->exchange);
+        if (!ph->last) ph->out = nmlp_cuda_set_moved(ph->out, p->exchange);
+        if (ph->n_splits > 1) ph->parts = nmlp_cuda_set_moved(ph->parts, p->exchange);
     }
     NMLP_RETURN_IF_FAILED(put_maps(p, block, err));
     if (!block->committed) return NMLP_OK;

@@ -1,9 +1,8 @@
 #include "cuda/mlp_many.h"
 
+#include "cuda/cut.h"
 #include "cuda/program.h"
 #include "cuda/tile_map.h"
-
-static int32_t widest(int32_t a, int32_t b) { return a > b ? a : b; }
 
 void nmlp_cuda_mlp_rows_take(nmlp_cuda_mlp_rows *rows, nmlp_cuda_block *block, const nmlp_cuda_mlp_weights *const *mlps, int64_t n,
                              int64_t s) {
@@ -11,9 +10,9 @@ void nmlp_cuda_mlp_rows_take(nmlp_cuda_mlp_rows *rows, nmlp_cuda_block *block, c
     int32_t wide = 0;
     int32_t inner = 0;
     for (int64_t i = 0; i < n; i++) {
-        basis = widest(basis, nmlp_cuda_pad(mlps[i]->basis.n));
-        wide = widest(wide, nmlp_cuda_pad(mlps[i]->gate.n));
-        inner = widest(inner, nmlp_cuda_pad(mlps[i]->down_basis.n));
+        basis = nmlp_cuda_larger(basis, nmlp_cuda_pad(mlps[i]->basis.n));
+        wide = nmlp_cuda_larger(wide, nmlp_cuda_pad(mlps[i]->gate.n));
+        inner = nmlp_cuda_larger(inner, nmlp_cuda_pad(mlps[i]->down_basis.n));
     }
     rows->basis = nmlp_cuda_block_take(block, (size_t)s * (size_t)basis * 2);
     rows->act = nmlp_cuda_block_take(block, (size_t)s * (size_t)wide * 2);
@@ -51,16 +50,14 @@ static nmlp_status run_pair(const nmlp_cuda_mlp_many *m, struct operand gate, st
     return NMLP_CUDA_CHECK(nmlp_cuda_launch_silu_mul(rows->act, rows->act, rows->up, n, m->stream), "launching silu*mul", err);
 }
 
-static int32_t divide_up(int32_t a, int32_t b) { return (a + b - 1) / b; }
-
 static nmlp_status describe_for_hopper(nmlp_cuda_gated_hopper *job, const nmlp_cuda_gated *g, nmlp_err *err) {
     for (int i = 0; i < 2; i++) {
         NMLP_RETURN_IF_FAILED(nmlp_cuda_box_map_make(&job->x[i], g->x[i], g->s, g->k[i], g->x_pitch[i], NMLP_CUDA_GATED_ROWS, err));
         NMLP_RETURN_IF_FAILED(nmlp_cuda_box_map_make(&job->w[i], g->w[i], g->n, g->k[i], g->k[i], NMLP_CUDA_GATED_COLS / 2, err));
         job->steps[i] = g->k[i] / NMLP_CUDA_GATED_STEP;
     }
-    job->row_pairs = divide_up(g->s, 2 * NMLP_CUDA_GATED_ROWS);
-    job->col_tiles = divide_up(g->out_pitch, NMLP_CUDA_GATED_COLS);
+    job->row_pairs = nmlp_cuda_divide_up(g->s, 2 * NMLP_CUDA_GATED_ROWS);
+    job->col_tiles = nmlp_cuda_divide_up(g->out_pitch, NMLP_CUDA_GATED_COLS);
     return nmlp_cuda_box_map_make(&job->out, g->out, g->s, g->out_pitch, g->out_pitch, NMLP_CUDA_GATED_ROWS / 2, err);
 }
 

@@ -2,6 +2,8 @@
 
 #include <stdio.h>
 
+#include "cuda/cut.h"
+
 enum {
     INPUT_BYTES_MAX = 84 << 10, /* shared memory for a phase's input rows; the rest is ring */
     INPUT_SHARE = 3,            /* never more than this part of the block's shared memory */
@@ -30,9 +32,6 @@ nmlp_status nmlp_cuda_plan_push(nmlp_cuda_plan *plan, const nmlp_cuda_phase *pha
     return NMLP_OK;
 }
 
-static int32_t divide_up(int64_t a, int64_t b) { return (int32_t)((a + b - 1) / b); }
-static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
-
 /* Rows of shared memory the input takes: two halves of each token. */
 static int32_t input_rows(int32_t s) { return 2 * s; }
 
@@ -42,14 +41,14 @@ static int32_t choose_pieces(const nmlp_cuda_plan *plan, int32_t n, int32_t k, i
     if (room > INPUT_BYTES_MAX) room = INPUT_BYTES_MAX;
     int32_t cols = (int32_t)(room / 2) / input_rows(plan->s) - NMLP_CUDA_ROW_SKEW;
     cols = cols / n_segments / NMLP_CUDA_TILE_COLS * NMLP_CUDA_TILE_COLS;
-    int32_t least = divide_up(k, cols);
+    int32_t least = nmlp_cuda_divide_up(k, cols);
     int32_t best = least;
     double best_cost = 0;
-    for (int32_t p = least; p <= max32(least, for_balance ? PIECES_MAX : 1); p++) {
+    for (int32_t p = least; p <= nmlp_cuda_larger(least, for_balance ? PIECES_MAX : 1); p++) {
         if (p > least && k / p < PIECE_COLS_MIN) break;
-        int64_t units = (int64_t)divide_up(n, NMLP_CUDA_UNIT_ROWS) * p;
-        int64_t chunk = p == 1 ? k : (int64_t)divide_up(divide_up(k, p), NMLP_CUDA_TILE_COLS) * NMLP_CUDA_TILE_COLS;
-        double weights = (double)divide_up(units, plan->device->n_blocks) * NMLP_CUDA_UNIT_ROWS * 2 * (double)chunk;
+        int64_t units = (int64_t)nmlp_cuda_divide_up(n, NMLP_CUDA_UNIT_ROWS) * p;
+        int64_t chunk = p == 1 ? k : (int64_t)nmlp_cuda_divide_up(nmlp_cuda_divide_up(k, p), NMLP_CUDA_TILE_COLS) * NMLP_CUDA_TILE_COLS;
+        double weights = (double)nmlp_cuda_divide_up(units, plan->device->n_blocks) * NMLP_CUDA_UNIT_ROWS * 2 * (double)chunk;
         double inputs = (double)NMLP_CUDA_WORD_BYTES * plan->s * ((double)chunk + (double)n * p);
         double cost = weights + input_cost * inputs;
         if (p == least || cost < best_cost) {
@@ -78,7 +77,7 @@ static nmlp_cuda_phase make_phase(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *
     int32_t k = 0;
     for (int i = 0; i < m->n_matrices; i++) {
         ph.op[i] = make_operand(m->w[i], &m->x[i]);
-        k = max32(k, m->w[i]->k);
+        k = nmlp_cuda_larger(k, m->w[i]->k);
         if (m->x[i].input == NMLP_CUDA_NORM) {
             ph.norm_weight = m->x[i].norm_weight;
             ph.norm_dim = m->x[i].norm_dim;
@@ -90,9 +89,9 @@ static nmlp_cuda_phase make_phase(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *
     int32_t n_segments = m->n_matrices == 2 && !ph.same_x ? 2 : 1;
     bool for_balance = m->n_matrices == 1 && m->output == NMLP_CUDA_STORE && !m->whole;
     int32_t pieces = choose_pieces(plan, ph.n, k, n_segments, for_balance);
-    ph.k_chunk = pieces == 1 ? k : divide_up(divide_up(k, pieces), NMLP_CUDA_TILE_COLS) * NMLP_CUDA_TILE_COLS;
-    ph.n_chunks = divide_up(k, ph.k_chunk);
-    plan->input_elems = max32(plan->input_elems, nmlp_cuda_pad(input_rows(plan->s) * (n_segments * ph.k_chunk + NMLP_CUDA_ROW_SKEW)));
+    ph.k_chunk = pieces == 1 ? k : nmlp_cuda_divide_up(nmlp_cuda_divide_up(k, pieces), NMLP_CUDA_TILE_COLS) * NMLP_CUDA_TILE_COLS;
+    ph.n_chunks = nmlp_cuda_divide_up(k, ph.k_chunk);
+    plan->input_elems = nmlp_cuda_larger(plan->input_elems, nmlp_cuda_pad(input_rows(plan->s) * (n_segments * ph.k_chunk + NMLP_CUDA_ROW_SKEW)));
     return ph;
 }
 
@@ -109,7 +108,7 @@ nmlp_status nmlp_cuda_plan_matmul(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *
     ph.out = m->out ? m->out : nmlp_cuda_block_take(plan->block, (size_t)parts * values * NMLP_CUDA_WORD_BYTES);
     if (summed_by_reader) ph.out_part_stride = (int64_t)values;
     if (ph.n_chunks > 1 && !summed_by_reader)
-        ph.parts = nmlp_cuda_block_take(plan->block, (size_t)divide_up(ph.n, NMLP_CUDA_UNIT_ROWS) * (size_t)ph.n_chunks *
+        ph.parts = nmlp_cuda_block_take(plan->block, (size_t)nmlp_cuda_divide_up(ph.n, NMLP_CUDA_UNIT_ROWS) * (size_t)ph.n_chunks *
                                                          (size_t)m->n_matrices * (size_t)plan->s * NMLP_CUDA_UNIT_ROWS * NMLP_CUDA_WORD_BYTES);
     NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_push(plan, &ph, err));
     if (rows)

@@ -27,6 +27,8 @@ enum {
     NMLP_CUDA_QUAD_OCTET = 8,      /* rows: n of the mma */
     NMLP_CUDA_QUAD_OCTETS_MAX = 6, /* of a slot: what registers hold sums for; code for more does not stay in the instruction cache */
     NMLP_CUDA_QUAD_COLS = 64,      /* of a slot */
+    NMLP_CUDA_QUAD_X_SKEW_BYTES = 16, /* added to rows of X, so that eight rows meet all banks */
+    NMLP_CUDA_QUAD_JOIN_BYTES = 1024, /* per token, in the place of X: where warps add what clusters have of a part */
     NMLP_CUDA_QUAD_MAPS_MAX = 5,   /* basis, gate, up, and two for down */
     NMLP_CUDA_QUAD_MAP_BYTES = 128
 };

@@ -18,7 +18,7 @@ enum {
     OCTET = NMLP_CUDA_QUAD_OCTET,
     COLS = NMLP_CUDA_QUAD_COLS,
     OCTET_BYTES = OCTET * COLS * 2, /* of a slot */
-    X_SKEW_BYTES = 16               /* added to rows of X, so that eight rows meet all banks */
+    X_SKEW_BYTES = NMLP_CUDA_QUAD_X_SKEW_BYTES
 };
 
 const uint32_t unwritten = 0xffffffffu; /* two bf16 NaNs that arithmetic does not make */
@@ -51,7 +51,6 @@ struct block_memory {
     int rank;    /* in the cluster */
     int cluster;
 };
-
 
 /* What is known before words or weights arrive is made ready by then: the compiler would leave it for later, and reading arguments takes long. */
 __device__ __forceinline__ void make_ready(int &v) { asm volatile("" : "+r"(v)); }

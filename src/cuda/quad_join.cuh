@@ -169,6 +169,7 @@ __device__ __forceinline__ void join_parts(const nmlp_cuda_quad_program &prog, c
     const int n_sources = prog.n_sources;
     const int reader = threadIdx.x / HALF_LANES;
     float2 *const all = reinterpret_cast<float2 *>(mem.x); /* [half octets][readers][lanes][tokens] */
+    static_assert(HALVES_AT_ONCE * READERS * row_pair<NT>::per_half * sizeof *all <= shape<NT>::tokens * NMLP_CUDA_QUAD_JOIN_BYTES, "there is room for it");
     after_readers();
 #pragma unroll 1
     for (int first = blockIdx.x; first < n; first += HALVES_AT_ONCE * stride) {

@@ -1,5 +1,7 @@
 #include "cuda/quad_plan.h"
 
+#include "cuda/cut.h"
+#include "cuda/exchange_set.h"
 #include "cuda/program.h"
 #include "cuda/tile_map.h"
 
@@ -9,16 +11,10 @@ enum {
     SLOTS_WANTED = 3 * NMLP_CUDA_QUAD_WARPS, /* one in use, one there, one on its way */
     SLOTS_MIN = NMLP_CUDA_QUAD_WARPS,
     MANY_TOKENS = 16,
-    ALIGN_BYTES = 256,
     OCTET = NMLP_CUDA_QUAD_OCTET,
-    OCTET_BYTES = OCTET * NMLP_CUDA_QUAD_COLS * 2,
-    X_SKEW_BYTES = 16,
-    JOIN_BYTES_PER_TOKEN = 1024 /* where warps add what clusters have of a part, before X's next columns come */
+    OCTET_BYTES = OCTET * NMLP_CUDA_QUAD_COLS * 2
 };
 
-static int32_t divide_up(int64_t a, int64_t b) { return (int32_t)((a + b - 1) / b); }
-static int32_t max32(int32_t a, int32_t b) { return a > b ? a : b; }
-static int32_t min32(int32_t a, int32_t b) { return a < b ? a : b; }
 static int32_t gcd(int32_t a, int32_t b) { return b == 0 ? a : gcd(b, a % b); }
 
 static int32_t log2_of(int32_t power) {
@@ -27,17 +23,17 @@ static int32_t log2_of(int32_t power) {
     return n;
 }
 
-static int32_t round_up(int32_t n, int32_t to) { return divide_up(n, to) * to; }
+static int32_t round_up(int32_t n, int32_t to) { return nmlp_cuda_divide_up(n, to) * to; }
 
 /* Rows by clusters, and by warps where that makes slots small enough; the other warps differ in K, and of many tokens their sums are much to exchange. */
 static void cut_rows(nmlp_cuda_quad_product *ph, const nmlp_cuda_quad_program *p, int32_t octets_max) {
-    int32_t octets = divide_up(ph->rows / OCTET, p->n_clusters);
+    int32_t octets = nmlp_cuda_divide_up(ph->rows / OCTET, p->n_clusters);
     int32_t row_warps = ph->n_factors == 2 || p->s > MANY_TOKENS ? NMLP_CUDA_QUAD_WARPS / 2 : 2;
-    while (row_warps * ph->n_factors < NMLP_CUDA_QUAD_WARPS && divide_up(octets, row_warps) > octets_max) row_warps *= 2;
+    while (row_warps * ph->n_factors < NMLP_CUDA_QUAD_WARPS && nmlp_cuda_divide_up(octets, row_warps) > octets_max) row_warps *= 2;
     octets = round_up(octets, ph->kind == NMLP_CUDA_QUAD_PAIR ? NMLP_CUDA_QUAD_COLS / OCTET : row_warps);
     ph->cluster_rows = octets * OCTET;
-    ph->n_passes = divide_up(octets, row_warps * octets_max);
-    ph->slot_octets = divide_up(octets, row_warps * ph->n_passes);
+    ph->n_passes = nmlp_cuda_divide_up(octets, row_warps * octets_max);
+    ph->slot_octets = nmlp_cuda_divide_up(octets, row_warps * ph->n_passes);
     ph->box_octets = gcd(ph->slot_octets, octets % ph->slot_octets); /* a cluster's rows end with a box */
     ph->row_shift = log2_of(row_warps);
     ph->side_shift = log2_of(row_warps * ph->n_factors);
@@ -48,20 +44,11 @@ static void cut_part(nmlp_cuda_quad_product *ph, int32_t octets_max) {
     int32_t octets = ph->rows / OCTET;
     int32_t warps = NMLP_CUDA_QUAD_BLOCKS * NMLP_CUDA_QUAD_WARPS;
     ph->cluster_rows = ph->rows;
-    ph->n_passes = divide_up(octets, warps * octets_max);
-    ph->slot_octets = divide_up(octets, warps * ph->n_passes);
+    ph->n_passes = nmlp_cuda_divide_up(octets, warps * octets_max);
+    ph->slot_octets = nmlp_cuda_divide_up(octets, warps * ph->n_passes);
     ph->box_octets = ph->slot_octets;
     ph->row_shift = ph->side_shift = log2_of(NMLP_CUDA_QUAD_WARPS);
 }
-
-/* Offsets into a set stand for pointers until the set's place is known. */
-static void *take(int64_t *used, int64_t bytes) {
-    int64_t at = *used;
-    *used += (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
-    return (void *)(uintptr_t)at;
-}
-
-static void *moved(const void *offset, const char *base) { return (void *)(uintptr_t)(base + (uintptr_t)offset); }
 
 /* Gate and up with their results' places in a set. */
 static void add_pair(nmlp_cuda_quad_program *p, const nmlp_cuda_mlp_call *m) {
@@ -72,7 +59,7 @@ static void add_pair(nmlp_cuda_quad_program *p, const nmlp_cuda_mlp_call *m) {
     nmlp_cuda_quad_input up = x;
     if (w->basis.n) {
         int32_t pitch = nmlp_cuda_pad(w->basis.n);
-        void *basis = take(&p->set_bytes, (int64_t)m->s * pitch * 2);
+        void *basis = nmlp_cuda_set_take(&p->set_bytes, (int64_t)m->s * pitch * 2);
         *ph++ = (nmlp_cuda_quad_product){.kind = NMLP_CUDA_QUAD_BASIS,
                                          .in = {x},
                                          .n_factors = 1,
@@ -90,7 +77,7 @@ static void add_pair(nmlp_cuda_quad_program *p, const nmlp_cuda_mlp_call *m) {
                                      .same_x = gate.x == up.x && gate.k == up.k && gate.from_before == up.from_before,
                                      .n = w->gate.n,
                                      .rows = nmlp_cuda_pad(w->gate.n),
-                                     .blocks = max32(w->gate.k, w->up.k) / NMLP_CUDA_QUAD_COLS};
+                                     .blocks = nmlp_cuda_larger(w->gate.k, w->up.k) / NMLP_CUDA_QUAD_COLS};
     p->n_products = (int32_t)(ph - p->product);
 }
 
@@ -100,7 +87,7 @@ static void add_down(nmlp_cuda_quad_program *p, const nmlp_cuda_mlp_call *m) {
     nmlp_cuda_quad_product last = {.n_factors = 1, .n = w->down.n, .rows = round_up(w->down.n, OCTET), .out = m->y, .out_pitch = m->y_pitch, .last = 1};
     if (w->down_basis.n) {
         int32_t pitch = nmlp_cuda_pad(w->down_basis.n);
-        void *inner = take(&p->set_bytes, (int64_t)m->s * pitch * 2);
+        void *inner = nmlp_cuda_set_take(&p->set_bytes, (int64_t)m->s * pitch * 2);
         p->product[p->n_products++] = (nmlp_cuda_quad_product){
             .kind = NMLP_CUDA_QUAD_PART, .n_factors = 1, .n = w->down_basis.n, .rows = pitch, .out = inner, .out_pitch = pitch};
         last.in[0] = (nmlp_cuda_quad_input){.x = inner, .pitch = pitch, .k = w->down.k};
@@ -113,13 +100,13 @@ static void add_down(nmlp_cuda_quad_program *p, const nmlp_cuda_mlp_call *m) {
 /* Shared memory for what a product's blocks read and for the sums they get. */
 static void fit_product(nmlp_cuda_quad_program *p, const nmlp_cuda_quad_product *ph) {
     int32_t tokens = nmlp_cuda_quad_tokens(p->s);
-    p->slot_bytes = max32(p->slot_bytes, ph->slot_octets * OCTET_BYTES);
+    p->slot_bytes = nmlp_cuda_larger(p->slot_bytes, ph->slot_octets * OCTET_BYTES);
     if (ph->kind == NMLP_CUDA_QUAD_PART) return;
     int32_t sources = NMLP_CUDA_QUAD_BLOCKS * (NMLP_CUDA_QUAD_WARPS >> ph->row_shift);
-    int32_t octets = divide_up(ph->slot_octets << ph->row_shift, NMLP_CUDA_QUAD_BLOCKS);
-    int32_t row_bytes = divide_up(ph->blocks, NMLP_CUDA_QUAD_BLOCKS) * NMLP_CUDA_QUAD_COLS * 2 * (ph->n_factors == 2 && !ph->same_x ? 2 : 1);
-    p->sums_bytes = max32(p->sums_bytes, octets * sources * tokens * OCTET * (int32_t)sizeof(float));
-    p->x_bytes = max32(p->x_bytes, tokens * (row_bytes + X_SKEW_BYTES));
+    int32_t octets = nmlp_cuda_divide_up(ph->slot_octets << ph->row_shift, NMLP_CUDA_QUAD_BLOCKS);
+    int32_t row_bytes = nmlp_cuda_divide_up(ph->blocks, NMLP_CUDA_QUAD_BLOCKS) * NMLP_CUDA_QUAD_COLS * 2 * (ph->n_factors == 2 && !ph->same_x ? 2 : 1);
+    p->sums_bytes = nmlp_cuda_larger(p->sums_bytes, octets * sources * tokens * OCTET * (int32_t)sizeof(float));
+    p->x_bytes = nmlp_cuda_larger(p->x_bytes, tokens * (row_bytes + NMLP_CUDA_QUAD_X_SKEW_BYTES));
 }
 
 static nmlp_cuda_quad_product *product_of(nmlp_cuda_quad_program *p, nmlp_cuda_quad_kind kind) {
@@ -133,7 +120,7 @@ static int32_t under_way(const nmlp_cuda_quad_program *p) {
     int32_t at_once = p->slot_bytes * NMLP_CUDA_QUAD_COPIERS;
     int32_t wanted = (UNDER_WAY_BYTES + at_once / 2) / at_once * NMLP_CUDA_QUAD_COPIERS;
     int32_t most = p->n_slots / NMLP_CUDA_QUAD_WARPS * NMLP_CUDA_QUAD_WARPS;
-    return max32(NMLP_CUDA_QUAD_COPIERS, min32(most, wanted));
+    return nmlp_cuda_larger(NMLP_CUDA_QUAD_COPIERS, nmlp_cuda_smaller(most, wanted));
 }
 
 /* Cuts every product into slots of at most that many octets, and sees how much ring that leaves. Pair and part, which every MLP has, read most: the others' slots
@@ -142,21 +129,21 @@ static void cut_products(nmlp_cuda_quad_program *p, int32_t octets_max, size_t s
     nmlp_cuda_quad_product *pair = product_of(p, NMLP_CUDA_QUAD_PAIR);
     nmlp_cuda_quad_product *part = product_of(p, NMLP_CUDA_QUAD_PART);
     p->slot_bytes = p->sums_bytes = 0;
-    p->x_bytes = JOIN_BYTES_PER_TOKEN * nmlp_cuda_quad_tokens(p->s);
+    p->x_bytes = NMLP_CUDA_QUAD_JOIN_BYTES * nmlp_cuda_quad_tokens(p->s);
     cut_rows(pair, p, octets_max);
     cut_part(part, octets_max);
     for (int32_t i = 0; i < p->n_products; i++) {
         nmlp_cuda_quad_product *ph = &p->product[i];
-        if (ph != pair && ph != part) cut_rows(ph, p, max32(pair->slot_octets, part->slot_octets));
+        if (ph != pair && ph != part) cut_rows(ph, p, nmlp_cuda_larger(pair->slot_octets, part->slot_octets));
         fit_product(p, ph);
     }
     p->window = pair->cluster_rows;
-    p->n_sources = divide_up(pair->rows, pair->cluster_rows);
-    part->blocks = divide_up(p->window, NMLP_CUDA_QUAD_COLS);
-    p->act_pitch = part->blocks * NMLP_CUDA_QUAD_COLS * 2 + X_SKEW_BYTES;
+    p->n_sources = nmlp_cuda_divide_up(pair->rows, pair->cluster_rows);
+    part->blocks = nmlp_cuda_divide_up(p->window, NMLP_CUDA_QUAD_COLS);
+    p->act_pitch = part->blocks * NMLP_CUDA_QUAD_COLS * 2 + NMLP_CUDA_QUAD_X_SKEW_BYTES;
     p->n_slots = 0;
     size_t fixed = nmlp_cuda_quad_shared_bytes(p);
-    if (fixed < shared_bytes) p->n_slots = min32(NMLP_CUDA_QUAD_SLOTS_MAX, (int32_t)((shared_bytes - fixed) / (size_t)p->slot_bytes));
+    if (fixed < shared_bytes) p->n_slots = nmlp_cuda_smaller(NMLP_CUDA_QUAD_SLOTS_MAX, (int32_t)((shared_bytes - fixed) / (size_t)p->slot_bytes));
     p->n_under_way = under_way(p);
 }
 
@@ -213,8 +200,8 @@ nmlp_status nmlp_cuda_quad_plan(nmlp_cuda_quad_program *program, const nmlp_cuda
     for (int32_t i = 0; i < p->n_products; i++) {
         nmlp_cuda_quad_product *ph = &p->product[i];
         for (int32_t j = 0; j < ph->n_factors; j++)
-            if (ph->kind != NMLP_CUDA_QUAD_PART && !ph->in[j].from_before) ph->in[j].x = moved(ph->in[j].x, p->exchange);
-        if (!ph->last && ph->kind != NMLP_CUDA_QUAD_PAIR) ph->out = moved(ph->out, p->exchange);
+            if (ph->kind != NMLP_CUDA_QUAD_PART && !ph->in[j].from_before) ph->in[j].x = nmlp_cuda_set_moved(ph->in[j].x, p->exchange);
+        if (!ph->last && ph->kind != NMLP_CUDA_QUAD_PAIR) ph->out = nmlp_cuda_set_moved(ph->out, p->exchange);
         if (ph->kind == NMLP_CUDA_QUAD_PART)
             p->parts = nmlp_cuda_block_take(block, (size_t)ph->rows * (size_t)p->n_sources * (size_t)nmlp_cuda_quad_tokens(p->s) * sizeof(float));
     }
