@@ -1,7 +1,8 @@
 /* The GPU's MLP against its bytes: CSV on stdout, one line per shape and number of rows.
  *
- * Weights go round as many copies of the MLP as make four times the L2 cache, captured as one graph of at least 16 runs (one round above 32 rows); the time is
- * the median over launches divided by the runs. tb_s is bytes of weights over time, share_of_copy that over the rate of a device-to-device copy, bytes read plus bytes written. */
+ * Weights go round as many copies of the MLP as make four times the L2 cache, captured as one graph of at least 16 runs
+ * (one round above 32 rows); the time is the median over launches divided by the runs. tb_s is bytes of weights over
+ * time, share_of_copy that over the rate of a device-to-device copy, bytes read plus bytes written. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +21,9 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {"llama-3.2-1b", 2048, 8192, 0.0, 0},    {"llama-3.2-1b", 2048, 8192, 0.2, 1280}, {"llama-3.2-1b", 2048, 8192, 0.5, 768},
-    {"qwen3-4b", 2560, 9728, 0.0, 0},        {"qwen3-4b", 2560, 9728, 0.2, 1536},     {"llama-3.1-8b", 4096, 14336, 0.0, 0},
+    {"llama-3.2-1b", 2048, 8192, 0.0, 0},     {"llama-3.2-1b", 2048, 8192, 0.2, 1280},
+    {"llama-3.2-1b", 2048, 8192, 0.5, 768},   {"qwen3-4b", 2560, 9728, 0.0, 0},
+    {"qwen3-4b", 2560, 9728, 0.2, 1536},      {"llama-3.1-8b", 4096, 14336, 0.0, 0},
     {"llama-3.1-8b", 4096, 14336, 0.2, 2432}, {"llama-3.1-8b", 4096, 14336, 0.5, 1536},
 };
 
@@ -35,7 +37,8 @@ static nmlp_view random_matrix(int64_t n, int64_t k, uint64_t seed) {
     nmlp_rng_seed(&rng, seed);
     for (int64_t i = 0; i < n * k; i += 4) {
         uint64_t r = nmlp_rng_next(&rng);
-        for (int64_t j = i; j < i + 4 && j < n * k; j++, r >>= 16) bits[j] = (uint16_t)(0x3c00u + (r & 0x81ffu) - 0x0080u); /* ±0.004 to 0.06 */
+        for (int64_t j = i; j < i + 4 && j < n * k; j++, r >>= 16)
+            bits[j] = (uint16_t)(0x3c00u + (r & 0x81ffu) - 0x0080u); /* ±0.004 to 0.06 */
     }
     return nmlp_view_2d(bits, NMLP_DTYPE_BF16, n, k);
 }
@@ -58,13 +61,15 @@ static int die(const nmlp_err *err) {
     return 1;
 }
 
-static nmlp_status time_shape(const struct shape *s, int64_t rows, nmlp_cuda_path path, size_t l2_bytes, double copy_rate, nmlp_err *err) {
+static nmlp_status time_shape(const struct shape *s, int64_t rows, nmlp_cuda_path path, size_t l2_bytes,
+                              double copy_rate, nmlp_err *err) {
     nmlp_cuda_mlp *mlps[COPIES_MAX] = {0};
     nmlp_status st = NMLP_OK;
     double us = 0;
     char plan[512];
     int n = 0;
-    nmlp_factors m[] = {random_factors(s->intermediate, s->hidden, s->rank), random_factors(s->intermediate, s->hidden, s->rank),
+    nmlp_factors m[] = {random_factors(s->intermediate, s->hidden, s->rank),
+                        random_factors(s->intermediate, s->hidden, s->rank),
                         random_factors(s->hidden, s->intermediate, s->rank)};
     size_t bytes = 0;
     int64_t elems = rows * s->hidden;
@@ -112,9 +117,11 @@ int main(int argc, char **argv) {
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
             if (argc > 2 && strcmp(argv[2], "all") != 0 && strcmp(argv[2], shapes[i].model) != 0) continue;
             int64_t n = atoll(at);
-            if (n <= 32 && time_shape(&shapes[i], n, NMLP_CUDA_PATH_STREAM, info.l2_bytes, copy_rate, &err) != NMLP_OK) return die(&err);
+            if (n <= 32 && time_shape(&shapes[i], n, NMLP_CUDA_PATH_STREAM, info.l2_bytes, copy_rate, &err) != NMLP_OK)
+                return die(&err);
             if (argc > 3 && strcmp(argv[3], "stream") == 0) continue;
-            if (time_shape(&shapes[i], n, NMLP_CUDA_PATH_MATMUL, info.l2_bytes, copy_rate, &err) != NMLP_OK) return die(&err);
+            if (time_shape(&shapes[i], n, NMLP_CUDA_PATH_MATMUL, info.l2_bytes, copy_rate, &err) != NMLP_OK)
+                return die(&err);
         }
     }
     return 0;

@@ -40,7 +40,8 @@ static void take_line(struct shapes *shapes, char *line, int side, int field) {
     if (n <= field || atof(fields[field]) <= 0) return;
     char name[NAME_MAX_BYTES];
     const char *size = strrchr(fields[0], '-'); /* of llama-3.2-1b: there is room for no more */
-    snprintf(name, sizeof name, "%.24s %.8s", size ? size + 1 : fields[0], strcmp(fields[1], "0.0") == 0 ? "dense" : fields[1]);
+    snprintf(name, sizeof name, "%.24s %.8s", size ? size + 1 : fields[0],
+             strcmp(fields[1], "0.0") == 0 ? "dense" : fields[1]);
     struct shape *shape = find(shapes, name);
     for (int i = 0; shape && i < N_ROWS; i++)
         if (atoi(fields[3]) == rows_shown[i]) keep_least(&shape->us[side][i], atof(fields[field]));
@@ -69,9 +70,11 @@ static void draw(const struct shapes *shapes) {
     for (int r = 0; r < N_ROWS; r++) {
         for (int side = 0; side < 2; side++)
             for (size_t i = 0; i < shapes->n; i++) values[r][(size_t)side * shapes->n + i] = shapes->at[i].us[side][r];
-        snprintf(titles[r], sizeof titles[r], "Gated MLP on a GPU, %d row%s", rows_shown[r], rows_shown[r] == 1 ? "" : "s");
+        snprintf(titles[r], sizeof titles[r], "Gated MLP on a GPU, %d row%s", rows_shown[r],
+                 rows_shown[r] == 1 ? "" : "s");
         charts[r] = (nmlp_chart){.title = titles[r],
-                                 .subtitle = "Llama-3.2-1B, Qwen3-4B and Llama-3.1-8B shapes, dense and by fraction removed; bf16, weights from memory",
+                                 .subtitle = "Llama-3.2-1B, Qwen3-4B and Llama-3.1-8B shapes, dense and by fraction "
+                                             "removed; bf16, weights from memory",
                                  .y_label = "us",
                                  .categories = categories,
                                  .n_categories = shapes->n,

@@ -99,7 +99,8 @@ nmlp_status nmlp_compress_model(const char *model_dir, const char *out_dir, cons
     struct job job = {.options = defaults()};
     nmlp_compression_result ignored;
     nmlp_status st = NMLP_OK;
-    if (!model_dir || !out_dir) return nmlp_fail(err, NMLP_E_ARG, "nmlp_compress_model needs the directories of both models");
+    if (!model_dir || !out_dir)
+        return nmlp_fail(err, NMLP_E_ARG, "nmlp_compress_model needs the directories of both models");
     nmlp_ids_init(&job.ids);
     nmlp_str_init(&job.calibration_name);
     NMLP_TRY(nmlp_options_take(&ignored, sizeof ignored, result, "nmlp_compression_result", err));

@@ -2,8 +2,8 @@
 
 #include "sim/time.h"
 
-nmlp_status nmlp_judge_by_time(void *ctx, const nmlp_program *program, const nmlp_machine *machine, nmlp_kernel_cost *out,
-                           nmlp_err *err) {
+nmlp_status nmlp_judge_by_time(void *ctx, const nmlp_program *program, const nmlp_machine *machine,
+                               nmlp_kernel_cost *out, nmlp_err *err) {
     nmlp_time_report t;
     (void)ctx;
     NMLP_RETURN_IF_FAILED(nmlp_time_run(&t, program, machine, NULL, err));
@@ -17,7 +17,7 @@ nmlp_status nmlp_judge_by_time(void *ctx, const nmlp_program *program, const nml
 }
 
 nmlp_status nmlp_kernel_build_planned(nmlp_program **out, const nmlp_kernel *kernel, const nmlp_kernel_request *rq,
-                                  nmlp_err *err) {
+                                      nmlp_err *err) {
     nmlp_planner planner = {.machine = rq->machine, .judge = nmlp_judge_by_time};
     nmlp_plan plan;
     nmlp_plan_op op;

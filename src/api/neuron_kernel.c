@@ -29,7 +29,8 @@ void nmlp_neuron_figures_init(nmlp_neuron_figures *figures, size_t struct_bytes)
     nmlp_options_give(figures, struct_bytes, &ours, sizeof ours);
 }
 
-static nmlp_status plan(nmlp_neuron_kernel *k, nmlp_plan_op op, const nmlp_kernel_request *rq, const char *cache, nmlp_err *err) {
+static nmlp_status plan(nmlp_neuron_kernel *k, nmlp_plan_op op, const nmlp_kernel_request *rq, const char *cache,
+                        nmlp_err *err) {
     nmlp_planner planner = {.machine = &k->machine, .judge = nmlp_judge_by_time, .cache_path = cache};
     nmlp_plan found;
     NMLP_RETURN_IF_FAILED(nmlp_plan_find(&found, &planner, op, rq, err));
@@ -42,7 +43,8 @@ static nmlp_status plan(nmlp_neuron_kernel *k, nmlp_plan_op op, const nmlp_kerne
 static nmlp_status build(nmlp_neuron_kernel *k, const nmlp_neuron_problem *p, nmlp_err *err) {
     nmlp_tiling tiling;
     nmlp_plan_op op;
-    nmlp_kernel_request rq = {.shape = {p->rows, p->inputs, p->rank, p->outputs}, .tiling = &tiling, .machine = &k->machine};
+    nmlp_kernel_request rq = {
+        .shape = {p->rows, p->inputs, p->rank, p->outputs}, .tiling = &tiling, .machine = &k->machine};
     NMLP_RETURN_IF_FAILED(nmlp_machine_open(&k->machine, p->target, err));
     const nmlp_kernel *kernel = nmlp_kernel_find(p->kernel, err);
     if (!kernel) return NMLP_E_ARG;
@@ -55,7 +57,8 @@ static nmlp_status build(nmlp_neuron_kernel *k, const nmlp_neuron_problem *p, nm
 
 nmlp_status nmlp_neuron_kernel_create(nmlp_neuron_kernel **out, const nmlp_neuron_problem *problem, nmlp_err *err) {
     nmlp_neuron_problem ours = problem_defaults;
-    if (!out || !problem) return nmlp_fail(err, NMLP_E_ARG, "nmlp_neuron_kernel_create needs a place for the kernel and a problem");
+    if (!out || !problem)
+        return nmlp_fail(err, NMLP_E_ARG, "nmlp_neuron_kernel_create needs a place for the kernel and a problem");
     *out = NULL;
     NMLP_RETURN_IF_FAILED(nmlp_options_take(&ours, sizeof ours, problem, "nmlp_neuron_problem", err));
     if (!ours.target || !ours.kernel || !ours.dtype || !ours.tiling)
@@ -86,7 +89,8 @@ const char *nmlp_neuron_kernel_tiling(const nmlp_neuron_kernel *k) { return nmlp
 nmlp_status nmlp_neuron_kernel_simulate(nmlp_neuron_kernel *k, nmlp_neuron_figures *figures, nmlp_err *err) {
     nmlp_time_report t;
     nmlp_neuron_figures ours;
-    if (!k || !figures) return nmlp_fail(err, NMLP_E_ARG, "nmlp_neuron_kernel_simulate needs a kernel and a place for the figures");
+    if (!k || !figures)
+        return nmlp_fail(err, NMLP_E_ARG, "nmlp_neuron_kernel_simulate needs a kernel and a place for the figures");
     NMLP_RETURN_IF_FAILED(nmlp_options_take(&ours, sizeof ours, figures, "nmlp_neuron_figures", err));
     NMLP_RETURN_IF_FAILED(nmlp_time_run(&t, k->program, &k->machine, NULL, err));
     ours = (nmlp_neuron_figures){.latency_us = t.latency_us,
@@ -102,7 +106,8 @@ nmlp_status nmlp_neuron_kernel_simulate(nmlp_neuron_kernel *k, nmlp_neuron_figur
     return NMLP_OK;
 }
 
-nmlp_status nmlp_neuron_kernel_check(nmlp_neuron_kernel *k, uint64_t seed, int n_threads, double *max_rel_err, nmlp_err *err) {
+nmlp_status nmlp_neuron_kernel_check(nmlp_neuron_kernel *k, uint64_t seed, int n_threads, double *max_rel_err,
+                                     nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     nmlp_pool *pool = NULL;
     nmlp_check_report check;
@@ -117,7 +122,8 @@ out:
 
 nmlp_status nmlp_neuron_kernel_emit(nmlp_neuron_kernel *k, const char *dialect, const char **source, nmlp_err *err) {
     nmlp_time_report t;
-    if (!k || !source) return nmlp_fail(err, NMLP_E_ARG, "nmlp_neuron_kernel_emit needs a kernel and a place for its source");
+    if (!k || !source)
+        return nmlp_fail(err, NMLP_E_ARG, "nmlp_neuron_kernel_emit needs a kernel and a place for its source");
     nmlp_emit_options options = {.dialect = nmlp_dialect_for(&k->machine), .machine = &k->machine};
     if (dialect && !nmlp_dialect_parse(dialect, &options.dialect))
         return nmlp_fail(err, NMLP_E_ARG, "dialect is \"%s\"; expected nki or nki-legacy", dialect);

@@ -23,7 +23,8 @@ nmlp_status nmlp_options_take(void *ours, size_t our_bytes, const void *theirs, 
         return nmlp_fail(err, NMLP_E_ARG, "%s was not initialised; call %s_init(&it, sizeof it) first", name, name);
     for (size_t i = our_bytes; i < their_bytes; i++)
         if (bytes[i])
-            return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s has a field that version %s of the library does not know", name, NMLP_VERSION);
+            return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s has a field that version %s of the library does not know",
+                             name, NMLP_VERSION);
     memcpy(ours, theirs, smaller(their_bytes, our_bytes));
     memcpy(ours, &our_bytes, sizeof our_bytes);
     return NMLP_OK;

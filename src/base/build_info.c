@@ -11,7 +11,7 @@
 #define COMPILER "gcc " TEXT(__GNUC__) "." TEXT(__GNUC_MINOR__) "." TEXT(__GNUC_PATCHLEVEL__)
 #endif
 
-static const nmlp_build_library libraries[] = {NMLP_BUILD_LIBRARIES {NULL, NULL}};
+static const nmlp_build_library libraries[] = {NMLP_BUILD_LIBRARIES{NULL, NULL}};
 
 static const nmlp_build_info info = {
     .version = NMLP_VERSION,

@@ -17,7 +17,8 @@ static nmlp_status fail_errno(nmlp_err *err, const char *path, const char *what)
     int code = errno;
     nmlp_status st = nmlp_fail(err, NMLP_E_IO, "%s: cannot %s: %s", path, what, strerror(code));
     if (code == ENOSPC) nmlp_fail_hint(err, "the disk is full: free space or choose another output");
-    if (code == EFBIG) nmlp_fail_hint(err, "files may not grow this large here: raise the limit (ulimit -f) or choose another output");
+    if (code == EFBIG)
+        nmlp_fail_hint(err, "files may not grow this large here: raise the limit (ulimit -f) or choose another output");
     return st;
 }
 
@@ -108,8 +109,7 @@ bool nmlp_file_is_dir(const char *path) {
 
 nmlp_status nmlp_path_join(char *out, size_t out_bytes, const char *dir, const char *name, nmlp_err *err) {
     int n = snprintf(out, out_bytes, "%s/%s", dir, name);
-    if (n < 0 || (size_t)n >= out_bytes)
-        return nmlp_fail(err, NMLP_E_ARG, "path too long: %s/%s", dir, name);
+    if (n < 0 || (size_t)n >= out_bytes) return nmlp_fail(err, NMLP_E_ARG, "path too long: %s/%s", dir, name);
     return NMLP_OK;
 }
 
@@ -155,7 +155,8 @@ static int open_temp(char *temp_path) {
 
 nmlp_status nmlp_file_writer_open(nmlp_file_writer *writer, const char *path, nmlp_err *err) {
     *writer = (nmlp_file_writer){.fd = -1};
-    if (nmlp_file_is_dir(path)) return nmlp_fail(err, NMLP_E_IO, "%s: is a directory; a file is to be written there", path);
+    if (nmlp_file_is_dir(path))
+        return nmlp_fail(err, NMLP_E_IO, "%s: is a directory; a file is to be written there", path);
     bool special = is_special(path);
     writer->path = final_path(path, err);
     if (writer->path && !special) writer->temp_path = with_suffix(writer->path, ".tmp-XXXXXX", err);

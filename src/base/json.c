@@ -160,8 +160,8 @@ nmlp_status nmlp_json_optional_bool(const nmlp_json_doc *doc, const nmlp_json *o
     return NMLP_OK;
 }
 
-nmlp_status nmlp_json_need_string(const nmlp_json_doc *doc, const nmlp_json *object, const char *key,
-                                  const char **out, nmlp_err *err) {
+nmlp_status nmlp_json_need_string(const nmlp_json_doc *doc, const nmlp_json *object, const char *key, const char **out,
+                                  nmlp_err *err) {
     const nmlp_json *value = nmlp_json_get(object, key);
     if (nmlp_json_is_null(value)) return fail_missing(doc, key, err);
     if (!nmlp_json_is_string(value))

@@ -55,8 +55,8 @@ nmlp_status nmlp_json_optional_number(const nmlp_json_doc *doc, const nmlp_json 
                                       nmlp_err *err);
 nmlp_status nmlp_json_optional_bool(const nmlp_json_doc *doc, const nmlp_json *object, const char *key, bool *out,
                                     nmlp_err *err);
-nmlp_status nmlp_json_need_string(const nmlp_json_doc *doc, const nmlp_json *object, const char *key,
-                                  const char **out, nmlp_err *err);
+nmlp_status nmlp_json_need_string(const nmlp_json_doc *doc, const nmlp_json *object, const char *key, const char **out,
+                                  nmlp_err *err);
 nmlp_status nmlp_json_need_object(const nmlp_json_doc *doc, const nmlp_json *object, const char *key,
                                   const nmlp_json **out, nmlp_err *err);
 

@@ -12,13 +12,9 @@ struct nmlp_arena_chunk {
 
 enum { ARENA_CHUNK_BYTES = 1 << 16, SMALL_PAGE_BYTES = 4096, LARGE_PAGE_BYTES = 2 << 20 };
 
-bool nmlp_mul_overflows(size_t a, size_t b, size_t *product) {
-    return __builtin_mul_overflow(a, b, product);
-}
+bool nmlp_mul_overflows(size_t a, size_t b, size_t *product) { return __builtin_mul_overflow(a, b, product); }
 
-bool nmlp_add_overflows(size_t a, size_t b, size_t *sum) {
-    return __builtin_add_overflow(a, b, sum);
-}
+bool nmlp_add_overflows(size_t a, size_t b, size_t *sum) { return __builtin_add_overflow(a, b, sum); }
 
 static bool round_up(size_t bytes, size_t *rounded) {
     if (nmlp_add_overflows(bytes, NMLP_ALIGN_BYTES - 1, rounded)) return false;
@@ -26,7 +22,8 @@ static bool round_up(size_t bytes, size_t *rounded) {
     return true;
 }
 
-/* Matrices are walked down their columns too: with large pages that does not miss the TLB at every row. A kernel that has none says no. */
+/* Matrices are walked down their columns too: with large pages that does not miss the TLB at every row. A kernel that
+ * has none says no. */
 static void ask_for_large_pages(void *block, size_t bytes) {
     uintptr_t first = ((uintptr_t)block + SMALL_PAGE_BYTES - 1) & ~(uintptr_t)(SMALL_PAGE_BYTES - 1);
     uintptr_t end = ((uintptr_t)block + bytes) & ~(uintptr_t)(SMALL_PAGE_BYTES - 1);

@@ -18,16 +18,16 @@ void nmlp_fail_context(nmlp_err *err, const char *fmt, ...) NMLP_PRINTF(2, 3);
 /* Adds what the user can do about it. */
 void nmlp_fail_hint(nmlp_err *err, const char *fmt, ...) NMLP_PRINTF(2, 3);
 
-#define NMLP_TRY(expr)                                                                             \
-    do {                                                                                           \
-        st = (expr);                                                                               \
-        if (st != NMLP_OK) goto out;                                                               \
+#define NMLP_TRY(expr)                                                                                                 \
+    do {                                                                                                               \
+        st = (expr);                                                                                                   \
+        if (st != NMLP_OK) goto out;                                                                                   \
     } while (0)
 
-#define NMLP_RETURN_IF_FAILED(expr)                                                                \
-    do {                                                                                           \
-        nmlp_status st_ = (expr);                                                                  \
-        if (st_ != NMLP_OK) return st_;                                                            \
+#define NMLP_RETURN_IF_FAILED(expr)                                                                                    \
+    do {                                                                                                               \
+        nmlp_status st_ = (expr);                                                                                      \
+        if (st_ != NMLP_OK) return st_;                                                                                \
     } while (0)
 
 #endif

@@ -92,8 +92,7 @@ static nmlp_status index_tensors(nmlp_checkpoint *c, nmlp_err *err) {
             if (nmlp_hashmap_get(&c->by_name, t->name, strlen(t->name), &seen))
                 return nmlp_fail(err, NMLP_E_FORMAT, "%s: tensor %s is there twice", c->dir, t->name);
             c->tensors[c->n_tensors] = *t;
-            NMLP_RETURN_IF_FAILED(
-                nmlp_hashmap_put(&c->by_name, t->name, strlen(t->name), (uint32_t)c->n_tensors, err));
+            NMLP_RETURN_IF_FAILED(nmlp_hashmap_put(&c->by_name, t->name, strlen(t->name), (uint32_t)c->n_tensors, err));
             c->n_tensors++;
         }
     }

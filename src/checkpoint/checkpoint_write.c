@@ -16,8 +16,8 @@ struct nmlp_checkpoint_writer {
     size_t n_specs;
     size_t *shard_of; /* shard of each tensor */
     size_t n_shards;
-    size_t next;          /* tensor being delivered */
-    size_t part_bytes;    /* of it already written */
+    size_t next;       /* tensor being delivered */
+    size_t part_bytes; /* of it already written */
     bool shard_open;
     nmlp_file_writer file;
 };

@@ -64,8 +64,9 @@ static nmlp_status read_sizes(nmlp_config *c, const nmlp_json_doc *doc, nmlp_err
     c->rms_eps = 1e-6;
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_number(doc, root, "rms_norm_eps", &c->rms_eps, err));
     if (c->n_heads % c->n_kv_heads != 0)
-        return nmlp_fail(err, NMLP_E_FORMAT, "%s: num_attention_heads %lld is not a multiple of num_key_value_heads %lld",
-                         doc->origin, (long long)c->n_heads, (long long)c->n_kv_heads);
+        return nmlp_fail(err, NMLP_E_FORMAT,
+                         "%s: num_attention_heads %lld is not a multiple of num_key_value_heads %lld", doc->origin,
+                         (long long)c->n_heads, (long long)c->n_kv_heads);
     if (c->head_dim % 2 != 0 || c->head_dim == 0 || c->head_dim > HEAD_DIM_MAX)
         return nmlp_fail(err, NMLP_E_FORMAT, "%s: head_dim %lld must be even, from 2 to %d", doc->origin,
                          (long long)c->head_dim, HEAD_DIM_MAX);
@@ -79,8 +80,8 @@ static nmlp_status read_llama3(nmlp_rope_config *rope, const nmlp_json_doc *doc,
     NMLP_RETURN_IF_FAILED(nmlp_json_need_number(doc, scaling, "factor", &rope->factor, err));
     NMLP_RETURN_IF_FAILED(nmlp_json_need_number(doc, scaling, "low_freq_factor", &rope->low_freq_factor, err));
     NMLP_RETURN_IF_FAILED(nmlp_json_need_number(doc, scaling, "high_freq_factor", &rope->high_freq_factor, err));
-    NMLP_RETURN_IF_FAILED(nmlp_json_need_number(doc, scaling, "original_max_position_embeddings",
-                                                &rope->original_max_positions, err));
+    NMLP_RETURN_IF_FAILED(
+        nmlp_json_need_number(doc, scaling, "original_max_position_embeddings", &rope->original_max_positions, err));
     if (!(rope->factor > 0 && rope->high_freq_factor > rope->low_freq_factor && rope->low_freq_factor > 0 &&
           rope->original_max_positions > 0))
         return nmlp_fail(err, NMLP_E_FORMAT, "%s: llama3 rope scaling has factors that make no sense", doc->origin);
@@ -113,8 +114,9 @@ static nmlp_status read_rope(nmlp_config *c, const nmlp_json_doc *doc, nmlp_err 
 static nmlp_status refuse_quantised(const nmlp_json_doc *doc, nmlp_err *err) {
     const nmlp_json *quantised = nmlp_json_get(doc->root, "quantization_config");
     if (nmlp_json_is_null(quantised)) return NMLP_OK;
-    nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: the weights are quantised (quantization_config, method \"%s\"); that is not supported",
-              doc->origin, nmlp_json_string(nmlp_json_get(quantised, "quant_method")));
+    nmlp_fail(err, NMLP_E_UNSUPPORTED,
+              "%s: the weights are quantised (quantization_config, method \"%s\"); that is not supported", doc->origin,
+              nmlp_json_string(nmlp_json_get(quantised, "quant_method")));
     nmlp_fail_hint(err, "take the checkpoint in bf16, f16 or f32 that it was made from");
     return NMLP_E_UNSUPPORTED;
 }
@@ -125,8 +127,8 @@ static nmlp_status refuse_sliding_window(const nmlp_config *c, const nmlp_json_d
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_bool(doc, doc->root, "use_sliding_window", &used, err));
     bool has_window = !nmlp_json_is_null(nmlp_json_get(doc->root, "sliding_window"));
     if (used && has_window)
-        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: sliding-window attention is not supported (sliding_window is set)",
-                         doc->origin);
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                         "%s: sliding-window attention is not supported (sliding_window is set)", doc->origin);
     const nmlp_json *types = nmlp_json_get(doc->root, "layer_types");
     for (const nmlp_json *t = nmlp_json_first(types); t; t = nmlp_json_next(t)) {
         if (strcmp(nmlp_json_string(t), "full_attention") != 0)
@@ -162,7 +164,8 @@ static void read_dtype(nmlp_config *c, const nmlp_json_doc *doc) {
 static nmlp_status add_stop_id(nmlp_config *c, const nmlp_json_doc *doc, const nmlp_json *value, nmlp_err *err) {
     int64_t id;
     if (!nmlp_json_int_in(value, 0, DIM_MAX, &id))
-        return nmlp_fail(err, NMLP_E_FORMAT, "%s: key \"eos_token_id\" must be a token id or a list of them", doc->origin);
+        return nmlp_fail(err, NMLP_E_FORMAT, "%s: key \"eos_token_id\" must be a token id or a list of them",
+                         doc->origin);
     for (int i = 0; i < c->n_stop_ids; i++)
         if (c->stop_ids[i] == id) return NMLP_OK;
     if (c->n_stop_ids == NMLP_STOP_IDS_MAX)

@@ -38,18 +38,18 @@ typedef struct nmlp_config {
     int64_t vocab;
     int64_t max_positions;
     double rms_eps;
-    bool tied;          /* lm_head is the embedding */
+    bool tied; /* lm_head is the embedding */
     bool qkv_bias;
     bool o_bias;
     bool qk_norm;
     nmlp_rope_config rope;
-    nmlp_dtype dtype;   /* what the file says weights are in */
-    int64_t bos_id;     /* -1: none */
+    nmlp_dtype dtype; /* what the file says weights are in */
+    int64_t bos_id;   /* -1: none */
     int64_t stop_ids[NMLP_STOP_IDS_MAX];
     int n_stop_ids;
-    bool compressed;    /* has a "neuronmlp" object */
-    double ratio;       /* its fraction of MLP parameters removed */
-    int64_t tile;       /* its rank granularity */
+    bool compressed; /* has a "neuronmlp" object */
+    double ratio;    /* its fraction of MLP parameters removed */
+    int64_t tile;    /* its rank granularity */
 } nmlp_config;
 
 /* Reads DIR/config.json and, where present, DIR/generation_config.json (stop tokens). */

@@ -27,7 +27,8 @@ static nmlp_status read_header_length(uint64_t *length, const unsigned char *dat
                                       nmlp_err *err) {
     if (bytes == 0) return nmlp_fail(err, NMLP_E_FORMAT, "%s: is empty, a safetensors file expected", origin);
     if (bytes < LENGTH_BYTES)
-        return nmlp_fail(err, NMLP_E_FORMAT, "%s: is %zu bytes long, too short for a safetensors header", origin, bytes);
+        return nmlp_fail(err, NMLP_E_FORMAT, "%s: is %zu bytes long, too short for a safetensors header", origin,
+                         bytes);
     *length = 0;
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) *length = *length << 8 | data[i];
     if (*length > HEADER_MAX_BYTES)
@@ -54,8 +55,7 @@ static nmlp_status read_shape(struct parse *p, const nmlp_json *value, const cha
     int d = 0;
     for (const nmlp_json *dim = nmlp_json_first(shape); dim; dim = nmlp_json_next(dim)) {
         int64_t size;
-        if (!nmlp_json_int_in(dim, 0, INT64_C(1) << 48, &size) ||
-            __builtin_mul_overflow(*bytes, (uint64_t)size, bytes))
+        if (!nmlp_json_int_in(dim, 0, INT64_C(1) << 48, &size) || __builtin_mul_overflow(*bytes, (uint64_t)size, bytes))
             return nmlp_fail(p->err, NMLP_E_FORMAT, "%s: tensor %s: dimension %d of its shape is not a usable size",
                              p->origin, name, d);
         view->shape[d++] = size;
@@ -71,7 +71,8 @@ static nmlp_status read_offsets(struct parse *p, const nmlp_json *value, struct 
     int64_t end;
     if (nmlp_json_count(offsets) != 2 || !nmlp_json_int_in(first, 0, INT64_MAX, &begin) ||
         !nmlp_json_int_in(nmlp_json_next(first), 0, INT64_MAX, &end) || end < begin)
-        return nmlp_fail(p->err, NMLP_E_FORMAT, "%s: tensor %s: \"data_offsets\" must be [begin, end]", p->origin, name);
+        return nmlp_fail(p->err, NMLP_E_FORMAT, "%s: tensor %s: \"data_offsets\" must be [begin, end]", p->origin,
+                         name);
     if ((uint64_t)end > p->payload_bytes)
         return nmlp_fail(p->err, NMLP_E_FORMAT,
                          "%s: tensor %s ends at byte %" PRId64 " of the data, the file holds %" PRIu64 ": truncated?",
@@ -79,15 +80,17 @@ static nmlp_status read_offsets(struct parse *p, const nmlp_json *value, struct 
     if ((uint64_t)(end - begin) != bytes) {
         char shape[NMLP_SHAPE_TEXT_MAX];
         nmlp_shape_text(shape, entry->tensor.view.shape, entry->tensor.view.n_dims);
-        return nmlp_fail(p->err, NMLP_E_FORMAT, "%s: tensor %s %s of %s needs %" PRIu64 " bytes, its offsets span %" PRId64,
-                         p->origin, name, shape, nmlp_dtype_name(entry->tensor.view.dtype), bytes, end - begin);
+        return nmlp_fail(p->err, NMLP_E_FORMAT,
+                         "%s: tensor %s %s of %s needs %" PRIu64 " bytes, its offsets span %" PRId64, p->origin, name,
+                         shape, nmlp_dtype_name(entry->tensor.view.dtype), bytes, end - begin);
     }
     entry->begin = (uint64_t)begin;
     entry->end = (uint64_t)end;
     entry->tensor.view.data = p->payload + begin;
     /* Kernels read elements in place, so they must sit where the CPU and the C language want them. */
     if ((uintptr_t)entry->tensor.view.data % nmlp_dtype_bytes(entry->tensor.view.dtype) != 0)
-        return nmlp_fail(p->err, NMLP_E_UNSUPPORTED, "%s: tensor %s is not aligned to its element size", p->origin, name);
+        return nmlp_fail(p->err, NMLP_E_UNSUPPORTED, "%s: tensor %s is not aligned to its element size", p->origin,
+                         name);
     return NMLP_OK;
 }
 
@@ -118,8 +121,8 @@ static nmlp_status check_layout(struct parse *p, struct entry *entries, size_t n
     qsort(entries, n, sizeof *entries, by_begin);
     for (size_t i = 1; i < n; i++) {
         if (entries[i].begin < entries[i - 1].end)
-            return nmlp_fail(p->err, NMLP_E_FORMAT, "%s: tensors %s and %s overlap", p->origin, entries[i - 1].tensor.name,
-                             entries[i].tensor.name);
+            return nmlp_fail(p->err, NMLP_E_FORMAT, "%s: tensors %s and %s overlap", p->origin,
+                             entries[i - 1].tensor.name, entries[i].tensor.name);
     }
     return NMLP_OK;
 }

@@ -1,5 +1,5 @@
-/* Reading one safetensors file: 8 bytes of header length, a JSON header, tensor bytes. The file stays mapped; tensors are
- * views into the map. Everything in the header is checked against the file before it is believed. */
+/* Reading one safetensors file: 8 bytes of header length, a JSON header, tensor bytes. The file stays mapped; tensors
+ * are views into the map. Everything in the header is checked against the file before it is believed. */
 #ifndef NMLP_CHECKPOINT_SAFETENSORS_H
 #define NMLP_CHECKPOINT_SAFETENSORS_H
 
@@ -17,7 +17,7 @@ typedef struct nmlp_named_tensor {
 
 typedef struct nmlp_safetensors {
     nmlp_file_map map;
-    nmlp_arena arena; /* names and table */
+    nmlp_arena arena;           /* names and table */
     nmlp_named_tensor *tensors; /* in file order */
     size_t n_tensors;
 } nmlp_safetensors;

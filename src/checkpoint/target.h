@@ -1,11 +1,12 @@
-/* Where a checkpoint may be written: what stands there is replaced as a whole, so it must be nothing anyone would miss. */
+/* Where a checkpoint may be written: what stands there is replaced as a whole, so it must be nothing anyone would miss.
+ */
 #ifndef NMLP_CHECKPOINT_TARGET_H
 #define NMLP_CHECKPOINT_TARGET_H
 
 #include "base/status.h"
 
-/* `dir` may be absent, empty or an older checkpoint; not `source` (NULL: none) under whatever name, and not a directory that holds anything
- * else. To be asked before the work, not after it. */
+/* `dir` may be absent, empty or an older checkpoint; not `source` (NULL: none) under whatever name, and not a directory
+ * that holds anything else. To be asked before the work, not after it. */
 nmlp_status nmlp_target_check(const char *dir, const char *source, nmlp_err *err);
 
 #endif

@@ -128,4 +128,5 @@ out:
     return st;
 }
 
-const nmlp_bench nmlp_bench_model = {"model", "prefill and decode of models, side by side, on this CPU", run, true, false};
+const nmlp_bench nmlp_bench_model = {"model", "prefill and decode of models, side by side, on this CPU", run, true,
+                                     false};

@@ -98,7 +98,8 @@ static int refuse_option(const nmlp_cli *cli, const nmlp_opt *all, size_t n, con
     nmlp_nearest nearest = nmlp_nearest_begin(typed);
     for (size_t i = 0; i < n; i++) {
         size_t used = strlen(several);
-        if (strncmp(all[i].name, typed, len) == 0) snprintf(several + used, sizeof several - used, " --%s", all[i].name);
+        if (strncmp(all[i].name, typed, len) == 0)
+            snprintf(several + used, sizeof several - used, " --%s", all[i].name);
         nmlp_nearest_try(&nearest, all[i].name);
     }
     if (several[0]) return nmlp_cli_usage(cli, "option --%s is ambiguous:%s", typed, several);
@@ -120,7 +121,8 @@ static int parse_options(nmlp_cli *cli, const nmlp_opt *all, size_t n_all, int a
         const nmlp_opt *opt = code == '?' ? NULL : find_option(all, n_all, code);
         if (!opt) return refuse_option(cli, all, n_all, argv[optind - 1]);
         if (!store_value(opt, optarg))
-            return nmlp_cli_usage(cli, "--%s: \"%s\" is not a %snumber", opt->name, optarg, opt->kind == NMLP_OPT_INT ? "whole " : "");
+            return nmlp_cli_usage(cli, "--%s: \"%s\" is not a %snumber", opt->name, optarg,
+                                  opt->kind == NMLP_OPT_INT ? "whole " : "");
     }
     return -1;
 }
@@ -147,8 +149,10 @@ int nmlp_cli_parse(nmlp_cli *cli, const nmlp_command *command, const nmlp_opt *o
         return NMLP_EXIT_OK;
     }
     int given = argc - optind;
-    if (given < min_positionals) return nmlp_cli_usage(cli, "an argument is missing; usage: neuronmlp %s %s", command->name, command->usage);
-    if (given > max_positionals) return nmlp_cli_usage(cli, "unexpected argument \"%s\"", argv[optind + max_positionals]);
+    if (given < min_positionals)
+        return nmlp_cli_usage(cli, "an argument is missing; usage: neuronmlp %s %s", command->name, command->usage);
+    if (given > max_positionals)
+        return nmlp_cli_usage(cli, "unexpected argument \"%s\"", argv[optind + max_positionals]);
     if (cli->n_threads < 0 || cli->n_threads > 1024) return nmlp_cli_usage(cli, "--threads must be from 0 to 1024");
     for (int i = 0; i < given; i++) cli->positionals[i] = argv[optind + i];
     cli->n_positionals = given;

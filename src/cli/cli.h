@@ -1,7 +1,7 @@
 /* What all commands share: the option table, help, errors, progress bar and JSON output.
  *
- * A command is one file cmd_<name>.c with one nmlp_command; main.c lists them. Exit codes: 0 done, 1 failed, 2 usage: the words themselves
- * are wrong, whatever the files hold. */
+ * A command is one file cmd_<name>.c with one nmlp_command; main.c lists them. Exit codes: 0 done, 1 failed, 2 usage:
+ * the words themselves are wrong, whatever the files hold. */
 #ifndef NMLP_CLI_CLI_H
 #define NMLP_CLI_CLI_H
 
@@ -27,8 +27,9 @@ typedef struct nmlp_opt {
     const char *name; /* without dashes */
     char letter;      /* short form, or 0 */
     nmlp_opt_kind kind;
-    void *value;      /* receives the value; keeps its default when the option is absent */
-    const char *arg;  /* placeholder in the help, e.g. "N", "FILE" or "on|off"; says what may be typed (cli/complete.h) */
+    void *value; /* receives the value; keeps its default when the option is absent */
+    const char
+        *arg; /* placeholder in the help, e.g. "N", "FILE" or "on|off"; says what may be typed (cli/complete.h) */
     const char *help;
 } nmlp_opt;
 
@@ -53,8 +54,8 @@ typedef struct nmlp_cli {
 int nmlp_cli_parse(nmlp_cli *cli, const nmlp_command *command, const nmlp_opt *opts, size_t n_opts, int min_positionals,
                    int max_positionals, int argc, char **argv);
 
-/* Prints "neuronmlp <command>: message" and the hint. Returns NMLP_EXIT_USAGE where the command could never have worked as typed
- * (NMLP_E_ARG), else NMLP_EXIT_FAILED. */
+/* Prints "neuronmlp <command>: message" and the hint. Returns NMLP_EXIT_USAGE where the command could never have worked
+ * as typed (NMLP_E_ARG), else NMLP_EXIT_FAILED. */
 int nmlp_cli_fail(const nmlp_cli *cli, const nmlp_err *err);
 /* Prints what is wrong with the words given and where help is; returns NMLP_EXIT_USAGE. */
 int nmlp_cli_usage(const nmlp_cli *cli, const char *fmt, ...) NMLP_PRINTF(2, 3);

@@ -85,7 +85,8 @@ static int read_words(const nmlp_cli *cli, struct args *a) {
 
 static int check_args(const nmlp_cli *cli, struct args *a) {
     if (!a->output) return nmlp_cli_usage(cli, "-o DIR is needed");
-    if (a->options.ratio == 0 && a->options.budget_ms == 0) return nmlp_cli_usage(cli, "--ratio R or --budget-ms X is needed");
+    if (a->options.ratio == 0 && a->options.budget_ms == 0)
+        return nmlp_cli_usage(cli, "--ratio R or --budget-ms X is needed");
     if (a->options.ratio != 0 && a->options.budget_ms != 0)
         return nmlp_cli_usage(cli, "--ratio and --budget-ms exclude each other");
     if (a->options.budget_ms < 0) return nmlp_cli_usage(cli, "--budget-ms must be positive");
@@ -99,11 +100,12 @@ static void restart_with_better_blas(int argc, char **argv) {
     char *again[ARGS_MAX];
     if (!core || argc + 2 > ARGS_MAX) return;
     if (getenv("OPENBLAS_CORETYPE")) {
-        fprintf(stderr, "note: OpenBLAS runs its slow %s kernels; OPENBLAS_CORETYPE=%s suits this CPU\n", nmlp_linalg_core(), core);
+        fprintf(stderr, "note: OpenBLAS runs its slow %s kernels; OPENBLAS_CORETYPE=%s suits this CPU\n",
+                nmlp_linalg_core(), core);
         return;
     }
     if (setenv("OPENBLAS_CORETYPE", core, 1) != 0) return;
-    again[0] = (char *)(uintptr_t) "neuronmlp";
+    again[0] = (char *)(uintptr_t)"neuronmlp";
     for (int i = 0; i < argc; i++) again[i + 1] = argv[i];
     again[argc + 1] = NULL;
     execv("/proc/self/exe", again);
@@ -119,7 +121,8 @@ static nmlp_status set_target(struct args *a, const nmlp_loaded *loaded, nmlp_er
     return nmlp_cost_measure_cpu(&a->options.time, a->load.isa, c->intermediate, c->hidden, loaded->pool, err);
 }
 
-/* Forward passes are most of a large model's compression, and bf16 makes them several times faster; small models stay exact. */
+/* Forward passes are most of a large model's compression, and bf16 makes them several times faster; small models stay
+ * exact. */
 static nmlp_status choose_precision(struct args *a, const char *dir, nmlp_err *err) {
     nmlp_model model = {0};
     if (a->load.precision || a->load.isa) return NMLP_OK;
@@ -130,8 +133,8 @@ static nmlp_status choose_precision(struct args *a, const char *dir, nmlp_err *e
 }
 
 /* Trains the factors just written against the dense model, and puts the result in their place. */
-static nmlp_status train(const struct args *a, const nmlp_loaded *dense, const nmlp_ids *calib, const nmlp_progress *progress,
-                         nmlp_recover_report *report, nmlp_err *err) {
+static nmlp_status train(const struct args *a, const nmlp_loaded *dense, const nmlp_ids *calib,
+                         const nmlp_progress *progress, nmlp_recover_report *report, nmlp_err *err) {
     nmlp_recover_options options = nmlp_recover_defaults();
     nmlp_model model = {0};
     nmlp_ids ids;
@@ -153,13 +156,15 @@ out:
 }
 
 static void print_training(const nmlp_recover_report *r) {
-    fprintf(stderr, "training: held-out perplexity %.3f -> %.3f, %lld steps, %lld tokens, %.0f s\n", r->heldout_ppl_before,
-            r->heldout_ppl_after, (long long)r->steps, (long long)r->tokens, r->seconds);
+    fprintf(stderr, "training: held-out perplexity %.3f -> %.3f, %lld steps, %lld tokens, %.0f s\n",
+            r->heldout_ppl_before, r->heldout_ppl_after, (long long)r->steps, (long long)r->tokens, r->seconds);
 }
 
 static void warn_few_tokens(const nmlp_compress_report *r, const nmlp_config *c) {
     if (r->calib_tokens < 4 * c->hidden)
-        fprintf(stderr, "note: %lld calibration tokens for %lld channels; below 4 per channel the factors fit the text, not the language\n",
+        fprintf(stderr,
+                "note: %lld calibration tokens for %lld channels; below 4 per channel the factors fit the text, not "
+                "the language\n",
                 (long long)r->calib_tokens, (long long)c->hidden);
 }
 
@@ -218,36 +223,55 @@ out:
 }
 
 static int run(int argc, char **argv) {
-    struct args a = {.alloc = "adaptive", .recover = "refit", .target = "cpu", .whiten = "input", .weights = "swiglu",
-                     .tokens = "equal", .joint = "auto", .shrink = "on", .train_steps = 200, .options = nmlp_compress_defaults()};
+    struct args a = {.alloc = "adaptive",
+                     .recover = "refit",
+                     .target = "cpu",
+                     .whiten = "input",
+                     .weights = "swiglu",
+                     .tokens = "equal",
+                     .joint = "auto",
+                     .shrink = "on",
+                     .train_steps = 200,
+                     .options = nmlp_compress_defaults()};
     a.options.tile = 0;
     a.rounds = a.options.rounds;
     const nmlp_opt opts[] = {
         {"output", 'o', NMLP_OPT_STRING, &a.output, "DIR", "where to write the compressed checkpoint"},
         {"ratio", 'r', NMLP_OPT_NUMBER, &a.options.ratio, "R", "fraction of MLP parameters to remove, e.g. 0.2"},
-        {"budget-ms", 0, NMLP_OPT_NUMBER, &a.options.budget_ms, "X", "instead: milliseconds all MLPs may take for one token"},
-        {"target", 0, NMLP_OPT_STRING, &a.target, "NAME", "cpu (default), trn1, trn2, trn3 or a machine file: sets the tile and the cost of a rank"},
-        {"tile", 0, NMLP_OPT_INT, &a.options.tile, "T", "ranks are multiples of it (default 128 trn, 32 cpu, 16 small models)"},
+        {"budget-ms", 0, NMLP_OPT_NUMBER, &a.options.budget_ms, "X",
+         "instead: milliseconds all MLPs may take for one token"},
+        {"target", 0, NMLP_OPT_STRING, &a.target, "NAME",
+         "cpu (default), trn1, trn2, trn3 or a machine file: sets the tile and the cost of a rank"},
+        {"tile", 0, NMLP_OPT_INT, &a.options.tile, "T",
+         "ranks are multiples of it (default 128 trn, 32 cpu, 16 small models)"},
         {"alloc", 0, NMLP_OPT_STRING, &a.alloc, "HOW", "uniform or adaptive ranks (default adaptive)"},
         {"calib", 0, NMLP_OPT_STRING, &a.calib, "FILE", "calibration text (default MODEL/calib.txt)"},
         {"calib-tokens", 0, NMLP_OPT_INT, &a.options.calib_tokens, "N", "tokens to calibrate on (default 65536)"},
-        {"heldout", 0, NMLP_OPT_INT, &a.options.heldout_tokens, "N", "further tokens that judge (default 8192, large models 2048)"},
+        {"heldout", 0, NMLP_OPT_INT, &a.options.heldout_tokens, "N",
+         "further tokens that judge (default 8192, large models 2048)"},
         {"ctx", 0, NMLP_OPT_INT, &a.options.context, "N", "tokens in a window (default 512)"},
-        {"recover", 0, NMLP_OPT_STRING, &a.recover, "none|refit|train", "refit: second pass (default); train: refit and training"},
-        {"train-text", 0, NMLP_OPT_STRING, &a.train_text, "FILE", "text for --recover train (default: the calibration text)"},
+        {"recover", 0, NMLP_OPT_STRING, &a.recover, "none|refit|train",
+         "refit: second pass (default); train: refit and training"},
+        {"train-text", 0, NMLP_OPT_STRING, &a.train_text, "FILE",
+         "text for --recover train (default: the calibration text)"},
         {"train-steps", 0, NMLP_OPT_INT, &a.train_steps, "N", "updates of --recover train (default 200)"},
         {"resume", 0, NMLP_OPT_FLAG, &a.options.resume, NULL, "go on where an interrupted run stopped"},
-        {"work", 0, NMLP_OPT_STRING, &a.options.work_dir, "DIR", "keep statistics in DIR.partial; --resume uses them for other ratios"},
+        {"work", 0, NMLP_OPT_STRING, &a.options.work_dir, "DIR",
+         "keep statistics in DIR.partial; --resume uses them for other ratios"},
         {"isa", 0, NMLP_OPT_STRING, &a.load.isa, "NAME", "kernel set (default: the fastest)"},
         {"precision", 0, NMLP_OPT_STRING, &a.load.precision, "P",
          "of activations: f32, or bf16 where the CPU has AMX (default f32, large models bf16)"},
         {"whiten", 0, NMLP_OPT_STRING, &a.whiten, "HOW", "research: input, or none for plain SVD"},
-        {"weights", 0, NMLP_OPT_STRING, &a.weights, "swiglu|none", "research: weights on the rows of gate and up (default swiglu)"},
-        {"tokens", 0, NMLP_OPT_STRING, &a.tokens, "equal|residual", "research: residual: by size of the residual stream (default equal)"},
-        {"joint", 0, NMLP_OPT_STRING, &a.joint, "never|auto|always", "research: one basis for gate and up (default auto, large models always)"},
+        {"weights", 0, NMLP_OPT_STRING, &a.weights, "swiglu|none",
+         "research: weights on the rows of gate and up (default swiglu)"},
+        {"tokens", 0, NMLP_OPT_STRING, &a.tokens, "equal|residual",
+         "research: residual: by size of the residual stream (default equal)"},
+        {"joint", 0, NMLP_OPT_STRING, &a.joint, "never|auto|always",
+         "research: one basis for gate and up (default auto, large models always)"},
         {"shrink", 0, NMLP_OPT_STRING, &a.shrink, "on|off", "research: shrink Grams to their diagonals (default on)"},
         {"cap", 0, NMLP_OPT_NUMBER, &a.options.cap, "SHARE", "research: most a token may weigh (default 0.01, 0: off)"},
-        {"rounds", 0, NMLP_OPT_INT, &a.rounds, "N", "research: probe again around the best ranks (default 2, large models 0)"},
+        {"rounds", 0, NMLP_OPT_INT, &a.rounds, "N",
+         "research: probe again around the best ranks (default 2, large models 0)"},
     };
     nmlp_cli cli;
     nmlp_str made_by;
@@ -267,6 +291,7 @@ const nmlp_command nmlp_cmd_compress = {
     .summary = "replace MLP matrices by thin factors",
     .usage = "MODEL -o DIR --ratio R [options]",
     .examples = "neuronmlp compress models/tiny -o /tmp/tiny-20 --ratio 0.2 --calib-tokens 4096 --heldout 1024\n"
-                "neuronmlp compress models/tiny -o /tmp/tiny-svd --ratio 0.4 --alloc uniform --recover none --whiten none --calib-tokens 1024\n",
+                "neuronmlp compress models/tiny -o /tmp/tiny-svd --ratio 0.4 --alloc uniform --recover none --whiten "
+                "none --calib-tokens 1024\n",
     .run = run,
 };

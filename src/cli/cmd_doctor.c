@@ -66,7 +66,8 @@ static void print_memory(const nmlp_survey *s) {
     printf(", %s available", text);
     nmlp_cli_bytes_text(text, (double)s->memory_limit_bytes);
     if (s->memory_limit_bytes) printf(", container limit %s", text);
-    printf("\n  huge pages   %s; %lld reserved\n", nmlp_huge_pages_name(s->huge_pages), (long long)s->n_reserved_huge_pages);
+    printf("\n  huge pages   %s; %lld reserved\n", nmlp_huge_pages_name(s->huge_pages),
+           (long long)s->n_reserved_huge_pages);
 }
 
 static void print_rest(const nmlp_survey *s) {
@@ -157,7 +158,8 @@ static int run(int argc, char **argv) {
         print_text(&f);
     }
     if (f.n_wrong == 0) return code;
-    nmlp_fail(&err, NMLP_E_NUMERIC, "%d kernel set%s computed a wrong product on this machine", f.n_wrong, f.n_wrong > 1 ? "s" : "");
+    nmlp_fail(&err, NMLP_E_NUMERIC, "%d kernel set%s computed a wrong product on this machine", f.n_wrong,
+              f.n_wrong > 1 ? "s" : "");
     nmlp_fail_hint(&err, "choose a sound one with --isa, and report this with the output of neuronmlp doctor --json");
     return nmlp_cli_fail(&cli, &err);
 }

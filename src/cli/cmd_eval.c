@@ -96,7 +96,8 @@ static int run_text(const nmlp_cli *cli, const struct eval_options *o) {
     NMLP_TRY(nmlp_ppl_options_check(&options, &s.loaded.model.config, &err));
     options.progress = &progress;
     nmlp_ppl_describe(&protocol, &options);
-    if (o->preset) fprintf(stderr, "%s: %s; %s\n", o->preset, nmlp_ppl_preset_find(o->preset)->about, nmlp_str_text(&protocol));
+    if (o->preset)
+        fprintf(stderr, "%s: %s; %s\n", o->preset, nmlp_ppl_preset_find(o->preset)->about, nmlp_str_text(&protocol));
     st = nmlp_perplexity(&result, s.loaded.engine, s.tokenizer, nmlp_str_text(&text), text.len, &options, &err);
     nmlp_cli_progress_end(&bar);
     if (st != NMLP_OK) goto out;
@@ -124,8 +125,8 @@ static void print_choice(const nmlp_task *task, const nmlp_choice_result *r) {
     printf("n         %" PRId64 "\n", r->n);
     printf("acc       %.4f ± %.4f\n", r->acc, r->acc_stderr);
     printf("acc_norm  %.4f ± %.4f\n", r->acc_norm, r->acc_norm_stderr);
-    fprintf(stderr, "[%.1f s, %" PRId64 " tokens at %.0f tokens/s, %.0f %% saved by shared beginnings]\n", r->seconds, r->n_run,
-            (double)r->n_run / r->seconds, 100 * (1 - (double)r->n_run / (double)r->n_whole));
+    fprintf(stderr, "[%.1f s, %" PRId64 " tokens at %.0f tokens/s, %.0f %% saved by shared beginnings]\n", r->seconds,
+            r->n_run, (double)r->n_run / r->seconds, 100 * (1 - (double)r->n_run / (double)r->n_whole));
     if (r->n_truncated)
         fprintf(stderr, "[%" PRId64 " sequences were cut at their beginning to fit the model]\n", r->n_truncated);
 }
@@ -223,7 +224,8 @@ static nmlp_status run_models(nmlp_suite_row *rows, const nmlp_cli *cli, const s
     return st;
 }
 
-static int print_suite(const nmlp_cli *cli, const struct eval_options *o, const nmlp_suite *suite, const nmlp_suite_row *rows) {
+static int print_suite(const nmlp_cli *cli, const struct eval_options *o, const nmlp_suite *suite,
+                       const nmlp_suite_row *rows) {
     nmlp_str out;
     size_t n = (size_t)cli->n_positionals;
     nmlp_str_init(&out);
@@ -274,13 +276,15 @@ static int check(const nmlp_cli *cli, struct eval_options *o) {
         return nmlp_cli_usage(cli, "one of --text FILE, --task NAME and --suite NAME is needed");
     if (o->task && o->task_file) return nmlp_cli_usage(cli, "--task and --task-file exclude each other");
     if (task && !o->data) return nmlp_cli_usage(cli, "--task needs --data FILE");
-    if (o->suite && !nmlp_suite_find(o->suite)) return nmlp_cli_usage(cli, "--suite %s: must be paper or all", o->suite);
+    if (o->suite && !nmlp_suite_find(o->suite))
+        return nmlp_cli_usage(cli, "--suite %s: must be paper or all", o->suite);
     if (o->suite && !o->data_dir) return nmlp_cli_usage(cli, "--suite needs --data-dir DIR");
     if (o->resume && !o->suite) return nmlp_cli_usage(cli, "--resume goes with --suite");
     if (!o->suite && cli->n_positionals != 1) return nmlp_cli_usage(cli, "several models go with --suite only");
     if (o->limit < 0) return nmlp_cli_usage(cli, "--limit must not be negative");
     if (o->text && (o->limit || o->data || o->labels || o->data_dir))
-        return nmlp_cli_usage(cli, "--limit, --data, --labels and --data-dir do not go with --text; --max-tokens shortens a text");
+        return nmlp_cli_usage(
+            cli, "--limit, --data, --labels and --data-dir do not go with --text; --max-tokens shortens a text");
     if (task && (o->ppl.ctx || o->ppl.stride || o->ppl.max_tokens || o->ppl.keep_partial))
         return nmlp_cli_usage(cli, "--ctx, --stride, --max-tokens and --keep-partial do not go with --task");
     if (!o->preset) return -1;
@@ -309,12 +313,15 @@ static int run(int argc, char **argv) {
         {"data-dir", 0, NMLP_OPT_STRING, &o.data_dir, "DIR", "where the suite's files are"},
         {"resume", 0, NMLP_OPT_STRING, &o.resume, "FILE", "keep results here and take what is there already"},
         {"format", 0, NMLP_OPT_STRING, &o.format, "NAME", "of the suite's table: text, markdown, csv, json"},
-        {"device", 0, NMLP_OPT_STRING, &o.load.device, "NAME", "cpu (default, exact), cuda (activations in bf16) or auto"},
+        {"device", 0, NMLP_OPT_STRING, &o.load.device, "NAME",
+         "cpu (default, exact), cuda (activations in bf16) or auto"},
         {"isa", 0, NMLP_OPT_STRING, &o.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
-        {"precision", 0, NMLP_OPT_STRING, &o.load.precision, "P", "f32 (default, exact) or bf16 (faster where the CPU has AMX)"},
+        {"precision", 0, NMLP_OPT_STRING, &o.load.precision, "P",
+         "f32 (default, exact) or bf16 (faster where the CPU has AMX)"},
     };
     nmlp_cli cli;
-    int code = nmlp_cli_parse(&cli, &nmlp_cmd_eval, opts, sizeof opts / sizeof opts[0], 1, NMLP_POSITIONALS_MAX, argc, argv);
+    int code =
+        nmlp_cli_parse(&cli, &nmlp_cmd_eval, opts, sizeof opts / sizeof opts[0], 1, NMLP_POSITIONALS_MAX, argc, argv);
     if (code >= 0) return code;
     code = check(&cli, &o);
     if (code >= 0) return code;
@@ -326,8 +333,9 @@ const nmlp_command nmlp_cmd_eval = {
     .name = "eval",
     .summary = "measure a model: perplexity, multiple choice, the paper's table",
     .usage = "MODEL --text FILE | MODEL --task NAME --data FILE | MODEL... --suite paper --data-dir DIR",
-    .examples = "neuronmlp eval models/tiny --text models/tiny/calib.txt --max-tokens 2000\n"
-                "neuronmlp eval models/tiny --text models/tiny/calib.txt --max-tokens 2000 --ctx 256 --stride 128 --json\n"
-                "neuronmlp eval models/tiny --task-file docs/examples/capitals.task.json --data docs/examples/capitals.csv\n",
+    .examples =
+        "neuronmlp eval models/tiny --text models/tiny/calib.txt --max-tokens 2000\n"
+        "neuronmlp eval models/tiny --text models/tiny/calib.txt --max-tokens 2000 --ctx 256 --stride 128 --json\n"
+        "neuronmlp eval models/tiny --task-file docs/examples/capitals.task.json --data docs/examples/capitals.csv\n",
     .run = run,
 };

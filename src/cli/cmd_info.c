@@ -71,8 +71,8 @@ static void print_text(const nmlp_model *m) {
     nmlp_cli_count_text(mlp, (double)size.mlp_params);
     printf("%s\n", m->checkpoint.dir);
     printf("  family        %s (%s)\n", c->family, c->architecture);
-    printf("  shape         hidden %" PRId64 ", intermediate %" PRId64 ", layers %" PRId64 "\n", c->hidden, c->intermediate,
-           c->n_layers);
+    printf("  shape         hidden %" PRId64 ", intermediate %" PRId64 ", layers %" PRId64 "\n", c->hidden,
+           c->intermediate, c->n_layers);
     printf("  attention     %" PRId64 " heads, %" PRId64 " kv heads, head dim %" PRId64 "\n", c->n_heads, c->n_kv_heads,
            c->head_dim);
     printf("  vocabulary    %" PRId64 "%s\n", c->vocab, c->tied ? ", embedding tied to the head" : "");

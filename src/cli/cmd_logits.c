@@ -39,7 +39,8 @@ static void on_rows(void *ctx, nmlp_session *session, const float *rows, int64_t
     }
 }
 
-static nmlp_status run_on_cpu(struct collect *c, const nmlp_loaded *loaded, const int32_t *ids, int64_t n, nmlp_err *err) {
+static nmlp_status run_on_cpu(struct collect *c, const nmlp_loaded *loaded, const int32_t *ids, int64_t n,
+                              nmlp_err *err) {
     nmlp_session *session = NULL;
     NMLP_RETURN_IF_FAILED(nmlp_session_create(&session, loaded->engine, n, 0, false, err));
     nmlp_status st = nmlp_session_append(session, ids, n, on_rows, c, err);
@@ -48,7 +49,8 @@ static nmlp_status run_on_cpu(struct collect *c, const nmlp_loaded *loaded, cons
 }
 
 /* Token by token: the way of decoding, whose activations keep 16 bits. */
-static nmlp_status run_on_gpu(struct collect *c, const nmlp_loaded *loaded, const int32_t *ids, int64_t n, nmlp_err *err) {
+static nmlp_status run_on_gpu(struct collect *c, const nmlp_loaded *loaded, const int32_t *ids, int64_t n,
+                              nmlp_err *err) {
     nmlp_cuda_session *session = NULL;
     NMLP_RETURN_IF_FAILED(nmlp_gpu_session_create(&session, loaded->gpu, &loaded->model, n, err));
     nmlp_status st = NMLP_OK;
@@ -73,7 +75,8 @@ static int print_json(const nmlp_cli *cli, const struct collect *c, int64_t n_id
     nmlp_json_begin_array(&w, "logits");
     for (size_t p = 0; p < c->n_positions; p++) {
         nmlp_json_begin_array(&w, NULL);
-        for (int64_t v = 0; v < c->vocab; v++) nmlp_json_put_number(&w, NULL, (double)c->logits[(int64_t)p * c->vocab + v]);
+        for (int64_t v = 0; v < c->vocab; v++)
+            nmlp_json_put_number(&w, NULL, (double)c->logits[(int64_t)p * c->vocab + v]);
         nmlp_json_end_array(&w);
     }
     nmlp_json_end_array(&w);
@@ -146,7 +149,8 @@ static int run(int argc, char **argv) {
     const nmlp_opt opts[] = {
         {"ids", 0, NMLP_OPT_STRING, &ids_text, "1,2,3", "token ids"},
         {"positions", 0, NMLP_OPT_STRING, &positions_text, "0,2", "positions to print (default: the last)"},
-        {"precision", 0, NMLP_OPT_STRING, &load.precision, "P", "f32 (default, exact) or bf16 (faster where the CPU has AMX)"},
+        {"precision", 0, NMLP_OPT_STRING, &load.precision, "P",
+         "f32 (default, exact) or bf16 (faster where the CPU has AMX)"},
         {"device", 0, NMLP_OPT_STRING, &load.device, "NAME", "cpu (default), cuda or auto"},
         {"isa", 0, NMLP_OPT_STRING, &load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
     };

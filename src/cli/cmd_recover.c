@@ -104,11 +104,14 @@ static int print_result(const nmlp_cli *cli, const nmlp_recover_report *r, const
 }
 
 static nmlp_status read_words(const struct words *words, nmlp_recover_options *o, nmlp_err *err) {
-    if (strcmp(words->mode, "lora") == 0) o->mode = NMLP_RECOVER_LORA;
+    if (strcmp(words->mode, "lora") == 0)
+        o->mode = NMLP_RECOVER_LORA;
     else if (strcmp(words->mode, "factors") != 0)
         return nmlp_fail(err, NMLP_E_ARG, "--mode %s: must be factors or lora", words->mode);
-    if (strcmp(words->train, "mlp") == 0) o->set = NMLP_TRAIN_MLP;
-    else if (strcmp(words->train, "all") == 0) o->set = NMLP_TRAIN_ALL;
+    if (strcmp(words->train, "mlp") == 0)
+        o->set = NMLP_TRAIN_MLP;
+    else if (strcmp(words->train, "all") == 0)
+        o->set = NMLP_TRAIN_ALL;
     else if (strcmp(words->train, "factors") != 0)
         return nmlp_fail(err, NMLP_E_ARG, "--train %s: must be factors, mlp or all", words->train);
     o->seed = (uint64_t)words->seed;

@@ -75,8 +75,9 @@ static void put_missing(report *r) {
     }
     if (!r->args.bench) {
         nmlp_page_paragraph(&r->page, "The MLP on this CPU beside its peers (the CSV of the MLP benchmark):");
-        nmlp_page_command(&r->page, "neuronmlp bench mlp --rows 1,128 --shape 2048,8192,1280 --csv mlp.csv && neuronmlp report "
-                                    "--bench mlp.csv -o report.html");
+        nmlp_page_command(&r->page,
+                          "neuronmlp bench mlp --rows 1,128 --shape 2048,8192,1280 --csv mlp.csv && neuronmlp report "
+                          "--bench mlp.csv -o report.html");
     }
     nmlp_page_section_end(&r->page);
 }

@@ -32,7 +32,7 @@ struct run_options {
 
 /* Where generated tokens go. */
 struct output {
-    bool stream; /* to stdout as they come */
+    bool stream;      /* to stdout as they come */
     const char *lead; /* the prompt, printed once there is something to print behind it; NULL: not, or no more */
     nmlp_tokenizer *tokenizer; /* NULL: ids only */
     nmlp_decode_stream decoder;
@@ -216,12 +216,15 @@ static int run(int argc, char **argv) {
         {"top-k", 0, NMLP_OPT_INT, &r.sampling.top_k, "K", "keep the K likeliest tokens (default 0: all)"},
         {"top-p", 0, NMLP_OPT_NUMBER, &r.sampling.top_p, "P", "keep the likeliest tokens that make up P (default 1)"},
         {"min-p", 0, NMLP_OPT_NUMBER, &r.sampling.min_p, "P", "drop tokens below P times the likeliest (default 0)"},
-        {"repeat-penalty", 0, NMLP_OPT_NUMBER, &r.sampling.repetition_penalty, "X", "divide logits of seen tokens (default 1)"},
+        {"repeat-penalty", 0, NMLP_OPT_NUMBER, &r.sampling.repetition_penalty, "X",
+         "divide logits of seen tokens (default 1)"},
         {"seed", 0, NMLP_OPT_INT, &r.seed, "N", "seed of the sampling (default 0)"},
         {"ignore-eos", 0, NMLP_OPT_FLAG, &r.ignore_eos, NULL, "go on after end-of-text tokens"},
         {"no-bos", 0, NMLP_OPT_FLAG, &r.no_bos, NULL, "do not put the begin-of-text token in front"},
-        {"device", 0, NMLP_OPT_STRING, &r.load.device, "cpu|cuda|auto", "where to run (default auto: a GPU where there is one)"},
-        {"precision", 0, NMLP_OPT_STRING, &r.load.precision, "f32|bf16", "f32: exact (default); bf16: faster where the CPU has AMX"},
+        {"device", 0, NMLP_OPT_STRING, &r.load.device, "cpu|cuda|auto",
+         "where to run (default auto: a GPU where there is one)"},
+        {"precision", 0, NMLP_OPT_STRING, &r.load.precision, "f32|bf16",
+         "f32: exact (default); bf16: faster where the CPU has AMX"},
         {"isa", 0, NMLP_OPT_STRING, &r.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
     };
     nmlp_cli cli;

@@ -37,7 +37,8 @@ static nmlp_status build_program(simulation *sim, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_machine_open(&sim->machine, sim->args.target, err));
     sim->kernel = nmlp_kernel_find(sim->args.kernel, err);
     if (!sim->kernel) return NMLP_E_ARG;
-    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_shape(&sim->shape, sim->args.shape, sim->kernel->name, sim->kernel->has_rank, err));
+    NMLP_RETURN_IF_FAILED(
+        nmlp_cli_parse_shape(&sim->shape, sim->args.shape, sim->kernel->name, sim->kernel->has_rank, err));
     NMLP_RETURN_IF_FAILED(nmlp_tiling_parse(&tiling, sim->args.tiling, err));
     NMLP_RETURN_IF_FAILED(nmlp_cli_parse_dtype(&dtype, sim->args.dtype, err));
     nmlp_kernel_request rq = {.shape = sim->shape, .dtype = dtype, .tiling = &tiling, .machine = &sim->machine};

@@ -102,7 +102,8 @@ static void offer_list(const char *typed, const char *words) {
     }
 }
 
-/* A placeholder such as "FILE", "a|b", "MODEL|PRESET", "MODEL...", "NAME"; `owner` is the option or command it belongs to. */
+/* A placeholder such as "FILE", "a|b", "MODEL|PRESET", "MODEL...", "NAME"; `owner` is the option or command it belongs
+ * to. */
 static void offer_values(const char *typed, const char *placeholder, const char *owner) {
     char first[CANDIDATE_MAX];
     snprintf(first, sizeof first, "%.*s", (int)strcspn(placeholder, " ."), placeholder);
@@ -132,8 +133,10 @@ static const nmlp_opt *option_of(const char *word, const nmlp_opt *opts, size_t 
     return NULL;
 }
 
-/* Walks to the last word. Returns the option whose value it is, or NULL; counts the positionals in front of it. bash gives "--a=b" as three words. */
-static const nmlp_opt *option_pending(const nmlp_opt *opts, size_t n, int n_words, char *const *words, int *n_positionals) {
+/* Walks to the last word. Returns the option whose value it is, or NULL; counts the positionals in front of it. bash
+ * gives "--a=b" as three words. */
+static const nmlp_opt *option_pending(const nmlp_opt *opts, size_t n, int n_words, char *const *words,
+                                      int *n_positionals) {
     const nmlp_opt *pending = NULL;
     *n_positionals = 0;
     for (int i = 0; i < n_words - 1; i++) {
@@ -149,8 +152,8 @@ static const nmlp_opt *option_pending(const nmlp_opt *opts, size_t n, int n_word
     return pending;
 }
 
-int nmlp_complete_words(const nmlp_command *command, const nmlp_opt *opts, size_t n_opts, int max_positionals, int n_words,
-                        char *const *words) {
+int nmlp_complete_words(const nmlp_command *command, const nmlp_opt *opts, size_t n_opts, int max_positionals,
+                        int n_words, char *const *words) {
     int n_positionals;
     const char *typed = n_words > 0 ? words[n_words - 1] : "";
     const nmlp_opt *pending = option_pending(opts, n_opts, n_words, words, &n_positionals);

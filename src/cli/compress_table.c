@@ -23,10 +23,12 @@ static void print_layers(const nmlp_compress_summary *s) {
         for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
             int64_t rank = r->ranks[l].rank[i];
             char text[24];
-            snprintf(text, sizeof text, rank ? "%lld%s" : "dense", (long long)rank, r->ranks[l].joint && i != NMLP_MLP_DOWN ? "*" : "");
+            snprintf(text, sizeof text, rank ? "%lld%s" : "dense", (long long)rank,
+                     r->ranks[l].joint && i != NMLP_MLP_DOWN ? "*" : "");
             printf("%-6lld %-10s %6s %6.1f%% %10.3g", (long long)l, nmlp_mlp_matrix_name((nmlp_mlp_matrix)i), text,
                    100 * kept_share(s->config, &r->ranks[l], i), r->nmse[l * NMLP_MLP_MATRICES + i]);
-            if (r->refit_kept && i == NMLP_MLP_DOWN) printf("  %.3g (%.3g)", r->layer_error[l], r->layer_error_before[l]);
+            if (r->refit_kept && i == NMLP_MLP_DOWN)
+                printf("  %.3g (%.3g)", r->layer_error[l], r->layer_error_before[l]);
             printf("\n");
         }
     }
@@ -42,7 +44,8 @@ static void print_size(const char *what, double before, double after, void text_
     char b[32];
     text_of(a, before);
     text_of(b, after);
-    printf("%-12s %10s -> %-10s removed %5.2f%%, kept %5.2f%%\n", what, a, b, 100 * (1 - after / before), 100 * after / before);
+    printf("%-12s %10s -> %-10s removed %5.2f%%, kept %5.2f%%\n", what, a, b, 100 * (1 - after / before),
+           100 * after / before);
 }
 
 /* Seconds by stage and kind of work. */
@@ -127,7 +130,8 @@ static void put_times(nmlp_json_writer *w, const nmlp_times *t) {
     nmlp_json_begin_object(w, "seconds_by_stage");
     for (int stage = 0; stage < NMLP_STAGE_COUNT; stage++) {
         nmlp_json_begin_object(w, nmlp_stage_name((nmlp_stage)stage));
-        for (int i = 0; i < NMLP_WORK_COUNT; i++) nmlp_json_put_number(w, nmlp_work_name((nmlp_work)i), t->seconds[stage][i]);
+        for (int i = 0; i < NMLP_WORK_COUNT; i++)
+            nmlp_json_put_number(w, nmlp_work_name((nmlp_work)i), t->seconds[stage][i]);
         nmlp_json_end_object(w);
     }
     nmlp_json_end_object(w);

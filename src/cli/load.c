@@ -14,7 +14,8 @@ static nmlp_status choose_device(bool *gpu, const nmlp_load_options *options, nm
         *gpu = !options->isa && nmlp_cuda_probe(&info, err) == NMLP_OK;
         return NMLP_OK;
     }
-    if (strcmp(device, "cuda") != 0) return nmlp_fail(err, NMLP_E_ARG, "--device %s: must be cpu, cuda or auto", device);
+    if (strcmp(device, "cuda") != 0)
+        return nmlp_fail(err, NMLP_E_ARG, "--device %s: must be cpu, cuda or auto", device);
     nmlp_status st = nmlp_cuda_probe(&info, err);
     if (st != NMLP_OK) nmlp_fail_context(err, "--device cuda");
     *gpu = st == NMLP_OK;

@@ -19,7 +19,8 @@ typedef struct nmlp_loaded {
 typedef struct nmlp_load_options {
     const char *isa;       /* --isa */
     const char *precision; /* --precision: "f32" (default) or "bf16" */
-    const char *device;    /* --device: "cpu" (or NULL), "cuda", or "auto": a GPU where one is usable and no --isa asks for the CPU */
+    const char *device; /* --device: "cpu" (or NULL), "cuda", or "auto": a GPU where one is usable and no --isa asks for
+                           the CPU */
 } nmlp_load_options;
 
 nmlp_status nmlp_load(nmlp_loaded *loaded, const nmlp_cli *cli, const char *dir, const nmlp_load_options *options,

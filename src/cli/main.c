@@ -11,32 +11,22 @@
 #include "cli/version.h"
 
 static const nmlp_command *const commands[] = {
-    &nmlp_cmd_info,
-    &nmlp_cmd_tokenize,
-    &nmlp_cmd_logits,
-    &nmlp_cmd_run,
-    &nmlp_cmd_synth,
-    &nmlp_cmd_compress,
-    &nmlp_cmd_recover,
-    &nmlp_cmd_expand,
-    &nmlp_cmd_eval,
-    &nmlp_cmd_plan,
-    &nmlp_cmd_simulate,
-    &nmlp_cmd_emit,
-    &nmlp_cmd_predict,
-    &nmlp_cmd_doctor,
-    &nmlp_cmd_bench,
-    &nmlp_cmd_report,
+    &nmlp_cmd_info,    &nmlp_cmd_tokenize, &nmlp_cmd_logits, &nmlp_cmd_run,    &nmlp_cmd_synth,    &nmlp_cmd_compress,
+    &nmlp_cmd_recover, &nmlp_cmd_expand,   &nmlp_cmd_eval,   &nmlp_cmd_plan,   &nmlp_cmd_simulate, &nmlp_cmd_emit,
+    &nmlp_cmd_predict, &nmlp_cmd_doctor,   &nmlp_cmd_bench,  &nmlp_cmd_report,
 };
 
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
 static void print_commands(FILE *out) {
-    fprintf(out, "neuronmlp %s: compress language models with SVD and run them fast\n\n"
-                 "usage: neuronmlp COMMAND [options]\n\n", NMLP_VERSION);
+    fprintf(out,
+            "neuronmlp %s: compress language models with SVD and run them fast\n\n"
+            "usage: neuronmlp COMMAND [options]\n\n",
+            NMLP_VERSION);
     for (size_t i = 0; i < N_COMMANDS; i++) fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(out, "\nneuronmlp COMMAND --help shows options and examples; neuronmlp --version [--json] what is built in.\n"
-                 "exit codes: 0 done, 1 failed (one line says why), 2 usage\n");
+    fprintf(out,
+            "\nneuronmlp COMMAND --help shows options and examples; neuronmlp --version [--json] what is built in.\n"
+            "exit codes: 0 done, 1 failed (one line says why), 2 usage\n");
 }
 
 static const nmlp_command *find_command(const char *name) {
@@ -69,7 +59,8 @@ static int complete(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    (void)setenv("HWLOC_HIDE_ERRORS", "2", 0); /* containers without /sys: the sizes assumed then are no fault of the user's */
+    (void)setenv("HWLOC_HIDE_ERRORS", "2",
+                 0);                /* containers without /sys: the sizes assumed then are no fault of the user's */
     (void)signal(SIGXFSZ, SIG_IGN); /* a file-size limit is then an error of the write, which says what to do */
     if (argc < 2) {
         print_commands(stderr);

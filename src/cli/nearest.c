@@ -16,7 +16,8 @@ int nmlp_edit_distance(const char *a, const char *b, int limit) {
         now[0] = (int)i;
         for (size_t j = 1; j <= n_b; j++) {
             now[j] = least(least(before[j], now[j - 1]) + 1, before[j - 1] + (a[i - 1] != b[j - 1]));
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) now[j] = least(now[j], twice[j - 2] + 1);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                now[j] = least(now[j], twice[j - 2] + 1);
         }
     }
     return least(rows[n_a % 3][n_b], limit + 1);

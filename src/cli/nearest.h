@@ -4,7 +4,8 @@
 
 #include <stddef.h>
 
-/* Letters to insert, delete, replace or swap with their neighbour to get from `a` to `b`; what is above `limit` is reported as limit + 1. */
+/* Letters to insert, delete, replace or swap with their neighbour to get from `a` to `b`; what is above `limit` is
+ * reported as limit + 1. */
 int nmlp_edit_distance(const char *a, const char *b, int limit);
 
 /* Keeps the nearest of the words it is shown. */

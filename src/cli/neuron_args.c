@@ -3,7 +3,8 @@
 #include "base/mem.h"
 #include "cli/cli.h"
 
-nmlp_status nmlp_cli_parse_shape(nmlp_kernel_shape *shape, const char *text, const char *what, bool has_rank, nmlp_err *err) {
+nmlp_status nmlp_cli_parse_shape(nmlp_kernel_shape *shape, const char *text, const char *what, bool has_rank,
+                                 nmlp_err *err) {
     int64_t *d = NULL;
     size_t n = 0, want = has_rank ? 4 : 3;
     NMLP_RETURN_IF_FAILED(nmlp_cli_parse_ints(&d, &n, text, "--shape", err));

@@ -13,8 +13,8 @@ const nmlp_sweep_kernel nmlp_sweep_kernels[NMLP_SWEEP_SERIES] = {
     {"ours XtUV", "xuv", "x=1", true},
 };
 
-nmlp_status nmlp_sweep_measure(nmlp_kernel_cost *cost, const nmlp_machine *machine, const nmlp_sweep_kernel *s, int64_t rows,
-                               nmlp_err *err) {
+nmlp_status nmlp_sweep_measure(nmlp_kernel_cost *cost, const nmlp_machine *machine, const nmlp_sweep_kernel *s,
+                               int64_t rows, nmlp_err *err) {
     nmlp_tiling tiling;
     const nmlp_kernel *kernel = nmlp_kernel_find(s->kernel, err);
     if (!kernel) return NMLP_E_MISSING;

@@ -75,7 +75,8 @@ static nmlp_status read_row(results *r, char **fields, int n, int line, nmlp_err
         if (c == C_MS && text[0] == '\0') return NMLP_OK; /* was not timed: its result was wrong */
         if (c == C_PEER || (c == C_RANK && strcmp(text, "dense") == 0)) continue;
         if (!read_number(&number[c], text))
-            return nmlp_fail(err, NMLP_E_FORMAT, "%s:%d: %s is \"%.40s\", not a number", r->path, line, columns[c], text);
+            return nmlp_fail(err, NMLP_E_FORMAT, "%s:%d: %s is \"%.40s\", not a number", r->path, line, columns[c],
+                             text);
     }
     if (r->n == ROWS_MAX) return nmlp_fail(err, NMLP_E_LIMIT, "%s: more than %d results", r->path, ROWS_MAX);
     sample *s = &r->samples[r->n++];

@@ -157,8 +157,8 @@ nmlp_status nmlp_report_kernels(nmlp_page *page, const nmlp_report_target *targe
     nmlp_page_grid_end(page);
     nmlp_page_section_end(page);
     snprintf(value, sizeof value, "%.2f×", s.ms[0][s.n - 1] / s.ms[N_KERNELS - 1][s.n - 1]);
-    snprintf(label, sizeof label, "faster than AWS's dense kernel on %s: %d × %d at rank %d, %.0f rows (simulated)", m->name,
-             NMLP_SWEEP_H, NMLP_SWEEP_O, NMLP_SWEEP_R, s.rows[s.n - 1]);
+    snprintf(label, sizeof label, "faster than AWS's dense kernel on %s: %d × %d at rank %d, %.0f rows (simulated)",
+             m->name, NMLP_SWEEP_H, NMLP_SWEEP_O, NMLP_SWEEP_R, s.rows[s.n - 1]);
     nmlp_page_card(page, value, label, "kernels");
     nmlp_str_fini(&text);
     return NMLP_OK;

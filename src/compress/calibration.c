@@ -7,7 +7,8 @@
 
 enum { PATH_MAX_BYTES = 4096 };
 
-nmlp_status nmlp_calibration_read(const char *model_dir, const char *file, nmlp_ids *ids, nmlp_str *name, nmlp_err *err) {
+nmlp_status nmlp_calibration_read(const char *model_dir, const char *file, nmlp_ids *ids, nmlp_str *name,
+                                  nmlp_err *err) {
     char own[PATH_MAX_BYTES];
     if (!file) {
         NMLP_RETURN_IF_FAILED(nmlp_path_join(own, sizeof own, model_dir, "calib.txt", err));

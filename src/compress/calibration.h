@@ -6,7 +6,9 @@
 #include "base/str.h"
 #include "text/tokenizer.h"
 
-/* Appends the token ids of `file`, or with NULL of calib.txt in the model's directory. `name` receives the file's name without its folder. */
-nmlp_status nmlp_calibration_read(const char *model_dir, const char *file, nmlp_ids *ids, nmlp_str *name, nmlp_err *err);
+/* Appends the token ids of `file`, or with NULL of calib.txt in the model's directory. `name` receives the file's name
+ * without its folder. */
+nmlp_status nmlp_calibration_read(const char *model_dir, const char *file, nmlp_ids *ids, nmlp_str *name,
+                                  nmlp_err *err);
 
 #endif

@@ -1,4 +1,5 @@
-/* Compression of a model's MLPs: statistics, factors, ranks, refit, checkpoint. The one header users of this folder need. */
+/* Compression of a model's MLPs: statistics, factors, ranks, refit, checkpoint. The one header users of this folder
+ * need. */
 #ifndef NMLP_COMPRESS_COMPRESS_H
 #define NMLP_COMPRESS_COMPRESS_H
 
@@ -13,27 +14,27 @@
 #include "engine/engine.h"
 
 typedef struct nmlp_compress_options {
-    double ratio;            /* fraction of MLP parameters to remove, between 0 and 1 */
-    double budget_ms;        /* above 0: time of all MLPs for one token instead of a ratio */
-    nmlp_cost_line time;     /* of the target, with budget_ms */
-    int64_t tile;            /* ranks are multiples of it */
-    bool adaptive;           /* else uniform ranks */
+    double ratio;        /* fraction of MLP parameters to remove, between 0 and 1 */
+    double budget_ms;    /* above 0: time of all MLPs for one token instead of a ratio */
+    nmlp_cost_line time; /* of the target, with budget_ms */
+    int64_t tile;        /* ranks are multiples of it */
+    bool adaptive;       /* else uniform ranks */
     bool refit;
-    bool whiten;             /* else plain SVD */
-    bool row_weights;        /* SwiGLU weights on the rows of gate and up */
-    bool token_weights;      /* tokens count by the inverse of their residual stream's size */
+    bool whiten;        /* else plain SVD */
+    bool row_weights;   /* SwiGLU weights on the rows of gate and up */
+    bool token_weights; /* tokens count by the inverse of their residual stream's size */
     bool shrink;
-    double cap;              /* largest share of a token in the statistics; 0: none */
+    double cap; /* largest share of a token in the statistics; 0: none */
     nmlp_joint_mode joint;
-    int rounds;              /* of probing again around the best ranks; -1: 2, or 0 for large models */
+    int rounds; /* of probing again around the best ranks; -1: 2, or 0 for large models */
     int64_t calib_tokens;
-    int64_t heldout_tokens;  /* -1: 8192, or 2048 for large models */
-    int64_t context;         /* tokens in a window */
-    const char *calib_name;  /* for config.json */
-    const char *made_by;     /* the command that asked for this, for config.json; NULL: not said */
+    int64_t heldout_tokens; /* -1: 8192, or 2048 for large models */
+    int64_t context;        /* tokens in a window */
+    const char *calib_name; /* for config.json */
+    const char *made_by;    /* the command that asked for this, for config.json; NULL: not said */
     bool resume;
-    const char *work_dir;    /* NULL: "<out_dir>.work"; with ".partial" behind it while in use */
-    bool keep_work;          /* leave it for other budgets (with `resume`), which then skip the statistics */
+    const char *work_dir; /* NULL: "<out_dir>.work"; with ".partial" behind it while in use */
+    bool keep_work;       /* leave it for other budgets (with `resume`), which then skip the statistics */
     const nmlp_progress *progress;
 } nmlp_compress_options;
 
@@ -47,20 +48,20 @@ bool nmlp_compress_is_large(const nmlp_config *config);
 typedef struct nmlp_compress_report {
     int64_t n_layers;
     nmlp_layer_ranks *ranks; /* [L] */
-    double *nmse;            /* [L, NMLP_MLP_MATRICES] relative error of each matrix on calibration data before the refit */
-    int64_t curve_step;      /* ranks between two points of a curve: a multiple of the tile */
-    int64_t curve_points;    /* ranks 0, step, 2 step, ... up to the full rank */
-    double *curve;           /* [L, NMLP_MLP_MATRICES, points] the error at those ranks, of the basis that was used */
-    double *layer_error;     /* [L] relative held-out error of the residual stream after the layer; NaN without refit */
-    double *layer_error_before; /* [L] the same had this layer not been refitted */
+    double *nmse;       /* [L, NMLP_MLP_MATRICES] relative error of each matrix on calibration data before the refit */
+    int64_t curve_step; /* ranks between two points of a curve: a multiple of the tile */
+    int64_t curve_points; /* ranks 0, step, 2 step, ... up to the full rank */
+    double *curve;        /* [L, NMLP_MLP_MATRICES, points] the error at those ranks, of the basis that was used */
+    double *layer_error;  /* [L] relative held-out error of the residual stream after the layer; NaN without refit */
+    double *layer_error_before;                  /* [L] the same had this layer not been refitted */
     int64_t params_before, params_after;         /* of the model */
     int64_t mlp_params_before, mlp_params_after; /* of its MLP matrices */
     int64_t bytes_before, bytes_after;
-    bool judged;             /* held-out losses below were measured */
+    bool judged; /* held-out losses below were measured */
     nmlp_loss dense;
-    nmlp_loss factored;      /* with the chosen ranks, before the refit */
+    nmlp_loss factored; /* with the chosen ranks, before the refit */
     nmlp_loss final;
-    char chosen[64];         /* name of the winning candidate */
+    char chosen[64]; /* name of the winning candidate */
     int n_candidates;
     bool refit_kept;
     double time_before_ms, time_after_ms; /* by the cost table; 0 with a parameter budget */
@@ -70,9 +71,9 @@ typedef struct nmlp_compress_report {
 
 void nmlp_compress_report_fini(nmlp_compress_report *report);
 
-/* Compresses the engine's model, calibrated on the token ids of a text, into the directory `out_dir`. The old directory stays until the new one is
- * complete. While working, "<out_dir>.work.partial" holds finished layers; a run that was killed goes on from there with `resume`, to
- * the same bytes. */
+/* Compresses the engine's model, calibrated on the token ids of a text, into the directory `out_dir`. The old directory
+ * stays until the new one is complete. While working, "<out_dir>.work.partial" holds finished layers; a run that was
+ * killed goes on from there with `resume`, to the same bytes. */
 nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n_ids, const char *out_dir,
                               const nmlp_compress_options *options, nmlp_compress_report *report, nmlp_err *err);
 

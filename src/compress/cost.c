@@ -18,7 +18,9 @@ static double time_us(const void *ctx, int64_t rows, int64_t cols, int64_t rank)
     return start + line->us_per_param * params(NULL, rows, cols, rank);
 }
 
-nmlp_cost nmlp_cost_time(const nmlp_cost_line *line) { return (nmlp_cost){.matrix = time_us, .ctx = line, .unit = "us"}; }
+nmlp_cost nmlp_cost_time(const nmlp_cost_line *line) {
+    return (nmlp_cost){.matrix = time_us, .ctx = line, .unit = "us"};
+}
 
 enum { REPEATS = 15 };
 

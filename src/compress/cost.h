@@ -28,7 +28,8 @@ typedef struct nmlp_cost_line {
 
 nmlp_cost nmlp_cost_time(const nmlp_cost_line *line);
 
-/* Decode on this CPU: times products of the model's shapes with one token and fits the line. Not reproducible to the last digit, as clocks are not. */
+/* Decode on this CPU: times products of the model's shapes with one token and fits the line. Not reproducible to the
+ * last digit, as clocks are not. */
 nmlp_status nmlp_cost_measure_cpu(nmlp_cost_line *line, const char *isa, int64_t rows, int64_t cols, nmlp_pool *pool,
                                   nmlp_err *err);
 

@@ -33,26 +33,28 @@ static uint64_t mix_model(uint64_t hash, const nmlp_model *m) {
     return hash;
 }
 
-nmlp_fingerprint nmlp_job_fingerprint(const nmlp_engine *engine, const nmlp_windows *w, const nmlp_compress_options *o) {
+nmlp_fingerprint nmlp_job_fingerprint(const nmlp_engine *engine, const nmlp_windows *w,
+                                      const nmlp_compress_options *o) {
     nmlp_fingerprint out;
     char text[512];
-    int n = snprintf(text, sizeof text, "%d%d%d%d %.17g %d%d %lld %lld %lld %s", o->whiten, o->row_weights, o->token_weights,
-                     o->shrink, o->cap, o->joint != NMLP_JOINT_NEVER, o->joint != NMLP_JOINT_ALWAYS, (long long)w->context, (long long)w->n_calib,
-                     (long long)w->n_heldout, nmlp_engine_isa(engine));
+    int n = snprintf(text, sizeof text, "%d%d%d%d %.17g %d%d %lld %lld %lld %s", o->whiten, o->row_weights,
+                     o->token_weights, o->shrink, o->cap, o->joint != NMLP_JOINT_NEVER, o->joint != NMLP_JOINT_ALWAYS,
+                     (long long)w->context, (long long)w->n_calib, (long long)w->n_heldout, nmlp_engine_isa(engine));
     uint64_t hash = mix(0xcbf29ce484222325u, text, (size_t)n);
     hash = mix(hash, w->ids, (size_t)nmlp_windows_tokens(w) * sizeof *w->ids);
     out.statistics = mix_model(hash, nmlp_engine_model(engine));
     bool timed = o->budget_ms > 0;
     n = snprintf(text, sizeof text, "%.17g %.17g %.17g %.17g %.17g %lld %d %d %d", o->ratio, o->budget_ms,
-                 timed ? o->time.start_dense_us : 0, timed ? o->time.start_lowrank_us : 0, timed ? o->time.us_per_param : 0,
-                 (long long)o->tile, o->adaptive, (int)o->joint, o->rounds);
+                 timed ? o->time.start_dense_us : 0, timed ? o->time.start_lowrank_us : 0,
+                 timed ? o->time.us_per_param : 0, (long long)o->tile, o->adaptive, (int)o->joint, o->rounds);
     out.search = mix(out.statistics, text, (size_t)n);
     out.job = mix(out.search, o->refit ? "refit" : "plain", 5);
     return out;
 }
 
 static void matrix_name(char name[MATRIX_NAME_MAX], int64_t layer, int matrix) {
-    snprintf(name, MATRIX_NAME_MAX, "model.layers.%lld.mlp.%s", (long long)layer, nmlp_mlp_matrix_name((nmlp_mlp_matrix)matrix));
+    snprintf(name, MATRIX_NAME_MAX, "model.layers.%lld.mlp.%s", (long long)layer,
+             nmlp_mlp_matrix_name((nmlp_mlp_matrix)matrix));
 }
 
 static void put_ranks(nmlp_json_writer *j, const nmlp_compress_report *r) {

@@ -54,7 +54,8 @@ static void pack_ranks(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
-nmlp_status nmlp_nested_pack(nmlp_nested *nested, double *ut, double *v, const double *loss, nmlp_pool *pool, nmlp_err *err) {
+nmlp_status nmlp_nested_pack(nmlp_nested *nested, double *ut, double *v, const double *loss, nmlp_pool *pool,
+                             nmlp_err *err) {
     size_t elem = nmlp_dtype_bytes(nested->dtype);
     size_t loss_bytes = (size_t)(nested->full + 1) * sizeof(double);
     size_t ut_bytes = (size_t)(nested->rank * nested->rows) * elem;
@@ -98,7 +99,8 @@ static void turn_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
-void nmlp_nested_u(const nmlp_nested *nested, int64_t rank, int64_t first_row, int64_t n_rows, void *u, nmlp_pool *pool) {
+void nmlp_nested_u(const nmlp_nested *nested, int64_t rank, int64_t first_row, int64_t n_rows, void *u,
+                   nmlp_pool *pool) {
     struct turning t = {.nested = nested, .rank = rank, .first_row = first_row, .n_rows = n_rows, .u = u};
     nmlp_pool_for(pool, n_rows, TURN_SIDE, turn_rows, &t);
 }
@@ -156,7 +158,8 @@ static nmlp_status set_tall_problems(struct work *w, nmlp_err *err) {
     int64_t h = m->hidden;
     NMLP_RETURN_IF_FAILED(weigh(w, g[NMLP_NESTED_GATE], m->gate, m->d_gate, err));
     NMLP_RETURN_IF_FAILED(weigh(w, g[NMLP_NESTED_UP], m->up, m->d_up, err));
-    for (int64_t i = 0; m->joint && i < h * h; i++) g[NMLP_NESTED_JOINT][i] = g[NMLP_NESTED_GATE][i] + g[NMLP_NESTED_UP][i];
+    for (int64_t i = 0; m->joint && i < h * h; i++)
+        g[NMLP_NESTED_JOINT][i] = g[NMLP_NESTED_GATE][i] + g[NMLP_NESTED_UP][i];
     if (!m->separate) return set_problem(w, w->vectors[NMLP_NESTED_JOINT], g[NMLP_NESTED_JOINT], err);
     NMLP_RETURN_IF_FAILED(set_problem(w, w->vectors[NMLP_NESTED_GATE], g[NMLP_NESTED_GATE], err));
     NMLP_RETURN_IF_FAILED(set_problem(w, w->vectors[NMLP_NESTED_UP], g[NMLP_NESTED_UP], err));
@@ -211,7 +214,9 @@ static nmlp_status right_basis(struct work *w, double *t, int which, int64_t ran
 static nmlp_weight_product product_of(const struct work *w, int matrix) {
     const nmlp_mlp_moments *m = w->m;
     return (nmlp_weight_product){.view = &m->views[matrix],
-                                 .wide = matrix == NMLP_NESTED_GATE ? m->gate : matrix == NMLP_NESTED_UP ? m->up : m->down,
+                                 .wide = matrix == NMLP_NESTED_GATE ? m->gate
+                                         : matrix == NMLP_NESTED_UP ? m->up
+                                                                    : m->down,
                                  .transposed = matrix == NMLP_NESTED_DOWN,
                                  .kernels = m->kernels};
 }
@@ -228,7 +233,8 @@ static nmlp_status extract_tall(struct work *w, nmlp_nested *n, int which, nmlp_
     nmlp_weight_product first = product_of(w, which == NMLP_NESTED_UP ? NMLP_NESTED_UP : NMLP_NESTED_GATE);
     nmlp_weight_product up = product_of(w, NMLP_NESTED_UP);
     NMLP_TRY(nmlp_weight_multiply(&first, w->pool, n->rank, t, ut, n->rows, err));
-    if (which == NMLP_NESTED_JOINT) NMLP_TRY(nmlp_weight_multiply(&up, w->pool, n->rank, t, ut + m->intermediate, n->rows, err));
+    if (which == NMLP_NESTED_JOINT)
+        NMLP_TRY(nmlp_weight_multiply(&up, w->pool, n->rank, t, ut + m->intermediate, n->rows, err));
     nmlp_linalg_gemm(w->pool, NMLP_PLAIN, NMLP_PLAIN, n->rank, m->hidden, m->hidden, t, w->weighted[which], v);
     suffix_sums(loss, w->values[which], n->full);
     st = nmlp_nested_pack(n, ut, v, loss, w->pool, err);

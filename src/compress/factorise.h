@@ -1,8 +1,10 @@
-/* Nested low-rank factors of the matrices of one MLP: the best factors of every rank are the first columns and rows of one pair.
+/* Nested low-rank factors of the matrices of one MLP: the best factors of every rank are the first columns and rows of
+ * one pair.
  *
- * A matrix W [m,n] seen through inputs with second moments C = S S^T and row weights D loses |D (W - u v) S|^2 at rank k. The
- * minimum is u = D^-1 Q_k, v = Q_k^T D W with Q_k the leading left singular vectors of D W S, found from one symmetric eigenproblem
- * of the small dimension; its eigenvalues are the exact loss at every rank. C is never inverted. */
+ * A matrix W [m,n] seen through inputs with second moments C = S S^T and row weights D loses |D (W - u v) S|^2 at rank
+ * k. The minimum is u = D^-1 Q_k, v = Q_k^T D W with Q_k the leading left singular vectors of D W S, found from one
+ * symmetric eigenproblem of the small dimension; its eigenvalues are the exact loss at every rank. C is never inverted.
+ */
 #ifndef NMLP_COMPRESS_FACTORISE_H
 #define NMLP_COMPRESS_FACTORISE_H
 
@@ -39,14 +41,14 @@ int64_t nmlp_rank_break_even(int64_t rows, int64_t cols);
 typedef struct nmlp_mlp_moments {
     int64_t hidden;
     int64_t intermediate;
-    const double *gate;   /* [I,H] */
-    const double *up;     /* [I,H] */
-    const double *down;   /* [H,I] */
-    nmlp_view views[3];   /* of gate, up and down as the model stores them; factors will have the type of the first */
+    const double *gate; /* [I,H] */
+    const double *up;   /* [I,H] */
+    const double *down; /* [H,I] */
+    nmlp_view views[3]; /* of gate, up and down as the model stores them; factors will have the type of the first */
     const nmlp_kernels *kernels; /* for products; NULL: BLAS */
-    double *input;        /* [H,H] Gram of MLP inputs, destroyed; NULL: identity (plain SVD) */
-    double *output;       /* [H,H] Gram of MLP outputs, destroyed; NULL: down down^T (plain SVD) */
-    const double *d_gate; /* [I] row weights, NULL: ones */
+    double *input;               /* [H,H] Gram of MLP inputs, destroyed; NULL: identity (plain SVD) */
+    double *output;              /* [H,H] Gram of MLP outputs, destroyed; NULL: down down^T (plain SVD) */
+    const double *d_gate;        /* [I] row weights, NULL: ones */
     const double *d_up;
     bool separate;     /* gate and up with a v each */
     bool joint;        /* gate over up with a shared one */
@@ -57,14 +59,16 @@ typedef struct nmlp_mlp_moments {
 nmlp_status nmlp_factorise_mlp(nmlp_nested *nested, const nmlp_mlp_moments *moments, nmlp_pool *pool, nmlp_err *err);
 
 /* u [n_rows, rank] of rows first_row.. in the nested factors' dtype. */
-void nmlp_nested_u(const nmlp_nested *nested, int64_t rank, int64_t first_row, int64_t n_rows, void *u, nmlp_pool *pool);
+void nmlp_nested_u(const nmlp_nested *nested, int64_t rank, int64_t first_row, int64_t n_rows, void *u,
+                   nmlp_pool *pool);
 
-/* Packs ut [rank, rows] and v [rank, cols] with the losses; equalises the norms of each pair of vectors, which leaves the product alone and
- * keeps both in the range of small types. */
-nmlp_status nmlp_nested_pack(nmlp_nested *nested, double *ut, double *v, const double *loss, nmlp_pool *pool, nmlp_err *err);
+/* Packs ut [rank, rows] and v [rank, cols] with the losses; equalises the norms of each pair of vectors, which leaves
+ * the product alone and keeps both in the range of small types. */
+nmlp_status nmlp_nested_pack(nmlp_nested *nested, double *ut, double *v, const double *loss, nmlp_pool *pool,
+                             nmlp_err *err);
 
-/* Row weights of gate and up: how an error in a neuron's gate or up value reaches the residual stream, from the mean squares of silu(gate)
- * and of up*silu'(gate). down [H,I]. Floored at 1e-3 of the median. */
+/* Row weights of gate and up: how an error in a neuron's gate or up value reaches the residual stream, from the mean
+ * squares of silu(gate) and of up*silu'(gate). down [H,I]. Floored at 1e-3 of the median. */
 nmlp_status nmlp_swiglu_weights(double *d_gate, double *d_up, const double *down, const double *silu2,
                                 const double *slope2, int64_t hidden, int64_t intermediate, nmlp_err *err);
 

@@ -95,8 +95,13 @@ static void score_window(struct scorer *s, int64_t window, const float *rows) {
         int64_t n = min64(s->block, h->n_scored - at);
         const float *want = want_of(s, window, at, n);
         nmlp_session_logits(s->session, s->rows + at * h->hidden, n, s->got);
-        struct compare compare = {.want = want, .got = s->got, .ids = ids + at * h->step, .step = h->step,
-                                  .vocab = s->vocab, .kl = kl, .nll = nll};
+        struct compare compare = {.want = want,
+                                  .got = s->got,
+                                  .ids = ids + at * h->step,
+                                  .step = h->step,
+                                  .vocab = s->vocab,
+                                  .kl = kl,
+                                  .nll = nll};
         nmlp_work before = nmlp_times_enter(h->times, NMLP_WORK_COMPARE);
         nmlp_pool_for(nmlp_engine_pool(s->engine), n, 1, compare_rows, &compare);
         nmlp_times_enter(h->times, before);
@@ -198,13 +203,12 @@ static void run_windows(const nmlp_heldout *h, nmlp_session *session, int64_t la
 }
 
 /* One layer with another MLP in it; a session is sized for what is in the engine, so it gets its own. */
-static nmlp_status run_changed(const nmlp_heldout *h, const nmlp_engine *engine, const nmlp_stand_ins *in, int64_t layer,
-                               float *rows, int64_t n_windows, nmlp_err *err) {
+static nmlp_status run_changed(const nmlp_heldout *h, const nmlp_engine *engine, const nmlp_stand_ins *in,
+                               int64_t layer, float *rows, int64_t n_windows, nmlp_err *err) {
     nmlp_session *session = NULL;
     nmlp_work before = nmlp_times_enter(h->times, NMLP_WORK_PACKING);
     nmlp_status st = in->put(in->ctx, layer, err);
-    if (st == NMLP_OK)
-        st = nmlp_session_create(&session, engine, h->windows->context, h->windows->context, false, err);
+    if (st == NMLP_OK) st = nmlp_session_create(&session, engine, h->windows->context, h->windows->context, false, err);
     nmlp_times_enter(h->times, before);
     if (st == NMLP_OK) run_windows(h, session, layer, rows, n_windows);
     nmlp_session_destroy(session);
@@ -212,8 +216,8 @@ static nmlp_status run_changed(const nmlp_heldout *h, const nmlp_engine *engine,
     return st;
 }
 
-nmlp_status nmlp_heldout_measure(const nmlp_heldout *h, const nmlp_engine *engine, int64_t from_layer, int64_t n_windows,
-                                 const nmlp_stand_ins *in, nmlp_loss *loss, nmlp_err *err) {
+nmlp_status nmlp_heldout_measure(const nmlp_heldout *h, const nmlp_engine *engine, int64_t from_layer,
+                                 int64_t n_windows, const nmlp_stand_ins *in, nmlp_loss *loss, nmlp_err *err) {
     const nmlp_windows *w = h->windows;
     struct scorer s = {0};
     nmlp_status st = NMLP_OK;

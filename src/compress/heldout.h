@@ -34,24 +34,25 @@ typedef struct nmlp_heldout_options {
     nmlp_times *times;
 } nmlp_heldout_options;
 
-/* Runs the dense model over the held-out windows (there must be some); for the first `n_probe` windows it keeps the input of each
- * layer, so that a change in a layer is measured without running the layers below. */
+/* Runs the dense model over the held-out windows (there must be some); for the first `n_probe` windows it keeps the
+ * input of each layer, so that a change in a layer is measured without running the layers below. */
 nmlp_status nmlp_heldout_create(nmlp_heldout *heldout, const nmlp_engine *dense, const nmlp_windows *windows,
                                 const nmlp_heldout_options *options, nmlp_err *err);
 void nmlp_heldout_destroy(nmlp_heldout *heldout);
 /* Forgets the inputs of layers: from now on measurements begin at the first one. */
 void nmlp_heldout_end_probes(nmlp_heldout *heldout);
 
-/* What stands in for the model's own MLPs during a measurement, one layer at a time: never more than one layer's factors are in memory. */
+/* What stands in for the model's own MLPs during a measurement, one layer at a time: never more than one layer's
+ * factors are in memory. */
 typedef struct nmlp_stand_ins {
     void *ctx;
-    bool (*changes)(const void *ctx, int64_t layer);                      /* else the layer runs as it is */
-    nmlp_status (*put)(void *ctx, int64_t layer, nmlp_err *err);          /* into the engine */
-    void (*take)(void *ctx, int64_t layer);                               /* out again; also after a failed put */
+    bool (*changes)(const void *ctx, int64_t layer);             /* else the layer runs as it is */
+    nmlp_status (*put)(void *ctx, int64_t layer, nmlp_err *err); /* into the engine */
+    void (*take)(void *ctx, int64_t layer);                      /* out again; also after a failed put */
 } nmlp_stand_ins;
 
-/* Loss of the engine with these stand-ins (NULL: as it is) on the first n_windows windows. Layers below `from_layer` must be dense; with
- * from_layer above 0, n_windows is at most n_probe. */
+/* Loss of the engine with these stand-ins (NULL: as it is) on the first n_windows windows. Layers below `from_layer`
+ * must be dense; with from_layer above 0, n_windows is at most n_probe. */
 nmlp_status nmlp_heldout_measure(const nmlp_heldout *heldout, const nmlp_engine *engine, int64_t from_layer,
                                  int64_t n_windows, const nmlp_stand_ins *stand_ins, nmlp_loss *loss, nmlp_err *err);
 

@@ -84,7 +84,8 @@ static nmlp_status check_options(const nmlp_model *m, const nmlp_compress_option
     }
     if (o->tile < 1) return nmlp_fail(err, NMLP_E_ARG, "--tile %lld: must be at least 1", (long long)o->tile);
     if (m->config.compressed)
-        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: is compressed already; compress the dense checkpoint, or expand this one first",
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                         "%s: is compressed already; compress the dense checkpoint, or expand this one first",
                          m->checkpoint.dir);
     if (o->budget_ms > 0 && !o->adaptive)
         return nmlp_fail(err, NMLP_E_ARG, "--budget-ms needs --alloc adaptive: uniform ranks know no time");
@@ -98,9 +99,11 @@ static double least_us(const struct job *j) {
     const nmlp_config *c = &j->model->config;
     const nmlp_cost *cost = &j->cost;
     int64_t tile = j->options->tile;
-    double tall = smaller(cost->matrix(cost->ctx, c->intermediate, c->hidden, 0), cost->matrix(cost->ctx, c->intermediate, c->hidden, tile));
+    double tall = smaller(cost->matrix(cost->ctx, c->intermediate, c->hidden, 0),
+                          cost->matrix(cost->ctx, c->intermediate, c->hidden, tile));
     double joint = cost->matrix(cost->ctx, 2 * c->intermediate, c->hidden, tile);
-    double down = smaller(cost->matrix(cost->ctx, c->hidden, c->intermediate, 0), cost->matrix(cost->ctx, c->hidden, c->intermediate, tile));
+    double down = smaller(cost->matrix(cost->ctx, c->hidden, c->intermediate, 0),
+                          cost->matrix(cost->ctx, c->hidden, c->intermediate, tile));
     return (double)c->n_layers * (smaller(2 * tall, joint) + down);
 }
 
@@ -116,10 +119,12 @@ static nmlp_status set_budget(struct job *j, nmlp_err *err) {
                                                  j->cost.matrix(j->cost.ctx, c->hidden, c->intermediate, 0));
         j->report->time_before_ms = 1e-3 * dense_us;
         if (j->budget >= dense_us)
-            return nmlp_fail(err, NMLP_E_ARG, "--budget-ms %g: the dense MLPs take %.4g ms; there is nothing to compress",
-                             o->budget_ms, 1e-3 * dense_us);
+            return nmlp_fail(err, NMLP_E_ARG,
+                             "--budget-ms %g: the dense MLPs take %.4g ms; there is nothing to compress", o->budget_ms,
+                             1e-3 * dense_us);
         if (j->budget < least_us(j))
-            return nmlp_fail(err, NMLP_E_ARG, "--budget-ms %g: whatever the ranks (--tile %lld), the MLPs take %.4g ms or more",
+            return nmlp_fail(err, NMLP_E_ARG,
+                             "--budget-ms %g: whatever the ranks (--tile %lld), the MLPs take %.4g ms or more",
                              o->budget_ms, (long long)o->tile, 1e-3 * least_us(j));
         return NMLP_OK;
     }
@@ -373,7 +378,8 @@ static nmlp_status write_out(struct job *j, const char *out_dir, nmlp_err *err) 
     r->bytes_before = before.bytes;
     r->mlp_params_after = 0;
     for (int64_t l = 0; l < r->n_layers; l++)
-        r->mlp_params_after += nmlp_layer_ranks_params(&r->ranks[l], j->model->config.hidden, j->model->config.intermediate);
+        r->mlp_params_after +=
+            nmlp_layer_ranks_params(&r->ranks[l], j->model->config.hidden, j->model->config.intermediate);
     nmlp_job_describe(j->options, r, &text);
     nmlp_status st = nmlp_str_status(&text, err);
     if (st == NMLP_OK)

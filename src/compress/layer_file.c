@@ -20,7 +20,9 @@ struct header {
 
 static size_t padded(size_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
 
-static nmlp_factors *factors_of(nmlp_mlp_desc *desc, int i) { return i == 0 ? &desc->gate : i == 1 ? &desc->up : &desc->down; }
+static nmlp_factors *factors_of(nmlp_mlp_desc *desc, int i) {
+    return i == 0 ? &desc->gate : i == 1 ? &desc->up : &desc->down;
+}
 
 static nmlp_view *view_of(nmlp_mlp_desc *desc, int i) {
     nmlp_factors *f = factors_of(desc, i / 3);
@@ -99,7 +101,8 @@ nmlp_status nmlp_layer_file_open(nmlp_layer_file *layer, const char *path, uint6
         if (header.view[i].rows == 0) continue;
         nmlp_view *view = view_of(&layer->desc, i);
         if (!is_plausible(&header, i, layer->map.bytes)) goto other;
-        *view = nmlp_view_2d(layer->map.data + at, (nmlp_dtype)header.view[i].dtype, header.view[i].rows, header.view[i].cols);
+        *view = nmlp_view_2d(layer->map.data + at, (nmlp_dtype)header.view[i].dtype, header.view[i].rows,
+                             header.view[i].cols);
         at += padded(nmlp_view_bytes(view));
     }
     if (at != layer->map.bytes) goto other;

@@ -35,8 +35,8 @@ static nmlp_status put_padded(nmlp_file_writer *w, const void *bytes, size_t len
     return nmlp_file_writer_write(w, zeros, padded(len) - len, err);
 }
 
-nmlp_status nmlp_library_write(const char *path, uint64_t fingerprint, const nmlp_nested *nested, const double *row_weights,
-                               int64_t n_weights, nmlp_err *err) {
+nmlp_status nmlp_library_write(const char *path, uint64_t fingerprint, const nmlp_nested *nested,
+                               const double *row_weights, int64_t n_weights, nmlp_err *err) {
     nmlp_file_writer writer;
     struct header header = {.fingerprint = fingerprint, .n_weights = n_weights};
     nmlp_status st = NMLP_OK;
@@ -64,7 +64,8 @@ out:
 }
 
 /* The files are this program's own, complete by construction and guarded by the job's fingerprint. */
-nmlp_status nmlp_library_open(nmlp_library *library, const char *path, uint64_t fingerprint, bool *found, nmlp_err *err) {
+nmlp_status nmlp_library_open(nmlp_library *library, const char *path, uint64_t fingerprint, bool *found,
+                              nmlp_err *err) {
     struct header header;
     *library = (nmlp_library){0};
     *found = false;

@@ -1,4 +1,5 @@
-/* The nested factors of one layer in a file: written once, then every trial of ranks maps what it needs. Also what an interrupted run finds again. */
+/* The nested factors of one layer in a file: written once, then every trial of ranks maps what it needs. Also what an
+ * interrupted run finds again. */
 #ifndef NMLP_COMPRESS_LIBRARY_H
 #define NMLP_COMPRESS_LIBRARY_H
 
@@ -18,10 +19,11 @@ typedef struct nmlp_library {
 } nmlp_library;
 
 /* row_weights [n_weights] may be NULL with n_weights 0. */
-nmlp_status nmlp_library_write(const char *path, uint64_t fingerprint, const nmlp_nested *nested, const double *row_weights,
-                               int64_t n_weights, nmlp_err *err);
+nmlp_status nmlp_library_write(const char *path, uint64_t fingerprint, const nmlp_nested *nested,
+                               const double *row_weights, int64_t n_weights, nmlp_err *err);
 /* *found false when the file is absent, incomplete or of another job. */
-nmlp_status nmlp_library_open(nmlp_library *library, const char *path, uint64_t fingerprint, bool *found, nmlp_err *err);
+nmlp_status nmlp_library_open(nmlp_library *library, const char *path, uint64_t fingerprint, bool *found,
+                              nmlp_err *err);
 void nmlp_library_close(nmlp_library *library);
 /* Gives the memory of the mapped file back; whoever reads it again brings it in again. */
 void nmlp_library_release(const nmlp_library *library);

@@ -80,7 +80,8 @@ out:
     return st;
 }
 
-static nmlp_status add_chunk(const struct chunk *k, double *c, const float *y, const float *x, int64_t tokens, nmlp_err *err) {
+static nmlp_status add_chunk(const struct chunk *k, double *c, const float *y, const float *x, int64_t tokens,
+                             nmlp_err *err) {
     struct turning columns = {.from = x, .tokens = tokens, .n = k->n, .narrow = k->xt};
     struct turning rows = {.from = y, .tokens = tokens, .n = k->m, .wide = k->yt};
     nmlp_pool_for(k->pool, k->n, SIDE, turn_columns, &columns);
@@ -109,8 +110,8 @@ static nmlp_status add_rounded(const nmlp_kernels *kernels, nmlp_pool *pool, dou
     return st;
 }
 
-nmlp_status nmlp_moments_gram(const nmlp_kernels *kernels, nmlp_pool *pool, double *c, const float *x, int64_t s, int64_t n,
-                              nmlp_err *err) {
+nmlp_status nmlp_moments_gram(const nmlp_kernels *kernels, nmlp_pool *pool, double *c, const float *x, int64_t s,
+                              int64_t n, nmlp_err *err) {
     if (!nmlp_kernels_rounds_to_bf16(kernels)) return nmlp_linalg_gram_add(pool, c, x, s, n, err);
     NMLP_RETURN_IF_FAILED(add_rounded(kernels, pool, c, x, x, s, n, n, true, err));
     nmlp_linalg_mirror(pool, c, n);

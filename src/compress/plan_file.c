@@ -16,8 +16,8 @@ struct entry {
     int64_t joint;
 };
 
-nmlp_status nmlp_plan_write(const char *path, uint64_t fingerprint, const nmlp_plan *plan, const nmlp_layer_ranks *ranks,
-                            int64_t n_layers, nmlp_err *err) {
+nmlp_status nmlp_plan_write(const char *path, uint64_t fingerprint, const nmlp_plan *plan,
+                            const nmlp_layer_ranks *ranks, int64_t n_layers, nmlp_err *err) {
     nmlp_str bytes;
     struct header header;
     memset(&header, 0, sizeof header);

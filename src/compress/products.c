@@ -57,8 +57,8 @@ static void join_rows(void *ctx, int64_t begin, int64_t end, int thread) {
 }
 
 struct buffers {
-    float *rows;  /* [2*ROWS, k] */
-    float *part;  /* [2*ROWS, n] */
+    float *rows; /* [2*ROWS, k] */
+    float *part; /* [2*ROWS, n] */
     void *workspace;
 };
 

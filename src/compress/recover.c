@@ -71,7 +71,8 @@ static nmlp_status run_dense(struct pass *p, int64_t l, nmlp_err *err) {
     return nmlp_stream_run_layer(&p->dense, p->r->engine, l, &taps, &p->progress, err);
 }
 
-/* The compressed model up to the MLP of layer l: its input in p->z, in p->y what it should add to reach the dense stream. */
+/* The compressed model up to the MLP of layer l: its input in p->z, in p->y what it should add to reach the dense
+ * stream. */
 static nmlp_status run_thin(struct pass *p, int64_t l, nmlp_err *err) {
     int64_t n = nmlp_windows_tokens(p->r->windows) * p->dense.hidden;
     NMLP_RETURN_IF_FAILED(nmlp_stream_run_attention(&p->thin, p->r->engine, l, p->z, &p->progress, err));

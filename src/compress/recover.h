@@ -1,5 +1,6 @@
-/* The second pass: layer by layer, with the activations of the model compressed so far, every factor is fitted again so that the residual
- * stream comes back to where the dense model has it. A refit is kept only where it lowers the error on held-out tokens. */
+/* The second pass: layer by layer, with the activations of the model compressed so far, every factor is fitted again so
+ * that the residual stream comes back to where the dense model has it. A refit is kept only where it lowers the error
+ * on held-out tokens. */
 #ifndef NMLP_COMPRESS_RECOVER_H
 #define NMLP_COMPRESS_RECOVER_H
 
@@ -12,12 +13,12 @@
 typedef struct nmlp_recovery {
     nmlp_engine *engine;
     const nmlp_windows *windows;
-    const nmlp_library *libraries;  /* [L] */
-    const nmlp_layer_ranks *ranks;  /* [L] */
-    bool refit_down;                /* else gate and up only: down needs a Gram matrix of all neurons */
-    bool token_weights;             /* tokens count by the inverse of their residual stream's size */
+    const nmlp_library *libraries; /* [L] */
+    const nmlp_layer_ranks *ranks; /* [L] */
+    bool refit_down;               /* else gate and up only: down needs a Gram matrix of all neurons */
+    bool token_weights;            /* tokens count by the inverse of their residual stream's size */
     const nmlp_progress *progress;
-    nmlp_times *times;              /* may be NULL */
+    nmlp_times *times; /* may be NULL */
     const char *work_dir;
     uint64_t fingerprint;
 } nmlp_recovery;

@@ -14,10 +14,10 @@ typedef struct nmlp_refit_layer {
     int64_t hidden, intermediate;
     int64_t n_calib, n_heldout; /* tokens */
     int64_t context;
-    const float *x;      /* MLP input in the dense model */
-    const float *z;      /* MLP input in the compressed model */
-    const float *target; /* what the MLP should add in the compressed model */
-    const float *weights; /* [T] */
+    const float *x;               /* MLP input in the dense model */
+    const float *z;               /* MLP input in the compressed model */
+    const float *target;          /* what the MLP should add in the compressed model */
+    const float *weights;         /* [T] */
     const double *row_weights;    /* [2,I] of gate and up; NULL: ones */
     double *w[NMLP_MLP_MATRICES]; /* dense weights in f64 */
 } nmlp_refit_layer;

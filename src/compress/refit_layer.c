@@ -32,7 +32,8 @@ nmlp_status nmlp_refit_run_mlp(const nmlp_refit_layer *l, const nmlp_mlp_desc *d
     int64_t step = min64(l->context, s);
     nmlp_work before = nmlp_times_enter(l->r->times, NMLP_WORK_PACKING);
     NMLP_TRY(nmlp_mlp_create(&mlp, l->kernels, desc, l->pool, err));
-    size_t bytes = act ? nmlp_mlp_observed_workspace_bytes(mlp, step, n_threads) : nmlp_mlp_workspace_bytes(mlp, step, n_threads);
+    size_t bytes =
+        act ? nmlp_mlp_observed_workspace_bytes(mlp, step, n_threads) : nmlp_mlp_workspace_bytes(mlp, step, n_threads);
     workspace = nmlp_mem_new(bytes, 1, err);
     if (!workspace) {
         st = NMLP_E_NOMEM;
@@ -113,7 +114,9 @@ out:
     return st;
 }
 
-static nmlp_factors *factors_of(nmlp_mlp_desc *desc, int i) { return i == 0 ? &desc->gate : i == 1 ? &desc->up : &desc->down; }
+static nmlp_factors *factors_of(nmlp_mlp_desc *desc, int i) {
+    return i == 0 ? &desc->gate : i == 1 ? &desc->up : &desc->down;
+}
 
 /* u of `matrix` from rows first.. of the nested factors that stand behind it. */
 static nmlp_status take_factors(nmlp_variant *v, int matrix, const nmlp_nested *nested, int64_t first, int64_t rows,
@@ -143,10 +146,9 @@ static nmlp_status solve_tall(const nmlp_refit_layer *l, nmlp_refit_tall *proble
     double *v = nmlp_mem_new((size_t)(problem->rank * problem->n), sizeof *v, err);
     if (!ut || !v) goto out;
     NMLP_TRY(nmlp_refit_tall_solve(problem, ut, v, l->pool, err));
-    NMLP_TRY(pack(nested, rows, problem->n, problem->rank, l->dense->mlp[matrix].w.dtype, ut, v, l->pool,
-                  err));
+    NMLP_TRY(pack(nested, rows, problem->n, problem->rank, l->dense->mlp[matrix].w.dtype, ut, v, l->pool, err));
     NMLP_TRY(take_factors(out, matrix, nested, 0, problem->rows, l->pool, err));
-    if (problem->n_matrices == 2) 
+    if (problem->n_matrices == 2)
         NMLP_TRY(take_factors(out, NMLP_MLP_UP, nested, problem->rows, problem->rows, l->pool, err));
 out:
     nmlp_mem_free(ut);
@@ -274,8 +276,7 @@ nmlp_status nmlp_refit_down_of(const nmlp_refit_layer *l, const nmlp_mlp_desc *b
     if (rank == 0) {
         NMLP_TRY(take_dense(l, v, out, err));
     } else {
-        NMLP_TRY(pack(nested, h, n_in, rank, l->dense->mlp[NMLP_MLP_DOWN].w.dtype, ut, v, l->pool,
-                  err));
+        NMLP_TRY(pack(nested, h, n_in, rank, l->dense->mlp[NMLP_MLP_DOWN].w.dtype, ut, v, l->pool, err));
         NMLP_TRY(take_factors(out, NMLP_MLP_DOWN, nested, 0, h, l->pool, err));
     }
 out:

@@ -28,12 +28,14 @@ static nmlp_status refuse_rounding(const nmlp_search *s, int64_t most, nmlp_err 
     const nmlp_config *c = config_of(s);
     double break_even = (double)(c->hidden * c->intermediate) / (double)(c->hidden + c->intermediate);
     if (most == 0) {
-        nmlp_fail(err, NMLP_E_ARG, "--tile %lld: even rank %lld of a %lld x %lld matrix has more parameters than the dense one",
+        nmlp_fail(err, NMLP_E_ARG,
+                  "--tile %lld: even rank %lld of a %lld x %lld matrix has more parameters than the dense one",
                   (long long)s->tile, (long long)s->tile, (long long)c->intermediate, (long long)c->hidden);
         nmlp_fail_hint(err, "use a smaller --tile; break-even is at rank %.1f", break_even);
     } else {
-        nmlp_fail(err, NMLP_E_ARG, "--ratio %g: in tiles of %lld the nearest rank has more parameters than the dense matrix",
-                  s->ratio, (long long)s->tile);
+        nmlp_fail(err, NMLP_E_ARG,
+                  "--ratio %g: in tiles of %lld the nearest rank has more parameters than the dense matrix", s->ratio,
+                  (long long)s->tile);
         nmlp_fail_hint(err, "the smallest uniform ratio is %.4f; or use a smaller --tile or --alloc adaptive",
                        1 - (double)most / break_even);
     }
@@ -46,7 +48,8 @@ nmlp_status nmlp_search_uniform(const nmlp_search *s, nmlp_layer_ranks *ranks, n
     int64_t tall = nmlp_rank_uniform(c->intermediate, c->hidden, s->ratio, s->tile);
     int64_t down = nmlp_rank_uniform(c->hidden, c->intermediate, s->ratio, s->tile);
     double want = (1 - s->ratio) * (double)(c->hidden * c->intermediate) / (double)(c->hidden + c->intermediate);
-    if (tall == 0 || floor(want / (double)s->tile + 0.5) * (double)s->tile > (double)nmlp_rank_break_even(c->intermediate, c->hidden))
+    if (tall == 0 || floor(want / (double)s->tile + 0.5) * (double)s->tile >
+                         (double)nmlp_rank_break_even(c->intermediate, c->hidden))
         return refuse_rounding(s, tall, err);
     if (joint) tall = nmlp_rank_uniform(2 * c->intermediate, c->hidden, s->ratio, s->tile);
     for (int64_t l = 0; l < c->n_layers; l++) ranks[l] = (nmlp_layer_ranks){.rank = {tall, tall, down}, .joint = joint};
@@ -91,7 +94,8 @@ static void trial_take(void *ctx, int64_t l) {
     nmlp_layer_release(&nmlp_engine_model(t->search->engine)->layers[l]);
 }
 
-static nmlp_status measure_trial(struct trial *t, int64_t from_layer, int64_t n_windows, nmlp_loss *loss, nmlp_err *err) {
+static nmlp_status measure_trial(struct trial *t, int64_t from_layer, int64_t n_windows, nmlp_loss *loss,
+                                 nmlp_err *err) {
     nmlp_stand_ins in = {.ctx = t, .changes = trial_changes, .put = trial_put, .take = trial_take};
     return nmlp_heldout_measure(t->search->heldout, t->search->engine, from_layer, n_windows, &in, loss, err);
 }
@@ -132,12 +136,14 @@ static nmlp_layer_ranks without(const nmlp_layer_ranks *r, bool tall) {
 }
 
 static nmlp_status tell(const nmlp_search *s, const char *stage, int64_t done, nmlp_err *err) {
-    if (nmlp_progress_update(s->progress, stage, (double)done, (double)config_of(s)->n_layers, "layers")) return NMLP_OK;
+    if (nmlp_progress_update(s->progress, stage, (double)done, (double)config_of(s)->n_layers, "layers"))
+        return NMLP_OK;
     return nmlp_fail(err, NMLP_E_INTERRUPTED, "probing was stopped");
 }
 
 /* One group compressed alone, everything else dense. */
-static nmlp_status probe_alone(const nmlp_search *s, const nmlp_layer_ranks *ranks, struct sensitivity *out, nmlp_err *err) {
+static nmlp_status probe_alone(const nmlp_search *s, const nmlp_layer_ranks *ranks, struct sensitivity *out,
+                               nmlp_err *err) {
     for (int64_t l = 0; l < config_of(s)->n_layers; l++) {
         for (int tall = 0; tall < 2; tall++) {
             struct trial t = {.search = s, .layer = l, .other = without(&ranks[l], !tall)};
@@ -151,9 +157,10 @@ static nmlp_status probe_alone(const nmlp_search *s, const nmlp_layer_ranks *ran
     return NMLP_OK;
 }
 
-/* One group made dense again, everything else as in `ranks`: what compressing it costs where the rest is compressed too. Groups that are dense
- * there keep their old sensitivity. */
-static nmlp_status probe_among(const nmlp_search *s, const nmlp_layer_ranks *ranks, struct sensitivity *out, nmlp_err *err) {
+/* One group made dense again, everything else as in `ranks`: what compressing it costs where the rest is compressed
+ * too. Groups that are dense there keep their old sensitivity. */
+static nmlp_status probe_among(const nmlp_search *s, const nmlp_layer_ranks *ranks, struct sensitivity *out,
+                               nmlp_err *err) {
     int64_t n_layers = config_of(s)->n_layers, n_probe = s->heldout->n_probe;
     struct trial base = {.search = s, .ranks = ranks, .layer = -1};
     nmlp_loss all, loss;
@@ -224,8 +231,9 @@ static const struct belief {
     double floor; /* share of the uniform rank */
     double power;
 } beliefs[] = {
-    {"measured", 1, 0, 1},         {"measured, floor 1/2", 1, 0.5, 1}, {"tempered 0.7", 0.7, 0.5, 1},
-    {"tempered 0.4", 0.4, 0.5, 1}, {"equal", 0, 0.5, 1},
+    {"measured", 1, 0, 1},         {"measured, floor 1/2", 1, 0.5, 1},
+    {"tempered 0.7", 0.7, 0.5, 1}, {"tempered 0.4", 0.4, 0.5, 1},
+    {"equal", 0, 0.5, 1},
 };
 enum { N_BELIEFS = sizeof beliefs / sizeof beliefs[0] };
 
@@ -272,12 +280,14 @@ static nmlp_status new_scratch(struct scratch *x, nmlp_arena *arena, int64_t n, 
     x->tempered.gate_up = nmlp_arena_new(arena, (size_t)n, sizeof(double), err);
     x->tempered.down = nmlp_arena_new(arena, (size_t)n, sizeof(double), err);
     x->ranks = nmlp_arena_new(arena, (size_t)n, sizeof *x->ranks, err);
-    return x->measured.gate_up && x->measured.down && x->tempered.gate_up && x->tempered.down && x->ranks ? NMLP_OK
-                                                                                                          : NMLP_E_NOMEM;
+    return x->measured.gate_up && x->measured.down && x->tempered.gate_up && x->tempered.down && x->ranks
+               ? NMLP_OK
+               : NMLP_E_NOMEM;
 }
 
 /* The reference point of the probes and, where it fits the budget, a candidate: the clamped uniform ranks. */
-static nmlp_status start_from_uniform(const nmlp_search *s, nmlp_search_result *r, nmlp_layer_ranks *uniform, nmlp_err *err) {
+static nmlp_status start_from_uniform(const nmlp_search *s, nmlp_search_result *r, nmlp_layer_ranks *uniform,
+                                      nmlp_err *err) {
     const nmlp_config *c = config_of(s);
     int64_t tall = nmlp_rank_uniform(c->intermediate, c->hidden, s->ratio, s->tile);
     int64_t shared = nmlp_rank_uniform(2 * c->intermediate, c->hidden, s->ratio, s->tile);

@@ -1,4 +1,5 @@
-/* The search for ranks: candidates from the knapsack under several beliefs about what hurts, judged on held-out tokens. */
+/* The search for ranks: candidates from the knapsack under several beliefs about what hurts, judged on held-out tokens.
+ */
 #ifndef NMLP_COMPRESS_SEARCH_H
 #define NMLP_COMPRESS_SEARCH_H
 
@@ -20,7 +21,7 @@ typedef struct nmlp_search {
     double ratio;  /* of the uniform candidate */
     int64_t tile;
     nmlp_joint_mode joint;
-    int rounds;    /* of measuring sensitivities again around the best candidate */
+    int rounds; /* of measuring sensitivities again around the best candidate */
 } nmlp_search;
 
 typedef struct nmlp_candidate {
@@ -38,7 +39,8 @@ typedef struct nmlp_search_result {
     int best;
 } nmlp_search_result;
 
-/* Uniform ranks: the same fraction of every matrix. Fails where rounding to tiles would make matrices larger than dense. */
+/* Uniform ranks: the same fraction of every matrix. Fails where rounding to tiles would make matrices larger than
+ * dense. */
 nmlp_status nmlp_search_uniform(const nmlp_search *search, nmlp_layer_ranks *ranks, nmlp_err *err);
 
 /* Candidates with the uniform ones among them (when they fit the budget), best by held-out KL. */
@@ -46,7 +48,8 @@ nmlp_status nmlp_search_adaptive(const nmlp_search *search, nmlp_search_result *
 void nmlp_search_result_fini(nmlp_search_result *result);
 
 /* Puts these ranks into the engine (ranks NULL: the dense model again) and measures. */
-nmlp_status nmlp_search_measure(const nmlp_search *search, const nmlp_layer_ranks *ranks, nmlp_loss *loss, nmlp_err *err);
+nmlp_status nmlp_search_measure(const nmlp_search *search, const nmlp_layer_ranks *ranks, nmlp_loss *loss,
+                                nmlp_err *err);
 double nmlp_ranks_cost(const nmlp_search *search, const nmlp_layer_ranks *ranks);
 
 #endif

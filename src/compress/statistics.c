@@ -12,8 +12,8 @@
 enum { PATH_MAX_BYTES = 4096 };
 
 struct buffers {
-    float *x, *y;   /* [T,H] */
-    float *weights; /* [T] */
+    float *x, *y;                  /* [T,H] */
+    float *weights;                /* [T] */
     double *silu2, *slope2, *act2; /* [I] */
     double *weights_of_rows;       /* [2,I] of gate, then of up */
     double *input, *output;        /* [H,H] */
@@ -21,7 +21,8 @@ struct buffers {
     const nmlp_kernels *kernels;
 };
 
-static nmlp_status new_buffers(struct buffers *b, nmlp_arena *arena, const nmlp_config *c, int64_t tokens, nmlp_err *err) {
+static nmlp_status new_buffers(struct buffers *b, nmlp_arena *arena, const nmlp_config *c, int64_t tokens,
+                               nmlp_err *err) {
     size_t h = (size_t)c->hidden;
     size_t i_dim = (size_t)c->intermediate;
     b->x = nmlp_arena_new(arena, (size_t)tokens * h, sizeof(float), err);
@@ -89,22 +90,23 @@ static nmlp_status factorise_layer(nmlp_statistics *s, int64_t l, struct buffers
     }
     if (o->whiten) NMLP_TRY(make_grams(s, b, residual, nmlp_dtype_bytes(dtype) == 2, err));
     if (o->row_weights)
-        NMLP_TRY(nmlp_swiglu_weights(d_gate, d_up, b->w[NMLP_MLP_DOWN], b->silu2, b->slope2, c->hidden,
-                                     c->intermediate, err));
-    nmlp_mlp_moments moments = {.hidden = c->hidden,
-                                .intermediate = c->intermediate,
-                                .gate = b->w[NMLP_MLP_GATE],
-                                .up = b->w[NMLP_MLP_UP],
-                                .down = b->w[NMLP_MLP_DOWN],
-                                .views = {model->layers[l].mlp[0].w, model->layers[l].mlp[1].w, model->layers[l].mlp[2].w},
-                                .kernels = b->kernels,
-                                .input = o->whiten ? b->input : NULL,
-                                .output = o->whiten ? b->output : NULL,
-                                .d_gate = o->row_weights ? d_gate : NULL,
-                                .d_up = o->row_weights ? d_up : NULL,
-                                .separate = o->joint != NMLP_JOINT_ALWAYS,
-                                .joint = o->joint != NMLP_JOINT_NEVER,
-                                .times = s->times};
+        NMLP_TRY(nmlp_swiglu_weights(d_gate, d_up, b->w[NMLP_MLP_DOWN], b->silu2, b->slope2, c->hidden, c->intermediate,
+                                     err));
+    nmlp_mlp_moments moments = {
+        .hidden = c->hidden,
+        .intermediate = c->intermediate,
+        .gate = b->w[NMLP_MLP_GATE],
+        .up = b->w[NMLP_MLP_UP],
+        .down = b->w[NMLP_MLP_DOWN],
+        .views = {model->layers[l].mlp[0].w, model->layers[l].mlp[1].w, model->layers[l].mlp[2].w},
+        .kernels = b->kernels,
+        .input = o->whiten ? b->input : NULL,
+        .output = o->whiten ? b->output : NULL,
+        .d_gate = o->row_weights ? d_gate : NULL,
+        .d_up = o->row_weights ? d_up : NULL,
+        .separate = o->joint != NMLP_JOINT_ALWAYS,
+        .joint = o->joint != NMLP_JOINT_NEVER,
+        .times = s->times};
     nmlp_times_enter(s->times, NMLP_WORK_PRODUCTS);
     NMLP_TRY(nmlp_factorise_mlp(nested, &moments, pool, err));
     nmlp_times_enter(s->times, NMLP_WORK_FILES);
@@ -136,8 +138,8 @@ static nmlp_status open_found(const nmlp_statistics *s, nmlp_library *libraries,
     return NMLP_OK;
 }
 
-static nmlp_status run_layer(nmlp_statistics *s, nmlp_stream *stream, int64_t l, struct buffers *b, nmlp_library *library,
-                             nmlp_stream_progress *progress, nmlp_err *err) {
+static nmlp_status run_layer(nmlp_statistics *s, nmlp_stream *stream, int64_t l, struct buffers *b,
+                             nmlp_library *library, nmlp_stream_progress *progress, nmlp_err *err) {
     int64_t n = nmlp_engine_model(s->engine)->config.intermediate;
     char path[PATH_MAX_BYTES];
     bool found;
@@ -164,9 +166,8 @@ nmlp_status nmlp_statistics_run(nmlp_statistics *s, nmlp_library *libraries, nml
     nmlp_arena arena;
     struct buffers b;
     nmlp_status st = NMLP_OK;
-    nmlp_stream_progress progress = {.progress = s->options->progress,
-                                     .stage = "statistics",
-                                     .total = (double)tokens * (double)c->n_layers};
+    nmlp_stream_progress progress = {
+        .progress = s->options->progress, .stage = "statistics", .total = (double)tokens * (double)c->n_layers};
     int64_t n_missing;
     nmlp_cpu cpu = nmlp_cpu_detect();
     nmlp_arena_init(&arena);

@@ -1,5 +1,5 @@
-/* The first pass: the dense model over the calibration windows, one layer at a time; each layer's statistics become nested factors in a file
- * and are gone before the next layer begins. */
+/* The first pass: the dense model over the calibration windows, one layer at a time; each layer's statistics become
+ * nested factors in a file and are gone before the next layer begins. */
 #ifndef NMLP_COMPRESS_STATISTICS_H
 #define NMLP_COMPRESS_STATISTICS_H
 

@@ -41,8 +41,8 @@ nmlp_status nmlp_check_rows(const float *rows, int64_t s, int64_t h, int64_t lay
     if (all_finite(rows, s * h)) return NMLP_OK;
     for (int64_t i = 0; i < s * h; i++) {
         if (isfinite(rows[i])) continue;
-        nmlp_fail(err, NMLP_E_NUMERIC, "layer %lld: %s of calibration token %lld has %s in channel %lld", (long long)layer,
-                  tensor, (long long)(i / h), isnan(rows[i]) ? "NaN" : "Inf", (long long)(i % h));
+        nmlp_fail(err, NMLP_E_NUMERIC, "layer %lld: %s of calibration token %lld has %s in channel %lld",
+                  (long long)layer, tensor, (long long)(i / h), isnan(rows[i]) ? "NaN" : "Inf", (long long)(i % h));
         nmlp_fail_hint(err, "the checkpoint overflows on this text; check its weights with the info command");
         return NMLP_E_NUMERIC;
     }
@@ -53,7 +53,7 @@ nmlp_status nmlp_check_rows(const float *rows, int64_t s, int64_t h, int64_t lay
 struct watch {
     const nmlp_taps *taps;
     nmlp_pool *pool;
-    int64_t first; /* token */
+    int64_t first;     /* token */
     int64_t n_counted; /* tokens of this window that enter sums: all or none */
     int64_t hidden;
     int64_t intermediate;

@@ -1,4 +1,5 @@
-/* Hidden states of all windows, moved through the model one layer at a time, with what calibration wants to know about each MLP. */
+/* Hidden states of all windows, moved through the model one layer at a time, with what calibration wants to know about
+ * each MLP. */
 #ifndef NMLP_COMPRESS_STREAM_H
 #define NMLP_COMPRESS_STREAM_H
 
@@ -28,8 +29,8 @@ typedef struct nmlp_taps {
     double *act2;   /* [I] (silu(gate) * up)^2 */
 } nmlp_taps;
 
-/* Runs `layer` over all windows; `progress_base` is the number of tokens done before, of `progress_total`. Non-finite values are refused, naming
- * layer and tensor. */
+/* Runs `layer` over all windows; `progress_base` is the number of tokens done before, of `progress_total`. Non-finite
+ * values are refused, naming layer and tensor. */
 typedef struct nmlp_stream_progress {
     const nmlp_progress *progress;
     const char *stage;

@@ -8,7 +8,7 @@ const char *nmlp_stage_name(nmlp_stage stage) {
 }
 
 const char *nmlp_work_name(nmlp_work work) {
-    static const char *const names[NMLP_WORK_COUNT] = {"forward", "moments", "eigen",  "products",
+    static const char *const names[NMLP_WORK_COUNT] = {"forward", "moments", "eigen", "products",
                                                        "packing", "compare", "files", "other"};
     return names[work];
 }

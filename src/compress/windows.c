@@ -10,7 +10,8 @@ nmlp_status nmlp_windows_cut(nmlp_windows *w, const int32_t *ids, int64_t n_ids,
                              int64_t heldout_tokens, nmlp_err *err) {
     *w = (nmlp_windows){0};
     if (n_ids < 2)
-        return nmlp_fail(err, NMLP_E_LIMIT, "the calibration text has %lld tokens; at least 2 are needed", (long long)n_ids);
+        return nmlp_fail(err, NMLP_E_LIMIT, "the calibration text has %lld tokens; at least 2 are needed",
+                         (long long)n_ids);
     if (context < 2 || calib_tokens < 2 || heldout_tokens < 0)
         return nmlp_fail(err, NMLP_E_ARG, "windows of %lld tokens, %lld of calibration: both must be at least 2",
                          (long long)context, (long long)calib_tokens);

@@ -49,8 +49,8 @@ static const nmlp_factors *factors_of(const nmlp_layer_file *layer, int i) {
     return i == 0 ? &layer->desc.gate : i == 1 ? &layer->desc.up : &layer->desc.down;
 }
 
-static nmlp_status add_matrix(struct outputs *o, const nmlp_named_tensor *source, const nmlp_layer_file *file, int64_t layer,
-                              int matrix, nmlp_err *err) {
+static nmlp_status add_matrix(struct outputs *o, const nmlp_named_tensor *source, const nmlp_layer_file *file,
+                              int64_t layer, int matrix, nmlp_err *err) {
     const nmlp_factors *f = factors_of(file, matrix);
     const char *short_name = nmlp_mlp_matrix_name((nmlp_mlp_matrix)matrix);
     char name[NAME_MAX_BYTES];
@@ -77,7 +77,8 @@ static nmlp_status list_outputs(struct outputs *o, const nmlp_model *m, const nm
         int matrix;
         size_t first = o->n;
         bool mlp = find_matrix(m, t->name, &layer, &matrix);
-        NMLP_RETURN_IF_FAILED(mlp ? add_matrix(o, t, &layers[layer], layer, matrix, err) : add(o, t->name, &t->view, err));
+        NMLP_RETURN_IF_FAILED(mlp ? add_matrix(o, t, &layers[layer], layer, matrix, err)
+                                  : add(o, t->name, &t->view, err));
         for (size_t k = first; k < o->n; k++) {
             size->params += nmlp_view_elems(o->data[k]);
             size->bytes += (int64_t)nmlp_view_bytes(o->data[k]);
@@ -95,7 +96,8 @@ static nmlp_status write_tensors(const struct outputs *o, const char *dir, bool 
     if (resume) NMLP_TRY(nmlp_checkpoint_writer_resume(writer, err));
     for (size_t i = nmlp_checkpoint_writer_next(writer); i < o->n; i++) {
         NMLP_TRY(nmlp_checkpoint_writer_put(writer, o->data[i]->data, nmlp_view_bytes(o->data[i]), err));
-        nmlp_file_map_release(o->data[i]->data, nmlp_view_bytes(o->data[i])); /* else all of both checkpoints would stay in memory */
+        nmlp_file_map_release(o->data[i]->data,
+                              nmlp_view_bytes(o->data[i])); /* else all of both checkpoints would stay in memory */
         if (!nmlp_progress_update(progress, "writing", (double)(i + 1), (double)o->n, "tensors")) {
             st = nmlp_fail(err, NMLP_E_INTERRUPTED, "writing was stopped");
             goto out;

@@ -1,5 +1,6 @@
-/* Causal attention of many queries over the cache, or of texts lying one after the other among themselves: 64 queries of one head per block, keys in tiles of 64, softmax kept running, so that
- * no score leaves the chip. Head sizes that are not 16, 32, 64 or 128 take a plain kernel. */
+/* Causal attention of many queries over the cache, or of texts lying one after the other among themselves: 64 queries
+ * of one head per block, keys in tiles of 64, softmax kept running, so that no score leaves the chip. Head sizes that
+ * are not 16, 32, 64 or 128 take a plain kernel. */
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -10,9 +11,10 @@ namespace {
 enum { QUERIES = 64, KEYS = 64, WARPS = 4, SKEW = 8, PLAIN_WARPS = 8, PLAIN_DIMS_MAX = 8 };
 
 __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 __device__ __forceinline__ uint32_t pack(float a, float b) {
@@ -34,8 +36,8 @@ __device__ void load_tile(__nv_bfloat16 (*tile)[D + SKEW], const __nv_bfloat16 *
 
 /* scores [16 queries of the warp, 64 keys] = Q K^T, masked. */
 template <int D>
-__device__ void score_tile(float (&score)[KEYS / 8][4], const uint32_t (&q)[D / 16][4], const __nv_bfloat16 (*k)[D + SKEW],
-                           int first_key, int query_pos, const int (&begin)[2]) {
+__device__ void score_tile(float (&score)[KEYS / 8][4], const uint32_t (&q)[D / 16][4],
+                           const __nv_bfloat16 (*k)[D + SKEW], int first_key, int query_pos, const int (&begin)[2]) {
     int g = (threadIdx.x & 31) >> 2;
     int t = threadIdx.x & 3;
 #pragma unroll
@@ -54,7 +56,8 @@ __device__ void score_tile(float (&score)[KEYS / 8][4], const uint32_t (&q)[D / 
     }
 }
 
-/* Turns scores into weights and rescales what was summed so far. Row i of a lane: i = 0 for query g, 1 for query g + 8. */
+/* Turns scores into weights and rescales what was summed so far. Row i of a lane: i = 0 for query g, 1 for query g + 8.
+ */
 template <int D>
 __device__ void soften(float (&score)[KEYS / 8][4], float (&out)[D / 8][4], float (&top)[2], float (&sum)[2]) {
 #pragma unroll
@@ -98,15 +101,15 @@ __device__ void add_values(float (&out)[D / 8][4], const float (&p)[KEYS / 8][4]
             uint32_t b[4];
             uint32_t at = (uint32_t)__cvta_generic_to_shared(&v[kk * 16 + (lane & 15)][n * 16 + (lane >> 4) * 8]);
             asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                         : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3]) : "r"(at));
+                         : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+                         : "r"(at));
             mma(out[2 * n], a, b[0], b[1]);
             mma(out[2 * n + 1], a, b[2], b[3]);
         }
     }
 }
 
-template <int D>
-__global__ void __launch_bounds__(WARPS * 32) attention_kernel(const nmlp_cuda_heads h) {
+template <int D> __global__ void __launch_bounds__(WARPS * 32) attention_kernel(const nmlp_cuda_heads h) {
     __shared__ __align__(16) __nv_bfloat16 k[KEYS][D + SKEW];
     __shared__ __align__(16) __nv_bfloat16 v[KEYS][D + SKEW];
     int warp = threadIdx.x >> 5;
@@ -171,7 +174,10 @@ __global__ void plain_kernel(const nmlp_cuda_heads h) {
     float sum = 0;
     for (int i = 0; i < PLAIN_DIMS_MAX; i++) {
         int d = lane + i * 32;
-        q[i] = d < dim ? __bfloat162float(static_cast<const __nv_bfloat16 *>(h.q)[((int64_t)row * h.n_heads + head) * dim + d]) : 0.0f;
+        q[i] =
+            d < dim
+                ? __bfloat162float(static_cast<const __nv_bfloat16 *>(h.q)[((int64_t)row * h.n_heads + head) * dim + d])
+                : 0.0f;
     }
     int first_key = h.text_begin ? h.text_begin[row] : 0;
     for (int key = first_key; key <= h.first + row; key++) {
@@ -185,7 +191,8 @@ __global__ void plain_kernel(const nmlp_cuda_heads h) {
         sum = sum * keep + p;
         top = m;
         for (int i = 0; i < PLAIN_DIMS_MAX; i++)
-            if (lane + i * 32 < dim) out[i] = out[i] * keep + p * __bfloat162float(values[(int64_t)key * dim + lane + i * 32]);
+            if (lane + i * 32 < dim)
+                out[i] = out[i] * keep + p * __bfloat162float(values[(int64_t)key * dim + lane + i * 32]);
     }
     __nv_bfloat16 *to = static_cast<__nv_bfloat16 *>(h.out) + (int64_t)row * h.out_pitch + head * dim;
     for (int i = 0; i < PLAIN_DIMS_MAX; i++)
@@ -203,7 +210,8 @@ int nmlp_cuda_launch_attention(const nmlp_cuda_heads *h, void *stream) {
     case 64: attention_kernel<64><<<grid, WARPS * 32, 0, st>>>(*h); break;
     case 128: attention_kernel<128><<<grid, WARPS * 32, 0, st>>>(*h); break;
     default:
-        plain_kernel<<<(unsigned)(((int64_t)h->s * h->n_heads + PLAIN_WARPS - 1) / PLAIN_WARPS), PLAIN_WARPS * 32, 0, st>>>(*h);
+        plain_kernel<<<(unsigned)(((int64_t)h->s * h->n_heads + PLAIN_WARPS - 1) / PLAIN_WARPS), PLAIN_WARPS * 32, 0,
+                       st>>>(*h);
     }
     return cudaGetLastError();
 }

@@ -7,7 +7,9 @@
 namespace {
 
 /* Which of the two sets this launch uses: tickets only grow, by one per block and launch. One thread. */
-__device__ void take_ticket(const nmlp_cuda_batch_program &prog, shared_head *sh) { sh->set = atomicAdd(prog.tickets, 1u) / gridDim.x & 1; }
+__device__ void take_ticket(const nmlp_cuda_batch_program &prog, shared_head *sh) {
+    sh->set = atomicAdd(prog.tickets, 1u) / gridDim.x & 1;
+}
 
 __device__ __forceinline__ bool reads_set(const nmlp_cuda_batch_phase &ph) {
     return !ph.f[0].from_before || (ph.n_factors == 2 && !ph.f[1].from_before);
@@ -21,8 +23,7 @@ __device__ void clear_other_set(const nmlp_cuda_batch_program &prog, uint32_t se
         to[i] = make_uint4(unwritten, unwritten, unwritten, unwritten);
 }
 
-template <int NT>
-__device__ void multiply(const nmlp_cuda_batch_program &prog, const block_memory &mem) {
+template <int NT> __device__ void multiply(const nmlp_cuda_batch_program &prog, const block_memory &mem) {
     consumer c = {{0, 0}, 0, 0, false};
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory"); /* what the launch before wrote is seen */
@@ -57,12 +58,15 @@ __device__ void multiply(const nmlp_cuda_batch_program &prog, const block_memory
 
 const int head_bytes = (sizeof(shared_head) + 127) / 128 * 128;
 
-__host__ __device__ inline int ring_offset(int sums_bytes) { return (head_bytes + sums_bytes + SLOT_ALIGN_BYTES - 1) / SLOT_ALIGN_BYTES * SLOT_ALIGN_BYTES; }
+__host__ __device__ inline int ring_offset(int sums_bytes) {
+    return (head_bytes + sums_bytes + SLOT_ALIGN_BYTES - 1) / SLOT_ALIGN_BYTES * SLOT_ALIGN_BYTES;
+}
 
 template <int NT>
 __global__ void __launch_bounds__(THREADS, 1) batch_kernel(const __grid_constant__ nmlp_cuda_batch_program prog) {
     extern __shared__ __align__(SLOT_ALIGN_BYTES) unsigned char memory[];
-    const block_memory mem = {reinterpret_cast<shared_head *>(memory), reinterpret_cast<float *>(memory + head_bytes), memory + ring_offset(prog.sums_bytes)};
+    const block_memory mem = {reinterpret_cast<shared_head *>(memory), reinterpret_cast<float *>(memory + head_bytes),
+                              memory + ring_offset(prog.sums_bytes)};
     init_ring(mem.sh->full, mem.sh->empty, prog.n_slots, THREADS / 32);
     if (threadIdx.x == 0) mbar_init(&mem.sh->sums_free, WARPS * WARP_ARRIVALS);
     __syncthreads();
@@ -99,12 +103,15 @@ size_t nmlp_cuda_batch_sums_bytes(int32_t s, int32_t groups) {
     return sizeof(float) * WARPS * (size_t)groups * (size_t)tokens * TOKEN_PITCH;
 }
 
-size_t nmlp_cuda_batch_shared_bytes(const nmlp_cuda_batch_program *p) { return (size_t)ring_offset(p->sums_bytes) + (size_t)p->n_slots * (size_t)p->slot_bytes; }
+size_t nmlp_cuda_batch_shared_bytes(const nmlp_cuda_batch_program *p) {
+    return (size_t)ring_offset(p->sums_bytes) + (size_t)p->n_slots * (size_t)p->slot_bytes;
+}
 
 int nmlp_cuda_batch_prepare(size_t shared_bytes) {
     const int32_t sizes[] = {8, 16, 32};
     for (int i = 0; i < 3; i++) {
-        cudaError_t e = cudaFuncSetAttribute((const void *)kernel_for(sizes[i]), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+        cudaError_t e = cudaFuncSetAttribute((const void *)kernel_for(sizes[i]),
+                                             cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
         if (e != cudaSuccess) return e;
     }
     return cudaSuccess;

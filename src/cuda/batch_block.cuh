@@ -24,12 +24,12 @@ enum {
 const uint32_t unwritten = (uint32_t)NMLP_CUDA_UNWRITTEN;
 
 /* NT times 8 tokens. */
-template <int NT>
-struct shape {
+template <int NT> struct shape {
     static const int tokens = NT * 8;
     static const int groups_max = NT == 4 ? 4 : NT == 2 ? 5 : 8; /* what registers hold sums for */
-    static const int blocks_k_max = X_REGISTERS / 2 / NT; /* a block of 64 columns takes two registers of 16 bytes per 8 tokens */
-    static const int group_sums = tokens * TOKEN_PITCH;   /* floats of one warp and group */
+    static const int blocks_k_max =
+        X_REGISTERS / 2 / NT; /* a block of 64 columns takes two registers of 16 bytes per 8 tokens */
+    static const int group_sums = tokens * TOKEN_PITCH; /* floats of one warp and group */
 };
 
 struct shared_head {
@@ -69,8 +69,8 @@ __device__ __forceinline__ part part_at(const nmlp_cuda_batch_phase &ph, int i) 
     return p;
 }
 
-/* Slots of a rectangle come in turns of TURN of the first factor and TURN of the second, so that no warp's next slot is more than eight away: a barrier tells
- * this round of the ring from the one before, no more. */
+/* Slots of a rectangle come in turns of TURN of the first factor and TURN of the second, so that no warp's next slot is
+ * more than eight away: a barrier tells this round of the ring from the one before, no more. */
 enum { TURN = WARPS / 2 };
 
 /* Place in that order of slot `i` along K of factor `m`; with one factor that is i. */

@@ -1,4 +1,5 @@
-/* What becomes of a rectangle's sums in batch.cu: added over warps and splits in fixed order, handed to the next phase. */
+/* What becomes of a rectangle's sums in batch.cu: added over warps and splits in fixed order, handed to the next phase.
+ */
 #ifndef NMLP_CUDA_BATCH_FINISH_CUH
 #define NMLP_CUDA_BATCH_FINISH_CUH
 
@@ -14,8 +15,7 @@ struct result {
 };
 
 /* Adds what N warps have, from `first` on. */
-template <int N>
-__device__ __forceinline__ float2 add_warps(const float *at, int warp_floats, int first) {
+template <int N> __device__ __forceinline__ float2 add_warps(const float *at, int warp_floats, int first) {
     float2 v[N];
 #pragma unroll
     for (int w = 0; w < N; w++) v[w] = *reinterpret_cast<const float2 *>(at + (first + w) * warp_floats);
@@ -42,7 +42,8 @@ __device__ __forceinline__ result sum_of_warps(const float *sums, const nmlp_cud
     return r;
 }
 
-__device__ __forceinline__ void put_result(const nmlp_cuda_batch_phase &ph, char *out, int token, int row, const result &r) {
+__device__ __forceinline__ void put_result(const nmlp_cuda_batch_phase &ph, char *out, int token, int row,
+                                           const result &r) {
     float2 y = r.y[0];
     if (ph.n_factors == 2) y = make_float2(silu(y.x) * r.y[1].x, silu(y.y) * r.y[1].y);
     const int64_t at = (int64_t)token * ph.out_pitch + row;
@@ -52,13 +53,16 @@ __device__ __forceinline__ void put_result(const nmlp_cuda_batch_phase &ph, char
         if (row + 1 < ph.n) to[1] = y.y;
     } else if (row < ph.out_pitch) {
         const __nv_bfloat162 pair = __floats2bfloat162_rn(y.x, y.y);
-        asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(reinterpret_cast<__nv_bfloat16 *>(out) + at), "r"(*reinterpret_cast<const uint32_t *>(&pair))
+        asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(reinterpret_cast<__nv_bfloat16 *>(out) + at),
+                     "r"(*reinterpret_cast<const uint32_t *>(&pair))
                      : "memory");
     }
 }
 
 __device__ __forceinline__ void put_floats(float *to, float2 v) {
-    asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(__float_as_uint(v.x)), "r"(__float_as_uint(v.y)) : "memory");
+    asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(__float_as_uint(v.x)),
+                 "r"(__float_as_uint(v.y))
+                 : "memory");
 }
 
 __device__ __forceinline__ float2 get_floats(const float *from) {
@@ -74,9 +78,11 @@ __device__ __forceinline__ float2 join(const float *at, int64_t stride, int n_sp
     do {
         there = true;
 #pragma unroll
-        for (int i = 0; i < NMLP_CUDA_BATCH_SPLITS_MAX; i++) v[i] = i < n_splits ? get_floats(at + i * stride) : make_float2(0, 0);
+        for (int i = 0; i < NMLP_CUDA_BATCH_SPLITS_MAX; i++)
+            v[i] = i < n_splits ? get_floats(at + i * stride) : make_float2(0, 0);
 #pragma unroll
-        for (int i = 0; i < NMLP_CUDA_BATCH_SPLITS_MAX; i++) there = there && __float_as_uint(v[i].x) != unwritten && __float_as_uint(v[i].y) != unwritten;
+        for (int i = 0; i < NMLP_CUDA_BATCH_SPLITS_MAX; i++)
+            there = there && __float_as_uint(v[i].x) != unwritten && __float_as_uint(v[i].y) != unwritten;
     } while (!there);
     float2 sum = v[0];
 #pragma unroll
@@ -87,16 +93,20 @@ __device__ __forceinline__ float2 join(const float *at, int64_t stride, int n_sp
     return sum;
 }
 
-/* A rectangle's results: of all its columns where K is whole; else this split's share of them, after every split has written what it has. */
+/* A rectangle's results: of all its columns where K is whole; else this split's share of them, after every split has
+ * written what it has. */
 template <int NT>
-__device__ void finish_part(const nmlp_cuda_batch_program &prog, const nmlp_cuda_batch_phase &ph, const part &p, const float *sums, uint32_t set) {
+__device__ void finish_part(const nmlp_cuda_batch_program &prog, const nmlp_cuda_batch_phase &ph, const part &p,
+                            const float *sums, uint32_t set) {
     const int pairs = ph.groups * GROUP / 2;
     const int n = prog.s * pairs;
     const int64_t into_set = set * prog.set_bytes;
     char *out = static_cast<char *>(ph.out) + (ph.last ? 0 : into_set);
     const int64_t factor_floats = 2 * (int64_t)n;
     const int64_t split_floats = factor_floats * ph.n_factors;
-    float *parts = ph.n_splits > 1 ? reinterpret_cast<float *>(static_cast<char *>(ph.parts) + into_set) + p.number * ph.n_splits * split_floats : nullptr;
+    float *parts = ph.n_splits > 1 ? reinterpret_cast<float *>(static_cast<char *>(ph.parts) + into_set) +
+                                         p.number * ph.n_splits * split_floats
+                                   : nullptr;
     for (int i = threadIdx.x; i < n; i += WARPS * 32) {
         const int token = i * ph.pairs_inverse >> 16;
         const int row = (i - token * pairs) * 2;
@@ -116,7 +126,8 @@ __device__ void finish_part(const nmlp_cuda_batch_program &prog, const nmlp_cuda
         const int token = i * ph.pairs_inverse >> 16;
         result r;
         r.y[0] = join(parts + 2 * (int64_t)i, split_floats, ph.n_splits);
-        r.y[1] = ph.n_factors == 2 ? join(parts + factor_floats + 2 * (int64_t)i, split_floats, ph.n_splits) : make_float2(0, 0);
+        r.y[1] = ph.n_factors == 2 ? join(parts + factor_floats + 2 * (int64_t)i, split_floats, ph.n_splits)
+                                   : make_float2(0, 0);
         put_result(ph, out, token, p.row + (i - token * pairs) * 2, r);
     }
 }

@@ -6,38 +6,44 @@
 
 namespace {
 
-__device__ __forceinline__ void multipliers_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); static_assert(WARPS == 8, "the barrier counts threads"); }
+__device__ __forceinline__ void multipliers_sync() {
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+    static_assert(WARPS == 8, "the barrier counts threads");
+}
 
-/* What a lane holds of X for some blocks of 64 columns: the mma's B, 8 neighbouring columns of one token per register. */
-template <int NT>
-struct x_blocks {
+/* What a lane holds of X for some blocks of 64 columns: the mma's B, 8 neighbouring columns of one token per register.
+ */
+template <int NT> struct x_blocks {
     uint4 v[shape<NT>::blocks_k_max][NT][2];
 };
 
-/* A warp's slots of a rectangle and the rows of X they are multiplied with. Blocks of columns are counted through its slots. */
-template <int NT>
-struct walk {
+/* A warp's slots of a rectangle and the rows of X they are multiplied with. Blocks of columns are counted through its
+ * slots. */
+template <int NT> struct walk {
     const __nv_bfloat16 *rows; /* the lane's token of the first eight, its columns of block 0 */
     int pitch;
     int factor;
     int first; /* slot along K, within the rectangle */
     int step;
-    int n;          /* slots of the rectangle */
-    int start;      /* the rectangle's first slot along K */
-    int slot_shift; /* log2 of blocks per slot */
-    int n_blocks;   /* of the whole K */
-    bool is_before; /* rows that are there already */
+    int n;                                                   /* slots of the rectangle */
+    int start;                                               /* the rectangle's first slot along K */
+    int slot_shift;                                          /* log2 of blocks per slot */
+    int n_blocks;                                            /* of the whole K */
+    bool is_before;                                          /* rows that are there already */
     static const bool single = shape<NT>::blocks_k_max == 1; /* a slot is one block: nothing to look up */
     __device__ __forceinline__ int shift() const { return single ? 0 : slot_shift; }
     __device__ __forceinline__ int slot(int block) const { return first + (block >> shift()) * step; }
     __device__ __forceinline__ int in_slot(int block) const { return block & ((1 << shift()) - 1); }
-    __device__ __forceinline__ int column_block(int block) const { return ((start + slot(block)) << shift()) + in_slot(block); }
-    __device__ __forceinline__ bool has(int block) const { return slot(block) < n && (single || column_block(block) < n_blocks); }
+    __device__ __forceinline__ int column_block(int block) const {
+        return ((start + slot(block)) << shift()) + in_slot(block);
+    }
+    __device__ __forceinline__ bool has(int block) const {
+        return slot(block) < n && (single || column_block(block) < n_blocks);
+    }
 };
 
 /* Blocks from `block` on, all at once. */
-template <int NT>
-__device__ __forceinline__ void ask(x_blocks<NT> &x, const walk<NT> &w, int block, int s) {
+template <int NT> __device__ __forceinline__ void ask(x_blocks<NT> &x, const walk<NT> &w, int block, int s) {
     const int g = (threadIdx.x & 31) >> 2;
 #pragma unroll
     for (int b = 0; b < shape<NT>::blocks_k_max; b++) {
@@ -51,13 +57,14 @@ __device__ __forceinline__ void ask(x_blocks<NT> &x, const walk<NT> &w, int bloc
                 v = make_uint4(0, 0, 0, 0);
                 if (has && i * 8 + g < s)
                     asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-                                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at + i * 8 * w.pitch + h * 32) : "memory");
+                                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                                 : "l"(at + i * 8 * w.pitch + h * 32)
+                                 : "memory");
             }
     }
 }
 
-template <int NT>
-__device__ __forceinline__ bool is_there(const x_blocks<NT> &x) {
+template <int NT> __device__ __forceinline__ bool is_there(const x_blocks<NT> &x) {
     bool there = true;
 #pragma unroll
     for (int b = 0; b < shape<NT>::blocks_k_max; b++)
@@ -71,24 +78,31 @@ __device__ __forceinline__ bool is_there(const x_blocks<NT> &x) {
     return there;
 }
 
-__device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+__device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                    uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 __device__ __forceinline__ uint4 load_shared(uint32_t at) {
     uint4 v;
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at)
+                 : "memory");
     return v;
 }
 
-/* Row of a group a lane takes as the mma's row `g`. Lanes that read at the same time have neighbouring g: their rows differ by four, so that the swizzle puts
- * their columns into different banks. */
+/* Row of a group a lane takes as the mma's row `g`. Lanes that read at the same time have neighbouring g: their rows
+ * differ by four, so that the swizzle puts their columns into different banks. */
 __device__ __forceinline__ int row_of(int g) { return (g & 1) * 4 + (g >> 1); }
 
 /* Adds one block of columns; `at` is where its rows begin in the slot. */
 template <int NT>
-__device__ __forceinline__ void multiply_block(float (&acc)[shape<NT>::groups_max][NT][4], const uint4 (&x)[NT][2], uint32_t at, int groups) {
+__device__ __forceinline__ void multiply_block(float (&acc)[shape<NT>::groups_max][NT][4], const uint4 (&x)[NT][2],
+                                               uint32_t at, int groups) {
     const int row = row_of((threadIdx.x & 31) >> 2);
     const int t = threadIdx.x & 3;
     at += row * BLOCK * 2;
@@ -119,7 +133,8 @@ struct consumer {
 
 /* With two factors half of the warps work on each. */
 template <int NT>
-__device__ __forceinline__ walk<NT> begin_walk(const nmlp_cuda_batch_program &prog, const nmlp_cuda_batch_phase &ph, const part &p, uint32_t set) {
+__device__ __forceinline__ walk<NT> begin_walk(const nmlp_cuda_batch_program &prog, const nmlp_cuda_batch_phase &ph,
+                                               const part &p, uint32_t set) {
     const int warp = threadIdx.x >> 5;
     const int lane = threadIdx.x & 31;
     const bool two = ph.n_factors == 2;
@@ -141,7 +156,8 @@ __device__ __forceinline__ walk<NT> begin_walk(const nmlp_cuda_batch_program &pr
 
 /* This warp's slots of a rectangle. What the next blocks need of X is asked for before these are multiplied. */
 template <int NT>
-__device__ __forceinline__ void multiply_part(float (&acc)[shape<NT>::groups_max][NT][4], const nmlp_cuda_batch_program &prog, const nmlp_cuda_batch_phase &ph,
+__device__ __forceinline__ void multiply_part(float (&acc)[shape<NT>::groups_max][NT][4],
+                                              const nmlp_cuda_batch_program &prog, const nmlp_cuda_batch_phase &ph,
                                               const part &p, const block_memory &mem, const consumer &c) {
     const int AT_ONCE = shape<NT>::blocks_k_max; /* a multiple of the blocks of a slot */
     const walk<NT> w = begin_walk<NT>(prog, ph, p, c.set);
@@ -161,7 +177,10 @@ __device__ __forceinline__ void multiply_part(float (&acc)[shape<NT>::groups_max
             at.advance_far(place_of(p, w.factor, w.slot(block + b)), prog.n_slots);
             if (in_slot == 0) mbar_wait(&mem.sh->full[at.slot], at.parity);
             if (w.has(block + b))
-                multiply_block<NT>(acc, x.v[b], shared_address(mem.ring + at.slot * prog.slot_bytes) + in_slot * ph.groups * PIECE_BYTES, ph.groups);
+                multiply_block<NT>(acc, x.v[b],
+                                   shared_address(mem.ring + at.slot * prog.slot_bytes) +
+                                       in_slot * ph.groups * PIECE_BYTES,
+                                   ph.groups);
             if (in_slot == (1 << w.shift()) - 1) warp_arrive(&mem.sh->empty[at.slot]);
         }
         x = next;

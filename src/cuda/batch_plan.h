@@ -7,7 +7,7 @@
 #include "cuda/mlp_call.h"
 
 /* Takes memory from `block`; called twice, like everything that lays out a block. */
-nmlp_status nmlp_cuda_batch_plan(nmlp_cuda_batch_program *program, const nmlp_cuda_mlp_call *mlp, const nmlp_cuda_device *device, nmlp_cuda_block *block,
-                                 nmlp_err *err);
+nmlp_status nmlp_cuda_batch_plan(nmlp_cuda_batch_program *program, const nmlp_cuda_mlp_call *mlp,
+                                 const nmlp_cuda_device *device, nmlp_cuda_block *block, nmlp_err *err);
 
 #endif

@@ -58,7 +58,8 @@ struct nmlp_cuda_blas {
 static void *open_library(void) {
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"};
     void *handle = NULL;
-    for (size_t i = 0; i < sizeof names / sizeof names[0] && !handle; i++) handle = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && !handle; i++)
+        handle = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     return handle;
 }
 
@@ -102,7 +103,8 @@ nmlp_status nmlp_cuda_blas_create(nmlp_cuda_blas **out, void *workspace, bool us
     if (!use_library || !load_symbols(&b->lib)) return NMLP_OK;
     if (b->lib.create(&b->handle) != CUBLAS_STATUS_SUCCESS) b->handle = NULL;
     if (b->handle && (b->lib.desc_create(&b->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) != CUBLAS_STATUS_SUCCESS ||
-                      b->lib.desc_set(b->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed) != CUBLAS_STATUS_SUCCESS)) {
+                      b->lib.desc_set(b->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed) !=
+                          CUBLAS_STATUS_SUCCESS)) {
         (void)b->lib.destroy(b->handle);
         b->handle = NULL;
     }
@@ -126,11 +128,12 @@ bool nmlp_cuda_blas_has_library(const nmlp_cuda_blas *b) { return b->handle != N
 
 void nmlp_cuda_blas_measure(nmlp_cuda_blas *b) { b->measures = true; }
 
-static cublasStatus_t run_way(const nmlp_cuda_blas *b, const struct shape *s, const nmlp_cuda_gemm *g, const cublasLtMatmulAlgo_t *algo, cudaStream_t stream) {
+static cublasStatus_t run_way(const nmlp_cuda_blas *b, const struct shape *s, const nmlp_cuda_gemm *g,
+                              const cublasLtMatmulAlgo_t *algo, cudaStream_t stream) {
     float one = 1.0f;
     float beta = g->accumulate ? 1.0f : 0.0f;
-    return b->lib.matmul(b->handle, b->desc, &one, g->w, s->w, g->x, s->x, &beta, g->y, s->y, g->y, s->y, algo, b->workspace,
-                         NMLP_CUDA_BLAS_WORKSPACE_BYTES, stream);
+    return b->lib.matmul(b->handle, b->desc, &one, g->w, s->w, g->x, s->x, &beta, g->y, s->y, g->y, s->y, algo,
+                         b->workspace, NMLP_CUDA_BLAS_WORKSPACE_BYTES, stream);
 }
 
 typedef struct stopwatch {
@@ -139,23 +142,26 @@ typedef struct stopwatch {
 } stopwatch;
 
 /* Milliseconds, or INFINITY where the way does not work. */
-static float time_way(const nmlp_cuda_blas *b, const struct shape *s, const nmlp_cuda_gemm *g, const cublasLtMatmulAlgo_t *algo, stopwatch watch,
-                      cudaStream_t stream) {
+static float time_way(const nmlp_cuda_blas *b, const struct shape *s, const nmlp_cuda_gemm *g,
+                      const cublasLtMatmulAlgo_t *algo, stopwatch watch, cudaStream_t stream) {
     float ms = 0;
-    bool ok = cudaEventRecord(watch.begin, stream) == cudaSuccess && run_way(b, s, g, algo, stream) == CUBLAS_STATUS_SUCCESS &&
+    bool ok = cudaEventRecord(watch.begin, stream) == cudaSuccess &&
+              run_way(b, s, g, algo, stream) == CUBLAS_STATUS_SUCCESS &&
               cudaEventRecord(watch.end, stream) == cudaSuccess && cudaEventSynchronize(watch.end) == cudaSuccess &&
               cudaEventElapsedTime(&ms, watch.begin, watch.end) == cudaSuccess;
     return ok ? ms : INFINITY;
 }
 
-/* Ways without a workspace leave K whole and add its products in the same order, so the choice between them changes no bit of the result. Where the library
- * prefers one with a workspace, that is kept. A way's first run, which loads its code, does not count. */
-static int fastest_way(const nmlp_cuda_blas *b, const struct shape *s, const nmlp_cuda_gemm *g, const cublasLtMatmulHeuristicResult_t *ways, int n,
-                       cudaStream_t stream) {
+/* Ways without a workspace leave K whole and add its products in the same order, so the choice between them changes no
+ * bit of the result. Where the library prefers one with a workspace, that is kept. A way's first run, which loads its
+ * code, does not count. */
+static int fastest_way(const nmlp_cuda_blas *b, const struct shape *s, const nmlp_cuda_gemm *g,
+                       const cublasLtMatmulHeuristicResult_t *ways, int n, cudaStream_t stream) {
     stopwatch watch = {0};
     float best_ms = INFINITY;
     int best = 0;
-    if (ways[0].workspaceSize == 0 && cudaEventCreate(&watch.begin) == cudaSuccess && cudaEventCreate(&watch.end) == cudaSuccess) {
+    if (ways[0].workspaceSize == 0 && cudaEventCreate(&watch.begin) == cudaSuccess &&
+        cudaEventCreate(&watch.end) == cudaSuccess) {
         for (int i = 0; i < n * TRIALS; i++) {
             float ms = ways[i % n].workspaceSize ? INFINITY : time_way(b, s, g, &ways[i % n].algo, watch, stream);
             if (i < n || ms >= best_ms) continue;
@@ -171,15 +177,18 @@ static int fastest_way(const nmlp_cuda_blas *b, const struct shape *s, const nml
 /* Measuring overwrites y, and a graph being captured has no time. */
 static bool should_measure(const nmlp_cuda_blas *b, const nmlp_cuda_gemm *g, cudaStream_t stream) {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusActive;
-    return b->measures && !g->accumulate && 2.0 * g->s * g->n * g->k >= MEASURED_OPERATIONS && cudaStreamIsCapturing(stream, &capture) == cudaSuccess &&
-           capture == cudaStreamCaptureStatusNone;
+    return b->measures && !g->accumulate && 2.0 * g->s * g->n * g->k >= MEASURED_OPERATIONS &&
+           cudaStreamIsCapturing(stream, &capture) == cudaSuccess && capture == cudaStreamCaptureStatusNone;
 }
 
 /* Row-major y = x w^T is column-major y^T = w x^T: w^T is what lies in memory, so it is the transposed operand. */
 static bool make_layouts(const struct library *lib, struct shape *s, const nmlp_cuda_gemm *g) {
-    return lib->layout_create(&s->w, CUDA_R_16BF, (uint64_t)g->k, (uint64_t)g->n, g->w_pitch) == CUBLAS_STATUS_SUCCESS &&
-           lib->layout_create(&s->x, CUDA_R_16BF, (uint64_t)g->k, (uint64_t)g->s, g->x_pitch) == CUBLAS_STATUS_SUCCESS &&
-           lib->layout_create(&s->y, g->y_is_f32 ? CUDA_R_32F : CUDA_R_16BF, (uint64_t)g->n, (uint64_t)g->s, g->y_pitch) == CUBLAS_STATUS_SUCCESS;
+    return lib->layout_create(&s->w, CUDA_R_16BF, (uint64_t)g->k, (uint64_t)g->n, g->w_pitch) ==
+               CUBLAS_STATUS_SUCCESS &&
+           lib->layout_create(&s->x, CUDA_R_16BF, (uint64_t)g->k, (uint64_t)g->s, g->x_pitch) ==
+               CUBLAS_STATUS_SUCCESS &&
+           lib->layout_create(&s->y, g->y_is_f32 ? CUDA_R_32F : CUDA_R_16BF, (uint64_t)g->n, (uint64_t)g->s,
+                              g->y_pitch) == CUBLAS_STATUS_SUCCESS;
 }
 
 /* Up to `most` ways the library knows, its preferred one first; returns how many. */
@@ -188,9 +197,11 @@ static int list_ways(const nmlp_cuda_blas *b, const struct shape *s, cublasLtMat
     cublasLtMatmulPreference_t preference = NULL;
     size_t room = NMLP_CUDA_BLAS_WORKSPACE_BYTES;
     int n = 0;
-    bool ok = lib->preference_create(&preference) == CUBLAS_STATUS_SUCCESS &&
-              lib->preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room) == CUBLAS_STATUS_SUCCESS &&
-              lib->heuristic(b->handle, b->desc, s->w, s->x, s->y, s->y, preference, most, ways, &n) == CUBLAS_STATUS_SUCCESS;
+    bool ok =
+        lib->preference_create(&preference) == CUBLAS_STATUS_SUCCESS &&
+        lib->preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room) ==
+            CUBLAS_STATUS_SUCCESS &&
+        lib->heuristic(b->handle, b->desc, s->w, s->x, s->y, s->y, preference, most, ways, &n) == CUBLAS_STATUS_SUCCESS;
     if (preference) (void)lib->preference_destroy(preference);
     return ok ? n : 0;
 }
@@ -229,7 +240,8 @@ nmlp_status nmlp_cuda_blas_run(nmlp_cuda_blas *b, const nmlp_cuda_gemm *g, cudaS
     if (!s) return NMLP_CUDA_CHECK(nmlp_cuda_launch_gemm(g, stream), "launching a matmul", err);
     cublasStatus_t code = run_way(b, s, g, &s->algo, stream);
     if (code == CUBLAS_STATUS_SUCCESS) return NMLP_OK;
-    return nmlp_fail(err, NMLP_E_IO, "cuBLASLt: a matmul of [%d,%d] by [%d,%d] failed with status %d", g->s, g->k, g->n, g->k, (int)code);
+    return nmlp_fail(err, NMLP_E_IO, "cuBLASLt: a matmul of [%d,%d] by [%d,%d] failed with status %d", g->s, g->k, g->n,
+                     g->k, (int)code);
 }
 
 #else /* the toolkit came without cuBLASLt's header */

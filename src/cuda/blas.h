@@ -12,14 +12,16 @@ enum { NMLP_CUDA_BLAS_WORKSPACE_BYTES = 32 << 20 };
 
 typedef struct nmlp_cuda_blas nmlp_cuda_blas;
 
-/* `workspace`: device memory of NMLP_CUDA_BLAS_WORKSPACE_BYTES, borrowed. Without the library, or where it is not wanted, the object is made all the same. */
+/* `workspace`: device memory of NMLP_CUDA_BLAS_WORKSPACE_BYTES, borrowed. Without the library, or where it is not
+ * wanted, the object is made all the same. */
 nmlp_status nmlp_cuda_blas_create(nmlp_cuda_blas **out, void *workspace, bool use_library, nmlp_err *err);
 void nmlp_cuda_blas_destroy(nmlp_cuda_blas *blas);
 /* Whether the library can be loaded at all. */
 bool nmlp_cuda_blas_available(void);
 bool nmlp_cuda_blas_has_library(const nmlp_cuda_blas *blas);
-/* From now on the first call of a shape measures what the library offers for it and keeps the fastest, where the matmul is large, does not accumulate and is no
- * part of a graph. Other shapes take the library's first offer. The choice changes no bit of the result. */
+/* From now on the first call of a shape measures what the library offers for it and keeps the fastest, where the matmul
+ * is large, does not accumulate and is no part of a graph. Other shapes take the library's first offer. The choice
+ * changes no bit of the result. */
 void nmlp_cuda_blas_measure(nmlp_cuda_blas *blas);
 /* Remembers the choice per shape, so that a second call of a shape allocates nothing. */
 nmlp_status nmlp_cuda_blas_run(nmlp_cuda_blas *blas, const nmlp_cuda_gemm *gemm, cudaStream_t stream, nmlp_err *err);

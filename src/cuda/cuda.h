@@ -1,8 +1,9 @@
 /* The GPU backend: a whole model resident on one CUDA device, and the fused MLP alone.
  *
- * Semantics follow engine.h and kernels.h: weights as the checkpoint stores them (rounded to bf16 where they are not bf16 already), sums in f32.
- * Up to 4 rows at a time activations keep 16 bits of mantissa; more rows round them to bf16 at each matmul. Keys and values are cached in bf16.
- * Same input, same bits. One owner at a time per session; an engine may be shared.
+ * Semantics follow engine.h and kernels.h: weights as the checkpoint stores them (rounded to bf16 where they are not
+ * bf16 already), sums in f32. Up to 4 rows at a time activations keep 16 bits of mantissa; more rows round them to bf16
+ * at each matmul. Keys and values are cached in bf16. Same input, same bits. One owner at a time per session; an engine
+ * may be shared.
  *
  * In a build without CUDA every call here exists and fails saying so. */
 #ifndef NMLP_CUDA_CUDA_H
@@ -34,13 +35,19 @@ nmlp_status nmlp_cuda_probe(nmlp_cuda_info *info, nmlp_err *err);
 
 typedef struct nmlp_cuda_mlp nmlp_cuda_mlp;
 
-/* One launch of a streaming kernel (up to 32 rows), or large matmuls. AUTO takes what was measured faster: streaming up to 16 rows, up to 32 where the
- * weights are 170 MiB at most or cuBLASLt is missing (on chips without clusters of blocks: 8 rows, 100 MiB). PORTABLE: as on a chip before Hopper without cuBLASLt. */
-typedef enum nmlp_cuda_path { NMLP_CUDA_PATH_AUTO, NMLP_CUDA_PATH_STREAM, NMLP_CUDA_PATH_MATMUL, NMLP_CUDA_PATH_PORTABLE } nmlp_cuda_path;
+/* One launch of a streaming kernel (up to 32 rows), or large matmuls. AUTO takes what was measured faster: streaming up
+ * to 16 rows, up to 32 where the weights are 170 MiB at most or cuBLASLt is missing (on chips without clusters of
+ * blocks: 8 rows, 100 MiB). PORTABLE: as on a chip before Hopper without cuBLASLt. */
+typedef enum nmlp_cuda_path {
+    NMLP_CUDA_PATH_AUTO,
+    NMLP_CUDA_PATH_STREAM,
+    NMLP_CUDA_PATH_MATMUL,
+    NMLP_CUDA_PATH_PORTABLE
+} nmlp_cuda_path;
 
 /* Uploads gate, up and down; runs of exactly `s` rows. */
-nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors matrices[NMLP_MLP_MATRICES], int64_t s, nmlp_cuda_path path,
-                                 nmlp_err *err);
+nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors matrices[NMLP_MLP_MATRICES], int64_t s,
+                                 nmlp_cuda_path path, nmlp_err *err);
 void nmlp_cuda_mlp_destroy(nmlp_cuda_mlp *mlp);
 /* y [S,H] = mlp(x [S,H]), host memory, f32. */
 nmlp_status nmlp_cuda_mlp_run(nmlp_cuda_mlp *mlp, float *y, const float *x, nmlp_err *err);
@@ -48,8 +55,8 @@ nmlp_status nmlp_cuda_mlp_run(nmlp_cuda_mlp *mlp, float *y, const float *x, nmlp
 size_t nmlp_cuda_mlp_weight_bytes(const nmlp_cuda_mlp *mlp);
 /* One line of "name=value": phases, units and pieces of K. */
 void nmlp_cuda_mlp_describe(const nmlp_cuda_mlp *mlp, char *text, size_t text_bytes);
-/* Median, in microseconds, of `n_timed` launches of a CUDA graph, per run in it. Runs go round `n` MLPs of one shape (so that weights come from memory, not from
- * L2), often enough that launching the graph does not count. */
+/* Median, in microseconds, of `n_timed` launches of a CUDA graph, per run in it. Runs go round `n` MLPs of one shape
+ * (so that weights come from memory, not from L2), often enough that launching the graph does not count. */
 nmlp_status nmlp_cuda_mlp_time(nmlp_cuda_mlp *const *mlps, int n, int n_timed, double *median_us, nmlp_err *err);
 /* Median device-to-device copy rate in bytes per second, counting bytes read plus bytes written. */
 nmlp_status nmlp_cuda_copy_rate(double *bytes_per_second, nmlp_err *err);
@@ -60,7 +67,8 @@ typedef struct nmlp_cuda_engine nmlp_cuda_engine;
 typedef struct nmlp_cuda_session nmlp_cuda_session;
 
 /* The model must outlive the engine. */
-nmlp_status nmlp_cuda_engine_create(nmlp_cuda_engine **out, const nmlp_model *model, const nmlp_progress *progress, nmlp_err *err);
+nmlp_status nmlp_cuda_engine_create(nmlp_cuda_engine **out, const nmlp_model *model, const nmlp_progress *progress,
+                                    nmlp_err *err);
 void nmlp_cuda_engine_destroy(nmlp_cuda_engine *engine);
 /* "cuda (NVIDIA H200)" */
 const char *nmlp_cuda_engine_name(const nmlp_cuda_engine *engine);
@@ -68,24 +76,24 @@ const char *nmlp_cuda_engine_name(const nmlp_cuda_engine *engine);
 size_t nmlp_cuda_engine_step_bytes(const nmlp_cuda_engine *engine);
 
 /* Room for `context` positions. `rope` [context, D] holds cos|sin of every position (copied). */
-nmlp_status nmlp_cuda_session_create(nmlp_cuda_session **out, const nmlp_cuda_engine *engine, int64_t context, const float *rope,
-                                     nmlp_err *err);
+nmlp_status nmlp_cuda_session_create(nmlp_cuda_session **out, const nmlp_cuda_engine *engine, int64_t context,
+                                     const float *rope, nmlp_err *err);
 void nmlp_cuda_session_destroy(nmlp_cuda_session *session);
 int64_t nmlp_cuda_session_length(const nmlp_cuda_session *session);
 /* Forgets all tokens from position `length` on. */
 void nmlp_cuda_session_truncate(nmlp_cuda_session *session, int64_t length);
 
-/* How nmlp_cuda_session_next chooses: temperature 0 is greedy, otherwise a draw from softmax(logits / temperature). The draw depends on
- * seed, position and logits alone, but is not the draw the CPU makes from the same seed. */
+/* How nmlp_cuda_session_next chooses: temperature 0 is greedy, otherwise a draw from softmax(logits / temperature). The
+ * draw depends on seed, position and logits alone, but is not the draw the CPU makes from the same seed. */
 void nmlp_cuda_session_set_sampling(nmlp_cuda_session *session, double temperature, uint64_t seed);
 
 /* Appends tokens. Fails, changing nothing, when an id is outside the vocabulary or the context would overflow. */
 nmlp_status nmlp_cuda_session_append(nmlp_cuda_session *session, const int32_t *ids, int64_t n, nmlp_err *err);
 /* logits [V] after the last appended token. */
 nmlp_status nmlp_cuda_session_last_logits(nmlp_cuda_session *session, float *logits, nmlp_err *err);
-/* The token chosen after the last appended one; it is not part of the text yet. `more`: how many times the caller will append exactly the token it got and ask
- * again, as far as it knows, so that those steps are started before this call waits for the choice. Appending something else is allowed at any time; what was
- * run ahead is forgotten. */
+/* The token chosen after the last appended one; it is not part of the text yet. `more`: how many times the caller will
+ * append exactly the token it got and ask again, as far as it knows, so that those steps are started before this call
+ * waits for the choice. Appending something else is allowed at any time; what was run ahead is forgotten. */
 nmlp_status nmlp_cuda_session_next(nmlp_cuda_session *session, int64_t more, int32_t *id, nmlp_err *err);
 
 /* ---- scoring texts ---- */
@@ -99,10 +107,10 @@ typedef struct nmlp_cuda_text {
 
 typedef struct nmlp_cuda_scorer nmlp_cuda_scorer;
 
-/* For texts of up to `positions` + 1 tokens: the last is scored, not run. `rope` [positions, D] as for sessions. Texts run side by side, some thousand
- * tokens at a time; logits stay on the device. */
-nmlp_status nmlp_cuda_scorer_create(nmlp_cuda_scorer **out, const nmlp_cuda_engine *engine, int64_t positions, const float *rope,
-                                    nmlp_err *err);
+/* For texts of up to `positions` + 1 tokens: the last is scored, not run. `rope` [positions, D] as for sessions. Texts
+ * run side by side, some thousand tokens at a time; logits stay on the device. */
+nmlp_status nmlp_cuda_scorer_create(nmlp_cuda_scorer **out, const nmlp_cuda_engine *engine, int64_t positions,
+                                    const float *rope, nmlp_err *err);
 void nmlp_cuda_scorer_destroy(nmlp_cuda_scorer *scorer);
 /* Tokens that fill the device: fewer at a time run slower. */
 int64_t nmlp_cuda_scorer_tokens(const nmlp_cuda_scorer *scorer);

@@ -14,8 +14,8 @@ nmlp_status nmlp_cuda_probe(nmlp_cuda_info *info, nmlp_err *err) {
     return refuse(err);
 }
 
-nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors matrices[NMLP_MLP_MATRICES], int64_t s, nmlp_cuda_path path,
-                                 nmlp_err *err) {
+nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors matrices[NMLP_MLP_MATRICES], int64_t s,
+                                 nmlp_cuda_path path, nmlp_err *err) {
     (void)matrices;
     (void)s;
     (void)path;
@@ -55,7 +55,8 @@ nmlp_status nmlp_cuda_copy_rate(double *bytes_per_second, nmlp_err *err) {
     return refuse(err);
 }
 
-nmlp_status nmlp_cuda_engine_create(nmlp_cuda_engine **out, const nmlp_model *model, const nmlp_progress *progress, nmlp_err *err) {
+nmlp_status nmlp_cuda_engine_create(nmlp_cuda_engine **out, const nmlp_model *model, const nmlp_progress *progress,
+                                    nmlp_err *err) {
     (void)model;
     (void)progress;
     *out = NULL;
@@ -74,8 +75,8 @@ size_t nmlp_cuda_engine_step_bytes(const nmlp_cuda_engine *engine) {
     return 0;
 }
 
-nmlp_status nmlp_cuda_session_create(nmlp_cuda_session **out, const nmlp_cuda_engine *engine, int64_t context, const float *rope,
-                                     nmlp_err *err) {
+nmlp_status nmlp_cuda_session_create(nmlp_cuda_session **out, const nmlp_cuda_engine *engine, int64_t context,
+                                     const float *rope, nmlp_err *err) {
     (void)engine;
     (void)context;
     (void)rope;
@@ -121,8 +122,8 @@ nmlp_status nmlp_cuda_session_next(nmlp_cuda_session *session, int64_t more, int
     return refuse(err);
 }
 
-nmlp_status nmlp_cuda_scorer_create(nmlp_cuda_scorer **out, const nmlp_cuda_engine *engine, int64_t positions, const float *rope,
-                                    nmlp_err *err) {
+nmlp_status nmlp_cuda_scorer_create(nmlp_cuda_scorer **out, const nmlp_cuda_engine *engine, int64_t positions,
+                                    const float *rope, nmlp_err *err) {
     (void)engine;
     (void)positions;
     (void)rope;

@@ -23,8 +23,9 @@ nmlp_status nmlp_cuda_probe(nmlp_cuda_info *info, nmlp_err *err) {
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e != cudaSuccess || n == 0) {
         (void)cudaGetLastError();
-        const char *why = e == cudaSuccess ? "none is visible"
-                          : e == cudaErrorInsufficientDriver ? "no NVIDIA driver, or one too old" : cudaGetErrorString(e);
+        const char *why = e == cudaSuccess                   ? "none is visible"
+                          : e == cudaErrorInsufficientDriver ? "no NVIDIA driver, or one too old"
+                                                             : cudaGetErrorString(e);
         nmlp_fail(err, NMLP_E_UNSUPPORTED, "no CUDA device: %s", why);
         nmlp_fail_hint(err, "use --device cpu; a GPU needs a driver for CUDA %d.%d or newer", CUDART_VERSION / 1000,
                        CUDART_VERSION % 1000 / 10);
@@ -51,7 +52,8 @@ nmlp_status nmlp_cuda_device_open(nmlp_cuda_device *device, nmlp_err *err) {
                                           "asking for shared memory", err));
     device->shared_bytes = (size_t)shared;
     device->n_clusters = nmlp_cuda_quad_clusters(device->shared_bytes);
-    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_stream_prepare(device->shared_bytes), "readying the streaming kernel", err));
+    NMLP_RETURN_IF_FAILED(
+        NMLP_CUDA_CHECK(nmlp_cuda_stream_prepare(device->shared_bytes), "readying the streaming kernel", err));
     return NMLP_CUDA_CHECK(nmlp_cuda_batch_prepare(device->shared_bytes), "readying the streaming kernel", err);
 }
 
@@ -74,8 +76,8 @@ nmlp_status nmlp_cuda_block_commit(nmlp_cuda_block *block, const char *what, nml
     if (e == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
         (void)cudaMemGetInfo(&free_bytes, &total_bytes);
-        nmlp_fail(err, NMLP_E_NOMEM, "the GPU's memory: %s needs %.2f GB, %.2f of %.2f GB are free", what, 1e-9 * (double)need,
-                  1e-9 * (double)free_bytes, 1e-9 * (double)total_bytes);
+        nmlp_fail(err, NMLP_E_NOMEM, "the GPU's memory: %s needs %.2f GB, %.2f of %.2f GB are free", what,
+                  1e-9 * (double)need, 1e-9 * (double)free_bytes, 1e-9 * (double)total_bytes);
         nmlp_fail_hint(err, "use --device cpu, a smaller --ctx, or a smaller or more compressed model");
         return NMLP_E_NOMEM;
     }

@@ -1,4 +1,5 @@
-/* The device behind every other file here: errors of the CUDA runtime as statuses, and memory handed out of one block. */
+/* The device behind every other file here: errors of the CUDA runtime as statuses, and memory handed out of one block.
+ */
 #ifndef NMLP_CUDA_DEVICE_H
 #define NMLP_CUDA_DEVICE_H
 
@@ -23,8 +24,8 @@ typedef struct nmlp_cuda_device {
 /* Probes device 0 and readies the streaming kernel. */
 nmlp_status nmlp_cuda_device_open(nmlp_cuda_device *device, nmlp_err *err);
 
-/* Device memory, zeroed, released all at once. First measured (addresses are then made up and must not be followed), then had in one piece, then asked
- * for again in the same order. */
+/* Device memory, zeroed, released all at once. First measured (addresses are then made up and must not be followed),
+ * then had in one piece, then asked for again in the same order. */
 typedef struct nmlp_cuda_block {
     char *base;
     size_t used_bytes;

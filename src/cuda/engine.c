@@ -7,7 +7,8 @@ enum { HEADS_MAX = 128, HEAD_DIM_MAX = 128 };
 
 static nmlp_status check_shapes(const nmlp_config *c, nmlp_err *err) {
     if (c->n_heads <= HEADS_MAX && c->head_dim <= HEAD_DIM_MAX && c->head_dim % 8 == 0) return NMLP_OK;
-    nmlp_fail(err, NMLP_E_UNSUPPORTED, "the GPU backend takes up to %d heads of up to %d columns in multiples of 8; the model has %lld of %lld",
+    nmlp_fail(err, NMLP_E_UNSUPPORTED,
+              "the GPU backend takes up to %d heads of up to %d columns in multiples of 8; the model has %lld of %lld",
               HEADS_MAX, HEAD_DIM_MAX, (long long)c->n_heads, (long long)c->head_dim);
     nmlp_fail_hint(err, "use --device cpu");
     return NMLP_E_UNSUPPORTED;
@@ -33,7 +34,8 @@ static nmlp_status lay_out_layer(nmlp_cuda_engine *e, int64_t l, nmlp_err *err) 
     NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_vector(&to->qkv_bias, block, biases, 3, err));
     NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_matrix(&to->qkv, block, qkv, 3, err));
     NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_matrix(&to->o, block, o, 1, err));
-    return nmlp_cuda_upload_mlp(&to->mlp, block, &from->mlp[NMLP_MLP_GATE], &from->mlp[NMLP_MLP_UP], &from->mlp[NMLP_MLP_DOWN], err);
+    return nmlp_cuda_upload_mlp(&to->mlp, block, &from->mlp[NMLP_MLP_GATE], &from->mlp[NMLP_MLP_UP],
+                                &from->mlp[NMLP_MLP_DOWN], err);
 }
 
 /* Called twice: to measure, and to upload. */
@@ -45,7 +47,8 @@ static nmlp_status lay_out(nmlp_cuda_engine *e, const nmlp_progress *progress, n
     int64_t n = m->config.n_layers;
     NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_matrix(&e->embedding, &e->block, embedding, 1, err));
     e->lm_head = e->embedding;
-    if (m->lm_head.data != m->embedding.data) NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_matrix(&e->lm_head, &e->block, lm_head, 1, err));
+    if (m->lm_head.data != m->embedding.data)
+        NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_matrix(&e->lm_head, &e->block, lm_head, 1, err));
     NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_vector(&e->final_norm, &e->block, final_norm, 1, err));
     for (int64_t l = 0; l < n; l++) {
         NMLP_RETURN_IF_FAILED(lay_out_layer(e, l, err));
@@ -55,7 +58,8 @@ static nmlp_status lay_out(nmlp_cuda_engine *e, const nmlp_progress *progress, n
     return NMLP_OK;
 }
 
-nmlp_status nmlp_cuda_engine_create(nmlp_cuda_engine **out, const nmlp_model *model, const nmlp_progress *progress, nmlp_err *err) {
+nmlp_status nmlp_cuda_engine_create(nmlp_cuda_engine **out, const nmlp_model *model, const nmlp_progress *progress,
+                                    nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     *out = NULL;
     nmlp_cuda_engine *e = nmlp_mem_new(1, sizeof *e, err);
@@ -90,7 +94,8 @@ size_t nmlp_cuda_engine_step_bytes(const nmlp_cuda_engine *e) {
     size_t bytes = nmlp_cuda_matrix_bytes(&e->lm_head);
     for (int64_t l = 0; l < e->model->config.n_layers; l++) {
         const nmlp_cuda_layer *layer = &e->layers[l];
-        bytes += nmlp_cuda_matrix_bytes(&layer->qkv) + nmlp_cuda_matrix_bytes(&layer->o) + nmlp_cuda_mlp_weights_bytes(&layer->mlp);
+        bytes += nmlp_cuda_matrix_bytes(&layer->qkv) + nmlp_cuda_matrix_bytes(&layer->o) +
+                 nmlp_cuda_mlp_weights_bytes(&layer->mlp);
     }
     return bytes;
 }

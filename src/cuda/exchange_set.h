@@ -1,4 +1,5 @@
-/* Places in what blocks hand each other in one launch. There are two such sets; offsets into one stand for pointers until the first one's place is known. */
+/* Places in what blocks hand each other in one launch. There are two such sets; offsets into one stand for pointers
+ * until the first one's place is known. */
 #ifndef NMLP_CUDA_EXCHANGE_SET_H
 #define NMLP_CUDA_EXCHANGE_SET_H
 
@@ -12,6 +13,8 @@ static inline void *nmlp_cuda_set_take(int64_t *used, int64_t bytes) {
     return (void *)(uintptr_t)at;
 }
 
-static inline void *nmlp_cuda_set_moved(const void *offset, const char *base) { return (void *)(uintptr_t)(base + (uintptr_t)offset); }
+static inline void *nmlp_cuda_set_moved(const void *offset, const char *base) {
+    return (void *)(uintptr_t)(base + (uintptr_t)offset);
+}
 
 #endif

@@ -1,4 +1,5 @@
-/* Gate and up of many rows in one kernel: out [S,I] = silu(x0 w0^T) * (x1 w1^T). Only the product is written; the two factors stay in registers. */
+/* Gate and up of many rows in one kernel: out [S,I] = silu(x0 w0^T) * (x1 w1^T). Only the product is written; the two
+ * factors stay in registers. */
 #ifndef NMLP_CUDA_GATED_H
 #define NMLP_CUDA_GATED_H
 

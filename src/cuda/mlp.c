@@ -37,8 +37,8 @@ static void describe(nmlp_cuda_mlp *mlp, const nmlp_cuda_plan *plan) {
     int at = snprintf(mlp->text, sizeof mlp->text, "slots=%d", mlp->program.n_slots);
     for (size_t i = 0; i < plan->n_phases && at > 0 && (size_t)at < sizeof mlp->text; i++) {
         const nmlp_cuda_phase *ph = &plan->phases[i];
-        at += snprintf(mlp->text + at, sizeof mlp->text - (size_t)at, " matmul=%dx%d/%d%s", ph->n, ph->op[0].k, ph->n_chunks,
-                       ph->parts ? "joined" : "");
+        at += snprintf(mlp->text + at, sizeof mlp->text - (size_t)at, " matmul=%dx%d/%d%s", ph->n, ph->op[0].k,
+                       ph->n_chunks, ph->parts ? "joined" : "");
     }
 }
 
@@ -57,8 +57,12 @@ out:
 }
 
 static nmlp_cuda_mlp_call call_of(const nmlp_cuda_mlp *mlp) {
-    return (nmlp_cuda_mlp_call){
-        .weights = &mlp->weights, .x = mlp->x_narrow, .y = mlp->y, .x_pitch = mlp->pitch, .y_pitch = mlp->pitch, .s = mlp->s};
+    return (nmlp_cuda_mlp_call){.weights = &mlp->weights,
+                                .x = mlp->x_narrow,
+                                .y = mlp->y,
+                                .x_pitch = mlp->pitch,
+                                .y_pitch = mlp->pitch,
+                                .s = mlp->s};
 }
 
 static nmlp_status plan_batch(nmlp_cuda_mlp *mlp, nmlp_err *err) {
@@ -67,8 +71,8 @@ static nmlp_status plan_batch(nmlp_cuda_mlp *mlp, nmlp_err *err) {
     const nmlp_cuda_batch_program *p = &mlp->batch;
     int at = snprintf(mlp->text, sizeof mlp->text, "slots=%dx%d", p->n_slots, p->slot_bytes);
     for (int32_t i = 0; i < p->n_phases && at > 0 && (size_t)at < sizeof mlp->text; i++)
-        at += snprintf(mlp->text + at, sizeof mlp->text - (size_t)at, " matmul=%dx%d/%dx%d", p->phase[i].n, p->phase[i].f[0].k, p->phase[i].n_row_parts,
-                       p->phase[i].n_splits);
+        at += snprintf(mlp->text + at, sizeof mlp->text - (size_t)at, " matmul=%dx%d/%dx%d", p->phase[i].n,
+                       p->phase[i].f[0].k, p->phase[i].n_row_parts, p->phase[i].n_splits);
     return NMLP_OK;
 }
 
@@ -78,8 +82,8 @@ static nmlp_status plan_quad(nmlp_cuda_mlp *mlp, nmlp_err *err) {
     const nmlp_cuda_quad_program *p = &mlp->quad;
     int at = snprintf(mlp->text, sizeof mlp->text, "clusters=%d slots=%dx%d", p->n_clusters, p->n_slots, p->slot_bytes);
     for (int32_t i = 0; i < p->n_products && at > 0 && (size_t)at < sizeof mlp->text; i++)
-        at += snprintf(mlp->text + at, sizeof mlp->text - (size_t)at, " matmul=%dx%d/%dx%d", p->product[i].n, p->product[i].blocks * NMLP_CUDA_QUAD_COLS,
-                       p->product[i].n_passes, p->product[i].slot_octets);
+        at += snprintf(mlp->text + at, sizeof mlp->text - (size_t)at, " matmul=%dx%d/%dx%d", p->product[i].n,
+                       p->product[i].blocks * NMLP_CUDA_QUAD_COLS, p->product[i].n_passes, p->product[i].slot_octets);
     return NMLP_OK;
 }
 
@@ -94,7 +98,8 @@ static mlp_kernel choose_kernel(const nmlp_cuda_mlp *mlp) {
 /* Called twice, see plan.h. */
 static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MATRICES], nmlp_err *err) {
     nmlp_cuda_block *block = &mlp->block;
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_mlp(&mlp->weights, block, &m[NMLP_MLP_GATE], &m[NMLP_MLP_UP], &m[NMLP_MLP_DOWN], err));
+    NMLP_RETURN_IF_FAILED(
+        nmlp_cuda_upload_mlp(&mlp->weights, block, &m[NMLP_MLP_GATE], &m[NMLP_MLP_UP], &m[NMLP_MLP_DOWN], err));
     size_t bytes = (size_t)mlp->s * (size_t)mlp->pitch * sizeof(float);
     mlp->x = nmlp_cuda_block_take(block, bytes);
     mlp->y = nmlp_cuda_block_take(block, bytes);
@@ -133,7 +138,8 @@ static int64_t most_streamed_rows(const nmlp_cuda_device *device, const nmlp_fac
     return rows_large;
 }
 
-static bool should_stream(const nmlp_cuda_device *device, const nmlp_factors m[NMLP_MLP_MATRICES], int64_t s, nmlp_cuda_path path) {
+static bool should_stream(const nmlp_cuda_device *device, const nmlp_factors m[NMLP_MLP_MATRICES], int64_t s,
+                          nmlp_cuda_path path) {
     if (path == NMLP_CUDA_PATH_MATMUL) return false;
     return s <= (path == NMLP_CUDA_PATH_AUTO ? most_streamed_rows(device, m) : NMLP_CUDA_BATCH_ROWS_MAX);
 }
@@ -141,12 +147,13 @@ static bool should_stream(const nmlp_cuda_device *device, const nmlp_factors m[N
 static nmlp_status check_rows(int64_t s, nmlp_cuda_path path, nmlp_err *err) {
     if (s < 1 || s > INT32_MAX / 2) return nmlp_fail(err, NMLP_E_ARG, "an MLP of %lld rows", (long long)s);
     if (path == NMLP_CUDA_PATH_STREAM && s > NMLP_CUDA_BATCH_ROWS_MAX)
-        return nmlp_fail(err, NMLP_E_ARG, "the streaming kernel takes up to %d rows, not %lld", NMLP_CUDA_BATCH_ROWS_MAX, (long long)s);
+        return nmlp_fail(err, NMLP_E_ARG, "the streaming kernel takes up to %d rows, not %lld",
+                         NMLP_CUDA_BATCH_ROWS_MAX, (long long)s);
     return NMLP_OK;
 }
 
-nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors m[NMLP_MLP_MATRICES], int64_t s, nmlp_cuda_path path,
-                                 nmlp_err *err) {
+nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors m[NMLP_MLP_MATRICES], int64_t s,
+                                 nmlp_cuda_path path, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     *out = NULL;
     NMLP_RETURN_IF_FAILED(check_rows(s, path, err));
@@ -187,13 +194,22 @@ void nmlp_cuda_mlp_describe(const nmlp_cuda_mlp *mlp, char *text, size_t text_by
 static nmlp_status enqueue(nmlp_cuda_mlp *mlp, cudaStream_t stream, nmlp_err *err) {
     static const char doing[] = "launching the streaming kernel";
     switch (mlp->kernel) {
-    case STREAM_FEW: return NMLP_CUDA_CHECK(nmlp_cuda_stream_launch(&mlp->program, mlp->device.n_blocks, stream), doing, err);
-    case STREAM_BATCH: return NMLP_CUDA_CHECK(nmlp_cuda_batch_launch(&mlp->batch, mlp->device.n_blocks, stream), doing, err);
+    case STREAM_FEW:
+        return NMLP_CUDA_CHECK(nmlp_cuda_stream_launch(&mlp->program, mlp->device.n_blocks, stream), doing, err);
+    case STREAM_BATCH:
+        return NMLP_CUDA_CHECK(nmlp_cuda_batch_launch(&mlp->batch, mlp->device.n_blocks, stream), doing, err);
     case STREAM_QUAD: return NMLP_CUDA_CHECK(nmlp_cuda_quad_launch(&mlp->quad, stream), doing, err);
     case MATMULS: break;
     }
-    nmlp_cuda_mlp_many many = {.w = &mlp->weights, .rows = &mlp->rows, .x = mlp->x_narrow, .y = mlp->y, .s = mlp->s,
-                               .n_multiprocessors = mlp->device.n_blocks, .portable = mlp->portable, .blas = mlp->blas, .stream = stream};
+    nmlp_cuda_mlp_many many = {.w = &mlp->weights,
+                               .rows = &mlp->rows,
+                               .x = mlp->x_narrow,
+                               .y = mlp->y,
+                               .s = mlp->s,
+                               .n_multiprocessors = mlp->device.n_blocks,
+                               .portable = mlp->portable,
+                               .blas = mlp->blas,
+                               .stream = stream};
     return nmlp_cuda_mlp_many_run(&many, err);
 }
 
@@ -207,14 +223,15 @@ static nmlp_status narrow_input(nmlp_cuda_mlp *mlp, nmlp_err *err) {
 nmlp_status nmlp_cuda_mlp_run(nmlp_cuda_mlp *mlp, float *y, const float *x, nmlp_err *err) {
     size_t row_bytes = (size_t)mlp->hidden * sizeof *x;
     size_t pitch_bytes = (size_t)mlp->pitch * sizeof *x;
-    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaMemcpy2DAsync(mlp->x, pitch_bytes, x, row_bytes, row_bytes, (size_t)mlp->s,
-                                                            cudaMemcpyHostToDevice, mlp->stream),
+    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaMemcpy2DAsync(mlp->x, pitch_bytes, x, row_bytes, row_bytes,
+                                                            (size_t)mlp->s, cudaMemcpyHostToDevice, mlp->stream),
                                           "uploading the input", err));
     NMLP_RETURN_IF_FAILED(narrow_input(mlp, err));
     NMLP_RETURN_IF_FAILED(enqueue(mlp, mlp->stream, err));
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaStreamSynchronize(mlp->stream), "running the MLP", err));
-    return NMLP_CUDA_CHECK(cudaMemcpy2D(y, row_bytes, mlp->y, pitch_bytes, row_bytes, (size_t)mlp->s, cudaMemcpyDeviceToHost),
-                           "fetching the output", err);
+    return NMLP_CUDA_CHECK(
+        cudaMemcpy2D(y, row_bytes, mlp->y, pitch_bytes, row_bytes, (size_t)mlp->s, cudaMemcpyDeviceToHost),
+        "fetching the output", err);
 }
 
 static int compare_floats(const void *a, const void *b) {
@@ -227,8 +244,8 @@ static int compare_floats(const void *a, const void *b) {
 enum { TIMED_MAX = 1000, RUNS_PER_GRAPH = 16 };
 
 /* Times launches of `graph`; each stands for `per_launch` runs. */
-static nmlp_status time_graph(cudaGraphExec_t graph, cudaStream_t stream, int per_launch, int n_timed, double *median_us,
-                              nmlp_err *err) {
+static nmlp_status time_graph(cudaGraphExec_t graph, cudaStream_t stream, int per_launch, int n_timed,
+                              double *median_us, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     float ms[TIMED_MAX];
     cudaEvent_t begin = NULL;
@@ -272,7 +289,8 @@ nmlp_status nmlp_cuda_mlp_time(nmlp_cuda_mlp *const *mlps, int n, int n_timed, d
         NMLP_TRY(enqueue(mlps[i], mlps[i]->stream, err));
         NMLP_TRY(NMLP_CUDA_CHECK(cudaStreamSynchronize(mlps[i]->stream), "warming up", err));
     }
-    NMLP_TRY(NMLP_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "beginning a graph", err));
+    NMLP_TRY(
+        NMLP_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "beginning a graph", err));
     for (int i = 0; i < n * rounds && st == NMLP_OK; i++) st = enqueue(mlps[i % n], stream, err);
     cudaError_t ended = cudaStreamEndCapture(stream, &graph);
     if (st != NMLP_OK) goto out;
@@ -303,7 +321,9 @@ nmlp_status nmlp_cuda_copy_rate(double *bytes_per_second, nmlp_err *err) {
     for (int i = 0; i <= COPIES; i++) {
         NMLP_TRY(NMLP_CUDA_CHECK(cudaEventRecord(events[i], NULL), "recording an event", err));
         if (i < COPIES)
-            NMLP_TRY(NMLP_CUDA_CHECK(cudaMemcpyAsync(block.base + bytes, block.base, bytes, cudaMemcpyDeviceToDevice, NULL), "copying", err));
+            NMLP_TRY(
+                NMLP_CUDA_CHECK(cudaMemcpyAsync(block.base + bytes, block.base, bytes, cudaMemcpyDeviceToDevice, NULL),
+                                "copying", err));
     }
     NMLP_TRY(NMLP_CUDA_CHECK(cudaEventSynchronize(events[COPIES]), "copying", err));
     for (int i = 0; i < COPIES; i++)

@@ -4,8 +4,8 @@
 #include "cuda/program.h"
 #include "cuda/tile_map.h"
 
-void nmlp_cuda_mlp_rows_take(nmlp_cuda_mlp_rows *rows, nmlp_cuda_block *block, const nmlp_cuda_mlp_weights *const *mlps, int64_t n,
-                             int64_t s) {
+void nmlp_cuda_mlp_rows_take(nmlp_cuda_mlp_rows *rows, nmlp_cuda_block *block, const nmlp_cuda_mlp_weights *const *mlps,
+                             int64_t n, int64_t s) {
     int32_t basis = 0;
     int32_t wide = 0;
     int32_t inner = 0;
@@ -16,7 +16,8 @@ void nmlp_cuda_mlp_rows_take(nmlp_cuda_mlp_rows *rows, nmlp_cuda_block *block, c
     }
     rows->basis = nmlp_cuda_block_take(block, (size_t)s * (size_t)basis * 2);
     rows->act = nmlp_cuda_block_take(block, (size_t)s * (size_t)wide * 2);
-    rows->up = nmlp_cuda_block_take(block, (size_t)(s < NMLP_CUDA_PAIR_ROWS ? s : NMLP_CUDA_PAIR_ROWS) * (size_t)wide * 2);
+    rows->up =
+        nmlp_cuda_block_take(block, (size_t)(s < NMLP_CUDA_PAIR_ROWS ? s : NMLP_CUDA_PAIR_ROWS) * (size_t)wide * 2);
     rows->inner = nmlp_cuda_block_take(block, (size_t)s * (size_t)inner * 2);
 }
 
@@ -25,8 +26,8 @@ struct operand {
     int32_t pitch;
 };
 
-static nmlp_status multiply(const nmlp_cuda_mlp_many *m, void *y, bool last, struct operand x, const nmlp_cuda_matrix *w,
-                            nmlp_err *err) {
+static nmlp_status multiply(const nmlp_cuda_mlp_many *m, void *y, bool last, struct operand x,
+                            const nmlp_cuda_matrix *w, nmlp_err *err) {
     nmlp_cuda_gemm g = {.y = y,
                         .x = x.x,
                         .w = w->data,
@@ -47,13 +48,16 @@ static nmlp_status run_pair(const nmlp_cuda_mlp_many *m, struct operand gate, st
     int64_t n = (int64_t)m->s * nmlp_cuda_pad(m->w->gate.n);
     NMLP_RETURN_IF_FAILED(multiply(m, rows->act, false, gate, &m->w->gate, err));
     NMLP_RETURN_IF_FAILED(multiply(m, rows->up, false, up, &m->w->up, err));
-    return NMLP_CUDA_CHECK(nmlp_cuda_launch_silu_mul(rows->act, rows->act, rows->up, n, m->stream), "launching silu*mul", err);
+    return NMLP_CUDA_CHECK(nmlp_cuda_launch_silu_mul(rows->act, rows->act, rows->up, n, m->stream),
+                           "launching silu*mul", err);
 }
 
 static nmlp_status describe_for_hopper(nmlp_cuda_gated_hopper *job, const nmlp_cuda_gated *g, nmlp_err *err) {
     for (int i = 0; i < 2; i++) {
-        NMLP_RETURN_IF_FAILED(nmlp_cuda_box_map_make(&job->x[i], g->x[i], g->s, g->k[i], g->x_pitch[i], NMLP_CUDA_GATED_ROWS, err));
-        NMLP_RETURN_IF_FAILED(nmlp_cuda_box_map_make(&job->w[i], g->w[i], g->n, g->k[i], g->k[i], NMLP_CUDA_GATED_COLS / 2, err));
+        NMLP_RETURN_IF_FAILED(
+            nmlp_cuda_box_map_make(&job->x[i], g->x[i], g->s, g->k[i], g->x_pitch[i], NMLP_CUDA_GATED_ROWS, err));
+        NMLP_RETURN_IF_FAILED(
+            nmlp_cuda_box_map_make(&job->w[i], g->w[i], g->n, g->k[i], g->k[i], NMLP_CUDA_GATED_COLS / 2, err));
         job->steps[i] = g->k[i] / NMLP_CUDA_GATED_STEP;
     }
     job->row_pairs = nmlp_cuda_divide_up(g->s, 2 * NMLP_CUDA_GATED_ROWS);
@@ -71,10 +75,12 @@ static nmlp_status run_gated(const nmlp_cuda_mlp_many *m, struct operand gate, s
                                .out_pitch = nmlp_cuda_pad(m->w->gate.n),
                                .s = m->s,
                                .n = m->w->gate.n};
-    if (m->portable || !nmlp_cuda_gated_has_hopper()) return NMLP_CUDA_CHECK(nmlp_cuda_launch_gated(&g, m->stream), "launching gate and up", err);
+    if (m->portable || !nmlp_cuda_gated_has_hopper())
+        return NMLP_CUDA_CHECK(nmlp_cuda_launch_gated(&g, m->stream), "launching gate and up", err);
     nmlp_cuda_gated_hopper job;
     NMLP_RETURN_IF_FAILED(describe_for_hopper(&job, &g, err));
-    return NMLP_CUDA_CHECK(nmlp_cuda_launch_gated_hopper(&job, m->n_multiprocessors, m->stream), "launching gate and up", err);
+    return NMLP_CUDA_CHECK(nmlp_cuda_launch_gated_hopper(&job, m->n_multiprocessors, m->stream),
+                           "launching gate and up", err);
 }
 
 nmlp_status nmlp_cuda_mlp_many_run(const nmlp_cuda_mlp_many *m, nmlp_err *err) {
@@ -87,7 +93,8 @@ nmlp_status nmlp_cuda_mlp_many_run(const nmlp_cuda_mlp_many *m, nmlp_err *err) {
     struct operand gate_in = w->gate_rank ? basis : x;
     struct operand up_in = w->up_rank ? up_basis : x;
     if (w->basis.n) NMLP_RETURN_IF_FAILED(multiply(m, rows->basis, false, x, &w->basis, err));
-    NMLP_RETURN_IF_FAILED(m->s > NMLP_CUDA_PAIR_ROWS ? run_gated(m, gate_in, up_in, err) : run_pair(m, gate_in, up_in, err));
+    NMLP_RETURN_IF_FAILED(m->s > NMLP_CUDA_PAIR_ROWS ? run_gated(m, gate_in, up_in, err)
+                                                     : run_pair(m, gate_in, up_in, err));
     if (!w->down_basis.n) return multiply(m, m->y, true, act, &w->down, err);
     struct operand inner = {.x = rows->inner, .pitch = nmlp_cuda_pad(w->down_basis.n)};
     NMLP_RETURN_IF_FAILED(multiply(m, rows->inner, false, act, &w->down_basis, err));

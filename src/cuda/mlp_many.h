@@ -1,5 +1,5 @@
-/* The MLP for many rows: large matmuls with bf16 between them. Above NMLP_CUDA_PAIR_ROWS rows gate and up are one kernel (gated.h), and what they are before
- * silu(gate) * up never reaches memory. */
+/* The MLP for many rows: large matmuls with bf16 between them. Above NMLP_CUDA_PAIR_ROWS rows gate and up are one
+ * kernel (gated.h), and what they are before silu(gate) * up never reaches memory. */
 #ifndef NMLP_CUDA_MLP_MANY_H
 #define NMLP_CUDA_MLP_MANY_H
 
@@ -17,8 +17,8 @@ typedef struct nmlp_cuda_mlp_rows {
 } nmlp_cuda_mlp_rows;
 
 /* Takes room for S rows of the widest of the MLPs given. */
-void nmlp_cuda_mlp_rows_take(nmlp_cuda_mlp_rows *rows, nmlp_cuda_block *block, const nmlp_cuda_mlp_weights *const *mlps, int64_t n,
-                             int64_t s);
+void nmlp_cuda_mlp_rows_take(nmlp_cuda_mlp_rows *rows, nmlp_cuda_block *block, const nmlp_cuda_mlp_weights *const *mlps,
+                             int64_t n, int64_t s);
 
 typedef struct nmlp_cuda_mlp_many {
     const nmlp_cuda_mlp_weights *w;

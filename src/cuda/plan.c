@@ -35,7 +35,8 @@ nmlp_status nmlp_cuda_plan_push(nmlp_cuda_plan *plan, const nmlp_cuda_phase *pha
 /* Rows of shared memory the input takes: two halves of each token. */
 static int32_t input_rows(int32_t s) { return 2 * s; }
 
-/* How K is cut: what the input's room asks for at least; more where that balances the blocks better than it makes inputs larger. */
+/* How K is cut: what the input's room asks for at least; more where that balances the blocks better than it makes
+ * inputs larger. */
 static int32_t choose_pieces(const nmlp_cuda_plan *plan, int32_t n, int32_t k, int32_t n_segments, bool for_balance) {
     size_t room = plan->device->shared_bytes / INPUT_SHARE;
     if (room > INPUT_BYTES_MAX) room = INPUT_BYTES_MAX;
@@ -47,8 +48,11 @@ static int32_t choose_pieces(const nmlp_cuda_plan *plan, int32_t n, int32_t k, i
     for (int32_t p = least; p <= nmlp_cuda_larger(least, for_balance ? PIECES_MAX : 1); p++) {
         if (p > least && k / p < PIECE_COLS_MIN) break;
         int64_t units = (int64_t)nmlp_cuda_divide_up(n, NMLP_CUDA_UNIT_ROWS) * p;
-        int64_t chunk = p == 1 ? k : (int64_t)nmlp_cuda_divide_up(nmlp_cuda_divide_up(k, p), NMLP_CUDA_TILE_COLS) * NMLP_CUDA_TILE_COLS;
-        double weights = (double)nmlp_cuda_divide_up(units, plan->device->n_blocks) * NMLP_CUDA_UNIT_ROWS * 2 * (double)chunk;
+        int64_t chunk =
+            p == 1 ? k
+                   : (int64_t)nmlp_cuda_divide_up(nmlp_cuda_divide_up(k, p), NMLP_CUDA_TILE_COLS) * NMLP_CUDA_TILE_COLS;
+        double weights =
+            (double)nmlp_cuda_divide_up(units, plan->device->n_blocks) * NMLP_CUDA_UNIT_ROWS * 2 * (double)chunk;
         double inputs = (double)NMLP_CUDA_WORD_BYTES * plan->s * ((double)chunk + (double)n * p);
         double cost = weights + input_cost * inputs;
         if (p == least || cost < best_cost) {
@@ -89,13 +93,17 @@ static nmlp_cuda_phase make_phase(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *
     int32_t n_segments = m->n_matrices == 2 && !ph.same_x ? 2 : 1;
     bool for_balance = m->n_matrices == 1 && m->output == NMLP_CUDA_STORE && !m->whole;
     int32_t pieces = choose_pieces(plan, ph.n, k, n_segments, for_balance);
-    ph.k_chunk = pieces == 1 ? k : nmlp_cuda_divide_up(nmlp_cuda_divide_up(k, pieces), NMLP_CUDA_TILE_COLS) * NMLP_CUDA_TILE_COLS;
+    ph.k_chunk = pieces == 1
+                     ? k
+                     : nmlp_cuda_divide_up(nmlp_cuda_divide_up(k, pieces), NMLP_CUDA_TILE_COLS) * NMLP_CUDA_TILE_COLS;
     ph.n_chunks = nmlp_cuda_divide_up(k, ph.k_chunk);
-    plan->input_elems = nmlp_cuda_larger(plan->input_elems, nmlp_cuda_pad(input_rows(plan->s) * (n_segments * ph.k_chunk + NMLP_CUDA_ROW_SKEW)));
+    plan->input_elems = nmlp_cuda_larger(
+        plan->input_elems, nmlp_cuda_pad(input_rows(plan->s) * (n_segments * ph.k_chunk + NMLP_CUDA_ROW_SKEW)));
     return ph;
 }
 
-nmlp_status nmlp_cuda_plan_matmul(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *m, nmlp_cuda_rows *rows, nmlp_err *err) {
+nmlp_status nmlp_cuda_plan_matmul(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *m, nmlp_cuda_rows *rows,
+                                  nmlp_err *err) {
     nmlp_cuda_phase ph = make_phase(plan, m);
     ph.out_pitch = nmlp_cuda_pad(ph.n);
     ph.bias = m->bias;
@@ -108,8 +116,9 @@ nmlp_status nmlp_cuda_plan_matmul(nmlp_cuda_plan *plan, const nmlp_cuda_matmul *
     ph.out = m->out ? m->out : nmlp_cuda_block_take(plan->block, (size_t)parts * values * NMLP_CUDA_WORD_BYTES);
     if (summed_by_reader) ph.out_part_stride = (int64_t)values;
     if (ph.n_chunks > 1 && !summed_by_reader)
-        ph.parts = nmlp_cuda_block_take(plan->block, (size_t)nmlp_cuda_divide_up(ph.n, NMLP_CUDA_UNIT_ROWS) * (size_t)ph.n_chunks *
-                                                         (size_t)m->n_matrices * (size_t)plan->s * NMLP_CUDA_UNIT_ROWS * NMLP_CUDA_WORD_BYTES);
+        ph.parts = nmlp_cuda_block_take(plan->block, (size_t)nmlp_cuda_divide_up(ph.n, NMLP_CUDA_UNIT_ROWS) *
+                                                         (size_t)ph.n_chunks * (size_t)m->n_matrices * (size_t)plan->s *
+                                                         NMLP_CUDA_UNIT_ROWS * NMLP_CUDA_WORD_BYTES);
     NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_push(plan, &ph, err));
     if (rows)
         *rows = (nmlp_cuda_rows){.x = ph.out,
@@ -130,8 +139,8 @@ static nmlp_cuda_rows columns_from(const nmlp_cuda_rows *rows, int32_t start) {
     return from;
 }
 
-nmlp_status nmlp_cuda_plan_mlp(nmlp_cuda_plan *plan, const nmlp_cuda_mlp_weights *w, nmlp_cuda_rows *x, nmlp_cuda_output output,
-                               void *out, nmlp_err *err) {
+nmlp_status nmlp_cuda_plan_mlp(nmlp_cuda_plan *plan, const nmlp_cuda_mlp_weights *w, nmlp_cuda_rows *x,
+                               nmlp_cuda_output output, void *out, nmlp_err *err) {
     nmlp_cuda_rows basis = {0};
     nmlp_cuda_rows act = {0};
     nmlp_cuda_rows inner = {0};
@@ -165,7 +174,8 @@ nmlp_status nmlp_cuda_plan_finish(nmlp_cuda_plan *plan, nmlp_cuda_program *progr
     void *phases = nmlp_cuda_block_take(plan->block, bytes);
     unsigned *tickets = nmlp_cuda_block_take(plan->block, sizeof *tickets);
     int32_t n_slots = NMLP_CUDA_SLOTS_MAX; /* a multiple of the multiplying warps: a slot belongs to one of them */
-    while (n_slots > 0 && nmlp_cuda_stream_shared_bytes(plan->input_elems, n_slots) > plan->device->shared_bytes) n_slots -= NMLP_CUDA_CONSUMER_WARPS;
+    while (n_slots > 0 && nmlp_cuda_stream_shared_bytes(plan->input_elems, n_slots) > plan->device->shared_bytes)
+        n_slots -= NMLP_CUDA_CONSUMER_WARPS;
     if (n_slots < NMLP_CUDA_CONSUMER_WARPS)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s has too little shared memory per block: %zu bytes",
                          plan->device->info.name, plan->device->shared_bytes);
@@ -178,7 +188,8 @@ nmlp_status nmlp_cuda_plan_finish(nmlp_cuda_plan *plan, nmlp_cuda_program *progr
                                    .input_elems = plan->input_elems,
                                    .tickets = tickets};
 #ifdef NMLP_CUDA_CLOCKS
-    program->clocks = nmlp_cuda_block_take(plan->block, sizeof *program->clocks * (size_t)plan->device->n_blocks * plan->n_phases * NMLP_CUDA_CLOCK_EVENTS);
+    program->clocks = nmlp_cuda_block_take(plan->block, sizeof *program->clocks * (size_t)plan->device->n_blocks *
+                                                            plan->n_phases * NMLP_CUDA_CLOCK_EVENTS);
 #endif
     for (size_t i = 0; i < plan->n_phases && i < NMLP_CUDA_FIRST_PHASES; i++) program->first[i] = plan->phases[i];
     if (!plan->block->committed) return NMLP_OK;
@@ -191,7 +202,8 @@ nmlp_status nmlp_cuda_print_clocks(const nmlp_cuda_program *program, int grid, n
     size_t n = (size_t)grid * (size_t)program->n_phases * NMLP_CUDA_CLOCK_EVENTS;
     long long *clocks = nmlp_mem_new(n, sizeof *clocks, err);
     if (!clocks) return NMLP_E_NOMEM;
-    nmlp_status st = NMLP_CUDA_CHECK(cudaMemcpy(clocks, program->clocks, n * sizeof *clocks, cudaMemcpyDeviceToHost), "fetching clocks", err);
+    nmlp_status st = NMLP_CUDA_CHECK(cudaMemcpy(clocks, program->clocks, n * sizeof *clocks, cudaMemcpyDeviceToHost),
+                                     "fetching clocks", err);
     for (int p = 0; p < program->n_phases && st == NMLP_OK; p++) {
         for (int e = 0; e < NMLP_CUDA_CLOCK_EVENTS; e++) {
             long long least = INT64_MAX;
@@ -206,7 +218,9 @@ nmlp_status nmlp_cuda_print_clocks(const nmlp_cuda_program *program, int grid, n
                 most = c > most ? c : most;
                 sum += (double)c;
             }
-            if (n_there) fprintf(stderr, "phase %d %-12s %4d %7lld %9.0f %7lld\n", p, names[e], n_there, least, sum / n_there, most);
+            if (n_there)
+                fprintf(stderr, "phase %d %-12s %4d %7lld %9.0f %7lld\n", p, names[e], n_there, least, sum / n_there,
+                        most);
         }
     }
     nmlp_mem_free(clocks);

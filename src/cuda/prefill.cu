@@ -25,7 +25,8 @@ __device__ float block_sum(float v) {
 
 __global__ void embed_kernel(float *hidden, const __nv_bfloat16 *embedding, const int32_t *ids, int pitch) {
     const __nv_bfloat16 *row = embedding + (int64_t)ids[blockIdx.x] * pitch;
-    for (int i = threadIdx.x; i < pitch; i += THREADS) hidden[(int64_t)blockIdx.x * pitch + i] = __bfloat162float(row[i]);
+    for (int i = threadIdx.x; i < pitch; i += THREADS)
+        hidden[(int64_t)blockIdx.x * pitch + i] = __bfloat162float(row[i]);
 }
 
 __global__ void rmsnorm_kernel(__nv_bfloat16 *out, const float *x, const float *weight, float eps, int dim, int pitch) {
@@ -145,13 +146,14 @@ __global__ void logprob_kernel(float *out, const float *logits, const int32_t *t
 
 } // namespace
 
-int nmlp_cuda_launch_embed(float *hidden, const void *embedding, const int32_t *ids, int32_t s, int32_t pitch, void *stream) {
+int nmlp_cuda_launch_embed(float *hidden, const void *embedding, const int32_t *ids, int32_t s, int32_t pitch,
+                           void *stream) {
     embed_kernel<<<s, THREADS, 0, (cudaStream_t)stream>>>(hidden, (const __nv_bfloat16 *)embedding, ids, pitch);
     return cudaGetLastError();
 }
 
-int nmlp_cuda_launch_rmsnorm(void *out, const float *x, const float *weight, float eps, int32_t s, int32_t dim, int32_t pitch,
-                             void *stream) {
+int nmlp_cuda_launch_rmsnorm(void *out, const float *x, const float *weight, float eps, int32_t s, int32_t dim,
+                             int32_t pitch, void *stream) {
     rmsnorm_kernel<<<s, THREADS, 0, (cudaStream_t)stream>>>((__nv_bfloat16 *)out, x, weight, eps, dim, pitch);
     return cudaGetLastError();
 }
@@ -182,8 +184,8 @@ int nmlp_cuda_launch_heads(const nmlp_cuda_heads *h, void *stream) {
     return cudaGetLastError();
 }
 
-int nmlp_cuda_launch_logprob(float *out, const float *logits, const int32_t *targets, int32_t s, int32_t vocab, int32_t pitch,
-                             void *stream) {
+int nmlp_cuda_launch_logprob(float *out, const float *logits, const int32_t *targets, int32_t s, int32_t vocab,
+                             int32_t pitch, void *stream) {
     logprob_kernel<<<s, THREADS, 0, (cudaStream_t)stream>>>(out, logits, targets, vocab, pitch);
     return cudaGetLastError();
 }

@@ -1,5 +1,5 @@
-/* Kernels for many rows at once (prefill). Activations between matmuls are bf16 with rows padded like the weights; the residual stream is f32.
- * Plain C interface; every launcher returns a cudaError_t. */
+/* Kernels for many rows at once (prefill). Activations between matmuls are bf16 with rows padded like the weights; the
+ * residual stream is f32. Plain C interface; every launcher returns a cudaError_t. */
 #ifndef NMLP_CUDA_PREFILL_H
 #define NMLP_CUDA_PREFILL_H
 
@@ -10,10 +10,11 @@ extern "C" {
 #endif
 
 /* hidden [S,pitch] f32 = embedding rows of ids. */
-int nmlp_cuda_launch_embed(float *hidden, const void *embedding, const int32_t *ids, int32_t s, int32_t pitch, void *stream);
+int nmlp_cuda_launch_embed(float *hidden, const void *embedding, const int32_t *ids, int32_t s, int32_t pitch,
+                           void *stream);
 /* out [S,pitch] bf16 = x / rms(x) * weight. */
-int nmlp_cuda_launch_rmsnorm(void *out, const float *x, const float *weight, float eps, int32_t s, int32_t dim, int32_t pitch,
-                             void *stream);
+int nmlp_cuda_launch_rmsnorm(void *out, const float *x, const float *weight, float eps, int32_t s, int32_t dim,
+                             int32_t pitch, void *stream);
 /* f32 -> bf16, n elements, a multiple of 4. */
 int nmlp_cuda_launch_narrow(void *out, const float *x, int64_t n, void *stream);
 /* out [S,pitch] bf16 = silu(gate) * up; gate and up bf16 [S,pitch]. */
@@ -22,8 +23,8 @@ int nmlp_cuda_launch_silu_mul(void *out, const void *gate, const void *up, int64
 int nmlp_cuda_launch_add_bias(float *hidden, const float *bias, int32_t s, int32_t n, int32_t pitch, void *stream);
 
 /* out [S] = log p(target) of logits [S,pitch] f32. */
-int nmlp_cuda_launch_logprob(float *out, const float *logits, const int32_t *targets, int32_t s, int32_t vocab, int32_t pitch,
-                             void *stream);
+int nmlp_cuda_launch_logprob(float *out, const float *logits, const int32_t *targets, int32_t s, int32_t vocab,
+                             int32_t pitch, void *stream);
 
 typedef struct nmlp_cuda_heads {
     const float *qkv;  /* f32 [S, pitch]: queries, keys, values */
@@ -35,7 +36,8 @@ typedef struct nmlp_cuda_heads {
     void *k_cache; /* bf16 [n_kv_heads, context, D] out */
     void *v_cache;
     void *out; /* bf16 [S, out_pitch] of attention */
-    const int32_t *text_begin; /* [S] first row of each row's text, where texts lie one after the other; NULL: one text */
+    const int32_t
+        *text_begin; /* [S] first row of each row's text, where texts lie one after the other; NULL: one text */
     float eps;
     float scale;
     int32_t s;

@@ -3,7 +3,8 @@
 
 #include "cuda/engine_int.h"
 
-nmlp_status nmlp_cuda_prefill_lay_out(nmlp_cuda_prefill *p, const nmlp_cuda_engine *e, nmlp_cuda_block *block, int64_t most, nmlp_err *err) {
+nmlp_status nmlp_cuda_prefill_lay_out(nmlp_cuda_prefill *p, const nmlp_cuda_engine *e, nmlp_cuda_block *block,
+                                      int64_t most, nmlp_err *err) {
     const nmlp_config *c = &e->model->config;
     p->rows = (int32_t)most;
     size_t rows = (size_t)p->rows;
@@ -24,8 +25,8 @@ nmlp_status nmlp_cuda_prefill_lay_out(nmlp_cuda_prefill *p, const nmlp_cuda_engi
     return block->committed ? nmlp_cuda_blas_create(&p->blas, workspace, true, err) : NMLP_OK;
 }
 
-nmlp_status nmlp_cuda_pass_multiply(const nmlp_cuda_pass *pass, float *y, bool accumulate, const void *x, const nmlp_cuda_matrix *w,
-                                    int32_t n, nmlp_err *err) {
+nmlp_status nmlp_cuda_pass_multiply(const nmlp_cuda_pass *pass, float *y, bool accumulate, const void *x,
+                                    const nmlp_cuda_matrix *w, int32_t n, nmlp_err *err) {
     nmlp_cuda_gemm g = {.y = y,
                         .x = x,
                         .w = w->data,
@@ -40,10 +41,11 @@ nmlp_status nmlp_cuda_pass_multiply(const nmlp_cuda_pass *pass, float *y, bool a
     return nmlp_cuda_blas_run(pass->prefill->blas, &g, pass->stream, err);
 }
 
-nmlp_status nmlp_cuda_pass_norm(const nmlp_cuda_pass *pass, const float *x, const float *weight, int32_t n, nmlp_err *err) {
+nmlp_status nmlp_cuda_pass_norm(const nmlp_cuda_pass *pass, const float *x, const float *weight, int32_t n,
+                                nmlp_err *err) {
     const nmlp_config *c = &pass->engine->model->config;
-    return NMLP_CUDA_CHECK(nmlp_cuda_launch_rmsnorm(pass->prefill->normed, x, weight, (float)c->rms_eps, n, (int32_t)c->hidden,
-                                                    nmlp_cuda_pad(c->hidden), pass->stream),
+    return NMLP_CUDA_CHECK(nmlp_cuda_launch_rmsnorm(pass->prefill->normed, x, weight, (float)c->rms_eps, n,
+                                                    (int32_t)c->hidden, nmlp_cuda_pad(c->hidden), pass->stream),
                            "launching a norm", err);
 }
 
@@ -74,11 +76,12 @@ static nmlp_status run_attention(const nmlp_cuda_pass *pass, int64_t l, int32_t 
                              .head_dim = (int32_t)c->head_dim,
                              .context = (int32_t)pass->context};
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_launch_heads(&heads, pass->stream), "launching the rotation", err));
-    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_launch_attention(&heads, pass->stream), "launching attention", err));
+    NMLP_RETURN_IF_FAILED(
+        NMLP_CUDA_CHECK(nmlp_cuda_launch_attention(&heads, pass->stream), "launching attention", err));
     NMLP_RETURN_IF_FAILED(nmlp_cuda_pass_multiply(pass, p->hidden, true, p->mixed, &layer->o, n, err));
     if (!layer->o_bias) return NMLP_OK;
-    return NMLP_CUDA_CHECK(nmlp_cuda_launch_add_bias(p->hidden, layer->o_bias, n, (int32_t)c->hidden, nmlp_cuda_pad(c->hidden),
-                                                     pass->stream),
+    return NMLP_CUDA_CHECK(nmlp_cuda_launch_add_bias(p->hidden, layer->o_bias, n, (int32_t)c->hidden,
+                                                     nmlp_cuda_pad(c->hidden), pass->stream),
                            "launching a bias", err);
 }
 
@@ -102,10 +105,12 @@ nmlp_status nmlp_cuda_pass_run(const nmlp_cuda_pass *pass, const int32_t *ids, i
     const nmlp_cuda_engine *e = pass->engine;
     nmlp_cuda_prefill *p = pass->prefill;
     int32_t pitch = nmlp_cuda_pad(e->model->config.hidden);
-    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(
-        cudaMemcpyAsync(p->ids, ids, (size_t)n * sizeof *ids, cudaMemcpyHostToDevice, pass->stream), "uploading tokens", err));
-    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_launch_embed(p->hidden, e->embedding.data, p->ids, n, pitch, pass->stream),
-                                          "launching the embedding", err));
+    NMLP_RETURN_IF_FAILED(
+        NMLP_CUDA_CHECK(cudaMemcpyAsync(p->ids, ids, (size_t)n * sizeof *ids, cudaMemcpyHostToDevice, pass->stream),
+                        "uploading tokens", err));
+    NMLP_RETURN_IF_FAILED(
+        NMLP_CUDA_CHECK(nmlp_cuda_launch_embed(p->hidden, e->embedding.data, p->ids, n, pitch, pass->stream),
+                        "launching the embedding", err));
     for (int64_t l = 0; l < e->model->config.n_layers; l++) {
         NMLP_RETURN_IF_FAILED(run_attention(pass, l, n, err));
         NMLP_RETURN_IF_FAILED(run_mlp(pass, l, n, err));

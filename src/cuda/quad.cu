@@ -20,13 +20,18 @@ __device__ void clear_other_set(const nmlp_cuda_quad_program &prog, uint32_t lau
         to[i] = make_uint4(unwritten, unwritten, unwritten, unwritten);
 }
 
-/* Relaxed: barriers are made visible by a fence of their own, and nothing else is handed over; a release would be a fence of the whole chip. */
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+/* Relaxed: barriers are made visible by a fence of their own, and nothing else is handed over; a release would be a
+ * fence of the whole chip. */
+__device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 /* Whether the cluster's sums meet once more after that pass. */
-__device__ __forceinline__ bool meets_again(const nmlp_cuda_quad_program &prog, const block_memory &mem, int product, int pass) {
-    if (pass + 1 < prog.product[product].n_passes && part_of(prog, prog.product[product], mem, pass + 1).live) return true;
+__device__ __forceinline__ bool meets_again(const nmlp_cuda_quad_program &prog, const block_memory &mem, int product,
+                                            int pass) {
+    if (pass + 1 < prog.product[product].n_passes && part_of(prog, prog.product[product], mem, pass + 1).live)
+        return true;
     for (int i = product + 1; i < prog.n_products; i++)
         if (prog.product[i].kind != NMLP_CUDA_QUAD_PART && part_of(prog, prog.product[i], mem, 0).live) return true;
     return false;
@@ -48,7 +53,8 @@ struct turn {
 };
 
 template <int NT>
-__device__ __forceinline__ turn turn_of(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, const part &first, const block_memory &mem, int pass) {
+__device__ __forceinline__ turn turn_of(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph,
+                                        const part &first, const block_memory &mem, int pass) {
     turn t;
     t.p = pass == 0 ? first : part_of(prog, ph, mem, pass);
     t.w = seat_of(ph, t.p, mem.rank);
@@ -75,7 +81,8 @@ __device__ __forceinline__ turn turn_of(const nmlp_cuda_quad_program &prog, cons
 }
 
 template <int NT>
-__device__ __forceinline__ void run_passes(const nmlp_cuda_quad_program &prog, int product, turn t, const part &first, const block_memory &mem, progress &at) {
+__device__ __forceinline__ void run_passes(const nmlp_cuda_quad_program &prog, int product, turn t, const part &first,
+                                           const block_memory &mem, progress &at) {
     const nmlp_cuda_quad_product &ph = prog.product[product];
     for (int pass = 0; t.p.live;) {
         sums<NT> acc = {};
@@ -84,15 +91,15 @@ __device__ __forceinline__ void run_passes(const nmlp_cuda_quad_program &prog, i
             put_parts<NT>(acc, prog, t.w, mem, at.odd);
         } else {
             exchange<NT>(acc, prog, ph, t.p, t.w, mem, at.into_set, at.n_exchanges++);
-            if (meets_again(prog, mem, product, pass)) free_sums(mem); /* after the last time nothing is on its way to a block that may have ended */
+            if (meets_again(prog, mem, product, pass))
+                free_sums(mem); /* after the last time nothing is on its way to a block that may have ended */
         }
         if (++pass == ph.n_passes) break;
         t = turn_of<NT>(prog, ph, first, mem, pass);
     }
 }
 
-template <int NT>
-__device__ void multiply(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
+template <int NT> __device__ void multiply(const nmlp_cuda_quad_program &prog, const block_memory &mem) {
     progress at = {};
     asm volatile("griddepcontrol.wait;" ::: "memory"); /* what the launch before wrote is seen */
     if (threadIdx.x == 0) mem.sh->launch = atomicAdd(prog.tickets, 1u) / gridDim.x;
@@ -165,13 +172,19 @@ __host__ __device__ inline layout lay_out(const nmlp_cuda_quad_program &p, int t
 }
 
 template <int NT>
-__global__ void __launch_bounds__((NMLP_CUDA_QUAD_WARPS + NMLP_CUDA_QUAD_COPIERS) * 32, 1) quad_kernel(const __grid_constant__ nmlp_cuda_quad_program prog) {
+__global__ void __launch_bounds__((NMLP_CUDA_QUAD_WARPS + NMLP_CUDA_QUAD_COPIERS) * 32, 1)
+    quad_kernel(const __grid_constant__ nmlp_cuda_quad_program prog) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ __align__(1024) unsigned char memory[];
     static_assert(sizeof(shared_head) <= head_max_bytes, "the head has its place");
     const layout l = lay_out(prog, shape<NT>::tokens);
-    const block_memory mem = {reinterpret_cast<shared_head *>(memory), memory + l.sums, memory + l.x, memory + l.act, memory + l.ring,
-                              (int)blockIdx.x % QUAD, (int)blockIdx.x / QUAD};
+    const block_memory mem = {reinterpret_cast<shared_head *>(memory),
+                              memory + l.sums,
+                              memory + l.x,
+                              memory + l.act,
+                              memory + l.ring,
+                              (int)blockIdx.x % QUAD,
+                              (int)blockIdx.x / QUAD};
     asm volatile("griddepcontrol.launch_dependents;");
     ask_for_map(prog);
     init_barriers(prog, mem, shape<NT>::tokens);
@@ -234,8 +247,10 @@ static int clusters_of(const void *kernel, size_t shared_bytes) {
     int n = 0;
     configure(&c, 1, shared_bytes, nullptr);
     c.config.numAttrs = 1; /* the cluster's size alone */
-    bool ok = cudaFuncGetAttributes(&found, kernel) == cudaSuccess && found.ptxVersion >= 90 && found.binaryVersion >= 90;
-    ok = ok && cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes) == cudaSuccess;
+    bool ok =
+        cudaFuncGetAttributes(&found, kernel) == cudaSuccess && found.ptxVersion >= 90 && found.binaryVersion >= 90;
+    ok = ok &&
+         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes) == cudaSuccess;
     ok = ok && cudaOccupancyMaxActiveClusters(&n, kernel, &c.config) == cudaSuccess;
     if (!ok) (void)cudaGetLastError();
     return ok ? n : 0;

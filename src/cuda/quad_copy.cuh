@@ -6,7 +6,8 @@
 
 namespace {
 
-/* A place in the rounds that the multiplying warps make. Warps have one of two numbers of slots. A copying warp serves every COPIERS-th of them. */
+/* A place in the rounds that the multiplying warps make. Warps have one of two numbers of slots. A copying warp serves
+ * every COPIERS-th of them. */
 struct place {
     int warp;
     ring_cursor fewer;
@@ -14,7 +15,9 @@ struct place {
     __device__ __forceinline__ int slot(int n_slots) const {
         return slots_of(n_slots, warp).first + (warp < n_slots % WARPS ? more.slot : fewer.slot);
     }
-    __device__ __forceinline__ uint32_t parity(int n_slots) const { return warp < n_slots % WARPS ? more.parity : fewer.parity; }
+    __device__ __forceinline__ uint32_t parity(int n_slots) const {
+        return warp < n_slots % WARPS ? more.parity : fewer.parity;
+    }
     __device__ __forceinline__ void advance(int n_slots) {
         warp += COPIERS;
         if (warp < WARPS) return;
@@ -24,7 +27,8 @@ struct place {
     }
 };
 
-/* What the loop over slots needs of the program, in registers: constant memory answers slowly, and every barrier would have it read again. */
+/* What the loop over slots needs of the program, in registers: constant memory answers slowly, and every barrier would
+ * have it read again. */
 struct ring_terms {
     uint32_t full; /* addresses */
     uint32_t empty;
@@ -41,9 +45,12 @@ __device__ __forceinline__ uint64_t evict_first() {
     return policy;
 }
 
-__device__ __forceinline__ void bring_box(uint32_t to, uint32_t full, const void *map, int column, int row, uint64_t policy) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-                 "l"(map), "r"(column), "r"(row), "r"(full), "l"(policy) : "memory");
+__device__ __forceinline__ void bring_box(uint32_t to, uint32_t full, const void *map, int column, int row,
+                                          uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+                 "l"(map), "r"(column), "r"(row), "r"(full), "l"(policy)
+                 : "memory");
 }
 
 struct copier {
@@ -57,7 +64,10 @@ struct copier {
 __device__ __forceinline__ void await_barrier(uint32_t bar, uint32_t parity) {
     uint32_t done = 0;
     while (!done)
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(bar), "r"(parity) : "memory");
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(bar), "r"(parity)
+                     : "memory");
 }
 
 __device__ __forceinline__ void await_room(copier &c, int slot) {
@@ -70,8 +80,8 @@ __device__ __forceinline__ void await_room(copier &c, int slot) {
     await_barrier(c.ring.empty + slot * 8, c.at.parity(c.ring.n_slots) ^ 1);
 }
 
-/* Octets of a slot that begins at `row`. Past the end of W there is nothing to read, so slots there are whole: boxes end with a cluster's rows only where other
- * rows follow. */
+/* Octets of a slot that begins at `row`. Past the end of W there is nothing to read, so slots there are whole: boxes
+ * end with a cluster's rows only where other rows follow. */
 __device__ __forceinline__ int octets_copied(const part &p, int row, int slot_octets, bool to_the_end) {
     const int there = max(0, min(slot_octets, (p.end - row) / OCTET));
     return to_the_end && there > 0 ? slot_octets : there;
@@ -99,8 +109,10 @@ __device__ __forceinline__ void copy_part(const nmlp_cuda_quad_product &ph, cons
         const uint32_t full = c.ring.full + slot * 8;
         const uint32_t to = c.ring.ring + slot * c.ring.slot_bytes;
         await_room(c, slot);
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full), "r"(octets * OCTET_BYTES) : "memory");
-        for (int o = 0; o < octets; o += box_octets) bring_box(to + o * OCTET_BYTES, full, map, column, row + o * OCTET, c.ring.policy);
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full), "r"(octets * OCTET_BYTES)
+                     : "memory");
+        for (int o = 0; o < octets; o += box_octets)
+            bring_box(to + o * OCTET_BYTES, full, map, column, row + o * OCTET, c.ring.policy);
         c.at.advance(c.ring.n_slots);
     }
 }
@@ -115,7 +127,13 @@ __device__ void copy_weights(const nmlp_cuda_quad_program &prog, const block_mem
     if ((threadIdx.x & 31) != 0) return;
     copier c = {};
     c.first = c.at.warp = c.landing.warp = (int)(threadIdx.x >> 5) - WARPS;
-    c.ring = {shared_address(mem.sh->full), shared_address(mem.sh->empty), shared_address(mem.ring), prog.n_slots, prog.slot_bytes, prog.n_under_way / COPIERS, evict_first()};
+    c.ring = {shared_address(mem.sh->full),
+              shared_address(mem.sh->empty),
+              shared_address(mem.ring),
+              prog.n_slots,
+              prog.slot_bytes,
+              prog.n_under_way / COPIERS,
+              evict_first()};
     for (int i = 0; i < prog.n_products; i++) {
         const nmlp_cuda_quad_product &ph = prog.product[i];
         for (int pass = 0; pass < ph.n_passes; pass++) copy_part(ph, part_of(prog, ph, mem, pass), c);

@@ -8,7 +8,10 @@ namespace {
 
 __device__ __forceinline__ uint4 get_words(const __nv_bfloat16 *from) {
     uint4 v;
-    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
+    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from)
+                 : "memory");
     return v;
 }
 
@@ -30,32 +33,37 @@ __device__ __forceinline__ x_layout layout_of(const nmlp_cuda_quad_product &ph, 
 struct x_columns {
     const __nv_bfloat16 *x;
     int pitch;
-    int n; /* pieces that exist */
+    int n;       /* pieces that exist */
     bool before; /* all of them are there */
 };
 
 __device__ __forceinline__ x_columns columns_of(const nmlp_cuda_quad_input &in, const part &p, int64_t into_set) {
-    const __nv_bfloat16 *x = reinterpret_cast<const __nv_bfloat16 *>(static_cast<const char *>(in.x) + (in.from_before ? 0 : into_set));
+    const __nv_bfloat16 *x =
+        reinterpret_cast<const __nv_bfloat16 *>(static_cast<const char *>(in.x) + (in.from_before ? 0 : into_set));
     return {x + p.column, in.pitch, min(p.n_blocks * COLS, in.k - p.column) / 8, in.from_before != 0};
 }
 
-/* Waits for one token of every piece of the block's columns. Asking for all of X all the time, as many blocks do while they wait, would leave the memory little
- * time for weights; the last product's have come by then. */
-__device__ __forceinline__ void await_pieces(const x_columns &one, const x_columns &two, int per_factor, int n, int token) {
+/* Waits for one token of every piece of the block's columns. Asking for all of X all the time, as many blocks do while
+ * they wait, would leave the memory little time for weights; the last product's have come by then. */
+__device__ __forceinline__ void await_pieces(const x_columns &one, const x_columns &two, int per_factor, int n,
+                                             int token) {
     for (int at = threadIdx.x; at < n; at += WARPS * 32) {
         const bool second = at >= per_factor;
         const int in_factor = second ? at - per_factor : at;
         if (in_factor >= (second ? two.n : one.n) || (second ? two.before : one.before)) continue;
-        const __nv_bfloat16 *from = (second ? two.x : one.x) + in_factor * 8 + (int64_t)token * (second ? two.pitch : one.pitch);
-        while (largest(get_words(from)) == unwritten) {}
+        const __nv_bfloat16 *from =
+            (second ? two.x : one.x) + in_factor * 8 + (int64_t)token * (second ? two.pitch : one.pitch);
+        while (largest(get_words(from)) == unwritten) {
+        }
     }
     multipliers_sync();
 }
 
-/* The block's columns of X, of both factors side by side. A warp's tokens are NT, eight apart. What is not there yet is asked for again. */
+/* The block's columns of X, of both factors side by side. A warp's tokens are NT, eight apart. What is not there yet is
+ * asked for again. */
 template <int NT>
-__device__ __forceinline__ void stage_input(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph, const part &p, const block_memory &mem,
-                                            int64_t into_set) {
+__device__ __forceinline__ void stage_input(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph,
+                                            const part &p, const block_memory &mem, int64_t into_set) {
     const int AT_ONCE = 3; /* pieces of a token that a lane asks for before it uses any */
     const int lane = threadIdx.x & 31;
     const int warp = threadIdx.x >> 5;
@@ -85,7 +93,8 @@ __device__ __forceinline__ void stage_input(const nmlp_cuda_quad_program &prog, 
 #pragma unroll
                 for (int i = 0; i < NT; i++) {
                     const int token = i * 8 + warp;
-                    v[i][j] = wanted && token < prog.s ? get_words(from + (int64_t)token * pitch) : make_uint4(0, 0, 0, 0);
+                    v[i][j] =
+                        wanted && token < prog.s ? get_words(from + (int64_t)token * pitch) : make_uint4(0, 0, 0, 0);
                 }
             }
 #pragma unroll
@@ -98,32 +107,35 @@ __device__ __forceinline__ void stage_input(const nmlp_cuda_quad_program &prog, 
         for (int i = 0; i < NT; i++)
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++)
-                if (first + j * 32 < n) *reinterpret_cast<uint4 *>(mem.x + (i * 8 + warp) * layout.pitch + (first + j * 32) * 16) = v[i][j];
+                if (first + j * 32 < n)
+                    *reinterpret_cast<uint4 *>(mem.x + (i * 8 + warp) * layout.pitch + (first + j * 32) * 16) = v[i][j];
     }
 }
 
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
 }
 
-__device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+__device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                    uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-template <int NT>
-using sums = float[shape<NT>::octets_max][shape<NT>::tiles][4];
+template <int NT> using sums = float[shape<NT>::octets_max][shape<NT>::tiles][4];
 
 /* Where a lane reads X for the mma's A: of eight tokens, 32 columns with one instruction; of 16, 16 columns. */
-template <int NT>
-__device__ __forceinline__ uint32_t lane_of_x(uint32_t x, int pitch) {
+template <int NT> __device__ __forceinline__ uint32_t lane_of_x(uint32_t x, int pitch) {
     const int lane = threadIdx.x & 31;
     return NT == 1 ? x + (lane & 7) * pitch + (lane >> 3) * 16 : x + (lane & 15) * pitch + (lane >> 4) * 16;
 }
 
 /* What the mma takes of 32 columns of a slot. */
-template <int NT, int OCTETS>
-struct fragments {
+template <int NT, int OCTETS> struct fragments {
     uint32_t a[2][shape<NT>::tiles][4]; /* of X, 16 columns each */
     uint32_t b[OCTETS][4];
 };
@@ -149,7 +161,8 @@ __device__ __forceinline__ void load_half(fragments<NT, OCTETS> &f, const half_s
 #pragma unroll
         for (int step = 0; step < 2; step++)
 #pragma unroll
-            for (int i = 0; i < shape<NT>::tiles; i++) load_matrices(f.a[step][i], from.x + i * 16 * x_pitch + step * 32);
+            for (int i = 0; i < shape<NT>::tiles; i++)
+                load_matrices(f.a[step][i], from.x + i * 16 * x_pitch + step * 32);
     }
 #pragma unroll
     for (int j = 0; j < OCTETS; j++) load_matrices(f.b[j], from.w + j * OCTET_BYTES);
@@ -163,12 +176,13 @@ __device__ __forceinline__ void multiply_half(sums<NT> &acc, const fragments<NT,
         for (int j = 0; j < OCTETS; j++)
 #pragma unroll
             for (int i = 0; i < shape<NT>::tiles; i++)
-                mma(acc[j][i], f.a[step][i][0], f.a[step][i][1], f.a[step][i][2], f.a[step][i][3], f.b[j][step * 2], f.b[j][step * 2 + 1]);
+                mma(acc[j][i], f.a[step][i][0], f.a[step][i][1], f.a[step][i][2], f.a[step][i][3], f.b[j][step * 2],
+                    f.b[j][step * 2 + 1]);
 }
 
 /* A warp's place in a pass. */
 struct seat {
-    int row;    /* first of its slots */
+    int row; /* first of its slots */
     int octets;
     int octet; /* number of its first one in the pass */
     int factor;
@@ -208,21 +222,32 @@ struct stretch {
 };
 
 template <int NT>
-__device__ __forceinline__ stretch stretch_of(const nmlp_cuda_quad_program &prog, const part &p, const seat &w, const block_memory &mem, uint32_t x, int x_pitch) {
+__device__ __forceinline__ stretch stretch_of(const nmlp_cuda_quad_program &prog, const part &p, const seat &w,
+                                              const block_memory &mem, uint32_t x, int x_pitch) {
     const slot_range slots = slots_of(prog.n_slots, threadIdx.x >> 5);
-    return {mem.sh->full + slots.first, mem.sh->empty + slots.first, shared_address(mem.ring) + slots.first * prog.slot_bytes, slots.n, prog.slot_bytes,
-            lane_of_x<NT>(x, x_pitch),  x_pitch,                     p.n_blocks,                                               w.k,     w.k_step};
+    return {mem.sh->full + slots.first,
+            mem.sh->empty + slots.first,
+            shared_address(mem.ring) + slots.first * prog.slot_bytes,
+            slots.n,
+            prog.slot_bytes,
+            lane_of_x<NT>(x, x_pitch),
+            x_pitch,
+            p.n_blocks,
+            w.k,
+            w.k_step};
 }
 
 /* 32 of a block's columns in the slot at hand: rows of 128 bytes, and of row r the 16 bytes c stand at place c ^ r. */
 __device__ __forceinline__ half_slot half_of(const stretch &s, int slot, int block, int half) {
     const int lane = threadIdx.x & 31;
     const int row = lane & 7;
-    return {s.x + block * (COLS * 2) + half * (COLS), s.ring + slot * s.slot_bytes + row * (COLS * 2) + (((half * 4 + (lane >> 3)) ^ row) << 4)};
+    return {s.x + block * (COLS * 2) + half * (COLS),
+            s.ring + slot * s.slot_bytes + row * (COLS * 2) + (((half * 4 + (lane >> 3)) ^ row) << 4)};
 }
 
-/* While the mma works on one half of a slot, the fragments of the next are on their way. The number of octets is the code's: where a condition decides about an
- * instruction of the whole warp the compiler has it wait for its lanes each time. */
+/* While the mma works on one half of a slot, the fragments of the next are on their way. The number of octets is the
+ * code's: where a condition decides about an instruction of the whole warp the compiler has it wait for its lanes each
+ * time. */
 template <int NT, int OCTETS>
 __device__ __forceinline__ void multiply_blocks(sums<NT> &acc, const stretch &s, ring_cursor &at) {
     fragments<NT, OCTETS> first;

@@ -1,4 +1,5 @@
-/* Builds the program of an MLP of 5 to 32 rows on clusters of blocks (quad.h): how each product is cut and where its results lie. */
+/* Builds the program of an MLP of 5 to 32 rows on clusters of blocks (quad.h): how each product is cut and where its
+ * results lie. */
 #ifndef NMLP_CUDA_QUAD_PLAN_H
 #define NMLP_CUDA_QUAD_PLAN_H
 
@@ -10,7 +11,7 @@
 bool nmlp_cuda_quad_fits(const nmlp_cuda_mlp_call *mlp, const nmlp_cuda_device *device);
 
 /* Takes memory from `block`; called twice, like everything that lays out a block. The shape fits. */
-nmlp_status nmlp_cuda_quad_plan(nmlp_cuda_quad_program *program, const nmlp_cuda_mlp_call *mlp, const nmlp_cuda_device *device, nmlp_cuda_block *block,
-                                nmlp_err *err);
+nmlp_status nmlp_cuda_quad_plan(nmlp_cuda_quad_program *program, const nmlp_cuda_mlp_call *mlp,
+                                const nmlp_cuda_device *device, nmlp_cuda_block *block, nmlp_err *err);
 
 #endif

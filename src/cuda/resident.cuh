@@ -4,9 +4,11 @@
 
 #include <cuda_runtime.h>
 
-/* Cooperative, so that all blocks are resident. The next launch in the stream may begin to copy weights where a block of this one has ended. */
+/* Cooperative, so that all blocks are resident. The next launch in the stream may begin to copy weights where a block
+ * of this one has ended. */
 template <typename Program>
-inline cudaError_t launch_resident(void (*kernel)(const Program), const Program &program, int grid, int threads, size_t shared_bytes, void *stream) {
+inline cudaError_t launch_resident(void (*kernel)(const Program), const Program &program, int grid, int threads,
+                                   size_t shared_bytes, void *stream) {
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeCooperative;
     attributes[0].val.cooperative = 1;

@@ -1,4 +1,5 @@
-/* Log-probabilities of texts: packed one after the other, through all layers, then logits and their log-softmax a block of rows at a time. */
+/* Log-probabilities of texts: packed one after the other, through all layers, then logits and their log-softmax a block
+ * of rows at a time. */
 #include <string.h>
 
 #include "cuda/engine_int.h"
@@ -46,10 +47,12 @@ static nmlp_status lay_out(nmlp_cuda_scorer *s, const float *rope, nmlp_err *err
     s->begins = nmlp_cuda_block_take(block, rows * sizeof *s->begins);
     s->targets = nmlp_cuda_block_take(block, rows * sizeof *s->targets);
     s->logprobs = nmlp_cuda_block_take(block, rows * sizeof *s->logprobs);
-    s->logits = nmlp_cuda_block_take(block, (size_t)s->logit_rows * (size_t)nmlp_cuda_pad(c->vocab) * sizeof *s->logits);
+    s->logits =
+        nmlp_cuda_block_take(block, (size_t)s->logit_rows * (size_t)nmlp_cuda_pad(c->vocab) * sizeof *s->logits);
     NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_lay_out(&s->prefill, s->engine, block, s->rows, err));
     if (!block->committed) return NMLP_OK;
-    return NMLP_CUDA_CHECK(cudaMemcpy(s->rope, rope, rope_bytes, cudaMemcpyHostToDevice), "uploading the rotation", err);
+    return NMLP_CUDA_CHECK(cudaMemcpy(s->rope, rope, rope_bytes, cudaMemcpyHostToDevice), "uploading the rotation",
+                           err);
 }
 
 static nmlp_status make_host(nmlp_cuda_scorer *s, nmlp_err *err) {
@@ -65,14 +68,14 @@ static nmlp_status make_host(nmlp_cuda_scorer *s, nmlp_err *err) {
     return made ? NMLP_OK : NMLP_E_NOMEM;
 }
 
-nmlp_status nmlp_cuda_scorer_create(nmlp_cuda_scorer **out, const nmlp_cuda_engine *engine, int64_t positions, const float *rope,
-                                    nmlp_err *err) {
+nmlp_status nmlp_cuda_scorer_create(nmlp_cuda_scorer **out, const nmlp_cuda_engine *engine, int64_t positions,
+                                    const float *rope, nmlp_err *err) {
     const nmlp_config *c = &engine->model->config;
     nmlp_status st = NMLP_OK;
     *out = NULL;
     if (positions < 1 || positions > c->max_positions)
-        return nmlp_fail(err, NMLP_E_LIMIT, "texts of %lld positions were asked for; the model takes 1 to %lld", (long long)positions,
-                         (long long)c->max_positions);
+        return nmlp_fail(err, NMLP_E_LIMIT, "texts of %lld positions were asked for; the model takes 1 to %lld",
+                         (long long)positions, (long long)c->max_positions);
     nmlp_cuda_scorer *s = nmlp_mem_new(1, sizeof *s, err);
     if (!s) return NMLP_E_NOMEM;
     nmlp_cuda_block_init(&s->block);
@@ -118,16 +121,18 @@ static nmlp_status score_rows(nmlp_cuda_scorer *s, const nmlp_cuda_pass *pass, i
     NMLP_RETURN_IF_FAILED(nmlp_cuda_pass_norm(pass, s->prefill.hidden, s->engine->final_norm, n, err));
     for (int32_t at = 0; at < n; at += s->logit_rows) {
         int32_t here = n - at < s->logit_rows ? n - at : s->logit_rows;
-        NMLP_RETURN_IF_FAILED(nmlp_cuda_pass_multiply(pass, s->logits, false, normed + (int64_t)at * head->k, head, here, err));
-        NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_launch_logprob(s->logprobs + at, s->logits, s->targets + at, here, vocab,
-                                                                       nmlp_cuda_pad(vocab), s->stream),
+        NMLP_RETURN_IF_FAILED(
+            nmlp_cuda_pass_multiply(pass, s->logits, false, normed + (int64_t)at * head->k, head, here, err));
+        NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_launch_logprob(s->logprobs + at, s->logits, s->targets + at,
+                                                                       here, vocab, nmlp_cuda_pad(vocab), s->stream),
                                               "launching log-softmax", err));
     }
     return NMLP_OK;
 }
 
 static nmlp_status upload(nmlp_cuda_scorer *s, int32_t *to, const int32_t *from, int32_t n, nmlp_err *err) {
-    return NMLP_CUDA_CHECK(cudaMemcpyAsync(to, from, (size_t)n * sizeof *from, cudaMemcpyHostToDevice, s->stream), "uploading rows", err);
+    return NMLP_CUDA_CHECK(cudaMemcpyAsync(to, from, (size_t)n * sizeof *from, cudaMemcpyHostToDevice, s->stream),
+                           "uploading rows", err);
 }
 
 /* The n rows of host_ids. */
@@ -144,9 +149,10 @@ static nmlp_status run_pass(nmlp_cuda_scorer *s, int32_t n, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(upload(s, s->targets, s->host_targets, n, err));
     NMLP_RETURN_IF_FAILED(nmlp_cuda_pass_run(&pass, s->host_ids, n, err));
     NMLP_RETURN_IF_FAILED(score_rows(s, &pass, n, err));
-    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaMemcpyAsync(s->host_logprobs, s->logprobs, (size_t)n * sizeof *s->host_logprobs,
-                                                          cudaMemcpyDeviceToHost, s->stream),
-                                          "fetching log-probabilities", err));
+    NMLP_RETURN_IF_FAILED(
+        NMLP_CUDA_CHECK(cudaMemcpyAsync(s->host_logprobs, s->logprobs, (size_t)n * sizeof *s->host_logprobs,
+                                        cudaMemcpyDeviceToHost, s->stream),
+                        "fetching log-probabilities", err));
     return NMLP_CUDA_CHECK(cudaStreamSynchronize(s->stream), "scoring", err);
 }
 
@@ -158,7 +164,8 @@ static nmlp_status check_texts(const nmlp_cuda_scorer *s, const nmlp_cuda_text *
                              (long long)texts[i].n, (long long)s->positions + 1);
         for (int64_t j = 0; j < texts[i].n; j++) {
             if (texts[i].ids[j] < 0 || texts[i].ids[j] >= vocab)
-                return nmlp_fail(err, NMLP_E_ARG, "token id %d at position %lld of text %lld is outside the vocabulary of %lld",
+                return nmlp_fail(err, NMLP_E_ARG,
+                                 "token id %d at position %lld of text %lld is outside the vocabulary of %lld",
                                  texts[i].ids[j], (long long)j, (long long)i, (long long)vocab);
         }
     }

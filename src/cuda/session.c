@@ -7,7 +7,8 @@
 
 /* ---- the decode program ---- */
 
-static nmlp_status plan_attention(nmlp_cuda_session *s, nmlp_cuda_plan *plan, int64_t l, nmlp_cuda_rows *hidden, nmlp_err *err) {
+static nmlp_status plan_attention(nmlp_cuda_session *s, nmlp_cuda_plan *plan, int64_t l, nmlp_cuda_rows *hidden,
+                                  nmlp_err *err) {
     const nmlp_cuda_layer *layer = &s->engine->layers[l];
     const nmlp_config *c = &s->engine->model->config;
     nmlp_cuda_rows qkv;
@@ -22,22 +23,24 @@ static nmlp_status plan_attention(nmlp_cuda_session *s, nmlp_cuda_plan *plan, in
     hidden->embedding = NULL; /* what follows adds to it */
     int32_t width = layer->o.k;
     size_t chunks = NMLP_CUDA_KEY_CHUNKS_MAX;
-    nmlp_cuda_phase attend = {.kind = NMLP_CUDA_ATTENTION,
-                              .op = {{.x = qkv.x, .x_written_by = qkv.written_by}},
-                              .out = nmlp_cuda_block_take(plan->block, chunks * (size_t)width * NMLP_CUDA_WORD_BYTES),
-                              .out_part_stride = width,
-                              .eps = (float)c->rms_eps,
-                              .scale = 1.0f / sqrtf((float)c->head_dim),
-                              .softmax = nmlp_cuda_block_take(plan->block, chunks * (size_t)c->n_heads * NMLP_CUDA_SOFTMAX_STRIDE * NMLP_CUDA_WORD_BYTES),
-                              .q_norm = layer->q_norm,
-                              .k_norm = layer->k_norm,
-                              .rope = s->rope,
-                              .k_cache = s->k[l],
-                              .v_cache = s->v[l],
-                              .n_heads = (int32_t)c->n_heads,
-                              .n_kv_heads = (int32_t)c->n_kv_heads,
-                              .head_dim = (int32_t)c->head_dim,
-                              .context = (int32_t)s->context};
+    nmlp_cuda_phase attend = {
+        .kind = NMLP_CUDA_ATTENTION,
+        .op = {{.x = qkv.x, .x_written_by = qkv.written_by}},
+        .out = nmlp_cuda_block_take(plan->block, chunks * (size_t)width * NMLP_CUDA_WORD_BYTES),
+        .out_part_stride = width,
+        .eps = (float)c->rms_eps,
+        .scale = 1.0f / sqrtf((float)c->head_dim),
+        .softmax = nmlp_cuda_block_take(plan->block,
+                                        chunks * (size_t)c->n_heads * NMLP_CUDA_SOFTMAX_STRIDE * NMLP_CUDA_WORD_BYTES),
+        .q_norm = layer->q_norm,
+        .k_norm = layer->k_norm,
+        .rope = s->rope,
+        .k_cache = s->k[l],
+        .v_cache = s->v[l],
+        .n_heads = (int32_t)c->n_heads,
+        .n_kv_heads = (int32_t)c->n_kv_heads,
+        .head_dim = (int32_t)c->head_dim,
+        .context = (int32_t)s->context};
     int32_t scratch = nmlp_cuda_attention_scratch_elems((int32_t)c->head_dim);
     if (plan->input_elems < scratch) plan->input_elems = (scratch + 63) / 64 * 64;
     NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_push(plan, &attend, err));
@@ -147,27 +150,29 @@ static nmlp_status lay_out(nmlp_cuda_session *s, const float *rope, nmlp_err *er
     NMLP_RETURN_IF_FAILED(lay_out_program(s, &s->step, false, err));
     NMLP_RETURN_IF_FAILED(lay_out_program(s, &s->head, true, err));
     if (!block->committed) return NMLP_OK;
-    return NMLP_CUDA_CHECK(cudaMemcpy(s->rope, rope, rope_bytes, cudaMemcpyHostToDevice), "uploading the rotation", err);
+    return NMLP_CUDA_CHECK(cudaMemcpy(s->rope, rope, rope_bytes, cudaMemcpyHostToDevice), "uploading the rotation",
+                           err);
 }
 
 static nmlp_status make_handles(nmlp_cuda_session *s, nmlp_err *err) {
     void *pinned = NULL;
     size_t bytes = NMLP_CUDA_CHOICES * sizeof *s->choices;
-    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "making a stream", err));
+    NMLP_RETURN_IF_FAILED(
+        NMLP_CUDA_CHECK(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "making a stream", err));
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaMallocHost(&pinned, bytes), "pinning host memory", err));
     memset(pinned, 0, bytes);
     s->choices = pinned;
     return NMLP_OK;
 }
 
-nmlp_status nmlp_cuda_session_create(nmlp_cuda_session **out, const nmlp_cuda_engine *engine, int64_t context, const float *rope,
-                                     nmlp_err *err) {
+nmlp_status nmlp_cuda_session_create(nmlp_cuda_session **out, const nmlp_cuda_engine *engine, int64_t context,
+                                     const float *rope, nmlp_err *err) {
     const nmlp_config *c = &engine->model->config;
     nmlp_status st = NMLP_OK;
     *out = NULL;
     if (context < 1 || context > c->max_positions)
-        return nmlp_fail(err, NMLP_E_LIMIT, "a context of %lld tokens was asked for; the model takes 1 to %lld", (long long)context,
-                         (long long)c->max_positions);
+        return nmlp_fail(err, NMLP_E_LIMIT, "a context of %lld tokens was asked for; the model takes 1 to %lld",
+                         (long long)context, (long long)c->max_positions);
     nmlp_cuda_session *s = nmlp_mem_new(1, sizeof *s, err);
     if (!s) return NMLP_E_NOMEM;
     nmlp_cuda_block_init(&s->block);
@@ -231,8 +236,9 @@ static nmlp_status put_state(nmlp_cuda_session *s, int32_t token, int64_t length
     s->settings.token = token;
     s->settings.length = (int32_t)length;
     s->settings.n_choices = s->n_choices;
-    return NMLP_CUDA_CHECK(cudaMemcpyAsync(s->state, &s->settings, sizeof s->settings, cudaMemcpyHostToDevice, s->stream),
-                           "setting the state", err);
+    return NMLP_CUDA_CHECK(
+        cudaMemcpyAsync(s->state, &s->settings, sizeof s->settings, cudaMemcpyHostToDevice, s->stream),
+        "setting the state", err);
 }
 
 /* A program whose steps end with a choice each. */
@@ -256,7 +262,8 @@ static bool is_chosen(nmlp_cuda_session *s, uint32_t number) {
     return choice >> 32 == number;
 }
 
-/* Choice `number` is in s->chosen. The device writes it to the host's memory; the driver is asked now and then whether that can still be hoped for. */
+/* Choice `number` is in s->chosen. The device writes it to the host's memory; the driver is asked now and then whether
+ * that can still be hoped for. */
 static nmlp_status await_choice(nmlp_cuda_session *s, uint32_t number, nmlp_err *err) {
     enum { LOOKS_PER_QUESTION = 1 << 16 };
     for (;;) {
@@ -275,12 +282,12 @@ static nmlp_status check_append(const nmlp_cuda_session *s, const int32_t *ids, 
     int64_t length = nmlp_cuda_session_length(s);
     for (int64_t i = 0; i < n; i++) {
         if (ids[i] < 0 || ids[i] >= vocab)
-            return nmlp_fail(err, NMLP_E_ARG, "token id %d at position %lld is outside the vocabulary of %lld", ids[i], (long long)i,
-                             (long long)vocab);
+            return nmlp_fail(err, NMLP_E_ARG, "token id %d at position %lld is outside the vocabulary of %lld", ids[i],
+                             (long long)i, (long long)vocab);
     }
     if (n <= s->context - length) return NMLP_OK;
-    nmlp_fail(err, NMLP_E_LIMIT, "%lld tokens do not fit: the context holds %lld, %lld are used", (long long)n, (long long)s->context,
-              (long long)length);
+    nmlp_fail(err, NMLP_E_LIMIT, "%lld tokens do not fit: the context holds %lld, %lld are used", (long long)n,
+              (long long)s->context, (long long)length);
     nmlp_fail_hint(err, "shorten the text or raise --ctx (this model takes up to %lld)",
                    (long long)s->engine->model->config.max_positions);
     return NMLP_E_LIMIT;
@@ -298,8 +305,8 @@ static nmlp_status prefill(nmlp_cuda_session *s, const int32_t *ids, int32_t n, 
                            .stream = s->stream};
     int32_t pitch = nmlp_cuda_pad(s->engine->model->config.hidden);
     NMLP_RETURN_IF_FAILED(nmlp_cuda_pass_run(&pass, ids, n, err));
-    return NMLP_CUDA_CHECK(cudaMemcpyAsync(s->hidden, s->prefill.hidden + (int64_t)(n - 1) * pitch, (size_t)pitch * sizeof(float),
-                                           cudaMemcpyDeviceToDevice, s->stream),
+    return NMLP_CUDA_CHECK(cudaMemcpyAsync(s->hidden, s->prefill.hidden + (int64_t)(n - 1) * pitch,
+                                           (size_t)pitch * sizeof(float), cudaMemcpyDeviceToDevice, s->stream),
                            "keeping the last row", err);
 }
 
@@ -351,8 +358,8 @@ nmlp_status nmlp_cuda_session_last_logits(nmlp_cuda_session *s, float *logits, n
         s->length--;
         NMLP_RETURN_IF_FAILED(append_anew(s, &s->last, 1, err));
     }
-    NMLP_RETURN_IF_FAILED(
-        NMLP_CUDA_CHECK(cudaMemcpyAsync(logits, s->logits, bytes, cudaMemcpyDeviceToHost, s->stream), "fetching logits", err));
+    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaMemcpyAsync(logits, s->logits, bytes, cudaMemcpyDeviceToHost, s->stream),
+                                          "fetching logits", err));
     return NMLP_CUDA_CHECK(cudaStreamSynchronize(s->stream), "running the model", err);
 }
 

@@ -38,10 +38,13 @@ __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
         const program_place next = place_after(prog, at);
         const uint32_t tag = tag_base + (uint32_t)at.phase + 1;
         if (!last) fetch_phase(prog, next, sh);
-        if (!last) await_phase(prog, next, sh); /* there is time: nothing is to be finished before the phase's input has come */
+        if (!last)
+            await_phase(prog, next,
+                        sh); /* there is time: nothing is to be finished before the phase's input has come */
         if (ph->kind == NMLP_CUDA_MATMUL) {
             const bool logits = ph->output == NMLP_CUDA_LOGITS;
-            if (logits && prog.n_steps > 1) __threadfence(); /* keys and values the block wrote, for who reads its best */
+            if (logits && prog.n_steps > 1)
+                __threadfence(); /* keys and values the block wrote, for who reads its best */
             finish_phase(prog, ph, sh->units[at.number & 1], mem, done, tag, best);
             if (logits) publish_best(prog, best, tag);
         } else if (ph->kind == NMLP_CUDA_PICK) {
@@ -63,8 +66,7 @@ __device__ void finish(const nmlp_cuda_program &prog, const block_memory &mem) {
     }
 }
 
-template <int DB>
-__device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem) {
+template <int DB> __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem) {
     shared_head *sh = mem.sh;
     const int warp = threadIdx.x >> 5;
     consumer at = {{warp, 0}, 0, warp};
@@ -79,8 +81,8 @@ __device__ void multiply(const nmlp_cuda_program &prog, const block_memory &mem)
         switch (ph->kind) {
         case NMLP_CUDA_MATMUL: multiply_phase<DB <= 2>(prog, ph, sh->units[place], mem, at, index); break;
         case NMLP_CUDA_ATTENTION:
-            run_attention<DB>(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)index + 1, reinterpret_cast<float *>(mem.x),
-                              sh->state.length);
+            run_attention<DB>(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)index + 1,
+                              reinterpret_cast<float *>(mem.x), sh->state.length);
             break;
         case NMLP_CUDA_EMBED: embed(ph, sh->state.token, sh->tag_base + (uint32_t)index + 1); break;
         default: break; /* the finishing warp picks */
@@ -137,18 +139,24 @@ __global__ void __launch_bounds__(THREADS, 1) stream_kernel(const __grid_constan
 
 typedef void kernel_fn(const nmlp_cuda_program);
 
-kernel_fn *kernel_for(const nmlp_cuda_program *program) { return program->head_dim <= 2 * DIMS_PER_BLOCK ? stream_kernel<2> : stream_kernel<4>; }
+kernel_fn *kernel_for(const nmlp_cuda_program *program) {
+    return program->head_dim <= 2 * DIMS_PER_BLOCK ? stream_kernel<2> : stream_kernel<4>;
+}
 
 } // namespace
 
-size_t nmlp_cuda_stream_shared_bytes(int32_t input_elems, int32_t n_slots) { return ring_offset(input_elems) + (size_t)n_slots * TILE_ELEMS * 2; }
+size_t nmlp_cuda_stream_shared_bytes(int32_t input_elems, int32_t n_slots) {
+    return ring_offset(input_elems) + (size_t)n_slots * TILE_ELEMS * 2;
+}
 
 int nmlp_cuda_attention_scratch_elems(int32_t head_dim) { return 2 * attention_scratch(head_dim); }
 
 int nmlp_cuda_stream_prepare(size_t bytes) {
-    cudaError_t e = cudaFuncSetAttribute((const void *)stream_kernel<2>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    cudaError_t e =
+        cudaFuncSetAttribute((const void *)stream_kernel<2>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess) return e;
-    return cudaFuncSetAttribute((const void *)stream_kernel<4>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    return cudaFuncSetAttribute((const void *)stream_kernel<4>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                (int)bytes);
 }
 
 int nmlp_cuda_stream_launch(const nmlp_cuda_program *program, int grid, void *stream) {

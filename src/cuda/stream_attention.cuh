@@ -1,7 +1,8 @@
-/* One token's attention over the cache, cut into (kv head, run of keys) units. A warp takes 16 keys at a time on the tensor cores: scores are Q K^T, results
- * P V, where Q and P are rows of two bf16 numbers each, the high halves of four heads in rows 0 to 3 and the low halves in rows 4 to 7. Keys, values and
- * angles are asked for before the queries, which are what everything waits for. The unit with the newest key takes that from the same phase, and writes it
- * and its value to the cache. */
+/* One token's attention over the cache, cut into (kv head, run of keys) units. A warp takes 16 keys at a time on the
+ * tensor cores: scores are Q K^T, results P V, where Q and P are rows of two bf16 numbers each, the high halves of four
+ * heads in rows 0 to 3 and the low halves in rows 4 to 7. Keys, values and angles are asked for before the queries,
+ * which are what everything waits for. The unit with the newest key takes that from the same phase, and writes it and
+ * its value to the cache. */
 #ifndef NMLP_CUDA_STREAM_ATTENTION_CUH
 #define NMLP_CUDA_STREAM_ATTENTION_CUH
 
@@ -35,14 +36,12 @@ __device__ __forceinline__ attention_memory attention_places(float *scratch, int
 }
 
 /* A lane's columns d and d + D/2 of a head, d = lane, lane + 32, ... */
-template <int DB>
-struct head_columns {
+template <int DB> struct head_columns {
     float v[(DB + 1) / 2][2];
 };
 
 /* What a lane needs to normalise and rotate them. */
-template <int DB>
-struct rotation {
+template <int DB> struct rotation {
     float cosine[(DB + 1) / 2];
     float sine[(DB + 1) / 2];
     float weight[(DB + 1) / 2][2];
@@ -50,7 +49,8 @@ struct rotation {
 
 /* `norm` may be NULL. */
 template <int DB>
-__device__ __forceinline__ void load_rotation(rotation<DB> &r, const float *angles, const float *norm, int half, int lane) {
+__device__ __forceinline__ void load_rotation(rotation<DB> &r, const float *angles, const float *norm, int half,
+                                              int lane) {
 #pragma unroll
     for (int i = 0; i < (DB + 1) / 2; i++) {
         const int d = min(lane + 32 * i, half - 1);
@@ -63,7 +63,8 @@ __device__ __forceinline__ void load_rotation(rotation<DB> &r, const float *angl
 
 /* One warp: head [D], tagged, normalised and rotated. */
 template <int DB>
-__device__ __forceinline__ void prepare_head(head_columns<DB> &h, const word *in, uint32_t tag, const rotation<DB> &r, bool normed, float eps, int half, int lane) {
+__device__ __forceinline__ void prepare_head(head_columns<DB> &h, const word *in, uint32_t tag, const rotation<DB> &r,
+                                             bool normed, float eps, int half, int lane) {
     bool there;
     do {
         there = true;
@@ -95,7 +96,8 @@ __device__ __forceinline__ void prepare_head(head_columns<DB> &h, const word *in
 
 /* One warp: a query times `scale`, as two halves. */
 template <int DB>
-__device__ __forceinline__ void put_query(__nv_bfloat16 *queries, const head_columns<DB> &h, int head, float scale, int half, int lane) {
+__device__ __forceinline__ void put_query(__nv_bfloat16 *queries, const head_columns<DB> &h, int head, float scale,
+                                          int half, int lane) {
     const int pitch = 2 * half + QUERY_SKEW;
 #pragma unroll
     for (int i = 0; i < (DB + 1) / 2; i++)
@@ -112,7 +114,8 @@ __device__ __forceinline__ void put_query(__nv_bfloat16 *queries, const head_col
 
 /* One warp: the newest key goes to its place in the cache and to shared memory. */
 template <int DB>
-__device__ __forceinline__ void put_key(__nv_bfloat16 *cache, __nv_bfloat16 *newest, const head_columns<DB> &h, int half, int lane) {
+__device__ __forceinline__ void put_key(__nv_bfloat16 *cache, __nv_bfloat16 *newest, const head_columns<DB> &h,
+                                        int half, int lane) {
 #pragma unroll
     for (int i = 0; i < (DB + 1) / 2; i++)
 #pragma unroll
@@ -125,7 +128,8 @@ __device__ __forceinline__ void put_key(__nv_bfloat16 *cache, __nv_bfloat16 *new
 
 /* One warp: the same for its value. */
 template <int DB>
-__device__ __forceinline__ void put_value(__nv_bfloat16 *cache, __nv_bfloat16 *newest, const word *in, uint32_t tag, int dim, int lane) {
+__device__ __forceinline__ void put_value(__nv_bfloat16 *cache, __nv_bfloat16 *newest, const word *in, uint32_t tag,
+                                          int dim, int lane) {
     const int PLACES = (DB + 1) / 2;
     float2 v[PLACES];
     get_pairs<PLACES>(v, [=](int i) { return in + min(lane * 2 + 64 * i, dim - 2); }, tag);
@@ -140,8 +144,7 @@ __device__ __forceinline__ void put_value(__nv_bfloat16 *cache, __nv_bfloat16 *n
 }
 
 /* A warp's 16 keys or values: lane (g, t) holds columns 8t.. of every 32 of rows g and g + 8. */
-template <int DB>
-struct key_tile {
+template <int DB> struct key_tile {
     uint4 row[2][DB];
 };
 
@@ -155,7 +158,8 @@ struct key_source {
 };
 
 template <int DB>
-__device__ __forceinline__ void load_tile(key_tile<DB> &tile, const __nv_bfloat16 *rows, const key_source &from, int first, int lane) {
+__device__ __forceinline__ void load_tile(key_tile<DB> &tile, const __nv_bfloat16 *rows, const key_source &from,
+                                          int first, int lane) {
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
@@ -163,13 +167,16 @@ __device__ __forceinline__ void load_tile(key_tile<DB> &tile, const __nv_bfloat1
             const int key = first + n * 8 + (lane >> 2);
             const bool wanted = key < from.end && key != from.newest && b * DIMS_PER_BLOCK + (lane & 3) * 8 < from.dim;
             tile.row[n][b] = make_uint4(0, 0, 0, 0);
-            if (wanted) tile.row[n][b] = __ldcg(reinterpret_cast<const uint4 *>(rows + (int64_t)key * from.dim + b * DIMS_PER_BLOCK));
+            if (wanted)
+                tile.row[n][b] =
+                    __ldcg(reinterpret_cast<const uint4 *>(rows + (int64_t)key * from.dim + b * DIMS_PER_BLOCK));
         }
 }
 
 /* `newest` [D], of keys or of values. */
 template <int DB>
-__device__ __forceinline__ void take_newest(key_tile<DB> &tile, const key_source &from, const __nv_bfloat16 *newest, int first, int lane) {
+__device__ __forceinline__ void take_newest(key_tile<DB> &tile, const key_source &from, const __nv_bfloat16 *newest,
+                                            int first, int lane) {
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
@@ -180,10 +187,9 @@ __device__ __forceinline__ void take_newest(key_tile<DB> &tile, const key_source
         }
 }
 
-/* The running softmax of a warp. Lane (g, t) has largest score and sum of head g mod 4; and of the transposed result, 16 columns by 8 rows of Q each, columns g and
- * g + 8 of rows 2t and 2t + 1. */
-template <int DB>
-struct running {
+/* The running softmax of a warp. Lane (g, t) has largest score and sum of head g mod 4; and of the transposed result,
+ * 16 columns by 8 rows of Q each, columns g and g + 8 of rows 2t and 2t + 1. */
+template <int DB> struct running {
     float top;
     float sum;
     float out[2 * DB][4];
@@ -203,11 +209,14 @@ __device__ __forceinline__ uint32_t weight_half(float a, float b, bool low) {
 }
 
 /* Word j of the lane's four: columns 8t + 2j and the next of every 32. */
-__device__ __forceinline__ uint32_t word_of(const uint4 &v, int j) { return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w; }
+__device__ __forceinline__ uint32_t word_of(const uint4 &v, int j) {
+    return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w;
+}
 
 /* Rows of Q by 16 keys. */
 template <int DB>
-__device__ __forceinline__ void score_keys(float (&score)[2][4], const key_tile<DB> &keys, const __nv_bfloat16 *queries, const key_source &from, int lane) {
+__device__ __forceinline__ void score_keys(float (&score)[2][4], const key_tile<DB> &keys, const __nv_bfloat16 *queries,
+                                           const key_source &from, int lane) {
     const int t = lane & 3;
     const __nv_bfloat16 *q = queries + (lane >> 2) * (from.dim + QUERY_SKEW) + t * 8;
 #pragma unroll
@@ -223,7 +232,8 @@ __device__ __forceinline__ void score_keys(float (&score)[2][4], const key_tile<
 }
 
 template <int DB>
-__device__ __forceinline__ void add_values(running<DB> &r, float (&score)[2][4], const key_tile<DB> &values, const key_source &from, int first, int lane) {
+__device__ __forceinline__ void add_values(running<DB> &r, float (&score)[2][4], const key_tile<DB> &values,
+                                           const key_source &from, int first, int lane) {
     const int t = lane & 3;
     float top = r.top;
 #pragma unroll
@@ -283,7 +293,8 @@ __device__ __forceinline__ void put_warp(float *merged, const running<DB> &r, in
 }
 
 /* What the warps have, in one order, to memory. */
-__device__ __forceinline__ void write_unit(const nmlp_cuda_phase *ph, uint32_t tag, const float *merged, int first_head, int n_heads, int chunk) {
+__device__ __forceinline__ void write_unit(const nmlp_cuda_phase *ph, uint32_t tag, const float *merged, int first_head,
+                                           int n_heads, int chunk) {
     const int dim = ph->head_dim;
     const int row = dim + 4;
     for (int at = threadIdx.x; at < n_heads * dim; at += CONSUMERS) {
@@ -293,7 +304,8 @@ __device__ __forceinline__ void write_unit(const nmlp_cuda_phase *ph, uint32_t t
         float sum = 0;
         float v = 0;
 #pragma unroll
-        for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) top = fmaxf(top, merged[(w * HEADS_AT_ONCE + h) * row + dim]);
+        for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++)
+            top = fmaxf(top, merged[(w * HEADS_AT_ONCE + h) * row + dim]);
 #pragma unroll
         for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) {
             const float *from = merged + (w * HEADS_AT_ONCE + h) * row;
@@ -301,9 +313,11 @@ __device__ __forceinline__ void write_unit(const nmlp_cuda_phase *ph, uint32_t t
             sum += from[dim + 1] * weight;
             v += from[d] * weight;
         }
-        put_word(static_cast<word *>(ph->out) + chunk * ph->out_part_stride + (first_head + h) * dim + d, __float_as_uint(v), tag);
+        put_word(static_cast<word *>(ph->out) + chunk * ph->out_part_stride + (first_head + h) * dim + d,
+                 __float_as_uint(v), tag);
         if (d == 0)
-            put_words(static_cast<word *>(ph->softmax) + NMLP_CUDA_SOFTMAX_STRIDE * (chunk * ph->n_heads + first_head + h),
+            put_words(static_cast<word *>(ph->softmax) +
+                          NMLP_CUDA_SOFTMAX_STRIDE * (chunk * ph->n_heads + first_head + h),
                       make_word(__float_as_uint(top), tag), make_word(__float_as_uint(sum), tag));
     }
 }
@@ -314,14 +328,14 @@ struct attention_unit {
     int chunk;
     int first; /* key */
     int end;
-    int head;    /* first of up to HEADS_AT_ONCE */
+    int head; /* first of up to HEADS_AT_ONCE */
     int n_heads;
     bool stores_newest;
 };
 
 template <int DB>
-__device__ __forceinline__ void run_unit(const nmlp_cuda_phase *ph, const attention_unit &u, uint32_t in_tag, uint32_t out_tag, const attention_memory &mem,
-                                         int position) {
+__device__ __forceinline__ void run_unit(const nmlp_cuda_phase *ph, const attention_unit &u, uint32_t in_tag,
+                                         uint32_t out_tag, const attention_memory &mem, int position) {
     const int warp = threadIdx.x >> 5;
     int lane = threadIdx.x & 31;
     asm volatile("" : "+r"(lane)); /* what depends on it is computed here, not kept in registers through all phases */
@@ -342,14 +356,15 @@ __device__ __forceinline__ void run_unit(const nmlp_cuda_phase *ph, const attent
         rotation<DB> r;
         head_columns<DB> h;
         load_rotation(r, ph->rope + (int64_t)position * dim, for_key ? ph->k_norm : ph->q_norm, dim / 2, lane);
-        prepare_head(h, qkv + (for_key ? ph->n_heads + u.kv_head : u.head + warp) * dim, in_tag, r, (for_key ? ph->k_norm : ph->q_norm) != nullptr, ph->eps,
-                     dim / 2, lane);
+        prepare_head(h, qkv + (for_key ? ph->n_heads + u.kv_head : u.head + warp) * dim, in_tag, r,
+                     (for_key ? ph->k_norm : ph->q_norm) != nullptr, ph->eps, dim / 2, lane);
         if (for_key)
             put_key(keys + (int64_t)position * dim, mem.newest, h, dim / 2, lane);
         else
             put_query(mem.queries, h, warp, ph->scale, dim / 2, lane);
     } else if (warp == HEADS_AT_ONCE + 1 && u.stores_newest) {
-        put_value<DB>(values + (int64_t)position * dim, mem.newest + dim, qkv + (ph->n_heads + ph->n_kv_heads + u.kv_head) * dim, in_tag, dim, lane);
+        put_value<DB>(values + (int64_t)position * dim, mem.newest + dim,
+                      qkv + (ph->n_heads + ph->n_kv_heads + u.kv_head) * dim, in_tag, dim, lane);
     }
     consumer_sync();
     running<DB> r;
@@ -377,7 +392,8 @@ __device__ __forceinline__ void run_unit(const nmlp_cuda_phase *ph, const attent
 
 /* Heads of up to DB * 32 columns. `scratch`: the block's input space, f32. */
 template <int DB>
-__device__ __forceinline__ void run_attention(const nmlp_cuda_phase *ph, uint32_t in_tag, uint32_t out_tag, float *scratch, int position) {
+__device__ __forceinline__ void run_attention(const nmlp_cuda_phase *ph, uint32_t in_tag, uint32_t out_tag,
+                                              float *scratch, int position) {
     const int dim = ph->head_dim;
     const int n_keys = position + 1;
     const int per_chunk = keys_per_chunk(n_keys);

@@ -24,9 +24,11 @@ __device__ void note_clock(const nmlp_cuda_program &prog, int phase, int event, 
 #define NOTE_CLOCK(phase, event) (void)0
 #endif
 
-__device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+__device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                    uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 /* Where a multiplying warp stands; it takes every CONSUMER_WARPS-th tile. */
@@ -61,7 +63,9 @@ struct block_memory {
 enum { TILE_ELEMS = NMLP_CUDA_UNIT_ROWS * NMLP_CUDA_TILE_COLS };
 
 /* Of a piece of K; the narrower matrix of two may have none left of it. */
-__device__ __forceinline__ int n_tiles(int cols) { return (max(cols, 0) + NMLP_CUDA_TILE_COLS - 1) / NMLP_CUDA_TILE_COLS; }
+__device__ __forceinline__ int n_tiles(int cols) {
+    return (max(cols, 0) + NMLP_CUDA_TILE_COLS - 1) / NMLP_CUDA_TILE_COLS;
+}
 
 } // namespace
 

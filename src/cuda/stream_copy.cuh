@@ -6,8 +6,8 @@
 
 namespace {
 
-/* Where the copying warp stands. Copies under way are kept few: requests queue in L2, and what other warps ask for (inputs,
- * keys) waits behind them. */
+/* Where the copying warp stands. Copies under way are kept few: requests queue in L2, and what other warps ask for
+ * (inputs, keys) waits behind them. */
 struct copier {
     ring_cursor at;
     ring_cursor landing; /* the oldest tile under way */
@@ -26,7 +26,8 @@ __device__ __forceinline__ __nv_bfloat16 *next_slot(const nmlp_cuda_program &pro
     return mem.ring + c.at.slot * TILE_ELEMS;
 }
 
-__device__ void copy_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const block_memory &mem, copier &c) {
+__device__ void copy_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const block_memory &mem,
+                           copier &c) {
     const int lane = threadIdx.x & 31;
     const unit_range units = my_units(ph);
     const __nv_bfloat16 *const w0 = static_cast<const __nv_bfloat16 *>(ph->op[0].weight);
@@ -52,7 +53,8 @@ __device__ void copy_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase 
             const int k0 = start + (second ? i - tiles0 : i) * NMLP_CUDA_TILE_COLS;
             const int cols = min(NMLP_CUDA_TILE_COLS, min(k, start + k_chunk) - k0);
             __nv_bfloat16 *slot = next_slot(prog, mem, c);
-            const tile_source from = {second ? map1 : map0, second ? w1 : w0, k, group * NMLP_CUDA_UNIT_ROWS, rows, k0, cols};
+            const tile_source from = {
+                second ? map1 : map0, second ? w1 : w0, k, group * NMLP_CUDA_UNIT_ROWS, rows, k0, cols};
             fill_slot<true>(slot, &mem.sh->full[c.at.slot], from, lane);
             c.at.advance(1, prog.n_slots);
         }
@@ -63,7 +65,8 @@ __device__ void copy_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase 
     }
 }
 
-/* Every step begins with a tile of warp 0, so that sums are made in the same order in every step: slots until there are passed on empty. */
+/* Every step begins with a tile of warp 0, so that sums are made in the same order in every step: slots until there are
+ * passed on empty. */
 __device__ void end_step_of_copier(const nmlp_cuda_program &prog, const block_memory &mem, copier &c) {
     while (c.at.slot % NMLP_CUDA_CONSUMER_WARPS != 0) {
         next_slot(prog, mem, c);
@@ -77,7 +80,8 @@ enum { MAPS_AHEAD = 3 };
 
 /* The first of them, each by another multiplying warp, which has nothing to do yet. */
 __device__ __forceinline__ void ask_for_first_map(const nmlp_cuda_program &prog, int warp) {
-    if (warp < 2 * MAPS_AHEAD && warp / 2 < prog.n_phases && (threadIdx.x & 31) == 0) prefetch_map(phase_at(prog, warp / 2)->op[warp % 2].map);
+    if (warp < 2 * MAPS_AHEAD && warp / 2 < prog.n_phases && (threadIdx.x & 31) == 0)
+        prefetch_map(phase_at(prog, warp / 2)->op[warp % 2].map);
 }
 
 __device__ void copy_weights(const nmlp_cuda_program &prog, const block_memory &mem) {

@@ -53,7 +53,14 @@ struct sink {
 };
 
 __device__ __forceinline__ sink make_sink(const nmlp_cuda_phase *ph, uint32_t tag) {
-    return {ph->out, ph->bias, ph->out_part_stride, ph->out_pitch, ph->n, ph->output, ph->tagged_out != 0, tag,
+    return {ph->out,
+            ph->bias,
+            ph->out_part_stride,
+            ph->out_pitch,
+            ph->n,
+            ph->output,
+            ph->tagged_out != 0,
+            tag,
             {ph->op[0].input == NMLP_CUDA_NORM, ph->op[1].input == NMLP_CUDA_NORM}};
 }
 
@@ -72,7 +79,8 @@ __device__ __forceinline__ float result(const sink &to, int row, float y0, float
     return y0;
 }
 
-/* A row of one token goes where the phase says. Tagged rows are written up to a multiple of two, so that readers take two at a time. */
+/* A row of one token goes where the phase says. Tagged rows are written up to a multiple of two, so that readers take
+ * two at a time. */
 __device__ __forceinline__ void put_result(const sink &to, int piece, int token, int row, float y) {
     const int64_t at = piece * to.part_stride + (int64_t)token * to.pitch + row;
     if (!to.tagged) {
@@ -101,7 +109,7 @@ struct row_scales {
 
 /* Where the finishing warp stands. */
 struct finisher {
-    unsigned n_done;         /* units */
+    unsigned n_done; /* units */
     uint32_t squared_parity;
 };
 
@@ -122,10 +130,12 @@ __device__ __forceinline__ row_scales take_scales(const nmlp_cuda_phase *ph, sha
     return scales;
 }
 
-/* Unit `group` of piece `piece`: a lane's elements one after the other. `parts`: the unit's place among other pieces, tagged f32 [matrices][S, 16], or NULL.
- * `before` is of this lane's first row. `empty` is told when the sums have been read. */
-__device__ __forceinline__ void finish_unit(const sink &to, const float *sums, uint64_t *empty, word *parts, const row_scales &scales, int s, int n_matrices,
-                                            int piece, int group, float before, pick &best) {
+/* Unit `group` of piece `piece`: a lane's elements one after the other. `parts`: the unit's place among other pieces,
+ * tagged f32 [matrices][S, 16], or NULL. `before` is of this lane's first row. `empty` is told when the sums have been
+ * read. */
+__device__ __forceinline__ void finish_unit(const sink &to, const float *sums, uint64_t *empty, word *parts,
+                                            const row_scales &scales, int s, int n_matrices, int piece, int group,
+                                            float before, pick &best) {
     const int of_matrix = s * NMLP_CUDA_UNIT_ROWS;
 #pragma unroll 1
     for (int base = 0; base < of_matrix; base += 32) {
@@ -148,7 +158,8 @@ __device__ __forceinline__ void finish_unit(const sink &to, const float *sums, u
 }
 
 /* All pieces of one group of rows, awaited and summed in order; two rows per lane. */
-__device__ void join_pieces(const sink &to, const word *parts, int n_parts, int n_matrices, int s, int group, uint32_t before_tag, pick &best) {
+__device__ void join_pieces(const sink &to, const word *parts, int n_parts, int n_matrices, int s, int group,
+                            uint32_t before_tag, pick &best) {
     const int AT_ONCE = 4;
     const int i = (threadIdx.x & 31) * 2;
     const int of_matrix = s * NMLP_CUDA_UNIT_ROWS;
@@ -158,7 +169,12 @@ __device__ void join_pieces(const sink &to, const word *parts, int n_parts, int 
     if (i >= of_matrix) return;
     for (int p0 = 0; p0 < n_parts; p0 += AT_ONCE) {
         float2 v[2 * AT_ONCE];
-        get_pairs<2 * AT_ONCE>(v, [=](int j) { return parts + min(p0 + j / 2, n_parts - 1) * stride + min(j % 2, n_matrices - 1) * of_matrix + i; }, to.tag);
+        get_pairs<2 * AT_ONCE>(
+            v,
+            [=](int j) {
+                return parts + min(p0 + j / 2, n_parts - 1) * stride + min(j % 2, n_matrices - 1) * of_matrix + i;
+            },
+            to.tag);
 #pragma unroll
         for (int j = 0; j < 2 * AT_ONCE; j++)
             if (p0 + j / 2 < n_parts) add2(sum[j % 2], v[j]);
@@ -166,7 +182,8 @@ __device__ void join_pieces(const sink &to, const word *parts, int n_parts, int 
 #pragma unroll 1
     for (int e = 0; e < 2; e++) {
         const int row = group * NMLP_CUDA_UNIT_ROWS + i % NMLP_CUDA_UNIT_ROWS + e;
-        const float y = result(to, row, e ? sum[0].y : sum[0].x, e ? sum[1].y : sum[1].x, get_before(to, row, before_tag), best);
+        const float y =
+            result(to, row, e ? sum[0].y : sum[0].x, e ? sum[1].y : sum[1].x, get_before(to, row, before_tag), best);
         put_result(to, 0, i / NMLP_CUDA_UNIT_ROWS, row, y);
     }
 }
@@ -184,10 +201,15 @@ __device__ void finish_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phas
     row_scales scales = {{1.0f, 1.0f}};
     if ((to.scaled[0] || to.scaled[1]) && units.begin < units.end) scales = take_scales(ph, sh, s, at.squared_parity);
     for (int i = units.begin; i < units.end; i++, at.n_done++) {
-        const float before = lane < NMLP_CUDA_UNIT_ROWS && !ph->parts ? get_before(to, group * NMLP_CUDA_UNIT_ROWS + lane, before_tag) : 0.0f;
-        word *const parts = ph->parts ? static_cast<word *>(ph->parts) + ((int64_t)group * ph->n_chunks + piece) * n_matrices * s * NMLP_CUDA_UNIT_ROWS : nullptr;
+        const float before = lane < NMLP_CUDA_UNIT_ROWS && !ph->parts
+                                 ? get_before(to, group * NMLP_CUDA_UNIT_ROWS + lane, before_tag)
+                                 : 0.0f;
+        word *const parts = ph->parts ? static_cast<word *>(ph->parts) + ((int64_t)group * ph->n_chunks + piece) *
+                                                                             n_matrices * s * NMLP_CUDA_UNIT_ROWS
+                                      : nullptr;
         mbar_wait(&sh->sums_full[at.n_done & 1], at.n_done >> 1 & 1);
-        finish_unit(to, mem.sums + (at.n_done & 1) * UNIT_SUMS, &sh->sums_empty[at.n_done & 1], parts, scales, s, n_matrices, piece, group, before, best);
+        finish_unit(to, mem.sums + (at.n_done & 1) * UNIT_SUMS, &sh->sums_empty[at.n_done & 1], parts, scales, s,
+                    n_matrices, piece, group, before, best);
         if (++group == units.groups) {
             group = 0;
             piece++;
@@ -222,11 +244,12 @@ __device__ void publish_best(const nmlp_cuda_program &prog, const pick &best, ui
     int32_t token = best.token;
     best_of_warp(score, token);
     if ((threadIdx.x & 31) == 0)
-        put_words(static_cast<word *>(prog.best) + 2 * blockIdx.x, make_word(__float_as_uint(score), tag), make_word((uint32_t)token, tag));
+        put_words(static_cast<word *>(prog.best) + 2 * blockIdx.x, make_word(__float_as_uint(score), tag),
+                  make_word((uint32_t)token, tag));
 }
 
-/* Every block finds the best of all by itself and goes on with it; returns the state after it. The first tells the host and the next launch. That every block
- * has published means that every block has read the state. */
+/* Every block finds the best of all by itself and goes on with it; returns the state after it. The first tells the host
+ * and the next launch. That every block has published means that every block has read the state. */
 __device__ nmlp_cuda_state pick_token(const nmlp_cuda_program &prog, const nmlp_cuda_state &before, uint32_t tag) {
     const int AT_ONCE = 5; /* 160 blocks */
     const int lane = threadIdx.x & 31;
@@ -251,7 +274,8 @@ __device__ nmlp_cuda_state pick_token(const nmlp_cuda_program &prog, const nmlp_
     if (blockIdx.x == 0 && lane == 0) {
         *prog.state = after;
         asm volatile("st.relaxed.sys.global.b64 [%0], %1;" ::"l"(prog.choices + after.n_choices % NMLP_CUDA_CHOICES),
-                     "l"(make_word((uint32_t)token, after.n_choices)) : "memory");
+                     "l"(make_word((uint32_t)token, after.n_choices))
+                     : "memory");
     }
     return after;
 }

@@ -1,5 +1,6 @@
-/* Bringing a phase's input rows into shared memory as bf16. A value is kept as the sum of two bf16 numbers, which the tensor
- * cores multiply one after the other: activations then carry 16 bits of mantissa, and only the weights are what the checkpoint rounded. */
+/* Bringing a phase's input rows into shared memory as bf16. A value is kept as the sum of two bf16 numbers, which the
+ * tensor cores multiply one after the other: activations then carry 16 bits of mantissa, and only the weights are what
+ * the checkpoint rounded. */
 #ifndef NMLP_CUDA_STREAM_INPUT_CUH
 #define NMLP_CUDA_STREAM_INPUT_CUH
 
@@ -25,21 +26,24 @@ struct shared_head {
     uint64_t empty[NMLP_CUDA_SLOTS_MAX];
     uint64_t sums_full[2];
     uint64_t sums_empty[2];
-    uint64_t meeting; /* of checking builds */
+    uint64_t meeting;         /* of checking builds */
     nmlp_cuda_phase phase[2]; /* this one and the next */
     unit_range units[2];
     int phase_index[2];
-    bool is_last[2]; /* of the launch */
-    uint32_t tag_base; /* what this launch adds to phase numbers */
+    bool is_last[2];       /* of the launch */
+    uint32_t tag_base;     /* what this launch adds to phase numbers */
     nmlp_cuda_state state; /* as it was before the step */
 #ifdef NMLP_CUDA_CLOCKS
     long long begin_clock; /* one for all warps */
 #endif
-    uint64_t squared; /* squares below are there */
+    uint64_t squared;                          /* squares below are there */
     float squares[NMLP_CUDA_S_MAX][CONSUMERS]; /* of the row that is normalised, by thread */
 };
 
-__device__ __forceinline__ void consumer_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); static_assert(CONSUMERS == 256, "consumer_sync counts threads"); }
+__device__ __forceinline__ void consumer_sync() {
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+    static_assert(CONSUMERS == 256, "consumer_sync counts threads");
+}
 
 __device__ __forceinline__ float warp_sum(float v) {
     for (int d = 16; d; d >>= 1) v += __shfl_xor_sync(0xffffffffu, v, d);
@@ -85,12 +89,14 @@ __device__ __forceinline__ float get_float(const word *from, uint32_t tag) {
     return __uint_as_float((uint32_t)w);
 }
 
-__device__ __forceinline__ float2 floats_of(const word (&w)[2]) { return make_float2(__uint_as_float((uint32_t)w[0]), __uint_as_float((uint32_t)w[1])); }
+__device__ __forceinline__ float2 floats_of(const word (&w)[2]) {
+    return make_float2(__uint_as_float((uint32_t)w[0]), __uint_as_float((uint32_t)w[1]));
+}
 
-/* Two neighbouring words of each of N places, at(i), neighbours to neighbouring lanes, so that a warp asks for whole sectors. All are asked for at once, and
- * again until all are written: few instructions, because they stand between a value's arrival and its use. */
-template <int N, class At>
-__device__ __forceinline__ void get_pairs(float2 (&v)[N], const At at, uint32_t tag) {
+/* Two neighbouring words of each of N places, at(i), neighbours to neighbouring lanes, so that a warp asks for whole
+ * sectors. All are asked for at once, and again until all are written: few instructions, because they stand between a
+ * value's arrival and its use. */
+template <int N, class At> __device__ __forceinline__ void get_pairs(float2 (&v)[N], const At at, uint32_t tag) {
     word w[N][2];
     uint32_t wrong;
     do {
@@ -104,13 +110,15 @@ __device__ __forceinline__ void get_pairs(float2 (&v)[N], const At at, uint32_t 
     for (int i = 0; i < N; i++) v[i] = floats_of(w[i]);
 }
 
-/* Two columns of a token as two bf16 numbers each: row 2i has the high halves of token i, row 2i + 1 the low halves. Of every 32 columns, pair t of eight
- * neighbours c stands at place 4t + c, so that the four pairs a lane multiplies lie together. */
+/* Two columns of a token as two bf16 numbers each: row 2i has the high halves of token i, row 2i + 1 the low halves. Of
+ * every 32 columns, pair t of eight neighbours c stands at place 4t + c, so that the four pairs a lane multiplies lie
+ * together. */
 __device__ __forceinline__ void store2(__nv_bfloat16 *rows, int pitch, int token, int col, float2 v) {
     const int at = 2 * token * pitch + (col & ~31) + (col & 6) * 4 + (col >> 3 & 3) * 2;
     const __nv_bfloat162 high = __floats2bfloat162_rn(v.x, v.y);
     *reinterpret_cast<__nv_bfloat162 *>(rows + at) = high;
-    *reinterpret_cast<__nv_bfloat162 *>(rows + at + pitch) = __floats2bfloat162_rn(v.x - __low2float(high), v.y - __high2float(high));
+    *reinterpret_cast<__nv_bfloat162 *>(rows + at + pitch) =
+        __floats2bfloat162_rn(v.x - __low2float(high), v.y - __high2float(high));
 }
 
 __device__ __forceinline__ void add2(float2 &a, float2 b) {
@@ -118,9 +126,11 @@ __device__ __forceinline__ void add2(float2 &a, float2 b) {
     a.y += b.y;
 }
 
-/* N places of two values, PLACE columns apart from `col` on, that another phase or an earlier launch wrote; zeros past the last. */
+/* N places of two values, PLACE columns apart from `col` on, that another phase or an earlier launch wrote; zeros past
+ * the last. */
 template <int N>
-__device__ __forceinline__ void get_values(float2 (&v)[N], const nmlp_cuda_operand *op, int64_t row_at, int col, uint32_t tag) {
+__device__ __forceinline__ void get_values(float2 (&v)[N], const nmlp_cuda_operand *op, int64_t row_at, int col,
+                                           uint32_t tag) {
     const int cols = op->x_cols;
     const int last = (cols - 1) & ~1; /* asked for in place of those past it */
     if (op->x_written_by) {
@@ -141,12 +151,16 @@ template <int N>
 __device__ __forceinline__ void get_embedded(float2 (&v)[N], const __nv_bfloat16 *row, int col, int cols) {
 #pragma unroll
     for (int i = 0; i < N; i++)
-        v[i] = col + i * PLACE < cols ? __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(row + col + i * PLACE)) : make_float2(0, 0);
+        v[i] = col + i * PLACE < cols
+                   ? __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(row + col + i * PLACE))
+                   : make_float2(0, 0);
 }
 
-/* Rows of one part, few of them: a thread's loads are all under way before the first is used, because it has nothing else to do than wait for them. */
+/* Rows of one part, few of them: a thread's loads are all under way before the first is used, because it has nothing
+ * else to do than wait for them. */
 template <int PLACES>
-__device__ __forceinline__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
+__device__ __forceinline__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0,
+                                            int len, uint32_t tag) {
 #pragma unroll 1
     for (int row = 0; row < s; row++) {
 #pragma unroll 1
@@ -162,7 +176,8 @@ __device__ __forceinline__ void stage_plain(const nmlp_cuda_operand *op, __nv_bf
 
 /* The same for rows of up to PARTS parts. */
 template <int PARTS, int PLACES>
-__device__ __forceinline__ void stage_parts(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0, int len, uint32_t tag) {
+__device__ __forceinline__ void stage_parts(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0,
+                                            int len, uint32_t tag) {
     const word *x = static_cast<const word *>(op->x) + k0;
     const int64_t stride = op->x_part_stride;
     const int parts = op->x_parts;
@@ -172,7 +187,9 @@ __device__ __forceinline__ void stage_parts(const nmlp_cuda_operand *op, __nv_bf
 #pragma unroll 1
         for (int base = threadIdx.x * 2; base < len; base += PLACE * PLACES) {
             float2 v[PLACES * PARTS];
-            get_pairs<PLACES * PARTS>(v, [=](int i) { return x + min(i % PARTS, parts - 1) * stride + min(base + i / PARTS * PLACE, last); }, tag);
+            get_pairs<PLACES * PARTS>(
+                v, [=](int i) { return x + min(i % PARTS, parts - 1) * stride + min(base + i / PARTS * PLACE, last); },
+                tag);
 #pragma unroll
             for (int i = 0; i < PLACES; i++) {
                 const int col = base + i * PLACE;
@@ -188,8 +205,9 @@ __device__ __forceinline__ void stage_parts(const nmlp_cuda_operand *op, __nv_bf
 /* x * weight goes to shared memory; 1/rms multiplies the result. The squares run over the whole row, so the first
  * piece's are those of the phase; the finishing warp adds them while the others multiply. */
 template <int PLACES>
-__device__ __forceinline__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s,
-                           int k0, int len, bool first, shared_head *sh, uint32_t tag) {
+__device__ __forceinline__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows,
+                                           int pitch, int s, int k0, int len, bool first, shared_head *sh,
+                                           uint32_t tag) {
     const float *weight = ph->norm_weight;
     const int k = op->k;
     for (int row = 0; row < s; row++) {
@@ -199,16 +217,20 @@ __device__ __forceinline__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp
             float2 w[PLACES];
 #pragma unroll
             for (int i = 0; i < PLACES; i++)
-                w[i] = base + i * PLACE < k ? __ldg(reinterpret_cast<const float2 *>(weight + base + i * PLACE)) : make_float2(0, 0);
+                w[i] = base + i * PLACE < k ? __ldg(reinterpret_cast<const float2 *>(weight + base + i * PLACE))
+                                            : make_float2(0, 0);
             if (ph->embedding)
-                get_embedded<PLACES>(v, static_cast<const __nv_bfloat16 *>(ph->embedding) + (int64_t)sh->state.token * k, base, op->x_cols);
+                get_embedded<PLACES>(v,
+                                     static_cast<const __nv_bfloat16 *>(ph->embedding) + (int64_t)sh->state.token * k,
+                                     base, op->x_cols);
             else
                 get_values<PLACES>(v, op, (int64_t)row * op->x_pitch, base, tag);
 #pragma unroll
             for (int i = 0; i < PLACES; i++) {
                 const int col = base + i * PLACE;
                 sum += v[i].x * v[i].x + v[i].y * v[i].y;
-                if (col >= k0 && col < k0 + len) store2(rows, pitch, row, col - k0, make_float2(v[i].x * w[i].x, v[i].y * w[i].y));
+                if (col >= k0 && col < k0 + len)
+                    store2(rows, pitch, row, col - k0, make_float2(v[i].x * w[i].x, v[i].y * w[i].y));
             }
         }
         if (first) sh->squares[row][threadIdx.x] = sum;
@@ -216,7 +238,8 @@ __device__ __forceinline__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp
     if (first) warp_arrive(&sh->squared);
 }
 
-/* A warp's four places of 64 columns of attention's result. A lane follows the softmax of one head of one place, and all take its weights from there. */
+/* A warp's four places of 64 columns of attention's result. A lane follows the softmax of one head of one place, and
+ * all take its weights from there. */
 enum { HEAD_PLACES = 4, HEAD_COLS = 64, HEADS_FOLLOWED = 32 / HEAD_PLACES };
 
 struct head_rows {
@@ -228,17 +251,19 @@ struct head_rows {
 
 /* Values and softmax of PIECES pieces, in one round trip. */
 template <int PIECES>
-__device__ __forceinline__ void add_pieces(head_rows &r, const word *values, int64_t stride, const int (&cols)[HEAD_PLACES], const word *softmax,
-                                           int softmax_stride, uint32_t tag) {
+__device__ __forceinline__ void add_pieces(head_rows &r, const word *values, int64_t stride,
+                                           const int (&cols)[HEAD_PLACES], const word *softmax, int softmax_stride,
+                                           uint32_t tag) {
     const uint32_t ALL = 0xffffffffu;
     float2 v[PIECES * (HEAD_PLACES + 1)];
-    get_pairs<PIECES *(HEAD_PLACES + 1)>(v,
-                                         [&](int j) {
-                                             const int piece = j / (HEAD_PLACES + 1);
-                                             const int i = j % (HEAD_PLACES + 1);
-                                             return i == HEAD_PLACES ? softmax + piece * softmax_stride : values + piece * stride + cols[i];
-                                         },
-                                         tag);
+    get_pairs<PIECES *(HEAD_PLACES + 1)>(
+        v,
+        [&](int j) {
+            const int piece = j / (HEAD_PLACES + 1);
+            const int i = j % (HEAD_PLACES + 1);
+            return i == HEAD_PLACES ? softmax + piece * softmax_stride : values + piece * stride + cols[i];
+        },
+        tag);
 #pragma unroll
     for (int piece = 0; piece < PIECES; piece++) {
         const float2 *here = v + piece * (HEAD_PLACES + 1);
@@ -257,8 +282,8 @@ __device__ __forceinline__ void add_pieces(head_rows &r, const word *values, int
 }
 
 /* The pieces of attention become one row: each is weighted by its share of the softmax. One token only. */
-__device__ __forceinline__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int k0, int len, int n_keys,
-                                            uint32_t tag) {
+__device__ __forceinline__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows,
+                                            int pitch, int k0, int len, int n_keys, uint32_t tag) {
     static_assert(HEADS_FOLLOWED * 8 >= HEAD_COLS, "heads have 8 columns at least");
     int lane = threadIdx.x & 31;
     asm volatile("" : "+r"(lane)); /* what depends on it is computed here, not kept in registers through all phases */
@@ -286,8 +311,10 @@ __device__ __forceinline__ void stage_heads(const nmlp_cuda_phase *ph, const nml
         const word *softmax = static_cast<const word *>(ph->softmax) + NMLP_CUDA_SOFTMAX_STRIDE * head;
         const int softmax_stride = NMLP_CUDA_SOFTMAX_STRIDE * n_heads;
         int c = 0;
-        for (; c + 2 <= n_chunks; c += 2) add_pieces<2>(r, values + c * stride, stride, cols, softmax + c * softmax_stride, softmax_stride, tag);
-        if (c < n_chunks) add_pieces<1>(r, values + c * stride, stride, cols, softmax + c * softmax_stride, softmax_stride, tag);
+        for (; c + 2 <= n_chunks; c += 2)
+            add_pieces<2>(r, values + c * stride, stride, cols, softmax + c * softmax_stride, softmax_stride, tag);
+        if (c < n_chunks)
+            add_pieces<1>(r, values + c * stride, stride, cols, softmax + c * softmax_stride, softmax_stride, tag);
 #pragma unroll
         for (int i = 0; i < HEAD_PLACES; i++) {
             const int col = base + i * PLACE + lane * 2;
@@ -300,8 +327,8 @@ __device__ __forceinline__ void stage_heads(const nmlp_cuda_phase *ph, const nml
 
 /* Inputs that are not attention's; WIDE: long rows are normalised. */
 template <bool WIDE>
-__device__ __forceinline__ void stage_segments(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int pitch, int s, int k0, int n_segments, bool first,
-                                               shared_head *sh) {
+__device__ __forceinline__ void stage_segments(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int pitch, int s, int k0,
+                                               int n_segments, bool first, shared_head *sh) {
 #pragma unroll 1
     for (int i = 0; i < n_segments; i++) {
         const nmlp_cuda_operand *op = &ph->op[i];
@@ -323,17 +350,18 @@ __device__ __forceinline__ void stage_segments(const nmlp_cuda_phase *ph, __nv_b
     }
 }
 
-/* Piece `piece` of K of every input, side by side, `first` in this phase; ends with the rows visible to all consumers. `meanwhile` is done before the first of
- * them is waited for, where registers allow. */
+/* Piece `piece` of K of every input, side by side, `first` in this phase; ends with the rows visible to all consumers.
+ * `meanwhile` is done before the first of them is waited for, where registers allow. */
 template <class Meanwhile>
-__device__ __forceinline__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int s, int piece, bool first, shared_head *sh,
-                                            const Meanwhile meanwhile) {
+__device__ __forceinline__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int s, int piece,
+                                            bool first, shared_head *sh, const Meanwhile meanwhile) {
     const int n_segments = ph->n_matrices == 2 && !ph->same_x ? 2 : 1;
     const int pitch = n_segments * ph->k_chunk + NMLP_CUDA_ROW_SKEW;
     const int k0 = piece * ph->k_chunk;
     if (ph->op[0].input == NMLP_CUDA_HEADS) {
         const int len = min(ph->k_chunk, ph->op[0].k - k0);
-        stage_heads(ph, &ph->op[0], rows, pitch, k0, len, sh->state.length + 1, sh->tag_base + (uint32_t)ph->op[0].x_written_by);
+        stage_heads(ph, &ph->op[0], rows, pitch, k0, len, sh->state.length + 1,
+                    sh->tag_base + (uint32_t)ph->op[0].x_written_by);
     } else if (ph->op[0].input == NMLP_CUDA_NORM && ph->op[0].k > 4 * PLACE) {
         stage_segments<true>(ph, rows, pitch, s, k0, n_segments, first, sh);
     } else {

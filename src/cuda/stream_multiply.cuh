@@ -8,14 +8,18 @@ namespace {
 
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
 }
 
-/* A lane's part of 32 columns of the staged rows: column g of the mma is row g, the high half of token g/2 or the low one. Lanes of columns past the last
- * token ask for nothing, which leaves shared memory to the weights. */
+/* A lane's part of 32 columns of the staged rows: column g of the mma is row g, the high half of token g/2 or the low
+ * one. Lanes of columns past the last token ask for nothing, which leaves shared memory to the weights. */
 __device__ __forceinline__ void load_staged(uint32_t (&r)[4], uint32_t at, bool wanted) {
     asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.shared.v4.b32 {%0,%1,%2,%3}, [%4]; }"
-                 : "+r"(r[0]), "+r"(r[1]), "+r"(r[2]), "+r"(r[3]) : "r"(at), "r"((uint32_t)wanted) : "memory");
+                 : "+r"(r[0]), "+r"(r[1]), "+r"(r[2]), "+r"(r[3])
+                 : "r"(at), "r"((uint32_t)wanted)
+                 : "memory");
 }
 
 /* Sums of a warp: several sets, so that the tensor cores do not wait for themselves. */
@@ -34,16 +38,19 @@ struct half_tile {
 
 __device__ __forceinline__ void load_half(half_tile &w, const __nv_bfloat16 *tile, int half) {
     const int lane = threadIdx.x & 31;
-    const uint32_t row = shared_address(tile) + (lane & 15) * TILE_BLOCK * 2 + half * HALF_BLOCKS * NMLP_CUDA_UNIT_ROWS * TILE_BLOCK * 2;
+    const uint32_t row =
+        shared_address(tile) + (lane & 15) * TILE_BLOCK * 2 + half * HALF_BLOCKS * NMLP_CUDA_UNIT_ROWS * TILE_BLOCK * 2;
     const uint32_t swizzle = (uint32_t)((lane >> 4) ^ (lane & 7));
 #pragma unroll
     for (int b = 0; b < HALF_BLOCKS; b++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) load_matrices(w.part[b][i], row + b * (NMLP_CUDA_UNIT_ROWS * TILE_BLOCK * 2) + ((swizzle ^ (i * 2)) << 4));
+        for (int i = 0; i < 4; i++)
+            load_matrices(w.part[b][i], row + b * (NMLP_CUDA_UNIT_ROWS * TILE_BLOCK * 2) + ((swizzle ^ (i * 2)) << 4));
 }
 
 /* Adds the first `cols` columns of half a tile: 16 rows of W times the staged rows. */
-__device__ __forceinline__ void multiply_half(tile_sums &sums, const half_tile &w, const __nv_bfloat16 *x, int x_pitch, int cols, int s) {
+__device__ __forceinline__ void multiply_half(tile_sums &sums, const half_tile &w, const __nv_bfloat16 *x, int x_pitch,
+                                              int cols, int s) {
     const int lane = threadIdx.x & 31;
     const uint32_t x_row = shared_address(x) + ((lane >> 2) * x_pitch + (lane & 3) * 8) * 2;
     uint32_t xv[HALF_BLOCKS][2][4] = {};
@@ -57,7 +64,8 @@ __device__ __forceinline__ void multiply_half(tile_sums &sums, const half_tile &
         if (b * TILE_BLOCK >= cols) break;
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            mma(sums.set[i], w.part[b][i][0], w.part[b][i][1], w.part[b][i][2], w.part[b][i][3], xv[b][i / 2][i % 2 * 2], xv[b][i / 2][i % 2 * 2 + 1]);
+            mma(sums.set[i], w.part[b][i][0], w.part[b][i][1], w.part[b][i][2], w.part[b][i][3],
+                xv[b][i / 2][i % 2 * 2], xv[b][i / 2][i % 2 * 2 + 1]);
     }
 }
 
@@ -73,7 +81,8 @@ __device__ __forceinline__ void put_sums(float *to, const tile_sums &sums, int s
     to[t * 16 + g + 8] = sum[2] + sum[3];
 }
 
-/* See end_step_of_copier. The step's tiles end before tile `rest` of eight; slots of that warp and those after it are empty. */
+/* See end_step_of_copier. The step's tiles end before tile `rest` of eight; slots of that warp and those after it are
+ * empty. */
 __device__ __forceinline__ void end_step_of_multiplier(const block_memory &mem, consumer &at, int n_slots) {
     const int warp = threadIdx.x >> 5;
     const int rest = (warp - at.skip) & (NMLP_CUDA_CONSUMER_WARPS - 1);
@@ -102,7 +111,7 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
         const int len[2] = {min(ph->op[0].k - start, k_chunk), min(ph->op[1].k - start, k_chunk)};
         const bool first = u == units.begin;
         half_tile w;
-        bool held = false; /* the next tile's first half is in w: it was there before the input */
+        bool held = false;           /* the next tile's first half is in w: it was there before the input */
         if (!first) consumer_sync(); /* all are done with the piece before */
         stage_input(ph, mem.x, s, piece, first, sh, [&]() {
             if (!HOLDS || at.skip >= n_tiles(len[0]) || !mbar_is_done(&sh->full[at.ring.slot], at.ring.parity)) return;

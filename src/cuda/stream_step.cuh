@@ -14,7 +14,8 @@ __device__ __forceinline__ void await_launch_before() {
 }
 
 /* Multiplying and finishing warps together, before a phase. racecheck does not see that a barrier which warps reach at
- * different places in the code orders them, not even __syncthreads; checking builds meet at an mbarrier, which it does see. */
+ * different places in the code orders them, not even __syncthreads; checking builds meet at an mbarrier, which it does
+ * see. */
 enum { MEETING_THREADS = CONSUMERS + 32 };
 
 #ifdef NMLP_CUDA_RACECHECK
@@ -69,7 +70,8 @@ __device__ void fetch_phase(const nmlp_cuda_program &prog, const program_place &
         return;
     }
     for (int at = (threadIdx.x & 31) * 16; at < (int)sizeof(nmlp_cuda_phase); at += 32 * 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to + at)), "l"(from + at) : "memory");
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to + at)), "l"(from + at)
+                     : "memory");
 }
 
 /* The description is there; its small vectors start for L2. */
@@ -90,7 +92,8 @@ __device__ void await_phase(const nmlp_cuda_program &prog, const program_place &
 }
 
 __device__ __forceinline__ nmlp_cuda_state read_state(const nmlp_cuda_state *from) {
-    return {__ldcg(&from->token), __ldcg(&from->length), __ldcg(&from->n_choices), __ldcg(&from->inverse_temperature), __ldcg(&from->seed)};
+    return {__ldcg(&from->token), __ldcg(&from->length), __ldcg(&from->n_choices), __ldcg(&from->inverse_temperature),
+            __ldcg(&from->seed)};
 }
 
 /* Tells this launch from those before: tickets only grow, by one per block and launch. */

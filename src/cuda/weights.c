@@ -49,11 +49,13 @@ static nmlp_status upload_rows(uint16_t *to, int32_t pitch, const nmlp_view *vie
 static nmlp_status take_matrix(nmlp_cuda_matrix *m, nmlp_cuda_block *block, nmlp_err *err) {
     m->map = nmlp_cuda_block_take(block, NMLP_CUDA_TILE_MAP_BYTES);
     m->data = nmlp_cuda_block_take(block, nmlp_cuda_matrix_bytes(m));
-    return block->committed ? nmlp_cuda_tile_map_put(m->map, m->data, m->n, m->k, NMLP_CUDA_UNIT_ROWS, NMLP_CUDA_TILE_COLS / 64, err) : NMLP_OK;
+    return block->committed
+               ? nmlp_cuda_tile_map_put(m->map, m->data, m->n, m->k, NMLP_CUDA_UNIT_ROWS, NMLP_CUDA_TILE_COLS / 64, err)
+               : NMLP_OK;
 }
 
-nmlp_status nmlp_cuda_upload_matrix(nmlp_cuda_matrix *out, nmlp_cuda_block *block, const nmlp_view *const *parts, int n_parts,
-                                    nmlp_err *err) {
+nmlp_status nmlp_cuda_upload_matrix(nmlp_cuda_matrix *out, nmlp_cuda_block *block, const nmlp_view *const *parts,
+                                    int n_parts, nmlp_err *err) {
     *out = (nmlp_cuda_matrix){.k = nmlp_cuda_pad(parts[0]->shape[1])};
     for (int i = 0; i < n_parts; i++) out->n += (int32_t)parts[i]->shape[0];
     NMLP_RETURN_IF_FAILED(take_matrix(out, block, err));
@@ -65,7 +67,8 @@ nmlp_status nmlp_cuda_upload_matrix(nmlp_cuda_matrix *out, nmlp_cuda_block *bloc
     return NMLP_OK;
 }
 
-nmlp_status nmlp_cuda_upload_vector(float **out, nmlp_cuda_block *block, const nmlp_view *const *parts, int n_parts, nmlp_err *err) {
+nmlp_status nmlp_cuda_upload_vector(float **out, nmlp_cuda_block *block, const nmlp_view *const *parts, int n_parts,
+                                    nmlp_err *err) {
     int64_t n = 0;
     *out = NULL;
     for (int i = 0; i < n_parts && parts[i]->data; i++) n += nmlp_view_elems(parts[i]);
@@ -91,8 +94,8 @@ static nmlp_status upload_one(nmlp_cuda_matrix *out, nmlp_cuda_block *block, con
 }
 
 /* Gate's basis above up's, up's on a padded row: its products then start on a padded column. */
-static nmlp_status upload_two_bases(nmlp_cuda_mlp_weights *w, nmlp_cuda_block *block, const nmlp_view *gate, const nmlp_view *up,
-                                    nmlp_err *err) {
+static nmlp_status upload_two_bases(nmlp_cuda_mlp_weights *w, nmlp_cuda_block *block, const nmlp_view *gate,
+                                    const nmlp_view *up, nmlp_err *err) {
     w->up_start = nmlp_cuda_pad(gate->shape[0]);
     w->basis = (nmlp_cuda_matrix){.n = w->up_start + (int32_t)up->shape[0], .k = nmlp_cuda_pad(gate->shape[1])};
     NMLP_RETURN_IF_FAILED(take_matrix(&w->basis, block, err));
@@ -102,9 +105,10 @@ static nmlp_status upload_two_bases(nmlp_cuda_mlp_weights *w, nmlp_cuda_block *b
     return upload_rows(to + (int64_t)w->up_start * w->basis.k, w->basis.k, up, err);
 }
 
-nmlp_status nmlp_cuda_upload_mlp(nmlp_cuda_mlp_weights *out, nmlp_cuda_block *block, const nmlp_factors *gate, const nmlp_factors *up,
-                                 const nmlp_factors *down, nmlp_err *err) {
-    *out = (nmlp_cuda_mlp_weights){.gate_rank = (int32_t)nmlp_factors_rank(gate), .up_rank = (int32_t)nmlp_factors_rank(up)};
+nmlp_status nmlp_cuda_upload_mlp(nmlp_cuda_mlp_weights *out, nmlp_cuda_block *block, const nmlp_factors *gate,
+                                 const nmlp_factors *up, const nmlp_factors *down, nmlp_err *err) {
+    *out = (nmlp_cuda_mlp_weights){.gate_rank = (int32_t)nmlp_factors_rank(gate),
+                                   .up_rank = (int32_t)nmlp_factors_rank(up)};
     bool shared = gate->v.data && gate->v.data == up->v.data;
     if (gate->v.data && up->v.data && !shared) {
         NMLP_RETURN_IF_FAILED(upload_two_bases(out, block, &gate->v, &up->v, err));

@@ -1,4 +1,5 @@
-/* Weights on the device: bf16 matrices with padded rows, and matrices that share their input laid one under the other. */
+/* Weights on the device: bf16 matrices with padded rows, and matrices that share their input laid one under the other.
+ */
 #ifndef NMLP_CUDA_WEIGHTS_H
 #define NMLP_CUDA_WEIGHTS_H
 
@@ -12,8 +13,8 @@ typedef struct nmlp_cuda_matrix {
     int32_t k; /* padded */
 } nmlp_cuda_matrix;
 
-/* Gate and up each as the matrix that ends in I; `basis` holds the factors before them, gate's rows first, up's from `up_start` on (0: one basis for
- * both). A dense matrix has rank 0 and reads the MLP's input. */
+/* Gate and up each as the matrix that ends in I; `basis` holds the factors before them, gate's rows first, up's from
+ * `up_start` on (0: one basis for both). A dense matrix has rank 0 and reads the MLP's input. */
 typedef struct nmlp_cuda_mlp_weights {
     nmlp_cuda_matrix basis; /* n 0: gate and up are dense */
     int32_t gate_rank;
@@ -26,12 +27,13 @@ typedef struct nmlp_cuda_mlp_weights {
 } nmlp_cuda_mlp_weights;
 
 /* Each takes memory from `block` and, once it is committed, uploads. */
-nmlp_status nmlp_cuda_upload_matrix(nmlp_cuda_matrix *out, nmlp_cuda_block *block, const nmlp_view *const *parts, int n_parts,
-                                    nmlp_err *err);
+nmlp_status nmlp_cuda_upload_matrix(nmlp_cuda_matrix *out, nmlp_cuda_block *block, const nmlp_view *const *parts,
+                                    int n_parts, nmlp_err *err);
 /* f32, padded with zeros; *out NULL where a view has no data. Parts are concatenated. */
-nmlp_status nmlp_cuda_upload_vector(float **out, nmlp_cuda_block *block, const nmlp_view *const *parts, int n_parts, nmlp_err *err);
-nmlp_status nmlp_cuda_upload_mlp(nmlp_cuda_mlp_weights *out, nmlp_cuda_block *block, const nmlp_factors *gate, const nmlp_factors *up,
-                                 const nmlp_factors *down, nmlp_err *err);
+nmlp_status nmlp_cuda_upload_vector(float **out, nmlp_cuda_block *block, const nmlp_view *const *parts, int n_parts,
+                                    nmlp_err *err);
+nmlp_status nmlp_cuda_upload_mlp(nmlp_cuda_mlp_weights *out, nmlp_cuda_block *block, const nmlp_factors *gate,
+                                 const nmlp_factors *up, const nmlp_factors *down, nmlp_err *err);
 size_t nmlp_cuda_matrix_bytes(const nmlp_cuda_matrix *m);
 size_t nmlp_cuda_mlp_weights_bytes(const nmlp_cuda_mlp_weights *w);
 

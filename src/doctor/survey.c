@@ -49,7 +49,8 @@ static void read_memory(nmlp_survey *s) {
     s->memory_bytes = memory_of("MemTotal:");
     s->available_bytes = memory_of("MemAvailable:");
     if (find_line("/proc/meminfo", "HugePages_Total:", line)) s->n_reserved_huge_pages = strtoll(line, NULL, 10);
-    if (find_line("/sys/fs/cgroup/memory.max", "", line)) s->memory_limit_bytes = strtoll(line, NULL, 10); /* "max" is 0 */
+    if (find_line("/sys/fs/cgroup/memory.max", "", line))
+        s->memory_limit_bytes = strtoll(line, NULL, 10); /* "max" is 0 */
     if (find_line("/sys/kernel/mm/transparent_hugepage/enabled", "", line)) s->huge_pages = nmlp_huge_pages_parse(line);
 }
 
@@ -82,7 +83,8 @@ static nmlp_status read_cpu(nmlp_survey *s, nmlp_err *err) {
     s->n_threads = nmlp_pool_threads(pool);
     nmlp_pool_destroy(pool);
     s->n_cores = count_cores();
-    if (find_line("/sys/fs/cgroup/cpu.max", "", line) && sscanf(line, "%lf %lf", &quota_us, &period_us) == 2 && period_us > 0)
+    if (find_line("/sys/fs/cgroup/cpu.max", "", line) && sscanf(line, "%lf %lf", &quota_us, &period_us) == 2 &&
+        period_us > 0)
         s->cpu_quota = quota_us / period_us; /* "max 100000" is no number */
     return NMLP_OK;
 }

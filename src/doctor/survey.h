@@ -24,11 +24,11 @@ typedef struct nmlp_survey {
     const char *set;      /* kernel set that runs unless told otherwise */
     const char *set_bf16; /* with --precision bf16 */
     nmlp_caches caches;
-    int n_threads;           /* the program's own choice: CPUs this process may use */
-    int n_cores;             /* with several hardware threads each; 0: unknown */
-    double cpu_quota;        /* CPUs a container may use on average; 0: no limit */
-    int64_t memory_bytes;    /* 0: unknown */
-    int64_t available_bytes; /* 0: unknown */
+    int n_threads;              /* the program's own choice: CPUs this process may use */
+    int n_cores;                /* with several hardware threads each; 0: unknown */
+    double cpu_quota;           /* CPUs a container may use on average; 0: no limit */
+    int64_t memory_bytes;       /* 0: unknown */
+    int64_t available_bytes;    /* 0: unknown */
     int64_t memory_limit_bytes; /* of a container; 0: no limit */
     nmlp_huge_pages huge_pages;
     int64_t n_reserved_huge_pages; /* hugetlb, which this program does not use */
@@ -37,8 +37,8 @@ typedef struct nmlp_survey {
     bool gpu_built;                /* the GPU backend is compiled in */
     bool gpu_driver;               /* an NVIDIA driver is loaded */
     bool gpu_usable;
-    nmlp_cuda_info gpu;            /* where usable */
-    char gpu_reason[256];          /* where not */
+    nmlp_cuda_info gpu;   /* where usable */
+    char gpu_reason[256]; /* where not */
 } nmlp_survey;
 
 nmlp_status nmlp_survey_take(nmlp_survey *survey, nmlp_err *err);

@@ -14,8 +14,8 @@ typedef struct nmlp_engine_layer {
     nmlp_linear *k;
     nmlp_linear *v;
     nmlp_linear *o;
-    nmlp_mlp *mlp;         /* what runs now */
-    nmlp_mlp *replaced;    /* the layer's own, while another stands in for it */
+    nmlp_mlp *mlp;      /* what runs now */
+    nmlp_mlp *replaced; /* the layer's own, while another stands in for it */
 } nmlp_engine_layer;
 
 struct nmlp_engine {
@@ -23,7 +23,7 @@ struct nmlp_engine {
     const nmlp_kernels *kernels;
     nmlp_pool *pool;
     bool check_finite; /* while it is made */
-    nmlp_arena arena; /* norm weights and the layer table */
+    nmlp_arena arena;  /* norm weights and the layer table */
     nmlp_engine_layer *layers;
     float *final_norm; /* [H] */
     nmlp_linear *lm_head;

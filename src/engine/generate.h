@@ -24,8 +24,8 @@ typedef enum nmlp_finish { NMLP_FINISH_LENGTH, NMLP_FINISH_STOP, NMLP_FINISH_CON
 typedef struct nmlp_generation_stats {
     int64_t n_generated;
     nmlp_finish finish;
-    double ttft_ms;    /* prompt to first token */
-    double decode_ms;  /* the tokens after the first */
+    double ttft_ms;   /* prompt to first token */
+    double decode_ms; /* the tokens after the first */
 } nmlp_generation_stats;
 
 /* Runs on a session, which keeps the text in its cache. Stop tokens are not handed to on_token. */

@@ -14,8 +14,8 @@ struct run {
     int64_t context;
 };
 
-nmlp_status nmlp_engine_create_on_gpu(nmlp_engine **out, const nmlp_model *model, const nmlp_cuda_engine *gpu, nmlp_pool *pool,
-                                      nmlp_err *err) {
+nmlp_status nmlp_engine_create_on_gpu(nmlp_engine **out, const nmlp_model *model, const nmlp_cuda_engine *gpu,
+                                      nmlp_pool *pool, nmlp_err *err) {
     nmlp_engine *e = *out = nmlp_mem_new(1, sizeof *e, err);
     if (!e) return NMLP_E_NOMEM;
     e->model = model;
@@ -43,13 +43,13 @@ nmlp_status nmlp_gpu_scorer_create(nmlp_cuda_scorer **out, const nmlp_engine *e,
     return st;
 }
 
-nmlp_status nmlp_gpu_session_create(nmlp_cuda_session **out, const nmlp_cuda_engine *engine, const nmlp_model *model, int64_t context,
-                                    nmlp_err *err) {
+nmlp_status nmlp_gpu_session_create(nmlp_cuda_session **out, const nmlp_cuda_engine *engine, const nmlp_model *model,
+                                    int64_t context, nmlp_err *err) {
     const nmlp_config *c = &model->config;
     *out = NULL;
     if (context < 1 || context > c->max_positions)
-        return nmlp_fail(err, NMLP_E_LIMIT, "a context of %lld tokens was asked for; the model takes 1 to %lld", (long long)context,
-                         (long long)c->max_positions);
+        return nmlp_fail(err, NMLP_E_LIMIT, "a context of %lld tokens was asked for; the model takes 1 to %lld",
+                         (long long)context, (long long)c->max_positions);
     float *rope = new_rope(c, context, err);
     if (!rope) return NMLP_E_NOMEM;
     nmlp_status st = nmlp_cuda_session_create(out, engine, context, rope, err);
@@ -109,8 +109,8 @@ static nmlp_status generate(struct run *g, nmlp_generation_stats *stats, nmlp_er
     return st;
 }
 
-nmlp_status nmlp_gpu_generate(const nmlp_cuda_engine *engine, const nmlp_model *model, int64_t context, const nmlp_generation *r,
-                              nmlp_generation_stats *stats, nmlp_err *err) {
+nmlp_status nmlp_gpu_generate(const nmlp_cuda_engine *engine, const nmlp_model *model, int64_t context,
+                              const nmlp_generation *r, nmlp_generation_stats *stats, nmlp_err *err) {
     const nmlp_sampling *s = &r->sampling;
     nmlp_status st = NMLP_OK;
     struct run g = {.request = r, .context = context};
@@ -122,7 +122,8 @@ nmlp_status nmlp_gpu_generate(const nmlp_cuda_engine *engine, const nmlp_model *
         nmlp_fail_hint(err, "shorten the prompt or raise --ctx");
         return NMLP_E_LIMIT;
     }
-    g.on_device = s->repetition_penalty == 1 && (s->temperature == 0 || (s->top_k == 0 && s->top_p == 1 && s->min_p == 0));
+    g.on_device =
+        s->repetition_penalty == 1 && (s->temperature == 0 || (s->top_k == 0 && s->top_p == 1 && s->min_p == 0));
     NMLP_RETURN_IF_FAILED(nmlp_sampler_init(&g.sampler, s, model->config.vocab, err));
     for (int64_t i = 0; i < r->n_prompt; i++) nmlp_sampler_accept(&g.sampler, r->prompt[i]);
     NMLP_TRY(nmlp_gpu_session_create(&g.session, engine, model, context, err));

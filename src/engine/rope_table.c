@@ -1,5 +1,5 @@
-/* Rotation angles of every position. Frequencies and angles are rounded to f32 exactly where Hugging Face rounds them, so that long
- * contexts give the same tokens. */
+/* Rotation angles of every position. Frequencies and angles are rounded to f32 exactly where Hugging Face rounds them,
+ * so that long contexts give the same tokens. */
 #include "engine/rope_table.h"
 
 #include <math.h>

@@ -11,8 +11,10 @@ nmlp_status nmlp_sampling_check(const nmlp_sampling *s, nmlp_err *err) {
     if (!(s->temperature >= 0 && isfinite(s->temperature)))
         return nmlp_fail(err, NMLP_E_ARG, "--temp %g: must be 0 or more", s->temperature);
     if (s->top_k < 0) return nmlp_fail(err, NMLP_E_ARG, "--top-k %lld: must be 0 or more", (long long)s->top_k);
-    if (!(s->top_p > 0 && s->top_p <= 1)) return nmlp_fail(err, NMLP_E_ARG, "--top-p %g: must be above 0, up to 1", s->top_p);
-    if (!(s->min_p >= 0 && s->min_p < 1)) return nmlp_fail(err, NMLP_E_ARG, "--min-p %g: must be from 0 to below 1", s->min_p);
+    if (!(s->top_p > 0 && s->top_p <= 1))
+        return nmlp_fail(err, NMLP_E_ARG, "--top-p %g: must be above 0, up to 1", s->top_p);
+    if (!(s->min_p >= 0 && s->min_p < 1))
+        return nmlp_fail(err, NMLP_E_ARG, "--min-p %g: must be from 0 to below 1", s->min_p);
     if (!(s->repetition_penalty > 0 && isfinite(s->repetition_penalty)))
         return nmlp_fail(err, NMLP_E_ARG, "--repeat-penalty %g: must be above 0", s->repetition_penalty);
     return NMLP_OK;

@@ -1,5 +1,6 @@
-/* Choosing the next token from logits: greedy, or from the distribution after repetition penalty, temperature, top-k, top-p and min-p,
- * in that order (as llama.cpp and Hugging Face have them). The choice depends on seed and logits alone. */
+/* Choosing the next token from logits: greedy, or from the distribution after repetition penalty, temperature, top-k,
+ * top-p and min-p, in that order (as llama.cpp and Hugging Face have them). The choice depends on seed and logits
+ * alone. */
 #ifndef NMLP_ENGINE_SAMPLER_H
 #define NMLP_ENGINE_SAMPLER_H
 
@@ -9,10 +10,10 @@
 #include "base/status.h"
 
 typedef struct nmlp_sampling {
-    double temperature; /* 0: greedy */
-    int64_t top_k;      /* 0: all */
-    double top_p;       /* 1: all */
-    double min_p;       /* 0: all */
+    double temperature;        /* 0: greedy */
+    int64_t top_k;             /* 0: all */
+    double top_p;              /* 1: all */
+    double min_p;              /* 0: all */
     double repetition_penalty; /* 1: none */
     uint64_t seed;
 } nmlp_sampling;

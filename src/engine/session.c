@@ -17,8 +17,8 @@ struct nmlp_session {
     int64_t rows_embedded;
     bool observed;
     nmlp_observer observer;
-    float *rope;   /* [context, D] */
-    char *cache;   /* keys and values, layer after layer */
+    float *rope; /* [context, D] */
+    char *cache; /* keys and values, layer after layer */
     size_t cache_bytes;
     float *hidden; /* [chunk, H] residual stream */
     float *normed; /* [chunk, H] */
@@ -26,7 +26,7 @@ struct nmlp_session {
     float *q;      /* [chunk, n_heads*D] */
     float *k_rows; /* [chunk, n_kv_heads*D] before they go to the cache */
     float *v_rows;
-    float *gate;   /* [chunk, I], observed sessions only */
+    float *gate; /* [chunk, I], observed sessions only */
     float *up;
     float *act;
     float *last_row; /* [H] final hidden state of the last token */
@@ -73,8 +73,7 @@ static size_t workspace_bytes(const nmlp_session *s) {
         bytes = max_size(bytes, nmlp_linear_workspace_bytes(layer->v, s->chunk, n_threads));
         bytes = max_size(bytes, nmlp_linear_workspace_bytes(layer->o, s->chunk, n_threads));
         bytes = max_size(bytes, nmlp_mlp_workspace_bytes(layer->mlp, s->chunk, n_threads));
-        if (s->observed)
-            bytes = max_size(bytes, nmlp_mlp_observed_workspace_bytes(layer->mlp, s->chunk, n_threads));
+        if (s->observed) bytes = max_size(bytes, nmlp_mlp_observed_workspace_bytes(layer->mlp, s->chunk, n_threads));
     }
     return bytes;
 }
@@ -144,7 +143,8 @@ nmlp_status nmlp_session_create(nmlp_session **out, const nmlp_engine *engine, i
     const nmlp_config *c = &engine->model->config;
     nmlp_status st = NMLP_OK;
     *out = NULL;
-    if (engine->gpu) return nmlp_fail(err, NMLP_E_UNSUPPORTED, "the model is on the GPU; sessions of this kind run on the CPU");
+    if (engine->gpu)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "the model is on the GPU; sessions of this kind run on the CPU");
     if (context < 1 || context > c->max_positions)
         return nmlp_fail(err, NMLP_E_LIMIT, "a context of %lld tokens was asked for; the model takes 1 to %lld",
                          (long long)context, (long long)c->max_positions);
@@ -228,8 +228,7 @@ static void place_groups(void *arg, int64_t begin, int64_t end, int thread) {
 static void attend(nmlp_session *s, int64_t l, const struct run *run) {
     const nmlp_engine *e = s->engine;
     int64_t q_dim = e->model->config.n_heads * e->model->config.head_dim;
-    struct placing placing = {
-        .session = s, .kv = kv_of(s, l), .run = run, .first_group = run->first / NMLP_KV_GROUP};
+    struct placing placing = {.session = s, .kv = kv_of(s, l), .run = run, .first_group = run->first / NMLP_KV_GROUP};
     int64_t n_groups = (run->first + run->n - 1) / NMLP_KV_GROUP - placing.first_group + 1;
     nmlp_pool_for(e->pool, n_groups, 1, place_groups, &placing);
     nmlp_attention attention = attention_shape(s, run->n);
@@ -254,7 +253,8 @@ static void run_attention(nmlp_session *s, int64_t l, float *rows, const struct 
     if (layer->q_norm) nmlp_rmsnorm(s->q, s->q, layer->q_norm, eps, n * c->n_heads, c->head_dim, e->pool);
     if (layer->k_norm) nmlp_rmsnorm(s->k_rows, s->k_rows, layer->k_norm, eps, n * c->n_kv_heads, c->head_dim, e->pool);
     for (int64_t i = 0; i < n_runs; i++) attend(s, l, &runs[i]);
-    nmlp_linear_run_all((const nmlp_linear *const[]){layer->o}, &rows, 1, s->mixed, n, &residual, s->workspace, e->pool);
+    nmlp_linear_run_all((const nmlp_linear *const[]){layer->o}, &rows, 1, s->mixed, n, &residual, s->workspace,
+                        e->pool);
 }
 
 /* Step by step, for those who look on. */
@@ -279,8 +279,7 @@ static void run_mlp(nmlp_session *s, int64_t l, float *rows, int64_t n) {
     const nmlp_engine *e = s->engine;
     const nmlp_engine_layer *layer = &e->layers[l];
     const nmlp_observer *o = &s->observer;
-    nmlp_fused fused = {
-        .norm = layer->mlp_norm, .norm_eps = (float)e->model->config.rms_eps, .add = true};
+    nmlp_fused fused = {.norm = layer->mlp_norm, .norm_eps = (float)e->model->config.rms_eps, .add = true};
     if (o->mlp_input || o->mlp_inside || o->mlp_output)
         run_observed_mlp(s, l, rows, n);
     else
@@ -292,7 +291,8 @@ void nmlp_session_run_layer(nmlp_session *s, int64_t layer, float *rows, int64_t
     run_mlp(s, layer, rows, n);
 }
 
-void nmlp_session_run_attention(nmlp_session *s, int64_t layer, float *rows, int64_t first, int64_t n, float *mlp_input) {
+void nmlp_session_run_attention(nmlp_session *s, int64_t layer, float *rows, int64_t first, int64_t n,
+                                float *mlp_input) {
     const nmlp_engine *e = s->engine;
     const nmlp_config *c = &e->model->config;
     run_attention(s, layer, rows, &(struct run){.n = n, .first = first}, 1, n);
@@ -315,8 +315,7 @@ static void embed(nmlp_session *s, const int32_t *ids, int64_t n, float *rows) {
     for (int64_t i = 0; i < n; i++) {
         nmlp_to_f32(rows + i * h, nmlp_view_row(table, ids[i]), table->dtype, (size_t)h);
         /* Every row touched brings up to 2 MB around it; after a long text all of the table would stay. */
-        if (++s->rows_embedded % EMBED_RELEASE_ROWS == 0)
-            nmlp_file_map_release(table->data, nmlp_view_bytes(table));
+        if (++s->rows_embedded % EMBED_RELEASE_ROWS == 0) nmlp_file_map_release(table->data, nmlp_view_bytes(table));
     }
 }
 

@@ -36,8 +36,7 @@ struct run {
 
 static nmlp_status add_segment(struct batch *b, nmlp_segment segment, nmlp_err *err) {
     void *segments = b->segments;
-    NMLP_RETURN_IF_FAILED(
-        nmlp_mem_grow(&segments, &b->segments_capacity, b->n_segments + 1, sizeof *b->segments, err));
+    NMLP_RETURN_IF_FAILED(nmlp_mem_grow(&segments, &b->segments_capacity, b->n_segments + 1, sizeof *b->segments, err));
     b->segments = segments;
     b->segments[b->n_segments++] = segment;
     b->n_rows += segment.n;
@@ -62,7 +61,8 @@ static nmlp_status add_question(struct batch *b, const nmlp_encoded *e, int64_t 
     for (int64_t p = 0; p < shared; p++) {
         for (int64_t c = e->first[i]; c < e->first[i + 1]; c++) {
             const nmlp_sequence *s = &e->sequences[c];
-            if (p + 1 >= s->score && p + 1 < s->n) NMLP_RETURN_IF_FAILED(add_target(b, base + p, s->ids[p + 1], c, err));
+            if (p + 1 >= s->score && p + 1 < s->n)
+                NMLP_RETURN_IF_FAILED(add_target(b, base + p, s->ids[p + 1], c, err));
         }
     }
     NMLP_RETURN_IF_FAILED(add_segment(b, (nmlp_segment){.ids = e->sequences[e->first[i]].ids, .n = shared}, err));
@@ -82,8 +82,8 @@ static void on_rows(void *ctx, nmlp_session *session, const float *rows, int64_t
     const nmlp_choice_options *o = r->options;
     nmlp_scorer_rows(r->scorer, session, rows, first, s);
     r->result->n_run += s;
-    if (!nmlp_progress_update(o->progress, o->stage ? o->stage : "choices", (double)r->result->n_run, (double)r->n_total,
-                              "tokens"))
+    if (!nmlp_progress_update(o->progress, o->stage ? o->stage : "choices", (double)r->result->n_run,
+                              (double)r->n_total, "tokens"))
         r->stop = true;
 }
 

@@ -1,9 +1,9 @@
-/* Multiple choice by log-likelihood: the choice whose continuation the model finds likeliest, after the summed log-probability (acc) or
- * that sum divided by the bytes of the choice (acc_norm).
+/* Multiple choice by log-likelihood: the choice whose continuation the model finds likeliest, after the summed
+ * log-probability (acc) or that sum divided by the bytes of the choice (acc_norm).
  *
- * Context and continuation are encoded together; the continuation's tokens are those past the length of the encoded context. What the
- * choices of a question share at their beginning is run once; the rest of all questions runs packed into full chunks. A
- * sequence longer than the model takes loses tokens at its beginning, and is counted. */
+ * Context and continuation are encoded together; the continuation's tokens are those past the length of the encoded
+ * context. What the choices of a question share at their beginning is run once; the rest of all questions runs packed
+ * into full chunks. A sequence longer than the model takes loses tokens at its beginning, and is counted. */
 #ifndef NMLP_EVAL_CHOICE_H
 #define NMLP_EVAL_CHOICE_H
 
@@ -28,10 +28,10 @@ typedef struct nmlp_choice_result {
     double acc_stderr; /* of the mean, as lm-evaluation-harness: sqrt(p (1-p) / (n-1)) */
     double acc_norm;
     double acc_norm_stderr;
-    int64_t *pred;      /* [n] */
-    int64_t *pred_norm; /* [n] */
-    int64_t *first;     /* [n+1]: question i has loglik[first[i]..first[i+1]-1] */
-    double *loglik;     /* [first[n]] */
+    int64_t *pred;       /* [n] */
+    int64_t *pred_norm;  /* [n] */
+    int64_t *first;      /* [n+1]: question i has loglik[first[i]..first[i+1]-1] */
+    double *loglik;      /* [first[n]] */
     int64_t n_truncated; /* sequences cut to fit the model */
     int64_t n_run;       /* tokens computed */
     int64_t n_whole;     /* tokens it would have been without sharing */

@@ -48,8 +48,9 @@ static nmlp_status encode_question(struct job *j, int64_t i, nmlp_err *err) {
         sequences[c].n = (int64_t)(ids->len - begin[c]);
         if (sequences[c].score >= sequences[c].n || sequences[c].score < 1) {
             st = nmlp_fail(err, NMLP_E_FORMAT, "the question of line %" PRId64 ": %s", q->line,
-                           sequences[c].score < 1 ? "nothing stands before the text to score; a BOS in front would (--bos)"
-                                                  : "the text to score has no token of its own");
+                           sequences[c].score < 1
+                               ? "nothing stands before the text to score; a BOS in front would (--bos)"
+                               : "the text to score has no token of its own");
             goto out;
         }
     }
@@ -110,8 +111,8 @@ static void fit(nmlp_encoded *e, int64_t max_positions) {
     }
 }
 
-nmlp_status nmlp_encoded_create(nmlp_encoded *e, const nmlp_questions *questions, const nmlp_tokenizer *tokenizer, bool bos,
-                                int64_t max_positions, nmlp_pool *pool, nmlp_err *err) {
+nmlp_status nmlp_encoded_create(nmlp_encoded *e, const nmlp_questions *questions, const nmlp_tokenizer *tokenizer,
+                                bool bos, int64_t max_positions, nmlp_pool *pool, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     int64_t n = (int64_t)questions->n;
     *e = (nmlp_encoded){0};

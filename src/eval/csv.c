@@ -21,8 +21,8 @@ static bool ends_line(const char *text, size_t len, size_t at) {
     return at == len || text[at] == '\n' || (text[at] == '\r' && (at + 1 == len || text[at + 1] == '\n'));
 }
 
-nmlp_status nmlp_csv_record(const char *text, size_t len, size_t *at, char separator, nmlp_str *fields, size_t *n_fields,
-                            int64_t *n_lines, nmlp_err *err) {
+nmlp_status nmlp_csv_record(const char *text, size_t len, size_t *at, char separator, nmlp_str *fields,
+                            size_t *n_fields, int64_t *n_lines, nmlp_err *err) {
     *n_fields = 0;
     *n_lines = 0;
     for (;;) {

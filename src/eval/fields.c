@@ -140,14 +140,15 @@ static nmlp_status read_choices(nmlp_fields *f, const nmlp_layout *layout, const
     if (layout->choices_kind == NMLP_CHOICES_LIST) return read_list(f, layout->choices[0], row, err);
     if (layout->choices_kind == NMLP_CHOICES_FIELDS) {
         for (size_t i = 0; i < layout->n_choices; i++)
-            NMLP_RETURN_IF_FAILED(nmlp_template_expand(&f->choices[f->n_choices++], layout->choices[i], lookup_row, ctx, err));
+            NMLP_RETURN_IF_FAILED(
+                nmlp_template_expand(&f->choices[f->n_choices++], layout->choices[i], lookup_row, ctx, err));
         return NMLP_OK;
     }
     nmlp_str_init(&text);
     nmlp_status st = nmlp_template_expand(&text, layout->choices[0], lookup_row, ctx, err);
     if (st == NMLP_OK) {
         st = layout->choices_kind == NMLP_CHOICES_LETTERS ? split_letters(f, nmlp_str_text(&text), err)
-                                                           : split_paren(f, nmlp_str_text(&text), err);
+                                                          : split_paren(f, nmlp_str_text(&text), err);
     }
     nmlp_str_fini(&text);
     return st;
@@ -165,7 +166,8 @@ static nmlp_status read_label(nmlp_fields *f, const nmlp_layout *layout, const n
     const char *tail;
     if (!layout->labels) {
         bool letter = strlen(text) == 1 && ((*text >= 'a' && *text <= 'z') || (*text >= 'A' && *text <= 'Z'));
-        if (!letter) return nmlp_fail(err, NMLP_E_FORMAT, "key \"%s\" is \"%s\", a letter expected", layout->gold, text);
+        if (!letter)
+            return nmlp_fail(err, NMLP_E_FORMAT, "key \"%s\" is \"%s\", a letter expected", layout->gold, text);
         f->gold = *text >= 'a' ? *text - 'a' : *text - 'A';
         return NMLP_OK;
     }
@@ -178,7 +180,8 @@ static nmlp_status read_label(nmlp_fields *f, const nmlp_layout *layout, const n
             return NMLP_OK;
         }
     }
-    return nmlp_fail(err, NMLP_E_FORMAT, "key \"%s\" is \"%s\", which none of the choices' labels is", layout->gold, text);
+    return nmlp_fail(err, NMLP_E_FORMAT, "key \"%s\" is \"%s\", which none of the choices' labels is", layout->gold,
+                     text);
 }
 
 static nmlp_status read_gold(nmlp_fields *f, const nmlp_layout *layout, const nmlp_json *row, nmlp_err *err) {
@@ -198,7 +201,8 @@ static nmlp_status read_gold(nmlp_fields *f, const nmlp_layout *layout, const nm
     if (!ok) return nmlp_fail(err, NMLP_E_FORMAT, "key \"%s\" must be a whole number", layout->gold);
     f->gold = value - from;
     if (f->gold < 0 || f->gold >= (int64_t)f->n_choices)
-        return nmlp_fail(err, NMLP_E_FORMAT, "key \"%s\" is %" PRId64 ", but there are %zu choices (%" PRId64 " to %" PRId64 ")",
+        return nmlp_fail(err, NMLP_E_FORMAT,
+                         "key \"%s\" is %" PRId64 ", but there are %zu choices (%" PRId64 " to %" PRId64 ")",
                          layout->gold, value, f->n_choices, from, from + (int64_t)f->n_choices - 1);
     return NMLP_OK;
 }
@@ -217,7 +221,8 @@ nmlp_status nmlp_fields_read(nmlp_fields *f, const nmlp_layout *layout, const nm
     nmlp_str_clear(&f->question);
     for (size_t i = 0; i < NMLP_CHOICES_MAX; i++) nmlp_str_clear(&f->choices[i]);
     f->n_choices = 0;
-    NMLP_RETURN_IF_FAILED(nmlp_template_expand(&f->question, layout->question, lookup_row, (void *)(uintptr_t)row, err));
+    NMLP_RETURN_IF_FAILED(
+        nmlp_template_expand(&f->question, layout->question, lookup_row, (void *)(uintptr_t)row, err));
     NMLP_RETURN_IF_FAILED(clean(&f->question, layout->clean, err));
     NMLP_RETURN_IF_FAILED(read_choices(f, layout, row, err));
     if (f->n_choices < 2) return nmlp_fail(err, NMLP_E_FORMAT, "has %zu choices, 2 or more expected", f->n_choices);
@@ -229,8 +234,8 @@ nmlp_status nmlp_fields_read(nmlp_fields *f, const nmlp_layout *layout, const nm
     if (is_blank(&f->question)) return nmlp_fail(err, NMLP_E_FORMAT, "the question is empty");
     NMLP_RETURN_IF_FAILED(read_gold(f, layout, row, err));
     if (f->gold >= (int64_t)f->n_choices)
-        return nmlp_fail(err, NMLP_E_FORMAT, "the right choice is number %" PRId64 ", but there are %zu choices", f->gold + 1,
-                         f->n_choices);
+        return nmlp_fail(err, NMLP_E_FORMAT, "the right choice is number %" PRId64 ", but there are %zu choices",
+                         f->gold + 1, f->n_choices);
     return NMLP_OK;
 }
 

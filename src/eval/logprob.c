@@ -5,7 +5,8 @@
 
 #include "base/mem.h"
 
-/* Lanes of the f64 sum: wide enough for one AVX-512 register of doubles, fixed so that the result is the same everywhere. */
+/* Lanes of the f64 sum: wide enough for one AVX-512 register of doubles, fixed so that the result is the same
+ * everywhere. */
 enum { LANES = 8 };
 /* Floats of one block of logits: 32 MB, beyond which more rows do not make the product faster. */
 enum { LOGITS_MAX = 8 << 20 };
@@ -18,9 +19,9 @@ struct row_targets {
 struct nmlp_scorer {
     int64_t hidden;
     int64_t vocab;
-    int64_t block;            /* rows of one block */
-    float *rows;              /* [block,H] */
-    float *logits;            /* [block,V] */
+    int64_t block;              /* rows of one block */
+    float *rows;                /* [block,H] */
+    float *logits;              /* [block,V] */
     struct row_targets *of_row; /* [block] targets of each gathered row */
     int64_t n_gathered;
     nmlp_target *targets;
@@ -28,10 +29,12 @@ struct nmlp_scorer {
     int64_t n_done;
 };
 
-/* exp of x <= 0 as 2^k * e^r with |r| <= ln2/2 and a polynomial of degree 6; plain arithmetic, so that compilers vectorise it. */
+/* exp of x <= 0 as 2^k * e^r with |r| <= ln2/2 and a polynomial of degree 6; plain arithmetic, so that compilers
+ * vectorise it. */
 static inline float exp_negative(float x) {
     const float rounder = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number */
-    x = x < -87.0f ? -87.0f : x;       /* e^-87 is the last normal float; below it nothing counts against a sum of at least 1 */
+    x = x < -87.0f ? -87.0f
+                   : x; /* e^-87 is the last normal float; below it nothing counts against a sum of at least 1 */
     float shifted = x * 1.44269504f + rounder;
     float k = shifted - rounder;
     float r = x - k * 0.693359375f;
@@ -140,8 +143,7 @@ void nmlp_scorer_rows(void *ctx, nmlp_session *session, const float *rows, int64
         int64_t row = s->targets[s->n_done].row;
         int64_t begin = s->n_done;
         while (s->n_done < s->n_targets && s->targets[s->n_done].row == row) s->n_done++;
-        memcpy(s->rows + s->n_gathered * s->hidden, rows + (row - first) * s->hidden,
-               (size_t)s->hidden * sizeof *rows);
+        memcpy(s->rows + s->n_gathered * s->hidden, rows + (row - first) * s->hidden, (size_t)s->hidden * sizeof *rows);
         s->of_row[s->n_gathered++] = (struct row_targets){.begin = begin, .end = s->n_done};
         if (s->n_gathered == s->block) score_block(s, session);
     }

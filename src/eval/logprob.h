@@ -1,7 +1,7 @@
 /* Log-probabilities of given tokens from hidden states: logits in blocks of rows, a log-softmax with its sum in f64.
  *
- * A scorer belongs to one session's chunk size. The caller lists targets (which row predicts which token), runs the session with
- * nmlp_scorer_rows as its callback, and finds log p(token) of every target. */
+ * A scorer belongs to one session's chunk size. The caller lists targets (which row predicts which token), runs the
+ * session with nmlp_scorer_rows as its callback, and finds log p(token) of every target. */
 #ifndef NMLP_EVAL_LOGPROB_H
 #define NMLP_EVAL_LOGPROB_H
 
@@ -14,7 +14,7 @@
 double nmlp_log_sum_exp(const float *logits, int64_t n);
 
 typedef struct nmlp_target {
-    int64_t row;    /* as the session's callback counts rows */
+    int64_t row; /* as the session's callback counts rows */
     int32_t token;
     double logprob; /* out */
 } nmlp_target;

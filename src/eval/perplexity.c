@@ -26,14 +26,17 @@ const nmlp_ppl_preset *nmlp_ppl_preset_find(const char *name) {
 }
 
 nmlp_status nmlp_ppl_options_check(nmlp_ppl_options *o, const nmlp_config *config, nmlp_err *err) {
-    if (o->ctx == 0) o->ctx = config->max_positions < NMLP_PPL_CTX_DEFAULT ? config->max_positions : NMLP_PPL_CTX_DEFAULT;
+    if (o->ctx == 0)
+        o->ctx = config->max_positions < NMLP_PPL_CTX_DEFAULT ? config->max_positions : NMLP_PPL_CTX_DEFAULT;
     if (o->ctx < 2 || o->ctx > config->max_positions)
-        return nmlp_fail(err, NMLP_E_LIMIT, "--ctx %" PRId64 ": this model takes windows of 2 to %" PRId64 " tokens", o->ctx,
-                         config->max_positions);
+        return nmlp_fail(err, NMLP_E_LIMIT, "--ctx %" PRId64 ": this model takes windows of 2 to %" PRId64 " tokens",
+                         o->ctx, config->max_positions);
     if (o->stride == 0) o->stride = o->ctx;
     if (o->stride < 1 || o->stride > o->ctx)
-        return nmlp_fail(err, NMLP_E_ARG, "--stride %" PRId64 ": must be 1 to the window of %" PRId64, o->stride, o->ctx);
-    if (o->max_tokens < 0) return nmlp_fail(err, NMLP_E_ARG, "--max-tokens %" PRId64 ": must not be negative", o->max_tokens);
+        return nmlp_fail(err, NMLP_E_ARG, "--stride %" PRId64 ": must be 1 to the window of %" PRId64, o->stride,
+                         o->ctx);
+    if (o->max_tokens < 0)
+        return nmlp_fail(err, NMLP_E_ARG, "--max-tokens %" PRId64 ": must not be negative", o->max_tokens);
     return NMLP_OK;
 }
 
@@ -79,8 +82,8 @@ static nmlp_status run_window(nmlp_session *session, nmlp_scorer *scorer, const 
     return NMLP_OK;
 }
 
-static nmlp_status run_windows(nmlp_ppl_result *r, nmlp_session *session, const int32_t *ids, const nmlp_windows *windows,
-                               const nmlp_ppl_options *o, nmlp_err *err) {
+static nmlp_status run_windows(nmlp_ppl_result *r, nmlp_session *session, const int32_t *ids,
+                               const nmlp_windows *windows, const nmlp_ppl_options *o, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     nmlp_scorer *scorer = NULL;
     nmlp_window window = {0};
@@ -95,7 +98,8 @@ static nmlp_status run_windows(nmlp_ppl_result *r, nmlp_session *session, const 
         r->n_run += window.end - window.begin - 1;
         if (!nmlp_progress_update(o->progress, o->stage ? o->stage : "perplexity", (double)r->n_scored, (double)total,
                                   "tokens")) {
-            st = nmlp_fail(err, NMLP_E_INTERRUPTED, "stopped after %" PRId64 " of %" PRId64 " tokens", r->n_scored, total);
+            st = nmlp_fail(err, NMLP_E_INTERRUPTED, "stopped after %" PRId64 " of %" PRId64 " tokens", r->n_scored,
+                           total);
             goto out;
         }
     }
@@ -105,8 +109,8 @@ out:
     return st;
 }
 
-static nmlp_status run_on_gpu(nmlp_ppl_result *r, const nmlp_engine *engine, const int32_t *ids, const nmlp_windows *windows,
-                              const nmlp_ppl_options *o, nmlp_err *err) {
+static nmlp_status run_on_gpu(nmlp_ppl_result *r, const nmlp_engine *engine, const int32_t *ids,
+                              const nmlp_windows *windows, const nmlp_ppl_options *o, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     nmlp_gpu_scoring scoring = {.stage = o->stage ? o->stage : "perplexity", .progress = o->progress};
     nmlp_window window = {0};
@@ -117,7 +121,8 @@ static nmlp_status run_on_gpu(nmlp_ppl_result *r, const nmlp_engine *engine, con
     if (!sequences || !loglik) NMLP_TRY(NMLP_E_NOMEM);
     window = (nmlp_window){0};
     for (size_t i = 0; nmlp_window_next(windows, &window); i++) {
-        sequences[i] = (nmlp_sequence){.ids = ids + window.begin, .n = window.end - window.begin, .score = window.score - window.begin};
+        sequences[i] = (nmlp_sequence){
+            .ids = ids + window.begin, .n = window.end - window.begin, .score = window.score - window.begin};
         r->n_scored += window.end - window.score;
         r->n_covered = window.end;
     }
@@ -130,8 +135,8 @@ out:
     return st;
 }
 
-static nmlp_status run_on_cpu(nmlp_ppl_result *r, const nmlp_engine *engine, const int32_t *ids, const nmlp_windows *windows,
-                              const nmlp_ppl_options *o, nmlp_err *err) {
+static nmlp_status run_on_cpu(nmlp_ppl_result *r, const nmlp_engine *engine, const int32_t *ids,
+                              const nmlp_windows *windows, const nmlp_ppl_options *o, nmlp_err *err) {
     nmlp_session *session = NULL;
     NMLP_RETURN_IF_FAILED(nmlp_session_create(&session, engine, o->ctx, 0, false, err));
     nmlp_status st = run_windows(r, session, ids, windows, o, err);
@@ -149,7 +154,8 @@ nmlp_status nmlp_perplexity_ids(nmlp_ppl_result *r, const nmlp_engine *engine, c
     bool drop = !o.keep_partial && o.stride == o.ctx && n >= o.ctx;
     nmlp_windows windows = {.n_tokens = n, .ctx = o.ctx, .stride = o.stride, .drop_partial = drop};
     if (nmlp_windows_scored(&windows) == 0) {
-        nmlp_fail(err, NMLP_E_LIMIT, "a text of %" PRId64 " tokens has nothing to score in windows of %" PRId64, n, o.ctx);
+        nmlp_fail(err, NMLP_E_LIMIT, "a text of %" PRId64 " tokens has nothing to score in windows of %" PRId64, n,
+                  o.ctx);
         nmlp_fail_hint(err, "2 tokens are needed at least");
         return NMLP_E_LIMIT;
     }

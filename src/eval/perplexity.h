@@ -1,7 +1,8 @@
 /* Perplexity of a text under a model. Natural logarithms throughout.
  *
- * word_ppl and bits_per_byte are lm-evaluation-harness's: exp(nll_sum / words) and nll_sum / bytes / ln 2, with words the pieces between
- * white space and bytes the UTF-8 length of the text the windows cover (all of it, or what its first tokens spell). */
+ * word_ppl and bits_per_byte are lm-evaluation-harness's: exp(nll_sum / words) and nll_sum / bytes / ln 2, with words
+ * the pieces between white space and bytes the UTF-8 length of the text the windows cover (all of it, or what its first
+ * tokens spell). */
 #ifndef NMLP_EVAL_PERPLEXITY_H
 #define NMLP_EVAL_PERPLEXITY_H
 
@@ -29,10 +30,10 @@ typedef struct nmlp_ppl_options {
 typedef struct nmlp_ppl_result {
     int64_t ctx; /* as used */
     int64_t stride;
-    int64_t n_tokens; /* of the text used */
+    int64_t n_tokens;  /* of the text used */
     int64_t n_covered; /* up to the end of the last window */
     int64_t n_scored;
-    int64_t n_run;    /* positions computed, overlaps counted again */
+    int64_t n_run; /* positions computed, overlaps counted again */
     int64_t n_words;
     int64_t n_bytes;
     double nll_sum;

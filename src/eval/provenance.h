@@ -1,7 +1,8 @@
 /* What a number came from: enough to tell whether two runs looked at the same thing.
  *
- * Hashes are XXH64 (base/hash64.h) as 16 hexadecimal digits. Tokenizer: of tokenizer.json. Model: of config.json, then of every weight file
- * whole, in the order the checkpoint names them, each seeded with the hash before it; one byte changed anywhere changes it. */
+ * Hashes are XXH64 (base/hash64.h) as 16 hexadecimal digits. Tokenizer: of tokenizer.json. Model: of config.json, then
+ * of every weight file whole, in the order the checkpoint names them, each seeded with the hash before it; one byte
+ * changed anywhere changes it. */
 #ifndef NMLP_EVAL_PROVENANCE_H
 #define NMLP_EVAL_PROVENANCE_H
 

@@ -82,7 +82,8 @@ static nmlp_status choose_layout(nmlp_questions *q, const nmlp_task *task, const
     }
     if (q->layout) return NMLP_OK;
     nmlp_fail(err, NMLP_E_FORMAT, "has none of the keys task %s looks for", task->name);
-    nmlp_fail_hint(err, "write rows {\"id\", \"question\", \"choices\", \"gold\"}, or describe the file with --task-file");
+    nmlp_fail_hint(err,
+                   "write rows {\"id\", \"question\", \"choices\", \"gold\"}, or describe the file with --task-file");
     return NMLP_E_FORMAT;
 }
 
@@ -99,7 +100,8 @@ static nmlp_status find_labels(char out[PATH_BYTES], const char *data, const cha
     return NMLP_E_MISSING;
 }
 
-static nmlp_status set_label(nmlp_questions *q, size_t i, const char *path, const char *line, size_t len, nmlp_err *err) {
+static nmlp_status set_label(nmlp_questions *q, size_t i, const char *path, const char *line, size_t len,
+                             nmlp_err *err) {
     char text[16];
     char *end = text;
     while (len > 0 && (line[len - 1] == '\r' || line[len - 1] == ' ')) len--;
@@ -111,8 +113,8 @@ static nmlp_status set_label(nmlp_questions *q, size_t i, const char *path, cons
         ok = *end == '\0';
     }
     if (!ok || q->items[i].gold < 0 || q->items[i].gold >= q->items[i].n_choices)
-        return nmlp_fail(err, NMLP_E_FORMAT, "%s: line %zu: is \"%.*s\", a number from 0 to %" PRId64 " expected", path, i + 1,
-                         (int)(len < 32 ? len : 32), line, q->items[i].n_choices - 1);
+        return nmlp_fail(err, NMLP_E_FORMAT, "%s: line %zu: is \"%.*s\", a number from 0 to %" PRId64 " expected", path,
+                         i + 1, (int)(len < 32 ? len : 32), line, q->items[i].n_choices - 1);
     return NMLP_OK;
 }
 

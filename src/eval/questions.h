@@ -11,9 +11,9 @@
 #include "eval/task.h"
 
 typedef struct nmlp_choice {
-    const char *context;      /* the same pointer for all choices where the task's context does not name the choice */
+    const char *context; /* the same pointer for all choices where the task's context does not name the choice */
     const char *continuation;
-    int64_t norm_bytes;       /* what acc_norm divides by; > 0 */
+    int64_t norm_bytes; /* what acc_norm divides by; > 0 */
 } nmlp_choice;
 
 typedef struct nmlp_question {
@@ -36,7 +36,8 @@ typedef struct nmlp_questions_options {
     int64_t limit;           /* read only the first rows; 0: all */
 } nmlp_questions_options;
 
-/* The first row decides the layout; every row read must then be sound, or the call fails naming file, line and reason. */
+/* The first row decides the layout; every row read must then be sound, or the call fails naming file, line and reason.
+ */
 nmlp_status nmlp_questions_load(nmlp_questions *questions, const nmlp_task *task, const char *path,
                                 const nmlp_questions_options *options, nmlp_err *err);
 /* The same from opened rows. */

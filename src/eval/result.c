@@ -49,7 +49,8 @@ void nmlp_choice_put(nmlp_json_writer *w, const nmlp_choice_result *r, bool deta
 
 void nmlp_task_describe(nmlp_str *out, const nmlp_task *task, bool bos) {
     nmlp_str_printf(out,
-                    "%s; context and continuation encoded together, continuation tokens = those past the encoded context; acc = argmax "
+                    "%s; context and continuation encoded together, continuation tokens = those past the encoded "
+                    "context; acc = argmax "
                     "of summed log-likelihood; acc_norm divides by the UTF-8 bytes of %s; zero-shot; context \"%s\", "
                     "continuation \"%s\"",
                     bos ? "BOS in front" : "no BOS", task->length, task->context, task->continuation);

@@ -20,7 +20,8 @@ static bool begins(const nmlp_rows *rows, const char *magic, size_t n) {
 static nmlp_status refuse_binary(const nmlp_rows *rows, nmlp_err *err) {
     if (begins(rows, "PAR1", 4) || has_suffix(rows->origin, ".parquet")) {
         nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: is a Parquet file", rows->origin);
-        nmlp_fail_hint(err, "get the data set's own JSON Lines file, or write one: {\"id\", \"question\", \"choices\", \"gold\"} a line");
+        nmlp_fail_hint(err, "get the data set's own JSON Lines file, or write one: {\"id\", \"question\", \"choices\", "
+                            "\"gold\"} a line");
         return NMLP_E_UNSUPPORTED;
     }
     if (begins(rows, "\x1f\x8b", 2) || begins(rows, "PK\x03\x04", 4)) {
@@ -83,8 +84,8 @@ static nmlp_status read_csv(nmlp_rows *rows, nmlp_str *fields, size_t *n, nmlp_e
     size_t begin = rows->at;
     nmlp_str_clear(fields);
     rows->line = rows->next_line;
-    NMLP_RETURN_IF_FAILED(nmlp_csv_record(rows->text, rows->len, &rows->at, rows->kind == NMLP_ROWS_TSV ? '\t' : ',', fields, n,
-                                          &n_lines, err));
+    NMLP_RETURN_IF_FAILED(nmlp_csv_record(rows->text, rows->len, &rows->at, rows->kind == NMLP_ROWS_TSV ? '\t' : ',',
+                                          fields, n, &n_lines, err));
     rows->next_line += n_lines;
     return check_text(rows->text + begin, rows->at - begin, err);
 }
@@ -202,7 +203,8 @@ nmlp_status nmlp_rows_next(nmlp_rows *rows, const nmlp_json **row, nmlp_err *err
         st = next_item(rows, row, err);
     } else {
         nmlp_json_free(&rows->doc);
-        if (only_space(rows->text + rows->at, rows->len - rows->at)) return NMLP_OK; /* the end, blank lines before it or not */
+        if (only_space(rows->text + rows->at, rows->len - rows->at))
+            return NMLP_OK; /* the end, blank lines before it or not */
         st = rows->kind == NMLP_ROWS_JSONL ? next_jsonl(rows, row, err) : next_csv(rows, row, err);
     }
     if (st == NMLP_OK && !nmlp_json_is_object(*row)) st = nmlp_fail(err, NMLP_E_FORMAT, "is not a JSON object");

@@ -1,5 +1,6 @@
-/* Rows of a data set as JSON objects, whatever the file: JSON Lines, one JSON array, CSV or TSV with a header line. Every row knows its
- * line, and a row that is not well formed is an error, never skipped. Parquet and compressed files are refused with a hint. */
+/* Rows of a data set as JSON objects, whatever the file: JSON Lines, one JSON array, CSV or TSV with a header line.
+ * Every row knows its line, and a row that is not well formed is an error, never skipped. Parquet and compressed files
+ * are refused with a hint. */
 #ifndef NMLP_EVAL_ROWS_H
 #define NMLP_EVAL_ROWS_H
 
@@ -23,12 +24,12 @@ typedef struct nmlp_rows {
     const char *text;
     size_t len;
     size_t at;
-    int64_t line;      /* of the row last returned; rows of an array are counted instead */
+    int64_t line; /* of the row last returned; rows of an array are counted instead */
     int64_t next_line;
     nmlp_file_map map; /* when opened from a file */
     nmlp_json_doc doc; /* the row, or the whole array */
     const nmlp_json *item;
-    nmlp_str header;   /* CSV: field names, each NUL-ended */
+    nmlp_str header; /* CSV: field names, each NUL-ended */
     nmlp_str scratch;
 } nmlp_rows;
 

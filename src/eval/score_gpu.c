@@ -18,7 +18,8 @@ static nmlp_status add_up(double *loglik, const nmlp_sequence *sequences, const 
         loglik[i] = 0;
         for (int64_t t = sequences[i].score; t < sequences[i].n; t++) loglik[i] += (double)b->texts[i].logprob[t - 1];
         if (!isfinite(loglik[i]))
-            return nmlp_fail(err, NMLP_E_NUMERIC, "the log-probability of a token between positions %lld and %lld is not finite",
+            return nmlp_fail(err, NMLP_E_NUMERIC,
+                             "the log-probability of a token between positions %lld and %lld is not finite",
                              (long long)sequences[i].score, (long long)sequences[i].n);
     }
     return NMLP_OK;
@@ -34,15 +35,16 @@ static void fill(struct batch *b, const nmlp_sequence *sequences, int64_t n, int
     }
 }
 
-static nmlp_status run(double *loglik, nmlp_cuda_scorer *scorer, struct batch *b, const nmlp_sequence *sequences, int64_t n,
-                       int64_t n_total, nmlp_gpu_scoring *scoring, nmlp_err *err) {
+static nmlp_status run(double *loglik, nmlp_cuda_scorer *scorer, struct batch *b, const nmlp_sequence *sequences,
+                       int64_t n, int64_t n_total, nmlp_gpu_scoring *scoring, nmlp_err *err) {
     for (int64_t at = 0; at < n; at += b->n_texts) {
         fill(b, sequences + at, n - at, nmlp_cuda_scorer_tokens(scorer));
         NMLP_RETURN_IF_FAILED(nmlp_cuda_scorer_run(scorer, b->texts, b->n_texts, err));
         NMLP_RETURN_IF_FAILED(add_up(loglik + at, sequences + at, b, err));
         scoring->n_run += b->n_rows;
         if (!nmlp_progress_update(scoring->progress, scoring->stage, (double)scoring->n_run, (double)n_total, "tokens"))
-            return nmlp_fail(err, NMLP_E_INTERRUPTED, "stopped after %lld of %lld tokens", (long long)scoring->n_run, (long long)n_total);
+            return nmlp_fail(err, NMLP_E_INTERRUPTED, "stopped after %lld of %lld tokens", (long long)scoring->n_run,
+                             (long long)n_total);
     }
     return NMLP_OK;
 }

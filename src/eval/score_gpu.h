@@ -7,12 +7,13 @@
 #include "engine/engine.h"
 
 typedef struct nmlp_gpu_scoring {
-    const char *stage; /* of the progress */
+    const char *stage;             /* of the progress */
     const nmlp_progress *progress; /* may be NULL */
-    int64_t n_run;     /* out: positions computed */
+    int64_t n_run;                 /* out: positions computed */
 } nmlp_gpu_scoring;
 
-/* loglik[i] = the sum of log p(token) over the scored tokens of sequence i. The engine stands for a GPU (engine/gpu.h). */
+/* loglik[i] = the sum of log p(token) over the scored tokens of sequence i. The engine stands for a GPU (engine/gpu.h).
+ */
 nmlp_status nmlp_score_on_gpu(double *loglik, const nmlp_engine *engine, const nmlp_sequence *sequences, int64_t n,
                               nmlp_gpu_scoring *scoring, nmlp_err *err);
 

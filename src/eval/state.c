@@ -27,7 +27,8 @@ void nmlp_eval_cell_put(nmlp_json_writer *w, const nmlp_eval_cell *c) {
 }
 
 /* A standard error of one question is null. */
-static nmlp_status number(const nmlp_json_doc *doc, const nmlp_json *object, const char *key, double *out, nmlp_err *err) {
+static nmlp_status number(const nmlp_json_doc *doc, const nmlp_json *object, const char *key, double *out,
+                          nmlp_err *err) {
     *out = NAN;
     return nmlp_json_optional_number(doc, object, key, out, err);
 }

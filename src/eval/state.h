@@ -1,6 +1,7 @@
 /* Results had so far, in a JSON file, so that a long evaluation goes on where it stopped.
  *
- * A result is found again only under the same key: data set, hashes of model, tokenizer and data, protocol, kernel set, version. */
+ * A result is found again only under the same key: data set, hashes of model, tokenizer and data, protocol, kernel set,
+ * version. */
 #ifndef NMLP_EVAL_STATE_H
 #define NMLP_EVAL_STATE_H
 

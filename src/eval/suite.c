@@ -17,15 +17,28 @@ enum { PATH_BYTES = 4096, TEXT_MAX_BYTES = 1 << 30 };
 #define TEXT_FILES(name) "text/" name, name
 #define CHOICE_FILES(name) "choice/" name, name
 
-#define WIKITEXT2 {"wikitext2", true, {TEXT_FILES("wikitext2.test.txt"), "wiki.test.raw", "wikitext-2-raw/wiki.test.raw"}}
-#define PTB {"ptb", true, {TEXT_FILES("ptb.test.txt")}}
-#define C4 {"c4", true, {TEXT_FILES("c4.sample.txt"), TEXT_FILES("c4.validation.txt")}}
-#define ARC_E {"arc_easy", false, {CHOICE_FILES("arc_easy_test.jsonl"), "ARC-Easy-Test.jsonl", "ARC-Easy/ARC-Easy-Test.jsonl"}}
+#define WIKITEXT2                                                                                                      \
+    {"wikitext2", true, {TEXT_FILES("wikitext2.test.txt"), "wiki.test.raw", "wikitext-2-raw/wiki.test.raw"}}
+#define PTB                                                                                                            \
+    {                                                                                                                  \
+        "ptb", true, { TEXT_FILES("ptb.test.txt") }                                                                    \
+    }
+#define C4                                                                                                             \
+    {                                                                                                                  \
+        "c4", true, { TEXT_FILES("c4.sample.txt"), TEXT_FILES("c4.validation.txt") }                                   \
+    }
+#define ARC_E                                                                                                          \
+    {"arc_easy", false, {CHOICE_FILES("arc_easy_test.jsonl"), "ARC-Easy-Test.jsonl", "ARC-Easy/ARC-Easy-Test.jsonl"}}
 #define ARC_C                                                                                                          \
-    {"arc_challenge", false,                                                                                           \
+    {"arc_challenge",                                                                                                  \
+     false,                                                                                                            \
      {CHOICE_FILES("arc_challenge_test.jsonl"), "ARC-Challenge-Test.jsonl", "ARC-Challenge/ARC-Challenge-Test.jsonl"}}
-#define OBQA {"openbookqa", false, {CHOICE_FILES("openbookqa_test.jsonl"), "OpenBookQA-V1-Sep2018/Data/Main/test.jsonl"}}
-#define HELLASWAG {"hellaswag", false, {CHOICE_FILES("hellaswag_val.jsonl")}}
+#define OBQA                                                                                                           \
+    {"openbookqa", false, {CHOICE_FILES("openbookqa_test.jsonl"), "OpenBookQA-V1-Sep2018/Data/Main/test.jsonl"}}
+#define HELLASWAG                                                                                                      \
+    {                                                                                                                  \
+        "hellaswag", false, { CHOICE_FILES("hellaswag_val.jsonl") }                                                    \
+    }
 #define WINOGRANDE {"winogrande", false, {CHOICE_FILES("winogrande_dev.jsonl"), "winogrande_1.1/dev.jsonl"}}
 #define MATHQA {"mathqa", false, {CHOICE_FILES("mathqa_test.jsonl"), "MathQA/test.json"}}
 #define PIQA {"piqa", false, {CHOICE_FILES("piqa_valid.jsonl"), "physicaliqa-train-dev/dev.jsonl", "piqa/valid.jsonl"}}
@@ -35,7 +48,10 @@ static const nmlp_suite suites[] = {
      "the nine data sets of the paper (ARC is ARC-Challenge)",
      {WIKITEXT2, PTB, C4, ARC_C, OBQA, HELLASWAG, WINOGRANDE, MATHQA, PIQA},
      9},
-    {"all", "the paper's nine and ARC-Easy", {WIKITEXT2, PTB, C4, ARC_E, ARC_C, OBQA, HELLASWAG, WINOGRANDE, MATHQA, PIQA}, 10},
+    {"all",
+     "the paper's nine and ARC-Easy",
+     {WIKITEXT2, PTB, C4, ARC_E, ARC_C, OBQA, HELLASWAG, WINOGRANDE, MATHQA, PIQA},
+     10},
 };
 
 const nmlp_suite *nmlp_suite_find(const char *name) {
@@ -66,7 +82,8 @@ static bool find_data(struct item_run *r, nmlp_eval_cell *cell) {
     return false;
 }
 
-static nmlp_status make_key(char key[NMLP_STATE_KEY], const struct item_run *r, const nmlp_provenance *p, nmlp_err *err) {
+static nmlp_status make_key(char key[NMLP_STATE_KEY], const struct item_run *r, const nmlp_provenance *p,
+                            nmlp_err *err) {
     char data_hash[NMLP_HASH_TEXT];
     nmlp_str protocol;
     nmlp_status st = NMLP_OK;
@@ -127,7 +144,8 @@ static nmlp_status run_task(nmlp_eval_cell *cell, const struct item_run *r, nmlp
     return NMLP_OK;
 }
 
-static nmlp_status run_item(nmlp_eval_cell *cell, struct item_run *r, const nmlp_provenance *provenance, nmlp_err *err) {
+static nmlp_status run_item(nmlp_eval_cell *cell, struct item_run *r, const nmlp_provenance *provenance,
+                            nmlp_err *err) {
     char key[NMLP_STATE_KEY];
     nmlp_eval_state *state = r->options->state;
     if (r->item->is_ppl) {

@@ -19,7 +19,8 @@ enum { NMLP_SUITE_ITEMS_MAX = 16, NMLP_SUITE_FILES_MAX = 8, NMLP_SUITE_MODELS_MA
 typedef struct nmlp_suite_item {
     const char *name; /* of a preset or a task */
     bool is_ppl;
-    const char *files[NMLP_SUITE_FILES_MAX]; /* where its data may be below the folder, NULL-ended; the first there is taken */
+    const char
+        *files[NMLP_SUITE_FILES_MAX]; /* where its data may be below the folder, NULL-ended; the first there is taken */
 } nmlp_suite_item;
 
 typedef struct nmlp_suite {
@@ -57,7 +58,8 @@ double nmlp_suite_mean_acc(const nmlp_suite_row *row, const nmlp_suite *suite, b
 
 typedef enum nmlp_table_format { NMLP_TABLE_TEXT, NMLP_TABLE_MARKDOWN, NMLP_TABLE_CSV } nmlp_table_format;
 
-/* Data sets down, models (at most NMLP_SUITE_MODELS_MAX) across. CSV has plain numbers and the standard errors; the others percentages. */
+/* Data sets down, models (at most NMLP_SUITE_MODELS_MAX) across. CSV has plain numbers and the standard errors; the
+ * others percentages. */
 void nmlp_suite_table(nmlp_str *out, const nmlp_suite *suite, const nmlp_suite_row *rows, size_t n_rows,
                       nmlp_table_format format);
 /* Members of an open object: suite, models[]. */

@@ -1,8 +1,9 @@
 /* A multiple-choice task as data: how a row of a file becomes a question with choices, and how these become prompts.
  *
- * A layout names the places in a row, a path being keys joined by dots ("question.stem"), with [] for every element of a list
- * ("question.choices[].text"). The prompts are templates (template.h) over {question} and {choice}. Built-in tasks are a table
- * (task_builtin.c); users write the same as JSON (docs/evaluation.md). Immutable once made. */
+ * A layout names the places in a row, a path being keys joined by dots ("question.stem"), with [] for every element of
+ * a list
+ * ("question.choices[].text"). The prompts are templates (template.h) over {question} and {choice}. Built-in tasks are
+ * a table (task_builtin.c); users write the same as JSON (docs/evaluation.md). Immutable once made. */
 #ifndef NMLP_EVAL_TASK_H
 #define NMLP_EVAL_TASK_H
 
@@ -14,17 +15,17 @@
 enum { NMLP_TASK_LAYOUTS_MAX = 8, NMLP_CHOICES_MAX = 32 };
 
 typedef enum nmlp_gold_kind {
-    NMLP_GOLD_INDEX,     /* a number from 0, or a string of one */
-    NMLP_GOLD_INDEX1,    /* the same from 1 */
-    NMLP_GOLD_LABEL,     /* one of the labels, or without them a letter: A or a is the first */
+    NMLP_GOLD_INDEX,      /* a number from 0, or a string of one */
+    NMLP_GOLD_INDEX1,     /* the same from 1 */
+    NMLP_GOLD_LABEL,      /* one of the labels, or without them a letter: A or a is the first */
     NMLP_GOLD_LABELS_FILE /* line i of a second file holds the index (from 0) of row i */
 } nmlp_gold_kind;
 
 typedef enum nmlp_choices_kind {
-    NMLP_CHOICES_LIST,   /* choices[0] is the path of a list */
-    NMLP_CHOICES_FIELDS, /* each is a template */
+    NMLP_CHOICES_LIST,    /* choices[0] is the path of a list */
+    NMLP_CHOICES_FIELDS,  /* each is a template */
     NMLP_CHOICES_LETTERS, /* choices[0] is a template giving "a ) x , b ) y , ..., e ) z" (MathQA) */
-    NMLP_CHOICES_PAREN   /* the same giving "... (A) x (B) y" (ARC's CSV) */
+    NMLP_CHOICES_PAREN    /* the same giving "... (A) x (B) y" (ARC's CSV) */
 } nmlp_choices_kind;
 
 typedef struct nmlp_layout {

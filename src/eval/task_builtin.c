@@ -6,28 +6,49 @@
 
 #define OURS                                                                                                           \
     {                                                                                                                  \
-        .name = "neuronmlp", .question = "{question}", .choices = {"choices[]"}, .n_choices = 1, .gold = "gold",       \
+        .name = "neuronmlp",                                                                                           \
+        .question = "{question}",                                                                                      \
+        .choices = {"choices[]"},                                                                                      \
+        .n_choices = 1,                                                                                                \
+        .gold = "gold",                                                                                                \
         .id = "id",                                                                                                    \
     }
 
 /* AI2's release of ARC and OpenBookQA. */
 #define AI2                                                                                                            \
     {                                                                                                                  \
-        .name = "ai2", .question = "{question.stem}", .choices = {"question.choices[].text"}, .n_choices = 1,          \
-        .gold_kind = NMLP_GOLD_LABEL, .gold = "answerKey", .labels = "question.choices[].label", .id = "id",           \
+        .name = "ai2",                                                                                                 \
+        .question = "{question.stem}",                                                                                 \
+        .choices = {"question.choices[].text"},                                                                        \
+        .n_choices = 1,                                                                                                \
+        .gold_kind = NMLP_GOLD_LABEL,                                                                                  \
+        .gold = "answerKey",                                                                                           \
+        .labels = "question.choices[].label",                                                                          \
+        .id = "id",                                                                                                    \
     }
 
 /* The same as rows of the Hugging Face hub. */
 #define AI2_HUB(stem)                                                                                                  \
     {                                                                                                                  \
-        .name = "hub", .question = "{" stem "}", .choices = {"choices.text[]"}, .n_choices = 1,                        \
-        .gold_kind = NMLP_GOLD_LABEL, .gold = "answerKey", .labels = "choices.label[]", .id = "id",                    \
+        .name = "hub",                                                                                                 \
+        .question = "{" stem "}",                                                                                      \
+        .choices = {"choices.text[]"},                                                                                 \
+        .n_choices = 1,                                                                                                \
+        .gold_kind = NMLP_GOLD_LABEL,                                                                                  \
+        .gold = "answerKey",                                                                                           \
+        .labels = "choices.label[]",                                                                                   \
+        .id = "id",                                                                                                    \
     }
 
 #define ARC_CSV                                                                                                        \
     {                                                                                                                  \
-        .name = "arc-csv", .question = "{question|before:(A)|strip}", .choices_kind = NMLP_CHOICES_PAREN,              \
-        .choices = {"{question}"}, .n_choices = 1, .gold_kind = NMLP_GOLD_LABEL, .gold = "AnswerKey",                  \
+        .name = "arc-csv",                                                                                             \
+        .question = "{question|before:(A)|strip}",                                                                     \
+        .choices_kind = NMLP_CHOICES_PAREN,                                                                            \
+        .choices = {"{question}"},                                                                                     \
+        .n_choices = 1,                                                                                                \
+        .gold_kind = NMLP_GOLD_LABEL,                                                                                  \
+        .gold = "AnswerKey",                                                                                           \
         .id = "questionID",                                                                                            \
     }
 

@@ -43,8 +43,8 @@ static nmlp_status refuse_unknown(const nmlp_json_doc *doc, const nmlp_json *obj
 }
 
 /* "choices" is the path of a list, or a list of templates; "split" says that one template holds them all. */
-static nmlp_status parse_choices(nmlp_layout *layout, nmlp_arena *arena, const nmlp_json_doc *doc, const nmlp_json *object,
-                                 nmlp_err *err) {
+static nmlp_status parse_choices(nmlp_layout *layout, nmlp_arena *arena, const nmlp_json_doc *doc,
+                                 const nmlp_json *object, nmlp_err *err) {
     const char *split = NULL;
     const nmlp_json *choices = nmlp_json_get(object, "choices");
     NMLP_RETURN_IF_FAILED(optional_text(&split, arena, doc, object, "split", err));
@@ -87,8 +87,8 @@ static nmlp_status parse_gold(nmlp_layout *layout, nmlp_arena *arena, const nmlp
     return optional_text(&layout->labels, arena, doc, object, "labels", err);
 }
 
-static nmlp_status parse_layout(nmlp_layout *layout, nmlp_arena *arena, const nmlp_json_doc *doc, const nmlp_json *object,
-                                nmlp_err *err) {
+static nmlp_status parse_layout(nmlp_layout *layout, nmlp_arena *arena, const nmlp_json_doc *doc,
+                                const nmlp_json *object, nmlp_err *err) {
     static const char *const known[] = {"name",    "question", "choices", "split", "gold",
                                         "gold_is", "labels",   "id",      "clean", NULL};
     char template[NMLP_TEMPLATE_NAME_MAX];
@@ -102,7 +102,8 @@ static nmlp_status parse_layout(nmlp_layout *layout, nmlp_arena *arena, const nm
     NMLP_RETURN_IF_FAILED(optional_text(&layout->clean, arena, doc, object, "clean", err));
     if (!layout->clean) return NMLP_OK;
     int n = snprintf(template, sizeof template, "{value|%s}", layout->clean);
-    if (n < 0 || (size_t)n >= sizeof template) return nmlp_fail(err, NMLP_E_FORMAT, "%s: \"clean\" is too long", doc->origin);
+    if (n < 0 || (size_t)n >= sizeof template)
+        return nmlp_fail(err, NMLP_E_FORMAT, "%s: \"clean\" is too long", doc->origin);
     return nmlp_template_check(template, err);
 }
 
@@ -114,7 +115,8 @@ static nmlp_status parse_layouts(nmlp_task *task, nmlp_arena *arena, const nmlp_
     for (const nmlp_json *l = nmlp_json_first(layouts); l; l = nmlp_json_next(l)) {
         if (task->n_layouts == NMLP_TASK_LAYOUTS_MAX)
             return nmlp_fail(err, NMLP_E_FORMAT, "%s: more than %d layouts", doc->origin, NMLP_TASK_LAYOUTS_MAX - 1);
-        if (!nmlp_json_is_object(l)) return nmlp_fail(err, NMLP_E_FORMAT, "%s: a layout must be an object", doc->origin);
+        if (!nmlp_json_is_object(l))
+            return nmlp_fail(err, NMLP_E_FORMAT, "%s: a layout must be an object", doc->origin);
         NMLP_RETURN_IF_FAILED(parse_layout(&task->layouts[task->n_layouts++], arena, doc, l, err));
     }
     return NMLP_OK;

@@ -94,8 +94,8 @@ static const struct filter {
     bool takes_arg;
     nmlp_status (*apply)(nmlp_str *text, const char *arg, nmlp_err *err);
 } filters[] = {
-    {"strip", false, strip},   {"capitalize", false, capitalize}, {"before", true, before},
-    {"after", true, after},    {"hellaswag", false, hellaswag},
+    {"strip", false, strip}, {"capitalize", false, capitalize}, {"before", true, before},
+    {"after", true, after},  {"hellaswag", false, hellaswag},
 };
 
 /* One part of a template: literal text, or name and filters as they stand between the braces. */
@@ -129,7 +129,8 @@ static bool next_part(const char **at, struct part *part, bool *bad) {
 }
 
 static nmlp_status fail_unclosed(const char *text, nmlp_err *err) {
-    return nmlp_fail(err, NMLP_E_FORMAT, "template \"%s\": a brace is not closed (\"{{\" stands for a brace itself)", text);
+    return nmlp_fail(err, NMLP_E_FORMAT, "template \"%s\": a brace is not closed (\"{{\" stands for a brace itself)",
+                     text);
 }
 
 /* Copies the field up to '|' or the end; returns what follows, or NULL when it is too long. */
@@ -155,8 +156,8 @@ static nmlp_status find_filter(const struct filter **out, char field[NMLP_TEMPLA
         *out = &filters[i];
         return NMLP_OK;
     }
-    return nmlp_fail(err, NMLP_E_FORMAT, "unknown filter \"%s\"; there are strip, capitalize, before:X, after:X, hellaswag",
-                     field);
+    return nmlp_fail(err, NMLP_E_FORMAT,
+                     "unknown filter \"%s\"; there are strip, capitalize, before:X, after:X, hellaswag", field);
 }
 
 static nmlp_status expand_name(nmlp_str *out, const struct part *part, nmlp_template_lookup *lookup, void *ctx,
@@ -195,7 +196,8 @@ out:
     return st;
 }
 
-nmlp_status nmlp_template_expand(nmlp_str *out, const char *text, nmlp_template_lookup *lookup, void *ctx, nmlp_err *err) {
+nmlp_status nmlp_template_expand(nmlp_str *out, const char *text, nmlp_template_lookup *lookup, void *ctx,
+                                 nmlp_err *err) {
     struct part part;
     bool bad;
     for (const char *at = text; next_part(&at, &part, &bad);) {

@@ -1,8 +1,9 @@
 /* How a long text is cut into windows that fit a model, and which tokens of each are scored.
  *
- * Windows begin every `stride` tokens and hold `ctx`. Each token is scored once, by the first window that has it past its first place:
- * with stride = ctx the first token of a window is never scored; with a smaller stride every token but the text's first is, and
- * has at least ctx - stride tokens before it (the sliding window of Hugging Face's perplexity guide). */
+ * Windows begin every `stride` tokens and hold `ctx`. Each token is scored once, by the first window that has it past
+ * its first place: with stride = ctx the first token of a window is never scored; with a smaller stride every token but
+ * the text's first is, and has at least ctx - stride tokens before it (the sliding window of Hugging Face's perplexity
+ * guide). */
 #ifndef NMLP_EVAL_WINDOW_H
 #define NMLP_EVAL_WINDOW_H
 

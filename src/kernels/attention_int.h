@@ -26,16 +26,16 @@ typedef struct nmlp_attend {
     const nmlp_gemm *gemm;
     const nmlp_vec *vec;
     nmlp_scores_fn *scores_64; /* NULL: blocks do */
-    nmlp_kv_layout layout;  /* of a cache in bf16 */
-    nmlp_dtype strip_dtype; /* of what blocks read */
-    bool as_stored;         /* they read the cache itself */
-    int64_t group;          /* heads that share keys and values */
-    int64_t keys;           /* in a block */
-    int64_t queries;        /* in a block */
-    int64_t rows;           /* in a block: queries*group */
-    int64_t tiles_at_once;  /* of them that take a block of keys in turn */
-    int64_t dim;            /* D padded */
-    int64_t out_dim;        /* D padded to blocks of columns */
+    nmlp_kv_layout layout;     /* of a cache in bf16 */
+    nmlp_dtype strip_dtype;    /* of what blocks read */
+    bool as_stored;            /* they read the cache itself */
+    int64_t group;             /* heads that share keys and values */
+    int64_t keys;              /* in a block */
+    int64_t queries;           /* in a block */
+    int64_t rows;              /* in a block: queries*group */
+    int64_t tiles_at_once;     /* of them that take a block of keys in turn */
+    int64_t dim;               /* D padded */
+    int64_t out_dim;           /* D padded to blocks of columns */
     int width;
     int64_t n_splits;    /* of the keys */
     float *partial;      /* [kv heads][splits][rows][D + max, sum] */

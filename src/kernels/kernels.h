@@ -139,16 +139,17 @@ void nmlp_rmsnorm(float *y, const float *x, const float *weight, float eps, int6
  * table [positions, D], row p = cos(p*f_0..), sin(p*f_0..). */
 void nmlp_rope(float *x, const float *table, int64_t s, int64_t first_pos, int64_t n_heads, int64_t head_dim,
                nmlp_pool *pool);
-/* How softmax(x) [n] sees x and another row y: log of the sum of e^x, and the mean of x-y under softmax(x) (0 with y NULL). The KL divergence
- * of softmax(y) from softmax(x) is the mean less the first logarithm plus the second. Exponentials to 2 ulp of f32, sums in f64. */
+/* How softmax(x) [n] sees x and another row y: log of the sum of e^x, and the mean of x-y under softmax(x) (0 with y
+ * NULL). The KL divergence of softmax(y) from softmax(x) is the mean less the first logarithm plus the second.
+ * Exponentials to 2 ulp of f32, sums in f64. */
 typedef struct nmlp_softmax_view {
     double log_sum;
     double mean_difference;
 } nmlp_softmax_view;
 nmlp_softmax_view nmlp_softmax_compare(const float *x, const float *y, int64_t n);
 
-/* Adds to silu2, slope2 and act2 [N] the squares of silu(gate), up*silu'(gate) and silu(gate)*up over the rows of gate and up [S,N]; runs of 32
- * rows are summed in f32, those in f64. */
+/* Adds to silu2, slope2 and act2 [N] the squares of silu(gate), up*silu'(gate) and silu(gate)*up over the rows of gate
+ * and up [S,N]; runs of 32 rows are summed in f32, those in f64. */
 void nmlp_swiglu_squares(double *silu2, double *slope2, double *act2, const float *gate, const float *up, int64_t s,
                          int64_t n, nmlp_pool *pool);
 /* x += y, n elements. */

@@ -19,7 +19,8 @@ struct nmlp_kernels {
     int64_t narrow_rows;
     const nmlp_gemm *few; /* for up to few_rows rows; NULL: narrow */
     int64_t few_rows;
-    const nmlp_gemm *exact; /* f32 activations: attention of few rows (best if it takes bf16 strips), or where nothing is rounded */
+    const nmlp_gemm
+        *exact; /* f32 activations: attention of few rows (best if it takes bf16 strips), or where nothing is rounded */
     nmlp_scores_fn *scores_64; /* faster than the wide gemm's blocks; NULL: there is none */
     const nmlp_vec *vec;
 };

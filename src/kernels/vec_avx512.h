@@ -26,7 +26,7 @@ static inline __attribute__((always_inline)) void exchange(square *s) {
             s->row[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
             s->row[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
         }
-        /* Row 4b+c now holds, in its 128-bit part p, column 4p+c of source rows 4b..4b+3. */
+    /* Row 4b+c now holds, in its 128-bit part p, column 4p+c of source rows 4b..4b+3. */
 #pragma GCC unroll 4
     for (int c = 0; c < 4; c++) {
         __m512 ab_low = _mm512_shuffle_f32x4(s->row[c], s->row[4 + c], 0x44);

@@ -25,8 +25,8 @@ static void gemm_rows(void *ctx, int64_t begin, int64_t end, int thread) {
         int64_t rows = g->m - row < ROWS_PER_TASK ? g->m - row : ROWS_PER_TASK;
         const double *a = g->ta == NMLP_PLAIN ? g->a + row * g->k : g->a + row;
         cblas_dgemm(CblasRowMajor, g->ta == NMLP_PLAIN ? CblasNoTrans : CblasTrans,
-                    g->tb == NMLP_PLAIN ? CblasNoTrans : CblasTrans, (blasint)rows, (blasint)g->n, (blasint)g->k, 1.0, a,
-                    (blasint)(g->ta == NMLP_PLAIN ? g->k : g->m), g->b, (blasint)(g->tb == NMLP_PLAIN ? g->n : g->k),
+                    g->tb == NMLP_PLAIN ? CblasNoTrans : CblasTrans, (blasint)rows, (blasint)g->n, (blasint)g->k, 1.0,
+                    a, (blasint)(g->ta == NMLP_PLAIN ? g->k : g->m), g->b, (blasint)(g->tb == NMLP_PLAIN ? g->n : g->k),
                     0.0, g->c + row * g->c_stride, (blasint)g->c_stride);
     }
 }
@@ -36,8 +36,8 @@ void nmlp_linalg_gemm(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, int64_t m, 
     nmlp_linalg_gemm_into(pool, ta, tb, m, n, k, a, b, c, n);
 }
 
-void nmlp_linalg_gemm_into(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, int64_t m, int64_t n, int64_t k, const double *a,
-                           const double *b, double *c, int64_t c_stride) {
+void nmlp_linalg_gemm_into(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, int64_t m, int64_t n, int64_t k,
+                           const double *a, const double *b, double *c, int64_t c_stride) {
     struct gemm g = {.ta = ta, .tb = tb, .m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .c_stride = c_stride};
     nmlp_pool_for(pool, (m + ROWS_PER_TASK - 1) / ROWS_PER_TASK, 1, gemm_rows, &g);
 }
@@ -120,8 +120,8 @@ static void gemm_f32_rows(void *ctx, int64_t begin, int64_t end, int thread) {
         const float *a = g->ta == NMLP_PLAIN ? g->a + row * g->k : g->a + row;
         float *part = g->part + row * g->n;
         cblas_sgemm(CblasRowMajor, g->ta == NMLP_PLAIN ? CblasNoTrans : CblasTrans,
-                    g->tb == NMLP_PLAIN ? CblasNoTrans : CblasTrans, (blasint)rows, (blasint)g->n, (blasint)g->k, 1.0f, a,
-                    (blasint)(g->ta == NMLP_PLAIN ? g->k : g->m), g->b, (blasint)(g->tb == NMLP_PLAIN ? g->n : g->k),
+                    g->tb == NMLP_PLAIN ? CblasNoTrans : CblasTrans, (blasint)rows, (blasint)g->n, (blasint)g->k, 1.0f,
+                    a, (blasint)(g->ta == NMLP_PLAIN ? g->k : g->m), g->b, (blasint)(g->tb == NMLP_PLAIN ? g->n : g->k),
                     0.0f, part, (blasint)g->n);
         for (int64_t i = 0; i < rows; i++)
             for (int64_t j = 0; j < g->n; j++) g->c[(row + i) * g->c_stride + j] = (double)part[i * g->n + j];
@@ -135,8 +135,16 @@ nmlp_status nmlp_linalg_gemm_f32(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, 
     float *narrow_b = narrowed(pool, b, k * n, err);
     float *part = nmlp_mem_new((size_t)(m * n), sizeof *part, err);
     if (narrow_a && narrow_b && part) {
-        struct gemm_f32 g = {.ta = ta, .tb = tb, .m = m, .n = n, .k = k, .a = narrow_a, .b = narrow_b, .part = part,
-                             .c = c, .c_stride = c_stride};
+        struct gemm_f32 g = {.ta = ta,
+                             .tb = tb,
+                             .m = m,
+                             .n = n,
+                             .k = k,
+                             .a = narrow_a,
+                             .b = narrow_b,
+                             .part = part,
+                             .c = c,
+                             .c_stride = c_stride};
         nmlp_pool_for(pool, (m + ROWS_PER_TASK - 1) / ROWS_PER_TASK, 1, gemm_f32_rows, &g);
         st = NMLP_OK;
     }
@@ -163,10 +171,12 @@ static void cross_block(const struct cross *g, int64_t i, int64_t j, float *scra
         int64_t tokens = min64(GRAM_TOKENS, g->s - t);
         if (g->by_rows)
             cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)rows, (blasint)cols, (blasint)tokens, 1.0f,
-                        g->y + i * g->s + t, (blasint)g->s, g->x + j * g->s + t, (blasint)g->s, 0.0f, scratch, (blasint)cols);
+                        g->y + i * g->s + t, (blasint)g->s, g->x + j * g->s + t, (blasint)g->s, 0.0f, scratch,
+                        (blasint)cols);
         else
             cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (blasint)rows, (blasint)cols, (blasint)tokens, 1.0f,
-                        g->y + t * g->m + i, (blasint)g->m, g->x + t * g->n + j, (blasint)g->n, 0.0f, scratch, (blasint)cols);
+                        g->y + t * g->m + i, (blasint)g->m, g->x + t * g->n + j, (blasint)g->n, 0.0f, scratch,
+                        (blasint)cols);
         for (int64_t r = 0; r < rows; r++) {
             double *to = g->c + (i + r) * g->n + j;
             for (int64_t k = 0; k < cols; k++) to[k] += (double)scratch[r * cols + k];
@@ -185,8 +195,7 @@ static void cross_blocks(void *ctx, int64_t begin, int64_t end, int thread) {
 }
 
 static nmlp_status run_cross(nmlp_pool *pool, struct cross *g, nmlp_err *err) {
-    g->scratch =
-        nmlp_mem_new((size_t)nmlp_pool_threads(pool) * GRAM_BLOCK * GRAM_BLOCK, sizeof *g->scratch, err);
+    g->scratch = nmlp_mem_new((size_t)nmlp_pool_threads(pool) * GRAM_BLOCK * GRAM_BLOCK, sizeof *g->scratch, err);
     if (!g->scratch) return NMLP_E_NOMEM;
     g->blocks_n = (g->n + GRAM_BLOCK - 1) / GRAM_BLOCK;
     nmlp_pool_for(pool, (g->m + GRAM_BLOCK - 1) / GRAM_BLOCK * g->blocks_n, 1, cross_blocks, g);
@@ -242,7 +251,8 @@ static nmlp_status weighted(nmlp_pool *pool, struct weighing *w, bool narrow, do
     if (!w->narrow && !w->wide) return NMLP_E_NOMEM;
     nmlp_pool_for(pool, w->rows, 1 + ELEMS_PER_TASK / (w->cols + 1), weigh_rows, w);
     if (narrow) {
-        struct cross g = {.y = w->narrow, .x = w->narrow, .c = c, .s = k, .m = n, .n = n, .symmetric = true, .by_rows = w->by_rows};
+        struct cross g = {
+            .y = w->narrow, .x = w->narrow, .c = c, .s = k, .m = n, .n = n, .symmetric = true, .by_rows = w->by_rows};
         memset(c, 0, (size_t)(n * n) * sizeof *c);
         st = run_cross(pool, &g, err);
     } else {
@@ -261,8 +271,8 @@ nmlp_status nmlp_linalg_weighted_squares(nmlp_pool *pool, int64_t n, int64_t k, 
     return weighted(pool, &w, narrow, c, err);
 }
 
-nmlp_status nmlp_linalg_weighted_rows(nmlp_pool *pool, int64_t m, int64_t k, const double *a, const double *d, bool narrow,
-                                      double *c, nmlp_err *err) {
+nmlp_status nmlp_linalg_weighted_rows(nmlp_pool *pool, int64_t m, int64_t k, const double *a, const double *d,
+                                      bool narrow, double *c, nmlp_err *err) {
     struct weighing w = {.a = a, .d = d, .rows = m, .cols = k, .by_rows = true};
     return weighted(pool, &w, narrow, c, err);
 }

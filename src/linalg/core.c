@@ -9,8 +9,8 @@ void nmlp_linalg_init(void) { openblas_set_num_threads(1); }
 const char *nmlp_linalg_core(void) { return openblas_get_corename(); }
 
 const char *nmlp_linalg_better_core_than(const char *core, bool has_avx2, bool has_avx512) {
-    static const char *const old[] = {"Prescott", "Core2",   "Penryn",   "Dunnington", "Nehalem", "Katmai",
-                                      "Coppermine", "Northwood", "Banias", "Atom",    "Generic", "generic"};
+    static const char *const old[] = {"Prescott",   "Core2",     "Penryn", "Dunnington", "Nehalem", "Katmai",
+                                      "Coppermine", "Northwood", "Banias", "Atom",       "Generic", "generic"};
     for (size_t i = 0; i < sizeof old / sizeof old[0]; i++)
         if (strcmp(core, old[i]) == 0) return has_avx512 ? "SkylakeX" : has_avx2 ? "Haswell" : NULL;
     return NULL;

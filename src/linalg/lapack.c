@@ -21,8 +21,8 @@ static void reverse(double *a, int64_t n, double *values) {
     }
 }
 
-/* A symmetric matrix is its own transpose, so the column-major call leaves eigenvectors in what are rows to us. The sign of each is
- * fixed: its largest component is positive. */
+/* A symmetric matrix is its own transpose, so the column-major call leaves eigenvectors in what are rows to us. The
+ * sign of each is fixed: its largest component is positive. */
 static void fix_signs(double *a, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         double *row = a + i * n;
@@ -41,8 +41,8 @@ nmlp_status nmlp_linalg_eigen(double *a, int64_t n, double *values, nmlp_err *er
                              (long long)(i / n), (long long)(i % n));
     lapack_int info = LAPACKE_dsyevd(LAPACK_COL_MAJOR, 'V', 'L', (lapack_int)n, a, (lapack_int)n, values);
     if (info != 0)
-        return nmlp_fail(err, info < 0 ? NMLP_E_NOMEM : NMLP_E_NUMERIC, "dsyevd of a %lld x %lld matrix failed (info %d)",
-                         (long long)n, (long long)n, (int)info);
+        return nmlp_fail(err, info < 0 ? NMLP_E_NOMEM : NMLP_E_NUMERIC,
+                         "dsyevd of a %lld x %lld matrix failed (info %d)", (long long)n, (long long)n, (int)info);
     reverse(a, n, values);
     fix_signs(a, n);
     return NMLP_OK;

@@ -1,7 +1,7 @@
 /* Dense linear algebra in double precision, and f32 products summed in double: the only user of OpenBLAS and LAPACK.
  *
- * Matrices are row-major and contiguous. BLAS itself runs on one thread; work is cut into blocks of a fixed size that are handed to the
- * pool, so results do not depend on the number of threads. */
+ * Matrices are row-major and contiguous. BLAS itself runs on one thread; work is cut into blocks of a fixed size that
+ * are handed to the pool, so results do not depend on the number of threads. */
 #ifndef NMLP_LINALG_LINALG_H
 #define NMLP_LINALG_LINALG_H
 
@@ -16,8 +16,8 @@ void nmlp_linalg_init(void);
 
 /* Name of the CPU OpenBLAS chose its kernels for, e.g. "SkylakeX". */
 const char *nmlp_linalg_core(void);
-/* On some virtual machines OpenBLAS does not know the CPU and takes kernels of 2004, four times slower. Returns the name
- * OPENBLAS_CORETYPE should have in the environment of this program, or NULL when the choice is right. */
+/* On some virtual machines OpenBLAS does not know the CPU and takes kernels of 2004, four times slower. Returns the
+ * name OPENBLAS_CORETYPE should have in the environment of this program, or NULL when the choice is right. */
 const char *nmlp_linalg_better_core(void);
 /* The rule behind it. */
 const char *nmlp_linalg_better_core_than(const char *core, bool has_avx2, bool has_avx512);
@@ -29,8 +29,8 @@ void nmlp_linalg_gemm(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, int64_t m, 
                       const double *b, double *c);
 
 /* The same with rows of C c_stride apart. */
-void nmlp_linalg_gemm_into(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, int64_t m, int64_t n, int64_t k, const double *a,
-                           const double *b, double *c, int64_t c_stride);
+void nmlp_linalg_gemm_into(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, int64_t m, int64_t n, int64_t k,
+                           const double *a, const double *b, double *c, int64_t c_stride);
 /* The same with operands and sums in f32, twice as fast: for results that will be rounded to 16 bits. */
 nmlp_status nmlp_linalg_gemm_f32(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, int64_t m, int64_t n, int64_t k,
                                  const double *a, const double *b, double *c, int64_t c_stride, nmlp_err *err);
@@ -39,8 +39,8 @@ nmlp_status nmlp_linalg_gemm_f32(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, 
 nmlp_status nmlp_linalg_weighted_squares(nmlp_pool *pool, int64_t n, int64_t k, const double *a, const double *d,
                                          bool narrow, double *c, nmlp_err *err);
 /* C [m,m] = A D^2 A^T for A [m,k], D the diagonal d [k]; in f64, or in f32 as nmlp_linalg_gram_add. */
-nmlp_status nmlp_linalg_weighted_rows(nmlp_pool *pool, int64_t m, int64_t k, const double *a, const double *d, bool narrow,
-                                      double *c, nmlp_err *err);
+nmlp_status nmlp_linalg_weighted_rows(nmlp_pool *pool, int64_t m, int64_t k, const double *a, const double *d,
+                                      bool narrow, double *c, nmlp_err *err);
 
 /* C [n,n] += X^T X for X [s,n] f32, whole matrix; products of at most 256 rows are summed in f32, those sums in f64. */
 nmlp_status nmlp_linalg_gram_add(nmlp_pool *pool, double *c, const float *x, int64_t s, int64_t n, nmlp_err *err);
@@ -50,7 +50,8 @@ void nmlp_linalg_mirror(nmlp_pool *pool, double *c, int64_t n);
 nmlp_status nmlp_linalg_cross_add(nmlp_pool *pool, double *c, const float *y, const float *x, int64_t s, int64_t m,
                                   int64_t n, nmlp_err *err);
 
-/* Eigenvalues of a symmetric A [n,n], largest first, into values [n]; the matching unit eigenvectors replace A, one in each row. */
+/* Eigenvalues of a symmetric A [n,n], largest first, into values [n]; the matching unit eigenvectors replace A, one in
+ * each row. */
 nmlp_status nmlp_linalg_eigen(double *a, int64_t n, double *values, nmlp_err *err);
 
 /* The same for several matrices at once, spread over the pool. */
@@ -64,8 +65,9 @@ nmlp_status nmlp_linalg_eigen_all(nmlp_pool *pool, nmlp_eigen_task *tasks, int64
 /* A [n,n] symmetric = L L^T; L replaces the lower triangle, the upper becomes zero. False, A destroyed, when A is not
  * positive definite. */
 bool nmlp_linalg_cholesky(double *a, int64_t n);
-/* S [n,n] with S S^T = A, lower triangular where A allows it: tries Cholesky with a jitter relative to each diagonal entry (1e-6 growing to
- * 1e-3), then falls back to the eigenvectors with negative values clamped, which cannot fail. S replaces A. */
+/* S [n,n] with S S^T = A, lower triangular where A allows it: tries Cholesky with a jitter relative to each diagonal
+ * entry (1e-6 growing to 1e-3), then falls back to the eigenvectors with negative values clamped, which cannot fail. S
+ * replaces A. */
 nmlp_status nmlp_linalg_root(double *a, int64_t n, bool *triangular, nmlp_err *err);
 /* B [m,n] <- B L^-T and B <- B L^-1, L [n,n] lower triangular. */
 void nmlp_linalg_solve_right_transposed(nmlp_pool *pool, const double *l, double *b, int64_t m, int64_t n);

@@ -11,9 +11,14 @@
 enum { PATH_MAX_BYTES = 4096, SIDE_FILE_MAX_BYTES = 256 << 20, ROW_GRAIN = 4 };
 
 nmlp_status nmlp_model_copy_side_files(const char *from_dir, const char *to_dir, nmlp_err *err) {
-    static const char *const names[] = {"tokenizer.json",          "tokenizer_config.json", "generation_config.json",
-                                        "special_tokens_map.json", "vocab.json",            "merges.txt",
-                                        "chat_template.jinja",     "calib.txt"};
+    static const char *const names[] = {"tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "generation_config.json",
+                                        "special_tokens_map.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "chat_template.jinja",
+                                        "calib.txt"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char from[PATH_MAX_BYTES];
         char to[PATH_MAX_BYTES];
@@ -128,7 +133,8 @@ static nmlp_status write_outputs(const struct output *outputs, const nmlp_tensor
         if (outputs[i].factors) {
             NMLP_TRY(put_product(writer, outputs[i].factors, pool, err));
         } else {
-            NMLP_TRY(nmlp_checkpoint_writer_put(writer, outputs[i].source->data, nmlp_view_bytes(outputs[i].source), err));
+            NMLP_TRY(
+                nmlp_checkpoint_writer_put(writer, outputs[i].source->data, nmlp_view_bytes(outputs[i].source), err));
         }
         if (!nmlp_progress_update(progress, "expanding", (double)(i + 1), (double)n, "tensors")) {
             st = nmlp_fail(err, NMLP_E_INTERRUPTED, "expanding was stopped");

@@ -1,4 +1,5 @@
-/* Finding the first NaN or Inf of a tensor, or of all of them; then the pages are unmapped again, because nobody may need them soon. */
+/* Finding the first NaN or Inf of a tensor, or of all of them; then the pages are unmapped again, because nobody may
+ * need them soon. */
 #include "model/model.h"
 
 #include <inttypes.h>

@@ -80,8 +80,8 @@ static nmlp_status bind_factors(const nmlp_model *m, nmlp_layer *layer, int64_t 
     const nmlp_named_tensor *v = find_mlp(m, l, name, "v");
     const nmlp_named_tensor *shared = matrix == NMLP_MLP_DOWN ? NULL : find_mlp(m, l, "gate_up_proj", "v");
     if (v && shared)
-        return nmlp_fail(err, NMLP_E_FORMAT, "%s: tensors %s and %s are both there; a matrix has one v", m->checkpoint.dir,
-                         v->name, shared->name);
+        return nmlp_fail(err, NMLP_E_FORMAT, "%s: tensors %s and %s are both there; a matrix has one v",
+                         m->checkpoint.dir, v->name, shared->name);
     if (!v) v = shared;
     if (!v) return nmlp_fail(err, NMLP_E_MISSING, "%s: tensor %s has no matching v", m->checkpoint.dir, u->name);
     int64_t rank = u->view.n_dims == 2 ? u->view.shape[1] : 0;

@@ -1,5 +1,6 @@
-/* What a decoder model is: its configuration and, for each layer, where the weights are. An MLP matrix is dense or factorised, and
- * nobody above this layer asks which before using it. Views point into the checkpoint, which the model owns. */
+/* What a decoder model is: its configuration and, for each layer, where the weights are. An MLP matrix is dense or
+ * factorised, and nobody above this layer asks which before using it. Views point into the checkpoint, which the model
+ * owns. */
 #ifndef NMLP_MODEL_MODEL_H
 #define NMLP_MODEL_MODEL_H
 
@@ -29,14 +30,14 @@ typedef struct nmlp_layer {
     nmlp_view o_bias;
     nmlp_view q_norm; /* [D], Qwen3 */
     nmlp_view k_norm;
-    nmlp_view mlp_norm; /* [H] */
+    nmlp_view mlp_norm;                  /* [H] */
     nmlp_factors mlp[NMLP_MLP_MATRICES]; /* gate and up [I,H], down [H,I] */
-    bool shared_basis; /* gate and up have the same v */
+    bool shared_basis;                   /* gate and up have the same v */
 } nmlp_layer;
 
 typedef struct nmlp_model {
     nmlp_checkpoint checkpoint;
-    nmlp_config config; /* the checkpoint's */
+    nmlp_config config;   /* the checkpoint's */
     nmlp_view embedding;  /* [V,H] */
     nmlp_view final_norm; /* [H] */
     nmlp_view lm_head;    /* [V,H]; the embedding when tied */
@@ -47,8 +48,8 @@ typedef struct nmlp_model {
 nmlp_status nmlp_model_open(nmlp_model *model, const char *dir, nmlp_err *err);
 void nmlp_model_close(nmlp_model *model);
 
-/* Refuses NaN and Inf in one tensor of the model, naming it and the index; a view without data is fine. Its pages stay in memory, for
- * whoever packs it next. */
+/* Refuses NaN and Inf in one tensor of the model, naming it and the index; a view without data is fine. Its pages stay
+ * in memory, for whoever packs it next. */
 nmlp_status nmlp_model_check_tensor(const nmlp_model *model, const nmlp_view *view, nmlp_pool *pool, nmlp_err *err);
 /* The same for all weights, each read once and given back. */
 nmlp_status nmlp_model_check_finite(const nmlp_model *model, nmlp_pool *pool, const nmlp_progress *progress,

@@ -16,8 +16,8 @@ nmlp_status nmlp_preset_find(nmlp_config *config, const char *name, nmlp_err *er
 /* "llama-3.2-1b, llama-3.2-3b, …" */
 void nmlp_preset_names(nmlp_str *out);
 
-/* Rank that removes at least `ratio` of an [rows, cols] matrix, in multiples of `tile`: never below one tile, never above break-even.
- * 0 when no rank saves anything. */
+/* Rank that removes at least `ratio` of an [rows, cols] matrix, in multiples of `tile`: never below one tile, never
+ * above break-even. 0 when no rank saves anything. */
 int64_t nmlp_rank_for_ratio(int64_t rows, int64_t cols, double ratio, int64_t tile);
 
 typedef struct nmlp_synth_options {
@@ -29,7 +29,8 @@ typedef struct nmlp_synth_options {
     const nmlp_progress *progress;
 } nmlp_synth_options;
 
-/* Writes a complete model directory (with a byte-level tokenizer, so that it can be run at once). The same bytes for the same options. */
+/* Writes a complete model directory (with a byte-level tokenizer, so that it can be run at once). The same bytes for
+ * the same options. */
 nmlp_status nmlp_synth_write(const char *dir, nmlp_config *config, const nmlp_synth_options *options, int64_t *params,
                              int64_t *bytes, nmlp_err *err);
 

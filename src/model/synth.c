@@ -48,8 +48,7 @@ static nmlp_status add_mlp(struct synth *s, int64_t layer, nmlp_err *err) {
         int64_t cols = i == NMLP_MLP_DOWN ? c->intermediate : c->hidden;
         int64_t rank = c->compressed ? nmlp_rank_for_ratio(rows, cols, s->options->ratio, s->options->tile) : 0;
         if (rank == 0) {
-            NMLP_RETURN_IF_FAILED(
-                add_spec(s, rows, cols, err, "model.layers.%" PRId64 ".mlp.%s.weight", layer, name));
+            NMLP_RETURN_IF_FAILED(add_spec(s, rows, cols, err, "model.layers.%" PRId64 ".mlp.%s.weight", layer, name));
         } else {
             NMLP_RETURN_IF_FAILED(add_spec(s, rows, rank, err, "model.layers.%" PRId64 ".mlp.%s.u", layer, name));
             NMLP_RETURN_IF_FAILED(add_spec(s, rank, cols, err, "model.layers.%" PRId64 ".mlp.%s.v", layer, name));
@@ -67,9 +66,12 @@ static nmlp_status add_layer(struct synth *s, int64_t l, nmlp_err *err) {
         const char *name;
         int64_t rows, cols;
     } parts[] = {
-        {"input_layernorm", c->hidden, 0},        {"self_attn.q_proj", q_dim, c->hidden},
-        {"self_attn.k_proj", kv_dim, c->hidden},  {"self_attn.v_proj", kv_dim, c->hidden},
-        {"self_attn.o_proj", c->hidden, q_dim},   {"post_attention_layernorm", c->hidden, 0},
+        {"input_layernorm", c->hidden, 0},
+        {"self_attn.q_proj", q_dim, c->hidden},
+        {"self_attn.k_proj", kv_dim, c->hidden},
+        {"self_attn.v_proj", kv_dim, c->hidden},
+        {"self_attn.o_proj", c->hidden, q_dim},
+        {"post_attention_layernorm", c->hidden, 0},
         {"self_attn.q_norm", c->qk_norm ? c->head_dim : -1, 0},
         {"self_attn.k_norm", c->qk_norm ? c->head_dim : -1, 0},
     };
@@ -157,7 +159,8 @@ out:
     return st;
 }
 
-/* Byte-level BPE spells every byte as a printable character: printable Latin-1 stands for itself, the rest follows from U+0100. */
+/* Byte-level BPE spells every byte as a printable character: printable Latin-1 stands for itself, the rest follows from
+ * U+0100. */
 static void put_byte_token(nmlp_json_writer *w, int byte, int *n_shifted) {
     bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
     unsigned code = printable ? (unsigned)byte : 256u + (unsigned)(*n_shifted)++;
@@ -235,7 +238,8 @@ nmlp_status nmlp_synth_write(const char *dir, nmlp_config *config, const nmlp_sy
     *params = 0;
     nmlp_arena_init(&s->arena);
     nmlp_rng_seed(&rng, options->seed);
-    for (int i = 0; i < TABLE_SIZE; i++) s->table[i] = nmlp_f32_to_bf16((float)(weight_deviation * nmlp_rng_normal(&rng)));
+    for (int i = 0; i < TABLE_SIZE; i++)
+        s->table[i] = nmlp_f32_to_bf16((float)(weight_deviation * nmlp_rng_normal(&rng)));
     NMLP_TRY(list_tensors(s, err));
     NMLP_TRY(nmlp_dir_stage_open(&stage, dir, false, err));
     NMLP_TRY(write_tensors(s, stage.temp_path, params, err));

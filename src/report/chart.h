@@ -1,4 +1,5 @@
-/* Grouped bars on a logarithmic axis or on one that begins at zero, as a self-contained SVG: one group per category, one bar per series. */
+/* Grouped bars on a logarithmic axis or on one that begins at zero, as a self-contained SVG: one group per category,
+ * one bar per series. */
 #ifndef NMLP_REPORT_CHART_H
 #define NMLP_REPORT_CHART_H
 

@@ -6,9 +6,7 @@
 
 enum { WIDTH = 720, PANEL = 240, LEFT = 72, RIGHT = 20, TOP = 34, BOTTOM = 40, TICKS = 5 };
 
-static double place_x(const nmlp_scale *r, double x) {
-    return LEFT + (WIDTH - LEFT - RIGHT) * nmlp_scale_place(r, x);
-}
+static double place_x(const nmlp_scale *r, double x) { return LEFT + (WIDTH - LEFT - RIGHT) * nmlp_scale_place(r, x); }
 
 static double place_y(const nmlp_scale *r, double y, int top) {
     return top + (PANEL - TOP - BOTTOM) * (1 - nmlp_scale_place(r, y));
@@ -20,13 +18,14 @@ static void put_axes(nmlp_str *out, const nmlp_scale *rx, const nmlp_scale *ry, 
     int n = nmlp_scale_ticks(ry, ticks);
     for (int i = 0; i < n; i++) {
         double at = place_y(ry, ticks[i], top);
-        nmlp_str_printf(out, "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.6g</text>\n",
-                        LEFT, at, WIDTH - RIGHT, LEFT - 8, at + 4, ticks[i]);
+        nmlp_str_printf(
+            out, "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.6g</text>\n",
+            LEFT, at, WIDTH - RIGHT, LEFT - 8, at + 4, ticks[i]);
     }
     n = nmlp_scale_ticks(rx, ticks);
     for (int i = 0; i < n; i++)
-        nmlp_str_printf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>\n", place_x(rx, ticks[i]), bottom + 18,
-                        ticks[i]);
+        nmlp_str_printf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>\n", place_x(rx, ticks[i]),
+                        bottom + 18, ticks[i]);
 }
 
 static void put_line(nmlp_str *out, const nmlp_curve *c, const nmlp_scale *rx, const nmlp_scale *ry, int top) {
@@ -56,8 +55,8 @@ void nmlp_curve_svg(nmlp_str *out, const char *x_title, const nmlp_curve *curves
         nmlp_str_printf(out, "<text x=\"%d\" y=\"%d\" font-size=\"14\">%s</text>\n", LEFT, top - 12, c->title);
         put_axes(out, &rx, &ry, top);
         put_line(out, c, &rx, &ry, top);
-        nmlp_str_printf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n", WIDTH - RIGHT, top + PANEL - TOP - 6,
-                        x_title);
+        nmlp_str_printf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n", WIDTH - RIGHT,
+                        top + PANEL - TOP - 6, x_title);
     }
     nmlp_str_puts(out, "</svg>\n");
 }

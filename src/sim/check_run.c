@@ -9,7 +9,8 @@ nmlp_status nmlp_check_run(nmlp_check_report *report, const nmlp_program *progra
     NMLP_TRY(nmlp_values_run(values, progress, err));
     NMLP_TRY(nmlp_check_values(report, values, program, pool, err));
     if (!report->ok)
-        st = nmlp_fail(err, NMLP_E_NUMERIC, "kernel %s computes wrong values: error %.3g (limit %.3g), sums %.3g (limit %.3g)",
+        st = nmlp_fail(err, NMLP_E_NUMERIC,
+                       "kernel %s computes wrong values: error %.3g (limit %.3g), sums %.3g (limit %.3g)",
                        program->name, report->max_rel_err, report->limit, report->sum_err, report->sum_limit);
 out:
     nmlp_values_destroy(values);

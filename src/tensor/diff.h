@@ -5,11 +5,11 @@
 #include <stddef.h>
 
 typedef struct nmlp_diff {
-    double max_abs;      /* largest |got - want| */
-    double max_want;     /* largest |want| */
-    double rel_to_max;   /* max_abs / max_want: the usual yardstick for logits and matmuls */
-    double nmse;         /* sum (got-want)^2 / sum want^2 */
-    size_t worst;        /* index of max_abs */
+    double max_abs;    /* largest |got - want| */
+    double max_want;   /* largest |want| */
+    double rel_to_max; /* max_abs / max_want: the usual yardstick for logits and matmuls */
+    double nmse;       /* sum (got-want)^2 / sum want^2 */
+    size_t worst;      /* index of max_abs */
 } nmlp_diff;
 
 nmlp_diff nmlp_diff_f32(const float *got, const float *want, size_t n);

@@ -13,9 +13,7 @@ int64_t nmlp_view_elems(const nmlp_view *view) {
     return n;
 }
 
-size_t nmlp_view_bytes(const nmlp_view *view) {
-    return (size_t)nmlp_view_elems(view) * nmlp_dtype_bytes(view->dtype);
-}
+size_t nmlp_view_bytes(const nmlp_view *view) { return (size_t)nmlp_view_elems(view) * nmlp_dtype_bytes(view->dtype); }
 
 const void *nmlp_view_row(const nmlp_view *view, int64_t row) {
     return (const char *)view->data + (size_t)(row * view->shape[1]) * nmlp_dtype_bytes(view->dtype);

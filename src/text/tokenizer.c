@@ -53,7 +53,9 @@ nmlp_status nmlp_tokenizer_load(nmlp_tokenizer **out, const char *dir_or_file, n
     }
     if (!nmlp_file_exists(file)) {
         nmlp_fail(err, NMLP_E_MISSING, "%s: not found", file);
-        nmlp_fail_hint(err, "MODEL is a directory with config.json, tokenizer.json and *.safetensors, as Hugging Face lays them out");
+        nmlp_fail_hint(
+            err,
+            "MODEL is a directory with config.json, tokenizer.json and *.safetensors, as Hugging Face lays them out");
         return NMLP_E_MISSING;
     }
     NMLP_RETURN_IF_FAILED(nmlp_json_load(&doc, file, err));

@@ -69,8 +69,8 @@ static void update_some(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
-void nmlp_adamw_update(const nmlp_adamw *adam, nmlp_pool *pool, nmlp_trainable *arrays, size_t n, double rate, int64_t step,
-                       double grad_scale) {
+void nmlp_adamw_update(const nmlp_adamw *adam, nmlp_pool *pool, nmlp_trainable *arrays, size_t n, double rate,
+                       int64_t step, double grad_scale) {
     struct update u = {.beta1 = (float)adam->beta1,
                        .beta2 = (float)adam->beta2,
                        .epsilon = (float)adam->epsilon,

@@ -1,4 +1,5 @@
-/* AdamW over f32 master weights, with clipping of the gradient's norm. Results do not depend on the number of threads. */
+/* AdamW over f32 master weights, with clipping of the gradient's norm. Results do not depend on the number of threads.
+ */
 #ifndef NMLP_TRAIN_ADAMW_H
 #define NMLP_TRAIN_ADAMW_H
 
@@ -28,7 +29,7 @@ nmlp_adamw nmlp_adamw_defaults(void); /* 0.9, 0.95, 1e-8, 0 */
 nmlp_status nmlp_grad_norm(nmlp_pool *pool, const nmlp_trainable *arrays, size_t n, double *norm, nmlp_err *err);
 
 /* Update number `step` (from 1) with gradients times grad_scale. */
-void nmlp_adamw_update(const nmlp_adamw *adam, nmlp_pool *pool, nmlp_trainable *arrays, size_t n, double rate, int64_t step,
-                       double grad_scale);
+void nmlp_adamw_update(const nmlp_adamw *adam, nmlp_pool *pool, nmlp_trainable *arrays, size_t n, double rate,
+                       int64_t step, double grad_scale);
 
 #endif

@@ -1,5 +1,6 @@
-/* Low-rank adapters on the factors: W = base + A B, A [N,a] and B [a,K] trained, the base frozen. The sum is written into the param, so
- * forward and backward know nothing of adapters and merging at the end is leaving it there; the rank of the factors does not change. */
+/* Low-rank adapters on the factors: W = base + A B, A [N,a] and B [a,K] trained, the base frozen. The sum is written
+ * into the param, so forward and backward know nothing of adapters and merging at the end is leaving it there; the rank
+ * of the factors does not change. */
 #ifndef NMLP_TRAIN_ADAPTERS_H
 #define NMLP_TRAIN_ADAPTERS_H
 

@@ -1,5 +1,5 @@
-/* Causal attention of one head, queries in blocks of QB. Backward computes the probabilities again from the stored log-sums, so memory
- * does not grow with T^2. */
+/* Causal attention of one head, queries in blocks of QB. Backward computes the probabilities again from the stored
+ * log-sums, so memory does not grow with T^2. */
 #ifndef NMLP_TRAIN_ATTENTION_BODY_H
 #define NMLP_TRAIN_ATTENTION_BODY_H
 
@@ -15,17 +15,17 @@ static int64_t packed_elems(const nmlp_products *p, int64_t k, int64_t n) {
 
 /* Where a head's scratch goes. Blocks begin at cache lines. */
 typedef struct attend_blocks {
-    nmlp_real *k_t, *v_t;    /* packed [D,T] */
-    nmlp_real *rows;         /* k or v, packed [T,D] */
-    nmlp_real *block;        /* QB rows of queries, packed [QB,D] */
-    nmlp_real *p, *dp;       /* [QB,T] */
+    nmlp_real *k_t, *v_t; /* packed [D,T] */
+    nmlp_real *rows;      /* k or v, packed [T,D] */
+    nmlp_real *block;     /* QB rows of queries, packed [QB,D] */
+    nmlp_real *p, *dp;    /* [QB,T] */
     nmlp_real *multiply;
     int64_t elems;
 } attend_blocks;
 
 static attend_blocks blocks_of(const nmlp_products *p, nmlp_real *scratch, int64_t t, int64_t d) {
-    int64_t sizes[] = {packed_elems(p, d, t),  packed_elems(p, d, t), packed_elems(p, t, d),
-                       packed_elems(p, QB, d), QB * t,                QB * t};
+    int64_t sizes[] = {
+        packed_elems(p, d, t), packed_elems(p, d, t), packed_elems(p, t, d), packed_elems(p, QB, d), QB * t, QB * t};
     int64_t at[6];
     int64_t end = 0;
     for (int i = 0; i < 6; i++) {
@@ -48,16 +48,29 @@ static int64_t attend_scratch(const nmlp_products *p, int64_t t, int64_t d) { re
 
 static void pack_all(const nmlp_products *p, nmlp_real *packed, const nmlp_real *b, int64_t ldb, bool transposed,
                      int64_t k, int64_t n) {
-    p->pack_b(&(nmlp_packing){.packed = packed, .b = b, .ldb = ldb, .transposed = transposed, .k = k, .n = n,
-                              .b_rows = round_up(k, p->k_step), .strip_end = round_up(n, p->strip) / p->strip});
+    p->pack_b(&(nmlp_packing){.packed = packed,
+                              .b = b,
+                              .ldb = ldb,
+                              .transposed = transposed,
+                              .k = k,
+                              .n = n,
+                              .b_rows = round_up(k, p->k_step),
+                              .strip_end = round_up(n, p->strip) / p->strip});
 }
 
 /* p [rows, q0+rows] = exp(scale q k^T - lse), zero above the diagonal; without `known` the log-sums are found first. */
 static void probabilities(const nmlp_attend *h, const attend_blocks *b, int64_t q0, int64_t rows, bool known) {
     int64_t seen = q0 + rows;
-    h->products->multiply(&(nmlp_product){.c = b->p, .ldc = seen, .a = h->q + q0 * h->q_stride, .lda = h->q_stride,
-                                          .b = b->k_t, .b_rows = round_up(h->d, h->products->k_step), .m = rows,
-                                          .n = seen, .k = h->d, .scratch = b->multiply});
+    h->products->multiply(&(nmlp_product){.c = b->p,
+                                          .ldc = seen,
+                                          .a = h->q + q0 * h->q_stride,
+                                          .lda = h->q_stride,
+                                          .b = b->k_t,
+                                          .b_rows = round_up(h->d, h->products->k_step),
+                                          .m = rows,
+                                          .n = seen,
+                                          .k = h->d,
+                                          .scratch = b->multiply});
     for (int64_t i = 0; i < rows; i++) {
         nmlp_real *row = b->p + i * seen;
         int64_t n = q0 + i + 1;
@@ -78,9 +91,16 @@ static void probabilities(const nmlp_attend *h, const attend_blocks *b, int64_t 
 /* out [rows,D], rows q_stride apart, = s [rows,seen] times the packed rows of k or v */
 static void mix_rows(const nmlp_attend *h, const attend_blocks *b, nmlp_real *out, const nmlp_real *s, int64_t rows,
                      int64_t seen) {
-    h->products->multiply(&(nmlp_product){.c = out, .ldc = h->q_stride, .a = s, .lda = seen, .b = b->rows,
-                                          .b_rows = round_up(h->t, h->products->k_step), .m = rows, .n = h->d,
-                                          .k = seen, .scratch = b->multiply});
+    h->products->multiply(&(nmlp_product){.c = out,
+                                          .ldc = h->q_stride,
+                                          .a = s,
+                                          .lda = seen,
+                                          .b = b->rows,
+                                          .b_rows = round_up(h->t, h->products->k_step),
+                                          .m = rows,
+                                          .n = h->d,
+                                          .k = seen,
+                                          .scratch = b->multiply});
 }
 
 static void attend_forward(const nmlp_attend *h) {
@@ -110,9 +130,18 @@ static void score_gradients(const nmlp_attend *h, const attend_blocks *b, int64_
 static void add_transposed(const nmlp_attend *h, const attend_blocks *b, nmlp_real *out, const nmlp_real *s,
                            const nmlp_real *queries, int64_t rows, int64_t seen) {
     pack_all(h->products, b->block, queries, h->q_stride, false, rows, h->d);
-    h->products->multiply(&(nmlp_product){.c = out, .ldc = h->kv_stride, .a = s, .lda = seen, .a_transposed = true,
-                                          .b = b->block, .b_rows = round_up(rows, h->products->k_step), .m = seen,
-                                          .n = h->d, .k = rows, .accumulate = true, .scratch = b->multiply});
+    h->products->multiply(&(nmlp_product){.c = out,
+                                          .ldc = h->kv_stride,
+                                          .a = s,
+                                          .lda = seen,
+                                          .a_transposed = true,
+                                          .b = b->block,
+                                          .b_rows = round_up(rows, h->products->k_step),
+                                          .m = seen,
+                                          .n = h->d,
+                                          .k = rows,
+                                          .accumulate = true,
+                                          .scratch = b->multiply});
 }
 
 static void attend_backward(const nmlp_attend *h) {
@@ -125,9 +154,16 @@ static void attend_backward(const nmlp_attend *h) {
         int64_t seen = q0 + rows;
         const nmlp_real *d_out = h->d_out + q0 * h->q_stride;
         probabilities(h, &b, q0, rows, true);
-        h->products->multiply(&(nmlp_product){.c = b.dp, .ldc = seen, .a = d_out, .lda = h->q_stride, .b = b.v_t,
-                                              .b_rows = round_up(h->d, h->products->k_step), .m = rows, .n = seen,
-                                              .k = h->d, .scratch = b.multiply});
+        h->products->multiply(&(nmlp_product){.c = b.dp,
+                                              .ldc = seen,
+                                              .a = d_out,
+                                              .lda = h->q_stride,
+                                              .b = b.v_t,
+                                              .b_rows = round_up(h->d, h->products->k_step),
+                                              .m = rows,
+                                              .n = seen,
+                                              .k = h->d,
+                                              .scratch = b.multiply});
         score_gradients(h, &b, q0, rows);
         add_transposed(h, &b, h->dv, b.p, d_out, rows, seen);
         add_transposed(h, &b, h->dk, b.dp, h->q + q0 * h->q_stride, rows, seen);

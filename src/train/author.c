@@ -12,8 +12,8 @@ struct desk {
     nmlp_net *net;
     nmlp_growth growth;
     int64_t n_pieces, per_window;
-    int64_t length;  /* of a piece */
-    int64_t at_once; /* pieces */
+    int64_t length;              /* of a piece */
+    int64_t at_once;             /* pieces */
     nmlp_rng rngs[MOST_AT_ONCE]; /* a piece's own, so that neighbours do not matter */
     int32_t newest[MOST_AT_ONCE];
     float *logits; /* [at_once, V] */
@@ -84,8 +84,7 @@ nmlp_status nmlp_author_write(const nmlp_authoring *a, int32_t *ids, nmlp_err *e
     d->length = (a->window + d->per_window - 1) / d->per_window;
     d->n_pieces = a->n_windows * d->per_window;
     d->at_once = d->n_pieces < MOST_AT_ONCE ? d->n_pieces : MOST_AT_ONCE;
-    nmlp_net_options net = {.isa = a->isa, .pool = a->pool, .set = NMLP_TRAIN_NOTHING, .t = d->length,
-                            .s = d->at_once};
+    nmlp_net_options net = {.isa = a->isa, .pool = a->pool, .set = NMLP_TRAIN_NOTHING, .t = d->length, .s = d->at_once};
     NMLP_TRY(nmlp_net_create(&d->net, a->model, &net, err));
     NMLP_TRY(nmlp_growth_init(&d->growth, d->net, d->at_once, d->length, err));
     d->logits = nmlp_mem_new((size_t)(d->at_once * a->model->config.vocab), sizeof *d->logits, err);

@@ -1,5 +1,5 @@
-/* Text a model writes itself: sampled from its own distribution, from a random token on, many pieces at once. A student that
- * imitates its teacher on it sees every kind of text the teacher knows, not only the kinds there are files of. */
+/* Text a model writes itself: sampled from its own distribution, from a random token on, many pieces at once. A student
+ * that imitates its teacher on it sees every kind of text the teacher knows, not only the kinds there are files of. */
 #ifndef NMLP_TRAIN_AUTHOR_H
 #define NMLP_TRAIN_AUTHOR_H
 

@@ -1,4 +1,5 @@
-/* Weights of a net: every tensor of the checkpoint becomes a param, found again by its address. Included by net_<type>.c. */
+/* Weights of a net: every tensor of the checkpoint becomes a param, found again by its address. Included by
+ * net_<type>.c. */
 #ifndef NMLP_TRAIN_BIND_BODY_H
 #define NMLP_TRAIN_BIND_BODY_H
 
@@ -83,7 +84,8 @@ static nmlp_status choose_trained(nmlp_net *net, nmlp_train_set set, nmlp_err *e
         if (layer->train_mlp) net->lowest = l;
     }
     if (net->lowest < n_layers) return NMLP_OK;
-    nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: no MLP matrix of this model is factorised, so there are no factors to train",
+    nmlp_fail(err, NMLP_E_UNSUPPORTED,
+              "%s: no MLP matrix of this model is factorised, so there are no factors to train",
               net->model->checkpoint.dir);
     nmlp_fail_hint(err, "compress the model first, or train its dense MLPs with --train mlp");
     return NMLP_E_UNSUPPORTED;

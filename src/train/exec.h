@@ -1,8 +1,10 @@
-/* The operators of training over a pool: linear maps, norms, rotation, gated activation, attention, embedding, losses, forward and
- * backward. Work is split into blocks of fixed size over outputs, so results do not depend on the number of threads.
+/* The operators of training over a pool: linear maps, norms, rotation, gated activation, attention, embedding, losses,
+ * forward and backward. Work is split into blocks of fixed size over outputs, so results do not depend on the number of
+ * threads.
  *
- * Letters: S rows of all sequences together, T tokens of a sequence (T divides S), N outputs, K inputs, H columns, V vocabulary. Gradients of
- * weights are added to; gradients of activations are overwritten unless a flag says otherwise. */
+ * Letters: S rows of all sequences together, T tokens of a sequence (T divides S), N outputs, K inputs, H columns, V
+ * vocabulary. Gradients of weights are added to; gradients of activations are overwritten unless a flag says otherwise.
+ */
 #ifndef NMLP_TRAIN_EXEC_H
 #define NMLP_TRAIN_EXEC_H
 
@@ -23,10 +25,10 @@ typedef struct nmlp_fixed_operand {
 typedef struct nmlp_exec {
     const nmlp_ops *ops;
     const nmlp_products *products;
-    nmlp_pool *pool;       /* borrowed; may be NULL */
+    nmlp_pool *pool; /* borrowed; may be NULL */
     nmlp_arena arena;
-    nmlp_real *packed;     /* the right-hand operand of the product at work */
-    nmlp_real *packed_a;   /* the left-hand one, where the set packs it */
+    nmlp_real *packed;   /* the right-hand operand of the product at work */
+    nmlp_real *packed_a; /* the left-hand one, where the set packs it */
     nmlp_fixed_operand *fixed;
     nmlp_real *scratch;    /* per thread */
     int64_t scratch_elems; /* of one thread */
@@ -36,8 +38,8 @@ typedef struct nmlp_exec {
 nmlp_status nmlp_exec_init(nmlp_exec *e, const char *isa, nmlp_pool *pool, int64_t t, int64_t d, nmlp_err *err);
 void nmlp_exec_fini(nmlp_exec *e);
 
-/* Says that B [k,n], or [n,k] when transposed, stays as it is: products with it at the same address are spared packing. Does nothing where
- * packing is cheap beside the products. */
+/* Says that B [k,n], or [n,k] when transposed, stays as it is: products with it at the same address are spared packing.
+ * Does nothing where packing is cheap beside the products. */
 nmlp_status nmlp_exec_fix(nmlp_exec *e, const nmlp_real *b, bool transposed, int64_t k, int64_t n, nmlp_err *err);
 
 /* C [m,n] = or += op(A) op(B), all contiguous. */
@@ -78,7 +80,8 @@ void nmlp_swiglu_forward(nmlp_exec *e, nmlp_real *act, const nmlp_real *gate, co
 /* gate and up are replaced by their gradients. */
 void nmlp_swiglu_backward(nmlp_exec *e, nmlp_real *gate, nmlp_real *up, const nmlp_real *d_act, int64_t n);
 
-/* Causal attention with grouped queries over S/T sequences; q, out, d_out, dq [S, n_heads*D], k, v, dk, dv [S, n_kv_heads*D]. */
+/* Causal attention with grouped queries over S/T sequences; q, out, d_out, dq [S, n_heads*D], k, v, dk, dv [S,
+ * n_kv_heads*D]. */
 typedef struct nmlp_heads {
     nmlp_real *out;
     const nmlp_real *q, *k, *v;
@@ -90,7 +93,8 @@ typedef struct nmlp_heads {
 void nmlp_attend_forward(nmlp_exec *e, const nmlp_heads *h);
 void nmlp_attend_backward(nmlp_exec *e, const nmlp_heads *h);
 
-/* The newest token of each of B sequences against the n tokens it has so far: q and out [B, n_heads*D], k and v [B, room, n_kv_heads*D]. */
+/* The newest token of each of B sequences against the n tokens it has so far: q and out [B, n_heads*D], k and v [B,
+ * room, n_kv_heads*D]. */
 typedef struct nmlp_newest {
     nmlp_real *out;
     const nmlp_real *q, *k, *v;
@@ -99,12 +103,13 @@ typedef struct nmlp_newest {
 void nmlp_attend_next(nmlp_exec *e, const nmlp_newest *newest);
 
 /* rows [S,H] of table [V,H]; d_table += rows, tokens in order. */
-void nmlp_embed_forward(nmlp_exec *e, nmlp_real *rows, const nmlp_real *table, const int32_t *ids, int64_t s, int64_t h);
+void nmlp_embed_forward(nmlp_exec *e, nmlp_real *rows, const nmlp_real *table, const int32_t *ids, int64_t s,
+                        int64_t h);
 void nmlp_embed_backward(nmlp_exec *e, nmlp_real *d_table, const nmlp_real *d_rows, const int32_t *ids, int64_t s,
                          int64_t h);
 
-/* Loss of logits [S,V] against targets [S], or KL from a teacher's logits [S,V] (then destroyed). The logits become the gradient times
- * `scale`. `loss` and `nll` [S] receive each row's. */
+/* Loss of logits [S,V] against targets [S], or KL from a teacher's logits [S,V] (then destroyed). The logits become the
+ * gradient times `scale`. `loss` and `nll` [S] receive each row's. */
 typedef struct nmlp_losses {
     nmlp_real *logits;
     nmlp_real *teacher; /* NULL: next token */
@@ -115,7 +120,8 @@ typedef struct nmlp_losses {
 } nmlp_losses;
 void nmlp_loss_rows(nmlp_exec *e, const nmlp_losses *losses);
 
-/* How far hidden rows x [S,H] are from a teacher's y, each row relative to the teacher's: loss [S]; dx += scale times the gradient by x. */
+/* How far hidden rows x [S,H] are from a teacher's y, each row relative to the teacher's: loss [S]; dx += scale times
+ * the gradient by x. */
 typedef struct nmlp_matching {
     nmlp_real *dx;
     const nmlp_real *x, *y;

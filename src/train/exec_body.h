@@ -28,9 +28,10 @@ nmlp_status nmlp_exec_init(nmlp_exec *e, const char *isa, nmlp_pool *pool, int64
     nmlp_arena_init(&e->arena);
     e->scratch_elems = e->ops->attend_scratch(e->products, t, d);
     e->scratch_elems = ceil_div(e->scratch_elems, 64) * 64;
-    e->packed = nmlp_arena_new(&e->arena, (size_t)(PANEL_COLS * PANEL_ROWS / e->products->per_real), sizeof *e->packed, err);
-    e->scratch = nmlp_arena_new(&e->arena, (size_t)nmlp_pool_threads(pool) * (size_t)e->scratch_elems,
-                                sizeof *e->scratch, err);
+    e->packed =
+        nmlp_arena_new(&e->arena, (size_t)(PANEL_COLS * PANEL_ROWS / e->products->per_real), sizeof *e->packed, err);
+    e->scratch =
+        nmlp_arena_new(&e->arena, (size_t)nmlp_pool_threads(pool) * (size_t)e->scratch_elems, sizeof *e->scratch, err);
     if (!e->packed || !e->scratch) return NMLP_E_NOMEM;
     if (!e->products->pack_a) return NMLP_OK;
     e->packed_a = nmlp_arena_new(&e->arena, (size_t)(LEFT_ELEMS / e->products->per_real), sizeof *e->packed_a, err);
@@ -98,8 +99,15 @@ static void pack_strips(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     int64_t ldb = g->b_transposed ? g->k : g->n;
     const nmlp_real *b = g->b_transposed ? g->b + p->col * ldb + p->row : g->b + p->row * ldb + p->col;
-    p->e->products->pack_b(&(nmlp_packing){.packed = p->packed, .b = b, .ldb = ldb, .transposed = g->b_transposed,
-                                      .k = p->k, .n = p->n, .b_rows = p->b_rows, .strip_begin = begin, .strip_end = end});
+    p->e->products->pack_b(&(nmlp_packing){.packed = p->packed,
+                                           .b = b,
+                                           .ldb = ldb,
+                                           .transposed = g->b_transposed,
+                                           .k = p->k,
+                                           .n = p->n,
+                                           .b_rows = p->b_rows,
+                                           .strip_begin = begin,
+                                           .strip_end = end});
 }
 
 /* Element (row, col) of op(A). */
@@ -111,9 +119,14 @@ static void pack_groups(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct panel *p = ctx;
     const nmlp_train_matmul *g = p->g;
     (void)thread;
-    p->e->products->pack_a(&(nmlp_row_packing){.packed = p->e->packed_a, .a = left_at(g, p->top, p->row),
-                                               .lda = g->a_transposed ? g->m : g->k, .transposed = g->a_transposed,
-                                               .m = p->m, .k = p->k, .a_cols = p->b_rows, .group_begin = begin,
+    p->e->products->pack_a(&(nmlp_row_packing){.packed = p->e->packed_a,
+                                               .a = left_at(g, p->top, p->row),
+                                               .lda = g->a_transposed ? g->m : g->k,
+                                               .transposed = g->a_transposed,
+                                               .m = p->m,
+                                               .k = p->k,
+                                               .a_cols = p->b_rows,
+                                               .group_begin = begin,
                                                .group_end = end});
 }
 
@@ -176,13 +189,15 @@ void nmlp_linear_forward(nmlp_exec *e, nmlp_real *y, const nmlp_real *x, const n
 
 void nmlp_linear_backward_input(nmlp_exec *e, nmlp_real *dx, const nmlp_real *dy, const nmlp_real *w, int64_t s,
                                 int64_t n, int64_t k, bool accumulate) {
-    nmlp_exec_matmul(e, &(nmlp_train_matmul){.c = dx, .a = dy, .b = w, .accumulate = accumulate, .m = s, .n = k, .k = n});
+    nmlp_exec_matmul(e,
+                     &(nmlp_train_matmul){.c = dx, .a = dy, .b = w, .accumulate = accumulate, .m = s, .n = k, .k = n});
 }
 
 void nmlp_linear_backward_weight(nmlp_exec *e, nmlp_real *dw, const nmlp_real *dy, const nmlp_real *x, int64_t s,
                                  int64_t n, int64_t k) {
-    nmlp_exec_matmul(
-        e, &(nmlp_train_matmul){.c = dw, .a = dy, .b = x, .a_transposed = true, .accumulate = true, .m = n, .n = k, .k = s});
+    nmlp_exec_matmul(e,
+                     &(nmlp_train_matmul){
+                         .c = dw, .a = dy, .b = x, .a_transposed = true, .accumulate = true, .m = n, .n = k, .k = s});
 }
 
 /* ---- rows and elements ---- */
@@ -304,8 +319,11 @@ static void attend_units(void *ctx, int64_t begin, int64_t end, int thread) {
         int64_t sequence = unit / h->n_kv_heads;
         int64_t kv = unit % h->n_kv_heads;
         for (int64_t head = kv * group; head < (kv + 1) * group; head++) {
-            nmlp_attend a = {.products = p->e->products, .q_stride = h->n_heads * h->d, .kv_stride = h->n_kv_heads * h->d,
-                             .t = h->t, .d = h->d};
+            nmlp_attend a = {.products = p->e->products,
+                             .q_stride = h->n_heads * h->d,
+                             .kv_stride = h->n_kv_heads * h->d,
+                             .t = h->t,
+                             .d = h->d};
             int64_t q_at = sequence * h->t * a.q_stride + head * h->d;
             int64_t kv_at = sequence * h->t * a.kv_stride + kv * h->d;
             a.scale = (nmlp_real)(1 / sqrt((double)h->d));

@@ -1,5 +1,5 @@
-/* Matrix product on one thread. B lies in strips of two vectors' width; a block of A is copied so that its rows do not share cache
- * sets; the inner loop keeps MR x 2 vectors of C in registers. Sums run over k in one fixed order. */
+/* Matrix product on one thread. B lies in strips of two vectors' width; a block of A is copied so that its rows do not
+ * share cache sets; the inner loop keeps MR x 2 vectors of C in registers. Sums run over k in one fixed order. */
 #ifndef NMLP_TRAIN_GEMM_BODY_H
 #define NMLP_TRAIN_GEMM_BODY_H
 

@@ -39,8 +39,16 @@ static nmlp_heads heads_of(const nmlp_net *net, int64_t l, int64_t s, int64_t t)
     const nmlp_config *c = &net->model->config;
     const nmlp_net_acts *a = &net->acts;
     const nmlp_net_kept *kept = &net->kept[l];
-    return (nmlp_heads){.out = kept->mixed, .q = a->q, .k = a->k, .v = a->v, .lse = kept->lse, .s = s, .t = t,
-                        .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .d = c->head_dim};
+    return (nmlp_heads){.out = kept->mixed,
+                        .q = a->q,
+                        .k = a->k,
+                        .v = a->v,
+                        .lse = kept->lse,
+                        .s = s,
+                        .t = t,
+                        .n_heads = c->n_heads,
+                        .n_kv_heads = c->n_kv_heads,
+                        .d = c->head_dim};
 }
 
 /* Everything in front of attention's scores. Sequences of t tokens begin at position `first`. */
@@ -98,9 +106,16 @@ static void layer_next(nmlp_net *net, nmlp_growth *g, int64_t l, const nmlp_real
         memcpy(g->k[l] + at, a->k + i * kv_dim, (size_t)kv_dim * sizeof *a->k);
         memcpy(g->v[l] + at, a->v + i * kv_dim, (size_t)kv_dim * sizeof *a->v);
     }
-    nmlp_attend_next(&net->exec, &(nmlp_newest){.out = net->kept[l].mixed, .q = a->q, .k = g->k[l], .v = g->v[l],
-                                                .b = g->b, .n = g->length + 1, .room = g->room, .n_heads = c->n_heads,
-                                                .n_kv_heads = c->n_kv_heads, .d = c->head_dim});
+    nmlp_attend_next(&net->exec, &(nmlp_newest){.out = net->kept[l].mixed,
+                                                .q = a->q,
+                                                .k = g->k[l],
+                                                .v = g->v[l],
+                                                .b = g->b,
+                                                .n = g->length + 1,
+                                                .room = g->room,
+                                                .n_heads = c->n_heads,
+                                                .n_kv_heads = c->n_kv_heads,
+                                                .d = c->head_dim});
     finish_layer(net, l, x, out, g->b);
 }
 

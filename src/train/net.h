@@ -1,7 +1,9 @@
-/* A decoder model ready to be trained: weights in nmlp_real, gradients beside those that are trained, and the pass forward and back.
+/* A decoder model ready to be trained: weights in nmlp_real, gradients beside those that are trained, and the pass
+ * forward and back.
  *
- * Memory is weights, gradients of what is trained, the input of every layer, and the activations of one layer: backward computes each layer
- * once more from its input. Letters: S rows of a batch (sequences one after the other), T tokens of a sequence, H hidden, V vocabulary. */
+ * Memory is weights, gradients of what is trained, the input of every layer, and the activations of one layer: backward
+ * computes each layer once more from its input. Letters: S rows of a batch (sequences one after the other), T tokens of
+ * a sequence, H hidden, V vocabulary. */
 #ifndef NMLP_TRAIN_NET_H
 #define NMLP_TRAIN_NET_H
 
@@ -44,8 +46,8 @@ typedef struct nmlp_batch {
     int64_t s, t;
     nmlp_teacher_fn *teacher; /* NULL: next-token loss */
     void *ctx;
-    /* Hidden states of a teacher with the same layers, [L+1] of [S,H], behind layer l at l+1; NULL: not matched. Their mean relative squared
-     * distance over layers, times `match`, is added to the loss where gradients are computed. */
+    /* Hidden states of a teacher with the same layers, [L+1] of [S,H], behind layer l at l+1; NULL: not matched. Their
+     * mean relative squared distance over layers, times `match`, is added to the loss where gradients are computed. */
     nmlp_real *const *hidden;
     double match;
     double scale; /* factor of the gradient, e.g. 1/tokens of the step; 0: loss only */

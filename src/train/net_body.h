@@ -41,12 +41,22 @@ static nmlp_status new_acts(nmlp_net *net, int64_t s, nmlp_err *err) {
         nmlp_real **at;
         int64_t cols;
     } parts[] = {
-        {&a->normed, c->hidden}, {&a->q, q_dim},           {&a->k, kv_dim},          {&a->v, kv_dim},
-        {&a->mlp_in, c->hidden},  {&a->gate, c->intermediate},
-        {&a->up, c->intermediate}, {&a->act, c->intermediate}, {&net->d_rows, c->hidden},
-        {&net->d_normed, c->hidden}, {&net->d_q, q_dim},   {&net->d_k, kv_dim},      {&net->d_v, kv_dim},
+        {&a->normed, c->hidden},
+        {&a->q, q_dim},
+        {&a->k, kv_dim},
+        {&a->v, kv_dim},
+        {&a->mlp_in, c->hidden},
+        {&a->gate, c->intermediate},
+        {&a->up, c->intermediate},
+        {&a->act, c->intermediate},
+        {&net->d_rows, c->hidden},
+        {&net->d_normed, c->hidden},
+        {&net->d_q, q_dim},
+        {&net->d_k, kv_dim},
+        {&net->d_v, kv_dim},
         {&net->d_act, c->intermediate > q_dim ? c->intermediate : q_dim},
-        {&a->q_raw, c->qk_norm ? q_dim : 1}, {&a->k_raw, c->qk_norm ? kv_dim : 1},
+        {&a->q_raw, c->qk_norm ? q_dim : 1},
+        {&a->k_raw, c->qk_norm ? kv_dim : 1},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         NMLP_RETURN_IF_FAILED(new_reals(net, parts[i].at, s, parts[i].cols, err));
@@ -141,16 +151,20 @@ static nmlp_batch_loss head_rows(nmlp_net *net, const nmlp_batch *b, const nmlp_
     nmlp_batch_loss sum = {0};
     nmlp_linear_forward(&net->exec, net->logits, x, head->data, n, head->rows, head->cols);
     if (b->teacher) b->teacher(b->ctx, first, n, net->teacher);
-    nmlp_loss_rows(&net->exec, &(nmlp_losses){.logits = net->logits, .teacher = b->teacher ? net->teacher : NULL,
-                                              .targets = b->targets + first, .s = n, .v = head->rows,
-                                              .scale = (nmlp_real)b->scale, .loss = net->losses, .nll = net->nlls});
+    nmlp_loss_rows(&net->exec, &(nmlp_losses){.logits = net->logits,
+                                              .teacher = b->teacher ? net->teacher : NULL,
+                                              .targets = b->targets + first,
+                                              .s = n,
+                                              .v = head->rows,
+                                              .scale = (nmlp_real)b->scale,
+                                              .loss = net->losses,
+                                              .nll = net->nlls});
     for (int64_t i = 0; i < n; i++) {
         sum.loss += net->losses[i];
         sum.nll += net->nlls[i];
     }
     if (b->scale == 0) return sum;
-    if (head->grad)
-        nmlp_linear_backward_weight(&net->exec, head->grad, net->logits, x, n, head->rows, head->cols);
+    if (head->grad) nmlp_linear_backward_weight(&net->exec, head->grad, net->logits, x, n, head->rows, head->cols);
     nmlp_linear_backward_input(&net->exec, net->d_normed + first * head->cols, net->logits, head->data, n, head->rows,
                                head->cols, false);
     return sum;
@@ -162,8 +176,12 @@ static double match_layer(nmlp_net *net, const nmlp_batch *b, int64_t l) {
     double weight = b->match / (double)c->n_layers;
     double sum = 0;
     if (!b->hidden) return 0;
-    nmlp_match_rows(&net->exec, &(nmlp_matching){.dx = net->d_rows, .x = net->inputs[l + 1], .y = b->hidden[l + 1],
-                                                 .s = b->s, .h = c->hidden, .scale = b->scale * weight,
+    nmlp_match_rows(&net->exec, &(nmlp_matching){.dx = net->d_rows,
+                                                 .x = net->inputs[l + 1],
+                                                 .y = b->hidden[l + 1],
+                                                 .s = b->s,
+                                                 .h = c->hidden,
+                                                 .scale = b->scale * weight,
                                                  .loss = net->matches});
     for (int64_t i = 0; i < b->s; i++) sum += net->matches[i];
     return weight * sum;

@@ -29,12 +29,12 @@ typedef struct nmlp_net_kept {
 
 /* Activations of one layer, for S rows. */
 typedef struct nmlp_net_acts {
-    nmlp_real *normed;           /* [S,H] in front of attention */
-    nmlp_real *q_raw, *k_raw;    /* before q/k norm, where there is one */
-    nmlp_real *q, *k, *v;        /* rotated */
-    nmlp_real *mlp_in;           /* [S,H] normalised */
+    nmlp_real *normed;                   /* [S,H] in front of attention */
+    nmlp_real *q_raw, *k_raw;            /* before q/k norm, where there is one */
+    nmlp_real *q, *k, *v;                /* rotated */
+    nmlp_real *mlp_in;                   /* [S,H] normalised */
     nmlp_real *inner[NMLP_MLP_MATRICES]; /* [S,r] x v^T */
-    nmlp_real *gate, *up, *act;  /* [S,I] */
+    nmlp_real *gate, *up, *act;          /* [S,I] */
 } nmlp_net_acts;
 
 struct nmlp_net {
@@ -47,19 +47,19 @@ struct nmlp_net {
     nmlp_net_layer *layers;
     int64_t lowest; /* first layer with something to train; below it gradients are not needed */
     int64_t max_s, max_t;
-    nmlp_real *rope;    /* [T,D] */
-    nmlp_real **inputs; /* [L+1] of [S,H] */
+    nmlp_real *rope;     /* [T,D] */
+    nmlp_real **inputs;  /* [L+1] of [S,H] */
     nmlp_net_kept *kept; /* [L] */
     nmlp_net_acts acts;
-    nmlp_real *d_rows;  /* [S,H] gradient of the residual stream */
+    nmlp_real *d_rows;   /* [S,H] gradient of the residual stream */
     nmlp_real *d_normed; /* [S,H] */
-    nmlp_real *d_act;   /* [S, max(I, n_heads*D)] */
+    nmlp_real *d_act;    /* [S, max(I, n_heads*D)] */
     nmlp_real *d_q, *d_k, *d_v;
-    nmlp_real *d_inner; /* [S, largest rank] */
-    int64_t loss_rows; /* rows whose logits are held at once */
+    nmlp_real *d_inner;          /* [S, largest rank] */
+    int64_t loss_rows;           /* rows whose logits are held at once */
     nmlp_real *logits, *teacher; /* [loss_rows,V] */
-    double *losses, *nlls; /* [loss_rows] */
-    double *matches;       /* [S] */
+    double *losses, *nlls;       /* [loss_rows] */
+    double *matches;             /* [S] */
 };
 
 nmlp_status nmlp_net_bind(nmlp_net *net, nmlp_train_set set, nmlp_err *err);

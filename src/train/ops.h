@@ -1,6 +1,7 @@
 /* The arithmetic of training on one thread, behind one table per instruction set. exec.h spreads it over the pool.
  *
- * Letters: S rows (tokens), H columns, T tokens of a sequence, D head dimension, V vocabulary. Matrices are row-major. */
+ * Letters: S rows (tokens), H columns, T tokens of a sequence, D head dimension, V vocabulary. Matrices are row-major.
+ */
 #ifndef NMLP_TRAIN_OPS_H
 #define NMLP_TRAIN_OPS_H
 
@@ -17,11 +18,13 @@ typedef struct nmlp_product {
     int64_t b_rows;     /* rows of its strips; at least k */
     int64_t m, n, k;
     bool accumulate;
-    const nmlp_real *packed_a; /* its first group, by pack_a with k rounded up to k_step: used in place of `a`; may be NULL */
-    nmlp_real *scratch;        /* multiply_scratch elements; none with packed_a */
+    const nmlp_real
+        *packed_a;      /* its first group, by pack_a with k rounded up to k_step: used in place of `a`; may be NULL */
+    nmlp_real *scratch; /* multiply_scratch elements; none with packed_a */
 } nmlp_product;
 
-/* op(A) [m,k] into groups of `group` rows, zero-padded; a group holds a_cols * group numbers, a_cols being k rounded up to k_step. */
+/* op(A) [m,k] into groups of `group` rows, zero-padded; a group holds a_cols * group numbers, a_cols being k rounded up
+ * to k_step. */
 typedef struct nmlp_row_packing {
     nmlp_real *packed;
     const nmlp_real *a;
@@ -31,8 +34,8 @@ typedef struct nmlp_row_packing {
     int64_t group_begin, group_end; /* which groups to write */
 } nmlp_row_packing;
 
-/* B [k,n], or [n,k] when `transposed`, into strips of `strip` columns, zero-padded. A strip holds b_rows * strip numbers, b_rows being
- * k rounded up to the set's k_step; their type and order are the set's own. */
+/* B [k,n], or [n,k] when `transposed`, into strips of `strip` columns, zero-padded. A strip holds b_rows * strip
+ * numbers, b_rows being k rounded up to the set's k_step; their type and order are the set's own. */
 typedef struct nmlp_packing {
     nmlp_real *packed;
     const nmlp_real *b;
@@ -47,10 +50,10 @@ typedef struct nmlp_products {
     const char *name;
     int64_t strip; /* columns of a packed strip */
     int64_t k_step;
-    int64_t per_real; /* packed numbers in the room of one nmlp_real */
+    int64_t per_real;         /* packed numbers in the room of one nmlp_real */
     int64_t multiply_scratch; /* elements */
     void (*pack_b)(const nmlp_packing *packing);
-    int64_t group; /* rows of a packed group */
+    int64_t group;                                   /* rows of a packed group */
     void (*pack_a)(const nmlp_row_packing *packing); /* NULL: multiply takes A as it is */
     void (*multiply)(const nmlp_product *product);
 } nmlp_products;
@@ -72,13 +75,13 @@ typedef struct nmlp_attend {
 
 /* One row of logits against a token or against a teacher's logits. */
 typedef struct nmlp_loss_row {
-    nmlp_real *logits;        /* [V]; replaced by the gradient when `scale` is not 0 */
-    nmlp_real *teacher;       /* [V], destroyed; NULL: next-token loss */
-    int64_t target;           /* token; also scored beside a teacher */
+    nmlp_real *logits;  /* [V]; replaced by the gradient when `scale` is not 0 */
+    nmlp_real *teacher; /* [V], destroyed; NULL: next-token loss */
+    int64_t target;     /* token; also scored beside a teacher */
     int64_t v;
-    nmlp_real scale;          /* factor of the gradient */
-    double loss;              /* out: what is minimised */
-    double nll;               /* out: negative log-likelihood of the target */
+    nmlp_real scale; /* factor of the gradient */
+    double loss;     /* out: what is minimised */
+    double nll;      /* out: negative log-likelihood of the target */
 } nmlp_loss_row;
 
 typedef struct nmlp_ops {
@@ -110,11 +113,12 @@ typedef struct nmlp_ops {
     void (*add)(nmlp_real *x, const nmlp_real *y, int64_t n); /* x += y */
 } nmlp_ops;
 
-/* The fastest set this CPU has; `isa` "ref", "avx2" or "avx512" asks for one and falls back to the portable set where the CPU lacks it. */
+/* The fastest set this CPU has; `isa` "ref", "avx2" or "avx512" asks for one and falls back to the portable set where
+ * the CPU lacks it. */
 const nmlp_ops *nmlp_ops_select(const char *isa);
-/* Products to go with it: the set's own, or on a CPU with tiles those of "amx", which round operands to bf16 and sum in f32 as
- * mixed-precision training does. "amx-emu" is the same in plain C, "amx-emu-avx512" with
- * its own order of operands. */
+/* Products to go with it: the set's own, or on a CPU with tiles those of "amx", which round operands to bf16 and sum in
+ * f32 as mixed-precision training does. "amx-emu" is the same in plain C, "amx-emu-avx512" with its own order of
+ * operands. */
 const nmlp_products *nmlp_products_select(const char *isa);
 
 #endif

@@ -1,4 +1,5 @@
-/* The table of one number type and instruction set: included by ops_<type>_<set>.c, which defines VEC_BYTES, MR and OPS_NAME. */
+/* The table of one number type and instruction set: included by ops_<type>_<set>.c, which defines VEC_BYTES, MR and
+ * OPS_NAME. */
 #ifndef NMLP_TRAIN_OPS_BODY_H
 #define NMLP_TRAIN_OPS_BODY_H
 

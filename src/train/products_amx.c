@@ -10,7 +10,8 @@ static void block_end(void) { nmlp_amx_end(); }
 static void settle_memory(void) { __asm__ volatile("" : : : "memory"); }
 
 /* Tiles 0..3 are C (row half, column half), 4 and 5 A, 6 and 7 B. */
-static void block_product(float *c, int64_t ldc, const uint16_t *a, const uint16_t *b, int64_t n_blocks, bool accumulate) {
+static void block_product(float *c, int64_t ldc, const uint16_t *a, const uint16_t *b, int64_t n_blocks,
+                          bool accumulate) {
     size_t stride = (size_t)ldc * sizeof *c;
     settle_memory();
     if (accumulate) {

@@ -1,7 +1,8 @@
-/* One number type per translation unit: float for training, double where gradients are checked against finite differences.
+/* One number type per translation unit: float for training, double where gradients are checked against finite
+ * differences.
  *
- * The bodies in *_body.h are compiled once for each. A file that wants the double set defines NMLP_TRAIN_F64 before its first include;
- * the names below then mean the _f64 symbols. */
+ * The bodies in *_body.h are compiled once for each. A file that wants the double set defines NMLP_TRAIN_F64 before its
+ * first include; the names below then mean the _f64 symbols. */
 #ifndef NMLP_TRAIN_REAL_H
 #define NMLP_TRAIN_REAL_H
 

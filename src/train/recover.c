@@ -60,8 +60,8 @@ static nmlp_status open_state(struct run *r, const char *out_dir, nmlp_err *err)
     if (found) return NMLP_OK;
     t->state.first_ppl = t->state.best_ppl = nmlp_trainer_evaluate(t);
     if (!isfinite(t->state.first_ppl))
-        return nmlp_fail(err, NMLP_E_NUMERIC, "%s: held-out perplexity is %g before training",
-                         t->model->checkpoint.dir, t->state.first_ppl);
+        return nmlp_fail(err, NMLP_E_NUMERIC, "%s: held-out perplexity is %g before training", t->model->checkpoint.dir,
+                         t->state.first_ppl);
     nmlp_trainer_keep_best(t);
     t->log[t->n_log++] = (nmlp_recover_step){.loss = NAN, .grad_norm = NAN, .heldout_ppl = t->state.first_ppl};
     report_line(t, &t->log[0]);

@@ -10,7 +10,8 @@
 #ifdef NMLP_TRAIN_F64
 static inline nmlp_real real_exp(nmlp_real x) { return exp(x); }
 #else
-/* exp to about 2 ulp without branches, so that loops over it become vector code: n = round(x / ln 2), a polynomial on the rest. */
+/* exp to about 2 ulp without branches, so that loops over it become vector code: n = round(x / ln 2), a polynomial on
+ * the rest. */
 static inline nmlp_real real_exp(nmlp_real x) {
     float clamped = x > 88.0f ? 88.0f : x;
     clamped = clamped < -87.0f ? -87.0f : clamped;
@@ -107,8 +108,7 @@ static void norm_backward(nmlp_real *dx, const nmlp_real *dy, const nmlp_real *x
         nmlp_real r = inverse_rms(x, h, eps);
         vec lanes = {0};
         int64_t i = 0;
-        for (; i + VL <= h; i += VL)
-            lanes += *(const vec *)(dy + i) * *(const vec *)(x + i) * *(const vec *)(w + i);
+        for (; i + VL <= h; i += VL) lanes += *(const vec *)(dy + i) * *(const vec *)(x + i) * *(const vec *)(w + i);
         nmlp_real along = sum_vec(lanes);
         for (; i < h; i++) along += dy[i] * x[i] * w[i];
         nmlp_real pull = along * r * r * r / (nmlp_real)h;

@@ -32,7 +32,8 @@ static void small_product(const nmlp_products *products, float *c, const float *
         .c = c, .ldc = N, .a = a, .lda = K, .b = packed, .b_rows = ROWS, .m = M, .n = N, .k = K, .scratch = scratch});
 }
 
-/* Tiles are trusted after they agreed with their description in C. Both sum bf16 products in f32: only the order may differ. */
+/* Tiles are trusted after they agreed with their description in C. Both sum bf16 products in f32: only the order may
+ * differ. */
 static bool tiles_agree(void) {
     float a[M * K], b[K * N], got[M * N], want[M * N];
     for (int i = 0; i < M * K; i++) a[i] = (float)(i % 17) - 8.0f + 0.125f * (float)(i % 5);

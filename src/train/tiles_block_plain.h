@@ -7,7 +7,8 @@
 static void block_begin(void) {}
 static void block_end(void) {}
 
-static void block_product(float *c, int64_t ldc, const uint16_t *a, const uint16_t *b, int64_t n_blocks, bool accumulate) {
+static void block_product(float *c, int64_t ldc, const uint16_t *a, const uint16_t *b, int64_t n_blocks,
+                          bool accumulate) {
     for (int i = 0; i < MR && !accumulate; i++) memset(c + i * ldc, 0, NR * sizeof *c);
     for (int64_t block = 0; block < n_blocks; block++, a += 2 * TILE_ELEMS, b += TILE_K * NR) {
         for (int i = 0; i < MR; i++) {

@@ -1,9 +1,9 @@
-/* Matrix products in bf16 with f32 sums, in blocks of 32 x 32: what AMX tiles compute. A set includes one of tiles_pack_plain.h and
- * tiles_pack_avx512.h, which bring operands into the order below, and has block_begin, block_end and block_product from its own file or
- * from tiles_block_plain.h.
+/* Matrix products in bf16 with f32 sums, in blocks of 32 x 32: what AMX tiles compute. A set includes one of
+ * tiles_pack_plain.h and tiles_pack_avx512.h, which bring operands into the order below, and has block_begin, block_end
+ * and block_product from its own file or from tiles_block_plain.h.
  *
- * B: strips of 32 columns; for every two rows p, p+1 the 32 pairs (p, p+1) of the columns, so that 16 columns are a tile row.
- * A: for every 32 rows and 32 columns two tiles of 16 rows. Both are padded with zeros. */
+ * B: strips of 32 columns; for every two rows p, p+1 the 32 pairs (p, p+1) of the columns, so that 16 columns are a
+ * tile row. A: for every 32 rows and 32 columns two tiles of 16 rows. Both are padded with zeros. */
 #ifndef NMLP_TRAIN_TILES_BODY_H
 #define NMLP_TRAIN_TILES_BODY_H
 
@@ -19,17 +19,20 @@ enum {
     TILE_ELEMS = 512, /* 16 rows of 32 bf16 */
     KC = 512,
     MB = 96,
-    A_ELEMS = MB * KC, /* bf16 */
+    A_ELEMS = MB * KC,    /* bf16 */
     SCRATCH = A_ELEMS / 2 /* nmlp_real */
 };
 
 static void block_begin(void);
 static void block_end(void);
-/* c [32,32], rows ldc apart, = or += A B over n_blocks times 32: A tiles in pairs from a on, B rows of 64 elements from b on. */
-static void block_product(float *c, int64_t ldc, const uint16_t *a, const uint16_t *b, int64_t n_blocks, bool accumulate);
+/* c [32,32], rows ldc apart, = or += A B over n_blocks times 32: A tiles in pairs from a on, B rows of 64 elements from
+ * b on. */
+static void block_product(float *c, int64_t ldc, const uint16_t *a, const uint16_t *b, int64_t n_blocks,
+                          bool accumulate);
 /* Strip of g's columns first..first+31. */
 static void pack_strip(uint16_t *dst, const nmlp_packing *g, int64_t first);
-/* m rows (at most 32) and k columns of A, or k rows and m columns where it is transposed: its blocks one after the other. */
+/* m rows (at most 32) and k columns of A, or k rows and m columns where it is transposed: its blocks one after the
+ * other. */
 static void copy_group(uint16_t *dst, const float *a, int64_t lda, bool transposed, int64_t m, int64_t k);
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -42,8 +45,8 @@ static void pack_b(const nmlp_packing *g) {
 static void pack_a(const nmlp_row_packing *g) {
     for (int64_t i = g->group_begin; i < g->group_end; i++) {
         const float *a = g->a + i * MR * (g->transposed ? 1 : g->lda);
-        copy_group((uint16_t *)(void *)g->packed + i * MR * g->a_cols, a, g->lda, g->transposed, min64(MR, g->m - i * MR),
-                   g->k);
+        copy_group((uint16_t *)(void *)g->packed + i * MR * g->a_cols, a, g->lda, g->transposed,
+                   min64(MR, g->m - i * MR), g->k);
     }
 }
 

@@ -1,5 +1,5 @@
-/* Operands of tiles brought into order sixteen numbers at a time. Where an operand is transposed, pairs of neighbours along k become one
- * 32-bit word and blocks of 16 x 16 words are turned. */
+/* Operands of tiles brought into order sixteen numbers at a time. Where an operand is transposed, pairs of neighbours
+ * along k become one 32-bit word and blocks of 16 x 16 words are turned. */
 #ifndef NMLP_TRAIN_TILES_PACK_AVX512_H
 #define NMLP_TRAIN_TILES_PACK_AVX512_H
 
@@ -13,8 +13,8 @@ static __mmask16 first_lanes(int64_t n) { return n >= 16 ? 0xffff : n <= 0 ? 0 :
 #ifdef __AVX512BF16__
 
 static inline __m512i pair_rows(__m512 low, __m512 high) {
-    const __m512i in_pairs = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
-                                              21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i in_pairs = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
+                                              6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_permutexvar_epi16(in_pairs, (__m512i)_mm512_cvtne2ps_pbh(high, low));
 }
 
@@ -37,8 +37,8 @@ static inline __m512i pair_rows(__m512 low, __m512 high) {
 }
 
 static inline __m512i narrow_halves(__m512 low, __m512 high) {
-    const __m512i upper = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25,
-                                           23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    const __m512i upper = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27,
+                                           25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
     return _mm512_permutex2var_epi16(round_up_half(low), upper, round_up_half(high));
 }
 

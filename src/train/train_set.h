@@ -6,7 +6,7 @@ typedef enum nmlp_train_set {
     NMLP_TRAIN_FACTORS, /* u and v of factorised MLP matrices */
     NMLP_TRAIN_MLP,     /* all MLP matrices, dense ones too */
     NMLP_TRAIN_ALL,
-    NMLP_TRAIN_NOTHING  /* a net that is only run */
+    NMLP_TRAIN_NOTHING /* a net that is only run */
 } nmlp_train_set;
 
 #endif

@@ -30,14 +30,16 @@ static uint64_t mix_teacher(uint64_t hash, const nmlp_model *teacher) {
 /* Everything the trajectory depends on. */
 static uint64_t fingerprint(const nmlp_trainer *t, int64_t n_ids) {
     const nmlp_recover_options *o = &t->options;
-    int64_t whole[] = {o->mode, o->set, o->steps, o->batch, o->context, o->warmup, o->lora_rank, (int64_t)o->seed,
-                       o->eval_every, o->heldout, o->patience, o->teacher ? 1 : 0, n_ids, (int64_t)t->n_trained};
+    int64_t whole[] = {
+        o->mode,          o->set,        o->steps,   o->batch,    o->context,         o->warmup, o->lora_rank,
+        (int64_t)o->seed, o->eval_every, o->heldout, o->patience, o->teacher ? 1 : 0, n_ids,     (int64_t)t->n_trained};
     double parts[] = {o->explore, o->match, o->rate, o->rate_floor, o->clip, o->weight_decay};
     uint64_t hash = mix(0xcbf29ce484222325u, whole, sizeof whole);
     hash = mix(hash, parts, sizeof parts);
     hash = mix_teacher(hash, o->teacher);
     hash = mix(hash, t->corpus.ids, (size_t)n_ids * sizeof *t->corpus.ids);
-    for (size_t i = 0; i < t->n_trained; i++) hash = mix(hash, t->trained[i].data, (size_t)t->trained[i].n * sizeof(float));
+    for (size_t i = 0; i < t->n_trained; i++)
+        hash = mix(hash, t->trained[i].data, (size_t)t->trained[i].n * sizeof(float));
     return hash;
 }
 
@@ -117,7 +119,11 @@ static nmlp_status open_teacher(nmlp_trainer *t, nmlp_err *err) {
 static nmlp_status open_author(nmlp_trainer *t, nmlp_err *err) {
     const nmlp_recover_options *o = &t->options;
     int64_t wanted = (int64_t)ceil((double)(o->steps * o->batch) * o->explore);
-    nmlp_authoring a = {.model = o->teacher, .window = o->context + 1, .seed = o->seed, .isa = o->isa, .pool = o->pool,
+    nmlp_authoring a = {.model = o->teacher,
+                        .window = o->context + 1,
+                        .seed = o->seed,
+                        .isa = o->isa,
+                        .pool = o->pool,
                         .progress = o->progress};
     if (wanted == 0) return NMLP_OK;
     a.n_windows = wanted < MOST_WRITTEN ? wanted : MOST_WRITTEN;
@@ -147,7 +153,8 @@ static nmlp_status check_options(nmlp_trainer *t, nmlp_err *err) {
     if (!(o->rate > 0) || o->clip < 0 || o->weight_decay < 0 || o->match < 0)
         return nmlp_fail(err, NMLP_E_ARG, "--lr must be above 0; --clip, --weight-decay and --match not below 0");
     if (!(o->explore >= 0 && o->explore <= 1) || (o->explore > 0 && !o->teacher))
-        return nmlp_fail(err, NMLP_E_ARG, "--explore %g: must be from 0 to 1, and needs a teacher to write", o->explore);
+        return nmlp_fail(err, NMLP_E_ARG, "--explore %g: must be from 0 to 1, and needs a teacher to write",
+                         o->explore);
     if (o->mode == NMLP_RECOVER_LORA && o->lora_rank < 1)
         return nmlp_fail(err, NMLP_E_ARG, "--lora-rank must be at least 1");
     if (o->warmup >= o->steps) o->warmup = o->steps / 4;
@@ -238,8 +245,7 @@ static nmlp_status run_teacher(nmlp_trainer *t, int64_t n_sequences, nmlp_err *e
     for (int64_t i = 0; i < n_sequences; i++) {
         struct row_sink sink = {.rows = t->teacher_rows + i * context * hidden, .hidden = hidden};
         nmlp_session_truncate(t->session, 0);
-        NMLP_RETURN_IF_FAILED(
-            nmlp_session_append(t->session, t->ids + i * context, context, keep_rows, &sink, err));
+        NMLP_RETURN_IF_FAILED(nmlp_session_append(t->session, t->ids + i * context, context, keep_rows, &sink, err));
     }
     return NMLP_OK;
 }
@@ -296,8 +302,8 @@ nmlp_status nmlp_trainer_step(nmlp_trainer *t, nmlp_recover_step *line, nmlp_err
     for (size_t i = 0; i < t->n_adapters; i++) nmlp_adapter_backward(&t->adapters[i], nmlp_net_exec(t->net));
     NMLP_RETURN_IF_FAILED(nmlp_grad_norm(o->pool, t->trained, t->n_trained, &line->grad_norm, err));
     if (!isfinite(line->loss) || !isfinite(line->grad_norm))
-        return nmlp_fail(err, NMLP_E_NUMERIC, "step %lld: the loss is %g and the gradient's norm %g", (long long)line->step,
-                         line->loss, line->grad_norm);
+        return nmlp_fail(err, NMLP_E_NUMERIC, "step %lld: the loss is %g and the gradient's norm %g",
+                         (long long)line->step, line->loss, line->grad_norm);
     if (o->clip > 0 && line->grad_norm > o->clip) scale = o->clip / line->grad_norm;
     nmlp_adamw_update(&adam, o->pool, t->trained, t->n_trained, line->rate, line->step, scale);
     apply_adapters(t);

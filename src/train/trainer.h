@@ -13,9 +13,9 @@
 
 /* What changes from step to step, and all that a later run needs to go on. */
 typedef struct nmlp_progress_state {
-    int64_t step;      /* done */
+    int64_t step; /* done */
     int64_t best_step;
-    int64_t n_bad;     /* evaluations since the best */
+    int64_t n_bad; /* evaluations since the best */
     double best_ppl;
     double first_ppl;
 } nmlp_progress_state;
@@ -29,27 +29,28 @@ typedef struct nmlp_trainer {
     nmlp_trainable *trained; /* [n_trained] */
     float **best;            /* [n_trained] copies of their best data */
     size_t n_trained;
-    nmlp_adapter *adapters;  /* [n_adapters], mode lora */
+    nmlp_adapter *adapters; /* [n_adapters], mode lora */
     size_t n_adapters;
-    int64_t micro;           /* sequences computed at once */
-    int32_t *ids, *targets;  /* [micro*context] */
+    int64_t micro;          /* sequences computed at once */
+    int32_t *ids, *targets; /* [micro*context] */
     nmlp_engine *teacher;
     nmlp_session *session;
-    float *teacher_rows;     /* [micro*context, H of the teacher], final norm applied */
-    float **teacher_hidden;  /* [L+1] of [micro*context, H] when hidden states are matched */
+    float *teacher_rows;    /* [micro*context, H of the teacher], final norm applied */
+    float **teacher_hidden; /* [L+1] of [micro*context, H] when hidden states are matched */
     nmlp_progress_state state;
-    nmlp_recover_step *log;  /* [steps+1] */
+    nmlp_recover_step *log; /* [steps+1] */
     int64_t n_log;
     uint64_t fingerprint;
-    double train_seconds;    /* of this run */
-    int64_t run_tokens;      /* of this run */
+    double train_seconds; /* of this run */
+    int64_t run_tokens;   /* of this run */
 } nmlp_trainer;
 
 nmlp_status nmlp_trainer_init(nmlp_trainer *t, const nmlp_model *model, const int32_t *ids, int64_t n_ids,
                               const nmlp_recover_options *options, nmlp_err *err);
 void nmlp_trainer_fini(nmlp_trainer *t);
 
-/* One step: gradients of a batch, clipping, update. NMLP_E_NUMERIC, nothing updated, when the loss or the gradient is not finite. */
+/* One step: gradients of a batch, clipping, update. NMLP_E_NUMERIC, nothing updated, when the loss or the gradient is
+ * not finite. */
 nmlp_status nmlp_trainer_step(nmlp_trainer *t, nmlp_recover_step *line, nmlp_err *err);
 /* Held-out perplexity of the weights as they are. */
 double nmlp_trainer_evaluate(nmlp_trainer *t);

@@ -73,7 +73,8 @@ nmlp_status nmlp_trainer_load(nmlp_trainer *t, const char *path, bool *found, nm
     for (size_t i = 0; i < t->n_trained; i++) {
         const nmlp_trainable *w = &t->trained[i];
         float *parts[] = {w->data, w->mean, w->square, t->best[i]};
-        for (int p = 0; p < 4; p++, at += (size_t)w->n * sizeof(float)) memcpy(parts[p], at, (size_t)w->n * sizeof(float));
+        for (int p = 0; p < 4; p++, at += (size_t)w->n * sizeof(float))
+            memcpy(parts[p], at, (size_t)w->n * sizeof(float));
     }
     for (size_t i = 0; i < t->n_adapters; i++) nmlp_adapter_apply(&t->adapters[i], nmlp_net_exec(t->net));
 out:

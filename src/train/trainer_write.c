@@ -67,8 +67,10 @@ static nmlp_status write_log(const nmlp_trainer *t, const char *dir, nmlp_err *e
     for (int64_t i = 0; i < t->n_log; i++) {
         const nmlp_recover_step *s = &t->log[i];
         nmlp_str_printf(&text, "%" PRId64 ",%" PRId64 ",%.6g,", s->step, s->tokens, s->rate);
-        if (s->step > 0) nmlp_str_printf(&text, "%.6g,%.6g,", s->loss, s->grad_norm);
-        else nmlp_str_puts(&text, ",,");
+        if (s->step > 0)
+            nmlp_str_printf(&text, "%.6g,%.6g,", s->loss, s->grad_norm);
+        else
+            nmlp_str_puts(&text, ",,");
         if (isfinite(s->heldout_ppl)) nmlp_str_printf(&text, "%.6g", s->heldout_ppl);
         nmlp_str_putc(&text, '\n');
     }

@@ -24,7 +24,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     nmlp_str_init(&text);
     nmlp_config_write(&config, NULL, &text);
     if (read_config(&again, nmlp_str_text(&text), text.len) != NMLP_OK) abort();
-    if (again.hidden != config.hidden || again.head_dim != config.head_dim || again.rope.theta != config.rope.theta) abort();
+    if (again.hidden != config.hidden || again.head_dim != config.head_dim || again.rope.theta != config.rope.theta)
+        abort();
     nmlp_str_fini(&text);
     return 0;
 }

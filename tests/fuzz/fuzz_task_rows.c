@@ -1,5 +1,5 @@
-/* Any bytes as the questions of a task, in every format: reading never crashes, and every question accepted can be scored. The first byte
- * chooses task and format. */
+/* Any bytes as the questions of a task, in every format: reading never crashes, and every question accepted can be
+ * scored. The first byte chooses task and format. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -82,7 +82,8 @@ static double *attend(const double *q, const double *k, const double *v, const n
             double sum = 0;
             for (int64_t s = 0; s <= t; s++) {
                 double dot = 0;
-                for (int64_t i = 0; i < d; i++) dot += q[(t * c->n_heads + h) * d + i] * k[(s * c->n_kv_heads + kv) * d + i];
+                for (int64_t i = 0; i < d; i++)
+                    dot += q[(t * c->n_heads + h) * d + i] * k[(s * c->n_kv_heads + kv) * d + i];
                 p[s] = exp(dot / sqrt((double)d));
                 sum += p[s];
             }

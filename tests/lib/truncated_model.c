@@ -61,7 +61,8 @@ static output *add(output *outputs, size_t *n, const char *name, int64_t rows, i
     assert_true(*n < OUTPUTS_MAX);
     output *o = &outputs[(*n)++];
     snprintf(o->name, sizeof o->name, "%s", name);
-    o->spec = (nmlp_tensor_spec){.name = o->name, .dtype = NMLP_DTYPE_F32, .n_dims = cols ? 2 : 1, .shape = {rows, cols}};
+    o->spec =
+        (nmlp_tensor_spec){.name = o->name, .dtype = NMLP_DTYPE_F32, .n_dims = cols ? 2 : 1, .shape = {rows, cols}};
     o->data = nmlp_mem_new((size_t)(rows * (cols ? cols : 1)), sizeof(float), NULL);
     assert_non_null(o->data);
     return o;
@@ -91,7 +92,8 @@ static void write_all(const char *dir, const nmlp_config *config, output *output
     for (size_t i = 0; i < n; i++) specs[i] = outputs[i].spec;
     nmlp_assert_ok(nmlp_checkpoint_writer_open(&writer, dir, specs, n, 0, &err), &err);
     for (size_t i = 0; i < n; i++)
-        nmlp_assert_ok(nmlp_checkpoint_writer_put(writer, outputs[i].data, nmlp_tensor_spec_bytes(&specs[i]), &err), &err);
+        nmlp_assert_ok(nmlp_checkpoint_writer_put(writer, outputs[i].data, nmlp_tensor_spec_bytes(&specs[i]), &err),
+                       &err);
     nmlp_assert_ok(nmlp_checkpoint_writer_finish(writer, &err), &err);
     nmlp_str_init(&text);
     nmlp_config_write(config, "{\"version\":1,\"ratio\":0.5,\"tile\":16}", &text);

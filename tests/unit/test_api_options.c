@@ -49,7 +49,8 @@ static void newer_program_is_served_unless_it_uses_a_new_field(void **state) {
     nmlp_assert_ok(nmlp_options_take(&ours, sizeof ours, &theirs, "thing", &err), &err);
     assert_int_equal(ours.a, 5);
     theirs.b = 3;
-    nmlp_assert_fails(nmlp_options_take(&ours, sizeof ours, &theirs, "thing", &err), &err, NMLP_E_UNSUPPORTED, "thing", NULL);
+    nmlp_assert_fails(nmlp_options_take(&ours, sizeof ours, &theirs, "thing", &err), &err, NMLP_E_UNSUPPORTED, "thing",
+                      NULL);
 }
 
 static void uninitialised_options_are_refused(void **state) {
@@ -62,8 +63,10 @@ static void uninitialised_options_are_refused(void **state) {
     nmlp_compression_options noise;
     memset(&noise, 0xa5, sizeof noise);
     nmlp_assert_fails(nmlp_llm_open(&llm, "x", &zero, &err), &err, NMLP_E_ARG, "nmlp_llm_options_init", NULL);
-    nmlp_assert_fails(nmlp_neuron_kernel_create(&kernel, &no_size, &err), &err, NMLP_E_ARG, "nmlp_neuron_problem_init", NULL);
-    nmlp_assert_fails(nmlp_compress_model("x", "y", &noise, NULL, &err), &err, NMLP_E_ARG, "nmlp_compression_options_init", NULL);
+    nmlp_assert_fails(nmlp_neuron_kernel_create(&kernel, &no_size, &err), &err, NMLP_E_ARG, "nmlp_neuron_problem_init",
+                      NULL);
+    nmlp_assert_fails(nmlp_compress_model("x", "y", &noise, NULL, &err), &err, NMLP_E_ARG,
+                      "nmlp_compression_options_init", NULL);
 }
 
 static void missing_arguments_are_refused_and_errors_may_be_ignored(void **state) {
@@ -113,7 +116,8 @@ static void kernel_is_built_simulated_checked_and_printed(void **state) {
     assert_true(error > 0 && error < 0x1p-6); /* rounded to bf16, not wrong */
     nmlp_assert_ok(nmlp_neuron_kernel_emit(kernel, NULL, &source, &err), &err);
     assert_non_null(strstr(source, "import nki\n"));
-    nmlp_assert_fails(nmlp_neuron_kernel_emit(kernel, "cuda", &source, &err), &err, NMLP_E_ARG, "cuda", "nki-legacy", NULL);
+    nmlp_assert_fails(nmlp_neuron_kernel_emit(kernel, "cuda", &source, &err), &err, NMLP_E_ARG, "cuda", "nki-legacy",
+                      NULL);
     nmlp_neuron_kernel_destroy(kernel);
 }
 

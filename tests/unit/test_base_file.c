@@ -124,9 +124,10 @@ static void a_full_disk_is_reported(void **state) {
     if (access("/dev/full", W_OK) != 0) skip();
     FILE *full = fopen("/dev/full", "w");
     writer.fd = fileno(full);
-    writer.path = (char *)(uintptr_t) "out";
+    writer.path = (char *)(uintptr_t)"out";
     char block[4096] = {0};
-    nmlp_assert_fails(nmlp_file_writer_write(&writer, block, sizeof block, &err), &err, NMLP_E_IO, "out", "space", NULL);
+    nmlp_assert_fails(nmlp_file_writer_write(&writer, block, sizeof block, &err), &err, NMLP_E_IO, "out", "space",
+                      NULL);
     assert_non_null(strstr(err.hint, "disk is full"));
     fclose(full);
 }
@@ -160,8 +161,10 @@ static void an_output_that_cannot_be_made_is_refused(void **state) {
     nmlp_dir_stage stage;
     nmlp_err err;
     (void)state;
-    nmlp_assert_fails(nmlp_dir_stage_open(&stage, "/proc/nowhere/out", false, &err), &err, NMLP_E_IO, "/proc/nowhere", NULL);
-    nmlp_assert_fails(nmlp_dir_stage_open(&stage, "/etc/passwd", false, &err), &err, NMLP_E_IO, "not a directory", NULL);
+    nmlp_assert_fails(nmlp_dir_stage_open(&stage, "/proc/nowhere/out", false, &err), &err, NMLP_E_IO, "/proc/nowhere",
+                      NULL);
+    nmlp_assert_fails(nmlp_dir_stage_open(&stage, "/etc/passwd", false, &err), &err, NMLP_E_IO, "not a directory",
+                      NULL);
 }
 
 int main(void) {

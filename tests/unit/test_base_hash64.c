@@ -9,7 +9,8 @@ static void published_values_are_met(void **state) {
     assert_int_equal(of("", 0), 0xEF46DB3751D8E999u);
     assert_int_equal(of("a", 0), 0xD24EC4F1A98C6E5Bu);
     assert_int_equal(of("abc", 0), 0x44BC2CF5AD770999u);
-    assert_int_equal(of("Nobody inspects the spammish repetition", 0), 0xFBCEA83C8A378BF1u); /* over 32 bytes: the lanes */
+    assert_int_equal(of("Nobody inspects the spammish repetition", 0),
+                     0xFBCEA83C8A378BF1u); /* over 32 bytes: the lanes */
 }
 
 static void one_changed_byte_or_the_seed_changes_the_hash(void **state) {

@@ -26,8 +26,8 @@ static void values_are_read(void **state) {
 }
 
 static void broken_texts_name_line_and_column(void **state) {
-    static const char *const broken[] = {"",       "{",        "{\"a\":1",   "[1,2",      "nul", "{\"a\":1}x",
-                                         "{'a':1}", "\"open", "{\"a\" 1}", "[1 2]",     "{,}", "[\"\\u12\"]"};
+    static const char *const broken[] = {"",        "{",      "{\"a\":1",  "[1,2",  "nul", "{\"a\":1}x",
+                                         "{'a':1}", "\"open", "{\"a\" 1}", "[1 2]", "{,}", "[\"\\u12\"]"};
     nmlp_json_doc doc;
     nmlp_err err;
     (void)state;
@@ -53,8 +53,10 @@ static void huge_numbers_are_no_integers(void **state) {
     double d;
     (void)state;
     nmlp_assert_ok(parse(&doc, "{\"big\":1e400,\"long\":123456789012345678901234567890,\"half\":0.5}", &err), &err);
-    nmlp_assert_fails(nmlp_json_need_int(&doc, doc.root, "big", 0, INT64_MAX, &i, &err), &err, NMLP_E_FORMAT, "big", NULL);
-    nmlp_assert_fails(nmlp_json_need_int(&doc, doc.root, "long", 0, INT64_MAX, &i, &err), &err, NMLP_E_FORMAT, "long", NULL);
+    nmlp_assert_fails(nmlp_json_need_int(&doc, doc.root, "big", 0, INT64_MAX, &i, &err), &err, NMLP_E_FORMAT, "big",
+                      NULL);
+    nmlp_assert_fails(nmlp_json_need_int(&doc, doc.root, "long", 0, INT64_MAX, &i, &err), &err, NMLP_E_FORMAT, "long",
+                      NULL);
     nmlp_assert_fails(nmlp_json_need_int(&doc, doc.root, "half", 0, 9, &i, &err), &err, NMLP_E_FORMAT, "half", NULL);
     nmlp_assert_fails(nmlp_json_need_int(&doc, doc.root, "gone", 0, 9, &i, &err), &err, NMLP_E_MISSING, "gone", NULL);
     nmlp_assert_fails(nmlp_json_need_number(&doc, doc.root, "big", &d, &err), &err, NMLP_E_FORMAT, "big", NULL);

@@ -3,7 +3,8 @@
 #include "lib/testing.h"
 
 #define SIZES                                                                                                          \
-    "\"hidden_size\":64,\"intermediate_size\":128,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"vocab_size\":100"
+    "\"hidden_size\":64,\"intermediate_size\":128,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"vocab_size\":"   \
+    "100"
 
 static nmlp_status read_config(nmlp_config *config, const char *text, nmlp_err *err) {
     nmlp_json_doc doc;
@@ -47,8 +48,11 @@ static void families_differ_in_bias_and_norms(void **state) {
     nmlp_assert_ok(
         read_config(&c, "{\"architectures\":[\"MistralForCausalLM\"]," SIZES ",\"sliding_window\":null}", &err), &err);
     assert_string_equal(c.family, "mistral");
-    nmlp_assert_ok(read_config(&c, "{\"architectures\":[\"LlamaForCausalLM\"]," SIZES ",\"attention_bias\":true,"
-                                   "\"eos_token_id\":[5,6,5]}", &err), &err);
+    nmlp_assert_ok(read_config(&c,
+                               "{\"architectures\":[\"LlamaForCausalLM\"]," SIZES ",\"attention_bias\":true,"
+                               "\"eos_token_id\":[5,6,5]}",
+                               &err),
+                   &err);
     assert_true(c.qkv_bias && c.o_bias);
     assert_int_equal(c.n_stop_ids, 2);
 }
@@ -72,12 +76,14 @@ static void what_would_compute_something_else_is_refused(void **state) {
 #define LLAMA "{\"architectures\":[\"LlamaForCausalLM\"]," SIZES
     refuse("{\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES ",\"quantization_config\":{\"quant_method\":\"gptq\"}}",
            NMLP_E_UNSUPPORTED, "gptq");
-    refuse("{\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES ",\"quantization_config\":[]}", NMLP_E_UNSUPPORTED, "quantised");
-    refuse("{\"architectures\":[\"MistralForCausalLM\"]," SIZES ",\"sliding_window\":4096}", NMLP_E_UNSUPPORTED, "sliding");
+    refuse("{\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES ",\"quantization_config\":[]}", NMLP_E_UNSUPPORTED,
+           "quantised");
+    refuse("{\"architectures\":[\"MistralForCausalLM\"]," SIZES ",\"sliding_window\":4096}", NMLP_E_UNSUPPORTED,
+           "sliding");
     refuse("{\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES ",\"sliding_window\":4096,\"use_sliding_window\":true}",
            NMLP_E_UNSUPPORTED, "sliding");
-    refuse("{\"architectures\":[\"Qwen3ForCausalLM\"]," SIZES ",\"layer_types\":[\"sliding_attention\"]}", NMLP_E_UNSUPPORTED,
-           "sliding_attention");
+    refuse("{\"architectures\":[\"Qwen3ForCausalLM\"]," SIZES ",\"layer_types\":[\"sliding_attention\"]}",
+           NMLP_E_UNSUPPORTED, "sliding_attention");
     refuse(LLAMA ",\"rope_scaling\":{\"type\":\"yarn\"}}", NMLP_E_UNSUPPORTED, "yarn");
     refuse(LLAMA ",\"partial_rotary_factor\":0.5}", NMLP_E_UNSUPPORTED, "partial_rotary_factor");
     refuse(LLAMA ",\"hidden_act\":\"gelu\"}", NMLP_E_UNSUPPORTED, "gelu");
@@ -90,7 +96,8 @@ static void senseless_sizes_are_refused(void **state) {
     (void)state;
     refuse(LLAMA ",\"num_key_value_heads\":3}", NMLP_E_FORMAT, "multiple");
     refuse(LLAMA ",\"head_dim\":7}", NMLP_E_FORMAT, "head_dim");
-    refuse("{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":81024,\"intermediate_size\":8,\"num_hidden_layers\":1,"
+    refuse("{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":81024,\"intermediate_size\":8,\"num_hidden_"
+           "layers\":1,"
            "\"num_attention_heads\":2,\"vocab_size\":9}",
            NMLP_E_FORMAT, "head_dim 40512");
     refuse(LLAMA ",\"rope_theta\":-1}", NMLP_E_FORMAT, "rope_theta");

@@ -42,7 +42,8 @@ static void a_sound_file_gives_views(void **state) {
     assert_int_equal(file.n_tensors, 2);
     assert_string_equal(file.tensors[0].name, "a"); /* in file order */
     assert_int_equal(file.tensors[0].view.shape[1], 3);
-    assert_int_equal((const unsigned char *)file.tensors[1].view.data - (const unsigned char *)file.tensors[0].view.data, 24);
+    assert_int_equal(
+        (const unsigned char *)file.tensors[1].view.data - (const unsigned char *)file.tensors[0].view.data, 24);
     nmlp_safetensors_close(&file);
 }
 
@@ -73,7 +74,8 @@ static void a_header_past_the_end_is_refused(void **state) {
     nmlp_assert_fails(nmlp_safetensors_parse(&file, image.bytes, image.len, "f", &err), &err, NMLP_E_FORMAT, "200",
                       "past the end", NULL);
     memset(image.bytes, 0xff, 8);
-    nmlp_assert_fails(nmlp_safetensors_parse(&file, image.bytes, image.len, "f", &err), &err, NMLP_E_FORMAT, "limit", NULL);
+    nmlp_assert_fails(nmlp_safetensors_parse(&file, image.bytes, image.len, "f", &err), &err, NMLP_E_FORMAT, "limit",
+                      NULL);
 }
 
 static void overlaps_and_ranges_are_refused(void **state) {
@@ -94,8 +96,10 @@ static void odd_dtypes_and_shapes_are_refused(void **state) {
     refuse("{\"a\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[0,8]}}", 8, NMLP_E_UNSUPPORTED, "\"I64\"");
     refuse("{\"a\":{\"shape\":[1],\"data_offsets\":[0,8]}}", 8, NMLP_E_UNSUPPORTED, "dtype");
     refuse("{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,8]}}", 8, NMLP_E_FORMAT, "shape");
-    refuse("{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,2],\"data_offsets\":[0,8]}}", 8, NMLP_E_UNSUPPORTED, "5 dimensions");
-    refuse("{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,8]}}", 8, NMLP_E_FORMAT, "dimension 1");
+    refuse("{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,2],\"data_offsets\":[0,8]}}", 8, NMLP_E_UNSUPPORTED,
+           "5 dimensions");
+    refuse("{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,8]}}", 8, NMLP_E_FORMAT,
+           "dimension 1");
     refuse("{\"a\":{\"dtype\":\"F32\",\"shape\":[1e300],\"data_offsets\":[0,8]}}", 8, NMLP_E_FORMAT, "dimension 0");
     refuse("{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", 8, NMLP_E_FORMAT, "dimension 0");
     refuse("{\"a\":7}", 8, NMLP_E_FORMAT, "entry a");
@@ -105,10 +109,8 @@ static void odd_dtypes_and_shapes_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_sound_file_gives_views),
-        cmocka_unit_test(empty_and_truncated_files_are_refused),
-        cmocka_unit_test(a_header_past_the_end_is_refused),
-        cmocka_unit_test(overlaps_and_ranges_are_refused),
+        cmocka_unit_test(a_sound_file_gives_views),          cmocka_unit_test(empty_and_truncated_files_are_refused),
+        cmocka_unit_test(a_header_past_the_end_is_refused),  cmocka_unit_test(overlaps_and_ranges_are_refused),
         cmocka_unit_test(odd_dtypes_and_shapes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

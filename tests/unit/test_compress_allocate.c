@@ -65,7 +65,7 @@ static void uniform_ranks_are_those_of_the_reference_table(void **state) {
         int64_t h, i;
         double ratio;
         int64_t rank;
-    } table[] = {{512, 2048, 0.05, 384}, {512, 2048, 0.1, 368}, {512, 2048, 0.2, 320}, {512, 2048, 0.4, 240},
+    } table[] = {{512, 2048, 0.05, 384}, {512, 2048, 0.1, 368},  {512, 2048, 0.2, 320}, {512, 2048, 0.4, 240},
                  {512, 2048, 0.6, 160},  {256, 1024, 0.05, 192}, {256, 1024, 0.1, 192}, {256, 1024, 0.2, 160},
                  {256, 1024, 0.4, 128},  {256, 1024, 0.6, 80}};
     for (size_t k = 0; k < sizeof table / sizeof table[0]; k++)
@@ -91,7 +91,8 @@ static void make_library(nmlp_library *library, double rate, double *loss) {
         for (int k = 0; k <= H; k++) curve[k] = k == H ? 0 : scale * exp(-rate * k);
         int64_t rows = i == NMLP_NESTED_DOWN ? H : i == NMLP_NESTED_JOINT ? 2 * I2 : I2;
         int64_t cols = i == NMLP_NESTED_DOWN ? I2 : H;
-        library->nested[i] = (nmlp_nested){.rows = rows, .cols = cols, .full = H, .rank = nmlp_rank_break_even(rows, cols), .loss = curve};
+        library->nested[i] = (nmlp_nested){
+            .rows = rows, .cols = cols, .full = H, .rank = nmlp_rank_break_even(rows, cols), .loss = curve};
     }
 }
 
@@ -108,18 +109,31 @@ static void allocation_keeps_budget_tiles_and_prefers_the_steep_layer(void **sta
     double dense = LAYERS * 3.0 * H * I2;
     double last = INFINITY;
     for (double ratio = 0.6; ratio > 0.05; ratio -= 0.05) {
-        nmlp_allocation a = {.libraries = libraries, .n_layers = LAYERS, .hidden = H, .intermediate = I2, .tile = 8,
-                             .cost = &cost, .budget = (1 - ratio) * dense, .separate = true, .joint = true, .dense = true,
-                             .cap = INFINITY, .s_gate_up = s, .s_down = s, .power = 1};
+        nmlp_allocation a = {.libraries = libraries,
+                             .n_layers = LAYERS,
+                             .hidden = H,
+                             .intermediate = I2,
+                             .tile = 8,
+                             .cost = &cost,
+                             .budget = (1 - ratio) * dense,
+                             .separate = true,
+                             .joint = true,
+                             .dense = true,
+                             .cap = INFINITY,
+                             .s_gate_up = s,
+                             .s_down = s,
+                             .power = 1};
         nmlp_assert_ok(nmlp_allocate(&a, ranks, &err), &err);
         double params = 0, total = 0;
         for (int l = 0; l < LAYERS; l++) {
             params += (double)nmlp_layer_ranks_params(&ranks[l], H, I2);
             for (int m = 0; m < NMLP_MLP_MATRICES; m++) {
                 assert_int_equal(ranks[l].rank[m] % 8, 0);
-                assert_true(ranks[l].rank[m] <= libraries[l].nested[ranks[l].joint && m < 2 ? NMLP_NESTED_JOINT : m].rank);
+                assert_true(ranks[l].rank[m] <=
+                            libraries[l].nested[ranks[l].joint && m < 2 ? NMLP_NESTED_JOINT : m].rank);
                 bool shared = ranks[l].joint && m < 2;
-                if (ranks[l].rank[m]) total += loss[l][(shared ? NMLP_NESTED_JOINT : m) * (H + 1) + ranks[l].rank[m]] / (shared ? 2 : 1);
+                if (ranks[l].rank[m])
+                    total += loss[l][(shared ? NMLP_NESTED_JOINT : m) * (H + 1) + ranks[l].rank[m]] / (shared ? 2 : 1);
             }
         }
         assert_true(params <= (1 - ratio) * dense + 0.5);
@@ -140,8 +154,20 @@ static void latency_budget_spends_time_not_parameters(void **state) {
     (void)state;
     make_library(&libraries[0], 0.2, loss[0]);
     make_library(&libraries[1], 0.02, loss[1]);
-    nmlp_allocation a = {.libraries = libraries, .n_layers = LAYERS, .hidden = H, .intermediate = I2, .tile = 8, .cost = &cost,
-                         .budget = 70, .separate = true, .joint = true, .dense = true, .cap = INFINITY, .s_gate_up = s, .s_down = s, .power = 1};
+    nmlp_allocation a = {.libraries = libraries,
+                         .n_layers = LAYERS,
+                         .hidden = H,
+                         .intermediate = I2,
+                         .tile = 8,
+                         .cost = &cost,
+                         .budget = 70,
+                         .separate = true,
+                         .joint = true,
+                         .dense = true,
+                         .cap = INFINITY,
+                         .s_gate_up = s,
+                         .s_down = s,
+                         .power = 1};
     nmlp_assert_ok(nmlp_allocate(&a, ranks, &err), &err);
     double us = 0;
     for (int l = 0; l < LAYERS; l++) {

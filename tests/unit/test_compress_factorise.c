@@ -1,4 +1,5 @@
-/* Factors against an independent truth: LAPACK's gesdd of the whitened matrix, and errors computed from their definition. */
+/* Factors against an independent truth: LAPACK's gesdd of the whitened matrix, and errors computed from their
+ * definition. */
 #include "lib/testing.h"
 #include "lib/truth.h"
 
@@ -70,8 +71,8 @@ static struct fixture *new_fixture(uint64_t seed, int tokens) {
 }
 
 /* What the factors shall be of: f32, so that everything is computed in f64. */
-#define VIEWS(f)                                                                                                  \
-    {nmlp_view_2d((f)->w[0], NMLP_DTYPE_F32, I, H), nmlp_view_2d((f)->w[1], NMLP_DTYPE_F32, I, H),                 \
+#define VIEWS(f)                                                                                                       \
+    {nmlp_view_2d((f)->w[0], NMLP_DTYPE_F32, I, H), nmlp_view_2d((f)->w[1], NMLP_DTYPE_F32, I, H),                     \
      nmlp_view_2d((f)->w[2], NMLP_DTYPE_F32, H, I)}
 
 static void factorise(nmlp_nested *nested, struct fixture *f, bool whiten, bool weights) {
@@ -195,7 +196,8 @@ static void down_reaches_the_optimum_for_its_output_gram(void **state) {
             double norm2 = 0, energy = 0;
             for (int i = 0; i < H; i++) {
                 norm2 += (double)ut[r * H + i] * (double)ut[r * H + i];
-                for (int j = 0; j < H; j++) energy += (double)ut[r * H + i] * f->output[i * H + j] * (double)ut[r * H + j];
+                for (int j = 0; j < H; j++)
+                    energy += (double)ut[r * H + i] * f->output[i * H + j] * (double)ut[r * H + j];
             }
             left -= energy / norm2;
         }
@@ -217,8 +219,7 @@ static void joint_curve_is_the_loss_of_both_matrices_together(void **state) {
     for (int m = 0; m < 2; m++) {
         const float *ut = nested[NMLP_NESTED_JOINT].ut;
         both[m] = nmlp_mem_new((size_t)(half.rank * I), sizeof(float), &err);
-        for (int64_t k = 0; k < half.rank; k++)
-            memcpy(both[m] + k * I, ut + k * 2 * I + m * I, I * sizeof(float));
+        for (int64_t k = 0; k < half.rank; k++) memcpy(both[m] + k * I, ut + k * 2 * I + m * I, I * sizeof(float));
     }
     for (int64_t k = 1; k <= half.rank; k += 3) {
         double direct = 0;
@@ -227,7 +228,8 @@ static void joint_curve_is_the_loss_of_both_matrices_together(void **state) {
             direct += direct_loss(&half, f->w[m], f->d[m], f->input, k);
         }
         assert_true(fabs(direct - half.loss[k]) < 1e-5 * half.loss[0]);
-        assert_true(half.loss[k] >= nested[NMLP_NESTED_GATE].loss[k] + nested[NMLP_NESTED_UP].loss[k] - 1e-9 * half.loss[0]);
+        assert_true(half.loss[k] >=
+                    nested[NMLP_NESTED_GATE].loss[k] + nested[NMLP_NESTED_UP].loss[k] - 1e-9 * half.loss[0]);
     }
     nmlp_mem_free(both[0]);
     nmlp_mem_free(both[1]);
@@ -239,9 +241,11 @@ static void assert_finite(const nmlp_nested *nested) {
     for (int i = 0; i < NMLP_NESTED_COUNT; i++) {
         const float *ut = nested[i].ut;
         const float *v = nested[i].v;
-        for (int64_t k = 0; k < nested[i].rank * nested[i].rows; k++) assert_true(isfinite(ut[k]) && fabsf(ut[k]) < 1e3f);
+        for (int64_t k = 0; k < nested[i].rank * nested[i].rows; k++)
+            assert_true(isfinite(ut[k]) && fabsf(ut[k]) < 1e3f);
         for (int64_t k = 0; k < nested[i].rank * nested[i].cols; k++) assert_true(isfinite(v[k]) && fabsf(v[k]) < 1e3f);
-        for (int64_t k = 0; k <= nested[i].full; k++) assert_true(isfinite(nested[i].loss[k]) && nested[i].loss[k] >= 0);
+        for (int64_t k = 0; k <= nested[i].full; k++)
+            assert_true(isfinite(nested[i].loss[k]) && nested[i].loss[k] >= 0);
     }
 }
 
@@ -251,7 +255,8 @@ static void fewer_tokens_than_channels_give_finite_factors(void **state) {
     nmlp_nested nested[NMLP_NESTED_COUNT];
     factorise(nested, f, true, true);
     assert_finite(nested);
-    assert_true(nested[NMLP_NESTED_GATE].loss[5] < 1e-4 * nested[NMLP_NESTED_GATE].loss[0]); /* 5 directions are all there is */
+    assert_true(nested[NMLP_NESTED_GATE].loss[5] <
+                1e-4 * nested[NMLP_NESTED_GATE].loss[0]); /* 5 directions are all there is */
     release(nested);
     nmlp_mem_free(f);
 }
@@ -302,8 +307,15 @@ static void a_shared_basis_alone_is_the_one_made_with_the_others(void **state) {
     struct fixture *f = new_fixture(31, T);
     (void)state;
     factorise(all, f, false, true);
-    nmlp_mlp_moments m = {.hidden = H, .intermediate = I, .gate = f->w[0], .up = f->w[1], .down = f->w[2],
-                          .views = VIEWS(f), .d_gate = f->d[0], .d_up = f->d[1], .joint = true};
+    nmlp_mlp_moments m = {.hidden = H,
+                          .intermediate = I,
+                          .gate = f->w[0],
+                          .up = f->w[1],
+                          .down = f->w[2],
+                          .views = VIEWS(f),
+                          .d_gate = f->d[0],
+                          .d_up = f->d[1],
+                          .joint = true};
     nmlp_assert_ok(nmlp_factorise_mlp(alone, &m, NULL, &err), &err);
     assert_int_equal(alone[NMLP_NESTED_GATE].rank, 0);
     assert_int_equal(alone[NMLP_NESTED_UP].rank, 0);
@@ -338,7 +350,8 @@ static void outlier_token_is_scaled_to_its_share(void **state) {
     nmlp_mem_free(rows);
 }
 
-/* Through kernels that round to bf16: exact sums of rounded values, but for the f32 sums of a chunk; several chunks, the last one short. */
+/* Through kernels that round to bf16: exact sums of rounded values, but for the f32 sums of a chunk; several chunks,
+ * the last one short. */
 static void moments_by_matrix_kernels_are_those_of_rounded_rows(void **state) {
     enum { S = 2100, M = 37, N = 530 }; /* two chunks of tokens and two of columns */
     const nmlp_kernels *kernels;
@@ -378,7 +391,8 @@ static void moments_by_matrix_kernels_are_those_of_rounded_rows(void **state) {
     nmlp_mem_free(cross);
 }
 
-/* A bf16 weight times f64 rows through kernels of bf16 numbers: as exact as an f32 product, far beyond one bf16 number (2^-9). */
+/* A bf16 weight times f64 rows through kernels of bf16 numbers: as exact as an f32 product, far beyond one bf16 number
+ * (2^-9). */
 static void products_with_weights_are_good_to_f32(void **state) {
     enum { M = 600, N = 50, K = 66, STRIDE = 80 };
     const nmlp_kernels *kernels;

@@ -1,4 +1,5 @@
-/* The judge itself: held-out losses against a plain double-precision computation, work files against their own contents. */
+/* The judge itself: held-out losses against a plain double-precision computation, work files against their own
+ * contents. */
 #include "lib/testing.h"
 
 #include <math.h>
@@ -27,7 +28,8 @@ static int set_up(void **state) {
     nmlp_engine_options options = {.isa = "ref"};
     nmlp_assert_ok(nmlp_engine_create(&f.engine, &f.model, &options, &err), &err);
     nmlp_assert_ok(nmlp_windows_cut(&f.windows, ids, sizeof ids / sizeof ids[0], CONTEXT, CALIB * CONTEXT,
-                                    HELDOUT * CONTEXT, &err), &err);
+                                    HELDOUT * CONTEXT, &err),
+                   &err);
     *state = &f;
     return 0;
 }
@@ -204,8 +206,8 @@ static void times_are_booked_where_they_were_spent(void **state) {
     assert_true(t.seconds[NMLP_STAGE_STATISTICS][NMLP_WORK_PRODUCTS] >= 4e-3);
     assert_true(t.seconds[NMLP_STAGE_STATISTICS][NMLP_WORK_EIGEN] >= 4e-3);
     assert_true(nmlp_times_of_work(&t, NMLP_WORK_FORWARD) >= 3e-3);
-    assert_true(nmlp_times_of_work(&t, NMLP_WORK_FORWARD) == nmlp_times_of_stage(&t, NMLP_STAGE_REFIT) -
-                                                                 t.seconds[NMLP_STAGE_REFIT][NMLP_WORK_OTHER]);
+    assert_true(nmlp_times_of_work(&t, NMLP_WORK_FORWARD) ==
+                nmlp_times_of_stage(&t, NMLP_STAGE_REFIT) - t.seconds[NMLP_STAGE_REFIT][NMLP_WORK_OTHER]);
     double all = nmlp_times_of_stage(&t, NMLP_STAGE_STATISTICS) + nmlp_times_of_stage(&t, NMLP_STAGE_REFIT);
     assert_true(all <= elapsed && all >= 11e-3);
     assert_true(fabs(nmlp_times_outside_forward(&t) + nmlp_times_of_work(&t, NMLP_WORK_FORWARD) - all) < 1e-9);
@@ -257,13 +259,17 @@ static void layer_file_comes_back_and_not_for_another_job(void **state) {
 static void damaged_layer_file_is_not_found(void **state) {
     struct fixture *f = *state;
     enum { FIRST_VIEW_WORD = 9, U_WORD = FIRST_VIEW_WORD + 3 };
-    static const int64_t hostile[][3] = {
-        {NMLP_DTYPE_BF16, INT64_MAX, 2}, {NMLP_DTYPE_BF16, -4, -2}, {NMLP_DTYPE_BF16, 4, 0}, {77, 4, 2}, {NMLP_DTYPE_F32, 1LL << 62, 4}};
+    static const int64_t hostile[][3] = {{NMLP_DTYPE_BF16, INT64_MAX, 2},
+                                         {NMLP_DTYPE_BF16, -4, -2},
+                                         {NMLP_DTYPE_BF16, 4, 0},
+                                         {77, 4, 2},
+                                         {NMLP_DTYPE_F32, 1LL << 62, 4}};
     uint16_t values[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     char dir[64], path[128];
     nmlp_test_mkdtemp(dir, sizeof dir);
     snprintf(path, sizeof path, "%s/layer", dir);
-    nmlp_factors gate = {.u = nmlp_view_2d(values, NMLP_DTYPE_BF16, 4, 2), .v = nmlp_view_2d(values, NMLP_DTYPE_BF16, 2, 4)};
+    nmlp_factors gate = {.u = nmlp_view_2d(values, NMLP_DTYPE_BF16, 4, 2),
+                         .v = nmlp_view_2d(values, NMLP_DTYPE_BF16, 2, 4)};
     nmlp_layer_file file = {.desc = {.gate = gate}};
     for (size_t i = 0; i < sizeof hostile / sizeof hostile[0]; i++) {
         nmlp_layer_file back;

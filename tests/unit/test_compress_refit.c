@@ -25,7 +25,8 @@ static struct data *new_data(double drift) {
     for (int i = 0; i < M * N; i++) d->w[i] = nmlp_rng_normal(&rng);
     for (int t = 0; t < S; t++) {
         for (int i = 0; i < N; i++) d->z[t][i] = nmlp_rng_normal(&rng) / (1 + 0.2 * i);
-        for (int i = 0; i < N; i++) d->x[t][i] = d->z[t][i] + drift * (d->z[t][(i + 1) % N] + 0.3 * nmlp_rng_normal(&rng));
+        for (int i = 0; i < N; i++)
+            d->x[t][i] = d->z[t][i] + drift * (d->z[t][(i + 1) % N] + 0.3 * nmlp_rng_normal(&rng));
     }
     for (int i = 0; i < N; i++) {
         for (int j = 0; j < N; j++) {
@@ -59,9 +60,15 @@ static double output_error(const struct data *d, const double *ut, const double 
 
 static void solve(const struct data *d, double ridge, int rank, double *ut, double *v) {
     nmlp_err err;
-    nmlp_refit_tall problem = {.n = N, .rows = M, .n_matrices = 1, .w = {d->w},
-                               .views = {nmlp_view_2d(d->w, NMLP_DTYPE_F32, M, N)}, .gram = d->gram, .cross = d->cross,
-                               .ridge = ridge, .rank = rank};
+    nmlp_refit_tall problem = {.n = N,
+                               .rows = M,
+                               .n_matrices = 1,
+                               .w = {d->w},
+                               .views = {nmlp_view_2d(d->w, NMLP_DTYPE_F32, M, N)},
+                               .gram = d->gram,
+                               .cross = d->cross,
+                               .ridge = ridge,
+                               .rank = rank};
     nmlp_assert_ok(nmlp_refit_tall_solve(&problem, ut, v, NULL, &err), &err);
 }
 
@@ -121,7 +128,8 @@ static void down_finds_a_planted_low_rank_map(void **state) {
         for (int i = 0; i < OUT; i++)
             for (int j = 0; j < N; j++)
                 for (int k = 0; k < N; k++) cross[i * N + j] += planted[i * N + k] * d->gram[k * N + j];
-        nmlp_refit_down problem = {.m = OUT, .n = N, .w = zero, .gram = gram, .cross = cross, .ridge = 0, .rank = pass ? 0 : RANK};
+        nmlp_refit_down problem = {
+            .m = OUT, .n = N, .w = zero, .gram = gram, .cross = cross, .ridge = 0, .rank = pass ? 0 : RANK};
         nmlp_assert_ok(nmlp_refit_down_solve(&problem, ut, pass ? dense : v, NULL, &err), &err);
         for (int i = 0; i < OUT; i++) {
             for (int j = 0; j < N; j++) {

@@ -1,5 +1,5 @@
-/* The whole model on the GPU against the CPU engine in f32: logits of every position token by token and through prefill, greedy text,
- * refusals, sampling. */
+/* The whole model on the GPU against the CPU engine in f32: logits of every position token by token and through
+ * prefill, greedy text, refusals, sampling. */
 #include <math.h>
 #include <string.h>
 
@@ -40,14 +40,17 @@ static nmlp_cuda_session *new_session(const struct both *b, int64_t context) {
     return session;
 }
 
-/* Largest difference over largest logit. The best token must be the same unless the CPU holds the two closer than twice the tolerance. */
-static void check_row(const float *got, const float *want, int64_t vocab, double tolerance, const char *what, int64_t position) {
+/* Largest difference over largest logit. The best token must be the same unless the CPU holds the two closer than twice
+ * the tolerance. */
+static void check_row(const float *got, const float *want, int64_t vocab, double tolerance, const char *what,
+                      int64_t position) {
     double largest = 0;
     double worst = 0;
     for (int64_t i = 0; i < vocab; i++) {
         largest = fmax(largest, fabs((double)want[i]));
         worst = fmax(worst, fabs((double)got[i] - (double)want[i]));
-        if (!isfinite(got[i])) fail_msg("%s position %lld: logit %lld is not finite", what, (long long)position, (long long)i);
+        if (!isfinite(got[i]))
+            fail_msg("%s position %lld: logit %lld is not finite", what, (long long)position, (long long)i);
     }
     if (!(worst <= tolerance * largest))
         fail_msg("%s position %lld: logits differ by %g of %g", what, (long long)position, worst, largest);
@@ -97,8 +100,8 @@ static void check_model(const char *dir, int64_t n, double tolerance) {
     close_both(&b);
 }
 
-/* Weights of the fixtures are f32: rounding them to bf16 (2^-9 each, independent) and the activations likewise moves logits by up to some
- * 2^-7 of the largest; 2^-5 leaves room for depth. */
+/* Weights of the fixtures are f32: rounding them to bf16 (2^-9 each, independent) and the activations likewise moves
+ * logits by up to some 2^-7 of the largest; 2^-5 leaves room for depth. */
 static void fixtures_match_the_cpu(void **state) {
     static const char *const names[] = {"fixtures/llama-gqa-tied", "fixtures/llama-mha-untied", "fixtures/qwen2-bias",
                                         "fixtures/qwen3-headdim", "models/stories260K/hf"};
@@ -176,7 +179,8 @@ static void few_steps_match_the_cpu(void **state) {
     tiny_fini(&c);
 }
 
-/* Texts of several lengths side by side, scored in one call, against the CPU's f32 perplexity of each alone: 1 % of the nll per token. */
+/* Texts of several lengths side by side, scored in one call, against the CPU's f32 perplexity of each alone: 1 % of the
+ * nll per token. */
 static void check_scores(const char *dir, int64_t longest) {
     int64_t lengths[] = {2, 3, 65, longest, 128, 17, longest - 1, 64};
     enum { N = sizeof lengths / sizeof lengths[0] };
@@ -207,11 +211,13 @@ static void check_scores(const char *dir, int64_t longest) {
         nmlp_assert_ok(nmlp_perplexity_ids(&want, b.cpu.engine, ids[i], lengths[i], &whole, &err), &err);
         for (int64_t j = 0; j + 1 < lengths[i]; j++) got -= (double)logprob[i][j];
         if (!(fabs(got - want.nll_sum) <= 0.01 * want.nll_sum + 0.05))
-            fail_msg("%s: text %d of %lld tokens: nll %g, the CPU says %g", dir, i, (long long)lengths[i], got, want.nll_sum);
+            fail_msg("%s: text %d of %lld tokens: nll %g, the CPU says %g", dir, i, (long long)lengths[i], got,
+                     want.nll_sum);
         all_got += got;
         all_want += want.nll_sum;
     }
-    if (!(fabs(all_got - all_want) <= 0.005 * all_want)) fail_msg("%s: nll %g in all, the CPU says %g", dir, all_got, all_want);
+    if (!(fabs(all_got - all_want) <= 0.005 * all_want))
+        fail_msg("%s: nll %g in all, the CPU says %g", dir, all_got, all_want);
     ids[0][0] = -1;
     nmlp_assert_fails(nmlp_cuda_scorer_run(scorer, texts, N, &err), &err, NMLP_E_ARG, "vocabulary", NULL);
     texts[1].n = longest + 1;
@@ -278,7 +284,8 @@ static bool append_id(void *ctx, int32_t id) {
     return true;
 }
 
-static nmlp_generation_stats generate(const struct both *b, struct text *out, int64_t context, int64_t max_new, nmlp_sampling sampling) {
+static nmlp_generation_stats generate(const struct both *b, struct text *out, int64_t context, int64_t max_new,
+                                      nmlp_sampling sampling) {
     static const int32_t prompt[] = {558, 717, 894, 300, 12};
     nmlp_generation_stats stats;
     nmlp_err err;
@@ -327,7 +334,8 @@ static void check_same_logits(const struct both *b, nmlp_cuda_session *x, nmlp_c
     for (int i = 0; i < 2; i++) nmlp_mem_free(logits[i]);
 }
 
-/* One session lets the device run ahead, the other is told every token: they agree on choices, lengths and logits, also where the text takes another turn. */
+/* One session lets the device run ahead, the other is told every token: they agree on choices, lengths and logits, also
+ * where the text takes another turn. */
 static void steps_ahead_change_nothing(void **state) {
     (void)state;
     if (!nmlp_test_gpu()) skip();
@@ -426,7 +434,8 @@ static void wide_heads_are_refused(void **state) {
         const nmlp_model model = {.config = {.n_heads = cases[i].n_heads, .head_dim = cases[i].head_dim}};
         nmlp_cuda_engine *engine;
         nmlp_err err;
-        nmlp_assert_fails(nmlp_cuda_engine_create(&engine, &model, NULL, &err), &err, NMLP_E_UNSUPPORTED, "up to 128 columns", cases[i].said, NULL);
+        nmlp_assert_fails(nmlp_cuda_engine_create(&engine, &model, NULL, &err), &err, NMLP_E_UNSUPPORTED,
+                          "up to 128 columns", cases[i].said, NULL);
         assert_null(engine);
     }
 }

@@ -1,4 +1,5 @@
-/* The GPU's MLP: dense, low rank, shared basis and mixtures against float64, at every number of rows that takes another path. */
+/* The GPU's MLP: dense, low rank, shared basis and mixtures against float64, at every number of rows that takes another
+ * path. */
 #include <math.h>
 #include <pthread.h>
 
@@ -18,12 +19,26 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {1, 1, 0, 0, 0},      {33, 50, 0, 0, 0},    {40, 100, 17, 17, 33},  {65, 31, 5, 9, 3},        {31, 97, 20, -1, 35},
-    {48, 64, 0, 16, 7},   {48, 64, 16, 0, 0},   {64, 128, 32, 32, 32},  {130, 3000, 70, 200, 90}, {700, 1900, 320, 320, 320},
-    {512, 2048, 0, 0, 0}, {2048, 1024, 0, 0, 0}, {3000, 700, 1000, -1, 500},
+    {1, 1, 0, 0, 0},
+    {33, 50, 0, 0, 0},
+    {40, 100, 17, 17, 33},
+    {65, 31, 5, 9, 3},
+    {31, 97, 20, -1, 35},
+    {48, 64, 0, 16, 7},
+    {48, 64, 16, 0, 0},
+    {64, 128, 32, 32, 32},
+    {130, 3000, 70, 200, 90},
+    {700, 1900, 320, 320, 320},
+    {512, 2048, 0, 0, 0},
+    {2048, 1024, 0, 0, 0},
+    {3000, 700, 1000, -1, 500},
 };
 static const int64_t row_counts[] = {1, 3, 4, 5, 8, 16, 17, 32, 33, 130, 300};
-enum { N_SHAPES = sizeof shapes / sizeof shapes[0], N_ROW_COUNTS = sizeof row_counts / sizeof row_counts[0], ROWS_SPLIT = 4 };
+enum {
+    N_SHAPES = sizeof shapes / sizeof shapes[0],
+    N_ROW_COUNTS = sizeof row_counts / sizeof row_counts[0],
+    ROWS_SPLIT = 4
+};
 
 static nmlp_factors make_factors(int64_t n, int64_t k, int64_t rank, uint64_t seed) {
     nmlp_factors f = {0};
@@ -68,16 +83,17 @@ static double relative_error(const float *got, const double *want, int64_t n) {
     return isfinite(off) ? sqrt(off / size) : INFINITY;
 }
 
-/* Up to 4 rows every activation is a sum of two bf16 numbers: each of at most 4 roundings adds 2^-17 of the norm, and exp 2^-20. More rows round
- * to bf16 at each matmul (and, on the matmul path, gate and up before silu): at most 6 roundings of 2^-9. Each bound is that, doubled. */
+/* Up to 4 rows every activation is a sum of two bf16 numbers: each of at most 4 roundings adds 2^-17 of the norm, and
+ * exp 2^-20. More rows round to bf16 at each matmul (and, on the matmul path, gate and up before silu): at most 6
+ * roundings of 2^-9. Each bound is that, doubled. */
 static double allowed(int64_t s, nmlp_cuda_path path) {
     return s <= ROWS_SPLIT && path == NMLP_CUDA_PATH_STREAM ? 8 * 0x1p-17 + 0x1p-19 : 12 * 0x1p-9;
 }
 
 static const char *const path_names[] = {"auto", "stream", "matmul", "portable"};
 
-static void check_rows(const nmlp_mlp_desc *desc, const float *x, const nmlp_truth *truth, int64_t s, nmlp_cuda_path path,
-                       const char *what) {
+static void check_rows(const nmlp_mlp_desc *desc, const float *x, const nmlp_truth *truth, int64_t s,
+                       nmlp_cuda_path path, const char *what) {
     const nmlp_factors matrices[] = {desc->gate, desc->up, desc->down};
     nmlp_cuda_mlp *mlp;
     nmlp_err err;
@@ -88,10 +104,13 @@ static void check_rows(const nmlp_mlp_desc *desc, const float *x, const nmlp_tru
     nmlp_assert_ok(nmlp_cuda_mlp_create(&mlp, matrices, s, path, &err), &err);
     nmlp_assert_ok(nmlp_cuda_mlp_run(mlp, y, x, &err), &err);
     double error = relative_error(y, truth->value, n);
-    if (!(error <= allowed(s, path))) fail_msg("%s S=%lld %s: off by %.3g of the norm, %.3g is allowed", what, (long long)s, path_names[path], error, allowed(s, path));
+    if (!(error <= allowed(s, path)))
+        fail_msg("%s S=%lld %s: off by %.3g of the norm, %.3g is allowed", what, (long long)s, path_names[path], error,
+                 allowed(s, path));
     for (int i = 0; i < 3; i++) {
         nmlp_assert_ok(nmlp_cuda_mlp_run(mlp, again, x, &err), &err);
-        if (memcmp(y, again, (size_t)n * sizeof *y) != 0) fail_msg("%s S=%lld: another run gave other bits", what, (long long)s);
+        if (memcmp(y, again, (size_t)n * sizeof *y) != 0)
+            fail_msg("%s S=%lld: another run gave other bits", what, (long long)s);
     }
     nmlp_cuda_mlp_destroy(mlp);
     nmlp_mem_free(again);
@@ -105,8 +124,8 @@ static void check_shape(struct shape shape, const int64_t *rows, int n_rows) {
     float *x = nmlp_test_floats(s_max * shape.h, 40);
     nmlp_truth exact = nmlp_truth_of(x, s_max, shape.h);
     nmlp_truth truth = nmlp_truth_mlp(&exact, &desc, false);
-    snprintf(what, sizeof what, "H=%lld I=%lld ranks %lld,%lld,%lld", (long long)shape.h, (long long)shape.i, (long long)shape.gate,
-             (long long)shape.up, (long long)shape.down);
+    snprintf(what, sizeof what, "H=%lld I=%lld ranks %lld,%lld,%lld", (long long)shape.h, (long long)shape.i,
+             (long long)shape.gate, (long long)shape.up, (long long)shape.down);
     for (int r = 0; r < n_rows; r++) {
         if (rows[r] <= 32) check_rows(&desc, x, &truth, rows[r], NMLP_CUDA_PATH_STREAM, what);
         check_rows(&desc, x, &truth, rows[r], NMLP_CUDA_PATH_MATMUL, what);
@@ -132,10 +151,11 @@ static void all_shapes_match_float64(void **state) {
     for (int i = 0; i < N_SHAPES; i++) check_shape(shapes[i], row_counts, N_ROW_COUNTS);
 }
 
-/* More weights per block than its shared memory holds: the ring goes round several times within a phase, and gate and up have unlike lengths. The last has more sums between
- * clusters than blocks add at a time. */
+/* More weights per block than its shared memory holds: the ring goes round several times within a phase, and gate and
+ * up have unlike lengths. The last has more sums between clusters than blocks add at a time. */
 static void long_products_match_float64(void **state) {
-    static const struct shape long_shapes[] = {{4096, 1100, 0, 0, 0}, {2048, 4200, 640, 1500, 700}, {300, 2100, 40, 40, 2000}};
+    static const struct shape long_shapes[] = {
+        {4096, 1100, 0, 0, 0}, {2048, 4200, 640, 1500, 700}, {300, 2100, 40, 40, 2000}};
     static const int64_t rows[] = {2, 8, 16, 32};
     (void)state;
     if (!nmlp_test_gpu()) skip();
@@ -155,7 +175,8 @@ static void check_row_alone(const nmlp_factors matrices[3], int64_t s, int64_t h
     nmlp_assert_ok(nmlp_cuda_mlp_run(mlp, other, x, &err), &err);
     for (int64_t row = 0; row < s; row++)
         if (row != STRANGE && memcmp(y + row * h, other + row * h, (size_t)h * sizeof *y) != 0)
-            fail_msg("S=%lld: row %lld has other bits where row %d is %g times as large", (long long)s, (long long)row, STRANGE, (double)size);
+            fail_msg("S=%lld: row %lld has other bits where row %d is %g times as large", (long long)s, (long long)row,
+                     STRANGE, (double)size);
     for (int64_t i = 0; i < h && !isfinite(size); i++) assert_false(isfinite(other[STRANGE * h + i]));
     nmlp_cuda_mlp_destroy(mlp);
     nmlp_mem_free(other);
@@ -163,7 +184,8 @@ static void check_row_alone(const nmlp_factors matrices[3], int64_t s, int64_t h
     nmlp_mem_free(x);
 }
 
-/* A row as large as attention sinks make them, or not finite, leaves the others' bits alone, and is itself not finite in the end. */
+/* A row as large as attention sinks make them, or not finite, leaves the others' bits alone, and is itself not finite
+ * in the end. */
 static void few_rows_are_alone(void **state) {
     static const int64_t rows[] = {8, 16, 32};
     static const float sizes[] = {4096.0f, INFINITY};
@@ -195,7 +217,8 @@ static void check_repeated_rows(struct shape shape, int64_t s) {
     float *few = nmlp_test_floats(DISTINCT * shape.h, 40);
     nmlp_truth exact = nmlp_truth_of(few, DISTINCT, shape.h);
     nmlp_truth truth = nmlp_truth_mlp(&exact, &desc, false);
-    nmlp_truth all = {.rows = s, .cols = shape.h, .value = nmlp_mem_new((size_t)(s * shape.h), sizeof *all.value, NULL)};
+    nmlp_truth all = {
+        .rows = s, .cols = shape.h, .value = nmlp_mem_new((size_t)(s * shape.h), sizeof *all.value, NULL)};
     float *x = nmlp_mem_new((size_t)(s * shape.h), sizeof *x, NULL);
     for (int64_t r = 0; r < s; r++) {
         memcpy(x + r * shape.h, few + r % DISTINCT * shape.h, (size_t)shape.h * sizeof *x);
@@ -211,8 +234,8 @@ static void check_repeated_rows(struct shape shape, int64_t s) {
     free_desc(&desc);
 }
 
-/* Gate and up of more tiles than a device has multiprocessors, in several bands, with products shorter and longer than what is done beside them; and matmuls large
- * enough to be measured. */
+/* Gate and up of more tiles than a device has multiprocessors, in several bands, with products shorter and longer than
+ * what is done beside them; and matmuls large enough to be measured. */
 static void many_tiles_match_float64(void **state) {
     static const struct shape tall = {200, 1100, 100, 600, 0};
     static const struct shape wide = {600, 9000, 0, 100, 700};
@@ -272,11 +295,13 @@ static void *repeat(void *argument) {
     struct repeated *r = argument;
     nmlp_err err;
     for (int i = 0; i < RUNS; i++)
-        if (nmlp_cuda_mlp_run(r->mlp, r->y, r->x, &err) != NMLP_OK || memcmp(r->y, r->want, r->bytes) != 0) r->n_wrong++;
+        if (nmlp_cuda_mlp_run(r->mlp, r->y, r->x, &err) != NMLP_OK || memcmp(r->y, r->want, r->bytes) != 0)
+            r->n_wrong++;
     return NULL;
 }
 
-/* Every one of these kernels waits for its own blocks and wants the whole chip: launched by two threads they must not keep each other's blocks from starting. */
+/* Every one of these kernels waits for its own blocks and wants the whole chip: launched by two threads they must not
+ * keep each other's blocks from starting. */
 static void two_threads_get_what_one_gets(void **state) {
     static const int64_t rows[][2] = {{32, 32}, {8, 1}, {1, 1}, {16, 300}};
     const struct shape shape = {700, 1900, 320, 320, 320};
@@ -291,7 +316,10 @@ static void two_threads_get_what_one_gets(void **state) {
         nmlp_err err;
         for (int j = 0; j < 2; j++) {
             size_t n = (size_t)(rows[i][j] * shape.h);
-            both[j] = (struct repeated){.x = x, .want = nmlp_mem_new(n, sizeof *x, NULL), .y = nmlp_mem_new(n, sizeof *x, NULL), .bytes = n * sizeof *x};
+            both[j] = (struct repeated){.x = x,
+                                        .want = nmlp_mem_new(n, sizeof *x, NULL),
+                                        .y = nmlp_mem_new(n, sizeof *x, NULL),
+                                        .bytes = n * sizeof *x};
             nmlp_assert_ok(nmlp_cuda_mlp_create(&both[j].mlp, matrices, rows[i][j], NMLP_CUDA_PATH_AUTO, &err), &err);
             nmlp_assert_ok(nmlp_cuda_mlp_run(both[j].mlp, both[j].want, x, &err), &err);
         }
@@ -315,7 +343,8 @@ static void too_much_memory_says_how_much(void **state) {
     const nmlp_factors matrices[] = {desc.gate, desc.up, desc.down};
     nmlp_cuda_mlp *mlp;
     nmlp_err err;
-    nmlp_assert_fails(nmlp_cuda_mlp_create(&mlp, matrices, 100000000, NMLP_CUDA_PATH_AUTO, &err), &err, NMLP_E_NOMEM, "needs", "GB", "free", NULL);
+    nmlp_assert_fails(nmlp_cuda_mlp_create(&mlp, matrices, 100000000, NMLP_CUDA_PATH_AUTO, &err), &err, NMLP_E_NOMEM,
+                      "needs", "GB", "free", NULL);
     assert_null(mlp);
     free_desc(&desc);
 }
@@ -323,14 +352,10 @@ static void too_much_memory_says_how_much(void **state) {
 /* The argument names the tests to run, with * and ?; none: all. */
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(few_shapes_match_float64),
-        cmocka_unit_test(all_shapes_match_float64),
-        cmocka_unit_test(long_products_match_float64),
-        cmocka_unit_test(few_rows_are_alone),
-        cmocka_unit_test(pieces_of_k_match_float64),
-        cmocka_unit_test(many_tiles_match_float64),
-        cmocka_unit_test(f32_weights_are_rounded),
-        cmocka_unit_test(two_threads_get_what_one_gets),
+        cmocka_unit_test(few_shapes_match_float64),      cmocka_unit_test(all_shapes_match_float64),
+        cmocka_unit_test(long_products_match_float64),   cmocka_unit_test(few_rows_are_alone),
+        cmocka_unit_test(pieces_of_k_match_float64),     cmocka_unit_test(many_tiles_match_float64),
+        cmocka_unit_test(f32_weights_are_rounded),       cmocka_unit_test(two_threads_get_what_one_gets),
         cmocka_unit_test(too_much_memory_says_how_much),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);

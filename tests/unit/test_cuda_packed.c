@@ -58,11 +58,17 @@ static void few_bits_are_exact(void **state) {
 }
 
 static void not_finite_is_nan(void **state) {
-    const float values[] = {INFINITY, -INFINITY, NAN, nmlp_cuda_quad_float(0x7fffffffu), nmlp_cuda_quad_float(0xffffffffu), nmlp_cuda_quad_float(0x7f800001u)};
+    const float values[] = {INFINITY,
+                            -INFINITY,
+                            NAN,
+                            nmlp_cuda_quad_float(0x7fffffffu),
+                            nmlp_cuda_quad_float(0xffffffffu),
+                            nmlp_cuda_quad_float(0x7f800001u)};
     (void)state;
     for (int i = 0; i < 6; i++)
         for (int j = 0; j < 2; j++) {
-            const nmlp_cuda_quad_two got = nmlp_cuda_quad_unpack(packed_as(j ? values[i] : 1.0f, j ? 1.0f : values[i], NMLP_CUDA_QUAD_TAG));
+            const nmlp_cuda_quad_two got =
+                nmlp_cuda_quad_unpack(packed_as(j ? values[i] : 1.0f, j ? 1.0f : values[i], NMLP_CUDA_QUAD_TAG));
             assert_true(isnan(got.a) && isnan(got.b));
         }
 }

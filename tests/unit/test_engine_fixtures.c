@@ -1,4 +1,5 @@
-/* The engine against Hugging Face transformers (float32) and llama2.c: logits, argmax, greedy text. Skipped where ../shared is absent. */
+/* The engine against Hugging Face transformers (float32) and llama2.c: logits, argmax, greedy text. Skipped where
+ * ../shared is absent. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -54,7 +55,8 @@ static void check_argmax(const nmlp_json_doc *doc, const float *got, int64_t voc
     assert_int_equal(i, 100);
 }
 
-/* Teacher-forced: given the expected text so far, is the next expected token the likeliest? Counts the steps where it is not. */
+/* Teacher-forced: given the expected text so far, is the next expected token the likeliest? Counts the steps where it
+ * is not. */
 static int greedy_misses(const loaded_engine *l, const nmlp_json_doc *doc) {
     int32_t text[IDS_MAX];
     int64_t vocab = l->model.config.vocab;
@@ -89,8 +91,9 @@ static void llama_with_grouped_queries_and_llama3_rope(void **state) {
     check_fixture("fixtures/llama-gqa-tied", 0);
 }
 
-/* Two of the 24 greedy tokens recorded for this fixture (the 2nd and the 16th) are not the largest logit of its own weights: a float64
- * decoder in NumPy puts them second and fourth, by 0.25 and 0.14, and agrees with the other 22 and with all logits. */
+/* Two of the 24 greedy tokens recorded for this fixture (the 2nd and the 16th) are not the largest logit of its own
+ * weights: a float64 decoder in NumPy puts them second and fourth, by 0.25 and 0.14, and agrees with the other 22 and
+ * with all logits. */
 static void llama_with_an_untied_head(void **state) {
     (void)state;
     check_fixture("fixtures/llama-mha-untied", 2);

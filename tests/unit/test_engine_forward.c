@@ -12,8 +12,8 @@
 
 enum { N = 50 };
 
-/* f32 roundings through two layers: each reduction of up to 64 terms carries at most 64 * 2^-24 relative to its absolute sum; four
- * such in a row per layer with a condition of about 10. */
+/* f32 roundings through two layers: each reduction of up to 64 terms carries at most 64 * 2^-24 relative to its
+ * absolute sum; four such in a row per layer with a condition of about 10. */
 static const double tolerance = 2 * 4 * 64 * 10 * 0x1p-24;
 
 struct fixture {
@@ -64,8 +64,8 @@ static void qkv_biases_and_norms_are_applied(void **state) {
     struct fixture *f = *state;
     nmlp_rng rng;
     nmlp_rng_seed(&rng, 4);
-    static const char *const parts[] = {"q_proj.bias", "k_proj.bias", "v_proj.bias", "o_proj.bias", "q_norm.weight",
-                                        "k_norm.weight"};
+    static const char *const parts[] = {"q_proj.bias", "k_proj.bias",   "v_proj.bias",
+                                        "o_proj.bias", "q_norm.weight", "k_norm.weight"};
     static const int64_t sizes[] = {32, 16, 16, 32, 8, 8};
     for (int l = 0; l < TINY_LAYERS; l++) {
         for (int i = 0; i < 6; i++) {
@@ -152,10 +152,12 @@ static void limits_are_refused_without_a_trace(void **state) {
     int32_t bad[2] = {1, TINY_VOCAB};
     tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
     loaded_engine_open(&l, f->dir, NULL, 1);
-    nmlp_assert_fails(nmlp_session_create(&session, l.engine, 129, 0, false, &err), &err, NMLP_E_LIMIT, "129", "128", NULL);
+    nmlp_assert_fails(nmlp_session_create(&session, l.engine, 129, 0, false, &err), &err, NMLP_E_LIMIT, "129", "128",
+                      NULL);
     nmlp_assert_ok(nmlp_session_create(&session, l.engine, 10, 0, false, &err), &err);
     nmlp_assert_fails(nmlp_session_append(session, f->ids, 11, NULL, NULL, &err), &err, NMLP_E_LIMIT, "11", "10", NULL);
-    nmlp_assert_fails(nmlp_session_append(session, bad, 2, NULL, NULL, &err), &err, NMLP_E_ARG, "64", "position 1", NULL);
+    nmlp_assert_fails(nmlp_session_append(session, bad, 2, NULL, NULL, &err), &err, NMLP_E_ARG, "64", "position 1",
+                      NULL);
     assert_int_equal(nmlp_session_length(session), 0);
     nmlp_session_destroy(session);
     loaded_engine_close(&l);

@@ -66,8 +66,8 @@ static void collect_any(void *ctx, nmlp_session *session, const float *rows, int
 /* Two questions: a context with three continuations (one empty), then one with no context at all. */
 static int64_t make_segments(const struct fixture *f, nmlp_segment *s) {
     const nmlp_segment segments[] = {
-        {f->ids, 20, 0},      {f->ids + 20, 7, 20}, {f->ids + 30, 0, 20}, {f->ids + 27, 13, 20},
-        {f->ids + 5, 1, 0},   {f->ids + 40, 9, 1},  {f->ids + 3, 30, 0},  {f->ids + 41, 4, 12},
+        {f->ids, 20, 0},    {f->ids + 20, 7, 20}, {f->ids + 30, 0, 20}, {f->ids + 27, 13, 20},
+        {f->ids + 5, 1, 0}, {f->ids + 40, 9, 1},  {f->ids + 3, 30, 0},  {f->ids + 41, 4, 12},
     };
     memcpy(s, segments, sizeof segments);
     return sizeof segments / sizeof segments[0];
@@ -90,7 +90,8 @@ static void packed_rows_equal_truncate_and_append(void **state) {
         nmlp_session_truncate(session, 0);
         for (int64_t i = 0; i < n; i++) {
             nmlp_session_truncate(session, segments[i].first);
-            nmlp_assert_ok(nmlp_session_append(session, segments[i].ids, segments[i].n, collect_any, &plain, &err), &err);
+            nmlp_assert_ok(nmlp_session_append(session, segments[i].ids, segments[i].n, collect_any, &plain, &err),
+                           &err);
         }
         nmlp_session_destroy(session);
         assert_true(packed.in_order);
@@ -112,10 +113,11 @@ static void segments_that_cannot_run_are_refused(void **state) {
     int32_t bad = TINY_VOCAB;
     nmlp_assert_ok(nmlp_session_create(&session, f->l.engine, 32, 0, false, &err), &err);
     nmlp_segment gap[] = {{f->ids, 5, 0}, {f->ids, 5, 6}};
-    nmlp_assert_fails(nmlp_session_run_packed(session, gap, 2, NULL, NULL, &err), &err, NMLP_E_ARG, "segment 1", "position 6",
-                      NULL);
+    nmlp_assert_fails(nmlp_session_run_packed(session, gap, 2, NULL, NULL, &err), &err, NMLP_E_ARG, "segment 1",
+                      "position 6", NULL);
     nmlp_segment far[] = {{f->ids, 20, 0}, {f->ids, 13, 20}};
-    nmlp_assert_fails(nmlp_session_run_packed(session, far, 2, NULL, NULL, &err), &err, NMLP_E_LIMIT, "segment 1", "33", NULL);
+    nmlp_assert_fails(nmlp_session_run_packed(session, far, 2, NULL, NULL, &err), &err, NMLP_E_LIMIT, "segment 1", "33",
+                      NULL);
     nmlp_segment id[] = {{&bad, 1, 0}};
     nmlp_assert_fails(nmlp_session_run_packed(session, id, 1, NULL, NULL, &err), &err, NMLP_E_ARG, "vocabulary", NULL);
     assert_int_equal(nmlp_session_length(session), 0);

@@ -1,4 +1,5 @@
-/* Multiple choice: packed and shared runs against plain ones, the arithmetic of accuracy, and log-likelihoods of another program. */
+/* Multiple choice: packed and shared runs against plain ones, the arithmetic of accuracy, and log-likelihoods of
+ * another program. */
 #include <math.h>
 
 #include "base/json.h"
@@ -20,10 +21,11 @@ static void load_rows(nmlp_questions *q, const char *task, const char *text) {
 }
 
 /* Choices that share tokens, one that is the beginning of another, single-token ones, differing numbers of them. */
-static const char rows_text[] =
-    "{\"question\":\"The old house stood at the end of\",\"choices\":[\"the lane\",\"the lane, and nobody came\",\"a hill\"],\"gold\":0}\n"
-    "{\"question\":\"It was\",\"choices\":[\"he\",\"she\"],\"gold\":1}\n"
-    "{\"question\":\"Which is a number?\",\"choices\":[\"12\",\"house\",\"1234 and more\",\"tea\",\"12\"],\"gold\":2}\n";
+static const char rows_text[] = "{\"question\":\"The old house stood at the end of\",\"choices\":[\"the lane\",\"the "
+                                "lane, and nobody came\",\"a hill\"],\"gold\":0}\n"
+                                "{\"question\":\"It was\",\"choices\":[\"he\",\"she\"],\"gold\":1}\n"
+                                "{\"question\":\"Which is a number?\",\"choices\":[\"12\",\"house\",\"1234 and "
+                                "more\",\"tea\",\"12\"],\"gold\":2}\n";
 
 /* The definition, one sequence at a time: log-softmax in long double of the engine's logits. */
 static double plain_loglik(const loaded_engine *l, const nmlp_tokenizer *t, const nmlp_choice *c) {
@@ -86,9 +88,11 @@ static void shared_and_packed_runs_give_the_plain_log_likelihoods(void **state) 
 
 static void partial_scoring_gives_the_plain_log_likelihoods(void **state) {
     (void)state;
-    check_against_plain("winogrande",
-                        "{\"question\":\"Sarah was a better surgeon than Maria so _ got the cases.\",\"choices\":[\"Sarah\","
-                        "\"Maria\"],\"gold\":0}\n{\"question\":\"John saw _ there.\",\"choices\":[\"the tall man\",\"him\"],\"gold\":1}\n");
+    check_against_plain(
+        "winogrande",
+        "{\"question\":\"Sarah was a better surgeon than Maria so _ got the cases.\",\"choices\":[\"Sarah\","
+        "\"Maria\"],\"gold\":0}\n{\"question\":\"John saw _ there.\",\"choices\":[\"the tall "
+        "man\",\"him\"],\"gold\":1}\n");
 }
 
 static void sequences_longer_than_the_model_are_cut_in_front_and_counted(void **state) {
@@ -153,7 +157,8 @@ static void a_caller_that_asks_to_stop_is_obeyed(void **state) {
 /* By hand: bytes 1, 4, 2 and loglik -3, -4, -5 give -3, -1, -2.5 a byte. */
 static void acc_and_acc_norm_are_counted_by_hand(void **state) {
     nmlp_choice choices[] = {{"", "", 1}, {"", "", 4}, {"", "", 2}, {"", "", 3}, {"", "", 3}};
-    nmlp_question items[] = {{.choices = choices, .n_choices = 3, .gold = 1}, {.choices = choices + 3, .n_choices = 2, .gold = 0}};
+    nmlp_question items[] = {{.choices = choices, .n_choices = 3, .gold = 1},
+                             {.choices = choices + 3, .n_choices = 2, .gold = 0}};
     nmlp_questions q = {.items = items, .n = 2};
     int64_t pred[2], norm[2], first[] = {0, 3, 5};
     double loglik[] = {-3, -4, -5, -6, -6};
@@ -180,7 +185,8 @@ enum { FIRST = 2 };
 enum { FIRST = 20 };
 #endif
 
-static void compare_question(const nmlp_choice_result *r, int64_t i, const nmlp_json *want, int64_t pred, const char *set) {
+static void compare_question(const nmlp_choice_result *r, int64_t i, const nmlp_json *want, int64_t pred,
+                             const char *set) {
     double best = -INFINITY, second = -INFINITY;
     int64_t c = r->first[i];
     for (const nmlp_json *v = nmlp_json_first(want); v; v = nmlp_json_next(v), c++) {
@@ -192,16 +198,19 @@ static void compare_question(const nmlp_choice_result *r, int64_t i, const nmlp_
     }
     assert_int_equal(c, r->first[i + 1]);
     bool near_tie = best - second < 1e-2 * fabs(best);
-    if (r->pred[i] != pred && !near_tie) fail_msg("%s question %d: chose %d, expected %d", set, (int)i, (int)r->pred[i], (int)pred);
+    if (r->pred[i] != pred && !near_tie)
+        fail_msg("%s question %d: chose %d, expected %d", set, (int)i, (int)r->pred[i], (int)pred);
 }
 
-static void compare_set(const loaded_engine *l, const nmlp_tokenizer *t, const nmlp_json *sets, const char *set, const char *file) {
+static void compare_set(const loaded_engine *l, const nmlp_tokenizer *t, const nmlp_json *sets, const char *set,
+                        const char *file) {
     char path[1024];
     nmlp_questions q;
     nmlp_choice_result r;
     nmlp_err err;
     assert_non_null(nmlp_test_shared_path(path, sizeof path, file));
-    nmlp_assert_ok(nmlp_questions_load(&q, nmlp_task_find(set), path, &(nmlp_questions_options){.limit = FIRST}, &err), &err);
+    nmlp_assert_ok(nmlp_questions_load(&q, nmlp_task_find(set), path, &(nmlp_questions_options){.limit = FIRST}, &err),
+                   &err);
     nmlp_assert_ok(nmlp_choice_eval(&r, l->engine, t, &q, &(nmlp_choice_options){0}, &err), &err);
     const nmlp_json *want = nmlp_json_get(sets, set);
     const nmlp_json *loglik = nmlp_json_first(nmlp_json_get(want, "loglik"));

@@ -28,7 +28,8 @@ static void log_sum_exp_is_within_3e_7_of_float64(void **state) {
             for (int64_t i = 0; i < sizes[s]; i++) x[i] = (float)(scales[k] * nmlp_rng_normal(&rng) - 5);
             double want = reference(x, sizes[s]);
             double got = nmlp_log_sum_exp(x, sizes[s]);
-            if (!(fabs(got - want) <= 3e-7)) fail_msg("n %d scale %g: %.10g, expected %.10g", (int)sizes[s], scales[k], got, want);
+            if (!(fabs(got - want) <= 3e-7))
+                fail_msg("n %d scale %g: %.10g, expected %.10g", (int)sizes[s], scales[k], got, want);
         }
     }
 }
@@ -80,7 +81,8 @@ static void scorer_gives_the_log_softmax_of_the_engines_logits(void **state) {
     for (int64_t t = 0; t < n; t++) {
         const float *row = logits + targets[t].row * TINY_VOCAB;
         double want = (double)row[targets[t].token] - reference(row, TINY_VOCAB);
-        if (!(fabs(targets[t].logprob - want) <= 2e-5)) /* the logits of other groupings of rows differ by f32 roundings */
+        if (!(fabs(targets[t].logprob - want) <=
+              2e-5)) /* the logits of other groupings of rows differ by f32 roundings */
             fail_msg("target %d: %g, expected %g", (int)t, targets[t].logprob, want);
     }
     targets[n - 1].row = N + 5;

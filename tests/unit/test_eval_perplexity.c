@@ -13,8 +13,8 @@
 
 enum { TOKENS_MAX = 600 };
 
-/* The loop of Hugging Face's guide, marking what it scores: labels in front of the last trg_len are ignored, and the shift
- * by one leaves a window's first token without a prediction. */
+/* The loop of Hugging Face's guide, marking what it scores: labels in front of the last trg_len are ignored, and the
+ * shift by one leaves a window's first token without a prediction. */
 static int64_t guide(int64_t n, int64_t ctx, int64_t stride, int *scored, int64_t *n_windows) {
     int64_t prev_end = 0, total = 0;
     *n_windows = 0;
@@ -99,8 +99,9 @@ static void options_the_model_cannot_do_are_refused(void **state) {
     nmlp_assert_fails(nmlp_ppl_options_check(&o, &config, &err), &err, NMLP_E_ARG, "--max-tokens -1", NULL);
 }
 
-/* transformers, float32: the mean over 99 predictions of one window. Both sides sum f32 products of up to 384 terms through three
- * layers; 1e-4 of the value is what the logits' agreement (2e-3 of the largest at worst) leaves after averaging. */
+/* transformers, float32: the mean over 99 predictions of one window. Both sides sum f32 products of up to 384 terms
+ * through three layers; 1e-4 of the value is what the logits' agreement (2e-3 of the largest at worst) leaves after
+ * averaging. */
 static void check_fixture(const char *folder) {
     char dir[1024], path[1100];
     nmlp_json_doc doc;
@@ -124,10 +125,22 @@ static void check_fixture(const char *folder) {
     nmlp_json_free(&doc);
 }
 
-static void llama_gqa_nll_matches_transformers(void **state) { (void)state; check_fixture("fixtures/llama-gqa-tied"); }
-static void llama_mha_nll_matches_transformers(void **state) { (void)state; check_fixture("fixtures/llama-mha-untied"); }
-static void qwen2_nll_matches_transformers(void **state) { (void)state; check_fixture("fixtures/qwen2-bias"); }
-static void qwen3_nll_matches_transformers(void **state) { (void)state; check_fixture("fixtures/qwen3-headdim"); }
+static void llama_gqa_nll_matches_transformers(void **state) {
+    (void)state;
+    check_fixture("fixtures/llama-gqa-tied");
+}
+static void llama_mha_nll_matches_transformers(void **state) {
+    (void)state;
+    check_fixture("fixtures/llama-mha-untied");
+}
+static void qwen2_nll_matches_transformers(void **state) {
+    (void)state;
+    check_fixture("fixtures/qwen2-bias");
+}
+static void qwen3_nll_matches_transformers(void **state) {
+    (void)state;
+    check_fixture("fixtures/qwen3-headdim");
+}
 
 /* llama2.c's logits for its own greedy text give each token's probability in float64. */
 static void stories_nll_matches_llama2c(void **state) {
@@ -165,9 +178,11 @@ static void stories_nll_matches_llama2c(void **state) {
     nmlp_str_fini(&text);
 }
 
-/* With the built-in model: definitions tie the numbers together, and a window's tokens are scored as a session scores them. */
+/* With the built-in model: definitions tie the numbers together, and a window's tokens are scored as a session scores
+ * them. */
 static void reported_numbers_follow_their_definitions(void **state) {
-    static const char text[] = "The old house stood at the end of the lane, and nobody had lived in it for many years.\n";
+    static const char text[] =
+        "The old house stood at the end of the lane, and nobody had lived in it for many years.\n";
     loaded_engine l;
     nmlp_tokenizer *t;
     nmlp_err err;
@@ -182,17 +197,19 @@ static void reported_numbers_follow_their_definitions(void **state) {
     assert_true(fabs(r.nll_sum / (double)r.n_scored - r.nll) < 1e-12);
     assert_true(fabs(r.word_ppl - exp(r.nll_sum / 19)) < 1e-9 * r.word_ppl);
     assert_true(fabs(r.bits_per_byte - r.nll_sum / (double)strlen(text) / log(2)) < 1e-12);
-    nmlp_assert_ok(nmlp_perplexity(&cut, l.engine, t, text, strlen(text), &(nmlp_ppl_options){.max_tokens = 5}, &err), &err);
+    nmlp_assert_ok(nmlp_perplexity(&cut, l.engine, t, text, strlen(text), &(nmlp_ppl_options){.max_tokens = 5}, &err),
+                   &err);
     assert_int_equal(cut.n_tokens, 5);
     assert_int_equal(cut.n_scored, 4);
     assert_true(cut.n_bytes < r.n_bytes && cut.nll_sum < r.nll_sum);
     /* a window every token: every token sees at least ctx - 1 before it, so the first windows agree */
     nmlp_ppl_options o = {.ctx = 8, .stride = 1, .max_tokens = 8};
     nmlp_assert_ok(nmlp_perplexity(&again, l.engine, t, text, strlen(text), &o, &err), &err);
-    nmlp_assert_ok(nmlp_perplexity(&cut, l.engine, t, text, strlen(text), &(nmlp_ppl_options){.max_tokens = 8}, &err), &err);
+    nmlp_assert_ok(nmlp_perplexity(&cut, l.engine, t, text, strlen(text), &(nmlp_ppl_options){.max_tokens = 8}, &err),
+                   &err);
     assert_true(fabs(again.nll_sum - cut.nll_sum) < 1e-4);
-    nmlp_assert_fails(nmlp_perplexity(&r, l.engine, t, "a", 1, &(nmlp_ppl_options){0}, &err), &err, NMLP_E_LIMIT, "nothing to score",
-                      NULL);
+    nmlp_assert_fails(nmlp_perplexity(&r, l.engine, t, "a", 1, &(nmlp_ppl_options){0}, &err), &err, NMLP_E_LIMIT,
+                      "nothing to score", NULL);
     loaded_engine_close(&l);
     nmlp_tokenizer_destroy(t);
 }

@@ -5,13 +5,14 @@
 
 #define GOOD "{\"id\":1,\"question\":\"q\",\"choices\":[\"a\",\"b\"],\"gold\":0}\n"
 
-static nmlp_status read_text(const char *text, size_t len, const char *origin, const char *task, int64_t limit, size_t *n,
-                             nmlp_err *err) {
+static nmlp_status read_text(const char *text, size_t len, const char *origin, const char *task, int64_t limit,
+                             size_t *n, nmlp_err *err) {
     nmlp_rows rows;
     nmlp_questions questions;
     nmlp_status st = nmlp_rows_init(&rows, text, len, origin, err);
     if (st == NMLP_OK) {
-        st = nmlp_questions_read(&questions, nmlp_task_find(task), &rows, &(nmlp_questions_options){.limit = limit}, err);
+        st = nmlp_questions_read(&questions, nmlp_task_find(task), &rows, &(nmlp_questions_options){.limit = limit},
+                                 err);
         if (st == NMLP_OK) {
             if (n) *n = questions.n;
             nmlp_questions_free(&questions);
@@ -29,8 +30,8 @@ static void refused(const char *row, nmlp_status code, const char *reason) {
     nmlp_str_puts(&text, GOOD);
     nmlp_str_puts(&text, row);
     nmlp_str_puts(&text, "\n" GOOD);
-    nmlp_assert_fails(read_text(text.data, text.len, "set.jsonl", "arc_easy", 0, NULL, &err), &err, code, "set.jsonl: line 2: ",
-                      reason, NULL);
+    nmlp_assert_fails(read_text(text.data, text.len, "set.jsonl", "arc_easy", 0, NULL, &err), &err, code,
+                      "set.jsonl: line 2: ", reason, NULL);
     nmlp_str_fini(&text);
 }
 
@@ -39,7 +40,8 @@ static void malformed_rows_give_line_and_reason(void **state) {
     refused("{\"question\":\"q\",\"choices\":[\"a\",\"b\"]}", NMLP_E_MISSING, "\"gold\" is missing");
     refused("{\"question\":\"q\",\"gold\":0}", NMLP_E_MISSING, "\"choices\" is missing");
     refused("{\"choices\":[\"a\",\"b\"],\"gold\":0}", NMLP_E_MISSING, "\"question\" is missing");
-    refused("{\"question\":\"q\",\"choices\":[\"a\",\"b\"],\"gold\":2}", NMLP_E_FORMAT, "\"gold\" is 2, but there are 2 choices");
+    refused("{\"question\":\"q\",\"choices\":[\"a\",\"b\"],\"gold\":2}", NMLP_E_FORMAT,
+            "\"gold\" is 2, but there are 2 choices");
     refused("{\"question\":\"q\",\"choices\":[\"a\",\"b\"],\"gold\":-1}", NMLP_E_FORMAT, "\"gold\" is -1");
     refused("{\"question\":\"q\",\"choices\":[\"a\",\"b\"],\"gold\":0.5}", NMLP_E_FORMAT, "whole number");
     refused("{\"question\":\"q\",\"choices\":[\"a\",\"b\"],\"gold\":\"1x\"}", NMLP_E_FORMAT, "whole number");
@@ -90,7 +92,8 @@ static void limit_reads_only_the_first_rows(void **state) {
     (void)state;
     nmlp_assert_ok(read_text(text, strlen(text), "x", "arc_easy", 2, &n, &err), &err);
     assert_int_equal(n, 2);
-    nmlp_assert_fails(read_text(text, strlen(text), "x", "arc_easy", 0, NULL, &err), &err, NMLP_E_FORMAT, "line 3", NULL);
+    nmlp_assert_fails(read_text(text, strlen(text), "x", "arc_easy", 0, NULL, &err), &err, NMLP_E_FORMAT, "line 3",
+                      NULL);
 }
 
 static void files_of_other_kinds_are_refused_with_a_hint(void **state) {
@@ -99,20 +102,22 @@ static void files_of_other_kinds_are_refused_with_a_hint(void **state) {
     nmlp_assert_fails(read_text("PAR1xx", 6, "data", "piqa", 0, NULL, &err), &err, NMLP_E_UNSUPPORTED, "Parquet", NULL);
     assert_non_null(strstr(err.hint, "JSON Lines"));
     nmlp_assert_fails(read_text("x", 1, "a.parquet", "piqa", 0, NULL, &err), &err, NMLP_E_UNSUPPORTED, "Parquet", NULL);
-    nmlp_assert_fails(read_text("\x1f\x8b..", 4, "data", "piqa", 0, NULL, &err), &err, NMLP_E_UNSUPPORTED, "compressed", NULL);
+    nmlp_assert_fails(read_text("\x1f\x8b..", 4, "data", "piqa", 0, NULL, &err), &err, NMLP_E_UNSUPPORTED, "compressed",
+                      NULL);
     nmlp_assert_fails(read_text("", 0, "data", "piqa", 0, NULL, &err), &err, NMLP_E_FORMAT, "data: is empty", NULL);
     nmlp_assert_fails(read_text("[]", 2, "data", "piqa", 0, NULL, &err), &err, NMLP_E_FORMAT, "no rows", NULL);
     nmlp_assert_fails(read_text("{\"text\":1}\n", 11, "data", "piqa", 0, NULL, &err), &err, NMLP_E_FORMAT, "line 1",
                       "none of the keys", NULL);
-    nmlp_assert_fails(read_text("[{\"question\":1", 14, "d", "piqa", 0, NULL, &err), &err, NMLP_E_FORMAT, "d: ", "JSON", NULL);
+    nmlp_assert_fails(read_text("[{\"question\":1", 14, "d", "piqa", 0, NULL, &err), &err, NMLP_E_FORMAT, "d: ", "JSON",
+                      NULL);
 }
 
 static void rows_of_an_array_are_counted(void **state) {
     const char text[] = " [ {\"question\":\"q\",\"choices\":[\"a\",\"b\"],\"gold\":0},\n\n {\"question\":\"q\"} ]";
     nmlp_err err;
     (void)state;
-    nmlp_assert_fails(read_text(text, strlen(text), "d.json", "arc_easy", 0, NULL, &err), &err, NMLP_E_MISSING, "d.json: row 2: ",
-                      "choices", NULL);
+    nmlp_assert_fails(read_text(text, strlen(text), "d.json", "arc_easy", 0, NULL, &err), &err, NMLP_E_MISSING,
+                      "d.json: row 2: ", "choices", NULL);
 }
 
 static void csv_fields_may_be_quoted_and_span_lines(void **state) {
@@ -125,7 +130,8 @@ static void csv_fields_may_be_quoted_and_span_lines(void **state) {
     nmlp_err err;
     (void)state;
     nmlp_assert_ok(nmlp_rows_init(&rows, text, strlen(text), "arc.csv", &err), &err);
-    nmlp_assert_ok(nmlp_questions_read(&q, nmlp_task_find("arc_easy"), &rows, &(nmlp_questions_options){0}, &err), &err);
+    nmlp_assert_ok(nmlp_questions_read(&q, nmlp_task_find("arc_easy"), &rows, &(nmlp_questions_options){0}, &err),
+                   &err);
     nmlp_rows_fini(&rows);
     assert_int_equal(q.n, 2);
     assert_string_equal(q.items[0].choices[1].context, "Question: Which, \"now\"\nthen?\nAnswer:");
@@ -136,10 +142,10 @@ static void csv_fields_may_be_quoted_and_span_lines(void **state) {
     nmlp_questions_free(&q);
     nmlp_assert_fails(read_text(uneven, strlen(uneven), "arc.csv", "arc_easy", 0, NULL, &err), &err, NMLP_E_FORMAT,
                       "arc.csv: line 4: ", "has 2 fields, the header names 3", NULL);
-    nmlp_assert_fails(read_text("a,b\n\"x\n", 7, "a.csv", "arc_easy", 0, NULL, &err), &err, NMLP_E_FORMAT, "line 2", "not closed",
-                      NULL);
-    nmlp_assert_fails(read_text("a,b\n\"x\"y,1\n", 11, "a.csv", "arc_easy", 0, NULL, &err), &err, NMLP_E_FORMAT, "line 2",
-                      "closing quote", NULL);
+    nmlp_assert_fails(read_text("a,b\n\"x\n", 7, "a.csv", "arc_easy", 0, NULL, &err), &err, NMLP_E_FORMAT, "line 2",
+                      "not closed", NULL);
+    nmlp_assert_fails(read_text("a,b\n\"x\"y,1\n", 11, "a.csv", "arc_easy", 0, NULL, &err), &err, NMLP_E_FORMAT,
+                      "line 2", "closing quote", NULL);
 }
 
 int main(void) {

@@ -142,8 +142,14 @@ static void tables_hold_every_model_and_the_mean(void **state) {
     for (int r = 0; r < 2; r++) {
         rows[r].model = r ? "small,2" : "dense";
         for (size_t i = 0; i < suite->n_items; i++) {
-            rows[r].cells[i] = (nmlp_eval_cell){.present = true, .is_ppl = suite->items[i].is_ppl, .n = 10, .ppl = 68.5564 + r,
-                                                .acc = 0.25 * (r + 1), .acc_stderr = 0.0123, .acc_norm = 0.5, .acc_norm_stderr = 0.02};
+            rows[r].cells[i] = (nmlp_eval_cell){.present = true,
+                                                .is_ppl = suite->items[i].is_ppl,
+                                                .n = 10,
+                                                .ppl = 68.5564 + r,
+                                                .acc = 0.25 * (r + 1),
+                                                .acc_stderr = 0.0123,
+                                                .acc_norm = 0.5,
+                                                .acc_norm_stderr = 0.02};
         }
     }
     nmlp_str_init(&out);
@@ -153,7 +159,9 @@ static void tables_hold_every_model_and_the_mean(void **state) {
     assert_non_null(strstr(out.data, "mean           acc      25.00           50.00\n"));
     nmlp_str_clear(&out);
     nmlp_suite_table(&out, suite, rows, 2, NMLP_TABLE_MARKDOWN);
-    assert_non_null(strstr(out.data, "| data set | metric | dense | small,2 |\n|---|---|---|---|\n| wikitext2 | ppl | 68.556 | 69.556 |\n"));
+    assert_non_null(
+        strstr(out.data,
+               "| data set | metric | dense | small,2 |\n|---|---|---|---|\n| wikitext2 | ppl | 68.556 | 69.556 |\n"));
     nmlp_str_clear(&out);
     rows[1].cells[PTB].present = false;
     nmlp_suite_table(&out, suite, rows, 2, NMLP_TABLE_CSV);

@@ -52,11 +52,12 @@ static void bad_templates_and_values_are_refused(void **state) {
     nmlp_assert_fails(nmlp_template_check("{x|shout}", &err), &err, NMLP_E_FORMAT, "unknown filter", "shout", NULL);
     nmlp_assert_fails(nmlp_template_check("{x|before}", &err), &err, NMLP_E_FORMAT, "before", "needs", NULL);
     nmlp_assert_fails(nmlp_template_check("{x|strip:a}", &err), &err, NMLP_E_FORMAT, "strip", "takes no", NULL);
-    nmlp_assert_fails(nmlp_template_check("{0123456789012345678901234567890123456789012345678901234567890123456789}", &err), &err,
-                      NMLP_E_FORMAT, "longer", NULL);
+    nmlp_assert_fails(
+        nmlp_template_check("{0123456789012345678901234567890123456789012345678901234567890123456789}", &err), &err,
+        NMLP_E_FORMAT, "longer", NULL);
     nmlp_assert_fails(nmlp_template_expand(&out, "{y}", lookup, text, &err), &err, NMLP_E_MISSING, "no y", NULL);
-    nmlp_assert_fails(nmlp_template_expand(&out, "{x|after:_}", lookup, text, &err), &err, NMLP_E_FORMAT, "\"x\"", "\"_\"",
-                      NULL);
+    nmlp_assert_fails(nmlp_template_expand(&out, "{x|after:_}", lookup, text, &err), &err, NMLP_E_FORMAT, "\"x\"",
+                      "\"_\"", NULL);
     nmlp_assert_ok(nmlp_template_check("{a.b|strip|after:x} {{", &err), &err);
     nmlp_str_fini(&out);
 }

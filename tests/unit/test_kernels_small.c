@@ -233,8 +233,14 @@ static void check_squares(const nmlp_vec *vec, int64_t tokens, int64_t neurons) 
     int64_t stride = neurons + 3;
     float *gate = nmlp_test_floats(tokens * stride, 13), *up = nmlp_test_floats(tokens * stride, 14);
     float *sums = nmlp_mem_new((size_t)(3 * neurons), sizeof *sums, NULL);
-    nmlp_swiglu_block block = {.gate = gate, .up = up, .stride = stride, .n_tokens = tokens, .n = neurons,
-                               .silu2 = sums, .slope2 = sums + neurons, .act2 = sums + 2 * neurons};
+    nmlp_swiglu_block block = {.gate = gate,
+                               .up = up,
+                               .stride = stride,
+                               .n_tokens = tokens,
+                               .n = neurons,
+                               .silu2 = sums,
+                               .slope2 = sums + neurons,
+                               .act2 = sums + 2 * neurons};
     for (int64_t i = 0; i < tokens * stride; i++) gate[i] *= 8;
     vec->swiglu_squares(&block);
     for (int64_t j = 0; j < neurons; j++) {

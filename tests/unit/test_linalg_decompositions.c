@@ -29,12 +29,14 @@ static void gemm_equals_the_triple_loop_in_every_orientation(void **state) {
     for (int ta = 0; ta < 2; ta++) {
         for (int tb = 0; tb < 2; tb++) {
             nmlp_linalg_gemm(NULL, (nmlp_trans)ta, (nmlp_trans)tb, M, N, K, a, b, c);
-            nmlp_assert_ok(nmlp_linalg_gemm_f32(NULL, (nmlp_trans)ta, (nmlp_trans)tb, M, N, K, a, b, narrow, N, &err), &err);
+            nmlp_assert_ok(nmlp_linalg_gemm_f32(NULL, (nmlp_trans)ta, (nmlp_trans)tb, M, N, K, a, b, narrow, N, &err),
+                           &err);
             for (int i = 0; i < M; i++) {
                 for (int j = 0; j < N; j++) {
                     double sum = 0;
-                    for (int k = 0; k < K; k++) sum += (ta ? a[k * M + i] : a[i * K + k]) * (tb ? b[j * K + k] : b[k * N + j]);
-                    assert_true(fabs(sum - c[i * N + j]) < 1e-12 * K); /* K products of size 1 at 2^-53 each */
+                    for (int k = 0; k < K; k++)
+                        sum += (ta ? a[k * M + i] : a[i * K + k]) * (tb ? b[j * K + k] : b[k * N + j]);
+                    assert_true(fabs(sum - c[i * N + j]) < 1e-12 * K);     /* K products of size 1 at 2^-53 each */
                     assert_true(fabs(sum - narrow[i * N + j]) < 1e-6 * K); /* the same at 2^-24 */
                 }
             }

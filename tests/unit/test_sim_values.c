@@ -180,9 +180,10 @@ static void run_kernel(const char *kernel, nmlp_pool *pool, bool timed, uint16_t
     nmlp_err err = {0};
     nmlp_assert_ok(nmlp_values_create(&v, p, pool, &err), &err);
     nmlp_assert_ok(nmlp_check_fill(v, p, 9, &err), &err);
-    if (timed) { /* another machine, so small that everything spills: another schedule, the same values */
+    if (timed) {            /* another machine, so small that everything spills: another schedule, the same values */
         bool spills = true; /* our own kernels place their buffers themselves */
-        for (size_t i = 0; i < p->n_buffers; i++) spills = spills && (p->buffers[i].managed || p->buffers[i].space == NMLP_SPACE_PSUM);
+        for (size_t i = 0; i < p->n_buffers; i++)
+            spills = spills && (p->buffers[i].managed || p->buffers[i].space == NMLP_SPACE_PSUM);
         if (spills) m.sbuf_usable_bytes = 40000;
         m.dma_start_ns = 9000;
         nmlp_assert_ok(nmlp_time_run(&t, p, &m, NULL, &err), &err);

@@ -160,7 +160,8 @@ static void missing_files_are_named(void **state) {
     nmlp_tokenizer *t;
     nmlp_test_mkdtemp(dir, sizeof dir);
     nmlp_assert_fails(nmlp_tokenizer_load(&t, dir, &err), &err, NMLP_E_MISSING, dir, "tokenizer.json", NULL);
-    nmlp_assert_fails(nmlp_tokenizer_load(&t, "/no/such/place", &err), &err, NMLP_E_MISSING, "/no/such/place", "not found", NULL);
+    nmlp_assert_fails(nmlp_tokenizer_load(&t, "/no/such/place", &err), &err, NMLP_E_MISSING, "/no/such/place",
+                      "not found", NULL);
     nmlp_test_rmdir(dir);
 }
 

@@ -28,8 +28,8 @@ static void setup_close(setup *s) {
     nmlp_test_rmdir(s->dir);
 }
 
-/* Every token behind the first is a draw from the reference decoder's distribution q. Its probability has mean sum(q^2) and variance
- * sum(q^3) - sum(q^2)^2; uniform draws would have mean 1/V. */
+/* Every token behind the first is a draw from the reference decoder's distribution q. Its probability has mean sum(q^2)
+ * and variance sum(q^3) - sum(q^2)^2; uniform draws would have mean 1/V. */
 static void tokens_are_drawn_from_the_models_distribution(void **state) {
     static setup s;
     static int32_t ids[WINDOWS * WINDOW];

@@ -1,7 +1,8 @@
 /* Every operator's backward against central differences of its forward, in float64.
  *
- * A central difference of step h is off by h^2/6 f''' and by the rounding u/h of f: with h = 1e-5 and values near 1 both are below 1e-9, so
- * a limit of 1e-6 of the largest gradient leaves room for f''' of a few hundred and no room for a wrong formula. */
+ * A central difference of step h is off by h^2/6 f''' and by the rounding u/h of f: with h = 1e-5 and values near 1
+ * both are below 1e-9, so a limit of 1e-6 of the largest gradient leaves room for f''' of a few hundred and no room for
+ * a wrong formula. */
 #define NMLP_TRAIN_F64
 #include <math.h>
 
@@ -255,8 +256,16 @@ static void shared_basis_matches_differences(void **state) {
 enum { T = 11, SEQUENCES = 2, Q_HEADS = 4, KV_HEADS = 2 };
 
 static nmlp_heads heads_of(op_case *c) {
-    return (nmlp_heads){.out = c->out, .q = c->array[0], .k = c->array[1], .v = c->array[2], .lse = c->array[3],
-                        .s = SEQUENCES * T, .t = T, .n_heads = Q_HEADS, .n_kv_heads = KV_HEADS, .d = D};
+    return (nmlp_heads){.out = c->out,
+                        .q = c->array[0],
+                        .k = c->array[1],
+                        .v = c->array[2],
+                        .lse = c->array[3],
+                        .s = SEQUENCES * T,
+                        .t = T,
+                        .n_heads = Q_HEADS,
+                        .n_kv_heads = KV_HEADS,
+                        .d = D};
 }
 
 static void run_attention(op_case *c) {
@@ -322,9 +331,14 @@ static void run_loss(op_case *c) {
     size_t bytes = (size_t)LOSS_S * LOSS_V * sizeof(double);
     memcpy(c->array[2], c->array[0], bytes);
     if (c->array[1]) memcpy(c->array[3], c->array[1], bytes);
-    nmlp_loss_rows(&c->exec, &(nmlp_losses){.logits = c->array[2], .teacher = c->array[1] ? c->array[3] : NULL,
-                                            .targets = c->ids, .s = LOSS_S, .v = LOSS_V, .scale = 1,
-                                            .loss = c->out, .nll = c->array[4]});
+    nmlp_loss_rows(&c->exec, &(nmlp_losses){.logits = c->array[2],
+                                            .teacher = c->array[1] ? c->array[3] : NULL,
+                                            .targets = c->ids,
+                                            .s = LOSS_S,
+                                            .v = LOSS_V,
+                                            .scale = 1,
+                                            .loss = c->out,
+                                            .nll = c->array[4]});
 }
 
 static void check_loss(bool distil, uint64_t seed) {
@@ -377,8 +391,14 @@ static void distillation_from_itself_is_zero(void **state) {
     double *a = new_array(LOSS_V, &rng, 3);
     double *b = new_array(LOSS_V, &rng, 0);
     for (int i = 0; i < LOSS_V; i++) b[i] = a[i] + 5; /* the same distribution */
-    nmlp_loss_rows(&exec, &(nmlp_losses){.logits = a, .teacher = b, .targets = &target, .s = 1, .v = LOSS_V, .scale = 1,
-                                         .loss = &loss, .nll = &nll});
+    nmlp_loss_rows(&exec, &(nmlp_losses){.logits = a,
+                                         .teacher = b,
+                                         .targets = &target,
+                                         .s = 1,
+                                         .v = LOSS_V,
+                                         .scale = 1,
+                                         .loss = &loss,
+                                         .nll = &nll});
     assert_true(fabs(loss) < 1e-13);
     for (int i = 0; i < LOSS_V; i++) assert_true(fabs(a[i]) < 1e-14);
     nmlp_mem_free(a);

@@ -1,4 +1,5 @@
-/* The whole backward pass of small models in float64 against central differences of the loss, and the loss against the reference decoder. */
+/* The whole backward pass of small models in float64 against central differences of the loss, and the loss against the
+ * reference decoder. */
 #define NMLP_TRAIN_F64
 #include <math.h>
 
@@ -224,13 +225,15 @@ static void loss_is_the_reference_decoders(void **state) {
             want += log(sum) - logits[t * TINY_VOCAB + s.targets[q * T + t]];
         }
     }
-    /* The net's angles are rounded to f32 as the engine's are, the reference's are not: relative 2^-24 of an angle up to 13. */
+    /* The net's angles are rounded to f32 as the engine's are, the reference's are not: relative 2^-24 of an angle up
+     * to 13. */
     assert_true(fabs(mean_loss(&s) - want / S) < 1e-5);
     setup_close(&s);
     tiny_fini(&c);
 }
 
-/* Token by token, all sequences at once, against the reference decoder on whole sequences. Twice: the second time from the start again. */
+/* Token by token, all sequences at once, against the reference decoder on whole sequences. Twice: the second time from
+ * the start again. */
 static void growing_sequences_have_the_reference_decoders_logits(void **state) {
     static setup s;
     static double want[SEQUENCES][T * TINY_VOCAB];

@@ -1,4 +1,5 @@
-/* The optimiser against a sequence worked out by hand, the learning rate at its corners, and the windows of the text. */
+/* The optimiser against a sequence worked out by hand, the learning rate at its corners, and the windows of the text.
+ */
 #include <math.h>
 
 #include "base/mem.h"
@@ -96,8 +97,10 @@ static void every_window_is_seen_once_a_pass(void **state) {
         assert_int_equal(window[0] % CONTEXT, 0);
         assert_int_equal(targets[CONTEXT - 1], window[0] + CONTEXT);
         seen[i / c.n_train][window[0] / CONTEXT]++;
-        if (i < c.n_train) first_pass[i] = window[0];
-        else other_order |= first_pass[i - c.n_train] != window[0];
+        if (i < c.n_train)
+            first_pass[i] = window[0];
+        else
+            other_order |= first_pass[i - c.n_train] != window[0];
     }
     nmlp_corpus_heldout(&c, 0, window, targets);
     for (int i = 0; i < WINDOWS; i++)
@@ -136,7 +139,8 @@ static void text_of_one_window_is_refused(void **state) {
     nmlp_corpus c;
     nmlp_err err;
     (void)state;
-    nmlp_assert_fails(nmlp_corpus_init(&c, ids, 20, 10, 1, 0, &err), &err, NMLP_E_LIMIT, "20 tokens", "at least 21", NULL);
+    nmlp_assert_fails(nmlp_corpus_init(&c, ids, 20, 10, 1, 0, &err), &err, NMLP_E_LIMIT, "20 tokens", "at least 21",
+                      NULL);
 }
 
 int main(void) {

@@ -1,4 +1,5 @@
-/* Whole runs of recovery: it helps, it is the same run however it is cut up or spread over threads, and it stops where it must. */
+/* Whole runs of recovery: it helps, it is the same run however it is cut up or spread over threads, and it stops where
+ * it must. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -21,7 +22,9 @@ typedef struct setup {
     nmlp_recover_options options;
 } setup;
 
-static void path_in(const setup *s, char *out, const char *name) { snprintf(out, PATH_BYTES + 32, "%s/%s", s->dir, name); }
+static void path_in(const setup *s, char *out, const char *name) {
+    snprintf(out, PATH_BYTES + 32, "%s/%s", s->dir, name);
+}
 
 static void setup_open(setup *s, nmlp_dtype dtype) {
     tiny_checkpoint c;
@@ -140,7 +143,8 @@ static void training_with_rounded_products_lowers_the_loss(void **state) {
     loss_falls_in(NMLP_RECOVER_FACTORS, "amx-emu");
 }
 
-/* Hidden states of the teacher, kept layer by layer, must be those its whole pass has: imitating itself costs nothing. */
+/* Hidden states of the teacher, kept layer by layer, must be those its whole pass has: imitating itself costs nothing.
+ */
 static void matching_a_model_with_itself_costs_nothing(void **state) {
     static setup s;
     nmlp_recover_report report;
@@ -223,8 +227,10 @@ static void only_factors_change(void **state) {
             assert_int_equal(b->view.dtype, NMLP_DTYPE_BF16);
             assert_int_equal(nmlp_view_bytes(&a->view), nmlp_view_bytes(&b->view));
             bool same = memcmp(a->view.data, b->view.data, nmlp_view_bytes(&a->view)) == 0;
-            if (!strstr(a->name, ".mlp.")) assert_true(same);
-            else changed += !same;
+            if (!strstr(a->name, ".mlp."))
+                assert_true(same);
+            else
+                changed += !same;
         }
         nmlp_model_close(&out);
         setup_close(&s);
@@ -298,7 +304,8 @@ static void state_of_another_run_is_refused_and_kept(void **state) {
     s.options.progress = NULL;
     s.options.resume = true;
     s.options.rate = 1e-3;
-    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_UNSUPPORTED, "another model, text or options", NULL);
+    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_UNSUPPORTED, "another model, text or options",
+                      NULL);
     s.options.rate = 3e-3;
     nmlp_assert_ok(train(&s, "out", &report, &err), &err);
     nmlp_recover_report_fini(&report);
@@ -416,8 +423,9 @@ static void built_in_model_recovers(void **state) {
     nmlp_str_init(&text);
     nmlp_assert_ok(nmlp_file_read(&text, NMLP_TEST_ROOT "/models/tiny/calib.txt", 1 << 24, &err), &err);
     nmlp_assert_ok(nmlp_tokenizer_load(&tokenizer, source, &err), &err);
-    nmlp_assert_ok(nmlp_tokenizer_encode(tokenizer, text.data, text.len < 60000 ? text.len : 60000, false, false, &ids, &err),
-                   &err);
+    nmlp_assert_ok(
+        nmlp_tokenizer_encode(tokenizer, text.data, text.len < 60000 ? text.len : 60000, false, false, &ids, &err),
+        &err);
     o.teacher = &teacher;
     o.steps = 16;
     o.batch = 2;

@@ -1,4 +1,5 @@
-/* The f32 instruction sets of training against float64 sums written down plainly, at sizes that leave rests everywhere. */
+/* The f32 instruction sets of training against float64 sums written down plainly, at sizes that leave rests everywhere.
+ */
 #include <math.h>
 #include <stdlib.h>
 
@@ -55,8 +56,15 @@ static void check_shape(nmlp_exec *e, int64_t m, int64_t n, int64_t k) {
     float *before = floats(m * n, 3);
     float *c = floats(m * n, 3);
     for (int flags = 0; flags < 8; flags++) {
-        nmlp_train_matmul g = {.c = c, .a = a, .b = b, .a_transposed = flags & 1, .b_transposed = flags & 2,
-                         .accumulate = flags & 4, .m = m, .n = n, .k = k};
+        nmlp_train_matmul g = {.c = c,
+                               .a = a,
+                               .b = b,
+                               .a_transposed = flags & 1,
+                               .b_transposed = flags & 2,
+                               .accumulate = flags & 4,
+                               .m = m,
+                               .n = n,
+                               .k = k};
         memcpy(c, before, (size_t)(m * n) * sizeof *c);
         nmlp_exec_matmul(e, &g);
         check_product(&g, before);
@@ -68,7 +76,8 @@ static void check_shape(nmlp_exec *e, int64_t m, int64_t n, int64_t k) {
 }
 
 static void products_match_plain_sums(void **state) {
-    static const int64_t shapes[][3] = {{1, 1, 1}, {13, 33, 7}, {97, 65, 257}, {12, 32, 256}, {5, 4200, 9}, {7, 40, 4100}};
+    static const int64_t shapes[][3] = {{1, 1, 1},     {13, 33, 7},  {97, 65, 257},
+                                        {12, 32, 256}, {5, 4200, 9}, {7, 40, 4100}};
     (void)state;
     for (int set = 0; set < 3; set++) {
         nmlp_exec e;
@@ -89,8 +98,15 @@ static void check_rounded(nmlp_exec *e, int64_t m, int64_t n, int64_t k) {
     for (int64_t i = 0; i < m * k; i++) a[i] = nmlp_bf16_to_f32(nmlp_f32_to_bf16(a[i]));
     for (int64_t i = 0; i < k * n; i++) b[i] = nmlp_bf16_to_f32(nmlp_f32_to_bf16(b[i]));
     for (int flags = 0; flags < 8; flags++) { /* operands that are bf16 already: the f32 bound holds */
-        nmlp_train_matmul g = {.c = c, .a = a, .b = b, .a_transposed = flags & 1, .b_transposed = flags & 2,
-                               .accumulate = flags & 4, .m = m, .n = n, .k = k};
+        nmlp_train_matmul g = {.c = c,
+                               .a = a,
+                               .b = b,
+                               .a_transposed = flags & 1,
+                               .b_transposed = flags & 2,
+                               .accumulate = flags & 4,
+                               .m = m,
+                               .n = n,
+                               .k = k};
         memcpy(c, before, (size_t)(m * n) * sizeof *c);
         nmlp_exec_matmul(e, &g);
         check_product(&g, before);
@@ -134,7 +150,8 @@ static void fixed_operands_give_the_same_products(void **state) {
         nmlp_assert_ok(nmlp_exec_init(&e, "amx-emu", NULL, T_MAX, D, &err), &err);
         nmlp_train_matmul g = {.c = want, .a = a, .b = b, .b_transposed = transposed, .m = M, .n = N, .k = K};
         nmlp_exec_matmul(&e, &g);
-        nmlp_assert_ok(nmlp_exec_fix(&e, b, !transposed, K, N, &err), &err); /* another order: must not be taken for this one */
+        nmlp_assert_ok(nmlp_exec_fix(&e, b, !transposed, K, N, &err),
+                       &err); /* another order: must not be taken for this one */
         nmlp_assert_ok(nmlp_exec_fix(&e, b, transposed, K, N, &err), &err);
         g.c = got;
         for (int turn = 0; turn < 2; turn++) {
@@ -176,8 +193,8 @@ static void products_do_not_depend_on_threads(void **state) {
     nmlp_mem_free(d);
 }
 
-/* One query head, T above a block of queries, against the definition. Probabilities are at most 1 and values near 1, so an absolute
- * limit of 1e-5 is some 80 roundings. */
+/* One query head, T above a block of queries, against the definition. Probabilities are at most 1 and values near 1, so
+ * an absolute limit of 1e-5 is some 80 roundings. */
 static void attention_matches_its_definition(void **state) {
     float *q = floats(T_MAX * D, 8);
     float *k = floats(T_MAX * D, 9);
@@ -188,8 +205,16 @@ static void attention_matches_its_definition(void **state) {
     for (int set = 0; set < 3; set++) {
         nmlp_exec e;
         if (!open_set(&e, set, NULL)) continue;
-        nmlp_attend_forward(&e, &(nmlp_heads){.out = out, .q = q, .k = k, .v = v, .lse = lse, .s = T_MAX, .t = T_MAX,
-                                              .n_heads = 1, .n_kv_heads = 1, .d = D});
+        nmlp_attend_forward(&e, &(nmlp_heads){.out = out,
+                                              .q = q,
+                                              .k = k,
+                                              .v = v,
+                                              .lse = lse,
+                                              .s = T_MAX,
+                                              .t = T_MAX,
+                                              .n_heads = 1,
+                                              .n_kv_heads = 1,
+                                              .d = D});
         for (int t = 0; t < T_MAX; t++) {
             double want[D] = {0};
             double sum = 0;
@@ -223,12 +248,29 @@ static void attend(attended *a, const char *isa) {
     nmlp_err err;
     nmlp_exec e;
     nmlp_assert_ok(nmlp_exec_init(&e, isa, NULL, T_MAX, D, &err), &err);
-    *a = (attended){.q = floats(HEADS * T_MAX * D, 8), .k = floats(T_MAX * D, 9), .v = floats(T_MAX * D, 10),
-                    .d_out = floats(HEADS * T_MAX * D, 11), .out = floats(HEADS * T_MAX * D, 12),
-                    .lse = floats(HEADS * T_MAX, 13), .dq = floats(HEADS * T_MAX * D, 14), .dk = floats(T_MAX * D, 15),
+    *a = (attended){.q = floats(HEADS * T_MAX * D, 8),
+                    .k = floats(T_MAX * D, 9),
+                    .v = floats(T_MAX * D, 10),
+                    .d_out = floats(HEADS * T_MAX * D, 11),
+                    .out = floats(HEADS * T_MAX * D, 12),
+                    .lse = floats(HEADS * T_MAX, 13),
+                    .dq = floats(HEADS * T_MAX * D, 14),
+                    .dk = floats(T_MAX * D, 15),
                     .dv = floats(T_MAX * D, 16)};
-    nmlp_heads h = {.out = a->out, .q = a->q, .k = a->k, .v = a->v, .lse = a->lse, .d_out = a->d_out, .dq = a->dq,
-                    .dk = a->dk, .dv = a->dv, .s = T_MAX, .t = T_MAX, .n_heads = HEADS, .n_kv_heads = 1, .d = D};
+    nmlp_heads h = {.out = a->out,
+                    .q = a->q,
+                    .k = a->k,
+                    .v = a->v,
+                    .lse = a->lse,
+                    .d_out = a->d_out,
+                    .dq = a->dq,
+                    .dk = a->dk,
+                    .dv = a->dv,
+                    .s = T_MAX,
+                    .t = T_MAX,
+                    .n_heads = HEADS,
+                    .n_kv_heads = 1,
+                    .d = D};
     nmlp_attend_forward(&e, &h);
     nmlp_attend_backward(&e, &h);
     nmlp_exec_fini(&e);
@@ -248,8 +290,9 @@ static double distance(const float *x, const float *y, int64_t n) {
     return sqrt(off / size);
 }
 
-/* bf16 rounds each operand by at most 2^-9 of itself. A gradient goes through four rounded operands (scores, probabilities, their
- * gradients, rows): with errors in one direction 2^-7, and doubled for scores of size 2 in the exponent. */
+/* bf16 rounds each operand by at most 2^-9 of itself. A gradient goes through four rounded operands (scores,
+ * probabilities, their gradients, rows): with errors in one direction 2^-7, and doubled for scores of size 2 in the
+ * exponent. */
 static void attention_on_tiles_is_within_rounding_of_f32(void **state) {
     static const char *const names[] = {"amx-emu", "amx-emu-avx512", "amx"};
     attended want;
@@ -284,12 +327,20 @@ static void tile_products_keep_nan_and_infinity(void **state) {
             nmlp_assert_ok(nmlp_exec_init(&e, names[set], NULL, T_MAX, D, &err), &err);
             memcpy(&a[flags & 1 ? 20 * M + 1 : K + 20], &all_ones, sizeof all_ones);
             b[flags & 2 ? 7 * K + 32 : 32 * N + 7] = INFINITY;
-            nmlp_exec_matmul(&e, &(nmlp_train_matmul){.c = c, .a = a, .b = b, .a_transposed = flags & 1,
-                                                      .b_transposed = flags & 2, .m = M, .n = N, .k = K});
+            nmlp_exec_matmul(&e, &(nmlp_train_matmul){.c = c,
+                                                      .a = a,
+                                                      .b = b,
+                                                      .a_transposed = flags & 1,
+                                                      .b_transposed = flags & 2,
+                                                      .m = M,
+                                                      .n = N,
+                                                      .k = K});
             for (int i = 0; i < M; i++)
                 for (int j = 0; j < N; j++) {
-                    if (i == 1) assert_true(isnan(c[i * N + j]));
-                    else assert_true(j == 7 ? isinf(c[i * N + j]) : isfinite(c[i * N + j]));
+                    if (i == 1)
+                        assert_true(isnan(c[i * N + j]));
+                    else
+                        assert_true(j == 7 ? isinf(c[i * N + j]) : isfinite(c[i * N + j]));
                 }
             nmlp_exec_fini(&e);
             nmlp_mem_free(a);
@@ -319,8 +370,10 @@ static void losses_match_their_definition(void **state) {
         for (int i = 0; i < V; i++)
             want += exp((double)t[i]) / sum_t * (((double)t[i] - log(sum_t)) - ((double)s[i] - log(sum_s)));
         double want_nll = log(sum_s) - (double)s[target];
-        nmlp_loss_rows(&e, &(nmlp_losses){.logits = s, .teacher = t, .targets = &target, .s = 1, .v = V, .scale = 1,
-                                          .loss = &loss, .nll = &nll});
+        nmlp_loss_rows(
+            &e,
+            &(nmlp_losses){
+                .logits = s, .teacher = t, .targets = &target, .s = 1, .v = V, .scale = 1, .loss = &loss, .nll = &nll});
         for (int i = 0; i < V; i++) total += (double)s[i];
         assert_true(fabs(loss - want) < 1e-4 * want);
         assert_true(fabs(nll - want_nll) < 1e-5 * fabs(want_nll));
