@@ -1,6 +1,6 @@
 #include "chain.h"
 
-#include "kernels/vec.h"
+#include "kernels/ops/vec.h"
 
 enum { ELEMS_PER_TASK = 8192, PIECE = 512 };
 

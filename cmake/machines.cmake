@@ -1,7 +1,7 @@
-# Turns src/neuron/machines/*.machine into a table of C strings, so that the program carries its machines with it.
-file(GLOB NMLP_MACHINE_FILES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/neuron/machines/*.machine)
+# Turns src/trainium/neuron/machines/*.machine into a table of C strings, so that the program carries its machines with it.
+file(GLOB NMLP_MACHINE_FILES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/trainium/neuron/machines/*.machine)
 list(SORT NMLP_MACHINE_FILES)
-set(NMLP_MACHINE_TABLE "#include \"neuron/machine_builtin.h\"\n\nconst nmlp_machine_builtin nmlp_machine_builtins[] = {\n")
+set(NMLP_MACHINE_TABLE "#include \"trainium/neuron/machine_builtin.h\"\n\nconst nmlp_machine_builtin nmlp_machine_builtins[] = {\n")
 list(LENGTH NMLP_MACHINE_FILES NMLP_N_MACHINES)
 foreach(machine_file ${NMLP_MACHINE_FILES})
   get_filename_component(machine_name ${machine_file} NAME_WE)

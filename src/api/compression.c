@@ -5,7 +5,7 @@
 
 #include "api/options.h"
 #include "base/pool.h"
-#include "compress/calibration.h"
+#include "compress/calibrate/calibration_text.h"
 #include "compress/compress.h"
 
 struct job {

@@ -1,13 +1,13 @@
 /* nmlp_neuron_kernel: planner, simulator and emitter around one tile program. */
 #include "neuronmlp/neuron_kernel.h"
 
-#include "api/judge.h"
+#include "service/kernel.h"
 #include "api/options.h"
 #include "base/mem.h"
 #include "base/pool.h"
-#include "emit/emit.h"
-#include "sim/check_run.h"
-#include "sim/time.h"
+#include "trainium/emit/emit.h"
+#include "trainium/sim/check_run.h"
+#include "trainium/sim/time.h"
 
 struct nmlp_neuron_kernel {
     nmlp_machine machine;

@@ -5,7 +5,7 @@
 
 #include "base/mem.h"
 #include "base/pages.h"
-#include "bench/probe_int.h"
+#include "bench/probe_internal.h"
 #include "bench/timer.h"
 
 enum { FMA_LOOPS = 200000, AMX_LOOPS = 16000, A_STEPS = 8, B_STEPS = 512, FED_LOOPS = 24, SLICE_BYTES = 8 << 20 };

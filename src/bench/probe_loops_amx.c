@@ -1,7 +1,7 @@
 #include <immintrin.h>
 
-#include "kernels/gemm.h"
-#include "bench/probe_int.h"
+#include "kernels/gemm/gemm.h"
+#include "bench/probe_internal.h"
 
 static const double FLOP_PER_TILE = 16.0 * 16.0 * 32.0 * 2.0;
 

@@ -1,6 +1,6 @@
 #include <immintrin.h>
 
-#include "bench/probe_int.h"
+#include "bench/probe_internal.h"
 
 enum { CHAINS = 12 };
 

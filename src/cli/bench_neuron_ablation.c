@@ -3,8 +3,8 @@
 
 #include "base/file.h"
 #include "cli/bench.h"
-#include "api/judge.h"
-#include "neuron/walk.h"
+#include "service/kernel.h"
+#include "trainium/neuron/walk.h"
 
 enum { S = 2048, H = 8192, R = 4096, O = 16384, N_CASES = 8 };
 

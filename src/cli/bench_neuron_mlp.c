@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "cli/bench.h"
-#include "api/judge.h"
+#include "service/kernel.h"
 #include "model/preset.h"
 
 enum { N_MODELS = 6, N_RATIOS = 3, N_LENGTHS = 7, TILE = 128 };

@@ -2,14 +2,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "api/judge.h"
+#include "service/kernel.h"
 #include "base/file.h"
 #include "cli/commands.h"
 #include "cli/json_out.h"
 #include "cli/neuron_args.h"
-#include "emit/emit.h"
-#include "plan/kernel_table.h"
-#include "sim/time.h"
+#include "trainium/emit/emit.h"
+#include "trainium/plan/kernel_table.h"
+#include "trainium/sim/time.h"
 
 typedef struct emit_args {
     const char *target, *kernel, *shape, *tiling, *dtype, *dialect, *output;

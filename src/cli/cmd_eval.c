@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/commands.h"
-#include "cli/load.h"
+#include "service/loaded_model.h"
 #include "eval/result.h"
 #include "eval/suite.h"
 

@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 #include "cli/commands.h"
-#include "cli/load.h"
+#include "service/loaded_model.h"
 #include "engine/gpu.h"
 #include "engine/sampler.h"
 

@@ -1,7 +1,7 @@
 /* neuronmlp plan: the best kernel and tiling for a shape on a Trainium core. */
 #include <stdio.h>
 
-#include "api/judge.h"
+#include "service/kernel.h"
 #include "base/clock.h"
 #include "cli/commands.h"
 #include "cli/neuron_args.h"

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "api/judge.h"
+#include "service/kernel.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "cli/commands.h"
@@ -10,7 +10,7 @@
 #include "cli/neuron_args.h"
 #include "checkpoint/config.h"
 #include "model/preset.h"
-#include "plan/predict.h"
+#include "trainium/plan/predict.h"
 
 typedef struct predict_args {
     const char *target, *cache, *dtype;

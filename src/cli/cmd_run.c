@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/commands.h"
-#include "cli/load.h"
+#include "service/loaded_model.h"
 #include "cli/token_ids.h"
 #include "engine/generate.h"
 #include "engine/gpu.h"

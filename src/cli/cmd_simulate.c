@@ -2,17 +2,17 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "api/judge.h"
+#include "service/kernel.h"
 #include "base/file.h"
 #include "base/pool.h"
 #include "cli/commands.h"
 #include "cli/json_out.h"
 #include "cli/neuron_args.h"
-#include "neuron/program_text.h"
-#include "plan/kernel_table.h"
+#include "trainium/neuron/program_text.h"
+#include "trainium/plan/kernel_table.h"
 #include "report/timeline.h"
-#include "sim/check_run.h"
-#include "sim/time.h"
+#include "trainium/sim/check_run.h"
+#include "trainium/sim/time.h"
 
 typedef struct simulate_args {
     const char *target, *kernel, *shape, *tiling, *dtype, *trace;

@@ -10,8 +10,8 @@
 #include "eval/task.h"
 #include "kernels/kernels.h"
 #include "model/preset.h"
-#include "neuron/machine.h"
-#include "plan/kernel_table.h"
+#include "trainium/neuron/machine.h"
+#include "trainium/plan/kernel_table.h"
 
 enum { CANDIDATE_MAX = 64 };
 

@@ -2,7 +2,7 @@
 #ifndef NMLP_CLI_NEURON_ARGS_H
 #define NMLP_CLI_NEURON_ARGS_H
 
-#include "plan/kernel_table.h"
+#include "trainium/plan/kernel_table.h"
 
 /* --shape "S,H,R,O", or "S,H,O" without a rank. `what` names the kernel or operation in the error. */
 nmlp_status nmlp_cli_parse_shape(nmlp_kernel_shape *shape, const char *text, const char *what, bool has_rank,

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "api/judge.h"
+#include "service/kernel.h"
 
 const int64_t nmlp_sweep_lengths[NMLP_SWEEP_LENGTHS] = {1024, 2048, 4096, 8192, 16384, 32768};
 

@@ -2,7 +2,7 @@
 #ifndef NMLP_CLI_NEURON_SWEEP_H
 #define NMLP_CLI_NEURON_SWEEP_H
 
-#include "plan/planner.h"
+#include "trainium/plan/planner.h"
 
 enum { NMLP_SWEEP_H = 8192, NMLP_SWEEP_R = 4096, NMLP_SWEEP_O = 16384, NMLP_SWEEP_LENGTHS = 6, NMLP_SWEEP_SERIES = 7 };
 

@@ -3,10 +3,10 @@
 
 #include "cli/cli.h"
 #include "cli/command_text.h"
-#include "api/judge.h"
+#include "service/kernel.h"
 #include "cli/report_sections.h"
 #include "report/timeline_page.h"
-#include "sim/time.h"
+#include "trainium/sim/time.h"
 
 enum { CELL = 64, EVENTS_MAX = 40000, N_RIVALS = 4 };
 

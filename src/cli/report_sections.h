@@ -3,8 +3,8 @@
 #define NMLP_CLI_REPORT_SECTIONS_H
 
 #include "base/progress.h"
-#include "neuron/machine.h"
-#include "plan/kernel_table.h"
+#include "trainium/neuron/machine.h"
+#include "trainium/plan/kernel_table.h"
 #include "report/page.h"
 
 /* Sizes, ranks and error curves of one compressed checkpoint. */

@@ -8,8 +8,8 @@
 
 #include "base/progress.h"
 #include "base/status.h"
-#include "compress/heldout.h"
-#include "compress/search.h"
+#include "compress/ranks/heldout.h"
+#include "compress/ranks/search.h"
 #include "compress/times.h"
 #include "engine/engine.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/str.h"
 #include "compress/compress.h"
-#include "compress/windows.h"
+#include "compress/calibrate/windows.h"
 
 /* Equal only for jobs with the same model, text and options: what a work file must carry to be used again. */
 typedef struct nmlp_fingerprint {

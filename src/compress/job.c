@@ -8,9 +8,9 @@
 #include "checkpoint/target.h"
 #include "compress/compress.h"
 #include "compress/describe.h"
-#include "compress/plan_file.h"
-#include "compress/recover.h"
-#include "compress/statistics.h"
+#include "compress/ranks/rank_file.h"
+#include "compress/refit/refit.h"
+#include "compress/calibrate/statistics.h"
 #include "compress/write.h"
 #include "linalg/linalg.h"
 

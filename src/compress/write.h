@@ -4,7 +4,7 @@
 
 #include "base/progress.h"
 #include "base/status.h"
-#include "compress/layer_file.h"
+#include "compress/factor/layer_file.h"
 #include "model/model.h"
 
 typedef struct nmlp_compressed_size {

@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 #include "cuda/device.h"
-#include "cuda/prefill.h"
+#include "cuda/prefill/prefill.h"
 
 enum { NMLP_CUDA_BLAS_WORKSPACE_BYTES = 32 << 20 };
 

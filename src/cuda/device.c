@@ -2,9 +2,9 @@
 
 #include <stdio.h>
 
-#include "cuda/batch.h"
-#include "cuda/program.h"
-#include "cuda/quad.h"
+#include "cuda/mlp/mlp_rows32_sm80.h"
+#include "cuda/decode/decode_program.h"
+#include "cuda/mlp/mlp_cluster4_sm90.h"
 
 enum { BLOCK_ALIGN_BYTES = 256, OLDEST_MAJOR = 8 };
 

@@ -1,7 +1,7 @@
 /* A model's weights on the device. */
 #include <stdio.h>
 
-#include "cuda/engine_int.h"
+#include "cuda/engine_internal.h"
 
 enum { HEADS_MAX = 128, HEAD_DIM_MAX = 128 };
 

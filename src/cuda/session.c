@@ -3,7 +3,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "cuda/engine_int.h"
+#include "cuda/engine_internal.h"
 
 /* ---- the decode program ---- */
 

@@ -1,8 +1,8 @@
 #include "cuda/weights.h"
 
 #include "base/mem.h"
-#include "cuda/program.h"
-#include "cuda/tile_map.h"
+#include "cuda/decode/decode_program.h"
+#include "cuda/tensor_map.h"
 
 enum { ROWS_AT_ONCE_BYTES = 16 << 20 };
 

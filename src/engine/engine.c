@@ -3,7 +3,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cuda/cuda.h"
-#include "engine/engine_int.h"
+#include "engine/engine_internal.h"
 
 /* What is packed is checked on the way, strip by strip; this finds the element that was met there. */
 static nmlp_status check(const nmlp_engine *e, const nmlp_view *view, nmlp_err *err) {

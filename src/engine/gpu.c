@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "engine/engine_int.h"
+#include "engine/engine_internal.h"
 
 /* One generation under way. */
 struct run {

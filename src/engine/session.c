@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "base/pages.h"
 #include "engine/engine.h"
-#include "engine/engine_int.h"
+#include "engine/engine_internal.h"
 
 enum { EMBED_RELEASE_ROWS = 32 };
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "eval/task_int.h"
+#include "eval/task_internal.h"
 #include "eval/template.h"
 #include "text/utf8.h"
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "eval/task_int.h"
+#include "eval/task_internal.h"
 #include "eval/template.h"
 
 enum { LABELS_MAX_BYTES = 16 << 20, PATH_BYTES = 4096 };

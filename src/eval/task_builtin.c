@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "eval/task.h"
-#include "eval/task_int.h"
+#include "eval/task_internal.h"
 
 #define OURS                                                                                                           \
     {                                                                                                                  \

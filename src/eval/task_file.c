@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "eval/task_int.h"
+#include "eval/task_internal.h"
 #include "eval/template.h"
 
 static nmlp_status copy(const char **out, nmlp_arena *arena, const char *text, nmlp_err *err) {

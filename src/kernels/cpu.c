@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "kernels/gemm.h"
+#include "kernels/gemm/gemm.h"
 
 enum {
     LEAF1_ECX_FMA = 1 << 12,

@@ -1,7 +1,7 @@
 /* The kernel sets there are, fastest first, and the choice between them. */
 #include <string.h>
 
-#include "kernels/kernels_int.h"
+#include "kernels/kernels_internal.h"
 
 static bool any_cpu(const nmlp_cpu *cpu) {
     (void)cpu;

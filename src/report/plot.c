@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "report/markup.h"
-#include "report/plot_int.h"
+#include "report/plot_internal.h"
 
 enum { LEFT = 64, RIGHT = 14, TOP = 12, BOTTOM = 50, TICKS_X = 6, TICKS_Y = 5, LABELS_MAX = 16 };
 static const double marker = 4.2;

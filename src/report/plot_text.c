@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "report/markup.h"
-#include "report/plot_int.h"
+#include "report/plot_internal.h"
 
 static const char *key_class(nmlp_mark mark) {
     switch (mark) {

@@ -4,7 +4,7 @@
 #define NMLP_REPORT_TIMELINE_H
 
 #include "base/str.h"
-#include "sim/time.h"
+#include "trainium/sim/time.h"
 
 enum { NMLP_TIMELINE_SHADES = 600 };
 

@@ -3,7 +3,7 @@
 #ifndef NMLP_TRAIN_BIND_BODY_H
 #define NMLP_TRAIN_BIND_BODY_H
 
-#include "train/net_int.h"
+#include "train/net_internal.h"
 
 enum { WIDEN_STEP = 4096 };
 

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "train/net_int.h"
+#include "train/net_internal.h"
 
 /* ---- forward ---- */
 

@@ -4,7 +4,7 @@
 #define NMLP_TRAIN_OPS_BODY_H
 
 #include "train/attention_body.h"
-#include "train/ops_int.h"
+#include "train/ops_internal.h"
 
 const nmlp_ops OPS_SYMBOL = {
     .name = OPS_NAME,

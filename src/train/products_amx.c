@@ -1,5 +1,5 @@
 /* Products on AMX tiles: bf16 operands, f32 sums. */
-#include "kernels/amx_tiles.h"
+#include "kernels/isa/amx/tile_config_amx.h"
 #include "train/tiles_pack_avx512.h"
 
 static void block_begin(void) { nmlp_amx_begin(); }

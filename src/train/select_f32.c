@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "kernels/cpu.h"
-#include "train/ops_int.h"
+#include "train/ops_internal.h"
 
 static bool is_auto(const char *isa) { return !isa || strcmp(isa, "auto") == 0; }
 

@@ -1,5 +1,5 @@
 #define NMLP_TRAIN_F64
-#include "train/ops_int.h"
+#include "train/ops_internal.h"
 
 const nmlp_ops *nmlp_ops_select(const char *isa) {
     (void)isa;

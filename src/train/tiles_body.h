@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "tensor/dtype.h"
-#include "train/ops_int.h"
+#include "train/ops_internal.h"
 
 enum {
     NR = 32,

@@ -5,7 +5,7 @@
 #include "engine/engine.h"
 #include "train/adapters.h"
 #include "train/adamw.h"
-#include "train/author.h"
+#include "train/self_text.h"
 #include "train/corpus.h"
 #include "train/net.h"
 #include "train/recover.h"

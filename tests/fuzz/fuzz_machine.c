@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "neuron/machine.h"
+#include "trainium/neuron/machine.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

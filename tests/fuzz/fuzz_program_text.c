@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "neuron/check.h"
-#include "neuron/program_text.h"
+#include "trainium/neuron/check.h"
+#include "trainium/neuron/program_text.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

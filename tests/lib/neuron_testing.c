@@ -1,7 +1,7 @@
 #include "lib/neuron_testing.h"
 
-#include "neuron/program_text.h"
-#include "plan/kernel_table.h"
+#include "trainium/neuron/program_text.h"
+#include "trainium/plan/kernel_table.h"
 
 nmlp_machine nmlp_test_machine(const char *name) {
     nmlp_machine m;

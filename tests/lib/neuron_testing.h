@@ -3,8 +3,8 @@
 #define NMLP_TESTS_NEURON_TESTING_H
 
 #include "lib/testing.h"
-#include "neuron/machine.h"
-#include "neuron/program.h"
+#include "trainium/neuron/machine.h"
+#include "trainium/neuron/program.h"
 
 /* The built-in machine; fails the test when it cannot be read. */
 nmlp_machine nmlp_test_machine(const char *name);

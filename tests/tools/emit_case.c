@@ -11,11 +11,11 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "emit/emit.h"
-#include "neuron/program_text.h"
-#include "plan/kernel_table.h"
-#include "sim/time.h"
-#include "sim/values.h"
+#include "trainium/emit/emit.h"
+#include "trainium/neuron/program_text.h"
+#include "trainium/plan/kernel_table.h"
+#include "trainium/sim/time.h"
+#include "trainium/sim/values.h"
 #include "tensor/dtype.h"
 
 enum { SPEC_MAX = 512, FILE_MAX = 1 << 20 };

@@ -1,0 +1,188 @@
+#include "compress/calibrate/statistics.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "compress/calibrate/gram.h"
+#include "compress/refit/refit.h"
+#include "compress/calibrate/hidden_states.h"
+#include "compress/calibrate/convert_f64.h"
+
+enum { PATH_MAX_BYTES = 4096 };
+
+struct buffers {
+    float *x, *y;                  /* [T,H] */
+    float *weights;                /* [T] */
+    double *silu2, *slope2, *act2; /* [I] */
+    double *weights_of_rows;       /* [2,I] of gate, then of up */
+    double *input, *output;        /* [H,H] */
+    double *w[NMLP_MLP_MATRICES];
+    const nmlp_kernels *kernels;
+};
+
+static nmlp_status new_buffers(struct buffers *b, nmlp_arena *arena, const nmlp_config *c, int64_t tokens,
+                               nmlp_err *err) {
+    size_t h = (size_t)c->hidden;
+    size_t i_dim = (size_t)c->intermediate;
+    b->x = nmlp_arena_new(arena, (size_t)tokens * h, sizeof(float), err);
+    b->y = nmlp_arena_new(arena, (size_t)tokens * h, sizeof(float), err);
+    b->weights = nmlp_arena_new(arena, (size_t)tokens, sizeof(float), err);
+    double **neurons[] = {&b->silu2, &b->slope2, &b->act2};
+    for (size_t i = 0; i < sizeof neurons / sizeof neurons[0]; i++) {
+        *neurons[i] = nmlp_arena_new(arena, i_dim, sizeof(double), err);
+        if (!*neurons[i]) return NMLP_E_NOMEM;
+    }
+    b->weights_of_rows = nmlp_arena_new(arena, 2 * i_dim, sizeof(double), err);
+    b->input = nmlp_arena_new(arena, h * h, sizeof(double), err);
+    b->output = nmlp_arena_new(arena, h * h, sizeof(double), err);
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+        b->w[i] = nmlp_arena_new(arena, h * i_dim, sizeof(double), err);
+        if (!b->w[i]) return NMLP_E_NOMEM;
+    }
+    return b->x && b->y && b->weights && b->weights_of_rows && b->input && b->output ? NMLP_OK : NMLP_E_NOMEM;
+}
+
+static void scale_rows(float *rows, const float *weights, int64_t s, int64_t h) {
+    for (int64_t t = 0; t < s; t++)
+        for (int64_t i = 0; i < h; i++) rows[t * h + i] *= weights[t];
+}
+
+/* Grams of the calibration tokens, with everything that makes them robust. */
+static nmlp_status make_grams(const nmlp_statistics *s, struct buffers *b, const float *residual, bool narrow,
+                              nmlp_err *err) {
+    const nmlp_compress_options *o = s->options;
+    const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
+    nmlp_pool *pool = nmlp_engine_pool(s->engine);
+    int64_t tokens = nmlp_windows_calib_tokens(s->windows), n_capped;
+    if (o->token_weights) {
+        nmlp_token_weights(b->weights, residual, tokens, c->hidden);
+        scale_rows(b->x, b->weights, tokens, c->hidden);
+        scale_rows(b->y, b->weights, tokens, c->hidden);
+    }
+    NMLP_RETURN_IF_FAILED(nmlp_gram_cap_tokens(pool, b->x, tokens, c->hidden, o->cap, &n_capped, err));
+    NMLP_RETURN_IF_FAILED(nmlp_gram_cap_tokens(pool, b->y, tokens, c->hidden, o->cap, &n_capped, err));
+    NMLP_RETURN_IF_FAILED(nmlp_gram_of(b->kernels, pool, b->input, b->x, tokens, c->hidden, err));
+    NMLP_RETURN_IF_FAILED(nmlp_gram_of(b->kernels, pool, b->output, b->y, tokens, c->hidden, err));
+    if (!o->shrink) return NMLP_OK;
+    nmlp_gram_shrink(b->input, c->hidden, tokens);
+    for (int64_t j = 0; j < c->intermediate; j++) b->act2[j] /= (double)tokens;
+    return nmlp_gram_shrink_output(pool, b->output, b->w[NMLP_MLP_DOWN], b->act2, c->hidden, c->intermediate, tokens,
+                                   narrow, err);
+}
+
+static nmlp_status factorise_layer(nmlp_statistics *s, int64_t l, struct buffers *b, const float *residual,
+                                   const char *path, nmlp_err *err) {
+    const nmlp_compress_options *o = s->options;
+    const nmlp_model *model = nmlp_engine_model(s->engine);
+    const nmlp_config *c = &model->config;
+    int64_t tokens = nmlp_windows_calib_tokens(s->windows);
+    nmlp_nested nested[NMLP_NESTED_COUNT] = {0};
+    nmlp_status st = NMLP_OK;
+    nmlp_pool *pool = nmlp_engine_pool(s->engine);
+    nmlp_dtype dtype = model->layers[l].mlp[0].w.dtype;
+    double *d_gate = b->weights_of_rows, *d_up = b->weights_of_rows + c->intermediate;
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) nmlp_widen(pool, b->w[i], &model->layers[l].mlp[i].w);
+    nmlp_times_enter(s->times, NMLP_WORK_MOMENTS);
+    for (int64_t j = 0; j < c->intermediate; j++) { /* sums to means */
+        b->silu2[j] /= (double)tokens;
+        b->slope2[j] /= (double)tokens;
+    }
+    if (o->whiten) NMLP_TRY(make_grams(s, b, residual, nmlp_dtype_bytes(dtype) == 2, err));
+    if (o->row_weights)
+        NMLP_TRY(nmlp_swiglu_weights(d_gate, d_up, b->w[NMLP_MLP_DOWN], b->silu2, b->slope2, c->hidden, c->intermediate,
+                                     err));
+    nmlp_mlp_moments moments = {
+        .hidden = c->hidden,
+        .intermediate = c->intermediate,
+        .gate = b->w[NMLP_MLP_GATE],
+        .up = b->w[NMLP_MLP_UP],
+        .down = b->w[NMLP_MLP_DOWN],
+        .views = {model->layers[l].mlp[0].w, model->layers[l].mlp[1].w, model->layers[l].mlp[2].w},
+        .kernels = b->kernels,
+        .input = o->whiten ? b->input : NULL,
+        .output = o->whiten ? b->output : NULL,
+        .d_gate = o->row_weights ? d_gate : NULL,
+        .d_up = o->row_weights ? d_up : NULL,
+        .separate = o->joint != NMLP_JOINT_ALWAYS,
+        .joint = o->joint != NMLP_JOINT_NEVER,
+        .times = s->times};
+    nmlp_times_enter(s->times, NMLP_WORK_PRODUCTS);
+    NMLP_TRY(nmlp_factorise_mlp(nested, &moments, pool, err));
+    nmlp_times_enter(s->times, NMLP_WORK_FILES);
+    NMLP_TRY(nmlp_library_write(path, s->fingerprint, nested, o->row_weights ? b->weights_of_rows : NULL,
+                                o->row_weights ? 2 * c->intermediate : 0, err));
+out:
+    for (int i = 0; i < NMLP_NESTED_COUNT; i++) nmlp_nested_fini(&nested[i]);
+    nmlp_layer_release(&model->layers[l]);
+    return st;
+}
+
+static nmlp_status library_path(const nmlp_statistics *s, int64_t l, char *path, nmlp_err *err) {
+    char name[64];
+    snprintf(name, sizeof name, "layer-%05lld.nested", (long long)l);
+    return nmlp_path_join(path, PATH_MAX_BYTES, s->work_dir, name, err);
+}
+
+/* Opens what an earlier run left; says how many layers are still to do. */
+static nmlp_status open_found(const nmlp_statistics *s, nmlp_library *libraries, int64_t n_layers, int64_t *n_missing,
+                              nmlp_err *err) {
+    *n_missing = 0;
+    for (int64_t l = 0; l < n_layers; l++) {
+        char path[PATH_MAX_BYTES];
+        bool found;
+        NMLP_RETURN_IF_FAILED(library_path(s, l, path, err));
+        NMLP_RETURN_IF_FAILED(nmlp_library_open(&libraries[l], path, s->fingerprint, &found, err));
+        if (!found) ++*n_missing;
+    }
+    return NMLP_OK;
+}
+
+static nmlp_status run_layer(nmlp_statistics *s, nmlp_stream *stream, int64_t l, struct buffers *b,
+                             nmlp_library *library, nmlp_stream_progress *progress, nmlp_err *err) {
+    int64_t n = nmlp_engine_model(s->engine)->config.intermediate;
+    char path[PATH_MAX_BYTES];
+    bool found;
+    if (library->map.data) {
+        nmlp_taps none = {0};
+        return nmlp_stream_run_layer(stream, s->engine, l, &none, progress, err);
+    }
+    NMLP_RETURN_IF_FAILED(library_path(s, l, path, err));
+    memset(b->silu2, 0, (size_t)n * sizeof(double));
+    memset(b->slope2, 0, (size_t)n * sizeof(double));
+    memset(b->act2, 0, (size_t)n * sizeof(double));
+    nmlp_taps taps = {.x = b->x, .y = b->y, .silu2 = b->silu2, .slope2 = b->slope2, .act2 = b->act2};
+    NMLP_RETURN_IF_FAILED(nmlp_stream_run_layer(stream, s->engine, l, &taps, progress, err));
+    nmlp_work before = nmlp_times_enter(s->times, NMLP_WORK_OTHER);
+    NMLP_RETURN_IF_FAILED(factorise_layer(s, l, b, stream->rows, path, err));
+    nmlp_times_enter(s->times, before);
+    return nmlp_library_open(library, path, s->fingerprint, &found, err);
+}
+
+nmlp_status nmlp_statistics_run(nmlp_statistics *s, nmlp_library *libraries, nmlp_err *err) {
+    const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
+    int64_t tokens = nmlp_windows_tokens(s->windows);
+    nmlp_stream stream = {0};
+    nmlp_arena arena;
+    struct buffers b;
+    nmlp_status st = NMLP_OK;
+    nmlp_stream_progress progress = {
+        .progress = s->options->progress, .stage = "statistics", .total = (double)tokens * (double)c->n_layers};
+    int64_t n_missing;
+    nmlp_cpu cpu = nmlp_cpu_detect();
+    nmlp_arena_init(&arena);
+    NMLP_TRY(open_found(s, libraries, c->n_layers, &n_missing, err));
+    if (n_missing == 0) goto out;
+    NMLP_TRY(new_buffers(&b, &arena, c, tokens, err));
+    NMLP_TRY(nmlp_kernels_select(&b.kernels, &cpu, nmlp_engine_isa(s->engine), err));
+    NMLP_TRY(nmlp_stream_create(&stream, s->engine, s->windows, s->times, err));
+    for (int64_t l = 0; l < c->n_layers; l++) {
+        st = run_layer(s, &stream, l, &b, &libraries[l], &progress, err);
+        if (st != NMLP_OK && st != NMLP_E_NUMERIC) nmlp_fail_context(err, "layer %lld", (long long)l);
+        if (st != NMLP_OK) goto out;
+    }
+out:
+    nmlp_stream_destroy(&stream);
+    nmlp_arena_fini(&arena);
+    return st;
+}

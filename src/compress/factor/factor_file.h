@@ -1,0 +1,53 @@
+/* The nested factors of one layer in a file: written once, then every trial of ranks maps what it needs. Also what an
+ * interrupted run finds again. */
+#ifndef NMLP_COMPRESS_FACTOR_FACTOR_FILE_H
+#define NMLP_COMPRESS_FACTOR_FACTOR_FILE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/file.h"
+#include "base/status.h"
+#include "compress/factor/factorise.h"
+#include "kernels/kernels.h"
+#include "model/model.h"
+
+typedef struct nmlp_library {
+    nmlp_file_map map;
+    nmlp_nested nested[NMLP_NESTED_COUNT]; /* rank 0: was not made */
+    const double *row_weights;             /* [2,I] of gate and up; NULL: ones */
+} nmlp_library;
+
+/* row_weights [n_weights] may be NULL with n_weights 0. */
+nmlp_status nmlp_library_write(const char *path, uint64_t fingerprint, const nmlp_nested *nested,
+                               const double *row_weights, int64_t n_weights, nmlp_err *err);
+/* *found false when the file is absent, incomplete or of another job. */
+nmlp_status nmlp_library_open(nmlp_library *library, const char *path, uint64_t fingerprint, bool *found,
+                              nmlp_err *err);
+void nmlp_library_close(nmlp_library *library);
+/* Gives the memory of the mapped file back; whoever reads it again brings it in again. */
+void nmlp_library_release(const nmlp_library *library);
+
+/* Ranks of one layer; 0 stands for dense. With a shared basis gate and up have one rank. */
+typedef struct nmlp_layer_ranks {
+    int64_t rank[NMLP_MLP_MATRICES];
+    bool joint;
+} nmlp_layer_ranks;
+
+int64_t nmlp_layer_ranks_params(const nmlp_layer_ranks *ranks, int64_t hidden, int64_t intermediate);
+
+/* The same for the model's own matrices of a layer: whoever packs or multiplies them brings all of them into memory. */
+void nmlp_layer_release(const nmlp_layer *dense);
+
+/* An MLP made of factors, with the memory behind it. */
+typedef struct nmlp_layer_mlp {
+    nmlp_mlp_desc desc;
+    void *owned[2 * NMLP_MLP_MATRICES];
+} nmlp_layer_mlp;
+
+/* From the library at those ranks; dense matrices are the model's. The library must outlive it. */
+nmlp_status nmlp_layer_mlp_build(nmlp_layer_mlp *mlp, const nmlp_library *library, const nmlp_layer *dense,
+                                 const nmlp_layer_ranks *ranks, nmlp_pool *pool, nmlp_err *err);
+void nmlp_layer_mlp_fini(nmlp_layer_mlp *mlp);
+
+#endif

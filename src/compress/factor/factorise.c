@@ -1,0 +1,336 @@
+#include "compress/factor/factorise.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "compress/factor/products.h"
+#include "compress/calibrate/convert_f64.h"
+#include "linalg/linalg.h"
+
+/* Squared singular values below this share of the largest are rounding noise: their vectors are left out. */
+static const double noise = 1e-14;
+
+enum { RANKS_PER_TASK = 4, TURN_SIDE = 64 };
+
+void nmlp_nested_fini(nmlp_nested *nested) {
+    nmlp_mem_free(nested->owned);
+    *nested = (nmlp_nested){0};
+}
+
+int64_t nmlp_rank_break_even(int64_t rows, int64_t cols) {
+    int64_t rank = (rows * cols - 1) / (rows + cols);
+    int64_t full = rows < cols ? rows : cols;
+    return rank < full ? rank : full;
+}
+
+static void equalise(double *ut, int64_t rows, double *v, int64_t cols) {
+    double a = 0;
+    double b = 0;
+    for (int64_t i = 0; i < rows; i++) a += ut[i] * ut[i];
+    for (int64_t i = 0; i < cols; i++) b += v[i] * v[i];
+    if (!(a > 0 && b > 0)) return;
+    double scale = pow(b / a, 0.25);
+    for (int64_t i = 0; i < rows; i++) ut[i] *= scale;
+    for (int64_t i = 0; i < cols; i++) v[i] /= scale;
+}
+
+struct packing {
+    const nmlp_nested *nested;
+    double *ut, *v;
+    char *to_ut, *to_v;
+};
+
+static void pack_ranks(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct packing *p = ctx;
+    int64_t rows = p->nested->rows, cols = p->nested->cols;
+    size_t elem = nmlp_dtype_bytes(p->nested->dtype);
+    (void)thread;
+    for (int64_t k = begin; k < end; k++) {
+        equalise(p->ut + k * rows, rows, p->v + k * cols, cols);
+        nmlp_narrow(p->to_ut + (size_t)(k * rows) * elem, p->nested->dtype, p->ut + k * rows, rows);
+        nmlp_narrow(p->to_v + (size_t)(k * cols) * elem, p->nested->dtype, p->v + k * cols, cols);
+    }
+}
+
+nmlp_status nmlp_nested_pack(nmlp_nested *nested, double *ut, double *v, const double *loss, nmlp_pool *pool,
+                             nmlp_err *err) {
+    size_t elem = nmlp_dtype_bytes(nested->dtype);
+    size_t loss_bytes = (size_t)(nested->full + 1) * sizeof(double);
+    size_t ut_bytes = (size_t)(nested->rank * nested->rows) * elem;
+    size_t v_bytes = (size_t)(nested->rank * nested->cols) * elem;
+    char *block = nmlp_mem_new(loss_bytes + ut_bytes + v_bytes, 1, err);
+    if (!block) return NMLP_E_NOMEM;
+    struct packing packing = {
+        .nested = nested, .ut = ut, .v = v, .to_ut = block + loss_bytes, .to_v = block + loss_bytes + ut_bytes};
+    memcpy(block, loss, loss_bytes);
+    nmlp_pool_for(pool, nested->rank, RANKS_PER_TASK, pack_ranks, &packing);
+    nested->owned = block;
+    nested->loss = (const double *)block;
+    nested->ut = packing.to_ut;
+    nested->v = packing.to_v;
+    return NMLP_OK;
+}
+
+struct turning {
+    const nmlp_nested *nested;
+    int64_t rank, first_row, n_rows;
+    void *u;
+};
+
+/* Squares small enough that what is read in rows and written in columns stays in L1. */
+static void turn_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct turning *t = ctx;
+    bool is_short = nmlp_dtype_bytes(t->nested->dtype) == 2;
+    (void)thread;
+    for (int64_t first = 0; first < t->rank; first += TURN_SIDE) {
+        int64_t last = first + TURN_SIDE < t->rank ? first + TURN_SIDE : t->rank;
+        for (int64_t k = first; k < last; k++) {
+            int64_t from = k * t->nested->rows + t->first_row;
+            if (is_short) {
+                const uint16_t *row = (const uint16_t *)t->nested->ut + from;
+                for (int64_t i = begin; i < end; i++) ((uint16_t *)t->u)[i * t->rank + k] = row[i];
+            } else {
+                const float *row = (const float *)t->nested->ut + from;
+                for (int64_t i = begin; i < end; i++) ((float *)t->u)[i * t->rank + k] = row[i];
+            }
+        }
+    }
+}
+
+void nmlp_nested_u(const nmlp_nested *nested, int64_t rank, int64_t first_row, int64_t n_rows, void *u,
+                   nmlp_pool *pool) {
+    struct turning t = {.nested = nested, .rank = rank, .first_row = first_row, .n_rows = n_rows, .u = u};
+    nmlp_pool_for(pool, n_rows, TURN_SIDE, turn_rows, &t);
+}
+
+/* loss[k] = sum of the values from k on, smallest first so that nothing is lost. */
+static void suffix_sums(double *loss, const double *values, int64_t full) {
+    loss[full] = 0;
+    for (int64_t k = full; k-- > 0;) loss[k] = loss[k + 1] + (values[k] > 0 ? values[k] : 0);
+}
+
+/* Working memory of one MLP's factorisation. */
+struct work {
+    nmlp_pool *pool;
+    const nmlp_mlp_moments *m;
+    bool narrow; /* factors will be of a 16-bit type */
+    nmlp_arena arena;
+    double *root;                        /* [H,H] S, or NULL */
+    double *weighted[NMLP_NESTED_COUNT]; /* [H,H] W^T D^2 W of gate, up, both; NULL: not needed */
+    double *vectors[NMLP_NESTED_COUNT];  /* [H,H] problem, then eigenvectors in rows */
+    double *values[NMLP_NESTED_COUNT];   /* [H] */
+};
+
+static double *new_doubles(struct work *w, int64_t n, nmlp_err *err) {
+    return nmlp_arena_new(&w->arena, (size_t)n, sizeof(double), err);
+}
+
+/* G [H,H] = W^T D^2 W. */
+static nmlp_status weigh(struct work *w, double *g, const double *matrix, const double *d, nmlp_err *err) {
+    return nmlp_linalg_weighted_squares(w->pool, w->m->hidden, w->m->intermediate, matrix, d, w->narrow, g, err);
+}
+
+/* K = S^T G S. */
+static nmlp_status set_problem(struct work *w, double *k, const double *g, nmlp_err *err) {
+    int64_t h = w->m->hidden;
+    if (!w->root) {
+        memcpy(k, g, (size_t)(h * h) * sizeof *k);
+        return NMLP_OK;
+    }
+    double *half = nmlp_mem_new((size_t)(h * h), sizeof *half, err);
+    if (!half) return NMLP_E_NOMEM;
+    nmlp_linalg_gemm(w->pool, NMLP_PLAIN, NMLP_PLAIN, h, h, h, g, w->root, half);
+    nmlp_linalg_gemm(w->pool, NMLP_TRANSPOSED, NMLP_PLAIN, h, h, h, w->root, half, k);
+    nmlp_mem_free(half);
+    return NMLP_OK;
+}
+
+static bool is_wanted(const nmlp_mlp_moments *m, int which) {
+    return which == NMLP_NESTED_DOWN || (which == NMLP_NESTED_JOINT ? m->joint : m->separate);
+}
+
+/* K is linear in G: with a shared basis alone, the sum of both is all that is needed. */
+static nmlp_status set_tall_problems(struct work *w, nmlp_err *err) {
+    const nmlp_mlp_moments *m = w->m;
+    double **g = w->weighted;
+    int64_t h = m->hidden;
+    NMLP_RETURN_IF_FAILED(weigh(w, g[NMLP_NESTED_GATE], m->gate, m->d_gate, err));
+    NMLP_RETURN_IF_FAILED(weigh(w, g[NMLP_NESTED_UP], m->up, m->d_up, err));
+    for (int64_t i = 0; m->joint && i < h * h; i++)
+        g[NMLP_NESTED_JOINT][i] = g[NMLP_NESTED_GATE][i] + g[NMLP_NESTED_UP][i];
+    if (!m->separate) return set_problem(w, w->vectors[NMLP_NESTED_JOINT], g[NMLP_NESTED_JOINT], err);
+    NMLP_RETURN_IF_FAILED(set_problem(w, w->vectors[NMLP_NESTED_GATE], g[NMLP_NESTED_GATE], err));
+    NMLP_RETURN_IF_FAILED(set_problem(w, w->vectors[NMLP_NESTED_UP], g[NMLP_NESTED_UP], err));
+    for (int64_t i = 0; m->joint && i < h * h; i++)
+        w->vectors[NMLP_NESTED_JOINT][i] = w->vectors[NMLP_NESTED_GATE][i] + w->vectors[NMLP_NESTED_UP][i];
+    return NMLP_OK;
+}
+
+static nmlp_status set_problems(struct work *w, nmlp_err *err) {
+    const nmlp_mlp_moments *m = w->m;
+    int64_t h = m->hidden;
+    for (int i = 0; i < NMLP_NESTED_COUNT; i++) {
+        bool weighted = i != NMLP_NESTED_DOWN && (i != NMLP_NESTED_JOINT || m->joint);
+        if (weighted && !(w->weighted[i] = new_doubles(w, h * h, err))) return NMLP_E_NOMEM;
+        if (!is_wanted(m, i)) continue;
+        w->vectors[i] = new_doubles(w, h * h, err);
+        w->values[i] = new_doubles(w, h, err);
+        if (!w->vectors[i] || !w->values[i]) return NMLP_E_NOMEM;
+    }
+    if (m->input) {
+        bool triangular;
+        NMLP_RETURN_IF_FAILED(nmlp_linalg_root(m->input, h, &triangular, err));
+        w->root = m->input;
+    }
+    NMLP_RETURN_IF_FAILED(set_tall_problems(w, err));
+    if (m->output) {
+        memcpy(w->vectors[NMLP_NESTED_DOWN], m->output, (size_t)(h * h) * sizeof(double));
+    } else {
+        nmlp_linalg_gemm(w->pool, NMLP_PLAIN, NMLP_TRANSPOSED, h, h, m->intermediate, m->down, m->down,
+                         w->vectors[NMLP_NESTED_DOWN]);
+    }
+    return NMLP_OK;
+}
+
+/* t [rank,H] = E S^T / sigma: then u^T = t W^T and v = t G. */
+static nmlp_status right_basis(struct work *w, double *t, int which, int64_t rank, nmlp_err *err) {
+    int64_t h = w->m->hidden;
+    const double *values = w->values[which];
+    double *scaled = w->root ? nmlp_mem_new((size_t)(rank * h), sizeof *scaled, err) : t;
+    if (!scaled) return NMLP_E_NOMEM;
+    for (int64_t k = 0; k < rank; k++) {
+        double scale = values[k] > noise * values[0] && values[k] > 0 ? 1 / sqrt(values[k]) : 0;
+        for (int64_t j = 0; j < h; j++) scaled[k * h + j] = scale * w->vectors[which][k * h + j];
+    }
+    if (w->root) {
+        nmlp_linalg_gemm(w->pool, NMLP_PLAIN, NMLP_TRANSPOSED, rank, h, h, scaled, w->root, t);
+        nmlp_mem_free(scaled);
+    }
+    return NMLP_OK;
+}
+
+static nmlp_weight_product product_of(const struct work *w, int matrix) {
+    const nmlp_mlp_moments *m = w->m;
+    return (nmlp_weight_product){.view = &m->views[matrix],
+                                 .wide = matrix == NMLP_NESTED_GATE ? m->gate
+                                         : matrix == NMLP_NESTED_UP ? m->up
+                                                                    : m->down,
+                                 .transposed = matrix == NMLP_NESTED_DOWN,
+                                 .kernels = m->kernels};
+}
+
+static nmlp_status extract_tall(struct work *w, nmlp_nested *n, int which, nmlp_err *err) {
+    const nmlp_mlp_moments *m = w->m;
+    nmlp_status st = NMLP_E_NOMEM;
+    double *t = nmlp_mem_new((size_t)(m->hidden * n->rank), sizeof *t, err);
+    double *ut = nmlp_mem_new((size_t)(n->rows * n->rank), sizeof *ut, err);
+    double *v = nmlp_mem_new((size_t)(n->cols * n->rank), sizeof *v, err);
+    double *loss = nmlp_mem_new((size_t)n->full + 1, sizeof *loss, err);
+    if (!t || !ut || !v || !loss) goto out;
+    NMLP_TRY(right_basis(w, t, which, n->rank, err));
+    nmlp_weight_product first = product_of(w, which == NMLP_NESTED_UP ? NMLP_NESTED_UP : NMLP_NESTED_GATE);
+    nmlp_weight_product up = product_of(w, NMLP_NESTED_UP);
+    NMLP_TRY(nmlp_weight_multiply(&first, w->pool, n->rank, t, ut, n->rows, err));
+    if (which == NMLP_NESTED_JOINT)
+        NMLP_TRY(nmlp_weight_multiply(&up, w->pool, n->rank, t, ut + m->intermediate, n->rows, err));
+    nmlp_linalg_gemm(w->pool, NMLP_PLAIN, NMLP_PLAIN, n->rank, m->hidden, m->hidden, t, w->weighted[which], v);
+    suffix_sums(loss, w->values[which], n->full);
+    st = nmlp_nested_pack(n, ut, v, loss, w->pool, err);
+out:
+    nmlp_mem_free(t);
+    nmlp_mem_free(ut);
+    nmlp_mem_free(v);
+    nmlp_mem_free(loss);
+    return st;
+}
+
+/* The eigenvectors of the output Gram are the factor u itself; v = u^T W. */
+static nmlp_status extract_down(struct work *w, nmlp_nested *n, nmlp_err *err) {
+    nmlp_status st = NMLP_E_NOMEM;
+    double *v = nmlp_mem_new((size_t)(n->cols * n->rank), sizeof *v, err);
+    double *loss = nmlp_mem_new((size_t)n->full + 1, sizeof *loss, err);
+    if (v && loss) {
+        double *ut = w->vectors[NMLP_NESTED_DOWN];
+        suffix_sums(loss, w->values[NMLP_NESTED_DOWN], n->full);
+        nmlp_weight_product down = product_of(w, NMLP_NESTED_DOWN);
+        st = nmlp_weight_multiply(&down, w->pool, n->rank, ut, v, n->cols, err);
+        if (st == NMLP_OK) st = nmlp_nested_pack(n, ut, v, loss, w->pool, err);
+    }
+    nmlp_mem_free(v);
+    nmlp_mem_free(loss);
+    return st;
+}
+
+static nmlp_status solve(struct work *w, nmlp_err *err) {
+    nmlp_eigen_task tasks[NMLP_NESTED_COUNT];
+    int n_tasks = 0;
+    for (int i = 0; i < NMLP_NESTED_COUNT; i++)
+        if (is_wanted(w->m, i))
+            tasks[n_tasks++] = (nmlp_eigen_task){.a = w->vectors[i], .values = w->values[i], .n = w->m->hidden};
+    nmlp_work before = nmlp_times_enter(w->m->times, NMLP_WORK_EIGEN);
+    nmlp_status st = nmlp_linalg_eigen_all(w->pool, tasks, n_tasks, err);
+    nmlp_times_enter(w->m->times, before);
+    return st;
+}
+
+nmlp_status nmlp_factorise_mlp(nmlp_nested *nested, const nmlp_mlp_moments *m, nmlp_pool *pool, nmlp_err *err) {
+    nmlp_dtype dtype = m->views[NMLP_NESTED_GATE].dtype;
+    struct work w = {.pool = pool, .m = m, .narrow = nmlp_dtype_bytes(dtype) == 2};
+    nmlp_status st = NMLP_OK;
+    nmlp_work before = nmlp_times_enter(m->times, NMLP_WORK_PRODUCTS);
+    memset(nested, 0, NMLP_NESTED_COUNT * sizeof *nested);
+    nmlp_arena_init(&w.arena);
+    NMLP_TRY(set_problems(&w, err));
+    NMLP_TRY(solve(&w, err));
+    for (int i = 0; i < NMLP_NESTED_COUNT; i++) {
+        nmlp_nested *n = &nested[i];
+        if (!is_wanted(m, i)) continue;
+        n->rows = i == NMLP_NESTED_DOWN ? m->hidden : i == NMLP_NESTED_JOINT ? 2 * m->intermediate : m->intermediate;
+        n->cols = i == NMLP_NESTED_DOWN ? m->intermediate : m->hidden;
+        n->rank = nmlp_rank_break_even(n->rows, n->cols);
+        n->full = m->hidden;
+        n->dtype = dtype;
+        NMLP_TRY(i == NMLP_NESTED_DOWN ? extract_down(&w, n, err) : extract_tall(&w, n, i, err));
+    }
+out:
+    nmlp_times_enter(m->times, before);
+    nmlp_arena_fini(&w.arena);
+    if (st != NMLP_OK)
+        for (int i = 0; i < NMLP_NESTED_COUNT; i++) nmlp_nested_fini(&nested[i]);
+    return st;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a;
+    double y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static nmlp_status floor_at_median(double *d, int64_t n, nmlp_err *err) {
+    double *sorted = nmlp_mem_new((size_t)n, sizeof *sorted, err);
+    if (!sorted) return NMLP_E_NOMEM;
+    memcpy(sorted, d, (size_t)n * sizeof *d);
+    qsort(sorted, (size_t)n, sizeof *sorted, compare_doubles);
+    double least = 1e-3 * sorted[n / 2];
+    if (!(least > 0)) least = sorted[n - 1] > 0 ? 1e-6 * sorted[n - 1] : 1; /* most neurons are dead, or all */
+    for (int64_t i = 0; i < n; i++)
+        if (d[i] < least) d[i] = least;
+    nmlp_mem_free(sorted);
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_swiglu_weights(double *d_gate, double *d_up, const double *down, const double *silu2,
+                                const double *slope2, int64_t hidden, int64_t intermediate, nmlp_err *err) {
+    double *norm2 = d_up; /* row by row, as down lies in memory */
+    memset(norm2, 0, (size_t)intermediate * sizeof *norm2);
+    for (int64_t i = 0; i < hidden; i++)
+        for (int64_t j = 0; j < intermediate; j++) norm2[j] += down[i * intermediate + j] * down[i * intermediate + j];
+    for (int64_t j = 0; j < intermediate; j++) {
+        d_gate[j] = sqrt(norm2[j] * slope2[j]);
+        d_up[j] = sqrt(norm2[j] * silu2[j]);
+    }
+    NMLP_RETURN_IF_FAILED(floor_at_median(d_gate, intermediate, err));
+    return floor_at_median(d_up, intermediate, err);
+}

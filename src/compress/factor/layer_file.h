@@ -1,0 +1,28 @@
+/* The finished MLP of one layer in a file: the bytes that go into the checkpoint, found again by an interrupted run. */
+#ifndef NMLP_COMPRESS_FACTOR_LAYER_FILE_H
+#define NMLP_COMPRESS_FACTOR_LAYER_FILE_H
+
+#include "base/file.h"
+#include "base/status.h"
+#include "compress/factor/factor_file.h"
+
+typedef struct nmlp_layer_file {
+    nmlp_file_map map;
+    nmlp_layer_ranks ranks;
+    nmlp_mlp_desc desc;  /* matrices stored as the model has them have no data here */
+    bool dense_refitted; /* down is dense with values of its own */
+    double error;        /* relative held-out error of the residual stream, NaN when not measured */
+    double error_before; /* the same without the refit */
+} nmlp_layer_file;
+
+/* Dense matrices that are the model's own are not stored. */
+nmlp_status nmlp_layer_file_write(const char *path, uint64_t fingerprint, const nmlp_layer_file *layer,
+                                  const nmlp_layer *dense, nmlp_err *err);
+nmlp_status nmlp_layer_file_open(nmlp_layer_file *layer, const char *path, uint64_t fingerprint, bool *found,
+                                 nmlp_err *err);
+void nmlp_layer_file_close(nmlp_layer_file *layer);
+
+/* The MLP with the model's own matrices filled in. */
+nmlp_mlp_desc nmlp_layer_file_mlp(const nmlp_layer_file *layer, const nmlp_layer *dense);
+
+#endif

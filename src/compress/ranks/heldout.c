@@ -1,0 +1,249 @@
+#include "compress/ranks/heldout.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { LOGIT_ROWS = 128 };
+static const int64_t cached_logits_bytes = (int64_t)400 << 20;
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Compares a few rows of logits; one row is one task. */
+struct compare {
+    const float *want, *got; /* [rows, V] */
+    const int32_t *ids;      /* of the window, from the first row's position on */
+    int64_t step;
+    int64_t vocab;
+    double *kl, *nll; /* [rows] */
+};
+
+static void compare_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct compare *c = ctx;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++) {
+        const float *got = c->got + r * c->vocab;
+        nmlp_softmax_view p = nmlp_softmax_compare(c->want + r * c->vocab, got, c->vocab);
+        nmlp_softmax_view q = nmlp_softmax_compare(got, NULL, c->vocab);
+        c->kl[r] = p.mean_difference - p.log_sum + q.log_sum;
+        c->nll[r] = q.log_sum - (double)got[c->ids[r * c->step + 1]];
+    }
+}
+
+/* Scores windows; every buffer is for one block of rows. */
+struct scorer {
+    const nmlp_heldout *heldout;
+    const nmlp_engine *engine;
+    nmlp_session *session;
+    int64_t vocab;
+    int64_t block; /* rows of logits at a time */
+    float *rows;   /* [n_scored, H] final hidden states of a window */
+    float *want;   /* [block, V] */
+    float *got;
+    double kl_sum, nll_sum;
+    int64_t n;
+};
+
+static nmlp_status scorer_open(struct scorer *s, const nmlp_heldout *h, const nmlp_engine *engine, nmlp_err *err) {
+    int64_t context = h->windows->context;
+    *s = (struct scorer){.heldout = h, .engine = engine, .vocab = nmlp_engine_model(engine)->config.vocab};
+    s->block = min64(LOGIT_ROWS, context);
+    NMLP_RETURN_IF_FAILED(nmlp_session_create(&s->session, engine, context, context, false, err));
+    s->rows = nmlp_mem_new((size_t)(h->n_scored * h->hidden), sizeof *s->rows, err);
+    s->want = nmlp_mem_new((size_t)(s->block * s->vocab), sizeof *s->want, err);
+    s->got = nmlp_mem_new((size_t)(s->block * s->vocab), sizeof *s->got, err);
+    return s->rows && s->want && s->got ? NMLP_OK : NMLP_E_NOMEM;
+}
+
+static void scorer_close(struct scorer *s) {
+    nmlp_session_destroy(s->session);
+    nmlp_mem_free(s->rows);
+    nmlp_mem_free(s->want);
+    nmlp_mem_free(s->got);
+}
+
+static nmlp_loss scorer_loss(const struct scorer *s) {
+    double n = s->n > 0 ? (double)s->n : 1;
+    return (nmlp_loss){.kl = s->kl_sum / n, .nll = s->nll_sum / n, .n_tokens = s->n};
+}
+
+/* The dense model's logits of rows at.. of a window. */
+static const float *want_of(struct scorer *s, int64_t window, int64_t at, int64_t n) {
+    const nmlp_heldout *h = s->heldout;
+    int64_t first = window * h->n_scored + at;
+    if (window < h->n_cached) return h->logits + first * s->vocab;
+    nmlp_session_logits(s->session, h->reference + first * h->hidden, n, s->want);
+    return s->want;
+}
+
+/* Final hidden states of the scored positions, from rows [context, H] behind the last layer. */
+static void final_rows(const struct scorer *s, const float *rows, float *out) {
+    const nmlp_heldout *h = s->heldout;
+    for (int64_t i = 0; i < h->n_scored; i++)
+        memcpy(out + i * h->hidden, rows + i * h->step * h->hidden, (size_t)h->hidden * sizeof *out);
+    nmlp_session_final_norm(s->session, out, h->n_scored, out);
+}
+
+static void score_window(struct scorer *s, int64_t window, const float *rows) {
+    const nmlp_heldout *h = s->heldout;
+    const nmlp_windows *w = h->windows;
+    const int32_t *ids = w->ids + (w->n_calib + window) * w->context;
+    double kl[LOGIT_ROWS], nll[LOGIT_ROWS];
+    final_rows(s, rows, s->rows);
+    for (int64_t at = 0; at < h->n_scored; at += s->block) {
+        int64_t n = min64(s->block, h->n_scored - at);
+        const float *want = want_of(s, window, at, n);
+        nmlp_session_logits(s->session, s->rows + at * h->hidden, n, s->got);
+        struct compare compare = {.want = want,
+                                  .got = s->got,
+                                  .ids = ids + at * h->step,
+                                  .step = h->step,
+                                  .vocab = s->vocab,
+                                  .kl = kl,
+                                  .nll = nll};
+        nmlp_work before = nmlp_times_enter(h->times, NMLP_WORK_COMPARE);
+        nmlp_pool_for(nmlp_engine_pool(s->engine), n, 1, compare_rows, &compare);
+        nmlp_times_enter(h->times, before);
+        for (int64_t i = 0; i < n; i++) {
+            s->kl_sum += kl[i];
+            s->nll_sum += nll[i];
+        }
+        s->n += n;
+    }
+}
+
+static void cache_logits(struct scorer *s, nmlp_heldout *h, int64_t window) {
+    for (int64_t at = 0; at < h->n_scored; at += s->block) {
+        int64_t row = window * h->n_scored + at;
+        nmlp_session_logits(s->session, h->reference + row * h->hidden, min64(s->block, h->n_scored - at),
+                            h->logits + row * s->vocab);
+    }
+}
+
+/* rows [context, H]: room for a window. */
+static nmlp_status run_dense(nmlp_heldout *h, struct scorer *s, float *rows, nmlp_err *err) {
+    const nmlp_windows *w = h->windows;
+    size_t window_bytes = (size_t)(w->context * h->hidden) * sizeof(float);
+    for (int64_t i = 0; i < w->n_heldout; i++) {
+        int64_t first = i * w->context;
+        NMLP_RETURN_IF_FAILED(
+            nmlp_session_embed(s->session, w->ids + w->n_calib * w->context + first, w->context, rows, err));
+        for (int64_t l = 0; l < h->n_layers; l++) {
+            if (i < h->n_probe) memcpy(h->inputs[l] + first * h->hidden, rows, window_bytes);
+            nmlp_session_run_layer(s->session, l, rows, 0, w->context);
+        }
+        final_rows(s, rows, h->reference + i * h->n_scored * h->hidden);
+        if (i < h->n_cached) cache_logits(s, h, i);
+        score_window(s, i, rows);
+    }
+    return NMLP_OK;
+}
+
+static nmlp_status new_memory(nmlp_heldout *h, int64_t vocab, nmlp_err *err) {
+    int64_t n_windows = h->windows->n_heldout;
+    int64_t window_bytes = h->n_scored * vocab * (int64_t)sizeof(float);
+    h->n_cached = min64(n_windows, cached_logits_bytes / (window_bytes > 0 ? window_bytes : 1));
+    h->reference = nmlp_mem_new((size_t)(n_windows * h->n_scored * h->hidden), sizeof(float), err);
+    h->inputs = nmlp_mem_new((size_t)h->n_layers, sizeof *h->inputs, err);
+    h->logits = nmlp_mem_new((size_t)(h->n_cached * h->n_scored * vocab), sizeof(float), err);
+    if (!h->reference || !h->inputs || !h->logits) return NMLP_E_NOMEM;
+    for (int64_t l = 0; l < h->n_layers && h->n_probe > 0; l++) {
+        h->inputs[l] = nmlp_mem_new((size_t)(h->n_probe * h->windows->context * h->hidden), sizeof(float), err);
+        if (!h->inputs[l]) return NMLP_E_NOMEM;
+    }
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_heldout_create(nmlp_heldout *h, const nmlp_engine *dense, const nmlp_windows *windows,
+                                const nmlp_heldout_options *options, nmlp_err *err) {
+    const nmlp_config *c = &nmlp_engine_model(dense)->config;
+    struct scorer s = {0};
+    nmlp_status st = NMLP_OK;
+    *h = (nmlp_heldout){.windows = windows,
+                        .hidden = c->hidden,
+                        .n_layers = c->n_layers,
+                        .n_probe = min64(options->n_probe, windows->n_heldout),
+                        .step = options->step,
+                        .n_scored = (windows->context - 2 + options->step) / options->step,
+                        .times = options->times};
+    float *rows = nmlp_mem_new((size_t)(windows->context * c->hidden), sizeof *rows, err);
+    if (!rows) return NMLP_E_NOMEM;
+    nmlp_work before = nmlp_times_enter(h->times, NMLP_WORK_FORWARD);
+    NMLP_TRY(new_memory(h, c->vocab, err));
+    NMLP_TRY(scorer_open(&s, h, dense, err));
+    NMLP_TRY(run_dense(h, &s, rows, err));
+    h->dense = scorer_loss(&s);
+out:
+    nmlp_times_enter(options->times, before);
+    scorer_close(&s);
+    nmlp_mem_free(rows);
+    if (st != NMLP_OK) nmlp_heldout_destroy(h);
+    return st;
+}
+
+void nmlp_heldout_end_probes(nmlp_heldout *h) {
+    for (int64_t l = 0; h->inputs && l < h->n_layers; l++) nmlp_mem_free(h->inputs[l]);
+    nmlp_mem_free(h->inputs);
+    h->inputs = NULL;
+    h->n_probe = 0;
+}
+
+void nmlp_heldout_destroy(nmlp_heldout *h) {
+    nmlp_heldout_end_probes(h);
+    nmlp_mem_free(h->reference);
+    nmlp_mem_free(h->logits);
+    *h = (nmlp_heldout){0};
+}
+
+static void run_windows(const nmlp_heldout *h, nmlp_session *session, int64_t layer, float *rows, int64_t n_windows) {
+    int64_t context = h->windows->context;
+    for (int64_t i = 0; i < n_windows; i++)
+        nmlp_session_run_layer(session, layer, rows + i * context * h->hidden, 0, context);
+}
+
+/* One layer with another MLP in it; a session is sized for what is in the engine, so it gets its own. */
+static nmlp_status run_changed(const nmlp_heldout *h, const nmlp_engine *engine, const nmlp_stand_ins *in,
+                               int64_t layer, float *rows, int64_t n_windows, nmlp_err *err) {
+    nmlp_session *session = NULL;
+    nmlp_work before = nmlp_times_enter(h->times, NMLP_WORK_PACKING);
+    nmlp_status st = in->put(in->ctx, layer, err);
+    if (st == NMLP_OK) st = nmlp_session_create(&session, engine, h->windows->context, h->windows->context, false, err);
+    nmlp_times_enter(h->times, before);
+    if (st == NMLP_OK) run_windows(h, session, layer, rows, n_windows);
+    nmlp_session_destroy(session);
+    in->take(in->ctx, layer);
+    return st;
+}
+
+nmlp_status nmlp_heldout_measure(const nmlp_heldout *h, const nmlp_engine *engine, int64_t from_layer,
+                                 int64_t n_windows, const nmlp_stand_ins *in, nmlp_loss *loss, nmlp_err *err) {
+    const nmlp_windows *w = h->windows;
+    struct scorer s = {0};
+    nmlp_status st = NMLP_OK;
+    n_windows = min64(n_windows, w->n_heldout);
+    int64_t n_elems = n_windows * w->context * h->hidden;
+    nmlp_work before = nmlp_times_enter(h->times, NMLP_WORK_FORWARD);
+    float *rows = nmlp_mem_new((size_t)n_elems, sizeof *rows, err);
+    if (!rows) return NMLP_E_NOMEM;
+    NMLP_TRY(scorer_open(&s, h, engine, err));
+    if (from_layer > 0) {
+        memcpy(rows, h->inputs[from_layer], (size_t)n_elems * sizeof *rows);
+    } else {
+        NMLP_TRY(nmlp_session_embed(s.session, w->ids + w->n_calib * w->context, n_windows * w->context, rows, err));
+    }
+    for (int64_t l = from_layer; l < h->n_layers; l++) {
+        if (in && in->changes(in->ctx, l)) {
+            NMLP_TRY(run_changed(h, engine, in, l, rows, n_windows, err));
+        } else {
+            run_windows(h, s.session, l, rows, n_windows);
+        }
+    }
+    for (int64_t i = 0; i < n_windows; i++) score_window(&s, i, rows + i * w->context * h->hidden);
+    *loss = scorer_loss(&s);
+out:
+    nmlp_times_enter(h->times, before);
+    scorer_close(&s);
+    nmlp_mem_free(rows);
+    return st;
+}

@@ -1,0 +1,337 @@
+#include "compress/ranks/search.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+static const nmlp_config *config_of(const nmlp_search *s) { return &nmlp_engine_model(s->engine)->config; }
+
+double nmlp_ranks_cost(const nmlp_search *s, const nmlp_layer_ranks *ranks) {
+    const nmlp_config *c = config_of(s);
+    const nmlp_cost *cost = s->cost;
+    double total = 0;
+    for (int64_t l = 0; l < c->n_layers; l++) {
+        const nmlp_layer_ranks *r = &ranks[l];
+        total += cost->matrix(cost->ctx, c->hidden, c->intermediate, r->rank[NMLP_MLP_DOWN]);
+        if (r->joint) {
+            total += cost->matrix(cost->ctx, 2 * c->intermediate, c->hidden, r->rank[NMLP_MLP_GATE]);
+        } else {
+            total += cost->matrix(cost->ctx, c->intermediate, c->hidden, r->rank[NMLP_MLP_GATE]);
+            total += cost->matrix(cost->ctx, c->intermediate, c->hidden, r->rank[NMLP_MLP_UP]);
+        }
+    }
+    return total;
+}
+
+static nmlp_status refuse_rounding(const nmlp_search *s, int64_t most, nmlp_err *err) {
+    const nmlp_config *c = config_of(s);
+    double break_even = (double)(c->hidden * c->intermediate) / (double)(c->hidden + c->intermediate);
+    if (most == 0) {
+        nmlp_fail(err, NMLP_E_ARG,
+                  "--tile %lld: even rank %lld of a %lld x %lld matrix has more parameters than the dense one",
+                  (long long)s->tile, (long long)s->tile, (long long)c->intermediate, (long long)c->hidden);
+        nmlp_fail_hint(err, "use a smaller --tile; break-even is at rank %.1f", break_even);
+    } else {
+        nmlp_fail(err, NMLP_E_ARG,
+                  "--ratio %g: in tiles of %lld the nearest rank has more parameters than the dense matrix", s->ratio,
+                  (long long)s->tile);
+        nmlp_fail_hint(err, "the smallest uniform ratio is %.4f; or use a smaller --tile or --alloc adaptive",
+                       1 - (double)most / break_even);
+    }
+    return NMLP_E_ARG;
+}
+
+nmlp_status nmlp_search_uniform(const nmlp_search *s, nmlp_layer_ranks *ranks, nmlp_err *err) {
+    const nmlp_config *c = config_of(s);
+    bool joint = s->joint == NMLP_JOINT_ALWAYS;
+    int64_t tall = nmlp_rank_uniform(c->intermediate, c->hidden, s->ratio, s->tile);
+    int64_t down = nmlp_rank_uniform(c->hidden, c->intermediate, s->ratio, s->tile);
+    double want = (1 - s->ratio) * (double)(c->hidden * c->intermediate) / (double)(c->hidden + c->intermediate);
+    if (tall == 0 || floor(want / (double)s->tile + 0.5) * (double)s->tile >
+                         (double)nmlp_rank_break_even(c->intermediate, c->hidden))
+        return refuse_rounding(s, tall, err);
+    if (joint) tall = nmlp_rank_uniform(2 * c->intermediate, c->hidden, s->ratio, s->tile);
+    for (int64_t l = 0; l < c->n_layers; l++) ranks[l] = (nmlp_layer_ranks){.rank = {tall, tall, down}, .joint = joint};
+    return NMLP_OK;
+}
+
+/* ---- measuring ---- */
+
+/* Factors standing in for the engine's own MLPs: `ranks` of every layer but for `other` in one. */
+struct trial {
+    const nmlp_search *search;
+    const nmlp_layer_ranks *ranks; /* [L]; NULL: dense */
+    int64_t layer;                 /* -1: none differs */
+    nmlp_layer_ranks other;
+    nmlp_layer_mlp mlp; /* of the layer under way */
+};
+
+static const nmlp_layer_ranks *trial_ranks(const struct trial *t, int64_t l) {
+    if (l == t->layer) return &t->other;
+    return t->ranks ? &t->ranks[l] : NULL;
+}
+
+static bool trial_changes(const void *ctx, int64_t l) {
+    const nmlp_layer_ranks *r = trial_ranks(ctx, l);
+    return r && (r->rank[0] || r->rank[1] || r->rank[2]);
+}
+
+static nmlp_status trial_put(void *ctx, int64_t l, nmlp_err *err) {
+    struct trial *t = ctx;
+    const nmlp_search *s = t->search;
+    NMLP_RETURN_IF_FAILED(nmlp_layer_mlp_build(&t->mlp, &s->libraries[l], &nmlp_engine_model(s->engine)->layers[l],
+                                               trial_ranks(t, l), nmlp_engine_pool(s->engine), err));
+    return nmlp_engine_set_mlp(s->engine, l, &t->mlp.desc, err);
+}
+
+/* Dense again; taking a stand-in away cannot fail. */
+static void trial_take(void *ctx, int64_t l) {
+    struct trial *t = ctx;
+    (void)nmlp_engine_set_mlp(t->search->engine, l, NULL, NULL);
+    nmlp_layer_mlp_fini(&t->mlp);
+    nmlp_library_release(&t->search->libraries[l]);
+    nmlp_layer_release(&nmlp_engine_model(t->search->engine)->layers[l]);
+}
+
+static nmlp_status measure_trial(struct trial *t, int64_t from_layer, int64_t n_windows, nmlp_loss *loss,
+                                 nmlp_err *err) {
+    nmlp_stand_ins in = {.ctx = t, .changes = trial_changes, .put = trial_put, .take = trial_take};
+    return nmlp_heldout_measure(t->search->heldout, t->search->engine, from_layer, n_windows, &in, loss, err);
+}
+
+nmlp_status nmlp_search_measure(const nmlp_search *s, const nmlp_layer_ranks *ranks, nmlp_loss *loss, nmlp_err *err) {
+    struct trial t = {.search = s, .ranks = ranks, .layer = -1};
+    return measure_trial(&t, 0, s->heldout->windows->n_heldout, loss, err);
+}
+
+/* ---- sensitivities ---- */
+
+struct sensitivity {
+    double *gate_up; /* [L] */
+    double *down;    /* [L] */
+};
+
+static double tall_loss(const nmlp_library *library, const nmlp_layer_ranks *r) {
+    if (r->joint) return library->nested[NMLP_NESTED_JOINT].loss[r->rank[0]];
+    double gate = r->rank[0] ? library->nested[NMLP_NESTED_GATE].loss[r->rank[0]] : 0;
+    double up = r->rank[1] ? library->nested[NMLP_NESTED_UP].loss[r->rank[1]] : 0;
+    return gate + up;
+}
+
+static double down_loss(const nmlp_library *library, const nmlp_layer_ranks *r) {
+    return r->rank[NMLP_MLP_DOWN] ? library->nested[NMLP_NESTED_DOWN].loss[r->rank[NMLP_MLP_DOWN]] : 0;
+}
+
+/* The same ranks with one of the two groups dense. */
+static nmlp_layer_ranks without(const nmlp_layer_ranks *r, bool tall) {
+    nmlp_layer_ranks out = *r;
+    if (tall) {
+        out.rank[NMLP_MLP_GATE] = out.rank[NMLP_MLP_UP] = 0;
+        out.joint = false;
+    } else {
+        out.rank[NMLP_MLP_DOWN] = 0;
+    }
+    return out;
+}
+
+static nmlp_status tell(const nmlp_search *s, const char *stage, int64_t done, nmlp_err *err) {
+    if (nmlp_progress_update(s->progress, stage, (double)done, (double)config_of(s)->n_layers, "layers"))
+        return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_INTERRUPTED, "probing was stopped");
+}
+
+/* One group compressed alone, everything else dense. */
+static nmlp_status probe_alone(const nmlp_search *s, const nmlp_layer_ranks *ranks, struct sensitivity *out,
+                               nmlp_err *err) {
+    for (int64_t l = 0; l < config_of(s)->n_layers; l++) {
+        for (int tall = 0; tall < 2; tall++) {
+            struct trial t = {.search = s, .layer = l, .other = without(&ranks[l], !tall)};
+            double lost = tall ? tall_loss(&s->libraries[l], &t.other) : down_loss(&s->libraries[l], &t.other);
+            nmlp_loss loss;
+            NMLP_RETURN_IF_FAILED(measure_trial(&t, l, s->heldout->n_probe, &loss, err));
+            (tall ? out->gate_up : out->down)[l] = lost > 0 ? loss.kl / lost : 0;
+        }
+        NMLP_RETURN_IF_FAILED(tell(s, "probing", l + 1, err));
+    }
+    return NMLP_OK;
+}
+
+/* One group made dense again, everything else as in `ranks`: what compressing it costs where the rest is compressed
+ * too. Groups that are dense there keep their old sensitivity. */
+static nmlp_status probe_among(const nmlp_search *s, const nmlp_layer_ranks *ranks, struct sensitivity *out,
+                               nmlp_err *err) {
+    int64_t n_layers = config_of(s)->n_layers, n_probe = s->heldout->n_probe;
+    struct trial base = {.search = s, .ranks = ranks, .layer = -1};
+    nmlp_loss all, loss;
+    NMLP_RETURN_IF_FAILED(measure_trial(&base, 0, n_probe, &all, err));
+    for (int64_t l = 0; l < n_layers; l++) {
+        for (int tall = 0; tall < 2; tall++) {
+            struct trial t = {.search = s, .ranks = ranks, .layer = l, .other = without(&ranks[l], tall)};
+            double lost = tall ? tall_loss(&s->libraries[l], &ranks[l]) : down_loss(&s->libraries[l], &ranks[l]);
+            double *to = (tall ? out->gate_up : out->down) + l;
+            if (!(lost > 0)) continue;
+            NMLP_RETURN_IF_FAILED(measure_trial(&t, 0, n_probe, &loss, err));
+            double gain = all.kl - loss.kl;
+            double least = 1e-3 * all.kl / (double)(2 * n_layers); /* noise can make it negative */
+            *to = (gain > least ? gain : least) / lost;
+        }
+        NMLP_RETURN_IF_FAILED(tell(s, "probing again", l + 1, err));
+    }
+    return NMLP_OK;
+}
+
+/* ---- candidates ---- */
+
+static bool same_ranks(const nmlp_layer_ranks *a, const nmlp_layer_ranks *b, int64_t n) {
+    for (int64_t l = 0; l < n; l++)
+        if (a[l].joint != b[l].joint || memcmp(a[l].rank, b[l].rank, sizeof a[l].rank) != 0) return false;
+    return true;
+}
+
+static nmlp_status judge(const nmlp_search *s, nmlp_search_result *r, const char *name, const nmlp_layer_ranks *ranks,
+                         nmlp_err *err) {
+    int64_t n_layers = config_of(s)->n_layers;
+    size_t bytes = (size_t)n_layers * sizeof *ranks;
+    for (int i = 0; i < r->n_candidates; i++)
+        if (same_ranks(r->candidates[i].ranks, ranks, n_layers)) return NMLP_OK; /* known */
+    if (r->n_candidates == NMLP_CANDIDATES_MAX) return NMLP_OK;
+    nmlp_candidate *c = &r->candidates[r->n_candidates];
+    *c = (nmlp_candidate){.name = name, .cost = nmlp_ranks_cost(s, ranks)};
+    c->ranks = nmlp_mem_new((size_t)n_layers, sizeof *ranks, err);
+    if (!c->ranks) return NMLP_E_NOMEM;
+    memcpy(c->ranks, ranks, bytes);
+    r->n_candidates++;
+    NMLP_RETURN_IF_FAILED(nmlp_search_measure(s, ranks, &c->loss, err));
+    if (c->loss.kl < r->candidates[r->best].loss.kl) r->best = r->n_candidates - 1;
+    if (!nmlp_progress_update(s->progress, "judging", r->n_candidates, r->n_candidates, "candidates"))
+        return nmlp_fail(err, NMLP_E_INTERRUPTED, "judging candidates was stopped");
+    return NMLP_OK;
+}
+
+/* s_bar (s/s_bar)^gamma about the geometric mean of the positive ones. */
+static void temper(double *out, const double *s, int64_t n, double gamma, double log_mean) {
+    for (int64_t i = 0; i < n; i++) out[i] = s[i] > 0 ? exp(log_mean + gamma * (log(s[i]) - log_mean)) : 0;
+}
+
+static double mean_log(const struct sensitivity *s, int64_t n) {
+    double sum = 0;
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (s->gate_up[i] > 0) sum += log(s->gate_up[i]), count++;
+        if (s->down[i] > 0) sum += log(s->down[i]), count++;
+    }
+    return count ? sum / (double)count : 0;
+}
+
+/* Beliefs: how far to trust the measured sensitivities, how low ranks may go, how the loss grows with the error. */
+static const struct belief {
+    const char *name;
+    double gamma;
+    double floor; /* share of the uniform rank */
+    double power;
+} beliefs[] = {
+    {"measured", 1, 0, 1},         {"measured, floor 1/2", 1, 0.5, 1},
+    {"tempered 0.7", 0.7, 0.5, 1}, {"tempered 0.4", 0.4, 0.5, 1},
+    {"equal", 0, 0.5, 1},
+};
+enum { N_BELIEFS = sizeof beliefs / sizeof beliefs[0] };
+
+struct scratch {
+    struct sensitivity measured, tempered;
+    nmlp_layer_ranks *ranks;
+};
+
+static nmlp_status try_beliefs(const nmlp_search *s, nmlp_search_result *r, struct scratch *scratch,
+                               const nmlp_layer_ranks *uniform, int n_beliefs, nmlp_err *err) {
+    const nmlp_config *c = config_of(s);
+    double log_mean = mean_log(&scratch->measured, c->n_layers);
+    for (int i = 0; i < n_beliefs; i++) {
+        const struct belief *b = &beliefs[i];
+        temper(scratch->tempered.gate_up, scratch->measured.gate_up, c->n_layers, b->gamma, log_mean);
+        temper(scratch->tempered.down, scratch->measured.down, c->n_layers, b->gamma, log_mean);
+        nmlp_allocation a = {.libraries = s->libraries,
+                             .n_layers = c->n_layers,
+                             .hidden = c->hidden,
+                             .intermediate = c->intermediate,
+                             .tile = s->tile,
+                             .cost = s->cost,
+                             .budget = s->budget,
+                             .separate = s->joint != NMLP_JOINT_ALWAYS,
+                             .joint = s->joint != NMLP_JOINT_NEVER,
+                             .dense = true,
+                             .floor_tall = (int64_t)(b->floor * (double)uniform[0].rank[NMLP_MLP_GATE]),
+                             .floor_down = (int64_t)(b->floor * (double)uniform[0].rank[NMLP_MLP_DOWN]),
+                             .cap = INFINITY,
+                             .s_gate_up = scratch->tempered.gate_up,
+                             .s_down = scratch->tempered.down,
+                             .power = b->power};
+        nmlp_status st = nmlp_allocate(&a, scratch->ranks, err);
+        if (st == NMLP_E_LIMIT && b->floor > 0) continue; /* a floor may ask for more than the budget */
+        NMLP_RETURN_IF_FAILED(st);
+        NMLP_RETURN_IF_FAILED(judge(s, r, b->name, scratch->ranks, err));
+    }
+    return NMLP_OK;
+}
+
+static nmlp_status new_scratch(struct scratch *x, nmlp_arena *arena, int64_t n, nmlp_err *err) {
+    x->measured.gate_up = nmlp_arena_new(arena, (size_t)n, sizeof(double), err);
+    x->measured.down = nmlp_arena_new(arena, (size_t)n, sizeof(double), err);
+    x->tempered.gate_up = nmlp_arena_new(arena, (size_t)n, sizeof(double), err);
+    x->tempered.down = nmlp_arena_new(arena, (size_t)n, sizeof(double), err);
+    x->ranks = nmlp_arena_new(arena, (size_t)n, sizeof *x->ranks, err);
+    return x->measured.gate_up && x->measured.down && x->tempered.gate_up && x->tempered.down && x->ranks
+               ? NMLP_OK
+               : NMLP_E_NOMEM;
+}
+
+/* The reference point of the probes and, where it fits the budget, a candidate: the clamped uniform ranks. */
+static nmlp_status start_from_uniform(const nmlp_search *s, nmlp_search_result *r, nmlp_layer_ranks *uniform,
+                                      nmlp_err *err) {
+    const nmlp_config *c = config_of(s);
+    int64_t tall = nmlp_rank_uniform(c->intermediate, c->hidden, s->ratio, s->tile);
+    int64_t shared = nmlp_rank_uniform(2 * c->intermediate, c->hidden, s->ratio, s->tile);
+    int64_t down = nmlp_rank_uniform(c->hidden, c->intermediate, s->ratio, s->tile);
+    if (tall == 0) return refuse_rounding(s, 0, err);
+    for (int joint = s->joint == NMLP_JOINT_ALWAYS; joint <= (s->joint != NMLP_JOINT_NEVER); joint++) {
+        int64_t rank = joint ? shared : tall;
+        for (int64_t l = 0; l < c->n_layers; l++)
+            uniform[l] = (nmlp_layer_ranks){.rank = {rank, rank, down}, .joint = joint};
+        if (nmlp_ranks_cost(s, uniform) > s->budget * (1 + 1e-9)) continue;
+        NMLP_RETURN_IF_FAILED(judge(s, r, joint ? "uniform, shared basis" : "uniform", uniform, err));
+    }
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_search_adaptive(const nmlp_search *s, nmlp_search_result *r, nmlp_err *err) {
+    int64_t n = config_of(s)->n_layers;
+    nmlp_arena arena;
+    struct scratch scratch;
+    nmlp_status st = NMLP_OK;
+    *r = (nmlp_search_result){0};
+    nmlp_arena_init(&arena);
+    nmlp_layer_ranks *uniform = nmlp_arena_new(&arena, (size_t)n, sizeof *uniform, err);
+    if (!uniform) {
+        st = NMLP_E_NOMEM;
+        goto out;
+    }
+    NMLP_TRY(new_scratch(&scratch, &arena, n, err));
+    NMLP_TRY(start_from_uniform(s, r, uniform, err));
+    NMLP_TRY(probe_alone(s, uniform, &scratch.measured, err));
+    NMLP_TRY(try_beliefs(s, r, &scratch, uniform, N_BELIEFS, err));
+    for (int round = 0; round < s->rounds; round++) {
+        int before = r->best;
+        NMLP_TRY(probe_among(s, r->candidates[r->best].ranks, &scratch.measured, err));
+        NMLP_TRY(try_beliefs(s, r, &scratch, uniform, N_BELIEFS - 1, err));
+        if (r->best == before) break;
+    }
+out:
+    nmlp_arena_fini(&arena);
+    if (st != NMLP_OK) nmlp_search_result_fini(r);
+    return st;
+}
+
+void nmlp_search_result_fini(nmlp_search_result *r) {
+    for (int i = 0; i < r->n_candidates; i++) nmlp_mem_free(r->candidates[i].ranks);
+    *r = (nmlp_search_result){0};
+}

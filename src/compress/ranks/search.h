@@ -1,0 +1,55 @@
+/* The search for ranks: candidates from the knapsack under several beliefs about what hurts, judged on held-out tokens.
+ */
+#ifndef NMLP_COMPRESS_RANKS_SEARCH_H
+#define NMLP_COMPRESS_RANKS_SEARCH_H
+
+#include "base/progress.h"
+#include "base/status.h"
+#include "compress/ranks/allocate.h"
+#include "compress/ranks/heldout.h"
+#include "engine/engine.h"
+
+typedef enum nmlp_joint_mode { NMLP_JOINT_NEVER, NMLP_JOINT_AUTO, NMLP_JOINT_ALWAYS } nmlp_joint_mode;
+
+typedef struct nmlp_search {
+    nmlp_engine *engine;
+    const nmlp_library *libraries; /* [L] */
+    const nmlp_heldout *heldout;   /* NULL: nothing is judged, uniform only */
+    const nmlp_progress *progress;
+    const nmlp_cost *cost;
+    double budget; /* in the unit of the cost */
+    double ratio;  /* of the uniform candidate */
+    int64_t tile;
+    nmlp_joint_mode joint;
+    int rounds; /* of measuring sensitivities again around the best candidate */
+} nmlp_search;
+
+typedef struct nmlp_candidate {
+    const char *name;
+    nmlp_layer_ranks *ranks; /* [L] */
+    double cost;
+    nmlp_loss loss;
+} nmlp_candidate;
+
+enum { NMLP_CANDIDATES_MAX = 48 };
+
+typedef struct nmlp_search_result {
+    nmlp_candidate candidates[NMLP_CANDIDATES_MAX];
+    int n_candidates;
+    int best;
+} nmlp_search_result;
+
+/* Uniform ranks: the same fraction of every matrix. Fails where rounding to tiles would make matrices larger than
+ * dense. */
+nmlp_status nmlp_search_uniform(const nmlp_search *search, nmlp_layer_ranks *ranks, nmlp_err *err);
+
+/* Candidates with the uniform ones among them (when they fit the budget), best by held-out KL. */
+nmlp_status nmlp_search_adaptive(const nmlp_search *search, nmlp_search_result *result, nmlp_err *err);
+void nmlp_search_result_fini(nmlp_search_result *result);
+
+/* Puts these ranks into the engine (ranks NULL: the dense model again) and measures. */
+nmlp_status nmlp_search_measure(const nmlp_search *search, const nmlp_layer_ranks *ranks, nmlp_loss *loss,
+                                nmlp_err *err);
+double nmlp_ranks_cost(const nmlp_search *search, const nmlp_layer_ranks *ranks);
+
+#endif

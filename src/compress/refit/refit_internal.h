@@ -1,0 +1,46 @@
+/* What the parts of the second pass share: the state of one layer and the variants of its MLP. */
+#ifndef NMLP_COMPRESS_REFIT_REFIT_INTERNAL_H
+#define NMLP_COMPRESS_REFIT_REFIT_INTERNAL_H
+
+#include "compress/refit/refit.h"
+
+/* One layer on its way: token rows [T,H], calibration windows first. */
+typedef struct nmlp_refit_layer {
+    const nmlp_recovery *r;
+    int64_t layer;
+    const nmlp_layer *dense;
+    const nmlp_kernels *kernels;
+    nmlp_pool *pool;
+    int64_t hidden, intermediate;
+    int64_t n_calib, n_heldout; /* tokens */
+    int64_t context;
+    const float *x;               /* MLP input in the dense model */
+    const float *z;               /* MLP input in the compressed model */
+    const float *target;          /* what the MLP should add in the compressed model */
+    const float *weights;         /* [T] */
+    const double *row_weights;    /* [2,I] of gate and up; NULL: ones */
+    double *w[NMLP_MLP_MATRICES]; /* dense weights in f64 */
+} nmlp_refit_layer;
+
+/* An MLP some of whose matrices were fitted again. */
+typedef struct nmlp_variant {
+    nmlp_mlp_desc desc;
+    nmlp_nested nested[NMLP_MLP_MATRICES]; /* behind the v of refitted matrices */
+    void *u[NMLP_MLP_MATRICES];            /* behind their u, or a refitted dense matrix */
+} nmlp_variant;
+
+void nmlp_variant_fini(nmlp_variant *variant);
+
+/* Gate and up fitted again, down as in `base`. */
+nmlp_status nmlp_refit_gate_up(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_variant *out, nmlp_err *err);
+/* Down fitted again behind the gate and up of `base`. */
+nmlp_status nmlp_refit_down_of(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_variant *out, nmlp_err *err);
+
+/* Weighted squared distance of an MLP's output from the target on held-out tokens. */
+nmlp_status nmlp_refit_error(const nmlp_refit_layer *l, const nmlp_mlp_desc *desc, double *error, nmlp_err *err);
+
+/* out [s,H] = MLP of rows z [s,H], window by window; act [s,I] may be NULL. */
+nmlp_status nmlp_refit_run_mlp(const nmlp_refit_layer *l, const nmlp_mlp_desc *desc, const float *z, int64_t s,
+                               float *out, float *act, nmlp_err *err);
+
+#endif

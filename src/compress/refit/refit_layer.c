@@ -1,0 +1,289 @@
+/* Fitting the matrices of one layer again: statistics in, variants out. */
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "compress/calibrate/moments.h"
+#include "compress/refit/refit_internal.h"
+#include "compress/refit/refit_solve.h"
+
+enum { BATCH = 4096 };
+
+/* Pseudo tokens for each input channel. Fewer fit the calibration text no better and other texts worse. */
+static const double anchor_gate_up = 8;
+static const double anchor_down = 16;
+
+void nmlp_variant_fini(nmlp_variant *v) {
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+        nmlp_nested_fini(&v->nested[i]);
+        nmlp_mem_free(v->u[i]);
+    }
+    *v = (nmlp_variant){0};
+}
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+nmlp_status nmlp_refit_run_mlp(const nmlp_refit_layer *l, const nmlp_mlp_desc *desc, const float *z, int64_t s,
+                               float *out, float *act, nmlp_err *err) {
+    nmlp_mlp *mlp = NULL;
+    nmlp_status st = NMLP_OK;
+    void *workspace = NULL;
+    int n_threads = nmlp_pool_threads(l->pool);
+    int64_t step = min64(l->context, s);
+    nmlp_work before = nmlp_times_enter(l->r->times, NMLP_WORK_PACKING);
+    NMLP_TRY(nmlp_mlp_create(&mlp, l->kernels, desc, l->pool, err));
+    size_t bytes =
+        act ? nmlp_mlp_observed_workspace_bytes(mlp, step, n_threads) : nmlp_mlp_workspace_bytes(mlp, step, n_threads);
+    workspace = nmlp_mem_new(bytes, 1, err);
+    if (!workspace) {
+        st = NMLP_E_NOMEM;
+        goto out;
+    }
+    nmlp_times_enter(l->r->times, NMLP_WORK_FORWARD);
+    for (int64_t t = 0; t < s; t += step) {
+        int64_t n = min64(step, s - t);
+        if (act) {
+            nmlp_mlp_run_observed(mlp, out + t * l->hidden, z + t * l->hidden, n, NULL, NULL, act + t * l->intermediate,
+                                  workspace, l->pool);
+        } else {
+            nmlp_mlp_run(mlp, out + t * l->hidden, z + t * l->hidden, n, workspace, l->pool);
+        }
+    }
+out:
+    nmlp_mem_free(workspace);
+    nmlp_mlp_destroy(mlp);
+    nmlp_times_enter(l->r->times, before);
+    return st;
+}
+
+nmlp_status nmlp_refit_error(const nmlp_refit_layer *l, const nmlp_mlp_desc *desc, double *error, nmlp_err *err) {
+    int64_t h = l->hidden;
+    float *out = nmlp_mem_new((size_t)(l->n_heldout * h), sizeof *out, err);
+    if (!out) return NMLP_E_NOMEM;
+    nmlp_status st = nmlp_refit_run_mlp(l, desc, l->z + l->n_calib * h, l->n_heldout, out, NULL, err);
+    *error = 0;
+    for (int64_t t = 0; t < l->n_heldout && st == NMLP_OK; t++) {
+        const float *target = l->target + (l->n_calib + t) * h;
+        double sum = 0;
+        for (int64_t i = 0; i < h; i++) {
+            double d = (double)target[i] - (double)out[t * h + i];
+            sum += d * d;
+        }
+        *error += sum * (double)l->weights[l->n_calib + t] * (double)l->weights[l->n_calib + t];
+    }
+    nmlp_mem_free(out);
+    return st;
+}
+
+static void scale_rows(float *dst, const float *src, const float *weights, int64_t s, int64_t n) {
+    for (int64_t t = 0; t < s; t++)
+        for (int64_t i = 0; i < n; i++) dst[t * n + i] = weights[t] * src[t * n + i];
+}
+
+static void divide(double *a, int64_t n, int64_t by) {
+    for (int64_t i = 0; i < n; i++) a[i] /= (double)by;
+}
+
+/* gram [H,H] = mean z z^T, cross [H,H] = mean x z^T over the calibration tokens. */
+static nmlp_status input_moments(const nmlp_refit_layer *l, double *gram, double *cross, nmlp_err *err) {
+    int64_t h = l->hidden;
+    nmlp_status st = NMLP_E_NOMEM;
+    if (!l->r->token_weights) {
+        NMLP_RETURN_IF_FAILED(nmlp_moments_gram(l->kernels, l->pool, gram, l->z, l->n_calib, h, err));
+        NMLP_RETURN_IF_FAILED(nmlp_moments_cross(l->kernels, l->pool, cross, l->x, l->z, l->n_calib, h, h, err));
+        divide(gram, h * h, l->n_calib);
+        divide(cross, h * h, l->n_calib);
+        return NMLP_OK;
+    }
+    float *x = nmlp_mem_new((size_t)(BATCH * h), sizeof *x, err);
+    float *z = nmlp_mem_new((size_t)(BATCH * h), sizeof *z, err);
+    if (!x || !z) goto out;
+    for (int64_t t = 0; t < l->n_calib; t += BATCH) {
+        int64_t n = min64(BATCH, l->n_calib - t);
+        scale_rows(x, l->x + t * h, l->weights + t, n, h);
+        scale_rows(z, l->z + t * h, l->weights + t, n, h);
+        NMLP_TRY(nmlp_moments_gram(l->kernels, l->pool, gram, z, n, h, err));
+        NMLP_TRY(nmlp_moments_cross(l->kernels, l->pool, cross, x, z, n, h, h, err));
+    }
+    divide(gram, h * h, l->n_calib);
+    divide(cross, h * h, l->n_calib);
+    st = NMLP_OK;
+out:
+    nmlp_mem_free(x);
+    nmlp_mem_free(z);
+    return st;
+}
+
+static nmlp_factors *factors_of(nmlp_mlp_desc *desc, int i) {
+    return i == 0 ? &desc->gate : i == 1 ? &desc->up : &desc->down;
+}
+
+/* u of `matrix` from rows first.. of the nested factors that stand behind it. */
+static nmlp_status take_factors(nmlp_variant *v, int matrix, const nmlp_nested *nested, int64_t first, int64_t rows,
+                                nmlp_pool *pool, nmlp_err *err) {
+    v->u[matrix] = nmlp_mem_new((size_t)(rows * nested->rank), nmlp_dtype_bytes(nested->dtype), err);
+    if (!v->u[matrix]) return NMLP_E_NOMEM;
+    nmlp_nested_u(nested, nested->rank, first, rows, v->u[matrix], pool);
+    *factors_of(&v->desc, matrix) =
+        (nmlp_factors){.u = nmlp_view_2d(v->u[matrix], nested->dtype, rows, nested->rank),
+                       .v = nmlp_view_2d(nested->v, nested->dtype, nested->rank, nested->cols)};
+    return NMLP_OK;
+}
+
+static nmlp_status pack(nmlp_nested *nested, int64_t rows, int64_t cols, int64_t rank, nmlp_dtype dtype, double *ut,
+                        double *v, nmlp_pool *pool, nmlp_err *err) {
+    double none[2] = {0};
+    *nested = (nmlp_nested){.rows = rows, .cols = cols, .rank = rank, .full = 1, .dtype = dtype};
+    return nmlp_nested_pack(nested, ut, v, none, pool, err);
+}
+
+static nmlp_status solve_tall(const nmlp_refit_layer *l, nmlp_refit_tall *problem, int matrix, nmlp_variant *out,
+                              nmlp_err *err) {
+    int64_t rows = problem->n_matrices * problem->rows;
+    nmlp_status st = NMLP_E_NOMEM;
+    nmlp_nested *nested = &out->nested[matrix];
+    double *ut = nmlp_mem_new((size_t)(problem->rank * rows), sizeof *ut, err);
+    double *v = nmlp_mem_new((size_t)(problem->rank * problem->n), sizeof *v, err);
+    if (!ut || !v) goto out;
+    NMLP_TRY(nmlp_refit_tall_solve(problem, ut, v, l->pool, err));
+    NMLP_TRY(pack(nested, rows, problem->n, problem->rank, l->dense->mlp[matrix].w.dtype, ut, v, l->pool, err));
+    NMLP_TRY(take_factors(out, matrix, nested, 0, problem->rows, l->pool, err));
+    if (problem->n_matrices == 2)
+        NMLP_TRY(take_factors(out, NMLP_MLP_UP, nested, problem->rows, problem->rows, l->pool, err));
+out:
+    nmlp_mem_free(ut);
+    nmlp_mem_free(v);
+    return st;
+}
+
+static nmlp_status solve_gate_up(const nmlp_refit_layer *l, nmlp_refit_tall problem, const double *const d[2],
+                                 nmlp_variant *out, nmlp_err *err) {
+    const nmlp_layer_ranks *ranks = &l->r->ranks[l->layer];
+    if (ranks->joint) {
+        problem.n_matrices = 2;
+        problem.rank = ranks->rank[NMLP_MLP_GATE];
+        for (int i = 0; i < 2; i++) {
+            problem.w[i] = l->w[i];
+            problem.views[i] = l->dense->mlp[i].w;
+            problem.weight[i] = d[i];
+        }
+        return solve_tall(l, &problem, NMLP_MLP_GATE, out, err);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (ranks->rank[i] == 0) continue;
+        problem.n_matrices = 1;
+        problem.rank = ranks->rank[i];
+        problem.w[0] = l->w[i];
+        problem.views[0] = l->dense->mlp[i].w;
+        problem.weight[0] = d[i];
+        NMLP_RETURN_IF_FAILED(solve_tall(l, &problem, i, out, err));
+    }
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_refit_gate_up(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_variant *out, nmlp_err *err) {
+    int64_t h = l->hidden;
+    nmlp_status st = NMLP_E_NOMEM;
+    double *gram = nmlp_mem_new((size_t)(h * h), sizeof *gram, err);
+    double *cross = nmlp_mem_new((size_t)(h * h), sizeof *cross, err);
+    *out = (nmlp_variant){.desc = *base};
+    if (!gram || !cross) goto out;
+    const double *weights[2] = {l->row_weights, l->row_weights ? l->row_weights + l->intermediate : NULL};
+    nmlp_work before = nmlp_times_enter(l->r->times, NMLP_WORK_MOMENTS);
+    NMLP_TRY(input_moments(l, gram, cross, err));
+    nmlp_times_enter(l->r->times, NMLP_WORK_PRODUCTS);
+    nmlp_refit_tall problem = {.n = h,
+                               .rows = l->intermediate,
+                               .gram = gram,
+                               .cross = cross,
+                               .ridge = anchor_gate_up * (double)h / (double)l->n_calib,
+                               .kernels = l->kernels,
+                               .times = l->r->times};
+    st = solve_gate_up(l, problem, weights, out, err);
+    nmlp_times_enter(l->r->times, before);
+out:
+    nmlp_mem_free(gram);
+    nmlp_mem_free(cross);
+    if (st != NMLP_OK) nmlp_variant_fini(out);
+    return st;
+}
+
+/* gram [I,I] = mean a a^T, cross [H,I] = mean target a^T, a the activations behind gate and up of `base`. */
+static nmlp_status inner_moments(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, double *gram, double *cross,
+                                 nmlp_err *err) {
+    int64_t h = l->hidden;
+    int64_t n_in = l->intermediate;
+    nmlp_status st = NMLP_E_NOMEM;
+    int64_t batch = min64(BATCH, l->n_calib);
+    float *act = nmlp_mem_new((size_t)(batch * n_in), sizeof *act, err);
+    float *out = nmlp_mem_new((size_t)(batch * h), sizeof *out, err);
+    if (!act || !out) goto out;
+    for (int64_t t = 0; t < l->n_calib; t += batch) {
+        int64_t n = min64(batch, l->n_calib - t);
+        NMLP_TRY(nmlp_refit_run_mlp(l, base, l->z + t * h, n, out, act, err));
+        scale_rows(act, act, l->weights + t, n, n_in);
+        scale_rows(out, l->target + t * h, l->weights + t, n, h);
+        NMLP_TRY(nmlp_moments_gram(l->kernels, l->pool, gram, act, n, n_in, err));
+        NMLP_TRY(nmlp_moments_cross(l->kernels, l->pool, cross, out, act, n, h, n_in, err));
+    }
+    divide(gram, n_in * n_in, l->n_calib);
+    divide(cross, h * n_in, l->n_calib);
+    st = NMLP_OK;
+out:
+    nmlp_mem_free(act);
+    nmlp_mem_free(out);
+    return st;
+}
+
+static nmlp_status take_dense(const nmlp_refit_layer *l, const double *w, nmlp_variant *out, nmlp_err *err) {
+    nmlp_dtype dtype = l->dense->mlp[NMLP_MLP_DOWN].w.dtype;
+    int64_t n = l->hidden * l->intermediate;
+    char *to = nmlp_mem_new((size_t)n, nmlp_dtype_bytes(dtype), err);
+    if (!to) return NMLP_E_NOMEM;
+    for (int64_t i = 0; i < n; i++) {
+        float value = (float)w[i];
+        nmlp_from_f32(to + (size_t)i * nmlp_dtype_bytes(dtype), dtype, &value, 1);
+    }
+    out->u[NMLP_MLP_DOWN] = to;
+    out->desc.down = (nmlp_factors){.w = nmlp_view_2d(to, dtype, l->hidden, l->intermediate)};
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_refit_down_of(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_variant *out, nmlp_err *err) {
+    int64_t h = l->hidden;
+    int64_t n_in = l->intermediate;
+    int64_t rank = l->r->ranks[l->layer].rank[NMLP_MLP_DOWN];
+    nmlp_status st = NMLP_E_NOMEM;
+    nmlp_nested *nested = &out->nested[NMLP_MLP_DOWN];
+    *out = (nmlp_variant){.desc = *base};
+    double *gram = nmlp_mem_new((size_t)(n_in * n_in), sizeof *gram, err);
+    double *cross = nmlp_mem_new((size_t)(h * n_in), sizeof *cross, err);
+    double *ut = nmlp_mem_new((size_t)((rank ? rank : 1) * h), sizeof *ut, err);
+    double *v = nmlp_mem_new((size_t)((rank ? rank : h) * n_in), sizeof *v, err);
+    if (!gram || !cross || !ut || !v) goto out;
+    nmlp_work before = nmlp_times_enter(l->r->times, NMLP_WORK_MOMENTS);
+    NMLP_TRY(inner_moments(l, base, gram, cross, err));
+    nmlp_times_enter(l->r->times, NMLP_WORK_PRODUCTS);
+    nmlp_refit_down problem = {.m = h,
+                               .n = n_in,
+                               .w = l->w[NMLP_MLP_DOWN],
+                               .gram = gram,
+                               .cross = cross,
+                               .ridge = anchor_down * (double)n_in / (double)l->n_calib,
+                               .rank = rank};
+    NMLP_TRY(nmlp_refit_down_solve(&problem, ut, v, l->pool, err));
+    nmlp_times_enter(l->r->times, before);
+    if (rank == 0) {
+        NMLP_TRY(take_dense(l, v, out, err));
+    } else {
+        NMLP_TRY(pack(nested, h, n_in, rank, l->dense->mlp[NMLP_MLP_DOWN].w.dtype, ut, v, l->pool, err));
+        NMLP_TRY(take_factors(out, NMLP_MLP_DOWN, nested, 0, h, l->pool, err));
+    }
+out:
+    nmlp_mem_free(gram);
+    nmlp_mem_free(cross);
+    nmlp_mem_free(ut);
+    nmlp_mem_free(v);
+    if (st != NMLP_OK) nmlp_variant_fini(out);
+    return st;
+}

@@ -1,0 +1,157 @@
+/* The multiplying warps: tiles of the ring times the staged rows. */
+#ifndef NMLP_CUDA_DECODE_DECODE_MULTIPLY_CUH
+#define NMLP_CUDA_DECODE_DECODE_MULTIPLY_CUH
+
+#include "cuda/decode/decode_block.cuh"
+
+namespace {
+
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+/* A lane's part of 32 columns of the staged rows: column g of the mma is row g, the high half of token g/2 or the low
+ * one. Lanes of columns past the last token ask for nothing, which leaves shared memory to the weights. */
+__device__ __forceinline__ void load_staged(uint32_t (&r)[4], uint32_t at, bool wanted) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.shared.v4.b32 {%0,%1,%2,%3}, [%4]; }"
+                 : "+r"(r[0]), "+r"(r[1]), "+r"(r[2]), "+r"(r[3])
+                 : "r"(at), "r"((uint32_t)wanted)
+                 : "memory");
+}
+
+/* Sums of a warp: several sets, so that the tensor cores do not wait for themselves. */
+enum { SUM_SETS = 4, TILE_BLOCKS = NMLP_CUDA_TILE_COLS / TILE_BLOCK };
+
+struct tile_sums {
+    float set[SUM_SETS][4];
+};
+
+/* Half a tile in registers, as the mma takes it. */
+enum { HALF_BLOCKS = TILE_BLOCKS / 2 };
+
+struct half_tile {
+    uint32_t part[HALF_BLOCKS][4][4];
+};
+
+__device__ __forceinline__ void load_half(half_tile &w, const __nv_bfloat16 *tile, int half) {
+    const int lane = threadIdx.x & 31;
+    const uint32_t row =
+        shared_address(tile) + (lane & 15) * TILE_BLOCK * 2 + half * HALF_BLOCKS * NMLP_CUDA_UNIT_ROWS * TILE_BLOCK * 2;
+    const uint32_t swizzle = (uint32_t)((lane >> 4) ^ (lane & 7));
+#pragma unroll
+    for (int b = 0; b < HALF_BLOCKS; b++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            load_matrices(w.part[b][i], row + b * (NMLP_CUDA_UNIT_ROWS * TILE_BLOCK * 2) + ((swizzle ^ (i * 2)) << 4));
+}
+
+/* Adds the first `cols` columns of half a tile: 16 rows of W times the staged rows. */
+__device__ __forceinline__ void multiply_half(tile_sums &sums, const half_tile &w, const __nv_bfloat16 *x, int x_pitch,
+                                              int cols, int s) {
+    const int lane = threadIdx.x & 31;
+    const uint32_t x_row = shared_address(x) + ((lane >> 2) * x_pitch + (lane & 3) * 8) * 2;
+    uint32_t xv[HALF_BLOCKS][2][4] = {};
+#pragma unroll
+    for (int b = 0; b < HALF_BLOCKS; b++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            load_staged(xv[b][half], x_row + (b * TILE_BLOCK + half * 32) * 2, lane < 8 * s && b * TILE_BLOCK < cols);
+#pragma unroll
+    for (int b = 0; b < HALF_BLOCKS; b++) {
+        if (b * TILE_BLOCK >= cols) break;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            mma(sums.set[i], w.part[b][i][0], w.part[b][i][1], w.part[b][i][2], w.part[b][i][3],
+                xv[b][i / 2][i % 2 * 2], xv[b][i / 2][i % 2 * 2 + 1]);
+    }
+}
+
+/* A warp's part of a unit's sums, [token][16 rows]: both halves of each. */
+__device__ __forceinline__ void put_sums(float *to, const tile_sums &sums, int s) {
+    const int g = (threadIdx.x & 31) >> 2;
+    const int t = threadIdx.x & 3;
+    if (t >= s) return;
+    float sum[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) sum[i] = sums.set[0][i] + sums.set[1][i] + (sums.set[2][i] + sums.set[3][i]);
+    to[t * 16 + g] = sum[0] + sum[1];
+    to[t * 16 + g + 8] = sum[2] + sum[3];
+}
+
+/* See end_step_of_copier. The step's tiles end before tile `rest` of eight; slots of that warp and those after it are
+ * empty. */
+__device__ __forceinline__ void end_step_of_multiplier(const block_memory &mem, consumer &at, int n_slots) {
+    const int warp = threadIdx.x >> 5;
+    const int rest = (warp - at.skip) & (NMLP_CUDA_CONSUMER_WARPS - 1);
+    at.skip = warp;
+    if (rest == 0 || warp < rest) return;
+    mbar_wait(&mem.sh->full[at.ring.slot], at.ring.parity);
+    warp_arrive(&mem.sh->empty[at.ring.slot]);
+    at.ring.advance(NMLP_CUDA_CONSUMER_WARPS, n_slots);
+}
+
+/* HOLDS: there are registers for half a tile while the input is waited for. */
+template <bool HOLDS>
+__device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,
+                               const block_memory &mem, consumer &at, int phase) {
+    const int warp = threadIdx.x >> 5;
+    const int s = prog.s;
+    const int n_matrices = ph->n_matrices;
+    const int k_chunk = ph->k_chunk;
+    const int second = ph->same_x ? 0 : k_chunk; /* where matrix 1 finds its rows */
+    const int x_pitch = (n_matrices == 2 && second ? 2 : 1) * k_chunk + NMLP_CUDA_ROW_SKEW;
+    shared_head *sh = mem.sh;
+    int u = units.begin;
+    for (int piece = u / units.groups; u < units.end; piece++) {
+        const int start = piece * k_chunk;
+        const int end = min(units.end, (piece + 1) * units.groups);
+        const int len[2] = {min(ph->op[0].k - start, k_chunk), min(ph->op[1].k - start, k_chunk)};
+        const bool first = u == units.begin;
+        half_tile w;
+        bool held = false;           /* the next tile's first half is in w: it was there before the input */
+        if (!first) consumer_sync(); /* all are done with the piece before */
+        stage_input(ph, mem.x, s, piece, first, sh, [&]() {
+            if (!HOLDS || at.skip >= n_tiles(len[0]) || !mbar_is_done(&sh->full[at.ring.slot], at.ring.parity)) return;
+            load_half(w, mem.ring + at.ring.slot * TILE_ELEMS, 0);
+            held = true;
+        });
+        if (warp == 0) NOTE_CLOCK(phase, 1);
+#pragma unroll 1
+        for (; u < end; u++, at.n_done++) {
+            float *here = mem.sums + (at.n_done & 1) * UNIT_SUMS + warp * 2 * WARP_SUMS;
+            mbar_wait(&sh->sums_empty[at.n_done & 1], (at.n_done >> 1 & 1) ^ 1);
+#pragma unroll 1 /* code that stays in the instruction cache */
+            for (int m = 0; m < n_matrices; m++) {
+                tile_sums acc = {};
+                const int n = n_tiles(m ? len[1] : len[0]);
+                for (; at.skip < n; at.skip += NMLP_CUDA_CONSUMER_WARPS) {
+                    const int k0 = at.skip * NMLP_CUDA_TILE_COLS;
+                    const int cols = (m ? len[1] : len[0]) - k0;
+                    const __nv_bfloat16 *const tile = mem.ring + at.ring.slot * TILE_ELEMS;
+                    const __nv_bfloat16 *const x = mem.x + (m ? second : 0) + k0;
+                    half_tile rest;
+                    if (!held) mbar_wait(&sh->full[at.ring.slot], at.ring.parity);
+                    if (!held) load_half(w, tile, 0);
+                    held = false;
+                    if (warp == 0 && u == units.begin) NOTE_CLOCK(phase, 2);
+                    load_half(rest, tile, 1);
+                    multiply_half(acc, w, x, x_pitch, cols, s);
+                    multiply_half(acc, rest, x + NMLP_CUDA_TILE_COLS / 2, x_pitch, cols - NMLP_CUDA_TILE_COLS / 2, s);
+                    warp_arrive(&sh->empty[at.ring.slot]);
+                    at.ring.advance(NMLP_CUDA_CONSUMER_WARPS, prog.n_slots);
+                }
+                at.skip -= n;
+                put_sums(here + m * WARP_SUMS, acc, s);
+            }
+            warp_arrive(&sh->sums_full[at.n_done & 1]);
+        }
+    }
+    if (warp == 0) NOTE_CLOCK(phase, 3);
+}
+
+} // namespace
+
+#endif

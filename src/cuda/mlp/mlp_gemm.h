@@ -1,0 +1,38 @@
+/* The MLP for many rows: large matmuls with bf16 between them. Above NMLP_CUDA_PAIR_ROWS rows gate and up are one
+ * kernel (gated.h), and what they are before silu(gate) * up never reaches memory. */
+#ifndef NMLP_CUDA_MLP_MLP_GEMM_H
+#define NMLP_CUDA_MLP_MLP_GEMM_H
+
+#include "cuda/blas.h"
+#include "cuda/weights.h"
+
+enum { NMLP_CUDA_PAIR_ROWS = 256 };
+
+/* bf16 rows an MLP of many rows writes between its matmuls. */
+typedef struct nmlp_cuda_mlp_rows {
+    void *basis; /* [S, basis n padded] */
+    void *act;   /* [S, I padded] silu(gate) * up */
+    void *up;    /* the same width, NMLP_CUDA_PAIR_ROWS rows at most */
+    void *inner; /* [S, down rank padded] */
+} nmlp_cuda_mlp_rows;
+
+/* Takes room for S rows of the widest of the MLPs given. */
+void nmlp_cuda_mlp_rows_take(nmlp_cuda_mlp_rows *rows, nmlp_cuda_block *block, const nmlp_cuda_mlp_weights *const *mlps,
+                             int64_t n, int64_t s);
+
+typedef struct nmlp_cuda_mlp_many {
+    const nmlp_cuda_mlp_weights *w;
+    const nmlp_cuda_mlp_rows *rows;
+    const void *x; /* bf16 [S, H padded] */
+    float *y;      /* f32 [S, H padded] */
+    bool accumulate;
+    bool portable; /* nothing of Hopper's */
+    int32_t s;
+    int32_t n_multiprocessors;
+    nmlp_cuda_blas *blas;
+    cudaStream_t stream;
+} nmlp_cuda_mlp_many;
+
+nmlp_status nmlp_cuda_mlp_many_run(const nmlp_cuda_mlp_many *m, nmlp_err *err);
+
+#endif

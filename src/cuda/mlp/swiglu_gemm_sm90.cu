@@ -1,0 +1,348 @@
+/* gated.h on Hopper. Two blocks of a cluster take 128 rows each of the same 256 columns of I. In each, one warp brings
+ * tiles of x and w (of w its half, to both blocks) into a ring in shared memory; two groups of four warps multiply 64
+ * rows each, first gate's factors, then up's. Between the two they only round to bf16: silu is taken while the tensor
+ * cores multiply up's factors, and results are written while they multiply the next tile's gate. */
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include "cuda/mlp/swiglu_gemm_sm90.h"
+
+namespace {
+
+enum {
+    ROWS = NMLP_CUDA_GATED_ROWS,
+    COLS = NMLP_CUDA_GATED_COLS,
+    STEP = NMLP_CUDA_GATED_STEP,
+    CLUSTER = 2,
+    STAGES = 4,
+    GROUPS = 2, /* of multiplying warps */
+    GROUP_THREADS = 128,
+    GROUP_ROWS = ROWS / GROUPS,
+    THREADS = (1 + GROUPS) * GROUP_THREADS,
+    X_BYTES = ROWS * STEP * 2,
+    W_BYTES = COLS * STEP * 2,
+    STAGE_BYTES = X_BYTES + W_BYTES,
+    BOXES = 2, /* of results a group has in shared memory */
+    BOX_COLS = STEP,
+    BOX_BYTES = GROUP_ROWS * BOX_COLS * 2,
+    OUT_BYTES = GROUPS * BOXES * BOX_BYTES,
+    SHARED_BYTES = STAGES * STAGE_BYTES + OUT_BYTES + 2 * STAGES * 8,
+    PAIRS_AT_ONCE = 8, /* of rows, that run beside each other so that w's tiles are shared in L2 */
+    SUMS = 128,        /* of a thread: 64 rows by 256 columns over 128 threads */
+    HELD = SUMS / 2,   /* the same as bf16, two in a word */
+    SLICES = 8,        /* of what is done with them beside the first steps of the next product */
+    SLICE = HELD / SLICES,
+    SLICES_PER_BOX = SLICES / (COLS / BOX_COLS)
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+__device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+__device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity) {
+    uint32_t done = 0;
+    while (!done)
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(bar), "r"(parity)
+                     : "memory");
+}
+
+/* Shared memory of a block. */
+struct places {
+    uint32_t stages;
+    uint32_t out;
+    uint32_t full; /* barriers, 8 bytes each */
+    uint32_t empty;
+};
+
+struct cursor {
+    int slot;
+    uint32_t parity;
+    __device__ __forceinline__ void advance() {
+        if (++slot == STAGES) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+struct tile {
+    int row;
+    int col;
+};
+
+/* Tiles in an order that keeps those under way close to a square. */
+__device__ __forceinline__ tile tile_at(const nmlp_cuda_gated_hopper &job, int i, uint32_t rank) {
+    const int per_band = PAIRS_AT_ONCE * job.col_tiles;
+    const int band = i / per_band;
+    const int in_band = i - band * per_band;
+    const int pairs = min((int)PAIRS_AT_ONCE, job.row_pairs - band * PAIRS_AT_ONCE);
+    const int pair = band * PAIRS_AT_ONCE + in_band % pairs;
+    return {(pair * CLUSTER + (int)rank) * ROWS, in_band / pairs * COLS};
+}
+
+/* One thread. A slot is written in both blocks, so it must be empty in both. */
+__device__ void bring_tiles(const nmlp_cuda_gated_hopper &job, const places &at, uint32_t rank) {
+    const int n_tiles = job.row_pairs * job.col_tiles;
+    cursor c = {0, 0};
+    for (int i = blockIdx.x / CLUSTER; i < n_tiles; i += gridDim.x / CLUSTER) {
+        const tile t = tile_at(job, i, rank);
+        for (int m = 0; m < 2; m++) {
+            for (int k = 0; k < job.steps[m]; k++) {
+                const uint32_t x = at.stages + c.slot * STAGE_BYTES;
+                const uint32_t w = x + X_BYTES + rank * (W_BYTES / CLUSTER);
+                const uint32_t full = at.full + c.slot * 8;
+                mbar_wait(at.empty + c.slot * 8, c.parity ^ 1);
+                asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full), "r"(STAGE_BYTES)
+                             : "memory");
+                asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+                             "[%1, {%2, %3}], [%4];" ::"r"(x),
+                             "l"(&job.x[m]), "r"(k * STEP), "r"(t.row), "r"(full)
+                             : "memory");
+                asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes."
+                             "multicast::cluster [%0], [%1, {%2, %3}], "
+                             "[%4], %5;" ::"r"(w),
+                             "l"(&job.w[m]), "r"(k * STEP), "r"(t.col + (int)rank * (COLS / CLUSTER)), "r"(full),
+                             "h"((uint16_t)3)
+                             : "memory");
+                c.advance();
+            }
+        }
+    }
+}
+
+/* A matrix of rows of 128 bytes, swizzled as the copy engine does. */
+__device__ __forceinline__ uint64_t describe(uint32_t address) {
+    return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)(8 * STEP * 2 >> 4) << 32 |
+           (uint64_t)1 << 62;
+}
+
+__device__ __forceinline__ void mma_step(float (&c)[SUMS], uint64_t a, uint64_t b, int add) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+                 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+                 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+                 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+                 "%128, %129, p, 1, 1, 0, 0; }"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
+                   "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
+                   "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]),
+                   "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]),
+                   "+f"(c[30]), "+f"(c[31]), "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]),
+                   "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]), "+f"(c[41]), "+f"(c[42]), "+f"(c[43]),
+                   "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]), "+f"(c[48]), "+f"(c[49]), "+f"(c[50]),
+                   "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]), "+f"(c[56]), "+f"(c[57]),
+                   "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63]), "+f"(c[64]),
+                   "+f"(c[65]), "+f"(c[66]), "+f"(c[67]), "+f"(c[68]), "+f"(c[69]), "+f"(c[70]), "+f"(c[71]),
+                   "+f"(c[72]), "+f"(c[73]), "+f"(c[74]), "+f"(c[75]), "+f"(c[76]), "+f"(c[77]), "+f"(c[78]),
+                   "+f"(c[79]), "+f"(c[80]), "+f"(c[81]), "+f"(c[82]), "+f"(c[83]), "+f"(c[84]), "+f"(c[85]),
+                   "+f"(c[86]), "+f"(c[87]), "+f"(c[88]), "+f"(c[89]), "+f"(c[90]), "+f"(c[91]), "+f"(c[92]),
+                   "+f"(c[93]), "+f"(c[94]), "+f"(c[95]), "+f"(c[96]), "+f"(c[97]), "+f"(c[98]), "+f"(c[99]),
+                   "+f"(c[100]), "+f"(c[101]), "+f"(c[102]), "+f"(c[103]), "+f"(c[104]), "+f"(c[105]), "+f"(c[106]),
+                   "+f"(c[107]), "+f"(c[108]), "+f"(c[109]), "+f"(c[110]), "+f"(c[111]), "+f"(c[112]), "+f"(c[113]),
+                   "+f"(c[114]), "+f"(c[115]), "+f"(c[116]), "+f"(c[117]), "+f"(c[118]), "+f"(c[119]), "+f"(c[120]),
+                   "+f"(c[121]), "+f"(c[122]), "+f"(c[123]), "+f"(c[124]), "+f"(c[125]), "+f"(c[126]), "+f"(c[127])
+                 : "l"(a), "l"(b), "r"(add));
+}
+
+/* A multiplying group is done with a slot: it tells both blocks. */
+__device__ __forceinline__ void free_slot(uint32_t empty) {
+    const uint32_t thread = threadIdx.x % GROUP_THREADS;
+    if (thread >= CLUSTER) return;
+    asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, "
+                 "[there]; }" ::"r"(empty),
+                 "r"(thread)
+                 : "memory");
+}
+
+/* Gives the tensor cores 64 columns of k: c (+)= x w^T. */
+__device__ __forceinline__ void begin_step(float (&c)[SUMS], const places &at, const cursor &slot, int group,
+                                           bool first) {
+    const uint32_t stage = at.stages + slot.slot * STAGE_BYTES;
+    mbar_wait(at.full + slot.slot * 8, slot.parity);
+    const uint64_t x = describe(stage + group * (GROUP_ROWS * STEP * 2));
+    const uint64_t w = describe(stage + X_BYTES);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+    for (int j = 0; j < STEP / 16; j++) mma_step(c, x + j * 2, w + j * 2, !first || j);
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* The slot of the step before is free once that step is done. */
+__device__ __forceinline__ void end_step(const places &at, cursor &slot, uint32_t &last, bool first) {
+    if (!first) {
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+        free_slot(last);
+    }
+    last = at.empty + slot.slot * 8;
+    slot.advance();
+}
+
+/* c = 64 rows of x times 256 of w, over all k. aside(i) for i < SLICES is what the warps do meanwhile, beside as many
+ * of the first steps as there are. It is on both sides of the branch because the compiler would else move it out of the
+ * steps. */
+template <class Aside>
+__device__ __forceinline__ void multiply(float (&c)[SUMS], const places &at, cursor &slot, int steps, int group,
+                                         const Aside aside) {
+    uint32_t last = 0;
+#pragma unroll
+    for (int i = 0; i < SLICES; i++) {
+        if (i < steps) {
+            begin_step(c, at, slot, group, i == 0);
+            aside(i);
+            end_step(at, slot, last, i == 0);
+        } else {
+            aside(i);
+        }
+    }
+    for (int k = SLICES; k < steps; k++) {
+        begin_step(c, at, slot, group, false);
+        end_step(at, slot, last, false);
+    }
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    if (steps) free_slot(last);
+}
+
+__device__ __forceinline__ uint32_t as_bf16(float a, float b) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
+    return *reinterpret_cast<const uint32_t *>(&pair);
+}
+
+__device__ __forceinline__ float low(uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+
+/* silu of two columns. One reciprocal serves both; exponents are cut so that the product of two denominators stays
+ * finite. */
+__device__ __forceinline__ uint32_t silu(uint32_t gate) {
+    const float a = 1.0f + __expf(fminf(-low(gate), 40.0f));
+    const float b = 1.0f + __expf(fminf(-high(gate), 40.0f));
+    const float r = __fdividef(1.0f, a * b);
+    return as_bf16(low(gate) * (r * b), high(gate) * (r * a));
+}
+
+__device__ __forceinline__ void group_sync(int group) { asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory"); }
+
+/* 64 columns of the group's results through shared memory to memory. */
+__device__ __forceinline__ void write_box(const nmlp_cuda_gated_hopper &job, const uint32_t (&held)[HELD],
+                                          const places &at, tile t, int group, int b) {
+    const int thread = threadIdx.x % GROUP_THREADS;
+    const int lane = thread & 31;
+    const int row = (thread >> 5) * 16 + (lane & 15);
+    const uint32_t box = at.out + (group * BOXES + b % BOXES) * BOX_BYTES;
+    if (thread == 0)
+        asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(BOXES - 1)
+                     : "memory"); /* what was in this box has been read */
+    group_sync(group);
+#pragma unroll
+    for (int j = 0; j < BOX_COLS / 8; j += 2) {
+        const int i = (b * BOX_COLS / 8 + j) * 2;
+        const uint32_t to = box + row * (BOX_COLS * 2) + ((((j + (lane >> 4)) ^ row) & 7) << 4);
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(held[i]),
+                     "r"(held[i + 1]), "r"(held[i + 2]), "r"(held[i + 3])
+                     : "memory");
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    group_sync(group);
+    if (thread != 0) return;
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&job.out),
+                 "r"(t.col + b * BOX_COLS), "r"(t.row + group * GROUP_ROWS), "r"(box)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+__device__ void multiply_tiles(const nmlp_cuda_gated_hopper &job, const places &at, uint32_t rank, int group) {
+    const int n_tiles = job.row_pairs * job.col_tiles;
+    cursor slot = {0, 0};
+    uint32_t held[HELD]; /* gate, then its silu, then the results, until they are written */
+    tile before = {-1, 0};
+    for (int i = blockIdx.x / CLUSTER; i < n_tiles; i += gridDim.x / CLUSTER) {
+        float c[SUMS];
+        multiply(c, at, slot, job.steps[0], group, [&](int slice) {
+            if (slice % SLICES_PER_BOX == 1 && before.row >= 0)
+                write_box(job, held, at, before, group, slice / SLICES_PER_BOX);
+        });
+#pragma unroll
+        for (int j = 0; j < HELD; j++) held[j] = as_bf16(c[2 * j], c[2 * j + 1]);
+        multiply(c, at, slot, job.steps[1], group, [&](int slice) {
+#pragma unroll
+            for (int j = 0; j < SLICE; j++) held[slice * SLICE + j] = silu(held[slice * SLICE + j]);
+        });
+#pragma unroll
+        for (int j = 0; j < HELD; j++) held[j] = as_bf16(low(held[j]) * c[2 * j], high(held[j]) * c[2 * j + 1]);
+        before = tile_at(job, i, rank);
+    }
+#pragma unroll
+    for (int b = 0; b < COLS / BOX_COLS; b++)
+        write_box(job, held, at, before, group, b); /* no block is without a tile */
+    if (threadIdx.x % GROUP_THREADS == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+#endif
+
+__global__ void __launch_bounds__(THREADS, 1) gated_kernel(const __grid_constant__ nmlp_cuda_gated_hopper job) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ __align__(1024) unsigned char memory[];
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    const uint32_t base = shared_address(memory);
+    const places at = {base, base + STAGES * STAGE_BYTES, base + STAGES * STAGE_BYTES + OUT_BYTES,
+                       base + STAGES * STAGE_BYTES + OUT_BYTES + STAGES * 8};
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at.full + i * 8), "r"(1) : "memory");
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at.empty + i * 8), "r"(GROUPS * CLUSTER)
+                         : "memory");
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    cluster_sync();
+    if (threadIdx.x < GROUP_THREADS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        if (threadIdx.x == 0) bring_tiles(job, at, rank);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        multiply_tiles(job, at, rank, (int)threadIdx.x / GROUP_THREADS - 1);
+    }
+    __syncwarp();
+    cluster_sync(); /* neither block ends while the other may still write to it */
+#endif
+}
+
+} // namespace
+
+int nmlp_cuda_gated_has_hopper(void) {
+    cudaFuncAttributes found;
+    return cudaFuncGetAttributes(&found, (const void *)gated_kernel) == cudaSuccess && found.ptxVersion >= 90 &&
+           found.binaryVersion >= 90;
+}
+
+int nmlp_cuda_launch_gated_hopper(const nmlp_cuda_gated_hopper *job, int n_multiprocessors, void *stream) {
+    int n_tiles = job->row_pairs * job->col_tiles;
+    int clusters = n_multiprocessors / CLUSTER < n_tiles ? n_multiprocessors / CLUSTER : n_tiles;
+    cudaError_t e =
+        cudaFuncSetAttribute((const void *)gated_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+    if (e != cudaSuccess) return e;
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = CLUSTER;
+    cluster.val.clusterDim.y = 1;
+    cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)(clusters * CLUSTER));
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = SHARED_BYTES;
+    config.stream = (cudaStream_t)stream;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, gated_kernel, *job);
+}

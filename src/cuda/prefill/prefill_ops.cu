@@ -1,0 +1,191 @@
+/* The small kernels around prefill's matmuls. */
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include "cuda/prefill/prefill.h"
+
+namespace {
+
+enum { THREADS = 256 };
+
+__device__ __forceinline__ float warp_sum(float v) {
+    for (int d = 16; d; d >>= 1) v += __shfl_xor_sync(0xffffffffu, v, d);
+    return v;
+}
+
+__device__ float block_sum(float v) {
+    __shared__ float sums[THREADS / 32];
+    v = warp_sum(v);
+    if ((threadIdx.x & 31) == 0) sums[threadIdx.x >> 5] = v;
+    __syncthreads();
+    float all = 0;
+    for (int w = 0; w < THREADS / 32; w++) all += sums[w];
+    return all;
+}
+
+__global__ void embed_kernel(float *hidden, const __nv_bfloat16 *embedding, const int32_t *ids, int pitch) {
+    const __nv_bfloat16 *row = embedding + (int64_t)ids[blockIdx.x] * pitch;
+    for (int i = threadIdx.x; i < pitch; i += THREADS)
+        hidden[(int64_t)blockIdx.x * pitch + i] = __bfloat162float(row[i]);
+}
+
+__global__ void rmsnorm_kernel(__nv_bfloat16 *out, const float *x, const float *weight, float eps, int dim, int pitch) {
+    const float *row = x + (int64_t)blockIdx.x * pitch;
+    float sum = 0;
+    for (int i = threadIdx.x * 4; i < pitch; i += THREADS * 4) {
+        float4 v = *reinterpret_cast<const float4 *>(row + i);
+        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+    }
+    float scale = rsqrtf(block_sum(sum) / (float)dim + eps);
+    for (int i = threadIdx.x * 2; i < pitch; i += THREADS * 2) {
+        float2 v = *reinterpret_cast<const float2 *>(row + i);
+        float2 w = *reinterpret_cast<const float2 *>(weight + i);
+        *reinterpret_cast<__nv_bfloat162 *>(out + (int64_t)blockIdx.x * pitch + i) =
+            __floats2bfloat162_rn(v.x * scale * w.x, v.y * scale * w.y);
+    }
+}
+
+__global__ void narrow_kernel(__nv_bfloat16 *out, const float *x, int64_t n) {
+    int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 4;
+    if (i >= n) return;
+    float4 v = *reinterpret_cast<const float4 *>(x + i);
+    reinterpret_cast<__nv_bfloat162 *>(out + i)[0] = __floats2bfloat162_rn(v.x, v.y);
+    reinterpret_cast<__nv_bfloat162 *>(out + i)[1] = __floats2bfloat162_rn(v.z, v.w);
+}
+
+__device__ __forceinline__ float silu(float v) { return v / (1.0f + __expf(-v)); }
+
+/* 8 elements per thread. */
+__global__ void silu_mul_kernel(__nv_bfloat16 *out, const __nv_bfloat16 *gate, const __nv_bfloat16 *up, int64_t n) {
+    int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 8;
+    if (i >= n) return;
+    union {
+        uint4 bits;
+        __nv_bfloat162 pair[4];
+    } g, u;
+    g.bits = *reinterpret_cast<const uint4 *>(gate + i);
+    u.bits = *reinterpret_cast<const uint4 *>(up + i);
+    for (int j = 0; j < 4; j++) {
+        float2 a = __bfloat1622float2(g.pair[j]);
+        float2 b = __bfloat1622float2(u.pair[j]);
+        g.pair[j] = __floats2bfloat162_rn(silu(a.x) * b.x, silu(a.y) * b.y);
+    }
+    *reinterpret_cast<uint4 *>(out + i) = g.bits;
+}
+
+__global__ void add_bias_kernel(float *hidden, const float *bias, int n, int pitch) {
+    for (int i = threadIdx.x; i < n; i += THREADS) hidden[(int64_t)blockIdx.x * pitch + i] += bias[i];
+}
+
+/* One warp per (row, head): bias, norm, rotation, then to q or to the caches. */
+__global__ void heads_kernel(const nmlp_cuda_heads h) {
+    extern __shared__ float scratch[];
+    int lane = threadIdx.x & 31;
+    int warp = threadIdx.x >> 5;
+    int dim = h.head_dim;
+    int half = dim / 2;
+    int n_all = h.n_heads + 2 * h.n_kv_heads;
+    int head = blockIdx.y * (THREADS / 32) + warp;
+    int row = blockIdx.x;
+    if (head >= n_all) return;
+    float *v = scratch + warp * dim;
+    const float *in = h.qkv + (int64_t)row * h.pitch + head * dim;
+    float sum = 0;
+    for (int d = lane; d < dim; d += 32) {
+        float x = in[d] + (h.bias ? h.bias[head * dim + d] : 0.0f);
+        v[d] = x;
+        sum += x * x;
+    }
+    __syncwarp();
+    bool is_q = head < h.n_heads;
+    bool is_v = head >= h.n_heads + h.n_kv_heads;
+    int64_t cache_row = (int64_t)(is_q ? 0 : (head - h.n_heads) % h.n_kv_heads) * h.context + h.first + row;
+    if (is_v) {
+        __nv_bfloat16 *to = static_cast<__nv_bfloat16 *>(h.v_cache) + cache_row * dim;
+        for (int d = lane; d < dim; d += 32) to[d] = __float2bfloat16(v[d]);
+        return;
+    }
+    const float *norm = is_q ? h.q_norm : h.k_norm;
+    float scale = norm ? rsqrtf(warp_sum(sum) / (float)dim + h.eps) : 1.0f;
+    int position = h.text_begin ? row - h.text_begin[row] : h.first + row;
+    const float *angles = h.rope + (int64_t)position * dim;
+    __nv_bfloat16 *to = is_q ? static_cast<__nv_bfloat16 *>(h.q) + ((int64_t)row * h.n_heads + head) * dim
+                             : static_cast<__nv_bfloat16 *>(h.k_cache) + cache_row * dim;
+    float after = is_q ? h.scale : 1.0f;
+    for (int d = lane; d < half; d += 32) {
+        float a = v[d] * scale * (norm ? norm[d] : 1.0f);
+        float b = v[d + half] * scale * (norm ? norm[d + half] : 1.0f);
+        float c = angles[d];
+        float s = angles[d + half];
+        to[d] = __float2bfloat16((a * c - b * s) * after);
+        to[d + half] = __float2bfloat16((b * c + a * s) * after);
+    }
+}
+
+__device__ __forceinline__ float block_max(float v) {
+    __shared__ float tops[THREADS / 32];
+    for (int d = 16; d; d >>= 1) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, d));
+    if ((threadIdx.x & 31) == 0) tops[threadIdx.x >> 5] = v;
+    __syncthreads();
+    float top = tops[0];
+    for (int w = 1; w < THREADS / 32; w++) top = fmaxf(top, tops[w]);
+    return top;
+}
+
+/* One block per row. A thread's terms are at most V / 256, so that f32 sums lose no more than f32 logits have. */
+__global__ void logprob_kernel(float *out, const float *logits, const int32_t *targets, int vocab, int pitch) {
+    const float *row = logits + (int64_t)blockIdx.x * pitch;
+    float top = -INFINITY;
+    float sum = 0;
+    for (int i = threadIdx.x; i < vocab; i += THREADS) top = fmaxf(top, row[i]);
+    top = block_max(top);
+    for (int i = threadIdx.x; i < vocab; i += THREADS) sum += __expf(row[i] - top);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) out[blockIdx.x] = row[targets[blockIdx.x]] - top - logf(sum);
+}
+
+} // namespace
+
+int nmlp_cuda_launch_embed(float *hidden, const void *embedding, const int32_t *ids, int32_t s, int32_t pitch,
+                           void *stream) {
+    embed_kernel<<<s, THREADS, 0, (cudaStream_t)stream>>>(hidden, (const __nv_bfloat16 *)embedding, ids, pitch);
+    return cudaGetLastError();
+}
+
+int nmlp_cuda_launch_rmsnorm(void *out, const float *x, const float *weight, float eps, int32_t s, int32_t dim,
+                             int32_t pitch, void *stream) {
+    rmsnorm_kernel<<<s, THREADS, 0, (cudaStream_t)stream>>>((__nv_bfloat16 *)out, x, weight, eps, dim, pitch);
+    return cudaGetLastError();
+}
+
+int nmlp_cuda_launch_narrow(void *out, const float *x, int64_t n, void *stream) {
+    unsigned blocks = (unsigned)((n / 4 + THREADS - 1) / THREADS);
+    narrow_kernel<<<blocks, THREADS, 0, (cudaStream_t)stream>>>((__nv_bfloat16 *)out, x, n);
+    return cudaGetLastError();
+}
+
+int nmlp_cuda_launch_silu_mul(void *out, const void *gate, const void *up, int64_t n, void *stream) {
+    unsigned blocks = (unsigned)((n / 8 + THREADS - 1) / THREADS);
+    silu_mul_kernel<<<blocks, THREADS, 0, (cudaStream_t)stream>>>((__nv_bfloat16 *)out, (const __nv_bfloat16 *)gate,
+                                                                  (const __nv_bfloat16 *)up, n);
+    return cudaGetLastError();
+}
+
+int nmlp_cuda_launch_add_bias(float *hidden, const float *bias, int32_t s, int32_t n, int32_t pitch, void *stream) {
+    add_bias_kernel<<<s, THREADS, 0, (cudaStream_t)stream>>>(hidden, bias, n, pitch);
+    return cudaGetLastError();
+}
+
+int nmlp_cuda_launch_heads(const nmlp_cuda_heads *h, void *stream) {
+    int per_block = THREADS / 32;
+    int n_all = h->n_heads + 2 * h->n_kv_heads;
+    dim3 grid((unsigned)h->s, (unsigned)((n_all + per_block - 1) / per_block));
+    heads_kernel<<<grid, THREADS, per_block * h->head_dim * sizeof(float), (cudaStream_t)stream>>>(*h);
+    return cudaGetLastError();
+}
+
+int nmlp_cuda_launch_logprob(float *out, const float *logits, const int32_t *targets, int32_t s, int32_t vocab,
+                             int32_t pitch, void *stream) {
+    logprob_kernel<<<s, THREADS, 0, (cudaStream_t)stream>>>(out, logits, targets, vocab, pitch);
+    return cudaGetLastError();
+}

@@ -1,0 +1,48 @@
+/* How keys and values lie in memory (nmlp_kv).
+ *
+ * f32: rows [head][position][D], all keys, then all values.
+ * bf16: groups of up to 512 positions one after the other, so that memory is touched as the text grows. In a group, for
+ * every head, strips as in gemm.h: keys as outputs of D inputs, 16 of them to a strip, then values as D outputs whose
+ * inputs are positions. */
+#ifndef NMLP_KERNELS_ATTENTION_KV_H
+#define NMLP_KERNELS_ATTENTION_KV_H
+
+#include "kernels/kernels_internal.h"
+
+typedef struct nmlp_kv_layout {
+    int64_t dim;          /* D padded */
+    int64_t group;        /* positions of a group */
+    size_t k_strip_bytes; /* 16 keys */
+    size_t v_strip_bytes; /* 16 dimensions of a group's values, to the next strip */
+    size_t head_bytes;    /* of a group */
+    size_t group_bytes;
+    int64_t n_groups;
+} nmlp_kv_layout;
+
+nmlp_kv_layout nmlp_kv_layout_of(const nmlp_kv *kv);
+
+static inline bool nmlp_kv_in_bf16(const nmlp_kv *kv) { return kv->kernels->bf16_activations; }
+
+/* Strips of a head's keys from `key` (multiple of 16) on, and of its values from `key` (even) on: up to the end of the
+ * group. */
+static inline char *nmlp_kv_key_strips(const nmlp_kv *kv, const nmlp_kv_layout *l, int64_t head, int64_t key) {
+    int64_t group = key / l->group;
+    char *at = (char *)kv->memory + l->group_bytes * (size_t)group + l->head_bytes * (size_t)head;
+    return at + l->k_strip_bytes * (size_t)((key - group * l->group) / NMLP_STRIP);
+}
+static inline char *nmlp_kv_value_strips(const nmlp_kv *kv, const nmlp_kv_layout *l, int64_t head, int64_t key) {
+    int64_t group = key / l->group;
+    char *at = (char *)kv->memory + l->group_bytes * (size_t)group + l->head_bytes * (size_t)head;
+    at += l->k_strip_bytes * (size_t)(l->group / NMLP_STRIP);
+    return at + (size_t)((key - group * l->group) * NMLP_STRIP) * sizeof(uint16_t);
+}
+
+/* Rows of f32. */
+static inline float *nmlp_kv_key_rows(const nmlp_kv *kv, int64_t head, int64_t key) {
+    return (float *)kv->memory + (head * kv->len + key) * kv->head_dim;
+}
+static inline float *nmlp_kv_value_rows(const nmlp_kv *kv, int64_t head, int64_t key) {
+    return nmlp_kv_key_rows(kv, kv->n_heads + head, key);
+}
+
+#endif

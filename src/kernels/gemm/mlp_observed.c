@@ -1,0 +1,80 @@
+/* The gated MLP step by step, every intermediate whole: for calibration. */
+#include "kernels/gemm/linear.h"
+#include "kernels/gemm/mlp_internal.h"
+
+enum { ELEMS_PER_TASK = 4096 };
+
+struct pieces {
+    float *gate;  /* [S,I] */
+    float *up;    /* [S,I] */
+    float *inner; /* [S, largest rank] */
+    void *matmul; /* workspace of one matmul at a time */
+};
+
+static size_t matmul_bytes(const nmlp_mlp *mlp, const nmlp_matrix *w, int64_t s, int n_threads, size_t at_least) {
+    if (!w) return at_least;
+    nmlp_matmul matmul = {.kernels = mlp->kernels, .w = w};
+    size_t bytes = nmlp_matmul_workspace_bytes(&matmul, s, n_threads);
+    return bytes > at_least ? bytes : at_least;
+}
+
+static size_t carve_pieces(struct pieces *pieces, const nmlp_mlp *mlp, int64_t s, int n_threads, void *workspace) {
+    const nmlp_projection *projection[] = {&mlp->gate, &mlp->up, &mlp->down};
+    nmlp_carver carver = nmlp_carver_of(workspace);
+    size_t act_bytes = (size_t)(s * mlp->inner) * sizeof(float);
+    size_t matmul = 0;
+    int64_t rank = 0;
+    for (int i = 0; i < 3; i++) {
+        rank = nmlp_max(rank, nmlp_projection_rank(projection[i]));
+        matmul = matmul_bytes(mlp, &projection[i]->u, s, n_threads, matmul);
+        matmul = matmul_bytes(mlp, projection[i]->v, s, n_threads, matmul);
+    }
+    pieces->gate = nmlp_carve(&carver, act_bytes);
+    pieces->up = nmlp_carve(&carver, act_bytes);
+    pieces->inner = nmlp_carve(&carver, (size_t)(s * rank) * sizeof(float));
+    pieces->matmul = nmlp_carve(&carver, matmul);
+    return carver.used_bytes;
+}
+
+size_t nmlp_mlp_observed_workspace_bytes(const nmlp_mlp *mlp, int64_t s, int n_threads) {
+    struct pieces pieces;
+    return carve_pieces(&pieces, mlp, s, n_threads, NULL);
+}
+
+static void project(const nmlp_mlp *mlp, const nmlp_projection *p, float *y, const float *x, int64_t s,
+                    const struct pieces *pieces, nmlp_pool *pool) {
+    nmlp_matmul u = {.kernels = mlp->kernels, .w = &p->u};
+    nmlp_matmul v = {.kernels = mlp->kernels, .w = p->v};
+    if (p->v) {
+        nmlp_matmul_run(&v, &pieces->inner, 1, x, s, NULL, pieces->matmul, pool);
+        x = pieces->inner;
+    }
+    nmlp_matmul_run(&u, &y, 1, x, s, NULL, pieces->matmul, pool);
+}
+
+struct activation {
+    const nmlp_vec *vec;
+    float *act;
+    const float *gate;
+    const float *up;
+};
+
+static void activate(void *arg, int64_t begin, int64_t end, int thread) {
+    const struct activation *a = arg;
+    (void)thread;
+    a->vec->silu_mul(a->act + begin, a->gate + begin, a->up + begin, end - begin);
+}
+
+void nmlp_mlp_run_observed(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, float *gate, float *up, float *act,
+                           void *workspace, nmlp_pool *pool) {
+    struct pieces pieces;
+    carve_pieces(&pieces, mlp, s, nmlp_pool_threads(pool), workspace);
+    if (!gate) gate = pieces.gate;
+    if (!up) up = pieces.up;
+    if (!act) act = pieces.gate; /* free, or the gate itself, element by element */
+    project(mlp, &mlp->gate, gate, x, s, &pieces, pool);
+    project(mlp, &mlp->up, up, x, s, &pieces, pool);
+    struct activation activation = {.vec = mlp->kernels->vec, .act = act, .gate = gate, .up = up};
+    nmlp_pool_for(pool, s * mlp->inner, ELEMS_PER_TASK, activate, &activation);
+    project(mlp, &mlp->down, y, act, s, &pieces, pool);
+}

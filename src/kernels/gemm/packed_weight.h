@@ -1,0 +1,29 @@
+/* A weight in strip order (gemm.h), packed once. */
+#ifndef NMLP_KERNELS_GEMM_PACKED_WEIGHT_H
+#define NMLP_KERNELS_GEMM_PACKED_WEIGHT_H
+
+#include "kernels/kernels_internal.h"
+
+typedef struct nmlp_matrix {
+    int64_t n; /* outputs */
+    int64_t k; /* inputs */
+    int64_t n_padded;
+    int64_t k_padded;
+    nmlp_dtype dtype;   /* of the packed elements: the source's, or bf16 for sets with bf16 activations */
+    char *strips;       /* [n_padded/16][k_padded*16] */
+    size_t strip_bytes; /* from strip to strip */
+    size_t bytes;
+    bool finite; /* no NaN or Inf in the source */
+} nmlp_matrix;
+
+/* Packs `weight` [N,K]; the source is not needed afterwards. */
+nmlp_status nmlp_matrix_init(nmlp_matrix *matrix, const nmlp_kernels *kernels, const nmlp_view *weight, nmlp_pool *pool,
+                             nmlp_err *err);
+void nmlp_matrix_fini(nmlp_matrix *matrix);
+
+/* Strip `strip` from input k (even) on. */
+static inline const char *nmlp_matrix_at(const nmlp_matrix *m, int64_t strip, int64_t k) {
+    return m->strips + m->strip_bytes * (size_t)strip + (size_t)(k * NMLP_STRIP) * nmlp_dtype_bytes(m->dtype);
+}
+
+#endif

@@ -1,0 +1,206 @@
+/* Panels in 2 x 2 AMX tiles: bf16 activations and weights, f32 sums. */
+#include "kernels/isa/amx/tile_config_amx.h"
+#include "kernels/isa/amx/lanes_bf16_amx.h"
+#include "kernels/gemm/panel.h"
+
+enum { TILE = NMLP_PANEL_TILE, TILE_FLOATS = NMLP_PANEL_TILE_FLOATS, TILE_BYTES = 1024, HALF = 16, FETCH_STEPS = 4 };
+enum { ROWS_AHEAD = 8 };
+enum { C_STRIDE = TILE * (int)sizeof(float), HALF_FLOATS = HALF * TILE, C_LINES = TILE_FLOATS * 4 / NMLP_LINE_BYTES };
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* gcc's tile intrinsics do not say which memory they touch. */
+static inline void settle_memory(void) { __asm__ volatile("" : : : "memory"); }
+
+/* ---- delivery ---- */
+
+INLINE void put_line(char *to, const float *sums) { store_bf16_line(to, load(sums), load(sums + LANES)); }
+
+INLINE void put_gated(char *to, const float *gate, const float *up) {
+    store_bf16_line(to, gate_for_bf16(load(gate), load(up)), gate_for_bf16(load(gate + LANES), load(up + LANES)));
+}
+
+INLINE void put_row(char *to, const float *sums, bool add) {
+    float *y = (float *)to;
+    store(y, add ? load(y) + load(sums) : load(sums));
+    store(y + LANES, add ? load(y + LANES) + load(sums + LANES) : load(sums + LANES));
+}
+
+/* Rows to add to lie pages apart, where no hardware fetches ahead. */
+INLINE void fetch_row(const char *row) {
+    __builtin_prefetch(row, 1);
+    __builtin_prefetch(row + NMLP_LINE_BYTES, 1);
+}
+
+INLINE void put_next(nmlp_finished *f, const nmlp_outcome outcome) {
+    if (outcome == NMLP_ADDED_ROWS) fetch_row(f->to + ROWS_AHEAD * f->row_bytes);
+    if (outcome == NMLP_TO_LINES) put_line(f->to, f->sums[0]);
+    if (outcome == NMLP_GATED_LINES) put_gated(f->to, f->sums[0], f->sums[1]);
+    if (outcome == NMLP_TO_ROWS || outcome == NMLP_ADDED_ROWS) put_row(f->to, f->sums[0], outcome == NMLP_ADDED_ROWS);
+    f->to += f->row_bytes;
+    f->sums[0] += TILE;
+    if (outcome == NMLP_GATED_LINES) f->sums[1] += TILE;
+    f->rows--;
+}
+
+/* The next n rows of the tile, or what is left of them. */
+INLINE void put_rows(const nmlp_panel *p, nmlp_finished *f, int64_t n, const nmlp_outcome outcome) {
+    if (n > f->rows) n = f->rows;
+    if (outcome != NMLP_BY_CALL) {
+        for (; n > 0; n--) put_next(f, outcome);
+        return;
+    }
+    p->deliver(p->ctx, f, n);
+    f->sums[0] += n * TILE;
+    if (p->n_products == 2) f->sums[1] += n * TILE;
+    f->row += n;
+    f->rows -= n;
+}
+
+/* ---- products ---- */
+
+INLINE void load_sums(const float *c) {
+    if (c) {
+        _tile_loadd(0, c, C_STRIDE);
+        _tile_loadd(1, c + HALF, C_STRIDE);
+        _tile_loadd(2, c + HALF_FLOATS, C_STRIDE);
+        _tile_loadd(3, c + HALF_FLOATS + HALF, C_STRIDE);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+}
+
+INLINE void store_sums(float *c, bool low) {
+    _tile_stored(0, c, C_STRIDE);
+    _tile_stored(1, c + HALF, C_STRIDE);
+    if (!low) return;
+    _tile_stored(2, c + HALF_FLOATS, C_STRIDE);
+    _tile_stored(3, c + HALF_FLOATS + HALF, C_STRIDE);
+}
+
+static void fetch_lines(const char *at, int64_t n) {
+    for (int64_t i = 0; i < n; i++) _mm_prefetch(at + i * NMLP_LINE_BYTES, _MM_HINT_T0);
+}
+
+/* One step's share of the weights that come next; two lines of each of two strips are the usual. */
+INLINE void fetch_weights(const char *at, const char *other, int n) {
+    if (n < 1) return;
+    _mm_prefetch(at, _MM_HINT_T1);
+    _mm_prefetch(other, _MM_HINT_T1);
+    if (n < 2) return;
+    _mm_prefetch(at + NMLP_LINE_BYTES, _MM_HINT_T1);
+    _mm_prefetch(other + NMLP_LINE_BYTES, _MM_HINT_T1);
+    for (int i = 2; i < n; i++) {
+        _mm_prefetch(at + i * NMLP_LINE_BYTES, _MM_HINT_T1);
+        _mm_prefetch(other + i * NMLP_LINE_BYTES, _MM_HINT_T1);
+    }
+}
+
+/* What a step fetches of operands that are further away than L2; out of the loop's way. */
+struct far {
+    const char *a; /* this step's */
+    ptrdiff_t a_step;
+    const char *b;
+    ptrdiff_t b_step;
+    const char *next_c; /* sums of the next tile */
+    int64_t c_lines;    /* left */
+};
+
+__attribute__((noinline)) static void fetch_far(const nmlp_panel *p, struct far *far) {
+    enum { C_LINES_PER_STEP = 2 };
+    if (far->c_lines > 0) {
+        fetch_lines(far->next_c, C_LINES_PER_STEP);
+        far->next_c += C_LINES_PER_STEP * NMLP_LINE_BYTES;
+        far->c_lines -= C_LINES_PER_STEP;
+    }
+    if (p->far_a) fetch_lines(far->a + 2 * far->a_step, 2 * TILE_BYTES / NMLP_LINE_BYTES);
+    if (p->stream) {
+        fetch_lines(far->b + FETCH_STEPS * far->b_step, TILE_BYTES / NMLP_LINE_BYTES);
+        fetch_lines(far->b + (ptrdiff_t)p->b_step + FETCH_STEPS * far->b_step, TILE_BYTES / NMLP_LINE_BYTES);
+    }
+}
+
+/* Tile i of rows; up to 16 rows need but half the products. Every instruction in the loop counts: it holds up the tiles
+ * as soon as it takes longer than they do. */
+INLINE void multiply_tile(const nmlp_panel *p, int64_t i, const bool low, const nmlp_outcome outcome) {
+    nmlp_finished f = *p->finished;
+    const int64_t n_steps = p->k / TILE;
+    const bool backwards = p->backwards ^ (i & 1);
+    const int64_t start = backwards ? n_steps - 1 : 0;
+    const ptrdiff_t a_step = backwards ? -(ptrdiff_t)p->a_step : (ptrdiff_t)p->a_step;
+    const ptrdiff_t b_step = backwards ? -TILE_BYTES : TILE_BYTES;
+    const int ahead_lines = p->ahead_lines;
+    const char *a = p->a + p->a_tile_bytes * (size_t)i + start * (ptrdiff_t)p->a_step;
+    const char *b0 = p->b + start * TILE_BYTES;
+    const char *b1 = b0 + p->b_step;
+    const char *ahead0 = p->ahead + i * n_steps * ahead_lines * NMLP_LINE_BYTES;
+    const char *ahead1 = ahead0 + p->ahead_step;
+    const bool has_far = p->kept || p->far_a || p->stream;
+    struct far far = {.a_step = a_step,
+                      .b_step = b_step,
+                      .next_c = (const char *)((p->earlier ? p->earlier : p->c) + (i + 1) * TILE_FLOATS),
+                      .c_lines = p->kept ? C_LINES : 0};
+    int64_t until_turn = f.rows > 0 ? p->steps_between + 1 : INT64_MAX;
+    load_sums(p->earlier ? p->earlier + i * TILE_FLOATS : NULL);
+    for (int64_t step = n_steps; step > 0; step--) {
+        _tile_stream_loadd(4, a, NMLP_LINE_BYTES); /* L1 is for the weights */
+        _tile_loadd(6, b0, NMLP_LINE_BYTES);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, b1, NMLP_LINE_BYTES);
+        _tile_dpbf16ps(1, 4, 7);
+        fetch_weights(ahead0, ahead1, ahead_lines);
+        if (low) {
+            _tile_stream_loadd(5, a + TILE_BYTES, NMLP_LINE_BYTES);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+        if (has_far) {
+            far.a = a;
+            far.b = b0;
+            fetch_far(p, &far);
+        }
+        a += a_step;
+        b0 += b_step;
+        b1 += b_step;
+        ahead0 += ahead_lines * NMLP_LINE_BYTES;
+        ahead1 += ahead_lines * NMLP_LINE_BYTES;
+        if (--until_turn > 0) continue;
+        put_rows(p, &f, p->rows_per_turn, outcome);
+        until_turn = f.rows > 0 ? p->steps_between + 1 : INT64_MAX;
+    }
+    if (f.rows > 0) put_rows(p, &f, f.rows, outcome); /* before the sums below may take their place */
+    settle_memory();
+    store_sums(nmlp_panel_sums(p, i), low);
+}
+
+static void full_tile(const nmlp_panel *p, int64_t i) {
+    switch (p->finished->outcome) {
+    case NMLP_BY_CALL: multiply_tile(p, i, true, NMLP_BY_CALL); break;
+    case NMLP_TO_LINES: multiply_tile(p, i, true, NMLP_TO_LINES); break;
+    case NMLP_GATED_LINES: multiply_tile(p, i, true, NMLP_GATED_LINES); break;
+    case NMLP_TO_ROWS: multiply_tile(p, i, true, NMLP_TO_ROWS); break;
+    case NMLP_ADDED_ROWS: multiply_tile(p, i, true, NMLP_ADDED_ROWS); break;
+    }
+}
+
+static void half_tile(const nmlp_panel *p, int64_t i) {
+    switch (p->finished->outcome) {
+    case NMLP_BY_CALL: multiply_tile(p, i, false, NMLP_BY_CALL); break;
+    case NMLP_TO_LINES: multiply_tile(p, i, false, NMLP_TO_LINES); break;
+    case NMLP_GATED_LINES: multiply_tile(p, i, false, NMLP_GATED_LINES); break;
+    case NMLP_TO_ROWS: multiply_tile(p, i, false, NMLP_TO_ROWS); break;
+    case NMLP_ADDED_ROWS: multiply_tile(p, i, false, NMLP_ADDED_ROWS); break;
+    }
+}
+
+void nmlp_panel_amx(const nmlp_panel *p) {
+    for (int64_t i = 0; i * TILE < p->rows; i++) {
+        settle_memory();
+        (p->rows - i * TILE > HALF ? full_tile : half_tile)(p, i);
+        settle_memory();
+        *p->finished = nmlp_panel_finished(p, i);
+    }
+}

@@ -1,0 +1,72 @@
+/* What panel_amx.c computes, in C. */
+#include <math.h>
+
+#include "kernels/gemm/panel.h"
+
+enum { TILE = NMLP_PANEL_TILE, TILE_FLOATS = NMLP_PANEL_TILE_FLOATS };
+
+/* TDPBF16PS sums the two products of a pair, then adds to C. */
+static void row_step(float *c, const uint16_t *a, const uint16_t *b) {
+    for (int k = 0; k < TILE; k += 2)
+        for (int j = 0; j < NMLP_STRIP; j++) {
+            const uint16_t *pair = b + k * NMLP_STRIP + 2 * j;
+            c[j] += nmlp_bf16_to_f32(a[k]) * nmlp_bf16_to_f32(pair[0]) +
+                    nmlp_bf16_to_f32(a[k + 1]) * nmlp_bf16_to_f32(pair[1]);
+        }
+}
+
+static void sum_row(float *c, const nmlp_panel *p, const char *a, bool backwards) {
+    int64_t n_steps = p->k / TILE;
+    for (int64_t at = 0; at < n_steps; at++) {
+        int64_t step = backwards ? n_steps - 1 - at : at;
+        const uint16_t *inputs = (const uint16_t *)(a + p->a_step * (size_t)step);
+        for (int strip = 0; strip < 2; strip++) {
+            const char *b = p->b + p->b_step * (size_t)strip;
+            row_step(c + strip * NMLP_STRIP, inputs, (const uint16_t *)b + step * TILE * NMLP_STRIP);
+        }
+    }
+}
+
+static void sum_tile(const nmlp_panel *p, int64_t i) {
+    float *c = nmlp_panel_sums(p, i);
+    for (int64_t row = 0; row < TILE && i * TILE + row < p->rows; row++) {
+        const char *a = p->a + p->a_tile_bytes * (size_t)i + (size_t)row * NMLP_LINE_BYTES;
+        float *sums = c + row * TILE;
+        for (int j = 0; j < TILE; j++) sums[j] = p->earlier ? p->earlier[i * TILE_FLOATS + row * TILE + j] : 0.0f;
+        sum_row(sums, p, a, p->backwards ^ (i & 1));
+    }
+}
+
+static void put_line(char *to, const float *sums, const float *up) {
+    for (int j = 0; j < TILE; j++) {
+        float x = up ? sums[j] / (1.0f + expf(-sums[j])) * up[j] : sums[j];
+        ((uint16_t *)to)[j] = nmlp_f32_to_bf16(x);
+    }
+}
+
+static void put_row(float *y, const float *sums, bool add) {
+    for (int j = 0; j < TILE; j++) y[j] = add ? y[j] + sums[j] : sums[j];
+}
+
+static void deliver(const nmlp_panel *p, const nmlp_finished *f) {
+    if (f->outcome == NMLP_BY_CALL) {
+        if (f->rows > 0) p->deliver(p->ctx, f, f->rows);
+        return;
+    }
+    for (int64_t row = 0; row < f->rows; row++) {
+        char *to = f->to + row * f->row_bytes;
+        const float *sums = f->sums[0] + row * TILE;
+        if (f->outcome == NMLP_TO_LINES) put_line(to, sums, NULL);
+        if (f->outcome == NMLP_GATED_LINES) put_line(to, sums, f->sums[1] + row * TILE);
+        if (f->outcome == NMLP_TO_ROWS || f->outcome == NMLP_ADDED_ROWS)
+            put_row((float *)to, sums, f->outcome == NMLP_ADDED_ROWS);
+    }
+}
+
+void nmlp_panel_emu(const nmlp_panel *p) {
+    for (int64_t i = 0; i * TILE < p->rows; i++) {
+        deliver(p, p->finished);
+        sum_tile(p, i);
+        *p->finished = nmlp_panel_finished(p, i);
+    }
+}

@@ -1,8 +1,0 @@
-#include "kernels/vec_plain.h"
-#include "kernels/vec_body.h"
-
-const nmlp_vec nmlp_vec_avx2 = {
-#include "kernels/vec_entries.inc"
-    .transpose = transpose_plain,
-    .transpose_checked = transpose_plain_checked,
-};

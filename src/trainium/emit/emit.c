@@ -1,0 +1,122 @@
+#include "trainium/emit/emit.h"
+
+#include <string.h>
+
+#include "trainium/emit/frame.h"
+#include "trainium/emit/source.h"
+#include "trainium/neuron/walk.h"
+
+nmlp_dialect nmlp_dialect_for(const nmlp_machine *machine) {
+    return machine->generation < 3 ? NMLP_DIALECT_NKI_LEGACY : NMLP_DIALECT_NKI;
+}
+
+const char *nmlp_dialect_name(nmlp_dialect dialect) { return dialect == NMLP_DIALECT_NKI ? "nki" : "nki-legacy"; }
+
+bool nmlp_dialect_parse(const char *name, nmlp_dialect *dialect) {
+    for (int i = 0; i < 2; i++) {
+        if (strcmp(name, nmlp_dialect_name((nmlp_dialect)i)) != 0) continue;
+        *dialect = (nmlp_dialect)i;
+        return true;
+    }
+    return false;
+}
+
+static nmlp_status count_instructions(const nmlp_program *p, int64_t *n, nmlp_err *err) {
+    nmlp_walk walk;
+    nmlp_step step;
+    NMLP_RETURN_IF_FAILED(nmlp_walk_init(&walk, p, err));
+    for (*n = 0; nmlp_walk_next(&walk, &step);)
+        if (step.instr->op != NMLP_OP_ALLOC) ++*n;
+    nmlp_walk_fini(&walk);
+    return NMLP_OK;
+}
+
+static bool allocate(nmlp_source *src) {
+    const nmlp_program *p = src->p;
+    nmlp_arena *a = &src->arena;
+    src->loop_names = nmlp_arena_new(a, p->n_loops + 1, sizeof *src->loop_names, src->err);
+    src->buffer_names = nmlp_arena_new(a, p->n_buffers + 1, sizeof *src->buffer_names, src->err);
+    src->tensor_names = nmlp_arena_new(a, p->n_tensors + 1, sizeof *src->tensor_names, src->err);
+    src->declared_at = nmlp_arena_new(a, p->n_buffers + 1, sizeof *src->declared_at, src->err);
+    src->dead = nmlp_arena_new(a, p->n_instrs + 1, sizeof *src->dead, src->err);
+    src->tested = nmlp_arena_new(a, p->n_loops + 1, sizeof *src->tested, src->err);
+    src->block_dims = nmlp_arena_new(a, p->n_buffers + 1, sizeof *src->block_dims, src->err);
+    src->zero_start = nmlp_arena_new(a, p->n_buffers + 1, sizeof *src->zero_start, src->err);
+    src->accumulator = nmlp_arena_new(a, p->n_buffers + 1, sizeof *src->accumulator, src->err);
+    src->padded = nmlp_arena_new(a, 4 * p->n_buffers + 1, sizeof *src->padded, src->err);
+    return src->dead && src->loop_names && src->buffer_names && src->tensor_names && src->declared_at && src->tested &&
+           src->block_dims && src->zero_start && src->accumulator && src->padded;
+}
+
+nmlp_status nmlp_source_init(nmlp_source *src, const nmlp_program *program, const nmlp_emit_options *options,
+                             nmlp_str *out, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    *src = (nmlp_source){.p = program,
+                         .options = options,
+                         .out = out,
+                         .legacy = options->dialect == NMLP_DIALECT_NKI_LEGACY,
+                         .err = err};
+    nmlp_arena_init(&src->arena);
+    NMLP_TRY(nmlp_emit_shape_init(&src->shape, program, err));
+    if (!allocate(src)) {
+        st = NMLP_E_NOMEM;
+        goto out;
+    }
+    nmlp_source_find_dead(src);
+    NMLP_TRY(nmlp_source_name_all(src));
+out:
+    if (st != NMLP_OK) nmlp_source_fini(src);
+    return st;
+}
+
+void nmlp_source_fini(nmlp_source *src) {
+    nmlp_emit_shape_fini(&src->shape);
+    nmlp_arena_fini(&src->arena);
+}
+
+/* Prints into `part` instead of the file. */
+static void redirect(nmlp_source *src, nmlp_str *part) { src->out = part; }
+
+/* The constants come first but depend on what the rest mentions, and so do the legacy index grids: the parts are
+ * printed from the inside out and then put together. */
+static nmlp_status put_file(nmlp_source *src, nmlp_str *parts, nmlp_str *file) {
+    nmlp_str *def = &parts[0], *body = &parts[1], *rest = &parts[2];
+    redirect(src, def);
+    nmlp_frame_signature(src);
+    redirect(src, body);
+    NMLP_RETURN_IF_FAILED(nmlp_source_body(src));
+    nmlp_frame_return(src);
+    redirect(src, rest);
+    nmlp_frame_main(src);
+    src->depth++;
+    redirect(src, def);
+    if (src->legacy) nmlp_legacy_grids(src);
+    src->depth--;
+    for (int i = 0; i < 3; i++) {
+        NMLP_RETURN_IF_FAILED(nmlp_str_status(&parts[i], src->err));
+        nmlp_str_append(&parts[3], nmlp_str_text(&parts[i]), parts[i].len);
+    }
+    redirect(src, file);
+    nmlp_frame_head(src);
+    nmlp_frame_constants(src, nmlp_str_text(&parts[3]));
+    nmlp_str_append(file, nmlp_str_text(&parts[3]), parts[3].len);
+    return nmlp_str_status(file, src->err);
+}
+
+nmlp_status nmlp_emit_kernel(nmlp_str *out, const nmlp_program *program, const nmlp_emit_options *options,
+                             nmlp_emit_result *result, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    nmlp_source src;
+    nmlp_str parts[4];
+    NMLP_RETURN_IF_FAILED(nmlp_program_check(program, options->machine, NULL, err));
+    NMLP_RETURN_IF_FAILED(nmlp_source_init(&src, program, options, out, err));
+    for (int i = 0; i < 4; i++) nmlp_str_init(&parts[i]);
+    NMLP_TRY(count_instructions(program, &src.instructions, err));
+    if (src.legacy) NMLP_TRY(nmlp_legacy_prepare(&src));
+    NMLP_TRY(put_file(&src, parts, out));
+    if (result) result->instructions = src.instructions;
+out:
+    for (int i = 0; i < 4; i++) nmlp_str_fini(&parts[i]);
+    nmlp_source_fini(&src);
+    return st;
+}

@@ -1,0 +1,39 @@
+/* How the weight tensors of a program come from matrices of the model.
+ *
+ * A tensor is a matrix [K,N] itself, or one or two matrices (planes) of the same shape packed into tiles
+ * (neuron/pack.h). Which matrices follows from the tensor's name, and is only believed when the extents agree. */
+#ifndef NMLP_TRAINIUM_EMIT_WEIGHTS_H
+#define NMLP_TRAINIUM_EMIT_WEIGHTS_H
+
+#include "trainium/emit/source.h"
+
+typedef struct nmlp_emit_weight {
+    const char *matrix[2]; /* names; the second only where two planes are packed */
+    int n_planes;
+    const char *k_name, *n_name; /* shape letters of [K,N], or NULL */
+    int64_t k, n;
+    bool packed;
+    int64_t chunk_tiles, columns;
+} nmlp_emit_weight;
+
+/* False: the tensor's contents are not known (an output, a scratch tensor, a packing of another kind). */
+bool nmlp_emit_weight_of(const nmlp_program *program, int tensor, nmlp_emit_weight *weight);
+
+/* Which products the matrices make up. */
+typedef enum nmlp_emit_op {
+    NMLP_EMIT_OP_UNKNOWN,
+    NMLP_EMIT_OP_XW,    /* x w */
+    NMLP_EMIT_OP_XUV,   /* x u v */
+    NMLP_EMIT_OP_GATED, /* silu(gate(x)) * up(x) */
+    NMLP_EMIT_OP_MLP    /* down(silu(gate(x)) * up(x)) */
+} nmlp_emit_op;
+
+typedef struct nmlp_emit_math {
+    nmlp_emit_op op;
+    bool x_transposed, y_transposed;
+    bool low_rank, shared; /* GATED, MLP */
+} nmlp_emit_math;
+
+nmlp_emit_math nmlp_emit_math_of(const nmlp_program *program);
+
+#endif

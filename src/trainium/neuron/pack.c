@@ -1,0 +1,74 @@
+#include "trainium/neuron/pack.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int64_t cdiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t nmlp_pack_k_tiles(const nmlp_pack *p) { return cdiv(p->k, p->partitions); }
+int64_t nmlp_pack_chunks(const nmlp_pack *p) { return cdiv(nmlp_pack_k_tiles(p), p->chunk_tiles); }
+int64_t nmlp_pack_n_tiles(const nmlp_pack *p) { return cdiv(p->n, p->columns); }
+int64_t nmlp_pack_tile_run(const nmlp_pack *p) { return p->planes * p->chunk_tiles * p->columns; }
+int64_t nmlp_pack_rows(const nmlp_pack *p) { return p->k < p->partitions ? p->k : p->partitions; }
+int64_t nmlp_pack_cols(const nmlp_pack *p) {
+    return nmlp_pack_chunks(p) * nmlp_pack_n_tiles(p) * nmlp_pack_tile_run(p);
+}
+
+int64_t nmlp_pack_col(const nmlp_pack *p, int64_t plane, int64_t k, int64_t n) {
+    int64_t k_tile = k / p->partitions, chunk = k_tile / p->chunk_tiles;
+    int64_t column_tile = chunk * nmlp_pack_n_tiles(p) + n / p->columns;
+    int64_t tile = (column_tile * p->planes + plane) * p->chunk_tiles + k_tile % p->chunk_tiles;
+    return tile * p->columns + n % p->columns;
+}
+
+typedef void (*move_run)(unsigned char *packed, unsigned char *matrix, size_t bytes);
+
+static void to_packed(unsigned char *packed, unsigned char *matrix, size_t bytes) { memcpy(packed, matrix, bytes); }
+static void to_matrix(unsigned char *packed, unsigned char *matrix, size_t bytes) { memcpy(matrix, packed, bytes); }
+
+static void for_each_run(const nmlp_pack *p, int64_t plane, unsigned char *packed, unsigned char *matrix,
+                         size_t elem_bytes, move_run move) {
+    int64_t cols = nmlp_pack_cols(p);
+    for (int64_t k = 0; k < p->k; k++) {
+        for (int64_t n = 0; n < p->n; n += p->columns) {
+            int64_t run = p->n - n < p->columns ? p->n - n : p->columns;
+            int64_t at = (k % p->partitions) * cols + nmlp_pack_col(p, plane, k, n);
+            move(packed + (size_t)at * elem_bytes, matrix + (size_t)(k * p->n + n) * elem_bytes,
+                 (size_t)run * elem_bytes);
+        }
+    }
+}
+
+void nmlp_pack_write(const nmlp_pack *p, int64_t plane, void *packed, const void *matrix, size_t elem_bytes) {
+    for_each_run(p, plane, packed, (unsigned char *)(uintptr_t)matrix, elem_bytes, to_packed);
+}
+
+void nmlp_pack_read(const nmlp_pack *p, int64_t plane, void *matrix, const void *packed, size_t elem_bytes) {
+    for_each_run(p, plane, (unsigned char *)(uintptr_t)packed, matrix, elem_bytes, to_matrix);
+}
+
+static const char *param_name(char out[NMLP_NAME_MAX], const char *tensor, const char *what) {
+    snprintf(out, NMLP_NAME_MAX, "pack_%s_%s", tensor, what);
+    return out;
+}
+
+int nmlp_pack_declare(nmlp_program *program, const char *name, nmlp_nc_dtype dtype, const nmlp_pack *p) {
+    char key[NMLP_NAME_MAX];
+    nmlp_program_add_param(program, param_name(key, name, "k"), p->k);
+    nmlp_program_add_param(program, param_name(key, name, "n"), p->n);
+    nmlp_program_add_param(program, param_name(key, name, "chunk"), p->chunk_tiles);
+    nmlp_program_add_param(program, param_name(key, name, "columns"), p->columns);
+    nmlp_program_add_param(program, param_name(key, name, "planes"), p->planes);
+    nmlp_program_add_param(program, param_name(key, name, "partitions"), p->partitions);
+    return nmlp_program_add_tensor(program, name, NMLP_ROLE_WEIGHT, dtype, nmlp_pack_rows(p), nmlp_pack_cols(p));
+}
+
+bool nmlp_pack_find(const nmlp_program *program, const char *name, nmlp_pack *p) {
+    char key[NMLP_NAME_MAX];
+    return nmlp_program_param(program, param_name(key, name, "k"), &p->k) &&
+           nmlp_program_param(program, param_name(key, name, "n"), &p->n) &&
+           nmlp_program_param(program, param_name(key, name, "chunk"), &p->chunk_tiles) &&
+           nmlp_program_param(program, param_name(key, name, "columns"), &p->columns) &&
+           nmlp_program_param(program, param_name(key, name, "planes"), &p->planes) &&
+           nmlp_program_param(program, param_name(key, name, "partitions"), &p->partitions);
+}

@@ -1,0 +1,60 @@
+/* Kernels by name: each builds a tile program from a shape, a tiling and a machine.
+ *
+ * Shapes: S rows (tokens), H inputs, R rank, O outputs. xw-* computes y[S,O] = x w with x given transposed as xT[H,S];
+ * the chains compute y = (x u) v with u[H,R], v[R,O]; the MLPs y = (silu(x Wg) * (x Wu)) Wd with O features in between.
+ * Machine constants (partitions, moving size, banks) come from the machine, never from the code. */
+#ifndef NMLP_TRAINIUM_PLAN_KERNEL_TABLE_H
+#define NMLP_TRAINIUM_PLAN_KERNEL_TABLE_H
+
+#include "trainium/neuron/machine.h"
+#include "trainium/neuron/program.h"
+
+enum { NMLP_TILING_MAX = 16, NMLP_TILING_KEY_MAX = 16 };
+
+typedef struct nmlp_kernel_shape {
+    int64_t s, h, r, o; /* r is 0 where there is no rank */
+} nmlp_kernel_shape;
+
+/* Named whole numbers, e.g. tiles per block; which keys exist is the kernel's matter. */
+typedef struct nmlp_tiling {
+    struct {
+        char key[NMLP_TILING_KEY_MAX];
+        int64_t value;
+    } entries[NMLP_TILING_MAX];
+    int n;
+} nmlp_tiling;
+
+typedef struct nmlp_kernel_request {
+    nmlp_kernel_shape shape;
+    nmlp_nc_dtype dtype;       /* of tensors and SBUF data */
+    const nmlp_tiling *tiling; /* NULL: defaults */
+    const nmlp_machine *machine;
+} nmlp_kernel_request;
+
+typedef struct nmlp_kernel {
+    const char *name;
+    const char *summary;
+    bool has_rank;
+    bool gated;              /* an MLP: O is the intermediate width, the output is [S,H], R may be 0 (dense) */
+    const char *tiling_keys; /* "m,n,k": what --tiling accepts, with meaning in docs/simulator.md */
+    nmlp_status (*build)(nmlp_program **out, const nmlp_kernel_request *request, nmlp_err *err);
+} nmlp_kernel;
+
+/* NULL past the end. */
+const nmlp_kernel *nmlp_kernel_at(size_t index);
+/* NULL with the list of names in `err` when there is none. */
+const nmlp_kernel *nmlp_kernel_find(const char *name, nmlp_err *err);
+/* Refuses shapes and tiling keys the kernel does not take. */
+nmlp_status nmlp_kernel_check_request(const nmlp_kernel *kernel, const nmlp_kernel_request *request, nmlp_err *err);
+/* Checks the request, builds, finishes. */
+nmlp_status nmlp_kernel_build(nmlp_program **out, const nmlp_kernel *kernel, const nmlp_kernel_request *request,
+                              nmlp_err *err);
+
+/* "m=8,n=2,k=8" */
+nmlp_status nmlp_tiling_parse(nmlp_tiling *tiling, const char *text, nmlp_err *err);
+/* Appends or replaces. */
+nmlp_status nmlp_tiling_set(nmlp_tiling *tiling, const char *key, int64_t value, nmlp_err *err);
+/* The value, or `fallback` where tiling is NULL or lacks the key. */
+int64_t nmlp_tiling_get(const nmlp_tiling *tiling, const char *key, int64_t fallback);
+
+#endif

@@ -1,0 +1,93 @@
+#include "trainium/plan/plan_cache.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+
+enum { CACHE_VERSION = 3, CACHE_MAX_BYTES = 64 << 20, TEXT_MAX = 256 };
+
+/* FNV-1a over the machine's numbers and the version of the kernels. */
+static uint64_t machine_hash(const nmlp_machine *m) {
+    uint64_t h = 1469598103934665603u ^ CACHE_VERSION;
+    for (int k = 0; k < NMLP_MACHINE_N_KEYS; k++) {
+        double v = nmlp_machine_value(m, (nmlp_machine_key)k);
+        unsigned char bytes[sizeof v];
+        memcpy(bytes, &v, sizeof v);
+        for (size_t i = 0; i < sizeof v; i++) h = (h ^ bytes[i]) * 1099511628211u;
+    }
+    return h;
+}
+
+static void put_choice(nmlp_str *line, const nmlp_choice *choice) {
+    nmlp_str_printf(line, " %s ", choice->kernel ? choice->kernel : "-");
+    if (choice->kernel && choice->tiling.n > 0)
+        nmlp_tiling_print(&choice->tiling, line);
+    else
+        nmlp_str_puts(line, "-");
+}
+
+static void put_key(nmlp_str *line, const nmlp_machine *m, nmlp_plan_op op, const nmlp_kernel_request *rq) {
+    const nmlp_kernel_shape *s = &rq->shape;
+    nmlp_str_printf(line, "%016llx %s %s %lld,%lld,%lld,%lld ", (unsigned long long)machine_hash(m),
+                    nmlp_plan_op_name(op), nmlp_nc_dtype_name(rq->dtype), (long long)s->s, (long long)s->h,
+                    (long long)s->r, (long long)s->o);
+    if (rq->tiling && rq->tiling->n > 0)
+        nmlp_tiling_print(rq->tiling, line);
+    else
+        nmlp_str_puts(line, "-");
+}
+
+static bool get_choice(nmlp_choice *choice, const char *kernel, const char *tiling) {
+    nmlp_err ignored = {0};
+    *choice = (nmlp_choice){0};
+    if (strcmp(kernel, "-") == 0) return true;
+    const nmlp_kernel *k = nmlp_kernel_find(kernel, &ignored);
+    if (!k) return false;
+    choice->kernel = k->name;
+    return strcmp(tiling, "-") == 0 || nmlp_tiling_parse(&choice->tiling, tiling, &ignored) == NMLP_OK;
+}
+
+static bool parse_line(nmlp_plan *plan, const char *rest) {
+    char text[4][TEXT_MAX];
+    if (sscanf(rest, " %255s %255s %255s %255s", text[0], text[1], text[2], text[3]) != 4) return false;
+    return get_choice(&plan->winner, text[0], text[1]) && plan->winner.kernel &&
+           get_choice(&plan->runner_up, text[2], text[3]);
+}
+
+nmlp_status nmlp_plan_cache_find(const char *path, nmlp_plan *plan, const nmlp_machine *m, nmlp_plan_op op,
+                                 const nmlp_kernel_request *rq, nmlp_err *err) {
+    nmlp_str file, key;
+    nmlp_status st = NMLP_OK;
+    if (!nmlp_file_exists(path)) return NMLP_OK;
+    nmlp_str_init(&file);
+    nmlp_str_init(&key);
+    put_key(&key, m, op, rq);
+    NMLP_TRY(nmlp_str_status(&key, err));
+    NMLP_TRY(nmlp_file_read(&file, path, CACHE_MAX_BYTES, err));
+    for (const char *line = nmlp_str_text(&file); line && *line && !plan->cached;
+         line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
+        if (strncmp(line, nmlp_str_text(&key), key.len) == 0 && line[key.len] == ' ')
+            plan->cached = parse_line(plan, line + key.len);
+out:
+    nmlp_str_fini(&file);
+    nmlp_str_fini(&key);
+    return st;
+}
+
+nmlp_status nmlp_plan_cache_add(const char *path, const nmlp_plan *plan, const nmlp_machine *m, nmlp_plan_op op,
+                                const nmlp_kernel_request *rq, nmlp_err *err) {
+    nmlp_str file;
+    nmlp_status st = NMLP_OK;
+    nmlp_str_init(&file);
+    if (nmlp_file_exists(path)) NMLP_TRY(nmlp_file_read(&file, path, CACHE_MAX_BYTES, err));
+    put_key(&file, m, op, rq);
+    put_choice(&file, &plan->winner);
+    put_choice(&file, &plan->runner_up);
+    nmlp_str_putc(&file, '\n');
+    NMLP_TRY(nmlp_str_status(&file, err));
+    NMLP_TRY(nmlp_file_write_text(path, nmlp_str_text(&file), file.len, err));
+out:
+    nmlp_str_fini(&file);
+    return st;
+}

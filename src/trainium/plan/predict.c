@@ -1,0 +1,146 @@
+#include "trainium/plan/predict.h"
+
+#include <math.h>
+
+#include "trainium/plan/strip_cost.h"
+
+enum { NORM_PASSES = 3 /* square, sum, scale */, SOFTMAX_PASSES = 2 /* maximum, sum and scale */ };
+
+typedef struct pass {
+    const nmlp_planner *planner;
+    const nmlp_predict_request *rq;
+    int64_t rows;    /* tokens of this pass */
+    int64_t context; /* tokens attended to by the last of them */
+} pass;
+
+/* A planned kernel without its launch. */
+static nmlp_status kernel_us(const pass *p, nmlp_plan_op op, nmlp_kernel_shape shape, double *us, nmlp_err *err) {
+    nmlp_plan plan;
+    nmlp_kernel_request rq = {.shape = shape, .dtype = p->rq->dtype, .machine = p->planner->machine};
+    NMLP_RETURN_IF_FAILED(nmlp_plan_find(&plan, p->planner, op, &rq, err));
+    *us = plan.winner.cost.latency_us - p->planner->machine->launch_us;
+    return NMLP_OK;
+}
+
+static int64_t share(int64_t n, int64_t tp) { return (n + tp - 1) / tp; }
+
+static double round_trip_us(const nmlp_machine *m) { return (m->dma_start_ns + m->dma_done_ns) * 1e-3; }
+
+/* Rows in and out of HBM once, against what the vector engine has to do. */
+static double norm_us(const pass *p) {
+    const nmlp_machine *m = p->planner->machine;
+    double elems = (double)p->rows * (double)p->rq->decoder.hidden,
+           bytes = 2 * elems * (double)nmlp_nc_dtype_bytes(p->rq->dtype);
+    double vector = NORM_PASSES * elems / m->partitions / m->vector_clock_ghz;
+    return fmax(bytes / nmlp_dma_peak_bytes_per_ns(m), vector) * 1e-3 + 2 * round_trip_us(m);
+}
+
+/* Scores and values on the tensor engine, the exponentials on the scalar engine, maxima and sums on the vector engine,
+ * the cache through DMA; the largest counts. Causal: each row attends to the tokens before it. */
+static double attention_us(const pass *p) {
+    const nmlp_machine *m = p->planner->machine;
+    const nmlp_decoder *d = &p->rq->decoder;
+    double heads = (double)share(d->n_heads, p->rq->tp), kv_heads = (double)share(d->n_kv_heads, p->rq->tp),
+           dim = (double)d->head_dim;
+    double past = (double)(p->context - p->rows), rows = (double)p->rows, pairs = rows * past + rows * (rows + 1) / 2;
+    double flops = 4 * pairs * heads * dim;
+    double tensor = flops / nmlp_machine_peak_flops_per_ns(m, p->rq->dtype == NMLP_NC_FP32) / m->tensor_sustained;
+    if (dim < m->partitions) tensor *= m->partitions / dim / 2 + 0.5; /* scores contract over the head only */
+    double scalar = pairs * heads / m->partitions / m->scalar_clock_ghz;
+    double vector = SOFTMAX_PASSES * pairs * heads / m->partitions / m->vector_clock_ghz;
+    double elem = (double)nmlp_nc_dtype_bytes(p->rq->dtype);
+    double cache = 2 * kv_heads * dim * elem * ((double)p->context + rows), io = 2 * rows * heads * dim * elem;
+    double dma = (cache + io) / nmlp_dma_peak_bytes_per_ns(m);
+    return fmax(fmax(tensor, dma), fmax(scalar, vector)) * 1e-3 + 2 * round_trip_us(m);
+}
+
+/* Ring: 2 (n-1) steps, each a hop and 1/n of the rows. */
+static double all_reduce_us(const pass *p) {
+    const nmlp_machine *m = p->planner->machine;
+    double n = (double)p->rq->tp,
+           bytes = (double)p->rows * (double)p->rq->decoder.hidden * (double)nmlp_nc_dtype_bytes(p->rq->dtype);
+    if (n <= 1) return 0;
+    double rate = fmin(nmlp_dma_peak_bytes_per_ns(m), m->link_bytes_per_ns);
+    return 2 * (n - 1) * (m->collective_hop_us + bytes / n / rate * 1e-3);
+}
+
+/* Ring all-gather, or reduce-scatter, of `columns` values per row: n-1 steps. */
+static double half_ring_us(const pass *p, double columns) {
+    const nmlp_machine *m = p->planner->machine;
+    double n = (double)p->rq->tp, bytes = (double)p->rows * columns * (double)nmlp_nc_dtype_bytes(p->rq->dtype);
+    return (n - 1) *
+           (m->collective_hop_us + bytes / n / fmin(nmlp_dma_peak_bytes_per_ns(m), m->link_bytes_per_ns) * 1e-3);
+}
+
+/* Factors over several cores, the better of two ways. Wide: each core has its columns of the intermediate width and
+ * whole first factors, no communication inside. Thin: each core has its part of the rank; x u is gathered (gate and
+ * up), the sum of the down projection's first product is scattered. */
+static nmlp_status mlp_us(const pass *p, double *us, nmlp_err *err) {
+    const nmlp_decoder *d = &p->rq->decoder;
+    int64_t tp = p->rq->tp;
+    nmlp_kernel_shape wide = {p->rows, d->hidden, d->rank, share(d->intermediate, tp)};
+    NMLP_RETURN_IF_FAILED(kernel_us(p, NMLP_PLAN_MLP, wide, us, err));
+    if (d->rank == 0 || tp == 1) return NMLP_OK;
+    double thin;
+    nmlp_kernel_shape part = {p->rows, d->hidden, share(d->rank, tp), d->intermediate};
+    NMLP_RETURN_IF_FAILED(kernel_us(p, NMLP_PLAN_MLP, part, &thin, err));
+    thin += half_ring_us(p, 2.0 * (double)d->rank) + half_ring_us(p, (double)d->rank);
+    *us = fmin(*us, thin);
+    return NMLP_OK;
+}
+
+static nmlp_status forward(nmlp_forward_time *t, const pass *p, nmlp_err *err) {
+    const nmlp_decoder *d = &p->rq->decoder;
+    int64_t tp = p->rq->tp, heads = share(d->n_heads, tp), kv = share(d->n_kv_heads, tp);
+    double layers = (double)d->n_layers, mlp, qkv, o, head;
+    NMLP_RETURN_IF_FAILED(mlp_us(p, &mlp, err));
+    NMLP_RETURN_IF_FAILED(kernel_us(
+        p, NMLP_PLAN_XW, (nmlp_kernel_shape){p->rows, d->hidden, 0, (heads + 2 * kv) * d->head_dim}, &qkv, err));
+    NMLP_RETURN_IF_FAILED(
+        kernel_us(p, NMLP_PLAN_XW, (nmlp_kernel_shape){p->rows, heads * d->head_dim, 0, d->hidden}, &o, err));
+    NMLP_RETURN_IF_FAILED(
+        kernel_us(p, NMLP_PLAN_XW, (nmlp_kernel_shape){1, d->hidden, 0, share(d->vocab, tp)}, &head, err));
+    *t = (nmlp_forward_time){.mlp = layers * mlp,
+                             .projections = layers * (qkv + o),
+                             .attention = layers * attention_us(p),
+                             .norms = (2 * layers + 1) * norm_us(p),
+                             .lm_head = head,
+                             .all_reduce = 2 * layers * all_reduce_us(p),
+                             .launch = p->planner->machine->launch_us};
+    return NMLP_OK;
+}
+
+double nmlp_forward_total_us(const nmlp_forward_time *t) {
+    double sum = 0;
+#define ADD_PART(part) sum += t->part;
+    NMLP_PREDICT_PARTS(ADD_PART)
+#undef ADD_PART
+    return sum;
+}
+
+static double weight_bytes(const nmlp_predict_request *rq) {
+    const nmlp_decoder *d = &rq->decoder;
+    double h = (double)d->hidden, i = (double)d->intermediate, r = (double)d->rank,
+           q = (double)(d->n_heads * d->head_dim);
+    double mlp = d->rank ? 3 * r * (h * (double)rq->tp + i) : 3 * h * i, kv = (double)(d->n_kv_heads * d->head_dim);
+    return ((double)d->n_layers * (mlp + 2 * h * q + 2 * h * kv) + h * (double)d->vocab) *
+           (double)nmlp_nc_dtype_bytes(rq->dtype);
+}
+
+nmlp_status nmlp_predict(nmlp_prediction *out, const nmlp_planner *planner, const nmlp_predict_request *rq,
+                         nmlp_err *err) {
+    pass prefill = {planner, rq, rq->prompt, rq->prompt},
+         decode = {planner, rq, 1, rq->prompt + (rq->generate + 1) / 2};
+    *out = (nmlp_prediction){.weight_bytes = weight_bytes(rq)};
+    double room = planner->machine->hbm_device_bytes / planner->machine->cores_per_device * (double)rq->tp;
+    if (out->weight_bytes > room)
+        return nmlp_fail(
+            err, NMLP_E_LIMIT, "weights of %.1f GB do not fit %lld core%s of %s, %.1f GB of HBM; use a larger --tp",
+            out->weight_bytes * 1e-9, (long long)rq->tp, rq->tp == 1 ? "" : "s", planner->machine->name, room * 1e-9);
+    NMLP_RETURN_IF_FAILED(forward(&out->prefill, &prefill, err));
+    NMLP_RETURN_IF_FAILED(forward(&out->decode, &decode, err));
+    out->ttft_ms = nmlp_forward_total_us(&out->prefill) * 1e-3;
+    out->tpot_ms = nmlp_forward_total_us(&out->decode) * 1e-3;
+    out->e2e_ms = out->ttft_ms + out->tpot_ms * (double)(rq->generate > 1 ? rq->generate - 1 : 0);
+    return NMLP_OK;
+}

@@ -1,0 +1,45 @@
+/* Time of a whole decoder on a target, put together from planned kernels and a few analytic parts.
+ *
+ * MLP, attention projections and output layer are our kernels, planned and judged at their shapes. The rest is
+ * analytic, from the machine's numbers (docs/kernels.md says how): norms, attention itself, reading the KV cache,
+ * all-reduces. One launch per forward pass. With tensor parallelism every core has its share of heads, of the
+ * intermediate width and of the vocabulary, and two all-reduces per layer; factors are split by intermediate width or
+ * by rank, whichever is faster. */
+#ifndef NMLP_TRAINIUM_PLAN_PREDICT_H
+#define NMLP_TRAINIUM_PLAN_PREDICT_H
+
+#include "trainium/plan/planner.h"
+
+typedef struct nmlp_decoder {
+    int64_t hidden, intermediate, n_layers, n_heads, n_kv_heads, head_dim, vocab;
+    int64_t rank; /* of gate, up and down; 0: dense */
+} nmlp_decoder;
+
+typedef struct nmlp_predict_request {
+    nmlp_decoder decoder;
+    int64_t prompt, generate;
+    int64_t tp; /* cores */
+    nmlp_nc_dtype dtype;
+} nmlp_predict_request;
+
+#define NMLP_PREDICT_PARTS(X) X(mlp) X(projections) X(attention) X(norms) X(lm_head) X(all_reduce) X(launch)
+
+/* One forward pass, in us. */
+typedef struct nmlp_forward_time {
+#define NMLP_PREDICT_FIELD(part) double part;
+    NMLP_PREDICT_PARTS(NMLP_PREDICT_FIELD)
+#undef NMLP_PREDICT_FIELD
+} nmlp_forward_time;
+
+typedef struct nmlp_prediction {
+    nmlp_forward_time prefill; /* the prompt, and the first token */
+    nmlp_forward_time decode;  /* one token, at the mean length of the context */
+    double ttft_ms, tpot_ms, e2e_ms;
+    double weight_bytes; /* of all cores together */
+} nmlp_prediction;
+
+double nmlp_forward_total_us(const nmlp_forward_time *t);
+nmlp_status nmlp_predict(nmlp_prediction *out, const nmlp_planner *planner, const nmlp_predict_request *request,
+                         nmlp_err *err);
+
+#endif

@@ -1,0 +1,212 @@
+/* Declarations of a strip kernel: tensors, buffers, the weight ring. */
+#include "trainium/plan/strip.h"
+
+#include <stdio.h>
+
+enum { FLIP_BANKS = 4 /* transposes run ahead of their read-out by that many groups */ };
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int64_t accumulator_columns(const nmlp_machine *m) {
+    return min64((int64_t)m->moving_max, (int64_t)m->psum_bank_bytes / (int64_t)nmlp_nc_dtype_bytes(NMLP_NC_FP32));
+}
+
+static int sbuf(nmlp_strip *b, const char *name, nmlp_nc_dtype dtype, int copies, int n_dims, const int64_t *dims) {
+    nmlp_buffer buffer = {.name = name,
+                          .space = NMLP_SPACE_SBUF,
+                          .dtype = dtype,
+                          .partitions = (int)b->parts,
+                          .n_dims = n_dims,
+                          .copies = copies};
+    for (int d = 0; d < n_dims; d++) buffer.dims[d] = dims[d];
+    return nmlp_program_add_buffer(b->p, &buffer);
+}
+
+int nmlp_strip_activation(nmlp_strip *b, const char *name, int64_t tiles, int copies) {
+    const int64_t dims[] = {tiles, nmlp_axis_tiles_per_block(b->s), b->s.tile};
+    return sbuf(b, name, b->rq->dtype, copies, 3, dims);
+}
+
+/* Transposes on the tensor engine come out in fp32 up to NeuronCore-v2, in the dtype of the data from v3 on. */
+static int flip_buffer(nmlp_strip *b, int64_t tiles) {
+    const nmlp_machine *m = b->rq->machine;
+    nmlp_buffer buffer = {.name = "flip",
+                          .space = NMLP_SPACE_PSUM,
+                          .dtype = m->generation >= 3 ? b->rq->dtype : NMLP_NC_FP32,
+                          .partitions = (int)b->parts,
+                          .n_dims = 2,
+                          .dims = {tiles, b->s_rows},
+                          .copies = FLIP_BANKS};
+    return nmlp_program_add_buffer(b->p, &buffer);
+}
+
+static void declare_x(nmlp_strip *b) {
+    const nmlp_kernel_shape *s = &b->rq->shape;
+    bool given = b->plan.x == NMLP_X_GIVEN;
+    b->x = nmlp_program_add_tensor(b->p, given ? "xT" : "x", NMLP_ROLE_INPUT, b->rq->dtype, given ? s->h : s->s,
+                                   given ? s->s : s->h);
+    int64_t held = b->plan.x == NMLP_X_AHEAD ? nmlp_ceil_div(s->h, b->parts) : b->plan.x_chunk;
+    b->xt = nmlp_strip_activation(b, "xt", held, (int)b->plan.x_copies);
+    b->raw = b->flip = -1;
+    if (!nmlp_x_is_flipped(b->plan.x)) return;
+    const int64_t dims[] = {b->plan.x_load * b->parts};
+    b->raw = sbuf(b, "x_rows", b->rq->dtype, (int)nmlp_x_row_copies(&b->plan, s->s, b->s_rows), 1, dims);
+    b->flip = flip_buffer(b, s->h % b->parts == 0 ? 4 : 1); /* a ragged last tile is taken alone */
+}
+
+static void declare_accumulators(nmlp_strip *b) {
+    const nmlp_machine *m = b->rq->machine;
+    int free_banks = (int)m->psum_banks - (b->flip >= 0 ? FLIP_BANKS : 0);
+    nmlp_buffer acc = {.name = "acc",
+                       .space = NMLP_SPACE_PSUM,
+                       .dtype = NMLP_NC_FP32,
+                       .partitions = (int)m->stationary_max,
+                       .n_dims = 1,
+                       .dims = {accumulator_columns(m)},
+                       .copies = free_banks};
+    b->acc = nmlp_program_add_buffer(b->p, &acc);
+}
+
+static void add_params(nmlp_strip *b) {
+    const nmlp_kernel_shape *s = &b->rq->shape;
+    const nmlp_strip_plan *t = &b->plan;
+    const nmlp_param params[] = {
+        {"S", s->s},
+        {"H", s->h},
+        {"R", s->r},
+        {"O", s->o},
+        {"rows", t->rows},
+        {"x_chunk", t->x_chunk},
+        {"act_chunk", t->act_chunk},
+        {"columns", t->columns},
+        {"ring", t->ring},
+        {"shared", t->shared},
+    };
+    for (size_t i = 0; i < sizeof params / sizeof params[0]; i++)
+        nmlp_program_add_param(b->p, params[i].name, params[i].value);
+}
+
+nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_request *rq,
+                             const nmlp_strip_plan *plan, nmlp_err *err) {
+    const nmlp_machine *m = rq->machine;
+    *b = (nmlp_strip){.rq = rq, .plan = *plan};
+    NMLP_RETURN_IF_FAILED(nmlp_program_create(&b->p, name, err));
+    b->parts = (int64_t)m->partitions;
+    b->s_rows = (int64_t)m->stationary_max;
+    int64_t tile = min64(accumulator_columns(m), min64(plan->rows, rq->shape.s));
+    b->s = nmlp_axis_of(rq->shape.s, tile, nmlp_ceil_div(plan->rows, tile));
+    add_params(b);
+    declare_x(b);
+    declare_accumulators(b);
+    return NMLP_OK;
+}
+
+nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, nmlp_pack pack, bool late) {
+    pack.partitions = b->parts;
+    pack.chunk_tiles = min64(pack.chunk_tiles, nmlp_pack_k_tiles(&pack));
+    nmlp_stream w = {.name = name, .pack = pack, .end = nmlp_pack_n_tiles(&pack), .late = late && b->plan.out_ring > 1};
+    w.pieces = 1;
+    int64_t run_bytes = nmlp_pack_tile_run(&pack) * (int64_t)nmlp_nc_dtype_bytes(b->rq->dtype),
+            aim = late && b->plan.out_bytes > 0 ? b->plan.out_bytes : b->plan.ring_bytes;
+    w.split = pack.planes > 1 && run_bytes > aim;
+    w.block = min64(max64(aim / run_bytes, 1), w.end);
+    w.tensor = nmlp_pack_declare(b->p, name, b->rq->dtype, &pack);
+    return w;
+}
+
+/* A stream passes through a ring unless it is held or empty. */
+static bool rings(const nmlp_stream *w, bool late) { return w->late == late && !w->resident && w->first < w->end; }
+
+static void make_ring(nmlp_strip *b, const char *name, nmlp_stream *streams, int n_streams, bool late, int64_t copies) {
+    int64_t dims[2] = {0};
+    bool pieces = false;
+    for (int i = 0; i < n_streams; i++) {
+        if (!rings(&streams[i], late)) continue;
+        dims[0] = max64(dims[0], nmlp_stream_run(&streams[i]));
+        pieces = pieces || streams[i].pieces > 1;
+    }
+    if (pieces) { /* of the only stream in its ring */
+        dims[1] = b->parts;
+        dims[0] /= dims[1];
+    }
+    int ring = dims[0] > 0 ? sbuf(b, name, b->rq->dtype, (int)copies, pieces ? 2 : 1, dims) : -1;
+    for (int i = 0; i < n_streams; i++)
+        if (rings(&streams[i], late)) streams[i].ring = ring;
+}
+
+static int resident_buffer(nmlp_strip *b, const char *name, const nmlp_stream *w, int64_t tiles) {
+    const int64_t dims[] = {tiles * w->pack.chunk_tiles, w->pack.columns};
+    return sbuf(b, name, b->rq->dtype, 1, 2, dims);
+}
+
+void nmlp_strip_hold(nmlp_strip *b, nmlp_stream *u, nmlp_stream *u_held, nmlp_stream *last) {
+    if (u) u_held->first = u_held->end;
+    if (b->plan.taper == 0) return;
+    nmlp_late late = nmlp_late_of(b->rq, &b->plan, u ? &u->pack : NULL, &last->pack);
+    last->resident = true;
+    last->taper = late.last;
+    last->block = last->end;
+    last->ring = resident_buffer(b, "w_last", last, last->end);
+    if (!u) return;
+    u_held->first = u_held->origin = u->end = late.held_from;
+    if (u->late && late.rows < u->pack.chunk_tiles) u->pieces = nmlp_ceil_div(u->pack.chunk_tiles, late.rows);
+    if (u->end > 0) nmlp_stream_fit(u, u->end);
+    if (u_held->first == u_held->end) return;
+    u_held->name = "held";
+    u_held->resident = true;
+    u_held->taper = late.before;
+    u_held->block = u_held->end - u_held->first;
+    u_held->ring = resident_buffer(b, "w_held", u_held, u_held->block);
+}
+
+void nmlp_strip_ring(nmlp_strip *b, nmlp_stream *streams, int n_streams) {
+    make_ring(b, "w", streams, n_streams, false, b->plan.ring);
+    make_ring(b, b->plan.taper > 0 ? "w_down" : "w_last", streams, n_streams, true, b->plan.out_ring);
+}
+
+static nmlp_rows_out output_rows(nmlp_strip *b, const char *name, const nmlp_stream *w, int64_t tiles, int64_t copies) {
+    const int64_t dims[] = {nmlp_axis_tiles_per_block(b->s), nmlp_ceil_div(b->s.tile, b->s_rows),
+                            tiles * w->pack.columns};
+    return (nmlp_rows_out){sbuf(b, name, b->rq->dtype, (int)copies, 3, dims), tiles};
+}
+
+static void add_part(nmlp_last_product *last, const nmlp_stream *w, int64_t first, int64_t end, nmlp_rows_out out) {
+    if (first >= end) return;
+    last->part[last->n_parts] = *w;
+    last->part[last->n_parts].first = first;
+    last->part[last->n_parts].end = end;
+    nmlp_stream_fit(&last->part[last->n_parts], out.tiles);
+    last->out[last->n_parts++] = out;
+}
+
+nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_stream *w, bool whole) {
+    int64_t n_tiles = nmlp_pack_n_tiles(&w->pack),
+            tail = whole ? 0 : min64(w->resident ? 1 : b->plan.tail, n_tiles - 1);
+    nmlp_last_product last = {0};
+    b->y = nmlp_program_add_tensor(b->p, "y", NMLP_ROLE_OUTPUT, b->rq->dtype, b->rq->shape.s, w->pack.n);
+    nmlp_rows_out out = output_rows(b, "out", w, whole ? n_tiles : b->plan.out_tiles, whole ? 1 : b->plan.out_copies);
+    if (tail == 0) {
+        add_part(&last, w, 0, n_tiles, out);
+        return last;
+    }
+    int64_t main_end = n_tiles - tail, last_block = max64(main_end - w->block, 0);
+    nmlp_stream single = *w, before = *w;
+    before.name = "before_tail";
+    before.block = main_end - last_block;
+    single.name = "tail";
+    single.block = 1;
+    single.resident = true;
+    single.origin = main_end;
+    if (w->resident) {
+        single.origin = w->origin;
+        add_part(&last, w, 0, main_end, out);
+    } else {
+        single.ring = resident_buffer(b, "w_tail", w, tail);
+        add_part(&last, w, 0, last_block, out);
+        out.tiles = before.block;
+        add_part(&last, &before, last_block, main_end, out);
+    }
+    add_part(&last, &single, main_end, n_tiles, output_rows(b, "out_tail", w, 1, min64(tail, 2)));
+    return last;
+}

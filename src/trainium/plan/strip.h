@@ -1,0 +1,167 @@
+/* The building blocks of our kernels `xuv` and `mlp`.
+ *
+ * A strip of rows goes through all products of the kernel without leaving the chip. Every activation lies transposed,
+ * its features on partitions and the rows of the strip along the free axis, in a buffer [P; feature tiles, row tiles,
+ * rows]. That is at once the moving operand of a product whose weights are stationary (result transposed again:
+ * `project`) and the stationary operand of a product whose weights move (result in rows, as the output wants it:
+ * `project_rows`), so nothing is transposed between products. Sums over the contraction stay in PSUM; where an
+ * activation is too large for SBUF the contraction is cut into chunks and only then is a partial sum added in SBUF.
+ *
+ * Weights come packed (neuron/pack.h) through one ring of buffers: each DMA moves one long run per partition. */
+#ifndef NMLP_TRAINIUM_PLAN_STRIP_H
+#define NMLP_TRAINIUM_PLAN_STRIP_H
+
+#include "trainium/plan/kernel_table.h"
+#include "trainium/neuron/pack.h"
+#include "trainium/plan/strip_taper.h"
+#include "trainium/plan/tiles.h"
+
+typedef enum nmlp_x_source {
+    NMLP_X_GIVEN = 1, /* the caller has xT[H,S] */
+    NMLP_X_DMA = 2,   /* x[S,H], transposed by the DMA engines on its way in */
+    NMLP_X_PE = 3,    /* x[S,H], transposed tile by tile on the tensor engine */
+    NMLP_X_AHEAD = 4  /* the same in two halves, the second one between the products of the first; one strip */
+} nmlp_x_source;
+
+static inline bool nmlp_x_is_flipped(int64_t x) { return x == NMLP_X_PE || x == NMLP_X_AHEAD; }
+
+enum { NMLP_X_ROW_COPIES_MAX = 4 /* DMAs of raw rows in flight: enough to hide their latency behind the transposes */ };
+
+/* What the planner chooses. Counts of tiles unless said. */
+typedef struct nmlp_strip_plan {
+    int64_t rows;       /* rows of a strip */
+    int64_t x;          /* nmlp_x_source */
+    int64_t x_chunk;    /* of H held at a time */
+    int64_t x_load;     /* of H per DMA of raw rows (NMLP_X_PE) */
+    int64_t act_chunk;  /* of I held at a time */
+    int64_t columns;    /* elements: moving columns of the last product */
+    int64_t ring_bytes; /* aimed-at run per partition of a weight DMA */
+    int64_t ring;       /* copies in the weight ring */
+    int64_t out_ring;   /* copies in a ring of their own for the last products; 1: they share the ring */
+    int64_t out_bytes;  /* aimed-at run of their DMAs, with a ring of their own or a taper; 0: as the others */
+    int64_t tail;       /* column tiles at the end of the last product that are loaded and stored one by one */
+    int64_t taper;      /* tile rows of the last block of weights, where the last ones come in shrinking blocks and have
+                           room of their own; 0: they pass through a ring */
+    int64_t out_tiles;  /* column tiles per stored row */
+    int64_t out_copies; /* copies of the output rows */
+    int64_t x_copies;   /* copies of the x strip */
+    int64_t shared;     /* gate and up share their first factor */
+} nmlp_strip_plan;
+
+typedef struct nmlp_strip {
+    nmlp_program *p;
+    const nmlp_kernel_request *rq;
+    nmlp_strip_plan plan;
+    int64_t parts;          /* P */
+    nmlp_axis s;            /* rows: a tile is what one moving operand takes, a block is a strip */
+    int64_t s_rows;         /* rows of a stationary operand */
+    int x, y;               /* tensors */
+    int acc, flip, raw, xt; /* buffers; -1: not used */
+    int strip;              /* loop variable over strips */
+} nmlp_strip;
+
+/* A weight tensor, or some of its column tiles, and how it is streamed. */
+typedef struct nmlp_stream {
+    const char *name;
+    int tensor;
+    nmlp_pack pack;
+    int64_t first, end; /* column tiles */
+    int64_t block;      /* column tiles per DMA */
+    bool split;         /* the planes of a column tile come one by one: together they would be too long a run */
+    bool resident;      /* loaded before its product begins; its buffer has a row for every tile of columns and k */
+    int64_t origin;     /* column tile with which that buffer begins */
+    nmlp_taper taper;   /* blocks in which it comes, in tile rows of the whole tensor, where it is resident */
+    bool late;          /* passes through the ring of the last products */
+    int64_t pieces;     /* DMAs per block, which then is one column tile and has the buffer of a resident one */
+    int ring;           /* buffer it passes through, or lies in */
+} nmlp_stream;
+
+/* An activation on chip: [P; tiles, row tiles, rows]. `features` is the length of the axis it is cut from. */
+typedef struct nmlp_held {
+    int buffer;
+    int64_t features;
+    int64_t first; /* tile index of the first feature in the buffer */
+    int64_t tiles; /* held at a time */
+    int chunk;     /* loop variable over chunks of `tiles`; -1: all held */
+    bool kept;     /* the buffer has room for all chunks and keeps them */
+} nmlp_held;
+
+/* Where rows of y are gathered before they are stored. */
+typedef struct nmlp_rows_out {
+    int buffer;
+    int64_t tiles; /* column tiles of y it holds */
+} nmlp_rows_out;
+
+/* The product whose rows are the result: its columns, and at the end some that come and go one tile at a time, since
+ * what follows the last byte of the weights is not hidden behind anything. Those are loaded with the last block before
+ * them (a part of its own), so that no store comes first. */
+typedef struct nmlp_last_product {
+    nmlp_stream part[3];
+    nmlp_rows_out out[3];
+    int n_parts;
+} nmlp_last_product;
+
+/* Buffers for raw rows of x: one for each DMA of a strip, within reason. */
+static inline int64_t nmlp_x_row_copies(const nmlp_strip_plan *plan, int64_t rows, int64_t stationary_rows) {
+    int64_t pieces = nmlp_ceil_div(plan->rows < rows ? plan->rows : rows, stationary_rows);
+    int64_t loads = rows > plan->rows ? NMLP_X_ROW_COPIES_MAX : pieces * nmlp_ceil_div(plan->x_chunk, plan->x_load);
+    return loads < NMLP_X_ROW_COPIES_MAX ? loads : NMLP_X_ROW_COPIES_MAX;
+}
+
+/* The blocks of the last product and of the factor before it, where there is one, in a plan with a taper. */
+typedef struct nmlp_late {
+    nmlp_taper before, last;
+    int64_t held_from; /* column tile from which the factor before has room of its own */
+    int64_t rows;      /* tile rows of its blocks as long as it passes through a ring */
+    bool few;          /* else there are too many blocks for such a plan */
+} nmlp_late;
+nmlp_late nmlp_late_of(const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, const nmlp_pack *before,
+                       const nmlp_pack *last);
+
+/* Elements of one DMA of a stream. */
+static inline int64_t nmlp_stream_run(const nmlp_stream *w) {
+    return w->split ? nmlp_pack_tile_run(&w->pack) / w->pack.planes : w->block * nmlp_pack_tile_run(&w->pack);
+}
+
+/* Blocks must not straddle what is held at a time: as many of equal length as it takes, or, where the last hold is
+ * shorter, the largest divisor that is not above the block. */
+static inline void nmlp_stream_fit(nmlp_stream *w, int64_t held) {
+    if (w->block > held) w->block = held;
+    if ((w->end - w->first) % held == 0) w->block = nmlp_ceil_div(held, nmlp_ceil_div(held, w->block));
+    while ((w->end - w->first) % held != 0 && held % w->block != 0) w->block--;
+}
+
+/* Starts the program: parameters, row axis, the input tensor, input buffers, accumulators. */
+nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_request *rq,
+                             const nmlp_strip_plan *plan, nmlp_err *err);
+/* Declares a packed weight `pack`: k, n, chunk_tiles of k contracted at a time, columns of a tile, planes. `late`: one
+ * of the last products. */
+nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, nmlp_pack pack, bool late);
+/* The ring that all given streams use; the late ones may have their own, so that their small blocks queue up behind
+ * the large ones and little is left to do after the last byte has come. */
+void nmlp_strip_ring(nmlp_strip *b, nmlp_stream *streams, int n_streams);
+/* With a taper: room for the weights of the last product and, where there is one, for the end of the factor before it.
+ * Before nmlp_strip_ring. `u` keeps what passes through a ring, `u_held` (a copy of it) gets the rest. */
+void nmlp_strip_hold(nmlp_strip *b, nmlp_stream *u, nmlp_stream *u_held, nmlp_stream *last);
+/* Loads what is held of a stream. */
+void nmlp_strip_load_held(nmlp_strip *b, const nmlp_stream *w);
+/* Declares y, and the buffers of the product of `w` that computes it; `whole`: all columns at once, for chunked sums.
+ */
+nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_stream *w, bool whole);
+int nmlp_strip_activation(nmlp_strip *b, const char *name, int64_t tiles, int copies);
+
+/* Brings chunk `h.chunk` of the strip of x on chip. */
+void nmlp_strip_load_x(nmlp_strip *b, nmlp_held h);
+/* Step number `step` of `steps` between the products of chunk 0 (h.chunk, h.tiles): some rows of chunk 1. */
+void nmlp_strip_load_ahead(nmlp_strip *b, nmlp_held h, nmlp_affine step, int64_t steps);
+/* out = w^T in for each plane of w: one tile of out at a time; the first chunk of `in` writes, later ones add.
+ * With NMLP_X_AHEAD the other half of x comes in between. */
+void nmlp_strip_project(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, const nmlp_held *out);
+/* out = silu(gate^T a) * (up^T c), the planes of w; fills chunk out.chunk of the features of out. */
+void nmlp_strip_gate(nmlp_strip *b, const nmlp_stream *w, nmlp_held a, nmlp_held c, nmlp_held out);
+/* y rows = in^T w; stores when the last chunk is in. Call nmlp_strip_store after the chunk loop where `in` is chunked.
+ */
+void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_last_product *last, nmlp_held in);
+void nmlp_strip_store(nmlp_strip *b, const nmlp_last_product *last);
+
+#endif

@@ -1,0 +1,25 @@
+/* Analytic costs shared by the estimate of a plan and the bounds of a problem. Times in ns. */
+#ifndef NMLP_TRAINIUM_PLAN_STRIP_COST_H
+#define NMLP_TRAINIUM_PLAN_STRIP_COST_H
+
+#include "trainium/plan/strip_plan.h"
+
+/* The products of an op: K inputs, N outputs, and where the result goes. */
+typedef enum nmlp_product_kind { NMLP_PRODUCT_TURNED, NMLP_PRODUCT_GATED, NMLP_PRODUCT_ROWS } nmlp_product_kind;
+typedef struct nmlp_product {
+    nmlp_product_kind kind;
+    int64_t k, n;
+    int64_t planes;
+    bool from_x, from_act; /* its input is cut by x_chunk, by act_chunk */
+} nmlp_product;
+
+enum { NMLP_PRODUCTS_MAX = 4 };
+int nmlp_products_of(nmlp_product products[NMLP_PRODUCTS_MAX], nmlp_plan_op op, const nmlp_kernel_shape *s,
+                     bool shared);
+
+/* DMA engine time of `rows` runs of `bytes` each, spread over all engines. */
+double nmlp_dma_rows_ns(const nmlp_machine *m, double rows, double bytes);
+/* Largest rate of DMA into or out of the core. */
+double nmlp_dma_peak_bytes_per_ns(const nmlp_machine *m);
+
+#endif

@@ -1,0 +1,236 @@
+/* Candidates and their estimates. */
+#include "trainium/plan/strip_plan.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "trainium/plan/strip_cost.h"
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static const double DISTURBANCE = 0.02;
+
+typedef struct counts {
+    double tile_rows; /* rows, counted as the tensor engine is paid: never below its minimum per row tile */
+    double row_tiles;
+    double pieces; /* stationary operands the rows fill */
+    double strips;
+} counts;
+
+static counts count_rows(const nmlp_kernel_request *rq, const nmlp_strip_plan *plan) {
+    const nmlp_machine *m = rq->machine;
+    int64_t bank = (int64_t)m->psum_bank_bytes / 4,
+            tile = min64(min64(bank, (int64_t)m->moving_max), min64(plan->rows, rq->shape.s));
+    int64_t full = rq->shape.s / tile, rest = rq->shape.s % tile, piece = (int64_t)m->stationary_max;
+    counts c = {.row_tiles = (double)nmlp_ceil_div(rq->shape.s, tile),
+                .strips = (double)nmlp_ceil_div(rq->shape.s, plan->rows)};
+    c.tile_rows =
+        (double)full * fmax((double)tile, m->tensor_min_cycles) + (rest ? fmax((double)rest, m->tensor_min_cycles) : 0);
+    c.pieces = (double)(full * nmlp_ceil_div(tile, piece) + nmlp_ceil_div(rest, piece));
+    return c;
+}
+
+static double evict_ns(double overhead, double clock, double columns) { return overhead + columns / clock; }
+
+static int64_t columns_of(const nmlp_product *p, const nmlp_strip_plan *plan, int64_t parts) {
+    return p->kind == NMLP_PRODUCT_ROWS ? plan->columns : parts;
+}
+
+/* Strip by strip the larger of the two: a short last strip still needs all weights. */
+static double staged(int64_t s, int64_t rows, double tensor, double strip_dma) {
+    double full = (double)(s / rows), rest = (double)(s % rows), per_row = tensor / (double)s;
+    return full * fmax(per_row * (double)rows, strip_dma) + (rest > 0 ? fmax(per_row * rest, strip_dma) : 0);
+}
+
+/* Has the ring of the last products (kernel_strip.c). */
+static bool is_late(const nmlp_product *p, const nmlp_strip_plan *plan) {
+    return plan->out_ring > 1 && (p->from_act || p->kind == NMLP_PRODUCT_ROWS);
+}
+
+/* Has runs of its own length. */
+static bool aims_late(const nmlp_product *p, const nmlp_strip_plan *plan) {
+    return plan->out_bytes > 0 && (p->from_act || p->kind == NMLP_PRODUCT_ROWS);
+}
+
+static nmlp_pack pack_of(const nmlp_product *p, const nmlp_strip_plan *plan, const nmlp_machine *m) {
+    int64_t parts = (int64_t)m->partitions, k_tiles = nmlp_ceil_div(p->k, parts);
+    int64_t chunk = p->from_x ? plan->x_chunk : p->from_act ? plan->act_chunk : k_tiles;
+    return (nmlp_pack){.k = p->k,
+                       .n = p->n,
+                       .partitions = parts,
+                       .chunk_tiles = min64(chunk, k_tiles),
+                       .columns = columns_of(p, plan, parts),
+                       .planes = p->planes};
+}
+
+enum { NEVER_FITS = 1 << 20 };
+
+/* Column tiles of a product that have room of their own, and the DMAs in which they come. */
+typedef struct held_tiles {
+    int64_t tiles;
+    double loads;
+} held_tiles;
+
+static void find_held(held_tiles held[NMLP_PRODUCTS_MAX], const nmlp_product *products, int n,
+                      const nmlp_kernel_request *rq, const nmlp_strip_plan *plan) {
+    for (int i = 0; i < n; i++) held[i] = (held_tiles){0};
+    if (plan->taper == 0) return;
+    bool factor = n > 1 && products[n - 2].kind == NMLP_PRODUCT_TURNED && products[n - 2].from_act;
+    nmlp_pack last = pack_of(&products[n - 1], plan, rq->machine), before = {0};
+    if (factor) before = pack_of(&products[n - 2], plan, rq->machine);
+    nmlp_late late = nmlp_late_of(rq, plan, factor ? &before : NULL, &last);
+    held[n - 1] = (held_tiles){late.few ? nmlp_pack_n_tiles(&last) : NEVER_FITS, late.last.n};
+    if (factor) held[n - 2] = (held_tiles){nmlp_pack_n_tiles(&before) - late.held_from, late.before.n};
+}
+
+/* Adds one product; returns the run of its weight DMAs in elements, 0 where all its weights are held. */
+static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan,
+                           const nmlp_product *p, const nmlp_product *first, held_tiles held, const counts *c) {
+    const nmlp_machine *m = rq->machine;
+    int64_t parts = (int64_t)m->partitions, k_tiles = nmlp_ceil_div(p->k, parts), columns = columns_of(p, plan, parts);
+    nmlp_pack pack = pack_of(p, plan, m);
+    double elem = (double)nmlp_nc_dtype_bytes(rq->dtype), n_tiles = (double)nmlp_pack_n_tiles(&pack),
+           chunks = (double)nmlp_pack_chunks(&pack);
+    int64_t run = nmlp_pack_tile_run(&pack), aim = aims_late(p, plan) ? plan->out_bytes : plan->ring_bytes,
+            block = min64(max64(aim / (run * (int64_t)elem), 1), nmlp_pack_n_tiles(&pack));
+    bool rows = p->kind == NMLP_PRODUCT_ROWS;
+    if (rows && !(p->from_act && chunks > 1)) block = min64(block, plan->out_tiles);
+    double cycles, evicts, width;
+    if (rows) {
+        cycles = (double)k_tiles * n_tiles * fmax((double)columns, m->tensor_min_cycles) * c->pieces;
+        evicts = chunks * n_tiles * c->pieces, width = (double)columns;
+        e->scalar_ns += evicts * evict_ns(m->scalar_overhead_ns, m->scalar_clock_ghz, width);
+    } else {
+        cycles = (double)k_tiles * n_tiles * (double)p->planes * c->tile_rows;
+        evicts = chunks * n_tiles * c->row_tiles, width = (double)rq->shape.s / c->row_tiles;
+        bool gated = p->kind == NMLP_PRODUCT_GATED;
+        e->vector_ns +=
+            evicts * (gated ? 1.0 : (double)p->planes) * evict_ns(m->vector_overhead_ns, m->vector_clock_ghz, width);
+        if (gated) e->scalar_ns += evicts * evict_ns(m->scalar_overhead_ns, m->scalar_clock_ghz, width);
+    }
+    if (rq->dtype == NMLP_NC_FP32) cycles *= m->tensor_fp32_passes;
+    double tensor = cycles / m->tensor_clock_ghz / m->tensor_sustained;
+    bool split = p->planes > 1 && (run * (int64_t)elem > aim || (p->from_x && plan->x == NMLP_X_AHEAD));
+    double alone = rows && chunks == 1 ? (double)min64(plan->tail, nmlp_pack_n_tiles(&pack) - 1) : 0, pieces = 1;
+    if (plan->taper > 0 && is_late(p, plan)) pieces = fmax(1, ceil((double)(run * (int64_t)elem) / (double)aim));
+    double ringed = n_tiles - alone - (double)held.tiles,
+           loads = chunks * (ceil(ringed / (double)block) * pieces + alone) * c->strips * (split ? 2 : 1) + held.loads,
+           bytes = (double)nmlp_pack_cols(&pack) * elem * (double)parts;
+    double dma = nmlp_dma_rows_ns(m, loads * (double)parts, bytes / (double)parts * c->strips / loads);
+    e->tensor_ns += tensor;
+    e->dma_ns += dma;
+    if (p->from_x || p == first)
+        e->first_tensor_ns += tensor, e->first_dma_ns += dma;
+    else
+        e->staged_ns += staged(rq->shape.s, plan->rows, tensor, dma / c->strips);
+    e->hbm_bytes += bytes * c->strips;
+    e->held_bytes += held.tiles * run * (int64_t)elem;
+    return ringed <= 0 ? 0 : split ? run / 2 : block * run;
+}
+
+/* Loads of x: DMA time, and what the tensor engine and the evictions spend on turning it. Returns the time before the
+ * first product can start. */
+static double add_input(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan,
+                        const counts *c) {
+    const nmlp_machine *m = rq->machine;
+    double elem = (double)nmlp_nc_dtype_bytes(rq->dtype),
+           h_tiles = (double)nmlp_ceil_div(rq->shape.h, (int64_t)m->partitions);
+    double rows = (double)rq->shape.s, strip_rows = fmin((double)plan->rows, rows), dma, first;
+    e->hbm_bytes += rows * (double)rq->shape.h * elem;
+    if (nmlp_x_is_flipped(plan->x)) {
+        double parts = ceil(h_tiles / (double)plan->x_load), run = (double)plan->x_load * m->partitions * elem;
+        dma = nmlp_dma_rows_ns(m, rows * parts, run);
+        e->tensor_ns += h_tiles * rows / m->tensor_clock_ghz / m->tensor_sustained;
+        double groups = h_tiles / 4 * c->pieces / 2, width = 4 * m->stationary_max;
+        e->vector_ns += groups * evict_ns(m->vector_overhead_ns, m->vector_clock_ghz, width);
+        e->scalar_ns += groups * evict_ns(m->scalar_overhead_ns, m->scalar_clock_ghz, width);
+        first = dma * strip_rows / rows / parts;
+    } else {
+        double slow = plan->x == NMLP_X_DMA ? m->dma_transpose_slowdown : 1.0, width = rows / c->row_tiles;
+        dma = slow * nmlp_dma_rows_ns(m, h_tiles * c->row_tiles * m->partitions, width * elem);
+        first = dma * strip_rows / rows / h_tiles * 2;
+    }
+    e->dma_ns += dma;
+    /* Chunks of x come while the first products run; a whole strip comes during the rest of the strip before it. */
+    double chunks = ceil(h_tiles / (double)plan->x_chunk);
+    e->first_dma_ns += chunks > 1 ? dma : dma / c->strips;
+    if (chunks > 1 && plan->x_copies < 2 && plan->x != NMLP_X_AHEAD)
+        first += dma + c->strips * chunks * (m->dma_start_ns + m->dma_done_ns);
+    return first;
+}
+
+/* Per partition, as the kernels declare their buffers (kernel_strip.c). */
+static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan,
+                          int64_t ring_elems, int64_t late_elems) {
+    const nmlp_kernel_shape *s = &rq->shape;
+    const nmlp_machine *m = rq->machine;
+    int64_t parts = (int64_t)m->partitions, elem = (int64_t)nmlp_nc_dtype_bytes(rq->dtype),
+            bank = (int64_t)m->psum_bank_bytes / 4;
+    int64_t tile = min64(min64(bank, (int64_t)m->moving_max), min64(plan->rows, s->s));
+    int64_t row_tiles = min64(nmlp_ceil_div(plan->rows, tile), nmlp_ceil_div(s->s, tile)), width = row_tiles * tile;
+    int64_t r_tiles = nmlp_ceil_div(s->r, parts), i_tiles = nmlp_ceil_div(s->o, parts),
+            tiles = (plan->x == NMLP_X_AHEAD ? nmlp_ceil_div(s->h, parts) : plan->x_chunk) * plan->x_copies;
+    int64_t n = op == NMLP_PLAN_MLP ? s->h : s->o, out_columns = plan->out_tiles * plan->columns;
+    bool dense = op == NMLP_PLAN_MLP && s->r == 0;
+    out_columns *= plan->out_copies;
+    if (dense && plan->act_chunk < i_tiles) out_columns = nmlp_ceil_div(n, plan->columns) * plan->columns;
+    if (op == NMLP_PLAN_XUV)
+        tiles += r_tiles;
+    else if (op == NMLP_PLAN_MLP && !dense)
+        tiles += r_tiles * (plan->shared ? 2 : 3);
+    if (op == NMLP_PLAN_MLP) tiles += plan->act_chunk < i_tiles ? 2 * plan->act_chunk : i_tiles;
+    int64_t bytes = tiles * width * elem +
+                    (ring_elems * plan->ring + (plan->out_ring > 1 ? late_elems * plan->out_ring : 0)) * elem;
+    bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * out_columns * elem;
+    int64_t tail = plan->taper > 0 ? 1 : plan->tail;
+    if (tail > 0 && !(dense && plan->act_chunk < i_tiles)) { /* weights of the tail, and its rows */
+        int64_t k = op == NMLP_PLAN_XW ? s->h : dense ? s->o : s->r;
+        bytes += plan->tail * nmlp_ceil_div(k, parts) * plan->columns * elem;
+        bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * plan->columns * min64(tail, 2) * elem;
+    }
+    if (nmlp_x_is_flipped(plan->x))
+        bytes += nmlp_x_row_copies(plan, s->s, (int64_t)m->stationary_max) * plan->x_load * parts * elem;
+    if (op == NMLP_PLAN_MLP) bytes += 2 * width * 4;
+    return bytes;
+}
+
+nmlp_strip_estimate nmlp_strip_estimate_of(nmlp_plan_op op, const nmlp_kernel_request *rq,
+                                           const nmlp_strip_plan *plan) {
+    const nmlp_machine *m = rq->machine;
+    nmlp_strip_estimate e = {0};
+    nmlp_product products[NMLP_PRODUCTS_MAX];
+    int n = nmlp_products_of(products, op, &rq->shape, plan->shared);
+    counts c = count_rows(rq, plan);
+    held_tiles held[NMLP_PRODUCTS_MAX];
+    find_held(held, products, n, rq, plan);
+    int64_t ring = 0, late = 0, last = 0;
+    double first = add_input(&e, rq, plan, &c), elem = (double)nmlp_nc_dtype_bytes(rq->dtype);
+    for (int i = 0; i < n; i++) {
+        last = add_product(&e, rq, plan, &products[i], products, held[i], &c);
+        int64_t *longest = is_late(&products[i], plan) ? &late : &ring;
+        *longest = max64(*longest, last);
+    }
+    double out = (double)(op == NMLP_PLAN_MLP ? rq->shape.h : rq->shape.o),
+           run = (double)(plan->out_tiles * plan->columns);
+    double store = nmlp_dma_rows_ns(m, (double)rq->shape.s * ceil(out / run), fmin(run, out) * elem);
+    e.dma_ns += store;
+    e.hbm_bytes += (double)rq->shape.s * out * elem;
+    e.sbuf_bytes = sbuf_bytes(op, rq, plan, ring, late) + e.held_bytes;
+    double busiest = fmax(fmax(e.tensor_ns, e.dma_ns), fmax(e.vector_ns, e.scalar_ns));
+    busiest =
+        fmax(busiest, e.staged_ns + staged(rq->shape.s, plan->rows, e.first_tensor_ns, e.first_dma_ns / c.strips));
+    if (m->psum_port_shared > 0) busiest = fmax(busiest, e.vector_ns + e.scalar_ns);
+    double round_trip = m->dma_start_ns + m->dma_done_ns;
+    /* Bound by DMA, the products of the last weights are still to be done when these have come. Otherwise the other
+     * engines disturb a little, the more the busier they are. */
+    bool dma_bound = e.dma_ns > e.tensor_ns;
+    if (plan->tail > 0) last = nmlp_ceil_div(products[n - 1].k, (int64_t)m->partitions) * plan->columns;
+    if (plan->taper > 0) last = plan->taper * plan->columns;
+    double tail = dma_bound ? (double)last / m->tensor_clock_ghz / m->tensor_sustained * c.pieces / c.strips
+                            : DISTURBANCE * (e.dma_ns + e.vector_ns);
+    e.total_ns = busiest + 2 * round_trip + first + tail + store / fmax(1.0, c.pieces * ceil(out / run));
+    return e;
+}

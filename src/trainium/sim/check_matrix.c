@@ -1,0 +1,71 @@
+#include "trainium/sim/check_matrix.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "trainium/neuron/pack.h"
+
+static void turn(char *out, const char *in, int64_t rows, int64_t cols, size_t elem) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++)
+            memcpy(out + (size_t)(j * rows + i) * elem, in + (size_t)(i * cols + j) * elem, elem);
+}
+
+bool nmlp_check_matrix_find(nmlp_check_matrix *m, nmlp_values *v, const nmlp_program *p, const char *name,
+                            int64_t plane, bool turned, nmlp_err *err) {
+    nmlp_pack pack;
+    *m = (nmlp_check_matrix){0};
+    for (size_t i = 0; i < p->n_tensors; i++) {
+        const nmlp_tensor *t = &p->tensors[i];
+        if (strcmp(t->name, name) != 0) continue;
+        size_t elem = nmlp_nc_dtype_bytes(t->dtype);
+        *m = (nmlp_check_matrix){nmlp_values_tensor(v, (int)i), nmlp_nc_dtype_to_tensor(t->dtype), t->rows, t->cols,
+                                 NULL};
+        bool packed = nmlp_pack_find(p, name, &pack);
+        if (!packed && !turned) return true;
+        if (packed) m->rows = pack.k, m->cols = pack.n;
+        m->owned = nmlp_mem_new((size_t)(m->rows * m->cols), elem, err);
+        if (!m->owned) return false;
+        if (packed)
+            nmlp_pack_read(&pack, plane, m->owned, m->data, elem);
+        else
+            turn(m->owned, m->data, t->rows, t->cols, elem), m->rows = t->cols, m->cols = t->rows;
+        m->data = m->owned;
+        return true;
+    }
+    return false;
+}
+
+void nmlp_check_matrix_fini(nmlp_check_matrix *m) {
+    nmlp_mem_free(m->owned);
+    *m = (nmlp_check_matrix){0};
+}
+
+double nmlp_check_matrix_at(const nmlp_check_matrix *m, int64_t row, int64_t col) {
+    size_t i = (size_t)(row * m->cols + col);
+    if (m->dtype == NMLP_DTYPE_F32) return (double)((const float *)(const void *)m->data)[i];
+    uint16_t bits = ((const uint16_t *)(const void *)m->data)[i];
+    return (double)(m->dtype == NMLP_DTYPE_BF16 ? nmlp_bf16_to_f32(bits) : nmlp_f16_to_f32(bits));
+}
+
+void nmlp_check_matrix_row(const nmlp_check_matrix *m, int64_t row, float *out) {
+    nmlp_to_f32(out, m->data + (size_t)(row * m->cols) * nmlp_dtype_bytes(m->dtype), m->dtype, (size_t)m->cols);
+}
+
+void nmlp_check_left_product(const nmlp_check_matrix *m, const double *in, double *out, float *row) {
+    memset(out, 0, (size_t)m->cols * sizeof *out);
+    for (int64_t i = 0; i < m->rows; i++) {
+        nmlp_check_matrix_row(m, i, row);
+        double a = in[i];
+        for (int64_t j = 0; j < m->cols; j++) out[j] += a * (double)row[j];
+    }
+}
+
+void nmlp_check_right_product(const nmlp_check_matrix *m, const double *in, double *out, float *row) {
+    for (int64_t i = 0; i < m->rows; i++) {
+        double sum = 0;
+        nmlp_check_matrix_row(m, i, row);
+        for (int64_t j = 0; j < m->cols; j++) sum += (double)row[j] * in[j];
+        out[i] = sum;
+    }
+}

@@ -1,0 +1,155 @@
+#include "trainium/sim/check_mlp.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "trainium/sim/check_matrix.h"
+
+enum { GATE, UP, DOWN, N_PATHS };
+
+typedef struct path {
+    nmlp_check_matrix f[2];
+    int n; /* factors; 0: absent */
+} path;
+
+typedef struct network {
+    nmlp_check_matrix x, y;
+    bool x_transposed;
+    path paths[N_PATHS];
+    double *vec[4];
+    float *row;
+    int64_t longest;
+} network;
+
+/* Where each kernel keeps a matrix: names to try, in order, and the plane of a packed pair. */
+typedef struct place {
+    const char *first, *second; /* second NULL: dense */
+    int64_t plane[2];
+} place;
+
+static const place places[N_PATHS][4] = {
+    {{"w_gate_up", NULL, {0, 0}},
+     {"u_shared", "v_gate_up", {0, 0}},
+     {"u_gate_up", "v_gate_up", {0, 0}},
+     {"u_gate", "v_gate", {0, 0}}},
+    {{"w_gate_up", NULL, {1, 0}},
+     {"u_shared", "v_gate_up", {0, 1}},
+     {"u_gate_up", "v_gate_up", {1, 1}},
+     {"u_up", "v_up", {0, 0}}},
+    {{"w_down", NULL, {0, 0}}, {"u_down", "v_down", {0, 0}}, {0}, {0}},
+};
+
+static bool has_tensor(const nmlp_program *p, const char *name) {
+    for (size_t i = 0; i < p->n_tensors; i++)
+        if (strcmp(p->tensors[i].name, name) == 0) return true;
+    return false;
+}
+
+bool nmlp_check_is_mlp(const nmlp_program *p) {
+    return has_tensor(p, "w_gate_up") || has_tensor(p, "v_gate_up") || has_tensor(p, "v_gate");
+}
+
+static bool find_path(path *out, nmlp_values *v, const nmlp_program *p, const place *tries, nmlp_err *err) {
+    *out = (path){0};
+    for (int i = 0; i < 4 && tries[i].first; i++) {
+        if (!has_tensor(p, tries[i].first) || (tries[i].second && !has_tensor(p, tries[i].second))) continue;
+        out->n = tries[i].second ? 2 : 1;
+        return nmlp_check_matrix_find(&out->f[0], v, p, tries[i].first, tries[i].plane[0], false, err) &&
+               (!tries[i].second ||
+                nmlp_check_matrix_find(&out->f[1], v, p, tries[i].second, tries[i].plane[1], false, err));
+    }
+    return true;
+}
+
+static nmlp_status network_open(network *n, nmlp_values *v, const nmlp_program *p, nmlp_err *err) {
+    bool ok = true;
+    n->x_transposed = nmlp_check_matrix_find(&n->x, v, p, "xT", 0, false, err);
+    ok = (n->x_transposed || nmlp_check_matrix_find(&n->x, v, p, "x", 0, false, err));
+    ok = ok && (nmlp_check_matrix_find(&n->y, v, p, "y", 0, false, err) ||
+                nmlp_check_matrix_find(&n->y, v, p, "yT", 0, true, err));
+    for (int i = 0; i < N_PATHS && ok; i++) ok = find_path(&n->paths[i], v, p, places[i], err);
+    if (!ok || n->paths[GATE].n == 0 || n->paths[UP].n == 0)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "program %s: no reference for its tensors", p->name);
+    n->longest = n->y.cols > n->y.rows ? n->y.cols : n->y.rows;
+    for (int i = 0; i < N_PATHS; i++)
+        for (int k = 0; k < n->paths[i].n; k++) {
+            const nmlp_check_matrix *m = &n->paths[i].f[k];
+            if (m->rows > n->longest) n->longest = m->rows;
+            if (m->cols > n->longest) n->longest = m->cols;
+        }
+    for (int i = 0; i < 4; i++) n->vec[i] = nmlp_mem_new((size_t)n->longest, sizeof(double), err);
+    n->row = nmlp_mem_new((size_t)n->longest, sizeof(float), err);
+    return n->vec[0] && n->vec[1] && n->vec[2] && n->vec[3] && n->row ? NMLP_OK : NMLP_E_NOMEM;
+}
+
+static void network_close(network *n) {
+    nmlp_check_matrix_fini(&n->x);
+    nmlp_check_matrix_fini(&n->y);
+    for (int i = 0; i < N_PATHS; i++)
+        for (int k = 0; k < 2; k++) nmlp_check_matrix_fini(&n->paths[i].f[k]);
+    for (int i = 0; i < 4; i++) nmlp_mem_free(n->vec[i]);
+    nmlp_mem_free(n->row);
+}
+
+/* out = in through a path; vec[3] is scratch. */
+static void follow(network *n, int which, const double *in, double *out) {
+    const path *p = &n->paths[which];
+    if (p->n == 1) {
+        nmlp_check_left_product(&p->f[0], in, out, n->row);
+        return;
+    }
+    nmlp_check_left_product(&p->f[0], in, n->vec[3], n->row);
+    nmlp_check_left_product(&p->f[1], n->vec[3], out, n->row);
+}
+
+/* The reference of one row; the result is in vec[0] or vec[1]. */
+static const double *reference_row(network *n, int64_t row) {
+    int64_t width = n->paths[GATE].f[0].rows, mid = n->paths[GATE].f[n->paths[GATE].n - 1].cols;
+    for (int64_t h = 0; h < width; h++)
+        n->vec[0][h] = n->x_transposed ? nmlp_check_matrix_at(&n->x, h, row) : nmlp_check_matrix_at(&n->x, row, h);
+    follow(n, GATE, n->vec[0], n->vec[1]);
+    follow(n, UP, n->vec[0], n->vec[2]);
+    for (int64_t i = 0; i < mid; i++) n->vec[1][i] = n->vec[1][i] / (1.0 + exp(-n->vec[1][i])) * n->vec[2][i];
+    if (n->paths[DOWN].n == 0) return n->vec[1];
+    follow(n, DOWN, n->vec[1], n->vec[0]);
+    return n->vec[0];
+}
+
+static double limit_of(const network *n) {
+    double eps = n->y.dtype == NMLP_DTYPE_F32    ? 0x1p-24
+                 : n->y.dtype == NMLP_DTYPE_BF16 ? 0x1p-9
+                                                 : 0x1p-12,
+           roundings = 2, terms = 0;
+    for (int i = 0; i < N_PATHS; i++)
+        for (int k = 0; k < n->paths[i].n; k++) {
+            roundings += ceil((double)n->paths[i].f[k].rows / 128.0);
+            terms += (double)n->paths[i].f[k].rows;
+        }
+    return 3 * (4 * eps * sqrt(roundings) + 0x1p-24 * sqrt(terms) * 4);
+}
+
+nmlp_status nmlp_check_mlp(nmlp_check_report *r, nmlp_values *v, const nmlp_program *p, const int64_t *rows, int n_rows,
+                           nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    network n = {0};
+    double worst = 0, largest = 0;
+    bool nan = false;
+    NMLP_TRY(network_open(&n, v, p, err));
+    for (int i = 0; i < n_rows; i++) {
+        const double *want = reference_row(&n, rows[i]);
+        for (int64_t j = 0; j < n.y.cols; j++) {
+            double got = nmlp_check_matrix_at(&n.y, rows[i], j);
+            nan = nan || isnan(got);
+            worst = fmax(worst, fabs(got - want[j]));
+            largest = fmax(largest, fabs(want[j]));
+        }
+    }
+    r->n_rows = n_rows;
+    r->max_rel_err = nan ? INFINITY : largest > 0 ? worst / largest : worst;
+    r->limit = limit_of(&n);
+    r->ok = r->max_rel_err <= r->limit;
+out:
+    network_close(&n);
+    return st;
+}

@@ -1,0 +1,151 @@
+/* What planned kernels compute, against float64, at 300 random shapes; packing there and back. */
+#include "base/rng.h"
+#include "lib/testing.h"
+#include "trainium/neuron/check.h"
+#include "trainium/neuron/pack.h"
+#include "trainium/plan/planner.h"
+#include "trainium/sim/check.h"
+#include "trainium/sim/time.h"
+
+static nmlp_status judge(void *ctx, const nmlp_program *program, const nmlp_machine *machine, nmlp_kernel_cost *out,
+                         nmlp_err *err) {
+    nmlp_time_report t;
+    (void)ctx;
+    NMLP_RETURN_IF_FAILED(nmlp_time_run(&t, program, machine, NULL, err));
+    *out = (nmlp_kernel_cost){.latency_us = t.latency_us, .hbm_bytes = t.hbm_read_bytes + t.hbm_write_bytes};
+    return NMLP_OK;
+}
+
+static int64_t odd_size(nmlp_rng *rng, int64_t most) {
+    static const int64_t edges[] = {1, 2, 127, 128, 129, 255, 256, 257, 511, 512, 513};
+    if (nmlp_rng_below(rng, 3) == 0) return edges[nmlp_rng_below(rng, 11)];
+    return 1 + nmlp_rng_below(rng, most);
+}
+
+static void check_values(const nmlp_program *p, const char *what) {
+    nmlp_values *v = NULL;
+    nmlp_check_report r;
+    nmlp_err err = {0};
+    nmlp_assert_ok(nmlp_values_create(&v, p, NULL, &err), &err);
+    nmlp_assert_ok(nmlp_check_fill(v, p, 5, &err), &err);
+    nmlp_assert_ok(nmlp_values_run(v, NULL, &err), &err);
+    nmlp_assert_ok(nmlp_check_values(&r, v, p, NULL, &err), &err);
+    if (!r.ok) print_message("%s: error %g, limit %g\n", what, r.max_rel_err, r.limit);
+    assert_true(r.ok);
+    nmlp_values_destroy(v);
+}
+
+static int64_t pick(nmlp_rng *rng, int64_t least, int64_t most) {
+    return least + nmlp_rng_below(rng, most - least + 1);
+}
+
+/* Choices that the planner makes for real models, which the small shapes of this test would not lead it to. */
+static void fix_details(nmlp_tiling *fix, nmlp_kernel_shape *s, nmlp_plan_op op, nmlp_rng *rng) {
+    nmlp_err err = {0};
+    if (nmlp_rng_below(rng, 3) == 0) { /* single tiles at the end, which need short ones to be several */
+        nmlp_assert_ok(nmlp_tiling_set(fix, "tail", pick(rng, 0, 3), &err), &err);
+        nmlp_assert_ok(nmlp_tiling_set(fix, "cols", pick(rng, 1, 3) * 64, &err), &err);
+        nmlp_assert_ok(nmlp_tiling_set(fix, "on", pick(rng, 1, 3), &err), &err);
+    }
+    if (nmlp_rng_below(rng, 3) == 0) /* short runs: blocks that do not divide what is held */
+        nmlp_assert_ok(nmlp_tiling_set(fix, "wkb", pick(rng, 1, 2), &err), &err);
+    if (nmlp_rng_below(rng, 3) == 0) { /* a ring of their own for the last products */
+        nmlp_assert_ok(nmlp_tiling_set(fix, "oring", pick(rng, 2, 3), &err), &err);
+        nmlp_assert_ok(nmlp_tiling_set(fix, "okb", pick(rng, 1, 4), &err), &err);
+    }
+    if (nmlp_tiling_get(fix, "ac", 0) == 0 && nmlp_rng_below(rng, 3) == 0) { /* shrinking blocks of the last weights */
+        s->s = pick(rng, 1, 512);
+        nmlp_assert_ok(nmlp_tiling_set(fix, "rows", s->s, &err), &err);
+        nmlp_assert_ok(nmlp_tiling_set(fix, "taper", pick(rng, 1, 6), &err), &err);
+        nmlp_assert_ok(nmlp_tiling_set(fix, "oring", pick(rng, 1, 3), &err), &err);
+        nmlp_assert_ok(nmlp_tiling_set(fix, "okb", pick(rng, 2, 3) - pick(rng, 0, 1), &err), &err);
+    }
+    if (s->r > 0 && op != NMLP_PLAN_XW && s->s <= 512 && nmlp_rng_below(rng, 4) == 0) { /* halves of x */
+        s->h = pick(rng, 1025, 2048);
+        s->o = pick(rng, 1, 200);
+        nmlp_assert_ok(nmlp_tiling_set(fix, "x", NMLP_X_AHEAD, &err), &err);
+        nmlp_assert_ok(nmlp_tiling_set(fix, "xc", 8, &err), &err);
+    }
+}
+
+/* Random op, machine, shape and input layout; the planner decides the rest. */
+static void check_random_plan(nmlp_rng *rng) {
+    static const char *const targets[] = {"trn1", "trn2", "trn3"};
+    nmlp_machine m;
+    nmlp_err err = {0};
+    nmlp_plan plan;
+    nmlp_program *p = NULL;
+    nmlp_tiling fix = {0};
+    nmlp_str tiling;
+    char what[256];
+    nmlp_plan_op op = (nmlp_plan_op)nmlp_rng_below(rng, 3);
+    nmlp_kernel_shape s = {odd_size(rng, 700), odd_size(rng, 400), odd_size(rng, 300), odd_size(rng, 600)};
+    if (op == NMLP_PLAN_XW || (op == NMLP_PLAN_MLP && nmlp_rng_below(rng, 3) == 0)) s.r = 0;
+    if (nmlp_rng_below(rng, 4) == 0) nmlp_assert_ok(nmlp_tiling_set(&fix, "x", 1 + nmlp_rng_below(rng, 3), &err), &err);
+    if (op == NMLP_PLAN_MLP && s.r > 0 && nmlp_rng_below(rng, 3) == 0)
+        nmlp_assert_ok(nmlp_tiling_set(&fix, "shared", 1, &err), &err);
+    if (nmlp_rng_below(rng, 3) == 0) { /* cut activations even where they would fit */
+        nmlp_assert_ok(nmlp_tiling_set(&fix, "ac", 1 + nmlp_rng_below(rng, 3), &err), &err);
+        nmlp_assert_ok(nmlp_tiling_set(&fix, "xc", 8, &err), &err);
+    }
+    fix_details(&fix, &s, op, rng);
+    nmlp_assert_ok(nmlp_machine_open(&m, targets[nmlp_rng_below(rng, 3)], &err), &err);
+    nmlp_kernel_request rq = {.shape = s, .dtype = NMLP_NC_BF16, .tiling = &fix, .machine = &m};
+    nmlp_planner planner = {.machine = &m, .judge = judge};
+    nmlp_assert_ok(nmlp_plan_find(&plan, &planner, op, &rq, &err), &err);
+    nmlp_assert_ok(nmlp_choice_build(&p, &plan.winner, &rq, &err), &err);
+    nmlp_assert_ok(nmlp_program_check(p, &m, NULL, &err), &err);
+    nmlp_str_init(&tiling);
+    nmlp_tiling_print(&plan.winner.tiling, &tiling);
+    snprintf(what, sizeof what, "%s on %s S=%lld H=%lld R=%lld O=%lld %s", plan.winner.kernel, m.name, (long long)s.s,
+             (long long)s.h, (long long)s.r, (long long)s.o, nmlp_str_text(&tiling));
+    check_values(p, what);
+    nmlp_str_fini(&tiling);
+    nmlp_program_destroy(p);
+}
+
+static void planned_kernels_match_float64_at_random_shapes(void **state) {
+    (void)state;
+    nmlp_rng rng;
+    nmlp_rng_seed(&rng, 20);
+    for (int i = 0; i < 300; i++) check_random_plan(&rng);
+}
+
+/* Every element has its own place inside the tensor, and comes back. */
+static void packing_is_one_to_one(void **state) {
+    (void)state;
+    nmlp_rng rng;
+    nmlp_err err = {0};
+    nmlp_rng_seed(&rng, 3);
+    for (int i = 0; i < 50; i++) {
+        nmlp_pack pack = {.k = 1 + nmlp_rng_below(&rng, 400),
+                          .n = 1 + nmlp_rng_below(&rng, 300),
+                          .partitions = 128,
+                          .chunk_tiles = 1 + nmlp_rng_below(&rng, 4),
+                          .columns = 1 + nmlp_rng_below(&rng, 200),
+                          .planes = 1 + nmlp_rng_below(&rng, 2)};
+        size_t n = (size_t)(pack.k * pack.n), total = (size_t)(nmlp_pack_rows(&pack) * nmlp_pack_cols(&pack));
+        uint32_t *packed = nmlp_mem_new(total, sizeof *packed, &err), *matrix = nmlp_mem_new(n, sizeof *matrix, &err),
+                 *back = nmlp_mem_new(n, sizeof *back, &err);
+        for (int64_t plane = 0; plane < pack.planes; plane++) {
+            for (size_t j = 0; j < n; j++) matrix[j] = (uint32_t)(j + 1 + (size_t)plane * n);
+            nmlp_pack_write(&pack, plane, packed, matrix, sizeof *matrix);
+        }
+        size_t used = 0;
+        for (size_t j = 0; j < total; j++) used += packed[j] != 0;
+        assert_int_equal(used, n * (size_t)pack.planes); /* nothing overwrote anything */
+        nmlp_pack_read(&pack, pack.planes - 1, back, packed, sizeof *back);
+        assert_memory_equal(back, matrix, n * sizeof *back);
+        nmlp_mem_free(packed);
+        nmlp_mem_free(matrix);
+        nmlp_mem_free(back);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(packing_is_one_to_one),
+        cmocka_unit_test(planned_kernels_match_float64_at_random_shapes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
