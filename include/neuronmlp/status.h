@@ -1,7 +1,7 @@
 /* Status codes and error reports shared by every neuronmlp call that can fail.
  *
  * A function that can fail returns nmlp_status and fills an optional nmlp_err (NULL is accepted): the
- * message names the file, tensor, shape or flag at fault, what was found and what was expected; the hint,
+ * message names the file, tensor, shape or field at fault, what was found and what was expected; the hint,
  * where there is one, says what to do next. */
 #ifndef NEURONMLP_STATUS_H
 #define NEURONMLP_STATUS_H
@@ -25,12 +25,13 @@ typedef enum nmlp_status {
     NMLP_E_INTERRUPTED = 900  /* stopped by the user */
 } nmlp_status;
 
-enum { NMLP_ERR_MESSAGE_MAX = 1024, NMLP_ERR_HINT_MAX = 256 };
+enum { NMLP_ERR_MESSAGE_MAX = 1024, NMLP_ERR_HINT_MAX = 256, NMLP_ERR_FIELD_MAX = 64 };
 
 typedef struct nmlp_err {
     nmlp_status code;
     char message[NMLP_ERR_MESSAGE_MAX];
     char hint[NMLP_ERR_HINT_MAX];
+    char field[NMLP_ERR_FIELD_MAX]; /* the option or request field at fault; the message begins with it. "": none */
 } nmlp_err;
 
 #ifdef __cplusplus

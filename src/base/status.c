@@ -9,9 +9,23 @@ nmlp_status nmlp_fail(nmlp_err *err, nmlp_status code, const char *fmt, ...) {
         va_list args;
         err->code = code;
         err->hint[0] = '\0';
+        err->field[0] = '\0';
         va_start(args, fmt);
         vsnprintf(err->message, sizeof err->message, fmt, args);
         va_end(args);
+    }
+    return code;
+}
+
+nmlp_status nmlp_fail_field(nmlp_err *err, nmlp_status code, const char *field, const char *fmt, ...) {
+    if (err) {
+        char text[NMLP_ERR_MESSAGE_MAX];
+        va_list args;
+        va_start(args, fmt);
+        vsnprintf(text, sizeof text, fmt, args);
+        va_end(args);
+        nmlp_fail(err, code, "%s %s", field, text);
+        snprintf(err->field, sizeof err->field, "%s", field);
     }
     return code;
 }

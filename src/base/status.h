@@ -12,6 +12,10 @@
 /* Fills `err` (may be NULL) and returns `code`. */
 nmlp_status nmlp_fail(nmlp_err *err, nmlp_status code, const char *fmt, ...) NMLP_PRINTF(3, 4);
 
+/* The same for a value of an option or request field: the message is the field's name, a space and the text, as in
+ * "temperature" and "is -1; it must be 0 or more". Callers who know the field by another name find it in err->field. */
+nmlp_status nmlp_fail_field(nmlp_err *err, nmlp_status code, const char *field, const char *fmt, ...) NMLP_PRINTF(4, 5);
+
 /* Puts "where: " in front of the message of a failed call. */
 void nmlp_fail_context(nmlp_err *err, const char *fmt, ...) NMLP_PRINTF(2, 3);
 

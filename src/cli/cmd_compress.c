@@ -12,7 +12,7 @@
 #include "cli/commands.h"
 #include "cli/compress_table.h"
 #include "service/decode_cost.h"
-#include "service/loaded_model.h"
+#include "cli/load_with_bar.h"
 #include "compress/calibrate/calibration_text.h"
 #include "compress/compress.h"
 #include "linalg/linalg.h"
@@ -199,7 +199,7 @@ static int compress(const nmlp_cli *cli, struct args *a) {
     nmlp_str_init(&calib_name);
     nmlp_ids_init(&ids);
     NMLP_TRY(choose_precision(a, cli->positionals[0], &err));
-    NMLP_TRY(nmlp_load(&loaded, cli, cli->positionals[0], &a->load, &err));
+    NMLP_TRY(nmlp_cli_load(&loaded, cli, cli->positionals[0], &a->load, &err));
     NMLP_TRY(nmlp_calibration_read(cli->positionals[0], a->calib, &ids, &calib_name, &err));
     NMLP_TRY(set_target(a, &loaded, &err));
     a->options.calib_name = nmlp_str_text(&calib_name);

@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/commands.h"
-#include "service/loaded_model.h"
+#include "cli/load_with_bar.h"
 #include "eval/result.h"
 #include "eval/suite.h"
 
@@ -38,7 +38,7 @@ static nmlp_status open_subject(struct subject *s, const nmlp_cli *cli, const ch
                                 nmlp_err *err) {
     *s = (struct subject){0};
     NMLP_RETURN_IF_FAILED(nmlp_tokenizer_load(&s->tokenizer, dir, err));
-    return nmlp_load(&s->loaded, cli, dir, &o->load, err);
+    return nmlp_cli_load(&s->loaded, cli, dir, &o->load, err);
 }
 
 static void close_subject(struct subject *s) {

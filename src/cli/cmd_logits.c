@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 #include "cli/commands.h"
-#include "service/loaded_model.h"
+#include "cli/load_with_bar.h"
 #include "engine/gpu.h"
 #include "engine/sampler.h"
 
@@ -170,7 +170,7 @@ static int run(int argc, char **argv) {
     NMLP_TRY(narrow_ids(&ids, wide, n, &err));
     NMLP_TRY(choose_positions(&positions, &c.n_positions, positions_text, n, &err));
     c.positions = positions;
-    NMLP_TRY(nmlp_load(&loaded, &cli, cli.positionals[0], &load, &err));
+    NMLP_TRY(nmlp_cli_load(&loaded, &cli, cli.positionals[0], &load, &err));
     NMLP_TRY(compute(&c, &loaded, ids, n, &err));
     code = NMLP_EXIT_OK;
     if (cli.json) {

@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/commands.h"
-#include "service/loaded_model.h"
+#include "cli/load_with_bar.h"
 #include "cli/token_ids.h"
 #include "engine/generate.h"
 #include "engine/gpu.h"
@@ -183,7 +183,7 @@ static int execute(const nmlp_cli *cli, const struct run_options *r) {
     if (!r->ids) NMLP_TRY(nmlp_tokenizer_load(&o.tokenizer, cli->positionals[0], &err));
     nmlp_decode_stream_init(&o.decoder, o.tokenizer, true);
     NMLP_TRY(read_prompt(r, o.tokenizer, &prompt, &err));
-    NMLP_TRY(nmlp_load(&loaded, cli, cli->positionals[0], &r->load, &err));
+    NMLP_TRY(nmlp_cli_load(&loaded, cli, cli->positionals[0], &r->load, &err));
     if (!r->chat) o.lead = r->prompt;
     NMLP_TRY(generate(r, &loaded, &prompt, &o, &stats, &err));
     const char *isa = nmlp_loaded_name(&loaded);

@@ -28,28 +28,25 @@ static nmlp_status check_precision(const char *precision, bool *bf16, nmlp_err *
     return nmlp_fail(err, NMLP_E_ARG, "--precision %s: must be f32 or bf16", precision);
 }
 
-nmlp_status nmlp_load(nmlp_loaded *loaded, const nmlp_cli *cli, const char *dir, const nmlp_load_options *options,
-                      nmlp_err *err) {
+nmlp_status nmlp_load(nmlp_loaded *loaded, const char *dir, const nmlp_load_options *options, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    nmlp_cli_bar bar;
-    nmlp_progress progress = nmlp_cli_progress(&bar);
+    const nmlp_progress *progress = options->progress;
     bool gpu;
     *loaded = (nmlp_loaded){0};
-    nmlp_engine_options engine_options = {.isa = options->isa, .progress = &progress};
+    nmlp_engine_options engine_options = {.isa = options->isa, .progress = progress};
     NMLP_TRY(choose_device(&gpu, options, err));
     NMLP_TRY(check_precision(options->precision, &engine_options.bf16, err));
     NMLP_TRY(nmlp_model_open(&loaded->model, dir, err));
-    NMLP_TRY(nmlp_pool_create(&loaded->pool, (int)cli->n_threads, err));
+    NMLP_TRY(nmlp_pool_create(&loaded->pool, options->n_threads, err));
     if (gpu) {
-        NMLP_TRY(nmlp_model_check_finite(&loaded->model, loaded->pool, &progress, err));
-        NMLP_TRY(nmlp_cuda_engine_create(&loaded->gpu, &loaded->model, &progress, err));
+        NMLP_TRY(nmlp_model_check_finite(&loaded->model, loaded->pool, progress, err));
+        NMLP_TRY(nmlp_cuda_engine_create(&loaded->gpu, &loaded->model, progress, err));
         NMLP_TRY(nmlp_engine_create_on_gpu(&loaded->engine, &loaded->model, loaded->gpu, loaded->pool, err));
         goto out;
     }
     engine_options.pool = loaded->pool;
     NMLP_TRY(nmlp_engine_create(&loaded->engine, &loaded->model, &engine_options, err));
 out:
-    nmlp_cli_progress_end(&bar);
     if (st != NMLP_OK) nmlp_unload(loaded);
     return st;
 }

@@ -1,10 +1,10 @@
-/* From a model directory on the command line to an engine ready to run, on the CPU or a GPU, with progress. */
+/* From a model directory to an engine ready to run, on the CPU or a GPU, with progress. */
 #ifndef NMLP_SERVICE_LOADED_MODEL_H
 #define NMLP_SERVICE_LOADED_MODEL_H
 
 #include "base/pool.h"
 #include "base/status.h"
-#include "cli/cli.h"
+#include "base/progress.h"
 #include "cuda/cuda.h"
 #include "engine/engine.h"
 #include "model/model.h"
@@ -17,14 +17,14 @@ typedef struct nmlp_loaded {
 } nmlp_loaded;
 
 typedef struct nmlp_load_options {
-    const char *isa;       /* --isa */
-    const char *precision; /* --precision: "f32" (default) or "bf16" */
-    const char *device; /* --device: "cpu" (or NULL), "cuda", or "auto": a GPU where one is usable and no --isa asks for
-                           the CPU */
+    const char *isa;       /* kernel set; NULL: chosen */
+    const char *precision; /* "f32" (default) or "bf16" */
+    const char *device;    /* "cpu" (or NULL), "cuda", or "auto": a GPU where one is usable and no isa is given */
+    int n_threads;         /* 0: one per CPU */
+    const nmlp_progress *progress; /* may be NULL */
 } nmlp_load_options;
 
-nmlp_status nmlp_load(nmlp_loaded *loaded, const nmlp_cli *cli, const char *dir, const nmlp_load_options *options,
-                      nmlp_err *err);
+nmlp_status nmlp_load(nmlp_loaded *loaded, const char *dir, const nmlp_load_options *options, nmlp_err *err);
 /* "avx512", "cuda (NVIDIA H200)" */
 const char *nmlp_loaded_name(const nmlp_loaded *loaded);
 void nmlp_unload(nmlp_loaded *loaded);
