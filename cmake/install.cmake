@@ -1,13 +1,31 @@
+# The command, both libraries, headers, and what pkg-config and find_package need. An installed tree may be moved.
 include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
 install(TARGETS nmlp_command neuronmlp neuronmlp_static)
-install(DIRECTORY include/neuronmlp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(DIRECTORY include/neuronmlp ${CMAKE_BINARY_DIR}/generated/include/neuronmlp
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+
+# Libraries that whoever links the archive needs; LIBS of pkg-config and of the CMake package.
+set(NMLP_PRIVATE_LIBS -lcjson -lpcre2-8 -lutf8proc -lhwloc -llapacke -lopenblas)
+if(NMLP_CUDA_FOUND)
+  list(APPEND NMLP_PRIVATE_LIBS -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lstdc++ -ldl -lrt)
+endif()
+list(APPEND NMLP_PRIVATE_LIBS -lpthread -lm)
+
 file(RELATIVE_PATH NMLP_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" NMLP_PC_PREFIX "${NMLP_PC_PREFIX}")
-set(NMLP_PC_CUDA_LIBS)
-if(NMLP_CUDA_FOUND)
-  set(NMLP_PC_CUDA_LIBS " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lstdc++ -ldl -lrt")
-endif()
+list(JOIN NMLP_PRIVATE_LIBS " " NMLP_PC_LIBS)
 configure_file(cmake/neuronmlp.pc.in ${CMAKE_BINARY_DIR}/neuronmlp.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/neuronmlp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+set(NMLP_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/neuronmlp)
+set(NMLP_PACKAGE_LIBS "${NMLP_PRIVATE_LIBS}")
+configure_package_config_file(cmake/neuronmlpConfig.cmake.in ${CMAKE_BINARY_DIR}/neuronmlpConfig.cmake
+  INSTALL_DESTINATION ${NMLP_PACKAGE_DIR} PATH_VARS CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_INCLUDEDIR)
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/neuronmlpConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/neuronmlpConfig.cmake ${CMAKE_BINARY_DIR}/neuronmlpConfigVersion.cmake
+  DESTINATION ${NMLP_PACKAGE_DIR})
+
 install(FILES docs/neuronmlp.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-install(FILES completions/neuronmlp.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME neuronmlp)
+install(FILES completions/neuronmlp.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
+  RENAME neuronmlp)

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "neuronmlp/status.h"
+#include "neuronmlp/version.h"
 
 #if defined(__GNUC__)
 #define NMLP_API __attribute__((visibility("default")))
@@ -22,7 +23,7 @@
 extern "C" {
 #endif
 
-/* "0.1.0" */
+/* The library's version, e.g. "0.2.0"; NMLP_VERSION_STRING is that of the headers. Any thread; no side effects. */
 NMLP_API const char *nmlp_version(void);
 
 /* Progress of long work: `done` of `total` `unit`s of a stage. Return 0 to go on; anything else ends the call with

@@ -22,7 +22,7 @@ static const nmlp_llm_options option_defaults = {.struct_bytes = sizeof option_d
 static const nmlp_llm_request request_defaults = {
     .struct_bytes = sizeof request_defaults, .max_new = NEW_TOKENS_DEFAULT, .top_p = 1};
 
-const char *nmlp_version(void) { return NMLP_VERSION; }
+const char *nmlp_version(void) { return NMLP_VERSION_STRING; }
 
 void nmlp_llm_options_init(nmlp_llm_options *options, size_t struct_bytes) {
     nmlp_options_give(options, struct_bytes, &option_defaults, sizeof option_defaults);

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "neuronmlp/version.h"
+
 /* A size beyond this is memory that was never initialised. */
 enum { STRUCT_MAX_BYTES = 4096 };
 
@@ -24,7 +26,7 @@ nmlp_status nmlp_options_take(void *ours, size_t our_bytes, const void *theirs, 
     for (size_t i = our_bytes; i < their_bytes; i++)
         if (bytes[i])
             return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s has a field that version %s of the library does not know",
-                             name, NMLP_VERSION);
+                             name, NMLP_VERSION_STRING);
     memcpy(ours, theirs, smaller(their_bytes, our_bytes));
     memcpy(ours, &our_bytes, sizeof our_bytes);
     return NMLP_OK;

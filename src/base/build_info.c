@@ -1,5 +1,7 @@
 #include "base/build_info.h"
 
+#include "neuronmlp/version.h"
+
 #include "nmlp_build.h"
 #include "nmlp_commit.h"
 
@@ -14,7 +16,7 @@
 static const nmlp_build_library libraries[] = {NMLP_BUILD_LIBRARIES{NULL, NULL}};
 
 static const nmlp_build_info info = {
-    .version = NMLP_VERSION,
+    .version = NMLP_VERSION_STRING,
     .commit = NMLP_BUILD_COMMIT,
     .compiler = COMPILER,
     .build_type = NMLP_BUILD_TYPE,

@@ -19,7 +19,8 @@ nmlp_status nmlp_fail_field(nmlp_err *err, nmlp_status code, const char *field, 
 /* Puts "where: " in front of the message of a failed call. */
 void nmlp_fail_context(nmlp_err *err, const char *fmt, ...) NMLP_PRINTF(2, 3);
 
-/* Adds what the user can do about it. */
+/* Adds what the user can do about it. Here and in messages a field other than the one at fault stands in backquotes
+ * ("raise `context`"): the command line turns it into its flag. */
 void nmlp_fail_hint(nmlp_err *err, const char *fmt, ...) NMLP_PRINTF(2, 3);
 
 #define NMLP_TRY(expr)                                                                                                 \

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "cli/complete.h"
+#include "cli/flags.h"
 #include "cli/nearest.h"
 
 enum { OPTIONS_MAX = 48, HELP_COLUMN = 28 };
@@ -130,7 +131,7 @@ static int parse_options(nmlp_cli *cli, const nmlp_opt *all, size_t n_all, int a
 int nmlp_cli_parse(nmlp_cli *cli, const nmlp_command *command, const nmlp_opt *opts, size_t n_opts, int min_positionals,
                    int max_positionals, int argc, char **argv) {
     bool help = false;
-    *cli = (nmlp_cli){.command = command};
+    *cli = (nmlp_cli){.command = command, .opts = opts, .n_opts = n_opts};
     const nmlp_opt common[] = {
         {"json", 0, NMLP_OPT_FLAG, &cli->json, NULL, "one JSON object on stdout, everything else on stderr"},
         {"threads", 't', NMLP_OPT_INT, &cli->n_threads, "N", "threads to use (default: one per CPU)"},
@@ -160,9 +161,12 @@ int nmlp_cli_parse(nmlp_cli *cli, const nmlp_command *command, const nmlp_opt *o
 }
 
 int nmlp_cli_fail(const nmlp_cli *cli, const nmlp_err *err) {
-    fprintf(stderr, "neuronmlp %s: %s\n", cli->command->name, err->message);
+    char text[2 * NMLP_ERR_MESSAGE_MAX];
+    nmlp_flags_text(text, sizeof text, cli, err->message, err->field);
+    fprintf(stderr, "neuronmlp %s: %s\n", cli->command->name, text);
     if (err->hint[0]) {
-        fprintf(stderr, "hint: %s\n", err->hint);
+        nmlp_flags_text(text, sizeof text, cli, err->hint, "");
+        fprintf(stderr, "hint: %s\n", text);
     } else if (err->code == NMLP_E_ARG) {
         fprintf(stderr, "hint: neuronmlp %s --help\n", cli->command->name);
     }

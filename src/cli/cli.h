@@ -48,14 +48,16 @@ typedef struct nmlp_cli {
     int64_t n_threads; /* 0: one per CPU */
     const char *positionals[NMLP_POSITIONALS_MAX];
     int n_positionals;
+    const nmlp_opt *opts; /* the command's own, borrowed: messages name its flags (cli/flags.h) */
+    size_t n_opts;
 } nmlp_cli;
 
 /* Parses argv (without program and command name). Returns -1 to go on, or the exit code to return with. */
 int nmlp_cli_parse(nmlp_cli *cli, const nmlp_command *command, const nmlp_opt *opts, size_t n_opts, int min_positionals,
                    int max_positionals, int argc, char **argv);
 
-/* Prints "neuronmlp <command>: message" and the hint. Returns NMLP_EXIT_USAGE where the command could never have worked
- * as typed (NMLP_E_ARG), else NMLP_EXIT_FAILED. */
+/* Prints "neuronmlp <command>: message" and the hint, fields as the flags they are set by. Returns NMLP_EXIT_USAGE
+ * where the command could never have worked as typed (NMLP_E_ARG), else NMLP_EXIT_FAILED. */
 int nmlp_cli_fail(const nmlp_cli *cli, const nmlp_err *err);
 /* Prints what is wrong with the words given and where help is; returns NMLP_EXIT_USAGE. */
 int nmlp_cli_usage(const nmlp_cli *cli, const char *fmt, ...) NMLP_PRINTF(2, 3);

@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/report_sections.h"
 #include "model/preset.h"
+#include "neuronmlp/version.h"
 
 enum { PRESET_ROWS = 2048, PRESET_TILE = 128, FOOTER_LINES = 4 };
 
@@ -91,7 +92,7 @@ static void write_page(report *r) {
     nmlp_report_machine(&machine);
     gmtime_r(&now, &utc);
     strftime(date, sizeof date, "made %Y-%m-%d %H:%M UTC", &utc);
-    snprintf(version, sizeof version, "neuronmlp %s, %s on:", NMLP_VERSION, date);
+    snprintf(version, sizeof version, "neuronmlp %s, %s on:", NMLP_VERSION_STRING, date);
     snprintf(command, sizeof command, "%s", nmlp_str_text(&r->command));
     snprintf(subtitle, sizeof subtitle, "%s%.200s%sTrainium figures are simulated (%s), not measured.",
              r->cli->n_positionals ? "Compressed model " : "", r->cli->n_positionals ? r->cli->positionals[0] : "",

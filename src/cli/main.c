@@ -9,6 +9,7 @@
 #include "cli/complete.h"
 #include "cli/nearest.h"
 #include "cli/version.h"
+#include "neuronmlp/version.h"
 
 static const nmlp_command *const commands[] = {
     &nmlp_cmd_info,    &nmlp_cmd_tokenize, &nmlp_cmd_logits, &nmlp_cmd_run,    &nmlp_cmd_synth,    &nmlp_cmd_compress,
@@ -22,7 +23,7 @@ static void print_commands(FILE *out) {
     fprintf(out,
             "neuronmlp %s: compress language models with SVD and run them fast\n\n"
             "usage: neuronmlp COMMAND [options]\n\n",
-            NMLP_VERSION);
+            NMLP_VERSION_STRING);
     for (size_t i = 0; i < N_COMMANDS; i++) fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(out,
             "\nneuronmlp COMMAND --help shows options and examples; neuronmlp --version [--json] what is built in.\n"

@@ -15,9 +15,9 @@ static nmlp_status choose_device(bool *gpu, const nmlp_load_options *options, nm
         return NMLP_OK;
     }
     if (strcmp(device, "cuda") != 0)
-        return nmlp_fail(err, NMLP_E_ARG, "--device %s: must be cpu, cuda or auto", device);
+        return nmlp_fail_field(err, NMLP_E_ARG, "device", "is \"%s\"; it must be cpu, cuda or auto", device);
     nmlp_status st = nmlp_cuda_probe(&info, err);
-    if (st != NMLP_OK) nmlp_fail_context(err, "--device cuda");
+    if (st != NMLP_OK) nmlp_fail_context(err, "`device` cuda");
     *gpu = st == NMLP_OK;
     return st;
 }
@@ -25,7 +25,7 @@ static nmlp_status choose_device(bool *gpu, const nmlp_load_options *options, nm
 static nmlp_status check_precision(const char *precision, bool *bf16, nmlp_err *err) {
     *bf16 = precision && strcmp(precision, "bf16") == 0;
     if (*bf16 || !precision || strcmp(precision, "f32") == 0) return NMLP_OK;
-    return nmlp_fail(err, NMLP_E_ARG, "--precision %s: must be f32 or bf16", precision);
+    return nmlp_fail_field(err, NMLP_E_ARG, "precision", "is \"%s\"; it must be f32 or bf16", precision);
 }
 
 nmlp_status nmlp_load(nmlp_loaded *loaded, const char *dir, const nmlp_load_options *options, nmlp_err *err) {

@@ -107,8 +107,8 @@ for verb in plan simulate emit; do misused "$verb: nothing said" "--target" "--s
 misused "not a finite number" "--temp" "nan" -- run "$tiny" -p x --temp nan
 misused "a fraction where a whole number goes" "-n" "1.5" "whole" -- run "$tiny" -p x -n 1.5
 misused "ambiguous option" "--to" "--top-k" "--top-p" -- run "$tiny" --to 3
-misused "unknown device" "tpu" "cpu" -- run "$tiny" -p x --device tpu
-misused "unknown precision" "int4" "bf16" -- run "$tiny" -p x --precision int4
+misused "unknown device" "--device" "tpu" "cpu" -- run "$tiny" -p x --device tpu
+misused "unknown precision" "--precision" "int4" "bf16" -- run "$tiny" -p x --precision int4
 misused "unknown preset" "gpt-5" "llama-3.2-1b" -- synth gpt-5 -o "$work/x"
 misused "unknown kernel" "yw" "xw-opt" -- simulate --target trn1 --kernel yw --shape 1,1,1
 misused "unknown operation" "conv" "xuv" -- plan --target trn1 --op conv --shape 1,1,1
