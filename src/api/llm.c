@@ -15,7 +15,8 @@ struct nmlp_llm {
     nmlp_model model;
     nmlp_tokenizer *tokenizer;
     nmlp_engine *engine;
-    nmlp_session *session;
+    nmlp_batch *batch;
+    int32_t sequence;
 };
 
 static const nmlp_llm_options option_defaults = {.struct_bytes = sizeof option_defaults};
@@ -50,7 +51,9 @@ nmlp_status nmlp_llm_open(nmlp_llm **out, const char *dir, const nmlp_llm_option
     NMLP_TRY(nmlp_tokenizer_load(&llm->tokenizer, dir, err));
     nmlp_engine_options engine = {.isa = ours.isa, .pool = llm->pool};
     NMLP_TRY(nmlp_engine_create(&llm->engine, &llm->model, &engine, err));
-    NMLP_TRY(nmlp_session_create(&llm->session, llm->engine, choose_context(&ours, &llm->model.config), 0, false, err));
+    nmlp_batch_options batch = {.context = choose_context(&ours, &llm->model.config)};
+    NMLP_TRY(nmlp_batch_create(&llm->batch, llm->engine, &batch, err));
+    NMLP_TRY(nmlp_batch_open(llm->batch, NULL, 0, &llm->sequence, err));
     *out = llm;
 out:
     if (st != NMLP_OK) nmlp_llm_close(llm);
@@ -59,7 +62,7 @@ out:
 
 void nmlp_llm_close(nmlp_llm *llm) {
     if (!llm) return;
-    nmlp_session_destroy(llm->session);
+    nmlp_batch_destroy(llm->batch);
     nmlp_engine_destroy(llm->engine);
     nmlp_tokenizer_destroy(llm->tokenizer);
     nmlp_model_close(&llm->model);
@@ -120,11 +123,11 @@ nmlp_status nmlp_llm_generate(nmlp_llm *llm, const char *prompt, const nmlp_llm_
     nmlp_ids_init(&ids);
     nmlp_str_init(&stream.text);
     nmlp_decode_stream_init(&stream.decoder, llm->tokenizer, true);
-    nmlp_session_truncate(llm->session, 0);
+    nmlp_batch_truncate(llm->batch, llm->sequence, 0);
     NMLP_TRY(nmlp_tokenizer_encode(llm->tokenizer, prompt, strlen(prompt), true, false, &ids, err));
     nmlp_generation generation = make_request(llm, &ours, &ids);
     generation.ctx = &stream;
-    NMLP_TRY(nmlp_generate(llm->session, &generation, &stats, err));
+    NMLP_TRY(nmlp_generate(llm->batch, llm->sequence, &generation, &stats, err));
     NMLP_TRY(stream.st);
     NMLP_TRY(nmlp_decode_stream_flush(&stream.decoder, &stream.text, err));
     (void)hand_over(&stream);

@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "bench/probe.h"
-#include "engine/engine.h"
+#include "engine/batch.h"
 
 enum { DECODE_TOKENS = 16, DECODE_PROMPT = 16, PROMPT_MAX = 2048, PIECE_BYTES = 1 << 20 };
 static const size_t DRAM_BYTES = (size_t)256 << 20;
@@ -20,7 +20,10 @@ static const int prompts[NMLP_BENCH_MODEL_CASES] = {128, 512, 2048, 0}; /* 0: de
 struct subject {
     nmlp_model model;
     nmlp_engine *engine;
-    nmlp_session *session;
+    nmlp_batch *batch;
+    int32_t sequence;
+    int64_t context;
+    float *logits;       /* [V] */
     double layer_params; /* matrices of all layers as stored */
     double head_params;
     nmlp_samples rate[NMLP_BENCH_MODEL_CASES];  /* tokens/s */
@@ -73,17 +76,22 @@ static nmlp_status open_subject(struct subject *s, const char *dir, const nmlp_b
     double started = nmlp_clock_seconds();
     NMLP_RETURN_IF_FAILED(nmlp_engine_create(&s->engine, &s->model, &engine, err));
     r->load_seconds = nmlp_clock_seconds() - started;
-    int64_t context = s->model.config.max_positions < PROMPT_MAX ? s->model.config.max_positions : PROMPT_MAX;
-    NMLP_RETURN_IF_FAILED(nmlp_session_create(&s->session, s->engine, context, 0, false, err));
+    s->context = s->model.config.max_positions < PROMPT_MAX ? s->model.config.max_positions : PROMPT_MAX;
+    nmlp_batch_options batch = {.context = s->context};
+    NMLP_RETURN_IF_FAILED(nmlp_batch_create(&s->batch, s->engine, &batch, err));
+    NMLP_RETURN_IF_FAILED(nmlp_batch_open(s->batch, NULL, 0, &s->sequence, err));
+    s->logits = nmlp_mem_new((size_t)s->model.config.vocab, sizeof *s->logits, err);
+    if (!s->logits) return NMLP_E_NOMEM;
     r->dir = dir;
     r->isa = nmlp_engine_isa(s->engine);
     r->weight_bytes = (double)nmlp_model_measure(&s->model).bytes;
-    r->cache_bytes = (double)nmlp_session_cache_bytes(s->engine, context);
+    r->cache_bytes = (double)nmlp_engine_cache_bytes(s->engine, s->context);
     return NMLP_OK;
 }
 
 static void close_subject(struct subject *s) {
-    nmlp_session_destroy(s->session);
+    nmlp_mem_free(s->logits);
+    nmlp_batch_destroy(s->batch);
     nmlp_engine_destroy(s->engine);
     nmlp_model_close(&s->model);
 }
@@ -96,10 +104,9 @@ static void fill_ids(int32_t *ids, int n, int64_t vocab) {
 static nmlp_status time_prefill(struct subject *s, int n, double *seconds, nmlp_err *err) {
     int32_t ids[PROMPT_MAX];
     fill_ids(ids, n, s->model.config.vocab);
-    nmlp_session_truncate(s->session, 0);
+    nmlp_batch_truncate(s->batch, s->sequence, 0);
     double started = nmlp_clock_seconds();
-    NMLP_RETURN_IF_FAILED(nmlp_session_append(s->session, ids, n, NULL, NULL, err));
-    (void)nmlp_session_last_logits(s->session);
+    NMLP_RETURN_IF_FAILED(nmlp_batch_append(s->batch, s->sequence, ids, n, s->logits, NULL, err));
     *seconds = (nmlp_clock_seconds() - started) / n;
     return NMLP_OK;
 }
@@ -107,13 +114,12 @@ static nmlp_status time_prefill(struct subject *s, int n, double *seconds, nmlp_
 static nmlp_status time_decode(struct subject *s, double *seconds, nmlp_err *err) {
     int32_t ids[DECODE_PROMPT + DECODE_TOKENS];
     fill_ids(ids, DECODE_PROMPT + DECODE_TOKENS, s->model.config.vocab);
-    nmlp_session_truncate(s->session, 0);
-    NMLP_RETURN_IF_FAILED(nmlp_session_append(s->session, ids, DECODE_PROMPT, NULL, NULL, err));
+    nmlp_batch_truncate(s->batch, s->sequence, 0);
+    NMLP_RETURN_IF_FAILED(nmlp_batch_append(s->batch, s->sequence, ids, DECODE_PROMPT, NULL, NULL, err));
     double started = nmlp_clock_seconds();
-    for (int i = 0; i < DECODE_TOKENS; i++) {
-        NMLP_RETURN_IF_FAILED(nmlp_session_append(s->session, ids + DECODE_PROMPT + i, 1, NULL, NULL, err));
-        (void)nmlp_session_last_logits(s->session);
-    }
+    for (int i = 0; i < DECODE_TOKENS; i++)
+        NMLP_RETURN_IF_FAILED(
+            nmlp_batch_append(s->batch, s->sequence, ids + DECODE_PROMPT + i, 1, s->logits, NULL, err));
     *seconds = (nmlp_clock_seconds() - started) / DECODE_TOKENS;
     return NMLP_OK;
 }
@@ -153,7 +159,7 @@ static nmlp_status measure(struct subject *subjects, nmlp_probe *probe, const nm
     for (int round = 0; round < o->rounds; round++)
         for (int which = 0; which < NMLP_BENCH_MODEL_CASES; which++)
             for (int i = 0; i < o->n_models; i++) {
-                if (prompts[which] > nmlp_session_context(subjects[i].session)) continue;
+                if (prompts[which] > subjects[i].context) continue;
                 NMLP_RETURN_IF_FAILED(take_sample(&subjects[i], which, probe, o->bf16, err));
             }
     return NMLP_OK;
@@ -174,7 +180,7 @@ static nmlp_bench_model_case case_of(const struct subject *s, const struct subje
 /* The first model has had a run of each kind before the probe's memory and the other models are there. */
 static nmlp_status warm_up(struct subject *s, nmlp_bench_model_result *r, nmlp_err *err) {
     double seconds;
-    int prompt = nmlp_session_context(s->session) < prompts[1] ? DECODE_PROMPT : prompts[1];
+    int prompt = s->context < prompts[1] ? DECODE_PROMPT : prompts[1];
     NMLP_RETURN_IF_FAILED(time_prefill(s, prompt, &seconds, err));
     NMLP_RETURN_IF_FAILED(time_decode(s, &seconds, err));
     r->rss_bytes = peak_rss_bytes();

@@ -7,59 +7,42 @@
 #include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/load_with_bar.h"
-#include "engine/gpu.h"
+#include "engine/batch.h"
 #include "engine/sampler.h"
 
-enum { TOP_SHOWN = 5 };
+enum { TOP_SHOWN = 5, PIECE_ROWS = 64 };
 
 struct collect {
     const int64_t *positions; /* wanted, in the order they are printed */
     size_t n_positions;
-    float *row;      /* [V] */
+    float *rows;     /* [PIECE_ROWS, V] */
     float *logits;   /* [n_positions, V] */
     int64_t *argmax; /* [all positions] */
     int64_t vocab;
 };
 
-/* c->row holds the logits of that position. */
-static void keep_row(struct collect *c, int64_t position) {
-    c->argmax[position] = nmlp_argmax(c->row, c->vocab);
+static void keep_row(struct collect *c, const float *row, int64_t position) {
+    c->argmax[position] = nmlp_argmax(row, c->vocab);
     for (size_t p = 0; p < c->n_positions; p++) {
-        if (c->positions[p] == position)
-            memcpy(c->logits + (int64_t)p * c->vocab, c->row, (size_t)c->vocab * sizeof *c->row);
+        if (c->positions[p] == position) memcpy(c->logits + (int64_t)p * c->vocab, row, (size_t)c->vocab * sizeof *row);
     }
 }
 
-static void on_rows(void *ctx, nmlp_session *session, const float *rows, int64_t first, int64_t s) {
-    struct collect *c = ctx;
-    int64_t hidden = nmlp_engine_model(nmlp_session_engine(session))->config.hidden;
-    for (int64_t i = 0; i < s; i++) {
-        nmlp_session_logits(session, rows + i * hidden, 1, c->row);
-        keep_row(c, first + i);
-    }
-}
-
-static nmlp_status run_on_cpu(struct collect *c, const nmlp_loaded *loaded, const int32_t *ids, int64_t n,
+/* In pieces, so that the logits of a long text need little memory. */
+static nmlp_status run_pieces(struct collect *c, const nmlp_loaded *loaded, const int32_t *ids, int64_t n,
                               nmlp_err *err) {
-    nmlp_session *session = NULL;
-    NMLP_RETURN_IF_FAILED(nmlp_session_create(&session, loaded->engine, n, 0, false, err));
-    nmlp_status st = nmlp_session_append(session, ids, n, on_rows, c, err);
-    nmlp_session_destroy(session);
-    return st;
-}
-
-/* Token by token: the way of decoding, whose activations keep 16 bits. */
-static nmlp_status run_on_gpu(struct collect *c, const nmlp_loaded *loaded, const int32_t *ids, int64_t n,
-                              nmlp_err *err) {
-    nmlp_cuda_session *session = NULL;
-    NMLP_RETURN_IF_FAILED(nmlp_gpu_session_create(&session, loaded->gpu, &loaded->model, n, err));
-    nmlp_status st = NMLP_OK;
-    for (int64_t i = 0; i < n && st == NMLP_OK; i++) {
-        st = nmlp_cuda_session_append(session, ids + i, 1, err);
-        if (st == NMLP_OK) st = nmlp_cuda_session_last_logits(session, c->row, err);
-        if (st == NMLP_OK) keep_row(c, i);
+    nmlp_batch_options options = {.context = n};
+    nmlp_batch *batch = NULL;
+    int32_t sequence;
+    NMLP_RETURN_IF_FAILED(nmlp_batch_create(&batch, loaded->engine, &options, err));
+    nmlp_status st = nmlp_batch_open(batch, NULL, 0, &sequence, err);
+    for (int64_t done = 0; done < n && st == NMLP_OK; done += PIECE_ROWS) {
+        int64_t some = n - done < PIECE_ROWS ? n - done : PIECE_ROWS;
+        nmlp_step_item item = {.sequence = sequence, .ids = ids + done, .n = some, .n_logits = some, .logits = c->rows};
+        st = nmlp_batch_step(batch, &item, 1, err);
+        for (int64_t i = 0; i < some && st == NMLP_OK; i++) keep_row(c, c->rows + i * c->vocab, done + i);
     }
-    nmlp_cuda_session_destroy(session);
+    nmlp_batch_destroy(batch);
     return st;
 }
 
@@ -135,11 +118,11 @@ static nmlp_status choose_positions(int64_t **positions, size_t *n, const char *
 
 static nmlp_status compute(struct collect *c, const nmlp_loaded *loaded, const int32_t *ids, size_t n, nmlp_err *err) {
     c->vocab = loaded->model.config.vocab;
-    c->row = nmlp_mem_new((size_t)c->vocab, sizeof *c->row, err);
+    c->rows = nmlp_mem_new((size_t)(PIECE_ROWS * c->vocab), sizeof *c->rows, err);
     c->logits = nmlp_mem_new(c->n_positions * (size_t)c->vocab, sizeof *c->logits, err);
     c->argmax = nmlp_mem_new(n, sizeof *c->argmax, err);
-    if (!c->row || !c->logits || !c->argmax) return NMLP_E_NOMEM;
-    return (loaded->gpu ? run_on_gpu : run_on_cpu)(c, loaded, ids, (int64_t)n, err);
+    if (!c->rows || !c->logits || !c->argmax) return NMLP_E_NOMEM;
+    return run_pieces(c, loaded, ids, (int64_t)n, err);
 }
 
 static int run(int argc, char **argv) {
@@ -180,7 +163,7 @@ static int run(int argc, char **argv) {
     }
 out:
     nmlp_unload(&loaded);
-    nmlp_mem_free(c.row);
+    nmlp_mem_free(c.rows);
     nmlp_mem_free(c.logits);
     nmlp_mem_free(c.argmax);
     nmlp_mem_free(positions);

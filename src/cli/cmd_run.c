@@ -10,7 +10,6 @@
 #include "cli/load_with_bar.h"
 #include "cli/token_ids.h"
 #include "engine/generate.h"
-#include "engine/gpu.h"
 #include "text/tokenizer.h"
 
 enum { PROMPT_MAX_BYTES = 64 << 20, CONTEXT_DEFAULT_MAX = 4096 };
@@ -140,7 +139,8 @@ static nmlp_status generate(const struct run_options *r, const nmlp_loaded *load
                             struct output *o, nmlp_generation_stats *stats, nmlp_err *err) {
     const nmlp_config *c = &loaded->model.config;
     int64_t stop_ids[NMLP_STOP_IDS_MAX + 1];
-    nmlp_session *session = NULL;
+    nmlp_batch *batch = NULL;
+    int32_t sequence;
     nmlp_generation request = {.prompt = prompt->data,
                                .n_prompt = (int64_t)prompt->len,
                                .max_new = r->n,
@@ -153,15 +153,11 @@ static nmlp_status generate(const struct run_options *r, const nmlp_loaded *load
         request.n_stop_ids = c->n_stop_ids;
         if (r->chat) stop_ids[request.n_stop_ids++] = nmlp_chat_end_id(o->tokenizer);
     }
-    int64_t context = choose_context(r, c, (int64_t)prompt->len);
-    nmlp_status st = NMLP_OK;
-    if (loaded->gpu) {
-        st = nmlp_gpu_generate(loaded->gpu, &loaded->model, context, &request, stats, err);
-    } else {
-        NMLP_RETURN_IF_FAILED(nmlp_session_create(&session, loaded->engine, context, 0, false, err));
-        st = nmlp_generate(session, &request, stats, err);
-        nmlp_session_destroy(session);
-    }
+    nmlp_batch_options options = {.context = choose_context(r, c, (int64_t)prompt->len)};
+    NMLP_RETURN_IF_FAILED(nmlp_batch_create(&batch, loaded->engine, &options, err));
+    nmlp_status st = nmlp_batch_open(batch, NULL, 0, &sequence, err);
+    if (st == NMLP_OK) st = nmlp_generate(batch, sequence, &request, stats, err);
+    nmlp_batch_destroy(batch);
     if (st == NMLP_OK) st = o->st;
     if (st == NMLP_OK && o->tokenizer) st = nmlp_decode_stream_flush(&o->decoder, &o->text, err);
     if (st == NMLP_OK) print_new_text(o);

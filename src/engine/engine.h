@@ -1,8 +1,4 @@
-/* The forward pass. An engine is a model made ready for one set of kernels (immutable, shareable); a session is one
- * growing sequence with its KV cache (one owner at a time).
- *
- * Letters: S tokens of a chunk, H hidden, V vocabulary, I intermediate. All memory of a session is had when it is
- * created: no call on it allocates. Same input, same bits, whatever the number of threads. */
+/* An engine is a model made ready to run on a device: immutable, shareable between batches. */
 #ifndef NMLP_ENGINE_ENGINE_H
 #define NMLP_ENGINE_ENGINE_H
 
@@ -18,13 +14,15 @@
 
 typedef struct nmlp_engine nmlp_engine;
 typedef struct nmlp_session nmlp_session;
+struct nmlp_backend;
 
 typedef struct nmlp_engine_options {
-    const char *isa;               /* kernel set, NULL or "auto": the fastest exact one */
-    bool bf16;                     /* "auto" may round activations to bf16 where that is faster */
-    nmlp_pool *pool;               /* borrowed; NULL: the caller's thread alone */
-    bool skip_finite_check;        /* for weights known to be sound */
-    const nmlp_progress *progress; /* may be NULL */
+    const struct nmlp_backend *backend; /* from nmlp_backend_choose; NULL: the CPU's */
+    const char *isa;                    /* kernel set of the CPU, NULL or "auto": the fastest exact one */
+    bool bf16;                          /* "auto" may round activations to bf16 where that is faster */
+    nmlp_pool *pool;                    /* borrowed; NULL: the caller's thread alone */
+    bool skip_finite_check;             /* for weights known to be sound */
+    const nmlp_progress *progress;      /* may be NULL */
 } nmlp_engine_options;
 
 /* The model must outlive the engine. */
@@ -32,81 +30,16 @@ nmlp_status nmlp_engine_create(nmlp_engine **out, const nmlp_model *model, const
                                nmlp_err *err);
 void nmlp_engine_destroy(nmlp_engine *engine);
 const nmlp_model *nmlp_engine_model(const nmlp_engine *engine);
+/* The kernels that run: "avx512", "cuda (NVIDIA H200)". */
 const char *nmlp_engine_isa(const nmlp_engine *engine);
 nmlp_pool *nmlp_engine_pool(const nmlp_engine *engine);
+const struct nmlp_backend *nmlp_engine_backend(const nmlp_engine *engine);
+/* Bytes of keys and values of that many positions. */
+size_t nmlp_engine_cache_bytes(const nmlp_engine *engine, int64_t positions);
 
 /* Replaces the MLP of one layer by other weights, which must outlive the engine: how compression tries candidates. The
- * layer's own weights come back with `mlp` NULL. Sessions sized before the call must not be used after it. */
+ * layer's own weights come back with `mlp` NULL. Batches and sessions created before the call must not be used after
+ * it. NMLP_E_UNSUPPORTED where the device cannot do that. */
 nmlp_status nmlp_engine_set_mlp(nmlp_engine *engine, int64_t layer, const nmlp_mlp_desc *mlp, nmlp_err *err);
-
-/* ---- sessions ---- */
-
-/* Looks at a layer while it runs; each may be NULL. Rows are the S tokens of the chunk. */
-typedef struct nmlp_observer {
-    void *ctx;
-    void (*mlp_input)(void *ctx, int64_t layer, const float *x, int64_t s); /* [S,H], normalised */
-    void (*mlp_inside)(void *ctx, int64_t layer, const float *gate, const float *up, const float *act,
-                       int64_t s);                                           /* [S,I] each; act = silu(gate)*up */
-    void (*mlp_output)(void *ctx, int64_t layer, const float *y, int64_t s); /* [S,H], before the residual */
-} nmlp_observer;
-
-enum { NMLP_CHUNK_DEFAULT = 1024 };
-
-/* Room for `context` positions (at most the model's maximum), worked on in chunks of `chunk` tokens (0: default).
- * `observed` sizes the session for observers. */
-nmlp_status nmlp_session_create(nmlp_session **out, const nmlp_engine *engine, int64_t context, int64_t chunk,
-                                bool observed, nmlp_err *err);
-void nmlp_session_destroy(nmlp_session *session);
-const nmlp_engine *nmlp_session_engine(const nmlp_session *session);
-void nmlp_session_set_observer(nmlp_session *session, const nmlp_observer *observer);
-int64_t nmlp_session_context(const nmlp_session *session);
-int64_t nmlp_session_chunk(const nmlp_session *session);
-/* Tokens in the cache. */
-int64_t nmlp_session_length(const nmlp_session *session);
-/* Forgets all tokens from position `length` on. */
-void nmlp_session_truncate(nmlp_session *session, int64_t length);
-
-/* Called after each chunk with its last hidden states, final norm applied: rows [S,H] of positions first..first+S-1.
- * They are valid during the call; nmlp_session_logits may be called on them. */
-typedef void nmlp_rows_fn(void *ctx, nmlp_session *session, const float *rows, int64_t first, int64_t s);
-
-/* Appends tokens. Fails, changing nothing, when an id is outside the vocabulary or the context would overflow. */
-nmlp_status nmlp_session_append(nmlp_session *session, const int32_t *ids, int64_t n, nmlp_rows_fn *on_rows, void *ctx,
-                                nmlp_err *err);
-
-/* Tokens at positions first..first+n-1 that see what the segments before them left at 0..first-1. */
-typedef struct nmlp_segment {
-    const int32_t *ids;
-    int64_t n;     /* may be 0 */
-    int64_t first; /* at most the end of the segment before; for the first one, the session's length */
-} nmlp_segment;
-
-/* Runs segments one after the other as truncate(first) + append would, but with their rows side by side in full chunks:
- * how many short continuations of shared contexts run at the speed of one long text. on_rows hears the index of its
- * first row in the concatenation of all segments. The session ends up holding the last segment. */
-nmlp_status nmlp_session_run_packed(nmlp_session *session, const nmlp_segment *segments, int64_t n_segments,
-                                    nmlp_rows_fn *on_rows, void *ctx, nmlp_err *err);
-
-/* logits [S,V] of hidden rows [S,H], S at most the chunk. */
-void nmlp_session_logits(nmlp_session *session, const float *rows, int64_t s, float *logits);
-
-/* logits [V] after the last appended token; valid until the next call on the session. */
-const float *nmlp_session_last_logits(nmlp_session *session);
-
-/* ---- one layer at a time, for calibration ---- */
-
-/* rows [S,H] of the embedding. */
-nmlp_status nmlp_session_embed(nmlp_session *session, const int32_t *ids, int64_t s, float *rows, nmlp_err *err);
-/* Runs layer `layer` in place on hidden rows [S,H] of positions first..first+S-1, S at most the chunk; earlier
- * positions of this layer must have been run in this session. */
-void nmlp_session_run_layer(nmlp_session *session, int64_t layer, float *rows, int64_t first, int64_t s);
-/* Only up to the MLP: rows become the residual stream in front of it, mlp_input [S,H] what it would see. */
-void nmlp_session_run_attention(nmlp_session *session, int64_t layer, float *rows, int64_t first, int64_t s,
-                                float *mlp_input);
-/* out [S,H] = final norm of rows. */
-void nmlp_session_final_norm(nmlp_session *session, const float *rows, int64_t s, float *out);
-
-/* Bytes a session of that size needs for its cache alone. */
-size_t nmlp_session_cache_bytes(const nmlp_engine *engine, int64_t context);
 
 #endif

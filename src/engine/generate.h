@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/engine.h"
+#include "engine/batch.h"
 #include "engine/sampler.h"
 
 typedef struct nmlp_generation {
@@ -28,8 +28,10 @@ typedef struct nmlp_generation_stats {
     double decode_ms; /* the tokens after the first */
 } nmlp_generation_stats;
 
-/* Runs on a session, which keeps the text in its cache. Stop tokens are not handed to on_token. */
-nmlp_status nmlp_generate(nmlp_session *session, const nmlp_generation *request, nmlp_generation_stats *stats,
-                          nmlp_err *err);
+/* Continues a sequence of a batch, which keeps the text. Stop tokens are not handed to on_token. Where the device can
+ * choose tokens that way it does, while the next steps are already under way; otherwise its logits are fetched and
+ * nmlp_sampler chooses. */
+nmlp_status nmlp_generate(nmlp_batch *batch, int32_t sequence, const nmlp_generation *request,
+                          nmlp_generation_stats *stats, nmlp_err *err);
 
 #endif

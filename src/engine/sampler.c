@@ -9,14 +9,16 @@ nmlp_sampling nmlp_sampling_greedy(void) { return (nmlp_sampling){.top_p = 1, .r
 
 nmlp_status nmlp_sampling_check(const nmlp_sampling *s, nmlp_err *err) {
     if (!(s->temperature >= 0 && isfinite(s->temperature)))
-        return nmlp_fail(err, NMLP_E_ARG, "--temp %g: must be 0 or more", s->temperature);
-    if (s->top_k < 0) return nmlp_fail(err, NMLP_E_ARG, "--top-k %lld: must be 0 or more", (long long)s->top_k);
+        return nmlp_fail_field(err, NMLP_E_ARG, "temperature", "is %g; it must be 0 or more", s->temperature);
+    if (s->top_k < 0)
+        return nmlp_fail_field(err, NMLP_E_ARG, "top_k", "is %lld; it must be 0 or more", (long long)s->top_k);
     if (!(s->top_p > 0 && s->top_p <= 1))
-        return nmlp_fail(err, NMLP_E_ARG, "--top-p %g: must be above 0, up to 1", s->top_p);
+        return nmlp_fail_field(err, NMLP_E_ARG, "top_p", "is %g; it must be above 0, up to 1", s->top_p);
     if (!(s->min_p >= 0 && s->min_p < 1))
-        return nmlp_fail(err, NMLP_E_ARG, "--min-p %g: must be from 0 to below 1", s->min_p);
+        return nmlp_fail_field(err, NMLP_E_ARG, "min_p", "is %g; it must be from 0 to below 1", s->min_p);
     if (!(s->repetition_penalty > 0 && isfinite(s->repetition_penalty)))
-        return nmlp_fail(err, NMLP_E_ARG, "--repeat-penalty %g: must be above 0", s->repetition_penalty);
+        return nmlp_fail_field(err, NMLP_E_ARG, "repetition_penalty", "is %g; it must be above 0",
+                               s->repetition_penalty);
     return NMLP_OK;
 }
 
@@ -64,8 +66,8 @@ static float penalised(const nmlp_sampler *s, const float *logits, int64_t id) {
 
 /* Descending logits; equal ones by id, so that the order is total and the same everywhere. */
 static int by_logit(const void *a, const void *b) {
-    const nmlp_candidate *x = a;
-    const nmlp_candidate *y = b;
+    const nmlp_token_candidate *x = a;
+    const nmlp_token_candidate *y = b;
     if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
     return x->id < y->id ? -1 : x->id > y->id;
 }
@@ -100,7 +102,7 @@ int32_t nmlp_sampler_next(nmlp_sampler *s, const float *logits) {
     int64_t n = 0;
     for (int64_t id = 0; id < s->vocab; id++) {
         float logit = penalised(s, logits, id);
-        if (!isnan(logit)) s->candidates[n++] = (nmlp_candidate){.logit = logit, .id = (int32_t)id};
+        if (!isnan(logit)) s->candidates[n++] = (nmlp_token_candidate){.logit = logit, .id = (int32_t)id};
     }
     if (n == 0) return 0;
     if (s->options.temperature == 0) {

@@ -19,21 +19,21 @@ typedef struct nmlp_sampling {
 } nmlp_sampling;
 
 nmlp_sampling nmlp_sampling_greedy(void);
-/* Refuses values outside their range, naming the flag. */
+/* Refuses values outside their range, naming the field. */
 nmlp_status nmlp_sampling_check(const nmlp_sampling *sampling, nmlp_err *err);
 
-typedef struct nmlp_candidate {
+typedef struct nmlp_token_candidate {
     float logit;
     int32_t id;
-} nmlp_candidate;
+} nmlp_token_candidate;
 
 typedef struct nmlp_sampler {
     nmlp_sampling options;
     nmlp_rng rng;
     int64_t vocab;
-    nmlp_candidate *candidates; /* [V] */
-    double *weights;            /* [V] */
-    unsigned char *seen;        /* [V] tokens already in the text */
+    nmlp_token_candidate *candidates; /* [V] */
+    double *weights;                  /* [V] */
+    unsigned char *seen;              /* [V] tokens already in the text */
 } nmlp_sampler;
 
 nmlp_status nmlp_sampler_init(nmlp_sampler *sampler, const nmlp_sampling *options, int64_t vocab, nmlp_err *err);

@@ -4,13 +4,13 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/pages.h"
-#include "engine/engine.h"
-#include "engine/engine_internal.h"
+#include "engine/rope_table.h"
+#include "engine/session_internal.h"
 
 enum { EMBED_RELEASE_ROWS = 32 };
 
 struct nmlp_session {
-    const nmlp_engine *engine;
+    const nmlp_cpu_weights *weights;
     int64_t context;
     int64_t chunk;
     int64_t length;
@@ -40,34 +40,34 @@ struct nmlp_session {
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
 
-static nmlp_kv kv_shape(const nmlp_engine *e, int64_t context) {
-    const nmlp_config *c = &e->model->config;
-    return (nmlp_kv){.kernels = e->kernels, .len = context, .n_heads = c->n_kv_heads, .head_dim = c->head_dim};
+static nmlp_kv kv_shape(const nmlp_cpu_weights *w, int64_t context) {
+    const nmlp_config *c = &w->model->config;
+    return (nmlp_kv){.kernels = w->kernels, .len = context, .n_heads = c->n_kv_heads, .head_dim = c->head_dim};
 }
 
 static nmlp_kv kv_of(const nmlp_session *s, int64_t layer) {
-    nmlp_kv kv = kv_shape(s->engine, s->context);
+    nmlp_kv kv = kv_shape(s->weights, s->context);
     kv.memory = s->cache + nmlp_kv_bytes(&kv) * (size_t)layer;
     return kv;
 }
 
 static nmlp_attention attention_shape(const nmlp_session *s, int64_t n) {
-    const nmlp_config *c = &s->engine->model->config;
+    const nmlp_config *c = &s->weights->model->config;
     return (nmlp_attention){.s = n,
-                            .kv = kv_shape(s->engine, s->context),
+                            .kv = kv_shape(s->weights, s->context),
                             .n_heads = c->n_heads,
                             .scale = 1.0f / sqrtf((float)c->head_dim)};
 }
 
 /* One workspace serves every kernel of the pass, since they run one after the other. */
 static size_t workspace_bytes(const nmlp_session *s) {
-    const nmlp_engine *e = s->engine;
-    int n_threads = nmlp_pool_threads(e->pool);
+    const nmlp_cpu_weights *w = s->weights;
+    int n_threads = nmlp_pool_threads(w->pool);
     nmlp_attention shape = attention_shape(s, s->chunk);
     size_t bytes = nmlp_attention_workspace_bytes(&shape, n_threads);
-    bytes = max_size(bytes, nmlp_linear_workspace_bytes(e->lm_head, s->chunk, n_threads));
-    for (int64_t l = 0; l < e->model->config.n_layers; l++) {
-        const nmlp_engine_layer *layer = &e->layers[l];
+    bytes = max_size(bytes, nmlp_linear_workspace_bytes(w->lm_head, s->chunk, n_threads));
+    for (int64_t l = 0; l < w->model->config.n_layers; l++) {
+        const nmlp_cpu_layer *layer = &w->layers[l];
         bytes = max_size(bytes, nmlp_linear_workspace_bytes(layer->q, s->chunk, n_threads));
         bytes = max_size(bytes, nmlp_linear_workspace_bytes(layer->k, s->chunk, n_threads));
         bytes = max_size(bytes, nmlp_linear_workspace_bytes(layer->v, s->chunk, n_threads));
@@ -79,7 +79,7 @@ static size_t workspace_bytes(const nmlp_session *s) {
 }
 
 static nmlp_status new_cache(nmlp_session *s, nmlp_err *err) {
-    s->cache_bytes = nmlp_session_cache_bytes(s->engine, s->context);
+    s->cache_bytes = nmlp_session_cache_bytes(s->weights, s->context);
     s->cache = nmlp_pages_new(s->cache_bytes, err);
     return s->cache ? NMLP_OK : NMLP_E_NOMEM;
 }
@@ -114,7 +114,7 @@ static nmlp_status new_floats(nmlp_session *s, const struct buffer buffers[], in
 }
 
 static nmlp_status new_buffers(nmlp_session *s, nmlp_err *err) {
-    const nmlp_config *c = &s->engine->model->config;
+    const nmlp_config *c = &s->weights->model->config;
     int64_t q_dim = c->n_heads * c->head_dim;
     int64_t kv_dim = c->n_kv_heads * c->head_dim;
     int64_t inside = s->observed ? c->intermediate : 0;
@@ -138,19 +138,17 @@ static nmlp_status new_buffers(nmlp_session *s, nmlp_err *err) {
     return s->workspace ? NMLP_OK : NMLP_E_NOMEM;
 }
 
-nmlp_status nmlp_session_create(nmlp_session **out, const nmlp_engine *engine, int64_t context, int64_t chunk,
-                                bool observed, nmlp_err *err) {
-    const nmlp_config *c = &engine->model->config;
+nmlp_status nmlp_session_create_cpu(nmlp_session **out, const nmlp_cpu_weights *w, int64_t context, int64_t chunk,
+                                    bool observed, nmlp_err *err) {
+    const nmlp_config *c = &w->model->config;
     nmlp_status st = NMLP_OK;
     *out = NULL;
-    if (engine->gpu)
-        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "the model is on the GPU; sessions of this kind run on the CPU");
     if (context < 1 || context > c->max_positions)
         return nmlp_fail(err, NMLP_E_LIMIT, "a context of %lld tokens was asked for; the model takes 1 to %lld",
                          (long long)context, (long long)c->max_positions);
     nmlp_session *s = nmlp_mem_new(1, sizeof *s, err);
     if (!s) return NMLP_E_NOMEM;
-    s->engine = engine;
+    s->weights = w;
     s->context = context;
     s->chunk = chunk > 0 ? chunk : NMLP_CHUNK_DEFAULT;
     if (s->chunk > context) s->chunk = context;
@@ -162,7 +160,7 @@ nmlp_status nmlp_session_create(nmlp_session **out, const nmlp_engine *engine, i
 out:
     if (st != NMLP_OK) {
         nmlp_fail_context(err, "a session of %lld tokens (%.1f MB of cache)", (long long)context,
-                          1e-6 * (double)nmlp_session_cache_bytes(engine, context));
+                          1e-6 * (double)nmlp_session_cache_bytes(w, context));
         nmlp_session_destroy(s);
     }
     return st;
@@ -176,7 +174,7 @@ void nmlp_session_destroy(nmlp_session *s) {
     nmlp_mem_free(s);
 }
 
-const nmlp_engine *nmlp_session_engine(const nmlp_session *s) { return s->engine; }
+const nmlp_cpu_weights *nmlp_session_weights(const nmlp_session *s) { return s->weights; }
 
 void nmlp_session_set_observer(nmlp_session *s, const nmlp_observer *observer) {
     s->observer = observer ? *observer : (nmlp_observer){0};
@@ -190,9 +188,9 @@ void nmlp_session_truncate(nmlp_session *s, int64_t length) {
     if (length >= 0 && length < s->length) s->length = length;
 }
 
-size_t nmlp_session_cache_bytes(const nmlp_engine *e, int64_t context) {
-    nmlp_kv kv = kv_shape(e, context);
-    return nmlp_kv_bytes(&kv) * (size_t)e->model->config.n_layers;
+size_t nmlp_session_cache_bytes(const nmlp_cpu_weights *w, int64_t context) {
+    nmlp_kv kv = kv_shape(w, context);
+    return nmlp_kv_bytes(&kv) * (size_t)w->model->config.n_layers;
 }
 
 /* A piece of a chunk that stands at consecutive positions: rows row..row+n-1 at positions first..first+n-1. */
@@ -226,64 +224,64 @@ static void place_groups(void *arg, int64_t begin, int64_t end, int thread) {
 
 /* Lets the queries of one run look at its keys and values and at what earlier runs left before them. */
 static void attend(nmlp_session *s, int64_t l, const struct run *run) {
-    const nmlp_engine *e = s->engine;
-    int64_t q_dim = e->model->config.n_heads * e->model->config.head_dim;
+    const nmlp_cpu_weights *w = s->weights;
+    int64_t q_dim = w->model->config.n_heads * w->model->config.head_dim;
     struct placing placing = {.session = s, .kv = kv_of(s, l), .run = run, .first_group = run->first / NMLP_KV_GROUP};
     int64_t n_groups = (run->first + run->n - 1) / NMLP_KV_GROUP - placing.first_group + 1;
-    nmlp_pool_for(e->pool, n_groups, 1, place_groups, &placing);
+    nmlp_pool_for(w->pool, n_groups, 1, place_groups, &placing);
     nmlp_attention attention = attention_shape(s, run->n);
     attention.first_pos = run->first;
     attention.out = s->mixed + run->row * q_dim;
     attention.q = s->q + run->row * q_dim;
     attention.rope = s->rope;
     attention.kv = placing.kv;
-    nmlp_attention_run(&attention, s->workspace, e->pool);
+    nmlp_attention_run(&attention, s->workspace, w->pool);
 }
 
 static void run_attention(nmlp_session *s, int64_t l, float *rows, const struct run *runs, int64_t n_runs, int64_t n) {
-    const nmlp_engine *e = s->engine;
-    const nmlp_config *c = &e->model->config;
-    const nmlp_engine_layer *layer = &e->layers[l];
+    const nmlp_cpu_weights *w = s->weights;
+    const nmlp_config *c = &w->model->config;
+    const nmlp_cpu_layer *layer = &w->layers[l];
     float eps = (float)c->rms_eps;
     const nmlp_linear *const qkv[] = {layer->q, layer->k, layer->v};
     float *const rows_of[] = {s->q, s->k_rows, s->v_rows};
     nmlp_fused norm = {.norm = layer->attention_norm, .norm_eps = eps};
     nmlp_fused residual = {.add = true};
-    nmlp_linear_run_all(qkv, rows_of, 3, rows, n, &norm, s->workspace, e->pool);
-    if (layer->q_norm) nmlp_rmsnorm(s->q, s->q, layer->q_norm, eps, n * c->n_heads, c->head_dim, e->pool);
-    if (layer->k_norm) nmlp_rmsnorm(s->k_rows, s->k_rows, layer->k_norm, eps, n * c->n_kv_heads, c->head_dim, e->pool);
+    nmlp_linear_run_all(qkv, rows_of, 3, rows, n, &norm, s->workspace, w->pool);
+    if (layer->q_norm) nmlp_rmsnorm(s->q, s->q, layer->q_norm, eps, n * c->n_heads, c->head_dim, w->pool);
+    if (layer->k_norm) nmlp_rmsnorm(s->k_rows, s->k_rows, layer->k_norm, eps, n * c->n_kv_heads, c->head_dim, w->pool);
     for (int64_t i = 0; i < n_runs; i++) attend(s, l, &runs[i]);
     nmlp_linear_run_all((const nmlp_linear *const[]){layer->o}, &rows, 1, s->mixed, n, &residual, s->workspace,
-                        e->pool);
+                        w->pool);
 }
 
 /* Step by step, for those who look on. */
 static void run_observed_mlp(nmlp_session *s, int64_t l, float *rows, int64_t n) {
-    const nmlp_engine *e = s->engine;
-    const nmlp_config *c = &e->model->config;
-    const nmlp_engine_layer *layer = &e->layers[l];
+    const nmlp_cpu_weights *w = s->weights;
+    const nmlp_config *c = &w->model->config;
+    const nmlp_cpu_layer *layer = &w->layers[l];
     const nmlp_observer *o = &s->observer;
-    nmlp_rmsnorm(s->normed, rows, layer->mlp_norm, (float)c->rms_eps, n, c->hidden, e->pool);
+    nmlp_rmsnorm(s->normed, rows, layer->mlp_norm, (float)c->rms_eps, n, c->hidden, w->pool);
     if (o->mlp_input) o->mlp_input(o->ctx, l, s->normed, n);
     if (o->mlp_inside && s->observed) {
-        nmlp_mlp_run_observed(layer->mlp, s->mixed, s->normed, n, s->gate, s->up, s->act, s->workspace, e->pool);
+        nmlp_mlp_run_observed(layer->mlp, s->mixed, s->normed, n, s->gate, s->up, s->act, s->workspace, w->pool);
         o->mlp_inside(o->ctx, l, s->gate, s->up, s->act, n);
     } else {
-        nmlp_mlp_run(layer->mlp, s->mixed, s->normed, n, s->workspace, e->pool);
+        nmlp_mlp_run(layer->mlp, s->mixed, s->normed, n, s->workspace, w->pool);
     }
     if (o->mlp_output) o->mlp_output(o->ctx, l, s->mixed, n);
-    nmlp_add(rows, s->mixed, n * c->hidden, e->pool);
+    nmlp_add(rows, s->mixed, n * c->hidden, w->pool);
 }
 
 static void run_mlp(nmlp_session *s, int64_t l, float *rows, int64_t n) {
-    const nmlp_engine *e = s->engine;
-    const nmlp_engine_layer *layer = &e->layers[l];
+    const nmlp_cpu_weights *w = s->weights;
+    const nmlp_cpu_layer *layer = &w->layers[l];
     const nmlp_observer *o = &s->observer;
-    nmlp_fused fused = {.norm = layer->mlp_norm, .norm_eps = (float)e->model->config.rms_eps, .add = true};
+    nmlp_fused fused = {.norm = layer->mlp_norm, .norm_eps = (float)w->model->config.rms_eps, .add = true};
     if (o->mlp_input || o->mlp_inside || o->mlp_output)
         run_observed_mlp(s, l, rows, n);
     else
-        nmlp_mlp_run_fused(layer->mlp, rows, rows, n, &fused, s->workspace, e->pool);
+        nmlp_mlp_run_fused(layer->mlp, rows, rows, n, &fused, s->workspace, w->pool);
 }
 
 void nmlp_session_run_layer(nmlp_session *s, int64_t layer, float *rows, int64_t first, int64_t n) {
@@ -293,14 +291,14 @@ void nmlp_session_run_layer(nmlp_session *s, int64_t layer, float *rows, int64_t
 
 void nmlp_session_run_attention(nmlp_session *s, int64_t layer, float *rows, int64_t first, int64_t n,
                                 float *mlp_input) {
-    const nmlp_engine *e = s->engine;
-    const nmlp_config *c = &e->model->config;
+    const nmlp_cpu_weights *w = s->weights;
+    const nmlp_config *c = &w->model->config;
     run_attention(s, layer, rows, &(struct run){.n = n, .first = first}, 1, n);
-    nmlp_rmsnorm(mlp_input, rows, e->layers[layer].mlp_norm, (float)c->rms_eps, n, c->hidden, e->pool);
+    nmlp_rmsnorm(mlp_input, rows, w->layers[layer].mlp_norm, (float)c->rms_eps, n, c->hidden, w->pool);
 }
 
 static nmlp_status check_ids(const nmlp_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {
-    int64_t vocab = s->engine->model->config.vocab;
+    int64_t vocab = s->weights->model->config.vocab;
     for (int64_t i = 0; i < n; i++) {
         if (ids[i] < 0 || ids[i] >= vocab)
             return nmlp_fail(err, NMLP_E_ARG, "token id %d at position %lld is outside the vocabulary of %lld", ids[i],
@@ -310,7 +308,7 @@ static nmlp_status check_ids(const nmlp_session *s, const int32_t *ids, int64_t 
 }
 
 static void embed(nmlp_session *s, const int32_t *ids, int64_t n, float *rows) {
-    const nmlp_view *table = &s->engine->model->embedding;
+    const nmlp_view *table = &s->weights->model->embedding;
     int64_t h = table->shape[1];
     for (int64_t i = 0; i < n; i++) {
         nmlp_to_f32(rows + i * h, nmlp_view_row(table, ids[i]), table->dtype, (size_t)h);
@@ -326,15 +324,15 @@ nmlp_status nmlp_session_embed(nmlp_session *s, const int32_t *ids, int64_t n, f
 }
 
 void nmlp_session_final_norm(nmlp_session *s, const float *rows, int64_t n, float *out) {
-    const nmlp_engine *e = s->engine;
-    const nmlp_config *c = &e->model->config;
-    nmlp_rmsnorm(out, rows, e->final_norm, (float)c->rms_eps, n, c->hidden, e->pool);
+    const nmlp_cpu_weights *w = s->weights;
+    const nmlp_config *c = &w->model->config;
+    nmlp_rmsnorm(out, rows, w->final_norm, (float)c->rms_eps, n, c->hidden, w->pool);
 }
 
 /* The embedded rows of one chunk through all layers and out. `label` is what on_rows hears of the first row. */
 static void run_chunk(nmlp_session *s, const struct run *runs, int64_t n_runs, int64_t n, int64_t label,
                       nmlp_rows_fn *on_rows, void *ctx) {
-    const nmlp_config *c = &s->engine->model->config;
+    const nmlp_config *c = &s->weights->model->config;
     for (int64_t l = 0; l < c->n_layers; l++) {
         run_attention(s, l, s->hidden, runs, n_runs, n);
         run_mlp(s, l, s->hidden, n);
@@ -355,8 +353,8 @@ nmlp_status nmlp_session_append(nmlp_session *s, const int32_t *ids, int64_t n, 
     if (n > s->context - s->length) {
         nmlp_fail(err, NMLP_E_LIMIT, "%lld tokens do not fit: the context holds %lld, %lld are used", (long long)n,
                   (long long)s->context, (long long)s->length);
-        nmlp_fail_hint(err, "shorten the text or raise --ctx (this model takes up to %lld)",
-                       (long long)s->engine->model->config.max_positions);
+        nmlp_fail_hint(err, "shorten the text or raise `context` (this model takes up to %lld)",
+                       (long long)s->weights->model->config.max_positions);
         return NMLP_E_LIMIT;
     }
     for (int64_t done = 0; done < n; done += s->chunk) {
@@ -386,7 +384,7 @@ static nmlp_status check_segments(const nmlp_session *s, const nmlp_segment *seg
 nmlp_status nmlp_session_run_packed(nmlp_session *s, const nmlp_segment *segments, int64_t n_segments,
                                     nmlp_rows_fn *on_rows, void *ctx, nmlp_err *err) {
     enum { RUNS_MAX = 128 }; /* runs of one chunk; more only make it end early */
-    int64_t hidden = s->engine->model->config.hidden;
+    int64_t hidden = s->weights->model->config.hidden;
     int64_t i = 0, used = 0, label = 0;
     NMLP_RETURN_IF_FAILED(check_segments(s, segments, n_segments, err));
     while (i < n_segments) {
@@ -413,10 +411,12 @@ nmlp_status nmlp_session_run_packed(nmlp_session *s, const nmlp_segment *segment
 }
 
 void nmlp_session_logits(nmlp_session *s, const float *rows, int64_t n, float *logits) {
-    nmlp_linear_run(s->engine->lm_head, logits, rows, n, s->workspace, s->engine->pool);
+    nmlp_linear_run(s->weights->lm_head, logits, rows, n, s->workspace, s->weights->pool);
 }
 
+void nmlp_session_give_last_logits(nmlp_session *s, float *logits) { nmlp_session_logits(s, s->last_row, 1, logits); }
+
 const float *nmlp_session_last_logits(nmlp_session *s) {
-    nmlp_session_logits(s, s->last_row, 1, s->logits);
+    nmlp_session_give_last_logits(s, s->logits);
     return s->logits;
 }

@@ -2,8 +2,8 @@
  * log-probability (acc) or that sum divided by the bytes of the choice (acc_norm).
  *
  * Context and continuation are encoded together; the continuation's tokens are those past the length of the encoded
- * context. What the choices of a question share at their beginning is run once; the rest of all questions runs packed
- * into full chunks. A sequence longer than the model takes loses tokens at its beginning, and is counted. */
+ * context. What the choices of a question share at their beginning is run once where that pays (engine/score.h). A
+ * sequence longer than the model takes loses tokens at its beginning, and is counted. */
 #ifndef NMLP_EVAL_CHOICE_H
 #define NMLP_EVAL_CHOICE_H
 

@@ -34,7 +34,7 @@ static nmlp_status encode_choice(struct job *j, const nmlp_choice *choice, nmlp_
 static nmlp_status encode_question(struct job *j, int64_t i, nmlp_err *err) {
     const nmlp_question *q = &j->questions->items[i];
     nmlp_ids *ids = &j->out->ids[i];
-    nmlp_sequence *sequences = j->out->sequences + j->out->first[i];
+    nmlp_score_text *sequences = j->out->sequences + j->out->first[i];
     size_t begin[NMLP_CHOICES_MAX];
     nmlp_ids alone;
     nmlp_str text;
@@ -99,7 +99,7 @@ out:
 /* As the harness: keep the last max+1 tokens, run all but the last of them. */
 static void fit(nmlp_encoded *e, int64_t max_positions) {
     for (int64_t i = 0; i < e->first[e->n]; i++) {
-        nmlp_sequence *s = &e->sequences[i];
+        nmlp_score_text *s = &e->sequences[i];
         int64_t drop = s->n - 1 - max_positions;
         if (drop > 0) {
             s->ids += drop;
@@ -141,16 +141,4 @@ void nmlp_encoded_destroy(nmlp_encoded *e) {
     nmlp_mem_free(e->first);
     nmlp_mem_free(e->ids);
     *e = (nmlp_encoded){0};
-}
-
-int64_t nmlp_encoded_shared(const nmlp_encoded *e, int64_t i) {
-    const nmlp_sequence *first = &e->sequences[e->first[i]];
-    int64_t shared = first->n - 1;
-    for (int64_t c = e->first[i] + 1; c < e->first[i + 1]; c++) {
-        const nmlp_sequence *s = &e->sequences[c];
-        int64_t k = 0;
-        while (k < shared && k < s->n - 1 && s->ids[k] == first->ids[k]) k++;
-        shared = k;
-    }
-    return shared;
 }

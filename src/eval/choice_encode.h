@@ -7,20 +7,14 @@
 
 #include "base/pool.h"
 #include "base/status.h"
+#include "engine/score.h"
 #include "eval/questions.h"
 #include "text/tokenizer.h"
 
-/* One choice: n ids, of which score..n-1 are scored. All but the last are run. */
-typedef struct nmlp_sequence {
-    const int32_t *ids;
-    int64_t n;
-    int64_t score; /* 1 or more */
-} nmlp_sequence;
-
 typedef struct nmlp_encoded {
-    nmlp_sequence *sequences; /* of all questions, in order */
-    int64_t *first;           /* [n+1] where each question's begin */
-    nmlp_ids *ids;            /* [n] their memory */
+    nmlp_score_text *sequences; /* one for each choice, of all questions, in order; loglik is left to the caller */
+    int64_t *first;             /* [n+1] where each question's begin */
+    nmlp_ids *ids;              /* [n] their memory */
     int64_t n;
     int64_t n_truncated;
     int64_t longest; /* tokens to run of the longest sequence */
@@ -30,8 +24,5 @@ typedef struct nmlp_encoded {
 nmlp_status nmlp_encoded_create(nmlp_encoded *encoded, const nmlp_questions *questions, const nmlp_tokenizer *tokenizer,
                                 bool bos, int64_t max_positions, nmlp_pool *pool, nmlp_err *err);
 void nmlp_encoded_destroy(nmlp_encoded *encoded);
-
-/* Tokens at the beginning that question i's sequences share and that are run (at most the shortest one's). */
-int64_t nmlp_encoded_shared(const nmlp_encoded *encoded, int64_t i);
 
 #endif

@@ -6,9 +6,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "engine/gpu.h"
-#include "eval/logprob.h"
-#include "eval/score_gpu.h"
+#include "engine/score.h"
 #include "eval/window.h"
 #include "text/utf8.h"
 
@@ -29,14 +27,15 @@ nmlp_status nmlp_ppl_options_check(nmlp_ppl_options *o, const nmlp_config *confi
     if (o->ctx == 0)
         o->ctx = config->max_positions < NMLP_PPL_CTX_DEFAULT ? config->max_positions : NMLP_PPL_CTX_DEFAULT;
     if (o->ctx < 2 || o->ctx > config->max_positions)
-        return nmlp_fail(err, NMLP_E_LIMIT, "--ctx %" PRId64 ": this model takes windows of 2 to %" PRId64 " tokens",
-                         o->ctx, config->max_positions);
+        return nmlp_fail_field(err, NMLP_E_LIMIT, "ctx",
+                               "is %" PRId64 "; this model takes windows of 2 to %" PRId64 " tokens", o->ctx,
+                               config->max_positions);
     if (o->stride == 0) o->stride = o->ctx;
     if (o->stride < 1 || o->stride > o->ctx)
-        return nmlp_fail(err, NMLP_E_ARG, "--stride %" PRId64 ": must be 1 to the window of %" PRId64, o->stride,
-                         o->ctx);
+        return nmlp_fail_field(err, NMLP_E_ARG, "stride", "is %" PRId64 "; it must be 1 to the window of %" PRId64,
+                               o->stride, o->ctx);
     if (o->max_tokens < 0)
-        return nmlp_fail(err, NMLP_E_ARG, "--max-tokens %" PRId64 ": must not be negative", o->max_tokens);
+        return nmlp_fail_field(err, NMLP_E_ARG, "max_tokens", "is %" PRId64 "; it must not be negative", o->max_tokens);
     return NMLP_OK;
 }
 
@@ -67,80 +66,30 @@ int64_t nmlp_count_words(const char *text, size_t len) {
     return n;
 }
 
-static nmlp_status run_window(nmlp_session *session, nmlp_scorer *scorer, const int32_t *ids, const nmlp_window *w,
-                              nmlp_target *targets, double *nll, nmlp_err *err) {
-    int64_t n = w->end - w->score;
-    for (int64_t i = 0; i < n; i++)
-        targets[i] = (nmlp_target){.row = w->score + i - 1 - w->begin, .token = ids[w->score + i]};
-    nmlp_session_truncate(session, 0);
-    nmlp_scorer_begin(scorer, targets, n);
-    /* The last token predicts what no one asks for. */
-    NMLP_RETURN_IF_FAILED(
-        nmlp_session_append(session, ids + w->begin, w->end - w->begin - 1, nmlp_scorer_rows, scorer, err));
-    NMLP_RETURN_IF_FAILED(nmlp_scorer_end(scorer, err));
-    for (int64_t i = 0; i < n; i++) *nll -= targets[i].logprob;
-    return NMLP_OK;
-}
-
-static nmlp_status run_windows(nmlp_ppl_result *r, nmlp_session *session, const int32_t *ids,
+static nmlp_status run_windows(nmlp_ppl_result *r, const nmlp_engine *engine, const int32_t *ids,
                                const nmlp_windows *windows, const nmlp_ppl_options *o, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    nmlp_scorer *scorer = NULL;
-    nmlp_window window = {0};
-    int64_t total = nmlp_windows_scored(windows);
-    nmlp_target *targets = nmlp_mem_new((size_t)windows->ctx, sizeof *targets, err);
-    if (!targets) return NMLP_E_NOMEM;
-    NMLP_TRY(nmlp_scorer_create(&scorer, session, err));
-    while (nmlp_window_next(windows, &window)) {
-        NMLP_TRY(run_window(session, scorer, ids, &window, targets, &r->nll_sum, err));
-        r->n_scored += window.end - window.score;
-        r->n_covered = window.end;
-        r->n_run += window.end - window.begin - 1;
-        if (!nmlp_progress_update(o->progress, o->stage ? o->stage : "perplexity", (double)r->n_scored, (double)total,
-                                  "tokens")) {
-            st = nmlp_fail(err, NMLP_E_INTERRUPTED, "stopped after %" PRId64 " of %" PRId64 " tokens", r->n_scored,
-                           total);
-            goto out;
-        }
-    }
-out:
-    nmlp_scorer_destroy(scorer);
-    nmlp_mem_free(targets);
-    return st;
-}
-
-static nmlp_status run_on_gpu(nmlp_ppl_result *r, const nmlp_engine *engine, const int32_t *ids,
-                              const nmlp_windows *windows, const nmlp_ppl_options *o, nmlp_err *err) {
-    nmlp_status st = NMLP_OK;
-    nmlp_gpu_scoring scoring = {.stage = o->stage ? o->stage : "perplexity", .progress = o->progress};
+    nmlp_score_options scoring = {.stage = o->stage ? o->stage : "perplexity", .progress = o->progress};
     nmlp_window window = {0};
     size_t n = 0;
     while (nmlp_window_next(windows, &window)) n++;
-    nmlp_sequence *sequences = nmlp_mem_new(n, sizeof *sequences, err);
+    nmlp_score_text *texts = nmlp_mem_new(n, sizeof *texts, err);
     double *loglik = nmlp_mem_new(n, sizeof *loglik, err);
-    if (!sequences || !loglik) NMLP_TRY(NMLP_E_NOMEM);
+    if (!texts || !loglik) NMLP_TRY(NMLP_E_NOMEM);
     window = (nmlp_window){0};
     for (size_t i = 0; nmlp_window_next(windows, &window); i++) {
-        sequences[i] = (nmlp_sequence){
-            .ids = ids + window.begin, .n = window.end - window.begin, .score = window.score - window.begin};
+        texts[i] = (nmlp_score_text){.ids = ids + window.begin,
+                                     .n = window.end - window.begin,
+                                     .score = window.score - window.begin,
+                                     .loglik = &loglik[i]};
         r->n_scored += window.end - window.score;
         r->n_covered = window.end;
     }
-    NMLP_TRY(nmlp_score_on_gpu(loglik, engine, sequences, (int64_t)n, &scoring, err));
-    r->n_run = scoring.n_run;
+    NMLP_TRY(nmlp_score_texts(engine, texts, (int64_t)n, &scoring, &r->n_run, err));
     for (size_t i = 0; i < n; i++) r->nll_sum -= loglik[i];
 out:
-    nmlp_mem_free(sequences);
+    nmlp_mem_free(texts);
     nmlp_mem_free(loglik);
-    return st;
-}
-
-static nmlp_status run_on_cpu(nmlp_ppl_result *r, const nmlp_engine *engine, const int32_t *ids,
-                              const nmlp_windows *windows, const nmlp_ppl_options *o, nmlp_err *err) {
-    nmlp_session *session = NULL;
-    NMLP_RETURN_IF_FAILED(nmlp_session_create(&session, engine, o->ctx, 0, false, err));
-    nmlp_status st = run_windows(r, session, ids, windows, o, err);
-    nmlp_session_destroy(session);
     return st;
 }
 
@@ -163,7 +112,7 @@ nmlp_status nmlp_perplexity_ids(nmlp_ppl_result *r, const nmlp_engine *engine, c
     r->stride = o.stride;
     r->n_tokens = n;
     double start = nmlp_clock_seconds();
-    nmlp_status st = (nmlp_engine_gpu(engine) ? run_on_gpu : run_on_cpu)(r, engine, ids, &windows, &o, err);
+    nmlp_status st = run_windows(r, engine, ids, &windows, &o, err);
     r->seconds = nmlp_clock_seconds() - start;
     r->nll = r->nll_sum / (double)r->n_scored;
     r->ppl = exp(r->nll);

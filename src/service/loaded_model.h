@@ -1,11 +1,10 @@
-/* From a model directory to an engine ready to run, on the CPU or a GPU, with progress. */
+/* From a model directory to an engine ready to run on a device, with progress. */
 #ifndef NMLP_SERVICE_LOADED_MODEL_H
 #define NMLP_SERVICE_LOADED_MODEL_H
 
 #include "base/pool.h"
 #include "base/status.h"
 #include "base/progress.h"
-#include "cuda/cuda.h"
 #include "engine/engine.h"
 #include "model/model.h"
 
@@ -13,7 +12,6 @@ typedef struct nmlp_loaded {
     nmlp_pool *pool;
     nmlp_model model;
     nmlp_engine *engine;
-    nmlp_cuda_engine *gpu; /* where the engine runs; NULL: on the CPU */
 } nmlp_loaded;
 
 typedef struct nmlp_load_options {

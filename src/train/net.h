@@ -40,7 +40,7 @@ void nmlp_net_clear_grads(nmlp_net *net);
 /* Fills logits [n,V] of the teacher for rows first..first+n-1 of the batch. */
 typedef void nmlp_teacher_fn(void *ctx, int64_t first, int64_t n, nmlp_real *logits);
 
-typedef struct nmlp_batch {
+typedef struct nmlp_train_batch {
     const int32_t *ids;     /* [S] */
     const int32_t *targets; /* [S] the token after each */
     int64_t s, t;
@@ -51,7 +51,7 @@ typedef struct nmlp_batch {
     nmlp_real *const *hidden;
     double match;
     double scale; /* factor of the gradient, e.g. 1/tokens of the step; 0: loss only */
-} nmlp_batch;
+} nmlp_train_batch;
 
 typedef struct nmlp_batch_loss {
     double loss; /* sums over rows */
@@ -59,7 +59,7 @@ typedef struct nmlp_batch_loss {
 } nmlp_batch_loss;
 
 /* Adds scale * d(loss)/d(param) to the gradients. Results do not depend on the number of threads. */
-nmlp_batch_loss nmlp_net_loss(nmlp_net *net, const nmlp_batch *batch);
+nmlp_batch_loss nmlp_net_loss(nmlp_net *net, const nmlp_train_batch *batch);
 
 /* B sequences that grow by one token at a time, and the keys and values they have so far. */
 typedef struct nmlp_growth {

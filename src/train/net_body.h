@@ -145,7 +145,8 @@ void nmlp_net_clear_grads(nmlp_net *net) {
 }
 
 /* Losses of rows first..first+n-1 of the normalised hidden states; their gradient goes to d_normed. */
-static nmlp_batch_loss head_rows(nmlp_net *net, const nmlp_batch *b, const nmlp_real *rows, int64_t first, int64_t n) {
+static nmlp_batch_loss head_rows(nmlp_net *net, const nmlp_train_batch *b, const nmlp_real *rows, int64_t first,
+                                 int64_t n) {
     const nmlp_param *head = net->lm_head;
     const nmlp_real *x = rows + first * head->cols;
     nmlp_batch_loss sum = {0};
@@ -171,7 +172,7 @@ static nmlp_batch_loss head_rows(nmlp_net *net, const nmlp_batch *b, const nmlp_
 }
 
 /* Pulls the output of layer l towards the teacher's; d_rows is its gradient. */
-static double match_layer(nmlp_net *net, const nmlp_batch *b, int64_t l) {
+static double match_layer(nmlp_net *net, const nmlp_train_batch *b, int64_t l) {
     const nmlp_config *c = &net->model->config;
     double weight = b->match / (double)c->n_layers;
     double sum = 0;
@@ -188,7 +189,7 @@ static double match_layer(nmlp_net *net, const nmlp_batch *b, int64_t l) {
 }
 
 /* Returns the part of the loss that is only known here. */
-static double backward(nmlp_net *net, const nmlp_batch *b) {
+static double backward(nmlp_net *net, const nmlp_train_batch *b) {
     const nmlp_config *c = &net->model->config;
     double matched = 0;
     norm_back(net, net->d_rows, net->d_normed, net->inputs[c->n_layers], net->final_norm, b->s, false);
@@ -201,7 +202,7 @@ static double backward(nmlp_net *net, const nmlp_batch *b) {
     return matched;
 }
 
-nmlp_batch_loss nmlp_net_loss(nmlp_net *net, const nmlp_batch *b) {
+nmlp_batch_loss nmlp_net_loss(nmlp_net *net, const nmlp_train_batch *b) {
     const nmlp_config *c = &net->model->config;
     nmlp_batch_loss sum = {0};
     nmlp_real *rows = net->acts.normed;

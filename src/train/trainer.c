@@ -272,7 +272,7 @@ static nmlp_status accumulate(nmlp_trainer *t, double *loss, nmlp_err *err) {
         for (int64_t i = 0; i < n; i++)
             nmlp_corpus_train(&t->corpus, first + done + i, t->ids + i * o->context, t->targets + i * o->context);
         if (t->session) NMLP_RETURN_IF_FAILED(run_teacher(t, n, err));
-        nmlp_batch batch = {.ids = t->ids, .targets = t->targets, .s = n * o->context, .t = o->context};
+        nmlp_train_batch batch = {.ids = t->ids, .targets = t->targets, .s = n * o->context, .t = o->context};
         batch.scale = 1 / (double)(o->batch * o->context);
         batch.teacher = t->session ? teacher_logits : NULL;
         batch.ctx = t;
@@ -321,7 +321,7 @@ double nmlp_trainer_evaluate(nmlp_trainer *t) {
         int64_t n = rest < t->micro ? rest : t->micro;
         for (int64_t i = 0; i < n; i++)
             nmlp_corpus_heldout(&t->corpus, done + i, t->ids + i * context, t->targets + i * context);
-        nmlp_batch batch = {.ids = t->ids, .targets = t->targets, .s = n * context, .t = context};
+        nmlp_train_batch batch = {.ids = t->ids, .targets = t->targets, .s = n * context, .t = context};
         nll += nmlp_net_loss(t->net, &batch).nll;
     }
     return exp(nll / (double)(t->corpus.n_heldout * context));

@@ -2,7 +2,7 @@
 #ifndef NMLP_TRAIN_TRAINER_H
 #define NMLP_TRAIN_TRAINER_H
 
-#include "engine/engine.h"
+#include "engine/session.h"
 #include "train/adapters.h"
 #include "train/adamw.h"
 #include "train/self_text.h"

@@ -2,7 +2,7 @@
 #ifndef NMLP_TESTS_LOADED_ENGINE_H
 #define NMLP_TESTS_LOADED_ENGINE_H
 
-#include "engine/engine.h"
+#include "engine/session.h"
 
 typedef struct loaded_engine {
     nmlp_pool *pool;

@@ -6,7 +6,7 @@
 #include "base/status.h"
 #include "compress/times.h"
 #include "compress/calibrate/windows.h"
-#include "engine/engine.h"
+#include "engine/session.h"
 
 typedef struct nmlp_stream {
     const nmlp_windows *windows; /* borrowed */

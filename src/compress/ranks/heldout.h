@@ -5,7 +5,7 @@
 #include "base/status.h"
 #include "compress/times.h"
 #include "compress/calibrate/windows.h"
-#include "engine/engine.h"
+#include "engine/session.h"
 
 typedef struct nmlp_loss {
     double kl;        /* mean KL divergence from the dense model's next-token distribution, nats */

@@ -9,7 +9,7 @@
 #include "compress/ranks/heldout.h"
 #include "compress/factor/layer_file.h"
 #include "compress/calibrate/hidden_states.h"
-#include "engine/engine.h"
+#include "engine/session.h"
 
 enum { CONTEXT = 24, CALIB = 1, HELDOUT = 2 };
 

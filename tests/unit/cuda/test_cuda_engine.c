@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "engine/gpu.h"
-#include "engine/sampler.h"
+#include "cuda/cuda.h"
+#include "engine/backend.h"
+#include "engine/generate.h"
+#include "engine/rope_table.h"
 #include "eval/perplexity.h"
 #include "lib/gpu.h"
 #include "lib/loaded_engine.h"
@@ -17,26 +19,39 @@ enum { TOKENS_MAX = 200 };
 /* A model on both sides. */
 struct both {
     loaded_engine cpu;
-    nmlp_cuda_engine *gpu;
+    nmlp_cuda_engine *gpu; /* the device's own */
+    nmlp_engine *on_gpu;   /* the same through the backend's table */
     int64_t vocab;
 };
 
 static void open_both(struct both *b, const char *dir) {
     nmlp_err err;
     loaded_engine_open(&b->cpu, dir, NULL, 0);
+    nmlp_engine_options options = {.backend = nmlp_backend_cuda(), .pool = b->cpu.pool};
     nmlp_assert_ok(nmlp_cuda_engine_create(&b->gpu, &b->cpu.model, NULL, &err), &err);
+    nmlp_assert_ok(nmlp_engine_create(&b->on_gpu, &b->cpu.model, &options, &err), &err);
     b->vocab = b->cpu.model.config.vocab;
 }
 
 static void close_both(struct both *b) {
+    nmlp_engine_destroy(b->on_gpu);
     nmlp_cuda_engine_destroy(b->gpu);
     loaded_engine_close(&b->cpu);
+}
+
+static float *new_rope(const struct both *b, int64_t positions) {
+    const nmlp_config *c = &b->cpu.model.config;
+    float *rope = nmlp_mem_new((size_t)(positions * c->head_dim), sizeof *rope, NULL);
+    nmlp_rope_table(rope, &c->rope, positions, c->head_dim);
+    return rope;
 }
 
 static nmlp_cuda_session *new_session(const struct both *b, int64_t context) {
     nmlp_cuda_session *session;
     nmlp_err err;
-    nmlp_assert_ok(nmlp_gpu_session_create(&session, b->gpu, &b->cpu.model, context, &err), &err);
+    float *rope = new_rope(b, context);
+    nmlp_assert_ok(nmlp_cuda_session_create(&session, b->gpu, context, rope, &err), &err);
+    nmlp_mem_free(rope);
     return session;
 }
 
@@ -185,7 +200,6 @@ static void check_scores(const char *dir, int64_t longest) {
     int64_t lengths[] = {2, 3, 65, longest, 128, 17, longest - 1, 64};
     enum { N = sizeof lengths / sizeof lengths[0] };
     struct both b;
-    nmlp_engine *on_gpu;
     nmlp_cuda_scorer *scorer;
     nmlp_cuda_text texts[N];
     float logprob[N][TOKENS_MAX];
@@ -195,8 +209,9 @@ static void check_scores(const char *dir, int64_t longest) {
     double all_got = 0;
     double all_want = 0;
     open_both(&b, dir);
-    nmlp_assert_ok(nmlp_engine_create_on_gpu(&on_gpu, &b.cpu.model, b.gpu, b.cpu.pool, &err), &err);
-    nmlp_assert_ok(nmlp_gpu_scorer_create(&scorer, on_gpu, longest - 1, &err), &err);
+    float *rope = new_rope(&b, longest - 1);
+    nmlp_assert_ok(nmlp_cuda_scorer_create(&scorer, b.gpu, longest - 1, rope, &err), &err);
+    nmlp_mem_free(rope);
     nmlp_rng_seed(&rng, 9);
     for (int i = 0; i < N; i++) {
         for (int64_t j = 0; j < lengths[i]; j++) ids[i][j] = (int32_t)nmlp_rng_below(&rng, b.vocab);
@@ -223,7 +238,6 @@ static void check_scores(const char *dir, int64_t longest) {
     texts[1].n = longest + 1;
     nmlp_assert_fails(nmlp_cuda_scorer_run(scorer, texts + 1, 1, &err), &err, NMLP_E_LIMIT, "can be scored", NULL);
     nmlp_cuda_scorer_destroy(scorer);
-    nmlp_engine_destroy(on_gpu);
     close_both(&b);
 }
 
@@ -242,34 +256,31 @@ static void scores_match_the_cpu(void **state) {
         if (nmlp_test_shared_path(dir, sizeof dir, names[i])) check_scores(dir, TOKENS_MAX);
 }
 
-/* Perplexity in windows, the last of them short, and overlapping ones, through the door evaluation uses. */
+/* Perplexity in windows, the last of them short, and overlapping ones, as evaluation runs them. */
 static void perplexity_matches_the_cpu(void **state) {
     (void)state;
     if (!nmlp_test_gpu()) skip();
     static const nmlp_ppl_options options[] = {{.ctx = 64, .keep_partial = true}, {.ctx = 100, .stride = 30}};
     enum { N = 1000 };
     struct both b;
-    nmlp_engine *on_gpu;
     nmlp_session *none;
     int32_t ids[N];
     nmlp_err err;
     nmlp_rng rng;
     open_both(&b, NMLP_TEST_ROOT "/models/tiny");
-    nmlp_assert_ok(nmlp_engine_create_on_gpu(&on_gpu, &b.cpu.model, b.gpu, b.cpu.pool, &err), &err);
     nmlp_rng_seed(&rng, 11);
     for (int i = 0; i < N; i++) ids[i] = (int32_t)nmlp_rng_below(&rng, b.vocab / 8);
     for (int i = 0; i < 2; i++) {
         nmlp_ppl_result got;
         nmlp_ppl_result want;
-        nmlp_assert_ok(nmlp_perplexity_ids(&got, on_gpu, ids, N, &options[i], &err), &err);
+        nmlp_assert_ok(nmlp_perplexity_ids(&got, b.on_gpu, ids, N, &options[i], &err), &err);
         nmlp_assert_ok(nmlp_perplexity_ids(&want, b.cpu.engine, ids, N, &options[i], &err), &err);
         assert_int_equal(got.n_scored, want.n_scored);
         assert_int_equal(got.n_covered, want.n_covered);
         assert_int_equal(got.n_run, want.n_run);
         if (!(fabs(got.nll - want.nll) <= 0.01 * want.nll)) fail_msg("nll %g, the CPU says %g", got.nll, want.nll);
     }
-    nmlp_assert_fails(nmlp_session_create(&none, on_gpu, 10, 0, false, &err), &err, NMLP_E_UNSUPPORTED, "GPU", NULL);
-    nmlp_engine_destroy(on_gpu);
+    nmlp_assert_fails(nmlp_session_create(&none, b.on_gpu, 10, 0, false, &err), &err, NMLP_E_UNSUPPORTED, "cuda", NULL);
     close_both(&b);
 }
 
@@ -291,8 +302,14 @@ static nmlp_generation_stats generate(const struct both *b, struct text *out, in
     nmlp_err err;
     nmlp_generation request = {
         .prompt = prompt, .n_prompt = 5, .max_new = max_new, .sampling = sampling, .on_token = append_id, .ctx = out};
+    nmlp_batch_options options = {.context = context};
+    nmlp_batch *batch;
+    int32_t sequence;
     out->n = 0;
-    nmlp_assert_ok(nmlp_gpu_generate(b->gpu, &b->cpu.model, context, &request, &stats, &err), &err);
+    nmlp_assert_ok(nmlp_batch_create(&batch, b->on_gpu, &options, &err), &err);
+    nmlp_assert_ok(nmlp_batch_open(batch, NULL, 0, &sequence, &err), &err);
+    nmlp_assert_ok(nmlp_generate(batch, sequence, &request, &stats, &err), &err);
+    nmlp_batch_destroy(batch);
     assert_int_equal(stats.n_generated, out->n);
     return stats;
 }
@@ -415,7 +432,9 @@ static void bad_tokens_and_full_contexts_are_refused(void **state) {
     nmlp_assert_fails(nmlp_cuda_session_append(session, ids, 8, &err), &err, NMLP_E_LIMIT, "10", "3", NULL);
     assert_int_equal(nmlp_cuda_session_length(session), 3);
     nmlp_cuda_session_destroy(session);
-    nmlp_assert_fails(nmlp_gpu_session_create(&session, b.gpu, &b.cpu.model, 1 << 30, &err), &err, NMLP_E_LIMIT, NULL);
+    nmlp_batch_options far = {.context = 1 << 30};
+    nmlp_batch *batch;
+    nmlp_assert_fails(nmlp_batch_create(&batch, b.on_gpu, &far, &err), &err, NMLP_E_LIMIT, "context", NULL);
     close_both(&b);
 }
 

@@ -1,5 +1,5 @@
 /* Between the first and the last token nothing is allocated. */
-#include "engine/engine.h"
+#include "engine/session.h"
 #include "lib/alloc_count.h"
 #include "lib/loaded_engine.h"
 #include "lib/testing.h"

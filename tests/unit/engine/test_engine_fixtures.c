@@ -118,7 +118,9 @@ static bool append_id(void *ctx, int32_t id) {
 }
 
 static void generate(const loaded_engine *l, const int32_t *prompt, int64_t n_prompt, int64_t n_new, struct text *out) {
-    nmlp_session *session;
+    nmlp_batch *batch;
+    int32_t sequence;
+    nmlp_batch_options options = {.context = n_prompt + n_new};
     nmlp_generation_stats stats;
     nmlp_err err;
     nmlp_generation request = {.prompt = prompt,
@@ -128,10 +130,11 @@ static void generate(const loaded_engine *l, const int32_t *prompt, int64_t n_pr
                                .on_token = append_id,
                                .ctx = out};
     out->n = 0;
-    nmlp_assert_ok(nmlp_session_create(&session, l->engine, n_prompt + n_new, 0, false, &err), &err);
-    nmlp_assert_ok(nmlp_generate(session, &request, &stats, &err), &err);
+    nmlp_assert_ok(nmlp_batch_create(&batch, l->engine, &options, &err), &err);
+    nmlp_assert_ok(nmlp_batch_open(batch, NULL, 0, &sequence, &err), &err);
+    nmlp_assert_ok(nmlp_generate(batch, sequence, &request, &stats, &err), &err);
     assert_int_equal(stats.n_generated, n_new);
-    nmlp_session_destroy(session);
+    nmlp_batch_destroy(batch);
 }
 
 static void check_generation(const loaded_engine *l, const nmlp_json *g) {

@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
-#include "engine/engine.h"
+#include "engine/session.h"
 #include "lib/loaded_engine.h"
 #include "lib/testing.h"
 #include "lib/tiny_checkpoint.h"

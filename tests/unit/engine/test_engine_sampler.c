@@ -106,13 +106,13 @@ static void values_out_of_range_name_their_flag(void **state) {
     nmlp_sampling o = nmlp_sampling_greedy();
     (void)state;
     o.top_p = 0;
-    nmlp_assert_fails(nmlp_sampler_init(&s, &o, V, &err), &err, NMLP_E_ARG, "--top-p", NULL);
+    nmlp_assert_fails(nmlp_sampler_init(&s, &o, V, &err), &err, NMLP_E_ARG, "top_p", NULL);
     o = nmlp_sampling_greedy();
     o.temperature = -1;
-    nmlp_assert_fails(nmlp_sampler_init(&s, &o, V, &err), &err, NMLP_E_ARG, "--temp", NULL);
+    nmlp_assert_fails(nmlp_sampler_init(&s, &o, V, &err), &err, NMLP_E_ARG, "temperature", NULL);
     o = nmlp_sampling_greedy();
     o.min_p = 1;
-    nmlp_assert_fails(nmlp_sampler_init(&s, &o, V, &err), &err, NMLP_E_ARG, "--min-p", NULL);
+    nmlp_assert_fails(nmlp_sampler_init(&s, &o, V, &err), &err, NMLP_E_ARG, "min_p", NULL);
 }
 
 int main(void) {

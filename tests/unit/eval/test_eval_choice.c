@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "eval/choice.h"
 #include "eval/choice_encode.h"
-#include "eval/logprob.h"
+#include "engine/logprob.h"
 #include "lib/loaded_engine.h"
 #include "lib/testing.h"
 

@@ -20,7 +20,7 @@ typedef struct setup {
     double teacher[S * TINY_VOCAB];
     double hidden[S * TINY_HIDDEN];
     double *layers[TINY_LAYERS + 1];
-    nmlp_batch batch;
+    nmlp_train_batch batch;
 } setup;
 
 static void teacher_rows(void *ctx, int64_t first, int64_t n, double *logits) {
@@ -39,7 +39,7 @@ static void setup_open(setup *s, tiny_checkpoint *c, bool distil) {
     for (int i = 0; i < S; i++) s->ids[i] = (int32_t)nmlp_rng_below(&rng, TINY_VOCAB);
     for (int i = 0; i < S; i++) s->targets[i] = (int32_t)nmlp_rng_below(&rng, TINY_VOCAB);
     for (int i = 0; i < S * TINY_VOCAB; i++) s->teacher[i] = nmlp_rng_normal(&rng);
-    s->batch = (nmlp_batch){.ids = s->ids, .targets = s->targets, .s = S, .t = T};
+    s->batch = (nmlp_train_batch){.ids = s->ids, .targets = s->targets, .s = S, .t = T};
     if (distil) {
         s->batch.teacher = teacher_rows;
         s->batch.ctx = s->teacher;

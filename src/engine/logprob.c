@@ -1,9 +1,10 @@
-#include "eval/logprob.h"
+#include "engine/logprob.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/session_internal.h"
 
 /* Lanes of the f64 sum: wide enough for one AVX-512 register of doubles, fixed so that the result is the same
  * everywhere. */
@@ -16,7 +17,8 @@ struct row_targets {
     int64_t end;
 };
 
-struct nmlp_scorer {
+struct nmlp_row_scorer {
+    nmlp_pool *pool;
     int64_t hidden;
     int64_t vocab;
     int64_t block;              /* rows of one block */
@@ -24,7 +26,7 @@ struct nmlp_scorer {
     float *logits;              /* [block,V] */
     struct row_targets *of_row; /* [block] targets of each gathered row */
     int64_t n_gathered;
-    nmlp_target *targets;
+    nmlp_score_target *targets;
     int64_t n_targets;
     int64_t n_done;
 };
@@ -83,13 +85,15 @@ double nmlp_log_sum_exp(const float *logits, int64_t n) {
     return (double)max + log(sum);
 }
 
-nmlp_status nmlp_scorer_create(nmlp_scorer **out, const nmlp_session *session, nmlp_err *err) {
-    const nmlp_config *c = &nmlp_engine_model(nmlp_session_engine(session))->config;
+nmlp_status nmlp_row_scorer_create(nmlp_row_scorer **out, const nmlp_session *session, nmlp_err *err) {
+    const nmlp_cpu_weights *w = nmlp_session_weights(session);
+    const nmlp_config *c = &w->model->config;
     int64_t chunk = nmlp_session_chunk(session);
     int64_t block = LOGITS_MAX / c->vocab;
-    nmlp_scorer *s = nmlp_mem_new(1, sizeof *s, err);
+    nmlp_row_scorer *s = nmlp_mem_new(1, sizeof *s, err);
     *out = NULL;
     if (!s) return NMLP_E_NOMEM;
+    s->pool = w->pool;
     s->hidden = c->hidden;
     s->vocab = c->vocab;
     s->block = block < 16 ? 16 : block;
@@ -98,14 +102,14 @@ nmlp_status nmlp_scorer_create(nmlp_scorer **out, const nmlp_session *session, n
     s->logits = nmlp_mem_new((size_t)(s->block * s->vocab), sizeof *s->logits, err);
     s->of_row = nmlp_mem_new((size_t)s->block, sizeof *s->of_row, err);
     if (!s->rows || !s->logits || !s->of_row) {
-        nmlp_scorer_destroy(s);
+        nmlp_row_scorer_destroy(s);
         return NMLP_E_NOMEM;
     }
     *out = s;
     return NMLP_OK;
 }
 
-void nmlp_scorer_destroy(nmlp_scorer *s) {
+void nmlp_row_scorer_destroy(nmlp_row_scorer *s) {
     if (!s) return;
     nmlp_mem_free(s->rows);
     nmlp_mem_free(s->logits);
@@ -113,14 +117,14 @@ void nmlp_scorer_destroy(nmlp_scorer *s) {
     nmlp_mem_free(s);
 }
 
-void nmlp_scorer_begin(nmlp_scorer *s, nmlp_target *targets, int64_t n_targets) {
+void nmlp_row_scorer_begin(nmlp_row_scorer *s, nmlp_score_target *targets, int64_t n_targets) {
     s->targets = targets;
     s->n_targets = n_targets;
     s->n_done = 0;
 }
 
 static void score_rows(void *ctx, int64_t begin, int64_t end, int thread) {
-    nmlp_scorer *s = ctx;
+    nmlp_row_scorer *s = ctx;
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
         const float *logits = s->logits + i * s->vocab;
@@ -130,15 +134,15 @@ static void score_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
-static void score_block(nmlp_scorer *s, nmlp_session *session) {
+static void score_block(nmlp_row_scorer *s, nmlp_session *session) {
     if (s->n_gathered == 0) return;
     nmlp_session_logits(session, s->rows, s->n_gathered, s->logits);
-    nmlp_pool_for(nmlp_engine_pool(nmlp_session_engine(session)), s->n_gathered, 1, score_rows, s);
+    nmlp_pool_for(s->pool, s->n_gathered, 1, score_rows, s);
     s->n_gathered = 0;
 }
 
-void nmlp_scorer_rows(void *ctx, nmlp_session *session, const float *rows, int64_t first, int64_t n) {
-    nmlp_scorer *s = ctx;
+void nmlp_row_scorer_rows(void *ctx, nmlp_session *session, const float *rows, int64_t first, int64_t n) {
+    nmlp_row_scorer *s = ctx;
     while (s->n_done < s->n_targets && s->targets[s->n_done].row < first + n) {
         int64_t row = s->targets[s->n_done].row;
         int64_t begin = s->n_done;
@@ -150,7 +154,7 @@ void nmlp_scorer_rows(void *ctx, nmlp_session *session, const float *rows, int64
     score_block(s, session);
 }
 
-nmlp_status nmlp_scorer_end(nmlp_scorer *s, nmlp_err *err) {
+nmlp_status nmlp_row_scorer_end(nmlp_row_scorer *s, nmlp_err *err) {
     if (s->n_done != s->n_targets)
         return nmlp_fail(err, NMLP_E_ARG, "only %lld of %lld tokens to score were run", (long long)s->n_done,
                          (long long)s->n_targets);

@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
-#include "eval/logprob.h"
+#include "engine/logprob.h"
 #include "lib/loaded_engine.h"
 #include "lib/testing.h"
 #include "lib/tiny_checkpoint.h"
@@ -55,11 +55,11 @@ static void scorer_gives_the_log_softmax_of_the_engines_logits(void **state) {
     tiny_checkpoint c;
     loaded_engine l;
     nmlp_session *session;
-    nmlp_scorer *scorer;
+    nmlp_row_scorer *scorer;
     nmlp_err err;
     nmlp_rng rng;
     int32_t ids[N];
-    nmlp_target targets[2 * N];
+    nmlp_score_target targets[2 * N];
     (void)state;
     nmlp_rng_seed(&rng, 4);
     nmlp_test_mkdtemp(dir, sizeof dir);
@@ -69,14 +69,14 @@ static void scorer_gives_the_log_softmax_of_the_engines_logits(void **state) {
     for (int i = 0; i < N; i++) ids[i] = (int32_t)nmlp_rng_below(&rng, TINY_VOCAB);
     int64_t n = 0;
     for (int row = 3; row < N; row += 2) { /* gaps between rows, two targets on each */
-        targets[n++] = (nmlp_target){.row = row, .token = (row * 7) % TINY_VOCAB};
-        targets[n++] = (nmlp_target){.row = row, .token = (row * 11) % TINY_VOCAB};
+        targets[n++] = (nmlp_score_target){.row = row, .token = (row * 7) % TINY_VOCAB};
+        targets[n++] = (nmlp_score_target){.row = row, .token = (row * 11) % TINY_VOCAB};
     }
     nmlp_assert_ok(nmlp_session_create(&session, l.engine, N, 16, false, &err), &err);
-    nmlp_assert_ok(nmlp_scorer_create(&scorer, session, &err), &err);
-    nmlp_scorer_begin(scorer, targets, n);
-    nmlp_assert_ok(nmlp_session_append(session, ids, N, nmlp_scorer_rows, scorer, &err), &err);
-    nmlp_assert_ok(nmlp_scorer_end(scorer, &err), &err);
+    nmlp_assert_ok(nmlp_row_scorer_create(&scorer, session, &err), &err);
+    nmlp_row_scorer_begin(scorer, targets, n);
+    nmlp_assert_ok(nmlp_session_append(session, ids, N, nmlp_row_scorer_rows, scorer, &err), &err);
+    nmlp_assert_ok(nmlp_row_scorer_end(scorer, &err), &err);
     float *logits = loaded_engine_logits(&l, ids, N, 16);
     for (int64_t t = 0; t < n; t++) {
         const float *row = logits + targets[t].row * TINY_VOCAB;
@@ -87,11 +87,11 @@ static void scorer_gives_the_log_softmax_of_the_engines_logits(void **state) {
     }
     targets[n - 1].row = N + 5;
     nmlp_session_truncate(session, 0);
-    nmlp_scorer_begin(scorer, targets, n);
-    nmlp_assert_ok(nmlp_session_append(session, ids, N, nmlp_scorer_rows, scorer, &err), &err);
-    nmlp_assert_fails(nmlp_scorer_end(scorer, &err), &err, NMLP_E_ARG, "only", NULL);
+    nmlp_row_scorer_begin(scorer, targets, n);
+    nmlp_assert_ok(nmlp_session_append(session, ids, N, nmlp_row_scorer_rows, scorer, &err), &err);
+    nmlp_assert_fails(nmlp_row_scorer_end(scorer, &err), &err, NMLP_E_ARG, "only", NULL);
     nmlp_mem_free(logits);
-    nmlp_scorer_destroy(scorer);
+    nmlp_row_scorer_destroy(scorer);
     nmlp_session_destroy(session);
     loaded_engine_close(&l);
     tiny_fini(&c);

@@ -1,0 +1,258 @@
+/* CUDA's table. A sequence is a session of the device with room for the whole context; a step runs its items one after
+ * the other. */
+#include <math.h>
+
+#include "base/mem.h"
+#include "cuda/cuda.h"
+#include "engine/backend.h"
+#include "engine/rope_table.h"
+
+struct weights {
+    const nmlp_model *model;
+    nmlp_cuda_engine *engine;
+};
+
+struct batch {
+    const struct weights *weights;
+    nmlp_batch_options limits;
+    nmlp_cuda_session **sessions; /* [max_sequences] */
+    int64_t n_open;
+    float *rope; /* [context, D] cos|sin of every position */
+};
+
+struct scorer {
+    nmlp_cuda_scorer *device;
+    nmlp_cuda_text *texts; /* [tokens] */
+    float *logprobs;       /* [tokens] of all texts, one after the other */
+};
+
+static nmlp_status probe(nmlp_err *err) {
+    nmlp_cuda_info info;
+    return nmlp_cuda_probe(&info, err);
+}
+
+/* ---- weights ---- */
+
+static void weights_destroy(void *weights) {
+    struct weights *w = weights;
+    if (!w) return;
+    nmlp_cuda_engine_destroy(w->engine);
+    nmlp_mem_free(w);
+}
+
+static nmlp_status weights_create(void **out, const nmlp_model *model, const nmlp_engine_options *o, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    *out = NULL;
+    struct weights *w = nmlp_mem_new(1, sizeof *w, err);
+    if (!w) return NMLP_E_NOMEM;
+    w->model = model;
+    if (!o->skip_finite_check) NMLP_TRY(nmlp_model_check_finite(model, o->pool, o->progress, err));
+    NMLP_TRY(nmlp_cuda_engine_create(&w->engine, model, o->progress, err));
+    *out = w;
+out:
+    if (st != NMLP_OK) weights_destroy(w);
+    return st;
+}
+
+static const char *weights_name(const void *weights) {
+    return nmlp_cuda_engine_name(((const struct weights *)weights)->engine);
+}
+
+static size_t cache_bytes(const void *weights, int64_t positions) {
+    const nmlp_config *c = &((const struct weights *)weights)->model->config;
+    const size_t bf16_bytes = 2;
+    return 2 * bf16_bytes * (size_t)(c->n_layers * c->n_kv_heads * c->head_dim) * (size_t)positions;
+}
+
+/* cos|sin of every position [positions, D]; NULL: no memory. */
+static float *new_rope(const nmlp_config *c, int64_t positions, nmlp_err *err) {
+    float *rope = nmlp_mem_new((size_t)positions * (size_t)c->head_dim, sizeof *rope, err);
+    if (rope) nmlp_rope_table(rope, &c->rope, positions, c->head_dim);
+    return rope;
+}
+
+/* ---- batches ---- */
+
+static void batch_destroy(void *batch) {
+    struct batch *b = batch;
+    if (!b) return;
+    for (int64_t i = 0; b->sessions && i < b->limits.max_sequences; i++) nmlp_cuda_session_destroy(b->sessions[i]);
+    nmlp_mem_free(b->sessions);
+    nmlp_mem_free(b->rope);
+    nmlp_mem_free(b);
+}
+
+static nmlp_status batch_create(void **out, const void *weights, const nmlp_batch_options *limits, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    *out = NULL;
+    struct batch *b = nmlp_mem_new(1, sizeof *b, err);
+    if (!b) return NMLP_E_NOMEM;
+    b->weights = weights;
+    b->limits = *limits;
+    b->sessions = nmlp_mem_new((size_t)limits->max_sequences, sizeof(nmlp_cuda_session *), err);
+    b->rope = new_rope(&b->weights->model->config, limits->context, err);
+    if (!b->sessions || !b->rope) NMLP_TRY(NMLP_E_NOMEM);
+    *out = b;
+out:
+    if (st != NMLP_OK) batch_destroy(b);
+    return st;
+}
+
+static nmlp_status open_sequence(void *batch, int32_t sequence, const int32_t *ids, int64_t n, int64_t *n_cached,
+                                 nmlp_err *err) {
+    struct batch *b = batch;
+    (void)ids;
+    (void)n;
+    *n_cached = 0;
+    if ((b->n_open + 1) * b->limits.context > b->limits.positions)
+        return nmlp_fail(err, NMLP_E_LIMIT, "the KV memory of %lld positions holds %lld sequences of %lld",
+                         (long long)b->limits.positions, (long long)b->n_open, (long long)b->limits.context);
+    NMLP_RETURN_IF_FAILED(
+        nmlp_cuda_session_create(&b->sessions[sequence], b->weights->engine, b->limits.context, b->rope, err));
+    b->n_open++;
+    return NMLP_OK;
+}
+
+static void close_sequence(void *batch, int32_t sequence) {
+    struct batch *b = batch;
+    nmlp_cuda_session_destroy(b->sessions[sequence]);
+    b->sessions[sequence] = NULL;
+    b->n_open--;
+}
+
+static void truncate_sequence(void *batch, int32_t sequence, int64_t length) {
+    nmlp_cuda_session_truncate(((struct batch *)batch)->sessions[sequence], length);
+}
+
+static nmlp_status reserve(void *batch, int32_t sequence, int64_t n, nmlp_err *err) {
+    (void)batch;
+    (void)sequence;
+    (void)n;
+    (void)err;
+    return NMLP_OK;
+}
+
+/* Rows whose logits are wanted run one at a time: as decoding does, with activations of 16 bits of mantissa. */
+static nmlp_status run_item(nmlp_cuda_session *session, const nmlp_step_item *item, int64_t vocab, nmlp_err *err) {
+    if (item->choose) nmlp_cuda_session_set_sampling(session, item->choose->temperature, item->choose->seed);
+    int64_t done = item->n_logits > 0 ? item->n - item->n_logits + 1 : item->n;
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_session_append(session, item->ids, done, err));
+    for (int64_t i = 0; i < item->n_logits; i++) {
+        if (i > 0) NMLP_RETURN_IF_FAILED(nmlp_cuda_session_append(session, item->ids + done++, 1, err));
+        NMLP_RETURN_IF_FAILED(nmlp_cuda_session_last_logits(session, item->logits + i * vocab, err));
+    }
+    return NMLP_OK;
+}
+
+static nmlp_status step(void *batch, const nmlp_step_item *items, int64_t n_items, nmlp_err *err) {
+    const struct batch *b = batch;
+    int64_t vocab = b->weights->model->config.vocab;
+    for (int64_t i = 0; i < n_items; i++)
+        NMLP_RETURN_IF_FAILED(run_item(b->sessions[items[i].sequence], &items[i], vocab, err));
+    return NMLP_OK;
+}
+
+/* ---- choosing on the device ---- */
+
+static bool can_choose(const nmlp_sampling *s) {
+    return s->repetition_penalty == 1 && (s->temperature == 0 || (s->top_k == 0 && s->top_p == 1 && s->min_p == 0));
+}
+
+static nmlp_status choose(void *batch, nmlp_choice_item *items, int64_t n_items, int64_t more, nmlp_err *err) {
+    const struct batch *b = batch;
+    for (int64_t i = 0; i < n_items; i++) {
+        nmlp_cuda_session *session = b->sessions[items[i].sequence];
+        NMLP_RETURN_IF_FAILED(nmlp_cuda_session_next(session, more, &items[i].id, err));
+    }
+    return NMLP_OK;
+}
+
+/* ---- scoring ---- */
+
+static void scorer_destroy(void *scorer) {
+    struct scorer *s = scorer;
+    if (!s) return;
+    nmlp_cuda_scorer_destroy(s->device);
+    nmlp_mem_free(s->texts);
+    nmlp_mem_free(s->logprobs);
+    nmlp_mem_free(s);
+}
+
+static nmlp_status scorer_create(void **out, const void *weights, int64_t positions, nmlp_err *err) {
+    const struct weights *w = weights;
+    nmlp_status st = NMLP_OK;
+    float *rope = NULL;
+    *out = NULL;
+    struct scorer *s = nmlp_mem_new(1, sizeof *s, err);
+    if (!s) return NMLP_E_NOMEM;
+    rope = new_rope(&w->model->config, positions, err);
+    if (!rope) NMLP_TRY(NMLP_E_NOMEM);
+    NMLP_TRY(nmlp_cuda_scorer_create(&s->device, w->engine, positions, rope, err));
+    size_t most = (size_t)nmlp_cuda_scorer_tokens(s->device);
+    s->texts = nmlp_mem_new(most, sizeof *s->texts, err);
+    s->logprobs = nmlp_mem_new(most, sizeof *s->logprobs, err);
+    if (!s->texts || !s->logprobs) NMLP_TRY(NMLP_E_NOMEM);
+    *out = s;
+out:
+    nmlp_mem_free(rope);
+    if (st != NMLP_OK) scorer_destroy(s);
+    return st;
+}
+
+static int64_t scorer_tokens(const void *scorer) {
+    return nmlp_cuda_scorer_tokens(((const struct scorer *)scorer)->device);
+}
+
+/* Every text whole: side by side they cost less than telling apart what they share. */
+static int64_t scorer_rows(const nmlp_score_text *text, const nmlp_score_text *before) {
+    (void)before;
+    return text->n - 1;
+}
+
+static nmlp_status add_up(const nmlp_score_text *text, const float *logprob, nmlp_err *err) {
+    *text->loglik = 0;
+    for (int64_t t = text->score; t < text->n; t++) *text->loglik += (double)logprob[t - 1];
+    if (isfinite(*text->loglik)) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_NUMERIC,
+                     "the log-probability of a token between positions %lld and %lld is not finite",
+                     (long long)text->score, (long long)text->n);
+}
+
+static nmlp_status scorer_run(void *scorer, const nmlp_score_text *texts, int64_t n, nmlp_score_on_rows *on_rows,
+                              void *ctx, nmlp_err *err) {
+    struct scorer *s = scorer;
+    int64_t n_rows = 0;
+    for (int64_t i = 0; i < n; i++) {
+        s->texts[i] = (nmlp_cuda_text){.ids = texts[i].ids, .n = texts[i].n, .logprob = s->logprobs + n_rows};
+        n_rows += texts[i].n - 1;
+    }
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_scorer_run(s->device, s->texts, n, err));
+    for (int64_t i = 0; i < n; i++) NMLP_RETURN_IF_FAILED(add_up(&texts[i], s->texts[i].logprob, err));
+    return on_rows(ctx, n_rows) ? NMLP_OK : nmlp_fail(err, NMLP_E_INTERRUPTED, "stopped");
+}
+
+const nmlp_backend *nmlp_backend_cuda(void) {
+    static const nmlp_backend table = {
+        .name = "cuda",
+        .probe = probe,
+        .weights_create = weights_create,
+        .weights_destroy = weights_destroy,
+        .weights_name = weights_name,
+        .cache_bytes = cache_bytes,
+        .batch_create = batch_create,
+        .batch_destroy = batch_destroy,
+        .open = open_sequence,
+        .close = close_sequence,
+        .truncate = truncate_sequence,
+        .reserve = reserve,
+        .step = step,
+        .can_choose = can_choose,
+        .choose = choose,
+        .scorer_create = scorer_create,
+        .scorer_destroy = scorer_destroy,
+        .scorer_tokens = scorer_tokens,
+        .scorer_rows = scorer_rows,
+        .scorer_run = scorer_run,
+    };
+    return &table;
+}

@@ -1,0 +1,140 @@
+#include "engine/weights_cpu.h"
+
+#include "base/file.h"
+
+/* Packing checks every element on the way; this finds and names the bad one. */
+static nmlp_status check(const nmlp_cpu_weights *w, const nmlp_view *view, nmlp_err *err) {
+    return w->check_finite ? nmlp_model_check_tensor(w->model, view, w->pool, err) : NMLP_OK;
+}
+
+static nmlp_status copy_vector(nmlp_cpu_weights *w, float **out, const nmlp_view *view, nmlp_err *err) {
+    *out = NULL;
+    if (!view->data) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(check(w, view, err));
+    size_t n = (size_t)nmlp_view_elems(view);
+    *out = nmlp_arena_new(&w->arena, n, sizeof **out, err);
+    if (!*out) return NMLP_E_NOMEM;
+    nmlp_to_f32(*out, view->data, view->dtype, n);
+    return NMLP_OK;
+}
+
+static void release_source(const nmlp_view *view) {
+    if (view->data) nmlp_file_map_release(view->data, nmlp_view_bytes(view));
+}
+
+static nmlp_status make_linear(nmlp_cpu_weights *w, nmlp_linear **out, const nmlp_view *weight, const nmlp_view *bias,
+                               nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(check(w, bias, err));
+    NMLP_RETURN_IF_FAILED(nmlp_linear_create(out, w->kernels, weight, bias, w->pool, err));
+    if (!nmlp_linear_is_finite(*out)) NMLP_RETURN_IF_FAILED(check(w, weight, err));
+    if (nmlp_linear_owns_weight(*out)) release_source(weight);
+    return NMLP_OK;
+}
+
+static nmlp_status check_mlp(nmlp_cpu_weights *w, const nmlp_layer *source, nmlp_err *err) {
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+        NMLP_RETURN_IF_FAILED(check(w, &source->mlp[i].w, err));
+        NMLP_RETURN_IF_FAILED(check(w, &source->mlp[i].u, err));
+        NMLP_RETURN_IF_FAILED(check(w, &source->mlp[i].v, err));
+    }
+    return NMLP_OK;
+}
+
+static nmlp_status make_mlp(nmlp_cpu_weights *w, nmlp_cpu_layer *layer, const nmlp_layer *source, nmlp_err *err) {
+    nmlp_mlp_desc desc = {
+        .gate = source->mlp[NMLP_MLP_GATE], .up = source->mlp[NMLP_MLP_UP], .down = source->mlp[NMLP_MLP_DOWN]};
+    NMLP_RETURN_IF_FAILED(nmlp_mlp_create(&layer->mlp, w->kernels, &desc, w->pool, err));
+    if (!nmlp_mlp_is_finite(layer->mlp)) NMLP_RETURN_IF_FAILED(check_mlp(w, source, err));
+    if (!nmlp_mlp_owns_weights(layer->mlp)) return NMLP_OK;
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+        release_source(&source->mlp[i].w);
+        release_source(&source->mlp[i].u);
+        release_source(&source->mlp[i].v);
+    }
+    return NMLP_OK;
+}
+
+static nmlp_status make_layer(nmlp_cpu_weights *w, int64_t l, nmlp_err *err) {
+    const nmlp_layer *source = &w->model->layers[l];
+    nmlp_cpu_layer *layer = &w->layers[l];
+    NMLP_RETURN_IF_FAILED(copy_vector(w, &layer->attention_norm, &source->attention_norm, err));
+    NMLP_RETURN_IF_FAILED(copy_vector(w, &layer->mlp_norm, &source->mlp_norm, err));
+    NMLP_RETURN_IF_FAILED(copy_vector(w, &layer->q_norm, &source->q_norm, err));
+    NMLP_RETURN_IF_FAILED(copy_vector(w, &layer->k_norm, &source->k_norm, err));
+    NMLP_RETURN_IF_FAILED(make_linear(w, &layer->q, &source->q, &source->q_bias, err));
+    NMLP_RETURN_IF_FAILED(make_linear(w, &layer->k, &source->k, &source->k_bias, err));
+    NMLP_RETURN_IF_FAILED(make_linear(w, &layer->v, &source->v, &source->v_bias, err));
+    NMLP_RETURN_IF_FAILED(make_linear(w, &layer->o, &source->o, &source->o_bias, err));
+    return make_mlp(w, layer, source, err);
+}
+
+static nmlp_status make_layers(nmlp_cpu_weights *w, const nmlp_progress *progress, nmlp_err *err) {
+    int64_t n = w->model->config.n_layers;
+    w->layers = nmlp_arena_new(&w->arena, (size_t)n, sizeof *w->layers, err);
+    if (!w->layers) return NMLP_E_NOMEM;
+    for (int64_t l = 0; l < n; l++) {
+        NMLP_RETURN_IF_FAILED(make_layer(w, l, err));
+        if (!nmlp_progress_update(progress, "preparing", (double)(l + 1), (double)n, "layers"))
+            return nmlp_fail(err, NMLP_E_INTERRUPTED, "loading was stopped");
+    }
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_cpu_weights_create(nmlp_cpu_weights **out, const nmlp_model *model, const nmlp_engine_options *options,
+                                    nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    nmlp_cpu cpu = nmlp_cpu_detect();
+    nmlp_view no_bias = {0};
+    *out = NULL;
+    nmlp_cpu_weights *w = nmlp_mem_new(1, sizeof *w, err);
+    if (!w) return NMLP_E_NOMEM;
+    w->model = model;
+    w->pool = options->pool;
+    nmlp_arena_init(&w->arena);
+    NMLP_TRY((options->bf16 ? nmlp_kernels_select_bf16 : nmlp_kernels_select)(&w->kernels, &cpu, options->isa, err));
+    w->check_finite = !options->skip_finite_check;
+    if (model->embedding.data != model->lm_head.data) {
+        NMLP_TRY(check(w, &model->embedding, err));
+        release_source(&model->embedding);
+    }
+    NMLP_TRY(copy_vector(w, &w->final_norm, &model->final_norm, err));
+    /* The head is the largest matrix: packed first, its source is released before the layers need memory. */
+    NMLP_TRY(make_linear(w, &w->lm_head, &model->lm_head, &no_bias, err));
+    NMLP_TRY(make_layers(w, options->progress, err));
+    *out = w;
+out:
+    if (st != NMLP_OK) nmlp_cpu_weights_destroy(w);
+    return st;
+}
+
+void nmlp_cpu_weights_destroy(nmlp_cpu_weights *w) {
+    if (!w) return;
+    for (int64_t l = 0; w->layers && l < w->model->config.n_layers; l++) {
+        nmlp_cpu_layer *layer = &w->layers[l];
+        nmlp_linear_destroy(layer->q);
+        nmlp_linear_destroy(layer->k);
+        nmlp_linear_destroy(layer->v);
+        nmlp_linear_destroy(layer->o);
+        nmlp_mlp_destroy(layer->mlp);
+        nmlp_mlp_destroy(layer->replaced);
+    }
+    nmlp_linear_destroy(w->lm_head);
+    nmlp_arena_fini(&w->arena);
+    nmlp_mem_free(w);
+}
+
+nmlp_status nmlp_cpu_weights_set_mlp(nmlp_cpu_weights *w, int64_t l, const nmlp_mlp_desc *desc, nmlp_err *err) {
+    nmlp_cpu_layer *layer = &w->layers[l];
+    nmlp_mlp *made = NULL;
+    if (desc) NMLP_RETURN_IF_FAILED(nmlp_mlp_create(&made, w->kernels, desc, w->pool, err));
+    if (layer->replaced) { /* drop the stand-in */
+        nmlp_mlp_destroy(layer->mlp);
+        layer->mlp = layer->replaced;
+        layer->replaced = NULL;
+    }
+    if (made) {
+        layer->replaced = layer->mlp;
+        layer->mlp = made;
+    }
+    return NMLP_OK;
+}

@@ -1,0 +1,39 @@
+/* A model's weights packed for one set of CPU kernels. */
+#ifndef NMLP_ENGINE_WEIGHTS_CPU_H
+#define NMLP_ENGINE_WEIGHTS_CPU_H
+
+#include "base/mem.h"
+#include "engine/engine.h"
+
+typedef struct nmlp_cpu_layer {
+    float *attention_norm; /* [H] f32, as all small vectors here */
+    float *mlp_norm;       /* [H] */
+    float *q_norm;         /* [D] or NULL */
+    float *k_norm;         /* [D] or NULL */
+    nmlp_linear *q;
+    nmlp_linear *k;
+    nmlp_linear *v;
+    nmlp_linear *o;
+    nmlp_mlp *mlp;      /* what runs now */
+    nmlp_mlp *replaced; /* the layer's own, while another stands in for it */
+} nmlp_cpu_layer;
+
+typedef struct nmlp_cpu_weights {
+    const nmlp_model *model;
+    const nmlp_kernels *kernels;
+    nmlp_pool *pool;
+    bool check_finite; /* while they are made */
+    nmlp_arena arena;  /* norm weights and the layer table */
+    nmlp_cpu_layer *layers;
+    float *final_norm; /* [H] */
+    nmlp_linear *lm_head;
+} nmlp_cpu_weights;
+
+nmlp_status nmlp_cpu_weights_create(nmlp_cpu_weights **out, const nmlp_model *model, const nmlp_engine_options *options,
+                                    nmlp_err *err);
+void nmlp_cpu_weights_destroy(nmlp_cpu_weights *weights);
+/* See nmlp_engine_set_mlp. */
+nmlp_status nmlp_cpu_weights_set_mlp(nmlp_cpu_weights *weights, int64_t layer, const nmlp_mlp_desc *desc,
+                                     nmlp_err *err);
+
+#endif
