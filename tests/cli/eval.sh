@@ -59,7 +59,7 @@ printf '{"question":"q","choices":["a","b"],"gold":9}\n' >"$work/bad.jsonl"
 refused 1 "bad.jsonl: line 1: key \"gold\" is 9" eval "$tiny" --task piqa --data "$work/bad.jsonl"
 refused 2 "--task nosuch: unknown" eval "$tiny" --task nosuch --data "$work/bad.jsonl"
 refused 1 "/no/such" eval "$tiny" --text /no/such
-refused 1 "100000" eval "$tiny" --text "$tiny/calib.txt" --ctx 100000
+refused 1 "--ctx is 100000" eval "$tiny" --text "$tiny/calib.txt" --ctx 100000
 refused 2 "one of --text" eval "$tiny"
 refused 2 "do not go with --text" eval "$tiny" --text "$tiny/calib.txt" --limit 3
 refused 2 "do not go with --task" eval "$tiny" --task piqa --data "$work/bad.jsonl" --stride 8

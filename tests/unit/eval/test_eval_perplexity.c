@@ -96,7 +96,7 @@ static void options_the_model_cannot_do_are_refused(void **state) {
     o = (nmlp_ppl_options){.ctx = 100, .stride = 101};
     nmlp_assert_fails(nmlp_ppl_options_check(&o, &config, &err), &err, NMLP_E_ARG, "stride is 101", "100", NULL);
     o = (nmlp_ppl_options){.max_tokens = -1};
-    nmlp_assert_fails(nmlp_ppl_options_check(&o, &config, &err), &err, NMLP_E_ARG, "--max-tokens -1", NULL);
+    nmlp_assert_fails(nmlp_ppl_options_check(&o, &config, &err), &err, NMLP_E_ARG, "max_tokens is -1", NULL);
 }
 
 /* transformers, float32: the mean over 99 predictions of one window. Both sides sum f32 products of up to 384 terms
