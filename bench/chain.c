@@ -1,5 +1,6 @@
 #include "chain.h"
 
+#include "base/cpu.h"
 #include "kernels/ops/vec.h"
 
 enum { ELEMS_PER_TASK = 8192, PIECE = 512 };
@@ -13,8 +14,8 @@ struct activation {
 
 static const nmlp_vec *vec_of_machine(void) {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512bw")) return &nmlp_vec_avx512;
-    if (__builtin_cpu_supports("avx2")) return &nmlp_vec_avx2;
+    if (nmlp_cpu_get()->avx512) return &nmlp_vec_avx512;
+    if (nmlp_cpu_get()->avx2_fma) return &nmlp_vec_avx2;
 #endif
     return &nmlp_vec_ref;
 }

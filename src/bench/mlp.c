@@ -275,10 +275,10 @@ nmlp_status nmlp_bench_mlp_run(nmlp_bench_mlp_result **results, size_t *n_result
                                const nmlp_bench_mlp_options *options, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     struct bench b = {.options = options};
-    nmlp_cpu cpu = nmlp_cpu_detect();
+    const nmlp_cpu *cpu = nmlp_cpu_get();
     *results = NULL;
     *n_results = 0;
-    NMLP_TRY(nmlp_probe_create(&b.probe, options->pool, &cpu, (size_t)COLD_BYTES, err));
+    NMLP_TRY(nmlp_probe_create(&b.probe, options->pool, cpu, (size_t)COLD_BYTES, err));
     NMLP_TRY(prepare(&b, err));
     size_t n = b.n_variants * b.n_per_variant;
     *results = nmlp_mem_new(n * options->n_rows, sizeof **results, err);

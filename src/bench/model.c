@@ -189,7 +189,7 @@ static nmlp_status warm_up(struct subject *s, nmlp_bench_model_result *r, nmlp_e
 
 nmlp_status nmlp_bench_model_run(nmlp_bench_model_result results[], const nmlp_bench_model_options *o, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    nmlp_cpu cpu = nmlp_cpu_detect();
+    const nmlp_cpu *cpu = nmlp_cpu_get();
     nmlp_probe *probe = NULL;
     struct subject *subjects = nmlp_mem_new((size_t)o->n_models, sizeof *subjects, err);
     if (!subjects) return NMLP_E_NOMEM;
@@ -198,7 +198,7 @@ nmlp_status nmlp_bench_model_run(nmlp_bench_model_result results[], const nmlp_b
         NMLP_TRY(open_subject(&subjects[i], o->dirs[i], o, &results[i], err));
         NMLP_TRY(warm_up(&subjects[i], &results[i], err));
     }
-    NMLP_TRY(nmlp_probe_create(&probe, o->pool, &cpu, DRAM_BYTES, err));
+    NMLP_TRY(nmlp_probe_create(&probe, o->pool, cpu, DRAM_BYTES, err));
     NMLP_TRY(measure(subjects, probe, o, err));
     for (int i = 0; i < o->n_models; i++)
         for (int which = 0; which < NMLP_BENCH_MODEL_CASES; which++)

@@ -31,8 +31,8 @@ static nmlp_bench_peak_result take(nmlp_probe *probe, const struct reading *read
 
 nmlp_status nmlp_bench_peak_run(nmlp_bench_peak_result results[NMLP_BENCH_PEAKS], nmlp_pool *pool, nmlp_err *err) {
     nmlp_probe *probe = NULL;
-    nmlp_cpu cpu = nmlp_cpu_detect();
-    NMLP_RETURN_IF_FAILED(nmlp_probe_create(&probe, pool, &cpu, DRAM_BYTES, err));
+    const nmlp_cpu *cpu = nmlp_cpu_get();
+    NMLP_RETURN_IF_FAILED(nmlp_probe_create(&probe, pool, cpu, DRAM_BYTES, err));
     for (int i = 0; i < NMLP_BENCH_PEAKS; i++) results[i] = take(probe, &readings[i]);
     nmlp_probe_destroy(probe);
     return NMLP_OK;

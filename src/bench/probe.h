@@ -8,7 +8,7 @@
 #include <stddef.h>
 
 #include "base/pool.h"
-#include "kernels/cpu.h"
+#include "base/cpu.h"
 
 typedef struct nmlp_probe nmlp_probe;
 

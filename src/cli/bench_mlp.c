@@ -76,14 +76,14 @@ static nmlp_status find_peers(struct request *rq, const char *list, nmlp_err *er
 
 static nmlp_status parse(struct request *rq, const nmlp_bench_args *args, nmlp_err *err) {
     nmlp_bench_mlp_options *o = &rq->options;
-    nmlp_cpu cpu = nmlp_cpu_detect();
+    const nmlp_cpu *cpu = nmlp_cpu_get();
     size_t n = 0;
     NMLP_RETURN_IF_FAILED(nmlp_cli_parse_ints(&rq->shape, &n, args->shape, "--shape", err));
     if (n < 2) return nmlp_fail(err, NMLP_E_ARG, "--shape: \"%s\" is not H,I and ranks", args->shape);
     NMLP_RETURN_IF_FAILED(check_counts(rq->shape, n, "--shape", err));
     NMLP_RETURN_IF_FAILED(nmlp_cli_parse_ints(&rq->rows, &o->n_rows, args->rows, "--rows", err));
     NMLP_RETURN_IF_FAILED(check_counts(rq->rows, o->n_rows, "--rows", err));
-    NMLP_RETURN_IF_FAILED(nmlp_kernels_select_bf16(&o->kernels, &cpu, args->isa, err));
+    NMLP_RETURN_IF_FAILED(nmlp_kernels_select_bf16(&o->kernels, cpu, args->isa, err));
     o->hidden = rq->shape[0];
     o->inner = rq->shape[1];
     o->ranks = rq->shape + 2;

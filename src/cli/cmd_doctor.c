@@ -36,18 +36,18 @@ static nmlp_status examine(findings *f, nmlp_err *err) {
     return NMLP_OK;
 }
 
-static const char *tiles_text(const nmlp_amx_state *t) {
+static const char *tiles_text(const nmlp_cpu_amx *t) {
     if (!t->in_cpu) return "not in this CPU";
     if (!t->enabled) return "in the CPU, not enabled by the system";
     if (!t->permitted) return "in the CPU, permission refused";
-    return t->work ? "permitted, computes" : "permitted, but does not compute";
+    return "permitted";
 }
 
 static void print_processor(const findings *f) {
     static const char *const states[] = {"sound", "WRONG RESULTS", "not on this CPU"};
     const nmlp_survey *s = &f->survey;
     printf("  cpu          %s\n", s->cpu_name[0] ? s->cpu_name : "unknown");
-    printf("  AMX          %s\n", tiles_text(&s->tiles));
+    printf("  AMX          %s\n", tiles_text(&s->cpu.amx));
     printf("  kernels      %s runs; %s with --precision bf16\n", s->set, s->set_bf16);
     for (size_t i = 0; i < SETS_MAX && nmlp_kernels_name_at(i); i++)
         printf("               %-7s %s\n", nmlp_kernels_name_at(i), states[f->sets[i]]);
@@ -99,10 +99,10 @@ static void put_cpu(nmlp_json_writer *w, const findings *f) {
     nmlp_json_put_bool(w, "avx512", s->cpu.avx512);
     nmlp_json_put_bool(w, "avx512_bf16", s->cpu.avx512_bf16);
     nmlp_json_begin_object(w, "amx");
-    nmlp_json_put_bool(w, "in_cpu", s->tiles.in_cpu);
-    nmlp_json_put_bool(w, "enabled", s->tiles.enabled);
-    nmlp_json_put_bool(w, "permitted", s->tiles.permitted);
-    nmlp_json_put_bool(w, "works", s->tiles.work);
+    nmlp_json_put_bool(w, "in_cpu", s->cpu.amx.in_cpu);
+    nmlp_json_put_bool(w, "enabled", s->cpu.amx.enabled);
+    nmlp_json_put_bool(w, "permitted", s->cpu.amx.permitted);
+    nmlp_json_put_bool(w, "works", s->cpu.amx_bf16);
     nmlp_json_end_object(w);
     nmlp_json_put_string(w, "kernel_set", s->set);
     nmlp_json_put_string(w, "kernel_set_bf16", s->set_bf16);

@@ -7,7 +7,7 @@
 
 #include "cli/cli.h"
 #include "cli/report_sections.h"
-#include "kernels/cpu.h"
+#include "base/cpu.h"
 
 static void put_cpu_name(nmlp_str *out) {
     char line[256];
@@ -24,16 +24,16 @@ static void put_cpu_name(nmlp_str *out) {
 }
 
 void nmlp_report_machine(nmlp_str *out) {
-    nmlp_cpu cpu = nmlp_cpu_detect();
+    const nmlp_cpu *cpu = nmlp_cpu_get();
     struct utsname system;
     char memory[32];
     put_cpu_name(out);
     nmlp_cli_bytes_text(memory, (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE));
     nmlp_str_printf(out, ", %ld CPUs, %s, %s memory", sysconf(_SC_NPROCESSORS_ONLN),
-                    cpu.amx_bf16   ? "AMX"
-                    : cpu.avx512   ? "AVX-512"
-                    : cpu.avx2_fma ? "AVX2"
-                                   : "no vector set we use",
+                    cpu->amx_bf16   ? "AMX"
+                    : cpu->avx512   ? "AVX-512"
+                    : cpu->avx2_fma ? "AVX2"
+                                    : "no vector set we use",
                     memory);
     if (uname(&system) == 0) nmlp_str_printf(out, ", %s %s", system.sysname, system.release);
 }

@@ -61,6 +61,7 @@ void nmlp_compress_report_fini(nmlp_compress_report *r) {
 }
 
 struct job {
+    int blas_threads; /* what OpenBLAS is given back at the end */
     nmlp_engine *engine;
     const nmlp_model *model;
     const nmlp_compress_options *options; /* with every choice made */
@@ -163,7 +164,6 @@ static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, co
     const nmlp_compress_options *o = j->options;
     const nmlp_config *c = &j->model->config;
     nmlp_str work;
-    nmlp_linalg_init();
     NMLP_RETURN_IF_FAILED(check_options(j->model, o, err));
     NMLP_RETURN_IF_FAILED(nmlp_target_check(out_dir, j->model->checkpoint.dir, err));
     NMLP_RETURN_IF_FAILED(set_budget(j, err));
@@ -202,6 +202,7 @@ static void close_job(struct job *j, nmlp_status st) {
     nmlp_windows_fini(&j->windows);
     if (st == NMLP_E_INTERRUPTED || (st == NMLP_OK && j->options->keep_work)) nmlp_dir_stage_keep(&j->work);
     nmlp_dir_stage_abort(&j->work);
+    nmlp_linalg_end(j->blas_threads);
 }
 
 static nmlp_status choose_ranks(struct job *j, nmlp_plan *plan, nmlp_err *err) {
@@ -403,7 +404,11 @@ static nmlp_status new_report(nmlp_compress_report *r, int64_t n_layers, nmlp_er
 
 nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n_ids, const char *out_dir,
                               const nmlp_compress_options *options, nmlp_compress_report *report, nmlp_err *err) {
-    struct job j = {.engine = engine, .model = nmlp_engine_model(engine), .chosen = *options, .report = report};
+    struct job j = {.engine = engine,
+                    .model = nmlp_engine_model(engine),
+                    .chosen = *options,
+                    .report = report,
+                    .blas_threads = nmlp_linalg_begin()};
     const struct effort *effort = effort_for(&j.model->config);
     nmlp_status st = NMLP_OK;
     if (options->rounds < 0) j.chosen.rounds = effort->rounds;

@@ -16,16 +16,13 @@ static void say(nmlp_advice *a, const char *fmt, ...) {
 }
 
 static void advise_tiles(nmlp_advice *a, const nmlp_survey *s) {
-    const nmlp_amx_state *t = &s->tiles;
+    const nmlp_cpu_amx *t = &s->cpu.amx;
     if (!t->in_cpu) return;
     if (!t->enabled)
         say(a, "this CPU has AMX, but the system does not enable it: Linux 5.16 or later does");
     else if (!t->permitted)
         say(a, "this CPU has AMX, but the system refuses it to this process: allow arch_prctl (seccomp profile of the "
                "container)");
-    else if (!t->work)
-        say(a, "this CPU announces AMX, but a tile does not compute: the hypervisor must pass it through (CPU model "
-               "host)");
     else
         say(a, "AMX works here: run --precision bf16 uses it (activations are rounded to bf16)");
 }

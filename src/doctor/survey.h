@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "cuda/cuda.h"
 #include "kernels/caches.h"
-#include "kernels/cpu.h"
+#include "base/cpu.h"
 
 typedef enum nmlp_huge_pages {
     NMLP_HUGE_PAGES_UNKNOWN,
@@ -20,7 +20,6 @@ typedef enum nmlp_huge_pages {
 typedef struct nmlp_survey {
     char cpu_name[128]; /* "" where the system does not say */
     nmlp_cpu cpu;
-    nmlp_amx_state tiles;
     const char *set;      /* kernel set that runs unless told otherwise */
     const char *set_bf16; /* with --precision bf16 */
     nmlp_caches caches;

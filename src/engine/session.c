@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/ints.h"
 #include "base/mem.h"
 #include "base/pages.h"
 #include "engine/rope_table.h"
@@ -37,9 +38,6 @@ struct nmlp_session {
     size_t workspace_bytes;
 };
 
-static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
-static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
-
 static nmlp_kv kv_shape(const nmlp_cpu_weights *w, int64_t context) {
     const nmlp_config *c = &w->model->config;
     return (nmlp_kv){.kernels = w->kernels, .len = context, .n_heads = c->n_kv_heads, .head_dim = c->head_dim};
@@ -65,15 +63,16 @@ static size_t workspace_bytes(const nmlp_session *s) {
     int n_threads = nmlp_pool_threads(w->pool);
     nmlp_attention shape = attention_shape(s, s->chunk);
     size_t bytes = nmlp_attention_workspace_bytes(&shape, n_threads);
-    bytes = max_size(bytes, nmlp_linear_workspace_bytes(w->lm_head, s->chunk, n_threads));
+    bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(w->lm_head, s->chunk, n_threads));
     for (int64_t l = 0; l < w->model->config.n_layers; l++) {
         const nmlp_cpu_layer *layer = &w->layers[l];
-        bytes = max_size(bytes, nmlp_linear_workspace_bytes(layer->q, s->chunk, n_threads));
-        bytes = max_size(bytes, nmlp_linear_workspace_bytes(layer->k, s->chunk, n_threads));
-        bytes = max_size(bytes, nmlp_linear_workspace_bytes(layer->v, s->chunk, n_threads));
-        bytes = max_size(bytes, nmlp_linear_workspace_bytes(layer->o, s->chunk, n_threads));
-        bytes = max_size(bytes, nmlp_mlp_workspace_bytes(layer->mlp, s->chunk, n_threads));
-        if (s->observed) bytes = max_size(bytes, nmlp_mlp_observed_workspace_bytes(layer->mlp, s->chunk, n_threads));
+        bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(layer->q, s->chunk, n_threads));
+        bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(layer->k, s->chunk, n_threads));
+        bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(layer->v, s->chunk, n_threads));
+        bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(layer->o, s->chunk, n_threads));
+        bytes = nmlp_max_size(bytes, nmlp_mlp_workspace_bytes(layer->mlp, s->chunk, n_threads));
+        if (s->observed)
+            bytes = nmlp_max_size(bytes, nmlp_mlp_observed_workspace_bytes(layer->mlp, s->chunk, n_threads));
     }
     return bytes;
 }
@@ -122,7 +121,7 @@ static nmlp_status new_buffers(nmlp_session *s, nmlp_err *err) {
         {&s->rope, s->context, c->head_dim},
         {&s->hidden, s->chunk, c->hidden},
         {&s->normed, s->chunk, c->hidden},
-        {&s->mixed, s->chunk, max64(q_dim, c->hidden)},
+        {&s->mixed, s->chunk, nmlp_max(q_dim, c->hidden)},
         {&s->q, s->chunk, q_dim},
         {&s->k_rows, s->chunk, kv_dim},
         {&s->v_rows, s->chunk, kv_dim},
@@ -213,7 +212,7 @@ static void place_groups(void *arg, int64_t begin, int64_t end, int thread) {
     const nmlp_session *s = placing->session;
     const struct run *run = placing->run;
     int64_t row_dim = placing->kv.n_heads * placing->kv.head_dim;
-    int64_t first = max64(run->first, (placing->first_group + begin) * NMLP_KV_GROUP);
+    int64_t first = nmlp_max(run->first, (placing->first_group + begin) * NMLP_KV_GROUP);
     int64_t last = (placing->first_group + end) * NMLP_KV_GROUP;
     int64_t n = (last < run->first + run->n ? last : run->first + run->n) - first;
     int64_t row = run->row + first - run->first;

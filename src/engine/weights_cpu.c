@@ -83,7 +83,7 @@ static nmlp_status make_layers(nmlp_cpu_weights *w, const nmlp_progress *progres
 nmlp_status nmlp_cpu_weights_create(nmlp_cpu_weights **out, const nmlp_model *model, const nmlp_engine_options *options,
                                     nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    nmlp_cpu cpu = nmlp_cpu_detect();
+    const nmlp_cpu *cpu = nmlp_cpu_get();
     nmlp_view no_bias = {0};
     *out = NULL;
     nmlp_cpu_weights *w = nmlp_mem_new(1, sizeof *w, err);
@@ -91,7 +91,7 @@ nmlp_status nmlp_cpu_weights_create(nmlp_cpu_weights **out, const nmlp_model *mo
     w->model = model;
     w->pool = options->pool;
     nmlp_arena_init(&w->arena);
-    NMLP_TRY((options->bf16 ? nmlp_kernels_select_bf16 : nmlp_kernels_select)(&w->kernels, &cpu, options->isa, err));
+    NMLP_TRY((options->bf16 ? nmlp_kernels_select_bf16 : nmlp_kernels_select)(&w->kernels, cpu, options->isa, err));
     w->check_finite = !options->skip_finite_check;
     if (model->embedding.data != model->lm_head.data) {
         NMLP_TRY(check(w, &model->embedding, err));

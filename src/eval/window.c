@@ -1,6 +1,6 @@
 #include "eval/window.h"
 
-static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+#include "base/ints.h"
 
 bool nmlp_window_next(const nmlp_windows *w, nmlp_window *window) {
     bool first = window->end == 0;
@@ -9,7 +9,7 @@ bool nmlp_window_next(const nmlp_windows *w, nmlp_window *window) {
     if (covered >= w->n_tokens) return false;
     int64_t end = begin + w->ctx < w->n_tokens ? begin + w->ctx : w->n_tokens;
     if (w->drop_partial && end - begin < w->ctx) return false;
-    int64_t score = max64(begin + 1, covered);
+    int64_t score = nmlp_max(begin + 1, covered);
     if (score >= end) return false;
     *window = (nmlp_window){.begin = begin, .end = end, .score = score};
     return true;

@@ -15,7 +15,7 @@
 #include "base/pool.h"
 #include "base/status.h"
 #include "base/str.h"
-#include "kernels/cpu.h"
+#include "base/cpu.h"
 #include "tensor/factors.h"
 #include "tensor/view.h"
 

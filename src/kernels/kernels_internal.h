@@ -2,6 +2,7 @@
 #ifndef NMLP_KERNELS_KERNELS_INTERNAL_H
 #define NMLP_KERNELS_KERNELS_INTERNAL_H
 
+#include "base/ints.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/kernels.h"
 #include "kernels/ops/vec.h"
@@ -37,11 +38,6 @@ static inline const nmlp_gemm *nmlp_kernels_gemm(const nmlp_kernels *kernels, in
 /* One row of nmlp_rmsnorm. */
 void nmlp_norm_row(float *y, const float *x, const float *weight, float eps, int64_t h);
 
-static inline size_t nmlp_round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
-static inline int64_t nmlp_min(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t nmlp_max(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t nmlp_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 /* Hands out pieces of the caller's workspace, each aligned to a cache line. With base NULL it only counts. */
 typedef struct nmlp_carver {
     char *base;
@@ -57,7 +53,7 @@ static inline nmlp_carver nmlp_carver_of(void *workspace) {
 
 static inline void *nmlp_carve(nmlp_carver *carver, size_t bytes) {
     void *piece = carver->base ? carver->base + carver->used_bytes : NULL;
-    carver->used_bytes += nmlp_round_up(bytes, NMLP_LINE_BYTES);
+    carver->used_bytes += nmlp_round_up_size(bytes, NMLP_LINE_BYTES);
     return piece;
 }
 

@@ -2,12 +2,11 @@
 #include <cblas.h>
 #include <string.h>
 
+#include "base/ints.h"
 #include "base/mem.h"
 #include "linalg/linalg.h"
 
 enum { ROWS_PER_TASK = 128, GRAM_BLOCK = 256, GRAM_TOKENS = 256, ELEMS_PER_TASK = 1 << 16, MIRROR_SIDE = 64 };
-
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 struct gemm {
     nmlp_trans ta, tb;
@@ -52,7 +51,7 @@ static void mirror_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct mirror *m = ctx;
     (void)thread;
     for (int64_t first = begin; first < m->n; first += MIRROR_SIDE) {
-        int64_t last = min64(first + MIRROR_SIDE, m->n);
+        int64_t last = nmlp_min(first + MIRROR_SIDE, m->n);
         for (int64_t i = begin; i < end; i++)
             for (int64_t j = first > i ? first : i + 1; j < last; j++) m->c[i * m->n + j] = m->c[j * m->n + i];
     }
@@ -78,7 +77,7 @@ static void squares_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     for (int64_t task = begin; task < end; task++) {
         int64_t row = task * ROWS_PER_TASK;
-        int64_t rows = min64(ROWS_PER_TASK, g->n - row);
+        int64_t rows = nmlp_min(ROWS_PER_TASK, g->n - row);
         cblas_dgemm(CblasRowMajor, by_columns ? CblasTrans : CblasNoTrans, by_columns ? CblasNoTrans : CblasTrans,
                     (blasint)rows, (blasint)(row + rows), (blasint)g->k, 1.0, g->a + (by_columns ? row : row * stride),
                     (blasint)stride, g->a, (blasint)stride, 0.0, g->c + row * g->n, (blasint)g->n);
@@ -165,10 +164,10 @@ struct cross {
 };
 
 static void cross_block(const struct cross *g, int64_t i, int64_t j, float *scratch) {
-    int64_t rows = min64(GRAM_BLOCK, g->m - i);
-    int64_t cols = min64(GRAM_BLOCK, g->n - j);
+    int64_t rows = nmlp_min(GRAM_BLOCK, g->m - i);
+    int64_t cols = nmlp_min(GRAM_BLOCK, g->n - j);
     for (int64_t t = 0; t < g->s; t += GRAM_TOKENS) {
-        int64_t tokens = min64(GRAM_TOKENS, g->s - t);
+        int64_t tokens = nmlp_min(GRAM_TOKENS, g->s - t);
         if (g->by_rows)
             cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)rows, (blasint)cols, (blasint)tokens, 1.0f,
                         g->y + i * g->s + t, (blasint)g->s, g->x + j * g->s + t, (blasint)g->s, 0.0f, scratch,
@@ -289,7 +288,7 @@ static void solve_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     for (int64_t task = begin; task < end; task++) {
         int64_t row = task * ROWS_PER_TASK;
-        int64_t rows = min64(ROWS_PER_TASK, s->m - row);
+        int64_t rows = nmlp_min(ROWS_PER_TASK, s->m - row);
         cblas_dtrsm(CblasRowMajor, CblasRight, CblasLower, s->transposed ? CblasTrans : CblasNoTrans, CblasNonUnit,
                     (blasint)rows, (blasint)s->n, 1.0, s->l, (blasint)s->n, s->b + row * s->n, (blasint)s->n);
     }

@@ -2,9 +2,16 @@
 #include <cblas.h>
 #include <string.h>
 
+#include "base/cpu.h"
 #include "linalg/linalg.h"
 
-void nmlp_linalg_init(void) { openblas_set_num_threads(1); }
+int nmlp_linalg_begin(void) {
+    int n_threads = openblas_get_num_threads();
+    openblas_set_num_threads(1);
+    return n_threads;
+}
+
+void nmlp_linalg_end(int n_threads) { openblas_set_num_threads(n_threads); }
 
 const char *nmlp_linalg_core(void) { return openblas_get_corename(); }
 
@@ -17,12 +24,6 @@ const char *nmlp_linalg_better_core_than(const char *core, bool has_avx2, bool h
 }
 
 const char *nmlp_linalg_better_core(void) {
-#if defined(__x86_64__)
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
-    return nmlp_linalg_better_core_than(nmlp_linalg_core(), avx2, avx512);
-#else
-    return NULL;
-#endif
+    const nmlp_cpu *cpu = nmlp_cpu_get();
+    return nmlp_linalg_better_core_than(nmlp_linalg_core(), cpu->avx2_fma, cpu->avx512);
 }

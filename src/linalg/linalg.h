@@ -11,8 +11,11 @@
 #include "base/pool.h"
 #include "base/status.h"
 
-/* To be called once before anything else here: keeps BLAS on the caller's thread. */
-void nmlp_linalg_init(void);
+/* Around everything else here: keeps BLAS on the caller's thread, then gives OpenBLAS back the number of threads it
+ * had, which belongs to the whole process. Two threads of a program that do this at the same time get right results, at
+ * a speed that depends on who ends first. */
+int nmlp_linalg_begin(void);
+void nmlp_linalg_end(int n_threads);
 
 /* Name of the CPU OpenBLAS chose its kernels for, e.g. "SkylakeX". */
 const char *nmlp_linalg_core(void);

@@ -3,14 +3,13 @@
 #ifndef NMLP_TRAIN_ATTENTION_BODY_H
 #define NMLP_TRAIN_ATTENTION_BODY_H
 
+#include "base/ints.h"
 #include "train/rows_body.h"
 
 enum { QB = 96 }; /* a multiple of every set's block of rows */
 
-static int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
-
 static int64_t packed_elems(const nmlp_products *p, int64_t k, int64_t n) {
-    return round_up(n, p->strip) * round_up(k, p->k_step) / p->per_real;
+    return nmlp_round_up(n, p->strip) * nmlp_round_up(k, p->k_step) / p->per_real;
 }
 
 /* Where a head's scratch goes. Blocks begin at cache lines. */
@@ -30,7 +29,7 @@ static attend_blocks blocks_of(const nmlp_products *p, nmlp_real *scratch, int64
     int64_t end = 0;
     for (int i = 0; i < 6; i++) {
         at[i] = end;
-        end += round_up(sizes[i], 64 / (int64_t)sizeof(nmlp_real));
+        end += nmlp_round_up(sizes[i], 64 / (int64_t)sizeof(nmlp_real));
     }
     attend_blocks b = {.elems = end + p->multiply_scratch};
     if (!scratch) return b;
@@ -54,8 +53,8 @@ static void pack_all(const nmlp_products *p, nmlp_real *packed, const nmlp_real 
                               .transposed = transposed,
                               .k = k,
                               .n = n,
-                              .b_rows = round_up(k, p->k_step),
-                              .strip_end = round_up(n, p->strip) / p->strip});
+                              .b_rows = nmlp_round_up(k, p->k_step),
+                              .strip_end = nmlp_round_up(n, p->strip) / p->strip});
 }
 
 /* p [rows, q0+rows] = exp(scale q k^T - lse), zero above the diagonal; without `known` the log-sums are found first. */
@@ -66,7 +65,7 @@ static void probabilities(const nmlp_attend *h, const attend_blocks *b, int64_t 
                                           .a = h->q + q0 * h->q_stride,
                                           .lda = h->q_stride,
                                           .b = b->k_t,
-                                          .b_rows = round_up(h->d, h->products->k_step),
+                                          .b_rows = nmlp_round_up(h->d, h->products->k_step),
                                           .m = rows,
                                           .n = seen,
                                           .k = h->d,
@@ -96,7 +95,7 @@ static void mix_rows(const nmlp_attend *h, const attend_blocks *b, nmlp_real *ou
                                           .a = s,
                                           .lda = seen,
                                           .b = b->rows,
-                                          .b_rows = round_up(h->t, h->products->k_step),
+                                          .b_rows = nmlp_round_up(h->t, h->products->k_step),
                                           .m = rows,
                                           .n = h->d,
                                           .k = seen,
@@ -136,7 +135,7 @@ static void add_transposed(const nmlp_attend *h, const attend_blocks *b, nmlp_re
                                           .lda = seen,
                                           .a_transposed = true,
                                           .b = b->block,
-                                          .b_rows = round_up(rows, h->products->k_step),
+                                          .b_rows = nmlp_round_up(rows, h->products->k_step),
                                           .m = seen,
                                           .n = h->d,
                                           .k = rows,
@@ -159,7 +158,7 @@ static void attend_backward(const nmlp_attend *h) {
                                               .a = d_out,
                                               .lda = h->q_stride,
                                               .b = b.v_t,
-                                              .b_rows = round_up(h->d, h->products->k_step),
+                                              .b_rows = nmlp_round_up(h->d, h->products->k_step),
                                               .m = rows,
                                               .n = seen,
                                               .k = h->d,

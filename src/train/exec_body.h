@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/ints.h"
 #include "train/exec.h"
 
 enum {
@@ -19,15 +20,13 @@ enum {
     ELEM_GRAIN = 16384
 };
 
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static nmlp_real *thread_scratch(const nmlp_exec *e, int thread) { return e->scratch + thread * e->scratch_elems; }
 
 nmlp_status nmlp_exec_init(nmlp_exec *e, const char *isa, nmlp_pool *pool, int64_t t, int64_t d, nmlp_err *err) {
     *e = (nmlp_exec){.ops = nmlp_ops_select(isa), .products = nmlp_products_select(isa), .pool = pool};
     nmlp_arena_init(&e->arena);
     e->scratch_elems = e->ops->attend_scratch(e->products, t, d);
-    e->scratch_elems = ceil_div(e->scratch_elems, 64) * 64;
+    e->scratch_elems = nmlp_ceil_div(e->scratch_elems, 64) * 64;
     e->packed =
         nmlp_arena_new(&e->arena, (size_t)(PANEL_COLS * PANEL_ROWS / e->products->per_real), sizeof *e->packed, err);
     e->scratch =
@@ -55,15 +54,15 @@ struct panel {
 
 static int64_t packed_elems(const struct panel *p) {
     const nmlp_products *products = p->e->products;
-    return ceil_div(p->n, products->strip) * products->strip * p->b_rows / products->per_real;
+    return nmlp_ceil_div(p->n, products->strip) * products->strip * p->b_rows / products->per_real;
 }
 
 static struct panel panel_at(const nmlp_exec *e, const nmlp_train_matmul *g, int64_t col, int64_t row) {
     struct panel p = {.e = e, .g = g, .packed = e->packed, .col = col, .row = row};
-    p.n = min64(PANEL_COLS, g->n - col);
-    p.k = min64(PANEL_ROWS, g->k - row);
-    p.b_rows = ceil_div(p.k, e->products->k_step) * e->products->k_step;
-    p.tile_cols = min64(TILE_COLS_MAX, TILE_ELEMS / p.b_rows / TILE_COLS_MIN * TILE_COLS_MIN);
+    p.n = nmlp_min(PANEL_COLS, g->n - col);
+    p.k = nmlp_min(PANEL_ROWS, g->k - row);
+    p.b_rows = nmlp_ceil_div(p.k, e->products->k_step) * e->products->k_step;
+    p.tile_cols = nmlp_min(TILE_COLS_MAX, TILE_ELEMS / p.b_rows / TILE_COLS_MIN * TILE_COLS_MIN);
     if (p.tile_cols < TILE_COLS_MIN) p.tile_cols = TILE_COLS_MIN;
     return p;
 }
@@ -134,7 +133,7 @@ static void multiply_tiles(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct panel *p = ctx;
     const nmlp_train_matmul *g = p->g;
     const nmlp_products *products = p->e->products;
-    int64_t row_blocks = ceil_div(p->m, TILE_ROWS);
+    int64_t row_blocks = nmlp_ceil_div(p->m, TILE_ROWS);
     for (int64_t tile = begin; tile < end; tile++) {
         int64_t row = tile % row_blocks * TILE_ROWS;
         int64_t col = tile / row_blocks * p->tile_cols;
@@ -146,8 +145,8 @@ static void multiply_tiles(void *ctx, int64_t begin, int64_t end, int thread) {
                                            .a_transposed = g->a_transposed,
                                            .b = p->packed + col * p->b_rows / products->per_real,
                                            .b_rows = p->b_rows,
-                                           .m = min64(TILE_ROWS, p->m - row),
-                                           .n = min64(p->tile_cols, p->n - col),
+                                           .m = nmlp_min(TILE_ROWS, p->m - row),
+                                           .n = nmlp_min(p->tile_cols, p->n - col),
                                            .k = p->k,
                                            .accumulate = g->accumulate || p->row > 0,
                                            .packed_a = packed_a,
@@ -161,9 +160,10 @@ static void multiply_panel(struct panel *p) {
     const nmlp_train_matmul *g = p->g;
     int64_t most = e->products->pack_a ? LEFT_ELEMS / p->b_rows / TILE_ROWS * TILE_ROWS : g->m;
     for (p->top = 0; p->top < g->m; p->top += most) {
-        p->m = min64(most, g->m - p->top);
-        if (e->products->pack_a) nmlp_pool_for(e->pool, ceil_div(p->m, e->products->group), 1, pack_groups, p);
-        nmlp_pool_for(e->pool, ceil_div(p->m, TILE_ROWS) * ceil_div(p->n, p->tile_cols), 1, multiply_tiles, p);
+        p->m = nmlp_min(most, g->m - p->top);
+        if (e->products->pack_a) nmlp_pool_for(e->pool, nmlp_ceil_div(p->m, e->products->group), 1, pack_groups, p);
+        nmlp_pool_for(e->pool, nmlp_ceil_div(p->m, TILE_ROWS) * nmlp_ceil_div(p->n, p->tile_cols), 1, multiply_tiles,
+                      p);
     }
 }
 
@@ -175,7 +175,8 @@ void nmlp_exec_matmul(nmlp_exec *e, const nmlp_train_matmul *g) {
             struct panel p = panel_at(e, g, col, row);
             if (fixed) p.packed = fixed->packed + at;
             at += packed_elems(&p);
-            if (!fixed || !fixed->ready) nmlp_pool_for(e->pool, ceil_div(p.n, e->products->strip), 4, pack_strips, &p);
+            if (!fixed || !fixed->ready)
+                nmlp_pool_for(e->pool, nmlp_ceil_div(p.n, e->products->strip), 4, pack_strips, &p);
             multiply_panel(&p);
         }
     }

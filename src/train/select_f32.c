@@ -2,17 +2,17 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu.h"
+#include "base/cpu.h"
 #include "train/ops_internal.h"
 
 static bool is_auto(const char *isa) { return !isa || strcmp(isa, "auto") == 0; }
 
 const nmlp_ops *nmlp_ops_select(const char *isa) {
 #if defined(__x86_64__)
-    nmlp_cpu cpu = nmlp_cpu_detect();
+    const nmlp_cpu *cpu = nmlp_cpu_get();
     bool any = is_auto(isa) || strcmp(isa, "amx") == 0;
-    if (cpu.avx512 && (any || strcmp(isa, "avx512") == 0)) return &nmlp_ops_f32_avx512;
-    if (cpu.avx2_fma && (any || strcmp(isa, "avx2") == 0)) return &nmlp_ops_f32_avx2;
+    if (cpu->avx512 && (any || strcmp(isa, "avx512") == 0)) return &nmlp_ops_f32_avx512;
+    if (cpu->avx2_fma && (any || strcmp(isa, "avx2") == 0)) return &nmlp_ops_f32_avx2;
 #else
     (void)isa;
 #endif
@@ -46,8 +46,8 @@ static bool tiles_agree(void) {
 }
 
 static bool tiles_usable(void) {
-    nmlp_cpu cpu = nmlp_cpu_detect();
-    return cpu.amx_bf16 && cpu.avx512 && tiles_agree();
+    const nmlp_cpu *cpu = nmlp_cpu_get();
+    return cpu->amx_bf16 && cpu->avx512 && tiles_agree();
 }
 
 #endif
@@ -55,7 +55,7 @@ static bool tiles_usable(void) {
 const nmlp_products *nmlp_products_select(const char *isa) {
     if (isa && strcmp(isa, "amx-emu") == 0) return &nmlp_products_emu;
 #if defined(__x86_64__)
-    if (isa && strcmp(isa, "amx-emu-avx512") == 0 && nmlp_cpu_detect().avx512) return &nmlp_products_emu_avx512;
+    if (isa && strcmp(isa, "amx-emu-avx512") == 0 && nmlp_cpu_get()->avx512) return &nmlp_products_emu_avx512;
     if ((is_auto(isa) || strcmp(isa, "amx") == 0) && tiles_usable()) return &nmlp_products_amx;
 #endif
     return &nmlp_ops_select(isa)->products;

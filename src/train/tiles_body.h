@@ -9,6 +9,7 @@
 
 #include <string.h>
 
+#include "base/ints.h"
 #include "tensor/dtype.h"
 #include "train/ops_internal.h"
 
@@ -35,8 +36,6 @@ static void pack_strip(uint16_t *dst, const nmlp_packing *g, int64_t first);
  * other. */
 static void copy_group(uint16_t *dst, const float *a, int64_t lda, bool transposed, int64_t m, int64_t k);
 
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-
 static void pack_b(const nmlp_packing *g) {
     for (int64_t s = g->strip_begin; s < g->strip_end; s++)
         pack_strip((uint16_t *)(void *)g->packed + s * NR * g->b_rows, g, s * NR);
@@ -46,13 +45,13 @@ static void pack_a(const nmlp_row_packing *g) {
     for (int64_t i = g->group_begin; i < g->group_end; i++) {
         const float *a = g->a + i * MR * (g->transposed ? 1 : g->lda);
         copy_group((uint16_t *)(void *)g->packed + i * MR * g->a_cols, a, g->lda, g->transposed,
-                   min64(MR, g->m - i * MR), g->k);
+                   nmlp_min(MR, g->m - i * MR), g->k);
     }
 }
 
 static void store_block(const nmlp_product *g, const float *block, int64_t row, int64_t col, bool accumulate) {
-    int64_t rows = min64(MR, g->m - row);
-    int64_t cols = min64(NR, g->n - col);
+    int64_t rows = nmlp_min(MR, g->m - row);
+    int64_t cols = nmlp_min(NR, g->n - col);
     for (int64_t i = 0; i < rows; i++) {
         float *c = g->c + (row + i) * g->ldc + col;
         if (accumulate) {
@@ -89,17 +88,17 @@ static void multiply(const nmlp_product *g) {
     block_begin();
     for (int64_t row = 0; g->packed_a && row < g->m; row += MB) {
         const uint16_t *packed = (const uint16_t *)(const void *)g->packed_a;
-        multiply_groups(g, packed + row * g->b_rows, edge, row, min64(MB, g->m - row), 0, g->k);
+        multiply_groups(g, packed + row * g->b_rows, edge, row, nmlp_min(MB, g->m - row), 0, g->k);
     }
     for (int64_t row = 0; !g->packed_a && row < g->m; row += MB) {
-        int64_t m = min64(MB, g->m - row);
+        int64_t m = nmlp_min(MB, g->m - row);
         for (int64_t p0 = 0; p0 < g->k; p0 += KC) {
-            int64_t k = min64(KC, g->k - p0);
+            int64_t k = nmlp_min(KC, g->k - p0);
             int64_t group_elems = (k + TILE_K - 1) / TILE_K * 2 * TILE_ELEMS;
             const float *from = g->a_transposed ? g->a + p0 * g->lda + row : g->a + row * g->lda + p0;
             for (int64_t i = 0; i < m; i += MR)
                 copy_group(a + i / MR * group_elems, from + i * (g->a_transposed ? 1 : g->lda), g->lda, g->a_transposed,
-                           min64(MR, m - i), k);
+                           nmlp_min(MR, m - i), k);
             multiply_groups(g, a, edge, row, m, p0, k);
         }
     }

@@ -138,9 +138,9 @@ static nmlp_status open_author(nmlp_trainer *t, nmlp_err *err) {
 
 static nmlp_status check_options(nmlp_trainer *t, nmlp_err *err) {
     nmlp_recover_options *o = &t->options;
-    nmlp_cpu cpu = nmlp_cpu_detect();
+    const nmlp_cpu *cpu = nmlp_cpu_get();
     const nmlp_kernels *kernels;
-    NMLP_RETURN_IF_FAILED(nmlp_kernels_select(&kernels, &cpu, o->isa, err)); /* refuses unknown names */
+    NMLP_RETURN_IF_FAILED(nmlp_kernels_select(&kernels, cpu, o->isa, err)); /* refuses unknown names */
     int64_t most = t->model->config.max_positions;
     if (o->context == 0) o->context = most < 512 ? most : 512;
     if (o->rate == 0) o->rate = o->mode == NMLP_RECOVER_LORA ? 1e-3 : 3e-4;

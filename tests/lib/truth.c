@@ -211,9 +211,9 @@ void nmlp_test_weight_free(nmlp_view *view) {
 const nmlp_kernels *nmlp_test_set(int i) {
     static const char *const names[NMLP_TEST_SETS] = {"ref", "avx2", "avx512", "amx", "amx-emu"};
     const nmlp_kernels *set;
-    nmlp_cpu cpu = nmlp_cpu_detect();
+    const nmlp_cpu *cpu = nmlp_cpu_get();
     nmlp_err err;
-    nmlp_status st = nmlp_kernels_select(&set, &cpu, names[i], &err);
+    nmlp_status st = nmlp_kernels_select(&set, cpu, names[i], &err);
     if (st == NMLP_OK) return set;
     if (st != NMLP_E_UNSUPPORTED) nmlp_assert_ok(st, &err);
     fprintf(stderr, "SKIPPED: %s\n", err.message);

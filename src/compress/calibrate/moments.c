@@ -1,12 +1,11 @@
 #include "compress/calibrate/moments.h"
 
+#include "base/ints.h"
 #include "base/mem.h"
 #include "linalg/linalg.h"
 #include "tensor/dtype.h"
 
 enum { TOKENS = 2048, ROWS = 512, COLUMNS = 512, SIDE = 64, ROWS_PER_TASK = 32 };
-
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Tokens become columns: Y as f32 rows of a matmul, X as its bf16 weight. */
 struct turning {
@@ -21,7 +20,7 @@ static void turn_columns(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct turning *t = ctx;
     (void)thread;
     for (int64_t first = 0; first < t->tokens; first += SIDE) {
-        int64_t last = min64(first + SIDE, t->tokens);
+        int64_t last = nmlp_min(first + SIDE, t->tokens);
         for (int64_t j = begin; j < end; j++) {
             for (int64_t i = first; i < last; i++) {
                 float value = t->from[i * t->n + j];
@@ -60,7 +59,7 @@ static nmlp_status add_columns(const struct chunk *k, double *c, int64_t first, 
     nmlp_linear *linear = NULL;
     void *workspace = NULL;
     nmlp_status st = NMLP_OK;
-    int64_t n_columns = min64(COLUMNS, k->n - first);
+    int64_t n_columns = nmlp_min(COLUMNS, k->n - first);
     nmlp_view no_bias = {0}, weight = nmlp_view_2d(k->xt + first * tokens, NMLP_DTYPE_BF16, n_columns, tokens);
     NMLP_TRY(nmlp_linear_create(&linear, k->kernels, &weight, &no_bias, k->pool, err));
     workspace = nmlp_mem_new(nmlp_linear_workspace_bytes(linear, ROWS, nmlp_pool_threads(k->pool)), 1, err);
@@ -69,7 +68,7 @@ static nmlp_status add_columns(const struct chunk *k, double *c, int64_t first, 
         goto out;
     }
     for (int64_t i = k->symmetric ? first : 0; i < k->m; i += ROWS) {
-        int64_t n_rows = min64(ROWS, k->m - i);
+        int64_t n_rows = nmlp_min(ROWS, k->m - i);
         struct adding adding = {.c = c + i * k->n + first, .c_stride = k->n, .n = n_columns, .part = k->part};
         nmlp_linear_run(linear, k->part, k->yt + i * tokens, n_rows, workspace, k->pool);
         nmlp_pool_for(k->pool, n_rows, ROWS_PER_TASK, add_rows, &adding);
@@ -103,7 +102,7 @@ static nmlp_status add_rounded(const nmlp_kernels *kernels, nmlp_pool *pool, dou
                       .part = nmlp_mem_new((size_t)ROWS * COLUMNS, sizeof *k.part, err)};
     if (!k.yt || !k.xt || !k.part) st = NMLP_E_NOMEM;
     for (int64_t t = 0; st == NMLP_OK && t < s; t += TOKENS)
-        st = add_chunk(&k, c, y + t * m, x + t * n, min64(TOKENS, s - t), err);
+        st = add_chunk(&k, c, y + t * m, x + t * n, nmlp_min(TOKENS, s - t), err);
     nmlp_mem_free(k.yt);
     nmlp_mem_free(k.xt);
     nmlp_mem_free(k.part);

@@ -169,12 +169,12 @@ nmlp_status nmlp_statistics_run(nmlp_statistics *s, nmlp_library *libraries, nml
     nmlp_stream_progress progress = {
         .progress = s->options->progress, .stage = "statistics", .total = (double)tokens * (double)c->n_layers};
     int64_t n_missing;
-    nmlp_cpu cpu = nmlp_cpu_detect();
+    const nmlp_cpu *cpu = nmlp_cpu_get();
     nmlp_arena_init(&arena);
     NMLP_TRY(open_found(s, libraries, c->n_layers, &n_missing, err));
     if (n_missing == 0) goto out;
     NMLP_TRY(new_buffers(&b, &arena, c, tokens, err));
-    NMLP_TRY(nmlp_kernels_select(&b.kernels, &cpu, nmlp_engine_isa(s->engine), err));
+    NMLP_TRY(nmlp_kernels_select(&b.kernels, cpu, nmlp_engine_isa(s->engine), err));
     NMLP_TRY(nmlp_stream_create(&stream, s->engine, s->windows, s->times, err));
     for (int64_t l = 0; l < c->n_layers; l++) {
         st = run_layer(s, &stream, l, &b, &libraries[l], &progress, err);

@@ -2,9 +2,8 @@
 
 #include <string.h>
 
+#include "base/ints.h"
 #include "base/mem.h"
-
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 nmlp_status nmlp_windows_cut(nmlp_windows *w, const int32_t *ids, int64_t n_ids, int64_t context, int64_t calib_tokens,
                              int64_t heldout_tokens, nmlp_err *err) {
@@ -15,14 +14,14 @@ nmlp_status nmlp_windows_cut(nmlp_windows *w, const int32_t *ids, int64_t n_ids,
     if (context < 2 || calib_tokens < 2 || heldout_tokens < 0)
         return nmlp_fail(err, NMLP_E_ARG, "windows of %lld tokens, %lld of calibration: both must be at least 2",
                          (long long)context, (long long)calib_tokens);
-    w->context = min64(context, min64(calib_tokens, n_ids));
+    w->context = nmlp_min(context, nmlp_min(calib_tokens, n_ids));
     int64_t available = n_ids / w->context;
     w->n_calib = calib_tokens / w->context;
     w->n_heldout = (heldout_tokens + w->context - 1) / w->context;
     if (w->n_calib + w->n_heldout > available) {
-        if (w->n_heldout > 0) w->n_heldout = min64(w->n_heldout, (available + 7) / 8);
+        if (w->n_heldout > 0) w->n_heldout = nmlp_min(w->n_heldout, (available + 7) / 8);
         if (available < 2) w->n_heldout = 0;
-        w->n_calib = min64(w->n_calib, available - w->n_heldout);
+        w->n_calib = nmlp_min(w->n_calib, available - w->n_heldout);
     }
     int64_t total = w->n_calib + w->n_heldout;
     w->ids = nmlp_mem_new((size_t)(total * w->context), sizeof *w->ids, err);

@@ -1,11 +1,10 @@
 #include "compress/factor/products.h"
 
+#include "base/ints.h"
 #include "base/mem.h"
 #include "tensor/dtype.h"
 
 enum { ROWS = 512, SIDE = 64 };
-
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 struct turning {
     const uint16_t *from; /* [n,k] */
@@ -18,7 +17,7 @@ static void turn_columns(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct turning *t = ctx;
     (void)thread;
     for (int64_t first = 0; first < t->n; first += SIDE) {
-        int64_t last = min64(first + SIDE, t->n);
+        int64_t last = nmlp_min(first + SIDE, t->n);
         for (int64_t j = begin; j < end; j++)
             for (int64_t i = first; i < last; i++) t->to[j * t->n + i] = t->from[i * t->k + j];
     }
@@ -65,7 +64,7 @@ struct buffers {
 static void run_blocks(const nmlp_linear *linear, struct buffers *b, nmlp_pool *pool, int64_t m, int64_t n, int64_t k,
                        const double *a, double *c, int64_t c_stride) {
     for (int64_t i = 0; i < m; i += ROWS) {
-        int64_t n_rows = min64(ROWS, m - i);
+        int64_t n_rows = nmlp_min(ROWS, m - i);
         struct splitting split = {.a = a + i * k, .rows = b->rows, .n_rows = n_rows, .k = k};
         struct joining join = {.part = b->part, .c = c + i * c_stride, .n_rows = n_rows, .n = n, .c_stride = c_stride};
         nmlp_pool_for(pool, n_rows, SIDE, split_rows, &split);

@@ -60,11 +60,11 @@ out:
 nmlp_status nmlp_cost_measure_cpu(nmlp_cost_line *line, const char *isa, int64_t rows, int64_t cols, nmlp_pool *pool,
                                   nmlp_err *err) {
     const nmlp_kernels *kernels;
-    nmlp_cpu cpu = nmlp_cpu_detect();
+    const nmlp_cpu *cpu = nmlp_cpu_get();
     double full = 0;
     double half = 0;
     int64_t half_rows = rows > 1 ? rows / 2 : 1;
-    NMLP_RETURN_IF_FAILED(nmlp_kernels_select(&kernels, &cpu, isa, err));
+    NMLP_RETURN_IF_FAILED(nmlp_kernels_select(&kernels, cpu, isa, err));
     NMLP_RETURN_IF_FAILED(time_product(&full, kernels, rows, cols, pool, err));
     NMLP_RETURN_IF_FAILED(time_product(&half, kernels, half_rows, cols, pool, err));
     double slope = (full - half) / (double)((rows - half_rows) * cols);

@@ -3,12 +3,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/ints.h"
 #include "base/mem.h"
 
 enum { LOGIT_ROWS = 128 };
 static const int64_t cached_logits_bytes = (int64_t)400 << 20;
-
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Compares a few rows of logits; one row is one task. */
 struct compare {
@@ -48,7 +47,7 @@ struct scorer {
 static nmlp_status scorer_open(struct scorer *s, const nmlp_heldout *h, const nmlp_engine *engine, nmlp_err *err) {
     int64_t context = h->windows->context;
     *s = (struct scorer){.heldout = h, .engine = engine, .vocab = nmlp_engine_model(engine)->config.vocab};
-    s->block = min64(LOGIT_ROWS, context);
+    s->block = nmlp_min(LOGIT_ROWS, context);
     NMLP_RETURN_IF_FAILED(nmlp_session_create(&s->session, engine, context, context, false, err));
     s->rows = nmlp_mem_new((size_t)(h->n_scored * h->hidden), sizeof *s->rows, err);
     s->want = nmlp_mem_new((size_t)(s->block * s->vocab), sizeof *s->want, err);
@@ -92,7 +91,7 @@ static void score_window(struct scorer *s, int64_t window, const float *rows) {
     double kl[LOGIT_ROWS], nll[LOGIT_ROWS];
     final_rows(s, rows, s->rows);
     for (int64_t at = 0; at < h->n_scored; at += s->block) {
-        int64_t n = min64(s->block, h->n_scored - at);
+        int64_t n = nmlp_min(s->block, h->n_scored - at);
         const float *want = want_of(s, window, at, n);
         nmlp_session_logits(s->session, s->rows + at * h->hidden, n, s->got);
         struct compare compare = {.want = want,
@@ -116,7 +115,7 @@ static void score_window(struct scorer *s, int64_t window, const float *rows) {
 static void cache_logits(struct scorer *s, nmlp_heldout *h, int64_t window) {
     for (int64_t at = 0; at < h->n_scored; at += s->block) {
         int64_t row = window * h->n_scored + at;
-        nmlp_session_logits(s->session, h->reference + row * h->hidden, min64(s->block, h->n_scored - at),
+        nmlp_session_logits(s->session, h->reference + row * h->hidden, nmlp_min(s->block, h->n_scored - at),
                             h->logits + row * s->vocab);
     }
 }
@@ -143,7 +142,7 @@ static nmlp_status run_dense(nmlp_heldout *h, struct scorer *s, float *rows, nml
 static nmlp_status new_memory(nmlp_heldout *h, int64_t vocab, nmlp_err *err) {
     int64_t n_windows = h->windows->n_heldout;
     int64_t window_bytes = h->n_scored * vocab * (int64_t)sizeof(float);
-    h->n_cached = min64(n_windows, cached_logits_bytes / (window_bytes > 0 ? window_bytes : 1));
+    h->n_cached = nmlp_min(n_windows, cached_logits_bytes / (window_bytes > 0 ? window_bytes : 1));
     h->reference = nmlp_mem_new((size_t)(n_windows * h->n_scored * h->hidden), sizeof(float), err);
     h->inputs = nmlp_mem_new((size_t)h->n_layers, sizeof *h->inputs, err);
     h->logits = nmlp_mem_new((size_t)(h->n_cached * h->n_scored * vocab), sizeof(float), err);
@@ -163,7 +162,7 @@ nmlp_status nmlp_heldout_create(nmlp_heldout *h, const nmlp_engine *dense, const
     *h = (nmlp_heldout){.windows = windows,
                         .hidden = c->hidden,
                         .n_layers = c->n_layers,
-                        .n_probe = min64(options->n_probe, windows->n_heldout),
+                        .n_probe = nmlp_min(options->n_probe, windows->n_heldout),
                         .step = options->step,
                         .n_scored = (windows->context - 2 + options->step) / options->step,
                         .times = options->times};
@@ -221,7 +220,7 @@ nmlp_status nmlp_heldout_measure(const nmlp_heldout *h, const nmlp_engine *engin
     const nmlp_windows *w = h->windows;
     struct scorer s = {0};
     nmlp_status st = NMLP_OK;
-    n_windows = min64(n_windows, w->n_heldout);
+    n_windows = nmlp_min(n_windows, w->n_heldout);
     int64_t n_elems = n_windows * w->context * h->hidden;
     nmlp_work before = nmlp_times_enter(h->times, NMLP_WORK_FORWARD);
     float *rows = nmlp_mem_new((size_t)n_elems, sizeof *rows, err);

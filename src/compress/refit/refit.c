@@ -45,11 +45,11 @@ static int n_widened(const nmlp_recovery *r) { return r->refit_down ? NMLP_MLP_M
 static nmlp_status pass_open(struct pass *p, const nmlp_recovery *r, nmlp_arena *arena, nmlp_err *err) {
     const nmlp_config *c = &nmlp_engine_model(r->engine)->config;
     int64_t tokens = nmlp_windows_tokens(r->windows);
-    nmlp_cpu cpu = nmlp_cpu_detect();
+    const nmlp_cpu *cpu = nmlp_cpu_get();
     *p = (struct pass){.r = r};
     p->progress = (nmlp_stream_progress){
         .progress = r->progress, .stage = "refitting", .total = 2.0 * (double)tokens * (double)c->n_layers};
-    NMLP_RETURN_IF_FAILED(nmlp_kernels_select(&p->kernels, &cpu, nmlp_engine_isa(r->engine), err));
+    NMLP_RETURN_IF_FAILED(nmlp_kernels_select(&p->kernels, cpu, nmlp_engine_isa(r->engine), err));
     NMLP_RETURN_IF_FAILED(nmlp_stream_create(&p->dense, r->engine, r->windows, r->times, err));
     NMLP_RETURN_IF_FAILED(nmlp_stream_create(&p->thin, r->engine, r->windows, r->times, err));
     float **rows[] = {&p->x, &p->z, &p->y};

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/ints.h"
 #include "base/mem.h"
 #include "compress/calibrate/moments.h"
 #include "compress/refit/refit_internal.h"
@@ -21,15 +22,13 @@ void nmlp_variant_fini(nmlp_variant *v) {
     *v = (nmlp_variant){0};
 }
 
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-
 nmlp_status nmlp_refit_run_mlp(const nmlp_refit_layer *l, const nmlp_mlp_desc *desc, const float *z, int64_t s,
                                float *out, float *act, nmlp_err *err) {
     nmlp_mlp *mlp = NULL;
     nmlp_status st = NMLP_OK;
     void *workspace = NULL;
     int n_threads = nmlp_pool_threads(l->pool);
-    int64_t step = min64(l->context, s);
+    int64_t step = nmlp_min(l->context, s);
     nmlp_work before = nmlp_times_enter(l->r->times, NMLP_WORK_PACKING);
     NMLP_TRY(nmlp_mlp_create(&mlp, l->kernels, desc, l->pool, err));
     size_t bytes =
@@ -41,7 +40,7 @@ nmlp_status nmlp_refit_run_mlp(const nmlp_refit_layer *l, const nmlp_mlp_desc *d
     }
     nmlp_times_enter(l->r->times, NMLP_WORK_FORWARD);
     for (int64_t t = 0; t < s; t += step) {
-        int64_t n = min64(step, s - t);
+        int64_t n = nmlp_min(step, s - t);
         if (act) {
             nmlp_mlp_run_observed(mlp, out + t * l->hidden, z + t * l->hidden, n, NULL, NULL, act + t * l->intermediate,
                                   workspace, l->pool);
@@ -99,7 +98,7 @@ static nmlp_status input_moments(const nmlp_refit_layer *l, double *gram, double
     float *z = nmlp_mem_new((size_t)(BATCH * h), sizeof *z, err);
     if (!x || !z) goto out;
     for (int64_t t = 0; t < l->n_calib; t += BATCH) {
-        int64_t n = min64(BATCH, l->n_calib - t);
+        int64_t n = nmlp_min(BATCH, l->n_calib - t);
         scale_rows(x, l->x + t * h, l->weights + t, n, h);
         scale_rows(z, l->z + t * h, l->weights + t, n, h);
         NMLP_TRY(nmlp_moments_gram(l->kernels, l->pool, gram, z, n, h, err));
@@ -214,12 +213,12 @@ static nmlp_status inner_moments(const nmlp_refit_layer *l, const nmlp_mlp_desc 
     int64_t h = l->hidden;
     int64_t n_in = l->intermediate;
     nmlp_status st = NMLP_E_NOMEM;
-    int64_t batch = min64(BATCH, l->n_calib);
+    int64_t batch = nmlp_min(BATCH, l->n_calib);
     float *act = nmlp_mem_new((size_t)(batch * n_in), sizeof *act, err);
     float *out = nmlp_mem_new((size_t)(batch * h), sizeof *out, err);
     if (!act || !out) goto out;
     for (int64_t t = 0; t < l->n_calib; t += batch) {
-        int64_t n = min64(batch, l->n_calib - t);
+        int64_t n = nmlp_min(batch, l->n_calib - t);
         NMLP_TRY(nmlp_refit_run_mlp(l, base, l->z + t * h, n, out, act, err));
         scale_rows(act, act, l->weights + t, n, n_in);
         scale_rows(out, l->target + t * h, l->weights + t, n, h);

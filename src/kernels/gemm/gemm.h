@@ -14,7 +14,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/cpu.h"
 #include "tensor/dtype.h"
 
 enum { NMLP_STRIP = 16, NMLP_PAD = 32, NMLP_LINE_BYTES = 64, NMLP_DTYPES = 3 };
@@ -84,8 +83,6 @@ extern const nmlp_gemm nmlp_gemm_narrow_avx512;
 extern const nmlp_gemm nmlp_gemm_few_avx512;
 extern const nmlp_gemm nmlp_gemm_amx;
 extern const nmlp_gemm nmlp_gemm_few_amx;
-/* Multiplies one tile and looks at the result; dies of SIGILL where tiles do not work after all. */
-bool nmlp_amx_computes(void);
 #endif
 
 static inline int64_t nmlp_pad(int64_t n) { return (n + NMLP_PAD - 1) / NMLP_PAD * NMLP_PAD; }

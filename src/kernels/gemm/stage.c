@@ -103,7 +103,7 @@ static struct ahead ahead_of(const struct task *task, int64_t k) {
         for (int j = 0; j < nmlp_stage_strips_from(s->gemm, p->w, strip); j++)
             ahead.strips[ahead.n_strips++] = nmlp_matrix_at(p->w, strip + j, p->w_k + at);
         size_t bytes = (size_t)(nmlp_min(s->kc, p->k - at) * NMLP_STRIP) * nmlp_dtype_bytes(p->w->dtype);
-        ahead.slice_bytes = nmlp_round_up(bytes / (size_t)(n_tiles * s->n_products) + 1, NMLP_LINE_BYTES);
+        ahead.slice_bytes = nmlp_round_up_size(bytes / (size_t)(n_tiles * s->n_products) + 1, NMLP_LINE_BYTES);
     }
     return ahead;
 }

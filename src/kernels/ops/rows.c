@@ -7,10 +7,9 @@ enum { ELEMS_PER_TASK = 16384 };
 
 static const nmlp_vec *widest(void) {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq"))
-        return &nmlp_vec_avx512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &nmlp_vec_avx2;
+    const nmlp_cpu *cpu = nmlp_cpu_get();
+    if (cpu->avx512) return &nmlp_vec_avx512;
+    if (cpu->avx2_fma) return &nmlp_vec_avx2;
 #endif
     return &nmlp_vec_ref;
 }

@@ -1,15 +1,14 @@
 /* Declarations of a strip kernel: tensors, buffers, the weight ring. */
 #include "trainium/plan/strip.h"
 
+#include "base/ints.h"
+
 #include <stdio.h>
 
 enum { FLIP_BANKS = 4 /* transposes run ahead of their read-out by that many groups */ };
 
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
-
 static int64_t accumulator_columns(const nmlp_machine *m) {
-    return min64((int64_t)m->moving_max, (int64_t)m->psum_bank_bytes / (int64_t)nmlp_nc_dtype_bytes(NMLP_NC_FP32));
+    return nmlp_min((int64_t)m->moving_max, (int64_t)m->psum_bank_bytes / (int64_t)nmlp_nc_dtype_bytes(NMLP_NC_FP32));
 }
 
 static int sbuf(nmlp_strip *b, const char *name, nmlp_nc_dtype dtype, int copies, int n_dims, const int64_t *dims) {
@@ -94,7 +93,7 @@ nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_
     NMLP_RETURN_IF_FAILED(nmlp_program_create(&b->p, name, err));
     b->parts = (int64_t)m->partitions;
     b->s_rows = (int64_t)m->stationary_max;
-    int64_t tile = min64(accumulator_columns(m), min64(plan->rows, rq->shape.s));
+    int64_t tile = nmlp_min(accumulator_columns(m), nmlp_min(plan->rows, rq->shape.s));
     b->s = nmlp_axis_of(rq->shape.s, tile, nmlp_ceil_div(plan->rows, tile));
     add_params(b);
     declare_x(b);
@@ -104,13 +103,13 @@ nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_
 
 nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, nmlp_pack pack, bool late) {
     pack.partitions = b->parts;
-    pack.chunk_tiles = min64(pack.chunk_tiles, nmlp_pack_k_tiles(&pack));
+    pack.chunk_tiles = nmlp_min(pack.chunk_tiles, nmlp_pack_k_tiles(&pack));
     nmlp_stream w = {.name = name, .pack = pack, .end = nmlp_pack_n_tiles(&pack), .late = late && b->plan.out_ring > 1};
     w.pieces = 1;
     int64_t run_bytes = nmlp_pack_tile_run(&pack) * (int64_t)nmlp_nc_dtype_bytes(b->rq->dtype),
             aim = late && b->plan.out_bytes > 0 ? b->plan.out_bytes : b->plan.ring_bytes;
     w.split = pack.planes > 1 && run_bytes > aim;
-    w.block = min64(max64(aim / run_bytes, 1), w.end);
+    w.block = nmlp_min(nmlp_max(aim / run_bytes, 1), w.end);
     w.tensor = nmlp_pack_declare(b->p, name, b->rq->dtype, &pack);
     return w;
 }
@@ -123,7 +122,7 @@ static void make_ring(nmlp_strip *b, const char *name, nmlp_stream *streams, int
     bool pieces = false;
     for (int i = 0; i < n_streams; i++) {
         if (!rings(&streams[i], late)) continue;
-        dims[0] = max64(dims[0], nmlp_stream_run(&streams[i]));
+        dims[0] = nmlp_max(dims[0], nmlp_stream_run(&streams[i]));
         pieces = pieces || streams[i].pieces > 1;
     }
     if (pieces) { /* of the only stream in its ring */
@@ -182,7 +181,7 @@ static void add_part(nmlp_last_product *last, const nmlp_stream *w, int64_t firs
 
 nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_stream *w, bool whole) {
     int64_t n_tiles = nmlp_pack_n_tiles(&w->pack),
-            tail = whole ? 0 : min64(w->resident ? 1 : b->plan.tail, n_tiles - 1);
+            tail = whole ? 0 : nmlp_min(w->resident ? 1 : b->plan.tail, n_tiles - 1);
     nmlp_last_product last = {0};
     b->y = nmlp_program_add_tensor(b->p, "y", NMLP_ROLE_OUTPUT, b->rq->dtype, b->rq->shape.s, w->pack.n);
     nmlp_rows_out out = output_rows(b, "out", w, whole ? n_tiles : b->plan.out_tiles, whole ? 1 : b->plan.out_copies);
@@ -190,7 +189,7 @@ nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_stream *w, bool whol
         add_part(&last, w, 0, n_tiles, out);
         return last;
     }
-    int64_t main_end = n_tiles - tail, last_block = max64(main_end - w->block, 0);
+    int64_t main_end = n_tiles - tail, last_block = nmlp_max(main_end - w->block, 0);
     nmlp_stream single = *w, before = *w;
     before.name = "before_tail";
     before.block = main_end - last_block;
@@ -207,6 +206,6 @@ nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_stream *w, bool whol
         out.tiles = before.block;
         add_part(&last, &before, last_block, main_end, out);
     }
-    add_part(&last, &single, main_end, n_tiles, output_rows(b, "out_tail", w, 1, min64(tail, 2)));
+    add_part(&last, &single, main_end, n_tiles, output_rows(b, "out_tail", w, 1, nmlp_min(tail, 2)));
     return last;
 }

@@ -5,11 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/ints.h"
 #include "base/mem.h"
 #include "trainium/plan/strip_cost.h"
-
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static const double DISTURBANCE = 0.02;
 
@@ -23,7 +21,7 @@ typedef struct counts {
 static counts count_rows(const nmlp_kernel_request *rq, const nmlp_strip_plan *plan) {
     const nmlp_machine *m = rq->machine;
     int64_t bank = (int64_t)m->psum_bank_bytes / 4,
-            tile = min64(min64(bank, (int64_t)m->moving_max), min64(plan->rows, rq->shape.s));
+            tile = nmlp_min(nmlp_min(bank, (int64_t)m->moving_max), nmlp_min(plan->rows, rq->shape.s));
     int64_t full = rq->shape.s / tile, rest = rq->shape.s % tile, piece = (int64_t)m->stationary_max;
     counts c = {.row_tiles = (double)nmlp_ceil_div(rq->shape.s, tile),
                 .strips = (double)nmlp_ceil_div(rq->shape.s, plan->rows)};
@@ -61,7 +59,7 @@ static nmlp_pack pack_of(const nmlp_product *p, const nmlp_strip_plan *plan, con
     return (nmlp_pack){.k = p->k,
                        .n = p->n,
                        .partitions = parts,
-                       .chunk_tiles = min64(chunk, k_tiles),
+                       .chunk_tiles = nmlp_min(chunk, k_tiles),
                        .columns = columns_of(p, plan, parts),
                        .planes = p->planes};
 }
@@ -95,9 +93,9 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
     double elem = (double)nmlp_nc_dtype_bytes(rq->dtype), n_tiles = (double)nmlp_pack_n_tiles(&pack),
            chunks = (double)nmlp_pack_chunks(&pack);
     int64_t run = nmlp_pack_tile_run(&pack), aim = aims_late(p, plan) ? plan->out_bytes : plan->ring_bytes,
-            block = min64(max64(aim / (run * (int64_t)elem), 1), nmlp_pack_n_tiles(&pack));
+            block = nmlp_min(nmlp_max(aim / (run * (int64_t)elem), 1), nmlp_pack_n_tiles(&pack));
     bool rows = p->kind == NMLP_PRODUCT_ROWS;
-    if (rows && !(p->from_act && chunks > 1)) block = min64(block, plan->out_tiles);
+    if (rows && !(p->from_act && chunks > 1)) block = nmlp_min(block, plan->out_tiles);
     double cycles, evicts, width;
     if (rows) {
         cycles = (double)k_tiles * n_tiles * fmax((double)columns, m->tensor_min_cycles) * c->pieces;
@@ -114,7 +112,7 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
     if (rq->dtype == NMLP_NC_FP32) cycles *= m->tensor_fp32_passes;
     double tensor = cycles / m->tensor_clock_ghz / m->tensor_sustained;
     bool split = p->planes > 1 && (run * (int64_t)elem > aim || (p->from_x && plan->x == NMLP_X_AHEAD));
-    double alone = rows && chunks == 1 ? (double)min64(plan->tail, nmlp_pack_n_tiles(&pack) - 1) : 0, pieces = 1;
+    double alone = rows && chunks == 1 ? (double)nmlp_min(plan->tail, nmlp_pack_n_tiles(&pack) - 1) : 0, pieces = 1;
     if (plan->taper > 0 && is_late(p, plan)) pieces = fmax(1, ceil((double)(run * (int64_t)elem) / (double)aim));
     double ringed = n_tiles - alone - (double)held.tiles,
            loads = chunks * (ceil(ringed / (double)block) * pieces + alone) * c->strips * (split ? 2 : 1) + held.loads,
@@ -169,8 +167,8 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
     const nmlp_machine *m = rq->machine;
     int64_t parts = (int64_t)m->partitions, elem = (int64_t)nmlp_nc_dtype_bytes(rq->dtype),
             bank = (int64_t)m->psum_bank_bytes / 4;
-    int64_t tile = min64(min64(bank, (int64_t)m->moving_max), min64(plan->rows, s->s));
-    int64_t row_tiles = min64(nmlp_ceil_div(plan->rows, tile), nmlp_ceil_div(s->s, tile)), width = row_tiles * tile;
+    int64_t tile = nmlp_min(nmlp_min(bank, (int64_t)m->moving_max), nmlp_min(plan->rows, s->s));
+    int64_t row_tiles = nmlp_min(nmlp_ceil_div(plan->rows, tile), nmlp_ceil_div(s->s, tile)), width = row_tiles * tile;
     int64_t r_tiles = nmlp_ceil_div(s->r, parts), i_tiles = nmlp_ceil_div(s->o, parts),
             tiles = (plan->x == NMLP_X_AHEAD ? nmlp_ceil_div(s->h, parts) : plan->x_chunk) * plan->x_copies;
     int64_t n = op == NMLP_PLAN_MLP ? s->h : s->o, out_columns = plan->out_tiles * plan->columns;
@@ -189,7 +187,7 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
     if (tail > 0 && !(dense && plan->act_chunk < i_tiles)) { /* weights of the tail, and its rows */
         int64_t k = op == NMLP_PLAN_XW ? s->h : dense ? s->o : s->r;
         bytes += plan->tail * nmlp_ceil_div(k, parts) * plan->columns * elem;
-        bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * plan->columns * min64(tail, 2) * elem;
+        bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * plan->columns * nmlp_min(tail, 2) * elem;
     }
     if (nmlp_x_is_flipped(plan->x))
         bytes += nmlp_x_row_copies(plan, s->s, (int64_t)m->stationary_max) * plan->x_load * parts * elem;
@@ -211,7 +209,7 @@ nmlp_strip_estimate nmlp_strip_estimate_of(nmlp_plan_op op, const nmlp_kernel_re
     for (int i = 0; i < n; i++) {
         last = add_product(&e, rq, plan, &products[i], products, held[i], &c);
         int64_t *longest = is_late(&products[i], plan) ? &late : &ring;
-        *longest = max64(*longest, last);
+        *longest = nmlp_max(*longest, last);
     }
     double out = (double)(op == NMLP_PLAN_MLP ? rq->shape.h : rq->shape.o),
            run = (double)(plan->out_tiles * plan->columns);

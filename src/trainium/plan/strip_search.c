@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/ints.h"
 #include "base/mem.h"
 #include "trainium/plan/strip_plan.h"
 
@@ -27,8 +28,6 @@ typedef struct search {
     nmlp_status st;
 } search;
 
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-
 static void add_choice(choices *c, int64_t v) {
     for (int i = 0; i < c->n; i++)
         if (c->v[i] == v) return;
@@ -46,7 +45,7 @@ static bool fixed(const nmlp_kernel_request *rq, const char *key, choices *c) {
 /* A strip is up to one moving operand, or a whole number of them. */
 static choices row_choices(const nmlp_kernel_request *rq) {
     const nmlp_machine *m = rq->machine;
-    int64_t tile = min64((int64_t)m->moving_max, (int64_t)m->psum_bank_bytes / 4), s = rq->shape.s,
+    int64_t tile = nmlp_min((int64_t)m->moving_max, (int64_t)m->psum_bank_bytes / 4), s = rq->shape.s,
             piece = (int64_t)m->stationary_max;
     choices c = {0};
     if (fixed(rq, "rows", &c)) {
@@ -69,7 +68,7 @@ static choices chunk_choices(const nmlp_kernel_request *rq, const char *key, int
     int64_t tiles = nmlp_ceil_div(n, (int64_t)rq->machine->partitions);
     choices c = {0};
     if (may_cut && fixed(rq, key, &c)) {
-        c.v[0] = min64(c.v[0], tiles);
+        c.v[0] = nmlp_min(c.v[0], tiles);
         return c;
     }
     add_choice(&c, tiles);
@@ -85,13 +84,13 @@ static bool brief(const nmlp_kernel_request *rq) { return rq->shape.s <= (int64_
 static bool few_rows(const nmlp_kernel_request *rq) { return rq->shape.s <= (int64_t)rq->machine->stationary_max; }
 
 static choices column_choices(const nmlp_kernel_request *rq, int64_t n) {
-    int64_t tile = min64((int64_t)rq->machine->moving_max, (int64_t)rq->machine->psum_bank_bytes / 4);
+    int64_t tile = nmlp_min((int64_t)rq->machine->moving_max, (int64_t)rq->machine->psum_bank_bytes / 4);
     choices c = {0};
     if (fixed(rq, "cols", &c)) {
-        c.v[0] = min64(c.v[0], tile);
+        c.v[0] = nmlp_min(c.v[0], tile);
         return c;
     }
-    add_choice(&c, min64(nmlp_ceil_div(n, nmlp_ceil_div(n, tile)), tile));
+    add_choice(&c, nmlp_min(nmlp_ceil_div(n, nmlp_ceil_div(n, tile)), tile));
     if (n > tile) add_choice(&c, tile);
     if (n > tile / 2) add_choice(&c, tile / 2);
     if (n > tile / 4 && few_rows(rq)) add_choice(&c, tile / 4);
@@ -104,7 +103,7 @@ static int64_t out_tiles(const nmlp_kernel_request *rq, int64_t n, int64_t colum
             want = nmlp_ceil_div(ROW_BYTES, columns * (int64_t)nmlp_nc_dtype_bytes(rq->dtype)), best = 1;
     for (int64_t t = 1; t <= tiles && t <= 2 * want; t++)
         if (tiles % t == 0 && (best < want || t == want)) best = t;
-    return best * 2 < want ? min64(want, tiles) : best;
+    return best * 2 < want ? nmlp_min(want, tiles) : best;
 }
 
 static void keep(search *s, const nmlp_strip_plan *plan, const nmlp_strip_estimate *e) {
@@ -182,9 +181,9 @@ static void try_rings(search *s, nmlp_strip_plan plan) {
 
 /* Column tiles that come alone: never all of them. */
 static choices tail_choices(const nmlp_kernel_request *rq, int64_t tiles) {
-    choices c = {.n = brief(rq) ? (int)min64(TAIL_MAX + 1, tiles) : 1};
+    choices c = {.n = brief(rq) ? (int)nmlp_min(TAIL_MAX + 1, tiles) : 1};
     for (int i = 0; i < c.n; i++) c.v[i] = i;
-    if (fixed(rq, "tail", &c)) c.v[0] = min64(c.v[0], tiles - 1);
+    if (fixed(rq, "tail", &c)) c.v[0] = nmlp_min(c.v[0], tiles - 1);
     return c;
 }
 
@@ -193,12 +192,12 @@ static choices store_choices(const nmlp_kernel_request *rq, int64_t n, int64_t c
     int64_t tiles = nmlp_ceil_div(n, columns) - tail;
     choices c = {0};
     if (fixed(rq, "on", &c)) {
-        c.v[0] = min64(c.v[0], tiles);
+        c.v[0] = nmlp_min(c.v[0], tiles);
         return c;
     }
     add_choice(&c, out_tiles(rq, n - tail * columns, columns));
     for (int64_t t = 1; t <= (brief(rq) ? 4 : 2); t++)
-        if (t != 3 || tiles % 3 == 0) add_choice(&c, min64(t, tiles));
+        if (t != 3 || tiles % 3 == 0) add_choice(&c, nmlp_min(t, tiles));
     return c;
 }
 
@@ -241,9 +240,9 @@ static void try_taper(search *s, nmlp_strip_plan plan, int64_t n) {
     int64_t tiles = nmlp_ceil_div(n, plan.columns) - (n > plan.columns);
     choices taper = taper_choices(s, &plan), stores = {0};
     if (fixed(s->rq, "on", &stores))
-        stores.v[0] = min64(stores.v[0], tiles);
+        stores.v[0] = nmlp_min(stores.v[0], tiles);
     else
-        for (int64_t t = 2; t <= 4; t += 2) add_choice(&stores, min64(t, tiles));
+        for (int64_t t = 2; t <= 4; t += 2) add_choice(&stores, nmlp_min(t, tiles));
     for (int i = 0; i < taper.n; i++) {
         plan.tail = 0;
         plan.taper = taper.v[i];
@@ -278,7 +277,7 @@ static choices load_chunks(const nmlp_kernel_request *rq, int64_t load) {
     int64_t tiles = nmlp_ceil_div(rq->shape.h, (int64_t)rq->machine->partitions);
     choices all = chunk_choices(rq, "xc", rq->shape.h, rq->shape.r > 0), whole = {0};
     for (int i = 0; i < all.n; i++)
-        add_choice(&whole, all.v[i] < tiles ? min64(tiles, nmlp_ceil_div(all.v[i], load) * load) : all.v[i]);
+        add_choice(&whole, all.v[i] < tiles ? nmlp_min(tiles, nmlp_ceil_div(all.v[i], load) * load) : all.v[i]);
     return whole;
 }
 
@@ -317,7 +316,7 @@ static void enumerate(search *s) {
     if (mlp) act = chunk_choices(s->rq, "ac", shape->o, true);
     for (int i = 0; i < rows.n; i++) {
         for (int k = 0; k < act.n; k++) {
-            nmlp_strip_plan plan = {.rows = min64(rows.v[i], shape->s), .act_chunk = act.v[k], .out_ring = 1};
+            nmlp_strip_plan plan = {.rows = nmlp_min(rows.v[i], shape->s), .act_chunk = act.v[k], .out_ring = 1};
             plan.shared = factors && mlp ? nmlp_tiling_get(s->rq->tiling, "shared", 0) == 1 : 0;
             try_inputs(s, plan, mlp ? shape->h : shape->o);
         }

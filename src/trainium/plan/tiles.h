@@ -4,6 +4,7 @@
 #ifndef NMLP_TRAINIUM_PLAN_TILES_H
 #define NMLP_TRAINIUM_PLAN_TILES_H
 
+#include "base/ints.h"
 #include "trainium/neuron/machine.h"
 #include "trainium/neuron/program.h"
 
@@ -12,8 +13,6 @@ typedef struct nmlp_axis {
     int64_t tile;  /* elements per tile */
     int64_t block; /* elements per block: a multiple of tile */
 } nmlp_axis;
-
-static inline int64_t nmlp_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* tiles_per_block is cut down to what the axis has. */
 static inline nmlp_axis nmlp_axis_of(int64_t n, int64_t tile, int64_t tiles_per_block) {

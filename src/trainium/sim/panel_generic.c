@@ -1,6 +1,7 @@
 /* The panel product for any CPU; fmaf keeps it equal to the vector versions. */
 #include <math.h>
 
+#include "base/cpu.h"
 #include "trainium/sim/panel.h"
 
 enum { VLEN = 4, MR = 8 };
@@ -30,9 +31,9 @@ static inline vec4 fma4(vec4 a, vec4 b, vec4 c) {
 
 nmlp_panel_fn *nmlp_panel_choose(void) {
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")) return nmlp_panel_avx512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return nmlp_panel_avx2;
+    const nmlp_cpu *cpu = nmlp_cpu_get();
+    if (cpu->avx512) return nmlp_panel_avx512;
+    if (cpu->avx2_fma) return nmlp_panel_avx2;
 #endif
     return nmlp_panel_generic;
 }

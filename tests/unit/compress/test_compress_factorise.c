@@ -355,12 +355,12 @@ static void outlier_token_is_scaled_to_its_share(void **state) {
 static void moments_by_matrix_kernels_are_those_of_rounded_rows(void **state) {
     enum { S = 2100, M = 37, N = 530 }; /* two chunks of tokens and two of columns */
     const nmlp_kernels *kernels;
-    nmlp_cpu cpu = nmlp_cpu_detect();
+    const nmlp_cpu *cpu = nmlp_cpu_get();
     nmlp_rng rng;
     nmlp_err err;
     (void)state;
     nmlp_rng_seed(&rng, 20);
-    nmlp_assert_ok(nmlp_kernels_select(&kernels, &cpu, "amx-emu", &err), &err);
+    nmlp_assert_ok(nmlp_kernels_select(&kernels, cpu, "amx-emu", &err), &err);
     float *x = nmlp_mem_new(S * N, sizeof *x, &err), *y = nmlp_mem_new(S * M, sizeof *y, &err);
     double *gram = nmlp_mem_new(N * N, sizeof *gram, &err), *cross = nmlp_mem_new(M * N, sizeof *cross, &err);
     for (int i = 0; i < S * N; i++) x[i] = (float)nmlp_rng_normal(&rng);
@@ -396,12 +396,12 @@ static void moments_by_matrix_kernels_are_those_of_rounded_rows(void **state) {
 static void products_with_weights_are_good_to_f32(void **state) {
     enum { M = 600, N = 50, K = 66, STRIDE = 80 };
     const nmlp_kernels *kernels;
-    nmlp_cpu cpu = nmlp_cpu_detect();
+    const nmlp_cpu *cpu = nmlp_cpu_get();
     nmlp_rng rng;
     nmlp_err err;
     (void)state;
     nmlp_rng_seed(&rng, 21);
-    nmlp_assert_ok(nmlp_kernels_select(&kernels, &cpu, "amx-emu", &err), &err);
+    nmlp_assert_ok(nmlp_kernels_select(&kernels, cpu, "amx-emu", &err), &err);
     uint16_t *w = nmlp_mem_new(N * K, sizeof *w, &err);
     double *wide = nmlp_mem_new(N * K, sizeof *wide, &err), *a = nmlp_mem_new(M * K, sizeof *a, &err);
     double *c = nmlp_mem_new(M * STRIDE, sizeof *c, &err), *again = nmlp_mem_new(M * STRIDE, sizeof *again, &err);
@@ -472,7 +472,7 @@ static void swiglu_weights_equal_their_definition_and_have_a_floor(void **state)
 }
 
 int main(void) {
-    nmlp_linalg_init();
+    (void)nmlp_linalg_begin();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(curve_is_the_optimum_of_gesdd_and_the_factors_reach_it),
         cmocka_unit_test(no_whitening_gives_the_plain_svd),

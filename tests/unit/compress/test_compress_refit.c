@@ -156,7 +156,7 @@ static void dead_inputs_leave_the_original_there(void **state) {
 }
 
 int main(void) {
-    nmlp_linalg_init();
+    (void)nmlp_linalg_begin();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(full_rank_without_drift_is_the_matrix_itself),
         cmocka_unit_test(no_perturbation_beats_the_refit_and_a_strong_anchor_gives_it_up),

@@ -69,13 +69,11 @@ static void each_lack_has_its_line(void **state) {
 static void amx_is_followed_to_where_it_stops(void **state) {
     (void)state;
     nmlp_survey s = good_machine();
-    s.tiles.in_cpu = true;
+    s.cpu.amx.in_cpu = true;
     assert_only(&s, "Linux 5.16");
-    s.tiles.enabled = true;
+    s.cpu.amx.enabled = true;
     assert_only(&s, "arch_prctl");
-    s.tiles.permitted = true;
-    assert_only(&s, "hypervisor");
-    s.tiles.work = true;
+    s.cpu.amx.permitted = true;
     assert_only(&s, "--precision bf16");
 }
 

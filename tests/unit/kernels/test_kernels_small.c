@@ -97,9 +97,9 @@ static int tables(const nmlp_vec *out[3]) {
     int n = 0;
     out[n++] = &nmlp_vec_ref;
 #if defined(__x86_64__)
-    nmlp_cpu cpu = nmlp_cpu_detect();
-    if (cpu.avx2_fma) out[n++] = &nmlp_vec_avx2;
-    if (cpu.avx512) out[n++] = &nmlp_vec_avx512;
+    const nmlp_cpu *cpu = nmlp_cpu_get();
+    if (cpu->avx2_fma) out[n++] = &nmlp_vec_avx2;
+    if (cpu->avx512) out[n++] = &nmlp_vec_avx512;
 #endif
     return n;
 }

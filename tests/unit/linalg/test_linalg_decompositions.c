@@ -2,6 +2,7 @@
 #include "lib/testing.h"
 #include "lib/truth.h"
 
+#include <cblas.h>
 #include <math.h>
 
 #include "base/mem.h"
@@ -233,6 +234,16 @@ static void triangular_solves_undo_the_product(void **state) {
     nmlp_mem_free(c);
 }
 
+static void thread_count_of_blas_is_given_back(void **state) {
+    (void)state;
+    openblas_set_num_threads(2);
+    int had = openblas_get_num_threads();
+    int n_threads = nmlp_linalg_begin();
+    assert_int_equal(openblas_get_num_threads(), 1);
+    nmlp_linalg_end(n_threads);
+    assert_int_equal(openblas_get_num_threads(), had);
+}
+
 static void results_have_equal_bits_with_one_and_three_threads(void **state) {
     enum { S = 600, N = 520 };
     nmlp_rng rng;
@@ -241,7 +252,7 @@ static void results_have_equal_bits_with_one_and_three_threads(void **state) {
     double values[2][N];
     (void)state;
     nmlp_rng_seed(&rng, 5);
-    nmlp_linalg_init();
+    (void)nmlp_linalg_begin();
     nmlp_assert_ok(nmlp_pool_create(&pool, 3, &err), &err);
     float *x = nmlp_mem_new(S * N, sizeof *x, &err);
     double *gram[2], *product[2];
@@ -284,6 +295,7 @@ int main(void) {
         cmocka_unit_test(eigen_of_nan_is_refused),
         cmocka_unit_test(root_squares_to_a_singular_and_to_an_indefinite_matrix),
         cmocka_unit_test(triangular_solves_undo_the_product),
+        cmocka_unit_test(thread_count_of_blas_is_given_back),
         cmocka_unit_test(results_have_equal_bits_with_one_and_three_threads),
         cmocka_unit_test(old_blas_cores_are_named_on_new_cpus_only),
     };

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/rng.h"
-#include "kernels/cpu.h"
+#include "base/cpu.h"
 #include "lib/testing.h"
 #include "tensor/dtype.h"
 #include "train/exec.h"

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/cpu.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "lib/neuron_testing.h"
@@ -231,7 +232,7 @@ static void panels_agree_on_every_instruction_set(void **state) {
     nmlp_panel_choose()(&panel, 0, N, scratch);
     assert_memory_equal(x, y, M * N * sizeof *x);
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    if (nmlp_cpu_get()->avx2_fma) {
         nmlp_panel_avx2(&panel, 0, N, scratch);
         assert_memory_equal(x, y, M * N * sizeof *x);
     }

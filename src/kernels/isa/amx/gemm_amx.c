@@ -166,26 +166,6 @@ static void few_bf16(const nmlp_block *p) {
     settle_memory();
 }
 
-bool nmlp_amx_computes(void) {
-    _Alignas(64) uint16_t a[TILE_ROWS * TILE_K];
-    _Alignas(64) uint16_t b[STRIPS][TILE_ROWS * TILE_K];
-    _Alignas(64) float c[MR * NR];
-    for (int i = 0; i < TILE_ROWS * TILE_K; i++) a[i] = b[0][i] = b[1][i] = nmlp_f32_to_bf16(1.0f);
-    nmlp_beside nothing = {0};
-    nmlp_block block = {.c = c,
-                        .a = a,
-                        .b = b,
-                        .b_step = sizeof b[0],
-                        .k = TILE_K,
-                        .rows = TILE_ROWS,
-                        .strips = STRIPS,
-                        .beside = &nothing};
-    nmlp_amx_begin();
-    block_bf16(&block);
-    nmlp_amx_end();
-    return c[0] == (float)TILE_K && c[TILE_ROWS * NR - 1] == (float)TILE_K;
-}
-
 const nmlp_gemm nmlp_gemm_amx = {
     .mr = MR,
     .strips = STRIPS,
