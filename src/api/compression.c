@@ -5,7 +5,7 @@
 
 #include "api/options.h"
 #include "base/pool.h"
-#include "compress/calibrate/calibration_text.h"
+#include "compress/calibrate/calib_text.h"
 #include "compress/compress.h"
 
 struct job {
@@ -52,7 +52,7 @@ static nmlp_status open_job(struct job *job, const char *model_dir, nmlp_err *er
     NMLP_RETURN_IF_FAILED(nmlp_pool_create(&job->pool, o->n_threads, err));
     nmlp_engine_options engine = {.isa = o->isa, .pool = job->pool, .progress = &job->progress};
     NMLP_RETURN_IF_FAILED(nmlp_engine_create(&job->engine, &job->model, &engine, err));
-    return nmlp_calibration_read(model_dir, o->calibration, &job->ids, &job->calibration_name, err);
+    return nmlp_calib_text_read(model_dir, o->calibration, &job->ids, &job->calibration_name, err);
 }
 
 static nmlp_status run_job(struct job *job, const char *out_dir, nmlp_err *err) {
@@ -89,8 +89,8 @@ static void give_result(nmlp_compression_result *result, const nmlp_compress_rep
                                     .bytes_after = r->bytes_after,
                                     .calibration_tokens = r->calib_tokens,
                                     .heldout_tokens = r->heldout_tokens,
-                                    .heldout_ppl_before = r->judged ? exp(r->dense.nll) : NAN,
-                                    .heldout_ppl_after = r->judged ? exp(r->final.nll) : NAN};
+                                    .heldout_ppl_before = r->heldout_measured ? exp(r->dense.nll) : NAN,
+                                    .heldout_ppl_after = r->heldout_measured ? exp(r->final.nll) : NAN};
     nmlp_options_give(result, result->struct_bytes, &ours, sizeof ours);
 }
 

@@ -12,8 +12,10 @@ static const size_t default_shard_bytes = 5000000000u;
 
 struct nmlp_checkpoint_writer {
     const char *dir;
+    const nmlp_checkpoint_source *source;
     const nmlp_tensor_spec *specs;
     size_t n_specs;
+    double done_bytes, total_bytes;
     size_t *shard_of; /* shard of each tensor */
     size_t n_shards;
     size_t next;       /* tensor being delivered */
@@ -53,22 +55,6 @@ static nmlp_status shard_path(const nmlp_checkpoint_writer *w, size_t shard, cha
     char name[64];
     shard_name(w, shard, name, sizeof name);
     return nmlp_path_join(path, PATH_MAX_BYTES, w->dir, name, err);
-}
-
-nmlp_status nmlp_checkpoint_writer_open(nmlp_checkpoint_writer **out, const char *dir, const nmlp_tensor_spec *specs,
-                                        size_t n_specs, size_t max_shard_bytes, nmlp_err *err) {
-    *out = NULL;
-    nmlp_checkpoint_writer *w = nmlp_mem_new(1, sizeof *w, err);
-    if (!w) return NMLP_E_NOMEM;
-    *w = (nmlp_checkpoint_writer){.dir = dir, .specs = specs, .n_specs = n_specs, .file.fd = -1};
-    w->shard_of = nmlp_mem_new(n_specs, sizeof *w->shard_of, err);
-    if (!w->shard_of) {
-        nmlp_mem_free(w);
-        return NMLP_E_NOMEM;
-    }
-    assign_shards(w, max_shard_bytes ? max_shard_bytes : default_shard_bytes);
-    *out = w;
-    return NMLP_OK;
 }
 
 /* Header text of the shard that starts with tensor `first`, padded so that the data is aligned. */
@@ -125,7 +111,7 @@ static bool ends_shard(const nmlp_checkpoint_writer *w, size_t tensor) {
     return tensor + 1 == w->n_specs || w->shard_of[tensor + 1] != w->shard_of[tensor];
 }
 
-nmlp_status nmlp_checkpoint_writer_put_part(nmlp_checkpoint_writer *w, const void *data, size_t bytes, nmlp_err *err) {
+nmlp_status nmlp_checkpoint_put(nmlp_checkpoint_writer *w, const void *data, size_t bytes, nmlp_err *err) {
     if (w->next == w->n_specs) return nmlp_fail(err, NMLP_E_ARG, "%s: more tensors than announced", w->dir);
     const nmlp_tensor_spec *spec = &w->specs[w->next];
     size_t total = nmlp_tensor_spec_bytes(spec);
@@ -133,6 +119,9 @@ nmlp_status nmlp_checkpoint_writer_put_part(nmlp_checkpoint_writer *w, const voi
         return nmlp_fail(err, NMLP_E_ARG, "%s: tensor %s got more than its %zu bytes", w->dir, spec->name, total);
     if (!w->shard_open) NMLP_RETURN_IF_FAILED(begin_shard(w, err));
     NMLP_RETURN_IF_FAILED(nmlp_file_writer_write(&w->file, data, bytes, err));
+    w->done_bytes += (double)bytes;
+    if (!nmlp_progress_update(w->source->progress, w->source->stage, w->done_bytes, w->total_bytes, "B"))
+        return nmlp_fail(err, NMLP_E_INTERRUPTED, "%s was stopped", w->source->stage);
     w->part_bytes += bytes;
     if (w->part_bytes < total) return NMLP_OK;
     bool last = ends_shard(w, w->next);
@@ -141,55 +130,6 @@ nmlp_status nmlp_checkpoint_writer_put_part(nmlp_checkpoint_writer *w, const voi
     if (!last) return NMLP_OK;
     w->shard_open = false;
     return nmlp_file_writer_commit(&w->file, err);
-}
-
-nmlp_status nmlp_checkpoint_writer_put(nmlp_checkpoint_writer *w, const void *data, size_t bytes, nmlp_err *err) {
-    size_t index = w->next;
-    NMLP_RETURN_IF_FAILED(nmlp_checkpoint_writer_put_part(w, data, bytes, err));
-    if (w->next == index)
-        return nmlp_fail(err, NMLP_E_ARG, "%s: tensor %s got %zu of its %zu bytes", w->dir, w->specs[index].name, bytes,
-                         nmlp_tensor_spec_bytes(&w->specs[index]));
-    return NMLP_OK;
-}
-
-size_t nmlp_checkpoint_writer_next(const nmlp_checkpoint_writer *w) { return w->next; }
-
-/* A complete shard on disk starts with exactly the bytes this writer would write, and has the right length. */
-static nmlp_status shard_is_complete(const nmlp_checkpoint_writer *w, size_t first, size_t payload, bool *complete,
-                                     nmlp_err *err) {
-    char path[PATH_MAX_BYTES];
-    unsigned char prefix[8];
-    nmlp_file_map map = {0};
-    nmlp_str header;
-    nmlp_status st = NMLP_OK;
-    *complete = false;
-    nmlp_str_init(&header);
-    write_header_text(w, first, &header);
-    length_prefix(&header, prefix);
-    NMLP_TRY(nmlp_str_status(&header, err));
-    NMLP_TRY(shard_path(w, w->shard_of[first], path, err));
-    if (!nmlp_file_exists(path)) goto out;
-    NMLP_TRY(nmlp_file_map_open(&map, path, err));
-    *complete = map.bytes == sizeof prefix + header.len + payload && memcmp(map.data, prefix, sizeof prefix) == 0 &&
-                memcmp(map.data + sizeof prefix, header.data, header.len) == 0;
-out:
-    nmlp_file_map_close(&map);
-    nmlp_str_fini(&header);
-    return st;
-}
-
-nmlp_status nmlp_checkpoint_writer_resume(nmlp_checkpoint_writer *w, nmlp_err *err) {
-    while (w->next < w->n_specs) {
-        size_t end = w->next;
-        size_t payload = 0;
-        bool complete;
-        do payload += nmlp_tensor_spec_bytes(&w->specs[end]);
-        while (!ends_shard(w, end++));
-        NMLP_RETURN_IF_FAILED(shard_is_complete(w, w->next, payload, &complete, err));
-        if (!complete) return NMLP_OK;
-        w->next = end;
-    }
-    return NMLP_OK;
 }
 
 static nmlp_status write_index(const nmlp_checkpoint_writer *w, nmlp_err *err) {
@@ -221,20 +161,25 @@ out:
     return st;
 }
 
-nmlp_status nmlp_checkpoint_writer_finish(nmlp_checkpoint_writer *w, nmlp_err *err) {
-    nmlp_status st = NMLP_OK;
-    if (w->next < w->n_specs) {
-        st = nmlp_fail(err, NMLP_E_ARG, "%s: tensor %s was never delivered", w->dir, w->specs[w->next].name);
-    } else if (w->n_shards > 1) {
-        st = write_index(w, err);
+static nmlp_status put_all(nmlp_checkpoint_writer *w, nmlp_err *err) {
+    for (size_t i = 0; i < w->n_specs; i++) {
+        NMLP_RETURN_IF_FAILED(w->source->put(w->source->ctx, i, w, err));
+        if (w->next == i)
+            return nmlp_fail(err, NMLP_E_ARG, "%s: tensor %s got %zu of its %zu bytes", w->dir, w->specs[i].name,
+                             w->part_bytes, nmlp_tensor_spec_bytes(&w->specs[i]));
     }
-    nmlp_checkpoint_writer_abort(w);
-    return st;
+    return w->n_shards > 1 ? write_index(w, err) : NMLP_OK;
 }
 
-void nmlp_checkpoint_writer_abort(nmlp_checkpoint_writer *w) {
-    if (!w) return;
-    if (w->shard_open) nmlp_file_writer_abort(&w->file);
-    nmlp_mem_free(w->shard_of);
-    nmlp_mem_free(w);
+nmlp_status nmlp_checkpoint_write(const char *dir, const nmlp_checkpoint_source *source, nmlp_err *err) {
+    nmlp_checkpoint_writer w = {
+        .dir = dir, .source = source, .specs = source->specs, .n_specs = source->n_specs, .file.fd = -1};
+    w.shard_of = nmlp_mem_new(source->n_specs, sizeof *w.shard_of, err);
+    if (!w.shard_of) return NMLP_E_NOMEM;
+    for (size_t i = 0; i < w.n_specs; i++) w.total_bytes += (double)nmlp_tensor_spec_bytes(&w.specs[i]);
+    assign_shards(&w, source->max_shard_bytes ? source->max_shard_bytes : default_shard_bytes);
+    nmlp_status st = put_all(&w, err);
+    if (w.shard_open) nmlp_file_writer_abort(&w.file);
+    nmlp_mem_free(w.shard_of);
+    return st;
 }

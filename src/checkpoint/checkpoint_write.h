@@ -1,6 +1,6 @@
-/* Writing a model directory tensor by tensor, in shards, without holding more than one tensor in memory.
+/* Writing the tensors of a model directory in shards, without holding more than one tensor in memory.
  *
- * The tensors are announced first (name, dtype, shape), then delivered in the same order. Each shard appears under its
+ * The tensors are announced first (name, dtype, shape), then asked for in the same order. Each shard appears under its
  * final name only when complete; the caller makes the whole directory appear at once with nmlp_dir_stage. */
 #ifndef NMLP_CHECKPOINT_CHECKPOINT_WRITE_H
 #define NMLP_CHECKPOINT_CHECKPOINT_WRITE_H
@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/progress.h"
 #include "base/status.h"
 #include "tensor/view.h"
 
@@ -23,23 +24,21 @@ size_t nmlp_tensor_spec_bytes(const nmlp_tensor_spec *spec);
 
 typedef struct nmlp_checkpoint_writer nmlp_checkpoint_writer;
 
-/* Shards hold at most max_shard_bytes (a larger tensor gets a shard of its own); 0 means the Hugging Face habit of 5
- * GB. */
-nmlp_status nmlp_checkpoint_writer_open(nmlp_checkpoint_writer **out, const char *dir, const nmlp_tensor_spec *specs,
-                                        size_t n_specs, size_t max_shard_bytes, nmlp_err *err);
-/* The next announced tensor, whole: its element bytes in row-major order. */
-nmlp_status nmlp_checkpoint_writer_put(nmlp_checkpoint_writer *writer, const void *data, size_t bytes, nmlp_err *err);
-/* The next announced tensor in pieces: any number of calls that add up to its size. */
-nmlp_status nmlp_checkpoint_writer_put_part(nmlp_checkpoint_writer *writer, const void *data, size_t bytes,
-                                            nmlp_err *err);
-/* Index of the next tensor to deliver. */
-size_t nmlp_checkpoint_writer_next(const nmlp_checkpoint_writer *writer);
-/* When shards of an interrupted run are complete in `dir`, skips what they hold; nmlp_checkpoint_writer_next then says
- * where to go on. Only whole shards whose header equals the announced one count. */
-nmlp_status nmlp_checkpoint_writer_resume(nmlp_checkpoint_writer *writer, nmlp_err *err);
-/* Writes the index after the last tensor, and frees the writer. Fails when tensors are missing. */
-nmlp_status nmlp_checkpoint_writer_finish(nmlp_checkpoint_writer *writer, nmlp_err *err);
-/* Gives up: removes the shard under construction and frees the writer. NULL is fine. */
-void nmlp_checkpoint_writer_abort(nmlp_checkpoint_writer *writer);
+/* The bytes of tensor `i` in row-major order, in any number of calls that add up to its size. Fails with
+ * NMLP_E_INTERRUPTED when the progress callback asks to stop. */
+nmlp_status nmlp_checkpoint_put(nmlp_checkpoint_writer *writer, const void *data, size_t bytes, nmlp_err *err);
+
+typedef struct nmlp_checkpoint_source {
+    const nmlp_tensor_spec *specs; /* [n_specs] in the order of the file */
+    size_t n_specs;
+    nmlp_status (*put)(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err); /* all of tensor i */
+    void *ctx;
+    size_t max_shard_bytes;        /* a larger tensor gets a shard of its own; 0: 5 GB, the Hugging Face habit */
+    const nmlp_progress *progress; /* may be NULL */
+    const char *stage;             /* of the progress: "writing" */
+} nmlp_checkpoint_source;
+
+/* Writes all tensors and, with several shards, their index. */
+nmlp_status nmlp_checkpoint_write(const char *dir, const nmlp_checkpoint_source *source, nmlp_err *err);
 
 #endif

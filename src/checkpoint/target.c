@@ -45,7 +45,7 @@ nmlp_status nmlp_target_check(const char *dir, const char *source, nmlp_err *err
     struct contents found;
     if (source && is_same(dir, source)) {
         nmlp_fail(err, NMLP_E_ARG, "%s: is the model that is read; writing there would replace it", dir);
-        nmlp_fail_hint(err, "choose another -o");
+        nmlp_fail_hint(err, "choose another `out_dir`");
         return NMLP_E_ARG;
     }
     if (!nmlp_file_exists(dir)) return NMLP_OK;
@@ -56,6 +56,6 @@ nmlp_status nmlp_target_check(const char *dir, const char *source, nmlp_err *err
         nmlp_fail(err, NMLP_E_ARG, "%s: would be replaced as a whole, with its folder \"%s\"", dir, found.folder);
     else
         nmlp_fail(err, NMLP_E_ARG, "%s: would be replaced as a whole, and holds something else than a checkpoint", dir);
-    nmlp_fail_hint(err, "choose a new -o, or empty the old one");
+    nmlp_fail_hint(err, "choose a new `out_dir`, or empty the old one");
     return NMLP_E_ARG;
 }

@@ -13,7 +13,7 @@
 #include "cli/compress_table.h"
 #include "service/decode_cost.h"
 #include "cli/load_with_bar.h"
-#include "compress/calibrate/calibration_text.h"
+#include "compress/calibrate/calib_text.h"
 #include "compress/compress.h"
 #include "linalg/linalg.h"
 #include "text/encode_file.h"
@@ -124,11 +124,10 @@ static nmlp_status set_target(struct args *a, const nmlp_loaded *loaded, nmlp_er
 /* Forward passes are most of a large model's compression, and bf16 makes them several times faster; small models stay
  * exact. */
 static nmlp_status choose_precision(struct args *a, const char *dir, nmlp_err *err) {
-    nmlp_model model = {0};
+    nmlp_config config;
     if (a->load.precision || a->load.isa) return NMLP_OK;
-    NMLP_RETURN_IF_FAILED(nmlp_model_open(&model, dir, err));
-    a->load.precision = nmlp_compress_is_large(&model.config) ? "bf16" : "f32";
-    nmlp_model_close(&model);
+    NMLP_RETURN_IF_FAILED(nmlp_config_load(&config, dir, err));
+    a->load.precision = nmlp_compress_is_large(&config) ? "bf16" : "f32";
     return NMLP_OK;
 }
 
@@ -200,7 +199,7 @@ static int compress(const nmlp_cli *cli, struct args *a) {
     nmlp_ids_init(&ids);
     NMLP_TRY(choose_precision(a, cli->positionals[0], &err));
     NMLP_TRY(nmlp_cli_load(&loaded, cli, cli->positionals[0], &a->load, &err));
-    NMLP_TRY(nmlp_calibration_read(cli->positionals[0], a->calib, &ids, &calib_name, &err));
+    NMLP_TRY(nmlp_calib_text_read(cli->positionals[0], a->calib, &ids, &calib_name, &err));
     NMLP_TRY(set_target(a, &loaded, &err));
     a->options.calib_name = nmlp_str_text(&calib_name);
     a->options.progress = &progress;

@@ -49,19 +49,20 @@ static void print_size(const char *what, double before, double after, void text_
 }
 
 /* Seconds by stage and kind of work. */
-static void print_times(const nmlp_times *t) {
+static void print_times(const nmlp_compress_times *t) {
     double all = 0;
     printf("%-12s", "seconds");
-    for (int i = 0; i < NMLP_WORK_COUNT; i++) printf(" %8s", nmlp_work_name((nmlp_work)i));
+    for (int i = 0; i < NMLP_COMPRESS_WORK_COUNT; i++) printf(" %8s", nmlp_compress_work_name((nmlp_compress_work)i));
     printf(" %8s\n", "all");
-    for (int stage = 0; stage < NMLP_STAGE_COUNT; stage++) {
-        printf("  %-10s", nmlp_stage_name((nmlp_stage)stage));
-        for (int i = 0; i < NMLP_WORK_COUNT; i++) printf(" %8.1f", t->seconds[stage][i]);
-        printf(" %8.1f\n", nmlp_times_of_stage(t, (nmlp_stage)stage));
-        all += nmlp_times_of_stage(t, (nmlp_stage)stage);
+    for (int stage = 0; stage < NMLP_COMPRESS_STAGE_COUNT; stage++) {
+        printf("  %-10s", nmlp_compress_stage_name((nmlp_compress_stage)stage));
+        for (int i = 0; i < NMLP_COMPRESS_WORK_COUNT; i++) printf(" %8.1f", t->seconds[stage][i]);
+        printf(" %8.1f\n", nmlp_compress_times_of_stage(t, (nmlp_compress_stage)stage));
+        all += nmlp_compress_times_of_stage(t, (nmlp_compress_stage)stage);
     }
     printf("  %-10s", "all");
-    for (int i = 0; i < NMLP_WORK_COUNT; i++) printf(" %8.1f", nmlp_times_of_work(t, (nmlp_work)i));
+    for (int i = 0; i < NMLP_COMPRESS_WORK_COUNT; i++)
+        printf(" %8.1f", nmlp_compress_times_of_work(t, (nmlp_compress_work)i));
     printf(" %8.1f\n", all);
 }
 
@@ -76,7 +77,7 @@ void nmlp_compress_print_table(const nmlp_compress_summary *s) {
     if (r->time_before_ms > 0)
         printf("%-12s %.4g -> %.4g ms for one token's MLPs, by the target's cost table\n", "time", r->time_before_ms,
                r->time_after_ms);
-    if (r->judged) {
+    if (r->heldout_measured) {
         printf("%-12s %.3f dense, %.3f factorised, %.3f written (%lld tokens the factors never saw)\n", "perplexity",
                exp(r->dense.nll), exp(r->factored.nll), exp(r->final.nll), (long long)r->final.n_tokens);
         printf("%-12s %s, best of %d by held-out KL %.4f; after the refit %.4f\n", "ranks", r->chosen, r->n_candidates,
@@ -85,7 +86,7 @@ void nmlp_compress_print_table(const nmlp_compress_summary *s) {
     nmlp_cli_bytes_text(memory, (double)s->peak_rss_bytes);
     print_times(&r->times);
     printf("%-12s %.1f s, %.1f of them outside the forward passes; %s at most\n", "time", s->seconds,
-           nmlp_times_outside_forward(&r->times), memory);
+           nmlp_compress_times_outside_forward(&r->times), memory);
     printf("%-12s %s\n", "written", s->output);
 }
 
@@ -114,7 +115,7 @@ static void put_layers(nmlp_json_writer *w, const nmlp_compress_report *r) {
 }
 
 static void put_losses(nmlp_json_writer *w, const nmlp_compress_report *r) {
-    if (!r->judged) return;
+    if (!r->heldout_measured) return;
     nmlp_json_begin_object(w, "heldout");
     nmlp_json_put_int(w, "tokens", r->final.n_tokens);
     nmlp_json_put_number(w, "ppl_dense", exp(r->dense.nll));
@@ -125,13 +126,13 @@ static void put_losses(nmlp_json_writer *w, const nmlp_compress_report *r) {
     nmlp_json_end_object(w);
 }
 
-static void put_times(nmlp_json_writer *w, const nmlp_times *t) {
-    nmlp_json_put_number(w, "seconds_outside_forward", nmlp_times_outside_forward(t));
+static void put_times(nmlp_json_writer *w, const nmlp_compress_times *t) {
+    nmlp_json_put_number(w, "seconds_outside_forward", nmlp_compress_times_outside_forward(t));
     nmlp_json_begin_object(w, "seconds_by_stage");
-    for (int stage = 0; stage < NMLP_STAGE_COUNT; stage++) {
-        nmlp_json_begin_object(w, nmlp_stage_name((nmlp_stage)stage));
-        for (int i = 0; i < NMLP_WORK_COUNT; i++)
-            nmlp_json_put_number(w, nmlp_work_name((nmlp_work)i), t->seconds[stage][i]);
+    for (int stage = 0; stage < NMLP_COMPRESS_STAGE_COUNT; stage++) {
+        nmlp_json_begin_object(w, nmlp_compress_stage_name((nmlp_compress_stage)stage));
+        for (int i = 0; i < NMLP_COMPRESS_WORK_COUNT; i++)
+            nmlp_json_put_number(w, nmlp_compress_work_name((nmlp_compress_work)i), t->seconds[stage][i]);
         nmlp_json_end_object(w);
     }
     nmlp_json_end_object(w);

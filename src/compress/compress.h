@@ -57,7 +57,7 @@ typedef struct nmlp_compress_report {
     int64_t params_before, params_after;         /* of the model */
     int64_t mlp_params_before, mlp_params_after; /* of its MLP matrices */
     int64_t bytes_before, bytes_after;
-    bool judged; /* held-out losses below were measured */
+    bool heldout_measured; /* held-out losses below were measured */
     nmlp_loss dense;
     nmlp_loss factored; /* with the chosen ranks, before the refit */
     nmlp_loss final;
@@ -66,7 +66,7 @@ typedef struct nmlp_compress_report {
     bool refit_kept;
     double time_before_ms, time_after_ms; /* by the cost table; 0 with a parameter budget */
     int64_t calib_tokens, heldout_tokens;
-    nmlp_times times;
+    nmlp_compress_times times;
 } nmlp_compress_report;
 
 void nmlp_compress_report_fini(nmlp_compress_report *report);

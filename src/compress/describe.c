@@ -33,7 +33,7 @@ static uint64_t mix_model(uint64_t hash, const nmlp_model *m) {
     return hash;
 }
 
-nmlp_fingerprint nmlp_job_fingerprint(const nmlp_engine *engine, const nmlp_windows *w,
+nmlp_fingerprint nmlp_job_fingerprint(const nmlp_engine *engine, const nmlp_calib_windows *w,
                                       const nmlp_compress_options *o) {
     nmlp_fingerprint out;
     char text[512];
@@ -41,7 +41,7 @@ nmlp_fingerprint nmlp_job_fingerprint(const nmlp_engine *engine, const nmlp_wind
                      o->token_weights, o->shrink, o->cap, o->joint != NMLP_JOINT_NEVER, o->joint != NMLP_JOINT_ALWAYS,
                      (long long)w->context, (long long)w->n_calib, (long long)w->n_heldout, nmlp_engine_isa(engine));
     uint64_t hash = mix(0xcbf29ce484222325u, text, (size_t)n);
-    hash = mix(hash, w->ids, (size_t)nmlp_windows_tokens(w) * sizeof *w->ids);
+    hash = mix(hash, w->ids, (size_t)nmlp_calib_windows_tokens(w) * sizeof *w->ids);
     out.statistics = mix_model(hash, nmlp_engine_model(engine));
     bool timed = o->budget_ms > 0;
     n = snprintf(text, sizeof text, "%.17g %.17g %.17g %.17g %.17g %lld %d %d %d", o->ratio, o->budget_ms,
@@ -107,7 +107,7 @@ static void put_errors(nmlp_json_writer *j, const nmlp_compress_report *r) {
 }
 
 static void put_heldout(nmlp_json_writer *j, const nmlp_compress_report *r) {
-    if (!r->judged) return;
+    if (!r->heldout_measured) return;
     nmlp_json_begin_object(j, "heldout");
     nmlp_json_put_int(j, "tokens", r->final.n_tokens);
     nmlp_json_put_number(j, "ppl_dense", exp(r->dense.nll));

@@ -4,7 +4,7 @@
 
 #include "base/str.h"
 #include "compress/compress.h"
-#include "compress/calibrate/windows.h"
+#include "compress/calibrate/calib_text.h"
 
 /* Equal only for jobs with the same model, text and options: what a work file must carry to be used again. */
 typedef struct nmlp_fingerprint {
@@ -13,7 +13,7 @@ typedef struct nmlp_fingerprint {
     uint64_t job;        /* of everything */
 } nmlp_fingerprint;
 
-nmlp_fingerprint nmlp_job_fingerprint(const nmlp_engine *engine, const nmlp_windows *windows,
+nmlp_fingerprint nmlp_job_fingerprint(const nmlp_engine *engine, const nmlp_calib_windows *windows,
                                       const nmlp_compress_options *options);
 
 /* The "neuronmlp" object of config.json. */

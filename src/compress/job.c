@@ -10,7 +10,7 @@
 #include "compress/describe.h"
 #include "compress/ranks/rank_file.h"
 #include "compress/refit/refit.h"
-#include "compress/calibrate/statistics.h"
+#include "compress/factor/factor_pass.h"
 #include "compress/write.h"
 #include "linalg/linalg.h"
 
@@ -67,11 +67,11 @@ struct job {
     const nmlp_compress_options *options; /* with every choice made */
     nmlp_compress_options chosen;
     nmlp_compress_report *report;
-    nmlp_windows windows;
+    nmlp_calib_windows windows;
     nmlp_dir_stage work;
     nmlp_fingerprint fingerprint;
-    nmlp_library *libraries;   /* [L] */
-    nmlp_layer_file *finished; /* [L] */
+    nmlp_factor_file *factor_files; /* [L] */
+    nmlp_layer_file *finished;      /* [L] */
     nmlp_heldout heldout;
     nmlp_cost cost;
     double budget;
@@ -79,17 +79,19 @@ struct job {
 
 static nmlp_status check_options(const nmlp_model *m, const nmlp_compress_options *o, nmlp_err *err) {
     if (o->budget_ms <= 0 && !(o->ratio > 0 && o->ratio < 1)) {
-        nmlp_fail(err, NMLP_E_ARG, "--ratio %g: must be above 0 and below 1", o->ratio);
+        nmlp_fail_field(err, NMLP_E_ARG, "ratio", "is %g; it must be above 0 and below 1", o->ratio);
         nmlp_fail_hint(err, "it is the fraction of MLP parameters to remove; 0.2 keeps 80 %%");
         return NMLP_E_ARG;
     }
-    if (o->tile < 1) return nmlp_fail(err, NMLP_E_ARG, "--tile %lld: must be at least 1", (long long)o->tile);
+    if (o->tile < 1)
+        return nmlp_fail_field(err, NMLP_E_ARG, "tile", "is %lld; it must be at least 1", (long long)o->tile);
     if (m->config.compressed)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED,
                          "%s: is compressed already; compress the dense checkpoint, or expand this one first",
                          m->checkpoint.dir);
     if (o->budget_ms > 0 && !o->adaptive)
-        return nmlp_fail(err, NMLP_E_ARG, "--budget-ms needs --alloc adaptive: uniform ranks know no time");
+        return nmlp_fail_field(err, NMLP_E_ARG, "budget_ms",
+                               "needs adaptive ranks (`allocation`): uniform ranks know no time");
     return NMLP_OK;
 }
 
@@ -120,13 +122,13 @@ static nmlp_status set_budget(struct job *j, nmlp_err *err) {
                                                  j->cost.matrix(j->cost.ctx, c->hidden, c->intermediate, 0));
         j->report->time_before_ms = 1e-3 * dense_us;
         if (j->budget >= dense_us)
-            return nmlp_fail(err, NMLP_E_ARG,
-                             "--budget-ms %g: the dense MLPs take %.4g ms; there is nothing to compress", o->budget_ms,
-                             1e-3 * dense_us);
+            return nmlp_fail_field(err, NMLP_E_ARG, "budget_ms",
+                                   "is %g; the dense MLPs take %.4g ms: there is nothing to compress", o->budget_ms,
+                                   1e-3 * dense_us);
         if (j->budget < least_us(j))
-            return nmlp_fail(err, NMLP_E_ARG,
-                             "--budget-ms %g: whatever the ranks (--tile %lld), the MLPs take %.4g ms or more",
-                             o->budget_ms, (long long)o->tile, 1e-3 * least_us(j));
+            return nmlp_fail_field(err, NMLP_E_ARG, "budget_ms",
+                                   "is %g; whatever the ranks (`tile` %lld), the MLPs take %.4g ms or more",
+                                   o->budget_ms, (long long)o->tile, 1e-3 * least_us(j));
         return NMLP_OK;
     }
     j->cost = nmlp_cost_params();
@@ -139,7 +141,7 @@ static nmlp_status set_budget(struct job *j, nmlp_err *err) {
 
 static nmlp_search search_of(const struct job *j) {
     return (nmlp_search){.engine = j->engine,
-                         .libraries = j->libraries,
+                         .factor_files = j->factor_files,
                          .heldout = j->windows.n_heldout ? &j->heldout : NULL,
                          .progress = j->options->progress,
                          .cost = &j->cost,
@@ -169,18 +171,22 @@ static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, co
     NMLP_RETURN_IF_FAILED(set_budget(j, err));
     NMLP_RETURN_IF_FAILED(check_ranks(j, err));
     int64_t context = o->context < c->max_positions ? o->context : c->max_positions;
-    NMLP_RETURN_IF_FAILED(nmlp_windows_cut(&j->windows, ids, n_ids, context, o->calib_tokens, o->heldout_tokens, err));
+    NMLP_RETURN_IF_FAILED(
+        nmlp_calib_windows_cut(&j->windows, ids, n_ids, context, o->calib_tokens, o->heldout_tokens, err));
     if (j->windows.n_heldout == 0 && (o->adaptive || o->refit)) {
-        nmlp_fail(err, NMLP_E_ARG, "adaptive ranks and the refit are judged on held-out tokens, and there are none");
-        nmlp_fail_hint(err, "give a longer --calib text and --heldout above 0, or --alloc uniform --recover none");
+        nmlp_fail_field(err, NMLP_E_ARG, "heldout_tokens",
+                        "leaves no held-out tokens, on which adaptive ranks and the refit are chosen");
+        nmlp_fail_hint(
+            err,
+            "give a longer `calibration` text and `heldout_tokens` above 0, or uniform `allocation` without `refit`");
         return NMLP_E_ARG;
     }
-    j->report->calib_tokens = nmlp_windows_calib_tokens(&j->windows);
-    j->report->heldout_tokens = nmlp_windows_heldout_tokens(&j->windows);
+    j->report->calib_tokens = nmlp_calib_windows_calib_tokens(&j->windows);
+    j->report->heldout_tokens = nmlp_calib_windows_heldout_tokens(&j->windows);
     j->fingerprint = nmlp_job_fingerprint(j->engine, &j->windows, o);
-    j->libraries = nmlp_mem_new((size_t)c->n_layers, sizeof *j->libraries, err);
+    j->factor_files = nmlp_mem_new((size_t)c->n_layers, sizeof *j->factor_files, err);
     j->finished = nmlp_mem_new((size_t)c->n_layers, sizeof *j->finished, err);
-    if (!j->libraries || !j->finished) return NMLP_E_NOMEM;
+    if (!j->factor_files || !j->finished) return NMLP_E_NOMEM;
     nmlp_str_init(&work);
     nmlp_str_puts(&work, o->work_dir ? o->work_dir : out_dir);
     while (work.len > 1 && work.data[work.len - 1] == '/') work.data[--work.len] = '\0';
@@ -193,19 +199,19 @@ static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, co
 
 static void close_job(struct job *j, nmlp_status st) {
     for (int64_t l = 0; l < j->model->config.n_layers; l++) {
-        if (j->libraries) nmlp_library_close(&j->libraries[l]);
+        if (j->factor_files) nmlp_factor_file_close(&j->factor_files[l]);
         if (j->finished) nmlp_layer_file_close(&j->finished[l]);
     }
-    nmlp_mem_free(j->libraries);
+    nmlp_mem_free(j->factor_files);
     nmlp_mem_free(j->finished);
     nmlp_heldout_destroy(&j->heldout);
-    nmlp_windows_fini(&j->windows);
+    nmlp_calib_windows_fini(&j->windows);
     if (st == NMLP_E_INTERRUPTED || (st == NMLP_OK && j->options->keep_work)) nmlp_dir_stage_keep(&j->work);
     nmlp_dir_stage_abort(&j->work);
     nmlp_linalg_end(j->blas_threads);
 }
 
-static nmlp_status choose_ranks(struct job *j, nmlp_plan *plan, nmlp_err *err) {
+static nmlp_status choose_ranks(struct job *j, nmlp_rank_plan *plan, nmlp_err *err) {
     nmlp_search search = search_of(j);
     nmlp_compress_report *r = j->report;
     if (!j->options->adaptive) {
@@ -217,7 +223,7 @@ static nmlp_status choose_ranks(struct job *j, nmlp_plan *plan, nmlp_err *err) {
     }
     nmlp_search_result result;
     NMLP_RETURN_IF_FAILED(nmlp_search_adaptive(&search, &result, err));
-    const nmlp_candidate *best = &result.candidates[result.best];
+    const nmlp_rank_candidate *best = &result.candidates[result.best];
     snprintf(plan->name, sizeof plan->name, "%s", best->name);
     plan->n_candidates = result.n_candidates;
     plan->loss = best->loss;
@@ -229,7 +235,7 @@ static nmlp_status choose_ranks(struct job *j, nmlp_plan *plan, nmlp_err *err) {
 
 static nmlp_status find_ranks(struct job *j, nmlp_err *err) {
     nmlp_compress_report *r = j->report;
-    nmlp_plan plan;
+    nmlp_rank_plan plan;
     char path[PATH_MAX_BYTES];
     bool found;
     memset(&plan, 0, sizeof plan);
@@ -239,14 +245,14 @@ static nmlp_status find_ranks(struct job *j, nmlp_err *err) {
         nmlp_heldout_options options = {
             .n_probe = j->options->adaptive ? n_probe : 0, .step = effort->score_step, .times = &r->times};
         NMLP_RETURN_IF_FAILED(nmlp_heldout_create(&j->heldout, j->engine, &j->windows, &options, err));
-        r->judged = true;
+        r->heldout_measured = true;
         r->dense = j->heldout.dense;
     }
     NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, j->work.temp_path, "ranks", err));
-    NMLP_RETURN_IF_FAILED(nmlp_plan_read(path, j->fingerprint.search, &plan, r->ranks, r->n_layers, &found, err));
+    NMLP_RETURN_IF_FAILED(nmlp_rank_plan_read(path, j->fingerprint.search, &plan, r->ranks, r->n_layers, &found, err));
     if (!found) {
         NMLP_RETURN_IF_FAILED(choose_ranks(j, &plan, err));
-        NMLP_RETURN_IF_FAILED(nmlp_plan_write(path, j->fingerprint.search, &plan, r->ranks, r->n_layers, err));
+        NMLP_RETURN_IF_FAILED(nmlp_rank_plan_write(path, j->fingerprint.search, &plan, r->ranks, r->n_layers, err));
     }
     memcpy(r->chosen, plan.name, sizeof r->chosen);
     r->n_candidates = (int)plan.n_candidates;
@@ -261,13 +267,13 @@ static nmlp_status finish_plain(struct job *j, nmlp_err *err) {
         char path[PATH_MAX_BYTES];
         nmlp_layer_mlp mlp;
         const nmlp_layer *dense = &j->model->layers[l];
-        NMLP_RETURN_IF_FAILED(nmlp_recover_path(path, sizeof path, j->work.temp_path, l, false, err));
-        NMLP_RETURN_IF_FAILED(nmlp_layer_mlp_build(&mlp, &j->libraries[l], dense, &j->report->ranks[l],
+        NMLP_RETURN_IF_FAILED(nmlp_refit_path(path, sizeof path, j->work.temp_path, l, false, err));
+        NMLP_RETURN_IF_FAILED(nmlp_layer_mlp_build(&mlp, &j->factor_files[l], dense, &j->report->ranks[l],
                                                    nmlp_engine_pool(j->engine), err));
         nmlp_layer_file file = {.ranks = j->report->ranks[l], .desc = mlp.desc, .error = NAN, .error_before = NAN};
         nmlp_status st = nmlp_layer_file_write(path, j->fingerprint.job, &file, dense, err);
         nmlp_layer_mlp_fini(&mlp);
-        nmlp_library_release(&j->libraries[l]);
+        nmlp_factor_file_release(&j->factor_files[l]);
         NMLP_RETURN_IF_FAILED(st);
     }
     return NMLP_OK;
@@ -278,7 +284,7 @@ static nmlp_status open_finished(struct job *j, bool refitted, nmlp_err *err) {
         char path[PATH_MAX_BYTES];
         bool found;
         nmlp_layer_file_close(&j->finished[l]);
-        NMLP_RETURN_IF_FAILED(nmlp_recover_path(path, sizeof path, j->work.temp_path, l, refitted, err));
+        NMLP_RETURN_IF_FAILED(nmlp_refit_path(path, sizeof path, j->work.temp_path, l, refitted, err));
         NMLP_RETURN_IF_FAILED(nmlp_layer_file_open(&j->finished[l], path, j->fingerprint.job, &found, err));
         if (!found) return nmlp_fail(err, NMLP_E_IO, "%s: was written a moment ago and cannot be read back", path);
     }
@@ -291,13 +297,13 @@ static bool finished_changes(const void *ctx, int64_t l) {
     return true;
 }
 
-static nmlp_status finished_put(void *ctx, int64_t l, nmlp_err *err) {
+static nmlp_status finished_install(void *ctx, int64_t l, nmlp_err *err) {
     struct job *j = ctx;
     nmlp_mlp_desc desc = nmlp_layer_file_mlp(&j->finished[l], &j->model->layers[l]);
     return nmlp_engine_set_mlp(j->engine, l, &desc, err);
 }
 
-static void finished_take(void *ctx, int64_t l) {
+static void finished_remove(void *ctx, int64_t l) {
     struct job *j = ctx;
     (void)nmlp_engine_set_mlp(j->engine, l, NULL, NULL);
     nmlp_file_map_release(j->finished[l].map.data, j->finished[l].map.bytes);
@@ -305,26 +311,27 @@ static void finished_take(void *ctx, int64_t l) {
 }
 
 static nmlp_status measure_finished(struct job *j, nmlp_loss *loss, nmlp_err *err) {
-    nmlp_stand_ins in = {.ctx = j, .changes = finished_changes, .put = finished_put, .take = finished_take};
+    nmlp_mlp_overrides in = {
+        .ctx = j, .changes = finished_changes, .install = finished_install, .remove = finished_remove};
     return nmlp_heldout_measure(&j->heldout, j->engine, 0, j->windows.n_heldout, &in, loss, err);
 }
 
 /* The refit of all layers together must lower the held-out loss as well, or none of it is kept. */
-static nmlp_status recover(struct job *j, nmlp_err *err) {
+static nmlp_status finish_layers(struct job *j, nmlp_err *err) {
     nmlp_compress_report *r = j->report;
-    nmlp_recovery recovery = {.engine = j->engine,
-                              .windows = &j->windows,
-                              .libraries = j->libraries,
-                              .ranks = r->ranks,
-                              .refit_down = !nmlp_compress_is_large(&j->model->config),
-                              .token_weights = j->options->token_weights,
-                              .progress = j->options->progress,
-                              .times = &r->times,
-                              .work_dir = j->work.temp_path,
-                              .fingerprint = j->fingerprint.job};
+    nmlp_refit_job refit = {.engine = j->engine,
+                            .windows = &j->windows,
+                            .factor_files = j->factor_files,
+                            .ranks = r->ranks,
+                            .refit_down = !nmlp_compress_is_large(&j->model->config),
+                            .token_weights = j->options->token_weights,
+                            .progress = j->options->progress,
+                            .times = &r->times,
+                            .work_dir = j->work.temp_path,
+                            .fingerprint = j->fingerprint.job};
     nmlp_heldout_end_probes(&j->heldout);
     if (j->options->refit) {
-        NMLP_RETURN_IF_FAILED(nmlp_recover_run(&recovery, err));
+        NMLP_RETURN_IF_FAILED(nmlp_refit_run(&refit, err));
         NMLP_RETURN_IF_FAILED(open_finished(j, true, err));
         NMLP_RETURN_IF_FAILED(measure_finished(j, &r->final, err));
         r->refit_kept = r->final.kl < r->factored.kl;
@@ -357,8 +364,8 @@ static void fill_errors(struct job *j) {
     for (int64_t l = 0; l < r->n_layers; l++) {
         const nmlp_layer_ranks *ranks = &r->ranks[l];
         for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-            bool joint = i != NMLP_MLP_DOWN && (ranks->joint || j->libraries[l].nested[i].rank == 0);
-            const nmlp_nested *n = &j->libraries[l].nested[joint ? NMLP_NESTED_JOINT : i];
+            bool joint = i != NMLP_MLP_DOWN && (ranks->joint || j->factor_files[l].nested[i].rank == 0);
+            const nmlp_nested *n = &j->factor_files[l].nested[joint ? NMLP_NESTED_JOINT : i];
             bool lossy = ranks->rank[i] > 0 && n->loss[0] > 0;
             r->nmse[l * NMLP_MLP_MATRICES + i] = lossy ? n->loss[ranks->rank[i]] / n->loss[0] : 0;
             fill_curve(r, l * NMLP_MLP_MATRICES + i, n);
@@ -384,8 +391,8 @@ static nmlp_status write_out(struct job *j, const char *out_dir, nmlp_err *err) 
     nmlp_job_describe(j->options, r, &text);
     nmlp_status st = nmlp_str_status(&text, err);
     if (st == NMLP_OK)
-        st = nmlp_compressed_write(j->model, j->finished, out_dir, nmlp_str_text(&text), j->options->resume,
-                                   j->options->progress, &after, err);
+        st = nmlp_compressed_write(j->model, j->finished, out_dir, nmlp_str_text(&text), j->options->progress, &after,
+                                   err);
     nmlp_str_fini(&text);
     if (st != NMLP_OK) return st;
     r->params_after = after.params;
@@ -418,25 +425,25 @@ nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n
         j.chosen.joint = NMLP_JOINT_ALWAYS;
     j.options = &j.chosen;
     NMLP_TRY(new_report(report, j.model->config.n_layers, err));
-    nmlp_times_stage(&report->times, NMLP_STAGE_STATISTICS);
+    nmlp_compress_times_stage(&report->times, NMLP_COMPRESS_STAGE_STATISTICS);
     NMLP_TRY(open_job(&j, ids, n_ids, out_dir, err));
-    nmlp_statistics statistics = {.engine = engine,
-                                  .windows = &j.windows,
-                                  .options = &j.chosen,
-                                  .work_dir = j.work.temp_path,
-                                  .fingerprint = j.fingerprint.statistics,
-                                  .times = &report->times};
-    NMLP_TRY(nmlp_statistics_run(&statistics, j.libraries, err));
-    nmlp_times_stage(&report->times, NMLP_STAGE_RANKS);
+    nmlp_factor_pass pass = {.engine = engine,
+                             .windows = &j.windows,
+                             .options = &j.chosen,
+                             .work_dir = j.work.temp_path,
+                             .fingerprint = j.fingerprint.statistics,
+                             .times = &report->times};
+    NMLP_TRY(nmlp_factor_pass_run(&pass, j.factor_files, err));
+    nmlp_compress_times_stage(&report->times, NMLP_COMPRESS_STAGE_RANKS);
     NMLP_TRY(find_ranks(&j, err));
-    nmlp_times_stage(&report->times, NMLP_STAGE_REFIT);
-    NMLP_TRY(recover(&j, err));
-    nmlp_times_stage(&report->times, NMLP_STAGE_WRITE);
+    nmlp_compress_times_stage(&report->times, NMLP_COMPRESS_STAGE_REFIT);
+    NMLP_TRY(finish_layers(&j, err));
+    nmlp_compress_times_stage(&report->times, NMLP_COMPRESS_STAGE_WRITE);
     NMLP_TRY(new_curves(report, &j.model->config, j.options->tile, err));
     fill_errors(&j);
-    nmlp_times_enter(&report->times, NMLP_WORK_FILES);
+    nmlp_compress_times_enter(&report->times, NMLP_COMPRESS_WORK_FILES);
     NMLP_TRY(write_out(&j, out_dir, err));
-    nmlp_times_enter(&report->times, NMLP_WORK_OTHER);
+    nmlp_compress_times_enter(&report->times, NMLP_COMPRESS_WORK_OTHER);
 out:
     close_job(&j, st);
     if (st != NMLP_OK) nmlp_compress_report_fini(report);

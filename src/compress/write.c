@@ -88,43 +88,35 @@ static nmlp_status list_outputs(struct outputs *o, const nmlp_model *m, const nm
     return NMLP_OK;
 }
 
-static nmlp_status write_tensors(const struct outputs *o, const char *dir, bool resume, const nmlp_progress *progress,
-                                 nmlp_err *err) {
-    nmlp_checkpoint_writer *writer = NULL;
-    nmlp_status st = NMLP_OK;
-    NMLP_TRY(nmlp_checkpoint_writer_open(&writer, dir, o->specs, o->n, shard_bytes, err));
-    if (resume) NMLP_TRY(nmlp_checkpoint_writer_resume(writer, err));
-    for (size_t i = nmlp_checkpoint_writer_next(writer); i < o->n; i++) {
-        NMLP_TRY(nmlp_checkpoint_writer_put(writer, o->data[i]->data, nmlp_view_bytes(o->data[i]), err));
-        nmlp_file_map_release(o->data[i]->data,
-                              nmlp_view_bytes(o->data[i])); /* else all of both checkpoints would stay in memory */
-        if (!nmlp_progress_update(progress, "writing", (double)(i + 1), (double)o->n, "tensors")) {
-            st = nmlp_fail(err, NMLP_E_INTERRUPTED, "writing was stopped");
-            goto out;
-        }
-    }
-    st = nmlp_checkpoint_writer_finish(writer, err);
-    writer = NULL;
-out:
-    nmlp_checkpoint_writer_abort(writer);
-    return st;
+static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
+    const nmlp_view *view = ((const struct outputs *)ctx)->data[i];
+    size_t bytes = nmlp_view_bytes(view);
+    NMLP_RETURN_IF_FAILED(nmlp_checkpoint_put(writer, view->data, bytes, err));
+    nmlp_file_map_release(view->data, bytes); /* else all of both checkpoints would stay in memory */
+    return NMLP_OK;
 }
 
 nmlp_status nmlp_compressed_write(const nmlp_model *m, const nmlp_layer_file *layers, const char *dir,
-                                  const char *neuronmlp, bool resume, const nmlp_progress *progress,
-                                  nmlp_compressed_size *size, nmlp_err *err) {
+                                  const char *neuronmlp, const nmlp_progress *progress, nmlp_compressed_size *size,
+                                  nmlp_err *err) {
     struct outputs o = {0};
     nmlp_dir_stage stage = {0};
     nmlp_status st = NMLP_OK;
     nmlp_arena_init(&o.arena);
     NMLP_TRY(list_outputs(&o, m, layers, size, err));
-    NMLP_TRY(nmlp_dir_stage_open(&stage, dir, resume, err));
-    NMLP_TRY(write_tensors(&o, stage.temp_path, resume, progress, err));
+    NMLP_TRY(nmlp_dir_stage_open(&stage, dir, false, err));
+    nmlp_checkpoint_source source = {.specs = o.specs,
+                                     .n_specs = o.n,
+                                     .put = put,
+                                     .ctx = &o,
+                                     .max_shard_bytes = shard_bytes,
+                                     .progress = progress,
+                                     .stage = "writing"};
+    NMLP_TRY(nmlp_checkpoint_write(stage.temp_path, &source, err));
     NMLP_TRY(nmlp_config_save(&m->config, neuronmlp, stage.temp_path, err));
     NMLP_TRY(nmlp_model_copy_side_files(m->checkpoint.dir, stage.temp_path, err));
     NMLP_TRY(nmlp_dir_stage_commit(&stage, err));
 out:
-    if (st == NMLP_E_INTERRUPTED) nmlp_dir_stage_keep(&stage);
     nmlp_dir_stage_abort(&stage);
     nmlp_arena_fini(&o.arena);
     return st;

@@ -14,9 +14,9 @@ typedef struct nmlp_compressed_size {
 } nmlp_compressed_size;
 
 /* Writes weights, config.json (with the text of the "neuronmlp" object) and side files into a new directory that
- * appears at once. With `resume`, complete shards of an interrupted run are kept. */
+ * appears at once. */
 nmlp_status nmlp_compressed_write(const nmlp_model *model, const nmlp_layer_file *layers, const char *dir,
-                                  const char *neuronmlp, bool resume, const nmlp_progress *progress,
-                                  nmlp_compressed_size *size, nmlp_err *err);
+                                  const char *neuronmlp, const nmlp_progress *progress, nmlp_compressed_size *size,
+                                  nmlp_err *err);
 
 #endif

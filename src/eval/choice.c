@@ -19,7 +19,7 @@ static nmlp_status run_all(nmlp_choice_result *r, const nmlp_engine *engine, con
 
 static double stderr_of(double p, int64_t n) { return n > 1 ? sqrt(p * (1 - p) / (double)(n - 1)) : NAN; }
 
-void nmlp_choice_judge(nmlp_choice_result *r, const nmlp_questions *questions) {
+void nmlp_choice_count(nmlp_choice_result *r, const nmlp_questions *questions) {
     int64_t n_right = 0, n_right_norm = 0;
     for (int64_t i = 0; i < r->n; i++) {
         const nmlp_question *q = &questions->items[i];
@@ -66,7 +66,7 @@ nmlp_status nmlp_choice_eval(nmlp_choice_result *result, const nmlp_engine *engi
                                               err));
     NMLP_TRY(new_result(result, &encoded, err));
     NMLP_TRY(run_all(result, engine, &encoded, options, err));
-    nmlp_choice_judge(result, questions);
+    nmlp_choice_count(result, questions);
     result->seconds = nmlp_clock_seconds() - start;
 out:
     nmlp_encoded_destroy(&encoded);

@@ -43,6 +43,6 @@ nmlp_status nmlp_choice_eval(nmlp_choice_result *result, const nmlp_engine *engi
 void nmlp_choice_result_free(nmlp_choice_result *result);
 
 /* Fills predictions and accuracies from the log-likelihoods; ties go to the first. */
-void nmlp_choice_judge(nmlp_choice_result *result, const nmlp_questions *questions);
+void nmlp_choice_count(nmlp_choice_result *result, const nmlp_questions *questions);
 
 #endif

@@ -16,8 +16,8 @@ struct job {
 };
 
 /* Appends the ids of context + continuation; *score receives the number of ids of the context alone. */
-static nmlp_status encode_choice(struct job *j, const nmlp_choice *choice, nmlp_ids *ids, nmlp_ids *alone, bool again,
-                                 int64_t *score, nmlp_str *text, nmlp_err *err) {
+static nmlp_status encode_choice(struct job *j, const nmlp_question_choice *choice, nmlp_ids *ids, nmlp_ids *alone,
+                                 bool again, int64_t *score, nmlp_str *text, nmlp_err *err) {
     if (!again) { /* else the context is the one just encoded */
         alone->len = 0;
         NMLP_RETURN_IF_FAILED(
@@ -49,7 +49,7 @@ static nmlp_status encode_question(struct job *j, int64_t i, nmlp_err *err) {
         if (sequences[c].score >= sequences[c].n || sequences[c].score < 1) {
             st = nmlp_fail(err, NMLP_E_FORMAT, "the question of line %" PRId64 ": %s", q->line,
                            sequences[c].score < 1
-                               ? "nothing stands before the text to score; a BOS in front would (--bos)"
+                               ? "nothing stands before the text to score; a BOS in front would (`add_bos`)"
                                : "the text to score has no token of its own");
             goto out;
         }

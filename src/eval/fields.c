@@ -34,12 +34,12 @@ const nmlp_json *nmlp_json_list_at(const nmlp_json *object, const char *path, co
     return nmlp_json_is_array(list) ? list : NULL;
 }
 
-void nmlp_fields_init(nmlp_fields *f) { *f = (nmlp_fields){0}; }
+void nmlp_fields_init(nmlp_task_fields *f) { *f = (nmlp_task_fields){0}; }
 
-void nmlp_fields_fini(nmlp_fields *f) {
+void nmlp_fields_fini(nmlp_task_fields *f) {
     nmlp_str_fini(&f->question);
     for (size_t i = 0; i < NMLP_CHOICES_MAX; i++) nmlp_str_fini(&f->choices[i]);
-    *f = (nmlp_fields){0};
+    *f = (nmlp_task_fields){0};
 }
 
 static nmlp_status lookup_row(void *ctx, const char *name, const char **value, nmlp_err *err) {
@@ -74,7 +74,7 @@ static nmlp_status fail_count(nmlp_err *err) {
     return nmlp_fail(err, NMLP_E_FORMAT, "has more than %d choices", NMLP_CHOICES_MAX);
 }
 
-static nmlp_status read_list(nmlp_fields *f, const char *path, const nmlp_json *row, nmlp_err *err) {
+static nmlp_status read_list(nmlp_task_fields *f, const char *path, const nmlp_json *row, nmlp_err *err) {
     const char *tail;
     char head[NMLP_TEMPLATE_NAME_MAX];
     const nmlp_json *list = nmlp_json_list_at(row, path, &tail);
@@ -94,7 +94,7 @@ static nmlp_status read_list(nmlp_fields *f, const char *path, const nmlp_json *
     return NMLP_OK;
 }
 
-static nmlp_status put_choice(nmlp_fields *f, const char *text, size_t len, const char *strip, nmlp_err *err) {
+static nmlp_status put_choice(nmlp_task_fields *f, const char *text, size_t len, const char *strip, nmlp_err *err) {
     while (len > 0 && strchr(strip, text[len - 1])) len--;
     if (f->n_choices == NMLP_CHOICES_MAX) return fail_count(err);
     nmlp_str_append(&f->choices[f->n_choices++], text, len);
@@ -102,7 +102,7 @@ static nmlp_status put_choice(nmlp_fields *f, const char *text, size_t len, cons
 }
 
 /* re.findall("[abcd] \\) .*?, |e \\) .*?$") as the harness does it: four letters end at ", ", the fifth at the end. */
-static nmlp_status split_letters(nmlp_fields *f, const char *text, nmlp_err *err) {
+static nmlp_status split_letters(nmlp_task_fields *f, const char *text, nmlp_err *err) {
     for (const char *at = text; *at;) {
         const char *end = NULL;
         bool marked = *at >= 'a' && *at <= 'e' && strncmp(at + 1, " ) ", 3) == 0;
@@ -119,7 +119,7 @@ static nmlp_status split_letters(nmlp_fields *f, const char *text, nmlp_err *err
 }
 
 /* "stem (A) one (B) two": a choice goes up to the next letter's mark. */
-static nmlp_status split_paren(nmlp_fields *f, const char *text, nmlp_err *err) {
+static nmlp_status split_paren(nmlp_task_fields *f, const char *text, nmlp_err *err) {
     char mark[4] = "(A)";
     const char *at = strstr(text, mark);
     while (at) {
@@ -134,7 +134,8 @@ static nmlp_status split_paren(nmlp_fields *f, const char *text, nmlp_err *err) 
     return NMLP_OK;
 }
 
-static nmlp_status read_choices(nmlp_fields *f, const nmlp_layout *layout, const nmlp_json *row, nmlp_err *err) {
+static nmlp_status read_choices(nmlp_task_fields *f, const nmlp_task_layout *layout, const nmlp_json *row,
+                                nmlp_err *err) {
     nmlp_str text;
     void *ctx = (void *)(uintptr_t)row;
     if (layout->choices_kind == NMLP_CHOICES_LIST) return read_list(f, layout->choices[0], row, err);
@@ -160,8 +161,8 @@ static bool same_text(const nmlp_json *label, const nmlp_json *gold) {
     return nmlp_json_is_number(label) && nmlp_json_is_number(gold) && nmlp_json_number(label) == nmlp_json_number(gold);
 }
 
-static nmlp_status read_label(nmlp_fields *f, const nmlp_layout *layout, const nmlp_json *row, const nmlp_json *gold,
-                              nmlp_err *err) {
+static nmlp_status read_label(nmlp_task_fields *f, const nmlp_task_layout *layout, const nmlp_json *row,
+                              const nmlp_json *gold, nmlp_err *err) {
     const char *text = nmlp_json_string(gold);
     const char *tail;
     if (!layout->labels) {
@@ -184,7 +185,7 @@ static nmlp_status read_label(nmlp_fields *f, const nmlp_layout *layout, const n
                      text);
 }
 
-static nmlp_status read_gold(nmlp_fields *f, const nmlp_layout *layout, const nmlp_json *row, nmlp_err *err) {
+static nmlp_status read_gold(nmlp_task_fields *f, const nmlp_task_layout *layout, const nmlp_json *row, nmlp_err *err) {
     f->gold = -1;
     if (layout->gold_kind == NMLP_GOLD_LABELS_FILE) return NMLP_OK;
     const nmlp_json *gold = nmlp_json_at(row, layout->gold);
@@ -217,7 +218,7 @@ static bool is_blank(const nmlp_str *text) {
     return true;
 }
 
-nmlp_status nmlp_fields_read(nmlp_fields *f, const nmlp_layout *layout, const nmlp_json *row, nmlp_err *err) {
+nmlp_status nmlp_fields_read(nmlp_task_fields *f, const nmlp_task_layout *layout, const nmlp_json *row, nmlp_err *err) {
     nmlp_str_clear(&f->question);
     for (size_t i = 0; i < NMLP_CHOICES_MAX; i++) nmlp_str_clear(&f->choices[i]);
     f->n_choices = 0;
@@ -264,7 +265,7 @@ static void count_template(struct match *m, const char *template) {
     nmlp_str_fini(&ignored);
 }
 
-double nmlp_layout_match(const nmlp_layout *layout, const nmlp_json *row) {
+double nmlp_layout_match(const nmlp_task_layout *layout, const nmlp_json *row) {
     struct match m = {.row = row};
     const char *tail;
     count_template(&m, layout->question);

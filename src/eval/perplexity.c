@@ -67,17 +67,17 @@ int64_t nmlp_count_words(const char *text, size_t len) {
 }
 
 static nmlp_status run_windows(nmlp_ppl_result *r, const nmlp_engine *engine, const int32_t *ids,
-                               const nmlp_windows *windows, const nmlp_ppl_options *o, nmlp_err *err) {
+                               const nmlp_text_windows *windows, const nmlp_ppl_options *o, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     nmlp_score_options scoring = {.stage = o->stage ? o->stage : "perplexity", .progress = o->progress};
-    nmlp_window window = {0};
+    nmlp_text_window window = {0};
     size_t n = 0;
-    while (nmlp_window_next(windows, &window)) n++;
+    while (nmlp_text_window_next(windows, &window)) n++;
     nmlp_score_text *texts = nmlp_mem_new(n, sizeof *texts, err);
     double *loglik = nmlp_mem_new(n, sizeof *loglik, err);
     if (!texts || !loglik) NMLP_TRY(NMLP_E_NOMEM);
-    window = (nmlp_window){0};
-    for (size_t i = 0; nmlp_window_next(windows, &window); i++) {
+    window = (nmlp_text_window){0};
+    for (size_t i = 0; nmlp_text_window_next(windows, &window); i++) {
         texts[i] = (nmlp_score_text){.ids = ids + window.begin,
                                      .n = window.end - window.begin,
                                      .score = window.score - window.begin,
@@ -101,8 +101,8 @@ nmlp_status nmlp_perplexity_ids(nmlp_ppl_result *r, const nmlp_engine *engine, c
     if (o.max_tokens && n > o.max_tokens) n = o.max_tokens;
     /* A text shorter than one window is all there is to score. */
     bool drop = !o.keep_partial && o.stride == o.ctx && n >= o.ctx;
-    nmlp_windows windows = {.n_tokens = n, .ctx = o.ctx, .stride = o.stride, .drop_partial = drop};
-    if (nmlp_windows_scored(&windows) == 0) {
+    nmlp_text_windows windows = {.n_tokens = n, .ctx = o.ctx, .stride = o.stride, .drop_partial = drop};
+    if (nmlp_text_windows_scored(&windows) == 0) {
         nmlp_fail(err, NMLP_E_LIMIT, "a text of %" PRId64 " tokens has nothing to score in windows of %" PRId64, n,
                   o.ctx);
         nmlp_fail_hint(err, "2 tokens are needed at least");

@@ -39,8 +39,8 @@ static nmlp_status expand(const char **out, nmlp_questions *q, const char *templ
     return st;
 }
 
-static nmlp_status make_choice(nmlp_choice *choice, nmlp_questions *q, const nmlp_task *task, struct prompt *p,
-                               const nmlp_choice *first, nmlp_err *err) {
+static nmlp_status make_choice(nmlp_question_choice *choice, nmlp_questions *q, const nmlp_task *task, struct prompt *p,
+                               const nmlp_question_choice *first, nmlp_err *err) {
     const char *length;
     if (first && !nmlp_template_uses(task->context, "choice")) {
         choice->context = first->context;
@@ -55,7 +55,7 @@ static nmlp_status make_choice(nmlp_choice *choice, nmlp_questions *q, const nml
     return NMLP_OK;
 }
 
-static nmlp_status add_question(nmlp_questions *q, const nmlp_task *task, const nmlp_fields *fields, int64_t line,
+static nmlp_status add_question(nmlp_questions *q, const nmlp_task *task, const nmlp_task_fields *fields, int64_t line,
                                 nmlp_err *err) {
     void *items = q->items;
     NMLP_RETURN_IF_FAILED(nmlp_mem_grow(&items, &q->capacity, q->n + 1, sizeof *q->items, err));
@@ -83,7 +83,7 @@ static nmlp_status choose_layout(nmlp_questions *q, const nmlp_task *task, const
     if (q->layout) return NMLP_OK;
     nmlp_fail(err, NMLP_E_FORMAT, "has none of the keys task %s looks for", task->name);
     nmlp_fail_hint(err,
-                   "write rows {\"id\", \"question\", \"choices\", \"gold\"}, or describe the file with --task-file");
+                   "write rows {\"id\", \"question\", \"choices\", \"gold\"}, or describe the file with `task_file`");
     return NMLP_E_FORMAT;
 }
 
@@ -96,7 +96,7 @@ static nmlp_status find_labels(char out[PATH_BYTES], const char *data, const cha
     if (n < 0 || n >= PATH_BYTES) return nmlp_fail(err, NMLP_E_ARG, "%s: the path is too long", data);
     if (nmlp_file_exists(out)) return NMLP_OK;
     nmlp_fail(err, NMLP_E_MISSING, "%s: has no answers in it, and their file %s is absent", data, out);
-    nmlp_fail_hint(err, "give the answers' file with --labels");
+    nmlp_fail_hint(err, "give the answers' file with `labels_file`");
     return NMLP_E_MISSING;
 }
 
@@ -138,22 +138,22 @@ static nmlp_status read_labels(nmlp_questions *q, const char *data, const char *
     return st;
 }
 
-nmlp_status nmlp_questions_read(nmlp_questions *q, const nmlp_task *task, nmlp_rows *rows,
+nmlp_status nmlp_questions_read(nmlp_questions *q, const nmlp_task *task, nmlp_task_rows *rows,
                                 const nmlp_questions_options *options, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    nmlp_fields fields;
+    nmlp_task_fields fields;
     const nmlp_json *row = NULL;
     *q = (nmlp_questions){0};
     nmlp_arena_init(&q->arena);
     nmlp_fields_init(&fields);
     while (options->limit == 0 || (int64_t)q->n < options->limit) {
-        NMLP_TRY(nmlp_rows_next(rows, &row, err));
+        NMLP_TRY(nmlp_task_rows_next(rows, &row, err));
         if (!row) break;
         if (!q->layout) st = choose_layout(q, task, row, err);
         if (st == NMLP_OK) st = nmlp_fields_read(&fields, q->layout, row, err);
         if (st == NMLP_OK) st = add_question(q, task, &fields, rows->line, err);
         if (st != NMLP_OK) {
-            nmlp_rows_fail_context(rows, err);
+            nmlp_task_rows_fail_context(rows, err);
             goto out;
         }
     }
@@ -170,11 +170,11 @@ out:
 
 nmlp_status nmlp_questions_load(nmlp_questions *q, const nmlp_task *task, const char *path,
                                 const nmlp_questions_options *options, nmlp_err *err) {
-    nmlp_rows rows;
+    nmlp_task_rows rows;
     *q = (nmlp_questions){0};
-    NMLP_RETURN_IF_FAILED(nmlp_rows_open(&rows, path, err));
+    NMLP_RETURN_IF_FAILED(nmlp_task_rows_open(&rows, path, err));
     nmlp_status st = nmlp_questions_read(q, task, &rows, options, err);
-    nmlp_rows_fini(&rows);
+    nmlp_task_rows_fini(&rows);
     return st;
 }
 

@@ -10,15 +10,15 @@
 #include "eval/rows.h"
 #include "eval/task.h"
 
-typedef struct nmlp_choice {
+typedef struct nmlp_question_choice {
     const char *context; /* the same pointer for all choices where the task's context does not name the choice */
     const char *continuation;
     int64_t norm_bytes; /* what acc_norm divides by; > 0 */
-} nmlp_choice;
+} nmlp_question_choice;
 
 typedef struct nmlp_question {
     int64_t line; /* in its file */
-    nmlp_choice *choices;
+    nmlp_question_choice *choices;
     int64_t n_choices;
     int64_t gold;
 } nmlp_question;
@@ -28,7 +28,7 @@ typedef struct nmlp_questions {
     nmlp_question *items;
     size_t n;
     size_t capacity;
-    const nmlp_layout *layout; /* which of the task's the file has; the task must outlive this */
+    const nmlp_task_layout *layout; /* which of the task's the file has; the task must outlive this */
 } nmlp_questions;
 
 typedef struct nmlp_questions_options {
@@ -41,7 +41,7 @@ typedef struct nmlp_questions_options {
 nmlp_status nmlp_questions_load(nmlp_questions *questions, const nmlp_task *task, const char *path,
                                 const nmlp_questions_options *options, nmlp_err *err);
 /* The same from opened rows. */
-nmlp_status nmlp_questions_read(nmlp_questions *questions, const nmlp_task *task, nmlp_rows *rows,
+nmlp_status nmlp_questions_read(nmlp_questions *questions, const nmlp_task *task, nmlp_task_rows *rows,
                                 const nmlp_questions_options *options, nmlp_err *err);
 void nmlp_questions_free(nmlp_questions *questions);
 

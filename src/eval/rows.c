@@ -13,11 +13,11 @@ static bool has_suffix(const char *text, const char *suffix) {
     return n >= m && strcmp(text + n - m, suffix) == 0;
 }
 
-static bool begins(const nmlp_rows *rows, const char *magic, size_t n) {
+static bool begins(const nmlp_task_rows *rows, const char *magic, size_t n) {
     return rows->len >= n && memcmp(rows->text, magic, n) == 0;
 }
 
-static nmlp_status refuse_binary(const nmlp_rows *rows, nmlp_err *err) {
+static nmlp_status refuse_binary(const nmlp_task_rows *rows, nmlp_err *err) {
     if (begins(rows, "PAR1", 4) || has_suffix(rows->origin, ".parquet")) {
         nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: is a Parquet file", rows->origin);
         nmlp_fail_hint(err, "get the data set's own JSON Lines file, or write one: {\"id\", \"question\", \"choices\", "
@@ -66,7 +66,7 @@ static nmlp_status parse_json(nmlp_json_doc *doc, const char *text, size_t len, 
     return nmlp_fail(err, NMLP_E_FORMAT, "is not valid JSON, %s", at ? at : inner.message);
 }
 
-static nmlp_status begin_array(nmlp_rows *rows, nmlp_err *err) {
+static nmlp_status begin_array(nmlp_task_rows *rows, nmlp_err *err) {
     size_t valid = nmlp_utf8_valid_prefix(rows->text, rows->len);
     if (valid < rows->len)
         return nmlp_fail(err, NMLP_E_FORMAT, "%s: is not UTF-8 at byte %zu", rows->origin, valid + 1);
@@ -79,26 +79,26 @@ static nmlp_status begin_array(nmlp_rows *rows, nmlp_err *err) {
     return NMLP_OK;
 }
 
-static nmlp_status read_csv(nmlp_rows *rows, nmlp_str *fields, size_t *n, nmlp_err *err) {
+static nmlp_status read_csv(nmlp_task_rows *rows, nmlp_str *fields, size_t *n, nmlp_err *err) {
     int64_t n_lines;
     size_t begin = rows->at;
     nmlp_str_clear(fields);
     rows->line = rows->next_line;
-    NMLP_RETURN_IF_FAILED(nmlp_csv_record(rows->text, rows->len, &rows->at, rows->kind == NMLP_ROWS_TSV ? '\t' : ',',
-                                          fields, n, &n_lines, err));
+    NMLP_RETURN_IF_FAILED(nmlp_csv_record(rows->text, rows->len, &rows->at,
+                                          rows->kind == NMLP_TASK_ROWS_TSV ? '\t' : ',', fields, n, &n_lines, err));
     rows->next_line += n_lines;
     return check_text(rows->text + begin, rows->at - begin, err);
 }
 
-static nmlp_status begin_csv(nmlp_rows *rows, nmlp_err *err) {
+static nmlp_status begin_csv(nmlp_task_rows *rows, nmlp_err *err) {
     size_t n;
     nmlp_status st = read_csv(rows, &rows->header, &n, err);
-    if (st != NMLP_OK) nmlp_rows_fail_context(rows, err);
+    if (st != NMLP_OK) nmlp_task_rows_fail_context(rows, err);
     return st;
 }
 
-nmlp_status nmlp_rows_init(nmlp_rows *rows, const char *text, size_t len, const char *origin, nmlp_err *err) {
-    *rows = (nmlp_rows){.origin = origin, .text = text, .len = len, .next_line = 1};
+nmlp_status nmlp_task_rows_init(nmlp_task_rows *rows, const char *text, size_t len, const char *origin, nmlp_err *err) {
+    *rows = (nmlp_task_rows){.origin = origin, .text = text, .len = len, .next_line = 1};
     nmlp_str_init(&rows->header);
     nmlp_str_init(&rows->scratch);
     NMLP_RETURN_IF_FAILED(refuse_binary(rows, err));
@@ -107,33 +107,34 @@ nmlp_status nmlp_rows_init(nmlp_rows *rows, const char *text, size_t len, const 
     while (first < len && is_space(text[first])) first++;
     if (first == len) return nmlp_fail(err, NMLP_E_FORMAT, "%s: is empty", origin);
     if (has_suffix(origin, ".csv") || has_suffix(origin, ".tsv")) {
-        rows->kind = has_suffix(origin, ".tsv") ? NMLP_ROWS_TSV : NMLP_ROWS_CSV;
+        rows->kind = has_suffix(origin, ".tsv") ? NMLP_TASK_ROWS_TSV : NMLP_TASK_ROWS_CSV;
         return begin_csv(rows, err);
     }
-    rows->kind = text[first] == '[' ? NMLP_ROWS_ARRAY : NMLP_ROWS_JSONL;
-    return rows->kind == NMLP_ROWS_ARRAY ? begin_array(rows, err) : NMLP_OK;
+    rows->kind = text[first] == '[' ? NMLP_TASK_ROWS_ARRAY : NMLP_TASK_ROWS_JSONL;
+    return rows->kind == NMLP_TASK_ROWS_ARRAY ? begin_array(rows, err) : NMLP_OK;
 }
 
-nmlp_status nmlp_rows_open(nmlp_rows *rows, const char *path, nmlp_err *err) {
+nmlp_status nmlp_task_rows_open(nmlp_task_rows *rows, const char *path, nmlp_err *err) {
     nmlp_file_map map;
-    *rows = (nmlp_rows){.origin = path};
+    *rows = (nmlp_task_rows){.origin = path};
     NMLP_RETURN_IF_FAILED(nmlp_file_map_open(&map, path, err));
-    nmlp_status st = nmlp_rows_init(rows, map.data ? (const char *)map.data : "", map.bytes, path, err);
+    nmlp_status st = nmlp_task_rows_init(rows, map.data ? (const char *)map.data : "", map.bytes, path, err);
     rows->map = map;
-    if (st != NMLP_OK) nmlp_rows_fini(rows);
+    if (st != NMLP_OK) nmlp_task_rows_fini(rows);
     return st;
 }
 
-void nmlp_rows_fini(nmlp_rows *rows) {
+void nmlp_task_rows_fini(nmlp_task_rows *rows) {
     nmlp_json_free(&rows->doc);
     nmlp_str_fini(&rows->header);
     nmlp_str_fini(&rows->scratch);
     nmlp_file_map_close(&rows->map);
-    *rows = (nmlp_rows){0};
+    *rows = (nmlp_task_rows){0};
 }
 
-void nmlp_rows_fail_context(const nmlp_rows *rows, nmlp_err *err) {
-    nmlp_fail_context(err, "%s: %s %" PRId64, rows->origin, rows->kind == NMLP_ROWS_ARRAY ? "row" : "line", rows->line);
+void nmlp_task_rows_fail_context(const nmlp_task_rows *rows, nmlp_err *err) {
+    nmlp_fail_context(err, "%s: %s %" PRId64, rows->origin, rows->kind == NMLP_TASK_ROWS_ARRAY ? "row" : "line",
+                      rows->line);
 }
 
 static bool only_space(const char *text, size_t len) {
@@ -143,7 +144,7 @@ static bool only_space(const char *text, size_t len) {
     return true;
 }
 
-static nmlp_status next_jsonl(nmlp_rows *rows, const nmlp_json **row, nmlp_err *err) {
+static nmlp_status next_jsonl(nmlp_task_rows *rows, const nmlp_json **row, nmlp_err *err) {
     const char *text = rows->text + rows->at;
     const char *end = memchr(text, '\n', rows->len - rows->at);
     size_t len = end ? (size_t)(end - text) : rows->len - rows->at;
@@ -157,7 +158,7 @@ static nmlp_status next_jsonl(nmlp_rows *rows, const nmlp_json **row, nmlp_err *
 }
 
 /* A CSV record becomes an object of strings, so that one way of reading fields serves all files. */
-static nmlp_status next_csv(nmlp_rows *rows, const nmlp_json **row, nmlp_err *err) {
+static nmlp_status next_csv(nmlp_task_rows *rows, const nmlp_json **row, nmlp_err *err) {
     nmlp_str fields;
     nmlp_json_writer w;
     size_t n = 0, n_names = 0;
@@ -187,7 +188,7 @@ out:
     return st;
 }
 
-static nmlp_status next_item(nmlp_rows *rows, const nmlp_json **row, nmlp_err *err) {
+static nmlp_status next_item(nmlp_task_rows *rows, const nmlp_json **row, nmlp_err *err) {
     (void)err;
     *row = rows->item;
     rows->line++;
@@ -195,19 +196,19 @@ static nmlp_status next_item(nmlp_rows *rows, const nmlp_json **row, nmlp_err *e
     return NMLP_OK;
 }
 
-nmlp_status nmlp_rows_next(nmlp_rows *rows, const nmlp_json **row, nmlp_err *err) {
+nmlp_status nmlp_task_rows_next(nmlp_task_rows *rows, const nmlp_json **row, nmlp_err *err) {
     nmlp_status st;
     *row = NULL;
-    if (rows->kind == NMLP_ROWS_ARRAY) {
+    if (rows->kind == NMLP_TASK_ROWS_ARRAY) {
         if (!rows->item) return NMLP_OK;
         st = next_item(rows, row, err);
     } else {
         nmlp_json_free(&rows->doc);
         if (only_space(rows->text + rows->at, rows->len - rows->at))
             return NMLP_OK; /* the end, blank lines before it or not */
-        st = rows->kind == NMLP_ROWS_JSONL ? next_jsonl(rows, row, err) : next_csv(rows, row, err);
+        st = rows->kind == NMLP_TASK_ROWS_JSONL ? next_jsonl(rows, row, err) : next_csv(rows, row, err);
     }
     if (st == NMLP_OK && !nmlp_json_is_object(*row)) st = nmlp_fail(err, NMLP_E_FORMAT, "is not a JSON object");
-    if (st != NMLP_OK) nmlp_rows_fail_context(rows, err);
+    if (st != NMLP_OK) nmlp_task_rows_fail_context(rows, err);
     return st;
 }

@@ -68,7 +68,7 @@ static nmlp_status read_entries(nmlp_eval_state *s, const nmlp_json_doc *doc, nm
     const char *format = nmlp_json_string(nmlp_json_get(doc->root, "format"));
     if (strcmp(format, FORMAT) != 0) {
         nmlp_fail(err, NMLP_E_FORMAT, "%s: is not the state of an evaluation (\"format\" is \"%s\")", s->path, format);
-        nmlp_fail_hint(err, "--resume names a file this program writes; give a new name to begin one");
+        nmlp_fail_hint(err, "`resume` names a file this program writes; give a new name to begin one");
         return NMLP_E_FORMAT;
     }
     NMLP_RETURN_IF_FAILED(nmlp_json_need_object(doc, doc->root, "results", &results, err));

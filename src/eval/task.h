@@ -28,7 +28,7 @@ typedef enum nmlp_choices_kind {
     NMLP_CHOICES_PAREN    /* the same giving "... (A) x (B) y" (ARC's CSV) */
 } nmlp_choices_kind;
 
-typedef struct nmlp_layout {
+typedef struct nmlp_task_layout {
     const char *name;
     const char *question; /* template over the row's paths */
     nmlp_choices_kind choices_kind;
@@ -39,14 +39,14 @@ typedef struct nmlp_layout {
     const char *labels; /* path of a list, or NULL */
     const char *id;     /* path, or NULL; rows may lack it */
     const char *clean;  /* filter for the finished question and each choice, or NULL */
-} nmlp_layout;
+} nmlp_task_layout;
 
 typedef struct nmlp_task {
     const char *name;
     const char *context;      /* template: what the model reads */
     const char *continuation; /* template: what it is scored on */
     const char *length;       /* template: its UTF-8 bytes are what acc_norm divides by */
-    nmlp_layout layouts[NMLP_TASK_LAYOUTS_MAX];
+    nmlp_task_layout layouts[NMLP_TASK_LAYOUTS_MAX];
     size_t n_layouts;
 } nmlp_task;
 

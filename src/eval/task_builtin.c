@@ -150,7 +150,7 @@ static const nmlp_task tasks[] = {
 
 enum { N_TASKS = sizeof tasks / sizeof tasks[0] };
 
-const nmlp_layout nmlp_layout_ours = OURS;
+const nmlp_task_layout nmlp_layout_ours = OURS;
 
 const nmlp_task *nmlp_task_at(size_t i) { return i < N_TASKS ? &tasks[i] : NULL; }
 

@@ -43,7 +43,7 @@ static nmlp_status refuse_unknown(const nmlp_json_doc *doc, const nmlp_json *obj
 }
 
 /* "choices" is the path of a list, or a list of templates; "split" says that one template holds them all. */
-static nmlp_status parse_choices(nmlp_layout *layout, nmlp_arena *arena, const nmlp_json_doc *doc,
+static nmlp_status parse_choices(nmlp_task_layout *layout, nmlp_arena *arena, const nmlp_json_doc *doc,
                                  const nmlp_json *object, nmlp_err *err) {
     const char *split = NULL;
     const nmlp_json *choices = nmlp_json_get(object, "choices");
@@ -71,8 +71,8 @@ static nmlp_status parse_choices(nmlp_layout *layout, nmlp_arena *arena, const n
     return NMLP_OK;
 }
 
-static nmlp_status parse_gold(nmlp_layout *layout, nmlp_arena *arena, const nmlp_json_doc *doc, const nmlp_json *object,
-                              nmlp_err *err) {
+static nmlp_status parse_gold(nmlp_task_layout *layout, nmlp_arena *arena, const nmlp_json_doc *doc,
+                              const nmlp_json *object, nmlp_err *err) {
     static const char *const kinds[] = {"index", "index1", "label", "labels_file"};
     const char *kind = "index";
     NMLP_RETURN_IF_FAILED(optional_text(&kind, arena, doc, object, "gold_is", err));
@@ -87,12 +87,12 @@ static nmlp_status parse_gold(nmlp_layout *layout, nmlp_arena *arena, const nmlp
     return optional_text(&layout->labels, arena, doc, object, "labels", err);
 }
 
-static nmlp_status parse_layout(nmlp_layout *layout, nmlp_arena *arena, const nmlp_json_doc *doc,
+static nmlp_status parse_layout(nmlp_task_layout *layout, nmlp_arena *arena, const nmlp_json_doc *doc,
                                 const nmlp_json *object, nmlp_err *err) {
     static const char *const known[] = {"name",    "question", "choices", "split", "gold",
                                         "gold_is", "labels",   "id",      "clean", NULL};
     char template[NMLP_TEMPLATE_NAME_MAX];
-    *layout = (nmlp_layout){.name = "custom"};
+    *layout = (nmlp_task_layout){.name = "custom"};
     NMLP_RETURN_IF_FAILED(refuse_unknown(doc, object, known, err));
     NMLP_RETURN_IF_FAILED(optional_text(&layout->name, arena, doc, object, "name", err));
     NMLP_RETURN_IF_FAILED(need_template(&layout->question, arena, doc, object, "question", err));

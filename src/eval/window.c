@@ -2,7 +2,7 @@
 
 #include "base/ints.h"
 
-bool nmlp_window_next(const nmlp_windows *w, nmlp_window *window) {
+bool nmlp_text_window_next(const nmlp_text_windows *w, nmlp_text_window *window) {
     bool first = window->end == 0;
     int64_t begin = first ? 0 : window->begin + w->stride;
     int64_t covered = window->end;
@@ -11,13 +11,13 @@ bool nmlp_window_next(const nmlp_windows *w, nmlp_window *window) {
     if (w->drop_partial && end - begin < w->ctx) return false;
     int64_t score = nmlp_max(begin + 1, covered);
     if (score >= end) return false;
-    *window = (nmlp_window){.begin = begin, .end = end, .score = score};
+    *window = (nmlp_text_window){.begin = begin, .end = end, .score = score};
     return true;
 }
 
-int64_t nmlp_windows_scored(const nmlp_windows *w) {
-    nmlp_window window = {0};
+int64_t nmlp_text_windows_scored(const nmlp_text_windows *w) {
+    nmlp_text_window window = {0};
     int64_t n = 0;
-    while (nmlp_window_next(w, &window)) n += window.end - window.score;
+    while (nmlp_text_window_next(w, &window)) n += window.end - window.score;
     return n;
 }

@@ -10,22 +10,22 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef struct nmlp_windows {
+typedef struct nmlp_text_windows {
     int64_t n_tokens;
     int64_t ctx;       /* 2 or more */
     int64_t stride;    /* 1..ctx */
     bool drop_partial; /* leave out a last window that is not full */
-} nmlp_windows;
+} nmlp_text_windows;
 
-typedef struct nmlp_window {
+typedef struct nmlp_text_window {
     int64_t begin; /* first token */
     int64_t end;   /* one past the last */
     int64_t score; /* tokens score..end-1 are scored; > begin */
-} nmlp_window;
+} nmlp_text_window;
 
 /* The next window; start with a zeroed one. False when the text is used up (also when nothing more can be scored). */
-bool nmlp_window_next(const nmlp_windows *windows, nmlp_window *window);
+bool nmlp_text_window_next(const nmlp_text_windows *windows, nmlp_text_window *window);
 /* Tokens that will be scored in all. */
-int64_t nmlp_windows_scored(const nmlp_windows *windows);
+int64_t nmlp_text_windows_scored(const nmlp_text_windows *windows);
 
 #endif

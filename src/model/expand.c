@@ -75,7 +75,7 @@ static nmlp_status put_product(nmlp_checkpoint_writer *writer, const nmlp_factor
         nmlp_to_f32(v, f->v.data, f->v.dtype, (size_t)(rank * cols));
         struct product product = {.u = &f->u, .v = v, .rows = scratch, .out = out, .rank = rank, .cols = cols};
         nmlp_pool_for(pool, rows, ROW_GRAIN, multiply_rows, &product);
-        st = nmlp_checkpoint_writer_put(writer, out, bytes, err);
+        st = nmlp_checkpoint_put(writer, out, bytes, err);
     }
     nmlp_mem_free(v);
     nmlp_mem_free(scratch);
@@ -124,28 +124,16 @@ static nmlp_status list_outputs(const nmlp_model *m, nmlp_arena *arena, struct o
     return NMLP_OK;
 }
 
-static nmlp_status write_outputs(const struct output *outputs, const nmlp_tensor_spec *specs, size_t n, const char *dir,
-                                 nmlp_pool *pool, const nmlp_progress *progress, nmlp_err *err) {
-    nmlp_checkpoint_writer *writer = NULL;
-    nmlp_status st = NMLP_OK;
-    NMLP_TRY(nmlp_checkpoint_writer_open(&writer, dir, specs, n, 0, err));
-    for (size_t i = 0; i < n; i++) {
-        if (outputs[i].factors) {
-            NMLP_TRY(put_product(writer, outputs[i].factors, pool, err));
-        } else {
-            NMLP_TRY(
-                nmlp_checkpoint_writer_put(writer, outputs[i].source->data, nmlp_view_bytes(outputs[i].source), err));
-        }
-        if (!nmlp_progress_update(progress, "expanding", (double)(i + 1), (double)n, "tensors")) {
-            st = nmlp_fail(err, NMLP_E_INTERRUPTED, "expanding was stopped");
-            goto out;
-        }
-    }
-    st = nmlp_checkpoint_writer_finish(writer, err);
-    writer = NULL;
-out:
-    nmlp_checkpoint_writer_abort(writer);
-    return st;
+struct expansion {
+    const struct output *outputs;
+    nmlp_pool *pool;
+};
+
+static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
+    const struct expansion *e = ctx;
+    const struct output *o = &e->outputs[i];
+    if (o->factors) return put_product(writer, o->factors, e->pool, err);
+    return nmlp_checkpoint_put(writer, o->source->data, nmlp_view_bytes(o->source), err);
 }
 
 nmlp_status nmlp_model_expand(const nmlp_model *m, const char *dir, nmlp_pool *pool, const nmlp_progress *progress,
@@ -170,7 +158,10 @@ nmlp_status nmlp_model_expand(const nmlp_model *m, const char *dir, nmlp_pool *p
         *bytes += (int64_t)nmlp_tensor_spec_bytes(&specs[i]);
     }
     NMLP_TRY(nmlp_dir_stage_open(&stage, dir, false, err));
-    NMLP_TRY(write_outputs(outputs, specs, n, stage.temp_path, pool, progress, err));
+    struct expansion expansion = {.outputs = outputs, .pool = pool};
+    nmlp_checkpoint_source source = {
+        .specs = specs, .n_specs = n, .put = put, .ctx = &expansion, .progress = progress, .stage = "expanding"};
+    NMLP_TRY(nmlp_checkpoint_write(stage.temp_path, &source, err));
     NMLP_TRY(nmlp_config_save(&m->config, NULL, stage.temp_path, err));
     NMLP_TRY(nmlp_model_copy_side_files(m->checkpoint.dir, stage.temp_path, err));
     NMLP_TRY(nmlp_dir_stage_commit(&stage, err));

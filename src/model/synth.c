@@ -22,6 +22,8 @@ struct synth {
     nmlp_tensor_spec *specs;
     size_t n_specs;
     size_t capacity;
+    uint16_t *block; /* [BLOCK_ELEMS] */
+    int64_t params;
     uint16_t table[TABLE_SIZE]; /* bf16 draws from the normal: picking from it is far cheaper than drawing */
 };
 
@@ -124,39 +126,20 @@ static void fill_pieces(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
-static nmlp_status write_tensors(struct synth *s, const char *dir, int64_t *params, nmlp_err *err) {
-    nmlp_status st = NMLP_OK;
-    nmlp_checkpoint_writer *writer = NULL;
-    double done = 0;
-    double total = 0;
-    uint16_t *block = nmlp_mem_new(BLOCK_ELEMS, sizeof *block, err);
-    if (!block) return NMLP_E_NOMEM;
-    for (size_t i = 0; i < s->n_specs; i++) total += (double)nmlp_tensor_spec_bytes(&s->specs[i]);
-    NMLP_TRY(nmlp_checkpoint_writer_open(&writer, dir, s->specs, s->n_specs, 0, err));
-    for (size_t i = 0; i < s->n_specs; i++) {
-        int64_t n = (int64_t)nmlp_tensor_spec_bytes(&s->specs[i]) / 2;
-        *params += n;
-        for (int64_t at = 0; at < n; at += BLOCK_ELEMS) {
-            int64_t len = n - at < BLOCK_ELEMS ? n - at : BLOCK_ELEMS;
-            struct fill fill = {.table = s->specs[i].n_dims == 1 ? NULL : s->table,
-                                .out = block,
-                                .n = len,
-                                .seed = s->options->seed + (uint64_t)i * 1000003u + (uint64_t)at};
-            nmlp_pool_for(s->options->pool, (len + PIECE_ELEMS - 1) / PIECE_ELEMS, 1, fill_pieces, &fill);
-            NMLP_TRY(nmlp_checkpoint_writer_put_part(writer, block, (size_t)len * 2, err));
-            done += 2 * (double)len;
-            if (!nmlp_progress_update(s->options->progress, "writing", done, total, "B")) {
-                st = nmlp_fail(err, NMLP_E_INTERRUPTED, "writing was stopped");
-                goto out;
-            }
-        }
+static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
+    struct synth *s = ctx;
+    int64_t n = (int64_t)nmlp_tensor_spec_bytes(&s->specs[i]) / 2;
+    s->params += n;
+    for (int64_t at = 0; at < n; at += BLOCK_ELEMS) {
+        int64_t len = n - at < BLOCK_ELEMS ? n - at : BLOCK_ELEMS;
+        struct fill fill = {.table = s->specs[i].n_dims == 1 ? NULL : s->table,
+                            .out = s->block,
+                            .n = len,
+                            .seed = s->options->seed + (uint64_t)i * 1000003u + (uint64_t)at};
+        nmlp_pool_for(s->options->pool, (len + PIECE_ELEMS - 1) / PIECE_ELEMS, 1, fill_pieces, &fill);
+        NMLP_RETURN_IF_FAILED(nmlp_checkpoint_put(writer, s->block, (size_t)len * 2, err));
     }
-    st = nmlp_checkpoint_writer_finish(writer, err);
-    writer = NULL;
-out:
-    nmlp_checkpoint_writer_abort(writer);
-    nmlp_mem_free(block);
-    return st;
+    return NMLP_OK;
 }
 
 /* Byte-level BPE spells every byte as a printable character: printable Latin-1 stands for itself, the rest follows from
@@ -226,8 +209,9 @@ nmlp_status nmlp_synth_write(const char *dir, nmlp_config *config, const nmlp_sy
     nmlp_dir_stage stage = {0};
     nmlp_rng rng;
     if (!(options->ratio >= 0 && options->ratio < 1))
-        return nmlp_fail(err, NMLP_E_ARG, "--ratio %g: must be from 0 to below 1", options->ratio);
-    if (options->tile < 1) return nmlp_fail(err, NMLP_E_ARG, "--tile must be 1 or more");
+        return nmlp_fail_field(err, NMLP_E_ARG, "ratio", "is %g; it must be from 0 to below 1", options->ratio);
+    if (options->tile < 1)
+        return nmlp_fail_field(err, NMLP_E_ARG, "tile", "is %" PRId64 "; it must be 1 or more", options->tile);
     NMLP_RETURN_IF_FAILED(nmlp_target_check(dir, NULL, err));
     config->compressed = options->ratio > 0;
     if (options->n_layers > 0) config->n_layers = options->n_layers;
@@ -235,20 +219,32 @@ nmlp_status nmlp_synth_write(const char *dir, nmlp_config *config, const nmlp_sy
     if (!s) return NMLP_E_NOMEM;
     s->config = config;
     s->options = options;
-    *params = 0;
     nmlp_arena_init(&s->arena);
     nmlp_rng_seed(&rng, options->seed);
     for (int i = 0; i < TABLE_SIZE; i++)
         s->table[i] = nmlp_f32_to_bf16((float)(weight_deviation * nmlp_rng_normal(&rng)));
     NMLP_TRY(list_tensors(s, err));
+    s->block = nmlp_mem_new(BLOCK_ELEMS, sizeof *s->block, err);
+    if (!s->block) {
+        st = NMLP_E_NOMEM;
+        goto out;
+    }
     NMLP_TRY(nmlp_dir_stage_open(&stage, dir, false, err));
-    NMLP_TRY(write_tensors(s, stage.temp_path, params, err));
+    nmlp_checkpoint_source source = {.specs = s->specs,
+                                     .n_specs = s->n_specs,
+                                     .put = put,
+                                     .ctx = s,
+                                     .progress = options->progress,
+                                     .stage = "writing"};
+    NMLP_TRY(nmlp_checkpoint_write(stage.temp_path, &source, err));
     NMLP_TRY(write_texts(s, stage.temp_path, err));
     NMLP_TRY(nmlp_dir_stage_commit(&stage, err));
-    *bytes = 2 * *params;
+    *params = s->params;
+    *bytes = 2 * s->params;
 out:
     nmlp_dir_stage_abort(&stage);
     nmlp_mem_free(s->specs);
+    nmlp_mem_free(s->block);
     nmlp_arena_fini(&s->arena);
     nmlp_mem_free(s);
     return st;

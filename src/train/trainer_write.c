@@ -10,20 +10,19 @@
 
 enum { PATH_MAX_BYTES = 4096, CONFIG_MAX_BYTES = 16 << 20 };
 
-static nmlp_status put_param(nmlp_checkpoint_writer *writer, const nmlp_param *p, nmlp_err *err) {
+static nmlp_status put_param(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
+    const nmlp_param *p = &((const nmlp_param *)ctx)[i];
     size_t bytes = nmlp_view_bytes(&p->source);
-    if (!p->grad) return nmlp_checkpoint_writer_put(writer, p->source.data, bytes, err);
+    if (!p->grad) return nmlp_checkpoint_put(writer, p->source.data, bytes, err);
     void *data = nmlp_mem_new(bytes, 1, err);
     if (!data) return NMLP_E_NOMEM;
     nmlp_from_f32(data, p->source.dtype, p->data, (size_t)(p->rows * p->cols));
-    nmlp_status st = nmlp_checkpoint_writer_put(writer, data, bytes, err);
+    nmlp_status st = nmlp_checkpoint_put(writer, data, bytes, err);
     nmlp_mem_free(data);
     return st;
 }
 
 static nmlp_status write_tensors(const nmlp_trainer *t, const char *dir, nmlp_err *err) {
-    nmlp_status st = NMLP_OK;
-    nmlp_checkpoint_writer *writer = NULL;
     size_t n;
     const nmlp_param *params = nmlp_net_params(t->net, &n);
     nmlp_tensor_spec *specs = nmlp_mem_new(n, sizeof *specs, err);
@@ -33,12 +32,9 @@ static nmlp_status write_tensors(const nmlp_trainer *t, const char *dir, nmlp_er
         specs[i] = (nmlp_tensor_spec){.name = params[i].name, .dtype = view->dtype, .n_dims = view->n_dims};
         memcpy(specs[i].shape, view->shape, sizeof specs[i].shape);
     }
-    NMLP_TRY(nmlp_checkpoint_writer_open(&writer, dir, specs, n, 0, err));
-    for (size_t i = 0; i < n; i++) NMLP_TRY(put_param(writer, &params[i], err));
-    st = nmlp_checkpoint_writer_finish(writer, err);
-    writer = NULL;
-out:
-    nmlp_checkpoint_writer_abort(writer);
+    nmlp_checkpoint_source source = {
+        .specs = specs, .n_specs = n, .put = put_param, .ctx = (void *)(uintptr_t)params, .stage = "writing"};
+    nmlp_status st = nmlp_checkpoint_write(dir, &source, err);
     nmlp_mem_free(specs);
     return st;
 }

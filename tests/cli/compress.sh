@@ -77,7 +77,7 @@ has "$work/err" "64 calibration tokens for 256 channels"
 
 # A latency budget, by the planner's times. On a real chip this model is too small to gain; here memory is slow.
 sed 's/^name .*/name slow/; s/^\(dma_bytes_per_ns\|dma_small_bytes_per_ns\) .*/\1 0.8 [documented] a slow day/' \
-    "$root/src/neuron/machines/trn1.machine" >"$work/slow.machine"
+    "$root/src/trainium/neuron/machines/trn1.machine" >"$work/slow.machine"
 us=$("$command" plan --target "$work/slow.machine" --op mlp --shape 1,256,0,1024 --json | sed -n 's/^{[^{]*"latency_us":\([0-9.]*\).*/\1/p')
 budget=$(awk "BEGIN { print 0.75 * 4 * ($us - 10) / 1000 }") # 4 layers, 10 us of launch
 "$command" compress "$tiny" -o "$work/t" --budget-ms "$budget" --target "$work/slow.machine" --tile 16 --recover none --rounds 0 $few --json >"$work/t.json"

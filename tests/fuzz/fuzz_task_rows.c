@@ -20,14 +20,14 @@ static void check(const nmlp_questions *q) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char *const origins[] = {"rows.jsonl", "rows.csv", "rows.tsv"};
-    nmlp_rows rows;
+    nmlp_task_rows rows;
     nmlp_questions questions;
     nmlp_err err;
     if (size < 1) return 0;
     const nmlp_task *task = nmlp_task_at(data[0] % 7);
     const char *origin = origins[data[0] / 7 % 3];
     nmlp_questions_options options = {.labels_path = "/dev/null"};
-    nmlp_status st = nmlp_rows_init(&rows, (const char *)data + 1, size - 1, origin, &err);
+    nmlp_status st = nmlp_task_rows_init(&rows, (const char *)data + 1, size - 1, origin, &err);
     if (st == NMLP_OK) {
         st = nmlp_questions_read(&questions, task, &rows, &options, &err);
         if (st == NMLP_OK) {
@@ -37,6 +37,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             abort();
         }
     }
-    nmlp_rows_fini(&rows);
+    nmlp_task_rows_fini(&rows);
     return 0;
 }

@@ -110,9 +110,27 @@ static void write_config(const tiny_checkpoint *c, const char *dir) {
     nmlp_test_write_file(path, c->config, strlen(c->config));
 }
 
+struct writing {
+    const tiny_checkpoint *c;
+    nmlp_dtype dtype;
+};
+
+static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
+    const struct writing *w = ctx;
+    const tiny_tensor *t = &w->c->tensors[i];
+    size_t n = (size_t)t->shape[0] * (t->n_dims == 2 ? (size_t)t->shape[1] : 1);
+    size_t bytes = n * nmlp_dtype_bytes(w->dtype);
+    void *data = nmlp_mem_new(bytes, 1, NULL);
+    nmlp_from_f32(data, w->dtype, t->data, n);
+    nmlp_status st = nmlp_checkpoint_put(writer, data, bytes, err);
+    nmlp_mem_free(data);
+    return st;
+}
+
 void tiny_write(const tiny_checkpoint *c, const char *dir, nmlp_dtype dtype) {
     nmlp_tensor_spec specs[TINY_TENSORS_MAX];
-    nmlp_checkpoint_writer *writer;
+    struct writing writing = {.c = c, .dtype = dtype};
+    nmlp_checkpoint_source source = {.specs = specs, .n_specs = c->n, .put = put, .ctx = &writing};
     nmlp_err err;
     write_config(c, dir);
     for (size_t i = 0; i < c->n; i++) {
@@ -120,13 +138,5 @@ void tiny_write(const tiny_checkpoint *c, const char *dir, nmlp_dtype dtype) {
         specs[i] = (nmlp_tensor_spec){
             .name = t->name, .dtype = dtype, .n_dims = t->n_dims, .shape = {t->shape[0], t->shape[1]}};
     }
-    nmlp_assert_ok(nmlp_checkpoint_writer_open(&writer, dir, specs, c->n, 0, &err), &err);
-    for (size_t i = 0; i < c->n; i++) {
-        size_t bytes = nmlp_tensor_spec_bytes(&specs[i]);
-        void *data = nmlp_mem_new(bytes, 1, NULL);
-        nmlp_from_f32(data, dtype, c->tensors[i].data, bytes / nmlp_dtype_bytes(dtype));
-        nmlp_assert_ok(nmlp_checkpoint_writer_put(writer, data, bytes, &err), &err);
-        nmlp_mem_free(data);
-    }
-    nmlp_assert_ok(nmlp_checkpoint_writer_finish(writer, &err), &err);
+    nmlp_assert_ok(nmlp_checkpoint_write(dir, &source, &err), &err);
 }

@@ -83,18 +83,19 @@ static void add_tensor(output *outputs, size_t *n, const nmlp_named_tensor *t, i
     factorise(&t->view, rank, u->data, v->data, rng);
 }
 
+static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
+    const output *o = &((const output *)ctx)[i];
+    return nmlp_checkpoint_put(writer, o->data, nmlp_tensor_spec_bytes(&o->spec), err);
+}
+
 static void write_all(const char *dir, const nmlp_config *config, output *outputs, size_t n) {
     static nmlp_tensor_spec specs[OUTPUTS_MAX];
-    nmlp_checkpoint_writer *writer;
+    nmlp_checkpoint_source source = {.specs = specs, .n_specs = n, .put = put, .ctx = outputs};
     nmlp_err err;
     nmlp_str text;
     char path[512];
     for (size_t i = 0; i < n; i++) specs[i] = outputs[i].spec;
-    nmlp_assert_ok(nmlp_checkpoint_writer_open(&writer, dir, specs, n, 0, &err), &err);
-    for (size_t i = 0; i < n; i++)
-        nmlp_assert_ok(nmlp_checkpoint_writer_put(writer, outputs[i].data, nmlp_tensor_spec_bytes(&specs[i]), &err),
-                       &err);
-    nmlp_assert_ok(nmlp_checkpoint_writer_finish(writer, &err), &err);
+    nmlp_assert_ok(nmlp_checkpoint_write(dir, &source, &err), &err);
     nmlp_str_init(&text);
     nmlp_config_write(config, "{\"version\":1,\"ratio\":0.5,\"tile\":16}", &text);
     snprintf(path, sizeof path, "%s/config.json", dir);

@@ -1,4 +1,5 @@
-/* Second moments of a layer's MLP, from calibration rows to the matrices the factorisation wants. */
+/* Gram matrices of calibration rows, X^T X and Y^T X, and what makes them robust: token weights, caps, shrinking.
+ * Products are f32 by BLAS, or by the matrix kernels where those round activations to bf16 anyway. */
 #ifndef NMLP_COMPRESS_CALIBRATE_GRAM_H
 #define NMLP_COMPRESS_CALIBRATE_GRAM_H
 
@@ -9,14 +10,25 @@
 #include "base/status.h"
 #include "kernels/kernels.h"
 
+/* weights [S]: inverse size of each row of rows [S,H], scaled to mean square 1. */
+void nmlp_token_weights(float *weights, const float *rows, int64_t s, int64_t h);
+
 /* Scales tokens whose squared norm is above `share` of the sum over all tokens down to it (0: none). One massive token
  * would otherwise be all the statistics know. *n_capped: how many were scaled. */
 nmlp_status nmlp_gram_cap_tokens(nmlp_pool *pool, float *rows, int64_t s, int64_t h, double share, int64_t *n_capped,
                                  nmlp_err *err);
 
-/* C [n,n] = X^T X / S of X [S,n], as nmlp_moments_gram. */
-nmlp_status nmlp_gram_of(const nmlp_kernels *kernels, nmlp_pool *pool, double *c, const float *x, int64_t s, int64_t n,
-                         nmlp_err *err);
+/* C [n,n] += X^T X of X [S,n], C symmetric. With kernels that round to bf16, products are of rounded values, summed in
+ * f32 over at most 2048 tokens; else as nmlp_linalg_gram_add. */
+nmlp_status nmlp_gram_add(const nmlp_kernels *kernels, nmlp_pool *pool, double *c, const float *x, int64_t s, int64_t n,
+                          nmlp_err *err);
+/* C [m,n] += Y^T X of Y [S,m], X [S,n], in the same way. */
+nmlp_status nmlp_gram_add_cross(const nmlp_kernels *kernels, nmlp_pool *pool, double *c, const float *y, const float *x,
+                                int64_t s, int64_t m, int64_t n, nmlp_err *err);
+
+/* C [n,n] = X^T X / S of X [S,n], as nmlp_gram_add. */
+nmlp_status nmlp_gram_mean(const nmlp_kernels *kernels, nmlp_pool *pool, double *c, const float *x, int64_t s,
+                           int64_t n, nmlp_err *err);
 
 /* C <- a C + (1-a) diag(C), a = S/(S+n): few tokens say little about correlations. */
 void nmlp_gram_shrink(double *c, int64_t n, int64_t s);

@@ -5,25 +5,25 @@
 
 #include "base/mem.h"
 
-nmlp_status nmlp_stream_create(nmlp_stream *stream, const nmlp_engine *engine, const nmlp_windows *windows,
-                               nmlp_times *times, nmlp_err *err) {
+nmlp_status nmlp_hidden_states_create(nmlp_hidden_states *stream, const nmlp_engine *engine,
+                                      const nmlp_calib_windows *windows, nmlp_compress_times *times, nmlp_err *err) {
     nmlp_session *session = NULL;
     nmlp_status st = NMLP_OK;
     int64_t h = nmlp_engine_model(engine)->config.hidden;
-    *stream = (nmlp_stream){.windows = windows, .hidden = h, .times = times};
-    stream->rows = nmlp_mem_new((size_t)(nmlp_windows_tokens(windows) * h), sizeof *stream->rows, err);
+    *stream = (nmlp_hidden_states){.windows = windows, .hidden = h, .times = times};
+    stream->rows = nmlp_mem_new((size_t)(nmlp_calib_windows_tokens(windows) * h), sizeof *stream->rows, err);
     if (!stream->rows) return NMLP_E_NOMEM;
     NMLP_TRY(nmlp_session_create(&session, engine, windows->context, 1, false, err));
-    NMLP_TRY(nmlp_session_embed(session, windows->ids, nmlp_windows_tokens(windows), stream->rows, err));
+    NMLP_TRY(nmlp_session_embed(session, windows->ids, nmlp_calib_windows_tokens(windows), stream->rows, err));
 out:
     nmlp_session_destroy(session);
-    if (st != NMLP_OK) nmlp_stream_destroy(stream);
+    if (st != NMLP_OK) nmlp_hidden_states_destroy(stream);
     return st;
 }
 
-void nmlp_stream_destroy(nmlp_stream *stream) {
+void nmlp_hidden_states_destroy(nmlp_hidden_states *stream) {
     nmlp_mem_free(stream->rows);
-    *stream = (nmlp_stream){0};
+    *stream = (nmlp_hidden_states){0};
 }
 
 /* Without a way out in the middle, so that it becomes vector code. */
@@ -51,13 +51,13 @@ nmlp_status nmlp_check_rows(const float *rows, int64_t s, int64_t h, int64_t lay
 
 /* The observer's view of one window. */
 struct watch {
-    const nmlp_taps *taps;
+    const nmlp_mlp_taps *taps;
     nmlp_pool *pool;
     int64_t first;     /* token */
     int64_t n_counted; /* tokens of this window that enter sums: all or none */
     int64_t hidden;
     int64_t intermediate;
-    nmlp_times *times;
+    nmlp_compress_times *times;
 };
 
 static void on_input(void *ctx, int64_t layer, const float *x, int64_t s) {
@@ -77,14 +77,14 @@ static void on_inside(void *ctx, int64_t layer, const float *gate, const float *
     (void)layer;
     (void)act;
     if (w->n_counted == 0) return;
-    nmlp_work before = nmlp_times_enter(w->times, NMLP_WORK_MOMENTS);
+    nmlp_compress_work before = nmlp_compress_times_enter(w->times, NMLP_COMPRESS_WORK_MOMENTS);
     nmlp_swiglu_squares(w->taps->silu2, w->taps->slope2, w->taps->act2, gate, up, s, w->intermediate, w->pool);
-    nmlp_times_enter(w->times, before);
+    nmlp_compress_times_enter(w->times, before);
 }
 
-static nmlp_status run_window(nmlp_stream *stream, nmlp_session *session, int64_t layer, int64_t window,
+static nmlp_status run_window(nmlp_hidden_states *stream, nmlp_session *session, int64_t layer, int64_t window,
                               struct watch *watch, nmlp_err *err) {
-    const nmlp_windows *w = stream->windows;
+    const nmlp_calib_windows *w = stream->windows;
     watch->first = window * w->context;
     watch->n_counted = window < w->n_calib ? w->context : 0;
     float *rows = stream->rows + watch->first * stream->hidden;
@@ -96,15 +96,16 @@ static nmlp_status run_window(nmlp_stream *stream, nmlp_session *session, int64_
     return nmlp_check_rows(rows, w->context, stream->hidden, layer, "hidden state", err);
 }
 
-static nmlp_status advance(nmlp_stream_progress *p, int64_t tokens, nmlp_err *err) {
+static nmlp_status advance(nmlp_hidden_states_progress *p, int64_t tokens, nmlp_err *err) {
     p->done += (double)tokens;
     if (nmlp_progress_update(p->progress, p->stage, p->done, p->total, "tokens")) return NMLP_OK;
     return nmlp_fail(err, NMLP_E_INTERRUPTED, "%s was stopped", p->stage);
 }
 
-nmlp_status nmlp_stream_run_layer(nmlp_stream *stream, const nmlp_engine *engine, int64_t layer, const nmlp_taps *taps,
-                                  nmlp_stream_progress *progress, nmlp_err *err) {
-    const nmlp_windows *w = stream->windows;
+nmlp_status nmlp_hidden_states_run_layer(nmlp_hidden_states *stream, const nmlp_engine *engine, int64_t layer,
+                                         const nmlp_mlp_taps *taps, nmlp_hidden_states_progress *progress,
+                                         nmlp_err *err) {
+    const nmlp_calib_windows *w = stream->windows;
     nmlp_session *session = NULL;
     nmlp_status st = NMLP_OK;
     struct watch watch = {.taps = taps,
@@ -116,7 +117,7 @@ nmlp_status nmlp_stream_run_layer(nmlp_stream *stream, const nmlp_engine *engine
                               .mlp_input = taps->x ? on_input : NULL,
                               .mlp_inside = taps->silu2 ? on_inside : NULL,
                               .mlp_output = taps->y ? on_output : NULL};
-    nmlp_work before = nmlp_times_enter(stream->times, NMLP_WORK_FORWARD);
+    nmlp_compress_work before = nmlp_compress_times_enter(stream->times, NMLP_COMPRESS_WORK_FORWARD);
     NMLP_TRY(nmlp_session_create(&session, engine, w->context, w->context, taps->silu2 != NULL, err));
     nmlp_session_set_observer(session, &observer);
     for (int64_t i = 0; i < w->n_calib + w->n_heldout; i++) {
@@ -124,17 +125,17 @@ nmlp_status nmlp_stream_run_layer(nmlp_stream *stream, const nmlp_engine *engine
         NMLP_TRY(advance(progress, w->context, err));
     }
 out:
-    nmlp_times_enter(stream->times, before);
+    nmlp_compress_times_enter(stream->times, before);
     nmlp_session_destroy(session);
     return st;
 }
 
-nmlp_status nmlp_stream_run_attention(nmlp_stream *stream, const nmlp_engine *engine, int64_t layer, float *mlp_input,
-                                      nmlp_stream_progress *progress, nmlp_err *err) {
-    const nmlp_windows *w = stream->windows;
+nmlp_status nmlp_hidden_states_run_attention(nmlp_hidden_states *stream, const nmlp_engine *engine, int64_t layer,
+                                             float *mlp_input, nmlp_hidden_states_progress *progress, nmlp_err *err) {
+    const nmlp_calib_windows *w = stream->windows;
     nmlp_session *session = NULL;
     nmlp_status st = NMLP_OK;
-    nmlp_work before = nmlp_times_enter(stream->times, NMLP_WORK_FORWARD);
+    nmlp_compress_work before = nmlp_compress_times_enter(stream->times, NMLP_COMPRESS_WORK_FORWARD);
     NMLP_TRY(nmlp_session_create(&session, engine, w->context, w->context, false, err));
     for (int64_t i = 0; i < w->n_calib + w->n_heldout; i++) {
         int64_t first = i * w->context * stream->hidden;
@@ -143,7 +144,7 @@ nmlp_status nmlp_stream_run_attention(nmlp_stream *stream, const nmlp_engine *en
         NMLP_TRY(advance(progress, w->context, err));
     }
 out:
-    nmlp_times_enter(stream->times, before);
+    nmlp_compress_times_enter(stream->times, before);
     nmlp_session_destroy(session);
     return st;
 }

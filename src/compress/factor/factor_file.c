@@ -35,8 +35,8 @@ static nmlp_status put_padded(nmlp_file_writer *w, const void *bytes, size_t len
     return nmlp_file_writer_write(w, zeros, padded(len) - len, err);
 }
 
-nmlp_status nmlp_library_write(const char *path, uint64_t fingerprint, const nmlp_nested *nested,
-                               const double *row_weights, int64_t n_weights, nmlp_err *err) {
+nmlp_status nmlp_factor_file_write(const char *path, uint64_t fingerprint, const nmlp_nested *nested,
+                                   const double *row_weights, int64_t n_weights, nmlp_err *err) {
     nmlp_file_writer writer;
     struct header header = {.fingerprint = fingerprint, .n_weights = n_weights};
     nmlp_status st = NMLP_OK;
@@ -64,47 +64,47 @@ out:
 }
 
 /* The files are this program's own, complete by construction and guarded by the job's fingerprint. */
-nmlp_status nmlp_library_open(nmlp_library *library, const char *path, uint64_t fingerprint, bool *found,
-                              nmlp_err *err) {
+nmlp_status nmlp_factor_file_open(nmlp_factor_file *factor_file, const char *path, uint64_t fingerprint, bool *found,
+                                  nmlp_err *err) {
     struct header header;
-    *library = (nmlp_library){0};
+    *factor_file = (nmlp_factor_file){0};
     *found = false;
     if (!nmlp_file_exists(path)) return NMLP_OK;
-    NMLP_RETURN_IF_FAILED(nmlp_file_map_open(&library->map, path, err));
+    NMLP_RETURN_IF_FAILED(nmlp_file_map_open(&factor_file->map, path, err));
     size_t at = sizeof header;
-    if (library->map.bytes < at) goto other;
-    memcpy(&header, library->map.data, sizeof header);
+    if (factor_file->map.bytes < at) goto other;
+    memcpy(&header, factor_file->map.data, sizeof header);
     if (memcmp(header.magic, magic, sizeof magic) != 0 || header.fingerprint != fingerprint) goto other;
-    if (header.n_weights > 0) library->row_weights = (const double *)(const void *)(library->map.data + at);
-    at += padded((size_t)header.n_weights * sizeof *library->row_weights);
+    if (header.n_weights > 0) factor_file->row_weights = (const double *)(const void *)(factor_file->map.data + at);
+    at += padded((size_t)header.n_weights * sizeof *factor_file->row_weights);
     for (int i = 0; i < NMLP_NESTED_COUNT; i++) {
-        nmlp_nested *n = &library->nested[i];
+        nmlp_nested *n = &factor_file->nested[i];
         n->rows = header.entry[i].rows;
         n->cols = header.entry[i].cols;
         n->rank = header.entry[i].rank;
         n->full = header.entry[i].full;
         n->dtype = (nmlp_dtype)header.entry[i].dtype;
         if (n->rank == 0) continue;
-        n->loss = (const double *)(const void *)(library->map.data + at);
-        n->ut = library->map.data + (at += padded(part_bytes(n, 0)));
-        n->v = library->map.data + (at += padded(part_bytes(n, 1)));
+        n->loss = (const double *)(const void *)(factor_file->map.data + at);
+        n->ut = factor_file->map.data + (at += padded(part_bytes(n, 0)));
+        n->v = factor_file->map.data + (at += padded(part_bytes(n, 1)));
         at += padded(part_bytes(n, 2));
     }
-    if (at != library->map.bytes) goto other;
+    if (at != factor_file->map.bytes) goto other;
     *found = true;
     return NMLP_OK;
 other:
-    nmlp_library_close(library);
+    nmlp_factor_file_close(factor_file);
     return NMLP_OK;
 }
 
-void nmlp_library_close(nmlp_library *library) {
-    nmlp_file_map_close(&library->map);
-    *library = (nmlp_library){0};
+void nmlp_factor_file_close(nmlp_factor_file *factor_file) {
+    nmlp_file_map_close(&factor_file->map);
+    *factor_file = (nmlp_factor_file){0};
 }
 
-void nmlp_library_release(const nmlp_library *library) {
-    if (library->map.data) nmlp_file_map_release(library->map.data, library->map.bytes);
+void nmlp_factor_file_release(const nmlp_factor_file *factor_file) {
+    if (factor_file->map.data) nmlp_file_map_release(factor_file->map.data, factor_file->map.bytes);
 }
 
 void nmlp_layer_release(const nmlp_layer *dense) {
@@ -127,7 +127,7 @@ static nmlp_factors *factors_of(nmlp_layer_mlp *mlp, int matrix) {
     return matrix == NMLP_MLP_GATE ? &mlp->desc.gate : matrix == NMLP_MLP_UP ? &mlp->desc.up : &mlp->desc.down;
 }
 
-nmlp_status nmlp_layer_mlp_build(nmlp_layer_mlp *mlp, const nmlp_library *library, const nmlp_layer *dense,
+nmlp_status nmlp_layer_mlp_build(nmlp_layer_mlp *mlp, const nmlp_factor_file *factor_file, const nmlp_layer *dense,
                                  const nmlp_layer_ranks *ranks, nmlp_pool *pool, nmlp_err *err) {
     *mlp = (nmlp_layer_mlp){0};
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
@@ -138,7 +138,7 @@ nmlp_status nmlp_layer_mlp_build(nmlp_layer_mlp *mlp, const nmlp_library *librar
             continue;
         }
         bool joint = ranks->joint && i != NMLP_MLP_DOWN;
-        const nmlp_nested *n = &library->nested[joint ? NMLP_NESTED_JOINT : i];
+        const nmlp_nested *n = &factor_file->nested[joint ? NMLP_NESTED_JOINT : i];
         int64_t rows = joint ? n->rows / 2 : n->rows;
         void *u = nmlp_mem_new((size_t)(rows * rank), nmlp_dtype_bytes(n->dtype), err);
         if (!u) {

@@ -12,21 +12,21 @@
 #include "kernels/kernels.h"
 #include "model/model.h"
 
-typedef struct nmlp_library {
+typedef struct nmlp_factor_file {
     nmlp_file_map map;
     nmlp_nested nested[NMLP_NESTED_COUNT]; /* rank 0: was not made */
     const double *row_weights;             /* [2,I] of gate and up; NULL: ones */
-} nmlp_library;
+} nmlp_factor_file;
 
 /* row_weights [n_weights] may be NULL with n_weights 0. */
-nmlp_status nmlp_library_write(const char *path, uint64_t fingerprint, const nmlp_nested *nested,
-                               const double *row_weights, int64_t n_weights, nmlp_err *err);
+nmlp_status nmlp_factor_file_write(const char *path, uint64_t fingerprint, const nmlp_nested *nested,
+                                   const double *row_weights, int64_t n_weights, nmlp_err *err);
 /* *found false when the file is absent, incomplete or of another job. */
-nmlp_status nmlp_library_open(nmlp_library *library, const char *path, uint64_t fingerprint, bool *found,
-                              nmlp_err *err);
-void nmlp_library_close(nmlp_library *library);
+nmlp_status nmlp_factor_file_open(nmlp_factor_file *factor_file, const char *path, uint64_t fingerprint, bool *found,
+                                  nmlp_err *err);
+void nmlp_factor_file_close(nmlp_factor_file *factor_file);
 /* Gives the memory of the mapped file back; whoever reads it again brings it in again. */
-void nmlp_library_release(const nmlp_library *library);
+void nmlp_factor_file_release(const nmlp_factor_file *factor_file);
 
 /* Ranks of one layer; 0 stands for dense. With a shared basis gate and up have one rank. */
 typedef struct nmlp_layer_ranks {
@@ -45,8 +45,8 @@ typedef struct nmlp_layer_mlp {
     void *owned[2 * NMLP_MLP_MATRICES];
 } nmlp_layer_mlp;
 
-/* From the library at those ranks; dense matrices are the model's. The library must outlive it. */
-nmlp_status nmlp_layer_mlp_build(nmlp_layer_mlp *mlp, const nmlp_library *library, const nmlp_layer *dense,
+/* From the factor_file at those ranks; dense matrices are the model's. The factor_file must outlive it. */
+nmlp_status nmlp_layer_mlp_build(nmlp_layer_mlp *mlp, const nmlp_factor_file *factor_file, const nmlp_layer *dense,
                                  const nmlp_layer_ranks *ranks, nmlp_pool *pool, nmlp_err *err);
 void nmlp_layer_mlp_fini(nmlp_layer_mlp *mlp);
 

@@ -6,13 +6,13 @@
 
 #include "base/mem.h"
 #include "compress/factor/products.h"
-#include "compress/calibrate/convert_f64.h"
+#include "compress/factor/products.h"
 #include "linalg/linalg.h"
 
 /* Squared singular values below this share of the largest are rounding noise: their vectors are left out. */
 static const double noise = 1e-14;
 
-enum { RANKS_PER_TASK = 4, TURN_SIDE = 64 };
+enum { RANKS_PER_TASK = 4, TRANSPOSE_SIDE = 64 };
 
 void nmlp_nested_fini(nmlp_nested *nested) {
     nmlp_mem_free(nested->owned);
@@ -73,19 +73,19 @@ nmlp_status nmlp_nested_pack(nmlp_nested *nested, double *ut, double *v, const d
     return NMLP_OK;
 }
 
-struct turning {
+struct transposing {
     const nmlp_nested *nested;
     int64_t rank, first_row, n_rows;
     void *u;
 };
 
 /* Squares small enough that what is read in rows and written in columns stays in L1. */
-static void turn_rows(void *ctx, int64_t begin, int64_t end, int thread) {
-    const struct turning *t = ctx;
+static void transpose_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct transposing *t = ctx;
     bool is_short = nmlp_dtype_bytes(t->nested->dtype) == 2;
     (void)thread;
-    for (int64_t first = 0; first < t->rank; first += TURN_SIDE) {
-        int64_t last = first + TURN_SIDE < t->rank ? first + TURN_SIDE : t->rank;
+    for (int64_t first = 0; first < t->rank; first += TRANSPOSE_SIDE) {
+        int64_t last = first + TRANSPOSE_SIDE < t->rank ? first + TRANSPOSE_SIDE : t->rank;
         for (int64_t k = first; k < last; k++) {
             int64_t from = k * t->nested->rows + t->first_row;
             if (is_short) {
@@ -101,8 +101,8 @@ static void turn_rows(void *ctx, int64_t begin, int64_t end, int thread) {
 
 void nmlp_nested_u(const nmlp_nested *nested, int64_t rank, int64_t first_row, int64_t n_rows, void *u,
                    nmlp_pool *pool) {
-    struct turning t = {.nested = nested, .rank = rank, .first_row = first_row, .n_rows = n_rows, .u = u};
-    nmlp_pool_for(pool, n_rows, TURN_SIDE, turn_rows, &t);
+    struct transposing t = {.nested = nested, .rank = rank, .first_row = first_row, .n_rows = n_rows, .u = u};
+    nmlp_pool_for(pool, n_rows, TRANSPOSE_SIDE, transpose_rows, &t);
 }
 
 /* loss[k] = sum of the values from k on, smallest first so that nothing is lost. */
@@ -269,9 +269,9 @@ static nmlp_status solve(struct work *w, nmlp_err *err) {
     for (int i = 0; i < NMLP_NESTED_COUNT; i++)
         if (is_wanted(w->m, i))
             tasks[n_tasks++] = (nmlp_eigen_task){.a = w->vectors[i], .values = w->values[i], .n = w->m->hidden};
-    nmlp_work before = nmlp_times_enter(w->m->times, NMLP_WORK_EIGEN);
+    nmlp_compress_work before = nmlp_compress_times_enter(w->m->times, NMLP_COMPRESS_WORK_EIGEN);
     nmlp_status st = nmlp_linalg_eigen_all(w->pool, tasks, n_tasks, err);
-    nmlp_times_enter(w->m->times, before);
+    nmlp_compress_times_enter(w->m->times, before);
     return st;
 }
 
@@ -279,7 +279,7 @@ nmlp_status nmlp_factorise_mlp(nmlp_nested *nested, const nmlp_mlp_moments *m, n
     nmlp_dtype dtype = m->views[NMLP_NESTED_GATE].dtype;
     struct work w = {.pool = pool, .m = m, .narrow = nmlp_dtype_bytes(dtype) == 2};
     nmlp_status st = NMLP_OK;
-    nmlp_work before = nmlp_times_enter(m->times, NMLP_WORK_PRODUCTS);
+    nmlp_compress_work before = nmlp_compress_times_enter(m->times, NMLP_COMPRESS_WORK_PRODUCTS);
     memset(nested, 0, NMLP_NESTED_COUNT * sizeof *nested);
     nmlp_arena_init(&w.arena);
     NMLP_TRY(set_problems(&w, err));
@@ -295,7 +295,7 @@ nmlp_status nmlp_factorise_mlp(nmlp_nested *nested, const nmlp_mlp_moments *m, n
         NMLP_TRY(i == NMLP_NESTED_DOWN ? extract_down(&w, n, err) : extract_tall(&w, n, i, err));
     }
 out:
-    nmlp_times_enter(m->times, before);
+    nmlp_compress_times_enter(m->times, before);
     nmlp_arena_fini(&w.arena);
     if (st != NMLP_OK)
         for (int i = 0; i < NMLP_NESTED_COUNT; i++) nmlp_nested_fini(&nested[i]);

@@ -50,9 +50,9 @@ typedef struct nmlp_mlp_moments {
     double *output;              /* [H,H] Gram of MLP outputs, destroyed; NULL: down down^T (plain SVD) */
     const double *d_gate;        /* [I] row weights, NULL: ones */
     const double *d_up;
-    bool separate;     /* gate and up with a v each */
-    bool joint;        /* gate over up with a shared one */
-    nmlp_times *times; /* may be NULL */
+    bool separate;              /* gate and up with a v each */
+    bool joint;                 /* gate over up with a shared one */
+    nmlp_compress_times *times; /* may be NULL */
 } nmlp_mlp_moments;
 
 /* Fills nested[NMLP_NESTED_COUNT]; what was not asked for has rank 0. */

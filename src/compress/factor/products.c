@@ -4,17 +4,49 @@
 #include "base/mem.h"
 #include "tensor/dtype.h"
 
-enum { ROWS = 512, SIDE = 64 };
+enum { ROWS = 512, SIDE = 64, PIECE = 1024 };
 
-struct turning {
+struct widening {
+    double *dst;
+    const nmlp_view *view;
+};
+
+static void widen_elems(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct widening *w = ctx;
+    const char *from = w->view->data;
+    float piece[PIECE];
+    (void)thread;
+    for (int64_t i = begin; i < end; i += PIECE) {
+        int64_t m = end - i < PIECE ? end - i : PIECE;
+        nmlp_to_f32(piece, from + (size_t)i * nmlp_dtype_bytes(w->view->dtype), w->view->dtype, (size_t)m);
+        for (int64_t j = 0; j < m; j++) w->dst[i + j] = (double)piece[j];
+    }
+}
+
+void nmlp_widen(nmlp_pool *pool, double *dst, const nmlp_view *view) {
+    struct widening w = {.dst = dst, .view = view};
+    nmlp_pool_for(pool, nmlp_view_elems(view), 64 * PIECE, widen_elems, &w);
+}
+
+void nmlp_narrow(void *dst, nmlp_dtype dtype, const double *src, int64_t n) {
+    float piece[PIECE];
+    char *to = dst;
+    for (int64_t i = 0; i < n; i += PIECE) {
+        int64_t m = n - i < PIECE ? n - i : PIECE;
+        for (int64_t j = 0; j < m; j++) piece[j] = (float)src[i + j];
+        nmlp_from_f32(to + (size_t)i * nmlp_dtype_bytes(dtype), dtype, piece, (size_t)m);
+    }
+}
+
+struct transposing {
     const uint16_t *from; /* [n,k] */
     uint16_t *to;         /* [k,n] */
     int64_t n, k;
 };
 
 /* Squares that stay in L1 while they are written in columns. */
-static void turn_columns(void *ctx, int64_t begin, int64_t end, int thread) {
-    const struct turning *t = ctx;
+static void transpose_columns(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct transposing *t = ctx;
     (void)thread;
     for (int64_t first = 0; first < t->n; first += SIDE) {
         int64_t last = nmlp_min(first + SIDE, t->n);
@@ -93,14 +125,14 @@ static nmlp_status multiply_split(const nmlp_kernels *kernels, nmlp_pool *pool, 
     return ready ? NMLP_OK : NMLP_E_NOMEM;
 }
 
-static nmlp_status multiply_turned(const nmlp_weight_product *p, nmlp_pool *pool, int64_t m, const double *a, double *c,
-                                   int64_t c_stride, nmlp_err *err) {
-    struct turning t = {.from = p->view->data, .n = p->view->shape[0], .k = p->view->shape[1]};
+static nmlp_status multiply_transposed(const nmlp_weight_product *p, nmlp_pool *pool, int64_t m, const double *a,
+                                       double *c, int64_t c_stride, nmlp_err *err) {
+    struct transposing t = {.from = p->view->data, .n = p->view->shape[0], .k = p->view->shape[1]};
     t.to = nmlp_mem_new((size_t)(t.n * t.k), sizeof *t.to, err);
     if (!t.to) return NMLP_E_NOMEM;
-    nmlp_pool_for(pool, t.k, SIDE, turn_columns, &t);
-    nmlp_view turned = nmlp_view_2d(t.to, NMLP_DTYPE_BF16, t.k, t.n);
-    nmlp_status st = multiply_split(p->kernels, pool, &turned, m, a, c, c_stride, err);
+    nmlp_pool_for(pool, t.k, SIDE, transpose_columns, &t);
+    nmlp_view transposed_view = nmlp_view_2d(t.to, NMLP_DTYPE_BF16, t.k, t.n);
+    nmlp_status st = multiply_split(p->kernels, pool, &transposed_view, m, a, c, c_stride, err);
     nmlp_mem_free(t.to);
     return st;
 }
@@ -110,7 +142,7 @@ nmlp_status nmlp_weight_multiply(const nmlp_weight_product *p, nmlp_pool *pool, 
     int64_t n = p->view->shape[p->transposed ? 1 : 0], k = p->view->shape[p->transposed ? 0 : 1];
     nmlp_trans tb = p->transposed ? NMLP_PLAIN : NMLP_TRANSPOSED;
     if (p->kernels && nmlp_kernels_rounds_to_bf16(p->kernels) && p->view->dtype == NMLP_DTYPE_BF16)
-        return p->transposed ? multiply_turned(p, pool, m, a, c, c_stride, err)
+        return p->transposed ? multiply_transposed(p, pool, m, a, c, c_stride, err)
                              : multiply_split(p->kernels, pool, p->view, m, a, c, c_stride, err);
     if (nmlp_dtype_bytes(p->view->dtype) == 2)
         return nmlp_linalg_gemm_f32(pool, NMLP_PLAIN, tb, m, n, k, a, p->wide, c, c_stride, err);

@@ -1,4 +1,4 @@
-/* Factors as products with the model's own weights. */
+/* Products with the model's own weights in double precision, and weights to double precision and back. */
 #ifndef NMLP_COMPRESS_FACTOR_PRODUCTS_H
 #define NMLP_COMPRESS_FACTOR_PRODUCTS_H
 
@@ -23,5 +23,10 @@ typedef struct nmlp_weight_product {
  * rounding of W. */
 nmlp_status nmlp_weight_multiply(const nmlp_weight_product *product, nmlp_pool *pool, int64_t m, const double *a,
                                  double *c, int64_t c_stride, nmlp_err *err);
+
+/* dst: as many doubles as the view has elements. */
+void nmlp_widen(nmlp_pool *pool, double *dst, const nmlp_view *view);
+/* dst: n elements of `dtype`. */
+void nmlp_narrow(void *dst, nmlp_dtype dtype, const double *src, int64_t n);
 
 #endif

@@ -113,8 +113,8 @@ static nmlp_status push(struct list *list, nmlp_rank_option option, nmlp_err *er
 }
 
 static nmlp_status list_separate(const nmlp_allocation *a, int64_t l, struct list *list, nmlp_err *err) {
-    const nmlp_nested *gate = &a->libraries[l].nested[NMLP_NESTED_GATE];
-    const nmlp_nested *up = &a->libraries[l].nested[NMLP_NESTED_UP];
+    const nmlp_nested *gate = &a->factor_files[l].nested[NMLP_NESTED_GATE];
+    const nmlp_nested *up = &a->factor_files[l].nested[NMLP_NESTED_UP];
     int64_t low_gate = lowest_rank(a, gate, a->floor_tall);
     int64_t low_up = lowest_rank(a, up, a->floor_tall);
     int64_t top = top_rank(gate, a->tile);
@@ -133,7 +133,7 @@ static nmlp_status list_separate(const nmlp_allocation *a, int64_t l, struct lis
 }
 
 static nmlp_status list_joint(const nmlp_allocation *a, int64_t l, struct list *list, nmlp_err *err) {
-    const nmlp_nested *joint = &a->libraries[l].nested[NMLP_NESTED_JOINT];
+    const nmlp_nested *joint = &a->factor_files[l].nested[NMLP_NESTED_JOINT];
     int64_t low = lowest_rank(a, joint, a->floor_tall);
     for (int64_t k = low; k > 0 && k <= top_rank(joint, a->tile); k += a->tile) {
         nmlp_rank_option option = {.cost = a->cost->matrix(a->cost->ctx, joint->rows, joint->cols, k),
@@ -148,7 +148,7 @@ static nmlp_status list_joint(const nmlp_allocation *a, int64_t l, struct list *
 }
 
 static nmlp_status list_down(const nmlp_allocation *a, int64_t l, struct list *list, nmlp_err *err) {
-    const nmlp_nested *down = &a->libraries[l].nested[NMLP_NESTED_DOWN];
+    const nmlp_nested *down = &a->factor_files[l].nested[NMLP_NESTED_DOWN];
     int64_t low = lowest_rank(a, down, a->floor_down);
     for (int64_t k = a->dense ? 0 : low; k <= top_rank(down, a->tile); k = k == 0 ? low : k + a->tile) {
         nmlp_rank_option option = {.cost = a->cost->matrix(a->cost->ctx, down->rows, down->cols, k),

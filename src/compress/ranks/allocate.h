@@ -35,7 +35,7 @@ int64_t nmlp_rank_uniform(int64_t rows, int64_t cols, double ratio, int64_t tile
 
 /* How groups are made from the error curves of all layers. */
 typedef struct nmlp_allocation {
-    const nmlp_library *libraries; /* [L] */
+    const nmlp_factor_file *factor_files; /* [L] */
     int64_t n_layers;
     int64_t hidden;
     int64_t intermediate;

@@ -86,7 +86,7 @@ static void final_rows(const struct scorer *s, const float *rows, float *out) {
 
 static void score_window(struct scorer *s, int64_t window, const float *rows) {
     const nmlp_heldout *h = s->heldout;
-    const nmlp_windows *w = h->windows;
+    const nmlp_calib_windows *w = h->windows;
     const int32_t *ids = w->ids + (w->n_calib + window) * w->context;
     double kl[LOGIT_ROWS], nll[LOGIT_ROWS];
     final_rows(s, rows, s->rows);
@@ -101,9 +101,9 @@ static void score_window(struct scorer *s, int64_t window, const float *rows) {
                                   .vocab = s->vocab,
                                   .kl = kl,
                                   .nll = nll};
-        nmlp_work before = nmlp_times_enter(h->times, NMLP_WORK_COMPARE);
+        nmlp_compress_work before = nmlp_compress_times_enter(h->times, NMLP_COMPRESS_WORK_COMPARE);
         nmlp_pool_for(nmlp_engine_pool(s->engine), n, 1, compare_rows, &compare);
-        nmlp_times_enter(h->times, before);
+        nmlp_compress_times_enter(h->times, before);
         for (int64_t i = 0; i < n; i++) {
             s->kl_sum += kl[i];
             s->nll_sum += nll[i];
@@ -122,7 +122,7 @@ static void cache_logits(struct scorer *s, nmlp_heldout *h, int64_t window) {
 
 /* rows [context, H]: room for a window. */
 static nmlp_status run_dense(nmlp_heldout *h, struct scorer *s, float *rows, nmlp_err *err) {
-    const nmlp_windows *w = h->windows;
+    const nmlp_calib_windows *w = h->windows;
     size_t window_bytes = (size_t)(w->context * h->hidden) * sizeof(float);
     for (int64_t i = 0; i < w->n_heldout; i++) {
         int64_t first = i * w->context;
@@ -154,7 +154,7 @@ static nmlp_status new_memory(nmlp_heldout *h, int64_t vocab, nmlp_err *err) {
     return NMLP_OK;
 }
 
-nmlp_status nmlp_heldout_create(nmlp_heldout *h, const nmlp_engine *dense, const nmlp_windows *windows,
+nmlp_status nmlp_heldout_create(nmlp_heldout *h, const nmlp_engine *dense, const nmlp_calib_windows *windows,
                                 const nmlp_heldout_options *options, nmlp_err *err) {
     const nmlp_config *c = &nmlp_engine_model(dense)->config;
     struct scorer s = {0};
@@ -168,13 +168,13 @@ nmlp_status nmlp_heldout_create(nmlp_heldout *h, const nmlp_engine *dense, const
                         .times = options->times};
     float *rows = nmlp_mem_new((size_t)(windows->context * c->hidden), sizeof *rows, err);
     if (!rows) return NMLP_E_NOMEM;
-    nmlp_work before = nmlp_times_enter(h->times, NMLP_WORK_FORWARD);
+    nmlp_compress_work before = nmlp_compress_times_enter(h->times, NMLP_COMPRESS_WORK_FORWARD);
     NMLP_TRY(new_memory(h, c->vocab, err));
     NMLP_TRY(scorer_open(&s, h, dense, err));
     NMLP_TRY(run_dense(h, &s, rows, err));
     h->dense = scorer_loss(&s);
 out:
-    nmlp_times_enter(options->times, before);
+    nmlp_compress_times_enter(options->times, before);
     scorer_close(&s);
     nmlp_mem_free(rows);
     if (st != NMLP_OK) nmlp_heldout_destroy(h);
@@ -202,27 +202,27 @@ static void run_windows(const nmlp_heldout *h, nmlp_session *session, int64_t la
 }
 
 /* One layer with another MLP in it; a session is sized for what is in the engine, so it gets its own. */
-static nmlp_status run_changed(const nmlp_heldout *h, const nmlp_engine *engine, const nmlp_stand_ins *in,
+static nmlp_status run_changed(const nmlp_heldout *h, const nmlp_engine *engine, const nmlp_mlp_overrides *in,
                                int64_t layer, float *rows, int64_t n_windows, nmlp_err *err) {
     nmlp_session *session = NULL;
-    nmlp_work before = nmlp_times_enter(h->times, NMLP_WORK_PACKING);
-    nmlp_status st = in->put(in->ctx, layer, err);
+    nmlp_compress_work before = nmlp_compress_times_enter(h->times, NMLP_COMPRESS_WORK_PACKING);
+    nmlp_status st = in->install(in->ctx, layer, err);
     if (st == NMLP_OK) st = nmlp_session_create(&session, engine, h->windows->context, h->windows->context, false, err);
-    nmlp_times_enter(h->times, before);
+    nmlp_compress_times_enter(h->times, before);
     if (st == NMLP_OK) run_windows(h, session, layer, rows, n_windows);
     nmlp_session_destroy(session);
-    in->take(in->ctx, layer);
+    in->remove(in->ctx, layer);
     return st;
 }
 
 nmlp_status nmlp_heldout_measure(const nmlp_heldout *h, const nmlp_engine *engine, int64_t from_layer,
-                                 int64_t n_windows, const nmlp_stand_ins *in, nmlp_loss *loss, nmlp_err *err) {
-    const nmlp_windows *w = h->windows;
+                                 int64_t n_windows, const nmlp_mlp_overrides *in, nmlp_loss *loss, nmlp_err *err) {
+    const nmlp_calib_windows *w = h->windows;
     struct scorer s = {0};
     nmlp_status st = NMLP_OK;
     n_windows = nmlp_min(n_windows, w->n_heldout);
     int64_t n_elems = n_windows * w->context * h->hidden;
-    nmlp_work before = nmlp_times_enter(h->times, NMLP_WORK_FORWARD);
+    nmlp_compress_work before = nmlp_compress_times_enter(h->times, NMLP_COMPRESS_WORK_FORWARD);
     float *rows = nmlp_mem_new((size_t)n_elems, sizeof *rows, err);
     if (!rows) return NMLP_E_NOMEM;
     NMLP_TRY(scorer_open(&s, h, engine, err));
@@ -241,7 +241,7 @@ nmlp_status nmlp_heldout_measure(const nmlp_heldout *h, const nmlp_engine *engin
     for (int64_t i = 0; i < n_windows; i++) score_window(&s, i, rows + i * w->context * h->hidden);
     *loss = scorer_loss(&s);
 out:
-    nmlp_times_enter(h->times, before);
+    nmlp_compress_times_enter(h->times, before);
     scorer_close(&s);
     nmlp_mem_free(rows);
     return st;

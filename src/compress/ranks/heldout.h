@@ -1,10 +1,10 @@
-/* How far a changed model is from the dense one on held-out windows: the judge of ranks and refits. */
+/* How far a changed model is from the dense one on held-out windows: what ranks and refits are chosen by. */
 #ifndef NMLP_COMPRESS_RANKS_HELDOUT_H
 #define NMLP_COMPRESS_RANKS_HELDOUT_H
 
 #include "base/status.h"
 #include "compress/times.h"
-#include "compress/calibrate/windows.h"
+#include "compress/calibrate/calib_text.h"
 #include "engine/session.h"
 
 typedef struct nmlp_loss {
@@ -14,7 +14,7 @@ typedef struct nmlp_loss {
 } nmlp_loss;
 
 typedef struct nmlp_heldout {
-    const nmlp_windows *windows; /* borrowed */
+    const nmlp_calib_windows *windows; /* borrowed */
     int64_t hidden;
     int64_t n_layers;
     int64_t n_probe;  /* windows whose layer inputs are kept */
@@ -24,36 +24,37 @@ typedef struct nmlp_heldout {
     float **inputs;   /* [n_layers]: [n_probe*context, H] dense hidden states in front of each layer */
     float *logits;    /* [n_cached, n_scored, V] of the dense model, as many windows as fit into a fixed size */
     int64_t n_cached;
-    nmlp_times *times; /* borrowed, may be NULL */
+    nmlp_compress_times *times; /* borrowed, may be NULL */
     nmlp_loss dense;
 } nmlp_heldout;
 
 typedef struct nmlp_heldout_options {
     int64_t n_probe;
     int64_t step; /* at least 1: how many positions share one that is scored */
-    nmlp_times *times;
+    nmlp_compress_times *times;
 } nmlp_heldout_options;
 
 /* Runs the dense model over the held-out windows (there must be some); for the first `n_probe` windows it keeps the
  * input of each layer, so that a change in a layer is measured without running the layers below. */
-nmlp_status nmlp_heldout_create(nmlp_heldout *heldout, const nmlp_engine *dense, const nmlp_windows *windows,
+nmlp_status nmlp_heldout_create(nmlp_heldout *heldout, const nmlp_engine *dense, const nmlp_calib_windows *windows,
                                 const nmlp_heldout_options *options, nmlp_err *err);
 void nmlp_heldout_destroy(nmlp_heldout *heldout);
 /* Forgets the inputs of layers: from now on measurements begin at the first one. */
 void nmlp_heldout_end_probes(nmlp_heldout *heldout);
 
-/* What stands in for the model's own MLPs during a measurement, one layer at a time: never more than one layer's
+/* What replaces the model's own MLPs during a measurement, one layer at a time: never more than one layer's
  * factors are in memory. */
-typedef struct nmlp_stand_ins {
+typedef struct nmlp_mlp_overrides {
     void *ctx;
-    bool (*changes)(const void *ctx, int64_t layer);             /* else the layer runs as it is */
-    nmlp_status (*put)(void *ctx, int64_t layer, nmlp_err *err); /* into the engine */
-    void (*take)(void *ctx, int64_t layer);                      /* out again; also after a failed put */
-} nmlp_stand_ins;
+    bool (*changes)(const void *ctx, int64_t layer);                 /* else the layer runs as it is */
+    nmlp_status (*install)(void *ctx, int64_t layer, nmlp_err *err); /* into the engine */
+    void (*remove)(void *ctx, int64_t layer);                        /* out again; also after a failed install */
+} nmlp_mlp_overrides;
 
-/* Loss of the engine with these stand-ins (NULL: as it is) on the first n_windows windows. Layers below `from_layer`
+/* Loss of the engine with these overrides (NULL: as it is) on the first n_windows windows. Layers below `from_layer`
  * must be dense; with from_layer above 0, n_windows is at most n_probe. */
 nmlp_status nmlp_heldout_measure(const nmlp_heldout *heldout, const nmlp_engine *engine, int64_t from_layer,
-                                 int64_t n_windows, const nmlp_stand_ins *stand_ins, nmlp_loss *loss, nmlp_err *err);
+                                 int64_t n_windows, const nmlp_mlp_overrides *overrides, nmlp_loss *loss,
+                                 nmlp_err *err);
 
 #endif

@@ -8,7 +8,7 @@ struct header {
     char magic[8];
     uint64_t fingerprint;
     int64_t n_layers;
-    nmlp_plan plan;
+    nmlp_rank_plan plan;
 };
 
 struct entry {
@@ -16,8 +16,8 @@ struct entry {
     int64_t joint;
 };
 
-nmlp_status nmlp_plan_write(const char *path, uint64_t fingerprint, const nmlp_plan *plan,
-                            const nmlp_layer_ranks *ranks, int64_t n_layers, nmlp_err *err) {
+nmlp_status nmlp_rank_plan_write(const char *path, uint64_t fingerprint, const nmlp_rank_plan *plan,
+                                 const nmlp_layer_ranks *ranks, int64_t n_layers, nmlp_err *err) {
     nmlp_str bytes;
     struct header header;
     memset(&header, 0, sizeof header);
@@ -38,8 +38,8 @@ nmlp_status nmlp_plan_write(const char *path, uint64_t fingerprint, const nmlp_p
     return st;
 }
 
-nmlp_status nmlp_plan_read(const char *path, uint64_t fingerprint, nmlp_plan *plan, nmlp_layer_ranks *ranks,
-                           int64_t n_layers, bool *found, nmlp_err *err) {
+nmlp_status nmlp_rank_plan_read(const char *path, uint64_t fingerprint, nmlp_rank_plan *plan, nmlp_layer_ranks *ranks,
+                                int64_t n_layers, bool *found, nmlp_err *err) {
     nmlp_str bytes;
     struct header header;
     *found = false;

@@ -6,16 +6,16 @@
 #include "compress/ranks/heldout.h"
 #include "compress/factor/factor_file.h"
 
-typedef struct nmlp_plan {
+typedef struct nmlp_rank_plan {
     char name[64]; /* of the winning candidate */
     int64_t n_candidates;
     nmlp_loss loss;
     double cost; /* in the unit of the budget */
-} nmlp_plan;
+} nmlp_rank_plan;
 
-nmlp_status nmlp_plan_write(const char *path, uint64_t fingerprint, const nmlp_plan *plan,
-                            const nmlp_layer_ranks *ranks, int64_t n_layers, nmlp_err *err);
-nmlp_status nmlp_plan_read(const char *path, uint64_t fingerprint, nmlp_plan *plan, nmlp_layer_ranks *ranks,
-                           int64_t n_layers, bool *found, nmlp_err *err);
+nmlp_status nmlp_rank_plan_write(const char *path, uint64_t fingerprint, const nmlp_rank_plan *plan,
+                                 const nmlp_layer_ranks *ranks, int64_t n_layers, nmlp_err *err);
+nmlp_status nmlp_rank_plan_read(const char *path, uint64_t fingerprint, nmlp_rank_plan *plan, nmlp_layer_ranks *ranks,
+                                int64_t n_layers, bool *found, nmlp_err *err);
 
 #endif

@@ -28,15 +28,15 @@ static nmlp_status refuse_rounding(const nmlp_search *s, int64_t most, nmlp_err 
     const nmlp_config *c = config_of(s);
     double break_even = (double)(c->hidden * c->intermediate) / (double)(c->hidden + c->intermediate);
     if (most == 0) {
-        nmlp_fail(err, NMLP_E_ARG,
-                  "--tile %lld: even rank %lld of a %lld x %lld matrix has more parameters than the dense one",
-                  (long long)s->tile, (long long)s->tile, (long long)c->intermediate, (long long)c->hidden);
-        nmlp_fail_hint(err, "use a smaller --tile; break-even is at rank %.1f", break_even);
+        nmlp_fail_field(err, NMLP_E_ARG, "tile",
+                        "is %lld; even rank %lld of a %lld x %lld matrix has more parameters than the dense one",
+                        (long long)s->tile, (long long)s->tile, (long long)c->intermediate, (long long)c->hidden);
+        nmlp_fail_hint(err, "use a smaller `tile`; break-even is at rank %.1f", break_even);
     } else {
-        nmlp_fail(err, NMLP_E_ARG,
-                  "--ratio %g: in tiles of %lld the nearest rank has more parameters than the dense matrix", s->ratio,
-                  (long long)s->tile);
-        nmlp_fail_hint(err, "the smallest uniform ratio is %.4f; or use a smaller --tile or --alloc adaptive",
+        nmlp_fail_field(err, NMLP_E_ARG, "ratio",
+                        "is %g; in tiles of %lld the nearest rank has more parameters than the dense matrix", s->ratio,
+                        (long long)s->tile);
+        nmlp_fail_hint(err, "the smallest uniform ratio is %.4f; or use a smaller `tile` or adaptive `allocation`",
                        1 - (double)most / break_even);
     }
     return NMLP_E_ARG;
@@ -58,7 +58,7 @@ nmlp_status nmlp_search_uniform(const nmlp_search *s, nmlp_layer_ranks *ranks, n
 
 /* ---- measuring ---- */
 
-/* Factors standing in for the engine's own MLPs: `ranks` of every layer but for `other` in one. */
+/* Factors in place of the engine's own MLPs: `ranks` of every layer but for `other` in one. */
 struct trial {
     const nmlp_search *search;
     const nmlp_layer_ranks *ranks; /* [L]; NULL: dense */
@@ -77,26 +77,26 @@ static bool trial_changes(const void *ctx, int64_t l) {
     return r && (r->rank[0] || r->rank[1] || r->rank[2]);
 }
 
-static nmlp_status trial_put(void *ctx, int64_t l, nmlp_err *err) {
+static nmlp_status trial_install(void *ctx, int64_t l, nmlp_err *err) {
     struct trial *t = ctx;
     const nmlp_search *s = t->search;
-    NMLP_RETURN_IF_FAILED(nmlp_layer_mlp_build(&t->mlp, &s->libraries[l], &nmlp_engine_model(s->engine)->layers[l],
+    NMLP_RETURN_IF_FAILED(nmlp_layer_mlp_build(&t->mlp, &s->factor_files[l], &nmlp_engine_model(s->engine)->layers[l],
                                                trial_ranks(t, l), nmlp_engine_pool(s->engine), err));
     return nmlp_engine_set_mlp(s->engine, l, &t->mlp.desc, err);
 }
 
-/* Dense again; taking a stand-in away cannot fail. */
-static void trial_take(void *ctx, int64_t l) {
+/* Dense again; removing an override cannot fail. */
+static void trial_remove(void *ctx, int64_t l) {
     struct trial *t = ctx;
     (void)nmlp_engine_set_mlp(t->search->engine, l, NULL, NULL);
     nmlp_layer_mlp_fini(&t->mlp);
-    nmlp_library_release(&t->search->libraries[l]);
+    nmlp_factor_file_release(&t->search->factor_files[l]);
     nmlp_layer_release(&nmlp_engine_model(t->search->engine)->layers[l]);
 }
 
 static nmlp_status measure_trial(struct trial *t, int64_t from_layer, int64_t n_windows, nmlp_loss *loss,
                                  nmlp_err *err) {
-    nmlp_stand_ins in = {.ctx = t, .changes = trial_changes, .put = trial_put, .take = trial_take};
+    nmlp_mlp_overrides in = {.ctx = t, .changes = trial_changes, .install = trial_install, .remove = trial_remove};
     return nmlp_heldout_measure(t->search->heldout, t->search->engine, from_layer, n_windows, &in, loss, err);
 }
 
@@ -112,15 +112,15 @@ struct sensitivity {
     double *down;    /* [L] */
 };
 
-static double tall_loss(const nmlp_library *library, const nmlp_layer_ranks *r) {
-    if (r->joint) return library->nested[NMLP_NESTED_JOINT].loss[r->rank[0]];
-    double gate = r->rank[0] ? library->nested[NMLP_NESTED_GATE].loss[r->rank[0]] : 0;
-    double up = r->rank[1] ? library->nested[NMLP_NESTED_UP].loss[r->rank[1]] : 0;
+static double tall_loss(const nmlp_factor_file *factor_file, const nmlp_layer_ranks *r) {
+    if (r->joint) return factor_file->nested[NMLP_NESTED_JOINT].loss[r->rank[0]];
+    double gate = r->rank[0] ? factor_file->nested[NMLP_NESTED_GATE].loss[r->rank[0]] : 0;
+    double up = r->rank[1] ? factor_file->nested[NMLP_NESTED_UP].loss[r->rank[1]] : 0;
     return gate + up;
 }
 
-static double down_loss(const nmlp_library *library, const nmlp_layer_ranks *r) {
-    return r->rank[NMLP_MLP_DOWN] ? library->nested[NMLP_NESTED_DOWN].loss[r->rank[NMLP_MLP_DOWN]] : 0;
+static double down_loss(const nmlp_factor_file *factor_file, const nmlp_layer_ranks *r) {
+    return r->rank[NMLP_MLP_DOWN] ? factor_file->nested[NMLP_NESTED_DOWN].loss[r->rank[NMLP_MLP_DOWN]] : 0;
 }
 
 /* The same ranks with one of the two groups dense. */
@@ -147,7 +147,7 @@ static nmlp_status probe_alone(const nmlp_search *s, const nmlp_layer_ranks *ran
     for (int64_t l = 0; l < config_of(s)->n_layers; l++) {
         for (int tall = 0; tall < 2; tall++) {
             struct trial t = {.search = s, .layer = l, .other = without(&ranks[l], !tall)};
-            double lost = tall ? tall_loss(&s->libraries[l], &t.other) : down_loss(&s->libraries[l], &t.other);
+            double lost = tall ? tall_loss(&s->factor_files[l], &t.other) : down_loss(&s->factor_files[l], &t.other);
             nmlp_loss loss;
             NMLP_RETURN_IF_FAILED(measure_trial(&t, l, s->heldout->n_probe, &loss, err));
             (tall ? out->gate_up : out->down)[l] = lost > 0 ? loss.kl / lost : 0;
@@ -168,7 +168,7 @@ static nmlp_status probe_among(const nmlp_search *s, const nmlp_layer_ranks *ran
     for (int64_t l = 0; l < n_layers; l++) {
         for (int tall = 0; tall < 2; tall++) {
             struct trial t = {.search = s, .ranks = ranks, .layer = l, .other = without(&ranks[l], tall)};
-            double lost = tall ? tall_loss(&s->libraries[l], &ranks[l]) : down_loss(&s->libraries[l], &ranks[l]);
+            double lost = tall ? tall_loss(&s->factor_files[l], &ranks[l]) : down_loss(&s->factor_files[l], &ranks[l]);
             double *to = (tall ? out->gate_up : out->down) + l;
             if (!(lost > 0)) continue;
             NMLP_RETURN_IF_FAILED(measure_trial(&t, 0, n_probe, &loss, err));
@@ -189,23 +189,23 @@ static bool same_ranks(const nmlp_layer_ranks *a, const nmlp_layer_ranks *b, int
     return true;
 }
 
-static nmlp_status judge(const nmlp_search *s, nmlp_search_result *r, const char *name, const nmlp_layer_ranks *ranks,
-                         nmlp_err *err) {
+static nmlp_status measure_candidate(const nmlp_search *s, nmlp_search_result *r, const char *name,
+                                     const nmlp_layer_ranks *ranks, nmlp_err *err) {
     int64_t n_layers = config_of(s)->n_layers;
     size_t bytes = (size_t)n_layers * sizeof *ranks;
     for (int i = 0; i < r->n_candidates; i++)
         if (same_ranks(r->candidates[i].ranks, ranks, n_layers)) return NMLP_OK; /* known */
-    if (r->n_candidates == NMLP_CANDIDATES_MAX) return NMLP_OK;
-    nmlp_candidate *c = &r->candidates[r->n_candidates];
-    *c = (nmlp_candidate){.name = name, .cost = nmlp_ranks_cost(s, ranks)};
+    if (r->n_candidates == NMLP_RANK_CANDIDATES_MAX) return NMLP_OK;
+    nmlp_rank_candidate *c = &r->candidates[r->n_candidates];
+    *c = (nmlp_rank_candidate){.name = name, .cost = nmlp_ranks_cost(s, ranks)};
     c->ranks = nmlp_mem_new((size_t)n_layers, sizeof *ranks, err);
     if (!c->ranks) return NMLP_E_NOMEM;
     memcpy(c->ranks, ranks, bytes);
     r->n_candidates++;
     NMLP_RETURN_IF_FAILED(nmlp_search_measure(s, ranks, &c->loss, err));
     if (c->loss.kl < r->candidates[r->best].loss.kl) r->best = r->n_candidates - 1;
-    if (!nmlp_progress_update(s->progress, "judging", r->n_candidates, r->n_candidates, "candidates"))
-        return nmlp_fail(err, NMLP_E_INTERRUPTED, "judging candidates was stopped");
+    if (!nmlp_progress_update(s->progress, "measuring", r->n_candidates, r->n_candidates, "candidates"))
+        return nmlp_fail(err, NMLP_E_INTERRUPTED, "measuring candidates was stopped");
     return NMLP_OK;
 }
 
@@ -224,33 +224,33 @@ static double mean_log(const struct sensitivity *s, int64_t n) {
     return count ? sum / (double)count : 0;
 }
 
-/* Beliefs: how far to trust the measured sensitivities, how low ranks may go, how the loss grows with the error. */
-static const struct belief {
+/* How far to trust the measured sensitivities, how low ranks may go, how the loss grows with the error. */
+static const struct setting {
     const char *name;
     double gamma;
     double floor; /* share of the uniform rank */
     double power;
-} beliefs[] = {
+} settings[] = {
     {"measured", 1, 0, 1},         {"measured, floor 1/2", 1, 0.5, 1},
     {"tempered 0.7", 0.7, 0.5, 1}, {"tempered 0.4", 0.4, 0.5, 1},
     {"equal", 0, 0.5, 1},
 };
-enum { N_BELIEFS = sizeof beliefs / sizeof beliefs[0] };
+enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
 
 struct scratch {
     struct sensitivity measured, tempered;
     nmlp_layer_ranks *ranks;
 };
 
-static nmlp_status try_beliefs(const nmlp_search *s, nmlp_search_result *r, struct scratch *scratch,
-                               const nmlp_layer_ranks *uniform, int n_beliefs, nmlp_err *err) {
+static nmlp_status try_settings(const nmlp_search *s, nmlp_search_result *r, struct scratch *scratch,
+                                const nmlp_layer_ranks *uniform, int n_settings, nmlp_err *err) {
     const nmlp_config *c = config_of(s);
     double log_mean = mean_log(&scratch->measured, c->n_layers);
-    for (int i = 0; i < n_beliefs; i++) {
-        const struct belief *b = &beliefs[i];
+    for (int i = 0; i < n_settings; i++) {
+        const struct setting *b = &settings[i];
         temper(scratch->tempered.gate_up, scratch->measured.gate_up, c->n_layers, b->gamma, log_mean);
         temper(scratch->tempered.down, scratch->measured.down, c->n_layers, b->gamma, log_mean);
-        nmlp_allocation a = {.libraries = s->libraries,
+        nmlp_allocation a = {.factor_files = s->factor_files,
                              .n_layers = c->n_layers,
                              .hidden = c->hidden,
                              .intermediate = c->intermediate,
@@ -269,7 +269,7 @@ static nmlp_status try_beliefs(const nmlp_search *s, nmlp_search_result *r, stru
         nmlp_status st = nmlp_allocate(&a, scratch->ranks, err);
         if (st == NMLP_E_LIMIT && b->floor > 0) continue; /* a floor may ask for more than the budget */
         NMLP_RETURN_IF_FAILED(st);
-        NMLP_RETURN_IF_FAILED(judge(s, r, b->name, scratch->ranks, err));
+        NMLP_RETURN_IF_FAILED(measure_candidate(s, r, b->name, scratch->ranks, err));
     }
     return NMLP_OK;
 }
@@ -298,7 +298,7 @@ static nmlp_status start_from_uniform(const nmlp_search *s, nmlp_search_result *
         for (int64_t l = 0; l < c->n_layers; l++)
             uniform[l] = (nmlp_layer_ranks){.rank = {rank, rank, down}, .joint = joint};
         if (nmlp_ranks_cost(s, uniform) > s->budget * (1 + 1e-9)) continue;
-        NMLP_RETURN_IF_FAILED(judge(s, r, joint ? "uniform, shared basis" : "uniform", uniform, err));
+        NMLP_RETURN_IF_FAILED(measure_candidate(s, r, joint ? "uniform, shared basis" : "uniform", uniform, err));
     }
     return NMLP_OK;
 }
@@ -318,11 +318,11 @@ nmlp_status nmlp_search_adaptive(const nmlp_search *s, nmlp_search_result *r, nm
     NMLP_TRY(new_scratch(&scratch, &arena, n, err));
     NMLP_TRY(start_from_uniform(s, r, uniform, err));
     NMLP_TRY(probe_alone(s, uniform, &scratch.measured, err));
-    NMLP_TRY(try_beliefs(s, r, &scratch, uniform, N_BELIEFS, err));
+    NMLP_TRY(try_settings(s, r, &scratch, uniform, N_SETTINGS, err));
     for (int round = 0; round < s->rounds; round++) {
         int before = r->best;
         NMLP_TRY(probe_among(s, r->candidates[r->best].ranks, &scratch.measured, err));
-        NMLP_TRY(try_beliefs(s, r, &scratch, uniform, N_BELIEFS - 1, err));
+        NMLP_TRY(try_settings(s, r, &scratch, uniform, N_SETTINGS - 1, err));
         if (r->best == before) break;
     }
 out:

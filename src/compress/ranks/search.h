@@ -1,4 +1,4 @@
-/* The search for ranks: candidates from the knapsack under several beliefs about what hurts, judged on held-out tokens.
+/* The search for ranks: candidates from the knapsack under several settings, compared on held-out tokens.
  */
 #ifndef NMLP_COMPRESS_RANKS_SEARCH_H
 #define NMLP_COMPRESS_RANKS_SEARCH_H
@@ -13,8 +13,8 @@ typedef enum nmlp_joint_mode { NMLP_JOINT_NEVER, NMLP_JOINT_AUTO, NMLP_JOINT_ALW
 
 typedef struct nmlp_search {
     nmlp_engine *engine;
-    const nmlp_library *libraries; /* [L] */
-    const nmlp_heldout *heldout;   /* NULL: nothing is judged, uniform only */
+    const nmlp_factor_file *factor_files; /* [L] */
+    const nmlp_heldout *heldout;          /* NULL: nothing is heldout_measured, uniform only */
     const nmlp_progress *progress;
     const nmlp_cost *cost;
     double budget; /* in the unit of the cost */
@@ -24,17 +24,17 @@ typedef struct nmlp_search {
     int rounds; /* of measuring sensitivities again around the best candidate */
 } nmlp_search;
 
-typedef struct nmlp_candidate {
+typedef struct nmlp_rank_candidate {
     const char *name;
     nmlp_layer_ranks *ranks; /* [L] */
     double cost;
     nmlp_loss loss;
-} nmlp_candidate;
+} nmlp_rank_candidate;
 
-enum { NMLP_CANDIDATES_MAX = 48 };
+enum { NMLP_RANK_CANDIDATES_MAX = 48 };
 
 typedef struct nmlp_search_result {
-    nmlp_candidate candidates[NMLP_CANDIDATES_MAX];
+    nmlp_rank_candidate candidates[NMLP_RANK_CANDIDATES_MAX];
     int n_candidates;
     int best;
 } nmlp_search_result;

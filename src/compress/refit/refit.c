@@ -5,53 +5,42 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "compress/calibrate/gram.h"
 #include "compress/refit/refit_internal.h"
-#include "compress/calibrate/convert_f64.h"
+#include "compress/factor/products.h"
 
-nmlp_status nmlp_recover_path(char *path, size_t path_bytes, const char *work_dir, int64_t layer, bool refitted,
-                              nmlp_err *err) {
+nmlp_status nmlp_refit_path(char *path, size_t path_bytes, const char *work_dir, int64_t layer, bool refitted,
+                            nmlp_err *err) {
     char name[64];
     snprintf(name, sizeof name, "layer-%05lld.%s", (long long)layer, refitted ? "refit" : "plain");
     return nmlp_path_join(path, path_bytes, work_dir, name, err);
 }
 
-void nmlp_token_weights(float *weights, const float *rows, int64_t s, int64_t h) {
-    double sum = 0;
-    for (int64_t t = 0; t < s; t++) {
-        double norm2 = 0;
-        for (int64_t i = 0; i < h; i++) norm2 += (double)rows[t * h + i] * (double)rows[t * h + i];
-        weights[t] = norm2 > 0 ? (float)(1 / sqrt(norm2)) : 0;
-        sum += (double)weights[t] * (double)weights[t];
-    }
-    double scale = sum > 0 ? sqrt((double)s / sum) : 0;
-    for (int64_t t = 0; t < s; t++) weights[t] = sum > 0 ? (float)(scale * (double)weights[t]) : 1.0f;
-}
-
 /* Both models' tokens and the buffers of the layer at hand. */
 struct pass {
-    const nmlp_recovery *r;
-    nmlp_stream dense;
-    nmlp_stream thin;
+    const nmlp_refit_job *r;
+    nmlp_hidden_states dense;
+    nmlp_hidden_states compressed;
     float *x, *z, *y; /* [T,H] */
     float *weights;   /* [T] */
     double *w[NMLP_MLP_MATRICES];
-    nmlp_stream_progress progress;
+    nmlp_hidden_states_progress progress;
     const nmlp_kernels *kernels;
 };
 
 /* Matrices that take part in a fit: gate and up come first. */
-static int n_widened(const nmlp_recovery *r) { return r->refit_down ? NMLP_MLP_MATRICES : NMLP_MLP_DOWN; }
+static int n_widened(const nmlp_refit_job *r) { return r->refit_down ? NMLP_MLP_MATRICES : NMLP_MLP_DOWN; }
 
-static nmlp_status pass_open(struct pass *p, const nmlp_recovery *r, nmlp_arena *arena, nmlp_err *err) {
+static nmlp_status pass_open(struct pass *p, const nmlp_refit_job *r, nmlp_arena *arena, nmlp_err *err) {
     const nmlp_config *c = &nmlp_engine_model(r->engine)->config;
-    int64_t tokens = nmlp_windows_tokens(r->windows);
+    int64_t tokens = nmlp_calib_windows_tokens(r->windows);
     const nmlp_cpu *cpu = nmlp_cpu_get();
     *p = (struct pass){.r = r};
-    p->progress = (nmlp_stream_progress){
+    p->progress = (nmlp_hidden_states_progress){
         .progress = r->progress, .stage = "refitting", .total = 2.0 * (double)tokens * (double)c->n_layers};
     NMLP_RETURN_IF_FAILED(nmlp_kernels_select(&p->kernels, cpu, nmlp_engine_isa(r->engine), err));
-    NMLP_RETURN_IF_FAILED(nmlp_stream_create(&p->dense, r->engine, r->windows, r->times, err));
-    NMLP_RETURN_IF_FAILED(nmlp_stream_create(&p->thin, r->engine, r->windows, r->times, err));
+    NMLP_RETURN_IF_FAILED(nmlp_hidden_states_create(&p->dense, r->engine, r->windows, r->times, err));
+    NMLP_RETURN_IF_FAILED(nmlp_hidden_states_create(&p->compressed, r->engine, r->windows, r->times, err));
     float **rows[] = {&p->x, &p->z, &p->y};
     for (int i = 0; i < 3; i++) {
         *rows[i] = nmlp_arena_new(arena, (size_t)(tokens * c->hidden), sizeof(float), err);
@@ -67,32 +56,33 @@ static nmlp_status pass_open(struct pass *p, const nmlp_recovery *r, nmlp_arena 
 
 /* The dense model through layer l, with its MLP inputs in p->x. */
 static nmlp_status run_dense(struct pass *p, int64_t l, nmlp_err *err) {
-    nmlp_taps taps = {.x = p->x};
-    return nmlp_stream_run_layer(&p->dense, p->r->engine, l, &taps, &p->progress, err);
+    nmlp_mlp_taps taps = {.x = p->x};
+    return nmlp_hidden_states_run_layer(&p->dense, p->r->engine, l, &taps, &p->progress, err);
 }
 
 /* The compressed model up to the MLP of layer l: its input in p->z, in p->y what it should add to reach the dense
  * stream. */
-static nmlp_status run_thin(struct pass *p, int64_t l, nmlp_err *err) {
-    int64_t n = nmlp_windows_tokens(p->r->windows) * p->dense.hidden;
-    NMLP_RETURN_IF_FAILED(nmlp_stream_run_attention(&p->thin, p->r->engine, l, p->z, &p->progress, err));
-    for (int64_t i = 0; i < n; i++) p->y[i] = p->dense.rows[i] - p->thin.rows[i];
+static nmlp_status run_compressed(struct pass *p, int64_t l, nmlp_err *err) {
+    int64_t n = nmlp_calib_windows_tokens(p->r->windows) * p->dense.hidden;
+    NMLP_RETURN_IF_FAILED(nmlp_hidden_states_run_attention(&p->compressed, p->r->engine, l, p->z, &p->progress, err));
+    for (int64_t i = 0; i < n; i++) p->y[i] = p->dense.rows[i] - p->compressed.rows[i];
     return NMLP_OK;
 }
 
 /* The compressed stream through the MLP; p->y is spent. */
-static nmlp_status finish_thin(struct pass *p, const nmlp_refit_layer *layer, const nmlp_mlp_desc *mlp, nmlp_err *err) {
-    int64_t tokens = nmlp_windows_tokens(p->r->windows);
+static nmlp_status finish_compressed(struct pass *p, const nmlp_refit_layer *layer, const nmlp_mlp_desc *mlp,
+                                     nmlp_err *err) {
+    int64_t tokens = nmlp_calib_windows_tokens(p->r->windows);
     NMLP_RETURN_IF_FAILED(nmlp_refit_run_mlp(layer, mlp, p->z, tokens, p->y, NULL, err));
-    nmlp_add(p->thin.rows, p->y, tokens * p->dense.hidden, layer->pool);
+    nmlp_add(p->compressed.rows, p->y, tokens * p->dense.hidden, layer->pool);
     return NMLP_OK;
 }
 
-static double stream_energy(const struct pass *p) {
-    const nmlp_windows *w = p->r->windows;
+static double hidden_energy(const struct pass *p) {
+    const nmlp_calib_windows *w = p->r->windows;
     int64_t h = p->dense.hidden;
     double sum = 0;
-    for (int64_t t = nmlp_windows_calib_tokens(w); t < nmlp_windows_tokens(w); t++) {
+    for (int64_t t = nmlp_calib_windows_calib_tokens(w); t < nmlp_calib_windows_tokens(w); t++) {
         double norm2 = 0;
         for (int64_t i = 0; i < h; i++) norm2 += (double)p->dense.rows[t * h + i] * (double)p->dense.rows[t * h + i];
         sum += norm2 * (double)p->weights[t] * (double)p->weights[t];
@@ -101,33 +91,33 @@ static double stream_energy(const struct pass *p) {
 }
 
 /* Keeps the better of `best` and `tried` by held-out error; the loser is released. */
-static nmlp_status keep_better(const nmlp_refit_layer *l, nmlp_variant *best, double *error, nmlp_variant *tried,
-                               nmlp_err *err) {
+static nmlp_status keep_better(const nmlp_refit_layer *l, nmlp_refit_variant *best, double *error,
+                               nmlp_refit_variant *tried, nmlp_err *err) {
     double found;
     nmlp_status st = nmlp_refit_error(l, &tried->desc, &found, err);
     if (st == NMLP_OK && isfinite(found) && found < *error) {
-        nmlp_variant swap = *best;
+        nmlp_refit_variant swap = *best;
         *best = *tried;
         *tried = swap;
         *error = found;
     }
-    nmlp_variant_fini(tried);
+    nmlp_refit_variant_fini(tried);
     return st;
 }
 
-static nmlp_status refit(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_variant *tall, nmlp_variant *down,
-                         double errors[2], nmlp_err *err) {
-    nmlp_variant tried;
-    *tall = (nmlp_variant){.desc = *base};
+static nmlp_status refit(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_refit_variant *tall,
+                         nmlp_refit_variant *down, double errors[2], nmlp_err *err) {
+    nmlp_refit_variant tried;
+    *tall = (nmlp_refit_variant){.desc = *base};
     NMLP_RETURN_IF_FAILED(nmlp_refit_error(l, base, &errors[0], err));
     errors[1] = errors[0];
     const nmlp_layer_ranks *ranks = &l->r->ranks[l->layer];
-    bool thin = ranks->rank[NMLP_MLP_GATE] > 0 || ranks->rank[NMLP_MLP_UP] > 0;
-    if (l->layer > 0 && thin) { /* the first layer's inputs are the dense model's */
+    bool factored = ranks->rank[NMLP_MLP_GATE] > 0 || ranks->rank[NMLP_MLP_UP] > 0;
+    if (l->layer > 0 && factored) { /* the first layer's inputs are the dense model's */
         NMLP_RETURN_IF_FAILED(nmlp_refit_gate_up(l, base, &tried, err));
         NMLP_RETURN_IF_FAILED(keep_better(l, tall, &errors[1], &tried, err));
     }
-    *down = (nmlp_variant){.desc = tall->desc};
+    *down = (nmlp_refit_variant){.desc = tall->desc};
     if (!l->r->refit_down) return NMLP_OK;
     NMLP_RETURN_IF_FAILED(nmlp_refit_down_of(l, &tall->desc, &tried, err));
     return keep_better(l, down, &errors[1], &tried, err);
@@ -142,68 +132,68 @@ static nmlp_refit_layer layer_of(const struct pass *p, int64_t l) {
                               .pool = nmlp_engine_pool(p->r->engine),
                               .hidden = model->config.hidden,
                               .intermediate = model->config.intermediate,
-                              .n_calib = nmlp_windows_calib_tokens(p->r->windows),
-                              .n_heldout = nmlp_windows_heldout_tokens(p->r->windows),
+                              .n_calib = nmlp_calib_windows_calib_tokens(p->r->windows),
+                              .n_heldout = nmlp_calib_windows_heldout_tokens(p->r->windows),
                               .context = p->r->windows->context,
                               .x = p->x,
                               .z = p->z,
                               .target = p->y,
                               .weights = p->weights,
-                              .row_weights = p->r->libraries[l].row_weights};
+                              .row_weights = p->r->factor_files[l].row_weights};
     memcpy(layer.w, p->w, sizeof layer.w);
     return layer;
 }
 
 /* Fits layer l, writes its file and moves the compressed stream behind it. */
-static nmlp_status recover_layer(struct pass *p, int64_t l, const char *path, nmlp_err *err) {
-    const nmlp_recovery *r = p->r;
+static nmlp_status refit_layer(struct pass *p, int64_t l, const char *path, nmlp_err *err) {
+    const nmlp_refit_job *r = p->r;
     const nmlp_layer *dense = &nmlp_engine_model(r->engine)->layers[l];
-    int64_t tokens = nmlp_windows_tokens(r->windows);
+    int64_t tokens = nmlp_calib_windows_tokens(r->windows);
     nmlp_layer_mlp base = {0};
-    nmlp_variant tall = {0};
-    nmlp_variant down = {0};
+    nmlp_refit_variant tall = {0};
+    nmlp_refit_variant down = {0};
     double errors[2];
     nmlp_status st = NMLP_OK;
     nmlp_pool *pool = nmlp_engine_pool(r->engine);
-    NMLP_TRY(run_thin(p, l, err));
-    NMLP_TRY(nmlp_layer_mlp_build(&base, &r->libraries[l], dense, &r->ranks[l], pool, err));
+    NMLP_TRY(run_compressed(p, l, err));
+    NMLP_TRY(nmlp_layer_mlp_build(&base, &r->factor_files[l], dense, &r->ranks[l], pool, err));
     for (int64_t t = 0; t < tokens; t++) p->weights[t] = 1;
     if (r->token_weights) nmlp_token_weights(p->weights, p->dense.rows, tokens, p->dense.hidden);
     for (int i = 0; i < n_widened(r); i++) nmlp_widen(pool, p->w[i], &dense->mlp[i].w);
     nmlp_refit_layer layer = layer_of(p, l);
     NMLP_TRY(refit(&layer, &base.desc, &tall, &down, errors, err));
-    double energy = stream_energy(p);
+    double energy = hidden_energy(p);
     nmlp_layer_file file = {.ranks = r->ranks[l],
                             .desc = down.desc,
                             .dense_refitted = r->ranks[l].rank[NMLP_MLP_DOWN] == 0 && down.u[NMLP_MLP_DOWN] != NULL,
                             .error = energy > 0 ? errors[1] / energy : 0,
                             .error_before = energy > 0 ? errors[0] / energy : 0};
-    nmlp_work before = nmlp_times_enter(r->times, NMLP_WORK_FILES);
+    nmlp_compress_work before = nmlp_compress_times_enter(r->times, NMLP_COMPRESS_WORK_FILES);
     NMLP_TRY(nmlp_layer_file_write(path, r->fingerprint, &file, dense, err));
-    nmlp_times_enter(r->times, before);
-    NMLP_TRY(finish_thin(p, &layer, &down.desc, err));
+    nmlp_compress_times_enter(r->times, before);
+    NMLP_TRY(finish_compressed(p, &layer, &down.desc, err));
 out:
-    nmlp_variant_fini(&down);
-    nmlp_variant_fini(&tall);
+    nmlp_refit_variant_fini(&down);
+    nmlp_refit_variant_fini(&tall);
     nmlp_layer_mlp_fini(&base);
-    nmlp_library_release(&r->libraries[l]);
+    nmlp_factor_file_release(&r->factor_files[l]);
     nmlp_layer_release(dense);
     return st;
 }
 
 /* A layer finished by an earlier run: only the stream moves, by the same arithmetic. */
 static nmlp_status replay_layer(struct pass *p, int64_t l, const nmlp_layer_file *file, nmlp_err *err) {
-    const nmlp_recovery *r = p->r;
+    const nmlp_refit_job *r = p->r;
     const nmlp_layer *dense = &nmlp_engine_model(r->engine)->layers[l];
-    NMLP_RETURN_IF_FAILED(run_thin(p, l, err));
+    NMLP_RETURN_IF_FAILED(run_compressed(p, l, err));
     nmlp_mlp_desc desc = nmlp_layer_file_mlp(file, dense);
     nmlp_refit_layer layer = layer_of(p, l);
-    nmlp_status st = finish_thin(p, &layer, &desc, err);
+    nmlp_status st = finish_compressed(p, &layer, &desc, err);
     nmlp_layer_release(dense);
     return st;
 }
 
-nmlp_status nmlp_recover_run(const nmlp_recovery *r, nmlp_err *err) {
+nmlp_status nmlp_refit_run(const nmlp_refit_job *r, nmlp_err *err) {
     struct pass p = {0};
     nmlp_arena arena;
     nmlp_status st = NMLP_OK;
@@ -214,10 +204,10 @@ nmlp_status nmlp_recover_run(const nmlp_recovery *r, nmlp_err *err) {
         char path[4096];
         nmlp_layer_file file;
         bool found;
-        NMLP_TRY(nmlp_recover_path(path, sizeof path, r->work_dir, l, true, err));
+        NMLP_TRY(nmlp_refit_path(path, sizeof path, r->work_dir, l, true, err));
         NMLP_TRY(nmlp_layer_file_open(&file, path, r->fingerprint, &found, err));
         NMLP_TRY(run_dense(&p, l, err));
-        st = found ? replay_layer(&p, l, &file, err) : recover_layer(&p, l, path, err);
+        st = found ? replay_layer(&p, l, &file, err) : refit_layer(&p, l, path, err);
         nmlp_layer_file_close(&file);
         if (st != NMLP_OK) {
             nmlp_fail_context(err, "layer %lld", (long long)l);
@@ -225,8 +215,8 @@ nmlp_status nmlp_recover_run(const nmlp_recovery *r, nmlp_err *err) {
         }
     }
 out:
-    nmlp_stream_destroy(&p.dense);
-    nmlp_stream_destroy(&p.thin);
+    nmlp_hidden_states_destroy(&p.dense);
+    nmlp_hidden_states_destroy(&p.compressed);
     nmlp_arena_fini(&arena);
     return st;
 }

@@ -10,27 +10,24 @@
 #include "compress/calibrate/hidden_states.h"
 #include "engine/engine.h"
 
-typedef struct nmlp_recovery {
+typedef struct nmlp_refit_job {
     nmlp_engine *engine;
-    const nmlp_windows *windows;
-    const nmlp_library *libraries; /* [L] */
-    const nmlp_layer_ranks *ranks; /* [L] */
-    bool refit_down;               /* else gate and up only: down needs a Gram matrix of all neurons */
-    bool token_weights;            /* tokens count by the inverse of their residual stream's size */
+    const nmlp_calib_windows *windows;
+    const nmlp_factor_file *factor_files; /* [L] */
+    const nmlp_layer_ranks *ranks;        /* [L] */
+    bool refit_down;                      /* else gate and up only: down needs a Gram matrix of all neurons */
+    bool token_weights;                   /* tokens count by the inverse of their residual stream's size */
     const nmlp_progress *progress;
-    nmlp_times *times; /* may be NULL */
+    nmlp_compress_times *times; /* may be NULL */
     const char *work_dir;
     uint64_t fingerprint;
-} nmlp_recovery;
+} nmlp_refit_job;
 
 /* Path of layer l's finished file, refitted or as factorised: an interrupted run must not mix them up. */
-nmlp_status nmlp_recover_path(char *path, size_t path_bytes, const char *work_dir, int64_t layer, bool refitted,
-                              nmlp_err *err);
+nmlp_status nmlp_refit_path(char *path, size_t path_bytes, const char *work_dir, int64_t layer, bool refitted,
+                            nmlp_err *err);
 
 /* Writes one layer file for each layer; those already there are kept and only run through. */
-nmlp_status nmlp_recover_run(const nmlp_recovery *recovery, nmlp_err *err);
-
-/* weights [S]: inverse size of each row of rows [S,H], scaled to mean square 1. */
-void nmlp_token_weights(float *weights, const float *rows, int64_t s, int64_t h);
+nmlp_status nmlp_refit_run(const nmlp_refit_job *recovery, nmlp_err *err);
 
 #endif

@@ -6,7 +6,7 @@
 
 /* One layer on its way: token rows [T,H], calibration windows first. */
 typedef struct nmlp_refit_layer {
-    const nmlp_recovery *r;
+    const nmlp_refit_job *r;
     int64_t layer;
     const nmlp_layer *dense;
     const nmlp_kernels *kernels;
@@ -23,18 +23,20 @@ typedef struct nmlp_refit_layer {
 } nmlp_refit_layer;
 
 /* An MLP some of whose matrices were fitted again. */
-typedef struct nmlp_variant {
+typedef struct nmlp_refit_variant {
     nmlp_mlp_desc desc;
     nmlp_nested nested[NMLP_MLP_MATRICES]; /* behind the v of refitted matrices */
     void *u[NMLP_MLP_MATRICES];            /* behind their u, or a refitted dense matrix */
-} nmlp_variant;
+} nmlp_refit_variant;
 
-void nmlp_variant_fini(nmlp_variant *variant);
+void nmlp_refit_variant_fini(nmlp_refit_variant *variant);
 
 /* Gate and up fitted again, down as in `base`. */
-nmlp_status nmlp_refit_gate_up(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_variant *out, nmlp_err *err);
+nmlp_status nmlp_refit_gate_up(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_refit_variant *out,
+                               nmlp_err *err);
 /* Down fitted again behind the gate and up of `base`. */
-nmlp_status nmlp_refit_down_of(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_variant *out, nmlp_err *err);
+nmlp_status nmlp_refit_down_of(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_refit_variant *out,
+                               nmlp_err *err);
 
 /* Weighted squared distance of an MLP's output from the target on held-out tokens. */
 nmlp_status nmlp_refit_error(const nmlp_refit_layer *l, const nmlp_mlp_desc *desc, double *error, nmlp_err *err);

@@ -4,7 +4,7 @@
 
 #include "base/ints.h"
 #include "base/mem.h"
-#include "compress/calibrate/moments.h"
+#include "compress/calibrate/gram.h"
 #include "compress/refit/refit_internal.h"
 #include "compress/refit/refit_solve.h"
 
@@ -14,12 +14,12 @@ enum { BATCH = 4096 };
 static const double anchor_gate_up = 8;
 static const double anchor_down = 16;
 
-void nmlp_variant_fini(nmlp_variant *v) {
+void nmlp_refit_variant_fini(nmlp_refit_variant *v) {
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
         nmlp_nested_fini(&v->nested[i]);
         nmlp_mem_free(v->u[i]);
     }
-    *v = (nmlp_variant){0};
+    *v = (nmlp_refit_variant){0};
 }
 
 nmlp_status nmlp_refit_run_mlp(const nmlp_refit_layer *l, const nmlp_mlp_desc *desc, const float *z, int64_t s,
@@ -29,7 +29,7 @@ nmlp_status nmlp_refit_run_mlp(const nmlp_refit_layer *l, const nmlp_mlp_desc *d
     void *workspace = NULL;
     int n_threads = nmlp_pool_threads(l->pool);
     int64_t step = nmlp_min(l->context, s);
-    nmlp_work before = nmlp_times_enter(l->r->times, NMLP_WORK_PACKING);
+    nmlp_compress_work before = nmlp_compress_times_enter(l->r->times, NMLP_COMPRESS_WORK_PACKING);
     NMLP_TRY(nmlp_mlp_create(&mlp, l->kernels, desc, l->pool, err));
     size_t bytes =
         act ? nmlp_mlp_observed_workspace_bytes(mlp, step, n_threads) : nmlp_mlp_workspace_bytes(mlp, step, n_threads);
@@ -38,7 +38,7 @@ nmlp_status nmlp_refit_run_mlp(const nmlp_refit_layer *l, const nmlp_mlp_desc *d
         st = NMLP_E_NOMEM;
         goto out;
     }
-    nmlp_times_enter(l->r->times, NMLP_WORK_FORWARD);
+    nmlp_compress_times_enter(l->r->times, NMLP_COMPRESS_WORK_FORWARD);
     for (int64_t t = 0; t < s; t += step) {
         int64_t n = nmlp_min(step, s - t);
         if (act) {
@@ -51,7 +51,7 @@ nmlp_status nmlp_refit_run_mlp(const nmlp_refit_layer *l, const nmlp_mlp_desc *d
 out:
     nmlp_mem_free(workspace);
     nmlp_mlp_destroy(mlp);
-    nmlp_times_enter(l->r->times, before);
+    nmlp_compress_times_enter(l->r->times, before);
     return st;
 }
 
@@ -88,8 +88,8 @@ static nmlp_status input_moments(const nmlp_refit_layer *l, double *gram, double
     int64_t h = l->hidden;
     nmlp_status st = NMLP_E_NOMEM;
     if (!l->r->token_weights) {
-        NMLP_RETURN_IF_FAILED(nmlp_moments_gram(l->kernels, l->pool, gram, l->z, l->n_calib, h, err));
-        NMLP_RETURN_IF_FAILED(nmlp_moments_cross(l->kernels, l->pool, cross, l->x, l->z, l->n_calib, h, h, err));
+        NMLP_RETURN_IF_FAILED(nmlp_gram_add(l->kernels, l->pool, gram, l->z, l->n_calib, h, err));
+        NMLP_RETURN_IF_FAILED(nmlp_gram_add_cross(l->kernels, l->pool, cross, l->x, l->z, l->n_calib, h, h, err));
         divide(gram, h * h, l->n_calib);
         divide(cross, h * h, l->n_calib);
         return NMLP_OK;
@@ -101,8 +101,8 @@ static nmlp_status input_moments(const nmlp_refit_layer *l, double *gram, double
         int64_t n = nmlp_min(BATCH, l->n_calib - t);
         scale_rows(x, l->x + t * h, l->weights + t, n, h);
         scale_rows(z, l->z + t * h, l->weights + t, n, h);
-        NMLP_TRY(nmlp_moments_gram(l->kernels, l->pool, gram, z, n, h, err));
-        NMLP_TRY(nmlp_moments_cross(l->kernels, l->pool, cross, x, z, n, h, h, err));
+        NMLP_TRY(nmlp_gram_add(l->kernels, l->pool, gram, z, n, h, err));
+        NMLP_TRY(nmlp_gram_add_cross(l->kernels, l->pool, cross, x, z, n, h, h, err));
     }
     divide(gram, h * h, l->n_calib);
     divide(cross, h * h, l->n_calib);
@@ -118,8 +118,8 @@ static nmlp_factors *factors_of(nmlp_mlp_desc *desc, int i) {
 }
 
 /* u of `matrix` from rows first.. of the nested factors that stand behind it. */
-static nmlp_status take_factors(nmlp_variant *v, int matrix, const nmlp_nested *nested, int64_t first, int64_t rows,
-                                nmlp_pool *pool, nmlp_err *err) {
+static nmlp_status take_factors(nmlp_refit_variant *v, int matrix, const nmlp_nested *nested, int64_t first,
+                                int64_t rows, nmlp_pool *pool, nmlp_err *err) {
     v->u[matrix] = nmlp_mem_new((size_t)(rows * nested->rank), nmlp_dtype_bytes(nested->dtype), err);
     if (!v->u[matrix]) return NMLP_E_NOMEM;
     nmlp_nested_u(nested, nested->rank, first, rows, v->u[matrix], pool);
@@ -136,7 +136,7 @@ static nmlp_status pack(nmlp_nested *nested, int64_t rows, int64_t cols, int64_t
     return nmlp_nested_pack(nested, ut, v, none, pool, err);
 }
 
-static nmlp_status solve_tall(const nmlp_refit_layer *l, nmlp_refit_tall *problem, int matrix, nmlp_variant *out,
+static nmlp_status solve_tall(const nmlp_refit_layer *l, nmlp_refit_tall *problem, int matrix, nmlp_refit_variant *out,
                               nmlp_err *err) {
     int64_t rows = problem->n_matrices * problem->rows;
     nmlp_status st = NMLP_E_NOMEM;
@@ -156,7 +156,7 @@ out:
 }
 
 static nmlp_status solve_gate_up(const nmlp_refit_layer *l, nmlp_refit_tall problem, const double *const d[2],
-                                 nmlp_variant *out, nmlp_err *err) {
+                                 nmlp_refit_variant *out, nmlp_err *err) {
     const nmlp_layer_ranks *ranks = &l->r->ranks[l->layer];
     if (ranks->joint) {
         problem.n_matrices = 2;
@@ -180,17 +180,18 @@ static nmlp_status solve_gate_up(const nmlp_refit_layer *l, nmlp_refit_tall prob
     return NMLP_OK;
 }
 
-nmlp_status nmlp_refit_gate_up(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_variant *out, nmlp_err *err) {
+nmlp_status nmlp_refit_gate_up(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_refit_variant *out,
+                               nmlp_err *err) {
     int64_t h = l->hidden;
     nmlp_status st = NMLP_E_NOMEM;
     double *gram = nmlp_mem_new((size_t)(h * h), sizeof *gram, err);
     double *cross = nmlp_mem_new((size_t)(h * h), sizeof *cross, err);
-    *out = (nmlp_variant){.desc = *base};
+    *out = (nmlp_refit_variant){.desc = *base};
     if (!gram || !cross) goto out;
     const double *weights[2] = {l->row_weights, l->row_weights ? l->row_weights + l->intermediate : NULL};
-    nmlp_work before = nmlp_times_enter(l->r->times, NMLP_WORK_MOMENTS);
+    nmlp_compress_work before = nmlp_compress_times_enter(l->r->times, NMLP_COMPRESS_WORK_MOMENTS);
     NMLP_TRY(input_moments(l, gram, cross, err));
-    nmlp_times_enter(l->r->times, NMLP_WORK_PRODUCTS);
+    nmlp_compress_times_enter(l->r->times, NMLP_COMPRESS_WORK_PRODUCTS);
     nmlp_refit_tall problem = {.n = h,
                                .rows = l->intermediate,
                                .gram = gram,
@@ -199,11 +200,11 @@ nmlp_status nmlp_refit_gate_up(const nmlp_refit_layer *l, const nmlp_mlp_desc *b
                                .kernels = l->kernels,
                                .times = l->r->times};
     st = solve_gate_up(l, problem, weights, out, err);
-    nmlp_times_enter(l->r->times, before);
+    nmlp_compress_times_enter(l->r->times, before);
 out:
     nmlp_mem_free(gram);
     nmlp_mem_free(cross);
-    if (st != NMLP_OK) nmlp_variant_fini(out);
+    if (st != NMLP_OK) nmlp_refit_variant_fini(out);
     return st;
 }
 
@@ -222,8 +223,8 @@ static nmlp_status inner_moments(const nmlp_refit_layer *l, const nmlp_mlp_desc 
         NMLP_TRY(nmlp_refit_run_mlp(l, base, l->z + t * h, n, out, act, err));
         scale_rows(act, act, l->weights + t, n, n_in);
         scale_rows(out, l->target + t * h, l->weights + t, n, h);
-        NMLP_TRY(nmlp_moments_gram(l->kernels, l->pool, gram, act, n, n_in, err));
-        NMLP_TRY(nmlp_moments_cross(l->kernels, l->pool, cross, out, act, n, h, n_in, err));
+        NMLP_TRY(nmlp_gram_add(l->kernels, l->pool, gram, act, n, n_in, err));
+        NMLP_TRY(nmlp_gram_add_cross(l->kernels, l->pool, cross, out, act, n, h, n_in, err));
     }
     divide(gram, n_in * n_in, l->n_calib);
     divide(cross, h * n_in, l->n_calib);
@@ -234,7 +235,7 @@ out:
     return st;
 }
 
-static nmlp_status take_dense(const nmlp_refit_layer *l, const double *w, nmlp_variant *out, nmlp_err *err) {
+static nmlp_status take_dense(const nmlp_refit_layer *l, const double *w, nmlp_refit_variant *out, nmlp_err *err) {
     nmlp_dtype dtype = l->dense->mlp[NMLP_MLP_DOWN].w.dtype;
     int64_t n = l->hidden * l->intermediate;
     char *to = nmlp_mem_new((size_t)n, nmlp_dtype_bytes(dtype), err);
@@ -248,21 +249,22 @@ static nmlp_status take_dense(const nmlp_refit_layer *l, const double *w, nmlp_v
     return NMLP_OK;
 }
 
-nmlp_status nmlp_refit_down_of(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_variant *out, nmlp_err *err) {
+nmlp_status nmlp_refit_down_of(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_refit_variant *out,
+                               nmlp_err *err) {
     int64_t h = l->hidden;
     int64_t n_in = l->intermediate;
     int64_t rank = l->r->ranks[l->layer].rank[NMLP_MLP_DOWN];
     nmlp_status st = NMLP_E_NOMEM;
     nmlp_nested *nested = &out->nested[NMLP_MLP_DOWN];
-    *out = (nmlp_variant){.desc = *base};
+    *out = (nmlp_refit_variant){.desc = *base};
     double *gram = nmlp_mem_new((size_t)(n_in * n_in), sizeof *gram, err);
     double *cross = nmlp_mem_new((size_t)(h * n_in), sizeof *cross, err);
     double *ut = nmlp_mem_new((size_t)((rank ? rank : 1) * h), sizeof *ut, err);
     double *v = nmlp_mem_new((size_t)((rank ? rank : h) * n_in), sizeof *v, err);
     if (!gram || !cross || !ut || !v) goto out;
-    nmlp_work before = nmlp_times_enter(l->r->times, NMLP_WORK_MOMENTS);
+    nmlp_compress_work before = nmlp_compress_times_enter(l->r->times, NMLP_COMPRESS_WORK_MOMENTS);
     NMLP_TRY(inner_moments(l, base, gram, cross, err));
-    nmlp_times_enter(l->r->times, NMLP_WORK_PRODUCTS);
+    nmlp_compress_times_enter(l->r->times, NMLP_COMPRESS_WORK_PRODUCTS);
     nmlp_refit_down problem = {.m = h,
                                .n = n_in,
                                .w = l->w[NMLP_MLP_DOWN],
@@ -271,7 +273,7 @@ nmlp_status nmlp_refit_down_of(const nmlp_refit_layer *l, const nmlp_mlp_desc *b
                                .ridge = anchor_down * (double)n_in / (double)l->n_calib,
                                .rank = rank};
     NMLP_TRY(nmlp_refit_down_solve(&problem, ut, v, l->pool, err));
-    nmlp_times_enter(l->r->times, before);
+    nmlp_compress_times_enter(l->r->times, before);
     if (rank == 0) {
         NMLP_TRY(take_dense(l, v, out, err));
     } else {
@@ -283,6 +285,6 @@ out:
     nmlp_mem_free(cross);
     nmlp_mem_free(ut);
     nmlp_mem_free(v);
-    if (st != NMLP_OK) nmlp_variant_fini(out);
+    if (st != NMLP_OK) nmlp_refit_variant_fini(out);
     return st;
 }

@@ -55,9 +55,9 @@ static nmlp_status tall_eigen(const nmlp_refit_tall *in, struct tall_work *w, nm
     NMLP_RETURN_IF_FAILED(add_weighted(in, w->g, w->half, pool, err));
     nmlp_linalg_gemm(pool, NMLP_PLAIN, NMLP_PLAIN, n, n, n, w->g, w->r, w->half);
     nmlp_linalg_gemm(pool, NMLP_TRANSPOSED, NMLP_PLAIN, n, n, n, w->r, w->half, w->vectors);
-    nmlp_work before = nmlp_times_enter(in->times, NMLP_WORK_EIGEN);
+    nmlp_compress_work before = nmlp_compress_times_enter(in->times, NMLP_COMPRESS_WORK_EIGEN);
     nmlp_status st = nmlp_linalg_eigen(w->vectors, n, w->values, err);
-    nmlp_times_enter(in->times, before);
+    nmlp_compress_times_enter(in->times, before);
     return st;
 }
 

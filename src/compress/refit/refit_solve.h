@@ -32,7 +32,7 @@ typedef struct nmlp_refit_tall {
     const double *cross;         /* [n,n] mean x z^T */
     double ridge;                /* pseudo tokens per token */
     int64_t rank;
-    nmlp_times *times; /* may be NULL */
+    nmlp_compress_times *times; /* may be NULL */
 } nmlp_refit_tall;
 
 /* ut [rank, n_matrices*rows], v [rank, n]. */

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "compress/ranks/allocate.h"
-#include "compress/calibrate/windows.h"
+#include "compress/calibrate/calib_text.h"
 
 enum { GROUPS = 4, OPTIONS = 5 };
 
@@ -83,33 +83,33 @@ static void uniform_rank_never_passes_break_even(void **state) {
 /* Two layers whose curves fall exponentially at different rates. */
 enum { H = 64, I2 = 160, LAYERS = 2 };
 
-static void make_library(nmlp_library *library, double rate, double *loss) {
-    *library = (nmlp_library){0};
+static void make_library(nmlp_factor_file *factor_file, double rate, double *loss) {
+    *factor_file = (nmlp_factor_file){0};
     for (int i = 0; i < NMLP_NESTED_COUNT; i++) {
         double scale = i == NMLP_NESTED_JOINT ? 2 : 1;
         double *curve = loss + i * (H + 1);
         for (int k = 0; k <= H; k++) curve[k] = k == H ? 0 : scale * exp(-rate * k);
         int64_t rows = i == NMLP_NESTED_DOWN ? H : i == NMLP_NESTED_JOINT ? 2 * I2 : I2;
         int64_t cols = i == NMLP_NESTED_DOWN ? I2 : H;
-        library->nested[i] = (nmlp_nested){
+        factor_file->nested[i] = (nmlp_nested){
             .rows = rows, .cols = cols, .full = H, .rank = nmlp_rank_break_even(rows, cols), .loss = curve};
     }
 }
 
 static void allocation_keeps_budget_tiles_and_prefers_the_steep_layer(void **state) {
-    nmlp_library libraries[LAYERS];
+    nmlp_factor_file factor_files[LAYERS];
     static double loss[LAYERS][NMLP_NESTED_COUNT * (H + 1)];
     nmlp_layer_ranks ranks[LAYERS];
     double s[LAYERS] = {1, 1};
     nmlp_cost cost = nmlp_cost_params();
     nmlp_err err;
     (void)state;
-    make_library(&libraries[0], 0.2, loss[0]);
-    make_library(&libraries[1], 0.02, loss[1]);
+    make_library(&factor_files[0], 0.2, loss[0]);
+    make_library(&factor_files[1], 0.02, loss[1]);
     double dense = LAYERS * 3.0 * H * I2;
     double last = INFINITY;
     for (double ratio = 0.6; ratio > 0.05; ratio -= 0.05) {
-        nmlp_allocation a = {.libraries = libraries,
+        nmlp_allocation a = {.factor_files = factor_files,
                              .n_layers = LAYERS,
                              .hidden = H,
                              .intermediate = I2,
@@ -130,7 +130,7 @@ static void allocation_keeps_budget_tiles_and_prefers_the_steep_layer(void **sta
             for (int m = 0; m < NMLP_MLP_MATRICES; m++) {
                 assert_int_equal(ranks[l].rank[m] % 8, 0);
                 assert_true(ranks[l].rank[m] <=
-                            libraries[l].nested[ranks[l].joint && m < 2 ? NMLP_NESTED_JOINT : m].rank);
+                            factor_files[l].nested[ranks[l].joint && m < 2 ? NMLP_NESTED_JOINT : m].rank);
                 bool shared = ranks[l].joint && m < 2;
                 if (ranks[l].rank[m])
                     total += loss[l][(shared ? NMLP_NESTED_JOINT : m) * (H + 1) + ranks[l].rank[m]] / (shared ? 2 : 1);
@@ -144,7 +144,7 @@ static void allocation_keeps_budget_tiles_and_prefers_the_steep_layer(void **sta
 }
 
 static void latency_budget_spends_time_not_parameters(void **state) {
-    nmlp_library libraries[LAYERS];
+    nmlp_factor_file factor_files[LAYERS];
     static double loss[LAYERS][NMLP_NESTED_COUNT * (H + 1)];
     nmlp_layer_ranks ranks[LAYERS];
     double s[LAYERS] = {1, 1};
@@ -152,9 +152,9 @@ static void latency_budget_spends_time_not_parameters(void **state) {
     nmlp_cost cost = nmlp_cost_time(&line);
     nmlp_err err;
     (void)state;
-    make_library(&libraries[0], 0.2, loss[0]);
-    make_library(&libraries[1], 0.02, loss[1]);
-    nmlp_allocation a = {.libraries = libraries,
+    make_library(&factor_files[0], 0.2, loss[0]);
+    make_library(&factor_files[1], 0.02, loss[1]);
+    nmlp_allocation a = {.factor_files = factor_files,
                          .n_layers = LAYERS,
                          .hidden = H,
                          .intermediate = I2,
@@ -185,24 +185,24 @@ static void latency_budget_spends_time_not_parameters(void **state) {
 
 static void heldout_windows_are_spread_and_short_texts_shrink_both(void **state) {
     int32_t ids[1000];
-    nmlp_windows w;
+    nmlp_calib_windows w;
     nmlp_err err;
     (void)state;
     for (int i = 0; i < 1000; i++) ids[i] = i;
-    nmlp_assert_ok(nmlp_windows_cut(&w, ids, 1000, 10, 600, 200, &err), &err);
+    nmlp_assert_ok(nmlp_calib_windows_cut(&w, ids, 1000, 10, 600, 200, &err), &err);
     assert_int_equal(w.n_calib, 60);
     assert_int_equal(w.n_heldout, 20);
     for (int i = 0; i < 20; i++) assert_int_equal(w.ids[(60 + i) * 10], 30 + 40 * i); /* every fourth window */
-    nmlp_windows_fini(&w);
-    nmlp_assert_ok(nmlp_windows_cut(&w, ids, 100, 10, 600, 200, &err), &err);
+    nmlp_calib_windows_fini(&w);
+    nmlp_assert_ok(nmlp_calib_windows_cut(&w, ids, 100, 10, 600, 200, &err), &err);
     assert_int_equal(w.n_calib + w.n_heldout, 10);
     assert_int_equal(w.n_heldout, 2);
-    nmlp_windows_fini(&w);
-    nmlp_assert_ok(nmlp_windows_cut(&w, ids, 1000, 512, 64, 64, &err), &err); /* 64 tokens: one short window */
+    nmlp_calib_windows_fini(&w);
+    nmlp_assert_ok(nmlp_calib_windows_cut(&w, ids, 1000, 512, 64, 64, &err), &err); /* 64 tokens: one short window */
     assert_int_equal(w.context, 64);
     assert_int_equal(w.n_calib, 1);
-    nmlp_windows_fini(&w);
-    nmlp_assert_fails(nmlp_windows_cut(&w, ids, 1, 512, 64, 64, &err), &err, NMLP_E_LIMIT, "1 tokens", NULL);
+    nmlp_calib_windows_fini(&w);
+    nmlp_assert_fails(nmlp_calib_windows_cut(&w, ids, 1, 512, 64, 64, &err), &err, NMLP_E_LIMIT, "1 tokens", NULL);
 }
 
 int main(void) {

@@ -10,7 +10,7 @@
 #include "base/rng.h"
 #include "compress/factor/factorise.h"
 #include "compress/calibrate/gram.h"
-#include "compress/calibrate/moments.h"
+#include "compress/calibrate/gram.h"
 #include "compress/factor/products.h"
 #include "linalg/linalg.h"
 #include "tensor/dtype.h"
@@ -369,12 +369,12 @@ static void moments_by_matrix_kernels_are_those_of_rounded_rows(void **state) {
     double *again = nmlp_mem_new(N * N, sizeof *again, &err);
     memcpy(again, gram, N * N * sizeof *gram);
     nmlp_pool *pool = nmlp_test_pool(3);
-    nmlp_assert_ok(nmlp_moments_gram(kernels, NULL, gram, x, S, N, &err), &err);
-    nmlp_assert_ok(nmlp_moments_gram(kernels, pool, again, x, S, N, &err), &err);
+    nmlp_assert_ok(nmlp_gram_add(kernels, NULL, gram, x, S, N, &err), &err);
+    nmlp_assert_ok(nmlp_gram_add(kernels, pool, again, x, S, N, &err), &err);
     assert_memory_equal(gram, again, N * N * sizeof *gram); /* whatever the number of threads */
     nmlp_pool_destroy(pool);
     nmlp_mem_free(again);
-    nmlp_assert_ok(nmlp_moments_cross(kernels, NULL, cross, y, x, S, M, N, &err), &err);
+    nmlp_assert_ok(nmlp_gram_add_cross(kernels, NULL, cross, y, x, S, M, N, &err), &err);
     for (int i = 0; i < S * N; i++) x[i] = nmlp_bf16_to_f32(nmlp_f32_to_bf16(x[i]));
     for (int i = 0; i < S * M; i++) y[i] = nmlp_bf16_to_f32(nmlp_f32_to_bf16(y[i]));
     for (int j = 0; j < N; j++) {

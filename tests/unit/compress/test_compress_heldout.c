@@ -1,4 +1,4 @@
-/* The judge itself: held-out losses against a plain double-precision computation, work files against their own
+/* The measurement itself: held-out losses against a plain double-precision computation, work files against their own
  * contents. */
 #include "lib/testing.h"
 
@@ -16,7 +16,7 @@ enum { CONTEXT = 24, CALIB = 1, HELDOUT = 2 };
 struct fixture {
     nmlp_model model;
     nmlp_engine *engine;
-    nmlp_windows windows;
+    nmlp_calib_windows windows;
 };
 
 static int set_up(void **state) {
@@ -27,8 +27,8 @@ static int set_up(void **state) {
     nmlp_assert_ok(nmlp_model_open(&f.model, NMLP_TEST_ROOT "/models/tiny", &err), &err);
     nmlp_engine_options options = {.isa = "ref"};
     nmlp_assert_ok(nmlp_engine_create(&f.engine, &f.model, &options, &err), &err);
-    nmlp_assert_ok(nmlp_windows_cut(&f.windows, ids, sizeof ids / sizeof ids[0], CONTEXT, CALIB * CONTEXT,
-                                    HELDOUT * CONTEXT, &err),
+    nmlp_assert_ok(nmlp_calib_windows_cut(&f.windows, ids, sizeof ids / sizeof ids[0], CONTEXT, CALIB * CONTEXT,
+                                          HELDOUT * CONTEXT, &err),
                    &err);
     *state = &f;
     return 0;
@@ -36,7 +36,7 @@ static int set_up(void **state) {
 
 static int tear_down(void **state) {
     struct fixture *f = *state;
-    nmlp_windows_fini(&f->windows);
+    nmlp_calib_windows_fini(&f->windows);
     nmlp_engine_destroy(f->engine);
     nmlp_model_close(&f->model);
     return 0;
@@ -117,20 +117,20 @@ struct swap {
     nmlp_engine *engine;
     nmlp_mlp_desc desc;
     int64_t layer;
-    int n_put, n_taken;
+    int n_installed, n_removed;
 };
 
 static bool swap_changes(const void *ctx, int64_t layer) { return layer == ((const struct swap *)ctx)->layer; }
 
-static nmlp_status swap_put(void *ctx, int64_t layer, nmlp_err *err) {
+static nmlp_status swap_install(void *ctx, int64_t layer, nmlp_err *err) {
     struct swap *swap = ctx;
-    swap->n_put++;
+    swap->n_installed++;
     return nmlp_engine_set_mlp(swap->engine, layer, &swap->desc, err);
 }
 
-static void swap_take(void *ctx, int64_t layer) {
+static void swap_remove(void *ctx, int64_t layer) {
     struct swap *swap = ctx;
-    swap->n_taken++;
+    swap->n_removed++;
     (void)nmlp_engine_set_mlp(swap->engine, layer, NULL, NULL);
 }
 
@@ -139,7 +139,7 @@ static void some_positions_and_stand_ins_equal_a_plain_computation(void **state)
     enum { STEP = 5 };
     struct fixture *f = *state;
     nmlp_heldout heldout;
-    nmlp_times times = {0};
+    nmlp_compress_times times = {0};
     nmlp_loss loss, dense;
     nmlp_err err;
     int64_t vocab = f->model.config.vocab;
@@ -163,18 +163,18 @@ static void some_positions_and_stand_ins_equal_a_plain_computation(void **state)
         nmlp_mem_free(p);
         nmlp_mem_free(q);
     }
-    nmlp_times_stage(&times, NMLP_STAGE_RANKS);
+    nmlp_compress_times_stage(&times, NMLP_COMPRESS_STAGE_RANKS);
     nmlp_heldout_options options = {.n_probe = 1, .step = STEP, .times = &times};
-    nmlp_stand_ins in = {.ctx = &swap, .changes = swap_changes, .put = swap_put, .take = swap_take};
+    nmlp_mlp_overrides in = {.ctx = &swap, .changes = swap_changes, .install = swap_install, .remove = swap_remove};
     nmlp_assert_ok(nmlp_heldout_create(&heldout, f->engine, &f->windows, &options, &err), &err);
     nmlp_assert_ok(nmlp_heldout_measure(&heldout, f->engine, 0, HELDOUT, &in, &loss, &err), &err);
     nmlp_assert_ok(nmlp_heldout_measure(&heldout, f->engine, 0, HELDOUT, NULL, &dense, &err), &err);
-    assert_true(swap.n_put == 1 && swap.n_taken == 1);
+    assert_true(swap.n_installed == 1 && swap.n_removed == 1);
     assert_int_equal(loss.n_tokens, n);
     assert_true(fabs(loss.kl - kl / n) < 1e-4 && fabs(loss.nll - nll / n) < 1e-4);
     assert_true(fabs(dense.kl) < 1e-6 && dense.nll == heldout.dense.nll); /* the engine is the dense model again */
-    assert_true(times.seconds[NMLP_STAGE_RANKS][NMLP_WORK_FORWARD] > 0);
-    assert_true(times.seconds[NMLP_STAGE_RANKS][NMLP_WORK_COMPARE] > 0);
+    assert_true(times.seconds[NMLP_COMPRESS_STAGE_RANKS][NMLP_COMPRESS_WORK_FORWARD] > 0);
+    assert_true(times.seconds[NMLP_COMPRESS_STAGE_RANKS][NMLP_COMPRESS_WORK_COMPARE] > 0);
     nmlp_mem_free(half);
     nmlp_heldout_destroy(&heldout);
 }
@@ -186,32 +186,36 @@ static void wait_ms(double ms) {
 
 /* Every second belongs to one cell of the table. */
 static void times_are_booked_where_they_were_spent(void **state) {
-    nmlp_times t = {0};
+    nmlp_compress_times t = {0};
     (void)state;
     double begin = nmlp_clock_seconds();
-    nmlp_times_stage(&t, NMLP_STAGE_STATISTICS);
-    nmlp_work outer = nmlp_times_enter(&t, NMLP_WORK_PRODUCTS);
+    nmlp_compress_times_stage(&t, NMLP_COMPRESS_STAGE_STATISTICS);
+    nmlp_compress_work outer = nmlp_compress_times_enter(&t, NMLP_COMPRESS_WORK_PRODUCTS);
     wait_ms(2);
-    nmlp_work inner = nmlp_times_enter(&t, NMLP_WORK_EIGEN);
+    nmlp_compress_work inner = nmlp_compress_times_enter(&t, NMLP_COMPRESS_WORK_EIGEN);
     wait_ms(4);
-    nmlp_times_enter(&t, inner);
+    nmlp_compress_times_enter(&t, inner);
     wait_ms(2);
-    nmlp_times_enter(&t, outer);
-    nmlp_times_stage(&t, NMLP_STAGE_REFIT);
-    nmlp_times_enter(&t, NMLP_WORK_FORWARD);
+    nmlp_compress_times_enter(&t, outer);
+    nmlp_compress_times_stage(&t, NMLP_COMPRESS_STAGE_REFIT);
+    nmlp_compress_times_enter(&t, NMLP_COMPRESS_WORK_FORWARD);
     wait_ms(3);
-    nmlp_times_stage(&t, NMLP_STAGE_WRITE);
+    nmlp_compress_times_stage(&t, NMLP_COMPRESS_STAGE_WRITE);
     double elapsed = nmlp_clock_seconds() - begin;
-    assert_int_equal(inner, NMLP_WORK_PRODUCTS);
-    assert_true(t.seconds[NMLP_STAGE_STATISTICS][NMLP_WORK_PRODUCTS] >= 4e-3);
-    assert_true(t.seconds[NMLP_STAGE_STATISTICS][NMLP_WORK_EIGEN] >= 4e-3);
-    assert_true(nmlp_times_of_work(&t, NMLP_WORK_FORWARD) >= 3e-3);
-    assert_true(nmlp_times_of_work(&t, NMLP_WORK_FORWARD) ==
-                nmlp_times_of_stage(&t, NMLP_STAGE_REFIT) - t.seconds[NMLP_STAGE_REFIT][NMLP_WORK_OTHER]);
-    double all = nmlp_times_of_stage(&t, NMLP_STAGE_STATISTICS) + nmlp_times_of_stage(&t, NMLP_STAGE_REFIT);
+    assert_int_equal(inner, NMLP_COMPRESS_WORK_PRODUCTS);
+    assert_true(t.seconds[NMLP_COMPRESS_STAGE_STATISTICS][NMLP_COMPRESS_WORK_PRODUCTS] >= 4e-3);
+    assert_true(t.seconds[NMLP_COMPRESS_STAGE_STATISTICS][NMLP_COMPRESS_WORK_EIGEN] >= 4e-3);
+    assert_true(nmlp_compress_times_of_work(&t, NMLP_COMPRESS_WORK_FORWARD) >= 3e-3);
+    assert_true(nmlp_compress_times_of_work(&t, NMLP_COMPRESS_WORK_FORWARD) ==
+                nmlp_compress_times_of_stage(&t, NMLP_COMPRESS_STAGE_REFIT) -
+                    t.seconds[NMLP_COMPRESS_STAGE_REFIT][NMLP_COMPRESS_WORK_OTHER]);
+    double all = nmlp_compress_times_of_stage(&t, NMLP_COMPRESS_STAGE_STATISTICS) +
+                 nmlp_compress_times_of_stage(&t, NMLP_COMPRESS_STAGE_REFIT);
     assert_true(all <= elapsed && all >= 11e-3);
-    assert_true(fabs(nmlp_times_outside_forward(&t) + nmlp_times_of_work(&t, NMLP_WORK_FORWARD) - all) < 1e-9);
-    assert_int_equal(nmlp_times_enter(NULL, NMLP_WORK_FILES), NMLP_WORK_FILES); /* nobody asked */
+    assert_true(fabs(nmlp_compress_times_outside_forward(&t) +
+                     nmlp_compress_times_of_work(&t, NMLP_COMPRESS_WORK_FORWARD) - all) < 1e-9);
+    assert_int_equal(nmlp_compress_times_enter(NULL, NMLP_COMPRESS_WORK_FILES),
+                     NMLP_COMPRESS_WORK_FILES); /* nobody asked */
 }
 
 static void nonfinite_rows_are_refused_with_layer_and_tensor(void **state) {

@@ -13,11 +13,11 @@
 #define TINY NMLP_TEST_ROOT "/models/tiny"
 
 static void load_rows(nmlp_questions *q, const char *task, const char *text) {
-    nmlp_rows rows;
+    nmlp_task_rows rows;
     nmlp_err err;
-    nmlp_assert_ok(nmlp_rows_init(&rows, text, strlen(text), "rows", &err), &err);
+    nmlp_assert_ok(nmlp_task_rows_init(&rows, text, strlen(text), "rows", &err), &err);
     nmlp_assert_ok(nmlp_questions_read(q, nmlp_task_find(task), &rows, &(nmlp_questions_options){0}, &err), &err);
-    nmlp_rows_fini(&rows);
+    nmlp_task_rows_fini(&rows);
 }
 
 /* Choices that share tokens, one that is the beginning of another, single-token ones, differing numbers of them. */
@@ -28,7 +28,7 @@ static const char rows_text[] = "{\"question\":\"The old house stood at the end 
                                 "more\",\"tea\",\"12\"],\"gold\":2}\n";
 
 /* The definition, one sequence at a time: log-softmax in long double of the engine's logits. */
-static double plain_loglik(const loaded_engine *l, const nmlp_tokenizer *t, const nmlp_choice *c) {
+static double plain_loglik(const loaded_engine *l, const nmlp_tokenizer *t, const nmlp_question_choice *c) {
     nmlp_ids context, whole;
     nmlp_str text;
     nmlp_err err;
@@ -156,7 +156,7 @@ static void a_caller_that_asks_to_stop_is_obeyed(void **state) {
 
 /* By hand: bytes 1, 4, 2 and loglik -3, -4, -5 give -3, -1, -2.5 a byte. */
 static void acc_and_acc_norm_are_counted_by_hand(void **state) {
-    nmlp_choice choices[] = {{"", "", 1}, {"", "", 4}, {"", "", 2}, {"", "", 3}, {"", "", 3}};
+    nmlp_question_choice choices[] = {{"", "", 1}, {"", "", 4}, {"", "", 2}, {"", "", 3}, {"", "", 3}};
     nmlp_question items[] = {{.choices = choices, .n_choices = 3, .gold = 1},
                              {.choices = choices + 3, .n_choices = 2, .gold = 0}};
     nmlp_questions q = {.items = items, .n = 2};
@@ -164,7 +164,7 @@ static void acc_and_acc_norm_are_counted_by_hand(void **state) {
     double loglik[] = {-3, -4, -5, -6, -6};
     nmlp_choice_result r = {.n = 2, .pred = pred, .pred_norm = norm, .first = first, .loglik = loglik};
     (void)state;
-    nmlp_choice_judge(&r, &q);
+    nmlp_choice_count(&r, &q);
     assert_int_equal(pred[0], 0);
     assert_int_equal(norm[0], 1);
     assert_int_equal(pred[1], 0); /* a tie goes to the first */

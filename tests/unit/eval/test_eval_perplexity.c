@@ -41,15 +41,15 @@ static void windows_score_what_the_guides_loop_scores(void **state) {
             for (int64_t stride = 1; stride <= ctx; stride++) {
                 int want[64] = {0}, got[64] = {0};
                 int64_t n_windows;
-                nmlp_windows w = {.n_tokens = n, .ctx = ctx, .stride = stride};
-                nmlp_window window = {0};
+                nmlp_text_windows w = {.n_tokens = n, .ctx = ctx, .stride = stride};
+                nmlp_text_window window = {0};
                 int64_t total = guide(n, ctx, stride, want, &n_windows);
-                while (nmlp_window_next(&w, &window)) {
+                while (nmlp_text_window_next(&w, &window)) {
                     assert_true(window.score > window.begin && window.end - window.begin <= ctx && window.end <= n);
                     for (int64_t p = window.score; p < window.end; p++) got[p]++;
                 }
                 assert_memory_equal(got, want, sizeof got);
-                assert_int_equal(nmlp_windows_scored(&w), total);
+                assert_int_equal(nmlp_text_windows_scored(&w), total);
             }
         }
     }
@@ -58,15 +58,15 @@ static void windows_score_what_the_guides_loop_scores(void **state) {
 static void full_windows_only_leave_out_the_last_part(void **state) {
     (void)state;
     /* the table of the models' README: 300,000 tokens, windows of 512 */
-    nmlp_windows w = {.n_tokens = 300000, .ctx = 512, .stride = 512, .drop_partial = true};
-    assert_int_equal(nmlp_windows_scored(&w), 585 * 511);
+    nmlp_text_windows w = {.n_tokens = 300000, .ctx = 512, .stride = 512, .drop_partial = true};
+    assert_int_equal(nmlp_text_windows_scored(&w), 585 * 511);
     w.drop_partial = false;
-    assert_int_equal(nmlp_windows_scored(&w), 585 * 511 + 479);
+    assert_int_equal(nmlp_text_windows_scored(&w), 585 * 511 + 479);
     w.n_tokens = 511;
     w.drop_partial = true;
-    assert_int_equal(nmlp_windows_scored(&w), 0);
-    w = (nmlp_windows){.n_tokens = 513, .ctx = 512, .stride = 512}; /* a last window of one token scores nothing */
-    assert_int_equal(nmlp_windows_scored(&w), 511);
+    assert_int_equal(nmlp_text_windows_scored(&w), 0);
+    w = (nmlp_text_windows){.n_tokens = 513, .ctx = 512, .stride = 512}; /* a last window of one token scores nothing */
+    assert_int_equal(nmlp_text_windows_scored(&w), 511);
 }
 
 static void words_are_what_white_space_separates(void **state) {

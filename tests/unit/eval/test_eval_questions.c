@@ -61,10 +61,10 @@ static void prompts_are_the_harnesss(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof wants / sizeof wants[0]; i++) {
         const struct want *w = &wants[i];
-        nmlp_rows rows;
+        nmlp_task_rows rows;
         nmlp_questions q;
         nmlp_err err;
-        nmlp_assert_ok(nmlp_rows_init(&rows, w->row, strlen(w->row), "row", &err), &err);
+        nmlp_assert_ok(nmlp_task_rows_init(&rows, w->row, strlen(w->row), "row", &err), &err);
         nmlp_assert_ok(nmlp_questions_read(&q, nmlp_task_find(w->task), &rows, &(nmlp_questions_options){0}, &err),
                        &err);
         assert_int_equal(q.n, 1);
@@ -74,31 +74,31 @@ static void prompts_are_the_harnesss(void **state) {
         assert_string_equal(q.items[0].choices[1].continuation, w->continuation);
         assert_int_equal(q.items[0].choices[1].norm_bytes, w->norm_bytes);
         nmlp_questions_free(&q);
-        nmlp_rows_fini(&rows);
+        nmlp_task_rows_fini(&rows);
     }
 }
 
 static void contexts_without_the_choice_are_shared(void **state) {
-    nmlp_rows rows;
+    nmlp_task_rows rows;
     nmlp_questions q;
     nmlp_err err;
     (void)state;
-    nmlp_assert_ok(nmlp_rows_init(&rows, wants[0].row, strlen(wants[0].row), "row", &err), &err);
+    nmlp_assert_ok(nmlp_task_rows_init(&rows, wants[0].row, strlen(wants[0].row), "row", &err), &err);
     nmlp_assert_ok(nmlp_questions_read(&q, nmlp_task_find("arc_easy"), &rows, &(nmlp_questions_options){0}, &err),
                    &err);
     assert_ptr_equal(q.items[0].choices[0].context, q.items[0].choices[1].context);
     nmlp_questions_free(&q);
-    nmlp_rows_fini(&rows);
+    nmlp_task_rows_fini(&rows);
 }
 
 static void a_row_fails(const char *task, const char *row, const char *reason) {
-    nmlp_rows rows;
+    nmlp_task_rows rows;
     nmlp_questions q;
     nmlp_err err;
-    nmlp_assert_ok(nmlp_rows_init(&rows, row, strlen(row), "row", &err), &err);
+    nmlp_assert_ok(nmlp_task_rows_init(&rows, row, strlen(row), "row", &err), &err);
     nmlp_status st = nmlp_questions_read(&q, nmlp_task_find(task), &rows, &(nmlp_questions_options){0}, &err);
     nmlp_assert_fails(st, &err, st == NMLP_OK ? NMLP_E_FORMAT : st, "row: line 1: ", reason, NULL);
-    nmlp_rows_fini(&rows);
+    nmlp_task_rows_fini(&rows);
 }
 
 static void rows_that_fit_a_layout_but_not_the_task_are_refused(void **state) {
@@ -152,19 +152,19 @@ static void task_files_say_the_same_as_the_table(void **state) {
     const char *row = wants[8].row;
     nmlp_arena arena;
     nmlp_task task;
-    nmlp_rows rows;
+    nmlp_task_rows rows;
     nmlp_questions q;
     nmlp_err err;
     (void)state;
     nmlp_arena_init(&arena);
     nmlp_assert_ok(nmlp_task_parse(&task, &arena, json, strlen(json), "w.json", &err), &err);
-    nmlp_assert_ok(nmlp_rows_init(&rows, row, strlen(row), "row", &err), &err);
+    nmlp_assert_ok(nmlp_task_rows_init(&rows, row, strlen(row), "row", &err), &err);
     nmlp_assert_ok(nmlp_questions_read(&q, &task, &rows, &(nmlp_questions_options){0}, &err), &err);
     assert_string_equal(q.items[0].choices[1].context, wants[8].context);
     assert_string_equal(q.items[0].choices[1].continuation, wants[8].continuation);
     assert_int_equal(q.items[0].gold, 1);
     nmlp_questions_free(&q);
-    nmlp_rows_fini(&rows);
+    nmlp_task_rows_fini(&rows);
     nmlp_arena_fini(&arena);
 }
 

@@ -7,9 +7,9 @@
 
 static nmlp_status read_text(const char *text, size_t len, const char *origin, const char *task, int64_t limit,
                              size_t *n, nmlp_err *err) {
-    nmlp_rows rows;
+    nmlp_task_rows rows;
     nmlp_questions questions;
-    nmlp_status st = nmlp_rows_init(&rows, text, len, origin, err);
+    nmlp_status st = nmlp_task_rows_init(&rows, text, len, origin, err);
     if (st == NMLP_OK) {
         st = nmlp_questions_read(&questions, nmlp_task_find(task), &rows, &(nmlp_questions_options){.limit = limit},
                                  err);
@@ -18,7 +18,7 @@ static nmlp_status read_text(const char *text, size_t len, const char *origin, c
             nmlp_questions_free(&questions);
         }
     }
-    nmlp_rows_fini(&rows);
+    nmlp_task_rows_fini(&rows);
     return st;
 }
 
@@ -125,14 +125,14 @@ static void csv_fields_may_be_quoted_and_span_lines(void **state) {
                         "1,B,\"Which, \"\"now\"\"\nthen? (A) one (B) two, three (C) four\"\r\n"
                         "2,A,Plain? (A) x (B) y\n";
     const char uneven[] = "questionID,AnswerKey,question\n1,B,\"a\nb? (A) one (B) two\"\n1,B\n";
-    nmlp_rows rows;
+    nmlp_task_rows rows;
     nmlp_questions q;
     nmlp_err err;
     (void)state;
-    nmlp_assert_ok(nmlp_rows_init(&rows, text, strlen(text), "arc.csv", &err), &err);
+    nmlp_assert_ok(nmlp_task_rows_init(&rows, text, strlen(text), "arc.csv", &err), &err);
     nmlp_assert_ok(nmlp_questions_read(&q, nmlp_task_find("arc_easy"), &rows, &(nmlp_questions_options){0}, &err),
                    &err);
-    nmlp_rows_fini(&rows);
+    nmlp_task_rows_fini(&rows);
     assert_int_equal(q.n, 2);
     assert_string_equal(q.items[0].choices[1].context, "Question: Which, \"now\"\nthen?\nAnswer:");
     assert_string_equal(q.items[0].choices[1].continuation, " two, three");

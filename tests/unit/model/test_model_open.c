@@ -181,12 +181,33 @@ static void expanding_multiplies_the_factors(void **state) {
     nmlp_model_close(&model);
 }
 
-static void shards_are_written_read_and_resumed(void **state) {
+static nmlp_status put_in_two_parts(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
+    float data[8];
+    (void)ctx;
+    for (int j = 0; j < 8; j++) data[j] = (float)(10 * i) + (float)j;
+    NMLP_RETURN_IF_FAILED(nmlp_checkpoint_put(writer, data, 12, err));
+    return nmlp_checkpoint_put(writer, (char *)data + 12, 20, err);
+}
+
+static nmlp_status put_too_little(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
+    float data[8] = {0};
+    (void)ctx;
+    return nmlp_checkpoint_put(writer, data, i < 2 ? sizeof data : 12, err);
+}
+
+static bool stop_in_third_tensor(void *ctx, const char *stage, double done, double total, const char *unit) {
+    (void)ctx, (void)stage, (void)unit;
+    assert_true(total == 5 * 32);
+    return done < 2 * 32 + 12;
+}
+
+static void shards_are_written_and_read(void **state) {
     struct fixture *f = *state;
     nmlp_tensor_spec specs[5];
     char names[5][8];
-    float data[8];
-    nmlp_checkpoint_writer *writer;
+    nmlp_progress stop = {.update = stop_in_third_tensor};
+    nmlp_checkpoint_source source = {
+        .specs = specs, .n_specs = 5, .put = put_in_two_parts, .max_shard_bytes = 64, .stage = "writing"};
     nmlp_checkpoint checkpoint;
     nmlp_err err;
     write_text(f->dir, "config.json", f->c.config);
@@ -194,19 +215,13 @@ static void shards_are_written_read_and_resumed(void **state) {
         snprintf(names[i], sizeof names[i], "t%d", i);
         specs[i] = (nmlp_tensor_spec){.name = names[i], .dtype = NMLP_DTYPE_F32, .n_dims = 2, .shape = {2, 4}};
     }
-    for (int attempt = 0; attempt < 2; attempt++) {
-        nmlp_assert_ok(nmlp_checkpoint_writer_open(&writer, f->dir, specs, 5, 64, &err), &err);
-        nmlp_assert_ok(nmlp_checkpoint_writer_resume(writer, &err), &err);
-        /* the first attempt dies within the second shard of two tensors each */
-        assert_int_equal(nmlp_checkpoint_writer_next(writer), attempt ? 2 : 0);
-        for (size_t i = nmlp_checkpoint_writer_next(writer); i < (attempt ? 5u : 3u); i++) {
-            for (int j = 0; j < 8; j++) data[j] = (float)(10 * i) + (float)j;
-            nmlp_assert_ok(nmlp_checkpoint_writer_put_part(writer, data, 12, &err), &err);
-            nmlp_assert_ok(nmlp_checkpoint_writer_put_part(writer, (char *)data + 12, 20, &err), &err);
-        }
-        if (attempt == 0) nmlp_checkpoint_writer_abort(writer);
-    }
-    nmlp_assert_ok(nmlp_checkpoint_writer_finish(writer, &err), &err);
+    source.put = put_too_little;
+    nmlp_assert_fails(nmlp_checkpoint_write(f->dir, &source, &err), &err, NMLP_E_ARG, "t2", "12 of its 32", NULL);
+    source.put = put_in_two_parts;
+    source.progress = &stop;
+    nmlp_assert_fails(nmlp_checkpoint_write(f->dir, &source, &err), &err, NMLP_E_INTERRUPTED, "writing", NULL);
+    source.progress = NULL;
+    nmlp_assert_ok(nmlp_checkpoint_write(f->dir, &source, &err), &err);
     nmlp_assert_ok(nmlp_checkpoint_open(&checkpoint, f->dir, &err), &err);
     assert_int_equal(checkpoint.n_files, 3);
     for (int i = 0; i < 5; i++) {
@@ -244,7 +259,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_shared_basis_counts_once, setup, teardown),
         cmocka_unit_test_setup_teardown(half_a_factorisation_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(expanding_multiplies_the_factors, setup, teardown),
-        cmocka_unit_test_setup_teardown(shards_are_written_read_and_resumed, setup, teardown),
+        cmocka_unit_test_setup_teardown(shards_are_written_and_read, setup, teardown),
         cmocka_unit_test(ranks_follow_the_published_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

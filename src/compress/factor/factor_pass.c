@@ -1,4 +1,4 @@
-#include "compress/calibrate/statistics.h"
+#include "compress/factor/factor_pass.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "compress/calibrate/gram.h"
 #include "compress/refit/refit.h"
 #include "compress/calibrate/hidden_states.h"
-#include "compress/calibrate/convert_f64.h"
+#include "compress/factor/products.h"
 
 enum { PATH_MAX_BYTES = 4096 };
 
@@ -49,12 +49,12 @@ static void scale_rows(float *rows, const float *weights, int64_t s, int64_t h) 
 }
 
 /* Grams of the calibration tokens, with everything that makes them robust. */
-static nmlp_status make_grams(const nmlp_statistics *s, struct buffers *b, const float *residual, bool narrow,
+static nmlp_status make_grams(const nmlp_factor_pass *s, struct buffers *b, const float *residual, bool narrow,
                               nmlp_err *err) {
     const nmlp_compress_options *o = s->options;
     const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
     nmlp_pool *pool = nmlp_engine_pool(s->engine);
-    int64_t tokens = nmlp_windows_calib_tokens(s->windows), n_capped;
+    int64_t tokens = nmlp_calib_windows_calib_tokens(s->windows), n_capped;
     if (o->token_weights) {
         nmlp_token_weights(b->weights, residual, tokens, c->hidden);
         scale_rows(b->x, b->weights, tokens, c->hidden);
@@ -62,8 +62,8 @@ static nmlp_status make_grams(const nmlp_statistics *s, struct buffers *b, const
     }
     NMLP_RETURN_IF_FAILED(nmlp_gram_cap_tokens(pool, b->x, tokens, c->hidden, o->cap, &n_capped, err));
     NMLP_RETURN_IF_FAILED(nmlp_gram_cap_tokens(pool, b->y, tokens, c->hidden, o->cap, &n_capped, err));
-    NMLP_RETURN_IF_FAILED(nmlp_gram_of(b->kernels, pool, b->input, b->x, tokens, c->hidden, err));
-    NMLP_RETURN_IF_FAILED(nmlp_gram_of(b->kernels, pool, b->output, b->y, tokens, c->hidden, err));
+    NMLP_RETURN_IF_FAILED(nmlp_gram_mean(b->kernels, pool, b->input, b->x, tokens, c->hidden, err));
+    NMLP_RETURN_IF_FAILED(nmlp_gram_mean(b->kernels, pool, b->output, b->y, tokens, c->hidden, err));
     if (!o->shrink) return NMLP_OK;
     nmlp_gram_shrink(b->input, c->hidden, tokens);
     for (int64_t j = 0; j < c->intermediate; j++) b->act2[j] /= (double)tokens;
@@ -71,19 +71,19 @@ static nmlp_status make_grams(const nmlp_statistics *s, struct buffers *b, const
                                    narrow, err);
 }
 
-static nmlp_status factorise_layer(nmlp_statistics *s, int64_t l, struct buffers *b, const float *residual,
+static nmlp_status factorise_layer(nmlp_factor_pass *s, int64_t l, struct buffers *b, const float *residual,
                                    const char *path, nmlp_err *err) {
     const nmlp_compress_options *o = s->options;
     const nmlp_model *model = nmlp_engine_model(s->engine);
     const nmlp_config *c = &model->config;
-    int64_t tokens = nmlp_windows_calib_tokens(s->windows);
+    int64_t tokens = nmlp_calib_windows_calib_tokens(s->windows);
     nmlp_nested nested[NMLP_NESTED_COUNT] = {0};
     nmlp_status st = NMLP_OK;
     nmlp_pool *pool = nmlp_engine_pool(s->engine);
     nmlp_dtype dtype = model->layers[l].mlp[0].w.dtype;
     double *d_gate = b->weights_of_rows, *d_up = b->weights_of_rows + c->intermediate;
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) nmlp_widen(pool, b->w[i], &model->layers[l].mlp[i].w);
-    nmlp_times_enter(s->times, NMLP_WORK_MOMENTS);
+    nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_MOMENTS);
     for (int64_t j = 0; j < c->intermediate; j++) { /* sums to means */
         b->silu2[j] /= (double)tokens;
         b->slope2[j] /= (double)tokens;
@@ -107,82 +107,82 @@ static nmlp_status factorise_layer(nmlp_statistics *s, int64_t l, struct buffers
         .separate = o->joint != NMLP_JOINT_ALWAYS,
         .joint = o->joint != NMLP_JOINT_NEVER,
         .times = s->times};
-    nmlp_times_enter(s->times, NMLP_WORK_PRODUCTS);
+    nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_PRODUCTS);
     NMLP_TRY(nmlp_factorise_mlp(nested, &moments, pool, err));
-    nmlp_times_enter(s->times, NMLP_WORK_FILES);
-    NMLP_TRY(nmlp_library_write(path, s->fingerprint, nested, o->row_weights ? b->weights_of_rows : NULL,
-                                o->row_weights ? 2 * c->intermediate : 0, err));
+    nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_FILES);
+    NMLP_TRY(nmlp_factor_file_write(path, s->fingerprint, nested, o->row_weights ? b->weights_of_rows : NULL,
+                                    o->row_weights ? 2 * c->intermediate : 0, err));
 out:
     for (int i = 0; i < NMLP_NESTED_COUNT; i++) nmlp_nested_fini(&nested[i]);
     nmlp_layer_release(&model->layers[l]);
     return st;
 }
 
-static nmlp_status library_path(const nmlp_statistics *s, int64_t l, char *path, nmlp_err *err) {
+static nmlp_status factor_path(const nmlp_factor_pass *s, int64_t l, char *path, nmlp_err *err) {
     char name[64];
     snprintf(name, sizeof name, "layer-%05lld.nested", (long long)l);
     return nmlp_path_join(path, PATH_MAX_BYTES, s->work_dir, name, err);
 }
 
 /* Opens what an earlier run left; says how many layers are still to do. */
-static nmlp_status open_found(const nmlp_statistics *s, nmlp_library *libraries, int64_t n_layers, int64_t *n_missing,
-                              nmlp_err *err) {
+static nmlp_status open_found(const nmlp_factor_pass *s, nmlp_factor_file *factor_files, int64_t n_layers,
+                              int64_t *n_missing, nmlp_err *err) {
     *n_missing = 0;
     for (int64_t l = 0; l < n_layers; l++) {
         char path[PATH_MAX_BYTES];
         bool found;
-        NMLP_RETURN_IF_FAILED(library_path(s, l, path, err));
-        NMLP_RETURN_IF_FAILED(nmlp_library_open(&libraries[l], path, s->fingerprint, &found, err));
+        NMLP_RETURN_IF_FAILED(factor_path(s, l, path, err));
+        NMLP_RETURN_IF_FAILED(nmlp_factor_file_open(&factor_files[l], path, s->fingerprint, &found, err));
         if (!found) ++*n_missing;
     }
     return NMLP_OK;
 }
 
-static nmlp_status run_layer(nmlp_statistics *s, nmlp_stream *stream, int64_t l, struct buffers *b,
-                             nmlp_library *library, nmlp_stream_progress *progress, nmlp_err *err) {
+static nmlp_status run_layer(nmlp_factor_pass *s, nmlp_hidden_states *stream, int64_t l, struct buffers *b,
+                             nmlp_factor_file *factor_file, nmlp_hidden_states_progress *progress, nmlp_err *err) {
     int64_t n = nmlp_engine_model(s->engine)->config.intermediate;
     char path[PATH_MAX_BYTES];
     bool found;
-    if (library->map.data) {
-        nmlp_taps none = {0};
-        return nmlp_stream_run_layer(stream, s->engine, l, &none, progress, err);
+    if (factor_file->map.data) {
+        nmlp_mlp_taps none = {0};
+        return nmlp_hidden_states_run_layer(stream, s->engine, l, &none, progress, err);
     }
-    NMLP_RETURN_IF_FAILED(library_path(s, l, path, err));
+    NMLP_RETURN_IF_FAILED(factor_path(s, l, path, err));
     memset(b->silu2, 0, (size_t)n * sizeof(double));
     memset(b->slope2, 0, (size_t)n * sizeof(double));
     memset(b->act2, 0, (size_t)n * sizeof(double));
-    nmlp_taps taps = {.x = b->x, .y = b->y, .silu2 = b->silu2, .slope2 = b->slope2, .act2 = b->act2};
-    NMLP_RETURN_IF_FAILED(nmlp_stream_run_layer(stream, s->engine, l, &taps, progress, err));
-    nmlp_work before = nmlp_times_enter(s->times, NMLP_WORK_OTHER);
+    nmlp_mlp_taps taps = {.x = b->x, .y = b->y, .silu2 = b->silu2, .slope2 = b->slope2, .act2 = b->act2};
+    NMLP_RETURN_IF_FAILED(nmlp_hidden_states_run_layer(stream, s->engine, l, &taps, progress, err));
+    nmlp_compress_work before = nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_OTHER);
     NMLP_RETURN_IF_FAILED(factorise_layer(s, l, b, stream->rows, path, err));
-    nmlp_times_enter(s->times, before);
-    return nmlp_library_open(library, path, s->fingerprint, &found, err);
+    nmlp_compress_times_enter(s->times, before);
+    return nmlp_factor_file_open(factor_file, path, s->fingerprint, &found, err);
 }
 
-nmlp_status nmlp_statistics_run(nmlp_statistics *s, nmlp_library *libraries, nmlp_err *err) {
+nmlp_status nmlp_factor_pass_run(nmlp_factor_pass *s, nmlp_factor_file *factor_files, nmlp_err *err) {
     const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
-    int64_t tokens = nmlp_windows_tokens(s->windows);
-    nmlp_stream stream = {0};
+    int64_t tokens = nmlp_calib_windows_tokens(s->windows);
+    nmlp_hidden_states stream = {0};
     nmlp_arena arena;
     struct buffers b;
     nmlp_status st = NMLP_OK;
-    nmlp_stream_progress progress = {
+    nmlp_hidden_states_progress progress = {
         .progress = s->options->progress, .stage = "statistics", .total = (double)tokens * (double)c->n_layers};
     int64_t n_missing;
     const nmlp_cpu *cpu = nmlp_cpu_get();
     nmlp_arena_init(&arena);
-    NMLP_TRY(open_found(s, libraries, c->n_layers, &n_missing, err));
+    NMLP_TRY(open_found(s, factor_files, c->n_layers, &n_missing, err));
     if (n_missing == 0) goto out;
     NMLP_TRY(new_buffers(&b, &arena, c, tokens, err));
     NMLP_TRY(nmlp_kernels_select(&b.kernels, cpu, nmlp_engine_isa(s->engine), err));
-    NMLP_TRY(nmlp_stream_create(&stream, s->engine, s->windows, s->times, err));
+    NMLP_TRY(nmlp_hidden_states_create(&stream, s->engine, s->windows, s->times, err));
     for (int64_t l = 0; l < c->n_layers; l++) {
-        st = run_layer(s, &stream, l, &b, &libraries[l], &progress, err);
+        st = run_layer(s, &stream, l, &b, &factor_files[l], &progress, err);
         if (st != NMLP_OK && st != NMLP_E_NUMERIC) nmlp_fail_context(err, "layer %lld", (long long)l);
         if (st != NMLP_OK) goto out;
     }
 out:
-    nmlp_stream_destroy(&stream);
+    nmlp_hidden_states_destroy(&stream);
     nmlp_arena_fini(&arena);
     return st;
 }

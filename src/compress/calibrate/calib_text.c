@@ -1,13 +1,35 @@
-#include "compress/calibrate/windows.h"
+#include "compress/calibrate/calib_text.h"
 
 #include <string.h>
 
+#include "base/file.h"
 #include "base/ints.h"
 #include "base/mem.h"
+#include "text/encode_file.h"
 
-nmlp_status nmlp_windows_cut(nmlp_windows *w, const int32_t *ids, int64_t n_ids, int64_t context, int64_t calib_tokens,
-                             int64_t heldout_tokens, nmlp_err *err) {
-    *w = (nmlp_windows){0};
+enum { PATH_MAX_BYTES = 4096 };
+
+nmlp_status nmlp_calib_text_read(const char *model_dir, const char *file, nmlp_ids *ids, nmlp_str *name,
+                                 nmlp_err *err) {
+    char own[PATH_MAX_BYTES];
+    if (!file) {
+        NMLP_RETURN_IF_FAILED(nmlp_path_join(own, sizeof own, model_dir, "calib.txt", err));
+        if (!nmlp_file_exists(own)) {
+            nmlp_fail(err, NMLP_E_MISSING, "%s: the model brings no calibration text", own);
+            nmlp_fail_hint(err, "give one (`calibration`): a few hundred kB of the kind of text the model is for");
+            return NMLP_E_MISSING;
+        }
+        file = own;
+    }
+    const char *slash = strrchr(file, '/');
+    nmlp_str_puts(name, slash ? slash + 1 : file);
+    NMLP_RETURN_IF_FAILED(nmlp_str_status(name, err));
+    return nmlp_encode_file(model_dir, file, ids, err);
+}
+
+nmlp_status nmlp_calib_windows_cut(nmlp_calib_windows *w, const int32_t *ids, int64_t n_ids, int64_t context,
+                                   int64_t calib_tokens, int64_t heldout_tokens, nmlp_err *err) {
+    *w = (nmlp_calib_windows){0};
     if (n_ids < 2)
         return nmlp_fail(err, NMLP_E_LIMIT, "the calibration text has %lld tokens; at least 2 are needed",
                          (long long)n_ids);
@@ -36,7 +58,7 @@ nmlp_status nmlp_windows_cut(nmlp_windows *w, const int32_t *ids, int64_t n_ids,
     return NMLP_OK;
 }
 
-void nmlp_windows_fini(nmlp_windows *w) {
+void nmlp_calib_windows_fini(nmlp_calib_windows *w) {
     nmlp_mem_free(w->ids);
-    *w = (nmlp_windows){0};
+    *w = (nmlp_calib_windows){0};
 }
