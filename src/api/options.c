@@ -31,3 +31,12 @@ nmlp_status nmlp_options_take(void *ours, size_t our_bytes, const void *theirs, 
     memcpy(ours, &our_bytes, sizeof our_bytes);
     return NMLP_OK;
 }
+
+static bool pass_on(void *ctx, const char *stage, double done, double total, const char *unit) {
+    const nmlp_api_progress *forward = ctx;
+    return !forward->on_progress || forward->on_progress(forward->ctx, stage, done, total, unit) == 0;
+}
+
+nmlp_progress nmlp_api_progress_of(nmlp_api_progress *forward) {
+    return (nmlp_progress){.update = pass_on, .ctx = forward};
+}

@@ -5,7 +5,9 @@
 
 #include <stddef.h>
 
+#include "base/progress.h"
 #include "base/status.h"
+#include "neuronmlp/api.h"
 
 /* Copies ours (defaults, results) into a caller's struct of `their_bytes` and writes its size; fields we do not know
  * become zero. */
@@ -14,5 +16,14 @@ void nmlp_options_give(void *theirs, size_t their_bytes, const void *ours, size_
 /* Copies a caller's options over our defaults; NULL changes nothing. `name` is the struct's, for errors: a struct that
  * was never initialised, and fields from a newer header that are not zero. */
 nmlp_status nmlp_options_take(void *ours, size_t our_bytes, const void *theirs, const char *name, nmlp_err *err);
+
+/* A caller's progress function as the library's. */
+typedef struct nmlp_api_progress {
+    nmlp_on_progress *on_progress; /* may be NULL */
+    void *ctx;
+} nmlp_api_progress;
+
+/* `forward` must live as long as the result is used. */
+nmlp_progress nmlp_api_progress_of(nmlp_api_progress *forward);
 
 #endif

@@ -48,7 +48,12 @@ static void print_processor(const findings *f) {
     const nmlp_survey *s = &f->survey;
     printf("  cpu          %s\n", s->cpu_name[0] ? s->cpu_name : "unknown");
     printf("  AMX          %s\n", tiles_text(&s->cpu.amx));
-    printf("  kernels      %s runs; %s with --precision bf16\n", s->set, s->set_bf16);
+    if (strcmp(s->set, s->set_bf16) == 0) {
+        printf("  kernels      %s runs everything, activations in f32\n", s->set);
+    } else {
+        printf("  kernels      %s in run, for bf16 weights: activations are rounded to bf16\n", s->set_bf16);
+        printf("               %s, exact, with --precision f32, for other weights and in logits and eval\n", s->set);
+    }
     for (size_t i = 0; i < SETS_MAX && nmlp_kernels_name_at(i); i++)
         printf("               %-7s %s\n", nmlp_kernels_name_at(i), states[f->sets[i]]);
     printf("  threads      %d", s->n_threads);

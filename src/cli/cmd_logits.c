@@ -7,43 +7,25 @@
 #include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/load_with_bar.h"
-#include "engine/batch.h"
-#include "engine/sampler.h"
+#include "service/text_session.h"
 
-enum { TOP_SHOWN = 5, PIECE_ROWS = 64 };
+enum { TOP_SHOWN = 5 };
 
 struct collect {
     const int64_t *positions; /* wanted, in the order they are printed */
     size_t n_positions;
-    float *rows;     /* [PIECE_ROWS, V] */
     float *logits;   /* [n_positions, V] */
     int64_t *argmax; /* [all positions] */
     int64_t vocab;
 };
 
-static void keep_row(struct collect *c, const float *row, int64_t position) {
+static bool keep_row(void *ctx, int64_t position, const float *row) {
+    struct collect *c = ctx;
     c->argmax[position] = nmlp_argmax(row, c->vocab);
     for (size_t p = 0; p < c->n_positions; p++) {
         if (c->positions[p] == position) memcpy(c->logits + (int64_t)p * c->vocab, row, (size_t)c->vocab * sizeof *row);
     }
-}
-
-/* In pieces, so that the logits of a long text need little memory. */
-static nmlp_status run_pieces(struct collect *c, const nmlp_loaded *loaded, const int32_t *ids, int64_t n,
-                              nmlp_err *err) {
-    nmlp_batch_options options = {.context = n};
-    nmlp_batch *batch = NULL;
-    int32_t sequence;
-    NMLP_RETURN_IF_FAILED(nmlp_batch_create(&batch, loaded->engine, &options, err));
-    nmlp_status st = nmlp_batch_open(batch, NULL, 0, &sequence, err);
-    for (int64_t done = 0; done < n && st == NMLP_OK; done += PIECE_ROWS) {
-        int64_t some = n - done < PIECE_ROWS ? n - done : PIECE_ROWS;
-        nmlp_step_item item = {.sequence = sequence, .ids = ids + done, .n = some, .n_logits = some, .logits = c->rows};
-        st = nmlp_batch_step(batch, &item, 1, err);
-        for (int64_t i = 0; i < some && st == NMLP_OK; i++) keep_row(c, c->rows + i * c->vocab, done + i);
-    }
-    nmlp_batch_destroy(batch);
-    return st;
+    return true;
 }
 
 static int print_json(const nmlp_cli *cli, const struct collect *c, int64_t n_ids) {
@@ -117,12 +99,15 @@ static nmlp_status choose_positions(int64_t **positions, size_t *n, const char *
 }
 
 static nmlp_status compute(struct collect *c, const nmlp_loaded *loaded, const int32_t *ids, size_t n, nmlp_err *err) {
+    nmlp_text_session *session = NULL;
     c->vocab = loaded->model.config.vocab;
-    c->rows = nmlp_mem_new((size_t)(PIECE_ROWS * c->vocab), sizeof *c->rows, err);
     c->logits = nmlp_mem_new(c->n_positions * (size_t)c->vocab, sizeof *c->logits, err);
     c->argmax = nmlp_mem_new(n, sizeof *c->argmax, err);
-    if (!c->rows || !c->logits || !c->argmax) return NMLP_E_NOMEM;
-    return run_pieces(c, loaded, ids, (int64_t)n, err);
+    if (!c->logits || !c->argmax) return NMLP_E_NOMEM;
+    NMLP_RETURN_IF_FAILED(nmlp_text_session_create(&session, loaded, NULL, (int64_t)n, err));
+    nmlp_status st = nmlp_text_session_logits(session, ids, (int64_t)n, 0, keep_row, c, err);
+    nmlp_text_session_destroy(session);
+    return st;
 }
 
 static int run(int argc, char **argv) {
@@ -163,7 +148,6 @@ static int run(int argc, char **argv) {
     }
 out:
     nmlp_unload(&loaded);
-    nmlp_mem_free(c.rows);
     nmlp_mem_free(c.logits);
     nmlp_mem_free(c.argmax);
     nmlp_mem_free(positions);

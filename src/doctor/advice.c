@@ -23,8 +23,6 @@ static void advise_tiles(nmlp_advice *a, const nmlp_survey *s) {
     else if (!t->permitted)
         say(a, "this CPU has AMX, but the system refuses it to this process: allow arch_prctl (seccomp profile of the "
                "container)");
-    else
-        say(a, "AMX works here: run --precision bf16 uses it (activations are rounded to bf16)");
 }
 
 static void advise_gpu(nmlp_advice *a, const nmlp_survey *s) {
@@ -52,7 +50,7 @@ void nmlp_advise(nmlp_advice *advice, const nmlp_survey *s, const char *build_ty
         say(advice,
             "weights cannot lie in huge pages: echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled");
     if (s->cpu_quota > 0 && s->cpu_quota < s->n_threads)
-        say(advice, "the container may use %.3g CPUs on average, but threads for %d are started: pass --threads %.0f",
+        say(advice, "the container may use %.3g CPUs on average, but threads for %d are started: use %.0f threads",
             s->cpu_quota, s->n_threads, fmax(1, floor(s->cpu_quota)));
     advise_gpu(advice, s);
 }

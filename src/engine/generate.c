@@ -43,6 +43,7 @@ static nmlp_status generate_rest(struct run *g, int32_t id, nmlp_generation_stat
         }
         stats->n_generated++;
         nmlp_sampler_accept(&g->sampler, id);
+        if (r->on_logits) r->on_logits(r->ctx, g->logits, id);
         if (r->on_token && !r->on_token(r->ctx, id)) {
             stats->finish = NMLP_FINISH_CALLER;
             return NMLP_OK;
@@ -59,9 +60,11 @@ static nmlp_status generate_rest(struct run *g, int32_t id, nmlp_generation_stat
 static nmlp_status generate(struct run *g, nmlp_generation_stats *stats, nmlp_err *err) {
     const nmlp_generation *r = g->request;
     double started = nmlp_clock_seconds();
+    const int32_t *rest = r->prompt + r->n_held;
+    int64_t n = r->n_prompt - r->n_held;
     int32_t id;
-    if (r->max_new < 1) return nmlp_batch_append(g->batch, g->sequence, r->prompt, r->n_prompt, NULL, NULL, err);
-    NMLP_RETURN_IF_FAILED(advance(g, r->prompt, r->n_prompt, r->max_new - 1, &id, err));
+    if (r->max_new < 1) return nmlp_batch_append(g->batch, g->sequence, rest, n, NULL, NULL, err);
+    NMLP_RETURN_IF_FAILED(advance(g, rest, n, r->max_new - 1, &id, err));
     double first = nmlp_clock_seconds();
     stats->ttft_ms = 1e3 * (first - started);
     nmlp_status st = generate_rest(g, id, stats, err);
@@ -71,9 +74,9 @@ static nmlp_status generate(struct run *g, nmlp_generation_stats *stats, nmlp_er
 
 static nmlp_status check_prompt(const struct run *g, nmlp_err *err) {
     int64_t context = nmlp_batch_limits(g->batch)->context;
-    if (g->request->n_prompt < 1)
-        return nmlp_fail(err, NMLP_E_ARG, "the prompt is empty; at least one token is needed");
-    if (g->request->n_prompt < context - nmlp_batch_length(g->batch, g->sequence)) return NMLP_OK;
+    int64_t n = g->request->n_prompt - g->request->n_held;
+    if (n < 1) return nmlp_fail(err, NMLP_E_ARG, "the prompt is empty; at least one token is needed");
+    if (n < context - nmlp_batch_length(g->batch, g->sequence)) return NMLP_OK;
     nmlp_fail(err, NMLP_E_LIMIT, "the prompt has %lld tokens; the context of %lld leaves no room for an answer",
               (long long)g->request->n_prompt, (long long)context);
     nmlp_fail_hint(err, "shorten the prompt or raise `context`");
@@ -89,7 +92,7 @@ nmlp_status nmlp_generate(nmlp_batch *batch, int32_t sequence, const nmlp_genera
     NMLP_RETURN_IF_FAILED(check_prompt(&g, err));
     NMLP_RETURN_IF_FAILED(nmlp_sampler_init(&g.sampler, &r->sampling, vocab, err));
     for (int64_t i = 0; i < r->n_prompt; i++) nmlp_sampler_accept(&g.sampler, r->prompt[i]);
-    if (nmlp_batch_can_choose(batch, &r->sampling)) {
+    if (!r->on_logits && nmlp_batch_can_choose(batch, &r->sampling)) {
         g.choose = &r->sampling;
     } else {
         g.logits = nmlp_mem_new((size_t)vocab, sizeof *g.logits, err);

@@ -11,10 +11,14 @@
 typedef struct nmlp_generation {
     const int32_t *prompt;
     int64_t n_prompt;
+    int64_t n_held;  /* of them at its beginning, fewer than n_prompt: the sequence already has them */
     int64_t max_new; /* at most; also ends where the context is full */
     nmlp_sampling sampling;
     const int64_t *stop_ids;
     int n_stop_ids;
+    /* The logits [V] a token was chosen from, before on_token; may be NULL. With it the device itself does not choose.
+     */
+    void (*on_logits)(void *ctx, const float *logits, int32_t id);
     bool (*on_token)(void *ctx, int32_t id); /* false stops; may be NULL */
     void *ctx;
 } nmlp_generation;

@@ -27,7 +27,7 @@ nmlp_status nmlp_ppl_options_check(nmlp_ppl_options *o, const nmlp_config *confi
     if (o->ctx == 0)
         o->ctx = config->max_positions < NMLP_PPL_CTX_DEFAULT ? config->max_positions : NMLP_PPL_CTX_DEFAULT;
     if (o->ctx < 2 || o->ctx > config->max_positions)
-        return nmlp_fail_field(err, NMLP_E_LIMIT, "ctx",
+        return nmlp_fail_field(err, NMLP_E_LIMIT, "context",
                                "is %" PRId64 "; this model takes windows of 2 to %" PRId64 " tokens", o->ctx,
                                config->max_positions);
     if (o->stride == 0) o->stride = o->ctx;

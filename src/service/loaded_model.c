@@ -4,10 +4,17 @@
 
 #include "engine/backend.h"
 
-static nmlp_status check_precision(const char *precision, bool *bf16, nmlp_err *err) {
-    *bf16 = precision && strcmp(precision, "bf16") == 0;
-    if (*bf16 || !precision || strcmp(precision, "f32") == 0) return NMLP_OK;
-    return nmlp_fail_field(err, NMLP_E_ARG, "precision", "is \"%s\"; it must be f32 or bf16", precision);
+static nmlp_status check_precision(const char *precision, nmlp_err *err) {
+    static const char *const words[] = {"f32", "bf16", "auto"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (!precision || strcmp(precision, words[i]) == 0) return NMLP_OK;
+    return nmlp_fail_field(err, NMLP_E_ARG, "precision", "is \"%s\"; it must be f32, bf16 or auto", precision);
+}
+
+/* Whether activations may be rounded to bf16. Weights stored as bf16 were meant to be multiplied by such. */
+static bool may_round(const char *precision, const nmlp_model *model) {
+    if (!precision || strcmp(precision, "f32") == 0) return false;
+    return strcmp(precision, "bf16") == 0 || model->layers[0].q.dtype == NMLP_DTYPE_BF16;
 }
 
 nmlp_status nmlp_load(nmlp_loaded *loaded, const char *dir, const nmlp_load_options *options, nmlp_err *err) {
@@ -16,9 +23,10 @@ nmlp_status nmlp_load(nmlp_loaded *loaded, const char *dir, const nmlp_load_opti
     *loaded = (nmlp_loaded){0};
     nmlp_engine_options engine_options = {.isa = options->isa, .progress = progress};
     NMLP_TRY(nmlp_backend_choose(&engine_options.backend, options->device, options->isa, err));
-    NMLP_TRY(check_precision(options->precision, &engine_options.bf16, err));
+    NMLP_TRY(check_precision(options->precision, err));
     NMLP_TRY(nmlp_model_open(&loaded->model, dir, err));
     NMLP_TRY(nmlp_pool_create(&loaded->pool, options->n_threads, err));
+    engine_options.bf16 = may_round(options->precision, &loaded->model);
     engine_options.pool = loaded->pool;
     NMLP_TRY(nmlp_engine_create(&loaded->engine, &loaded->model, &engine_options, err));
 out:

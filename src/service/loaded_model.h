@@ -14,9 +14,12 @@ typedef struct nmlp_loaded {
     nmlp_engine *engine;
 } nmlp_loaded;
 
+enum { NMLP_LOAD_THREADS_MAX = 1024 };
+
 typedef struct nmlp_load_options {
     const char *isa;       /* kernel set; NULL: chosen */
-    const char *precision; /* "f32" (default) or "bf16" */
+    const char *precision; /* of activations: "f32" (or NULL) is exact, "bf16" may round them where that is faster,
+                              "auto" does so for weights stored as bf16 */
     const char *device;    /* "cpu" (or NULL), "cuda", or "auto": a GPU where one is usable and no isa is given */
     int n_threads;         /* 0: one per CPU */
     const nmlp_progress *progress; /* may be NULL */

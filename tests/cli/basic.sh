@@ -25,7 +25,7 @@ contains "$("$command" info "$tiny")" "6.0" "info text"
 # The same greedy text as Hugging Face transformers gives for this prompt (tiny was trained for this project).
 prompt="The old house stood at the end of the lane, and"
 want=' the old man, who had been standing by the fire, looked at the old man with a look of awe and awe, and said, \"I am not going to be married to-night'
-out=$("$command" run "$tiny" -p "$prompt" -n 40 --json)
+out=$("$command" run "$tiny" -p "$prompt" -n 40 --device cpu --precision f32 --json)
 contains "$out" "\"text\":\"$want\"" "greedy text"
 contains "$out" '"prompt_tokens":12' "prompt tokens"
 for threads in 1 3; do

@@ -25,8 +25,11 @@ if [ "$(uname -m)" = x86_64 ]; then
     is in_cpu "$(yes_no all_flags amx_tile amx_bf16)"
     is cpu "$(sed -n 's/^model name\t: //p' /proc/cpuinfo | head -n 1)"
     # The set that runs is the one doctor names, and every set it calls sound or absent behaves so.
-    "$command" run "$root/models/tiny" -p x -n 1 --device cpu --json >"$work/run"
+    "$command" run "$root/models/tiny" -p x -n 1 --device cpu --precision f32 --json >"$work/run"
     grep -q "\"isa\":\"$(value kernel_set)\"" "$work/run" || fail "another set than $(value kernel_set) runs"
+    # By default that of the weights' own precision, which is bf16.
+    "$command" run "$root/models/tiny" -p x -n 1 --device cpu --json >"$work/run"
+    grep -q "\"isa\":\"$(value kernel_set_bf16)\"" "$work/run" || fail "another set than $(value kernel_set_bf16) runs"
     sets=$(sed 's/.*"kernel_sets":{\([^}]*\)}.*/\1/; s/[",]/ /g' "$work/json")
     for set in amx avx512 avx2 ref; do
         case "$sets" in
