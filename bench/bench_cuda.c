@@ -117,10 +117,10 @@ int main(int argc, char **argv) {
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
             if (argc > 2 && strcmp(argv[2], "all") != 0 && strcmp(argv[2], shapes[i].model) != 0) continue;
             int64_t n = atoll(at);
-            if (n <= 32 && time_shape(&shapes[i], n, NMLP_CUDA_PATH_STREAM, info.l2_bytes, copy_rate, &err) != NMLP_OK)
+            if (n <= 32 && time_shape(&shapes[i], n, NMLP_CUDA_PATH_FUSED, info.l2_bytes, copy_rate, &err) != NMLP_OK)
                 return die(&err);
             if (argc > 3 && strcmp(argv[3], "stream") == 0) continue;
-            if (time_shape(&shapes[i], n, NMLP_CUDA_PATH_MATMUL, info.l2_bytes, copy_rate, &err) != NMLP_OK)
+            if (time_shape(&shapes[i], n, NMLP_CUDA_PATH_GEMM, info.l2_bytes, copy_rate, &err) != NMLP_OK)
                 return die(&err);
         }
     }

@@ -35,13 +35,13 @@ nmlp_status nmlp_cuda_probe(nmlp_cuda_info *info, nmlp_err *err);
 
 typedef struct nmlp_cuda_mlp nmlp_cuda_mlp;
 
-/* One launch of a streaming kernel (up to 32 rows), or large matmuls. AUTO takes what was measured faster: streaming up
+/* One launch of a decode kernel (up to 32 rows), or large matmuls. AUTO takes what was measured faster: streaming up
  * to 16 rows, up to 32 where the weights are 170 MiB at most or cuBLASLt is missing (on chips without clusters of
  * blocks: 8 rows, 100 MiB). PORTABLE: as on a chip before Hopper without cuBLASLt. */
 typedef enum nmlp_cuda_path {
     NMLP_CUDA_PATH_AUTO,
-    NMLP_CUDA_PATH_STREAM,
-    NMLP_CUDA_PATH_MATMUL,
+    NMLP_CUDA_PATH_FUSED,
+    NMLP_CUDA_PATH_GEMM,
     NMLP_CUDA_PATH_PORTABLE
 } nmlp_cuda_path;
 
@@ -53,7 +53,7 @@ void nmlp_cuda_mlp_destroy(nmlp_cuda_mlp *mlp);
 nmlp_status nmlp_cuda_mlp_run(nmlp_cuda_mlp *mlp, float *y, const float *x, nmlp_err *err);
 /* Bytes of weights one run reads. */
 size_t nmlp_cuda_mlp_weight_bytes(const nmlp_cuda_mlp *mlp);
-/* One line of "name=value": phases, units and pieces of K. */
+/* One line of "name=value": phases, units and split-K chunks. */
 void nmlp_cuda_mlp_describe(const nmlp_cuda_mlp *mlp, char *text, size_t text_bytes);
 /* Median, in microseconds, of `n_timed` launches of a CUDA graph, per run in it. Runs go round `n` MLPs of one shape
  * (so that weights come from memory, not from L2), often enough that launching the graph does not count. */

@@ -16,26 +16,26 @@ nmlp_status nmlp_cuda_status(int code, const char *doing, nmlp_err *err);
 /* What programs are sized by. */
 typedef struct nmlp_cuda_device {
     nmlp_cuda_info info;
-    int n_blocks;        /* of a streaming program: one per multiprocessor */
+    int n_blocks;        /* of a decode program: one per multiprocessor */
     int n_clusters;      /* of four such blocks that are resident together; 0: none */
     size_t shared_bytes; /* a block may use */
 } nmlp_cuda_device;
 
-/* Probes device 0 and readies the streaming kernel. */
+/* Probes device 0 and readies the decode kernel. */
 nmlp_status nmlp_cuda_device_open(nmlp_cuda_device *device, nmlp_err *err);
 
 /* Device memory, zeroed, released all at once. First measured (addresses are then made up and must not be followed),
- * then had in one piece, then asked for again in the same order. */
-typedef struct nmlp_cuda_block {
+ * then had in one piece, then polled again in the same order. */
+typedef struct nmlp_cuda_arena {
     char *base;
     size_t used_bytes;
     bool committed;
-} nmlp_cuda_block;
+} nmlp_cuda_arena;
 
-void nmlp_cuda_block_init(nmlp_cuda_block *block);
-void *nmlp_cuda_block_take(nmlp_cuda_block *block, size_t bytes);
+void nmlp_cuda_arena_init(nmlp_cuda_arena *block);
+void *nmlp_cuda_arena_take(nmlp_cuda_arena *block, size_t bytes);
 /* Has the memory measured so far; the message says how much was needed for `what` and how much is free. */
-nmlp_status nmlp_cuda_block_commit(nmlp_cuda_block *block, const char *what, nmlp_err *err);
-void nmlp_cuda_block_release(nmlp_cuda_block *block);
+nmlp_status nmlp_cuda_arena_commit(nmlp_cuda_arena *block, const char *what, nmlp_err *err);
+void nmlp_cuda_arena_release(nmlp_cuda_arena *block);
 
 #endif

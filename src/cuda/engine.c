@@ -17,7 +17,7 @@ static nmlp_status check_shapes(const nmlp_config *c, nmlp_err *err) {
 static nmlp_status lay_out_layer(nmlp_cuda_engine *e, int64_t l, nmlp_err *err) {
     const nmlp_layer *from = &e->model->layers[l];
     nmlp_cuda_layer *to = &e->layers[l];
-    nmlp_cuda_block *block = &e->block;
+    nmlp_cuda_arena *block = &e->block;
     const nmlp_view *qkv[] = {&from->q, &from->k, &from->v};
     const nmlp_view *biases[] = {&from->q_bias, &from->k_bias, &from->v_bias};
     const nmlp_view *o[] = {&from->o};
@@ -64,7 +64,7 @@ nmlp_status nmlp_cuda_engine_create(nmlp_cuda_engine **out, const nmlp_model *mo
     *out = NULL;
     nmlp_cuda_engine *e = nmlp_mem_new(1, sizeof *e, err);
     if (!e) return NMLP_E_NOMEM;
-    nmlp_cuda_block_init(&e->block);
+    nmlp_cuda_arena_init(&e->block);
     e->model = model;
     NMLP_TRY(check_shapes(&model->config, err));
     NMLP_TRY(nmlp_cuda_device_open(&e->device, err));
@@ -72,7 +72,7 @@ nmlp_status nmlp_cuda_engine_create(nmlp_cuda_engine **out, const nmlp_model *mo
     e->layers = nmlp_mem_new((size_t)model->config.n_layers, sizeof *e->layers, err);
     if (!e->layers) NMLP_TRY(NMLP_E_NOMEM);
     NMLP_TRY(lay_out(e, progress, err));
-    NMLP_TRY(nmlp_cuda_block_commit(&e->block, "the model", err));
+    NMLP_TRY(nmlp_cuda_arena_commit(&e->block, "the model", err));
     NMLP_TRY(lay_out(e, progress, err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaDeviceSynchronize(), "uploading the model", err));
     *out = e;
@@ -83,7 +83,7 @@ out:
 
 void nmlp_cuda_engine_destroy(nmlp_cuda_engine *e) {
     if (!e) return;
-    nmlp_cuda_block_release(&e->block);
+    nmlp_cuda_arena_release(&e->block);
     nmlp_mem_free(e->layers);
     nmlp_mem_free(e);
 }

@@ -1,4 +1,4 @@
-/* What engine.c, session.c, score.c and prefill_run.c share. */
+/* What engine.c, session.c, score.c and prefill.c share. */
 #ifndef NMLP_CUDA_ENGINE_INTERNAL_H
 #define NMLP_CUDA_ENGINE_INTERNAL_H
 
@@ -22,7 +22,7 @@ typedef struct nmlp_cuda_layer {
 struct nmlp_cuda_engine {
     const nmlp_model *model;
     nmlp_cuda_device device;
-    nmlp_cuda_block block;
+    nmlp_cuda_arena block;
     nmlp_cuda_layer *layers;
     nmlp_cuda_matrix embedding;
     nmlp_cuda_matrix lm_head;
@@ -41,13 +41,13 @@ typedef struct nmlp_cuda_prefill {
     float *qkv;    /* f32 [rows, qkv padded] */
     void *q;       /* bf16 [rows, n_heads*D] */
     void *mixed;   /* bf16 [rows, n_heads*D padded] */
-    nmlp_cuda_mlp_rows mlp;
+    nmlp_cuda_mlp_gemm_buffers mlp;
     nmlp_cuda_blas *blas;
 } nmlp_cuda_prefill;
 
 struct nmlp_cuda_session {
     const nmlp_cuda_engine *engine;
-    nmlp_cuda_block block;
+    nmlp_cuda_arena block;
     int64_t context;
     int64_t length; /* tokens in the cache, those of steps ahead of the text included */
     bool picked;    /* the device has made or makes a choice after the last token */
@@ -57,24 +57,24 @@ struct nmlp_cuda_session {
     void **v;
     float *hidden; /* f32 [H padded] prefill's last row */
     float *logits; /* f32 [V padded] */
-    nmlp_cuda_state *state;
-    nmlp_cuda_state settings; /* what the host last asked for */
-    nmlp_cuda_program step;   /* embed to pick */
-    nmlp_cuda_program head;   /* logits and pick alone, after prefill */
+    nmlp_cuda_decode_state *state;
+    nmlp_cuda_decode_state settings; /* what the host last requested */
+    nmlp_cuda_decode_program step;   /* embed to pick */
+    nmlp_cuda_decode_program head;   /* logits and pick alone, after prefill */
     nmlp_cuda_prefill prefill;
     cudaStream_t stream;
-    _Atomic uint64_t *choices; /* pinned, see nmlp_cuda_program */
-    uint32_t n_choices;        /* asked for so far */
+    _Atomic uint64_t *choices; /* pinned, see nmlp_cuda_decode_program */
+    uint32_t n_choices;        /* requested so far */
     uint32_t current; /* number of the choice after the last token; those after it are of steps ahead of the text */
-    int32_t chosen;   /* the last one that was awaited */
+    int32_t chosen;   /* the last one that was polled */
 };
 
-/* Takes the memory for up to `rows` tokens at a time; called twice, like everything that lays out a block. */
-nmlp_status nmlp_cuda_prefill_lay_out(nmlp_cuda_prefill *p, const nmlp_cuda_engine *e, nmlp_cuda_block *block,
+/* Takes the memory for up to `rows` tokens at a time; called twice, like everything that lays out an arena. */
+nmlp_status nmlp_cuda_prefill_lay_out(nmlp_cuda_prefill *p, const nmlp_cuda_engine *e, nmlp_cuda_arena *block,
                                       int64_t rows, nmlp_err *err);
 
 /* Many tokens through all layers: the continuation of one text, or texts one after the other. */
-typedef struct nmlp_cuda_pass {
+typedef struct nmlp_cuda_prefill_pass {
     const nmlp_cuda_engine *engine;
     nmlp_cuda_prefill *prefill;
     const float *rope; /* [positions, D] */
@@ -84,15 +84,15 @@ typedef struct nmlp_cuda_pass {
     int64_t first;             /* where the first token goes in it */
     const int32_t *text_begin; /* on the device, see prefill.h */
     cudaStream_t stream;
-} nmlp_cuda_pass;
+} nmlp_cuda_prefill_pass;
 
 /* Runs n <= rows tokens and leaves their last hidden states in prefill->hidden. */
-nmlp_status nmlp_cuda_pass_run(const nmlp_cuda_pass *pass, const int32_t *ids, int32_t n, nmlp_err *err);
+nmlp_status nmlp_cuda_prefill_run(const nmlp_cuda_prefill_pass *pass, const int32_t *ids, int32_t n, nmlp_err *err);
 /* y [n, N padded] f32 (+)= x [n,K] bf16 times w. */
-nmlp_status nmlp_cuda_pass_multiply(const nmlp_cuda_pass *pass, float *y, bool accumulate, const void *x,
-                                    const nmlp_cuda_matrix *w, int32_t n, nmlp_err *err);
+nmlp_status nmlp_cuda_prefill_gemm(const nmlp_cuda_prefill_pass *pass, float *y, bool accumulate, const void *x,
+                                   const nmlp_cuda_matrix *w, int32_t n, nmlp_err *err);
 /* prefill->normed = the norm of `x`, n rows of the hidden size. */
-nmlp_status nmlp_cuda_pass_norm(const nmlp_cuda_pass *pass, const float *x, const float *weight, int32_t n,
-                                nmlp_err *err);
+nmlp_status nmlp_cuda_prefill_norm(const nmlp_cuda_prefill_pass *pass, const float *x, const float *weight, int32_t n,
+                                   nmlp_err *err);
 
 #endif

@@ -7,31 +7,31 @@
 
 /* ---- the decode program ---- */
 
-static nmlp_status plan_attention(nmlp_cuda_session *s, nmlp_cuda_plan *plan, int64_t l, nmlp_cuda_rows *hidden,
-                                  nmlp_err *err) {
+static nmlp_status plan_attention(nmlp_cuda_session *s, nmlp_cuda_decode_plan *plan, int64_t l,
+                                  nmlp_cuda_decode_rows *hidden, nmlp_err *err) {
     const nmlp_cuda_layer *layer = &s->engine->layers[l];
     const nmlp_config *c = &s->engine->model->config;
-    nmlp_cuda_rows qkv;
+    nmlp_cuda_decode_rows qkv;
     hidden->norm_weight = layer->attention_norm;
-    nmlp_cuda_matmul project = {.w = {&layer->qkv},
-                                .x = {*hidden},
-                                .n_matrices = 1,
-                                .output = NMLP_CUDA_STORE,
-                                .bias = layer->qkv_bias,
-                                .whole = true};
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_matmul(plan, &project, &qkv, err));
+    nmlp_cuda_decode_matmul project = {.w = {&layer->qkv},
+                                       .x = {*hidden},
+                                       .n_matrices = 1,
+                                       .output = NMLP_CUDA_DECODE_STORE,
+                                       .bias = layer->qkv_bias,
+                                       .whole = true};
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_decode_plan_matmul(plan, &project, &qkv, err));
     hidden->embedding = NULL; /* what follows adds to it */
     int32_t width = layer->o.k;
-    size_t chunks = NMLP_CUDA_KEY_CHUNKS_MAX;
-    nmlp_cuda_phase attend = {
-        .kind = NMLP_CUDA_ATTENTION,
+    size_t chunks = NMLP_CUDA_DECODE_KEY_CHUNKS_MAX;
+    nmlp_cuda_decode_phase attend = {
+        .kind = NMLP_CUDA_DECODE_ATTENTION,
         .op = {{.x = qkv.x, .x_written_by = qkv.written_by}},
-        .out = nmlp_cuda_block_take(plan->block, chunks * (size_t)width * NMLP_CUDA_WORD_BYTES),
+        .out = nmlp_cuda_arena_take(plan->block, chunks * (size_t)width * NMLP_CUDA_DECODE_WORD_BYTES),
         .out_part_stride = width,
         .eps = (float)c->rms_eps,
         .scale = 1.0f / sqrtf((float)c->head_dim),
-        .softmax = nmlp_cuda_block_take(plan->block,
-                                        chunks * (size_t)c->n_heads * NMLP_CUDA_SOFTMAX_STRIDE * NMLP_CUDA_WORD_BYTES),
+        .softmax = nmlp_cuda_arena_take(plan->block, chunks * (size_t)c->n_heads * NMLP_CUDA_DECODE_SOFTMAX_STRIDE *
+                                                         NMLP_CUDA_DECODE_WORD_BYTES),
         .q_norm = layer->q_norm,
         .k_norm = layer->k_norm,
         .rope = s->rope,
@@ -41,26 +41,26 @@ static nmlp_status plan_attention(nmlp_cuda_session *s, nmlp_cuda_plan *plan, in
         .n_kv_heads = (int32_t)c->n_kv_heads,
         .head_dim = (int32_t)c->head_dim,
         .context = (int32_t)s->context};
-    int32_t scratch = nmlp_cuda_attention_scratch_elems((int32_t)c->head_dim);
+    int32_t scratch = nmlp_cuda_decode_attention_elems((int32_t)c->head_dim);
     if (plan->input_elems < scratch) plan->input_elems = (scratch + 63) / 64 * 64;
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_push(plan, &attend, err));
-    nmlp_cuda_rows heads = {.x = attend.out,
-                            .part_stride = width,
-                            .pitch = width,
-                            .parts = 1,
-                            .cols = (int32_t)(c->n_heads * c->head_dim),
-                            .written_by = (int32_t)plan->n_phases,
-                            .input = NMLP_CUDA_HEADS};
-    nmlp_cuda_matmul mix = {.w = {&layer->o},
-                            .x = {heads},
-                            .n_matrices = 1,
-                            .output = NMLP_CUDA_ADD,
-                            .out = (void *)(uintptr_t)hidden->x,
-                            .out_before = hidden->written_by,
-                            .bias = layer->o_bias,
-                            .whole = true};
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_decode_plan_push(plan, &attend, err));
+    nmlp_cuda_decode_rows heads = {.x = attend.out,
+                                   .part_stride = width,
+                                   .pitch = width,
+                                   .parts = 1,
+                                   .cols = (int32_t)(c->n_heads * c->head_dim),
+                                   .written_by = (int32_t)plan->n_phases,
+                                   .input = NMLP_CUDA_DECODE_HEADS};
+    nmlp_cuda_decode_matmul mix = {.w = {&layer->o},
+                                   .x = {heads},
+                                   .n_matrices = 1,
+                                   .output = NMLP_CUDA_DECODE_ADD,
+                                   .out = (void *)(uintptr_t)hidden->x,
+                                   .out_before = hidden->written_by,
+                                   .bias = layer->o_bias,
+                                   .whole = true};
     size_t at = plan->n_phases;
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_matmul(plan, &mix, NULL, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_decode_plan_matmul(plan, &mix, NULL, err));
     hidden->written_by = (int32_t)plan->n_phases;
     plan->phases[at].softmax = attend.softmax; /* the combining reader needs the pieces' sums */
     plan->phases[at].n_heads = attend.n_heads;
@@ -68,28 +68,30 @@ static nmlp_status plan_attention(nmlp_cuda_session *s, nmlp_cuda_plan *plan, in
     return NMLP_OK;
 }
 
-static nmlp_status plan_head(nmlp_cuda_session *s, nmlp_cuda_plan *plan, nmlp_cuda_rows *hidden, nmlp_err *err) {
+static nmlp_status plan_head(nmlp_cuda_session *s, nmlp_cuda_decode_plan *plan, nmlp_cuda_decode_rows *hidden,
+                             nmlp_err *err) {
     hidden->norm_weight = s->engine->final_norm;
-    nmlp_cuda_matmul logits = {.w = {&s->engine->lm_head},
-                               .x = {*hidden},
-                               .n_matrices = 1,
-                               .output = NMLP_CUDA_LOGITS,
-                               .out = s->logits,
-                               .whole = true};
-    nmlp_cuda_phase pick = {.kind = NMLP_CUDA_PICK};
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_matmul(plan, &logits, NULL, err));
-    return nmlp_cuda_plan_push(plan, &pick, err);
+    nmlp_cuda_decode_matmul logits = {.w = {&s->engine->lm_head},
+                                      .x = {*hidden},
+                                      .n_matrices = 1,
+                                      .output = NMLP_CUDA_DECODE_LOGITS,
+                                      .out = s->logits,
+                                      .whole = true};
+    nmlp_cuda_decode_phase pick = {.kind = NMLP_CUDA_DECODE_PICK};
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_decode_plan_matmul(plan, &logits, NULL, err));
+    return nmlp_cuda_decode_plan_push(plan, &pick, err);
 }
 
-static nmlp_status plan_step(nmlp_cuda_session *s, nmlp_cuda_plan *plan, nmlp_cuda_rows *hidden, nmlp_err *err) {
+static nmlp_status plan_step(nmlp_cuda_session *s, nmlp_cuda_decode_plan *plan, nmlp_cuda_decode_rows *hidden,
+                             nmlp_err *err) {
     const nmlp_cuda_engine *e = s->engine;
-    nmlp_cuda_block *block = plan->block;
-    void *residual = nmlp_cuda_block_take(block, (size_t)e->embedding.k * NMLP_CUDA_WORD_BYTES);
-    nmlp_cuda_phase embed = {
-        .kind = NMLP_CUDA_EMBED, .op = {{.k = e->embedding.k}}, .out = residual, .embedding = e->embedding.data};
+    nmlp_cuda_arena *block = plan->block;
+    void *residual = nmlp_cuda_arena_take(block, (size_t)e->embedding.k * NMLP_CUDA_DECODE_WORD_BYTES);
+    nmlp_cuda_decode_phase embed = {
+        .kind = NMLP_CUDA_DECODE_EMBED, .op = {{.k = e->embedding.k}}, .out = residual, .embedding = e->embedding.data};
     size_t begin = block->used_bytes;
     size_t end = begin;
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_push(plan, &embed, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_decode_plan_push(plan, &embed, err));
     hidden->x = residual;
     hidden->written_by = (int32_t)plan->n_phases;
     hidden->embedding = e->embedding.data;
@@ -97,7 +99,8 @@ static nmlp_status plan_step(nmlp_cuda_session *s, nmlp_cuda_plan *plan, nmlp_cu
         block->used_bytes = begin; /* layers use the same memory one after the other */
         NMLP_RETURN_IF_FAILED(plan_attention(s, plan, l, hidden, err));
         hidden->norm_weight = e->layers[l].mlp_norm;
-        NMLP_RETURN_IF_FAILED(nmlp_cuda_plan_mlp(plan, &e->layers[l].mlp, hidden, NMLP_CUDA_ADD, residual, err));
+        NMLP_RETURN_IF_FAILED(
+            nmlp_cuda_decode_plan_mlp(plan, &e->layers[l].mlp, hidden, NMLP_CUDA_DECODE_ADD, residual, err));
         if (block->used_bytes > end) end = block->used_bytes;
     }
     block->used_bytes = end;
@@ -105,27 +108,28 @@ static nmlp_status plan_step(nmlp_cuda_session *s, nmlp_cuda_plan *plan, nmlp_cu
 }
 
 /* The step's program, or with `head_only` its end. */
-static nmlp_status lay_out_program(nmlp_cuda_session *s, nmlp_cuda_program *program, bool head_only, nmlp_err *err) {
+static nmlp_status lay_out_program(nmlp_cuda_session *s, nmlp_cuda_decode_program *program, bool head_only,
+                                   nmlp_err *err) {
     const nmlp_config *c = &s->engine->model->config;
     nmlp_status st = NMLP_OK;
-    nmlp_cuda_plan plan;
-    nmlp_cuda_rows hidden = {.x = s->hidden, /* what prefill left */
-                             .pitch = nmlp_cuda_pad(c->hidden),
-                             .cols = (int32_t)c->hidden,
-                             .parts = 1,
-                             .input = NMLP_CUDA_NORM,
-                             .norm_dim = (int32_t)c->hidden,
-                             .eps = (float)c->rms_eps};
-    nmlp_cuda_plan_init(&plan, &s->engine->device, &s->block, 1);
+    nmlp_cuda_decode_plan plan;
+    nmlp_cuda_decode_rows hidden = {.x = s->hidden, /* what prefill left */
+                                    .pitch = nmlp_cuda_pad(c->hidden),
+                                    .cols = (int32_t)c->hidden,
+                                    .parts = 1,
+                                    .input = NMLP_CUDA_DECODE_NORM,
+                                    .norm_dim = (int32_t)c->hidden,
+                                    .eps = (float)c->rms_eps};
+    nmlp_cuda_decode_plan_init(&plan, &s->engine->device, &s->block, 1);
     NMLP_TRY(head_only ? plan_head(s, &plan, &hidden, err) : plan_step(s, &plan, &hidden, err));
-    NMLP_TRY(nmlp_cuda_plan_finish(&plan, program, err));
+    NMLP_TRY(nmlp_cuda_decode_plan_finish(&plan, program, err));
     size_t n_blocks = (size_t)s->engine->device.n_blocks;
     program->state = s->state;
     program->head_dim = (int32_t)c->head_dim;
-    program->best = nmlp_cuda_block_take(&s->block, 2 * n_blocks * NMLP_CUDA_WORD_BYTES);
+    program->best = nmlp_cuda_arena_take(&s->block, 2 * n_blocks * NMLP_CUDA_DECODE_WORD_BYTES);
     program->choices = (unsigned long long *)(void *)s->choices;
 out:
-    nmlp_cuda_plan_fini(&plan);
+    nmlp_cuda_decode_plan_fini(&plan);
     return st;
 }
 
@@ -134,17 +138,17 @@ out:
 /* Called twice: to measure, and for real. */
 static nmlp_status lay_out(nmlp_cuda_session *s, const float *rope, nmlp_err *err) {
     const nmlp_config *c = &s->engine->model->config;
-    nmlp_cuda_block *block = &s->block;
+    nmlp_cuda_arena *block = &s->block;
     size_t cache_bytes = (size_t)(c->n_kv_heads * s->context * c->head_dim) * 2;
     size_t rope_bytes = (size_t)(s->context * c->head_dim) * sizeof *rope;
     for (int64_t l = 0; l < c->n_layers; l++) {
-        s->k[l] = nmlp_cuda_block_take(block, cache_bytes);
-        s->v[l] = nmlp_cuda_block_take(block, cache_bytes);
+        s->k[l] = nmlp_cuda_arena_take(block, cache_bytes);
+        s->v[l] = nmlp_cuda_arena_take(block, cache_bytes);
     }
-    s->rope = nmlp_cuda_block_take(block, rope_bytes);
-    s->hidden = nmlp_cuda_block_take(block, (size_t)nmlp_cuda_pad(c->hidden) * sizeof(float));
-    s->logits = nmlp_cuda_block_take(block, (size_t)nmlp_cuda_pad(c->vocab) * sizeof(float));
-    s->state = nmlp_cuda_block_take(block, sizeof *s->state);
+    s->rope = nmlp_cuda_arena_take(block, rope_bytes);
+    s->hidden = nmlp_cuda_arena_take(block, (size_t)nmlp_cuda_pad(c->hidden) * sizeof(float));
+    s->logits = nmlp_cuda_arena_take(block, (size_t)nmlp_cuda_pad(c->vocab) * sizeof(float));
+    s->state = nmlp_cuda_arena_take(block, sizeof *s->state);
     int64_t rows = s->context < NMLP_CUDA_PREFILL_ROWS ? s->context : NMLP_CUDA_PREFILL_ROWS;
     NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_lay_out(&s->prefill, s->engine, block, rows, err));
     NMLP_RETURN_IF_FAILED(lay_out_program(s, &s->step, false, err));
@@ -156,7 +160,7 @@ static nmlp_status lay_out(nmlp_cuda_session *s, const float *rope, nmlp_err *er
 
 static nmlp_status make_handles(nmlp_cuda_session *s, nmlp_err *err) {
     void *pinned = NULL;
-    size_t bytes = NMLP_CUDA_CHOICES * sizeof *s->choices;
+    size_t bytes = NMLP_CUDA_DECODE_CHOICES * sizeof *s->choices;
     NMLP_RETURN_IF_FAILED(
         NMLP_CUDA_CHECK(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "making a stream", err));
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaMallocHost(&pinned, bytes), "pinning host memory", err));
@@ -175,7 +179,7 @@ nmlp_status nmlp_cuda_session_create(nmlp_cuda_session **out, const nmlp_cuda_en
                          (long long)context, (long long)c->max_positions);
     nmlp_cuda_session *s = nmlp_mem_new(1, sizeof *s, err);
     if (!s) return NMLP_E_NOMEM;
-    nmlp_cuda_block_init(&s->block);
+    nmlp_cuda_arena_init(&s->block);
     s->engine = engine;
     s->context = context;
     s->k = nmlp_mem_new((size_t)c->n_layers, sizeof *s->k, err);
@@ -183,7 +187,7 @@ nmlp_status nmlp_cuda_session_create(nmlp_cuda_session **out, const nmlp_cuda_en
     if (!s->k || !s->v) NMLP_TRY(NMLP_E_NOMEM);
     NMLP_TRY(make_handles(s, err));
     NMLP_TRY(lay_out(s, rope, err));
-    NMLP_TRY(nmlp_cuda_block_commit(&s->block, "a session of that context", err));
+    NMLP_TRY(nmlp_cuda_arena_commit(&s->block, "a session of that context", err));
     NMLP_TRY(lay_out(s, rope, err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaDeviceSynchronize(), "preparing a session", err));
     *out = s;
@@ -197,12 +201,12 @@ void nmlp_cuda_session_destroy(nmlp_cuda_session *s) {
     if (s->stream) (void)cudaStreamSynchronize(s->stream);
 #ifdef NMLP_CUDA_CLOCKS
     nmlp_err ignored;
-    (void)nmlp_cuda_print_clocks(&s->step, s->engine->device.n_blocks, &ignored);
+    (void)nmlp_cuda_decode_print_clocks(&s->step, s->engine->device.n_blocks, &ignored);
 #endif
     if (s->choices) (void)cudaFreeHost((void *)s->choices);
     if (s->stream) (void)cudaStreamDestroy(s->stream);
     nmlp_cuda_blas_destroy(s->prefill.blas);
-    nmlp_cuda_block_release(&s->block);
+    nmlp_cuda_arena_release(&s->block);
     nmlp_mem_free(s->k);
     nmlp_mem_free(s->v);
     nmlp_mem_free(s);
@@ -242,8 +246,8 @@ static nmlp_status put_state(nmlp_cuda_session *s, int32_t token, int64_t length
 }
 
 /* A program whose steps end with a choice each. */
-static nmlp_status launch(nmlp_cuda_session *s, const nmlp_cuda_program *program, nmlp_err *err) {
-    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_stream_launch(program, s->engine->device.n_blocks, s->stream),
+static nmlp_status launch(nmlp_cuda_session *s, const nmlp_cuda_decode_program *program, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_decode_launch(program, s->engine->device.n_blocks, s->stream),
                                           "launching the streaming kernel", err));
     s->n_choices += (uint32_t)program->n_steps;
     return NMLP_OK;
@@ -257,7 +261,7 @@ static nmlp_status start_steps(nmlp_cuda_session *s, int64_t n, nmlp_err *err) {
 }
 
 static bool is_chosen(nmlp_cuda_session *s, uint32_t number) {
-    uint64_t choice = atomic_load_explicit(&s->choices[number % NMLP_CUDA_CHOICES], memory_order_acquire);
+    uint64_t choice = atomic_load_explicit(&s->choices[number % NMLP_CUDA_DECODE_CHOICES], memory_order_acquire);
     s->chosen = (int32_t)(uint32_t)choice;
     return choice >> 32 == number;
 }
@@ -295,16 +299,16 @@ static nmlp_status check_append(const nmlp_cuda_session *s, const int32_t *ids, 
 
 /* n tokens at positions length.. leave their last hidden state in s->hidden. */
 static nmlp_status prefill(nmlp_cuda_session *s, const int32_t *ids, int32_t n, nmlp_err *err) {
-    nmlp_cuda_pass pass = {.engine = s->engine,
-                           .prefill = &s->prefill,
-                           .rope = s->rope,
-                           .k = s->k,
-                           .v = s->v,
-                           .context = s->context,
-                           .first = s->length,
-                           .stream = s->stream};
+    nmlp_cuda_prefill_pass pass = {.engine = s->engine,
+                                   .prefill = &s->prefill,
+                                   .rope = s->rope,
+                                   .k = s->k,
+                                   .v = s->v,
+                                   .context = s->context,
+                                   .first = s->length,
+                                   .stream = s->stream};
     int32_t pitch = nmlp_cuda_pad(s->engine->model->config.hidden);
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_pass_run(&pass, ids, n, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_run(&pass, ids, n, err));
     return NMLP_CUDA_CHECK(cudaMemcpyAsync(s->hidden, s->prefill.hidden + (int64_t)(n - 1) * pitch,
                                            (size_t)pitch * sizeof(float), cudaMemcpyDeviceToDevice, s->stream),
                            "keeping the last row", err);
@@ -369,7 +373,7 @@ nmlp_status nmlp_cuda_session_next(nmlp_cuda_session *s, int64_t more, int32_t *
     if (!s->picked) return nmlp_fail(err, NMLP_E_ARG, "there is no choice before a token is appended");
     if (steps_ahead(s) == 0) {
         if (more > s->context - s->length) more = s->context - s->length;
-        if (more > NMLP_CUDA_STEPS_MAX) more = NMLP_CUDA_STEPS_MAX;
+        if (more > NMLP_CUDA_DECODE_STEPS_MAX) more = NMLP_CUDA_DECODE_STEPS_MAX;
         if (more > 0) NMLP_RETURN_IF_FAILED(start_steps(s, more, err));
     }
     NMLP_RETURN_IF_FAILED(await_choice(s, s->current, err));

@@ -19,8 +19,8 @@ static nmlp_status find_encoder(__typeof__(&cuTensorMapEncodeTiled) *encode, nml
     return NMLP_OK;
 }
 
-nmlp_status nmlp_cuda_tile_map_put(void *map, const void *data, int32_t n, int32_t k, int32_t rows, int32_t blocks_k,
-                                   nmlp_err *err) {
+nmlp_status nmlp_cuda_tensor_map_upload(void *map, const void *data, int32_t n, int32_t k, int32_t rows,
+                                        int32_t blocks_k, nmlp_err *err) {
     __typeof__(&cuTensorMapEncodeTiled) encode = NULL;
     CUtensorMap made;
     int major = 0;
@@ -42,8 +42,8 @@ nmlp_status nmlp_cuda_tile_map_put(void *map, const void *data, int32_t n, int32
     return NMLP_CUDA_CHECK(cudaMemcpy(map, &made, sizeof made, cudaMemcpyHostToDevice), "uploading a tensor map", err);
 }
 
-nmlp_status nmlp_cuda_box_map_make(nmlp_cuda_map *map, const void *data, int32_t n, int32_t k, int32_t pitch,
-                                   int32_t box_rows, nmlp_err *err) {
+nmlp_status nmlp_cuda_tensor_map_make(nmlp_cuda_tensor_map *map, const void *data, int32_t n, int32_t k, int32_t pitch,
+                                      int32_t box_rows, nmlp_err *err) {
     __typeof__(&cuTensorMapEncodeTiled) encode = NULL;
     CUtensorMap made;
     _Static_assert(sizeof made == sizeof map->bytes, "a map is one of the driver's");

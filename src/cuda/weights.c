@@ -46,15 +46,15 @@ static nmlp_status upload_rows(uint16_t *to, int32_t pitch, const nmlp_view *vie
 }
 
 /* Memory for a matrix of the size written in it. */
-static nmlp_status take_matrix(nmlp_cuda_matrix *m, nmlp_cuda_block *block, nmlp_err *err) {
-    m->map = nmlp_cuda_block_take(block, NMLP_CUDA_TILE_MAP_BYTES);
-    m->data = nmlp_cuda_block_take(block, nmlp_cuda_matrix_bytes(m));
-    return block->committed
-               ? nmlp_cuda_tile_map_put(m->map, m->data, m->n, m->k, NMLP_CUDA_UNIT_ROWS, NMLP_CUDA_TILE_COLS / 64, err)
-               : NMLP_OK;
+static nmlp_status take_matrix(nmlp_cuda_matrix *m, nmlp_cuda_arena *block, nmlp_err *err) {
+    m->map = nmlp_cuda_arena_take(block, NMLP_CUDA_TENSOR_MAP_BYTES);
+    m->data = nmlp_cuda_arena_take(block, nmlp_cuda_matrix_bytes(m));
+    return block->committed ? nmlp_cuda_tensor_map_upload(m->map, m->data, m->n, m->k, NMLP_CUDA_DECODE_TILE_ROWS,
+                                                          NMLP_CUDA_DECODE_TILE_COLS / 64, err)
+                            : NMLP_OK;
 }
 
-nmlp_status nmlp_cuda_upload_matrix(nmlp_cuda_matrix *out, nmlp_cuda_block *block, const nmlp_view *const *parts,
+nmlp_status nmlp_cuda_upload_matrix(nmlp_cuda_matrix *out, nmlp_cuda_arena *block, const nmlp_view *const *parts,
                                     int n_parts, nmlp_err *err) {
     *out = (nmlp_cuda_matrix){.k = nmlp_cuda_pad(parts[0]->shape[1])};
     for (int i = 0; i < n_parts; i++) out->n += (int32_t)parts[i]->shape[0];
@@ -67,13 +67,13 @@ nmlp_status nmlp_cuda_upload_matrix(nmlp_cuda_matrix *out, nmlp_cuda_block *bloc
     return NMLP_OK;
 }
 
-nmlp_status nmlp_cuda_upload_vector(float **out, nmlp_cuda_block *block, const nmlp_view *const *parts, int n_parts,
+nmlp_status nmlp_cuda_upload_vector(float **out, nmlp_cuda_arena *block, const nmlp_view *const *parts, int n_parts,
                                     nmlp_err *err) {
     int64_t n = 0;
     *out = NULL;
     for (int i = 0; i < n_parts && parts[i]->data; i++) n += nmlp_view_elems(parts[i]);
     if (n == 0) return NMLP_OK;
-    *out = nmlp_cuda_block_take(block, (size_t)nmlp_cuda_pad(n) * sizeof **out);
+    *out = nmlp_cuda_arena_take(block, (size_t)nmlp_cuda_pad(n) * sizeof **out);
     if (!block->committed) return NMLP_OK;
     float *wide = nmlp_mem_new((size_t)n, sizeof *wide, err);
     if (!wide) return NMLP_E_NOMEM;
@@ -89,12 +89,12 @@ nmlp_status nmlp_cuda_upload_vector(float **out, nmlp_cuda_block *block, const n
     return st;
 }
 
-static nmlp_status upload_one(nmlp_cuda_matrix *out, nmlp_cuda_block *block, const nmlp_view *view, nmlp_err *err) {
+static nmlp_status upload_one(nmlp_cuda_matrix *out, nmlp_cuda_arena *block, const nmlp_view *view, nmlp_err *err) {
     return nmlp_cuda_upload_matrix(out, block, &view, 1, err);
 }
 
 /* Gate's basis above up's, up's on a padded row: its products then start on a padded column. */
-static nmlp_status upload_two_bases(nmlp_cuda_mlp_weights *w, nmlp_cuda_block *block, const nmlp_view *gate,
+static nmlp_status upload_two_bases(nmlp_cuda_mlp_weights *w, nmlp_cuda_arena *block, const nmlp_view *gate,
                                     const nmlp_view *up, nmlp_err *err) {
     w->up_start = nmlp_cuda_pad(gate->shape[0]);
     w->basis = (nmlp_cuda_matrix){.n = w->up_start + (int32_t)up->shape[0], .k = nmlp_cuda_pad(gate->shape[1])};
@@ -105,7 +105,7 @@ static nmlp_status upload_two_bases(nmlp_cuda_mlp_weights *w, nmlp_cuda_block *b
     return upload_rows(to + (int64_t)w->up_start * w->basis.k, w->basis.k, up, err);
 }
 
-nmlp_status nmlp_cuda_upload_mlp(nmlp_cuda_mlp_weights *out, nmlp_cuda_block *block, const nmlp_factors *gate,
+nmlp_status nmlp_cuda_upload_mlp(nmlp_cuda_mlp_weights *out, nmlp_cuda_arena *block, const nmlp_factors *gate,
                                  const nmlp_factors *up, const nmlp_factors *down, nmlp_err *err) {
     *out = (nmlp_cuda_mlp_weights){.gate_rank = (int32_t)nmlp_factors_rank(gate),
                                    .up_rank = (int32_t)nmlp_factors_rank(up)};

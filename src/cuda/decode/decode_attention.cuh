@@ -1,6 +1,6 @@
 /* One token's attention over the cache, cut into (kv head, run of keys) units. A warp takes 16 keys at a time on the
  * tensor cores: scores are Q K^T, results P V, where Q and P are rows of two bf16 numbers each, the high halves of four
- * heads in rows 0 to 3 and the low halves in rows 4 to 7. Keys, values and angles are asked for before the queries,
+ * heads in rows 0 to 3 and the low halves in rows 4 to 7. Keys, values and angles are loaded before the queries,
  * which are what everything waits for. The unit with the newest key takes that from the same phase, and writes it and
  * its value to the cache. */
 #ifndef NMLP_CUDA_DECODE_DECODE_ATTENTION_CUH
@@ -13,7 +13,7 @@ namespace {
 enum {
     HEADS_AT_ONCE = 4,
     KEYS_PER_WARP = 16,
-    KEYS_AT_ONCE = NMLP_CUDA_CONSUMER_WARPS * KEYS_PER_WARP,
+    KEYS_AT_ONCE = NMLP_CUDA_DECODE_CONSUMER_WARPS * KEYS_PER_WARP,
     DIMS_PER_BLOCK = 32, /* a lane holds 8 neighbouring columns of 32 */
     QUERY_SKEW = 8       /* elements between rows of queries */
 };
@@ -27,7 +27,7 @@ struct attention_memory {
 
 /* In floats. */
 inline __host__ __device__ int attention_scratch(int dim) {
-    return HEADS_AT_ONCE * (dim + QUERY_SKEW) + dim + NMLP_CUDA_CONSUMER_WARPS * HEADS_AT_ONCE * (dim + 4);
+    return HEADS_AT_ONCE * (dim + QUERY_SKEW) + dim + NMLP_CUDA_DECODE_CONSUMER_WARPS * HEADS_AT_ONCE * (dim + 4);
 }
 
 __device__ __forceinline__ attention_memory attention_places(float *scratch, int dim) {
@@ -293,8 +293,8 @@ __device__ __forceinline__ void put_warp(float *merged, const running<DB> &r, in
 }
 
 /* What the warps have, in one order, to memory. */
-__device__ __forceinline__ void write_unit(const nmlp_cuda_phase *ph, uint32_t tag, const float *merged, int first_head,
-                                           int n_heads, int chunk) {
+__device__ __forceinline__ void write_unit(const nmlp_cuda_decode_phase *ph, uint32_t tag, const float *merged,
+                                           int first_head, int n_heads, int chunk) {
     const int dim = ph->head_dim;
     const int row = dim + 4;
     for (int at = threadIdx.x; at < n_heads * dim; at += CONSUMERS) {
@@ -304,10 +304,10 @@ __device__ __forceinline__ void write_unit(const nmlp_cuda_phase *ph, uint32_t t
         float sum = 0;
         float v = 0;
 #pragma unroll
-        for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++)
+        for (int w = 0; w < NMLP_CUDA_DECODE_CONSUMER_WARPS; w++)
             top = fmaxf(top, merged[(w * HEADS_AT_ONCE + h) * row + dim]);
 #pragma unroll
-        for (int w = 0; w < NMLP_CUDA_CONSUMER_WARPS; w++) {
+        for (int w = 0; w < NMLP_CUDA_DECODE_CONSUMER_WARPS; w++) {
             const float *from = merged + (w * HEADS_AT_ONCE + h) * row;
             const float weight = __expf(from[dim] - top);
             sum += from[dim + 1] * weight;
@@ -317,7 +317,7 @@ __device__ __forceinline__ void write_unit(const nmlp_cuda_phase *ph, uint32_t t
                  __float_as_uint(v), tag);
         if (d == 0)
             put_words(static_cast<word *>(ph->softmax) +
-                          NMLP_CUDA_SOFTMAX_STRIDE * (chunk * ph->n_heads + first_head + h),
+                          NMLP_CUDA_DECODE_SOFTMAX_STRIDE * (chunk * ph->n_heads + first_head + h),
                       make_word(__float_as_uint(top), tag), make_word(__float_as_uint(sum), tag));
     }
 }
@@ -334,7 +334,7 @@ struct attention_unit {
 };
 
 template <int DB>
-__device__ __forceinline__ void run_unit(const nmlp_cuda_phase *ph, const attention_unit &u, uint32_t in_tag,
+__device__ __forceinline__ void run_unit(const nmlp_cuda_decode_phase *ph, const attention_unit &u, uint32_t in_tag,
                                          uint32_t out_tag, const attention_memory &mem, int position) {
     const int warp = threadIdx.x >> 5;
     int lane = threadIdx.x & 31;
@@ -392,7 +392,7 @@ __device__ __forceinline__ void run_unit(const nmlp_cuda_phase *ph, const attent
 
 /* Heads of up to DB * 32 columns. `scratch`: the block's input space, f32. */
 template <int DB>
-__device__ __forceinline__ void run_attention(const nmlp_cuda_phase *ph, uint32_t in_tag, uint32_t out_tag,
+__device__ __forceinline__ void run_attention(const nmlp_cuda_decode_phase *ph, uint32_t in_tag, uint32_t out_tag,
                                               float *scratch, int position) {
     const int dim = ph->head_dim;
     const int n_keys = position + 1;

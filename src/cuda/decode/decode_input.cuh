@@ -9,35 +9,35 @@
 #include "cuda/decode/decode_ring.cuh"
 
 enum {
-    CONSUMERS = NMLP_CUDA_CONSUMER_WARPS * 32,
-    PLACE = 2 * CONSUMERS /* columns the multiplying warps read at a time, two per lane */
+    CONSUMERS = NMLP_CUDA_DECODE_CONSUMER_WARPS * 32,
+    PLACE = 2 * CONSUMERS /* columns the consumer warps read at a time, two per lane */
 };
 
 /* A run of units of a matmul phase. */
 struct unit_range {
-    int groups; /* units per piece of K */
+    int groups; /* units per split-K chunk */
     int begin;
     int end;
 };
 
 /* Shared memory that is not ring, input or sums. */
 struct shared_head {
-    uint64_t full[NMLP_CUDA_SLOTS_MAX];
-    uint64_t empty[NMLP_CUDA_SLOTS_MAX];
+    uint64_t full[NMLP_CUDA_DECODE_STAGES_MAX];
+    uint64_t empty[NMLP_CUDA_DECODE_STAGES_MAX];
     uint64_t sums_full[2];
     uint64_t sums_empty[2];
-    uint64_t meeting;         /* of checking builds */
-    nmlp_cuda_phase phase[2]; /* this one and the next */
+    uint64_t meeting;                /* of checking builds */
+    nmlp_cuda_decode_phase phase[2]; /* this one and the next */
     unit_range units[2];
     int phase_index[2];
-    bool is_last[2];       /* of the launch */
-    uint32_t tag_base;     /* what this launch adds to phase numbers */
-    nmlp_cuda_state state; /* as it was before the step */
+    bool is_last[2];              /* of the launch */
+    uint32_t tag_base;            /* what this launch adds to phase numbers */
+    nmlp_cuda_decode_state state; /* as it was before the step */
 #ifdef NMLP_CUDA_CLOCKS
     long long begin_clock; /* one for all warps */
 #endif
-    uint64_t squared;                          /* squares below are there */
-    float squares[NMLP_CUDA_S_MAX][CONSUMERS]; /* of the row that is normalised, by thread */
+    uint64_t squared;                                    /* squares below are there */
+    float squares[NMLP_CUDA_DECODE_ROWS_MAX][CONSUMERS]; /* of the row that is normalised, by thread */
 };
 
 __device__ __forceinline__ void consumer_sync() {
@@ -52,8 +52,8 @@ __device__ __forceinline__ float warp_sum(float v) {
 
 /* Keys of one attention unit when there are n_keys. */
 __device__ __forceinline__ int keys_per_chunk(int n_keys) {
-    int chunk = (n_keys + NMLP_CUDA_KEY_CHUNKS_MAX - 1) / NMLP_CUDA_KEY_CHUNKS_MAX;
-    return chunk < NMLP_CUDA_CHUNK_KEYS_MIN ? NMLP_CUDA_CHUNK_KEYS_MIN : chunk;
+    int chunk = (n_keys + NMLP_CUDA_DECODE_KEY_CHUNKS_MAX - 1) / NMLP_CUDA_DECODE_KEY_CHUNKS_MAX;
+    return chunk < NMLP_CUDA_DECODE_CHUNK_KEYS_MIN ? NMLP_CUDA_DECODE_CHUNK_KEYS_MIN : chunk;
 }
 
 /* ---- tagged words ---- */
@@ -94,7 +94,7 @@ __device__ __forceinline__ float2 floats_of(const word (&w)[2]) {
 }
 
 /* Two neighbouring words of each of N places, at(i), neighbours to neighbouring lanes, so that a warp asks for whole
- * sectors. All are asked for at once, and again until all are written: few instructions, because they stand between a
+ * sectors. All are loaded at once, and again until all are written: few instructions, because they stand between a
  * value's arrival and its use. */
 template <int N, class At> __device__ __forceinline__ void get_pairs(float2 (&v)[N], const At at, uint32_t tag) {
     word w[N][2];
@@ -129,10 +129,10 @@ __device__ __forceinline__ void add2(float2 &a, float2 b) {
 /* N places of two values, PLACE columns apart from `col` on, that another phase or an earlier launch wrote; zeros past
  * the last. */
 template <int N>
-__device__ __forceinline__ void get_values(float2 (&v)[N], const nmlp_cuda_operand *op, int64_t row_at, int col,
+__device__ __forceinline__ void get_values(float2 (&v)[N], const nmlp_cuda_decode_operand *op, int64_t row_at, int col,
                                            uint32_t tag) {
     const int cols = op->x_cols;
-    const int last = (cols - 1) & ~1; /* asked for in place of those past it */
+    const int last = (cols - 1) & ~1; /* requested in place of those past it */
     if (op->x_written_by) {
         const word *x = static_cast<const word *>(op->x) + row_at;
         get_pairs<N>(v, [=](int i) { return x + min(col + i * PLACE, last); }, tag);
@@ -156,11 +156,11 @@ __device__ __forceinline__ void get_embedded(float2 (&v)[N], const __nv_bfloat16
                    : make_float2(0, 0);
 }
 
-/* Rows of one part, few of them: a thread's loads are all under way before the first is used, because it has nothing
+/* Rows of one part, few of them: a thread's loads are all in flight before the first is used, because it has nothing
  * else to do than wait for them. */
 template <int PLACES>
-__device__ __forceinline__ void stage_plain(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0,
-                                            int len, uint32_t tag) {
+__device__ __forceinline__ void stage_plain(const nmlp_cuda_decode_operand *op, __nv_bfloat16 *rows, int pitch, int s,
+                                            int k0, int len, uint32_t tag) {
 #pragma unroll 1
     for (int row = 0; row < s; row++) {
 #pragma unroll 1
@@ -176,8 +176,8 @@ __device__ __forceinline__ void stage_plain(const nmlp_cuda_operand *op, __nv_bf
 
 /* The same for rows of up to PARTS parts. */
 template <int PARTS, int PLACES>
-__device__ __forceinline__ void stage_parts(const nmlp_cuda_operand *op, __nv_bfloat16 *rows, int pitch, int s, int k0,
-                                            int len, uint32_t tag) {
+__device__ __forceinline__ void stage_parts(const nmlp_cuda_decode_operand *op, __nv_bfloat16 *rows, int pitch, int s,
+                                            int k0, int len, uint32_t tag) {
     const word *x = static_cast<const word *>(op->x) + k0;
     const int64_t stride = op->x_part_stride;
     const int parts = op->x_parts;
@@ -203,11 +203,11 @@ __device__ __forceinline__ void stage_parts(const nmlp_cuda_operand *op, __nv_bf
 }
 
 /* x * weight goes to shared memory; 1/rms multiplies the result. The squares run over the whole row, so the first
- * piece's are those of the phase; the finishing warp adds them while the others multiply. */
+ * piece's are those of the phase; the epilogue warp adds them while the others multiply. */
 template <int PLACES>
-__device__ __forceinline__ void stage_norm(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows,
-                                           int pitch, int s, int k0, int len, bool first, shared_head *sh,
-                                           uint32_t tag) {
+__device__ __forceinline__ void stage_norm(const nmlp_cuda_decode_phase *ph, const nmlp_cuda_decode_operand *op,
+                                           __nv_bfloat16 *rows, int pitch, int s, int k0, int len, bool first,
+                                           shared_head *sh, uint32_t tag) {
     const float *weight = ph->norm_weight;
     const int k = op->k;
     for (int row = 0; row < s; row++) {
@@ -282,8 +282,8 @@ __device__ __forceinline__ void add_pieces(head_rows &r, const word *values, int
 }
 
 /* The pieces of attention become one row: each is weighted by its share of the softmax. One token only. */
-__device__ __forceinline__ void stage_heads(const nmlp_cuda_phase *ph, const nmlp_cuda_operand *op, __nv_bfloat16 *rows,
-                                            int pitch, int k0, int len, int n_keys, uint32_t tag) {
+__device__ __forceinline__ void stage_heads(const nmlp_cuda_decode_phase *ph, const nmlp_cuda_decode_operand *op,
+                                            __nv_bfloat16 *rows, int pitch, int k0, int len, int n_keys, uint32_t tag) {
     static_assert(HEADS_FOLLOWED * 8 >= HEAD_COLS, "heads have 8 columns at least");
     int lane = threadIdx.x & 31;
     asm volatile("" : "+r"(lane)); /* what depends on it is computed here, not kept in registers through all phases */
@@ -308,8 +308,8 @@ __device__ __forceinline__ void stage_heads(const nmlp_cuda_phase *ph, const nml
             cols[i] = min(base + i * PLACE + lane * 2, end - 2); /* those past the last ask for it */
         }
         const word *values = static_cast<const word *>(op->x) + k0;
-        const word *softmax = static_cast<const word *>(ph->softmax) + NMLP_CUDA_SOFTMAX_STRIDE * head;
-        const int softmax_stride = NMLP_CUDA_SOFTMAX_STRIDE * n_heads;
+        const word *softmax = static_cast<const word *>(ph->softmax) + NMLP_CUDA_DECODE_SOFTMAX_STRIDE * head;
+        const int softmax_stride = NMLP_CUDA_DECODE_SOFTMAX_STRIDE * n_heads;
         int c = 0;
         for (; c + 2 <= n_chunks; c += 2)
             add_pieces<2>(r, values + c * stride, stride, cols, softmax + c * softmax_stride, softmax_stride, tag);
@@ -327,15 +327,15 @@ __device__ __forceinline__ void stage_heads(const nmlp_cuda_phase *ph, const nml
 
 /* Inputs that are not attention's; WIDE: long rows are normalised. */
 template <bool WIDE>
-__device__ __forceinline__ void stage_segments(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int pitch, int s, int k0,
-                                               int n_segments, bool first, shared_head *sh) {
+__device__ __forceinline__ void stage_segments(const nmlp_cuda_decode_phase *ph, __nv_bfloat16 *rows, int pitch, int s,
+                                               int k0, int n_segments, bool first, shared_head *sh) {
 #pragma unroll 1
     for (int i = 0; i < n_segments; i++) {
-        const nmlp_cuda_operand *op = &ph->op[i];
+        const nmlp_cuda_decode_operand *op = &ph->op[i];
         __nv_bfloat16 *to = rows + i * ph->k_chunk;
         const int len = min(ph->k_chunk, op->k - k0);
         const uint32_t tag = op->x_written_by ? sh->tag_base + (uint32_t)op->x_written_by : 0;
-        if (op->input == NMLP_CUDA_NORM)
+        if (op->input == NMLP_CUDA_DECODE_NORM)
             stage_norm<WIDE ? 8 : 4>(ph, op, to, pitch, s, k0, len, first, sh, tag);
         else if (op->x_parts == 2)
             stage_parts<2, 3>(op, to, pitch, s, k0, len, tag);
@@ -353,16 +353,16 @@ __device__ __forceinline__ void stage_segments(const nmlp_cuda_phase *ph, __nv_b
 /* Piece `piece` of K of every input, side by side, `first` in this phase; ends with the rows visible to all consumers.
  * `meanwhile` is done before the first of them is waited for, where registers allow. */
 template <class Meanwhile>
-__device__ __forceinline__ void stage_input(const nmlp_cuda_phase *ph, __nv_bfloat16 *rows, int s, int piece,
+__device__ __forceinline__ void stage_input(const nmlp_cuda_decode_phase *ph, __nv_bfloat16 *rows, int s, int piece,
                                             bool first, shared_head *sh, const Meanwhile meanwhile) {
     const int n_segments = ph->n_matrices == 2 && !ph->same_x ? 2 : 1;
-    const int pitch = n_segments * ph->k_chunk + NMLP_CUDA_ROW_SKEW;
+    const int pitch = n_segments * ph->k_chunk + NMLP_CUDA_DECODE_ROW_SKEW;
     const int k0 = piece * ph->k_chunk;
-    if (ph->op[0].input == NMLP_CUDA_HEADS) {
+    if (ph->op[0].input == NMLP_CUDA_DECODE_HEADS) {
         const int len = min(ph->k_chunk, ph->op[0].k - k0);
         stage_heads(ph, &ph->op[0], rows, pitch, k0, len, sh->state.length + 1,
                     sh->tag_base + (uint32_t)ph->op[0].x_written_by);
-    } else if (ph->op[0].input == NMLP_CUDA_NORM && ph->op[0].k > 4 * PLACE) {
+    } else if (ph->op[0].input == NMLP_CUDA_DECODE_NORM && ph->op[0].k > 4 * PLACE) {
         stage_segments<true>(ph, rows, pitch, s, k0, n_segments, first, sh);
     } else {
         meanwhile();

@@ -1,5 +1,5 @@
-/* The ring of weight tiles between the copying and the multiplying warps: mbarriers and asynchronous copies. Hopper
- * brings a tile with one instruction; older chips copy 16 bytes per lane. */
+/* The ring buffer of weight tiles between producer and consumer warps: full and empty mbarriers and asynchronous
+ * copies. Hopper loads a tile with one TMA instruction; older chips copy 16 bytes per lane (cp.async). */
 #ifndef NMLP_CUDA_DECODE_DECODE_RING_CUH
 #define NMLP_CUDA_DECODE_DECODE_RING_CUH
 
@@ -59,15 +59,15 @@ __device__ __forceinline__ void warp_arrive(uint64_t *bar) {
     if (WARP_ARRIVALS == 32 || (threadIdx.x & 31) == 0) mbar_arrive(bar);
 }
 
-/* Arrivals that complete a full barrier: one expecting lane, or all lanes of the copying warp. */
+/* Arrivals that complete a full barrier: one expecting lane, or all lanes of the producer warp. */
 #if __CUDA_ARCH__ >= 900
 #define FULL_ARRIVALS 1
 #else
 #define FULL_ARRIVALS 32
 #endif
 
-/* Barriers that a thread has made ready, to the copy engine and to other blocks of a cluster. */
-__device__ __forceinline__ void show_barriers() {
+/* Barriers that a thread has made ready, to TMA and to other blocks of a cluster. */
+__device__ __forceinline__ void fence_barrier_init() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
@@ -75,14 +75,14 @@ __device__ __forceinline__ void show_barriers() {
 
 /* Barriers are made ready one at a time, each with a fence: lanes would take turns, so the warps of a block share them.
  * They meet afterwards. */
-__device__ __forceinline__ void init_ring(uint64_t *full, uint64_t *empty, int n_slots, int n_warps) {
+__device__ __forceinline__ void init_ring(uint64_t *full, uint64_t *empty, int n_stages, int n_warps) {
     if ((threadIdx.x & 31) != 0) return;
 #pragma unroll 1
-    for (int i = threadIdx.x >> 5; i < n_slots; i += n_warps) {
+    for (int i = threadIdx.x >> 5; i < n_stages; i += n_warps) {
         mbar_init(&full[i], FULL_ARRIVALS);
         mbar_init(&empty[i], WARP_ARRIVALS);
     }
-    show_barriers();
+    fence_barrier_init();
 }
 
 /* A tile of a matrix [n, pitch]. */
@@ -96,7 +96,7 @@ struct tile_source {
     int cols; /* a multiple of 64 */
 };
 
-/* The description of a matrix starts for the copy engine. */
+/* The description of a matrix starts for TMA. */
 __device__ __forceinline__ void prefetch_map(const void *map) {
 #if __CUDA_ARCH__ >= 900
     if (map) asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
@@ -105,32 +105,32 @@ __device__ __forceinline__ void prefetch_map(const void *map) {
 #endif
 }
 
-/* Columns that lie together in a slot: [blocks of columns][16 rows][64 columns], and within a row of 128 bytes the 16
- * bytes c of row r stand at place c ^ (r mod 8), so that eight rows of the same columns meet all banks. Slots start on
- * multiples of SLOT_ALIGN_BYTES, as the copy engine asks for. */
-enum { TILE_BLOCK = 64, SLOT_ALIGN_BYTES = 1024 };
+/* Columns that lie together in a stage: [blocks of columns][16 rows][64 columns], and within a row of 128 bytes the 16
+ * bytes c of row r stand at place c ^ (r mod 8), so that eight rows of the same columns meet all banks. Stages start on
+ * multiples of STAGE_ALIGN_BYTES, as TMA asks for. */
+enum { TILE_BLOCK = 64, STAGE_ALIGN_BYTES = 1024 };
 
 /* What createpolicy makes of L2::evict_first. */
 const uint64_t EVICT_FIRST = 0x12F0000000000000ull;
 
-/* The copying warp fills a slot. KEEPS_OTHERS: weights leave L2 first; what else is there (keys, norms, descriptions of
- * phases) is what a decode step waits for. */
+/* The producer warp fills a stage. KEEPS_OTHERS: weights leave L2 first; what else is there (keys, norms, descriptions
+ * of phases) is what a decode step waits for. */
 template <bool KEEPS_OTHERS = false>
-__device__ __forceinline__ void fill_slot(__nv_bfloat16 *slot, uint64_t *full, const tile_source &from, int lane) {
+__device__ __forceinline__ void fill_stage(__nv_bfloat16 *stage, uint64_t *full, const tile_source &from, int lane) {
 #if __CUDA_ARCH__ >= 900
     if (lane != 0) return;
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(full)),
-                 "r"(NMLP_CUDA_UNIT_ROWS * NMLP_CUDA_TILE_COLS * 2)
+                 "r"(NMLP_CUDA_DECODE_TILE_ROWS * NMLP_CUDA_DECODE_TILE_COLS * 2)
                  : "memory");
     if (KEEPS_OTHERS)
         asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-                     "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(slot)),
+                     "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(stage)),
                      "l"(from.map), "r"(0), "r"(from.row), "r"(from.col / TILE_BLOCK), "r"(shared_address(full)),
                      "l"(EVICT_FIRST)
                      : "memory");
     else
         asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
-                     "%3, %4}], [%5];" ::"r"(shared_address(slot)),
+                     "%3, %4}], [%5];" ::"r"(shared_address(stage)),
                      "l"(from.map), "r"(0), "r"(from.row), "r"(from.col / TILE_BLOCK), "r"(shared_address(full))
                      : "memory");
 #else
@@ -138,8 +138,8 @@ __device__ __forceinline__ void fill_slot(__nv_bfloat16 *slot, uint64_t *full, c
     for (int i = lane; i < from.rows * per_row; i += 32) {
         int row = i / per_row;
         int col = (i - row * per_row) * 8;
-        int at = (col / TILE_BLOCK * NMLP_CUDA_UNIT_ROWS + row) * TILE_BLOCK + ((col / 8 ^ row) & 7) * 8;
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(slot + at)),
+        int at = (col / TILE_BLOCK * NMLP_CUDA_DECODE_TILE_ROWS + row) * TILE_BLOCK + ((col / 8 ^ row) & 7) * 8;
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(stage + at)),
                      "l"(from.data + (int64_t)(from.row + row) * from.pitch + from.col + col)
                      : "memory");
     }
@@ -147,27 +147,27 @@ __device__ __forceinline__ void fill_slot(__nv_bfloat16 *slot, uint64_t *full, c
 #endif
 }
 
-/* A slot is passed on with nothing in it. */
-__device__ __forceinline__ void fill_slot_with_nothing(uint64_t *full, int lane) {
+/* A stage is passed on with nothing in it. */
+__device__ __forceinline__ void fill_stage_empty(uint64_t *full, int lane) {
     if (FULL_ARRIVALS == 32 || lane == 0) mbar_arrive(full);
 }
 
 /* Position in the ring; both sides walk it in the same order. */
 struct ring_cursor {
-    int slot;
+    int stage;
     uint32_t parity;
-    __device__ void advance(int by, int n_slots) {
-        slot += by;
-        if (slot >= n_slots) {
-            slot -= n_slots;
+    __device__ void advance(int by, int n_stages) {
+        stage += by;
+        if (stage >= n_stages) {
+            stage -= n_stages;
             parity ^= 1;
         }
     }
     /* By any number. */
-    __device__ void advance_far(int by, int n_slots) {
-        slot += by;
-        while (slot >= n_slots) {
-            slot -= n_slots;
+    __device__ void advance_far(int by, int n_stages) {
+        stage += by;
+        while (stage >= n_stages) {
+            stage -= n_stages;
             parity ^= 1;
         }
     }

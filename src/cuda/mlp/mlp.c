@@ -3,17 +3,16 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "cuda/mlp/mlp_rows32_sm80_plan.h"
+#include "cuda/mlp/mlp_plan.h"
 #include "cuda/mlp/mlp_gemm.h"
 #include "cuda/decode/decode_plan.h"
-#include "cuda/mlp/mlp_cluster4_sm90_plan.h"
 
 /* What runs it. */
-typedef enum mlp_kernel { MATMULS, STREAM_FEW, STREAM_BATCH, STREAM_QUAD } mlp_kernel;
+typedef enum mlp_kernel { MLP_GEMM, MLP_DECODE, MLP_ROWS32, MLP_CLUSTER4 } mlp_kernel;
 
 struct nmlp_cuda_mlp {
     nmlp_cuda_device device;
-    nmlp_cuda_block block;
+    nmlp_cuda_arena block;
     nmlp_cuda_mlp_weights weights;
     bool streams; /* else matmuls */
     mlp_kernel kernel;
@@ -24,35 +23,35 @@ struct nmlp_cuda_mlp {
     float *x;       /* [S, pitch] */
     void *x_narrow; /* bf16, or NULL where f32 is read */
     float *y;
-    nmlp_cuda_program program; /* of STREAM_FEW */
-    nmlp_cuda_batch_program batch;
-    nmlp_cuda_quad_program quad;
-    nmlp_cuda_mlp_rows rows; /* of MATMULS */
+    nmlp_cuda_decode_program program; /* of MLP_DECODE */
+    nmlp_cuda_mlp_rows32_program batch;
+    nmlp_cuda_mlp_cluster4_program quad;
+    nmlp_cuda_mlp_gemm_buffers rows; /* of MLP_GEMM */
     nmlp_cuda_blas *blas;
     cudaStream_t stream;
     char text[512];
 };
 
-static void describe(nmlp_cuda_mlp *mlp, const nmlp_cuda_plan *plan) {
-    int at = snprintf(mlp->text, sizeof mlp->text, "slots=%d", mlp->program.n_slots);
+static void describe(nmlp_cuda_mlp *mlp, const nmlp_cuda_decode_plan *plan) {
+    int at = snprintf(mlp->text, sizeof mlp->text, "stages=%d", mlp->program.n_stages);
     for (size_t i = 0; i < plan->n_phases && at > 0 && (size_t)at < sizeof mlp->text; i++) {
-        const nmlp_cuda_phase *ph = &plan->phases[i];
+        const nmlp_cuda_decode_phase *ph = &plan->phases[i];
         at += snprintf(mlp->text + at, sizeof mlp->text - (size_t)at, " matmul=%dx%d/%d%s", ph->n, ph->op[0].k,
                        ph->n_chunks, ph->parts ? "joined" : "");
     }
 }
 
-/* Up to NMLP_CUDA_S_MAX rows. */
-static nmlp_status plan_few(nmlp_cuda_mlp *mlp, nmlp_err *err) {
+/* Up to NMLP_CUDA_DECODE_ROWS_MAX rows. */
+static nmlp_status plan_decode(nmlp_cuda_mlp *mlp, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    nmlp_cuda_plan plan;
-    nmlp_cuda_rows x = {.x = mlp->x, .pitch = mlp->pitch, .parts = 1, .cols = mlp->pitch};
-    nmlp_cuda_plan_init(&plan, &mlp->device, &mlp->block, mlp->s);
-    NMLP_TRY(nmlp_cuda_plan_mlp(&plan, &mlp->weights, &x, NMLP_CUDA_STORE, mlp->y, err));
-    NMLP_TRY(nmlp_cuda_plan_finish(&plan, &mlp->program, err));
+    nmlp_cuda_decode_plan plan;
+    nmlp_cuda_decode_rows x = {.x = mlp->x, .pitch = mlp->pitch, .parts = 1, .cols = mlp->pitch};
+    nmlp_cuda_decode_plan_init(&plan, &mlp->device, &mlp->block, mlp->s);
+    NMLP_TRY(nmlp_cuda_decode_plan_mlp(&plan, &mlp->weights, &x, NMLP_CUDA_DECODE_STORE, mlp->y, err));
+    NMLP_TRY(nmlp_cuda_decode_plan_finish(&plan, &mlp->program, err));
     describe(mlp, &plan);
 out:
-    nmlp_cuda_plan_fini(&plan);
+    nmlp_cuda_decode_plan_fini(&plan);
     return st;
 }
 
@@ -65,58 +64,60 @@ static nmlp_cuda_mlp_call call_of(const nmlp_cuda_mlp *mlp) {
                                 .s = mlp->s};
 }
 
-static nmlp_status plan_batch(nmlp_cuda_mlp *mlp, nmlp_err *err) {
+static nmlp_status plan_rows32(nmlp_cuda_mlp *mlp, nmlp_err *err) {
     const nmlp_cuda_mlp_call call = call_of(mlp);
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_batch_plan(&mlp->batch, &call, &mlp->device, &mlp->block, err));
-    const nmlp_cuda_batch_program *p = &mlp->batch;
-    int at = snprintf(mlp->text, sizeof mlp->text, "slots=%dx%d", p->n_slots, p->slot_bytes);
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_mlp_rows32_plan(&mlp->batch, &call, &mlp->device, &mlp->block, err));
+    const nmlp_cuda_mlp_rows32_program *p = &mlp->batch;
+    int at = snprintf(mlp->text, sizeof mlp->text, "stages=%dx%d", p->n_stages, p->stage_bytes);
     for (int32_t i = 0; i < p->n_phases && at > 0 && (size_t)at < sizeof mlp->text; i++)
         at += snprintf(mlp->text + at, sizeof mlp->text - (size_t)at, " matmul=%dx%d/%dx%d", p->phase[i].n,
-                       p->phase[i].f[0].k, p->phase[i].n_row_parts, p->phase[i].n_splits);
+                       p->phase[i].f[0].k, p->phase[i].n_row_tiles, p->phase[i].n_splits);
     return NMLP_OK;
 }
 
-static nmlp_status plan_quad(nmlp_cuda_mlp *mlp, nmlp_err *err) {
+static nmlp_status plan_cluster4(nmlp_cuda_mlp *mlp, nmlp_err *err) {
     const nmlp_cuda_mlp_call call = call_of(mlp);
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_quad_plan(&mlp->quad, &call, &mlp->device, &mlp->block, err));
-    const nmlp_cuda_quad_program *p = &mlp->quad;
-    int at = snprintf(mlp->text, sizeof mlp->text, "clusters=%d slots=%dx%d", p->n_clusters, p->n_slots, p->slot_bytes);
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_mlp_cluster4_plan(&mlp->quad, &call, &mlp->device, &mlp->block, err));
+    const nmlp_cuda_mlp_cluster4_program *p = &mlp->quad;
+    int at =
+        snprintf(mlp->text, sizeof mlp->text, "clusters=%d stages=%dx%d", p->n_clusters, p->n_stages, p->stage_bytes);
     for (int32_t i = 0; i < p->n_products && at > 0 && (size_t)at < sizeof mlp->text; i++)
         at += snprintf(mlp->text + at, sizeof mlp->text - (size_t)at, " matmul=%dx%d/%dx%d", p->product[i].n,
-                       p->product[i].blocks * NMLP_CUDA_QUAD_COLS, p->product[i].n_passes, p->product[i].slot_octets);
+                       p->product[i].blocks * NMLP_CUDA_MLP_CLUSTER4_COLS, p->product[i].n_passes,
+                       p->product[i].stage_n8);
     return NMLP_OK;
 }
 
 /* More rows than a few, on clusters where there are such and their shared memory is enough. */
 static mlp_kernel choose_kernel(const nmlp_cuda_mlp *mlp) {
     const nmlp_cuda_mlp_call call = call_of(mlp);
-    if (!mlp->streams) return MATMULS;
-    if (mlp->s <= NMLP_CUDA_S_MAX) return STREAM_FEW;
-    return !mlp->portable && nmlp_cuda_quad_fits(&call, &mlp->device) ? STREAM_QUAD : STREAM_BATCH;
+    if (!mlp->streams) return MLP_GEMM;
+    if (mlp->s <= NMLP_CUDA_DECODE_ROWS_MAX) return MLP_DECODE;
+    return !mlp->portable && nmlp_cuda_mlp_cluster4_fits(&call, &mlp->device) ? MLP_CLUSTER4 : MLP_ROWS32;
 }
 
-/* Called twice, see plan.h. */
+/* Called twice, see decode_plan.h. */
 static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MATRICES], nmlp_err *err) {
-    nmlp_cuda_block *block = &mlp->block;
+    nmlp_cuda_arena *block = &mlp->block;
     NMLP_RETURN_IF_FAILED(
         nmlp_cuda_upload_mlp(&mlp->weights, block, &m[NMLP_MLP_GATE], &m[NMLP_MLP_UP], &m[NMLP_MLP_DOWN], err));
     size_t bytes = (size_t)mlp->s * (size_t)mlp->pitch * sizeof(float);
-    mlp->x = nmlp_cuda_block_take(block, bytes);
-    mlp->y = nmlp_cuda_block_take(block, bytes);
+    mlp->x = nmlp_cuda_arena_take(block, bytes);
+    mlp->y = nmlp_cuda_arena_take(block, bytes);
     mlp->kernel = choose_kernel(mlp);
-    if (mlp->kernel != STREAM_FEW) mlp->x_narrow = nmlp_cuda_block_take(block, bytes / 2);
-    if (mlp->kernel == MATMULS) {
+    if (mlp->kernel != MLP_DECODE) mlp->x_narrow = nmlp_cuda_arena_take(block, bytes / 2);
+    if (mlp->kernel == MLP_GEMM) {
         const nmlp_cuda_mlp_weights *all[] = {&mlp->weights};
-        nmlp_cuda_mlp_rows_take(&mlp->rows, block, all, 1, mlp->s);
-        void *workspace = nmlp_cuda_block_take(block, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
+        nmlp_cuda_mlp_gemm_buffers_take(&mlp->rows, block, all, 1, mlp->s);
+        void *workspace = nmlp_cuda_arena_take(block, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
         if (!block->committed) return NMLP_OK;
         NMLP_RETURN_IF_FAILED(nmlp_cuda_blas_create(&mlp->blas, workspace, !mlp->portable, err));
         nmlp_cuda_blas_measure(mlp->blas); /* it runs for one number of rows only */
         snprintf(mlp->text, sizeof mlp->text, "matmuls=%s", nmlp_cuda_blas_has_library(mlp->blas) ? "cublaslt" : "own");
         return NMLP_OK;
     }
-    if (mlp->kernel == STREAM_QUAD) return plan_quad(mlp, err);
-    return mlp->kernel == STREAM_BATCH ? plan_batch(mlp, err) : plan_few(mlp, err);
+    if (mlp->kernel == MLP_CLUSTER4) return plan_cluster4(mlp, err);
+    return mlp->kernel == MLP_ROWS32 ? plan_rows32(mlp, err) : plan_decode(mlp, err);
 }
 
 /* Of all matrices, in bf16. */
@@ -134,21 +135,21 @@ static int64_t weight_bytes(const nmlp_factors m[NMLP_MLP_MATRICES]) {
 static int64_t most_streamed_rows(const nmlp_cuda_device *device, const nmlp_factors m[NMLP_MLP_MATRICES]) {
     const int64_t rows_large = device->n_clusters ? 16 : 8;
     const int64_t small_bytes = (device->n_clusters ? 170 : 100) << 20;
-    if (!nmlp_cuda_blas_available() || weight_bytes(m) <= small_bytes) return NMLP_CUDA_BATCH_ROWS_MAX;
+    if (!nmlp_cuda_blas_available() || weight_bytes(m) <= small_bytes) return NMLP_CUDA_MLP_ROWS_MAX;
     return rows_large;
 }
 
 static bool should_stream(const nmlp_cuda_device *device, const nmlp_factors m[NMLP_MLP_MATRICES], int64_t s,
                           nmlp_cuda_path path) {
-    if (path == NMLP_CUDA_PATH_MATMUL) return false;
-    return s <= (path == NMLP_CUDA_PATH_AUTO ? most_streamed_rows(device, m) : NMLP_CUDA_BATCH_ROWS_MAX);
+    if (path == NMLP_CUDA_PATH_GEMM) return false;
+    return s <= (path == NMLP_CUDA_PATH_AUTO ? most_streamed_rows(device, m) : NMLP_CUDA_MLP_ROWS_MAX);
 }
 
 static nmlp_status check_rows(int64_t s, nmlp_cuda_path path, nmlp_err *err) {
     if (s < 1 || s > INT32_MAX / 2) return nmlp_fail(err, NMLP_E_ARG, "an MLP of %lld rows", (long long)s);
-    if (path == NMLP_CUDA_PATH_STREAM && s > NMLP_CUDA_BATCH_ROWS_MAX)
-        return nmlp_fail(err, NMLP_E_ARG, "the streaming kernel takes up to %d rows, not %lld",
-                         NMLP_CUDA_BATCH_ROWS_MAX, (long long)s);
+    if (path == NMLP_CUDA_PATH_FUSED && s > NMLP_CUDA_MLP_ROWS_MAX)
+        return nmlp_fail(err, NMLP_E_ARG, "the streaming kernel takes up to %d rows, not %lld", NMLP_CUDA_MLP_ROWS_MAX,
+                         (long long)s);
     return NMLP_OK;
 }
 
@@ -159,7 +160,7 @@ nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors m[NMLP_
     NMLP_RETURN_IF_FAILED(check_rows(s, path, err));
     nmlp_cuda_mlp *mlp = nmlp_mem_new(1, sizeof *mlp, err);
     if (!mlp) return NMLP_E_NOMEM;
-    nmlp_cuda_block_init(&mlp->block);
+    nmlp_cuda_arena_init(&mlp->block);
     mlp->portable = path == NMLP_CUDA_PATH_PORTABLE;
     mlp->s = (int32_t)s;
     mlp->hidden = (int32_t)nmlp_factors_rows(&m[NMLP_MLP_DOWN]);
@@ -167,7 +168,7 @@ nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors m[NMLP_
     NMLP_TRY(nmlp_cuda_device_open(&mlp->device, err));
     mlp->streams = should_stream(&mlp->device, m, s, path);
     NMLP_TRY(lay_out(mlp, m, err));
-    NMLP_TRY(nmlp_cuda_block_commit(&mlp->block, "the MLP", err));
+    NMLP_TRY(nmlp_cuda_arena_commit(&mlp->block, "the MLP", err));
     NMLP_TRY(lay_out(mlp, m, err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaDeviceSynchronize(), "uploading the MLP", err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaStreamCreateWithFlags(&mlp->stream, cudaStreamNonBlocking), "making a stream", err));
@@ -181,7 +182,7 @@ void nmlp_cuda_mlp_destroy(nmlp_cuda_mlp *mlp) {
     if (!mlp) return;
     if (mlp->stream) (void)cudaStreamDestroy(mlp->stream);
     nmlp_cuda_blas_destroy(mlp->blas);
-    nmlp_cuda_block_release(&mlp->block);
+    nmlp_cuda_arena_release(&mlp->block);
     nmlp_mem_free(mlp);
 }
 
@@ -194,14 +195,14 @@ void nmlp_cuda_mlp_describe(const nmlp_cuda_mlp *mlp, char *text, size_t text_by
 static nmlp_status enqueue(nmlp_cuda_mlp *mlp, cudaStream_t stream, nmlp_err *err) {
     static const char doing[] = "launching the streaming kernel";
     switch (mlp->kernel) {
-    case STREAM_FEW:
-        return NMLP_CUDA_CHECK(nmlp_cuda_stream_launch(&mlp->program, mlp->device.n_blocks, stream), doing, err);
-    case STREAM_BATCH:
-        return NMLP_CUDA_CHECK(nmlp_cuda_batch_launch(&mlp->batch, mlp->device.n_blocks, stream), doing, err);
-    case STREAM_QUAD: return NMLP_CUDA_CHECK(nmlp_cuda_quad_launch(&mlp->quad, stream), doing, err);
-    case MATMULS: break;
+    case MLP_DECODE:
+        return NMLP_CUDA_CHECK(nmlp_cuda_decode_launch(&mlp->program, mlp->device.n_blocks, stream), doing, err);
+    case MLP_ROWS32:
+        return NMLP_CUDA_CHECK(nmlp_cuda_mlp_rows32_launch(&mlp->batch, mlp->device.n_blocks, stream), doing, err);
+    case MLP_CLUSTER4: return NMLP_CUDA_CHECK(nmlp_cuda_mlp_cluster4_launch(&mlp->quad, stream), doing, err);
+    case MLP_GEMM: break;
     }
-    nmlp_cuda_mlp_many many = {.w = &mlp->weights,
+    nmlp_cuda_mlp_gemm many = {.w = &mlp->weights,
                                .rows = &mlp->rows,
                                .x = mlp->x_narrow,
                                .y = mlp->y,
@@ -210,7 +211,7 @@ static nmlp_status enqueue(nmlp_cuda_mlp *mlp, cudaStream_t stream, nmlp_err *er
                                .portable = mlp->portable,
                                .blas = mlp->blas,
                                .stream = stream};
-    return nmlp_cuda_mlp_many_run(&many, err);
+    return nmlp_cuda_mlp_gemm_run(&many, err);
 }
 
 /* More than a few rows are given in bf16; the conversion is not part of the MLP. */
@@ -273,7 +274,7 @@ out:
 static nmlp_status run_with_clocks(nmlp_cuda_mlp *const *mlps, int n, nmlp_err *err) {
     for (int i = n - 1; i >= 0; i--) NMLP_RETURN_IF_FAILED(enqueue(mlps[i], mlps[0]->stream, err));
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaStreamSynchronize(mlps[0]->stream), "running with clocks", err));
-    return nmlp_cuda_print_clocks(&mlps[0]->program, mlps[0]->device.n_blocks, err);
+    return nmlp_cuda_decode_print_clocks(&mlps[0]->program, mlps[0]->device.n_blocks, err);
 }
 #endif
 
@@ -282,7 +283,7 @@ nmlp_status nmlp_cuda_mlp_time(nmlp_cuda_mlp *const *mlps, int n, int n_timed, d
     cudaStream_t stream = mlps[0]->stream;
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
-    const int rounds = mlps[0]->s > NMLP_CUDA_BATCH_ROWS_MAX ? 1 : (RUNS_PER_GRAPH + n - 1) / n;
+    const int rounds = mlps[0]->s > NMLP_CUDA_MLP_ROWS_MAX ? 1 : (RUNS_PER_GRAPH + n - 1) / n;
     *median_us = 0;
     for (int i = 0; i < n; i++) {
         NMLP_TRY(narrow_input(mlps[i], err));
@@ -298,7 +299,7 @@ nmlp_status nmlp_cuda_mlp_time(nmlp_cuda_mlp *const *mlps, int n, int n_timed, d
     NMLP_TRY(NMLP_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0), "instantiating a graph", err));
     st = time_graph(exec, stream, n * rounds, n_timed, median_us, err);
 #ifdef NMLP_CUDA_CLOCKS
-    if (st == NMLP_OK && mlps[0]->kernel == STREAM_FEW) st = run_with_clocks(mlps, n, err);
+    if (st == NMLP_OK && mlps[0]->kernel == MLP_DECODE) st = run_with_clocks(mlps, n, err);
 #endif
 out:
     if (exec) (void)cudaGraphExecDestroy(exec);
@@ -310,13 +311,13 @@ nmlp_status nmlp_cuda_copy_rate(double *bytes_per_second, nmlp_err *err) {
     enum { COPIES = 20 };
     const size_t bytes = (size_t)2 << 30;
     nmlp_status st = NMLP_OK;
-    nmlp_cuda_block block;
+    nmlp_cuda_arena block;
     cudaEvent_t events[COPIES + 1] = {0};
     float ms[COPIES];
     *bytes_per_second = 0;
-    nmlp_cuda_block_init(&block);
-    (void)nmlp_cuda_block_take(&block, 2 * bytes);
-    NMLP_TRY(nmlp_cuda_block_commit(&block, "the copy benchmark", err));
+    nmlp_cuda_arena_init(&block);
+    (void)nmlp_cuda_arena_take(&block, 2 * bytes);
+    NMLP_TRY(nmlp_cuda_arena_commit(&block, "the copy benchmark", err));
     for (int i = 0; i <= COPIES; i++) NMLP_TRY(NMLP_CUDA_CHECK(cudaEventCreate(&events[i]), "making an event", err));
     for (int i = 0; i <= COPIES; i++) {
         NMLP_TRY(NMLP_CUDA_CHECK(cudaEventRecord(events[i], NULL), "recording an event", err));
@@ -333,6 +334,6 @@ nmlp_status nmlp_cuda_copy_rate(double *bytes_per_second, nmlp_err *err) {
 out:
     for (int i = 0; i <= COPIES; i++)
         if (events[i]) (void)cudaEventDestroy(events[i]);
-    nmlp_cuda_block_release(&block);
+    nmlp_cuda_arena_release(&block);
     return st;
 }

@@ -1,5 +1,5 @@
-/* What the warps of a block of quad.cu share: its shared memory, its part of a product, words between blocks of a
- * cluster. */
+/* What the warps of a block of mlp_cluster4_sm90.cu share: its shared memory, its tile of a GEMM, and stores
+ * between blocks of a cluster. */
 #ifndef NMLP_CUDA_MLP_MLP_CLUSTER4_SM90_BLOCK_CUH
 #define NMLP_CUDA_MLP_MLP_CLUSTER4_SM90_BLOCK_CUH
 
@@ -12,14 +12,14 @@
 namespace {
 
 enum {
-    QUAD = NMLP_CUDA_QUAD_BLOCKS,
-    WARPS = NMLP_CUDA_QUAD_WARPS,
-    COPIERS = NMLP_CUDA_QUAD_COPIERS,
-    THREADS = (WARPS + COPIERS) * 32,
-    OCTET = NMLP_CUDA_QUAD_OCTET,
-    COLS = NMLP_CUDA_QUAD_COLS,
-    OCTET_BYTES = OCTET * COLS * 2, /* of a slot */
-    X_SKEW_BYTES = NMLP_CUDA_QUAD_X_SKEW_BYTES
+    CLUSTER = NMLP_CUDA_MLP_CLUSTER4_BLOCKS,
+    WARPS = NMLP_CUDA_MLP_CLUSTER4_CONSUMER_WARPS,
+    PRODUCER_WARPS = NMLP_CUDA_MLP_CLUSTER4_PRODUCER_WARPS,
+    THREADS = (WARPS + PRODUCER_WARPS) * 32,
+    N8 = NMLP_CUDA_MLP_CLUSTER4_N8,
+    COLS = NMLP_CUDA_MLP_CLUSTER4_COLS,
+    N8_BYTES = N8 * COLS * 2, /* of a stage */
+    X_SKEW_BYTES = NMLP_CUDA_MLP_CLUSTER4_X_SKEW_BYTES
 };
 
 const uint32_t unwritten = 0xffffffffu; /* two bf16 NaNs that arithmetic does not make */
@@ -28,14 +28,14 @@ const uint32_t unwritten = 0xffffffffu; /* two bf16 NaNs that arithmetic does no
 template <int NT> struct shape {
     static const int tokens = NT * 8;
     static const int tiles = (NT + 1) / 2; /* of 16 tokens: m of the mma */
-    static const int octets_max = NMLP_CUDA_QUAD_OCTETS_MAX;
-    static const int octet_bytes = NT * 8 * OCTET * 4;  /* of sums */
-    static const int piece_bytes = octet_bytes / tiles; /* of one tile */
+    static const int n8_max = NMLP_CUDA_MLP_CLUSTER4_N8_MAX;
+    static const int n8_bytes = NT * 8 * N8 * 4;   /* of sums */
+    static const int m16_bytes = n8_bytes / tiles; /* of one tile */
 };
 
 struct shared_head {
-    uint64_t full[NMLP_CUDA_QUAD_SLOTS_MAX];
-    uint64_t empty[NMLP_CUDA_QUAD_SLOTS_MAX];
+    uint64_t full[NMLP_CUDA_MLP_CLUSTER4_STAGES_MAX];
+    uint64_t empty[NMLP_CUDA_MLP_CLUSTER4_STAGES_MAX];
     uint64_t sums_full; /* of all blocks of the cluster */
     uint64_t sums_free; /* all blocks have read theirs */
     uint64_t act_full;
@@ -44,7 +44,7 @@ struct shared_head {
 
 struct block_memory {
     shared_head *sh;
-    unsigned char *sums; /* [octets of mine][sources][octet_bytes] */
+    unsigned char *sums; /* [n8 tiles of mine][sources][n8_bytes] */
     unsigned char *x;    /* [tokens][the block's columns of both factors, skew] */
     unsigned char *act;  /* [tokens][act_pitch]: the part's rows of X */
     unsigned char *ring;
@@ -54,11 +54,11 @@ struct block_memory {
 
 /* What is known before words or weights arrive is made ready by then: the compiler would leave it for later, and
  * reading arguments takes long. */
-__device__ __forceinline__ void make_ready(int &v) { asm volatile("" : "+r"(v)); }
-__device__ __forceinline__ void make_ready(uint32_t &v) { asm volatile("" : "+r"(v)); }
+__device__ __forceinline__ void keep_in_register(int &v) { asm volatile("" : "+r"(v)); }
+__device__ __forceinline__ void keep_in_register(uint32_t &v) { asm volatile("" : "+r"(v)); }
 
 /* What a block does in one pass of a product. */
-struct part {
+struct block_tile {
     int row;   /* first of W */
     int end;   /* of the rows */
     int block; /* first of 64 columns */
@@ -67,11 +67,12 @@ struct part {
     bool live;  /* the cluster has such rows */
 };
 
-__device__ __forceinline__ part part_of(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph,
-                                        const block_memory &mem, int pass) {
-    part p;
-    if (ph.kind == NMLP_CUDA_QUAD_PART) {
-        p.row = (pass * QUAD + mem.rank) * WARPS * ph.slot_octets * OCTET;
+__device__ __forceinline__ block_tile tile_of_pass(const nmlp_cuda_mlp_cluster4_program &prog,
+                                                   const nmlp_cuda_mlp_cluster4_product &ph, const block_memory &mem,
+                                                   int pass) {
+    block_tile p;
+    if (ph.kind == NMLP_CUDA_MLP_CLUSTER4_DOWN_SPLIT_K) {
+        p.row = (pass * CLUSTER + mem.rank) * WARPS * ph.stage_n8 * N8;
         p.end = ph.rows;
         p.block = 0;
         p.live = mem.cluster < prog.n_sources;
@@ -79,41 +80,41 @@ __device__ __forceinline__ part part_of(const nmlp_cuda_quad_program &prog, cons
         p.column = mem.cluster * prog.window;
     } else {
         const int first = mem.cluster * ph.cluster_rows;
-        p.row = first + ((pass * ph.slot_octets * OCTET) << ph.row_shift);
+        p.row = first + ((pass * ph.stage_n8 * N8) << ph.row_shift);
         p.end = min(ph.rows, first + ph.cluster_rows);
-        p.block = ph.blocks * mem.rank / QUAD;
+        p.block = ph.blocks * mem.rank / CLUSTER;
         p.live = p.row < p.end;
-        p.n_blocks = p.live ? ph.blocks * (mem.rank + 1) / QUAD - p.block : 0;
+        p.n_blocks = p.live ? ph.blocks * (mem.rank + 1) / CLUSTER - p.block : 0;
         p.column = p.block * COLS;
     }
     return p;
 }
 
-/* Octets of a slot that begins at `row`. */
-__device__ __forceinline__ int octets_at(const nmlp_cuda_quad_product &ph, const part &p, int row) {
-    return max(0, min(ph.slot_octets, (p.end - row) / OCTET));
+/* Octets of a stage that begins at `row`. */
+__device__ __forceinline__ int n8_at(const nmlp_cuda_mlp_cluster4_product &ph, const block_tile &p, int row) {
+    return max(0, min(ph.stage_n8, (p.end - row) / N8));
 }
 
-/* Places in the ring that a pass takes: one per multiplying warp, as often as it takes. Where K ends within a round the
+/* Places in the ring that a pass takes: one per consumer warp, as often as it takes. Where K ends within a round the
  * last ones are filled with nothing. */
-__device__ __forceinline__ int n_places(const nmlp_cuda_quad_product &ph, const part &p) {
+__device__ __forceinline__ int n_places(const nmlp_cuda_mlp_cluster4_product &ph, const block_tile &p) {
     return ((p.n_blocks << ph.side_shift) + WARPS - 1) / WARPS * WARPS;
 }
 
-/* Slots belong to warps, so that a warp that waits for one has read what was in it before: of all slots an eighth each,
- * and the first warps one more where that leaves some. */
-struct slot_range {
+/* Stages belong to warps, so that a warp that waits for one has read what was in it before: of all stages an eighth
+ * each, and the first warps one more where that leaves some. */
+struct stage_range {
     int first;
     int n;
 };
 
-__device__ __forceinline__ slot_range slots_of(int n_slots, int warp) {
-    const int n = n_slots / WARPS;
-    const int more = n_slots % WARPS;
+__device__ __forceinline__ stage_range stages_of(int n_stages, int warp) {
+    const int n = n_stages / WARPS;
+    const int more = n_stages % WARPS;
     return {warp * n + min(warp, more), n + (warp < more ? 1 : 0)};
 }
 
-__device__ __forceinline__ uint32_t in_block(uint32_t address, int rank) {
+__device__ __forceinline__ uint32_t mapa(uint32_t address, int rank) {
     uint32_t there;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
@@ -137,7 +138,7 @@ __device__ __forceinline__ void expect_bytes(uint64_t *bar, uint32_t bytes) {
                  : "memory");
 }
 
-__device__ __forceinline__ void multipliers_sync() {
+__device__ __forceinline__ void consumer_sync() {
     asm volatile("bar.sync 1, 256;" ::: "memory");
     static_assert(WARPS == 8, "the barrier counts threads");
 }
@@ -146,7 +147,7 @@ __device__ __forceinline__ void multipliers_sync() {
  * racecheck does not follow such messages, so checking builds meet here. */
 __device__ __forceinline__ void after_readers() {
 #ifdef NMLP_CUDA_RACECHECK
-    multipliers_sync();
+    consumer_sync();
 #endif
 }
 

@@ -1,4 +1,4 @@
-/* What the warps of a block of batch.cu share: its shared memory, its rectangles of a phase. */
+/* What the warps of a block of mlp_rows32_sm80.cu share: its shared memory, its tiles of a phase. */
 #ifndef NMLP_CUDA_MLP_MLP_ROWS32_SM80_BLOCK_CUH
 #define NMLP_CUDA_MLP_MLP_ROWS32_SM80_BLOCK_CUH
 
@@ -12,13 +12,13 @@ namespace {
 
 enum {
     WARPS = 8, /* that multiply */
-    COPIER = WARPS,
+    PRODUCER = WARPS,
     THREADS = (WARPS + 1) * 32,
-    GROUP = NMLP_CUDA_BATCH_GROUP,
-    BLOCK = NMLP_CUDA_BATCH_BLOCK,
-    PIECE_BYTES = NMLP_CUDA_BATCH_PIECE_BYTES,
-    TOKEN_PITCH = GROUP + 4, /* floats; the lanes that write a piece of sums then meet all banks */
-    X_REGISTERS = 8          /* of 16 bytes, for one slot's rows */
+    M16 = NMLP_CUDA_MLP_ROWS32_M16,
+    K64 = NMLP_CUDA_MLP_ROWS32_K64,
+    TILE_BYTES = NMLP_CUDA_MLP_ROWS32_PIECE_BYTES,
+    TOKEN_PITCH = M16 + 4, /* floats; the lanes that write a piece of sums then meet all banks */
+    X_REGISTERS = 8        /* of 16 bytes, for one stage's rows */
 };
 
 const uint32_t unwritten = (uint32_t)NMLP_CUDA_UNWRITTEN;
@@ -33,8 +33,8 @@ template <int NT> struct shape {
 };
 
 struct shared_head {
-    uint64_t full[NMLP_CUDA_BATCH_SLOTS_MAX];
-    uint64_t empty[NMLP_CUDA_BATCH_SLOTS_MAX];
+    uint64_t full[NMLP_CUDA_MLP_ROWS32_STAGES_MAX];
+    uint64_t empty[NMLP_CUDA_MLP_ROWS32_STAGES_MAX];
     uint64_t sums_free; /* all warps have read them */
     uint32_t set;
 };
@@ -45,22 +45,22 @@ struct block_memory {
     unsigned char *ring;
 };
 
-/* A rectangle of a phase. */
-struct part {
+/* A tile of a phase. */
+struct block_tile {
     int row;    /* first of W */
     int number; /* along N */
     int split;
-    int first[2]; /* slot along K, per factor */
+    int first[2]; /* stage along K, per factor */
     int n[2];
 };
 
-/* Rectangle `i` of the phase. */
-__device__ __forceinline__ part part_at(const nmlp_cuda_batch_phase &ph, int i) {
-    part p;
+/* Tile `i` of the phase. */
+__device__ __forceinline__ block_tile tile_at(const nmlp_cuda_mlp_rows32_phase &ph, int i) {
+    block_tile p;
     p.split = 0;
-    for (; i >= ph.n_row_parts; i -= ph.n_row_parts) p.split++;
+    for (; i >= ph.n_row_tiles; i -= ph.n_row_tiles) p.split++;
     p.number = i;
-    p.row = i * ph.groups * GROUP;
+    p.row = i * ph.groups * M16;
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         p.first[m] = ph.split_first[m][p.split];
@@ -69,22 +69,22 @@ __device__ __forceinline__ part part_at(const nmlp_cuda_batch_phase &ph, int i) 
     return p;
 }
 
-/* Slots of a rectangle come in turns of TURN of the first factor and TURN of the second, so that no warp's next slot is
- * more than eight away: a barrier tells this round of the ring from the one before, no more. */
-enum { TURN = WARPS / 2 };
+/* Stages of a tile come in turns of FACTOR_RUN of the first factor and FACTOR_RUN of the second, so that no warp's
+ * next stage is more than eight away: a barrier tells this round of the ring from the one before, no more. */
+enum { FACTOR_RUN = WARPS / 2 };
 
-/* Place in that order of slot `i` along K of factor `m`; with one factor that is i. */
-__device__ __forceinline__ int place_of(const part &p, int m, int i) {
-    const int turn = i / TURN * TURN;
-    return i + (m ? min(turn + (int)TURN, p.n[0]) : min(turn, p.n[1]));
+/* Place in that order of stage `i` along K of factor `m`; with one factor that is i. */
+__device__ __forceinline__ int place_of(const block_tile &p, int m, int i) {
+    const int run = i / FACTOR_RUN * FACTOR_RUN;
+    return i + (m ? min(run + (int)FACTOR_RUN, p.n[0]) : min(run, p.n[1]));
 }
 
-__device__ __forceinline__ int first_part(const nmlp_cuda_batch_phase &ph) {
+__device__ __forceinline__ int first_tile(const nmlp_cuda_mlp_rows32_phase &ph) {
     const int i = (int)blockIdx.x - ph.first_block;
     return i < 0 ? i + (int)gridDim.x : i;
 }
 
-__device__ __forceinline__ int n_parts(const nmlp_cuda_batch_phase &ph) { return ph.n_row_parts * ph.n_splits; }
+__device__ __forceinline__ int n_tiles(const nmlp_cuda_mlp_rows32_phase &ph) { return ph.n_row_tiles * ph.n_splits; }
 
 } // namespace
 

@@ -1,7 +1,10 @@
-/* gated.h on Hopper. Two blocks of a cluster take 128 rows each of the same 256 columns of I. In each, one warp brings
- * tiles of x and w (of w its half, to both blocks) into a ring in shared memory; two groups of four warps multiply 64
- * rows each, first gate's factors, then up's. Between the two they only round to bf16: silu is taken while the tensor
- * cores multiply up's factors, and results are written while they multiply the next tile's gate. */
+/* SwiGLU GEMM for Hopper: out = silu(x0 w0^T) * (x1 w1^T), warp-specialised and persistent.
+ *
+ * A cluster of two thread blocks computes 2 x 128 rows of the same 256 columns; each block loads half of w's tile and
+ * multicasts it to both. In a block, one producer thread issues TMA loads into a ring buffer of 4 stages (x [128,64], w
+ * [256,64], 128-byte swizzle); two consumer warpgroups run wgmma m64n256k16 over 64 rows each, first for gate, then for
+ * up. The epilogue overlaps the main loop: silu(gate) is evaluated while the tensor cores multiply up, and results are
+ * stored by TMA while they multiply the next tile's gate. */
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -10,28 +13,28 @@
 namespace {
 
 enum {
-    ROWS = NMLP_CUDA_GATED_ROWS,
-    COLS = NMLP_CUDA_GATED_COLS,
-    STEP = NMLP_CUDA_GATED_STEP,
+    ROWS = NMLP_CUDA_SWIGLU_GEMM_ROWS,
+    COLS = NMLP_CUDA_SWIGLU_GEMM_COLS,
+    STEP = NMLP_CUDA_SWIGLU_GEMM_STEP,
     CLUSTER = 2,
     STAGES = 4,
-    GROUPS = 2, /* of multiplying warps */
+    CONSUMER_GROUPS = 2, /* of consumer warps */
     GROUP_THREADS = 128,
-    GROUP_ROWS = ROWS / GROUPS,
-    THREADS = (1 + GROUPS) * GROUP_THREADS,
+    GROUP_ROWS = ROWS / CONSUMER_GROUPS,
+    THREADS = (1 + CONSUMER_GROUPS) * GROUP_THREADS,
     X_BYTES = ROWS * STEP * 2,
     W_BYTES = COLS * STEP * 2,
     STAGE_BYTES = X_BYTES + W_BYTES,
     BOXES = 2, /* of results a group has in shared memory */
     BOX_COLS = STEP,
     BOX_BYTES = GROUP_ROWS * BOX_COLS * 2,
-    OUT_BYTES = GROUPS * BOXES * BOX_BYTES,
+    OUT_BYTES = CONSUMER_GROUPS * BOXES * BOX_BYTES,
     SHARED_BYTES = STAGES * STAGE_BYTES + OUT_BYTES + 2 * STAGES * 8,
-    PAIRS_AT_ONCE = 8, /* of rows, that run beside each other so that w's tiles are shared in L2 */
-    SUMS = 128,        /* of a thread: 64 rows by 256 columns over 128 threads */
-    HELD = SUMS / 2,   /* the same as bf16, two in a word */
-    SLICES = 8,        /* of what is done with them beside the first steps of the next product */
-    SLICE = HELD / SLICES,
+    SWIZZLE_PAIRS = 8,         /* of rows, that run beside each other so that w's tiles are shared in L2 */
+    ACCUMULATORS = 128,        /* of a thread: 64 rows by 256 columns over 128 threads */
+    PACKED = ACCUMULATORS / 2, /* the same as bf16, two in a word */
+    SLICES = 8,                /* of what is done with them beside the first steps of the next product */
+    SLICE = PACKED / SLICES,
     SLICES_PER_BOX = SLICES / (COLS / BOX_COLS)
 };
 
@@ -49,7 +52,7 @@ __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity) {
 }
 
 /* Shared memory of a block. */
-struct places {
+struct shared_layout {
     uint32_t stages;
     uint32_t out;
     uint32_t full; /* barriers, 8 bytes each */
@@ -57,11 +60,11 @@ struct places {
 };
 
 struct cursor {
-    int slot;
+    int stage;
     uint32_t parity;
     __device__ __forceinline__ void advance() {
-        if (++slot == STAGES) {
-            slot = 0;
+        if (++stage == STAGES) {
+            stage = 0;
             parity ^= 1;
         }
     }
@@ -72,28 +75,28 @@ struct tile {
     int col;
 };
 
-/* Tiles in an order that keeps those under way close to a square. */
-__device__ __forceinline__ tile tile_at(const nmlp_cuda_gated_hopper &job, int i, uint32_t rank) {
-    const int per_band = PAIRS_AT_ONCE * job.col_tiles;
+/* Tiles in an order that keeps those in flight close to a square. */
+__device__ __forceinline__ tile tile_at(const nmlp_cuda_swiglu_gemm_sm90 &job, int i, uint32_t rank) {
+    const int per_band = SWIZZLE_PAIRS * job.col_tiles;
     const int band = i / per_band;
     const int in_band = i - band * per_band;
-    const int pairs = min((int)PAIRS_AT_ONCE, job.row_pairs - band * PAIRS_AT_ONCE);
-    const int pair = band * PAIRS_AT_ONCE + in_band % pairs;
+    const int pairs = min((int)SWIZZLE_PAIRS, job.row_pairs - band * SWIZZLE_PAIRS);
+    const int pair = band * SWIZZLE_PAIRS + in_band % pairs;
     return {(pair * CLUSTER + (int)rank) * ROWS, in_band / pairs * COLS};
 }
 
-/* One thread. A slot is written in both blocks, so it must be empty in both. */
-__device__ void bring_tiles(const nmlp_cuda_gated_hopper &job, const places &at, uint32_t rank) {
+/* One thread. A stage is written in both blocks, so it must be empty in both. */
+__device__ void produce_tiles(const nmlp_cuda_swiglu_gemm_sm90 &job, const shared_layout &at, uint32_t rank) {
     const int n_tiles = job.row_pairs * job.col_tiles;
     cursor c = {0, 0};
     for (int i = blockIdx.x / CLUSTER; i < n_tiles; i += gridDim.x / CLUSTER) {
         const tile t = tile_at(job, i, rank);
         for (int m = 0; m < 2; m++) {
             for (int k = 0; k < job.steps[m]; k++) {
-                const uint32_t x = at.stages + c.slot * STAGE_BYTES;
+                const uint32_t x = at.stages + c.stage * STAGE_BYTES;
                 const uint32_t w = x + X_BYTES + rank * (W_BYTES / CLUSTER);
-                const uint32_t full = at.full + c.slot * 8;
-                mbar_wait(at.empty + c.slot * 8, c.parity ^ 1);
+                const uint32_t full = at.full + c.stage * 8;
+                mbar_wait(at.empty + c.stage * 8, c.parity ^ 1);
                 asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full), "r"(STAGE_BYTES)
                              : "memory");
                 asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
@@ -112,13 +115,13 @@ __device__ void bring_tiles(const nmlp_cuda_gated_hopper &job, const places &at,
     }
 }
 
-/* A matrix of rows of 128 bytes, swizzled as the copy engine does. */
-__device__ __forceinline__ uint64_t describe(uint32_t address) {
+/* A matrix of rows of 128 bytes, swizzled as TMA does. */
+__device__ __forceinline__ uint64_t smem_descriptor(uint32_t address) {
     return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)(8 * STEP * 2 >> 4) << 32 |
            (uint64_t)1 << 62;
 }
 
-__device__ __forceinline__ void mma_step(float (&c)[SUMS], uint64_t a, uint64_t b, int add) {
+__device__ __forceinline__ void mma_step(float (&c)[ACCUMULATORS], uint64_t a, uint64_t b, int add) {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
                  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
@@ -150,8 +153,8 @@ __device__ __forceinline__ void mma_step(float (&c)[SUMS], uint64_t a, uint64_t 
                  : "l"(a), "l"(b), "r"(add));
 }
 
-/* A multiplying group is done with a slot: it tells both blocks. */
-__device__ __forceinline__ void free_slot(uint32_t empty) {
+/* A consumer warpgroup is done with a stage: it tells both blocks. */
+__device__ __forceinline__ void release_stage(uint32_t empty) {
     const uint32_t thread = threadIdx.x % GROUP_THREADS;
     if (thread >= CLUSTER) return;
     asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, "
@@ -161,51 +164,51 @@ __device__ __forceinline__ void free_slot(uint32_t empty) {
 }
 
 /* Gives the tensor cores 64 columns of k: c (+)= x w^T. */
-__device__ __forceinline__ void begin_step(float (&c)[SUMS], const places &at, const cursor &slot, int group,
-                                           bool first) {
-    const uint32_t stage = at.stages + slot.slot * STAGE_BYTES;
-    mbar_wait(at.full + slot.slot * 8, slot.parity);
-    const uint64_t x = describe(stage + group * (GROUP_ROWS * STEP * 2));
-    const uint64_t w = describe(stage + X_BYTES);
+__device__ __forceinline__ void begin_step(float (&c)[ACCUMULATORS], const shared_layout &at, const cursor &ring,
+                                           int group, bool first) {
+    const uint32_t base = at.stages + ring.stage * STAGE_BYTES;
+    mbar_wait(at.full + ring.stage * 8, ring.parity);
+    const uint64_t x = smem_descriptor(base + group * (GROUP_ROWS * STEP * 2));
+    const uint64_t w = smem_descriptor(base + X_BYTES);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
     for (int j = 0; j < STEP / 16; j++) mma_step(c, x + j * 2, w + j * 2, !first || j);
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* The slot of the step before is free once that step is done. */
-__device__ __forceinline__ void end_step(const places &at, cursor &slot, uint32_t &last, bool first) {
+/* The stage of the step before is free once that step is done. */
+__device__ __forceinline__ void end_step(const shared_layout &at, cursor &ring, uint32_t &last, bool first) {
     if (!first) {
         asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-        free_slot(last);
+        release_stage(last);
     }
-    last = at.empty + slot.slot * 8;
-    slot.advance();
+    last = at.empty + ring.stage * 8;
+    ring.advance();
 }
 
-/* c = 64 rows of x times 256 of w, over all k. aside(i) for i < SLICES is what the warps do meanwhile, beside as many
- * of the first steps as there are. It is on both sides of the branch because the compiler would else move it out of the
- * steps. */
-template <class Aside>
-__device__ __forceinline__ void multiply(float (&c)[SUMS], const places &at, cursor &slot, int steps, int group,
-                                         const Aside aside) {
+/* c = 64 rows of x times 256 of w, over all k. overlapped(i) for i < SLICES is what the warps do meanwhile, beside as
+ * many of the first steps as there are. It is on both sides of the branch because the compiler would else move it out
+ * of the steps. */
+template <class Overlapped>
+__device__ __forceinline__ void multiply(float (&c)[ACCUMULATORS], const shared_layout &at, cursor &ring, int steps,
+                                         int group, const Overlapped overlapped) {
     uint32_t last = 0;
 #pragma unroll
     for (int i = 0; i < SLICES; i++) {
         if (i < steps) {
-            begin_step(c, at, slot, group, i == 0);
-            aside(i);
-            end_step(at, slot, last, i == 0);
+            begin_step(c, at, ring, group, i == 0);
+            overlapped(i);
+            end_step(at, ring, last, i == 0);
         } else {
-            aside(i);
+            overlapped(i);
         }
     }
     for (int k = SLICES; k < steps; k++) {
-        begin_step(c, at, slot, group, false);
-        end_step(at, slot, last, false);
+        begin_step(c, at, ring, group, false);
+        end_step(at, ring, last, false);
     }
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-    if (steps) free_slot(last);
+    if (steps) release_stage(last);
 }
 
 __device__ __forceinline__ uint32_t as_bf16(float a, float b) {
@@ -228,8 +231,8 @@ __device__ __forceinline__ uint32_t silu(uint32_t gate) {
 __device__ __forceinline__ void group_sync(int group) { asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory"); }
 
 /* 64 columns of the group's results through shared memory to memory. */
-__device__ __forceinline__ void write_box(const nmlp_cuda_gated_hopper &job, const uint32_t (&held)[HELD],
-                                          const places &at, tile t, int group, int b) {
+__device__ __forceinline__ void write_box(const nmlp_cuda_swiglu_gemm_sm90 &job, const uint32_t (&packed)[PACKED],
+                                          const shared_layout &at, tile t, int group, int b) {
     const int thread = threadIdx.x % GROUP_THREADS;
     const int lane = thread & 31;
     const int row = (thread >> 5) * 16 + (lane & 15);
@@ -242,8 +245,8 @@ __device__ __forceinline__ void write_box(const nmlp_cuda_gated_hopper &job, con
     for (int j = 0; j < BOX_COLS / 8; j += 2) {
         const int i = (b * BOX_COLS / 8 + j) * 2;
         const uint32_t to = box + row * (BOX_COLS * 2) + ((((j + (lane >> 4)) ^ row) & 7) << 4);
-        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(held[i]),
-                     "r"(held[i + 1]), "r"(held[i + 2]), "r"(held[i + 3])
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(packed[i]),
+                     "r"(packed[i + 1]), "r"(packed[i + 2]), "r"(packed[i + 3])
                      : "memory");
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -255,30 +258,31 @@ __device__ __forceinline__ void write_box(const nmlp_cuda_gated_hopper &job, con
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-__device__ void multiply_tiles(const nmlp_cuda_gated_hopper &job, const places &at, uint32_t rank, int group) {
+__device__ void consume_tiles(const nmlp_cuda_swiglu_gemm_sm90 &job, const shared_layout &at, uint32_t rank,
+                              int group) {
     const int n_tiles = job.row_pairs * job.col_tiles;
-    cursor slot = {0, 0};
-    uint32_t held[HELD]; /* gate, then its silu, then the results, until they are written */
+    cursor ring = {0, 0};
+    uint32_t packed[PACKED]; /* gate, then its silu, then the results, until they are written */
     tile before = {-1, 0};
     for (int i = blockIdx.x / CLUSTER; i < n_tiles; i += gridDim.x / CLUSTER) {
-        float c[SUMS];
-        multiply(c, at, slot, job.steps[0], group, [&](int slice) {
+        float c[ACCUMULATORS];
+        multiply(c, at, ring, job.steps[0], group, [&](int slice) {
             if (slice % SLICES_PER_BOX == 1 && before.row >= 0)
-                write_box(job, held, at, before, group, slice / SLICES_PER_BOX);
+                write_box(job, packed, at, before, group, slice / SLICES_PER_BOX);
         });
 #pragma unroll
-        for (int j = 0; j < HELD; j++) held[j] = as_bf16(c[2 * j], c[2 * j + 1]);
-        multiply(c, at, slot, job.steps[1], group, [&](int slice) {
+        for (int j = 0; j < PACKED; j++) packed[j] = as_bf16(c[2 * j], c[2 * j + 1]);
+        multiply(c, at, ring, job.steps[1], group, [&](int slice) {
 #pragma unroll
-            for (int j = 0; j < SLICE; j++) held[slice * SLICE + j] = silu(held[slice * SLICE + j]);
+            for (int j = 0; j < SLICE; j++) packed[slice * SLICE + j] = silu(packed[slice * SLICE + j]);
         });
 #pragma unroll
-        for (int j = 0; j < HELD; j++) held[j] = as_bf16(low(held[j]) * c[2 * j], high(held[j]) * c[2 * j + 1]);
+        for (int j = 0; j < PACKED; j++) packed[j] = as_bf16(low(packed[j]) * c[2 * j], high(packed[j]) * c[2 * j + 1]);
         before = tile_at(job, i, rank);
     }
 #pragma unroll
     for (int b = 0; b < COLS / BOX_COLS; b++)
-        write_box(job, held, at, before, group, b); /* no block is without a tile */
+        write_box(job, packed, at, before, group, b); /* no block is without a tile */
     if (threadIdx.x % GROUP_THREADS == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
@@ -289,18 +293,20 @@ __device__ __forceinline__ void cluster_sync() {
 
 #endif
 
-__global__ void __launch_bounds__(THREADS, 1) gated_kernel(const __grid_constant__ nmlp_cuda_gated_hopper job) {
+__global__ void __launch_bounds__(THREADS, 1)
+    swiglu_gemm_sm90_kernel(const __grid_constant__ nmlp_cuda_swiglu_gemm_sm90 job) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ __align__(1024) unsigned char memory[];
     uint32_t rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     const uint32_t base = shared_address(memory);
-    const places at = {base, base + STAGES * STAGE_BYTES, base + STAGES * STAGE_BYTES + OUT_BYTES,
-                       base + STAGES * STAGE_BYTES + OUT_BYTES + STAGES * 8};
+    const shared_layout at = {base, base + STAGES * STAGE_BYTES, base + STAGES * STAGE_BYTES + OUT_BYTES,
+                              base + STAGES * STAGE_BYTES + OUT_BYTES + STAGES * 8};
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at.full + i * 8), "r"(1) : "memory");
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at.empty + i * 8), "r"(GROUPS * CLUSTER)
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at.empty + i * 8),
+                         "r"(CONSUMER_GROUPS * CLUSTER)
                          : "memory");
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -308,10 +314,10 @@ __global__ void __launch_bounds__(THREADS, 1) gated_kernel(const __grid_constant
     cluster_sync();
     if (threadIdx.x < GROUP_THREADS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        if (threadIdx.x == 0) bring_tiles(job, at, rank);
+        if (threadIdx.x == 0) produce_tiles(job, at, rank);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-        multiply_tiles(job, at, rank, (int)threadIdx.x / GROUP_THREADS - 1);
+        consume_tiles(job, at, rank, (int)threadIdx.x / GROUP_THREADS - 1);
     }
     __syncwarp();
     cluster_sync(); /* neither block ends while the other may still write to it */
@@ -320,17 +326,17 @@ __global__ void __launch_bounds__(THREADS, 1) gated_kernel(const __grid_constant
 
 } // namespace
 
-int nmlp_cuda_gated_has_hopper(void) {
+int nmlp_cuda_swiglu_gemm_has_sm90(void) {
     cudaFuncAttributes found;
-    return cudaFuncGetAttributes(&found, (const void *)gated_kernel) == cudaSuccess && found.ptxVersion >= 90 &&
-           found.binaryVersion >= 90;
+    return cudaFuncGetAttributes(&found, (const void *)swiglu_gemm_sm90_kernel) == cudaSuccess &&
+           found.ptxVersion >= 90 && found.binaryVersion >= 90;
 }
 
-int nmlp_cuda_launch_gated_hopper(const nmlp_cuda_gated_hopper *job, int n_multiprocessors, void *stream) {
+int nmlp_cuda_swiglu_gemm_sm90_launch(const nmlp_cuda_swiglu_gemm_sm90 *job, int n_multiprocessors, void *stream) {
     int n_tiles = job->row_pairs * job->col_tiles;
     int clusters = n_multiprocessors / CLUSTER < n_tiles ? n_multiprocessors / CLUSTER : n_tiles;
-    cudaError_t e =
-        cudaFuncSetAttribute((const void *)gated_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+    cudaError_t e = cudaFuncSetAttribute((const void *)swiglu_gemm_sm90_kernel,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
     if (e != cudaSuccess) return e;
     cudaLaunchAttribute cluster = {};
     cluster.id = cudaLaunchAttributeClusterDimension;
@@ -344,5 +350,5 @@ int nmlp_cuda_launch_gated_hopper(const nmlp_cuda_gated_hopper *job, int n_multi
     config.stream = (cudaStream_t)stream;
     config.attrs = &cluster;
     config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, gated_kernel, *job);
+    return cudaLaunchKernelEx(&config, swiglu_gemm_sm90_kernel, *job);
 }

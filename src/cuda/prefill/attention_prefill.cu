@@ -109,7 +109,7 @@ __device__ void add_values(float (&out)[D / 8][4], const float (&p)[KEYS / 8][4]
     }
 }
 
-template <int D> __global__ void __launch_bounds__(WARPS * 32) attention_kernel(const nmlp_cuda_heads h) {
+template <int D> __global__ void __launch_bounds__(WARPS * 32) attention_kernel(const nmlp_cuda_attention h) {
     __shared__ __align__(16) __nv_bfloat16 k[KEYS][D + SKEW];
     __shared__ __align__(16) __nv_bfloat16 v[KEYS][D + SKEW];
     int warp = threadIdx.x >> 5;
@@ -158,7 +158,7 @@ template <int D> __global__ void __launch_bounds__(WARPS * 32) attention_kernel(
 }
 
 /* One warp per query and head; lanes share the D columns. */
-__global__ void plain_kernel(const nmlp_cuda_heads h) {
+__global__ void plain_kernel(const nmlp_cuda_attention h) {
     int lane = threadIdx.x & 31;
     int64_t item = (int64_t)blockIdx.x * PLAIN_WARPS + (threadIdx.x >> 5);
     if (item >= (int64_t)h.s * h.n_heads) return;
@@ -201,7 +201,7 @@ __global__ void plain_kernel(const nmlp_cuda_heads h) {
 
 } // namespace
 
-int nmlp_cuda_launch_attention(const nmlp_cuda_heads *h, void *stream) {
+int nmlp_cuda_launch_attention(const nmlp_cuda_attention *h, void *stream) {
     dim3 grid((unsigned)((h->s + QUERIES - 1) / QUERIES), (unsigned)h->n_heads);
     cudaStream_t st = (cudaStream_t)stream;
     switch (h->head_dim) {

@@ -1,5 +1,5 @@
 /* y [S,N] = x [S,K] w^T on the tensor cores, for machines without cuBLASLt: 128 x 128 tiles, K in steps of 32 through a
- * three-deep ring. And gate and up in one kernel (gated.h) for chips before Hopper, the same loop twice. */
+ * three-deep ring. And gate and up in one kernel (swiglu_gemm_sm90.h) for chips before Hopper, the same loop twice. */
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(THREADS) gemm_kernel(const nmlp_cuda_gemm g) {
     });
 }
 
-__global__ void __launch_bounds__(THREADS, 1) gated_gemm_kernel(const nmlp_cuda_gated g) {
+__global__ void __launch_bounds__(THREADS, 1) swiglu_gemm_sm80_kernel(const nmlp_cuda_swiglu_gemm g) {
     extern __shared__ __align__(16) __nv_bfloat16 ring[];
     const int row0 = blockIdx.y * TILE;
     const int col0 = blockIdx.x * TILE;
@@ -172,10 +172,10 @@ int nmlp_cuda_launch_gemm(const nmlp_cuda_gemm *g, void *stream) {
     return cudaGetLastError();
 }
 
-int nmlp_cuda_launch_gated(const nmlp_cuda_gated *g, void *stream) {
-    cudaError_t e = cudaFuncSetAttribute((const void *)gated_gemm_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         shared_bytes);
+int nmlp_cuda_swiglu_gemm_sm80_launch(const nmlp_cuda_swiglu_gemm *g, void *stream) {
+    cudaError_t e = cudaFuncSetAttribute((const void *)swiglu_gemm_sm80_kernel,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (e != cudaSuccess) return e;
-    gated_gemm_kernel<<<tiles(g->out_pitch, g->s), THREADS, shared_bytes, (cudaStream_t)stream>>>(*g);
+    swiglu_gemm_sm80_kernel<<<tiles(g->out_pitch, g->s), THREADS, shared_bytes, (cudaStream_t)stream>>>(*g);
     return cudaGetLastError();
 }

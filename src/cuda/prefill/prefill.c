@@ -3,30 +3,30 @@
 
 #include "cuda/engine_internal.h"
 
-nmlp_status nmlp_cuda_prefill_lay_out(nmlp_cuda_prefill *p, const nmlp_cuda_engine *e, nmlp_cuda_block *block,
+nmlp_status nmlp_cuda_prefill_lay_out(nmlp_cuda_prefill *p, const nmlp_cuda_engine *e, nmlp_cuda_arena *block,
                                       int64_t most, nmlp_err *err) {
     const nmlp_config *c = &e->model->config;
     p->rows = (int32_t)most;
     size_t rows = (size_t)p->rows;
     size_t hidden = (size_t)nmlp_cuda_pad(c->hidden);
     size_t q_dim = (size_t)(c->n_heads * c->head_dim);
-    p->ids = nmlp_cuda_block_take(block, rows * sizeof *p->ids);
-    p->hidden = nmlp_cuda_block_take(block, rows * hidden * sizeof(float));
-    p->normed = nmlp_cuda_block_take(block, rows * hidden * 2);
-    p->qkv = nmlp_cuda_block_take(block, rows * (size_t)nmlp_cuda_pad(e->layers[0].qkv.n) * sizeof(float));
-    p->q = nmlp_cuda_block_take(block, rows * q_dim * 2);
-    p->mixed = nmlp_cuda_block_take(block, rows * (size_t)nmlp_cuda_pad((int64_t)q_dim) * 2);
+    p->ids = nmlp_cuda_arena_take(block, rows * sizeof *p->ids);
+    p->hidden = nmlp_cuda_arena_take(block, rows * hidden * sizeof(float));
+    p->normed = nmlp_cuda_arena_take(block, rows * hidden * 2);
+    p->qkv = nmlp_cuda_arena_take(block, rows * (size_t)nmlp_cuda_pad(e->layers[0].qkv.n) * sizeof(float));
+    p->q = nmlp_cuda_arena_take(block, rows * q_dim * 2);
+    p->mixed = nmlp_cuda_arena_take(block, rows * (size_t)nmlp_cuda_pad((int64_t)q_dim) * 2);
     const nmlp_cuda_mlp_weights **all = nmlp_mem_new((size_t)c->n_layers, sizeof *all, err);
     if (!all) return NMLP_E_NOMEM;
     for (int64_t l = 0; l < c->n_layers; l++) all[l] = &e->layers[l].mlp;
-    nmlp_cuda_mlp_rows_take(&p->mlp, block, all, c->n_layers, p->rows);
+    nmlp_cuda_mlp_gemm_buffers_take(&p->mlp, block, all, c->n_layers, p->rows);
     nmlp_mem_free(all);
-    void *workspace = nmlp_cuda_block_take(block, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
+    void *workspace = nmlp_cuda_arena_take(block, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
     return block->committed ? nmlp_cuda_blas_create(&p->blas, workspace, true, err) : NMLP_OK;
 }
 
-nmlp_status nmlp_cuda_pass_multiply(const nmlp_cuda_pass *pass, float *y, bool accumulate, const void *x,
-                                    const nmlp_cuda_matrix *w, int32_t n, nmlp_err *err) {
+nmlp_status nmlp_cuda_prefill_gemm(const nmlp_cuda_prefill_pass *pass, float *y, bool accumulate, const void *x,
+                                   const nmlp_cuda_matrix *w, int32_t n, nmlp_err *err) {
     nmlp_cuda_gemm g = {.y = y,
                         .x = x,
                         .w = w->data,
@@ -41,55 +41,56 @@ nmlp_status nmlp_cuda_pass_multiply(const nmlp_cuda_pass *pass, float *y, bool a
     return nmlp_cuda_blas_run(pass->prefill->blas, &g, pass->stream, err);
 }
 
-nmlp_status nmlp_cuda_pass_norm(const nmlp_cuda_pass *pass, const float *x, const float *weight, int32_t n,
-                                nmlp_err *err) {
+nmlp_status nmlp_cuda_prefill_norm(const nmlp_cuda_prefill_pass *pass, const float *x, const float *weight, int32_t n,
+                                   nmlp_err *err) {
     const nmlp_config *c = &pass->engine->model->config;
     return NMLP_CUDA_CHECK(nmlp_cuda_launch_rmsnorm(pass->prefill->normed, x, weight, (float)c->rms_eps, n,
                                                     (int32_t)c->hidden, nmlp_cuda_pad(c->hidden), pass->stream),
                            "launching a norm", err);
 }
 
-static nmlp_status run_attention(const nmlp_cuda_pass *pass, int64_t l, int32_t n, nmlp_err *err) {
+static nmlp_status run_attention(const nmlp_cuda_prefill_pass *pass, int64_t l, int32_t n, nmlp_err *err) {
     const nmlp_cuda_layer *layer = &pass->engine->layers[l];
     const nmlp_config *c = &pass->engine->model->config;
     nmlp_cuda_prefill *p = pass->prefill;
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_pass_norm(pass, p->hidden, layer->attention_norm, n, err));
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_pass_multiply(pass, p->qkv, false, p->normed, &layer->qkv, n, err));
-    nmlp_cuda_heads heads = {.qkv = p->qkv,
-                             .bias = layer->qkv_bias,
-                             .q_norm = layer->q_norm,
-                             .k_norm = layer->k_norm,
-                             .rope = pass->rope,
-                             .q = p->q,
-                             .k_cache = pass->k[l],
-                             .v_cache = pass->v[l],
-                             .out = p->mixed,
-                             .text_begin = pass->text_begin,
-                             .eps = (float)c->rms_eps,
-                             .scale = 1.0f / sqrtf((float)c->head_dim),
-                             .s = n,
-                             .first = (int32_t)pass->first,
-                             .pitch = nmlp_cuda_pad(layer->qkv.n),
-                             .out_pitch = layer->o.k,
-                             .n_heads = (int32_t)c->n_heads,
-                             .n_kv_heads = (int32_t)c->n_kv_heads,
-                             .head_dim = (int32_t)c->head_dim,
-                             .context = (int32_t)pass->context};
-    NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_launch_heads(&heads, pass->stream), "launching the rotation", err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_norm(pass, p->hidden, layer->attention_norm, n, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_gemm(pass, p->qkv, false, p->normed, &layer->qkv, n, err));
+    nmlp_cuda_attention heads = {.qkv = p->qkv,
+                                 .bias = layer->qkv_bias,
+                                 .q_norm = layer->q_norm,
+                                 .k_norm = layer->k_norm,
+                                 .rope = pass->rope,
+                                 .q = p->q,
+                                 .k_cache = pass->k[l],
+                                 .v_cache = pass->v[l],
+                                 .out = p->mixed,
+                                 .text_begin = pass->text_begin,
+                                 .eps = (float)c->rms_eps,
+                                 .scale = 1.0f / sqrtf((float)c->head_dim),
+                                 .s = n,
+                                 .first = (int32_t)pass->first,
+                                 .pitch = nmlp_cuda_pad(layer->qkv.n),
+                                 .out_pitch = layer->o.k,
+                                 .n_heads = (int32_t)c->n_heads,
+                                 .n_kv_heads = (int32_t)c->n_kv_heads,
+                                 .head_dim = (int32_t)c->head_dim,
+                                 .context = (int32_t)pass->context};
+    NMLP_RETURN_IF_FAILED(
+        NMLP_CUDA_CHECK(nmlp_cuda_launch_rope_append(&heads, pass->stream), "launching the rotation", err));
     NMLP_RETURN_IF_FAILED(
         NMLP_CUDA_CHECK(nmlp_cuda_launch_attention(&heads, pass->stream), "launching attention", err));
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_pass_multiply(pass, p->hidden, true, p->mixed, &layer->o, n, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_gemm(pass, p->hidden, true, p->mixed, &layer->o, n, err));
     if (!layer->o_bias) return NMLP_OK;
     return NMLP_CUDA_CHECK(nmlp_cuda_launch_add_bias(p->hidden, layer->o_bias, n, (int32_t)c->hidden,
                                                      nmlp_cuda_pad(c->hidden), pass->stream),
                            "launching a bias", err);
 }
 
-static nmlp_status run_mlp(const nmlp_cuda_pass *pass, int64_t l, int32_t n, nmlp_err *err) {
+static nmlp_status run_mlp(const nmlp_cuda_prefill_pass *pass, int64_t l, int32_t n, nmlp_err *err) {
     const nmlp_cuda_layer *layer = &pass->engine->layers[l];
     nmlp_cuda_prefill *p = pass->prefill;
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_pass_norm(pass, p->hidden, layer->mlp_norm, n, err));
-    nmlp_cuda_mlp_many many = {.w = &layer->mlp,
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_norm(pass, p->hidden, layer->mlp_norm, n, err));
+    nmlp_cuda_mlp_gemm many = {.w = &layer->mlp,
                                .rows = &p->mlp,
                                .x = p->normed,
                                .y = p->hidden,
@@ -98,10 +99,10 @@ static nmlp_status run_mlp(const nmlp_cuda_pass *pass, int64_t l, int32_t n, nml
                                .n_multiprocessors = pass->engine->device.n_blocks,
                                .blas = p->blas,
                                .stream = pass->stream};
-    return nmlp_cuda_mlp_many_run(&many, err);
+    return nmlp_cuda_mlp_gemm_run(&many, err);
 }
 
-nmlp_status nmlp_cuda_pass_run(const nmlp_cuda_pass *pass, const int32_t *ids, int32_t n, nmlp_err *err) {
+nmlp_status nmlp_cuda_prefill_run(const nmlp_cuda_prefill_pass *pass, const int32_t *ids, int32_t n, nmlp_err *err) {
     const nmlp_cuda_engine *e = pass->engine;
     nmlp_cuda_prefill *p = pass->prefill;
     int32_t pitch = nmlp_cuda_pad(e->model->config.hidden);

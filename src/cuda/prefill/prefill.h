@@ -26,7 +26,7 @@ int nmlp_cuda_launch_add_bias(float *hidden, const float *bias, int32_t s, int32
 int nmlp_cuda_launch_logprob(float *out, const float *logits, const int32_t *targets, int32_t s, int32_t vocab,
                              int32_t pitch, void *stream);
 
-typedef struct nmlp_cuda_heads {
+typedef struct nmlp_cuda_attention {
     const float *qkv;  /* f32 [S, pitch]: queries, keys, values */
     const float *bias; /* or NULL */
     const float *q_norm;
@@ -48,12 +48,12 @@ typedef struct nmlp_cuda_heads {
     int32_t n_kv_heads;
     int32_t head_dim;
     int32_t context;
-} nmlp_cuda_heads;
+} nmlp_cuda_attention;
 
 /* Bias, norms and rotation; fills q and the caches. */
-int nmlp_cuda_launch_heads(const nmlp_cuda_heads *h, void *stream);
+int nmlp_cuda_launch_rope_append(const nmlp_cuda_attention *h, void *stream);
 /* Causal attention of q over the cache. */
-int nmlp_cuda_launch_attention(const nmlp_cuda_heads *h, void *stream);
+int nmlp_cuda_launch_attention(const nmlp_cuda_attention *h, void *stream);
 
 /* y [S,N] = x [S,K] w^T, row pitches in elements; bf16 operands; y bf16, or f32 with `accumulate` choosing y += . */
 typedef struct nmlp_cuda_gemm {

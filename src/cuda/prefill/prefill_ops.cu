@@ -78,7 +78,7 @@ __global__ void add_bias_kernel(float *hidden, const float *bias, int n, int pit
 }
 
 /* One warp per (row, head): bias, norm, rotation, then to q or to the caches. */
-__global__ void heads_kernel(const nmlp_cuda_heads h) {
+__global__ void rope_append_kernel(const nmlp_cuda_attention h) {
     extern __shared__ float scratch[];
     int lane = threadIdx.x & 31;
     int warp = threadIdx.x >> 5;
@@ -176,11 +176,11 @@ int nmlp_cuda_launch_add_bias(float *hidden, const float *bias, int32_t s, int32
     return cudaGetLastError();
 }
 
-int nmlp_cuda_launch_heads(const nmlp_cuda_heads *h, void *stream) {
+int nmlp_cuda_launch_rope_append(const nmlp_cuda_attention *h, void *stream) {
     int per_block = THREADS / 32;
     int n_all = h->n_heads + 2 * h->n_kv_heads;
     dim3 grid((unsigned)h->s, (unsigned)((n_all + per_block - 1) / per_block));
-    heads_kernel<<<grid, THREADS, per_block * h->head_dim * sizeof(float), (cudaStream_t)stream>>>(*h);
+    rope_append_kernel<<<grid, THREADS, per_block * h->head_dim * sizeof(float), (cudaStream_t)stream>>>(*h);
     return cudaGetLastError();
 }
 

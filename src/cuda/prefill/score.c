@@ -11,13 +11,13 @@ enum {
 
 struct nmlp_cuda_scorer {
     const nmlp_cuda_engine *engine;
-    nmlp_cuda_block block;
+    nmlp_cuda_arena block;
     nmlp_cuda_prefill prefill;
     int64_t positions;  /* of a text, at most */
     int64_t rows;       /* of one pass */
     int32_t logit_rows; /* of one block of logits */
     float *rope;        /* [positions, D] */
-    void **k;           /* the same memory for every layer: nothing is asked for later */
+    void **k;           /* the same memory for every layer: nothing is loaded later */
     void **v;
     int32_t *begins;  /* [rows] first row of each row's text, on the device as what follows */
     int32_t *targets; /* [rows] */
@@ -33,22 +33,22 @@ struct nmlp_cuda_scorer {
 
 static nmlp_status lay_out(nmlp_cuda_scorer *s, const float *rope, nmlp_err *err) {
     const nmlp_config *c = &s->engine->model->config;
-    nmlp_cuda_block *block = &s->block;
+    nmlp_cuda_arena *block = &s->block;
     size_t rows = (size_t)s->rows;
     size_t cache_bytes = (size_t)(c->n_kv_heads * c->head_dim) * rows * 2;
     size_t rope_bytes = (size_t)(s->positions * c->head_dim) * sizeof *rope;
-    void *k = nmlp_cuda_block_take(block, cache_bytes);
-    void *v = nmlp_cuda_block_take(block, cache_bytes);
+    void *k = nmlp_cuda_arena_take(block, cache_bytes);
+    void *v = nmlp_cuda_arena_take(block, cache_bytes);
     for (int64_t l = 0; l < c->n_layers; l++) {
         s->k[l] = k;
         s->v[l] = v;
     }
-    s->rope = nmlp_cuda_block_take(block, rope_bytes);
-    s->begins = nmlp_cuda_block_take(block, rows * sizeof *s->begins);
-    s->targets = nmlp_cuda_block_take(block, rows * sizeof *s->targets);
-    s->logprobs = nmlp_cuda_block_take(block, rows * sizeof *s->logprobs);
+    s->rope = nmlp_cuda_arena_take(block, rope_bytes);
+    s->begins = nmlp_cuda_arena_take(block, rows * sizeof *s->begins);
+    s->targets = nmlp_cuda_arena_take(block, rows * sizeof *s->targets);
+    s->logprobs = nmlp_cuda_arena_take(block, rows * sizeof *s->logprobs);
     s->logits =
-        nmlp_cuda_block_take(block, (size_t)s->logit_rows * (size_t)nmlp_cuda_pad(c->vocab) * sizeof *s->logits);
+        nmlp_cuda_arena_take(block, (size_t)s->logit_rows * (size_t)nmlp_cuda_pad(c->vocab) * sizeof *s->logits);
     NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_lay_out(&s->prefill, s->engine, block, s->rows, err));
     if (!block->committed) return NMLP_OK;
     return NMLP_CUDA_CHECK(cudaMemcpy(s->rope, rope, rope_bytes, cudaMemcpyHostToDevice), "uploading the rotation",
@@ -78,7 +78,7 @@ nmlp_status nmlp_cuda_scorer_create(nmlp_cuda_scorer **out, const nmlp_cuda_engi
                          (long long)positions, (long long)c->max_positions);
     nmlp_cuda_scorer *s = nmlp_mem_new(1, sizeof *s, err);
     if (!s) return NMLP_E_NOMEM;
-    nmlp_cuda_block_init(&s->block);
+    nmlp_cuda_arena_init(&s->block);
     s->engine = engine;
     s->positions = positions;
     s->rows = positions > TOKENS ? positions : TOKENS;
@@ -86,7 +86,7 @@ nmlp_status nmlp_cuda_scorer_create(nmlp_cuda_scorer **out, const nmlp_cuda_engi
     s->logit_rows = (int32_t)(fit < 1 ? 1 : fit < s->rows ? fit : s->rows);
     NMLP_TRY(make_host(s, err));
     NMLP_TRY(lay_out(s, rope, err));
-    NMLP_TRY(nmlp_cuda_block_commit(&s->block, "scoring texts of that length", err));
+    NMLP_TRY(nmlp_cuda_arena_commit(&s->block, "scoring texts of that length", err));
     NMLP_TRY(lay_out(s, rope, err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "making a stream", err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaDeviceSynchronize(), "preparing to score", err));
@@ -101,7 +101,7 @@ void nmlp_cuda_scorer_destroy(nmlp_cuda_scorer *s) {
     if (s->stream) (void)cudaStreamSynchronize(s->stream);
     if (s->stream) (void)cudaStreamDestroy(s->stream);
     nmlp_cuda_blas_destroy(s->prefill.blas);
-    nmlp_cuda_block_release(&s->block);
+    nmlp_cuda_arena_release(&s->block);
     nmlp_mem_free(s->k);
     nmlp_mem_free(s->v);
     nmlp_mem_free(s->host_ids);
@@ -114,15 +114,15 @@ void nmlp_cuda_scorer_destroy(nmlp_cuda_scorer *s) {
 int64_t nmlp_cuda_scorer_tokens(const nmlp_cuda_scorer *s) { return s->rows; }
 
 /* logprobs [n] of the hidden states a pass left. */
-static nmlp_status score_rows(nmlp_cuda_scorer *s, const nmlp_cuda_pass *pass, int32_t n, nmlp_err *err) {
+static nmlp_status score_rows(nmlp_cuda_scorer *s, const nmlp_cuda_prefill_pass *pass, int32_t n, nmlp_err *err) {
     const nmlp_cuda_matrix *head = &s->engine->lm_head;
     const uint16_t *normed = s->prefill.normed;
     int32_t vocab = (int32_t)s->engine->model->config.vocab;
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_pass_norm(pass, s->prefill.hidden, s->engine->final_norm, n, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_norm(pass, s->prefill.hidden, s->engine->final_norm, n, err));
     for (int32_t at = 0; at < n; at += s->logit_rows) {
         int32_t here = n - at < s->logit_rows ? n - at : s->logit_rows;
         NMLP_RETURN_IF_FAILED(
-            nmlp_cuda_pass_multiply(pass, s->logits, false, normed + (int64_t)at * head->k, head, here, err));
+            nmlp_cuda_prefill_gemm(pass, s->logits, false, normed + (int64_t)at * head->k, head, here, err));
         NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(nmlp_cuda_launch_logprob(s->logprobs + at, s->logits, s->targets + at,
                                                                        here, vocab, nmlp_cuda_pad(vocab), s->stream),
                                               "launching log-softmax", err));
@@ -137,17 +137,17 @@ static nmlp_status upload(nmlp_cuda_scorer *s, int32_t *to, const int32_t *from,
 
 /* The n rows of host_ids. */
 static nmlp_status run_pass(nmlp_cuda_scorer *s, int32_t n, nmlp_err *err) {
-    nmlp_cuda_pass pass = {.engine = s->engine,
-                           .prefill = &s->prefill,
-                           .rope = s->rope,
-                           .k = s->k,
-                           .v = s->v,
-                           .context = s->rows,
-                           .text_begin = s->begins,
-                           .stream = s->stream};
+    nmlp_cuda_prefill_pass pass = {.engine = s->engine,
+                                   .prefill = &s->prefill,
+                                   .rope = s->rope,
+                                   .k = s->k,
+                                   .v = s->v,
+                                   .context = s->rows,
+                                   .text_begin = s->begins,
+                                   .stream = s->stream};
     NMLP_RETURN_IF_FAILED(upload(s, s->begins, s->host_begins, n, err));
     NMLP_RETURN_IF_FAILED(upload(s, s->targets, s->host_targets, n, err));
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_pass_run(&pass, s->host_ids, n, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_run(&pass, s->host_ids, n, err));
     NMLP_RETURN_IF_FAILED(score_rows(s, &pass, n, err));
     NMLP_RETURN_IF_FAILED(
         NMLP_CUDA_CHECK(cudaMemcpyAsync(s->host_logprobs, s->logprobs, (size_t)n * sizeof *s->host_logprobs,

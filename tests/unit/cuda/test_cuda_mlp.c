@@ -87,7 +87,7 @@ static double relative_error(const float *got, const double *want, int64_t n) {
  * exp 2^-20. More rows round to bf16 at each matmul (and, on the matmul path, gate and up before silu): at most 6
  * roundings of 2^-9. Each bound is that, doubled. */
 static double allowed(int64_t s, nmlp_cuda_path path) {
-    return s <= ROWS_SPLIT && path == NMLP_CUDA_PATH_STREAM ? 8 * 0x1p-17 + 0x1p-19 : 12 * 0x1p-9;
+    return s <= ROWS_SPLIT && path == NMLP_CUDA_PATH_FUSED ? 8 * 0x1p-17 + 0x1p-19 : 12 * 0x1p-9;
 }
 
 static const char *const path_names[] = {"auto", "stream", "matmul", "portable"};
@@ -127,8 +127,8 @@ static void check_shape(struct shape shape, const int64_t *rows, int n_rows) {
     snprintf(what, sizeof what, "H=%lld I=%lld ranks %lld,%lld,%lld", (long long)shape.h, (long long)shape.i,
              (long long)shape.gate, (long long)shape.up, (long long)shape.down);
     for (int r = 0; r < n_rows; r++) {
-        if (rows[r] <= 32) check_rows(&desc, x, &truth, rows[r], NMLP_CUDA_PATH_STREAM, what);
-        check_rows(&desc, x, &truth, rows[r], NMLP_CUDA_PATH_MATMUL, what);
+        if (rows[r] <= 32) check_rows(&desc, x, &truth, rows[r], NMLP_CUDA_PATH_FUSED, what);
+        check_rows(&desc, x, &truth, rows[r], NMLP_CUDA_PATH_GEMM, what);
         if (rows[r] > ROWS_SPLIT) check_rows(&desc, x, &truth, rows[r], NMLP_CUDA_PATH_PORTABLE, what);
     }
     nmlp_truth_free(&truth);
@@ -169,7 +169,7 @@ static void check_row_alone(const nmlp_factors matrices[3], int64_t s, int64_t h
     float *x = nmlp_test_floats(s * h, 40);
     float *y = nmlp_mem_new((size_t)(s * h), sizeof *y, NULL);
     float *other = nmlp_mem_new((size_t)(s * h), sizeof *other, NULL);
-    nmlp_assert_ok(nmlp_cuda_mlp_create(&mlp, matrices, s, NMLP_CUDA_PATH_STREAM, &err), &err);
+    nmlp_assert_ok(nmlp_cuda_mlp_create(&mlp, matrices, s, NMLP_CUDA_PATH_FUSED, &err), &err);
     nmlp_assert_ok(nmlp_cuda_mlp_run(mlp, y, x, &err), &err);
     for (int64_t i = 0; i < h; i++) x[STRANGE * h + i] *= size;
     nmlp_assert_ok(nmlp_cuda_mlp_run(mlp, other, x, &err), &err);
@@ -225,7 +225,7 @@ static void check_repeated_rows(struct shape shape, int64_t s) {
         memcpy(all.value + r * shape.h, truth.value + r % DISTINCT * shape.h, (size_t)shape.h * sizeof *all.value);
     }
     snprintf(what, sizeof what, "H=%lld I=%lld, repeated rows", (long long)shape.h, (long long)shape.i);
-    check_rows(&desc, x, &all, s, NMLP_CUDA_PATH_MATMUL, what);
+    check_rows(&desc, x, &all, s, NMLP_CUDA_PATH_GEMM, what);
     nmlp_truth_free(&truth);
     nmlp_truth_free(&exact);
     nmlp_truth_free(&all);

@@ -1,7 +1,7 @@
-/* What becomes of a rectangle's sums in batch.cu: added over warps and splits in fixed order, handed to the next phase.
- */
-#ifndef NMLP_CUDA_MLP_MLP_ROWS32_SM80_FINISH_CUH
-#define NMLP_CUDA_MLP_MLP_ROWS32_SM80_FINISH_CUH
+/* The epilogue of a tile in mlp_rows32_sm80.cu: partial sums of warps and split-K ranges are added in fixed order and
+ * stored for the next phase. */
+#ifndef NMLP_CUDA_MLP_MLP_ROWS32_SM80_EPILOGUE_CUH
+#define NMLP_CUDA_MLP_MLP_ROWS32_SM80_EPILOGUE_CUH
 
 #include "cuda/mlp/mlp_rows32_sm80_block.cuh"
 
@@ -28,9 +28,10 @@ template <int N> __device__ __forceinline__ float2 add_warps(const float *at, in
 }
 
 template <int NT>
-__device__ __forceinline__ result sum_of_warps(const float *sums, const nmlp_cuda_batch_phase &ph, int token, int row) {
+__device__ __forceinline__ result sum_of_warps(const float *sums, const nmlp_cuda_mlp_rows32_phase &ph, int token,
+                                               int row) {
     const int warp_floats = ph.groups * shape<NT>::group_sums;
-    const float *at = sums + row / GROUP * shape<NT>::group_sums + token * TOKEN_PITCH + row % GROUP;
+    const float *at = sums + row / M16 * shape<NT>::group_sums + token * TOKEN_PITCH + row % M16;
     result r;
     if (ph.n_factors == 2) {
         r.y[0] = add_warps<WARPS / 2>(at, warp_floats, 0);
@@ -42,7 +43,7 @@ __device__ __forceinline__ result sum_of_warps(const float *sums, const nmlp_cud
     return r;
 }
 
-__device__ __forceinline__ void put_result(const nmlp_cuda_batch_phase &ph, char *out, int token, int row,
+__device__ __forceinline__ void put_result(const nmlp_cuda_mlp_rows32_phase &ph, char *out, int token, int row,
                                            const result &r) {
     float2 y = r.y[0];
     if (ph.n_factors == 2) y = make_float2(silu(y.x) * r.y[1].x, silu(y.y) * r.y[1].y);
@@ -71,34 +72,34 @@ __device__ __forceinline__ float2 get_floats(const float *from) {
     return make_float2(__uint_as_float(a), __uint_as_float(b));
 }
 
-/* The same two values of every split, awaited and added in order. */
-__device__ __forceinline__ float2 join(const float *at, int64_t stride, int n_splits) {
-    float2 v[NMLP_CUDA_BATCH_SPLITS_MAX];
+/* The same two values of every split, polled and added in order. */
+__device__ __forceinline__ float2 poll_and_sum(const float *at, int64_t stride, int n_splits) {
+    float2 v[NMLP_CUDA_MLP_ROWS32_SPLITS_MAX];
     bool there;
     do {
         there = true;
 #pragma unroll
-        for (int i = 0; i < NMLP_CUDA_BATCH_SPLITS_MAX; i++)
+        for (int i = 0; i < NMLP_CUDA_MLP_ROWS32_SPLITS_MAX; i++)
             v[i] = i < n_splits ? get_floats(at + i * stride) : make_float2(0, 0);
 #pragma unroll
-        for (int i = 0; i < NMLP_CUDA_BATCH_SPLITS_MAX; i++)
+        for (int i = 0; i < NMLP_CUDA_MLP_ROWS32_SPLITS_MAX; i++)
             there = there && __float_as_uint(v[i].x) != unwritten && __float_as_uint(v[i].y) != unwritten;
     } while (!there);
     float2 sum = v[0];
 #pragma unroll
-    for (int i = 1; i < NMLP_CUDA_BATCH_SPLITS_MAX; i++) {
+    for (int i = 1; i < NMLP_CUDA_MLP_ROWS32_SPLITS_MAX; i++) {
         sum.x += v[i].x;
         sum.y += v[i].y;
     }
     return sum;
 }
 
-/* A rectangle's results: of all its columns where K is whole; else this split's share of them, after every split has
+/* A tile's results: of all its columns where K is whole; else this split's share of them, after every split has
  * written what it has. */
 template <int NT>
-__device__ void finish_part(const nmlp_cuda_batch_program &prog, const nmlp_cuda_batch_phase &ph, const part &p,
-                            const float *sums, uint32_t set) {
-    const int pairs = ph.groups * GROUP / 2;
+__device__ void store_tile(const nmlp_cuda_mlp_rows32_program &prog, const nmlp_cuda_mlp_rows32_phase &ph,
+                           const block_tile &p, const float *sums, uint32_t set) {
+    const int pairs = ph.groups * M16 / 2;
     const int n = prog.s * pairs;
     const int64_t into_set = set * prog.set_bytes;
     char *out = static_cast<char *>(ph.out) + (ph.last ? 0 : into_set);
@@ -125,8 +126,8 @@ __device__ void finish_part(const nmlp_cuda_batch_program &prog, const nmlp_cuda
     for (int i = begin + threadIdx.x; i < end; i += WARPS * 32) {
         const int token = i * ph.pairs_inverse >> 16;
         result r;
-        r.y[0] = join(parts + 2 * (int64_t)i, split_floats, ph.n_splits);
-        r.y[1] = ph.n_factors == 2 ? join(parts + factor_floats + 2 * (int64_t)i, split_floats, ph.n_splits)
+        r.y[0] = poll_and_sum(parts + 2 * (int64_t)i, split_floats, ph.n_splits);
+        r.y[1] = ph.n_factors == 2 ? poll_and_sum(parts + factor_floats + 2 * (int64_t)i, split_floats, ph.n_splits)
                                    : make_float2(0, 0);
         put_result(ph, out, token, p.row + (i - token * pairs) * 2, r);
     }

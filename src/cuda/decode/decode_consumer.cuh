@@ -1,6 +1,6 @@
-/* The multiplying warps: tiles of the ring times the staged rows. */
-#ifndef NMLP_CUDA_DECODE_DECODE_MULTIPLY_CUH
-#define NMLP_CUDA_DECODE_DECODE_MULTIPLY_CUH
+/* The consumer warps: tiles of the ring times the staged rows. */
+#ifndef NMLP_CUDA_DECODE_DECODE_CONSUMER_CUH
+#define NMLP_CUDA_DECODE_DECODE_CONSUMER_CUH
 
 #include "cuda/decode/decode_block.cuh"
 
@@ -23,7 +23,7 @@ __device__ __forceinline__ void load_staged(uint32_t (&r)[4], uint32_t at, bool 
 }
 
 /* Sums of a warp: several sets, so that the tensor cores do not wait for themselves. */
-enum { SUM_SETS = 4, TILE_BLOCKS = NMLP_CUDA_TILE_COLS / TILE_BLOCK };
+enum { SUM_SETS = 4, TILE_BLOCKS = NMLP_CUDA_DECODE_TILE_COLS / TILE_BLOCK };
 
 struct tile_sums {
     float set[SUM_SETS][4];
@@ -38,14 +38,15 @@ struct half_tile {
 
 __device__ __forceinline__ void load_half(half_tile &w, const __nv_bfloat16 *tile, int half) {
     const int lane = threadIdx.x & 31;
-    const uint32_t row =
-        shared_address(tile) + (lane & 15) * TILE_BLOCK * 2 + half * HALF_BLOCKS * NMLP_CUDA_UNIT_ROWS * TILE_BLOCK * 2;
+    const uint32_t row = shared_address(tile) + (lane & 15) * TILE_BLOCK * 2 +
+                         half * HALF_BLOCKS * NMLP_CUDA_DECODE_TILE_ROWS * TILE_BLOCK * 2;
     const uint32_t swizzle = (uint32_t)((lane >> 4) ^ (lane & 7));
 #pragma unroll
     for (int b = 0; b < HALF_BLOCKS; b++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            load_matrices(w.part[b][i], row + b * (NMLP_CUDA_UNIT_ROWS * TILE_BLOCK * 2) + ((swizzle ^ (i * 2)) << 4));
+            load_matrices(w.part[b][i],
+                          row + b * (NMLP_CUDA_DECODE_TILE_ROWS * TILE_BLOCK * 2) + ((swizzle ^ (i * 2)) << 4));
 }
 
 /* Adds the first `cols` columns of half a tile: 16 rows of W times the staged rows. */
@@ -81,28 +82,28 @@ __device__ __forceinline__ void put_sums(float *to, const tile_sums &sums, int s
     to[t * 16 + g + 8] = sum[2] + sum[3];
 }
 
-/* See end_step_of_copier. The step's tiles end before tile `rest` of eight; slots of that warp and those after it are
+/* See producer_end_step. The step's tiles end before tile `rest` of eight; stages of that warp and those after it are
  * empty. */
-__device__ __forceinline__ void end_step_of_multiplier(const block_memory &mem, consumer &at, int n_slots) {
+__device__ __forceinline__ void consumer_end_step(const block_memory &mem, consumer &at, int n_stages) {
     const int warp = threadIdx.x >> 5;
-    const int rest = (warp - at.skip) & (NMLP_CUDA_CONSUMER_WARPS - 1);
+    const int rest = (warp - at.skip) & (NMLP_CUDA_DECODE_CONSUMER_WARPS - 1);
     at.skip = warp;
     if (rest == 0 || warp < rest) return;
-    mbar_wait(&mem.sh->full[at.ring.slot], at.ring.parity);
-    warp_arrive(&mem.sh->empty[at.ring.slot]);
-    at.ring.advance(NMLP_CUDA_CONSUMER_WARPS, n_slots);
+    mbar_wait(&mem.sh->full[at.ring.stage], at.ring.parity);
+    warp_arrive(&mem.sh->empty[at.ring.stage]);
+    at.ring.advance(NMLP_CUDA_DECODE_CONSUMER_WARPS, n_stages);
 }
 
 /* HOLDS: there are registers for half a tile while the input is waited for. */
 template <bool HOLDS>
-__device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_phase *ph, const unit_range units,
-                               const block_memory &mem, consumer &at, int phase) {
+__device__ void multiply_phase(const nmlp_cuda_decode_program &prog, const nmlp_cuda_decode_phase *ph,
+                               const unit_range units, const block_memory &mem, consumer &at, int phase) {
     const int warp = threadIdx.x >> 5;
     const int s = prog.s;
     const int n_matrices = ph->n_matrices;
     const int k_chunk = ph->k_chunk;
     const int second = ph->same_x ? 0 : k_chunk; /* where matrix 1 finds its rows */
-    const int x_pitch = (n_matrices == 2 && second ? 2 : 1) * k_chunk + NMLP_CUDA_ROW_SKEW;
+    const int x_pitch = (n_matrices == 2 && second ? 2 : 1) * k_chunk + NMLP_CUDA_DECODE_ROW_SKEW;
     shared_head *sh = mem.sh;
     int u = units.begin;
     for (int piece = u / units.groups; u < units.end; piece++) {
@@ -114,8 +115,8 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
         bool held = false;           /* the next tile's first half is in w: it was there before the input */
         if (!first) consumer_sync(); /* all are done with the piece before */
         stage_input(ph, mem.x, s, piece, first, sh, [&]() {
-            if (!HOLDS || at.skip >= n_tiles(len[0]) || !mbar_is_done(&sh->full[at.ring.slot], at.ring.parity)) return;
-            load_half(w, mem.ring + at.ring.slot * TILE_ELEMS, 0);
+            if (!HOLDS || at.skip >= n_tiles(len[0]) || !mbar_is_done(&sh->full[at.ring.stage], at.ring.parity)) return;
+            load_half(w, mem.ring + at.ring.stage * TILE_ELEMS, 0);
             held = true;
         });
         if (warp == 0) NOTE_CLOCK(phase, 1);
@@ -127,21 +128,22 @@ __device__ void multiply_phase(const nmlp_cuda_program &prog, const nmlp_cuda_ph
             for (int m = 0; m < n_matrices; m++) {
                 tile_sums acc = {};
                 const int n = n_tiles(m ? len[1] : len[0]);
-                for (; at.skip < n; at.skip += NMLP_CUDA_CONSUMER_WARPS) {
-                    const int k0 = at.skip * NMLP_CUDA_TILE_COLS;
+                for (; at.skip < n; at.skip += NMLP_CUDA_DECODE_CONSUMER_WARPS) {
+                    const int k0 = at.skip * NMLP_CUDA_DECODE_TILE_COLS;
                     const int cols = (m ? len[1] : len[0]) - k0;
-                    const __nv_bfloat16 *const tile = mem.ring + at.ring.slot * TILE_ELEMS;
+                    const __nv_bfloat16 *const tile = mem.ring + at.ring.stage * TILE_ELEMS;
                     const __nv_bfloat16 *const x = mem.x + (m ? second : 0) + k0;
                     half_tile rest;
-                    if (!held) mbar_wait(&sh->full[at.ring.slot], at.ring.parity);
+                    if (!held) mbar_wait(&sh->full[at.ring.stage], at.ring.parity);
                     if (!held) load_half(w, tile, 0);
                     held = false;
                     if (warp == 0 && u == units.begin) NOTE_CLOCK(phase, 2);
                     load_half(rest, tile, 1);
                     multiply_half(acc, w, x, x_pitch, cols, s);
-                    multiply_half(acc, rest, x + NMLP_CUDA_TILE_COLS / 2, x_pitch, cols - NMLP_CUDA_TILE_COLS / 2, s);
-                    warp_arrive(&sh->empty[at.ring.slot]);
-                    at.ring.advance(NMLP_CUDA_CONSUMER_WARPS, prog.n_slots);
+                    multiply_half(acc, rest, x + NMLP_CUDA_DECODE_TILE_COLS / 2, x_pitch,
+                                  cols - NMLP_CUDA_DECODE_TILE_COLS / 2, s);
+                    warp_arrive(&sh->empty[at.ring.stage]);
+                    at.ring.advance(NMLP_CUDA_DECODE_CONSUMER_WARPS, prog.n_stages);
                 }
                 at.skip -= n;
                 put_sums(here + m * WARP_SUMS, acc, s);

@@ -1,15 +1,16 @@
-/* What becomes of sums within a cluster of quad.cu: added over warps and blocks in fixed order, and handed on. */
-#ifndef NMLP_CUDA_MLP_MLP_CLUSTER4_SM90_FINISH_CUH
-#define NMLP_CUDA_MLP_MLP_CLUSTER4_SM90_FINISH_CUH
+/* The epilogue within a cluster of mlp_cluster4_sm90.cu: partial sums of warps and blocks are added in fixed order, and
+ * the result goes to the next GEMM or to memory. */
+#ifndef NMLP_CUDA_MLP_MLP_CLUSTER4_SM90_EPILOGUE_CUH
+#define NMLP_CUDA_MLP_MLP_CLUSTER4_SM90_EPILOGUE_CUH
 
-#include "cuda/mlp/mlp_cluster4_sm90_multiply.cuh"
+#include "cuda/mlp/mlp_cluster4_sm90_consumer.cuh"
 
 namespace {
 
 /* The quotient is off by two units at most, without a branch for each. */
 __device__ __forceinline__ float silu(float v) { return __fdividef(v, 1.0f + __expf(-v)); }
 
-/* The mma leaves sums of an octet as pairs of neighbouring rows of a token, [tiles][lanes][halves of a tile]: pairs
+/* The mma leaves sums of an n8 tile as pairs of neighbouring rows of a token, [tiles][lanes][halves of a tile]: pairs
  * that stand beside each other in memory. */
 template <int NT> struct pairs {
     static const int halves = NT == 1 ? 1 : 2; /* tokens 8 to 15 of a tile may not exist */
@@ -21,7 +22,7 @@ template <int NT> __device__ __forceinline__ int token_of(int pair) {
     return pair / (32 * pairs<NT>::halves) * 16 + pair % pairs<NT>::halves * 8 + pair / (4 * pairs<NT>::halves) % 8;
 }
 
-/* Of the octet. */
+/* Of the n8 tile. */
 template <int NT> __device__ __forceinline__ int row_of(int pair) { return pair / pairs<NT>::halves % 4 * 2; }
 
 /* Where two neighbouring rows of a token go: to all clusters for the next product, or to the MLP's result. */
@@ -31,8 +32,9 @@ struct result_place {
     bool last;
 };
 
-__device__ __forceinline__ result_place place_of(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph,
-                                                 int64_t into_set, int row, int token) {
+__device__ __forceinline__ result_place place_of(const nmlp_cuda_mlp_cluster4_program &prog,
+                                                 const nmlp_cuda_mlp_cluster4_product &ph, int64_t into_set, int row,
+                                                 int token) {
     const int64_t at = (int64_t)token * ph.out_pitch + row;
     result_place r;
     r.last = ph.last != 0;
@@ -55,26 +57,26 @@ __device__ __forceinline__ void put_rows(const result_place &place, float a, flo
     }
 }
 
-/* Sums of an octet lie as a lane has them, for each source: warps that differ in factor or K, of every block. */
+/* Sums of an n8 tile lie as a lane has them, for each source: warps that differ in factor or K, of every block. */
 template <int NT> __device__ __forceinline__ int lane_bytes() { return (threadIdx.x & 31) * (NT == 1 ? 8 : 16); }
 
 template <int NT>
-__device__ __forceinline__ void send_sums(const sums<NT> &acc, const seat &w, const block_memory &mem) {
-    const int source = (w.factor * w.k_step + w.k) * QUAD + mem.rank;
-    const uint32_t from = shared_address(mem.sums) + source * shape<NT>::octet_bytes + lane_bytes<NT>();
+__device__ __forceinline__ void send_sums(const sums<NT> &acc, const warp_tile &w, const block_memory &mem) {
+    const int source = (w.factor * w.k_step + w.k) * CLUSTER + mem.rank;
+    const uint32_t from = shared_address(mem.sums) + source * shape<NT>::n8_bytes + lane_bytes<NT>();
     const uint32_t bar = shared_address(&mem.sh->sums_full);
 #pragma unroll
-    for (int j = 0; j < shape<NT>::octets_max; j++) {
-        if (j >= w.octets) break;
-        const int o = w.octet + j;
-        const uint32_t to = in_block(from + o / QUAD * w.n_sources * shape<NT>::octet_bytes, o % QUAD);
-        const uint32_t bar_there = in_block(bar, o % QUAD);
+    for (int j = 0; j < shape<NT>::n8_max; j++) {
+        if (j >= w.n8_tiles) break;
+        const int o = w.n8_tile + j;
+        const uint32_t to = mapa(from + o / CLUSTER * w.n_sources * shape<NT>::n8_bytes, o % CLUSTER);
+        const uint32_t bar_there = mapa(bar, o % CLUSTER);
         if (NT == 1) {
             send(to, bar_there, acc[j][0][0], acc[j][0][1]);
         } else {
 #pragma unroll
             for (int i = 0; i < shape<NT>::tiles; i++)
-                send(to + i * shape<NT>::piece_bytes, bar_there,
+                send(to + i * shape<NT>::m16_bytes, bar_there,
                      make_uint4(__float_as_uint(acc[j][i][0]), __float_as_uint(acc[j][i][1]),
                                 __float_as_uint(acc[j][i][2]), __float_as_uint(acc[j][i][3])));
         }
@@ -85,7 +87,7 @@ __device__ __forceinline__ void send_sums(const sums<NT> &acc, const seat &w, co
 template <int NT> __device__ __forceinline__ float2 add_sources(const unsigned char *at, int n) {
     float2 r = make_float2(0, 0);
 #pragma unroll 8
-    for (int k = 0; k < n; k++, at += shape<NT>::octet_bytes) {
+    for (int k = 0; k < n; k++, at += shape<NT>::n8_bytes) {
         const float2 v = *reinterpret_cast<const float2 *>(at);
         r.x += v.x;
         r.y += v.y;
@@ -102,18 +104,19 @@ __device__ __forceinline__ void share_rows(const block_memory &mem, uint32_t to,
     const int apart = pairs<NT>::halves;
     const int t = threadIdx.x / apart % 4;
     const int first = (threadIdx.x & 31) - t * apart;
-    static_assert(QUAD == 4, "lanes that have a token's rows");
+    static_assert(CLUSTER == 4, "lanes that have a token's rows");
     const uint4 all =
         make_uint4(__shfl_sync(0xffffffffu, w, first), __shfl_sync(0xffffffffu, w, first + apart),
                    __shfl_sync(0xffffffffu, w, first + 2 * apart), __shfl_sync(0xffffffffu, w, first + 3 * apart));
-    if (wanted) send(in_block(to, t), in_block(shared_address(&mem.sh->act_full), t), all);
+    if (wanted) send(mapa(to, t), mapa(shared_address(&mem.sh->act_full), t), all);
 }
 
-/* Gate's and up's sums of the block's octets become the part's X. All of a thread's pairs together: each takes long. */
+/* Gate's and up's sums of the block's n8 tiles become the part's X. All of a thread's pairs together: each takes long.
+ */
 template <int NT>
-__device__ __forceinline__ void finish_pair(const nmlp_cuda_quad_program &prog, const block_memory &mem, int row,
-                                            int mine) {
-    const int AT_ONCE = (NMLP_CUDA_QUAD_OCTETS_MAX * pairs<NT>::per_octet + WARPS * 32 - 1) / (WARPS * 32);
+__device__ __forceinline__ void epilogue_swiglu(const nmlp_cuda_mlp_cluster4_program &prog, const block_memory &mem,
+                                                int row, int mine) {
+    const int AT_ONCE = (NMLP_CUDA_MLP_CLUSTER4_N8_MAX * pairs<NT>::per_octet + WARPS * 32 - 1) / (WARPS * 32);
     const int n = mine * pairs<NT>::per_octet;
     uint32_t to[AT_ONCE];
     float2 gate[AT_ONCE];
@@ -121,55 +124,55 @@ __device__ __forceinline__ void finish_pair(const nmlp_cuda_quad_program &prog, 
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
         const int pair = min((int)threadIdx.x + i * WARPS * 32, n - 1);
-        const int octet = pair / pairs<NT>::per_octet;
+        const int n8_tile = pair / pairs<NT>::per_octet;
         const unsigned char *at =
-            mem.sums + octet * 2 * QUAD * shape<NT>::octet_bytes + pair % pairs<NT>::per_octet * pairs<NT>::bytes;
-        const int column = row + (octet * QUAD + mem.rank) * OCTET - mem.cluster * prog.window;
+            mem.sums + n8_tile * 2 * CLUSTER * shape<NT>::n8_bytes + pair % pairs<NT>::per_octet * pairs<NT>::bytes;
+        const int column = row + (n8_tile * CLUSTER + mem.rank) * N8 - mem.cluster * prog.window;
         to[i] = shared_address(mem.act) + token_of<NT>(pair % pairs<NT>::per_octet) * prog.act_pitch + column * 2;
-        gate[i] = add_sources<NT>(at, QUAD);
-        up[i] = add_sources<NT>(at + QUAD * shape<NT>::octet_bytes, QUAD);
+        gate[i] = add_sources<NT>(at, CLUSTER);
+        up[i] = add_sources<NT>(at + CLUSTER * shape<NT>::n8_bytes, CLUSTER);
     }
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) share_rows<NT>(mem, to[i], (int)threadIdx.x + i * WARPS * 32 < n, gate[i], up[i]);
 }
 
-/* Sums of the block's octets go to all clusters, or are the MLP's. */
+/* Sums of the block's n8 tiles go to all clusters, or are the MLP's. */
 template <int NT>
-__device__ __forceinline__ void finish_rows(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph,
-                                            const block_memory &mem, int64_t into_set, int row, int mine,
-                                            int n_sources) {
+__device__ __forceinline__ void epilogue_rows(const nmlp_cuda_mlp_cluster4_program &prog,
+                                              const nmlp_cuda_mlp_cluster4_product &ph, const block_memory &mem,
+                                              int64_t into_set, int row, int mine, int n_sources) {
     for (int i = threadIdx.x; i < mine * pairs<NT>::per_octet; i += WARPS * 32) {
-        const int octet = i / pairs<NT>::per_octet;
+        const int n8_tile = i / pairs<NT>::per_octet;
         const int pair = i % pairs<NT>::per_octet;
         const result_place place = place_of(
-            prog, ph, into_set, row + (octet * QUAD + mem.rank) * OCTET + row_of<NT>(pair), token_of<NT>(pair));
+            prog, ph, into_set, row + (n8_tile * CLUSTER + mem.rank) * N8 + row_of<NT>(pair), token_of<NT>(pair));
         const float2 v =
-            add_sources<NT>(mem.sums + octet * n_sources * shape<NT>::octet_bytes + pair * pairs<NT>::bytes, n_sources);
+            add_sources<NT>(mem.sums + n8_tile * n_sources * shape<NT>::n8_bytes + pair * pairs<NT>::bytes, n_sources);
         put_rows(place, v.x, v.y);
     }
 }
 
-/* A pass's sums meet: octet o of it in block o modulo 4. */
+/* A pass's sums meet: n8 tile o of it in block o modulo 4. */
 template <int NT>
-__device__ __forceinline__ void exchange(const sums<NT> &acc, const nmlp_cuda_quad_program &prog,
-                                         const nmlp_cuda_quad_product &ph, const part &p, const seat &w,
-                                         const block_memory &mem, int64_t into_set, int n_done) {
+__device__ __forceinline__ void exchange(const sums<NT> &acc, const nmlp_cuda_mlp_cluster4_program &prog,
+                                         const nmlp_cuda_mlp_cluster4_product &ph, const block_tile &p,
+                                         const warp_tile &w, const block_memory &mem, int64_t into_set, int n_done) {
     mbar_wait(&mem.sh->sums_free, (n_done & 1) ^ 1);
-    if (threadIdx.x == 0) expect_bytes(&mem.sh->sums_full, w.mine * w.n_sources * shape<NT>::octet_bytes);
+    if (threadIdx.x == 0) expect_bytes(&mem.sh->sums_full, w.mine * w.n_sources * shape<NT>::n8_bytes);
     send_sums<NT>(acc, w, mem);
     mbar_wait(&mem.sh->sums_full, n_done & 1);
-    if (ph.kind == NMLP_CUDA_QUAD_PAIR)
-        finish_pair<NT>(prog, mem, p.row, w.mine);
+    if (ph.kind == NMLP_CUDA_MLP_CLUSTER4_GATE_UP)
+        epilogue_swiglu<NT>(prog, mem, p.row, w.mine);
     else
-        finish_rows<NT>(prog, ph, mem, into_set, p.row, w.mine, w.n_sources);
+        epilogue_rows<NT>(prog, ph, mem, into_set, p.row, w.mine, w.n_sources);
 }
 
 /* The warp has read its sums of this pass: it tells every block, so that sums of the next may come. */
 __device__ __forceinline__ void free_sums(const block_memory &mem) {
     __syncwarp();
-    if ((threadIdx.x & 31) < QUAD)
+    if ((threadIdx.x & 31) < CLUSTER)
         asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(
-                         in_block(shared_address(&mem.sh->sums_free), threadIdx.x & 31))
+                         mapa(shared_address(&mem.sh->sums_free), threadIdx.x & 31))
                      : "memory");
 }
 

@@ -1,6 +1,6 @@
-/* The multiplying warps of quad.cu: rows of X from L2 into shared memory, weights from the ring. */
-#ifndef NMLP_CUDA_MLP_MLP_CLUSTER4_SM90_MULTIPLY_CUH
-#define NMLP_CUDA_MLP_MLP_CLUSTER4_SM90_MULTIPLY_CUH
+/* The consumer warps of mlp_cluster4_sm90.cu: rows of X from L2 into shared memory, weights from the ring. */
+#ifndef NMLP_CUDA_MLP_MLP_CLUSTER4_SM90_CONSUMER_CUH
+#define NMLP_CUDA_MLP_MLP_CLUSTER4_SM90_CONSUMER_CUH
 
 #include "cuda/mlp/mlp_cluster4_sm90_block.cuh"
 
@@ -23,7 +23,7 @@ struct x_layout {
     int second;
 };
 
-__device__ __forceinline__ x_layout layout_of(const nmlp_cuda_quad_product &ph, const part &p) {
+__device__ __forceinline__ x_layout layout_of(const nmlp_cuda_mlp_cluster4_product &ph, const block_tile &p) {
     const int one = p.n_blocks * COLS * 2;
     const bool two = ph.n_factors == 2 && !ph.same_x;
     return {(two ? 2 : 1) * one + X_SKEW_BYTES, two ? one : 0};
@@ -37,7 +37,8 @@ struct x_columns {
     bool before; /* all of them are there */
 };
 
-__device__ __forceinline__ x_columns columns_of(const nmlp_cuda_quad_input &in, const part &p, int64_t into_set) {
+__device__ __forceinline__ x_columns columns_of(const nmlp_cuda_mlp_cluster4_input &in, const block_tile &p,
+                                                int64_t into_set) {
     const __nv_bfloat16 *x =
         reinterpret_cast<const __nv_bfloat16 *>(static_cast<const char *>(in.x) + (in.from_before ? 0 : into_set));
     return {x + p.column, in.pitch, min(p.n_blocks * COLS, in.k - p.column) / 8, in.from_before != 0};
@@ -45,8 +46,8 @@ __device__ __forceinline__ x_columns columns_of(const nmlp_cuda_quad_input &in, 
 
 /* Waits for one token of every piece of the block's columns. Asking for all of X all the time, as many blocks do while
  * they wait, would leave the memory little time for weights; the last product's have come by then. */
-__device__ __forceinline__ void await_pieces(const x_columns &one, const x_columns &two, int per_factor, int n,
-                                             int token) {
+__device__ __forceinline__ void poll_input(const x_columns &one, const x_columns &two, int per_factor, int n,
+                                           int token) {
     for (int at = threadIdx.x; at < n; at += WARPS * 32) {
         const bool second = at >= per_factor;
         const int in_factor = second ? at - per_factor : at;
@@ -56,14 +57,15 @@ __device__ __forceinline__ void await_pieces(const x_columns &one, const x_colum
         while (largest(get_words(from)) == unwritten) {
         }
     }
-    multipliers_sync();
+    consumer_sync();
 }
 
 /* The block's columns of X, of both factors side by side. A warp's tokens are NT, eight apart. What is not there yet is
- * asked for again. */
+ * polled again. */
 template <int NT>
-__device__ __forceinline__ void stage_input(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph,
-                                            const part &p, const block_memory &mem, int64_t into_set) {
+__device__ __forceinline__ void stage_input(const nmlp_cuda_mlp_cluster4_program &prog,
+                                            const nmlp_cuda_mlp_cluster4_product &ph, const block_tile &p,
+                                            const block_memory &mem, int64_t into_set) {
     const int AT_ONCE = 3; /* pieces of a token that a lane asks for before it uses any */
     const int lane = threadIdx.x & 31;
     const int warp = threadIdx.x >> 5;
@@ -74,7 +76,7 @@ __device__ __forceinline__ void stage_input(const nmlp_cuda_quad_program &prog, 
     const x_columns two = columns_of(ph.in[1], p, into_set);
     const bool before = one.before && (!layout.second || two.before);
     after_readers();
-    if (NT > 1 && !before && ph.kind != NMLP_CUDA_QUAD_DOWN) await_pieces(one, two, per_factor, n, prog.s - 1);
+    if (NT > 1 && !before && ph.kind != NMLP_CUDA_MLP_CLUSTER4_DOWN) poll_input(one, two, per_factor, n, prog.s - 1);
     for (int first = lane; first < n; first += 32 * AT_ONCE) {
         uint4 v[NT][AT_ONCE];
         bool awaited[AT_ONCE];
@@ -126,7 +128,7 @@ __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uin
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-template <int NT> using sums = float[shape<NT>::octets_max][shape<NT>::tiles][4];
+template <int NT> using sums = float[shape<NT>::n8_max][shape<NT>::tiles][4];
 
 /* Where a lane reads X for the mma's A: of eight tokens, 32 columns with one instruction; of 16, 16 columns. */
 template <int NT> __device__ __forceinline__ uint32_t lane_of_x(uint32_t x, int pitch) {
@@ -134,20 +136,20 @@ template <int NT> __device__ __forceinline__ uint32_t lane_of_x(uint32_t x, int 
     return NT == 1 ? x + (lane & 7) * pitch + (lane >> 3) * 16 : x + (lane & 15) * pitch + (lane >> 4) * 16;
 }
 
-/* What the mma takes of 32 columns of a slot. */
-template <int NT, int OCTETS> struct fragments {
+/* What the mma takes of 32 columns of a stage. */
+template <int NT, int N8_TILES> struct fragments {
     uint32_t a[2][shape<NT>::tiles][4]; /* of X, 16 columns each */
-    uint32_t b[OCTETS][4];
+    uint32_t b[N8_TILES][4];
 };
 
-/* Where a lane reads 32 columns, half of a slot. */
-struct half_slot {
+/* Where a lane reads 32 columns, half of a stage. */
+struct half_stage {
     uint32_t x;
     uint32_t w;
 };
 
-template <int NT, int OCTETS>
-__device__ __forceinline__ void load_half(fragments<NT, OCTETS> &f, const half_slot &from, int x_pitch) {
+template <int NT, int N8_TILES>
+__device__ __forceinline__ void load_half(fragments<NT, N8_TILES> &f, const half_stage &from, int x_pitch) {
     if (NT == 1) {
         uint32_t r[4];
         load_matrices(r, from.x);
@@ -165,15 +167,15 @@ __device__ __forceinline__ void load_half(fragments<NT, OCTETS> &f, const half_s
                 load_matrices(f.a[step][i], from.x + i * 16 * x_pitch + step * 32);
     }
 #pragma unroll
-    for (int j = 0; j < OCTETS; j++) load_matrices(f.b[j], from.w + j * OCTET_BYTES);
+    for (int j = 0; j < N8_TILES; j++) load_matrices(f.b[j], from.w + j * N8_BYTES);
 }
 
-template <int NT, int OCTETS>
-__device__ __forceinline__ void multiply_half(sums<NT> &acc, const fragments<NT, OCTETS> &f) {
+template <int NT, int N8_TILES>
+__device__ __forceinline__ void multiply_half(sums<NT> &acc, const fragments<NT, N8_TILES> &f) {
 #pragma unroll
     for (int step = 0; step < 2; step++)
 #pragma unroll
-        for (int j = 0; j < OCTETS; j++)
+        for (int j = 0; j < N8_TILES; j++)
 #pragma unroll
             for (int i = 0; i < shape<NT>::tiles; i++)
                 mma(acc[j][i], f.a[step][i][0], f.a[step][i][1], f.a[step][i][2], f.a[step][i][3], f.b[j][step * 2],
@@ -181,39 +183,40 @@ __device__ __forceinline__ void multiply_half(sums<NT> &acc, const fragments<NT,
 }
 
 /* A warp's place in a pass. */
-struct seat {
-    int row; /* first of its slots */
-    int octets;
-    int octet; /* number of its first one in the pass */
+struct warp_tile {
+    int row; /* first of its stages */
+    int n8_tiles;
+    int n8_tile; /* number of its first one in the pass */
     int factor;
     int k; /* its number among those that differ in K */
     int k_step;
-    int n_sources; /* of an octet's sums */
-    int mine;      /* octets whose sums the block gets */
+    int n_sources; /* of an n8 tile's sums */
+    int mine;      /* n8 tiles whose sums the block gets */
 };
 
-__device__ __forceinline__ seat seat_of(const nmlp_cuda_quad_product &ph, const part &p, int rank) {
+__device__ __forceinline__ warp_tile make_warp_tile(const nmlp_cuda_mlp_cluster4_product &ph, const block_tile &p,
+                                                    int rank) {
     const int warp = threadIdx.x >> 5;
     const int in_rows = warp & ((1 << ph.row_shift) - 1);
-    seat w;
-    w.octet = in_rows * ph.slot_octets;
-    w.row = p.row + w.octet * OCTET;
-    w.octets = octets_at(ph, p, w.row);
+    warp_tile w;
+    w.n8_tile = in_rows * ph.stage_n8;
+    w.row = p.row + w.n8_tile * N8;
+    w.n8_tiles = n8_at(ph, p, w.row);
     w.factor = warp >> ph.row_shift & (ph.n_factors - 1);
     w.k = warp >> ph.side_shift;
     w.k_step = WARPS >> ph.side_shift;
-    w.n_sources = w.k_step * QUAD * ph.n_factors;
-    w.mine = (min((p.end - p.row) / OCTET, ph.slot_octets << ph.row_shift) - rank + QUAD - 1) / QUAD;
+    w.n_sources = w.k_step * CLUSTER * ph.n_factors;
+    w.mine = (min((p.end - p.row) / N8, ph.stage_n8 << ph.row_shift) - rank + CLUSTER - 1) / CLUSTER;
     return w;
 }
 
-/* A warp's slots and what it makes of them: it begins with block `k` and goes on by `k_step`. */
-struct stretch {
+/* A warp's stages and what it makes of them: it begins with block `k` and goes on by `k_step`. */
+struct k_loop {
     uint64_t *full;
     uint64_t *empty;
     uint32_t ring;
-    int n_slots;
-    int slot_bytes;
+    int n_stages;
+    int stage_bytes;
     uint32_t x; /* of the lane */
     int x_pitch;
     int n_blocks;
@@ -222,14 +225,14 @@ struct stretch {
 };
 
 template <int NT>
-__device__ __forceinline__ stretch stretch_of(const nmlp_cuda_quad_program &prog, const part &p, const seat &w,
-                                              const block_memory &mem, uint32_t x, int x_pitch) {
-    const slot_range slots = slots_of(prog.n_slots, threadIdx.x >> 5);
-    return {mem.sh->full + slots.first,
-            mem.sh->empty + slots.first,
-            shared_address(mem.ring) + slots.first * prog.slot_bytes,
-            slots.n,
-            prog.slot_bytes,
+__device__ __forceinline__ k_loop make_k_loop(const nmlp_cuda_mlp_cluster4_program &prog, const block_tile &p,
+                                              const warp_tile &w, const block_memory &mem, uint32_t x, int x_pitch) {
+    const stage_range stages = stages_of(prog.n_stages, threadIdx.x >> 5);
+    return {mem.sh->full + stages.first,
+            mem.sh->empty + stages.first,
+            shared_address(mem.ring) + stages.first * prog.stage_bytes,
+            stages.n,
+            prog.stage_bytes,
             lane_of_x<NT>(x, x_pitch),
             x_pitch,
             p.n_blocks,
@@ -237,51 +240,51 @@ __device__ __forceinline__ stretch stretch_of(const nmlp_cuda_quad_program &prog
             w.k_step};
 }
 
-/* 32 of a block's columns in the slot at hand: rows of 128 bytes, and of row r the 16 bytes c stand at place c ^ r. */
-__device__ __forceinline__ half_slot half_of(const stretch &s, int slot, int block, int half) {
+/* 32 of a block's columns in the stage at hand: rows of 128 bytes, and of row r the 16 bytes c stand at place c ^ r. */
+__device__ __forceinline__ half_stage half_of(const k_loop &s, int stage, int block, int half) {
     const int lane = threadIdx.x & 31;
     const int row = lane & 7;
     return {s.x + block * (COLS * 2) + half * (COLS),
-            s.ring + slot * s.slot_bytes + row * (COLS * 2) + (((half * 4 + (lane >> 3)) ^ row) << 4)};
+            s.ring + stage * s.stage_bytes + row * (COLS * 2) + (((half * 4 + (lane >> 3)) ^ row) << 4)};
 }
 
-/* While the mma works on one half of a slot, the fragments of the next are on their way. The number of octets is the
+/* While the mma works on one half of a stage, the fragments of the next are on their way. The number of n8 tiles is the
  * code's: where a condition decides about an instruction of the whole warp the compiler has it wait for its lanes each
  * time. */
-template <int NT, int OCTETS>
-__device__ __forceinline__ void multiply_blocks(sums<NT> &acc, const stretch &s, ring_cursor &at) {
-    fragments<NT, OCTETS> first;
-    fragments<NT, OCTETS> second;
+template <int NT, int N8_TILES>
+__device__ __forceinline__ void multiply_blocks(sums<NT> &acc, const k_loop &s, ring_cursor &at) {
+    fragments<NT, N8_TILES> first;
+    fragments<NT, N8_TILES> second;
     int block = s.k;
     if (block >= s.n_blocks) return;
-    mbar_wait(&s.full[at.slot], at.parity);
-    load_half<NT, OCTETS>(first, half_of(s, at.slot, block, 0), s.x_pitch);
+    mbar_wait(&s.full[at.stage], at.parity);
+    load_half<NT, N8_TILES>(first, half_of(s, at.stage, block, 0), s.x_pitch);
 #pragma unroll 1
     while (true) {
-        load_half<NT, OCTETS>(second, half_of(s, at.slot, block, 1), s.x_pitch);
-        warp_arrive(&s.empty[at.slot]); /* all of it is in registers, or will be before the slot is filled */
-        at.advance(1, s.n_slots);
-        multiply_half<NT, OCTETS>(acc, first);
+        load_half<NT, N8_TILES>(second, half_of(s, at.stage, block, 1), s.x_pitch);
+        warp_arrive(&s.empty[at.stage]); /* all of it is in registers, or will be before the stage is filled */
+        at.advance(1, s.n_stages);
+        multiply_half<NT, N8_TILES>(acc, first);
         block += s.k_step;
         if (block >= s.n_blocks) break;
-        mbar_wait(&s.full[at.slot], at.parity);
-        load_half<NT, OCTETS>(first, half_of(s, at.slot, block, 0), s.x_pitch);
-        multiply_half<NT, OCTETS>(acc, second);
+        mbar_wait(&s.full[at.stage], at.parity);
+        load_half<NT, N8_TILES>(first, half_of(s, at.stage, block, 0), s.x_pitch);
+        multiply_half<NT, N8_TILES>(acc, second);
     }
-    multiply_half<NT, OCTETS>(acc, second);
+    multiply_half<NT, N8_TILES>(acc, second);
 }
 
-/* A slot with nothing in it, where K has ended or the warp has no rows. */
-__device__ __forceinline__ void pass_slot(const stretch &s, ring_cursor &at) {
-    mbar_wait(&s.full[at.slot], at.parity);
-    warp_arrive(&s.empty[at.slot]);
-    at.advance(1, s.n_slots);
+/* A stage with nothing in it, where K has ended or the warp has no rows. */
+__device__ __forceinline__ void skip_stage(const k_loop &s, ring_cursor &at) {
+    mbar_wait(&s.full[at.stage], at.parity);
+    warp_arrive(&s.empty[at.stage]);
+    at.advance(1, s.n_stages);
 }
 
 template <int NT>
-__device__ __forceinline__ void multiply_part(sums<NT> &acc, const stretch &s, int octets, ring_cursor &at) {
-    static_assert(NMLP_CUDA_QUAD_OCTETS_MAX == 6, "the cases");
-    switch (octets) {
+__device__ __forceinline__ void multiply_tile(sums<NT> &acc, const k_loop &s, int n8_tiles, ring_cursor &at) {
+    static_assert(NMLP_CUDA_MLP_CLUSTER4_N8_MAX == 6, "the cases");
+    switch (n8_tiles) {
     case 1: multiply_blocks<NT, 1>(acc, s, at); break;
     case 2: multiply_blocks<NT, 2>(acc, s, at); break;
     case 3: multiply_blocks<NT, 3>(acc, s, at); break;
@@ -289,9 +292,9 @@ __device__ __forceinline__ void multiply_part(sums<NT> &acc, const stretch &s, i
     case 5: multiply_blocks<NT, 5>(acc, s, at); break;
     case 6: multiply_blocks<NT, 6>(acc, s, at); break;
     default:
-        for (int block = s.k; block < s.n_blocks; block += s.k_step) pass_slot(s, at);
+        for (int block = s.k; block < s.n_blocks; block += s.k_step) skip_stage(s, at);
     }
-    if (s.n_blocks % s.k_step != 0 && s.k >= s.n_blocks % s.k_step) pass_slot(s, at);
+    if (s.n_blocks % s.k_step != 0 && s.k >= s.n_blocks % s.k_step) skip_stage(s, at);
 }
 
 } // namespace

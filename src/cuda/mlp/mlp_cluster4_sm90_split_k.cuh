@@ -1,24 +1,24 @@
-/* Sums between clusters of quad.cu: each writes what it has of the part, and what all have is added in fixed order. */
-#ifndef NMLP_CUDA_MLP_MLP_CLUSTER4_SM90_JOIN_CUH
-#define NMLP_CUDA_MLP_MLP_CLUSTER4_SM90_JOIN_CUH
+/* Split-K between clusters of mlp_cluster4_sm90.cu: each stores its partial sums, and all are added in fixed order. */
+#ifndef NMLP_CUDA_MLP_MLP_CLUSTER4_SM90_SPLIT_K_CUH
+#define NMLP_CUDA_MLP_MLP_CLUSTER4_SM90_SPLIT_K_CUH
 
-#include "cuda/mlp/mlp_cluster4_sm90_finish.cuh"
+#include "cuda/mlp/mlp_cluster4_sm90_epilogue.cuh"
 #include "cuda/mlp/mlp_cluster4_sm90_packed.h"
 
 namespace {
 
-/* What a lane has of an octet, as it goes through L2: f32, whose lowest bit is a tag that tells which launch wrote it;
- * of 32 tokens packed ones, half the bytes. */
+/* What a lane has of an n8 tile, as it goes through L2: f32, whose lowest bit is a tag that tells which launch wrote
+ * it; of 32 tokens packed ones, half the bytes. */
 template <int NT> struct packet {
     static const bool packs = NT == 4;
     static const int values = NT * 2;
     static const int words = packs ? 4 : values;
-    static const int octet_bytes = 32 * words * 4;
-    static const uint32_t tag_bit = packs ? NMLP_CUDA_QUAD_TAG : 1u;
+    static const int n8_bytes = 32 * words * 4;
+    static const uint32_t tag_bit = packs ? NMLP_CUDA_MLP_CLUSTER4_TAG : 1u;
 };
 
-template <int NT> __device__ __forceinline__ char *packets_of(const nmlp_cuda_quad_program &prog, int octet) {
-    return static_cast<char *>(prog.parts) + (int64_t)octet * prog.n_sources * packet<NT>::octet_bytes;
+template <int NT> __device__ __forceinline__ char *packets_of(const nmlp_cuda_mlp_cluster4_program &prog, int n8_tile) {
+    return static_cast<char *>(prog.parts) + (int64_t)n8_tile * prog.n_sources * packet<NT>::n8_bytes;
 }
 
 __device__ __forceinline__ uint32_t tagged(float v, uint32_t tag) { return (__float_as_uint(v) & ~1u) | tag; }
@@ -27,11 +27,12 @@ template <int NT>
 __device__ __forceinline__ void put_packet(char *to, const float (&v)[shape<NT>::tiles][4], uint32_t tag, bool wanted) {
     const float *const first = v[0];
     const float *const second = v[shape<NT>::tiles - 1];
-    const uint4 w =
-        packet<NT>::packs
-            ? make_uint4(nmlp_cuda_quad_pack(first[0], first[1], tag), nmlp_cuda_quad_pack(first[2], first[3], tag),
-                         nmlp_cuda_quad_pack(second[0], second[1], tag), nmlp_cuda_quad_pack(second[2], second[3], tag))
-            : make_uint4(tagged(first[0], tag), tagged(first[1], tag), tagged(first[2], tag), tagged(first[3], tag));
+    const uint4 w = packet<NT>::packs ? make_uint4(nmlp_cuda_mlp_cluster4_pack(first[0], first[1], tag),
+                                                   nmlp_cuda_mlp_cluster4_pack(first[2], first[3], tag),
+                                                   nmlp_cuda_mlp_cluster4_pack(second[0], second[1], tag),
+                                                   nmlp_cuda_mlp_cluster4_pack(second[2], second[3], tag))
+                                      : make_uint4(tagged(first[0], tag), tagged(first[1], tag), tagged(first[2], tag),
+                                                   tagged(first[3], tag));
     if (!wanted) return;
     if (packet<NT>::words == 2)
         asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(w.x), "r"(w.y) : "memory");
@@ -42,17 +43,18 @@ __device__ __forceinline__ void put_packet(char *to, const float (&v)[shape<NT>:
 }
 
 template <int NT>
-__device__ __forceinline__ void put_parts(const sums<NT> &acc, const nmlp_cuda_quad_program &prog, const seat &w,
-                                          const block_memory &mem, bool odd) {
-    const int64_t octet_bytes = (int64_t)prog.n_sources * packet<NT>::octet_bytes;
-    char *to = packets_of<NT>(prog, w.row / OCTET) + mem.cluster * packet<NT>::octet_bytes +
+__device__ __forceinline__ void store_partials(const sums<NT> &acc, const nmlp_cuda_mlp_cluster4_program &prog,
+                                               const warp_tile &w, const block_memory &mem, bool odd) {
+    const int64_t n8_bytes = (int64_t)prog.n_sources * packet<NT>::n8_bytes;
+    char *to = packets_of<NT>(prog, w.row / N8) + mem.cluster * packet<NT>::n8_bytes +
                (threadIdx.x & 31) * packet<NT>::words * 4;
 #pragma unroll
-    for (int j = 0; j < shape<NT>::octets_max; j++, to += octet_bytes)
-        put_packet<NT>(to, acc[j], odd ? packet<NT>::tag_bit : 0, j < w.octets);
+    for (int j = 0; j < shape<NT>::n8_max; j++, to += n8_bytes)
+        put_packet<NT>(to, acc[j], odd ? packet<NT>::tag_bit : 0, j < w.n8_tiles);
 }
 
-/* Sixteen lanes read half an octet of one cluster, so that the block's warps ask for that of 16 clusters at a time. */
+/* Sixteen lanes read half an n8 tile of one cluster, so that the block's warps ask for that of 16 clusters at a time.
+ */
 enum { HALF_LANES = 16, READERS = WARPS * 32 / HALF_LANES, HALVES_AT_ONCE = 4, SOURCES_AT_ONCE = 2 };
 
 /* What a lane asks for at once. */
@@ -77,7 +79,7 @@ template <int NT> __device__ __forceinline__ bool is_missing(uint4 v, uint32_t t
     return ((packet<NT>::words == 2 ? first : first | (v.z ^ tag) | (v.w ^ tag)) & packet<NT>::tag_bit) != 0;
 }
 
-/* Everything under way together; what is not there is asked for again. */
+/* Everything in flight together; what is not there is loaded again. */
 template <int NT>
 __device__ __forceinline__ void get_all(asked &a, const char *from, int64_t halves_apart, uint32_t tag) {
     do {
@@ -87,7 +89,7 @@ __device__ __forceinline__ void get_all(asked &a, const char *from, int64_t halv
 #pragma unroll
             for (int k = 0; k < SOURCES_AT_ONCE; k++)
                 if (a.missing >> (i * SOURCES_AT_ONCE + k) & 1)
-                    get_packet<NT>(a.v[i][k], from + i * halves_apart + k * READERS * packet<NT>::octet_bytes);
+                    get_packet<NT>(a.v[i][k], from + i * halves_apart + k * READERS * packet<NT>::n8_bytes);
 #pragma unroll
         for (int i = 0; i < HALVES_AT_ONCE; i++)
 #pragma unroll
@@ -99,14 +101,14 @@ __device__ __forceinline__ void get_all(asked &a, const char *from, int64_t halv
 
 /* Waits for the first cluster that has written: asking for everything from the start would leave the memory little time
  * for weights. */
-template <int NT> __device__ __forceinline__ void await_first(const char *from, int n_sources, uint32_t tag) {
+template <int NT> __device__ __forceinline__ void poll_first(const char *from, int n_sources, uint32_t tag) {
     const int lane = threadIdx.x & 31;
     uint32_t v = ~tag;
     do {
         if (lane < n_sources)
             asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];"
                          : "=r"(v)
-                         : "l"(from + lane * packet<NT>::octet_bytes)
+                         : "l"(from + lane * packet<NT>::n8_bytes)
                          : "memory");
     } while (!__any_sync(0xffffffffu, ((v ^ tag) & packet<NT>::tag_bit) == 0));
 }
@@ -124,7 +126,7 @@ __device__ __forceinline__ void add_packet(float (&sum)[4], uint4 v) {
 }
 
 __device__ __forceinline__ void add_packed(float &a, float &b, uint32_t w) {
-    const nmlp_cuda_quad_two v = nmlp_cuda_quad_unpack(w);
+    const nmlp_cuda_mlp_cluster4_pair v = nmlp_cuda_mlp_cluster4_unpack(w);
     a += v.a;
     b += v.b;
 }
@@ -136,11 +138,11 @@ __device__ __forceinline__ void add_packet(float (&sum)[8], uint4 v) {
     add_packed(sum[6], sum[7], v.w);
 }
 
-/* Two neighbouring rows of a token that a thread adds up and hands on: of half octets one after the other,
+/* Two neighbouring rows of a token that a thread adds up and hands on: of half n8 tiles one after the other,
  * [lanes][tokens]. */
 template <int NT> struct row_pair {
     static const int per_half = HALF_LANES * NT;
-    int half; /* number of the half octet */
+    int half; /* number of the half n8 tile */
     int in_half;
     int row;
     int token;
@@ -152,7 +154,7 @@ template <int NT> __device__ __forceinline__ row_pair<NT> row_pair_of(int first,
     r.in_half = threadIdx.x % row_pair<NT>::per_half;
     const int number = first + r.half * stride;
     const int lane = number % 2 * HALF_LANES + r.in_half / NT;
-    r.row = number / 2 * OCTET + lane % 4 * 2;
+    r.row = number / 2 * N8 + lane % 4 * 2;
     r.token = r.in_half % NT * 8 + lane / 4;
     return r;
 }
@@ -169,19 +171,20 @@ template <int NT> __device__ __forceinline__ float2 add_readers(const float2 *fr
     return sum;
 }
 
-/* Half octets of the part go round the blocks. */
+/* Half n8 tiles of the part go round the blocks. */
 template <int NT>
-__device__ __forceinline__ void join_parts(const nmlp_cuda_quad_program &prog, const nmlp_cuda_quad_product &ph,
-                                           const block_memory &mem, int64_t into_set, bool odd) {
+__device__ __forceinline__ void join_parts(const nmlp_cuda_mlp_cluster4_program &prog,
+                                           const nmlp_cuda_mlp_cluster4_product &ph, const block_memory &mem,
+                                           int64_t into_set, bool odd) {
     typedef packet<NT> P;
     const uint32_t tag = odd ? P::tag_bit : 0;
-    const int n = ph.rows / OCTET * 2;
+    const int n = ph.rows / N8 * 2;
     const int stride = gridDim.x;
     const int n_sources = prog.n_sources;
     const int reader = threadIdx.x / HALF_LANES;
-    float2 *const all = reinterpret_cast<float2 *>(mem.x); /* [half octets][readers][lanes][tokens] */
+    float2 *const all = reinterpret_cast<float2 *>(mem.x); /* [half n8 tiles][readers][lanes][tokens] */
     static_assert(HALVES_AT_ONCE * READERS * row_pair<NT>::per_half * sizeof *all <=
-                      shape<NT>::tokens * NMLP_CUDA_QUAD_JOIN_BYTES,
+                      shape<NT>::tokens * NMLP_CUDA_MLP_CLUSTER4_REDUCE_BYTES,
                   "there is room for it");
     after_readers();
 #pragma unroll 1
@@ -190,8 +193,8 @@ __device__ __forceinline__ void join_parts(const nmlp_cuda_quad_program &prog, c
         const bool wanted = mine.half < HALVES_AT_ONCE && first + mine.half * stride < n;
         const result_place place = place_of(prog, ph, into_set, mine.row, mine.token);
         float sum[HALVES_AT_ONCE][P::values] = {};
-        const char *from = packets_of<NT>(prog, first / 2) + first % 2 * (P::octet_bytes / 2);
-        await_first<NT>(from, n_sources, tag);
+        const char *from = packets_of<NT>(prog, first / 2) + first % 2 * (P::n8_bytes / 2);
+        poll_first<NT>(from, n_sources, tag);
         from += threadIdx.x % HALF_LANES * (P::words * 4);
 #pragma unroll 1
         for (int source = reader; source - reader < n_sources; source += SOURCES_AT_ONCE * READERS) {
@@ -202,7 +205,7 @@ __device__ __forceinline__ void join_parts(const nmlp_cuda_quad_program &prog, c
                 for (int k = 0; k < SOURCES_AT_ONCE; k++)
                     if (first + i * stride < n && source + k * READERS < n_sources)
                         a.missing |= 1u << (i * SOURCES_AT_ONCE + k);
-            get_all<NT>(a, from + source * P::octet_bytes, (int64_t)stride / 2 * n_sources * P::octet_bytes, tag);
+            get_all<NT>(a, from + source * P::n8_bytes, (int64_t)stride / 2 * n_sources * P::n8_bytes, tag);
 #pragma unroll
             for (int i = 0; i < HALVES_AT_ONCE; i++) {
                 if (first + i * stride >= n) break;
@@ -217,12 +220,12 @@ __device__ __forceinline__ void join_parts(const nmlp_cuda_quad_program &prog, c
             for (int j = 0; j < NT; j++)
                 all[((i * READERS + reader) * HALF_LANES + threadIdx.x % HALF_LANES) * NT + j] =
                     make_float2(sum[i][j * 2], sum[i][j * 2 + 1]);
-        multipliers_sync();
+        consumer_sync();
         if (wanted) {
             const float2 v = add_readers<NT>(all + mine.half * READERS * row_pair<NT>::per_half + mine.in_half);
             put_rows(place, v.x, v.y);
         }
-        multipliers_sync(); /* X's next columns go there */
+        consumer_sync(); /* X's next columns go there */
     }
 }
 
