@@ -4,7 +4,7 @@ JOBS ?= $(shell nproc)
 MODEL ?= models/tiny
 PREFIX ?= /usr/local
 
-.PHONY: all help deps demo test bench fuzz install clean
+.PHONY: all help deps demo test test-all bench fuzz install clean
 
 all: $(BUILD)/build.ninja
 	@cmake --build $(BUILD) -j $(JOBS) --target nmlp_command neuronmlp neuronmlp_static -- --quiet
@@ -17,7 +17,8 @@ $(BUILD)/build.ninja:
 help:
 	@echo "make          install packages if missing, build ./neuronmlp"
 	@echo "make demo     build, then show what it does in a few minutes, ending in a report to look at"
-	@echo "make test     everything continuous integration runs"
+	@echo "make test     install packages if missing, build, run the tests (minutes)"
+	@echo "make test-all also sanitizers, fuzzers, every kernel set, a browser, clang-tidy, long tests: all CI runs"
 	@echo "make bench    benchmarks of this machine"
 	@echo "make fuzz     run the fuzzers longer (SECONDS=600)"
 	@echo "make install  to PREFIX ($(PREFIX))"
@@ -30,7 +31,10 @@ demo: all
 	@sh scripts/demo $(BUILD)/neuronmlp $(MODEL)
 
 test: deps
-	@sh scripts/test
+	@sh scripts/test fast
+
+test-all: deps
+	@sh scripts/test all
 
 bench: all
 	@sh scripts/bench $(BUILD)

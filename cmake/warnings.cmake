@@ -9,8 +9,6 @@ if(NMLP_SANITIZE)
     -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
   target_link_options(nmlp_warnings INTERFACE -fsanitize=address,undefined)
 endif()
-if(NMLP_FUZZ)
-  target_compile_options(nmlp_warnings INTERFACE
-    -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all -g)
-  target_link_options(nmlp_warnings INTERFACE -fsanitize=address,undefined)
+if(NMLP_FUZZ) # goes with NMLP_SANITIZE
+  target_compile_options(nmlp_warnings INTERFACE -fsanitize=fuzzer-no-link)
 endif()

@@ -6,7 +6,7 @@ root=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tiny=$root/models/tiny
-few="--calib-tokens 1024 --heldout 512 --ctx 128"
+few="--calib-tokens 512 --heldout 256 --ctx 128"
 
 fail() { echo "FAILED: $1"; exit 1; }
 # has FILE TEXT: the text is there

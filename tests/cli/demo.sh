@@ -1,5 +1,5 @@
 #!/bin/sh
-# The demo from beginning to end, with a compression that sees few tokens: plain text when piped, a command above every result, a report.
+# The demo from beginning to end: plain text when piped, a command above every result, a report. Quick, unless NMLP_DEMO=full.
 set -eu
 command=$1
 root=$2
@@ -7,7 +7,10 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { echo "FAILED: $1"; cat "$work/out"; exit 1; }
 cd "$root"
-sh scripts/demo "$command" models/tiny --calib-tokens 1024 --heldout 512 --rounds 0 --ctx 128 >"$work/out" 2>"$work/err" || { cat "$work/err"; fail "exit"; }
+quick=--quick tokens=512
+[ "${NMLP_DEMO:-}" != full ] || quick="" tokens=8192
+# shellcheck disable=SC2086
+sh scripts/demo $quick "$command" models/tiny >"$work/out" 2>"$work/err" || { cat "$work/err"; fail "exit"; }
 
 esc=$(printf '\033')
 grep -q "$esc" "$work/out" && fail "colours in a pipe"
@@ -23,5 +26,5 @@ sed -n 's/^  \$ \.\///p' "$work/out" | grep -E '^neuronmlp (info|plan|simulate|r
 PATH=$work:$PATH sh -e "$work/commands" >/dev/null 2>"$work/err" || { cat "$work/err"; fail "a command as printed"; }
 report=$(sed -n 's/^  open in a browser *//p' "$work/out")
 grep -q '<section id="cpu">' "$report" || fail "the report lacks the CPU"
-grep -q 'neuronmlp compress models/tiny --ratio 0.20 --calib-tokens 1024' "$report" || fail "the report lacks the compression's command"
+grep -q 'neuronmlp compress models/tiny --ratio 0.20 --calib-tokens '"$tokens" "$report" || fail "the report lacks the compression's command"
 echo "demo: ok"

@@ -19,7 +19,7 @@ grep -q "simulated" "$dir/out" || fail "human output does not say simulated"
 "$nmlp" simulate --target trn2 --kernel xw-opt --shape 256,512,1024 --trace "$dir/t.svg" >"$dir/out"
 head -c 4 "$dir/t.svg" | grep -q "<svg" || fail "no SVG"
 
-sed 's/^name .*/name mine/; s/^dma_start_ns .*/dma_start_ns 50000 [documented] a slow day/' "$2/src/neuron/machines/trn1.machine" >"$dir/mine.machine"
+sed 's/^name .*/name mine/; s/^dma_start_ns .*/dma_start_ns 50000 [documented] a slow day/' "$2/src/trainium/neuron/machines/trn1.machine" >"$dir/mine.machine"
 "$nmlp" simulate --target "$dir/mine.machine" --kernel xw-tiled --shape 128,128,512 --json | grep -q '"target":"mine"' || fail "machine file ignored"
 echo "psum_banks many [documented] x" >"$dir/bad.machine"
 if "$nmlp" simulate --target "$dir/bad.machine" --kernel xw-opt --shape 1,1,1 2>"$dir/err"; then fail "bad machine accepted"; fi
