@@ -5,7 +5,7 @@
 #include "cli/command_text.h"
 #include "service/kernel.h"
 #include "cli/report_sections.h"
-#include "report/timeline_page.h"
+#include "report/timeline.h"
 #include "trainium/sim/time.h"
 
 enum { CELL = 64, EVENTS_MAX = 40000, N_RIVALS = 4 };

@@ -7,10 +7,11 @@
 #include "base/mem.h"
 #include "checkpoint/target.h"
 #include "compress/compress.h"
-#include "compress/describe.h"
+#include "compress/fingerprint.h"
 #include "compress/ranks/rank_file.h"
 #include "compress/refit/refit.h"
 #include "compress/factor/factor_pass.h"
+#include "compress/record.h"
 #include "compress/write.h"
 #include "linalg/linalg.h"
 
@@ -388,7 +389,7 @@ static nmlp_status write_out(struct job *j, const char *out_dir, nmlp_err *err) 
     for (int64_t l = 0; l < r->n_layers; l++)
         r->mlp_params_after +=
             nmlp_layer_ranks_params(&r->ranks[l], j->model->config.hidden, j->model->config.intermediate);
-    nmlp_job_describe(j->options, r, &text);
+    nmlp_compress_record_write(j->options, r, &text);
     nmlp_status st = nmlp_str_status(&text, err);
     if (st == NMLP_OK)
         st = nmlp_compressed_write(j->model, j->finished, out_dir, nmlp_str_text(&text), j->options->progress, &after,

@@ -2,11 +2,118 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/json_write.h"
 
-enum { PATH_MAX_BYTES = 4096, NAME_MAX_BYTES = 96, POINTS_MAX = 4096 };
+enum { FORMAT_VERSION = 1, PATH_MAX_BYTES = 4096, MATRIX_NAME_MAX = 96, POINTS_MAX = 4096 };
+
+static void matrix_name(char name[MATRIX_NAME_MAX], int64_t layer, int matrix) {
+    snprintf(name, MATRIX_NAME_MAX, "model.layers.%lld.mlp.%s", (long long)layer,
+             nmlp_mlp_matrix_name((nmlp_mlp_matrix)matrix));
+}
+
+/* ---- writing ---- */
+
+static void put_ranks(nmlp_json_writer *j, const nmlp_compress_report *r) {
+    nmlp_json_begin_object(j, "ranks");
+    for (int64_t l = 0; l < r->n_layers; l++) {
+        for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+            char name[MATRIX_NAME_MAX];
+            if (r->ranks[l].rank[i] == 0) continue;
+            matrix_name(name, l, i);
+            nmlp_json_put_int(j, name, r->ranks[l].rank[i]);
+        }
+    }
+    nmlp_json_end_object(j);
+    nmlp_json_begin_array(j, "shared_basis");
+    for (int64_t l = 0; l < r->n_layers; l++)
+        if (r->ranks[l].joint) nmlp_json_put_int(j, NULL, l);
+    nmlp_json_end_array(j);
+}
+
+/* Enough digits for a chart. */
+static double rounded(double value) {
+    char text[32];
+    snprintf(text, sizeof text, "%.4g", value);
+    return strtod(text, NULL);
+}
+
+static void put_errors(nmlp_json_writer *j, const nmlp_compress_report *r) {
+    nmlp_json_begin_object(j, "error");
+    for (int64_t l = 0; l < r->n_layers; l++) {
+        for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+            char name[MATRIX_NAME_MAX];
+            matrix_name(name, l, i);
+            nmlp_json_put_number(j, name, rounded(r->nmse[l * NMLP_MLP_MATRICES + i]));
+        }
+    }
+    nmlp_json_end_object(j);
+    nmlp_json_put_int(j, "error_curve_step", r->curve_step);
+    nmlp_json_begin_object(j, "error_curve");
+    for (int64_t l = 0; l < r->n_layers; l++) {
+        for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+            char name[MATRIX_NAME_MAX];
+            matrix_name(name, l, i);
+            nmlp_json_begin_array(j, name);
+            for (int64_t k = 0; k < r->curve_points; k++)
+                nmlp_json_put_number(j, NULL, rounded(r->curve[(l * NMLP_MLP_MATRICES + i) * r->curve_points + k]));
+            nmlp_json_end_array(j);
+        }
+    }
+    nmlp_json_end_object(j);
+}
+
+static void put_heldout(nmlp_json_writer *j, const nmlp_compress_report *r) {
+    if (!r->heldout_measured) return;
+    nmlp_json_begin_object(j, "heldout");
+    nmlp_json_put_int(j, "tokens", r->final.n_tokens);
+    nmlp_json_put_number(j, "ppl_dense", exp(r->dense.nll));
+    nmlp_json_put_number(j, "ppl_factored", exp(r->factored.nll));
+    nmlp_json_put_number(j, "ppl", exp(r->final.nll));
+    nmlp_json_put_number(j, "kl", r->final.kl);
+    nmlp_json_end_object(j);
+}
+
+void nmlp_compress_record_write(const nmlp_compress_options *o, const nmlp_compress_report *r, nmlp_str *out) {
+    nmlp_json_writer j;
+    nmlp_json_writer_init(&j, out);
+    nmlp_json_begin_object(&j, NULL);
+    nmlp_json_put_int(&j, "version", FORMAT_VERSION);
+    nmlp_json_put_number(&j, "ratio", 1 - (double)r->mlp_params_after / (double)r->mlp_params_before);
+    if (o->budget_ms > 0) {
+        nmlp_json_put_number(&j, "budget_ms", o->budget_ms);
+    } else {
+        nmlp_json_put_number(&j, "ratio_asked", o->ratio);
+    }
+    nmlp_json_put_int(&j, "tile", o->tile);
+    nmlp_json_begin_object(&j, "method");
+    nmlp_json_put_string(&j, "whiten", o->whiten ? "input" : "none");
+    nmlp_json_put_string(&j, "weights", o->row_weights ? "swiglu" : "none");
+    nmlp_json_put_string(&j, "alloc", o->adaptive ? "adaptive" : "uniform");
+    nmlp_json_put_string(&j, "recover", r->refit_kept ? "refit" : "none");
+    nmlp_json_end_object(&j);
+    nmlp_json_begin_object(&j, "calibration");
+    nmlp_json_put_string(&j, "text", o->calib_name);
+    nmlp_json_put_int(&j, "tokens", r->calib_tokens);
+    nmlp_json_put_int(&j, "heldout_tokens", r->heldout_tokens);
+    nmlp_json_end_object(&j);
+    put_ranks(&j, r);
+    put_errors(&j, r);
+    put_heldout(&j, r);
+    if (o->made_by) nmlp_json_put_string(&j, "made_by", o->made_by);
+    nmlp_json_end_object(&j);
+}
+
+/* ---- reading ---- */
+
+static const nmlp_json *of_matrix(const nmlp_json *object, int64_t layer, int matrix) {
+    char name[MATRIX_NAME_MAX];
+    matrix_name(name, layer, matrix);
+    return nmlp_json_get(object, name);
+}
 
 static double number_of(const nmlp_json *object, const char *key) {
     const nmlp_json *value = nmlp_json_get(object, key);
@@ -23,13 +130,6 @@ static nmlp_status text_of(nmlp_compress_record *r, const char **out, const nmlp
     const nmlp_json *value = nmlp_json_get(object, key);
     *out = nmlp_arena_strdup(&r->arena, nmlp_json_is_string(value) ? nmlp_json_string(value) : "", err);
     return *out ? NMLP_OK : NMLP_E_NOMEM;
-}
-
-static const nmlp_json *of_matrix(const nmlp_json *object, int64_t layer, int matrix) {
-    char name[NAME_MAX_BYTES];
-    snprintf(name, sizeof name, "model.layers.%lld.mlp.%s", (long long)layer,
-             nmlp_mlp_matrix_name((nmlp_mlp_matrix)matrix));
-    return nmlp_json_get(object, name);
 }
 
 static nmlp_status read_words(nmlp_compress_record *r, const nmlp_json *object, nmlp_err *err) {

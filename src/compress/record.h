@@ -1,4 +1,4 @@
-/* What a compressed checkpoint tells of its own making: the "neuronmlp" object of its config.json, read back. */
+/* What a compressed checkpoint tells of its own making: the "neuronmlp" object of its config.json, written and read. */
 #ifndef NMLP_COMPRESS_RECORD_H
 #define NMLP_COMPRESS_RECORD_H
 
@@ -7,7 +7,12 @@
 
 #include "base/mem.h"
 #include "base/status.h"
+#include "compress/compress.h"
 #include "model/model.h"
+
+/* Appends the object's text. */
+void nmlp_compress_record_write(const nmlp_compress_options *options, const nmlp_compress_report *report,
+                                nmlp_str *out);
 
 /* Strings are "" and numbers NaN where the checkpoint does not say (another version wrote it). */
 typedef struct nmlp_compress_record {

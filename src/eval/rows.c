@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/json_write.h"
-#include "eval/csv.h"
 #include "text/utf8.h"
 
 static bool has_suffix(const char *text, const char *suffix) {
@@ -79,13 +78,63 @@ static nmlp_status begin_array(nmlp_task_rows *rows, nmlp_err *err) {
     return NMLP_OK;
 }
 
+/* ---- one record of comma- or tab-separated text (RFC 4180) ---- */
+
+/* A quoted field from behind its opening quote to behind its closing one. */
+static nmlp_status quoted(const char *text, size_t len, size_t *at, nmlp_str *fields, int64_t *n_lines, nmlp_err *err) {
+    while (*at < len) {
+        char c = text[(*at)++];
+        if (c == '"') {
+            if (*at == len || text[*at] != '"') return NMLP_OK;
+            (*at)++;
+        }
+        if (c == '\n') (*n_lines)++;
+        nmlp_str_putc(fields, c);
+    }
+    return nmlp_fail(err, NMLP_E_FORMAT, "a quote is not closed");
+}
+
+static bool ends_line(const char *text, size_t len, size_t at) {
+    return at == len || text[at] == '\n' || (text[at] == '\r' && (at + 1 == len || text[at + 1] == '\n'));
+}
+
+/* Reads the record at text[*at], appends its fields to `fields` (each NUL-ended) and steps *at behind it; *n_lines
+ * receives the line ends passed. Tab-separated text has no quoting. */
+static nmlp_status csv_record(const char *text, size_t len, size_t *at, char separator, nmlp_str *fields,
+                              size_t *n_fields, int64_t *n_lines, nmlp_err *err) {
+    *n_fields = 0;
+    *n_lines = 0;
+    for (;;) {
+        if (*at < len && text[*at] == '"' && separator == ',') {
+            (*at)++;
+            NMLP_RETURN_IF_FAILED(quoted(text, len, at, fields, n_lines, err));
+            if (!ends_line(text, len, *at) && text[*at] != separator)
+                return nmlp_fail(err, NMLP_E_FORMAT, "field %zu goes on behind its closing quote", *n_fields + 1);
+        } else {
+            while (!ends_line(text, len, *at) && text[*at] != separator) nmlp_str_putc(fields, text[(*at)++]);
+        }
+        nmlp_str_putc(fields, '\0');
+        (*n_fields)++;
+        if (ends_line(text, len, *at)) break;
+        (*at)++; /* the separator */
+    }
+    if (*at < len && text[*at] == '\r') (*at)++;
+    if (*at < len) {
+        (*at)++;
+        (*n_lines)++;
+    }
+    return nmlp_str_status(fields, err);
+}
+
+/* ---- rows ---- */
+
 static nmlp_status read_csv(nmlp_task_rows *rows, nmlp_str *fields, size_t *n, nmlp_err *err) {
     int64_t n_lines;
     size_t begin = rows->at;
     nmlp_str_clear(fields);
     rows->line = rows->next_line;
-    NMLP_RETURN_IF_FAILED(nmlp_csv_record(rows->text, rows->len, &rows->at,
-                                          rows->kind == NMLP_TASK_ROWS_TSV ? '\t' : ',', fields, n, &n_lines, err));
+    NMLP_RETURN_IF_FAILED(csv_record(rows->text, rows->len, &rows->at, rows->kind == NMLP_TASK_ROWS_TSV ? '\t' : ',',
+                                     fields, n, &n_lines, err));
     rows->next_line += n_lines;
     return check_text(rows->text + begin, rows->at - begin, err);
 }

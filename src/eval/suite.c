@@ -9,7 +9,6 @@
 #include "eval/choice.h"
 #include "eval/perplexity.h"
 #include "eval/questions.h"
-#include "eval/result.h"
 
 enum { PATH_BYTES = 4096, TEXT_MAX_BYTES = 1 << 30 };
 

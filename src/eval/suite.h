@@ -10,7 +10,7 @@
 #include "base/progress.h"
 #include "base/status.h"
 #include "engine/engine.h"
-#include "eval/provenance.h"
+#include "eval/result.h"
 #include "eval/state.h"
 #include "text/tokenizer.h"
 

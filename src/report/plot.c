@@ -4,8 +4,8 @@
 #include <stdio.h>
 
 #include "report/markup.h"
-#include "report/plot_internal.h"
 
+enum { NUMBER_MAX = 48 };
 enum { LEFT = 64, RIGHT = 14, TOP = 12, BOTTOM = 50, TICKS_X = 6, TICKS_Y = 5, LABELS_MAX = 16 };
 static const double marker = 4.2;
 
@@ -54,20 +54,20 @@ static nmlp_scale scale_of(const nmlp_plot *p, const nmlp_plot_axis *axis, bool 
 }
 
 /* 32768 rather than 3.28e+04, and 0.001 rather than 0.00. */
-void nmlp_plot_number(char text[NMLP_NUMBER_MAX], double value) {
+static void number_text(char text[NUMBER_MAX], double value) {
     double size = fabs(value);
     if (size != 0 && size < 1e-3)
-        snprintf(text, NMLP_NUMBER_MAX, "%.3g", value);
+        snprintf(text, NUMBER_MAX, "%.3g", value);
     else if (size >= 1000)
-        snprintf(text, NMLP_NUMBER_MAX, "%.0f", value);
+        snprintf(text, NUMBER_MAX, "%.0f", value);
     else
-        snprintf(text, NMLP_NUMBER_MAX, "%.4g", value);
+        snprintf(text, NUMBER_MAX, "%.4g", value);
 }
 
 static void put_tick_y(const frame *f, double value) {
-    char text[NMLP_NUMBER_MAX];
+    char text[NUMBER_MAX];
     double y = place_y(f, value);
-    nmlp_plot_number(text, value);
+    number_text(text, value);
     nmlp_str_printf(f->out,
                     "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" class=\"ty\">%s</text>\n", LEFT,
                     y, NMLP_PLOT_WIDTH - RIGHT, LEFT - 8, y + 4.5, text);
@@ -90,8 +90,8 @@ static void put_ticks_x(const frame *f) {
     int n = axis->ticks ? (int)axis->n : nmlp_scale_ticks(&f->x, ticks);
     for (int i = 0; i < n; i++) {
         double value = axis->ticks ? axis->ticks[i] : ticks[i];
-        char text[NMLP_NUMBER_MAX];
-        nmlp_plot_number(text, value);
+        char text[NUMBER_MAX];
+        number_text(text, value);
         nmlp_str_printf(f->out, "<path class=\"grid\" d=\"M%.1f %dV%d\"/>\n", place_x(f, value), TOP,
                         NMLP_PLOT_HEIGHT - BOTTOM);
         put_label_x(f, place_x(f, value), text);
@@ -114,28 +114,28 @@ static void put_axes(const frame *f) {
     nmlp_str_puts(f->out, "</text>\n");
 }
 
-void nmlp_plot_colour(const nmlp_plot_series *s, nmlp_str *out) {
+static void put_colour(const nmlp_plot_series *s, nmlp_str *out) {
     if (s->by_depth)
         nmlp_str_printf(out, " style=\"--c:hsl(%.0f 62%% 52%%)\"", 215 - 195 * s->depth);
     else
         nmlp_str_printf(out, " data-c=\"%d\"", (int)s->colour);
 }
 
-void nmlp_plot_x_text(const nmlp_plot *p, const nmlp_plot_series *s, size_t i, char text[NMLP_NUMBER_MAX]) {
+static void x_text(const nmlp_plot *p, const nmlp_plot_series *s, size_t i, char text[NUMBER_MAX]) {
     if (p->x.categories)
-        snprintf(text, NMLP_NUMBER_MAX, "%.40s", p->x.categories[(size_t)x_of(s, i)]);
+        snprintf(text, NUMBER_MAX, "%.40s", p->x.categories[(size_t)x_of(s, i)]);
     else
-        nmlp_plot_number(text, x_of(s, i));
+        number_text(text, x_of(s, i));
 }
 
 static void put_tip(const frame *f, const nmlp_plot_series *s, size_t i) {
-    char x[NMLP_NUMBER_MAX], y[NMLP_NUMBER_MAX];
+    char x[NUMBER_MAX], y[NUMBER_MAX];
     nmlp_str_puts(f->out, " data-tip=\"");
     if (s->tips) {
         nmlp_markup_text(f->out, s->tips[i]);
     } else {
-        nmlp_plot_x_text(f->plot, s, i, x);
-        nmlp_plot_number(y, s->y[i]);
+        x_text(f->plot, s, i, x);
+        number_text(y, s->y[i]);
         nmlp_markup_text(f->out, s->name);
         nmlp_str_puts(f->out, "\n");
         nmlp_markup_text(f->out, f->plot->x.label);
@@ -143,8 +143,8 @@ static void put_tip(const frame *f, const nmlp_plot_series *s, size_t i) {
         nmlp_markup_text(f->out, f->plot->y.label);
         nmlp_str_printf(f->out, ": %s", y);
         if (s->low && s->high) {
-            nmlp_plot_number(x, s->low[i]);
-            nmlp_plot_number(y, s->high[i]);
+            number_text(x, s->low[i]);
+            number_text(y, s->high[i]);
             nmlp_str_printf(f->out, "\n10th to 90th percentile: %s to %s", x, y);
         }
     }
@@ -219,7 +219,7 @@ static void put_series(const frame *f) {
     for (size_t k = 0; k < f->plot->n_series; k++) {
         const nmlp_plot_series *s = &f->plot->series[k];
         nmlp_str_puts(f->out, "<g");
-        nmlp_plot_colour(s, f->out);
+        put_colour(s, f->out);
         nmlp_str_puts(f->out, ">\n");
         if (s->mark == NMLP_MARK_BARS) put_bars(f, s, bar++);
         if (s->mark == NMLP_MARK_LINE || s->mark == NMLP_MARK_CURVE || s->mark == NMLP_MARK_LIMIT) put_path(f, s);
@@ -244,11 +244,59 @@ static void put_svg(const nmlp_plot *p, nmlp_str *out) {
     nmlp_str_puts(out, "</svg>\n");
 }
 
+/* ---- what stands around a chart: its legend and its numbers ---- */
+
+static const char *key_class(nmlp_mark mark) {
+    switch (mark) {
+    case NMLP_MARK_LIMIT: return "key limit";
+    case NMLP_MARK_BARS: return "key square";
+    default: return "key";
+    }
+}
+
+static void put_legend(const nmlp_plot *p, nmlp_str *out) {
+    nmlp_str_puts(out, "<ul class=\"legend\">");
+    for (size_t k = 0; k < p->n_series; k++) {
+        const nmlp_plot_series *s = &p->series[k];
+        if (!s->in_legend) continue;
+        nmlp_str_puts(out, "<li");
+        put_colour(s, out);
+        nmlp_str_printf(out, "><span class=\"%s\"></span>", key_class(s->mark));
+        nmlp_markup_text(out, s->name);
+        nmlp_str_puts(out, "</li>");
+    }
+    nmlp_str_puts(out, "</ul>\n");
+}
+
+static void put_row(const nmlp_plot *p, const nmlp_plot_series *s, size_t i, nmlp_str *out) {
+    char x[NUMBER_MAX], y[NUMBER_MAX];
+    x_text(p, s, i, x);
+    number_text(y, s->y[i]);
+    nmlp_str_puts(out, "<tr><td>");
+    nmlp_markup_text(out, s->name);
+    nmlp_str_puts(out, "</td><td>");
+    nmlp_markup_text(out, x);
+    nmlp_str_printf(out, "</td><td>%s</td></tr>\n", y);
+}
+
+static void put_table(const nmlp_plot *p, nmlp_str *out) {
+    nmlp_str_puts(out, "<details class=\"numbers\"><summary>Numbers</summary><div "
+                       "class=\"scroll\"><table><thead><tr><th>series</th><th>");
+    nmlp_markup_text(out, p->x.label);
+    nmlp_str_puts(out, "</th><th>");
+    nmlp_markup_text(out, p->y.label);
+    nmlp_str_puts(out, "</th></tr></thead><tbody>\n");
+    for (size_t k = 0; k < p->n_series; k++)
+        for (size_t i = 0; i < p->series[k].n; i++)
+            if (isfinite(p->series[k].y[i])) put_row(p, &p->series[k], i, out);
+    nmlp_str_puts(out, "</tbody></table></div></details>\n");
+}
+
 void nmlp_plot_write(const nmlp_plot *p, nmlp_str *out) {
     nmlp_str_puts(out, "<h3>");
     nmlp_markup_text(out, p->title);
     nmlp_str_puts(out, "</h3>\n");
-    nmlp_plot_legend(p, out);
+    put_legend(p, out);
     put_svg(p, out);
-    nmlp_plot_table(p, out);
+    put_table(p, out);
 }

@@ -5,6 +5,7 @@
 
 #include "base/str.h"
 #include "trainium/sim/time.h"
+#include "report/page.h"
 
 enum { NMLP_TIMELINE_SHADES = 600 };
 
@@ -25,5 +26,11 @@ void nmlp_timeline_fini(nmlp_timeline *t);
 void nmlp_timeline_add(void *timeline, const nmlp_time_event *event);
 void nmlp_timeline_write_json(const nmlp_timeline *t, const char *title, nmlp_str *out);
 void nmlp_timeline_write_svg(const nmlp_timeline *t, const char *title, nmlp_str *out);
+
+/* The engines of a kernel as a figure of a page that one can zoom, move and point at. The timeline must hold the first
+ * events of the run (`window_only` false); where they end before the run does, the rest is drawn as shades of activity.
+ */
+void nmlp_page_timeline(nmlp_page *page, const nmlp_timeline *timeline, const char *title, const char *about,
+                        const char *command);
 
 #endif

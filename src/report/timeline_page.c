@@ -1,4 +1,4 @@
-#include "report/timeline_page.h"
+#include "report/timeline.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -7,7 +7,6 @@
 #include "base/mem.h"
 #include "engine/logprob.h"
 #include "eval/perplexity.h"
-#include "eval/window.h"
 #include "lib/loaded_engine.h"
 #include "lib/testing.h"
 
@@ -90,9 +89,9 @@ static void options_the_model_cannot_do_are_refused(void **state) {
     assert_int_equal(o.ctx, 2048);
     config.max_positions = 512;
     o = (nmlp_ppl_options){.ctx = 513};
-    nmlp_assert_fails(nmlp_ppl_options_check(&o, &config, &err), &err, NMLP_E_LIMIT, "ctx is 513", "512", NULL);
+    nmlp_assert_fails(nmlp_ppl_options_check(&o, &config, &err), &err, NMLP_E_LIMIT, "context is 513", "512", NULL);
     o = (nmlp_ppl_options){.ctx = 1};
-    nmlp_assert_fails(nmlp_ppl_options_check(&o, &config, &err), &err, NMLP_E_LIMIT, "ctx is 1", NULL);
+    nmlp_assert_fails(nmlp_ppl_options_check(&o, &config, &err), &err, NMLP_E_LIMIT, "context is 1", NULL);
     o = (nmlp_ppl_options){.ctx = 100, .stride = 101};
     nmlp_assert_fails(nmlp_ppl_options_check(&o, &config, &err), &err, NMLP_E_ARG, "stride is 101", "100", NULL);
     o = (nmlp_ppl_options){.max_tokens = -1};

@@ -3,7 +3,7 @@
 
 #include "lib/testing.h"
 #include "report/markup.h"
-#include "report/timeline_page.h"
+#include "report/timeline.h"
 
 static void has(const nmlp_str *out, const char *text) {
     if (!strstr(nmlp_str_text(out), text)) fail_msg("no \"%s\" in: %s", text, nmlp_str_text(out));

@@ -1,8 +1,7 @@
-/* What a job is, for resuming and for config.json. */
-#ifndef NMLP_COMPRESS_DESCRIBE_H
-#define NMLP_COMPRESS_DESCRIBE_H
+/* What a compression depends on, for resuming it. */
+#ifndef NMLP_COMPRESS_FINGERPRINT_H
+#define NMLP_COMPRESS_FINGERPRINT_H
 
-#include "base/str.h"
 #include "compress/compress.h"
 #include "compress/calibrate/calib_text.h"
 
@@ -15,8 +14,5 @@ typedef struct nmlp_fingerprint {
 
 nmlp_fingerprint nmlp_job_fingerprint(const nmlp_engine *engine, const nmlp_calib_windows *windows,
                                       const nmlp_compress_options *options);
-
-/* The "neuronmlp" object of config.json. */
-void nmlp_job_describe(const nmlp_compress_options *options, const nmlp_compress_report *report, nmlp_str *out);
 
 #endif
