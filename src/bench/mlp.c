@@ -250,7 +250,7 @@ static nmlp_bench_mlp_result result_of(const struct bench *b, size_t at, int64_t
     if (s->planned) {
         nmlp_str plan;
         nmlp_str_init(&plan);
-        nmlp_mlp_describe_plan(s->planned, rows, nmlp_pool_threads(b->options->pool), &plan);
+        nmlp_mlp_describe_blocking(s->planned, rows, nmlp_pool_threads(b->options->pool), &plan);
         snprintf(r.note, sizeof r.note, "%s", nmlp_str_text(&plan));
         nmlp_str_fini(&plan);
     }

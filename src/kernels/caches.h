@@ -1,4 +1,4 @@
-/* Cache sizes of one core, for the planners. */
+/* Cache sizes of one core, for the choice of block sizes. */
 #ifndef NMLP_KERNELS_CACHES_H
 #define NMLP_KERNELS_CACHES_H
 

@@ -81,8 +81,8 @@ void nmlp_mlp_run(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, void
 void nmlp_mlp_run_fused(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, const nmlp_fused *fused,
                         void *workspace, nmlp_pool *pool);
 
-/* Appends what the planner chose for s rows: block sizes, chunk of I, memory they occupy. One line of "name=value". */
-void nmlp_mlp_describe_plan(const nmlp_mlp *mlp, int64_t s, int n_threads, nmlp_str *out);
+/* Appends the block sizes chosen for s rows: block sizes, chunk of I, memory they occupy. One line of "name=value". */
+void nmlp_mlp_describe_blocking(const nmlp_mlp *mlp, int64_t s, int n_threads, nmlp_str *out);
 
 /* The same MLP, unfused, with a look inside: act [S,I] receives silu(gate)*up, and gate/up [S,I] the projections
  * before the activation (each may be NULL). For calibration, not for speed. */

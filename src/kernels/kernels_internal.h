@@ -8,7 +8,7 @@
 #include "kernels/ops/vec.h"
 
 /* Scores c [n/32][32 rows][32 keys] of a tile of queries of 64 dimensions and n keys in strips, n a multiple of 32. */
-typedef void nmlp_scores_fn(float *c, const void *queries, const void *strips, int64_t n, nmlp_beside *beside);
+typedef void nmlp_scores_fn(float *c, const void *queries, const void *strips, int64_t n, nmlp_gemm_overlap *overlap);
 
 struct nmlp_kernels {
     const char *name;

@@ -6,7 +6,9 @@
 
 enum { GRAIN = 16384 };
 
-nmlp_adamw nmlp_adamw_defaults(void) { return (nmlp_adamw){.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8}; }
+nmlp_train_adamw nmlp_train_adamw_defaults(void) {
+    return (nmlp_train_adamw){.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8};
+}
 
 struct squares {
     const float *grad;
@@ -25,7 +27,8 @@ static void sum_squares(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
-nmlp_status nmlp_grad_norm(nmlp_pool *pool, const nmlp_trainable *arrays, size_t n, double *norm, nmlp_err *err) {
+nmlp_status nmlp_train_grad_norm(nmlp_pool *pool, const nmlp_train_trainable *arrays, size_t n, double *norm,
+                                 nmlp_err *err) {
     int64_t most = 1;
     double sum = 0;
     for (size_t i = 0; i < n; i++) {
@@ -46,7 +49,7 @@ nmlp_status nmlp_grad_norm(nmlp_pool *pool, const nmlp_trainable *arrays, size_t
 }
 
 struct update {
-    const nmlp_trainable *w;
+    const nmlp_train_trainable *w;
     float beta1, beta2, epsilon;
     float step_size;    /* rate / (1 - beta1^step) */
     float square_scale; /* 1 / (1 - beta2^step) */
@@ -69,8 +72,8 @@ static void update_some(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
-void nmlp_adamw_update(const nmlp_adamw *adam, nmlp_pool *pool, nmlp_trainable *arrays, size_t n, double rate,
-                       int64_t step, double grad_scale) {
+void nmlp_train_adamw_update(const nmlp_train_adamw *adam, nmlp_pool *pool, nmlp_train_trainable *arrays, size_t n,
+                             double rate, int64_t step, double grad_scale) {
     struct update u = {.beta1 = (float)adam->beta1,
                        .beta2 = (float)adam->beta2,
                        .epsilon = (float)adam->epsilon,

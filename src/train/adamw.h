@@ -10,26 +10,27 @@
 #include "base/status.h"
 
 /* One array of weights and what the optimiser remembers about it. */
-typedef struct nmlp_trainable {
+typedef struct nmlp_train_trainable {
     float *data;
     float *grad;
     float *mean;   /* first moment */
     float *square; /* second moment */
     int64_t n;
-} nmlp_trainable;
+} nmlp_train_trainable;
 
-typedef struct nmlp_adamw {
+typedef struct nmlp_train_adamw {
     double beta1, beta2, epsilon;
     double weight_decay;
-} nmlp_adamw;
+} nmlp_train_adamw;
 
-nmlp_adamw nmlp_adamw_defaults(void); /* 0.9, 0.95, 1e-8, 0 */
+nmlp_train_adamw nmlp_train_adamw_defaults(void); /* 0.9, 0.95, 1e-8, 0 */
 
 /* Euclidean norm of all gradients together, summed in f64 in a fixed order. */
-nmlp_status nmlp_grad_norm(nmlp_pool *pool, const nmlp_trainable *arrays, size_t n, double *norm, nmlp_err *err);
+nmlp_status nmlp_train_grad_norm(nmlp_pool *pool, const nmlp_train_trainable *arrays, size_t n, double *norm,
+                                 nmlp_err *err);
 
 /* Update number `step` (from 1) with gradients times grad_scale. */
-void nmlp_adamw_update(const nmlp_adamw *adam, nmlp_pool *pool, nmlp_trainable *arrays, size_t n, double rate,
-                       int64_t step, double grad_scale);
+void nmlp_train_adamw_update(const nmlp_train_adamw *adam, nmlp_pool *pool, nmlp_train_trainable *arrays, size_t n,
+                             double rate, int64_t step, double grad_scale);
 
 #endif

@@ -5,14 +5,14 @@
 
 #include "base/rng.h"
 
-nmlp_status nmlp_adapter_init(nmlp_adapter *t, nmlp_param *target, int64_t rank, uint64_t seed, nmlp_arena *arena,
-                              nmlp_err *err) {
+nmlp_status nmlp_train_adapter_init(nmlp_train_adapter *t, nmlp_train_param *target, int64_t rank, uint64_t seed,
+                                    nmlp_arena *arena, nmlp_err *err) {
     int64_t n = target->rows;
     int64_t k = target->cols;
     nmlp_rng rng;
     if (rank > n) rank = n;
     if (rank > k) rank = k;
-    *t = (nmlp_adapter){.target = target, .rank = rank};
+    *t = (nmlp_train_adapter){.target = target, .rank = rank};
     t->base = nmlp_arena_new(arena, (size_t)(n * k), sizeof(float), err);
     t->a = nmlp_arena_new(arena, (size_t)(n * rank), sizeof(float), err);
     t->da = nmlp_arena_new(arena, (size_t)(n * rank), sizeof(float), err);
@@ -28,21 +28,23 @@ nmlp_status nmlp_adapter_init(nmlp_adapter *t, nmlp_param *target, int64_t rank,
     return NMLP_OK;
 }
 
-void nmlp_adapter_apply(const nmlp_adapter *t, nmlp_exec *exec) {
+void nmlp_train_adapter_apply(const nmlp_train_adapter *t, nmlp_train_exec *exec) {
     int64_t n = t->target->rows;
     int64_t k = t->target->cols;
     memcpy(t->target->data, t->base, (size_t)(n * k) * sizeof(float));
-    nmlp_exec_matmul(exec,
-                     &(nmlp_train_matmul){
-                         .c = t->target->data, .a = t->a, .b = t->b, .accumulate = true, .m = n, .n = k, .k = t->rank});
+    nmlp_train_exec_matmul(
+        exec, &(nmlp_train_matmul){
+                  .c = t->target->data, .a = t->a, .b = t->b, .accumulate = true, .m = n, .n = k, .k = t->rank});
 }
 
-void nmlp_adapter_backward(const nmlp_adapter *t, nmlp_exec *exec) {
+void nmlp_train_adapter_backward(const nmlp_train_adapter *t, nmlp_train_exec *exec) {
     int64_t n = t->target->rows;
     int64_t k = t->target->cols;
     const float *grad = t->target->grad;
-    nmlp_exec_matmul(exec, &(nmlp_train_matmul){
-                               .c = t->da, .a = grad, .b = t->b, .b_transposed = true, .m = n, .n = t->rank, .k = k});
-    nmlp_exec_matmul(exec, &(nmlp_train_matmul){
-                               .c = t->db, .a = t->a, .b = grad, .a_transposed = true, .m = t->rank, .n = k, .k = n});
+    nmlp_train_exec_matmul(
+        exec,
+        &(nmlp_train_matmul){.c = t->da, .a = grad, .b = t->b, .b_transposed = true, .m = n, .n = t->rank, .k = k});
+    nmlp_train_exec_matmul(
+        exec,
+        &(nmlp_train_matmul){.c = t->db, .a = t->a, .b = grad, .a_transposed = true, .m = t->rank, .n = k, .k = n});
 }

@@ -8,20 +8,20 @@
 #include "train/adamw.h"
 #include "train/net.h"
 
-typedef struct nmlp_adapter {
-    nmlp_param *target; /* its grad is d(loss)/d(base + A B) */
-    float *base;        /* [N,K] */
-    float *a, *da;      /* [N,a]; random at first */
-    float *b, *db;      /* [a,K]; zero at first */
+typedef struct nmlp_train_adapter {
+    nmlp_train_param *target; /* its grad is d(loss)/d(base + A B) */
+    float *base;              /* [N,K] */
+    float *a, *da;            /* [N,a]; random at first */
+    float *b, *db;            /* [a,K]; zero at first */
     int64_t rank;
-} nmlp_adapter;
+} nmlp_train_adapter;
 
 /* Memory comes from the arena. A rank above the target's sides is cut down to them. */
-nmlp_status nmlp_adapter_init(nmlp_adapter *adapter, nmlp_param *target, int64_t rank, uint64_t seed, nmlp_arena *arena,
-                              nmlp_err *err);
+nmlp_status nmlp_train_adapter_init(nmlp_train_adapter *adapter, nmlp_train_param *target, int64_t rank, uint64_t seed,
+                                    nmlp_arena *arena, nmlp_err *err);
 /* target = base + A B */
-void nmlp_adapter_apply(const nmlp_adapter *adapter, nmlp_exec *exec);
+void nmlp_train_adapter_apply(const nmlp_train_adapter *adapter, nmlp_train_exec *exec);
 /* da, db from the target's gradient. */
-void nmlp_adapter_backward(const nmlp_adapter *adapter, nmlp_exec *exec);
+void nmlp_train_adapter_backward(const nmlp_train_adapter *adapter, nmlp_train_exec *exec);
 
 #endif

@@ -7,10 +7,10 @@
 
 enum { WIDEN_STEP = 4096 };
 
-static nmlp_status load_param(nmlp_net *net, nmlp_param *p, const nmlp_named_tensor *t, nmlp_err *err) {
+static nmlp_status load_param(nmlp_train_net *net, nmlp_train_param *p, const nmlp_named_tensor *t, nmlp_err *err) {
     int64_t n = nmlp_view_elems(&t->view);
     float step[WIDEN_STEP];
-    *p = (nmlp_param){.name = t->name, .source = t->view, .rows = t->view.shape[0]};
+    *p = (nmlp_train_param){.name = t->name, .source = t->view, .rows = t->view.shape[0]};
     p->cols = t->view.n_dims == 2 ? t->view.shape[1] : 1;
     p->data = nmlp_arena_new(&net->arena, (size_t)n, sizeof *p->data, err);
     if (!p->data) return NMLP_E_NOMEM;
@@ -18,21 +18,21 @@ static nmlp_status load_param(nmlp_net *net, nmlp_param *p, const nmlp_named_ten
     for (int64_t i = 0; i < n; i += WIDEN_STEP) {
         int64_t some = n - i < WIDEN_STEP ? n - i : WIDEN_STEP;
         nmlp_to_f32(step, (const char *)t->view.data + (size_t)i * elem_bytes, t->view.dtype, (size_t)some);
-        for (int64_t j = 0; j < some; j++) p->data[i + j] = (nmlp_real)step[j];
+        for (int64_t j = 0; j < some; j++) p->data[i + j] = (nmlp_train_real)step[j];
     }
     return NMLP_OK;
 }
 
 /* NULL for an absent view. */
-static nmlp_param *param_of(nmlp_net *net, const nmlp_view *view) {
+static nmlp_train_param *param_of(nmlp_train_net *net, const nmlp_view *view) {
     for (size_t i = 0; view->data && i < net->n_params; i++)
         if (net->params[i].source.data == view->data) return &net->params[i];
     return NULL;
 }
 
-static void bind_layer(nmlp_net *net, int64_t l) {
+static void bind_layer(nmlp_train_net *net, int64_t l) {
     const nmlp_layer *source = &net->model->layers[l];
-    nmlp_net_layer *layer = &net->layers[l];
+    nmlp_train_net_layer *layer = &net->layers[l];
     layer->attention_norm = param_of(net, &source->attention_norm);
     layer->mlp_norm = param_of(net, &source->mlp_norm);
     layer->q = param_of(net, &source->q);
@@ -53,15 +53,15 @@ static void bind_layer(nmlp_net *net, int64_t l) {
     layer->shared_basis = layer->mlp[NMLP_MLP_GATE].v && layer->mlp[NMLP_MLP_GATE].v == layer->mlp[NMLP_MLP_UP].v;
 }
 
-static nmlp_status train_param(nmlp_net *net, nmlp_param *p, nmlp_err *err) {
+static nmlp_status train_param(nmlp_train_net *net, nmlp_train_param *p, nmlp_err *err) {
     if (!p || p->grad) return NMLP_OK;
     p->grad = nmlp_arena_new(&net->arena, (size_t)(p->rows * p->cols), sizeof *p->grad, err);
     return p->grad ? NMLP_OK : NMLP_E_NOMEM;
 }
 
-static nmlp_status train_mlp(nmlp_net *net, nmlp_net_layer *layer, nmlp_train_set set, nmlp_err *err) {
+static nmlp_status train_mlp(nmlp_train_net *net, nmlp_train_net_layer *layer, nmlp_train_set set, nmlp_err *err) {
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-        nmlp_net_matrix *m = &layer->mlp[i];
+        nmlp_train_net_matrix *m = &layer->mlp[i];
         if (m->w && set == NMLP_TRAIN_FACTORS) continue;
         NMLP_RETURN_IF_FAILED(train_param(net, m->w, err));
         NMLP_RETURN_IF_FAILED(train_param(net, m->u, err));
@@ -71,14 +71,14 @@ static nmlp_status train_mlp(nmlp_net *net, nmlp_net_layer *layer, nmlp_train_se
     return NMLP_OK;
 }
 
-static nmlp_status choose_trained(nmlp_net *net, nmlp_train_set set, nmlp_err *err) {
+static nmlp_status choose_trained(nmlp_train_net *net, nmlp_train_set set, nmlp_err *err) {
     int64_t n_layers = net->model->config.n_layers;
     for (size_t i = 0; set == NMLP_TRAIN_ALL && i < net->n_params; i++)
         NMLP_RETURN_IF_FAILED(train_param(net, &net->params[i], err));
     net->lowest = n_layers;
     if (set == NMLP_TRAIN_NOTHING) return NMLP_OK;
     for (int64_t l = n_layers - 1; l >= 0; l--) {
-        nmlp_net_layer *layer = &net->layers[l];
+        nmlp_train_net_layer *layer = &net->layers[l];
         NMLP_RETURN_IF_FAILED(train_mlp(net, layer, set, err));
         layer->train_attention = set == NMLP_TRAIN_ALL;
         if (layer->train_mlp) net->lowest = l;
@@ -92,18 +92,18 @@ static nmlp_status choose_trained(nmlp_net *net, nmlp_train_set set, nmlp_err *e
 }
 
 /* Frozen matrices do not change: y = x w^T forward, dx = dy w back. */
-static nmlp_status fix_frozen(nmlp_net *net, nmlp_train_set set, nmlp_err *err) {
+static nmlp_status fix_frozen(nmlp_train_net *net, nmlp_train_set set, nmlp_err *err) {
     for (size_t i = 0; i < net->n_params; i++) {
-        const nmlp_param *p = &net->params[i];
+        const nmlp_train_param *p = &net->params[i];
         if (p->grad || p->cols == 1 || (p == net->embedding && p != net->lm_head)) continue;
-        NMLP_RETURN_IF_FAILED(nmlp_exec_fix(&net->exec, p->data, true, p->cols, p->rows, err));
+        NMLP_RETURN_IF_FAILED(nmlp_train_exec_fix(&net->exec, p->data, true, p->cols, p->rows, err));
         if (set == NMLP_TRAIN_NOTHING) continue;
-        NMLP_RETURN_IF_FAILED(nmlp_exec_fix(&net->exec, p->data, false, p->rows, p->cols, err));
+        NMLP_RETURN_IF_FAILED(nmlp_train_exec_fix(&net->exec, p->data, false, p->rows, p->cols, err));
     }
     return NMLP_OK;
 }
 
-nmlp_status nmlp_net_bind(nmlp_net *net, nmlp_train_set set, nmlp_err *err) {
+nmlp_status nmlp_train_net_bind(nmlp_train_net *net, nmlp_train_set set, nmlp_err *err) {
     const nmlp_checkpoint *checkpoint = &net->model->checkpoint;
     net->params = nmlp_arena_new(&net->arena, checkpoint->n_tensors, sizeof *net->params, err);
     net->layers = nmlp_arena_new(&net->arena, (size_t)net->model->config.n_layers, sizeof *net->layers, err);

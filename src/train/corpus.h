@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 
-typedef struct nmlp_corpus {
+typedef struct nmlp_train_corpus {
     const int32_t *ids; /* borrowed */
     int64_t context;
     int64_t n_train, n_heldout; /* windows */
@@ -18,17 +18,17 @@ typedef struct nmlp_corpus {
     int64_t n_written;
     double explore;
     int64_t epoch; /* whose order `train` has; -1: none yet */
-} nmlp_corpus;
+} nmlp_train_corpus;
 
 /* Windows of `context` tokens without overlap; each needs the token behind it as a target. At most `n_heldout` windows
  * and a tenth of the text are held out, at least one; refuses a text of fewer than two windows. */
-nmlp_status nmlp_corpus_init(nmlp_corpus *c, const int32_t *ids, int64_t n_ids, int64_t context, int64_t n_heldout,
-                             uint64_t seed, nmlp_err *err);
-void nmlp_corpus_fini(nmlp_corpus *c);
+nmlp_status nmlp_train_corpus_init(nmlp_train_corpus *c, const int32_t *ids, int64_t n_ids, int64_t context,
+                                   int64_t n_heldout, uint64_t seed, nmlp_err *err);
+void nmlp_train_corpus_fini(nmlp_train_corpus *c);
 
 /* ids and targets [context] of the index-th training window of the run: a written one, by chance, or the next of the
  * text; every pass over the text has its own order. */
-void nmlp_corpus_train(nmlp_corpus *c, int64_t index, int32_t *ids, int32_t *targets);
-void nmlp_corpus_heldout(const nmlp_corpus *c, int64_t index, int32_t *ids, int32_t *targets);
+void nmlp_train_corpus_train(nmlp_train_corpus *c, int64_t index, int32_t *ids, int32_t *targets);
+void nmlp_train_corpus_heldout(const nmlp_train_corpus *c, int64_t index, int32_t *ids, int32_t *targets);
 
 #endif

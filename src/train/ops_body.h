@@ -6,7 +6,7 @@
 #include "train/attention_body.h"
 #include "train/ops_internal.h"
 
-const nmlp_ops OPS_SYMBOL = {
+const nmlp_train_ops OPS_SYMBOL = {
     .name = OPS_NAME,
     .products = {.name = OPS_NAME,
                  .strip = NR,

@@ -2,5 +2,5 @@
 #define VEC_BYTES 16
 #define MR 4
 #define OPS_NAME "ref"
-#define OPS_SYMBOL nmlp_ops_f32_ref
+#define OPS_SYMBOL nmlp_train_ops_f32_ref
 #include "train/ops_body.h"

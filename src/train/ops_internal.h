@@ -5,15 +5,15 @@
 #include "train/ops.h"
 
 #ifdef NMLP_TRAIN_F64
-extern const nmlp_ops nmlp_ops_f64;
+extern const nmlp_train_ops nmlp_train_ops_f64;
 #else
-extern const nmlp_ops nmlp_ops_f32_ref;
-extern const nmlp_products nmlp_products_emu; /* amx's in plain C */
+extern const nmlp_train_ops nmlp_train_ops_f32_ref;
+extern const nmlp_train_products nmlp_train_products_emu; /* amx's in plain C */
 #if defined(__x86_64__)
-extern const nmlp_ops nmlp_ops_f32_avx2;
-extern const nmlp_ops nmlp_ops_f32_avx512;
-extern const nmlp_products nmlp_products_amx;
-extern const nmlp_products nmlp_products_emu_avx512; /* amx's but for the tile instructions */
+extern const nmlp_train_ops nmlp_train_ops_f32_avx2;
+extern const nmlp_train_ops nmlp_train_ops_f32_avx512;
+extern const nmlp_train_products nmlp_train_products_amx;
+extern const nmlp_train_products nmlp_train_products_emu_avx512; /* amx's but for the tile instructions */
 #endif
 #endif
 

@@ -42,7 +42,7 @@ static void block_product(float *c, int64_t ldc, const uint16_t *a, const uint16
     settle_memory();
 }
 
-const nmlp_products nmlp_products_amx = {
+const nmlp_train_products nmlp_train_products_amx = {
     .name = "amx",
     .strip = NR,
     .k_step = TILE_K,

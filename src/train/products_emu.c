@@ -2,7 +2,7 @@
 #include "train/tiles_block_plain.h"
 #include "train/tiles_pack_plain.h"
 
-const nmlp_products nmlp_products_emu = {
+const nmlp_train_products nmlp_train_products_emu = {
     .name = "amx-emu",
     .strip = NR,
     .k_step = TILE_K,

@@ -2,7 +2,7 @@
 #include "train/tiles_block_plain.h"
 #include "train/tiles_pack_avx512.h"
 
-const nmlp_products nmlp_products_emu_avx512 = {
+const nmlp_train_products nmlp_train_products_emu_avx512 = {
     .name = "amx-emu-avx512",
     .strip = NR,
     .k_step = TILE_K,

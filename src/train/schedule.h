@@ -4,14 +4,14 @@
 
 #include <stdint.h>
 
-typedef struct nmlp_schedule {
+typedef struct nmlp_train_schedule {
     double peak;
     double floor;   /* fraction of the peak at the last step */
     int64_t warmup; /* steps; step `warmup` is the first at the peak */
     int64_t steps;
-} nmlp_schedule;
+} nmlp_train_schedule;
 
 /* step from 0 to steps-1 */
-double nmlp_schedule_rate(const nmlp_schedule *schedule, int64_t step);
+double nmlp_train_schedule_rate(const nmlp_train_schedule *schedule, int64_t step);
 
 #endif

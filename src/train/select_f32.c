@@ -7,28 +7,28 @@
 
 static bool is_auto(const char *isa) { return !isa || strcmp(isa, "auto") == 0; }
 
-const nmlp_ops *nmlp_ops_select(const char *isa) {
+const nmlp_train_ops *nmlp_train_ops_select(const char *isa) {
 #if defined(__x86_64__)
     const nmlp_cpu *cpu = nmlp_cpu_get();
     bool any = is_auto(isa) || strcmp(isa, "amx") == 0;
-    if (cpu->avx512 && (any || strcmp(isa, "avx512") == 0)) return &nmlp_ops_f32_avx512;
-    if (cpu->avx2_fma && (any || strcmp(isa, "avx2") == 0)) return &nmlp_ops_f32_avx2;
+    if (cpu->avx512 && (any || strcmp(isa, "avx512") == 0)) return &nmlp_train_ops_f32_avx512;
+    if (cpu->avx2_fma && (any || strcmp(isa, "avx2") == 0)) return &nmlp_train_ops_f32_avx2;
 #else
     (void)isa;
 #endif
-    return &nmlp_ops_f32_ref;
+    return &nmlp_train_ops_f32_ref;
 }
 
 #if defined(__x86_64__)
 
 enum { M = 33, N = 35, K = 70, ROWS = 96, STRIPS = 2, SCRATCH_MAX = 32768 };
 
-static void small_product(const nmlp_products *products, float *c, const float *a, const float *b) {
+static void small_product(const nmlp_train_products *products, float *c, const float *a, const float *b) {
     _Alignas(64) float packed[STRIPS * 32 * ROWS];
     _Alignas(64) float scratch[SCRATCH_MAX];
-    products->pack_b(
-        &(nmlp_packing){.packed = packed, .b = b, .ldb = N, .k = K, .n = N, .b_rows = ROWS, .strip_end = STRIPS});
-    products->multiply(&(nmlp_product){
+    products->pack_b(&(nmlp_train_b_packing){
+        .packed = packed, .b = b, .ldb = N, .k = K, .n = N, .b_rows = ROWS, .strip_end = STRIPS});
+    products->multiply(&(nmlp_train_product){
         .c = c, .ldc = N, .a = a, .lda = K, .b = packed, .b_rows = ROWS, .m = M, .n = N, .k = K, .scratch = scratch});
 }
 
@@ -38,8 +38,8 @@ static bool tiles_agree(void) {
     float a[M * K], b[K * N], got[M * N], want[M * N];
     for (int i = 0; i < M * K; i++) a[i] = (float)(i % 17) - 8.0f + 0.125f * (float)(i % 5);
     for (int i = 0; i < K * N; i++) b[i] = (float)(i % 13) - 6.0f + 0.125f * (float)(i % 7);
-    small_product(&nmlp_products_amx, got, a, b);
-    small_product(&nmlp_products_emu, want, a, b);
+    small_product(&nmlp_train_products_amx, got, a, b);
+    small_product(&nmlp_train_products_emu, want, a, b);
     for (int i = 0; i < M * N; i++)
         if (!(fabsf(got[i] - want[i]) <= 1e-3f * (1.0f + fabsf(want[i])))) return false;
     return true;
@@ -52,11 +52,11 @@ static bool tiles_usable(void) {
 
 #endif
 
-const nmlp_products *nmlp_products_select(const char *isa) {
-    if (isa && strcmp(isa, "amx-emu") == 0) return &nmlp_products_emu;
+const nmlp_train_products *nmlp_train_products_select(const char *isa) {
+    if (isa && strcmp(isa, "amx-emu") == 0) return &nmlp_train_products_emu;
 #if defined(__x86_64__)
-    if (isa && strcmp(isa, "amx-emu-avx512") == 0 && nmlp_cpu_get()->avx512) return &nmlp_products_emu_avx512;
-    if ((is_auto(isa) || strcmp(isa, "amx") == 0) && tiles_usable()) return &nmlp_products_amx;
+    if (isa && strcmp(isa, "amx-emu-avx512") == 0 && nmlp_cpu_get()->avx512) return &nmlp_train_products_emu_avx512;
+    if ((is_auto(isa) || strcmp(isa, "amx") == 0) && tiles_usable()) return &nmlp_train_products_amx;
 #endif
-    return &nmlp_ops_select(isa)->products;
+    return &nmlp_train_ops_select(isa)->products;
 }

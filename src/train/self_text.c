@@ -8,9 +8,9 @@ enum { PIECE_TOKENS = 128, MOST_AT_ONCE = 192 };
 
 /* Pieces under way and what they are written with. */
 struct desk {
-    const nmlp_authoring *a;
-    nmlp_net *net;
-    nmlp_growth growth;
+    const nmlp_train_self_text *a;
+    nmlp_train_net *net;
+    nmlp_train_growth growth;
     int64_t n_pieces, per_window;
     int64_t length;              /* of a piece */
     int64_t at_once;             /* pieces */
@@ -57,7 +57,7 @@ static void put_newest(const struct desk *d, int32_t *ids, int64_t first, int64_
 }
 
 static nmlp_status write_pieces(struct desk *d, int32_t *ids, int64_t first, nmlp_err *err) {
-    const nmlp_authoring *a = d->a;
+    const nmlp_train_self_text *a = d->a;
     d->growth.length = 0;
     for (int64_t i = 0; i < d->at_once; i++) {
         nmlp_rng_seed(&d->rngs[i], a->seed * 0x9e3779b97f4a7c15u + (uint64_t)(first + i));
@@ -68,14 +68,14 @@ static nmlp_status write_pieces(struct desk *d, int32_t *ids, int64_t first, nml
         double done = (double)(first * d->length + at * d->at_once);
         if (!nmlp_progress_update(a->progress, "teacher writes", done, (double)(d->n_pieces * d->length), "tokens"))
             return nmlp_fail(err, NMLP_E_INTERRUPTED, "stopped before training began");
-        nmlp_net_next(d->net, &d->growth, d->newest, d->logits);
+        nmlp_train_net_next(d->net, &d->growth, d->newest, d->logits);
         nmlp_pool_for(a->pool, d->at_once, 1, draw_some, d);
         put_newest(d, ids, first, at);
     }
     return NMLP_OK;
 }
 
-nmlp_status nmlp_author_write(const nmlp_authoring *a, int32_t *ids, nmlp_err *err) {
+nmlp_status nmlp_train_self_text_write(const nmlp_train_self_text *a, int32_t *ids, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     struct desk *d = nmlp_mem_new(1, sizeof *d, err);
     if (!d) return NMLP_E_NOMEM;
@@ -84,17 +84,18 @@ nmlp_status nmlp_author_write(const nmlp_authoring *a, int32_t *ids, nmlp_err *e
     d->length = (a->window + d->per_window - 1) / d->per_window;
     d->n_pieces = a->n_windows * d->per_window;
     d->at_once = d->n_pieces < MOST_AT_ONCE ? d->n_pieces : MOST_AT_ONCE;
-    nmlp_net_options net = {.isa = a->isa, .pool = a->pool, .set = NMLP_TRAIN_NOTHING, .t = d->length, .s = d->at_once};
-    NMLP_TRY(nmlp_net_create(&d->net, a->model, &net, err));
-    NMLP_TRY(nmlp_growth_init(&d->growth, d->net, d->at_once, d->length, err));
+    nmlp_train_net_options net = {
+        .isa = a->isa, .pool = a->pool, .set = NMLP_TRAIN_NOTHING, .t = d->length, .s = d->at_once};
+    NMLP_TRY(nmlp_train_net_create(&d->net, a->model, &net, err));
+    NMLP_TRY(nmlp_train_growth_init(&d->growth, d->net, d->at_once, d->length, err));
     d->logits = nmlp_mem_new((size_t)(d->at_once * a->model->config.vocab), sizeof *d->logits, err);
     if (!d->logits) st = NMLP_E_NOMEM;
     for (int64_t first = 0; st == NMLP_OK && first < d->n_pieces; first += d->at_once)
         st = write_pieces(d, ids, first, err);
 out:
     nmlp_mem_free(d->logits);
-    nmlp_growth_fini(&d->growth);
-    nmlp_net_destroy(d->net);
+    nmlp_train_growth_fini(&d->growth);
+    nmlp_train_net_destroy(d->net);
     nmlp_mem_free(d);
     return st;
 }

@@ -6,16 +6,16 @@
 #include "base/progress.h"
 #include "train/net.h"
 
-typedef struct nmlp_authoring {
+typedef struct nmlp_train_self_text {
     const nmlp_model *model;
     int64_t n_windows, window; /* window: tokens of each */
     uint64_t seed;
     const char *isa;
     nmlp_pool *pool;
     const nmlp_progress *progress;
-} nmlp_authoring;
+} nmlp_train_self_text;
 
 /* ids [n_windows * window]. A window is pieces of some 128 tokens one after the other. */
-nmlp_status nmlp_author_write(const nmlp_authoring *a, int32_t *ids, nmlp_err *err);
+nmlp_status nmlp_train_self_text_write(const nmlp_train_self_text *a, int32_t *ids, nmlp_err *err);
 
 #endif

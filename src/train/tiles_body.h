@@ -21,7 +21,7 @@ enum {
     KC = 512,
     MB = 96,
     A_ELEMS = MB * KC,    /* bf16 */
-    SCRATCH = A_ELEMS / 2 /* nmlp_real */
+    SCRATCH = A_ELEMS / 2 /* nmlp_train_real */
 };
 
 static void block_begin(void);
@@ -31,17 +31,17 @@ static void block_end(void);
 static void block_product(float *c, int64_t ldc, const uint16_t *a, const uint16_t *b, int64_t n_blocks,
                           bool accumulate);
 /* Strip of g's columns first..first+31. */
-static void pack_strip(uint16_t *dst, const nmlp_packing *g, int64_t first);
+static void pack_strip(uint16_t *dst, const nmlp_train_b_packing *g, int64_t first);
 /* m rows (at most 32) and k columns of A, or k rows and m columns where it is transposed: its blocks one after the
  * other. */
 static void copy_group(uint16_t *dst, const float *a, int64_t lda, bool transposed, int64_t m, int64_t k);
 
-static void pack_b(const nmlp_packing *g) {
+static void pack_b(const nmlp_train_b_packing *g) {
     for (int64_t s = g->strip_begin; s < g->strip_end; s++)
         pack_strip((uint16_t *)(void *)g->packed + s * NR * g->b_rows, g, s * NR);
 }
 
-static void pack_a(const nmlp_row_packing *g) {
+static void pack_a(const nmlp_train_a_packing *g) {
     for (int64_t i = g->group_begin; i < g->group_end; i++) {
         const float *a = g->a + i * MR * (g->transposed ? 1 : g->lda);
         copy_group((uint16_t *)(void *)g->packed + i * MR * g->a_cols, a, g->lda, g->transposed,
@@ -49,7 +49,7 @@ static void pack_a(const nmlp_row_packing *g) {
     }
 }
 
-static void store_block(const nmlp_product *g, const float *block, int64_t row, int64_t col, bool accumulate) {
+static void store_block(const nmlp_train_product *g, const float *block, int64_t row, int64_t col, bool accumulate) {
     int64_t rows = nmlp_min(MR, g->m - row);
     int64_t cols = nmlp_min(NR, g->n - col);
     for (int64_t i = 0; i < rows; i++) {
@@ -63,8 +63,8 @@ static void store_block(const nmlp_product *g, const float *block, int64_t row, 
 }
 
 /* All strips with the groups of A in `a`; `edge` [32,32] takes blocks that do not fit into C. */
-static void multiply_groups(const nmlp_product *g, const uint16_t *a, float *edge, int64_t row, int64_t m, int64_t p0,
-                            int64_t k) {
+static void multiply_groups(const nmlp_train_product *g, const uint16_t *a, float *edge, int64_t row, int64_t m,
+                            int64_t p0, int64_t k) {
     int64_t blocks = (k + TILE_K - 1) / TILE_K;
     bool accumulate = g->accumulate || p0 > 0;
     for (int64_t j = 0; j < g->n; j += NR) {
@@ -81,7 +81,7 @@ static void multiply_groups(const nmlp_product *g, const uint16_t *a, float *edg
     }
 }
 
-static void multiply(const nmlp_product *g) {
+static void multiply(const nmlp_train_product *g) {
     float edge_block[MR * NR + 16];
     float *edge = (float *)(((uintptr_t)edge_block + 63) & ~(uintptr_t)63);
     uint16_t *a = (uint16_t *)(void *)g->scratch;

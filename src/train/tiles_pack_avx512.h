@@ -94,7 +94,7 @@ static inline void load_rows(__m512i w[16], const float *src, int64_t ld, int64_
     for (int64_t i = 0; i < 16; i++) w[i] = i < n ? narrow_row(src + i * ld, k) : _mm512_setzero_si512();
 }
 
-static void pack_strip(uint16_t *dst, const nmlp_packing *g, int64_t first) {
+static void pack_strip(uint16_t *dst, const nmlp_train_b_packing *g, int64_t first) {
     for (int64_t p = 0; p < g->b_rows; p += TILE_K, dst += TILE_K * NR) {
         for (int64_t j = 0; j < NR; j += 16) {
             __m512i w[16];

@@ -4,7 +4,7 @@
 
 #include "train/tiles_body.h"
 
-static void pack_strip(uint16_t *dst, const nmlp_packing *g, int64_t first) {
+static void pack_strip(uint16_t *dst, const nmlp_train_b_packing *g, int64_t first) {
     int64_t row_step = g->transposed ? 1 : g->ldb;
     int64_t col_step = g->transposed ? g->ldb : 1;
     for (int64_t p = 0; p < g->b_rows; p++) {

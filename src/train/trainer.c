@@ -44,8 +44,8 @@ static uint64_t fingerprint(const nmlp_trainer *t, int64_t n_ids) {
 }
 
 static nmlp_status add_trained(nmlp_trainer *t, float *data, float *grad, int64_t n, nmlp_err *err) {
-    nmlp_trainable *w = &t->trained[t->n_trained];
-    *w = (nmlp_trainable){.data = data, .grad = grad, .n = n};
+    nmlp_train_trainable *w = &t->trained[t->n_trained];
+    *w = (nmlp_train_trainable){.data = data, .grad = grad, .n = n};
     w->mean = nmlp_arena_new(&t->arena, (size_t)n, sizeof(float), err);
     w->square = nmlp_arena_new(&t->arena, (size_t)n, sizeof(float), err);
     t->best[t->n_trained] = nmlp_arena_new(&t->arena, (size_t)n, sizeof(float), err);
@@ -54,10 +54,10 @@ static nmlp_status add_trained(nmlp_trainer *t, float *data, float *grad, int64_
     return NMLP_OK;
 }
 
-static nmlp_status add_adapter(nmlp_trainer *t, nmlp_param *p, nmlp_err *err) {
-    nmlp_adapter *a = &t->adapters[t->n_adapters];
+static nmlp_status add_adapter(nmlp_trainer *t, nmlp_train_param *p, nmlp_err *err) {
+    nmlp_train_adapter *a = &t->adapters[t->n_adapters];
     uint64_t seed = t->options.seed * 1000003u + t->n_adapters;
-    NMLP_RETURN_IF_FAILED(nmlp_adapter_init(a, p, t->options.lora_rank, seed, &t->arena, err));
+    NMLP_RETURN_IF_FAILED(nmlp_train_adapter_init(a, p, t->options.lora_rank, seed, &t->arena, err));
     t->n_adapters++;
     NMLP_RETURN_IF_FAILED(add_trained(t, a->a, a->da, p->rows * a->rank, err));
     return add_trained(t, a->b, a->db, a->rank * p->cols, err);
@@ -65,13 +65,13 @@ static nmlp_status add_adapter(nmlp_trainer *t, nmlp_param *p, nmlp_err *err) {
 
 static nmlp_status collect_trained(nmlp_trainer *t, nmlp_err *err) {
     size_t n;
-    nmlp_param *params = nmlp_net_params(t->net, &n);
+    nmlp_train_param *params = nmlp_train_net_params(t->net, &n);
     t->trained = nmlp_arena_new(&t->arena, 2 * n, sizeof *t->trained, err);
     t->best = nmlp_arena_new(&t->arena, 2 * n, sizeof *t->best, err);
     t->adapters = nmlp_arena_new(&t->arena, n, sizeof *t->adapters, err);
     if (!t->trained || !t->best || !t->adapters) return NMLP_E_NOMEM;
     for (size_t i = 0; i < n; i++) {
-        nmlp_param *p = &params[i];
+        nmlp_train_param *p = &params[i];
         if (!p->grad) continue;
         if (t->options.mode == NMLP_RECOVER_LORA && p->cols > 1) {
             NMLP_RETURN_IF_FAILED(add_adapter(t, p, err));
@@ -106,7 +106,7 @@ static nmlp_status open_teacher(nmlp_trainer *t, nmlp_err *err) {
                          o->teacher->checkpoint.dir, (long long)o->teacher->config.vocab, t->model->checkpoint.dir,
                          (long long)t->model->config.vocab);
     /* Where the student's products are rounded to bf16, the teacher's may be as well. */
-    bool tiles = strcmp(nmlp_net_exec(t->net)->products->name, "amx") == 0;
+    bool tiles = strcmp(nmlp_train_net_exec(t->net)->products->name, "amx") == 0;
     nmlp_engine_options engine = {.isa = tiles ? "amx" : o->isa, .pool = o->pool};
     NMLP_RETURN_IF_FAILED(nmlp_engine_create(&t->teacher, o->teacher, &engine, err));
     NMLP_RETURN_IF_FAILED(nmlp_session_create(&t->session, t->teacher, o->context, 0, false, err));
@@ -119,17 +119,17 @@ static nmlp_status open_teacher(nmlp_trainer *t, nmlp_err *err) {
 static nmlp_status open_author(nmlp_trainer *t, nmlp_err *err) {
     const nmlp_recover_options *o = &t->options;
     int64_t wanted = (int64_t)ceil((double)(o->steps * o->batch) * o->explore);
-    nmlp_authoring a = {.model = o->teacher,
-                        .window = o->context + 1,
-                        .seed = o->seed,
-                        .isa = o->isa,
-                        .pool = o->pool,
-                        .progress = o->progress};
+    nmlp_train_self_text a = {.model = o->teacher,
+                              .window = o->context + 1,
+                              .seed = o->seed,
+                              .isa = o->isa,
+                              .pool = o->pool,
+                              .progress = o->progress};
     if (wanted == 0) return NMLP_OK;
     a.n_windows = wanted < MOST_WRITTEN ? wanted : MOST_WRITTEN;
     int32_t *ids = nmlp_arena_new(&t->arena, (size_t)(a.n_windows * a.window), sizeof *ids, err);
     if (!ids) return NMLP_E_NOMEM;
-    NMLP_RETURN_IF_FAILED(nmlp_author_write(&a, ids, err));
+    NMLP_RETURN_IF_FAILED(nmlp_train_self_text_write(&a, ids, err));
     t->corpus.written = ids;
     t->corpus.n_written = a.n_windows;
     t->corpus.explore = o->explore;
@@ -180,9 +180,9 @@ nmlp_status nmlp_trainer_init(nmlp_trainer *t, const nmlp_model *model, const in
     if (t->micro > o->batch) t->micro = o->batch;
     if (t->micro < 1) t->micro = 1;
     int64_t rows = t->micro * o->context;
-    nmlp_net_options net = {.isa = o->isa, .pool = o->pool, .set = o->set, .t = o->context, .s = rows};
-    NMLP_RETURN_IF_FAILED(nmlp_corpus_init(&t->corpus, ids, n_ids, o->context, o->heldout, o->seed, err));
-    NMLP_RETURN_IF_FAILED(nmlp_net_create(&t->net, model, &net, err));
+    nmlp_train_net_options net = {.isa = o->isa, .pool = o->pool, .set = o->set, .t = o->context, .s = rows};
+    NMLP_RETURN_IF_FAILED(nmlp_train_corpus_init(&t->corpus, ids, n_ids, o->context, o->heldout, o->seed, err));
+    NMLP_RETURN_IF_FAILED(nmlp_train_net_create(&t->net, model, &net, err));
     NMLP_RETURN_IF_FAILED(collect_trained(t, err));
     NMLP_RETURN_IF_FAILED(open_teacher(t, err));
     NMLP_RETURN_IF_FAILED(open_author(t, err));
@@ -197,8 +197,8 @@ nmlp_status nmlp_trainer_init(nmlp_trainer *t, const nmlp_model *model, const in
 void nmlp_trainer_fini(nmlp_trainer *t) {
     nmlp_session_destroy(t->session);
     nmlp_engine_destroy(t->teacher);
-    nmlp_net_destroy(t->net);
-    nmlp_corpus_fini(&t->corpus);
+    nmlp_train_net_destroy(t->net);
+    nmlp_train_corpus_fini(&t->corpus);
     nmlp_arena_fini(&t->arena);
 }
 
@@ -266,11 +266,11 @@ static nmlp_status accumulate(nmlp_trainer *t, double *loss, nmlp_err *err) {
     const nmlp_recover_options *o = &t->options;
     int64_t first = t->state.step * o->batch;
     double sum = 0;
-    nmlp_net_clear_grads(t->net);
+    nmlp_train_net_clear_grads(t->net);
     for (int64_t done = 0; done < o->batch; done += t->micro) {
         int64_t n = o->batch - done < t->micro ? o->batch - done : t->micro;
         for (int64_t i = 0; i < n; i++)
-            nmlp_corpus_train(&t->corpus, first + done + i, t->ids + i * o->context, t->targets + i * o->context);
+            nmlp_train_corpus_train(&t->corpus, first + done + i, t->ids + i * o->context, t->targets + i * o->context);
         if (t->session) NMLP_RETURN_IF_FAILED(run_teacher(t, n, err));
         nmlp_train_batch batch = {.ids = t->ids, .targets = t->targets, .s = n * o->context, .t = o->context};
         batch.scale = 1 / (double)(o->batch * o->context);
@@ -278,34 +278,35 @@ static nmlp_status accumulate(nmlp_trainer *t, double *loss, nmlp_err *err) {
         batch.ctx = t;
         batch.hidden = t->teacher_hidden;
         batch.match = o->match;
-        sum += nmlp_net_loss(t->net, &batch).loss;
+        sum += nmlp_train_net_loss(t->net, &batch).loss;
     }
     *loss = sum / (double)(o->batch * o->context);
     return NMLP_OK;
 }
 
 static void apply_adapters(nmlp_trainer *t) {
-    for (size_t i = 0; i < t->n_adapters; i++) nmlp_adapter_apply(&t->adapters[i], nmlp_net_exec(t->net));
+    for (size_t i = 0; i < t->n_adapters; i++) nmlp_train_adapter_apply(&t->adapters[i], nmlp_train_net_exec(t->net));
 }
 
 nmlp_status nmlp_trainer_step(nmlp_trainer *t, nmlp_recover_step *line, nmlp_err *err) {
     const nmlp_recover_options *o = &t->options;
-    nmlp_schedule schedule = {.peak = o->rate, .floor = o->rate_floor, .warmup = o->warmup, .steps = o->steps};
-    nmlp_adamw adam = nmlp_adamw_defaults();
+    nmlp_train_schedule schedule = {.peak = o->rate, .floor = o->rate_floor, .warmup = o->warmup, .steps = o->steps};
+    nmlp_train_adamw adam = nmlp_train_adamw_defaults();
     double started = nmlp_clock_seconds();
     double scale = 1;
     adam.weight_decay = o->weight_decay;
     *line = (nmlp_recover_step){.step = t->state.step + 1, .heldout_ppl = NAN};
     line->tokens = line->step * o->batch * o->context;
-    line->rate = nmlp_schedule_rate(&schedule, t->state.step);
+    line->rate = nmlp_train_schedule_rate(&schedule, t->state.step);
     NMLP_RETURN_IF_FAILED(accumulate(t, &line->loss, err));
-    for (size_t i = 0; i < t->n_adapters; i++) nmlp_adapter_backward(&t->adapters[i], nmlp_net_exec(t->net));
-    NMLP_RETURN_IF_FAILED(nmlp_grad_norm(o->pool, t->trained, t->n_trained, &line->grad_norm, err));
+    for (size_t i = 0; i < t->n_adapters; i++)
+        nmlp_train_adapter_backward(&t->adapters[i], nmlp_train_net_exec(t->net));
+    NMLP_RETURN_IF_FAILED(nmlp_train_grad_norm(o->pool, t->trained, t->n_trained, &line->grad_norm, err));
     if (!isfinite(line->loss) || !isfinite(line->grad_norm))
         return nmlp_fail(err, NMLP_E_NUMERIC, "step %lld: the loss is %g and the gradient's norm %g",
                          (long long)line->step, line->loss, line->grad_norm);
     if (o->clip > 0 && line->grad_norm > o->clip) scale = o->clip / line->grad_norm;
-    nmlp_adamw_update(&adam, o->pool, t->trained, t->n_trained, line->rate, line->step, scale);
+    nmlp_train_adamw_update(&adam, o->pool, t->trained, t->n_trained, line->rate, line->step, scale);
     apply_adapters(t);
     t->state.step++;
     t->run_tokens += o->batch * o->context;
@@ -320,9 +321,9 @@ double nmlp_trainer_evaluate(nmlp_trainer *t) {
         int64_t rest = t->corpus.n_heldout - done;
         int64_t n = rest < t->micro ? rest : t->micro;
         for (int64_t i = 0; i < n; i++)
-            nmlp_corpus_heldout(&t->corpus, done + i, t->ids + i * context, t->targets + i * context);
+            nmlp_train_corpus_heldout(&t->corpus, done + i, t->ids + i * context, t->targets + i * context);
         nmlp_train_batch batch = {.ids = t->ids, .targets = t->targets, .s = n * context, .t = context};
-        nll += nmlp_net_loss(t->net, &batch).nll;
+        nll += nmlp_train_net_loss(t->net, &batch).nll;
     }
     return exp(nll / (double)(t->corpus.n_heldout * context));
 }
@@ -340,9 +341,9 @@ void nmlp_trainer_use_best(nmlp_trainer *t) {
 
 void nmlp_trainer_round(nmlp_trainer *t) {
     size_t n;
-    nmlp_param *params = nmlp_net_params(t->net, &n);
+    nmlp_train_param *params = nmlp_train_net_params(t->net, &n);
     for (size_t i = 0; i < n; i++) {
-        nmlp_param *p = &params[i];
+        nmlp_train_param *p = &params[i];
         if (!p->grad || p->source.dtype == NMLP_DTYPE_F32) continue;
         for (int64_t j = 0; j < p->rows * p->cols; j++) {
             uint16_t stored;

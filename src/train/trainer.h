@@ -24,12 +24,12 @@ typedef struct nmlp_trainer {
     const nmlp_model *model;
     nmlp_recover_options options; /* defaults filled in */
     nmlp_arena arena;
-    nmlp_net *net;
-    nmlp_corpus corpus;
-    nmlp_trainable *trained; /* [n_trained] */
-    float **best;            /* [n_trained] copies of their best data */
+    nmlp_train_net *net;
+    nmlp_train_corpus corpus;
+    nmlp_train_trainable *trained; /* [n_trained] */
+    float **best;                  /* [n_trained] copies of their best data */
     size_t n_trained;
-    nmlp_adapter *adapters; /* [n_adapters], mode lora */
+    nmlp_train_adapter *adapters; /* [n_adapters], mode lora */
     size_t n_adapters;
     int64_t micro;          /* sequences computed at once */
     int32_t *ids, *targets; /* [micro*context] */

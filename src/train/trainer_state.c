@@ -30,7 +30,7 @@ nmlp_status nmlp_trainer_save(const nmlp_trainer *t, const char *path, nmlp_err 
     NMLP_TRY(nmlp_file_writer_write(&writer, &header, sizeof header, err));
     NMLP_TRY(nmlp_file_writer_write(&writer, t->log, (size_t)t->n_log * sizeof *t->log, err));
     for (size_t i = 0; i < t->n_trained; i++) {
-        const nmlp_trainable *w = &t->trained[i];
+        const nmlp_train_trainable *w = &t->trained[i];
         const float *parts[] = {w->data, w->mean, w->square, t->best[i]};
         for (int p = 0; p < 4; p++)
             NMLP_TRY(nmlp_file_writer_write(&writer, parts[p], (size_t)w->n * sizeof(float), err));
@@ -71,12 +71,12 @@ nmlp_status nmlp_trainer_load(nmlp_trainer *t, const char *path, bool *found, nm
     memcpy(t->log, at, (size_t)t->n_log * sizeof *t->log);
     at += (size_t)t->n_log * sizeof *t->log;
     for (size_t i = 0; i < t->n_trained; i++) {
-        const nmlp_trainable *w = &t->trained[i];
+        const nmlp_train_trainable *w = &t->trained[i];
         float *parts[] = {w->data, w->mean, w->square, t->best[i]};
         for (int p = 0; p < 4; p++, at += (size_t)w->n * sizeof(float))
             memcpy(parts[p], at, (size_t)w->n * sizeof(float));
     }
-    for (size_t i = 0; i < t->n_adapters; i++) nmlp_adapter_apply(&t->adapters[i], nmlp_net_exec(t->net));
+    for (size_t i = 0; i < t->n_adapters; i++) nmlp_train_adapter_apply(&t->adapters[i], nmlp_train_net_exec(t->net));
 out:
     nmlp_file_map_close(&map);
     return st;

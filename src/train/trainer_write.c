@@ -11,7 +11,7 @@
 enum { PATH_MAX_BYTES = 4096, CONFIG_MAX_BYTES = 16 << 20 };
 
 static nmlp_status put_param(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
-    const nmlp_param *p = &((const nmlp_param *)ctx)[i];
+    const nmlp_train_param *p = &((const nmlp_train_param *)ctx)[i];
     size_t bytes = nmlp_view_bytes(&p->source);
     if (!p->grad) return nmlp_checkpoint_put(writer, p->source.data, bytes, err);
     void *data = nmlp_mem_new(bytes, 1, err);
@@ -24,7 +24,7 @@ static nmlp_status put_param(void *ctx, size_t i, nmlp_checkpoint_writer *writer
 
 static nmlp_status write_tensors(const nmlp_trainer *t, const char *dir, nmlp_err *err) {
     size_t n;
-    const nmlp_param *params = nmlp_net_params(t->net, &n);
+    const nmlp_train_param *params = nmlp_train_net_params(t->net, &n);
     nmlp_tensor_spec *specs = nmlp_mem_new(n, sizeof *specs, err);
     if (!specs) return NMLP_E_NOMEM;
     for (size_t i = 0; i < n; i++) {

@@ -7,21 +7,21 @@
 #include "kernels/gemm/packed_rows.h"
 
 /* A thread's own memory. */
-typedef struct nmlp_attend_scratch {
-    nmlp_tiles q;     /* [rows,D] */
-    nmlp_tiles p[2];  /* a tile of probabilities [mr,keys] and the one before it */
-    float *rotated;   /* [group,D] one query */
-    char *k_strips;   /* [keys/16][D][16] f32, where the cache has none that the gemm takes */
-    char *v_strips;   /* [D/16][keys][16] */
-    float *scores[2]; /* one tile: [keys/width][mr][width], and the one before it */
-    float *out;       /* [tiles][D/width][mr][width] */
-    int64_t *seen[2]; /* [mr] keys of the block that rows of these tiles see */
-    float *shrink[2]; /* [mr] what their sums shrink by before these values are added */
-    float *max;       /* [rows] */
-    float *sum;       /* [rows], or [rows,16] in parts where probabilities are rounded */
-} nmlp_attend_scratch;
+typedef struct nmlp_attention_scratch {
+    nmlp_gemm_tiles q;    /* [rows,D] */
+    nmlp_gemm_tiles p[2]; /* a tile of probabilities [mr,keys] and the one before it */
+    float *rotated;       /* [group,D] one query */
+    char *k_strips;       /* [keys/16][D][16] f32, where the cache has none that the gemm takes */
+    char *v_strips;       /* [D/16][keys][16] */
+    float *scores[2];     /* one tile: [keys/width][mr][width], and the one before it */
+    float *out;           /* [tiles][D/width][mr][width] */
+    int64_t *seen[2];     /* [mr] keys of the block that rows of these tiles see */
+    float *shrink[2];     /* [mr] what their sums shrink by before these values are added */
+    float *max;           /* [rows] */
+    float *sum;           /* [rows], or [rows,16] in parts where probabilities are rounded */
+} nmlp_attention_scratch;
 
-typedef struct nmlp_attend {
+typedef struct nmlp_attention_job {
     const nmlp_attention *args;
     const nmlp_gemm *gemm;
     const nmlp_vec *vec;
@@ -40,40 +40,40 @@ typedef struct nmlp_attend {
     int64_t n_splits;    /* of the keys */
     float *partial;      /* [kv heads][splits][rows][D + max, sum] */
     nmlp_pieces scratch; /* of threads */
-} nmlp_attend;
+} nmlp_attention_job;
 
 /* A block of queries against a range of keys. */
-typedef struct nmlp_attend_task {
-    const nmlp_attend *run;
-    nmlp_attend_scratch *scratch;
+typedef struct nmlp_attention_task {
+    const nmlp_attention_job *run;
+    nmlp_attention_scratch *scratch;
     int64_t kv_head;
     int64_t first_query;
     int64_t rows;
     int64_t first_key; /* multiple of 32 */
     int64_t end_key;
-} nmlp_attend_task;
+} nmlp_attention_task;
 
 /* A block of keys and their values, in strips. */
-typedef struct nmlp_attend_keys {
+typedef struct nmlp_attention_keys {
     int64_t first;
     int64_t n_padded; /* those beyond the last have any keys, and any or no values */
     const char *k;
     size_t k_step; /* bytes from 16 keys to the next */
     const char *v;
     size_t v_step; /* bytes from 16 dimensions to the next */
-} nmlp_attend_keys;
+} nmlp_attention_keys;
 
 /* Parts that a row's sum of probabilities has. */
-static inline int64_t nmlp_attend_sum_parts(const nmlp_attend *run) {
+static inline int64_t nmlp_attention_sum_parts(const nmlp_attention_job *run) {
     return run->gemm->elem_bytes == 2 ? NMLP_STRIP : 1;
 }
 
 /* Queries and probabilities are rounded. */
-static inline bool nmlp_attend_in_bf16(const nmlp_attend *run) { return run->gemm->elem_bytes == 2; }
+static inline bool nmlp_attention_in_bf16(const nmlp_attention_job *run) { return run->gemm->elem_bytes == 2; }
 
 /* Where a row begins in q and out. */
-static inline int64_t nmlp_attend_row_offset(const nmlp_attend_task *task, int64_t row) {
-    const nmlp_attend *run = task->run;
+static inline int64_t nmlp_attention_row_offset(const nmlp_attention_task *task, int64_t row) {
+    const nmlp_attention_job *run = task->run;
     int64_t query = task->first_query + row / run->group;
     int64_t head = task->kv_head * run->group + row % run->group;
     return (query * run->args->n_heads + head) * run->args->kv.head_dim;
@@ -81,19 +81,19 @@ static inline int64_t nmlp_attend_row_offset(const nmlp_attend_task *task, int64
 
 /* Keys from `first` on, as many as a block takes and the task has. What the cache does not have in strips for the gemm
  * is laid out in the scratch, for one block at a time. */
-nmlp_attend_keys nmlp_attend_load(const nmlp_attend_task *task, int64_t first);
+nmlp_attention_keys nmlp_attention_load(const nmlp_attention_task *task, int64_t first);
 
 /* Adds to a tile's sums c what its rows see of a block: row i the first n_seen[i] values, and nothing of the others,
  * not even 0 times their NaN. As slow as it is rare. */
-typedef struct nmlp_attend_values {
-    const nmlp_attend *run;
-    const nmlp_attend_keys *keys;
-    const nmlp_tiles *p;
+typedef struct nmlp_attention_values {
+    const nmlp_attention_job *run;
+    const nmlp_attention_keys *keys;
+    const nmlp_gemm_tiles *p;
     float *c;
-} nmlp_attend_values;
-void nmlp_attend_add_seen(const nmlp_attend_values *values, int64_t row, int64_t n_seen);
+} nmlp_attention_values;
+void nmlp_attention_add_seen(const nmlp_attention_values *values, int64_t row, int64_t n_seen);
 
 /* All keys of the task; leaves unscaled sums in out, with max and sum of every row. */
-void nmlp_attend_do(const nmlp_attend_task *task);
+void nmlp_attention_do(const nmlp_attention_task *task);
 
 #endif

@@ -51,13 +51,13 @@ static int64_t row_stride(const struct storing *s) { return s->kv->n_heads * s->
 
 /* Up to 16 rows of 32 dimensions from d on as rows of bf16, zeros beyond the last dimension. */
 static void round_rows(const struct storing *s, void *lines, const float *rows, int64_t n_rows, int64_t d) {
-    nmlp_put put = {.dst = lines,
-                    .step = TILE_BYTES,
-                    .src = rows + d,
-                    .src_stride = row_stride(s),
-                    .n_rows = n_rows,
-                    .n = nmlp_min(TILE_K, s->kv->head_dim - d),
-                    .n_padded = TILE_K};
+    nmlp_vec_put put = {.dst = lines,
+                        .step = TILE_BYTES,
+                        .src = rows + d,
+                        .src_stride = row_stride(s),
+                        .n_rows = n_rows,
+                        .n = nmlp_min(TILE_K, s->kv->head_dim - d),
+                        .n_padded = TILE_K};
     s->kv->kernels->vec->put_bf16(&put);
 }
 
@@ -84,12 +84,12 @@ static void store_key(const struct storing *s, int64_t key) {
 
 static void store_value_pair(const struct storing *s, int64_t key) {
     const float *row = s->v + (key - s->first) * row_stride(s);
-    nmlp_pairing pairing = {.dst = nmlp_kv_value_strips(s->kv, &s->layout, s->head, key),
-                            .step = s->layout.v_strip_bytes,
-                            .even = row,
-                            .odd = row + row_stride(s),
-                            .n = s->kv->head_dim,
-                            .n_padded = s->layout.dim};
+    nmlp_vec_pairing pairing = {.dst = nmlp_kv_value_strips(s->kv, &s->layout, s->head, key),
+                                .step = s->layout.v_strip_bytes,
+                                .even = row,
+                                .odd = row + row_stride(s),
+                                .n = s->kv->head_dim,
+                                .n_padded = s->layout.dim};
     s->kv->kernels->vec->pair_rows(&pairing);
 }
 

@@ -46,47 +46,48 @@ static int64_t balanced(int64_t s, int64_t most, int64_t mr, int64_t unit) {
 }
 
 /* A stream of weights as packed: one pass, one block of columns at a time. */
-static nmlp_plan plan_stream(const nmlp_gemm *gemm, const nmlp_caches *caches, int64_t s, int64_t inner) {
+static nmlp_gemm_blocking block_for_stream(const nmlp_gemm *gemm, const nmlp_caches *caches, int64_t s, int64_t inner) {
     int64_t kc = ALL_INPUTS;
     if (s > gemm->mr)
         kc = inputs_in_l1(caches, L1_PERCENT, (int64_t)gemm->strips * NMLP_STRIP * 2); /* for the second tile */
-    return (nmlp_plan){.gemm = gemm,
-                       .rows = s,
-                       .rows_most = s,
-                       .kc = kc,
-                       .stream = true,
-                       .chunk = nmlp_pad(inner),
-                       .rows_cap = s,
-                       .chunk_cap = s * nmlp_pad(inner)};
+    return (nmlp_gemm_blocking){.gemm = gemm,
+                                .rows = s,
+                                .rows_most = s,
+                                .kc = kc,
+                                .stream = true,
+                                .chunk = nmlp_pad(inner),
+                                .rows_cap = s,
+                                .chunk_cap = s * nmlp_pad(inner)};
 }
 
 /* Part of I whose activations stay in L2 until `down` has read them; blocks of columns enough for threads to share
  * evenly. */
-static void plan_chunk(nmlp_plan *plan, const nmlp_caches *caches, int64_t inner) {
+static void block_inner(nmlp_gemm_blocking *blocking, const nmlp_caches *caches, int64_t inner) {
     int64_t all = nmlp_pad(inner);
-    int64_t share = plan->gemm->elem_bytes == 2 ? 2 : 4; /* of L2 */
-    int64_t elems = (int64_t)caches->l2_bytes / share / plan->gemm->elem_bytes;
-    int64_t most = round_down(elems / plan->rows, CHUNK_UNIT);
-    plan->chunk = nmlp_min(all, most);
-    plan->chunk_cap = nmlp_min(plan->rows_cap * all, nmlp_max(elems, plan->rows_cap * CHUNK_UNIT));
+    int64_t share = blocking->gemm->elem_bytes == 2 ? 2 : 4; /* of L2 */
+    int64_t elems = (int64_t)caches->l2_bytes / share / blocking->gemm->elem_bytes;
+    int64_t most = round_down(elems / blocking->rows, CHUNK_UNIT);
+    blocking->chunk = nmlp_min(all, most);
+    blocking->chunk_cap = nmlp_min(blocking->rows_cap * all, nmlp_max(elems, blocking->rows_cap * CHUNK_UNIT));
 }
 
-nmlp_plan nmlp_plan_make(const nmlp_kernels *kernels, const nmlp_caches *caches, int64_t s, int64_t k, int64_t inner) {
+nmlp_gemm_blocking nmlp_gemm_blocking_make(const nmlp_kernels *kernels, const nmlp_caches *caches, int64_t s, int64_t k,
+                                           int64_t inner) {
     const nmlp_gemm *gemm = nmlp_kernels_gemm(kernels, s);
     if (s < 1) s = 1;
     if (inner < 1) inner = 1;
-    if (s <= gemm->narrow_rows && !gemm->full_tiles) return plan_stream(gemm, caches, s, inner);
-    nmlp_plan plan = {.gemm = gemm, .widen = gemm->widen != NULL};
-    plan.kc = inputs_at_a_time(gemm, caches);
-    int64_t most = round_down(rows_at_a_time(gemm, caches, plan.kc, k), gemm->mr);
-    plan.rows = balanced(s, most, gemm->mr, 1);
-    plan.rows_most = most;
-    plan.rows_cap = nmlp_min(most, nmlp_ceil_div(s, gemm->mr) * gemm->mr);
-    plan_chunk(&plan, caches, inner);
-    return plan;
+    if (s <= gemm->narrow_rows && !gemm->full_tiles) return block_for_stream(gemm, caches, s, inner);
+    nmlp_gemm_blocking blocking = {.gemm = gemm, .widen = gemm->widen != NULL};
+    blocking.kc = inputs_at_a_time(gemm, caches);
+    int64_t most = round_down(rows_at_a_time(gemm, caches, blocking.kc, k), gemm->mr);
+    blocking.rows = balanced(s, most, gemm->mr, 1);
+    blocking.rows_most = most;
+    blocking.rows_cap = nmlp_min(most, nmlp_ceil_div(s, gemm->mr) * gemm->mr);
+    block_inner(&blocking, caches, inner);
+    return blocking;
 }
 
-void nmlp_plan_worst(const nmlp_kernels *kernels, int64_t s, int64_t worst[NMLP_PLAN_WAYS]) {
+void nmlp_gemm_blocking_worst_rows(const nmlp_kernels *kernels, int64_t s, int64_t worst[NMLP_GEMM_BLOCKING_KINDS]) {
     worst[0] = s;
     worst[1] = nmlp_min(s, kernels->narrow_rows);
     worst[2] = nmlp_min(s, kernels->narrow->narrow_rows);
@@ -95,18 +96,18 @@ void nmlp_plan_worst(const nmlp_kernels *kernels, int64_t s, int64_t worst[NMLP_
 }
 
 /* Two blocks for every team at least: with one, all would wait for the slowest. */
-int nmlp_plan_teams_cap(const nmlp_plan *plan, int64_t s, int n_threads) {
-    if (!plan->gemm->panel) return 1;
-    return (int)nmlp_max(1, nmlp_min(n_threads, s / nmlp_min(2 * plan->rows_most, TEAM_ROWS_MIN)));
+int nmlp_gemm_blocking_teams_max(const nmlp_gemm_blocking *blocking, int64_t s, int n_threads) {
+    if (!blocking->gemm->panel) return 1;
+    return (int)nmlp_max(1, nmlp_min(n_threads, s / nmlp_min(2 * blocking->rows_most, TEAM_ROWS_MIN)));
 }
 
-int nmlp_plan_teams(const nmlp_plan *plan, int64_t s, int n_threads) {
-    int n_teams = nmlp_plan_teams_cap(plan, s, n_threads);
+int nmlp_gemm_blocking_teams(const nmlp_gemm_blocking *blocking, int64_t s, int n_threads) {
+    int n_teams = nmlp_gemm_blocking_teams_max(blocking, s, n_threads);
     while (n_threads % n_teams != 0) n_teams--;
     return n_teams;
 }
 
-int64_t nmlp_plan_team_rows(const nmlp_plan *plan, int64_t s, int n_teams) {
-    if (n_teams == 1) return plan->rows;
-    return balanced(s, nmlp_min(plan->rows_most, TEAM_ROWS_MIN / 2), plan->gemm->mr, n_teams);
+int64_t nmlp_gemm_blocking_team_rows(const nmlp_gemm_blocking *blocking, int64_t s, int n_teams) {
+    if (n_teams == 1) return blocking->rows;
+    return balanced(s, nmlp_min(blocking->rows_most, TEAM_ROWS_MIN / 2), blocking->gemm->mr, n_teams);
 }

@@ -1,12 +1,17 @@
-/* The inner block of every matmul, one implementation per instruction set, and the layouts it reads.
+/* The micro-kernel of every matmul, one implementation per instruction set, and the packed operands it reads.
  *
- * Weights W [N,K] lie in *strips* of 16 outputs. A strip holds, for every two inputs k and k+1, 32 elements: f32 and
- * f16 as 16 of k then 16 of k+1; bf16 in pairs (k, k+1) per output, the order of AMX tiles, of which a shift and a mask
- * make two f32 vectors. K is padded to 32 and N to 32, with zeros.
+ * C [S,N] = A [S,K] B [K,N], B the transpose of a weight W [N,K]. In the words of BLIS: both operands are packed, the
+ * micro-kernel keeps a micro-tile of C (MR rows x NR columns) in registers while it walks along K, and loops around it
+ * (stage.h) choose which rows, columns and part of K.
  *
- * Activations lie in *tiles* of up to `mr` rows: for every 64 bytes' worth of inputs (16 f32 or 32 bf16) the
- * 64 bytes of each row, one row after the other. The inner loop walks both operands front to back, an AMX tile of
- * either is 16 consecutive lines, and an output row is written into the next matmul's tile by plain vector stores. */
+ * B, the weight, lies in *strips*: panels of 16 columns. A strip holds, for every two inputs k and k+1, 32 elements:
+ * f32 and f16 as 16 of k then 16 of k+1; bf16 in pairs (k, k+1) per column, the order of AMX tiles, of which a shift
+ * and a mask make two f32 vectors. NR is 1, 2 or 4 strips. K and N are padded to 32 with zeros.
+ *
+ * A, the activations, lies in *tiles*: panels of up to MR rows. For every 64 bytes' worth of inputs (16 f32 or 32 bf16)
+ * a tile holds the 64 bytes of each row, one row after the other. The micro-kernel walks both operands front to back,
+ * an AMX tile register of either is 16 consecutive lines, and the epilogue writes a row of C into the next matmul's
+ * tiles by plain vector stores. */
 #ifndef NMLP_KERNELS_GEMM_GEMM_H
 #define NMLP_KERNELS_GEMM_GEMM_H
 
@@ -18,26 +23,26 @@
 
 enum { NMLP_STRIP = 16, NMLP_PAD = 32, NMLP_LINE_BYTES = 64, NMLP_DTYPES = 3 };
 
-/* Rows of vector work that a block does beside its own, a few at every step of 32 inputs: products of tiles leave the
+/* Rows of vector work that a block does overlap its own, a few at every step of 32 inputs: products of tiles leave the
  * vector units idle. */
-typedef struct nmlp_beside {
+typedef struct nmlp_gemm_overlap {
     void (*do_rows)(void *ctx, int64_t row, int64_t n);
     void *ctx;
     int64_t row; /* the next */
     int64_t end;
     int64_t rows_per_step;
-} nmlp_beside;
+} nmlp_gemm_overlap;
 
-static inline void nmlp_beside_step(nmlp_beside *beside) {
-    int64_t n = beside->end - beside->row;
+static inline void nmlp_gemm_overlap_step(nmlp_gemm_overlap *overlap) {
+    int64_t n = overlap->end - overlap->row;
     if (n <= 0) return;
-    if (n > beside->rows_per_step) n = beside->rows_per_step;
-    beside->do_rows(beside->ctx, beside->row, n);
-    beside->row += n;
+    if (n > overlap->rows_per_step) n = overlap->rows_per_step;
+    overlap->do_rows(overlap->ctx, overlap->row, n);
+    overlap->row += n;
 }
 
-/* C [rows, 16*strips] = or += A [rows,k] B [k, 16*strips] */
-typedef struct nmlp_block {
+/* One micro-tile: C [rows, 16*strips] = or += A [rows,k] B [k, 16*strips] */
+typedef struct nmlp_gemm_microtile {
     float *c;      /* rows of 16 * the gemm's strips, contiguous, aligned to 64 bytes */
     const void *a; /* tile, at the first k */
     const void *b; /* first strip, at the first k */
@@ -50,14 +55,14 @@ typedef struct nmlp_block {
     bool stream;       /* B comes from memory and is used once: fetch it ahead */
     const char *ahead; /* strips needed next, ahead_step apart */
     size_t ahead_step;
-    nmlp_beside *beside; /* only for gemms with panels */
-} nmlp_block;
+    nmlp_gemm_overlap *overlap; /* only for gemms with panels */
+} nmlp_gemm_microtile;
 
-typedef void nmlp_block_fn(const nmlp_block *block);
+typedef void nmlp_gemm_microkernel(const nmlp_gemm_microtile *block);
 
-/* All rows of a task against one block of columns (panel.h). */
-typedef struct nmlp_panel nmlp_panel;
-typedef void nmlp_panel_fn(const nmlp_panel *panel);
+/* All rows of a task against one panel of columns (panel.h). */
+typedef struct nmlp_gemm_panel nmlp_gemm_panel;
+typedef void nmlp_gemm_panel_fn(const nmlp_gemm_panel *panel);
 
 typedef struct nmlp_gemm {
     int mr;          /* rows of a full tile */
@@ -65,8 +70,8 @@ typedef struct nmlp_gemm {
     int elem_bytes;  /* of activations in tiles: 4 f32, 2 bf16 */
     int narrow_rows; /* up to this many rows weights are used as packed; above they are widened to f32 first */
     bool full_tiles; /* tiles are laid out for mr rows even where fewer are used */
-    nmlp_block_fn *block[NMLP_DTYPES]; /* by type of the packed weight; NULL: cannot */
-    nmlp_panel_fn *panel;              /* for bf16 and many rows; NULL: only blocks */
+    nmlp_gemm_microkernel *microkernel[NMLP_DTYPES]; /* by type of the packed weight; NULL: cannot */
+    nmlp_gemm_panel_fn *panel;                       /* for bf16 and many rows; NULL: only blocks */
     /* n elements of a strip (multiple of 32) to the f32 order. */
     void (*widen)(float *dst, const void *src, nmlp_dtype dtype, int64_t n);
     void (*begin)(void); /* per thread, before and after a job's blocks; NULL: nothing to do */

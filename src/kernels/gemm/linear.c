@@ -1,10 +1,10 @@
-#include "kernels/gemm/linear.h"
+#include "kernels/gemm/matmul.h"
 
 #include "base/mem.h"
 
 struct nmlp_linear {
     const nmlp_kernels *kernels;
-    nmlp_matrix weight;
+    nmlp_gemm_weight weight;
     float *bias; /* [N] or NULL */
 };
 
@@ -27,7 +27,7 @@ nmlp_status nmlp_linear_create(nmlp_linear **out, const nmlp_kernels *kernels, c
     nmlp_linear *linear = nmlp_mem_new(1, sizeof *linear, err);
     if (!linear) return NMLP_E_NOMEM;
     linear->kernels = kernels;
-    NMLP_TRY(nmlp_matrix_init(&linear->weight, kernels, weight, pool, err));
+    NMLP_TRY(nmlp_gemm_weight_init(&linear->weight, kernels, weight, pool, err));
     NMLP_TRY(copy_bias(linear, bias, err));
     *out = linear;
     linear = NULL;
@@ -38,7 +38,7 @@ out:
 
 void nmlp_linear_destroy(nmlp_linear *linear) {
     if (!linear) return;
-    nmlp_matrix_fini(&linear->weight);
+    nmlp_gemm_weight_fini(&linear->weight);
     nmlp_mem_free(linear->bias);
     nmlp_mem_free(linear);
 }

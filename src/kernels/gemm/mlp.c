@@ -17,15 +17,15 @@ static nmlp_status check_factors(const nmlp_factors *f, nmlp_err *err) {
 
 /* `basis` is the gate's v where the two share it, else NULL. */
 static nmlp_status create_projection(nmlp_projection *p, const nmlp_kernels *kernels, const nmlp_factors *f,
-                                     const nmlp_matrix *basis, nmlp_pool *pool, nmlp_err *err) {
+                                     const nmlp_gemm_weight *basis, nmlp_pool *pool, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(check_factors(f, err));
-    if (f->w.data) return nmlp_matrix_init(&p->u, kernels, &f->w, pool, err);
+    if (f->w.data) return nmlp_gemm_weight_init(&p->u, kernels, &f->w, pool, err);
     p->v = basis;
     if (!basis) {
-        NMLP_RETURN_IF_FAILED(nmlp_matrix_init(&p->own_v, kernels, &f->v, pool, err));
+        NMLP_RETURN_IF_FAILED(nmlp_gemm_weight_init(&p->own_v, kernels, &f->v, pool, err));
         p->v = &p->own_v;
     }
-    return nmlp_matrix_init(&p->u, kernels, &f->u, pool, err);
+    return nmlp_gemm_weight_init(&p->u, kernels, &f->u, pool, err);
 }
 
 static nmlp_status check_shapes(nmlp_mlp *mlp, nmlp_err *err) {
@@ -68,8 +68,8 @@ out:
 }
 
 static void destroy_projection(nmlp_projection *p) {
-    nmlp_matrix_fini(&p->u);
-    nmlp_matrix_fini(&p->own_v);
+    nmlp_gemm_weight_fini(&p->u);
+    nmlp_gemm_weight_fini(&p->own_v);
 }
 
 void nmlp_mlp_destroy(nmlp_mlp *mlp) {

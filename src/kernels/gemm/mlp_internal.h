@@ -6,9 +6,9 @@
 
 /* One projection: u (v x) for low rank, or u x with the dense weight in u. */
 typedef struct nmlp_projection {
-    nmlp_matrix u;
-    nmlp_matrix own_v;
-    const nmlp_matrix *v; /* own_v, the gate's for a shared basis, or NULL: dense */
+    nmlp_gemm_weight u;
+    nmlp_gemm_weight own_v;
+    const nmlp_gemm_weight *v; /* own_v, the gate's for a shared basis, or NULL: dense */
 } nmlp_projection;
 
 struct nmlp_mlp {

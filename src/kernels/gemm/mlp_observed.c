@@ -1,5 +1,5 @@
 /* The gated MLP step by step, every intermediate whole: for calibration. */
-#include "kernels/gemm/linear.h"
+#include "kernels/gemm/matmul.h"
 #include "kernels/gemm/mlp_internal.h"
 
 enum { ELEMS_PER_TASK = 4096 };
@@ -11,7 +11,7 @@ struct pieces {
     void *matmul; /* workspace of one matmul at a time */
 };
 
-static size_t matmul_bytes(const nmlp_mlp *mlp, const nmlp_matrix *w, int64_t s, int n_threads, size_t at_least) {
+static size_t matmul_bytes(const nmlp_mlp *mlp, const nmlp_gemm_weight *w, int64_t s, int n_threads, size_t at_least) {
     if (!w) return at_least;
     nmlp_matmul matmul = {.kernels = mlp->kernels, .w = w};
     size_t bytes = nmlp_matmul_workspace_bytes(&matmul, s, n_threads);

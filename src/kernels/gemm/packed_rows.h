@@ -4,35 +4,38 @@
 
 #include "kernels/kernels_internal.h"
 
-typedef struct nmlp_tiles {
+typedef struct nmlp_gemm_tiles {
     char *data;
     int64_t k_padded;
     int64_t n_tiles;
     int rows; /* of one tile */
     int elem_bytes;
-} nmlp_tiles;
+} nmlp_gemm_tiles;
 
 /* For up to `rows` rows of k inputs; memory from the carver. */
-static inline nmlp_tiles nmlp_tiles_carve(nmlp_carver *carver, const nmlp_gemm *gemm, int64_t rows, int64_t k) {
-    nmlp_tiles t = {.k_padded = nmlp_pad(k), .n_tiles = nmlp_ceil_div(rows, gemm->mr), .elem_bytes = gemm->elem_bytes};
+static inline nmlp_gemm_tiles nmlp_gemm_tiles_carve(nmlp_carver *carver, const nmlp_gemm *gemm, int64_t rows,
+                                                    int64_t k) {
+    nmlp_gemm_tiles t = {
+        .k_padded = nmlp_pad(k), .n_tiles = nmlp_ceil_div(rows, gemm->mr), .elem_bytes = gemm->elem_bytes};
     t.rows = gemm->full_tiles || rows > gemm->mr ? gemm->mr : (int)rows;
     t.data = nmlp_carve(carver, (size_t)(t.n_tiles * t.rows * t.k_padded) * (size_t)t.elem_bytes);
     return t;
 }
 
 /* Bytes from one line of inputs to the next. */
-static inline size_t nmlp_tiles_step(const nmlp_tiles *t) { return (size_t)t->rows * NMLP_LINE_BYTES; }
+static inline size_t nmlp_gemm_tiles_step(const nmlp_gemm_tiles *t) { return (size_t)t->rows * NMLP_LINE_BYTES; }
 
 /* Tile `tile` from input k (a multiple of 32) on. */
-static inline char *nmlp_tiles_at(const nmlp_tiles *t, int64_t tile, int64_t k) {
+static inline char *nmlp_gemm_tiles_at(const nmlp_gemm_tiles *t, int64_t tile, int64_t k) {
     return t->data + (size_t)((tile * t->k_padded + k) * t->rows) * (size_t)t->elem_bytes;
 }
 
 /* Writes the rows of `put`, from `row` on, at inputs k.. (multiple of 16); dst and step are filled in here. */
-static inline void nmlp_tiles_put(const nmlp_tiles *t, const nmlp_vec *vec, int64_t row, int64_t k, nmlp_put put) {
+static inline void nmlp_gemm_tiles_put(const nmlp_gemm_tiles *t, const nmlp_vec *vec, int64_t row, int64_t k,
+                                       nmlp_vec_put put) {
     int64_t per_line = t->elem_bytes == 2 ? NMLP_LINE_BYTES / 2 : NMLP_LINE_BYTES / 4; /* no division at run time */
     int64_t end = row + put.n_rows;
-    put.step = nmlp_tiles_step(t);
+    put.step = nmlp_gemm_tiles_step(t);
     while (row < end) {
         int64_t tile = (uint32_t)row / (uint32_t)t->rows;
         int64_t in_line = k & (per_line - 1);

@@ -9,7 +9,7 @@
 enum { TASK_BYTES = 8 << 20, TASKS_PER_THREAD = 2, CHUNK = 64, STRIDE_TO_AVOID = 16384, STAGGER = 5120 };
 
 struct packing {
-    nmlp_matrix *matrix;
+    nmlp_gemm_weight *matrix;
     const nmlp_view *source;
     const nmlp_vec *vec;
     _Atomic bool finite;
@@ -57,13 +57,13 @@ static void pack_bf16(uint16_t *dst, const struct part *part, nmlp_dtype from) {
 
 /* f32, and bf16 in pairs that do not cross rows, are 4-byte elements to transpose. */
 static bool is_transposition(const struct packing *packing) {
-    const nmlp_matrix *m = packing->matrix;
+    const nmlp_gemm_weight *m = packing->matrix;
     return m->dtype == packing->source->dtype &&
            (m->dtype == NMLP_DTYPE_F32 || (m->dtype == NMLP_DTYPE_BF16 && m->k % 2 == 0));
 }
 
 static bool transpose_strip(const struct packing *packing, int64_t strip) {
-    const nmlp_matrix *m = packing->matrix;
+    const nmlp_gemm_weight *m = packing->matrix;
     int64_t row = strip * NMLP_STRIP;
     int64_t n_rows = m->n - row < NMLP_STRIP ? m->n - row : NMLP_STRIP;
     int64_t n = m->dtype == NMLP_DTYPE_F32 ? m->k : m->k / 2;
@@ -84,7 +84,7 @@ static bool strip_is_finite(const struct packing *packing, int64_t strip) {
 
 /* False when something in it is not finite. */
 static bool pack_strip(const struct packing *packing, int64_t strip) {
-    nmlp_matrix *m = packing->matrix;
+    nmlp_gemm_weight *m = packing->matrix;
     const nmlp_view *source = packing->source;
     char *dst = m->strips + m->strip_bytes * (size_t)strip;
     struct part part = {0};
@@ -112,7 +112,7 @@ static void pack_strips(void *arg, int64_t begin, int64_t end, int thread) {
 }
 
 /* Threads stay away from each other: two that touch the same fresh huge page at once would both have one cleared. */
-static int64_t strips_per_task(const nmlp_matrix *m, int n_threads) {
+static int64_t strips_per_task(const nmlp_gemm_weight *m, int n_threads) {
     int64_t n_strips = m->n_padded / NMLP_STRIP;
     int64_t most = nmlp_ceil_div(TASK_BYTES, (int64_t)m->strip_bytes);
     return nmlp_max(1, nmlp_min(most, n_strips / (n_threads * TASKS_PER_THREAD)));
@@ -128,9 +128,9 @@ static nmlp_status check_weight(const nmlp_view *weight, nmlp_err *err) {
 /* Strips read side by side, a multiple of 16 KiB apart, would meet in the same sets of caches and banks of memory. */
 static size_t stagger_bytes(size_t strip_bytes) { return strip_bytes % STRIDE_TO_AVOID ? 0 : STAGGER; }
 
-nmlp_status nmlp_matrix_init(nmlp_matrix *matrix, const nmlp_kernels *kernels, const nmlp_view *weight, nmlp_pool *pool,
-                             nmlp_err *err) {
-    *matrix = (nmlp_matrix){0};
+nmlp_status nmlp_gemm_weight_init(nmlp_gemm_weight *matrix, const nmlp_kernels *kernels, const nmlp_view *weight,
+                                  nmlp_pool *pool, nmlp_err *err) {
+    *matrix = (nmlp_gemm_weight){0};
     NMLP_RETURN_IF_FAILED(check_weight(weight, err));
     matrix->n = weight->shape[0];
     matrix->k = weight->shape[1];
@@ -152,7 +152,7 @@ nmlp_status nmlp_matrix_init(nmlp_matrix *matrix, const nmlp_kernels *kernels, c
     return NMLP_OK;
 }
 
-void nmlp_matrix_fini(nmlp_matrix *matrix) {
+void nmlp_gemm_weight_fini(nmlp_gemm_weight *matrix) {
     nmlp_pages_free(matrix->strips, matrix->bytes);
-    *matrix = (nmlp_matrix){0};
+    *matrix = (nmlp_gemm_weight){0};
 }

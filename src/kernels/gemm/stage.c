@@ -1,12 +1,12 @@
 #include "kernels/gemm/stage_internal.h"
 
-nmlp_scratch nmlp_scratch_carve(nmlp_carver *carver, const nmlp_plan *plan, int64_t k) {
-    nmlp_scratch scratch = {0};
-    const nmlp_gemm *gemm = plan->gemm;
-    int64_t n_sums = gemm->panel ? 1 : NMLP_PRODUCTS_MAX;
-    size_t c_floats = (size_t)(n_sums * nmlp_stage_block_floats(gemm, plan->rows_cap));
-    size_t b_floats = plan->widen ? (size_t)(plan->kc * nmlp_stage_width(gemm)) : 0;
-    size_t tiles_floats = gemm->panel ? (size_t)(2 * gemm->mr * nmlp_stage_width(gemm)) : 0;
+nmlp_gemm_scratch nmlp_gemm_scratch_carve(nmlp_carver *carver, const nmlp_gemm_blocking *blocking, int64_t k) {
+    nmlp_gemm_scratch scratch = {0};
+    const nmlp_gemm *gemm = blocking->gemm;
+    int64_t n_sums = gemm->panel ? 1 : NMLP_GEMM_PRODUCTS_MAX;
+    size_t c_floats = (size_t)(n_sums * nmlp_gemm_stage_block_floats(gemm, blocking->rows_cap));
+    size_t b_floats = blocking->widen ? (size_t)(blocking->kc * nmlp_gemm_stage_width(gemm)) : 0;
+    size_t tiles_floats = gemm->panel ? (size_t)(2 * gemm->mr * nmlp_gemm_stage_width(gemm)) : 0;
     scratch.c = nmlp_carve(carver, c_floats * sizeof(float));
     scratch.tiles = nmlp_carve(carver, tiles_floats * sizeof(float));
     scratch.b = nmlp_carve(carver, b_floats * sizeof(float));
@@ -14,20 +14,20 @@ nmlp_scratch nmlp_scratch_carve(nmlp_carver *carver, const nmlp_plan *plan, int6
     return scratch;
 }
 
-int64_t nmlp_stage_acc_floats(const nmlp_gemm *gemm, int64_t rows, int64_t n) {
-    return nmlp_ceil_div(nmlp_pad(n), nmlp_stage_width(gemm)) * nmlp_stage_block_floats(gemm, rows);
+int64_t nmlp_gemm_stage_acc_floats(const nmlp_gemm *gemm, int64_t rows, int64_t n) {
+    return nmlp_ceil_div(nmlp_pad(n), nmlp_gemm_stage_width(gemm)) * nmlp_gemm_stage_block_floats(gemm, rows);
 }
 
 /* One block of columns, some tiles of rows. */
 struct task {
-    const nmlp_stage *stage;
-    const nmlp_scratch *scratch;
-    nmlp_stage_part part;
+    const nmlp_gemm_stage *stage;
+    const nmlp_gemm_scratch *scratch;
+    nmlp_gemm_stage_part part;
 };
 
 static float *sums_of(const struct task *task, int product) {
-    const nmlp_stage *s = task->stage;
-    int64_t floats = nmlp_stage_block_floats(s->gemm, s->rows);
+    const nmlp_gemm_stage *s = task->stage;
+    int64_t floats = nmlp_gemm_stage_block_floats(s->gemm, s->rows);
     return s->acc ? s->acc + task->part.block * floats : task->scratch->c + product * floats;
 }
 
@@ -42,11 +42,11 @@ struct operand {
 enum { STRIPS_MAX = 4 };
 
 static struct operand operand_of(const struct task *task, int product, int64_t k, int64_t n) {
-    const nmlp_stage *s = task->stage;
-    const nmlp_product *p = &s->product[product];
+    const nmlp_gemm_stage *s = task->stage;
+    const nmlp_gemm_product *p = &s->product[product];
     int64_t strip = task->part.block * s->gemm->strips;
-    struct operand o = {.strips = nmlp_matrix_at(p->w, strip, p->w_k + k),
-                        .n_strips = nmlp_stage_strips_from(s->gemm, p->w, strip),
+    struct operand o = {.strips = nmlp_gemm_weight_at(p->w, strip, p->w_k + k),
+                        .n_strips = nmlp_gemm_stage_strips_from(s->gemm, p->w, strip),
                         .step = p->w->strip_bytes,
                         .dtype = p->w->dtype};
     if (!s->widen || o.dtype == NMLP_DTYPE_F32) return o;
@@ -61,15 +61,15 @@ static struct operand operand_of(const struct task *task, int product, int64_t k
 
 static void multiply_tile(const struct task *task, int product, int64_t tile, int64_t k, int64_t n,
                           const struct operand *o) {
-    const nmlp_stage *s = task->stage;
-    const nmlp_product *p = &s->product[product];
+    const nmlp_gemm_stage *s = task->stage;
+    const nmlp_gemm_product *p = &s->product[product];
     int64_t mr = s->gemm->mr;
-    nmlp_stage_next next = nmlp_stage_next_after(s, task->part.block, product, k);
-    nmlp_block b = {
-        .c = sums_of(task, product) + tile * mr * nmlp_stage_width(s->gemm),
-        .a = nmlp_tiles_at(&p->a, tile, k),
+    nmlp_gemm_stage_next next = nmlp_gemm_stage_next_after(s, task->part.block, product, k);
+    nmlp_gemm_microtile b = {
+        .c = sums_of(task, product) + tile * mr * nmlp_gemm_stage_width(s->gemm),
+        .a = nmlp_gemm_tiles_at(&p->a, tile, k),
         .b = o->strips,
-        .a_step = nmlp_tiles_step(&p->a),
+        .a_step = nmlp_gemm_tiles_step(&p->a),
         .b_step = o->step,
         .k = n,
         .rows = (int)nmlp_min(mr, s->rows - tile * mr),
@@ -79,29 +79,29 @@ static void multiply_tile(const struct task *task, int product, int64_t tile, in
         .ahead = next.strips,
         .ahead_step = next.step,
     };
-    s->gemm->block[o->dtype](&b);
+    s->gemm->microkernel[o->dtype](&b);
 }
 
 /* Weights of the part after this one, brought near while this one is multiplied: a slice per tile of rows. After the
  * last part of a block of columns comes the first one of the next block, which most often is this thread's too. */
 struct ahead {
-    const char *strips[NMLP_PRODUCTS_MAX * STRIPS_MAX];
+    const char *strips[NMLP_GEMM_PRODUCTS_MAX * STRIPS_MAX];
     int n_strips;
     size_t slice_bytes;
 };
 
 static struct ahead ahead_of(const struct task *task, int64_t k) {
-    const nmlp_stage *s = task->stage;
+    const nmlp_gemm_stage *s = task->stage;
     struct ahead ahead = {0};
     int64_t n_tiles = task->part.end_tile - task->part.first_tile;
     if (n_tiles == 1 || s->stream) return ahead; /* the block fetches for itself */
     for (int i = 0; i < s->n_products; i++) {
-        const nmlp_product *p = &s->product[i];
+        const nmlp_gemm_product *p = &s->product[i];
         bool more = k + s->kc < p->k;
         int64_t strip = (task->part.block + !more) * s->gemm->strips;
         int64_t at = more ? k + s->kc : 0;
-        for (int j = 0; j < nmlp_stage_strips_from(s->gemm, p->w, strip); j++)
-            ahead.strips[ahead.n_strips++] = nmlp_matrix_at(p->w, strip + j, p->w_k + at);
+        for (int j = 0; j < nmlp_gemm_stage_strips_from(s->gemm, p->w, strip); j++)
+            ahead.strips[ahead.n_strips++] = nmlp_gemm_weight_at(p->w, strip + j, p->w_k + at);
         size_t bytes = (size_t)(nmlp_min(s->kc, p->k - at) * NMLP_STRIP) * nmlp_dtype_bytes(p->w->dtype);
         ahead.slice_bytes = nmlp_round_up_size(bytes / (size_t)(n_tiles * s->n_products) + 1, NMLP_LINE_BYTES);
     }
@@ -118,7 +118,7 @@ static void fetch_slice(struct ahead *ahead) {
 
 /* One part of the reduction. */
 static void multiply_part(const struct task *task, int64_t k) {
-    const nmlp_stage *s = task->stage;
+    const nmlp_gemm_stage *s = task->stage;
     struct ahead ahead = ahead_of(task, k);
     for (int i = 0; i < s->n_products; i++) {
         int64_t n = nmlp_min(s->kc, s->product[i].k - k);
@@ -131,26 +131,26 @@ static void multiply_part(const struct task *task, int64_t k) {
     }
 }
 
-static void deliver(const struct task *task) {
-    const nmlp_stage *s = task->stage;
-    int width = nmlp_stage_width(s->gemm);
+static void run_epilogue(const struct task *task) {
+    const nmlp_gemm_stage *s = task->stage;
+    int width = nmlp_gemm_stage_width(s->gemm);
     int64_t row = task->part.first_tile * s->gemm->mr;
-    nmlp_columns columns = {.col = task->part.block * width, .row = row, .width = width};
+    nmlp_gemm_columns columns = {.col = task->part.block * width, .row = row, .width = width};
     columns.n_rows = nmlp_min(task->part.end_tile * s->gemm->mr, s->rows) - row;
     for (int i = 0; i < s->n_products; i++) columns.c[i] = sums_of(task, i) + row * width;
-    s->sink(s->sink_ctx, &columns);
+    s->epilogue(s->epilogue_ctx, &columns);
 }
 
 static void do_task(const struct task *task) {
-    const nmlp_stage *s = task->stage;
+    const nmlp_gemm_stage *s = task->stage;
     int64_t k_end = s->product[0].k;
     if (s->n_products > 1) k_end = nmlp_max(k_end, s->product[1].k);
     for (int64_t k = 0; k < k_end; k += s->kc) multiply_part(task, k);
-    if (s->sink) deliver(task);
+    if (s->epilogue) run_epilogue(task);
 }
 
 /* Parts of equal length instead of a short last one. */
-static int64_t balanced_kc(const nmlp_stage *stage) {
+static int64_t balanced_kc(const nmlp_gemm_stage *stage) {
     int64_t k = stage->product[0].k;
     return nmlp_pad(nmlp_ceil_div(k, nmlp_ceil_div(k, stage->kc)));
 }
@@ -163,50 +163,51 @@ static int64_t row_parts(int64_t n_blocks, int64_t n_tiles, int n_threads) {
     return n_blocks < wanted ? nmlp_min(n_tiles, nmlp_ceil_div(wanted, n_blocks)) : 1;
 }
 
-nmlp_stage_tasks nmlp_stage_begin(const nmlp_stage *stage, nmlp_worker *worker) {
-    int64_t n_blocks = nmlp_ceil_div(stage->product[0].w->n_padded, nmlp_stage_width(stage->gemm));
+nmlp_gemm_stage_tasks nmlp_gemm_stage_begin(const nmlp_gemm_stage *stage, nmlp_gemm_worker *worker) {
+    int64_t n_blocks = nmlp_ceil_div(stage->product[0].w->n_padded, nmlp_gemm_stage_width(stage->gemm));
     int64_t n_tiles = nmlp_ceil_div(stage->rows, stage->gemm->mr);
     int64_t parts = row_parts(n_blocks, n_tiles, worker->share->n_threads);
-    nmlp_worker_begin_step(worker, n_blocks * parts);
-    return (nmlp_stage_tasks){.n_tiles = n_tiles, .parts = parts};
+    nmlp_gemm_worker_begin_step(worker, n_blocks * parts);
+    return (nmlp_gemm_stage_tasks){.n_tiles = n_tiles, .parts = parts};
 }
 
-bool nmlp_stage_take(const nmlp_stage_tasks *tasks, nmlp_worker *worker, nmlp_stage_part *part) {
-    int64_t at = nmlp_worker_take(worker);
+bool nmlp_gemm_stage_take(const nmlp_gemm_stage_tasks *tasks, nmlp_gemm_worker *worker, nmlp_gemm_stage_part *part) {
+    int64_t at = nmlp_gemm_worker_take(worker);
     if (at < 0) return false;
     int64_t rows_part = at % tasks->parts;
-    *part = (nmlp_stage_part){.block = at / tasks->parts,
-                              .first_tile = tasks->n_tiles * rows_part / tasks->parts,
-                              .end_tile = tasks->n_tiles * (rows_part + 1) / tasks->parts};
+    *part = (nmlp_gemm_stage_part){.block = at / tasks->parts,
+                                   .first_tile = tasks->n_tiles * rows_part / tasks->parts,
+                                   .end_tile = tasks->n_tiles * (rows_part + 1) / tasks->parts};
     return true;
 }
 
-void nmlp_stage_work(const nmlp_stage *stage, nmlp_worker *worker, const nmlp_scratch *scratch) {
+void nmlp_gemm_stage_work(const nmlp_gemm_stage *stage, nmlp_gemm_worker *worker, const nmlp_gemm_scratch *scratch) {
     if (stage->gemm->panel) {
-        nmlp_stage_work_panels(stage, worker, scratch);
+        nmlp_gemm_stage_work_panels(stage, worker, scratch);
         return;
     }
-    nmlp_stage balanced = *stage;
+    nmlp_gemm_stage balanced = *stage;
     balanced.kc = balanced_kc(stage);
-    nmlp_stage_tasks tasks = nmlp_stage_begin(stage, worker);
+    nmlp_gemm_stage_tasks tasks = nmlp_gemm_stage_begin(stage, worker);
     struct task task = {.stage = &balanced, .scratch = scratch};
-    while (nmlp_stage_take(&tasks, worker, &task.part)) do_task(&task);
+    while (nmlp_gemm_stage_take(&tasks, worker, &task.part)) do_task(&task);
 }
 
 enum { FETCH_BYTES = 1 << 20, FETCH_PIECE_BYTES = 4 * NMLP_LINE_BYTES };
 
-nmlp_fetch nmlp_fetch_of(const nmlp_gemm *gemm, const nmlp_matrix *w, int64_t k, const nmlp_worker *worker) {
-    int64_t n_blocks = nmlp_ceil_div(w->n_padded, nmlp_stage_width(gemm));
+nmlp_gemm_prefetch nmlp_gemm_prefetch_of(const nmlp_gemm *gemm, const nmlp_gemm_weight *w, int64_t k,
+                                         const nmlp_gemm_worker *worker) {
+    int64_t n_blocks = nmlp_ceil_div(w->n_padded, nmlp_gemm_stage_width(gemm));
     int64_t strip = n_blocks * worker->thread / worker->share->n_threads * gemm->strips;
-    return (nmlp_fetch){.strips = nmlp_matrix_at(w, strip, k),
-                        .step = w->strip_bytes,
-                        .n_strips = gemm->strips,
-                        .strip_bytes = w->strip_bytes - (size_t)(k * NMLP_STRIP) * nmlp_dtype_bytes(w->dtype),
-                        .left_bytes = FETCH_BYTES};
+    return (nmlp_gemm_prefetch){.strips = nmlp_gemm_weight_at(w, strip, k),
+                                .step = w->strip_bytes,
+                                .n_strips = gemm->strips,
+                                .strip_bytes = w->strip_bytes - (size_t)(k * NMLP_STRIP) * nmlp_dtype_bytes(w->dtype),
+                                .left_bytes = FETCH_BYTES};
 }
 
 /* Past the end of the matrix there may be nothing; asking for it does no harm. */
-bool nmlp_fetch_piece(nmlp_fetch *fetch) {
+bool nmlp_gemm_prefetch_next(nmlp_gemm_prefetch *fetch) {
     if (fetch->left_bytes <= 0) return false;
     for (int i = 0; i < fetch->n_strips; i++)
         for (int at = 0; at < FETCH_PIECE_BYTES; at += NMLP_LINE_BYTES)

@@ -5,51 +5,53 @@
 
 #include "kernels/gemm/stage.h"
 
-static inline int nmlp_stage_width(const nmlp_gemm *gemm) { return gemm->strips * NMLP_STRIP; }
+static inline int nmlp_gemm_stage_width(const nmlp_gemm *gemm) { return gemm->strips * NMLP_STRIP; }
 
 /* Of full tiles: what blocks write, and the distance between blocks of columns in acc. */
-static inline int64_t nmlp_stage_block_floats(const nmlp_gemm *gemm, int64_t rows) {
-    return nmlp_ceil_div(rows, gemm->mr) * gemm->mr * nmlp_stage_width(gemm);
+static inline int64_t nmlp_gemm_stage_block_floats(const nmlp_gemm *gemm, int64_t rows) {
+    return nmlp_ceil_div(rows, gemm->mr) * gemm->mr * nmlp_gemm_stage_width(gemm);
 }
 
 /* Strips of the block that begins at `strip`. */
-static inline int nmlp_stage_strips_from(const nmlp_gemm *gemm, const nmlp_matrix *w, int64_t strip) {
+static inline int nmlp_gemm_stage_strips_from(const nmlp_gemm *gemm, const nmlp_gemm_weight *w, int64_t strip) {
     return (int)nmlp_min(gemm->strips, w->n_padded / NMLP_STRIP - strip);
 }
 
-typedef struct nmlp_stage_next {
+typedef struct nmlp_gemm_stage_next {
     const char *strips;
     size_t step;
-} nmlp_stage_next;
+} nmlp_gemm_stage_next;
 
 /* The weights used after inputs k.. of a block of columns: the other product's; then the next part's; after the last,
  * the first of the next block of columns, which most often is this thread's too. */
-static inline nmlp_stage_next nmlp_stage_next_after(const nmlp_stage *s, int64_t block, int product, int64_t k) {
+static inline nmlp_gemm_stage_next nmlp_gemm_stage_next_after(const nmlp_gemm_stage *s, int64_t block, int product,
+                                                              int64_t k) {
     int other = (product + 1) % s->n_products;
     bool same_part = other > product;
-    const nmlp_product *p = &s->product[other];
+    const nmlp_gemm_product *p = &s->product[other];
     bool more = same_part || k + s->kc < p->k;
     int64_t strip = (block + !more) * s->gemm->strips;
     int64_t at = same_part ? k : more ? k + s->kc : 0;
-    return (nmlp_stage_next){.strips = nmlp_matrix_at(p->w, strip, p->w_k + at), .step = p->w->strip_bytes};
+    return (nmlp_gemm_stage_next){.strips = nmlp_gemm_weight_at(p->w, strip, p->w_k + at), .step = p->w->strip_bytes};
 }
 
 /* One block of columns, some tiles of rows. */
-typedef struct nmlp_stage_part {
+typedef struct nmlp_gemm_stage_part {
     int64_t block;
     int64_t first_tile;
     int64_t end_tile;
-} nmlp_stage_part;
+} nmlp_gemm_stage_part;
 
-typedef struct nmlp_stage_tasks {
+typedef struct nmlp_gemm_stage_tasks {
     int64_t n_tiles;
     int64_t parts; /* of the rows */
-} nmlp_stage_tasks;
+} nmlp_gemm_stage_tasks;
 
-nmlp_stage_tasks nmlp_stage_begin(const nmlp_stage *stage, nmlp_worker *worker);
+nmlp_gemm_stage_tasks nmlp_gemm_stage_begin(const nmlp_gemm_stage *stage, nmlp_gemm_worker *worker);
 /* False when none is left. */
-bool nmlp_stage_take(const nmlp_stage_tasks *tasks, nmlp_worker *worker, nmlp_stage_part *part);
+bool nmlp_gemm_stage_take(const nmlp_gemm_stage_tasks *tasks, nmlp_gemm_worker *worker, nmlp_gemm_stage_part *part);
 
-void nmlp_stage_work_panels(const nmlp_stage *stage, nmlp_worker *worker, const nmlp_scratch *scratch);
+void nmlp_gemm_stage_work_panels(const nmlp_gemm_stage *stage, nmlp_gemm_worker *worker,
+                                 const nmlp_gemm_scratch *scratch);
 
 #endif

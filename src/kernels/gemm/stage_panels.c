@@ -1,28 +1,28 @@
-/* A stage in panels: a block of columns at a time, whose tiles of rows are delivered one after the other while the next
+/* A stage in panels: a block of columns at a time, whose tiles of rows are stored one after the other while the next
  * ones are multiplied, in small buffers that stay in L1. */
 #include "kernels/gemm/stage_internal.h"
 
-enum { TILE = NMLP_PANEL_TILE, TILE_FLOATS = NMLP_PANEL_TILE_FLOATS };
+enum { TILE = NMLP_GEMM_PANEL_TILE, TILE_FLOATS = NMLP_GEMM_PANEL_TILE_FLOATS };
 
 /* One thread's work on a stage. */
-struct shift {
-    const nmlp_stage *stage;
-    const nmlp_scratch *scratch;
-    int turn;        /* of the two tiles that sums go to */
+struct panel_pass {
+    const nmlp_gemm_stage *stage;
+    const nmlp_gemm_scratch *scratch;
+    int buffer;      /* of the two tiles that sums go to */
     bool first_task; /* the rows may have left L2 */
-    nmlp_stage_part task;
-    nmlp_finished finished; /* the last tile made, if it is yet to be delivered */
+    nmlp_gemm_stage_part task;
+    nmlp_gemm_finished_tile finished; /* the last tile made, if it is yet to be stored */
 };
 
 /* The next n rows of a tile. */
-static void deliver(void *ctx, const nmlp_finished *tile, int64_t n) {
-    const struct shift *shift = ctx;
-    nmlp_columns columns = {.c = {(float *)tile->sums[0], (float *)tile->sums[1]},
-                            .col = tile->col,
-                            .row = tile->row,
-                            .n_rows = n,
-                            .width = TILE};
-    shift->stage->sink(shift->stage->sink_ctx, &columns);
+static void store_rows(void *ctx, const nmlp_gemm_finished_tile *tile, int64_t n) {
+    const struct panel_pass *pass = ctx;
+    nmlp_gemm_columns columns = {.c = {(float *)tile->sums[0], (float *)tile->sums[1]},
+                                 .col = tile->col,
+                                 .row = tile->row,
+                                 .n_rows = n,
+                                 .width = TILE};
+    pass->stage->epilogue(pass->stage->epilogue_ctx, &columns);
 }
 
 /* Lines of a strip to fetch at every step, so that the weights that come next are there when all tiles have passed. */
@@ -32,78 +32,79 @@ static int lines_ahead(int64_t n_tiles) {
 }
 
 /* Sums kept from stage to stage, from the task's first tile on. */
-static float *kept_sums(const struct shift *shift) {
-    const nmlp_stage *s = shift->stage;
-    return s->acc + shift->task.block * nmlp_stage_block_floats(s->gemm, s->rows) +
-           shift->task.first_tile * TILE_FLOATS;
+static float *kept_sums(const struct panel_pass *pass) {
+    const nmlp_gemm_stage *s = pass->stage;
+    return s->acc + pass->task.block * nmlp_gemm_stage_block_floats(s->gemm, s->rows) +
+           pass->task.first_tile * TILE_FLOATS;
 }
 
 /* Where sums go: those of the gate wait for those of up. */
-static void place_sums(const struct shift *shift, nmlp_panel *panel, int product) {
-    const nmlp_stage *s = shift->stage;
+static void place_sums(const struct panel_pass *pass, nmlp_gemm_panel *panel, int product) {
+    const nmlp_gemm_stage *s = pass->stage;
     panel->kept = s->acc != NULL;
-    if (s->accumulate) panel->earlier = kept_sums(shift);
-    if (!s->sink) {
-        panel->c = kept_sums(shift);
+    if (s->accumulate) panel->earlier = kept_sums(pass);
+    if (!s->epilogue) {
+        panel->c = kept_sums(pass);
     } else if (product + 1 < s->n_products) {
-        panel->c = shift->scratch->c;
+        panel->c = pass->scratch->c;
     } else {
-        panel->c = shift->scratch->tiles;
-        panel->in_turn = true;
-        panel->turn = shift->turn;
+        panel->c = pass->scratch->tiles;
+        panel->double_buffered = true;
+        panel->buffer = pass->buffer;
     }
 }
 
-static void place_results(const struct shift *shift, nmlp_panel *panel) {
-    const nmlp_stage *s = shift->stage;
-    nmlp_columns columns = {.col = shift->task.block * TILE, .row = shift->task.first_tile * TILE};
-    s->describe(s->sink_ctx, &columns, panel);
-    panel->first.sums[0] = shift->scratch->c;
+static void place_results(const struct panel_pass *pass, nmlp_gemm_panel *panel) {
+    const nmlp_gemm_stage *s = pass->stage;
+    nmlp_gemm_columns columns = {.col = pass->task.block * TILE, .row = pass->task.first_tile * TILE};
+    s->describe(s->epilogue_ctx, &columns, panel);
+    panel->first.sums[0] = pass->scratch->c;
     panel->first.row = columns.row;
     panel->first.col = columns.col;
     panel->first.rows = TILE;
 }
 
-static void multiply_product(struct shift *shift, int product) {
-    const nmlp_stage *s = shift->stage;
-    const nmlp_product *p = &s->product[product];
-    int64_t n_tiles = shift->task.end_tile - shift->task.first_tile;
+static void multiply_product(struct panel_pass *pass, int product) {
+    const nmlp_gemm_stage *s = pass->stage;
+    const nmlp_gemm_product *p = &s->product[product];
+    int64_t n_tiles = pass->task.end_tile - pass->task.first_tile;
     int64_t n_steps = p->k / NMLP_PAD;
-    nmlp_stage_next next = nmlp_stage_next_after(s, shift->task.block, product, 0);
-    nmlp_panel panel = {
-        .a = nmlp_tiles_at(&p->a, shift->task.first_tile, 0),
-        .a_step = nmlp_tiles_step(&p->a),
+    nmlp_gemm_stage_next next = nmlp_gemm_stage_next_after(s, pass->task.block, product, 0);
+    nmlp_gemm_panel panel = {
+        .a = nmlp_gemm_tiles_at(&p->a, pass->task.first_tile, 0),
+        .a_step = nmlp_gemm_tiles_step(&p->a),
         .a_tile_bytes = (size_t)p->a.k_padded * NMLP_LINE_BYTES,
-        .b = nmlp_matrix_at(p->w, shift->task.block * s->gemm->strips, p->w_k),
+        .b = nmlp_gemm_weight_at(p->w, pass->task.block * s->gemm->strips, p->w_k),
         .b_step = p->w->strip_bytes,
         .k = p->k,
-        .rows = nmlp_min(s->rows, shift->task.end_tile * TILE) - shift->task.first_tile * TILE,
-        .backwards = (s->row / TILE + shift->task.first_tile) & 1,
+        .rows = nmlp_min(s->rows, pass->task.end_tile * TILE) - pass->task.first_tile * TILE,
+        .backwards = (s->row / TILE + pass->task.first_tile) & 1,
         .stream = n_tiles == 1,
-        .far_a = shift->first_task,
+        .far_a = pass->first_task,
         .ahead = next.strips,
         .ahead_step = next.step,
         .ahead_lines = lines_ahead(n_tiles),
         .n_products = s->n_products,
-        .rows_per_turn = nmlp_ceil_div(TILE, n_steps),
+        .rows_per_store = nmlp_ceil_div(TILE, n_steps),
         .steps_between = n_steps * nmlp_ceil_div(TILE, n_steps) / TILE - 1,
-        .finished = &shift->finished,
-        .deliver = deliver,
-        .ctx = shift,
+        .finished = &pass->finished,
+        .store_rows = store_rows,
+        .ctx = pass,
     };
-    bool finishes = s->sink && product + 1 == s->n_products;
-    place_sums(shift, &panel, product);
-    if (finishes) place_results(shift, &panel);
+    bool finishes = s->epilogue && product + 1 == s->n_products;
+    place_sums(pass, &panel, product);
+    if (finishes) place_results(pass, &panel);
     s->gemm->panel(&panel);
-    if (finishes) shift->turn = (shift->turn + (int)n_tiles) & 1;
+    if (finishes) pass->buffer = (pass->buffer + (int)n_tiles) & 1;
 }
 
-void nmlp_stage_work_panels(const nmlp_stage *stage, nmlp_worker *worker, const nmlp_scratch *scratch) {
-    nmlp_stage_tasks tasks = nmlp_stage_begin(stage, worker);
-    struct shift shift = {.stage = stage, .scratch = scratch, .first_task = true};
-    while (nmlp_stage_take(&tasks, worker, &shift.task)) {
-        for (int i = 0; i < stage->n_products; i++) multiply_product(&shift, i);
-        shift.first_task = false;
+void nmlp_gemm_stage_work_panels(const nmlp_gemm_stage *stage, nmlp_gemm_worker *worker,
+                                 const nmlp_gemm_scratch *scratch) {
+    nmlp_gemm_stage_tasks tasks = nmlp_gemm_stage_begin(stage, worker);
+    struct panel_pass pass = {.stage = stage, .scratch = scratch, .first_task = true};
+    while (nmlp_gemm_stage_take(&tasks, worker, &pass.task)) {
+        for (int i = 0; i < stage->n_products; i++) multiply_product(&pass, i);
+        pass.first_task = false;
     }
-    if (shift.finished.rows > 0) deliver(&shift, &shift.finished, shift.finished.rows);
+    if (pass.finished.rows > 0) store_rows(&pass, &pass.finished, pass.finished.rows);
 }

@@ -10,61 +10,61 @@
 
 #include "kernels/kernels_internal.h"
 
-enum { NMLP_SHARE_RING = 8 };
+enum { NMLP_GEMM_SHARE_RING = 8 };
 
-typedef struct nmlp_share_slot {
+typedef struct nmlp_gemm_share_slot {
     _Alignas(NMLP_LINE_BYTES) _Atomic int64_t next; /* taken of the owner's range */
-} nmlp_share_slot;
+} nmlp_gemm_share_slot;
 
-typedef struct nmlp_share {
-    nmlp_share_slot *slots; /* [ring][n_threads] */
+typedef struct nmlp_gemm_share {
+    nmlp_gemm_share_slot *slots; /* [ring][n_threads] */
     int n_threads;
-} nmlp_share;
+} nmlp_gemm_share;
 
 /* One thread's way through the steps; each thread keeps its own. */
-typedef struct nmlp_worker {
-    const nmlp_share *share;
+typedef struct nmlp_gemm_worker {
+    const nmlp_gemm_share *share;
     int thread;
     int64_t step;
     int64_t n_tasks;
     int victim; /* whose range is being taken from, counted from the own one */
-} nmlp_worker;
+} nmlp_gemm_worker;
 
-static inline nmlp_share nmlp_share_carve(nmlp_carver *carver, int n_threads) {
-    nmlp_share share = {.n_threads = n_threads};
-    share.slots = nmlp_carve(carver, sizeof(nmlp_share_slot) * NMLP_SHARE_RING * (size_t)n_threads);
+static inline nmlp_gemm_share nmlp_gemm_share_carve(nmlp_carver *carver, int n_threads) {
+    nmlp_gemm_share share = {.n_threads = n_threads};
+    share.slots = nmlp_carve(carver, sizeof(nmlp_gemm_share_slot) * NMLP_GEMM_SHARE_RING * (size_t)n_threads);
     return share;
 }
 
-static inline nmlp_share_slot *nmlp_share_at(const nmlp_share *share, int64_t step) {
-    return share->slots + step % NMLP_SHARE_RING * share->n_threads;
+static inline nmlp_gemm_share_slot *nmlp_gemm_share_at(const nmlp_gemm_share *share, int64_t step) {
+    return share->slots + step % NMLP_GEMM_SHARE_RING * share->n_threads;
 }
 
-static inline void nmlp_share_clear(const nmlp_share *share, int64_t step) {
+static inline void nmlp_gemm_share_clear(const nmlp_gemm_share *share, int64_t step) {
     for (int t = 0; t < share->n_threads; t++)
-        atomic_store_explicit(&nmlp_share_at(share, step)[t].next, 0, memory_order_relaxed);
+        atomic_store_explicit(&nmlp_gemm_share_at(share, step)[t].next, 0, memory_order_relaxed);
 }
 
 /* Before the job. */
-static inline void nmlp_share_begin(const nmlp_share *share) {
-    for (int64_t step = 0; step < NMLP_SHARE_RING; step++) nmlp_share_clear(share, step);
+static inline void nmlp_gemm_share_begin(const nmlp_gemm_share *share) {
+    for (int64_t step = 0; step < NMLP_GEMM_SHARE_RING; step++) nmlp_gemm_share_clear(share, step);
 }
 
-static inline void nmlp_worker_begin_step(nmlp_worker *worker, int64_t n_tasks) {
+static inline void nmlp_gemm_worker_begin_step(nmlp_gemm_worker *worker, int64_t n_tasks) {
     worker->step++;
     worker->n_tasks = n_tasks;
     worker->victim = 0;
-    if (worker->thread == 0) nmlp_share_clear(worker->share, worker->step + NMLP_SHARE_RING / 2);
+    if (worker->thread == 0) nmlp_gemm_share_clear(worker->share, worker->step + NMLP_GEMM_SHARE_RING / 2);
 }
 
 /* The next task, or -1 when none is left. */
-static inline int64_t nmlp_worker_take(nmlp_worker *worker) {
+static inline int64_t nmlp_gemm_worker_take(nmlp_gemm_worker *worker) {
     int n = worker->share->n_threads;
     for (; worker->victim < n; worker->victim++) {
         int owner = (worker->thread + worker->victim) % n;
         int64_t begin = worker->n_tasks * owner / n;
         int64_t end = worker->n_tasks * (owner + 1) / n;
-        nmlp_share_slot *slot = nmlp_share_at(worker->share, worker->step) + owner;
+        nmlp_gemm_share_slot *slot = nmlp_gemm_share_at(worker->share, worker->step) + owner;
         int64_t at = begin + atomic_fetch_add_explicit(&slot->next, 1, memory_order_relaxed);
         if (at < end) return at;
     }

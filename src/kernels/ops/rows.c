@@ -111,14 +111,14 @@ struct squares {
 static void square_block(const struct squares *q, int64_t first, int64_t n) {
     float silu2[NEURONS_PER_TASK], slope2[NEURONS_PER_TASK], act2[NEURONS_PER_TASK];
     for (int64_t t = 0; t < q->s; t += TOKENS_PER_RUN) {
-        nmlp_swiglu_block block = {.gate = q->gate + t * q->n + first,
-                                   .up = q->up + t * q->n + first,
-                                   .stride = q->n,
-                                   .n_tokens = nmlp_min(TOKENS_PER_RUN, q->s - t),
-                                   .n = n,
-                                   .silu2 = silu2,
-                                   .slope2 = slope2,
-                                   .act2 = act2};
+        nmlp_vec_swiglu block = {.gate = q->gate + t * q->n + first,
+                                 .up = q->up + t * q->n + first,
+                                 .stride = q->n,
+                                 .n_tokens = nmlp_min(TOKENS_PER_RUN, q->s - t),
+                                 .n = n,
+                                 .silu2 = silu2,
+                                 .slope2 = slope2,
+                                 .act2 = act2};
         q->vec->swiglu_squares(&block);
         for (int64_t j = 0; j < n; j++) {
             q->silu2[first + j] += (double)silu2[j];

@@ -10,7 +10,7 @@
 
 /* Rows on their way into a tile of gemm.h, whose lines lie at dst, dst + step, ... for the first row and 64 bytes
  * further on for each next one. dst may be the middle of a bf16 line. */
-typedef struct nmlp_put {
+typedef struct nmlp_vec_put {
     void *dst;
     size_t step;
     const float *src;
@@ -19,25 +19,25 @@ typedef struct nmlp_put {
     int64_t n_rows;
     int64_t n;        /* values of a row */
     int64_t n_padded; /* multiple of 16; zeros are written from n on */
-} nmlp_put;
+} nmlp_vec_put;
 
 /* One step of an online softmax in f32: the scores of one row for one block of keys. */
-typedef struct nmlp_softmax {
+typedef struct nmlp_vec_softmax {
     const float *scores;  /* in pieces of 16 * strips */
     int64_t block_stride; /* floats from piece to piece */
     int strips;
     int64_t n;        /* keys seen by the row; may be 0 */
     int64_t n_padded; /* probabilities written, zeros from n on; multiple of 16 */
     float scale;
-    void *line; /* probabilities go into a tile: dst and step of nmlp_put */
+    void *line; /* probabilities go into a tile: dst and step of nmlp_vec_put */
     size_t step;
     float max;    /* in and out: what probabilities are relative to, a maximum of the scaled scores so far */
     float sum;    /* in and out: of the probabilities so far, relative to max */
     float shrink; /* out: what sums made relative to the old max must be multiplied with */
-} nmlp_softmax;
+} nmlp_vec_softmax;
 
 /* The same for some rows whose probabilities are rounded to bf16. */
-typedef struct nmlp_softmax_rows {
+typedef struct nmlp_vec_softmax_rows {
     const float *scores; /* in pieces of 32 keys, the rows of a piece one after the other */
     int64_t block_stride;
     int64_t n_rows;
@@ -49,20 +49,20 @@ typedef struct nmlp_softmax_rows {
     float *max;    /* [n_rows] in and out, as above */
     float *sums;   /* [n_rows,16] in and out: sums of probabilities, in parts */
     float *shrink; /* [n_rows] out */
-} nmlp_softmax_rows;
+} nmlp_vec_softmax_rows;
 
 /* Two rows on their way into strips of bf16 pairs (gemm.h): one line of every strip. */
-typedef struct nmlp_pairing {
+typedef struct nmlp_vec_pairing {
     char *dst;
     size_t step;       /* from strip to strip */
     const float *even; /* [n]; NULL: zeros */
     const float *odd;
     int64_t n;
     int64_t n_padded; /* multiple of 16; zeros are written from n on */
-} nmlp_pairing;
+} nmlp_vec_pairing;
 
 /* Values of a block of neurons for some tokens: rows of gate and up, and where their sums of squares go. */
-typedef struct nmlp_swiglu_block {
+typedef struct nmlp_vec_swiglu {
     const float *gate;
     const float *up;
     int64_t stride; /* floats from token to token */
@@ -71,21 +71,21 @@ typedef struct nmlp_swiglu_block {
     float *silu2;  /* [n] out: silu(gate)^2 */
     float *slope2; /* [n] out: (up * silu'(gate))^2 */
     float *act2;   /* [n] out: (silu(gate) * up)^2 */
-} nmlp_swiglu_block;
+} nmlp_vec_swiglu;
 
 typedef struct nmlp_vec {
     /* act = gate / (1 + exp(-gate)) * up; act may be gate or up. */
     void (*silu_mul)(float *act, const float *gate, const float *up, int64_t n);
-    void (*put_f32)(const nmlp_put *put);
-    void (*put_bf16)(const nmlp_put *put);
+    void (*put_f32)(const nmlp_vec_put *put);
+    void (*put_bf16)(const nmlp_vec_put *put);
     /* dst [n_rows of n] = src + bias; bias [n] may be NULL. */
-    void (*copy_rows)(float *dst, int64_t dst_stride, const nmlp_put *from, const float *bias);
+    void (*copy_rows)(float *dst, int64_t dst_stride, const nmlp_vec_put *from, const float *bias);
     /* dst += src + bias */
-    void (*add_rows)(float *dst, int64_t dst_stride, const nmlp_put *from, const float *bias);
-    void (*softmax)(nmlp_softmax *row);
+    void (*add_rows)(float *dst, int64_t dst_stride, const nmlp_vec_put *from, const float *bias);
+    void (*softmax)(nmlp_vec_softmax *row);
     /* True when nothing shrinks. */
-    bool (*softmax_bf16)(const nmlp_softmax_rows *rows);
-    void (*pair_rows)(const nmlp_pairing *pairing);
+    bool (*softmax_bf16)(const nmlp_vec_softmax_rows *rows);
+    void (*pair_rows)(const nmlp_vec_pairing *pairing);
     void (*scale)(float *y, const float *x, float factor, int64_t n); /* y = x*factor */
     float (*dot)(const float *a, const float *b, int64_t n);
     void (*mul_scaled)(float *y, const float *x, const float *weight, float factor,
@@ -94,7 +94,7 @@ typedef struct nmlp_vec {
     float (*largest)(const float *x, int64_t n);
     /* sums[0] = sum of e^(x-top), sums[1] = the same weighted with x-y; y NULL: none. x at most top. */
     void (*exp_sums)(double sums[2], const float *x, const float *y, float top, int64_t n);
-    void (*swiglu_squares)(const nmlp_swiglu_block *block);
+    void (*swiglu_squares)(const nmlp_vec_swiglu *block);
     /* y [2n]: the n pairs (i, n+i) of x turned by angles given as n cosines and n sines; y may be x. */
     void (*rotate)(float *y, const float *x, const float *angles, int64_t n);
     /* dst [n,16] = transpose of 16 rows of n elements of 4 bytes; rows from n_rows on are zeros. */

@@ -47,7 +47,7 @@ static void silu_mul(float *act, const float *gate, const float *up, int64_t n) 
 typedef lanes gate_fn(lanes gate, lanes up);
 
 /* 16 values of a row from i on, zeros behind the last. */
-static inline lanes put_lanes(const nmlp_put *put, int64_t row, int64_t i, gate_fn *gate) {
+static inline lanes put_lanes(const nmlp_vec_put *put, int64_t row, int64_t i, gate_fn *gate) {
     const float *src = put->src + row * put->src_stride + i;
     const float *up = put->up ? put->up + row * put->src_stride + i : NULL;
     int64_t rest = put->n - i;
@@ -57,7 +57,7 @@ static inline lanes put_lanes(const nmlp_put *put, int64_t row, int64_t i, gate_
     return up ? gate(part, load_part(up, rest, 0.0f)) : part;
 }
 
-static void put_f32(const nmlp_put *put) {
+static void put_f32(const nmlp_vec_put *put) {
     for (int64_t row = 0; row < put->n_rows; row++) {
         char *line = (char *)put->dst + row * 64;
         for (int64_t i = 0; i < put->n_padded; i += LANES, line += put->step)
@@ -107,7 +107,7 @@ static inline lanes gate_for_bf16(lanes gate, lanes up) { return silu_mul_lanes(
 #endif
 
 /* 16 values fill half a line. */
-static inline void put_row_bf16(char *line, const nmlp_put *put, int64_t row) {
+static inline void put_row_bf16(char *line, const nmlp_vec_put *put, int64_t row) {
     int64_t i = 0;
     if ((uintptr_t)line % 64 && put->n_padded > 0) {
         store_bf16(line, put_lanes(put, row, 0, gate_for_bf16));
@@ -120,7 +120,7 @@ static inline void put_row_bf16(char *line, const nmlp_put *put, int64_t row) {
 }
 
 /* Rows of whole lines of 32 values. */
-static void put_lines_bf16(const nmlp_put *put) {
+static void put_lines_bf16(const nmlp_vec_put *put) {
     for (int64_t row = 0; row < put->n_rows; row++) {
         const float *src = put->src + row * put->src_stride;
         const float *up = put->up ? put->up + row * put->src_stride : NULL;
@@ -137,7 +137,7 @@ static void put_lines_bf16(const nmlp_put *put) {
     }
 }
 
-static void put_bf16(const nmlp_put *put) {
+static void put_bf16(const nmlp_vec_put *put) {
     bool whole = put->n == put->n_padded && put->n % (2 * LANES) == 0 && (uintptr_t)put->dst % 64 == 0;
     if (whole) {
         put_lines_bf16(put);
@@ -152,7 +152,7 @@ static inline void copy_row(float *dst, const float *src, const float *bias, int
     for (; i < n; i++) dst[i] = bias ? src[i] + bias[i] : src[i];
 }
 
-static void copy_rows(float *dst, int64_t dst_stride, const nmlp_put *from, const float *bias) {
+static void copy_rows(float *dst, int64_t dst_stride, const nmlp_vec_put *from, const float *bias) {
     for (int64_t row = 0; row < from->n_rows; row++)
         copy_row(dst + row * dst_stride, from->src + row * from->src_stride, bias, from->n);
 }
@@ -169,7 +169,7 @@ static inline void fetch_row(const float *row, int64_t n) {
     for (int64_t i = 0; i < n; i += LANES) __builtin_prefetch(row + i, 1);
 }
 
-static void add_rows(float *dst, int64_t dst_stride, const nmlp_put *from, const float *bias) {
+static void add_rows(float *dst, int64_t dst_stride, const nmlp_vec_put *from, const float *bias) {
     enum { ROWS_AHEAD = 8 };
     for (int64_t row = 0; row < from->n_rows; row++) fetch_row(dst + (row + ROWS_AHEAD) * dst_stride, from->n);
     for (int64_t row = 0; row < from->n_rows; row++)
@@ -223,7 +223,7 @@ static inline lanes pairing_lanes(const float *row, int64_t n, int64_t at) {
     return at + LANES <= n ? load(row + at) : load_part(row + at, n - at, 0.0f);
 }
 
-static void pair_rows(const nmlp_pairing *pairing) {
+static void pair_rows(const nmlp_vec_pairing *pairing) {
     char *line = pairing->dst;
     for (int64_t at = 0; at < pairing->n_padded; at += LANES, line += pairing->step) {
         uint_lanes even = bf16_bits(pairing_lanes(pairing->even, pairing->n, at));
@@ -295,7 +295,7 @@ static inline void swiglu_squares_lanes(lanes *silu2, lanes *slope2, lanes *act2
     *act2 += silu * up * (silu * up);
 }
 
-static void swiglu_squares(const nmlp_swiglu_block *b) {
+static void swiglu_squares(const nmlp_vec_swiglu *b) {
     for (int64_t j = 0; j < b->n; j += LANES) {
         int64_t width = b->n - j < LANES ? b->n - j : LANES;
         lanes silu2 = {0}, slope2 = {0}, act2 = {0};

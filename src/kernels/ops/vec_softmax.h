@@ -3,7 +3,7 @@
 #define NMLP_KERNELS_OPS_VEC_SOFTMAX_H
 
 /* Of the scaled scores so far and these. The scale is positive. There is memory up to n_padded. */
-static float max_score(const nmlp_softmax *row) {
+static float max_score(const nmlp_vec_softmax *row) {
     lanes top[2] = {(lanes){0} - INFINITY, (lanes){0} - INFINITY};
     const float *piece = row->scores;
     int64_t at = 0;
@@ -17,14 +17,14 @@ static float max_score(const nmlp_softmax *row) {
 /* What probabilities are relative to; with nothing but -infinity so far they count for nothing. */
 static inline float base_of(float top) { return top == -INFINITY ? 0.0f : top; }
 
-static void advance(nmlp_softmax *row, float top, lanes sum) {
+static void advance(nmlp_vec_softmax *row, float top, lanes sum) {
     lanes shrink = exp_lanes((lanes){0} + (row->max - base_of(top)));
     row->shrink = row->max == -INFINITY ? 1.0f : shrink[0]; /* there are no sums yet */
     row->sum = top == -INFINITY ? 0.0f : row->sum * row->shrink + sum_lanes(sum);
     row->max = top;
 }
 
-static void softmax(nmlp_softmax *row) {
+static void softmax(nmlp_vec_softmax *row) {
     lanes sum = {0};
     float top = max_score(row);
     float base = base_of(top);
@@ -51,7 +51,7 @@ static inline lanes probability_for_bf16(lanes scores, float scale, float base) 
 }
 
 /* Writes a row's probabilities relative to `base` for the n keys it sees and returns their sum. */
-static inline lanes put_probabilities(const nmlp_softmax_rows *s, int64_t row, int64_t n, float base) {
+static inline lanes put_probabilities(const nmlp_vec_softmax_rows *s, int64_t row, int64_t n, float base) {
     const float log2_e = 1.44269504f;
     lanes sum[2] = {{0}, {0}};
     float scale = s->scale * log2_e;
@@ -73,13 +73,13 @@ static inline lanes put_probabilities(const nmlp_softmax_rows *s, int64_t row, i
 #endif
 
 /* Probabilities again, relative to the largest score; returns what earlier sums must shrink by. */
-static float rebase_row(const nmlp_softmax_rows *s, int64_t row, int64_t n) {
-    nmlp_softmax one = {.scores = s->scores + row * 2 * LANES,
-                        .block_stride = s->block_stride,
-                        .strips = 2,
-                        .n = n,
-                        .scale = s->scale,
-                        .max = s->max[row]};
+static float rebase_row(const nmlp_vec_softmax_rows *s, int64_t row, int64_t n) {
+    nmlp_vec_softmax one = {.scores = s->scores + row * 2 * LANES,
+                            .block_stride = s->block_stride,
+                            .strips = 2,
+                            .n = n,
+                            .scale = s->scale,
+                            .max = s->max[row]};
     float top = max_score(&one);
     lanes sum = put_probabilities(s, row, n, base_of(top));
     float shrink = s->max[row] == -INFINITY ? 1.0f : exp_lanes((lanes){0} + (s->max[row] - base_of(top)))[0];
@@ -90,7 +90,7 @@ static float rebase_row(const nmlp_softmax_rows *s, int64_t row, int64_t n) {
 
 /* bf16 is as precise for large numbers as for small ones, so probabilities may be relative to anything near enough for
  * none of them to grow out of all proportion or vanish: most rows need no maximum at all. */
-static bool softmax_bf16(const nmlp_softmax_rows *s) {
+static bool softmax_bf16(const nmlp_vec_softmax_rows *s) {
     const float large = 0x1p64f;
     const float small = 0x1p-32f;
     bool steady = true;

@@ -87,8 +87,8 @@ static void huge_page_setting_is_the_word_in_brackets(void **state) {
 }
 
 /* The portable set, but for one bit in the last element of each block. */
-static void nearly_right_block(const nmlp_block *block) {
-    nmlp_gemm_ref.block[NMLP_DTYPE_F32](block);
+static void nearly_right_block(const nmlp_gemm_microtile *block) {
+    nmlp_gemm_ref.microkernel[NMLP_DTYPE_F32](block);
     float *last = &block->c[block->rows * NMLP_STRIP * block->strips - 1];
     *last = nextafterf(*last, 1e30f);
 }
@@ -105,7 +105,7 @@ static void selftest_finds_the_set_that_is_wrong(void **state) {
     nmlp_gemm gemm = nmlp_gemm_ref;
     nmlp_kernels broken = *ref;
     for (int i = 0; i < NMLP_DTYPES; i++)
-        if (gemm.block[i]) gemm.block[i] = nearly_right_block;
+        if (gemm.microkernel[i]) gemm.microkernel[i] = nearly_right_block;
     broken.wide = broken.narrow = &gemm;
     nmlp_assert_ok(nmlp_selftest(&sound, &broken, &err), &err);
     assert_false(sound);

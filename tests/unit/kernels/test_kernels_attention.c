@@ -340,7 +340,7 @@ static void what_is_beyond_does_not_matter(void **state) {
     }
 }
 
-/* Sets that round keep half the bytes, beside some room between strips. */
+/* Sets that round keep half the bytes, overlap some room between strips. */
 static void rounded_caches_are_half_as_large(void **state) {
     (void)state;
     for (int i = 0; i < NMLP_TEST_SETS; i++) {

@@ -411,7 +411,7 @@ static void plan_can_be_read(void **state) {
         if (!set) continue;
         nmlp_mlp *mlp = create(set, &desc, NULL);
         nmlp_str_init(&text);
-        nmlp_mlp_describe_plan(mlp, 512, 2, &text);
+        nmlp_mlp_describe_blocking(mlp, 512, 2, &text);
         assert_non_null(strstr(nmlp_str_text(&text), nmlp_kernels_name(set)));
         assert_non_null(strstr(nmlp_str_text(&text), "rows="));
         nmlp_str_fini(&text);

@@ -108,7 +108,7 @@ static int tables(const nmlp_vec *out[3]) {
 static float exp_through_softmax(const nmlp_vec *vec, float x) {
     _Alignas(64) float scores[16] = {0.0f, x};
     _Alignas(64) float p[16];
-    nmlp_softmax row = {
+    nmlp_vec_softmax row = {
         .scores = scores, .strips = 1, .n = 2, .n_padded = 16, .scale = 1.0f, .line = p, .step = 64, .max = -INFINITY};
     vec->softmax(&row);
     return p[1];
@@ -163,7 +163,7 @@ static void tiles_get_rounded_values_and_zeros(void **state) {
             x[3] = NAN;
             memset(half, 0xff, sizeof half);
             memset(full, 0xff, sizeof full);
-            nmlp_put put = {.dst = half, .step = 128, .src = x, .n_rows = 1, .n = len, .n_padded = 64};
+            nmlp_vec_put put = {.dst = half, .step = 128, .src = x, .n_rows = 1, .n = len, .n_padded = 64};
             table[i]->put_bf16(&put);
             put.dst = full;
             table[i]->put_f32(&put);
@@ -233,14 +233,14 @@ static void check_squares(const nmlp_vec *vec, int64_t tokens, int64_t neurons) 
     int64_t stride = neurons + 3;
     float *gate = nmlp_test_floats(tokens * stride, 13), *up = nmlp_test_floats(tokens * stride, 14);
     float *sums = nmlp_mem_new((size_t)(3 * neurons), sizeof *sums, NULL);
-    nmlp_swiglu_block block = {.gate = gate,
-                               .up = up,
-                               .stride = stride,
-                               .n_tokens = tokens,
-                               .n = neurons,
-                               .silu2 = sums,
-                               .slope2 = sums + neurons,
-                               .act2 = sums + 2 * neurons};
+    nmlp_vec_swiglu block = {.gate = gate,
+                             .up = up,
+                             .stride = stride,
+                             .n_tokens = tokens,
+                             .n = neurons,
+                             .silu2 = sums,
+                             .slope2 = sums + neurons,
+                             .act2 = sums + 2 * neurons};
     for (int64_t i = 0; i < tokens * stride; i++) gate[i] *= 8;
     vec->swiglu_squares(&block);
     for (int64_t j = 0; j < neurons; j++) {

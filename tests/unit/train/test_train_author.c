@@ -38,8 +38,8 @@ static void tokens_are_drawn_from_the_models_distribution(void **state) {
     double surplus = 0, contrast = 0, variance = 0;
     (void)state;
     setup_open(&s);
-    nmlp_authoring a = {.model = &s.model, .n_windows = WINDOWS, .window = WINDOW, .seed = 3};
-    nmlp_assert_ok(nmlp_author_write(&a, ids, &err), &err);
+    nmlp_train_self_text a = {.model = &s.model, .n_windows = WINDOWS, .window = WINDOW, .seed = 3};
+    nmlp_assert_ok(nmlp_train_self_text_write(&a, ids, &err), &err);
     for (int w = 0; w < WINDOWS; w++) {
         const int32_t *row = ids + w * WINDOW;
         reference_forward(&s.model, row, WINDOW, logits);
@@ -69,14 +69,14 @@ static void text_does_not_depend_on_threads_but_on_the_seed(void **state) {
     nmlp_pool *pool;
     (void)state;
     setup_open(&s);
-    nmlp_authoring a = {.model = &s.model, .n_windows = WINDOWS, .window = WINDOW, .seed = 3};
+    nmlp_train_self_text a = {.model = &s.model, .n_windows = WINDOWS, .window = WINDOW, .seed = 3};
     nmlp_assert_ok(nmlp_pool_create(&pool, 4, &err), &err);
-    nmlp_assert_ok(nmlp_author_write(&a, one, &err), &err);
+    nmlp_assert_ok(nmlp_train_self_text_write(&a, one, &err), &err);
     a.pool = pool;
-    nmlp_assert_ok(nmlp_author_write(&a, four, &err), &err);
+    nmlp_assert_ok(nmlp_train_self_text_write(&a, four, &err), &err);
     assert_memory_equal(one, four, sizeof one);
     a.seed = 4;
-    nmlp_assert_ok(nmlp_author_write(&a, four, &err), &err);
+    nmlp_assert_ok(nmlp_train_self_text_write(&a, four, &err), &err);
     assert_memory_not_equal(one, four, sizeof one);
     nmlp_pool_destroy(pool);
     setup_close(&s);

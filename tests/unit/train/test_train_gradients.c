@@ -15,7 +15,7 @@ static const double limit = 1e-6;
 
 /* A case owns arrays; `run` computes the scalar sum(weights * output) from them. */
 typedef struct op_case {
-    nmlp_exec exec;
+    nmlp_train_exec exec;
     double *array[N_ARRAYS];
     double *out;     /* [n_out] */
     double *weights; /* [n_out], d(loss)/d(out) */
@@ -34,7 +34,7 @@ static double *new_array(int64_t n, nmlp_rng *rng, double deviation) {
 static void case_init(op_case *c, nmlp_rng *rng, int64_t n_out, nmlp_pool *pool) {
     nmlp_err err;
     *c = (op_case){.n_out = n_out};
-    nmlp_assert_ok(nmlp_exec_init(&c->exec, NULL, pool, 16, 8, &err), &err);
+    nmlp_assert_ok(nmlp_train_exec_init(&c->exec, NULL, pool, 16, 8, &err), &err);
     c->out = new_array(n_out, rng, 0);
     c->weights = new_array(n_out, rng, 1);
 }
@@ -43,7 +43,7 @@ static void case_fini(op_case *c) {
     for (int i = 0; i < N_ARRAYS; i++) nmlp_mem_free(c->array[i]);
     nmlp_mem_free(c->out);
     nmlp_mem_free(c->weights);
-    nmlp_exec_fini(&c->exec);
+    nmlp_train_exec_fini(&c->exec);
 }
 
 static double value(op_case *c) {
@@ -79,8 +79,8 @@ static void check(op_case *c, double *x, const double *grad, int64_t n, const ch
 enum { S = 7, N = 37, K = 21 };
 
 static void run_linear(op_case *c) {
-    nmlp_linear_forward(&c->exec, c->out, c->array[0], c->array[1], S, N, K);
-    nmlp_bias_forward(&c->exec, c->out, c->array[2], S, N);
+    nmlp_train_linear_forward(&c->exec, c->out, c->array[0], c->array[1], S, N, K);
+    nmlp_train_bias_forward(&c->exec, c->out, c->array[2], S, N);
 }
 
 static void linear_matches_differences(void **state) {
@@ -96,9 +96,9 @@ static void linear_matches_differences(void **state) {
     double *dx = c.array[3] = new_array(S * K, &rng, 1);
     double *dw = c.array[4] = new_array(N * K, &rng, 0);
     double *db = c.array[5] = new_array(N, &rng, 0);
-    nmlp_linear_backward_input(&c.exec, dx, c.weights, c.array[1], S, N, K, false);
-    nmlp_linear_backward_weight(&c.exec, dw, c.weights, c.array[0], S, N, K);
-    nmlp_bias_backward(&c.exec, db, c.weights, S, N);
+    nmlp_train_linear_backward_input(&c.exec, dx, c.weights, c.array[1], S, N, K, false);
+    nmlp_train_linear_backward_weight(&c.exec, dw, c.weights, c.array[0], S, N, K);
+    nmlp_train_bias_backward(&c.exec, db, c.weights, S, N);
     check(&c, c.array[0], dx, S * K, "x");
     check(&c, c.array[1], dw, N * K, "w");
     check(&c, c.array[2], db, N, "bias");
@@ -107,7 +107,7 @@ static void linear_matches_differences(void **state) {
 
 /* ---- norm ---- */
 
-static void run_norm(op_case *c) { nmlp_norm_forward(&c->exec, c->out, c->array[0], c->array[1], 1e-5, S, K); }
+static void run_norm(op_case *c) { nmlp_train_norm_forward(&c->exec, c->out, c->array[0], c->array[1], 1e-5, S, K); }
 
 static void norm_matches_differences(void **state) {
     nmlp_rng rng;
@@ -120,12 +120,12 @@ static void norm_matches_differences(void **state) {
     c.array[1] = new_array(K, &rng, 1);
     double *dx = c.array[2] = new_array(S * K, &rng, 0);
     double *dw = c.array[3] = new_array(K, &rng, 0);
-    nmlp_norm_backward(&c.exec, dx, c.weights, c.array[0], c.array[1], 1e-5, S, K, true);
-    nmlp_norm_backward_weight(&c.exec, dw, c.weights, c.array[0], 1e-5, S, K);
+    nmlp_train_norm_backward(&c.exec, dx, c.weights, c.array[0], c.array[1], 1e-5, S, K, true);
+    nmlp_train_norm_backward_weight(&c.exec, dw, c.weights, c.array[0], 1e-5, S, K);
     check(&c, c.array[0], dx, S * K, "x");
     check(&c, c.array[1], dw, K, "w");
     memcpy(dx, c.weights, S * K * sizeof *dx); /* in place, as the q/k norm uses it */
-    nmlp_norm_backward(&c.exec, dx, dx, c.array[0], c.array[1], 1e-5, S, K, false);
+    nmlp_train_norm_backward(&c.exec, dx, dx, c.array[0], c.array[1], 1e-5, S, K, false);
     check(&c, c.array[0], dx, S * K, "x in place");
     case_fini(&c);
 }
@@ -136,7 +136,7 @@ enum { ROPE_T = 4, ROPE_S = 8, HEADS = 3, D = 8 };
 
 static void run_rope(op_case *c) {
     memcpy(c->out, c->array[0], (size_t)c->n_out * sizeof *c->out);
-    nmlp_rope_rotate(&c->exec, c->out, c->array[1], ROPE_S, ROPE_T, HEADS, D, 1);
+    nmlp_train_rope_rotate(&c->exec, c->out, c->array[1], ROPE_S, ROPE_T, HEADS, D, 1);
 }
 
 static void rope_matches_differences(void **state) {
@@ -156,14 +156,14 @@ static void rope_matches_differences(void **state) {
     }
     double *dx = c.array[2] = new_array(c.n_out, &rng, 0);
     memcpy(dx, c.weights, (size_t)c.n_out * sizeof *dx);
-    nmlp_rope_rotate(&c.exec, dx, c.array[1], ROPE_S, ROPE_T, HEADS, D, -1);
+    nmlp_train_rope_rotate(&c.exec, dx, c.array[1], ROPE_S, ROPE_T, HEADS, D, -1);
     check(&c, c.array[0], dx, c.n_out, "x");
     case_fini(&c);
 }
 
 /* ---- gated activation ---- */
 
-static void run_swiglu(op_case *c) { nmlp_swiglu_forward(&c->exec, c->out, c->array[0], c->array[1], c->n_out); }
+static void run_swiglu(op_case *c) { nmlp_train_swiglu_forward(&c->exec, c->out, c->array[0], c->array[1], c->n_out); }
 
 static void swiglu_matches_differences(void **state) {
     nmlp_rng rng;
@@ -178,7 +178,7 @@ static void swiglu_matches_differences(void **state) {
     double *du = c.array[3] = new_array(c.n_out, &rng, 0);
     memcpy(dg, c.array[0], (size_t)c.n_out * sizeof *dg);
     memcpy(du, c.array[1], (size_t)c.n_out * sizeof *du);
-    nmlp_swiglu_backward(&c.exec, dg, du, c.weights, c.n_out);
+    nmlp_train_swiglu_backward(&c.exec, dg, du, c.weights, c.n_out);
     check(&c, c.array[0], dg, c.n_out, "gate");
     check(&c, c.array[1], du, c.n_out, "up");
     case_fini(&c);
@@ -190,8 +190,8 @@ enum { RANK = 5 };
 
 static void run_factors(op_case *c) {
     double *inner = c->array[10];
-    nmlp_linear_forward(&c->exec, inner, c->array[0], c->array[2], S, RANK, K);
-    nmlp_linear_forward(&c->exec, c->out, inner, c->array[1], S, N, RANK);
+    nmlp_train_linear_forward(&c->exec, inner, c->array[0], c->array[2], S, RANK, K);
+    nmlp_train_linear_forward(&c->exec, c->out, inner, c->array[1], S, N, RANK);
 }
 
 static void factorised_linear_matches_differences(void **state) {
@@ -210,10 +210,10 @@ static void factorised_linear_matches_differences(void **state) {
     double *d_inner = c.array[6] = new_array(S * RANK, &rng, 0);
     double *inner = c.array[10] = new_array(S * RANK, &rng, 0);
     run_factors(&c);
-    nmlp_linear_backward_weight(&c.exec, du, c.weights, inner, S, N, RANK);
-    nmlp_linear_backward_input(&c.exec, d_inner, c.weights, c.array[1], S, N, RANK, false);
-    nmlp_linear_backward_weight(&c.exec, dv, d_inner, c.array[0], S, RANK, K);
-    nmlp_linear_backward_input(&c.exec, dx, d_inner, c.array[2], S, RANK, K, false);
+    nmlp_train_linear_backward_weight(&c.exec, du, c.weights, inner, S, N, RANK);
+    nmlp_train_linear_backward_input(&c.exec, d_inner, c.weights, c.array[1], S, N, RANK, false);
+    nmlp_train_linear_backward_weight(&c.exec, dv, d_inner, c.array[0], S, RANK, K);
+    nmlp_train_linear_backward_input(&c.exec, dx, d_inner, c.array[2], S, RANK, K, false);
     check(&c, c.array[0], dx, S * K, "x");
     check(&c, c.array[1], du, N * RANK, "u");
     check(&c, c.array[2], dv, RANK * K, "v");
@@ -222,9 +222,9 @@ static void factorised_linear_matches_differences(void **state) {
 
 static void run_shared(op_case *c) {
     double *inner = c->array[10];
-    nmlp_linear_forward(&c->exec, inner, c->array[0], c->array[3], S, RANK, K);
-    nmlp_linear_forward(&c->exec, c->out, inner, c->array[1], S, N, RANK);
-    nmlp_linear_forward(&c->exec, c->out + S * N, inner, c->array[2], S, N, RANK);
+    nmlp_train_linear_forward(&c->exec, inner, c->array[0], c->array[3], S, RANK, K);
+    nmlp_train_linear_forward(&c->exec, c->out, inner, c->array[1], S, N, RANK);
+    nmlp_train_linear_forward(&c->exec, c->out + S * N, inner, c->array[2], S, N, RANK);
 }
 
 static void shared_basis_matches_differences(void **state) {
@@ -242,10 +242,10 @@ static void shared_basis_matches_differences(void **state) {
     double *dx = c.array[5] = new_array(S * K, &rng, 0);
     double *d_inner = c.array[6] = new_array(S * RANK, &rng, 0);
     c.array[10] = new_array(S * RANK, &rng, 0);
-    nmlp_linear_backward_input(&c.exec, d_inner, c.weights, c.array[1], S, N, RANK, false);
-    nmlp_linear_backward_input(&c.exec, d_inner, c.weights + S * N, c.array[2], S, N, RANK, true);
-    nmlp_linear_backward_weight(&c.exec, dv, d_inner, c.array[0], S, RANK, K);
-    nmlp_linear_backward_input(&c.exec, dx, d_inner, c.array[3], S, RANK, K, false);
+    nmlp_train_linear_backward_input(&c.exec, d_inner, c.weights, c.array[1], S, N, RANK, false);
+    nmlp_train_linear_backward_input(&c.exec, d_inner, c.weights + S * N, c.array[2], S, N, RANK, true);
+    nmlp_train_linear_backward_weight(&c.exec, dv, d_inner, c.array[0], S, RANK, K);
+    nmlp_train_linear_backward_input(&c.exec, dx, d_inner, c.array[3], S, RANK, K, false);
     check(&c, c.array[0], dx, S * K, "x");
     check(&c, c.array[3], dv, RANK * K, "v");
     case_fini(&c);
@@ -255,22 +255,22 @@ static void shared_basis_matches_differences(void **state) {
 
 enum { T = 11, SEQUENCES = 2, Q_HEADS = 4, KV_HEADS = 2 };
 
-static nmlp_heads heads_of(op_case *c) {
-    return (nmlp_heads){.out = c->out,
-                        .q = c->array[0],
-                        .k = c->array[1],
-                        .v = c->array[2],
-                        .lse = c->array[3],
-                        .s = SEQUENCES * T,
-                        .t = T,
-                        .n_heads = Q_HEADS,
-                        .n_kv_heads = KV_HEADS,
-                        .d = D};
+static nmlp_train_heads heads_of(op_case *c) {
+    return (nmlp_train_heads){.out = c->out,
+                              .q = c->array[0],
+                              .k = c->array[1],
+                              .v = c->array[2],
+                              .lse = c->array[3],
+                              .s = SEQUENCES * T,
+                              .t = T,
+                              .n_heads = Q_HEADS,
+                              .n_kv_heads = KV_HEADS,
+                              .d = D};
 }
 
 static void run_attention(op_case *c) {
-    nmlp_heads h = heads_of(c);
-    nmlp_attend_forward(&c->exec, &h);
+    nmlp_train_heads h = heads_of(c);
+    nmlp_train_attention_forward(&c->exec, &h);
 }
 
 static void attention_matches_differences(void **state) {
@@ -290,12 +290,12 @@ static void attention_matches_differences(void **state) {
     double *dk = c.array[5] = new_array(n_kv, &rng, 1);
     double *dv = c.array[6] = new_array(n_kv, &rng, 1);
     run_attention(&c);
-    nmlp_heads h = heads_of(&c);
+    nmlp_train_heads h = heads_of(&c);
     h.d_out = c.weights;
     h.dq = dq;
     h.dk = dk;
     h.dv = dv;
-    nmlp_attend_backward(&c.exec, &h);
+    nmlp_train_attention_backward(&c.exec, &h);
     check(&c, c.array[0], dq, n_q, "q");
     check(&c, c.array[1], dk, n_kv, "k");
     check(&c, c.array[2], dv, n_kv, "v");
@@ -306,7 +306,7 @@ static void attention_matches_differences(void **state) {
 
 enum { EMBED_S = 9, EMBED_V = 6 };
 
-static void run_embed(op_case *c) { nmlp_embed_forward(&c->exec, c->out, c->array[0], c->ids, EMBED_S, K); }
+static void run_embed(op_case *c) { nmlp_train_embed_forward(&c->exec, c->out, c->array[0], c->ids, EMBED_S, K); }
 
 static void embedding_matches_differences(void **state) {
     nmlp_rng rng;
@@ -318,7 +318,7 @@ static void embedding_matches_differences(void **state) {
     for (int i = 0; i < EMBED_S; i++) c.ids[i] = i * i % EMBED_V; /* some tokens twice, some never */
     c.array[0] = new_array(EMBED_V * K, &rng, 1);
     double *grad = c.array[1] = new_array(EMBED_V * K, &rng, 0);
-    nmlp_embed_backward(&c.exec, grad, c.weights, c.ids, EMBED_S, K);
+    nmlp_train_embed_backward(&c.exec, grad, c.weights, c.ids, EMBED_S, K);
     check(&c, c.array[0], grad, EMBED_V * K, "table");
     case_fini(&c);
 }
@@ -331,14 +331,14 @@ static void run_loss(op_case *c) {
     size_t bytes = (size_t)LOSS_S * LOSS_V * sizeof(double);
     memcpy(c->array[2], c->array[0], bytes);
     if (c->array[1]) memcpy(c->array[3], c->array[1], bytes);
-    nmlp_loss_rows(&c->exec, &(nmlp_losses){.logits = c->array[2],
-                                            .teacher = c->array[1] ? c->array[3] : NULL,
-                                            .targets = c->ids,
-                                            .s = LOSS_S,
-                                            .v = LOSS_V,
-                                            .scale = 1,
-                                            .loss = c->out,
-                                            .nll = c->array[4]});
+    nmlp_train_loss_rows(&c->exec, &(nmlp_train_losses){.logits = c->array[2],
+                                                        .teacher = c->array[1] ? c->array[3] : NULL,
+                                                        .targets = c->ids,
+                                                        .s = LOSS_S,
+                                                        .v = LOSS_V,
+                                                        .scale = 1,
+                                                        .loss = c->out,
+                                                        .nll = c->array[4]});
 }
 
 static void check_loss(bool distil, uint64_t seed) {
@@ -381,29 +381,29 @@ static void distillation_matches_differences(void **state) {
 
 static void distillation_from_itself_is_zero(void **state) {
     nmlp_rng rng;
-    nmlp_exec exec;
+    nmlp_train_exec exec;
     nmlp_err err;
     double loss, nll;
     int32_t target = 3;
     (void)state;
     nmlp_rng_seed(&rng, 11);
-    nmlp_assert_ok(nmlp_exec_init(&exec, NULL, NULL, 16, 8, &err), &err);
+    nmlp_assert_ok(nmlp_train_exec_init(&exec, NULL, NULL, 16, 8, &err), &err);
     double *a = new_array(LOSS_V, &rng, 3);
     double *b = new_array(LOSS_V, &rng, 0);
     for (int i = 0; i < LOSS_V; i++) b[i] = a[i] + 5; /* the same distribution */
-    nmlp_loss_rows(&exec, &(nmlp_losses){.logits = a,
-                                         .teacher = b,
-                                         .targets = &target,
-                                         .s = 1,
-                                         .v = LOSS_V,
-                                         .scale = 1,
-                                         .loss = &loss,
-                                         .nll = &nll});
+    nmlp_train_loss_rows(&exec, &(nmlp_train_losses){.logits = a,
+                                                     .teacher = b,
+                                                     .targets = &target,
+                                                     .s = 1,
+                                                     .v = LOSS_V,
+                                                     .scale = 1,
+                                                     .loss = &loss,
+                                                     .nll = &nll});
     assert_true(fabs(loss) < 1e-13);
     for (int i = 0; i < LOSS_V; i++) assert_true(fabs(a[i]) < 1e-14);
     nmlp_mem_free(a);
     nmlp_mem_free(b);
-    nmlp_exec_fini(&exec);
+    nmlp_train_exec_fini(&exec);
 }
 
 int main(void) {

@@ -14,7 +14,7 @@ enum { T = 13, SEQUENCES = 2, S = SEQUENCES * T, PROBES = 6 };
 typedef struct setup {
     char dir[512];
     nmlp_model model;
-    nmlp_net *net;
+    nmlp_train_net *net;
     int32_t ids[S];
     int32_t targets[S];
     double teacher[S * TINY_VOCAB];
@@ -33,8 +33,8 @@ static void setup_open(setup *s, tiny_checkpoint *c, bool distil) {
     nmlp_test_mkdtemp(s->dir, sizeof s->dir);
     tiny_write(c, s->dir, NMLP_DTYPE_F32);
     nmlp_assert_ok(nmlp_model_open(&s->model, s->dir, &err), &err);
-    nmlp_net_options options = {.set = NMLP_TRAIN_ALL, .t = T, .s = S};
-    nmlp_assert_ok(nmlp_net_create(&s->net, &s->model, &options, &err), &err);
+    nmlp_train_net_options options = {.set = NMLP_TRAIN_ALL, .t = T, .s = S};
+    nmlp_assert_ok(nmlp_train_net_create(&s->net, &s->model, &options, &err), &err);
     nmlp_rng_seed(&rng, 77);
     for (int i = 0; i < S; i++) s->ids[i] = (int32_t)nmlp_rng_below(&rng, TINY_VOCAB);
     for (int i = 0; i < S; i++) s->targets[i] = (int32_t)nmlp_rng_below(&rng, TINY_VOCAB);
@@ -47,7 +47,7 @@ static void setup_open(setup *s, tiny_checkpoint *c, bool distil) {
 }
 
 static void setup_close(setup *s) {
-    nmlp_net_destroy(s->net);
+    nmlp_train_net_destroy(s->net);
     nmlp_model_close(&s->model);
     nmlp_test_rmdir(s->dir);
 }
@@ -55,10 +55,10 @@ static void setup_close(setup *s) {
 /* The hidden states' part of the loss is known only where gradients are computed: their sums grow meanwhile, unread. */
 static double mean_loss(setup *s) {
     s->batch.scale = s->batch.hidden ? 1 : 0;
-    return nmlp_net_loss(s->net, &s->batch).loss / S;
+    return nmlp_train_net_loss(s->net, &s->batch).loss / S;
 }
 
-static double *copy_of(const nmlp_param *p) {
+static double *copy_of(const nmlp_train_param *p) {
     size_t bytes = (size_t)(p->rows * p->cols) * sizeof *p->grad;
     double *copy = nmlp_mem_new(bytes, 1, NULL);
     assert_non_null(copy);
@@ -72,13 +72,13 @@ static void check_gradients(setup *s) {
     size_t n;
     nmlp_rng rng;
     nmlp_rng_seed(&rng, 5);
-    nmlp_param *params = nmlp_net_params(s->net, &n);
+    nmlp_train_param *params = nmlp_train_net_params(s->net, &n);
     for (size_t i = 0; i < n; i++) {
-        nmlp_param *p = &params[i];
+        nmlp_train_param *p = &params[i];
         double largest = 0;
-        nmlp_net_clear_grads(s->net);
+        nmlp_train_net_clear_grads(s->net);
         s->batch.scale = 1.0 / S;
-        nmlp_net_loss(s->net, &s->batch);
+        nmlp_train_net_loss(s->net, &s->batch);
         double *grad = copy_of(p);
         for (int64_t j = 0; j < p->rows * p->cols; j++) largest = fmax(largest, fabs(grad[j]));
         assert_true(largest > 1e-8);
@@ -239,26 +239,26 @@ static void growing_sequences_have_the_reference_decoders_logits(void **state) {
     static double want[SEQUENCES][T * TINY_VOCAB];
     double got[SEQUENCES * TINY_VOCAB];
     tiny_checkpoint c;
-    nmlp_growth growth;
+    nmlp_train_growth growth;
     nmlp_err err;
     (void)state;
     tiny_init(&c, 27);
     factorise_all(&c);
     setup_open(&s, &c, false);
     for (int q = 0; q < SEQUENCES; q++) reference_forward(&s.model, s.ids + q * T, T, want[q]);
-    nmlp_assert_ok(nmlp_growth_init(&growth, s.net, SEQUENCES, T, &err), &err);
+    nmlp_assert_ok(nmlp_train_growth_init(&growth, s.net, SEQUENCES, T, &err), &err);
     for (int turn = 0; turn < 2; turn++) {
         growth.length = 0;
         for (int t = 0; t < T; t++) {
             int32_t newest[SEQUENCES];
             for (int q = 0; q < SEQUENCES; q++) newest[q] = s.ids[q * T + t];
-            nmlp_net_next(s.net, &growth, newest, got);
+            nmlp_train_net_next(s.net, &growth, newest, got);
             for (int q = 0; q < SEQUENCES; q++)
                 for (int v = 0; v < TINY_VOCAB; v++) /* angles rounded to f32, as above */
                     assert_true(fabs(got[q * TINY_VOCAB + v] - want[q][t * TINY_VOCAB + v]) < 1e-5);
         }
     }
-    nmlp_growth_fini(&growth);
+    nmlp_train_growth_fini(&growth);
     setup_close(&s);
     tiny_fini(&c);
 }

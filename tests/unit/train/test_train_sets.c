@@ -12,12 +12,12 @@
 enum { T_MAX = 200, D = 24 };
 
 /* Set i, or false where the CPU lacks it. */
-static bool open_set(nmlp_exec *e, int i, nmlp_pool *pool) {
+static bool open_set(nmlp_train_exec *e, int i, nmlp_pool *pool) {
     static const char *const names[] = {"ref", "avx2", "avx512"};
     nmlp_err err;
-    nmlp_assert_ok(nmlp_exec_init(e, names[i], pool, T_MAX, D, &err), &err);
+    nmlp_assert_ok(nmlp_train_exec_init(e, names[i], pool, T_MAX, D, &err), &err);
     if (strcmp(e->ops->name, names[i]) == 0) return true;
-    nmlp_exec_fini(e);
+    nmlp_train_exec_fini(e);
     return false;
 }
 
@@ -50,7 +50,7 @@ static void check_product(const nmlp_train_matmul *g, const float *before) {
     }
 }
 
-static void check_shape(nmlp_exec *e, int64_t m, int64_t n, int64_t k) {
+static void check_shape(nmlp_train_exec *e, int64_t m, int64_t n, int64_t k) {
     float *a = floats(m * k, 1);
     float *b = floats(k * n, 2);
     float *before = floats(m * n, 3);
@@ -66,7 +66,7 @@ static void check_shape(nmlp_exec *e, int64_t m, int64_t n, int64_t k) {
                                .n = n,
                                .k = k};
         memcpy(c, before, (size_t)(m * n) * sizeof *c);
-        nmlp_exec_matmul(e, &g);
+        nmlp_train_exec_matmul(e, &g);
         check_product(&g, before);
     }
     nmlp_mem_free(a);
@@ -80,16 +80,16 @@ static void products_match_plain_sums(void **state) {
                                         {12, 32, 256}, {5, 4200, 9}, {7, 40, 4100}};
     (void)state;
     for (int set = 0; set < 3; set++) {
-        nmlp_exec e;
+        nmlp_train_exec e;
         if (!open_set(&e, set, NULL)) continue;
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
             check_shape(&e, shapes[i][0], shapes[i][1], shapes[i][2]);
-        nmlp_exec_fini(&e);
+        nmlp_train_exec_fini(&e);
     }
 }
 
 /* Operands rounded to bf16 (relative 2^-8 each), sums in f32. */
-static void check_rounded(nmlp_exec *e, int64_t m, int64_t n, int64_t k) {
+static void check_rounded(nmlp_train_exec *e, int64_t m, int64_t n, int64_t k) {
     float *a = floats(m * k, 1);
     float *b = floats(k * n, 2);
     float *before = floats(m * n, 3);
@@ -108,12 +108,12 @@ static void check_rounded(nmlp_exec *e, int64_t m, int64_t n, int64_t k) {
                                .n = n,
                                .k = k};
         memcpy(c, before, (size_t)(m * n) * sizeof *c);
-        nmlp_exec_matmul(e, &g);
+        nmlp_train_exec_matmul(e, &g);
         check_product(&g, before);
     }
     a[0] = 1.0f + 1.0f / 1024; /* lost in bf16 */
     b[0] = 1;
-    nmlp_exec_matmul(e, &(nmlp_train_matmul){.c = exact, .a = a, .b = b, .m = 1, .n = 1, .k = 1});
+    nmlp_train_exec_matmul(e, &(nmlp_train_matmul){.c = exact, .a = a, .b = b, .m = 1, .n = 1, .k = 1});
     assert_true(exact[0] == 1.0f);
     nmlp_mem_free(a);
     nmlp_mem_free(b);
@@ -127,12 +127,12 @@ static void tile_products_round_operands_and_sum_in_f32(void **state) {
     static const char *const names[] = {"amx-emu", "amx-emu-avx512", "amx"};
     (void)state;
     for (int set = 0; set < 3; set++) {
-        nmlp_exec e;
+        nmlp_train_exec e;
         nmlp_err err;
-        nmlp_assert_ok(nmlp_exec_init(&e, names[set], NULL, T_MAX, D, &err), &err);
+        nmlp_assert_ok(nmlp_train_exec_init(&e, names[set], NULL, T_MAX, D, &err), &err);
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0] && strcmp(e.products->name, names[set]) == 0; i++)
             check_rounded(&e, shapes[i][0], shapes[i][1], shapes[i][2]);
-        nmlp_exec_fini(&e);
+        nmlp_train_exec_fini(&e);
     }
 }
 
@@ -145,22 +145,22 @@ static void fixed_operands_give_the_same_products(void **state) {
     float *got = floats(M * N, 4);
     (void)state;
     for (int transposed = 0; transposed < 2; transposed++) {
-        nmlp_exec e;
+        nmlp_train_exec e;
         nmlp_err err;
-        nmlp_assert_ok(nmlp_exec_init(&e, "amx-emu", NULL, T_MAX, D, &err), &err);
+        nmlp_assert_ok(nmlp_train_exec_init(&e, "amx-emu", NULL, T_MAX, D, &err), &err);
         nmlp_train_matmul g = {.c = want, .a = a, .b = b, .b_transposed = transposed, .m = M, .n = N, .k = K};
-        nmlp_exec_matmul(&e, &g);
-        nmlp_assert_ok(nmlp_exec_fix(&e, b, !transposed, K, N, &err),
+        nmlp_train_exec_matmul(&e, &g);
+        nmlp_assert_ok(nmlp_train_exec_fix(&e, b, !transposed, K, N, &err),
                        &err); /* another order: must not be taken for this one */
-        nmlp_assert_ok(nmlp_exec_fix(&e, b, transposed, K, N, &err), &err);
+        nmlp_assert_ok(nmlp_train_exec_fix(&e, b, transposed, K, N, &err), &err);
         g.c = got;
         for (int turn = 0; turn < 2; turn++) {
             memset(got, 0, (size_t)(M * N) * sizeof *got);
-            nmlp_exec_matmul(&e, &g);
+            nmlp_train_exec_matmul(&e, &g);
             assert_memory_equal(got, want, (size_t)(M * N) * sizeof *got);
         }
         assert_true(e.fixed->ready);
-        nmlp_exec_fini(&e);
+        nmlp_train_exec_fini(&e);
     }
     nmlp_mem_free(a);
     nmlp_mem_free(b);
@@ -172,20 +172,20 @@ static void products_do_not_depend_on_threads(void **state) {
     enum { M = 300, N = 700, K = 300 };
     nmlp_err err;
     nmlp_pool *pool;
-    nmlp_exec one, four;
+    nmlp_train_exec one, four;
     float *a = floats(M * K, 4);
     float *b = floats(N * K, 5);
     float *c = floats(M * N, 6);
     float *d = floats(M * N, 7);
     (void)state;
     nmlp_assert_ok(nmlp_pool_create(&pool, 4, &err), &err);
-    nmlp_assert_ok(nmlp_exec_init(&one, NULL, NULL, T_MAX, D, &err), &err);
-    nmlp_assert_ok(nmlp_exec_init(&four, NULL, pool, T_MAX, D, &err), &err);
-    nmlp_linear_forward(&one, c, a, b, M, N, K);
-    nmlp_linear_forward(&four, d, a, b, M, N, K);
+    nmlp_assert_ok(nmlp_train_exec_init(&one, NULL, NULL, T_MAX, D, &err), &err);
+    nmlp_assert_ok(nmlp_train_exec_init(&four, NULL, pool, T_MAX, D, &err), &err);
+    nmlp_train_linear_forward(&one, c, a, b, M, N, K);
+    nmlp_train_linear_forward(&four, d, a, b, M, N, K);
     assert_memory_equal(c, d, (size_t)M * N * sizeof *c);
-    nmlp_exec_fini(&one);
-    nmlp_exec_fini(&four);
+    nmlp_train_exec_fini(&one);
+    nmlp_train_exec_fini(&four);
     nmlp_pool_destroy(pool);
     nmlp_mem_free(a);
     nmlp_mem_free(b);
@@ -203,18 +203,18 @@ static void attention_matches_its_definition(void **state) {
     float *lse = floats(T_MAX, 12);
     (void)state;
     for (int set = 0; set < 3; set++) {
-        nmlp_exec e;
+        nmlp_train_exec e;
         if (!open_set(&e, set, NULL)) continue;
-        nmlp_attend_forward(&e, &(nmlp_heads){.out = out,
-                                              .q = q,
-                                              .k = k,
-                                              .v = v,
-                                              .lse = lse,
-                                              .s = T_MAX,
-                                              .t = T_MAX,
-                                              .n_heads = 1,
-                                              .n_kv_heads = 1,
-                                              .d = D});
+        nmlp_train_attention_forward(&e, &(nmlp_train_heads){.out = out,
+                                                             .q = q,
+                                                             .k = k,
+                                                             .v = v,
+                                                             .lse = lse,
+                                                             .s = T_MAX,
+                                                             .t = T_MAX,
+                                                             .n_heads = 1,
+                                                             .n_kv_heads = 1,
+                                                             .d = D});
         for (int t = 0; t < T_MAX; t++) {
             double want[D] = {0};
             double sum = 0;
@@ -228,7 +228,7 @@ static void attention_matches_its_definition(void **state) {
             for (int i = 0; i < D; i++) assert_true(fabs((double)out[t * D + i] - want[i] / sum) < 1e-5);
             assert_true(fabs((double)lse[t] - log(sum)) < 1e-5);
         }
-        nmlp_exec_fini(&e);
+        nmlp_train_exec_fini(&e);
     }
     nmlp_mem_free(q);
     nmlp_mem_free(k);
@@ -246,8 +246,8 @@ typedef struct attended {
 static void attend(attended *a, const char *isa) {
     enum { HEADS = 2 };
     nmlp_err err;
-    nmlp_exec e;
-    nmlp_assert_ok(nmlp_exec_init(&e, isa, NULL, T_MAX, D, &err), &err);
+    nmlp_train_exec e;
+    nmlp_assert_ok(nmlp_train_exec_init(&e, isa, NULL, T_MAX, D, &err), &err);
     *a = (attended){.q = floats(HEADS * T_MAX * D, 8),
                     .k = floats(T_MAX * D, 9),
                     .v = floats(T_MAX * D, 10),
@@ -257,23 +257,23 @@ static void attend(attended *a, const char *isa) {
                     .dq = floats(HEADS * T_MAX * D, 14),
                     .dk = floats(T_MAX * D, 15),
                     .dv = floats(T_MAX * D, 16)};
-    nmlp_heads h = {.out = a->out,
-                    .q = a->q,
-                    .k = a->k,
-                    .v = a->v,
-                    .lse = a->lse,
-                    .d_out = a->d_out,
-                    .dq = a->dq,
-                    .dk = a->dk,
-                    .dv = a->dv,
-                    .s = T_MAX,
-                    .t = T_MAX,
-                    .n_heads = HEADS,
-                    .n_kv_heads = 1,
-                    .d = D};
-    nmlp_attend_forward(&e, &h);
-    nmlp_attend_backward(&e, &h);
-    nmlp_exec_fini(&e);
+    nmlp_train_heads h = {.out = a->out,
+                          .q = a->q,
+                          .k = a->k,
+                          .v = a->v,
+                          .lse = a->lse,
+                          .d_out = a->d_out,
+                          .dq = a->dq,
+                          .dk = a->dk,
+                          .dv = a->dv,
+                          .s = T_MAX,
+                          .t = T_MAX,
+                          .n_heads = HEADS,
+                          .n_kv_heads = 1,
+                          .d = D};
+    nmlp_train_attention_forward(&e, &h);
+    nmlp_train_attention_backward(&e, &h);
+    nmlp_train_exec_fini(&e);
 }
 
 static void attended_free(attended *a) {
@@ -318,23 +318,23 @@ static void tile_products_keep_nan_and_infinity(void **state) {
     (void)state;
     for (int set = 0; set < 3; set++) {
         for (int flags = 0; flags < 4; flags++) {
-            nmlp_exec e;
+            nmlp_train_exec e;
             nmlp_err err;
             uint32_t all_ones = 0x7fffffff; /* the NaN that rounding up would turn into -0 */
             float *a = floats(M * K, 1);
             float *b = floats(K * N, 2);
             float *c = floats(M * N, 3);
-            nmlp_assert_ok(nmlp_exec_init(&e, names[set], NULL, T_MAX, D, &err), &err);
+            nmlp_assert_ok(nmlp_train_exec_init(&e, names[set], NULL, T_MAX, D, &err), &err);
             memcpy(&a[flags & 1 ? 20 * M + 1 : K + 20], &all_ones, sizeof all_ones);
             b[flags & 2 ? 7 * K + 32 : 32 * N + 7] = INFINITY;
-            nmlp_exec_matmul(&e, &(nmlp_train_matmul){.c = c,
-                                                      .a = a,
-                                                      .b = b,
-                                                      .a_transposed = flags & 1,
-                                                      .b_transposed = flags & 2,
-                                                      .m = M,
-                                                      .n = N,
-                                                      .k = K});
+            nmlp_train_exec_matmul(&e, &(nmlp_train_matmul){.c = c,
+                                                            .a = a,
+                                                            .b = b,
+                                                            .a_transposed = flags & 1,
+                                                            .b_transposed = flags & 2,
+                                                            .m = M,
+                                                            .n = N,
+                                                            .k = K});
             for (int i = 0; i < M; i++)
                 for (int j = 0; j < N; j++) {
                     if (i == 1)
@@ -342,7 +342,7 @@ static void tile_products_keep_nan_and_infinity(void **state) {
                     else
                         assert_true(j == 7 ? isinf(c[i * N + j]) : isfinite(c[i * N + j]));
                 }
-            nmlp_exec_fini(&e);
+            nmlp_train_exec_fini(&e);
             nmlp_mem_free(a);
             nmlp_mem_free(b);
             nmlp_mem_free(c);
@@ -355,7 +355,7 @@ static void losses_match_their_definition(void **state) {
     enum { V = 1003 };
     (void)state;
     for (int set = 0; set < 3; set++) {
-        nmlp_exec e;
+        nmlp_train_exec e;
         double loss, nll, sum_s = 0, sum_t = 0, want = 0, total = 0;
         int32_t target = 500;
         if (!open_set(&e, set, NULL)) continue;
@@ -370,9 +370,9 @@ static void losses_match_their_definition(void **state) {
         for (int i = 0; i < V; i++)
             want += exp((double)t[i]) / sum_t * (((double)t[i] - log(sum_t)) - ((double)s[i] - log(sum_s)));
         double want_nll = log(sum_s) - (double)s[target];
-        nmlp_loss_rows(
+        nmlp_train_loss_rows(
             &e,
-            &(nmlp_losses){
+            &(nmlp_train_losses){
                 .logits = s, .teacher = t, .targets = &target, .s = 1, .v = V, .scale = 1, .loss = &loss, .nll = &nll});
         for (int i = 0; i < V; i++) total += (double)s[i];
         assert_true(fabs(loss - want) < 1e-4 * want);
@@ -380,7 +380,7 @@ static void losses_match_their_definition(void **state) {
         assert_true(fabs(total) < 1e-5);
         nmlp_mem_free(s);
         nmlp_mem_free(t);
-        nmlp_exec_fini(&e);
+        nmlp_train_exec_fini(&e);
     }
 }
 
@@ -388,7 +388,7 @@ static void swiglu_survives_large_inputs(void **state) {
     static const float gates[] = {-200, -90, -30, 0, 30, 90, 200};
     (void)state;
     for (int set = 0; set < 3; set++) {
-        nmlp_exec e;
+        nmlp_train_exec e;
         float act[7], up[7], gate[7], d_act[7];
         if (!open_set(&e, set, NULL)) continue;
         for (int i = 0; i < 7; i++) {
@@ -396,8 +396,8 @@ static void swiglu_survives_large_inputs(void **state) {
             up[i] = 2;
             d_act[i] = 1;
         }
-        nmlp_swiglu_forward(&e, act, gate, up, 7);
-        nmlp_swiglu_backward(&e, gate, up, d_act, 7);
+        nmlp_train_swiglu_forward(&e, act, gate, up, 7);
+        nmlp_train_swiglu_backward(&e, gate, up, d_act, 7);
         for (int i = 0; i < 7; i++) {
             double sigmoid = 1 / (1 + exp(-(double)gates[i]));
             double silu = (double)gates[i] * sigmoid;
@@ -405,7 +405,7 @@ static void swiglu_survives_large_inputs(void **state) {
             assert_true(fabs((double)up[i] - silu) <= 1e-6 * fabs(silu) + 1e-30);
             assert_true(fabs((double)gate[i] - 2 * (sigmoid + silu * (1 - sigmoid))) < 1e-5);
         }
-        nmlp_exec_fini(&e);
+        nmlp_train_exec_fini(&e);
     }
 }
 

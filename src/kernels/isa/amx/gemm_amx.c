@@ -33,7 +33,7 @@ static void fetch_tile(const char *tile) {
     for (int i = 0; i < TILE_BYTES; i += NMLP_LINE_BYTES) _mm_prefetch(tile + i, _MM_HINT_T0);
 }
 
-static void block_32(const nmlp_block *p) {
+static void block_32(const nmlp_gemm_microtile *p) {
     const char *a = p->a;
     const char *b0 = p->b;
     const char *b1 = b0 + p->b_step;
@@ -49,7 +49,7 @@ static void block_32(const nmlp_block *p) {
         _tile_stream_loadd(5, a + TILE_BYTES, NMLP_LINE_BYTES);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
-        nmlp_beside_step(p->beside);
+        nmlp_gemm_overlap_step(p->overlap);
     }
     _tile_stored(0, c, C_STRIDE);
     _tile_stored(1, c + NMLP_STRIP, C_STRIDE);
@@ -58,7 +58,7 @@ static void block_32(const nmlp_block *p) {
 }
 
 /* Up to 16 rows: half the arithmetic, and B is loaded as ever. */
-static void block_16(const nmlp_block *p) {
+static void block_16(const nmlp_gemm_microtile *p) {
     const char *a = p->a;
     const char *b0 = p->b;
     const char *b1 = b0 + p->b_step;
@@ -69,7 +69,7 @@ static void block_16(const nmlp_block *p) {
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, b1, NMLP_LINE_BYTES);
         _tile_dpbf16ps(1, 4, 7);
-        nmlp_beside_step(p->beside);
+        nmlp_gemm_overlap_step(p->overlap);
     }
     _tile_stored(0, p->c, C_STRIDE);
     _tile_stored(1, p->c + NMLP_STRIP, C_STRIDE);
@@ -78,7 +78,7 @@ static void block_16(const nmlp_block *p) {
 /* gcc's tile intrinsics do not say which memory they touch. */
 static void settle_memory(void) { __asm__ volatile("" : : : "memory"); }
 
-static void block_bf16(const nmlp_block *p) {
+static void block_bf16(const nmlp_gemm_microtile *p) {
     settle_memory();
     if (p->rows > TILE_ROWS)
         block_32(p);
@@ -108,7 +108,7 @@ static void load_few_c_right(const float *c, bool accumulate) {
 }
 
 /* Up to 16 rows of four strips, which memory delivers faster than two. */
-static void few_64(const nmlp_block *p) {
+static void few_64(const nmlp_gemm_microtile *p) {
     const char *a = p->a;
     const char *b = p->b;
     const size_t strip = p->b_step;
@@ -142,7 +142,7 @@ static void few_64(const nmlp_block *p) {
 }
 
 /* The last two strips of a matrix. */
-static void few_32(const nmlp_block *p) {
+static void few_32(const nmlp_gemm_microtile *p) {
     const char *a = p->a;
     const char *b = p->b;
     load_few_c(p->c, p->accumulate);
@@ -157,7 +157,7 @@ static void few_32(const nmlp_block *p) {
     _tile_stored(1, p->c + NMLP_STRIP, FEW_C_STRIDE);
 }
 
-static void few_bf16(const nmlp_block *p) {
+static void few_bf16(const nmlp_gemm_microtile *p) {
     settle_memory();
     if (p->strips == FEW_STRIPS)
         few_64(p);
@@ -172,8 +172,8 @@ const nmlp_gemm nmlp_gemm_amx = {
     .elem_bytes = sizeof(uint16_t),
     .narrow_rows = INT32_MAX,
     .full_tiles = true,
-    .block = {[NMLP_DTYPE_BF16] = block_bf16},
-    .panel = nmlp_panel_amx,
+    .microkernel = {[NMLP_DTYPE_BF16] = block_bf16},
+    .panel = nmlp_gemm_panel_amx,
     .begin = nmlp_amx_begin,
     .end = nmlp_amx_end,
 };
@@ -184,7 +184,7 @@ const nmlp_gemm nmlp_gemm_few_amx = {
     .elem_bytes = sizeof(uint16_t),
     .narrow_rows = INT32_MAX,
     .full_tiles = true,
-    .block = {[NMLP_DTYPE_BF16] = few_bf16},
+    .microkernel = {[NMLP_DTYPE_BF16] = few_bf16},
     .begin = nmlp_amx_begin,
     .end = nmlp_amx_end,
 };

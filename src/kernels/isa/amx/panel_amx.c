@@ -3,7 +3,13 @@
 #include "kernels/isa/amx/lanes_bf16_amx.h"
 #include "kernels/gemm/panel.h"
 
-enum { TILE = NMLP_PANEL_TILE, TILE_FLOATS = NMLP_PANEL_TILE_FLOATS, TILE_BYTES = 1024, HALF = 16, FETCH_STEPS = 4 };
+enum {
+    TILE = NMLP_GEMM_PANEL_TILE,
+    TILE_FLOATS = NMLP_GEMM_PANEL_TILE_FLOATS,
+    TILE_BYTES = 1024,
+    HALF = 16,
+    FETCH_STEPS = 4
+};
 enum { ROWS_AHEAD = 8 };
 enum { C_STRIDE = TILE * (int)sizeof(float), HALF_FLOATS = HALF * TILE, C_LINES = TILE_FLOATS * 4 / NMLP_LINE_BYTES };
 
@@ -12,7 +18,7 @@ enum { C_STRIDE = TILE * (int)sizeof(float), HALF_FLOATS = HALF * TILE, C_LINES 
 /* gcc's tile intrinsics do not say which memory they touch. */
 static inline void settle_memory(void) { __asm__ volatile("" : : : "memory"); }
 
-/* ---- delivery ---- */
+/* ---- epilogue ---- */
 
 INLINE void put_line(char *to, const float *sums) { store_bf16_line(to, load(sums), load(sums + LANES)); }
 
@@ -32,25 +38,27 @@ INLINE void fetch_row(const char *row) {
     __builtin_prefetch(row + NMLP_LINE_BYTES, 1);
 }
 
-INLINE void put_next(nmlp_finished *f, const nmlp_outcome outcome) {
-    if (outcome == NMLP_ADDED_ROWS) fetch_row(f->to + ROWS_AHEAD * f->row_bytes);
-    if (outcome == NMLP_TO_LINES) put_line(f->to, f->sums[0]);
-    if (outcome == NMLP_GATED_LINES) put_gated(f->to, f->sums[0], f->sums[1]);
-    if (outcome == NMLP_TO_ROWS || outcome == NMLP_ADDED_ROWS) put_row(f->to, f->sums[0], outcome == NMLP_ADDED_ROWS);
+INLINE void put_next(nmlp_gemm_finished_tile *f, const nmlp_gemm_store_kind outcome) {
+    if (outcome == NMLP_STORE_ADDED_ROWS) fetch_row(f->to + ROWS_AHEAD * f->row_bytes);
+    if (outcome == NMLP_STORE_LINES) put_line(f->to, f->sums[0]);
+    if (outcome == NMLP_STORE_GATED_LINES) put_gated(f->to, f->sums[0], f->sums[1]);
+    if (outcome == NMLP_STORE_ROWS || outcome == NMLP_STORE_ADDED_ROWS)
+        put_row(f->to, f->sums[0], outcome == NMLP_STORE_ADDED_ROWS);
     f->to += f->row_bytes;
     f->sums[0] += TILE;
-    if (outcome == NMLP_GATED_LINES) f->sums[1] += TILE;
+    if (outcome == NMLP_STORE_GATED_LINES) f->sums[1] += TILE;
     f->rows--;
 }
 
 /* The next n rows of the tile, or what is left of them. */
-INLINE void put_rows(const nmlp_panel *p, nmlp_finished *f, int64_t n, const nmlp_outcome outcome) {
+INLINE void put_rows(const nmlp_gemm_panel *p, nmlp_gemm_finished_tile *f, int64_t n,
+                     const nmlp_gemm_store_kind outcome) {
     if (n > f->rows) n = f->rows;
-    if (outcome != NMLP_BY_CALL) {
+    if (outcome != NMLP_STORE_BY_CALLBACK) {
         for (; n > 0; n--) put_next(f, outcome);
         return;
     }
-    p->deliver(p->ctx, f, n);
+    p->store_rows(p->ctx, f, n);
     f->sums[0] += n * TILE;
     if (p->n_products == 2) f->sums[1] += n * TILE;
     f->row += n;
@@ -109,7 +117,7 @@ struct far {
     int64_t c_lines;    /* left */
 };
 
-__attribute__((noinline)) static void fetch_far(const nmlp_panel *p, struct far *far) {
+__attribute__((noinline)) static void fetch_far(const nmlp_gemm_panel *p, struct far *far) {
     enum { C_LINES_PER_STEP = 2 };
     if (far->c_lines > 0) {
         fetch_lines(far->next_c, C_LINES_PER_STEP);
@@ -125,8 +133,8 @@ __attribute__((noinline)) static void fetch_far(const nmlp_panel *p, struct far 
 
 /* Tile i of rows; up to 16 rows need but half the products. Every instruction in the loop counts: it holds up the tiles
  * as soon as it takes longer than they do. */
-INLINE void multiply_tile(const nmlp_panel *p, int64_t i, const bool low, const nmlp_outcome outcome) {
-    nmlp_finished f = *p->finished;
+INLINE void multiply_tile(const nmlp_gemm_panel *p, int64_t i, const bool low, const nmlp_gemm_store_kind outcome) {
+    nmlp_gemm_finished_tile f = *p->finished;
     const int64_t n_steps = p->k / TILE;
     const bool backwards = p->backwards ^ (i & 1);
     const int64_t start = backwards ? n_steps - 1 : 0;
@@ -143,7 +151,7 @@ INLINE void multiply_tile(const nmlp_panel *p, int64_t i, const bool low, const 
                       .b_step = b_step,
                       .next_c = (const char *)((p->earlier ? p->earlier : p->c) + (i + 1) * TILE_FLOATS),
                       .c_lines = p->kept ? C_LINES : 0};
-    int64_t until_turn = f.rows > 0 ? p->steps_between + 1 : INT64_MAX;
+    int64_t until_store = f.rows > 0 ? p->steps_between + 1 : INT64_MAX;
     load_sums(p->earlier ? p->earlier + i * TILE_FLOATS : NULL);
     for (int64_t step = n_steps; step > 0; step--) {
         _tile_stream_loadd(4, a, NMLP_LINE_BYTES); /* L1 is for the weights */
@@ -167,40 +175,40 @@ INLINE void multiply_tile(const nmlp_panel *p, int64_t i, const bool low, const 
         b1 += b_step;
         ahead0 += ahead_lines * NMLP_LINE_BYTES;
         ahead1 += ahead_lines * NMLP_LINE_BYTES;
-        if (--until_turn > 0) continue;
-        put_rows(p, &f, p->rows_per_turn, outcome);
-        until_turn = f.rows > 0 ? p->steps_between + 1 : INT64_MAX;
+        if (--until_store > 0) continue;
+        put_rows(p, &f, p->rows_per_store, outcome);
+        until_store = f.rows > 0 ? p->steps_between + 1 : INT64_MAX;
     }
     if (f.rows > 0) put_rows(p, &f, f.rows, outcome); /* before the sums below may take their place */
     settle_memory();
-    store_sums(nmlp_panel_sums(p, i), low);
+    store_sums(nmlp_gemm_panel_sums(p, i), low);
 }
 
-static void full_tile(const nmlp_panel *p, int64_t i) {
+static void full_tile(const nmlp_gemm_panel *p, int64_t i) {
     switch (p->finished->outcome) {
-    case NMLP_BY_CALL: multiply_tile(p, i, true, NMLP_BY_CALL); break;
-    case NMLP_TO_LINES: multiply_tile(p, i, true, NMLP_TO_LINES); break;
-    case NMLP_GATED_LINES: multiply_tile(p, i, true, NMLP_GATED_LINES); break;
-    case NMLP_TO_ROWS: multiply_tile(p, i, true, NMLP_TO_ROWS); break;
-    case NMLP_ADDED_ROWS: multiply_tile(p, i, true, NMLP_ADDED_ROWS); break;
+    case NMLP_STORE_BY_CALLBACK: multiply_tile(p, i, true, NMLP_STORE_BY_CALLBACK); break;
+    case NMLP_STORE_LINES: multiply_tile(p, i, true, NMLP_STORE_LINES); break;
+    case NMLP_STORE_GATED_LINES: multiply_tile(p, i, true, NMLP_STORE_GATED_LINES); break;
+    case NMLP_STORE_ROWS: multiply_tile(p, i, true, NMLP_STORE_ROWS); break;
+    case NMLP_STORE_ADDED_ROWS: multiply_tile(p, i, true, NMLP_STORE_ADDED_ROWS); break;
     }
 }
 
-static void half_tile(const nmlp_panel *p, int64_t i) {
+static void half_tile(const nmlp_gemm_panel *p, int64_t i) {
     switch (p->finished->outcome) {
-    case NMLP_BY_CALL: multiply_tile(p, i, false, NMLP_BY_CALL); break;
-    case NMLP_TO_LINES: multiply_tile(p, i, false, NMLP_TO_LINES); break;
-    case NMLP_GATED_LINES: multiply_tile(p, i, false, NMLP_GATED_LINES); break;
-    case NMLP_TO_ROWS: multiply_tile(p, i, false, NMLP_TO_ROWS); break;
-    case NMLP_ADDED_ROWS: multiply_tile(p, i, false, NMLP_ADDED_ROWS); break;
+    case NMLP_STORE_BY_CALLBACK: multiply_tile(p, i, false, NMLP_STORE_BY_CALLBACK); break;
+    case NMLP_STORE_LINES: multiply_tile(p, i, false, NMLP_STORE_LINES); break;
+    case NMLP_STORE_GATED_LINES: multiply_tile(p, i, false, NMLP_STORE_GATED_LINES); break;
+    case NMLP_STORE_ROWS: multiply_tile(p, i, false, NMLP_STORE_ROWS); break;
+    case NMLP_STORE_ADDED_ROWS: multiply_tile(p, i, false, NMLP_STORE_ADDED_ROWS); break;
     }
 }
 
-void nmlp_panel_amx(const nmlp_panel *p) {
+void nmlp_gemm_panel_amx(const nmlp_gemm_panel *p) {
     for (int64_t i = 0; i * TILE < p->rows; i++) {
         settle_memory();
         (p->rows - i * TILE > HALF ? full_tile : half_tile)(p, i);
         settle_memory();
-        *p->finished = nmlp_panel_finished(p, i);
+        *p->finished = nmlp_gemm_panel_finished(p, i);
     }
 }

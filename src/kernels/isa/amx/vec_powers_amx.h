@@ -23,7 +23,7 @@ static inline __m512i power_line(__m512 low, __m512 high, __m512i above) {
 }
 
 /* Writes a row's probabilities relative to `base` for the n keys it sees and returns their sum. */
-static inline lanes put_probabilities(const nmlp_softmax_rows *s, int64_t row, int64_t n, float base) {
+static inline lanes put_probabilities(const nmlp_vec_softmax_rows *s, int64_t row, int64_t n, float base) {
     const float steps = 128.0f * 1.44269504f; /* of e */
     const __m512i above = _mm512_loadu_si512(above_logarithm);
     const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);

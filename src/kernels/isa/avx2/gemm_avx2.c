@@ -16,7 +16,7 @@ typedef struct row {
 
 #define INLINE static inline __attribute__((always_inline))
 
-INLINE void load_c(acc *c, const nmlp_block *p, int rows) {
+INLINE void load_c(acc *c, const nmlp_gemm_microtile *p, int rows) {
 #pragma GCC unroll 6
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
@@ -24,7 +24,7 @@ INLINE void load_c(acc *c, const nmlp_block *p, int rows) {
             c->v[i][h] = p->accumulate ? _mm256_load_ps(p->c + i * NMLP_STRIP + h * LANES) : _mm256_setzero_ps();
 }
 
-INLINE void store_c(const acc *c, const nmlp_block *p, int rows) {
+INLINE void store_c(const acc *c, const nmlp_gemm_microtile *p, int rows) {
 #pragma GCC unroll 6
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
@@ -73,7 +73,7 @@ INLINE void pair_of(acc *c, const float *a, const char *b, nmlp_dtype dtype, int
     }
 }
 
-INLINE void rows_of(const nmlp_block *p, nmlp_dtype dtype, int rows) {
+INLINE void rows_of(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int rows) {
     const size_t pair_bytes = (dtype == NMLP_DTYPE_F32 ? 4 : 2) * 2 * NMLP_STRIP;
     acc c;
     const float *a = p->a;
@@ -88,7 +88,7 @@ INLINE void rows_of(const nmlp_block *p, nmlp_dtype dtype, int rows) {
 }
 
 /* One copy of the loop per number of rows: the accumulators must be registers. */
-INLINE void dispatch(const nmlp_block *p, nmlp_dtype dtype) {
+INLINE void dispatch(const nmlp_gemm_microtile *p, nmlp_dtype dtype) {
     switch (p->rows) {
     case 1: rows_of(p, dtype, 1); return;
     case 2: rows_of(p, dtype, 2); return;
@@ -99,9 +99,9 @@ INLINE void dispatch(const nmlp_block *p, nmlp_dtype dtype) {
     }
 }
 
-static void block_f32(const nmlp_block *p) { dispatch(p, NMLP_DTYPE_F32); }
-static void block_bf16(const nmlp_block *p) { dispatch(p, NMLP_DTYPE_BF16); }
-static void block_f16(const nmlp_block *p) { dispatch(p, NMLP_DTYPE_F16); }
+static void block_f32(const nmlp_gemm_microtile *p) { dispatch(p, NMLP_DTYPE_F32); }
+static void block_bf16(const nmlp_gemm_microtile *p) { dispatch(p, NMLP_DTYPE_BF16); }
+static void block_f16(const nmlp_gemm_microtile *p) { dispatch(p, NMLP_DTYPE_F16); }
 
 static void store_row(float *dst, row r) {
     _mm256_store_ps(dst, r.v[0]);
@@ -124,6 +124,6 @@ const nmlp_gemm nmlp_gemm_avx2 = {
     .strips = 1,
     .elem_bytes = sizeof(float),
     .narrow_rows = NARROW_ROWS,
-    .block = {[NMLP_DTYPE_F32] = block_f32, [NMLP_DTYPE_BF16] = block_bf16, [NMLP_DTYPE_F16] = block_f16},
+    .microkernel = {[NMLP_DTYPE_F32] = block_f32, [NMLP_DTYPE_BF16] = block_bf16, [NMLP_DTYPE_F16] = block_f16},
     .widen = widen,
 };

@@ -21,7 +21,7 @@ typedef struct extent {
 
 #define INLINE static inline __attribute__((always_inline))
 
-INLINE void load_c(acc *c, const nmlp_block *p, extent e) {
+INLINE void load_c(acc *c, const nmlp_gemm_microtile *p, extent e) {
 #pragma GCC unroll 12
     for (int i = 0; i < e.rows; i++)
 #pragma GCC unroll 4
@@ -30,7 +30,7 @@ INLINE void load_c(acc *c, const nmlp_block *p, extent e) {
                 p->accumulate ? _mm512_load_ps(p->c + i * e.width + s * NMLP_STRIP) : _mm512_setzero_ps();
 }
 
-INLINE void store_c(const acc *c, const nmlp_block *p, extent e) {
+INLINE void store_c(const acc *c, const nmlp_gemm_microtile *p, extent e) {
 #pragma GCC unroll 12
     for (int i = 0; i < e.rows; i++)
 #pragma GCC unroll 4
@@ -62,7 +62,7 @@ INLINE void step_f32(acc *c, const float *a, const float *b, size_t strip, exten
 }
 
 /* Two steps per turn: gcc leaves this loop as it stands, and one step is short of the loop's own work. */
-INLINE void sum_f32(const nmlp_block *p, extent e) {
+INLINE void sum_f32(const nmlp_gemm_microtile *p, extent e) {
     acc c;
     const float *a = p->a;
     const float *b = p->b;

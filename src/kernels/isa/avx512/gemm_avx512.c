@@ -4,7 +4,7 @@
 
 enum { MR = 6, STRIPS = 4, WIDTH = STRIPS * NMLP_STRIP };
 
-INLINE void dispatch(const nmlp_block *p, int strips) {
+INLINE void dispatch(const nmlp_gemm_microtile *p, int strips) {
     switch (p->rows) {
     case 1: sum_f32(p, (extent){1, strips, WIDTH}); return;
     case 2: sum_f32(p, (extent){2, strips, WIDTH}); return;
@@ -15,7 +15,7 @@ INLINE void dispatch(const nmlp_block *p, int strips) {
     }
 }
 
-static void block_f32(const nmlp_block *p) {
+static void block_f32(const nmlp_gemm_microtile *p) {
     if (p->strips == STRIPS)
         dispatch(p, STRIPS);
     else
@@ -39,6 +39,6 @@ const nmlp_gemm nmlp_gemm_avx512 = {
     .mr = MR,
     .strips = STRIPS,
     .elem_bytes = sizeof(float),
-    .block = {[NMLP_DTYPE_F32] = block_f32},
+    .microkernel = {[NMLP_DTYPE_F32] = block_f32},
     .widen = widen,
 };

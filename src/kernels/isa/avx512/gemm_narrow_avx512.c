@@ -7,7 +7,7 @@ enum { PREFETCH_INPUTS = PREFETCH_BYTES / NMLP_LINE_BYTES * 2 }; /* bf16: a line
 
 /* Inputs are added one after the other, as in the other blocks: a row's bits do not depend on how many rows come with
  * it. One row alone waits for its own additions, but that is still faster than memory. */
-INLINE void sum_bf16(const nmlp_block *p, extent e) {
+INLINE void sum_bf16(const nmlp_gemm_microtile *p, extent e) {
     acc c;
     const float *a = p->a;
     const char *b = p->b;
@@ -38,7 +38,7 @@ INLINE void sum_bf16(const nmlp_block *p, extent e) {
     store_c(&c, p, e);
 }
 
-INLINE void sum_f16(const nmlp_block *p, extent e) {
+INLINE void sum_f16(const nmlp_gemm_microtile *p, extent e) {
     acc c;
     const float *a = p->a;
     const char *b = p->b;
@@ -57,7 +57,7 @@ INLINE void sum_f16(const nmlp_block *p, extent e) {
     store_c(&c, p, e);
 }
 
-INLINE void sum_of(const nmlp_block *p, nmlp_dtype dtype, extent e) {
+INLINE void sum_of(const nmlp_gemm_microtile *p, nmlp_dtype dtype, extent e) {
     switch (dtype) {
     case NMLP_DTYPE_F32: sum_f32(p, e); return;
     case NMLP_DTYPE_BF16: sum_bf16(p, e); return;
@@ -65,7 +65,7 @@ INLINE void sum_of(const nmlp_block *p, nmlp_dtype dtype, extent e) {
     }
 }
 
-INLINE void dispatch_few(const nmlp_block *p, nmlp_dtype dtype, int strips) {
+INLINE void dispatch_few(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int strips) {
     enum { WIDTH = FEW_STRIPS * NMLP_STRIP };
     switch (p->rows) {
     case 1: sum_of(p, dtype, (extent){1, strips, WIDTH}); return;
@@ -77,14 +77,14 @@ INLINE void dispatch_few(const nmlp_block *p, nmlp_dtype dtype, int strips) {
     }
 }
 
-INLINE void few(const nmlp_block *p, nmlp_dtype dtype) {
+INLINE void few(const nmlp_gemm_microtile *p, nmlp_dtype dtype) {
     if (p->strips == FEW_STRIPS)
         dispatch_few(p, dtype, FEW_STRIPS);
     else
         dispatch_few(p, dtype, FEW_STRIPS / 2);
 }
 
-INLINE void narrow(const nmlp_block *p, nmlp_dtype dtype) {
+INLINE void narrow(const nmlp_gemm_microtile *p, nmlp_dtype dtype) {
     enum { WIDTH = STRIPS * NMLP_STRIP };
     switch (p->rows) {
     case 1: sum_of(p, dtype, (extent){1, STRIPS, WIDTH}); return;
@@ -102,19 +102,19 @@ INLINE void narrow(const nmlp_block *p, nmlp_dtype dtype) {
     }
 }
 
-static void few_f32(const nmlp_block *p) { few(p, NMLP_DTYPE_F32); }
-static void few_bf16(const nmlp_block *p) { few(p, NMLP_DTYPE_BF16); }
-static void few_f16(const nmlp_block *p) { few(p, NMLP_DTYPE_F16); }
-static void narrow_f32(const nmlp_block *p) { narrow(p, NMLP_DTYPE_F32); }
-static void narrow_bf16(const nmlp_block *p) { narrow(p, NMLP_DTYPE_BF16); }
-static void narrow_f16(const nmlp_block *p) { narrow(p, NMLP_DTYPE_F16); }
+static void few_f32(const nmlp_gemm_microtile *p) { few(p, NMLP_DTYPE_F32); }
+static void few_bf16(const nmlp_gemm_microtile *p) { few(p, NMLP_DTYPE_BF16); }
+static void few_f16(const nmlp_gemm_microtile *p) { few(p, NMLP_DTYPE_F16); }
+static void narrow_f32(const nmlp_gemm_microtile *p) { narrow(p, NMLP_DTYPE_F32); }
+static void narrow_bf16(const nmlp_gemm_microtile *p) { narrow(p, NMLP_DTYPE_BF16); }
+static void narrow_f16(const nmlp_gemm_microtile *p) { narrow(p, NMLP_DTYPE_F16); }
 
 const nmlp_gemm nmlp_gemm_few_avx512 = {
     .mr = FEW_MR,
     .strips = FEW_STRIPS,
     .elem_bytes = sizeof(float),
     .narrow_rows = INT32_MAX,
-    .block = {[NMLP_DTYPE_F32] = few_f32, [NMLP_DTYPE_BF16] = few_bf16, [NMLP_DTYPE_F16] = few_f16},
+    .microkernel = {[NMLP_DTYPE_F32] = few_f32, [NMLP_DTYPE_BF16] = few_bf16, [NMLP_DTYPE_F16] = few_f16},
 };
 
 const nmlp_gemm nmlp_gemm_narrow_avx512 = {
@@ -122,5 +122,5 @@ const nmlp_gemm nmlp_gemm_narrow_avx512 = {
     .strips = STRIPS,
     .elem_bytes = sizeof(float),
     .narrow_rows = INT32_MAX,
-    .block = {[NMLP_DTYPE_F32] = narrow_f32, [NMLP_DTYPE_BF16] = narrow_bf16, [NMLP_DTYPE_F16] = narrow_f16},
+    .microkernel = {[NMLP_DTYPE_F32] = narrow_f32, [NMLP_DTYPE_BF16] = narrow_bf16, [NMLP_DTYPE_F16] = narrow_f16},
 };

@@ -5,7 +5,7 @@
 
 enum { MR = 4 };
 
-static inline void block_rows(const nmlp_block *p, int rows) {
+static inline void block_rows(const nmlp_gemm_microtile *p, int rows) {
     float acc[MR][NMLP_STRIP] = {{0}};
     const float *b = p->b;
     if (p->accumulate) memcpy(acc, p->c, (size_t)rows * sizeof acc[0]);
@@ -18,7 +18,7 @@ static inline void block_rows(const nmlp_block *p, int rows) {
     memcpy(p->c, acc, (size_t)rows * sizeof acc[0]);
 }
 
-static void block_f32(const nmlp_block *p) {
+static void block_f32(const nmlp_gemm_microtile *p) {
     switch (p->rows) {
     case 1: block_rows(p, 1); return;
     case 2: block_rows(p, 2); return;
@@ -46,6 +46,6 @@ const nmlp_gemm nmlp_gemm_ref = {
     .mr = MR,
     .strips = 1,
     .elem_bytes = sizeof(float),
-    .block = {[NMLP_DTYPE_F32] = block_f32},
+    .microkernel = {[NMLP_DTYPE_F32] = block_f32},
     .widen = widen,
 };

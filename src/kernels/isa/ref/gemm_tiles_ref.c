@@ -16,7 +16,7 @@ static void row_strip(float *c, const uint16_t *a, const uint16_t *b) {
 }
 
 /* `width` strips is what C is laid out for. */
-static void multiply(const nmlp_block *p, int width, int strips) {
+static void multiply(const nmlp_gemm_microtile *p, int width, int strips) {
     for (int i = 0; i < p->rows; i++) {
         for (int strip = 0; strip < strips; strip++) {
             float *c = p->c + (i * width + strip) * NMLP_STRIP;
@@ -30,12 +30,12 @@ static void multiply(const nmlp_block *p, int width, int strips) {
     }
 }
 
-static void block_bf16(const nmlp_block *p) {
+static void block_bf16(const nmlp_gemm_microtile *p) {
     multiply(p, STRIPS, STRIPS);
-    for (int64_t k = 0; k < p->k; k += TILE_K) nmlp_beside_step(p->beside);
+    for (int64_t k = 0; k < p->k; k += TILE_K) nmlp_gemm_overlap_step(p->overlap);
 }
 
-static void few_bf16(const nmlp_block *p) { multiply(p, FEW_STRIPS, p->strips); }
+static void few_bf16(const nmlp_gemm_microtile *p) { multiply(p, FEW_STRIPS, p->strips); }
 
 const nmlp_gemm nmlp_gemm_emu = {
     .mr = MR,
@@ -43,8 +43,8 @@ const nmlp_gemm nmlp_gemm_emu = {
     .elem_bytes = sizeof(uint16_t),
     .narrow_rows = INT32_MAX,
     .full_tiles = true,
-    .block = {[NMLP_DTYPE_BF16] = block_bf16},
-    .panel = nmlp_panel_emu,
+    .microkernel = {[NMLP_DTYPE_BF16] = block_bf16},
+    .panel = nmlp_gemm_panel_emu,
 };
 
 const nmlp_gemm nmlp_gemm_few_emu = {
@@ -53,5 +53,5 @@ const nmlp_gemm nmlp_gemm_few_emu = {
     .elem_bytes = sizeof(uint16_t),
     .narrow_rows = INT32_MAX,
     .full_tiles = true,
-    .block = {[NMLP_DTYPE_BF16] = few_bf16},
+    .microkernel = {[NMLP_DTYPE_BF16] = few_bf16},
 };

@@ -3,7 +3,7 @@
 
 #include "kernels/gemm/panel.h"
 
-enum { TILE = NMLP_PANEL_TILE, TILE_FLOATS = NMLP_PANEL_TILE_FLOATS };
+enum { TILE = NMLP_GEMM_PANEL_TILE, TILE_FLOATS = NMLP_GEMM_PANEL_TILE_FLOATS };
 
 /* TDPBF16PS sums the two products of a pair, then adds to C. */
 static void row_step(float *c, const uint16_t *a, const uint16_t *b) {
@@ -15,7 +15,7 @@ static void row_step(float *c, const uint16_t *a, const uint16_t *b) {
         }
 }
 
-static void sum_row(float *c, const nmlp_panel *p, const char *a, bool backwards) {
+static void sum_row(float *c, const nmlp_gemm_panel *p, const char *a, bool backwards) {
     int64_t n_steps = p->k / TILE;
     for (int64_t at = 0; at < n_steps; at++) {
         int64_t step = backwards ? n_steps - 1 - at : at;
@@ -27,8 +27,8 @@ static void sum_row(float *c, const nmlp_panel *p, const char *a, bool backwards
     }
 }
 
-static void sum_tile(const nmlp_panel *p, int64_t i) {
-    float *c = nmlp_panel_sums(p, i);
+static void sum_tile(const nmlp_gemm_panel *p, int64_t i) {
+    float *c = nmlp_gemm_panel_sums(p, i);
     for (int64_t row = 0; row < TILE && i * TILE + row < p->rows; row++) {
         const char *a = p->a + p->a_tile_bytes * (size_t)i + (size_t)row * NMLP_LINE_BYTES;
         float *sums = c + row * TILE;
@@ -48,25 +48,25 @@ static void put_row(float *y, const float *sums, bool add) {
     for (int j = 0; j < TILE; j++) y[j] = add ? y[j] + sums[j] : sums[j];
 }
 
-static void deliver(const nmlp_panel *p, const nmlp_finished *f) {
-    if (f->outcome == NMLP_BY_CALL) {
-        if (f->rows > 0) p->deliver(p->ctx, f, f->rows);
+static void store_finished(const nmlp_gemm_panel *p, const nmlp_gemm_finished_tile *f) {
+    if (f->outcome == NMLP_STORE_BY_CALLBACK) {
+        if (f->rows > 0) p->store_rows(p->ctx, f, f->rows);
         return;
     }
     for (int64_t row = 0; row < f->rows; row++) {
         char *to = f->to + row * f->row_bytes;
         const float *sums = f->sums[0] + row * TILE;
-        if (f->outcome == NMLP_TO_LINES) put_line(to, sums, NULL);
-        if (f->outcome == NMLP_GATED_LINES) put_line(to, sums, f->sums[1] + row * TILE);
-        if (f->outcome == NMLP_TO_ROWS || f->outcome == NMLP_ADDED_ROWS)
-            put_row((float *)to, sums, f->outcome == NMLP_ADDED_ROWS);
+        if (f->outcome == NMLP_STORE_LINES) put_line(to, sums, NULL);
+        if (f->outcome == NMLP_STORE_GATED_LINES) put_line(to, sums, f->sums[1] + row * TILE);
+        if (f->outcome == NMLP_STORE_ROWS || f->outcome == NMLP_STORE_ADDED_ROWS)
+            put_row((float *)to, sums, f->outcome == NMLP_STORE_ADDED_ROWS);
     }
 }
 
-void nmlp_panel_emu(const nmlp_panel *p) {
+void nmlp_gemm_panel_emu(const nmlp_gemm_panel *p) {
     for (int64_t i = 0; i * TILE < p->rows; i++) {
-        deliver(p, p->finished);
+        store_finished(p, p->finished);
         sum_tile(p, i);
-        *p->finished = nmlp_panel_finished(p, i);
+        *p->finished = nmlp_gemm_panel_finished(p, i);
     }
 }

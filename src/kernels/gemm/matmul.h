@@ -1,12 +1,12 @@
 /* Packed matmuls, for the files that build on them. */
-#ifndef NMLP_KERNELS_GEMM_LINEAR_H
-#define NMLP_KERNELS_GEMM_LINEAR_H
+#ifndef NMLP_KERNELS_GEMM_MATMUL_H
+#define NMLP_KERNELS_GEMM_MATMUL_H
 
 #include "kernels/gemm/packed_weight.h"
 
 typedef struct nmlp_matmul {
     const nmlp_kernels *kernels;
-    const nmlp_matrix *w;
+    const nmlp_gemm_weight *w;
     const float *bias; /* [N] or NULL */
 } nmlp_matmul;
 
