@@ -87,14 +87,6 @@ awk "BEGIN { exit !(($before / (4 * ($us - 10) / 1000) - 1)^2 < 1e-6 && $after <
 refused 2 "whatever the ranks (--tile 16)" "$tiny" -o "$work/x" --budget-ms 0.03 --target trn1 --tile 16
 refused 1 "no-such-chip" "$tiny" -o "$work/x" --budget-ms 1 --target no-such-chip
 
-# Training after the refit: the factors change, the shapes do not.
-head -c 60000 "$tiny/calib.txt" >"$work/train.txt"
-"$command" compress "$tiny" -o "$work/r" --ratio 0.2 --alloc uniform --recover train --train-steps 1 --train-text "$work/train.txt" $few \
-    >/dev/null 2>"$work/err"
-has "$work/err" "training: held-out perplexity"
-[ -e "$work/r/recovery.csv" ] || fail "no log of the training"
-"$command" logits "$work/r" --ids 5,9 >/dev/null
-
 # Refusals name what is wrong.
 refused 2 "-o DIR" "$tiny" --ratio 0.2
 refused 2 "--ratio R or --budget-ms" "$tiny" -o "$work/x"

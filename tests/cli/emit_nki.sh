@@ -4,7 +4,9 @@
 set -eu
 command=$1
 root=$2
-tool=$(dirname "$command")/tests/nmlp_emit_case
+build=$(dirname "$command")
+[ -e "$build/tests" ] || build=$build/../.. # the command of a lesser CPU lies in tests/isa
+tool=$build/tests/nmlp_emit_case
 python=""
 for candidate in ${PYTHON:-} python3 /usr/bin/python3; do
     if "$candidate" -c 'import numpy' 2>/dev/null; then
