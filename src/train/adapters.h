@@ -5,7 +5,7 @@
 #define NMLP_TRAIN_ADAPTERS_H
 
 #include "base/mem.h"
-#include "train/adamw.h"
+#include "train/optimiser.h"
 #include "train/net.h"
 
 typedef struct nmlp_train_adapter {

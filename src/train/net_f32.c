@@ -1,2 +1,3 @@
-/* Nets in f32: what training uses. */
+/* Operators and nets in f32: what training uses. */
+#include "train/exec_body.h"
 #include "train/net_body.h"

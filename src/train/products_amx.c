@@ -6,14 +6,11 @@ static void block_begin(void) { nmlp_amx_begin(); }
 
 static void block_end(void) { nmlp_amx_end(); }
 
-/* gcc's tile intrinsics do not say which memory they touch. */
-static void settle_memory(void) { __asm__ volatile("" : : : "memory"); }
-
 /* Tiles 0..3 are C (row half, column half), 4 and 5 A, 6 and 7 B. */
 static void block_product(float *c, int64_t ldc, const uint16_t *a, const uint16_t *b, int64_t n_blocks,
                           bool accumulate) {
     size_t stride = (size_t)ldc * sizeof *c;
-    settle_memory();
+    nmlp_amx_settle_memory();
     if (accumulate) {
         _tile_loadd(0, c, stride);
         _tile_loadd(1, c + 16, stride);
@@ -39,7 +36,7 @@ static void block_product(float *c, int64_t ldc, const uint16_t *a, const uint16
     _tile_stored(1, c + 16, stride);
     _tile_stored(2, c + 16 * ldc, stride);
     _tile_stored(3, c + 16 * ldc + 16, stride);
-    settle_memory();
+    nmlp_amx_settle_memory();
 }
 
 const nmlp_train_products nmlp_train_products_amx = {

@@ -1,10 +1,11 @@
 /* Operands of tiles brought into order sixteen numbers at a time. Where an operand is transposed, pairs of neighbours
- * along k become one 32-bit word and blocks of 16 x 16 words are turned. */
+ * along k become one 32-bit word and blocks of 16 x 16 words are transposed. */
 #ifndef NMLP_TRAIN_TILES_PACK_AVX512_H
 #define NMLP_TRAIN_TILES_PACK_AVX512_H
 
 #include <immintrin.h>
 
+#include "kernels/isa/avx512/transpose_avx512.h"
 #include "train/tiles_body.h"
 
 static __mmask16 first_lanes(int64_t n) { return n >= 16 ? 0xffff : n <= 0 ? 0 : (__mmask16)((1u << n) - 1); }
@@ -52,29 +53,11 @@ static inline __m512i narrow_row(const float *src, int64_t n) {
     return narrow_halves(low, high);
 }
 
-static inline void turn(__m512i w[16]) {
-    __m512i t[16];
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(w[i], w[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(w[i], w[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4) {
-        w[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        w[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        w[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        w[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-    for (int i = 0; i < 4; i++) { /* lanes of 128 bits */
-        __m512i a = _mm512_shuffle_i32x4(w[i], w[i + 4], 0x88);
-        __m512i b = _mm512_shuffle_i32x4(w[i], w[i + 4], 0xdd);
-        __m512i c = _mm512_shuffle_i32x4(w[i + 8], w[i + 12], 0x88);
-        __m512i d = _mm512_shuffle_i32x4(w[i + 8], w[i + 12], 0xdd);
-        t[i] = _mm512_shuffle_i32x4(a, c, 0x88);
-        t[i + 8] = _mm512_shuffle_i32x4(a, c, 0xdd);
-        t[i + 4] = _mm512_shuffle_i32x4(b, d, 0x88);
-        t[i + 12] = _mm512_shuffle_i32x4(b, d, 0xdd);
-    }
-    for (int i = 0; i < 16; i++) w[i] = t[i];
+static inline void transpose_words(__m512i w[16]) {
+    nmlp_avx512_square s;
+    for (int i = 0; i < 16; i++) s.row[i] = _mm512_castsi512_ps(w[i]);
+    nmlp_avx512_transpose(&s);
+    for (int i = 0; i < 16; i++) w[i] = _mm512_castps_si512(s.row[i]);
 }
 
 /* Sixteen pairs of rows of a [k,n] operand: word (pair, column). Pairs past k and columns past n are zeros. */
@@ -103,7 +86,7 @@ static void pack_strip(uint16_t *dst, const nmlp_train_b_packing *g, int64_t fir
                 for (int i = 0; i < 16; i++) w[i] = _mm512_setzero_si512();
             } else if (g->transposed) {
                 load_rows(w, g->b + (first + j) * g->ldb + p, g->ldb, g->k - p, columns);
-                turn(w);
+                transpose_words(w);
             } else {
                 load_pairs(w, g->b + p * g->ldb + first + j, g->ldb, g->k - p, columns);
             }
@@ -130,7 +113,7 @@ static void copy_group(uint16_t *dst, const float *a, int64_t lda, bool transpos
         for (int64_t i = 0; i < MR; i += 16, dst += TILE_ELEMS) {
             __m512i w[16];
             load_pairs(w, a + p * lda + (i < m ? i : 0), lda, i < m ? k - p : 0, m - i);
-            turn(w);
+            transpose_words(w);
             for (int j = 0; j < 16; j++) _mm512_storeu_si512(dst + j * TILE_K, w[j]);
         }
     }

@@ -4,12 +4,11 @@
 
 #include "engine/session.h"
 #include "train/adapters.h"
-#include "train/adamw.h"
+#include "train/optimiser.h"
 #include "train/self_text.h"
 #include "train/corpus.h"
 #include "train/net.h"
 #include "train/recover.h"
-#include "train/schedule.h"
 
 /* What changes from step to step, and all that a later run needs to go on. */
 typedef struct nmlp_progress_state {

@@ -4,9 +4,8 @@
 
 #include "base/mem.h"
 #include "lib/testing.h"
-#include "train/adamw.h"
+#include "train/optimiser.h"
 #include "train/corpus.h"
-#include "train/schedule.h"
 
 static void near(double got, double want, double tolerance) {
     if (!(fabs(got - want) <= tolerance)) fail_msg("got %.9g, expected %.9g", got, want);

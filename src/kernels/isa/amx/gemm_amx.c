@@ -75,16 +75,13 @@ static void block_16(const nmlp_gemm_microtile *p) {
     _tile_stored(1, p->c + NMLP_STRIP, C_STRIDE);
 }
 
-/* gcc's tile intrinsics do not say which memory they touch. */
-static void settle_memory(void) { __asm__ volatile("" : : : "memory"); }
-
 static void block_bf16(const nmlp_gemm_microtile *p) {
-    settle_memory();
+    nmlp_amx_settle_memory();
     if (p->rows > TILE_ROWS)
         block_32(p);
     else
         block_16(p);
-    settle_memory();
+    nmlp_amx_settle_memory();
 }
 
 static void load_few_c(const float *c, bool accumulate) {
@@ -158,12 +155,12 @@ static void few_32(const nmlp_gemm_microtile *p) {
 }
 
 static void few_bf16(const nmlp_gemm_microtile *p) {
-    settle_memory();
+    nmlp_amx_settle_memory();
     if (p->strips == FEW_STRIPS)
         few_64(p);
     else
         few_32(p);
-    settle_memory();
+    nmlp_amx_settle_memory();
 }
 
 const nmlp_gemm nmlp_gemm_amx = {

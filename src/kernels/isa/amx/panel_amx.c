@@ -15,9 +15,6 @@ enum { C_STRIDE = TILE * (int)sizeof(float), HALF_FLOATS = HALF * TILE, C_LINES 
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* gcc's tile intrinsics do not say which memory they touch. */
-static inline void settle_memory(void) { __asm__ volatile("" : : : "memory"); }
-
 /* ---- epilogue ---- */
 
 INLINE void put_line(char *to, const float *sums) { store_bf16_line(to, load(sums), load(sums + LANES)); }
@@ -180,7 +177,7 @@ INLINE void multiply_tile(const nmlp_gemm_panel *p, int64_t i, const bool low, c
         until_store = f.rows > 0 ? p->steps_between + 1 : INT64_MAX;
     }
     if (f.rows > 0) put_rows(p, &f, f.rows, outcome); /* before the sums below may take their place */
-    settle_memory();
+    nmlp_amx_settle_memory();
     store_sums(nmlp_gemm_panel_sums(p, i), low);
 }
 
@@ -206,9 +203,9 @@ static void half_tile(const nmlp_gemm_panel *p, int64_t i) {
 
 void nmlp_gemm_panel_amx(const nmlp_gemm_panel *p) {
     for (int64_t i = 0; i * TILE < p->rows; i++) {
-        settle_memory();
+        nmlp_amx_settle_memory();
         (p->rows - i * TILE > HALF ? full_tile : half_tile)(p, i);
-        settle_memory();
+        nmlp_amx_settle_memory();
         *p->finished = nmlp_gemm_panel_finished(p, i);
     }
 }

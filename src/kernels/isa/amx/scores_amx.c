@@ -1,7 +1,6 @@
 /* Scores of heads of 64 dimensions: a tile's queries fill four tile registers and stay there, so that only keys are
  * loaded, half of what blocks load. */
-#include <immintrin.h>
-
+#include "kernels/isa/amx/tile_config_amx.h"
 #include "kernels/kernels_internal.h"
 
 enum {
@@ -10,9 +9,6 @@ enum {
     ROW_BYTES = NMLP_PAD * (int)sizeof(float),
     LOWER_ROWS = 16 * NMLP_PAD /* floats */
 };
-
-/* gcc's tile intrinsics do not say which memory they touch. */
-static void settle_memory(void) { __asm__ volatile("" : : : "memory"); }
 
 /* 32 rows, 16 keys. Tiles 0 and 1 are scores, 2 and 3 keys, 4 to 7 queries: upper and lower rows of 32 dimensions, then
  * of the others. */
@@ -25,9 +21,9 @@ static inline void score_strip(float *c, const char *strip, nmlp_gemm_overlap *o
     _tile_loadd(3, strip + TILE_BYTES, NMLP_LINE_BYTES);
     _tile_dpbf16ps(0, 6, 3);
     _tile_dpbf16ps(1, 7, 3);
-    settle_memory();
+    nmlp_amx_settle_memory();
     nmlp_gemm_overlap_step(overlap);
-    settle_memory();
+    nmlp_amx_settle_memory();
     _tile_stored(0, c, ROW_BYTES);
     _tile_stored(1, c + LOWER_ROWS, ROW_BYTES);
 }
@@ -35,7 +31,7 @@ static inline void score_strip(float *c, const char *strip, nmlp_gemm_overlap *o
 void nmlp_scores_64_amx(float *c, const void *queries, const void *strips, int64_t n, nmlp_gemm_overlap *overlap) {
     const char *q = queries;
     const char *strip = strips;
-    settle_memory();
+    nmlp_amx_settle_memory();
     _tile_loadd(4, q, NMLP_LINE_BYTES);
     _tile_loadd(5, q + TILE_BYTES, NMLP_LINE_BYTES);
     _tile_loadd(6, q + 2 * TILE_BYTES, NMLP_LINE_BYTES);
@@ -44,5 +40,5 @@ void nmlp_scores_64_amx(float *c, const void *queries, const void *strips, int64
         score_strip(c, strip, overlap);
         score_strip(c + NMLP_STRIP, strip + STRIP_BYTES, overlap);
     }
-    settle_memory();
+    nmlp_amx_settle_memory();
 }

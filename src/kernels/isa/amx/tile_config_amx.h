@@ -28,6 +28,10 @@ static inline void nmlp_amx_begin(void) {
     _tile_loadconfig(&config);
 }
 
+/* gcc's tile intrinsics do not say which memory they touch: stands wherever tiles read what was stored before, or what
+ * they stored is read. */
+static inline void nmlp_amx_settle_memory(void) { __asm__ volatile("" : : : "memory"); }
+
 static inline void nmlp_amx_end(void) { _tile_release(); }
 
 #endif

@@ -3,43 +3,8 @@
 #define NMLP_KERNELS_ISA_AVX512_VEC_AVX512_H
 
 #include "kernels/isa/avx512/lanes_avx512.h"
+#include "kernels/isa/avx512/transpose_avx512.h"
 #include "kernels/ops/vec_body.h"
-
-typedef struct square {
-    __m512 row[LANES];
-} square;
-
-/* Transposes in registers: 32-bit, then 64-bit, then 128-bit neighbours change places. */
-static inline __attribute__((always_inline)) void exchange(square *s) {
-    square t;
-#pragma GCC unroll 8
-    for (int i = 0; i < LANES; i += 2) {
-        t.row[i] = _mm512_unpacklo_ps(s->row[i], s->row[i + 1]);
-        t.row[i + 1] = _mm512_unpackhi_ps(s->row[i], s->row[i + 1]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < LANES; i += 4)
-#pragma GCC unroll 2
-        for (int j = 0; j < 2; j++) {
-            __m512d low = _mm512_castps_pd(t.row[i + j]);
-            __m512d high = _mm512_castps_pd(t.row[i + j + 2]);
-            s->row[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
-            s->row[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
-        }
-    /* Row 4b+c now holds, in its 128-bit part p, column 4p+c of source rows 4b..4b+3. */
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; c++) {
-        __m512 ab_low = _mm512_shuffle_f32x4(s->row[c], s->row[4 + c], 0x44);
-        __m512 ab_high = _mm512_shuffle_f32x4(s->row[c], s->row[4 + c], 0xee);
-        __m512 cd_low = _mm512_shuffle_f32x4(s->row[8 + c], s->row[12 + c], 0x44);
-        __m512 cd_high = _mm512_shuffle_f32x4(s->row[8 + c], s->row[12 + c], 0xee);
-        t.row[c] = _mm512_shuffle_f32x4(ab_low, cd_low, 0x88);
-        t.row[4 + c] = _mm512_shuffle_f32x4(ab_low, cd_low, 0xdd);
-        t.row[8 + c] = _mm512_shuffle_f32x4(ab_high, cd_high, 0x88);
-        t.row[12 + c] = _mm512_shuffle_f32x4(ab_high, cd_high, 0xdd);
-    }
-    *s = t;
-}
 
 /* Returns, in the highest bit of every half of a lane, whether the exponent there was ever all ones: adding to its
  * lowest bit carries into the sign, which is masked out before. */
@@ -48,7 +13,7 @@ static inline __attribute__((always_inline)) __m512i transpose_rows(void *dst, c
     const __m512i lowest = _mm512_and_si512(exponent, _mm512_set1_epi32(0x00800080));
     __m512i carried = _mm512_setzero_si512();
     for (int64_t at = 0; at < n; at += LANES) {
-        square s;
+        nmlp_avx512_square s;
         int64_t width = n - at < LANES ? n - at : LANES;
         __mmask16 mask = (__mmask16)((1u << width) - 1u);
 #pragma GCC unroll 16
@@ -57,7 +22,7 @@ static inline __attribute__((always_inline)) __m512i transpose_rows(void *dst, c
             __m512i bits = _mm512_and_si512(_mm512_castps_si512(s.row[j]), exponent);
             carried = _mm512_or_si512(carried, _mm512_add_epi16(bits, lowest));
         }
-        exchange(&s);
+        nmlp_avx512_transpose(&s);
 #pragma GCC unroll 16
         for (int64_t i = 0; i < LANES; i++)
             if (i < width) _mm512_storeu_ps((float *)dst + (at + i) * LANES, s.row[i]);

@@ -1,7 +1,7 @@
-/* AdamW over f32 master weights, with clipping of the gradient's norm. Results do not depend on the number of threads.
- */
-#ifndef NMLP_TRAIN_ADAMW_H
-#define NMLP_TRAIN_ADAMW_H
+/* AdamW over f32 master weights, with clipping of the gradient's norm, and the learning rate of a step. Results do not
+ * depend on the number of threads. */
+#ifndef NMLP_TRAIN_OPTIMISER_H
+#define NMLP_TRAIN_OPTIMISER_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -32,5 +32,16 @@ nmlp_status nmlp_train_grad_norm(nmlp_pool *pool, const nmlp_train_trainable *ar
 /* Update number `step` (from 1) with gradients times grad_scale. */
 void nmlp_train_adamw_update(const nmlp_train_adamw *adam, nmlp_pool *pool, nmlp_train_trainable *arrays, size_t n,
                              double rate, int64_t step, double grad_scale);
+
+/* Linear warm-up, then half a cosine down to a fraction of the peak. */
+typedef struct nmlp_train_schedule {
+    double peak;
+    double floor;   /* fraction of the peak at the last step */
+    int64_t warmup; /* steps; step `warmup` is the first at the peak */
+    int64_t steps;
+} nmlp_train_schedule;
+
+/* step from 0 to steps-1 */
+double nmlp_train_schedule_rate(const nmlp_train_schedule *schedule, int64_t step);
 
 #endif

@@ -1,2 +1,0 @@
-/* Training operators in f32. */
-#include "train/exec_body.h"
