@@ -1,23 +1,10 @@
-/* nmlp_compress_model: the compression job with model, text and engine taken care of. */
+/* nmlp_compress_model: options and results between a caller and the service. */
 #include "neuronmlp/compression.h"
 
 #include <math.h>
 
 #include "api/options.h"
-#include "base/pool.h"
-#include "compress/calibrate/calib_text.h"
-#include "compress/compress.h"
-
-struct job {
-    nmlp_compression_options options;
-    nmlp_pool *pool;
-    nmlp_model model;
-    nmlp_engine *engine;
-    nmlp_ids ids;
-    nmlp_str calibration_name;
-    nmlp_progress progress;
-    nmlp_compress_report report;
-};
+#include "service/compression.h"
 
 static nmlp_compression_options defaults(void) {
     nmlp_compress_options o = nmlp_compress_defaults();
@@ -27,7 +14,14 @@ static nmlp_compression_options defaults(void) {
                                       .refit = o.refit,
                                       .calibration_tokens = o.calib_tokens,
                                       .heldout_tokens = o.heldout_tokens,
-                                      .context = o.context};
+                                      .context = o.context,
+                                      .plain_svd = !o.whiten,
+                                      .no_row_weights = !o.row_weights,
+                                      .residual_tokens = o.token_weights,
+                                      .joint = (int)o.joint,
+                                      .no_shrink = !o.shrink,
+                                      .cap = o.cap,
+                                      .rounds = o.rounds};
 }
 
 void nmlp_compression_options_init(nmlp_compression_options *options, size_t struct_bytes) {
@@ -40,47 +34,32 @@ void nmlp_compression_result_init(nmlp_compression_result *result, size_t struct
     nmlp_options_give(result, struct_bytes, &ours, sizeof ours);
 }
 
-static bool pass_progress_on(void *ctx, const char *stage, double done, double total, const char *unit) {
-    const nmlp_compression_options *o = ctx;
-    return !o->on_progress || o->on_progress(o->progress_ctx, stage, done, total, unit) == 0;
+static nmlp_compress_options method_of(const nmlp_compression_options *o) {
+    nmlp_compress_options m = nmlp_compress_defaults();
+    m.ratio = o->ratio;
+    m.budget_ms = o->budget_ms;
+    m.tile = o->tile;
+    m.adaptive = !o->uniform;
+    m.refit = o->refit != 0;
+    m.whiten = !o->plain_svd;
+    m.row_weights = !o->no_row_weights;
+    m.token_weights = o->residual_tokens != 0;
+    m.joint = (nmlp_joint_mode)o->joint;
+    m.shrink = !o->no_shrink;
+    m.cap = o->cap;
+    m.rounds = o->rounds;
+    m.calib_tokens = o->calibration_tokens;
+    m.heldout_tokens = o->heldout_tokens;
+    m.context = o->context;
+    m.resume = o->resume != 0;
+    m.work_dir = o->work_dir;
+    m.keep_work = o->work_dir != NULL;
+    return m;
 }
 
-static nmlp_status open_job(struct job *job, const char *model_dir, nmlp_err *err) {
-    const nmlp_compression_options *o = &job->options;
-    job->progress = (nmlp_progress){.update = pass_progress_on, .ctx = &job->options};
-    NMLP_RETURN_IF_FAILED(nmlp_model_open(&job->model, model_dir, err));
-    NMLP_RETURN_IF_FAILED(nmlp_pool_create(&job->pool, o->n_threads, err));
-    nmlp_engine_options engine = {.isa = o->isa, .pool = job->pool, .progress = &job->progress};
-    NMLP_RETURN_IF_FAILED(nmlp_engine_create(&job->engine, &job->model, &engine, err));
-    return nmlp_calib_text_read(model_dir, o->calibration, &job->ids, &job->calibration_name, err);
-}
-
-static nmlp_status run_job(struct job *job, const char *out_dir, nmlp_err *err) {
-    const nmlp_compression_options *o = &job->options;
-    nmlp_compress_options internal = nmlp_compress_defaults();
-    internal.ratio = o->ratio;
-    internal.tile = o->tile > 0 ? o->tile : nmlp_compress_cpu_tile(&job->model.config);
-    internal.adaptive = !o->uniform;
-    internal.refit = o->refit;
-    internal.calib_tokens = o->calibration_tokens;
-    internal.heldout_tokens = o->heldout_tokens;
-    internal.context = o->context;
-    internal.resume = o->resume;
-    internal.calib_name = nmlp_str_text(&job->calibration_name);
-    internal.progress = &job->progress;
-    return nmlp_compress_run(job->engine, job->ids.data, (int64_t)job->ids.len, out_dir, &internal, &job->report, err);
-}
-
-static void close_job(struct job *job) {
-    nmlp_compress_report_fini(&job->report);
-    nmlp_str_fini(&job->calibration_name);
-    nmlp_ids_fini(&job->ids);
-    nmlp_engine_destroy(job->engine);
-    nmlp_pool_destroy(job->pool);
-    nmlp_model_close(&job->model);
-}
-
-static void give_result(nmlp_compression_result *result, const nmlp_compress_report *r) {
+static void give_result(nmlp_compression_result *result, const nmlp_compression_outcome *outcome) {
+    const nmlp_compress_report *r = &outcome->report;
+    bool trained = outcome->trained.steps > 0;
     nmlp_compression_result ours = {.params_before = r->params_before,
                                     .params_after = r->params_after,
                                     .mlp_params_before = r->mlp_params_before,
@@ -89,26 +68,41 @@ static void give_result(nmlp_compression_result *result, const nmlp_compress_rep
                                     .bytes_after = r->bytes_after,
                                     .calibration_tokens = r->calib_tokens,
                                     .heldout_tokens = r->heldout_tokens,
-                                    .heldout_ppl_before = r->heldout_measured ? exp(r->dense.nll) : NAN,
-                                    .heldout_ppl_after = r->heldout_measured ? exp(r->final.nll) : NAN};
+                                    .heldout_ppl_before = r->heldout_measured ? exp(r->dense.nll) : (double)NAN,
+                                    .heldout_ppl_after = r->heldout_measured ? exp(r->final.nll) : (double)NAN,
+                                    .trained_ppl_before = trained ? outcome->trained.heldout_ppl_before : (double)NAN,
+                                    .trained_ppl_after = trained ? outcome->trained.heldout_ppl_after : (double)NAN,
+                                    .time_before_ms = r->time_before_ms,
+                                    .time_after_ms = r->time_after_ms,
+                                    .seconds = outcome->seconds};
     nmlp_options_give(result, result->struct_bytes, &ours, sizeof ours);
 }
 
 nmlp_status nmlp_compress_model(const char *model_dir, const char *out_dir, const nmlp_compression_options *options,
                                 nmlp_compression_result *result, nmlp_err *err) {
-    struct job job = {.options = defaults()};
+    nmlp_compression_options o = defaults();
     nmlp_compression_result ignored;
-    nmlp_status st = NMLP_OK;
+    nmlp_compression_outcome outcome;
     if (!model_dir || !out_dir)
         return nmlp_fail(err, NMLP_E_ARG, "nmlp_compress_model needs the directories of both models");
-    nmlp_ids_init(&job.ids);
-    nmlp_str_init(&job.calibration_name);
-    NMLP_TRY(nmlp_options_take(&ignored, sizeof ignored, result, "nmlp_compression_result", err));
-    NMLP_TRY(nmlp_options_take(&job.options, sizeof job.options, options, "nmlp_compression_options", err));
-    NMLP_TRY(open_job(&job, model_dir, err));
-    NMLP_TRY(run_job(&job, out_dir, err));
-    if (result) give_result(result, &job.report);
-out:
-    close_job(&job);
+    NMLP_RETURN_IF_FAILED(nmlp_options_take(&ignored, sizeof ignored, result, "nmlp_compression_result", err));
+    NMLP_RETURN_IF_FAILED(nmlp_options_take(&o, sizeof o, options, "nmlp_compression_options", err));
+    if (o.joint < NMLP_JOINT_NEVER || o.joint > NMLP_JOINT_ALWAYS)
+        return nmlp_fail_field(err, NMLP_E_ARG, "joint", "is %d; it must be 0 to 2", o.joint);
+    if (o.n_threads < 0 || o.n_threads > NMLP_LOAD_THREADS_MAX)
+        return nmlp_fail_field(err, NMLP_E_ARG, "n_threads", "is %d; it must be 0 to %d", o.n_threads,
+                               NMLP_LOAD_THREADS_MAX);
+    nmlp_api_progress forward = {o.on_progress, o.progress_ctx};
+    nmlp_progress progress = nmlp_api_progress_of(&forward);
+    nmlp_compression_request request = {
+        .load = {.isa = o.isa, .precision = o.precision, .n_threads = o.n_threads, .progress = &progress},
+        .method = method_of(&o),
+        .calibration = o.calibration,
+        .target = o.target,
+        .train_steps = o.train_steps,
+        .train_text = o.train_text};
+    nmlp_status st = nmlp_compression_run(&outcome, model_dir, out_dir, &request, err);
+    if (st == NMLP_OK && result) give_result(result, &outcome);
+    nmlp_compression_outcome_fini(&outcome);
     return st;
 }

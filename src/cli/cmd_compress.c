@@ -1,32 +1,24 @@
 /* neuronmlp compress: factorise the MLPs of a checkpoint. */
 #define _DEFAULT_SOURCE /* setenv, getrusage */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/mem.h"
 #include "cli/command_text.h"
 #include "cli/commands.h"
 #include "cli/compress_table.h"
-#include "service/decode_cost.h"
-#include "cli/load_with_bar.h"
-#include "compress/calibrate/calib_text.h"
-#include "compress/compress.h"
 #include "linalg/linalg.h"
-#include "text/encode_file.h"
-#include "train/recover.h"
+#include "service/compression.h"
 
 enum { ARGS_MAX = 256 };
 
 struct args {
-    const char *output, *calib, *alloc, *recover, *target, *whiten, *weights, *tokens, *joint, *shrink, *train_text;
+    const char *output, *alloc, *recover, *whiten, *weights, *tokens, *joint, *shrink;
     int64_t rounds;
-    int64_t train_steps; /* 0: the refit is the end */
-    nmlp_compress_options options;
-    nmlp_load_options load;
+    nmlp_compression_request request;
 };
 
 /* Index of `text` in a NULL-ended list of words, or -1. */
@@ -68,29 +60,26 @@ static int read_words(const nmlp_cli *cli, struct args *a) {
     if (code < 0) code = read_word(cli, "shrink", a->shrink, off_on, &shrink);
     if (code >= 0) return code;
     if (recover != 2) {
-        if (a->train_text) return nmlp_cli_usage(cli, "--train-text goes with --recover train");
-        a->train_steps = 0;
+        if (a->request.train_text) return nmlp_cli_usage(cli, "--train-text goes with --recover train");
+        a->request.train_steps = 0;
     }
-    a->options.keep_work = a->options.work_dir != NULL;
-    a->options.adaptive = alloc == 1;
-    a->options.refit = recover >= 1;
-    a->options.whiten = whiten == 1;
-    a->options.row_weights = weight == 1;
-    a->options.token_weights = token == 1;
-    a->options.joint = (nmlp_joint_mode)joint;
-    a->options.shrink = shrink == 1;
-    a->options.rounds = (int)a->rounds;
+    a->request.method.keep_work = a->request.method.work_dir != NULL;
+    a->request.method.adaptive = alloc == 1;
+    a->request.method.refit = recover >= 1;
+    a->request.method.whiten = whiten == 1;
+    a->request.method.row_weights = weight == 1;
+    a->request.method.token_weights = token == 1;
+    a->request.method.joint = (nmlp_joint_mode)joint;
+    a->request.method.shrink = shrink == 1;
+    a->request.method.rounds = (int)a->rounds;
     return -1;
 }
 
 static int check_args(const nmlp_cli *cli, struct args *a) {
     if (!a->output) return nmlp_cli_usage(cli, "-o DIR is needed");
-    if (a->options.ratio == 0 && a->options.budget_ms == 0)
+    if (a->request.method.ratio == 0 && a->request.method.budget_ms == 0)
         return nmlp_cli_usage(cli, "--ratio R or --budget-ms X is needed");
-    if (a->options.ratio != 0 && a->options.budget_ms != 0)
-        return nmlp_cli_usage(cli, "--ratio and --budget-ms exclude each other");
-    if (a->options.budget_ms < 0) return nmlp_cli_usage(cli, "--budget-ms must be positive");
-    if (a->rounds < -1 || a->rounds > 8) return nmlp_cli_usage(cli, "--rounds must be from 0 to 8");
+    if (a->rounds < -1 || a->rounds > INT_MAX) return nmlp_cli_usage(cli, "--rounds must be from 0 to 8");
     return read_words(cli, a);
 }
 
@@ -112,48 +101,6 @@ static void restart_with_better_blas(int argc, char **argv) {
     fprintf(stderr, "note: OpenBLAS runs its slow %s kernels; set OPENBLAS_CORETYPE=%s\n", nmlp_linalg_core(), core);
 }
 
-static nmlp_status set_target(struct args *a, const nmlp_loaded *loaded, nmlp_err *err) {
-    const nmlp_config *c = &loaded->model.config;
-    bool cpu = strcmp(a->target, "cpu") == 0;
-    if (a->options.tile == 0) a->options.tile = cpu ? nmlp_compress_cpu_tile(c) : 128;
-    if (a->options.budget_ms == 0) return NMLP_OK;
-    if (!cpu) return nmlp_cli_decode_cost(&a->options.time, a->target, c, a->options.tile, err);
-    return nmlp_cost_measure_cpu(&a->options.time, a->load.isa, c->intermediate, c->hidden, loaded->pool, err);
-}
-
-/* Forward passes are most of a large model's compression, and bf16 makes them several times faster; small models stay
- * exact. */
-static nmlp_status choose_precision(struct args *a, const char *dir, nmlp_err *err) {
-    nmlp_config config;
-    if (a->load.precision || a->load.isa) return NMLP_OK;
-    NMLP_RETURN_IF_FAILED(nmlp_config_load(&config, dir, err));
-    a->load.precision = nmlp_compress_is_large(&config) ? "bf16" : "f32";
-    return NMLP_OK;
-}
-
-/* Trains the factors just written against the dense model, and puts the result in their place. */
-static nmlp_status train(const struct args *a, const nmlp_loaded *dense, const nmlp_ids *calib,
-                         const nmlp_progress *progress, nmlp_recover_report *report, nmlp_err *err) {
-    nmlp_recover_options options = nmlp_recover_defaults();
-    nmlp_model model = {0};
-    nmlp_ids ids;
-    nmlp_status st = NMLP_OK;
-    nmlp_ids_init(&ids);
-    if (a->train_text) NMLP_TRY(nmlp_encode_file(dense->model.checkpoint.dir, a->train_text, &ids, err));
-    const nmlp_ids *text = a->train_text ? &ids : calib;
-    NMLP_TRY(nmlp_model_open(&model, a->output, err));
-    options.teacher = &dense->model;
-    options.steps = a->train_steps;
-    options.isa = a->load.isa;
-    options.pool = dense->pool;
-    options.progress = progress;
-    NMLP_TRY(nmlp_recover(&model, text->data, (int64_t)text->len, a->output, &options, report, err));
-out:
-    nmlp_model_close(&model);
-    nmlp_ids_fini(&ids);
-    return st;
-}
-
 static void print_training(const nmlp_recover_report *r) {
     fprintf(stderr, "training: held-out perplexity %.3f -> %.3f, %lld steps, %lld tokens, %.0f s\n",
             r->heldout_ppl_before, r->heldout_ppl_after, (long long)r->steps, (long long)r->tokens, r->seconds);
@@ -167,98 +114,73 @@ static void warn_few_tokens(const nmlp_compress_report *r, const nmlp_config *c)
                 (long long)r->calib_tokens, (long long)c->hidden);
 }
 
-static int report(const nmlp_cli *cli, const struct args *a, const nmlp_compress_report *r, const nmlp_config *config,
-                  double seconds) {
+static int report(const nmlp_cli *cli, const struct args *a, const nmlp_compression_outcome *outcome) {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    nmlp_compress_summary summary = {.report = r,
-                                     .config = config,
+    nmlp_compress_summary summary = {.report = &outcome->report,
+                                     .config = &outcome->config,
                                      .output = a->output,
-                                     .seconds = seconds,
+                                     .seconds = outcome->seconds,
                                      .peak_rss_bytes = (int64_t)usage.ru_maxrss * 1024,
                                      .blas_core = nmlp_linalg_core()};
-    warn_few_tokens(r, config);
+    warn_few_tokens(&outcome->report, &outcome->config);
     if (cli->json) return nmlp_compress_print_json(cli, &summary);
     nmlp_compress_print_table(&summary);
     return NMLP_EXIT_OK;
 }
 
 static int compress(const nmlp_cli *cli, struct args *a) {
-    nmlp_loaded loaded = {0};
-    nmlp_compress_report result = {0};
-    nmlp_recover_report trained = {0};
+    nmlp_compression_outcome outcome;
     nmlp_cli_bar bar;
     nmlp_err err;
-    nmlp_ids ids;
-    nmlp_str calib_name;
-    nmlp_status st = NMLP_OK;
-    int code = NMLP_EXIT_FAILED;
-    double begin = nmlp_clock_seconds();
     nmlp_progress progress = nmlp_cli_progress(&bar);
-    nmlp_str_init(&calib_name);
-    nmlp_ids_init(&ids);
-    NMLP_TRY(choose_precision(a, cli->positionals[0], &err));
-    NMLP_TRY(nmlp_cli_load(&loaded, cli, cli->positionals[0], &a->load, &err));
-    NMLP_TRY(nmlp_calib_text_read(cli->positionals[0], a->calib, &ids, &calib_name, &err));
-    NMLP_TRY(set_target(a, &loaded, &err));
-    a->options.calib_name = nmlp_str_text(&calib_name);
-    a->options.progress = &progress;
-    NMLP_TRY(nmlp_compress_run(loaded.engine, ids.data, (int64_t)ids.len, a->output, &a->options, &result, &err));
-    if (a->train_steps > 0) NMLP_TRY(train(a, &loaded, &ids, &progress, &trained, &err));
-out:
+    a->request.load.n_threads = (int)cli->n_threads;
+    a->request.load.progress = &progress;
+    nmlp_status st = nmlp_compression_run(&outcome, cli->positionals[0], a->output, &a->request, &err);
     nmlp_cli_progress_end(&bar);
-    if (trained.steps > 0) print_training(&trained);
-    if (st == NMLP_OK) {
-        code = report(cli, a, &result, &loaded.model.config, nmlp_clock_seconds() - begin);
-    } else {
-        code = nmlp_cli_fail(cli, &err);
-    }
-    nmlp_compress_report_fini(&result);
-    nmlp_recover_report_fini(&trained);
-    nmlp_str_fini(&calib_name);
-    nmlp_ids_fini(&ids);
-    nmlp_unload(&loaded);
+    if (outcome.trained.steps > 0) print_training(&outcome.trained);
+    int code = st == NMLP_OK ? report(cli, a, &outcome) : nmlp_cli_fail(cli, &err);
+    nmlp_compression_outcome_fini(&outcome);
     return code;
 }
 
 static int run(int argc, char **argv) {
     struct args a = {.alloc = "adaptive",
                      .recover = "refit",
-                     .target = "cpu",
                      .whiten = "input",
                      .weights = "swiglu",
                      .tokens = "equal",
                      .joint = "auto",
                      .shrink = "on",
-                     .train_steps = 200,
-                     .options = nmlp_compress_defaults()};
-    a.options.tile = 0;
-    a.rounds = a.options.rounds;
+                     .request = {.method = nmlp_compress_defaults(), .target = "cpu", .train_steps = 200}};
+    a.request.method.tile = 0;
+    a.rounds = a.request.method.rounds;
     const nmlp_opt opts[] = {
         {"output", 'o', NMLP_OPT_STRING, &a.output, "DIR", "where to write the compressed checkpoint"},
-        {"ratio", 'r', NMLP_OPT_NUMBER, &a.options.ratio, "R", "fraction of MLP parameters to remove, e.g. 0.2"},
-        {"budget-ms", 0, NMLP_OPT_NUMBER, &a.options.budget_ms, "X",
+        {"ratio", 'r', NMLP_OPT_NUMBER, &a.request.method.ratio, "R", "fraction of MLP parameters to remove, e.g. 0.2"},
+        {"budget-ms", 0, NMLP_OPT_NUMBER, &a.request.method.budget_ms, "X",
          "instead: milliseconds all MLPs may take for one token"},
-        {"target", 0, NMLP_OPT_STRING, &a.target, "NAME",
+        {"target", 0, NMLP_OPT_STRING, &a.request.target, "NAME",
          "cpu (default), trn1, trn2, trn3 or a machine file: sets the tile and the cost of a rank"},
-        {"tile", 0, NMLP_OPT_INT, &a.options.tile, "T",
+        {"tile", 0, NMLP_OPT_INT, &a.request.method.tile, "T",
          "ranks are multiples of it (default 128 trn, 32 cpu, 16 small models)"},
         {"alloc", 0, NMLP_OPT_STRING, &a.alloc, "HOW", "uniform or adaptive ranks (default adaptive)"},
-        {"calib", 0, NMLP_OPT_STRING, &a.calib, "FILE", "calibration text (default MODEL/calib.txt)"},
-        {"calib-tokens", 0, NMLP_OPT_INT, &a.options.calib_tokens, "N", "tokens to calibrate on (default 65536)"},
-        {"heldout", 0, NMLP_OPT_INT, &a.options.heldout_tokens, "N",
+        {"calib", 0, NMLP_OPT_STRING, &a.request.calibration, "FILE", "calibration text (default MODEL/calib.txt)"},
+        {"calib-tokens", 0, NMLP_OPT_INT, &a.request.method.calib_tokens, "N",
+         "tokens to calibrate on (default 65536)"},
+        {"heldout", 0, NMLP_OPT_INT, &a.request.method.heldout_tokens, "N",
          "further tokens that judge (default 8192, large models 2048)"},
-        {"ctx", 0, NMLP_OPT_INT, &a.options.context, "N", "tokens in a window (default 512)"},
+        {"ctx", 0, NMLP_OPT_INT, &a.request.method.context, "N", "tokens in a window (default 512)"},
         {"recover", 0, NMLP_OPT_STRING, &a.recover, "none|refit|train",
          "refit: second pass (default); train: refit and training"},
-        {"train-text", 0, NMLP_OPT_STRING, &a.train_text, "FILE",
+        {"train-text", 0, NMLP_OPT_STRING, &a.request.train_text, "FILE",
          "text for --recover train (default: the calibration text)"},
-        {"train-steps", 0, NMLP_OPT_INT, &a.train_steps, "N", "updates of --recover train (default 200)"},
-        {"resume", 0, NMLP_OPT_FLAG, &a.options.resume, NULL, "go on where an interrupted run stopped"},
-        {"work", 0, NMLP_OPT_STRING, &a.options.work_dir, "DIR",
+        {"train-steps", 0, NMLP_OPT_INT, &a.request.train_steps, "N", "updates of --recover train (default 200)"},
+        {"resume", 0, NMLP_OPT_FLAG, &a.request.method.resume, NULL, "go on where an interrupted run stopped"},
+        {"work", 0, NMLP_OPT_STRING, &a.request.method.work_dir, "DIR",
          "keep statistics in DIR.partial; --resume uses them for other ratios"},
-        {"isa", 0, NMLP_OPT_STRING, &a.load.isa, "NAME", "kernel set (default: the fastest)"},
-        {"precision", 0, NMLP_OPT_STRING, &a.load.precision, "P",
+        {"isa", 0, NMLP_OPT_STRING, &a.request.load.isa, "NAME", "kernel set (default: the fastest)"},
+        {"precision", 0, NMLP_OPT_STRING, &a.request.load.precision, "P",
          "of activations: f32, or bf16 where the CPU has AMX (default f32, large models bf16)"},
         {"whiten", 0, NMLP_OPT_STRING, &a.whiten, "HOW", "research: input, or none for plain SVD"},
         {"weights", 0, NMLP_OPT_STRING, &a.weights, "swiglu|none",
@@ -268,7 +190,8 @@ static int run(int argc, char **argv) {
         {"joint", 0, NMLP_OPT_STRING, &a.joint, "never|auto|always",
          "research: one basis for gate and up (default auto, large models always)"},
         {"shrink", 0, NMLP_OPT_STRING, &a.shrink, "on|off", "research: shrink Grams to their diagonals (default on)"},
-        {"cap", 0, NMLP_OPT_NUMBER, &a.options.cap, "SHARE", "research: most a token may weigh (default 0.01, 0: off)"},
+        {"cap", 0, NMLP_OPT_NUMBER, &a.request.method.cap, "SHARE",
+         "research: most a token may weigh (default 0.01, 0: off)"},
         {"rounds", 0, NMLP_OPT_INT, &a.rounds, "N",
          "research: probe again around the best ranks (default 2, large models 0)"},
     };
@@ -277,7 +200,7 @@ static int run(int argc, char **argv) {
     restart_with_better_blas(argc, argv);
     nmlp_str_init(&made_by);
     nmlp_command_made_by(&made_by, argc, argv);
-    a.options.made_by = nmlp_str_text(&made_by);
+    a.request.method.made_by = nmlp_str_text(&made_by);
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_compress, opts, sizeof opts / sizeof opts[0], 1, 1, argc, argv);
     if (code < 0) code = check_args(&cli, &a);
     if (code < 0) code = compress(&cli, &a);

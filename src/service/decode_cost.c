@@ -16,8 +16,8 @@ static nmlp_status mlp_us(double *us, const nmlp_machine *m, const nmlp_config *
     return NMLP_OK;
 }
 
-nmlp_status nmlp_cli_decode_cost(nmlp_cost_line *line, const char *target, const nmlp_config *c, int64_t tile,
-                                 nmlp_err *err) {
+nmlp_status nmlp_service_decode_cost(nmlp_cost_line *line, const char *target, const nmlp_config *c, int64_t tile,
+                                     nmlp_err *err) {
     nmlp_machine m;
     double dense_us, few_us, many_us, dense = (double)(N_MATRICES * c->hidden * c->intermediate);
     int64_t per_rank = c->hidden + c->intermediate, break_even = c->hidden * c->intermediate / per_rank,

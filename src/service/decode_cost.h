@@ -8,7 +8,7 @@
 /* Plans the model's MLP for one row, dense and with its smallest and largest rank in tiles of `tile`, and draws the
  * line through these three times: decode waits for weights, so time grows with parameters. Simulated; the launch, once
  * for a whole model, is left out. `target` is a built-in machine or a file. */
-nmlp_status nmlp_cli_decode_cost(nmlp_cost_line *line, const char *target, const nmlp_config *config, int64_t tile,
-                                 nmlp_err *err);
+nmlp_status nmlp_service_decode_cost(nmlp_cost_line *line, const char *target, const nmlp_config *config, int64_t tile,
+                                     nmlp_err *err);
 
 #endif

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What `make install` installs is enough to build and run the examples with pkg-config alone, shared and static, and exports the public
-# functions only.
+# What `make install` installs is enough to build and run the examples, shared with pkg-config alone and static with the CMake package, and
+# exports the public functions only.
 set -eu
 command=$1
 root=$2
@@ -29,25 +29,52 @@ for header in $(sed -n 's/^#include "\(.*\)"$/\1/p' "$work"/usr/include/neuronml
     [ -f "$work/usr/include/$header" ] || fail "$header is included but not installed"
 done
 
+grep -q "VERSION_STRING \"$(pkg-config --modversion neuronmlp)\"" "$work/usr/include/neuronmlp/version.h" || fail "version.h differs"
+
 static_flags="-Wl,-Bstatic -lneuronmlp -Wl,-Bdynamic $(pkg-config --static --libs neuronmlp)"
 for source in "$root"/examples/*.c; do
     name=$(basename "$source" .c)
     # shellcheck disable=SC2046,SC2086
     cc -std=c11 -Wall -Wextra -Werror "$source" $(pkg-config --cflags --libs neuronmlp) -o "$work/$name"
-    # shellcheck disable=SC2046,SC2086
-    cc -std=c11 -Wall -Wextra -Werror "$source" $(pkg-config --cflags neuronmlp) "-L$lib" $static_flags -o "$work/$name-static"
-    ldd "$work/$name-static" | grep -q libneuronmlp && fail "$name-static needs the shared library"
+done
+# shellcheck disable=SC2046,SC2086
+cc -std=c11 "$root/examples/generate.c" $(pkg-config --cflags neuronmlp) "-L$lib" $static_flags -o "$work/generate-pkg-static"
+cmake -S "$root/examples" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$work/usr" >"$work/out" 2>&1 || fail "find_package: $(cat "$work/out")"
+cmake --build "$work/cmake" >"$work/out" 2>&1 || fail "CMake package: $(tail -n 20 "$work/out")"
+for source in "$root"/examples/*.c; do
+    name=$(basename "$source" .c)
+    ldd "$work/cmake/$name" | grep -q "$lib/libneuronmlp.so.0 " || fail "cmake/$name does not use the shared library"
+    ldd "$work/cmake/$name-static" | grep -q libneuronmlp && fail "$name-static needs the shared library"
+    cp "$work/cmake/$name-static" "$work/$name-static"
 done
 LD_LIBRARY_PATH=$lib
 export LD_LIBRARY_PATH
 
-for kind in "" -static; do
+for kind in "" -static -pkg-static; do
     # 32 tokens, the same text as the command's.
     "$work/generate$kind" "$tiny" "The old house" >"$work/out"
     "$command" run "$tiny" -p "The old house" -n 32 --device cpu 2>/dev/null | diff - "$work/out" || fail "generate$kind says something else"
     "$work/generate$kind" /no/such x >"$work/out" 2>"$work/err" && fail "a missing model was accepted"
     grep -q "/no/such" "$work/err" || fail "generate$kind: $(cat "$work/err")"
+done
 
+# models/tiny with its special tokens under ChatML's names is a chat model: the same answer as the command's, streamed, with statistics.
+mkdir "$work/chatty"
+cp "$tiny/config.json" "$tiny/model.safetensors" "$work/chatty/"
+sed 's/<|begin_of_text|>/<|im_start|>/g; s/<|end_of_text|>/<|im_end|>/g' "$tiny/tokenizer.json" >"$work/chatty/tokenizer.json"
+"$command" run "$work/chatty" --chat --system "Answer in one sentence." -p "Where is the house?" --device cpu --json >"$work/json" 2>"$work/err"
+for kind in "" -static; do
+    "$work/chat$kind" "$work/chatty" "Where is the house?" cpu >"$work/out"
+    tokens=$(sed 's/.*"generated_tokens":\([0-9]*\).*/\1/' "$work/json")
+    prompt=$(sed 's/.*"prompt_tokens":\([0-9]*\).*/\1/' "$work/json")
+    tail -n 1 "$work/out" | grep -q "^$prompt prompt tokens, [0-9]* ms to the first; $tokens generated at [0-9.]* tokens/s" || fail "chat$kind: $(tail -n 1 "$work/out")"
+    sed '$d' "$work/out" | python3 -c 'import json, sys; want = json.load(open(sys.argv[1]))["text"]; got = sys.stdin.read()[:-1]; sys.exit(got != want)' "$work/json" ||
+        fail "chat$kind says something else than the command: $(cat "$work/out")"
+    "$work/chat$kind" "$work/chatty" x tpu >"$work/out" 2>"$work/err" && fail "a device tpu was accepted"
+    grep -q "^device is \"tpu\"" "$work/err" || fail "chat$kind: $(cat "$work/err")"
+done
+
+for kind in "" -static; do
     # The same choices as the command: the same tiling, time and source but for the line that says how to print it again.
     "$work/plan_simulate$kind" trn2 256 512 128 1024 >"$work/kernel.py" 2>"$work/figures"
     "$command" plan --target trn2 --op xuv --shape 256,512,128,1024 --json >"$work/plan.json"
@@ -74,4 +101,13 @@ for kind in "" -static; do
     grep -q "1.5" "$work/err" || fail "compress$kind: $(cat "$work/err")"
 done
 [ ! -e "$work/x" ] || fail "a refused compression wrote something"
+# Cancelled by a signal soon after it began: its own exit code, no output.
+"$work/compress" "$tiny" "$work/x" 0.4 >"$work/out" 2>"$work/err" &
+running=$!
+while ! grep -q "%" "$work/err"; do sleep 0.05; done
+kill -INT $running
+status=0
+wait $running || status=$?
+[ "$status" -eq 3 ] || fail "a cancelled compression ends with $status: $(cat "$work/err")"
+[ ! -e "$work/x" ] || fail "a cancelled compression wrote something"
 echo "install: ok"

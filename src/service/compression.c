@@ -1,0 +1,113 @@
+#include "service/compression.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "compress/calibrate/calib_text.h"
+#include "service/decode_cost.h"
+#include "text/encode_file.h"
+
+enum { TRAINIUM_TILE = 128, ROUNDS_MAX = 8 };
+
+struct job {
+    const nmlp_compression_request *request;
+    const char *model_dir, *out_dir;
+    nmlp_compress_options method;
+    nmlp_loaded dense;
+    nmlp_ids calibration;
+    nmlp_str calibration_name;
+    nmlp_compression_outcome *outcome;
+};
+
+void nmlp_compression_outcome_fini(nmlp_compression_outcome *outcome) {
+    nmlp_compress_report_fini(&outcome->report);
+    nmlp_recover_report_fini(&outcome->trained);
+}
+
+static nmlp_status check(const nmlp_compression_request *r, nmlp_err *err) {
+    const nmlp_compress_options *m = &r->method;
+    if (m->budget_ms < 0)
+        return nmlp_fail_field(err, NMLP_E_ARG, "budget_ms", "is %g; it must be positive", m->budget_ms);
+    if (m->ratio != 0 && m->budget_ms != 0)
+        return nmlp_fail_field(err, NMLP_E_ARG, "budget_ms", "and `ratio` exclude each other");
+    if (m->rounds < -1 || m->rounds > ROUNDS_MAX)
+        return nmlp_fail_field(err, NMLP_E_ARG, "rounds", "is %d; it must be 0 to %d", m->rounds, ROUNDS_MAX);
+    if (m->tile < 0)
+        return nmlp_fail_field(err, NMLP_E_ARG, "tile", "is %lld; it must be at least 1", (long long)m->tile);
+    if (r->train_steps < 0)
+        return nmlp_fail_field(err, NMLP_E_ARG, "train_steps", "is %lld; it must be 0 or more",
+                               (long long)r->train_steps);
+    return NMLP_OK;
+}
+
+/* Forward passes are most of a large model's compression, and bf16 makes them several times faster; small models stay
+ * exact. */
+static nmlp_status load(struct job *j, nmlp_err *err) {
+    nmlp_load_options options = j->request->load;
+    nmlp_config config;
+    if (!options.precision && !options.isa) {
+        NMLP_RETURN_IF_FAILED(nmlp_config_load(&config, j->model_dir, err));
+        options.precision = nmlp_compress_is_large(&config) ? "bf16" : "f32";
+    }
+    return nmlp_load(&j->dense, j->model_dir, &options, err);
+}
+
+static nmlp_status set_target(struct job *j, nmlp_err *err) {
+    const nmlp_config *c = &j->dense.model.config;
+    nmlp_compress_options *m = &j->method;
+    const char *target = j->request->target;
+    bool cpu = !target || strcmp(target, "cpu") == 0;
+    if (m->tile == 0) m->tile = cpu ? nmlp_compress_cpu_tile(c) : TRAINIUM_TILE;
+    if (m->budget_ms == 0) return NMLP_OK;
+    if (!cpu) return nmlp_service_decode_cost(&m->time, target, c, m->tile, err);
+    return nmlp_cost_measure_cpu(&m->time, j->request->load.isa, c->intermediate, c->hidden, j->dense.pool, err);
+}
+
+/* Trains the factors just written against the dense model, and puts the result in their place. */
+static nmlp_status train(struct job *j, nmlp_err *err) {
+    const nmlp_compression_request *r = j->request;
+    nmlp_recover_options options = nmlp_recover_defaults();
+    nmlp_model model = {0};
+    nmlp_ids ids;
+    nmlp_status st = NMLP_OK;
+    nmlp_ids_init(&ids);
+    if (r->train_text) NMLP_TRY(nmlp_encode_file(j->model_dir, r->train_text, &ids, err));
+    const nmlp_ids *text = r->train_text ? &ids : &j->calibration;
+    NMLP_TRY(nmlp_model_open(&model, j->out_dir, err));
+    options.teacher = &j->dense.model;
+    options.steps = r->train_steps;
+    options.isa = r->load.isa;
+    options.pool = j->dense.pool;
+    options.progress = r->load.progress;
+    NMLP_TRY(nmlp_recover(&model, text->data, (int64_t)text->len, j->out_dir, &options, &j->outcome->trained, err));
+out:
+    nmlp_model_close(&model);
+    nmlp_ids_fini(&ids);
+    return st;
+}
+
+nmlp_status nmlp_compression_run(nmlp_compression_outcome *outcome, const char *model_dir, const char *out_dir,
+                                 const nmlp_compression_request *r, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    struct job j = {.request = r, .model_dir = model_dir, .out_dir = out_dir, .method = r->method, .outcome = outcome};
+    double begin = nmlp_clock_seconds();
+    *outcome = (nmlp_compression_outcome){0};
+    nmlp_ids_init(&j.calibration);
+    nmlp_str_init(&j.calibration_name);
+    NMLP_TRY(check(r, err));
+    NMLP_TRY(load(&j, err));
+    NMLP_TRY(nmlp_calib_text_read(model_dir, r->calibration, &j.calibration, &j.calibration_name, err));
+    NMLP_TRY(set_target(&j, err));
+    outcome->config = j.dense.model.config;
+    j.method.calib_name = nmlp_str_text(&j.calibration_name);
+    j.method.progress = r->load.progress;
+    NMLP_TRY(nmlp_compress_run(j.dense.engine, j.calibration.data, (int64_t)j.calibration.len, out_dir, &j.method,
+                               &outcome->report, err));
+    if (r->train_steps > 0) NMLP_TRY(train(&j, err));
+    outcome->seconds = nmlp_clock_seconds() - begin;
+out:
+    nmlp_str_fini(&j.calibration_name);
+    nmlp_ids_fini(&j.calibration);
+    nmlp_unload(&j.dense);
+    return st;
+}
