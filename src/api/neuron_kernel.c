@@ -10,11 +10,9 @@
 #include "trainium/sim/time.h"
 
 struct nmlp_neuron_kernel {
-    nmlp_machine machine;
-    nmlp_program *program;
+    nmlp_built_kernel built;
     nmlp_str tiling;
     nmlp_str source;
-    double limit_us; /* 0: not planned */
 };
 
 static const nmlp_neuron_problem problem_defaults = {
@@ -29,30 +27,16 @@ void nmlp_neuron_figures_init(nmlp_neuron_figures *figures, size_t struct_bytes)
     nmlp_options_give(figures, struct_bytes, &ours, sizeof ours);
 }
 
-static nmlp_status plan(nmlp_neuron_kernel *k, nmlp_plan_op op, const nmlp_kernel_request *rq, const char *cache,
-                        nmlp_err *err) {
-    nmlp_planner planner = {.machine = &k->machine, .judge = nmlp_judge_by_time, .cache_path = cache};
-    nmlp_plan found;
-    NMLP_RETURN_IF_FAILED(nmlp_plan_find(&found, &planner, op, rq, err));
-    k->limit_us = found.limit_us;
-    nmlp_tiling_print(&found.winner.tiling, &k->tiling);
-    NMLP_RETURN_IF_FAILED(nmlp_str_status(&k->tiling, err));
-    return nmlp_choice_build(&k->program, &found.winner, rq, err);
-}
-
 static nmlp_status build(nmlp_neuron_kernel *k, const nmlp_neuron_problem *p, nmlp_err *err) {
-    nmlp_tiling tiling;
-    nmlp_plan_op op;
-    nmlp_kernel_request rq = {
-        .shape = {p->rows, p->inputs, p->rank, p->outputs}, .tiling = &tiling, .machine = &k->machine};
-    NMLP_RETURN_IF_FAILED(nmlp_machine_open(&k->machine, p->target, err));
-    const nmlp_kernel *kernel = nmlp_kernel_find(p->kernel, err);
-    if (!kernel) return NMLP_E_ARG;
-    NMLP_RETURN_IF_FAILED(nmlp_tiling_parse(&tiling, p->tiling, err));
-    if (!nmlp_nc_dtype_parse(p->dtype, &rq.dtype))
-        return nmlp_fail(err, NMLP_E_ARG, "dtype is \"%s\"; expected bf16, fp16 or fp32", p->dtype);
-    if (nmlp_plan_op_parse(p->kernel, &op)) return plan(k, op, &rq, p->plan_cache, err);
-    return nmlp_kernel_build(&k->program, kernel, &rq, err);
+    nmlp_kernel_problem problem = {.target = p->target,
+                                   .kernel = p->kernel,
+                                   .shape = {p->rows, p->inputs, p->rank, p->outputs},
+                                   .tiling = p->tiling,
+                                   .dtype = p->dtype,
+                                   .plan_cache = p->plan_cache};
+    NMLP_RETURN_IF_FAILED(nmlp_kernel_build_problem(&k->built, &problem, err));
+    if (k->built.planned) nmlp_tiling_print(&k->built.plan.winner.tiling, &k->tiling);
+    return nmlp_str_status(&k->tiling, err);
 }
 
 nmlp_status nmlp_neuron_kernel_create(nmlp_neuron_kernel **out, const nmlp_neuron_problem *problem, nmlp_err *err) {
@@ -78,7 +62,7 @@ nmlp_status nmlp_neuron_kernel_create(nmlp_neuron_kernel **out, const nmlp_neuro
 
 void nmlp_neuron_kernel_destroy(nmlp_neuron_kernel *k) {
     if (!k) return;
-    nmlp_program_destroy(k->program);
+    nmlp_built_kernel_fini(&k->built);
     nmlp_str_fini(&k->tiling);
     nmlp_str_fini(&k->source);
     nmlp_mem_free(k);
@@ -92,9 +76,9 @@ nmlp_status nmlp_neuron_kernel_simulate(nmlp_neuron_kernel *k, nmlp_neuron_figur
     if (!k || !figures)
         return nmlp_fail(err, NMLP_E_ARG, "nmlp_neuron_kernel_simulate needs a kernel and a place for the figures");
     NMLP_RETURN_IF_FAILED(nmlp_options_take(&ours, sizeof ours, figures, "nmlp_neuron_figures", err));
-    NMLP_RETURN_IF_FAILED(nmlp_time_run(&t, k->program, &k->machine, NULL, err));
+    NMLP_RETURN_IF_FAILED(nmlp_time_run(&t, k->built.program, &k->built.machine, NULL, err));
     ours = (nmlp_neuron_figures){.latency_us = t.latency_us,
-                                 .limit_us = k->limit_us,
+                                 .limit_us = k->built.planned ? k->built.plan.limit_us : 0,
                                  .hbm_read_bytes = t.hbm_read_bytes,
                                  .hbm_write_bytes = t.hbm_write_bytes,
                                  .flops = t.flops,
@@ -113,7 +97,7 @@ nmlp_status nmlp_neuron_kernel_check(nmlp_neuron_kernel *k, uint64_t seed, int n
     nmlp_check_report check;
     if (!k) return nmlp_fail(err, NMLP_E_ARG, "nmlp_neuron_kernel_check needs a kernel");
     NMLP_TRY(nmlp_pool_create(&pool, n_threads, err));
-    NMLP_TRY(nmlp_check_run(&check, k->program, seed, pool, NULL, err));
+    NMLP_TRY(nmlp_check_run(&check, k->built.program, seed, pool, NULL, err));
     if (max_rel_err) *max_rel_err = check.max_rel_err;
 out:
     nmlp_pool_destroy(pool);
@@ -124,13 +108,13 @@ nmlp_status nmlp_neuron_kernel_emit(nmlp_neuron_kernel *k, const char *dialect, 
     nmlp_time_report t;
     if (!k || !source)
         return nmlp_fail(err, NMLP_E_ARG, "nmlp_neuron_kernel_emit needs a kernel and a place for its source");
-    nmlp_emit_options options = {.dialect = nmlp_dialect_for(&k->machine), .machine = &k->machine};
+    nmlp_emit_options options = {.dialect = nmlp_dialect_for(&k->built.machine), .machine = &k->built.machine};
     if (dialect && !nmlp_dialect_parse(dialect, &options.dialect))
         return nmlp_fail(err, NMLP_E_ARG, "dialect is \"%s\"; expected nki or nki-legacy", dialect);
-    NMLP_RETURN_IF_FAILED(nmlp_time_run(&t, k->program, &k->machine, NULL, err));
+    NMLP_RETURN_IF_FAILED(nmlp_time_run(&t, k->built.program, &k->built.machine, NULL, err));
     options.latency_us = t.latency_us;
     nmlp_str_clear(&k->source);
-    NMLP_RETURN_IF_FAILED(nmlp_emit_kernel(&k->source, k->program, &options, NULL, err));
+    NMLP_RETURN_IF_FAILED(nmlp_emit_kernel(&k->source, k->built.program, &options, NULL, err));
     NMLP_RETURN_IF_FAILED(nmlp_str_status(&k->source, err));
     *source = nmlp_str_text(&k->source);
     return NMLP_OK;

@@ -29,20 +29,15 @@ static nmlp_status count(const nmlp_program *p, ablation *a, nmlp_err *err) {
 }
 
 static nmlp_status measure(ablation *a, const nmlp_machine *m, nmlp_err *err) {
-    nmlp_tiling t = {0};
-    nmlp_program *p = NULL;
-    const nmlp_kernel *kernel = nmlp_kernel_find("xuv-naive", err);
-    if (!kernel) return NMLP_E_MISSING;
-    nmlp_kernel_request rq = {.shape = {S, H, R, O}, .dtype = NMLP_NC_BF16, .tiling = &t, .machine = m};
-    NMLP_RETURN_IF_FAILED(nmlp_tiling_set(&t, "cache", a->cache ? 2 : 1, err));
-    NMLP_RETURN_IF_FAILED(nmlp_tiling_set(&t, "turn", a->turn ? 2 : 1, err));
-    const char *const keys[] = {"m", "r", "k", "n"};
-    static const int64_t blocks[] = {4, 8, 8, 2}; /* the paper's */
-    for (int i = 0; i < 4; i++) NMLP_RETURN_IF_FAILED(nmlp_tiling_set(&t, keys[i], a->block ? blocks[i] : 1, err));
-    NMLP_RETURN_IF_FAILED(nmlp_kernel_build(&p, kernel, &rq, err));
-    nmlp_status st = nmlp_judge_by_time(NULL, p, m, &a->cost, err);
-    if (st == NMLP_OK) st = count(p, a, err);
-    nmlp_program_destroy(p);
+    static const char *const blocks[] = {"m=1,r=1,k=1,n=1", "m=4,r=8,k=8,n=2"}; /* the second: the paper's */
+    char tiling[80];
+    nmlp_built_kernel k;
+    snprintf(tiling, sizeof tiling, "cache=%d,turn=%d,%s", a->cache ? 2 : 1, a->turn ? 2 : 1, blocks[a->block]);
+    nmlp_kernel_problem problem = {.machine = m, .kernel = "xuv-naive", .shape = {S, H, R, O}, .tiling = tiling};
+    nmlp_status st = nmlp_kernel_build_problem(&k, &problem, err);
+    if (st == NMLP_OK) st = nmlp_kernel_simulate_cost(NULL, k.program, m, &a->cost, err);
+    if (st == NMLP_OK) st = count(k.program, a, err);
+    nmlp_built_kernel_fini(&k);
     return st;
 }
 

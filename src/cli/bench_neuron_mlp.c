@@ -27,14 +27,14 @@ typedef struct summary {
 static nmlp_status one(const nmlp_machine *m, const char *model, double ratio, int64_t rows, summary *sum,
                        nmlp_str *csv, bool quiet, nmlp_err *err) {
     nmlp_config c;
-    nmlp_plan plan;
+    nmlp_kernel_plan plan;
     nmlp_str tiling;
-    nmlp_planner planner = {.machine = m, .judge = nmlp_judge_by_time};
+    nmlp_planner planner = nmlp_kernel_planner(m, NULL);
     NMLP_RETURN_IF_FAILED(nmlp_preset_find(&c, model, err));
     int64_t rank = nmlp_rank_for_ratio(c.intermediate, c.hidden, ratio, TILE);
     nmlp_kernel_request rq = {.shape = {rows, c.hidden, rank, c.intermediate}, .dtype = NMLP_NC_BF16, .machine = m};
     clock_t start = clock(); /* of this processor: other programs do not count */
-    NMLP_RETURN_IF_FAILED(nmlp_plan_find(&plan, &planner, NMLP_PLAN_MLP, &rq, err));
+    NMLP_RETURN_IF_FAILED(nmlp_kernel_plan_find(&plan, &planner, NMLP_PLAN_MLP, &rq, err));
     double seconds = (double)(clock() - start) / CLOCKS_PER_SEC, us = plan.winner.cost.latency_us;
     double bound = plan.limit_us - m->launch_us, floor = plan.floor_us - m->launch_us,
            over = (us - m->launch_us) / bound, over_floor = (us - m->launch_us) / floor,

@@ -2,53 +2,45 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "service/kernel.h"
 #include "base/file.h"
+#include "cli/command_text.h"
 #include "cli/commands.h"
 #include "cli/json_out.h"
 #include "cli/neuron_args.h"
 #include "trainium/emit/emit.h"
-#include "trainium/plan/kernel_table.h"
 #include "trainium/sim/time.h"
 
 typedef struct emit_args {
-    const char *target, *kernel, *shape, *tiling, *dtype, *dialect, *output;
+    nmlp_kernel_args kernel;
+    const char *dialect, *output;
     bool module;
 } emit_args;
 
 typedef struct emission {
     const nmlp_cli *cli;
     emit_args args;
-    nmlp_machine machine;
-    nmlp_kernel_shape shape;
-    nmlp_program *program;
+    nmlp_built_kernel built;
     nmlp_emit_options options;
     nmlp_emit_result result;
     nmlp_str command, text;
 } emission;
 
 static nmlp_status build(emission *e, nmlp_err *err) {
-    nmlp_tiling tiling;
-    nmlp_nc_dtype dtype;
-    NMLP_RETURN_IF_FAILED(nmlp_machine_open(&e->machine, e->args.target, err));
-    const nmlp_kernel *kernel = nmlp_kernel_find(e->args.kernel, err);
-    if (!kernel) return NMLP_E_ARG;
-    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_shape(&e->shape, e->args.shape, kernel->name, kernel->has_rank, err));
-    NMLP_RETURN_IF_FAILED(nmlp_tiling_parse(&tiling, e->args.tiling, err));
-    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_dtype(&dtype, e->args.dtype, err));
-    nmlp_kernel_request rq = {.shape = e->shape, .dtype = dtype, .tiling = &tiling, .machine = &e->machine};
-    return nmlp_kernel_build_planned(&e->program, kernel, &rq, err);
+    nmlp_kernel_problem problem;
+    NMLP_RETURN_IF_FAILED(nmlp_cli_kernel_problem(&problem, &e->args.kernel, err));
+    return nmlp_kernel_build_problem(&e->built, &problem, err);
 }
 
 static nmlp_status choose_options(emission *e, nmlp_err *err) {
     const emit_args *a = &e->args;
-    e->options =
-        (nmlp_emit_options){.dialect = nmlp_dialect_for(&e->machine), .machine = &e->machine, .latency_us = -1};
+    e->options = (nmlp_emit_options){
+        .dialect = nmlp_dialect_for(&e->built.machine), .machine = &e->built.machine, .latency_us = -1};
     if (a->dialect && !nmlp_dialect_parse(a->dialect, &e->options.dialect))
         return nmlp_fail(err, NMLP_E_ARG, "--dialect is \"%s\"; expected nki or nki-legacy", a->dialect);
-    nmlp_str_printf(&e->command, "neuronmlp emit --target %s --kernel %s --shape %s", a->target, a->kernel, a->shape);
-    if (a->tiling[0]) nmlp_str_printf(&e->command, " --tiling %s", a->tiling);
-    if (strcmp(a->dtype, "bf16") != 0) nmlp_str_printf(&e->command, " --dtype %s", a->dtype);
+    nmlp_str_puts(&e->command, "neuronmlp emit --target");
+    nmlp_command_word(&e->command, a->kernel.target);
+    nmlp_str_printf(&e->command, " --kernel %s", e->built.kernel->name);
+    nmlp_cli_put_kernel_args(&e->command, &a->kernel);
     nmlp_str_printf(&e->command, " --dialect %s", nmlp_dialect_name(e->options.dialect));
     if (a->module) nmlp_str_puts(&e->command, " --module");
     e->options.command = nmlp_str_text(&e->command);
@@ -57,18 +49,18 @@ static nmlp_status choose_options(emission *e, nmlp_err *err) {
 
 /* The kernel's file without folder and ".py", for the module's import; the module is written beside it. */
 static void kernel_module_name(const emission *e, char *name, size_t bytes) {
-    snprintf(name, bytes, "%s_kernel", e->program->name);
+    snprintf(name, bytes, "%s_kernel", e->built.program->name);
 }
 
 static nmlp_status print_source(emission *e, nmlp_err *err) {
     nmlp_time_report time;
-    NMLP_RETURN_IF_FAILED(nmlp_time_run(&time, e->program, &e->machine, NULL, err));
+    NMLP_RETURN_IF_FAILED(nmlp_time_run(&time, e->built.program, &e->built.machine, NULL, err));
     e->options.latency_us = time.latency_us;
     e->result.instructions = time.n_total;
-    if (!e->args.module) return nmlp_emit_kernel(&e->text, e->program, &e->options, &e->result, err);
+    if (!e->args.module) return nmlp_emit_kernel(&e->text, e->built.program, &e->options, &e->result, err);
     char name[80];
     kernel_module_name(e, name, sizeof name);
-    return nmlp_emit_module(&e->text, e->program, &e->options, name, err);
+    return nmlp_emit_module(&e->text, e->built.program, &e->options, name, err);
 }
 
 static int report(const emission *e) {
@@ -96,13 +88,17 @@ static int deliver(const emission *e, nmlp_err *err) {
 }
 
 static int run(int argc, char **argv) {
-    emission e = {.args = {.tiling = "", .dtype = "bf16"}};
+    emission e = {.args = {.kernel = {.tiling = "", .dtype = "bf16"}}};
+    nmlp_kernel_args *k = &e.args.kernel;
     const nmlp_opt opts[] = {
-        {"target", 0, NMLP_OPT_STRING, &e.args.target, "TARGET", "trn1, trn2, trn3 or a machine file"},
-        {"kernel", 'k', NMLP_OPT_STRING, &e.args.kernel, "KERNEL", "kernel to print; an unknown name lists them"},
-        {"shape", 's', NMLP_OPT_STRING, &e.args.shape, "S,H,R,O", "rows, inputs, rank, outputs; S,H,O for xw-*"},
-        {"tiling", 0, NMLP_OPT_STRING, &e.args.tiling, "k=v,...", "numbers of the tiling instead of the kernel's own"},
-        {"dtype", 0, NMLP_OPT_STRING, &e.args.dtype, "bf16|fp16|fp32", "of tensors and SBUF data (default bf16)"},
+        {"target", 0, NMLP_OPT_STRING, &k->target, "TARGET", "trn1, trn2, trn3 or a machine file"},
+        {"kernel", 'k', NMLP_OPT_STRING, &k->kernel, "KERNEL", "kernel to print; an unknown name lists them"},
+        {"shape", 's', NMLP_OPT_STRING, &k->shape, "S,H,R,O", "rows, inputs, rank, outputs; S,H,O for xw-*"},
+        {"ranks", 0, NMLP_OPT_STRING, &k->ranks, "gate=R,up=R,down=R",
+         "mlp: ranks that differ from R of the shape; a number or dense"},
+        {"shared", 0, NMLP_OPT_FLAG, &k->shared, NULL, "mlp: gate and up have one first factor"},
+        {"tiling", 0, NMLP_OPT_STRING, &k->tiling, "k=v,...", "numbers of the tiling instead of the kernel's own"},
+        {"dtype", 0, NMLP_OPT_STRING, &k->dtype, "bf16|fp16|fp32", "of tensors and SBUF data (default bf16)"},
         {"dialect", 0, NMLP_OPT_STRING, &e.args.dialect, "nki|nki-legacy", "default by target: legacy for trn1"},
         {"module", 0, NMLP_OPT_FLAG, &e.args.module, NULL,
          "print the PyTorch module that calls the kernel, not the kernel"},
@@ -113,8 +109,7 @@ static int run(int argc, char **argv) {
     nmlp_status st = NMLP_OK;
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_emit, opts, sizeof opts / sizeof opts[0], 0, 0, argc, argv);
     if (code >= 0) return code;
-    if (!e.args.target || !e.args.kernel || !e.args.shape)
-        return nmlp_cli_usage(&cli, "--target, --kernel and --shape are needed");
+    if (!k->target || !k->kernel || !k->shape) return nmlp_cli_usage(&cli, "--target, --kernel and --shape are needed");
     e.cli = &cli;
     nmlp_str_init(&e.command);
     nmlp_str_init(&e.text);
@@ -123,7 +118,7 @@ static int run(int argc, char **argv) {
     NMLP_TRY(print_source(&e, &err));
 out:
     code = st == NMLP_OK ? deliver(&e, &err) : nmlp_cli_fail(&cli, &err);
-    nmlp_program_destroy(e.program);
+    nmlp_built_kernel_fini(&e.built);
     nmlp_str_fini(&e.text);
     nmlp_str_fini(&e.command);
     return code;

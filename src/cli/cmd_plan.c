@@ -6,34 +6,25 @@
 #include "cli/commands.h"
 #include "cli/neuron_args.h"
 
-typedef struct plan_args {
-    const char *target, *op, *shape, *tiling, *dtype, *cache;
-} plan_args;
-
 typedef struct planning {
     const nmlp_cli *cli;
-    plan_args args;
-    nmlp_machine machine;
-    nmlp_plan_op op;
-    nmlp_plan plan;
+    nmlp_kernel_args args;
+    const char *cache;
+    nmlp_built_kernel kernel;
     double seconds;
 } planning;
 
 static nmlp_status find(planning *pl, nmlp_err *err) {
-    nmlp_tiling tiling;
-    nmlp_kernel_request rq = {.machine = &pl->machine, .tiling = &tiling};
-    nmlp_planner planner = {.machine = &pl->machine, .judge = nmlp_judge_by_time, .cache_path = pl->args.cache};
-    NMLP_RETURN_IF_FAILED(nmlp_machine_open(&pl->machine, pl->args.target, err));
-    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_shape(&rq.shape, pl->args.shape, pl->args.op, pl->op != NMLP_PLAN_XW, err));
-    NMLP_RETURN_IF_FAILED(nmlp_tiling_parse(&tiling, pl->args.tiling, err));
-    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_dtype(&rq.dtype, pl->args.dtype, err));
+    nmlp_kernel_problem problem;
+    NMLP_RETURN_IF_FAILED(nmlp_cli_kernel_problem(&problem, &pl->args, err));
+    problem.plan_cache = pl->cache;
     double start = nmlp_clock_seconds();
-    NMLP_RETURN_IF_FAILED(nmlp_plan_find(&pl->plan, &planner, pl->op, &rq, err));
+    NMLP_RETURN_IF_FAILED(nmlp_kernel_plan_problem(&pl->kernel, &problem, err));
     pl->seconds = nmlp_clock_seconds() - start;
     return NMLP_OK;
 }
 
-static void put_choice(nmlp_json_writer *w, const char *key, const nmlp_choice *c) {
+static void put_candidate(nmlp_json_writer *w, const char *key, const nmlp_plan_candidate *c) {
     if (!c->kernel) return;
     nmlp_json_begin_object(w, key);
     nmlp_json_put_string(w, "kernel", c->kernel);
@@ -43,7 +34,7 @@ static void put_choice(nmlp_json_writer *w, const char *key, const nmlp_choice *
 }
 
 static int print_json(const planning *pl) {
-    const nmlp_plan *p = &pl->plan;
+    const nmlp_kernel_plan *p = &pl->kernel.plan;
     nmlp_str text, tiling;
     nmlp_json_writer w;
     nmlp_str_init(&text);
@@ -51,7 +42,7 @@ static int print_json(const planning *pl) {
     nmlp_tiling_print(&p->winner.tiling, &tiling);
     nmlp_json_writer_init(&w, &text);
     nmlp_json_begin_object(&w, NULL);
-    nmlp_json_put_string(&w, "target", pl->machine.name);
+    nmlp_json_put_string(&w, "target", pl->kernel.machine.name);
     nmlp_json_put_string(&w, "kernel", p->winner.kernel);
     nmlp_json_put_bool(&w, "simulated", true);
     nmlp_json_put_string(&w, "tiling", nmlp_str_text(&tiling));
@@ -65,11 +56,11 @@ static int print_json(const planning *pl) {
     nmlp_json_put_number(&w, "limit_us", p->limit_us);
     nmlp_json_put_number(&w, "over_limit", p->winner.cost.latency_us / p->limit_us);
     nmlp_json_put_number(&w, "floor_us", p->floor_us);
-    put_choice(&w, "runner_up", &p->runner_up);
-    put_choice(&w, "paper", &p->paper);
+    put_candidate(&w, "runner_up", &p->runner_up);
+    put_candidate(&w, "paper", &p->paper);
     nmlp_json_put_int(&w, "candidates", (int64_t)p->n_candidates);
     nmlp_json_put_int(&w, "fitting", (int64_t)p->n_fitting);
-    nmlp_json_put_int(&w, "judged", (int64_t)p->n_judged);
+    nmlp_json_put_int(&w, "judged", (int64_t)p->n_simulated);
     nmlp_json_put_bool(&w, "cached", p->cached);
     nmlp_json_put_number(&w, "seconds", pl->seconds);
     nmlp_json_end_object(&w);
@@ -79,7 +70,7 @@ static int print_json(const planning *pl) {
     return code;
 }
 
-static void print_choice(const char *title, const nmlp_choice *c) {
+static void print_candidate(const char *title, const nmlp_plan_candidate *c) {
     char bytes[32];
     nmlp_str tiling;
     if (!c->kernel || c->cost.latency_us <= 0) return;
@@ -91,13 +82,14 @@ static void print_choice(const char *title, const nmlp_choice *c) {
 }
 
 static void print_human(const planning *pl) {
-    const nmlp_plan *p = &pl->plan;
+    const nmlp_kernel_plan *p = &pl->kernel.plan;
     const nmlp_kernel_cost *c = &p->winner.cost;
-    printf("%s %s on %s: %.1f us (simulated)\n\n", pl->args.op, pl->args.shape, pl->machine.name, c->latency_us);
+    printf("%s %s on %s: %.1f us (simulated)\n\n", pl->args.kernel, pl->args.shape, pl->kernel.machine.name,
+           c->latency_us);
     printf("  %-10s %15s  %9s  %-10s tiling\n", "", "latency", "HBM", "kernel");
-    print_choice("winner", &p->winner);
-    print_choice("runner-up", &p->runner_up);
-    print_choice("paper", &p->paper);
+    print_candidate("winner", &p->winner);
+    print_candidate("runner-up", &p->runner_up);
+    print_candidate("paper", &p->paper);
     printf(
         "\n  why: the %s bound is %.1f us (tensor %.1f, dma %.1f, vector %.1f, scalar %.1f), %.1f with the launch;\n"
         "       the winner takes %.3f times that. Busiest engine: %s.\n"
@@ -108,30 +100,33 @@ static void print_human(const planning *pl) {
     printf("  tensor engine: %.1f%% of nominal peak, %.1f%% of the sustained rate; SBUF %lld of %.0f bytes per "
            "partition\n",
            100 * c->tensor_utilisation, 100 * c->tensor_utilisation_sustained, (long long)c->sbuf_bytes,
-           pl->machine.sbuf_usable_bytes);
-    printf("  %zu candidates, %zu fit, %zu simulations, %.2f s%s\n", p->n_candidates, p->n_fitting, p->n_judged,
+           pl->kernel.machine.sbuf_usable_bytes);
+    printf("  %zu candidates, %zu fit, %zu simulations, %.2f s%s\n", p->n_candidates, p->n_fitting, p->n_simulated,
            pl->seconds, p->cached ? " (from the cache)" : "");
 }
 
 static int run(int argc, char **argv) {
     planning pl = {.args = {.tiling = "", .dtype = "bf16"}};
-    plan_args *a = &pl.args;
+    nmlp_kernel_args *a = &pl.args;
+    nmlp_plan_op op;
     const nmlp_opt opts[] = {
         {"target", 0, NMLP_OPT_STRING, &a->target, "TARGET", "trn1, trn2, trn3 or a machine file"},
-        {"op", 0, NMLP_OPT_STRING, &a->op, "xw|xuv|mlp", "dense product, chain of two factors, or gated MLP"},
+        {"op", 0, NMLP_OPT_STRING, &a->kernel, "xw|xuv|mlp", "dense product, chain of two factors, or gated MLP"},
         {"shape", 0, NMLP_OPT_STRING, &a->shape, "S,H,R,O",
          "rows, inputs, rank (mlp: 0 is dense), outputs (mlp: intermediate width)"},
-        {"tiling", 0, NMLP_OPT_STRING, &a->tiling, "K=V,...",
-         "fix parts of the tiling; x=1: x is given transposed; shared=1: one basis"},
+        {"ranks", 0, NMLP_OPT_STRING, &a->ranks, "gate=R,up=R,down=R",
+         "mlp: ranks that differ from R of the shape; a number or dense"},
+        {"shared", 0, NMLP_OPT_FLAG, &a->shared, NULL, "mlp: gate and up have one first factor"},
+        {"tiling", 0, NMLP_OPT_STRING, &a->tiling, "K=V,...", "fix parts of the tiling; x=1: x is given transposed"},
         {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "bf16|fp16|fp32", "of tensors and SBUF data (default bf16)"},
-        {"cache", 0, NMLP_OPT_STRING, &a->cache, "FILE", "remember choices in FILE"},
+        {"cache", 0, NMLP_OPT_STRING, &pl.cache, "FILE", "remember choices in FILE"},
     };
     nmlp_cli cli;
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_plan, opts, sizeof opts / sizeof opts[0], 0, 0, argc, argv);
     if (code >= 0) return code;
-    if (!a->target || !a->op || !a->shape) return nmlp_cli_usage(&cli, "--target, --op and --shape are needed");
-    if (!nmlp_plan_op_parse(a->op, &pl.op))
-        return nmlp_cli_usage(&cli, "--op is \"%s\"; expected xw, xuv or mlp", a->op);
+    if (!a->target || !a->kernel || !a->shape) return nmlp_cli_usage(&cli, "--target, --op and --shape are needed");
+    if (!nmlp_plan_op_parse(a->kernel, &op))
+        return nmlp_cli_usage(&cli, "--op is \"%s\"; expected xw, xuv or mlp", a->kernel);
     pl.cli = &cli;
     nmlp_err err = {0};
     if (find(&pl, &err) != NMLP_OK) return nmlp_cli_fail(&cli, &err);
@@ -146,6 +141,7 @@ const nmlp_command nmlp_cmd_plan = {
     .usage = "--target TARGET --op xw|xuv|mlp --shape S,H,R,O [options]",
     .examples = "neuronmlp plan --target trn1 --op xuv --shape 1024,1024,512,2048\n"
                 "neuronmlp plan --target trn2 --op mlp --shape 128,2048,768,8192\n"
-                "neuronmlp plan --target trn2 --op mlp --shape 1,1024,0,3072 --json\n",
+                "neuronmlp plan --target trn2 --op mlp --shape 1,1024,0,3072 --json\n"
+                "neuronmlp plan --target trn1 --op mlp --shape 1,1024,112,3072 --ranks down=dense --shared\n",
     .run = run,
 };

@@ -58,8 +58,9 @@ static nmlp_status predict(predicting *pr, nmlp_err *err) {
         .prompt = pr->args.prompt,
         .generate = pr->args.generate,
         .tp = pr->args.tp};
-    nmlp_planner planner = {.machine = &pr->machine, .judge = nmlp_judge_by_time, .cache_path = pr->args.cache};
-    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_dtype(&rq.dtype, pr->args.dtype, err));
+    nmlp_planner planner = nmlp_kernel_planner(&pr->machine, pr->args.cache);
+    if (!nmlp_nc_dtype_parse(pr->args.dtype, &rq.dtype))
+        return nmlp_fail_field(err, NMLP_E_ARG, "dtype", "is \"%.40s\"; expected bf16, fp16 or fp32", pr->args.dtype);
     NMLP_RETURN_IF_FAILED(nmlp_predict(&pr->dense, &planner, &rq, err));
     pr->low = pr->dense;
     rq.decoder.rank = pr->rank;

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "service/kernel.h"
 #include "base/file.h"
 #include "base/pool.h"
 #include "cli/commands.h"
@@ -15,7 +14,8 @@
 #include "trainium/sim/time.h"
 
 typedef struct simulate_args {
-    const char *target, *kernel, *shape, *tiling, *dtype, *trace;
+    nmlp_kernel_args kernel;
+    const char *trace;
     bool check, print_program;
     int64_t seed;
 } simulate_args;
@@ -23,27 +23,10 @@ typedef struct simulate_args {
 typedef struct simulation {
     const nmlp_cli *cli;
     simulate_args args;
-    nmlp_machine machine;
-    const nmlp_kernel *kernel;
-    nmlp_kernel_shape shape;
-    nmlp_program *program;
+    nmlp_built_kernel built;
     nmlp_time_report time;
     nmlp_check_report check;
 } simulation;
-
-static nmlp_status build_program(simulation *sim, nmlp_err *err) {
-    nmlp_tiling tiling;
-    nmlp_nc_dtype dtype;
-    NMLP_RETURN_IF_FAILED(nmlp_machine_open(&sim->machine, sim->args.target, err));
-    sim->kernel = nmlp_kernel_find(sim->args.kernel, err);
-    if (!sim->kernel) return NMLP_E_ARG;
-    NMLP_RETURN_IF_FAILED(
-        nmlp_cli_parse_shape(&sim->shape, sim->args.shape, sim->kernel->name, sim->kernel->has_rank, err));
-    NMLP_RETURN_IF_FAILED(nmlp_tiling_parse(&tiling, sim->args.tiling, err));
-    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_dtype(&dtype, sim->args.dtype, err));
-    nmlp_kernel_request rq = {.shape = sim->shape, .dtype = dtype, .tiling = &tiling, .machine = &sim->machine};
-    return nmlp_kernel_build_planned(&sim->program, sim->kernel, &rq, err);
-}
 
 static nmlp_status check_values(simulation *sim, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
@@ -51,7 +34,7 @@ static nmlp_status check_values(simulation *sim, nmlp_err *err) {
     nmlp_cli_bar bar;
     nmlp_progress progress = nmlp_cli_progress(&bar);
     NMLP_TRY(nmlp_pool_create(&pool, (int)sim->cli->n_threads, err));
-    NMLP_TRY(nmlp_check_run(&sim->check, sim->program, (uint64_t)sim->args.seed, pool, &progress, err));
+    NMLP_TRY(nmlp_check_run(&sim->check, sim->built.program, (uint64_t)sim->args.seed, pool, &progress, err));
 out:
     nmlp_cli_progress_end(&bar);
     nmlp_pool_destroy(pool);
@@ -68,12 +51,12 @@ static nmlp_status write_trace(const simulation *sim, nmlp_err *err) {
     nmlp_time_report again;
     if (!svg && !(dot && strcmp(dot, ".json") == 0))
         return nmlp_fail(err, NMLP_E_ARG, "--trace %s: the name must end in .json or .svg", path);
-    snprintf(title, sizeof title, "%s %s on %s, %.1f us", sim->args.kernel, sim->args.shape, sim->machine.name,
-             sim->time.latency_us);
+    snprintf(title, sizeof title, "%s %s on %s, %.1f us", sim->args.kernel.kernel, sim->args.kernel.shape,
+             sim->built.machine.name, sim->time.latency_us);
     nmlp_timeline_init(&timeline, sim->time.latency_us, svg);
     nmlp_str_init(&text);
     nmlp_time_options options = {.on_event = nmlp_timeline_add, .ctx = &timeline};
-    NMLP_TRY(nmlp_time_run(&again, sim->program, &sim->machine, &options, err));
+    NMLP_TRY(nmlp_time_run(&again, sim->built.program, &sim->built.machine, &options, err));
     if (timeline.failed) NMLP_TRY(nmlp_fail(err, NMLP_E_NOMEM, "no memory for the trace"));
     if (svg)
         nmlp_timeline_write_svg(&timeline, title, &text);
@@ -106,8 +89,8 @@ static int print_json(const simulation *sim) {
     const nmlp_time_report *t = &sim->time;
     nmlp_json_out out;
     nmlp_json_writer *w = nmlp_json_out_begin(&out);
-    nmlp_json_put_string(w, "target", sim->machine.name);
-    nmlp_json_put_string(w, "kernel", sim->kernel->name);
+    nmlp_json_put_string(w, "target", sim->built.machine.name);
+    nmlp_json_put_string(w, "kernel", sim->built.kernel->name);
     nmlp_json_put_bool(w, "simulated", true);
     nmlp_json_put_number(w, "latency_us", t->latency_us);
     nmlp_json_put_number(w, "hbm_read_bytes", t->hbm_read_bytes);
@@ -147,7 +130,7 @@ static void print_engines(const nmlp_time_report *t) {
 static void print_human(const simulation *sim) {
     const nmlp_time_report *t = &sim->time;
     char text[32];
-    printf("%s on %s: %.1f us (simulated)\n", sim->kernel->name, sim->machine.name, t->latency_us);
+    printf("%s on %s: %.1f us (simulated)\n", sim->built.kernel->name, sim->built.machine.name, t->latency_us);
     printf("  tensor engine: %.1f%% of nominal peak, %.1f%% of the sustained rate; %.1f GFLOP\n",
            100 * t->tensor_utilisation, 100 * t->tensor_sustained_utilisation, t->flops * 1e-9);
     print_engines(t);
@@ -160,7 +143,7 @@ static void print_human(const simulation *sim) {
         printf(" %12s\n", text);
     }
     printf("\n  SBUF %lld of %.0f bytes per partition, PSUM %lld of %.0f banks", (long long)t->sbuf_bytes,
-           sim->machine.sbuf_usable_bytes, (long long)t->psum_banks, sim->machine.psum_banks);
+           sim->built.machine.sbuf_usable_bytes, (long long)t->psum_banks, sim->built.machine.psum_banks);
     if (t->n_lost_copies) printf("; %d rotating copies given up for lack of SBUF", t->n_lost_copies);
     if (t->n_spilled_rows) printf("; %lld rows live in HBM", (long long)t->n_spilled_rows);
     printf("\n");
@@ -170,9 +153,11 @@ static void print_human(const simulation *sim) {
 }
 
 static nmlp_status simulate(simulation *sim, nmlp_err *err) {
-    NMLP_RETURN_IF_FAILED(build_program(sim, err));
+    nmlp_kernel_problem problem;
+    NMLP_RETURN_IF_FAILED(nmlp_cli_kernel_problem(&problem, &sim->args.kernel, err));
+    NMLP_RETURN_IF_FAILED(nmlp_kernel_build_problem(&sim->built, &problem, err));
     if (sim->args.print_program) return NMLP_OK;
-    NMLP_RETURN_IF_FAILED(nmlp_time_run(&sim->time, sim->program, &sim->machine, NULL, err));
+    NMLP_RETURN_IF_FAILED(nmlp_time_run(&sim->time, sim->built.program, &sim->built.machine, NULL, err));
     if (sim->args.trace) NMLP_RETURN_IF_FAILED(write_trace(sim, err));
     return sim->args.check ? check_values(sim, err) : NMLP_OK;
 }
@@ -180,22 +165,26 @@ static nmlp_status simulate(simulation *sim, nmlp_err *err) {
 static int print_program(const simulation *sim) {
     nmlp_str text;
     nmlp_str_init(&text);
-    nmlp_program_print(sim->program, &text);
+    nmlp_program_print(sim->built.program, &text);
     fputs(nmlp_str_text(&text), stdout);
     nmlp_str_fini(&text);
     return NMLP_EXIT_OK;
 }
 
 static int run(int argc, char **argv) {
-    simulation sim = {.args = {.tiling = "", .dtype = "bf16"}};
+    simulation sim = {.args = {.kernel = {.tiling = "", .dtype = "bf16"}}};
     simulate_args *a = &sim.args;
+    nmlp_kernel_args *k = &a->kernel;
     const nmlp_opt opts[] = {
-        {"target", 0, NMLP_OPT_STRING, &a->target, "TARGET", "trn1, trn2, trn3 or a machine file"},
-        {"kernel", 0, NMLP_OPT_STRING, &a->kernel, "KERNEL",
+        {"target", 0, NMLP_OPT_STRING, &k->target, "TARGET", "trn1, trn2, trn3 or a machine file"},
+        {"kernel", 0, NMLP_OPT_STRING, &k->kernel, "KERNEL",
          "xw, xuv, mlp (ours), xw-opt, xuv-fused, mlp-paper, ...; a wrong name lists all"},
-        {"shape", 0, NMLP_OPT_STRING, &a->shape, "S,H,R,O", "rows, inputs, rank, outputs (xw-*: S,H,O)"},
-        {"tiling", 0, NMLP_OPT_STRING, &a->tiling, "K=V,...", "tiles per block; keys depend on the kernel"},
-        {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "bf16|fp16|fp32", "of tensors and SBUF data (default bf16)"},
+        {"shape", 0, NMLP_OPT_STRING, &k->shape, "S,H,R,O", "rows, inputs, rank, outputs (xw-*: S,H,O)"},
+        {"ranks", 0, NMLP_OPT_STRING, &k->ranks, "gate=R,up=R,down=R",
+         "mlp: ranks that differ from R of the shape; a number or dense"},
+        {"shared", 0, NMLP_OPT_FLAG, &k->shared, NULL, "mlp: gate and up have one first factor"},
+        {"tiling", 0, NMLP_OPT_STRING, &k->tiling, "K=V,...", "tiles per block; keys depend on the kernel"},
+        {"dtype", 0, NMLP_OPT_STRING, &k->dtype, "bf16|fp16|fp32", "of tensors and SBUF data (default bf16)"},
         {"check", 0, NMLP_OPT_FLAG, &a->check, NULL, "also compute values and compare them with float64"},
         {"seed", 0, NMLP_OPT_INT, &a->seed, "N", "of the random operands of --check"},
         {"trace", 0, NMLP_OPT_STRING, &a->trace, "FILE", "write FILE.json (Chrome, Perfetto) or FILE.svg"},
@@ -204,7 +193,7 @@ static int run(int argc, char **argv) {
     nmlp_cli cli;
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_simulate, opts, sizeof opts / sizeof opts[0], 0, 0, argc, argv);
     if (code >= 0) return code;
-    if (!a->target || !a->kernel || !a->shape) return nmlp_cli_usage(&cli, "--target, --kernel and --shape are needed");
+    if (!k->target || !k->kernel || !k->shape) return nmlp_cli_usage(&cli, "--target, --kernel and --shape are needed");
     sim.cli = &cli;
     nmlp_err err = {0};
     nmlp_status st = simulate(&sim, &err);
@@ -216,7 +205,7 @@ static int run(int argc, char **argv) {
         code = print_json(&sim);
     else
         print_human(&sim), code = NMLP_EXIT_OK;
-    nmlp_program_destroy(sim.program);
+    nmlp_built_kernel_fini(&sim.built);
     return code;
 }
 

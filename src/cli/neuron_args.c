@@ -1,5 +1,8 @@
 #include "cli/neuron_args.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/mem.h"
 #include "cli/cli.h"
 
@@ -15,7 +18,60 @@ nmlp_status nmlp_cli_parse_shape(nmlp_kernel_shape *shape, const char *text, con
                      has_rank ? "S,H,R,O (of an MLP O is the intermediate width, and R 0 is dense)" : "S,H,O");
 }
 
-nmlp_status nmlp_cli_parse_dtype(nmlp_nc_dtype *dtype, const char *text, nmlp_err *err) {
-    if (nmlp_nc_dtype_parse(text, dtype)) return NMLP_OK;
-    return nmlp_fail(err, NMLP_E_ARG, "--dtype is \"%s\"; expected bf16, fp16 or fp32", text);
+/* "dense" or a number from 1. */
+static bool parse_rank(const char *text, size_t len, int64_t *rank) {
+    char word[24], *end;
+    if (len == 0 || len >= sizeof word) return false;
+    memcpy(word, text, len);
+    word[len] = '\0';
+    *rank = 0;
+    if (strcmp(word, "dense") == 0) return true;
+    *rank = strtoll(word, &end, 10);
+    return *end == '\0' && *rank >= 1;
+}
+
+/* --ranks "gate=112,up=112,down=dense"; what it does not name keeps its rank. */
+static nmlp_status parse_ranks(nmlp_mlp_ranks *ranks, const char *text, nmlp_err *err) {
+    const struct {
+        const char *name;
+        int64_t *rank;
+    } known[] = {{"gate=", &ranks->gate}, {"up=", &ranks->up}, {"down=", &ranks->down}};
+    for (const char *at = text; *at;) {
+        size_t len = strcspn(at, ",");
+        bool ok = false;
+        for (int i = 0; i < 3; i++) {
+            size_t name = strlen(known[i].name);
+            if (len > name && strncmp(at, known[i].name, name) == 0)
+                ok = parse_rank(at + name, len - name, known[i].rank);
+        }
+        if (!ok)
+            return nmlp_fail(err, NMLP_E_ARG, "--ranks has \"%.*s\"; expected gate=, up= or down= with a rank or dense",
+                             (int)(len < 40 ? len : 40), at);
+        at += at[len] ? len + 1 : len;
+    }
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_cli_kernel_problem(nmlp_kernel_problem *problem, const nmlp_kernel_args *a, nmlp_err *err) {
+    *problem = (nmlp_kernel_problem){.target = a->target, .kernel = a->kernel, .tiling = a->tiling, .dtype = a->dtype};
+    const nmlp_kernel *kernel = nmlp_kernel_find(a->kernel, err);
+    if (!kernel) return NMLP_E_ARG;
+    NMLP_RETURN_IF_FAILED(nmlp_cli_parse_shape(&problem->shape, a->shape, kernel->name, kernel->has_rank, err));
+    if (!a->ranks && !a->shared) return NMLP_OK;
+    int64_t r = problem->shape.r;
+    nmlp_mlp_ranks ranks = {r, r, r, a->shared};
+    if (a->ranks) NMLP_RETURN_IF_FAILED(parse_ranks(&ranks, a->ranks, err));
+    nmlp_kernel_request rq = {.shape = problem->shape};
+    nmlp_kernel_set_ranks(&rq, ranks);
+    problem->shape = rq.shape;
+    problem->ranks = rq.ranks;
+    return NMLP_OK;
+}
+
+void nmlp_cli_put_kernel_args(nmlp_str *out, const nmlp_kernel_args *a) {
+    nmlp_str_printf(out, " --shape %s", a->shape);
+    if (a->ranks) nmlp_str_printf(out, " --ranks %s", a->ranks);
+    if (a->shared) nmlp_str_puts(out, " --shared");
+    if (a->tiling && a->tiling[0]) nmlp_str_printf(out, " --tiling %s", a->tiling);
+    if (a->dtype && strcmp(a->dtype, "bf16") != 0) nmlp_str_printf(out, " --dtype %s", a->dtype);
 }

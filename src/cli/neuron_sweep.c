@@ -15,33 +15,20 @@ const nmlp_sweep_kernel nmlp_sweep_kernels[NMLP_SWEEP_SERIES] = {
 
 nmlp_status nmlp_sweep_measure(nmlp_kernel_cost *cost, const nmlp_machine *machine, const nmlp_sweep_kernel *s,
                                int64_t rows, nmlp_err *err) {
-    nmlp_tiling tiling;
     const nmlp_kernel *kernel = nmlp_kernel_find(s->kernel, err);
     if (!kernel) return NMLP_E_MISSING;
-    NMLP_RETURN_IF_FAILED(nmlp_tiling_parse(&tiling, s->tiling, err));
-    nmlp_kernel_request rq = {.shape = {rows, NMLP_SWEEP_H, kernel->has_rank ? NMLP_SWEEP_R : 0, NMLP_SWEEP_O},
-                              .dtype = NMLP_NC_BF16,
-                              .tiling = &tiling,
-                              .machine = machine};
-    if (s->planned) {
-        nmlp_plan plan;
-        nmlp_planner planner = {.machine = machine, .judge = nmlp_judge_by_time};
-        NMLP_RETURN_IF_FAILED(nmlp_plan_find(&plan, &planner, NMLP_PLAN_XUV, &rq, err));
-        *cost = plan.winner.cost;
-        return NMLP_OK;
-    }
-    nmlp_program *program = NULL;
-    NMLP_RETURN_IF_FAILED(nmlp_kernel_build(&program, kernel, &rq, err));
-    nmlp_status st = nmlp_judge_by_time(NULL, program, machine, cost, err);
-    nmlp_program_destroy(program);
-    return st;
+    nmlp_kernel_problem problem = {.machine = machine,
+                                   .kernel = s->kernel,
+                                   .shape = {rows, NMLP_SWEEP_H, kernel->has_rank ? NMLP_SWEEP_R : 0, NMLP_SWEEP_O},
+                                   .tiling = s->tiling};
+    return nmlp_kernel_cost_problem(cost, &problem, err);
 }
 
 nmlp_sweep_limit nmlp_sweep_limit_of(const nmlp_machine *machine, int64_t rows) {
     const double h = NMLP_SWEEP_H, r = NMLP_SWEEP_R, o = NMLP_SWEEP_O, s = (double)rows, bytes_each = 2;
     nmlp_kernel_request rq = {
         .shape = {rows, NMLP_SWEEP_H, NMLP_SWEEP_R, NMLP_SWEEP_O}, .dtype = NMLP_NC_BF16, .machine = machine};
-    nmlp_bounds bounds = nmlp_bounds_of(NMLP_PLAN_XUV, &rq, false);
+    nmlp_bounds bounds = nmlp_bounds_of(NMLP_PLAN_XUV, &rq);
     return (nmlp_sweep_limit){.latency_us = bounds.largest_ns * 1e-3 + machine->launch_us,
                               .hbm_bytes = bytes_each * (s * h + h * r + r * o + s * o)};
 }

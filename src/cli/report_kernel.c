@@ -40,33 +40,30 @@ typedef struct rival {
 } rival;
 
 static nmlp_status simulate(rival *out, scene *sc, const char *name, const nmlp_kernel_shape *shape, nmlp_err *err) {
-    nmlp_program *program = NULL;
     nmlp_kernel_cost cost;
     char text[CELL];
     const nmlp_kernel *kernel = nmlp_kernel_find(name, err);
     if (!kernel) return NMLP_E_MISSING;
-    nmlp_kernel_request rq = {.shape = *shape, .dtype = NMLP_NC_BF16, .machine = &sc->target->machine};
-    NMLP_RETURN_IF_FAILED(nmlp_kernel_build_planned(&program, kernel, &rq, err));
-    nmlp_status st = nmlp_judge_by_time(NULL, program, &sc->target->machine, &cost, err);
-    nmlp_program_destroy(program);
+    nmlp_kernel_problem problem = {.machine = &sc->target->machine, .kernel = name, .shape = *shape};
+    NMLP_RETURN_IF_FAILED(nmlp_kernel_cost_problem(&cost, &problem, err));
     print_shape(text, kernel, shape);
     put_command(&sc->commands, sc->target->name, name, text);
     out->cost.latency_us += cost.latency_us;
     out->cost.hbm_bytes += cost.hbm_bytes;
     out->cost.tensor_utilisation_sustained = cost.tensor_utilisation_sustained;
-    return st;
+    return NMLP_OK;
 }
 
 /* AWS publishes a matmul, no MLP: three of them, with nothing counted for the activation between. */
 static nmlp_status simulate_rivals(rival rivals[N_RIVALS], scene *sc, nmlp_err *err) {
     int64_t s = sc->shape.s, h = sc->shape.h, r = sc->shape.r, i = sc->shape.o;
-    nmlp_kernel_shape up = {s, h, 0, i}, down = {s, i, 0, h}, dense = {s, h, 0, i}, low_rank = {s, h, r, i};
+    nmlp_kernel_shape up = {s, h, 0, i}, down = {s, i, 0, h}, low_rank = {s, h, r, i};
     rivals[0].name = "dense, AWS matmul kernel three times (xw-opt)";
     NMLP_RETURN_IF_FAILED(simulate(&rivals[0], sc, "xw-opt", &down, err));
     NMLP_RETURN_IF_FAILED(simulate(&rivals[0], sc, "xw-opt", &up, err));
     NMLP_RETURN_IF_FAILED(simulate(&rivals[0], sc, "xw-opt", &up, err));
     rivals[1].name = "dense, ours fused (mlp, rank 0)";
-    NMLP_RETURN_IF_FAILED(simulate(&rivals[1], sc, "mlp", &dense, err));
+    NMLP_RETURN_IF_FAILED(simulate(&rivals[1], sc, "mlp", &up, err));
     rivals[2].name = "low rank, the paper's (mlp-paper)";
     NMLP_RETURN_IF_FAILED(simulate(&rivals[2], sc, "mlp-paper", &low_rank, err));
     rivals[3].name = "low rank, ours planned (mlp)";
@@ -125,19 +122,19 @@ static void put_engines(const scene *sc, const nmlp_time_report *t) {
 
 static nmlp_status put_timeline(const scene *sc, nmlp_err *err) {
     const nmlp_machine *m = &sc->target->machine;
-    nmlp_kernel_request rq = {.shape = sc->shape, .dtype = NMLP_NC_BF16, .machine = m};
-    nmlp_program *program = NULL;
+    nmlp_kernel_problem problem = {.machine = m, .kernel = sc->kernel->name, .shape = sc->shape};
+    nmlp_built_kernel built;
     nmlp_time_report report;
     nmlp_timeline timeline;
     char title[192], about[512];
     nmlp_status st = NMLP_OK;
-    NMLP_RETURN_IF_FAILED(nmlp_kernel_build_planned(&program, sc->kernel, &rq, err));
     nmlp_timeline_init(&timeline, 1, false);
-    NMLP_TRY(nmlp_time_run(&report, program, m, NULL, err));
+    NMLP_TRY(nmlp_kernel_build_problem(&built, &problem, err));
+    NMLP_TRY(nmlp_time_run(&report, built.program, m, NULL, err));
     nmlp_timeline_init(&timeline, report.latency_us, false);
     timeline.max_events = EVENTS_MAX;
     nmlp_time_options options = {.on_event = nmlp_timeline_add, .ctx = &timeline};
-    NMLP_TRY(nmlp_time_run(&report, program, m, &options, err));
+    NMLP_TRY(nmlp_time_run(&report, built.program, m, &options, err));
     if (timeline.failed) NMLP_TRY(nmlp_fail(err, NMLP_E_NOMEM, "no memory for the timeline"));
     snprintf(title, sizeof title, "Engines over time: %s %s on %s, %.1f µs (simulated)", sc->kernel->name,
              sc->shape_text, m->name, report.latency_us);
@@ -151,7 +148,7 @@ static nmlp_status put_timeline(const scene *sc, nmlp_err *err) {
     put_engines(sc, &report);
 out:
     nmlp_timeline_fini(&timeline);
-    nmlp_program_destroy(program);
+    nmlp_built_kernel_fini(&built);
     return st;
 }
 

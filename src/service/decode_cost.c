@@ -8,10 +8,10 @@ enum { N_MATRICES = 3 };
 
 /* Planned time of the MLP for one row, without the launch; rank 0 is dense. */
 static nmlp_status mlp_us(double *us, const nmlp_machine *m, const nmlp_config *c, int64_t rank, nmlp_err *err) {
-    nmlp_planner planner = {.machine = m, .judge = nmlp_judge_by_time};
+    nmlp_planner planner = nmlp_kernel_planner(m, NULL);
     nmlp_kernel_request rq = {.shape = {1, c->hidden, rank, c->intermediate}, .dtype = NMLP_NC_BF16, .machine = m};
-    nmlp_plan plan;
-    NMLP_RETURN_IF_FAILED(nmlp_plan_find(&plan, &planner, NMLP_PLAN_MLP, &rq, err));
+    nmlp_kernel_plan plan;
+    NMLP_RETURN_IF_FAILED(nmlp_kernel_plan_find(&plan, &planner, NMLP_PLAN_MLP, &rq, err));
     *us = plan.winner.cost.latency_us - m->launch_us;
     return NMLP_OK;
 }

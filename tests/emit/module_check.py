@@ -53,7 +53,7 @@ def fake_torch():
     torch = types.ModuleType("torch")
     torch.bfloat16 = "bfloat16"
     torch.zeros = lambda shape, dtype: Tensor(np.zeros(shape))
-    torch.cat = lambda parts: Tensor(np.concatenate([p.data for p in parts]))
+    torch.cat = lambda parts, dim=0: Tensor(np.concatenate([p.data for p in parts], axis=dim))
 
     class Module:
         def __call__(self, x):

@@ -21,7 +21,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 TOOL, PROGRAMS = sys.argv[1], sys.argv[2]
 
-# kernel:S,H[,R],O[:tiling[:dtype]]; decode (S = 1 … 16), prefill, and edges in every dimension
+# kernel:S,H[,R],O[:tiling[:dtype[:ranks of gate/up/down[/shared]]]]; decode (S = 1 … 16), prefill, and edges in every dimension
 CASES = """
 xw-tiled:130,140,520
 xw-hoist:64,300,513
@@ -82,6 +82,15 @@ mlp:100,300,640,1100:taper=1,oring=1,okb=2,cols=128
 xuv:20,256,300,700:taper=3
 xw:5,300,900:taper=1,cols=256
 mlp:9,256,0,500:taper=2
+mlp:1,256,0,512:::112/112/0/shared
+mlp:130,300,0,520:::112/112/0/shared
+mlp:37,300,0,260:::0/112/130
+mlp:5,640,0,300:::200/0/0
+mlp:260,256,0,384:::112/240/128
+mlp:20,200,0,640:wkb=1::300/100/0
+mlp:140,1200,0,600:x=4,xc=8,xl=8::130/300/70
+mlp:3,300,0,900:taper=2,oring=2,okb=1,cols=128::0/0/400
+mlp:70,300,0,520:ac=2::0/0/130
 """.split()
 
 TARGETS = {"nki": ("trn2", "trn3"), "nki-legacy": ("trn1",)}

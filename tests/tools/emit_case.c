@@ -4,7 +4,8 @@
  *   emit_case values TARGET SPEC ARGS OUT        ARGS: inputs and weights in order, as float32; OUT: outputs likewise
  *   emit_case tensors TARGET SPEC                one line per tensor: name role dtype rows cols
  *
- * SPEC is a file with a program in text form, or KERNEL:SHAPE[:TILING[:DTYPE]]. */
+ * SPEC is a file with a program in text form, or KERNEL:SHAPE[:TILING[:DTYPE[:GATE/UP/DOWN[/shared]]]], ranks with 0
+ * for dense. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,13 +38,14 @@ static nmlp_kernel_shape parse_shape(const char *text) {
 
 static nmlp_status build(nmlp_program **out, const char *spec, const nmlp_machine *m, nmlp_err *err) {
     char text[SPEC_MAX];
-    const char *field[4] = {"", "", "", "bf16"};
+    const char *field[5] = {"", "", "", "bf16", ""};
+    nmlp_mlp_ranks ranks = {0};
     nmlp_tiling tiling;
     nmlp_nc_dtype dtype;
     if (nmlp_file_exists(spec)) return read_program(out, spec, err);
     snprintf(text, sizeof text, "%s", spec);
     char *at = text;
-    for (int i = 0; i < 4 && at; i++) {
+    for (int i = 0; i < 5 && at; i++) {
         field[i] = at;
         at = strchr(at, ':');
         if (at) *at++ = '\0';
@@ -51,8 +53,13 @@ static nmlp_status build(nmlp_program **out, const char *spec, const nmlp_machin
     const nmlp_kernel *kernel = nmlp_kernel_find(field[0], err);
     if (!kernel) return NMLP_E_MISSING;
     NMLP_RETURN_IF_FAILED(nmlp_tiling_parse(&tiling, field[2], err));
-    if (!nmlp_nc_dtype_parse(field[3], &dtype)) return nmlp_fail(err, NMLP_E_ARG, "no dtype %s", field[3]);
-    nmlp_kernel_request rq = {.shape = parse_shape(field[1]), .dtype = dtype, .tiling = &tiling, .machine = m};
+    long long r[3] = {0};
+    if (sscanf(field[4], "%lld/%lld/%lld", &r[0], &r[1], &r[2]) == 3)
+        ranks = (nmlp_mlp_ranks){r[0], r[1], r[2], strstr(field[4], "shared") != NULL};
+    if (!nmlp_nc_dtype_parse(field[3][0] ? field[3] : "bf16", &dtype))
+        return nmlp_fail(err, NMLP_E_ARG, "no dtype %s", field[3]);
+    nmlp_kernel_request rq = {
+        .shape = parse_shape(field[1]), .ranks = ranks, .dtype = dtype, .tiling = &tiling, .machine = m};
     return nmlp_kernel_build(out, kernel, &rq, err);
 }
 

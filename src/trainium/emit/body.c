@@ -3,32 +3,32 @@
 
 #include "trainium/emit/source.h"
 
-static nmlp_status put_nodes(nmlp_source *src, int begin, int end);
+static nmlp_status put_nodes(nmlp_emit_source *src, int begin, int end);
 
 /* A block under a line that ends in a colon. */
-static nmlp_status put_block(nmlp_source *src, int node) {
+static nmlp_status put_block(nmlp_emit_source *src, int node) {
     int before = ++src->n_statements;
     src->depth++;
     src->after_comment = true;
-    if (src->p->nodes[node].kind == NMLP_NODE_LOOP) NMLP_RETURN_IF_FAILED(nmlp_source_open_locals(src, node));
+    if (src->p->nodes[node].kind == NMLP_NODE_LOOP) NMLP_RETURN_IF_FAILED(nmlp_emit_source_open_locals(src, node));
     NMLP_RETURN_IF_FAILED(put_nodes(src, node + 1, src->p->nodes[node].end));
-    if (src->n_statements == before) nmlp_source_line(src, "pass");
+    if (src->n_statements == before) nmlp_emit_source_line(src, "pass");
     src->depth--;
     return NMLP_OK;
 }
 
-static nmlp_status put_loop(nmlp_source *src, int node) {
+static nmlp_status put_loop(nmlp_emit_source *src, int node) {
     int loop = src->p->nodes[node].loop, locals = src->n_locals;
     nmlp_str text;
     nmlp_size trips = nmlp_emit_fold_size(&src->shape, &src->p->loops[loop].trips);
     if (!trips.clamped && trips.full < 1) return NMLP_OK; /* this shape has no use for the loop */
     if (src->shape.single[loop]) return put_nodes(src, node + 1, src->p->nodes[node].end);
     nmlp_str_init(&text);
-    nmlp_put_trips(src, loop, &text);
-    nmlp_source_line(src, "for %s in %s(%s):", src->loop_names[loop],
-                     src->legacy ? nmlp_legacy_range(src, node) : "range", nmlp_str_text(&text));
+    nmlp_emit_put_trips(src, loop, &text);
+    nmlp_emit_source_line(src, "for %s in %s(%s):", src->loop_names[loop],
+                          src->legacy ? nmlp_emit_legacy_range(src, node) : "range", nmlp_str_text(&text));
     bool failed = text.failed;
-    nmlp_str_fini(&text);
+    nmlp_emit_source_part_end(src, &text);
     if (failed) return nmlp_fail(src->err, NMLP_E_NOMEM, "out of memory while printing %s", src->p->name);
     src->open_loops[src->n_open++] = loop;
     NMLP_RETURN_IF_FAILED(put_block(src, node));
@@ -40,23 +40,23 @@ static nmlp_status put_loop(nmlp_source *src, int node) {
 }
 
 /* `before` is the node in front of it in the same body, or -1. */
-static nmlp_status put_if(nmlp_source *src, int node, int before) {
+static nmlp_status put_if(nmlp_emit_source *src, int node, int before) {
     const nmlp_node *n = &src->p->nodes[node], *b = before < 0 ? NULL : &src->p->nodes[before];
     bool first = n->when == NMLP_WHEN_FIRST;
     if (src->shape.single[n->loop]) return first ? put_nodes(src, node + 1, n->end) : NMLP_OK;
     if (b && b->kind == NMLP_NODE_IF && b->loop == n->loop && b->when != n->when)
-        nmlp_source_line(src, "else:");
+        nmlp_emit_source_line(src, "else:");
     else
-        nmlp_source_line(src, first ? "if %s == 0:" : "if %s > 0:", src->loop_names[n->loop]);
+        nmlp_emit_source_line(src, first ? "if %s == 0:" : "if %s > 0:", src->loop_names[n->loop]);
     return put_block(src, node);
 }
 
-static nmlp_status declare(nmlp_source *src, int buffer) {
+static nmlp_status declare(nmlp_emit_source *src, int buffer) {
     src->declared_at[buffer] = src->n_open;
-    return src->legacy ? nmlp_legacy_declare(src, buffer) : nmlp_current_declare(src, buffer);
+    return src->legacy ? nmlp_emit_legacy_declare(src, buffer) : nmlp_emit_current_declare(src, buffer);
 }
 
-static nmlp_status put_instr(nmlp_source *src, int index) {
+static nmlp_status put_instr(nmlp_emit_source *src, int index) {
     const nmlp_instr *in = &src->p->instrs[index];
     const int used[] = {in->dst.buffer, in->a.buffer, in->b.buffer};
     if (in->op == NMLP_OP_ALLOC) return declare(src, in->dst.buffer);
@@ -66,14 +66,14 @@ static nmlp_status put_instr(nmlp_source *src, int index) {
             return nmlp_fail(src->err, NMLP_E_UNSUPPORTED,
                              "program %s: buffer %s is used outside the loop that allocates it", src->p->name,
                              src->p->buffers[used[i]].name);
-    return src->legacy ? nmlp_legacy_instr(src, in) : nmlp_current_instr(src, in);
+    return src->legacy ? nmlp_emit_legacy_instr(src, in) : nmlp_emit_current_instr(src, in);
 }
 
-static nmlp_status put_nodes(nmlp_source *src, int begin, int end) {
+static nmlp_status put_nodes(nmlp_emit_source *src, int begin, int end) {
     for (int at = begin, before = -1; at < end; before = at, at = src->p->nodes[at].end) {
         const nmlp_node *node = &src->p->nodes[at];
         switch (node->kind) {
-        case NMLP_NODE_COMMENT: nmlp_source_comment(src, node->comment); break;
+        case NMLP_NODE_COMMENT: nmlp_emit_source_comment(src, node->comment); break;
         case NMLP_NODE_LOOP: NMLP_RETURN_IF_FAILED(put_loop(src, at)); break;
         case NMLP_NODE_IF: NMLP_RETURN_IF_FAILED(put_if(src, at, before)); break;
         case NMLP_NODE_INSTR: NMLP_RETURN_IF_FAILED(put_instr(src, node->instr)); break;
@@ -82,7 +82,7 @@ static nmlp_status put_nodes(nmlp_source *src, int begin, int end) {
     return NMLP_OK;
 }
 
-nmlp_status nmlp_source_body(nmlp_source *src) {
+nmlp_status nmlp_emit_source_body(nmlp_emit_source *src) {
     const nmlp_program *p = src->p;
     for (size_t b = 0; b < p->n_buffers; b++) {
         bool allocated = false;

@@ -9,13 +9,13 @@ static const char *engine_name(nmlp_nc_engine engine) {
     return names[engine];
 }
 
-static bool is_whole(const nmlp_source *src, const nmlp_affine *start, const nmlp_size *size, int64_t extent) {
+static bool is_whole(const nmlp_emit_source *src, const nmlp_affine *start, const nmlp_size *size, int64_t extent) {
     nmlp_affine a = nmlp_emit_fold(&src->shape, start);
     nmlp_size s = nmlp_emit_fold_size(&src->shape, size);
     return a.n_terms == 0 && a.base == 0 && !s.clamped && s.full == extent;
 }
 
-static bool is_whole_buffer(const nmlp_source *src, const nmlp_buf_ref *ref) {
+static bool is_whole_buffer(const nmlp_emit_source *src, const nmlp_buf_ref *ref) {
     const nmlp_buffer *b = &src->p->buffers[ref->buffer];
     nmlp_affine part = nmlp_affine_const(ref->part);
     bool whole = is_whole(src, &part, &ref->parts, b->partitions);
@@ -24,60 +24,61 @@ static bool is_whole_buffer(const nmlp_source *src, const nmlp_buf_ref *ref) {
     return whole;
 }
 
-static void put_buf(const nmlp_source *src, const nmlp_buf_ref *ref, nmlp_str *out) {
+static void put_buf(const nmlp_emit_source *src, const nmlp_buf_ref *ref, nmlp_str *out) {
     const nmlp_buffer *b = &src->p->buffers[ref->buffer];
     nmlp_str_puts(out, src->buffer_names[ref->buffer]);
     if (is_whole_buffer(src, ref)) return;
     nmlp_str_putc(out, '[');
-    nmlp_put_parts(src, ref->part, &ref->parts, src->shape.part_axis[ref->buffer], out);
+    nmlp_emit_put_parts(src, ref->part, &ref->parts, src->shape.part_axis[ref->buffer], out);
     for (int d = 0; d < b->n_dims; d++) {
         nmlp_size count = nmlp_emit_fold_size(&src->shape, &ref->count[d]);
         bool last = d == b->n_dims - 1;
         nmlp_str_puts(out, ", ");
         if (!last && !count.clamped && count.full == 1)
-            nmlp_put_affine(src, &ref->start[d], out);
+            nmlp_emit_put_affine(src, &ref->start[d], out);
         else
-            nmlp_put_range(src, &ref->start[d], &count, last ? src->shape.last_axis[ref->buffer] : NMLP_AXIS_NONE, out);
+            nmlp_emit_put_range(src, &ref->start[d], &count, last ? src->shape.last_axis[ref->buffer] : NMLP_AXIS_NONE,
+                                out);
     }
     nmlp_str_putc(out, ']');
 }
 
 /* A stack of tiles as an access pattern over the tensor's storage: partition, tile, column. */
-static void put_stack(const nmlp_source *src, const nmlp_hbm_ref *ref, nmlp_str *out) {
+static void put_stack(const nmlp_emit_source *src, const nmlp_hbm_ref *ref, nmlp_str *out) {
     const int *axis = &src->shape.tensor_axis[2 * ref->tensor];
     const nmlp_tensor *t = &src->p->tensors[ref->tensor];
     nmlp_affine col = nmlp_emit_fold(&src->shape, &ref->col), row = nmlp_emit_fold(&src->shape, &ref->row);
     nmlp_str_printf(out, "%s.ap(pattern=[[", src->tensor_names[ref->tensor]);
     nmlp_emit_put_length(&src->shape, axis[1], t->cols, out);
     nmlp_str_puts(out, ", ");
-    nmlp_put_size(src, &ref->rows, axis[0], out);
+    nmlp_emit_put_size(src, &ref->rows, axis[0], out);
     nmlp_str_puts(out, "], [");
     nmlp_emit_put_length(&src->shape, axis[0], ref->tile_rows, out);
     nmlp_str_puts(out, " * ");
     nmlp_emit_put_length(&src->shape, axis[1], t->cols, out);
     nmlp_str_puts(out, ", ");
-    nmlp_put_size(src, &ref->tiles, NMLP_AXIS_NONE, out);
+    nmlp_emit_put_size(src, &ref->tiles, NMLP_AXIS_NONE, out);
     nmlp_str_puts(out, "], [1, ");
-    nmlp_put_size(src, &ref->cols, axis[1], out);
+    nmlp_emit_put_size(src, &ref->cols, axis[1], out);
     nmlp_str_puts(out, "]], offset=");
     if (row.n_terms || row.base) {
         nmlp_str text;
         nmlp_str_init(&text);
-        nmlp_put_affine(src, &row, &text);
+        nmlp_emit_put_affine(src, &row, &text);
         nmlp_str_printf(out, strchr(nmlp_str_text(&text), ' ') ? "(%s) * " : "%s * ", nmlp_str_text(&text));
-        nmlp_str_fini(&text);
+        nmlp_emit_source_part_end(src, &text);
         nmlp_emit_put_length(&src->shape, axis[1], t->cols, out);
     }
     if (!(row.n_terms || row.base))
-        nmlp_put_affine(src, &col, out);
+        nmlp_emit_put_affine(src, &col, out);
     else if (col.n_terms || col.base) {
         nmlp_str_puts(out, " + ");
-        nmlp_put_affine(src, &col, out);
+        nmlp_emit_put_affine(src, &col, out);
     }
     nmlp_str_putc(out, ')');
 }
 
-static void put_hbm(const nmlp_source *src, const nmlp_hbm_ref *ref, nmlp_str *out) {
+static void put_hbm(const nmlp_emit_source *src, const nmlp_hbm_ref *ref, nmlp_str *out) {
     const nmlp_tensor *t = &src->p->tensors[ref->tensor];
     nmlp_size tiles = nmlp_emit_fold_size(&src->shape, &ref->tiles);
     if (tiles.clamped || tiles.full > 1) {
@@ -86,10 +87,10 @@ static void put_hbm(const nmlp_source *src, const nmlp_hbm_ref *ref, nmlp_str *o
     }
     nmlp_str_puts(out, src->tensor_names[ref->tensor]);
     if (is_whole(src, &ref->row, &ref->rows, t->rows) && is_whole(src, &ref->col, &ref->cols, t->cols)) return;
-    nmlp_put_rect(src, ref, out);
+    nmlp_emit_put_rect(src, ref, out);
 }
 
-static void put_accumulate(const nmlp_source *src, const nmlp_accumulate *acc, nmlp_str *out) {
+static void put_accumulate(const nmlp_emit_source *src, const nmlp_accumulate *acc, nmlp_str *out) {
     int n = 0;
     if (acc->always) {
         nmlp_str_puts(out, "True");
@@ -102,12 +103,12 @@ static void put_accumulate(const nmlp_source *src, const nmlp_accumulate *acc, n
     nmlp_str_puts(out, n ? ")" : "False");
 }
 
-static void put_operand(const nmlp_source *src, const char *key, const nmlp_buf_ref *ref, nmlp_str *out) {
+static void put_operand(const nmlp_emit_source *src, const char *key, const nmlp_buf_ref *ref, nmlp_str *out) {
     nmlp_str_printf(out, "\1%s=", key);
     put_buf(src, ref, out);
 }
 
-static void put_dma(const nmlp_source *src, const nmlp_instr *in, nmlp_str *out) {
+static void put_dma(const nmlp_emit_source *src, const nmlp_instr *in, nmlp_str *out) {
     nmlp_str_puts(out, in->op == NMLP_OP_DMA_TRANSPOSE ? "nisa.dma_transpose\2dst=" : "nisa.dma_copy\2dst=");
     if (in->op == NMLP_OP_DMA_STORE)
         put_hbm(src, &in->hbm, out);
@@ -121,7 +122,7 @@ static void put_dma(const nmlp_source *src, const nmlp_instr *in, nmlp_str *out)
     if (in->op == NMLP_OP_DMA_TRANSPOSE) nmlp_str_puts(out, "\1axes=(1, 0)");
 }
 
-static void put_compute(const nmlp_source *src, const nmlp_instr *in, nmlp_str *out) {
+static void put_compute(const nmlp_emit_source *src, const nmlp_instr *in, nmlp_str *out) {
     static const char *const calls[NMLP_N_OPS] = {
         [NMLP_OP_MATMUL] = "nc_matmul",      [NMLP_OP_TRANSPOSE] = "nc_transpose",
         [NMLP_OP_COPY] = "tensor_copy",      [NMLP_OP_TENSOR_TENSOR] = "tensor_tensor",
@@ -141,34 +142,34 @@ static void put_compute(const nmlp_source *src, const nmlp_instr *in, nmlp_str *
     case NMLP_OP_TENSOR_TENSOR:
         put_operand(src, "data1", &in->a, out);
         put_operand(src, "data2", &in->b, out);
-        nmlp_str_printf(out, "\1op=%s", nmlp_python_alu(in->alu));
+        nmlp_str_printf(out, "\1op=%s", nmlp_emit_python_alu(in->alu));
         break;
     case NMLP_OP_ACTIVATION:
-        nmlp_str_printf(out, "\1op=%s", nmlp_python_func(in->func));
+        nmlp_str_printf(out, "\1op=%s", nmlp_emit_python_func(in->func));
         put_operand(src, "data", &in->a, out);
         if (in->scale != 1.0) {
             nmlp_str_puts(out, "\1scale=");
-            nmlp_put_float(in->scale, out);
+            nmlp_emit_put_float(in->scale, out);
         }
         return;
     default:
         nmlp_str_puts(out, "\1value=");
-        nmlp_put_float(in->value, out);
+        nmlp_emit_put_float(in->value, out);
         return;
     }
     nmlp_str_printf(out, "\1engine=%s", engine_name(in->engine));
 }
 
 /* An edge may leave nothing of the tile: then the instruction is not issued. */
-static bool put_guard(nmlp_source *src, const nmlp_size *size, int n_before, nmlp_str *out) {
+static bool put_guard(nmlp_emit_source *src, const nmlp_size *size, int n_before, nmlp_str *out) {
     if (!nmlp_emit_may_vanish(&src->shape, size)) return false;
     nmlp_str_puts(out, n_before ? " and " : "if ");
-    nmlp_put_size(src, size, NMLP_AXIS_NONE, out);
+    nmlp_emit_put_size(src, size, NMLP_AXIS_NONE, out);
     nmlp_str_puts(out, " > 0");
     return true;
 }
 
-static bool put_guards(nmlp_source *src, const nmlp_instr *in) {
+static bool put_guards(nmlp_emit_source *src, const nmlp_instr *in) {
     const nmlp_buf_ref *refs[] = {&in->dst, &in->a, &in->b};
     const nmlp_size *seen[16];
     int n_seen = 0, n = 0;
@@ -185,13 +186,13 @@ static bool put_guards(nmlp_source *src, const nmlp_instr *in) {
             if (put_guard(src, size, n, &text)) n++;
         }
     }
-    if (n) nmlp_source_line(src, "%s:", nmlp_str_text(&text));
-    nmlp_str_fini(&text);
+    if (n) nmlp_emit_source_line(src, "%s:", nmlp_str_text(&text));
+    nmlp_emit_source_part_end(src, &text);
     return n > 0;
 }
 
 /* A transposing DMA has as many dimensions on chip as in HBM: two. */
-static nmlp_status check_transpose(nmlp_source *src, const nmlp_instr *in) {
+static nmlp_status check_transpose(nmlp_emit_source *src, const nmlp_instr *in) {
     const nmlp_buffer *b = &src->p->buffers[in->dst.buffer];
     for (int d = 0; d < b->n_dims - 1; d++) {
         nmlp_size count = nmlp_emit_fold_size(&src->shape, &in->dst.count[d]);
@@ -203,7 +204,7 @@ static nmlp_status check_transpose(nmlp_source *src, const nmlp_instr *in) {
     return NMLP_OK;
 }
 
-nmlp_status nmlp_current_instr(nmlp_source *src, const nmlp_instr *in) {
+nmlp_status nmlp_emit_current_instr(nmlp_emit_source *src, const nmlp_instr *in) {
     nmlp_str text;
     if (in->op == NMLP_OP_DMA_TRANSPOSE) NMLP_RETURN_IF_FAILED(check_transpose(src, in));
     bool guarded = put_guards(src, in);
@@ -214,13 +215,13 @@ nmlp_status nmlp_current_instr(nmlp_source *src, const nmlp_instr *in) {
     else
         put_compute(src, in, &text);
     nmlp_str_putc(&text, '\3');
-    nmlp_source_statement(src, &text);
-    nmlp_str_fini(&text);
+    nmlp_emit_source_statement(src, &text);
+    nmlp_emit_source_part_end(src, &text);
     src->depth -= guarded;
     return NMLP_OK;
 }
 
-nmlp_status nmlp_current_declare(nmlp_source *src, int buffer) {
+nmlp_status nmlp_emit_current_declare(nmlp_emit_source *src, int buffer) {
     const nmlp_buffer *b = &src->p->buffers[buffer];
     nmlp_str text;
     nmlp_str_init(&text);
@@ -239,9 +240,9 @@ nmlp_status nmlp_current_declare(nmlp_source *src, int buffer) {
                                 b->dims[d], &text);
     }
     nmlp_str_puts(&text, ")\1dtype=");
-    nmlp_put_dtype(b->dtype, &text);
+    nmlp_emit_put_dtype(b->dtype, &text);
     nmlp_str_printf(&text, "\1buffer=nl.%s\3", nmlp_space_name(b->space));
-    nmlp_source_statement(src, &text);
-    nmlp_str_fini(&text);
+    nmlp_emit_source_statement(src, &text);
+    nmlp_emit_source_part_end(src, &text);
     return NMLP_OK;
 }

@@ -2,12 +2,12 @@
  * once, or with a size of 0 throughout. They are not printed and count for nothing. */
 #include "trainium/emit/source.h"
 
-static bool is_empty(const nmlp_source *src, const nmlp_size *size) {
+static bool is_empty(const nmlp_emit_source *src, const nmlp_size *size) {
     nmlp_size folded = nmlp_emit_fold_size(&src->shape, size);
     return !folded.clamped && folded.full <= 0;
 }
 
-static bool has_empty_size(const nmlp_source *src, const nmlp_instr *in) {
+static bool has_empty_size(const nmlp_emit_source *src, const nmlp_instr *in) {
     const nmlp_buf_ref *refs[] = {&in->dst, &in->a, &in->b};
     for (int i = 0; i < 3; i++) {
         if (refs[i]->buffer < 0) continue;
@@ -19,7 +19,7 @@ static bool has_empty_size(const nmlp_source *src, const nmlp_instr *in) {
            (is_empty(src, &in->hbm.rows) || is_empty(src, &in->hbm.cols) || is_empty(src, &in->hbm.tiles));
 }
 
-void nmlp_source_find_dead(nmlp_source *src) {
+void nmlp_emit_source_find_dead(nmlp_emit_source *src) {
     const nmlp_program *p = src->p;
     int skip = 0; /* nodes before this one are in a dead body */
     for (int at = 0; at < (int)p->n_nodes; at++) {

@@ -31,7 +31,7 @@ static nmlp_status count_instructions(const nmlp_program *p, int64_t *n, nmlp_er
     return NMLP_OK;
 }
 
-static bool allocate(nmlp_source *src) {
+static bool allocate(nmlp_emit_source *src) {
     const nmlp_program *p = src->p;
     nmlp_arena *a = &src->arena;
     src->loop_names = nmlp_arena_new(a, p->n_loops + 1, sizeof *src->loop_names, src->err);
@@ -48,57 +48,84 @@ static bool allocate(nmlp_source *src) {
            src->block_dims && src->zero_start && src->accumulator && src->padded;
 }
 
-nmlp_status nmlp_source_init(nmlp_source *src, const nmlp_program *program, const nmlp_emit_options *options,
-                             nmlp_str *out, nmlp_err *err) {
+/* `text` inside a docstring: file names may hold quotes, backslashes, line ends or any other byte. */
+static const char *docstring_text(nmlp_emit_source *src, const char *text) {
+    nmlp_str out;
+    nmlp_str_init(&out);
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+        if (*c == '\\' || *c == '"')
+            nmlp_str_printf(&out, "\\%c", *c);
+        else if (*c < ' ' || *c > '~')
+            nmlp_str_printf(&out, "\\x%02x", *c);
+        else
+            nmlp_str_putc(&out, (char)*c);
+    }
+    const char *kept = out.failed ? NULL : nmlp_arena_strdup(&src->arena, nmlp_str_text(&out), src->err);
+    nmlp_str_fini(&out);
+    return kept;
+}
+
+static nmlp_status quote_options(nmlp_emit_source *src) {
+    const nmlp_emit_options *o = src->options;
+    src->machine_name = docstring_text(src, o->machine->name);
+    if (o->command) src->command = docstring_text(src, o->command);
+    if (src->machine_name && (src->command || !o->command)) return NMLP_OK;
+    return nmlp_fail(src->err, NMLP_E_NOMEM, "out of memory while printing %s", src->p->name);
+}
+
+nmlp_status nmlp_emit_source_init(nmlp_emit_source *src, const nmlp_program *program, const nmlp_emit_options *options,
+                                  nmlp_str *out, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    *src = (nmlp_source){.p = program,
-                         .options = options,
-                         .out = out,
-                         .legacy = options->dialect == NMLP_DIALECT_NKI_LEGACY,
-                         .err = err};
+    *src = (nmlp_emit_source){.p = program,
+                              .options = options,
+                              .out = out,
+                              .legacy = options->dialect == NMLP_DIALECT_NKI_LEGACY,
+                              .err = err};
     nmlp_arena_init(&src->arena);
     NMLP_TRY(nmlp_emit_shape_init(&src->shape, program, err));
     if (!allocate(src)) {
         st = NMLP_E_NOMEM;
         goto out;
     }
-    nmlp_source_find_dead(src);
-    NMLP_TRY(nmlp_source_name_all(src));
+    NMLP_TRY(quote_options(src));
+    nmlp_emit_source_find_dead(src);
+    NMLP_TRY(nmlp_emit_source_name_all(src));
 out:
-    if (st != NMLP_OK) nmlp_source_fini(src);
+    if (st != NMLP_OK) nmlp_emit_source_fini(src);
     return st;
 }
 
-void nmlp_source_fini(nmlp_source *src) {
+void nmlp_emit_source_fini(nmlp_emit_source *src) {
     nmlp_emit_shape_fini(&src->shape);
     nmlp_arena_fini(&src->arena);
 }
 
 /* Prints into `part` instead of the file. */
-static void redirect(nmlp_source *src, nmlp_str *part) { src->out = part; }
+static void redirect(nmlp_emit_source *src, nmlp_str *part) { src->out = part; }
 
 /* The constants come first but depend on what the rest mentions, and so do the legacy index grids: the parts are
  * printed from the inside out and then put together. */
-static nmlp_status put_file(nmlp_source *src, nmlp_str *parts, nmlp_str *file) {
+static nmlp_status put_file(nmlp_emit_source *src, nmlp_str *parts, nmlp_str *file) {
     nmlp_str *def = &parts[0], *body = &parts[1], *rest = &parts[2];
     redirect(src, def);
-    nmlp_frame_signature(src);
+    nmlp_emit_frame_signature(src);
     redirect(src, body);
-    NMLP_RETURN_IF_FAILED(nmlp_source_body(src));
-    nmlp_frame_return(src);
+    NMLP_RETURN_IF_FAILED(nmlp_emit_source_body(src));
+    nmlp_emit_frame_return(src);
     redirect(src, rest);
-    nmlp_frame_main(src);
+    nmlp_emit_frame_main(src);
     src->depth++;
     redirect(src, def);
-    if (src->legacy) nmlp_legacy_grids(src);
+    if (src->legacy) nmlp_emit_legacy_grids(src);
     src->depth--;
     for (int i = 0; i < 3; i++) {
         NMLP_RETURN_IF_FAILED(nmlp_str_status(&parts[i], src->err));
         nmlp_str_append(&parts[3], nmlp_str_text(&parts[i]), parts[i].len);
     }
+    NMLP_RETURN_IF_FAILED(nmlp_str_status(&parts[3], src->err));
     redirect(src, file);
-    nmlp_frame_head(src);
-    nmlp_frame_constants(src, nmlp_str_text(&parts[3]));
+    nmlp_emit_frame_head(src);
+    nmlp_emit_frame_constants(src, nmlp_str_text(&parts[3]));
     nmlp_str_append(file, nmlp_str_text(&parts[3]), parts[3].len);
     return nmlp_str_status(file, src->err);
 }
@@ -106,17 +133,17 @@ static nmlp_status put_file(nmlp_source *src, nmlp_str *parts, nmlp_str *file) {
 nmlp_status nmlp_emit_kernel(nmlp_str *out, const nmlp_program *program, const nmlp_emit_options *options,
                              nmlp_emit_result *result, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    nmlp_source src;
+    nmlp_emit_source src;
     nmlp_str parts[4];
     NMLP_RETURN_IF_FAILED(nmlp_program_check(program, options->machine, NULL, err));
-    NMLP_RETURN_IF_FAILED(nmlp_source_init(&src, program, options, out, err));
+    NMLP_RETURN_IF_FAILED(nmlp_emit_source_init(&src, program, options, out, err));
     for (int i = 0; i < 4; i++) nmlp_str_init(&parts[i]);
     NMLP_TRY(count_instructions(program, &src.instructions, err));
-    if (src.legacy) NMLP_TRY(nmlp_legacy_prepare(&src));
+    if (src.legacy) NMLP_TRY(nmlp_emit_legacy_prepare(&src));
     NMLP_TRY(put_file(&src, parts, out));
     if (result) result->instructions = src.instructions;
 out:
     for (int i = 0; i < 4; i++) nmlp_str_fini(&parts[i]);
-    nmlp_source_fini(&src);
+    nmlp_emit_source_fini(&src);
     return st;
 }

@@ -16,80 +16,81 @@ static bool mentions(const char *text, const char *name) {
     return false;
 }
 
-void nmlp_frame_formula(const nmlp_source *src, nmlp_str *out) {
+void nmlp_emit_frame_formula(const nmlp_emit_source *src, nmlp_str *out) {
     nmlp_emit_math math = nmlp_emit_math_of(src->p);
-    const char *gate = !math.low_rank ? "w_gate" : math.shared ? "u_shared v_gate" : "u_gate v_gate";
-    const char *up = !math.low_rank ? "w_up" : math.shared ? "u_shared v_up" : "u_up v_up";
+    const char *gate = !math.gate_low ? "w_gate" : math.shared ? "u_shared v_gate" : "u_gate v_gate";
+    const char *up = !math.up_low ? "w_up" : math.shared ? "u_shared v_up" : "u_up v_up";
     switch (math.op) {
     case NMLP_EMIT_OP_XW: nmlp_str_puts(out, "y = x w"); break;
     case NMLP_EMIT_OP_XUV: nmlp_str_puts(out, "y = (x u) v"); break;
     case NMLP_EMIT_OP_GATED:
     case NMLP_EMIT_OP_MLP:
         nmlp_str_printf(out, "y = %ssilu(x %s) * (x %s)", math.op == NMLP_EMIT_OP_MLP ? "(" : "", gate, up);
-        if (math.op == NMLP_EMIT_OP_MLP) nmlp_str_puts(out, math.low_rank ? ") u_down v_down" : ") w_down");
+        if (math.op == NMLP_EMIT_OP_MLP) nmlp_str_puts(out, math.down_low ? ") u_down v_down" : ") w_down");
         break;
     case NMLP_EMIT_OP_UNKNOWN: nmlp_str_printf(out, "tile program %s", src->p->name); break;
     }
 }
 
-void nmlp_frame_head(nmlp_source *src) {
+void nmlp_emit_frame_head(nmlp_emit_source *src) {
     nmlp_str formula;
     nmlp_str_init(&formula);
-    nmlp_frame_formula(src, &formula);
-    nmlp_source_line(src, "\"\"\"%s on one %s NeuronCore: %s.", src->p->name, src->options->machine->name,
-                     nmlp_str_text(&formula));
-    nmlp_str_fini(&formula);
+    nmlp_emit_frame_formula(src, &formula);
+    nmlp_emit_source_line(src, "\"\"\"%s on one %s NeuronCore: %s.", src->p->name, src->machine_name,
+                          nmlp_str_text(&formula));
+    nmlp_emit_source_part_end(src, &formula);
     nmlp_str_puts(src->out, "\n");
-    nmlp_source_line(src, "%s",
-                     src->legacy ? "Legacy NKI (neuronxcc.nki, up to Neuron SDK 2.26)."
-                                 : "NKI 0.3 or later (import nki).");
-    if (src->options->command) {
+    nmlp_emit_source_line(src, "%s",
+                          src->legacy ? "Legacy NKI (neuronxcc.nki, up to Neuron SDK 2.26)."
+                                      : "NKI 0.3 or later (import nki).");
+    if (src->command) {
         nmlp_str_puts(src->out, "Printed by neuronmlp; to print it again:\n    ");
-        nmlp_str_puts(src->out, src->options->command);
+        nmlp_str_puts(src->out, src->command);
         nmlp_str_putc(src->out, '\n');
     } else {
-        nmlp_source_line(src, "Printed by neuronmlp.");
+        nmlp_emit_source_line(src, "Printed by neuronmlp.");
     }
-    nmlp_source_line(src, "Checked against a simulation of the tile program; not yet run on hardware.");
-    nmlp_source_line(src, "\"\"\"");
-    nmlp_source_line(src, "import argparse");
-    if (!src->legacy) nmlp_source_line(src, "import time");
+    nmlp_emit_source_line(src, "Checked against a simulation of the tile program; not yet run on hardware.");
+    nmlp_emit_source_line(src, "\"\"\"");
+    nmlp_emit_source_line(src, "import argparse");
+    if (!src->legacy) nmlp_emit_source_line(src, "import time");
     bool bf16 = false;
     for (size_t i = 0; i < src->p->n_tensors; i++) bf16 = bf16 || src->p->tensors[i].dtype == NMLP_NC_BF16;
     nmlp_str_puts(src->out, bf16 ? "\nimport ml_dtypes\nimport numpy as np\n\n" : "\nimport numpy as np\n\n");
     if (src->legacy) {
-        nmlp_source_line(src, "from neuronxcc import nki");
-        nmlp_source_line(src, "import neuronxcc.nki.isa as nisa");
-        nmlp_source_line(src, "import neuronxcc.nki.language as nl");
+        nmlp_emit_source_line(src, "from neuronxcc import nki");
+        nmlp_emit_source_line(src, "import neuronxcc.nki.isa as nisa");
+        nmlp_emit_source_line(src, "import neuronxcc.nki.language as nl");
     } else {
-        nmlp_source_line(src, "import nki");
-        nmlp_source_line(src, "import nki.isa as nisa");
-        nmlp_source_line(src, "import nki.language as nl");
+        nmlp_emit_source_line(src, "import nki");
+        nmlp_emit_source_line(src, "import nki.isa as nisa");
+        nmlp_emit_source_line(src, "import nki.language as nl");
     }
 }
 
-static void put_constant(nmlp_source *src, const char *body, const char *name, int64_t value, const char *meaning) {
+static void put_constant(nmlp_emit_source *src, const char *body, const char *name, int64_t value,
+                         const char *meaning) {
     if (!mentions(body, name)) return;
     char text[160];
     int n = snprintf(text, sizeof text, "%s = %" PRId64, name, value);
-    nmlp_source_line(src, "%s%*s# %s", text, n < 24 ? 24 - n : 2, "", meaning);
+    nmlp_emit_source_line(src, "%s%*s# %s", text, n < 24 ? 24 - n : 2, "", meaning);
 }
 
 static const char *letter_meaning(const char *name, bool gated) {
     if (gated && strcmp(name, "O") == 0) return "intermediate size";
     static const struct {
         const char *name, *meaning;
-    } table[] = {
-        {"S", "rows (tokens)"}, {"H", "hidden size"}, {"R", "rank"}, {"O", "outputs"}, {"I", "intermediate size"}};
+    } table[] = {{"S", "rows (tokens)"}, {"H", "hidden size"},   {"R", "rank"},    {"RG", "rank of gate"},
+                 {"RU", "rank of up"},   {"RD", "rank of down"}, {"O", "outputs"}, {"I", "intermediate size"}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (strcmp(table[i].name, name) == 0) return table[i].meaning;
     return "extent";
 }
 
 /* Every constant the file mentions. `text` is what follows. */
-void nmlp_frame_constants(nmlp_source *src, const char *text) {
+void nmlp_emit_frame_constants(nmlp_emit_source *src, const char *text) {
     const nmlp_emit_shape *s = &src->shape;
-    char name[NMLP_SOURCE_NAME_MAX], meaning[NMLP_SOURCE_NAME_MAX + 48];
+    char name[NMLP_EMIT_SOURCE_NAME_MAX], meaning[NMLP_EMIT_SOURCE_NAME_MAX + 48];
     nmlp_str_puts(src->out, "\n");
     put_constant(src, text, "P", (int64_t)src->options->machine->partitions, "partitions of SBUF and PSUM");
     bool gated = nmlp_emit_math_of(src->p).op >= NMLP_EMIT_OP_GATED;
@@ -109,7 +110,7 @@ void nmlp_frame_constants(nmlp_source *src, const char *text) {
     }
 }
 
-static const char *meaning_of(const nmlp_source *src, int tensor) {
+static const char *meaning_of(const nmlp_emit_source *src, int tensor) {
     const nmlp_tensor *t = &src->p->tensors[tensor];
     nmlp_emit_weight w;
     if (strcmp(t->name, "x") == 0) return "activations, one token a row";
@@ -122,7 +123,7 @@ static const char *meaning_of(const nmlp_source *src, int tensor) {
     return w.n_planes == 2 ? "two weights in tiles, see pack()" : "weights in tiles, see pack()";
 }
 
-static void put_tensor(nmlp_source *src, int tensor) {
+static void put_tensor(nmlp_emit_source *src, int tensor) {
     const nmlp_tensor *t = &src->p->tensors[tensor];
     const int *axis = &src->shape.tensor_axis[2 * tensor];
     char head[128];
@@ -134,13 +135,13 @@ static void put_tensor(nmlp_source *src, int tensor) {
     nmlp_emit_put_length(&src->shape, axis[1], t->cols, &shape);
     nmlp_str_putc(&shape, ']');
     snprintf(head, sizeof head, "%-10s %-14s %s", src->tensor_names[tensor], nmlp_str_text(&shape),
-             nmlp_python_dtype(t->dtype));
-    nmlp_source_line(src, "    %s, %s", head, meaning_of(src, tensor));
-    nmlp_str_fini(&shape);
+             nmlp_emit_python_dtype(t->dtype));
+    nmlp_emit_source_line(src, "    %s, %s", head, meaning_of(src, tensor));
+    nmlp_emit_source_part_end(src, &shape);
 }
 
-static void put_role(nmlp_source *src, const char *title, bool output) {
-    nmlp_source_line(src, "%s", title);
+static void put_role(nmlp_emit_source *src, const char *title, bool output) {
+    nmlp_emit_source_line(src, "%s", title);
     for (size_t i = 0; i < src->p->n_tensors; i++) {
         nmlp_role role = src->p->tensors[i].role;
         if (role == NMLP_ROLE_SCRATCH || (role == NMLP_ROLE_OUTPUT) != output) continue;
@@ -158,38 +159,40 @@ static void put_count_with_commas(char text[32], int64_t n) {
     text[at] = '\0';
 }
 
-static void put_docstring(nmlp_source *src) {
+static void put_docstring(nmlp_emit_source *src) {
     const nmlp_machine *m = src->options->machine;
     nmlp_str formula;
     char count[32];
     nmlp_str_init(&formula);
-    nmlp_frame_formula(src, &formula);
-    nmlp_source_line(src, "\"\"\"%s", nmlp_str_text(&formula));
-    nmlp_str_fini(&formula);
+    nmlp_emit_frame_formula(src, &formula);
+    nmlp_emit_source_line(src, "\"\"\"%s", nmlp_str_text(&formula));
+    nmlp_emit_source_part_end(src, &formula);
     nmlp_str_puts(src->out, "\n");
     put_role(src, "Arguments, in HBM:", false);
     put_role(src, "Returns:", true);
     nmlp_str_puts(src->out, "\n");
-    nmlp_source_line(src, "SBUF: %.1f of %.1f KiB per partition, with every buffer in as many copies as planned.",
-                     (double)nmlp_program_sbuf_bytes(src->p) / 1024, m->sbuf_usable_bytes / 1024);
+    nmlp_emit_source_line(src, "SBUF: %.1f of %.1f KiB per partition, with every buffer in as many copies as planned.",
+                          (double)nmlp_program_sbuf_bytes(src->p) / 1024, m->sbuf_usable_bytes / 1024);
     if (nmlp_program_sbuf_bytes(src->p) > (int64_t)m->sbuf_usable_bytes)
-        nmlp_source_line(src,
-                         "That is more than there is: the compiler keeps fewer copies, or moves data to HBM and back.");
-    nmlp_source_line(src, "PSUM: %" PRId64 " of %d banks.", nmlp_program_psum_banks(src->p, m), (int)m->psum_banks);
+        nmlp_emit_source_line(
+            src, "That is more than there is: the compiler keeps fewer copies, or moves data to HBM and back.");
+    nmlp_emit_source_line(src, "PSUM: %" PRId64 " of %d banks.", nmlp_program_psum_banks(src->p, m),
+                          (int)m->psum_banks);
     put_count_with_commas(count, src->instructions);
     if (src->options->latency_us >= 0)
-        nmlp_source_line(src, "Simulated latency: %.1f us on %s; a model, not a measurement.", src->options->latency_us,
-                         m->name);
-    nmlp_source_line(src, "Instructions: %s with all loops unrolled.", count);
+        nmlp_emit_source_line(src, "Simulated latency: %.1f us on %s; a model, not a measurement.",
+                              src->options->latency_us, src->machine_name);
+    nmlp_emit_source_line(src, "Instructions: %s with all loops unrolled.", count);
     if (!src->legacy && src->instructions > NMLP_EMIT_UNROLL_ADVICE) {
-        nmlp_source_line(
+        nmlp_emit_source_line(
             src, "Note: the compiler unrolls every loop, and above about 100,000 instructions it becomes slow and");
-        nmlp_source_line(src, "large. Print the kernel for fewer rows and call it once per slice of the rows instead.");
+        nmlp_emit_source_line(src,
+                              "large. Print the kernel for fewer rows and call it once per slice of the rows instead.");
     }
-    nmlp_source_line(src, "\"\"\"");
+    nmlp_emit_source_line(src, "\"\"\"");
 }
 
-void nmlp_frame_signature(nmlp_source *src) {
+void nmlp_emit_frame_signature(nmlp_emit_source *src) {
     nmlp_str args;
     nmlp_str_init(&args);
     for (size_t i = 0; i < src->p->n_tensors; i++) {
@@ -198,9 +201,9 @@ void nmlp_frame_signature(nmlp_source *src) {
         nmlp_str_printf(&args, "%s%s", args.len ? ", " : "", src->tensor_names[i]);
     }
     nmlp_str_puts(src->out, "\n\n");
-    nmlp_source_line(src, "@nki.jit");
-    nmlp_source_line(src, "def %s(%s):", src->p->name, nmlp_str_text(&args));
-    nmlp_str_fini(&args);
+    nmlp_emit_source_line(src, "@nki.jit");
+    nmlp_emit_source_line(src, "def %s(%s):", src->p->name, nmlp_str_text(&args));
+    nmlp_emit_source_part_end(src, &args);
     src->depth++;
     put_docstring(src);
     for (size_t i = 0; i < src->p->n_tensors; i++) {
@@ -214,20 +217,20 @@ void nmlp_frame_signature(nmlp_source *src) {
         nmlp_str_puts(&text, ", ");
         nmlp_emit_put_length(&src->shape, axis[1], t->cols, &text);
         nmlp_str_puts(&text, ")\1dtype=");
-        nmlp_put_dtype(t->dtype, &text);
+        nmlp_emit_put_dtype(t->dtype, &text);
         nmlp_str_printf(&text, "\1buffer=nl.%s\3", t->role == NMLP_ROLE_OUTPUT ? "shared_hbm" : "private_hbm");
-        nmlp_source_statement(src, &text);
-        nmlp_str_fini(&text);
+        nmlp_emit_source_statement(src, &text);
+        nmlp_emit_source_part_end(src, &text);
     }
 }
 
-void nmlp_frame_return(nmlp_source *src) {
+void nmlp_emit_frame_return(nmlp_emit_source *src) {
     nmlp_str names;
     nmlp_str_init(&names);
     for (size_t i = 0; i < src->p->n_tensors; i++)
         if (src->p->tensors[i].role == NMLP_ROLE_OUTPUT)
             nmlp_str_printf(&names, "%s%s", names.len ? ", " : "", src->tensor_names[i]);
-    nmlp_source_line(src, "return %s", nmlp_str_text(&names));
-    nmlp_str_fini(&names);
+    nmlp_emit_source_line(src, "return %s", nmlp_str_text(&names));
+    nmlp_emit_source_part_end(src, &names);
     src->depth--;
 }

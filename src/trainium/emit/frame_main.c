@@ -4,7 +4,7 @@
 
 #include "trainium/emit/frame.h"
 
-bool nmlp_frame_packs(const nmlp_source *src) {
+bool nmlp_emit_frame_packs(const nmlp_emit_source *src) {
     nmlp_emit_weight w;
     bool some = false;
     for (size_t i = 0; i < src->p->n_tensors; i++)
@@ -12,36 +12,38 @@ bool nmlp_frame_packs(const nmlp_source *src) {
     return some;
 }
 
-static void def(nmlp_source *src, const char *signature, const char *doc) {
+static void def(nmlp_emit_source *src, const char *signature, const char *doc) {
     nmlp_str_puts(src->out, "\n\n");
-    nmlp_source_line(src, "def %s:", signature);
+    nmlp_emit_source_line(src, "def %s:", signature);
     src->depth++;
-    nmlp_source_line(src, "\"\"\"%s\"\"\"", doc);
+    nmlp_emit_source_line(src, "\"\"\"%s\"\"\"", doc);
 }
 
-void nmlp_frame_pack(nmlp_source *src, bool torch) {
+void nmlp_emit_frame_pack(nmlp_emit_source *src, bool torch) {
     const char *array = torch ? "torch" : "np", *permute = torch ? "permute" : "transpose";
     def(src, "pack(planes, chunk_tiles, columns)",
-        "Cuts matrices [K, N] of one shape into tiles, in the order the kernel uses them.\n"
+        "Cuts matrices [K, N] with as many columns into tiles, in the order the kernel uses them.\n"
         "\n    Row p of the result holds row p of every tile: by chunk of K, column tile, plane, tile of the chunk.\n  "
         "  ");
-    nmlp_source_line(src, "k, n = planes[0].shape");
-    nmlp_source_line(src, "chunks = -(-k // (chunk_tiles * P))");
-    nmlp_source_line(src, "n_tiles = -(-n // columns)");
-    nmlp_source_line(
-        src, "padded = %s.zeros((len(planes), chunks * chunk_tiles * P, n_tiles * columns), dtype=planes[0].dtype)",
-        array);
-    nmlp_source_line(src, "for i, plane in enumerate(planes):");
-    nmlp_source_line(src, "    padded[i, :k, :n] = plane");
-    nmlp_source_line(
-        src, "tiles = padded.reshape(len(planes), chunks, chunk_tiles, P, n_tiles, columns).%s(3, 1, 4, 0, 2, 5)",
-        permute);
-    nmlp_source_line(src, "return %s",
-                     torch ? "tiles.reshape(P, -1)[:min(k, P)].contiguous()" : "tiles.reshape(P, -1)[:min(k, P)]");
+    nmlp_emit_source_line(src, "parts = []");
+    nmlp_emit_source_line(src, "for plane in planes:");
+    nmlp_emit_source_line(src, "    k, n = plane.shape");
+    nmlp_emit_source_line(src, "    tiles = min(chunk_tiles, -(-k // P))");
+    nmlp_emit_source_line(src, "    chunks = -(-k // (tiles * P))");
+    nmlp_emit_source_line(src, "    n_tiles = -(-n // columns)");
+    nmlp_emit_source_line(src, "    padded = %s.zeros((chunks * tiles * P, n_tiles * columns), dtype=plane.dtype)",
+                          array);
+    nmlp_emit_source_line(src, "    padded[:k, :n] = plane");
+    nmlp_emit_source_line(src, "    parts.append(padded.reshape(chunks, tiles, P, n_tiles, columns).%s(2, 0, 3, 1, 4))",
+                          permute);
+    nmlp_emit_source_line(src, "rows = min(max(plane.shape[0] for plane in planes), P)");
+    nmlp_emit_source_line(src, torch ? "return torch.cat(parts, dim=3).reshape(P, -1)[:rows].contiguous()"
+                                     : "return np.concatenate(parts, axis=3).reshape(P, -1)[:rows]");
     src->depth--;
 }
 
-void nmlp_frame_argument(const nmlp_source *src, int tensor, const char *prefix, const char *suffix, nmlp_str *out) {
+void nmlp_emit_frame_argument(const nmlp_emit_source *src, int tensor, const char *prefix, const char *suffix,
+                              nmlp_str *out) {
     nmlp_emit_weight w;
     if (!nmlp_emit_weight_of(src->p, tensor, &w)) return;
     if (!w.packed) {
@@ -54,17 +56,17 @@ void nmlp_frame_argument(const nmlp_source *src, int tensor, const char *prefix,
     nmlp_str_printf(out, w.columns == (int64_t)src->options->machine->partitions ? "P)" : "%" PRId64 ")", w.columns);
 }
 
-static void put_extent(const nmlp_source *src, const char *letter, int axis, int64_t value, nmlp_str *out) {
+static void put_extent(const nmlp_emit_source *src, const char *letter, int axis, int64_t value, nmlp_str *out) {
     if (letter)
         nmlp_str_puts(out, letter);
     else
         nmlp_emit_put_length(&src->shape, axis, value, out);
 }
 
-static void put_inputs(nmlp_source *src) {
+static void put_inputs(nmlp_emit_source *src) {
     def(src, "inputs(seed=0)", "Random activations and weights; the scale keeps results near 1.");
-    nmlp_source_line(src, "rng = np.random.default_rng(seed)");
-    nmlp_source_line(src, "return {");
+    nmlp_emit_source_line(src, "rng = np.random.default_rng(seed)");
+    nmlp_emit_source_line(src, "return {");
     for (size_t t = 0; t < src->p->n_tensors; t++) {
         nmlp_emit_weight w;
         if (!nmlp_emit_weight_of(src->p, (int)t, &w)) continue;
@@ -72,80 +74,79 @@ static void put_inputs(nmlp_source *src) {
             nmlp_str k, n;
             nmlp_str_init(&k);
             nmlp_str_init(&n);
-            put_extent(src, w.k_name, src->shape.tensor_axis[2 * t], w.k, &k);
+            put_extent(src, w.k_name[i], src->shape.tensor_axis[2 * t], w.k[i], &k);
             put_extent(src, w.n_name, src->shape.tensor_axis[2 * t + 1], w.n, &n);
-            nmlp_source_line(src, "    \"%s\": rng.standard_normal((%s, %s), dtype=np.float32)%s%s%s,", w.matrix[i],
-                             nmlp_str_text(&k), nmlp_str_text(&n),
-                             src->p->tensors[t].role == NMLP_ROLE_WEIGHT ? " / np.float32(np.sqrt(" : "",
-                             src->p->tensors[t].role == NMLP_ROLE_WEIGHT ? nmlp_str_text(&k) : "",
-                             src->p->tensors[t].role == NMLP_ROLE_WEIGHT ? "))" : "");
-            nmlp_str_fini(&k);
-            nmlp_str_fini(&n);
+            nmlp_emit_source_line(src, "    \"%s\": rng.standard_normal((%s, %s), dtype=np.float32)%s%s%s,",
+                                  w.matrix[i], nmlp_str_text(&k), nmlp_str_text(&n),
+                                  src->p->tensors[t].role == NMLP_ROLE_WEIGHT ? " / np.float32(np.sqrt(" : "",
+                                  src->p->tensors[t].role == NMLP_ROLE_WEIGHT ? nmlp_str_text(&k) : "",
+                                  src->p->tensors[t].role == NMLP_ROLE_WEIGHT ? "))" : "");
+            nmlp_emit_source_part_end(src, &k);
+            nmlp_emit_source_part_end(src, &n);
         }
     }
-    nmlp_source_line(src, "}");
+    nmlp_emit_source_line(src, "}");
     src->depth--;
 }
 
-static void put_arguments(nmlp_source *src) {
+static void put_arguments(nmlp_emit_source *src) {
     def(src, "arguments(m)", "The kernel's arguments from the matrices of inputs().");
-    nmlp_source_line(src, "return [");
+    nmlp_emit_source_line(src, "return [");
     for (size_t t = 0; t < src->p->n_tensors; t++) {
         nmlp_role role = src->p->tensors[t].role;
         if (role != NMLP_ROLE_INPUT && role != NMLP_ROLE_WEIGHT) continue;
         nmlp_str text;
         nmlp_str_init(&text);
-        nmlp_frame_argument(src, (int)t, "m[\"", "\"]", &text);
-        nmlp_source_line(src, "    %s,", nmlp_str_text(&text));
-        nmlp_str_fini(&text);
+        nmlp_emit_frame_argument(src, (int)t, "m[\"", "\"]", &text);
+        nmlp_emit_source_line(src, "    %s,", nmlp_str_text(&text));
+        nmlp_emit_source_part_end(src, &text);
     }
-    nmlp_source_line(src, "]");
+    nmlp_emit_source_line(src, "]");
     src->depth--;
 }
 
-static void put_gated(nmlp_source *src, const nmlp_emit_math *math) {
+static void put_gated(nmlp_emit_source *src, const nmlp_emit_math *math) {
+    const char *gate = math->gate_low ? "x @ m[\"u_gate\"] @ m[\"v_gate\"]" : "x @ m[\"w_gate\"]",
+               *up = math->up_low ? "x @ m[\"u_up\"] @ m[\"v_up\"]" : "x @ m[\"w_up\"]";
     if (math->shared) {
-        nmlp_source_line(src, "basis = x @ m[\"u_shared\"]");
-        nmlp_source_line(src, "gate, up = basis @ m[\"v_gate\"], basis @ m[\"v_up\"]");
-    } else if (math->low_rank) {
-        nmlp_source_line(src, "gate, up = x @ m[\"u_gate\"] @ m[\"v_gate\"], x @ m[\"u_up\"] @ m[\"v_up\"]");
-    } else {
-        nmlp_source_line(src, "gate, up = x @ m[\"w_gate\"], x @ m[\"w_up\"]");
+        nmlp_emit_source_line(src, "basis = x @ m[\"u_shared\"]");
+        gate = "basis @ m[\"v_gate\"]", up = "basis @ m[\"v_up\"]";
     }
+    nmlp_emit_source_line(src, "gate, up = %s, %s", gate, up);
     if (math->op == NMLP_EMIT_OP_GATED) {
-        nmlp_source_line(src, "y = gate / (1.0 + np.exp(-gate)) * up");
+        nmlp_emit_source_line(src, "y = gate / (1.0 + np.exp(-gate)) * up");
         return;
     }
-    nmlp_source_line(src, "act = gate / (1.0 + np.exp(-gate)) * up");
-    nmlp_source_line(src, math->low_rank ? "y = act @ m[\"u_down\"] @ m[\"v_down\"]" : "y = act @ m[\"w_down\"]");
+    nmlp_emit_source_line(src, "act = gate / (1.0 + np.exp(-gate)) * up");
+    nmlp_emit_source_line(src, math->down_low ? "y = act @ m[\"u_down\"] @ m[\"v_down\"]" : "y = act @ m[\"w_down\"]");
 }
 
-static void put_reference(nmlp_source *src, const nmlp_emit_math *math) {
+static void put_reference(nmlp_emit_source *src, const nmlp_emit_math *math) {
     def(src, "reference(m)", "The same in float64.");
-    nmlp_source_line(src, "m = {name: a.astype(np.float64) for name, a in m.items()}");
-    nmlp_source_line(src, math->x_transposed ? "x = m[\"xT\"].T" : "x = m[\"x\"]");
+    nmlp_emit_source_line(src, "m = {name: a.astype(np.float64) for name, a in m.items()}");
+    nmlp_emit_source_line(src, math->x_transposed ? "x = m[\"xT\"].T" : "x = m[\"x\"]");
     if (math->op == NMLP_EMIT_OP_XW)
-        nmlp_source_line(src, "y = x @ m[\"w\"]");
+        nmlp_emit_source_line(src, "y = x @ m[\"w\"]");
     else if (math->op == NMLP_EMIT_OP_XUV)
-        nmlp_source_line(src, "y = x @ m[\"u\"] @ m[\"v\"]");
+        nmlp_emit_source_line(src, "y = x @ m[\"u\"] @ m[\"v\"]");
     else
         put_gated(src, math);
-    nmlp_source_line(src, math->y_transposed ? "return y.T" : "return y");
+    nmlp_emit_source_line(src, math->y_transposed ? "return y.T" : "return y");
     src->depth--;
 }
 
 /* Each line at its own depth; KERNEL stands for the kernel's name. */
-static void put_lines(nmlp_source *src, const char *const *lines) {
+static void put_lines(nmlp_emit_source *src, const char *const *lines) {
     for (; *lines; lines++) {
         const char *at = strstr(*lines, "KERNEL");
         if (!at)
-            nmlp_source_line(src, "%s", *lines);
+            nmlp_emit_source_line(src, "%s", *lines);
         else
-            nmlp_source_line(src, "%.*s%s%s", (int)(at - *lines), *lines, src->p->name, at + 6);
+            nmlp_emit_source_line(src, "%.*s%s%s", (int)(at - *lines), *lines, src->p->name, at + 6);
     }
 }
 
-static void put_device_run(nmlp_source *src, nmlp_nc_dtype dtype) {
+static void put_device_run(nmlp_emit_source *src, nmlp_nc_dtype dtype) {
     if (src->legacy) {
         static const char *const lines[] = {
             "y = nki.baremetal(KERNEL)(*args)", "timed = nki.benchmark(warmup=5, iters=iters)(KERNEL)", "timed(*args)",
@@ -157,12 +158,13 @@ static void put_device_run(nmlp_source *src, nmlp_nc_dtype dtype) {
     }
     def(src, "on_device(args, iters)",
         "Runs through PyTorch/XLA; returns the result and the median time of a call in us.");
-    nmlp_source_line(src, "import torch");
-    nmlp_source_line(src, "import torch_xla.core.xla_model as xm");
+    nmlp_emit_source_line(src, "import torch");
+    nmlp_emit_source_line(src, "import torch_xla.core.xla_model as xm");
     nmlp_str_putc(src->out, '\n');
-    nmlp_source_line(src, "device = xm.xla_device()");
-    nmlp_source_line(src, "tensors = [torch.from_numpy(a.astype(np.float32)).to(torch.%s).to(device) for a in args]",
-                     nmlp_python_dtype(dtype));
+    nmlp_emit_source_line(src, "device = xm.xla_device()");
+    nmlp_emit_source_line(src,
+                          "tensors = [torch.from_numpy(a.astype(np.float32)).to(torch.%s).to(device) for a in args]",
+                          nmlp_emit_python_dtype(dtype));
     static const char *const lines[] = {"times = []",
                                         "for _ in range(5 + iters):",
                                         "    xm.wait_device_ops()",
@@ -177,19 +179,19 @@ static void put_device_run(nmlp_source *src, nmlp_nc_dtype dtype) {
     src->depth--;
 }
 
-void nmlp_frame_main(nmlp_source *src) {
+void nmlp_emit_frame_main(nmlp_emit_source *src) {
     nmlp_emit_math math = nmlp_emit_math_of(src->p);
     if (math.op == NMLP_EMIT_OP_UNKNOWN) return; /* nothing to compare with */
     nmlp_nc_dtype dtype = NMLP_NC_FP32;
     for (size_t i = 0; i < src->p->n_tensors; i++)
         if (src->p->tensors[i].role == NMLP_ROLE_INPUT) dtype = src->p->tensors[i].dtype;
-    if (nmlp_frame_packs(src)) nmlp_frame_pack(src, false);
+    if (nmlp_emit_frame_packs(src)) nmlp_emit_frame_pack(src, false);
     put_inputs(src);
     put_arguments(src);
     put_reference(src, &math);
     put_device_run(src, dtype);
     nmlp_str_puts(src->out, "\n\n");
-    nmlp_source_line(src, "def main():");
+    nmlp_emit_source_line(src, "def main():");
     static const char *const head[] = {
         "    parser = argparse.ArgumentParser(description=__doc__, "
         "formatter_class=argparse.RawDescriptionHelpFormatter)",
@@ -198,17 +200,17 @@ void nmlp_frame_main(nmlp_source *src) {
         "    parser.add_argument(\"--iters\", type=int, default=20, help=\"timed calls\")",
         "    options = parser.parse_args()", NULL};
     put_lines(src, head);
-    nmlp_source_line(src, "    dtype = %s",
-                     dtype == NMLP_NC_BF16   ? "ml_dtypes.bfloat16"
-                     : dtype == NMLP_NC_FP16 ? "np.float16"
-                                             : "np.float32");
+    nmlp_emit_source_line(src, "    dtype = %s",
+                          dtype == NMLP_NC_BF16   ? "ml_dtypes.bfloat16"
+                          : dtype == NMLP_NC_FP16 ? "np.float16"
+                                                  : "np.float32");
     static const char *const run[] = {
         "    m = {name: a.astype(dtype).astype(np.float32) for name, a in inputs().items()}",
         "    args = [a.astype(dtype) for a in arguments(m)]", "    if options.simulate:", NULL};
     put_lines(src, run);
-    nmlp_source_line(src,
-                     src->legacy ? "        y = nki.simulate_kernel(%s, *args)" : "        y = nki.simulate(%s)(*args)",
-                     src->p->name);
+    nmlp_emit_source_line(
+        src, src->legacy ? "        y = nki.simulate_kernel(%s, *args)" : "        y = nki.simulate(%s)(*args)",
+        src->p->name);
     static const char *const check[] = {
         "    else:",
         "        y, us = on_device(args, options.iters)",
@@ -217,7 +219,10 @@ void nmlp_frame_main(nmlp_source *src) {
         "    error = np.abs(np.asarray(y).astype(np.float64) - want).max() / np.abs(want).max()",
         NULL};
     put_lines(src, check);
-    nmlp_source_line(src, "    limit = %s", dtype == NMLP_NC_FP32 ? "1e-4" : dtype == NMLP_NC_FP16 ? "5e-3" : "2e-2");
+    nmlp_emit_source_line(src, "    limit = %s",
+                          dtype == NMLP_NC_FP32   ? "1e-4"
+                          : dtype == NMLP_NC_FP16 ? "5e-3"
+                                                  : "2e-2");
     static const char *const tail[] = {
         "    print(f\"largest error {error:.2e} of the largest value, limit {limit:.0e}\")",
         "    return 0 if error <= limit else 1",

@@ -10,7 +10,7 @@ typedef struct tile_dims {
     int n;
 } tile_dims;
 
-static tile_dims dims_of(const nmlp_source *src, const nmlp_buf_ref *ref) {
+static tile_dims dims_of(const nmlp_emit_source *src, const nmlp_buf_ref *ref) {
     const nmlp_buffer *b = &src->p->buffers[ref->buffer];
     tile_dims t = {.n = 0};
     for (int d = 0; d < b->n_dims; d++) {
@@ -23,29 +23,29 @@ static tile_dims dims_of(const nmlp_source *src, const nmlp_buf_ref *ref) {
     return t;
 }
 
-static void put_full_range(const nmlp_source *src, const nmlp_affine *start, const nmlp_size *count, int axis,
+static void put_full_range(const nmlp_emit_source *src, const nmlp_affine *start, const nmlp_size *count, int axis,
                            nmlp_str *out) {
     nmlp_size full = nmlp_size_const(nmlp_emit_fold_size(&src->shape, count).full);
-    nmlp_put_range(src, start, &full, axis, out);
+    nmlp_emit_put_range(src, start, &full, axis, out);
 }
 
 /* buf[block…, 0:128, 0:512] or, partitions first, buf[0:128, i, 0:512]; whole tiles always. */
-static void put_slices(const nmlp_source *src, const nmlp_buf_ref *ref, nmlp_str *out) {
+static void put_slices(const nmlp_emit_source *src, const nmlp_buf_ref *ref, nmlp_str *out) {
     const nmlp_buffer *b = &src->p->buffers[ref->buffer];
     bool blocks = src->block_dims[ref->buffer];
     nmlp_str_printf(out, "%s[", src->buffer_names[ref->buffer]);
     for (int d = 0; blocks && d < b->n_dims - 1; d++) {
-        nmlp_put_affine(src, &ref->start[d], out);
+        nmlp_emit_put_affine(src, &ref->start[d], out);
         nmlp_str_puts(out, ", ");
     }
     nmlp_size parts = nmlp_size_const(nmlp_emit_fold_size(&src->shape, &ref->parts).full);
-    nmlp_put_parts(src, ref->part, &parts, src->shape.part_axis[ref->buffer], out);
+    nmlp_emit_put_parts(src, ref->part, &parts, src->shape.part_axis[ref->buffer], out);
     for (int d = blocks ? b->n_dims - 1 : 0; d < b->n_dims; d++) {
         nmlp_size count = nmlp_emit_fold_size(&src->shape, &ref->count[d]);
         bool last = d == b->n_dims - 1;
         nmlp_str_puts(out, ", ");
         if (!last && !count.clamped && count.full == 1)
-            nmlp_put_affine(src, &ref->start[d], out);
+            nmlp_emit_put_affine(src, &ref->start[d], out);
         else
             put_full_range(src, &ref->start[d], &count, last ? src->shape.last_axis[ref->buffer] : NMLP_AXIS_NONE, out);
     }
@@ -53,26 +53,27 @@ static void put_slices(const nmlp_source *src, const nmlp_buf_ref *ref, nmlp_str
 }
 
 /* The grid for dimension `at` of a tile of `rank` dimensions, by name. */
-static void put_grid(nmlp_source *src, int rank, int at, int64_t extent, nmlp_str *out) {
+static void put_grid(nmlp_emit_source *src, int rank, int at, int64_t extent, nmlp_str *out) {
     int i = 0;
     while (i < src->n_grids && (src->grids[i].rank != rank || src->grids[i].at != at || src->grids[i].extent != extent))
         i++;
-    if (i == src->n_grids && i < NMLP_SOURCE_GRIDS_MAX) src->grids[src->n_grids++] = (nmlp_grid){rank, at, extent};
-    if (i == NMLP_SOURCE_GRIDS_MAX) out->failed = true;
-    nmlp_legacy_put_grid_name(&(nmlp_grid){rank, at, extent}, out);
+    if (i == src->n_grids && i < NMLP_EMIT_SOURCE_GRIDS_MAX)
+        src->grids[src->n_grids++] = (nmlp_emit_grid){rank, at, extent};
+    if (i == NMLP_EMIT_SOURCE_GRIDS_MAX) out->failed = true;
+    nmlp_emit_legacy_put_grid_name(&(nmlp_emit_grid){rank, at, extent}, out);
 }
 
-static void put_offset_grid(nmlp_source *src, const nmlp_affine *start, nmlp_grid g, nmlp_str *out) {
+static void put_offset_grid(nmlp_emit_source *src, const nmlp_affine *start, nmlp_emit_grid g, nmlp_str *out) {
     nmlp_affine at = nmlp_emit_fold(&src->shape, start);
     if (at.n_terms || at.base) {
-        nmlp_put_affine(src, &at, out);
+        nmlp_emit_put_affine(src, &at, out);
         nmlp_str_puts(out, " + ");
     }
     put_grid(src, g.rank, g.at, g.extent, out);
 }
 
 /* The buffer side of a DMA with index grids. */
-static void put_chip_grids(nmlp_source *src, const nmlp_buf_ref *ref, const tile_dims *t, nmlp_str *out) {
+static void put_chip_grids(nmlp_emit_source *src, const nmlp_buf_ref *ref, const tile_dims *t, nmlp_str *out) {
     const nmlp_buffer *b = &src->p->buffers[ref->buffer];
     bool blocks = src->block_dims[ref->buffer];
     nmlp_affine part = nmlp_affine_const(ref->part);
@@ -80,24 +81,24 @@ static void put_chip_grids(nmlp_source *src, const nmlp_buf_ref *ref, const tile
     int next = 0;
     nmlp_str_printf(out, "%s[", src->buffer_names[ref->buffer]);
     for (int d = 0; blocks && d < b->n_dims - 1; d++) {
-        nmlp_put_affine(src, &ref->start[d], out);
+        nmlp_emit_put_affine(src, &ref->start[d], out);
         nmlp_str_puts(out, ", ");
     }
-    put_offset_grid(src, &part, (nmlp_grid){t->n + 1, 0, parts}, out);
+    put_offset_grid(src, &part, (nmlp_emit_grid){t->n + 1, 0, parts}, out);
     for (int d = blocks ? b->n_dims - 1 : 0; d < b->n_dims; d++) {
         nmlp_str_puts(out, ", ");
         if (next < t->n && t->dim[next] == d) {
-            put_offset_grid(src, &ref->start[d], (nmlp_grid){t->n + 1, next + 1, t->extent[next]}, out);
+            put_offset_grid(src, &ref->start[d], (nmlp_emit_grid){t->n + 1, next + 1, t->extent[next]}, out);
             next++;
         } else {
-            nmlp_put_affine(src, &ref->start[d], out);
+            nmlp_emit_put_affine(src, &ref->start[d], out);
         }
     }
     nmlp_str_putc(out, ']');
 }
 
 /* Which of the tile's dimensions count tiles of the stack and which count columns: dims [0, n_stack) are the stack. */
-static nmlp_status split_dims(nmlp_source *src, const nmlp_instr *in, const tile_dims *t, int *n_stack) {
+static nmlp_status split_dims(nmlp_emit_source *src, const nmlp_instr *in, const tile_dims *t, int *n_stack) {
     nmlp_size tiles = nmlp_emit_fold_size(&src->shape, &in->hbm.tiles);
     nmlp_size along = nmlp_emit_fold_size(&src->shape, in->op == NMLP_OP_DMA_TRANSPOSE ? &in->hbm.rows : &in->hbm.cols);
     int first = t->n - 1; /* the last dimension is columns, even a single one */
@@ -114,7 +115,7 @@ static nmlp_status split_dims(nmlp_source *src, const nmlp_instr *in, const tile
 }
 
 /* Sum of stride * grid over dimensions [from, to) of the tile, innermost stride `unit`. */
-static void put_strided(nmlp_source *src, const tile_dims *t, int from, int to, int64_t unit, nmlp_str *out) {
+static void put_strided(nmlp_emit_source *src, const tile_dims *t, int from, int to, int64_t unit, nmlp_str *out) {
     for (int i = from; i < to; i++) {
         int64_t stride = unit;
         for (int k = i + 1; k < to; k++) stride *= t->extent[k];
@@ -124,16 +125,16 @@ static void put_strided(nmlp_source *src, const tile_dims *t, int from, int to, 
     }
 }
 
-static void put_start_plus(nmlp_source *src, const nmlp_affine *start, nmlp_str *out) {
+static void put_start_plus(nmlp_emit_source *src, const nmlp_affine *start, nmlp_str *out) {
     nmlp_affine at = nmlp_emit_fold(&src->shape, start);
     if (at.n_terms == 0 && at.base == 0) return;
-    nmlp_put_affine(src, &at, out);
+    nmlp_emit_put_affine(src, &at, out);
     nmlp_str_puts(out, " + ");
 }
 
 /* tensor[row + p, col + f]; with a stack row + tile_rows * t + p. A transposed load indexes rows with its free
  * dimension. */
-static void put_hbm_grids(nmlp_source *src, const nmlp_instr *in, const tile_dims *t, int n_stack, nmlp_str *out) {
+static void put_hbm_grids(nmlp_emit_source *src, const nmlp_instr *in, const tile_dims *t, int n_stack, nmlp_str *out) {
     bool flip = in->op == NMLP_OP_DMA_TRANSPOSE;
     int64_t rows = nmlp_emit_fold_size(&src->shape, &in->hbm.rows).full,
             cols = nmlp_emit_fold_size(&src->shape, &in->hbm.cols).full;
@@ -154,20 +155,20 @@ static void put_hbm_grids(nmlp_source *src, const nmlp_instr *in, const tile_dim
 }
 
 /* start + grid < limit, from a clamped size. */
-static void put_mask_term(nmlp_source *src, const nmlp_size *size, const nmlp_str *index, int *n, nmlp_str *out) {
+static void put_mask_term(nmlp_emit_source *src, const nmlp_size *size, const nmlp_str *index, int *n, nmlp_str *out) {
     nmlp_affine start;
     int64_t limit;
-    nmlp_split_rest(&size->rest, &start, &limit);
+    nmlp_emit_split_rest(&size->rest, &start, &limit);
     nmlp_str_printf(out, "%s(", (*n)++ ? " & " : "");
-    nmlp_put_affine(src, &start, out);
+    nmlp_emit_put_affine(src, &start, out);
     if (index->len) nmlp_str_printf(out, " + %s", nmlp_str_text(index));
     nmlp_str_puts(out, " < ");
-    nmlp_put_limit(src, &start, limit, out);
+    nmlp_emit_put_limit(src, &start, limit, out);
     nmlp_str_putc(out, ')');
 }
 
-static void put_size_mask(nmlp_source *src, const nmlp_size *given, const tile_dims *t, nmlp_grid range, int *n,
-                          nmlp_str *out) {
+static void put_size_mask(nmlp_emit_source *src, const nmlp_size *given, const tile_dims *t, nmlp_emit_grid range,
+                          int *n, nmlp_str *out) {
     nmlp_size size = nmlp_emit_fold_size(&src->shape, given);
     nmlp_str index;
     if (!size.clamped) return;
@@ -178,11 +179,11 @@ static void put_size_mask(nmlp_source *src, const nmlp_size *given, const tile_d
     else
         put_strided(src, t, range.at, (int)range.extent, size.step, &index);
     put_mask_term(src, &size, &index, n, out);
-    nmlp_str_fini(&index);
+    nmlp_emit_source_part_end(src, &index);
 }
 
 /* A size of this DMA runs out where the loop does: then its mask covers the loop's. */
-static bool implied(const nmlp_source *src, const nmlp_instr *in, int loop) {
+static bool implied(const nmlp_emit_source *src, const nmlp_instr *in, int loop) {
     const nmlp_size *sizes[] = {&in->hbm.rows, &in->hbm.cols, &in->hbm.tiles};
     nmlp_size trips = nmlp_emit_fold_size(&src->shape, &src->p->loops[loop].trips);
     nmlp_affine rest = nmlp_affine_plus(trips.rest, nmlp_affine_var(loop, -trips.step));
@@ -193,28 +194,29 @@ static bool implied(const nmlp_source *src, const nmlp_instr *in, int loop) {
     return false;
 }
 
-static void put_mask(nmlp_source *src, const nmlp_instr *in, const tile_dims *t, int n_stack, nmlp_str *out) {
+static void put_mask(nmlp_emit_source *src, const nmlp_instr *in, const tile_dims *t, int n_stack, nmlp_str *out) {
     bool flip = in->op == NMLP_OP_DMA_TRANSPOSE;
     int n = 0, rank = t->n + 1;
     nmlp_str_puts(out, "\1mask=");
-    put_size_mask(src, &in->hbm.rows, t, (nmlp_grid){rank, -1, 0}, &n, out);
-    put_size_mask(src, &in->hbm.cols, t, flip ? (nmlp_grid){rank, -2, 0} : (nmlp_grid){rank, n_stack, t->n}, &n, out);
-    put_size_mask(src, &in->hbm.tiles, t, (nmlp_grid){rank, 0, n_stack}, &n, out);
+    put_size_mask(src, &in->hbm.rows, t, (nmlp_emit_grid){rank, -1, 0}, &n, out);
+    put_size_mask(src, &in->hbm.cols, t, flip ? (nmlp_emit_grid){rank, -2, 0} : (nmlp_emit_grid){rank, n_stack, t->n},
+                  &n, out);
+    put_size_mask(src, &in->hbm.tiles, t, (nmlp_emit_grid){rank, 0, n_stack}, &n, out);
     for (int i = 0; i < src->n_open; i++) {
         int loop = src->open_loops[i];
         nmlp_size trips = nmlp_emit_fold_size(&src->shape, &src->p->loops[loop].trips);
         nmlp_str index;
-        if (!trips.clamped || nmlp_legacy_exact(src, loop) || implied(src, in, loop)) continue;
+        if (!trips.clamped || nmlp_emit_legacy_exact(src, loop) || implied(src, in, loop)) continue;
         nmlp_str_init(&index);
         nmlp_affine step = nmlp_affine_var(loop, trips.step);
-        nmlp_put_affine(src, &step, &index);
+        nmlp_emit_put_affine(src, &step, &index);
         put_mask_term(src, &trips, &index, &n, out);
-        nmlp_str_fini(&index);
+        nmlp_emit_source_part_end(src, &index);
     }
 }
 
 /* The load writes where an earlier one may have left its rows: clear the tile first. */
-static void clear_before_load(nmlp_source *src, const nmlp_instr *in) {
+static void clear_before_load(nmlp_emit_source *src, const nmlp_instr *in) {
     bool fresh = true;
     for (int i = src->declared_at[in->dst.buffer]; i < src->n_open; i++) {
         bool used = false;
@@ -223,16 +225,16 @@ static void clear_before_load(nmlp_source *src, const nmlp_instr *in) {
                 used = used || in->dst.start[d].terms[k].var == src->open_loops[i];
         fresh = fresh && used;
     }
-    if (!fresh) nmlp_legacy_fill(src, &in->dst, 0.0);
+    if (!fresh) nmlp_emit_legacy_fill(src, &in->dst, 0.0);
 }
 
-static nmlp_status put_dma(nmlp_source *src, const nmlp_instr *in) {
+static nmlp_status put_dma(nmlp_emit_source *src, const nmlp_instr *in) {
     bool store = in->op == NMLP_OP_DMA_STORE, flip = in->op == NMLP_OP_DMA_TRANSPOSE;
     const nmlp_buf_ref *chip = store ? &in->a : &in->dst;
     tile_dims t = dims_of(src, chip);
     int n_stack = 0;
     NMLP_RETURN_IF_FAILED(split_dims(src, in, &t, &n_stack));
-    bool masked = nmlp_legacy_masked(src, in, src->open_loops, src->n_open), plain = !masked && t.n == 1;
+    bool masked = nmlp_emit_legacy_masked(src, in, src->open_loops, src->n_open), plain = !masked && t.n == 1;
     if (masked && !store) clear_before_load(src, in);
     nmlp_str text;
     nmlp_str_init(&text);
@@ -246,7 +248,7 @@ static nmlp_status put_dma(nmlp_source *src, const nmlp_instr *in) {
     }
     if (plain) {
         nmlp_str_puts(&text, src->tensor_names[in->hbm.tensor]);
-        nmlp_put_rect(src, &in->hbm, &text);
+        nmlp_emit_put_rect(src, &in->hbm, &text);
     } else {
         put_hbm_grids(src, in, &t, n_stack, &text);
     }
@@ -259,13 +261,13 @@ static nmlp_status put_dma(nmlp_source *src, const nmlp_instr *in) {
     }
     if (masked) put_mask(src, in, &t, n_stack, &text);
     nmlp_str_puts(&text, "\3");
-    nmlp_source_statement(src, &text);
-    nmlp_str_fini(&text);
+    nmlp_emit_source_statement(src, &text);
+    nmlp_emit_source_part_end(src, &text);
     return NMLP_OK;
 }
 
 /* `+=` adds to what the declaration zeroed: every loop between the two must select a result or be part of the sum. */
-static nmlp_status check_group(nmlp_source *src, const nmlp_instr *in) {
+static nmlp_status check_group(nmlp_emit_source *src, const nmlp_instr *in) {
     for (int i = src->declared_at[in->dst.buffer]; i < src->n_open; i++) {
         bool known = in->accumulate.always;
         for (int v = 0; v < in->accumulate.n_vars; v++) known = known || in->accumulate.vars[v] == src->open_loops[i];
@@ -281,7 +283,7 @@ static nmlp_status check_group(nmlp_source *src, const nmlp_instr *in) {
     return NMLP_OK;
 }
 
-static nmlp_status put_matmul(nmlp_source *src, const nmlp_instr *in, nmlp_str *text) {
+static nmlp_status put_matmul(nmlp_emit_source *src, const nmlp_instr *in, nmlp_str *text) {
     bool adds = in->accumulate.always;
     for (int i = 0; i < in->accumulate.n_vars; i++) adds = adds || !src->shape.single[in->accumulate.vars[i]];
     if (adds) NMLP_RETURN_IF_FAILED(check_group(src, in));
@@ -294,30 +296,30 @@ static nmlp_status put_matmul(nmlp_source *src, const nmlp_instr *in, nmlp_str *
     return NMLP_OK;
 }
 
-static bool same_place(const nmlp_source *src, const nmlp_buf_ref *a, const nmlp_buf_ref *b) {
+static bool same_place(const nmlp_emit_source *src, const nmlp_buf_ref *a, const nmlp_buf_ref *b) {
     bool same = a->buffer == b->buffer && a->part == b->part && nmlp_emit_same_size(&a->parts, &b->parts);
     for (int d = 0; same && d < src->p->buffers[a->buffer].n_dims; d++)
         same = nmlp_emit_same_affine(&a->start[d], &b->start[d]) && nmlp_emit_same_size(&a->count[d], &b->count[d]);
     return same;
 }
 
-static void put_tensor_tensor(nmlp_source *src, const nmlp_instr *in, nmlp_str *text) {
+static void put_tensor_tensor(nmlp_emit_source *src, const nmlp_instr *in, nmlp_str *text) {
     put_slices(src, &in->dst, text);
     if (in->alu == NMLP_ALU_ADD && (same_place(src, &in->dst, &in->a) || same_place(src, &in->dst, &in->b))) {
         nmlp_str_puts(text, " += ");
         put_slices(src, same_place(src, &in->dst, &in->a) ? &in->b : &in->a, text);
         return;
     }
-    nmlp_str_printf(text, " = %s\2", nmlp_python_alu(in->alu));
+    nmlp_str_printf(text, " = %s\2", nmlp_emit_python_alu(in->alu));
     put_slices(src, &in->a, text);
     nmlp_str_putc(text, '\1');
     put_slices(src, &in->b, text);
     nmlp_str_puts(text, "\1dtype=");
-    nmlp_put_dtype(src->p->buffers[in->dst.buffer].dtype, text);
+    nmlp_emit_put_dtype(src->p->buffers[in->dst.buffer].dtype, text);
     nmlp_str_putc(text, '\3');
 }
 
-static void put_unary(nmlp_source *src, const nmlp_instr *in, nmlp_str *text) {
+static void put_unary(nmlp_emit_source *src, const nmlp_instr *in, nmlp_str *text) {
     put_slices(src, &in->dst, text);
     if (in->op == NMLP_OP_TRANSPOSE) {
         nmlp_str_puts(text, " = nisa.nc_transpose\2");
@@ -329,20 +331,20 @@ static void put_unary(nmlp_source *src, const nmlp_instr *in, nmlp_str *text) {
         nmlp_str_puts(text, " = nl.copy\2");
         put_slices(src, &in->a, text);
     } else {
-        nmlp_str_printf(text, " = nisa.activation\2op=%s\1data=", nmlp_python_func(in->func));
+        nmlp_str_printf(text, " = nisa.activation\2op=%s\1data=", nmlp_emit_python_func(in->func));
         put_slices(src, &in->a, text);
         if (in->scale != 1.0) {
             nmlp_str_puts(text, "\1scale=");
-            nmlp_put_float(in->scale, text);
+            nmlp_emit_put_float(in->scale, text);
         }
     }
     nmlp_str_puts(text, "\1dtype=");
-    nmlp_put_dtype(src->p->buffers[in->dst.buffer].dtype, text);
+    nmlp_emit_put_dtype(src->p->buffers[in->dst.buffer].dtype, text);
     nmlp_str_putc(text, '\3');
 }
 
 /* The tiles on both sides must have the same shape, not only as many elements. */
-static nmlp_status check_tiles(nmlp_source *src, const nmlp_buf_ref *a, const nmlp_buf_ref *b) {
+static nmlp_status check_tiles(nmlp_emit_source *src, const nmlp_buf_ref *a, const nmlp_buf_ref *b) {
     if (b->buffer < 0) return NMLP_OK;
     tile_dims x = dims_of(src, a), y = dims_of(src, b);
     bool same = x.n == y.n;
@@ -352,13 +354,13 @@ static nmlp_status check_tiles(nmlp_source *src, const nmlp_buf_ref *a, const nm
                      src->p->name, src->p->buffers[a->buffer].name, src->p->buffers[b->buffer].name);
 }
 
-nmlp_status nmlp_legacy_instr(nmlp_source *src, const nmlp_instr *in) {
+nmlp_status nmlp_emit_legacy_instr(nmlp_emit_source *src, const nmlp_instr *in) {
     nmlp_status st = NMLP_OK;
     nmlp_str text;
     if (in->hbm.tensor >= 0) return put_dma(src, in);
     nmlp_str_init(&text);
     if (in->op == NMLP_OP_MEMSET) {
-        nmlp_legacy_fill(src, &in->dst, in->value);
+        nmlp_emit_legacy_fill(src, &in->dst, in->value);
         goto out;
     }
     if (in->op == NMLP_OP_MATMUL) {
@@ -371,12 +373,12 @@ nmlp_status nmlp_legacy_instr(nmlp_source *src, const nmlp_instr *in) {
         if (in->op != NMLP_OP_TRANSPOSE) NMLP_TRY(check_tiles(src, &in->dst, &in->a));
         put_unary(src, in, &text);
     }
-    nmlp_source_statement(src, &text);
+    nmlp_emit_source_statement(src, &text);
 out:
-    nmlp_str_fini(&text);
+    nmlp_emit_source_part_end(src, &text);
     return st;
 }
 
-void nmlp_legacy_put_slices(const nmlp_source *src, const nmlp_buf_ref *ref, nmlp_str *out) {
+void nmlp_emit_legacy_put_slices(const nmlp_emit_source *src, const nmlp_buf_ref *ref, nmlp_str *out) {
     put_slices(src, ref, out);
 }

@@ -4,7 +4,7 @@
 #include "trainium/emit/legacy.h"
 #include "trainium/neuron/check.h"
 
-bool nmlp_legacy_exact(const nmlp_source *src, int loop) {
+bool nmlp_emit_legacy_exact(const nmlp_emit_source *src, int loop) {
     nmlp_size trips = nmlp_emit_fold_size(&src->shape, &src->p->loops[loop].trips);
     bool known = trips.clamped;
     for (int i = 0; i < trips.rest.n_terms; i++) known = known && src->tested[trips.rest.terms[i].var];
@@ -12,7 +12,7 @@ bool nmlp_legacy_exact(const nmlp_source *src, int loop) {
 }
 
 /* Largest value, loops running full trips unless they are exact. */
-static double legacy_upper(const nmlp_source *src, nmlp_affine a) {
+static double legacy_upper(const nmlp_emit_source *src, nmlp_affine a) {
     int at = -1;
     for (int i = 0; i < a.n_terms; i++)
         if (at < 0 || a.terms[i].var > a.terms[at].var) at = i;
@@ -25,21 +25,21 @@ static double legacy_upper(const nmlp_source *src, nmlp_affine a) {
     nmlp_affine by_full = a;
     by_full.base += coef * (trips.full - 1);
     double best = legacy_upper(src, by_full);
-    if (!nmlp_legacy_exact(src, var) || coef % trips.step != 0) return best;
+    if (!nmlp_emit_legacy_exact(src, var) || coef % trips.step != 0) return best;
     nmlp_affine by_rest = nmlp_affine_plus(a, nmlp_affine_times(trips.rest, coef / trips.step));
     if (by_rest.n_terms > NMLP_AFFINE_TERMS_MAX) return best;
     double other = legacy_upper(src, by_rest) - (trips.step == 1 ? (double)coef : (double)(coef / trips.step));
     return other < best ? other : best;
 }
 
-int64_t nmlp_legacy_reach(const nmlp_source *src, const nmlp_buf_ref *ref, int at) {
+int64_t nmlp_emit_legacy_reach(const nmlp_emit_source *src, const nmlp_buf_ref *ref, int at) {
     if (at == 0) return ref->part + nmlp_emit_fold_size(&src->shape, &ref->parts).full;
     nmlp_affine start = nmlp_emit_fold(&src->shape, &ref->start[at - 1]);
     return (int64_t)legacy_upper(src, start) + nmlp_emit_fold_size(&src->shape, &ref->count[at - 1]).full;
 }
 
 /* Where the access ends in the program. */
-static int64_t true_reach(const nmlp_source *src, const nmlp_buf_ref *ref, int at) {
+static int64_t true_reach(const nmlp_emit_source *src, const nmlp_buf_ref *ref, int at) {
     const nmlp_size *count = at == 0 ? &ref->parts : &ref->count[at - 1];
     nmlp_affine start = at == 0 ? nmlp_affine_const(ref->part) : ref->start[at - 1];
     int64_t end = nmlp_affine_upper(src->p, &start) + nmlp_size_upper(src->p, count);
@@ -50,14 +50,14 @@ static int64_t true_reach(const nmlp_source *src, const nmlp_buf_ref *ref, int a
     return limit < end ? limit : end;
 }
 
-static int64_t true_begin(const nmlp_source *src, const nmlp_buf_ref *ref, int at) {
+static int64_t true_begin(const nmlp_emit_source *src, const nmlp_buf_ref *ref, int at) {
     if (at == 0) return ref->part;
     nmlp_affine negative = nmlp_affine_times(ref->start[at - 1], -1);
     return -nmlp_affine_upper(src->p, &negative);
 }
 
 /* Does an access of the program use what lies between `from` and `to` along dimension `at`? */
-static bool in_use(const nmlp_source *src, int buffer, int at, int64_t from, int64_t to) {
+static bool in_use(const nmlp_emit_source *src, int buffer, int at, int64_t from, int64_t to) {
     for (size_t i = 0; i < src->p->n_instrs; i++) {
         const nmlp_instr *in = &src->p->instrs[i];
         const nmlp_buf_ref *refs[] = {&in->dst, &in->a, &in->b};
@@ -70,7 +70,7 @@ static bool in_use(const nmlp_source *src, int buffer, int at, int64_t from, int
 }
 
 /* Unrolls the loops that decide how often the loops behind this index run. */
-static bool unroll(nmlp_source *src, const nmlp_affine *start) {
+static bool unroll(nmlp_emit_source *src, const nmlp_affine *start) {
     bool changed = false;
     for (int i = 0; i < start->n_terms; i++) {
         nmlp_size trips = nmlp_emit_fold_size(&src->shape, &src->p->loops[start->terms[i].var].trips);
@@ -82,11 +82,11 @@ static bool unroll(nmlp_source *src, const nmlp_affine *start) {
     return changed;
 }
 
-static nmlp_status check_write(nmlp_source *src, const nmlp_buf_ref *ref) {
+static nmlp_status check_write(nmlp_emit_source *src, const nmlp_buf_ref *ref) {
     for (int at = 0; at <= src->p->buffers[ref->buffer].n_dims; at++) {
         int64_t end = true_reach(src, ref, at);
-        while (nmlp_legacy_reach(src, ref, at) > end &&
-               in_use(src, ref->buffer, at, end, nmlp_legacy_reach(src, ref, at))) {
+        while (nmlp_emit_legacy_reach(src, ref, at) > end &&
+               in_use(src, ref->buffer, at, end, nmlp_emit_legacy_reach(src, ref, at))) {
             if (at > 0 && unroll(src, &ref->start[at - 1])) continue;
             return nmlp_fail(src->err, NMLP_E_UNSUPPORTED,
                              "program %s: legacy NKI writes whole tiles, and one at the edge of buffer %s would run "
@@ -97,7 +97,7 @@ static nmlp_status check_write(nmlp_source *src, const nmlp_buf_ref *ref) {
     return NMLP_OK;
 }
 
-nmlp_status nmlp_legacy_avoid_overruns(nmlp_source *src) {
+nmlp_status nmlp_emit_legacy_avoid_overruns(nmlp_emit_source *src) {
     for (size_t i = 0; i < src->p->n_instrs; i++) {
         const nmlp_instr *in = &src->p->instrs[i];
         if (in->op == NMLP_OP_ALLOC || in->op == NMLP_OP_DMA_STORE || src->dead[i]) continue;

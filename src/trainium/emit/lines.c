@@ -7,11 +7,16 @@
 
 enum { LINE_MAX_COLUMNS = 110, COMMENT_MAX_COLUMNS = 100 };
 
-static void indent(nmlp_source *src, int extra) {
+static void indent(nmlp_emit_source *src, int extra) {
     for (int i = 0; i < src->depth + extra; i++) nmlp_str_puts(src->out, "    ");
 }
 
-void nmlp_source_line(nmlp_source *src, const char *fmt, ...) {
+void nmlp_emit_source_part_end(const nmlp_emit_source *src, nmlp_str *part) {
+    if (part->failed) src->out->failed = true;
+    nmlp_str_fini(part);
+}
+
+void nmlp_emit_source_line(nmlp_emit_source *src, const char *fmt, ...) {
     char text[1024];
     va_list args;
     va_start(args, fmt);
@@ -25,7 +30,7 @@ void nmlp_source_line(nmlp_source *src, const char *fmt, ...) {
     src->after_comment = false;
 }
 
-void nmlp_source_comment(nmlp_source *src, const char *text) {
+void nmlp_emit_source_comment(nmlp_emit_source *src, const char *text) {
     int room = COMMENT_MAX_COLUMNS - 4 * src->depth - 2;
     if (!src->after_comment) nmlp_str_putc(src->out, '\n');
     while (*text) {
@@ -43,7 +48,7 @@ void nmlp_source_comment(nmlp_source *src, const char *text) {
     src->after_comment = true;
 }
 
-void nmlp_source_statement(nmlp_source *src, const nmlp_str *marked) {
+void nmlp_emit_source_statement(nmlp_emit_source *src, const nmlp_str *marked) {
     const char *text = nmlp_str_text(marked);
     size_t columns = 4 * (size_t)src->depth;
     if (marked->failed) src->out->failed = true;

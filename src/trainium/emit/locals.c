@@ -4,7 +4,7 @@
 
 #include "trainium/emit/source.h"
 
-static bool name_in_use(const nmlp_source *src, const char *name) {
+static bool name_in_use(const nmlp_emit_source *src, const char *name) {
     for (int i = 0; i < src->n_locals; i++)
         if (strcmp(src->locals[i].name, name) == 0) return true;
     for (size_t i = 0; i < src->p->n_tensors; i++)
@@ -16,30 +16,30 @@ static bool name_in_use(const nmlp_source *src, const char *name) {
     return false;
 }
 
-static void choose_name(const nmlp_source *src, nmlp_local *l, int loop, const char *what) {
+static void choose_name(const nmlp_emit_source *src, nmlp_emit_local *l, int loop, const char *what) {
     snprintf(l->name, sizeof l->name, "%.48s_%s", src->loop_names[loop], what);
     size_t len = strlen(l->name);
     for (int i = 2; name_in_use(src, l->name); i++) snprintf(l->name + len, sizeof l->name - len, "%d", i);
 }
 
 /* Assigns to the local once its expression was printed from the locals around it. */
-static void define(nmlp_source *src, nmlp_local *l) {
+static void define(nmlp_emit_source *src, nmlp_emit_local *l) {
     nmlp_str text;
     nmlp_str_init(&text);
     nmlp_str_printf(&text, "%s = ", l->name);
     if (l->is_size)
-        nmlp_put_size(src, &l->size, NMLP_AXIS_NONE, &text);
+        nmlp_emit_put_size(src, &l->size, NMLP_AXIS_NONE, &text);
     else
-        nmlp_put_affine(src, &l->start, &text);
-    nmlp_source_statement(src, &text);
-    nmlp_str_fini(&text);
+        nmlp_emit_put_affine(src, &l->start, &text);
+    nmlp_emit_source_statement(src, &text);
+    nmlp_emit_source_part_end(src, &text);
     src->locals[src->n_locals++] = *l;
 }
 
-static void add_start(nmlp_source *src, const nmlp_affine *given, int loop, const char *what) {
-    nmlp_local l = {.start = nmlp_emit_fold(&src->shape, given)};
+static void add_start(nmlp_emit_source *src, const nmlp_affine *given, int loop, const char *what) {
+    nmlp_emit_local l = {.start = nmlp_emit_fold(&src->shape, given)};
     l.start.base = 0;
-    if (nmlp_emit_innermost(&l.start) != loop || src->n_locals == NMLP_SOURCE_LOCALS_MAX) return;
+    if (nmlp_emit_innermost(&l.start) != loop || src->n_locals == NMLP_EMIT_SOURCE_LOCALS_MAX) return;
     if (l.start.n_terms == 1 && l.start.terms[0].coef == 1) return;
     for (int i = 0; i < l.start.n_terms; i++)
         if (l.start.terms[i].coef < 0) return;
@@ -49,14 +49,14 @@ static void add_start(nmlp_source *src, const nmlp_affine *given, int loop, cons
     define(src, &l);
 }
 
-static void add_size(nmlp_source *src, const nmlp_size *given, int loop) {
-    nmlp_local l = {.is_size = true, .size = nmlp_emit_fold_size(&src->shape, given)};
+static void add_size(nmlp_emit_source *src, const nmlp_size *given, int loop) {
+    nmlp_emit_local l = {.is_size = true, .size = nmlp_emit_fold_size(&src->shape, given)};
     if (!l.size.clamped) return;
     nmlp_affine start;
     int64_t limit;
-    nmlp_split_rest(&l.size.rest, &start, &limit);
+    nmlp_emit_split_rest(&l.size.rest, &start, &limit);
     add_start(src, &start, loop, "start");
-    if (src->legacy || nmlp_emit_innermost(&start) != loop || src->n_locals == NMLP_SOURCE_LOCALS_MAX) return;
+    if (src->legacy || nmlp_emit_innermost(&start) != loop || src->n_locals == NMLP_EMIT_SOURCE_LOCALS_MAX) return;
     for (int i = 0; i < src->n_locals; i++)
         if (src->locals[i].is_size && nmlp_emit_same_size(&src->locals[i].size, &l.size)) return;
     choose_name(src, &l, loop, l.size.step == 1 ? "size" : "tiles");
@@ -64,28 +64,28 @@ static void add_size(nmlp_source *src, const nmlp_size *given, int loop) {
 }
 
 /* A place on chip that takes several loops to name. */
-static void add_buffer_start(nmlp_source *src, const nmlp_buf_ref *ref, int loop) {
+static void add_buffer_start(nmlp_emit_source *src, const nmlp_buf_ref *ref, int loop) {
     if (ref->buffer < 0) return;
     int last = src->p->buffers[ref->buffer].n_dims - 1;
     nmlp_affine start = nmlp_emit_fold(&src->shape, &ref->start[last]);
     if (start.n_terms > 1) add_start(src, &start, loop, "at");
 }
 
-static void add_buffer_sizes(nmlp_source *src, const nmlp_buf_ref *ref, int loop) {
+static void add_buffer_sizes(nmlp_emit_source *src, const nmlp_buf_ref *ref, int loop) {
     if (ref->buffer < 0) return;
     add_size(src, &ref->parts, loop);
     for (int d = 0; d < src->p->buffers[ref->buffer].n_dims; d++) add_size(src, &ref->count[d], loop);
 }
 
-nmlp_status nmlp_source_open_locals(nmlp_source *src, int node) {
+nmlp_status nmlp_emit_source_open_locals(nmlp_emit_source *src, int node) {
     int loop = src->p->nodes[node].loop;
     for (int at = node + 1; at < src->p->nodes[node].end; at++) {
         if (src->p->nodes[at].kind == NMLP_NODE_LOOP && src->p->loops[src->p->nodes[at].loop].trips.clamped) {
             nmlp_affine start;
             int64_t limit;
             nmlp_size trips = nmlp_emit_fold_size(&src->shape, &src->p->loops[src->p->nodes[at].loop].trips);
-            nmlp_split_rest(&trips.rest, &start, &limit);
-            if (trips.clamped && (!src->legacy || nmlp_legacy_exact(src, src->p->nodes[at].loop)))
+            nmlp_emit_split_rest(&trips.rest, &start, &limit);
+            if (trips.clamped && (!src->legacy || nmlp_emit_legacy_exact(src, src->p->nodes[at].loop)))
                 add_start(src, &start, loop, "start");
         }
         if (src->p->nodes[at].kind != NMLP_NODE_INSTR) continue;

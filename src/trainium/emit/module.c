@@ -27,40 +27,39 @@ static const struct {
 
 enum { N_SOURCES = sizeof sources / sizeof sources[0] };
 
-static void put_sources(nmlp_source *src) {
-    nmlp_source_line(
+static void put_sources(nmlp_emit_source *src) {
+    nmlp_emit_source_line(
         src,
         "# The kernel's matrices and the checkpoint's tensors below the layer's prefix; all of them are transposed.");
-    nmlp_source_line(src, "SOURCES = {");
+    nmlp_emit_source_line(src, "SOURCES = {");
     for (size_t t = 0; t < src->p->n_tensors; t++) {
         nmlp_emit_weight w;
         if (src->p->tensors[t].role != NMLP_ROLE_WEIGHT || !nmlp_emit_weight_of(src->p, (int)t, &w)) continue;
         for (int plane = 0; plane < w.n_planes; plane++)
             for (int i = 0; i < N_SOURCES; i++)
                 if (strcmp(sources[i].matrix, w.matrix[plane]) == 0)
-                    nmlp_source_line(src, "    \"%s\": (\"%s\", (%" PRId64 ", %" PRId64 ")),", w.matrix[plane],
-                                     sources[i].tensor, w.n, w.k);
+                    nmlp_emit_source_line(src, "    \"%s\": (\"%s\", (%" PRId64 ", %" PRId64 ")),", w.matrix[plane],
+                                          sources[i].tensor, w.n, w.k[plane]);
     }
-    nmlp_source_line(src, "}");
+    nmlp_emit_source_line(src, "}");
 }
 
-static void put_head(nmlp_source *src, const char *kernel_module) {
+static void put_head(nmlp_emit_source *src, const char *kernel_module) {
     nmlp_str formula;
     nmlp_str_init(&formula);
-    nmlp_frame_formula(src, &formula);
-    nmlp_source_line(src, "\"\"\"A PyTorch module that runs %s on a NeuronCore: %s.", src->p->name,
-                     nmlp_str_text(&formula));
-    nmlp_str_fini(&formula);
+    nmlp_emit_frame_formula(src, &formula);
+    nmlp_emit_source_line(src, "\"\"\"A PyTorch module that runs %s on a NeuronCore: %s.", src->p->name,
+                          nmlp_str_text(&formula));
+    nmlp_emit_source_part_end(src, &formula);
     nmlp_str_puts(src->out, "\nReads the factors of a checkpoint written by `neuronmlp compress`.\n");
-    if (src->options->command)
-        nmlp_str_printf(src->out, "Printed by neuronmlp; to print it again:\n    %s\n", src->options->command);
+    if (src->command) nmlp_str_printf(src->out, "Printed by neuronmlp; to print it again:\n    %s\n", src->command);
     nmlp_str_puts(src->out, "Not yet run on hardware.\n\"\"\"\n");
     nmlp_str_puts(src->out, "import json\nimport os\n\nimport torch\nfrom safetensors import safe_open\n\n");
-    nmlp_source_line(src, "from %s import %s", kernel_module, src->p->name);
+    nmlp_emit_source_line(src, "from %s import %s", kernel_module, src->p->name);
     nmlp_str_putc(src->out, '\n');
 }
 
-static void put_loader(nmlp_source *src) {
+static void put_loader(nmlp_emit_source *src) {
     static const char *const lines[] = {
         "",
         "",
@@ -81,10 +80,10 @@ static void put_loader(nmlp_source *src) {
         "            tensors[name] = shard.get_tensor(name)",
         "    return tensors",
         NULL};
-    for (int i = 0; lines[i]; i++) nmlp_source_line(src, "%s", lines[i]);
+    for (int i = 0; lines[i]; i++) nmlp_emit_source_line(src, "%s", lines[i]);
 }
 
-static void put_constructor(nmlp_source *src, const char *torch_dtype) {
+static void put_constructor(nmlp_emit_source *src, const char *torch_dtype) {
     static const char *const lines[] = {
         "    def __init__(self, folder, prefix, device):",
         "        super().__init__()",
@@ -97,22 +96,22 @@ static void put_constructor(nmlp_source *src, const char *torch_dtype) {
         "                raise ValueError(f\"{names[matrix]} is {tuple(tensor.shape)}, the kernel was printed for "
         "{shape}\")",
         NULL};
-    for (int i = 0; lines[i]; i++) nmlp_source_line(src, "%s", lines[i]);
-    nmlp_source_line(src, "            m[matrix] = tensor.to(torch.%s).t().contiguous()", torch_dtype);
-    nmlp_source_line(src, "        self.weights = [");
+    for (int i = 0; lines[i]; i++) nmlp_emit_source_line(src, "%s", lines[i]);
+    nmlp_emit_source_line(src, "            m[matrix] = tensor.to(torch.%s).t().contiguous()", torch_dtype);
+    nmlp_emit_source_line(src, "        self.weights = [");
     for (size_t t = 0; t < src->p->n_tensors; t++) {
         if (src->p->tensors[t].role != NMLP_ROLE_WEIGHT) continue;
         nmlp_str text;
         nmlp_str_init(&text);
-        nmlp_frame_argument(src, (int)t, "m[\"", "\"]", &text);
-        nmlp_source_line(src, "            %s.to(device),", nmlp_str_text(&text));
-        nmlp_str_fini(&text);
+        nmlp_emit_frame_argument(src, (int)t, "m[\"", "\"]", &text);
+        nmlp_emit_source_line(src, "            %s.to(device),", nmlp_str_text(&text));
+        nmlp_emit_source_part_end(src, &text);
     }
-    nmlp_source_line(src, "        ]");
+    nmlp_emit_source_line(src, "        ]");
 }
 
 /* The kernel has a fixed number of rows: longer inputs go in slices, the last one filled with zeros. */
-static void put_forward(nmlp_source *src, const nmlp_emit_math *math) {
+static void put_forward(nmlp_emit_source *src, const nmlp_emit_math *math) {
     static const char *const head[] = {
         "",
         "    def forward(self, x):",
@@ -123,13 +122,13 @@ static void put_forward(nmlp_source *src, const nmlp_emit_math *math) {
         "        parts = []",
         "        for first in range(0, padded.shape[0], S):",
         NULL};
-    for (int i = 0; head[i]; i++) nmlp_source_line(src, "%s", head[i]);
-    nmlp_source_line(src, "            part = padded[first:first + S]%s",
-                     math->x_transposed ? ".t().contiguous()" : "");
-    nmlp_source_line(src, "            parts.append(%s(part, *self.weights)%s)", src->p->name,
-                     math->y_transposed ? ".t()" : "");
-    nmlp_source_line(src, "        y = torch.cat(parts)[:count]");
-    nmlp_source_line(src, "        return y.reshape(*x.shape[:-1], y.shape[-1])");
+    for (int i = 0; head[i]; i++) nmlp_emit_source_line(src, "%s", head[i]);
+    nmlp_emit_source_line(src, "            part = padded[first:first + S]%s",
+                          math->x_transposed ? ".t().contiguous()" : "");
+    nmlp_emit_source_line(src, "            parts.append(%s(part, *self.weights)%s)", src->p->name,
+                          math->y_transposed ? ".t()" : "");
+    nmlp_emit_source_line(src, "        y = torch.cat(parts)[:count]");
+    nmlp_emit_source_line(src, "        return y.reshape(*x.shape[:-1], y.shape[-1])");
 }
 
 static nmlp_status check_module(const nmlp_program *p, const nmlp_emit_options *options, nmlp_emit_math *math,
@@ -149,31 +148,31 @@ static nmlp_status check_module(const nmlp_program *p, const nmlp_emit_options *
 
 nmlp_status nmlp_emit_module(nmlp_str *out, const nmlp_program *program, const nmlp_emit_options *options,
                              const char *kernel_module, nmlp_err *err) {
-    nmlp_source src;
+    nmlp_emit_source src;
     nmlp_emit_math math = {0};
     int64_t s = 0;
     NMLP_RETURN_IF_FAILED(check_module(program, options, &math, err));
-    NMLP_RETURN_IF_FAILED(nmlp_source_init(&src, program, options, out, err));
+    NMLP_RETURN_IF_FAILED(nmlp_emit_source_init(&src, program, options, out, err));
     nmlp_program_param(program, "S", &s);
     put_head(&src, kernel_module);
-    if (nmlp_frame_packs(&src))
-        nmlp_source_line(&src, "P = %-20d# partitions of SBUF and PSUM", (int)options->machine->partitions);
-    nmlp_source_line(&src, "S = %-20" PRId64 "# rows of one call", s);
+    if (nmlp_emit_frame_packs(&src))
+        nmlp_emit_source_line(&src, "P = %-20d# partitions of SBUF and PSUM", (int)options->machine->partitions);
+    nmlp_emit_source_line(&src, "S = %-20" PRId64 "# rows of one call", s);
     nmlp_str_putc(out, '\n');
     put_sources(&src);
     put_loader(&src);
-    if (nmlp_frame_packs(&src)) nmlp_frame_pack(&src, true);
+    if (nmlp_emit_frame_packs(&src)) nmlp_emit_frame_pack(&src, true);
     nmlp_str_puts(out, "\n\n");
     bool mlp = math.op >= NMLP_EMIT_OP_GATED;
-    nmlp_source_line(&src, "class %s(torch.nn.Module):",
-                     mlp                           ? "NeuronMlp"
-                     : math.op == NMLP_EMIT_OP_XUV ? "NeuronLowRankLinear"
-                                                   : "NeuronLinear");
-    nmlp_source_line(&src, "    \"\"\"%s of a checkpoint; `prefix` is e.g. model.layers.0.mlp%s.\"\"\"",
-                     mlp ? "The MLP" : "One projection", mlp ? "" : ".down_proj");
+    nmlp_emit_source_line(&src, "class %s(torch.nn.Module):",
+                          mlp                           ? "NeuronMlp"
+                          : math.op == NMLP_EMIT_OP_XUV ? "NeuronLowRankLinear"
+                                                        : "NeuronLinear");
+    nmlp_emit_source_line(&src, "    \"\"\"%s of a checkpoint; `prefix` is e.g. model.layers.0.mlp%s.\"\"\"",
+                          mlp ? "The MLP" : "One projection", mlp ? "" : ".down_proj");
     nmlp_str_putc(out, '\n');
-    put_constructor(&src, nmlp_python_dtype(program->tensors[0].dtype));
+    put_constructor(&src, nmlp_emit_python_dtype(program->tensors[0].dtype));
     put_forward(&src, &math);
-    nmlp_source_fini(&src);
+    nmlp_emit_source_fini(&src);
     return nmlp_str_status(out, err);
 }

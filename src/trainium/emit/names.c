@@ -15,7 +15,7 @@ static const char *const reserved[] = {
 
 enum { N_RESERVED = sizeof reserved / sizeof reserved[0] };
 
-static bool is_reserved(const nmlp_source *src, const char *name) {
+static bool is_reserved(const nmlp_emit_source *src, const char *name) {
     for (int i = 0; i < N_RESERVED; i++)
         if (strcmp(reserved[i], name) == 0) return true;
     for (size_t i = 0; i < src->p->n_params; i++)
@@ -23,7 +23,7 @@ static bool is_reserved(const nmlp_source *src, const char *name) {
     return strcmp(src->p->name, name) == 0;
 }
 
-static bool is_taken(const nmlp_source *src, const char *name, bool loops_too) {
+static bool is_taken(const nmlp_emit_source *src, const char *name, bool loops_too) {
     for (size_t i = 0; i < src->p->n_tensors; i++)
         if (src->tensor_names[i] && strcmp(src->tensor_names[i], name) == 0) return true;
     for (size_t i = 0; i < src->p->n_buffers; i++)
@@ -34,8 +34,9 @@ static bool is_taken(const nmlp_source *src, const char *name, bool loops_too) {
 }
 
 /* `name` with other characters than letters, digits and _ replaced, and a suffix where it is taken. */
-static nmlp_status choose(nmlp_source *src, const char **out, const char *name, const char *suffix, bool loops_too) {
-    char text[NMLP_SOURCE_NAME_MAX];
+static nmlp_status choose(nmlp_emit_source *src, const char **out, const char *name, const char *suffix,
+                          bool loops_too) {
+    char text[NMLP_EMIT_SOURCE_NAME_MAX];
     snprintf(text, sizeof text - 16, "%s%s", isdigit((unsigned char)name[0]) ? "_" : "", name);
     for (char *c = text; *c; c++)
         if (!isalnum((unsigned char)*c)) *c = '_';
@@ -46,7 +47,7 @@ static nmlp_status choose(nmlp_source *src, const char **out, const char *name, 
     return *out ? NMLP_OK : NMLP_E_NOMEM;
 }
 
-nmlp_status nmlp_source_name_all(nmlp_source *src) {
+nmlp_status nmlp_emit_source_name_all(nmlp_emit_source *src) {
     const nmlp_program *p = src->p;
     for (size_t i = 0; i < p->n_tensors; i++)
         NMLP_RETURN_IF_FAILED(choose(src, &src->tensor_names[i], p->tensors[i].name, "_hbm", true));

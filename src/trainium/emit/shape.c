@@ -73,6 +73,7 @@ static int axis_named(const nmlp_emit_shape *s, const char *name, int64_t extent
 static const char *upper_case(nmlp_emit_shape *s, const char *name) {
     char *copy = nmlp_arena_strdup(&s->arena, name, NULL);
     for (char *c = copy; c && *c; c++) *c = (char)toupper((unsigned char)*c);
+    if (!copy) s->failed = true;
     return copy ? copy : name;
 }
 
@@ -99,13 +100,13 @@ static bool join(int *place, int axis) {
 }
 
 static bool use_loop(nmlp_emit_shape *s, int var, int axis, int64_t step) {
-    nmlp_loop_use *uses = s->loop_uses[var];
+    nmlp_emit_loop_use *uses = s->loop_uses[var];
     int *n = &s->n_loop_uses[var];
     if (axis < 0 || step <= 1 || s->single[var]) return false;
     for (int i = 0; i < *n; i++)
         if (uses[i].axis == axis && uses[i].step == step) return false;
     if (*n == NMLP_LOOP_USES_MAX) return false;
-    uses[(*n)++] = (nmlp_loop_use){axis, step};
+    uses[(*n)++] = (nmlp_emit_loop_use){axis, step};
     bool better = s->loop_axis[var] == NMLP_AXIS_NONE || (s->axes[s->loop_axis[var]].run && !s->axes[axis].run);
     if (better) s->loop_axis[var] = axis, s->loop_step[var] = step;
     return true;
@@ -308,7 +309,9 @@ nmlp_status nmlp_emit_shape_init(nmlp_emit_shape *s, const nmlp_program *p, nmlp
         return NMLP_E_NOMEM;
     }
     analyse(s);
-    return NMLP_OK;
+    if (!s->failed) return NMLP_OK;
+    nmlp_emit_shape_fini(s);
+    return nmlp_fail(err, NMLP_E_NOMEM, "out of memory while printing %s", p->name);
 }
 
 void nmlp_emit_shape_fini(nmlp_emit_shape *s) { nmlp_arena_fini(&s->arena); }

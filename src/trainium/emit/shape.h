@@ -24,18 +24,18 @@ typedef struct nmlp_emit_axis {
 } nmlp_emit_axis;
 
 /* A loop steps along an axis; along several where it reads tensors of different layout. */
-typedef struct nmlp_loop_use {
+typedef struct nmlp_emit_loop_use {
     int axis;
     int64_t step;
-} nmlp_loop_use;
+} nmlp_emit_loop_use;
 
 typedef struct nmlp_emit_shape {
     const nmlp_program *p;
     nmlp_emit_axis *axes;
     int n_axes;
-    int *tensor_axis;                               /* [2*n_tensors]: rows, columns */
-    nmlp_loop_use (*loop_uses)[NMLP_LOOP_USES_MAX]; /* by loop, … */
-    int *n_loop_uses;                               /* … in order of discovery */
+    int *tensor_axis;                                    /* [2*n_tensors]: rows, columns */
+    nmlp_emit_loop_use (*loop_uses)[NMLP_LOOP_USES_MAX]; /* by loop, … */
+    int *n_loop_uses;                                    /* … in order of discovery */
     int *loop_axis;     /* by loop: the first of its uses, shape letters before runs; NONE */
     int64_t *loop_step; /* elements of that axis per iteration; 0 unknown */
     bool *single;       /* by loop: at most one iteration, printed without a loop */
@@ -44,6 +44,7 @@ typedef struct nmlp_emit_shape {
     int *lead_axis;     /* [2*n_buffers]: leading dimensions, counted in steps … */
     int64_t *lead_step; /* … of this many elements; 0 unknown */
     nmlp_arena arena;
+    bool failed; /* a name was lost for lack of memory */
 } nmlp_emit_shape;
 
 nmlp_status nmlp_emit_shape_init(nmlp_emit_shape *shape, const nmlp_program *program, nmlp_err *err);

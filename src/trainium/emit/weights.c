@@ -4,51 +4,73 @@
 
 #include "trainium/neuron/pack.h"
 
-/* Tensors by name, with the letters of the matrices' shape [K,N]. */
+/* Tensors by name: the matrix of each plane with the letter of its K, and the letter of their N. */
 static const struct {
-    const char *tensor, *matrix[2], *k, *n;
+    const char *tensor;
+    struct {
+        const char *matrix, *k;
+    } planes[2];
+    const char *n;
 } known[] = {
-    {"w", {"w", NULL}, "H", "O"},
-    {"u", {"u", NULL}, "H", "R"},
-    {"v", {"v", NULL}, "R", "O"},
-    {"w_gate", {"w_gate", NULL}, "H", "O"},
-    {"w_up", {"w_up", NULL}, "H", "O"},
-    {"w_gate_up", {"w_gate", "w_up"}, "H", "O"},
-    {"w_down", {"w_down", NULL}, "O", "H"},
-    {"u_gate", {"u_gate", NULL}, "H", "R"},
-    {"u_up", {"u_up", NULL}, "H", "R"},
-    {"u_gate_up", {"u_gate", "u_up"}, "H", "R"},
-    {"u_shared", {"u_shared", NULL}, "H", "R"},
-    {"v_gate", {"v_gate", NULL}, "R", "O"},
-    {"v_up", {"v_up", NULL}, "R", "O"},
-    {"v_gate_up", {"v_gate", "v_up"}, "R", "O"},
-    {"u_down", {"u_down", NULL}, "O", "R"},
-    {"v_down", {"v_down", NULL}, "R", "H"},
+    {"w", {{"w", "H"}, {0}}, "O"},
+    {"u", {{"u", "H"}, {0}}, "R"},
+    {"v", {{"v", "R"}, {0}}, "O"},
+    {"w_gate", {{"w_gate", "H"}, {0}}, "O"},
+    {"w_up", {{"w_up", "H"}, {0}}, "O"},
+    {"w_gate_up", {{"w_gate", "H"}, {"w_up", "H"}}, "O"},
+    {"w_down", {{"w_down", "O"}, {0}}, "H"},
+    {"u_gate", {{"u_gate", "H"}, {0}}, "RG"},
+    {"u_up", {{"u_up", "H"}, {0}}, "RU"},
+    {"u_gate_up", {{"u_gate", "H"}, {"u_up", "H"}}, "RG"},
+    {"u_shared", {{"u_shared", "H"}, {0}}, "RG"},
+    {"v_gate", {{"v_gate", "RG"}, {0}}, "O"},
+    {"v_up", {{"v_up", "RU"}, {0}}, "O"},
+    {"v_gate_up", {{"v_gate", "RG"}, {"v_up", "RU"}}, "O"},
+    {"v_gate_w_up", {{"v_gate", "RG"}, {"w_up", "H"}}, "O"},
+    {"w_gate_v_up", {{"w_gate", "H"}, {"v_up", "RU"}}, "O"},
+    {"u_down", {{"u_down", "O"}, {0}}, "RD"},
+    {"v_down", {{"v_down", "RD"}, {0}}, "H"},
 };
 
 enum { N_KNOWN = sizeof known / sizeof known[0] };
 
+/* The letter under which a program has an extent: its own, that of the factor gate and up share, or R for all. */
+static const char *find_letter(const nmlp_program *p, const char *letter, int64_t *extent) {
+    const char *const tries[] = {letter, strcmp(letter, "RU") == 0 ? "RG" : letter, letter[0] == 'R' ? "R" : letter};
+    for (int i = 0; i < 3; i++)
+        if (nmlp_program_param(p, tries[i], extent) && *extent > 0) return tries[i];
+    return NULL;
+}
+
 static bool set_packing(const nmlp_program *p, const nmlp_tensor *t, nmlp_emit_weight *w) {
     nmlp_pack pack;
-    if (!nmlp_pack_find(p, t->name, &pack)) return w->n_planes == 1 && t->rows == w->k && t->cols == w->n;
+    if (!nmlp_pack_find(p, t->name, &pack)) return w->n_planes == 1 && t->rows == w->k[0] && t->cols == w->n;
     w->packed = true;
-    w->chunk_tiles = pack.chunk_tiles;
+    w->chunk_tiles = nmlp_pack_plane_tiles(&pack, 0);
+    if (pack.planes > 1 && nmlp_pack_plane_tiles(&pack, 1) > w->chunk_tiles)
+        w->chunk_tiles = nmlp_pack_plane_tiles(&pack, 1);
     w->columns = pack.columns;
-    return pack.k == w->k && pack.n == w->n && pack.planes == w->n_planes && nmlp_pack_rows(&pack) == t->rows &&
-           nmlp_pack_cols(&pack) == t->cols;
+    bool same = pack.n == w->n && pack.planes == w->n_planes && nmlp_pack_rows(&pack) == t->rows &&
+                nmlp_pack_cols(&pack) == t->cols;
+    for (int i = 0; i < w->n_planes; i++) same = same && nmlp_pack_plane_k(&pack, i) == w->k[i];
+    return same;
 }
 
 bool nmlp_emit_weight_of(const nmlp_program *p, int tensor, nmlp_emit_weight *w) {
     const nmlp_tensor *t = &p->tensors[tensor];
-    *w = (nmlp_emit_weight){.matrix = {t->name, NULL}, .n_planes = 1, .k = t->rows, .n = t->cols};
+    *w = (nmlp_emit_weight){.matrix = {t->name, NULL}, .n_planes = 1, .k = {t->rows, 0}, .n = t->cols};
     if (t->role == NMLP_ROLE_INPUT) return true;
     if (t->role != NMLP_ROLE_WEIGHT) return false;
     for (int i = 0; i < N_KNOWN; i++) {
         if (strcmp(known[i].tensor, t->name) != 0) continue;
-        if (!nmlp_program_param(p, known[i].k, &w->k) || !nmlp_program_param(p, known[i].n, &w->n)) return false;
-        w->k_name = known[i].k, w->n_name = known[i].n;
-        w->matrix[0] = known[i].matrix[0], w->matrix[1] = known[i].matrix[1];
-        w->n_planes = known[i].matrix[1] ? 2 : 1;
+        w->n_planes = known[i].planes[1].matrix ? 2 : 1;
+        w->n_name = find_letter(p, known[i].n, &w->n);
+        if (!w->n_name) return false;
+        for (int plane = 0; plane < w->n_planes; plane++) {
+            w->matrix[plane] = known[i].planes[plane].matrix;
+            w->k_name[plane] = find_letter(p, known[i].planes[plane].k, &w->k[plane]);
+            if (!w->k_name[plane]) return false;
+        }
         return set_packing(p, t, w);
     }
     return false;
@@ -75,10 +97,11 @@ nmlp_emit_math nmlp_emit_math_of(const nmlp_program *p) {
     if (!math.x_transposed && !has_tensor(p, "x")) return math;
     if (!math.y_transposed && !has_tensor(p, "y")) return math;
     math.shared = has_matrix(p, "u_shared");
-    bool first = math.shared || (has_matrix(p, "u_gate") && has_matrix(p, "u_up"));
-    math.low_rank = first && has_matrix(p, "v_gate") && has_matrix(p, "v_up");
-    bool gated = math.low_rank || (has_matrix(p, "w_gate") && has_matrix(p, "w_up"));
-    bool down = math.low_rank ? has_matrix(p, "u_down") && has_matrix(p, "v_down") : has_matrix(p, "w_down");
+    math.gate_low = (math.shared || has_matrix(p, "u_gate")) && has_matrix(p, "v_gate");
+    math.up_low = (math.shared || has_matrix(p, "u_up")) && has_matrix(p, "v_up");
+    math.down_low = has_matrix(p, "u_down") && has_matrix(p, "v_down");
+    bool gated = (math.gate_low || has_matrix(p, "w_gate")) && (math.up_low || has_matrix(p, "w_up"));
+    bool down = math.down_low || has_matrix(p, "w_down");
     if (gated)
         math.op = down ? NMLP_EMIT_OP_MLP : NMLP_EMIT_OP_GATED;
     else if (has_matrix(p, "w"))

@@ -1,6 +1,6 @@
 /* How the weight tensors of a program come from matrices of the model.
  *
- * A tensor is a matrix [K,N] itself, or one or two matrices (planes) of the same shape packed into tiles
+ * A tensor is a matrix [K,N] itself, or one or two matrices (planes) with as many columns packed into tiles
  * (neuron/pack.h). Which matrices follows from the tensor's name, and is only believed when the extents agree. */
 #ifndef NMLP_TRAINIUM_EMIT_WEIGHTS_H
 #define NMLP_TRAINIUM_EMIT_WEIGHTS_H
@@ -10,8 +10,8 @@
 typedef struct nmlp_emit_weight {
     const char *matrix[2]; /* names; the second only where two planes are packed */
     int n_planes;
-    const char *k_name, *n_name; /* shape letters of [K,N], or NULL */
-    int64_t k, n;
+    const char *k_name[2], *n_name; /* shape letters of [K,N] by plane, or NULL */
+    int64_t k[2], n;
     bool packed;
     int64_t chunk_tiles, columns;
 } nmlp_emit_weight;
@@ -31,7 +31,8 @@ typedef enum nmlp_emit_op {
 typedef struct nmlp_emit_math {
     nmlp_emit_op op;
     bool x_transposed, y_transposed;
-    bool low_rank, shared; /* GATED, MLP */
+    bool gate_low, up_low, down_low; /* GATED, MLP: the projection has two factors */
+    bool shared;                     /* gate and up have one first factor */
 } nmlp_emit_math;
 
 nmlp_emit_math nmlp_emit_math_of(const nmlp_program *program);

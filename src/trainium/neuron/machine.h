@@ -5,7 +5,7 @@
  * measurement), fitted (chosen here so that simulated times meet the published ones named in the source). `#` starts a
  * comment. Every key is required, none may come twice; docs/simulator.md explains each.
  *
- * trn1, trn2 and trn3 are built in; they are files of the same format (src/neuron/machines/). */
+ * trn1, trn2 and trn3 are built in; they are files of the same format (src/trainium/neuron/machines/). */
 #ifndef NMLP_TRAINIUM_NEURON_MACHINE_H
 #define NMLP_TRAINIUM_NEURON_MACHINE_H
 

@@ -4,8 +4,8 @@
  * of W and `columns` columns; tiles are ordered by K chunk, then by column, then by plane, then by row inside the
  * chunk. So any number of neighbouring column tiles is one contiguous run per partition, and one DMA moves rows of many
  * KiB where the row-major matrix would give runs of a few hundred bytes. Two planes (gate and up) interleave two
- * matrices of the same shape. The last tile of each axis is filled with zeros. Packing happens once, when a checkpoint
- * is loaded. */
+ * matrices with as many columns; where their K differ, neither is cut into chunks. The last tile of each axis is filled
+ * with zeros. Packing happens once, when a checkpoint is loaded. */
 #ifndef NMLP_TRAINIUM_NEURON_PACK_H
 #define NMLP_TRAINIUM_NEURON_PACK_H
 
@@ -20,13 +20,21 @@ typedef struct nmlp_pack {
     int64_t chunk_tiles; /* tiles of K in a chunk; all of them where K is not cut */
     int64_t columns;     /* of a tile */
     int64_t planes;      /* 1, or 2 for a pair */
+    int64_t k_second;    /* K of the second plane where it is another; 0: the same */
 } nmlp_pack;
 
+/* K of a plane, and its tiles. */
+int64_t nmlp_pack_plane_k(const nmlp_pack *pack, int64_t plane);
+int64_t nmlp_pack_plane_tiles(const nmlp_pack *pack, int64_t plane);
+/* Of the first plane. */
 int64_t nmlp_pack_k_tiles(const nmlp_pack *pack);
 int64_t nmlp_pack_chunks(const nmlp_pack *pack);
 int64_t nmlp_pack_n_tiles(const nmlp_pack *pack);
 /* Elements per partition of one column tile (all planes, one chunk of K). */
 int64_t nmlp_pack_tile_run(const nmlp_pack *pack);
+/* Elements of that before a plane, and of the plane itself. */
+int64_t nmlp_pack_plane_start(const nmlp_pack *pack, int64_t plane);
+int64_t nmlp_pack_plane_run(const nmlp_pack *pack, int64_t plane);
 /* The packed tensor is [rows, cols]. */
 int64_t nmlp_pack_rows(const nmlp_pack *pack);
 int64_t nmlp_pack_cols(const nmlp_pack *pack);
@@ -38,7 +46,7 @@ void nmlp_pack_write(const nmlp_pack *pack, int64_t plane, void *packed, const v
 void nmlp_pack_read(const nmlp_pack *pack, int64_t plane, void *matrix, const void *packed, size_t elem_bytes);
 
 /* A program says how a tensor is packed through parameters named after it: pack_<tensor>_k, _n, _chunk, _columns,
- * _planes. */
+ * _planes, _partitions and, where the planes differ, _k2. */
 int nmlp_pack_declare(nmlp_program *program, const char *name, nmlp_nc_dtype dtype, const nmlp_pack *pack);
 /* False for a tensor that is not packed. */
 bool nmlp_pack_find(const nmlp_program *program, const char *name, nmlp_pack *pack);

@@ -70,7 +70,7 @@ nmlp_status nmlp_program_finish(nmlp_program *p, nmlp_err *err) {
 void nmlp_program_add_param(nmlp_program *p, const char *name, int64_t value) {
     if (failed(p) || !GROW(p, params)) return;
     const char *kept = keep_name(p, "param", name);
-    if (kept) p->params[p->n_params++] = (nmlp_param){kept, value};
+    if (kept) p->params[p->n_params++] = (nmlp_tile_param){kept, value};
 }
 
 bool nmlp_program_param(const nmlp_program *p, const char *name, int64_t *value) {

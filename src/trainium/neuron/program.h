@@ -167,14 +167,14 @@ typedef struct nmlp_node {
     const char *comment;
 } nmlp_node;
 
-typedef struct nmlp_param {
+typedef struct nmlp_tile_param {
     const char *name;
     int64_t value;
-} nmlp_param;
+} nmlp_tile_param;
 
 typedef struct nmlp_program {
     const char *name;
-    nmlp_param *params;
+    nmlp_tile_param *params;
     size_t n_params, cap_params;
     nmlp_tensor *tensors;
     size_t n_tensors, cap_tensors;
@@ -216,18 +216,19 @@ void nmlp_program_add_comment(nmlp_program *program, const char *text);
 void nmlp_program_add_instr(nmlp_program *program, const nmlp_instr *instr);
 
 /* One call per instruction; thin wrappers of add_instr. */
-void nmlp_emit_alloc(nmlp_program *program, int buffer);
-void nmlp_emit_load(nmlp_program *program, nmlp_buf_ref dst, nmlp_hbm_ref src, int queue);
-void nmlp_emit_store(nmlp_program *program, nmlp_hbm_ref dst, nmlp_buf_ref src, int queue);
-void nmlp_emit_dma_transpose(nmlp_program *program, nmlp_buf_ref dst, nmlp_hbm_ref src, int queue);
-void nmlp_emit_matmul(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref stationary, nmlp_buf_ref moving,
-                      nmlp_accumulate accumulate);
-void nmlp_emit_transpose(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref data, nmlp_nc_engine engine);
-void nmlp_emit_copy(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref src, nmlp_nc_engine engine);
-void nmlp_emit_tensor_tensor(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref a, nmlp_buf_ref b, nmlp_alu alu,
-                             nmlp_nc_engine engine);
-void nmlp_emit_activation(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref src, nmlp_func func, double scale);
-void nmlp_emit_memset(nmlp_program *program, nmlp_buf_ref dst, double value, nmlp_nc_engine engine);
+void nmlp_program_append_alloc(nmlp_program *program, int buffer);
+void nmlp_program_append_load(nmlp_program *program, nmlp_buf_ref dst, nmlp_hbm_ref src, int queue);
+void nmlp_program_append_store(nmlp_program *program, nmlp_hbm_ref dst, nmlp_buf_ref src, int queue);
+void nmlp_program_append_dma_transpose(nmlp_program *program, nmlp_buf_ref dst, nmlp_hbm_ref src, int queue);
+void nmlp_program_append_matmul(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref stationary, nmlp_buf_ref moving,
+                                nmlp_accumulate accumulate);
+void nmlp_program_append_transpose(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref data, nmlp_nc_engine engine);
+void nmlp_program_append_copy(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref src, nmlp_nc_engine engine);
+void nmlp_program_append_tensor_tensor(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref a, nmlp_buf_ref b,
+                                       nmlp_alu alu, nmlp_nc_engine engine);
+void nmlp_program_append_activation(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref src, nmlp_func func,
+                                    double scale);
+void nmlp_program_append_memset(nmlp_program *program, nmlp_buf_ref dst, double value, nmlp_nc_engine engine);
 
 /* Index arithmetic. */
 nmlp_affine nmlp_affine_const(int64_t base);

@@ -57,7 +57,7 @@ static void clear_strip(const turned *f, int buffer, int kb) {
     int rb = nmlp_program_begin_loop(f->p, "rz", nmlp_size_const(nmlp_axis_blocks(f->r)), false);
     int r = nmlp_program_begin_loop(f->p, "rzt", nmlp_axis_trips(f->r, rb), false);
     int k = nmlp_program_begin_loop(f->p, "kz", nmlp_axis_trips(f->s, kb), false);
-    nmlp_emit_memset(f->p, tile_at(f, buffer, f->r, rb, r, true, kb, k), 0.0, NMLP_ENGINE_VECTOR);
+    nmlp_program_append_memset(f->p, tile_at(f, buffer, f->r, rb, r, true, kb, k), 0.0, NMLP_ENGINE_VECTOR);
     for (int i = 0; i < 3; i++) nmlp_program_end(f->p);
 }
 
@@ -73,7 +73,7 @@ static void multiply(const turned *f, const product *m, int moving, bool strip, 
     int k = nmlp_program_begin_loop(f->p, "k", nmlp_axis_trips(f->s, kb), false);
     int o = nmlp_program_begin_loop(f->p, "o", nmlp_axis_trips(m->out, m->ob), false);
     nmlp_size on = nmlp_axis_tile_size(m->out, m->ob, o), kn = nmlp_axis_tile_size(f->s, kb, k);
-    nmlp_emit_alloc(f->p, m->acc);
+    nmlp_program_append_alloc(f->p, m->acc);
     nmlp_buf_ref acc = nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(f->p, m->acc), 0, on), 0, nmlp_affine_const(0), kn);
     int i = nmlp_program_begin_loop(f->p, "i", nmlp_axis_trips(m->in, m->ib), false);
     nmlp_size parts = nmlp_axis_tile_size(m->in, m->ib, i);
@@ -86,10 +86,10 @@ static void multiply(const turned *f, const product *m, int moving, bool strip, 
         x = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, moving), 0, parts), 0, nmlp_at(i));
         x = nmlp_buf_range(x, 1, nmlp_affine_var(k, f->s.tile), kn);
     }
-    nmlp_emit_matmul(f->p, acc, w, x, nmlp_accumulate_over(1, &i));
+    nmlp_program_append_matmul(f->p, acc, w, x, nmlp_accumulate_over(1, &i));
     nmlp_program_end(f->p);
     nmlp_buf_ref dst = tile_at(f, m->dst, m->out, m->ob, o, m->dst_whole, kb, k);
-    nmlp_emit_tensor_tensor(f->p, dst, acc, dst, NMLP_ALU_ADD, NMLP_ENGINE_VECTOR);
+    nmlp_program_append_tensor_tensor(f->p, dst, acc, dst, NMLP_ALU_ADD, NMLP_ENGINE_VECTOR);
     nmlp_program_end(f->p);
     nmlp_program_end(f->p);
 }
@@ -98,16 +98,16 @@ static void first_stage(const turned *f, int kb) {
     nmlp_program_add_comment(f->p,
                              "x u for a block of rows, kept transposed on chip; each block of x serves all pairs");
     for (int i = 0; i < f->n_pairs; i++) {
-        nmlp_emit_alloc(f->p, f->pairs[i].xu);
+        nmlp_program_append_alloc(f->p, f->pairs[i].xu);
         clear_strip(f, f->pairs[i].xu, kb);
     }
     int mb = nmlp_program_begin_loop(f->p, "mb", nmlp_size_const(nmlp_axis_blocks(f->h)), true);
-    nmlp_emit_alloc(f->p, f->xb);
+    nmlp_program_append_alloc(f->p, f->xb);
     nmlp_part_load_block(f->p, "xl", f->xb, f->x, f->h, mb, f->s, kb, !f->x_transposed);
     int rb = nmlp_program_begin_loop(f->p, "rb", nmlp_size_const(nmlp_axis_blocks(f->r)), false);
     for (int i = 0; i < f->n_pairs; i++) {
         const pair *p = &f->pairs[i];
-        nmlp_emit_alloc(f->p, p->ub);
+        nmlp_program_append_alloc(f->p, p->ub);
         nmlp_part_load_block(f->p, "ul", p->ub, p->u, f->h, mb, f->r, rb, false);
         product m = {p->ub, f->acc1, p->xu, f->h, f->r, mb, rb, true};
         multiply(f, &m, f->xb, false, kb);
@@ -122,18 +122,18 @@ static void store_block(const turned *f, int kb, int nb) {
     int k = nmlp_program_begin_loop(f->p, "ks", nmlp_axis_trips(f->s, kb), false);
     nmlp_buf_ref out = tile_at(f, f->pairs[0].out, f->o, nb, o, false, kb, k);
     if (f->n_pairs == 2) {
-        nmlp_emit_alloc(f->p, f->silu);
+        nmlp_program_append_alloc(f->p, f->silu);
         nmlp_buf_ref s = nmlp_buf_parts(nmlp_buf_all(f->p, f->silu), 0, out.parts);
         s = nmlp_buf_range(nmlp_buf_at(s, 0, nmlp_affine_const(0)), 1, nmlp_affine_const(0),
                            nmlp_axis_tile_size(f->s, kb, k));
-        nmlp_emit_activation(f->p, s, out, NMLP_FUNC_SILU, 1.0);
-        nmlp_emit_tensor_tensor(f->p, out, s, tile_at(f, f->pairs[1].out, f->o, nb, o, false, kb, k), NMLP_ALU_MUL,
-                                NMLP_ENGINE_VECTOR);
+        nmlp_program_append_activation(f->p, s, out, NMLP_FUNC_SILU, 1.0);
+        nmlp_program_append_tensor_tensor(f->p, out, s, tile_at(f, f->pairs[1].out, f->o, nb, o, false, kb, k),
+                                          NMLP_ALU_MUL, NMLP_ENGINE_VECTOR);
     }
     nmlp_affine row = nmlp_axis_start(f->o, nb, o), col = nmlp_axis_start(f->s, kb, k);
-    nmlp_emit_store(f->p,
-                    nmlp_hbm_rect(f->y, row, nmlp_axis_tile_size(f->o, nb, o), col, nmlp_axis_tile_size(f->s, kb, k)),
-                    out, 0);
+    nmlp_program_append_store(
+        f->p, nmlp_hbm_rect(f->y, row, nmlp_axis_tile_size(f->o, nb, o), col, nmlp_axis_tile_size(f->s, kb, k)), out,
+        0);
     nmlp_program_end(f->p);
     nmlp_program_end(f->p);
 }
@@ -141,7 +141,7 @@ static void store_block(const turned *f, int kb, int nb) {
 static void clear_out(const turned *f, int buffer, int kb, int nb) {
     int o = nmlp_program_begin_loop(f->p, "oz", nmlp_axis_trips(f->o, nb), false);
     int k = nmlp_program_begin_loop(f->p, "kz", nmlp_axis_trips(f->s, kb), false);
-    nmlp_emit_memset(f->p, tile_at(f, buffer, f->o, nb, o, false, kb, k), 0.0, NMLP_ENGINE_VECTOR);
+    nmlp_program_append_memset(f->p, tile_at(f, buffer, f->o, nb, o, false, kb, k), 0.0, NMLP_ENGINE_VECTOR);
     nmlp_program_end(f->p);
     nmlp_program_end(f->p);
 }
@@ -152,13 +152,13 @@ static void second_stage(const turned *f, int kb) {
                                        : "the strip moves, v is stationary: the result comes out transposed");
     int nb = nmlp_program_begin_loop(f->p, "nb", nmlp_size_const(nmlp_axis_blocks(f->o)), false);
     for (int i = 0; i < f->n_pairs; i++) {
-        nmlp_emit_alloc(f->p, f->pairs[i].out);
+        nmlp_program_append_alloc(f->p, f->pairs[i].out);
         clear_out(f, f->pairs[i].out, kb, nb);
     }
     int rb = nmlp_program_begin_loop(f->p, "rb", nmlp_size_const(nmlp_axis_blocks(f->r)), true);
     for (int i = 0; i < f->n_pairs; i++) {
         const pair *p = &f->pairs[i];
-        nmlp_emit_alloc(f->p, p->vb);
+        nmlp_program_append_alloc(f->p, p->vb);
         nmlp_part_load_block(f->p, "vl", p->vb, p->v, f->r, rb, f->o, nb, false);
         product m = {p->vb, f->acc2, p->out, f->r, f->o, rb, nb, false};
         multiply(f, &m, p->xu, true, kb);

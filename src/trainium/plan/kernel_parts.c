@@ -37,8 +37,8 @@ void nmlp_part_load_block(nmlp_program *p, const char *name, int buffer, int ten
     nmlp_buf_ref dst = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(p, buffer), 0, rn), 0, nmlp_at(t));
     dst = nmlp_buf_range(dst, 1, nmlp_affine_const(0), cn);
     if (flip)
-        nmlp_emit_dma_transpose(p, dst, nmlp_hbm_rect(tensor, c0, cn, r0, rn), 0);
+        nmlp_program_append_dma_transpose(p, dst, nmlp_hbm_rect(tensor, c0, cn, r0, rn), 0);
     else
-        nmlp_emit_load(p, dst, nmlp_hbm_rect(tensor, r0, rn, c0, cn), 0);
+        nmlp_program_append_load(p, dst, nmlp_hbm_rect(tensor, r0, rn, c0, cn), 0);
     nmlp_program_end(p);
 }

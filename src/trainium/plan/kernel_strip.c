@@ -1,5 +1,6 @@
-/* Our kernels. `xuv`: y = (x u) v. `mlp`: y = (silu(x Wg) * (x Wu)) Wd with each W dense or a product of two factors;
- * gate and up may share their first factor. One design for both (plan/strip.h); only the list of products differs. */
+/* Our kernels. `xw`: y = x w. `xuv`: y = (x u) v. `mlp`: y = (silu(x Wg) * (x Wu)) Wd with each W dense or a product of
+ * two factors of its own rank; gate and up may share their first factor. One design for all (plan/strip.h); only the
+ * list of products differs. */
 #include "trainium/plan/kernels.h"
 #include "trainium/plan/strip.h"
 #include "trainium/plan/strip_plan.h"
@@ -24,160 +25,232 @@ static void begin_strips(nmlp_strip *b) {
     b->strip = nmlp_program_begin_loop(b->p, "strip", nmlp_size_const(nmlp_axis_blocks(b->s)), false);
 }
 
-static nmlp_held x_held(const nmlp_strip *b, int chunk) {
+static nmlp_strip_operand x_held(const nmlp_strip *b, int chunk) {
     int64_t tiles = chunk < 0 ? tiles_of(b, b->rq->shape.h) : b->plan.x_chunk;
-    return (nmlp_held){b->xt, b->rq->shape.h, 0, tiles, chunk, false};
+    return (nmlp_strip_operand){b->xt, b->rq->shape.h, 0, tiles, chunk, false};
 }
 
-/* t = (x u)^T for the planes of u, one or two first factors; x is read once. */
-static void first_factors(nmlp_strip *b, const nmlp_stream *u, const nmlp_held *t) {
+/* The activation `features` wide that fills a buffer from tile `first` on. */
+static nmlp_strip_operand whole(const nmlp_strip *b, int buffer, int64_t features, int64_t first) {
+    return (nmlp_strip_operand){buffer, features, first, tiles_of(b, features), -1, false};
+}
+
+/* First factors: each stream's planes give one activation each, t = (x u)^T; x is read once for all. */
+typedef struct first_factors {
+    nmlp_strip_stream u[2];
+    int n_streams;
+    nmlp_strip_operand t[2]; /* in order of streams and planes */
+} first_factors;
+
+static void project_first(nmlp_strip *b, const first_factors *f) {
     nmlp_program_add_comment(
         b->p, "first factors stationary, x moving: the products come out transposed, as the next ones want them");
     bool ahead = b->plan.x == NMLP_X_AHEAD;
-    nmlp_held first = {b->xt, b->rq->shape.h, 0, b->plan.x_chunk, -1, false};
+    nmlp_strip_operand first = {b->xt, b->rq->shape.h, 0, b->plan.x_chunk, -1, false};
     if (ahead) nmlp_strip_load_x(b, first);
     int chunk = begin_chunks(b, "xc", tiles_of(b, b->rq->shape.h), b->plan.x_chunk);
-    nmlp_held x = x_held(b, chunk);
+    nmlp_strip_operand x = x_held(b, chunk);
     x.kept = ahead;
     if (!ahead) nmlp_strip_load_x(b, x);
-    nmlp_strip_project(b, u, x, t);
+    for (int i = 0; i < f->n_streams; i++) {
+        nmlp_strip_stream u = f->u[i];
+        u.brings_x = ahead && i == 0;
+        nmlp_strip_project(b, &u, x, &f->t[i]);
+    }
     end_chunks(b, chunk);
 }
 
-nmlp_status nmlp_kernel_xuv(nmlp_program **out, const nmlp_kernel_request *rq, nmlp_err *err) {
-    const nmlp_kernel_shape *s = &rq->shape;
-    nmlp_strip b;
-    nmlp_strip_plan plan;
-    NMLP_RETURN_IF_FAILED(nmlp_strip_plan_of(&plan, NMLP_PLAN_XUV, rq, err));
-    NMLP_RETURN_IF_FAILED(nmlp_strip_begin(&b, "xuv", rq, &plan, err));
-    int64_t r_tiles = tiles_of(&b, s->r);
-    nmlp_stream w[] = {nmlp_strip_weight(&b, "u", packed(s->h, s->r, plan.x_chunk, b.parts, 1), false),
-                       nmlp_strip_weight(&b, "v", packed(s->r, s->o, r_tiles, plan.columns, 1), true)};
-    nmlp_stream_fit(&w[1], plan.out_tiles);
-    nmlp_strip_hold(&b, NULL, NULL, &w[1]);
-    nmlp_strip_ring(&b, w, 2);
-    nmlp_held t = {nmlp_strip_activation(&b, "xu", r_tiles, 1), s->r, 0, r_tiles, -1, false};
-    nmlp_last_product last = nmlp_strip_last(&b, &w[1], false);
-    begin_strips(&b);
-    first_factors(&b, w, &t);
-    nmlp_strip_load_held(&b, &w[1]);
-    nmlp_program_add_comment(b.p,
+static void build_xuv(nmlp_strip *b) {
+    const nmlp_kernel_shape *s = &b->rq->shape;
+    const nmlp_strip_plan *plan = &b->plan;
+    int64_t r_tiles = tiles_of(b, s->r);
+    nmlp_strip_stream w[] = {nmlp_strip_weight(b, "u", packed(s->h, s->r, plan->x_chunk, b->parts, 1), false),
+                             nmlp_strip_weight(b, "v", packed(s->r, s->o, r_tiles, plan->columns, 1), true)};
+    nmlp_strip_stream_fit(&w[1], plan->out_tiles);
+    nmlp_strip_hold(b, NULL, NULL, &w[1]);
+    nmlp_strip_ring(b, w, 2);
+    first_factors f = {.u = {w[0]}, .n_streams = 1};
+    f.t[0] = whole(b, nmlp_strip_activation(b, "xu", r_tiles, 1), s->r, 0);
+    nmlp_last_product last = nmlp_strip_last(b, &w[1], false);
+    begin_strips(b);
+    project_first(b, &f);
+    nmlp_strip_load_held(b, &w[1]);
+    nmlp_program_add_comment(b->p,
                              "the strip x u is stationary and v moves: rows of y, summed over the whole rank in PSUM");
-    nmlp_strip_project_rows(&b, &last, t);
-    nmlp_program_end(b.p);
-    *out = b.p;
-    return NMLP_OK;
+    nmlp_strip_project_rows(b, &last, f.t[0]);
+    nmlp_program_end(b->p);
 }
 
-nmlp_status nmlp_kernel_xw(nmlp_program **out, const nmlp_kernel_request *rq, nmlp_err *err) {
-    const nmlp_kernel_shape *s = &rq->shape;
-    nmlp_strip b;
-    nmlp_strip_plan plan;
-    NMLP_RETURN_IF_FAILED(nmlp_strip_plan_of(&plan, NMLP_PLAN_XW, rq, err));
-    NMLP_RETURN_IF_FAILED(nmlp_strip_begin(&b, "xw", rq, &plan, err));
-    nmlp_stream w = nmlp_strip_weight(&b, "w", packed(s->h, s->o, tiles_of(&b, s->h), plan.columns, 1), true);
-    nmlp_stream_fit(&w, plan.out_tiles);
-    nmlp_strip_hold(&b, NULL, NULL, &w);
-    nmlp_strip_ring(&b, &w, 1);
-    nmlp_last_product last = nmlp_strip_last(&b, &w, false);
-    begin_strips(&b);
-    nmlp_program_add_comment(b.p, "x stationary, w moving: rows of y, summed over all inputs in PSUM");
-    nmlp_held x = x_held(&b, -1);
-    nmlp_strip_load_x(&b, x);
-    nmlp_strip_load_held(&b, &w);
-    nmlp_strip_project_rows(&b, &last, x);
-    nmlp_program_end(b.p);
-    *out = b.p;
-    return NMLP_OK;
+static void build_xw(nmlp_strip *b) {
+    const nmlp_kernel_shape *s = &b->rq->shape;
+    nmlp_strip_stream w = nmlp_strip_weight(b, "w", packed(s->h, s->o, tiles_of(b, s->h), b->plan.columns, 1), true);
+    nmlp_strip_stream_fit(&w, b->plan.out_tiles);
+    nmlp_strip_hold(b, NULL, NULL, &w);
+    nmlp_strip_ring(b, &w, 1);
+    nmlp_last_product last = nmlp_strip_last(b, &w, false);
+    begin_strips(b);
+    nmlp_program_add_comment(b->p, "x stationary, w moving: rows of y, summed over all inputs in PSUM");
+    nmlp_strip_operand x = x_held(b, -1);
+    nmlp_strip_load_x(b, x);
+    nmlp_strip_load_held(b, &w);
+    nmlp_strip_project_rows(b, &last, x);
+    nmlp_program_end(b->p);
 }
 
-/* Second half of the MLP: the activation strip, chunk by chunk, and the down projection of each chunk: to rows of y
- * (`last`), or through a first factor into `t`. `w`: gate and up, then the down projection; with a first factor also
- * what is held of it, and the last product. */
-static void gated_down(nmlp_strip *b, const nmlp_stream *w, nmlp_held a, nmlp_held c, const nmlp_last_product *last,
-                       const nmlp_held *t) {
+/* The weights of an MLP in order of use. A dense down projection is LAST alone; otherwise its first factor is DOWN, of
+ * which DOWN_HELD has room of its own at the end of a plan with a taper. */
+enum { FIRST, SECOND_FIRST, GATED, DOWN, DOWN_HELD, LAST, N_STREAMS };
+
+typedef struct mlp {
+    nmlp_mlp_ranks ranks;
+    nmlp_strip_stream w[N_STREAMS];
+    first_factors first;
+    nmlp_strip_operand gate, up; /* inputs of the gated product: x, or what a first factor made of it */
+    nmlp_strip_operand down;     /* act u_down, where the down projection has factors */
+    nmlp_last_product last;
+    bool chunked_rows; /* rows of y are summed over chunks of the activation */
+} mlp;
+
+/* Weights of the first factors: interleaved where gate and up have the same rank, one after the other where not. */
+static void declare_first(nmlp_strip *b, mlp *m) {
+    const nmlp_kernel_shape *s = &b->rq->shape;
+    const nmlp_mlp_ranks *r = &m->ranks;
+    int64_t chunk = b->plan.x_chunk;
+    bool pair = r->gate > 0 && r->gate == r->up;
+    if (pair) {
+        int planes = r->shared ? 1 : 2;
+        m->w[FIRST] = nmlp_strip_weight(b, r->shared ? "u_shared" : "u_gate_up",
+                                        packed(s->h, r->gate, chunk, b->parts, planes), false);
+        /* half of the run: the first product starts sooner */
+        if (b->plan.x == NMLP_X_AHEAD) m->w[FIRST].split = planes > 1;
+        return;
+    }
+    int at = FIRST;
+    if (r->gate > 0) m->w[at++] = nmlp_strip_weight(b, "u_gate", packed(s->h, r->gate, chunk, b->parts, 1), false);
+    if (r->up > 0) m->w[at] = nmlp_strip_weight(b, "u_up", packed(s->h, r->up, chunk, b->parts, 1), false);
+}
+
+static const char *gated_name(const nmlp_mlp_ranks *r) {
+    if (r->gate > 0) return r->up > 0 ? "v_gate_up" : "v_gate_w_up";
+    return r->up > 0 ? "w_gate_v_up" : "w_gate_up";
+}
+
+static void declare_weights(nmlp_strip *b, mlp *m) {
+    const nmlp_kernel_shape *s = &b->rq->shape;
+    const nmlp_mlp_ranks *r = &m->ranks;
+    int64_t i_tiles = tiles_of(b, s->o), k_gate = r->gate > 0 ? r->gate : s->h, k_up = r->up > 0 ? r->up : s->h;
+    declare_first(b, m);
+    nmlp_pack gated = packed(k_gate, s->o, tiles_of(b, k_gate), b->parts, 2);
+    if (k_up != k_gate) gated.k_second = k_up;
+    m->w[GATED] = nmlp_strip_weight(b, gated_name(r), gated, false);
+    if (r->down > 0) {
+        m->w[DOWN] = nmlp_strip_weight(b, "u_down", packed(s->o, r->down, b->plan.act_chunk, b->parts, 1), true);
+        m->w[DOWN_HELD] = m->w[DOWN];
+        m->w[LAST] =
+            nmlp_strip_weight(b, "v_down", packed(r->down, s->h, tiles_of(b, r->down), b->plan.columns, 1), true);
+    } else {
+        m->w[LAST] = nmlp_strip_weight(b, "w_down", packed(s->o, s->h, b->plan.act_chunk, b->plan.columns, 1), true);
+    }
+    m->chunked_rows = r->down == 0 && b->plan.act_chunk < i_tiles;
+    if (b->plan.act_chunk < i_tiles) nmlp_strip_stream_fit(&m->w[GATED], b->plan.act_chunk);
+    if (!m->chunked_rows) nmlp_strip_stream_fit(&m->w[LAST], b->plan.out_tiles);
+    nmlp_strip_hold(b, r->down > 0 ? &m->w[DOWN] : NULL, &m->w[DOWN_HELD], &m->w[LAST]);
+    nmlp_strip_ring(b, m->w, N_STREAMS);
+}
+
+static void declare_activations(nmlp_strip *b, mlp *m) {
+    const nmlp_mlp_ranks *r = &m->ranks;
+    int64_t gate_tiles = tiles_of(b, r->gate), up_tiles = r->shared ? 0 : tiles_of(b, r->up);
+    int t = gate_tiles + up_tiles > 0 ? nmlp_strip_activation(b, "t", gate_tiles + up_tiles, 1) : -1;
+    m->gate = r->gate > 0 ? whole(b, t, r->gate, 0) : x_held(b, -1);
+    m->up = r->up > 0 ? whole(b, t, r->up, r->shared ? 0 : gate_tiles) : x_held(b, -1);
+    if (r->down > 0) m->down = whole(b, nmlp_strip_activation(b, "td", tiles_of(b, r->down), 1), r->down, 0);
+    int n = 0;
+    if (r->gate > 0) m->first.t[n++] = m->gate;
+    if (r->up > 0) m->first.t[n] = m->up;
+    for (int i = FIRST; i <= SECOND_FIRST; i++)
+        if (m->w[i].end > 0) m->first.u[m->first.n_streams++] = m->w[i];
+}
+
+/* The activation strip, chunk by chunk, and the down projection of each chunk: to rows of y, or through a first factor
+ * into `down`. */
+static void gated_down(nmlp_strip *b, const mlp *m) {
     const nmlp_kernel_shape *s = &b->rq->shape;
     int64_t i_tiles = tiles_of(b, s->o);
     int act = nmlp_strip_activation(b, "act", b->plan.act_chunk, b->plan.act_chunk < i_tiles ? 2 : 1);
     nmlp_program_add_comment(
         b->p, "gate and up of one tile follow each other; silu and product on the way out of PSUM, never to HBM");
     int chunk = begin_chunks(b, "ac", i_tiles, b->plan.act_chunk);
-    nmlp_held h = {act, s->o, 0, chunk < 0 ? i_tiles : b->plan.act_chunk, chunk, false};
-    nmlp_emit_alloc(b->p, act); /* the next chunk is computed while this one is still being contracted */
-    nmlp_strip_gate(b, &w[0], a, c, h);
+    nmlp_strip_operand h = {act, s->o, 0, chunk < 0 ? i_tiles : b->plan.act_chunk, chunk, false};
+    nmlp_program_append_alloc(b->p, act); /* the next chunk is computed while this one is still being contracted */
+    nmlp_strip_gate(b, &m->w[GATED], m->gate, m->up, h);
     nmlp_program_add_comment(b->p, "down projection of what is on chip, contracted over the intermediate features");
-    if (t) {
-        nmlp_strip_project(b, &w[1], h, t);
-        nmlp_strip_load_held(b, &w[2]);
-        nmlp_strip_load_held(b, &w[3]);
-        nmlp_strip_project(b, &w[2], h, t);
+    if (m->ranks.down > 0) {
+        nmlp_strip_project(b, &m->w[DOWN], h, &m->down);
+        nmlp_strip_load_held(b, &m->w[DOWN_HELD]);
+        nmlp_strip_load_held(b, &m->w[LAST]);
+        nmlp_strip_project(b, &m->w[DOWN_HELD], h, &m->down);
     } else {
-        nmlp_strip_load_held(b, &w[1]);
-        nmlp_strip_project_rows(b, last, h);
+        nmlp_strip_load_held(b, &m->w[LAST]);
+        nmlp_strip_project_rows(b, &m->last, h);
     }
     end_chunks(b, chunk);
-    if (!t && chunk >= 0) nmlp_strip_store(b, last);
+    if (m->chunked_rows) nmlp_strip_store(b, &m->last);
 }
 
-static void mlp_dense(nmlp_strip *b) {
-    const nmlp_kernel_shape *s = &b->rq->shape;
-    int64_t h_tiles = tiles_of(b, s->h), i_tiles = tiles_of(b, s->o);
-    nmlp_stream w[] = {nmlp_strip_weight(b, "w_gate_up", packed(s->h, s->o, h_tiles, b->parts, 2), false),
-                       nmlp_strip_weight(b, "w_down", packed(s->o, s->h, b->plan.act_chunk, b->plan.columns, 1), true)};
-    bool whole = b->plan.act_chunk < i_tiles;
-    if (whole)
-        nmlp_stream_fit(&w[0], b->plan.act_chunk);
+static void build_mlp(nmlp_strip *b) {
+    mlp m = {.ranks = nmlp_kernel_mlp_ranks(b->rq)};
+    declare_weights(b, &m);
+    declare_activations(b, &m);
+    m.last = nmlp_strip_last(b, &m.w[LAST], m.chunked_rows);
+    begin_strips(b);
+    if (m.first.n_streams == 0) {
+        nmlp_program_add_comment(b->p, "x is read once for gate and up");
+        nmlp_strip_load_x(b, x_held(b, -1));
+    } else {
+        project_first(b, &m.first);
+    }
+    gated_down(b, &m);
+    if (m.ranks.down > 0) {
+        nmlp_program_add_comment(b->p, "last factor moving: rows of y, long enough for the DMA engines");
+        nmlp_strip_project_rows(b, &m.last, m.down);
+    }
+    nmlp_program_end(b->p);
+}
+
+nmlp_status nmlp_strip_plan_build(nmlp_program **out, nmlp_plan_op op, const nmlp_kernel_request *rq,
+                                  const nmlp_strip_plan *plan, nmlp_err *err) {
+    nmlp_strip b;
+    *out = NULL;
+    NMLP_RETURN_IF_FAILED(nmlp_strip_begin(&b, nmlp_plan_op_name(op), rq, plan, err));
+    switch (op) {
+    case NMLP_PLAN_XW: build_xw(&b); break;
+    case NMLP_PLAN_XUV: build_xuv(&b); break;
+    case NMLP_PLAN_MLP: build_mlp(&b); break;
+    }
+    nmlp_status st = nmlp_program_finish(b.p, err);
+    if (st == NMLP_OK)
+        *out = b.p;
     else
-        nmlp_stream_fit(&w[1], b->plan.out_tiles);
-    nmlp_strip_hold(b, NULL, NULL, &w[1]);
-    nmlp_strip_ring(b, w, 2);
-    nmlp_last_product last = nmlp_strip_last(b, &w[1], whole);
-    begin_strips(b);
-    nmlp_program_add_comment(b->p, "x is read once for gate and up");
-    nmlp_held x = x_held(b, -1);
-    nmlp_strip_load_x(b, x);
-    gated_down(b, w, x, x, &last, NULL);
-    nmlp_program_end(b->p);
+        nmlp_program_destroy(b.p);
+    return st;
 }
 
-static void mlp_low_rank(nmlp_strip *b) {
-    const nmlp_kernel_shape *s = &b->rq->shape;
-    int64_t r_tiles = tiles_of(b, s->r), i_tiles = tiles_of(b, s->o);
-    int n_u = b->plan.shared ? 1 : 2;
-    enum { FIRST, GATED, DOWN, DOWN_HELD, LAST, N_STREAMS };
-    nmlp_stream w[N_STREAMS];
-    w[FIRST] = nmlp_strip_weight(b, b->plan.shared ? "u_shared" : "u_gate_up",
-                                 packed(s->h, s->r, b->plan.x_chunk, b->parts, n_u), false);
-    w[GATED] = nmlp_strip_weight(b, "v_gate_up", packed(s->r, s->o, r_tiles, b->parts, 2), false);
-    w[DOWN] = nmlp_strip_weight(b, "u_down", packed(s->o, s->r, b->plan.act_chunk, b->parts, 1), true);
-    w[DOWN_HELD] = w[DOWN];
-    w[LAST] = nmlp_strip_weight(b, "v_down", packed(s->r, s->h, r_tiles, b->plan.columns, 1), true);
-    if (b->plan.x == NMLP_X_AHEAD) w[FIRST].split = n_u > 1; /* half of the run: the first product starts sooner */
-    if (b->plan.act_chunk < i_tiles) nmlp_stream_fit(&w[GATED], b->plan.act_chunk);
-    nmlp_stream_fit(&w[LAST], b->plan.out_tiles);
-    nmlp_strip_hold(b, &w[DOWN], &w[DOWN_HELD], &w[LAST]);
-    nmlp_strip_ring(b, w, N_STREAMS);
-    int tb = nmlp_strip_activation(b, "t", n_u * r_tiles, 1);
-    nmlp_held t[] = {{tb, s->r, 0, r_tiles, -1, false}, {tb, s->r, (n_u - 1) * r_tiles, r_tiles, -1, false}};
-    nmlp_held d = {nmlp_strip_activation(b, "td", r_tiles, 1), s->r, 0, r_tiles, -1, false};
-    nmlp_last_product last = nmlp_strip_last(b, &w[LAST], false);
-    begin_strips(b);
-    first_factors(b, &w[FIRST], t);
-    gated_down(b, &w[GATED], t[0], t[1], NULL, &d);
-    nmlp_program_add_comment(b->p, "last factor moving: rows of y, long enough for the DMA engines");
-    nmlp_strip_project_rows(b, &last, d);
-    nmlp_program_end(b->p);
+static nmlp_status build_with_estimate(nmlp_program **out, nmlp_plan_op op, const nmlp_kernel_request *rq,
+                                       nmlp_err *err) {
+    nmlp_strip_plan plan;
+    NMLP_RETURN_IF_FAILED(nmlp_strip_plan_of(&plan, op, rq, err));
+    return nmlp_strip_plan_build(out, op, rq, &plan, err);
+}
+
+nmlp_status nmlp_kernel_xw(nmlp_program **out, const nmlp_kernel_request *rq, nmlp_err *err) {
+    return build_with_estimate(out, NMLP_PLAN_XW, rq, err);
+}
+
+nmlp_status nmlp_kernel_xuv(nmlp_program **out, const nmlp_kernel_request *rq, nmlp_err *err) {
+    return build_with_estimate(out, NMLP_PLAN_XUV, rq, err);
 }
 
 nmlp_status nmlp_kernel_mlp(nmlp_program **out, const nmlp_kernel_request *rq, nmlp_err *err) {
-    nmlp_strip b;
-    nmlp_strip_plan plan;
-    NMLP_RETURN_IF_FAILED(nmlp_strip_plan_of(&plan, NMLP_PLAN_MLP, rq, err));
-    NMLP_RETURN_IF_FAILED(nmlp_strip_begin(&b, "mlp", rq, &plan, err));
-    if (rq->shape.r == 0)
-        mlp_dense(&b);
-    else
-        mlp_low_rank(&b);
-    *out = b.p;
-    return NMLP_OK;
+    return build_with_estimate(out, NMLP_PLAN_MLP, rq, err);
 }

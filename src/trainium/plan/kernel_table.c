@@ -52,6 +52,64 @@ static bool listed(const char *keys, const char *key) {
     return false;
 }
 
+nmlp_mlp_ranks nmlp_kernel_mlp_ranks(const nmlp_kernel_request *rq) {
+    nmlp_mlp_ranks ranks = rq->ranks;
+    if (rq->shape.r > 0) ranks.gate = ranks.up = ranks.down = rq->shape.r;
+    ranks.shared = ranks.gate > 0 && (ranks.shared || nmlp_tiling_get(rq->tiling, "shared", 0) == 1);
+    return ranks;
+}
+
+void nmlp_kernel_set_ranks(nmlp_kernel_request *rq, nmlp_mlp_ranks ranks) {
+    bool equal = ranks.gate == ranks.up && ranks.up == ranks.down;
+    rq->shape.r = equal ? ranks.gate : 0;
+    rq->ranks = equal ? (nmlp_mlp_ranks){.shared = ranks.shared} : ranks;
+}
+
+static void print_rank(char text[24], int64_t rank) {
+    if (rank > 0)
+        snprintf(text, 24, "%lld", (long long)rank);
+    else
+        snprintf(text, 24, "dense");
+}
+
+void nmlp_kernel_shape_print(char text[NMLP_KERNEL_SHAPE_TEXT_MAX], const nmlp_kernel_request *rq) {
+    const nmlp_kernel_shape *s = &rq->shape;
+    const nmlp_mlp_ranks *r = &rq->ranks;
+    char gate[24], up[24], down[24];
+    if (r->gate == 0 && r->up == 0 && r->down == 0) {
+        snprintf(text, NMLP_KERNEL_SHAPE_TEXT_MAX, "%lld,%lld,%lld%s,%lld", (long long)s->s, (long long)s->h,
+                 (long long)s->r, r->shared ? "/shared" : "", (long long)s->o);
+        return;
+    }
+    print_rank(gate, r->gate);
+    print_rank(up, r->up);
+    print_rank(down, r->down);
+    snprintf(text, NMLP_KERNEL_SHAPE_TEXT_MAX, "%lld,%lld,gate=%s/up=%s/down=%s%s,%lld", (long long)s->s,
+             (long long)s->h, gate, up, down, r->shared ? "/shared" : "", (long long)s->o);
+}
+
+static nmlp_status check_ranks(const nmlp_kernel *kernel, const nmlp_kernel_request *rq, nmlp_err *err) {
+    const nmlp_mlp_ranks *given = &rq->ranks;
+    int64_t limit = NMLP_INDEX_MAX / 64;
+    bool any = given->gate || given->up || given->down;
+    if ((any || given->shared) && kernel->build != nmlp_kernel_mlp)
+        return nmlp_fail_field(err, NMLP_E_ARG, "ranks", "are for kernel mlp; kernel %s has one rank", kernel->name);
+    if (any && rq->shape.r != 0)
+        return nmlp_fail_field(err, NMLP_E_ARG, "ranks", "and the rank R=%lld of the shape are both given",
+                               (long long)rq->shape.r);
+    if (given->gate < 0 || given->up < 0 || given->down < 0 || given->gate > limit || given->up > limit ||
+        given->down > limit)
+        return nmlp_fail_field(err, NMLP_E_ARG, "ranks", "are gate %lld, up %lld, down %lld; each must be 0 to %lld",
+                               (long long)given->gate, (long long)given->up, (long long)given->down, (long long)limit);
+    nmlp_mlp_ranks ranks = nmlp_kernel_mlp_ranks(rq);
+    if ((given->shared || ranks.shared) && (ranks.gate == 0 || ranks.gate != ranks.up))
+        return nmlp_fail_field(err, NMLP_E_ARG, "ranks",
+                               "of gate and up are %lld and %lld; to share their first "
+                               "factor both must have the same rank",
+                               (long long)ranks.gate, (long long)ranks.up);
+    return NMLP_OK;
+}
+
 nmlp_status nmlp_kernel_check_request(const nmlp_kernel *kernel, const nmlp_kernel_request *rq, nmlp_err *err) {
     const nmlp_kernel_shape *s = &rq->shape;
     int64_t limit = NMLP_INDEX_MAX / 64;
@@ -61,6 +119,7 @@ nmlp_status nmlp_kernel_check_request(const nmlp_kernel *kernel, const nmlp_kern
         return nmlp_fail(err, NMLP_E_SHAPE, "kernel %s: S=%lld H=%lld R=%lld O=%lld; each must be 1 to %lld%s",
                          kernel->name, (long long)s->s, (long long)s->h, (long long)s->r, (long long)s->o,
                          (long long)limit, kernel->has_rank ? "" : ", without R");
+    NMLP_RETURN_IF_FAILED(check_ranks(kernel, rq, err));
     for (int i = 0; rq->tiling && i < rq->tiling->n; i++) {
         const char *key = rq->tiling->entries[i].key;
         int64_t value = rq->tiling->entries[i].value;
@@ -123,4 +182,9 @@ int64_t nmlp_tiling_get(const nmlp_tiling *tiling, const char *key, int64_t fall
     for (int i = 0; tiling && i < tiling->n; i++)
         if (strcmp(tiling->entries[i].key, key) == 0) return tiling->entries[i].value;
     return fallback;
+}
+
+void nmlp_tiling_print(const nmlp_tiling *tiling, nmlp_str *out) {
+    for (int i = 0; i < tiling->n; i++)
+        nmlp_str_printf(out, "%s%s=%lld", i ? "," : "", tiling->entries[i].key, (long long)tiling->entries[i].value);
 }

@@ -55,14 +55,14 @@ static void clear_strip(const fused *f, int kb) {
     int rb = nmlp_program_begin_loop(f->p, "rz", nmlp_size_const(nmlp_axis_blocks(f->r)), false);
     int r = nmlp_program_begin_loop(f->p, "rzt", nmlp_axis_trips(f->r, rb), false);
     int k = nmlp_program_begin_loop(f->p, "kz", nmlp_axis_trips(f->s, kb), false);
-    nmlp_emit_memset(f->p, strip_tile(f, rb, r, kb, k), 0.0, NMLP_ENGINE_VECTOR);
+    nmlp_program_append_memset(f->p, strip_tile(f, rb, r, kb, k), 0.0, NMLP_ENGINE_VECTOR);
     for (int i = 0; i < 3; i++) nmlp_program_end(f->p);
 }
 
 static void multiply_xu(const fused *f, int kb, int mb, int rb) {
     int k = nmlp_program_begin_loop(f->p, "k", nmlp_axis_trips(f->s, kb), false);
     int r = nmlp_program_begin_loop(f->p, "r", nmlp_axis_trips(f->r, rb), false);
-    nmlp_emit_alloc(f->p, f->acc1);
+    nmlp_program_append_alloc(f->p, f->acc1);
     nmlp_buf_ref acc = nmlp_buf_parts(nmlp_buf_all(f->p, f->acc1), 0, nmlp_axis_tile_size(f->r, rb, r));
     acc = nmlp_buf_range(acc, 0, nmlp_affine_const(0), nmlp_axis_tile_size(f->s, kb, k));
     int h = nmlp_program_begin_loop(f->p, "h", nmlp_axis_trips(f->h, mb), false);
@@ -71,10 +71,10 @@ static void multiply_xu(const fused *f, int kb, int mb, int rb) {
     u = nmlp_buf_range(u, 1, nmlp_affine_var(r, f->r.tile), nmlp_axis_tile_size(f->r, rb, r));
     nmlp_buf_ref x = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, f->xb), 0, parts), 0, nmlp_at(h));
     x = nmlp_buf_range(x, 1, nmlp_affine_var(k, f->s.tile), nmlp_axis_tile_size(f->s, kb, k));
-    nmlp_emit_matmul(f->p, acc, u, x, nmlp_accumulate_over(1, &h));
+    nmlp_program_append_matmul(f->p, acc, u, x, nmlp_accumulate_over(1, &h));
     nmlp_program_end(f->p);
     nmlp_buf_ref tile = strip_tile(f, rb, r, kb, k);
-    nmlp_emit_tensor_tensor(f->p, tile, acc, tile, NMLP_ALU_ADD, NMLP_ENGINE_VECTOR);
+    nmlp_program_append_tensor_tensor(f->p, tile, acc, tile, NMLP_ALU_ADD, NMLP_ENGINE_VECTOR);
     nmlp_program_end(f->p);
     nmlp_program_end(f->p);
 }
@@ -88,17 +88,17 @@ static nmlp_buf_ref out_tile(const fused *f, int kb, int k, int nb, int n) {
 static void multiply_out(const fused *f, int kb, int rb, int nb) {
     int k = nmlp_program_begin_loop(f->p, "k", nmlp_axis_trips(f->s, kb), false);
     int n = nmlp_program_begin_loop(f->p, "n", nmlp_axis_trips(f->o, nb), false);
-    nmlp_emit_alloc(f->p, f->acc2);
+    nmlp_program_append_alloc(f->p, f->acc2);
     nmlp_buf_ref acc = nmlp_buf_parts(nmlp_buf_all(f->p, f->acc2), 0, nmlp_axis_tile_size(f->s, kb, k));
     acc = nmlp_buf_range(acc, 0, nmlp_affine_const(0), nmlp_axis_tile_size(f->o, nb, n));
     int r = nmlp_program_begin_loop(f->p, "r", nmlp_axis_trips(f->r, rb), false);
     nmlp_buf_ref v =
         nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, f->vb), 0, nmlp_axis_tile_size(f->r, rb, r)), 0, nmlp_at(r));
     v = nmlp_buf_range(v, 1, nmlp_affine_var(n, f->o.tile), nmlp_axis_tile_size(f->o, nb, n));
-    nmlp_emit_matmul(f->p, acc, strip_tile(f, rb, r, kb, k), v, nmlp_accumulate_over(1, &r));
+    nmlp_program_append_matmul(f->p, acc, strip_tile(f, rb, r, kb, k), v, nmlp_accumulate_over(1, &r));
     nmlp_program_end(f->p);
     nmlp_buf_ref tile = out_tile(f, kb, k, nb, n);
-    nmlp_emit_tensor_tensor(f->p, tile, acc, tile, NMLP_ALU_ADD, NMLP_ENGINE_VECTOR);
+    nmlp_program_append_tensor_tensor(f->p, tile, acc, tile, NMLP_ALU_ADD, NMLP_ENGINE_VECTOR);
     nmlp_program_end(f->p);
     nmlp_program_end(f->p);
 }
@@ -106,7 +106,7 @@ static void multiply_out(const fused *f, int kb, int rb, int nb) {
 static void clear_out(const fused *f, int kb, int nb) {
     int k = nmlp_program_begin_loop(f->p, "kz", nmlp_axis_trips(f->s, kb), false);
     int n = nmlp_program_begin_loop(f->p, "nz", nmlp_axis_trips(f->o, nb), false);
-    nmlp_emit_memset(f->p, out_tile(f, kb, k, nb, n), 0.0, NMLP_ENGINE_VECTOR);
+    nmlp_program_append_memset(f->p, out_tile(f, kb, k, nb, n), 0.0, NMLP_ENGINE_VECTOR);
     nmlp_program_end(f->p);
     nmlp_program_end(f->p);
 }
@@ -118,12 +118,12 @@ static void store_out(const fused *f, int kb, int nb) {
     nmlp_size sn = nmlp_axis_tile_size(f->s, kb, k);
     if (even) {
         nmlp_buf_ref row = nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, f->ob), 0, sn), 0, nmlp_at(k));
-        nmlp_emit_store(f->p, nmlp_hbm_rect(f->y, s0, sn, nmlp_axis_start(f->o, nb, -1), nmlp_size_const(f->o.block)),
-                        row, 0);
+        nmlp_program_append_store(
+            f->p, nmlp_hbm_rect(f->y, s0, sn, nmlp_axis_start(f->o, nb, -1), nmlp_size_const(f->o.block)), row, 0);
     } else {
         int n = nmlp_program_begin_loop(f->p, "ns", nmlp_axis_trips(f->o, nb), false);
         nmlp_hbm_ref dst = nmlp_hbm_rect(f->y, s0, sn, nmlp_axis_start(f->o, nb, n), nmlp_axis_tile_size(f->o, nb, n));
-        nmlp_emit_store(f->p, dst, out_tile(f, kb, k, nb, n), 0);
+        nmlp_program_append_store(f->p, dst, out_tile(f, kb, k, nb, n), 0);
         nmlp_program_end(f->p);
     }
     nmlp_program_end(f->p);
@@ -132,13 +132,13 @@ static void store_out(const fused *f, int kb, int nb) {
 static void first_stage(const fused *f, int kb) {
     nmlp_program_add_comment(
         f->p, "u stationary and x moving: the product comes out transposed, ready to be stationary next");
-    nmlp_emit_alloc(f->p, f->xu);
+    nmlp_program_append_alloc(f->p, f->xu);
     clear_strip(f, kb);
     int mb = nmlp_program_begin_loop(f->p, "mb", nmlp_size_const(nmlp_axis_blocks(f->h)), true);
-    nmlp_emit_alloc(f->p, f->xb);
+    nmlp_program_append_alloc(f->p, f->xb);
     nmlp_part_load_block(f->p, "xl", f->xb, f->x, f->h, mb, f->s, kb, !f->x_transposed);
     int rb = nmlp_program_begin_loop(f->p, "rb", nmlp_size_const(nmlp_axis_blocks(f->r)), false);
-    nmlp_emit_alloc(f->p, f->ub);
+    nmlp_program_append_alloc(f->p, f->ub);
     nmlp_part_load_block(f->p, "ul", f->ub, f->u, f->h, mb, f->r, rb, false);
     multiply_xu(f, kb, mb, rb);
     nmlp_program_end(f->p);
@@ -148,10 +148,10 @@ static void first_stage(const fused *f, int kb) {
 static void second_stage(const fused *f, int kb) {
     nmlp_program_add_comment(f->p, "the strip stays in SBUF for every block of output columns");
     int nb = nmlp_program_begin_loop(f->p, "nb", nmlp_size_const(nmlp_axis_blocks(f->o)), false);
-    nmlp_emit_alloc(f->p, f->ob);
+    nmlp_program_append_alloc(f->p, f->ob);
     clear_out(f, kb, nb);
     int rb = nmlp_program_begin_loop(f->p, "rb", nmlp_size_const(nmlp_axis_blocks(f->r)), true);
-    nmlp_emit_alloc(f->p, f->vb);
+    nmlp_program_append_alloc(f->p, f->vb);
     nmlp_part_load_block(f->p, "vl", f->vb, f->v, f->r, rb, f->o, nb, false);
     multiply_out(f, kb, rb, nb);
     nmlp_program_end(f->p);

@@ -73,15 +73,15 @@ static nmlp_buf_ref rows_tile(const naive *f, int kb, int k, int wb, int w) {
 /* First block of the contraction writes, later ones add. */
 static void gather(const naive *f, nmlp_buf_ref dst, nmlp_buf_ref acc, int block) {
     nmlp_program_begin_if(f->p, NMLP_WHEN_FIRST, block);
-    nmlp_emit_copy(f->p, dst, acc, NMLP_ENGINE_VECTOR);
+    nmlp_program_append_copy(f->p, dst, acc, NMLP_ENGINE_VECTOR);
     nmlp_program_end(f->p);
     nmlp_program_begin_if(f->p, NMLP_WHEN_LATER, block);
-    nmlp_emit_tensor_tensor(f->p, dst, acc, dst, NMLP_ALU_ADD, NMLP_ENGINE_VECTOR);
+    nmlp_program_append_tensor_tensor(f->p, dst, acc, dst, NMLP_ALU_ADD, NMLP_ENGINE_VECTOR);
     nmlp_program_end(f->p);
 }
 
 static nmlp_buf_ref accumulator(const naive *f, nmlp_size parts, nmlp_size columns) {
-    nmlp_emit_alloc(f->p, f->acc);
+    nmlp_program_append_alloc(f->p, f->acc);
     return nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(f->p, f->acc), 0, parts), 0, nmlp_affine_const(0), columns);
 }
 
@@ -95,7 +95,7 @@ static void multiply_xu(const naive *f, int kb, int mb, int rb) {
     int h = nmlp_program_begin_loop(f->p, "h", nmlp_axis_trips(f->h, mb), false);
     nmlp_size hn = nmlp_axis_tile_size(f->h, mb, h);
     nmlp_buf_ref u = block_tile(f, f->ub, hn, h, r.tile, t, rn), x = block_tile(f, f->xb, hn, h, f->s.tile, k, kn);
-    nmlp_emit_matmul(f->p, acc, f->turn ? u : x, f->turn ? x : u, nmlp_accumulate_over(1, &h));
+    nmlp_program_append_matmul(f->p, acc, f->turn ? u : x, f->turn ? x : u, nmlp_accumulate_over(1, &h));
     nmlp_program_end(f->p);
     gather(f, f->turn ? strip_tile(f, rb, t, kb, k) : rows_tile(f, kb, k, rb, t), acc, mb);
     end_loops(f, 2);
@@ -109,26 +109,27 @@ static void transpose_strip(const naive *f, int kb) {
     int w = nmlp_program_begin_loop(f->p, "wt", nmlp_size_const(nmlp_axis_tiles(f->wide)), false);
     int t = nmlp_program_begin_loop(f->p, "tt", nmlp_axis_trips(inner, w), false);
     nmlp_size kn = nmlp_axis_tile_size(f->s, kb, k), rn = nmlp_axis_tile_size(inner, w, t);
-    nmlp_emit_alloc(f->p, f->flip);
+    nmlp_program_append_alloc(f->p, f->flip);
     nmlp_buf_ref flip = nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(f->p, f->flip), 0, rn), 0, nmlp_affine_const(0), kn);
     nmlp_buf_ref from =
         nmlp_buf_at(nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, f->rows), 0, kn), 0, nmlp_at(k)), 1, nmlp_at(w));
-    nmlp_emit_transpose(f->p, flip, nmlp_buf_range(from, 2, nmlp_affine_var(t, f->r.tile), rn), NMLP_ENGINE_TENSOR);
+    nmlp_program_append_transpose(f->p, flip, nmlp_buf_range(from, 2, nmlp_affine_var(t, f->r.tile), rn),
+                                  NMLP_ENGINE_TENSOR);
     nmlp_affine index = nmlp_affine_plus(nmlp_affine_var(w, per), nmlp_at(t));
     nmlp_buf_ref to =
         nmlp_buf_at(nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(f->p, f->xu), 0, rn), 0, index), 1, nmlp_at(k));
-    nmlp_emit_copy(f->p, nmlp_buf_range(to, 2, nmlp_affine_const(0), kn), flip, NMLP_ENGINE_VECTOR);
+    nmlp_program_append_copy(f->p, nmlp_buf_range(to, 2, nmlp_affine_const(0), kn), flip, NMLP_ENGINE_VECTOR);
     end_loops(f, 3);
 }
 
 static void first_stage(const naive *f, int kb) {
     nmlp_axis r = f->turn ? f->r : f->wide;
-    nmlp_emit_alloc(f->p, f->xu);
+    nmlp_program_append_alloc(f->p, f->xu);
     int mb = nmlp_program_begin_loop(f->p, "mb", nmlp_size_const(nmlp_axis_blocks(f->h)), true);
-    nmlp_emit_alloc(f->p, f->xb);
+    nmlp_program_append_alloc(f->p, f->xb);
     nmlp_part_load_block(f->p, "xl", f->xb, f->x, f->h, mb, f->s, kb, true);
     int rb = nmlp_program_begin_loop(f->p, "rb", nmlp_size_const(nmlp_axis_blocks(r)), false);
-    nmlp_emit_alloc(f->p, f->ub);
+    nmlp_program_append_alloc(f->p, f->ub);
     nmlp_part_load_block(f->p, "ul", f->ub, f->u, f->h, mb, r, rb, false);
     multiply_xu(f, kb, mb, rb);
     end_loops(f, 2);
@@ -144,9 +145,9 @@ static nmlp_buf_ref out_tile(const naive *f, int kb, int k, int nb, int n) {
 }
 
 static void second_stage(const naive *f, int kb, int nb) {
-    nmlp_emit_alloc(f->p, f->out);
+    nmlp_program_append_alloc(f->p, f->out);
     int rb = nmlp_program_begin_loop(f->p, "rv", nmlp_size_const(nmlp_axis_blocks(f->r)), true);
-    nmlp_emit_alloc(f->p, f->vb);
+    nmlp_program_append_alloc(f->p, f->vb);
     nmlp_part_load_block(f->p, "vl", f->vb, f->v, f->r, rb, f->o, nb, false);
     int k = nmlp_program_begin_loop(f->p, "ko", nmlp_axis_trips(f->s, kb), false);
     int n = nmlp_program_begin_loop(f->p, "no", nmlp_axis_trips(f->o, nb), false);
@@ -154,7 +155,7 @@ static void second_stage(const naive *f, int kb, int nb) {
     nmlp_buf_ref acc = accumulator(f, nmlp_axis_tile_size(f->s, kb, k), on);
     int r = nmlp_program_begin_loop(f->p, "ro", nmlp_axis_trips(f->r, rb), false);
     nmlp_buf_ref v = block_tile(f, f->vb, nmlp_axis_tile_size(f->r, rb, r), r, f->o.tile, n, on);
-    nmlp_emit_matmul(f->p, acc, strip_tile(f, rb, r, kb, k), v, nmlp_accumulate_over(1, &r));
+    nmlp_program_append_matmul(f->p, acc, strip_tile(f, rb, r, kb, k), v, nmlp_accumulate_over(1, &r));
     nmlp_program_end(f->p);
     gather(f, out_tile(f, kb, k, nb, n), acc, rb);
     end_loops(f, 3);
@@ -162,7 +163,7 @@ static void second_stage(const naive *f, int kb, int nb) {
     int ns = nmlp_program_begin_loop(f->p, "ns", nmlp_axis_trips(f->o, nb), false);
     nmlp_hbm_ref dst = nmlp_hbm_rect(f->y, nmlp_axis_start(f->s, kb, ks), nmlp_axis_tile_size(f->s, kb, ks),
                                      nmlp_axis_start(f->o, nb, ns), nmlp_axis_tile_size(f->o, nb, ns));
-    nmlp_emit_store(f->p, dst, out_tile(f, kb, ks, nb, ns), 0);
+    nmlp_program_append_store(f->p, dst, out_tile(f, kb, ks, nb, ns), 0);
     end_loops(f, 2);
 }
 

@@ -51,14 +51,14 @@ static void load_lhs(const xw *k, int kt, tile_at m) {
     nmlp_hbm_ref src =
         nmlp_hbm_rect(k->xT, nmlp_axis_start(k->k, -1, kt), nmlp_axis_tile_size(k->k, -1, kt),
                       nmlp_axis_start(k->m, m.block, m.tile), nmlp_axis_tile_size(k->m, m.block, m.tile));
-    nmlp_emit_load(k->p, lhs_tile(k, kt, m), src, 0);
+    nmlp_program_append_load(k->p, lhs_tile(k, kt, m), src, 0);
 }
 
 static void load_rhs(const xw *k, int kt, tile_at n) {
     nmlp_hbm_ref src =
         nmlp_hbm_rect(k->w, nmlp_axis_start(k->k, -1, kt), nmlp_axis_tile_size(k->k, -1, kt),
                       nmlp_axis_start(k->n, n.block, n.tile), nmlp_axis_tile_size(k->n, n.block, n.tile));
-    nmlp_emit_load(k->p, rhs_tile(k, kt, n), src, 0);
+    nmlp_program_append_load(k->p, rhs_tile(k, kt, n), src, 0);
 }
 
 static nmlp_buf_ref result_tile(const xw *k, int buffer, tile_at m, tile_at n) {
@@ -69,17 +69,17 @@ static nmlp_buf_ref result_tile(const xw *k, int buffer, tile_at m, tile_at n) {
 }
 
 static void matmul(const xw *k, int kt, tile_at m, tile_at n) {
-    nmlp_emit_matmul(k->p, result_tile(k, k->acc, m, n), lhs_tile(k, kt, m), rhs_tile(k, kt, n),
-                     nmlp_accumulate_over(1, &kt));
+    nmlp_program_append_matmul(k->p, result_tile(k, k->acc, m, n), lhs_tile(k, kt, m), rhs_tile(k, kt, n),
+                               nmlp_accumulate_over(1, &kt));
 }
 
 static void evict(const xw *k, tile_at m, tile_at n) {
-    nmlp_emit_alloc(k->p, k->out);
-    nmlp_emit_copy(k->p, result_tile(k, k->out, m, n), result_tile(k, k->acc, m, n), NMLP_ENGINE_VECTOR);
+    nmlp_program_append_alloc(k->p, k->out);
+    nmlp_program_append_copy(k->p, result_tile(k, k->out, m, n), result_tile(k, k->acc, m, n), NMLP_ENGINE_VECTOR);
     nmlp_hbm_ref dst =
         nmlp_hbm_rect(k->y, nmlp_axis_start(k->m, m.block, m.tile), nmlp_axis_tile_size(k->m, m.block, m.tile),
                       nmlp_axis_start(k->n, n.block, n.tile), nmlp_axis_tile_size(k->n, n.block, n.tile));
-    nmlp_emit_store(k->p, dst, result_tile(k, k->out, m, n), 0);
+    nmlp_program_append_store(k->p, dst, result_tile(k, k->out, m, n), 0);
 }
 
 static tile_at tile_only(int var) { return (tile_at){nmlp_affine_const(0), nmlp_affine_const(0), -1, var}; }
@@ -93,11 +93,11 @@ nmlp_status nmlp_kernel_xw_tiled(nmlp_program **out, const nmlp_kernel_request *
     k.out = nmlp_part_sbuf(k.p, rq, "out", PSUM_COPIES, 1, 1, k.n.tile);
     int m = nmlp_program_begin_loop(k.p, "m", nmlp_size_const(nmlp_axis_tiles(k.m)), false);
     int n = nmlp_program_begin_loop(k.p, "n", nmlp_size_const(nmlp_axis_tiles(k.n)), false);
-    nmlp_emit_alloc(k.p, k.acc);
+    nmlp_program_append_alloc(k.p, k.acc);
     int kt = nmlp_program_begin_loop(k.p, "k", nmlp_size_const(nmlp_axis_tiles(k.k)), false);
     nmlp_program_add_comment(k.p, "both operands come from HBM for every product: the baseline to improve on");
-    nmlp_emit_alloc(k.p, k.lhs);
-    nmlp_emit_alloc(k.p, k.rhs);
+    nmlp_program_append_alloc(k.p, k.lhs);
+    nmlp_program_append_alloc(k.p, k.rhs);
     load_lhs(&k, kt, tile_only(m));
     load_rhs(&k, kt, tile_only(n));
     matmul(&k, kt, tile_only(m), tile_only(n));
@@ -119,16 +119,16 @@ nmlp_status nmlp_kernel_xw_hoist(nmlp_program **out, const nmlp_kernel_request *
     k.out = nmlp_part_sbuf(k.p, rq, "out", PSUM_COPIES, 1, 1, k.n.tile);
     int m = nmlp_program_begin_loop(k.p, "m", nmlp_size_const(nmlp_axis_tiles(k.m)), false);
     nmlp_program_add_comment(k.p, "the row tile is loaded once and used for every column tile");
-    nmlp_emit_alloc(k.p, k.lhs);
+    nmlp_program_append_alloc(k.p, k.lhs);
     int load = nmlp_program_begin_loop(k.p, "kl", nmlp_size_const(k_tiles), false);
     load_lhs(&k, load, (tile_at){nmlp_at(load), nmlp_affine_const(0), -1, m});
     nmlp_program_end(k.p);
     int n = nmlp_program_begin_loop(k.p, "n", nmlp_size_const(nmlp_axis_tiles(k.n)), false);
-    nmlp_emit_alloc(k.p, k.rhs);
+    nmlp_program_append_alloc(k.p, k.rhs);
     load = nmlp_program_begin_loop(k.p, "kr", nmlp_size_const(k_tiles), false);
     load_rhs(&k, load, (tile_at){nmlp_at(load), nmlp_affine_const(0), -1, n});
     nmlp_program_end(k.p);
-    nmlp_emit_alloc(k.p, k.acc);
+    nmlp_program_append_alloc(k.p, k.acc);
     int kt = nmlp_program_begin_loop(k.p, "k", nmlp_size_const(k_tiles), false);
     tile_at mt = {nmlp_at(kt), nmlp_affine_const(0), -1, m}, nt = {nmlp_at(kt), nmlp_affine_const(0), -1, n};
     matmul(&k, kt, mt, nt);
@@ -166,14 +166,14 @@ nmlp_status nmlp_kernel_xw_block(nmlp_program **out, const nmlp_kernel_request *
     int mb = nmlp_program_begin_loop(k.p, "mb", nmlp_size_const(nmlp_axis_blocks(k.m)), false);
     nmlp_program_add_comment(
         k.p, "blocks of rows and columns with the whole contraction on chip: every load serves a block");
-    nmlp_emit_alloc(k.p, k.lhs);
+    nmlp_program_append_alloc(k.p, k.lhs);
     load_block(&k, true, mb);
     int nb = nmlp_program_begin_loop(k.p, "nb", nmlp_size_const(nmlp_axis_blocks(k.n)), false);
-    nmlp_emit_alloc(k.p, k.rhs);
+    nmlp_program_append_alloc(k.p, k.rhs);
     load_block(&k, false, nb);
     int m = nmlp_program_begin_loop(k.p, "m", nmlp_axis_trips(k.m, mb), false);
     int n = nmlp_program_begin_loop(k.p, "n", nmlp_axis_trips(k.n, nb), false);
-    nmlp_emit_alloc(k.p, k.acc);
+    nmlp_program_append_alloc(k.p, k.acc);
     int kt = nmlp_program_begin_loop(k.p, "k", nmlp_size_const(k_tiles), false);
     tile_at mt = {nmlp_at(kt), nmlp_at(m), mb, m}, nt = {nmlp_at(kt), nmlp_at(n), nb, n};
     matmul(&k, kt, mt, nt);

@@ -32,14 +32,14 @@ static void clear_results(const opt *o, int nb) {
     int mb = nmlp_program_begin_loop(o->p, "mz", nmlp_size_const(nmlp_axis_blocks(o->m)), false);
     int m = nmlp_program_begin_loop(o->p, "mzt", nmlp_axis_trips(o->m, mb), false);
     int n = nmlp_program_begin_loop(o->p, "nz", nmlp_axis_trips(o->n, nb), false);
-    nmlp_emit_memset(o->p, result(o, mb, m, nb, n), 0.0, NMLP_ENGINE_VECTOR);
+    nmlp_program_append_memset(o->p, result(o, mb, m, nb, n), 0.0, NMLP_ENGINE_VECTOR);
     for (int i = 0; i < 3; i++) nmlp_program_end(o->p);
 }
 
 static void multiply_block(const opt *o, int kb, int mb, int nb) {
     int n = nmlp_program_begin_loop(o->p, "n", nmlp_axis_trips(o->n, nb), false);
     int m = nmlp_program_begin_loop(o->p, "m", nmlp_axis_trips(o->m, mb), false);
-    nmlp_emit_alloc(o->p, o->acc);
+    nmlp_program_append_alloc(o->p, o->acc);
     nmlp_buf_ref acc = nmlp_buf_parts(nmlp_buf_all(o->p, o->acc), 0, nmlp_axis_tile_size(o->m, mb, m));
     acc = nmlp_buf_range(acc, 0, nmlp_affine_const(0), nmlp_axis_tile_size(o->n, nb, n));
     int k = nmlp_program_begin_loop(o->p, "k", nmlp_axis_trips(o->k, kb), false);
@@ -49,10 +49,10 @@ static void multiply_block(const opt *o, int kb, int mb, int nb) {
     nmlp_buf_ref rhs = nmlp_buf_parts(nmlp_buf_all(o->p, o->rhs), 0, nmlp_axis_tile_size(o->k, kb, k));
     rhs = nmlp_buf_range(nmlp_buf_at(rhs, 0, nmlp_at(k)), 1, nmlp_affine_var(n, o->n.tile),
                          nmlp_axis_tile_size(o->n, nb, n));
-    nmlp_emit_matmul(o->p, acc, lhs, rhs, nmlp_accumulate_over(1, &k));
+    nmlp_program_append_matmul(o->p, acc, lhs, rhs, nmlp_accumulate_over(1, &k));
     nmlp_program_end(o->p);
     nmlp_buf_ref res = result(o, mb, m, nb, n);
-    nmlp_emit_tensor_tensor(o->p, res, acc, res, NMLP_ALU_ADD, NMLP_ENGINE_VECTOR);
+    nmlp_program_append_tensor_tensor(o->p, res, acc, res, NMLP_ALU_ADD, NMLP_ENGINE_VECTOR);
     nmlp_program_end(o->p);
     nmlp_program_end(o->p);
 }
@@ -61,12 +61,13 @@ static void multiply_block(const opt *o, int kb, int mb, int nb) {
 static void store_results(const opt *o, int nb) {
     int mb = nmlp_program_begin_loop(o->p, "ms", nmlp_size_const(nmlp_axis_blocks(o->m)), false);
     int m = nmlp_program_begin_loop(o->p, "mst", nmlp_axis_trips(o->m, mb), false);
-    nmlp_emit_alloc(o->p, o->row);
+    nmlp_program_append_alloc(o->p, o->row);
     int n = nmlp_program_begin_loop(o->p, "ns", nmlp_axis_trips(o->n, nb), false);
     nmlp_buf_ref row =
         nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(o->p, o->row), 0, nmlp_axis_tile_size(o->m, mb, m)), 0, nmlp_at(n));
     row = nmlp_buf_range(row, 1, nmlp_affine_const(0), nmlp_axis_tile_size(o->n, nb, n));
-    nmlp_emit_activation(o->p, row, result(o, mb, m, nb, n), NMLP_FUNC_COPY, 1.0); /* ScalarE is idle, VectorE is not */
+    nmlp_program_append_activation(o->p, row, result(o, mb, m, nb, n), NMLP_FUNC_COPY,
+                                   1.0); /* ScalarE is idle, VectorE is not */
     bool even = o->n.n % o->n.block == 0;
     if (even) nmlp_program_end(o->p);
     /* At a ragged edge tiles are stored one by one: the packed row is not contiguous there. */
@@ -74,9 +75,9 @@ static void store_results(const opt *o, int nb) {
     all = nmlp_buf_range(all, 0, nmlp_affine_const(0), nmlp_size_const(nmlp_axis_tiles_per_block(o->n)));
     nmlp_affine col = even ? nmlp_axis_start(o->n, nb, -1) : nmlp_axis_start(o->n, nb, n);
     nmlp_size cols = even ? nmlp_size_const(o->n.block) : nmlp_axis_tile_size(o->n, nb, n);
-    nmlp_emit_store(o->p,
-                    nmlp_hbm_rect(o->y, nmlp_axis_start(o->m, mb, m), nmlp_axis_tile_size(o->m, mb, m), col, cols),
-                    even ? all : row, 0);
+    nmlp_program_append_store(
+        o->p, nmlp_hbm_rect(o->y, nmlp_axis_start(o->m, mb, m), nmlp_axis_tile_size(o->m, mb, m), col, cols),
+        even ? all : row, 0);
     for (int i = even ? 1 : 0; i < 3; i++) nmlp_program_end(o->p);
 }
 
@@ -84,13 +85,13 @@ static void multiply(const opt *o) {
     int nb = nmlp_program_begin_loop(o->p, "nb", nmlp_size_const(nmlp_axis_blocks(o->n)), false);
     nmlp_program_add_comment(o->p,
                              "a strip of results for all rows stays on chip while the contraction is walked once");
-    nmlp_emit_alloc(o->p, o->res);
+    nmlp_program_append_alloc(o->p, o->res);
     clear_results(o, nb);
     int kb = nmlp_program_begin_loop(o->p, "kb", nmlp_size_const(nmlp_axis_blocks(o->k)), true);
-    nmlp_emit_alloc(o->p, o->rhs);
+    nmlp_program_append_alloc(o->p, o->rhs);
     nmlp_part_load_block(o->p, "kr", o->rhs, o->w, o->k, kb, o->n, nb, false);
     int mb = nmlp_program_begin_loop(o->p, "mb", nmlp_size_const(nmlp_axis_blocks(o->m)), false);
-    nmlp_emit_alloc(o->p, o->lhs);
+    nmlp_program_append_alloc(o->p, o->lhs);
     nmlp_part_load_block(o->p, "kl", o->lhs, o->xT, o->k, kb, o->m, mb, false);
     multiply_block(o, kb, mb, nb);
     nmlp_program_end(o->p);
@@ -137,14 +138,14 @@ static void transpose_in_hbm(opt *o, const nmlp_kernel_request *rq, int xu, int 
     nmlp_program_add_comment(o->p, "the second product wants x u with the rank on partitions: transpose it in HBM");
     int st = nmlp_program_begin_loop(o->p, "st", nmlp_size_const(nmlp_axis_tiles(s)), false);
     int rt = nmlp_program_begin_loop(o->p, "rt", nmlp_size_const(nmlp_axis_tiles(r)), false);
-    nmlp_emit_alloc(o->p, flip);
+    nmlp_program_append_alloc(o->p, flip);
     nmlp_buf_ref tile = nmlp_buf_parts(nmlp_buf_all(o->p, flip), 0, nmlp_axis_tile_size(r, -1, rt));
     tile = nmlp_buf_range(nmlp_buf_at(tile, 0, nmlp_affine_const(0)), 1, nmlp_affine_const(0),
                           nmlp_axis_tile_size(s, -1, st));
     nmlp_affine row = nmlp_axis_start(s, -1, st), col = nmlp_axis_start(r, -1, rt);
     nmlp_size rows = nmlp_axis_tile_size(s, -1, st), cols = nmlp_axis_tile_size(r, -1, rt);
-    nmlp_emit_dma_transpose(o->p, tile, nmlp_hbm_rect(xu, row, rows, col, cols), 0);
-    nmlp_emit_store(o->p, nmlp_hbm_rect(xuT, col, cols, row, rows), tile, 0);
+    nmlp_program_append_dma_transpose(o->p, tile, nmlp_hbm_rect(xu, row, rows, col, cols), 0);
+    nmlp_program_append_store(o->p, nmlp_hbm_rect(xuT, col, cols, row, rows), tile, 0);
     nmlp_program_end(o->p);
     nmlp_program_end(o->p);
 }

@@ -19,43 +19,43 @@ static uint64_t machine_hash(const nmlp_machine *m) {
     return h;
 }
 
-static void put_choice(nmlp_str *line, const nmlp_choice *choice) {
-    nmlp_str_printf(line, " %s ", choice->kernel ? choice->kernel : "-");
-    if (choice->kernel && choice->tiling.n > 0)
-        nmlp_tiling_print(&choice->tiling, line);
+static void put_candidate(nmlp_str *line, const nmlp_plan_candidate *candidate) {
+    nmlp_str_printf(line, " %s ", candidate->kernel ? candidate->kernel : "-");
+    if (candidate->kernel && candidate->tiling.n > 0)
+        nmlp_tiling_print(&candidate->tiling, line);
     else
         nmlp_str_puts(line, "-");
 }
 
 static void put_key(nmlp_str *line, const nmlp_machine *m, nmlp_plan_op op, const nmlp_kernel_request *rq) {
-    const nmlp_kernel_shape *s = &rq->shape;
-    nmlp_str_printf(line, "%016llx %s %s %lld,%lld,%lld,%lld ", (unsigned long long)machine_hash(m),
-                    nmlp_plan_op_name(op), nmlp_nc_dtype_name(rq->dtype), (long long)s->s, (long long)s->h,
-                    (long long)s->r, (long long)s->o);
+    char shape[NMLP_KERNEL_SHAPE_TEXT_MAX];
+    nmlp_kernel_shape_print(shape, rq);
+    nmlp_str_printf(line, "%016llx %s %s %s ", (unsigned long long)machine_hash(m), nmlp_plan_op_name(op),
+                    nmlp_nc_dtype_name(rq->dtype), shape);
     if (rq->tiling && rq->tiling->n > 0)
         nmlp_tiling_print(rq->tiling, line);
     else
         nmlp_str_puts(line, "-");
 }
 
-static bool get_choice(nmlp_choice *choice, const char *kernel, const char *tiling) {
+static bool get_candidate(nmlp_plan_candidate *candidate, const char *kernel, const char *tiling) {
     nmlp_err ignored = {0};
-    *choice = (nmlp_choice){0};
+    *candidate = (nmlp_plan_candidate){0};
     if (strcmp(kernel, "-") == 0) return true;
     const nmlp_kernel *k = nmlp_kernel_find(kernel, &ignored);
     if (!k) return false;
-    choice->kernel = k->name;
-    return strcmp(tiling, "-") == 0 || nmlp_tiling_parse(&choice->tiling, tiling, &ignored) == NMLP_OK;
+    candidate->kernel = k->name;
+    return strcmp(tiling, "-") == 0 || nmlp_tiling_parse(&candidate->tiling, tiling, &ignored) == NMLP_OK;
 }
 
-static bool parse_line(nmlp_plan *plan, const char *rest) {
+static bool parse_line(nmlp_kernel_plan *plan, const char *rest) {
     char text[4][TEXT_MAX];
     if (sscanf(rest, " %255s %255s %255s %255s", text[0], text[1], text[2], text[3]) != 4) return false;
-    return get_choice(&plan->winner, text[0], text[1]) && plan->winner.kernel &&
-           get_choice(&plan->runner_up, text[2], text[3]);
+    return get_candidate(&plan->winner, text[0], text[1]) && plan->winner.kernel &&
+           get_candidate(&plan->runner_up, text[2], text[3]);
 }
 
-nmlp_status nmlp_plan_cache_find(const char *path, nmlp_plan *plan, const nmlp_machine *m, nmlp_plan_op op,
+nmlp_status nmlp_plan_cache_find(const char *path, nmlp_kernel_plan *plan, const nmlp_machine *m, nmlp_plan_op op,
                                  const nmlp_kernel_request *rq, nmlp_err *err) {
     nmlp_str file, key;
     nmlp_status st = NMLP_OK;
@@ -75,15 +75,15 @@ out:
     return st;
 }
 
-nmlp_status nmlp_plan_cache_add(const char *path, const nmlp_plan *plan, const nmlp_machine *m, nmlp_plan_op op,
+nmlp_status nmlp_plan_cache_add(const char *path, const nmlp_kernel_plan *plan, const nmlp_machine *m, nmlp_plan_op op,
                                 const nmlp_kernel_request *rq, nmlp_err *err) {
     nmlp_str file;
     nmlp_status st = NMLP_OK;
     nmlp_str_init(&file);
     if (nmlp_file_exists(path)) NMLP_TRY(nmlp_file_read(&file, path, CACHE_MAX_BYTES, err));
     put_key(&file, m, op, rq);
-    put_choice(&file, &plan->winner);
-    put_choice(&file, &plan->runner_up);
+    put_candidate(&file, &plan->winner);
+    put_candidate(&file, &plan->runner_up);
     nmlp_str_putc(&file, '\n');
     NMLP_TRY(nmlp_str_status(&file, err));
     NMLP_TRY(nmlp_file_write_text(path, nmlp_str_text(&file), file.len, err));

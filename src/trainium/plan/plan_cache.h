@@ -9,9 +9,9 @@
 
 /* Sets plan->cached, winner and runner_up (without cost) when the file knows the problem. A missing file knows nothing.
  */
-nmlp_status nmlp_plan_cache_find(const char *path, nmlp_plan *plan, const nmlp_machine *machine, nmlp_plan_op op,
+nmlp_status nmlp_plan_cache_find(const char *path, nmlp_kernel_plan *plan, const nmlp_machine *machine, nmlp_plan_op op,
                                  const nmlp_kernel_request *rq, nmlp_err *err);
-nmlp_status nmlp_plan_cache_add(const char *path, const nmlp_plan *plan, const nmlp_machine *machine, nmlp_plan_op op,
-                                const nmlp_kernel_request *rq, nmlp_err *err);
+nmlp_status nmlp_plan_cache_add(const char *path, const nmlp_kernel_plan *plan, const nmlp_machine *machine,
+                                nmlp_plan_op op, const nmlp_kernel_request *rq, nmlp_err *err);
 
 #endif

@@ -15,9 +15,9 @@ typedef struct pass {
 
 /* A planned kernel without its launch. */
 static nmlp_status kernel_us(const pass *p, nmlp_plan_op op, nmlp_kernel_shape shape, double *us, nmlp_err *err) {
-    nmlp_plan plan;
+    nmlp_kernel_plan plan;
     nmlp_kernel_request rq = {.shape = shape, .dtype = p->rq->dtype, .machine = p->planner->machine};
-    NMLP_RETURN_IF_FAILED(nmlp_plan_find(&plan, p->planner, op, &rq, err));
+    NMLP_RETURN_IF_FAILED(nmlp_kernel_plan_find(&plan, p->planner, op, &rq, err));
     *us = plan.winner.cost.latency_us - p->planner->machine->launch_us;
     return NMLP_OK;
 }

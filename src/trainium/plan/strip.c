@@ -1,8 +1,6 @@
 /* Declarations of a strip kernel: tensors, buffers, the weight ring. */
 #include "trainium/plan/strip.h"
 
-#include "base/ints.h"
-
 #include <stdio.h>
 
 enum { FLIP_BANKS = 4 /* transposes run ahead of their read-out by that many groups */ };
@@ -51,7 +49,8 @@ static void declare_x(nmlp_strip *b) {
     if (!nmlp_x_is_flipped(b->plan.x)) return;
     const int64_t dims[] = {b->plan.x_load * b->parts};
     b->raw = sbuf(b, "x_rows", b->rq->dtype, (int)nmlp_x_row_copies(&b->plan, s->s, b->s_rows), 1, dims);
-    b->flip = flip_buffer(b, s->h % b->parts == 0 ? 4 : 1); /* a ragged last tile is taken alone */
+    b->flip_tiles = s->h % b->parts == 0 ? 4 : 1; /* a ragged last tile is taken alone */
+    b->flip = flip_buffer(b, b->flip_tiles);
 }
 
 static void declare_accumulators(nmlp_strip *b) {
@@ -67,23 +66,29 @@ static void declare_accumulators(nmlp_strip *b) {
     b->acc = nmlp_program_add_buffer(b->p, &acc);
 }
 
+static void add_ranks(nmlp_strip *b) {
+    const nmlp_kernel_shape *s = &b->rq->shape;
+    const nmlp_mlp_ranks *r = &b->rq->ranks;
+    bool mixed = r->gate > 0 || r->up > 0 || r->down > 0;
+    if (!mixed) nmlp_program_add_param(b->p, "R", s->r);
+    if (r->gate > 0) nmlp_program_add_param(b->p, "RG", r->gate);
+    if (r->up > 0 && !b->plan.shared) nmlp_program_add_param(b->p, "RU", r->up);
+    if (r->down > 0) nmlp_program_add_param(b->p, "RD", r->down);
+}
+
 static void add_params(nmlp_strip *b) {
     const nmlp_kernel_shape *s = &b->rq->shape;
     const nmlp_strip_plan *t = &b->plan;
-    const nmlp_param params[] = {
-        {"S", s->s},
-        {"H", s->h},
-        {"R", s->r},
-        {"O", s->o},
-        {"rows", t->rows},
-        {"x_chunk", t->x_chunk},
-        {"act_chunk", t->act_chunk},
-        {"columns", t->columns},
-        {"ring", t->ring},
-        {"shared", t->shared},
-    };
-    for (size_t i = 0; i < sizeof params / sizeof params[0]; i++)
-        nmlp_program_add_param(b->p, params[i].name, params[i].value);
+    nmlp_program_add_param(b->p, "S", s->s);
+    nmlp_program_add_param(b->p, "H", s->h);
+    add_ranks(b);
+    nmlp_program_add_param(b->p, "O", s->o);
+    nmlp_program_add_param(b->p, "rows", t->rows);
+    nmlp_program_add_param(b->p, "x_chunk", t->x_chunk);
+    nmlp_program_add_param(b->p, "act_chunk", t->act_chunk);
+    nmlp_program_add_param(b->p, "columns", t->columns);
+    nmlp_program_add_param(b->p, "ring", t->ring);
+    nmlp_program_add_param(b->p, "shared", t->shared);
 }
 
 nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_request *rq,
@@ -101,10 +106,14 @@ nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_
     return NMLP_OK;
 }
 
-nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, nmlp_pack pack, bool late) {
+nmlp_strip_stream nmlp_strip_weight(nmlp_strip *b, const char *name, nmlp_pack pack, bool late) {
     pack.partitions = b->parts;
     pack.chunk_tiles = nmlp_min(pack.chunk_tiles, nmlp_pack_k_tiles(&pack));
-    nmlp_stream w = {.name = name, .pack = pack, .end = nmlp_pack_n_tiles(&pack), .late = late && b->plan.out_ring > 1};
+    nmlp_strip_stream w = {.name = name,
+                           .weight = name,
+                           .pack = pack,
+                           .end = nmlp_pack_n_tiles(&pack),
+                           .late = late && b->plan.out_ring > 1};
     w.pieces = 1;
     int64_t run_bytes = nmlp_pack_tile_run(&pack) * (int64_t)nmlp_nc_dtype_bytes(b->rq->dtype),
             aim = late && b->plan.out_bytes > 0 ? b->plan.out_bytes : b->plan.ring_bytes;
@@ -115,14 +124,17 @@ nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, nmlp_pack pack, b
 }
 
 /* A stream passes through a ring unless it is held or empty. */
-static bool rings(const nmlp_stream *w, bool late) { return w->late == late && !w->resident && w->first < w->end; }
+static bool rings(const nmlp_strip_stream *w, bool late) {
+    return w->late == late && !w->resident && w->first < w->end;
+}
 
-static void make_ring(nmlp_strip *b, const char *name, nmlp_stream *streams, int n_streams, bool late, int64_t copies) {
+static void make_ring(nmlp_strip *b, const char *name, nmlp_strip_stream *streams, int n_streams, bool late,
+                      int64_t copies) {
     int64_t dims[2] = {0};
     bool pieces = false;
     for (int i = 0; i < n_streams; i++) {
         if (!rings(&streams[i], late)) continue;
-        dims[0] = nmlp_max(dims[0], nmlp_stream_run(&streams[i]));
+        dims[0] = nmlp_max(dims[0], nmlp_strip_stream_run(&streams[i]));
         pieces = pieces || streams[i].pieces > 1;
     }
     if (pieces) { /* of the only stream in its ring */
@@ -134,15 +146,15 @@ static void make_ring(nmlp_strip *b, const char *name, nmlp_stream *streams, int
         if (rings(&streams[i], late)) streams[i].ring = ring;
 }
 
-static int resident_buffer(nmlp_strip *b, const char *name, const nmlp_stream *w, int64_t tiles) {
+static int resident_buffer(nmlp_strip *b, const char *name, const nmlp_strip_stream *w, int64_t tiles) {
     const int64_t dims[] = {tiles * w->pack.chunk_tiles, w->pack.columns};
     return sbuf(b, name, b->rq->dtype, 1, 2, dims);
 }
 
-void nmlp_strip_hold(nmlp_strip *b, nmlp_stream *u, nmlp_stream *u_held, nmlp_stream *last) {
+void nmlp_strip_hold(nmlp_strip *b, nmlp_strip_stream *u, nmlp_strip_stream *u_held, nmlp_strip_stream *last) {
     if (u) u_held->first = u_held->end;
     if (b->plan.taper == 0) return;
-    nmlp_late late = nmlp_late_of(b->rq, &b->plan, u ? &u->pack : NULL, &last->pack);
+    nmlp_taper_plan late = nmlp_taper_plan_of(b->rq, &b->plan, u ? &u->pack : NULL, &last->pack);
     last->resident = true;
     last->taper = late.last;
     last->block = last->end;
@@ -150,7 +162,7 @@ void nmlp_strip_hold(nmlp_strip *b, nmlp_stream *u, nmlp_stream *u_held, nmlp_st
     if (!u) return;
     u_held->first = u_held->origin = u->end = late.held_from;
     if (u->late && late.rows < u->pack.chunk_tiles) u->pieces = nmlp_ceil_div(u->pack.chunk_tiles, late.rows);
-    if (u->end > 0) nmlp_stream_fit(u, u->end);
+    if (u->end > 0) nmlp_strip_stream_fit(u, u->end);
     if (u_held->first == u_held->end) return;
     u_held->name = "held";
     u_held->resident = true;
@@ -159,27 +171,29 @@ void nmlp_strip_hold(nmlp_strip *b, nmlp_stream *u, nmlp_stream *u_held, nmlp_st
     u_held->ring = resident_buffer(b, "w_held", u_held, u_held->block);
 }
 
-void nmlp_strip_ring(nmlp_strip *b, nmlp_stream *streams, int n_streams) {
+void nmlp_strip_ring(nmlp_strip *b, nmlp_strip_stream *streams, int n_streams) {
     make_ring(b, "w", streams, n_streams, false, b->plan.ring);
     make_ring(b, b->plan.taper > 0 ? "w_down" : "w_last", streams, n_streams, true, b->plan.out_ring);
 }
 
-static nmlp_rows_out output_rows(nmlp_strip *b, const char *name, const nmlp_stream *w, int64_t tiles, int64_t copies) {
+static nmlp_rows_out output_rows(nmlp_strip *b, const char *name, const nmlp_strip_stream *w, int64_t tiles,
+                                 int64_t copies) {
     const int64_t dims[] = {nmlp_axis_tiles_per_block(b->s), nmlp_ceil_div(b->s.tile, b->s_rows),
                             tiles * w->pack.columns};
     return (nmlp_rows_out){sbuf(b, name, b->rq->dtype, (int)copies, 3, dims), tiles};
 }
 
-static void add_part(nmlp_last_product *last, const nmlp_stream *w, int64_t first, int64_t end, nmlp_rows_out out) {
+static void add_part(nmlp_last_product *last, const nmlp_strip_stream *w, int64_t first, int64_t end,
+                     nmlp_rows_out out) {
     if (first >= end) return;
     last->part[last->n_parts] = *w;
     last->part[last->n_parts].first = first;
     last->part[last->n_parts].end = end;
-    nmlp_stream_fit(&last->part[last->n_parts], out.tiles);
+    nmlp_strip_stream_fit(&last->part[last->n_parts], out.tiles);
     last->out[last->n_parts++] = out;
 }
 
-nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_stream *w, bool whole) {
+nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_strip_stream *w, bool whole) {
     int64_t n_tiles = nmlp_pack_n_tiles(&w->pack),
             tail = whole ? 0 : nmlp_min(w->resident ? 1 : b->plan.tail, n_tiles - 1);
     nmlp_last_product last = {0};
@@ -190,7 +204,7 @@ nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_stream *w, bool whol
         return last;
     }
     int64_t main_end = n_tiles - tail, last_block = nmlp_max(main_end - w->block, 0);
-    nmlp_stream single = *w, before = *w;
+    nmlp_strip_stream single = *w, before = *w;
     before.name = "before_tail";
     before.block = main_end - last_block;
     single.name = "tail";

@@ -57,34 +57,37 @@ typedef struct nmlp_strip {
     int64_t s_rows;         /* rows of a stationary operand */
     int x, y;               /* tensors */
     int acc, flip, raw, xt; /* buffers; -1: not used */
+    int64_t flip_tiles;     /* of features that one group of transposes fills */
     int strip;              /* loop variable over strips */
 } nmlp_strip;
 
 /* A weight tensor, or some of its column tiles, and how it is streamed. */
-typedef struct nmlp_stream {
-    const char *name;
+typedef struct nmlp_strip_stream {
+    const char *name;   /* of its loops */
+    const char *weight; /* of the tensor */
     int tensor;
     nmlp_pack pack;
     int64_t first, end; /* column tiles */
     int64_t block;      /* column tiles per DMA */
     bool split;         /* the planes of a column tile come one by one: together they would be too long a run */
+    bool brings_x;      /* between its products the other half of x comes in (NMLP_X_AHEAD) */
     bool resident;      /* loaded before its product begins; its buffer has a row for every tile of columns and k */
     int64_t origin;     /* column tile with which that buffer begins */
     nmlp_taper taper;   /* blocks in which it comes, in tile rows of the whole tensor, where it is resident */
     bool late;          /* passes through the ring of the last products */
     int64_t pieces;     /* DMAs per block, which then is one column tile and has the buffer of a resident one */
     int ring;           /* buffer it passes through, or lies in */
-} nmlp_stream;
+} nmlp_strip_stream;
 
 /* An activation on chip: [P; tiles, row tiles, rows]. `features` is the length of the axis it is cut from. */
-typedef struct nmlp_held {
+typedef struct nmlp_strip_operand {
     int buffer;
     int64_t features;
     int64_t first; /* tile index of the first feature in the buffer */
     int64_t tiles; /* held at a time */
     int chunk;     /* loop variable over chunks of `tiles`; -1: all held */
     bool kept;     /* the buffer has room for all chunks and keeps them */
-} nmlp_held;
+} nmlp_strip_operand;
 
 /* Where rows of y are gathered before they are stored. */
 typedef struct nmlp_rows_out {
@@ -96,7 +99,7 @@ typedef struct nmlp_rows_out {
  * what follows the last byte of the weights is not hidden behind anything. Those are loaded with the last block before
  * them (a part of its own), so that no store comes first. */
 typedef struct nmlp_last_product {
-    nmlp_stream part[3];
+    nmlp_strip_stream part[3];
     nmlp_rows_out out[3];
     int n_parts;
 } nmlp_last_product;
@@ -109,23 +112,24 @@ static inline int64_t nmlp_x_row_copies(const nmlp_strip_plan *plan, int64_t row
 }
 
 /* The blocks of the last product and of the factor before it, where there is one, in a plan with a taper. */
-typedef struct nmlp_late {
+typedef struct nmlp_taper_plan {
     nmlp_taper before, last;
     int64_t held_from; /* column tile from which the factor before has room of its own */
     int64_t rows;      /* tile rows of its blocks as long as it passes through a ring */
     bool few;          /* else there are too many blocks for such a plan */
-} nmlp_late;
-nmlp_late nmlp_late_of(const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, const nmlp_pack *before,
-                       const nmlp_pack *last);
+} nmlp_taper_plan;
+nmlp_taper_plan nmlp_taper_plan_of(const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, const nmlp_pack *before,
+                                   const nmlp_pack *last);
 
-/* Elements of one DMA of a stream. */
-static inline int64_t nmlp_stream_run(const nmlp_stream *w) {
-    return w->split ? nmlp_pack_tile_run(&w->pack) / w->pack.planes : w->block * nmlp_pack_tile_run(&w->pack);
+/* Elements of the longest DMA of a stream. */
+static inline int64_t nmlp_strip_stream_run(const nmlp_strip_stream *w) {
+    int64_t first = nmlp_pack_plane_run(&w->pack, 0), second = nmlp_pack_plane_run(&w->pack, 1);
+    return w->split ? (first > second ? first : second) : w->block * nmlp_pack_tile_run(&w->pack);
 }
 
 /* Blocks must not straddle what is held at a time: as many of equal length as it takes, or, where the last hold is
  * shorter, the largest divisor that is not above the block. */
-static inline void nmlp_stream_fit(nmlp_stream *w, int64_t held) {
+static inline void nmlp_strip_stream_fit(nmlp_strip_stream *w, int64_t held) {
     if (w->block > held) w->block = held;
     if ((w->end - w->first) % held == 0) w->block = nmlp_ceil_div(held, nmlp_ceil_div(held, w->block));
     while ((w->end - w->first) % held != 0 && held % w->block != 0) w->block--;
@@ -136,32 +140,33 @@ nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_
                              const nmlp_strip_plan *plan, nmlp_err *err);
 /* Declares a packed weight `pack`: k, n, chunk_tiles of k contracted at a time, columns of a tile, planes. `late`: one
  * of the last products. */
-nmlp_stream nmlp_strip_weight(nmlp_strip *b, const char *name, nmlp_pack pack, bool late);
+nmlp_strip_stream nmlp_strip_weight(nmlp_strip *b, const char *name, nmlp_pack pack, bool late);
 /* The ring that all given streams use; the late ones may have their own, so that their small blocks queue up behind
  * the large ones and little is left to do after the last byte has come. */
-void nmlp_strip_ring(nmlp_strip *b, nmlp_stream *streams, int n_streams);
+void nmlp_strip_ring(nmlp_strip *b, nmlp_strip_stream *streams, int n_streams);
 /* With a taper: room for the weights of the last product and, where there is one, for the end of the factor before it.
  * Before nmlp_strip_ring. `u` keeps what passes through a ring, `u_held` (a copy of it) gets the rest. */
-void nmlp_strip_hold(nmlp_strip *b, nmlp_stream *u, nmlp_stream *u_held, nmlp_stream *last);
+void nmlp_strip_hold(nmlp_strip *b, nmlp_strip_stream *u, nmlp_strip_stream *u_held, nmlp_strip_stream *last);
 /* Loads what is held of a stream. */
-void nmlp_strip_load_held(nmlp_strip *b, const nmlp_stream *w);
+void nmlp_strip_load_held(nmlp_strip *b, const nmlp_strip_stream *w);
 /* Declares y, and the buffers of the product of `w` that computes it; `whole`: all columns at once, for chunked sums.
  */
-nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_stream *w, bool whole);
+nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_strip_stream *w, bool whole);
 int nmlp_strip_activation(nmlp_strip *b, const char *name, int64_t tiles, int copies);
 
 /* Brings chunk `h.chunk` of the strip of x on chip. */
-void nmlp_strip_load_x(nmlp_strip *b, nmlp_held h);
+void nmlp_strip_load_x(nmlp_strip *b, nmlp_strip_operand h);
 /* Step number `step` of `steps` between the products of chunk 0 (h.chunk, h.tiles): some rows of chunk 1. */
-void nmlp_strip_load_ahead(nmlp_strip *b, nmlp_held h, nmlp_affine step, int64_t steps);
-/* out = w^T in for each plane of w: one tile of out at a time; the first chunk of `in` writes, later ones add.
- * With NMLP_X_AHEAD the other half of x comes in between. */
-void nmlp_strip_project(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, const nmlp_held *out);
+void nmlp_strip_load_ahead(nmlp_strip *b, nmlp_strip_operand h, nmlp_affine step, int64_t steps);
+/* out = w^T in for each plane of w: one tile of out at a time; the first chunk of `in` writes, later ones add. */
+void nmlp_strip_project(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand in,
+                        const nmlp_strip_operand *out);
 /* out = silu(gate^T a) * (up^T c), the planes of w; fills chunk out.chunk of the features of out. */
-void nmlp_strip_gate(nmlp_strip *b, const nmlp_stream *w, nmlp_held a, nmlp_held c, nmlp_held out);
+void nmlp_strip_gate(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand a, nmlp_strip_operand c,
+                     nmlp_strip_operand out);
 /* y rows = in^T w; stores when the last chunk is in. Call nmlp_strip_store after the chunk loop where `in` is chunked.
  */
-void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_last_product *last, nmlp_held in);
+void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_last_product *last, nmlp_strip_operand in);
 void nmlp_strip_store(nmlp_strip *b, const nmlp_last_product *last);
 
 #endif

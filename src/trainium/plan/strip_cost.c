@@ -16,28 +16,47 @@ bool nmlp_plan_op_parse(const char *name, nmlp_plan_op *op) {
     return false;
 }
 
-int nmlp_products_of(nmlp_product products[NMLP_PRODUCTS_MAX], nmlp_plan_op op, const nmlp_kernel_shape *s,
-                     bool shared) {
+static int mlp_products(nmlp_strip_product *p, const nmlp_kernel_shape *s, nmlp_mlp_ranks r) {
     int n = 0;
-    if (op == NMLP_PLAN_XW) {
-        products[n++] = (nmlp_product){NMLP_PRODUCT_ROWS, s->h, s->o, 1, false, false};
-        return n;
+    bool pair = r.gate > 0 && r.gate == r.up; /* first factors of one shape, or one for both */
+    if (r.gate > 0)
+        p[n++] = (nmlp_strip_product){.kind = NMLP_PRODUCT_TRANSPOSED,
+                                      .k = s->h,
+                                      .n = r.gate,
+                                      .planes = pair && !r.shared ? 2 : 1,
+                                      .from_x = true};
+    if (r.up > 0 && !pair)
+        p[n++] =
+            (nmlp_strip_product){.kind = NMLP_PRODUCT_TRANSPOSED, .k = s->h, .n = r.up, .planes = 1, .from_x = true};
+    int64_t k_gate = r.gate > 0 ? r.gate : s->h, k_up = r.up > 0 ? r.up : s->h;
+    p[n++] = (nmlp_strip_product){
+        .kind = NMLP_PRODUCT_GATED, .k = k_gate, .n = s->o, .planes = 2, .k_second = k_up == k_gate ? 0 : k_up};
+    if (r.down > 0) {
+        p[n++] = (nmlp_strip_product){
+            .kind = NMLP_PRODUCT_TRANSPOSED, .k = s->o, .n = r.down, .planes = 1, .from_act = true};
+        p[n++] = (nmlp_strip_product){.kind = NMLP_PRODUCT_ROWS, .k = r.down, .n = s->h, .planes = 1};
+    } else {
+        p[n++] = (nmlp_strip_product){.kind = NMLP_PRODUCT_ROWS, .k = s->o, .n = s->h, .planes = 1, .from_act = true};
     }
-    if (op == NMLP_PLAN_XUV) {
-        products[n++] = (nmlp_product){NMLP_PRODUCT_TURNED, s->h, s->r, 1, true, false};
-        products[n++] = (nmlp_product){NMLP_PRODUCT_ROWS, s->r, s->o, 1, false, false};
-        return n;
-    }
-    if (s->r == 0) {
-        products[n++] = (nmlp_product){NMLP_PRODUCT_GATED, s->h, s->o, 2, false, false};
-        products[n++] = (nmlp_product){NMLP_PRODUCT_ROWS, s->o, s->h, 1, false, true};
-        return n;
-    }
-    products[n++] = (nmlp_product){NMLP_PRODUCT_TURNED, s->h, s->r, shared ? 1 : 2, true, false};
-    products[n++] = (nmlp_product){NMLP_PRODUCT_GATED, s->r, s->o, 2, false, false};
-    products[n++] = (nmlp_product){NMLP_PRODUCT_TURNED, s->o, s->r, 1, false, true};
-    products[n++] = (nmlp_product){NMLP_PRODUCT_ROWS, s->r, s->h, 1, false, false};
     return n;
+}
+
+int nmlp_strip_products_of(nmlp_strip_product p[NMLP_STRIP_PRODUCTS_MAX], nmlp_plan_op op,
+                           const nmlp_kernel_request *rq) {
+    const nmlp_kernel_shape *s = &rq->shape;
+    int n = 0;
+    if (op == NMLP_PLAN_MLP) return mlp_products(p, s, nmlp_kernel_mlp_ranks(rq));
+    if (op == NMLP_PLAN_XUV)
+        p[n++] =
+            (nmlp_strip_product){.kind = NMLP_PRODUCT_TRANSPOSED, .k = s->h, .n = s->r, .planes = 1, .from_x = true};
+    p[n++] =
+        (nmlp_strip_product){.kind = NMLP_PRODUCT_ROWS, .k = op == NMLP_PLAN_XUV ? s->r : s->h, .n = s->o, .planes = 1};
+    return n;
+}
+
+double nmlp_strip_product_work(const nmlp_strip_product *p) {
+    int64_t k = p->k_second > 0 ? p->k + p->k_second : p->k * p->planes;
+    return (double)k * (double)p->n;
 }
 
 double nmlp_dma_rows_ns(const nmlp_machine *m, double rows, double bytes) {
@@ -82,16 +101,16 @@ static double floor_of(const nmlp_machine *m, const nmlp_bounds *b, double in_by
     return fmax(fmax(loads, stores), fmax(tensor, b->largest_ns));
 }
 
-nmlp_bounds nmlp_bounds_of(nmlp_plan_op op, const nmlp_kernel_request *rq, bool shared) {
+nmlp_bounds nmlp_bounds_of(nmlp_plan_op op, const nmlp_kernel_request *rq) {
     const nmlp_machine *m = rq->machine;
     const nmlp_kernel_shape *s = &rq->shape;
-    nmlp_product products[NMLP_PRODUCTS_MAX];
-    int n = nmlp_products_of(products, op, s, shared);
+    nmlp_strip_product products[NMLP_STRIP_PRODUCTS_MAX];
+    int n = nmlp_strip_products_of(products, op, rq);
     bool fp32 = rq->dtype == NMLP_NC_FP32;
     double rows = (double)s->s, elem = (double)nmlp_nc_dtype_bytes(rq->dtype), flops = 0, weights = 0, gated = 0,
            plain = 0;
     for (int i = 0; i < n; i++) {
-        double work = (double)products[i].k * (double)products[i].n * (double)products[i].planes;
+        double work = nmlp_strip_product_work(&products[i]);
         flops += 2 * rows * work;
         weights += work;
         if (products[i].kind == NMLP_PRODUCT_GATED)

@@ -2,11 +2,11 @@
 #include "trainium/plan/strip.h"
 
 /* Tile of features in which chunk h.chunk begins. */
-static nmlp_affine chunk_start(nmlp_held h) {
+static nmlp_affine chunk_start(nmlp_strip_operand h) {
     return h.chunk < 0 ? nmlp_affine_const(0) : nmlp_affine_var(h.chunk, h.tiles);
 }
 
-static nmlp_size chunk_tiles(const nmlp_strip *b, nmlp_held h) {
+static nmlp_size chunk_tiles(const nmlp_strip *b, nmlp_strip_operand h) {
     int64_t tiles = nmlp_ceil_div(h.features, b->parts);
     if (h.chunk < 0) return nmlp_size_const(tiles);
     if (tiles % h.tiles == 0) return nmlp_size_const(h.tiles);
@@ -14,7 +14,7 @@ static nmlp_size chunk_tiles(const nmlp_strip *b, nmlp_held h) {
 }
 
 /* One DMA per tile of features: as it is (xT given) or transposed on the way. */
-static void load_by_dma(nmlp_strip *b, nmlp_held h) {
+static void load_by_dma(nmlp_strip *b, nmlp_strip_operand h) {
     bool given = b->plan.x == NMLP_X_GIVEN;
     int t = nmlp_program_begin_loop(b->p, "xh", chunk_tiles(b, h), false);
     int st = nmlp_program_begin_loop(b->p, "xs", nmlp_axis_trips(b->s, b->strip), false);
@@ -26,9 +26,9 @@ static void load_by_dma(nmlp_strip *b, nmlp_held h) {
     nmlp_buf_ref dst = nmlp_buf_parts(nmlp_buf_all(b->p, b->xt), 0, hn);
     dst = nmlp_buf_range(nmlp_buf_at(nmlp_buf_at(dst, 0, nmlp_at(t)), 1, nmlp_at(st)), 2, nmlp_affine_const(0), sn);
     if (given)
-        nmlp_emit_load(b->p, dst, nmlp_hbm_rect(b->x, h0, hn, s0, sn), 1);
+        nmlp_program_append_load(b->p, dst, nmlp_hbm_rect(b->x, h0, hn, s0, sn), 1);
     else
-        nmlp_emit_dma_transpose(b->p, dst, nmlp_hbm_rect(b->x, s0, sn, h0, hn), 1);
+        nmlp_program_append_dma_transpose(b->p, dst, nmlp_hbm_rect(b->x, s0, sn, h0, hn), 1);
     nmlp_program_end(b->p);
     nmlp_program_end(b->p);
 }
@@ -45,10 +45,10 @@ typedef struct raw_rows {
 } raw_rows;
 
 /* Transposes `group` tiles of features, starting at tile `first` of the part, through one PSUM bank. */
-static void flip_group(nmlp_strip *b, nmlp_held h, const raw_rows *r, nmlp_affine first, nmlp_size group,
+static void flip_group(nmlp_strip *b, nmlp_strip_operand h, const raw_rows *r, nmlp_affine first, nmlp_size group,
                        nmlp_nc_engine evict) {
     int64_t ragged = h.features % b->parts;
-    nmlp_emit_alloc(b->p, b->flip);
+    nmlp_program_append_alloc(b->p, b->flip);
     int t = nmlp_program_begin_loop(b->p, "xt_t", group, false);
     nmlp_affine tile = nmlp_affine_plus(first, nmlp_at(t)); /* inside the part */
     nmlp_affine part = nmlp_affine_var(r->part, b->plan.x_load), in_chunk = nmlp_affine_plus(part, tile);
@@ -58,7 +58,7 @@ static void flip_group(nmlp_strip *b, nmlp_held h, const raw_rows *r, nmlp_affin
     raw = nmlp_buf_range(raw, 0, nmlp_affine_times(tile, b->parts), hn);
     nmlp_buf_ref psum = nmlp_buf_parts(nmlp_buf_all(b->p, b->flip), 0, hn);
     psum = nmlp_buf_range(nmlp_buf_at(psum, 0, nmlp_at(t)), 1, nmlp_affine_const(0), r->sn);
-    nmlp_emit_transpose(b->p, psum, raw, NMLP_ENGINE_TENSOR);
+    nmlp_program_append_transpose(b->p, psum, raw, NMLP_ENGINE_TENSOR);
     if (!ragged) nmlp_program_end(b->p);
     /* With ragged features the group has one tile and is read out inside the loop, with its own partitions. */
     nmlp_affine at = nmlp_affine_plus(r->at, ragged ? in_chunk : nmlp_affine_plus(part, first));
@@ -69,16 +69,16 @@ static void flip_group(nmlp_strip *b, nmlp_held h, const raw_rows *r, nmlp_affin
     to = nmlp_buf_at(nmlp_buf_range(to, 0, at, n), 1, r->st);
     to = nmlp_buf_range(to, 2, nmlp_affine_times(r->q, b->s_rows), r->sn);
     if (evict == NMLP_ENGINE_SCALAR && b->rq->machine->scalar_tensor_copy <= 0)
-        nmlp_emit_activation(b->p, to, from, NMLP_FUNC_COPY, 1.0);
+        nmlp_program_append_activation(b->p, to, from, NMLP_FUNC_COPY, 1.0);
     else
-        nmlp_emit_copy(b->p, to, from, evict);
+        nmlp_program_append_copy(b->p, to, from, evict);
     if (ragged) nmlp_program_end(b->p);
 }
 
 /* Pairs of groups: one is read out by VectorE, the other by ScalarE, unless the two take turns on PSUM anyway: then
  * ScalarE would only have to change its function table. A part is a whole number of pairs. */
-static void flip_part(nmlp_strip *b, nmlp_held h, const raw_rows *r, nmlp_size tiles) {
-    int64_t group = b->p->buffers[b->flip].dims[0], loads = b->plan.x_load, pairs = nmlp_ceil_div(loads, 2 * group);
+static void flip_part(nmlp_strip *b, nmlp_strip_operand h, const raw_rows *r, nmlp_size tiles) {
+    int64_t group = b->flip_tiles, loads = b->plan.x_load, pairs = nmlp_ceil_div(loads, 2 * group);
     bool turns = b->rq->machine->psum_port_shared > 0;
     nmlp_size trips = nmlp_size_const(pairs);
     if (tiles.clamped) {
@@ -102,21 +102,21 @@ static void flip_part(nmlp_strip *b, nmlp_held h, const raw_rows *r, nmlp_size t
 }
 
 /* One piece of rows, part by part: long rows come in as they are, the tensor engine turns them. */
-static void load_piece(nmlp_strip *b, nmlp_held h, const raw_rows *r) {
+static void load_piece(nmlp_strip *b, nmlp_strip_operand h, const raw_rows *r) {
     int64_t loads = b->plan.x_load, all = nmlp_ceil_div(h.features, b->parts);
     nmlp_affine tile = nmlp_affine_plus(r->chunk, nmlp_affine_var(r->part, loads)),
                 h0 = nmlp_affine_times(tile, b->parts);
     bool even = h.features % (loads * b->parts) == 0 && h.tiles % loads == 0 && (h.chunk < 0 || all % h.tiles == 0);
     nmlp_size cols = even ? nmlp_size_const(loads * b->parts) : nmlp_size_until(loads * b->parts, h.features, h0, 1);
     nmlp_size tiles = even ? nmlp_size_const(loads) : nmlp_size_until(loads, all, tile, 1);
-    nmlp_emit_alloc(b->p, b->raw);
+    nmlp_program_append_alloc(b->p, b->raw);
     nmlp_buf_ref dst =
         nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, b->raw), 0, r->sn), 0, nmlp_affine_const(0), cols);
-    nmlp_emit_load(b->p, dst, nmlp_hbm_rect(b->x, r->s0, r->sn, h0, cols), 1);
+    nmlp_program_append_load(b->p, dst, nmlp_hbm_rect(b->x, r->s0, r->sn, h0, cols), 1);
     flip_part(b, h, r, tiles);
 }
 
-static int begin_parts(nmlp_strip *b, nmlp_held h, nmlp_affine chunk) {
+static int begin_parts(nmlp_strip *b, nmlp_strip_operand h, nmlp_affine chunk) {
     int64_t parts = nmlp_ceil_div(h.tiles, b->plan.x_load), all = nmlp_ceil_div(h.features, b->parts);
     nmlp_size trips = all % h.tiles == 0 ? nmlp_size_const(parts) : nmlp_size_until(parts, all, chunk, b->plan.x_load);
     return nmlp_program_begin_loop(b->p, "xp", trips, false);
@@ -129,7 +129,7 @@ static void set_rows(const nmlp_strip *b, raw_rows *r, nmlp_affine tile_start) {
                                                                : nmlp_size_until(b->s_rows, b->s.n, r->s0, 1);
 }
 
-static void load_by_flipping(nmlp_strip *b, nmlp_held h) {
+static void load_by_flipping(nmlp_strip *b, nmlp_strip_operand h) {
     raw_rows r = {.chunk = chunk_start(h), .tiles = h.tiles};
     r.part = begin_parts(b, h, r.chunk);
     int st = nmlp_program_begin_loop(b->p, "xs", nmlp_axis_trips(b->s, b->strip), false);
@@ -145,15 +145,15 @@ static void load_by_flipping(nmlp_strip *b, nmlp_held h) {
     for (int i = 0; i < 3; i++) nmlp_program_end(b->p);
 }
 
-void nmlp_strip_load_x(nmlp_strip *b, nmlp_held h) {
-    nmlp_emit_alloc(b->p, b->xt);
+void nmlp_strip_load_x(nmlp_strip *b, nmlp_strip_operand h) {
+    nmlp_program_append_alloc(b->p, b->xt);
     if (nmlp_x_is_flipped(b->plan.x))
         load_by_flipping(b, h);
     else
         load_by_dma(b, h);
 }
 
-void nmlp_strip_load_ahead(nmlp_strip *b, nmlp_held h, nmlp_affine step, int64_t steps) {
+void nmlp_strip_load_ahead(nmlp_strip *b, nmlp_strip_operand h, nmlp_affine step, int64_t steps) {
     int64_t pieces = nmlp_ceil_div(b->s.tile, b->s_rows), each = nmlp_ceil_div(pieces, steps);
     nmlp_affine piece = nmlp_affine_times(step, each);
     nmlp_program_begin_if(b->p, NMLP_WHEN_FIRST, h.chunk);

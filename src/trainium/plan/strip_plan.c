@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/ints.h"
 #include "base/mem.h"
 #include "trainium/plan/strip_cost.h"
 
@@ -33,7 +32,7 @@ static counts count_rows(const nmlp_kernel_request *rq, const nmlp_strip_plan *p
 
 static double evict_ns(double overhead, double clock, double columns) { return overhead + columns / clock; }
 
-static int64_t columns_of(const nmlp_product *p, const nmlp_strip_plan *plan, int64_t parts) {
+static int64_t columns_of(const nmlp_strip_product *p, const nmlp_strip_plan *plan, int64_t parts) {
     return p->kind == NMLP_PRODUCT_ROWS ? plan->columns : parts;
 }
 
@@ -44,16 +43,16 @@ static double staged(int64_t s, int64_t rows, double tensor, double strip_dma) {
 }
 
 /* Has the ring of the last products (kernel_strip.c). */
-static bool is_late(const nmlp_product *p, const nmlp_strip_plan *plan) {
+static bool is_late(const nmlp_strip_product *p, const nmlp_strip_plan *plan) {
     return plan->out_ring > 1 && (p->from_act || p->kind == NMLP_PRODUCT_ROWS);
 }
 
 /* Has runs of its own length. */
-static bool aims_late(const nmlp_product *p, const nmlp_strip_plan *plan) {
+static bool aims_late(const nmlp_strip_product *p, const nmlp_strip_plan *plan) {
     return plan->out_bytes > 0 && (p->from_act || p->kind == NMLP_PRODUCT_ROWS);
 }
 
-static nmlp_pack pack_of(const nmlp_product *p, const nmlp_strip_plan *plan, const nmlp_machine *m) {
+static nmlp_pack pack_of(const nmlp_strip_product *p, const nmlp_strip_plan *plan, const nmlp_machine *m) {
     int64_t parts = (int64_t)m->partitions, k_tiles = nmlp_ceil_div(p->k, parts);
     int64_t chunk = p->from_x ? plan->x_chunk : p->from_act ? plan->act_chunk : k_tiles;
     return (nmlp_pack){.k = p->k,
@@ -61,7 +60,8 @@ static nmlp_pack pack_of(const nmlp_product *p, const nmlp_strip_plan *plan, con
                        .partitions = parts,
                        .chunk_tiles = nmlp_min(chunk, k_tiles),
                        .columns = columns_of(p, plan, parts),
-                       .planes = p->planes};
+                       .planes = p->planes,
+                       .k_second = p->k_second};
 }
 
 enum { NEVER_FITS = 1 << 20 };
@@ -72,23 +72,26 @@ typedef struct held_tiles {
     double loads;
 } held_tiles;
 
-static void find_held(held_tiles held[NMLP_PRODUCTS_MAX], const nmlp_product *products, int n,
+static void find_held(held_tiles held[NMLP_STRIP_PRODUCTS_MAX], const nmlp_strip_product *products, int n,
                       const nmlp_kernel_request *rq, const nmlp_strip_plan *plan) {
     for (int i = 0; i < n; i++) held[i] = (held_tiles){0};
     if (plan->taper == 0) return;
-    bool factor = n > 1 && products[n - 2].kind == NMLP_PRODUCT_TURNED && products[n - 2].from_act;
+    bool factor = n > 1 && products[n - 2].kind == NMLP_PRODUCT_TRANSPOSED && products[n - 2].from_act;
     nmlp_pack last = pack_of(&products[n - 1], plan, rq->machine), before = {0};
     if (factor) before = pack_of(&products[n - 2], plan, rq->machine);
-    nmlp_late late = nmlp_late_of(rq, plan, factor ? &before : NULL, &last);
+    nmlp_taper_plan late = nmlp_taper_plan_of(rq, plan, factor ? &before : NULL, &last);
     held[n - 1] = (held_tiles){late.few ? nmlp_pack_n_tiles(&last) : NEVER_FITS, late.last.n};
     if (factor) held[n - 2] = (held_tiles){nmlp_pack_n_tiles(&before) - late.held_from, late.before.n};
 }
 
 /* Adds one product; returns the run of its weight DMAs in elements, 0 where all its weights are held. */
 static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan,
-                           const nmlp_product *p, const nmlp_product *first, held_tiles held, const counts *c) {
+                           const nmlp_strip_product *p, const nmlp_strip_product *first, held_tiles held,
+                           const counts *c) {
     const nmlp_machine *m = rq->machine;
-    int64_t parts = (int64_t)m->partitions, k_tiles = nmlp_ceil_div(p->k, parts), columns = columns_of(p, plan, parts);
+    int64_t parts = (int64_t)m->partitions, k_tiles = nmlp_ceil_div(p->k, parts), columns = columns_of(p, plan, parts),
+            second_tiles = p->k_second > 0 ? nmlp_ceil_div(p->k_second, parts) : k_tiles,
+            all_k_tiles = k_tiles + (p->planes - 1) * second_tiles;
     nmlp_pack pack = pack_of(p, plan, m);
     double elem = (double)nmlp_nc_dtype_bytes(rq->dtype), n_tiles = (double)nmlp_pack_n_tiles(&pack),
            chunks = (double)nmlp_pack_chunks(&pack);
@@ -102,7 +105,7 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
         evicts = chunks * n_tiles * c->pieces, width = (double)columns;
         e->scalar_ns += evicts * evict_ns(m->scalar_overhead_ns, m->scalar_clock_ghz, width);
     } else {
-        cycles = (double)k_tiles * n_tiles * (double)p->planes * c->tile_rows;
+        cycles = (double)all_k_tiles * n_tiles * c->tile_rows;
         evicts = chunks * n_tiles * c->row_tiles, width = (double)rq->shape.s / c->row_tiles;
         bool gated = p->kind == NMLP_PRODUCT_GATED;
         e->vector_ns +=
@@ -126,7 +129,8 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
         e->staged_ns += staged(rq->shape.s, plan->rows, tensor, dma / c->strips);
     e->hbm_bytes += bytes * c->strips;
     e->held_bytes += held.tiles * run * (int64_t)elem;
-    return ringed <= 0 ? 0 : split ? run / 2 : block * run;
+    int64_t plane_run = nmlp_max(nmlp_pack_plane_run(&pack, 0), nmlp_pack_plane_run(&pack, 1));
+    return ringed <= 0 ? 0 : split ? plane_run : block * run;
 }
 
 /* Loads of x: DMA time, and what the tensor engine and the evictions spend on turning it. Returns the time before the
@@ -169,23 +173,25 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
             bank = (int64_t)m->psum_bank_bytes / 4;
     int64_t tile = nmlp_min(nmlp_min(bank, (int64_t)m->moving_max), nmlp_min(plan->rows, s->s));
     int64_t row_tiles = nmlp_min(nmlp_ceil_div(plan->rows, tile), nmlp_ceil_div(s->s, tile)), width = row_tiles * tile;
-    int64_t r_tiles = nmlp_ceil_div(s->r, parts), i_tiles = nmlp_ceil_div(s->o, parts),
+    nmlp_mlp_ranks ranks = nmlp_kernel_mlp_ranks(rq);
+    int64_t i_tiles = nmlp_ceil_div(s->o, parts),
             tiles = (plan->x == NMLP_X_AHEAD ? nmlp_ceil_div(s->h, parts) : plan->x_chunk) * plan->x_copies;
     int64_t n = op == NMLP_PLAN_MLP ? s->h : s->o, out_columns = plan->out_tiles * plan->columns;
-    bool dense = op == NMLP_PLAN_MLP && s->r == 0;
+    bool dense = op == NMLP_PLAN_MLP && ranks.down == 0;
     out_columns *= plan->out_copies;
     if (dense && plan->act_chunk < i_tiles) out_columns = nmlp_ceil_div(n, plan->columns) * plan->columns;
     if (op == NMLP_PLAN_XUV)
-        tiles += r_tiles;
-    else if (op == NMLP_PLAN_MLP && !dense)
-        tiles += r_tiles * (plan->shared ? 2 : 3);
+        tiles += nmlp_ceil_div(s->r, parts);
+    else if (op == NMLP_PLAN_MLP)
+        tiles += nmlp_ceil_div(ranks.gate, parts) + (ranks.shared ? 0 : nmlp_ceil_div(ranks.up, parts)) +
+                 nmlp_ceil_div(ranks.down, parts);
     if (op == NMLP_PLAN_MLP) tiles += plan->act_chunk < i_tiles ? 2 * plan->act_chunk : i_tiles;
     int64_t bytes = tiles * width * elem +
                     (ring_elems * plan->ring + (plan->out_ring > 1 ? late_elems * plan->out_ring : 0)) * elem;
     bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * out_columns * elem;
     int64_t tail = plan->taper > 0 ? 1 : plan->tail;
     if (tail > 0 && !(dense && plan->act_chunk < i_tiles)) { /* weights of the tail, and its rows */
-        int64_t k = op == NMLP_PLAN_XW ? s->h : dense ? s->o : s->r;
+        int64_t k = op == NMLP_PLAN_XW ? s->h : op == NMLP_PLAN_XUV ? s->r : dense ? s->o : ranks.down;
         bytes += plan->tail * nmlp_ceil_div(k, parts) * plan->columns * elem;
         bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * plan->columns * nmlp_min(tail, 2) * elem;
     }
@@ -199,10 +205,10 @@ nmlp_strip_estimate nmlp_strip_estimate_of(nmlp_plan_op op, const nmlp_kernel_re
                                            const nmlp_strip_plan *plan) {
     const nmlp_machine *m = rq->machine;
     nmlp_strip_estimate e = {0};
-    nmlp_product products[NMLP_PRODUCTS_MAX];
-    int n = nmlp_products_of(products, op, &rq->shape, plan->shared);
+    nmlp_strip_product products[NMLP_STRIP_PRODUCTS_MAX];
+    int n = nmlp_strip_products_of(products, op, rq);
     counts c = count_rows(rq, plan);
-    held_tiles held[NMLP_PRODUCTS_MAX];
+    held_tiles held[NMLP_STRIP_PRODUCTS_MAX];
     find_held(held, products, n, rq, plan);
     int64_t ring = 0, late = 0, last = 0;
     double first = add_input(&e, rq, plan, &c), elem = (double)nmlp_nc_dtype_bytes(rq->dtype);

@@ -2,7 +2,7 @@
  *
  * The analytic estimate is the largest of what the engines need (tensor at the sustained rate, DMA at the rate of its
  * runs, vector, scalar) plus the part of the first load and the last store that nothing hides. It serves to order and
- * prune candidates; the planner lets a judge decide between those that are left. */
+ * prune candidates; the planner simulates those that are left. */
 #ifndef NMLP_TRAINIUM_PLAN_STRIP_PLAN_H
 #define NMLP_TRAINIUM_PLAN_STRIP_PLAN_H
 
@@ -26,7 +26,7 @@ typedef struct nmlp_bounds {
     double floor_ns;     /* the largest with the latencies before and after it that no tiling can hide */
 } nmlp_bounds;
 
-nmlp_bounds nmlp_bounds_of(nmlp_plan_op op, const nmlp_kernel_request *rq, bool shared);
+nmlp_bounds nmlp_bounds_of(nmlp_plan_op op, const nmlp_kernel_request *rq);
 
 typedef struct nmlp_strip_estimate {
     double tensor_ns, dma_ns, vector_ns, scalar_ns;
@@ -46,7 +46,10 @@ nmlp_status nmlp_strip_candidates(nmlp_strip_plan **out, size_t *n, size_t *n_tr
                                   const nmlp_kernel_request *rq, nmlp_err *err);
 /* The best of them: what a kernel uses without a planner. */
 nmlp_status nmlp_strip_plan_of(nmlp_strip_plan *plan, nmlp_plan_op op, const nmlp_kernel_request *rq, nmlp_err *err);
-/* As named numbers, the form --tiling takes. */
+/* Builds and finishes the program of a plan that was found for this request. */
+nmlp_status nmlp_strip_plan_build(nmlp_program **out, nmlp_plan_op op, const nmlp_kernel_request *rq,
+                                  const nmlp_strip_plan *plan, nmlp_err *err);
+/* As named numbers, the form a request's tiling has. */
 nmlp_status nmlp_strip_plan_tiling(nmlp_tiling *tiling, const nmlp_strip_plan *plan, nmlp_err *err);
 
 #define NMLP_STRIP_KEYS "rows,x,xc,xl,ac,cols,wkb,ring,on,tail,taper,xcopies,oring,okb,ocopies,shared"

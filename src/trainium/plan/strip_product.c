@@ -16,46 +16,47 @@ typedef struct tile_loops {
     nmlp_affine at;    /* first element of the block in the packed tensor */
 } tile_loops;
 
-static const char *label(char out[NMLP_NAME_MAX], const nmlp_stream *w, const char *suffix) {
+static const char *label(char out[NMLP_NAME_MAX], const nmlp_strip_stream *w, const char *suffix) {
     snprintf(out, NMLP_NAME_MAX, "%s_%s", w->name, suffix);
     return out;
 }
 
 /* Column tiles of the stream before the current block: of earlier chunks of the result, and of earlier blocks. */
-static nmlp_affine block_start(const nmlp_stream *w, nmlp_held out, int block) {
+static nmlp_affine block_start(const nmlp_strip_stream *w, nmlp_strip_operand out, int block) {
     nmlp_affine at = nmlp_affine_var(block, w->block);
     return out.chunk < 0 ? at : nmlp_affine_plus(at, nmlp_affine_var(out.chunk, out.tiles));
 }
 
 /* The next run of weights into the next copy of the ring. */
-static void load_weights(nmlp_strip *b, const nmlp_stream *w, nmlp_affine at, nmlp_size elems) {
+static void load_weights(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_affine at, nmlp_size elems) {
     nmlp_size rows = nmlp_size_const(nmlp_pack_rows(&w->pack));
-    nmlp_emit_alloc(b->p, w->ring);
+    nmlp_program_append_alloc(b->p, w->ring);
     nmlp_buf_ref dst =
         nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, rows), 0, nmlp_affine_const(0), elems);
-    nmlp_emit_load(b->p, dst, nmlp_hbm_rect(w->tensor, nmlp_affine_const(0), rows, at, elems), WEIGHT_QUEUE);
+    nmlp_program_append_load(b->p, dst, nmlp_hbm_rect(w->tensor, nmlp_affine_const(0), rows, at, elems), WEIGHT_QUEUE);
 }
 
 /* `n` tile rows that begin at element `at` of the packed tensor, into the rows of the buffer from `row` on. */
-static void load_tile_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_affine at, int64_t row, int64_t n) {
+static void load_tile_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_affine at, int64_t row, int64_t n) {
     nmlp_size rows = nmlp_size_const(nmlp_pack_rows(&w->pack));
     nmlp_buf_ref dst = nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, rows);
-    nmlp_emit_load(b->p, nmlp_buf_range(dst, 0, nmlp_affine_const(row), nmlp_size_const(n)),
-                   nmlp_hbm_rect(w->tensor, nmlp_affine_const(0), rows, at, nmlp_size_const(n * w->pack.columns)),
-                   WEIGHT_QUEUE);
+    nmlp_program_append_load(
+        b->p, nmlp_buf_range(dst, 0, nmlp_affine_const(row), nmlp_size_const(n)),
+        nmlp_hbm_rect(w->tensor, nmlp_affine_const(0), rows, at, nmlp_size_const(n * w->pack.columns)), WEIGHT_QUEUE);
 }
 
 /* The next column tile, piece by piece: its product begins with the first. */
-static void load_pieces(nmlp_strip *b, const nmlp_stream *w, nmlp_affine at) {
+static void load_pieces(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_affine at) {
     int64_t k_tiles = w->pack.chunk_tiles, each = nmlp_ceil_div(k_tiles, w->pieces);
-    nmlp_emit_alloc(b->p, w->ring);
+    nmlp_program_append_alloc(b->p, w->ring);
     for (int64_t k = 0; k < k_tiles; k += each)
         load_tile_rows(b, w, nmlp_affine_plus(at, nmlp_affine_const(k * w->pack.columns)), k,
                        k + each < k_tiles ? each : k_tiles - k);
 }
 
 /* Opens the loop over weight blocks; each is one DMA. `out` says which columns. */
-static void begin_blocks(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp_held out, tile_loops *l) {
+static void begin_blocks(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand in, nmlp_strip_operand out,
+                         tile_loops *l) {
     char name[NMLP_NAME_MAX];
     int64_t n_tiles = w->end - w->first, run = nmlp_pack_tile_run(&w->pack), held = out.chunk < 0 ? n_tiles : out.tiles;
     nmlp_size blocks = nmlp_size_const(nmlp_ceil_div(held, w->block));
@@ -82,7 +83,7 @@ static void begin_blocks(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp
 }
 
 /* Opens the loop over the column tiles of the block. */
-static void begin_tiles(nmlp_strip *b, const nmlp_stream *w, tile_loops *l) {
+static void begin_tiles(nmlp_strip *b, const nmlp_strip_stream *w, tile_loops *l) {
     char name[NMLP_NAME_MAX];
     l->n = nmlp_program_begin_loop(b->p, label(name, w, "n"), l->tiles, false);
     nmlp_affine column = nmlp_affine_times(nmlp_affine_plus(l->first, nmlp_at(l->n)), w->pack.columns);
@@ -90,12 +91,13 @@ static void begin_tiles(nmlp_strip *b, const nmlp_stream *w, tile_loops *l) {
                                                   : nmlp_size_until(w->pack.columns, w->pack.n, column, 1);
 }
 
-static void begin_columns(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp_held out, tile_loops *l) {
+static void begin_columns(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand in, nmlp_strip_operand out,
+                          tile_loops *l) {
     begin_blocks(b, w, in, out, l);
     begin_tiles(b, w, l);
 }
 
-static int begin_rows(nmlp_strip *b, const nmlp_stream *w, tile_loops *l) {
+static int begin_rows(nmlp_strip *b, const nmlp_strip_stream *w, tile_loops *l) {
     char name[NMLP_NAME_MAX];
     l->st = nmlp_program_begin_loop(b->p, label(name, w, "s"), nmlp_axis_trips(b->s, b->strip), false);
     l->rows = nmlp_axis_tile_size(b->s, b->strip, l->st);
@@ -103,7 +105,8 @@ static int begin_rows(nmlp_strip *b, const nmlp_stream *w, tile_loops *l) {
 }
 
 /* Rows of the strip in pieces that fit a stationary operand. Returns the first row in the tensor. */
-static nmlp_affine begin_row_pieces(nmlp_strip *b, const nmlp_stream *w, tile_loops *l, const char *st, const char *q) {
+static nmlp_affine begin_row_pieces(nmlp_strip *b, const nmlp_strip_stream *w, tile_loops *l, const char *st,
+                                    const char *q) {
     char name[NMLP_NAME_MAX];
     l->st = nmlp_program_begin_loop(b->p, label(name, w, st), nmlp_axis_trips(b->s, b->strip), false);
     nmlp_affine s0 = nmlp_axis_start(b->s, b->strip, l->st);
@@ -117,14 +120,14 @@ static nmlp_affine begin_row_pieces(nmlp_strip *b, const nmlp_stream *w, tile_lo
     return s0;
 }
 
-static nmlp_size contraction_trips(const nmlp_strip *b, nmlp_held in) {
+static nmlp_size contraction_trips(const nmlp_strip *b, nmlp_strip_operand in) {
     int64_t tiles = nmlp_ceil_div(in.features, b->parts);
     if (in.chunk < 0) return nmlp_size_const(tiles);
     if (tiles % in.tiles == 0) return nmlp_size_const(in.tiles);
     return nmlp_size_until(in.tiles, tiles, nmlp_affine_var(in.chunk, in.tiles), 1);
 }
 
-static nmlp_size contraction_parts(const nmlp_strip *b, nmlp_held in, int k) {
+static nmlp_size contraction_parts(const nmlp_strip *b, nmlp_strip_operand in, int k) {
     if (in.features % b->parts == 0) return nmlp_size_const(b->parts);
     nmlp_affine at = nmlp_affine_var(k, b->parts);
     if (in.chunk >= 0) at = nmlp_affine_plus(at, nmlp_affine_var(in.chunk, in.tiles * b->parts));
@@ -132,7 +135,7 @@ static nmlp_size contraction_parts(const nmlp_strip *b, nmlp_held in, int k) {
 }
 
 /* Tile k of the contraction in the weight block: plane, then k, then columns. */
-static nmlp_buf_ref weight_tile(const nmlp_strip *b, const nmlp_stream *w, const tile_loops *l, int plane, int k,
+static nmlp_buf_ref weight_tile(const nmlp_strip *b, const nmlp_strip_stream *w, const tile_loops *l, int plane, int k,
                                 nmlp_size parts) {
     int64_t columns = w->pack.columns;
     nmlp_buf_ref ring = nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, parts);
@@ -147,11 +150,11 @@ static nmlp_buf_ref weight_tile(const nmlp_strip *b, const nmlp_stream *w, const
     if (w->split)
         at = nmlp_affine_var(k, columns);
     else
-        at = nmlp_affine_plus(at, nmlp_affine_const(plane * w->pack.chunk_tiles * columns));
+        at = nmlp_affine_plus(at, nmlp_affine_const(nmlp_pack_plane_start(&w->pack, plane)));
     return nmlp_buf_range(ring, 0, at, l->columns);
 }
 
-static nmlp_buf_ref held_tile(const nmlp_strip *b, nmlp_held a, nmlp_affine tile, nmlp_size parts, int st) {
+static nmlp_buf_ref held_tile(const nmlp_strip *b, nmlp_strip_operand a, nmlp_affine tile, nmlp_size parts, int st) {
     nmlp_affine index = nmlp_affine_plus(nmlp_affine_const(a.first), tile);
     if (a.kept) index = nmlp_affine_plus(index, nmlp_affine_var(a.chunk, a.tiles));
     return nmlp_buf_at(nmlp_buf_at(nmlp_buf_parts(nmlp_buf_all(b->p, a.buffer), 0, parts), 0, index), 1, nmlp_at(st));
@@ -162,20 +165,22 @@ static nmlp_buf_ref accumulator(const nmlp_strip *b, nmlp_size parts, nmlp_size 
 }
 
 /* acc[columns; rows] = one column tile of w^T in, summed over the contraction in PSUM. */
-static nmlp_buf_ref contract(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, const tile_loops *l, int plane) {
+static nmlp_buf_ref contract(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand in, const tile_loops *l,
+                             int plane) {
     char name[NMLP_NAME_MAX];
-    nmlp_emit_alloc(b->p, b->acc);
+    nmlp_program_append_alloc(b->p, b->acc);
     nmlp_buf_ref acc = accumulator(b, l->columns, l->rows);
     int k = nmlp_program_begin_loop(b->p, label(name, w, plane ? "k2" : "k"), contraction_trips(b, in), false);
     nmlp_size parts = contraction_parts(b, in, k);
     nmlp_buf_ref moving = nmlp_buf_range(held_tile(b, in, nmlp_at(k), parts, l->st), 2, nmlp_affine_const(0), l->rows);
-    nmlp_emit_matmul(b->p, acc, weight_tile(b, w, l, plane, k, parts), moving, nmlp_accumulate_over(1, &k));
+    nmlp_program_append_matmul(b->p, acc, weight_tile(b, w, l, plane, k, parts), moving, nmlp_accumulate_over(1, &k));
     nmlp_program_end(b->p);
     return acc;
 }
 
 /* The tile of a held result that the loops point at. */
-static nmlp_buf_ref result_tile(const nmlp_strip *b, const nmlp_stream *w, nmlp_held out, const tile_loops *l) {
+static nmlp_buf_ref result_tile(const nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand out,
+                                const tile_loops *l) {
     nmlp_affine tile = nmlp_affine_plus(nmlp_affine_var(l->block, w->block), nmlp_at(l->n));
     tile = nmlp_affine_plus(tile, nmlp_affine_const(w->first));
     return nmlp_buf_range(held_tile(b, out, tile, l->columns, l->st), 2, nmlp_affine_const(0), l->rows);
@@ -189,35 +194,40 @@ static void end_loops(nmlp_strip *b, int n) {
 static void take_sum(nmlp_strip *b, nmlp_buf_ref dst, nmlp_buf_ref acc, int chunk, nmlp_nc_engine copier) {
     if (chunk >= 0) nmlp_program_begin_if(b->p, NMLP_WHEN_FIRST, chunk);
     if (copier == NMLP_ENGINE_SCALAR && b->rq->machine->scalar_tensor_copy <= 0) /* loads a function table */
-        nmlp_emit_activation(b->p, dst, acc, NMLP_FUNC_COPY, 1.0);
+        nmlp_program_append_activation(b->p, dst, acc, NMLP_FUNC_COPY, 1.0);
     else
-        nmlp_emit_copy(b->p, dst, acc, copier);
+        nmlp_program_append_copy(b->p, dst, acc, copier);
     if (chunk < 0) return;
     nmlp_program_end(b->p);
     nmlp_program_begin_if(b->p, NMLP_WHEN_LATER, chunk);
-    nmlp_emit_tensor_tensor(b->p, dst, acc, dst, NMLP_ALU_ADD, NMLP_ENGINE_VECTOR);
+    nmlp_program_append_tensor_tensor(b->p, dst, acc, dst, NMLP_ALU_ADD, NMLP_ENGINE_VECTOR);
     nmlp_program_end(b->p);
 }
 
 /* Where plane `plane` of the current column tile begins in the packed tensor. */
-static nmlp_affine plane_start(const nmlp_stream *w, const tile_loops *l, int plane) {
+static nmlp_affine plane_start(const nmlp_strip_stream *w, const tile_loops *l, int plane) {
     nmlp_affine at = nmlp_affine_plus(l->at, nmlp_affine_var(l->n, nmlp_pack_tile_run(&w->pack)));
-    return nmlp_affine_plus(at, nmlp_affine_const(plane * nmlp_stream_run(w)));
+    return nmlp_affine_plus(at, nmlp_affine_const(nmlp_pack_plane_start(&w->pack, plane)));
 }
 
-void nmlp_strip_project(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, const nmlp_held *out) {
+static void load_plane(nmlp_strip *b, const nmlp_strip_stream *w, const tile_loops *l, int plane) {
+    load_weights(b, w, plane_start(w, l, plane), nmlp_size_const(nmlp_pack_plane_run(&w->pack, plane)));
+}
+
+void nmlp_strip_project(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand in,
+                        const nmlp_strip_operand *out) {
     tile_loops l;
     if (w->first == w->end) return;
     begin_columns(b, w, in, out[0], &l);
     for (int plane = 0; plane < w->pack.planes; plane++) {
-        if (w->split) load_weights(b, w, plane_start(w, &l, plane), nmlp_size_const(nmlp_stream_run(w)));
+        if (w->split) load_plane(b, w, &l, plane);
         begin_rows(b, w, &l);
         nmlp_buf_ref acc = contract(b, w, in, &l, plane);
         take_sum(b, result_tile(b, w, out[plane], &l), acc, in.chunk, NMLP_ENGINE_VECTOR);
         nmlp_program_end(b->p);
     }
     nmlp_affine tile = nmlp_affine_plus(nmlp_affine_var(l.block, w->block), nmlp_at(l.n));
-    if (in.kept) nmlp_strip_load_ahead(b, in, tile, w->end - w->first);
+    if (w->brings_x) nmlp_strip_load_ahead(b, in, tile, w->end - w->first);
     end_loops(b, 2);
 }
 
@@ -239,26 +249,27 @@ static nmlp_buf_ref silu_tile(const nmlp_strip *b, int silu, const tile_loops *l
 }
 
 /* One plane after the other, each with its own weights: gate for all rows of the strip, then up. */
-static void gate_split(nmlp_strip *b, const nmlp_stream *w, nmlp_held a, nmlp_held c, nmlp_held out) {
+static void gate_split(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand a, nmlp_strip_operand c,
+                       nmlp_strip_operand out) {
     tile_loops l;
     int silu = silu_buffer(b, nmlp_axis_tiles_per_block(b->s));
-    nmlp_size run = nmlp_size_const(nmlp_stream_run(w));
     begin_columns(b, w, a, out, &l);
-    nmlp_emit_alloc(b->p, silu);
-    load_weights(b, w, plane_start(w, &l, 0), run);
+    nmlp_program_append_alloc(b->p, silu);
+    load_plane(b, w, &l, 0);
     begin_rows(b, w, &l);
     nmlp_buf_ref gate = contract(b, w, a, &l, 0);
-    nmlp_emit_activation(b->p, silu_tile(b, silu, &l, true), gate, NMLP_FUNC_SILU, 1.0);
+    nmlp_program_append_activation(b->p, silu_tile(b, silu, &l, true), gate, NMLP_FUNC_SILU, 1.0);
     nmlp_program_end(b->p);
-    load_weights(b, w, plane_start(w, &l, 1), run);
+    load_plane(b, w, &l, 1);
     begin_rows(b, w, &l);
     nmlp_buf_ref up = contract(b, w, c, &l, 1);
-    nmlp_emit_tensor_tensor(b->p, result_tile(b, w, out, &l), up, silu_tile(b, silu, &l, true), NMLP_ALU_MUL,
-                            NMLP_ENGINE_VECTOR);
+    nmlp_program_append_tensor_tensor(b->p, result_tile(b, w, out, &l), up, silu_tile(b, silu, &l, true), NMLP_ALU_MUL,
+                                      NMLP_ENGINE_VECTOR);
     end_loops(b, 3);
 }
 
-void nmlp_strip_gate(nmlp_strip *b, const nmlp_stream *w, nmlp_held a, nmlp_held c, nmlp_held out) {
+void nmlp_strip_gate(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand a, nmlp_strip_operand c,
+                     nmlp_strip_operand out) {
     tile_loops l;
     if (w->split) {
         gate_split(b, w, a, c, out);
@@ -268,11 +279,11 @@ void nmlp_strip_gate(nmlp_strip *b, const nmlp_stream *w, nmlp_held a, nmlp_held
     begin_columns(b, w, a, out, &l);
     begin_rows(b, w, &l);
     nmlp_buf_ref gate = contract(b, w, a, &l, 0);
-    nmlp_emit_alloc(b->p, silu);
-    nmlp_emit_activation(b->p, silu_tile(b, silu, &l, false), gate, NMLP_FUNC_SILU, 1.0);
+    nmlp_program_append_alloc(b->p, silu);
+    nmlp_program_append_activation(b->p, silu_tile(b, silu, &l, false), gate, NMLP_FUNC_SILU, 1.0);
     nmlp_buf_ref up = contract(b, w, c, &l, 1);
-    nmlp_emit_tensor_tensor(b->p, result_tile(b, w, out, &l), up, silu_tile(b, silu, &l, false), NMLP_ALU_MUL,
-                            NMLP_ENGINE_VECTOR);
+    nmlp_program_append_tensor_tensor(b->p, result_tile(b, w, out, &l), up, silu_tile(b, silu, &l, false), NMLP_ALU_MUL,
+                                      NMLP_ENGINE_VECTOR);
     end_loops(b, 3);
 }
 
@@ -284,7 +295,7 @@ static nmlp_buf_ref rows_of(const nmlp_strip *b, int buffer, const tile_loops *l
 
 /* Rows leave PSUM by ScalarE, since VectorE has the results of all other products; but the last ones by whoever is
  * quicker from start to readable result. */
-static nmlp_nc_engine row_copier(const nmlp_strip *b, const nmlp_stream *w) {
+static nmlp_nc_engine row_copier(const nmlp_strip *b, const nmlp_strip_stream *w) {
     const nmlp_machine *m = b->rq->machine;
     double n = (double)w->pack.columns, vector = m->vector_overhead_ns + n / m->vector_clock_ghz + m->vector_latency_ns,
            scalar = m->scalar_overhead_ns + n / m->scalar_clock_ghz + m->scalar_latency_ns;
@@ -292,22 +303,22 @@ static nmlp_nc_engine row_copier(const nmlp_strip *b, const nmlp_stream *w) {
 }
 
 /* acc[rows; columns]: the strip is stationary, the weights move. */
-static void contract_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, const tile_loops *l, int out,
-                          nmlp_affine out_column) {
+static void contract_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand in, const tile_loops *l,
+                          int out, nmlp_affine out_column) {
     char name[NMLP_NAME_MAX];
-    nmlp_emit_alloc(b->p, b->acc);
+    nmlp_program_append_alloc(b->p, b->acc);
     nmlp_buf_ref acc = accumulator(b, l->rows, l->columns);
     int k = nmlp_program_begin_loop(b->p, label(name, w, "k"), contraction_trips(b, in), false);
     nmlp_size parts = contraction_parts(b, in, k);
     nmlp_buf_ref rows =
         nmlp_buf_range(held_tile(b, in, nmlp_at(k), parts, l->st), 2, nmlp_affine_var(l->q, b->s_rows), l->rows);
-    nmlp_emit_matmul(b->p, acc, rows, weight_tile(b, w, l, 0, k, parts), nmlp_accumulate_over(1, &k));
+    nmlp_program_append_matmul(b->p, acc, rows, weight_tile(b, w, l, 0, k, parts), nmlp_accumulate_over(1, &k));
     nmlp_program_end(b->p);
     take_sum(b, nmlp_buf_range(rows_of(b, out, l), 2, out_column, l->columns), acc, in.chunk, row_copier(b, w));
 }
 
 /* Stores the output buffer, from column tile `tile` of the stream on. */
-static void store_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_rows_out out, nmlp_affine tile, int queue) {
+static void store_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_rows_out out, nmlp_affine tile, int queue) {
     tile_loops l;
     int64_t width = out.tiles * w->pack.columns, limit = w->end * w->pack.columns;
     nmlp_affine s0 = begin_row_pieces(b, w, &l, "ss", "sq"),
@@ -316,15 +327,14 @@ static void store_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_rows_out out, n
     if (limit > w->pack.n) limit = w->pack.n;
     nmlp_size n = even ? nmlp_size_const(width) : nmlp_size_until(width, limit, col, 1);
     nmlp_buf_ref rows = nmlp_buf_range(rows_of(b, out.buffer, &l), 2, nmlp_affine_const(0), n);
-    nmlp_emit_store(b->p, nmlp_hbm_rect(b->y, s0, l.rows, col, n), rows, queue);
+    nmlp_program_append_store(b->p, nmlp_hbm_rect(b->y, s0, l.rows, col, n), rows, queue);
     end_loops(b, 2);
 }
 
-void nmlp_strip_load_held(nmlp_strip *b, const nmlp_stream *w) {
+void nmlp_strip_load_held(nmlp_strip *b, const nmlp_strip_stream *w) {
     if (!w->resident) return;
     char text[2 * NMLP_NAME_MAX];
-    snprintf(text, sizeof text, "%s has room of its own and comes in blocks that shrink",
-             b->p->tensors[w->tensor].name);
+    snprintf(text, sizeof text, "%s has room of its own and comes in blocks that shrink", w->weight);
     nmlp_program_add_comment(b->p, text);
     int64_t origin = w->origin * w->pack.chunk_tiles, from = origin;
     for (int i = 0; i < w->taper.n; i++) {
@@ -333,29 +343,30 @@ void nmlp_strip_load_held(nmlp_strip *b, const nmlp_stream *w) {
     }
 }
 
-static void load_tail(nmlp_strip *b, const nmlp_stream *tail) {
+static void load_tail(nmlp_strip *b, const nmlp_strip_stream *tail) {
     int64_t run = nmlp_pack_tile_run(&tail->pack), k_tiles = tail->pack.chunk_tiles;
     nmlp_size rows = nmlp_size_const(nmlp_pack_rows(&tail->pack)), elems = nmlp_size_const(run);
     int t = nmlp_program_begin_loop(b->p, "tail_t", nmlp_size_const(tail->end - tail->first), false);
     nmlp_affine at = nmlp_affine_plus(nmlp_affine_const(tail->first * run), nmlp_affine_var(t, run));
     nmlp_buf_ref dst = nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, tail->ring), 0, rows), 0,
                                       nmlp_affine_var(t, k_tiles), nmlp_size_const(k_tiles));
-    nmlp_emit_load(b->p, dst, nmlp_hbm_rect(tail->tensor, nmlp_affine_const(0), rows, at, elems), WEIGHT_QUEUE);
+    nmlp_program_append_load(b->p, dst, nmlp_hbm_rect(tail->tensor, nmlp_affine_const(0), rows, at, elems),
+                             WEIGHT_QUEUE);
     nmlp_program_end(b->p);
 }
 
 /* `tail`: what to load behind the block of `w`; NULL: nothing. */
-static void project_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp_rows_out out, const nmlp_stream *tail,
-                         int queue) {
+static void project_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand in, nmlp_rows_out out,
+                         const nmlp_strip_stream *tail, int queue) {
     char name[NMLP_NAME_MAX];
     tile_loops l;
     bool whole = in.chunk >= 0;
-    nmlp_held group = {.chunk = -1};
+    nmlp_strip_operand group = {.chunk = -1};
     if (!whole) {
         int64_t groups = nmlp_ceil_div(w->end - w->first, out.tiles);
         group.tiles = out.tiles;
         group.chunk = nmlp_program_begin_loop(b->p, label(name, w, "g"), nmlp_size_const(groups), false);
-        nmlp_emit_alloc(b->p, out.buffer);
+        nmlp_program_append_alloc(b->p, out.buffer);
     }
     begin_blocks(b, w, in, group, &l);
     if (tail) load_tail(b, tail);
@@ -369,9 +380,9 @@ static void project_rows(nmlp_strip *b, const nmlp_stream *w, nmlp_held in, nmlp
     nmlp_program_end(b->p);
 }
 
-void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_last_product *last, nmlp_held in) {
+void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_last_product *last, nmlp_strip_operand in) {
     for (int i = 0; i < last->n_parts; i++) {
-        const nmlp_stream *next = i + 1 < last->n_parts ? &last->part[i + 1] : NULL;
+        const nmlp_strip_stream *next = i + 1 < last->n_parts ? &last->part[i + 1] : NULL;
         bool comes_now = next && next->resident && !last->part[i].resident;
         int queue = i > 0 && !next ? LAST_QUEUE : STORE_QUEUE;
         project_rows(b, &last->part[i], in, last->out[i], comes_now ? next : NULL, queue);

@@ -2,7 +2,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/ints.h"
 #include "base/mem.h"
 #include "trainium/plan/strip_plan.h"
 
@@ -272,10 +271,17 @@ static bool may_come_ahead(const search *s, const nmlp_strip_plan *plan, int64_t
     return plan->rows >= s->rq->shape.s && plan->rows <= bank && plan->x_chunk < tiles && 2 * plan->x_chunk >= tiles;
 }
 
+/* Only where every product that reads x is a first factor, whose sums can wait for the next chunk. */
+static bool may_cut_x(const search *s) {
+    nmlp_mlp_ranks ranks = nmlp_kernel_mlp_ranks(s->rq);
+    return s->op == NMLP_PLAN_XUV || (s->op == NMLP_PLAN_MLP && ranks.gate > 0 && ranks.up > 0);
+}
+
 /* Chunks of x are whole loads. */
-static choices load_chunks(const nmlp_kernel_request *rq, int64_t load) {
+static choices load_chunks(const search *s, int64_t load) {
+    const nmlp_kernel_request *rq = s->rq;
     int64_t tiles = nmlp_ceil_div(rq->shape.h, (int64_t)rq->machine->partitions);
-    choices all = chunk_choices(rq, "xc", rq->shape.h, rq->shape.r > 0), whole = {0};
+    choices all = chunk_choices(rq, "xc", rq->shape.h, may_cut_x(s)), whole = {0};
     for (int i = 0; i < all.n; i++)
         add_choice(&whole, all.v[i] < tiles ? nmlp_min(tiles, nmlp_ceil_div(all.v[i], load) * load) : all.v[i]);
     return whole;
@@ -284,7 +290,7 @@ static choices load_chunks(const nmlp_kernel_request *rq, int64_t load) {
 static void try_input(search *s, nmlp_strip_plan plan, int64_t load, int64_t n) {
     int64_t tiles = nmlp_ceil_div(s->rq->shape.h, (int64_t)s->rq->machine->partitions);
     plan.x_load = nmlp_x_is_flipped(plan.x) ? nmlp_ceil_div(load, LOAD_TILES) * LOAD_TILES : 1;
-    choices chunks = load_chunks(s->rq, plan.x_load);
+    choices chunks = load_chunks(s, plan.x_load);
     for (int i = 0; i < chunks.n; i++) {
         plan.x_chunk = chunks.v[i];
         if (plan.x != NMLP_X_AHEAD || may_come_ahead(s, &plan, tiles)) try_weights(s, plan, n);
@@ -311,13 +317,13 @@ static int by_estimate(const void *a, const void *b) {
 
 static void enumerate(search *s) {
     const nmlp_kernel_shape *shape = &s->rq->shape;
-    bool mlp = s->op == NMLP_PLAN_MLP, factors = shape->r > 0;
+    bool mlp = s->op == NMLP_PLAN_MLP;
     choices rows = row_choices(s->rq), act = {.v = {1}, .n = 1};
     if (mlp) act = chunk_choices(s->rq, "ac", shape->o, true);
     for (int i = 0; i < rows.n; i++) {
         for (int k = 0; k < act.n; k++) {
             nmlp_strip_plan plan = {.rows = nmlp_min(rows.v[i], shape->s), .act_chunk = act.v[k], .out_ring = 1};
-            plan.shared = factors && mlp ? nmlp_tiling_get(s->rq->tiling, "shared", 0) == 1 : 0;
+            plan.shared = mlp && nmlp_kernel_mlp_ranks(s->rq).shared;
             try_inputs(s, plan, mlp ? shape->h : shape->o);
         }
     }
@@ -329,13 +335,13 @@ nmlp_status nmlp_strip_candidates(nmlp_strip_plan **out, size_t *n, size_t *n_tr
     *out = NULL;
     enumerate(&s);
     if (s.st == NMLP_OK && s.n == 0) {
-        s.st = nmlp_fail(err, NMLP_E_LIMIT,
-                         "no tiling of S=%lld H=%lld R=%lld O=%lld fits the SBUF of %s (%lld bytes per partition)",
-                         (long long)rq->shape.s, (long long)rq->shape.h, (long long)rq->shape.r, (long long)rq->shape.o,
-                         rq->machine->name, (long long)rq->machine->sbuf_usable_bytes);
+        char shape[NMLP_KERNEL_SHAPE_TEXT_MAX];
+        nmlp_kernel_shape_print(shape, rq);
+        s.st = nmlp_fail(err, NMLP_E_LIMIT, "no tiling of %s %s fits the SBUF of %s (%lld bytes per partition)",
+                         nmlp_plan_op_name(op), shape, rq->machine->name, (long long)rq->machine->sbuf_usable_bytes);
         if (rq->tiling && rq->tiling->n > 0)
-            nmlp_fail_hint(err,
-                           "--tiling leaves too little choice; x=4 needs one strip of rows and xc at least half of H");
+            nmlp_fail_hint(
+                err, "the tiling leaves too little choice; x=4 needs one strip of rows and xc at least half of H");
     }
     if (s.st == NMLP_OK) {
         qsort(s.list, s.n, sizeof *s.list, by_estimate);

@@ -18,13 +18,13 @@ static double limited_ns(const nmlp_machine *m, double tensor_ns, double dma_ns)
     return swings ? tensor_ns / ((1 + m->tensor_cold_rate) / 2) : tensor_ns;
 }
 
-nmlp_stretch nmlp_stretch_of(const nmlp_machine *m, const nmlp_pack *pack, int64_t rows, bool moving,
-                             size_t elem_bytes) {
+nmlp_taper_weights nmlp_taper_weights_of(const nmlp_machine *m, const nmlp_pack *pack, int64_t rows, bool moving,
+                                         size_t elem_bytes) {
     double wide = (double)(moving ? pack->columns : rows), times = moving ? ceil((double)rows / m->stationary_max) : 1,
            passes = elem_bytes == nmlp_nc_dtype_bytes(NMLP_NC_FP32) ? m->tensor_fp32_passes : 1;
     double row_bytes = (double)pack->columns * (double)elem_bytes,
            tensor_ns = times * passes * fmax(wide, m->tensor_min_cycles) / m->tensor_clock_ghz / m->tensor_sustained;
-    return (nmlp_stretch){
+    return (nmlp_taper_weights){
         .tile_rows = nmlp_pack_k_tiles(pack) * nmlp_pack_n_tiles(pack),
         .most = (int64_t)m->sbuf_free_max / pack->columns,
         .row_bytes = row_bytes,
@@ -40,10 +40,11 @@ static void turn_round(nmlp_taper *t) {
     for (int i = 0; i < t->n; i++) t->end[i] = at += length[i];
 }
 
-bool nmlp_taper_blocks(nmlp_taper *tapers, const nmlp_stretch *stretches, int n, int64_t least, const nmlp_machine *m) {
+bool nmlp_taper_blocks(nmlp_taper *tapers, const nmlp_taper_weights *stretches, int n, int64_t least,
+                       const nmlp_machine *m) {
     double lag = (double)least * stretches[n - 1].tensor_ns, ahead = 0; /* DMA after a block, less the work after it */
     for (int i = n - 1; i >= 0; i--) {
-        const nmlp_stretch *s = &stretches[i];
+        const nmlp_taper_weights *s = &stretches[i];
         nmlp_taper *t = &tapers[i];
         t->n = 0;
         if (i < n - 1) ahead -= s->turn_ns;
@@ -72,16 +73,16 @@ int64_t nmlp_taper_cut(nmlp_taper *t, int64_t k_tiles, int64_t cap) {
     return from;
 }
 
-nmlp_late nmlp_late_of(const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, const nmlp_pack *before,
-                       const nmlp_pack *last) {
+nmlp_taper_plan nmlp_taper_plan_of(const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, const nmlp_pack *before,
+                                   const nmlp_pack *last) {
     const nmlp_machine *m = rq->machine;
     size_t elem = nmlp_nc_dtype_bytes(rq->dtype);
-    nmlp_stretch stretches[2];
+    nmlp_taper_weights stretches[2];
     nmlp_taper tapers[2];
-    nmlp_late late = {0};
+    nmlp_taper_plan late = {0};
     int n = 0;
-    if (before) stretches[n++] = nmlp_stretch_of(m, before, rq->shape.s, false, elem);
-    stretches[n++] = nmlp_stretch_of(m, last, rq->shape.s, true, elem);
+    if (before) stretches[n++] = nmlp_taper_weights_of(m, before, rq->shape.s, false, elem);
+    stretches[n++] = nmlp_taper_weights_of(m, last, rq->shape.s, true, elem);
     late.few = nmlp_taper_blocks(tapers, stretches, n, plan->taper, m);
     late.last = tapers[n - 1];
     if (!before || !late.few) return late;

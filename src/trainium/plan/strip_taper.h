@@ -21,20 +21,21 @@ typedef struct nmlp_taper {
 } nmlp_taper;
 
 /* The weights of one product. */
-typedef struct nmlp_stretch {
+typedef struct nmlp_taper_weights {
     int64_t tile_rows;
     int64_t most;     /* tile rows one DMA may move */
     double row_bytes; /* per partition */
     double tensor_ns; /* of the product of one tile row */
     double turn_ns;   /* from its last product to the first one that needs the result */
-} nmlp_stretch;
+} nmlp_taper_weights;
 
 /* `rows` of the strip, `moving`: the weights move and the rows are stationary. */
-nmlp_stretch nmlp_stretch_of(const nmlp_machine *m, const nmlp_pack *pack, int64_t rows, bool moving,
-                             size_t elem_bytes);
+nmlp_taper_weights nmlp_taper_weights_of(const nmlp_machine *m, const nmlp_pack *pack, int64_t rows, bool moving,
+                                         size_t elem_bytes);
 /* Blocks of the last stretches of a kernel, in order of use; the very last block has `least` tile rows. False where
  * there would be too many. */
-bool nmlp_taper_blocks(nmlp_taper *tapers, const nmlp_stretch *stretches, int n, int64_t least, const nmlp_machine *m);
+bool nmlp_taper_blocks(nmlp_taper *tapers, const nmlp_taper_weights *stretches, int n, int64_t least,
+                       const nmlp_machine *m);
 /* The first column tile behind the last block of `cap` tile rows or more: what comes before may as well pass through a
  * ring in blocks of that length. Drops the blocks before it. */
 int64_t nmlp_taper_cut(nmlp_taper *taper, int64_t k_tiles, int64_t cap);

@@ -55,7 +55,8 @@ nmlp_status nmlp_check_fill(nmlp_values *v, const nmlp_program *p, uint64_t seed
         nmlp_rng_seed(&rng, seed + i + 1);
         nmlp_pack pack = {.k = t->rows};
         nmlp_pack_find(p, t->name, &pack);
-        double scale = t->role == NMLP_ROLE_WEIGHT ? 1.0 / sqrt((double)pack.k) : 1.0;
+        double scale =
+            t->role == NMLP_ROLE_WEIGHT ? 1.0 / sqrt((double)(pack.k > pack.k_second ? pack.k : pack.k_second)) : 1.0;
         char *out = nmlp_values_tensor(v, (int)i);
         size_t elem = nmlp_nc_dtype_bytes(t->dtype);
         for (int64_t done = 0, n = t->rows * t->cols; done < n;) {

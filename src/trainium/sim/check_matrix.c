@@ -23,7 +23,7 @@ bool nmlp_check_matrix_find(nmlp_check_matrix *m, nmlp_values *v, const nmlp_pro
                                  NULL};
         bool packed = nmlp_pack_find(p, name, &pack);
         if (!packed && !turned) return true;
-        if (packed) m->rows = pack.k, m->cols = pack.n;
+        if (packed) m->rows = nmlp_pack_plane_k(&pack, plane), m->cols = pack.n;
         m->owned = nmlp_mem_new((size_t)(m->rows * m->cols), elem, err);
         if (!m->owned) return false;
         if (packed)

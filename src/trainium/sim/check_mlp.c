@@ -28,16 +28,24 @@ typedef struct place {
     int64_t plane[2];
 } place;
 
-static const place places[N_PATHS][4] = {
+enum { N_PLACES = 7 };
+
+static const place places[N_PATHS][N_PLACES] = {
     {{"w_gate_up", NULL, {0, 0}},
+     {"w_gate_v_up", NULL, {0, 0}},
      {"u_shared", "v_gate_up", {0, 0}},
      {"u_gate_up", "v_gate_up", {0, 0}},
+     {"u_gate", "v_gate_up", {0, 0}},
+     {"u_gate", "v_gate_w_up", {0, 0}},
      {"u_gate", "v_gate", {0, 0}}},
     {{"w_gate_up", NULL, {1, 0}},
+     {"v_gate_w_up", NULL, {1, 0}},
      {"u_shared", "v_gate_up", {0, 1}},
      {"u_gate_up", "v_gate_up", {1, 1}},
+     {"u_up", "v_gate_up", {0, 1}},
+     {"u_up", "w_gate_v_up", {0, 1}},
      {"u_up", "v_up", {0, 0}}},
-    {{"w_down", NULL, {0, 0}}, {"u_down", "v_down", {0, 0}}, {0}, {0}},
+    {{"w_down", NULL, {0, 0}}, {"u_down", "v_down", {0, 0}}},
 };
 
 static bool has_tensor(const nmlp_program *p, const char *name) {
@@ -47,12 +55,16 @@ static bool has_tensor(const nmlp_program *p, const char *name) {
 }
 
 bool nmlp_check_is_mlp(const nmlp_program *p) {
-    return has_tensor(p, "w_gate_up") || has_tensor(p, "v_gate_up") || has_tensor(p, "v_gate");
+    for (int i = 0; i < N_PLACES; i++) {
+        const place *at = &places[GATE][i];
+        if (has_tensor(p, at->second ? at->second : at->first)) return true;
+    }
+    return false;
 }
 
 static bool find_path(path *out, nmlp_values *v, const nmlp_program *p, const place *tries, nmlp_err *err) {
     *out = (path){0};
-    for (int i = 0; i < 4 && tries[i].first; i++) {
+    for (int i = 0; i < N_PLACES && tries[i].first; i++) {
         if (!has_tensor(p, tries[i].first) || (tries[i].second && !has_tensor(p, tries[i].second))) continue;
         out->n = tries[i].second ? 2 : 1;
         return nmlp_check_matrix_find(&out->f[0], v, p, tries[i].first, tries[i].plane[0], false, err) &&

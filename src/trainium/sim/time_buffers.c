@@ -1,9 +1,9 @@
 /* Dependencies through buffers, and spilled rows. */
 #include "trainium/sim/time_internal.h"
 
-nmlp_rows nmlp_rows_of(const nmlp_timer *t, const nmlp_box *box) {
+nmlp_sim_rows nmlp_sim_rows_of(const nmlp_timer *t, const nmlp_box *box) {
     const nmlp_buffer *b = &t->p->buffers[box->buffer];
-    nmlp_rows r = {.c0 = 1, .c1 = 1};
+    nmlp_sim_rows r = {.c0 = 1, .c1 = 1};
     if (b->n_dims == 2) {
         r.c1 = box->count[0];
         r.base = box->start[0];
@@ -60,7 +60,7 @@ nmlp_slot *nmlp_timer_slot(nmlp_timer *t, int buffer, int64_t row, bool keeps) {
 }
 
 void nmlp_timer_wait_read(nmlp_timer *t, const nmlp_box *box, nmlp_nc_engine engine, nmlp_wait *wait) {
-    for (nmlp_rows r = nmlp_rows_of(t, box); nmlp_rows_next(&r);) {
+    for (nmlp_sim_rows r = nmlp_sim_rows_of(t, box); nmlp_sim_rows_next(&r);) {
         const nmlp_slot *s = nmlp_timer_slot(t, box->buffer, r.row, true);
         double at = s->written;
         if (s->writer != engine && s->writer != NMLP_ENGINE_DMA && engine != NMLP_ENGINE_DMA) at += t->m->semaphore_ns;
@@ -70,7 +70,7 @@ void nmlp_timer_wait_read(nmlp_timer *t, const nmlp_box *box, nmlp_nc_engine eng
 
 void nmlp_timer_wait_write(nmlp_timer *t, const nmlp_box *box, nmlp_nc_engine engine, bool keeps, nmlp_wait *wait) {
     bool psum = t->p->buffers[box->buffer].space == NMLP_SPACE_PSUM;
-    for (nmlp_rows r = nmlp_rows_of(t, box); nmlp_rows_next(&r);) {
+    for (nmlp_sim_rows r = nmlp_sim_rows_of(t, box); nmlp_sim_rows_next(&r);) {
         const nmlp_slot *s = nmlp_timer_slot(t, box->buffer, r.row, keeps);
         nmlp_stall why = psum ? NMLP_STALL_PSUM : NMLP_STALL_BUFFER;
         /* An engine keeps the order of its own accesses by itself. */
@@ -82,7 +82,7 @@ void nmlp_timer_wait_write(nmlp_timer *t, const nmlp_box *box, nmlp_nc_engine en
 }
 
 void nmlp_timer_did_read(nmlp_timer *t, const nmlp_box *box, nmlp_nc_engine engine, double end) {
-    for (nmlp_rows r = nmlp_rows_of(t, box); nmlp_rows_next(&r);) {
+    for (nmlp_sim_rows r = nmlp_sim_rows_of(t, box); nmlp_sim_rows_next(&r);) {
         nmlp_slot *s = nmlp_timer_slot(t, box->buffer, r.row, true);
         if (end < s->read) continue;
         s->read = end;
@@ -92,7 +92,7 @@ void nmlp_timer_did_read(nmlp_timer *t, const nmlp_box *box, nmlp_nc_engine engi
 
 void nmlp_timer_did_write(nmlp_timer *t, const nmlp_box *box, nmlp_nc_engine engine, double readable, bool from_hbm) {
     nmlp_timed_buffer *b = &t->buffers[box->buffer];
-    for (nmlp_rows r = nmlp_rows_of(t, box); nmlp_rows_next(&r);) {
+    for (nmlp_sim_rows r = nmlp_sim_rows_of(t, box); nmlp_sim_rows_next(&r);) {
         nmlp_slot *s = nmlp_timer_slot(t, box->buffer, r.row, true);
         s->written = readable;
         s->writer = (unsigned char)engine;

@@ -71,12 +71,12 @@ void nmlp_timer_matmul(nmlp_timer *t, const nmlp_step *step);
 void nmlp_timer_elementwise(nmlp_timer *t, const nmlp_step *step);
 void nmlp_timer_transfer(nmlp_timer *t, const nmlp_step *step);
 
-/* Walks the rows of a box: for (nmlp_rows it = begin; next(&it); ) it.row */
-typedef struct nmlp_rows {
+/* Walks the rows of a box: for (nmlp_sim_rows it = begin; next(&it); ) it.row */
+typedef struct nmlp_sim_rows {
     int64_t row, i, j, c0, c1, base, s0;
-} nmlp_rows;
-nmlp_rows nmlp_rows_of(const nmlp_timer *t, const nmlp_box *box);
-static inline bool nmlp_rows_next(nmlp_rows *r) {
+} nmlp_sim_rows;
+nmlp_sim_rows nmlp_sim_rows_of(const nmlp_timer *t, const nmlp_box *box);
+static inline bool nmlp_sim_rows_next(nmlp_sim_rows *r) {
     if (r->i == r->c0) return false;
     r->row = r->base + r->i * r->s0 + r->j;
     if (++r->j == r->c1) r->j = 0, r->i++;

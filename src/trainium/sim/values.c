@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "trainium/neuron/program_text.h"
 #include "trainium/neuron/walk.h"
-#include "trainium/sim/panel.h"
+#include "trainium/sim/matmul.h"
 #include "trainium/sim/values_internal.h"
 
 nmlp_dtype nmlp_nc_dtype_to_tensor(nmlp_nc_dtype dtype) {
@@ -64,11 +64,11 @@ nmlp_status nmlp_values_create(nmlp_values **out, const nmlp_program *program, n
     if (!v) return NMLP_E_NOMEM;
     v->p = program;
     v->pool = pool;
-    v->panel_fn = nmlp_panel_choose();
+    v->matmul_fn = nmlp_sim_matmul_choose();
     v->tensors = nmlp_mem_new(program->n_tensors + 1, sizeof *v->tensors, err);
     v->buffers = nmlp_mem_new(program->n_buffers + 1, sizeof *v->buffers, err);
-    v->scratch = nmlp_mem_new((size_t)nmlp_pool_threads(pool), NMLP_PANEL_SCRATCH * sizeof(float), err);
-    v->packed = nmlp_mem_new(3 * NMLP_PANEL_K_MAX, NMLP_MOVING_LIMIT * sizeof(float), err);
+    v->scratch = nmlp_mem_new((size_t)nmlp_pool_threads(pool), NMLP_SIM_MATMUL_SCRATCH * sizeof(float), err);
+    v->packed = nmlp_mem_new(3 * NMLP_SIM_MATMUL_K_MAX, NMLP_MOVING_LIMIT * sizeof(float), err);
     if (v->tensors && v->buffers && v->scratch && v->packed) st = create_memories(v, err);
     if (st == NMLP_OK)
         *out = v;

@@ -3,7 +3,7 @@
 #define NMLP_TRAINIUM_SIM_VALUES_INTERNAL_H
 
 #include "trainium/neuron/walk.h"
-#include "trainium/sim/panel.h"
+#include "trainium/sim/matmul.h"
 #include "trainium/sim/values.h"
 
 /* The marked NaN: one pattern in every dtype, equal after widening. */
@@ -16,7 +16,7 @@ enum { NMLP_MOVING_LIMIT = 8192, NMLP_PENDING_MAX = 16 };
 /* Products into one PSUM tile that wait to be computed together: threads then meet once per tile, not once per product.
  * Nothing else can see the difference, since every other instruction computes them first. */
 typedef struct nmlp_pending {
-    nmlp_panel panels[NMLP_PENDING_MAX];
+    nmlp_sim_matmul matmuls[NMLP_PENDING_MAX];
     nmlp_step steps[NMLP_PENDING_MAX];
     int count;
     int64_t n; /* columns */
@@ -25,7 +25,7 @@ typedef struct nmlp_pending {
 struct nmlp_values {
     const nmlp_program *p;
     nmlp_pool *pool;
-    nmlp_panel_fn *panel_fn;
+    nmlp_sim_matmul_fn *matmul_fn;
     void **tensors;
     float **buffers; /* [partitions][free elements], widened to fp32, holding values of the buffer's dtype */
     float *scratch;  /* per thread */

@@ -124,7 +124,7 @@ static void matmul_columns(void *ctx, int thread, int n_threads) {
     int64_t begin = thread * per * 32, end = begin + per * 32;
     if (end > todo->n) end = todo->n;
     for (int i = 0; begin < end && i < todo->count; i++)
-        v->panel_fn(&todo->panels[i], begin, end, v->scratch + (size_t)thread * NMLP_PANEL_SCRATCH);
+        v->matmul_fn(&todo->matmuls[i], begin, end, v->scratch + (size_t)thread * NMLP_SIM_MATMUL_SCRATCH);
 }
 
 /* The operand as one run per partition, packed where it is not. */
@@ -138,7 +138,7 @@ static const float *as_matrix(const runs *r, int64_t parts, float *packed, int64
 
 /* A marked NaN in a row of the stationary operand spoils a whole row of the result, one in the moving operand a column:
  * the first row and the first column show both. */
-static bool result_spoiled(const nmlp_panel *p, int64_t n) {
+static bool result_spoiled(const nmlp_sim_matmul *p, int64_t n) {
     bool bad = false;
     for (int64_t j = 0; j < n; j++) bad = bad || isnan(p->out[j]);
     for (int i = 0; i < p->m; i++) bad = bad || isnan(p->out[i * p->out_stride]);
@@ -159,7 +159,7 @@ nmlp_status nmlp_values_flush(nmlp_values *v, nmlp_err *err) {
     if (count == 0) return NMLP_OK;
     nmlp_pool_run(todo->n >= 64 ? v->pool : NULL, matmul_columns, v);
     todo->count = 0;
-    if (!result_spoiled(&todo->panels[0], todo->n)) return NMLP_OK;
+    if (!result_spoiled(&todo->matmuls[0], todo->n)) return NMLP_OK;
     for (int i = 0; i < count; i++) {
         const nmlp_step *step = &todo->steps[i];
         runs a = runs_of(v, &step->a), b = runs_of(v, &step->b), dst = runs_of(v, &step->dst);
@@ -171,13 +171,13 @@ nmlp_status nmlp_values_flush(nmlp_values *v, nmlp_err *err) {
 }
 
 /* Adds a product to those that wait, after computing them if they go to another tile. */
-static nmlp_status defer(nmlp_values *v, const nmlp_step *step, const nmlp_panel *panel, int64_t n, nmlp_err *err) {
+static nmlp_status defer(nmlp_values *v, const nmlp_step *step, const nmlp_sim_matmul *mm, int64_t n, nmlp_err *err) {
     nmlp_pending *todo = &v->pending;
-    const nmlp_panel *first = &todo->panels[0];
-    bool joins = todo->count > 0 && todo->count < NMLP_PENDING_MAX && first->out == panel->out &&
-                 first->m == panel->m && todo->n == n;
+    const nmlp_sim_matmul *first = &todo->matmuls[0];
+    bool joins =
+        todo->count > 0 && todo->count < NMLP_PENDING_MAX && first->out == mm->out && first->m == mm->m && todo->n == n;
     if (!joins) NMLP_RETURN_IF_FAILED(nmlp_values_flush(v, err));
-    todo->panels[todo->count] = *panel;
+    todo->matmuls[todo->count] = *mm;
     todo->steps[todo->count++] = *step;
     todo->n = n;
     return NMLP_OK;
@@ -186,15 +186,15 @@ static nmlp_status defer(nmlp_values *v, const nmlp_step *step, const nmlp_panel
 static nmlp_status run_matmul(nmlp_values *v, const nmlp_step *step, nmlp_err *err) {
     runs a = runs_of(v, &step->a), b = runs_of(v, &step->b), dst = runs_of(v, &step->dst);
     int64_t m = nmlp_box_free(&step->a), n = nmlp_box_free(&step->b), k = step->a.parts;
-    if (k != step->b.parts || k > NMLP_PANEL_K_MAX || m > NMLP_PANEL_M_MAX || n > NMLP_MOVING_LIMIT ||
+    if (k != step->b.parts || k > NMLP_SIM_MATMUL_K_MAX || m > NMLP_SIM_MATMUL_M_MAX || n > NMLP_MOVING_LIMIT ||
         m != step->dst.parts || n != nmlp_box_free(&step->dst))
         return nmlp_values_refuse(v, step, NMLP_E_ILLEGAL, "has operands that do not fit together", err);
-    float *pack_a = v->packed, *pack_b = v->packed + NMLP_PANEL_K_MAX * NMLP_MOVING_LIMIT;
-    float *pack_out = pack_b + NMLP_PANEL_K_MAX * NMLP_MOVING_LIMIT;
+    float *pack_a = v->packed, *pack_b = v->packed + NMLP_SIM_MATMUL_K_MAX * NMLP_MOVING_LIMIT;
+    float *pack_out = pack_b + NMLP_SIM_MATMUL_K_MAX * NMLP_MOVING_LIMIT;
     bool split = dst.c0 * dst.c1 != 1, narrow = dtype_of(v, &step->dst) != NMLP_NC_FP32;
     bool plain = !split && !narrow && a.c0 * a.c1 == 1 && b.c0 * b.c1 == 1;
     if (!plain) NMLP_RETURN_IF_FAILED(nmlp_values_flush(v, err)); /* before the packed copies are overwritten */
-    nmlp_panel p = {.m = (int)m, .k = (int)k, .accumulate = step->accumulate};
+    nmlp_sim_matmul p = {.m = (int)m, .k = (int)k, .accumulate = step->accumulate};
     p.a = as_matrix(&a, k, pack_a, &p.a_stride);
     p.b = as_matrix(&b, k, pack_b, &p.b_stride);
     p.out = split ? pack_out : dst.base;

@@ -211,18 +211,21 @@ def mlp(xT, u_gate_up, v_gate_up, u_down, v_down):
 
 
 def pack(planes, chunk_tiles, columns):
-    """Cuts matrices [K, N] of one shape into tiles, in the order the kernel uses them.
+    """Cuts matrices [K, N] with as many columns into tiles, in the order the kernel uses them.
 
     Row p of the result holds row p of every tile: by chunk of K, column tile, plane, tile of the chunk.
     """
-    k, n = planes[0].shape
-    chunks = -(-k // (chunk_tiles * P))
-    n_tiles = -(-n // columns)
-    padded = np.zeros((len(planes), chunks * chunk_tiles * P, n_tiles * columns), dtype=planes[0].dtype)
-    for i, plane in enumerate(planes):
-        padded[i, :k, :n] = plane
-    tiles = padded.reshape(len(planes), chunks, chunk_tiles, P, n_tiles, columns).transpose(3, 1, 4, 0, 2, 5)
-    return tiles.reshape(P, -1)[:min(k, P)]
+    parts = []
+    for plane in planes:
+        k, n = plane.shape
+        tiles = min(chunk_tiles, -(-k // P))
+        chunks = -(-k // (tiles * P))
+        n_tiles = -(-n // columns)
+        padded = np.zeros((chunks * tiles * P, n_tiles * columns), dtype=plane.dtype)
+        padded[:k, :n] = plane
+        parts.append(padded.reshape(chunks, tiles, P, n_tiles, columns).transpose(2, 0, 3, 1, 4))
+    rows = min(max(plane.shape[0] for plane in planes), P)
+    return np.concatenate(parts, axis=3).reshape(P, -1)[:rows]
 
 
 def inputs(seed=0):

@@ -204,6 +204,36 @@ static void module_loads_the_tensors_of_the_checkpoint_format(void **state) {
     nmlp_program_destroy(p);
 }
 
+/* A machine file may have any name; what it says must stay inside the docstrings. */
+static void names_of_machines_and_files_cannot_leave_the_docstring(void **state) {
+    (void)state;
+    nmlp_machine m;
+    nmlp_program *p = NULL;
+    nmlp_str text;
+    nmlp_err err = {0};
+    nmlp_assert_ok(nmlp_machine_open(&m, "trn2", &err), &err);
+    nmlp_kernel_request rq = {.shape = {64, 256, 128, 512}, .dtype = NMLP_NC_BF16, .machine = &m};
+    nmlp_assert_ok(nmlp_kernel_build(&p, nmlp_kernel_find("mlp", &err), &rq, &err), &err);
+    snprintf(m.name, sizeof m.name, "%s", "a\"\"\";evil()#\\");
+    nmlp_emit_options options = {.dialect = NMLP_DIALECT_NKI,
+                                 .machine = &m,
+                                 .command = "emit --target 'x\"\"\"\nevil()\n\"\"\"\xff'",
+                                 .latency_us = 1};
+    for (int module = 0; module < 2; module++) {
+        nmlp_str_init(&text);
+        nmlp_assert_ok(module ? nmlp_emit_module(&text, p, &options, "k", &err)
+                              : nmlp_emit_kernel(&text, p, &options, NULL, &err),
+                       &err);
+        const char *source = nmlp_str_text(&text);
+        assert_null(strstr(source, "\"\"\";"));
+        assert_null(strstr(source, "\nevil()"));
+        assert_null(strchr(source, '\xff'));
+        if (!module) assert_non_null(strstr(source, "a\\\"\\\"\\\";evil()#\\\\"));
+        nmlp_str_fini(&text);
+    }
+    nmlp_program_destroy(p);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kernel_is_emitted_alike_twice_in_the_idiom_of_its_dialect),
@@ -212,6 +242,7 @@ int main(void) {
         cmocka_unit_test(what_a_dialect_cannot_say_is_refused),
         cmocka_unit_test(a_shape_that_unrolls_too_far_carries_a_note),
         cmocka_unit_test(module_loads_the_tensors_of_the_checkpoint_format),
+        cmocka_unit_test(names_of_machines_and_files_cannot_leave_the_docstring),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

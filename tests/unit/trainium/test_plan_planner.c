@@ -8,13 +8,13 @@
 #include "trainium/plan/predict.h"
 #include "trainium/sim/time.h"
 
-static int n_judged;
+static int n_simulated;
 
-static nmlp_status judge(void *ctx, const nmlp_program *program, const nmlp_machine *machine, nmlp_kernel_cost *out,
-                         nmlp_err *err) {
+static nmlp_status simulate_cost(void *ctx, const nmlp_program *program, const nmlp_machine *machine,
+                                 nmlp_kernel_cost *out, nmlp_err *err) {
     nmlp_time_report t;
     (void)ctx;
-    n_judged++;
+    n_simulated++;
     NMLP_RETURN_IF_FAILED(nmlp_time_run(&t, program, machine, NULL, err));
     *out = (nmlp_kernel_cost){.latency_us = t.latency_us,
                               .hbm_bytes = t.hbm_read_bytes + t.hbm_write_bytes,
@@ -31,12 +31,12 @@ static nmlp_machine machine(const char *name) {
     return m;
 }
 
-static nmlp_plan find(const nmlp_machine *m, nmlp_plan_op op, nmlp_kernel_shape s, const char *cache) {
-    nmlp_plan plan;
+static nmlp_kernel_plan find(const nmlp_machine *m, nmlp_plan_op op, nmlp_kernel_shape s, const char *cache) {
+    nmlp_kernel_plan plan;
     nmlp_err err = {0};
-    nmlp_planner planner = {.machine = m, .judge = judge, .cache_path = cache};
+    nmlp_planner planner = {.machine = m, .cost = simulate_cost, .cache_path = cache};
     nmlp_kernel_request rq = {.shape = s, .dtype = NMLP_NC_BF16, .machine = m};
-    nmlp_assert_ok(nmlp_plan_find(&plan, &planner, op, &rq, &err), &err);
+    nmlp_assert_ok(nmlp_kernel_plan_find(&plan, &planner, op, &rq, &err), &err);
     return plan;
 }
 
@@ -49,7 +49,7 @@ static double simulated_us(const nmlp_machine *m, const char *kernel, const char
     nmlp_assert_ok(nmlp_tiling_parse(&tiling, tiling_text, &err), &err);
     nmlp_kernel_request rq = {.shape = s, .dtype = NMLP_NC_BF16, .tiling = &tiling, .machine = m};
     nmlp_assert_ok(nmlp_kernel_build(&p, nmlp_kernel_find(kernel, &err), &rq, &err), &err);
-    nmlp_assert_ok(judge(NULL, p, m, &cost, &err), &err);
+    nmlp_assert_ok(simulate_cost(NULL, p, m, &cost, &err), &err);
     nmlp_program_destroy(p);
     if (bytes) *bytes = cost.hbm_bytes;
     return cost.latency_us;
@@ -78,7 +78,7 @@ static void our_chain_reaches_the_tensor_limit_with_no_more_traffic(void **state
     nmlp_machine m = machine("trn1");
     for (int64_t s = 1024; s <= 4096; s *= 4) {
         nmlp_kernel_shape shape = {s, 8192, 4096, 16384};
-        nmlp_plan plan = find(&m, NMLP_PLAN_XUV, shape, NULL);
+        nmlp_kernel_plan plan = find(&m, NMLP_PLAN_XUV, shape, NULL);
         assert_string_equal(plan.winner.kernel, "xuv");
         assert_true(plan.winner.cost.tensor_utilisation_sustained >= (s >= 4096 ? 0.98 : 0.95));
         for (int table = 1; table <= 2; table++) {
@@ -103,7 +103,7 @@ static void planned_mlps_are_near_their_bound_and_beat_the_papers(void **state) 
     for (int t = 0; t < 3; t++) {
         nmlp_machine m = machine(targets[t]);
         for (size_t i = t == 2 ? N_SHORTEST : 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-            nmlp_plan plan = find(&m, NMLP_PLAN_MLP, shapes[i], NULL);
+            nmlp_kernel_plan plan = find(&m, NMLP_PLAN_MLP, shapes[i], NULL);
             double over = (plan.winner.cost.latency_us - m.launch_us) / (plan.limit_us - m.launch_us);
             if (over > 1.06)
                 print_message("%s S=%lld R=%lld: %.3f of the bound\n", targets[t], (long long)shapes[i].s,
@@ -126,7 +126,7 @@ static void floor_is_the_dma_bound_between_first_load_and_last_store(void **stat
            done = 300, matmul = 64 / 2.4 / 0.993, read_out = 170 + 9 + 64 / 1.2 + 20 + 155;
     double by_hand =
         issue_and_start + (weights + x) / (16 * 35) + done + matmul + read_out + issue_and_start + 9 + done;
-    nmlp_bounds b = nmlp_bounds_of(NMLP_PLAN_MLP, &rq, false);
+    nmlp_bounds b = nmlp_bounds_of(NMLP_PLAN_MLP, &rq);
     assert_true(fabs(b.floor_ns - by_hand) < 1e-6 * by_hand);
     assert_true(b.floor_ns > 1.06 * b.largest_ns); /* docs/kernels.md: out of reach there */
 }
@@ -145,10 +145,10 @@ static void same_question_same_answer_and_the_cache_remembers_it(void **state) {
     nmlp_kernel_shape shape = {64, 1024, 256, 2048};
     nmlp_test_mkdtemp(dir, sizeof dir);
     snprintf(path, sizeof path, "%s/plans", dir);
-    nmlp_plan a = find(&m, NMLP_PLAN_MLP, shape, NULL), b = find(&m, NMLP_PLAN_MLP, shape, path);
-    int before = n_judged;
-    nmlp_plan c = find(&m, NMLP_PLAN_MLP, shape, path);
-    assert_int_equal(n_judged - before, 2); /* winner and runner-up only */
+    nmlp_kernel_plan a = find(&m, NMLP_PLAN_MLP, shape, NULL), b = find(&m, NMLP_PLAN_MLP, shape, path);
+    int before = n_simulated;
+    nmlp_kernel_plan c = find(&m, NMLP_PLAN_MLP, shape, path);
+    assert_int_equal(n_simulated - before, 2); /* winner and runner-up only */
     assert_true(c.cached && !b.cached);
     assert_memory_equal(&a.winner.tiling, &b.winner.tiling, sizeof a.winner.tiling);
     assert_int_equal(c.winner.tiling.n, b.winner.tiling.n);
@@ -163,12 +163,12 @@ static void same_question_same_answer_and_the_cache_remembers_it(void **state) {
 static void too_large_for_sbuf_is_refused(void **state) {
     (void)state;
     nmlp_machine m = machine("trn1");
-    nmlp_plan plan;
+    nmlp_kernel_plan plan;
     nmlp_err err = {0};
-    nmlp_planner planner = {.machine = &m, .judge = judge};
+    nmlp_planner planner = {.machine = &m, .cost = simulate_cost};
     nmlp_kernel_request rq = {.shape = {512, 1 << 20, 0, 1 << 20}, .dtype = NMLP_NC_BF16, .machine = &m};
-    nmlp_assert_fails(nmlp_plan_find(&plan, &planner, NMLP_PLAN_MLP, &rq, &err), &err, NMLP_E_LIMIT, "SBUF", "trn1",
-                      NULL);
+    nmlp_assert_fails(nmlp_kernel_plan_find(&plan, &planner, NMLP_PLAN_MLP, &rq, &err), &err, NMLP_E_LIMIT, "SBUF",
+                      "trn1", NULL);
 }
 
 /* Sums, monotonicity, and the all-reduce only where there is more than one core. */
@@ -176,7 +176,7 @@ static void predictions_add_up(void **state) {
     (void)state;
     nmlp_machine m = machine("trn2");
     nmlp_err err = {0};
-    nmlp_planner planner = {.machine = &m, .judge = judge};
+    nmlp_planner planner = {.machine = &m, .cost = simulate_cost};
     nmlp_predict_request rq = {
         .decoder = {1024, 3072, 4, 16, 8, 64, 32000, 0}, .prompt = 256, .generate = 32, .tp = 1, .dtype = NMLP_NC_BF16};
     nmlp_prediction one, two, thin;

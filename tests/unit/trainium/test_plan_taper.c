@@ -19,7 +19,7 @@ static int64_t block(const nmlp_taper *t, int i) { return t->end[i] - (i ? t->en
 
 /* How long after the last byte the tensor engine is done: a block is begun when it has come and the one before it is
  * through; the second product waits for the result of the first. */
-static double lag_ns(const nmlp_taper *tapers, const nmlp_stretch *s, const nmlp_machine *m) {
+static double lag_ns(const nmlp_taper *tapers, const nmlp_taper_weights *s, const nmlp_machine *m) {
     double come = 0, through = 0;
     for (int k = 0; k < N_STRETCHES; k++) {
         for (int i = 0; i < tapers[k].n; i++) {
@@ -33,13 +33,13 @@ static double lag_ns(const nmlp_taper *tapers, const nmlp_stretch *s, const nmlp
 }
 
 /* Factors of decode kernels: [I,r] and [r,H]. */
-static void stretches_of(nmlp_stretch s[N_STRETCHES], const nmlp_machine *m, int64_t rows, nmlp_rng *rng) {
+static void stretches_of(nmlp_taper_weights s[N_STRETCHES], const nmlp_machine *m, int64_t rows, nmlp_rng *rng) {
     int64_t r = 128 * (2 + nmlp_rng_below(rng, 12)), i = 128 * (16 + nmlp_rng_below(rng, 60)),
             h = 128 * (8 + nmlp_rng_below(rng, 16));
     nmlp_pack before = {.k = i, .n = r, .partitions = 128, .chunk_tiles = i / 128, .columns = 128, .planes = 1},
               last = {.k = r, .n = h, .partitions = 128, .chunk_tiles = r / 128, .columns = 128, .planes = 1};
-    s[0] = nmlp_stretch_of(m, &before, rows, false, 2);
-    s[1] = nmlp_stretch_of(m, &last, rows, true, 2);
+    s[0] = nmlp_taper_weights_of(m, &before, rows, false, 2);
+    s[1] = nmlp_taper_weights_of(m, &last, rows, true, 2);
 }
 
 static void blocks_end_with_the_lag_asked_for(void **state) {
@@ -51,7 +51,7 @@ static void blocks_end_with_the_lag_asked_for(void **state) {
     int n_checked = 0;
     for (int i = 0; i < 200; i++) {
         nmlp_machine m = machine(targets[i % 3]);
-        nmlp_stretch s[N_STRETCHES];
+        nmlp_taper_weights s[N_STRETCHES];
         nmlp_taper t[N_STRETCHES];
         int64_t least = 1 + nmlp_rng_below(&rng, 12);
         stretches_of(s, &m, rows[nmlp_rng_below(&rng, 3)], &rng);

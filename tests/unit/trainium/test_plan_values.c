@@ -7,8 +7,8 @@
 #include "trainium/sim/check.h"
 #include "trainium/sim/time.h"
 
-static nmlp_status judge(void *ctx, const nmlp_program *program, const nmlp_machine *machine, nmlp_kernel_cost *out,
-                         nmlp_err *err) {
+static nmlp_status simulate_cost(void *ctx, const nmlp_program *program, const nmlp_machine *machine,
+                                 nmlp_kernel_cost *out, nmlp_err *err) {
     nmlp_time_report t;
     (void)ctx;
     NMLP_RETURN_IF_FAILED(nmlp_time_run(&t, program, machine, NULL, err));
@@ -40,7 +40,7 @@ static int64_t pick(nmlp_rng *rng, int64_t least, int64_t most) {
 }
 
 /* Choices that the planner makes for real models, which the small shapes of this test would not lead it to. */
-static void fix_details(nmlp_tiling *fix, nmlp_kernel_shape *s, nmlp_plan_op op, nmlp_rng *rng) {
+static void fix_details(nmlp_tiling *fix, nmlp_kernel_shape *s, bool cuts_x, nmlp_rng *rng) {
     nmlp_err err = {0};
     if (nmlp_rng_below(rng, 3) == 0) { /* single tiles at the end, which need short ones to be several */
         nmlp_assert_ok(nmlp_tiling_set(fix, "tail", pick(rng, 0, 3), &err), &err);
@@ -60,7 +60,7 @@ static void fix_details(nmlp_tiling *fix, nmlp_kernel_shape *s, nmlp_plan_op op,
         nmlp_assert_ok(nmlp_tiling_set(fix, "oring", pick(rng, 1, 3), &err), &err);
         nmlp_assert_ok(nmlp_tiling_set(fix, "okb", pick(rng, 2, 3) - pick(rng, 0, 1), &err), &err);
     }
-    if (s->r > 0 && op != NMLP_PLAN_XW && s->s <= 512 && nmlp_rng_below(rng, 4) == 0) { /* halves of x */
+    if (cuts_x && s->s <= 512 && nmlp_rng_below(rng, 4) == 0) { /* halves of x */
         s->h = pick(rng, 1025, 2048);
         s->o = pick(rng, 1, 200);
         nmlp_assert_ok(nmlp_tiling_set(fix, "x", NMLP_X_AHEAD, &err), &err);
@@ -68,40 +68,73 @@ static void fix_details(nmlp_tiling *fix, nmlp_kernel_shape *s, nmlp_plan_op op,
     }
 }
 
-/* Random op, machine, shape and input layout; the planner decides the rest. */
-static void check_random_plan(nmlp_rng *rng) {
+static void check_plan(nmlp_plan_op op, nmlp_kernel_request rq, nmlp_rng *rng) {
     static const char *const targets[] = {"trn1", "trn2", "trn3"};
     nmlp_machine m;
     nmlp_err err = {0};
-    nmlp_plan plan;
+    nmlp_kernel_plan plan;
     nmlp_program *p = NULL;
-    nmlp_tiling fix = {0};
     nmlp_str tiling;
-    char what[256];
+    char what[400], shape[NMLP_KERNEL_SHAPE_TEXT_MAX];
+    nmlp_assert_ok(nmlp_machine_open(&m, targets[nmlp_rng_below(rng, 3)], &err), &err);
+    rq.machine = &m;
+    rq.dtype = NMLP_NC_BF16;
+    nmlp_planner planner = {.machine = &m, .cost = simulate_cost};
+    nmlp_assert_ok(nmlp_kernel_plan_find(&plan, &planner, op, &rq, &err), &err);
+    nmlp_assert_ok(nmlp_plan_candidate_build(&p, &plan.winner, &rq, &err), &err);
+    nmlp_assert_ok(nmlp_program_check(p, &m, NULL, &err), &err);
+    nmlp_str_init(&tiling);
+    nmlp_tiling_print(&plan.winner.tiling, &tiling);
+    nmlp_kernel_shape_print(shape, &rq);
+    snprintf(what, sizeof what, "%s on %s %s %s", plan.winner.kernel, m.name, shape, nmlp_str_text(&tiling));
+    check_values(p, what);
+    nmlp_str_fini(&tiling);
+    nmlp_program_destroy(p);
+}
+
+static void cut_activations(nmlp_tiling *fix, nmlp_rng *rng) {
+    nmlp_err err = {0};
+    nmlp_assert_ok(nmlp_tiling_set(fix, "ac", 1 + nmlp_rng_below(rng, 3), &err), &err);
+    nmlp_assert_ok(nmlp_tiling_set(fix, "xc", 8, &err), &err);
+}
+
+/* Random op, machine, shape and input layout; the planner decides the rest. */
+static void check_random_plan(nmlp_rng *rng) {
+    nmlp_err err = {0};
+    nmlp_tiling fix = {0};
     nmlp_plan_op op = (nmlp_plan_op)nmlp_rng_below(rng, 3);
     nmlp_kernel_shape s = {odd_size(rng, 700), odd_size(rng, 400), odd_size(rng, 300), odd_size(rng, 600)};
     if (op == NMLP_PLAN_XW || (op == NMLP_PLAN_MLP && nmlp_rng_below(rng, 3) == 0)) s.r = 0;
     if (nmlp_rng_below(rng, 4) == 0) nmlp_assert_ok(nmlp_tiling_set(&fix, "x", 1 + nmlp_rng_below(rng, 3), &err), &err);
     if (op == NMLP_PLAN_MLP && s.r > 0 && nmlp_rng_below(rng, 3) == 0)
         nmlp_assert_ok(nmlp_tiling_set(&fix, "shared", 1, &err), &err);
-    if (nmlp_rng_below(rng, 3) == 0) { /* cut activations even where they would fit */
-        nmlp_assert_ok(nmlp_tiling_set(&fix, "ac", 1 + nmlp_rng_below(rng, 3), &err), &err);
-        nmlp_assert_ok(nmlp_tiling_set(&fix, "xc", 8, &err), &err);
-    }
-    fix_details(&fix, &s, op, rng);
-    nmlp_assert_ok(nmlp_machine_open(&m, targets[nmlp_rng_below(rng, 3)], &err), &err);
-    nmlp_kernel_request rq = {.shape = s, .dtype = NMLP_NC_BF16, .tiling = &fix, .machine = &m};
-    nmlp_planner planner = {.machine = &m, .judge = judge};
-    nmlp_assert_ok(nmlp_plan_find(&plan, &planner, op, &rq, &err), &err);
-    nmlp_assert_ok(nmlp_choice_build(&p, &plan.winner, &rq, &err), &err);
-    nmlp_assert_ok(nmlp_program_check(p, &m, NULL, &err), &err);
-    nmlp_str_init(&tiling);
-    nmlp_tiling_print(&plan.winner.tiling, &tiling);
-    snprintf(what, sizeof what, "%s on %s S=%lld H=%lld R=%lld O=%lld %s", plan.winner.kernel, m.name, (long long)s.s,
-             (long long)s.h, (long long)s.r, (long long)s.o, nmlp_str_text(&tiling));
-    check_values(p, what);
-    nmlp_str_fini(&tiling);
-    nmlp_program_destroy(p);
+    if (nmlp_rng_below(rng, 3) == 0) cut_activations(&fix, rng); /* even where they would fit */
+    fix_details(&fix, &s, s.r > 0 && op != NMLP_PLAN_XW, rng);
+    check_plan(op, (nmlp_kernel_request){.shape = s, .tiling = &fix}, rng);
+}
+
+/* The same for MLPs whose projections differ: dense, or with a rank of their own. */
+static void check_random_mixed_plan(nmlp_rng *rng) {
+    nmlp_err err = {0};
+    nmlp_tiling fix = {0};
+    int64_t rank[3];
+    for (int i = 0; i < 3; i++) rank[i] = nmlp_rng_below(rng, 3) == 0 ? 0 : odd_size(rng, 300);
+    nmlp_mlp_ranks ranks = {rank[0], rank[1], rank[2], false};
+    ranks.shared = ranks.gate > 0 && nmlp_rng_below(rng, 3) == 0;
+    if (ranks.shared || nmlp_rng_below(rng, 4) == 0) ranks.up = ranks.gate;
+    nmlp_kernel_request rq = {.shape = {odd_size(rng, 700), odd_size(rng, 400), 0, odd_size(rng, 600)}, .tiling = &fix};
+    if (nmlp_rng_below(rng, 4) == 0) nmlp_assert_ok(nmlp_tiling_set(&fix, "x", 1 + nmlp_rng_below(rng, 3), &err), &err);
+    if (nmlp_rng_below(rng, 3) == 0) cut_activations(&fix, rng);
+    fix_details(&fix, &rq.shape, ranks.gate > 0 && ranks.up > 0, rng);
+    nmlp_kernel_set_ranks(&rq, ranks);
+    check_plan(NMLP_PLAN_MLP, rq, rng);
+}
+
+static void mixed_mlps_match_float64_at_random_shapes_and_ranks(void **state) {
+    (void)state;
+    nmlp_rng rng;
+    nmlp_rng_seed(&rng, 21);
+    for (int i = 0; i < 200; i++) check_random_mixed_plan(&rng);
 }
 
 static void planned_kernels_match_float64_at_random_shapes(void **state) {
@@ -124,18 +157,23 @@ static void packing_is_one_to_one(void **state) {
                           .chunk_tiles = 1 + nmlp_rng_below(&rng, 4),
                           .columns = 1 + nmlp_rng_below(&rng, 200),
                           .planes = 1 + nmlp_rng_below(&rng, 2)};
-        size_t n = (size_t)(pack.k * pack.n), total = (size_t)(nmlp_pack_rows(&pack) * nmlp_pack_cols(&pack));
+        if (pack.planes == 2 && nmlp_rng_below(&rng, 2)) { /* planes with another K each: not cut into chunks */
+            pack.k_second = 1 + nmlp_rng_below(&rng, 400);
+            pack.chunk_tiles = nmlp_pack_k_tiles(&pack);
+        }
+        size_t first = (size_t)(pack.k * pack.n), second = (size_t)(nmlp_pack_plane_k(&pack, 1) * pack.n),
+               n = first > second ? first : second, total = (size_t)(nmlp_pack_rows(&pack) * nmlp_pack_cols(&pack));
         uint32_t *packed = nmlp_mem_new(total, sizeof *packed, &err), *matrix = nmlp_mem_new(n, sizeof *matrix, &err),
                  *back = nmlp_mem_new(n, sizeof *back, &err);
         for (int64_t plane = 0; plane < pack.planes; plane++) {
-            for (size_t j = 0; j < n; j++) matrix[j] = (uint32_t)(j + 1 + (size_t)plane * n);
+            for (size_t j = 0; j < (plane ? second : first); j++) matrix[j] = (uint32_t)(j + 1 + (size_t)plane * n);
             nmlp_pack_write(&pack, plane, packed, matrix, sizeof *matrix);
         }
         size_t used = 0;
         for (size_t j = 0; j < total; j++) used += packed[j] != 0;
-        assert_int_equal(used, n * (size_t)pack.planes); /* nothing overwrote anything */
+        assert_int_equal(used, first + (pack.planes == 2 ? second : 0)); /* nothing overwrote anything */
         nmlp_pack_read(&pack, pack.planes - 1, back, packed, sizeof *back);
-        assert_memory_equal(back, matrix, n * sizeof *back);
+        assert_memory_equal(back, matrix, (pack.planes == 2 ? second : first) * sizeof *back);
         nmlp_mem_free(packed);
         nmlp_mem_free(matrix);
         nmlp_mem_free(back);
@@ -146,6 +184,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packing_is_one_to_one),
         cmocka_unit_test(planned_kernels_match_float64_at_random_shapes),
+        cmocka_unit_test(mixed_mlps_match_float64_at_random_shapes_and_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

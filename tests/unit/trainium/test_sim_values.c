@@ -9,7 +9,7 @@
 #include "lib/neuron_testing.h"
 #include "trainium/plan/kernel_table.h"
 #include "trainium/sim/check.h"
-#include "trainium/sim/panel.h"
+#include "trainium/sim/matmul.h"
 #include "trainium/sim/time.h"
 #include "trainium/sim/values.h"
 
@@ -215,25 +215,25 @@ static void time_and_threads_do_not_change_values(void **state) {
     nmlp_mem_free(b);
 }
 
-static void panels_agree_on_every_instruction_set(void **state) {
+static void matmuls_agree_on_every_instruction_set(void **state) {
     (void)state;
     enum { K = 100, M = 77, N = 150 };
     nmlp_err err = {0};
     float *a = nmlp_mem_new(K * M, 4, &err), *b = nmlp_mem_new(K * N, 4, &err), *x = nmlp_mem_new(M * N, 4, &err),
           *y = nmlp_mem_new(M * N, 4, &err);
-    float *scratch = nmlp_mem_new(NMLP_PANEL_SCRATCH, 4, &err);
+    float *scratch = nmlp_mem_new(NMLP_SIM_MATMUL_SCRATCH, 4, &err);
     nmlp_rng rng;
     nmlp_rng_seed(&rng, 1);
     for (int i = 0; i < K * M; i++) a[i] = (float)nmlp_rng_normal(&rng);
     for (int i = 0; i < K * N; i++) b[i] = (float)nmlp_rng_normal(&rng);
-    nmlp_panel panel = {.out = x, .a = a, .b = b, .out_stride = N, .a_stride = M, .b_stride = N, .m = M, .k = K};
-    nmlp_panel_generic(&panel, 0, N, scratch);
-    panel.out = y;
-    nmlp_panel_choose()(&panel, 0, N, scratch);
+    nmlp_sim_matmul mm = {.out = x, .a = a, .b = b, .out_stride = N, .a_stride = M, .b_stride = N, .m = M, .k = K};
+    nmlp_sim_matmul_generic(&mm, 0, N, scratch);
+    mm.out = y;
+    nmlp_sim_matmul_choose()(&mm, 0, N, scratch);
     assert_memory_equal(x, y, M * N * sizeof *x);
 #if defined(__x86_64__)
     if (nmlp_cpu_get()->avx2_fma) {
-        nmlp_panel_avx2(&panel, 0, N, scratch);
+        nmlp_sim_matmul_avx2(&mm, 0, N, scratch);
         assert_memory_equal(x, y, M * N * sizeof *x);
     }
 #endif
@@ -249,7 +249,7 @@ int main(void) {
         cmocka_unit_test(uninitialised_reads_are_refused),
         cmocka_unit_test(accesses_out_of_range_are_refused),
         cmocka_unit_test(time_and_threads_do_not_change_values),
-        cmocka_unit_test(panels_agree_on_every_instruction_set),
+        cmocka_unit_test(matmuls_agree_on_every_instruction_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

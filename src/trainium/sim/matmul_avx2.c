@@ -1,5 +1,5 @@
-/* The panel product with AVX2. */
-#include "trainium/sim/panel.h"
+/* The matmul with AVX2. */
+#include "trainium/sim/matmul.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -12,9 +12,9 @@ enum { VLEN = 8, MR = 6 };
 #define V_LOAD(p) _mm256_loadu_ps(p)
 #define V_STORE(p, v) _mm256_storeu_ps(p, v)
 #define V_FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
-#define PANEL_NAME nmlp_panel_avx2
-#include "trainium/sim/panel_body.h"
+#define MATMUL_NAME nmlp_sim_matmul_avx2
+#include "trainium/sim/matmul_body.h"
 
 #else
-typedef int nmlp_panel_avx2_unused;
+typedef int nmlp_sim_matmul_avx2_unused;
 #endif

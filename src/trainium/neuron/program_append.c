@@ -7,13 +7,13 @@ static nmlp_instr blank(nmlp_op op, nmlp_nc_engine engine) {
     return instr;
 }
 
-void nmlp_emit_alloc(nmlp_program *program, int buffer) {
+void nmlp_program_append_alloc(nmlp_program *program, int buffer) {
     nmlp_instr instr = blank(NMLP_OP_ALLOC, NMLP_ENGINE_DMA);
     instr.dst.buffer = buffer;
     nmlp_program_add_instr(program, &instr);
 }
 
-void nmlp_emit_load(nmlp_program *program, nmlp_buf_ref dst, nmlp_hbm_ref src, int queue) {
+void nmlp_program_append_load(nmlp_program *program, nmlp_buf_ref dst, nmlp_hbm_ref src, int queue) {
     nmlp_instr instr = blank(NMLP_OP_DMA_LOAD, NMLP_ENGINE_DMA);
     instr.dst = dst;
     instr.hbm = src;
@@ -21,7 +21,7 @@ void nmlp_emit_load(nmlp_program *program, nmlp_buf_ref dst, nmlp_hbm_ref src, i
     nmlp_program_add_instr(program, &instr);
 }
 
-void nmlp_emit_store(nmlp_program *program, nmlp_hbm_ref dst, nmlp_buf_ref src, int queue) {
+void nmlp_program_append_store(nmlp_program *program, nmlp_hbm_ref dst, nmlp_buf_ref src, int queue) {
     nmlp_instr instr = blank(NMLP_OP_DMA_STORE, NMLP_ENGINE_DMA);
     instr.a = src;
     instr.hbm = dst;
@@ -29,7 +29,7 @@ void nmlp_emit_store(nmlp_program *program, nmlp_hbm_ref dst, nmlp_buf_ref src, 
     nmlp_program_add_instr(program, &instr);
 }
 
-void nmlp_emit_dma_transpose(nmlp_program *program, nmlp_buf_ref dst, nmlp_hbm_ref src, int queue) {
+void nmlp_program_append_dma_transpose(nmlp_program *program, nmlp_buf_ref dst, nmlp_hbm_ref src, int queue) {
     nmlp_instr instr = blank(NMLP_OP_DMA_TRANSPOSE, NMLP_ENGINE_DMA);
     instr.dst = dst;
     instr.hbm = src;
@@ -37,8 +37,8 @@ void nmlp_emit_dma_transpose(nmlp_program *program, nmlp_buf_ref dst, nmlp_hbm_r
     nmlp_program_add_instr(program, &instr);
 }
 
-void nmlp_emit_matmul(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref stationary, nmlp_buf_ref moving,
-                      nmlp_accumulate accumulate) {
+void nmlp_program_append_matmul(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref stationary, nmlp_buf_ref moving,
+                                nmlp_accumulate accumulate) {
     nmlp_instr instr = blank(NMLP_OP_MATMUL, NMLP_ENGINE_TENSOR);
     instr.dst = dst;
     instr.a = stationary;
@@ -47,22 +47,22 @@ void nmlp_emit_matmul(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref stat
     nmlp_program_add_instr(program, &instr);
 }
 
-void nmlp_emit_transpose(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref data, nmlp_nc_engine engine) {
+void nmlp_program_append_transpose(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref data, nmlp_nc_engine engine) {
     nmlp_instr instr = blank(NMLP_OP_TRANSPOSE, engine);
     instr.dst = dst;
     instr.a = data;
     nmlp_program_add_instr(program, &instr);
 }
 
-void nmlp_emit_copy(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref src, nmlp_nc_engine engine) {
+void nmlp_program_append_copy(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref src, nmlp_nc_engine engine) {
     nmlp_instr instr = blank(NMLP_OP_COPY, engine);
     instr.dst = dst;
     instr.a = src;
     nmlp_program_add_instr(program, &instr);
 }
 
-void nmlp_emit_tensor_tensor(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref a, nmlp_buf_ref b, nmlp_alu alu,
-                             nmlp_nc_engine engine) {
+void nmlp_program_append_tensor_tensor(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref a, nmlp_buf_ref b,
+                                       nmlp_alu alu, nmlp_nc_engine engine) {
     nmlp_instr instr = blank(NMLP_OP_TENSOR_TENSOR, engine);
     instr.dst = dst;
     instr.a = a;
@@ -71,7 +71,8 @@ void nmlp_emit_tensor_tensor(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_r
     nmlp_program_add_instr(program, &instr);
 }
 
-void nmlp_emit_activation(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref src, nmlp_func func, double scale) {
+void nmlp_program_append_activation(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref src, nmlp_func func,
+                                    double scale) {
     nmlp_instr instr = blank(NMLP_OP_ACTIVATION, NMLP_ENGINE_SCALAR);
     instr.dst = dst;
     instr.a = src;
@@ -80,7 +81,7 @@ void nmlp_emit_activation(nmlp_program *program, nmlp_buf_ref dst, nmlp_buf_ref 
     nmlp_program_add_instr(program, &instr);
 }
 
-void nmlp_emit_memset(nmlp_program *program, nmlp_buf_ref dst, double value, nmlp_nc_engine engine) {
+void nmlp_program_append_memset(nmlp_program *program, nmlp_buf_ref dst, double value, nmlp_nc_engine engine) {
     nmlp_instr instr = blank(NMLP_OP_MEMSET, engine);
     instr.dst = dst;
     instr.value = value;

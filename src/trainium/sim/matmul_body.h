@@ -1,8 +1,8 @@
-/* Body of the panel product, included once per instruction set with: VEC, VLEN, MR, V_ZERO, V_SET1(x), V_LOAD(p),
- * V_STORE(p, v), V_FMA(a, b, c), PANEL_NAME. Operands are packed so that a step over k touches neighbouring memory. */
+/* Body of the matmul, included once per instruction set with: VEC, VLEN, MR, V_ZERO, V_SET1(x), V_LOAD(p),
+ * V_STORE(p, v), V_FMA(a, b, c), MATMUL_NAME. Operands are packed so that a step over k touches neighbouring memory. */
 enum { NR = 2 * VLEN };
 
-static void pack_a(const nmlp_panel *p, float *packed) {
+static void pack_a(const nmlp_sim_matmul *p, float *packed) {
     for (int m0 = 0; m0 < p->m; m0 += MR) {
         int rows = p->m - m0 < MR ? p->m - m0 : MR;
         for (int k = 0; k < p->k; k++, packed += MR) {
@@ -13,7 +13,7 @@ static void pack_a(const nmlp_panel *p, float *packed) {
     }
 }
 
-static void pack_b(const nmlp_panel *p, int64_t n0, int cols, float *packed) {
+static void pack_b(const nmlp_sim_matmul *p, int64_t n0, int cols, float *packed) {
     for (int k = 0; k < p->k; k++, packed += NR) {
         const float *src = p->b + k * p->b_stride + n0;
         for (int i = 0; i < cols; i++) packed[i] = src[i];
@@ -38,7 +38,7 @@ static void tile(const float *a, const float *b, int k_count, float *out /* [MR]
     }
 }
 
-void PANEL_NAME(const nmlp_panel *p, int64_t n_begin, int64_t n_end, float *scratch) {
+void MATMUL_NAME(const nmlp_sim_matmul *p, int64_t n_begin, int64_t n_end, float *scratch) {
     float *packed_a = scratch, *packed_b = scratch + 128 * 144;
     _Alignas(64) float block[MR * NR];
     pack_a(p, packed_a);

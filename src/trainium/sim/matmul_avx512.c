@@ -1,5 +1,5 @@
-/* The panel product with AVX-512. */
-#include "trainium/sim/panel.h"
+/* The matmul with AVX-512. */
+#include "trainium/sim/matmul.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -12,9 +12,9 @@ enum { VLEN = 16, MR = 12 };
 #define V_LOAD(p) _mm512_loadu_ps(p)
 #define V_STORE(p, v) _mm512_storeu_ps(p, v)
 #define V_FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
-#define PANEL_NAME nmlp_panel_avx512
-#include "trainium/sim/panel_body.h"
+#define MATMUL_NAME nmlp_sim_matmul_avx512
+#include "trainium/sim/matmul_body.h"
 
 #else
-typedef int nmlp_panel_avx512_unused;
+typedef int nmlp_sim_matmul_avx512_unused;
 #endif

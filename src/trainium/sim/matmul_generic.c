@@ -1,8 +1,8 @@
-/* The panel product for any CPU; fmaf keeps it equal to the vector versions. */
+/* The matmul for any CPU; fmaf keeps it equal to the vector versions. */
 #include <math.h>
 
 #include "base/cpu.h"
-#include "trainium/sim/panel.h"
+#include "trainium/sim/matmul.h"
 
 enum { VLEN = 4, MR = 8 };
 
@@ -26,14 +26,14 @@ static inline vec4 fma4(vec4 a, vec4 b, vec4 c) {
 #define V_LOAD(p) load(p)
 #define V_STORE(p, v) store(p, v)
 #define V_FMA(a, b, c) fma4(a, b, c)
-#define PANEL_NAME nmlp_panel_generic
-#include "trainium/sim/panel_body.h"
+#define MATMUL_NAME nmlp_sim_matmul_generic
+#include "trainium/sim/matmul_body.h"
 
-nmlp_panel_fn *nmlp_panel_choose(void) {
+nmlp_sim_matmul_fn *nmlp_sim_matmul_choose(void) {
 #if defined(__x86_64__)
     const nmlp_cpu *cpu = nmlp_cpu_get();
-    if (cpu->avx512) return nmlp_panel_avx512;
-    if (cpu->avx2_fma) return nmlp_panel_avx2;
+    if (cpu->avx512) return nmlp_sim_matmul_avx512;
+    if (cpu->avx2_fma) return nmlp_sim_matmul_avx2;
 #endif
-    return nmlp_panel_generic;
+    return nmlp_sim_matmul_generic;
 }
