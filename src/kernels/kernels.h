@@ -100,11 +100,19 @@ typedef struct nmlp_kv {
     int64_t n_heads;
     int64_t head_dim;
     void *memory; /* nmlp_kv_bytes of it, aligned to 64 bytes, zeros before the first use; the caller's */
+    /* In pages of `page` positions, a multiple of nmlp_kv_page_size: page i of the text is at memory + pages[i] *
+     * page_step_bytes and has nmlp_kv_bytes. NULL: all positions lie in one piece. */
+    const int32_t *pages;
+    int64_t page;
+    size_t page_step_bytes;
 } nmlp_kv;
 
 /* Positions from one multiple of this to the next share cache lines. */
 enum { NMLP_KV_GROUP = 32 };
 
+/* Positions of the smallest page that attention reads as fast as one piece. */
+int64_t nmlp_kv_page_size(const nmlp_kernels *kernels);
+/* Of all positions, or of one page (with `pages` set to anything but NULL). */
 size_t nmlp_kv_bytes(const nmlp_kv *kv);
 /* Rows of k (rotated) and v, each [S, n_heads*D], become positions first..first+S-1. Threads may store at the same
  * time what is in different groups. */
@@ -130,6 +138,9 @@ enum { NMLP_ATTENTION_FEW_ROWS = 16 };
 /* Memory that does not grow with S*T: bounded by threads and head size. */
 size_t nmlp_attention_workspace_bytes(const nmlp_attention *shape, int n_threads);
 void nmlp_attention_run(const nmlp_attention *args, void *workspace, nmlp_pool *pool);
+/* Several sequences at once, all of the same heads, head size and kernels. In f32 a sequence's bits do not depend on
+ * the others. */
+void nmlp_attention_run_all(const nmlp_attention *args, int64_t n, void *workspace, nmlp_pool *pool);
 
 /* ---- the small ones ---- */
 

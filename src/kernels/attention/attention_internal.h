@@ -6,19 +6,26 @@
 #include "kernels/attention/kv.h"
 #include "kernels/gemm/packed_rows.h"
 
+/* Of the splits put together so far, beside their unscaled sums. */
+typedef struct nmlp_attention_merged {
+    float max; /* -INFINITY: none yet */
+    float sum;
+} nmlp_attention_merged;
+
 /* A thread's own memory. */
 typedef struct nmlp_attention_scratch {
-    nmlp_gemm_tiles q;    /* [rows,D] */
-    nmlp_gemm_tiles p[2]; /* a tile of probabilities [mr,keys] and the one before it */
-    float *rotated;       /* [group,D] one query */
-    char *k_strips;       /* [keys/16][D][16] f32, where the cache has none that the gemm takes */
-    char *v_strips;       /* [D/16][keys][16] */
-    float *scores[2];     /* one tile: [keys/width][mr][width], and the one before it */
-    float *out;           /* [tiles][D/width][mr][width] */
-    int64_t *seen[2];     /* [mr] keys of the block that rows of these tiles see */
-    float *shrink[2];     /* [mr] what their sums shrink by before these values are added */
-    float *max;           /* [rows] */
-    float *sum;           /* [rows], or [rows,16] in parts where probabilities are rounded */
+    nmlp_gemm_tiles q;             /* [rows,D] */
+    nmlp_gemm_tiles p[2];          /* a tile of probabilities [mr,keys] and the one before it */
+    float *rotated;                /* [group,D] one query */
+    char *k_strips;                /* [keys/16][D][16] f32, where the cache has none that the gemm takes */
+    char *v_strips;                /* [D/16][keys][16] */
+    float *scores[2];              /* one tile: [keys/width][mr][width], and the one before it */
+    float *out;                    /* [tiles][D/width][mr][width] */
+    int64_t *seen[2];              /* [mr] keys of the block that rows of these tiles see */
+    float *shrink[2];              /* [mr] what their sums shrink by before these values are added */
+    float *max;                    /* [rows] */
+    float *sum;                    /* [rows], or [rows,16] in parts where probabilities are rounded */
+    nmlp_attention_merged *merged; /* [rows] */
 } nmlp_attention_scratch;
 
 typedef struct nmlp_attention_job {
@@ -37,9 +44,9 @@ typedef struct nmlp_attention_job {
     int64_t dim;               /* D padded */
     int64_t out_dim;           /* D padded to blocks of columns */
     int width;
-    int64_t n_splits;    /* of the keys */
-    float *partial;      /* [kv heads][splits][rows][D + max, sum] */
-    nmlp_pieces scratch; /* of threads */
+    bool few;         /* rows: threads share the splits */
+    int64_t n_splits; /* of the keys */
+    float *partial;   /* [kv heads][rows][2 + splits at once * (D + 2)], with few rows and several splits */
 } nmlp_attention_job;
 
 /* A block of queries against a range of keys. */
@@ -93,7 +100,7 @@ typedef struct nmlp_attention_values {
 } nmlp_attention_values;
 void nmlp_attention_add_seen(const nmlp_attention_values *values, int64_t row, int64_t n_seen);
 
-/* All keys of the task; leaves unscaled sums in out, with max and sum of every row. */
+/* All keys of the task; leaves unscaled sums in out, with max and sum of every row. Blocks of keys lie in one page. */
 void nmlp_attention_do(const nmlp_attention_task *task);
 
 #endif

@@ -11,17 +11,24 @@ enum {
 };
 
 nmlp_kv_layout nmlp_kv_layout_of(const nmlp_kv *kv) {
-    nmlp_kv_layout l = {.dim = nmlp_pad(kv->head_dim), .group = nmlp_min(GROUP_MAX, nmlp_pad(kv->len))};
+    int64_t positions = nmlp_kv_page_positions(kv);
+    nmlp_kv_layout l = {.dim = nmlp_pad(kv->head_dim), .group = nmlp_min(GROUP_MAX, nmlp_pad(positions))};
     l.k_strip_bytes = (size_t)(l.dim * NMLP_STRIP) * sizeof(uint16_t);
     l.v_strip_bytes = (size_t)(l.group * NMLP_STRIP) * sizeof(uint16_t) + STAGGER_BYTES;
     l.head_bytes = l.k_strip_bytes * (size_t)(l.group / NMLP_STRIP) + l.v_strip_bytes * (size_t)(l.dim / NMLP_STRIP);
     l.group_bytes = l.head_bytes * (size_t)kv->n_heads;
-    l.n_groups = nmlp_ceil_div(kv->len, l.group);
+    l.n_groups = nmlp_ceil_div(positions, l.group);
     return l;
 }
 
+int64_t nmlp_kv_page_size(const nmlp_kernels *kernels) {
+    enum { PAGE_F32 = 128 }; /* keys of a block of attention */
+    return kernels->bf16_activations ? GROUP_MAX : PAGE_F32;
+}
+
 size_t nmlp_kv_bytes(const nmlp_kv *kv) {
-    if (!nmlp_kv_in_bf16(kv)) return (size_t)(2 * kv->n_heads * kv->len * kv->head_dim) * sizeof(float);
+    if (!nmlp_kv_in_bf16(kv))
+        return (size_t)(2 * kv->n_heads * nmlp_kv_page_positions(kv) * kv->head_dim) * sizeof(float);
     nmlp_kv_layout l = nmlp_kv_layout_of(kv);
     return l.group_bytes * (size_t)l.n_groups;
 }

@@ -372,8 +372,101 @@ static void workspace_does_not_grow_with_the_context(void **state) {
     }
 }
 
+/* The fixture's keys and values in pages that lie in another order, with one between them unused. */
+struct paged {
+    nmlp_kv kv;
+    int32_t pages[64];
+};
+
+static void fill_pages(struct paged *p, const struct fixture *f, const nmlp_kernels *set) {
+    p->kv = f->args.kv;
+    p->kv.kernels = set;
+    p->kv.pages = p->pages;
+    p->kv.page = nmlp_kv_page_size(set);
+    p->kv.page_step_bytes = nmlp_kv_bytes(&p->kv) + 192;
+    int64_t n = (p->kv.len + p->kv.page - 1) / p->kv.page;
+    assert_true(n <= 64);
+    for (int64_t i = 0; i < n; i++) p->pages[i] = (int32_t)((n - i) * 2 - 1);
+    p->kv.memory = nmlp_mem_new((size_t)(2 * n), p->kv.page_step_bytes, NULL);
+    for (int64_t first = 0, some = 1; first < p->kv.len; first += some, some++) {
+        int64_t at = first * p->kv.n_heads * p->kv.head_dim;
+        if (some > p->kv.len - first) some = p->kv.len - first;
+        nmlp_kv_store(&p->kv, f->k + at, f->v + at, first, some);
+    }
+}
+
+static void pages_change_no_bit(void **state) {
+    (void)state;
+    nmlp_pool *pool = nmlp_test_pool(2);
+    for (int j = 0; j < N_SHAPES; j++) {
+        struct fixture f = make_fixture(shapes[j]);
+        size_t bytes = (size_t)(shapes[j].s * shapes[j].n_heads * shapes[j].head_dim) * sizeof(float);
+        void *want = nmlp_mem_new(1, bytes, NULL);
+        for (int i = 0; i < NMLP_TEST_SETS; i++) {
+            struct paged paged;
+            const nmlp_kernels *set = nmlp_test_set(i);
+            if (!set) continue;
+            run(&f, set, pool);
+            memcpy(want, f.args.out, bytes);
+            fill_pages(&paged, &f, set);
+            nmlp_attention args = f.args;
+            args.kv = paged.kv;
+            memset(args.out, 0xff, bytes);
+            run_stored(&args, pool);
+            assert_memory_equal(args.out, want, bytes);
+            nmlp_mem_free(paged.kv.memory);
+        }
+        nmlp_mem_free(want);
+        free_fixture(&f);
+    }
+    nmlp_pool_destroy(pool);
+}
+
+/* Every query of a text as a call of its own, all of them in one go, and in pieces: where nothing is rounded, the bits
+ * of all queries at once. */
+static void bits_do_not_depend_on_the_other_rows(void **state) {
+    (void)state;
+    static const struct shape some[] = {
+        {150, 960, 8, 2, 64}, {40, 500, 4, 4, 40}, {90, 0, 6, 2, 80}, {5, 9000, 4, 2, 32}};
+    nmlp_pool *pool = nmlp_test_pool(3);
+    for (size_t j = 0; j < sizeof some / sizeof some[0]; j++) {
+        struct fixture f = make_fixture(some[j]);
+        int64_t row = some[j].n_heads * some[j].head_dim;
+        size_t bytes = (size_t)(some[j].s * row) * sizeof(float);
+        float *got = nmlp_mem_new(1, bytes, NULL);
+        nmlp_attention args[150];
+        for (int i = 0; i < NMLP_TEST_SETS; i++) {
+            const nmlp_kernels *set = nmlp_test_set(i);
+            if (!set || nmlp_kernels_rounds_to_bf16(set)) continue;
+            fill_cache(&f, set);
+            run_stored(&f.args, pool);
+            for (int64_t piece = 1; piece <= some[j].s; piece += 1 + piece / 2) {
+                int64_t n = 0;
+                for (int64_t first = 0; first < some[j].s; first += piece, n++) {
+                    args[n] = f.args;
+                    args[n].q += first * row;
+                    args[n].out = got + first * row;
+                    args[n].first_pos += first;
+                    args[n].s = piece < some[j].s - first ? piece : some[j].s - first;
+                }
+                void *workspace = nmlp_mem_new(1, nmlp_attention_workspace_bytes(&args[0], 3), NULL);
+                memset(got, 0xff, bytes);
+                nmlp_attention_run_all(args, n, workspace, pool);
+                assert_memory_equal(got, f.args.out, bytes);
+                nmlp_mem_free(workspace);
+            }
+            nmlp_guard_free(&f.guarded[2]);
+        }
+        nmlp_mem_free(got);
+        free_fixture(&f);
+    }
+    nmlp_pool_destroy(pool);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pages_change_no_bit),
+        cmocka_unit_test(bits_do_not_depend_on_the_other_rows),
         cmocka_unit_test(all_shapes_match_float64),
         cmocka_unit_test(pieces_do_not_matter),
         cmocka_unit_test(queries_are_rotated),
