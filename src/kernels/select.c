@@ -1,4 +1,5 @@
 /* The kernel sets there are, fastest first, and the choice between them. */
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/kernels_internal.h"
@@ -85,11 +86,10 @@ static const nmlp_kernels *const sets[] = {&set_ref, &set_amx_emu};
 enum { N_SETS = sizeof sets / sizeof sets[0], NAMES_MAX = 64 };
 
 static void list_names(char names[NAMES_MAX]) {
+    size_t at = 0;
     names[0] = '\0';
-    for (int i = 0; i < N_SETS; i++) {
-        if (sets[i]->only_by_name) continue;
-        strcat(names, ", ");
-        strcat(names, sets[i]->name);
+    for (int i = 0; i < N_SETS && at < NAMES_MAX; i++) {
+        if (!sets[i]->only_by_name) at += (size_t)snprintf(names + at, NAMES_MAX - at, ", %s", sets[i]->name);
     }
 }
 

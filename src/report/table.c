@@ -34,12 +34,13 @@ static void add(nmlp_table *table, nmlp_table_cell cell) {
 }
 
 void nmlp_table_text(nmlp_table *table, const char *text) {
-    char *copy = nmlp_mem_new(strlen(text) + 1, 1, NULL);
+    size_t bytes = strlen(text) + 1;
+    char *copy = nmlp_mem_new(bytes, 1, NULL);
     if (!copy) {
         table->failed = true;
         return;
     }
-    strcpy(copy, text);
+    memcpy(copy, text, bytes);
     add(table, (nmlp_table_cell){.text = copy});
 }
 

@@ -6,7 +6,6 @@
 
 #include "base/mem.h"
 #include "compress/factor/products.h"
-#include "compress/factor/products.h"
 #include "linalg/linalg.h"
 
 /* Squared singular values below this share of the largest are rounding noise: their vectors are left out. */
