@@ -96,6 +96,58 @@ nmlp_status nmlp_cuda_session_last_logits(nmlp_cuda_session *session, float *log
  * waits for the choice. Appending something else is allowed at any time; what was run ahead is forgotten. */
 nmlp_status nmlp_cuda_session_next(nmlp_cuda_session *session, int64_t more, int32_t *id, nmlp_err *err);
 
+/* ---- a batch of sequences ---- */
+
+/* Sequences that run together; keys and values of all are pages of one pool. Sequences are numbered
+ * 0..max_sequences-1; a number not in use is an empty sequence. Activations are rounded to bf16 at each GEMM. A row's
+ * result does not depend on the other rows but for the number of them, rounded up to 8, 16, 32 or not at all: that
+ * decides the kernels, and with them the order of sums. One owner at a time. */
+typedef struct nmlp_cuda_batch nmlp_cuda_batch;
+
+typedef struct nmlp_cuda_batch_options {
+    int64_t context;   /* most positions of one sequence */
+    int64_t positions; /* of all sequences together */
+    int64_t max_sequences;
+    int64_t max_rows;  /* of one step */
+    const float *rope; /* [context, D] cos|sin of every position (copied) */
+} nmlp_cuda_batch_options;
+
+/* Rows that a step appends to one sequence. */
+typedef struct nmlp_cuda_batch_item {
+    int32_t sequence;
+    const int32_t *ids; /* [n], inside the vocabulary */
+    int64_t n;
+    int64_t n_logits; /* of the last rows */
+    float *logits;    /* [n_logits, V] out, host memory */
+    bool choose;      /* the token after the last row, as nmlp_cuda_session_set_sampling says */
+    double temperature;
+    uint64_t seed;
+} nmlp_cuda_batch_item;
+
+typedef struct nmlp_cuda_batch_choice {
+    int32_t sequence;
+    int32_t id; /* out */
+} nmlp_cuda_batch_choice;
+
+nmlp_status nmlp_cuda_batch_create(nmlp_cuda_batch **out, const nmlp_cuda_engine *engine,
+                                   const nmlp_cuda_batch_options *options, nmlp_err *err);
+void nmlp_cuda_batch_destroy(nmlp_cuda_batch *batch);
+/* The sequence becomes empty and gives back its pages. */
+void nmlp_cuda_batch_close(nmlp_cuda_batch *batch, int32_t sequence);
+int64_t nmlp_cuda_batch_length(const nmlp_cuda_batch *batch, int32_t sequence);
+void nmlp_cuda_batch_truncate(nmlp_cuda_batch *batch, int32_t sequence, int64_t length);
+/* The empty sequence `child` gets the first `length` tokens of `parent`: pages are shared until one of them writes. */
+void nmlp_cuda_batch_fork(nmlp_cuda_batch *batch, int32_t parent, int64_t length, int32_t child);
+/* Pages for n more tokens, or NMLP_E_LIMIT, changing nothing. */
+nmlp_status nmlp_cuda_batch_reserve(nmlp_cuda_batch *batch, int32_t sequence, int64_t n, nmlp_err *err);
+/* Appends rows to several sequences, each at most once; their pages are reserved. Logits are in place when it returns;
+ * without any it returns before the device has run. */
+nmlp_status nmlp_cuda_batch_step(nmlp_cuda_batch *batch, const nmlp_cuda_batch_item *items, int64_t n_items,
+                                 nmlp_err *err);
+/* The choices after the last tokens. `more` as in nmlp_cuda_session_next, for the sequences of the last step. */
+nmlp_status nmlp_cuda_batch_choose(nmlp_cuda_batch *batch, nmlp_cuda_batch_choice *items, int64_t n_items, int64_t more,
+                                   nmlp_err *err);
+
 /* ---- scoring texts ---- */
 
 /* A text of n >= 2 tokens; logprob[i] receives log p(ids[i + 1] | ids[0..i]). */

@@ -144,3 +144,61 @@ nmlp_status nmlp_cuda_scorer_run(nmlp_cuda_scorer *scorer, const nmlp_cuda_text 
     (void)n;
     return refuse(err);
 }
+
+nmlp_status nmlp_cuda_batch_create(nmlp_cuda_batch **out, const nmlp_cuda_engine *engine,
+                                   const nmlp_cuda_batch_options *options, nmlp_err *err) {
+    (void)engine;
+    (void)options;
+    *out = NULL;
+    return refuse(err);
+}
+
+void nmlp_cuda_batch_destroy(nmlp_cuda_batch *batch) { (void)batch; }
+
+void nmlp_cuda_batch_close(nmlp_cuda_batch *batch, int32_t sequence) {
+    (void)batch;
+    (void)sequence;
+}
+
+int64_t nmlp_cuda_batch_length(const nmlp_cuda_batch *batch, int32_t sequence) {
+    (void)batch;
+    (void)sequence;
+    return 0;
+}
+
+void nmlp_cuda_batch_truncate(nmlp_cuda_batch *batch, int32_t sequence, int64_t length) {
+    (void)batch;
+    (void)sequence;
+    (void)length;
+}
+
+void nmlp_cuda_batch_fork(nmlp_cuda_batch *batch, int32_t parent, int64_t length, int32_t child) {
+    (void)batch;
+    (void)parent;
+    (void)length;
+    (void)child;
+}
+
+nmlp_status nmlp_cuda_batch_reserve(nmlp_cuda_batch *batch, int32_t sequence, int64_t n, nmlp_err *err) {
+    (void)batch;
+    (void)sequence;
+    (void)n;
+    return refuse(err);
+}
+
+nmlp_status nmlp_cuda_batch_step(nmlp_cuda_batch *batch, const nmlp_cuda_batch_item *items, int64_t n_items,
+                                 nmlp_err *err) {
+    (void)batch;
+    (void)items;
+    (void)n_items;
+    return refuse(err);
+}
+
+nmlp_status nmlp_cuda_batch_choose(nmlp_cuda_batch *batch, nmlp_cuda_batch_choice *items, int64_t n_items, int64_t more,
+                                   nmlp_err *err) {
+    (void)batch;
+    (void)items;
+    (void)n_items;
+    (void)more;
+    return refuse(err);
+}

@@ -57,18 +57,18 @@ nmlp_status nmlp_cuda_device_open(nmlp_cuda_device *device, nmlp_err *err) {
     return NMLP_CUDA_CHECK(nmlp_cuda_mlp_rows32_prepare(device->shared_bytes), "readying the streaming kernel", err);
 }
 
-void nmlp_cuda_arena_init(nmlp_cuda_arena *block) {
-    *block = (nmlp_cuda_arena){.base = (char *)(uintptr_t)BLOCK_ALIGN_BYTES};
+void nmlp_cuda_arena_init(nmlp_cuda_arena *arena) {
+    *arena = (nmlp_cuda_arena){.base = (char *)(uintptr_t)BLOCK_ALIGN_BYTES};
 }
 
-void *nmlp_cuda_arena_take(nmlp_cuda_arena *block, size_t bytes) {
-    char *at = block->base + block->used_bytes;
-    block->used_bytes += (bytes + BLOCK_ALIGN_BYTES - 1) / BLOCK_ALIGN_BYTES * BLOCK_ALIGN_BYTES;
+void *nmlp_cuda_arena_take(nmlp_cuda_arena *arena, size_t bytes) {
+    char *at = arena->base + arena->used_bytes;
+    arena->used_bytes += (bytes + BLOCK_ALIGN_BYTES - 1) / BLOCK_ALIGN_BYTES * BLOCK_ALIGN_BYTES;
     return at;
 }
 
-nmlp_status nmlp_cuda_arena_commit(nmlp_cuda_arena *block, const char *what, nmlp_err *err) {
-    size_t need = block->used_bytes;
+nmlp_status nmlp_cuda_arena_commit(nmlp_cuda_arena *arena, const char *what, nmlp_err *err) {
+    size_t need = arena->used_bytes;
     size_t free_bytes = 0;
     size_t total_bytes = 0;
     void *base = NULL;
@@ -82,13 +82,13 @@ nmlp_status nmlp_cuda_arena_commit(nmlp_cuda_arena *block, const char *what, nml
         return NMLP_E_NOMEM;
     }
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(e, "allocating memory", err));
-    *block = (nmlp_cuda_arena){.base = base, .committed = true};
+    *arena = (nmlp_cuda_arena){.base = base, .committed = true};
     e = cudaMemset(base, 0, need);
-    if (e != cudaSuccess) nmlp_cuda_arena_release(block);
+    if (e != cudaSuccess) nmlp_cuda_arena_release(arena);
     return NMLP_CUDA_CHECK(e, "clearing memory", err);
 }
 
-void nmlp_cuda_arena_release(nmlp_cuda_arena *block) {
-    if (block->committed) (void)cudaFree(block->base);
-    nmlp_cuda_arena_init(block);
+void nmlp_cuda_arena_release(nmlp_cuda_arena *arena) {
+    if (arena->committed) (void)cudaFree(arena->base);
+    nmlp_cuda_arena_init(arena);
 }

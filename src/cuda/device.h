@@ -32,10 +32,10 @@ typedef struct nmlp_cuda_arena {
     bool committed;
 } nmlp_cuda_arena;
 
-void nmlp_cuda_arena_init(nmlp_cuda_arena *block);
-void *nmlp_cuda_arena_take(nmlp_cuda_arena *block, size_t bytes);
+void nmlp_cuda_arena_init(nmlp_cuda_arena *arena);
+void *nmlp_cuda_arena_take(nmlp_cuda_arena *arena, size_t bytes);
 /* Has the memory measured so far; the message says how much was needed for `what` and how much is free. */
-nmlp_status nmlp_cuda_arena_commit(nmlp_cuda_arena *block, const char *what, nmlp_err *err);
-void nmlp_cuda_arena_release(nmlp_cuda_arena *block);
+nmlp_status nmlp_cuda_arena_commit(nmlp_cuda_arena *arena, const char *what, nmlp_err *err);
+void nmlp_cuda_arena_release(nmlp_cuda_arena *arena);
 
 #endif

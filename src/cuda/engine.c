@@ -17,7 +17,7 @@ static nmlp_status check_shapes(const nmlp_config *c, nmlp_err *err) {
 static nmlp_status lay_out_layer(nmlp_cuda_engine *e, int64_t l, nmlp_err *err) {
     const nmlp_layer *from = &e->model->layers[l];
     nmlp_cuda_layer *to = &e->layers[l];
-    nmlp_cuda_arena *block = &e->block;
+    nmlp_cuda_arena *arena = &e->arena;
     const nmlp_view *qkv[] = {&from->q, &from->k, &from->v};
     const nmlp_view *biases[] = {&from->q_bias, &from->k_bias, &from->v_bias};
     const nmlp_view *o[] = {&from->o};
@@ -30,11 +30,11 @@ static nmlp_status lay_out_layer(nmlp_cuda_engine *e, int64_t l, nmlp_err *err) 
                    {&to->k_norm, &from->k_norm},
                    {&to->o_bias, &from->o_bias}};
     for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++)
-        NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_vector(vectors[i].to, block, &vectors[i].from, 1, err));
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_vector(&to->qkv_bias, block, biases, 3, err));
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_matrix(&to->qkv, block, qkv, 3, err));
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_matrix(&to->o, block, o, 1, err));
-    return nmlp_cuda_upload_mlp(&to->mlp, block, &from->mlp[NMLP_MLP_GATE], &from->mlp[NMLP_MLP_UP],
+        NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_vector(vectors[i].to, arena, &vectors[i].from, 1, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_vector(&to->qkv_bias, arena, biases, 3, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_matrix(&to->qkv, arena, qkv, 3, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_matrix(&to->o, arena, o, 1, err));
+    return nmlp_cuda_upload_mlp(&to->mlp, arena, &from->mlp[NMLP_MLP_GATE], &from->mlp[NMLP_MLP_UP],
                                 &from->mlp[NMLP_MLP_DOWN], err);
 }
 
@@ -45,14 +45,14 @@ static nmlp_status lay_out(nmlp_cuda_engine *e, const nmlp_progress *progress, n
     const nmlp_view *lm_head[] = {&m->lm_head};
     const nmlp_view *final_norm[] = {&m->final_norm};
     int64_t n = m->config.n_layers;
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_matrix(&e->embedding, &e->block, embedding, 1, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_matrix(&e->embedding, &e->arena, embedding, 1, err));
     e->lm_head = e->embedding;
     if (m->lm_head.data != m->embedding.data)
-        NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_matrix(&e->lm_head, &e->block, lm_head, 1, err));
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_vector(&e->final_norm, &e->block, final_norm, 1, err));
+        NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_matrix(&e->lm_head, &e->arena, lm_head, 1, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_upload_vector(&e->final_norm, &e->arena, final_norm, 1, err));
     for (int64_t l = 0; l < n; l++) {
         NMLP_RETURN_IF_FAILED(lay_out_layer(e, l, err));
-        if (e->block.committed && !nmlp_progress_update(progress, "uploading", (double)(l + 1), (double)n, "layers"))
+        if (e->arena.committed && !nmlp_progress_update(progress, "uploading", (double)(l + 1), (double)n, "layers"))
             return nmlp_fail(err, NMLP_E_INTERRUPTED, "loading was stopped");
     }
     return NMLP_OK;
@@ -64,7 +64,7 @@ nmlp_status nmlp_cuda_engine_create(nmlp_cuda_engine **out, const nmlp_model *mo
     *out = NULL;
     nmlp_cuda_engine *e = nmlp_mem_new(1, sizeof *e, err);
     if (!e) return NMLP_E_NOMEM;
-    nmlp_cuda_arena_init(&e->block);
+    nmlp_cuda_arena_init(&e->arena);
     e->model = model;
     NMLP_TRY(check_shapes(&model->config, err));
     NMLP_TRY(nmlp_cuda_device_open(&e->device, err));
@@ -72,7 +72,7 @@ nmlp_status nmlp_cuda_engine_create(nmlp_cuda_engine **out, const nmlp_model *mo
     e->layers = nmlp_mem_new((size_t)model->config.n_layers, sizeof *e->layers, err);
     if (!e->layers) NMLP_TRY(NMLP_E_NOMEM);
     NMLP_TRY(lay_out(e, progress, err));
-    NMLP_TRY(nmlp_cuda_arena_commit(&e->block, "the model", err));
+    NMLP_TRY(nmlp_cuda_arena_commit(&e->arena, "the model", err));
     NMLP_TRY(lay_out(e, progress, err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaDeviceSynchronize(), "uploading the model", err));
     *out = e;
@@ -83,7 +83,7 @@ out:
 
 void nmlp_cuda_engine_destroy(nmlp_cuda_engine *e) {
     if (!e) return;
-    nmlp_cuda_arena_release(&e->block);
+    nmlp_cuda_arena_release(&e->arena);
     nmlp_mem_free(e->layers);
     nmlp_mem_free(e);
 }

@@ -22,7 +22,7 @@ typedef struct nmlp_cuda_layer {
 struct nmlp_cuda_engine {
     const nmlp_model *model;
     nmlp_cuda_device device;
-    nmlp_cuda_arena block;
+    nmlp_cuda_arena arena;
     nmlp_cuda_layer *layers;
     nmlp_cuda_matrix embedding;
     nmlp_cuda_matrix lm_head;
@@ -47,7 +47,7 @@ typedef struct nmlp_cuda_prefill {
 
 struct nmlp_cuda_session {
     const nmlp_cuda_engine *engine;
-    nmlp_cuda_arena block;
+    nmlp_cuda_arena arena;
     int64_t context;
     int64_t length; /* tokens in the cache, those of steps ahead of the text included */
     bool picked;    /* the device has made or makes a choice after the last token */
@@ -70,7 +70,7 @@ struct nmlp_cuda_session {
 };
 
 /* Takes the memory for up to `rows` tokens at a time; called twice, like everything that lays out an arena. */
-nmlp_status nmlp_cuda_prefill_lay_out(nmlp_cuda_prefill *p, const nmlp_cuda_engine *e, nmlp_cuda_arena *block,
+nmlp_status nmlp_cuda_prefill_lay_out(nmlp_cuda_prefill *p, const nmlp_cuda_engine *e, nmlp_cuda_arena *arena,
                                       int64_t rows, nmlp_err *err);
 
 /* Many tokens through all layers: the continuation of one text, or texts one after the other. */

@@ -6,6 +6,7 @@
 
 enum {
     NMLP_CUDA_PAD = 64, /* elements; keeps bf16 rows 128-byte aligned, and K a multiple of what kernels load */
+    NMLP_CUDA_PAGE_POSITIONS = 64, /* of a page of the KV pool: one tile of keys of prompt attention */
     NMLP_CUDA_TENSOR_MAP_BYTES = 128
 };
 

@@ -26,11 +26,11 @@ static nmlp_status plan_attention(nmlp_cuda_session *s, nmlp_cuda_decode_plan *p
     nmlp_cuda_decode_phase attend = {
         .kind = NMLP_CUDA_DECODE_ATTENTION,
         .op = {{.x = qkv.x, .x_written_by = qkv.written_by}},
-        .out = nmlp_cuda_arena_take(plan->block, chunks * (size_t)width * NMLP_CUDA_DECODE_WORD_BYTES),
+        .out = nmlp_cuda_arena_take(plan->arena, chunks * (size_t)width * NMLP_CUDA_DECODE_WORD_BYTES),
         .out_part_stride = width,
         .eps = (float)c->rms_eps,
         .scale = 1.0f / sqrtf((float)c->head_dim),
-        .softmax = nmlp_cuda_arena_take(plan->block, chunks * (size_t)c->n_heads * NMLP_CUDA_DECODE_SOFTMAX_STRIDE *
+        .softmax = nmlp_cuda_arena_take(plan->arena, chunks * (size_t)c->n_heads * NMLP_CUDA_DECODE_SOFTMAX_STRIDE *
                                                          NMLP_CUDA_DECODE_WORD_BYTES),
         .q_norm = layer->q_norm,
         .k_norm = layer->k_norm,
@@ -85,25 +85,25 @@ static nmlp_status plan_head(nmlp_cuda_session *s, nmlp_cuda_decode_plan *plan, 
 static nmlp_status plan_step(nmlp_cuda_session *s, nmlp_cuda_decode_plan *plan, nmlp_cuda_decode_rows *hidden,
                              nmlp_err *err) {
     const nmlp_cuda_engine *e = s->engine;
-    nmlp_cuda_arena *block = plan->block;
-    void *residual = nmlp_cuda_arena_take(block, (size_t)e->embedding.k * NMLP_CUDA_DECODE_WORD_BYTES);
+    nmlp_cuda_arena *arena = plan->arena;
+    void *residual = nmlp_cuda_arena_take(arena, (size_t)e->embedding.k * NMLP_CUDA_DECODE_WORD_BYTES);
     nmlp_cuda_decode_phase embed = {
         .kind = NMLP_CUDA_DECODE_EMBED, .op = {{.k = e->embedding.k}}, .out = residual, .embedding = e->embedding.data};
-    size_t begin = block->used_bytes;
+    size_t begin = arena->used_bytes;
     size_t end = begin;
     NMLP_RETURN_IF_FAILED(nmlp_cuda_decode_plan_push(plan, &embed, err));
     hidden->x = residual;
     hidden->written_by = (int32_t)plan->n_phases;
     hidden->embedding = e->embedding.data;
     for (int64_t l = 0; l < e->model->config.n_layers; l++) {
-        block->used_bytes = begin; /* layers use the same memory one after the other */
+        arena->used_bytes = begin; /* layers use the same memory one after the other */
         NMLP_RETURN_IF_FAILED(plan_attention(s, plan, l, hidden, err));
         hidden->norm_weight = e->layers[l].mlp_norm;
         NMLP_RETURN_IF_FAILED(
             nmlp_cuda_decode_plan_mlp(plan, &e->layers[l].mlp, hidden, NMLP_CUDA_DECODE_ADD, residual, err));
-        if (block->used_bytes > end) end = block->used_bytes;
+        if (arena->used_bytes > end) end = arena->used_bytes;
     }
-    block->used_bytes = end;
+    arena->used_bytes = end;
     return plan_head(s, plan, hidden, err);
 }
 
@@ -120,13 +120,13 @@ static nmlp_status lay_out_program(nmlp_cuda_session *s, nmlp_cuda_decode_progra
                                     .input = NMLP_CUDA_DECODE_NORM,
                                     .norm_dim = (int32_t)c->hidden,
                                     .eps = (float)c->rms_eps};
-    nmlp_cuda_decode_plan_init(&plan, &s->engine->device, &s->block, 1);
+    nmlp_cuda_decode_plan_init(&plan, &s->engine->device, &s->arena, 1);
     NMLP_TRY(head_only ? plan_head(s, &plan, &hidden, err) : plan_step(s, &plan, &hidden, err));
     NMLP_TRY(nmlp_cuda_decode_plan_finish(&plan, program, err));
     size_t n_blocks = (size_t)s->engine->device.n_blocks;
     program->state = s->state;
     program->head_dim = (int32_t)c->head_dim;
-    program->best = nmlp_cuda_arena_take(&s->block, 2 * n_blocks * NMLP_CUDA_DECODE_WORD_BYTES);
+    program->best = nmlp_cuda_arena_take(&s->arena, 2 * n_blocks * NMLP_CUDA_DECODE_WORD_BYTES);
     program->choices = (unsigned long long *)(void *)s->choices;
 out:
     nmlp_cuda_decode_plan_fini(&plan);
@@ -138,22 +138,22 @@ out:
 /* Called twice: to measure, and for real. */
 static nmlp_status lay_out(nmlp_cuda_session *s, const float *rope, nmlp_err *err) {
     const nmlp_config *c = &s->engine->model->config;
-    nmlp_cuda_arena *block = &s->block;
+    nmlp_cuda_arena *arena = &s->arena;
     size_t cache_bytes = (size_t)(c->n_kv_heads * s->context * c->head_dim) * 2;
     size_t rope_bytes = (size_t)(s->context * c->head_dim) * sizeof *rope;
     for (int64_t l = 0; l < c->n_layers; l++) {
-        s->k[l] = nmlp_cuda_arena_take(block, cache_bytes);
-        s->v[l] = nmlp_cuda_arena_take(block, cache_bytes);
+        s->k[l] = nmlp_cuda_arena_take(arena, cache_bytes);
+        s->v[l] = nmlp_cuda_arena_take(arena, cache_bytes);
     }
-    s->rope = nmlp_cuda_arena_take(block, rope_bytes);
-    s->hidden = nmlp_cuda_arena_take(block, (size_t)nmlp_cuda_pad(c->hidden) * sizeof(float));
-    s->logits = nmlp_cuda_arena_take(block, (size_t)nmlp_cuda_pad(c->vocab) * sizeof(float));
-    s->state = nmlp_cuda_arena_take(block, sizeof *s->state);
+    s->rope = nmlp_cuda_arena_take(arena, rope_bytes);
+    s->hidden = nmlp_cuda_arena_take(arena, (size_t)nmlp_cuda_pad(c->hidden) * sizeof(float));
+    s->logits = nmlp_cuda_arena_take(arena, (size_t)nmlp_cuda_pad(c->vocab) * sizeof(float));
+    s->state = nmlp_cuda_arena_take(arena, sizeof *s->state);
     int64_t rows = s->context < NMLP_CUDA_PREFILL_ROWS ? s->context : NMLP_CUDA_PREFILL_ROWS;
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_lay_out(&s->prefill, s->engine, block, rows, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_lay_out(&s->prefill, s->engine, arena, rows, err));
     NMLP_RETURN_IF_FAILED(lay_out_program(s, &s->step, false, err));
     NMLP_RETURN_IF_FAILED(lay_out_program(s, &s->head, true, err));
-    if (!block->committed) return NMLP_OK;
+    if (!arena->committed) return NMLP_OK;
     return NMLP_CUDA_CHECK(cudaMemcpy(s->rope, rope, rope_bytes, cudaMemcpyHostToDevice), "uploading the rotation",
                            err);
 }
@@ -179,7 +179,7 @@ nmlp_status nmlp_cuda_session_create(nmlp_cuda_session **out, const nmlp_cuda_en
                          (long long)context, (long long)c->max_positions);
     nmlp_cuda_session *s = nmlp_mem_new(1, sizeof *s, err);
     if (!s) return NMLP_E_NOMEM;
-    nmlp_cuda_arena_init(&s->block);
+    nmlp_cuda_arena_init(&s->arena);
     s->engine = engine;
     s->context = context;
     s->k = nmlp_mem_new((size_t)c->n_layers, sizeof *s->k, err);
@@ -187,7 +187,7 @@ nmlp_status nmlp_cuda_session_create(nmlp_cuda_session **out, const nmlp_cuda_en
     if (!s->k || !s->v) NMLP_TRY(NMLP_E_NOMEM);
     NMLP_TRY(make_handles(s, err));
     NMLP_TRY(lay_out(s, rope, err));
-    NMLP_TRY(nmlp_cuda_arena_commit(&s->block, "a session of that context", err));
+    NMLP_TRY(nmlp_cuda_arena_commit(&s->arena, "a session of that context", err));
     NMLP_TRY(lay_out(s, rope, err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaDeviceSynchronize(), "preparing a session", err));
     *out = s;
@@ -206,7 +206,7 @@ void nmlp_cuda_session_destroy(nmlp_cuda_session *s) {
     if (s->choices) (void)cudaFreeHost((void *)s->choices);
     if (s->stream) (void)cudaStreamDestroy(s->stream);
     nmlp_cuda_blas_destroy(s->prefill.blas);
-    nmlp_cuda_arena_release(&s->block);
+    nmlp_cuda_arena_release(&s->arena);
     nmlp_mem_free(s->k);
     nmlp_mem_free(s->v);
     nmlp_mem_free(s);

@@ -46,35 +46,35 @@ static nmlp_status upload_rows(uint16_t *to, int32_t pitch, const nmlp_view *vie
 }
 
 /* Memory for a matrix of the size written in it. */
-static nmlp_status take_matrix(nmlp_cuda_matrix *m, nmlp_cuda_arena *block, nmlp_err *err) {
-    m->map = nmlp_cuda_arena_take(block, NMLP_CUDA_TENSOR_MAP_BYTES);
-    m->data = nmlp_cuda_arena_take(block, nmlp_cuda_matrix_bytes(m));
-    return block->committed ? nmlp_cuda_tensor_map_upload(m->map, m->data, m->n, m->k, NMLP_CUDA_DECODE_TILE_ROWS,
+static nmlp_status take_matrix(nmlp_cuda_matrix *m, nmlp_cuda_arena *arena, nmlp_err *err) {
+    m->map = nmlp_cuda_arena_take(arena, NMLP_CUDA_TENSOR_MAP_BYTES);
+    m->data = nmlp_cuda_arena_take(arena, nmlp_cuda_matrix_bytes(m));
+    return arena->committed ? nmlp_cuda_tensor_map_upload(m->map, m->data, m->n, m->k, NMLP_CUDA_DECODE_TILE_ROWS,
                                                           NMLP_CUDA_DECODE_TILE_COLS / 64, err)
                             : NMLP_OK;
 }
 
-nmlp_status nmlp_cuda_upload_matrix(nmlp_cuda_matrix *out, nmlp_cuda_arena *block, const nmlp_view *const *parts,
+nmlp_status nmlp_cuda_upload_matrix(nmlp_cuda_matrix *out, nmlp_cuda_arena *arena, const nmlp_view *const *parts,
                                     int n_parts, nmlp_err *err) {
     *out = (nmlp_cuda_matrix){.k = nmlp_cuda_pad(parts[0]->shape[1])};
     for (int i = 0; i < n_parts; i++) out->n += (int32_t)parts[i]->shape[0];
-    NMLP_RETURN_IF_FAILED(take_matrix(out, block, err));
+    NMLP_RETURN_IF_FAILED(take_matrix(out, arena, err));
     uint16_t *to = out->data;
-    for (int i = 0; i < n_parts && block->committed; i++) {
+    for (int i = 0; i < n_parts && arena->committed; i++) {
         NMLP_RETURN_IF_FAILED(upload_rows(to, out->k, parts[i], err));
         to += parts[i]->shape[0] * out->k;
     }
     return NMLP_OK;
 }
 
-nmlp_status nmlp_cuda_upload_vector(float **out, nmlp_cuda_arena *block, const nmlp_view *const *parts, int n_parts,
+nmlp_status nmlp_cuda_upload_vector(float **out, nmlp_cuda_arena *arena, const nmlp_view *const *parts, int n_parts,
                                     nmlp_err *err) {
     int64_t n = 0;
     *out = NULL;
     for (int i = 0; i < n_parts && parts[i]->data; i++) n += nmlp_view_elems(parts[i]);
     if (n == 0) return NMLP_OK;
-    *out = nmlp_cuda_arena_take(block, (size_t)nmlp_cuda_pad(n) * sizeof **out);
-    if (!block->committed) return NMLP_OK;
+    *out = nmlp_cuda_arena_take(arena, (size_t)nmlp_cuda_pad(n) * sizeof **out);
+    if (!arena->committed) return NMLP_OK;
     float *wide = nmlp_mem_new((size_t)n, sizeof *wide, err);
     if (!wide) return NMLP_E_NOMEM;
     int64_t at = 0;
@@ -89,34 +89,34 @@ nmlp_status nmlp_cuda_upload_vector(float **out, nmlp_cuda_arena *block, const n
     return st;
 }
 
-static nmlp_status upload_one(nmlp_cuda_matrix *out, nmlp_cuda_arena *block, const nmlp_view *view, nmlp_err *err) {
-    return nmlp_cuda_upload_matrix(out, block, &view, 1, err);
+static nmlp_status upload_one(nmlp_cuda_matrix *out, nmlp_cuda_arena *arena, const nmlp_view *view, nmlp_err *err) {
+    return nmlp_cuda_upload_matrix(out, arena, &view, 1, err);
 }
 
 /* Gate's basis above up's, up's on a padded row: its products then start on a padded column. */
-static nmlp_status upload_two_bases(nmlp_cuda_mlp_weights *w, nmlp_cuda_arena *block, const nmlp_view *gate,
+static nmlp_status upload_two_bases(nmlp_cuda_mlp_weights *w, nmlp_cuda_arena *arena, const nmlp_view *gate,
                                     const nmlp_view *up, nmlp_err *err) {
     w->up_start = nmlp_cuda_pad(gate->shape[0]);
     w->basis = (nmlp_cuda_matrix){.n = w->up_start + (int32_t)up->shape[0], .k = nmlp_cuda_pad(gate->shape[1])};
-    NMLP_RETURN_IF_FAILED(take_matrix(&w->basis, block, err));
+    NMLP_RETURN_IF_FAILED(take_matrix(&w->basis, arena, err));
     uint16_t *to = w->basis.data;
-    if (!block->committed) return NMLP_OK;
+    if (!arena->committed) return NMLP_OK;
     NMLP_RETURN_IF_FAILED(upload_rows(to, w->basis.k, gate, err));
     return upload_rows(to + (int64_t)w->up_start * w->basis.k, w->basis.k, up, err);
 }
 
-nmlp_status nmlp_cuda_upload_mlp(nmlp_cuda_mlp_weights *out, nmlp_cuda_arena *block, const nmlp_factors *gate,
+nmlp_status nmlp_cuda_upload_mlp(nmlp_cuda_mlp_weights *out, nmlp_cuda_arena *arena, const nmlp_factors *gate,
                                  const nmlp_factors *up, const nmlp_factors *down, nmlp_err *err) {
     *out = (nmlp_cuda_mlp_weights){.gate_rank = (int32_t)nmlp_factors_rank(gate),
                                    .up_rank = (int32_t)nmlp_factors_rank(up)};
     bool shared = gate->v.data && gate->v.data == up->v.data;
     if (gate->v.data && up->v.data && !shared) {
-        NMLP_RETURN_IF_FAILED(upload_two_bases(out, block, &gate->v, &up->v, err));
+        NMLP_RETURN_IF_FAILED(upload_two_bases(out, arena, &gate->v, &up->v, err));
     } else if (gate->v.data || up->v.data) {
-        NMLP_RETURN_IF_FAILED(upload_one(&out->basis, block, gate->v.data ? &gate->v : &up->v, err));
+        NMLP_RETURN_IF_FAILED(upload_one(&out->basis, arena, gate->v.data ? &gate->v : &up->v, err));
     }
-    NMLP_RETURN_IF_FAILED(upload_one(&out->gate, block, gate->w.data ? &gate->w : &gate->u, err));
-    NMLP_RETURN_IF_FAILED(upload_one(&out->up, block, up->w.data ? &up->w : &up->u, err));
-    if (down->v.data) NMLP_RETURN_IF_FAILED(upload_one(&out->down_basis, block, &down->v, err));
-    return upload_one(&out->down, block, down->w.data ? &down->w : &down->u, err);
+    NMLP_RETURN_IF_FAILED(upload_one(&out->gate, arena, gate->w.data ? &gate->w : &gate->u, err));
+    NMLP_RETURN_IF_FAILED(upload_one(&out->up, arena, up->w.data ? &up->w : &up->u, err));
+    if (down->v.data) NMLP_RETURN_IF_FAILED(upload_one(&out->down_basis, arena, &down->v, err));
+    return upload_one(&out->down, arena, down->w.data ? &down->w : &down->u, err);
 }

@@ -27,12 +27,12 @@ typedef struct nmlp_cuda_mlp_weights {
 } nmlp_cuda_mlp_weights;
 
 /* Each takes memory from `block` and, once it is committed, uploads. */
-nmlp_status nmlp_cuda_upload_matrix(nmlp_cuda_matrix *out, nmlp_cuda_arena *block, const nmlp_view *const *parts,
+nmlp_status nmlp_cuda_upload_matrix(nmlp_cuda_matrix *out, nmlp_cuda_arena *arena, const nmlp_view *const *parts,
                                     int n_parts, nmlp_err *err);
 /* f32, padded with zeros; *out NULL where a view has no data. Parts are concatenated. */
-nmlp_status nmlp_cuda_upload_vector(float **out, nmlp_cuda_arena *block, const nmlp_view *const *parts, int n_parts,
+nmlp_status nmlp_cuda_upload_vector(float **out, nmlp_cuda_arena *arena, const nmlp_view *const *parts, int n_parts,
                                     nmlp_err *err);
-nmlp_status nmlp_cuda_upload_mlp(nmlp_cuda_mlp_weights *out, nmlp_cuda_arena *block, const nmlp_factors *gate,
+nmlp_status nmlp_cuda_upload_mlp(nmlp_cuda_mlp_weights *out, nmlp_cuda_arena *arena, const nmlp_factors *gate,
                                  const nmlp_factors *up, const nmlp_factors *down, nmlp_err *err);
 size_t nmlp_cuda_matrix_bytes(const nmlp_cuda_matrix *m);
 size_t nmlp_cuda_mlp_weights_bytes(const nmlp_cuda_mlp_weights *w);

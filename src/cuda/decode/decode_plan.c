@@ -13,9 +13,9 @@ enum {
 /* A byte of input, which comes from L2, against a byte of weights. */
 static const double input_cost = 0.75;
 
-void nmlp_cuda_decode_plan_init(nmlp_cuda_decode_plan *plan, const nmlp_cuda_device *device, nmlp_cuda_arena *block,
+void nmlp_cuda_decode_plan_init(nmlp_cuda_decode_plan *plan, const nmlp_cuda_device *device, nmlp_cuda_arena *arena,
                                 int32_t s) {
-    *plan = (nmlp_cuda_decode_plan){.device = device, .block = block, .s = s};
+    *plan = (nmlp_cuda_decode_plan){.device = device, .arena = arena, .s = s};
 }
 
 void nmlp_cuda_decode_plan_fini(nmlp_cuda_decode_plan *plan) {
@@ -115,10 +115,10 @@ nmlp_status nmlp_cuda_decode_plan_matmul(nmlp_cuda_decode_plan *plan, const nmlp
                             !m->bias && ph.n_chunks <= PIECES_MAX;
     int32_t parts = summed_by_reader ? ph.n_chunks : 1;
     size_t values = (size_t)plan->s * (size_t)ph.out_pitch;
-    ph.out = m->out ? m->out : nmlp_cuda_arena_take(plan->block, (size_t)parts * values * NMLP_CUDA_DECODE_WORD_BYTES);
+    ph.out = m->out ? m->out : nmlp_cuda_arena_take(plan->arena, (size_t)parts * values * NMLP_CUDA_DECODE_WORD_BYTES);
     if (summed_by_reader) ph.out_part_stride = (int64_t)values;
     if (ph.n_chunks > 1 && !summed_by_reader)
-        ph.parts = nmlp_cuda_arena_take(plan->block, (size_t)nmlp_cuda_divide_up(ph.n, NMLP_CUDA_DECODE_TILE_ROWS) *
+        ph.parts = nmlp_cuda_arena_take(plan->arena, (size_t)nmlp_cuda_divide_up(ph.n, NMLP_CUDA_DECODE_TILE_ROWS) *
                                                          (size_t)ph.n_chunks * (size_t)m->n_matrices * (size_t)plan->s *
                                                          NMLP_CUDA_DECODE_TILE_ROWS * NMLP_CUDA_DECODE_WORD_BYTES);
     NMLP_RETURN_IF_FAILED(nmlp_cuda_decode_plan_push(plan, &ph, err));
@@ -177,8 +177,8 @@ nmlp_status nmlp_cuda_decode_plan_mlp(nmlp_cuda_decode_plan *plan, const nmlp_cu
 nmlp_status nmlp_cuda_decode_plan_finish(nmlp_cuda_decode_plan *plan, nmlp_cuda_decode_program *program,
                                          nmlp_err *err) {
     size_t bytes = plan->n_phases * sizeof *plan->phases;
-    void *phases = nmlp_cuda_arena_take(plan->block, bytes);
-    unsigned *tickets = nmlp_cuda_arena_take(plan->block, sizeof *tickets);
+    void *phases = nmlp_cuda_arena_take(plan->arena, bytes);
+    unsigned *tickets = nmlp_cuda_arena_take(plan->arena, sizeof *tickets);
     int32_t n_stages =
         NMLP_CUDA_DECODE_STAGES_MAX; /* a multiple of the consumer warps: a stage belongs to one of them */
     while (n_stages > 0 && nmlp_cuda_decode_shared_bytes(plan->input_elems, n_stages) > plan->device->shared_bytes)
@@ -195,12 +195,12 @@ nmlp_status nmlp_cuda_decode_plan_finish(nmlp_cuda_decode_plan *plan, nmlp_cuda_
                                           .input_elems = plan->input_elems,
                                           .tickets = tickets};
 #ifdef NMLP_CUDA_CLOCKS
-    program->clocks = nmlp_cuda_arena_take(plan->block, sizeof *program->clocks * (size_t)plan->device->n_blocks *
+    program->clocks = nmlp_cuda_arena_take(plan->arena, sizeof *program->clocks * (size_t)plan->device->n_blocks *
                                                             plan->n_phases * NMLP_CUDA_DECODE_CLOCK_EVENTS);
 #endif
     for (size_t i = 0; i < plan->n_phases && i < NMLP_CUDA_DECODE_FIRST_PHASES; i++)
         program->first[i] = plan->phases[i];
-    if (!plan->block->committed) return NMLP_OK;
+    if (!plan->arena->committed) return NMLP_OK;
     return NMLP_CUDA_CHECK(cudaMemcpy(phases, plan->phases, bytes, cudaMemcpyHostToDevice), "uploading a program", err);
 }
 

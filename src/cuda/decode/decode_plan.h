@@ -11,7 +11,7 @@
 
 typedef struct nmlp_cuda_decode_plan {
     const nmlp_cuda_device *device;
-    nmlp_cuda_arena *block; /* intermediates come from here */
+    nmlp_cuda_arena *arena; /* intermediates come from here */
     int32_t s;
     int32_t input_elems; /* most of all phases */
     nmlp_cuda_decode_phase *phases;
@@ -35,7 +35,7 @@ typedef struct nmlp_cuda_decode_rows {
                               for; may be NULL */
 } nmlp_cuda_decode_rows;
 
-void nmlp_cuda_decode_plan_init(nmlp_cuda_decode_plan *plan, const nmlp_cuda_device *device, nmlp_cuda_arena *block,
+void nmlp_cuda_decode_plan_init(nmlp_cuda_decode_plan *plan, const nmlp_cuda_device *device, nmlp_cuda_arena *arena,
                                 int32_t s);
 void nmlp_cuda_decode_plan_fini(nmlp_cuda_decode_plan *plan);
 

@@ -12,9 +12,9 @@ typedef enum mlp_kernel { MLP_GEMM, MLP_DECODE, MLP_ROWS32, MLP_CLUSTER4 } mlp_k
 
 struct nmlp_cuda_mlp {
     nmlp_cuda_device device;
-    nmlp_cuda_arena block;
+    nmlp_cuda_arena arena;
     nmlp_cuda_mlp_weights weights;
-    bool streams; /* else matmuls */
+    bool fused; /* one launch, else GEMMs */
     mlp_kernel kernel;
     bool portable; /* as on older chips */
     int32_t s;
@@ -24,8 +24,8 @@ struct nmlp_cuda_mlp {
     void *x_narrow; /* bf16, or NULL where f32 is read */
     float *y;
     nmlp_cuda_decode_program program; /* of MLP_DECODE */
-    nmlp_cuda_mlp_rows32_program batch;
-    nmlp_cuda_mlp_cluster4_program quad;
+    nmlp_cuda_mlp_rows32_program rows32;
+    nmlp_cuda_mlp_cluster4_program cluster4;
     nmlp_cuda_mlp_gemm_buffers rows; /* of MLP_GEMM */
     nmlp_cuda_blas *blas;
     cudaStream_t stream;
@@ -46,7 +46,7 @@ static nmlp_status plan_decode(nmlp_cuda_mlp *mlp, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     nmlp_cuda_decode_plan plan;
     nmlp_cuda_decode_rows x = {.x = mlp->x, .pitch = mlp->pitch, .parts = 1, .cols = mlp->pitch};
-    nmlp_cuda_decode_plan_init(&plan, &mlp->device, &mlp->block, mlp->s);
+    nmlp_cuda_decode_plan_init(&plan, &mlp->device, &mlp->arena, mlp->s);
     NMLP_TRY(nmlp_cuda_decode_plan_mlp(&plan, &mlp->weights, &x, NMLP_CUDA_DECODE_STORE, mlp->y, err));
     NMLP_TRY(nmlp_cuda_decode_plan_finish(&plan, &mlp->program, err));
     describe(mlp, &plan);
@@ -66,8 +66,8 @@ static nmlp_cuda_mlp_call call_of(const nmlp_cuda_mlp *mlp) {
 
 static nmlp_status plan_rows32(nmlp_cuda_mlp *mlp, nmlp_err *err) {
     const nmlp_cuda_mlp_call call = call_of(mlp);
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_mlp_rows32_plan(&mlp->batch, &call, &mlp->device, &mlp->block, err));
-    const nmlp_cuda_mlp_rows32_program *p = &mlp->batch;
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_mlp_rows32_plan(&mlp->rows32, &call, NULL, &mlp->device, &mlp->arena, err));
+    const nmlp_cuda_mlp_rows32_program *p = &mlp->rows32;
     int at = snprintf(mlp->text, sizeof mlp->text, "stages=%dx%d", p->n_stages, p->stage_bytes);
     for (int32_t i = 0; i < p->n_phases && at > 0 && (size_t)at < sizeof mlp->text; i++)
         at += snprintf(mlp->text + at, sizeof mlp->text - (size_t)at, " matmul=%dx%d/%dx%d", p->phase[i].n,
@@ -77,8 +77,8 @@ static nmlp_status plan_rows32(nmlp_cuda_mlp *mlp, nmlp_err *err) {
 
 static nmlp_status plan_cluster4(nmlp_cuda_mlp *mlp, nmlp_err *err) {
     const nmlp_cuda_mlp_call call = call_of(mlp);
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_mlp_cluster4_plan(&mlp->quad, &call, &mlp->device, &mlp->block, err));
-    const nmlp_cuda_mlp_cluster4_program *p = &mlp->quad;
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_mlp_cluster4_plan(&mlp->cluster4, &call, NULL, &mlp->device, &mlp->arena, err));
+    const nmlp_cuda_mlp_cluster4_program *p = &mlp->cluster4;
     int at =
         snprintf(mlp->text, sizeof mlp->text, "clusters=%d stages=%dx%d", p->n_clusters, p->n_stages, p->stage_bytes);
     for (int32_t i = 0; i < p->n_products && at > 0 && (size_t)at < sizeof mlp->text; i++)
@@ -91,26 +91,26 @@ static nmlp_status plan_cluster4(nmlp_cuda_mlp *mlp, nmlp_err *err) {
 /* More rows than a few, on clusters where there are such and their shared memory is enough. */
 static mlp_kernel choose_kernel(const nmlp_cuda_mlp *mlp) {
     const nmlp_cuda_mlp_call call = call_of(mlp);
-    if (!mlp->streams) return MLP_GEMM;
+    if (!mlp->fused) return MLP_GEMM;
     if (mlp->s <= NMLP_CUDA_DECODE_ROWS_MAX) return MLP_DECODE;
     return !mlp->portable && nmlp_cuda_mlp_cluster4_fits(&call, &mlp->device) ? MLP_CLUSTER4 : MLP_ROWS32;
 }
 
 /* Called twice, see decode_plan.h. */
 static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MATRICES], nmlp_err *err) {
-    nmlp_cuda_arena *block = &mlp->block;
+    nmlp_cuda_arena *arena = &mlp->arena;
     NMLP_RETURN_IF_FAILED(
-        nmlp_cuda_upload_mlp(&mlp->weights, block, &m[NMLP_MLP_GATE], &m[NMLP_MLP_UP], &m[NMLP_MLP_DOWN], err));
+        nmlp_cuda_upload_mlp(&mlp->weights, arena, &m[NMLP_MLP_GATE], &m[NMLP_MLP_UP], &m[NMLP_MLP_DOWN], err));
     size_t bytes = (size_t)mlp->s * (size_t)mlp->pitch * sizeof(float);
-    mlp->x = nmlp_cuda_arena_take(block, bytes);
-    mlp->y = nmlp_cuda_arena_take(block, bytes);
+    mlp->x = nmlp_cuda_arena_take(arena, bytes);
+    mlp->y = nmlp_cuda_arena_take(arena, bytes);
     mlp->kernel = choose_kernel(mlp);
-    if (mlp->kernel != MLP_DECODE) mlp->x_narrow = nmlp_cuda_arena_take(block, bytes / 2);
+    if (mlp->kernel != MLP_DECODE) mlp->x_narrow = nmlp_cuda_arena_take(arena, bytes / 2);
     if (mlp->kernel == MLP_GEMM) {
         const nmlp_cuda_mlp_weights *all[] = {&mlp->weights};
-        nmlp_cuda_mlp_gemm_buffers_take(&mlp->rows, block, all, 1, mlp->s);
-        void *workspace = nmlp_cuda_arena_take(block, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
-        if (!block->committed) return NMLP_OK;
+        nmlp_cuda_mlp_gemm_buffers_take(&mlp->rows, arena, all, 1, mlp->s);
+        void *workspace = nmlp_cuda_arena_take(arena, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
+        if (!arena->committed) return NMLP_OK;
         NMLP_RETURN_IF_FAILED(nmlp_cuda_blas_create(&mlp->blas, workspace, !mlp->portable, err));
         nmlp_cuda_blas_measure(mlp->blas); /* it runs for one number of rows only */
         snprintf(mlp->text, sizeof mlp->text, "matmuls=%s", nmlp_cuda_blas_has_library(mlp->blas) ? "cublaslt" : "own");
@@ -121,34 +121,34 @@ static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MAT
 }
 
 /* Of all matrices, in bf16. */
-static int64_t weight_bytes(const nmlp_factors m[NMLP_MLP_MATRICES]) {
+static size_t weight_bytes(const nmlp_factors m[NMLP_MLP_MATRICES]) {
     int64_t elems = 0;
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
         const nmlp_view *views[] = {&m[i].w, &m[i].u, &m[i].v};
         for (int j = 0; j < 3; j++)
             if (views[j]->data) elems += nmlp_view_elems(views[j]);
     }
-    return 2 * elems;
+    return 2 * (size_t)elems;
 }
 
 /* What was measured faster (docs/performance-gpu.md), with clusters and without. */
-static int64_t most_streamed_rows(const nmlp_cuda_device *device, const nmlp_factors m[NMLP_MLP_MATRICES]) {
-    const int64_t rows_large = device->n_clusters ? 16 : 8;
-    const int64_t small_bytes = (device->n_clusters ? 170 : 100) << 20;
-    if (!nmlp_cuda_blas_available() || weight_bytes(m) <= small_bytes) return NMLP_CUDA_MLP_ROWS_MAX;
-    return rows_large;
+int32_t nmlp_cuda_mlp_fused_rows(const nmlp_cuda_device *device, size_t weight_bytes) {
+    const int32_t rows_large = device->n_clusters ? 16 : 8;
+    const size_t small_bytes = (size_t)(device->n_clusters ? 170 : 100) << 20;
+    return weight_bytes <= small_bytes || !nmlp_cuda_blas_available() ? NMLP_CUDA_MLP_ROWS_MAX : rows_large;
 }
 
-static bool should_stream(const nmlp_cuda_device *device, const nmlp_factors m[NMLP_MLP_MATRICES], int64_t s,
-                          nmlp_cuda_path path) {
+static bool should_fuse(const nmlp_cuda_device *device, const nmlp_factors m[NMLP_MLP_MATRICES], int64_t s,
+                        nmlp_cuda_path path) {
     if (path == NMLP_CUDA_PATH_GEMM) return false;
-    return s <= (path == NMLP_CUDA_PATH_AUTO ? most_streamed_rows(device, m) : NMLP_CUDA_MLP_ROWS_MAX);
+    return s <=
+           (path == NMLP_CUDA_PATH_AUTO ? nmlp_cuda_mlp_fused_rows(device, weight_bytes(m)) : NMLP_CUDA_MLP_ROWS_MAX);
 }
 
 static nmlp_status check_rows(int64_t s, nmlp_cuda_path path, nmlp_err *err) {
     if (s < 1 || s > INT32_MAX / 2) return nmlp_fail(err, NMLP_E_ARG, "an MLP of %lld rows", (long long)s);
     if (path == NMLP_CUDA_PATH_FUSED && s > NMLP_CUDA_MLP_ROWS_MAX)
-        return nmlp_fail(err, NMLP_E_ARG, "the streaming kernel takes up to %d rows, not %lld", NMLP_CUDA_MLP_ROWS_MAX,
+        return nmlp_fail(err, NMLP_E_ARG, "the fused kernel takes up to %d rows, not %lld", NMLP_CUDA_MLP_ROWS_MAX,
                          (long long)s);
     return NMLP_OK;
 }
@@ -160,15 +160,15 @@ nmlp_status nmlp_cuda_mlp_create(nmlp_cuda_mlp **out, const nmlp_factors m[NMLP_
     NMLP_RETURN_IF_FAILED(check_rows(s, path, err));
     nmlp_cuda_mlp *mlp = nmlp_mem_new(1, sizeof *mlp, err);
     if (!mlp) return NMLP_E_NOMEM;
-    nmlp_cuda_arena_init(&mlp->block);
+    nmlp_cuda_arena_init(&mlp->arena);
     mlp->portable = path == NMLP_CUDA_PATH_PORTABLE;
     mlp->s = (int32_t)s;
     mlp->hidden = (int32_t)nmlp_factors_rows(&m[NMLP_MLP_DOWN]);
     mlp->pitch = nmlp_cuda_pad(mlp->hidden);
     NMLP_TRY(nmlp_cuda_device_open(&mlp->device, err));
-    mlp->streams = should_stream(&mlp->device, m, s, path);
+    mlp->fused = should_fuse(&mlp->device, m, s, path);
     NMLP_TRY(lay_out(mlp, m, err));
-    NMLP_TRY(nmlp_cuda_arena_commit(&mlp->block, "the MLP", err));
+    NMLP_TRY(nmlp_cuda_arena_commit(&mlp->arena, "the MLP", err));
     NMLP_TRY(lay_out(mlp, m, err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaDeviceSynchronize(), "uploading the MLP", err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaStreamCreateWithFlags(&mlp->stream, cudaStreamNonBlocking), "making a stream", err));
@@ -182,7 +182,7 @@ void nmlp_cuda_mlp_destroy(nmlp_cuda_mlp *mlp) {
     if (!mlp) return;
     if (mlp->stream) (void)cudaStreamDestroy(mlp->stream);
     nmlp_cuda_blas_destroy(mlp->blas);
-    nmlp_cuda_arena_release(&mlp->block);
+    nmlp_cuda_arena_release(&mlp->arena);
     nmlp_mem_free(mlp);
 }
 
@@ -193,13 +193,13 @@ void nmlp_cuda_mlp_describe(const nmlp_cuda_mlp *mlp, char *text, size_t text_by
 }
 
 static nmlp_status enqueue(nmlp_cuda_mlp *mlp, cudaStream_t stream, nmlp_err *err) {
-    static const char doing[] = "launching the streaming kernel";
+    static const char doing[] = "launching the fused MLP";
     switch (mlp->kernel) {
     case MLP_DECODE:
         return NMLP_CUDA_CHECK(nmlp_cuda_decode_launch(&mlp->program, mlp->device.n_blocks, stream), doing, err);
     case MLP_ROWS32:
-        return NMLP_CUDA_CHECK(nmlp_cuda_mlp_rows32_launch(&mlp->batch, mlp->device.n_blocks, stream), doing, err);
-    case MLP_CLUSTER4: return NMLP_CUDA_CHECK(nmlp_cuda_mlp_cluster4_launch(&mlp->quad, stream), doing, err);
+        return NMLP_CUDA_CHECK(nmlp_cuda_mlp_rows32_launch(&mlp->rows32, mlp->device.n_blocks, stream), doing, err);
+    case MLP_CLUSTER4: return NMLP_CUDA_CHECK(nmlp_cuda_mlp_cluster4_launch(&mlp->cluster4, stream), doing, err);
     case MLP_GEMM: break;
     }
     nmlp_cuda_mlp_gemm many = {.w = &mlp->weights,
@@ -311,19 +311,19 @@ nmlp_status nmlp_cuda_copy_rate(double *bytes_per_second, nmlp_err *err) {
     enum { COPIES = 20 };
     const size_t bytes = (size_t)2 << 30;
     nmlp_status st = NMLP_OK;
-    nmlp_cuda_arena block;
+    nmlp_cuda_arena arena;
     cudaEvent_t events[COPIES + 1] = {0};
     float ms[COPIES];
     *bytes_per_second = 0;
-    nmlp_cuda_arena_init(&block);
-    (void)nmlp_cuda_arena_take(&block, 2 * bytes);
-    NMLP_TRY(nmlp_cuda_arena_commit(&block, "the copy benchmark", err));
+    nmlp_cuda_arena_init(&arena);
+    (void)nmlp_cuda_arena_take(&arena, 2 * bytes);
+    NMLP_TRY(nmlp_cuda_arena_commit(&arena, "the copy benchmark", err));
     for (int i = 0; i <= COPIES; i++) NMLP_TRY(NMLP_CUDA_CHECK(cudaEventCreate(&events[i]), "making an event", err));
     for (int i = 0; i <= COPIES; i++) {
         NMLP_TRY(NMLP_CUDA_CHECK(cudaEventRecord(events[i], NULL), "recording an event", err));
         if (i < COPIES)
             NMLP_TRY(
-                NMLP_CUDA_CHECK(cudaMemcpyAsync(block.base + bytes, block.base, bytes, cudaMemcpyDeviceToDevice, NULL),
+                NMLP_CUDA_CHECK(cudaMemcpyAsync(arena.base + bytes, arena.base, bytes, cudaMemcpyDeviceToDevice, NULL),
                                 "copying", err));
     }
     NMLP_TRY(NMLP_CUDA_CHECK(cudaEventSynchronize(events[COPIES]), "copying", err));
@@ -334,6 +334,6 @@ nmlp_status nmlp_cuda_copy_rate(double *bytes_per_second, nmlp_err *err) {
 out:
     for (int i = 0; i <= COPIES; i++)
         if (events[i]) (void)cudaEventDestroy(events[i]);
-    nmlp_cuda_arena_release(&block);
+    nmlp_cuda_arena_release(&arena);
     return st;
 }

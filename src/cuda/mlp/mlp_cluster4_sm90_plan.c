@@ -197,9 +197,9 @@ static nmlp_status put_map(nmlp_cuda_mlp_cluster4_program *p, const void **at, c
     return NMLP_CUDA_CHECK(cudaMemcpy(there, &map, sizeof map, cudaMemcpyHostToDevice), "uploading a tensor map", err);
 }
 
-static nmlp_status put_maps(nmlp_cuda_mlp_cluster4_program *p, const nmlp_cuda_mlp_weights *w, nmlp_cuda_arena *block,
+static nmlp_status put_maps(nmlp_cuda_mlp_cluster4_program *p, const nmlp_cuda_mlp_weights *w, nmlp_cuda_arena *arena,
                             nmlp_err *err) {
-    p->maps = nmlp_cuda_arena_take(block, NMLP_CUDA_MLP_CLUSTER4_MAPS_MAX * NMLP_CUDA_TENSOR_MAP_BYTES);
+    p->maps = nmlp_cuda_arena_take(arena, NMLP_CUDA_MLP_CLUSTER4_MAPS_MAX * NMLP_CUDA_TENSOR_MAP_BYTES);
     for (int32_t i = 0; i < p->n_products; i++) {
         nmlp_cuda_mlp_cluster4_product *ph = &p->product[i];
         const nmlp_cuda_matrix *const of[] = {[NMLP_CUDA_MLP_CLUSTER4_BASIS] = &w->basis,
@@ -207,19 +207,25 @@ static nmlp_status put_maps(nmlp_cuda_mlp_cluster4_program *p, const nmlp_cuda_m
                                               [NMLP_CUDA_MLP_CLUSTER4_DOWN_SPLIT_K] =
                                                   w->down_basis.n ? &w->down_basis : &w->down,
                                               [NMLP_CUDA_MLP_CLUSTER4_DOWN] = &w->down};
-        NMLP_RETURN_IF_FAILED(put_map(p, &ph->map[0], of[ph->kind], ph->box_n8, block->committed, err));
+        NMLP_RETURN_IF_FAILED(put_map(p, &ph->map[0], of[ph->kind], ph->box_n8, arena->committed, err));
         if (ph->n_factors == 2)
-            NMLP_RETURN_IF_FAILED(put_map(p, &ph->map[1], &w->up, ph->box_n8, block->committed, err));
+            NMLP_RETURN_IF_FAILED(put_map(p, &ph->map[1], &w->up, ph->box_n8, arena->committed, err));
     }
     return NMLP_OK;
 }
 
 nmlp_status nmlp_cuda_mlp_cluster4_plan(nmlp_cuda_mlp_cluster4_program *program, const nmlp_cuda_mlp_call *mlp,
-                                        const nmlp_cuda_device *device, nmlp_cuda_arena *block, nmlp_err *err) {
+                                        const nmlp_cuda_mlp_cluster4_program *like, const nmlp_cuda_device *device,
+                                        nmlp_cuda_arena *arena, nmlp_err *err) {
     nmlp_cuda_mlp_cluster4_program *p = program;
+    if (like) {
+        *p = *like;
+        p->n_maps = 0;
+        return put_maps(p, mlp->weights, arena, err);
+    }
     *p = begin_program(mlp, device);
-    p->tickets = nmlp_cuda_arena_take(block, sizeof *p->tickets);
-    p->exchange = nmlp_cuda_arena_take(block, 2 * (size_t)p->set_bytes);
+    p->tickets = nmlp_cuda_arena_take(arena, sizeof *p->tickets);
+    p->exchange = nmlp_cuda_arena_take(arena, 2 * (size_t)p->set_bytes);
     for (int32_t i = 0; i < p->n_products; i++) {
         nmlp_cuda_mlp_cluster4_product *ph = &p->product[i];
         for (int32_t j = 0; j < ph->n_factors; j++)
@@ -228,10 +234,10 @@ nmlp_status nmlp_cuda_mlp_cluster4_plan(nmlp_cuda_mlp_cluster4_program *program,
         if (!ph->last && ph->kind != NMLP_CUDA_MLP_CLUSTER4_GATE_UP)
             ph->out = nmlp_cuda_exchange_pointer(ph->out, p->exchange);
         if (ph->kind == NMLP_CUDA_MLP_CLUSTER4_DOWN_SPLIT_K)
-            p->parts = nmlp_cuda_arena_take(block, (size_t)ph->rows * (size_t)p->n_sources *
+            p->parts = nmlp_cuda_arena_take(arena, (size_t)ph->rows * (size_t)p->n_sources *
                                                        (size_t)nmlp_cuda_mlp_cluster4_tokens(p->s) * sizeof(float));
     }
-    NMLP_RETURN_IF_FAILED(put_maps(p, mlp->weights, block, err));
-    if (!block->committed) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(put_maps(p, mlp->weights, arena, err));
+    if (!arena->committed) return NMLP_OK;
     return NMLP_CUDA_CHECK(cudaMemset(p->exchange, 0xff, 2 * (size_t)p->set_bytes), "clearing the exchange", err);
 }

@@ -4,7 +4,7 @@
 #include "cuda/mlp/swiglu_gemm_sm90.h"
 #include "cuda/tensor_map.h"
 
-void nmlp_cuda_mlp_gemm_buffers_take(nmlp_cuda_mlp_gemm_buffers *rows, nmlp_cuda_arena *block,
+void nmlp_cuda_mlp_gemm_buffers_take(nmlp_cuda_mlp_gemm_buffers *rows, nmlp_cuda_arena *arena,
                                      const nmlp_cuda_mlp_weights *const *mlps, int64_t n, int64_t s) {
     int32_t basis = 0;
     int32_t wide = 0;
@@ -14,11 +14,11 @@ void nmlp_cuda_mlp_gemm_buffers_take(nmlp_cuda_mlp_gemm_buffers *rows, nmlp_cuda
         wide = nmlp_cuda_larger(wide, nmlp_cuda_pad(mlps[i]->gate.n));
         inner = nmlp_cuda_larger(inner, nmlp_cuda_pad(mlps[i]->down_basis.n));
     }
-    rows->basis = nmlp_cuda_arena_take(block, (size_t)s * (size_t)basis * 2);
-    rows->act = nmlp_cuda_arena_take(block, (size_t)s * (size_t)wide * 2);
+    rows->basis = nmlp_cuda_arena_take(arena, (size_t)s * (size_t)basis * 2);
+    rows->act = nmlp_cuda_arena_take(arena, (size_t)s * (size_t)wide * 2);
     rows->up = nmlp_cuda_arena_take(
-        block, (size_t)(s < NMLP_CUDA_MLP_GEMM_UNFUSED_ROWS ? s : NMLP_CUDA_MLP_GEMM_UNFUSED_ROWS) * (size_t)wide * 2);
-    rows->inner = nmlp_cuda_arena_take(block, (size_t)s * (size_t)inner * 2);
+        arena, (size_t)(s < NMLP_CUDA_MLP_GEMM_UNFUSED_ROWS ? s : NMLP_CUDA_MLP_GEMM_UNFUSED_ROWS) * (size_t)wide * 2);
+    rows->inner = nmlp_cuda_arena_take(arena, (size_t)s * (size_t)inner * 2);
 }
 
 struct operand {

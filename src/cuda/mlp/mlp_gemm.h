@@ -17,7 +17,7 @@ typedef struct nmlp_cuda_mlp_gemm_buffers {
 } nmlp_cuda_mlp_gemm_buffers;
 
 /* Takes room for S rows of the widest of the MLPs given. */
-void nmlp_cuda_mlp_gemm_buffers_take(nmlp_cuda_mlp_gemm_buffers *rows, nmlp_cuda_arena *block,
+void nmlp_cuda_mlp_gemm_buffers_take(nmlp_cuda_mlp_gemm_buffers *rows, nmlp_cuda_arena *arena,
                                      const nmlp_cuda_mlp_weights *const *mlps, int64_t n, int64_t s);
 
 typedef struct nmlp_cuda_mlp_gemm {

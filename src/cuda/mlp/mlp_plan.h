@@ -18,13 +18,33 @@ typedef struct nmlp_cuda_mlp_call {
     int32_t s;
 } nmlp_cuda_mlp_call;
 
+/* y f32 [S, y_pitch] = x bf16 [S, x_pitch] w^T, up to 32 rows: a program of one phase. */
+typedef struct nmlp_cuda_gemm_call {
+    const nmlp_cuda_matrix *w;
+    const void *x;
+    float *y;
+    int32_t x_pitch;
+    int32_t y_pitch;
+    int32_t s;
+} nmlp_cuda_gemm_call;
+
 /* Whether the device has clusters and their shared memory is enough for the shape. */
 bool nmlp_cuda_mlp_cluster4_fits(const nmlp_cuda_mlp_call *mlp, const nmlp_cuda_device *device);
-/* Both take memory from `arena` and are called twice, like everything that lays out an arena. */
+/* All take memory from `arena` and are called twice, like everything that lays out an arena. `like` (may be NULL): the
+ * program of other weights of the same shapes and the same x and y, whose intermediates it shares; their launches must
+ * then follow one another in one stream. */
 nmlp_status nmlp_cuda_mlp_cluster4_plan(nmlp_cuda_mlp_cluster4_program *program, const nmlp_cuda_mlp_call *mlp,
-                                        const nmlp_cuda_device *device, nmlp_cuda_arena *arena, nmlp_err *err);
+                                        const nmlp_cuda_mlp_cluster4_program *like, const nmlp_cuda_device *device,
+                                        nmlp_cuda_arena *arena, nmlp_err *err);
 nmlp_status nmlp_cuda_mlp_rows32_plan(nmlp_cuda_mlp_rows32_program *program, const nmlp_cuda_mlp_call *mlp,
-                                      const nmlp_cuda_device *device, nmlp_cuda_arena *arena, nmlp_err *err);
+                                      const nmlp_cuda_mlp_rows32_program *like, const nmlp_cuda_device *device,
+                                      nmlp_cuda_arena *arena, nmlp_err *err);
+nmlp_status nmlp_cuda_mlp_rows32_plan_gemm(nmlp_cuda_mlp_rows32_program *program, const nmlp_cuda_gemm_call *gemm,
+                                           const nmlp_cuda_mlp_rows32_program *like, const nmlp_cuda_device *device,
+                                           nmlp_cuda_arena *arena, nmlp_err *err);
+
+/* Most rows for which the fused kernels were measured faster than large GEMMs, for an MLP of that many bytes. */
+int32_t nmlp_cuda_mlp_fused_rows(const nmlp_cuda_device *device, size_t weight_bytes);
 
 /* ---- the exchange buffer ----
  * Memory through which thread blocks hand results to each other within a launch. There are two copies: a launch uses

@@ -176,13 +176,13 @@ static void cut_phases(nmlp_cuda_mlp_rows32_program *p, const nmlp_cuda_device *
     }
 }
 
-static nmlp_status put_maps(nmlp_cuda_mlp_rows32_program *p, nmlp_cuda_arena *block, nmlp_err *err) {
+static nmlp_status put_maps(nmlp_cuda_mlp_rows32_program *p, nmlp_cuda_arena *arena, nmlp_err *err) {
     for (int32_t i = 0; i < p->n_phases; i++) {
         nmlp_cuda_mlp_rows32_phase *ph = &p->phase[i];
         for (int32_t j = 0; j < ph->n_factors; j++) {
-            void *map = nmlp_cuda_arena_take(block, NMLP_CUDA_TENSOR_MAP_BYTES);
+            void *map = nmlp_cuda_arena_take(arena, NMLP_CUDA_TENSOR_MAP_BYTES);
             ph->f[j].map = map;
-            if (!block->committed) continue;
+            if (!arena->committed) continue;
             NMLP_RETURN_IF_FAILED(nmlp_cuda_tensor_map_upload(
                 map, ph->f[j].weight, ph->n, ph->f[j].k, ph->groups * NMLP_CUDA_MLP_ROWS32_M16, ph->blocks_k, err));
         }
@@ -201,15 +201,13 @@ static nmlp_status fit_ring(nmlp_cuda_mlp_rows32_program *p, const nmlp_cuda_dev
                      device->shared_bytes);
 }
 
-nmlp_status nmlp_cuda_mlp_rows32_plan(nmlp_cuda_mlp_rows32_program *program, const nmlp_cuda_mlp_call *mlp,
-                                      const nmlp_cuda_device *device, nmlp_cuda_arena *block, nmlp_err *err) {
-    nmlp_cuda_mlp_rows32_program *p = program;
-    *p = (nmlp_cuda_mlp_rows32_program){.s = mlp->s};
-    add_phases(p, mlp);
+/* A program whose phases are known, and what each reads and writes: tiles, ring buffer, exchange buffer. */
+static nmlp_status lay_out(nmlp_cuda_mlp_rows32_program *p, const nmlp_cuda_device *device, nmlp_cuda_arena *arena,
+                           nmlp_err *err) {
     cut_phases(p, device);
     NMLP_RETURN_IF_FAILED(fit_ring(p, device, err));
-    p->tickets = nmlp_cuda_arena_take(block, sizeof *p->tickets);
-    p->exchange = nmlp_cuda_arena_take(block, 2 * (size_t)p->set_bytes);
+    p->tickets = nmlp_cuda_arena_take(arena, sizeof *p->tickets);
+    p->exchange = nmlp_cuda_arena_take(arena, 2 * (size_t)p->set_bytes);
     for (int32_t i = 0; i < p->n_phases; i++) {
         nmlp_cuda_mlp_rows32_phase *ph = &p->phase[i];
         for (int32_t j = 0; j < ph->n_factors; j++)
@@ -217,8 +215,39 @@ nmlp_status nmlp_cuda_mlp_rows32_plan(nmlp_cuda_mlp_rows32_program *program, con
         if (!ph->last) ph->out = nmlp_cuda_exchange_pointer(ph->out, p->exchange);
         if (ph->n_splits > 1) ph->parts = nmlp_cuda_exchange_pointer(ph->parts, p->exchange);
     }
-    NMLP_RETURN_IF_FAILED(put_maps(p, block, err));
-    if (!block->committed) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(put_maps(p, arena, err));
+    if (!arena->committed) return NMLP_OK;
     return NMLP_CUDA_CHECK(cudaMemset(p->exchange, NMLP_CUDA_UNWRITTEN, 2 * (size_t)p->set_bytes),
                            "clearing the exchange", err);
+}
+
+/* The program of `like` with the weights of `p`. */
+static nmlp_status copy_layout(nmlp_cuda_mlp_rows32_program *p, const nmlp_cuda_mlp_rows32_program *like,
+                               nmlp_cuda_arena *arena, nmlp_err *err) {
+    nmlp_cuda_mlp_rows32_program copy = *like;
+    for (int32_t i = 0; i < copy.n_phases; i++)
+        for (int32_t j = 0; j < copy.phase[i].n_factors; j++) copy.phase[i].f[j].weight = p->phase[i].f[j].weight;
+    *p = copy;
+    return put_maps(p, arena, err);
+}
+
+nmlp_status nmlp_cuda_mlp_rows32_plan(nmlp_cuda_mlp_rows32_program *program, const nmlp_cuda_mlp_call *mlp,
+                                      const nmlp_cuda_mlp_rows32_program *like, const nmlp_cuda_device *device,
+                                      nmlp_cuda_arena *arena, nmlp_err *err) {
+    *program = (nmlp_cuda_mlp_rows32_program){.s = mlp->s};
+    add_phases(program, mlp);
+    return like ? copy_layout(program, like, arena, err) : lay_out(program, device, arena, err);
+}
+
+nmlp_status nmlp_cuda_mlp_rows32_plan_gemm(nmlp_cuda_mlp_rows32_program *program, const nmlp_cuda_gemm_call *gemm,
+                                           const nmlp_cuda_mlp_rows32_program *like, const nmlp_cuda_device *device,
+                                           nmlp_cuda_arena *arena, nmlp_err *err) {
+    *program = (nmlp_cuda_mlp_rows32_program){.s = gemm->s, .n_phases = 1};
+    program->phase[0] = (nmlp_cuda_mlp_rows32_phase){.f = {factor(gemm->w, gemm->x, gemm->x_pitch, true)},
+                                                     .n_factors = 1,
+                                                     .n = gemm->w->n,
+                                                     .out = gemm->y,
+                                                     .out_pitch = gemm->y_pitch,
+                                                     .last = 1};
+    return like ? copy_layout(program, like, arena, err) : lay_out(program, device, arena, err);
 }

@@ -4,6 +4,8 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include "cuda/batch/batch_kernels.h"
+#include "cuda/layout.h"
 #include "cuda/prefill/prefill.h"
 
 namespace {
@@ -157,6 +159,51 @@ template <int D> __global__ void __launch_bounds__(WARPS * 32) attention_kernel(
     }
 }
 
+/* The same over paged caches: a tile's rows are neighbours of one sequence, and a page is one tile of keys. */
+template <int D> __global__ void __launch_bounds__(WARPS * 32) paged_kernel(const nmlp_cuda_paged_attention a) {
+    __shared__ __align__(16) __nv_bfloat16 k[KEYS][D + SKEW];
+    __shared__ __align__(16) __nv_bfloat16 v[KEYS][D + SKEW];
+    static_assert(KEYS == NMLP_CUDA_PAGE_POSITIONS && QUERIES == NMLP_CUDA_ATTENTION_TILE_ROWS, "a page is a tile");
+    const int t = threadIdx.x & 3;
+    const int row0 = (int)(threadIdx.x >> 5) * 16 + ((int)(threadIdx.x & 31) >> 2); /* in the tile */
+    const int head = blockIdx.y;
+    const int kv_head = head / (a.n_heads / a.n_kv_heads);
+    const nmlp_cuda_query_tile tile = a.tiles[gridDim.x - 1 - blockIdx.x]; /* later tiles have more keys */
+    const int32_t *table = a.tables + (int64_t)tile.sequence * a.table_pages;
+    uint32_t q[D / 16][4];
+    for (int kk = 0; kk < D / 16; kk++) {
+        for (int i = 0; i < 4; i++) {
+            const int row = tile.row + min(row0 + (i & 1) * 8, tile.n - 1);
+            const __nv_bfloat16 *from = static_cast<const __nv_bfloat16 *>(a.q) + ((int64_t)row * a.n_heads + head) * D;
+            q[kk][i] = *reinterpret_cast<const uint32_t *>(from + kk * 16 + t * 2 + (i >> 1) * 8);
+        }
+    }
+    float out[D / 8][4] = {};
+    float top[2] = {-INFINITY, -INFINITY};
+    float sum[2] = {0, 0};
+    const int begin[2] = {0, 0};
+    const int end = tile.position + tile.n;
+    for (int key = 0; key < end; key += KEYS) {
+        float score[KEYS / 8][4];
+        const int64_t page = ((int64_t)table[key / KEYS] * a.n_kv_heads + kv_head) * KEYS * D;
+        __syncthreads();
+        load_tile<D>(k, static_cast<const __nv_bfloat16 *>(a.k_pages) + page, 0, end - key);
+        load_tile<D>(v, static_cast<const __nv_bfloat16 *>(a.v_pages) + page, 0, end - key);
+        __syncthreads();
+        score_tile<D>(score, q, k, key, tile.position + row0, begin);
+        soften<D>(score, out, top, sum);
+        add_values<D>(out, score, v);
+    }
+    for (int i = 0; i < 2; i++) {
+        const int row = row0 + i * 8;
+        if (row >= tile.n) continue;
+        __nv_bfloat16 *to = static_cast<__nv_bfloat16 *>(a.out) + (int64_t)(tile.row + row) * a.out_pitch + head * D;
+        for (int n = 0; n < D / 8; n++)
+            *reinterpret_cast<__nv_bfloat162 *>(to + n * 8 + t * 2) =
+                __floats2bfloat162_rn(out[n][2 * i] / sum[i], out[n][2 * i + 1] / sum[i]);
+    }
+}
+
 /* One warp per query and head; lanes share the D columns. */
 __global__ void plain_kernel(const nmlp_cuda_attention h) {
     int lane = threadIdx.x & 31;
@@ -212,6 +259,20 @@ int nmlp_cuda_launch_attention(const nmlp_cuda_attention *h, void *stream) {
     default:
         plain_kernel<<<(unsigned)(((int64_t)h->s * h->n_heads + PLAIN_WARPS - 1) / PLAIN_WARPS), PLAIN_WARPS * 32, 0,
                        st>>>(*h);
+    }
+    return cudaGetLastError();
+}
+
+int nmlp_cuda_batch_prompt_attention(const nmlp_cuda_paged_attention *a, void *stream) {
+    const dim3 grid((unsigned)a->n_tiles, (unsigned)a->n_heads);
+    cudaStream_t st = (cudaStream_t)stream;
+    if (a->n_tiles == 0) return cudaSuccess;
+    switch (a->head_dim) {
+    case 16: paged_kernel<16><<<grid, WARPS * 32, 0, st>>>(*a); break;
+    case 32: paged_kernel<32><<<grid, WARPS * 32, 0, st>>>(*a); break;
+    case 64: paged_kernel<64><<<grid, WARPS * 32, 0, st>>>(*a); break;
+    case 128: paged_kernel<128><<<grid, WARPS * 32, 0, st>>>(*a); break;
+    default: return cudaErrorInvalidValue;
     }
     return cudaGetLastError();
 }

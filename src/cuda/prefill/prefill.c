@@ -3,26 +3,26 @@
 
 #include "cuda/engine_internal.h"
 
-nmlp_status nmlp_cuda_prefill_lay_out(nmlp_cuda_prefill *p, const nmlp_cuda_engine *e, nmlp_cuda_arena *block,
+nmlp_status nmlp_cuda_prefill_lay_out(nmlp_cuda_prefill *p, const nmlp_cuda_engine *e, nmlp_cuda_arena *arena,
                                       int64_t most, nmlp_err *err) {
     const nmlp_config *c = &e->model->config;
     p->rows = (int32_t)most;
     size_t rows = (size_t)p->rows;
     size_t hidden = (size_t)nmlp_cuda_pad(c->hidden);
     size_t q_dim = (size_t)(c->n_heads * c->head_dim);
-    p->ids = nmlp_cuda_arena_take(block, rows * sizeof *p->ids);
-    p->hidden = nmlp_cuda_arena_take(block, rows * hidden * sizeof(float));
-    p->normed = nmlp_cuda_arena_take(block, rows * hidden * 2);
-    p->qkv = nmlp_cuda_arena_take(block, rows * (size_t)nmlp_cuda_pad(e->layers[0].qkv.n) * sizeof(float));
-    p->q = nmlp_cuda_arena_take(block, rows * q_dim * 2);
-    p->mixed = nmlp_cuda_arena_take(block, rows * (size_t)nmlp_cuda_pad((int64_t)q_dim) * 2);
+    p->ids = nmlp_cuda_arena_take(arena, rows * sizeof *p->ids);
+    p->hidden = nmlp_cuda_arena_take(arena, rows * hidden * sizeof(float));
+    p->normed = nmlp_cuda_arena_take(arena, rows * hidden * 2);
+    p->qkv = nmlp_cuda_arena_take(arena, rows * (size_t)nmlp_cuda_pad(e->layers[0].qkv.n) * sizeof(float));
+    p->q = nmlp_cuda_arena_take(arena, rows * q_dim * 2);
+    p->mixed = nmlp_cuda_arena_take(arena, rows * (size_t)nmlp_cuda_pad((int64_t)q_dim) * 2);
     const nmlp_cuda_mlp_weights **all = nmlp_mem_new((size_t)c->n_layers, sizeof *all, err);
     if (!all) return NMLP_E_NOMEM;
     for (int64_t l = 0; l < c->n_layers; l++) all[l] = &e->layers[l].mlp;
-    nmlp_cuda_mlp_gemm_buffers_take(&p->mlp, block, all, c->n_layers, p->rows);
+    nmlp_cuda_mlp_gemm_buffers_take(&p->mlp, arena, all, c->n_layers, p->rows);
     nmlp_mem_free(all);
-    void *workspace = nmlp_cuda_arena_take(block, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
-    return block->committed ? nmlp_cuda_blas_create(&p->blas, workspace, true, err) : NMLP_OK;
+    void *workspace = nmlp_cuda_arena_take(arena, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
+    return arena->committed ? nmlp_cuda_blas_create(&p->blas, workspace, true, err) : NMLP_OK;
 }
 
 nmlp_status nmlp_cuda_prefill_gemm(const nmlp_cuda_prefill_pass *pass, float *y, bool accumulate, const void *x,

@@ -11,7 +11,7 @@ enum {
 
 struct nmlp_cuda_scorer {
     const nmlp_cuda_engine *engine;
-    nmlp_cuda_arena block;
+    nmlp_cuda_arena arena;
     nmlp_cuda_prefill prefill;
     int64_t positions;  /* of a text, at most */
     int64_t rows;       /* of one pass */
@@ -33,24 +33,24 @@ struct nmlp_cuda_scorer {
 
 static nmlp_status lay_out(nmlp_cuda_scorer *s, const float *rope, nmlp_err *err) {
     const nmlp_config *c = &s->engine->model->config;
-    nmlp_cuda_arena *block = &s->block;
+    nmlp_cuda_arena *arena = &s->arena;
     size_t rows = (size_t)s->rows;
     size_t cache_bytes = (size_t)(c->n_kv_heads * c->head_dim) * rows * 2;
     size_t rope_bytes = (size_t)(s->positions * c->head_dim) * sizeof *rope;
-    void *k = nmlp_cuda_arena_take(block, cache_bytes);
-    void *v = nmlp_cuda_arena_take(block, cache_bytes);
+    void *k = nmlp_cuda_arena_take(arena, cache_bytes);
+    void *v = nmlp_cuda_arena_take(arena, cache_bytes);
     for (int64_t l = 0; l < c->n_layers; l++) {
         s->k[l] = k;
         s->v[l] = v;
     }
-    s->rope = nmlp_cuda_arena_take(block, rope_bytes);
-    s->begins = nmlp_cuda_arena_take(block, rows * sizeof *s->begins);
-    s->targets = nmlp_cuda_arena_take(block, rows * sizeof *s->targets);
-    s->logprobs = nmlp_cuda_arena_take(block, rows * sizeof *s->logprobs);
+    s->rope = nmlp_cuda_arena_take(arena, rope_bytes);
+    s->begins = nmlp_cuda_arena_take(arena, rows * sizeof *s->begins);
+    s->targets = nmlp_cuda_arena_take(arena, rows * sizeof *s->targets);
+    s->logprobs = nmlp_cuda_arena_take(arena, rows * sizeof *s->logprobs);
     s->logits =
-        nmlp_cuda_arena_take(block, (size_t)s->logit_rows * (size_t)nmlp_cuda_pad(c->vocab) * sizeof *s->logits);
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_lay_out(&s->prefill, s->engine, block, s->rows, err));
-    if (!block->committed) return NMLP_OK;
+        nmlp_cuda_arena_take(arena, (size_t)s->logit_rows * (size_t)nmlp_cuda_pad(c->vocab) * sizeof *s->logits);
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_lay_out(&s->prefill, s->engine, arena, s->rows, err));
+    if (!arena->committed) return NMLP_OK;
     return NMLP_CUDA_CHECK(cudaMemcpy(s->rope, rope, rope_bytes, cudaMemcpyHostToDevice), "uploading the rotation",
                            err);
 }
@@ -78,7 +78,7 @@ nmlp_status nmlp_cuda_scorer_create(nmlp_cuda_scorer **out, const nmlp_cuda_engi
                          (long long)positions, (long long)c->max_positions);
     nmlp_cuda_scorer *s = nmlp_mem_new(1, sizeof *s, err);
     if (!s) return NMLP_E_NOMEM;
-    nmlp_cuda_arena_init(&s->block);
+    nmlp_cuda_arena_init(&s->arena);
     s->engine = engine;
     s->positions = positions;
     s->rows = positions > TOKENS ? positions : TOKENS;
@@ -86,7 +86,7 @@ nmlp_status nmlp_cuda_scorer_create(nmlp_cuda_scorer **out, const nmlp_cuda_engi
     s->logit_rows = (int32_t)(fit < 1 ? 1 : fit < s->rows ? fit : s->rows);
     NMLP_TRY(make_host(s, err));
     NMLP_TRY(lay_out(s, rope, err));
-    NMLP_TRY(nmlp_cuda_arena_commit(&s->block, "scoring texts of that length", err));
+    NMLP_TRY(nmlp_cuda_arena_commit(&s->arena, "scoring texts of that length", err));
     NMLP_TRY(lay_out(s, rope, err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "making a stream", err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaDeviceSynchronize(), "preparing to score", err));
@@ -101,7 +101,7 @@ void nmlp_cuda_scorer_destroy(nmlp_cuda_scorer *s) {
     if (s->stream) (void)cudaStreamSynchronize(s->stream);
     if (s->stream) (void)cudaStreamDestroy(s->stream);
     nmlp_cuda_blas_destroy(s->prefill.blas);
-    nmlp_cuda_arena_release(&s->block);
+    nmlp_cuda_arena_release(&s->arena);
     nmlp_mem_free(s->k);
     nmlp_mem_free(s->v);
     nmlp_mem_free(s->host_ids);

@@ -1,0 +1,198 @@
+/* The kernels of batch_kernels.h but attention: embedding, residual and norm, rotation and KV append, token choice. */
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include "cuda/batch/batch_kernels.h"
+#include "cuda/batch/paged.cuh"
+
+namespace {
+
+enum { THREADS = 256, CHOOSE_SPLITS = 8 };
+
+__device__ __forceinline__ float warp_sum(float v) {
+    for (int d = 16; d; d >>= 1) v += __shfl_xor_sync(0xffffffffu, v, d);
+    return v;
+}
+
+__device__ float block_sum(float v) {
+    __shared__ float sums[THREADS / 32];
+    v = warp_sum(v);
+    if ((threadIdx.x & 31) == 0) sums[threadIdx.x >> 5] = v;
+    __syncthreads();
+    float all = 0;
+    for (int w = 0; w < THREADS / 32; w++) all += sums[w];
+    return all;
+}
+
+__global__ void embed_kernel(float *hidden, const __nv_bfloat16 *embedding, const nmlp_cuda_step_rows rows, int pitch) {
+    const int row = blockIdx.x;
+    const bool live = rows.sequence[row] >= 0;
+    const __nv_bfloat16 *from = embedding + (int64_t)(live ? rows.ids[row] : 0) * pitch;
+    for (int i = threadIdx.x; i < pitch; i += THREADS)
+        hidden[(int64_t)row * pitch + i] = live ? __bfloat162float(from[i]) : 0.0f;
+}
+
+__device__ __forceinline__ float4 add4(float4 a, float4 b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+/* One block per row of out; every thread reads again what it wrote itself. */
+__global__ void add_norm_kernel(const nmlp_cuda_add_norm a) {
+    const int64_t row = a.gather ? a.gather[blockIdx.x] : (int)blockIdx.x;
+    float *hidden = a.hidden + row * a.pitch;
+    const float *delta = a.delta ? a.delta + row * a.pitch : nullptr;
+    __nv_bfloat16 *out = static_cast<__nv_bfloat16 *>(a.out) + (int64_t)blockIdx.x * a.pitch;
+    const bool keeps = !a.gather;
+    float sum = 0;
+    for (int i = threadIdx.x * 4; i < a.pitch; i += THREADS * 4) {
+        float4 v = *reinterpret_cast<const float4 *>(hidden + i);
+        if (delta) v = add4(v, *reinterpret_cast<const float4 *>(delta + i));
+        if (a.bias) v = add4(v, *reinterpret_cast<const float4 *>(a.bias + i));
+        if (keeps && (delta || a.bias)) *reinterpret_cast<float4 *>(hidden + i) = v;
+        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+    }
+    const float scale = rsqrtf(block_sum(sum) / (float)a.dim + a.eps);
+    for (int i = threadIdx.x * 4; i < a.pitch; i += THREADS * 4) {
+        float4 v = *reinterpret_cast<const float4 *>(hidden + i);
+        const float4 w = *reinterpret_cast<const float4 *>(a.weight + i);
+        if (!keeps && delta) v = add4(v, *reinterpret_cast<const float4 *>(delta + i));
+        if (!keeps && a.bias) v = add4(v, *reinterpret_cast<const float4 *>(a.bias + i));
+        __nv_bfloat162 *to = reinterpret_cast<__nv_bfloat162 *>(out + i);
+        to[0] = __floats2bfloat162_rn(v.x * scale * w.x, v.y * scale * w.y);
+        to[1] = __floats2bfloat162_rn(v.z * scale * w.z, v.w * scale * w.w);
+    }
+}
+
+/* One warp per (row, head). */
+__global__ void rope_append_kernel(const nmlp_cuda_paged_attention a) {
+    extern __shared__ float scratch[];
+    const int lane = threadIdx.x & 31;
+    const int warp = threadIdx.x >> 5;
+    const int dim = a.head_dim;
+    const int half = dim / 2;
+    const int head = blockIdx.y * (THREADS / 32) + warp;
+    const int row = blockIdx.x;
+    const int sequence = a.rows.sequence[row];
+    if (head >= a.n_heads + 2 * a.n_kv_heads || sequence < 0) return;
+    const int position = a.rows.position[row];
+    float *v = scratch + warp * dim;
+    const float *in = a.qkv + (int64_t)row * a.qkv_pitch + head * dim;
+    float sum = 0;
+    for (int d = lane; d < dim; d += 32) {
+        const float x = in[d] + (a.bias ? a.bias[head * dim + d] : 0.0f);
+        v[d] = x;
+        sum += x * x;
+    }
+    __syncwarp();
+    const bool is_q = head < a.n_heads;
+    const bool is_v = head >= a.n_heads + a.n_kv_heads;
+    const int kv_head = is_q ? 0 : (head - a.n_heads) % a.n_kv_heads;
+    const int64_t cached =
+        page_row(a.tables + (int64_t)sequence * a.table_pages, position, kv_head, a.n_kv_heads) * dim;
+    if (is_v) {
+        __nv_bfloat16 *to = static_cast<__nv_bfloat16 *>(a.v_pages) + cached;
+        for (int d = lane; d < dim; d += 32) to[d] = __float2bfloat16(v[d]);
+        return;
+    }
+    const float *norm = is_q ? a.q_norm : a.k_norm;
+    const float scale = norm ? rsqrtf(warp_sum(sum) / (float)dim + a.eps) : 1.0f;
+    const float *angles = a.rope + (int64_t)position * dim;
+    __nv_bfloat16 *to = is_q ? static_cast<__nv_bfloat16 *>(a.q) + ((int64_t)row * a.n_heads + head) * dim
+                             : static_cast<__nv_bfloat16 *>(a.k_pages) + cached;
+    const float after = is_q ? a.scale : 1.0f;
+    for (int d = lane; d < half; d += 32) {
+        const float x = v[d] * scale * (norm ? norm[d] : 1.0f);
+        const float y = v[d + half] * scale * (norm ? norm[d + half] : 1.0f);
+        const float c = angles[d];
+        const float s = angles[d + half];
+        to[d] = __float2bfloat16((x * c - y * s) * after);
+        to[d + half] = __float2bfloat16((y * c + x * s) * after);
+    }
+}
+
+/* Noise that turns an argmax into a draw from softmax; the same as the decode kernel's. */
+__device__ __forceinline__ float gumbel(uint32_t seed, uint32_t position, uint32_t token) {
+    uint64_t z = ((uint64_t)seed << 32 | position) * 0x9e3779b97f4a7c15ull + token;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    z ^= z >> 31;
+    const float u = ((float)(uint32_t)(z >> 40) + 0.5f) * (1.0f / 16777216.0f);
+    return -logf(-logf(u));
+}
+
+/* Larger for larger scores and, of equal ones, for smaller tokens; 0 for NaN. */
+__device__ __forceinline__ unsigned long long rank_of(float score, int token) {
+    if (isnan(score)) return 0;
+    const uint32_t bits = __float_as_uint(score);
+    const uint32_t ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return (unsigned long long)ordered << 32 | (0xffffffffu - (uint32_t)token);
+}
+
+/* A block per (logits row, part of the vocabulary). */
+__global__ void argmax_kernel(const nmlp_cuda_choose c) {
+    const int row = c.rows.head_rows[c.first + blockIdx.x];
+    if (c.rows.sequence[row] < 0 || c.rows.inverse_temperature[row] < 0) return;
+    const float *logits = c.logits + (int64_t)blockIdx.x * c.pitch;
+    const float inverse = c.rows.inverse_temperature[row];
+    const uint32_t seed = c.rows.seed[row];
+    const uint32_t position = (uint32_t)c.rows.position[row];
+    const int per_block = (c.vocab + CHOOSE_SPLITS - 1) / CHOOSE_SPLITS;
+    const int end = min(c.vocab, ((int)blockIdx.y + 1) * per_block);
+    unsigned long long best = 0;
+    for (int i = blockIdx.y * per_block + threadIdx.x; i < end; i += THREADS) {
+        float score = logits[i];
+        if (inverse > 0) score = score * inverse + gumbel(seed, position, (uint32_t)i);
+        best = max(best, rank_of(score, i));
+    }
+    for (int d = 16; d; d >>= 1) best = max(best, __shfl_xor_sync(0xffffffffu, best, d));
+    if ((threadIdx.x & 31) == 0) atomicMax(c.best + blockIdx.x, best);
+}
+
+/* A thread per logits row: the token becomes the row's next one. */
+__global__ void choose_kernel(const nmlp_cuda_choose c) {
+    const int i = blockIdx.x * THREADS + threadIdx.x;
+    if (i >= c.n) return;
+    const int row = c.rows.head_rows[c.first + i];
+    const int sequence = c.rows.sequence[row];
+    if (sequence < 0 || c.rows.inverse_temperature[row] < 0) return;
+    const unsigned long long best = c.best[i];
+    const uint32_t token = best ? 0xffffffffu - (uint32_t)best : 0; /* nothing but NaN: what the CPU's argmax says */
+    const uint32_t number = c.rows.n_choices[row] + 1;
+    c.best[i] = 0;
+    c.rows.ids[row] = (int32_t)token;
+    c.rows.position[row]++;
+    c.rows.n_choices[row] = number;
+    asm volatile("st.relaxed.sys.global.b64 [%0], %1;" ::"l"(c.choices + (int64_t)sequence * NMLP_CUDA_CHOICE_RING +
+                                                             number % NMLP_CUDA_CHOICE_RING),
+                 "l"((unsigned long long)number << 32 | token)
+                 : "memory");
+}
+
+} // namespace
+
+int nmlp_cuda_batch_embed(float *hidden, const void *embedding, const nmlp_cuda_step_rows *rows, int32_t n,
+                          int32_t pitch, void *stream) {
+    embed_kernel<<<n, THREADS, 0, (cudaStream_t)stream>>>(hidden, (const __nv_bfloat16 *)embedding, *rows, pitch);
+    return cudaGetLastError();
+}
+
+int nmlp_cuda_batch_add_norm(const nmlp_cuda_add_norm *a, void *stream) {
+    add_norm_kernel<<<a->n, THREADS, 0, (cudaStream_t)stream>>>(*a);
+    return cudaGetLastError();
+}
+
+int nmlp_cuda_batch_rope_append(const nmlp_cuda_paged_attention *a, void *stream) {
+    const int per_block = THREADS / 32;
+    const int n_all = a->n_heads + 2 * a->n_kv_heads;
+    const dim3 grid((unsigned)a->n_rows, (unsigned)((n_all + per_block - 1) / per_block));
+    rope_append_kernel<<<grid, THREADS, per_block * a->head_dim * sizeof(float), (cudaStream_t)stream>>>(*a);
+    return cudaGetLastError();
+}
+
+int nmlp_cuda_batch_choose_launch(const nmlp_cuda_choose *c, void *stream) {
+    argmax_kernel<<<dim3((unsigned)c->n, CHOOSE_SPLITS), THREADS, 0, (cudaStream_t)stream>>>(*c);
+    const cudaError_t e = cudaGetLastError();
+    if (e != cudaSuccess) return e;
+    choose_kernel<<<(unsigned)((c->n + THREADS - 1) / THREADS), THREADS, 0, (cudaStream_t)stream>>>(*c);
+    return cudaGetLastError();
+}
