@@ -53,6 +53,7 @@ struct nmlp_cuda_blas {
     bool measures; /* what the library offers, else its first offer is taken */
     struct shape shapes[SHAPES_MAX];
     int n_shapes;
+    int next_evicted;
 };
 
 static void *open_library(void) {
@@ -111,13 +112,15 @@ nmlp_status nmlp_cuda_blas_create(nmlp_cuda_blas **out, void *workspace, bool us
     return NMLP_OK;
 }
 
+static void destroy_layouts(const struct library *lib, struct shape *s) {
+    if (s->w) (void)lib->layout_destroy(s->w);
+    if (s->x) (void)lib->layout_destroy(s->x);
+    if (s->y) (void)lib->layout_destroy(s->y);
+}
+
 void nmlp_cuda_blas_destroy(nmlp_cuda_blas *b) {
     if (!b) return;
-    for (int i = 0; i < b->n_shapes; i++) {
-        (void)b->lib.layout_destroy(b->shapes[i].w);
-        (void)b->lib.layout_destroy(b->shapes[i].x);
-        (void)b->lib.layout_destroy(b->shapes[i].y);
-    }
+    for (int i = 0; i < b->n_shapes; i++) destroy_layouts(&b->lib, &b->shapes[i]);
     if (b->desc) (void)b->lib.desc_destroy(b->desc);
     if (b->handle) (void)b->lib.destroy(b->handle);
     if (b->lib.handle) (void)dlclose(b->lib.handle);
@@ -214,9 +217,7 @@ static bool make_shape(const nmlp_cuda_blas *b, struct shape *s, const nmlp_cuda
         s->algo = ways[n > 1 ? fastest_way(b, s, g, ways, n, stream) : 0].algo;
         return true;
     }
-    if (s->w) (void)lib->layout_destroy(s->w);
-    if (s->x) (void)lib->layout_destroy(s->x);
-    if (s->y) (void)lib->layout_destroy(s->y);
+    destroy_layouts(lib, s);
     return false;
 }
 
@@ -226,13 +227,13 @@ static const struct shape *find_shape(nmlp_cuda_blas *b, const nmlp_cuda_gemm *g
     key.y = NULL;
     for (int i = 0; i < b->n_shapes; i++)
         if (memcmp(&b->shapes[i].key, &key, sizeof key) == 0) return &b->shapes[i];
-    if (b->n_shapes == SHAPES_MAX) return NULL;
-    struct shape *s = &b->shapes[b->n_shapes];
-    *s = (struct shape){0};
-    if (!make_shape(b, s, g, stream)) return NULL;
-    s->key = key;
-    b->n_shapes++;
-    return s;
+    struct shape made = {0};
+    if (!make_shape(b, &made, g, stream)) return NULL;
+    made.key = key;
+    int at = b->n_shapes < SHAPES_MAX ? b->n_shapes++ : b->next_evicted++ % SHAPES_MAX; /* the oldest goes */
+    destroy_layouts(&b->lib, &b->shapes[at]);
+    b->shapes[at] = made;
+    return &b->shapes[at];
 }
 
 nmlp_status nmlp_cuda_blas_run(nmlp_cuda_blas *b, const nmlp_cuda_gemm *g, cudaStream_t stream, nmlp_err *err) {

@@ -5,7 +5,7 @@
 
 static nmlp_status refuse(nmlp_err *err) {
     nmlp_fail(err, NMLP_E_UNSUPPORTED, "this program was built without CUDA");
-    nmlp_fail_hint(err, "use --device cpu, or build where nvcc is found (cmake -DNMLP_CUDA=ON)");
+    nmlp_fail_hint(err, "use the device cpu, or build where nvcc is found (cmake -DNMLP_CUDA=ON)");
     return NMLP_E_UNSUPPORTED;
 }
 

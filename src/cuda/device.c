@@ -27,7 +27,7 @@ nmlp_status nmlp_cuda_probe(nmlp_cuda_info *info, nmlp_err *err) {
                           : e == cudaErrorInsufficientDriver ? "no NVIDIA driver, or one too old"
                                                              : cudaGetErrorString(e);
         nmlp_fail(err, NMLP_E_UNSUPPORTED, "no CUDA device: %s", why);
-        nmlp_fail_hint(err, "use --device cpu; a GPU needs a driver for CUDA %d.%d or newer", CUDART_VERSION / 1000,
+        nmlp_fail_hint(err, "use the device cpu; a GPU needs a driver for CUDA %d.%d or newer", CUDART_VERSION / 1000,
                        CUDART_VERSION % 1000 / 10);
         return NMLP_E_UNSUPPORTED;
     }
@@ -78,7 +78,7 @@ nmlp_status nmlp_cuda_arena_commit(nmlp_cuda_arena *arena, const char *what, nml
         (void)cudaMemGetInfo(&free_bytes, &total_bytes);
         nmlp_fail(err, NMLP_E_NOMEM, "the GPU's memory: %s needs %.2f GB, %.2f of %.2f GB are free", what,
                   1e-9 * (double)need, 1e-9 * (double)free_bytes, 1e-9 * (double)total_bytes);
-        nmlp_fail_hint(err, "use --device cpu, a smaller --ctx, or a smaller or more compressed model");
+        nmlp_fail_hint(err, "use the device cpu, a smaller `context`, or a smaller or more compressed model");
         return NMLP_E_NOMEM;
     }
     NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(e, "allocating memory", err));

@@ -10,7 +10,7 @@ static nmlp_status check_shapes(const nmlp_config *c, nmlp_err *err) {
     nmlp_fail(err, NMLP_E_UNSUPPORTED,
               "the GPU backend takes up to %d heads of up to %d columns in multiples of 8; the model has %lld of %lld",
               HEADS_MAX, HEAD_DIM_MAX, (long long)c->n_heads, (long long)c->head_dim);
-    nmlp_fail_hint(err, "use --device cpu");
+    nmlp_fail_hint(err, "use the device cpu");
     return NMLP_E_UNSUPPORTED;
 }
 

@@ -5,6 +5,10 @@
 
 #include "cuda/engine_internal.h"
 
+/* Prompts of up to this many tokens run as decode steps, one token each: they use no code that is still to be loaded.
+ */
+enum { FORCED_STEPS_MAX = 8, WARM_UP_ROWS = 128 };
+
 /* ---- the decode program ---- */
 
 static nmlp_status plan_attention(nmlp_cuda_session *s, nmlp_cuda_decode_plan *plan, int64_t l,
@@ -169,6 +173,36 @@ static nmlp_status make_handles(nmlp_cuda_session *s, nmlp_err *err) {
     return NMLP_OK;
 }
 
+/* n tokens at positions length.. leave their last hidden state in s->hidden. */
+static nmlp_status prefill(nmlp_cuda_session *s, const int32_t *ids, int32_t n, nmlp_err *err) {
+    nmlp_cuda_prefill_pass pass = {.engine = s->engine,
+                                   .prefill = &s->prefill,
+                                   .rope = s->rope,
+                                   .k = s->k,
+                                   .v = s->v,
+                                   .context = s->context,
+                                   .first = s->length,
+                                   .stream = s->stream};
+    int32_t pitch = nmlp_cuda_pad(s->engine->model->config.hidden);
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_run(&pass, ids, n, err));
+    return NMLP_CUDA_CHECK(cudaMemcpyAsync(s->hidden, s->prefill.hidden + (int64_t)(n - 1) * pitch,
+                                           (size_t)pitch * sizeof(float), cudaMemcpyDeviceToDevice, s->stream),
+                           "keeping the last row", err);
+}
+
+/* Runs prefill once, with few rows and with as many as it takes: kernels and cuBLASLt's plans are loaded now and not
+ * when the first prompt waits for them. What it leaves in the cache is overwritten. */
+static nmlp_status warm_up(nmlp_cuda_session *s, nmlp_err *err) {
+    int32_t few = s->prefill.rows < WARM_UP_ROWS ? s->prefill.rows : WARM_UP_ROWS;
+    int32_t *ids = nmlp_mem_new((size_t)s->prefill.rows, sizeof *ids, err);
+    if (!ids) return NMLP_E_NOMEM;
+    nmlp_status st = prefill(s, ids, few, err);
+    if (st == NMLP_OK && s->prefill.rows > few) st = prefill(s, ids, s->prefill.rows, err);
+    if (st == NMLP_OK) st = NMLP_CUDA_CHECK(cudaStreamSynchronize(s->stream), "warming up", err);
+    nmlp_mem_free(ids);
+    return st;
+}
+
 nmlp_status nmlp_cuda_session_create(nmlp_cuda_session **out, const nmlp_cuda_engine *engine, int64_t context,
                                      const float *rope, nmlp_err *err) {
     const nmlp_config *c = &engine->model->config;
@@ -190,6 +224,7 @@ nmlp_status nmlp_cuda_session_create(nmlp_cuda_session **out, const nmlp_cuda_en
     NMLP_TRY(nmlp_cuda_arena_commit(&s->arena, "a session of that context", err));
     NMLP_TRY(lay_out(s, rope, err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaDeviceSynchronize(), "preparing a session", err));
+    NMLP_TRY(warm_up(s, err));
     *out = s;
 out:
     if (st != NMLP_OK) nmlp_cuda_session_destroy(s);
@@ -292,32 +327,18 @@ static nmlp_status check_append(const nmlp_cuda_session *s, const int32_t *ids, 
     if (n <= s->context - length) return NMLP_OK;
     nmlp_fail(err, NMLP_E_LIMIT, "%lld tokens do not fit: the context holds %lld, %lld are used", (long long)n,
               (long long)s->context, (long long)length);
-    nmlp_fail_hint(err, "shorten the text or raise --ctx (this model takes up to %lld)",
+    nmlp_fail_hint(err, "shorten the text or raise `context` (this model takes up to %lld)",
                    (long long)s->engine->model->config.max_positions);
     return NMLP_E_LIMIT;
 }
 
-/* n tokens at positions length.. leave their last hidden state in s->hidden. */
-static nmlp_status prefill(nmlp_cuda_session *s, const int32_t *ids, int32_t n, nmlp_err *err) {
-    nmlp_cuda_prefill_pass pass = {.engine = s->engine,
-                                   .prefill = &s->prefill,
-                                   .rope = s->rope,
-                                   .k = s->k,
-                                   .v = s->v,
-                                   .context = s->context,
-                                   .first = s->length,
-                                   .stream = s->stream};
-    int32_t pitch = nmlp_cuda_pad(s->engine->model->config.hidden);
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_prefill_run(&pass, ids, n, err));
-    return NMLP_CUDA_CHECK(cudaMemcpyAsync(s->hidden, s->prefill.hidden + (int64_t)(n - 1) * pitch,
-                                           (size_t)pitch * sizeof(float), cudaMemcpyDeviceToDevice, s->stream),
-                           "keeping the last row", err);
-}
-
 static nmlp_status run_tokens(nmlp_cuda_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {
-    if (n == 1) {
-        NMLP_RETURN_IF_FAILED(put_state(s, ids[0], s->length, err));
-        return start_steps(s, 1, err);
+    if (n <= FORCED_STEPS_MAX) {
+        for (int64_t i = 0; i < n; i++) {
+            NMLP_RETURN_IF_FAILED(put_state(s, ids[i], s->length, err));
+            NMLP_RETURN_IF_FAILED(start_steps(s, 1, err));
+        }
+        return NMLP_OK;
     }
     for (int64_t done = 0; done < n; done += s->prefill.rows) {
         int32_t here = (int32_t)(n - done < s->prefill.rows ? n - done : s->prefill.rows);

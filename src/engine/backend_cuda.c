@@ -1,5 +1,4 @@
-/* CUDA's table. A sequence is a session of the device with room for the whole context; a step runs its items one after
- * the other. */
+/* CUDA's table. */
 #include <math.h>
 
 #include "base/mem.h"
@@ -12,12 +11,13 @@ struct weights {
     nmlp_cuda_engine *engine;
 };
 
+/* One sequence is a session, whose decode step is one launch; several are a batch over pages. */
 struct batch {
     const struct weights *weights;
-    nmlp_batch_options limits;
-    nmlp_cuda_session **sessions; /* [max_sequences] */
-    int64_t n_open;
-    float *rope; /* [context, D] cos|sin of every position */
+    nmlp_cuda_session *session;
+    nmlp_cuda_batch *device;
+    nmlp_cuda_batch_item *items;     /* [max_sequences] of a step */
+    nmlp_cuda_batch_choice *choices; /* [max_sequences] */
 };
 
 struct scorer {
@@ -76,60 +76,75 @@ static float *new_rope(const nmlp_config *c, int64_t positions, nmlp_err *err) {
 static void batch_destroy(void *batch) {
     struct batch *b = batch;
     if (!b) return;
-    for (int64_t i = 0; b->sessions && i < b->limits.max_sequences; i++) nmlp_cuda_session_destroy(b->sessions[i]);
-    nmlp_mem_free(b->sessions);
-    nmlp_mem_free(b->rope);
+    nmlp_cuda_session_destroy(b->session);
+    nmlp_cuda_batch_destroy(b->device);
+    nmlp_mem_free(b->items);
+    nmlp_mem_free(b->choices);
     nmlp_mem_free(b);
 }
 
 static nmlp_status batch_create(void **out, const void *weights, const nmlp_batch_options *limits, nmlp_err *err) {
+    const struct weights *w = weights;
     nmlp_status st = NMLP_OK;
     *out = NULL;
     struct batch *b = nmlp_mem_new(1, sizeof *b, err);
-    if (!b) return NMLP_E_NOMEM;
-    b->weights = weights;
-    b->limits = *limits;
-    b->sessions = nmlp_mem_new((size_t)limits->max_sequences, sizeof(nmlp_cuda_session *), err);
-    b->rope = new_rope(&b->weights->model->config, limits->context, err);
-    if (!b->sessions || !b->rope) NMLP_TRY(NMLP_E_NOMEM);
+    float *rope = new_rope(&w->model->config, limits->context, err);
+    if (!b || !rope) NMLP_TRY(NMLP_E_NOMEM);
+    b->weights = w;
+    b->items = nmlp_mem_new((size_t)limits->max_sequences, sizeof *b->items, err);
+    b->choices = nmlp_mem_new((size_t)limits->max_sequences, sizeof *b->choices, err);
+    if (!b->items || !b->choices) NMLP_TRY(NMLP_E_NOMEM);
+    const nmlp_cuda_batch_options options = {.context = limits->context,
+                                             .positions = limits->positions,
+                                             .max_sequences = limits->max_sequences,
+                                             .max_rows = limits->max_rows,
+                                             .rope = rope};
+    NMLP_TRY(limits->max_sequences == 1 ? nmlp_cuda_session_create(&b->session, w->engine, limits->context, rope, err)
+                                        : nmlp_cuda_batch_create(&b->device, w->engine, &options, err));
     *out = b;
 out:
+    nmlp_mem_free(rope);
     if (st != NMLP_OK) batch_destroy(b);
     return st;
 }
 
-static nmlp_status open_sequence(void *batch, int32_t sequence, const int32_t *ids, int64_t n, int64_t *n_cached,
-                                 nmlp_err *err) {
-    struct batch *b = batch;
-    (void)ids;
-    (void)n;
-    *n_cached = 0;
-    if ((b->n_open + 1) * b->limits.context > b->limits.positions)
-        return nmlp_fail(err, NMLP_E_LIMIT, "the KV memory of %lld positions holds %lld sequences of %lld",
-                         (long long)b->limits.positions, (long long)b->n_open, (long long)b->limits.context);
-    NMLP_RETURN_IF_FAILED(
-        nmlp_cuda_session_create(&b->sessions[sequence], b->weights->engine, b->limits.context, b->rope, err));
-    b->n_open++;
-    return NMLP_OK;
-}
-
 static void close_sequence(void *batch, int32_t sequence) {
     struct batch *b = batch;
-    nmlp_cuda_session_destroy(b->sessions[sequence]);
-    b->sessions[sequence] = NULL;
-    b->n_open--;
+    if (b->session)
+        nmlp_cuda_session_truncate(b->session, 0);
+    else
+        nmlp_cuda_batch_close(b->device, sequence);
+}
+
+static nmlp_status open_sequence(void *batch, int32_t sequence, const int32_t *ids, int64_t n, int64_t *n_cached,
+                                 nmlp_err *err) {
+    (void)ids;
+    (void)n;
+    (void)err;
+    *n_cached = 0;
+    close_sequence(batch, sequence);
+    return NMLP_OK;
 }
 
 static void truncate_sequence(void *batch, int32_t sequence, int64_t length) {
-    nmlp_cuda_session_truncate(((struct batch *)batch)->sessions[sequence], length);
+    struct batch *b = batch;
+    if (b->session)
+        nmlp_cuda_session_truncate(b->session, length);
+    else
+        nmlp_cuda_batch_truncate(b->device, sequence, length);
 }
 
-static nmlp_status reserve(void *batch, int32_t sequence, int64_t n, nmlp_err *err) {
-    (void)batch;
-    (void)sequence;
-    (void)n;
-    (void)err;
+static nmlp_status fork_sequence(void *batch, int32_t parent, int64_t length, int32_t child, nmlp_err *err) {
+    struct batch *b = batch;
+    if (b->session) return nmlp_fail(err, NMLP_E_LIMIT, "a batch of one sequence has no room for another");
+    nmlp_cuda_batch_fork(b->device, parent, length, child);
     return NMLP_OK;
+}
+
+/* A session has room for the whole context. */
+static nmlp_status reserve(void *batch, int32_t sequence, int64_t n, nmlp_err *err) {
+    struct batch *b = batch;
+    return b->session ? NMLP_OK : nmlp_cuda_batch_reserve(b->device, sequence, n, err);
 }
 
 /* Rows whose logits are wanted run one at a time: as decoding does, with activations of 16 bits of mantissa. */
@@ -145,11 +160,20 @@ static nmlp_status run_item(nmlp_cuda_session *session, const nmlp_step_item *it
 }
 
 static nmlp_status step(void *batch, const nmlp_step_item *items, int64_t n_items, nmlp_err *err) {
-    const struct batch *b = batch;
-    int64_t vocab = b->weights->model->config.vocab;
-    for (int64_t i = 0; i < n_items; i++)
-        NMLP_RETURN_IF_FAILED(run_item(b->sessions[items[i].sequence], &items[i], vocab, err));
-    return NMLP_OK;
+    struct batch *b = batch;
+    if (b->session) return run_item(b->session, &items[0], b->weights->model->config.vocab, err);
+    for (int64_t i = 0; i < n_items; i++) {
+        const nmlp_sampling *choose = items[i].choose;
+        b->items[i] = (nmlp_cuda_batch_item){.sequence = items[i].sequence,
+                                             .ids = items[i].ids,
+                                             .n = items[i].n,
+                                             .n_logits = items[i].n_logits,
+                                             .logits = items[i].logits,
+                                             .choose = choose != NULL,
+                                             .temperature = choose ? choose->temperature : 0,
+                                             .seed = choose ? choose->seed : 0};
+    }
+    return nmlp_cuda_batch_step(b->device, b->items, n_items, err);
 }
 
 /* ---- choosing on the device ---- */
@@ -159,11 +183,11 @@ static bool can_choose(const nmlp_sampling *s) {
 }
 
 static nmlp_status choose(void *batch, nmlp_choice_item *items, int64_t n_items, int64_t more, nmlp_err *err) {
-    const struct batch *b = batch;
-    for (int64_t i = 0; i < n_items; i++) {
-        nmlp_cuda_session *session = b->sessions[items[i].sequence];
-        NMLP_RETURN_IF_FAILED(nmlp_cuda_session_next(session, more, &items[i].id, err));
-    }
+    struct batch *b = batch;
+    if (b->session) return nmlp_cuda_session_next(b->session, more, &items[0].id, err);
+    for (int64_t i = 0; i < n_items; i++) b->choices[i].sequence = items[i].sequence;
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_batch_choose(b->device, b->choices, n_items, more, err));
+    for (int64_t i = 0; i < n_items; i++) items[i].id = b->choices[i].id;
     return NMLP_OK;
 }
 
@@ -244,6 +268,7 @@ const nmlp_backend *nmlp_backend_cuda(void) {
         .open = open_sequence,
         .close = close_sequence,
         .truncate = truncate_sequence,
+        .fork = fork_sequence,
         .reserve = reserve,
         .step = step,
         .can_choose = can_choose,

@@ -183,7 +183,9 @@ static const nmlp_cuda_few_rows *few_for(const nmlp_cuda_forward *f, int32_t n) 
 
 int32_t nmlp_cuda_forward_padded(const nmlp_cuda_forward *f, int32_t n) {
     const nmlp_cuda_few_rows *few = few_for(f, n);
-    return few ? few->rows : n;
+    int32_t step = n <= 256 ? 32 : 128; /* few different shapes of GEMM */
+    int32_t padded = few ? few->rows : nmlp_cuda_divide_up(n, step) * step;
+    return nmlp_cuda_smaller(padded, f->max_rows);
 }
 
 nmlp_cuda_step_rows nmlp_cuda_forward_rows(const nmlp_cuda_forward *f, int32_t n) {

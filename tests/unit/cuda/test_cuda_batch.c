@@ -1,0 +1,297 @@
+/* Many sequences at once on the GPU: every sequence against the CPU engine in f32 running it alone, whatever its
+ * company and however its text is cut; choices made on the device; forks; a pool that is used up. */
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "cuda/cuda.h"
+#include "engine/backend.h"
+#include "engine/batch.h"
+#include "lib/gpu.h"
+#include "lib/loaded_engine.h"
+#include "lib/testing.h"
+#include "lib/tiny_checkpoint.h"
+
+enum { SEQUENCES_MAX = 40, TOKENS = 90 };
+
+/* A model on both sides, random texts, and the CPU's logits of all their positions. */
+struct both {
+    loaded_engine cpu;
+    nmlp_engine *gpu;
+    nmlp_batch *batch;
+    int64_t vocab;
+    int n;
+    int32_t ids[SEQUENCES_MAX][TOKENS];
+    float *want[SEQUENCES_MAX]; /* [TOKENS, V] */
+    int32_t sequence[SEQUENCES_MAX];
+    int64_t length[SEQUENCES_MAX];
+    float *got; /* [TOKENS, V] */
+    double tolerance;
+};
+
+static void open_both(struct both *b, const char *dir, int n, const nmlp_batch_options *limits, double tolerance) {
+    nmlp_err err;
+    nmlp_rng rng;
+    memset(b, 0, sizeof *b);
+    loaded_engine_open(&b->cpu, dir, NULL, 0);
+    nmlp_engine_options options = {.backend = nmlp_backend_cuda(), .pool = b->cpu.pool};
+    nmlp_assert_ok(nmlp_engine_create(&b->gpu, &b->cpu.model, &options, &err), &err);
+    nmlp_assert_ok(nmlp_batch_create(&b->batch, b->gpu, limits, &err), &err);
+    b->vocab = b->cpu.model.config.vocab;
+    b->n = n;
+    b->tolerance = tolerance;
+    nmlp_rng_seed(&rng, 5);
+    for (int s = 0; s < n; s++) {
+        for (int i = 0; i < TOKENS; i++) b->ids[s][i] = (int32_t)nmlp_rng_below(&rng, (uint64_t)b->vocab);
+        b->want[s] = loaded_engine_logits(&b->cpu, b->ids[s], TOKENS, 0);
+        nmlp_assert_ok(nmlp_batch_open(b->batch, NULL, 0, &b->sequence[s], &err), &err);
+    }
+    b->got = nmlp_mem_new((size_t)(SEQUENCES_MAX * b->vocab), sizeof *b->got, NULL);
+}
+
+static void close_both(struct both *b) {
+    for (int s = 0; s < b->n; s++) nmlp_mem_free(b->want[s]);
+    nmlp_mem_free(b->got);
+    nmlp_batch_destroy(b->batch);
+    nmlp_engine_destroy(b->gpu);
+    loaded_engine_close(&b->cpu);
+}
+
+/* Largest difference over largest logit. */
+static void check_row(const struct both *b, const float *got, int s, int64_t position) {
+    const float *want = b->want[s] + position * b->vocab;
+    double largest = 0;
+    double worst = 0;
+    for (int64_t i = 0; i < b->vocab; i++) {
+        largest = fmax(largest, fabs((double)want[i]));
+        worst = fmax(worst, isfinite(got[i]) ? fabs((double)got[i] - (double)want[i]) : INFINITY);
+    }
+    if (!(worst <= b->tolerance * largest))
+        fail_msg("sequence %d position %lld: logits differ by %g of %g", s, (long long)position, worst, largest);
+}
+
+/* One step: n[s] tokens of sequence s (0: none), the logits of the last one of each compared. */
+static void step(struct both *b, const int64_t *n) {
+    nmlp_step_item items[SEQUENCES_MAX] = {{0}};
+    int of[SEQUENCES_MAX];
+    int64_t n_items = 0;
+    nmlp_err err;
+    for (int s = 0; s < b->n; s++) {
+        if (n[s] == 0) continue;
+        items[n_items] = (nmlp_step_item){.sequence = b->sequence[s],
+                                          .ids = b->ids[s] + b->length[s],
+                                          .n = n[s],
+                                          .n_logits = 1,
+                                          .logits = b->got + n_items * b->vocab};
+        of[n_items++] = s;
+    }
+    nmlp_assert_ok(nmlp_batch_step(b->batch, items, n_items, &err), &err);
+    for (int64_t i = 0; i < n_items; i++) {
+        b->length[of[i]] += items[i].n;
+        check_row(b, b->got + i * b->vocab, of[i], b->length[of[i]] - 1);
+    }
+}
+
+/* Random amounts of random sequences until all texts are done. Above `most` rows nothing is added to a step. */
+static void run_schedule(struct both *b, int64_t most, uint64_t seed) {
+    nmlp_rng rng;
+    nmlp_rng_seed(&rng, seed);
+    for (;;) {
+        int64_t n[SEQUENCES_MAX] = {0};
+        int64_t rows = 0;
+        bool done = true;
+        for (int s = 0; s < b->n; s++) {
+            int64_t left = TOKENS - b->length[s];
+            done = done && left == 0;
+            if (left == 0 || nmlp_rng_below(&rng, 4) == 0) continue;
+            int64_t wanted = nmlp_rng_below(&rng, 2) ? 1 : 1 + (int64_t)nmlp_rng_below(&rng, 70);
+            n[s] = wanted < left ? wanted : left;
+            if (rows + n[s] > most) n[s] = 0;
+            rows += n[s];
+        }
+        if (done) return;
+        if (rows > 0) step(b, n);
+    }
+}
+
+static const nmlp_batch_options limits = {.context = TOKENS + 10,
+                                          .positions = SEQUENCES_MAX * (TOKENS + 10),
+                                          .max_sequences = SEQUENCES_MAX,
+                                          .max_rows = 300};
+
+/* As in test_cuda_engine.c: 2^-5 of the largest logit. */
+static void check_model(const char *dir, int n, int64_t most) {
+    struct both b;
+    open_both(&b, dir, n, &limits, 0x1p-5);
+    run_schedule(&b, most, 3);
+    close_both(&b);
+}
+
+static void fixtures_match_the_cpu(void **state) {
+    static const char *const names[] = {"fixtures/llama-gqa-tied", "fixtures/llama-mha-untied", "fixtures/qwen2-bias",
+                                        "fixtures/qwen3-headdim"};
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    int n_there = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char dir[1024];
+        if (!nmlp_test_shared_path(dir, sizeof dir, names[i])) continue;
+        check_model(dir, 3, 8);
+        check_model(dir, 9, 32);
+        check_model(dir, 12, 300);
+        n_there++;
+    }
+    if (n_there == 0) skip();
+}
+
+static void tiny_matches_the_cpu(void **state) {
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    check_model(NMLP_TEST_ROOT "/models/tiny", SEQUENCES_MAX, 300);
+}
+
+/* Greedy text of n sequences through choices on the device, `more` steps ahead. Every token must be the CPU's best one,
+ * or one that the CPU holds as good within the tolerance. */
+static void check_choices(const char *dir, int n, int64_t more) {
+    enum { PROMPT = 20, NEW = 30 };
+    static const nmlp_sampling greedy = {.repetition_penalty = 1, .top_p = 1};
+    struct both b;
+    nmlp_err err;
+    int32_t text[SEQUENCES_MAX][PROMPT + NEW];
+    nmlp_step_item items[SEQUENCES_MAX];
+    nmlp_choice_item choices[SEQUENCES_MAX];
+    open_both(&b, dir, n, &limits, 0x1p-5);
+    for (int s = 0; s < n; s++) {
+        memcpy(text[s], b.ids[s], PROMPT * sizeof text[s][0]);
+        int64_t prompt = PROMPT - s % 3; /* texts of several lengths */
+        items[s] = (nmlp_step_item){
+            .sequence = b.sequence[s], .ids = text[s] + (PROMPT - prompt), .n = prompt, .choose = &greedy};
+        choices[s].sequence = b.sequence[s];
+        b.length[s] = prompt;
+    }
+    for (int64_t done = 0; done < n; done += 10) /* at most 300 rows a step */
+        nmlp_assert_ok(nmlp_batch_step(b.batch, items + done, n - done < 10 ? n - done : 10, &err), &err);
+    for (int i = 0; i < NEW; i++) {
+        nmlp_assert_ok(nmlp_batch_choose(b.batch, choices, n, i + 1 < NEW ? more : 0, &err), &err);
+        for (int s = 0; s < n; s++) {
+            text[s][PROMPT + i] = choices[s].id;
+            items[s] =
+                (nmlp_step_item){.sequence = b.sequence[s], .ids = &text[s][PROMPT + i], .n = 1, .choose = &greedy};
+        }
+        if (i + 1 < NEW) nmlp_assert_ok(nmlp_batch_step(b.batch, items, n, &err), &err);
+    }
+    for (int s = 0; s < n; s++) {
+        int64_t first = PROMPT - b.length[s];
+        int64_t length = b.length[s] + NEW - 1;
+        float *want = loaded_engine_logits(&b.cpu, text[s] + first, length, 0);
+        for (int64_t i = 0; i < NEW; i++) {
+            const float *row = want + (b.length[s] - 1 + i) * b.vocab;
+            int64_t best = nmlp_argmax(row, b.vocab);
+            double gap = (double)row[best] - (double)row[text[s][PROMPT + i]];
+            if (gap > 2 * b.tolerance * fabs((double)row[best]))
+                fail_msg("sequence %d of %d, choice %lld: %d instead of %lld", s, n, (long long)i, text[s][PROMPT + i],
+                         (long long)best);
+        }
+        nmlp_mem_free(want);
+    }
+    close_both(&b);
+}
+
+static void choices_are_the_best_tokens(void **state) {
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    for (int64_t more = 0; more <= 20; more += 10) {
+        check_choices(NMLP_TEST_ROOT "/models/tiny", 2, more);
+        check_choices(NMLP_TEST_ROOT "/models/tiny", 9, more);
+        check_choices(NMLP_TEST_ROOT "/models/tiny", SEQUENCES_MAX, more);
+    }
+}
+
+/* Same seed, same text, run ahead or not and whatever is dropped in between. */
+static void steps_ahead_change_nothing(void **state) {
+    enum { NEW = 24 };
+    static const nmlp_sampling warm = {.temperature = 1, .repetition_penalty = 1, .top_p = 1, .seed = 9};
+    struct both b;
+    nmlp_err err;
+    int32_t text[2][2][NEW];
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    open_both(&b, NMLP_TEST_ROOT "/models/tiny", 2, &limits, 0x1p-5);
+    for (int round = 0; round < 2; round++) {
+        nmlp_choice_item choices[2];
+        for (int s = 0; s < 2; s++) {
+            nmlp_batch_truncate(b.batch, b.sequence[s], 0);
+            choices[s].sequence = b.sequence[s];
+        }
+        for (int i = 0; i < NEW; i++) {
+            nmlp_step_item items[2];
+            for (int s = 0; s < 2; s++)
+                items[s] = (nmlp_step_item){.sequence = b.sequence[s],
+                                            .ids = i ? &text[round][s][i - 1] : b.ids[s],
+                                            .n = i ? 1 : 10,
+                                            .choose = &warm};
+            if (i % 5 == 4) { /* one after the other: what was run ahead is not taken */
+                nmlp_assert_ok(nmlp_batch_step(b.batch, &items[1], 1, &err), &err);
+                nmlp_assert_ok(nmlp_batch_step(b.batch, &items[0], 1, &err), &err);
+            } else {
+                nmlp_assert_ok(nmlp_batch_step(b.batch, items, 2, &err), &err);
+            }
+            nmlp_assert_ok(nmlp_batch_choose(b.batch, choices, 2, round ? NEW - 1 - i : 0, &err), &err);
+            for (int s = 0; s < 2; s++) text[round][s][i] = choices[s].id;
+        }
+    }
+    assert_memory_equal(text[0], text[1], sizeof text[0]);
+    close_both(&b);
+}
+
+/* A fork continues as its parent would; writing to one leaves the other alone. */
+static void forks_share_and_part(void **state) {
+    struct both b;
+    nmlp_err err;
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    open_both(&b, NMLP_TEST_ROOT "/models/tiny", 2, &limits, 0x1p-5);
+    const int64_t first[] = {70, 0};
+    const int64_t both_go_on[] = {5, 5};
+    step(&b, first);
+    nmlp_batch_close(b.batch, b.sequence[1]);
+    nmlp_assert_ok(nmlp_batch_fork(b.batch, b.sequence[0], 67, &b.sequence[1], &err), &err);
+    memcpy(b.ids[1], b.ids[0], 67 * sizeof b.ids[0][0]); /* the same beginning, then its own text */
+    nmlp_mem_free(b.want[1]);
+    b.want[1] = loaded_engine_logits(&b.cpu, b.ids[1], TOKENS, 0);
+    b.length[1] = 67;
+    for (int i = 0; i < 3; i++) step(&b, both_go_on);
+    close_both(&b);
+}
+
+/* The one sequence that cannot have pages is refused; the others go on. */
+static void a_full_pool_refuses_one(void **state) {
+    const nmlp_batch_options small = {.context = TOKENS, .positions = 2 * 64, .max_sequences = 3, .max_rows = 100};
+    const int64_t prompts[] = {60, 30, 0};
+    const int64_t others[] = {1, 1, 0};
+    struct both b;
+    nmlp_err err;
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    open_both(&b, NMLP_TEST_ROOT "/models/tiny", 3, &small, 0x1p-5);
+    step(&b, prompts);
+    nmlp_step_item items[3];
+    for (int s = 0; s < 3; s++) /* five pages, of which these want six */
+        items[s] =
+            (nmlp_step_item){.sequence = b.sequence[s], .ids = b.ids[s] + b.length[s], .n = TOKENS - b.length[s]};
+    nmlp_status st = NMLP_OK;
+    for (int s = 2; s >= 0 && st == NMLP_OK; s--) st = nmlp_batch_reserve(b.batch, b.sequence[s], items[s].n, &err);
+    assert_int_equal(st, NMLP_E_LIMIT);
+    step(&b, others);
+    close_both(&b);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fixtures_match_the_cpu),      cmocka_unit_test(tiny_matches_the_cpu),
+        cmocka_unit_test(choices_are_the_best_tokens), cmocka_unit_test(steps_ahead_change_nothing),
+        cmocka_unit_test(forks_share_and_part),        cmocka_unit_test(a_full_pool_refuses_one),
+    };
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
