@@ -216,7 +216,7 @@ static inline lanes first_of(lanes values, int64_t n, float fill) {
     return choose(index < (int32_t)n, values, (lanes){0} + fill);
 }
 
-#include "kernels/ops/vec_softmax.h"
+#include "kernels/ops/vec_softmax_body.h"
 
 static inline lanes pairing_lanes(const float *row, int64_t n, int64_t at) {
     if (!row || at >= n) return (lanes){0};

@@ -1,4 +1,4 @@
-/* Probabilities in bf16 by table: half the instructions of a polynomial. Part of vec_softmax.h. */
+/* Probabilities in bf16 by table: half the instructions of a polynomial. Part of vec_softmax_body.h. */
 #ifndef NMLP_KERNELS_ISA_AMX_VEC_POWERS_AMX_H
 #define NMLP_KERNELS_ISA_AMX_VEC_POWERS_AMX_H
 

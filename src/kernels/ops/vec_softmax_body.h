@@ -1,6 +1,6 @@
 /* Probabilities from scores, row by row, a block of keys at a time. Part of vec_body.h. */
-#ifndef NMLP_KERNELS_OPS_VEC_SOFTMAX_H
-#define NMLP_KERNELS_OPS_VEC_SOFTMAX_H
+#ifndef NMLP_KERNELS_OPS_VEC_SOFTMAX_BODY_H
+#define NMLP_KERNELS_OPS_VEC_SOFTMAX_BODY_H
 
 /* Of the scaled scores so far and these. The scale is positive. There is memory up to n_padded. */
 static float max_score(const nmlp_vec_softmax *row) {
