@@ -1,5 +1,5 @@
 /* Every round visits all models and lengths in turn, so that a slow moment of the machine hits all of them; each sample
- * stands beside a probe of the machine taken before and after it. Prefill counts the FLOPs of the weights (the
+ * stands beside a probe of this CPU taken before and after it. Prefill counts the FLOPs of the weights (the
  * head once) and of causal attention, decode the bytes of the weights, read once per token. */
 #include "bench/model.h"
 
@@ -10,25 +10,33 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "bench/probe.h"
-#include "engine/batch.h"
+#include "engine/backend.h"
 
-enum { DECODE_TOKENS = 16, DECODE_PROMPT = 16, PROMPT_MAX = 2048, PIECE_BYTES = 1 << 20 };
+enum { DECODE_TOKENS_MIN = 16, DECODE_TOKENS_MAX = 256, DECODE_PROMPT = 16, PROMPT_MAX = 2048, PIECE_BYTES = 1 << 20 };
 static const size_t DRAM_BYTES = (size_t)256 << 20;
-static const double PROBE_SECONDS = 0.05;                               /* samples take some tenths of a second */
-static const int prompts[NMLP_BENCH_MODEL_CASES] = {128, 512, 2048, 0}; /* 0: decode */
+static const double PROBE_SECONDS = 0.05;  /* samples take some tenths of a second */
+static const double DECODE_SECONDS = 0.25; /* of a sample, where so few tokens take that long */
+static const int prompts[NMLP_BENCH_PREFILLS] = {128, 512, 2048};
+
+/* What is measured: a prompt of that many tokens, or `batch` sequences decoding together. */
+struct task {
+    int prompt;
+    int batch;
+};
 
 struct subject {
     nmlp_model model;
     nmlp_engine *engine;
     nmlp_batch *batch;
-    int32_t sequence;
+    int32_t sequences[NMLP_BENCH_BATCH_MAX];
     int64_t context;
-    float *logits;       /* [V] */
+    int decode_tokens;   /* of each sequence in a sample */
+    float *logits;       /* [largest batch, V] */
     double layer_params; /* matrices of all layers as stored */
     double head_params;
-    nmlp_samples rate[NMLP_BENCH_MODEL_CASES];  /* tokens/s */
-    nmlp_samples share[NMLP_BENCH_MODEL_CASES]; /* of the probe */
-    nmlp_samples probe[NMLP_BENCH_MODEL_CASES];
+    nmlp_samples rate[NMLP_BENCH_CASES_MAX];  /* tokens/s */
+    nmlp_samples share[NMLP_BENCH_CASES_MAX]; /* of the probe */
+    nmlp_samples probe[NMLP_BENCH_CASES_MAX];
 };
 
 static double matrix_params(const nmlp_view *view) { return (double)nmlp_view_elems(view); }
@@ -63,9 +71,24 @@ static double peak_rss_bytes(void) {
     return getrusage(RUSAGE_SELF, &usage) == 0 ? 1024.0 * (double)usage.ru_maxrss : 0.0;
 }
 
+/* Room for the longest prompt, and for all sequences while they decode. */
+static nmlp_status open_batch(struct subject *s, const nmlp_bench_model_options *o, nmlp_err *err) {
+    int64_t most = 1;
+    for (int i = 0; i < o->n_batches; i++)
+        if (o->batches[i] > most) most = o->batches[i];
+    s->context = s->model.config.max_positions < PROMPT_MAX ? s->model.config.max_positions : PROMPT_MAX;
+    nmlp_batch_options batch = {.context = s->context, .max_sequences = most};
+    if (most > 1) batch.positions = s->context + most * 2 * (DECODE_PROMPT + DECODE_TOKENS_MAX);
+    NMLP_RETURN_IF_FAILED(nmlp_batch_create(&s->batch, s->engine, &batch, err));
+    for (int i = 0; i < most; i++) NMLP_RETURN_IF_FAILED(nmlp_batch_open(s->batch, NULL, 0, &s->sequences[i], err));
+    s->logits = nmlp_mem_new((size_t)(most * s->model.config.vocab), sizeof *s->logits, err);
+    return s->logits ? NMLP_OK : NMLP_E_NOMEM;
+}
+
 static nmlp_status open_subject(struct subject *s, const char *dir, const nmlp_bench_model_options *o,
                                 nmlp_bench_model_result *r, nmlp_err *err) {
     nmlp_engine_options engine = {.isa = o->isa, .pool = o->pool, .bf16 = o->bf16};
+    NMLP_RETURN_IF_FAILED(nmlp_backend_choose(&engine.backend, o->device, o->isa, err));
     char *piece = nmlp_mem_new(1, PIECE_BYTES, err);
     if (!piece) return NMLP_E_NOMEM;
     nmlp_status st = nmlp_model_open(&s->model, dir, err);
@@ -76,12 +99,7 @@ static nmlp_status open_subject(struct subject *s, const char *dir, const nmlp_b
     double started = nmlp_clock_seconds();
     NMLP_RETURN_IF_FAILED(nmlp_engine_create(&s->engine, &s->model, &engine, err));
     r->load_seconds = nmlp_clock_seconds() - started;
-    s->context = s->model.config.max_positions < PROMPT_MAX ? s->model.config.max_positions : PROMPT_MAX;
-    nmlp_batch_options batch = {.context = s->context};
-    NMLP_RETURN_IF_FAILED(nmlp_batch_create(&s->batch, s->engine, &batch, err));
-    NMLP_RETURN_IF_FAILED(nmlp_batch_open(s->batch, NULL, 0, &s->sequence, err));
-    s->logits = nmlp_mem_new((size_t)s->model.config.vocab, sizeof *s->logits, err);
-    if (!s->logits) return NMLP_E_NOMEM;
+    NMLP_RETURN_IF_FAILED(open_batch(s, o, err));
     r->dir = dir;
     r->isa = nmlp_engine_isa(s->engine);
     r->weight_bytes = (double)nmlp_model_measure(&s->model).bytes;
@@ -100,27 +118,61 @@ static void fill_ids(int32_t *ids, int n, int64_t vocab) {
     for (int i = 0; i < n; i++) ids[i] = (int32_t)((i * 7919 + 13) % vocab);
 }
 
+static void forget(struct subject *s, int n_sequences) {
+    for (int i = 0; i < n_sequences; i++) nmlp_batch_truncate(s->batch, s->sequences[i], 0);
+}
+
 /* Seconds per token. */
 static nmlp_status time_prefill(struct subject *s, int n, double *seconds, nmlp_err *err) {
     int32_t ids[PROMPT_MAX];
     fill_ids(ids, n, s->model.config.vocab);
-    nmlp_batch_truncate(s->batch, s->sequence, 0);
+    forget(s, 1);
     double started = nmlp_clock_seconds();
-    NMLP_RETURN_IF_FAILED(nmlp_batch_append(s->batch, s->sequence, ids, n, s->logits, NULL, err));
+    NMLP_RETURN_IF_FAILED(nmlp_batch_append(s->batch, s->sequences[0], ids, n, s->logits, NULL, err));
     *seconds = (nmlp_clock_seconds() - started) / n;
+    forget(s, 1);
     return NMLP_OK;
 }
 
-static nmlp_status time_decode(struct subject *s, double *seconds, nmlp_err *err) {
-    int32_t ids[DECODE_PROMPT + DECODE_TOKENS];
-    fill_ids(ids, DECODE_PROMPT + DECODE_TOKENS, s->model.config.vocab);
-    nmlp_batch_truncate(s->batch, s->sequence, 0);
-    NMLP_RETURN_IF_FAILED(nmlp_batch_append(s->batch, s->sequence, ids, DECODE_PROMPT, NULL, NULL, err));
+/* One step of all sequences, greedy as a generation makes it: the device chooses where it can. */
+static nmlp_status step(struct subject *s, const nmlp_step_item *items, int32_t *ids, int n, int more, nmlp_err *err) {
+    nmlp_choice_item choices[NMLP_BENCH_BATCH_MAX];
+    int64_t vocab = s->model.config.vocab;
+    NMLP_RETURN_IF_FAILED(nmlp_batch_step(s->batch, items, n, err));
+    if (!items[0].choose) {
+        for (int i = 0; i < n; i++) ids[i] = (int32_t)nmlp_argmax(items[i].logits, vocab);
+        return NMLP_OK;
+    }
+    for (int i = 0; i < n; i++) choices[i] = (nmlp_choice_item){.sequence = items[i].sequence};
+    NMLP_RETURN_IF_FAILED(nmlp_batch_choose(s->batch, choices, n, more, err));
+    for (int i = 0; i < n; i++) ids[i] = choices[i].id;
+    return NMLP_OK;
+}
+
+/* Seconds per token of n sequences together. */
+static nmlp_status time_decode(struct subject *s, int n, double *seconds, nmlp_err *err) {
+    int32_t prompt[DECODE_PROMPT], ids[NMLP_BENCH_BATCH_MAX];
+    nmlp_step_item items[NMLP_BENCH_BATCH_MAX];
+    nmlp_sampling greedy = nmlp_sampling_greedy();
+    bool on_device = nmlp_batch_can_choose(s->batch, &greedy);
+    forget(s, n);
+    fill_ids(prompt, DECODE_PROMPT, s->model.config.vocab);
+    for (int i = 0; i < n; i++) {
+        prompt[0] = ids[i] = (int32_t)(i % s->model.config.vocab);
+        items[i] = (nmlp_step_item){.sequence = s->sequences[i], .ids = &ids[i], .n = 1};
+        if (on_device) {
+            items[i].choose = &greedy;
+        } else {
+            items[i].n_logits = 1;
+            items[i].logits = s->logits + i * s->model.config.vocab;
+        }
+        NMLP_RETURN_IF_FAILED(nmlp_batch_append(s->batch, s->sequences[i], prompt, DECODE_PROMPT, NULL, NULL, err));
+    }
     double started = nmlp_clock_seconds();
-    for (int i = 0; i < DECODE_TOKENS; i++)
-        NMLP_RETURN_IF_FAILED(
-            nmlp_batch_append(s->batch, s->sequence, ids + DECODE_PROMPT + i, 1, s->logits, NULL, err));
-    *seconds = (nmlp_clock_seconds() - started) / DECODE_TOKENS;
+    for (int t = 0; t < s->decode_tokens; t++)
+        NMLP_RETURN_IF_FAILED(step(s, items, ids, n, s->decode_tokens - t - 1, err));
+    *seconds = (nmlp_clock_seconds() - started) / s->decode_tokens / n;
+    forget(s, n);
     return NMLP_OK;
 }
 
@@ -136,53 +188,70 @@ static double attention_flop(const nmlp_config *c, int prompt) {
 }
 
 /* GFLOP of a prefill or GB of a decode, per token. */
-static double work_of(const struct subject *s, int prompt) {
-    if (!prompt) return (double)nmlp_dtype_bytes(s->model.embedding.dtype) * (s->layer_params + s->head_params) * 1e-9;
+static double work_of(const struct subject *s, struct task task) {
+    int prompt = task.prompt;
+    double params = s->layer_params + s->head_params;
+    if (!prompt) return (double)nmlp_dtype_bytes(s->model.embedding.dtype) * params / task.batch * 1e-9;
     return (2.0 * (s->layer_params + s->head_params / prompt) + attention_flop(&s->model.config, prompt)) * 1e-9;
 }
 
-static nmlp_status take_sample(struct subject *s, int which, nmlp_probe *probe, bool bf16, nmlp_err *err) {
-    bool decode = prompts[which] == 0;
-    double seconds = 0;
-    nmlp_probe_set_seconds(probe, PROBE_SECONDS);
-    double before = read_probe(probe, decode, bf16);
-    NMLP_RETURN_IF_FAILED(decode ? time_decode(s, &seconds, err) : time_prefill(s, prompts[which], &seconds, err));
-    double limit = 0.5 * (before + read_probe(probe, decode, bf16));
+static nmlp_status take_sample(struct subject *s, int which, struct task task, nmlp_probe *probe, bool bf16,
+                               nmlp_err *err) {
+    bool decode = task.prompt == 0;
+    double seconds = 0, before = probe ? read_probe(probe, decode, bf16) : 0;
+    NMLP_RETURN_IF_FAILED(decode ? time_decode(s, task.batch, &seconds, err)
+                                 : time_prefill(s, task.prompt, &seconds, err));
     nmlp_samples_add(&s->rate[which], 1 / seconds);
-    nmlp_samples_add(&s->share[which], work_of(s, prompts[which]) / seconds / limit);
+    if (!probe) return NMLP_OK;
+    double limit = 0.5 * (before + read_probe(probe, decode, bf16));
+    nmlp_samples_add(&s->share[which], work_of(s, task) / seconds / limit);
     nmlp_samples_add(&s->probe[which], limit);
     return NMLP_OK;
 }
 
+static struct task task_at(const nmlp_bench_model_options *o, int which) {
+    if (which < NMLP_BENCH_PREFILLS) return (struct task){.prompt = prompts[which], .batch = 1};
+    return (struct task){.batch = (int)o->batches[which - NMLP_BENCH_PREFILLS]};
+}
+
 static nmlp_status measure(struct subject *subjects, nmlp_probe *probe, const nmlp_bench_model_options *o,
                            nmlp_err *err) {
+    if (probe) nmlp_probe_set_seconds(probe, PROBE_SECONDS);
     for (int round = 0; round < o->rounds; round++)
-        for (int which = 0; which < NMLP_BENCH_MODEL_CASES; which++)
+        for (int which = 0; which < NMLP_BENCH_PREFILLS + o->n_batches; which++)
             for (int i = 0; i < o->n_models; i++) {
-                if (prompts[which] > subjects[i].context) continue;
-                NMLP_RETURN_IF_FAILED(take_sample(&subjects[i], which, probe, o->bf16, err));
+                struct task task = task_at(o, which);
+                if (task.prompt > subjects[i].context) continue;
+                NMLP_RETURN_IF_FAILED(take_sample(&subjects[i], which, task, probe, o->bf16, err));
             }
     return NMLP_OK;
 }
 
-static nmlp_bench_model_case case_of(const struct subject *s, const struct subject *first, int which) {
+static nmlp_bench_model_case case_of(const struct subject *s, const struct subject *first, int which,
+                                     struct task task) {
     nmlp_samples ratios = {.n = 0};
     for (int i = 0; i < s->rate[which].n && i < first->rate[which].n; i++)
         nmlp_samples_add(&ratios, s->rate[which].x[i] / first->rate[which].x[i]);
-    return (nmlp_bench_model_case){.prompt = prompts[which],
+    return (nmlp_bench_model_case){.prompt = task.prompt,
+                                   .batch = task.batch,
                                    .tokens_s = nmlp_samples_spread(&s->rate[which]),
                                    .share = nmlp_samples_spread(&s->share[which]),
                                    .probe = nmlp_samples_quantile(&s->probe[which], 0.5),
                                    .speedup = nmlp_samples_quantile(&ratios, 0.5),
-                                   .ideal_speedup = work_of(first, prompts[which]) / work_of(s, prompts[which])};
+                                   .ideal_speedup = work_of(first, task) / work_of(s, task)};
 }
 
-/* The first model has had a run of each kind before the probe's memory and the other models are there. */
+/* The first model has had a run of each kind before the probe's memory and the other models are there. How long a
+ * token takes says how many make a sample. */
 static nmlp_status warm_up(struct subject *s, nmlp_bench_model_result *r, nmlp_err *err) {
     double seconds;
     int prompt = s->context < prompts[1] ? DECODE_PROMPT : prompts[1];
     NMLP_RETURN_IF_FAILED(time_prefill(s, prompt, &seconds, err));
-    NMLP_RETURN_IF_FAILED(time_decode(s, &seconds, err));
+    s->decode_tokens = DECODE_TOKENS_MIN;
+    NMLP_RETURN_IF_FAILED(time_decode(s, 1, &seconds, err));
+    double wanted = DECODE_SECONDS / seconds;
+    int room = (int)s->context - DECODE_PROMPT, most = room < DECODE_TOKENS_MAX ? room : DECODE_TOKENS_MAX;
+    if (wanted > DECODE_TOKENS_MIN) s->decode_tokens = wanted < most ? (int)wanted : most;
     r->rss_bytes = peak_rss_bytes();
     return NMLP_OK;
 }
@@ -190,7 +259,7 @@ static nmlp_status warm_up(struct subject *s, nmlp_bench_model_result *r, nmlp_e
 nmlp_status nmlp_bench_model_run(nmlp_bench_model_result results[], const nmlp_bench_model_options *o, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     const nmlp_cpu *cpu = nmlp_cpu_get();
-    nmlp_probe *probe = NULL;
+    nmlp_probe *probe = NULL; /* stays so for a model on another device */
     struct subject *subjects = nmlp_mem_new((size_t)o->n_models, sizeof *subjects, err);
     if (!subjects) return NMLP_E_NOMEM;
     for (int i = 0; i < o->n_models; i++) {
@@ -198,11 +267,14 @@ nmlp_status nmlp_bench_model_run(nmlp_bench_model_result results[], const nmlp_b
         NMLP_TRY(open_subject(&subjects[i], o->dirs[i], o, &results[i], err));
         NMLP_TRY(warm_up(&subjects[i], &results[i], err));
     }
-    NMLP_TRY(nmlp_probe_create(&probe, o->pool, cpu, DRAM_BYTES, err));
+    if (nmlp_engine_backend(subjects[0].engine) == nmlp_backend_cpu())
+        NMLP_TRY(nmlp_probe_create(&probe, o->pool, cpu, DRAM_BYTES, err));
     NMLP_TRY(measure(subjects, probe, o, err));
-    for (int i = 0; i < o->n_models; i++)
-        for (int which = 0; which < NMLP_BENCH_MODEL_CASES; which++)
-            results[i].cases[which] = case_of(&subjects[i], &subjects[0], which);
+    for (int i = 0; i < o->n_models; i++) {
+        results[i].n_cases = NMLP_BENCH_PREFILLS + o->n_batches;
+        for (int which = 0; which < results[i].n_cases; which++)
+            results[i].cases[which] = case_of(&subjects[i], &subjects[0], which, task_at(o, which));
+    }
 out:
     for (int i = 0; i < o->n_models; i++) close_subject(&subjects[i]);
     nmlp_probe_destroy(probe);

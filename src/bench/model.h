@@ -11,19 +11,29 @@
 typedef struct nmlp_bench_model_options {
     const char *const *dirs; /* the first one is what the others are compared with */
     int n_models;
-    const char *isa; /* NULL: the fastest */
-    bool bf16;       /* activations may be rounded */
+    const char *device; /* as nmlp_backend_choose takes it */
+    const char *isa;    /* NULL: the fastest */
+    bool bf16;          /* activations may be rounded */
     int rounds;
+    const int64_t *batches; /* numbers of sequences that decode together, 1 to NMLP_BENCH_BATCH_MAX each */
+    int n_batches;          /* 1 to NMLP_BENCH_BATCHES_MAX */
     nmlp_pool *pool;
 } nmlp_bench_model_options;
 
-enum { NMLP_BENCH_MODELS_MAX = 8, NMLP_BENCH_MODEL_CASES = 4 };
+enum {
+    NMLP_BENCH_MODELS_MAX = 8,
+    NMLP_BENCH_BATCH_MAX = 64,
+    NMLP_BENCH_BATCHES_MAX = 8,
+    NMLP_BENCH_PREFILLS = 3,
+    NMLP_BENCH_CASES_MAX = NMLP_BENCH_PREFILLS + NMLP_BENCH_BATCHES_MAX
+};
 
 typedef struct nmlp_bench_model_case {
     int prompt;           /* tokens of the prefill; 0: decode */
-    nmlp_spread tokens_s; /* median 0: longer than the model's context */
+    int batch;            /* sequences that decode together */
+    nmlp_spread tokens_s; /* of all sequences; median 0: longer than the model's context */
     nmlp_spread share;    /* of the probe: FLOPs of the weights for prefill, bytes of the weights for decode */
-    double probe;
+    double probe;         /* of this CPU; 0: the model runs elsewhere */
     double speedup;       /* over the first model: median of ratios within a round */
     double ideal_speedup; /* from FLOPs or bytes */
 } nmlp_bench_model_case;
@@ -36,7 +46,8 @@ typedef struct nmlp_bench_model_result {
     double load_seconds; /* open, check, pack */
     double cache_bytes;  /* KV cache of the session */
     double rss_bytes;    /* peak of the process so far: says something for the first model only */
-    nmlp_bench_model_case cases[NMLP_BENCH_MODEL_CASES];
+    nmlp_bench_model_case cases[NMLP_BENCH_CASES_MAX];
+    int n_cases;
 } nmlp_bench_model_result;
 
 nmlp_status nmlp_bench_model_run(nmlp_bench_model_result results[], const nmlp_bench_model_options *options,

@@ -15,6 +15,8 @@ typedef struct nmlp_bench_args {
     const char *isa;       /* kernel set */
     const char *peers;     /* names, or "all" */
     const char *precision; /* f32 or bf16 */
+    const char *device;    /* cpu, cuda or auto */
+    const char *batch;     /* sequences that decode together: 1,8,... */
     const char *csv;       /* files to write, or NULL */
     const char *svg;
     double seconds; /* per subject and case */

@@ -1,10 +1,10 @@
-/* bench model: prefill and decode of whole models on this CPU, the first one being what the others are compared with.
- */
+/* bench model: prefill and decode of whole models, the first one being what the others are compared with. */
 #include "bench/model.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "cli/bench.h"
 
 enum { LABEL_MAX = 256 };
@@ -15,9 +15,11 @@ static const nmlp_column columns[] = {{"model", false},     {"phase", false},   
                                       {"vs_first", false},  {"ideal", false},    {"of_ideal", false}};
 enum { N_COLUMNS = sizeof columns / sizeof columns[0] };
 
-static void phase_text(char text[LABEL_MAX], int prompt) {
-    if (prompt)
-        snprintf(text, LABEL_MAX, "prefill %d", prompt);
+static void phase_text(char text[LABEL_MAX], const nmlp_bench_model_case *c) {
+    if (c->prompt)
+        snprintf(text, LABEL_MAX, "prefill %d", c->prompt);
+    else if (c->batch > 1)
+        snprintf(text, LABEL_MAX, "decode x%d", c->batch);
     else
         snprintf(text, LABEL_MAX, "decode");
 }
@@ -25,7 +27,7 @@ static void phase_text(char text[LABEL_MAX], int prompt) {
 static void add_row(nmlp_table *table, const nmlp_bench_model_result *r, const nmlp_bench_model_case *c,
                     int n_threads) {
     char phase[LABEL_MAX];
-    phase_text(phase, c->prompt);
+    phase_text(phase, c);
     nmlp_table_text(table, r->dir);
     nmlp_table_text(table, phase);
     nmlp_table_text(table, r->isa);
@@ -33,15 +35,20 @@ static void add_row(nmlp_table *table, const nmlp_bench_model_result *r, const n
     nmlp_table_number(table, c->tokens_s.median, 2);
     nmlp_table_number(table, c->tokens_s.p10, 2);
     nmlp_table_number(table, c->tokens_s.p90, 2);
-    nmlp_table_number(table, c->share.median, 3);
-    nmlp_table_number(table, c->probe, 1);
+    if (c->probe > 0) {
+        nmlp_table_number(table, c->share.median, 3);
+        nmlp_table_number(table, c->probe, 1);
+    } else { /* another device than the CPU that is probed */
+        nmlp_table_text(table, "");
+        nmlp_table_text(table, "");
+    }
     nmlp_table_number(table, c->speedup, 3);
     nmlp_table_number(table, c->ideal_speedup, 3);
     nmlp_table_number(table, c->speedup / c->ideal_speedup, 3);
 }
 
 static void fill_table(nmlp_table *table, const nmlp_bench_model_result *results, int n, int n_threads) {
-    for (int which = 0; which < NMLP_BENCH_MODEL_CASES; which++)
+    for (int which = 0; which < results[0].n_cases; which++)
         for (int i = 0; i < n; i++)
             if (results[i].cases[which].tokens_s.median > 0)
                 add_row(table, &results[i], &results[i].cases[which], n_threads);
@@ -72,23 +79,24 @@ static void report_loading(const nmlp_bench_model_result *results, int n, nmlp_j
 }
 
 static nmlp_status draw(const nmlp_bench_model_result *results, int n, const nmlp_bench_args *args, nmlp_err *err) {
-    char phases[NMLP_BENCH_MODEL_CASES][LABEL_MAX];
-    const char *groups[NMLP_BENCH_MODEL_CASES], *series[NMLP_BENCH_MODELS_MAX];
-    double rate[NMLP_BENCH_MODELS_MAX * NMLP_BENCH_MODEL_CASES];
-    for (int c = 0; c < NMLP_BENCH_MODEL_CASES; c++) {
-        phase_text(phases[c], results[0].cases[c].prompt);
+    char phases[NMLP_BENCH_CASES_MAX][LABEL_MAX];
+    const char *groups[NMLP_BENCH_CASES_MAX], *series[NMLP_BENCH_MODELS_MAX];
+    double rate[NMLP_BENCH_MODELS_MAX * NMLP_BENCH_CASES_MAX];
+    int n_cases = results[0].n_cases;
+    for (int c = 0; c < n_cases; c++) {
+        phase_text(phases[c], &results[0].cases[c]);
         groups[c] = phases[c];
-        for (int i = 0; i < n; i++) rate[i * NMLP_BENCH_MODEL_CASES + c] = results[i].cases[c].tokens_s.median;
+        for (int i = 0; i < n; i++) rate[i * n_cases + c] = results[i].cases[c].tokens_s.median;
     }
     for (int i = 0; i < n; i++) {
         const char *slash = strrchr(results[i].dir, '/');
         series[i] = slash && slash[1] ? slash + 1 : results[i].dir;
     }
-    nmlp_chart chart = {.title = "Whole models on this CPU",
+    nmlp_chart chart = {.title = "Whole models",
                         .subtitle = "medians; first model: what the others are compared with",
                         .y_label = "tokens/s",
                         .categories = groups,
-                        .n_categories = NMLP_BENCH_MODEL_CASES,
+                        .n_categories = (size_t)n_cases,
                         .series = series,
                         .n_series = (size_t)n,
                         .values = rate};
@@ -105,17 +113,34 @@ static nmlp_status check(const nmlp_bench_args *args, nmlp_err *err) {
     return NMLP_OK;
 }
 
+static nmlp_status check_batches(const int64_t *batches, size_t n, nmlp_err *err) {
+    if (n > NMLP_BENCH_BATCHES_MAX)
+        return nmlp_fail(err, NMLP_E_ARG, "--batch takes at most %d numbers", NMLP_BENCH_BATCHES_MAX);
+    for (size_t i = 0; i < n; i++)
+        if (batches[i] < 1 || batches[i] > NMLP_BENCH_BATCH_MAX)
+            return nmlp_fail(err, NMLP_E_ARG, "--batch: %lld must be from 1 to %d", (long long)batches[i],
+                             NMLP_BENCH_BATCH_MAX);
+    return NMLP_OK;
+}
+
 static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     nmlp_bench_model_result results[NMLP_BENCH_MODELS_MAX];
+    int64_t *batches = NULL;
+    size_t n_batches = 0;
     nmlp_bench_model_options o = {.dirs = args->models,
                                   .n_models = args->n_models,
+                                  .device = args->device,
                                   .isa = args->isa,
                                   .bf16 = strcmp(args->precision, "bf16") == 0,
                                   .rounds = (int)args->rounds};
     nmlp_table table;
     nmlp_table_init(&table, columns, N_COLUMNS);
     NMLP_TRY(check(args, err));
+    NMLP_TRY(nmlp_cli_parse_ints(&batches, &n_batches, args->batch, "--batch", err));
+    NMLP_TRY(check_batches(batches, n_batches, err));
+    o.batches = batches;
+    o.n_batches = (int)n_batches;
     NMLP_TRY(nmlp_pool_create(&o.pool, (int)args->n_threads, err));
     NMLP_TRY(nmlp_bench_model_run(results, &o, err));
     fill_table(&table, results, o.n_models, nmlp_pool_threads(o.pool));
@@ -125,8 +150,8 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
 out:
     nmlp_table_fini(&table);
     nmlp_pool_destroy(o.pool);
+    nmlp_mem_free(batches);
     return st;
 }
 
-const nmlp_bench nmlp_bench_model = {"model", "prefill and decode of models, side by side, on this CPU", run, true,
-                                     false};
+const nmlp_bench nmlp_bench_model = {"model", "prefill and decode of models, side by side", run, true, false};

@@ -81,6 +81,8 @@ static int run(int argc, char **argv) {
                             .shape = "2048,8192,1280",
                             .rows = "1,8,128,512",
                             .precision = "f32",
+                            .device = "cpu",
+                            .batch = "1",
                             .seconds = 1.0,
                             .rounds = 5};
     const nmlp_opt opts[] = {
@@ -92,6 +94,8 @@ static int run(int argc, char **argv) {
         {"seconds", 0, NMLP_OPT_NUMBER, &args.seconds, "T",
          "mlp: time for every subject and number of rows (default 1)"},
         {"precision", 0, NMLP_OPT_STRING, &args.precision, "P", "model: activations f32 (default) or bf16"},
+        {"device", 0, NMLP_OPT_STRING, &args.device, "cpu|cuda|auto", "model: where to run (default cpu)"},
+        {"batch", 0, NMLP_OPT_STRING, &args.batch, "N,..", "model: sequences that decode together (default 1)"},
         {"rounds", 0, NMLP_OPT_INT, &args.rounds, "N", "model: samples of every case (default 5)"},
         {"csv", 0, NMLP_OPT_STRING, &args.csv, "FILE", "peak, mlp, model: write all columns"},
         {"svg", 0, NMLP_OPT_STRING, &args.svg, "FILE", "peak, mlp, model: draw a chart"},

@@ -29,6 +29,15 @@ contains "$out" '"ideal":1' "bench model"
 contains "$out" '"peak_rss_bytes":' "bench model"
 [ "$(grep -c ",decode," "$work/t.csv")" = 2 ] || fail "bench model: two decode lines expected"
 
+# several sequences at once, device by name
+out=$("$command" bench model "$root/models/tiny" --rounds 1 --device cpu --batch 1,3 --csv "$work/b.csv" --json)
+contains "$out" '"phase":"decode x3"' "bench model --batch"
+[ "$(grep -c ",decode" "$work/b.csv")" = 2 ] || fail "bench model --batch: two decode lines expected"
+if "$command" bench model "$root/models/tiny" --batch 1,65 2>"$work/err"; then fail "a batch of 65 was taken"; fi
+contains "$(cat "$work/err")" "--batch: 65" "large batch"
+if "$command" bench model "$root/models/tiny" --device tpu 2>"$work/err"; then fail "a tpu was taken"; fi
+contains "$(cat "$work/err")" "--device is \"tpu\"" "unknown device"
+
 # peak
 contains "$("$command" bench peak --threads 1)" "read_dram" "bench peak"
 
