@@ -1,7 +1,11 @@
 /* Kernels for AWS Trainium: plan one for a shape, simulate it, check its values, print it as NKI source. Nothing here
  * needs a Trainium; times are simulated (docs/simulator.md).
  *
- * Shapes: S rows (tokens), H inputs, R rank, O outputs. A kernel belongs to one thread at a time. */
+ * Shapes: S rows (tokens), H inputs, R rank, O outputs.
+ * Threads: a kernel belongs to one thread at a time; different ones may be used at once. _init functions may be called
+ * from any thread and have no side effects.
+ * Side effects: a plan_cache is read and written by nmlp_neuron_kernel_create (under a temporary name, then renamed), a
+ * machine file is read; nmlp_neuron_kernel_check starts threads and ends them before it returns. Nothing else. */
 #ifndef NEURONMLP_NEURON_KERNEL_H
 #define NEURONMLP_NEURON_KERNEL_H
 

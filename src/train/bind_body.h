@@ -87,7 +87,7 @@ static nmlp_status choose_trained(nmlp_train_net *net, nmlp_train_set set, nmlp_
     nmlp_fail(err, NMLP_E_UNSUPPORTED,
               "%s: no MLP matrix of this model is factorised, so there are no factors to train",
               net->model->checkpoint.dir);
-    nmlp_fail_hint(err, "compress the model first, or train its dense MLPs with --train mlp");
+    nmlp_fail_hint(err, "compress the model first, or train its dense MLPs (`train` mlp)");
     return NMLP_E_UNSUPPORTED;
 }
 

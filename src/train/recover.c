@@ -104,7 +104,7 @@ static nmlp_status train(struct run *r, nmlp_err *err) {
         if (!nmlp_progress_update(o->progress, "training", (double)line.step, (double)o->steps, "steps")) {
             NMLP_RETURN_IF_FAILED(nmlp_trainer_save(t, r->state_path, err));
             nmlp_fail(err, NMLP_E_INTERRUPTED, "training was stopped after step %lld", (long long)line.step);
-            nmlp_fail_hint(err, "the same command with --resume goes on from there");
+            nmlp_fail_hint(err, "the same again with `resume` goes on from there");
             return NMLP_E_INTERRUPTED;
         }
     }
@@ -132,7 +132,7 @@ static nmlp_status fill_report(nmlp_trainer *t, nmlp_recover_report *report, dou
 }
 
 static void say_where_best_is(nmlp_err *err, const nmlp_trainer *t, const char *out_dir) {
-    nmlp_fail_hint(err, "the weights of step %lld, held-out perplexity %.4g, are in %s; try a lower --lr",
+    nmlp_fail_hint(err, "the weights of step %lld, held-out perplexity %.4g, are in %s; try a lower `rate`",
                    (long long)t->state.best_step, t->state.best_ppl, out_dir);
 }
 

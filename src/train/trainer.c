@@ -87,9 +87,10 @@ static nmlp_status open_matching(nmlp_trainer *t, nmlp_err *err) {
     const nmlp_config *teacher = &t->options.teacher->config;
     size_t rows = (size_t)(t->micro * t->options.context);
     if (teacher->hidden != c->hidden || teacher->n_layers != c->n_layers)
-        return nmlp_fail(err, NMLP_E_SHAPE, "--match: the teacher has %lld layers of %lld, the model %lld of %lld",
-                         (long long)teacher->n_layers, (long long)teacher->hidden, (long long)c->n_layers,
-                         (long long)c->hidden);
+        return nmlp_fail_field(err, NMLP_E_SHAPE, "match",
+                               "needs models of one shape: the teacher has %lld layers of %lld, the model %lld of %lld",
+                               (long long)teacher->n_layers, (long long)teacher->hidden, (long long)c->n_layers,
+                               (long long)c->hidden);
     t->teacher_hidden = nmlp_arena_new(&t->arena, (size_t)c->n_layers + 1, sizeof *t->teacher_hidden, err);
     for (int64_t l = 0; t->teacher_hidden && l <= c->n_layers; l++) {
         t->teacher_hidden[l] = nmlp_arena_new(&t->arena, rows * (size_t)c->hidden, sizeof(float), err);
@@ -146,17 +147,20 @@ static nmlp_status check_options(nmlp_trainer *t, nmlp_err *err) {
     if (o->rate == 0) o->rate = o->mode == NMLP_RECOVER_LORA ? 1e-3 : 3e-4;
     if (o->explore < 0) o->explore = o->teacher ? 1.0 / 3 : 0;
     if (o->context < 2 || o->context > most)
-        return nmlp_fail(err, NMLP_E_LIMIT, "--ctx %lld: must be from 2 to the model's %lld", (long long)o->context,
-                         (long long)most);
+        return nmlp_fail_field(err, NMLP_E_LIMIT, "context", "is %lld; it must be from 2 to the model's %lld",
+                               (long long)o->context, (long long)most);
     if (o->steps < 1 || o->batch < 1 || o->eval_every < 1)
-        return nmlp_fail(err, NMLP_E_ARG, "--steps, --batch and --eval-every must be at least 1");
-    if (!(o->rate > 0) || o->clip < 0 || o->weight_decay < 0 || o->match < 0)
-        return nmlp_fail(err, NMLP_E_ARG, "--lr must be above 0; --clip, --weight-decay and --match not below 0");
+        return nmlp_fail_field(err, NMLP_E_ARG, "steps", "is %lld; it, `batch` and `eval_every` must be at least 1",
+                               (long long)o->steps);
+    if (!(o->rate > 0)) return nmlp_fail_field(err, NMLP_E_ARG, "rate", "is %g; it must be above 0", o->rate);
+    if (o->clip < 0 || o->weight_decay < 0 || o->match < 0)
+        return nmlp_fail_field(err, NMLP_E_ARG, "clip", "is %g; it, `weight_decay` and `match` must not be below 0",
+                               o->clip);
     if (!(o->explore >= 0 && o->explore <= 1) || (o->explore > 0 && !o->teacher))
-        return nmlp_fail(err, NMLP_E_ARG, "--explore %g: must be from 0 to 1, and needs a teacher to write",
-                         o->explore);
+        return nmlp_fail_field(err, NMLP_E_ARG, "explore",
+                               "is %g; it must be from 0 to 1, and needs a teacher to write", o->explore);
     if (o->mode == NMLP_RECOVER_LORA && o->lora_rank < 1)
-        return nmlp_fail(err, NMLP_E_ARG, "--lora-rank must be at least 1");
+        return nmlp_fail_field(err, NMLP_E_ARG, "lora_rank", "is %lld; it must be at least 1", (long long)o->lora_rank);
     if (o->warmup >= o->steps) o->warmup = o->steps / 4;
     return NMLP_OK;
 }

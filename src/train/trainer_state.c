@@ -47,7 +47,7 @@ static nmlp_status check_header(const nmlp_trainer *t, const struct header *h, s
         return nmlp_fail(err, NMLP_E_FORMAT, "%s: not the state of a recovery run", path);
     if (h->fingerprint != t->fingerprint) {
         nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: the state belongs to a run with another model, text or options", path);
-        nmlp_fail_hint(err, "repeat the command that was interrupted, or leave out --resume to start anew");
+        nmlp_fail_hint(err, "repeat the command that was interrupted, or leave out `resume` to start anew");
         return NMLP_E_UNSUPPORTED;
     }
     if (h->n_log < 1 || h->n_log > t->options.steps + 1 || h->payload_bytes != payload_bytes(t, h->n_log) ||

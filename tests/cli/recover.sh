@@ -58,7 +58,7 @@ refused 1 "no MLP matrix" "$root/models/tiny" -o "$work/x" --text "$text"
 refused 2 "is the model that is read" "$root/models/tiny" -o "$root/models/tiny" --text "$text"
 refused 2 "is the model that is read" "$work/whole" -o "$work/parts" --text "$text" --teacher "$work/parts"
 refused 2 "--mode half" "$root/models/tiny" -o "$work/x" --text "$text" --mode half
-refused 1 "--ctx 4096" "$root/models/tiny" -o "$work/x" --text "$text" --train mlp --ctx 4096
+refused 1 "--ctx is 4096" "$root/models/tiny" -o "$work/x" --text "$text" --train mlp --ctx 4096
 refused 1 "absent.txt" "$root/models/tiny" -o "$work/x" --text "$work/absent.txt" --train mlp
 echo "a few words" >"$work/short"
 refused 1 "needs at least" "$root/models/tiny" -o "$work/x" --text "$work/short" --train mlp

@@ -135,7 +135,7 @@ nmlp_status nmlp_predict(nmlp_prediction *out, const nmlp_planner *planner, cons
     double room = planner->machine->hbm_device_bytes / planner->machine->cores_per_device * (double)rq->tp;
     if (out->weight_bytes > room)
         return nmlp_fail(
-            err, NMLP_E_LIMIT, "weights of %.1f GB do not fit %lld core%s of %s, %.1f GB of HBM; use a larger --tp",
+            err, NMLP_E_LIMIT, "weights of %.1f GB do not fit %lld core%s of %s, %.1f GB of HBM; use a larger `tp`",
             out->weight_bytes * 1e-9, (long long)rq->tp, rq->tp == 1 ? "" : "s", planner->machine->name, room * 1e-9);
     NMLP_RETURN_IF_FAILED(forward(&out->prefill, &prefill, err));
     NMLP_RETURN_IF_FAILED(forward(&out->decode, &decode, err));

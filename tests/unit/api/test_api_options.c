@@ -89,6 +89,35 @@ static void missing_arguments_are_refused_and_errors_may_be_ignored(void **state
     nmlp_neuron_kernel_destroy(NULL);
 }
 
+static void wrong_values_of_a_problem_are_named(void **state) {
+    (void)state;
+    nmlp_err err;
+    nmlp_neuron_kernel *kernel;
+    nmlp_neuron_problem p;
+    static const struct {
+        const char *target, *kernel, *dtype, *tiling;
+        int64_t outputs;
+        const char *part;
+    } cases[] = {
+        {"trn9", "xuv", "bf16", "", 512, "trn9"},           {"trn2", "yw", "bf16", "", 512, "yw"},
+        {"trn2", "xuv", "int4", "", 512, "int4"},           {"trn2", "xuv", "bf16", "rows=x", 512, "rows"},
+        {"trn2", "xuv", "bf16", "colour=1", 512, "colour"}, {"trn2", "xuv", "bf16", "", -4, "-4"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        nmlp_neuron_problem_init(&p, sizeof p);
+        p.target = cases[i].target;
+        p.kernel = cases[i].kernel;
+        p.dtype = cases[i].dtype;
+        p.tiling = cases[i].tiling;
+        p.rows = p.inputs = p.rank = 128;
+        p.outputs = cases[i].outputs;
+        assert_int_not_equal(nmlp_neuron_kernel_create(&kernel, &p, &err), NMLP_OK);
+        assert_null(kernel);
+        if (!strstr(err.message, cases[i].part) || strstr(err.message, "--") || strstr(err.hint, "--"))
+            fail_msg("%s / %s", err.message, err.hint);
+    }
+}
+
 /* x W with 128 rows, 128 inputs and 512 outputs, one tile: 2*S*H*O operations; every operand moves once. */
 static void kernel_is_built_simulated_checked_and_printed(void **state) {
     (void)state;
@@ -127,6 +156,7 @@ int main(void) {
         cmocka_unit_test(newer_program_is_served_unless_it_uses_a_new_field),
         cmocka_unit_test(uninitialised_options_are_refused),
         cmocka_unit_test(missing_arguments_are_refused_and_errors_may_be_ignored),
+        cmocka_unit_test(wrong_values_of_a_problem_are_named),
         cmocka_unit_test(kernel_is_built_simulated_checked_and_printed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

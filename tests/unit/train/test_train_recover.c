@@ -194,10 +194,10 @@ static void text_by_the_teacher_takes_its_share(void **state) {
     assert_true(part != loss_on(&s, 0.5, 5));
     assert_true(part != loss_on(&s, 0, 0));
     s.options.explore = 1.5;
-    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_ARG, "--explore", NULL);
+    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_ARG, "explore", NULL);
     s.options.explore = 0.5;
     s.options.teacher = NULL;
-    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_ARG, "--explore", NULL);
+    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_ARG, "explore", NULL);
     setup_close(&s);
 }
 
@@ -351,7 +351,7 @@ static void loss_that_is_not_finite_stops_with_the_best_weights(void **state) {
     s.options.rate = 1e30;
     s.options.teacher = NULL;
     nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_NUMERIC, "step", NULL);
-    assert_non_null(strstr(err.hint, "lower --lr"));
+    assert_non_null(strstr(err.hint, "lower `rate`"));
     path_in(&s, path, "out");
     nmlp_assert_ok(nmlp_model_open(&out, path, &err), &err);
     nmlp_assert_ok(nmlp_model_check_finite(&out, NULL, NULL, &err), &err);
@@ -415,7 +415,7 @@ static void context_beyond_the_model_is_refused(void **state) {
     (void)state;
     setup_open(&s, NMLP_DTYPE_F32);
     s.options.context = TINY_CONTEXT + 1;
-    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_LIMIT, "--ctx 129", "128", NULL);
+    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_LIMIT, "context is 129", "128", NULL);
     setup_close(&s);
 }
 
