@@ -1,6 +1,6 @@
 /* libneuronmlp: compress language models with SVD, run them, and plan their kernels for AWS Trainium.
  *
- * Three doors: llm.h (load and generate), compression.h (compress a checkpoint), neuron_kernel.h (plan, simulate and
+ * Three headers: llm.h (load, generate, score), compression.h (compress a checkpoint), neuron_kernel.h (plan, simulate and
  * print a Trainium kernel). Every call that can fail returns nmlp_status and fills an nmlp_err (status.h). The library
  * never prints, exits or reads the environment. */
 #ifndef NEURONMLP_NEURONMLP_H

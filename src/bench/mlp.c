@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "bench/probe.h"
-#include "bench/timer.h"
+#include "bench/samples.h"
 #include "tensor/diff.h"
 
 enum { CHECK_ROWS = 3, ROUNDS_MIN = 3 };

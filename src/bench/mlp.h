@@ -19,7 +19,7 @@ typedef struct nmlp_bench_mlp_options {
     nmlp_pool *pool;
 } nmlp_bench_mlp_options;
 
-/* Up to NMLP_BENCH_COLD_ROWS rows, weights come from memory (copies rotate) and the yardstick is bandwidth; above, it
+/* Up to NMLP_BENCH_COLD_ROWS rows, weights come from memory (copies rotate) and the limit is bandwidth; above, it
  * is the rate of arithmetic. */
 enum { NMLP_BENCH_COLD_ROWS = 16, NMLP_BENCH_NOTE_MAX = 256 };
 

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "base/pages.h"
 #include "bench/probe_internal.h"
-#include "bench/timer.h"
+#include "bench/samples.h"
 
 enum { FMA_LOOPS = 200000, AMX_LOOPS = 16000, A_STEPS = 8, B_STEPS = 512, FED_LOOPS = 24, SLICE_BYTES = 8 << 20 };
 enum { L1_BYTES = A_STEPS * 2048, L2_BYTES = B_STEPS * 2048 };

@@ -1,4 +1,4 @@
-/* What this machine can do at best: yardsticks for the benchmarks. Every probe runs on all threads of a pool and
+/* What this machine can do at best: limits for the benchmarks. Every probe runs on all threads of a pool and
  * returns the sum over threads, per second. It takes about a millisecond, or as long as nmlp_probe_set_seconds asks
  * for: the rates of a shared machine change, so a probe beside a long sample should be long too. */
 #ifndef NMLP_BENCH_PROBE_H
@@ -15,7 +15,7 @@ typedef struct nmlp_probe nmlp_probe;
 /* Allocates buffers: per thread tiles in L1 and L2, and `dram_bytes` in all to read. */
 nmlp_status nmlp_probe_create(nmlp_probe **out, nmlp_pool *pool, const nmlp_cpu *cpu, size_t dram_bytes, nmlp_err *err);
 void nmlp_probe_destroy(nmlp_probe *probe);
-/* At least this long; 0: one short turn. */
+/* At least this long; 0: one short run. */
 void nmlp_probe_set_seconds(nmlp_probe *probe, double seconds);
 
 double nmlp_probe_fma_gflops(nmlp_probe *probe);     /* f32, registers only, widest vectors */

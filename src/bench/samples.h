@@ -1,6 +1,12 @@
-/* Medians and spreads of a few samples. */
+/* Times taken, and medians and spreads of a few samples. */
 #ifndef NMLP_BENCH_SAMPLES_H
 #define NMLP_BENCH_SAMPLES_H
+
+/* With one thread the processor time of the process, which other programs on the machine lengthen less; with more the
+ * wall clock. */
+double nmlp_bench_seconds(int n_threads);
+/* Long enough for the spinning threads of whoever ran before to fall asleep. */
+void nmlp_bench_settle(void);
 
 enum { NMLP_SAMPLES_MAX = 512 };
 

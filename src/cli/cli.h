@@ -78,6 +78,17 @@ void nmlp_cli_progress_end(nmlp_cli_bar *bar);
 /* Writes the finished JSON object and a newline to stdout; returns the exit code. */
 int nmlp_cli_print_json(const nmlp_cli *cli, const nmlp_str *json);
 
+/* The one JSON object of --json, from its opening brace to standard output. */
+typedef struct nmlp_json_out {
+    nmlp_str text;
+    nmlp_json_writer writer;
+} nmlp_json_out;
+
+/* The writer to put members with. */
+nmlp_json_writer *nmlp_json_out_begin(nmlp_json_out *out);
+/* Prints the object and frees it; returns the exit code. */
+int nmlp_json_out_end(nmlp_json_out *out, const nmlp_cli *cli);
+
 /* "1.24 GB", "57.8 MB" */
 void nmlp_cli_bytes_text(char text[32], double bytes);
 /* "1.24 B", "27.8 M" */

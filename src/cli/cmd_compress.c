@@ -169,7 +169,7 @@ static int run(int argc, char **argv) {
         {"calib-tokens", 0, NMLP_OPT_INT, &a.request.method.calib_tokens, "N",
          "tokens to calibrate on (default 65536)"},
         {"heldout", 0, NMLP_OPT_INT, &a.request.method.heldout_tokens, "N",
-         "further tokens that judge (default 8192, large models 2048)"},
+         "further tokens to compare candidates on (default 8192, large models 2048)"},
         {"ctx", 0, NMLP_OPT_INT, &a.request.method.context, "N", "tokens in a window (default 512)"},
         {"recover", 0, NMLP_OPT_STRING, &a.recover, "none|refit|train",
          "refit: second pass (default); train: refit and training"},

@@ -4,7 +4,6 @@
 
 #include "base/build_info.h"
 #include "cli/commands.h"
-#include "cli/json_out.h"
 #include "cli/version.h"
 #include "doctor/advice.h"
 #include "doctor/selftest.h"

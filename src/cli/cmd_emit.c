@@ -5,7 +5,6 @@
 #include "base/file.h"
 #include "cli/command_text.h"
 #include "cli/commands.h"
-#include "cli/json_out.h"
 #include "cli/neuron_args.h"
 #include "trainium/emit/emit.h"
 #include "trainium/sim/time.h"

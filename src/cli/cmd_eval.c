@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/commands.h"
-#include "cli/load_with_bar.h"
+#include "cli/model_args.h"
 #include "eval/result.h"
 #include "eval/suite.h"
 

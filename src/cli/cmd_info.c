@@ -3,7 +3,6 @@
 #include <stdio.h>
 
 #include "cli/commands.h"
-#include "cli/json_out.h"
 #include "model/model.h"
 
 static void print_ranks_json(nmlp_json_writer *w, const nmlp_model *m) {

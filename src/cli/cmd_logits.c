@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 #include "cli/commands.h"
-#include "cli/load_with_bar.h"
+#include "cli/model_args.h"
 #include "service/text_session.h"
 
 enum { TOP_SHOWN = 5 };

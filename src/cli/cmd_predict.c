@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "cli/commands.h"
-#include "cli/json_out.h"
 #include "cli/neuron_args.h"
 #include "checkpoint/config.h"
 #include "model/preset.h"

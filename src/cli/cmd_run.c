@@ -5,9 +5,7 @@
 
 #include "base/file.h"
 #include "cli/commands.h"
-#include "cli/json_out.h"
-#include "cli/load_with_bar.h"
-#include "cli/token_ids.h"
+#include "cli/model_args.h"
 #include "service/text_session.h"
 
 enum { PROMPT_MAX_BYTES = 64 << 20 };

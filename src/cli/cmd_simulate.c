@@ -5,7 +5,6 @@
 #include "base/file.h"
 #include "base/pool.h"
 #include "cli/commands.h"
-#include "cli/json_out.h"
 #include "cli/neuron_args.h"
 #include "trainium/neuron/program_text.h"
 #include "trainium/plan/kernel_table.h"

@@ -2,7 +2,6 @@
 #include <stdio.h>
 
 #include "cli/commands.h"
-#include "cli/json_out.h"
 #include "model/preset.h"
 
 static int print_result(const nmlp_cli *cli, const char *dir, int64_t params, int64_t bytes) {

@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/commands.h"
-#include "cli/token_ids.h"
+#include "cli/model_args.h"
 #include "text/tokenizer.h"
 
 enum { TEXT_MAX_BYTES = 512 << 20 };

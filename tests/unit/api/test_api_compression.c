@@ -5,6 +5,9 @@
 #include "lib/testing.h"
 #include "neuronmlp/neuronmlp.h"
 
+int openblas_get_num_threads(void);
+void openblas_set_num_threads(int n);
+
 static const char tiny[] = NMLP_TEST_ROOT "/models/tiny";
 
 static nmlp_compression_options quick(void) {
@@ -89,7 +92,10 @@ static void a_cancelled_call_writes_nothing_and_figures_add_up(void **state) {
     o.on_progress = hear;
     o.progress_ctx = &all;
     nmlp_compression_result_init(&r, sizeof r);
+    openblas_set_num_threads(2);
+    int blas_threads = openblas_get_num_threads();
     nmlp_assert_ok(nmlp_compress_model(tiny, out, &o, &r, &err), &err);
+    assert_int_equal(openblas_get_num_threads(), blas_threads);
     assert_true(all.calls > 4);
     /* 4 layers of three [1024,256]; removed: 0.4, as near as tiles of 16 allow: half a tile of rank each at most */
     assert_int_equal(r.mlp_params_before, 4 * 3 * 1024 * 256);

@@ -1,6 +1,7 @@
 /* The public functions of llm.h on models/tiny: each answer is compared with another way to the same figure. */
 #define _DEFAULT_SOURCE /* symlink */
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -20,6 +21,17 @@ static nmlp_llm *open_llm(const char *dir) {
     options.n_threads = 2;
     nmlp_assert_ok(nmlp_llm_open(&llm, dir, &options, &err), &err);
     return llm;
+}
+
+static int n_forks;
+
+static void count_fork(void) { n_forks++; }
+
+static void opening_does_not_fork(void **state) {
+    (void)state;
+    assert_int_equal(pthread_atfork(count_fork, NULL, NULL), 0);
+    nmlp_llm_close(open_llm(tiny));
+    assert_int_equal(n_forks, 0);
 }
 
 static nmlp_llm_request greedy(int64_t max_new) {
@@ -438,6 +450,7 @@ static int close_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(opening_does_not_fork),
         cmocka_unit_test(text_ids_and_statistics_agree),
         cmocka_unit_test(logprobs_of_tokens_are_those_of_scoring),
         cmocka_unit_test(scores_are_the_log_softmax_of_logits),
