@@ -13,7 +13,7 @@ extern "C" {
 typedef enum nmlp_status {
     NMLP_OK = 0,
     NMLP_E_ARG = 1,           /* the caller passed something that can never work */
-    NMLP_E_NOMEM = 2,         /* memory could not be had */
+    NMLP_E_NOMEM = 2,         /* out of memory */
     NMLP_E_IO = 100,          /* the operating system refused a file operation */
     NMLP_E_FORMAT = 110,      /* a file is not what its format says */
     NMLP_E_UNSUPPORTED = 120, /* well formed, but outside what this build supports */

@@ -42,7 +42,7 @@ nmlp_compress_options nmlp_compress_defaults(void);
 /* Rank granularity that suits CPUs: finer for small models, whose ranks are small. */
 int64_t nmlp_compress_cpu_tile(const nmlp_config *config);
 
-/* A forward pass of such a model is dear: its search sees fewer tokens. */
+/* A forward pass of such a model is expensive: its search sees fewer tokens. */
 bool nmlp_compress_is_large(const nmlp_config *config);
 
 typedef struct nmlp_compress_report {

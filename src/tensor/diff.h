@@ -7,7 +7,7 @@
 typedef struct nmlp_diff {
     double max_abs;    /* largest |got - want| */
     double max_want;   /* largest |want| */
-    double rel_to_max; /* max_abs / max_want: the usual yardstick for logits and matmuls */
+    double rel_to_max; /* max_abs / max_want: the usual measure for logits and matmuls */
     double nmse;       /* sum (got-want)^2 / sum want^2 */
     size_t worst;      /* index of max_abs */
 } nmlp_diff;

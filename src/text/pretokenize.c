@@ -79,7 +79,7 @@ nmlp_status nmlp_pretokenizer_add(nmlp_pretokenizer *pre, const nmlp_split_spec 
     step s = {.behavior = spec->behavior, .invert = spec->invert, .prefix_space = spec->prefix_space};
     if (spec->pattern) {
         NMLP_RETURN_IF_FAILED(compile(&s.code, spec, err));
-        /* Where the JIT is not to be had, pcre2_match interprets: slower, same result. */
+        /* Without the JIT pcre2_match interprets: slower, same result. */
         (void)pcre2_jit_compile(s.code, PCRE2_JIT_COMPLETE);
     }
     pre->steps[pre->n_steps++] = s;

@@ -11,7 +11,7 @@
 
 enum { NMLP_SPLIT_STEPS_MAX = 16 };
 
-/* What becomes of the matches of a pattern; names as in tokenizer.json. */
+/* What happens to the matches of a pattern; names as in tokenizer.json. */
 typedef enum nmlp_split_behavior {
     NMLP_SPLIT_ISOLATED,
     NMLP_SPLIT_REMOVED,

@@ -116,7 +116,7 @@ static nmlp_status append_composed(nmlp_str *out, nfc_scratch *scratch, const ch
     return NMLP_OK;
 }
 
-/* Characters below U+0300 are in NFC and never join what stands before them, so only the stretches from one character
+/* Characters below U+0300 are in NFC and never join what stands before them, so only the runs from one character
  * before a higher one to the next ASCII byte have to be looked at. */
 nmlp_status nmlp_unicode_append_nfc(nmlp_str *out, const char *text, size_t len, nmlp_err *err) {
     enum { LEAD_OF_U0300 = 0xCC };

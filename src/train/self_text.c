@@ -7,7 +7,7 @@
 enum { PIECE_TOKENS = 128, MOST_AT_ONCE = 192 };
 
 /* Pieces under way and what they are written with. */
-struct desk {
+struct text_batch {
     const nmlp_train_self_text *a;
     nmlp_train_net *net;
     nmlp_train_growth growth;
@@ -37,26 +37,26 @@ static int32_t draw(float *logits, int64_t vocab, nmlp_rng *rng) {
 }
 
 static void draw_some(void *ctx, int64_t begin, int64_t end, int thread) {
-    struct desk *d = ctx;
+    struct text_batch *d = ctx;
     int64_t vocab = d->a->model->config.vocab;
     (void)thread;
     for (int64_t i = begin; i < end; i++) d->newest[i] = draw(d->logits + i * vocab, vocab, &d->rngs[i]);
 }
 
 /* Where token `at` of a piece belongs; -1 past the end of its window. */
-static int64_t place_of(const struct desk *d, int64_t piece, int64_t at) {
+static int64_t place_of(const struct text_batch *d, int64_t piece, int64_t at) {
     int64_t in_window = piece % d->per_window * d->length + at;
     return in_window < d->a->window ? piece / d->per_window * d->a->window + in_window : -1;
 }
 
-static void put_newest(const struct desk *d, int32_t *ids, int64_t first, int64_t at) {
+static void put_newest(const struct text_batch *d, int32_t *ids, int64_t first, int64_t at) {
     for (int64_t i = 0; i < d->at_once && first + i < d->n_pieces; i++) {
         int64_t place = place_of(d, first + i, at);
         if (place >= 0) ids[place] = d->newest[i];
     }
 }
 
-static nmlp_status write_pieces(struct desk *d, int32_t *ids, int64_t first, nmlp_err *err) {
+static nmlp_status write_pieces(struct text_batch *d, int32_t *ids, int64_t first, nmlp_err *err) {
     const nmlp_train_self_text *a = d->a;
     d->growth.length = 0;
     for (int64_t i = 0; i < d->at_once; i++) {
@@ -77,7 +77,7 @@ static nmlp_status write_pieces(struct desk *d, int32_t *ids, int64_t first, nml
 
 nmlp_status nmlp_train_self_text_write(const nmlp_train_self_text *a, int32_t *ids, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    struct desk *d = nmlp_mem_new(1, sizeof *d, err);
+    struct text_batch *d = nmlp_mem_new(1, sizeof *d, err);
     if (!d) return NMLP_E_NOMEM;
     d->a = a;
     d->per_window = a->window > PIECE_TOKENS ? a->window / PIECE_TOKENS : 1;

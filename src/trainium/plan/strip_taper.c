@@ -40,11 +40,11 @@ static void turn_round(nmlp_taper *t) {
     for (int i = 0; i < t->n; i++) t->end[i] = at += length[i];
 }
 
-bool nmlp_taper_blocks(nmlp_taper *tapers, const nmlp_taper_weights *stretches, int n, int64_t least,
+bool nmlp_taper_blocks(nmlp_taper *tapers, const nmlp_taper_weights *segments, int n, int64_t least,
                        const nmlp_machine *m) {
-    double lag = (double)least * stretches[n - 1].tensor_ns, ahead = 0; /* DMA after a block, less the work after it */
+    double lag = (double)least * segments[n - 1].tensor_ns, ahead = 0; /* DMA after a block, less the work after it */
     for (int i = n - 1; i >= 0; i--) {
-        const nmlp_taper_weights *s = &stretches[i];
+        const nmlp_taper_weights *s = &segments[i];
         nmlp_taper *t = &tapers[i];
         t->n = 0;
         if (i < n - 1) ahead -= s->turn_ns;
@@ -77,13 +77,13 @@ nmlp_taper_plan nmlp_taper_plan_of(const nmlp_kernel_request *rq, const nmlp_str
                                    const nmlp_pack *last) {
     const nmlp_machine *m = rq->machine;
     size_t elem = nmlp_nc_dtype_bytes(rq->dtype);
-    nmlp_taper_weights stretches[2];
+    nmlp_taper_weights segments[2];
     nmlp_taper tapers[2];
     nmlp_taper_plan late = {0};
     int n = 0;
-    if (before) stretches[n++] = nmlp_taper_weights_of(m, before, rq->shape.s, false, elem);
-    stretches[n++] = nmlp_taper_weights_of(m, last, rq->shape.s, true, elem);
-    late.few = nmlp_taper_blocks(tapers, stretches, n, plan->taper, m);
+    if (before) segments[n++] = nmlp_taper_weights_of(m, before, rq->shape.s, false, elem);
+    segments[n++] = nmlp_taper_weights_of(m, last, rq->shape.s, true, elem);
+    late.few = nmlp_taper_blocks(tapers, segments, n, plan->taper, m);
     late.last = tapers[n - 1];
     if (!before || !late.few) return late;
     int64_t row_bytes = before->columns * (int64_t)elem, k_tiles = nmlp_pack_k_tiles(before),

@@ -32,9 +32,9 @@ typedef struct nmlp_taper_weights {
 /* `rows` of the strip, `moving`: the weights move and the rows are stationary. */
 nmlp_taper_weights nmlp_taper_weights_of(const nmlp_machine *m, const nmlp_pack *pack, int64_t rows, bool moving,
                                          size_t elem_bytes);
-/* Blocks of the last stretches of a kernel, in order of use; the very last block has `least` tile rows. False where
+/* Blocks of the last segments of a kernel, in order of use; the very last block has `least` tile rows. False where
  * there would be too many. */
-bool nmlp_taper_blocks(nmlp_taper *tapers, const nmlp_taper_weights *stretches, int n, int64_t least,
+bool nmlp_taper_blocks(nmlp_taper *tapers, const nmlp_taper_weights *segments, int n, int64_t least,
                        const nmlp_machine *m);
 /* The first column tile behind the last block of `cap` tile rows or more: what comes before may as well pass through a
  * ring in blocks of that length. Drops the blocks before it. */

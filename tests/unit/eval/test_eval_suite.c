@@ -1,4 +1,4 @@
-/* Suites: what is absent is said, what was had is not run again, what changed is. Uses the built-in model. */
+/* Suites: what is absent is named, finished results are not run again, changed ones are. Uses the built-in model. */
 #include <math.h>
 
 #include "base/file.h"
