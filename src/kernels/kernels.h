@@ -4,7 +4,8 @@
  * Activations are f32 at every interface; a kernel set may round them to bf16 inside (nmlp_kernels_rounds_to_bf16).
  * Life of an operation: describe -> create (may fail, may pack the weight into the kernel's own order) -> run (cannot
  * fail, does not allocate; takes a workspace of *_workspace_bytes, which also does for fewer rows or threads). Created
- * objects are immutable and may be shared; run uses the pool given. Results do not depend on the number of threads. */
+ * objects are immutable and may be shared; run uses the pool given. Results do not depend on the number of threads; in
+ * sets that compute in f32, the bits of a row do not depend on which rows come with it. */
 #ifndef NMLP_KERNELS_KERNELS_H
 #define NMLP_KERNELS_KERNELS_H
 

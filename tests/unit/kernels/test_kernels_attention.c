@@ -194,6 +194,38 @@ static void bits_do_not_depend_on_threads(void **state) {
     }
 }
 
+/* A query alone, in chunks or with all others: the same bits in f32, whichever way its segments of keys were made. */
+static void bits_do_not_depend_on_other_queries(void **state) {
+    static const struct shape batches[] = {{40, 0, 4, 2, 64},     {70, 500, 6, 2, 40}, {30, 1020, 8, 1, 128},
+                                           {200, 1000, 4, 4, 32}, {3, 2047, 3, 1, 16}, {2, 9000, 12, 1, 16}};
+    static const int64_t chunks[] = {1, 3, 17};
+    (void)state;
+    for (size_t j = 0; j < sizeof batches / sizeof batches[0]; j++) {
+        struct fixture f = make_fixture(batches[j]);
+        int64_t s = batches[j].s, width = batches[j].n_heads * batches[j].head_dim;
+        float *all = nmlp_mem_new((size_t)(s * width), sizeof *all, NULL);
+        for (int i = 0; i < NMLP_TEST_SETS; i++) {
+            const nmlp_kernels *set = nmlp_test_set(i);
+            if (!set || nmlp_kernels_rounds_to_bf16(set)) continue;
+            f.args.s = s;
+            run(&f, set, NULL);
+            memcpy(all, f.args.out, (size_t)(s * width) * sizeof *all);
+            for (size_t c = 0; c < sizeof chunks / sizeof chunks[0]; c++)
+                for (int64_t at = 0; at < s; at += chunks[c]) {
+                    struct fixture part = f;
+                    part.args.s = s - at < chunks[c] ? s - at : chunks[c];
+                    part.args.first_pos += at;
+                    part.args.q += at * width;
+                    run(&part, set, NULL);
+                    assert_memory_equal(part.args.out, all + at * width, (size_t)(part.args.s * width) * sizeof *all);
+                }
+        }
+        f.args.s = s;
+        nmlp_mem_free(all);
+        free_fixture(&f);
+    }
+}
+
 /* Scores far apart: exp must neither overflow nor lose the winner. */
 static void large_scores_pick_one_value(void **state) {
     (void)state;
@@ -471,6 +503,7 @@ int main(void) {
         cmocka_unit_test(pieces_do_not_matter),
         cmocka_unit_test(queries_are_rotated),
         cmocka_unit_test(bits_do_not_depend_on_threads),
+        cmocka_unit_test(bits_do_not_depend_on_other_queries),
         cmocka_unit_test(large_scores_pick_one_value),
         cmocka_unit_test(large_scores_pick_one_value_for_many),
         cmocka_unit_test(only_differences_of_scores_matter),

@@ -68,6 +68,37 @@ static void all_shapes_and_types_match_float64(void **state) {
     nmlp_pool_destroy(pool);
 }
 
+/* A row alone, in chunks of a batch or among all others. */
+static void bits_do_not_depend_on_other_rows(void **state) {
+    static const int64_t chunks[] = {1, 5, 7, 13, 61, 100};
+    enum { S = 150, N = 150, K = 1300 };
+    (void)state;
+    float *x = nmlp_test_floats(S * K, 5);
+    float *all = nmlp_mem_new(S * N, sizeof *all, NULL);
+    float *some = nmlp_mem_new(S * N, sizeof *some, NULL);
+    for (int i = 0; i < NMLP_TEST_SETS; i++) {
+        const nmlp_kernels *set = nmlp_test_set(i);
+        if (!set || nmlp_kernels_rounds_to_bf16(set)) continue;
+        for (int dtype = NMLP_DTYPE_F32; dtype <= NMLP_DTYPE_F16; dtype++) {
+            nmlp_view w = nmlp_test_weight(N, K, (nmlp_dtype)dtype, 4);
+            nmlp_linear *linear = create(set, &w, NULL, NULL);
+            run(linear, all, x, S, NULL);
+            for (size_t c = 0; c < sizeof chunks / sizeof chunks[0]; c++) {
+                for (int64_t at = 0; at < S; at += chunks[c]) {
+                    int64_t n = S - at < chunks[c] ? S - at : chunks[c];
+                    run(linear, some + at * N, x + at * K, n, NULL);
+                }
+                assert_memory_equal(some, all, S * N * sizeof *all);
+            }
+            nmlp_linear_destroy(linear);
+            nmlp_test_weight_free(&w);
+        }
+    }
+    nmlp_mem_free(x);
+    nmlp_mem_free(all);
+    nmlp_mem_free(some);
+}
+
 static void bits_do_not_depend_on_threads(void **state) {
     (void)state;
     static const int64_t rows[] = {1, 3, 17, 50, 400, 1100};
@@ -227,13 +258,10 @@ static void sets_are_found_by_name(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_shapes_and_types_match_float64),
-        cmocka_unit_test(bits_do_not_depend_on_threads),
-        cmocka_unit_test(nothing_past_the_buffers_is_touched),
-        cmocka_unit_test(a_workspace_does_for_fewer_rows),
-        cmocka_unit_test(special_values_stay_in_their_row),
-        cmocka_unit_test(wrong_shapes_are_refused),
-        cmocka_unit_test(sets_are_found_by_name),
+        cmocka_unit_test(all_shapes_and_types_match_float64), cmocka_unit_test(bits_do_not_depend_on_threads),
+        cmocka_unit_test(bits_do_not_depend_on_other_rows),   cmocka_unit_test(nothing_past_the_buffers_is_touched),
+        cmocka_unit_test(a_workspace_does_for_fewer_rows),    cmocka_unit_test(special_values_stay_in_their_row),
+        cmocka_unit_test(wrong_shapes_are_refused),           cmocka_unit_test(sets_are_found_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
