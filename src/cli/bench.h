@@ -19,6 +19,8 @@ typedef struct nmlp_bench_args {
     const char *batch;     /* sequences that decode together: 1,8,... */
     const char *csv;       /* files to write, or NULL */
     const char *svg;
+    int64_t prompt; /* tokens of whole requests: 0, 0: bench model times prompts and steps apart */
+    int64_t generate;
     double seconds; /* per subject and case */
     int64_t rounds;
     int64_t n_threads;
@@ -44,6 +46,9 @@ extern const nmlp_bench nmlp_bench_model;
 extern const nmlp_bench nmlp_bench_neuron;
 extern const nmlp_bench nmlp_bench_neuron_ablation;
 extern const nmlp_bench nmlp_bench_neuron_mlp;
+
+/* bench model of whole requests, where their lengths are given. */
+nmlp_status nmlp_bench_requests(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp_err *err);
 
 /* The table to the screen or into `json` as "results", and to the CSV file asked for. */
 nmlp_status nmlp_bench_deliver(const nmlp_table *table, const nmlp_bench_args *args, nmlp_json_writer *json,

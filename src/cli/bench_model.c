@@ -135,8 +135,9 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
                                   .bf16 = strcmp(args->precision, "bf16") == 0,
                                   .rounds = (int)args->rounds};
     nmlp_table table;
+    NMLP_RETURN_IF_FAILED(check(args, err));
+    if (args->prompt || args->generate) return nmlp_bench_requests(args, json, err);
     nmlp_table_init(&table, columns, N_COLUMNS);
-    NMLP_TRY(check(args, err));
     NMLP_TRY(nmlp_cli_parse_ints(&batches, &n_batches, args->batch, "--batch", err));
     NMLP_TRY(check_batches(batches, n_batches, err));
     o.batches = batches;

@@ -97,6 +97,8 @@ static int run(int argc, char **argv) {
         {"device", 0, NMLP_OPT_STRING, &args.device, "cpu|cuda|auto", "model: where to run (default cpu)"},
         {"batch", 0, NMLP_OPT_STRING, &args.batch, "N,..", "model: sequences that decode together (default 1)"},
         {"rounds", 0, NMLP_OPT_INT, &args.rounds, "N", "model: samples of every case (default 5)"},
+        {"prompt", 0, NMLP_OPT_INT, &args.prompt, "N", "model: whole requests, prompts of N tokens (default 128)"},
+        {"generate", 0, NMLP_OPT_INT, &args.generate, "N", "model: whole requests, N tokens each (default 64)"},
         {"csv", 0, NMLP_OPT_STRING, &args.csv, "FILE", "peak, mlp, model: write all columns"},
         {"svg", 0, NMLP_OPT_STRING, &args.svg, "FILE", "peak, mlp, model: draw a chart"},
         {"target", 0, NMLP_OPT_STRING, &args.target, "T", "neuron*: simulated machine (default trn1)"},
@@ -119,6 +121,7 @@ const nmlp_command nmlp_cmd_bench = {
     .usage = "NAME [MODEL...] [options]",
     .examples = "neuronmlp bench mlp --shape 256,1024,160 --rows 1,64 --seconds 0.1 --svg /tmp/mlp.svg\n"
                 "neuronmlp bench model models/tiny --rounds 1 --csv /tmp/model.csv\n"
+                "neuronmlp bench model models/tiny --batch 1,4 --prompt 16 --generate 8 --rounds 1\n"
                 "neuronmlp bench neuron-ablation --target trn2 -o /tmp\n",
     .run = run,
 };

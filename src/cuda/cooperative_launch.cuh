@@ -1,4 +1,5 @@
-/* Launching a kernel whose blocks wait for each other. */
+/* Launching kernels that overlap with their neighbours in the stream (programmatic dependent launch), and kernels whose
+ * blocks wait for each other. */
 #ifndef NMLP_CUDA_COOPERATIVE_LAUNCH_CUH
 #define NMLP_CUDA_COOPERATIVE_LAUNCH_CUH
 
@@ -22,6 +23,33 @@ inline cudaError_t launch_resident(void (*kernel)(const Program), const Program 
     config.attrs = attributes;
     config.numAttrs = 2;
     return cudaLaunchKernelEx(&config, kernel, program);
+}
+
+/* Begins while the kernel before it still runs; nothing that kernel wrote may be read, and nothing written, before
+ * wait_previous(). */
+template <typename... Args>
+inline cudaError_t launch_dependent(void (*kernel)(Args...), dim3 grid, int threads, size_t shared_bytes, void *stream,
+                                    Args... args) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = (cudaStream_t)stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+/* Lets the next kernel begin (it may prefetch weights), then waits until the one before has ended. The first thing that
+ * every block of a dependent kernel does: a kernel that ends before its predecessor would break the chain. */
+__device__ __forceinline__ void wait_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 #endif

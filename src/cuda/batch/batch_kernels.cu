@@ -4,6 +4,7 @@
 
 #include "cuda/batch/batch_kernels.h"
 #include "cuda/batch/paged.cuh"
+#include "cuda/cooperative_launch.cuh"
 
 namespace {
 
@@ -24,7 +25,8 @@ __device__ float block_sum(float v) {
     return all;
 }
 
-__global__ void embed_kernel(float *hidden, const __nv_bfloat16 *embedding, const nmlp_cuda_step_rows rows, int pitch) {
+__global__ void embed_kernel(float *hidden, const __nv_bfloat16 *embedding, nmlp_cuda_step_rows rows, int pitch) {
+    wait_previous();
     const int row = blockIdx.x;
     const bool live = rows.sequence[row] >= 0;
     const __nv_bfloat16 *from = embedding + (int64_t)(live ? rows.ids[row] : 0) * pitch;
@@ -38,6 +40,7 @@ __device__ __forceinline__ float4 add4(float4 a, float4 b) {
 
 /* One block per row of out; every thread reads again what it wrote itself. */
 __global__ void add_norm_kernel(const nmlp_cuda_add_norm a) {
+    wait_previous();
     const int64_t row = a.gather ? a.gather[blockIdx.x] : (int)blockIdx.x;
     float *hidden = a.hidden + row * a.pitch;
     const float *delta = a.delta ? a.delta + row * a.pitch : nullptr;
@@ -66,6 +69,7 @@ __global__ void add_norm_kernel(const nmlp_cuda_add_norm a) {
 /* One warp per (row, head). */
 __global__ void rope_append_kernel(const nmlp_cuda_paged_attention a) {
     extern __shared__ float scratch[];
+    wait_previous();
     const int lane = threadIdx.x & 31;
     const int warp = threadIdx.x >> 5;
     const int dim = a.head_dim;
@@ -130,6 +134,7 @@ __device__ __forceinline__ unsigned long long rank_of(float score, int token) {
 
 /* A block per (logits row, part of the vocabulary). */
 __global__ void argmax_kernel(const nmlp_cuda_choose c) {
+    wait_previous();
     const int row = c.rows.head_rows[c.first + blockIdx.x];
     if (c.rows.sequence[row] < 0 || c.rows.inverse_temperature[row] < 0) return;
     const float *logits = c.logits + (int64_t)blockIdx.x * c.pitch;
@@ -150,6 +155,7 @@ __global__ void argmax_kernel(const nmlp_cuda_choose c) {
 
 /* A thread per logits row: the token becomes the row's next one. */
 __global__ void choose_kernel(const nmlp_cuda_choose c) {
+    wait_previous();
     const int i = blockIdx.x * THREADS + threadIdx.x;
     if (i >= c.n) return;
     const int row = c.rows.head_rows[c.first + i];
@@ -172,27 +178,23 @@ __global__ void choose_kernel(const nmlp_cuda_choose c) {
 
 int nmlp_cuda_batch_embed(float *hidden, const void *embedding, const nmlp_cuda_step_rows *rows, int32_t n,
                           int32_t pitch, void *stream) {
-    embed_kernel<<<n, THREADS, 0, (cudaStream_t)stream>>>(hidden, (const __nv_bfloat16 *)embedding, *rows, pitch);
-    return cudaGetLastError();
+    return launch_dependent(embed_kernel, dim3((unsigned)n), THREADS, 0, stream, hidden,
+                            (const __nv_bfloat16 *)embedding, *rows, (int)pitch);
 }
 
 int nmlp_cuda_batch_add_norm(const nmlp_cuda_add_norm *a, void *stream) {
-    add_norm_kernel<<<a->n, THREADS, 0, (cudaStream_t)stream>>>(*a);
-    return cudaGetLastError();
+    return launch_dependent(add_norm_kernel, dim3((unsigned)a->n), THREADS, 0, stream, *a);
 }
 
 int nmlp_cuda_batch_rope_append(const nmlp_cuda_paged_attention *a, void *stream) {
     const int per_block = THREADS / 32;
     const int n_all = a->n_heads + 2 * a->n_kv_heads;
     const dim3 grid((unsigned)a->n_rows, (unsigned)((n_all + per_block - 1) / per_block));
-    rope_append_kernel<<<grid, THREADS, per_block * a->head_dim * sizeof(float), (cudaStream_t)stream>>>(*a);
-    return cudaGetLastError();
+    return launch_dependent(rope_append_kernel, grid, THREADS, per_block * a->head_dim * sizeof(float), stream, *a);
 }
 
 int nmlp_cuda_batch_choose_launch(const nmlp_cuda_choose *c, void *stream) {
-    argmax_kernel<<<dim3((unsigned)c->n, CHOOSE_SPLITS), THREADS, 0, (cudaStream_t)stream>>>(*c);
-    const cudaError_t e = cudaGetLastError();
+    const cudaError_t e = launch_dependent(argmax_kernel, dim3((unsigned)c->n, CHOOSE_SPLITS), THREADS, 0, stream, *c);
     if (e != cudaSuccess) return e;
-    choose_kernel<<<(unsigned)((c->n + THREADS - 1) / THREADS), THREADS, 0, (cudaStream_t)stream>>>(*c);
-    return cudaGetLastError();
+    return launch_dependent(choose_kernel, dim3((unsigned)((c->n + THREADS - 1) / THREADS)), THREADS, 0, stream, *c);
 }

@@ -10,6 +10,7 @@
 
 #include "cuda/batch/batch_kernels.h"
 #include "cuda/batch/paged.cuh"
+#include "cuda/cooperative_launch.cuh"
 
 namespace {
 
@@ -129,6 +130,7 @@ __global__ void __launch_bounds__(WARPS * 32) decode_attention_kernel(const nmlp
     __shared__ float merged[WARPS][HEADS][HEAD_DIM_MAX + 2];
     __shared__ bool last;
     const int KEYS = 32 / LANES; /* of one load of a warp */
+    wait_previous();
     const int row = blockIdx.x;
     const int sequence = a.rows.sequence[row];
     if (sequence < 0) return;
@@ -247,15 +249,9 @@ int64_t nmlp_cuda_batch_arrivals(int32_t rows, int32_t n_heads, int32_t n_kv_hea
 int nmlp_cuda_batch_decode_attention(const nmlp_cuda_paged_attention *a, void *stream) {
     const dim3 grid((unsigned)a->n_decode_rows, (unsigned)(a->n_kv_heads * head_groups(a->n_heads, a->n_kv_heads)),
                     (unsigned)a->n_chunks);
-    cudaStream_t st = (cudaStream_t)stream;
     if (a->n_decode_rows == 0) return cudaSuccess;
-    if (a->head_dim <= 16)
-        decode_attention_kernel<2><<<grid, WARPS * 32, 0, st>>>(*a);
-    else if (a->head_dim <= 32)
-        decode_attention_kernel<4><<<grid, WARPS * 32, 0, st>>>(*a);
-    else if (a->head_dim <= 64)
-        decode_attention_kernel<8><<<grid, WARPS * 32, 0, st>>>(*a);
-    else
-        decode_attention_kernel<16><<<grid, WARPS * 32, 0, st>>>(*a);
-    return cudaGetLastError();
+    if (a->head_dim <= 16) return launch_dependent(decode_attention_kernel<2>, grid, WARPS * 32, 0, stream, *a);
+    if (a->head_dim <= 32) return launch_dependent(decode_attention_kernel<4>, grid, WARPS * 32, 0, stream, *a);
+    if (a->head_dim <= 64) return launch_dependent(decode_attention_kernel<8>, grid, WARPS * 32, 0, stream, *a);
+    return launch_dependent(decode_attention_kernel<16>, grid, WARPS * 32, 0, stream, *a);
 }
