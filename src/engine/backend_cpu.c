@@ -1,15 +1,8 @@
 /* The CPU's table. */
 #include "engine/backend.h"
+#include "engine/batch_cpu.h"
 #include "engine/score_cpu.h"
 #include "engine/session_internal.h"
-
-/* A session for each open sequence. */
-struct batch {
-    const nmlp_cpu_weights *weights;
-    nmlp_batch_options limits;
-    nmlp_session **sessions; /* [max_sequences] */
-    int64_t n_open;
-};
 
 static nmlp_status probe(nmlp_err *err) {
     (void)err;
@@ -31,7 +24,7 @@ static const char *weights_name(const void *weights) {
 }
 
 static size_t cache_bytes(const void *weights, int64_t positions) {
-    return nmlp_session_cache_bytes(weights, positions);
+    return nmlp_cpu_batch_cache_bytes(weights, positions);
 }
 
 static nmlp_status set_mlp(void *weights, int64_t layer, const nmlp_mlp_desc *mlp, nmlp_err *err) {
@@ -40,93 +33,41 @@ static nmlp_status set_mlp(void *weights, int64_t layer, const nmlp_mlp_desc *ml
 
 /* ---- batches ---- */
 
-static void batch_destroy(void *batch) {
-    struct batch *b = batch;
-    if (!b) return;
-    for (int64_t i = 0; b->sessions && i < b->limits.max_sequences; i++) nmlp_session_destroy(b->sessions[i]);
-    nmlp_mem_free(b->sessions);
-    nmlp_mem_free(b);
+static nmlp_status batch_create(void **out, const void *weights, const nmlp_batch_options *limits, nmlp_err *err) {
+    nmlp_cpu_batch *batch;
+    nmlp_status st = nmlp_cpu_batch_create(&batch, weights, limits, err);
+    *out = batch;
+    return st;
 }
 
-static nmlp_status batch_create(void **out, const void *weights, const nmlp_batch_options *limits, nmlp_err *err) {
-    *out = NULL;
-    struct batch *b = nmlp_mem_new(1, sizeof *b, err);
-    if (!b) return NMLP_E_NOMEM;
-    b->weights = weights;
-    b->limits = *limits;
-    b->sessions = nmlp_mem_new((size_t)limits->max_sequences, sizeof(nmlp_session *), err);
-    if (!b->sessions) {
-        batch_destroy(b);
-        return NMLP_E_NOMEM;
-    }
-    *out = b;
-    return NMLP_OK;
-}
+static void batch_destroy(void *batch) { nmlp_cpu_batch_destroy(batch); }
 
 static nmlp_status open_sequence(void *batch, int32_t sequence, const int32_t *ids, int64_t n, int64_t *n_cached,
                                  nmlp_err *err) {
-    struct batch *b = batch;
-    (void)ids;
-    (void)n;
-    *n_cached = 0;
-    if ((b->n_open + 1) * b->limits.context > b->limits.positions)
-        return nmlp_fail(err, NMLP_E_LIMIT, "the KV memory of %lld positions holds %lld sequences of %lld",
-                         (long long)b->limits.positions, (long long)b->n_open, (long long)b->limits.context);
-    NMLP_RETURN_IF_FAILED(
-        nmlp_session_create_cpu(&b->sessions[sequence], b->weights, b->limits.context, b->limits.max_rows, false, err));
-    b->n_open++;
+    (void)err;
+    nmlp_cpu_batch_open(batch, sequence, ids, n, n_cached);
     return NMLP_OK;
 }
 
-static void close_sequence(void *batch, int32_t sequence) {
-    struct batch *b = batch;
-    nmlp_session_destroy(b->sessions[sequence]);
-    b->sessions[sequence] = NULL;
-    b->n_open--;
-}
+static void close_sequence(void *batch, int32_t sequence) { nmlp_cpu_batch_close(batch, sequence); }
 
 static void truncate_sequence(void *batch, int32_t sequence, int64_t length) {
-    nmlp_session_truncate(((struct batch *)batch)->sessions[sequence], length);
+    nmlp_cpu_batch_truncate(batch, sequence, length);
+}
+
+static nmlp_status fork_sequence(void *batch, int32_t parent, int64_t length, int32_t child, nmlp_err *err) {
+    (void)err;
+    nmlp_cpu_batch_fork(batch, parent, length, child);
+    return NMLP_OK;
 }
 
 static nmlp_status reserve(void *batch, int32_t sequence, int64_t n, nmlp_err *err) {
-    (void)batch;
-    (void)sequence;
-    (void)n;
-    (void)err;
-    return NMLP_OK;
-}
-
-/* Where the logits of one item go. */
-struct wanted {
-    const nmlp_step_item *item;
-    int64_t first; /* position of the item's first row */
-    int64_t hidden;
-    int64_t vocab;
-};
-
-static void give_logits(void *ctx, nmlp_session *session, const float *rows, int64_t first, int64_t s) {
-    const struct wanted *w = ctx;
-    int64_t begin = w->first + w->item->n - w->item->n_logits; /* the first position wanted */
-    int64_t skip = begin > first ? begin - first : 0;
-    if (skip >= s) return;
-    nmlp_session_logits(session, rows + skip * w->hidden, s - skip,
-                        w->item->logits + (first + skip - begin) * w->vocab);
-}
-
-static nmlp_status run_item(const struct batch *b, const nmlp_step_item *item, nmlp_err *err) {
-    const nmlp_config *c = &b->weights->model->config;
-    nmlp_session *session = b->sessions[item->sequence];
-    struct wanted wanted = {
-        .item = item, .first = nmlp_session_length(session), .hidden = c->hidden, .vocab = c->vocab};
-    bool several = item->n_logits > 1;
-    NMLP_RETURN_IF_FAILED(nmlp_session_append(session, item->ids, item->n, several ? give_logits : NULL, &wanted, err));
-    if (item->n_logits == 1) nmlp_session_give_last_logits(session, item->logits);
-    return NMLP_OK;
+    return nmlp_cpu_batch_reserve(batch, sequence, n, err);
 }
 
 static nmlp_status step(void *batch, const nmlp_step_item *items, int64_t n_items, nmlp_err *err) {
-    for (int64_t i = 0; i < n_items; i++) NMLP_RETURN_IF_FAILED(run_item(batch, &items[i], err));
+    (void)err;
+    nmlp_cpu_batch_step(batch, items, n_items);
     return NMLP_OK;
 }
 
@@ -169,6 +110,7 @@ const nmlp_backend *nmlp_backend_cpu(void) {
         .open = open_sequence,
         .close = close_sequence,
         .truncate = truncate_sequence,
+        .fork = fork_sequence,
         .reserve = reserve,
         .step = step,
         .scorer_create = scorer_create,

@@ -9,9 +9,5 @@
 nmlp_status nmlp_session_create_cpu(nmlp_session **out, const nmlp_cpu_weights *weights, int64_t context, int64_t chunk,
                                     bool observed, nmlp_err *err);
 const nmlp_cpu_weights *nmlp_session_weights(const nmlp_session *session);
-/* logits [V] after the last appended token. */
-void nmlp_session_give_last_logits(nmlp_session *session, float *logits);
-/* Bytes of keys and values of that many positions. */
-size_t nmlp_session_cache_bytes(const nmlp_cpu_weights *weights, int64_t positions);
 
 #endif

@@ -1,0 +1,278 @@
+#include "engine/forward_cpu.h"
+
+#include <math.h>
+
+#include "base/file.h"
+#include "base/ints.h"
+#include "base/pages.h"
+#include "engine/rope_table.h"
+
+enum { EMBED_RELEASE_ROWS = 32 };
+
+/* ---- memory ---- */
+
+static nmlp_kv kv_of(const nmlp_cpu_weights *w, const nmlp_cpu_cache *cache, int64_t layer, const int32_t *pages) {
+    const nmlp_config *c = &w->model->config;
+    return (nmlp_kv){.kernels = w->kernels,
+                     .len = cache->len,
+                     .n_heads = c->n_kv_heads,
+                     .head_dim = c->head_dim,
+                     .memory = cache->memory ? cache->memory + cache->layer_step_bytes * (size_t)layer : NULL,
+                     .pages = pages,
+                     .page = cache->page,
+                     .page_step_bytes = cache->page_step_bytes};
+}
+
+nmlp_cpu_cache nmlp_cpu_cache_shape(const nmlp_cpu_weights *w, int64_t len, int64_t page, int64_t n_pages) {
+    static const int32_t some_page = 0;
+    nmlp_cpu_cache cache = {.len = len, .page = page};
+    nmlp_kv kv = kv_of(w, &cache, 0, page ? &some_page : NULL);
+    cache.layer_step_bytes = nmlp_kv_bytes(&kv);
+    cache.page_step_bytes = cache.layer_step_bytes * (size_t)w->model->config.n_layers;
+    cache.bytes = cache.page_step_bytes * (size_t)(page ? n_pages : 1);
+    return cache;
+}
+
+static nmlp_attention attention_of(const nmlp_cpu_forward *f, int64_t layer, const nmlp_cpu_rows *rows) {
+    const nmlp_config *c = &f->weights->model->config;
+    int64_t q_dim = c->n_heads * c->head_dim;
+    return (nmlp_attention){.out = f->mixed + rows->row * q_dim,
+                            .q = f->q + rows->row * q_dim,
+                            .rope = f->rope,
+                            .kv = kv_of(f->weights, &f->cache, layer, rows->pages),
+                            .s = rows->n,
+                            .first_pos = rows->first,
+                            .n_heads = c->n_heads,
+                            .scale = 1.0f / sqrtf((float)c->head_dim)};
+}
+
+/* One workspace serves every kernel of the pass, since they run one after the other. */
+static size_t workspace_bytes(const nmlp_cpu_forward *f) {
+    const nmlp_cpu_weights *w = f->weights;
+    int n_threads = nmlp_pool_threads(w->pool);
+    nmlp_attention shape = attention_of(f, 0, &(nmlp_cpu_rows){.n = f->chunk});
+    size_t bytes = nmlp_attention_workspace_bytes(&shape, n_threads);
+    bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(w->lm_head, f->chunk, n_threads));
+    for (int64_t l = 0; l < w->model->config.n_layers; l++) {
+        const nmlp_cpu_layer *layer = &w->layers[l];
+        bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(layer->q, f->chunk, n_threads));
+        bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(layer->k, f->chunk, n_threads));
+        bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(layer->v, f->chunk, n_threads));
+        bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(layer->o, f->chunk, n_threads));
+        bytes = nmlp_max_size(bytes, nmlp_mlp_workspace_bytes(layer->mlp, f->chunk, n_threads));
+        if (f->observed)
+            bytes = nmlp_max_size(bytes, nmlp_mlp_observed_workspace_bytes(layer->mlp, f->chunk, n_threads));
+    }
+    return bytes;
+}
+
+/* Rows x cols floats. */
+struct buffer {
+    float **at;
+    int64_t rows;
+    int64_t cols;
+};
+
+/* All in one block of huge pages: matmuls write columns of many rows at a time, each row in another small page. */
+static nmlp_status new_floats(nmlp_cpu_forward *f, const struct buffer buffers[], int n, nmlp_err *err) {
+    size_t total = 0;
+    for (int i = 0; i < n; i++) {
+        size_t bytes;
+        if (nmlp_mul_overflows((size_t)buffers[i].rows, (size_t)buffers[i].cols * sizeof(float), &bytes) ||
+            nmlp_add_overflows(total, bytes + NMLP_ALIGN_BYTES, &total))
+            return nmlp_fail(err, NMLP_E_NOMEM, "a buffer of %lld x %lld floats does not fit",
+                             (long long)buffers[i].rows, (long long)buffers[i].cols);
+    }
+    f->floats_bytes = total;
+    f->floats = nmlp_pages_new(total, err);
+    if (!f->floats) return NMLP_E_NOMEM;
+    char *next = f->floats;
+    for (int i = 0; i < n; i++) {
+        size_t bytes = (size_t)(buffers[i].rows * buffers[i].cols) * sizeof(float);
+        *buffers[i].at = bytes > 0 ? (float *)next : NULL;
+        next += (bytes + NMLP_ALIGN_BYTES - 1) / NMLP_ALIGN_BYTES * NMLP_ALIGN_BYTES;
+    }
+    return NMLP_OK;
+}
+
+static nmlp_status new_buffers(nmlp_cpu_forward *f, nmlp_err *err) {
+    const nmlp_config *c = &f->weights->model->config;
+    int64_t q_dim = c->n_heads * c->head_dim;
+    int64_t kv_dim = c->n_kv_heads * c->head_dim;
+    int64_t inside = f->observed ? c->intermediate : 0;
+    const struct buffer buffers[] = {
+        {&f->rope, f->cache.len, c->head_dim},
+        {&f->hidden, f->chunk, c->hidden},
+        {&f->normed, f->chunk, c->hidden},
+        {&f->mixed, f->chunk, nmlp_max(q_dim, c->hidden)},
+        {&f->q, f->chunk, q_dim},
+        {&f->k_rows, f->chunk, kv_dim},
+        {&f->v_rows, f->chunk, kv_dim},
+        {&f->gate, f->chunk, inside},
+        {&f->up, f->chunk, inside},
+        {&f->act, f->chunk, inside},
+    };
+    NMLP_RETURN_IF_FAILED(new_floats(f, buffers, sizeof buffers / sizeof buffers[0], err));
+    f->workspace_bytes = workspace_bytes(f);
+    f->workspace = nmlp_pages_new(f->workspace_bytes, err);
+    f->attention = nmlp_mem_new((size_t)f->max_texts, sizeof *f->attention, err);
+    return f->workspace && f->attention ? NMLP_OK : NMLP_E_NOMEM;
+}
+
+nmlp_status nmlp_cpu_forward_init(nmlp_cpu_forward *f, const nmlp_cpu_weights *w, const nmlp_cpu_cache *cache,
+                                  int64_t chunk, int64_t max_texts, bool observed, nmlp_err *err) {
+    const nmlp_config *c = &w->model->config;
+    nmlp_status st = NMLP_OK;
+    *f =
+        (nmlp_cpu_forward){.weights = w, .cache = *cache, .chunk = chunk, .max_texts = max_texts, .observed = observed};
+    f->cache.memory = nmlp_pages_new(cache->bytes, err);
+    if (!f->cache.memory) NMLP_TRY(NMLP_E_NOMEM);
+    NMLP_TRY(new_buffers(f, err));
+    nmlp_rope_table(f->rope, &c->rope, cache->len, c->head_dim);
+out:
+    if (st != NMLP_OK) {
+        nmlp_fail_context(err, "%lld tokens at a time and %.1f MB of cache", (long long)chunk,
+                          1e-6 * (double)cache->bytes);
+        nmlp_cpu_forward_fini(f);
+    }
+    return st;
+}
+
+void nmlp_cpu_forward_fini(nmlp_cpu_forward *f) {
+    nmlp_mem_free(f->attention);
+    nmlp_pages_free(f->workspace, f->workspace_bytes);
+    nmlp_pages_free(f->cache.memory, f->cache.bytes);
+    nmlp_pages_free(f->floats, f->floats_bytes);
+    *f = (nmlp_cpu_forward){0};
+}
+
+/* ---- the pass ---- */
+
+void nmlp_cpu_forward_embed(nmlp_cpu_forward *f, const int32_t *ids, int64_t n, float *rows) {
+    const nmlp_view *table = &f->weights->model->embedding;
+    int64_t h = table->shape[1];
+    for (int64_t i = 0; i < n; i++) {
+        nmlp_to_f32(rows + i * h, nmlp_view_row(table, ids[i]), table->dtype, (size_t)h);
+        /* Every row touched brings up to 2 MB around it; after a long text all of the table would stay. */
+        if (++f->rows_embedded % EMBED_RELEASE_ROWS == 0) nmlp_file_map_release(table->data, nmlp_view_bytes(table));
+    }
+}
+
+/* Keys and values of some texts on their way to the cache, in units of positions that share cache lines. */
+struct storing {
+    const nmlp_cpu_forward *f;
+    int64_t layer;
+    const nmlp_cpu_rows *texts;
+};
+
+static int64_t units_of(const nmlp_cpu_rows *rows) {
+    return (rows->first + rows->n - 1) / NMLP_KV_GROUP - rows->first / NMLP_KV_GROUP + 1;
+}
+
+/* Rotates keys to their positions and stores them and values, while they are in cache. */
+static void store_unit(const struct storing *s, const nmlp_cpu_rows *rows, int64_t unit) {
+    const nmlp_cpu_forward *f = s->f;
+    nmlp_kv kv = kv_of(f->weights, &f->cache, s->layer, rows->pages);
+    int64_t row_dim = kv.n_heads * kv.head_dim;
+    int64_t begin = (rows->first / NMLP_KV_GROUP + unit) * NMLP_KV_GROUP;
+    int64_t first = nmlp_max(rows->first, begin);
+    int64_t n = nmlp_min(rows->first + rows->n, begin + NMLP_KV_GROUP) - first;
+    int64_t row = rows->row + first - rows->first;
+    nmlp_rope(f->k_rows + row * row_dim, f->rope, n, first, kv.n_heads, kv.head_dim, NULL);
+    nmlp_kv_store(&kv, f->k_rows + row * row_dim, f->v_rows + row * row_dim, first, n);
+}
+
+static void store_units(void *arg, int64_t begin, int64_t end, int thread) {
+    const struct storing *s = arg;
+    int64_t text = 0, before = 0; /* units of the texts before it */
+    (void)thread;
+    for (int64_t at = begin; at < end; at++) {
+        while (at - before >= units_of(&s->texts[text])) before += units_of(&s->texts[text++]);
+        store_unit(s, &s->texts[text], at - before);
+    }
+}
+
+static void project(nmlp_cpu_forward *f, const nmlp_cpu_layer *layer, const float *rows, int64_t n) {
+    const nmlp_cpu_weights *w = f->weights;
+    const nmlp_config *c = &w->model->config;
+    float eps = (float)c->rms_eps;
+    const nmlp_linear *const qkv[] = {layer->q, layer->k, layer->v};
+    float *const rows_of[] = {f->q, f->k_rows, f->v_rows};
+    nmlp_fused norm = {.norm = layer->attention_norm, .norm_eps = eps};
+    nmlp_linear_run_all(qkv, rows_of, 3, rows, n, &norm, f->workspace, w->pool);
+    if (layer->q_norm) nmlp_rmsnorm(f->q, f->q, layer->q_norm, eps, n * c->n_heads, c->head_dim, w->pool);
+    if (layer->k_norm) nmlp_rmsnorm(f->k_rows, f->k_rows, layer->k_norm, eps, n * c->n_kv_heads, c->head_dim, w->pool);
+}
+
+/* Lets the queries of texts look at their keys and values and at what is before them. */
+static void attend(nmlp_cpu_forward *f, int64_t layer, const nmlp_cpu_rows *texts, int64_t n) {
+    nmlp_pool *pool = f->weights->pool;
+    struct storing storing = {.f = f, .layer = layer, .texts = texts};
+    int64_t n_units = 0;
+    for (int64_t i = 0; i < n; i++) {
+        n_units += units_of(&texts[i]);
+        f->attention[n - 1 - i] = attention_of(f, layer, &texts[i]); /* the last, often the longest, first */
+    }
+    nmlp_pool_for(pool, n_units, 1, store_units, &storing);
+    nmlp_attention_run_all(f->attention, n, f->workspace, pool);
+}
+
+static void mix(nmlp_cpu_forward *f, const nmlp_cpu_layer *layer, float *rows, int64_t n) {
+    nmlp_fused residual = {.add = true};
+    nmlp_linear_run_all((const nmlp_linear *const[]){layer->o}, &rows, 1, f->mixed, n, &residual, f->workspace,
+                        f->weights->pool);
+}
+
+void nmlp_cpu_forward_attention(nmlp_cpu_forward *f, int64_t l, float *rows, const nmlp_cpu_rows *texts, int64_t n,
+                                int64_t s) {
+    const nmlp_cpu_layer *layer = &f->weights->layers[l];
+    project(f, layer, rows, s);
+    attend(f, l, texts, n);
+    mix(f, layer, rows, s);
+}
+
+void nmlp_cpu_forward_attention_in_turn(nmlp_cpu_forward *f, int64_t l, float *rows, const nmlp_cpu_rows *pieces,
+                                        int64_t n, int64_t s) {
+    const nmlp_cpu_layer *layer = &f->weights->layers[l];
+    project(f, layer, rows, s);
+    for (int64_t i = 0; i < n; i++) attend(f, l, &pieces[i], 1);
+    mix(f, layer, rows, s);
+}
+
+/* Step by step, for those who look on. */
+static void run_observed_mlp(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n) {
+    const nmlp_cpu_weights *w = f->weights;
+    const nmlp_config *c = &w->model->config;
+    const nmlp_cpu_layer *layer = &w->layers[l];
+    const nmlp_observer *o = &f->observer;
+    nmlp_rmsnorm(f->normed, rows, layer->mlp_norm, (float)c->rms_eps, n, c->hidden, w->pool);
+    if (o->mlp_input) o->mlp_input(o->ctx, l, f->normed, n);
+    if (o->mlp_inside && f->observed) {
+        nmlp_mlp_run_observed(layer->mlp, f->mixed, f->normed, n, f->gate, f->up, f->act, f->workspace, w->pool);
+        o->mlp_inside(o->ctx, l, f->gate, f->up, f->act, n);
+    } else {
+        nmlp_mlp_run(layer->mlp, f->mixed, f->normed, n, f->workspace, w->pool);
+    }
+    if (o->mlp_output) o->mlp_output(o->ctx, l, f->mixed, n);
+    nmlp_add(rows, f->mixed, n * c->hidden, w->pool);
+}
+
+void nmlp_cpu_forward_mlp(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n) {
+    const nmlp_cpu_weights *w = f->weights;
+    const nmlp_cpu_layer *layer = &w->layers[l];
+    const nmlp_observer *o = &f->observer;
+    nmlp_fused fused = {.norm = layer->mlp_norm, .norm_eps = (float)w->model->config.rms_eps, .add = true};
+    if (o->mlp_input || o->mlp_inside || o->mlp_output)
+        run_observed_mlp(f, l, rows, n);
+    else
+        nmlp_mlp_run_fused(layer->mlp, rows, rows, n, &fused, f->workspace, w->pool);
+}
+
+void nmlp_cpu_forward_final_norm(nmlp_cpu_forward *f, const float *rows, int64_t n, float *out) {
+    const nmlp_config *c = &f->weights->model->config;
+    nmlp_rmsnorm(out, rows, f->weights->final_norm, (float)c->rms_eps, n, c->hidden, f->weights->pool);
+}
+
+void nmlp_cpu_forward_logits(nmlp_cpu_forward *f, const float *rows, int64_t n, float *logits) {
+    nmlp_linear_run(f->weights->lm_head, logits, rows, n, f->workspace, f->weights->pool);
+}
