@@ -302,6 +302,8 @@ static int run(int argc, char **argv) {
         {"max-tokens", 0, NMLP_OPT_INT, &o.ppl.max_tokens, "N", "use the first N tokens of a text (default: all)"},
         {"keep-partial", 0, NMLP_OPT_FLAG, &o.ppl.keep_partial, NULL, "score a last window that is not full too"},
         {"bos", 0, NMLP_OPT_FLAG, &o.ppl.bos, NULL, "put the begin-of-text token in front"},
+        {"special", 0, NMLP_OPT_FLAG, &o.ppl.parse_special, NULL,
+         "special tokens spelled in the --text become their ids (else they are text)"},
         {"preset", 0, NMLP_OPT_STRING, &o.preset, "wikitext2|ptb|c4", "protocol of the SVD papers"},
         {"task", 0, NMLP_OPT_STRING, &o.task, "NAME",
          "arc_easy, arc_challenge, hellaswag, piqa, openbookqa, winogrande, mathqa"},

@@ -9,7 +9,7 @@
 #include "checkpoint/target.h"
 #include "cli/commands.h"
 #include "report/curve.h"
-#include "text/encode_file.h"
+#include "text/tokenizer.h"
 #include "train/recover.h"
 
 enum { PATH_MAX_BYTES = 4096 };
@@ -135,7 +135,7 @@ static nmlp_status recover(const nmlp_cli *cli, const struct words *words, nmlp_
         NMLP_TRY(nmlp_model_open(&teacher, words->teacher, err));
         o->teacher = &teacher;
     }
-    NMLP_TRY(nmlp_encode_file(model.checkpoint.dir, words->text, &ids, err));
+    NMLP_TRY(nmlp_tokenizer_encode_file(model.checkpoint.dir, words->text, &ids, err));
     NMLP_TRY(nmlp_pool_create(&o->pool, (int)cli->n_threads, err));
     o->progress = &progress;
     o->on_step = show_step;

@@ -20,6 +20,7 @@ struct run_options {
     bool chat;
     bool ignore_eos;
     bool no_bos;
+    bool no_special;
     int64_t seed;
     nmlp_sampling sampling;
     nmlp_load_options load;
@@ -49,7 +50,7 @@ static bool print_id(void *ctx, const nmlp_text_token *token) {
 static nmlp_status encode_text(const struct run_options *r, const nmlp_tokenizer *tokenizer, const char *text,
                                size_t len, nmlp_ids *ids, nmlp_err *err) {
     nmlp_chat_message messages[2];
-    nmlp_text_prompt prompt = {.text = text, .len = len, .no_bos = r->no_bos};
+    nmlp_text_prompt prompt = {.text = text, .len = len, .no_bos = r->no_bos, .no_special = r->no_special};
     if (r->chat) {
         size_t n = 0;
         if (r->system) messages[n++] = (nmlp_chat_message){.role = "system", .content = r->system};
@@ -166,6 +167,8 @@ static int run(int argc, char **argv) {
         {"seed", 0, NMLP_OPT_INT, &r.seed, "N", "seed of the sampling (default 0)"},
         {"ignore-eos", 0, NMLP_OPT_FLAG, &r.ignore_eos, NULL, "go on after end-of-text tokens"},
         {"no-bos", 0, NMLP_OPT_FLAG, &r.no_bos, NULL, "do not put the begin-of-text token in front"},
+        {"no-special", 0, NMLP_OPT_FLAG, &r.no_special, NULL,
+         "special tokens spelled in the prompt stay text (with --chat they always do)"},
         {"device", 0, NMLP_OPT_STRING, &r.load.device, "cpu|cuda|auto",
          "where to run (default auto: a GPU where there is one)"},
         {"precision", 0, NMLP_OPT_STRING, &r.load.precision, "auto|f32|bf16",

@@ -17,6 +17,7 @@ typedef struct tokenize_options {
     const char *file;
     const char *decode;
     bool no_bos;
+    bool no_special;
 } tokenize_options;
 
 static nmlp_status read_text(const tokenize_options *options, nmlp_str *text, nmlp_err *err) {
@@ -67,7 +68,9 @@ static nmlp_status tokenize(const nmlp_cli *cli, const tokenize_options *options
         NMLP_TRY(nmlp_tokenizer_decode(tokenizer, ids.data, ids.len, false, &text, err));
     } else {
         NMLP_TRY(read_text(options, &text, err));
-        NMLP_TRY(nmlp_tokenizer_encode(tokenizer, nmlp_str_text(&text), text.len, !options->no_bos, true, &ids, err));
+        NMLP_TRY(nmlp_tokenizer_encode(tokenizer, nmlp_str_text(&text), text.len,
+                                       options->no_bos ? NMLP_BOS_NONE : NMLP_BOS_TEMPLATE, !options->no_special, &ids,
+                                       err));
     }
     (cli->json ? put_json : put_plain)(out, &ids, options->decode ? &text : NULL);
 out:
@@ -85,7 +88,8 @@ static int run_tokenize(int argc, char **argv) {
     const nmlp_opt opts[] = {
         {"prompt", 'p', NMLP_OPT_STRING, &options.prompt, "TEXT", "the text"},
         {"file", 'f', NMLP_OPT_STRING, &options.file, "FILE", "read the text from FILE (- is stdin)"},
-        {"no-bos", 0, NMLP_OPT_FLAG, &options.no_bos, NULL, "leave out the tokens the model's template puts in front"},
+        {"no-bos", 0, NMLP_OPT_FLAG, &options.no_bos, NULL, "leave out the tokens the model's template puts around"},
+        {"no-special", 0, NMLP_OPT_FLAG, &options.no_special, NULL, "special tokens spelled in the text stay text"},
         {"decode", 'd', NMLP_OPT_STRING, &options.decode, "IDS", "the other way: text of ids like 1,2,3"},
     };
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_tokenize, opts, sizeof opts / sizeof opts[0], 1, 1, argc, argv);
@@ -107,7 +111,7 @@ static int run_tokenize(int argc, char **argv) {
 const nmlp_command nmlp_cmd_tokenize = {
     .name = "tokenize",
     .summary = "text to token ids, and back",
-    .usage = "MODEL (-p TEXT | -f FILE | --decode IDS) [--no-bos]",
+    .usage = "MODEL (-p TEXT | -f FILE | --decode IDS) [--no-bos] [--no-special]",
     .examples = "neuronmlp tokenize models/tiny -p \"Hello, world!\"\n"
                 "neuronmlp tokenize models/tiny -p \"Hello, world!\" --json\n"
                 "neuronmlp tokenize models/tiny --decode 41,483,80,13,973,2\n",

@@ -15,20 +15,22 @@ struct job {
     int64_t *failed; /* [threads] its question, or -1 */
 };
 
+static nmlp_bos bos_of(const struct job *j) { return j->bos ? NMLP_BOS_ALWAYS : NMLP_BOS_NONE; }
+
 /* Appends the ids of context + continuation; *score receives the number of ids of the context alone. */
 static nmlp_status encode_choice(struct job *j, const nmlp_question_choice *choice, nmlp_ids *ids, nmlp_ids *alone,
                                  bool again, int64_t *score, nmlp_str *text, nmlp_err *err) {
     if (!again) { /* else the context is the one just encoded */
         alone->len = 0;
-        NMLP_RETURN_IF_FAILED(
-            nmlp_tokenizer_encode(j->tokenizer, choice->context, strlen(choice->context), j->bos, false, alone, err));
+        NMLP_RETURN_IF_FAILED(nmlp_tokenizer_encode(j->tokenizer, choice->context, strlen(choice->context), bos_of(j),
+                                                    false, alone, err));
     }
     *score = (int64_t)alone->len;
     nmlp_str_clear(text);
     nmlp_str_puts(text, choice->context);
     nmlp_str_puts(text, choice->continuation);
     NMLP_RETURN_IF_FAILED(nmlp_str_status(text, err));
-    return nmlp_tokenizer_encode(j->tokenizer, nmlp_str_text(text), text->len, j->bos, false, ids, err);
+    return nmlp_tokenizer_encode(j->tokenizer, nmlp_str_text(text), text->len, bos_of(j), false, ids, err);
 }
 
 static nmlp_status encode_question(struct job *j, int64_t i, nmlp_err *err) {

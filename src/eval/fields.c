@@ -6,6 +6,7 @@
 
 #include "eval/task_internal.h"
 #include "eval/template.h"
+#include "text/unicode.h"
 #include "text/utf8.h"
 
 const nmlp_json *nmlp_json_at(const nmlp_json *object, const char *path) {

@@ -8,6 +8,7 @@
 #include "base/ints.h"
 #include "base/mem.h"
 #include "engine/score.h"
+#include "text/unicode.h"
 #include "text/utf8.h"
 
 static const nmlp_ppl_preset presets[] = {
@@ -164,7 +165,8 @@ nmlp_status nmlp_perplexity(nmlp_ppl_result *r, const nmlp_engine *engine, const
     nmlp_ids ids;
     nmlp_status st = NMLP_OK;
     nmlp_ids_init(&ids);
-    NMLP_TRY(nmlp_tokenizer_encode(tokenizer, text, len, options->bos, false, &ids, err));
+    NMLP_TRY(nmlp_tokenizer_encode(tokenizer, text, len, options->bos ? NMLP_BOS_ALWAYS : NMLP_BOS_NONE,
+                                   options->parse_special, &ids, err));
     NMLP_TRY(nmlp_perplexity_ids(r, engine, ids.data, (int64_t)ids.len, options, err));
     NMLP_TRY(count_text(r, tokenizer, text, len, &ids, err));
 out:

@@ -21,7 +21,8 @@ typedef struct nmlp_ppl_options {
     int64_t ctx;        /* window; 0: the model's maximum, at most NMLP_PPL_CTX_DEFAULT */
     int64_t stride;     /* 0: ctx, no overlap */
     int64_t max_tokens; /* use the first tokens only; 0: all */
-    bool bos;           /* what the tokenizer's template puts in front, once, before the text */
+    bool bos;           /* the begin-of-text token in front, once, before the text */
+    bool parse_special; /* special tokens spelled in the text become their ids; else they are text */
     bool keep_partial;  /* score a last window that is not full too, where windows do not overlap (else it always is) */
     const char *stage;  /* name for the progress; may be NULL */
     const nmlp_progress *progress; /* may be NULL */

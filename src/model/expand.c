@@ -11,14 +11,10 @@
 enum { PATH_MAX_BYTES = 4096, SIDE_FILE_MAX_BYTES = 256 << 20, ROW_GRAIN = 4 };
 
 nmlp_status nmlp_model_copy_side_files(const char *from_dir, const char *to_dir, nmlp_err *err) {
-    static const char *const names[] = {"tokenizer.json",
-                                        "tokenizer_config.json",
-                                        "generation_config.json",
-                                        "special_tokens_map.json",
-                                        "vocab.json",
-                                        "merges.txt",
-                                        "chat_template.jinja",
-                                        "calib.txt"};
+    static const char *const names[] = {
+        "tokenizer.json",         "tokenizer.model",         "added_tokens.json", "tokenizer_config.json",
+        "generation_config.json", "special_tokens_map.json", "vocab.json",        "merges.txt",
+        "chat_template.jinja",    "chat_template.json",      "calib.txt"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char from[PATH_MAX_BYTES];
         char to[PATH_MAX_BYTES];

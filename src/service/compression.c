@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "compress/calibrate/calib_text.h"
 #include "service/decode_cost.h"
-#include "text/encode_file.h"
+#include "text/tokenizer.h"
 
 enum { TRAINIUM_TILE = 128, ROUNDS_MAX = 8 };
 
@@ -71,7 +71,7 @@ static nmlp_status train(struct job *j, nmlp_err *err) {
     nmlp_ids ids;
     nmlp_status st = NMLP_OK;
     nmlp_ids_init(&ids);
-    if (r->train_text) NMLP_TRY(nmlp_encode_file(j->model_dir, r->train_text, &ids, err));
+    if (r->train_text) NMLP_TRY(nmlp_tokenizer_encode_file(j->model_dir, r->train_text, &ids, err));
     const nmlp_ids *text = r->train_text ? &ids : &j->calibration;
     NMLP_TRY(nmlp_model_open(&model, j->out_dir, err));
     options.teacher = &j->dense.model;

@@ -30,7 +30,9 @@ nmlp_status nmlp_text_prompt_encode(nmlp_ids *ids, const nmlp_tokenizer *tokeniz
         return NMLP_OK;
     }
     if (!tokenizer) return nmlp_fail_field(err, NMLP_E_ARG, "prompt", "is text, but no tokenizer is loaded");
-    if (p->text) return nmlp_tokenizer_encode(tokenizer, p->text, p->len, !p->no_bos, false, ids, err);
+    if (p->text)
+        return nmlp_tokenizer_encode(tokenizer, p->text, p->len, p->no_bos ? NMLP_BOS_NONE : NMLP_BOS_TEMPLATE,
+                                     !p->no_special, ids, err);
     for (size_t i = 0; i < p->n_messages; i++)
         if (!p->messages[i].role || !p->messages[i].content)
             return nmlp_fail_field(err, NMLP_E_ARG, "messages", "[%zu] lacks its role or content", i);

@@ -22,7 +22,8 @@ enum { NMLP_TEXT_CONTEXT_MAX = 4096, NMLP_TOP_LOGPROBS_MAX = 20, NMLP_STOP_STRIN
 typedef struct nmlp_text_prompt {
     const char *text; /* `len` bytes */
     size_t len;
-    bool no_bos; /* with text: do not put in front what the tokenizer's template puts there */
+    bool no_bos;     /* with text: do not put around it what the tokenizer's template puts there */
+    bool no_special; /* with text: special tokens spelled in it stay text */
     const nmlp_chat_message *messages;
     size_t n_messages;
     const int32_t *ids;

@@ -1,5 +1,6 @@
 #include "text/added_tokens.h"
 
+#include "text/unicode.h"
 #include "text/utf8.h"
 
 struct nmlp_trie_node {
@@ -101,6 +102,8 @@ bool nmlp_added_tokens_find(const nmlp_added_tokens *set, const char *text, size
         }
         *match = (nmlp_added_match){.begin = token->lstrip ? strip_left(text, from, at) : at,
                                     .end = token->rstrip ? strip_right(text, len, at + n) : at + n,
+                                    .token_begin = at,
+                                    .token_end = at + n,
                                     .id = token->id};
         return true;
     }

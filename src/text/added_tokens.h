@@ -33,7 +33,8 @@ nmlp_status nmlp_added_tokens_put(nmlp_added_tokens *set, const char *text, size
                                   nmlp_err *err);
 
 typedef struct nmlp_added_match {
-    size_t begin, end; /* with the white space it takes along */
+    size_t begin, end;             /* with the white space it takes along */
+    size_t token_begin, token_end; /* without */
     int32_t id;
 } nmlp_added_match;
 

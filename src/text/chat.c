@@ -42,7 +42,7 @@ static nmlp_status push_token(const nmlp_tokenizer *t, const char *name, nmlp_id
 
 static nmlp_status push_text(const nmlp_tokenizer *t, const nmlp_str *text, nmlp_ids *out, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_str_status(text, err));
-    return nmlp_tokenizer_encode(t, nmlp_str_text(text), text->len, false, false, out, err);
+    return nmlp_tokenizer_encode(t, nmlp_str_text(text), text->len, NMLP_BOS_NONE, false, out, err);
 }
 
 /* What stands between two special tokens is encoded as one text, as it was in training: the gap and the content's first
@@ -74,7 +74,7 @@ out:
 }
 
 static nmlp_status push_bos(const nmlp_tokenizer *t, const chat_tokens *format, nmlp_ids *out, nmlp_err *err) {
-    if (t->n_prefix_ids) return nmlp_tokenizer_encode(t, "", 0, true, false, out, err);
+    if (t->prefix.len) return nmlp_tokenizer_encode(t, "", 0, NMLP_BOS_ALWAYS, false, out, err);
     if (format->format != NMLP_CHAT_LLAMA3) return NMLP_OK;
     int64_t bos = nmlp_tokenizer_find(t, "<|begin_of_text|>");
     return bos < 0 ? NMLP_OK : nmlp_ids_push(out, (int32_t)bos, err);

@@ -1,5 +1,5 @@
-/* Pre-tokenizers: how text is cut into the pieces that BPE works on. A list of steps, each cutting the pieces of the
- * one before it; the only user of PCRE2. */
+/* Pre-tokenizers: how text is cut into the pieces that the model works on. A list of steps, each cutting the pieces of
+ * the one before it. */
 #ifndef NMLP_TEXT_PRETOKENIZE_H
 #define NMLP_TEXT_PRETOKENIZE_H
 
@@ -8,10 +8,11 @@
 
 #include "base/status.h"
 #include "base/str.h"
+#include "text/regex.h"
 
 enum { NMLP_SPLIT_STEPS_MAX = 16 };
 
-/* What happens to the matches of a pattern; names as in tokenizer.json. */
+/* What is done with the matches of a pattern; names as in tokenizer.json. */
 typedef enum nmlp_split_behavior {
     NMLP_SPLIT_ISOLATED,
     NMLP_SPLIT_REMOVED,
@@ -20,12 +21,21 @@ typedef enum nmlp_split_behavior {
     NMLP_SPLIT_CONTIGUOUS
 } nmlp_split_behavior;
 
+/* Which pieces get a replacement character in front. */
+typedef enum nmlp_metaspace_prepend {
+    NMLP_METASPACE_NEVER,
+    NMLP_METASPACE_FIRST, /* the piece at the start of the text */
+    NMLP_METASPACE_ALWAYS
+} nmlp_metaspace_prepend;
+
 typedef struct nmlp_split_spec {
     const char *pattern; /* NULL: do not cut */
     bool literal;        /* the pattern is a plain string */
     nmlp_split_behavior behavior;
-    bool invert;       /* what lies between the matches counts as match */
-    bool prefix_space; /* a piece that does not start with a space gets one */
+    bool invert;           /* what lies between the matches counts as match */
+    bool prefix_space;     /* ByteLevel: a piece that does not start with a space gets one */
+    const char *metaspace; /* Metaspace: what stands for a space; NULL: none */
+    nmlp_metaspace_prepend metaspace_prepend;
 } nmlp_split_spec;
 
 /* GPT-2's pattern, which ByteLevel uses unless told otherwise. */
@@ -45,16 +55,15 @@ typedef struct nmlp_pretokenize_run {
     const nmlp_pretokenizer *pre;
     nmlp_piece_sink *sink;
     void *sink_ctx;
-    void *match_data;    /* pcre2_match_data */
-    void *match_context; /* pcre2_match_context */
-    void *jit_stack;     /* pcre2_jit_stack once a match needed more than the machine stack */
-    nmlp_str prefixed[NMLP_SPLIT_STEPS_MAX];
+    nmlp_regex_scratch regex;
+    nmlp_str changed[NMLP_SPLIT_STEPS_MAX]; /* the piece as a step changed it */
+    nmlp_str known[NMLP_SPLIT_STEPS_MAX];   /* the piece as the pattern sees it (nmlp_unicode_known_text) */
 } nmlp_pretokenize_run;
 
 nmlp_status nmlp_pretokenize_begin(nmlp_pretokenize_run *run, const nmlp_pretokenizer *pre, nmlp_piece_sink *sink,
                                    void *sink_ctx, nmlp_err *err);
-/* `text` is valid UTF-8. */
-nmlp_status nmlp_pretokenize_feed(nmlp_pretokenize_run *run, const char *text, size_t len, nmlp_err *err);
+/* `text` is valid UTF-8; `first`: it stands at the start of what is encoded. */
+nmlp_status nmlp_pretokenize_feed(nmlp_pretokenize_run *run, const char *text, size_t len, bool first, nmlp_err *err);
 void nmlp_pretokenize_end(nmlp_pretokenize_run *run);
 
 #endif

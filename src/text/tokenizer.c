@@ -4,22 +4,58 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "text/byte_alphabet.h"
 #include "text/tokenizer_internal.h"
+#include "text/utf8.h"
 
-static nmlp_status build(nmlp_tokenizer **out, const nmlp_json_doc *doc, nmlp_err *err) {
+static nmlp_status create(nmlp_tokenizer **out, nmlp_err *err) {
     nmlp_tokenizer *t = nmlp_mem_new(1, sizeof *t, err);
     if (!t) return NMLP_E_NOMEM;
-    nmlp_hashmap_init(&t->by_bytes);
-    nmlp_hashmap_init(&t->by_text);
+    nmlp_hashmap_init(&t->vocab);
+    nmlp_hashmap_init(&t->others);
     nmlp_added_tokens_init(&t->raw_added);
     nmlp_added_tokens_init(&t->normalized_added);
-    nmlp_status st = NMLP_OK;
+    nmlp_str_init(&t->decoded);
+    t->bos_id = -1;
+    t->unknown_id = -1;
+    *out = t;
+    NMLP_RETURN_IF_FAILED(nmlp_normalizer_create(&t->normalizer, err));
+    return nmlp_pretokenizer_create(&t->pre, err);
+}
+
+static nmlp_status read_json(nmlp_tokenizer *t, const nmlp_json_doc *doc, nmlp_err *err) {
     if (!nmlp_json_is_object(doc->root))
-        st = nmlp_fail(err, NMLP_E_FORMAT, "%s: a JSON object is expected", doc->origin);
-    if (st == NMLP_OK) st = nmlp_tokenizer_read_normalizer(t, doc, err);
-    if (st == NMLP_OK) st = nmlp_tokenizer_read_vocab(t, doc, err);
-    if (st == NMLP_OK) st = nmlp_tokenizer_read_parts(t, doc, err);
+        return nmlp_fail(err, NMLP_E_FORMAT, "%s: a JSON object is expected", doc->origin);
+    NMLP_RETURN_IF_FAILED(nmlp_tokenizer_read_normalizer(t, doc, err));
+    NMLP_RETURN_IF_FAILED(nmlp_tokenizer_read_model(t, doc, err));
+    NMLP_RETURN_IF_FAILED(nmlp_tokenizer_read_pretokenizer(t, doc, err));
+    NMLP_RETURN_IF_FAILED(nmlp_tokenizer_read_post_processor(t, doc, err));
+    return nmlp_tokenizer_read_decoder(t, doc, err);
+}
+
+/* What one file holds; `dir` has the files beside it, or is NULL. */
+typedef struct source {
+    const nmlp_json_doc *doc; /* tokenizer.json, or NULL: */
+    const char *data;         /* tokenizer.model */
+    size_t len;
+    const char *origin;
+    const char *dir;
+} source;
+
+static nmlp_status fill(nmlp_tokenizer *t, const source *from, nmlp_err *err) {
+    if (from->doc)
+        NMLP_RETURN_IF_FAILED(read_json(t, from->doc, err));
+    else if (nmlp_tiktoken_looks_like(from->data, from->len))
+        NMLP_RETURN_IF_FAILED(nmlp_tokenizer_read_tiktoken(t, from->data, from->len, from->origin, err));
+    else
+        NMLP_RETURN_IF_FAILED(nmlp_tokenizer_read_sentencepiece(t, from->data, from->len, from->origin, err));
+    if (from->dir) NMLP_RETURN_IF_FAILED(nmlp_tokenizer_read_folder(t, from->dir, err));
+    return nmlp_tokenizer_decode_entries(t, err);
+}
+
+static nmlp_status build(nmlp_tokenizer **out, const source *from, nmlp_err *err) {
+    nmlp_tokenizer *t = NULL;
+    nmlp_status st = create(&t, err);
+    if (st == NMLP_OK) st = fill(t, from, err);
     if (st == NMLP_OK)
         *out = t;
     else
@@ -32,55 +68,89 @@ nmlp_status nmlp_tokenizer_parse(nmlp_tokenizer **out, const char *json, size_t 
     nmlp_json_doc doc;
     *out = NULL;
     NMLP_RETURN_IF_FAILED(nmlp_json_parse(&doc, json, len, origin, err));
-    nmlp_status st = build(out, &doc, err);
+    const source from = {.doc = &doc};
+    nmlp_status st = build(out, &from, err);
     nmlp_json_free(&doc);
     return st;
 }
 
-nmlp_status nmlp_tokenizer_load(nmlp_tokenizer **out, const char *dir_or_file, nmlp_err *err) {
-    char path[4096];
-    nmlp_json_doc doc;
+nmlp_status nmlp_tokenizer_parse_model(nmlp_tokenizer **out, const char *data, size_t len, const char *origin,
+                                       nmlp_err *err) {
+    const source from = {.data = data, .len = len, .origin = origin};
     *out = NULL;
-    const char *file = dir_or_file;
-    if (nmlp_file_is_dir(dir_or_file)) {
-        NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, dir_or_file, "tokenizer.json", err));
-        file = path;
-        if (!nmlp_file_exists(file)) {
-            nmlp_fail(err, NMLP_E_MISSING, "%s: no tokenizer.json in this folder", dir_or_file);
-            nmlp_fail_hint(err, "copy tokenizer.json of the model into the folder");
-            return NMLP_E_MISSING;
-        }
-    }
-    if (!nmlp_file_exists(file)) {
-        nmlp_fail(err, NMLP_E_MISSING, "%s: not found", file);
+    return build(out, &from, err);
+}
+
+static nmlp_status load_json(nmlp_tokenizer **out, const char *file, const char *dir, nmlp_err *err) {
+    nmlp_json_doc doc;
+    NMLP_RETURN_IF_FAILED(nmlp_json_load(&doc, file, err));
+    const source from = {.doc = &doc, .dir = dir};
+    nmlp_status st = build(out, &from, err);
+    nmlp_json_free(&doc);
+    return st;
+}
+
+static nmlp_status load_model(nmlp_tokenizer **out, const char *file, const char *dir, nmlp_err *err) {
+    enum { MODEL_MAX_BYTES = 256 << 20 };
+    nmlp_str data;
+    nmlp_str_init(&data);
+    nmlp_status st = nmlp_file_read(&data, file, MODEL_MAX_BYTES, err);
+    const source from = {.data = nmlp_str_text(&data), .len = data.len, .origin = file, .dir = dir};
+    if (st == NMLP_OK) st = build(out, &from, err);
+    nmlp_str_fini(&data);
+    return st;
+}
+
+static nmlp_status load_folder(nmlp_tokenizer **out, const char *dir, nmlp_err *err) {
+    char path[4096];
+    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, dir, "tokenizer.json", err));
+    if (nmlp_file_exists(path)) return load_json(out, path, dir, err);
+    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, dir, "tokenizer.model", err));
+    if (nmlp_file_exists(path)) return load_model(out, path, dir, err);
+    nmlp_fail(err, NMLP_E_MISSING, "%s: no tokenizer.json and no tokenizer.model in this folder", dir);
+    nmlp_fail_hint(err, "copy tokenizer.json of the model into the folder");
+    return NMLP_E_MISSING;
+}
+
+nmlp_status nmlp_tokenizer_load(nmlp_tokenizer **out, const char *dir_or_file, nmlp_err *err) {
+    *out = NULL;
+    if (nmlp_file_is_dir(dir_or_file)) return load_folder(out, dir_or_file, err);
+    if (!nmlp_file_exists(dir_or_file)) {
+        nmlp_fail(err, NMLP_E_MISSING, "%s: not found", dir_or_file);
         nmlp_fail_hint(
             err,
             "MODEL is a directory with config.json, tokenizer.json and *.safetensors, as Hugging Face lays them out");
         return NMLP_E_MISSING;
     }
-    NMLP_RETURN_IF_FAILED(nmlp_json_load(&doc, file, err));
-    nmlp_status st = build(out, &doc, err);
-    nmlp_json_free(&doc);
-    return st;
+    size_t len = strlen(dir_or_file);
+    bool is_model = (len > 6 && strcmp(dir_or_file + len - 6, ".model") == 0) ||
+                    (len > 9 && strcmp(dir_or_file + len - 9, ".tiktoken") == 0);
+    return (is_model ? load_model : load_json)(out, dir_or_file, NULL, err);
 }
 
 void nmlp_tokenizer_destroy(nmlp_tokenizer *t) {
     if (!t) return;
-    nmlp_mem_free(t->bytes);
+    nmlp_mem_free(t->keys);
+    nmlp_arena_fini(&t->arena);
     nmlp_mem_free(t->tokens);
-    nmlp_hashmap_fini(&t->by_bytes);
-    nmlp_hashmap_fini(&t->by_text);
+    nmlp_hashmap_fini(&t->vocab);
+    nmlp_hashmap_fini(&t->others);
     nmlp_bpe_fini(&t->bpe);
+    nmlp_unigram_fini(&t->unigram);
+    nmlp_normalizer_destroy(t->normalizer);
+    nmlp_normalizer_destroy(t->decode.replace);
     nmlp_pretokenizer_destroy(t->pre);
+    nmlp_str_fini(&t->decoded);
     nmlp_added_tokens_fini(&t->raw_added);
     nmlp_added_tokens_fini(&t->normalized_added);
-    nmlp_mem_free(t->prefix_ids);
+    nmlp_ids_fini(&t->prefix);
+    nmlp_ids_fini(&t->suffix);
     nmlp_mem_free(t);
 }
 
 int64_t nmlp_tokenizer_vocab_size(const nmlp_tokenizer *t) { return t->n_ids; }
 
-int64_t nmlp_tokenizer_bos_id(const nmlp_tokenizer *t) { return t->n_prefix_ids ? t->prefix_ids[0] : -1; }
+int64_t nmlp_tokenizer_bos_id(const nmlp_tokenizer *t) { return t->prefix.len ? t->prefix.data[0] : t->bos_id; }
 
 bool nmlp_tokenizer_is_special(const nmlp_tokenizer *t, int64_t id) {
     return id >= 0 && id < t->n_ids && (t->tokens[id].flags & NMLP_TOKEN_SPECIAL);
@@ -89,11 +159,12 @@ bool nmlp_tokenizer_is_special(const nmlp_tokenizer *t, int64_t id) {
 int64_t nmlp_tokenizer_find_len(const nmlp_tokenizer *t, const char *piece, size_t len) {
     char small[512];
     uint32_t id;
-    if (nmlp_hashmap_get(&t->by_text, piece, len, &id)) return id;
+    if (nmlp_hashmap_get(&t->others, piece, len, &id)) return id;
+    if (t->model != NMLP_TOKENIZER_BYTE_BPE) return nmlp_hashmap_get(&t->vocab, piece, len, &id) ? (int64_t)id : -1;
     char *bytes = len <= sizeof small ? small : nmlp_mem_new(len, 1, NULL);
     if (!bytes) return -1;
     int64_t n = nmlp_byte_alphabet_decode(piece, len, bytes);
-    bool found = n >= 0 && nmlp_hashmap_get(&t->by_bytes, bytes, (size_t)n, &id);
+    bool found = n >= 0 && nmlp_hashmap_get(&t->vocab, bytes, (size_t)n, &id);
     if (bytes != small) nmlp_mem_free(bytes);
     return found ? (int64_t)id : -1;
 }

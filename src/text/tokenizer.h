@@ -1,10 +1,12 @@
-/* Text to token ids and back, from a Hugging Face `tokenizer.json`: byte-level BPE as Llama-3, Qwen2/3 and GPT-2 use
- * it.
+/* Text to token ids and back, as Hugging Face's `tokenizers` does it.
  *
- * Supported parts: model BPE (with `ignore_merges`, merges as strings or pairs); normalizer none, NFC; pre-tokenizers
- * ByteLevel, Split and Sequence of them, ByteLevel last; post-processors none, ByteLevel, TemplateProcessing with
- * tokens in front of the text only; decoder none or ByteLevel. Anything else is refused with NMLP_E_UNSUPPORTED, by
- * name. `truncation` and `padding` are settings of a training loop and are ignored.
+ * A folder holds tokenizer.json; or else tokenizer.model, which is a sentencepiece model or a tiktoken file; tokens
+ * that stand only in tokenizer_config.json or added_tokens.json come on top. Supported parts of tokenizer.json: models
+ * BPE (byte-level, or of characters with byte_fallback) and Unigram; normalizers NFC, NFD, NFKC, NFKD, Lowercase,
+ * Strip, Replace, Prepend, Precompiled; pre-tokenizers ByteLevel, Split, Digits, Metaspace; post-processors ByteLevel,
+ * TemplateProcessing, BertProcessing, RobertaProcessing; decoders ByteLevel, Metaspace, Replace, ByteFallback, Fuse,
+ * Strip; Sequence of any. Anything else is refused with NMLP_E_UNSUPPORTED, by name. `truncation` and `padding` are
+ * settings of a training loop and are ignored.
  *
  * A tokenizer is immutable after loading and may be used by many threads at once. */
 #ifndef NMLP_TEXT_TOKENIZER_H
@@ -19,16 +21,20 @@
 
 typedef struct nmlp_tokenizer nmlp_tokenizer;
 
-/* A folder with tokenizer.json, or the file itself. Destroy with nmlp_tokenizer_destroy. */
+/* A folder as above, or tokenizer.json or tokenizer.model itself. Destroy with nmlp_tokenizer_destroy. */
 nmlp_status nmlp_tokenizer_load(nmlp_tokenizer **out, const char *dir_or_file, nmlp_err *err);
-/* The same from memory; `origin` names the text in errors. */
+/* tokenizer.json from memory; `origin` names the text in errors. */
 nmlp_status nmlp_tokenizer_parse(nmlp_tokenizer **out, const char *json, size_t len, const char *origin, nmlp_err *err);
+/* The same for the content of a tokenizer.model. */
+nmlp_status nmlp_tokenizer_parse_model(nmlp_tokenizer **out, const char *data, size_t len, const char *origin,
+                                       nmlp_err *err);
 void nmlp_tokenizer_destroy(nmlp_tokenizer *t); /* NULL is fine */
 
 int64_t nmlp_tokenizer_vocab_size(const nmlp_tokenizer *t); /* highest id + 1; ids below may be unused */
 /* Id of a vocabulary entry (spelled as in the file, "Ġthe") or added token; -1 if none. */
 int64_t nmlp_tokenizer_find(const nmlp_tokenizer *t, const char *piece);
-int64_t nmlp_tokenizer_bos_id(const nmlp_tokenizer *t);              /* what the template puts in front, or -1 */
+/* The begin-of-text token: what the template puts in front, else what tokenizer_config.json names; -1 for none. */
+int64_t nmlp_tokenizer_bos_id(const nmlp_tokenizer *t);
 bool nmlp_tokenizer_is_special(const nmlp_tokenizer *t, int64_t id); /* false for ids that do not exist */
 
 /* A growing list of ids; the caller's memory. */
@@ -41,22 +47,45 @@ void nmlp_ids_init(nmlp_ids *ids);
 void nmlp_ids_fini(nmlp_ids *ids);
 nmlp_status nmlp_ids_push(nmlp_ids *ids, int32_t id, nmlp_err *err);
 
+/* What stands around the text besides itself. */
+typedef enum nmlp_bos {
+    NMLP_BOS_NONE,
+    NMLP_BOS_TEMPLATE, /* what the model's template puts in front and behind; nothing where it has none */
+    NMLP_BOS_ALWAYS    /* the begin-of-text token in front, also where the template has none; NMLP_E_ARG without one */
+} nmlp_bos;
+
 /* Appends the ids of `text` to `out`; after a failure `out` is as before.
- * add_bos: put in front what the template puts there. parse_special: special added tokens spelled in the text become
- * their ids; otherwise they are text. Other added tokens are always recognised.
- * Malformed UTF-8 counts as U+FFFD, one for each maximal malformed part. */
-nmlp_status nmlp_tokenizer_encode(const nmlp_tokenizer *t, const char *text, size_t len, bool add_bos,
+ * parse_special: special added tokens spelled in the text become their ids; otherwise they are text. Other added tokens
+ * are always recognised. Malformed UTF-8 counts as U+FFFD, one for each maximal malformed part. */
+nmlp_status nmlp_tokenizer_encode(const nmlp_tokenizer *t, const char *text, size_t len, nmlp_bos bos,
                                   bool parse_special, nmlp_ids *out, nmlp_err *err);
 
-/* Appends the text of n ids; always valid UTF-8 (bytes that form no character become U+FFFD). An unused id below the
+/* text[begin..end) */
+typedef struct nmlp_text_span {
+    size_t begin, end;
+} nmlp_text_span;
+
+/* The same for valid UTF-8 in which parts come from a user: special tokens are recognised, but none that a user's part
+ * has a byte of. `spans` are sorted and do not overlap. */
+nmlp_status nmlp_tokenizer_encode_spans(const nmlp_tokenizer *t, const char *text, size_t len,
+                                        const nmlp_text_span *spans, size_t n_spans, nmlp_ids *out, nmlp_err *err);
+
+/* Appends the ids of a whole file, without special tokens, by the tokenizer of a folder. */
+nmlp_status nmlp_tokenizer_encode_file(const char *model_dir, const char *path, nmlp_ids *ids, nmlp_err *err);
+
+/* Appends the text of n ids; always valid UTF-8 (bytes that form no character become U+FFFD; in vocabularies with
+ * byte_fallback every byte of a run of byte tokens does when the run is malformed). An unused id below the
  * vocabulary size stands for nothing; an id outside it is NMLP_E_ARG. */
 nmlp_status nmlp_tokenizer_decode(const nmlp_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
                                   nmlp_str *out, nmlp_err *err);
 
-/* Decoding one id at a time: what a push appends is whole characters; the start of a character waits for its rest. */
+/* Decoding one id at a time: what a push appends is whole characters; the start of a character waits for its rest. The
+ * same text as nmlp_tokenizer_decode gives, but where a run of byte tokens becomes malformed after whole characters. */
 typedef struct nmlp_decode_stream {
     const nmlp_tokenizer *tokenizer; /* borrowed */
     bool skip_special;
+    bool started;      /* a token was decoded */
+    size_t strip_left; /* characters that may still be stripped from the start of the text */
     unsigned char pending[4];
     size_t n_pending;
 } nmlp_decode_stream;

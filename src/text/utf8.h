@@ -1,4 +1,4 @@
-/* UTF-8 and the few Unicode properties tokenizers ask for. */
+/* UTF-8, and the byte-level alphabet of GPT-2. */
 #ifndef NMLP_TEXT_UTF8_H
 #define NMLP_TEXT_UTF8_H
 
@@ -18,13 +18,16 @@ size_t nmlp_utf8_valid_prefix(const char *text, size_t len);
 /* Appends the text with U+FFFD for every malformed part. */
 void nmlp_utf8_append_lossy(nmlp_str *out, const char *text, size_t len);
 
+/* Appends one character (up to U+10FFFF, no surrogate). */
+void nmlp_utf8_append(nmlp_str *out, uint32_t code_point);
+
 /* Of valid text: the last character before `end` (end > 0); returns its bytes. */
 size_t nmlp_utf8_last(const char *text, size_t end, uint32_t *code_point);
 
-bool nmlp_unicode_is_space(uint32_t code_point); /* White_Space */
-bool nmlp_unicode_is_word(uint32_t code_point);  /* \w of UTS #18: letters, marks, digits, connectors */
-
-/* Appends NFC of valid text. */
-nmlp_status nmlp_unicode_append_nfc(nmlp_str *out, const char *text, size_t len, nmlp_err *err);
+/* The byte-level alphabet: every byte has a printable character, so that vocabularies can be written as text. Printable
+ * Latin-1 stands for itself, the other 68 bytes are U+0100..U+0143 in order ("Ġ" is the space). Turns a vocabulary
+ * entry into the bytes it stands for; `out` holds len bytes at least. Returns the number of bytes, or -1 when a
+ * character is not of the alphabet. */
+int64_t nmlp_byte_alphabet_decode(const char *piece, size_t len, char *out);
 
 #endif

@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "base/ints.h"
 #include "base/mem.h"
-#include "text/encode_file.h"
+#include "text/tokenizer.h"
 
 enum { PATH_MAX_BYTES = 4096 };
 
@@ -24,7 +24,7 @@ nmlp_status nmlp_calib_text_read(const char *model_dir, const char *file, nmlp_i
     const char *slash = strrchr(file, '/');
     nmlp_str_puts(name, slash ? slash + 1 : file);
     NMLP_RETURN_IF_FAILED(nmlp_str_status(name, err));
-    return nmlp_encode_file(model_dir, file, ids, err);
+    return nmlp_tokenizer_encode_file(model_dir, file, ids, err);
 }
 
 nmlp_status nmlp_calib_windows_cut(nmlp_calib_windows *w, const int32_t *ids, int64_t n_ids, int64_t context,

@@ -40,7 +40,9 @@ static void check_with(const nmlp_tokenizer *t, const char *text, bool add_bos, 
     nmlp_err err = {0};
     nmlp_ids ids;
     nmlp_ids_init(&ids);
-    nmlp_assert_ok(nmlp_tokenizer_encode(t, text, strlen(text), add_bos, parse_special, &ids, &err), &err);
+    nmlp_assert_ok(nmlp_tokenizer_encode(t, text, strlen(text), add_bos ? NMLP_BOS_TEMPLATE : NMLP_BOS_NONE,
+                                         parse_special, &ids, &err),
+                   &err);
     assert_ids(&ids, text, want);
     nmlp_ids_fini(&ids);
 }
@@ -276,7 +278,7 @@ static void nul_bytes_are_text(void **state) {
     nmlp_ids ids;
     nmlp_tokenizer *t = make(&(nmlp_test_tokenizer_spec){0});
     nmlp_ids_init(&ids);
-    nmlp_assert_ok(nmlp_tokenizer_encode(t, "a\0b", 3, false, true, &ids, &err), &err);
+    nmlp_assert_ok(nmlp_tokenizer_encode(t, "a\0b", 3, NMLP_BOS_NONE, true, &ids, &err), &err);
     assert_int_equal(ids.len, 3);
     assert_int_equal(ids.data[1], 0);
     nmlp_ids_fini(&ids);
@@ -292,9 +294,9 @@ static void byte_without_token_is_an_error_and_leaves_the_list_alone(void **stat
     nmlp_ids ids;
     nmlp_ids_init(&ids);
     nmlp_assert_ok(nmlp_tokenizer_parse(&t, json, sizeof json - 1, "made.json", &err), &err);
-    nmlp_assert_ok(nmlp_tokenizer_encode(t, "aa", 2, false, true, &ids, &err), &err);
-    nmlp_assert_fails(nmlp_tokenizer_encode(t, "ab", 2, false, true, &ids, &err), &err, NMLP_E_UNSUPPORTED, "0x62",
-                      NULL);
+    nmlp_assert_ok(nmlp_tokenizer_encode(t, "aa", 2, NMLP_BOS_NONE, true, &ids, &err), &err);
+    nmlp_assert_fails(nmlp_tokenizer_encode(t, "ab", 2, NMLP_BOS_NONE, true, &ids, &err), &err, NMLP_E_UNSUPPORTED,
+                      "0x62", NULL);
     assert_int_equal(ids.len, 2);
     nmlp_ids_fini(&ids);
     nmlp_tokenizer_destroy(t);
@@ -317,7 +319,7 @@ static void megabyte_of_one_character_takes_no_quadratic_time(void **state) {
         while (text.len < N) nmlp_str_puts(&text, units[u]);
         ids.len = 0;
         double started = cpu_seconds();
-        nmlp_assert_ok(nmlp_tokenizer_encode(t, text.data, text.len, false, true, &ids, &err), &err);
+        nmlp_assert_ok(nmlp_tokenizer_encode(t, text.data, text.len, NMLP_BOS_NONE, true, &ids, &err), &err);
         double seconds = cpu_seconds() - started;
         if (seconds > 2) fail_msg("1 MB of \"%s\": %.1f s", units[u], seconds);
         nmlp_str back;
@@ -345,7 +347,7 @@ static void many_combining_marks_take_no_quadratic_time(void **state) {
     nmlp_str_putc(&text, '%');
     for (int i = 0; i < N; i++) nmlp_str_puts(&text, "\xCC\x81\xCC\xA3");
     double started = cpu_seconds();
-    nmlp_assert_ok(nmlp_tokenizer_encode(t, text.data, text.len, false, true, &ids, &err), &err);
+    nmlp_assert_ok(nmlp_tokenizer_encode(t, text.data, text.len, NMLP_BOS_NONE, true, &ids, &err), &err);
     assert_true(cpu_seconds() - started < 2);
     assert_int_equal(ids.len, 1 + 4 * N);
     for (size_t i = 0; i < 2 * N; i++) {
@@ -368,7 +370,7 @@ static void encode_in_thread(void *ctx, int thread, int n_threads) {
     (void)n_threads;
     for (int i = 0; i < 20; i++) {
         job->ids[thread].len = 0;
-        (void)nmlp_tokenizer_encode(job->t, job->text, strlen(job->text), false, true, &job->ids[thread], NULL);
+        (void)nmlp_tokenizer_encode(job->t, job->text, strlen(job->text), NMLP_BOS_NONE, true, &job->ids[thread], NULL);
     }
 }
 

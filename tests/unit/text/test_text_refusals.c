@@ -27,7 +27,12 @@ static void assert_text_refused(const char *json, nmlp_status code, const char *
 
 static void unknown_model_is_refused(void **state) {
     (void)state;
-    assert_text_refused("{\"model\": {\"type\": \"Unigram\", \"vocab\": []}}", NMLP_E_UNSUPPORTED, "model \"Unigram\"");
+    assert_text_refused("{\"model\": {\"type\": \"WordPiece\", \"vocab\": {}}}", NMLP_E_UNSUPPORTED,
+                        "model \"WordPiece\"");
+    assert_text_refused("{\"model\": {\"type\": \"Unigram\", \"vocab\": []}}", NMLP_E_FORMAT, "model.vocab");
+    assert_text_refused("{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\"]]}}", NMLP_E_FORMAT, "entry 0");
+    assert_text_refused("{\"model\": {\"type\": \"Unigram\", \"unk_id\": 1, \"vocab\": [[\"a\", 0]]}}", NMLP_E_FORMAT,
+                        "unk_id");
     assert_text_refused("{\"model\": {\"vocab\": {}}}", NMLP_E_UNSUPPORTED, "supported: BPE");
     assert_text_refused("{}", NMLP_E_MISSING, "\"model\"");
     assert_text_refused("[]", NMLP_E_FORMAT, "object");
@@ -39,23 +44,27 @@ static void unknown_model_is_refused(void **state) {
 static void unknown_model_options_are_refused(void **state) {
     (void)state;
     assert_refused(&(nmlp_test_tokenizer_spec){.model_options = "\"dropout\": 0.1"}, NMLP_E_UNSUPPORTED, "dropout", "");
-    assert_refused(&(nmlp_test_tokenizer_spec){.model_options = "\"byte_fallback\": true"}, NMLP_E_UNSUPPORTED,
-                   "byte_fallback", "");
     assert_refused(&(nmlp_test_tokenizer_spec){.model_options = "\"continuing_subword_prefix\": \"##\""},
                    NMLP_E_UNSUPPORTED, "continuing_subword_prefix", "");
     assert_refused(&(nmlp_test_tokenizer_spec){.model_options = "\"end_of_word_suffix\": \"</w>\""}, NMLP_E_UNSUPPORTED,
                    "end_of_word_suffix", "");
-    assert_text_refused("{\"model\": {\"type\": \"BPE\", \"unk_token\": \"?\", \"vocab\": {\"?\": 0}, \"merges\": []}}",
+    assert_text_refused("{\"model\": {\"type\": \"BPE\", \"unk_token\": \"?\", \"vocab\": {\"?\": 0}, \"merges\": []},"
+                        "\"pre_tokenizer\": {\"type\": \"ByteLevel\"}}",
                         NMLP_E_UNSUPPORTED, "unk_token");
+    assert_text_refused("{\"model\": {\"type\": \"BPE\", \"unk_token\": \"!\", \"vocab\": {\"?\": 0}, \"merges\": []}}",
+                        NMLP_E_FORMAT, "unk_token");
 }
 
 static void unknown_normalizer_is_refused(void **state) {
     (void)state;
-    assert_refused(&(nmlp_test_tokenizer_spec){.normalizer = "{\"type\": \"Lowercase\"}"}, NMLP_E_UNSUPPORTED,
-                   "normalizer \"Lowercase\"", "supported: NFC");
+    assert_refused(&(nmlp_test_tokenizer_spec){.normalizer = "{\"type\": \"BertNormalizer\"}"}, NMLP_E_UNSUPPORTED,
+                   "normalizer \"BertNormalizer\"", "supported: NFC");
     assert_refused(&(nmlp_test_tokenizer_spec){.normalizer = "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": "
-                                                             "\"NFC\"}, {\"type\": \"Strip\"}]}"},
-                   NMLP_E_UNSUPPORTED, "normalizer \"Strip\"", "");
+                                                             "\"NFC\"}, {\"type\": \"StripAccents\"}]}"},
+                   NMLP_E_UNSUPPORTED, "normalizer \"StripAccents\"", "");
+    assert_refused(&(nmlp_test_tokenizer_spec){.normalizer = "{\"type\": \"Precompiled\", \"precompiled_charsmap\": "
+                                                             "\"/////w==\"}"},
+                   NMLP_E_FORMAT, "normalizer", "charsmap");
     assert_refused(&(nmlp_test_tokenizer_spec){.normalizer = "{\"type\": \"Sequence\"}"}, NMLP_E_FORMAT, "normalizers",
                    "");
     assert_refused(&(nmlp_test_tokenizer_spec){.normalizer = "{}"}, NMLP_E_UNSUPPORTED, "normalizer has no type", "");
@@ -67,9 +76,15 @@ static void unknown_normalizer_is_refused(void **state) {
 
 static void unknown_pre_tokenizer_is_refused(void **state) {
     (void)state;
-    assert_refused(&(nmlp_test_tokenizer_spec){.pre_tokenizer = "{\"type\": \"Metaspace\"}"}, NMLP_E_UNSUPPORTED,
-                   "pre_tokenizer \"Metaspace\"", "supported: ByteLevel, Split, Sequence");
-    assert_refused(&(nmlp_test_tokenizer_spec){.pre_tokenizer = "null"}, NMLP_E_UNSUPPORTED, "without ByteLevel", "");
+    assert_refused(&(nmlp_test_tokenizer_spec){.pre_tokenizer = "{\"type\": \"UnicodeScripts\"}"}, NMLP_E_UNSUPPORTED,
+                   "pre_tokenizer \"UnicodeScripts\"", "supported: ByteLevel, Split, Digits");
+    assert_refused(&(nmlp_test_tokenizer_spec){.pre_tokenizer = "{\"type\": \"Metaspace\"}"}, NMLP_E_MISSING,
+                   "replacement", "");
+    assert_refused(
+        &(nmlp_test_tokenizer_spec){.pre_tokenizer = SPLIT("{\"Regex\": \"\\\\p{N}{1,3}+\"}", "\"Isolated\"")},
+        NMLP_E_UNSUPPORTED, "{n,m}+", "");
+    assert_refused(&(nmlp_test_tokenizer_spec){.pre_tokenizer = SPLIT("{\"Regex\": \"[a-z&&[^x]]\"}", "\"Isolated\"")},
+                   NMLP_E_UNSUPPORTED, "&&", "");
     assert_refused(&(nmlp_test_tokenizer_spec){.pre_tokenizer =
                                                    "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": "
                                                    "\"ByteLevel\"}, {\"type\": \"ByteLevel\"}]}"},
@@ -89,10 +104,12 @@ static void unknown_pre_tokenizer_is_refused(void **state) {
 
 static void unknown_post_processor_is_refused(void **state) {
     (void)state;
-    assert_refused(&(nmlp_test_tokenizer_spec){.post_processor = "{\"type\": \"RobertaProcessing\"}"},
-                   NMLP_E_UNSUPPORTED, "post_processor \"RobertaProcessing\"", "TemplateProcessing");
-    assert_refused(&(nmlp_test_tokenizer_spec){.post_processor = TEMPLATE(TEXT_A ", " TOKEN_B, "[1]")},
-                   NMLP_E_UNSUPPORTED, "behind the text", "B");
+    assert_refused(&(nmlp_test_tokenizer_spec){.post_processor = "{\"type\": \"Stranger\"}"}, NMLP_E_UNSUPPORTED,
+                   "post_processor \"Stranger\"", "TemplateProcessing");
+    assert_refused(&(nmlp_test_tokenizer_spec){.post_processor = "{\"type\": \"RobertaProcessing\"}"}, NMLP_E_FORMAT,
+                   "cls", "");
+    assert_refused(&(nmlp_test_tokenizer_spec){.post_processor = TEMPLATE(TEXT_A ", " TEXT_A, "[1]")},
+                   NMLP_E_UNSUPPORTED, "twice", "A");
     assert_refused(&(nmlp_test_tokenizer_spec){.post_processor = TEMPLATE(TOKEN_B, "[1]")}, NMLP_E_FORMAT, "Sequence",
                    "");
     assert_refused(&(nmlp_test_tokenizer_spec){.post_processor = TEMPLATE("{\"Else\": 1}", "[1]")}, NMLP_E_FORMAT,
@@ -109,9 +126,8 @@ static void unknown_decoder_is_refused(void **state) {
     (void)state;
     assert_refused(&(nmlp_test_tokenizer_spec){.decoder = "{\"type\": \"WordPiece\"}"}, NMLP_E_UNSUPPORTED,
                    "decoder \"WordPiece\"", "supported: ByteLevel");
-    assert_refused(&(nmlp_test_tokenizer_spec){.decoder = "{\"type\": \"Sequence\", \"decoders\": [{\"type\": "
-                                                          "\"Fuse\"}]}"},
-                   NMLP_E_UNSUPPORTED, "decoder \"Fuse\"", "");
+    assert_refused(&(nmlp_test_tokenizer_spec){.decoder = "{\"type\": \"CTC\"}", .pre_tokenizer = "null"},
+                   NMLP_E_UNSUPPORTED, "decoder \"CTC\"", "Metaspace");
 }
 
 static void ids_given_twice_are_refused(void **state) {

@@ -67,7 +67,7 @@ static void check_vectors(const char *name) {
     for (const char *end; (end = strstr(text, separator)); text = end + sizeof separator - 1, n++) {
         nmlp_ids ids;
         nmlp_ids_init(&ids);
-        nmlp_assert_ok(nmlp_tokenizer_encode(t, text, (size_t)(end - text), false, true, &ids, &err), &err);
+        nmlp_assert_ok(nmlp_tokenizer_encode(t, text, (size_t)(end - text), NMLP_BOS_NONE, true, &ids, &err), &err);
         line = assert_ids_of_line(&ids, line, n);
         assert_round_trip(t, &ids, text, (size_t)(end - text));
         nmlp_ids_fini(&ids);
@@ -95,7 +95,7 @@ static void check_encoding(const nmlp_tokenizer *t, const char *text, const nmlp
     nmlp_err err = {0};
     nmlp_ids ids;
     nmlp_ids_init(&ids);
-    nmlp_assert_ok(nmlp_tokenizer_encode(t, text, strlen(text), true, true, &ids, &err), &err);
+    nmlp_assert_ok(nmlp_tokenizer_encode(t, text, strlen(text), NMLP_BOS_TEMPLATE, true, &ids, &err), &err);
     assert_int_equal(ids.len, nmlp_json_count(want));
     size_t i = 0;
     for (const nmlp_json *id = nmlp_json_first(want); id; id = nmlp_json_next(id), i++)
@@ -149,7 +149,7 @@ static void check_whole_text(const char *tokenizer, size_t want) {
     load(&t, folder);
     read_text(&text, data, "wikitext2.test.txt");
     nmlp_ids_init(&ids);
-    nmlp_assert_ok(nmlp_tokenizer_encode(t, text.data, text.len, false, true, &ids, &err), &err);
+    nmlp_assert_ok(nmlp_tokenizer_encode(t, text.data, text.len, NMLP_BOS_NONE, true, &ids, &err), &err);
     assert_int_equal(ids.len, want);
     assert_round_trip(t, &ids, text.data, text.len);
     nmlp_ids_fini(&ids);

@@ -440,7 +440,7 @@ static void built_in_model_recovers(void **state) {
     nmlp_assert_ok(nmlp_file_read(&text, NMLP_TEST_ROOT "/models/tiny/calib.txt", 1 << 24, &err), &err);
     nmlp_assert_ok(nmlp_tokenizer_load(&tokenizer, source, &err), &err);
     nmlp_assert_ok(
-        nmlp_tokenizer_encode(tokenizer, text.data, text.len < 60000 ? text.len : 60000, false, false, &ids, &err),
+        nmlp_tokenizer_encode(tokenizer, text.data, text.len < 60000 ? text.len : 60000, NMLP_BOS_NONE, false, &ids, &err),
         &err);
     o.teacher = &teacher;
     o.steps = 16;
