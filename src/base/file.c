@@ -1,9 +1,8 @@
-#define _GNU_SOURCE /* renameat2 */
+#define _DEFAULT_SOURCE /* mkstemp, realpath, madvise */
 #include "base/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,9 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file_internal.h"
 #include "base/mem.h"
 
-static nmlp_status fail_errno(nmlp_err *err, const char *path, const char *what) {
+nmlp_status nmlp_file_fail_errno(nmlp_err *err, const char *path, const char *what) {
     int code = errno;
     nmlp_status st = nmlp_fail(err, NMLP_E_IO, "%s: cannot %s: %s", path, what, strerror(code));
     if (code == ENOSPC) nmlp_fail_hint(err, "the disk is full: free space or choose another output");
@@ -23,11 +23,12 @@ static nmlp_status fail_errno(nmlp_err *err, const char *path, const char *what)
 }
 
 static nmlp_status open_regular(int *fd, struct stat *info, const char *path, nmlp_err *err) {
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (*fd < 0) return fail_errno(err, path, "open");
+    /* Not blocking: the open of a pipe without a writer would wait for one. */
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0) return nmlp_file_fail_errno(err, path, "open");
     nmlp_status st = NMLP_OK;
     if (fstat(*fd, info) != 0) {
-        st = fail_errno(err, path, "stat");
+        st = nmlp_file_fail_errno(err, path, "stat");
     } else if (!S_ISREG(info->st_mode)) {
         st = nmlp_fail(err, NMLP_E_IO, "%s: is not a regular file", path);
     }
@@ -44,7 +45,7 @@ nmlp_status nmlp_file_map_open(nmlp_file_map *map, const char *path, nmlp_err *e
     if (info.st_size > 0) {
         void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (data == MAP_FAILED) {
-            st = fail_errno(err, path, "map");
+            st = nmlp_file_fail_errno(err, path, "map");
         } else {
             map->data = data;
             map->bytes = (size_t)info.st_size;
@@ -85,14 +86,14 @@ nmlp_status nmlp_input_read(nmlp_str *text, const char *path, size_t max_bytes, 
     size_t total = 0;
     bool standard = strcmp(path, "-") == 0;
     FILE *input = standard ? stdin : fopen(path, "rbe");
-    if (!input) return fail_errno(err, path, "open");
+    if (!input) return nmlp_file_fail_errno(err, path, "open");
     nmlp_status st = NMLP_OK;
     for (size_t n; st == NMLP_OK && (n = fread(piece, 1, sizeof piece, input)) > 0; total += n) {
         nmlp_str_append(text, piece, n);
         st = nmlp_str_status(text, err);
         if (n > max_bytes - total) st = nmlp_fail(err, NMLP_E_LIMIT, "%s: is longer than %zu bytes", path, max_bytes);
     }
-    if (st == NMLP_OK && ferror(input)) st = fail_errno(err, standard ? "standard input" : path, "read");
+    if (st == NMLP_OK && ferror(input)) st = nmlp_file_fail_errno(err, standard ? "standard input" : path, "read");
     if (!standard) fclose(input);
     return st;
 }
@@ -113,7 +114,7 @@ nmlp_status nmlp_path_join(char *out, size_t out_bytes, const char *dir, const c
     return NMLP_OK;
 }
 
-static char *with_suffix(const char *path, const char *suffix, nmlp_err *err) {
+char *nmlp_path_with_suffix(const char *path, const char *suffix, nmlp_err *err) {
     size_t len = strlen(path);
     while (len > 1 && path[len - 1] == '/') len--;
     size_t suffix_len = strlen(suffix);
@@ -124,10 +125,9 @@ static char *with_suffix(const char *path, const char *suffix, nmlp_err *err) {
     return text;
 }
 
-/* Where a link leads, so that what is written replaces the file and not the link to it. */
-static char *final_path(const char *path, nmlp_err *err) {
+char *nmlp_path_final(const char *path, nmlp_err *err) {
     char *real = realpath(path, NULL);
-    char *copy = with_suffix(real ? real : path, "", err);
+    char *copy = nmlp_path_with_suffix(real ? real : path, "", err);
     free(real);
     return copy;
 }
@@ -158,15 +158,15 @@ nmlp_status nmlp_file_writer_open(nmlp_file_writer *writer, const char *path, nm
     if (nmlp_file_is_dir(path))
         return nmlp_fail(err, NMLP_E_IO, "%s: is a directory; a file is to be written there", path);
     bool special = is_special(path);
-    writer->path = final_path(path, err);
-    if (writer->path && !special) writer->temp_path = with_suffix(writer->path, ".tmp-XXXXXX", err);
+    writer->path = nmlp_path_final(path, err);
+    if (writer->path && !special) writer->temp_path = nmlp_path_with_suffix(writer->path, ".tmp-XXXXXX", err);
     if (!writer->path || (!special && !writer->temp_path)) {
         writer_free(writer);
         return NMLP_E_NOMEM;
     }
     writer->fd = special ? open(path, O_WRONLY | O_CLOEXEC) : open_temp(writer->temp_path);
     if (writer->fd >= 0) return NMLP_OK;
-    nmlp_status st = fail_errno(err, path, special ? "open" : "create");
+    nmlp_status st = nmlp_file_fail_errno(err, path, special ? "open" : "create");
     writer_free(writer);
     return st;
 }
@@ -176,7 +176,7 @@ nmlp_status nmlp_file_writer_write(nmlp_file_writer *writer, const void *bytes, 
     while (len > 0) {
         ssize_t n = write(writer->fd, at, len);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return fail_errno(err, writer->path, "write");
+        if (n < 0) return nmlp_file_fail_errno(err, writer->path, "write");
         at += n;
         len -= (size_t)n;
     }
@@ -185,11 +185,12 @@ nmlp_status nmlp_file_writer_write(nmlp_file_writer *writer, const void *bytes, 
 
 nmlp_status nmlp_file_writer_commit(nmlp_file_writer *writer, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    if (fsync(writer->fd) != 0 && errno != EINVAL && errno != EROFS) st = fail_errno(err, writer->path, "flush");
-    if (close(writer->fd) != 0 && st == NMLP_OK) st = fail_errno(err, writer->path, "close");
+    if (fsync(writer->fd) != 0 && errno != EINVAL && errno != EROFS)
+        st = nmlp_file_fail_errno(err, writer->path, "flush");
+    if (close(writer->fd) != 0 && st == NMLP_OK) st = nmlp_file_fail_errno(err, writer->path, "close");
     writer->fd = -1;
     if (st == NMLP_OK && writer->temp_path && rename(writer->temp_path, writer->path) != 0)
-        st = fail_errno(err, writer->path, "rename into place");
+        st = nmlp_file_fail_errno(err, writer->path, "rename into place");
     if (st != NMLP_OK && writer->temp_path) unlink(writer->temp_path);
     writer_free(writer);
     return st;
@@ -211,57 +212,3 @@ nmlp_status nmlp_file_write_text(const char *path, const char *text, size_t len,
     }
     return nmlp_file_writer_commit(&writer, err);
 }
-
-static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *walk) {
-    (void)info;
-    (void)kind;
-    (void)walk;
-    return remove(path);
-}
-
-static void remove_tree(const char *path) { nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS); }
-
-static void stage_free(nmlp_dir_stage *stage) {
-    nmlp_mem_free(stage->path);
-    nmlp_mem_free(stage->temp_path);
-    *stage = (nmlp_dir_stage){0};
-}
-
-nmlp_status nmlp_dir_stage_open(nmlp_dir_stage *stage, const char *path, bool resume, nmlp_err *err) {
-    *stage = (nmlp_dir_stage){.path = final_path(path, err)};
-    if (stage->path) stage->temp_path = with_suffix(stage->path, ".partial", err);
-    if (!stage->temp_path) {
-        stage_free(stage);
-        return NMLP_E_NOMEM;
-    }
-    nmlp_status st = NMLP_OK;
-    if (nmlp_file_exists(stage->path) && !nmlp_file_is_dir(stage->path)) {
-        st = nmlp_fail(err, NMLP_E_IO, "%s: exists and is not a directory", path);
-    } else {
-        if (!resume) remove_tree(stage->temp_path);
-        if (mkdir(stage->temp_path, 0777) != 0 && !(resume && errno == EEXIST))
-            st = fail_errno(err, stage->temp_path, "create the directory");
-    }
-    if (st != NMLP_OK) stage_free(stage);
-    return st;
-}
-
-nmlp_status nmlp_dir_stage_commit(nmlp_dir_stage *stage, nmlp_err *err) {
-    nmlp_status st = NMLP_OK;
-    if (!nmlp_file_exists(stage->path)) {
-        if (rename(stage->temp_path, stage->path) != 0) st = fail_errno(err, stage->path, "rename into place");
-    } else if (renameat2(AT_FDCWD, stage->temp_path, AT_FDCWD, stage->path, RENAME_EXCHANGE) == 0) {
-        remove_tree(stage->temp_path); /* now holds the old output */
-    } else {
-        st = fail_errno(err, stage->path, "replace the old output");
-    }
-    stage_free(stage);
-    return st;
-}
-
-void nmlp_dir_stage_abort(nmlp_dir_stage *stage) {
-    if (stage->temp_path) remove_tree(stage->temp_path);
-    stage_free(stage);
-}
-
-void nmlp_dir_stage_keep(nmlp_dir_stage *stage) { stage_free(stage); }

@@ -51,19 +51,4 @@ void nmlp_file_writer_abort(nmlp_file_writer *writer);
 /* Writes a whole text file atomically. */
 nmlp_status nmlp_file_write_text(const char *path, const char *text, size_t len, nmlp_err *err);
 
-/* An output directory under construction: files go to `temp_path`; commit swaps it with `path`, so that readers
- * see either the old directory or the complete new one. */
-typedef struct nmlp_dir_stage {
-    char *path;
-    char *temp_path;
-} nmlp_dir_stage;
-
-/* Creates "<path>.partial" (kept if it exists and `resume`, emptied otherwise). */
-nmlp_status nmlp_dir_stage_open(nmlp_dir_stage *stage, const char *path, bool resume, nmlp_err *err);
-nmlp_status nmlp_dir_stage_commit(nmlp_dir_stage *stage, nmlp_err *err);
-/* Removes the partial directory. Safe after commit and on a zeroed stage. */
-void nmlp_dir_stage_abort(nmlp_dir_stage *stage);
-/* Leaves the partial directory on disk for a later resume and frees the stage. */
-void nmlp_dir_stage_keep(nmlp_dir_stage *stage);
-
 #endif

@@ -1,5 +1,7 @@
 #include "base/hash64.h"
 
+#include <string.h>
+
 static const uint64_t P1 = 0x9E3779B185EBCA87u;
 static const uint64_t P2 = 0xC2B2AE3D27D4EB4Fu;
 static const uint64_t P3 = 0x165667B19E3779F9u;
@@ -10,8 +12,11 @@ static uint64_t rotate(uint64_t x, int bits) { return x << bits | x >> (64 - bit
 
 /* Little-endian, as the definition asks. */
 static uint64_t read64(const unsigned char *at) {
-    uint64_t x = 0;
-    for (int i = 7; i >= 0; i--) x = x << 8 | at[i];
+    uint64_t x;
+    memcpy(&x, at, sizeof x);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    x = __builtin_bswap64(x);
+#endif
     return x;
 }
 
@@ -36,17 +41,54 @@ static uint64_t finish(uint64_t hash, const unsigned char *at, size_t len) {
     return hash ^ hash >> 32;
 }
 
-uint64_t nmlp_hash64(const void *bytes, size_t len, uint64_t seed) {
-    const unsigned char *at = bytes;
-    uint64_t hash = seed + P5;
-    size_t left = len;
-    if (len >= 32) {
-        uint64_t lane[4] = {seed + P1 + P2, seed + P2, seed, seed - P1};
-        for (; left >= 32; left -= 32, at += 32) {
-            for (int i = 0; i < 4; i++) lane[i] = mix(lane[i], read64(at + 8 * i));
-        }
-        hash = rotate(lane[0], 1) + rotate(lane[1], 7) + rotate(lane[2], 12) + rotate(lane[3], 18);
-        for (int i = 0; i < 4; i++) hash = merge(hash, lane[i]);
+/* Whole stripes of 32 bytes; returns how many bytes were taken. The lanes stay in registers. */
+static size_t add_stripes(uint64_t lane[4], const unsigned char *at, size_t len) {
+    uint64_t a = lane[0], b = lane[1], c = lane[2], d = lane[3];
+    size_t taken = 0;
+    for (; len - taken >= 32; taken += 32) {
+        a = mix(a, read64(at + taken));
+        b = mix(b, read64(at + taken + 8));
+        c = mix(c, read64(at + taken + 16));
+        d = mix(d, read64(at + taken + 24));
     }
-    return finish(hash + (uint64_t)len, at, left);
+    lane[0] = a, lane[1] = b, lane[2] = c, lane[3] = d;
+    return taken;
+}
+
+void nmlp_hash64_begin(nmlp_hash64_state *s, uint64_t seed) {
+    *s = (nmlp_hash64_state){.lane = {seed + P1 + P2, seed + P2, seed, seed - P1}, .seed = seed};
+}
+
+void nmlp_hash64_add(nmlp_hash64_state *s, const void *bytes, size_t len) {
+    const unsigned char *at = bytes;
+    if (len == 0) return;
+    s->total_bytes += len;
+    if (s->n_rest > 0) {
+        size_t n = sizeof s->rest - s->n_rest < len ? sizeof s->rest - s->n_rest : len;
+        memcpy(s->rest + s->n_rest, at, n);
+        s->n_rest += n;
+        at += n;
+        len -= n;
+        if (s->n_rest < sizeof s->rest) return;
+        add_stripes(s->lane, s->rest, sizeof s->rest);
+    }
+    size_t taken = add_stripes(s->lane, at, len);
+    s->n_rest = len - taken;
+    memcpy(s->rest, at + taken, s->n_rest);
+}
+
+uint64_t nmlp_hash64_end(const nmlp_hash64_state *s) {
+    uint64_t hash = s->seed + P5;
+    if (s->total_bytes >= 32) {
+        hash = rotate(s->lane[0], 1) + rotate(s->lane[1], 7) + rotate(s->lane[2], 12) + rotate(s->lane[3], 18);
+        for (int i = 0; i < 4; i++) hash = merge(hash, s->lane[i]);
+    }
+    return finish(hash + s->total_bytes, s->rest, s->n_rest);
+}
+
+uint64_t nmlp_hash64(const void *bytes, size_t len, uint64_t seed) {
+    nmlp_hash64_state s;
+    nmlp_hash64_begin(&s, seed);
+    nmlp_hash64_add(&s, bytes, len);
+    return nmlp_hash64_end(&s);
 }

@@ -9,11 +9,16 @@
 typedef struct nmlp_progress {
     bool (*update)(void *ctx, const char *stage, double done, double total, const char *unit);
     void *ctx;
+    void (*note)(void *ctx, const char *text); /* something the user should know; may be NULL */
 } nmlp_progress;
 
 static inline bool nmlp_progress_update(const nmlp_progress *progress, const char *stage, double done, double total,
                                         const char *unit) {
     return !progress || !progress->update || progress->update(progress->ctx, stage, done, total, unit);
+}
+
+static inline void nmlp_progress_note(const nmlp_progress *progress, const char *text) {
+    if (progress && progress->note) progress->note(progress->ctx, text);
 }
 
 #endif

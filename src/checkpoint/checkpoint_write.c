@@ -8,6 +8,11 @@
 #include "base/mem.h"
 
 enum { PATH_MAX_BYTES = 4096, HEADER_ALIGN = 8 };
+const char *const nmlp_side_file_names[] = {
+    "tokenizer.json",         "tokenizer.model",         "added_tokens.json", "tokenizer_config.json",
+    "generation_config.json", "special_tokens_map.json", "vocab.json",        "merges.txt",
+    "chat_template.jinja",    "chat_template.json",      "calib.txt",         NULL};
+
 static const size_t default_shard_bytes = 5000000000u;
 
 struct nmlp_checkpoint_writer {
@@ -65,6 +70,7 @@ static void write_header_text(const nmlp_checkpoint_writer *w, size_t first, nml
     nmlp_json_begin_object(&json, NULL);
     nmlp_json_begin_object(&json, "__metadata__");
     nmlp_json_put_string(&json, "format", "pt");
+    nmlp_json_put_string(&json, "made_by", "neuronmlp");
     nmlp_json_end_object(&json);
     for (size_t i = first; i < w->n_specs && w->shard_of[i] == w->shard_of[first]; i++) {
         const nmlp_tensor_spec *spec = &w->specs[i];

@@ -22,6 +22,12 @@ typedef struct nmlp_tensor_spec {
 
 size_t nmlp_tensor_spec_bytes(const nmlp_tensor_spec *spec);
 
+/* How the JSON header of every weight file begins that this program wrote. */
+#define NMLP_CHECKPOINT_HEADER_FRONT "{\"__metadata__\":{\"format\":\"pt\",\"made_by\":\"neuronmlp\"}"
+
+/* Files beside the weights that are copied from model to model where they are there; NULL at the end. */
+extern const char *const nmlp_side_file_names[];
+
 typedef struct nmlp_checkpoint_writer nmlp_checkpoint_writer;
 
 /* The bytes of tensor `i` in row-major order, in any number of calls that add up to its size. Fails with

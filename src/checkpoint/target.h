@@ -5,8 +5,9 @@
 
 #include "base/status.h"
 
-/* `dir` may be absent, empty or an older checkpoint; not `source` (NULL: none) under whatever name, and not a directory
- * that holds anything else. To be asked before the work, not after it. */
+/* `dir` may be absent (its parent must be there and writable), empty, or a checkpoint that this program wrote and that
+ * holds nothing else; not `source` (NULL: none) under whatever name, and no mount point. To be asked before the work,
+ * not after it. */
 nmlp_status nmlp_target_check(const char *dir, const char *source, nmlp_err *err);
 
 #endif

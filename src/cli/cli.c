@@ -217,9 +217,14 @@ static bool update_bar(void *ctx, const char *stage, double done, double total, 
     return true;
 }
 
+static void print_note(void *ctx, const char *text) {
+    nmlp_cli_progress_end(ctx);
+    fprintf(stderr, "note: %s\n", text);
+}
+
 nmlp_progress nmlp_cli_progress(nmlp_cli_bar *bar) {
     *bar = (nmlp_cli_bar){.enabled = isatty(STDERR_FILENO) == 1};
-    return (nmlp_progress){.update = update_bar, .ctx = bar};
+    return (nmlp_progress){.update = update_bar, .ctx = bar, .note = print_note};
 }
 
 void nmlp_cli_progress_end(nmlp_cli_bar *bar) {

@@ -141,7 +141,9 @@ static nmlp_status recover(const nmlp_cli *cli, const struct words *words, nmlp_
     o->on_step = show_step;
     o->ctx = &screen;
     NMLP_TRY(nmlp_recover(&model, ids.data, (int64_t)ids.len, words->output, o, report, err));
-    NMLP_TRY(write_curve(report, words->output, err));
+    st = write_curve(report, words->output, err);
+    if (st != NMLP_OK && !err->hint[0])
+        nmlp_fail_hint(err, "the model in %s is complete but for this chart", words->output);
 out:
     nmlp_cli_progress_end(&bar);
     nmlp_pool_destroy(o->pool);

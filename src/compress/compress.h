@@ -72,8 +72,9 @@ typedef struct nmlp_compress_report {
 void nmlp_compress_report_fini(nmlp_compress_report *report);
 
 /* Compresses the engine's model, calibrated on the token ids of a text, into the directory `out_dir`. The old directory
- * stays until the new one is complete. While working, "<out_dir>.work.partial" holds finished layers; a run that was
- * killed goes on from there with `resume`, to the same bytes. */
+ * stays until the new one is complete. While working, "<out_dir>.work.partial" holds finished layers. A run that failed
+ * or was killed goes on from there with `resume`, to the same bytes; what does not fit this model, text and these
+ * options is made again, with a note to `progress`. */
 nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n_ids, const char *out_dir,
                               const nmlp_compress_options *options, nmlp_compress_report *report, nmlp_err *err);
 

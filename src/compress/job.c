@@ -3,15 +3,16 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/dir_stage.h"
 #include "base/json_write.h"
 #include "base/mem.h"
 #include "checkpoint/target.h"
 #include "compress/compress.h"
-#include "compress/fingerprint.h"
 #include "compress/ranks/rank_file.h"
 #include "compress/refit/refit.h"
 #include "compress/factor/factor_pass.h"
 #include "compress/record.h"
+#include "compress/work.h"
 #include "compress/write.h"
 #include "linalg/linalg.h"
 
@@ -69,8 +70,9 @@ struct job {
     nmlp_compress_options chosen;
     nmlp_compress_report *report;
     nmlp_calib_windows windows;
+    nmlp_dir_stage output; /* held from the beginning: an output that cannot be written is found before the work */
     nmlp_dir_stage work;
-    nmlp_fingerprint fingerprint;
+    nmlp_compress_fingerprint fingerprint;
     nmlp_factor_file *factor_files; /* [L] */
     nmlp_layer_file *finished;      /* [L] */
     nmlp_heldout heldout;
@@ -78,14 +80,30 @@ struct job {
     double budget;
 };
 
+static nmlp_status check_range(const char *field, int64_t value, int64_t least, int64_t most, nmlp_err *err) {
+    if (value >= least && value <= most) return NMLP_OK;
+    return nmlp_fail_field(err, NMLP_E_ARG, field, "is %lld; it must be from %lld to %lld", (long long)value,
+                           (long long)least, (long long)most);
+}
+
+/* Sums and products of counts within these bounds fit 64 bits. */
+static nmlp_status check_counts(const nmlp_compress_options *o, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(check_range("tile", o->tile, 1, 1 << 24, err));
+    NMLP_RETURN_IF_FAILED(check_range("context", o->context, 2, INT64_C(1) << 31, err));
+    NMLP_RETURN_IF_FAILED(check_range("calibration_tokens", o->calib_tokens, 1, INT64_C(1) << 40, err));
+    NMLP_RETURN_IF_FAILED(check_range("heldout_tokens", o->heldout_tokens, 0, INT64_C(1) << 40, err));
+    NMLP_RETURN_IF_FAILED(check_range("rounds", o->rounds, 0, 8, err));
+    if (o->cap >= 0 && o->cap <= 1) return NMLP_OK;
+    return nmlp_fail_field(err, NMLP_E_ARG, "cap", "is %g; it must be from 0 (none) to 1", o->cap);
+}
+
 static nmlp_status check_options(const nmlp_model *m, const nmlp_compress_options *o, nmlp_err *err) {
     if (o->budget_ms <= 0 && !(o->ratio > 0 && o->ratio < 1)) {
         nmlp_fail_field(err, NMLP_E_ARG, "ratio", "is %g; it must be above 0 and below 1", o->ratio);
         nmlp_fail_hint(err, "it is the fraction of MLP parameters to remove; 0.2 keeps 80 %%");
         return NMLP_E_ARG;
     }
-    if (o->tile < 1)
-        return nmlp_fail_field(err, NMLP_E_ARG, "tile", "is %lld; it must be at least 1", (long long)o->tile);
+    NMLP_RETURN_IF_FAILED(check_counts(o, err));
     if (m->config.compressed)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED,
                          "%s: is compressed already; compress the dense checkpoint, or expand this one first",
@@ -163,10 +181,26 @@ static nmlp_status check_ranks(const struct job *j, nmlp_err *err) {
     return nmlp_search_uniform(&search, j->report->ranks, err);
 }
 
+static nmlp_status open_work(struct job *j, const char *out_dir, nmlp_err *err) {
+    const nmlp_compress_options *o = j->options;
+    nmlp_str work;
+    nmlp_str_init(&work);
+    nmlp_str_puts(&work, o->work_dir ? o->work_dir : out_dir);
+    while (work.len > 1 && work.data[work.len - 1] == '/') work.data[--work.len] = '\0';
+    if (!o->work_dir) nmlp_str_puts(&work, ".work");
+    nmlp_status st = nmlp_str_status(&work, err);
+    if (st == NMLP_OK && strncmp(nmlp_str_text(&work), out_dir, work.len) == 0 &&
+        strspn(out_dir + work.len, "/") == strlen(out_dir + work.len))
+        st = nmlp_fail_field(err, NMLP_E_ARG, "work_dir", "is %s; it must be another directory than the output",
+                             o->work_dir);
+    if (st == NMLP_OK) st = nmlp_dir_stage_open(&j->work, nmlp_str_text(&work), o->resume, err);
+    nmlp_str_fini(&work);
+    return st;
+}
+
 static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, const char *out_dir, nmlp_err *err) {
     const nmlp_compress_options *o = j->options;
     const nmlp_config *c = &j->model->config;
-    nmlp_str work;
     NMLP_RETURN_IF_FAILED(check_options(j->model, o, err));
     NMLP_RETURN_IF_FAILED(nmlp_target_check(out_dir, j->model->checkpoint.dir, err));
     NMLP_RETURN_IF_FAILED(set_budget(j, err));
@@ -184,21 +218,26 @@ static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, co
     }
     j->report->calib_tokens = nmlp_calib_windows_calib_tokens(&j->windows);
     j->report->heldout_tokens = nmlp_calib_windows_heldout_tokens(&j->windows);
-    j->fingerprint = nmlp_job_fingerprint(j->engine, &j->windows, o);
+    j->fingerprint = nmlp_compress_fingerprint_of(j->engine, &j->windows, o);
     j->factor_files = nmlp_mem_new((size_t)c->n_layers, sizeof *j->factor_files, err);
     j->finished = nmlp_mem_new((size_t)c->n_layers, sizeof *j->finished, err);
     if (!j->factor_files || !j->finished) return NMLP_E_NOMEM;
-    nmlp_str_init(&work);
-    nmlp_str_puts(&work, o->work_dir ? o->work_dir : out_dir);
-    while (work.len > 1 && work.data[work.len - 1] == '/') work.data[--work.len] = '\0';
-    if (!o->work_dir) nmlp_str_puts(&work, ".work");
-    nmlp_status st = nmlp_str_status(&work, err);
-    if (st == NMLP_OK) st = nmlp_dir_stage_open(&j->work, nmlp_str_text(&work), o->resume, err);
-    nmlp_str_fini(&work);
-    return st;
+    NMLP_RETURN_IF_FAILED(nmlp_dir_stage_open(&j->output, out_dir, false, err));
+    return open_work(j, out_dir, err);
 }
 
-static void close_job(struct job *j, nmlp_status st) {
+/* Finished layers outlive every failure. */
+static void close_work(struct job *j, nmlp_status st, nmlp_err *err) {
+    bool unfinished = st != NMLP_OK && nmlp_dir_stage_has_files(&j->work);
+    if (unfinished && err && !err->hint[0])
+        nmlp_fail_hint(err, "what is done is kept in %s; the same command with `resume` goes on from there",
+                       j->work.temp_path);
+    if (unfinished || (st == NMLP_OK && j->options->keep_work)) nmlp_dir_stage_keep(&j->work);
+    nmlp_dir_stage_abort(&j->work);
+    nmlp_dir_stage_abort(&j->output);
+}
+
+static void close_job(struct job *j, nmlp_status st, nmlp_err *err) {
     for (int64_t l = 0; l < j->model->config.n_layers; l++) {
         if (j->factor_files) nmlp_factor_file_close(&j->factor_files[l]);
         if (j->finished) nmlp_layer_file_close(&j->finished[l]);
@@ -207,8 +246,7 @@ static void close_job(struct job *j, nmlp_status st) {
     nmlp_mem_free(j->finished);
     nmlp_heldout_destroy(&j->heldout);
     nmlp_calib_windows_fini(&j->windows);
-    if (st == NMLP_E_INTERRUPTED || (st == NMLP_OK && j->options->keep_work)) nmlp_dir_stage_keep(&j->work);
-    nmlp_dir_stage_abort(&j->work);
+    close_work(j, st, err);
     nmlp_linalg_end(j->blas_threads);
 }
 
@@ -238,7 +276,8 @@ static nmlp_status find_ranks(struct job *j, nmlp_err *err) {
     nmlp_compress_report *r = j->report;
     nmlp_rank_plan plan;
     char path[PATH_MAX_BYTES];
-    bool found;
+    nmlp_work_state state;
+    nmlp_work_tally tally = {0};
     memset(&plan, 0, sizeof plan);
     if (j->windows.n_heldout) {
         const struct effort *effort = effort_for(&j->model->config);
@@ -250,8 +289,11 @@ static nmlp_status find_ranks(struct job *j, nmlp_err *err) {
         r->dense = j->heldout.dense;
     }
     NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, j->work.temp_path, "ranks", err));
-    NMLP_RETURN_IF_FAILED(nmlp_rank_plan_read(path, j->fingerprint.search, &plan, r->ranks, r->n_layers, &found, err));
-    if (!found) {
+    NMLP_RETURN_IF_FAILED(
+        nmlp_rank_plan_read(path, j->fingerprint.search, &j->model->config, &plan, r->ranks, &state, err));
+    tally.n[state]++;
+    nmlp_work_tally_note(&tally, "ranks", j->options->progress);
+    if (state != NMLP_WORK_VALID) {
         NMLP_RETURN_IF_FAILED(choose_ranks(j, &plan, err));
         NMLP_RETURN_IF_FAILED(nmlp_rank_plan_write(path, j->fingerprint.search, &plan, r->ranks, r->n_layers, err));
     }
@@ -283,11 +325,13 @@ static nmlp_status finish_plain(struct job *j, nmlp_err *err) {
 static nmlp_status open_finished(struct job *j, bool refitted, nmlp_err *err) {
     for (int64_t l = 0; l < j->report->n_layers; l++) {
         char path[PATH_MAX_BYTES];
-        bool found;
+        nmlp_work_state state;
         nmlp_layer_file_close(&j->finished[l]);
         NMLP_RETURN_IF_FAILED(nmlp_refit_path(path, sizeof path, j->work.temp_path, l, refitted, err));
-        NMLP_RETURN_IF_FAILED(nmlp_layer_file_open(&j->finished[l], path, j->fingerprint.job, &found, err));
-        if (!found) return nmlp_fail(err, NMLP_E_IO, "%s: was written a moment ago and cannot be read back", path);
+        NMLP_RETURN_IF_FAILED(nmlp_layer_file_open(&j->finished[l], path, j->fingerprint.job, &j->report->ranks[l],
+                                                   &j->model->layers[l], &state, err));
+        if (state != NMLP_WORK_VALID)
+            return nmlp_fail(err, NMLP_E_IO, "%s: was written a moment ago and cannot be read back", path);
     }
     return NMLP_OK;
 }
@@ -376,7 +420,7 @@ static void fill_errors(struct job *j) {
     }
 }
 
-static nmlp_status write_out(struct job *j, const char *out_dir, nmlp_err *err) {
+static nmlp_status write_out(struct job *j, nmlp_err *err) {
     nmlp_compress_report *r = j->report;
     nmlp_model_size before = nmlp_model_measure(j->model);
     nmlp_compressed_size after;
@@ -392,8 +436,8 @@ static nmlp_status write_out(struct job *j, const char *out_dir, nmlp_err *err) 
     nmlp_compress_record_write(j->options, r, &text);
     nmlp_status st = nmlp_str_status(&text, err);
     if (st == NMLP_OK)
-        st = nmlp_compressed_write(j->model, j->finished, out_dir, nmlp_str_text(&text), j->options->progress, &after,
-                                   err);
+        st = nmlp_compressed_write(j->model, j->finished, &j->output, nmlp_str_text(&text), j->options->progress,
+                                   &after, err);
     nmlp_str_fini(&text);
     if (st != NMLP_OK) return st;
     r->params_after = after.params;
@@ -419,8 +463,8 @@ nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n
                     .blas_threads = nmlp_linalg_begin()};
     const struct effort *effort = effort_for(&j.model->config);
     nmlp_status st = NMLP_OK;
-    if (options->rounds < 0) j.chosen.rounds = effort->rounds;
-    if (options->heldout_tokens < 0) j.chosen.heldout_tokens = effort->heldout_tokens;
+    if (options->rounds == -1) j.chosen.rounds = effort->rounds;
+    if (options->heldout_tokens == -1) j.chosen.heldout_tokens = effort->heldout_tokens;
     /* Bases of gate and up apart cost a large model as much again as everything else, and rarely win. */
     if (options->joint == NMLP_JOINT_AUTO && options->adaptive && nmlp_compress_is_large(&j.model->config))
         j.chosen.joint = NMLP_JOINT_ALWAYS;
@@ -443,10 +487,10 @@ nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n
     NMLP_TRY(new_curves(report, &j.model->config, j.options->tile, err));
     fill_errors(&j);
     nmlp_compress_times_enter(&report->times, NMLP_COMPRESS_WORK_FILES);
-    NMLP_TRY(write_out(&j, out_dir, err));
+    NMLP_TRY(write_out(&j, err));
     nmlp_compress_times_enter(&report->times, NMLP_COMPRESS_WORK_OTHER);
 out:
-    close_job(&j, st);
+    close_job(&j, st, err);
     if (st != NMLP_OK) nmlp_compress_report_fini(report);
     return st;
 }

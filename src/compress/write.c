@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/dir_stage.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "checkpoint/checkpoint_write.h"
@@ -96,15 +97,13 @@ static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp
     return NMLP_OK;
 }
 
-nmlp_status nmlp_compressed_write(const nmlp_model *m, const nmlp_layer_file *layers, const char *dir,
+nmlp_status nmlp_compressed_write(const nmlp_model *m, const nmlp_layer_file *layers, nmlp_dir_stage *stage,
                                   const char *neuronmlp, const nmlp_progress *progress, nmlp_compressed_size *size,
                                   nmlp_err *err) {
     struct outputs o = {0};
-    nmlp_dir_stage stage = {0};
     nmlp_status st = NMLP_OK;
     nmlp_arena_init(&o.arena);
     NMLP_TRY(list_outputs(&o, m, layers, size, err));
-    NMLP_TRY(nmlp_dir_stage_open(&stage, dir, false, err));
     nmlp_checkpoint_source source = {.specs = o.specs,
                                      .n_specs = o.n,
                                      .put = put,
@@ -112,12 +111,11 @@ nmlp_status nmlp_compressed_write(const nmlp_model *m, const nmlp_layer_file *la
                                      .max_shard_bytes = shard_bytes,
                                      .progress = progress,
                                      .stage = "writing"};
-    NMLP_TRY(nmlp_checkpoint_write(stage.temp_path, &source, err));
-    NMLP_TRY(nmlp_config_save(&m->config, neuronmlp, stage.temp_path, err));
-    NMLP_TRY(nmlp_model_copy_side_files(m->checkpoint.dir, stage.temp_path, err));
-    NMLP_TRY(nmlp_dir_stage_commit(&stage, err));
+    NMLP_TRY(nmlp_checkpoint_write(stage->temp_path, &source, err));
+    NMLP_TRY(nmlp_config_save(&m->config, neuronmlp, stage->temp_path, err));
+    NMLP_TRY(nmlp_model_copy_side_files(m->checkpoint.dir, stage->temp_path, err));
+    NMLP_TRY(nmlp_dir_stage_commit(stage, err));
 out:
-    nmlp_dir_stage_abort(&stage);
     nmlp_arena_fini(&o.arena);
     return st;
 }

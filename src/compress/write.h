@@ -2,6 +2,7 @@
 #ifndef NMLP_COMPRESS_WRITE_H
 #define NMLP_COMPRESS_WRITE_H
 
+#include "base/dir_stage.h"
 #include "base/progress.h"
 #include "base/status.h"
 #include "compress/factor/layer_file.h"
@@ -13,9 +14,9 @@ typedef struct nmlp_compressed_size {
     int64_t bytes;
 } nmlp_compressed_size;
 
-/* Writes weights, config.json (with the text of the "neuronmlp" object) and side files into a new directory that
- * appears at once. */
-nmlp_status nmlp_compressed_write(const nmlp_model *model, const nmlp_layer_file *layers, const char *dir,
+/* Writes weights, config.json (with the text of the "neuronmlp" object) and side files into the directory of
+ * `stage`, which then appears at once; the stage is closed by success. */
+nmlp_status nmlp_compressed_write(const nmlp_model *model, const nmlp_layer_file *layers, nmlp_dir_stage *stage,
                                   const char *neuronmlp, const nmlp_progress *progress, nmlp_compressed_size *size,
                                   nmlp_err *err);
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/dir_stage.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "checkpoint/checkpoint_write.h"
@@ -11,16 +12,12 @@
 enum { PATH_MAX_BYTES = 4096, SIDE_FILE_MAX_BYTES = 256 << 20, ROW_GRAIN = 4 };
 
 nmlp_status nmlp_model_copy_side_files(const char *from_dir, const char *to_dir, nmlp_err *err) {
-    static const char *const names[] = {
-        "tokenizer.json",         "tokenizer.model",         "added_tokens.json", "tokenizer_config.json",
-        "generation_config.json", "special_tokens_map.json", "vocab.json",        "merges.txt",
-        "chat_template.jinja",    "chat_template.json",      "calib.txt"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; nmlp_side_file_names[i]; i++) {
         char from[PATH_MAX_BYTES];
         char to[PATH_MAX_BYTES];
         nmlp_str text;
-        NMLP_RETURN_IF_FAILED(nmlp_path_join(from, sizeof from, from_dir, names[i], err));
-        NMLP_RETURN_IF_FAILED(nmlp_path_join(to, sizeof to, to_dir, names[i], err));
+        NMLP_RETURN_IF_FAILED(nmlp_path_join(from, sizeof from, from_dir, nmlp_side_file_names[i], err));
+        NMLP_RETURN_IF_FAILED(nmlp_path_join(to, sizeof to, to_dir, nmlp_side_file_names[i], err));
         if (!nmlp_file_exists(from)) continue;
         nmlp_str_init(&text);
         nmlp_status st = nmlp_file_read(&text, from, SIDE_FILE_MAX_BYTES, err);

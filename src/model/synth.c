@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/dir_stage.h"
 #include "base/file.h"
 #include "base/json_write.h"
 #include "base/mem.h"

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/dir_stage.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "checkpoint/target.h"

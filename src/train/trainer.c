@@ -4,43 +4,31 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/hash64.h"
+#include "model/fingerprint.h"
+#include "neuronmlp/version.h"
 
 enum {
     MICRO_TOKENS = 1024, /* computed at once: enough rows for the matmuls, activations of one layer still small */
     MOST_WRITTEN = 256   /* windows the teacher writes; they come again when more are needed */
 };
 
-static uint64_t mix(uint64_t hash, const void *data, size_t bytes) {
-    const unsigned char *at = data;
-    for (size_t i = 0; i < bytes; i++) hash = (hash ^ at[i]) * 0x100000001b3u;
-    return hash;
-}
-
-/* A teacher by the beginnings of its tensors. */
-static uint64_t mix_teacher(uint64_t hash, const nmlp_model *teacher) {
-    for (size_t i = 0; teacher && i < teacher->checkpoint.n_tensors; i++) {
-        const nmlp_view *view = &teacher->checkpoint.tensors[i].view;
-        size_t bytes = nmlp_view_bytes(view);
-        hash = mix(hash, &bytes, sizeof bytes);
-        hash = mix(hash, view->data, bytes < 256 ? bytes : 256);
-    }
-    return hash;
-}
-
-/* Everything the trajectory depends on. */
-static uint64_t fingerprint(const nmlp_trainer *t, int64_t n_ids) {
+/* Everything the weights of every step depend on. */
+static uint64_t fingerprint(const nmlp_trainer *t, const char *kernels, int64_t n_ids) {
     const nmlp_recover_options *o = &t->options;
     int64_t whole[] = {
         o->mode,          o->set,        o->steps,   o->batch,    o->context,         o->warmup, o->lora_rank,
         (int64_t)o->seed, o->eval_every, o->heldout, o->patience, o->teacher ? 1 : 0, n_ids,     (int64_t)t->n_trained};
     double parts[] = {o->explore, o->match, o->rate, o->rate_floor, o->clip, o->weight_decay};
-    uint64_t hash = mix(0xcbf29ce484222325u, whole, sizeof whole);
-    hash = mix(hash, parts, sizeof parts);
-    hash = mix_teacher(hash, o->teacher);
-    hash = mix(hash, t->corpus.ids, (size_t)n_ids * sizeof *t->corpus.ids);
-    for (size_t i = 0; i < t->n_trained; i++)
-        hash = mix(hash, t->trained[i].data, (size_t)t->trained[i].n * sizeof(float));
-    return hash;
+    const char *products = nmlp_train_net_exec(t->net)->products->name;
+    uint64_t hash = nmlp_hash64(NMLP_VERSION_STRING, sizeof NMLP_VERSION_STRING, 0);
+    hash = nmlp_hash64(kernels, strlen(kernels), hash);
+    hash = nmlp_hash64(products, strlen(products), hash);
+    hash = nmlp_hash64(whole, sizeof whole, hash);
+    hash = nmlp_hash64(parts, sizeof parts, hash);
+    hash = nmlp_hash64(t->corpus.ids, (size_t)n_ids * sizeof *t->corpus.ids, hash);
+    hash = nmlp_model_fingerprint(t->model, o->pool, hash);
+    return o->teacher ? nmlp_model_fingerprint(o->teacher, o->pool, hash) : hash;
 }
 
 static nmlp_status add_trained(nmlp_trainer *t, float *data, float *grad, int64_t n, nmlp_err *err) {
@@ -137,11 +125,10 @@ static nmlp_status open_author(nmlp_trainer *t, nmlp_err *err) {
     return NMLP_OK;
 }
 
-static nmlp_status check_options(nmlp_trainer *t, nmlp_err *err) {
+static nmlp_status check_options(nmlp_trainer *t, const nmlp_kernels **kernels, nmlp_err *err) {
     nmlp_recover_options *o = &t->options;
     const nmlp_cpu *cpu = nmlp_cpu_get();
-    const nmlp_kernels *kernels;
-    NMLP_RETURN_IF_FAILED(nmlp_kernels_select(&kernels, cpu, o->isa, err)); /* refuses unknown names */
+    NMLP_RETURN_IF_FAILED(nmlp_kernels_select(kernels, cpu, o->isa, err)); /* refuses unknown names */
     int64_t most = t->model->config.max_positions;
     if (o->context == 0) o->context = most < 512 ? most : 512;
     if (o->rate == 0) o->rate = o->mode == NMLP_RECOVER_LORA ? 1e-3 : 3e-4;
@@ -149,18 +136,23 @@ static nmlp_status check_options(nmlp_trainer *t, nmlp_err *err) {
     if (o->context < 2 || o->context > most)
         return nmlp_fail_field(err, NMLP_E_LIMIT, "context", "is %lld; it must be from 2 to the model's %lld",
                                (long long)o->context, (long long)most);
-    if (o->steps < 1 || o->batch < 1 || o->eval_every < 1)
-        return nmlp_fail_field(err, NMLP_E_ARG, "steps", "is %lld; it, `batch` and `eval_every` must be at least 1",
-                               (long long)o->steps);
+    const struct {
+        const char *field;
+        int64_t value, least, most;
+    } counts[] = {{"steps", o->steps, 1, 1 << 24},           {"batch", o->batch, 1, 1 << 20},
+                  {"eval_every", o->eval_every, 1, 1 << 24}, {"heldout", o->heldout, 1, 1 << 24},
+                  {"warmup", o->warmup, 0, 1 << 24},         {"patience", o->patience, 0, 1 << 24},
+                  {"lora_rank", o->lora_rank, 1, 1 << 20}};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        if (counts[i].value < counts[i].least || counts[i].value > counts[i].most)
+            return nmlp_fail_field(err, NMLP_E_ARG, counts[i].field, "is %lld; it must be from %lld to %lld",
+                                   (long long)counts[i].value, (long long)counts[i].least, (long long)counts[i].most);
     if (!(o->rate > 0)) return nmlp_fail_field(err, NMLP_E_ARG, "rate", "is %g; it must be above 0", o->rate);
-    if (o->clip < 0 || o->weight_decay < 0 || o->match < 0)
-        return nmlp_fail_field(err, NMLP_E_ARG, "clip", "is %g; it, `weight_decay` and `match` must not be below 0",
-                               o->clip);
+    if (!(o->clip >= 0 && o->weight_decay >= 0 && o->match >= 0))
+        return nmlp_fail(err, NMLP_E_ARG, "`clip`, `weight_decay` and `match` must not be below 0");
     if (!(o->explore >= 0 && o->explore <= 1) || (o->explore > 0 && !o->teacher))
         return nmlp_fail_field(err, NMLP_E_ARG, "explore",
                                "is %g; it must be from 0 to 1, and needs a teacher to write", o->explore);
-    if (o->mode == NMLP_RECOVER_LORA && o->lora_rank < 1)
-        return nmlp_fail_field(err, NMLP_E_ARG, "lora_rank", "is %lld; it must be at least 1", (long long)o->lora_rank);
     if (o->warmup >= o->steps) o->warmup = o->steps / 4;
     return NMLP_OK;
 }
@@ -177,7 +169,8 @@ nmlp_status nmlp_trainer_init(nmlp_trainer *t, const nmlp_model *model, const in
                               const nmlp_recover_options *options, nmlp_err *err) {
     *t = (nmlp_trainer){.model = model, .options = *options};
     nmlp_arena_init(&t->arena);
-    NMLP_RETURN_IF_FAILED(check_options(t, err));
+    const nmlp_kernels *kernels;
+    NMLP_RETURN_IF_FAILED(check_options(t, &kernels, err));
     NMLP_RETURN_IF_FAILED(check_ids(t, ids, n_ids, err));
     const nmlp_recover_options *o = &t->options;
     t->micro = MICRO_TOKENS / o->context;
@@ -194,7 +187,7 @@ nmlp_status nmlp_trainer_init(nmlp_trainer *t, const nmlp_model *model, const in
     t->targets = nmlp_arena_new(&t->arena, (size_t)rows, sizeof *t->targets, err);
     t->log = nmlp_arena_new(&t->arena, (size_t)o->steps + 1, sizeof *t->log, err);
     if (!t->ids || !t->targets || !t->log) return NMLP_E_NOMEM;
-    t->fingerprint = fingerprint(t, n_ids);
+    t->fingerprint = fingerprint(t, nmlp_kernels_name(kernels), n_ids);
     return NMLP_OK;
 }
 

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/dir_stage.h"
 #include "base/file.h"
 #include "checkpoint/checkpoint_write.h"
 #include "model/expand.h"

@@ -4,20 +4,15 @@
 
 #include "base/mem.h"
 
-enum { ALIGN = 64 };
-static const char magic[8] = {'N', 'M', 'L', 'P', 'N', 'S', 'T', '2'};
+static const char magic[] = "NMLPNST3";
 
+/* At the front of the payload; row weights and the parts of every entry follow, each at a multiple of 64 bytes. */
 struct header {
-    char magic[8];
-    uint64_t fingerprint;
     struct {
         int64_t rows, cols, rank, full, dtype;
     } entry[NMLP_NESTED_COUNT];
     int64_t n_weights;
-    char pad[ALIGN - (24 + 5 * 8 * NMLP_NESTED_COUNT) % ALIGN];
 };
-
-static size_t padded(size_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
 
 static size_t part_bytes(const nmlp_nested *n, int part) {
     size_t elem = nmlp_dtype_bytes(n->dtype);
@@ -28,19 +23,11 @@ static size_t part_bytes(const nmlp_nested *n, int part) {
     }
 }
 
-static nmlp_status put_padded(nmlp_file_writer *w, const void *bytes, size_t len, nmlp_err *err) {
-    static const char zeros[ALIGN];
-    if (len == 0) return NMLP_OK;
-    NMLP_RETURN_IF_FAILED(nmlp_file_writer_write(w, bytes, len, err));
-    return nmlp_file_writer_write(w, zeros, padded(len) - len, err);
-}
-
 nmlp_status nmlp_factor_file_write(const char *path, uint64_t fingerprint, const nmlp_nested *nested,
                                    const double *row_weights, int64_t n_weights, nmlp_err *err) {
-    nmlp_file_writer writer;
-    struct header header = {.fingerprint = fingerprint, .n_weights = n_weights};
+    nmlp_work_writer writer;
+    struct header header = {.n_weights = n_weights};
     nmlp_status st = NMLP_OK;
-    memcpy(header.magic, magic, sizeof magic);
     for (int i = 0; i < NMLP_NESTED_COUNT; i++) {
         const nmlp_nested *n = &nested[i];
         header.entry[i].rows = n->rows;
@@ -49,52 +36,64 @@ nmlp_status nmlp_factor_file_write(const char *path, uint64_t fingerprint, const
         header.entry[i].full = n->full;
         header.entry[i].dtype = (int64_t)n->dtype;
     }
-    NMLP_RETURN_IF_FAILED(nmlp_file_writer_open(&writer, path, err));
-    NMLP_TRY(nmlp_file_writer_write(&writer, &header, sizeof header, err));
-    NMLP_TRY(put_padded(&writer, row_weights, (size_t)n_weights * sizeof *row_weights, err));
+    NMLP_RETURN_IF_FAILED(nmlp_work_writer_open(&writer, path, magic, fingerprint, err));
+    NMLP_TRY(nmlp_work_writer_put_padded(&writer, &header, sizeof header, err));
+    NMLP_TRY(nmlp_work_writer_put_padded(&writer, row_weights, (size_t)n_weights * sizeof *row_weights, err));
     for (int i = 0; i < NMLP_NESTED_COUNT; i++) {
         const void *parts[3] = {nested[i].loss, nested[i].ut, nested[i].v};
         for (int part = 0; part < 3 && nested[i].rank > 0; part++)
-            NMLP_TRY(put_padded(&writer, parts[part], part_bytes(&nested[i], part), err));
+            NMLP_TRY(nmlp_work_writer_put_padded(&writer, parts[part], part_bytes(&nested[i], part), err));
     }
-    return nmlp_file_writer_commit(&writer, err);
+    return nmlp_work_writer_commit(&writer, err);
 out:
-    nmlp_file_writer_abort(&writer);
+    nmlp_work_writer_abort(&writer);
     return st;
 }
 
-/* The files are this program's own, complete by construction and guarded by the job's fingerprint. */
-nmlp_status nmlp_factor_file_open(nmlp_factor_file *factor_file, const char *path, uint64_t fingerprint, bool *found,
-                                  nmlp_err *err) {
+/* Whether an entry has the shape that the model's matrix asks for. */
+static bool fits_model(const struct header *h, int i, const nmlp_config *c) {
+    int64_t rows = i == NMLP_NESTED_DOWN ? c->hidden : i == NMLP_NESTED_JOINT ? 2 * c->intermediate : c->intermediate;
+    int64_t cols = i == NMLP_NESTED_DOWN ? c->intermediate : c->hidden;
+    int64_t dtype = h->entry[i].dtype, rank = h->entry[i].rank;
+    if (rank == 0) return true; /* not made */
+    return h->entry[i].rows == rows && h->entry[i].cols == cols && h->entry[i].full == c->hidden && rank > 0 &&
+           rank <= nmlp_rank_break_even(rows, cols) && rank <= c->hidden && dtype >= NMLP_DTYPE_F32 &&
+           dtype <= NMLP_DTYPE_F16;
+}
+
+static bool read_payload(nmlp_factor_file *file, size_t payload_bytes, const nmlp_config *c) {
     struct header header;
-    *factor_file = (nmlp_factor_file){0};
-    *found = false;
-    if (!nmlp_file_exists(path)) return NMLP_OK;
-    NMLP_RETURN_IF_FAILED(nmlp_file_map_open(&factor_file->map, path, err));
-    size_t at = sizeof header;
-    if (factor_file->map.bytes < at) goto other;
-    memcpy(&header, factor_file->map.data, sizeof header);
-    if (memcmp(header.magic, magic, sizeof magic) != 0 || header.fingerprint != fingerprint) goto other;
-    if (header.n_weights > 0) factor_file->row_weights = (const double *)(const void *)(factor_file->map.data + at);
-    at += padded((size_t)header.n_weights * sizeof *factor_file->row_weights);
+    nmlp_work_cursor cursor = {.at = file->map.data, .left_bytes = payload_bytes};
+    const void *front = nmlp_work_take(&cursor, sizeof header, true);
+    if (!front) return false;
+    memcpy(&header, front, sizeof header);
+    if (header.n_weights != 0 && header.n_weights != 2 * c->intermediate) return false;
+    const double *row_weights = nmlp_work_take(&cursor, (size_t)header.n_weights * sizeof(double), true);
+    file->row_weights = header.n_weights ? row_weights : NULL;
     for (int i = 0; i < NMLP_NESTED_COUNT; i++) {
-        nmlp_nested *n = &factor_file->nested[i];
-        n->rows = header.entry[i].rows;
-        n->cols = header.entry[i].cols;
-        n->rank = header.entry[i].rank;
-        n->full = header.entry[i].full;
-        n->dtype = (nmlp_dtype)header.entry[i].dtype;
-        if (n->rank == 0) continue;
-        n->loss = (const double *)(const void *)(factor_file->map.data + at);
-        n->ut = factor_file->map.data + (at += padded(part_bytes(n, 0)));
-        n->v = factor_file->map.data + (at += padded(part_bytes(n, 1)));
-        at += padded(part_bytes(n, 2));
+        nmlp_nested *n = &file->nested[i];
+        if (!fits_model(&header, i, c)) return false;
+        if (header.entry[i].rank == 0) continue;
+        *n = (nmlp_nested){.rows = header.entry[i].rows,
+                           .cols = header.entry[i].cols,
+                           .rank = header.entry[i].rank,
+                           .full = header.entry[i].full,
+                           .dtype = (nmlp_dtype)header.entry[i].dtype};
+        n->loss = nmlp_work_take(&cursor, part_bytes(n, 0), true);
+        n->ut = nmlp_work_take(&cursor, part_bytes(n, 1), true);
+        n->v = nmlp_work_take(&cursor, part_bytes(n, 2), true);
     }
-    if (at != factor_file->map.bytes) goto other;
-    *found = true;
-    return NMLP_OK;
-other:
-    nmlp_factor_file_close(factor_file);
+    return !cursor.failed && cursor.left_bytes == 0;
+}
+
+nmlp_status nmlp_factor_file_open(nmlp_factor_file *file, const char *path, uint64_t fingerprint,
+                                  const nmlp_config *config, nmlp_work_state *state, nmlp_err *err) {
+    size_t payload_bytes = 0;
+    *file = (nmlp_factor_file){0};
+    NMLP_RETURN_IF_FAILED(nmlp_work_file_open(&file->map, path, magic, fingerprint, &payload_bytes, state, err));
+    if (*state != NMLP_WORK_VALID || read_payload(file, payload_bytes, config)) return NMLP_OK;
+    *state = NMLP_WORK_DAMAGED;
+    nmlp_factor_file_close(file);
     return NMLP_OK;
 }
 

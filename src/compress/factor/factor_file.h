@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/file.h"
 #include "base/status.h"
+#include "base/work_file.h"
 #include "compress/factor/factorise.h"
 #include "kernels/kernels.h"
 #include "model/model.h"
@@ -21,9 +21,9 @@ typedef struct nmlp_factor_file {
 /* row_weights [n_weights] may be NULL with n_weights 0. */
 nmlp_status nmlp_factor_file_write(const char *path, uint64_t fingerprint, const nmlp_nested *nested,
                                    const double *row_weights, int64_t n_weights, nmlp_err *err);
-/* *found false when the file is absent, incomplete or of another job. */
-nmlp_status nmlp_factor_file_open(nmlp_factor_file *factor_file, const char *path, uint64_t fingerprint, bool *found,
-                                  nmlp_err *err);
+/* Where *state is not NMLP_WORK_VALID nothing is open. Shapes are those of the model. */
+nmlp_status nmlp_factor_file_open(nmlp_factor_file *factor_file, const char *path, uint64_t fingerprint,
+                                  const nmlp_config *config, nmlp_work_state *state, nmlp_err *err);
 void nmlp_factor_file_close(nmlp_factor_file *factor_file);
 /* Gives the memory of the mapped file back; whoever reads it again brings it in again. */
 void nmlp_factor_file_release(const nmlp_factor_file *factor_file);

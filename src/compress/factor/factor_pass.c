@@ -5,7 +5,7 @@
 
 #include "base/mem.h"
 #include "compress/calibrate/gram.h"
-#include "compress/refit/refit.h"
+#include "compress/work.h"
 #include "compress/calibrate/hidden_states.h"
 #include "compress/factor/products.h"
 
@@ -125,16 +125,19 @@ static nmlp_status factor_path(const nmlp_factor_pass *s, int64_t l, char *path,
 }
 
 /* Opens what an earlier run left; says how many layers are still to do. */
-static nmlp_status open_found(const nmlp_factor_pass *s, nmlp_factor_file *factor_files, int64_t n_layers,
-                              int64_t *n_missing, nmlp_err *err) {
-    *n_missing = 0;
-    for (int64_t l = 0; l < n_layers; l++) {
+static nmlp_status open_found(const nmlp_factor_pass *s, nmlp_factor_file *factor_files, int64_t *n_missing,
+                              nmlp_err *err) {
+    const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
+    nmlp_work_tally tally = {0};
+    for (int64_t l = 0; l < c->n_layers; l++) {
         char path[PATH_MAX_BYTES];
-        bool found;
+        nmlp_work_state state;
         NMLP_RETURN_IF_FAILED(factor_path(s, l, path, err));
-        NMLP_RETURN_IF_FAILED(nmlp_factor_file_open(&factor_files[l], path, s->fingerprint, &found, err));
-        if (!found) ++*n_missing;
+        NMLP_RETURN_IF_FAILED(nmlp_factor_file_open(&factor_files[l], path, s->fingerprint, c, &state, err));
+        tally.n[state]++;
     }
+    nmlp_work_tally_note(&tally, "statistics of layers", s->options->progress);
+    *n_missing = c->n_layers - tally.n[NMLP_WORK_VALID];
     return NMLP_OK;
 }
 
@@ -142,7 +145,7 @@ static nmlp_status run_layer(nmlp_factor_pass *s, nmlp_hidden_states *stream, in
                              nmlp_factor_file *factor_file, nmlp_hidden_states_progress *progress, nmlp_err *err) {
     int64_t n = nmlp_engine_model(s->engine)->config.intermediate;
     char path[PATH_MAX_BYTES];
-    bool found;
+    nmlp_work_state state;
     if (factor_file->map.data) {
         nmlp_mlp_taps none = {0};
         return nmlp_hidden_states_run_layer(stream, s->engine, l, &none, progress, err);
@@ -156,7 +159,10 @@ static nmlp_status run_layer(nmlp_factor_pass *s, nmlp_hidden_states *stream, in
     nmlp_compress_work before = nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_OTHER);
     NMLP_RETURN_IF_FAILED(factorise_layer(s, l, b, stream->rows, path, err));
     nmlp_compress_times_enter(s->times, before);
-    return nmlp_factor_file_open(factor_file, path, s->fingerprint, &found, err);
+    NMLP_RETURN_IF_FAILED(
+        nmlp_factor_file_open(factor_file, path, s->fingerprint, &nmlp_engine_model(s->engine)->config, &state, err));
+    if (state == NMLP_WORK_VALID) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_IO, "%s: was written a moment ago and cannot be read back", path);
 }
 
 nmlp_status nmlp_factor_pass_run(nmlp_factor_pass *s, nmlp_factor_file *factor_files, nmlp_err *err) {
@@ -171,7 +177,7 @@ nmlp_status nmlp_factor_pass_run(nmlp_factor_pass *s, nmlp_factor_file *factor_f
     int64_t n_missing;
     const nmlp_cpu *cpu = nmlp_cpu_get();
     nmlp_arena_init(&arena);
-    NMLP_TRY(open_found(s, factor_files, c->n_layers, &n_missing, err));
+    NMLP_TRY(open_found(s, factor_files, &n_missing, err));
     if (n_missing == 0) goto out;
     NMLP_TRY(new_buffers(&b, &arena, c, tokens, err));
     NMLP_TRY(nmlp_kernels_select(&b.kernels, cpu, nmlp_engine_isa(s->engine), err));

@@ -2,12 +2,10 @@
 
 #include <string.h>
 
-enum { ALIGN = 64, N_VIEWS = 3 * NMLP_MLP_MATRICES };
-static const char magic[8] = {'N', 'M', 'L', 'P', 'L', 'A', 'Y', '1'};
+enum { N_VIEWS = 3 * NMLP_MLP_MATRICES };
+static const char magic[] = "NMLPLAY2";
 
 struct header {
-    char magic[8];
-    uint64_t fingerprint;
     int64_t rank[NMLP_MLP_MATRICES];
     int64_t joint;
     int64_t dense_refitted;
@@ -17,8 +15,6 @@ struct header {
         int64_t dtype, rows, cols; /* rows 0: not stored */
     } view[N_VIEWS];
 };
-
-static size_t padded(size_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
 
 static nmlp_factors *factors_of(nmlp_mlp_desc *desc, int i) {
     return i == 0 ? &desc->gate : i == 1 ? &desc->up : &desc->down;
@@ -36,25 +32,15 @@ static bool is_stored(const nmlp_mlp_desc *desc, const nmlp_layer *dense, const 
     return !(i == 5 && view->data == desc->gate.v.data);
 }
 
-static nmlp_status put_view(nmlp_file_writer *w, const nmlp_view *view, nmlp_err *err) {
-    static const char zeros[ALIGN];
-    size_t bytes = nmlp_view_bytes(view);
-    NMLP_RETURN_IF_FAILED(nmlp_file_writer_write(w, view->data, bytes, err));
-    return nmlp_file_writer_write(w, zeros, padded(bytes) - bytes, err);
-}
-
 nmlp_status nmlp_layer_file_write(const char *path, uint64_t fingerprint, const nmlp_layer_file *layer,
                                   const nmlp_layer *dense, nmlp_err *err) {
     nmlp_mlp_desc desc = layer->desc;
-    nmlp_file_writer writer;
+    nmlp_work_writer writer;
     nmlp_status st = NMLP_OK;
-    static const char zeros[ALIGN];
-    struct header header = {.fingerprint = fingerprint,
-                            .joint = layer->ranks.joint,
+    struct header header = {.joint = layer->ranks.joint,
                             .dense_refitted = layer->dense_refitted,
                             .error = layer->error,
                             .error_before = layer->error_before};
-    memcpy(header.magic, magic, sizeof magic);
     memcpy(header.rank, layer->ranks.rank, sizeof header.rank);
     for (int i = 0; i < N_VIEWS; i++) {
         const nmlp_view *view = view_of(&desc, i);
@@ -63,53 +49,62 @@ nmlp_status nmlp_layer_file_write(const char *path, uint64_t fingerprint, const 
         header.view[i].rows = view->shape[0];
         header.view[i].cols = view->shape[1];
     }
-    NMLP_RETURN_IF_FAILED(nmlp_file_writer_open(&writer, path, err));
-    NMLP_TRY(nmlp_file_writer_write(&writer, &header, sizeof header, err));
-    NMLP_TRY(nmlp_file_writer_write(&writer, zeros, padded(sizeof header) - sizeof header, err));
-    for (int i = 0; i < N_VIEWS; i++)
-        if (header.view[i].rows) NMLP_TRY(put_view(&writer, view_of(&desc, i), err));
-    return nmlp_file_writer_commit(&writer, err);
+    NMLP_RETURN_IF_FAILED(nmlp_work_writer_open(&writer, path, magic, fingerprint, err));
+    NMLP_TRY(nmlp_work_writer_put_padded(&writer, &header, sizeof header, err));
+    for (int i = 0; i < N_VIEWS; i++) {
+        const nmlp_view *view = view_of(&desc, i);
+        if (header.view[i].rows) NMLP_TRY(nmlp_work_writer_put_padded(&writer, view->data, nmlp_view_bytes(view), err));
+    }
+    return nmlp_work_writer_commit(&writer, err);
 out:
-    nmlp_file_writer_abort(&writer);
+    nmlp_work_writer_abort(&writer);
     return st;
 }
 
-/* A damaged file must not send a reader beyond its end. */
-static bool is_plausible(const struct header *header, int i, size_t file_bytes) {
-    int64_t dtype = header->view[i].dtype, rows = header->view[i].rows, cols = header->view[i].cols;
-    int64_t most = (int64_t)file_bytes;
-    return dtype >= NMLP_DTYPE_F32 && dtype <= NMLP_DTYPE_F16 && rows > 0 && cols > 0 && rows <= most / cols;
+/* Whether view i has the shape that the ranks ask for: a factor of its matrix, or a dense down that was refitted. */
+static bool fits_ranks(const struct header *h, int i, const nmlp_layer_ranks *ranks, const nmlp_layer *dense) {
+    int matrix = i / 3;
+    int64_t rank = ranks->rank[matrix], rows = nmlp_factors_rows(&dense->mlp[matrix]),
+            cols = nmlp_factors_cols(&dense->mlp[matrix]);
+    bool want = rank > 0 ? i % 3 != 0 && !(ranks->joint && i == 5) : i == 3 * NMLP_MLP_DOWN && h->dense_refitted != 0;
+    if (!want) return h->view[i].rows == 0;
+    if (i % 3 == 1) cols = rank;
+    if (i % 3 == 2) rows = rank;
+    return h->view[i].rows == rows && h->view[i].cols == cols && h->view[i].dtype >= NMLP_DTYPE_F32 &&
+           h->view[i].dtype <= NMLP_DTYPE_F16;
 }
 
-nmlp_status nmlp_layer_file_open(nmlp_layer_file *layer, const char *path, uint64_t fingerprint, bool *found,
-                                 nmlp_err *err) {
+static bool read_payload(nmlp_layer_file *layer, size_t payload_bytes, const nmlp_layer_ranks *ranks,
+                         const nmlp_layer *dense) {
     struct header header;
-    *layer = (nmlp_layer_file){0};
-    *found = false;
-    if (!nmlp_file_exists(path)) return NMLP_OK;
-    NMLP_RETURN_IF_FAILED(nmlp_file_map_open(&layer->map, path, err));
-    size_t at = padded(sizeof header);
-    if (layer->map.bytes < at) goto other;
-    memcpy(&header, layer->map.data, sizeof header);
-    if (memcmp(header.magic, magic, sizeof magic) != 0 || header.fingerprint != fingerprint) goto other;
-    memcpy(layer->ranks.rank, header.rank, sizeof header.rank);
-    layer->ranks.joint = header.joint != 0;
+    nmlp_work_cursor cursor = {.at = layer->map.data, .left_bytes = payload_bytes};
+    const void *front = nmlp_work_take(&cursor, sizeof header, true);
+    if (!front) return false;
+    memcpy(&header, front, sizeof header);
+    if (memcmp(header.rank, ranks->rank, sizeof header.rank) != 0 || (header.joint != 0) != ranks->joint) return false;
+    layer->ranks = *ranks;
     layer->dense_refitted = header.dense_refitted != 0;
     layer->error = header.error;
     layer->error_before = header.error_before;
     for (int i = 0; i < N_VIEWS; i++) {
+        if (!fits_ranks(&header, i, ranks, dense)) return false;
         if (header.view[i].rows == 0) continue;
         nmlp_view *view = view_of(&layer->desc, i);
-        if (!is_plausible(&header, i, layer->map.bytes)) goto other;
-        *view = nmlp_view_2d(layer->map.data + at, (nmlp_dtype)header.view[i].dtype, header.view[i].rows,
-                             header.view[i].cols);
-        at += padded(nmlp_view_bytes(view));
+        *view = nmlp_view_2d(NULL, (nmlp_dtype)header.view[i].dtype, header.view[i].rows, header.view[i].cols);
+        view->data = nmlp_work_take(&cursor, nmlp_view_bytes(view), true);
     }
-    if (at != layer->map.bytes) goto other;
-    if (layer->ranks.joint) layer->desc.up.v = layer->desc.gate.v;
-    *found = true;
-    return NMLP_OK;
-other:
+    if (ranks->joint) layer->desc.up.v = layer->desc.gate.v;
+    return !cursor.failed && cursor.left_bytes == 0;
+}
+
+nmlp_status nmlp_layer_file_open(nmlp_layer_file *layer, const char *path, uint64_t fingerprint,
+                                 const nmlp_layer_ranks *ranks, const nmlp_layer *dense, nmlp_work_state *state,
+                                 nmlp_err *err) {
+    size_t payload_bytes = 0;
+    *layer = (nmlp_layer_file){0};
+    NMLP_RETURN_IF_FAILED(nmlp_work_file_open(&layer->map, path, magic, fingerprint, &payload_bytes, state, err));
+    if (*state != NMLP_WORK_VALID || read_payload(layer, payload_bytes, ranks, dense)) return NMLP_OK;
+    *state = NMLP_WORK_DAMAGED;
     nmlp_layer_file_close(layer);
     return NMLP_OK;
 }

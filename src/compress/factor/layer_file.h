@@ -2,7 +2,6 @@
 #ifndef NMLP_COMPRESS_FACTOR_LAYER_FILE_H
 #define NMLP_COMPRESS_FACTOR_LAYER_FILE_H
 
-#include "base/file.h"
 #include "base/status.h"
 #include "compress/factor/factor_file.h"
 
@@ -18,7 +17,9 @@ typedef struct nmlp_layer_file {
 /* Dense matrices that are the model's own are not stored. */
 nmlp_status nmlp_layer_file_write(const char *path, uint64_t fingerprint, const nmlp_layer_file *layer,
                                   const nmlp_layer *dense, nmlp_err *err);
-nmlp_status nmlp_layer_file_open(nmlp_layer_file *layer, const char *path, uint64_t fingerprint, bool *found,
+/* Where *state is not NMLP_WORK_VALID nothing is open. The file must hold these ranks. */
+nmlp_status nmlp_layer_file_open(nmlp_layer_file *layer, const char *path, uint64_t fingerprint,
+                                 const nmlp_layer_ranks *ranks, const nmlp_layer *dense, nmlp_work_state *state,
                                  nmlp_err *err);
 void nmlp_layer_file_close(nmlp_layer_file *layer);
 

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "compress/calibrate/gram.h"
 #include "compress/refit/refit_internal.h"
+#include "compress/work.h"
 #include "compress/factor/products.h"
 
 nmlp_status nmlp_refit_path(char *path, size_t path_bytes, const char *work_dir, int64_t layer, bool refitted,
@@ -198,22 +199,26 @@ nmlp_status nmlp_refit_run(const nmlp_refit_job *r, nmlp_err *err) {
     nmlp_arena arena;
     nmlp_status st = NMLP_OK;
     int64_t n_layers = nmlp_engine_model(r->engine)->config.n_layers;
+    const nmlp_layer *layers = nmlp_engine_model(r->engine)->layers;
+    nmlp_work_tally tally = {0};
     nmlp_arena_init(&arena);
     NMLP_TRY(pass_open(&p, r, &arena, err));
     for (int64_t l = 0; l < n_layers; l++) {
         char path[4096];
         nmlp_layer_file file;
-        bool found;
+        nmlp_work_state state;
         NMLP_TRY(nmlp_refit_path(path, sizeof path, r->work_dir, l, true, err));
-        NMLP_TRY(nmlp_layer_file_open(&file, path, r->fingerprint, &found, err));
+        NMLP_TRY(nmlp_layer_file_open(&file, path, r->fingerprint, &r->ranks[l], &layers[l], &state, err));
         NMLP_TRY(run_dense(&p, l, err));
-        st = found ? replay_layer(&p, l, &file, err) : refit_layer(&p, l, path, err);
+        tally.n[state]++;
+        st = state == NMLP_WORK_VALID ? replay_layer(&p, l, &file, err) : refit_layer(&p, l, path, err);
         nmlp_layer_file_close(&file);
         if (st != NMLP_OK) {
             nmlp_fail_context(err, "layer %lld", (long long)l);
             goto out;
         }
     }
+    nmlp_work_tally_note(&tally, "refitted layers", r->progress);
 out:
     nmlp_hidden_states_destroy(&p.dense);
     nmlp_hidden_states_destroy(&p.compressed);

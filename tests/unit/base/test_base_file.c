@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/dir_stage.h"
 #include "base/file.h"
 #include "lib/testing.h"
 
@@ -29,6 +30,12 @@ static void missing_and_special_files_are_named(void **state) {
     (void)state;
     nmlp_assert_fails(nmlp_file_map_open(&map, "/no/such", &err), &err, NMLP_E_IO, "/no/such", "No such file", NULL);
     nmlp_assert_fails(nmlp_file_map_open(&map, "/tmp", &err), &err, NMLP_E_IO, "/tmp", "regular", NULL);
+    char dir[256], pipe[512];
+    nmlp_test_mkdtemp(dir, sizeof dir);
+    snprintf(pipe, sizeof pipe, "%s/pipe", dir);
+    assert_int_equal(mkfifo(pipe, 0600), 0); /* nobody writes: a plain open would wait forever */
+    nmlp_assert_fails(nmlp_file_map_open(&map, pipe, &err), &err, NMLP_E_IO, "pipe", "regular", NULL);
+    nmlp_test_rmdir(dir);
 }
 
 static void uncommitted_output_leaves_the_old_file(void **state) {

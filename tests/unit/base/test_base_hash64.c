@@ -26,9 +26,25 @@ static void one_changed_byte_or_the_seed_changes_the_hash(void **state) {
     }
 }
 
+static void pieces_of_any_length_give_the_same_hash(void **state) {
+    unsigned char bytes[200];
+    (void)state;
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (unsigned char)(37 * i + 11);
+    for (size_t len = 0; len <= sizeof bytes; len++) {
+        for (size_t step = 1; step < 70; step += 3) {
+            nmlp_hash64_state hash;
+            nmlp_hash64_begin(&hash, 5);
+            for (size_t at = 0; at < len; at += step)
+                nmlp_hash64_add(&hash, bytes + at, len - at < step ? len - at : step);
+            assert_int_equal(nmlp_hash64_end(&hash), nmlp_hash64(bytes, len, 5));
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_values_are_met),
+        cmocka_unit_test(pieces_of_any_length_give_the_same_hash),
         cmocka_unit_test(one_changed_byte_or_the_seed_changes_the_hash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
 #include "lib/testing.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -135,7 +136,7 @@ static void swap_remove(void *ctx, int64_t layer) {
 }
 
 /* With every fifth position scored and the change brought by a stand-in: the plain computation at those positions. */
-static void some_positions_and_stand_ins_equal_a_plain_computation(void **state) {
+static void some_positions_and_overrides_equal_a_plain_computation(void **state) {
     enum { STEP = 5 };
     struct fixture *f = *state;
     nmlp_heldout heldout;
@@ -226,83 +227,132 @@ static void nonfinite_rows_are_refused_with_layer_and_tensor(void **state) {
                       "token 1", "Inf", "channel 1", NULL);
 }
 
-static void layer_file_comes_back_and_not_for_another_job(void **state) {
-    struct fixture *f = *state;
-    const nmlp_layer *dense = &f->model.layers[0];
-    uint16_t u[8] = {1, 2, 3, 4, 5, 6, 7, 8}, v[6] = {9, 8, 7, 6, 5, 4};
+/* A gate and up of rank 2 with a shared basis, and the model's own down. */
+struct finished {
     char dir[64], path[128];
-    nmlp_layer_file back;
+    uint16_t *u, *v;
+    nmlp_layer_file file;
+};
+
+static void make_finished(struct finished *f, const nmlp_layer *dense) {
+    int64_t rows = nmlp_factors_rows(&dense->mlp[0]), cols = nmlp_factors_cols(&dense->mlp[0]);
     nmlp_err err;
-    bool found;
-    nmlp_test_mkdtemp(dir, sizeof dir);
-    snprintf(path, sizeof path, "%s/layer", dir);
-    nmlp_factors joint = {.u = nmlp_view_2d(u, NMLP_DTYPE_BF16, 4, 2), .v = nmlp_view_2d(v, NMLP_DTYPE_BF16, 2, 3)};
-    nmlp_layer_file file = {.ranks = {.rank = {2, 2, 0}, .joint = true},
-                            .desc = {.gate = joint, .up = joint, .down = dense->mlp[NMLP_MLP_DOWN]},
-                            .error = 0.25,
-                            .error_before = 0.5};
-    nmlp_assert_ok(nmlp_layer_file_write(path, 42, &file, dense, &err), &err);
-    nmlp_assert_ok(nmlp_layer_file_open(&back, path, 43, &found, &err), &err);
-    assert_false(found);
-    nmlp_assert_ok(nmlp_layer_file_open(&back, path, 42, &found, &err), &err);
-    assert_true(found);
+    nmlp_test_mkdtemp(f->dir, sizeof f->dir);
+    snprintf(f->path, sizeof f->path, "%s/layer", f->dir);
+    f->u = malloc((size_t)rows * 2 * sizeof *f->u);
+    f->v = malloc((size_t)cols * 2 * sizeof *f->v);
+    for (int64_t i = 0; i < 2 * rows; i++) f->u[i] = (uint16_t)(i + 1);
+    for (int64_t i = 0; i < 2 * cols; i++) f->v[i] = (uint16_t)(9 * i);
+    nmlp_factors joint = {.u = nmlp_view_2d(f->u, NMLP_DTYPE_BF16, rows, 2),
+                          .v = nmlp_view_2d(f->v, NMLP_DTYPE_BF16, 2, cols)};
+    f->file = (nmlp_layer_file){.ranks = {.rank = {2, 2, 0}, .joint = true},
+                                .desc = {.gate = joint, .up = joint, .down = dense->mlp[NMLP_MLP_DOWN]},
+                                .error = 0.25,
+                                .error_before = 0.5};
+    nmlp_assert_ok(nmlp_layer_file_write(f->path, 42, &f->file, dense, &err), &err);
+}
+
+static void free_finished(struct finished *f) {
+    free(f->u);
+    free(f->v);
+    nmlp_test_rmdir(f->dir);
+}
+
+static nmlp_work_state state_of(const struct finished *f, uint64_t fingerprint, const nmlp_layer_ranks *ranks,
+                                const nmlp_layer *dense) {
+    nmlp_layer_file back;
+    nmlp_work_state found;
+    nmlp_err err;
+    nmlp_assert_ok(nmlp_layer_file_open(&back, f->path, fingerprint, ranks, dense, &found, &err), &err);
+    nmlp_layer_file_close(&back);
+    return found;
+}
+
+static void layer_file_comes_back_and_not_for_another_job(void **state) {
+    const nmlp_layer *dense = &((struct fixture *)*state)->model.layers[0];
+    struct finished f;
+    nmlp_layer_file back;
+    nmlp_work_state found;
+    nmlp_err err;
+    make_finished(&f, dense);
+    assert_int_equal(state_of(&f, 43, &f.file.ranks, dense), NMLP_WORK_OTHER);
+    nmlp_assert_ok(nmlp_layer_file_open(&back, f.path, 42, &f.file.ranks, dense, &found, &err), &err);
+    assert_int_equal(found, NMLP_WORK_VALID);
     assert_true(back.ranks.joint && back.ranks.rank[1] == 2 && back.error == 0.25);
-    assert_memory_equal(back.desc.up.u.data, u, sizeof u);
-    assert_memory_equal(back.desc.gate.v.data, v, sizeof v);
+    assert_memory_equal(back.desc.up.u.data, f.u, nmlp_view_bytes(&back.desc.up.u));
+    assert_memory_equal(back.desc.gate.v.data, f.v, nmlp_view_bytes(&back.desc.gate.v));
     assert_ptr_equal(back.desc.gate.v.data, back.desc.up.v.data); /* a shared basis is one tensor */
     nmlp_mlp_desc desc = nmlp_layer_file_mlp(&back, dense);
     assert_ptr_equal(desc.down.w.data, dense->mlp[NMLP_MLP_DOWN].w.data);
     nmlp_layer_file_close(&back);
-    nmlp_test_write_file(path, "NMLPLAY1", 8); /* cut short */
-    nmlp_assert_ok(nmlp_layer_file_open(&back, path, 42, &found, &err), &err);
-    assert_false(found);
-    nmlp_test_rmdir(dir);
+    nmlp_layer_ranks other = {.rank = {4, 4, 0}, .joint = true};
+    assert_int_equal(state_of(&f, 42, &other, dense), NMLP_WORK_DAMAGED);
+    free_finished(&f);
 }
 
-/* Type and shape of a matrix that no file of this size can hold. */
+/* Every byte changed, one at a time, and every length: never found, never read beyond its end. */
 static void damaged_layer_file_is_not_found(void **state) {
-    struct fixture *f = *state;
-    enum { FIRST_VIEW_WORD = 9, U_WORD = FIRST_VIEW_WORD + 3 };
+    const nmlp_layer *dense = &((struct fixture *)*state)->model.layers[0];
+    struct finished f;
+    nmlp_str text;
+    nmlp_err err;
+    make_finished(&f, dense);
+    nmlp_str_init(&text);
+    nmlp_assert_ok(nmlp_file_read(&text, f.path, 1 << 20, &err), &err);
+    for (size_t i = 0; i < text.len; i += i < 512 ? 1 : 97) {
+        text.data[i] ^= 0x41;
+        nmlp_test_write_file(f.path, text.data, text.len);
+        assert_true(state_of(&f, 42, &f.file.ranks, dense) != NMLP_WORK_VALID);
+        text.data[i] ^= 0x41;
+    }
+    for (size_t len = 0; len < text.len; len += len < 64 ? 1 : 211) {
+        nmlp_test_write_file(f.path, text.data, len);
+        assert_true(state_of(&f, 42, &f.file.ranks, dense) != NMLP_WORK_VALID);
+    }
+    nmlp_test_write_file(f.path, text.data, text.len);
+    assert_int_equal(state_of(&f, 42, &f.file.ranks, dense), NMLP_WORK_VALID);
+    nmlp_str_fini(&text);
+    free_finished(&f);
+}
+
+/* Right checksum, wrong shape: what the header says is held against the model, not believed. */
+static void layer_file_of_impossible_shape_is_not_found(void **state) {
+    const nmlp_layer *dense = &((struct fixture *)*state)->model.layers[0];
+    enum { FIRST_VIEW_WORD = 7, U_WORD = FIRST_VIEW_WORD + 3 };
     static const int64_t hostile[][3] = {{NMLP_DTYPE_BF16, INT64_MAX, 2},
                                          {NMLP_DTYPE_BF16, -4, -2},
                                          {NMLP_DTYPE_BF16, 4, 0},
                                          {77, 4, 2},
                                          {NMLP_DTYPE_F32, 1LL << 62, 4}};
-    uint16_t values[8] = {1, 2, 3, 4, 5, 6, 7, 8};
-    char dir[64], path[128];
-    nmlp_test_mkdtemp(dir, sizeof dir);
-    snprintf(path, sizeof path, "%s/layer", dir);
-    nmlp_factors gate = {.u = nmlp_view_2d(values, NMLP_DTYPE_BF16, 4, 2),
-                         .v = nmlp_view_2d(values, NMLP_DTYPE_BF16, 2, 4)};
-    nmlp_layer_file file = {.desc = {.gate = gate}};
+    struct finished f;
+    nmlp_str text;
+    nmlp_err err;
+    make_finished(&f, dense);
+    nmlp_str_init(&text);
+    nmlp_assert_ok(nmlp_file_read(&text, f.path, 1 << 20, &err), &err);
+    int64_t *words = (int64_t *)(void *)text.data;
+    assert_true(words[U_WORD] == NMLP_DTYPE_BF16 && words[U_WORD + 2] == 2); /* this is where they stand */
     for (size_t i = 0; i < sizeof hostile / sizeof hostile[0]; i++) {
-        nmlp_layer_file back;
-        nmlp_err err;
-        bool found;
-        nmlp_assert_ok(nmlp_layer_file_write(path, 42, &file, &f->model.layers[0], &err), &err);
-        FILE *damaged = fopen(path, "r+b");
-        int64_t was[3];
-        assert_non_null(damaged);
-        assert_int_equal(fseek(damaged, U_WORD * (long)sizeof(int64_t), SEEK_SET), 0);
-        assert_int_equal(fread(was, sizeof was, 1, damaged), 1);
-        assert_true(was[0] == NMLP_DTYPE_BF16 && was[1] == 4 && was[2] == 2); /* this is where they stand */
-        assert_int_equal(fseek(damaged, U_WORD * (long)sizeof(int64_t), SEEK_SET), 0);
-        assert_int_equal(fwrite(hostile[i], sizeof hostile[i], 1, damaged), 1);
-        assert_int_equal(fclose(damaged), 0);
-        nmlp_assert_ok(nmlp_layer_file_open(&back, path, 42, &found, &err), &err);
-        assert_false(found);
+        nmlp_work_writer writer;
+        memcpy(words + U_WORD, hostile[i], sizeof hostile[i]);
+        nmlp_assert_ok(nmlp_work_writer_open(&writer, f.path, "NMLPLAY2", 42, &err), &err);
+        nmlp_assert_ok(nmlp_work_writer_put(&writer, text.data, text.len - 32, &err), &err);
+        nmlp_assert_ok(nmlp_work_writer_commit(&writer, &err), &err);
+        assert_int_equal(state_of(&f, 42, &f.file.ranks, dense), NMLP_WORK_DAMAGED);
     }
-    nmlp_test_rmdir(dir);
+    nmlp_str_fini(&text);
+    free_finished(&f);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_equal_a_plain_computation),
-        cmocka_unit_test(some_positions_and_stand_ins_equal_a_plain_computation),
+        cmocka_unit_test(some_positions_and_overrides_equal_a_plain_computation),
         cmocka_unit_test(times_are_booked_where_they_were_spent),
         cmocka_unit_test(nonfinite_rows_are_refused_with_layer_and_tensor),
         cmocka_unit_test(layer_file_comes_back_and_not_for_another_job),
         cmocka_unit_test(damaged_layer_file_is_not_found),
+        cmocka_unit_test(layer_file_of_impossible_shape_is_not_found),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -304,7 +304,7 @@ static void state_of_another_run_is_refused_and_kept(void **state) {
     s.options.progress = NULL;
     s.options.resume = true;
     s.options.rate = 1e-3;
-    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_UNSUPPORTED, "another model, text or options",
+    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_UNSUPPORTED, "another model, teacher, text",
                       NULL);
     s.options.rate = 3e-3;
     nmlp_assert_ok(train(&s, "out", &report, &err), &err);
@@ -330,9 +330,9 @@ static void state_that_is_cut_short_is_refused(void **state) {
     nmlp_str_init(&bytes);
     nmlp_assert_ok(nmlp_file_read(&bytes, path, 1 << 28, &err), &err);
     nmlp_test_write_file(path, bytes.data, bytes.len - 1);
-    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_FORMAT, "do not fit", NULL);
+    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_FORMAT, "damaged", NULL);
     nmlp_test_write_file(path, bytes.data, 10);
-    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_FORMAT, "not the state", NULL);
+    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_FORMAT, "damaged", NULL);
     nmlp_test_write_file(path, bytes.data, bytes.len);
     nmlp_assert_ok(train(&s, "out", &report, &err), &err);
     nmlp_recover_report_fini(&report);

@@ -1,0 +1,46 @@
+#include "compress/work.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/hash64.h"
+#include "model/fingerprint.h"
+#include "neuronmlp/version.h"
+
+nmlp_compress_fingerprint nmlp_compress_fingerprint_of(const nmlp_engine *engine, const nmlp_calib_windows *w,
+                                                       const nmlp_compress_options *o) {
+    nmlp_compress_fingerprint out;
+    char text[512];
+    int n = snprintf(text, sizeof text, "%s %d%d%d%d %.17g %d%d %lld %lld %lld %s", NMLP_VERSION_STRING, o->whiten,
+                     o->row_weights, o->token_weights, o->shrink, o->cap, o->joint != NMLP_JOINT_NEVER,
+                     o->joint != NMLP_JOINT_ALWAYS, (long long)w->context, (long long)w->n_calib,
+                     (long long)w->n_heldout, nmlp_engine_isa(engine));
+    uint64_t hash = nmlp_hash64(text, (size_t)n, 0);
+    hash = nmlp_hash64(w->ids, (size_t)nmlp_calib_windows_tokens(w) * sizeof *w->ids, hash);
+    out.statistics = nmlp_model_fingerprint(nmlp_engine_model(engine), nmlp_engine_pool(engine), hash);
+    bool timed = o->budget_ms > 0;
+    n = snprintf(text, sizeof text, "%.17g %.17g %.17g %.17g %.17g %.17g %lld %d %d %d", o->ratio, o->budget_ms,
+                 timed ? o->time.start_dense_us : 0, timed ? o->time.start_lowrank_us : 0,
+                 timed ? o->time.us_per_param : 0, timed ? o->time.start_elems : 0, (long long)o->tile, o->adaptive,
+                 (int)o->joint, o->rounds);
+    out.search = nmlp_hash64(text, (size_t)n, out.statistics);
+    out.job = nmlp_hash64(o->refit ? "refit" : "plain", 5, out.search);
+    return out;
+}
+
+void nmlp_work_tally_note(const nmlp_work_tally *t, const char *what, const nmlp_progress *progress) {
+    char text[256];
+    if (t->n[NMLP_WORK_OTHER] > 0) {
+        snprintf(
+            text, sizeof text,
+            "%s: %lld of the work folder are of another model, text, kernel set, version or other options, and are "
+            "made again",
+            what, (long long)t->n[NMLP_WORK_OTHER]);
+        nmlp_progress_note(progress, text);
+    }
+    if (t->n[NMLP_WORK_DAMAGED] > 0) {
+        snprintf(text, sizeof text, "%s: %lld of the work folder are damaged, and are made again", what,
+                 (long long)t->n[NMLP_WORK_DAMAGED]);
+        nmlp_progress_note(progress, text);
+    }
+}

@@ -1,0 +1,15 @@
+/* A number that tells models apart: of every byte of the weights, their names, types and shapes, and of all of the
+ * configuration that the program understands. */
+#ifndef NMLP_MODEL_FINGERPRINT_H
+#define NMLP_MODEL_FINGERPRINT_H
+
+#include <stdint.h>
+
+#include "base/pool.h"
+#include "model/model.h"
+
+/* Reads all weights once, at the speed of memory or disk, and gives their pages back. Does not depend on the number of
+ * threads. */
+uint64_t nmlp_model_fingerprint(const nmlp_model *model, nmlp_pool *pool, uint64_t seed);
+
+#endif
