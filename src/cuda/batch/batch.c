@@ -161,8 +161,7 @@ static void put_row(nmlp_cuda_batch *b, int32_t n, int32_t row, int32_t id, int6
 }
 
 static bool has_prompt_kernel(const nmlp_cuda_batch *b) {
-    int64_t dim = b->forward.engine->model->config.head_dim;
-    return dim == 16 || dim == 32 || dim == 64 || dim == 128;
+    return nmlp_cuda_batch_has_prompt_kernel((int32_t)b->forward.engine->model->config.head_dim);
 }
 
 static int32_t chunks_for(int64_t n_keys) {

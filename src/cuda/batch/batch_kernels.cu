@@ -8,7 +8,7 @@
 
 namespace {
 
-enum { THREADS = 256, CHOOSE_SPLITS = 8 };
+enum { THREADS = 256, CHOOSE_SPLITS = 32 };
 
 __device__ __forceinline__ float warp_sum(float v) {
     for (int d = 16; d; d >>= 1) v += __shfl_xor_sync(0xffffffffu, v, d);
@@ -141,13 +141,16 @@ __global__ void argmax_kernel(const nmlp_cuda_choose c) {
     const float inverse = c.rows.inverse_temperature[row];
     const uint32_t seed = c.rows.seed[row];
     const uint32_t position = (uint32_t)c.rows.position[row];
-    const int per_block = (c.vocab + CHOOSE_SPLITS - 1) / CHOOSE_SPLITS;
+    const int per_block = (c.vocab + CHOOSE_SPLITS * 4 - 1) / (CHOOSE_SPLITS * 4) * 4;
     const int end = min(c.vocab, ((int)blockIdx.y + 1) * per_block);
     unsigned long long best = 0;
-    for (int i = blockIdx.y * per_block + threadIdx.x; i < end; i += THREADS) {
-        float score = logits[i];
-        if (inverse > 0) score = score * inverse + gumbel(seed, position, (uint32_t)i);
-        best = max(best, rank_of(score, i));
+    for (int i = blockIdx.y * per_block + threadIdx.x * 4; i < end; i += THREADS * 4) {
+        const float4 four = *reinterpret_cast<const float4 *>(logits + i); /* rows are padded */
+        const float v[4] = {four.x, four.y, four.z, four.w};
+        for (int j = 0; j < 4 && i + j < end; j++) {
+            const float score = inverse > 0 ? v[j] * inverse + gumbel(seed, position, (uint32_t)(i + j)) : v[j];
+            best = max(best, rank_of(score, i + j));
+        }
     }
     for (int d = 16; d; d >>= 1) best = max(best, __shfl_xor_sync(0xffffffffu, best, d));
     if ((threadIdx.x & 31) == 0) atomicMax(c.best + blockIdx.x, best);

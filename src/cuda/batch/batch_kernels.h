@@ -94,6 +94,7 @@ int nmlp_cuda_batch_rope_append(const nmlp_cuda_paged_attention *a, void *stream
  * alone, so a row's result does not depend on the other rows. */
 int nmlp_cuda_batch_decode_attention(const nmlp_cuda_paged_attention *a, void *stream);
 /* Causal attention of the tiles' rows; head sizes 16, 32, 64 and 128 (rows of others run as decode rows). */
+int nmlp_cuda_batch_has_prompt_kernel(int32_t head_dim);
 int nmlp_cuda_batch_prompt_attention(const nmlp_cuda_paged_attention *a, void *stream);
 /* Elements of `arrived` for that many rows. */
 int64_t nmlp_cuda_batch_arrivals(int32_t rows, int32_t n_heads, int32_t n_kv_heads);

@@ -14,7 +14,7 @@
 
 namespace {
 
-enum { WARPS = 8, HEADS = 4, UNROLL = 4, COLS = 8, HEAD_DIM_MAX = 128 };
+enum { WARPS = 8, HEADS = 4, UNROLL = 2, BLOCKS_PER_SM = 2, COLS = 8, HEAD_DIM_MAX = 128 };
 
 struct softmax_state {
     float top[HEADS];
@@ -126,7 +126,8 @@ __device__ __forceinline__ float merge_chunks(const float *partial, int n_chunks
 }
 
 template <int LANES>
-__global__ void __launch_bounds__(WARPS * 32) decode_attention_kernel(const nmlp_cuda_paged_attention a) {
+__global__ void __launch_bounds__(WARPS * 32, BLOCKS_PER_SM)
+    decode_attention_kernel(const nmlp_cuda_paged_attention a) {
     __shared__ float merged[WARPS][HEADS][HEAD_DIM_MAX + 2];
     __shared__ bool last;
     const int KEYS = 32 / LANES; /* of one load of a warp */

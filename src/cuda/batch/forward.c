@@ -93,6 +93,9 @@ static void take_rows(nmlp_cuda_forward *f) {
     size_t rows = (size_t)f->max_rows;
     size_t hidden = (size_t)nmlp_cuda_pad(c->hidden);
     size_t q_dim = (size_t)(c->n_heads * c->head_dim);
+    size_t decode_rows = nmlp_cuda_batch_has_prompt_kernel((int32_t)c->head_dim) && f->max_sequences < f->max_rows
+                             ? (size_t)f->max_sequences
+                             : rows;
     f->row_words = nmlp_cuda_arena_take(arena, NMLP_CUDA_ROW_WORDS * rows * sizeof *f->row_words);
     f->tiles = nmlp_cuda_arena_take(arena, rows * sizeof *f->tiles);
     f->hidden = nmlp_cuda_arena_take(arena, rows * hidden * sizeof(float));
@@ -101,7 +104,7 @@ static void take_rows(nmlp_cuda_forward *f) {
     f->qkv = nmlp_cuda_arena_take(arena, rows * (size_t)nmlp_cuda_pad(f->engine->layers[0].qkv.n) * sizeof(float));
     f->q = nmlp_cuda_arena_take(arena, rows * q_dim * 2);
     f->mixed = nmlp_cuda_arena_take(arena, rows * (size_t)nmlp_cuda_pad((int64_t)q_dim) * 2);
-    f->partial = nmlp_cuda_arena_take(arena, rows * (size_t)c->n_heads * NMLP_CUDA_ATTENTION_CHUNKS_MAX *
+    f->partial = nmlp_cuda_arena_take(arena, decode_rows * (size_t)c->n_heads * NMLP_CUDA_ATTENTION_CHUNKS_MAX *
                                                  (size_t)(c->head_dim + 2) * sizeof(float));
     f->arrived = nmlp_cuda_arena_take(
         arena, (size_t)nmlp_cuda_batch_arrivals(f->max_rows, (int32_t)c->n_heads, (int32_t)c->n_kv_heads) *

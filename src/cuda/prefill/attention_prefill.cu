@@ -263,6 +263,10 @@ int nmlp_cuda_launch_attention(const nmlp_cuda_attention *h, void *stream) {
     return cudaGetLastError();
 }
 
+int nmlp_cuda_batch_has_prompt_kernel(int32_t head_dim) {
+    return head_dim == 16 || head_dim == 32 || head_dim == 64 || head_dim == 128;
+}
+
 int nmlp_cuda_batch_prompt_attention(const nmlp_cuda_paged_attention *a, void *stream) {
     const dim3 grid((unsigned)a->n_tiles, (unsigned)a->n_heads);
     cudaStream_t st = (cudaStream_t)stream;
