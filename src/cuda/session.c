@@ -301,8 +301,8 @@ static bool is_chosen(nmlp_cuda_session *s, uint32_t number) {
     return choice >> 32 == number;
 }
 
-/* Choice `number` is in s->chosen. The device writes it to the host's memory; the driver is asked now and then whether
- * that can still be hoped for. */
+/* Choice `number` is in s->chosen. The device writes it to the host's memory; the driver is queried now and then,
+ * in case the device has failed. */
 static nmlp_status await_choice(nmlp_cuda_session *s, uint32_t number, nmlp_err *err) {
     enum { LOOKS_PER_QUESTION = 1 << 16 };
     for (;;) {

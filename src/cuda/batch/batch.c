@@ -12,7 +12,8 @@ enum {
     GRAPH_BUCKETS = 6,
     CHUNK_BUCKETS = 5,
     AHEAD_MAX = 8, /* steps run ahead; less than half of the choices that are kept */
-    ROWS_MIN = 32  /* what few rows are padded to */
+    ROWS_MIN = 32, /* what few rows are padded to */
+    WARM_UP_ROWS = 128
 };
 
 static const int32_t graph_rows[GRAPH_BUCKETS] = {8, 16, 32, 64, 128, 256};
@@ -47,6 +48,21 @@ struct nmlp_cuda_batch {
 
 /* ---- life of a batch ---- */
 
+/* A prompt and a decode step of nothing: kernels and cuBLASLt are loaded now and not when the first request waits. */
+static nmlp_status warm_up(nmlp_cuda_batch *b, nmlp_err *err) {
+    static const int32_t ids[WARM_UP_ROWS];
+    int64_t n = b->forward.max_rows < WARM_UP_ROWS ? b->forward.max_rows : WARM_UP_ROWS;
+    if (n > b->forward.context - 1) n = b->forward.context - 1;
+    if (n < 1) return NMLP_OK;
+    nmlp_cuda_batch_item item = {.ids = ids, .n = n, .choose = true};
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_batch_reserve(b, 0, n + 1, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_batch_step(b, &item, 1, err));
+    item.n = 1;
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_batch_step(b, &item, 1, err));
+    nmlp_cuda_batch_close(b, 0);
+    return NMLP_CUDA_CHECK(cudaStreamSynchronize(b->forward.stream), "warming up", err);
+}
+
 nmlp_status nmlp_cuda_batch_create(nmlp_cuda_batch **out, const nmlp_cuda_engine *engine,
                                    const nmlp_cuda_batch_options *o, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
@@ -69,6 +85,7 @@ nmlp_status nmlp_cuda_batch_create(nmlp_cuda_batch **out, const nmlp_cuda_engine
     b->tiles = nmlp_mem_new(rows, sizeof *b->tiles, err);
     if (!b->sequences || !b->set || !b->first_rows || !b->words || !b->tiles) NMLP_TRY(NMLP_E_NOMEM);
     NMLP_TRY(nmlp_cuda_forward_create(&b->forward, o->rope, err));
+    NMLP_TRY(warm_up(b, err));
     *out = b;
 out:
     if (st != NMLP_OK) nmlp_cuda_batch_destroy(b);

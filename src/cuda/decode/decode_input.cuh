@@ -93,7 +93,7 @@ __device__ __forceinline__ float2 floats_of(const word (&w)[2]) {
     return make_float2(__uint_as_float((uint32_t)w[0]), __uint_as_float((uint32_t)w[1]));
 }
 
-/* Two neighbouring words of each of N places, at(i), neighbours to neighbouring lanes, so that a warp asks for whole
+/* Two neighbouring words of each of N places, at(i), neighbours to neighbouring lanes, so that a warp loads whole
  * sectors. All are loaded at once, and again until all are written: few instructions, because they stand between a
  * value's arrival and its use. */
 template <int N, class At> __device__ __forceinline__ void get_pairs(float2 (&v)[N], const At at, uint32_t tag) {

@@ -35,7 +35,7 @@ nmlp_status nmlp_cuda_decode_plan_push(nmlp_cuda_decode_plan *plan, const nmlp_c
 /* Rows of shared memory the input takes: two halves of each token. */
 static int32_t input_rows(int32_t s) { return 2 * s; }
 
-/* How K is cut: what the input's room asks for at least; more where that balances the blocks better than it makes
+/* How K is cut: at least what the room for the input requires; more where that balances the blocks better than it makes
  * inputs larger. */
 static int32_t choose_pieces(const nmlp_cuda_decode_plan *plan, int32_t n, int32_t k, int32_t n_segments,
                              bool for_balance) {

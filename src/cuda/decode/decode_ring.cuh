@@ -107,7 +107,7 @@ __device__ __forceinline__ void prefetch_map(const void *map) {
 
 /* Columns that lie together in a stage: [blocks of columns][16 rows][64 columns], and within a row of 128 bytes the 16
  * bytes c of row r stand at place c ^ (r mod 8), so that eight rows of the same columns meet all banks. Stages start on
- * multiples of STAGE_ALIGN_BYTES, as TMA asks for. */
+ * multiples of STAGE_ALIGN_BYTES, as TMA requires. */
 enum { TILE_BLOCK = 64, STAGE_ALIGN_BYTES = 1024 };
 
 /* What createpolicy makes of L2::evict_first. */

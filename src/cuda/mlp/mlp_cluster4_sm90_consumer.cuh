@@ -66,7 +66,7 @@ template <int NT>
 __device__ __forceinline__ void stage_input(const nmlp_cuda_mlp_cluster4_program &prog,
                                             const nmlp_cuda_mlp_cluster4_product &ph, const block_tile &p,
                                             const block_memory &mem, int64_t into_set) {
-    const int AT_ONCE = 3; /* pieces of a token that a lane asks for before it uses any */
+    const int AT_ONCE = 3; /* loads of a token in flight per lane */
     const int lane = threadIdx.x & 31;
     const int warp = threadIdx.x >> 5;
     const x_layout layout = layout_of(ph, p);

@@ -118,7 +118,7 @@ __device__ __forceinline__ void produce_tile(const nmlp_cuda_mlp_cluster4_produc
     }
 }
 
-/* Every warp asks for one map. */
+/* Every warp prefetches one tensor map. */
 __device__ __forceinline__ void prefetch_maps(const nmlp_cuda_mlp_cluster4_program &prog) {
     const int warp = threadIdx.x >> 5;
     if (warp < prog.n_maps && (threadIdx.x & 31) == 0) prefetch_map(prog.maps + warp * NMLP_CUDA_TENSOR_MAP_BYTES);

@@ -57,8 +57,8 @@ __device__ __forceinline__ void store_partials(const sums<NT> &acc, const nmlp_c
  */
 enum { HALF_LANES = 16, READERS = WARPS * 32 / HALF_LANES, HALVES_AT_ONCE = 4, SOURCES_AT_ONCE = 2 };
 
-/* What a lane asks for at once. */
-struct asked {
+/* Loads that a lane has in flight. */
+struct pending {
     uint4 v[HALVES_AT_ONCE][SOURCES_AT_ONCE];
     uint32_t missing; /* a bit for each */
 };
@@ -81,7 +81,7 @@ template <int NT> __device__ __forceinline__ bool is_missing(uint4 v, uint32_t t
 
 /* Everything in flight together; what is not there is loaded again. */
 template <int NT>
-__device__ __forceinline__ void get_all(asked &a, const char *from, int64_t halves_apart, uint32_t tag) {
+__device__ __forceinline__ void get_all(pending &a, const char *from, int64_t halves_apart, uint32_t tag) {
     do {
         uint32_t still = 0;
 #pragma unroll
@@ -198,7 +198,7 @@ __device__ __forceinline__ void join_parts(const nmlp_cuda_mlp_cluster4_program 
         from += threadIdx.x % HALF_LANES * (P::words * 4);
 #pragma unroll 1
         for (int source = reader; source - reader < n_sources; source += SOURCES_AT_ONCE * READERS) {
-            asked a = {};
+            pending a = {};
 #pragma unroll
             for (int i = 0; i < HALVES_AT_ONCE; i++)
 #pragma unroll
