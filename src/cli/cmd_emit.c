@@ -5,13 +5,14 @@
 #include "base/file.h"
 #include "cli/command_text.h"
 #include "cli/commands.h"
+#include "cli/emit_package.h"
 #include "cli/neuron_args.h"
 #include "trainium/emit/emit.h"
 #include "trainium/sim/time.h"
 
 typedef struct emit_args {
     nmlp_kernel_args kernel;
-    const char *dialect, *output;
+    const char *dialect, *output, *model, *buckets, *cache;
     bool module;
 } emit_args;
 
@@ -35,7 +36,7 @@ static nmlp_status choose_options(emission *e, nmlp_err *err) {
     e->options = (nmlp_emit_options){
         .dialect = nmlp_dialect_for(&e->built.machine), .machine = &e->built.machine, .latency_us = -1};
     if (a->dialect && !nmlp_dialect_parse(a->dialect, &e->options.dialect))
-        return nmlp_fail(err, NMLP_E_ARG, "--dialect is \"%s\"; expected nki or nki-legacy", a->dialect);
+        return nmlp_fail_field(err, NMLP_E_ARG, "dialect", "is \"%.40s\"; expected nki or nki-legacy", a->dialect);
     nmlp_str_puts(&e->command, "neuronmlp emit --target");
     nmlp_command_word(&e->command, a->kernel.target);
     nmlp_str_printf(&e->command, " --kernel %s", e->built.kernel->name);
@@ -86,8 +87,18 @@ static int deliver(const emission *e, nmlp_err *err) {
     return NMLP_EXIT_OK;
 }
 
+static int run_package(const nmlp_cli *cli, const emit_args *a) {
+    const nmlp_kernel_args *k = &a->kernel;
+    if (!k->target || !a->output) return nmlp_cli_usage(cli, "--model needs --target and -o");
+    if (k->kernel || k->shape || k->ranks || k->shared || k->tiling[0] || a->module)
+        return nmlp_cli_usage(cli, "--model chooses kernels and tilings itself; --kernel, --shape, --ranks, --shared, "
+                                   "--tiling and --module do not go with it");
+    nmlp_emit_package_args package = {a->model, k->target, k->dtype, a->dialect, a->buckets, a->cache, a->output};
+    return nmlp_cli_emit_package(cli, &package);
+}
+
 static int run(int argc, char **argv) {
-    emission e = {.args = {.kernel = {.tiling = "", .dtype = "bf16"}}};
+    emission e = {.args = {.kernel = {.tiling = "", .dtype = "bf16"}, .buckets = "1,128,1024"}};
     nmlp_kernel_args *k = &e.args.kernel;
     const nmlp_opt opts[] = {
         {"target", 0, NMLP_OPT_STRING, &k->target, "TARGET", "trn1, trn2, trn3 or a machine file"},
@@ -101,14 +112,21 @@ static int run(int argc, char **argv) {
         {"dialect", 0, NMLP_OPT_STRING, &e.args.dialect, "nki|nki-legacy", "default by target: legacy for trn1"},
         {"module", 0, NMLP_OPT_FLAG, &e.args.module, NULL,
          "print the PyTorch module that calls the kernel, not the kernel"},
-        {"output", 'o', NMLP_OPT_STRING, &e.args.output, "FILE", "write the source there, not to stdout"},
+        {"model", 0, NMLP_OPT_STRING, &e.args.model, "DIR",
+         "a package of this checkpoint instead: kernels for all MLPs, packed weights, manifest"},
+        {"buckets", 0, NMLP_OPT_STRING, &e.args.buckets, "S,...", "with --model: rows of its kernels (1,128,1024)"},
+        {"cache", 0, NMLP_OPT_STRING, &e.args.cache, "FILE", "with --model: remember plans in FILE"},
+        {"output", 'o', NMLP_OPT_STRING, &e.args.output, "FILE",
+         "write the source there, not to stdout; with --model: the package's folder"},
     };
     nmlp_cli cli;
     nmlp_err err;
     nmlp_status st = NMLP_OK;
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_emit, opts, sizeof opts / sizeof opts[0], 0, 0, argc, argv);
     if (code >= 0) return code;
-    if (!k->target || !k->kernel || !k->shape) return nmlp_cli_usage(&cli, "--target, --kernel and --shape are needed");
+    if (e.args.model) return run_package(&cli, &e.args);
+    if (!k->target || !k->kernel || !k->shape)
+        return nmlp_cli_usage(&cli, "--target, --kernel and --shape are needed, or --target, --model and -o");
     e.cli = &cli;
     nmlp_str_init(&e.command);
     nmlp_str_init(&e.text);
@@ -126,8 +144,9 @@ out:
 const nmlp_command nmlp_cmd_emit = {
     .name = "emit",
     .summary = "print a kernel as NKI source for Trainium",
-    .usage = "--target TARGET --kernel KERNEL --shape S,H,R,O [-o FILE]",
+    .usage = "--target TARGET (--kernel KERNEL --shape S,H,R,O [-o FILE] | --model DIR -o DIR)",
     .examples = "neuronmlp emit --target trn1 --kernel xw-opt --shape 512,512,512\n"
-                "neuronmlp emit --target trn2 --kernel xuv-fused --shape 256,512,128,512 -o /tmp/xuv_kernel.py\n",
+                "neuronmlp emit --target trn2 --kernel xuv-fused --shape 256,512,128,512 -o /tmp/xuv_kernel.py\n"
+                "neuronmlp emit --target trn2 --model models/tiny --buckets 1,128 -o /tmp/tiny-trn2\n",
     .run = run,
 };

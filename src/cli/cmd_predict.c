@@ -5,11 +5,12 @@
 #include "service/kernel.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/neuron_args.h"
 #include "checkpoint/config.h"
 #include "model/preset.h"
-#include "trainium/plan/predict.h"
+#include "trainium/package/forms.h"
 
 typedef struct predict_args {
     const char *target, *cache, *dtype;
@@ -22,26 +23,48 @@ typedef struct predicting {
     predict_args args;
     nmlp_machine machine;
     nmlp_config config;
-    int64_t rank;
+    int64_t rank;               /* of all projections, from a ratio; 0: the forms are the checkpoint's */
+    nmlp_mlp_forms forms;       /* of the compressed model */
     nmlp_prediction dense, low; /* low: as compressed; equal to dense without a ratio */
     double seconds;
 } predicting;
 
+/* The forms of the checkpoint's own MLPs. */
+static nmlp_status open_forms(predicting *pr, const char *dir, nmlp_err *err) {
+    nmlp_model model;
+    NMLP_RETURN_IF_FAILED(nmlp_model_open(&model, dir, err));
+    nmlp_status st = nmlp_mlp_forms_of(&pr->forms, &model, err);
+    nmlp_model_close(&model);
+    return st;
+}
+
+static nmlp_status one_form(predicting *pr, nmlp_err *err) {
+    pr->rank = nmlp_rank_for_ratio(pr->config.intermediate, pr->config.hidden, pr->args.ratio, pr->args.tile);
+    pr->forms.list = nmlp_mem_new(1, sizeof *pr->forms.list, err);
+    if (!pr->forms.list) return NMLP_E_NOMEM;
+    pr->forms.n = 1;
+    pr->forms.list[0] = (nmlp_mlp_form){{pr->rank, pr->rank, pr->rank, false}, pr->config.n_layers};
+    return NMLP_OK;
+}
+
 static nmlp_status open_shape(predicting *pr, nmlp_err *err) {
     const char *name = pr->cli->positionals[0];
-    if (nmlp_file_is_dir(name))
+    bool dir = nmlp_file_is_dir(name);
+    if (dir)
         NMLP_RETURN_IF_FAILED(nmlp_config_load(&pr->config, name, err));
     else
         NMLP_RETURN_IF_FAILED(nmlp_preset_find(&pr->config, name, err));
-    if (pr->args.ratio <= 0 && pr->config.compressed) pr->args.ratio = pr->config.ratio;
     if (pr->args.ratio < 0 || pr->args.ratio >= 1)
-        return nmlp_fail(err, NMLP_E_ARG, "--ratio is %g; expected 0 to below 1", pr->args.ratio);
-    if (pr->args.prompt < 1 || pr->args.generate < 1 || pr->args.prompt + pr->args.generate > 1 << 20)
-        return nmlp_fail(err, NMLP_E_ARG, "--prompt %lld --generate %lld; each at least 1, together at most %d",
-                         (long long)pr->args.prompt, (long long)pr->args.generate, 1 << 20);
-    if (pr->args.ratio > 0)
-        pr->rank = nmlp_rank_for_ratio(pr->config.intermediate, pr->config.hidden, pr->args.ratio, pr->args.tile);
-    return NMLP_OK;
+        return nmlp_fail_field(err, NMLP_E_ARG, "ratio", "is %g; expected 0 to below 1", pr->args.ratio);
+    if (pr->args.prompt < 1 || pr->args.generate < 1 || pr->args.prompt > 1 << 20 || pr->args.generate > 1 << 20 ||
+        pr->args.prompt + pr->args.generate > 1 << 20)
+        return nmlp_fail_field(err, NMLP_E_ARG, "prompt",
+                               "%lld and generate %lld: each at least 1, together at most %d",
+                               (long long)pr->args.prompt, (long long)pr->args.generate, 1 << 20);
+    if (pr->args.ratio > 0) return one_form(pr, err);
+    if (!dir || !pr->config.compressed) return NMLP_OK;
+    pr->args.ratio = pr->config.ratio;
+    return open_forms(pr, name, err);
 }
 
 static nmlp_status predict(predicting *pr, nmlp_err *err) {
@@ -50,10 +73,10 @@ static nmlp_status predict(predicting *pr, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_machine_open(&pr->machine, pr->args.target, err));
     NMLP_RETURN_IF_FAILED(open_shape(pr, err));
     if (pr->args.tp < 1 || pr->args.tp > (int64_t)pr->machine.cores_per_device)
-        return nmlp_fail(err, NMLP_E_ARG, "--tp is %lld; a device of %s has %.0f cores", (long long)pr->args.tp,
-                         pr->machine.name, pr->machine.cores_per_device);
+        return nmlp_fail_field(err, NMLP_E_ARG, "tp", "is %lld; a device of %s has %.0f cores", (long long)pr->args.tp,
+                               pr->machine.name, pr->machine.cores_per_device);
     nmlp_predict_request rq = {
-        .decoder = {c->hidden, c->intermediate, c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim, c->vocab, 0},
+        .decoder = {c->hidden, c->intermediate, c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim, c->vocab, NULL, 0},
         .prompt = pr->args.prompt,
         .generate = pr->args.generate,
         .tp = pr->args.tp};
@@ -62,8 +85,9 @@ static nmlp_status predict(predicting *pr, nmlp_err *err) {
         return nmlp_fail_field(err, NMLP_E_ARG, "dtype", "is \"%.40s\"; expected bf16, fp16 or fp32", pr->args.dtype);
     NMLP_RETURN_IF_FAILED(nmlp_predict(&pr->dense, &planner, &rq, err));
     pr->low = pr->dense;
-    rq.decoder.rank = pr->rank;
-    if (pr->rank > 0) NMLP_RETURN_IF_FAILED(nmlp_predict(&pr->low, &planner, &rq, err));
+    rq.decoder.forms = pr->forms.list;
+    rq.decoder.n_forms = pr->forms.n;
+    if (pr->forms.n > 0) NMLP_RETURN_IF_FAILED(nmlp_predict(&pr->low, &planner, &rq, err));
     pr->seconds = nmlp_clock_seconds() - start;
     return NMLP_OK;
 }
@@ -87,6 +111,21 @@ static void put_prediction(nmlp_json_writer *w, const nmlp_prediction *p) {
     nmlp_json_end_object(w);
 }
 
+static void put_forms(nmlp_json_writer *w, const nmlp_mlp_forms *forms) {
+    nmlp_json_begin_array(w, "forms");
+    for (size_t i = 0; i < forms->n; i++) {
+        const nmlp_mlp_form *f = &forms->list[i];
+        nmlp_json_begin_object(w, NULL);
+        nmlp_json_put_int(w, "gate", f->ranks.gate);
+        nmlp_json_put_int(w, "up", f->ranks.up);
+        nmlp_json_put_int(w, "down", f->ranks.down);
+        nmlp_json_put_bool(w, "shared", f->ranks.shared);
+        nmlp_json_put_int(w, "layers", f->n_layers);
+        nmlp_json_end_object(w);
+    }
+    nmlp_json_end_array(w);
+}
+
 static int print_json(const predicting *pr) {
     nmlp_json_out out;
     nmlp_json_writer *w = nmlp_json_out_begin(&out);
@@ -102,6 +141,7 @@ static int print_json(const predicting *pr) {
     put_prediction(w, &pr->dense);
     nmlp_json_end_object(w);
     nmlp_json_put_number(w, "seconds", pr->seconds);
+    put_forms(w, &pr->forms);
     return nmlp_json_out_end(&out, pr->cli);
 }
 
@@ -116,6 +156,9 @@ static void print_human(const predicting *pr) {
     printf("  %-14s %12.1f %12.1f %8.2fx\n", "end to end (ms)", d->e2e_ms, l->e2e_ms, d->e2e_ms / l->e2e_ms);
     if (pr->rank)
         printf("  ratio %g: rank %lld of gate, up and down\n", pr->args.ratio, (long long)pr->rank);
+    else if (pr->forms.n > 0)
+        printf("  ratio %g: the ranks of the checkpoint, %zu form%s of MLP\n", pr->args.ratio, pr->forms.n,
+               pr->forms.n == 1 ? "" : "s");
     else
         printf("  no --ratio: both columns are dense\n");
     printf("\n  %-14s %25s %27s\n  %-14s %12s %12s  %12s %12s\n", "one pass (us)", "prefill", "decode", "", "dense",
@@ -146,10 +189,14 @@ static int run(int argc, char **argv) {
     if (!a->target) return nmlp_cli_usage(&cli, "--target is needed");
     pr.cli = &cli;
     nmlp_err err = {0};
-    if (predict(&pr, &err) != NMLP_OK) return nmlp_cli_fail(&cli, &err);
-    if (cli.json) return print_json(&pr);
-    print_human(&pr);
-    return NMLP_EXIT_OK;
+    if (predict(&pr, &err) != NMLP_OK)
+        code = nmlp_cli_fail(&cli, &err);
+    else if (cli.json)
+        code = print_json(&pr);
+    else
+        print_human(&pr), code = NMLP_EXIT_OK;
+    nmlp_mlp_forms_fini(&pr.forms);
+    return code;
 }
 
 const nmlp_command nmlp_cmd_predict = {

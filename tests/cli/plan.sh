@@ -56,7 +56,7 @@ done
 refuses 2 "--target, --op and --shape" plan --target trn1 --op mlp
 refuses 2 "expected xw, xuv or mlp" plan --target trn1 --op matmul --shape 1,2,3,4
 refuses 2 "has 3 numbers" plan --target trn1 --op mlp --shape 1,2,3
-refuses 1 "must be 1 to" plan --target trn1 --op xuv --shape 1,2,0,4
+refuses 2 "must be 1 to" plan --target trn1 --op xuv --shape 1,2,0,4
 refuses 1 "no-such-chip" plan --target no-such-chip --op mlp --shape 1,2,3,4
 refuses 2 "expected bf16, fp16 or fp32" plan --target trn1 --op mlp --shape 1,2,3,4 --dtype int8
 refuses 2 "no tiling key" plan --target trn1 --op mlp --shape 1,256,128,256 --tiling depth=3

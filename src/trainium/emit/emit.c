@@ -12,6 +12,11 @@ nmlp_dialect nmlp_dialect_for(const nmlp_machine *machine) {
 
 const char *nmlp_dialect_name(nmlp_dialect dialect) { return dialect == NMLP_DIALECT_NKI ? "nki" : "nki-legacy"; }
 
+void nmlp_dialect_sdk(nmlp_dialect dialect, const char **from, const char **to) {
+    *from = dialect == NMLP_DIALECT_NKI ? "2.29" : "2.23"; /* `+=` on PSUM is consistent from 2.23 on */
+    *to = dialect == NMLP_DIALECT_NKI ? "2.32" : "2.24";   /* 2.25 refuses block dimensions */
+}
+
 bool nmlp_dialect_parse(const char *name, nmlp_dialect *dialect) {
     for (int i = 0; i < 2; i++) {
         if (strcmp(name, nmlp_dialect_name((nmlp_dialect)i)) != 0) continue;

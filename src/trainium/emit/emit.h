@@ -35,6 +35,8 @@ typedef struct nmlp_emit_result {
 /* The dialect a machine's compiler takes: legacy for NeuronCore-v2. */
 nmlp_dialect nmlp_dialect_for(const nmlp_machine *machine);
 const char *nmlp_dialect_name(nmlp_dialect dialect);
+/* First and last Neuron SDK whose compiler takes the dialect as it is printed here. */
+void nmlp_dialect_sdk(nmlp_dialect dialect, const char **from, const char **to);
 bool nmlp_dialect_parse(const char *name, nmlp_dialect *dialect);
 
 /* Checks the program against the machine, then appends the source. `result` may be NULL. */

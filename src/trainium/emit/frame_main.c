@@ -19,26 +19,42 @@ static void def(nmlp_emit_source *src, const char *signature, const char *doc) {
     nmlp_emit_source_line(src, "\"\"\"%s\"\"\"", doc);
 }
 
+/* Each line at its own depth; KERNEL stands for the kernel's name. */
+static void put_lines(nmlp_emit_source *src, const char *const *lines) {
+    for (; *lines; lines++) {
+        const char *at = strstr(*lines, "KERNEL");
+        if (!at)
+            nmlp_emit_source_line(src, "%s", *lines);
+        else
+            nmlp_emit_source_line(src, "%.*s%s%s", (int)(at - *lines), *lines, src->p->name, at + 6);
+    }
+}
+
 void nmlp_emit_frame_pack(nmlp_emit_source *src, bool torch) {
     const char *array = torch ? "torch" : "np", *permute = torch ? "permute" : "transpose";
-    def(src, "pack(planes, chunk_tiles, columns)",
+    def(src, "pack(planes, chunk_tiles, columns, rows=())",
         "Cuts matrices [K, N] with as many columns into tiles, in the order the kernel uses them.\n"
-        "\n    Row p of the result holds row p of every tile: by chunk of K, column tile, plane, tile of the chunk.\n  "
-        "  ");
-    nmlp_emit_source_line(src, "parts = []");
-    nmlp_emit_source_line(src, "for plane in planes:");
-    nmlp_emit_source_line(src, "    k, n = plane.shape");
-    nmlp_emit_source_line(src, "    tiles = min(chunk_tiles, -(-k // P))");
-    nmlp_emit_source_line(src, "    chunks = -(-k // (tiles * P))");
-    nmlp_emit_source_line(src, "    n_tiles = -(-n // columns)");
-    nmlp_emit_source_line(src, "    padded = %s.zeros((chunks * tiles * P, n_tiles * columns), dtype=plane.dtype)",
+        "\n    A tile has P rows, or those given for its plane. Row p of the result holds row p of every tile: by\n"
+        "    chunk of K, column tile, plane, tile of the chunk.\n    ");
+    static const char *const lines[] = {"parts = []",
+                                        "for i, plane in enumerate(planes):",
+                                        "    k, n = plane.shape",
+                                        "    size = rows[i] if rows else P",
+                                        "    tiles = min(chunk_tiles, -(-k // size))",
+                                        "    chunks, n_tiles = -(-k // (tiles * size)), -(-n // columns)",
+                                        NULL};
+    put_lines(src, lines);
+    nmlp_emit_source_line(src, "    padded = %s.zeros((chunks * tiles * size, n_tiles * columns), dtype=plane.dtype)",
                           array);
     nmlp_emit_source_line(src, "    padded[:k, :n] = plane");
-    nmlp_emit_source_line(src, "    parts.append(padded.reshape(chunks, tiles, P, n_tiles, columns).%s(2, 0, 3, 1, 4))",
-                          permute);
-    nmlp_emit_source_line(src, "rows = min(max(plane.shape[0] for plane in planes), P)");
-    nmlp_emit_source_line(src, torch ? "return torch.cat(parts, dim=3).reshape(P, -1)[:rows].contiguous()"
-                                     : "return np.concatenate(parts, axis=3).reshape(P, -1)[:rows]");
+    nmlp_emit_source_line(src, "    part = %s.zeros((P, chunks, n_tiles, tiles, columns), dtype=plane.dtype)", array);
+    nmlp_emit_source_line(
+        src, "    part[:size] = padded.reshape(chunks, tiles, size, n_tiles, columns).%s(2, 0, 3, 1, 4)", permute);
+    nmlp_emit_source_line(src, "    parts.append(part)");
+    nmlp_emit_source_line(src,
+                          "used = max(min(plane.shape[0], rows[i] if rows else P) for i, plane in enumerate(planes))");
+    nmlp_emit_source_line(src, torch ? "return torch.cat(parts, dim=3).reshape(P, -1)[:used].contiguous()"
+                                     : "return np.concatenate(parts, axis=3).reshape(P, -1)[:used]");
     src->depth--;
 }
 
@@ -53,7 +69,14 @@ void nmlp_emit_frame_argument(const nmlp_emit_source *src, int tensor, const cha
     nmlp_str_puts(out, "pack([");
     for (int i = 0; i < w.n_planes; i++) nmlp_str_printf(out, "%s%s%s%s", i ? ", " : "", prefix, w.matrix[i], suffix);
     nmlp_str_printf(out, "], %" PRId64 ", ", w.chunk_tiles);
-    nmlp_str_printf(out, w.columns == (int64_t)src->options->machine->partitions ? "P)" : "%" PRId64 ")", w.columns);
+    int64_t p = (int64_t)src->options->machine->partitions;
+    nmlp_str_printf(out, w.columns == p ? "P" : "%" PRId64, w.columns);
+    if (w.rows[0] != p || (w.n_planes > 1 && w.rows[1] != p)) {
+        nmlp_str_printf(out, ", (%" PRId64 ",", w.rows[0]);
+        if (w.n_planes > 1) nmlp_str_printf(out, " %" PRId64, w.rows[1]);
+        nmlp_str_putc(out, ')');
+    }
+    nmlp_str_putc(out, ')');
 }
 
 static void put_extent(const nmlp_emit_source *src, const char *letter, int axis, int64_t value, nmlp_str *out) {
@@ -133,17 +156,6 @@ static void put_reference(nmlp_emit_source *src, const nmlp_emit_math *math) {
         put_gated(src, math);
     nmlp_emit_source_line(src, math->y_transposed ? "return y.T" : "return y");
     src->depth--;
-}
-
-/* Each line at its own depth; KERNEL stands for the kernel's name. */
-static void put_lines(nmlp_emit_source *src, const char *const *lines) {
-    for (; *lines; lines++) {
-        const char *at = strstr(*lines, "KERNEL");
-        if (!at)
-            nmlp_emit_source_line(src, "%s", *lines);
-        else
-            nmlp_emit_source_line(src, "%.*s%s%s", (int)(at - *lines), *lines, src->p->name, at + 6);
-    }
 }
 
 static void put_device_run(nmlp_emit_source *src, nmlp_nc_dtype dtype) {

@@ -52,7 +52,10 @@ static bool set_packing(const nmlp_program *p, const nmlp_tensor *t, nmlp_emit_w
     w->columns = pack.columns;
     bool same = pack.n == w->n && pack.planes == w->n_planes && nmlp_pack_rows(&pack) == t->rows &&
                 nmlp_pack_cols(&pack) == t->cols;
-    for (int i = 0; i < w->n_planes; i++) same = same && nmlp_pack_plane_k(&pack, i) == w->k[i];
+    for (int i = 0; i < w->n_planes; i++) {
+        w->rows[i] = nmlp_pack_plane_rows(&pack, i);
+        same = same && nmlp_pack_plane_k(&pack, i) == w->k[i];
+    }
     return same;
 }
 

@@ -14,6 +14,7 @@ typedef struct nmlp_emit_weight {
     int64_t k[2], n;
     bool packed;
     int64_t chunk_tiles, columns;
+    int64_t rows[2]; /* of a tile, by plane */
 } nmlp_emit_weight;
 
 /* False: the tensor's contents are not known (an output, a scratch tensor, a packing of another kind). */

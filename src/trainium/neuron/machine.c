@@ -79,3 +79,15 @@ double nmlp_machine_peak_flops_per_ns(const nmlp_machine *machine, bool fp32) {
     double macs = machine->partitions * machine->stationary_max;
     return 2.0 * macs * machine->tensor_clock_ghz / (fp32 ? machine->tensor_fp32_passes : 1.0);
 }
+
+/* FNV-1a. */
+uint64_t nmlp_machine_hash(const nmlp_machine *m) {
+    uint64_t h = 1469598103934665603u;
+    for (int k = 0; k < NMLP_MACHINE_N_KEYS; k++) {
+        double v = nmlp_machine_value(m, (nmlp_machine_key)k);
+        unsigned char bytes[sizeof v];
+        memcpy(bytes, &v, sizeof v);
+        for (size_t i = 0; i < sizeof v; i++) h = (h ^ bytes[i]) * 1099511628211u;
+    }
+    return h;
+}

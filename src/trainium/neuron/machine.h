@@ -120,4 +120,7 @@ const char *nmlp_origin_tag_name(nmlp_origin_tag tag);
 /* Nominal tensor rate in FLOP/ns for 16-bit (passes 1) or fp32 operands. */
 double nmlp_machine_peak_flops_per_ns(const nmlp_machine *machine, bool fp32);
 
+/* Of every number (not of the sources): a changed machine file is another machine. */
+uint64_t nmlp_machine_hash(const nmlp_machine *machine);
+
 #endif

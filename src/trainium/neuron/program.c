@@ -59,6 +59,14 @@ void nmlp_program_destroy(nmlp_program *p) {
     nmlp_mem_free(p);
 }
 
+nmlp_status nmlp_program_rename(nmlp_program *p, const char *name, nmlp_err *err) {
+    const char *kept = keep_name(p, "program", name);
+    if (kept) p->name = kept;
+    if (kept) return NMLP_OK;
+    if (err) *err = p->failure;
+    return p->failure.code;
+}
+
 nmlp_status nmlp_program_finish(nmlp_program *p, nmlp_err *err) {
     if (!failed(p) && p->n_open > 0)
         nmlp_fail(&p->failure, NMLP_E_ARG, "program %s: %d loops are not closed", p->name, p->n_open);

@@ -195,6 +195,8 @@ typedef struct nmlp_program {
 
 nmlp_status nmlp_program_create(nmlp_program **out, const char *name, nmlp_err *err);
 void nmlp_program_destroy(nmlp_program *program);
+/* Another name for a finished program, e.g. one that is unique in a package. */
+nmlp_status nmlp_program_rename(nmlp_program *program, const char *name, nmlp_err *err);
 /* Reports the first error of building, or an open loop. */
 nmlp_status nmlp_program_finish(nmlp_program *program, nmlp_err *err);
 

@@ -11,6 +11,20 @@ static nmlp_pack packed(int64_t k, int64_t n, int64_t chunk_tiles, int64_t colum
     return (nmlp_pack){.k = k, .n = n, .chunk_tiles = chunk_tiles, .columns = columns, .planes = planes};
 }
 
+static int64_t rank_tile(const nmlp_strip *b, int64_t rank) { return nmlp_strip_even_tile(rank, b->parts); }
+
+/* A first factor [k,r]: its result lies on partitions, so a tile has as many columns as a tile of the rank. */
+static nmlp_pack packed_first(const nmlp_strip *b, int64_t k, int64_t r, int64_t chunk_tiles, int64_t planes) {
+    return packed(k, r, chunk_tiles, rank_tile(b, r), planes);
+}
+
+/* A second factor [r,n], contracted tile by tile of the rank. */
+static nmlp_pack packed_second(const nmlp_strip *b, int64_t r, int64_t n, int64_t columns, int64_t planes) {
+    nmlp_pack pack = packed(r, n, tiles_of(b, r), columns, planes);
+    pack.partitions = rank_tile(b, r);
+    return pack;
+}
+
 /* Opens the loop over chunks of an activation; -1 where all of it is held. */
 static int begin_chunks(nmlp_strip *b, const char *name, int64_t tiles, int64_t held) {
     if (held >= tiles) return -1;
@@ -27,12 +41,12 @@ static void begin_strips(nmlp_strip *b) {
 
 static nmlp_strip_operand x_held(const nmlp_strip *b, int chunk) {
     int64_t tiles = chunk < 0 ? tiles_of(b, b->rq->shape.h) : b->plan.x_chunk;
-    return (nmlp_strip_operand){b->xt, b->rq->shape.h, 0, tiles, chunk, false};
+    return (nmlp_strip_operand){b->xt, b->rq->shape.h, b->parts, 0, tiles, chunk, false};
 }
 
-/* The activation `features` wide that fills a buffer from tile `first` on. */
-static nmlp_strip_operand whole(const nmlp_strip *b, int buffer, int64_t features, int64_t first) {
-    return (nmlp_strip_operand){buffer, features, first, tiles_of(b, features), -1, false};
+/* The activation of width `rank` that fills a buffer from tile `first` on. */
+static nmlp_strip_operand between(const nmlp_strip *b, int buffer, int64_t rank, int64_t first) {
+    return (nmlp_strip_operand){buffer, rank, rank_tile(b, rank), first, tiles_of(b, rank), -1, false};
 }
 
 /* First factors: each stream's planes give one activation each, t = (x u)^T; x is read once for all. */
@@ -46,7 +60,7 @@ static void project_first(nmlp_strip *b, const first_factors *f) {
     nmlp_program_add_comment(
         b->p, "first factors stationary, x moving: the products come out transposed, as the next ones want them");
     bool ahead = b->plan.x == NMLP_X_AHEAD;
-    nmlp_strip_operand first = {b->xt, b->rq->shape.h, 0, b->plan.x_chunk, -1, false};
+    nmlp_strip_operand first = {b->xt, b->rq->shape.h, b->parts, 0, b->plan.x_chunk, -1, false};
     if (ahead) nmlp_strip_load_x(b, first);
     int chunk = begin_chunks(b, "xc", tiles_of(b, b->rq->shape.h), b->plan.x_chunk);
     nmlp_strip_operand x = x_held(b, chunk);
@@ -64,13 +78,13 @@ static void build_xuv(nmlp_strip *b) {
     const nmlp_kernel_shape *s = &b->rq->shape;
     const nmlp_strip_plan *plan = &b->plan;
     int64_t r_tiles = tiles_of(b, s->r);
-    nmlp_strip_stream w[] = {nmlp_strip_weight(b, "u", packed(s->h, s->r, plan->x_chunk, b->parts, 1), false),
-                             nmlp_strip_weight(b, "v", packed(s->r, s->o, r_tiles, plan->columns, 1), true)};
+    nmlp_strip_stream w[] = {nmlp_strip_weight(b, "u", packed_first(b, s->h, s->r, plan->x_chunk, 1), false),
+                             nmlp_strip_weight(b, "v", packed_second(b, s->r, s->o, plan->columns, 1), true)};
     nmlp_strip_stream_fit(&w[1], plan->out_tiles);
     nmlp_strip_hold(b, NULL, NULL, &w[1]);
     nmlp_strip_ring(b, w, 2);
     first_factors f = {.u = {w[0]}, .n_streams = 1};
-    f.t[0] = whole(b, nmlp_strip_activation(b, "xu", r_tiles, 1), s->r, 0);
+    f.t[0] = between(b, nmlp_strip_activation(b, "xu", r_tiles, 1), s->r, 0);
     nmlp_last_product last = nmlp_strip_last(b, &w[1], false);
     begin_strips(b);
     project_first(b, &f);
@@ -120,14 +134,14 @@ static void declare_first(nmlp_strip *b, mlp *m) {
     if (pair) {
         int planes = r->shared ? 1 : 2;
         m->w[FIRST] = nmlp_strip_weight(b, r->shared ? "u_shared" : "u_gate_up",
-                                        packed(s->h, r->gate, chunk, b->parts, planes), false);
+                                        packed_first(b, s->h, r->gate, chunk, planes), false);
         /* half of the run: the first product starts sooner */
         if (b->plan.x == NMLP_X_AHEAD) m->w[FIRST].split = planes > 1;
         return;
     }
     int at = FIRST;
-    if (r->gate > 0) m->w[at++] = nmlp_strip_weight(b, "u_gate", packed(s->h, r->gate, chunk, b->parts, 1), false);
-    if (r->up > 0) m->w[at] = nmlp_strip_weight(b, "u_up", packed(s->h, r->up, chunk, b->parts, 1), false);
+    if (r->gate > 0) m->w[at++] = nmlp_strip_weight(b, "u_gate", packed_first(b, s->h, r->gate, chunk, 1), false);
+    if (r->up > 0) m->w[at] = nmlp_strip_weight(b, "u_up", packed_first(b, s->h, r->up, chunk, 1), false);
 }
 
 static const char *gated_name(const nmlp_mlp_ranks *r) {
@@ -140,14 +154,17 @@ static void declare_weights(nmlp_strip *b, mlp *m) {
     const nmlp_mlp_ranks *r = &m->ranks;
     int64_t i_tiles = tiles_of(b, s->o), k_gate = r->gate > 0 ? r->gate : s->h, k_up = r->up > 0 ? r->up : s->h;
     declare_first(b, m);
-    nmlp_pack gated = packed(k_gate, s->o, tiles_of(b, k_gate), b->parts, 2);
-    if (k_up != k_gate) gated.k_second = k_up;
+    nmlp_pack gated = r->gate > 0 ? packed_second(b, k_gate, s->o, b->parts, 2)
+                                  : packed(k_gate, s->o, tiles_of(b, k_gate), b->parts, 2);
+    if (k_up != k_gate) {
+        gated.k_second = k_up;
+        gated.partitions_second = r->up > 0 ? rank_tile(b, r->up) : b->parts;
+    }
     m->w[GATED] = nmlp_strip_weight(b, gated_name(r), gated, false);
     if (r->down > 0) {
-        m->w[DOWN] = nmlp_strip_weight(b, "u_down", packed(s->o, r->down, b->plan.act_chunk, b->parts, 1), true);
+        m->w[DOWN] = nmlp_strip_weight(b, "u_down", packed_first(b, s->o, r->down, b->plan.act_chunk, 1), true);
         m->w[DOWN_HELD] = m->w[DOWN];
-        m->w[LAST] =
-            nmlp_strip_weight(b, "v_down", packed(r->down, s->h, tiles_of(b, r->down), b->plan.columns, 1), true);
+        m->w[LAST] = nmlp_strip_weight(b, "v_down", packed_second(b, r->down, s->h, b->plan.columns, 1), true);
     } else {
         m->w[LAST] = nmlp_strip_weight(b, "w_down", packed(s->o, s->h, b->plan.act_chunk, b->plan.columns, 1), true);
     }
@@ -162,9 +179,9 @@ static void declare_activations(nmlp_strip *b, mlp *m) {
     const nmlp_mlp_ranks *r = &m->ranks;
     int64_t gate_tiles = tiles_of(b, r->gate), up_tiles = r->shared ? 0 : tiles_of(b, r->up);
     int t = gate_tiles + up_tiles > 0 ? nmlp_strip_activation(b, "t", gate_tiles + up_tiles, 1) : -1;
-    m->gate = r->gate > 0 ? whole(b, t, r->gate, 0) : x_held(b, -1);
-    m->up = r->up > 0 ? whole(b, t, r->up, r->shared ? 0 : gate_tiles) : x_held(b, -1);
-    if (r->down > 0) m->down = whole(b, nmlp_strip_activation(b, "td", tiles_of(b, r->down), 1), r->down, 0);
+    m->gate = r->gate > 0 ? between(b, t, r->gate, 0) : x_held(b, -1);
+    m->up = r->up > 0 ? between(b, t, r->up, r->shared ? 0 : gate_tiles) : x_held(b, -1);
+    if (r->down > 0) m->down = between(b, nmlp_strip_activation(b, "td", tiles_of(b, r->down), 1), r->down, 0);
     int n = 0;
     if (r->gate > 0) m->first.t[n++] = m->gate;
     if (r->up > 0) m->first.t[n] = m->up;
@@ -181,7 +198,7 @@ static void gated_down(nmlp_strip *b, const mlp *m) {
     nmlp_program_add_comment(
         b->p, "gate and up of one tile follow each other; silu and product on the way out of PSUM, never to HBM");
     int chunk = begin_chunks(b, "ac", i_tiles, b->plan.act_chunk);
-    nmlp_strip_operand h = {act, s->o, 0, chunk < 0 ? i_tiles : b->plan.act_chunk, chunk, false};
+    nmlp_strip_operand h = {act, s->o, b->parts, 0, chunk < 0 ? i_tiles : b->plan.act_chunk, chunk, false};
     nmlp_program_append_alloc(b->p, act); /* the next chunk is computed while this one is still being contracted */
     nmlp_strip_gate(b, &m->w[GATED], m->gate, m->up, h);
     nmlp_program_add_comment(b->p, "down projection of what is on chip, contracted over the intermediate features");

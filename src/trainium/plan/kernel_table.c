@@ -115,11 +115,12 @@ nmlp_status nmlp_kernel_check_request(const nmlp_kernel *kernel, const nmlp_kern
     int64_t limit = NMLP_INDEX_MAX / 64;
     bool ok = s->s >= 1 && s->h >= 1 && s->o >= 1 && s->s <= limit && s->h <= limit && s->o <= limit;
     bool rank_ok = kernel->has_rank ? s->r >= (kernel->gated ? 0 : 1) && s->r <= limit : s->r == 0;
-    if (!ok || !rank_ok)
-        return nmlp_fail(err, NMLP_E_SHAPE, "kernel %s: S=%lld H=%lld R=%lld O=%lld; each must be 1 to %lld%s",
-                         kernel->name, (long long)s->s, (long long)s->h, (long long)s->r, (long long)s->o,
-                         (long long)limit, kernel->has_rank ? "" : ", without R");
     NMLP_RETURN_IF_FAILED(check_ranks(kernel, rq, err));
+    if (!ok || !rank_ok)
+        return nmlp_fail_field(err, NMLP_E_ARG, "shape",
+                               "of kernel %s is S=%lld H=%lld R=%lld O=%lld; each must be 1 to %lld%s", kernel->name,
+                               (long long)s->s, (long long)s->h, (long long)s->r, (long long)s->o, (long long)limit,
+                               kernel->has_rank ? "" : ", without R");
     for (int i = 0; rq->tiling && i < rq->tiling->n; i++) {
         const char *key = rq->tiling->entries[i].key;
         int64_t value = rq->tiling->entries[i].value;

@@ -5,19 +5,7 @@
 
 #include "base/file.h"
 
-enum { CACHE_VERSION = 3, CACHE_MAX_BYTES = 64 << 20, TEXT_MAX = 256 };
-
-/* FNV-1a over the machine's numbers and the version of the kernels. */
-static uint64_t machine_hash(const nmlp_machine *m) {
-    uint64_t h = 1469598103934665603u ^ CACHE_VERSION;
-    for (int k = 0; k < NMLP_MACHINE_N_KEYS; k++) {
-        double v = nmlp_machine_value(m, (nmlp_machine_key)k);
-        unsigned char bytes[sizeof v];
-        memcpy(bytes, &v, sizeof v);
-        for (size_t i = 0; i < sizeof v; i++) h = (h ^ bytes[i]) * 1099511628211u;
-    }
-    return h;
-}
+enum { CACHE_VERSION = 4, CACHE_MAX_BYTES = 64 << 20, TEXT_MAX = 256 };
 
 static void put_candidate(nmlp_str *line, const nmlp_plan_candidate *candidate) {
     nmlp_str_printf(line, " %s ", candidate->kernel ? candidate->kernel : "-");
@@ -30,8 +18,8 @@ static void put_candidate(nmlp_str *line, const nmlp_plan_candidate *candidate) 
 static void put_key(nmlp_str *line, const nmlp_machine *m, nmlp_plan_op op, const nmlp_kernel_request *rq) {
     char shape[NMLP_KERNEL_SHAPE_TEXT_MAX];
     nmlp_kernel_shape_print(shape, rq);
-    nmlp_str_printf(line, "%016llx %s %s %s ", (unsigned long long)machine_hash(m), nmlp_plan_op_name(op),
-                    nmlp_nc_dtype_name(rq->dtype), shape);
+    nmlp_str_printf(line, "%016llx %s %s %s ", (unsigned long long)(nmlp_machine_hash(m) + CACHE_VERSION),
+                    nmlp_plan_op_name(op), nmlp_nc_dtype_name(rq->dtype), shape);
     if (rq->tiling && rq->tiling->n > 0)
         nmlp_tiling_print(rq->tiling, line);
     else

@@ -14,12 +14,17 @@ typedef struct pass {
 } pass;
 
 /* A planned kernel without its launch. */
-static nmlp_status kernel_us(const pass *p, nmlp_plan_op op, nmlp_kernel_shape shape, double *us, nmlp_err *err) {
+static nmlp_status plan_us(const pass *p, nmlp_plan_op op, nmlp_kernel_request rq, double *us, nmlp_err *err) {
     nmlp_kernel_plan plan;
-    nmlp_kernel_request rq = {.shape = shape, .dtype = p->rq->dtype, .machine = p->planner->machine};
+    rq.dtype = p->rq->dtype;
+    rq.machine = p->planner->machine;
     NMLP_RETURN_IF_FAILED(nmlp_kernel_plan_find(&plan, p->planner, op, &rq, err));
     *us = plan.winner.cost.latency_us - p->planner->machine->launch_us;
     return NMLP_OK;
+}
+
+static nmlp_status kernel_us(const pass *p, nmlp_plan_op op, nmlp_kernel_shape shape, double *us, nmlp_err *err) {
+    return plan_us(p, op, (nmlp_kernel_request){.shape = shape}, us, err);
 }
 
 static int64_t share(int64_t n, int64_t tp) { return (n + tp - 1) / tp; }
@@ -72,20 +77,39 @@ static double half_ring_us(const pass *p, double columns) {
            (m->collective_hop_us + bytes / n / fmin(nmlp_dma_peak_bytes_per_ns(m), m->link_bytes_per_ns) * 1e-3);
 }
 
+static nmlp_status ranks_us(const pass *p, int64_t intermediate, nmlp_mlp_ranks ranks, double *us, nmlp_err *err) {
+    nmlp_kernel_request rq = {.shape = {p->rows, p->rq->decoder.hidden, 0, intermediate}};
+    nmlp_kernel_set_ranks(&rq, ranks);
+    return plan_us(p, NMLP_PLAN_MLP, rq, us, err);
+}
+
 /* Factors over several cores, the better of two ways. Wide: each core has its columns of the intermediate width and
- * whole first factors, no communication inside. Thin: each core has its part of the rank; x u is gathered (gate and
- * up), the sum of the down projection's first product is scattered. */
-static nmlp_status mlp_us(const pass *p, double *us, nmlp_err *err) {
+ * whole first factors, no communication inside. Thin, where all three have factors: each core has its part of the
+ * ranks; x u is gathered (gate and up), the sum of the down projection's first product is scattered. */
+static nmlp_status form_us(const pass *p, nmlp_mlp_ranks r, double *us, nmlp_err *err) {
     const nmlp_decoder *d = &p->rq->decoder;
     int64_t tp = p->rq->tp;
-    nmlp_kernel_shape wide = {p->rows, d->hidden, d->rank, share(d->intermediate, tp)};
-    NMLP_RETURN_IF_FAILED(kernel_us(p, NMLP_PLAN_MLP, wide, us, err));
-    if (d->rank == 0 || tp == 1) return NMLP_OK;
-    double thin;
-    nmlp_kernel_shape part = {p->rows, d->hidden, share(d->rank, tp), d->intermediate};
-    NMLP_RETURN_IF_FAILED(kernel_us(p, NMLP_PLAN_MLP, part, &thin, err));
-    thin += half_ring_us(p, 2.0 * (double)d->rank) + half_ring_us(p, (double)d->rank);
+    NMLP_RETURN_IF_FAILED(ranks_us(p, share(d->intermediate, tp), r, us, err));
+    if (r.gate == 0 || r.up == 0 || r.down == 0 || tp == 1) return NMLP_OK;
+    double thin, gathered = (double)(r.shared ? r.gate : r.gate + r.up);
+    nmlp_mlp_ranks part = {share(r.gate, tp), share(r.up, tp), share(r.down, tp), r.shared};
+    NMLP_RETURN_IF_FAILED(ranks_us(p, d->intermediate, part, &thin, err));
+    thin += half_ring_us(p, gathered) + half_ring_us(p, (double)r.down);
     *us = fmin(*us, thin);
+    return NMLP_OK;
+}
+
+/* All layers. */
+static nmlp_status mlp_us(const pass *p, double *us, nmlp_err *err) {
+    const nmlp_decoder *d = &p->rq->decoder;
+    nmlp_mlp_form dense = {.n_layers = d->n_layers};
+    const nmlp_mlp_form *forms = d->forms ? d->forms : &dense;
+    *us = 0;
+    for (size_t i = 0; i < (d->forms ? d->n_forms : 1); i++) {
+        double one;
+        NMLP_RETURN_IF_FAILED(form_us(p, forms[i].ranks, &one, err));
+        *us += one * (double)forms[i].n_layers;
+    }
     return NMLP_OK;
 }
 
@@ -100,7 +124,7 @@ static nmlp_status forward(nmlp_forward_time *t, const pass *p, nmlp_err *err) {
         kernel_us(p, NMLP_PLAN_XW, (nmlp_kernel_shape){p->rows, heads * d->head_dim, 0, d->hidden}, &o, err));
     NMLP_RETURN_IF_FAILED(
         kernel_us(p, NMLP_PLAN_XW, (nmlp_kernel_shape){1, d->hidden, 0, share(d->vocab, tp)}, &head, err));
-    *t = (nmlp_forward_time){.mlp = layers * mlp,
+    *t = (nmlp_forward_time){.mlp = mlp,
                              .projections = layers * (qkv + o),
                              .attention = layers * attention_us(p),
                              .norms = (2 * layers + 1) * norm_us(p),
@@ -118,12 +142,21 @@ double nmlp_forward_total_us(const nmlp_forward_time *t) {
     return sum;
 }
 
+/* Parameters of one MLP on all cores: first factors are on every core, the rest is split. */
+static double mlp_params(const nmlp_predict_request *rq, nmlp_mlp_ranks r) {
+    double h = (double)rq->decoder.hidden, i = (double)rq->decoder.intermediate, tp = (double)rq->tp,
+           gate = (double)r.gate, up = (double)r.up, down = (double)r.down;
+    double first = h * tp * (gate + (r.shared ? 0 : up) + down);
+    return first + (r.gate > 0 ? gate * i : h * i) + (r.up > 0 ? up * i : h * i) + (r.down > 0 ? down * i : h * i);
+}
+
 static double weight_bytes(const nmlp_predict_request *rq) {
     const nmlp_decoder *d = &rq->decoder;
-    double h = (double)d->hidden, i = (double)d->intermediate, r = (double)d->rank,
-           q = (double)(d->n_heads * d->head_dim);
-    double mlp = d->rank ? 3 * r * (h * (double)rq->tp + i) : 3 * h * i, kv = (double)(d->n_kv_heads * d->head_dim);
-    return ((double)d->n_layers * (mlp + 2 * h * q + 2 * h * kv) + h * (double)d->vocab) *
+    double h = (double)d->hidden, q = (double)(d->n_heads * d->head_dim), kv = (double)(d->n_kv_heads * d->head_dim),
+           mlp = 0;
+    for (size_t i = 0; i < d->n_forms; i++) mlp += (double)d->forms[i].n_layers * mlp_params(rq, d->forms[i].ranks);
+    if (!d->forms) mlp = (double)d->n_layers * mlp_params(rq, (nmlp_mlp_ranks){0});
+    return (mlp + (double)d->n_layers * (2 * h * q + 2 * h * kv) + h * (double)d->vocab) *
            (double)nmlp_nc_dtype_bytes(rq->dtype);
 }
 
@@ -134,8 +167,8 @@ nmlp_status nmlp_predict(nmlp_prediction *out, const nmlp_planner *planner, cons
     *out = (nmlp_prediction){.weight_bytes = weight_bytes(rq)};
     double room = planner->machine->hbm_device_bytes / planner->machine->cores_per_device * (double)rq->tp;
     if (out->weight_bytes > room)
-        return nmlp_fail(
-            err, NMLP_E_LIMIT, "weights of %.1f GB do not fit %lld core%s of %s, %.1f GB of HBM; use a larger `tp`",
+        return nmlp_fail_field(
+            err, NMLP_E_LIMIT, "tp", "is too small: weights of %.1f GB do not fit %lld core%s of %s, %.1f GB of HBM",
             out->weight_bytes * 1e-9, (long long)rq->tp, rq->tp == 1 ? "" : "s", planner->machine->name, room * 1e-9);
     NMLP_RETURN_IF_FAILED(forward(&out->prefill, &prefill, err));
     NMLP_RETURN_IF_FAILED(forward(&out->decode, &decode, err));

@@ -1,8 +1,8 @@
 /* Time of a whole decoder on a target, put together from planned kernels and a few analytic parts.
  *
- * MLP, attention projections and output layer are our kernels, planned and judged at their shapes. The rest is
- * analytic, from the machine's numbers (docs/kernels.md says how): norms, attention itself, reading the KV cache,
- * all-reduces. One launch per forward pass. With tensor parallelism every core has its share of heads, of the
+ * MLPs (one kernel for every form), attention projections and output layer are our kernels, planned and simulated. The
+ * rest is analytic, from the machine's numbers (docs/kernels.md says how): norms, attention itself, reading the KV
+ * cache, all-reduces. One launch per forward pass. With tensor parallelism every core has its share of heads, of the
  * intermediate width and of the vocabulary, and two all-reduces per layer; factors are split by intermediate width or
  * by rank, whichever is faster. */
 #ifndef NMLP_TRAINIUM_PLAN_PREDICT_H
@@ -10,9 +10,16 @@
 
 #include "trainium/plan/planner.h"
 
+/* MLPs of one form, and how many layers have it. */
+typedef struct nmlp_mlp_form {
+    nmlp_mlp_ranks ranks;
+    int64_t n_layers;
+} nmlp_mlp_form;
+
 typedef struct nmlp_decoder {
     int64_t hidden, intermediate, n_layers, n_heads, n_kv_heads, head_dim, vocab;
-    int64_t rank; /* of gate, up and down; 0: dense */
+    const nmlp_mlp_form *forms; /* of all layers together; NULL: dense */
+    size_t n_forms;
 } nmlp_decoder;
 
 typedef struct nmlp_predict_request {

@@ -107,7 +107,7 @@ nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_
 }
 
 nmlp_strip_stream nmlp_strip_weight(nmlp_strip *b, const char *name, nmlp_pack pack, bool late) {
-    pack.partitions = b->parts;
+    if (pack.partitions == 0) pack.partitions = b->parts;
     pack.chunk_tiles = nmlp_min(pack.chunk_tiles, nmlp_pack_k_tiles(&pack));
     nmlp_strip_stream w = {.name = name,
                            .weight = name,
@@ -131,16 +131,13 @@ static bool rings(const nmlp_strip_stream *w, bool late) {
 static void make_ring(nmlp_strip *b, const char *name, nmlp_strip_stream *streams, int n_streams, bool late,
                       int64_t copies) {
     int64_t dims[2] = {0};
-    bool pieces = false;
     for (int i = 0; i < n_streams; i++) {
         if (!rings(&streams[i], late)) continue;
         dims[0] = nmlp_max(dims[0], nmlp_strip_stream_run(&streams[i]));
-        pieces = pieces || streams[i].pieces > 1;
+        if (streams[i].pieces > 1) dims[1] = streams[i].pack.columns; /* the only stream in its ring */
     }
-    if (pieces) { /* of the only stream in its ring */
-        dims[1] = b->parts;
-        dims[0] /= dims[1];
-    }
+    bool pieces = dims[1] > 0;
+    if (pieces) dims[0] /= dims[1];
     int ring = dims[0] > 0 ? sbuf(b, name, b->rq->dtype, (int)copies, pieces ? 2 : 1, dims) : -1;
     for (int i = 0; i < n_streams; i++)
         if (rings(&streams[i], late)) streams[i].ring = ring;

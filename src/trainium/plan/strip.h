@@ -83,6 +83,7 @@ typedef struct nmlp_strip_stream {
 typedef struct nmlp_strip_operand {
     int buffer;
     int64_t features;
+    int64_t part;  /* features of a tile: those of the machine's partitions, or fewer where that leaves less over */
     int64_t first; /* tile index of the first feature in the buffer */
     int64_t tiles; /* held at a time */
     int chunk;     /* loop variable over chunks of `tiles`; -1: all held */
@@ -103,6 +104,11 @@ typedef struct nmlp_last_product {
     nmlp_rows_out out[3];
     int n_parts;
 } nmlp_last_product;
+
+/* Features per tile of an axis between two products: cut evenly, a rank leaves next to no zeros in packed weights. */
+static inline int64_t nmlp_strip_even_tile(int64_t features, int64_t partitions) {
+    return features > 0 ? nmlp_ceil_div(features, nmlp_ceil_div(features, partitions)) : partitions;
+}
 
 /* Buffers for raw rows of x: one for each DMA of a strip, within reason. */
 static inline int64_t nmlp_x_row_copies(const nmlp_strip_plan *plan, int64_t rows, int64_t stationary_rows) {

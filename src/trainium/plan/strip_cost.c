@@ -34,7 +34,8 @@ static int mlp_products(nmlp_strip_product *p, const nmlp_kernel_shape *s, nmlp_
     if (r.down > 0) {
         p[n++] = (nmlp_strip_product){
             .kind = NMLP_PRODUCT_TRANSPOSED, .k = s->o, .n = r.down, .planes = 1, .from_act = true};
-        p[n++] = (nmlp_strip_product){.kind = NMLP_PRODUCT_ROWS, .k = r.down, .n = s->h, .planes = 1};
+        p[n++] =
+            (nmlp_strip_product){.kind = NMLP_PRODUCT_ROWS, .k = r.down, .n = s->h, .planes = 1, .k_is_rank = true};
     } else {
         p[n++] = (nmlp_strip_product){.kind = NMLP_PRODUCT_ROWS, .k = s->o, .n = s->h, .planes = 1, .from_act = true};
     }
@@ -49,8 +50,11 @@ int nmlp_strip_products_of(nmlp_strip_product p[NMLP_STRIP_PRODUCTS_MAX], nmlp_p
     if (op == NMLP_PLAN_XUV)
         p[n++] =
             (nmlp_strip_product){.kind = NMLP_PRODUCT_TRANSPOSED, .k = s->h, .n = s->r, .planes = 1, .from_x = true};
-    p[n++] =
-        (nmlp_strip_product){.kind = NMLP_PRODUCT_ROWS, .k = op == NMLP_PLAN_XUV ? s->r : s->h, .n = s->o, .planes = 1};
+    p[n++] = (nmlp_strip_product){.kind = NMLP_PRODUCT_ROWS,
+                                  .k = op == NMLP_PLAN_XUV ? s->r : s->h,
+                                  .n = s->o,
+                                  .planes = 1,
+                                  .k_is_rank = op == NMLP_PLAN_XUV};
     return n;
 }
 

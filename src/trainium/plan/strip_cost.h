@@ -14,8 +14,9 @@ typedef struct nmlp_strip_product {
     nmlp_strip_product_kind kind;
     int64_t k, n;
     int64_t planes;
-    int64_t k_second;      /* K of the second plane where it is another; 0: the same */
-    bool from_x, from_act; /* its input is cut by x_chunk, by act_chunk */
+    int64_t k_second;                 /* K of the second plane where it is another; 0: the same */
+    bool k_is_rank, k_second_is_rank; /* that K is a rank, cut evenly */
+    bool from_x, from_act;            /* its input is cut by x_chunk, by act_chunk */
 } nmlp_strip_product;
 
 enum { NMLP_STRIP_PRODUCTS_MAX = 5 };

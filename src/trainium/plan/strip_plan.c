@@ -33,7 +33,8 @@ static counts count_rows(const nmlp_kernel_request *rq, const nmlp_strip_plan *p
 static double evict_ns(double overhead, double clock, double columns) { return overhead + columns / clock; }
 
 static int64_t columns_of(const nmlp_strip_product *p, const nmlp_strip_plan *plan, int64_t parts) {
-    return p->kind == NMLP_PRODUCT_ROWS ? plan->columns : parts;
+    if (p->kind == NMLP_PRODUCT_ROWS) return plan->columns;
+    return p->kind == NMLP_PRODUCT_GATED ? parts : nmlp_strip_even_tile(p->n, parts);
 }
 
 /* Strip by strip the larger of the two: a short last strip still needs all weights. */
@@ -57,11 +58,12 @@ static nmlp_pack pack_of(const nmlp_strip_product *p, const nmlp_strip_plan *pla
     int64_t chunk = p->from_x ? plan->x_chunk : p->from_act ? plan->act_chunk : k_tiles;
     return (nmlp_pack){.k = p->k,
                        .n = p->n,
-                       .partitions = parts,
+                       .partitions = p->k_is_rank ? nmlp_strip_even_tile(p->k, parts) : parts,
                        .chunk_tiles = nmlp_min(chunk, k_tiles),
                        .columns = columns_of(p, plan, parts),
                        .planes = p->planes,
-                       .k_second = p->k_second};
+                       .k_second = p->k_second,
+                       .partitions_second = p->k_second_is_rank ? nmlp_strip_even_tile(p->k_second, parts) : parts};
 }
 
 enum { NEVER_FITS = 1 << 20 };
@@ -119,8 +121,9 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
     if (plan->taper > 0 && is_late(p, plan)) pieces = fmax(1, ceil((double)(run * (int64_t)elem) / (double)aim));
     double ringed = n_tiles - alone - (double)held.tiles,
            loads = chunks * (ceil(ringed / (double)block) * pieces + alone) * c->strips * (split ? 2 : 1) + held.loads,
-           bytes = (double)nmlp_pack_cols(&pack) * elem * (double)parts;
-    double dma = nmlp_dma_rows_ns(m, loads * (double)parts, bytes / (double)parts * c->strips / loads);
+           bytes = (double)nmlp_pack_cols(&pack) * elem * (double)nmlp_pack_rows(&pack);
+    double rows_each = (double)nmlp_pack_rows(&pack),
+           dma = nmlp_dma_rows_ns(m, loads * rows_each, bytes / rows_each * c->strips / loads);
     e->tensor_ns += tensor;
     e->dma_ns += dma;
     if (p->from_x || p == first)

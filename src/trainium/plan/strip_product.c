@@ -120,18 +120,18 @@ static nmlp_affine begin_row_pieces(nmlp_strip *b, const nmlp_strip_stream *w, t
     return s0;
 }
 
-static nmlp_size contraction_trips(const nmlp_strip *b, nmlp_strip_operand in) {
-    int64_t tiles = nmlp_ceil_div(in.features, b->parts);
+static nmlp_size contraction_trips(nmlp_strip_operand in) {
+    int64_t tiles = nmlp_ceil_div(in.features, in.part);
     if (in.chunk < 0) return nmlp_size_const(tiles);
     if (tiles % in.tiles == 0) return nmlp_size_const(in.tiles);
     return nmlp_size_until(in.tiles, tiles, nmlp_affine_var(in.chunk, in.tiles), 1);
 }
 
-static nmlp_size contraction_parts(const nmlp_strip *b, nmlp_strip_operand in, int k) {
-    if (in.features % b->parts == 0) return nmlp_size_const(b->parts);
-    nmlp_affine at = nmlp_affine_var(k, b->parts);
-    if (in.chunk >= 0) at = nmlp_affine_plus(at, nmlp_affine_var(in.chunk, in.tiles * b->parts));
-    return nmlp_size_until(b->parts, in.features, at, 1);
+static nmlp_size contraction_parts(nmlp_strip_operand in, int k) {
+    if (in.features % in.part == 0) return nmlp_size_const(in.part);
+    nmlp_affine at = nmlp_affine_var(k, in.part);
+    if (in.chunk >= 0) at = nmlp_affine_plus(at, nmlp_affine_var(in.chunk, in.tiles * in.part));
+    return nmlp_size_until(in.part, in.features, at, 1);
 }
 
 /* Tile k of the contraction in the weight block: plane, then k, then columns. */
@@ -170,8 +170,8 @@ static nmlp_buf_ref contract(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_str
     char name[NMLP_NAME_MAX];
     nmlp_program_append_alloc(b->p, b->acc);
     nmlp_buf_ref acc = accumulator(b, l->columns, l->rows);
-    int k = nmlp_program_begin_loop(b->p, label(name, w, plane ? "k2" : "k"), contraction_trips(b, in), false);
-    nmlp_size parts = contraction_parts(b, in, k);
+    int k = nmlp_program_begin_loop(b->p, label(name, w, plane ? "k2" : "k"), contraction_trips(in), false);
+    nmlp_size parts = contraction_parts(in, k);
     nmlp_buf_ref moving = nmlp_buf_range(held_tile(b, in, nmlp_at(k), parts, l->st), 2, nmlp_affine_const(0), l->rows);
     nmlp_program_append_matmul(b->p, acc, weight_tile(b, w, l, plane, k, parts), moving, nmlp_accumulate_over(1, &k));
     nmlp_program_end(b->p);
@@ -308,8 +308,8 @@ static void contract_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_
     char name[NMLP_NAME_MAX];
     nmlp_program_append_alloc(b->p, b->acc);
     nmlp_buf_ref acc = accumulator(b, l->rows, l->columns);
-    int k = nmlp_program_begin_loop(b->p, label(name, w, "k"), contraction_trips(b, in), false);
-    nmlp_size parts = contraction_parts(b, in, k);
+    int k = nmlp_program_begin_loop(b->p, label(name, w, "k"), contraction_trips(in), false);
+    nmlp_size parts = contraction_parts(in, k);
     nmlp_buf_ref rows =
         nmlp_buf_range(held_tile(b, in, nmlp_at(k), parts, l->st), 2, nmlp_affine_var(l->q, b->s_rows), l->rows);
     nmlp_program_append_matmul(b->p, acc, rows, weight_tile(b, w, l, 0, k, parts), nmlp_accumulate_over(1, &k));

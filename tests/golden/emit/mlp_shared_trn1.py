@@ -20,13 +20,14 @@ R = 300                 # rank
 O = 1500                # intermediate size
 TILE_S = 128            # one tile along S
 TILE_H = 128            # one tile along H
-RUN_U_SHARED = 1024     # columns of one load of U_SHARED
+TILE_U_SHARED = 100     # columns of one tile of U_SHARED
+RUN_U_SHARED = 800      # columns of one load of U_SHARED
 TILE_V_GATE_UP = 128    # columns of one tile of V_GATE_UP
 RUN_V_GATE_UP = 768     # columns of one run of tiles of V_GATE_UP
 SPAN_V_GATE_UP = 3072   # columns of one load of V_GATE_UP
-TILE_U_DOWN = 128       # columns of one tile of U_DOWN
-RUN_U_DOWN = 512        # columns of one run of tiles of U_DOWN
-SPAN_U_DOWN = 1536      # columns of one load of U_DOWN
+TILE_U_DOWN = 100       # columns of one tile of U_DOWN
+RUN_U_DOWN = 400        # columns of one run of tiles of U_DOWN
+SPAN_U_DOWN = 1200      # columns of one load of U_DOWN
 TILE_V_DOWN = 512       # columns of one tile of V_DOWN
 RUN_V_DOWN = 1536       # columns of one load of V_DOWN
 
@@ -37,10 +38,10 @@ def mlp(xT, u_shared, v_gate_up, u_down, v_down):
 
     Arguments, in HBM:
         xT         [H, S]         bfloat16, activations transposed, one token a column
-        u_shared   [128, 3072]    bfloat16, weights in tiles, see pack()
-        v_gate_up  [128, 9216]    bfloat16, two weights in tiles, see pack()
-        u_down     [128, 4608]    bfloat16, weights in tiles, see pack()
-        v_down     [128, 3072]    bfloat16, weights in tiles, see pack()
+        u_shared   [128, 2400]    bfloat16, weights in tiles, see pack()
+        v_gate_up  [100, 9216]    bfloat16, two weights in tiles, see pack()
+        u_down     [128, 3600]    bfloat16, weights in tiles, see pack()
+        v_down     [100, 3072]    bfloat16, weights in tiles, see pack()
     Returns:
         y          [S, H]         bfloat16, result, one token a row
 
@@ -52,12 +53,8 @@ def mlp(xT, u_shared, v_gate_up, u_down, v_down):
     i_p128 = nl.arange(128)[:, None]
     i_f300 = nl.arange(300)[None, :]
     i_f1000 = nl.arange(1000)[None, :]
-    t = nl.ndarray(((S + TILE_S - 1) // TILE_S, 1, nl.par_dim(P), S), dtype=nl.bfloat16, buffer=nl.sbuf)
-    td = nl.zeros(
-        ((S + TILE_S - 1) // TILE_S, 1, nl.par_dim(P), 3 * TILE_S),
-        dtype=nl.bfloat16,
-        buffer=nl.sbuf,
-    )
+    t = nl.ndarray((3, 1, nl.par_dim(P), S), dtype=nl.bfloat16, buffer=nl.sbuf)
+    td = nl.zeros((3, 1, nl.par_dim(P), 3 * TILE_S), dtype=nl.bfloat16, buffer=nl.sbuf)
 
     # first factors stationary, x moving: the products come out transposed, as the next ones want
     # them
@@ -65,17 +62,17 @@ def mlp(xT, u_shared, v_gate_up, u_down, v_down):
     for xh in nl.affine_range((H + TILE_H - 1) // TILE_H):
         xh_start = xh * TILE_H
         xt[xh, 0, i_p128, i_f300] = nl.load(xT[xh_start + i_p128, i_f300], mask=(xh_start + i_p128 < H))
-    w = nl.ndarray((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
-    w[0:P, 0:3072] = nl.load(u_shared[0:P, 0:3072])
-    for u_shared_n in nl.affine_range((S + TILE_S - 1) // TILE_S):
+    w = nl.zeros((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
+    w[0:P, 0:2400] = nl.load(u_shared[0:P, 0:2400])
+    for u_shared_n in nl.affine_range(3):
         acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
         for u_shared_k in nl.affine_range((H + TILE_H - 1) // TILE_H):
-            u_shared_k_at = u_shared_n * RUN_U_SHARED + u_shared_k * TILE_H
-            acc[0:P, 0:S] += nisa.nc_matmul(
-                w[0:P, u_shared_k_at:u_shared_k_at + 128],
+            u_shared_k_at = u_shared_n * RUN_U_SHARED + u_shared_k * TILE_U_SHARED
+            acc[0:100, 0:S] += nisa.nc_matmul(
+                w[0:P, u_shared_k_at:u_shared_k_at + TILE_U_SHARED],
                 xt[u_shared_k, 0, 0:P, 0:S],
             )
-        t[u_shared_n, 0, 0:P, 0:S] = nl.copy(acc[0:P, 0:S], dtype=nl.bfloat16)
+        t[u_shared_n, 0, 0:100, 0:S] = nl.copy(acc[0:100, 0:S], dtype=nl.bfloat16)
 
     # gate and up of one tile follow each other; silu and product on the way out of PSUM, never to
     # HBM
@@ -83,15 +80,15 @@ def mlp(xT, u_shared, v_gate_up, u_down, v_down):
         ac_start = ac * SPAN_V_GATE_UP
         ac_start2 = ac * SPAN_U_DOWN
         act = nl.ndarray((4, 1, nl.par_dim(P), S), dtype=nl.bfloat16, buffer=nl.sbuf)
-        w = nl.ndarray((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
-        w[0:P, 0:3072] = nl.load(v_gate_up[0:P, ac_start:ac_start + SPAN_V_GATE_UP])
+        w = nl.zeros((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
+        w[0:100, 0:3072] = nl.load(v_gate_up[0:100, ac_start:ac_start + SPAN_V_GATE_UP])
         for v_gate_up_n in nl.affine_range(4):
             acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
             for v_gate_up_k in nl.affine_range(3):
                 v_gate_up_k_at = v_gate_up_n * RUN_V_GATE_UP + v_gate_up_k * TILE_V_GATE_UP
                 acc[0:P, 0:S] += nisa.nc_matmul(
-                    w[0:P, v_gate_up_k_at:v_gate_up_k_at + TILE_V_GATE_UP],
-                    t[v_gate_up_k, 0, 0:P, 0:S],
+                    w[0:100, v_gate_up_k_at:v_gate_up_k_at + TILE_V_GATE_UP],
+                    t[v_gate_up_k, 0, 0:100, 0:S],
                 )
             silu = nl.ndarray((1, nl.par_dim(P), S), dtype=nl.float32, buffer=nl.sbuf)
             silu[0, 0:P, 0:S] = nisa.activation(op=nl.silu, data=acc[0:P, 0:S], dtype=nl.float32)
@@ -99,39 +96,39 @@ def mlp(xT, u_shared, v_gate_up, u_down, v_down):
             for v_gate_up_k2 in nl.affine_range(3):
                 v_gate_up_k2_at = v_gate_up_n * RUN_V_GATE_UP + v_gate_up_k2 * TILE_V_GATE_UP
                 acc[0:P, 0:S] += nisa.nc_matmul(
-                    w[0:P, v_gate_up_k2_at + 384:v_gate_up_k2_at + 384 + TILE_V_GATE_UP],
-                    t[v_gate_up_k2, 0, 0:P, 0:S],
+                    w[0:100, v_gate_up_k2_at + 384:v_gate_up_k2_at + 384 + TILE_V_GATE_UP],
+                    t[v_gate_up_k2, 0, 0:100, 0:S],
                 )
             act[v_gate_up_n, 0, 0:P, 0:S] = nl.multiply(acc[0:P, 0:S], silu[0, 0:P, 0:S], dtype=nl.bfloat16)
 
         # down projection of what is on chip, contracted over the intermediate features
-        w = nl.ndarray((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
-        w[0:P, 0:1536] = nl.load(u_down[0:P, ac_start2:ac_start2 + SPAN_U_DOWN])
-        for u_down_n in nl.affine_range((S + TILE_S - 1) // TILE_S):
+        w = nl.zeros((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
+        w[0:P, 0:1200] = nl.load(u_down[0:P, ac_start2:ac_start2 + SPAN_U_DOWN])
+        for u_down_n in nl.affine_range(3):
             acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
             for u_down_k in nl.affine_range(4):
                 u_down_k_at = u_down_n * RUN_U_DOWN + u_down_k * TILE_U_DOWN
-                acc[0:P, 0:S] += nisa.nc_matmul(
+                acc[0:100, 0:S] += nisa.nc_matmul(
                     w[0:P, u_down_k_at:u_down_k_at + TILE_U_DOWN],
                     act[u_down_k, 0, 0:P, 0:S],
                 )
             if ac == 0:
-                td[u_down_n, 0, 0:P, 0:S] = nl.copy(acc[0:P, 0:S], dtype=nl.bfloat16)
+                td[u_down_n, 0, 0:100, 0:S] = nl.copy(acc[0:100, 0:S], dtype=nl.bfloat16)
             else:
-                td[u_down_n, 0, 0:P, 0:S] += acc[0:P, 0:S]
+                td[u_down_n, 0, 0:100, 0:S] += acc[0:100, 0:S]
 
     # last factor moving: rows of y, long enough for the DMA engines
     out = nl.ndarray((1, (S + TILE_S - 1) // TILE_S, nl.par_dim(P), 1024), dtype=nl.bfloat16, buffer=nl.sbuf)
-    w = nl.ndarray((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
-    w[0:P, 0:3072] = nl.load(v_down[0:P, 0:3072])
+    w = nl.zeros((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
+    w[0:100, 0:3072] = nl.load(v_down[0:100, 0:3072])
     for v_down_n in nl.affine_range(2):
         for v_down_q in nl.affine_range((S + TILE_S - 1) // TILE_S):
             acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
-            for v_down_k in nl.affine_range((S + TILE_S - 1) // TILE_S):
+            for v_down_k in nl.affine_range(3):
                 v_down_k_at = v_down_n * RUN_V_DOWN + v_down_k * TILE_V_DOWN
                 acc[0:P, 0:512] += nisa.nc_matmul(
-                    td[v_down_k, 0, 0:P, v_down_q * TILE_S:v_down_q * TILE_S + TILE_S],
-                    w[0:P, v_down_k_at:v_down_k_at + TILE_V_DOWN],
+                    td[v_down_k, 0, 0:100, v_down_q * TILE_S:v_down_q * TILE_S + TILE_S],
+                    w[0:100, v_down_k_at:v_down_k_at + TILE_V_DOWN],
                 )
             out[0, v_down_q, 0:P, v_down_n * TILE_V_DOWN:v_down_n * TILE_V_DOWN + TILE_V_DOWN] = nisa.activation(
                 op=nl.copy,
@@ -148,22 +145,25 @@ def mlp(xT, u_shared, v_gate_up, u_down, v_down):
     return y
 
 
-def pack(planes, chunk_tiles, columns):
+def pack(planes, chunk_tiles, columns, rows=()):
     """Cuts matrices [K, N] with as many columns into tiles, in the order the kernel uses them.
 
-    Row p of the result holds row p of every tile: by chunk of K, column tile, plane, tile of the chunk.
+    A tile has P rows, or those given for its plane. Row p of the result holds row p of every tile: by
+    chunk of K, column tile, plane, tile of the chunk.
     """
     parts = []
-    for plane in planes:
+    for i, plane in enumerate(planes):
         k, n = plane.shape
-        tiles = min(chunk_tiles, -(-k // P))
-        chunks = -(-k // (tiles * P))
-        n_tiles = -(-n // columns)
-        padded = np.zeros((chunks * tiles * P, n_tiles * columns), dtype=plane.dtype)
+        size = rows[i] if rows else P
+        tiles = min(chunk_tiles, -(-k // size))
+        chunks, n_tiles = -(-k // (tiles * size)), -(-n // columns)
+        padded = np.zeros((chunks * tiles * size, n_tiles * columns), dtype=plane.dtype)
         padded[:k, :n] = plane
-        parts.append(padded.reshape(chunks, tiles, P, n_tiles, columns).transpose(2, 0, 3, 1, 4))
-    rows = min(max(plane.shape[0] for plane in planes), P)
-    return np.concatenate(parts, axis=3).reshape(P, -1)[:rows]
+        part = np.zeros((P, chunks, n_tiles, tiles, columns), dtype=plane.dtype)
+        part[:size] = padded.reshape(chunks, tiles, size, n_tiles, columns).transpose(2, 0, 3, 1, 4)
+        parts.append(part)
+    used = max(min(plane.shape[0], rows[i] if rows else P) for i, plane in enumerate(planes))
+    return np.concatenate(parts, axis=3).reshape(P, -1)[:used]
 
 
 def inputs(seed=0):
@@ -183,10 +183,10 @@ def arguments(m):
     """The kernel's arguments from the matrices of inputs()."""
     return [
         m["xT"],
-        pack([m["u_shared"]], 8, P),
-        pack([m["v_gate"], m["v_up"]], 3, P),
-        pack([m["u_down"]], 4, P),
-        pack([m["v_down"]], 3, 512),
+        pack([m["u_shared"]], 8, 100),
+        pack([m["v_gate"], m["v_up"]], 3, P, (100, 100)),
+        pack([m["u_down"]], 4, 100),
+        pack([m["v_down"]], 3, 512, (100,)),
     ]
 
 

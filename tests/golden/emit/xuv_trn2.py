@@ -133,22 +133,25 @@ def xuv(x, u, v):
     return y
 
 
-def pack(planes, chunk_tiles, columns):
+def pack(planes, chunk_tiles, columns, rows=()):
     """Cuts matrices [K, N] with as many columns into tiles, in the order the kernel uses them.
 
-    Row p of the result holds row p of every tile: by chunk of K, column tile, plane, tile of the chunk.
+    A tile has P rows, or those given for its plane. Row p of the result holds row p of every tile: by
+    chunk of K, column tile, plane, tile of the chunk.
     """
     parts = []
-    for plane in planes:
+    for i, plane in enumerate(planes):
         k, n = plane.shape
-        tiles = min(chunk_tiles, -(-k // P))
-        chunks = -(-k // (tiles * P))
-        n_tiles = -(-n // columns)
-        padded = np.zeros((chunks * tiles * P, n_tiles * columns), dtype=plane.dtype)
+        size = rows[i] if rows else P
+        tiles = min(chunk_tiles, -(-k // size))
+        chunks, n_tiles = -(-k // (tiles * size)), -(-n // columns)
+        padded = np.zeros((chunks * tiles * size, n_tiles * columns), dtype=plane.dtype)
         padded[:k, :n] = plane
-        parts.append(padded.reshape(chunks, tiles, P, n_tiles, columns).transpose(2, 0, 3, 1, 4))
-    rows = min(max(plane.shape[0] for plane in planes), P)
-    return np.concatenate(parts, axis=3).reshape(P, -1)[:rows]
+        part = np.zeros((P, chunks, n_tiles, tiles, columns), dtype=plane.dtype)
+        part[:size] = padded.reshape(chunks, tiles, size, n_tiles, columns).transpose(2, 0, 3, 1, 4)
+        parts.append(part)
+    used = max(min(plane.shape[0], rows[i] if rows else P) for i, plane in enumerate(planes))
+    return np.concatenate(parts, axis=3).reshape(P, -1)[:used]
 
 
 def inputs(seed=0):

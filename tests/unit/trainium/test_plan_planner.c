@@ -177,14 +177,25 @@ static void predictions_add_up(void **state) {
     nmlp_machine m = machine("trn2");
     nmlp_err err = {0};
     nmlp_planner planner = {.machine = &m, .cost = simulate_cost};
-    nmlp_predict_request rq = {
-        .decoder = {1024, 3072, 4, 16, 8, 64, 32000, 0}, .prompt = 256, .generate = 32, .tp = 1, .dtype = NMLP_NC_BF16};
-    nmlp_prediction one, two, thin;
+    nmlp_predict_request rq = {.decoder = {1024, 3072, 4, 16, 8, 64, 32000, NULL, 0},
+                               .prompt = 256,
+                               .generate = 32,
+                               .tp = 1,
+                               .dtype = NMLP_NC_BF16};
+    nmlp_prediction one, two, thin, parts;
     nmlp_assert_ok(nmlp_predict(&one, &planner, &rq, &err), &err);
     rq.tp = 2;
     nmlp_assert_ok(nmlp_predict(&two, &planner, &rq, &err), &err);
-    rq.tp = 1, rq.decoder.rank = 256;
+    nmlp_mlp_form all = {{256, 256, 256, false}, 4}, mixed[] = {{{256, 256, 0, true}, 3}, {{0, 256, 128, false}, 1}};
+    rq.tp = 1, rq.decoder.forms = &all, rq.decoder.n_forms = 1;
     nmlp_assert_ok(nmlp_predict(&thin, &planner, &rq, &err), &err);
+    rq.decoder.forms = mixed, rq.decoder.n_forms = 2;
+    nmlp_assert_ok(nmlp_predict(&parts, &planner, &rq, &err), &err);
+    assert_true(parts.e2e_ms < one.e2e_ms && parts.e2e_ms > thin.e2e_ms);
+    double h = 1024, i = 3072,
+           gone = 3 * (3 * h * i - 256 * (h + 2 * i) - h * i) +
+                  (2 * h * i - 256 * (h + i) - 128 * (h + i)); /* of 4 layers */
+    assert_true(fabs(one.weight_bytes - parts.weight_bytes - 2 * gone) < 1);
     assert_true(fabs(one.e2e_ms - one.ttft_ms - 31 * one.tpot_ms) < 1e-9 * one.e2e_ms);
     assert_true(one.decode.all_reduce == 0 && two.decode.all_reduce > 0);
     assert_true(two.prefill.mlp < one.prefill.mlp);

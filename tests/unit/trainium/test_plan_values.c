@@ -159,6 +159,8 @@ static void packing_is_one_to_one(void **state) {
                           .planes = 1 + nmlp_rng_below(&rng, 2)};
         if (pack.planes == 2 && nmlp_rng_below(&rng, 2)) { /* planes with another K each: not cut into chunks */
             pack.k_second = 1 + nmlp_rng_below(&rng, 400);
+            pack.partitions = 100 + nmlp_rng_below(&rng, 29);
+            pack.partitions_second = 100 + nmlp_rng_below(&rng, 29);
             pack.chunk_tiles = nmlp_pack_k_tiles(&pack);
         }
         size_t first = (size_t)(pack.k * pack.n), second = (size_t)(nmlp_pack_plane_k(&pack, 1) * pack.n),

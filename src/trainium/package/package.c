@@ -1,0 +1,137 @@
+#include "trainium/package/package.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/dir_stage.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "trainium/package/package_internal.h"
+
+enum { PATH_MAX_BYTES = 4096, HEAD_BYTES = 1 << 26 };
+
+static bool is_empty_dir(const char *dir) {
+    DIR *open_dir = opendir(dir);
+    const struct dirent *entry;
+    bool empty = open_dir != NULL;
+    while (empty && (entry = readdir(open_dir)))
+        empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+    if (open_dir) closedir(open_dir);
+    return empty;
+}
+
+/* The folder is replaced as a whole: it must hold nothing but an older package. */
+static nmlp_status check_target(const char *dir, nmlp_err *err) {
+    static const char ours[] = "{\"format\":\"neuronmlp-trainium-package\"";
+    char path[PATH_MAX_BYTES];
+    nmlp_str text;
+    nmlp_err unread = {0};
+    if (!nmlp_file_exists(dir) || is_empty_dir(dir)) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, dir, "manifest.json", err));
+    nmlp_str_init(&text);
+    bool package = nmlp_file_read(&text, path, HEAD_BYTES, &unread) == NMLP_OK &&
+                   strncmp(nmlp_str_text(&text), ours, sizeof ours - 1) == 0;
+    nmlp_str_fini(&text);
+    if (package) return NMLP_OK;
+    nmlp_fail(err, NMLP_E_ARG, "%s: would be replaced as a whole, and holds something else than a package", dir);
+    nmlp_fail_hint(err, "choose a new folder, or empty the old one");
+    return NMLP_E_ARG;
+}
+
+static nmlp_status make_folder(char path[PATH_MAX_BYTES], const char *dir, const char *name, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, PATH_MAX_BYTES, dir, name, err));
+    if (mkdir(path, 0777) == 0) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_IO, "%s: cannot create the folder: %s", path, strerror(errno));
+}
+
+static nmlp_status write_kernel(nmlp_package *p, size_t form, int bucket, const char *dir, nmlp_err *err) {
+    char id[NMLP_PACKAGE_ID_MAX], name[NMLP_PACKAGE_ID_MAX + 4], path[PATH_MAX_BYTES];
+    nmlp_package_form *plan = &p->plans[form];
+    nmlp_emit_options options = {.dialect = p->options->dialect,
+                                 .machine = p->options->planner->machine,
+                                 .latency_us = plan->cost[bucket].latency_us};
+    nmlp_emit_result result;
+    nmlp_str text;
+    nmlp_status st = NMLP_OK;
+    nmlp_str_init(&text);
+    nmlp_package_kernel_id(id, form, p->options->buckets[bucket]);
+    snprintf(name, sizeof name, "%s.py", id);
+    NMLP_TRY(nmlp_program_rename(plan->program[bucket], id, err));
+    NMLP_TRY(nmlp_emit_kernel(&text, plan->program[bucket], &options, &result, err));
+    NMLP_TRY(nmlp_path_join(path, sizeof path, dir, name, err));
+    NMLP_TRY(nmlp_file_write_text(path, nmlp_str_text(&text), text.len, err));
+    plan->instructions[bucket] = result.instructions;
+    p->report->instructions += result.instructions;
+    p->report->n_kernels++;
+out:
+    nmlp_str_fini(&text);
+    return st;
+}
+
+static nmlp_status plan_all(nmlp_package *p, nmlp_err *err) {
+    const nmlp_package_options *o = p->options;
+    for (size_t f = 0; f < p->forms.n; f++) {
+        NMLP_RETURN_IF_FAILED(nmlp_package_plan_form(p, f, err));
+        for (int b = 0; b < o->n_buckets; b++) {
+            double layers = (double)p->forms.list[f].n_layers, launch = o->planner->machine->launch_us;
+            p->report->bucket_us[b] += layers * (p->plans[f].cost[b].latency_us - launch);
+            p->report->free_bucket_us[b] += layers * (p->plans[f].free_us[b] - launch);
+        }
+        if (!nmlp_progress_update(o->progress, "planning", (double)(f + 1), (double)p->forms.n, "forms"))
+            return nmlp_fail(err, NMLP_E_INTERRUPTED, "the package was stopped");
+    }
+    return NMLP_OK;
+}
+
+static nmlp_status write_all(nmlp_package *p, const char *dir, nmlp_err *err) {
+    char kernels[PATH_MAX_BYTES], weights[PATH_MAX_BYTES], path[PATH_MAX_BYTES];
+    NMLP_RETURN_IF_FAILED(make_folder(kernels, dir, "kernels", err));
+    NMLP_RETURN_IF_FAILED(make_folder(weights, dir, "weights", err));
+    for (size_t f = 0; f < p->forms.n; f++)
+        for (int b = 0; b < p->options->n_buckets; b++) NMLP_RETURN_IF_FAILED(write_kernel(p, f, b, kernels, err));
+    NMLP_RETURN_IF_FAILED(nmlp_package_write_weights(p, weights, err));
+    nmlp_str text;
+    nmlp_str_init(&text);
+    nmlp_package_put_manifest(p, &text);
+    nmlp_status st = nmlp_str_status(&text, err);
+    if (st == NMLP_OK) st = nmlp_path_join(path, sizeof path, dir, "manifest.json", err);
+    if (st == NMLP_OK) st = nmlp_file_write_text(path, nmlp_str_text(&text), text.len, err);
+    nmlp_str_fini(&text);
+    return st;
+}
+
+static nmlp_status check_buckets(const nmlp_package_options *o, nmlp_err *err) {
+    bool ok = o->n_buckets >= 1 && o->n_buckets <= NMLP_PACKAGE_BUCKETS_MAX;
+    for (int b = 0; ok && b < o->n_buckets; b++) ok = o->buckets[b] > (b ? o->buckets[b - 1] : 0);
+    if (ok) return NMLP_OK;
+    return nmlp_fail_field(err, NMLP_E_ARG, "buckets", "must be 1 to %d numbers of rows, ascending from 1",
+                           NMLP_PACKAGE_BUCKETS_MAX);
+}
+
+nmlp_status nmlp_package_write(nmlp_package_report *report, const char *dir, const nmlp_model *model,
+                               const nmlp_package_options *options, nmlp_err *err) {
+    nmlp_package p = {.model = model, .options = options, .report = report};
+    nmlp_dir_stage stage = {0};
+    nmlp_status st = NMLP_OK;
+    *report = (nmlp_package_report){.n_layers = model->config.n_layers};
+    NMLP_RETURN_IF_FAILED(check_buckets(options, err));
+    NMLP_RETURN_IF_FAILED(check_target(dir, err));
+    NMLP_TRY(nmlp_mlp_forms_of(&p.forms, model, err));
+    report->n_forms = (int64_t)p.forms.n;
+    p.plans = nmlp_mem_new(p.forms.n, sizeof *p.plans, err);
+    if (!p.plans) NMLP_TRY(NMLP_E_NOMEM);
+    NMLP_TRY(plan_all(&p, err));
+    NMLP_TRY(nmlp_dir_stage_open(&stage, dir, false, err));
+    NMLP_TRY(write_all(&p, stage.temp_path, err));
+    NMLP_TRY(nmlp_dir_stage_commit(&stage, err));
+out:
+    nmlp_dir_stage_abort(&stage);
+    for (size_t f = 0; p.plans && f < p.forms.n; f++)
+        for (int b = 0; b < options->n_buckets; b++) nmlp_program_destroy(p.plans[f].program[b]);
+    nmlp_mem_free(p.plans);
+    nmlp_mlp_forms_fini(&p.forms);
+    return st;
+}

@@ -1,0 +1,146 @@
+/* Packed weights: the checkpoint's matrices are [outputs, inputs]; kernels multiply from the right, so each is
+ * transposed and cut into the tiles of its packing, one tensor at a time. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "checkpoint/checkpoint_write.h"
+#include "trainium/emit/weights.h"
+#include "trainium/neuron/pack.h"
+#include "trainium/package/package_internal.h"
+
+enum { NAME_MAX_BYTES = 64, PATH_MAX_BYTES = 4096 };
+
+typedef struct packed_tensor {
+    size_t layer;
+    int tensor; /* of the form's program */
+    char name[NAME_MAX_BYTES];
+} packed_tensor;
+
+typedef struct packing_job {
+    const nmlp_package *package;
+    packed_tensor *tensors;
+    nmlp_tensor_spec *specs;
+    size_t n;
+} packing_job;
+
+static nmlp_dtype stored_dtype(nmlp_nc_dtype dtype) {
+    return dtype == NMLP_NC_FP32 ? NMLP_DTYPE_F32 : dtype == NMLP_NC_BF16 ? NMLP_DTYPE_BF16 : NMLP_DTYPE_F16;
+}
+
+static const nmlp_program *program_of(const nmlp_package *p, size_t layer) {
+    return p->plans[p->forms.of_layer[layer]].program[0]; /* those of the other buckets read the same */
+}
+
+/* "u_gate" is the first factor of gate, which the checkpoint calls v [r, inputs]; "v_gate" its second, u [outputs, r];
+ * "w_gate" the matrix itself. */
+static const nmlp_view *view_of(const nmlp_layer *layer, const char *matrix) {
+    const char *which = matrix + 2;
+    const nmlp_factors *f = &layer->mlp[strcmp(which, "up") == 0     ? NMLP_MLP_UP
+                                        : strcmp(which, "down") == 0 ? NMLP_MLP_DOWN
+                                                                     : NMLP_MLP_GATE];
+    return matrix[0] == 'u' ? &f->v : matrix[0] == 'v' ? &f->u : &f->w;
+}
+
+/* out[K,N] in `dtype` from view[N,K]. */
+static nmlp_status transpose(char *out, nmlp_dtype dtype, const nmlp_view *view, nmlp_err *err) {
+    int64_t n = view->shape[0], k = view->shape[1];
+    size_t elem = nmlp_dtype_bytes(dtype);
+    float *row = nmlp_mem_new((size_t)k, sizeof *row, err);
+    char *cast = nmlp_mem_new((size_t)k, elem, err);
+    nmlp_status st = row && cast ? NMLP_OK : NMLP_E_NOMEM;
+    for (int64_t i = 0; st == NMLP_OK && i < n; i++) {
+        nmlp_to_f32(row, nmlp_view_row(view, i), view->dtype, (size_t)k);
+        nmlp_from_f32(cast, dtype, row, (size_t)k);
+        for (int64_t j = 0; j < k; j++) memcpy(out + (size_t)(j * n + i) * elem, cast + (size_t)j * elem, elem);
+    }
+    nmlp_mem_free(row);
+    nmlp_mem_free(cast);
+    return st;
+}
+
+static nmlp_status pack_plane(const packing_job *job, const packed_tensor *t, const nmlp_pack *pack, int64_t plane,
+                              const char *matrix, void *packed, nmlp_err *err) {
+    const nmlp_view *view = view_of(&job->package->model->layers[t->layer], matrix);
+    nmlp_dtype dtype = stored_dtype(job->package->options->dtype);
+    NMLP_RETURN_IF_FAILED(nmlp_model_check_tensor(job->package->model, view, NULL, err));
+    char *turned = nmlp_mem_new((size_t)(view->shape[0] * view->shape[1]), nmlp_dtype_bytes(dtype), err);
+    if (!turned) return NMLP_E_NOMEM;
+    nmlp_status st = transpose(turned, dtype, view, err);
+    if (st == NMLP_OK) nmlp_pack_write(pack, plane, packed, turned, nmlp_dtype_bytes(dtype));
+    nmlp_mem_free(turned);
+    return st;
+}
+
+static nmlp_status put_tensor(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
+    const packing_job *job = ctx;
+    const packed_tensor *t = &job->tensors[i];
+    const nmlp_program *p = program_of(job->package, t->layer);
+    size_t bytes = nmlp_tensor_spec_bytes(&job->specs[i]);
+    nmlp_emit_weight w;
+    nmlp_pack pack;
+    if (!nmlp_emit_weight_of(p, t->tensor, &w) || !nmlp_pack_find(p, p->tensors[t->tensor].name, &pack))
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "tensor %s has no known packing", t->name);
+    void *packed = nmlp_mem_new(bytes, 1, err);
+    if (!packed) return NMLP_E_NOMEM;
+    nmlp_status st = NMLP_OK;
+    for (int plane = 0; st == NMLP_OK && plane < w.n_planes; plane++)
+        st = pack_plane(job, t, &pack, plane, w.matrix[plane], packed, err);
+    if (st == NMLP_OK) st = nmlp_checkpoint_put(writer, packed, bytes, err);
+    nmlp_mem_free(packed);
+    return st;
+}
+
+static void add_tensor(packing_job *job, size_t layer, int tensor) {
+    const nmlp_tensor *t = &program_of(job->package, layer)->tensors[tensor];
+    packed_tensor *packed = &job->tensors[job->n];
+    *packed = (packed_tensor){.layer = layer, .tensor = tensor};
+    snprintf(packed->name, sizeof packed->name, "layers.%zu.%s", layer, t->name);
+    job->specs[job->n] = (nmlp_tensor_spec){
+        .name = packed->name, .dtype = stored_dtype(t->dtype), .n_dims = 2, .shape = {t->rows, t->cols}};
+    job->package->report->weight_bytes += (double)nmlp_tensor_spec_bytes(&job->specs[job->n]);
+    nmlp_emit_weight w;
+    if (nmlp_emit_weight_of(program_of(job->package, layer), tensor, &w))
+        for (int plane = 0; plane < w.n_planes; plane++)
+            job->package->report->checkpoint_bytes +=
+                (double)(w.k[plane] * w.n) * (double)nmlp_nc_dtype_bytes(t->dtype);
+    job->n++;
+}
+
+/* One file whatever its size; the writer calls it model.safetensors. */
+static nmlp_status write_file(const packing_job *job, const char *dir, nmlp_err *err) {
+    char from[PATH_MAX_BYTES], to[PATH_MAX_BYTES];
+    nmlp_checkpoint_source source = {.specs = job->specs,
+                                     .n_specs = job->n,
+                                     .put = put_tensor,
+                                     .ctx = (void *)(uintptr_t)job,
+                                     .max_shard_bytes = SIZE_MAX / 2,
+                                     .progress = job->package->options->progress,
+                                     .stage = "packing"};
+    NMLP_RETURN_IF_FAILED(nmlp_checkpoint_write(dir, &source, err));
+    NMLP_RETURN_IF_FAILED(nmlp_path_join(from, sizeof from, dir, "model.safetensors", err));
+    NMLP_RETURN_IF_FAILED(nmlp_path_join(to, sizeof to, dir, "rank_0.safetensors", err));
+    if (rename(from, to) != 0) return nmlp_fail(err, NMLP_E_IO, "%s: cannot be renamed to rank_0.safetensors", from);
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_package_write_weights(nmlp_package *package, const char *dir, nmlp_err *err) {
+    enum { PER_LAYER_MAX = 8 };
+    size_t n_layers = (size_t)package->model->config.n_layers;
+    packing_job job = {.package = package};
+    nmlp_status st = NMLP_OK;
+    job.tensors = nmlp_mem_new(n_layers * PER_LAYER_MAX, sizeof *job.tensors, err);
+    job.specs = nmlp_mem_new(n_layers * PER_LAYER_MAX, sizeof *job.specs, err);
+    if (!job.tensors || !job.specs) st = NMLP_E_NOMEM;
+    for (size_t l = 0; st == NMLP_OK && l < n_layers; l++) {
+        const nmlp_program *p = program_of(package, l);
+        for (size_t t = 0; t < p->n_tensors; t++)
+            if (p->tensors[t].role == NMLP_ROLE_WEIGHT) add_tensor(&job, l, (int)t);
+    }
+    if (st == NMLP_OK) st = write_file(&job, dir, err);
+    nmlp_mem_free(job.tensors);
+    nmlp_mem_free(job.specs);
+    return st;
+}

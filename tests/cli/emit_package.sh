@@ -1,0 +1,60 @@
+#!/bin/sh
+# From checkpoint to package: what `compress` writes with its defaults (mixed ranks, shared bases, dense matrices) has
+# kernels for every layer and weights packed once, checked by an independent reader; what would be lost is refused.
+set -eu
+nmlp=$1
+root=$2
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+fail() { echo "FAILED: $*" >&2; exit 1; }
+refuses() { # exit code, part of the message, arguments
+    code=0
+    want=$1 part=$2
+    shift 2
+    "$nmlp" "$@" >"$dir/out" 2>"$dir/err" || code=$?
+    [ "$code" = "$want" ] || fail "$*: exit $code, expected $want"
+    grep -q -- "$part" "$dir/err" || fail "$*: \"$part\" not in: $(cat "$dir/err")"
+}
+
+"$nmlp" compress "$root/models/tiny" -o "$dir/t" --ratio 0.2 --calib-tokens 512 --heldout 128 --ctx 64 --rounds 0 >/dev/null 2>&1
+grep -q shared "$dir/t/config.json" || fail "the compressed model has no shared basis; the test needs mixed forms"
+for target in trn1 trn2 trn3; do
+    "$nmlp" emit --target $target --model "$dir/t" --buckets 1,40 -o "$dir/$target" --json >"$dir/$target.json"
+    for key in file layers forms kernels instructions bytes checkpoint_bytes simulated_us; do
+        grep -q "\"$key\":" "$dir/$target.json" || fail "$target: no $key in the JSON"
+    done
+done
+"$nmlp" predict "$dir/t" --target trn2 --prompt 64 --generate 4 --json | grep -q '"shared":true' ||
+    fail "predict does not use the checkpoint's own ranks"
+
+# written twice: the same bytes; an older package is replaced
+cp -r "$dir/trn2" "$dir/before"
+"$nmlp" emit --target trn2 --model "$dir/t" --buckets 1,40 -o "$dir/trn2" >/dev/null
+diff -r "$dir/before" "$dir/trn2" || fail "two packages of one checkpoint differ"
+
+mkdir "$dir/foreign"
+echo precious >"$dir/foreign/notes"
+refuses 2 "something else than a package" emit --target trn2 --model "$dir/t" -o "$dir/foreign"
+[ "$(cat "$dir/foreign/notes")" = precious ] || fail "a foreign folder was touched"
+refuses 2 "buckets" emit --target trn2 --model "$dir/t" --buckets 40,1 -o "$dir/new"
+refuses 2 "needs --target and -o" emit --model "$dir/t" --target trn2
+refuses 2 "do not go with it" emit --model "$dir/t" --target trn2 --kernel mlp -o "$dir/new"
+[ ! -e "$dir/new" ] || fail "something was written by a refused command"
+refuses 2 "ranks" plan --target trn2 --op xuv --shape 1,256,128,512 --ranks gate=8
+refuses 2 "same rank" plan --target trn2 --op mlp --shape 1,256,0,512 --ranks gate=8,up=16 --shared
+refuses 2 "expected gate=" plan --target trn2 --op mlp --shape 1,256,0,512 --ranks side=8
+
+python=""
+for candidate in ${PYTHON:-} python3 /usr/bin/python3; do
+    if "$candidate" -c 'import numpy' 2>/dev/null; then
+        python=$candidate
+        break
+    fi
+done
+if [ -z "$python" ]; then
+    echo "SKIPPED: no python3 with NumPy (Debian: python3-numpy); packages were NOT checked" >&2
+    exit 77
+fi
+for target in trn1 trn2 trn3; do
+    PYTHONDONTWRITEBYTECODE=1 "$python" "$root/tests/emit/package_check.py" "$dir/$target" "$dir/t"
+done

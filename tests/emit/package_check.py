@@ -1,0 +1,121 @@
+"""Checks a package written by `neuronmlp emit --model` without asking the program that wrote it.
+
+usage: package_check.py PACKAGE CHECKPOINT
+
+  - every packed tensor equals, byte for byte, a packing computed here element by element from the manifest's description;
+  - the packed file holds these tensors and nothing else, and is at most 1 % larger than the matrices in it;
+  - every kernel, run unmodified in the NumPy stand-in for NKI on the packed weights of a layer of its form, gives the MLP of
+    the checkpoint in float64 within 2e-2 of the largest value (4 eps sqrt(B), see run_cases.py).
+"""
+import importlib.util
+import json
+import os
+import sys
+
+import numpy as np
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "nki_shim"))
+
+
+def read_safetensors(path):
+    """Raw arrays by name; bf16 as uint16."""
+    with open(path, "rb") as file:
+        data = file.read()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + size])
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        kind = {"BF16": np.uint16, "F32": np.float32, "F16": np.float16}[entry["dtype"]]
+        tensors[name] = np.frombuffer(data[8 + size + begin:8 + size + end], dtype=kind).reshape(entry["shape"])
+    return tensors
+
+
+def widen(array):
+    return (array.astype(np.uint32) << 16).view(np.float32) if array.dtype == np.uint16 else array.astype(np.float32)
+
+
+def matrix_of(checkpoint, layer, name):
+    """The kernel's matrix [inputs, outputs] from the checkpoint's [outputs, inputs]."""
+    which = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj", "shared": "gate_up_proj"}[name[2:]]
+    part = {"u": "v", "v": "u", "w": "weight"}[name[0]]
+    return checkpoint[f"model.layers.{layer}.mlp.{which}.{part}"].T
+
+
+def packed(entry, matrices):
+    """Element (k, n) of a plane lies in row k mod R; tiles go by chunk, column tile, plane, tile of the chunk."""
+    out = np.zeros(entry["shape"], dtype=matrices[0].dtype)
+    columns, planes = entry["columns"], entry["planes"]
+    tiles = [min(entry["chunk_tiles"], -(-p["inputs"] // p["tile_rows"])) for p in planes]
+    n_tiles = -(-planes[0]["outputs"] // columns)
+    for i, (plane, matrix) in enumerate(zip(planes, matrices)):
+        rows = plane["tile_rows"]
+        for k in range(plane["inputs"]):
+            tile, chunk = (k // rows) % tiles[i], (k // rows) // tiles[i]
+            for first in range(0, plane["outputs"], columns):
+                width = min(columns, plane["outputs"] - first)
+                place = ((chunk * n_tiles + first // columns) * sum(tiles) + sum(tiles[:i]) + tile) * columns
+                out[k % rows, place:place + width] = matrix[k, first:first + width]
+    return out
+
+
+def reference(checkpoint, layer, form, x):
+    def through(name, rank, value):
+        first = "u_shared" if form["shared"] and name != "down" else f"u_{name}"
+        names = [first, f"v_{name}"] if rank else [f"w_{name}"]
+        for matrix in names:
+            value = value @ widen(np.ascontiguousarray(matrix_of(checkpoint, layer, matrix))).astype(np.float64)
+        return value
+    gate, up = through("gate", form["gate"], x), through("up", form["up"], x)
+    return through("down", form["down"], gate / (1.0 + np.exp(-gate)) * up)
+
+
+def load_kernel(path, name):
+    for module in [n for n in sys.modules if n in ("nki", "neuronxcc") or n.startswith(("nki.", "neuronxcc."))]:
+        del sys.modules[module]
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+def main():
+    package, folder = sys.argv[1], sys.argv[2]
+    with open(os.path.join(package, "manifest.json")) as file:
+        manifest = json.load(file)
+    assert manifest["format"] == "neuronmlp-trainium-package" and manifest["version"] == 1
+    checkpoint = read_safetensors(os.path.join(folder, "model.safetensors"))
+    weights = read_safetensors(os.path.join(package, manifest["weights"][0]["file"]))
+    forms, wanted, held, stored = manifest["forms"], set(), 0, 0
+    for layer, form in enumerate(manifest["layers"]):
+        for entry in forms[form]["packing"]:
+            name = f"layers.{layer}.{entry['tensor']}"
+            matrices = [matrix_of(checkpoint, layer, p["matrix"]) for p in entry["planes"]]
+            want = packed(entry, matrices)
+            assert np.array_equal(weights[name].view(np.uint16), want.view(np.uint16)), f"{name} is packed otherwise"
+            wanted.add(name)
+            held += want.nbytes
+            stored += sum(m.nbytes for m in matrices)
+    assert wanted == set(weights), "the file has other tensors than the manifest says"
+    assert held <= 1.01 * stored, f"{held} bytes packed, {stored} in the checkpoint"
+
+    from nki_shim_core import marked, rounded
+    os.environ["NKI_SHIM_TARGET"] = manifest["target"]
+    rng = np.random.default_rng(3)
+    for kernel in manifest["kernels"]:
+        function = load_kernel(os.path.join(package, kernel["file"]), kernel["id"])
+        layer = manifest["layers"].index(kernel["form"])
+        x = rounded(rng.standard_normal((kernel["rows"], manifest["hidden"])), "bfloat16")
+        arguments = [x if name == "x" else widen(weights[f"layers.{layer}.{name}"]) for name in kernel["arguments"]]
+        y = function(*[marked(np.ascontiguousarray(a, dtype=np.float32), "bfloat16") for a in arguments])
+        want = reference(checkpoint, layer, forms[kernel["form"]], x.astype(np.float64))
+        error = float(np.abs(np.asarray(y).astype(np.float64) - want).max() / np.abs(want).max())
+        assert error <= 2e-2, f"{kernel['id']}: off float64 by {error:.2e}"
+    print(f"package: {len(manifest['layers'])} layers, {len(forms)} forms, {len(manifest['kernels'])} kernels, "
+          f"{held} bytes for {stored}: ok")
+
+
+if __name__ == "__main__":
+    main()
