@@ -174,7 +174,7 @@ void nmlp_kv_pool_open(nmlp_kv_pool *p, int32_t sequence, const int32_t *ids, in
     p->clock++;
     s->length = 0;
     s->n_pages = 0;
-    for (;;) {
+    while (s->length < n - 1) {
         int32_t page = find_child(p, parent, ids + s->length, n - 1 - s->length, &same);
         if (page == NONE || same < COPY_TOKENS_MIN) break;
         share(p, page);
