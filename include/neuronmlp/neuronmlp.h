@@ -1,8 +1,8 @@
 /* libneuronmlp: compress language models with SVD, run them, and plan their kernels for AWS Trainium.
  *
- * Three headers: llm.h (load, generate, score), compression.h (compress a checkpoint), neuron_kernel.h (plan, simulate and
- * print a Trainium kernel). Every call that can fail returns nmlp_status and fills an nmlp_err (status.h). The library
- * never prints, exits or reads the environment. */
+ * Three headers: llm.h (load, generate, score), compression.h (compress a checkpoint), neuron_kernel.h (plan, simulate
+ * and print a Trainium kernel). Every call that can fail returns nmlp_status and fills an nmlp_err (status.h). The
+ * library never prints, exits or reads the environment. */
 #ifndef NEURONMLP_NEURONMLP_H
 #define NEURONMLP_NEURONMLP_H
 

@@ -38,7 +38,8 @@ static double plain_loglik(const loaded_engine *l, const nmlp_tokenizer *t, cons
     nmlp_ids_init(&whole);
     nmlp_str_init(&text);
     nmlp_str_printf(&text, "%s%s", c->context, c->continuation);
-    nmlp_assert_ok(nmlp_tokenizer_encode(t, c->context, strlen(c->context), NMLP_BOS_NONE, false, &context, &err), &err);
+    nmlp_assert_ok(nmlp_tokenizer_encode(t, c->context, strlen(c->context), NMLP_BOS_NONE, false, &context, &err),
+                   &err);
     nmlp_assert_ok(nmlp_tokenizer_encode(t, text.data, text.len, NMLP_BOS_NONE, false, &whole, &err), &err);
     float *logits = loaded_engine_logits(l, whole.data, (int64_t)whole.len, 0);
     for (size_t i = context.len; i < whole.len; i++) {

@@ -304,8 +304,7 @@ static void state_of_another_run_is_refused_and_kept(void **state) {
     s.options.progress = NULL;
     s.options.resume = true;
     s.options.rate = 1e-3;
-    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_UNSUPPORTED, "another model, teacher, text",
-                      NULL);
+    nmlp_assert_fails(train(&s, "out", &report, &err), &err, NMLP_E_UNSUPPORTED, "another model, teacher, text", NULL);
     s.options.rate = 3e-3;
     nmlp_assert_ok(train(&s, "out", &report, &err), &err);
     nmlp_recover_report_fini(&report);
@@ -439,9 +438,9 @@ static void built_in_model_recovers(void **state) {
     nmlp_str_init(&text);
     nmlp_assert_ok(nmlp_file_read(&text, NMLP_TEST_ROOT "/models/tiny/calib.txt", 1 << 24, &err), &err);
     nmlp_assert_ok(nmlp_tokenizer_load(&tokenizer, source, &err), &err);
-    nmlp_assert_ok(
-        nmlp_tokenizer_encode(tokenizer, text.data, text.len < 60000 ? text.len : 60000, NMLP_BOS_NONE, false, &ids, &err),
-        &err);
+    nmlp_assert_ok(nmlp_tokenizer_encode(tokenizer, text.data, text.len < 60000 ? text.len : 60000, NMLP_BOS_NONE,
+                                         false, &ids, &err),
+                   &err);
     o.teacher = &teacher;
     o.steps = 16;
     o.batch = 2;
