@@ -32,6 +32,10 @@ typedef struct nmlp_generation_stats {
     double decode_ms; /* the tokens after the first */
 } nmlp_generation_stats;
 
+/* Hands a chosen token over, after which `room` more fit: false ends the generation, and stats say why. */
+bool nmlp_generation_take(const nmlp_generation *request, nmlp_generation_stats *stats, int32_t id, const float *logits,
+                          int64_t room);
+
 /* Continues a sequence of a batch, which keeps the text. Stop tokens are not handed to on_token. Where the device can
  * choose tokens that way it does, while the next steps are already under way; otherwise its logits are fetched and
  * nmlp_sampler chooses. */

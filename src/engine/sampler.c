@@ -22,27 +22,36 @@ nmlp_status nmlp_sampling_check(const nmlp_sampling *s, nmlp_err *err) {
     return NMLP_OK;
 }
 
+nmlp_status nmlp_sampler_scratch_init(nmlp_sampler_scratch *s, int64_t vocab, nmlp_err *err) {
+    s->candidates = nmlp_mem_new((size_t)vocab, sizeof *s->candidates, err);
+    s->weights = nmlp_mem_new((size_t)vocab, sizeof *s->weights, err);
+    if (s->candidates && s->weights) return NMLP_OK;
+    nmlp_sampler_scratch_fini(s);
+    return NMLP_E_NOMEM;
+}
+
+void nmlp_sampler_scratch_fini(nmlp_sampler_scratch *s) {
+    nmlp_mem_free(s->candidates);
+    nmlp_mem_free(s->weights);
+    *s = (nmlp_sampler_scratch){0};
+}
+
 nmlp_status nmlp_sampler_init(nmlp_sampler *s, const nmlp_sampling *options, int64_t vocab, nmlp_err *err) {
     *s = (nmlp_sampler){.options = *options, .vocab = vocab};
     NMLP_RETURN_IF_FAILED(nmlp_sampling_check(options, err));
     nmlp_rng_seed(&s->rng, options->seed);
-    s->candidates = nmlp_mem_new((size_t)vocab, sizeof *s->candidates, err);
-    s->weights = nmlp_mem_new((size_t)vocab, sizeof *s->weights, err);
+    if (options->repetition_penalty == 1) return NMLP_OK;
     s->seen = nmlp_mem_new((size_t)vocab, 1, err);
-    if (s->candidates && s->weights && s->seen) return NMLP_OK;
-    nmlp_sampler_fini(s);
-    return NMLP_E_NOMEM;
+    return s->seen ? NMLP_OK : NMLP_E_NOMEM;
 }
 
 void nmlp_sampler_fini(nmlp_sampler *s) {
-    nmlp_mem_free(s->candidates);
-    nmlp_mem_free(s->weights);
     nmlp_mem_free(s->seen);
     *s = (nmlp_sampler){0};
 }
 
 void nmlp_sampler_accept(nmlp_sampler *s, int32_t id) {
-    if (id >= 0 && id < s->vocab) s->seen[id] = 1;
+    if (s->seen && id >= 0 && id < s->vocab) s->seen[id] = 1;
 }
 
 int64_t nmlp_argmax(const float *values, int64_t n) {
@@ -60,7 +69,7 @@ int64_t nmlp_argmax(const float *values, int64_t n) {
 /* Seen tokens become less likely whatever the sign of their logit. */
 static float penalised(const nmlp_sampler *s, const float *logits, int64_t id) {
     float penalty = (float)s->options.repetition_penalty;
-    if (!s->seen[id] || penalty == 1) return logits[id];
+    if (!s->seen || !s->seen[id]) return logits[id];
     return logits[id] > 0 ? logits[id] / penalty : logits[id] * penalty;
 }
 
@@ -72,8 +81,7 @@ static int by_logit(const void *a, const void *b) {
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-static int64_t keep_likely(const nmlp_sampler *s, int64_t n, double *total) {
-    const nmlp_sampling *o = &s->options;
+static int64_t keep_likely(const nmlp_sampling *o, nmlp_sampler_scratch *s, int64_t n, double *total) {
     double sum = 0;
     double kept = 0;
     if (o->top_k > 0 && o->top_k < n) n = o->top_k;
@@ -88,8 +96,8 @@ static int64_t keep_likely(const nmlp_sampler *s, int64_t n, double *total) {
     return count;
 }
 
-static int32_t draw(nmlp_sampler *s, int64_t n, double total) {
-    double target = nmlp_rng_uniform(&s->rng) * total;
+static int32_t draw(nmlp_rng *rng, const nmlp_sampler_scratch *s, int64_t n, double total) {
+    double target = nmlp_rng_uniform(rng) * total;
     for (int64_t i = 0; i < n - 1; i++) {
         target -= s->weights[i];
         if (target < 0) return s->candidates[i].id;
@@ -97,21 +105,22 @@ static int32_t draw(nmlp_sampler *s, int64_t n, double total) {
     return s->candidates[n - 1].id;
 }
 
-int32_t nmlp_sampler_next(nmlp_sampler *s, const float *logits) {
+int32_t nmlp_sampler_next(nmlp_sampler *s, nmlp_sampler_scratch *scratch, const float *logits) {
     double total;
     int64_t n = 0;
+    if (s->options.temperature == 0 && !s->seen) return (int32_t)nmlp_argmax(logits, s->vocab);
     for (int64_t id = 0; id < s->vocab; id++) {
         float logit = penalised(s, logits, id);
-        if (!isnan(logit)) s->candidates[n++] = (nmlp_token_candidate){.logit = logit, .id = (int32_t)id};
+        if (!isnan(logit)) scratch->candidates[n++] = (nmlp_token_candidate){.logit = logit, .id = (int32_t)id};
     }
     if (n == 0) return 0;
     if (s->options.temperature == 0) {
         int64_t best = 0;
         for (int64_t i = 1; i < n; i++)
-            if (s->candidates[i].logit > s->candidates[best].logit) best = i;
-        return s->candidates[best].id;
+            if (scratch->candidates[i].logit > scratch->candidates[best].logit) best = i;
+        return scratch->candidates[best].id;
     }
-    qsort(s->candidates, (size_t)n, sizeof *s->candidates, by_logit);
-    int64_t kept = keep_likely(s, n, &total);
-    return draw(s, kept, total);
+    qsort(scratch->candidates, (size_t)n, sizeof *scratch->candidates, by_logit);
+    int64_t kept = keep_likely(&s->options, scratch, n, &total);
+    return draw(&s->rng, scratch, kept, total);
 }

@@ -27,20 +27,27 @@ typedef struct nmlp_token_candidate {
     int32_t id;
 } nmlp_token_candidate;
 
+/* Memory in which one choice is made; samplers that choose one after the other may share it. */
+typedef struct nmlp_sampler_scratch {
+    nmlp_token_candidate *candidates; /* [V] */
+    double *weights;                  /* [V] */
+} nmlp_sampler_scratch;
+
+nmlp_status nmlp_sampler_scratch_init(nmlp_sampler_scratch *scratch, int64_t vocab, nmlp_err *err);
+void nmlp_sampler_scratch_fini(nmlp_sampler_scratch *scratch);
+
 typedef struct nmlp_sampler {
     nmlp_sampling options;
     nmlp_rng rng;
     int64_t vocab;
-    nmlp_token_candidate *candidates; /* [V] */
-    double *weights;                  /* [V] */
-    unsigned char *seen;              /* [V] tokens already in the text */
+    unsigned char *seen; /* [V] tokens already in the text; NULL without a repetition penalty */
 } nmlp_sampler;
 
 nmlp_status nmlp_sampler_init(nmlp_sampler *sampler, const nmlp_sampling *options, int64_t vocab, nmlp_err *err);
 void nmlp_sampler_fini(nmlp_sampler *sampler);
 /* Tells the sampler that a token is part of the text (for the repetition penalty). */
 void nmlp_sampler_accept(nmlp_sampler *sampler, int32_t id);
-int32_t nmlp_sampler_next(nmlp_sampler *sampler, const float *logits);
+int32_t nmlp_sampler_next(nmlp_sampler *sampler, nmlp_sampler_scratch *scratch, const float *logits);
 
 /* Index of the largest value; the first of equal ones; NaN never wins. */
 int64_t nmlp_argmax(const float *values, int64_t n);

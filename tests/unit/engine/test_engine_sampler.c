@@ -6,6 +6,10 @@
 
 enum { V = 6, DRAWS = 60000 };
 
+static nmlp_token_candidate candidates[V];
+static double weights[V];
+static nmlp_sampler_scratch scratch = {candidates, weights};
+
 static const float logits[V] = {0.0f, 2.0f, 1.0f, -1.0f, 1.5f, -3.0f};
 
 static void count(const nmlp_sampling *options, int32_t seen, int counts[V]) {
@@ -14,7 +18,7 @@ static void count(const nmlp_sampling *options, int32_t seen, int counts[V]) {
     memset(counts, 0, V * sizeof *counts);
     nmlp_assert_ok(nmlp_sampler_init(&s, options, V, &err), &err);
     if (seen >= 0) nmlp_sampler_accept(&s, seen);
-    for (int i = 0; i < DRAWS; i++) counts[nmlp_sampler_next(&s, logits)]++;
+    for (int i = 0; i < DRAWS; i++) counts[nmlp_sampler_next(&s, &scratch, logits)]++;
     nmlp_sampler_fini(&s);
 }
 
@@ -59,8 +63,8 @@ static void greedy_takes_the_first_largest(void **state) {
     float nan_first[3] = {NAN, -2, -1};
     (void)state;
     nmlp_assert_ok(nmlp_sampler_init(&s, &o, 3, &err), &err);
-    assert_int_equal(nmlp_sampler_next(&s, tied), 1);
-    assert_int_equal(nmlp_sampler_next(&s, nan_first), 2);
+    assert_int_equal(nmlp_sampler_next(&s, &scratch, tied), 1);
+    assert_int_equal(nmlp_sampler_next(&s, &scratch, nan_first), 2);
     nmlp_sampler_fini(&s);
 }
 
@@ -73,8 +77,8 @@ static void repetition_is_made_unlikely_whatever_the_sign(void **state) {
     (void)state;
     nmlp_assert_ok(nmlp_sampler_init(&s, &o, 2, &err), &err);
     nmlp_sampler_accept(&s, 0);
-    assert_int_equal(nmlp_sampler_next(&s, positive), 1);
-    assert_int_equal(nmlp_sampler_next(&s, negative), 1);
+    assert_int_equal(nmlp_sampler_next(&s, &scratch, positive), 1);
+    assert_int_equal(nmlp_sampler_next(&s, &scratch, negative), 1);
     nmlp_sampler_fini(&s);
 }
 
@@ -90,9 +94,9 @@ static void the_seed_decides(void **state) {
     o.seed = 12;
     nmlp_assert_ok(nmlp_sampler_init(&c, &o, V, NULL), NULL);
     for (int i = 0; i < 100; i++) {
-        int32_t id = nmlp_sampler_next(&a, logits);
-        assert_int_equal(id, nmlp_sampler_next(&b, logits));
-        differ += id != nmlp_sampler_next(&c, logits);
+        int32_t id = nmlp_sampler_next(&a, &scratch, logits);
+        assert_int_equal(id, nmlp_sampler_next(&b, &scratch, logits));
+        differ += id != nmlp_sampler_next(&c, &scratch, logits);
     }
     assert_true(differ > 10);
     nmlp_sampler_fini(&a);

@@ -1,0 +1,370 @@
+#include "engine/scheduler.h"
+
+#include "base/clock.h"
+#include "base/ints.h"
+#include "base/mem.h"
+#include "base/pool.h"
+
+/* The part of a step that is the prompts', when decoding sequences could fill it. */
+enum { PROMPT_SHARE = 8 };
+
+struct request {
+    struct request *next; /* in the order they came */
+    nmlp_scheduler_request asked;
+    uint64_t number;
+    int32_t sequence; /* NMLP_SEQUENCE_NEW: it waits */
+    int64_t n_done;   /* of the prompt */
+    int32_t id;       /* the token to append next, once the prompt is done */
+    bool running;
+    bool cancelled;
+    bool blocked;        /* had no memory in this step */
+    bool chooses;        /* the device does */
+    const float *logits; /* of this step */
+    nmlp_sampler sampler;
+    nmlp_generation_stats stats;
+    double started, first_token; /* seconds */
+};
+
+struct nmlp_scheduler {
+    nmlp_batch *batch;
+    nmlp_pool *pool;
+    int64_t vocab;
+    const nmlp_batch_options *limits;
+    struct request *requests; /* in the order they came */
+    int64_t n_running;
+    uint64_t n_submitted;
+    uint64_t n_steps;
+    uint64_t last_served;          /* where the turn of decoding sequences stands */
+    float *logits;                 /* [max_sequences, V] */
+    nmlp_sampler_scratch *scratch; /* of threads */
+    nmlp_step_item *items;         /* [max_sequences] */
+    struct request **of_item;      /* [max_sequences] */
+    struct request **chosen;       /* [max_sequences] that have a token to take */
+    nmlp_choice_item *choices;     /* [max_sequences] */
+};
+
+/* ---- life ---- */
+
+nmlp_status nmlp_scheduler_create(nmlp_scheduler **out, nmlp_batch *batch, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    *out = NULL;
+    nmlp_scheduler *s = nmlp_mem_new(1, sizeof *s, err);
+    if (!s) return NMLP_E_NOMEM;
+    s->batch = batch;
+    s->limits = nmlp_batch_limits(batch);
+    s->pool = nmlp_engine_pool(nmlp_batch_engine(batch));
+    s->vocab = nmlp_engine_model(nmlp_batch_engine(batch))->config.vocab;
+    size_t n = (size_t)s->limits->max_sequences, n_threads = (size_t)nmlp_pool_threads(s->pool);
+    s->logits = nmlp_mem_new(n, (size_t)s->vocab * sizeof *s->logits, err);
+    s->scratch = nmlp_mem_new(n_threads, sizeof *s->scratch, err);
+    s->items = nmlp_mem_new(n, sizeof *s->items, err);
+    s->of_item = nmlp_mem_new(n, sizeof(struct request *), err);
+    s->chosen = nmlp_mem_new(n, sizeof(struct request *), err);
+    s->choices = nmlp_mem_new(n, sizeof *s->choices, err);
+    if (!s->logits || !s->scratch || !s->items || !s->of_item || !s->chosen || !s->choices) NMLP_TRY(NMLP_E_NOMEM);
+    for (size_t i = 0; i < n_threads; i++) NMLP_TRY(nmlp_sampler_scratch_init(&s->scratch[i], s->vocab, err));
+    *out = s;
+out:
+    if (st != NMLP_OK) nmlp_scheduler_destroy(s);
+    return st;
+}
+
+/* Takes a request out of the list. */
+static void drop(nmlp_scheduler *s, struct request *r) {
+    struct request **link = &s->requests;
+    while (*link != r) link = &(*link)->next;
+    *link = r->next;
+    if (r->running) s->n_running--;
+    if (r->running && r->asked.sequence == NMLP_SEQUENCE_NEW) nmlp_batch_close(s->batch, r->sequence);
+    nmlp_sampler_fini(&r->sampler);
+    nmlp_mem_free(r);
+}
+
+void nmlp_scheduler_destroy(nmlp_scheduler *s) {
+    if (!s) return;
+    while (s->requests) drop(s, s->requests);
+    for (int i = 0; s->scratch && i < nmlp_pool_threads(s->pool); i++) nmlp_sampler_scratch_fini(&s->scratch[i]);
+    nmlp_mem_free(s->scratch);
+    nmlp_mem_free(s->logits);
+    nmlp_mem_free(s->items);
+    nmlp_mem_free(s->of_item);
+    nmlp_mem_free(s->chosen);
+    nmlp_mem_free(s->choices);
+    nmlp_mem_free(s);
+}
+
+/* ---- requests ---- */
+
+static nmlp_status check(const nmlp_scheduler *s, const nmlp_scheduler_request *asked, nmlp_err *err) {
+    const nmlp_generation *g = &asked->generation;
+    bool is_new = asked->sequence == NMLP_SEQUENCE_NEW;
+    int64_t n = g->n_prompt - g->n_held;
+    int64_t room = nmlp_min(s->limits->context, s->limits->positions);
+    if (!is_new) room -= nmlp_batch_length(s->batch, asked->sequence);
+    if (n < 1) return nmlp_fail(err, NMLP_E_ARG, "the prompt is empty; at least one token is needed");
+    if (is_new && g->n_held > 0)
+        return nmlp_fail(err, NMLP_E_ARG, "a new sequence holds nothing of the prompt; n_held is %lld",
+                         (long long)g->n_held);
+    if (n >= room) {
+        nmlp_fail(err, NMLP_E_LIMIT, "the prompt has %lld tokens; the context of %lld leaves no room for an answer",
+                  (long long)g->n_prompt, (long long)s->limits->context);
+        nmlp_fail_hint(err, "shorten the prompt or raise `context`");
+        return NMLP_E_LIMIT;
+    }
+    return nmlp_sampling_check(&g->sampling, err);
+}
+
+nmlp_status nmlp_scheduler_submit(nmlp_scheduler *s, const nmlp_scheduler_request *asked, uint64_t *number,
+                                  nmlp_err *err) {
+    const nmlp_generation *g = &asked->generation;
+    nmlp_status st = NMLP_OK;
+    *number = 0;
+    NMLP_RETURN_IF_FAILED(check(s, asked, err));
+    struct request *r = nmlp_mem_new(1, sizeof *r, err);
+    if (!r) return NMLP_E_NOMEM;
+    r->asked = *asked;
+    r->sequence = asked->sequence;
+    r->n_done = g->n_held;
+    r->chooses = !g->on_logits && nmlp_batch_can_choose(s->batch, &g->sampling);
+    r->stats.finish = NMLP_FINISH_LENGTH;
+    r->started = nmlp_clock_seconds();
+    NMLP_TRY(nmlp_sampler_init(&r->sampler, &g->sampling, s->vocab, err));
+    for (int64_t i = 0; i < g->n_prompt; i++) nmlp_sampler_accept(&r->sampler, g->prompt[i]);
+    *number = r->number = ++s->n_submitted;
+    struct request **link = &s->requests;
+    while (*link) link = &(*link)->next;
+    *link = r;
+    return NMLP_OK;
+out:
+    nmlp_sampler_fini(&r->sampler);
+    nmlp_mem_free(r);
+    return st;
+}
+
+void nmlp_scheduler_cancel(nmlp_scheduler *s, uint64_t number) {
+    for (struct request *r = s->requests; r; r = r->next)
+        if (r->number == number) r->cancelled = true;
+}
+
+int64_t nmlp_scheduler_count(const nmlp_scheduler *s) {
+    int64_t n = 0;
+    for (const struct request *r = s->requests; r; r = r->next) n++;
+    return n;
+}
+
+/* The request leaves before its owner hears of it, so that the owner may submit another. */
+static void finish(nmlp_scheduler *s, struct request *r, nmlp_status status, const nmlp_err *err) {
+    nmlp_generation_stats stats = r->stats;
+    nmlp_scheduler_request asked = r->asked;
+    if (r->first_token > 0) stats.decode_ms = 1e3 * (nmlp_clock_seconds() - r->first_token);
+    drop(s, r);
+    if (asked.on_done) asked.on_done(asked.generation.ctx, status, &stats, status == NMLP_OK ? NULL : err);
+}
+
+static bool is_prompt(const struct request *r) { return r->n_done < r->asked.generation.n_prompt; }
+
+/* ---- admission ---- */
+
+static void end_cancelled(nmlp_scheduler *s) {
+    for (struct request *r = s->requests, *next; r; r = next) {
+        next = r->next;
+        if (!r->cancelled) continue;
+        r->stats.finish = NMLP_FINISH_CALLER;
+        finish(s, r, NMLP_OK, NULL);
+    }
+}
+
+/* Memory for the whole prompt, so that prompts under way do not wait for each other. */
+static nmlp_status admit(nmlp_scheduler *s, struct request *r, nmlp_err *err) {
+    const nmlp_generation *g = &r->asked.generation;
+    bool is_new = r->asked.sequence == NMLP_SEQUENCE_NEW;
+    if (is_new) {
+        NMLP_RETURN_IF_FAILED(nmlp_batch_open(s->batch, g->prompt, g->n_prompt, &r->sequence, err));
+        r->n_done = nmlp_batch_length(s->batch, r->sequence);
+    }
+    nmlp_status st = nmlp_batch_reserve(s->batch, r->sequence, g->n_prompt - r->n_done, err);
+    if (st != NMLP_OK) {
+        if (is_new) nmlp_batch_close(s->batch, r->sequence);
+        return st;
+    }
+    r->running = true;
+    s->n_running++;
+    return NMLP_OK;
+}
+
+/* In the order they came; those behind one that must wait for memory wait too. */
+static void admit_waiting(nmlp_scheduler *s) {
+    nmlp_err err;
+    for (struct request *r = s->requests, *next; r; r = next) {
+        next = r->next;
+        if (r->running) continue;
+        if (s->n_running == s->limits->max_sequences) return;
+        nmlp_status st = admit(s, r, &err);
+        if (st == NMLP_OK) continue;
+        if (st == NMLP_E_LIMIT && s->n_running > 0) return;
+        finish(s, r, st, &err);
+    }
+}
+
+/* ---- a step ---- */
+
+/* What one step holds. */
+struct plan {
+    int64_t n_items;
+    int64_t n_rows;
+    int64_t n_logits;
+    bool prompts; /* some are under way */
+};
+
+static void add_item(nmlp_scheduler *s, struct plan *p, struct request *r, const int32_t *ids, int64_t n, bool last) {
+    nmlp_step_item *item = &s->items[p->n_items];
+    *item = (nmlp_step_item){.sequence = r->sequence, .ids = ids, .n = n};
+    r->logits = NULL;
+    if (last && r->asked.generation.max_new > 0) {
+        if (r->chooses) {
+            item->choose = &r->asked.generation.sampling;
+        } else {
+            item->n_logits = 1;
+            item->logits = s->logits + p->n_logits++ * s->vocab;
+            r->logits = item->logits;
+        }
+    }
+    s->of_item[p->n_items++] = r;
+    p->n_rows += n;
+}
+
+/* One row of each decoding sequence, beginning behind the one that was served last. */
+static void add_decoding(nmlp_scheduler *s, struct plan *p, int64_t budget) {
+    nmlp_err err;
+    uint64_t turn = s->last_served;
+    for (int round = 0; round < 2; round++) {
+        for (struct request *r = s->requests; r && p->n_rows < budget; r = r->next) {
+            if (!r->running || is_prompt(r) || (r->number > turn) != (round == 0)) continue;
+            r->blocked = nmlp_batch_reserve(s->batch, r->sequence, 1, &err) != NMLP_OK;
+            if (r->blocked) continue;
+            add_item(s, p, r, &r->id, 1, true);
+            s->last_served = r->number;
+        }
+    }
+}
+
+static void add_prompts(nmlp_scheduler *s, struct plan *p) {
+    for (struct request *r = s->requests; r && p->n_rows < s->limits->max_rows; r = r->next) {
+        const nmlp_generation *g = &r->asked.generation;
+        if (!r->running || !is_prompt(r)) continue;
+        int64_t left = g->n_prompt - r->n_done;
+        int64_t some = nmlp_min(left, s->limits->max_rows - p->n_rows);
+        add_item(s, p, r, g->prompt + r->n_done, some, some == left);
+    }
+}
+
+/* Rows that decoding sequences may take beside prompts; of a single row every other one. */
+static int64_t decode_rows(const nmlp_scheduler *s) {
+    int64_t rows = s->limits->max_rows;
+    if (rows == 1) return (int64_t)(s->n_steps & 1);
+    return rows - nmlp_max(1, rows / PROMPT_SHARE);
+}
+
+static struct plan plan_step(nmlp_scheduler *s) {
+    struct plan p = {0};
+    for (struct request *r = s->requests; r; r = r->next) {
+        r->blocked = false;
+        p.prompts |= r->running && is_prompt(r);
+    }
+    s->n_steps++;
+    add_decoding(s, &p, p.prompts ? decode_rows(s) : s->limits->max_rows);
+    add_prompts(s, &p);
+    return p;
+}
+
+/* Nobody can go on: the one that came last gives its memory back. */
+static void fail_last_blocked(nmlp_scheduler *s) {
+    struct request *last = NULL;
+    nmlp_err err;
+    for (struct request *r = s->requests; r; r = r->next)
+        if (r->blocked) last = r;
+    if (!last) return;
+    nmlp_status st = nmlp_batch_reserve(s->batch, last->sequence, 1, &err);
+    if (st != NMLP_OK) finish(s, last, st, &err);
+}
+
+static void sample(void *arg, int64_t begin, int64_t end, int thread) {
+    nmlp_scheduler *s = arg;
+    for (int64_t i = begin; i < end; i++) {
+        struct request *r = s->chosen[i];
+        if (r->logits) r->id = nmlp_sampler_next(&r->sampler, &s->scratch[thread], r->logits);
+    }
+}
+
+/* Steps that all sequences will take as they are now, as far as is known. */
+static int64_t steps_ahead(const nmlp_scheduler *s, const struct plan *p) {
+    int64_t most = INT64_MAX;
+    if (p->prompts) return 0;
+    for (const struct request *r = s->requests; r; r = r->next) {
+        if (!r->running || r->blocked || !r->chooses) return 0;
+        most = nmlp_min(most, r->asked.generation.max_new - r->stats.n_generated - 1);
+    }
+    return nmlp_max(0, most);
+}
+
+/* The next token of every sequence whose last known one was in the step. */
+static nmlp_status choose(nmlp_scheduler *s, const struct plan *p, int64_t *n_chosen, nmlp_err *err) {
+    int64_t n = 0, n_on_device = 0;
+    for (int64_t i = 0; i < p->n_items; i++) {
+        if (s->items[i].n_logits == 0 && !s->items[i].choose) continue;
+        s->chosen[n++] = s->of_item[i];
+        if (s->items[i].choose) s->choices[n_on_device++] = (nmlp_choice_item){.sequence = s->items[i].sequence};
+    }
+    *n_chosen = n;
+    if (n_on_device > 0)
+        NMLP_RETURN_IF_FAILED(nmlp_batch_choose(s->batch, s->choices, n_on_device, steps_ahead(s, p), err));
+    for (int64_t i = 0, at = 0; i < n; i++)
+        if (!s->chosen[i]->logits) s->chosen[i]->id = s->choices[at++].id;
+    nmlp_pool_for(s->pool, n, 1, sample, s);
+    return NMLP_OK;
+}
+
+static void take_tokens(nmlp_scheduler *s, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        struct request *r = s->chosen[i];
+        if (r->first_token == 0) {
+            r->first_token = nmlp_clock_seconds();
+            r->stats.ttft_ms = 1e3 * (r->first_token - r->started);
+        }
+        int64_t room = s->limits->context - nmlp_batch_length(s->batch, r->sequence);
+        nmlp_sampler_accept(&r->sampler, r->id);
+        if (!nmlp_generation_take(&r->asked.generation, &r->stats, r->id, r->logits, room)) finish(s, r, NMLP_OK, NULL);
+    }
+}
+
+/* Prompts that were only to be appended. */
+static void end_silent(nmlp_scheduler *s) {
+    for (struct request *r = s->requests, *next; r; r = next) {
+        next = r->next;
+        if (r->running && !is_prompt(r) && r->asked.generation.max_new < 1) finish(s, r, NMLP_OK, NULL);
+    }
+}
+
+nmlp_status nmlp_scheduler_step(nmlp_scheduler *s, nmlp_err *err) {
+    int64_t n_chosen = 0;
+    end_cancelled(s);
+    admit_waiting(s);
+    struct plan p = plan_step(s);
+    if (p.n_items == 0) {
+        fail_last_blocked(s);
+        return NMLP_OK;
+    }
+    nmlp_status st = nmlp_batch_step(s->batch, s->items, p.n_items, err);
+    if (st == NMLP_OK) {
+        for (int64_t i = 0; i < p.n_items; i++)
+            if (is_prompt(s->of_item[i])) s->of_item[i]->n_done += s->items[i].n;
+        st = choose(s, &p, &n_chosen, err);
+    }
+    if (st != NMLP_OK) {
+        for (int64_t i = 0; i < p.n_items; i++) finish(s, s->of_item[i], st, err);
+        return st;
+    }
+    take_tokens(s, n_chosen);
+    end_silent(s);
+    return NMLP_OK;
+}
