@@ -8,8 +8,8 @@
 #include "base/file.h"
 #include "base/mem.h"
 
-/* tokenizer.json of the largest vocabularies is about 20 MB. */
-enum { JSON_FILE_MAX_BYTES = 256 << 20 };
+/* tokenizer.json of the largest vocabularies is about 35 MB and has two million values. */
+enum { JSON_FILE_MAX_BYTES = 256 << 20, JSON_VALUES_MAX = 6000000 };
 
 static const cJSON *node(const nmlp_json *value) { return (const cJSON *)value; }
 static const nmlp_json *value_of(const cJSON *item) { return (const nmlp_json *)item; }
@@ -32,9 +32,31 @@ static bool only_space(const char *at, const char *end) {
     return at == end;
 }
 
+/* Every value but the first of a container stands behind a comma or colon outside strings. */
+static size_t count_values(const char *text, size_t len) {
+    size_t n = 1;
+    bool quoted = false;
+    for (size_t i = 0; i < len; i++) {
+        char c = text[i];
+        if (quoted) {
+            if (c == '\\')
+                i++;
+            else if (c == '"')
+                quoted = false;
+        } else if (c == '"') {
+            quoted = true;
+        } else if (c == ',' || c == '[' || c == '{') {
+            n++;
+        }
+    }
+    return n;
+}
+
 nmlp_status nmlp_json_parse(nmlp_json_doc *doc, const char *text, size_t len, const char *origin, nmlp_err *err) {
     *doc = (nmlp_json_doc){0};
     if (len == 0) return nmlp_fail(err, NMLP_E_FORMAT, "%s: is empty, JSON expected", origin);
+    if (len > JSON_VALUES_MAX && count_values(text, len) > JSON_VALUES_MAX)
+        return nmlp_fail(err, NMLP_E_LIMIT, "%s: holds more than %d values", origin, JSON_VALUES_MAX);
     const char *end = text;
     cJSON *root = cJSON_ParseWithLengthOpts(text, len, &end, 0);
     if (end < text || end > text + len) end = text + len; /* cJSON can report one past a truncated text */
@@ -75,6 +97,8 @@ bool nmlp_json_is_string(const nmlp_json *value) { return cJSON_IsString(node(va
 bool nmlp_json_is_number(const nmlp_json *value) { return cJSON_IsNumber(node(value)); }
 bool nmlp_json_is_bool(const nmlp_json *value) { return cJSON_IsBool(node(value)); }
 bool nmlp_json_is_null(const nmlp_json *value) { return !value || cJSON_IsNull(node(value)); }
+
+bool nmlp_json_equal(const nmlp_json *a, const nmlp_json *b) { return cJSON_Compare(node(a), node(b), true); }
 
 const nmlp_json *nmlp_json_get(const nmlp_json *object, const char *key) {
     if (!nmlp_json_is_object(object)) return NULL;

@@ -17,6 +17,7 @@ typedef struct nmlp_json_doc {
     char *origin; /* file name for messages */
 } nmlp_json_doc;
 
+/* Refuses texts of more values than any real file has: parsed, each takes about a hundred bytes. */
 nmlp_status nmlp_json_parse(nmlp_json_doc *doc, const char *text, size_t len, const char *origin, nmlp_err *err);
 nmlp_status nmlp_json_load(nmlp_json_doc *doc, const char *path, nmlp_err *err);
 void nmlp_json_free(nmlp_json_doc *doc);
@@ -27,6 +28,9 @@ bool nmlp_json_is_string(const nmlp_json *value);
 bool nmlp_json_is_number(const nmlp_json *value);
 bool nmlp_json_is_bool(const nmlp_json *value);
 bool nmlp_json_is_null(const nmlp_json *value); /* absent (NULL) counts as null */
+
+/* The same value, members in any order. */
+bool nmlp_json_equal(const nmlp_json *a, const nmlp_json *b);
 
 /* Member of an object, or NULL. Linear in the number of members: iterate over big objects instead. */
 const nmlp_json *nmlp_json_get(const nmlp_json *object, const char *key);

@@ -8,6 +8,18 @@
 
 void nmlp_json_writer_init(nmlp_json_writer *w, nmlp_str *out) { *w = (nmlp_json_writer){.out = out}; }
 
+/* Bytes of the UTF-8 character at text[0], or 0 where there is none: names of files may be any bytes, JSON may not. */
+static size_t utf8_len(const unsigned char *text, size_t len) {
+    unsigned char c = text[0];
+    size_t n = c < 0x80 ? 1 : c >= 0xc2 && c <= 0xdf ? 2 : c >= 0xe0 && c <= 0xef ? 3 : c >= 0xf0 && c <= 0xf4 ? 4 : 0;
+    if (n == 0 || n > len) return 0;
+    for (size_t i = 1; i < n; i++)
+        if ((text[i] & 0xc0) != 0x80) return 0;
+    bool overlong = (c == 0xe0 && text[1] < 0xa0) || (c == 0xf0 && text[1] < 0x90);
+    bool outside = (c == 0xed && text[1] > 0x9f) || (c == 0xf4 && text[1] > 0x8f); /* surrogates, above U+10FFFF */
+    return overlong || outside ? 0 : n;
+}
+
 static void put_quoted(nmlp_str *out, const char *text, size_t len) {
     nmlp_str_putc(out, '"');
     for (size_t i = 0; i < len; i++) {
@@ -22,7 +34,10 @@ static void put_quoted(nmlp_str *out, const char *text, size_t len) {
             if (c < 0x20 || c == 0x7f) {
                 nmlp_str_printf(out, "\\u%04x", c);
             } else {
-                nmlp_str_putc(out, (char)c);
+                size_t n = utf8_len((const unsigned char *)text + i, len - i);
+                if (n == 0) nmlp_str_puts(out, "\\ufffd");
+                if (n > 0) nmlp_str_append(out, text + i, n);
+                if (n > 1) i += n - 1;
             }
         }
     }

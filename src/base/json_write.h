@@ -1,5 +1,5 @@
-/* Writing JSON, streaming into a string: commas, quoting and nesting are taken care of. Non-finite numbers become null,
- * since JSON has no word for them. */
+/* Writing JSON, streaming into a string: commas, quoting and nesting are taken care of. Non-finite numbers become null
+ * and bytes that are no UTF-8 U+FFFD, since JSON has no word for them. */
 #ifndef NMLP_BASE_JSON_WRITE_H
 #define NMLP_BASE_JSON_WRITE_H
 

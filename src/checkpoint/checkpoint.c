@@ -65,18 +65,19 @@ out:
     return st;
 }
 
+/* One file goes before an index, as in transformers: an index beside it is of an earlier, sharded version. */
 static nmlp_status open_files(nmlp_checkpoint *c, nmlp_err *err) {
     char path[PATH_MAX_BYTES];
+    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, c->dir, "model.safetensors", err));
+    if (nmlp_file_exists(path)) {
+        NMLP_RETURN_IF_FAILED(reserve_files(c, 1, err));
+        return open_file(c, "model.safetensors", err);
+    }
     NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, c->dir, "model.safetensors.index.json", err));
     if (nmlp_file_exists(path)) return open_shards(c, path, err);
-    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, c->dir, "model.safetensors", err));
-    if (!nmlp_file_exists(path)) {
-        nmlp_fail(err, NMLP_E_MISSING, "%s: has neither model.safetensors nor model.safetensors.index.json", c->dir);
-        nmlp_fail_hint(err, "GGUF and PyTorch .bin files are not read; convert to safetensors");
-        return NMLP_E_MISSING;
-    }
-    NMLP_RETURN_IF_FAILED(reserve_files(c, 1, err));
-    return open_file(c, "model.safetensors", err);
+    nmlp_fail(err, NMLP_E_MISSING, "%s: has neither model.safetensors nor model.safetensors.index.json", c->dir);
+    nmlp_fail_hint(err, "GGUF and PyTorch .bin files are not read; convert to safetensors");
+    return NMLP_E_MISSING;
 }
 
 static nmlp_status index_tensors(nmlp_checkpoint *c, nmlp_err *err) {

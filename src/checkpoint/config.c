@@ -29,6 +29,16 @@ static nmlp_status refuse(const nmlp_json_doc *doc, nmlp_err *err, const char *w
     return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: %s \"%s\" is not supported", doc->origin, what, found);
 }
 
+/* `model_type` decides which model other programs compute; an edited `architectures` beside it would be something else
+ * with the same tensors. */
+static nmlp_status check_model_type(const nmlp_config *c, const nmlp_json_doc *doc, nmlp_err *err) {
+    const nmlp_json *type = nmlp_json_get(doc->root, "model_type");
+    if (nmlp_json_is_null(type) || strcmp(nmlp_json_string(type), c->family) == 0) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                     "%s: model_type \"%s\" does not go with architecture \"%s\", which is \"%s\"", doc->origin,
+                     nmlp_json_string(type), c->architecture, c->family);
+}
+
 static nmlp_status read_family(nmlp_config *config, const nmlp_json_doc *doc, nmlp_err *err) {
     const nmlp_json *name = nmlp_json_first(nmlp_json_get(doc->root, "architectures"));
     if (!nmlp_json_is_string(name))
@@ -39,7 +49,7 @@ static nmlp_status read_family(nmlp_config *config, const nmlp_json_doc *doc, nm
         config->family = families[i].family;
         config->qkv_bias = families[i].qkv_bias;
         config->qk_norm = families[i].qk_norm;
-        return NMLP_OK;
+        return check_model_type(config, doc, err);
     }
     return nmlp_fail(err, NMLP_E_UNSUPPORTED,
                      "%s: architecture \"%s\" is not supported; supported are LlamaForCausalLM, MistralForCausalLM, "
@@ -91,7 +101,13 @@ static nmlp_status read_llama3(nmlp_rope_config *rope, const nmlp_json_doc *doc,
 static nmlp_status read_rope(nmlp_config *c, const nmlp_json_doc *doc, nmlp_err *err) {
     c->rope = (nmlp_rope_config){.kind = NMLP_ROPE_DEFAULT, .theta = 10000};
     const nmlp_json *newer = nmlp_json_get(doc->root, "rope_parameters");
-    const nmlp_json *scaling = nmlp_json_is_object(newer) ? newer : nmlp_json_get(doc->root, "rope_scaling");
+    const nmlp_json *scaling = nmlp_json_get(doc->root, "rope_scaling");
+    if (nmlp_json_is_object(newer) && nmlp_json_is_object(scaling) && !nmlp_json_equal(newer, scaling)) {
+        nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: rope_scaling and rope_parameters are both set and differ", doc->origin);
+        nmlp_fail_hint(err, "keep the one that is meant, with rope_theta, and remove the other");
+        return NMLP_E_UNSUPPORTED;
+    }
+    if (nmlp_json_is_object(newer)) scaling = newer;
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_number(doc, doc->root, "rope_theta", &c->rope.theta, err));
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_number(doc, scaling, "rope_theta", &c->rope.theta, err));
     if (!(c->rope.theta > 0)) return nmlp_fail(err, NMLP_E_FORMAT, "%s: rope_theta must be positive", doc->origin);
@@ -121,19 +137,67 @@ static nmlp_status refuse_quantised(const nmlp_json_doc *doc, nmlp_err *err) {
     return NMLP_E_UNSUPPORTED;
 }
 
+/* A window that no text of this model outgrows is none. */
 static nmlp_status refuse_sliding_window(const nmlp_config *c, const nmlp_json_doc *doc, nmlp_err *err) {
     bool is_qwen = strncmp(c->family, "qwen", 4) == 0;
-    bool used = !is_qwen; /* Qwen says so in a key of its own; Mistral by giving a window */
+    bool is_mistral = strcmp(c->family, "mistral") == 0;
+    bool used = !is_qwen;  /* Qwen says so in a key of its own; Mistral by giving a window */
+    int64_t window = 4096; /* what Mistral's configuration means without the key; null means none */
+    const nmlp_json *given = nmlp_json_get(doc->root, "sliding_window");
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_bool(doc, doc->root, "use_sliding_window", &used, err));
-    bool has_window = !nmlp_json_is_null(nmlp_json_get(doc->root, "sliding_window"));
-    if (used && has_window)
-        return nmlp_fail(err, NMLP_E_UNSUPPORTED,
-                         "%s: sliding-window attention is not supported (sliding_window is set)", doc->origin);
+    NMLP_RETURN_IF_FAILED(nmlp_json_optional_int(doc, doc->root, "sliding_window", 1, INT64_C(1) << 40, &window, err));
+    bool has_window = given ? !nmlp_json_is_null(given) : is_mistral;
+    if (used && has_window && window < c->max_positions) {
+        nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: sliding-window attention is not supported (sliding_window is %s%lld)",
+                  doc->origin, given ? "" : "absent, which means ", (long long)window);
+        if (!given) nmlp_fail_hint(err, "if the model has no window, write \"sliding_window\": null");
+        return NMLP_E_UNSUPPORTED;
+    }
     const nmlp_json *types = nmlp_json_get(doc->root, "layer_types");
     for (const nmlp_json *t = nmlp_json_first(types); t; t = nmlp_json_next(t)) {
         if (strcmp(nmlp_json_string(t), "full_attention") != 0)
             return refuse(doc, err, "layer type", nmlp_json_string(t));
     }
+    return NMLP_OK;
+}
+
+/* Keys of other families that change what is computed, and the number at which they do not (NaN: there is none). */
+static nmlp_status refuse_other_keys(const nmlp_json_doc *doc, nmlp_err *err) {
+    static const struct {
+        const char *key;
+        double neutral;
+    } keys[] = {{"embedding_multiplier", 1},
+                {"attention_multiplier", NAN},
+                {"residual_multiplier", 1},
+                {"logits_scaling", 1},
+                {"logit_scale", 1},
+                {"attn_logit_softcapping", 0},
+                {"final_logit_softcapping", 0},
+                {"query_pre_attn_scalar", NAN},
+                {"clip_qkv", 0},
+                {"num_experts", 0},
+                {"num_local_experts", 0},
+                {"n_routed_experts", 0},
+                {"no_rope_layer_interval", NAN},
+                {"sliding_window_pattern", 1},
+                {"use_qk_norm", 0},
+                {"qk_layernorm", 0},
+                {"scale_depth", NAN},
+                {"scale_emb", 1},
+                {"attn_output_multiplier", 1},
+                {"lm_head_multiplier", 1}};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        const nmlp_json *value = nmlp_json_get(doc->root, keys[i].key);
+        double number = nmlp_json_is_bool(value) ? nmlp_json_bool(value) : nmlp_json_number(value);
+        bool is_plain = nmlp_json_is_number(value) || nmlp_json_is_bool(value);
+        if (nmlp_json_is_null(value) || (is_plain && number == keys[i].neutral)) continue;
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: key \"%s\" changes what the model computes and is not supported",
+                         doc->origin, keys[i].key);
+    }
+    for (const nmlp_json *v = nmlp_json_first(nmlp_json_get(doc->root, "no_rope_layers")); v; v = nmlp_json_next(v))
+        if (nmlp_json_number(v) != 1)
+            return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: layers without rope (no_rope_layers) are not supported",
+                             doc->origin);
     return NMLP_OK;
 }
 
@@ -149,6 +213,7 @@ static nmlp_status read_flags(nmlp_config *c, const nmlp_json_doc *doc, nmlp_err
     const nmlp_json *act = nmlp_json_get(doc->root, "hidden_act");
     if (!nmlp_json_is_null(act) && strcmp(nmlp_json_string(act), "silu") != 0)
         return refuse(doc, err, "hidden_act", nmlp_json_string(act));
+    NMLP_RETURN_IF_FAILED(refuse_other_keys(doc, err));
     return refuse_sliding_window(c, doc, err);
 }
 
@@ -269,6 +334,7 @@ void nmlp_config_write(const nmlp_config *c, const char *extra, nmlp_str *out) {
     nmlp_json_put_string(&w, NULL, c->architecture);
     nmlp_json_end_array(&w);
     nmlp_json_put_string(&w, "model_type", c->family);
+    if (strcmp(c->family, "mistral") == 0) nmlp_json_put_null(&w, "sliding_window"); /* absent would mean 4096 */
     nmlp_json_put_int(&w, "hidden_size", c->hidden);
     nmlp_json_put_int(&w, "intermediate_size", c->intermediate);
     nmlp_json_put_int(&w, "num_hidden_layers", c->n_layers);

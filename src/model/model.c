@@ -127,6 +127,60 @@ static nmlp_status bind_layers(nmlp_model *m, nmlp_err *err) {
     return NMLP_OK;
 }
 
+/* A head of its own beside tie_word_embeddings is used, as transformers does; one that equals the embedding is the
+ * embedding. */
+static nmlp_status bind_head(nmlp_model *m, nmlp_err *err) {
+    const nmlp_config *c = &m->config;
+    const nmlp_named_tensor *own = nmlp_checkpoint_find(&m->checkpoint, "lm_head.weight");
+    if (!c->tied || own) NMLP_RETURN_IF_FAILED(bind(m, &m->lm_head, "lm_head.weight", c->vocab, c->hidden, err));
+    if (!c->tied) return NMLP_OK;
+    if (own && (own->view.dtype != m->embedding.dtype ||
+                memcmp(own->view.data, m->embedding.data, nmlp_view_bytes(&own->view)) != 0)) {
+        m->config.tied = false;
+        return NMLP_OK;
+    }
+    m->lm_head = m->embedding;
+    return NMLP_OK;
+}
+
+static bool is_in_layer(const nmlp_layer *l, const void *data) {
+    const nmlp_view *views[] = {&l->attention_norm, &l->q,      &l->k,      &l->v,      &l->o,      &l->q_bias,
+                                &l->k_bias,         &l->v_bias, &l->o_bias, &l->q_norm, &l->k_norm, &l->mlp_norm};
+    for (size_t i = 0; i < sizeof views / sizeof views[0]; i++)
+        if (views[i]->data == data) return true;
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++)
+        if (l->mlp[i].w.data == data || l->mlp[i].u.data == data || l->mlp[i].v.data == data) return true;
+    return false;
+}
+
+/* Of two kinds of tensor the model is the same without: angles stored by old versions, and a second copy of the head.
+ */
+static bool is_needless(const nmlp_model *m, const nmlp_named_tensor *t) {
+    size_t len = strlen(t->name);
+    static const char angles[] = ".rotary_emb.inv_freq";
+    if (len >= sizeof angles && strcmp(t->name + len - (sizeof angles - 1), angles) == 0) return true;
+    return m->config.tied && strcmp(t->name, "lm_head.weight") == 0;
+}
+
+/* A tensor that nothing uses belongs to another model than the configuration describes: its result would be silently
+ * wrong. */
+static nmlp_status refuse_unknown_tensors(const nmlp_model *m, nmlp_err *err) {
+    for (size_t i = 0; i < m->checkpoint.n_tensors; i++) {
+        const nmlp_named_tensor *t = &m->checkpoint.tensors[i];
+        const void *data = t->view.data;
+        bool known = data == m->embedding.data || data == m->final_norm.data || data == m->lm_head.data;
+        for (int64_t l = 0; !known && l < m->config.n_layers; l++) known = is_in_layer(&m->layers[l], data);
+        if (known || is_needless(m, t)) continue;
+        nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                  "%s: tensor %s is no part of a %s model of %lld layers, which config.json describes",
+                  m->checkpoint.dir, t->name, m->config.family, (long long)m->config.n_layers);
+        nmlp_fail_hint(
+            err, "config.json and the weights do not belong together, or the model has parts that are not known here");
+        return NMLP_E_UNSUPPORTED;
+    }
+    return NMLP_OK;
+}
+
 nmlp_status nmlp_model_open(nmlp_model *m, const char *dir, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     *m = (nmlp_model){0};
@@ -135,12 +189,9 @@ nmlp_status nmlp_model_open(nmlp_model *m, const char *dir, nmlp_err *err) {
     const nmlp_config *c = &m->config;
     NMLP_TRY(bind(m, &m->embedding, "model.embed_tokens.weight", c->vocab, c->hidden, err));
     NMLP_TRY(bind(m, &m->final_norm, "model.norm.weight", c->hidden, 0, err));
-    if (c->tied) {
-        m->lm_head = m->embedding;
-    } else {
-        NMLP_TRY(bind(m, &m->lm_head, "lm_head.weight", c->vocab, c->hidden, err));
-    }
+    NMLP_TRY(bind_head(m, err));
     NMLP_TRY(bind_layers(m, err));
+    NMLP_TRY(refuse_unknown_tensors(m, err));
 out:
     if (st != NMLP_OK) nmlp_model_close(m);
     return st;

@@ -51,7 +51,7 @@ fresh; head -c 100000 "$tiny/model.safetensors" >"$work/m/model.safetensors"
 refused "truncated weights" "model.safetensors" "truncated" -- run "$work/m" -p x
 fresh; printf '\377\377\377\000\000\000\000\000{}' >"$work/m/model.safetensors"
 refused "header past the end" "header length 16777215" -- run "$work/m" -p x
-fresh; echo '{"weight_map":{"a":"model-00002-of-00002.safetensors"}}' >"$work/m/model.safetensors.index.json"
+fresh; rm "$work/m/model.safetensors"; echo '{"weight_map":{"a":"model-00002-of-00002.safetensors"}}' >"$work/m/model.safetensors.index.json"
 refused "absent shard" "model-00002-of-00002.safetensors" "absent" -- info "$work/m"
 fresh; sed -i 's/"hidden_size": 256/"hidden_size": 512/' "$work/m/config.json"
 refused "wrong shape" "tensor" "has shape" "expected" -- info "$work/m"

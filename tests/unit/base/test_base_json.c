@@ -1,4 +1,6 @@
 /* JSON in and out. */
+#include <stdlib.h>
+
 #include "base/json.h"
 #include "base/json_write.h"
 #include "lib/testing.h"
@@ -91,8 +93,55 @@ static void written_text_reads_back(void **state) {
     nmlp_str_fini(&out);
 }
 
+/* Names of files may be any bytes; JSON is UTF-8. The lengths follow the table of well-formed sequences in Unicode 3.9.
+ */
+static void bytes_that_are_no_utf8_are_replaced(void **state) {
+    static const struct {
+        const char *text, *json;
+    } rows[] = {{"caf\xc3\xa9 \xf0\x9f\x98\x80", "\"caf\xc3\xa9 \xf0\x9f\x98\x80\""},
+                {"a\xff"
+                 "b",
+                 "\"a\\ufffdb\""},
+                {"\xc3", "\"\\ufffd\""},
+                {"\xc0\xaf", "\"\\ufffd\\ufffd\""},
+                {"\xed\xa0\x80", "\"\\ufffd\\ufffd\\ufffd\""},
+                {"\xf4\x90\x80\x80", "\"\\ufffd\\ufffd\\ufffd\\ufffd\""},
+                {"\xe0\x9f\xbf.", "\"\\ufffd\\ufffd\\ufffd.\""}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        nmlp_json_writer w;
+        nmlp_str out;
+        nmlp_str_init(&out);
+        nmlp_json_writer_init(&w, &out);
+        nmlp_json_put_string(&w, NULL, rows[i].text);
+        assert_string_equal(nmlp_str_text(&out), rows[i].json);
+        nmlp_str_fini(&out);
+    }
+}
+
+/* 12 MB of "[0,0,…]" would be half a gigabyte of values. */
+static void more_values_than_any_file_has_are_refused(void **state) {
+    enum { N = 6100000 };
+    nmlp_json_doc doc;
+    nmlp_err err;
+    char *text = malloc(2 * N + 2);
+    (void)state;
+    assert_non_null(text);
+    for (size_t i = 0; i < N; i++) memcpy(text + 1 + 2 * i, i + 1 < N ? "0," : "0]", 2);
+    text[0] = '[';
+    nmlp_assert_fails(nmlp_json_parse(&doc, text, 2 * N + 1, "big.json", &err), &err, NMLP_E_LIMIT, "big.json",
+                      "values", NULL);
+    memset(text, ',', 2 * N + 1); /* one string, however long, is one value */
+    text[0] = text[2 * N] = '"';
+    nmlp_assert_ok(nmlp_json_parse(&doc, text, 2 * N + 1, "big.json", &err), &err);
+    nmlp_json_free(&doc);
+    free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bytes_that_are_no_utf8_are_replaced),
+        cmocka_unit_test(more_values_than_any_file_has_are_refused),
         cmocka_unit_test(values_are_read),
         cmocka_unit_test(broken_texts_name_line_and_column),
         cmocka_unit_test(deep_nesting_is_refused_not_followed),

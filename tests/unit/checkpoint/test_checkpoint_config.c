@@ -78,9 +78,11 @@ static void what_would_compute_something_else_is_refused(void **state) {
            NMLP_E_UNSUPPORTED, "gptq");
     refuse("{\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES ",\"quantization_config\":[]}", NMLP_E_UNSUPPORTED,
            "quantised");
-    refuse("{\"architectures\":[\"MistralForCausalLM\"]," SIZES ",\"sliding_window\":4096}", NMLP_E_UNSUPPORTED,
-           "sliding");
-    refuse("{\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES ",\"sliding_window\":4096,\"use_sliding_window\":true}",
+    refuse("{\"architectures\":[\"MistralForCausalLM\"]," SIZES
+           ",\"max_position_embeddings\":32768,\"sliding_window\":4096}",
+           NMLP_E_UNSUPPORTED, "sliding");
+    refuse("{\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES
+           ",\"max_position_embeddings\":32768,\"sliding_window\":4096,\"use_sliding_window\":true}",
            NMLP_E_UNSUPPORTED, "sliding");
     refuse("{\"architectures\":[\"Qwen3ForCausalLM\"]," SIZES ",\"layer_types\":[\"sliding_attention\"]}",
            NMLP_E_UNSUPPORTED, "sliding_attention");
@@ -90,6 +92,58 @@ static void what_would_compute_something_else_is_refused(void **state) {
     refuse(LLAMA ",\"mlp_bias\":true}", NMLP_E_UNSUPPORTED, "mlp_bias");
     refuse(LLAMA ",\"neuronmlp\":{\"version\":2}}", NMLP_E_UNSUPPORTED, "version 2");
     refuse(LLAMA ",\"neuronmlp\":{}}", NMLP_E_MISSING, "version");
+}
+
+/* Absent means 4096 for Mistral, null none; a window that no text outgrows is none; what is written says so again. */
+static void a_window_is_refused_only_where_it_shows(void **state) {
+#define MISTRAL(positions)                                                                                             \
+    "{\"architectures\":[\"MistralForCausalLM\"]," SIZES ",\"max_position_embeddings\":" positions
+    nmlp_config c;
+    nmlp_err err;
+    nmlp_str text;
+    (void)state;
+    refuse(MISTRAL("32768") "}", NMLP_E_UNSUPPORTED, "absent, which means 4096");
+    refuse(MISTRAL("4097") ",\"sliding_window\":4096}", NMLP_E_UNSUPPORTED, "sliding_window is 4096");
+    refuse(MISTRAL("4096") ",\"sliding_window\":0}", NMLP_E_FORMAT, "sliding_window");
+    nmlp_assert_ok(read_config(&c, MISTRAL("4096") "}", &err), &err);
+    nmlp_assert_ok(read_config(&c, MISTRAL("4096") ",\"sliding_window\":4096}", &err), &err);
+    nmlp_assert_ok(read_config(&c, MISTRAL("32768") ",\"sliding_window\":null}", &err), &err);
+    nmlp_str_init(&text);
+    nmlp_config_write(&c, NULL, &text);
+    assert_non_null(strstr(nmlp_str_text(&text), "\"sliding_window\":null"));
+    nmlp_assert_ok(read_config(&c, nmlp_str_text(&text), &err), &err);
+    nmlp_str_fini(&text);
+}
+
+/* Other families' weights run under Llama's name would be silently wrong. */
+static void keys_of_other_families_are_refused(void **state) {
+    nmlp_config c;
+    nmlp_err err;
+    (void)state;
+    refuse(LLAMA ",\"model_type\":\"granite\"}", NMLP_E_UNSUPPORTED, "granite");
+    refuse(LLAMA ",\"model_type\":\"qwen3\"}", NMLP_E_UNSUPPORTED, "qwen3");
+    nmlp_assert_ok(read_config(&c, LLAMA ",\"model_type\":\"llama\"}", &err), &err);
+    refuse(LLAMA ",\"embedding_multiplier\":12.0}", NMLP_E_UNSUPPORTED, "embedding_multiplier");
+    refuse(LLAMA ",\"logits_scaling\":8}", NMLP_E_UNSUPPORTED, "logits_scaling");
+    refuse(LLAMA ",\"no_rope_layers\":[1,1,1,0]}", NMLP_E_UNSUPPORTED, "no_rope_layers");
+    refuse(LLAMA ",\"final_logit_softcapping\":30.0}", NMLP_E_UNSUPPORTED, "final_logit_softcapping");
+    refuse(LLAMA ",\"num_local_experts\":8}", NMLP_E_UNSUPPORTED, "num_local_experts");
+    refuse(LLAMA ",\"use_qk_norm\":true}", NMLP_E_UNSUPPORTED, "use_qk_norm");
+    nmlp_assert_ok(read_config(&c, LLAMA ",\"logits_scaling\":1,\"use_qk_norm\":false,\"num_experts\":null}", &err),
+                   &err);
+}
+
+/* A scaling added beside the newer spelling: one program reads the one, another the other. */
+static void two_rope_descriptions_must_agree(void **state) {
+    nmlp_config c;
+    nmlp_err err;
+    (void)state;
+#define DEFAULT_ROPE "{\"rope_type\":\"default\",\"rope_theta\":10000.0}"
+    refuse(LLAMA ",\"rope_parameters\":" DEFAULT_ROPE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}}",
+           NMLP_E_UNSUPPORTED, "rope_scaling and rope_parameters");
+    nmlp_assert_ok(read_config(&c, LLAMA ",\"rope_parameters\":" DEFAULT_ROPE ",\"rope_scaling\":null}", &err), &err);
+    nmlp_assert_ok(
+        read_config(&c, LLAMA ",\"rope_parameters\":" DEFAULT_ROPE ",\"rope_scaling\":" DEFAULT_ROPE "}", &err), &err);
 }
 
 static void senseless_sizes_are_refused(void **state) {
@@ -137,6 +191,9 @@ int main(void) {
         cmocka_unit_test(families_differ_in_bias_and_norms),
         cmocka_unit_test(unknown_architectures_list_the_known),
         cmocka_unit_test(what_would_compute_something_else_is_refused),
+        cmocka_unit_test(a_window_is_refused_only_where_it_shows),
+        cmocka_unit_test(keys_of_other_families_are_refused),
+        cmocka_unit_test(two_rope_descriptions_must_agree),
         cmocka_unit_test(senseless_sizes_are_refused),
         cmocka_unit_test(what_is_written_reads_back),
     };

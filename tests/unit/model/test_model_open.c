@@ -92,8 +92,15 @@ static void nan_and_inf_weights_are_named(void **state) {
 
 static void an_index_with_an_absent_shard_is_refused(void **state) {
     struct fixture *f = *state;
+    char path[512];
+    nmlp_model model;
+    nmlp_err err;
     tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
     write_text(f->dir, "model.safetensors.index.json", "{\"weight_map\":{\"a\":\"gone.safetensors\"}}");
+    nmlp_assert_ok(nmlp_model_open(&model, f->dir, &err), &err); /* stale beside a single file, which goes before */
+    nmlp_model_close(&model);
+    snprintf(path, sizeof path, "%s/model.safetensors", f->dir);
+    unlink(path);
     refuse(f, NMLP_E_MISSING, "gone.safetensors", "absent");
     write_text(f->dir, "model.safetensors.index.json", "{\"weight_map\":{\"a\":\"../../etc/passwd\"}}");
     refuse(f, NMLP_E_FORMAT, "../../etc/passwd", "file name");
@@ -101,6 +108,45 @@ static void an_index_with_an_absent_shard_is_refused(void **state) {
     refuse(f, NMLP_E_FORMAT, "weight_map", "empty");
     write_text(f->dir, "model.safetensors.index.json", "{}");
     refuse(f, NMLP_E_MISSING, "weight_map", "missing");
+}
+
+/* What nothing uses belongs to another model: more layers than config.json says, norms of another family. */
+static void tensors_without_a_place_are_refused(void **state) {
+    struct fixture *f = *state;
+    nmlp_model model;
+    nmlp_err err;
+    tiny_add(&f->c, "model.layers.0.self_attn.rotary_emb.inv_freq", 4, 0);
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    nmlp_assert_ok(nmlp_model_open(&model, f->dir, &err), &err); /* what old versions stored and nobody reads */
+    nmlp_model_close(&model);
+    tiny_add(&f->c, "model.layers.0.self_attn.q_norm.weight", 8, 0);
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    refuse(f, NMLP_E_UNSUPPORTED, "model.layers.0.self_attn.q_norm.weight", "no part of a llama model");
+    tiny_remove(&f->c, "model.layers.0.self_attn.q_norm.weight");
+    char *layers = strstr(f->c.config, "\"num_hidden_layers\":2");
+    assert_non_null(layers);
+    layers[strlen("\"num_hidden_layers\":")] = '1';
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    refuse(f, NMLP_E_UNSUPPORTED, "model.layers.1.", "of 1 layers");
+}
+
+/* tie_word_embeddings with a head in the file: the file's head counts, unless it is the embedding again. */
+static void a_head_of_its_own_is_not_tied(void **state) {
+    struct fixture *f = *state;
+    nmlp_model model;
+    nmlp_err err;
+    tiny_tensor *head = tiny_add(&f->c, "lm_head.weight", TINY_VOCAB, TINY_HIDDEN);
+    memcpy(head->data, tiny_find(&f->c, "model.embed_tokens.weight")->data, sizeof(float) * TINY_VOCAB * TINY_HIDDEN);
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    nmlp_assert_ok(nmlp_model_open(&model, f->dir, &err), &err);
+    assert_true(model.config.tied && model.lm_head.data == model.embedding.data);
+    nmlp_model_close(&model);
+    head->data[5] += 1;
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    nmlp_assert_ok(nmlp_model_open(&model, f->dir, &err), &err);
+    assert_true(!model.config.tied && model.lm_head.data != model.embedding.data);
+    assert_true(((const float *)model.lm_head.data)[5] == head->data[5]);
+    nmlp_model_close(&model);
 }
 
 static void factors_bind_as_one_matrix(void **state) {
@@ -255,6 +301,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(missing_and_misshapen_tensors_are_named, setup, teardown),
         cmocka_unit_test_setup_teardown(nan_and_inf_weights_are_named, setup, teardown),
         cmocka_unit_test_setup_teardown(an_index_with_an_absent_shard_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(tensors_without_a_place_are_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_head_of_its_own_is_not_tied, setup, teardown),
         cmocka_unit_test_setup_teardown(factors_bind_as_one_matrix, setup, teardown),
         cmocka_unit_test_setup_teardown(a_shared_basis_counts_once, setup, teardown),
         cmocka_unit_test_setup_teardown(half_a_factorisation_is_refused, setup, teardown),
