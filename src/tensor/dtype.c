@@ -1,12 +1,25 @@
 #include "tensor/dtype.h"
 
-size_t nmlp_dtype_bytes(nmlp_dtype dtype) { return dtype == NMLP_DTYPE_F32 ? 4 : 2; }
+int nmlp_dtype_bits(nmlp_dtype dtype) {
+    switch (dtype) {
+    case NMLP_DTYPE_F32: return 32;
+    case NMLP_DTYPE_BF16:
+    case NMLP_DTYPE_F16: return 16;
+    case NMLP_DTYPE_Q8: return 8;
+    case NMLP_DTYPE_Q4: return 4;
+    }
+    return 0;
+}
+
+size_t nmlp_dtype_bytes(nmlp_dtype dtype) { return (size_t)(nmlp_dtype_bits(dtype) + 7) / 8; }
 
 const char *nmlp_dtype_name(nmlp_dtype dtype) {
     switch (dtype) {
     case NMLP_DTYPE_F32: return "F32";
     case NMLP_DTYPE_BF16: return "BF16";
     case NMLP_DTYPE_F16: return "F16";
+    case NMLP_DTYPE_Q8: return "Q8";
+    case NMLP_DTYPE_Q4: return "Q4";
     }
     return "?";
 }
@@ -65,6 +78,8 @@ void nmlp_to_f32(float *dst, const void *src, nmlp_dtype dtype, size_t n) {
     case NMLP_DTYPE_F16:
         for (size_t i = 0; i < n; i++) dst[i] = nmlp_f16_to_f32(half[i]);
         return;
+    case NMLP_DTYPE_Q8:
+    case NMLP_DTYPE_Q4: return; /* not without scales: nmlp_quant_row_to_f32 */
     }
 }
 
@@ -78,5 +93,7 @@ void nmlp_from_f32(void *dst, nmlp_dtype dtype, const float *src, size_t n) {
     case NMLP_DTYPE_F16:
         for (size_t i = 0; i < n; i++) half[i] = nmlp_f32_to_f16(src[i]);
         return;
+    case NMLP_DTYPE_Q8:
+    case NMLP_DTYPE_Q4: return;
     }
 }

@@ -7,10 +7,20 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef enum nmlp_dtype { NMLP_DTYPE_F32, NMLP_DTYPE_BF16, NMLP_DTYPE_F16 } nmlp_dtype;
+/* The quantised types are for weights only (quant.h): their elements mean nothing without scales. */
+typedef enum nmlp_dtype {
+    NMLP_DTYPE_F32,
+    NMLP_DTYPE_BF16,
+    NMLP_DTYPE_F16,
+    NMLP_DTYPE_Q8, /* int8, a scale per row */
+    NMLP_DTYPE_Q4  /* two in a byte, a scale per group of a row */
+} nmlp_dtype;
 
-size_t nmlp_dtype_bytes(nmlp_dtype dtype);
-const char *nmlp_dtype_name(nmlp_dtype dtype); /* safetensors spelling: F32, BF16, F16 */
+size_t nmlp_dtype_bytes(nmlp_dtype dtype); /* 1 for Q4, of which a byte holds two */
+int nmlp_dtype_bits(nmlp_dtype dtype);
+static inline bool nmlp_dtype_is_quantised(nmlp_dtype dtype) { return dtype >= NMLP_DTYPE_Q8; }
+const char *nmlp_dtype_name(nmlp_dtype dtype); /* safetensors spelling: F32, BF16, F16; Q8, Q4 */
+/* Of the plain types. */
 bool nmlp_dtype_parse(const char *name, nmlp_dtype *dtype);
 
 static inline float nmlp_bf16_to_f32(uint16_t bits) {
@@ -30,7 +40,7 @@ static inline uint16_t nmlp_f32_to_bf16(float value) {
 float nmlp_f16_to_f32(uint16_t bits);
 uint16_t nmlp_f32_to_f16(float value);
 
-/* n elements of any type to and from f32. */
+/* n elements of a plain type to and from f32. */
 void nmlp_to_f32(float *dst, const void *src, nmlp_dtype dtype, size_t n);
 void nmlp_from_f32(void *dst, nmlp_dtype dtype, const float *src, size_t n);
 

@@ -13,10 +13,19 @@ int64_t nmlp_view_elems(const nmlp_view *view) {
     return n;
 }
 
-size_t nmlp_view_bytes(const nmlp_view *view) { return (size_t)nmlp_view_elems(view) * nmlp_dtype_bytes(view->dtype); }
+/* A row of Q4 begins with a byte of its own. */
+static size_t row_bytes(const nmlp_view *view) {
+    size_t n = (size_t)view->shape[view->n_dims - 1];
+    return view->dtype == NMLP_DTYPE_Q4 ? (n + 1) / 2 : n * nmlp_dtype_bytes(view->dtype);
+}
+
+size_t nmlp_view_bytes(const nmlp_view *view) {
+    if (view->dtype == NMLP_DTYPE_Q4) return (size_t)view->shape[0] * row_bytes(view);
+    return (size_t)nmlp_view_elems(view) * nmlp_dtype_bytes(view->dtype);
+}
 
 const void *nmlp_view_row(const nmlp_view *view, int64_t row) {
-    return (const char *)view->data + (size_t)(row * view->shape[1]) * nmlp_dtype_bytes(view->dtype);
+    return (const char *)view->data + (size_t)row * row_bytes(view);
 }
 
 void nmlp_shape_text(char text[NMLP_SHAPE_TEXT_MAX], const int64_t *shape, int n_dims) {
@@ -67,8 +76,21 @@ static int64_t first_nonfinite16(const uint16_t *halves, int64_t n, uint16_t exp
     return -1;
 }
 
+/* Of a quantised matrix: the first element whose scale is not a number. */
+static int64_t first_bad_scale(const nmlp_view *view) {
+    int64_t k = view->shape[1];
+    if (view->dtype == NMLP_DTYPE_Q8) {
+        int64_t row = first_nonfinite32(view->scales, view->shape[0]);
+        return row < 0 ? -1 : row * k;
+    }
+    int64_t per_row = (k + view->group - 1) / view->group;
+    int64_t at = first_nonfinite16(view->scales, view->shape[0] * per_row, 0x7c00u);
+    return at < 0 ? -1 : at / per_row * k + at % per_row * view->group;
+}
+
 int64_t nmlp_view_first_nonfinite(const nmlp_view *view) {
     int64_t n = nmlp_view_elems(view);
+    if (nmlp_dtype_is_quantised(view->dtype)) return first_bad_scale(view);
     if (view->dtype == NMLP_DTYPE_F32) return first_nonfinite32(view->data, n);
     return first_nonfinite16(view->data, n, view->dtype == NMLP_DTYPE_BF16 ? 0x7f80u : 0x7c00u);
 }

@@ -15,6 +15,8 @@ typedef struct nmlp_view {
     nmlp_dtype dtype;
     int n_dims;
     int64_t shape[NMLP_DIMS_MAX];
+    const void *scales; /* of a quantised matrix (quant.h); NULL otherwise */
+    int group;          /* elements of a row that share a scale: Q4 */
 } nmlp_view;
 
 nmlp_view nmlp_view_2d(const void *data, nmlp_dtype dtype, int64_t rows, int64_t cols);

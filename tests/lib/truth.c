@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "lib/testing.h"
+#include "tensor/quant.h"
 
 static const double U32 = 0x1p-24;
 static const double U_BF16 = 0x1p-8;
@@ -44,7 +45,7 @@ nmlp_truth nmlp_truth_matmul(const nmlp_truth *x, const nmlp_view *w, const floa
     double round_x = bf16 ? U_BF16 : 0.0;
     double round_w = bf16 && w->dtype != NMLP_DTYPE_BF16 ? U_BF16 : 0.0;
     for (int64_t j = 0; j < n; j++) {
-        nmlp_to_f32(row, nmlp_view_row(w, j), w->dtype, (size_t)k);
+        nmlp_quant_row_to_f32(row, w, j);
         for (int64_t s = 0; s < x->rows; s++) {
             const double *value = x->value + s * k;
             const double *bound = x->bound + s * k;
@@ -194,9 +195,38 @@ float *nmlp_test_floats(int64_t n, uint64_t seed) {
     return x;
 }
 
-nmlp_view nmlp_test_weight(int64_t n, int64_t k, nmlp_dtype dtype, uint64_t seed) {
+static float *wide_weight(int64_t n, int64_t k, uint64_t seed) {
     float *wide = nmlp_test_floats(n * k, seed);
     for (int64_t i = 0; i < n * k; i++) wide[i] /= sqrtf((float)k);
+    return wide;
+}
+
+static nmlp_view quantise_q8(const float *wide, int64_t n, int64_t k) {
+    int8_t *data = nmlp_mem_new((size_t)(n * k), 1, NULL);
+    float *scales = nmlp_mem_new((size_t)n, sizeof *scales, NULL);
+    for (int64_t i = 0; i < n; i++) nmlp_quant_row_q8(data + i * k, scales + i, wide + i * k, k);
+    return nmlp_quant_view_q8(data, scales, n, k);
+}
+
+static nmlp_view quantise_q4(const float *wide, int64_t n, int64_t k, int group) {
+    int64_t row_bytes = (k + 1) / 2, n_groups = (k + group - 1) / group;
+    uint8_t *data = nmlp_mem_new((size_t)(n * row_bytes), 1, NULL);
+    uint16_t *scales = nmlp_mem_new((size_t)(n * n_groups), sizeof *scales, NULL);
+    for (int64_t i = 0; i < n; i++)
+        nmlp_quant_row_q4(data + i * row_bytes, scales + i * n_groups, group, wide + i * k, k);
+    return nmlp_quant_view_q4(data, scales, group, n, k);
+}
+
+nmlp_view nmlp_test_quantised(int64_t n, int64_t k, int group, uint64_t seed) {
+    float *wide = wide_weight(n, k, seed);
+    nmlp_view view = group ? quantise_q4(wide, n, k, group) : quantise_q8(wide, n, k);
+    nmlp_mem_free(wide);
+    return view;
+}
+
+nmlp_view nmlp_test_weight(int64_t n, int64_t k, nmlp_dtype dtype, uint64_t seed) {
+    if (nmlp_dtype_is_quantised(dtype)) return nmlp_test_quantised(n, k, dtype == NMLP_DTYPE_Q4 ? 32 : 0, seed);
+    float *wide = wide_weight(n, k, seed);
     void *data = nmlp_mem_new((size_t)(n * k), nmlp_dtype_bytes(dtype), NULL);
     nmlp_from_f32(data, dtype, wide, (size_t)(n * k));
     nmlp_mem_free(wide);
@@ -205,6 +235,7 @@ nmlp_view nmlp_test_weight(int64_t n, int64_t k, nmlp_dtype dtype, uint64_t seed
 
 void nmlp_test_weight_free(nmlp_view *view) {
     nmlp_mem_free((void *)(uintptr_t)view->data);
+    nmlp_mem_free((void *)(uintptr_t)view->scales);
     *view = (nmlp_view){0};
 }
 

@@ -32,8 +32,11 @@ void nmlp_assert_within(const float *got, const nmlp_truth *truth, const char *w
 
 /* ---- random operands ---- */
 
-/* A random weight [n,k] of that type, scaled so that outputs stay near 1; free data with nmlp_mem_free. */
+/* A random weight [n,k] of that type, scaled so that outputs stay near 1; nmlp_test_weight_free frees it. Q4 in groups
+ * of 32. */
 nmlp_view nmlp_test_weight(int64_t n, int64_t k, nmlp_dtype dtype, uint64_t seed);
+/* The same rounded to Q4 in groups, or with group 0 to Q8. */
+nmlp_view nmlp_test_quantised(int64_t n, int64_t k, int group, uint64_t seed);
 float *nmlp_test_floats(int64_t n, uint64_t seed);
 void nmlp_test_weight_free(nmlp_view *view);
 

@@ -8,6 +8,12 @@
  * f32 and f16 as 16 of k then 16 of k+1; bf16 in pairs (k, k+1) per column, the order of AMX tiles, of which a shift
  * and a mask make two f32 vectors. NR is 1, 2 or 4 strips. K and N are padded to 32 with zeros.
  *
+ * Strips of quantised weights (tensor/quant.h) hold 4 bytes per column in every line of 64: of Q8 four inputs, of Q4
+ * eight, input k + i in bits 4i of the word, as 4-bit numbers with a sign. The scales of Q4, f16 [groups][16], stand
+ * behind all inputs of the strip. Micro-kernels and `unpack` make f32 of them: Q4 exactly as q * scale, Q8 as q alone,
+ * because sums of Q8 are multiplied with the scale of their column when they are complete (stage.c). Sets that round to
+ * bf16 unpack to bf16, with the scale.
+ *
  * A, the activations, lies in *tiles*: panels of up to MR rows. For every 64 bytes' worth of inputs (16 f32 or 32 bf16)
  * a tile holds the 64 bytes of each row, one row after the other. The micro-kernel walks both operands front to back,
  * an AMX tile register of either is 16 consecutive lines, and the epilogue writes a row of C into the next matmul's
@@ -21,7 +27,7 @@
 
 #include "tensor/dtype.h"
 
-enum { NMLP_STRIP = 16, NMLP_PAD = 32, NMLP_LINE_BYTES = 64, NMLP_DTYPES = 3 };
+enum { NMLP_STRIP = 16, NMLP_PAD = 32, NMLP_LINE_BYTES = 64, NMLP_DTYPES = 5 };
 
 /* Rows of vector work that a block does overlap its own, a few at every step of 32 inputs: products of tiles leave the
  * vector units idle. */
@@ -43,14 +49,16 @@ static inline void nmlp_gemm_overlap_step(nmlp_gemm_overlap *overlap) {
 
 /* One micro-tile: C [rows, 16*strips] = or += A [rows,k] B [k, 16*strips] */
 typedef struct nmlp_gemm_microtile {
-    float *c;      /* rows of 16 * the gemm's strips, contiguous, aligned to 64 bytes */
-    const void *a; /* tile, at the first k */
-    const void *b; /* first strip, at the first k */
-    size_t a_step; /* bytes from one line of inputs to the next: 64 * rows the tile was laid out for */
-    size_t b_step; /* bytes from strip to strip */
-    int64_t k;     /* multiple of 32 */
-    int rows;      /* 1..mr */
-    int strips;    /* the gemm's, or half as many at the end of a matrix */
+    float *c;           /* rows of 16 * the gemm's strips, contiguous, aligned to 64 bytes */
+    const void *a;      /* tile, at the first k */
+    const void *b;      /* first strip, at the first k */
+    size_t a_step;      /* bytes from one line of inputs to the next: 64 * rows the tile was laid out for */
+    size_t b_step;      /* bytes from strip to strip */
+    int64_t k;          /* multiple of 32 */
+    int rows;           /* 1..mr */
+    int strips;         /* the gemm's, or half as many at the end of a matrix */
+    const char *scales; /* Q4: of the first strip, from the first k on; those of the next are b_step further */
+    int group;          /* inputs that share a scale: Q4 */
     bool accumulate;
     bool stream;       /* B comes from memory and is used once: fetch it ahead */
     const char *ahead; /* strips needed next, ahead_step apart */
@@ -64,6 +72,14 @@ typedef void nmlp_gemm_microkernel(const nmlp_gemm_microtile *block);
 typedef struct nmlp_gemm_panel nmlp_gemm_panel;
 typedef void nmlp_gemm_panel_fn(const nmlp_gemm_panel *panel);
 
+/* A strip of a quantised weight from some input on. */
+typedef struct nmlp_gemm_quant_strip {
+    const char *codes;
+    const char *scales; /* Q4: f16 [groups][16] from that input's on; Q8: f32 [16] */
+    nmlp_dtype dtype;
+    int group; /* Q4 */
+} nmlp_gemm_quant_strip;
+
 typedef struct nmlp_gemm {
     int mr;          /* rows of a full tile */
     int strips;      /* strips of one block: 1, 2 or 4 */
@@ -74,6 +90,8 @@ typedef struct nmlp_gemm {
     nmlp_gemm_panel_fn *panel;                       /* for bf16 and many rows; NULL: only blocks */
     /* n elements of a strip (multiple of 32) to the f32 order. */
     void (*widen)(float *dst, const void *src, nmlp_dtype dtype, int64_t n);
+    /* k inputs (multiple of 32) of a quantised strip, to the order of f32 or of bf16: what activations are. */
+    void (*unpack)(void *dst, const nmlp_gemm_quant_strip *strip, int64_t k);
     void (*begin)(void); /* per thread, before and after a job's blocks; NULL: nothing to do */
     void (*end)(void);
 } nmlp_gemm;

@@ -63,9 +63,20 @@ static void carve(nmlp_carver *carver, const nmlp_gemm_rows_run *run, const void
     carve_team(carver, &run->blocking, ((const struct fused_mlp *)op)->mlp);
 }
 
+static int64_t quant_k_of(const nmlp_mlp *mlp) {
+    const nmlp_projection *projections[] = {&mlp->gate, &mlp->up, &mlp->down};
+    int64_t k = 0;
+    for (int i = 0; i < 3; i++) {
+        k = nmlp_max(k, nmlp_gemm_weight_quant_k(&projections[i]->u));
+        if (projections[i]->v) k = nmlp_max(k, nmlp_gemm_weight_quant_k(projections[i]->v));
+    }
+    return k;
+}
+
 static nmlp_gemm_rows_run run_of(const struct fused_mlp *op) {
     return (nmlp_gemm_rows_run){.kernels = op->mlp->kernels,
                                 .k = op->mlp->hidden,
+                                .quant_k = quant_k_of(op->mlp),
                                 .carve = carve,
                                 .first_weight = first_of(&op->mlp->gate),
                                 .op = op};
@@ -132,6 +143,7 @@ static void inputs_to_ranks(const struct pass *pass) {
 static nmlp_gemm_weight columns_of(const nmlp_gemm_weight *u, int64_t first, int64_t n_padded) {
     nmlp_gemm_weight part = *u;
     part.strips = u->strips + u->strip_bytes * (size_t)(first / NMLP_STRIP);
+    if (u->scales) part.scales = u->scales + first;
     part.n_padded = n_padded;
     part.n = nmlp_min(u->n - first, n_padded);
     return part;

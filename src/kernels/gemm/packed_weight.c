@@ -55,6 +55,33 @@ static void pack_bf16(uint16_t *dst, const struct part *part, nmlp_dtype from) {
     }
 }
 
+/* Words of `per_word` inputs of one output; `flip` turns q + 8 into 4 bits with a sign. CHUNK is a multiple of both. */
+static void pack_codes(char *dst, const struct part *part, int64_t per_word, uint32_t flip) {
+    int bits = (int)(32 / per_word);
+    for (int j = 0; j < part->n_rows; j++) {
+        const char *row = part->rows[j];
+        for (int64_t k = part->k_begin; k < part->k_end; k += per_word) {
+            int64_t n = part->k_end - k < per_word ? part->k_end - k : per_word;
+            uint32_t word = 0;
+            memcpy(&word, row + k * bits / 8, (size_t)(n * bits + 7) / 8);
+            word ^= flip;
+            if (n < per_word) word &= (1u << (n * bits)) - 1u;
+            memcpy(dst + (k / per_word * NMLP_STRIP + j) * 4, &word, sizeof word);
+        }
+    }
+}
+
+/* Q4: [N, groups] to [groups][16]; outputs that are padding have scales of 0. */
+static void pack_scales(const struct packing *packing, int64_t strip) {
+    const nmlp_gemm_weight *m = packing->matrix;
+    const uint16_t *scales = packing->source->scales;
+    int64_t n_groups = nmlp_ceil_div(m->k, m->group);
+    uint16_t *dst = (uint16_t *)(void *)(m->strips + m->strip_bytes * (size_t)strip + m->scales_offset);
+    for (int64_t j = 0; j < NMLP_STRIP && strip * NMLP_STRIP + j < m->n; j++)
+        for (int64_t g = 0; g < n_groups; g++)
+            dst[g * NMLP_STRIP + j] = scales[(strip * NMLP_STRIP + j) * n_groups + g];
+}
+
 /* f32, and bf16 in pairs that do not cross rows, are 4-byte elements to transpose. */
 static bool is_transposition(const struct packing *packing) {
     const nmlp_gemm_weight *m = packing->matrix;
@@ -78,6 +105,9 @@ static bool strip_is_finite(const struct packing *packing, int64_t strip) {
     int64_t first = strip * NMLP_STRIP;
     if (first >= rows.shape[0]) return true;
     rows.data = nmlp_view_row(packing->source, first);
+    if (rows.dtype == NMLP_DTYPE_Q8) rows.scales = (const float *)rows.scales + first;
+    if (rows.dtype == NMLP_DTYPE_Q4)
+        rows.scales = (const uint16_t *)rows.scales + first * nmlp_ceil_div(rows.shape[1], rows.group);
     rows.shape[0] = rows.shape[0] - first < NMLP_STRIP ? rows.shape[0] - first : NMLP_STRIP;
     return nmlp_view_first_nonfinite(&rows) < 0;
 }
@@ -90,6 +120,7 @@ static bool pack_strip(const struct packing *packing, int64_t strip) {
     struct part part = {0};
     if (is_transposition(packing)) return transpose_strip(packing, strip);
     bool finite = strip_is_finite(packing, strip);
+    if (m->dtype == NMLP_DTYPE_Q4) pack_scales(packing, strip);
     for (int64_t n = strip * NMLP_STRIP; n < m->n && part.n_rows < NMLP_STRIP; n++)
         part.rows[part.n_rows++] = nmlp_view_row(source, n);
     for (int64_t k = 0; k < m->k; k += CHUNK) {
@@ -99,6 +130,8 @@ static bool pack_strip(const struct packing *packing, int64_t strip) {
         case NMLP_DTYPE_F32: break; /* transposed as a whole */
         case NMLP_DTYPE_F16: pack_f16((uint16_t *)dst, &part); break;
         case NMLP_DTYPE_BF16: pack_bf16((uint16_t *)dst, &part, source->dtype); break;
+        case NMLP_DTYPE_Q8: pack_codes(dst, &part, 4, 0); break;
+        case NMLP_DTYPE_Q4: pack_codes(dst, &part, 8, 0x88888888u); break;
         }
     }
     return finite;
@@ -125,26 +158,56 @@ static nmlp_status check_weight(const nmlp_view *weight, nmlp_err *err) {
     return nmlp_fail(err, NMLP_E_SHAPE, "a weight of shape %s, expected two dimensions of 1 or more", shape);
 }
 
+static nmlp_status check_scales(const nmlp_view *weight, nmlp_err *err) {
+    if (!nmlp_dtype_is_quantised(weight->dtype)) return NMLP_OK;
+    if (!weight->scales)
+        return nmlp_fail(err, NMLP_E_ARG, "a %s weight without scales", nmlp_dtype_name(weight->dtype));
+    if (weight->dtype == NMLP_DTYPE_Q4 && weight->group != 32 && weight->group != 64)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "a Q4 weight in groups of %d, expected 32 or 64", weight->group);
+    return NMLP_OK;
+}
+
 /* Strips read side by side, a multiple of 16 KiB apart, would meet in the same sets of caches and banks of memory. */
 static size_t stagger_bytes(size_t strip_bytes) { return strip_bytes % STRIDE_TO_AVOID ? 0 : STAGGER; }
 
+static nmlp_dtype packed_dtype(const nmlp_kernels *kernels, nmlp_dtype source) {
+    return kernels->bf16_activations && !nmlp_dtype_is_quantised(source) ? NMLP_DTYPE_BF16 : source;
+}
+
+/* Sizes of a strip and of all; the scales of Q8 stand behind the last. */
+static bool lay_out(nmlp_gemm_weight *m, size_t *scales_at) {
+    size_t q8_bytes = m->dtype == NMLP_DTYPE_Q8 ? (size_t)m->n_padded * sizeof(float) : 0;
+    size_t q4_bytes =
+        m->dtype == NMLP_DTYPE_Q4 ? (size_t)nmlp_ceil_div(m->k_padded, m->group) * NMLP_STRIP * sizeof(uint16_t) : 0;
+    if (m->k_padded > INT64_MAX / 64) return false;
+    m->scales_offset = nmlp_gemm_weight_bytes(m, m->k_padded);
+    m->strip_bytes = nmlp_round_up_size(m->scales_offset + q4_bytes, NMLP_LINE_BYTES);
+    return !nmlp_add_overflows(m->strip_bytes, stagger_bytes(m->strip_bytes), &m->strip_bytes) &&
+           !nmlp_mul_overflows((size_t)m->n_padded / NMLP_STRIP, m->strip_bytes, scales_at) &&
+           !nmlp_add_overflows(*scales_at, q8_bytes, &m->bytes);
+}
+
 nmlp_status nmlp_gemm_weight_init(nmlp_gemm_weight *matrix, const nmlp_kernels *kernels, const nmlp_view *weight,
                                   nmlp_pool *pool, nmlp_err *err) {
+    size_t scales_at;
     *matrix = (nmlp_gemm_weight){0};
     NMLP_RETURN_IF_FAILED(check_weight(weight, err));
+    NMLP_RETURN_IF_FAILED(check_scales(weight, err));
     matrix->n = weight->shape[0];
     matrix->k = weight->shape[1];
     matrix->n_padded = nmlp_pad(matrix->n);
     matrix->k_padded = nmlp_pad(matrix->k);
-    matrix->dtype = kernels->bf16_activations ? NMLP_DTYPE_BF16 : weight->dtype;
-    if (nmlp_mul_overflows((size_t)matrix->k_padded, NMLP_STRIP * nmlp_dtype_bytes(matrix->dtype),
-                           &matrix->strip_bytes) ||
-        nmlp_add_overflows(matrix->strip_bytes, stagger_bytes(matrix->strip_bytes), &matrix->strip_bytes) ||
-        nmlp_mul_overflows((size_t)matrix->n_padded / NMLP_STRIP, matrix->strip_bytes, &matrix->bytes))
+    matrix->dtype = packed_dtype(kernels, weight->dtype);
+    matrix->group = weight->group;
+    if (!lay_out(matrix, &scales_at))
         return nmlp_fail(err, NMLP_E_NOMEM, "a weight [%lld,%lld] does not fit in memory", (long long)matrix->n,
                          (long long)matrix->k);
     matrix->strips = nmlp_pages_new(matrix->bytes, err);
     if (!matrix->strips) return NMLP_E_NOMEM;
+    if (matrix->dtype == NMLP_DTYPE_Q8) {
+        memcpy(matrix->strips + scales_at, weight->scales, (size_t)matrix->n * sizeof(float));
+        matrix->scales = (const float *)(const void *)(matrix->strips + scales_at);
+    }
     struct packing packing = {.matrix = matrix, .source = weight, .vec = kernels->vec, .finite = true};
     nmlp_pool_for(pool, matrix->n_padded / NMLP_STRIP, strips_per_task(matrix, nmlp_pool_threads(pool)), pack_strips,
                   &packing);

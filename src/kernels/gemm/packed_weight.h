@@ -9,11 +9,14 @@ typedef struct nmlp_gemm_weight {
     int64_t k; /* inputs */
     int64_t n_padded;
     int64_t k_padded;
-    nmlp_dtype dtype;   /* of the packed elements: the source's, or bf16 for sets with bf16 activations */
-    char *strips;       /* [n_padded/16][k_padded*16] */
+    nmlp_dtype dtype; /* of the packed elements: the source's, or bf16 for plain types in sets with bf16 activations */
+    char *strips;     /* [n_padded/16][k_padded*16] */
     size_t strip_bytes; /* from strip to strip */
     size_t bytes;
-    bool finite; /* no NaN or Inf in the source */
+    bool finite;          /* no NaN or Inf in the source */
+    const float *scales;  /* Q8: [n_padded] */
+    int group;            /* Q4 */
+    size_t scales_offset; /* Q4: bytes from a strip to its scales */
 } nmlp_gemm_weight;
 
 /* Packs `weight` [N,K]; the source is not needed afterwards. */
@@ -21,9 +24,27 @@ nmlp_status nmlp_gemm_weight_init(nmlp_gemm_weight *matrix, const nmlp_kernels *
                                   nmlp_pool *pool, nmlp_err *err);
 void nmlp_gemm_weight_fini(nmlp_gemm_weight *matrix);
 
-/* Strip `strip` from input k (even) on. */
+/* Bytes of k inputs of a strip, without scales. */
+static inline size_t nmlp_gemm_weight_bytes(const nmlp_gemm_weight *m, int64_t k) {
+    return (size_t)(k * NMLP_STRIP) * (size_t)nmlp_dtype_bits(m->dtype) / 8;
+}
+
+/* What a run's quant_k must be at least for this weight. */
+static inline int64_t nmlp_gemm_weight_quant_k(const nmlp_gemm_weight *m) {
+    return nmlp_dtype_is_quantised(m->dtype) ? m->k_padded : 0;
+}
+
+/* Strip `strip` from input k (even, of Q8 and Q4 a multiple of 32) on. */
 static inline const char *nmlp_gemm_weight_at(const nmlp_gemm_weight *m, int64_t strip, int64_t k) {
-    return m->strips + m->strip_bytes * (size_t)strip + (size_t)(k * NMLP_STRIP) * nmlp_dtype_bytes(m->dtype);
+    return m->strips + m->strip_bytes * (size_t)strip + nmlp_gemm_weight_bytes(m, k);
+}
+
+/* Scales of the strip from input k (of Q4 a multiple of the group) on; NULL for plain types. */
+static inline const char *nmlp_gemm_weight_scales(const nmlp_gemm_weight *m, int64_t strip, int64_t k) {
+    if (m->dtype == NMLP_DTYPE_Q8) return (const char *)(m->scales + strip * NMLP_STRIP);
+    if (m->dtype != NMLP_DTYPE_Q4) return NULL;
+    return m->strips + m->strip_bytes * (size_t)strip + m->scales_offset +
+           (size_t)(k / m->group * NMLP_STRIP) * sizeof(uint16_t);
 }
 
 #endif

@@ -63,7 +63,7 @@ size_t nmlp_gemm_rows_init(nmlp_gemm_rows_run *run, int64_t s, int64_t inner, in
     carve_team(&team, run, n_threads); /* at most: room for the counters of all */
     if (run->carve) run->carve(&team, run, run->op);
     run->team_memory = nmlp_pieces_carve(&carver, team.used_bytes, run->teams.n_max);
-    nmlp_gemm_scratch_carve(&scratch, &run->blocking, run->k);
+    nmlp_gemm_scratch_carve(&scratch, &run->blocking, run->k, run->quant_k);
     run->scratch = nmlp_pieces_carve(&carver, scratch.used_bytes, n_threads);
     return carver.used_bytes;
 }
@@ -136,7 +136,7 @@ static void run_thread(void *arg, int thread, int n_threads) {
     struct team team = carve_team(&memory, run, run->teams.threads);
     nmlp_gemm_worker worker = {.share = &team.share, .thread = thread % run->teams.threads};
     nmlp_carver carver = nmlp_piece(run->scratch, thread);
-    nmlp_gemm_scratch scratch = nmlp_gemm_scratch_carve(&carver, &run->blocking, run->k);
+    nmlp_gemm_scratch scratch = nmlp_gemm_scratch_carve(&carver, &run->blocking, run->k, run->quant_k);
     if (gemm->begin) gemm->begin();
     struct row_block block;
     for (int64_t at = 0; (block = take_block(&run->teams, index, at)).n > 0; at++) {

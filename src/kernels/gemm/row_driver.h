@@ -27,6 +27,7 @@ typedef struct nmlp_gemm_rows_run {
     nmlp_pieces team_memory;
     nmlp_pieces scratch; /* of threads */
     int64_t k;           /* inputs of a row */
+    int64_t quant_k;     /* the most inputs of a quantised weight; 0: there is none */
     const float *x;      /* [s,k] */
     const nmlp_fused *fused;
     /* The operation: what it needs per team beyond the packed rows, its stages, and the weight they read first. */

@@ -1,11 +1,13 @@
 #include "kernels/gemm/stage_internal.h"
 
-nmlp_gemm_scratch nmlp_gemm_scratch_carve(nmlp_carver *carver, const nmlp_gemm_blocking *blocking, int64_t k) {
+nmlp_gemm_scratch nmlp_gemm_scratch_carve(nmlp_carver *carver, const nmlp_gemm_blocking *blocking, int64_t k,
+                                          int64_t quant_k) {
     nmlp_gemm_scratch scratch = {0};
     const nmlp_gemm *gemm = blocking->gemm;
     int64_t n_sums = gemm->panel ? 1 : NMLP_GEMM_PRODUCTS_MAX;
     size_t c_floats = (size_t)(n_sums * nmlp_gemm_stage_block_floats(gemm, blocking->rows_cap));
     size_t b_floats = blocking->widen ? (size_t)(blocking->kc * nmlp_gemm_stage_width(gemm)) : 0;
+    if (gemm->elem_bytes == 2) b_floats = (size_t)(quant_k * nmlp_gemm_stage_width(gemm)) / 2; /* bf16 */
     size_t tiles_floats = gemm->panel ? (size_t)(2 * gemm->mr * nmlp_gemm_stage_width(gemm)) : 0;
     scratch.c = nmlp_carve(carver, c_floats * sizeof(float));
     scratch.tiles = nmlp_carve(carver, tiles_floats * sizeof(float));
@@ -31,12 +33,27 @@ static float *sums_of(const struct task *task, int product) {
     return s->acc ? s->acc + task->part.block * floats : task->scratch->c + product * floats;
 }
 
+size_t nmlp_gemm_stage_unpack(const nmlp_gemm *gemm, const nmlp_gemm_product *p, int64_t strip, int n_strips, int64_t k,
+                              int64_t n, void *to) {
+    size_t step = (size_t)(n * NMLP_STRIP * gemm->elem_bytes);
+    for (int i = 0; i < n_strips; i++) {
+        nmlp_gemm_quant_strip from = {.codes = nmlp_gemm_weight_at(p->w, strip + i, p->w_k + k),
+                                      .scales = nmlp_gemm_weight_scales(p->w, strip + i, p->w_k + k),
+                                      .dtype = p->w->dtype,
+                                      .group = p->w->group};
+        gemm->unpack((char *)to + step * (size_t)i, &from, n);
+    }
+    return step;
+}
+
 /* Weights of one block of columns for inputs k..k+n. */
 struct operand {
     const char *strips;
     int n_strips;
     size_t step;
     nmlp_dtype dtype;
+    const char *scales; /* Q4 as it is */
+    int group;
 };
 
 enum { STRIPS_MAX = 4 };
@@ -48,7 +65,15 @@ static struct operand operand_of(const struct task *task, int product, int64_t k
     struct operand o = {.strips = nmlp_gemm_weight_at(p->w, strip, p->w_k + k),
                         .n_strips = nmlp_gemm_stage_strips_from(s->gemm, p->w, strip),
                         .step = p->w->strip_bytes,
-                        .dtype = p->w->dtype};
+                        .dtype = p->w->dtype,
+                        .scales = nmlp_gemm_weight_scales(p->w, strip, p->w_k + k),
+                        .group = p->w->group};
+    if (nmlp_dtype_is_quantised(o.dtype) && (s->widen || s->gemm->elem_bytes == 2)) {
+        size_t step = nmlp_gemm_stage_unpack(s->gemm, p, strip, o.n_strips, k, n, task->scratch->b);
+        nmlp_dtype dtype = s->gemm->elem_bytes == 2 ? NMLP_DTYPE_BF16 : NMLP_DTYPE_F32;
+        return (struct operand){
+            .strips = (const char *)task->scratch->b, .n_strips = o.n_strips, .step = step, .dtype = dtype};
+    }
     if (!s->widen || o.dtype == NMLP_DTYPE_F32) return o;
     float *wide = task->scratch->b;
     for (int i = 0; i < o.n_strips; i++)
@@ -74,6 +99,8 @@ static void multiply_tile(const struct task *task, int product, int64_t tile, in
         .k = n,
         .rows = (int)nmlp_min(mr, s->rows - tile * mr),
         .strips = o->n_strips,
+        .scales = o->scales,
+        .group = o->group,
         .accumulate = s->accumulate || k > 0,
         .stream = task->part.end_tile - task->part.first_tile == 1,
         .ahead = next.strips,
@@ -102,7 +129,7 @@ static struct ahead ahead_of(const struct task *task, int64_t k) {
         int64_t at = more ? k + s->kc : 0;
         for (int j = 0; j < nmlp_gemm_stage_strips_from(s->gemm, p->w, strip); j++)
             ahead.strips[ahead.n_strips++] = nmlp_gemm_weight_at(p->w, strip + j, p->w_k + at);
-        size_t bytes = (size_t)(nmlp_min(s->kc, p->k - at) * NMLP_STRIP) * nmlp_dtype_bytes(p->w->dtype);
+        size_t bytes = nmlp_gemm_weight_bytes(p->w, nmlp_min(s->kc, p->k - at));
         ahead.slice_bytes = nmlp_round_up_size(bytes / (size_t)(n_tiles * s->n_products) + 1, NMLP_LINE_BYTES);
     }
     return ahead;
@@ -131,13 +158,27 @@ static void multiply_part(const struct task *task, int64_t k) {
     }
 }
 
+/* Complete sums of Q8 codes, times the scales of their columns. Sets that round to bf16 have unpacked with the scale.
+ */
+static void scale_columns(const nmlp_gemm_columns *columns, int product, const float *scales, int64_t n) {
+    for (int64_t row = 0; row < columns->n_rows; row++) {
+        float *c = columns->c[product] + row * columns->width;
+        for (int64_t j = 0; j < n; j++) c[j] *= scales[columns->col + j];
+    }
+}
+
 static void run_epilogue(const struct task *task) {
     const nmlp_gemm_stage *s = task->stage;
     int width = nmlp_gemm_stage_width(s->gemm);
     int64_t row = task->part.first_tile * s->gemm->mr;
     nmlp_gemm_columns columns = {.col = task->part.block * width, .row = row, .width = width};
     columns.n_rows = nmlp_min(task->part.end_tile * s->gemm->mr, s->rows) - row;
-    for (int i = 0; i < s->n_products; i++) columns.c[i] = sums_of(task, i) + row * width;
+    for (int i = 0; i < s->n_products; i++) {
+        const nmlp_gemm_weight *w = s->product[i].w;
+        columns.c[i] = sums_of(task, i) + row * width;
+        if (w->dtype == NMLP_DTYPE_Q8 && s->gemm->elem_bytes == sizeof(float))
+            scale_columns(&columns, i, w->scales, nmlp_min(width, w->n_padded - columns.col));
+    }
     s->epilogue(s->epilogue_ctx, &columns);
 }
 
@@ -149,10 +190,14 @@ static void do_task(const struct task *task) {
     if (s->epilogue) run_epilogue(task);
 }
 
-/* Parts of equal length instead of a short last one. */
+/* Parts of equal length instead of a short last one; groups of Q4 stay whole. */
 static int64_t balanced_kc(const nmlp_gemm_stage *stage) {
     int64_t k = stage->product[0].k;
-    return nmlp_pad(nmlp_ceil_div(k, nmlp_ceil_div(k, stage->kc)));
+    int64_t unit = NMLP_PAD;
+    for (int i = 0; i < stage->n_products; i++)
+        if (stage->product[i].w->dtype == NMLP_DTYPE_Q4) unit = nmlp_max(unit, stage->product[i].w->group);
+    int64_t most = nmlp_max(unit, stage->kc / unit * unit);
+    return nmlp_round_up(nmlp_ceil_div(k, nmlp_ceil_div(k, most)), unit);
 }
 
 enum { TASKS_PER_THREAD = 3 };
@@ -202,7 +247,7 @@ nmlp_gemm_prefetch nmlp_gemm_prefetch_of(const nmlp_gemm *gemm, const nmlp_gemm_
     return (nmlp_gemm_prefetch){.strips = nmlp_gemm_weight_at(w, strip, k),
                                 .step = w->strip_bytes,
                                 .n_strips = gemm->strips,
-                                .strip_bytes = w->strip_bytes - (size_t)(k * NMLP_STRIP) * nmlp_dtype_bytes(w->dtype),
+                                .strip_bytes = w->strip_bytes - nmlp_gemm_weight_bytes(w, k),
                                 .left_bytes = FETCH_BYTES};
 }
 

@@ -57,7 +57,9 @@ typedef struct nmlp_gemm_scratch {
     float *row; /* [k] of the first input */
 } nmlp_gemm_scratch;
 
-nmlp_gemm_scratch nmlp_gemm_scratch_carve(nmlp_carver *carver, const nmlp_gemm_blocking *blocking, int64_t k);
+/* `quant_k` is the most inputs of a quantised weight, 0 without one. */
+nmlp_gemm_scratch nmlp_gemm_scratch_carve(nmlp_carver *carver, const nmlp_gemm_blocking *blocking, int64_t k,
+                                          int64_t quant_k);
 
 /* Floats of acc for n outputs. */
 int64_t nmlp_gemm_stage_acc_floats(const nmlp_gemm *gemm, int64_t rows, int64_t n);

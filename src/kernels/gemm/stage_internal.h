@@ -17,6 +17,11 @@ static inline int nmlp_gemm_stage_strips_from(const nmlp_gemm *gemm, const nmlp_
     return (int)nmlp_min(gemm->strips, w->n_padded / NMLP_STRIP - strip);
 }
 
+/* Inputs k..k+n of a product's quantised weight, strips one after the other, in the type of activations; returns the
+ * bytes from strip to strip. */
+size_t nmlp_gemm_stage_unpack(const nmlp_gemm *gemm, const nmlp_gemm_product *p, int64_t strip, int n_strips, int64_t k,
+                              int64_t n, void *to);
+
 typedef struct nmlp_gemm_stage_next {
     const char *strips;
     size_t step;

@@ -91,6 +91,12 @@ static void multiply_product(struct panel_pass *pass, int product) {
         .store_rows = store_rows,
         .ctx = pass,
     };
+    if (nmlp_dtype_is_quantised(p->w->dtype)) {
+        int64_t strip = pass->task.block * s->gemm->strips;
+        panel.b_step = nmlp_gemm_stage_unpack(s->gemm, p, strip, s->gemm->strips, 0, p->k, pass->scratch->b);
+        panel.b = (const char *)pass->scratch->b;
+        panel.stream = false;
+    }
     bool finishes = s->epilogue && product + 1 == s->n_products;
     place_sums(pass, &panel, product);
     if (finishes) place_results(pass, &panel);

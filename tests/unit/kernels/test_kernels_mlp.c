@@ -46,7 +46,7 @@ static nmlp_mlp_desc make_desc(struct shape s, nmlp_dtype dtype) {
 }
 
 static void free_desc(nmlp_mlp_desc *desc) {
-    if (desc->up.v.data == desc->gate.v.data) desc->up.v.data = NULL;
+    if (desc->up.v.data == desc->gate.v.data) desc->up.v = (nmlp_view){0};
     nmlp_factors *all[] = {&desc->gate, &desc->up, &desc->down};
     for (int i = 0; i < 3; i++) {
         nmlp_test_weight_free(&all[i]->w);

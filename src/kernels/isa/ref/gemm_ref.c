@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "kernels/gemm/gemm.h"
+#include "kernels/gemm/quant_unpack.h"
 
 enum { MR = 4 };
 
@@ -48,4 +49,5 @@ const nmlp_gemm nmlp_gemm_ref = {
     .elem_bytes = sizeof(float),
     .microkernel = {[NMLP_DTYPE_F32] = block_f32},
     .widen = widen,
+    .unpack = nmlp_gemm_quant_unpack_f32,
 };

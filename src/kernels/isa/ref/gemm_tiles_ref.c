@@ -1,6 +1,7 @@
 /* What AMX computes, in C: blocks of 32 x 32 and 16 x 64, bf16 activations and weights, f32 sums. Lets every machine
  * test the layouts and drivers of the amx set. */
 #include "kernels/gemm/panel.h"
+#include "kernels/gemm/quant_unpack.h"
 
 enum { MR = 32, STRIPS = 2, FEW_MR = 16, FEW_STRIPS = 4, TILE_K = 32 };
 
@@ -44,6 +45,7 @@ const nmlp_gemm nmlp_gemm_emu = {
     .narrow_rows = INT32_MAX,
     .full_tiles = true,
     .microkernel = {[NMLP_DTYPE_BF16] = block_bf16},
+    .unpack = nmlp_gemm_quant_unpack_bf16,
     .panel = nmlp_gemm_panel_emu,
 };
 
@@ -54,4 +56,5 @@ const nmlp_gemm nmlp_gemm_few_emu = {
     .narrow_rows = INT32_MAX,
     .full_tiles = true,
     .microkernel = {[NMLP_DTYPE_BF16] = few_bf16},
+    .unpack = nmlp_gemm_quant_unpack_bf16,
 };

@@ -1,0 +1,74 @@
+#include "tensor/quant.h"
+
+#include <math.h>
+
+nmlp_view nmlp_quant_view_q8(const int8_t *data, const float *scales, int64_t rows, int64_t cols) {
+    nmlp_view view = nmlp_view_2d(data, NMLP_DTYPE_Q8, rows, cols);
+    view.scales = scales;
+    return view;
+}
+
+nmlp_view nmlp_quant_view_q4(const uint8_t *data, const uint16_t *scales, int group, int64_t rows, int64_t cols) {
+    nmlp_view view = nmlp_view_2d(data, NMLP_DTYPE_Q4, rows, cols);
+    view.scales = scales;
+    view.group = group;
+    return view;
+}
+
+static int64_t groups_of(int64_t k, int group) { return (k + group - 1) / group; }
+
+static void q8_to_f32(float *dst, const nmlp_view *view, int64_t row) {
+    const int8_t *q = nmlp_view_row(view, row);
+    float scale = ((const float *)view->scales)[row];
+    for (int64_t i = 0; i < view->shape[1]; i++) dst[i] = (float)q[i] * scale;
+}
+
+static void q4_to_f32(float *dst, const nmlp_view *view, int64_t row) {
+    const uint8_t *q = nmlp_view_row(view, row);
+    int64_t k = view->shape[1];
+    const uint16_t *scales = (const uint16_t *)view->scales + row * groups_of(k, view->group);
+    for (int64_t i = 0; i < k; i++) {
+        int code = (q[i / 2] >> (i & 1 ? 4 : 0) & 15) - 8;
+        dst[i] = (float)code * nmlp_f16_to_f32(scales[i / view->group]);
+    }
+}
+
+void nmlp_quant_row_to_f32(float *dst, const nmlp_view *view, int64_t row) {
+    if (view->dtype == NMLP_DTYPE_Q8)
+        q8_to_f32(dst, view, row);
+    else if (view->dtype == NMLP_DTYPE_Q4)
+        q4_to_f32(dst, view, row);
+    else
+        nmlp_to_f32(dst, nmlp_view_row(view, row), view->dtype, (size_t)view->shape[1]);
+}
+
+/* The largest by magnitude, with its sign. */
+static float peak_of(const float *w, int64_t n) {
+    float peak = 0.0f;
+    for (int64_t i = 0; i < n; i++)
+        if (fabsf(w[i]) > fabsf(peak)) peak = w[i];
+    return peak;
+}
+
+static int nearest(float w, float scale, int lowest, int highest) {
+    if (!(scale != 0.0f)) return 0;
+    float q = nearbyintf(w / scale);
+    return q<(float)lowest ? lowest : q>(float) highest ? highest : (int)q;
+}
+
+void nmlp_quant_row_q8(int8_t *q, float *scale, const float *w, int64_t k) {
+    *scale = fabsf(peak_of(w, k)) / 127.0f;
+    for (int64_t i = 0; i < k; i++) q[i] = (int8_t)nearest(w[i], *scale, -127, 127);
+}
+
+void nmlp_quant_row_q4(uint8_t *q, uint16_t *scales, int group, const float *w, int64_t k) {
+    memset(q, 0, (size_t)(k + 1) / 2);
+    for (int64_t g = 0; g < groups_of(k, group); g++) {
+        int64_t first = g * group;
+        int64_t n = k - first < group ? k - first : group;
+        scales[g] = nmlp_f32_to_f16(peak_of(w + first, n) / -8.0f);
+        float scale = nmlp_f16_to_f32(scales[g]);
+        for (int64_t i = first; i < first + n; i++)
+            q[i / 2] |= (uint8_t)((nearest(w[i], scale, -8, 7) + 8) << (i & 1 ? 4 : 0));
+    }
+}

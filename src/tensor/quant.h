@@ -1,0 +1,23 @@
+/* Weights in 8 and 4 bits, W [N,K] row by row.
+ *
+ *   Q8: int8 [N,K], scales f32 [N]:            w = q * scale of the row
+ *   Q4: bytes [N, ceil(K/2)], input 2j in the low half of byte j and 2j+1 in the high half, stored as q + 8 with q from
+ *       -8 to 7; scales f16 [N, ceil(K/group)]: w = q * scale of the group, exact in f32
+ *
+ * These are the bytes of "int-quantized" and "pack-quantized" checkpoints of compressed-tensors. */
+#ifndef NMLP_TENSOR_QUANT_H
+#define NMLP_TENSOR_QUANT_H
+
+#include "tensor/view.h"
+
+nmlp_view nmlp_quant_view_q8(const int8_t *data, const float *scales, int64_t rows, int64_t cols);
+nmlp_view nmlp_quant_view_q4(const uint8_t *data, const uint16_t *scales, int group, int64_t rows, int64_t cols);
+
+/* Row `row` of a matrix of any type, dequantised. */
+void nmlp_quant_row_to_f32(float *dst, const nmlp_view *view, int64_t row);
+
+/* Nearest rounding of one row [K]; Q8 to +-127 of the largest value, Q4 with -8 at the largest of a group. */
+void nmlp_quant_row_q8(int8_t *q, float *scale, const float *w, int64_t k);
+void nmlp_quant_row_q4(uint8_t *q, uint16_t *scales, int group, const float *w, int64_t k);
+
+#endif

@@ -1,0 +1,272 @@
+/* Weights in 8 and 4 bits: every set against float64, and in f32 against the same values unpacked before. */
+#include <math.h>
+
+#include "base/mem.h"
+#include "lib/guard.h"
+#include "lib/testing.h"
+#include "lib/truth.h"
+#include "tensor/quant.h"
+
+static const int groups[] = {0, 32, 64}; /* 0: Q8 */
+enum { N_GROUPS = 3 };
+
+static nmlp_linear *create(const nmlp_kernels *set, const nmlp_view *w) {
+    nmlp_linear *linear;
+    nmlp_err err;
+    nmlp_assert_ok(nmlp_linear_create(&linear, set, w, NULL, NULL, &err), &err);
+    return linear;
+}
+
+static void run(const nmlp_linear *linear, float *y, const float *x, int64_t s, nmlp_pool *pool) {
+    nmlp_guarded guarded;
+    void *workspace = nmlp_guard_end(&guarded, nmlp_linear_workspace_bytes(linear, s, nmlp_pool_threads(pool)));
+    nmlp_linear_run(linear, y, x, s, workspace, pool);
+    nmlp_guard_free(&guarded);
+}
+
+static void rounding_is_to_the_nearest_code(void **state) {
+    enum { K = 150 };
+    (void)state;
+    float *w = nmlp_test_floats(K, 1);
+    float back[K];
+    for (int g = 0; g < N_GROUPS; g++) {
+        int8_t q8[K];
+        uint8_t q4[(K + 1) / 2];
+        float scale;
+        uint16_t halves[5];
+        nmlp_view view =
+            groups[g] ? nmlp_quant_view_q4(q4, halves, groups[g], 1, K) : nmlp_quant_view_q8(q8, &scale, 1, K);
+        if (groups[g])
+            nmlp_quant_row_q4(q4, halves, groups[g], w, K);
+        else
+            nmlp_quant_row_q8(q8, &scale, w, K);
+        nmlp_quant_row_to_f32(back, &view, 0);
+        for (int i = 0; i < K; i++) {
+            double step = groups[g] ? fabs((double)nmlp_f16_to_f32(halves[i / groups[g]])) : (double)scale;
+            /* The largest value has a code of its own; of Q4 its negative has none, and f16 rounds the scale. */
+            double most = groups[g] ? 1.01 * step : 0.501 * step;
+            assert_true(fabs((double)back[i] - (double)w[i]) <= most);
+        }
+    }
+    nmlp_mem_free(w);
+}
+
+static void zeros_stay_zeros(void **state) {
+    float w[40] = {0}, back[40];
+    uint8_t q4[20];
+    uint16_t halves[2];
+    int8_t q8[40];
+    float scale;
+    (void)state;
+    nmlp_quant_row_q4(q4, halves, 32, w, 40);
+    nmlp_view view = nmlp_quant_view_q4(q4, halves, 32, 1, 40);
+    nmlp_quant_row_to_f32(back, &view, 0);
+    for (int i = 0; i < 40; i++) assert_true(back[i] == 0.0f);
+    nmlp_quant_row_q8(q8, &scale, w, 40);
+    view = nmlp_quant_view_q8(q8, &scale, 1, 40);
+    nmlp_quant_row_to_f32(back, &view, 0);
+    for (int i = 0; i < 40; i++) assert_true(back[i] == 0.0f);
+}
+
+static void linear_matches_float64(void **state) {
+    static const struct {
+        int64_t s, n, k;
+    } shapes[] = {{1, 1, 1},      {1, 16, 32},   {1, 70, 512},  {2, 17, 33},   {3, 31, 5},
+                  {5, 33, 100},   {6, 96, 300},  {7, 47, 77},   {8, 63, 129},  {12, 64, 48},
+                  {13, 5, 2},     {16, 100, 65}, {17, 48, 191}, {31, 97, 66},  {33, 33, 33},
+                  {61, 130, 900}, {70, 50, 512}, {129, 35, 37}, {400, 34, 95}, {2, 64, 4100}};
+    nmlp_pool *pool = nmlp_test_pool(2);
+    (void)state;
+    for (size_t j = 0; j < sizeof shapes / sizeof shapes[0]; j++)
+        for (int g = 0; g < N_GROUPS; g++) {
+            int64_t s = shapes[j].s, n = shapes[j].n, k = shapes[j].k;
+            nmlp_view w = nmlp_test_quantised(n, k, groups[g], 1);
+            float *x = nmlp_test_floats(s * k, 2);
+            nmlp_truth exact = nmlp_truth_of(x, s, k);
+            for (int i = 0; i < NMLP_TEST_SETS; i++) {
+                const nmlp_kernels *set = nmlp_test_set(i);
+                char what[128];
+                nmlp_guarded guarded;
+                if (!set) continue;
+                nmlp_linear *linear = create(set, &w);
+                float *y = nmlp_guard_end(&guarded, (size_t)(s * n) * sizeof *y);
+                nmlp_truth truth = nmlp_truth_matmul(&exact, &w, NULL, nmlp_kernels_rounds_to_bf16(set));
+                run(linear, y, x, s, pool);
+                snprintf(what, sizeof what, "%s group %d S=%lld N=%lld K=%lld", nmlp_kernels_name(set), groups[g],
+                         (long long)s, (long long)n, (long long)k);
+                nmlp_assert_within(y, &truth, what);
+                nmlp_truth_free(&truth);
+                nmlp_guard_free(&guarded);
+                nmlp_linear_destroy(linear);
+            }
+            nmlp_truth_free(&exact);
+            nmlp_mem_free(x);
+            nmlp_test_weight_free(&w);
+        }
+    nmlp_pool_destroy(pool);
+}
+
+/* Alone or among others, on one thread or three: the same bits. */
+static void bits_depend_neither_on_rows_nor_on_threads(void **state) {
+    static const int64_t chunks[] = {1, 5, 7, 13, 61};
+    enum { S = 130, N = 150, K = 1300 };
+    nmlp_pool *pool = nmlp_test_pool(3);
+    float *x = nmlp_test_floats(S * K, 5);
+    float *all = nmlp_mem_new(S * N, sizeof *all, NULL);
+    float *some = nmlp_mem_new(S * N, sizeof *some, NULL);
+    (void)state;
+    for (int i = 0; i < NMLP_TEST_SETS; i++) {
+        const nmlp_kernels *set = nmlp_test_set(i);
+        if (!set || nmlp_kernels_rounds_to_bf16(set)) continue;
+        for (int g = 0; g < N_GROUPS; g++) {
+            nmlp_view w = nmlp_test_quantised(N, K, groups[g], 4);
+            nmlp_linear *linear = create(set, &w);
+            run(linear, all, x, S, NULL);
+            for (size_t c = 0; c < sizeof chunks / sizeof chunks[0]; c++) {
+                for (int64_t at = 0; at < S; at += chunks[c])
+                    run(linear, some + at * N, x + at * K, S - at < chunks[c] ? S - at : chunks[c], pool);
+                assert_memory_equal(some, all, S * N * sizeof *all);
+            }
+            nmlp_linear_destroy(linear);
+            nmlp_test_weight_free(&w);
+        }
+    }
+    nmlp_mem_free(x);
+    nmlp_mem_free(all);
+    nmlp_mem_free(some);
+    nmlp_pool_destroy(pool);
+}
+
+/* A 4-bit code times an f16 scale is exact in f32, so Q4 is nothing but a smaller way to store those weights. */
+static void q4_has_the_bits_of_its_values_in_f32(void **state) {
+    enum { S = 20, N = 70, K = 333 };
+    float *x = nmlp_test_floats(S * K, 5);
+    float *wide = nmlp_mem_new(N * K, sizeof *wide, NULL);
+    float y[2][S * N];
+    (void)state;
+    for (int i = 0; i < NMLP_TEST_SETS; i++) {
+        const nmlp_kernels *set = nmlp_test_set(i);
+        if (!set || nmlp_kernels_rounds_to_bf16(set)) continue;
+        for (int g = 1; g < N_GROUPS; g++) {
+            nmlp_view w = nmlp_test_quantised(N, K, groups[g], 4);
+            for (int64_t row = 0; row < N; row++) nmlp_quant_row_to_f32(wide + row * K, &w, row);
+            nmlp_view f32 = nmlp_view_2d(wide, NMLP_DTYPE_F32, N, K);
+            nmlp_linear *quantised = create(set, &w), *plain = create(set, &f32);
+            for (int64_t s = 1; s <= S; s += 4) {
+                run(quantised, y[0], x, s, NULL);
+                run(plain, y[1], x, s, NULL);
+                assert_memory_equal(y[0], y[1], (size_t)(s * N) * sizeof **y);
+            }
+            nmlp_linear_destroy(quantised);
+            nmlp_linear_destroy(plain);
+            nmlp_test_weight_free(&w);
+        }
+    }
+    nmlp_mem_free(x);
+    nmlp_mem_free(wide);
+}
+
+static nmlp_factors factors_of(int64_t n, int64_t k, int64_t rank, int group, uint64_t seed) {
+    nmlp_factors f = {0};
+    if (!rank) {
+        f.w = nmlp_test_quantised(n, k, group, seed);
+    } else {
+        f.u = nmlp_test_quantised(n, rank, 0, seed); /* u has the 8 bits where they are mixed */
+        f.v = nmlp_test_quantised(rank, k, group, seed + 1);
+    }
+    return f;
+}
+
+static void free_factors(nmlp_factors *f) {
+    nmlp_test_weight_free(&f->w);
+    nmlp_test_weight_free(&f->u);
+    nmlp_test_weight_free(&f->v);
+}
+
+/* Fused, dense and low rank, types mixed within one MLP; chunks of I and parts of K at the larger sizes. */
+static void mlp_matches_float64(void **state) {
+    static const struct {
+        int64_t h, i, gate, up, down;
+        int group[3];
+    } cases[] = {{70, 100, 0, 0, 0, {0, 0, 0}},         {70, 100, 0, 0, 0, {32, 64, 32}},
+                 {96, 333, 40, 40, 50, {64, 64, 0}},    {45, 83, 19, 0, 23, {32, 0, 64}},
+                 {200, 1500, 65, 33, 100, {0, 32, 32}}, {130, 2100, 0, 0, 0, {64, 0, 64}}};
+    static const int64_t rows[] = {1, 3, 6, 7, 16, 17, 40, 70, 200};
+    enum { S = 200 };
+    nmlp_pool *pool = nmlp_test_pool(2);
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        int64_t h = cases[c].h, inner = cases[c].i;
+        nmlp_mlp_desc desc = {.gate = factors_of(inner, h, cases[c].gate, cases[c].group[0], 10),
+                              .up = factors_of(inner, h, cases[c].up, cases[c].group[1], 20),
+                              .down = factors_of(h, inner, cases[c].down, cases[c].group[2], 30)};
+        float *x = nmlp_test_floats(S * h, 40);
+        nmlp_truth exact = nmlp_truth_of(x, S, h);
+        for (int rounds = 0; rounds < 2; rounds++) {
+            nmlp_truth truth = nmlp_truth_mlp(&exact, &desc, rounds);
+            for (int i = 0; i < NMLP_TEST_SETS; i++) {
+                const nmlp_kernels *set = nmlp_test_set(i);
+                nmlp_mlp *mlp;
+                nmlp_err err;
+                if (!set || nmlp_kernels_rounds_to_bf16(set) != (rounds == 1)) continue;
+                nmlp_assert_ok(nmlp_mlp_create(&mlp, set, &desc, pool, &err), &err);
+                for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+                    char what[96];
+                    nmlp_guarded guards[2];
+                    float *y = nmlp_guard_end(&guards[0], (size_t)(rows[r] * h) * sizeof *y);
+                    void *workspace = nmlp_guard_end(&guards[1], nmlp_mlp_workspace_bytes(mlp, rows[r], 2));
+                    nmlp_truth part = truth;
+                    part.rows = rows[r];
+                    nmlp_mlp_run(mlp, y, x, rows[r], workspace, pool);
+                    snprintf(what, sizeof what, "%s case %zu S=%lld", nmlp_kernels_name(set), c, (long long)rows[r]);
+                    nmlp_assert_within(y, &part, what);
+                    nmlp_guard_free(&guards[0]);
+                    nmlp_guard_free(&guards[1]);
+                }
+                nmlp_mlp_destroy(mlp);
+            }
+            nmlp_truth_free(&truth);
+        }
+        nmlp_truth_free(&exact);
+        nmlp_mem_free(x);
+        free_factors(&desc.gate);
+        free_factors(&desc.up);
+        free_factors(&desc.down);
+    }
+    nmlp_pool_destroy(pool);
+}
+
+static void bad_weights_are_refused(void **state) {
+    nmlp_linear *linear;
+    nmlp_err err;
+    (void)state;
+    const nmlp_kernels *set = nmlp_test_set(0);
+    nmlp_view w = nmlp_test_quantised(20, 50, 32, 1);
+    w.group = 48;
+    nmlp_assert_fails(nmlp_linear_create(&linear, set, &w, NULL, NULL, &err), &err, NMLP_E_UNSUPPORTED, "groups of 48",
+                      "32 or 64", NULL);
+    w.group = 32;
+    nmlp_view bare = w;
+    bare.scales = NULL;
+    nmlp_assert_fails(nmlp_linear_create(&linear, set, &bare, NULL, NULL, &err), &err, NMLP_E_ARG, "without scales",
+                      NULL);
+    ((uint16_t *)(uintptr_t)w.scales)[2 * 19 + 1] = 0x7c00; /* infinite */
+    assert_int_equal(nmlp_view_first_nonfinite(&w), 19 * 50 + 32);
+    linear = create(set, &w);
+    assert_false(nmlp_linear_is_finite(linear));
+    nmlp_linear_destroy(linear);
+    nmlp_test_weight_free(&w);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rounding_is_to_the_nearest_code),
+        cmocka_unit_test(zeros_stay_zeros),
+        cmocka_unit_test(linear_matches_float64),
+        cmocka_unit_test(bits_depend_neither_on_rows_nor_on_threads),
+        cmocka_unit_test(q4_has_the_bits_of_its_values_in_f32),
+        cmocka_unit_test(mlp_matches_float64),
+        cmocka_unit_test(bad_weights_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
