@@ -14,6 +14,7 @@
 #include "cli/complete.h"
 #include "cli/flags.h"
 #include "cli/nearest.h"
+#include "cli/stop.h"
 
 enum { OPTIONS_MAX = 48, HELP_COLUMN = 28 };
 
@@ -203,6 +204,7 @@ static void draw_bar(nmlp_cli_bar *bar, double done, double total, const char *u
 
 static bool update_bar(void *ctx, const char *stage, double done, double total, const char *unit) {
     nmlp_cli_bar *bar = ctx;
+    if (nmlp_cli_stop_asked()) return false;
     if (!bar->enabled) return true;
     double now = nmlp_clock_seconds();
     if (!bar->stage || strcmp(bar->stage, stage) != 0) {

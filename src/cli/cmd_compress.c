@@ -9,6 +9,7 @@
 
 #include "cli/command_text.h"
 #include "cli/commands.h"
+#include "cli/stop.h"
 #include "cli/compress_table.h"
 #include "linalg/linalg.h"
 #include "service/compression.h"
@@ -201,6 +202,7 @@ static int run(int argc, char **argv) {
     nmlp_str_init(&made_by);
     nmlp_command_made_by(&made_by, argc, argv);
     a.request.method.made_by = nmlp_str_text(&made_by);
+    nmlp_cli_stop_install();
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_compress, opts, sizeof opts / sizeof opts[0], 1, 1, argc, argv);
     if (code < 0) code = check_args(&cli, &a);
     if (code < 0) code = compress(&cli, &a);

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/commands.h"
+#include "cli/stop.h"
 #include "cli/model_args.h"
 #include "eval/result.h"
 #include "eval/suite.h"
@@ -322,6 +323,7 @@ static int run(int argc, char **argv) {
          "f32 (default, exact) or bf16 (faster where the CPU has AMX)"},
     };
     nmlp_cli cli;
+    nmlp_cli_stop_install();
     int code =
         nmlp_cli_parse(&cli, &nmlp_cmd_eval, opts, sizeof opts / sizeof opts[0], 1, NMLP_POSITIONALS_MAX, argc, argv);
     if (code >= 0) return code;

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "checkpoint/target.h"
 #include "cli/commands.h"
+#include "cli/stop.h"
 #include "report/curve.h"
 #include "text/tokenizer.h"
 #include "train/recover.h"
@@ -183,6 +184,7 @@ static int run(int argc, char **argv) {
     nmlp_cli cli;
     nmlp_err err = {0};
     nmlp_recover_report report = {0};
+    nmlp_cli_stop_install();
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_recover, opts, sizeof opts / sizeof opts[0], 1, 1, argc, argv);
     if (code >= 0) return code;
     if (!words.output) return nmlp_cli_usage(&cli, "-o DIR is needed");

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "cli/commands.h"
+#include "cli/stop.h"
 #include "model/preset.h"
 
 static int print_result(const nmlp_cli *cli, const char *dir, int64_t params, int64_t bytes) {
@@ -40,6 +41,7 @@ static int run(int argc, char **argv) {
     int64_t params = 0;
     int64_t bytes = 0;
     nmlp_status st = NMLP_OK;
+    nmlp_cli_stop_install();
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_synth, opts, sizeof opts / sizeof opts[0], 1, 1, argc, argv);
     if (code >= 0) return code;
     if (!output) return nmlp_cli_usage(&cli, "-o DIR is needed");

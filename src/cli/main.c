@@ -1,6 +1,8 @@
 /* neuronmlp: finds the command and hands over. */
 #define _DEFAULT_SOURCE /* setenv, SIGXFSZ */
+#include <errno.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,10 +61,7 @@ static int complete(int argc, char **argv) {
     return NMLP_EXIT_OK;
 }
 
-int main(int argc, char **argv) {
-    (void)setenv("HWLOC_HIDE_ERRORS", "2",
-                 0);                /* containers without /sys: the sizes assumed then are no fault of the user's */
-    (void)signal(SIGXFSZ, SIG_IGN); /* a file-size limit is then an error of the write, which says what to do */
+static int run(int argc, char **argv) {
     if (argc < 2) {
         print_commands(stderr);
         return NMLP_EXIT_USAGE;
@@ -75,4 +74,17 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], NMLP_COMPLETE_WORD) == 0) return complete(argc - 1, argv + 1);
     const nmlp_command *command = find_command(argv[1]);
     return command ? command->run(argc - 1, argv + 1) : refuse_command(argv[1]);
+}
+
+int main(int argc, char **argv) {
+    (void)setenv("HWLOC_HIDE_ERRORS", "2",
+                 0);                /* containers without /sys: the sizes assumed then are no fault of the user's */
+    (void)signal(SIGXFSZ, SIG_IGN); /* a file-size limit is then an error of the write, which says what to do */
+    int code = run(argc, argv);
+    /* Whatever printed it: a result that did not arrive is no result. */
+    bool lost_now = fflush(stdout) != 0;
+    const char *why = lost_now ? strerror(errno) : "an earlier write failed";
+    if ((!lost_now && !ferror(stdout)) || code != NMLP_EXIT_OK) return code;
+    fprintf(stderr, "neuronmlp: stdout: cannot write: %s\n", why);
+    return NMLP_EXIT_FAILED;
 }

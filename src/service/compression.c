@@ -1,13 +1,17 @@
 #include "service/compression.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/dir_stage.h"
+#include "base/file.h"
+#include "checkpoint/target.h"
 #include "compress/calibrate/calib_text.h"
 #include "service/decode_cost.h"
 #include "text/tokenizer.h"
 
-enum { TRAINIUM_TILE = 128, ROUNDS_MAX = 8 };
+enum { TRAINIUM_TILE = 128, ROUNDS_MAX = 8, PATH_MAX_BYTES = 4096 };
 
 struct job {
     const nmlp_compression_request *request;
@@ -63,8 +67,13 @@ static nmlp_status set_target(struct job *j, nmlp_err *err) {
     return nmlp_cost_measure_cpu(&m->time, j->request->load.isa, c->intermediate, c->hidden, j->dense.pool, err);
 }
 
-/* Trains the factors just written against the dense model, and puts the result in their place. */
-static nmlp_status train(struct job *j, nmlp_err *err) {
+static nmlp_status compress(struct job *j, const char *out_dir, nmlp_err *err) {
+    return nmlp_compress_run(j->dense.engine, j->calibration.data, (int64_t)j->calibration.len, out_dir, &j->method,
+                             &j->outcome->report, err);
+}
+
+/* Trains the factors in `dir` against the dense model. The state of another run is no hindrance: it is made again. */
+static nmlp_status train(struct job *j, const char *dir, nmlp_err *err) {
     const nmlp_compression_request *r = j->request;
     nmlp_recover_options options = nmlp_recover_defaults();
     nmlp_model model = {0};
@@ -73,16 +82,47 @@ static nmlp_status train(struct job *j, nmlp_err *err) {
     nmlp_ids_init(&ids);
     if (r->train_text) NMLP_TRY(nmlp_tokenizer_encode_file(j->model_dir, r->train_text, &ids, err));
     const nmlp_ids *text = r->train_text ? &ids : &j->calibration;
-    NMLP_TRY(nmlp_model_open(&model, j->out_dir, err));
+    NMLP_TRY(nmlp_model_open(&model, dir, err));
     options.teacher = &j->dense.model;
     options.steps = r->train_steps;
     options.isa = r->load.isa;
     options.pool = j->dense.pool;
     options.progress = r->load.progress;
-    NMLP_TRY(nmlp_recover(&model, text->data, (int64_t)text->len, j->out_dir, &options, &j->outcome->trained, err));
+    options.resume = j->method.resume;
+    st = nmlp_recover(&model, text->data, (int64_t)text->len, j->out_dir, &options, &j->outcome->trained, err);
+    if (options.resume && (st == NMLP_E_UNSUPPORTED || st == NMLP_E_FORMAT)) {
+        nmlp_progress_note(options.progress, "the training that was interrupted does not fit and begins anew");
+        options.resume = false;
+        st = nmlp_recover(&model, text->data, (int64_t)text->len, j->out_dir, &options, &j->outcome->trained, err);
+    }
 out:
     nmlp_model_close(&model);
     nmlp_ids_fini(&ids);
+    return st;
+}
+
+/* The factors wait in a work folder until they are trained: what appears in out_dir is the end result. */
+static nmlp_status compress_and_train(struct job *j, nmlp_err *err) {
+    char name[PATH_MAX_BYTES], factors[PATH_MAX_BYTES], work[PATH_MAX_BYTES];
+    nmlp_dir_stage stage = {0};
+    nmlp_status st = NMLP_OK;
+    size_t len = strlen(j->out_dir);
+    while (len > 1 && j->out_dir[len - 1] == '/') len--;
+    NMLP_RETURN_IF_FAILED(nmlp_target_check(j->out_dir, j->model_dir, err));
+    if (snprintf(name, sizeof name, "%.*s.training", (int)len, j->out_dir) >= (int)sizeof name)
+        return nmlp_fail(err, NMLP_E_ARG, "%s: the path is too long", j->out_dir);
+    NMLP_RETURN_IF_FAILED(nmlp_dir_stage_open(&stage, name, j->method.resume, err));
+    NMLP_TRY(nmlp_path_join(factors, sizeof factors, stage.temp_path, "factors", err));
+    NMLP_TRY(nmlp_path_join(work, sizeof work, stage.temp_path, "layers", err));
+    if (!j->method.work_dir) {
+        j->method.work_dir = work;
+        j->method.keep_work = true;
+    }
+    NMLP_TRY(compress(j, factors, err));
+    NMLP_TRY(train(j, factors, err));
+out:
+    if (st != NMLP_OK && nmlp_dir_stage_has_files(&stage)) nmlp_dir_stage_keep(&stage);
+    nmlp_dir_stage_abort(&stage);
     return st;
 }
 
@@ -101,9 +141,7 @@ nmlp_status nmlp_compression_run(nmlp_compression_outcome *outcome, const char *
     outcome->config = j.dense.model.config;
     j.method.calib_name = nmlp_str_text(&j.calibration_name);
     j.method.progress = r->load.progress;
-    NMLP_TRY(nmlp_compress_run(j.dense.engine, j.calibration.data, (int64_t)j.calibration.len, out_dir, &j.method,
-                               &outcome->report, err));
-    if (r->train_steps > 0) NMLP_TRY(train(&j, err));
+    NMLP_TRY(r->train_steps > 0 ? compress_and_train(&j, err) : compress(&j, out_dir, err));
     outcome->seconds = nmlp_clock_seconds() - begin;
 out:
     nmlp_str_fini(&j.calibration_name);

@@ -87,6 +87,32 @@ bytes=$(wc -c <"$work/a/model.safetensors")
 refused 2 "must be another directory" compress "$tiny" -o "$work/zz" $options --work "$work/zz"
 [ ! -e "$work/zz" ] || fail "work files in the output"
 
+# SIGTERM: ends at the next safe point, says how to go on, and goes on to the same bytes. A second one ends at once.
+"$command" compress "$tiny" -o "$work/term" $options --calib "$work/A" >/dev/null 2>"$work/err" &
+pid=$!
+tries=0
+until [ -e "$work/term.work.partial/layer-00000.nested" ] || [ "$tries" -gt 2000 ]; do sleep 0.02; tries=$((tries + 1)); done
+kill -TERM "$pid"
+status=0
+wait "$pid" || status=$?
+[ "$status" -eq 1 ] || { cat "$work/err"; fail "SIGTERM: exit $status"; }
+has "$work/err" "with --resume goes on"
+[ ! -e "$work/term" ] && [ ! -e "$work/term.partial" ] || fail "half an output after SIGTERM"
+compress "$tiny" term --calib "$work/A" --resume
+same a term "after SIGTERM another model came out"
+[ "$(ls "$work" | grep -c '^term')" -eq 1 ] || fail "folders left behind"
+
+# Training: nothing stands in -o before it is trained, and no folder is left.
+compress "$tiny" trained --calib "$work/A" --recover train --train-steps 1 --alloc uniform &
+pid=$!
+while kill -0 "$pid" 2>/dev/null; do
+    [ ! -e "$work/trained" ] || [ -e "$work/trained/recovery.csv" ] || fail "an untrained checkpoint in the output"
+    sleep 0.05
+done
+wait "$pid" || fail "--recover train"
+[ -e "$work/trained/recovery.csv" ] || fail "not trained"
+[ "$(ls "$work" | grep -c '^trained')" -eq 1 ] || { ls "$work"; fail "folders of the training left behind"; }
+
 # What this program did not make is never deleted.
 mkdir "$work/x.partial"
 echo precious >"$work/x.partial/letter"

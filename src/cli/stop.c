@@ -1,0 +1,27 @@
+#define _POSIX_C_SOURCE 200809L
+#include "cli/stop.h"
+
+#include <signal.h>
+#include <stddef.h>
+
+/* The one variable of the program that is not somebody's: a signal handler can reach nothing else. */
+static volatile sig_atomic_t asked;
+
+static void on_signal(int number) {
+    (void)number;
+    asked = 1;
+}
+
+/* A signal that whoever started the process wants ignored stays so. */
+static void install(int number) {
+    struct sigaction old, action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND | SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    if (sigaction(number, NULL, &old) == 0 && old.sa_handler != SIG_IGN) (void)sigaction(number, &action, NULL);
+}
+
+void nmlp_cli_stop_install(void) {
+    install(SIGINT);
+    install(SIGTERM);
+}
+
+bool nmlp_cli_stop_asked(void) { return asked != 0; }
