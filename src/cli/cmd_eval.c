@@ -25,9 +25,15 @@ struct eval_options {
     const char *resume;
     const char *format;
     int64_t limit;
+    bool no_bos;
     nmlp_ppl_options ppl;
     nmlp_load_options load;
 };
+
+/* Questions get what the tokenizer adds by itself, as in the harness; texts nothing, as in the papers. */
+static nmlp_bos task_bos(const struct eval_options *o) {
+    return o->ppl.bos ? NMLP_BOS_ALWAYS : o->no_bos ? NMLP_BOS_NONE : NMLP_BOS_TEMPLATE;
+}
 
 /* A model with its tokenizer. */
 struct subject {
@@ -137,7 +143,7 @@ static int print_choice_json(const nmlp_cli *cli, const struct eval_options *o, 
     nmlp_json_writer w;
     nmlp_str out, protocol;
     nmlp_str_init(&protocol);
-    nmlp_task_describe(&protocol, task, o->ppl.bos);
+    nmlp_task_describe(&protocol, task, task_bos(o));
     begin_json(&w, &out, cli->positionals[0], &protocol);
     nmlp_json_put_string(&w, "task", task->name);
     nmlp_json_put_string(&w, "data", o->data);
@@ -182,7 +188,7 @@ static int run_task(const nmlp_cli *cli, const struct eval_options *o) {
                                  &(nmlp_questions_options){.labels_path = o->labels, .limit = o->limit}, &err));
     NMLP_TRY(open_subject(&s, cli, cli->positionals[0], o, &err));
     NMLP_TRY(nmlp_provenance_read(&provenance, s.loaded.engine, &err));
-    nmlp_choice_options options = {.bos = o->ppl.bos, .stage = task->name, .progress = &progress};
+    nmlp_choice_options options = {.bos = task_bos(o), .stage = task->name, .progress = &progress};
     st = nmlp_choice_eval(&result, s.loaded.engine, s.tokenizer, &questions, &options, &err);
     nmlp_cli_progress_end(&bar);
     if (st != NMLP_OK) goto out;
@@ -208,6 +214,7 @@ static nmlp_status run_models(nmlp_suite_row *rows, const nmlp_cli *cli, const s
                                   .max_tokens = o->ppl.max_tokens,
                                   .ctx = o->ppl.ctx,
                                   .bos = o->ppl.bos,
+                                  .task_bos = task_bos(o),
                                   .state = o->resume ? state : NULL,
                                   .progress = &progress};
     nmlp_status st = NMLP_OK;
@@ -302,7 +309,11 @@ static int run(int argc, char **argv) {
         {"stride", 0, NMLP_OPT_INT, &o.ppl.stride, "N", "a window every N tokens (default: ctx, no overlap)"},
         {"max-tokens", 0, NMLP_OPT_INT, &o.ppl.max_tokens, "N", "use the first N tokens of a text (default: all)"},
         {"keep-partial", 0, NMLP_OPT_FLAG, &o.ppl.keep_partial, NULL, "score a last window that is not full too"},
-        {"bos", 0, NMLP_OPT_FLAG, &o.ppl.bos, NULL, "put the begin-of-text token in front"},
+        {"rolling", 0, NMLP_OPT_FLAG, &o.ppl.rolling, NULL,
+         "lm-eval's rolling windows: every token scored, the first behind BOS or EOS"},
+        {"bos", 0, NMLP_OPT_FLAG, &o.ppl.bos, NULL,
+         "put the begin-of-text token in front (default: of questions what the tokenizer adds itself)"},
+        {"no-bos", 0, NMLP_OPT_FLAG, &o.no_bos, NULL, "no special tokens in front of questions either"},
         {"special", 0, NMLP_OPT_FLAG, &o.ppl.parse_special, NULL,
          "special tokens spelled in the --text become their ids (else they are text)"},
         {"preset", 0, NMLP_OPT_STRING, &o.preset, "wikitext2|ptb|c4", "protocol of the SVD papers"},

@@ -2,8 +2,9 @@
  * log-probability (acc) or that sum divided by the bytes of the choice (acc_norm).
  *
  * Context and continuation are encoded together; the continuation's tokens are those past the length of the encoded
- * context. What the choices of a question share at their beginning is run once where that pays (engine/score.h). A
- * sequence longer than the model takes loses tokens at its beginning, and is counted. */
+ * context, whose white space at the end counts to the continuation. What the choices of a question share at their
+ * beginning is run once where that pays (engine/score.h). A sequence longer than the model takes loses tokens at its
+ * beginning, and is counted. */
 #ifndef NMLP_EVAL_CHOICE_H
 #define NMLP_EVAL_CHOICE_H
 
@@ -17,7 +18,7 @@
 #include "text/tokenizer.h"
 
 typedef struct nmlp_choice_options {
-    bool bos;                      /* what the tokenizer's template puts in front of every sequence */
+    nmlp_bos bos;                  /* in front of every sequence; the harness takes NMLP_BOS_TEMPLATE */
     const char *stage;             /* name for the progress; may be NULL */
     const nmlp_progress *progress; /* may be NULL */
 } nmlp_choice_options;

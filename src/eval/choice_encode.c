@@ -4,25 +4,39 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "text/unicode.h"
+#include "text/utf8.h"
 
 struct job {
     nmlp_encoded *out;
     const nmlp_questions *questions;
     const nmlp_tokenizer *tokenizer;
-    bool bos;
+    nmlp_bos bos;
     nmlp_status *st; /* [n] */
     nmlp_err *err;   /* [threads] of the first failure of each */
     int64_t *failed; /* [threads] its question, or -1 */
 };
 
-static nmlp_bos bos_of(const struct job *j) { return j->bos ? NMLP_BOS_ALWAYS : NMLP_BOS_NONE; }
+/* Bytes of the text without white space at its end, as Python's rstrip. */
+static size_t trimmed_len(const char *text) {
+    size_t len = strlen(text), end = 0;
+    for (size_t at = 0; at < len;) {
+        uint32_t c = 0;
+        int bytes = nmlp_utf8_decode(text + at, len - at, &c);
+        size_t step = bytes > 0 ? (size_t)bytes : bytes < 0 ? (size_t)-bytes : len - at;
+        bool space = bytes > 0 && nmlp_unicode_is_space(c);
+        at += step;
+        if (!space) end = at;
+    }
+    return end;
+}
 
 /* Appends the ids of context + continuation; *score receives the number of ids of the context alone. */
 static nmlp_status encode_choice(struct job *j, const nmlp_question_choice *choice, nmlp_ids *ids, nmlp_ids *alone,
                                  bool again, int64_t *score, nmlp_str *text, nmlp_err *err) {
     if (!again) { /* else the context is the one just encoded */
         alone->len = 0;
-        NMLP_RETURN_IF_FAILED(nmlp_tokenizer_encode(j->tokenizer, choice->context, strlen(choice->context), bos_of(j),
+        NMLP_RETURN_IF_FAILED(nmlp_tokenizer_encode(j->tokenizer, choice->context, trimmed_len(choice->context), j->bos,
                                                     false, alone, err));
     }
     *score = (int64_t)alone->len;
@@ -30,7 +44,7 @@ static nmlp_status encode_choice(struct job *j, const nmlp_question_choice *choi
     nmlp_str_puts(text, choice->context);
     nmlp_str_puts(text, choice->continuation);
     NMLP_RETURN_IF_FAILED(nmlp_str_status(text, err));
-    return nmlp_tokenizer_encode(j->tokenizer, nmlp_str_text(text), text->len, bos_of(j), false, ids, err);
+    return nmlp_tokenizer_encode(j->tokenizer, nmlp_str_text(text), text->len, j->bos, false, ids, err);
 }
 
 static nmlp_status encode_question(struct job *j, int64_t i, nmlp_err *err) {
@@ -114,7 +128,7 @@ static void fit(nmlp_encoded *e, int64_t max_positions) {
 }
 
 nmlp_status nmlp_encoded_create(nmlp_encoded *e, const nmlp_questions *questions, const nmlp_tokenizer *tokenizer,
-                                bool bos, int64_t max_positions, nmlp_pool *pool, nmlp_err *err) {
+                                nmlp_bos bos, int64_t max_positions, nmlp_pool *pool, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     int64_t n = (int64_t)questions->n;
     *e = (nmlp_encoded){0};

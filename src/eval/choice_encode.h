@@ -22,7 +22,7 @@ typedef struct nmlp_encoded {
 
 /* Sequences are cut at their beginning so that at most max_positions tokens are run. */
 nmlp_status nmlp_encoded_create(nmlp_encoded *encoded, const nmlp_questions *questions, const nmlp_tokenizer *tokenizer,
-                                bool bos, int64_t max_positions, nmlp_pool *pool, nmlp_err *err);
+                                nmlp_bos bos, int64_t max_positions, nmlp_pool *pool, nmlp_err *err);
 void nmlp_encoded_destroy(nmlp_encoded *encoded);
 
 #endif

@@ -31,6 +31,8 @@ nmlp_status nmlp_ppl_options_check(nmlp_ppl_options *o, const nmlp_config *confi
         return nmlp_fail_field(err, NMLP_E_LIMIT, "context",
                                "is %" PRId64 "; this model takes windows of 2 to %" PRId64 " tokens", o->ctx,
                                config->max_positions);
+    if (o->rolling && o->stride != 0 && o->stride != o->ctx)
+        return nmlp_fail_field(err, NMLP_E_ARG, "stride", "does not go with `rolling` windows");
     if (o->stride == 0) o->stride = o->ctx;
     if (o->stride < 1 || o->stride > o->ctx)
         return nmlp_fail_field(err, NMLP_E_ARG, "stride", "is %" PRId64 "; it must be 1 to the window of %" PRId64,
@@ -41,8 +43,15 @@ nmlp_status nmlp_ppl_options_check(nmlp_ppl_options *o, const nmlp_config *confi
 }
 
 void nmlp_ppl_describe(nmlp_str *out, const nmlp_ppl_options *o) {
-    nmlp_str_printf(out, "text encoded whole, %s; ", o->bos ? "BOS in front" : "no special tokens");
+    nmlp_str_printf(out, "text encoded whole, %s; ",
+                    o->rolling ? "behind BOS or else EOS"
+                    : o->bos   ? "BOS in front"
+                               : "no special tokens");
     if (o->max_tokens) nmlp_str_printf(out, "first %" PRId64 " tokens; ", o->max_tokens);
+    if (o->rolling) {
+        nmlp_str_printf(out, "rolling windows of %" PRId64 " tokens, every token scored once; natural log", o->ctx);
+        return;
+    }
     nmlp_str_printf(out, "windows of %" PRId64 " tokens, ", o->ctx);
     if (o->stride == o->ctx) {
         nmlp_str_puts(out, "no overlap, the first token of a window not scored");
@@ -67,7 +76,16 @@ int64_t nmlp_count_words(const char *text, size_t len) {
     return n;
 }
 
+static bool next_rolling(const nmlp_text_windows *w, nmlp_text_window *window) {
+    int64_t covered = nmlp_max(window->end, 1); /* the prefix is given */
+    if (covered >= w->n_tokens) return false;
+    int64_t end = nmlp_min(covered + w->ctx, w->n_tokens);
+    *window = (nmlp_text_window){.begin = nmlp_max(end - w->ctx - 1, 0), .end = end, .score = covered};
+    return true;
+}
+
 bool nmlp_text_window_next(const nmlp_text_windows *w, nmlp_text_window *window) {
+    if (w->rolling) return next_rolling(w, window);
     bool first = window->end == 0;
     int64_t begin = first ? 0 : window->begin + w->stride;
     int64_t covered = window->end;
@@ -121,8 +139,9 @@ nmlp_status nmlp_perplexity_ids(nmlp_ppl_result *r, const nmlp_engine *engine, c
     NMLP_RETURN_IF_FAILED(nmlp_ppl_options_check(&o, &nmlp_engine_model(engine)->config, err));
     if (o.max_tokens && n > o.max_tokens) n = o.max_tokens;
     /* A text shorter than one window is all there is to score. */
-    bool drop = !o.keep_partial && o.stride == o.ctx && n >= o.ctx;
-    nmlp_text_windows windows = {.n_tokens = n, .ctx = o.ctx, .stride = o.stride, .drop_partial = drop};
+    bool drop = !o.rolling && !o.keep_partial && o.stride == o.ctx && n >= o.ctx;
+    nmlp_text_windows windows = {
+        .n_tokens = n, .ctx = o.ctx, .stride = o.stride, .drop_partial = drop, .rolling = o.rolling};
     if (nmlp_text_windows_scored(&windows) == 0) {
         nmlp_fail(err, NMLP_E_LIMIT, "a text of %" PRId64 " tokens has nothing to score in windows of %" PRId64, n,
                   o.ctx);
@@ -160,13 +179,25 @@ out:
     return st;
 }
 
+/* What the harness puts in front of a text so that its first token can be scored. */
+static nmlp_status put_prefix(nmlp_ids *ids, const nmlp_tokenizer *tokenizer, const nmlp_config *c, nmlp_err *err) {
+    int64_t id = nmlp_tokenizer_bos_id(tokenizer);
+    if (id < 0 && c->n_stop_ids > 0) id = c->stop_ids[0];
+    if (id < 0 || id >= c->vocab)
+        return nmlp_fail_field(err, NMLP_E_ARG, "rolling",
+                               "needs a begin-of-text or end-of-text token, and there is none");
+    return nmlp_ids_push(ids, (int32_t)id, err);
+}
+
 nmlp_status nmlp_perplexity(nmlp_ppl_result *r, const nmlp_engine *engine, const nmlp_tokenizer *tokenizer,
                             const char *text, size_t len, const nmlp_ppl_options *options, nmlp_err *err) {
     nmlp_ids ids;
     nmlp_status st = NMLP_OK;
     nmlp_ids_init(&ids);
-    NMLP_TRY(nmlp_tokenizer_encode(tokenizer, text, len, options->bos ? NMLP_BOS_ALWAYS : NMLP_BOS_NONE,
-                                   options->parse_special, &ids, err));
+    if (options->rolling) NMLP_TRY(put_prefix(&ids, tokenizer, &nmlp_engine_model(engine)->config, err));
+    bool bos = options->bos && !options->rolling;
+    NMLP_TRY(nmlp_tokenizer_encode(tokenizer, text, len, bos ? NMLP_BOS_ALWAYS : NMLP_BOS_NONE, options->parse_special,
+                                   &ids, err));
     NMLP_TRY(nmlp_perplexity_ids(r, engine, ids.data, (int64_t)ids.len, options, err));
     NMLP_TRY(count_text(r, tokenizer, text, len, &ids, err));
 out:

@@ -23,6 +23,7 @@ typedef struct nmlp_ppl_options {
     int64_t max_tokens; /* use the first tokens only; 0: all */
     bool bos;           /* the begin-of-text token in front, once, before the text */
     bool parse_special; /* special tokens spelled in the text become their ids; else they are text */
+    bool rolling;       /* the harness's rolling windows behind a prefix token; every token of the text is scored */
     bool keep_partial;  /* score a last window that is not full too, where windows do not overlap (else it always is) */
     const char *stage;  /* name for the progress; may be NULL */
     const nmlp_progress *progress; /* may be NULL */
@@ -73,12 +74,16 @@ int64_t nmlp_count_words(const char *text, size_t len);
  * Windows begin every `stride` tokens and hold `ctx`. Each token is scored once, by the first window that has it past
  * its first place: with stride = ctx the first token of a window is never scored; with a smaller stride every token but
  * the text's first is, and has at least ctx - stride tokens before it (the sliding window of Hugging Face's perplexity
- * guide). */
+ * guide).
+ *
+ * Rolling windows are lm-evaluation-harness's: token 0 is a prefix that is not of the text; every other token is scored
+ * once, ctx at a time, each window with the token before it; the last window begins early enough to be full. */
 typedef struct nmlp_text_windows {
     int64_t n_tokens;
     int64_t ctx;       /* 2 or more */
     int64_t stride;    /* 1..ctx */
     bool drop_partial; /* leave out a last window that is not full */
+    bool rolling;      /* as below, instead of strides */
 } nmlp_text_windows;
 
 typedef struct nmlp_text_window {

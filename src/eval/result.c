@@ -93,11 +93,14 @@ void nmlp_choice_put(nmlp_json_writer *w, const nmlp_choice_result *r, bool deta
     if (details) put_details(w, r);
 }
 
-void nmlp_task_describe(nmlp_str *out, const nmlp_task *task, bool bos) {
+void nmlp_task_describe(nmlp_str *out, const nmlp_task *task, nmlp_bos bos) {
+    static const char *const words[] = {[NMLP_BOS_NONE] = "no BOS",
+                                        [NMLP_BOS_TEMPLATE] = "special tokens as the tokenizer's template adds them",
+                                        [NMLP_BOS_ALWAYS] = "BOS in front"};
     nmlp_str_printf(out,
                     "%s; context and continuation encoded together, continuation tokens = those past the encoded "
-                    "context; acc = argmax "
+                    "context without white space at its end; acc = argmax "
                     "of summed log-likelihood; acc_norm divides by the UTF-8 bytes of %s; zero-shot; context \"%s\", "
                     "continuation \"%s\"",
-                    bos ? "BOS in front" : "no BOS", task->length, task->context, task->continuation);
+                    words[bos], task->length, task->context, task->continuation);
 }

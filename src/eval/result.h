@@ -17,7 +17,7 @@
 void nmlp_ppl_put(nmlp_json_writer *w, const nmlp_ppl_result *result);
 /* `details`: predictions and log-likelihoods too. */
 void nmlp_choice_put(nmlp_json_writer *w, const nmlp_choice_result *result, bool details);
-void nmlp_task_describe(nmlp_str *out, const nmlp_task *task, bool bos);
+void nmlp_task_describe(nmlp_str *out, const nmlp_task *task, nmlp_bos bos);
 
 enum { NMLP_HASH_TEXT = 17 };
 

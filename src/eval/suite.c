@@ -91,7 +91,7 @@ static nmlp_status make_key(char key[NMLP_STATE_KEY], const struct item_run *r, 
     if (r->item->is_ppl) {
         nmlp_ppl_describe(&protocol, &r->ppl);
     } else {
-        nmlp_task_describe(&protocol, nmlp_task_find(r->item->name), r->options->bos);
+        nmlp_task_describe(&protocol, nmlp_task_find(r->item->name), r->options->task_bos);
         nmlp_str_printf(&protocol, "; limit %lld", (long long)r->options->limit);
     }
     NMLP_TRY(nmlp_str_status(&protocol, err));
@@ -127,7 +127,8 @@ static nmlp_status run_task(nmlp_eval_cell *cell, const struct item_run *r, nmlp
     nmlp_questions questions;
     nmlp_choice_result result;
     nmlp_questions_options reading = {.limit = r->options->limit};
-    nmlp_choice_options running = {.bos = r->options->bos, .stage = r->item->name, .progress = r->options->progress};
+    nmlp_choice_options running = {
+        .bos = r->options->task_bos, .stage = r->item->name, .progress = r->options->progress};
     NMLP_RETURN_IF_FAILED(nmlp_questions_load(&questions, nmlp_task_find(r->item->name), r->path, &reading, err));
     nmlp_status st = nmlp_choice_eval(&result, r->engine, r->tokenizer, &questions, &running, err);
     nmlp_questions_free(&questions);

@@ -35,10 +35,11 @@ const nmlp_suite *nmlp_suite_find(const char *name);
 
 typedef struct nmlp_suite_options {
     const char *data_dir;
-    int64_t limit;      /* questions of each task; 0: all */
-    int64_t max_tokens; /* of each text; 0: all */
-    int64_t ctx;        /* 0: the presets' */
-    bool bos;
+    int64_t limit;          /* questions of each task; 0: all */
+    int64_t max_tokens;     /* of each text; 0: all */
+    int64_t ctx;            /* 0: the presets' */
+    bool bos;               /* of texts */
+    nmlp_bos task_bos;      /* of questions */
     nmlp_eval_state *state; /* results already had are taken from here, new ones put here; may be NULL */
     const nmlp_progress *progress;
 } nmlp_suite_options;

@@ -2,6 +2,7 @@
  * another program. */
 #include <math.h>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "eval/choice.h"
@@ -96,6 +97,53 @@ static void partial_scoring_gives_the_plain_log_likelihoods(void **state) {
         "man\",\"him\"],\"gold\":1}\n");
 }
 
+/* As the harness's pairs: "It was  " and " he" are "It was" and "   he". The whole is encoded as before. */
+static void white_space_at_the_end_of_a_context_is_scored(void **state) {
+    nmlp_tokenizer *t;
+    nmlp_questions with, without;
+    nmlp_encoded a, b;
+    nmlp_ids context;
+    nmlp_err err;
+    (void)state;
+    nmlp_assert_ok(nmlp_tokenizer_load(&t, TINY, &err), &err);
+    load_rows(&with, "openbookqa", "{\"question\":\"It was \\t\\u3000\",\"choices\":[\"he\",\"she\"],\"gold\":1}");
+    load_rows(&without, "openbookqa", "{\"question\":\"It was\",\"choices\":[\"he\",\"she\"],\"gold\":1}");
+    nmlp_assert_ok(nmlp_encoded_create(&a, &with, t, NMLP_BOS_TEMPLATE, 512, NULL, &err), &err);
+    nmlp_assert_ok(nmlp_encoded_create(&b, &without, t, NMLP_BOS_TEMPLATE, 512, NULL, &err), &err);
+    assert_int_equal(a.sequences[0].score, b.sequences[0].score);
+    assert_true(a.sequences[0].n > b.sequences[0].n);
+    nmlp_ids_init(&context);
+    nmlp_assert_ok(nmlp_tokenizer_encode(t, "It was", 6, NMLP_BOS_NONE, false, &context, &err), &err);
+    assert_int_equal(a.sequences[0].score, context.len);
+    nmlp_ids_fini(&context);
+    nmlp_encoded_destroy(&a);
+    nmlp_encoded_destroy(&b);
+    nmlp_questions_free(&with);
+    nmlp_questions_free(&without);
+    nmlp_tokenizer_destroy(t);
+}
+
+/* Llama 3's tokenizer adds its BOS (128000) by itself; a tokenizer without a template adds nothing. */
+static void questions_begin_with_what_the_template_adds(void **state) {
+    static const char dir[] = NMLP_TEST_SHARED "/data/tokenizers/llama3";
+    nmlp_tokenizer *t;
+    nmlp_questions q;
+    nmlp_encoded e;
+    nmlp_err err;
+    (void)state;
+    if (!nmlp_file_is_dir(dir)) skip();
+    nmlp_assert_ok(nmlp_tokenizer_load(&t, dir, &err), &err);
+    load_rows(&q, "openbookqa", "{\"question\":\"It was\",\"choices\":[\"he\",\"she\"],\"gold\":1}");
+    for (int bos = NMLP_BOS_NONE; bos <= NMLP_BOS_TEMPLATE; bos++) {
+        nmlp_assert_ok(nmlp_encoded_create(&e, &q, t, (nmlp_bos)bos, 512, NULL, &err), &err);
+        assert_int_equal(e.sequences[1].ids[0] == 128000, bos == NMLP_BOS_TEMPLATE);
+        assert_int_equal(e.sequences[1].score, bos == NMLP_BOS_TEMPLATE ? 3 : 2);
+        nmlp_encoded_destroy(&e);
+    }
+    nmlp_questions_free(&q);
+    nmlp_tokenizer_destroy(t);
+}
+
 static void sequences_longer_than_the_model_are_cut_in_front_and_counted(void **state) {
     loaded_engine l;
     nmlp_tokenizer *t;
@@ -113,7 +161,7 @@ static void sequences_longer_than_the_model_are_cut_in_front_and_counted(void **
     loaded_engine_open(&l, TINY, NULL, 2);
     load_rows(&q, "openbookqa", text.data);
     int64_t most = l.model.config.max_positions;
-    nmlp_assert_ok(nmlp_encoded_create(&e, &q, t, false, most, l.pool, &err), &err);
+    nmlp_assert_ok(nmlp_encoded_create(&e, &q, t, NMLP_BOS_NONE, most, l.pool, &err), &err);
     assert_int_equal(e.n_truncated, 2);
     assert_int_equal(e.longest, most);
     assert_int_equal(e.sequences[0].n, most + 1);
@@ -258,6 +306,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shared_and_packed_runs_give_the_plain_log_likelihoods),
         cmocka_unit_test(partial_scoring_gives_the_plain_log_likelihoods),
+        cmocka_unit_test(white_space_at_the_end_of_a_context_is_scored),
+        cmocka_unit_test(questions_begin_with_what_the_template_adds),
         cmocka_unit_test(sequences_longer_than_the_model_are_cut_in_front_and_counted),
         cmocka_unit_test(a_caller_that_asks_to_stop_is_obeyed),
         cmocka_unit_test(acc_and_acc_norm_are_counted_by_hand),

@@ -68,6 +68,25 @@ static void full_windows_only_leave_out_the_last_part(void **state) {
     assert_int_equal(nmlp_text_windows_scored(&w), 511);
 }
 
+/* The worked example in the harness's documentation: ten tokens behind a prefix, context of four. */
+static void rolling_windows_are_the_harness_s(void **state) {
+    static const nmlp_text_window want[] = {{0, 5, 1}, {4, 9, 5}, {6, 11, 9}};
+    nmlp_text_windows w = {.n_tokens = 11, .ctx = 4, .stride = 4, .rolling = true};
+    nmlp_text_window window = {0};
+    (void)state;
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        assert_true(nmlp_text_window_next(&w, &window));
+        assert_true(window.begin == want[i].begin && window.end == want[i].end && window.score == want[i].score);
+    }
+    assert_false(nmlp_text_window_next(&w, &window));
+    assert_int_equal(nmlp_text_windows_scored(&w), 10);
+    w.n_tokens = 3; /* shorter than a window */
+    window = (nmlp_text_window){0};
+    assert_true(nmlp_text_window_next(&w, &window));
+    assert_true(window.begin == 0 && window.end == 3 && window.score == 1);
+    assert_false(nmlp_text_window_next(&w, &window));
+}
+
 static void words_are_what_white_space_separates(void **state) {
     const char *const texts[] = {"", " \n\t ", "one", " two  words\n", "k\xc2\xa0k", "x\xe2\x80\x83y z", "\xff bad"};
     const int64_t want[] = {0, 0, 1, 2, 2, 3, 2};
@@ -217,6 +236,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(windows_score_what_the_guides_loop_scores),
         cmocka_unit_test(full_windows_only_leave_out_the_last_part),
+        cmocka_unit_test(rolling_windows_are_the_harness_s),
         cmocka_unit_test(words_are_what_white_space_separates),
         cmocka_unit_test(options_the_model_cannot_do_are_refused),
         cmocka_unit_test(llama_gqa_nll_matches_transformers),
