@@ -20,6 +20,8 @@ for name in $("$command" --help | sed -n 's/^  \([a-z]*\)  *[a-z].*/\1/p'); do
     while IFS= read -r line; do
         # examples write below /tmp; here they write below the test's own folder
         here=$(printf '%s' "$line" | sed "s#/tmp/#$work/#g")
+        # a server runs until it is told to end
+        case $name in serve) here="exec timeout --preserve-status -s TERM 3 $here" ;; esac
         sh -c "$here" >"$work/out" 2>"$work/err" </dev/null || { echo "FAILED: $line"; cat "$work/err"; exit 1; }
     done <"$work/examples"
 done

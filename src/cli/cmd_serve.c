@@ -1,0 +1,132 @@
+/* neuronmlp serve: a model behind the HTTP API that OpenAI's clients speak. */
+#define _POSIX_C_SOURCE 200809L /* SIGPIPE */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "cli/commands.h"
+#include "cli/model_args.h"
+#include "server/server.h"
+
+enum { KEY_MIN_BYTES = 8, KEY_MAX_BYTES = 4096 };
+
+struct serve_options {
+    const char *key_file;
+    bool no_auth;
+    nmlp_server_options server;
+    nmlp_load_options load;
+};
+
+static void say_ready(void *ctx, int port) {
+    const struct serve_options *o = ctx;
+    bool v6 = strchr(o->server.host, ':') != NULL;
+    fprintf(stderr, "{\"event\":\"ready\",\"model\":\"%s\",\"url\":\"http://%s%s%s:%d\"}\n", o->server.model,
+            v6 ? "[" : "", o->server.host, v6 ? "]" : "", port);
+    fflush(stderr);
+}
+
+static void print_log(void *ctx, const char *line) {
+    (void)ctx;
+    fprintf(stderr, "%s\n", line);
+}
+
+/* The first line of the file. */
+static nmlp_status read_key(nmlp_str *key, const char *path, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(nmlp_file_read(key, path, KEY_MAX_BYTES, err));
+    const char *text = nmlp_str_text(key);
+    size_t len = strcspn(text, "\r\n");
+    if (len < KEY_MIN_BYTES || strlen(text) != key->len)
+        return nmlp_fail(err, NMLP_E_FORMAT, "%s: the first line must be a key of %d characters or more", path,
+                         KEY_MIN_BYTES);
+    key->data[len] = '\0';
+    key->len = len;
+    return NMLP_OK;
+}
+
+static int serve(const nmlp_cli *cli, struct serve_options *o) {
+    nmlp_err err;
+    nmlp_status st = NMLP_OK;
+    nmlp_loaded loaded = {0};
+    nmlp_tokenizer *tokenizer = NULL;
+    nmlp_str key;
+    nmlp_str_init(&key);
+    if (o->key_file) {
+        NMLP_TRY(read_key(&key, o->key_file, &err));
+        o->server.api_key = nmlp_str_text(&key);
+    }
+    NMLP_TRY(nmlp_tokenizer_load(&tokenizer, cli->positionals[0], &err));
+    NMLP_TRY(nmlp_cli_load(&loaded, cli, cli->positionals[0], &o->load, &err));
+    o->server.on_ready = say_ready;
+    o->server.on_log = print_log;
+    o->server.ctx = o;
+    NMLP_TRY(nmlp_server_run(&loaded, tokenizer, &o->server, &err));
+out:
+    nmlp_unload(&loaded);
+    nmlp_tokenizer_destroy(tokenizer);
+    nmlp_str_fini(&key);
+    return st == NMLP_OK ? NMLP_EXIT_OK : nmlp_cli_fail(cli, &err);
+}
+
+static int check(const nmlp_cli *cli, const struct serve_options *o) {
+    const nmlp_server_options *s = &o->server;
+    bool local = strcmp(s->host, "127.0.0.1") == 0 || strcmp(s->host, "::1") == 0;
+    if (!local && !o->key_file && !o->no_auth)
+        return nmlp_cli_usage(cli, "--host %s lets others in: give --api-key-file FILE, or --no-auth if that is meant",
+                              s->host);
+    if (o->key_file && o->no_auth) return nmlp_cli_usage(cli, "--api-key-file and --no-auth exclude each other");
+    if (s->port < 0 || s->port > 65535) return nmlp_cli_usage(cli, "--port must be from 0 to 65535");
+    if (s->max_waiting < 1 || s->max_waiting > 100000) return nmlp_cli_usage(cli, "--queue must be from 1 to 100000");
+    if (s->grace_s < 0 || s->grace_s > 86400) return nmlp_cli_usage(cli, "--grace must be from 0 to 86400 seconds");
+    if (s->max_connections < 1 || s->max_connections > 100000 || s->max_per_address < 1)
+        return nmlp_cli_usage(cli, "--connections must be from 1 to 100000, --per-address 1 or more");
+    if (!(s->request_s > 0)) return nmlp_cli_usage(cli, "--request-timeout must be above 0");
+    return -1;
+}
+
+/* The last part of the path, without slashes. */
+static const char *name_of(const char *dir) {
+    const char *slash = strrchr(dir, '/');
+    return slash && slash[1] ? slash + 1 : dir;
+}
+
+static int run(int argc, char **argv) {
+    struct serve_options o = {.server = nmlp_server_defaults(), .load = {.device = "auto", .precision = "auto"}};
+    const nmlp_opt opts[] = {
+        {"host", 0, NMLP_OPT_STRING, &o.server.host, "ADDRESS", "numeric address to listen on (default 127.0.0.1)"},
+        {"port", 0, NMLP_OPT_INT, &o.server.port, "N", "port (default 8080; 0: any free one)"},
+        {"api-key-file", 0, NMLP_OPT_STRING, &o.key_file, "FILE", "clients must know the key in its first line"},
+        {"no-auth", 0, NMLP_OPT_FLAG, &o.no_auth, NULL, "other hosts may ask without a key"},
+        {"cors", 0, NMLP_OPT_STRING, &o.server.cors, "ORIGIN", "web pages of this origin may ask (default none)"},
+        {"name", 0, NMLP_OPT_STRING, &o.server.model, "NAME", "the model's name for clients (default: its folder)"},
+        {"ctx", 'c', NMLP_OPT_INT, &o.server.context, "N", "positions of a request (default: the model's, up to 4096)"},
+        {"queue", 0, NMLP_OPT_INT, &o.server.max_waiting, "N", "requests that may wait (default 64)"},
+        {"connections", 0, NMLP_OPT_INT, &o.server.max_connections, "N", "open connections at most (default 4096)"},
+        {"per-address", 0, NMLP_OPT_INT, &o.server.max_per_address, "N", "of one address (default 2048)"},
+        {"request-timeout", 0, NMLP_OPT_NUMBER, &o.server.request_s, "S",
+         "seconds for a request to arrive whole (default 30)"},
+        {"grace", 0, NMLP_OPT_INT, &o.server.grace_s, "S", "seconds to finish requests after SIGTERM (default 30)"},
+        {"device", 0, NMLP_OPT_STRING, &o.load.device, "cpu|cuda|auto",
+         "where to run (default auto: a GPU where there is one)"},
+        {"precision", 0, NMLP_OPT_STRING, &o.load.precision, "auto|f32|bf16",
+         "auto (default): bf16 activations for bf16 weights where the CPU has AMX; f32: exact"},
+        {"isa", 0, NMLP_OPT_STRING, &o.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
+    };
+    nmlp_cli cli;
+    int code = nmlp_cli_parse(&cli, &nmlp_cmd_serve, opts, sizeof opts / sizeof opts[0], 1, 1, argc, argv);
+    if (code >= 0) return code;
+    code = check(&cli, &o);
+    if (code >= 0) return code;
+    (void)signal(SIGPIPE, SIG_IGN); /* a client that goes away is an error of the write */
+    if (!o.server.model) o.server.model = name_of(cli.positionals[0]);
+    return serve(&cli, &o);
+}
+
+const nmlp_command nmlp_cmd_serve = {
+    .name = "serve",
+    .summary = "answer over HTTP as OpenAI's API does",
+    .usage = "MODEL [--port N] [--api-key-file FILE]",
+    .examples = "neuronmlp serve models/tiny --port 0 --grace 0\n"
+                "neuronmlp serve models/tiny --port 0 --queue 8 --ctx 256\n",
+    .run = run,
+};

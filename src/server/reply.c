@@ -1,0 +1,314 @@
+#include "server/reply.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+static const char *finish_reason(nmlp_finish finish) {
+    return finish == NMLP_FINISH_STOP ? "stop" : "length"; /* a full context is a length too */
+}
+
+/* ---- choices ---- */
+
+nmlp_status nmlp_reply_add(nmlp_reply_choice *c, const nmlp_job_event *event, nmlp_err *err) {
+    nmlp_str_append(&c->text, event->text.data, event->text.len);
+    if (c->n_tokens + event->n_tokens > c->capacity) {
+        size_t capacity = 2 * (c->n_tokens + event->n_tokens);
+        nmlp_server_token *more = nmlp_mem_new(capacity, sizeof *more, err);
+        if (!more) return NMLP_E_NOMEM;
+        if (c->n_tokens) memcpy(more, c->tokens, c->n_tokens * sizeof *more);
+        nmlp_mem_free(c->tokens);
+        c->tokens = more;
+        c->capacity = capacity;
+    }
+    if (event->n_tokens) memcpy(c->tokens + c->n_tokens, event->tokens, event->n_tokens * sizeof *c->tokens);
+    c->n_tokens += event->n_tokens;
+    return nmlp_str_status(&c->text, err);
+}
+
+void nmlp_reply_choice_fini(nmlp_reply_choice *c) {
+    nmlp_str_fini(&c->text);
+    nmlp_mem_free(c->tokens);
+}
+
+/* ---- tokens ---- */
+
+static void token_text(nmlp_str *out, const nmlp_reply_head *h, int32_t id) {
+    nmlp_str_clear(out);
+    if (id >= 0 && id < nmlp_tokenizer_vocab_size(h->tokenizer))
+        (void)nmlp_tokenizer_decode(h->tokenizer, &id, 1, false, out, NULL);
+}
+
+static int64_t count_characters(const nmlp_str *text) {
+    int64_t n = 0;
+    for (size_t i = 0; i < text->len; i++) n += ((unsigned char)text->data[i] & 0xc0) != 0x80;
+    return n;
+}
+
+/* Members of a chat's token. Part of a character has no text of its own, and its bytes are not known here. */
+static void put_chat_token(nmlp_json_writer *w, const nmlp_reply_head *h, int32_t id, double logprob) {
+    nmlp_str text;
+    nmlp_str_init(&text);
+    token_text(&text, h, id);
+    nmlp_json_put_bytes(w, "token", nmlp_str_text(&text), text.len);
+    nmlp_json_put_number(w, "logprob", logprob);
+    if (strstr(nmlp_str_text(&text), "\xef\xbf\xbd")) {
+        nmlp_json_put_null(w, "bytes");
+    } else {
+        nmlp_json_begin_array(w, "bytes");
+        for (size_t i = 0; i < text.len; i++) nmlp_json_put_int(w, NULL, (unsigned char)text.data[i]);
+        nmlp_json_end_array(w);
+    }
+    nmlp_str_fini(&text);
+}
+
+static void put_chat_logprobs(nmlp_json_writer *w, const nmlp_reply_head *h, const nmlp_server_token *tokens,
+                              size_t n) {
+    nmlp_json_begin_object(w, "logprobs");
+    nmlp_json_begin_array(w, "content");
+    for (size_t i = 0; i < n; i++) {
+        nmlp_json_begin_object(w, NULL);
+        put_chat_token(w, h, tokens[i].id, tokens[i].logprob);
+        nmlp_json_begin_array(w, "top_logprobs");
+        for (int t = 0; t < tokens[i].n_top; t++) {
+            nmlp_json_begin_object(w, NULL);
+            put_chat_token(w, h, tokens[i].top[t].id, tokens[i].top[t].logprob);
+            nmlp_json_end_object(w);
+        }
+        nmlp_json_end_array(w);
+        nmlp_json_end_object(w);
+    }
+    nmlp_json_end_array(w);
+    nmlp_json_end_object(w);
+}
+
+/* {"text": logprob, …}: of tokens with the same text the likelier. */
+static void put_top(nmlp_json_writer *w, const nmlp_reply_head *h, const nmlp_server_token *token) {
+    nmlp_str text, seen;
+    nmlp_str_init(&text);
+    nmlp_str_init(&seen); /* texts so far, each between NULs */
+    nmlp_json_begin_object(w, NULL);
+    nmlp_str_putc(&seen, '\0');
+    for (int t = 0; t < token->n_top; t++) {
+        token_text(&text, h, token->top[t].id);
+        nmlp_str_putc(&text, '\0');
+        bool twice = false;
+        for (size_t at = 1; at < seen.len && !twice; at += strlen(seen.data + at) + 1)
+            twice = strcmp(seen.data + at, nmlp_str_text(&text)) == 0;
+        if (!twice) nmlp_json_put_number(w, nmlp_str_text(&text), token->top[t].logprob);
+        nmlp_str_append(&seen, text.data, text.len);
+    }
+    nmlp_json_end_object(w);
+    nmlp_str_fini(&seen);
+    nmlp_str_fini(&text);
+}
+
+/* The four lists of a completion; `offset` is the number of characters before the first token. */
+static int64_t put_text_logprobs(nmlp_json_writer *w, const nmlp_reply_head *h, const nmlp_server_token *tokens,
+                                 size_t n, int64_t offset) {
+    nmlp_str text;
+    nmlp_str_init(&text);
+    nmlp_json_begin_object(w, "logprobs");
+    nmlp_json_begin_array(w, "tokens");
+    for (size_t i = 0; i < n; i++) {
+        token_text(&text, h, tokens[i].id);
+        nmlp_json_put_bytes(w, NULL, nmlp_str_text(&text), text.len);
+    }
+    nmlp_json_end_array(w);
+    nmlp_json_begin_array(w, "token_logprobs");
+    for (size_t i = 0; i < n; i++) nmlp_json_put_number(w, NULL, tokens[i].logprob);
+    nmlp_json_end_array(w);
+    nmlp_json_begin_array(w, "top_logprobs");
+    for (size_t i = 0; i < n; i++) {
+        if (isnan(tokens[i].logprob)) {
+            nmlp_json_put_null(w, NULL);
+        } else {
+            put_top(w, h, &tokens[i]);
+        }
+    }
+    nmlp_json_end_array(w);
+    nmlp_json_begin_array(w, "text_offset");
+    for (size_t i = 0; i < n; i++) {
+        nmlp_json_put_int(w, NULL, offset);
+        token_text(&text, h, tokens[i].id);
+        offset += count_characters(&text);
+    }
+    nmlp_json_end_array(w);
+    nmlp_json_end_object(w);
+    nmlp_str_fini(&text);
+    return offset;
+}
+
+static int64_t put_logprobs(nmlp_json_writer *w, const nmlp_reply_head *h, const nmlp_server_token *tokens, size_t n,
+                            bool wanted, int64_t offset) {
+    if (!wanted) {
+        nmlp_json_put_null(w, "logprobs");
+    } else if (h->chat) {
+        put_chat_logprobs(w, h, tokens, n);
+    } else {
+        return put_text_logprobs(w, h, tokens, n, offset);
+    }
+    return offset;
+}
+
+/* ---- objects ---- */
+
+static void begin(nmlp_json_writer *w, nmlp_str *out, const nmlp_reply_head *h, bool chunk) {
+    nmlp_json_writer_init(w, out);
+    nmlp_json_begin_object(w, NULL);
+    nmlp_json_put_string(w, "id", h->id);
+    nmlp_json_put_string(w, "object",
+                         !h->chat ? "text_completion" : (chunk ? "chat.completion.chunk" : "chat.completion"));
+    nmlp_json_put_int(w, "created", h->created);
+    nmlp_json_put_string(w, "model", h->model);
+}
+
+static void put_usage(nmlp_json_writer *w, const nmlp_reply_usage *u) {
+    nmlp_json_begin_object(w, "usage");
+    nmlp_json_put_int(w, "prompt_tokens", u->prompt);
+    nmlp_json_put_int(w, "completion_tokens", u->completion);
+    nmlp_json_put_int(w, "total_tokens", u->prompt + u->completion);
+    nmlp_json_begin_object(w, "prompt_tokens_details");
+    nmlp_json_put_int(w, "cached_tokens", u->cached);
+    nmlp_json_end_object(w);
+    nmlp_json_end_object(w);
+}
+
+void nmlp_reply_whole(nmlp_str *out, const nmlp_reply_head *h, const nmlp_reply_choice *choices, int n,
+                      const nmlp_reply_usage *usage, bool logprobs) {
+    nmlp_json_writer w;
+    begin(&w, out, h, false);
+    nmlp_json_begin_array(&w, "choices");
+    for (int i = 0; i < n; i++) {
+        const nmlp_reply_choice *c = &choices[i];
+        nmlp_json_begin_object(&w, NULL);
+        nmlp_json_put_int(&w, "index", i);
+        if (h->chat) {
+            nmlp_json_begin_object(&w, "message");
+            nmlp_json_put_string(&w, "role", "assistant");
+            nmlp_json_put_bytes(&w, "content", nmlp_str_text(&c->text), c->text.len);
+            nmlp_json_end_object(&w);
+        } else {
+            nmlp_json_put_bytes(&w, "text", nmlp_str_text(&c->text), c->text.len);
+        }
+        (void)put_logprobs(&w, h, c->tokens, c->n_tokens, logprobs, 0);
+        nmlp_json_put_string(&w, "finish_reason", finish_reason(c->finish));
+        nmlp_json_end_object(&w);
+    }
+    nmlp_json_end_array(&w);
+    put_usage(&w, usage);
+    nmlp_json_end_object(&w);
+}
+
+/* ---- chunks ---- */
+
+static void put_delta(nmlp_json_writer *w, const nmlp_reply_head *h, const char *role, const char *text, size_t len) {
+    if (!h->chat) {
+        nmlp_json_put_bytes(w, "text", text ? text : "", len);
+        return;
+    }
+    nmlp_json_begin_object(w, "delta");
+    if (role) nmlp_json_put_string(w, "role", role);
+    if (text) nmlp_json_put_bytes(w, "content", text, len);
+    nmlp_json_end_object(w);
+}
+
+static void begin_chunk(nmlp_json_writer *w, nmlp_str *out, const nmlp_reply_head *h, int index) {
+    nmlp_str_puts(out, "data: ");
+    begin(w, out, h, true);
+    nmlp_json_begin_array(w, "choices");
+    nmlp_json_begin_object(w, NULL);
+    nmlp_json_put_int(w, "index", index);
+}
+
+static void end_chunk(nmlp_json_writer *w, nmlp_str *out, const char *finish) {
+    if (finish) {
+        nmlp_json_put_string(w, "finish_reason", finish);
+    } else {
+        nmlp_json_put_null(w, "finish_reason");
+    }
+    nmlp_json_end_object(w);
+    nmlp_json_end_array(w);
+    nmlp_json_end_object(w);
+    nmlp_str_puts(out, "\n\n");
+}
+
+/* A chat's answer begins with its role. */
+static void begin_choice(nmlp_str *out, const nmlp_reply_head *h, int index, nmlp_reply_choice *c) {
+    nmlp_json_writer w;
+    if (c->begun) return;
+    c->begun = true;
+    if (!h->chat) return;
+    begin_chunk(&w, out, h, index);
+    put_delta(&w, h, "assistant", "", 0);
+    nmlp_json_put_null(&w, "logprobs");
+    end_chunk(&w, out, NULL);
+}
+
+void nmlp_reply_chunk(nmlp_str *out, const nmlp_reply_head *h, int index, nmlp_reply_choice *c,
+                      const nmlp_job_event *event, bool logprobs) {
+    nmlp_json_writer w;
+    begin_choice(out, h, index, c);
+    if (!event->text.len && !(logprobs && event->n_tokens)) return;
+    begin_chunk(&w, out, h, index);
+    put_delta(&w, h, NULL, nmlp_str_text(&event->text), event->text.len);
+    c->text_offset = put_logprobs(&w, h, event->tokens, event->n_tokens, logprobs, c->text_offset);
+    end_chunk(&w, out, NULL);
+}
+
+void nmlp_reply_chunk_end(nmlp_str *out, const nmlp_reply_head *h, int index, nmlp_reply_choice *c,
+                          nmlp_finish finish) {
+    nmlp_json_writer w;
+    begin_choice(out, h, index, c);
+    begin_chunk(&w, out, h, index);
+    put_delta(&w, h, NULL, NULL, 0);
+    nmlp_json_put_null(&w, "logprobs");
+    end_chunk(&w, out, finish_reason(finish));
+}
+
+void nmlp_reply_chunk_usage(nmlp_str *out, const nmlp_reply_head *h, const nmlp_reply_usage *usage) {
+    nmlp_json_writer w;
+    nmlp_str_puts(out, "data: ");
+    begin(&w, out, h, true);
+    nmlp_json_begin_array(&w, "choices");
+    nmlp_json_end_array(&w);
+    put_usage(&w, usage);
+    nmlp_json_end_object(&w);
+    nmlp_str_puts(out, "\n\n");
+}
+
+/* ---- errors ---- */
+
+int nmlp_reply_status(nmlp_status st) {
+    switch (st) {
+    case NMLP_OK: return 200;
+    case NMLP_E_ARG:
+    case NMLP_E_FORMAT:
+    case NMLP_E_LIMIT:
+    case NMLP_E_UNSUPPORTED: return 400;
+    case NMLP_E_INTERRUPTED: return 503;
+    default: return 500;
+    }
+}
+
+void nmlp_reply_error(nmlp_str *out, int status, const nmlp_err *err) {
+    nmlp_json_writer w;
+    nmlp_json_writer_init(&w, out);
+    nmlp_json_begin_object(&w, NULL);
+    nmlp_json_begin_object(&w, "error");
+    nmlp_json_put_string(&w, "message", err->message);
+    nmlp_json_put_string(&w, "type",
+                         status == 401   ? "authentication_error"
+                         : status == 429 ? "rate_limit_error"
+                         : status < 500  ? "invalid_request_error"
+                                         : "server_error");
+    if (err->field[0]) {
+        nmlp_json_put_string(&w, "param", err->field);
+    } else {
+        nmlp_json_put_null(&w, "param");
+    }
+    nmlp_json_put_int(&w, "code", status);
+    nmlp_json_end_object(&w);
+    nmlp_json_end_object(&w);
+}

@@ -1,0 +1,285 @@
+#include "server/request.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+/* Fields that are read, and those that change nothing here. */
+static const char *const known[] = {"model",
+                                    "messages",
+                                    "prompt",
+                                    "stream",
+                                    "stream_options",
+                                    "max_tokens",
+                                    "max_completion_tokens",
+                                    "temperature",
+                                    "top_p",
+                                    "top_k",
+                                    "min_p",
+                                    "seed",
+                                    "n",
+                                    "stop",
+                                    "logprobs",
+                                    "top_logprobs",
+                                    "echo",
+                                    "ignore_eos",
+                                    "repetition_penalty",
+                                    "user",
+                                    "store",
+                                    "metadata",
+                                    "logit_bias",
+                                    "presence_penalty",
+                                    "frequency_penalty",
+                                    "response_format",
+                                    "tools",
+                                    "tool_choice",
+                                    "best_of",
+                                    "suffix",
+                                    "parallel_tool_calls",
+                                    "chat_template_kwargs",
+                                    NULL};
+
+static nmlp_status wrong(nmlp_err *err, const char *field, const char *expected) {
+    return nmlp_fail_field(err, NMLP_E_ARG, field, "must be %s", expected);
+}
+
+static nmlp_status read_bool(const nmlp_json *object, const char *key, bool *out, nmlp_err *err) {
+    const nmlp_json *value = nmlp_json_get(object, key);
+    if (nmlp_json_is_null(value)) return NMLP_OK;
+    if (!nmlp_json_is_bool(value)) return wrong(err, key, "true or false");
+    *out = nmlp_json_bool(value);
+    return NMLP_OK;
+}
+
+static nmlp_status read_number(const nmlp_json *object, const char *key, double *out, nmlp_err *err) {
+    const nmlp_json *value = nmlp_json_get(object, key);
+    if (nmlp_json_is_null(value)) return NMLP_OK;
+    if (!nmlp_json_is_number(value)) return wrong(err, key, "a number");
+    *out = nmlp_json_number(value);
+    return NMLP_OK;
+}
+
+static nmlp_status read_int(const nmlp_json *object, const char *key, int64_t min, int64_t max, int64_t *out,
+                            nmlp_err *err) {
+    const nmlp_json *value = nmlp_json_get(object, key);
+    if (nmlp_json_is_null(value)) return NMLP_OK;
+    if (!nmlp_json_int_in(value, min, max, out))
+        return nmlp_fail_field(err, NMLP_E_ARG, key, "must be a whole number from %lld to %lld", (long long)min,
+                               (long long)max);
+    return NMLP_OK;
+}
+
+/* ---- prompts ---- */
+
+nmlp_status nmlp_request_ids(int32_t **ids, size_t *n, const nmlp_json *array, const char *field, nmlp_err *err) {
+    size_t at = 0;
+    *n = nmlp_json_count(array);
+    *ids = nmlp_mem_new(*n ? *n : 1, sizeof **ids, err);
+    if (!*ids) return NMLP_E_NOMEM;
+    for (const nmlp_json *v = nmlp_json_first(array); v; v = nmlp_json_next(v)) {
+        int64_t id;
+        if (!nmlp_json_int_in(v, 0, INT32_MAX, &id))
+            return nmlp_fail_field(err, NMLP_E_ARG, field, "holds something that is not a token id at place %zu", at);
+        (*ids)[at++] = (int32_t)id;
+    }
+    return NMLP_OK;
+}
+
+static nmlp_status read_one_prompt(nmlp_completion_request *r, const nmlp_json *value, nmlp_err *err) {
+    int at = r->n_prompts++; /* counted first, so that it is released whatever happens */
+    nmlp_text_prompt *p = &r->prompts[at];
+    if (nmlp_json_is_string(value)) {
+        p->text = nmlp_json_string(value);
+        p->len = strlen(p->text);
+    } else if (nmlp_json_is_array(value)) {
+        NMLP_RETURN_IF_FAILED(nmlp_request_ids(&r->ids[at], &p->n_ids, value, "prompt", err));
+        p->ids = r->ids[at];
+    } else {
+        return wrong(err, "prompt", "a string, a list of strings, a list of token ids or a list of such lists");
+    }
+    return NMLP_OK;
+}
+
+static nmlp_status read_prompts(nmlp_completion_request *r, nmlp_err *err) {
+    const nmlp_json *prompt = nmlp_json_get(r->doc.root, "prompt"), *first;
+    if (nmlp_json_is_null(prompt)) return nmlp_fail_field(err, NMLP_E_ARG, "prompt", "is missing");
+    bool several = nmlp_json_is_array(prompt) && (first = nmlp_json_first(prompt)) && !nmlp_json_is_number(first);
+    size_t n = several ? nmlp_json_count(prompt) : 1;
+    if (n > NMLP_CHOICES_PER_REQUEST_MAX)
+        return nmlp_fail_field(err, NMLP_E_ARG, "prompt", "holds %zu texts; %d are taken", n,
+                               NMLP_CHOICES_PER_REQUEST_MAX);
+    r->prompts = nmlp_mem_new(n, sizeof *r->prompts, err);
+    r->ids = nmlp_mem_new(n, sizeof *r->ids, err);
+    if (!r->prompts || !r->ids) return NMLP_E_NOMEM;
+    if (!several) return read_one_prompt(r, prompt, err);
+    for (const nmlp_json *v = nmlp_json_first(prompt); v; v = nmlp_json_next(v))
+        NMLP_RETURN_IF_FAILED(read_one_prompt(r, v, err));
+    return NMLP_OK;
+}
+
+/* A string, or a list of parts {"type": "text", "text": …} that are put together. */
+static nmlp_status read_content(nmlp_completion_request *r, size_t i, const nmlp_json *content, nmlp_err *err) {
+    if (nmlp_json_is_string(content)) {
+        r->messages[i].content = nmlp_json_string(content);
+        return NMLP_OK;
+    }
+    if (!nmlp_json_is_array(content))
+        return nmlp_fail_field(err, NMLP_E_ARG, "messages", "[%zu].content must be a string or a list of parts", i);
+    for (const nmlp_json *part = nmlp_json_first(content); part; part = nmlp_json_next(part)) {
+        const nmlp_json *type = nmlp_json_get(part, "type"), *text = nmlp_json_get(part, "text");
+        if (strcmp(nmlp_json_string(type), "text") != 0 || !nmlp_json_is_string(text))
+            return nmlp_fail_field(err, NMLP_E_ARG, "messages",
+                                   "[%zu].content has a part of type \"%s\"; only text is "
+                                   "taken",
+                                   i, nmlp_json_string(type));
+        nmlp_str_puts(&r->texts[i], nmlp_json_string(text));
+    }
+    r->messages[i].content = nmlp_str_text(&r->texts[i]);
+    return nmlp_str_status(&r->texts[i], err);
+}
+
+static nmlp_status read_messages(nmlp_completion_request *r, nmlp_err *err) {
+    const nmlp_json *messages = nmlp_json_get(r->doc.root, "messages");
+    size_t n = nmlp_json_is_array(messages) ? nmlp_json_count(messages) : 0;
+    if (n == 0) return wrong(err, "messages", "a list of at least one message");
+    r->messages = nmlp_mem_new(n, sizeof *r->messages, err);
+    r->texts = nmlp_mem_new(n, sizeof *r->texts, err);
+    if (!r->messages || !r->texts) return NMLP_E_NOMEM;
+    for (const nmlp_json *m = nmlp_json_first(messages); m; m = nmlp_json_next(m)) {
+        const char *role = nmlp_json_string(nmlp_json_get(m, "role"));
+        size_t i = r->n_messages++;
+        if (strcmp(role, "developer") == 0) role = "system"; /* its newer name */
+        if (strcmp(role, "system") != 0 && strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0)
+            return nmlp_fail_field(err, NMLP_E_ARG, "messages",
+                                   "[%zu].role is \"%s\"; it must be system, user or assistant", i, role);
+        r->messages[i].role = role;
+        NMLP_RETURN_IF_FAILED(read_content(r, i, nmlp_json_get(m, "content"), err));
+    }
+    r->n_prompts = 1;
+    return NMLP_OK;
+}
+
+/* ---- the rest ---- */
+
+static nmlp_status read_stop(nmlp_completion_request *r, nmlp_err *err) {
+    const nmlp_json *stop = nmlp_json_get(r->doc.root, "stop");
+    if (nmlp_json_is_null(stop)) return NMLP_OK;
+    if (nmlp_json_is_string(stop)) r->stop[r->n_stop++] = nmlp_json_string(stop);
+    for (const nmlp_json *v = nmlp_json_is_array(stop) ? nmlp_json_first(stop) : NULL; v; v = nmlp_json_next(v)) {
+        if (r->n_stop == NMLP_STOP_STRINGS_MAX)
+            return nmlp_fail_field(err, NMLP_E_ARG, "stop", "holds too many strings; %d are taken",
+                                   NMLP_STOP_STRINGS_MAX);
+        if (!nmlp_json_is_string(v)) return wrong(err, "stop", "a string or a list of strings");
+        r->stop[r->n_stop++] = nmlp_json_string(v);
+    }
+    if (!nmlp_json_is_string(stop) && !nmlp_json_is_array(stop)) return wrong(err, "stop", "a string or a list");
+    for (size_t i = 0; i < r->n_stop; i++)
+        if (!r->stop[i][0]) return wrong(err, "stop", "without empty strings");
+    return NMLP_OK;
+}
+
+static nmlp_status read_logprobs(nmlp_completion_request *r, bool chat, nmlp_err *err) {
+    int64_t n = -1;
+    if (chat) {
+        NMLP_RETURN_IF_FAILED(read_bool(r->doc.root, "logprobs", &r->logprobs, err));
+        NMLP_RETURN_IF_FAILED(read_int(r->doc.root, "top_logprobs", 0, NMLP_TOP_LOGPROBS_MAX, &n, err));
+        if (n > 0 && !r->logprobs)
+            return nmlp_fail_field(err, NMLP_E_ARG, "top_logprobs", "needs `logprobs` to be true");
+    } else {
+        NMLP_RETURN_IF_FAILED(read_int(r->doc.root, "logprobs", 0, NMLP_TOP_LOGPROBS_MAX, &n, err));
+        r->logprobs = n >= 0;
+    }
+    r->n_top = n > 0 ? (int)n : 0;
+    return NMLP_OK;
+}
+
+static nmlp_status read_sampling(nmlp_completion_request *r, nmlp_err *err) {
+    const nmlp_json *o = r->doc.root;
+    nmlp_sampling *s = &r->sampling;
+    int64_t seed = -1;
+    NMLP_RETURN_IF_FAILED(read_number(o, "temperature", &s->temperature, err));
+    NMLP_RETURN_IF_FAILED(read_number(o, "top_p", &s->top_p, err));
+    NMLP_RETURN_IF_FAILED(read_number(o, "min_p", &s->min_p, err));
+    NMLP_RETURN_IF_FAILED(read_number(o, "repetition_penalty", &s->repetition_penalty, err));
+    NMLP_RETURN_IF_FAILED(read_int(o, "top_k", -1, INT32_MAX, &s->top_k, err));
+    if (s->top_k < 0) s->top_k = 0; /* vLLM's "all" */
+    NMLP_RETURN_IF_FAILED(read_int(o, "seed", INT64_MIN / 1024, INT64_MAX / 1024, &seed, err));
+    if (!nmlp_json_is_null(nmlp_json_get(o, "seed"))) s->seed = (uint64_t)seed;
+    return nmlp_sampling_check(s, err);
+}
+
+/* What is understood and not done is refused: a silent no would be a wrong answer. */
+static nmlp_status refuse_unsupported(const nmlp_json *o, nmlp_err *err) {
+    double presence = 0, frequency = 0;
+    int64_t best_of = 1;
+    const nmlp_json *bias = nmlp_json_get(o, "logit_bias"), *tools = nmlp_json_get(o, "tools"),
+                    *format = nmlp_json_get(o, "response_format");
+    const char *type = nmlp_json_string(nmlp_json_get(format, "type"));
+    NMLP_RETURN_IF_FAILED(read_number(o, "presence_penalty", &presence, err));
+    NMLP_RETURN_IF_FAILED(read_number(o, "frequency_penalty", &frequency, err));
+    NMLP_RETURN_IF_FAILED(read_int(o, "best_of", 1, NMLP_CHOICES_PER_REQUEST_MAX, &best_of, err));
+    const char *field = presence != 0                                        ? "presence_penalty"
+                        : frequency != 0                                     ? "frequency_penalty"
+                        : best_of != 1                                       ? "best_of"
+                        : nmlp_json_count(bias) > 0                          ? "logit_bias"
+                        : nmlp_json_count(tools) > 0                         ? "tools"
+                        : !nmlp_json_is_null(nmlp_json_get(o, "suffix"))     ? "suffix"
+                        : !nmlp_json_is_null(format) && strcmp(type, "text") ? "response_format"
+                                                                             : NULL;
+    return field ? nmlp_fail_field(err, NMLP_E_UNSUPPORTED, field, "is not supported by this server") : NMLP_OK;
+}
+
+static void note_unknown(nmlp_completion_request *r) {
+    for (const nmlp_json *m = nmlp_json_first(r->doc.root); m; m = nmlp_json_next(m)) {
+        size_t i = 0;
+        while (known[i] && strcmp(known[i], nmlp_json_key(m)) != 0) i++;
+        if (known[i]) continue;
+        if (r->ignored.len) nmlp_str_putc(&r->ignored, ',');
+        nmlp_str_puts(&r->ignored, nmlp_json_key(m));
+    }
+}
+
+static nmlp_status read_rest(nmlp_completion_request *r, bool chat, nmlp_err *err) {
+    const nmlp_json *o = r->doc.root;
+    int64_t n = 1;
+    NMLP_RETURN_IF_FAILED(refuse_unsupported(o, err));
+    NMLP_RETURN_IF_FAILED(read_bool(o, "stream", &r->stream, err));
+    NMLP_RETURN_IF_FAILED(read_bool(nmlp_json_get(o, "stream_options"), "include_usage", &r->include_usage, err));
+    NMLP_RETURN_IF_FAILED(read_bool(o, "ignore_eos", &r->ignore_eos, err));
+    if (!chat) NMLP_RETURN_IF_FAILED(read_bool(o, "echo", &r->echo, err));
+    NMLP_RETURN_IF_FAILED(read_int(o, "max_tokens", r->echo ? 0 : 1, INT32_MAX, &r->max_new, err));
+    if (chat) NMLP_RETURN_IF_FAILED(read_int(o, "max_completion_tokens", 1, INT32_MAX, &r->max_new, err));
+    NMLP_RETURN_IF_FAILED(read_int(o, "n", 1, NMLP_CHOICES_PER_REQUEST_MAX, &n, err));
+    r->n = (int)n;
+    if (r->n * r->n_prompts > NMLP_CHOICES_PER_REQUEST_MAX)
+        return nmlp_fail_field(err, NMLP_E_ARG, "n", "times the prompts is %d; %d answers are given",
+                               r->n * r->n_prompts, NMLP_CHOICES_PER_REQUEST_MAX);
+    NMLP_RETURN_IF_FAILED(read_logprobs(r, chat, err));
+    NMLP_RETURN_IF_FAILED(read_sampling(r, err));
+    return read_stop(r, err);
+}
+
+nmlp_status nmlp_completion_request_read(nmlp_completion_request *r, bool chat, const char *body, size_t len,
+                                         uint64_t seed, nmlp_err *err) {
+    *r = (nmlp_completion_request){.n = 1, .max_new = chat ? -1 : 16, .sampling = nmlp_sampling_greedy()};
+    nmlp_str_init(&r->ignored);
+    r->sampling.temperature = 1;
+    r->sampling.seed = seed;
+    NMLP_RETURN_IF_FAILED(nmlp_json_parse(&r->doc, body, len, "body", err));
+    if (!nmlp_json_is_object(r->doc.root)) return nmlp_fail(err, NMLP_E_ARG, "the body must be a JSON object");
+    NMLP_RETURN_IF_FAILED(chat ? read_messages(r, err) : read_prompts(r, err));
+    note_unknown(r);
+    return read_rest(r, chat, err);
+}
+
+void nmlp_completion_request_fini(nmlp_completion_request *r) {
+    for (size_t i = 0; r->texts && i < r->n_messages; i++) nmlp_str_fini(&r->texts[i]);
+    for (int i = 0; r->ids && r->prompts && i < r->n_prompts; i++) nmlp_mem_free(r->ids[i]);
+    nmlp_mem_free(r->texts);
+    nmlp_mem_free(r->messages);
+    nmlp_mem_free(r->ids);
+    nmlp_mem_free(r->prompts);
+    nmlp_str_fini(&r->ignored);
+    nmlp_json_free(&r->doc);
+}

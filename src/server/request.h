@@ -1,0 +1,46 @@
+/* Bodies of requests in OpenAI's format: what is asked for, checked. Errors name the field at fault. */
+#ifndef NMLP_SERVER_REQUEST_H
+#define NMLP_SERVER_REQUEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/json.h"
+#include "base/str.h"
+#include "service/text_session.h"
+
+enum { NMLP_CHOICES_PER_REQUEST_MAX = 128 };
+
+/* Strings point into `doc` or `texts`. */
+typedef struct nmlp_completion_request {
+    nmlp_json_doc doc;
+    nmlp_chat_message *messages; /* of a chat; NULL: prompts */
+    size_t n_messages;
+    nmlp_str *texts; /* [n_messages] contents that came in parts */
+    nmlp_text_prompt *prompts;
+    int32_t **ids; /* [n_prompts] of prompts that came as ids */
+    int n_prompts; /* 1 for a chat */
+    int n;         /* choices of each prompt */
+    bool stream, include_usage;
+    bool echo;
+    bool logprobs;
+    int n_top;
+    bool ignore_eos;
+    int64_t max_new; /* -1: what the context leaves */
+    nmlp_sampling sampling;
+    const char *stop[NMLP_STOP_STRINGS_MAX];
+    size_t n_stop;
+    nmlp_str ignored; /* names of fields nobody here knows, with commas */
+} nmlp_completion_request;
+
+/* Takes a body of /v1/chat/completions or /v1/completions. `seed` is used where the body has none. To be released
+ * whatever the status. */
+nmlp_status nmlp_completion_request_read(nmlp_completion_request *request, bool chat, const char *body, size_t len,
+                                         uint64_t seed, nmlp_err *err);
+void nmlp_completion_request_fini(nmlp_completion_request *request);
+
+/* Token ids of a JSON array into a new array (free with nmlp_mem_free). */
+nmlp_status nmlp_request_ids(int32_t **ids, size_t *n, const nmlp_json *array, const char *field, nmlp_err *err);
+
+#endif

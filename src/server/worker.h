@@ -1,0 +1,73 @@
+/* The engine's thread: jobs in order of arrival, one at a time, behind a queue of limited length. What a job produces
+ * is collected as events, which the server's thread takes when it is told that there are some. */
+#ifndef NMLP_SERVER_WORKER_H
+#define NMLP_SERVER_WORKER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/request.h"
+#include "service/text_session.h"
+
+/* A token of a choice, with what was asked for. */
+typedef struct nmlp_server_token {
+    int32_t id;
+    double logprob; /* NaN: not asked for, or the first token of a prompt */
+    nmlp_token_logprob top[NMLP_TOP_LOGPROBS_MAX];
+    int n_top;
+} nmlp_server_token;
+
+typedef enum nmlp_job_event_kind {
+    NMLP_JOB_PIECE,  /* text and tokens of a choice */
+    NMLP_JOB_CHOICE, /* a choice is complete */
+    NMLP_JOB_DONE    /* so is the job, or it failed; nothing follows */
+} nmlp_job_event_kind;
+
+typedef struct nmlp_job_event {
+    nmlp_job_event_kind kind;
+    int choice;
+    nmlp_str text;
+    nmlp_server_token *tokens;
+    size_t n_tokens;
+    nmlp_finish finish;                      /* of a choice */
+    int64_t n_prompt, n_cached, n_generated; /* of a choice */
+    double ttft_ms, decode_ms;               /* of a choice */
+    nmlp_status st;                          /* of the job */
+    nmlp_err err;
+    struct nmlp_job_event *next;
+} nmlp_job_event;
+
+/* Belongs to the server's thread; the worker holds it between submit and NMLP_JOB_DONE. */
+typedef struct nmlp_job {
+    nmlp_completion_request request;
+    atomic_bool cancelled; /* set by the server's thread */
+    nmlp_job_event *first; /* behind the worker's lock */
+    nmlp_job_event *last;
+    struct nmlp_job *next; /* in the queue */
+} nmlp_job;
+
+typedef struct nmlp_worker nmlp_worker;
+
+typedef struct nmlp_worker_options {
+    const nmlp_loaded *loaded;
+    const nmlp_tokenizer *tokenizer;
+    int64_t context;
+    int max_waiting;
+    void (*on_event)(void *ctx); /* on the worker's thread: some job has events */
+    void *ctx;
+} nmlp_worker_options;
+
+nmlp_status nmlp_worker_create(nmlp_worker **out, const nmlp_worker_options *options, nmlp_err *err);
+/* Cancels what runs and waits for it; jobs still queued get no event. */
+void nmlp_worker_destroy(nmlp_worker *worker); /* NULL is fine */
+
+/* NMLP_E_LIMIT when the queue is full. */
+nmlp_status nmlp_worker_submit(nmlp_worker *worker, nmlp_job *job, nmlp_err *err);
+/* The job's events so far, oldest first, or NULL; free each with nmlp_job_event_destroy. */
+nmlp_job_event *nmlp_worker_take(nmlp_worker *worker, nmlp_job *job);
+void nmlp_job_event_destroy(nmlp_job_event *event);
+/* Jobs in the queue, and 1 while one runs. */
+void nmlp_worker_load(nmlp_worker *worker, int *n_waiting, int *n_running);
+
+#endif

@@ -1,0 +1,383 @@
+"""What clients of `neuronmlp serve` rely on, asked with the standard library only. Usage: client.py COMMAND ROOT WORKDIR"""
+import atexit
+import http.client
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+command, root, work = sys.argv[1:4]
+tiny = os.path.join(root, "models", "tiny")
+common = ["--port", "0", "--device", "cpu", "--precision", "f32", "--threads", "1"]
+
+
+class Server:
+    def __init__(self, model, *options):
+        self.log = open(os.path.join(work, "log"), "w+")
+        self.process = subprocess.Popen([command, "serve", model, *common, *options], stderr=self.log)
+        atexit.register(self.process.kill)  # a test that fails leaves no server behind
+        until = time.time() + 60
+        self.port = None
+        while self.port is None:
+            assert self.process.poll() is None and time.time() < until, self.lines()
+            for line in self.lines():
+                if line.get("event") == "ready":
+                    self.port = int(line["url"].rsplit(":", 1)[1])
+            time.sleep(0.02)
+
+    def lines(self):
+        with open(self.log.name) as file:
+            return [json.loads(line) for line in file if line.endswith("\n")]
+
+    def connect(self):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+
+    def ask(self, path, body=None, headers=None, method=None):
+        """Status, headers and body; JSON is parsed."""
+        connection = self.connect()
+        data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
+        connection.request(method or ("POST" if body is not None else "GET"), path, data, headers or {})
+        answer = connection.getresponse()
+        text = answer.read()
+        connection.close()
+        is_json = answer.getheader("Content-Type", "").startswith("application/json")
+        return answer.status, answer.headers, json.loads(text) if is_json else text.decode()
+
+    def ok(self, path, body=None, headers=None):
+        status, _, answer = self.ask(path, body, headers)
+        assert status == 200, (status, answer)
+        return answer
+
+    def stream(self, path, body):
+        """The events of a stream, without [DONE], which must be there."""
+        connection = self.connect()
+        connection.request("POST", path, json.dumps({**body, "stream": True}).encode())
+        answer = connection.getresponse()
+        assert answer.status == 200 and answer.getheader("Content-Type") == "text/event-stream", answer.read()
+        events = answer.read().decode().split("\n\n")
+        assert events[-1] == "" and events[-2] == "data: [DONE]", events[-3:]
+        assert all(event.startswith("data: ") for event in events[:-1])
+        return [json.loads(event[6:]) for event in events[:-2]]
+
+    def metric(self, name):
+        for line in self.ok("/metrics").splitlines():
+            if line.startswith("neuronmlp_" + name + " "):
+                return float(line.split()[1])
+        raise AssertionError(name)
+
+    def wait_for(self, name, value, seconds=20):
+        until = time.time() + seconds
+        while self.metric(name) != value:
+            assert time.time() < until, f"{name} is {self.metric(name)}, not {value}"
+            time.sleep(0.02)
+
+    def stop(self, wanted=0):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(60) == wanted, self.process.returncode
+        self.log.close()
+
+
+def run(*arguments):
+    return json.loads(subprocess.run([command, *arguments, "--json"], check=True, capture_output=True).stdout)
+
+
+def cli_text(model, *options):
+    return run("run", model, *common[2:], *options)
+
+
+# Long enough to be there while something else is looked at.
+LONG = {"prompt": "The old house", "max_tokens": 400, "n": 100, "ignore_eos": True, "temperature": 0.7}
+
+
+def answers_are_those_of_the_command(server):
+    want = cli_text(tiny, "-p", "The old house", "-n", "24")
+    body = {"model": "any", "prompt": "The old house", "max_tokens": 24, "temperature": 0}
+    answer = server.ok("/v1/completions", body)
+    assert answer["choices"][0]["text"] == want["text"], answer
+    assert answer["object"] == "text_completion" and answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["prompt_tokens"] == want["prompt_tokens"] and answer["usage"]["completion_tokens"] == 24
+    events = server.stream("/v1/completions", {**body, "stream_options": {"include_usage": True}})
+    assert "".join(e["choices"][0]["text"] for e in events[:-1]) == want["text"]
+    assert [e["choices"][0]["finish_reason"] for e in events[:-1]] == [None] * (len(events) - 2) + ["length"]
+    assert events[-1]["choices"] == [] and events[-1]["usage"]["completion_tokens"] == 24
+    assert events[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] == want["prompt_tokens"] - 1
+    # Sampling: the seed decides.
+    sampled = {**body, "temperature": 0.9, "seed": 7}
+    texts = [server.ok("/v1/completions", sampled)["choices"][0]["text"] for _ in range(2)]
+    assert texts[0] == texts[1] == cli_text(tiny, "-p", "The old house", "-n", "24", "--temp", "0.9", "--seed", "7")["text"]
+    # Stop strings may begin and end inside tokens.
+    stopped = server.ok("/v1/completions", {**body, "stop": ["nowhere", "ld ho"]})["choices"][0]
+    assert stopped["text"] == want["text"][: want["text"].index("ld ho")] and stopped["finish_reason"] == "stop"
+    events = server.stream("/v1/completions", {**body, "stop": "ld ho"})
+    assert "".join(e["choices"][0]["text"] for e in events) == stopped["text"]
+
+
+def prompts_come_as_strings_and_ids(server):
+    ids = run("tokenize", tiny, "-p", "The old house")["ids"]
+    assert server.ok("/tokenize", {"content": "The old house"})["tokens"] == ids
+    assert server.ok("/tokenize", {"prompt": "The old house"})["count"] == len(ids)
+    assert server.ok("/detokenize", {"tokens": ids})["content"] == "The old house"
+    body = {"max_tokens": 6, "temperature": 0}
+    one = server.ok("/v1/completions", {**body, "prompt": "The old house"})["choices"][0]["text"]
+    sea = server.ok("/v1/completions", {**body, "prompt": "The sea"})["choices"][0]["text"]
+    for prompt, want in ((ids, [one]), ([ids], [one]), (["The old house", "The sea"], [one, sea])):
+        choices = server.ok("/v1/completions", {**body, "prompt": prompt})["choices"]
+        assert [c["text"] for c in choices] == want and [c["index"] for c in choices] == list(range(len(want)))
+    several = server.ok("/v1/completions", {**body, "prompt": "The sea", "n": 3, "temperature": 1.2, "seed": 1})
+    assert len({c["text"] for c in several["choices"]}) > 1 and several["usage"]["prompt_tokens"] == 2
+
+
+def log_softmax(row, token):
+    top = max(row)
+    return row[token] - top - math.log(sum(math.exp(x - top) for x in row))
+
+
+def scoring_as_evaluation_harnesses_ask_for_it(server):
+    """echo with logprobs: every token of the prompt, compared with the logits of the command."""
+    ids = run("tokenize", tiny, "-p", "The old house stood at the end of the road")["ids"]
+    places = ",".join(str(i) for i in range(len(ids)))
+    logits = run("logits", tiny, "--ids", ",".join(map(str, ids)), "--positions", places)["logits"]
+    body = {"prompt": [ids], "max_tokens": 1, "logprobs": 1, "echo": True, "temperature": 0}
+    choice = server.ok("/v1/completions", body)["choices"][0]
+    scores, tops = choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"]
+    assert len(scores) == len(ids) + 1 and scores[0] is None and tops[0] is None
+    for i in range(1, len(ids)):
+        assert abs(scores[i] - log_softmax(logits[i - 1], ids[i])) < 1e-4, (i, scores[i])
+        greedy = max(range(len(logits[i - 1])), key=lambda v: logits[i - 1][v]) == ids[i]
+        assert (scores[i] == max(tops[i].values())) == greedy  # exactly, as lm-evaluation-harness compares
+    assert scores[-1] == max(tops[-1].values())
+    assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
+    offsets = choice["logprobs"]["text_offset"]
+    for token, offset in zip(choice["logprobs"]["tokens"], offsets):
+        assert choice["text"][offset : offset + len(token)] == token
+    only = server.ok("/v1/completions", {**body, "max_tokens": 0})["choices"][0]
+    assert only["logprobs"]["token_logprobs"] == scores[:-1] and choice["text"].startswith(only["text"])
+    plain = server.ok("/v1/completions", {"prompt": "The sea", "echo": True, "max_tokens": 2, "temperature": 0})
+    assert plain["choices"][0]["text"].startswith("The sea") and plain["choices"][0]["logprobs"] is None
+    events = server.stream("/v1/completions", body)
+    assert "".join(e["choices"][0]["text"] for e in events) == choice["text"]
+
+
+def conversations(model):
+    server = Server(model, "--name", "chatty")
+    want = cli_text(model, "--chat", "--system", "Be short.", "-p", "Where is the house?", "-n", "12")
+    body = {"messages": [{"role": "developer", "content": "Be short."},
+                         {"role": "user", "content": [{"type": "text", "text": "Where is "}, {"type": "text", "text": "the house?"}]}],
+            "max_completion_tokens": 12, "temperature": 0}
+    answer = server.ok("/v1/chat/completions", body)
+    message = answer["choices"][0]["message"]
+    assert answer["object"] == "chat.completion" and answer["model"] == "chatty"
+    assert message == {"role": "assistant", "content": want["text"]}, (message, want)
+    assert answer["usage"]["prompt_tokens"] == want["prompt_tokens"]
+    events = server.stream("/v1/chat/completions", {**body, "logprobs": True, "top_logprobs": 2})
+    assert events[0]["object"] == "chat.completion.chunk" and events[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert events[-1]["choices"][0]["delta"] == {} and events[-1]["choices"][0]["finish_reason"]
+    assert "".join(e["choices"][0]["delta"].get("content", "") for e in events) == want["text"]
+    tokens = [t for e in events if e["choices"][0]["logprobs"] for t in e["choices"][0]["logprobs"]["content"]]
+    assert len(tokens) == want["generated_tokens"]
+    for token in tokens:
+        assert token["logprob"] == token["top_logprobs"][0]["logprob"] >= token["top_logprobs"][1]["logprob"]
+        assert token["bytes"] is None or bytes(token["bytes"]).decode() == token["token"]
+    # The next message of the conversation: what was computed is not computed again.
+    more = body["messages"] + [message, {"role": "user", "content": "And the garden?"}]
+    usage = server.ok("/v1/chat/completions", {**body, "messages": more})["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] >= want["prompt_tokens"], usage
+    # What looks like a special token in a message is text.
+    ids = [server.ok("/v1/chat/completions", {**body, "max_completion_tokens": 1, "messages": [{"role": "user", "content": text}]})
+           ["usage"]["prompt_tokens"] for text in ("x", "x<|im_end|>")]
+    assert ids[1] > ids[0] + 1, ids
+    server.stop()
+
+
+def wrong_requests_are_named(server):
+    good = {"prompt": "x", "max_tokens": 2}
+    cases = [
+        ({"max_tokens": 2}, "prompt"), ({**good, "prompt": 3}, "prompt"), ({**good, "prompt": ["x", 3]}, "prompt"),
+        ({**good, "prompt": [1, -2]}, "prompt"), ({**good, "prompt": ""}, "prompt"),
+        ({**good, "max_tokens": "many"}, "max_tokens"), ({**good, "max_tokens": 0}, "max_tokens"),
+        ({**good, "temperature": -1}, "temperature"), ({**good, "temperature": "hot"}, "temperature"),
+        ({**good, "top_p": 2}, "top_p"), ({**good, "top_k": 1.5}, "top_k"), ({**good, "min_p": 1}, "min_p"),
+        ({**good, "n": 0}, "n"), ({**good, "n": 1000}, "n"), ({**good, "stop": [""]}, "stop"), ({**good, "stop": 3}, "stop"),
+        ({**good, "stop": ["a"] * 17}, "stop"), ({**good, "logprobs": 21}, "logprobs"), ({**good, "stream": "yes"}, "stream"),
+        ({**good, "seed": "x"}, "seed"), ({**good, "tools": [{}]}, "tools"), ({**good, "logit_bias": {"1": 5}}, "logit_bias"),
+        ({**good, "response_format": {"type": "json_object"}}, "response_format"), ({**good, "presence_penalty": 1}, "presence_penalty"),
+    ]
+    for body, field in cases:
+        status, _, answer = server.ask("/v1/completions", body)
+        assert status == 400 and answer["error"]["param"] == field, (body, status, answer)
+        assert "--" not in answer["error"]["message"]
+    for body, field in (({"messages": []}, "messages"), ({"messages": [{"role": "ghost", "content": "x"}]}, "messages"),
+                        ({"messages": [{"role": "user"}]}, "messages"),
+                        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
+                        ({"messages": [{"role": "user", "content": "x"}], "top_logprobs": 2}, "top_logprobs")):
+        status, _, answer = server.ask("/v1/chat/completions", body)
+        assert status == 400 and answer["error"]["param"] == field, (body, status, answer)
+    for body in (b"", b"{", b"[1]", b"null", b"\xff\xfe", b'{"prompt":"x"}garbage', b"[" * 100000):
+        status, _, answer = server.ask("/v1/completions", body)
+        assert status == 400 and answer["error"]["type"] == "invalid_request_error", (body[:20], status, answer)
+    status, _, answer = server.ask("/v1/completions", {"prompt": [5] * 600, "max_tokens": 2})
+    assert status == 400 and "600" in answer["error"]["message"], answer
+    status, _, answer = server.ask("/v1/completions", {"prompt": [8192], "max_tokens": 2})
+    assert status == 400 and "8192" in answer["error"]["message"], answer
+    # Unknown fields are passed over, and said in the log.
+    server.ok("/v1/completions", {**good, "frobnicate": 1})
+    assert any(line.get("ignored") == "frobnicate" for line in server.lines())
+    assert server.ask("/nothing")[0] == 404 and server.ask("/v1/completions")[0] == 405
+    assert server.ask("/health", b"x")[0] == 405
+
+
+def raw(server, data, wait=5):
+    """Sends bytes and reads until the server closes or nothing comes."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=wait) as s:
+        s.sendall(data)
+        got = b""
+        try:
+            while piece := s.recv(65536):
+                got += piece
+        except (TimeoutError, ConnectionResetError):
+            pass
+        return got
+
+
+def hostile_clients(server):
+    smuggled = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    both = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled
+    got = raw(server, both)
+    assert got.startswith(b"HTTP/1.1 400") and got.count(b"HTTP/1.1") == 1, got
+    twice = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 0\r\n\r\nhello" + smuggled
+    got = raw(server, twice)
+    assert got.startswith(b"HTTP/1.1 400") and got.count(b"HTTP/1.1") == 1, got
+    got = raw(server, b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 50000 + b"\r\n\r\n")
+    assert b" 200 " not in got, got[:100]
+    got = raw(server, b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 90000000\r\n\r\n")
+    assert b" 413 " in got, got[:100]
+    # Two requests sent at once are answered one after the other; the second waits while the first is worked on.
+    one = json.dumps({"prompt": "The sea", "max_tokens": 4, "temperature": 0}).encode()
+    post = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(one) + one
+    got = raw(server, post + b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert got.count(b"HTTP/1.1 200") == 2 and got.index(b"text_completion") < got.index(b'"status":"ok"'), got
+    assert server.ok("/health") == {"status": "ok"}
+
+
+def slow_and_many_clients():
+    server = Server(tiny, "--request-timeout", "1", "--per-address", "3")
+    began = time.time()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as s:
+        s.sendall(b"GET /health HTT")
+        while time.time() - began < 10:  # a byte now and then does not help
+            try:
+                s.sendall(b"P")
+                s.settimeout(0.3)
+                if s.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except (BrokenPipeError, ConnectionResetError):
+                break
+    assert 0.5 < time.time() - began < 8, time.time() - began
+    held = [socket.create_connection(("127.0.0.1", server.port), timeout=5) for _ in range(3)]
+    extra = socket.create_connection(("127.0.0.1", server.port), timeout=5)
+    assert extra.recv(1) == b""  # closed without a word
+    for s in held + [extra]:
+        s.close()
+    time.sleep(2.5)
+    assert server.ok("/health") == {"status": "ok"}
+    server.stop()
+
+
+def begin_long(server):
+    connection = server.connect()
+    connection.request("POST", "/v1/completions", json.dumps({**LONG, "stream": True}).encode())
+    return connection
+
+
+def queue_cancel_and_health():
+    server = Server(tiny, "--queue", "1")
+    first = begin_long(server)
+    server.wait_for("num_requests_running", 1)
+    second = begin_long(server)
+    server.wait_for("num_requests_waiting", 1)
+    status, headers, answer = server.ask("/v1/completions", {"prompt": "x"})
+    assert status == 429 and int(headers["Retry-After"]) >= 1 and answer["error"]["type"] == "rate_limit_error", answer
+    for _ in range(20):
+        began = time.time()
+        server.ok("/health")
+        assert time.time() - began < 2
+    second.close()  # it never ran
+    first.close()   # it runs; the next request's turn comes long before it would have ended
+    server.wait_for("num_requests_running", 0, 30)
+    server.wait_for("num_requests_waiting", 0, 30)
+    statuses = [line["status"] for line in server.lines() if line.get("path") == "/v1/completions"]
+    assert statuses.count(499) == 2, statuses
+    server.ok("/v1/completions", {"prompt": "x", "max_tokens": 2})
+    server.stop()
+
+
+def keys():
+    path = os.path.join(work, "key")
+    with open(path, "w") as file:
+        file.write("correct horse\n")
+    server = Server(tiny, "--api-key-file", path, "--cors", "https://page.example")
+    assert server.ask("/health")[0] == 200
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "correct horse"}, {"X-Api-Key": "correct hors"},
+                    {"Authorization": "Bearer correct horse "[:-1] + "x"}):
+        for path_ in ("/v1/models", "/metrics", "/nothing"):
+            status, _, answer = server.ask(path_, headers=headers)
+            assert status == 401 and answer["error"]["type"] == "authentication_error", (headers, path_, status)
+    assert server.ok("/v1/models", headers={"Authorization": "Bearer correct horse"})["data"][0]["id"] == "tiny"
+    assert server.ok("/v1/models", headers={"X-Api-Key": "correct horse"})
+    status, headers, _ = server.ask("/v1/models", method="OPTIONS")
+    assert status == 204 and headers["Access-Control-Allow-Origin"] == "https://page.example"
+    server.stop()
+
+
+def stopping():
+    """After SIGTERM what runs is finished, what is new is refused; a second signal ends at once."""
+    server = Server(tiny, "--grace", "60")
+    got = []
+    body = {"prompt": "The old house", "max_tokens": 300, "temperature": 0, "ignore_eos": True}
+    thread = threading.Thread(target=lambda: got.append(server.stream("/v1/completions", body)))
+    thread.start()
+    until = time.time() + 20
+    while server.metric("num_requests_running") == 0 and thread.is_alive():
+        assert time.time() < until
+    server.process.send_signal(signal.SIGTERM)
+    thread.join(60)
+    assert got and len(got[0]) > 100, "the stream was cut"
+    assert server.process.wait(30) == 0
+    server = Server(tiny, "--grace", "60")
+    held = begin_long(server)
+    server.wait_for("num_requests_running", 1)
+    for _ in range(2):
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+    assert server.process.wait(30) == 0
+    held.close()
+
+
+chatty = os.path.join(work, "chatty")
+os.mkdir(chatty)
+for name in ("config.json", "model.safetensors"):
+    os.symlink(os.path.join(tiny, name), os.path.join(chatty, name))
+with open(os.path.join(tiny, "tokenizer.json"), encoding="utf-8") as file:
+    text = file.read().replace("<|begin_of_text|>", "<|im_start|>").replace("<|end_of_text|>", "<|im_end|>")
+with open(os.path.join(chatty, "tokenizer.json"), "w", encoding="utf-8") as file:
+    file.write(text)
+
+one = Server(tiny)
+for test in (answers_are_those_of_the_command, prompts_come_as_strings_and_ids, scoring_as_evaluation_harnesses_ask_for_it,
+             wrong_requests_are_named, hostile_clients):
+    test(one)
+    print("ok", test.__name__, flush=True)
+one.stop()
+conversations(chatty)
+print("ok conversations", flush=True)
+for test in (keys, queue_cancel_and_health, slow_and_many_clients, stopping):
+    test()
+    print("ok", test.__name__, flush=True)
