@@ -19,10 +19,10 @@ void nmlp_cuda_blas_destroy(nmlp_cuda_blas *blas);
 /* Whether the library can be loaded at all. */
 bool nmlp_cuda_blas_available(void);
 bool nmlp_cuda_blas_has_library(const nmlp_cuda_blas *blas);
-/* From now on the first call of a shape measures what the library offers for it and keeps the fastest, where the matmul
- * is large, does not accumulate and is no part of a graph. Other shapes take the library's first offer. The choice
- * changes no bit of the result. */
-void nmlp_cuda_blas_measure(nmlp_cuda_blas *blas);
+/* While it is on, the first call of a shape measures what the library offers for it and keeps the fastest, where the
+ * matmul is large and no part of a graph; a matmul that accumulates then leaves no result. Other shapes take the
+ * library's first offer. The choice changes no bit of later results. */
+void nmlp_cuda_blas_measure(nmlp_cuda_blas *blas, bool on);
 /* Remembers the choice per shape, so that a second call of a shape allocates nothing. */
 nmlp_status nmlp_cuda_blas_run(nmlp_cuda_blas *blas, const nmlp_cuda_gemm *gemm, cudaStream_t stream, nmlp_err *err);
 

@@ -197,7 +197,9 @@ static nmlp_status warm_up(nmlp_cuda_session *s, nmlp_err *err) {
     int32_t *ids = nmlp_mem_new((size_t)s->prefill.rows, sizeof *ids, err);
     if (!ids) return NMLP_E_NOMEM;
     nmlp_status st = prefill(s, ids, few, err);
+    nmlp_cuda_blas_measure(s->prefill.blas, true);
     if (st == NMLP_OK && s->prefill.rows > few) st = prefill(s, ids, s->prefill.rows, err);
+    nmlp_cuda_blas_measure(s->prefill.blas, false);
     if (st == NMLP_OK) st = NMLP_CUDA_CHECK(cudaStreamSynchronize(s->stream), "warming up", err);
     nmlp_mem_free(ids);
     return st;

@@ -23,6 +23,8 @@
 typedef struct nmlp_backend {
     const char *name; /* "cpu", "cuda" */
 
+    int64_t step_rows; /* of a step of prompts, where nobody says otherwise: enough to keep the device busy */
+
     /* Fails saying why the device cannot be used here. */
     nmlp_status (*probe)(nmlp_err *err);
 

@@ -258,6 +258,7 @@ static nmlp_status scorer_run(void *scorer, const nmlp_score_text *texts, int64_
 const nmlp_backend *nmlp_backend_cuda(void) {
     static const nmlp_backend table = {
         .name = "cuda",
+        .step_rows = 2048,
         .probe = probe,
         .weights_create = weights_create,
         .weights_destroy = weights_destroy,

@@ -20,7 +20,8 @@ struct nmlp_batch {
     void *state;                /* the backend's */
 };
 
-static nmlp_status fill_limits(nmlp_batch_options *o, const nmlp_config *c, nmlp_err *err) {
+static nmlp_status fill_limits(nmlp_batch_options *o, const nmlp_backend *backend, const nmlp_config *c,
+                               nmlp_err *err) {
     if (o->context < 1 || o->context > c->max_positions)
         return nmlp_fail_field(err, NMLP_E_LIMIT, "context", "is %lld; this model takes 1 to %lld tokens",
                                (long long)o->context, (long long)c->max_positions);
@@ -32,7 +33,7 @@ static nmlp_status fill_limits(nmlp_batch_options *o, const nmlp_config *c, nmlp
     if (o->positions < 1 || o->positions > INT32_MAX)
         return nmlp_fail_field(err, NMLP_E_LIMIT, "positions", "is %lld; it must be 1 to %d", (long long)o->positions,
                                INT32_MAX);
-    if (o->max_rows == 0) o->max_rows = NMLP_STEP_ROWS_DEFAULT;
+    if (o->max_rows == 0) o->max_rows = backend->step_rows;
     if (o->max_rows > o->positions) o->max_rows = o->positions;
     if (o->max_rows < 1)
         return nmlp_fail_field(err, NMLP_E_LIMIT, "max_rows", "is %lld; it must be 1 or more", (long long)o->max_rows);
@@ -48,7 +49,7 @@ nmlp_status nmlp_batch_create(nmlp_batch **out, const nmlp_engine *engine, const
     b->engine = engine;
     b->backend = nmlp_engine_backend(engine);
     b->limits = *options;
-    NMLP_TRY(fill_limits(&b->limits, &nmlp_engine_model(engine)->config, err));
+    NMLP_TRY(fill_limits(&b->limits, b->backend, &nmlp_engine_model(engine)->config, err));
     b->sequences = nmlp_mem_new((size_t)b->limits.max_sequences, sizeof *b->sequences, err);
     if (!b->sequences) NMLP_TRY(NMLP_E_NOMEM);
     NMLP_TRY(b->backend->batch_create(&b->state, nmlp_engine_weights(engine), &b->limits, err));

@@ -15,13 +15,13 @@
 
 typedef struct nmlp_batch nmlp_batch;
 
-enum { NMLP_STEP_ROWS_DEFAULT = 1024, NMLP_SEQUENCES_MAX = 1 << 16 };
+enum { NMLP_SEQUENCES_MAX = 1 << 16 };
 
 typedef struct nmlp_batch_options {
     int64_t context;       /* most positions of one sequence; 1 to the model's maximum */
     int64_t positions;     /* KV memory of all sequences together; 0: max_sequences times context */
     int64_t max_sequences; /* 0: 1 */
-    int64_t max_rows;      /* of one step; 0: NMLP_STEP_ROWS_DEFAULT, at most `positions` */
+    int64_t max_rows;      /* of one step; 0: what suits the device, at most `positions` */
 } nmlp_batch_options;
 
 nmlp_status nmlp_batch_create(nmlp_batch **out, const nmlp_engine *engine, const nmlp_batch_options *options,

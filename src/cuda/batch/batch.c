@@ -48,19 +48,31 @@ struct nmlp_cuda_batch {
 
 /* ---- life of a batch ---- */
 
-/* A prompt and a decode step of nothing: kernels and cuBLASLt are loaded now and not when the first request waits. */
-static nmlp_status warm_up(nmlp_cuda_batch *b, nmlp_err *err) {
-    static const int32_t ids[WARM_UP_ROWS];
-    int64_t n = b->forward.max_rows < WARM_UP_ROWS ? b->forward.max_rows : WARM_UP_ROWS;
-    if (n > b->forward.context - 1) n = b->forward.context - 1;
-    if (n < 1) return NMLP_OK;
+/* One step of n rows of nothing. */
+static nmlp_status run_nothing(nmlp_cuda_batch *b, int64_t n, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    int32_t *ids = nmlp_mem_new((size_t)n, sizeof *ids, err);
     nmlp_cuda_batch_item item = {.ids = ids, .n = n, .choose = true};
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_batch_reserve(b, 0, n + 1, err));
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_batch_step(b, &item, 1, err));
-    item.n = 1;
-    NMLP_RETURN_IF_FAILED(nmlp_cuda_batch_step(b, &item, 1, err));
+    if (!ids) return NMLP_E_NOMEM;
+    NMLP_TRY(nmlp_cuda_batch_reserve(b, 0, n, err));
+    NMLP_TRY(nmlp_cuda_batch_step(b, &item, 1, err));
+    NMLP_TRY(NMLP_CUDA_CHECK(cudaStreamSynchronize(b->forward.stream), "warming up", err));
+out:
     nmlp_cuda_batch_close(b, 0);
-    return NMLP_CUDA_CHECK(cudaStreamSynchronize(b->forward.stream), "warming up", err);
+    nmlp_mem_free(ids);
+    return st;
+}
+
+/* Few rows, one, and as many as a step takes: kernels and cuBLASLt's plans are loaded, and large GEMMs measured, now
+ * and not when the first request waits. */
+static nmlp_status warm_up(nmlp_cuda_batch *b, nmlp_err *err) {
+    int64_t most = b->forward.max_rows < b->forward.context ? b->forward.max_rows : b->forward.context;
+    NMLP_RETURN_IF_FAILED(run_nothing(b, most < WARM_UP_ROWS ? most : WARM_UP_ROWS, err));
+    NMLP_RETURN_IF_FAILED(run_nothing(b, 1, err));
+    nmlp_cuda_blas_measure(b->forward.blas, true);
+    nmlp_status st = run_nothing(b, most, err);
+    nmlp_cuda_blas_measure(b->forward.blas, false);
+    return st;
 }
 
 nmlp_status nmlp_cuda_batch_create(nmlp_cuda_batch **out, const nmlp_cuda_engine *engine,

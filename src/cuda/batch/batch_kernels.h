@@ -15,8 +15,8 @@ extern "C" {
 enum {
     NMLP_CUDA_ATTENTION_CHUNK = 256, /* keys of one block of decode attention, at least */
     NMLP_CUDA_ATTENTION_CHUNKS_MAX = 16,
-    NMLP_CUDA_ATTENTION_TILE_ROWS = 64, /* query rows of one block of prompt attention */
-    NMLP_CUDA_CHOICE_RING = 32          /* newest choices of a sequence kept for the host */
+    NMLP_CUDA_ATTENTION_TILE_ROWS = 128, /* query rows of one block of prompt attention */
+    NMLP_CUDA_CHOICE_RING = 32           /* newest choices of a sequence kept for the host */
 };
 
 /* The rows of a step, on the device. */

@@ -112,7 +112,7 @@ static nmlp_status lay_out(nmlp_cuda_mlp *mlp, const nmlp_factors m[NMLP_MLP_MAT
         void *workspace = nmlp_cuda_arena_take(arena, NMLP_CUDA_BLAS_WORKSPACE_BYTES);
         if (!arena->committed) return NMLP_OK;
         NMLP_RETURN_IF_FAILED(nmlp_cuda_blas_create(&mlp->blas, workspace, !mlp->portable, err));
-        nmlp_cuda_blas_measure(mlp->blas); /* it runs for one number of rows only */
+        nmlp_cuda_blas_measure(mlp->blas, true); /* it runs for one number of rows only */
         snprintf(mlp->text, sizeof mlp->text, "matmuls=%s", nmlp_cuda_blas_has_library(mlp->blas) ? "cublaslt" : "own");
         return NMLP_OK;
     }
