@@ -216,6 +216,6 @@ const nmlp_command nmlp_cmd_compress = {
     .usage = "MODEL -o DIR --ratio R [options]",
     .examples = "neuronmlp compress models/tiny -o /tmp/tiny-20 --ratio 0.2 --calib-tokens 4096 --heldout 1024\n"
                 "neuronmlp compress models/tiny -o /tmp/tiny-svd --ratio 0.4 --alloc uniform --recover none --whiten "
-                "none --calib-tokens 1024\n",
+                "none --calib-tokens 1024 --heldout 512\n",
     .run = run,
 };
