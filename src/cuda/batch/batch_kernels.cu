@@ -5,10 +5,11 @@
 #include "cuda/batch/batch_kernels.h"
 #include "cuda/batch/paged.cuh"
 #include "cuda/cooperative_launch.cuh"
+#include "cuda/rope.cuh"
 
 namespace {
 
-enum { THREADS = 256, CHOOSE_SPLITS = 32 };
+enum { THREADS = 256, CHOOSE_SPLITS = 32, ROPE_HEADS = 3 };
 
 __device__ __forceinline__ float warp_sum(float v) {
     for (int d = 16; d; d >>= 1) v += __shfl_xor_sync(0xffffffffu, v, d);
@@ -66,51 +67,39 @@ __global__ void add_norm_kernel(const nmlp_cuda_add_norm a) {
     }
 }
 
-/* One warp per (row, head). */
+/* A warp takes ROPE_HEADS heads of a row, all of whose loads are in flight at once. */
 __global__ void rope_append_kernel(const nmlp_cuda_paged_attention a) {
-    extern __shared__ float scratch[];
     wait_previous();
-    const int lane = threadIdx.x & 31;
-    const int warp = threadIdx.x >> 5;
+    const int row = (a.appends ? a.n_decode_rows : 0) + (int)blockIdx.x;
+    const int first = (int)(blockIdx.y * (THREADS / 32) + (threadIdx.x >> 5)) * ROPE_HEADS;
+    const int n_all = a.n_heads + 2 * a.n_kv_heads;
     const int dim = a.head_dim;
     const int half = dim / 2;
-    const int head = blockIdx.y * (THREADS / 32) + warp;
-    const int row = blockIdx.x;
     const int sequence = a.rows.sequence[row];
-    if (head >= a.n_heads + 2 * a.n_kv_heads || sequence < 0) return;
+    if (first >= n_all || sequence < 0) return;
     const int position = a.rows.position[row];
-    float *v = scratch + warp * dim;
-    const float *in = a.qkv + (int64_t)row * a.qkv_pitch + head * dim;
-    float sum = 0;
-    for (int d = lane; d < dim; d += 32) {
-        const float x = in[d] + (a.bias ? a.bias[head * dim + d] : 0.0f);
-        v[d] = x;
-        sum += x * x;
-    }
-    __syncwarp();
-    const bool is_q = head < a.n_heads;
-    const bool is_v = head >= a.n_heads + a.n_kv_heads;
-    const int kv_head = is_q ? 0 : (head - a.n_heads) % a.n_kv_heads;
-    const int64_t cached =
-        page_row(a.tables + (int64_t)sequence * a.table_pages, position, kv_head, a.n_kv_heads) * dim;
-    if (is_v) {
-        __nv_bfloat16 *to = static_cast<__nv_bfloat16 *>(a.v_pages) + cached;
-        for (int d = lane; d < dim; d += 32) to[d] = __float2bfloat16(v[d]);
-        return;
-    }
-    const float *norm = is_q ? a.q_norm : a.k_norm;
-    const float scale = norm ? rsqrtf(warp_sum(sum) / (float)dim + a.eps) : 1.0f;
-    const float *angles = a.rope + (int64_t)position * dim;
-    __nv_bfloat16 *to = is_q ? static_cast<__nv_bfloat16 *>(a.q) + ((int64_t)row * a.n_heads + head) * dim
-                             : static_cast<__nv_bfloat16 *>(a.k_pages) + cached;
-    const float after = is_q ? a.scale : 1.0f;
-    for (int d = lane; d < half; d += 32) {
-        const float x = v[d] * scale * (norm ? norm[d] : 1.0f);
-        const float y = v[d + half] * scale * (norm ? norm[d + half] : 1.0f);
-        const float c = angles[d];
-        const float s = angles[d + half];
-        to[d] = __float2bfloat16((x * c - y * s) * after);
-        to[d + half] = __float2bfloat16((y * c + x * s) * after);
+    head_pairs p[ROPE_HEADS];
+    row_angles angles;
+#pragma unroll
+    for (int j = 0; j < ROPE_HEADS; j++)
+        load_pairs(p[j], a.qkv + (int64_t)row * a.qkv_pitch + min(first + j, n_all - 1) * dim, half);
+    load_pairs(angles, a.rope + (int64_t)position * dim, half);
+    const int64_t page = page_row(a.tables + (int64_t)sequence * a.table_pages, position, 0, a.n_kv_heads) * dim;
+#pragma unroll
+    for (int j = 0; j < ROPE_HEADS; j++) {
+        const int head = first + j;
+        if (head >= n_all) return;
+        const bool is_q = head < a.n_heads;
+        const bool is_v = head >= a.n_heads + a.n_kv_heads;
+        const float *norm = is_q ? a.q_norm : a.k_norm;
+        if (a.bias) add_pairs(p[j], a.bias + head * dim, half);
+        if (!is_v && norm) norm_pairs(p[j], norm, a.eps, half);
+        if (!is_v) rotate_pairs(p[j], angles, is_q ? a.scale : 1.0f);
+        const int64_t cached = page + (int64_t)((head - a.n_heads) % a.n_kv_heads) * NMLP_CUDA_PAGE_POSITIONS * dim;
+        store_pairs(is_q   ? static_cast<__nv_bfloat16 *>(a.q) + ((int64_t)row * a.n_heads + head) * dim
+                    : is_v ? static_cast<__nv_bfloat16 *>(a.v_pages) + cached
+                           : static_cast<__nv_bfloat16 *>(a.k_pages) + cached,
+                    p[j], half);
     }
 }
 
@@ -190,10 +179,12 @@ int nmlp_cuda_batch_add_norm(const nmlp_cuda_add_norm *a, void *stream) {
 }
 
 int nmlp_cuda_batch_rope_append(const nmlp_cuda_paged_attention *a, void *stream) {
-    const int per_block = THREADS / 32;
+    const int per_block = THREADS / 32 * ROPE_HEADS;
     const int n_all = a->n_heads + 2 * a->n_kv_heads;
-    const dim3 grid((unsigned)a->n_rows, (unsigned)((n_all + per_block - 1) / per_block));
-    return launch_dependent(rope_append_kernel, grid, THREADS, per_block * a->head_dim * sizeof(float), stream, *a);
+    const int n_rows = a->n_rows - (a->appends ? a->n_decode_rows : 0);
+    if (n_rows == 0) return cudaSuccess;
+    const dim3 grid((unsigned)n_rows, (unsigned)((n_all + per_block - 1) / per_block));
+    return launch_dependent(rope_append_kernel, grid, THREADS, 0, stream, *a);
 }
 
 int nmlp_cuda_batch_choose_launch(const nmlp_cuda_choose *c, void *stream) {

@@ -78,6 +78,7 @@ typedef struct nmlp_cuda_paged_attention {
     float scale;
     int32_t n_rows;
     int32_t n_decode_rows; /* the first rows, one per sequence */
+    int32_t appends;       /* decode attention itself rotates and appends its rows, each of another sequence */
     int32_t n_tiles;       /* of the others */
     int32_t n_chunks;      /* of the longest decode row, rounded up */
     int32_t qkv_pitch;
@@ -88,7 +89,8 @@ typedef struct nmlp_cuda_paged_attention {
     int32_t table_pages;
 } nmlp_cuda_paged_attention;
 
-/* Bias, q/k norm and rotation; q goes to `q`, keys and values to the sequences' pages. */
+/* Bias, q/k norm and rotation; q goes to `q`, keys and values to the sequences' pages. With `appends`, not of decode
+ * rows. */
 int nmlp_cuda_batch_rope_append(const nmlp_cuda_paged_attention *a, void *stream);
 /* Attention of the decode rows: a block per (row, kv head, chunk of keys). How keys are cut depends on their number
  * alone, so a row's result does not depend on the other rows. */

@@ -2,15 +2,17 @@
  *
  * A block takes (row, up to four heads of a kv head, chunk of keys). Within a warp, `LANES` lanes hold 8 columns each
  * of one key, so a warp loads 32 / LANES keys with one 16-byte load per lane; several such loads are in flight before
- * the first is used. Every lane group keeps a running softmax (largest score, sum, weighted values); groups are merged
- * by shuffles, warps through shared memory, chunks of keys through L2: the block that arrives last merges them, in the
- * order of the chunks. */
+ * the first is used. Where rows are of different sequences the block first rotates its own heads and appends the new
+ * key and value, while the first keys are on their way. Every lane group keeps a running softmax (largest score, sum,
+ * weighted values); groups are merged by shuffles, warps through shared memory, chunks of keys through L2: the block
+ * that arrives last merges them, in the order of the chunks. */
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include "cuda/batch/batch_kernels.h"
 #include "cuda/batch/paged.cuh"
 #include "cuda/cooperative_launch.cuh"
+#include "cuda/rope.cuh"
 
 namespace {
 
@@ -110,6 +112,35 @@ __device__ __forceinline__ key_range range_of(int n_keys, int chunk) {
     return {(n_keys + keys - 1) / keys, chunk * keys, min(n_keys, (chunk + 1) * keys)};
 }
 
+/* The row's own heads, rotated, in bf16. */
+struct fresh_heads {
+    __nv_bfloat16 q[HEADS][HEAD_DIM_MAX];
+    __nv_bfloat16 k[HEAD_DIM_MAX];
+    __nv_bfloat16 v[HEAD_DIM_MAX];
+};
+
+/* A warp per query head and, with `has_key`, one each for the key and the value, which also go to `cached` in the pages
+ * where this block `stores` them. */
+__device__ __forceinline__ void make_fresh(fresh_heads &fresh, const nmlp_cuda_paged_attention &a, int row, int head,
+                                           int n_heads, int kv_head, bool has_key, int64_t cached, bool stores) {
+    const int warp = threadIdx.x >> 5;
+    const int half = a.head_dim / 2;
+    const bool is_q = warp < n_heads;
+    const bool is_v = warp == HEADS + 1;
+    if (!is_q && !(has_key && (warp == HEADS || is_v))) return;
+    const int from = is_q ? head + warp : a.n_heads + (is_v ? a.n_kv_heads : 0) + kv_head;
+    const float *norm = is_q ? a.q_norm : a.k_norm;
+    head_pairs p;
+    row_angles angles;
+    load_pairs(p, a.qkv + (int64_t)row * a.qkv_pitch + from * a.head_dim, half);
+    load_pairs(angles, a.rope + (int64_t)a.rows.position[row] * a.head_dim, half);
+    if (a.bias) add_pairs(p, a.bias + from * a.head_dim, half);
+    if (!is_v && norm) norm_pairs(p, norm, a.eps, half);
+    if (!is_v) rotate_pairs(p, angles, is_q ? a.scale : 1.0f);
+    store_pairs(is_q ? fresh.q[warp] : is_v ? fresh.v : fresh.k, p, half);
+    if (!is_q && stores) store_pairs(static_cast<__nv_bfloat16 *>(is_v ? a.v_pages : a.k_pages) + cached, p, half);
+}
+
 /* All chunks of one head's column are there: adds them in order. */
 __device__ __forceinline__ float merge_chunks(const float *partial, int n_chunks, int dim, int d) {
     float top = -INFINITY;
@@ -129,6 +160,7 @@ template <int LANES>
 __global__ void __launch_bounds__(WARPS * 32, BLOCKS_PER_SM)
     decode_attention_kernel(const nmlp_cuda_paged_attention a) {
     __shared__ float merged[WARPS][HEADS][HEAD_DIM_MAX + 2];
+    __shared__ __align__(16) fresh_heads fresh;
     __shared__ bool last;
     const int KEYS = 32 / LANES; /* of one load of a warp */
     wait_previous();
@@ -142,7 +174,8 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS_PER_SM)
     const int in_group = (int)(blockIdx.y % groups) * HEADS;
     const int head = kv_head * per_kv + in_group;
     const int n_heads = min((int)HEADS, per_kv - in_group);
-    const key_range range = range_of(a.rows.position[row] + 1, blockIdx.z);
+    const int position = a.rows.position[row];
+    const key_range range = range_of(position + 1, blockIdx.z);
     if ((int)blockIdx.z >= range.n_chunks) return;
     const int warp = threadIdx.x >> 5;
     const int lane = threadIdx.x & 31;
@@ -152,36 +185,55 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS_PER_SM)
     const int32_t *table = a.tables + (int64_t)sequence * a.table_pages;
     const __nv_bfloat16 *keys = static_cast<const __nv_bfloat16 *>(a.k_pages) + col;
     const __nv_bfloat16 *values = static_cast<const __nv_bfloat16 *>(a.v_pages) + col;
+    const int64_t own = page_row(table, position, kv_head, a.n_kv_heads) * dim;
     float q[HEADS][COLS];
     softmax_state s;
+    uint4 k[UNROLL];
+    uint4 v[UNROLL];
+    bool live[UNROLL];
+    const auto load_keys = [&](int base) {
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            const int key = base + u * KEYS + group;
+            live[u] = key < range.end;
+            k[u] = v[u] = make_uint4(0, 0, 0, 0);
+            if (live[u] && has_cols && !(a.appends && key == position)) {
+                const int64_t at = page_row(table, key, kv_head, a.n_kv_heads) * dim;
+                k[u] = *reinterpret_cast<const uint4 *>(keys + at);
+                v[u] = *reinterpret_cast<const uint4 *>(values + at);
+            }
+        }
+    };
+    int base = range.begin + warp * KEYS * UNROLL;
+    load_keys(base); /* in flight while the row's own heads are rotated */
+    if (a.appends) {
+        make_fresh(fresh, a, row, head, n_heads, kv_head, range.end == position + 1, own, in_group == 0);
+        __syncthreads();
+    }
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
         uint4 bits = make_uint4(0, 0, 0, 0);
         if (h < n_heads && has_cols)
-            bits = *reinterpret_cast<const uint4 *>(static_cast<const __nv_bfloat16 *>(a.q) +
-                                                    ((int64_t)row * a.n_heads + head + h) * dim + col);
+            bits = a.appends ? *reinterpret_cast<const uint4 *>(&fresh.q[h][col])
+                             : *reinterpret_cast<const uint4 *>(static_cast<const __nv_bfloat16 *>(a.q) +
+                                                                ((int64_t)row * a.n_heads + head + h) * dim + col);
         unpack(q[h], bits);
         s.top[h] = -INFINITY;
         s.sum[h] = 0;
 #pragma unroll
         for (int i = 0; i < COLS; i++) s.out[h][i] = 0;
     }
-    for (int base = range.begin + warp * KEYS * UNROLL; base < range.end; base += WARPS * KEYS * UNROLL) {
-        uint4 k[UNROLL];
-        uint4 v[UNROLL];
-        bool live[UNROLL];
+    while (base < range.end) {
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            const int key = base + u * KEYS + group;
-            live[u] = key < range.end;
-            k[u] = v[u] = make_uint4(0, 0, 0, 0);
-            if (live[u] && has_cols) {
-                const int64_t at = page_row(table, key, kv_head, a.n_kv_heads) * dim;
-                k[u] = *reinterpret_cast<const uint4 *>(keys + at);
-                v[u] = *reinterpret_cast<const uint4 *>(values + at);
+            if (a.appends && base + u * KEYS + group == position) {
+                k[u] = *reinterpret_cast<const uint4 *>(&fresh.k[col]);
+                v[u] = *reinterpret_cast<const uint4 *>(&fresh.v[col]);
             }
         }
         add_keys<LANES>(s, q, k, v, live);
+        base += WARPS * KEYS * UNROLL;
+        load_keys(base);
     }
 #pragma unroll
     for (int d = LANES; d < 32; d *= 2) merge_group(s, d);

@@ -258,6 +258,7 @@ static nmlp_status run_attention(nmlp_cuda_forward *f, const nmlp_cuda_step_shap
                                          .scale = 1.0f / sqrtf((float)c->head_dim),
                                          .n_rows = shape->n_rows,
                                          .n_decode_rows = shape->n_decode_rows,
+                                         .appends = nmlp_cuda_batch_has_prompt_kernel((int32_t)c->head_dim),
                                          .n_tiles = shape->n_tiles,
                                          .n_chunks = shape->n_chunks,
                                          .qkv_pitch = nmlp_cuda_pad(layer->qkv.n),

@@ -3,10 +3,11 @@
 #include <cuda_runtime.h>
 
 #include "cuda/prefill/prefill.h"
+#include "cuda/rope.cuh"
 
 namespace {
 
-enum { THREADS = 256 };
+enum { THREADS = 256, ROPE_HEADS = 3 };
 
 __device__ __forceinline__ float warp_sum(float v) {
     for (int d = 16; d; d >>= 1) v += __shfl_xor_sync(0xffffffffu, v, d);
@@ -77,48 +78,37 @@ __global__ void add_bias_kernel(float *hidden, const float *bias, int n, int pit
     for (int i = threadIdx.x; i < n; i += THREADS) hidden[(int64_t)blockIdx.x * pitch + i] += bias[i];
 }
 
-/* One warp per (row, head): bias, norm, rotation, then to q or to the caches. */
+/* A warp takes ROPE_HEADS heads of a row, all of whose loads are in flight at once: bias, norm, rotation, then to q or
+ * to the caches. */
 __global__ void rope_append_kernel(const nmlp_cuda_attention h) {
-    extern __shared__ float scratch[];
-    int lane = threadIdx.x & 31;
-    int warp = threadIdx.x >> 5;
-    int dim = h.head_dim;
-    int half = dim / 2;
-    int n_all = h.n_heads + 2 * h.n_kv_heads;
-    int head = blockIdx.y * (THREADS / 32) + warp;
-    int row = blockIdx.x;
-    if (head >= n_all) return;
-    float *v = scratch + warp * dim;
-    const float *in = h.qkv + (int64_t)row * h.pitch + head * dim;
-    float sum = 0;
-    for (int d = lane; d < dim; d += 32) {
-        float x = in[d] + (h.bias ? h.bias[head * dim + d] : 0.0f);
-        v[d] = x;
-        sum += x * x;
-    }
-    __syncwarp();
-    bool is_q = head < h.n_heads;
-    bool is_v = head >= h.n_heads + h.n_kv_heads;
-    int64_t cache_row = (int64_t)(is_q ? 0 : (head - h.n_heads) % h.n_kv_heads) * h.context + h.first + row;
-    if (is_v) {
-        __nv_bfloat16 *to = static_cast<__nv_bfloat16 *>(h.v_cache) + cache_row * dim;
-        for (int d = lane; d < dim; d += 32) to[d] = __float2bfloat16(v[d]);
-        return;
-    }
-    const float *norm = is_q ? h.q_norm : h.k_norm;
-    float scale = norm ? rsqrtf(warp_sum(sum) / (float)dim + h.eps) : 1.0f;
-    int position = h.text_begin ? row - h.text_begin[row] : h.first + row;
-    const float *angles = h.rope + (int64_t)position * dim;
-    __nv_bfloat16 *to = is_q ? static_cast<__nv_bfloat16 *>(h.q) + ((int64_t)row * h.n_heads + head) * dim
-                             : static_cast<__nv_bfloat16 *>(h.k_cache) + cache_row * dim;
-    float after = is_q ? h.scale : 1.0f;
-    for (int d = lane; d < half; d += 32) {
-        float a = v[d] * scale * (norm ? norm[d] : 1.0f);
-        float b = v[d + half] * scale * (norm ? norm[d + half] : 1.0f);
-        float c = angles[d];
-        float s = angles[d + half];
-        to[d] = __float2bfloat16((a * c - b * s) * after);
-        to[d + half] = __float2bfloat16((b * c + a * s) * after);
+    const int row = blockIdx.x;
+    const int first = (int)(blockIdx.y * (THREADS / 32) + (threadIdx.x >> 5)) * ROPE_HEADS;
+    const int n_all = h.n_heads + 2 * h.n_kv_heads;
+    const int dim = h.head_dim;
+    const int half = dim / 2;
+    if (first >= n_all) return;
+    head_pairs p[ROPE_HEADS];
+    row_angles angles;
+#pragma unroll
+    for (int j = 0; j < ROPE_HEADS; j++)
+        load_pairs(p[j], h.qkv + (int64_t)row * h.pitch + min(first + j, n_all - 1) * dim, half);
+    const int position = h.text_begin ? row - h.text_begin[row] : h.first + row;
+    load_pairs(angles, h.rope + (int64_t)position * dim, half);
+#pragma unroll
+    for (int j = 0; j < ROPE_HEADS; j++) {
+        const int head = first + j;
+        if (head >= n_all) return;
+        const bool is_q = head < h.n_heads;
+        const bool is_v = head >= h.n_heads + h.n_kv_heads;
+        const float *norm = is_q ? h.q_norm : h.k_norm;
+        if (h.bias) add_pairs(p[j], h.bias + head * dim, half);
+        if (!is_v && norm) norm_pairs(p[j], norm, h.eps, half);
+        if (!is_v) rotate_pairs(p[j], angles, is_q ? h.scale : 1.0f);
+        const int64_t cached = ((int64_t)((head - h.n_heads) % h.n_kv_heads) * h.context + h.first + row) * dim;
+        store_pairs(is_q   ? static_cast<__nv_bfloat16 *>(h.q) + ((int64_t)row * h.n_heads + head) * dim
+                    : is_v ? static_cast<__nv_bfloat16 *>(h.v_cache) + cached
+                           : static_cast<__nv_bfloat16 *>(h.k_cache) + cached,
+                    p[j], half);
     }
 }
 
@@ -177,10 +167,10 @@ int nmlp_cuda_launch_add_bias(float *hidden, const float *bias, int32_t s, int32
 }
 
 int nmlp_cuda_launch_rope_append(const nmlp_cuda_attention *h, void *stream) {
-    int per_block = THREADS / 32;
+    int per_block = THREADS / 32 * ROPE_HEADS;
     int n_all = h->n_heads + 2 * h->n_kv_heads;
     dim3 grid((unsigned)h->s, (unsigned)((n_all + per_block - 1) / per_block));
-    rope_append_kernel<<<grid, THREADS, per_block * h->head_dim * sizeof(float), (cudaStream_t)stream>>>(*h);
+    rope_append_kernel<<<grid, THREADS, 0, (cudaStream_t)stream>>>(*h);
     return cudaGetLastError();
 }
 
