@@ -12,7 +12,7 @@
 
 typedef struct emit_args {
     nmlp_kernel_args kernel;
-    const char *dialect, *output, *model, *buckets, *cache;
+    const char *dialect, *sdk, *output, *model, *buckets, *cache;
     bool module;
 } emit_args;
 
@@ -35,6 +35,7 @@ static nmlp_status choose_options(emission *e, nmlp_err *err) {
     const emit_args *a = &e->args;
     e->options = (nmlp_emit_options){
         .dialect = nmlp_dialect_for(&e->built.machine), .machine = &e->built.machine, .latency_us = -1};
+    if (a->sdk) NMLP_RETURN_IF_FAILED(nmlp_dialect_for_sdk(&e->options.dialect, &e->built.machine, a->sdk, err));
     if (a->dialect && !nmlp_dialect_parse(a->dialect, &e->options.dialect))
         return nmlp_fail_field(err, NMLP_E_ARG, "dialect", "is \"%.40s\"; expected nki or nki-legacy", a->dialect);
     nmlp_str_puts(&e->command, "neuronmlp emit --target");
@@ -96,7 +97,8 @@ static int run_package(const nmlp_cli *cli, const emit_args *a) {
     if (k->kernel || k->shape || k->ranks || k->shared || k->tiling[0] || a->module)
         return nmlp_cli_usage(cli, "--model chooses kernels and tilings itself; --kernel, --shape, --ranks, --shared, "
                                    "--tiling and --module do not go with it");
-    nmlp_emit_package_args package = {a->model, k->target, k->dtype, a->dialect, a->buckets, a->cache, a->output};
+    nmlp_emit_package_args package = {a->model,   a->sdk,     k->target, k->dtype,
+                                      a->dialect, a->buckets, a->cache,  a->output};
     return nmlp_cli_emit_package(cli, &package);
 }
 
@@ -113,6 +115,8 @@ static int run(int argc, char **argv) {
         {"tiling", 0, NMLP_OPT_STRING, &k->tiling, "k=v,...", "numbers of the tiling instead of the kernel's own"},
         {"dtype", 0, NMLP_OPT_STRING, &k->dtype, "bf16|fp16|fp32", "of tensors and SBUF data (default bf16)"},
         {"dialect", 0, NMLP_OPT_STRING, &e.args.dialect, "nki|nki-legacy", "default by target: legacy for trn1"},
+        {"sdk", 0, NMLP_OPT_STRING, &e.args.sdk, "VERSION",
+         "of the Neuron SDK: refused where no dialect is known for it"},
         {"module", 0, NMLP_OPT_FLAG, &e.args.module, NULL,
          "print the PyTorch module that calls the kernel, not the kernel"},
         {"model", 0, NMLP_OPT_STRING, &e.args.model, "DIR",

@@ -32,6 +32,7 @@ static nmlp_status choose_options(packaging *p, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_machine_open(&p->machine, a->target, err));
     o->model_name = a->model;
     o->dialect = nmlp_dialect_for(&p->machine);
+    if (a->sdk) NMLP_RETURN_IF_FAILED(nmlp_dialect_for_sdk(&o->dialect, &p->machine, a->sdk, err));
     if (a->dialect && !nmlp_dialect_parse(a->dialect, &o->dialect))
         return nmlp_fail_field(err, NMLP_E_ARG, "dialect", "is \"%.40s\"; expected nki or nki-legacy", a->dialect);
     if (!nmlp_nc_dtype_parse(a->dtype, &o->dtype))

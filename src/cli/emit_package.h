@@ -5,7 +5,7 @@
 #include "cli/cli.h"
 
 typedef struct nmlp_emit_package_args {
-    const char *model, *target, *dtype, *dialect, *buckets, *cache, *output;
+    const char *model, *sdk, *target, *dtype, *dialect, *buckets, *cache, *output;
 } nmlp_emit_package_args;
 
 /* Writes the package and reports; returns the exit code. */

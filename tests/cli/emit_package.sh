@@ -37,6 +37,8 @@ echo precious >"$dir/foreign/notes"
 refuses 2 "something else than a package" emit --target trn2 --model "$dir/t" -o "$dir/foreign"
 [ "$(cat "$dir/foreign/notes")" = precious ] || fail "a foreign folder was touched"
 refuses 2 "buckets" emit --target trn2 --model "$dir/t" --buckets 40,1 -o "$dir/new"
+refuses 2 "2.29 to 2.32" emit --target trn2 --model "$dir/t" --sdk 2.27 -o "$dir/new"
+refuses 2 "2.23 to 2.26" emit --target trn1 --kernel xw --shape 8,128,128 --sdk 2.29
 refuses 2 "needs --target and -o" emit --model "$dir/t" --target trn2
 refuses 2 "do not go with it" emit --model "$dir/t" --target trn2 --kernel mlp -o "$dir/new"
 [ ! -e "$dir/new" ] || fail "something was written by a refused command"

@@ -5,12 +5,14 @@ usage: run_cases.py EMIT_CASE_TOOL PROGRAM_FOLDER
 Every case is emitted, compiled, executed unmodified, and its result compared:
   - with the C simulator's values: bit for bit, or within one flip of the bf16 rounding where exp is involved (NumPy's and
     libm's exp may differ in the last bit of fp32) or where fp32 products are not exact;
+  - the number of instructions executed with the simulator's;
   - with float64: 2e-2 of the largest value, which is 4 eps sqrt(B) for eps = 2^-9 (bf16) and the 6 roundings that a value of
     these small shapes passes at most.
 """
 import importlib.util
 import os
 import py_compile
+import re
 import subprocess
 import sys
 import tempfile
@@ -172,7 +174,12 @@ def run_case(target, dialect, spec, folder):
     tensors = tensors_of(target, spec)
     arguments, matrices = make_arguments(module, tensors)
     kernel = next(f for f in vars(module).values() if getattr(f, "is_kernel", False))
+    from nki_shim_core import instructions
+    instructions[0] = 0
     got = kernel(*arguments)
+    counted = int(re.search(r"Instructions: ([0-9,]+)", kernel.__doc__).group(1).replace(",", ""))
+    if instructions[0] != counted:  # what is printed is what was simulated: no padding, no fills
+        return f"{instructions[0]} instructions were executed, the simulator has {counted}"
     got = got if isinstance(got, tuple) else (got,)
     want = simulate(target, spec, arguments, tensors, folder)
     uses_exp = "silu" in text or "gelu" in text or "sigmoid" in text or "exp" in text.split("def reference")[0]

@@ -86,6 +86,8 @@ CURRENT_VIOLATIONS = [
     ("assignment", "nisa.tensor_copy(dst=out, src=acc, engine=nisa.engine.vector)", "out[0:128, 0:512] = acc"),
     ("syntax", "accumulate=(k > 0)", "accumulate=(k is not 0)"),
     ("matmul_stationary", "x = nl.ndarray((128, 2, 128)", "x = nl.ndarray((128, 4, 128)", "stationary=x[0:128, k, 0:128]", "stationary=x[0:128, 0:2, 0:128]"),
+    ("psum_capacity", "    for k in range(2):", "    more = nl.ndarray((128, 7, 512), dtype=nl.float32, buffer=nl.psum)\n    nisa.dma_transpose(dst=x[0:128, 0, 0:128], src=a[0:128, 0:128], axes=(1, 0))\n    for k in range(2):"),
+    ("transpose_align", "    for k in range(2):", "    nisa.dma_transpose(dst=x[0:128, 0, 1:127], src=a[0:126, 0:128], axes=(1, 0))\n    for k in range(2):"),
     ("transpose_size", "    nisa.dma_copy(dst=y, src=out)", "    nisa.nc_transpose(dst=acc, data=out, engine=nisa.engine.tensor)\n    nisa.dma_copy(dst=y, src=out)"),
 ]
 
@@ -97,6 +99,7 @@ LEGACY_VIOLATIONS = [
     ("arange", "i_f = nl.arange(512)[None, :]", "i_f = nl.arange(512)[:]"),
     ("index_range", "b[k * 128 + i_p, i_f], mask=(k * 128 + i_p < 256)", "b[k * 200 + i_p, i_f]"),
     ("par_dim", "out = nl.ndarray((nl.par_dim(128), 512)", "out = nl.ndarray((128, 512)"),
+    ("block_dim", "out = nl.ndarray((nl.par_dim(128), 512)", "out = nl.ndarray((2, nl.par_dim(128), 512)"),
     ("operand_memory", "acc = nl.zeros((nl.par_dim(128), 512), dtype=nl.float32, buffer=nl.psum)", "acc = nl.zeros((nl.par_dim(128), 512), dtype=nl.float32, buffer=nl.sbuf)"),
     ("dma_dtype", "out = nl.ndarray((nl.par_dim(128), 512), dtype=nl.bfloat16", "out = nl.ndarray((nl.par_dim(128), 512), dtype=nl.float32"),
     ("output_unwritten", "value=out[i_p, i_f])", "value=out[i_p, i_f], mask=(i_p < 100))"),

@@ -1,9 +1,11 @@
 #include "trainium/emit/emit.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "trainium/emit/frame.h"
 #include "trainium/emit/source.h"
+#include "trainium/neuron/program_peel.h"
 #include "trainium/neuron/walk.h"
 
 nmlp_dialect nmlp_dialect_for(const nmlp_machine *machine) {
@@ -14,7 +16,24 @@ const char *nmlp_dialect_name(nmlp_dialect dialect) { return dialect == NMLP_DIA
 
 void nmlp_dialect_sdk(nmlp_dialect dialect, const char **from, const char **to) {
     *from = dialect == NMLP_DIALECT_NKI ? "2.29" : "2.23"; /* `+=` on PSUM is consistent from 2.23 on */
-    *to = dialect == NMLP_DIALECT_NKI ? "2.32" : "2.24";   /* 2.25 refuses block dimensions */
+    *to = dialect == NMLP_DIALECT_NKI ? "2.32" : "2.26";
+}
+
+/* "2.26" as 2026; 0: not a version. */
+static int sdk_number(const char *text) {
+    int major, minor, used = 0;
+    if (sscanf(text, "%d.%d%n", &major, &minor, &used) != 2 || (text[used] && text[used] != '.')) return 0;
+    return major >= 0 && minor >= 0 && major < 1000 && minor < 1000 ? 1000 * major + minor : 0;
+}
+
+nmlp_status nmlp_dialect_for_sdk(nmlp_dialect *dialect, const nmlp_machine *machine, const char *sdk, nmlp_err *err) {
+    const char *from, *to;
+    *dialect = nmlp_dialect_for(machine);
+    nmlp_dialect_sdk(*dialect, &from, &to);
+    int version = sdk_number(sdk);
+    if (version >= sdk_number(from) && version <= sdk_number(to)) return NMLP_OK;
+    return nmlp_fail_field(err, NMLP_E_ARG, "sdk", "is \"%.40s\"; kernels for %s are printed for Neuron SDK %s to %s",
+                           sdk, machine->name, from, to);
 }
 
 bool nmlp_dialect_parse(const char *name, nmlp_dialect *dialect) {
@@ -45,12 +64,9 @@ static bool allocate(nmlp_emit_source *src) {
     src->declared_at = nmlp_arena_new(a, p->n_buffers + 1, sizeof *src->declared_at, src->err);
     src->dead = nmlp_arena_new(a, p->n_instrs + 1, sizeof *src->dead, src->err);
     src->tested = nmlp_arena_new(a, p->n_loops + 1, sizeof *src->tested, src->err);
-    src->block_dims = nmlp_arena_new(a, p->n_buffers + 1, sizeof *src->block_dims, src->err);
-    src->zero_start = nmlp_arena_new(a, p->n_buffers + 1, sizeof *src->zero_start, src->err);
     src->accumulator = nmlp_arena_new(a, p->n_buffers + 1, sizeof *src->accumulator, src->err);
-    src->padded = nmlp_arena_new(a, 4 * p->n_buffers + 1, sizeof *src->padded, src->err);
     return src->dead && src->loop_names && src->buffer_names && src->tensor_names && src->declared_at && src->tested &&
-           src->block_dims && src->zero_start && src->accumulator && src->padded;
+           src->accumulator;
 }
 
 /* `text` inside a docstring: file names may hold quotes, backslashes, line ends or any other byte. */
@@ -135,20 +151,30 @@ static nmlp_status put_file(nmlp_emit_source *src, nmlp_str *parts, nmlp_str *fi
     return nmlp_str_status(file, src->err);
 }
 
-nmlp_status nmlp_emit_kernel(nmlp_str *out, const nmlp_program *program, const nmlp_emit_options *options,
-                             nmlp_emit_result *result, nmlp_err *err) {
+static nmlp_status emit_program(nmlp_str *out, const nmlp_program *program, const nmlp_emit_options *options,
+                                nmlp_emit_result *result, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     nmlp_emit_source src;
     nmlp_str parts[4];
-    NMLP_RETURN_IF_FAILED(nmlp_program_check(program, options->machine, NULL, err));
     NMLP_RETURN_IF_FAILED(nmlp_emit_source_init(&src, program, options, out, err));
     for (int i = 0; i < 4; i++) nmlp_str_init(&parts[i]);
     NMLP_TRY(count_instructions(program, &src.instructions, err));
-    if (src.legacy) NMLP_TRY(nmlp_emit_legacy_prepare(&src));
+    if (src.legacy) nmlp_emit_legacy_prepare(&src);
     NMLP_TRY(put_file(&src, parts, out));
     if (result) result->instructions = src.instructions;
 out:
     for (int i = 0; i < 4; i++) nmlp_str_fini(&parts[i]);
     nmlp_emit_source_fini(&src);
+    return st;
+}
+
+nmlp_status nmlp_emit_kernel(nmlp_str *out, const nmlp_program *program, const nmlp_emit_options *options,
+                             nmlp_emit_result *result, nmlp_err *err) {
+    nmlp_program *peeled = NULL;
+    NMLP_RETURN_IF_FAILED(nmlp_program_check(program, options->machine, NULL, err));
+    if (options->dialect != NMLP_DIALECT_NKI_LEGACY) return emit_program(out, program, options, result, err);
+    NMLP_RETURN_IF_FAILED(nmlp_program_peel(&peeled, program, err)); /* sizes must be numbers */
+    nmlp_status st = emit_program(out, peeled, options, result, err);
+    nmlp_program_destroy(peeled);
     return st;
 }

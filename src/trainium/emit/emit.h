@@ -37,6 +37,8 @@ nmlp_dialect nmlp_dialect_for(const nmlp_machine *machine);
 const char *nmlp_dialect_name(nmlp_dialect dialect);
 /* First and last Neuron SDK whose compiler takes the dialect as it is printed here. */
 void nmlp_dialect_sdk(nmlp_dialect dialect, const char **from, const char **to);
+/* The dialect for an SDK such as "2.26"; refuses one that takes none, or none for this machine. */
+nmlp_status nmlp_dialect_for_sdk(nmlp_dialect *dialect, const nmlp_machine *machine, const char *sdk, nmlp_err *err);
 bool nmlp_dialect_parse(const char *name, nmlp_dialect *dialect);
 
 /* Checks the program against the machine, then appends the source. `result` may be NULL. */

@@ -188,7 +188,7 @@ void nmlp_emit_put_range(const nmlp_emit_source *src, const nmlp_affine *given, 
 
 void nmlp_emit_put_trips(const nmlp_emit_source *src, int loop, nmlp_str *out) {
     nmlp_size trips = nmlp_emit_fold_size(&src->shape, &src->p->loops[loop].trips);
-    if (trips.clamped && (!src->legacy || nmlp_emit_legacy_exact(src, loop)))
+    if (trips.clamped)
         nmlp_emit_put_size(src, &trips, NMLP_AXIS_NONE, out);
     else
         nmlp_emit_put_count(&src->shape, src->shape.loop_axis[loop], src->shape.loop_step[loop], trips.full, out);

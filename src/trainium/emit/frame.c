@@ -40,9 +40,10 @@ void nmlp_emit_frame_head(nmlp_emit_source *src) {
                           nmlp_str_text(&formula));
     nmlp_emit_source_part_end(src, &formula);
     nmlp_str_puts(src->out, "\n");
-    nmlp_emit_source_line(src, "%s",
-                          src->legacy ? "Legacy NKI (neuronxcc.nki, up to Neuron SDK 2.26)."
-                                      : "NKI 0.3 or later (import nki).");
+    const char *from, *to;
+    nmlp_dialect_sdk(src->options->dialect, &from, &to);
+    nmlp_emit_source_line(src, "%s, Neuron SDK %s to %s.",
+                          src->legacy ? "Legacy NKI (neuronxcc.nki)" : "NKI 0.3 or later (import nki)", from, to);
     if (src->command) {
         nmlp_str_puts(src->out, "Printed by neuronmlp; to print it again:\n    ");
         nmlp_str_puts(src->out, src->command);
@@ -53,6 +54,7 @@ void nmlp_emit_frame_head(nmlp_emit_source *src) {
     nmlp_emit_source_line(src, "Checked against a simulation of the tile program; not yet run on hardware.");
     nmlp_emit_source_line(src, "\"\"\"");
     nmlp_emit_source_line(src, "import argparse");
+    if (!src->legacy) nmlp_emit_source_line(src, "import os");
     if (!src->legacy) nmlp_emit_source_line(src, "import time");
     bool bf16 = false;
     for (size_t i = 0; i < src->p->n_tensors; i++) bf16 = bf16 || src->p->tensors[i].dtype == NMLP_NC_BF16;

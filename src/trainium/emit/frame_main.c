@@ -171,9 +171,10 @@ static void put_device_run(nmlp_emit_source *src, nmlp_nc_dtype dtype) {
     def(src, "on_device(args, iters)",
         "Runs through PyTorch/XLA; returns the result and the median time of a call in us.");
     nmlp_emit_source_line(src, "import torch");
+    nmlp_emit_source_line(src, "import torch_xla");
     nmlp_emit_source_line(src, "import torch_xla.core.xla_model as xm");
     nmlp_str_putc(src->out, '\n');
-    nmlp_emit_source_line(src, "device = xm.xla_device()");
+    nmlp_emit_source_line(src, "device = torch_xla.device()");
     nmlp_emit_source_line(src,
                           "tensors = [torch.from_numpy(a.astype(np.float32)).to(torch.%s).to(device) for a in args]",
                           nmlp_emit_python_dtype(dtype));
@@ -182,13 +183,25 @@ static void put_device_run(nmlp_emit_source *src, nmlp_nc_dtype dtype) {
                                         "    xm.wait_device_ops()",
                                         "    begin = time.perf_counter()",
                                         "    y = KERNEL(*tensors)",
-                                        "    xm.mark_step()",
+                                        "    torch_xla.sync()",
                                         "    xm.wait_device_ops()",
                                         "    times.append(time.perf_counter() - begin)",
                                         "return y.cpu().to(torch.float32).numpy(), 1e6 * float(np.median(times[5:]))",
                                         NULL};
     put_lines(src, lines);
     src->depth--;
+}
+
+/* The kernel runs on one physical core; trn2's runtime joins two by default and fails only when it is launched. The
+ * simulator off a device must be told the machine. */
+static void put_environment(nmlp_emit_source *src) {
+    static const char *const lines[] = {"    if os.environ.setdefault(\"NEURON_LOGICAL_NC_CONFIG\", \"1\") != \"1\":",
+                                        "        parser.error(\"this kernel is for one physical core per logical one: "
+                                        "set NEURON_LOGICAL_NC_CONFIG=1\")",
+                                        NULL};
+    put_lines(src, lines);
+    nmlp_emit_source_line(src, "    os.environ.setdefault(\"NEURON_PLATFORM_TARGET_OVERRIDE\", \"trn%d\")",
+                          (int)src->options->machine->generation - 1);
 }
 
 void nmlp_emit_frame_main(nmlp_emit_source *src) {
@@ -212,6 +225,7 @@ void nmlp_emit_frame_main(nmlp_emit_source *src) {
         "    parser.add_argument(\"--iters\", type=int, default=20, help=\"timed calls\")",
         "    options = parser.parse_args()", NULL};
     put_lines(src, head);
+    if (!src->legacy) put_environment(src);
     nmlp_emit_source_line(src, "    dtype = %s",
                           dtype == NMLP_NC_BF16   ? "ml_dtypes.bfloat16"
                           : dtype == NMLP_NC_FP16 ? "np.float16"

@@ -1,5 +1,6 @@
-/* Instructions in legacy NKI: values returned and assigned, block dimensions, masks on loads and stores. */
-#include "trainium/emit/legacy.h"
+/* Instructions in legacy NKI: values returned and assigned. The program has no edges (neuron/program_peel.h), so every
+ * size is a number: no masks, no tile is larger than what it holds. */
+#include "trainium/emit/source.h"
 
 #include <inttypes.h>
 
@@ -15,41 +16,34 @@ static tile_dims dims_of(const nmlp_emit_source *src, const nmlp_buf_ref *ref) {
     tile_dims t = {.n = 0};
     for (int d = 0; d < b->n_dims; d++) {
         nmlp_size count = nmlp_emit_fold_size(&src->shape, &ref->count[d]);
-        bool single = !count.clamped && count.full == 1 && d < b->n_dims - 1;
-        if (single) continue;
+        if (count.full == 1 && d < b->n_dims - 1) continue;
         t.dim[t.n] = d;
         t.extent[t.n++] = count.full;
     }
     return t;
 }
 
-static void put_full_range(const nmlp_emit_source *src, const nmlp_affine *start, const nmlp_size *count, int axis,
-                           nmlp_str *out) {
-    nmlp_size full = nmlp_size_const(nmlp_emit_fold_size(&src->shape, count).full);
-    nmlp_emit_put_range(src, start, &full, axis, out);
-}
-
-/* buf[block…, 0:128, 0:512] or, partitions first, buf[0:128, i, 0:512]; whole tiles always. */
+/* buf[0:128, i, 0:512]: partitions first, which every SDK takes. */
 static void put_slices(const nmlp_emit_source *src, const nmlp_buf_ref *ref, nmlp_str *out) {
     const nmlp_buffer *b = &src->p->buffers[ref->buffer];
-    bool blocks = src->block_dims[ref->buffer];
     nmlp_str_printf(out, "%s[", src->buffer_names[ref->buffer]);
-    for (int d = 0; blocks && d < b->n_dims - 1; d++) {
-        nmlp_emit_put_affine(src, &ref->start[d], out);
-        nmlp_str_puts(out, ", ");
-    }
-    nmlp_size parts = nmlp_size_const(nmlp_emit_fold_size(&src->shape, &ref->parts).full);
-    nmlp_emit_put_parts(src, ref->part, &parts, src->shape.part_axis[ref->buffer], out);
-    for (int d = blocks ? b->n_dims - 1 : 0; d < b->n_dims; d++) {
-        nmlp_size count = nmlp_emit_fold_size(&src->shape, &ref->count[d]);
+    nmlp_emit_put_parts(src, ref->part, &ref->parts, src->shape.part_axis[ref->buffer], out);
+    for (int d = 0; d < b->n_dims; d++) {
         bool last = d == b->n_dims - 1;
         nmlp_str_puts(out, ", ");
-        if (!last && !count.clamped && count.full == 1)
+        if (!last && ref->count[d].full == 1)
             nmlp_emit_put_affine(src, &ref->start[d], out);
         else
-            put_full_range(src, &ref->start[d], &count, last ? src->shape.last_axis[ref->buffer] : NMLP_AXIS_NONE, out);
+            nmlp_emit_put_range(src, &ref->start[d], &ref->count[d],
+                                last ? src->shape.last_axis[ref->buffer] : NMLP_AXIS_NONE, out);
     }
     nmlp_str_putc(out, ']');
+}
+
+static void put_grid_name(const nmlp_emit_grid *g, nmlp_str *out) {
+    char letter = g->at == 0 ? 'p' : g->at == g->rank - 1 ? 'f' : g->at == 1 ? 't' : 'q';
+    nmlp_str_printf(out, "i_%c%" PRId64, letter, g->extent);
+    if (g->rank > 2) nmlp_str_printf(out, "_%dd", g->rank);
 }
 
 /* The grid for dimension `at` of a tile of `rank` dimensions, by name. */
@@ -60,7 +54,7 @@ static void put_grid(nmlp_emit_source *src, int rank, int at, int64_t extent, nm
     if (i == src->n_grids && i < NMLP_EMIT_SOURCE_GRIDS_MAX)
         src->grids[src->n_grids++] = (nmlp_emit_grid){rank, at, extent};
     if (i == NMLP_EMIT_SOURCE_GRIDS_MAX) out->failed = true;
-    nmlp_emit_legacy_put_grid_name(&(nmlp_emit_grid){rank, at, extent}, out);
+    put_grid_name(&(nmlp_emit_grid){rank, at, extent}, out);
 }
 
 static void put_offset_grid(nmlp_emit_source *src, const nmlp_affine *start, nmlp_emit_grid g, nmlp_str *out) {
@@ -75,17 +69,11 @@ static void put_offset_grid(nmlp_emit_source *src, const nmlp_affine *start, nml
 /* The buffer side of a DMA with index grids. */
 static void put_chip_grids(nmlp_emit_source *src, const nmlp_buf_ref *ref, const tile_dims *t, nmlp_str *out) {
     const nmlp_buffer *b = &src->p->buffers[ref->buffer];
-    bool blocks = src->block_dims[ref->buffer];
     nmlp_affine part = nmlp_affine_const(ref->part);
-    int64_t parts = nmlp_emit_fold_size(&src->shape, &ref->parts).full;
     int next = 0;
     nmlp_str_printf(out, "%s[", src->buffer_names[ref->buffer]);
-    for (int d = 0; blocks && d < b->n_dims - 1; d++) {
-        nmlp_emit_put_affine(src, &ref->start[d], out);
-        nmlp_str_puts(out, ", ");
-    }
-    put_offset_grid(src, &part, (nmlp_emit_grid){t->n + 1, 0, parts}, out);
-    for (int d = blocks ? b->n_dims - 1 : 0; d < b->n_dims; d++) {
+    put_offset_grid(src, &part, (nmlp_emit_grid){t->n + 1, 0, ref->parts.full}, out);
+    for (int d = 0; d < b->n_dims; d++) {
         nmlp_str_puts(out, ", ");
         if (next < t->n && t->dim[next] == d) {
             put_offset_grid(src, &ref->start[d], (nmlp_emit_grid){t->n + 1, next + 1, t->extent[next]}, out);
@@ -154,88 +142,13 @@ static void put_hbm_grids(nmlp_emit_source *src, const nmlp_instr *in, const til
     nmlp_str_putc(out, ']');
 }
 
-/* start + grid < limit, from a clamped size. */
-static void put_mask_term(nmlp_emit_source *src, const nmlp_size *size, const nmlp_str *index, int *n, nmlp_str *out) {
-    nmlp_affine start;
-    int64_t limit;
-    nmlp_emit_split_rest(&size->rest, &start, &limit);
-    nmlp_str_printf(out, "%s(", (*n)++ ? " & " : "");
-    nmlp_emit_put_affine(src, &start, out);
-    if (index->len) nmlp_str_printf(out, " + %s", nmlp_str_text(index));
-    nmlp_str_puts(out, " < ");
-    nmlp_emit_put_limit(src, &start, limit, out);
-    nmlp_str_putc(out, ')');
-}
-
-static void put_size_mask(nmlp_emit_source *src, const nmlp_size *given, const tile_dims *t, nmlp_emit_grid range,
-                          int *n, nmlp_str *out) {
-    nmlp_size size = nmlp_emit_fold_size(&src->shape, given);
-    nmlp_str index;
-    if (!size.clamped) return;
-    nmlp_str_init(&index);
-    /* range.rank: the grid's rank; dims [at, extent) of the tile, or partition for at < 0 */
-    if (range.at < 0)
-        put_grid(src, range.rank, -1 - range.at, size.full, &index);
-    else
-        put_strided(src, t, range.at, (int)range.extent, size.step, &index);
-    put_mask_term(src, &size, &index, n, out);
-    nmlp_emit_source_part_end(src, &index);
-}
-
-/* A size of this DMA runs out where the loop does: then its mask covers the loop's. */
-static bool implied(const nmlp_emit_source *src, const nmlp_instr *in, int loop) {
-    const nmlp_size *sizes[] = {&in->hbm.rows, &in->hbm.cols, &in->hbm.tiles};
-    nmlp_size trips = nmlp_emit_fold_size(&src->shape, &src->p->loops[loop].trips);
-    nmlp_affine rest = nmlp_affine_plus(trips.rest, nmlp_affine_var(loop, -trips.step));
-    for (int i = 0; i < 3; i++) {
-        nmlp_size size = nmlp_emit_fold_size(&src->shape, sizes[i]);
-        if (size.clamped && nmlp_emit_same_affine(&size.rest, &rest)) return true;
-    }
-    return false;
-}
-
-static void put_mask(nmlp_emit_source *src, const nmlp_instr *in, const tile_dims *t, int n_stack, nmlp_str *out) {
-    bool flip = in->op == NMLP_OP_DMA_TRANSPOSE;
-    int n = 0, rank = t->n + 1;
-    nmlp_str_puts(out, "\1mask=");
-    put_size_mask(src, &in->hbm.rows, t, (nmlp_emit_grid){rank, -1, 0}, &n, out);
-    put_size_mask(src, &in->hbm.cols, t, flip ? (nmlp_emit_grid){rank, -2, 0} : (nmlp_emit_grid){rank, n_stack, t->n},
-                  &n, out);
-    put_size_mask(src, &in->hbm.tiles, t, (nmlp_emit_grid){rank, 0, n_stack}, &n, out);
-    for (int i = 0; i < src->n_open; i++) {
-        int loop = src->open_loops[i];
-        nmlp_size trips = nmlp_emit_fold_size(&src->shape, &src->p->loops[loop].trips);
-        nmlp_str index;
-        if (!trips.clamped || nmlp_emit_legacy_exact(src, loop) || implied(src, in, loop)) continue;
-        nmlp_str_init(&index);
-        nmlp_affine step = nmlp_affine_var(loop, trips.step);
-        nmlp_emit_put_affine(src, &step, &index);
-        put_mask_term(src, &trips, &index, &n, out);
-        nmlp_emit_source_part_end(src, &index);
-    }
-}
-
-/* The load writes where an earlier one may have left its rows: clear the tile first. */
-static void clear_before_load(nmlp_emit_source *src, const nmlp_instr *in) {
-    bool fresh = true;
-    for (int i = src->declared_at[in->dst.buffer]; i < src->n_open; i++) {
-        bool used = false;
-        for (int d = 0; d < src->p->buffers[in->dst.buffer].n_dims; d++)
-            for (int k = 0; k < in->dst.start[d].n_terms; k++)
-                used = used || in->dst.start[d].terms[k].var == src->open_loops[i];
-        fresh = fresh && used;
-    }
-    if (!fresh) nmlp_emit_legacy_fill(src, &in->dst, 0.0);
-}
-
 static nmlp_status put_dma(nmlp_emit_source *src, const nmlp_instr *in) {
     bool store = in->op == NMLP_OP_DMA_STORE, flip = in->op == NMLP_OP_DMA_TRANSPOSE;
     const nmlp_buf_ref *chip = store ? &in->a : &in->dst;
     tile_dims t = dims_of(src, chip);
     int n_stack = 0;
     NMLP_RETURN_IF_FAILED(split_dims(src, in, &t, &n_stack));
-    bool masked = nmlp_emit_legacy_masked(src, in, src->open_loops, src->n_open), plain = !masked && t.n == 1;
-    if (masked && !store) clear_before_load(src, in);
+    bool plain = t.n == 1;
     nmlp_str text;
     nmlp_str_init(&text);
     if (store) nmlp_str_puts(&text, "nl.store\2");
@@ -259,7 +172,6 @@ static nmlp_status put_dma(nmlp_emit_source *src, const nmlp_instr *in) {
         else
             put_chip_grids(src, chip, &t, &text);
     }
-    if (masked) put_mask(src, in, &t, n_stack, &text);
     nmlp_str_puts(&text, "\3");
     nmlp_emit_source_statement(src, &text);
     nmlp_emit_source_part_end(src, &text);
@@ -354,13 +266,46 @@ static nmlp_status check_tiles(nmlp_emit_source *src, const nmlp_buf_ref *a, con
                      src->p->name, src->p->buffers[a->buffer].name, src->p->buffers[b->buffer].name);
 }
 
+static void put_par_dim(const nmlp_emit_source *src, int64_t parts, nmlp_str *out) {
+    if (parts == (int64_t)src->options->machine->partitions)
+        nmlp_str_puts(out, "nl.par_dim(P)");
+    else
+        nmlp_str_printf(out, "nl.par_dim(%" PRId64 ")", parts);
+}
+
+/* Writes `value` to a tile. */
+static void put_fill(nmlp_emit_source *src, const nmlp_buf_ref *ref, double value) {
+    const nmlp_buffer *b = &src->p->buffers[ref->buffer];
+    nmlp_str text;
+    nmlp_str_init(&text);
+    put_slices(src, ref, &text);
+    nmlp_str_printf(&text, " = nl.%s\2(", value == 0.0 ? "zeros" : "full");
+    put_par_dim(src, ref->parts.full, &text);
+    for (int d = 0; d < b->n_dims; d++) {
+        if (d < b->n_dims - 1 && ref->count[d].full == 1) continue;
+        nmlp_str_puts(&text, ", ");
+        nmlp_emit_put_length(&src->shape, d == b->n_dims - 1 ? src->shape.last_axis[ref->buffer] : NMLP_AXIS_NONE,
+                             ref->count[d].full, &text);
+    }
+    nmlp_str_putc(&text, ')');
+    if (value != 0.0) {
+        nmlp_str_putc(&text, '\1');
+        nmlp_emit_put_float(value, &text);
+    }
+    nmlp_str_puts(&text, "\1dtype=");
+    nmlp_emit_put_dtype(b->dtype, &text);
+    nmlp_str_putc(&text, '\3');
+    nmlp_emit_source_statement(src, &text);
+    nmlp_emit_source_part_end(src, &text);
+}
+
 nmlp_status nmlp_emit_legacy_instr(nmlp_emit_source *src, const nmlp_instr *in) {
     nmlp_status st = NMLP_OK;
     nmlp_str text;
     if (in->hbm.tensor >= 0) return put_dma(src, in);
     nmlp_str_init(&text);
     if (in->op == NMLP_OP_MEMSET) {
-        nmlp_emit_legacy_fill(src, &in->dst, in->value);
+        put_fill(src, &in->dst, in->value);
         goto out;
     }
     if (in->op == NMLP_OP_MATMUL) {
@@ -379,6 +324,39 @@ out:
     return st;
 }
 
-void nmlp_emit_legacy_put_slices(const nmlp_emit_source *src, const nmlp_buf_ref *ref, nmlp_str *out) {
-    put_slices(src, ref, out);
+nmlp_status nmlp_emit_legacy_declare(nmlp_emit_source *src, int buffer) {
+    const nmlp_buffer *b = &src->p->buffers[buffer];
+    const nmlp_emit_shape *shape = &src->shape;
+    bool psum = b->space == NMLP_SPACE_PSUM;
+    nmlp_str text;
+    nmlp_str_init(&text);
+    nmlp_str_printf(&text, "%s = nl.%s\2(", src->buffer_names[buffer], src->accumulator[buffer] ? "zeros" : "ndarray");
+    put_par_dim(src, b->partitions, &text);
+    for (int d = 0; d < b->n_dims - 1; d++) {
+        nmlp_str_puts(&text, ", ");
+        nmlp_emit_put_count(shape, shape->lead_axis[2 * buffer + d], shape->lead_step[2 * buffer + d], b->dims[d],
+                            &text);
+    }
+    nmlp_str_puts(&text, ", ");
+    nmlp_emit_put_extent(shape, shape->last_axis[buffer], b->dims[b->n_dims - 1], psum, &text);
+    nmlp_str_puts(&text, ")\1dtype=");
+    nmlp_emit_put_dtype(b->dtype, &text);
+    nmlp_str_printf(&text, "\1buffer=nl.%s\3", nmlp_space_name(b->space));
+    nmlp_emit_source_statement(src, &text);
+    nmlp_emit_source_part_end(src, &text);
+    return NMLP_OK;
+}
+
+void nmlp_emit_legacy_grids(nmlp_emit_source *src) {
+    for (int i = 0; i < src->n_grids; i++) {
+        const nmlp_emit_grid *g = &src->grids[i];
+        nmlp_str text;
+        nmlp_str_init(&text);
+        put_grid_name(g, &text);
+        nmlp_str_printf(&text, " = nl.arange(%" PRId64 ")[", g->extent);
+        for (int d = 0; d < g->rank; d++) nmlp_str_printf(&text, "%s%s", d ? ", " : "", d == g->at ? ":" : "None");
+        nmlp_str_putc(&text, ']');
+        nmlp_emit_source_statement(src, &text);
+        nmlp_emit_source_part_end(src, &text);
+    }
 }

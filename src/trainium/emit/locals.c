@@ -56,7 +56,7 @@ static void add_size(nmlp_emit_source *src, const nmlp_size *given, int loop) {
     int64_t limit;
     nmlp_emit_split_rest(&l.size.rest, &start, &limit);
     add_start(src, &start, loop, "start");
-    if (src->legacy || nmlp_emit_innermost(&start) != loop || src->n_locals == NMLP_EMIT_SOURCE_LOCALS_MAX) return;
+    if (nmlp_emit_innermost(&start) != loop || src->n_locals == NMLP_EMIT_SOURCE_LOCALS_MAX) return;
     for (int i = 0; i < src->n_locals; i++)
         if (src->locals[i].is_size && nmlp_emit_same_size(&src->locals[i].size, &l.size)) return;
     choose_name(src, &l, loop, l.size.step == 1 ? "size" : "tiles");
@@ -85,8 +85,7 @@ nmlp_status nmlp_emit_source_open_locals(nmlp_emit_source *src, int node) {
             int64_t limit;
             nmlp_size trips = nmlp_emit_fold_size(&src->shape, &src->p->loops[src->p->nodes[at].loop].trips);
             nmlp_emit_split_rest(&trips.rest, &start, &limit);
-            if (trips.clamped && (!src->legacy || nmlp_emit_legacy_exact(src, src->p->nodes[at].loop)))
-                add_start(src, &start, loop, "start");
+            if (trips.clamped) add_start(src, &start, loop, "start");
         }
         if (src->p->nodes[at].kind != NMLP_NODE_INSTR) continue;
         const nmlp_instr *in = &src->p->instrs[src->p->nodes[at].instr];
@@ -101,7 +100,6 @@ nmlp_status nmlp_emit_source_open_locals(nmlp_emit_source *src, int node) {
         add_buffer_start(src, &in->dst, loop);
         add_buffer_start(src, &in->a, loop);
         add_buffer_start(src, &in->b, loop);
-        if (src->legacy) continue; /* sizes become masks, and only DMAs have those */
         add_buffer_sizes(src, &in->dst, loop);
         add_buffer_sizes(src, &in->a, loop);
         add_buffer_sizes(src, &in->b, loop);

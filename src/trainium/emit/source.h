@@ -43,10 +43,7 @@ typedef struct nmlp_emit_source {
     nmlp_emit_grid grids[NMLP_EMIT_SOURCE_GRIDS_MAX];
     int n_grids;
     bool *tested;      /* by loop: unrolled (static_range), because its value decides something */
-    bool *block_dims;  /* by buffer: leading dimensions are block dimensions */
-    bool *zero_start;  /* by buffer: a matmul may contract over what a mask left out, so it starts as zeros */
     bool *accumulator; /* by buffer: matmuls add to it */
-    int64_t *padded;   /* [4*n_buffers]: partitions and dims that hold whole tiles */
     nmlp_arena arena;
     nmlp_err *err;
 } nmlp_emit_source;
@@ -101,11 +98,9 @@ nmlp_status nmlp_emit_source_open_locals(nmlp_emit_source *src, int node);
 nmlp_status nmlp_emit_source_body(nmlp_emit_source *src);
 nmlp_status nmlp_emit_current_instr(nmlp_emit_source *src, const nmlp_instr *in);
 nmlp_status nmlp_emit_current_declare(nmlp_emit_source *src, int buffer);
-nmlp_status nmlp_emit_legacy_prepare(nmlp_emit_source *src);
+void nmlp_emit_legacy_prepare(nmlp_emit_source *src);
 nmlp_status nmlp_emit_legacy_instr(nmlp_emit_source *src, const nmlp_instr *in);
 nmlp_status nmlp_emit_legacy_declare(nmlp_emit_source *src, int buffer);
-/* Does the loop end where the program says? It does where the loops that decide it are unrolled. */
-bool nmlp_emit_legacy_exact(const nmlp_emit_source *src, int loop);
 /* affine_range, sequential_range or static_range */
 const char *nmlp_emit_legacy_range(const nmlp_emit_source *src, int node);
 void nmlp_emit_legacy_grids(nmlp_emit_source *src);

@@ -73,6 +73,12 @@ static int64_t least_sbuf_bytes(const nmlp_program *p) {
     return bytes;
 }
 
+static bool has_dma_transpose(const nmlp_program *p) {
+    bool some = false;
+    for (size_t i = 0; i < p->n_instrs; i++) some = some || p->instrs[i].op == NMLP_OP_DMA_TRANSPOSE;
+    return some;
+}
+
 static nmlp_status check_capacity(nmlp_checker *ck) {
     const nmlp_machine *m = ck->m;
     for (size_t i = 0; i < ck->p->n_buffers; i++)
@@ -85,6 +91,8 @@ static nmlp_status check_capacity(nmlp_checker *ck) {
                                  "bytes per partition");
     if (banks > (int64_t)m->psum_banks)
         return nmlp_check_refuse(ck, NMLP_RULE_psum_capacity, banks, (int64_t)m->psum_banks, "banks");
+    if (has_dma_transpose(ck->p) && banks > nmlp_machine_psum_banks(m, true))
+        return nmlp_check_refuse(ck, NMLP_RULE_dma_transpose_bank, banks, nmlp_machine_psum_banks(m, true), "banks");
     return NMLP_OK;
 }
 

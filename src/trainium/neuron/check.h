@@ -31,6 +31,8 @@
     X(element_count, "both sides have the same partitions and elements")                                               \
     X(transpose_size, "transposes are at most 128x128 on TensorE, 32x32 on VectorE")                                   \
     X(dma_dtype, "a DMA does not change the dtype")                                                                    \
+    X(dma_transpose_bank, "with DMA transposes one PSUM bank is theirs (trn2, trn3)")                                  \
+    X(dma_transpose_align, "a DMA transpose writes to a multiple of 32 bytes (trn2, trn3)")                            \
     X(dma_overlap, "the tiles of a stacked DMA do not overlap")                                                        \
     X(read_only, "inputs and weights are not written")
 

@@ -117,6 +117,20 @@ static nmlp_status need_space(nmlp_checker *ck, const nmlp_buf_ref *ref, nmlp_sp
     return nmlp_check_refuse(ck, NMLP_RULE_operand_memory, space_of(ck, ref), space, what);
 }
 
+/* Does every access start at a multiple of NMLP_DMA_TRANSPOSE_ALIGN bytes inside its partition? */
+static nmlp_status check_transpose_align(nmlp_checker *ck, const nmlp_buf_ref *ref) {
+    const nmlp_buffer *b = &ck->p->buffers[ref->buffer];
+    int64_t stride = (int64_t)nmlp_nc_dtype_bytes(b->dtype), align = NMLP_DMA_TRANSPOSE_ALIGN;
+    for (int d = b->n_dims - 1; d >= 0; d--) {
+        int64_t off = ref->start[d].base * stride % align;
+        for (int i = 0; off == 0 && i < ref->start[d].n_terms; i++) off = ref->start[d].terms[i].coef * stride % align;
+        if (off != 0)
+            return nmlp_check_refuse(ck, NMLP_RULE_dma_transpose_align, off, 0, "bytes beyond a multiple of 32");
+        stride *= b->dims[d];
+    }
+    return NMLP_OK;
+}
+
 static nmlp_status check_dma(nmlp_checker *ck, const nmlp_instr *in) {
     const nmlp_buf_ref *ref = in->op == NMLP_OP_DMA_STORE ? &in->a : &in->dst;
     const nmlp_tensor *t = &ck->p->tensors[in->hbm.tensor];
@@ -131,6 +145,7 @@ static nmlp_status check_dma(nmlp_checker *ck, const nmlp_instr *in) {
     if (in->op == NMLP_OP_DMA_STORE && (t->role == NMLP_ROLE_INPUT || t->role == NMLP_ROLE_WEIGHT))
         return nmlp_check_refuse(ck, NMLP_RULE_read_only, t->role, NMLP_ROLE_OUTPUT,
                                  "role of the tensor (0 input, 1 weight, 2 output)");
+    if (flip && ck->m->generation >= 3) NMLP_RETURN_IF_FAILED(check_transpose_align(ck, ref));
     extents_add(&hbm, &in->hbm.tiles);
     extents_add(&hbm, flip ? &in->hbm.rows : &in->hbm.cols);
     const nmlp_size *across = flip ? &in->hbm.cols : &in->hbm.rows;

@@ -80,6 +80,10 @@ double nmlp_machine_peak_flops_per_ns(const nmlp_machine *machine, bool fp32) {
     return 2.0 * macs * machine->tensor_clock_ghz / (fp32 ? machine->tensor_fp32_passes : 1.0);
 }
 
+int64_t nmlp_machine_psum_banks(const nmlp_machine *m, bool with_dma_transposes) {
+    return (int64_t)m->psum_banks - (with_dma_transposes && m->generation >= 3 ? 1 : 0);
+}
+
 /* FNV-1a. */
 uint64_t nmlp_machine_hash(const nmlp_machine *m) {
     uint64_t h = 1469598103934665603u;

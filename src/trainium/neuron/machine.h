@@ -120,6 +120,11 @@ const char *nmlp_origin_tag_name(nmlp_origin_tag tag);
 /* Nominal tensor rate in FLOP/ns for 16-bit (passes 1) or fp32 operands. */
 double nmlp_machine_peak_flops_per_ns(const nmlp_machine *machine, bool fp32);
 
+/* From NeuronCore-v3 on a DMA transpose may be lowered to the tensor engine: it takes one PSUM bank, and its
+ * destination is aligned to so many bytes. */
+enum { NMLP_DMA_TRANSPOSE_ALIGN = 32 };
+int64_t nmlp_machine_psum_banks(const nmlp_machine *machine, bool with_dma_transposes);
+
 /* Of every number (not of the sources): a changed machine file is another machine. */
 uint64_t nmlp_machine_hash(const nmlp_machine *machine);
 

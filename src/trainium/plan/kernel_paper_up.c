@@ -5,7 +5,7 @@
 #include "trainium/plan/kernels.h"
 #include "trainium/plan/paper.h"
 
-enum { PSUM_COPIES = 8, BLOCK_COPIES = 2, PAIRS_MAX = 2 };
+enum { BLOCK_COPIES = 2, PAIRS_MAX = 2 };
 
 typedef struct pair {
     int u, v;            /* tensors */
@@ -189,7 +189,7 @@ static emitted emit(nmlp_program *p, const nmlp_kernel_request *rq, int n_pairs,
     for (int i = 0; i < n_pairs; i++) declare_pair(&f, rq, i);
     if (n_pairs == 2) f.silu = nmlp_part_sbuf(p, rq, "silu", BLOCK_COPIES, 1, f.s.tile, 0);
     f.y = nmlp_program_add_tensor(p, out_name, out_role, rq->dtype, s->o, s->s);
-    f.acc1 = f.acc2 = nmlp_part_psum(p, rq, "acc", PSUM_COPIES, moving);
+    f.acc1 = f.acc2 = nmlp_part_psum(p, rq, "acc", (int)nmlp_machine_psum_banks(m, !x_transposed), moving);
     int kb = nmlp_program_begin_loop(p, "kb", nmlp_size_const(nmlp_axis_blocks(f.s)), false);
     first_stage(&f, kb);
     second_stage(&f, kb);

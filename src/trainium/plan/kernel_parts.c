@@ -7,12 +7,14 @@ int64_t nmlp_part_moving_columns(const nmlp_kernel_request *rq) {
 
 int nmlp_part_sbuf(nmlp_program *p, const nmlp_kernel_request *rq, const char *name, int copies, int64_t d0, int64_t d1,
                    int64_t d2) {
+    int64_t unit = NMLP_DMA_TRANSPOSE_ALIGN / (int64_t)nmlp_nc_dtype_bytes(rq->dtype), last = d2 ? d2 : d1;
+    if (rq->machine->generation >= 3) last = nmlp_round_up(last, unit); /* DMA transposes write aligned rows */
     nmlp_buffer b = {.name = name,
                      .space = NMLP_SPACE_SBUF,
                      .dtype = rq->dtype,
                      .partitions = (int)rq->machine->partitions,
                      .n_dims = d2 ? 3 : 2,
-                     .dims = {d0, d1, d2},
+                     .dims = {d0, d2 ? d1 : last, d2 ? last : 0},
                      .copies = copies,
                      .managed = true};
     return nmlp_program_add_buffer(p, &b);

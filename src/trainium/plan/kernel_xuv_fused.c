@@ -5,7 +5,7 @@
 #include "trainium/plan/kernels.h"
 #include "trainium/plan/paper.h"
 
-enum { PSUM_COPIES = 4, BLOCK_COPIES = 2 };
+enum { BLOCK_COPIES = 2 };
 
 typedef struct fused {
     nmlp_program *p;
@@ -39,8 +39,9 @@ static void declare(fused *f, const nmlp_kernel_request *rq, const nmlp_paper_na
     f->vb = nmlp_part_sbuf(f->p, rq, "v_blk", BLOCK_COPIES, nmlp_axis_tiles_per_block(f->r), f->o.block, 0);
     f->xu = nmlp_part_sbuf(f->p, rq, "xu", BLOCK_COPIES, nmlp_axis_tiles(f->r), kt, f->s.tile);
     f->ob = nmlp_part_sbuf(f->p, rq, "out", BLOCK_COPIES, kt, nt, f->o.tile);
-    f->acc1 = names->acc >= 0 ? names->acc : nmlp_part_psum(f->p, rq, "acc1", PSUM_COPIES, f->s.tile);
-    f->acc2 = names->acc >= 0 ? names->acc : nmlp_part_psum(f->p, rq, "acc2", PSUM_COPIES, f->o.tile);
+    int banks = (int)nmlp_machine_psum_banks(rq->machine, !f->x_transposed);
+    f->acc1 = names->acc >= 0 ? names->acc : nmlp_part_psum(f->p, rq, "acc1", (banks + 1) / 2, f->s.tile);
+    f->acc2 = names->acc >= 0 ? names->acc : nmlp_part_psum(f->p, rq, "acc2", banks / 2, f->o.tile);
 }
 
 /* Tile (r of rb, k of kb) of the strip (x u)^T. */

@@ -6,7 +6,7 @@
 #include "trainium/plan/kernels.h"
 #include "trainium/plan/paper.h"
 
-enum { OFF = 1, ON = 2, PSUM_COPIES = 3 };
+enum { OFF = 1, ON = 2, FLIP_COPIES = 2 };
 
 typedef struct naive {
     nmlp_program *p;
@@ -36,10 +36,10 @@ static void declare(naive *f, const nmlp_kernel_request *rq) {
                        .partitions = (int)m->stationary_max,
                        .n_dims = 1,
                        .dims = {f->o.tile > f->wide.tile ? f->o.tile : f->wide.tile},
-                       .copies = PSUM_COPIES * 2};
+                       .copies = (int)nmlp_machine_psum_banks(m, true) - FLIP_COPIES};
     f->acc = nmlp_program_add_buffer(f->p, &acc);
     nmlp_buffer flip = acc;
-    flip.name = "flip", flip.dims[0] = f->s.tile, flip.copies = 2;
+    flip.name = "flip", flip.dims[0] = f->s.tile, flip.copies = FLIP_COPIES;
     if (m->generation >= 3) flip.dtype = rq->dtype;
     f->flip = f->turn ? -1 : nmlp_program_add_buffer(f->p, &flip);
 }

@@ -44,7 +44,8 @@ static void declare_x(nmlp_strip *b) {
     b->x = nmlp_program_add_tensor(b->p, given ? "xT" : "x", NMLP_ROLE_INPUT, b->rq->dtype, given ? s->h : s->s,
                                    given ? s->s : s->h);
     int64_t held = b->plan.x == NMLP_X_AHEAD ? nmlp_ceil_div(s->h, b->parts) : b->plan.x_chunk;
-    b->xt = nmlp_strip_activation(b, "xt", held, (int)b->plan.x_copies);
+    const int64_t xt_dims[] = {held, nmlp_axis_tiles_per_block(b->s), nmlp_strip_x_row(b->rq, &b->plan, b->s.tile)};
+    b->xt = sbuf(b, "xt", b->rq->dtype, (int)b->plan.x_copies, 3, xt_dims);
     b->raw = b->flip = -1;
     if (!nmlp_x_is_flipped(b->plan.x)) return;
     const int64_t dims[] = {b->plan.x_load * b->parts};
@@ -55,7 +56,7 @@ static void declare_x(nmlp_strip *b) {
 
 static void declare_accumulators(nmlp_strip *b) {
     const nmlp_machine *m = b->rq->machine;
-    int free_banks = (int)m->psum_banks - (b->flip >= 0 ? FLIP_BANKS : 0);
+    int free_banks = (int)nmlp_machine_psum_banks(m, b->plan.x == NMLP_X_DMA) - (b->flip >= 0 ? FLIP_BANKS : 0);
     nmlp_buffer acc = {.name = "acc",
                        .space = NMLP_SPACE_PSUM,
                        .dtype = NMLP_NC_FP32,

@@ -110,6 +110,12 @@ static inline int64_t nmlp_strip_even_tile(int64_t features, int64_t partitions)
     return features > 0 ? nmlp_ceil_div(features, nmlp_ceil_div(features, partitions)) : partitions;
 }
 
+/* Elements from one row tile of x on chip to the next: DMA transposes want aligned destinations. */
+static inline int64_t nmlp_strip_x_row(const nmlp_kernel_request *rq, const nmlp_strip_plan *plan, int64_t tile) {
+    int64_t unit = NMLP_DMA_TRANSPOSE_ALIGN / (int64_t)nmlp_nc_dtype_bytes(rq->dtype);
+    return plan->x == NMLP_X_DMA && rq->machine->generation >= 3 ? nmlp_round_up(tile, unit) : tile;
+}
+
 /* Buffers for raw rows of x: one for each DMA of a strip, within reason. */
 static inline int64_t nmlp_x_row_copies(const nmlp_strip_plan *plan, int64_t rows, int64_t stationary_rows) {
     int64_t pieces = nmlp_ceil_div(plan->rows < rows ? plan->rows : rows, stationary_rows);

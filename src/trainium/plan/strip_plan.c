@@ -178,7 +178,8 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
     int64_t row_tiles = nmlp_min(nmlp_ceil_div(plan->rows, tile), nmlp_ceil_div(s->s, tile)), width = row_tiles * tile;
     nmlp_mlp_ranks ranks = nmlp_kernel_mlp_ranks(rq);
     int64_t i_tiles = nmlp_ceil_div(s->o, parts),
-            tiles = (plan->x == NMLP_X_AHEAD ? nmlp_ceil_div(s->h, parts) : plan->x_chunk) * plan->x_copies;
+            x_tiles = (plan->x == NMLP_X_AHEAD ? nmlp_ceil_div(s->h, parts) : plan->x_chunk) * plan->x_copies,
+            tiles = 0;
     int64_t n = op == NMLP_PLAN_MLP ? s->h : s->o, out_columns = plan->out_tiles * plan->columns;
     bool dense = op == NMLP_PLAN_MLP && ranks.down == 0;
     out_columns *= plan->out_copies;
@@ -189,7 +190,7 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
         tiles += nmlp_ceil_div(ranks.gate, parts) + (ranks.shared ? 0 : nmlp_ceil_div(ranks.up, parts)) +
                  nmlp_ceil_div(ranks.down, parts);
     if (op == NMLP_PLAN_MLP) tiles += plan->act_chunk < i_tiles ? 2 * plan->act_chunk : i_tiles;
-    int64_t bytes = tiles * width * elem +
+    int64_t bytes = (tiles * width + x_tiles * row_tiles * nmlp_strip_x_row(rq, plan, tile)) * elem +
                     (ring_elems * plan->ring + (plan->out_ring > 1 ? late_elems * plan->out_ring : 0)) * elem;
     bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * out_columns * elem;
     int64_t tail = plan->taper > 0 ? 1 : plan->tail;

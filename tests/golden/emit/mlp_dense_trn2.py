@@ -1,10 +1,11 @@
 """mlp on one trn2 NeuronCore: y = (silu(x w_gate) * (x w_up)) w_down.
 
-NKI 0.3 or later (import nki).
+NKI 0.3 or later (import nki), Neuron SDK 2.29 to 2.32.
 Printed by neuronmlp.
 Checked against a simulation of the tile program; not yet run on hardware.
 """
 import argparse
+import os
 import time
 
 import ml_dtypes
@@ -39,7 +40,7 @@ def mlp(x, w_gate_up, w_down):
         y          [S, H]         bfloat16, result, one token a row
 
     SBUF: 76.0 of 208.0 KiB per partition, with every buffer in as many copies as planned.
-    PSUM: 8 of 8 banks.
+    PSUM: 7 of 8 banks.
     Instructions: 442 with all loops unrolled.
     """
     y = nl.ndarray((S, H), dtype=nl.bfloat16, buffer=nl.shared_hbm)
@@ -169,16 +170,17 @@ def reference(m):
 def on_device(args, iters):
     """Runs through PyTorch/XLA; returns the result and the median time of a call in us."""
     import torch
+    import torch_xla
     import torch_xla.core.xla_model as xm
 
-    device = xm.xla_device()
+    device = torch_xla.device()
     tensors = [torch.from_numpy(a.astype(np.float32)).to(torch.bfloat16).to(device) for a in args]
     times = []
     for _ in range(5 + iters):
         xm.wait_device_ops()
         begin = time.perf_counter()
         y = mlp(*tensors)
-        xm.mark_step()
+        torch_xla.sync()
         xm.wait_device_ops()
         times.append(time.perf_counter() - begin)
     return y.cpu().to(torch.float32).numpy(), 1e6 * float(np.median(times[5:]))
@@ -189,6 +191,9 @@ def main():
     parser.add_argument("--simulate", action="store_true", help="use NKI's CPU simulator, not a device")
     parser.add_argument("--iters", type=int, default=20, help="timed calls")
     options = parser.parse_args()
+    if os.environ.setdefault("NEURON_LOGICAL_NC_CONFIG", "1") != "1":
+        parser.error("this kernel is for one physical core per logical one: set NEURON_LOGICAL_NC_CONFIG=1")
+    os.environ.setdefault("NEURON_PLATFORM_TARGET_OVERRIDE", "trn2")
     dtype = ml_dtypes.bfloat16
     m = {name: a.astype(dtype).astype(np.float32) for name, a in inputs().items()}
     args = [a.astype(dtype) for a in arguments(m)]

@@ -1,6 +1,6 @@
 """mlp on one trn1 NeuronCore: y = (silu(x u_shared v_gate) * (x u_shared v_up)) u_down v_down.
 
-Legacy NKI (neuronxcc.nki, up to Neuron SDK 2.26).
+Legacy NKI (neuronxcc.nki), Neuron SDK 2.23 to 2.26.
 Printed by neuronmlp.
 Checked against a simulation of the tile program; not yet run on hardware.
 """
@@ -29,7 +29,6 @@ TILE_U_DOWN = 100       # columns of one tile of U_DOWN
 RUN_U_DOWN = 400        # columns of one run of tiles of U_DOWN
 SPAN_U_DOWN = 1200      # columns of one load of U_DOWN
 TILE_V_DOWN = 512       # columns of one tile of V_DOWN
-RUN_V_DOWN = 1536       # columns of one load of V_DOWN
 
 
 @nki.jit
@@ -50,37 +49,39 @@ def mlp(xT, u_shared, v_gate_up, u_down, v_down):
     Instructions: 211 with all loops unrolled.
     """
     y = nl.ndarray((S, H), dtype=nl.bfloat16, buffer=nl.shared_hbm)
-    i_p128 = nl.arange(128)[:, None]
-    i_f300 = nl.arange(300)[None, :]
-    i_f1000 = nl.arange(1000)[None, :]
-    t = nl.ndarray((3, 1, nl.par_dim(P), S), dtype=nl.bfloat16, buffer=nl.sbuf)
-    td = nl.zeros((3, 1, nl.par_dim(P), 3 * TILE_S), dtype=nl.bfloat16, buffer=nl.sbuf)
+    t = nl.ndarray((nl.par_dim(P), 3, 1, S), dtype=nl.bfloat16, buffer=nl.sbuf)
+    td = nl.ndarray((nl.par_dim(P), 3, 1, S), dtype=nl.bfloat16, buffer=nl.sbuf)
 
     # first factors stationary, x moving: the products come out transposed, as the next ones want
     # them
-    xt = nl.zeros(((H + TILE_H - 1) // TILE_H, 1, nl.par_dim(P), S), dtype=nl.bfloat16, buffer=nl.sbuf)
-    for xh in nl.affine_range((H + TILE_H - 1) // TILE_H):
+    xt = nl.ndarray((nl.par_dim(P), (H + TILE_H - 1) // TILE_H, 1, S), dtype=nl.bfloat16, buffer=nl.sbuf)
+    for xh in nl.affine_range(7):
         xh_start = xh * TILE_H
-        xt[xh, 0, i_p128, i_f300] = nl.load(xT[xh_start + i_p128, i_f300], mask=(xh_start + i_p128 < H))
-    w = nl.zeros((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
+        xt[0:P, xh, 0, 0:S] = nl.load(xT[xh_start:xh_start + TILE_H, 0:S])
+    xt[0:104, 7, 0, 0:S] = nl.load(xT[896:1000, 0:S])
+    w = nl.ndarray((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
     w[0:P, 0:2400] = nl.load(u_shared[0:P, 0:2400])
     for u_shared_n in nl.affine_range(3):
         acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
-        for u_shared_k in nl.affine_range((H + TILE_H - 1) // TILE_H):
+        for u_shared_k in nl.affine_range(7):
             u_shared_k_at = u_shared_n * RUN_U_SHARED + u_shared_k * TILE_U_SHARED
             acc[0:100, 0:S] += nisa.nc_matmul(
                 w[0:P, u_shared_k_at:u_shared_k_at + TILE_U_SHARED],
-                xt[u_shared_k, 0, 0:P, 0:S],
+                xt[0:P, u_shared_k, 0, 0:S],
             )
-        t[u_shared_n, 0, 0:100, 0:S] = nl.copy(acc[0:100, 0:S], dtype=nl.bfloat16)
+        acc[0:100, 0:S] += nisa.nc_matmul(
+            w[0:104, u_shared_n * RUN_U_SHARED + 700:u_shared_n * RUN_U_SHARED + 700 + TILE_U_SHARED],
+            xt[0:104, 7, 0, 0:S],
+        )
+        t[0:100, u_shared_n, 0, 0:S] = nl.copy(acc[0:100, 0:S], dtype=nl.bfloat16)
 
     # gate and up of one tile follow each other; silu and product on the way out of PSUM, never to
     # HBM
-    for ac in nl.static_range(3):
+    for ac in nl.static_range(2):
         ac_start = ac * SPAN_V_GATE_UP
         ac_start2 = ac * SPAN_U_DOWN
-        act = nl.ndarray((4, 1, nl.par_dim(P), S), dtype=nl.bfloat16, buffer=nl.sbuf)
-        w = nl.zeros((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
+        act = nl.ndarray((nl.par_dim(P), 4, 1, S), dtype=nl.bfloat16, buffer=nl.sbuf)
+        w = nl.ndarray((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
         w[0:100, 0:3072] = nl.load(v_gate_up[0:100, ac_start:ac_start + SPAN_V_GATE_UP])
         for v_gate_up_n in nl.affine_range(4):
             acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
@@ -88,21 +89,21 @@ def mlp(xT, u_shared, v_gate_up, u_down, v_down):
                 v_gate_up_k_at = v_gate_up_n * RUN_V_GATE_UP + v_gate_up_k * TILE_V_GATE_UP
                 acc[0:P, 0:S] += nisa.nc_matmul(
                     w[0:100, v_gate_up_k_at:v_gate_up_k_at + TILE_V_GATE_UP],
-                    t[v_gate_up_k, 0, 0:100, 0:S],
+                    t[0:100, v_gate_up_k, 0, 0:S],
                 )
-            silu = nl.ndarray((1, nl.par_dim(P), S), dtype=nl.float32, buffer=nl.sbuf)
-            silu[0, 0:P, 0:S] = nisa.activation(op=nl.silu, data=acc[0:P, 0:S], dtype=nl.float32)
+            silu = nl.ndarray((nl.par_dim(P), 1, S), dtype=nl.float32, buffer=nl.sbuf)
+            silu[0:P, 0, 0:S] = nisa.activation(op=nl.silu, data=acc[0:P, 0:S], dtype=nl.float32)
             acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
             for v_gate_up_k2 in nl.affine_range(3):
                 v_gate_up_k2_at = v_gate_up_n * RUN_V_GATE_UP + v_gate_up_k2 * TILE_V_GATE_UP
                 acc[0:P, 0:S] += nisa.nc_matmul(
                     w[0:100, v_gate_up_k2_at + 384:v_gate_up_k2_at + 384 + TILE_V_GATE_UP],
-                    t[v_gate_up_k2, 0, 0:100, 0:S],
+                    t[0:100, v_gate_up_k2, 0, 0:S],
                 )
-            act[v_gate_up_n, 0, 0:P, 0:S] = nl.multiply(acc[0:P, 0:S], silu[0, 0:P, 0:S], dtype=nl.bfloat16)
+            act[0:P, v_gate_up_n, 0, 0:S] = nl.multiply(acc[0:P, 0:S], silu[0:P, 0, 0:S], dtype=nl.bfloat16)
 
         # down projection of what is on chip, contracted over the intermediate features
-        w = nl.zeros((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
+        w = nl.ndarray((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
         w[0:P, 0:1200] = nl.load(u_down[0:P, ac_start2:ac_start2 + SPAN_U_DOWN])
         for u_down_n in nl.affine_range(3):
             acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
@@ -110,38 +111,102 @@ def mlp(xT, u_shared, v_gate_up, u_down, v_down):
                 u_down_k_at = u_down_n * RUN_U_DOWN + u_down_k * TILE_U_DOWN
                 acc[0:100, 0:S] += nisa.nc_matmul(
                     w[0:P, u_down_k_at:u_down_k_at + TILE_U_DOWN],
-                    act[u_down_k, 0, 0:P, 0:S],
+                    act[0:P, u_down_k, 0, 0:S],
                 )
             if ac == 0:
-                td[u_down_n, 0, 0:100, 0:S] = nl.copy(acc[0:100, 0:S], dtype=nl.bfloat16)
+                td[0:100, u_down_n, 0, 0:S] = nl.copy(acc[0:100, 0:S], dtype=nl.bfloat16)
             else:
-                td[u_down_n, 0, 0:100, 0:S] += acc[0:100, 0:S]
+                td[0:100, u_down_n, 0, 0:S] += acc[0:100, 0:S]
+    act = nl.ndarray((nl.par_dim(P), 4, 1, S), dtype=nl.bfloat16, buffer=nl.sbuf)
+    w = nl.ndarray((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
+    w[0:100, 0:3072] = nl.load(v_gate_up[0:100, 6144:9216])
+    for v_gate_up_n in nl.affine_range(3):
+        acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
+        for v_gate_up_k in nl.affine_range(3):
+            v_gate_up_k_at = v_gate_up_n * RUN_V_GATE_UP + v_gate_up_k * TILE_V_GATE_UP
+            acc[0:P, 0:S] += nisa.nc_matmul(
+                w[0:100, v_gate_up_k_at:v_gate_up_k_at + TILE_V_GATE_UP],
+                t[0:100, v_gate_up_k, 0, 0:S],
+            )
+        silu = nl.ndarray((nl.par_dim(P), 1, S), dtype=nl.float32, buffer=nl.sbuf)
+        silu[0:P, 0, 0:S] = nisa.activation(op=nl.silu, data=acc[0:P, 0:S], dtype=nl.float32)
+        acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
+        for v_gate_up_k2 in nl.affine_range(3):
+            v_gate_up_k2_at = v_gate_up_n * RUN_V_GATE_UP + v_gate_up_k2 * TILE_V_GATE_UP
+            acc[0:P, 0:S] += nisa.nc_matmul(
+                w[0:100, v_gate_up_k2_at + 384:v_gate_up_k2_at + 384 + TILE_V_GATE_UP],
+                t[0:100, v_gate_up_k2, 0, 0:S],
+            )
+        act[0:P, v_gate_up_n, 0, 0:S] = nl.multiply(acc[0:P, 0:S], silu[0:P, 0, 0:S], dtype=nl.bfloat16)
+    acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
+    for v_gate_up_k in nl.affine_range(3):
+        acc[0:92, 0:S] += nisa.nc_matmul(
+            w[0:100, v_gate_up_k * TILE_V_GATE_UP + 2304:v_gate_up_k * TILE_V_GATE_UP + 2304 + 92],
+            t[0:100, v_gate_up_k, 0, 0:S],
+        )
+    silu = nl.ndarray((nl.par_dim(P), 1, S), dtype=nl.float32, buffer=nl.sbuf)
+    silu[0:92, 0, 0:S] = nisa.activation(op=nl.silu, data=acc[0:92, 0:S], dtype=nl.float32)
+    acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
+    for v_gate_up_k2 in nl.affine_range(3):
+        acc[0:92, 0:S] += nisa.nc_matmul(
+            w[0:100, v_gate_up_k2 * TILE_V_GATE_UP + 2688:v_gate_up_k2 * TILE_V_GATE_UP + 2688 + 92],
+            t[0:100, v_gate_up_k2, 0, 0:S],
+        )
+    act[0:92, 3, 0, 0:S] = nl.multiply(acc[0:92, 0:S], silu[0:92, 0, 0:S], dtype=nl.bfloat16)
+    w = nl.ndarray((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
+    w[0:P, 0:1200] = nl.load(u_down[0:P, 2400:3600])
+    for u_down_n in nl.affine_range(3):
+        acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
+        for u_down_k in nl.affine_range(3):
+            u_down_k_at = u_down_n * RUN_U_DOWN + u_down_k * TILE_U_DOWN
+            acc[0:100, 0:S] += nisa.nc_matmul(
+                w[0:P, u_down_k_at:u_down_k_at + TILE_U_DOWN],
+                act[0:P, u_down_k, 0, 0:S],
+            )
+        acc[0:100, 0:S] += nisa.nc_matmul(
+            w[0:92, u_down_n * RUN_U_DOWN + 300:u_down_n * RUN_U_DOWN + 300 + TILE_U_DOWN],
+            act[0:92, 3, 0, 0:S],
+        )
+        td[0:100, u_down_n, 0, 0:S] += acc[0:100, 0:S]
 
     # last factor moving: rows of y, long enough for the DMA engines
-    out = nl.ndarray((1, (S + TILE_S - 1) // TILE_S, nl.par_dim(P), 1024), dtype=nl.bfloat16, buffer=nl.sbuf)
-    w = nl.zeros((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
+    out = nl.ndarray((nl.par_dim(P), 1, (S + TILE_S - 1) // TILE_S, 1024), dtype=nl.bfloat16, buffer=nl.sbuf)
+    w = nl.ndarray((nl.par_dim(P), 3072), dtype=nl.bfloat16, buffer=nl.sbuf)
     w[0:100, 0:3072] = nl.load(v_down[0:100, 0:3072])
-    for v_down_n in nl.affine_range(2):
-        for v_down_q in nl.affine_range((S + TILE_S - 1) // TILE_S):
-            acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
-            for v_down_k in nl.affine_range(3):
-                v_down_k_at = v_down_n * RUN_V_DOWN + v_down_k * TILE_V_DOWN
-                acc[0:P, 0:512] += nisa.nc_matmul(
-                    td[v_down_k, 0, 0:100, v_down_q * TILE_S:v_down_q * TILE_S + TILE_S],
-                    w[0:100, v_down_k_at:v_down_k_at + TILE_V_DOWN],
-                )
-            out[0, v_down_q, 0:P, v_down_n * TILE_V_DOWN:v_down_n * TILE_V_DOWN + TILE_V_DOWN] = nisa.activation(
-                op=nl.copy,
-                data=acc[0:P, 0:512],
-                dtype=nl.bfloat16,
+    for v_down_q in nl.affine_range(2):
+        acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
+        for v_down_k in nl.affine_range(3):
+            acc[0:P, 0:512] += nisa.nc_matmul(
+                td[0:100, v_down_k, 0, v_down_q * TILE_S:v_down_q * TILE_S + TILE_S],
+                w[0:100, v_down_k * TILE_V_DOWN:v_down_k * TILE_V_DOWN + TILE_V_DOWN],
             )
-    for v_down_sq in nl.affine_range((S + TILE_S - 1) // TILE_S):
-        v_down_sq_start = v_down_sq * TILE_S
-        nl.store(
-            y[v_down_sq_start + i_p128, i_f1000],
-            value=out[0, v_down_sq, i_p128, i_f1000],
-            mask=(v_down_sq_start + i_p128 < S),
+        out[0:P, 0, v_down_q, 0:512] = nisa.activation(op=nl.copy, data=acc[0:P, 0:512], dtype=nl.bfloat16)
+    acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
+    for v_down_k in nl.affine_range(3):
+        acc[0:44, 0:512] += nisa.nc_matmul(
+            td[0:100, v_down_k, 0, 256:300],
+            w[0:100, v_down_k * TILE_V_DOWN:v_down_k * TILE_V_DOWN + TILE_V_DOWN],
         )
+    out[0:44, 0, 2, 0:512] = nisa.activation(op=nl.copy, data=acc[0:44, 0:512], dtype=nl.bfloat16)
+    for v_down_q in nl.affine_range(2):
+        acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
+        for v_down_k in nl.affine_range(3):
+            acc[0:P, 0:488] += nisa.nc_matmul(
+                td[0:100, v_down_k, 0, v_down_q * TILE_S:v_down_q * TILE_S + TILE_S],
+                w[0:100, v_down_k * TILE_V_DOWN + 1536:v_down_k * TILE_V_DOWN + 1536 + 488],
+            )
+        out[0:P, 0, v_down_q, 512:1000] = nisa.activation(op=nl.copy, data=acc[0:P, 0:488], dtype=nl.bfloat16)
+    acc = nl.zeros((nl.par_dim(P), 512), dtype=nl.float32, buffer=nl.psum)
+    for v_down_k in nl.affine_range(3):
+        acc[0:44, 0:488] += nisa.nc_matmul(
+            td[0:100, v_down_k, 0, 256:300],
+            w[0:100, v_down_k * TILE_V_DOWN + 1536:v_down_k * TILE_V_DOWN + 1536 + 488],
+        )
+    out[0:44, 0, 2, 512:1000] = nisa.activation(op=nl.copy, data=acc[0:44, 0:488], dtype=nl.bfloat16)
+    for v_down_sq in nl.affine_range(2):
+        v_down_sq_start = v_down_sq * TILE_S
+        nl.store(y[v_down_sq_start:v_down_sq_start + TILE_S, 0:H], value=out[0:P, 0, v_down_sq, 0:1000])
+    nl.store(y[256:300, 0:H], value=out[0:44, 0, 2, 0:1000])
     return y
 
 

@@ -1,6 +1,6 @@
 """xw_opt on one trn1 NeuronCore: y = x w.
 
-Legacy NKI (neuronxcc.nki, up to Neuron SDK 2.26).
+Legacy NKI (neuronxcc.nki), Neuron SDK 2.23 to 2.26.
 Printed by neuronmlp.
 Checked against a simulation of the tile program; not yet run on hardware.
 """
@@ -20,7 +20,6 @@ O = 3000                # outputs
 TILE_S = 128            # one tile along S
 BLOCK_S = 1024          # one block of tiles along S
 TILE_H = 128            # one tile along H
-BLOCK_H = 512           # one block of tiles along H
 TILE_O = 512            # one tile along O
 BLOCK_O = 1024          # one block of tiles along O
 
@@ -40,67 +39,176 @@ def xw_opt(xT, w):
     Instructions: 1,320 with all loops unrolled.
     """
     y = nl.ndarray((S, O), dtype=nl.bfloat16, buffer=nl.shared_hbm)
-    i_p128 = nl.arange(128)[:, None]
-    i_f1024 = nl.arange(1024)[None, :]
-    i_f512 = nl.arange(512)[None, :]
-    for nb in nl.affine_range((O + BLOCK_O - 1) // BLOCK_O):
+    for nb in nl.affine_range(2):
         nb_start = nb * BLOCK_O
 
         # a strip of results for all rows stays on chip while the contraction is walked once
-        res = nl.ndarray((S // TILE_S, nl.par_dim(P), BLOCK_O), dtype=nl.bfloat16, buffer=nl.sbuf)
+        res = nl.ndarray((nl.par_dim(P), S // TILE_S, BLOCK_O), dtype=nl.bfloat16, buffer=nl.sbuf)
         for mz in nl.affine_range(S // BLOCK_S):
             for mzt in nl.affine_range(BLOCK_S // TILE_S):
                 for nz in nl.affine_range(BLOCK_O // TILE_O):
-                    res[mz * (BLOCK_S // TILE_S) + mzt, 0:P, nz * TILE_O:nz * TILE_O + TILE_O] = nl.zeros(
+                    res[0:P, mz * (BLOCK_S // TILE_S) + mzt, nz * TILE_O:nz * TILE_O + TILE_O] = nl.zeros(
                         (nl.par_dim(P), TILE_O),
                         dtype=nl.bfloat16,
                     )
-        for kb in nl.sequential_range((H + BLOCK_H - 1) // BLOCK_H):
-            rhs = nl.zeros((BLOCK_H // TILE_H, nl.par_dim(P), BLOCK_O), dtype=nl.bfloat16, buffer=nl.sbuf)
-            for kr in nl.affine_range(BLOCK_H // TILE_H):
-                kr_start = kb * BLOCK_H + kr * TILE_H
-                rhs[kr, i_p128, i_f1024] = nl.load(
-                    w[kr_start + i_p128, nb_start + i_f1024],
-                    mask=(kr_start + i_p128 < H) & (nb_start + i_f1024 < O),
+        rhs = nl.ndarray((nl.par_dim(P), 4, BLOCK_O), dtype=nl.bfloat16, buffer=nl.sbuf)
+        for kr in nl.affine_range(4):
+            kr_start = kr * TILE_H
+            rhs[0:P, kr, 0:BLOCK_O] = nl.load(w[kr_start:kr_start + TILE_H, nb_start:nb_start + BLOCK_O])
+        for mb in nl.affine_range(S // BLOCK_S):
+            mb_start = mb * BLOCK_S
+            lhs = nl.ndarray((nl.par_dim(P), 4, BLOCK_S), dtype=nl.bfloat16, buffer=nl.sbuf)
+            for kl in nl.affine_range(4):
+                kl_start = kl * TILE_H
+                lhs[0:P, kl, 0:BLOCK_S] = nl.load(xT[kl_start:kl_start + TILE_H, mb_start:mb_start + BLOCK_S])
+            for n in nl.affine_range(BLOCK_O // TILE_O):
+                for m in nl.affine_range(BLOCK_S // TILE_S):
+                    acc = nl.zeros((nl.par_dim(P), TILE_O), dtype=nl.float32, buffer=nl.psum)
+                    for k in nl.affine_range(4):
+                        acc[0:P, 0:TILE_O] += nisa.nc_matmul(
+                            lhs[0:P, k, m * TILE_S:m * TILE_S + TILE_S],
+                            rhs[0:P, k, n * TILE_O:n * TILE_O + TILE_O],
+                        )
+                    res[0:P, mb * (BLOCK_S // TILE_S) + m, n * TILE_O:n * TILE_O + TILE_O] += acc[0:P, 0:TILE_O]
+        rhs = nl.ndarray((nl.par_dim(P), 4, BLOCK_O), dtype=nl.bfloat16, buffer=nl.sbuf)
+        for kr in nl.affine_range(3):
+            kr_start = kr * TILE_H
+            rhs[0:P, kr, 0:BLOCK_O] = nl.load(
+                w[kr_start + 512:kr_start + 512 + TILE_H, nb_start:nb_start + BLOCK_O],
+            )
+        rhs[0:104, 3, 0:BLOCK_O] = nl.load(w[896:1000, nb_start:nb_start + BLOCK_O])
+        for mb in nl.affine_range(S // BLOCK_S):
+            mb_start = mb * BLOCK_S
+            lhs = nl.ndarray((nl.par_dim(P), 4, BLOCK_S), dtype=nl.bfloat16, buffer=nl.sbuf)
+            for kl in nl.affine_range(3):
+                kl_start = kl * TILE_H
+                lhs[0:P, kl, 0:BLOCK_S] = nl.load(
+                    xT[kl_start + 512:kl_start + 512 + TILE_H, mb_start:mb_start + BLOCK_S],
                 )
-            for mb in nl.affine_range(S // BLOCK_S):
-                mb_start = mb * BLOCK_S
-                lhs = nl.zeros((BLOCK_H // TILE_H, nl.par_dim(P), BLOCK_S), dtype=nl.bfloat16, buffer=nl.sbuf)
-                for kl in nl.affine_range(BLOCK_H // TILE_H):
-                    kl_start = kb * BLOCK_H + kl * TILE_H
-                    lhs[kl, i_p128, i_f1024] = nl.load(
-                        xT[kl_start + i_p128, mb_start + i_f1024],
-                        mask=(kl_start + i_p128 < H),
+            lhs[0:104, 3, 0:BLOCK_S] = nl.load(xT[896:1000, mb_start:mb_start + BLOCK_S])
+            for n in nl.affine_range(BLOCK_O // TILE_O):
+                for m in nl.affine_range(BLOCK_S // TILE_S):
+                    acc = nl.zeros((nl.par_dim(P), TILE_O), dtype=nl.float32, buffer=nl.psum)
+                    for k in nl.affine_range(3):
+                        acc[0:P, 0:TILE_O] += nisa.nc_matmul(
+                            lhs[0:P, k, m * TILE_S:m * TILE_S + TILE_S],
+                            rhs[0:P, k, n * TILE_O:n * TILE_O + TILE_O],
+                        )
+                    acc[0:P, 0:TILE_O] += nisa.nc_matmul(
+                        lhs[0:104, 3, m * TILE_S:m * TILE_S + TILE_S],
+                        rhs[0:104, 3, n * TILE_O:n * TILE_O + TILE_O],
                     )
-                for n in nl.affine_range(BLOCK_O // TILE_O):
-                    for m in nl.affine_range(BLOCK_S // TILE_S):
-                        acc = nl.zeros((nl.par_dim(P), TILE_O), dtype=nl.float32, buffer=nl.psum)
-                        for k in nl.affine_range(BLOCK_H // TILE_H):
-                            acc[0:P, 0:TILE_O] += nisa.nc_matmul(
-                                lhs[k, 0:P, m * TILE_S:m * TILE_S + TILE_S],
-                                rhs[k, 0:P, n * TILE_O:n * TILE_O + TILE_O],
-                            )
-                        res[mb * (BLOCK_S // TILE_S) + m, 0:P, n * TILE_O:n * TILE_O + TILE_O] += acc[0:P, 0:TILE_O]
+                    res[0:P, mb * (BLOCK_S // TILE_S) + m, n * TILE_O:n * TILE_O + TILE_O] += acc[0:P, 0:TILE_O]
         for ms in nl.affine_range(S // BLOCK_S):
             for mst in nl.affine_range(BLOCK_S // TILE_S):
                 mst_start = ms * BLOCK_S + mst * TILE_S
                 row = nl.ndarray(
-                    (BLOCK_O // TILE_O, nl.par_dim(P), TILE_O),
+                    (nl.par_dim(P), BLOCK_O // TILE_O, TILE_O),
                     dtype=nl.bfloat16,
                     buffer=nl.sbuf,
                 )
                 for ns in nl.affine_range(BLOCK_O // TILE_O):
                     ns_start = nb_start + ns * TILE_O
-                    row[ns, 0:P, 0:TILE_O] = nisa.activation(
+                    row[0:P, ns, 0:TILE_O] = nisa.activation(
                         op=nl.copy,
-                        data=res[ms * (BLOCK_S // TILE_S) + mst, 0:P, ns * TILE_O:ns * TILE_O + TILE_O],
+                        data=res[0:P, ms * (BLOCK_S // TILE_S) + mst, ns * TILE_O:ns * TILE_O + TILE_O],
                         dtype=nl.bfloat16,
                     )
                     nl.store(
-                        y[mst_start + i_p128, ns_start + i_f512],
-                        value=row[ns, i_p128, i_f512],
-                        mask=(ns_start + i_f512 < O),
+                        y[mst_start:mst_start + TILE_S, ns_start:ns_start + TILE_O],
+                        value=row[0:P, ns, 0:TILE_O],
                     )
+    res = nl.ndarray((nl.par_dim(P), S // TILE_S, BLOCK_O), dtype=nl.bfloat16, buffer=nl.sbuf)
+    for mz in nl.affine_range(S // BLOCK_S):
+        for mzt in nl.affine_range(BLOCK_S // TILE_S):
+            res[0:P, mz * (BLOCK_S // TILE_S) + mzt, 0:TILE_O] = nl.zeros(
+                (nl.par_dim(P), TILE_O),
+                dtype=nl.bfloat16,
+            )
+            res[0:P, mz * (BLOCK_S // TILE_S) + mzt, 512:952] = nl.zeros(
+                (nl.par_dim(P), 440),
+                dtype=nl.bfloat16,
+            )
+    rhs = nl.ndarray((nl.par_dim(P), 4, BLOCK_O), dtype=nl.bfloat16, buffer=nl.sbuf)
+    for kr in nl.affine_range(4):
+        kr_start = kr * TILE_H
+        rhs[0:P, kr, 0:952] = nl.load(w[kr_start:kr_start + TILE_H, 2048:3000])
+    for mb in nl.affine_range(S // BLOCK_S):
+        mb_start = mb * BLOCK_S
+        lhs = nl.ndarray((nl.par_dim(P), 4, BLOCK_S), dtype=nl.bfloat16, buffer=nl.sbuf)
+        for kl in nl.affine_range(4):
+            kl_start = kl * TILE_H
+            lhs[0:P, kl, 0:BLOCK_S] = nl.load(xT[kl_start:kl_start + TILE_H, mb_start:mb_start + BLOCK_S])
+        for m in nl.affine_range(BLOCK_S // TILE_S):
+            acc = nl.zeros((nl.par_dim(P), TILE_O), dtype=nl.float32, buffer=nl.psum)
+            for k in nl.affine_range(4):
+                acc[0:P, 0:TILE_O] += nisa.nc_matmul(
+                    lhs[0:P, k, m * TILE_S:m * TILE_S + TILE_S],
+                    rhs[0:P, k, 0:TILE_O],
+                )
+            res[0:P, mb * (BLOCK_S // TILE_S) + m, 0:TILE_O] += acc[0:P, 0:TILE_O]
+        for m in nl.affine_range(BLOCK_S // TILE_S):
+            acc = nl.zeros((nl.par_dim(P), TILE_O), dtype=nl.float32, buffer=nl.psum)
+            for k in nl.affine_range(4):
+                acc[0:P, 0:440] += nisa.nc_matmul(
+                    lhs[0:P, k, m * TILE_S:m * TILE_S + TILE_S],
+                    rhs[0:P, k, 512:952],
+                )
+            res[0:P, mb * (BLOCK_S // TILE_S) + m, 512:952] += acc[0:P, 0:440]
+    rhs = nl.ndarray((nl.par_dim(P), 4, BLOCK_O), dtype=nl.bfloat16, buffer=nl.sbuf)
+    for kr in nl.affine_range(3):
+        kr_start = kr * TILE_H
+        rhs[0:P, kr, 0:952] = nl.load(w[kr_start + 512:kr_start + 512 + TILE_H, 2048:3000])
+    rhs[0:104, 3, 0:952] = nl.load(w[896:1000, 2048:3000])
+    for mb in nl.affine_range(S // BLOCK_S):
+        mb_start = mb * BLOCK_S
+        lhs = nl.ndarray((nl.par_dim(P), 4, BLOCK_S), dtype=nl.bfloat16, buffer=nl.sbuf)
+        for kl in nl.affine_range(3):
+            kl_start = kl * TILE_H
+            lhs[0:P, kl, 0:BLOCK_S] = nl.load(
+                xT[kl_start + 512:kl_start + 512 + TILE_H, mb_start:mb_start + BLOCK_S],
+            )
+        lhs[0:104, 3, 0:BLOCK_S] = nl.load(xT[896:1000, mb_start:mb_start + BLOCK_S])
+        for m in nl.affine_range(BLOCK_S // TILE_S):
+            acc = nl.zeros((nl.par_dim(P), TILE_O), dtype=nl.float32, buffer=nl.psum)
+            for k in nl.affine_range(3):
+                acc[0:P, 0:TILE_O] += nisa.nc_matmul(
+                    lhs[0:P, k, m * TILE_S:m * TILE_S + TILE_S],
+                    rhs[0:P, k, 0:TILE_O],
+                )
+            acc[0:P, 0:TILE_O] += nisa.nc_matmul(
+                lhs[0:104, 3, m * TILE_S:m * TILE_S + TILE_S],
+                rhs[0:104, 3, 0:TILE_O],
+            )
+            res[0:P, mb * (BLOCK_S // TILE_S) + m, 0:TILE_O] += acc[0:P, 0:TILE_O]
+        for m in nl.affine_range(BLOCK_S // TILE_S):
+            acc = nl.zeros((nl.par_dim(P), TILE_O), dtype=nl.float32, buffer=nl.psum)
+            for k in nl.affine_range(3):
+                acc[0:P, 0:440] += nisa.nc_matmul(
+                    lhs[0:P, k, m * TILE_S:m * TILE_S + TILE_S],
+                    rhs[0:P, k, 512:952],
+                )
+            acc[0:P, 0:440] += nisa.nc_matmul(
+                lhs[0:104, 3, m * TILE_S:m * TILE_S + TILE_S],
+                rhs[0:104, 3, 512:952],
+            )
+            res[0:P, mb * (BLOCK_S // TILE_S) + m, 512:952] += acc[0:P, 0:440]
+    for ms in nl.affine_range(S // BLOCK_S):
+        for mst in nl.affine_range(BLOCK_S // TILE_S):
+            mst_start = ms * BLOCK_S + mst * TILE_S
+            row = nl.ndarray((nl.par_dim(P), BLOCK_O // TILE_O, TILE_O), dtype=nl.bfloat16, buffer=nl.sbuf)
+            row[0:P, 0, 0:TILE_O] = nisa.activation(
+                op=nl.copy,
+                data=res[0:P, ms * (BLOCK_S // TILE_S) + mst, 0:TILE_O],
+                dtype=nl.bfloat16,
+            )
+            nl.store(y[mst_start:mst_start + TILE_S, 2048:2560], value=row[0:P, 0, 0:TILE_O])
+            row[0:P, 1, 0:440] = nisa.activation(
+                op=nl.copy,
+                data=res[0:P, ms * (BLOCK_S // TILE_S) + mst, 512:952],
+                dtype=nl.bfloat16,
+            )
+            nl.store(y[mst_start:mst_start + TILE_S, 2560:3000], value=row[0:P, 1, 0:440])
     return y
 
 

@@ -6,7 +6,7 @@ import textwrap
 
 import numpy as np
 
-from nki_shim_core import Storage, dtype_of_array, marked, require
+from nki_shim_core import Storage, dtype_of_array, marked, require, transposing
 
 _running = []
 
@@ -44,6 +44,7 @@ def jit(function):
     def kernel(*arrays):
         require(not _running, "nesting", "a kernel calls a decorated kernel")
         _running.append(function)
+        transposing[0] = False
         try:
             result = function(*[_argument(a) for a in arrays])
         finally:

@@ -4,8 +4,8 @@ import enum
 import numpy as np
 
 from nki.language import Tensor
-from nki_shim_core import (MATMUL, OTHER, Op, activate, check_access, check_capacity, check_matmul, combine, machine, product, require,
-                           rounded)
+from nki_shim_core import (DTYPE_BYTES, MATMUL, OTHER, Op, activate, check_access, check_capacity, check_matmul, combine, executed, machine, product, require,
+                           rounded, transposing)
 
 
 class engine(enum.Enum):
@@ -39,6 +39,7 @@ def _dma(dst, src, what):
 
 
 def dma_copy(dst, src):
+    executed()
     _dma(dst, src, "dma_copy")
     require(dst.data.size == src.data.size, "element_count", f"dma_copy of {src.data.size} elements into {dst.data.size}")
     _same(dst, src, "dma_copy")
@@ -46,14 +47,20 @@ def dma_copy(dst, src):
 
 
 def dma_transpose(dst, src, axes):
+    executed()
     _dma(dst, src, "dma_transpose")
     require(axes == (1, 0), "transpose_axes", f"{axes}")
+    transposing[0] = True
+    check_capacity()
+    offset = dst.free_offset * DTYPE_BYTES[dst.dtype]
+    require(offset % 32 == 0, "transpose_align", f"dma_transpose to byte {offset} of a partition, not a multiple of 32")
     require(len(dst.shape) == len(src.shape) == 2, "transpose_rank", f"{src.shape} into {dst.shape}")
     require(dst.shape == src.shape[::-1], "element_count", f"dma_transpose of {src.shape} into {dst.shape}")
     dst.write(src.read("dma_transpose").T, OTHER)
 
 
 def nc_matmul(dst, stationary, moving, is_stationary_onezero=False, is_moving_onezero=False, is_transpose=False, accumulate=None):
+    executed()
     check_capacity()
     _operand(stationary, "stationary", ("sbuf",))
     _operand(moving, "moving", ("sbuf",))
@@ -79,6 +86,7 @@ def nc_matmul(dst, stationary, moving, is_stationary_onezero=False, is_moving_on
 
 
 def nc_transpose(dst, data, engine=engine.tensor):
+    executed()
     check_capacity()
     tensor = engine is Engine.tensor
     limit = 128 if tensor else 32
@@ -100,6 +108,7 @@ def _check_engine(chosen, allowed, operands, what):
 
 
 def tensor_copy(dst, src, engine=engine.vector):
+    executed()
     check_capacity()
     _operand(src, "tensor_copy src")
     _operand(dst, "tensor_copy dst")
@@ -110,6 +119,7 @@ def tensor_copy(dst, src, engine=engine.vector):
 
 
 def tensor_tensor(dst, data1, data2, op, engine=engine.vector):
+    executed()
     check_capacity()
     for tensor, what in ((data1, "data1"), (data2, "data2"), (dst, "tensor_tensor dst")):
         _operand(tensor, what)
@@ -123,6 +133,7 @@ def tensor_tensor(dst, data1, data2, op, engine=engine.vector):
 
 
 def activation(dst, op, data, bias=None, scale=1.0):
+    executed()
     check_capacity()
     _operand(data, "activation data")
     _operand(dst, "activation dst")
@@ -135,6 +146,7 @@ def activation(dst, op, data, bias=None, scale=1.0):
 
 
 def memset(dst, value):
+    executed()
     check_capacity()
     _operand(dst, "memset dst")
     require(isinstance(value, (int, float)), "memset", f"{value!r} is not a number")

@@ -49,6 +49,15 @@ def rounded(values, dtype):
     return np.where(np.isnan(values), values, even.view(np.float32)).astype(np.float32)
 
 
+instructions = [0]  # executed since the last reset
+transposing = [False]  # the kernel uses dma_transpose, which may take a PSUM bank for itself
+
+
+def executed():
+    """One instruction of an engine or a DMA."""
+    instructions[0] += 1
+
+
 # Who wrote an element of PSUM last.
 FRESH, MATMUL, OTHER, ZEROED = 0, 1, 2, 3
 
@@ -63,7 +72,8 @@ def check_capacity():
     """All tensors that are still referenced must fit: called by every instruction."""
     m = machine()
     require(_live["sbuf"] <= m.sbuf_bytes, "sbuf_capacity", f"{_live['sbuf']} bytes per partition, {m.sbuf_bytes} usable")
-    require(_live["psum"] <= m.psum_banks, "psum_capacity", f"{_live['psum']} banks, {m.psum_banks} exist")
+    banks = m.psum_banks - (1 if transposing[0] else 0)
+    require(_live["psum"] <= banks, "psum_capacity", f"{_live['psum']} banks, {banks} exist")
 
 
 class Storage:

@@ -109,6 +109,13 @@ static const broken programs[] = {
     {NMLP_RULE_transpose_size, "trn1", "nc_transpose tp[0 :+ 128; 0 :+ 128] = sq[0 :+ 128; 0 :+ 128] on tensor",
      "nc_transpose sq[0 :+ 64; 0 :+ 64] = wide[0 :+ 64; 0 :+ 64] on vector", 64, 32},
     {NMLP_RULE_dma_dtype, "trn1", "tensor w weight bf16", "tensor w weight fp32", 1, 0},
+    {NMLP_RULE_dma_transpose_bank, "trn2",
+     "copies 1\nbuffer out sbuf bf16 [128; 512] copies 2\nbegin\n  for m in 3 {\n",
+     "copies 5\nbuffer out sbuf bf16 [128; 512] copies 2\nbegin\n  for m in 3 {\n"
+     "    dma_transpose sq[0 :+ 128; 0 :+ 128] = w[0 :+ 128, 0 :+ 128] queue 0\n",
+     8, 7},
+    {NMLP_RULE_dma_transpose_align, "trn2", "    alloc x\n",
+     "    dma_transpose sq[0 :+ 128; m :+ 64] = w[0 :+ 64, 0 :+ 128] queue 0\n    alloc x\n", 2, 0},
     {NMLP_RULE_dma_overlap, "trn1", "128*m :+ min(128, 300 - 128*m)] stack 2 by 128",
      "128*m :+ min(128, 300 - 128*m)] stack 2 by 64", 64, 128},
     {NMLP_RULE_read_only, "trn1", "tensor y output", "tensor y weight", 1, 2},

@@ -2,10 +2,11 @@
 import numpy as np
 
 from neuronxcc.nki.language import Ref, Tile
-from nki_shim_core import Op, activate, check_matmul, machine, product, require, rounded
+from nki_shim_core import Op, activate, check_matmul, executed, machine, product, require, rounded
 
 
 def nc_matmul(stationary, moving):
+    executed()
     for ref, what in ((stationary, "stationary"), (moving, "moving")):
         require(isinstance(ref, Ref), "operand", f"{what} is not a tile of a buffer")
     a, b = stationary.read("stationary", ("sbuf",)), moving.read("moving", ("sbuf",))
@@ -17,12 +18,14 @@ def nc_matmul(stationary, moving):
 
 
 def nc_transpose(data):
+    executed()
     values = data.read("transpose data", ("sbuf",))
     require(values.ndim == 2 and max(values.shape) <= 128, "transpose_size", f"{values.shape}")
     return Tile(np.ascontiguousarray(values.T), "float32", "psum")
 
 
 def activation(op, data, bias=None, scale=1.0, dtype=None):
+    executed()
     require(isinstance(op, Op), "operator", f"{op!r} is not an operator")
     require(isinstance(scale, float) and bias is None, "scale", "scale is a float, bias is not used")
     values = activate(op.name, np.float32(scale) * data.read("activation data"))

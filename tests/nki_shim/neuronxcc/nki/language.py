@@ -1,9 +1,9 @@
-"""neuronxcc.nki.language: loops, index grids, masks, buffers with block dimensions, loads and stores, tile arithmetic."""
+"""neuronxcc.nki.language: loops, index grids, masks, buffers, loads and stores, tile arithmetic."""
 import os
 
 import numpy as np
 
-from nki_shim_core import (MATMUL, OTHER, ZEROED, Op, Storage, check_access, check_capacity, combine, require, rounded)
+from nki_shim_core import (MATMUL, OTHER, ZEROED, Op, Storage, check_access, check_capacity, combine, executed, require, rounded)
 
 float32, bfloat16, float16 = "float32", "bfloat16", "float16"
 
@@ -242,6 +242,8 @@ class Tensor:
         tile = value.tile if adds else value
         if isinstance(tile, Ref):
             tile = Tile(tile.read("operand of +="), tile.dtype, tile.space)
+        if adds and not tile.matmul:
+            executed()  # a tensor_tensor; the matmul itself counts elsewhere
         if isinstance(tile, Tensor):  # nl.zeros and nl.full as a fill
             tile = Tile(tile.storage.data.reshape(ref.shape), tile.dtype, "fill")
         require(isinstance(tile, Tile), "assignment", f"{type(tile).__name__} is not a tile")
@@ -265,6 +267,7 @@ def _allocate(shape, dtype, buffer):
     pars = [i for i, n in enumerate(shape) if isinstance(n, par_dim)]
     on_chip = buffer in (sbuf, psum)
     require(len(pars) == (1 if on_chip else 0), "par_dim", f"{len(pars)} partition dimensions in {buffer.name}")
+    require(pars in ([], [0]), "block_dim", "block dimensions before the partitions are an error from SDK 2.25 on")
     plain = tuple(n.n if isinstance(n, par_dim) else n for n in shape)
     storage = Storage(plain, dtype, buffer.name, buffer.name)
     if on_chip:
@@ -278,6 +281,8 @@ def ndarray(shape, dtype, buffer=sbuf):
 
 def full(shape, fill_value, dtype, buffer=sbuf):
     require(buffer in (sbuf, psum), "initial_value", "HBM tensors have no initial value")
+    if buffer is sbuf:
+        executed()  # VectorE fills it; in PSUM zeros begin an accumulation group
     tensor = _allocate(shape, dtype, buffer)
     tensor.storage.data[...] = rounded(np.float32(fill_value), dtype)
     tensor.storage.written[...] = True
@@ -305,6 +310,7 @@ def _masked(ref, mask, what):
 
 def load(src, mask=None, dtype=None):
     check_capacity()
+    executed()
     require(isinstance(src, Ref) and dtype is None, "operand", "nl.load of an index without a cast")
     keep, index = _masked(src, mask, "load")
     s = src.tensor.storage
@@ -316,6 +322,7 @@ def load(src, mask=None, dtype=None):
 
 def load_transpose2d(src, mask=None):
     check_capacity()
+    executed()
     keep, index = _masked(src, mask, "load_transpose2d")
     s = src.tensor.storage
     data, written = (src.views[0], src.views[1]) if index is None else (s.data[index], s.written[index])
@@ -327,6 +334,7 @@ def load_transpose2d(src, mask=None):
 
 def store(dst, value, mask=None):
     check_capacity()
+    executed()
     require(dst.tensor.storage.writable, "read_only", "inputs are not written")
     keep, index = _masked(dst, mask, "store")
     data = value.read("store", ("sbuf",))
@@ -344,11 +352,13 @@ class _Copy(Op):
     """nl.copy is a function and, as nisa.activation's op, a token."""
 
     def __call__(self, src, dtype=None):
+        executed()
         return Tile(rounded(src.read("copy"), dtype or src.dtype), dtype or src.dtype, "sbuf")
 
 
 class _Binary(Op):
     def __call__(self, a, b, dtype=None):
+        executed()
         require(not (a.space == "psum" and b.space == "psum"), "tensor_tensor_psum", "both inputs are in PSUM")
         require(a.shape == b.shape, "element_count", f"{a.shape} with {b.shape}")
         return Tile(rounded(combine(self.name, a.read(self.name), b.read(self.name)), dtype or a.dtype), dtype or a.dtype, "sbuf")
