@@ -1,4 +1,4 @@
-/* Conversations as Llama-3 and Qwen (ChatML) were trained on them. */
+/* Conversations: by the model's own template, or as Llama-3 and Qwen (ChatML) were trained on them. */
 #include <string.h>
 
 #include "text/tokenizer_internal.h"
@@ -33,7 +33,7 @@ nmlp_chat_format nmlp_tokenizer_chat_format(const nmlp_tokenizer *t) {
 
 int64_t nmlp_chat_end_id(const nmlp_tokenizer *t) {
     const chat_tokens *format = find_format(t);
-    return format ? nmlp_tokenizer_find(t, format->end) : -1;
+    return format ? nmlp_tokenizer_find(t, format->end) : t->chat ? t->eos_id : -1;
 }
 
 static nmlp_status push_token(const nmlp_tokenizer *t, const char *name, nmlp_ids *out, nmlp_err *err) {
@@ -83,20 +83,23 @@ static nmlp_status push_bos(const nmlp_tokenizer *t, const chat_tokens *format, 
 nmlp_status nmlp_chat_encode(const nmlp_tokenizer *t, const nmlp_chat_message *messages, size_t n_messages,
                              nmlp_ids *out, nmlp_err *err) {
     const chat_tokens *format = find_format(t);
-    if (!format) {
-        nmlp_fail(err, NMLP_E_UNSUPPORTED,
-                  "the vocabulary has no chat tokens (<|start_header_id|> of Llama-3 or <|im_start|> of ChatML)");
+    if (t->chat_refusal) return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s", t->chat_refusal);
+    if (!format && !t->chat) {
+        nmlp_fail(
+            err, NMLP_E_UNSUPPORTED,
+            "the model has no chat template, and its vocabulary no chat tokens (<|start_header_id|> of Llama-3 or "
+            "<|im_start|> of ChatML)");
         nmlp_fail_hint(err, "this is a base model; give it plain text");
         return NMLP_E_UNSUPPORTED;
     }
+    for (size_t i = 0; i < n_messages; i++)
+        if (!messages[i].role || !messages[i].content)
+            return nmlp_fail(err, NMLP_E_ARG, "chat message %zu has no role or no content", i);
+    if (t->chat) return nmlp_chat_template_encode_messages(t->chat, t, messages, n_messages, out, err);
     size_t before = out->len;
     nmlp_status st = push_bos(t, format, out, err);
-    for (size_t i = 0; i < n_messages && st == NMLP_OK; i++) {
-        if (!messages[i].role || !messages[i].content)
-            st = nmlp_fail(err, NMLP_E_ARG, "chat message %zu has no role or no content", i);
-        else
-            st = push_message(t, format, messages[i].role, messages[i].content, out, err);
-    }
+    for (size_t i = 0; i < n_messages && st == NMLP_OK; i++)
+        st = push_message(t, format, messages[i].role, messages[i].content, out, err);
     if (st == NMLP_OK) st = push_message(t, format, "assistant", NULL, out, err);
     if (st != NMLP_OK) out->len = before;
     return st;

@@ -16,6 +16,7 @@ static nmlp_status create(nmlp_tokenizer **out, nmlp_err *err) {
     nmlp_added_tokens_init(&t->normalized_added);
     nmlp_str_init(&t->decoded);
     t->bos_id = -1;
+    t->eos_id = -1;
     t->unknown_id = -1;
     *out = t;
     NMLP_RETURN_IF_FAILED(nmlp_normalizer_create(&t->normalizer, err));
@@ -41,6 +42,19 @@ typedef struct source {
     const char *dir;
 } source;
 
+/* A template that cannot be used matters to those who chat only: the reason is kept for them. */
+static nmlp_status load_chat_template(nmlp_tokenizer *t, const char *dir, nmlp_err *err) {
+    nmlp_err why = {0};
+    if (nmlp_chat_template_load(&t->chat, dir, NULL, &why) == NMLP_OK) return NMLP_OK;
+    size_t len = strlen(why.message);
+    t->chat_refusal = nmlp_mem_new(len + 1, 1, err);
+    if (!t->chat_refusal) return NMLP_E_NOMEM;
+    memcpy(t->chat_refusal, why.message, len);
+    return NMLP_OK;
+}
+
+const nmlp_chat_template *nmlp_tokenizer_chat_template(const nmlp_tokenizer *t) { return t->chat; }
+
 static nmlp_status fill(nmlp_tokenizer *t, const source *from, nmlp_err *err) {
     if (from->doc)
         NMLP_RETURN_IF_FAILED(read_json(t, from->doc, err));
@@ -49,6 +63,7 @@ static nmlp_status fill(nmlp_tokenizer *t, const source *from, nmlp_err *err) {
     else
         NMLP_RETURN_IF_FAILED(nmlp_tokenizer_read_sentencepiece(t, from->data, from->len, from->origin, err));
     if (from->dir) NMLP_RETURN_IF_FAILED(nmlp_tokenizer_read_folder(t, from->dir, err));
+    if (from->dir) NMLP_RETURN_IF_FAILED(load_chat_template(t, from->dir, err));
     return nmlp_tokenizer_decode_entries(t, err);
 }
 
@@ -145,6 +160,8 @@ void nmlp_tokenizer_destroy(nmlp_tokenizer *t) {
     nmlp_added_tokens_fini(&t->normalized_added);
     nmlp_ids_fini(&t->prefix);
     nmlp_ids_fini(&t->suffix);
+    nmlp_chat_template_destroy(t->chat);
+    nmlp_mem_free(t->chat_refusal);
     nmlp_mem_free(t);
 }
 

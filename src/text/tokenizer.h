@@ -109,8 +109,9 @@ typedef struct nmlp_chat_message {
 } nmlp_chat_message;
 
 nmlp_chat_format nmlp_tokenizer_chat_format(const nmlp_tokenizer *t);
-/* Appends BOS (where the format has one), the messages as they are, and the header of the assistant's answer. Special
- * tokens spelled in role or content stay text. NMLP_E_UNSUPPORTED for a vocabulary without chat tokens. */
+/* Appends the ids of a conversation and the header of the assistant's answer: by the model's own template
+ * (text/chat_template.h) where its folder has one, else by its format, with BOS where that has one. Special tokens
+ * spelled in role or content stay text. NMLP_E_UNSUPPORTED for a model with neither. */
 nmlp_status nmlp_chat_encode(const nmlp_tokenizer *t, const nmlp_chat_message *messages, size_t n_messages,
                              nmlp_ids *out, nmlp_err *err);
 int64_t nmlp_chat_end_id(const nmlp_tokenizer *t); /* the token that ends an answer, or -1 */

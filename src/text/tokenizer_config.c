@@ -61,13 +61,14 @@ static nmlp_status read_bos(nmlp_tokenizer *t, const nmlp_json_doc *doc, nmlp_er
     const char *bos = token_name(doc->root, "bos_token");
     const char *eos = token_name(doc->root, "eos_token");
     if (bos[0]) t->bos_id = nmlp_tokenizer_find(t, bos);
+    if (eos[0]) t->eos_id = nmlp_tokenizer_find(t, eos);
     bool given = !nmlp_json_is_null(nmlp_json_get(doc->root, "add_bos_token")) ||
                  !nmlp_json_is_null(nmlp_json_get(doc->root, "add_eos_token"));
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_bool(doc, doc->root, "add_bos_token", &add_bos, err));
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_bool(doc, doc->root, "add_eos_token", &add_eos, err));
     if (!given) return NMLP_OK;
     NMLP_RETURN_IF_FAILED(replace_side(&t->prefix, add_bos, t->bos_id, err));
-    return replace_side(&t->suffix, add_eos, eos[0] ? nmlp_tokenizer_find(t, eos) : -1, err);
+    return replace_side(&t->suffix, add_eos, t->eos_id, err);
 }
 
 typedef nmlp_status read_fn(nmlp_tokenizer *t, const nmlp_json_doc *doc, nmlp_err *err);

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
+#include "text/chat_template.h"
 #include "text/normalize.h"
 #include "text/pretokenize.h"
 #include "text/tokenizer.h"
@@ -66,7 +67,9 @@ struct nmlp_tokenizer {
     nmlp_added_tokens raw_added;        /* looked for in the text as it comes */
     nmlp_added_tokens normalized_added; /* looked for after normalisation */
     nmlp_ids prefix, suffix;            /* what the template puts in front and behind */
-    int64_t bos_id;                     /* begin-of-text token that the folder names, or -1 */
+    int64_t bos_id, eos_id;             /* tokens that the folder names as begin and end of text, or -1 */
+    nmlp_chat_template *chat;           /* the model's own; NULL: none */
+    char *chat_refusal;                 /* why it cannot be used; NULL: it can, or there is none */
 };
 
 /* tokenizer_vocab.c: filling the vocabulary, from whatever file. `origin` names it in errors. */
