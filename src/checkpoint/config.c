@@ -29,11 +29,19 @@ static nmlp_status refuse(const nmlp_json_doc *doc, nmlp_err *err, const char *w
     return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: %s \"%s\" is not supported", doc->origin, what, found);
 }
 
+/* A compressed model has an architecture of its own, so that programs that do not know factors refuse it instead of
+ * running it with random MLPs; what it was made from stands in a key of its own. Checkpoints of before name the
+ * original. */
+static const char compressed_architecture[] = "NeuronmlpForCausalLM";
+static const char compressed_model_type[] = "neuronmlp";
+
 /* `model_type` decides which model other programs compute; an edited `architectures` beside it would be something else
  * with the same tensors. */
 static nmlp_status check_model_type(const nmlp_config *c, const nmlp_json_doc *doc, nmlp_err *err) {
     const nmlp_json *type = nmlp_json_get(doc->root, "model_type");
-    if (nmlp_json_is_null(type) || strcmp(nmlp_json_string(type), c->family) == 0) return NMLP_OK;
+    bool own = !nmlp_json_is_null(nmlp_json_get(doc->root, "neuronmlp")) &&
+               strcmp(nmlp_json_string(type), compressed_model_type) == 0;
+    if (own || nmlp_json_is_null(type) || strcmp(nmlp_json_string(type), c->family) == 0) return NMLP_OK;
     return nmlp_fail(err, NMLP_E_UNSUPPORTED,
                      "%s: model_type \"%s\" does not go with architecture \"%s\", which is \"%s\"", doc->origin,
                      nmlp_json_string(type), c->architecture, c->family);
@@ -43,7 +51,10 @@ static nmlp_status read_family(nmlp_config *config, const nmlp_json_doc *doc, nm
     const nmlp_json *name = nmlp_json_first(nmlp_json_get(doc->root, "architectures"));
     if (!nmlp_json_is_string(name))
         return nmlp_fail(err, NMLP_E_MISSING, "%s: key \"architectures\" with one name is missing", doc->origin);
-    snprintf(config->architecture, sizeof config->architecture, "%s", nmlp_json_string(name));
+    const char *base = nmlp_json_string(name);
+    if (strcmp(base, compressed_architecture) == 0)
+        NMLP_RETURN_IF_FAILED(nmlp_json_need_string(doc, doc->root, "base_architecture", &base, err));
+    snprintf(config->architecture, sizeof config->architecture, "%s", base);
     for (size_t i = 0; i < N_FAMILIES; i++) {
         if (strcmp(families[i].architecture, config->architecture) != 0) continue;
         config->family = families[i].family;
@@ -331,9 +342,10 @@ void nmlp_config_write(const nmlp_config *c, const char *extra, nmlp_str *out) {
     nmlp_json_writer_init(&w, out);
     nmlp_json_begin_object(&w, NULL);
     nmlp_json_begin_array(&w, "architectures");
-    nmlp_json_put_string(&w, NULL, c->architecture);
+    nmlp_json_put_string(&w, NULL, extra ? compressed_architecture : c->architecture);
     nmlp_json_end_array(&w);
-    nmlp_json_put_string(&w, "model_type", c->family);
+    nmlp_json_put_string(&w, "model_type", extra ? compressed_model_type : c->family);
+    if (extra) nmlp_json_put_string(&w, "base_architecture", c->architecture);
     if (strcmp(c->family, "mistral") == 0) nmlp_json_put_null(&w, "sliding_window"); /* absent would mean 4096 */
     nmlp_json_put_int(&w, "hidden_size", c->hidden);
     nmlp_json_put_int(&w, "intermediate_size", c->intermediate);

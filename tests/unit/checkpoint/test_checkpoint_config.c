@@ -146,6 +146,23 @@ static void two_rope_descriptions_must_agree(void **state) {
         read_config(&c, LLAMA ",\"rope_parameters\":" DEFAULT_ROPE ",\"rope_scaling\":" DEFAULT_ROPE "}", &err), &err);
 }
 
+/* What earlier versions wrote, and what makes no sense. */
+static void compressed_architectures_name_what_they_were(void **state) {
+    nmlp_config c;
+    nmlp_err err;
+    (void)state;
+    nmlp_assert_ok(read_config(&c, LLAMA ",\"model_type\":\"llama\",\"neuronmlp\":{\"version\":1}}", &err), &err);
+    assert_true(c.compressed);
+#define OWN "{\"architectures\":[\"NeuronmlpForCausalLM\"],\"model_type\":\"neuronmlp\"," SIZES
+    nmlp_assert_ok(
+        read_config(&c, OWN ",\"base_architecture\":\"Qwen3ForCausalLM\",\"neuronmlp\":{\"version\":1}}", &err), &err);
+    assert_true(c.compressed && c.qk_norm && strcmp(c.architecture, "Qwen3ForCausalLM") == 0);
+    refuse(OWN ",\"neuronmlp\":{\"version\":1}}", NMLP_E_MISSING, "base_architecture");
+    refuse(OWN ",\"base_architecture\":\"LlamaForCausalLM\"}", NMLP_E_UNSUPPORTED, "model_type");
+    refuse(OWN ",\"base_architecture\":\"NeuronmlpForCausalLM\",\"neuronmlp\":{\"version\":1}}", NMLP_E_UNSUPPORTED,
+           "NeuronmlpForCausalLM");
+}
+
 static void senseless_sizes_are_refused(void **state) {
     (void)state;
     refuse(LLAMA ",\"num_key_value_heads\":3}", NMLP_E_FORMAT, "multiple");
@@ -178,6 +195,9 @@ static void what_is_written_reads_back(void **state) {
     nmlp_config_write(&c, "{\"version\":1,\"ratio\":0.25,\"tile\":128}", &text);
     nmlp_assert_ok(read_config(&back, nmlp_str_text(&text), &err), &err);
     assert_true(back.compressed && back.ratio == 0.25 && back.tile == 128);
+    /* other programs must not take it for a Llama with missing MLPs */
+    assert_null(strstr(nmlp_str_text(&text), "\"model_type\":\"llama\""));
+    assert_null(strstr(nmlp_str_text(&text), "\"architectures\":[\"Llama"));
     back.compressed = false;
     back.ratio = 0;
     back.tile = 0;
@@ -194,6 +214,7 @@ int main(void) {
         cmocka_unit_test(a_window_is_refused_only_where_it_shows),
         cmocka_unit_test(keys_of_other_families_are_refused),
         cmocka_unit_test(two_rope_descriptions_must_agree),
+        cmocka_unit_test(compressed_architectures_name_what_they_were),
         cmocka_unit_test(senseless_sizes_are_refused),
         cmocka_unit_test(what_is_written_reads_back),
     };
