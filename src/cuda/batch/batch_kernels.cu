@@ -39,31 +39,61 @@ __device__ __forceinline__ float4 add4(float4 a, float4 b) {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-/* One block per row of out; every thread reads again what it wrote itself. */
-__global__ void add_norm_kernel(const nmlp_cuda_add_norm a) {
+/* Four columns of the sum of a row. */
+__device__ __forceinline__ float4 sum_at(const nmlp_cuda_add_norm &a, int64_t row, int col) {
+    float4 v = *reinterpret_cast<const float4 *>(a.hidden + row * a.pitch + col);
+    if (a.delta) v = add4(v, *reinterpret_cast<const float4 *>(a.delta + row * a.pitch + col));
+    if (a.bias) v = add4(v, *reinterpret_cast<const float4 *>(a.bias + col));
+    return v;
+}
+
+__device__ __forceinline__ void store_normed(const nmlp_cuda_add_norm &a, int col, float4 v, float4 w, float scale) {
+    __nv_bfloat162 *to =
+        reinterpret_cast<__nv_bfloat162 *>(static_cast<__nv_bfloat16 *>(a.out) + (int64_t)blockIdx.x * a.pitch + col);
+    to[0] = __floats2bfloat162_rn(v.x * scale * w.x, v.y * scale * w.y);
+    to[1] = __floats2bfloat162_rn(v.z * scale * w.z, v.w * scale * w.w);
+}
+
+/* One block per row of out. Up to KEPT times 1024 columns stay in registers, and their weights are loaded while the
+ * kernel before still runs; the sums of more columns are formed a second time. */
+template <int KEPT> __global__ void __launch_bounds__(THREADS, 4) add_norm_kernel(const nmlp_cuda_add_norm a) {
+    float4 kept[KEPT];
+    float4 weight[KEPT];
+#pragma unroll
+    for (int j = 0; j < KEPT; j++) {
+        const int col = (j * THREADS + (int)threadIdx.x) * 4;
+        weight[j] = col < a.pitch ? *reinterpret_cast<const float4 *>(a.weight + col) : float4{};
+    }
     wait_previous();
     const int64_t row = a.gather ? a.gather[blockIdx.x] : (int)blockIdx.x;
-    float *hidden = a.hidden + row * a.pitch;
-    const float *delta = a.delta ? a.delta + row * a.pitch : nullptr;
-    __nv_bfloat16 *out = static_cast<__nv_bfloat16 *>(a.out) + (int64_t)blockIdx.x * a.pitch;
-    const bool keeps = !a.gather;
+    const bool stores = !a.gather && (a.delta || a.bias);
     float sum = 0;
-    for (int i = threadIdx.x * 4; i < a.pitch; i += THREADS * 4) {
-        float4 v = *reinterpret_cast<const float4 *>(hidden + i);
-        if (delta) v = add4(v, *reinterpret_cast<const float4 *>(delta + i));
-        if (a.bias) v = add4(v, *reinterpret_cast<const float4 *>(a.bias + i));
-        if (keeps && (delta || a.bias)) *reinterpret_cast<float4 *>(hidden + i) = v;
+#pragma unroll
+    for (int j = 0; j < KEPT; j++) {
+        const int col = (j * THREADS + (int)threadIdx.x) * 4;
+        kept[j] = col < a.pitch ? sum_at(a, row, col) : float4{};
+    }
+#pragma unroll
+    for (int j = 0; j < KEPT; j++) {
+        const float4 v = kept[j];
+        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+    }
+    for (int col = (KEPT * THREADS + (int)threadIdx.x) * 4; col < a.pitch; col += THREADS * 4) {
+        const float4 v = sum_at(a, row, col);
         sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
     }
     const float scale = rsqrtf(block_sum(sum) / (float)a.dim + a.eps);
-    for (int i = threadIdx.x * 4; i < a.pitch; i += THREADS * 4) {
-        float4 v = *reinterpret_cast<const float4 *>(hidden + i);
-        const float4 w = *reinterpret_cast<const float4 *>(a.weight + i);
-        if (!keeps && delta) v = add4(v, *reinterpret_cast<const float4 *>(delta + i));
-        if (!keeps && a.bias) v = add4(v, *reinterpret_cast<const float4 *>(a.bias + i));
-        __nv_bfloat162 *to = reinterpret_cast<__nv_bfloat162 *>(out + i);
-        to[0] = __floats2bfloat162_rn(v.x * scale * w.x, v.y * scale * w.y);
-        to[1] = __floats2bfloat162_rn(v.z * scale * w.z, v.w * scale * w.w);
+#pragma unroll
+    for (int j = 0; j < KEPT; j++) {
+        const int col = (j * THREADS + (int)threadIdx.x) * 4;
+        if (col >= a.pitch) continue;
+        if (stores) *reinterpret_cast<float4 *>(a.hidden + row * a.pitch + col) = kept[j];
+        store_normed(a, col, kept[j], weight[j], scale);
+    }
+    for (int col = (KEPT * THREADS + (int)threadIdx.x) * 4; col < a.pitch; col += THREADS * 4) {
+        const float4 v = sum_at(a, row, col);
+        if (stores) *reinterpret_cast<float4 *>(a.hidden + row * a.pitch + col) = v;
+        store_normed(a, col, v, *reinterpret_cast<const float4 *>(a.weight + col), scale);
     }
 }
 
@@ -175,7 +205,9 @@ int nmlp_cuda_batch_embed(float *hidden, const void *embedding, const nmlp_cuda_
 }
 
 int nmlp_cuda_batch_add_norm(const nmlp_cuda_add_norm *a, void *stream) {
-    return launch_dependent(add_norm_kernel, dim3((unsigned)a->n), THREADS, 0, stream, *a);
+    const dim3 grid((unsigned)a->n);
+    if (a->pitch <= 2 * THREADS * 4) return launch_dependent(add_norm_kernel<2>, grid, THREADS, 0, stream, *a);
+    return launch_dependent(add_norm_kernel<4>, grid, THREADS, 0, stream, *a);
 }
 
 int nmlp_cuda_batch_rope_append(const nmlp_cuda_paged_attention *a, void *stream) {
