@@ -219,14 +219,14 @@ static nmlp_status refuse_unsupported(const nmlp_json *o, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(read_number(o, "presence_penalty", &presence, err));
     NMLP_RETURN_IF_FAILED(read_number(o, "frequency_penalty", &frequency, err));
     NMLP_RETURN_IF_FAILED(read_int(o, "best_of", 1, NMLP_CHOICES_PER_REQUEST_MAX, &best_of, err));
-    const char *field = presence != 0                                        ? "presence_penalty"
-                        : frequency != 0                                     ? "frequency_penalty"
-                        : best_of != 1                                       ? "best_of"
-                        : nmlp_json_count(bias) > 0                          ? "logit_bias"
-                        : nmlp_json_count(tools) > 0                         ? "tools"
-                        : !nmlp_json_is_null(nmlp_json_get(o, "suffix"))     ? "suffix"
-                        : !nmlp_json_is_null(format) && strcmp(type, "text") ? "response_format"
-                                                                             : NULL;
+    const char *field = presence != 0                                             ? "presence_penalty"
+                        : frequency != 0                                          ? "frequency_penalty"
+                        : best_of != 1                                            ? "best_of"
+                        : nmlp_json_count(bias) > 0                               ? "logit_bias"
+                        : nmlp_json_count(tools) > 0                              ? "tools"
+                        : !nmlp_json_is_null(nmlp_json_get(o, "suffix"))          ? "suffix"
+                        : !nmlp_json_is_null(format) && strcmp(type, "text") != 0 ? "response_format"
+                                                                                  : NULL;
     return field ? nmlp_fail_field(err, NMLP_E_UNSUPPORTED, field, "is not supported by this server") : NMLP_OK;
 }
 

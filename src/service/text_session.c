@@ -302,7 +302,7 @@ nmlp_status nmlp_text_session_run(nmlp_text_session *s, const nmlp_text_request 
     result->ids.len = 0;
     result->n_prompt = result->n_cached = 0;
     result->ttft_ms = result->decode_ms = 0;
-    nmlp_decode_stream_init(&a.decoder, s->tokenizer, true);
+    if (s->tokenizer) nmlp_decode_stream_init(&a.decoder, s->tokenizer, true);
     NMLP_TRY(check_request(r, err));
     NMLP_TRY(nmlp_text_prompt_encode(&prompt, s->tokenizer, &r->prompt, err));
     NMLP_TRY(run(&a, &prompt, err));

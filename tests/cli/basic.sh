@@ -40,6 +40,14 @@ frompar=$("$command" run "$tiny" -p "$prompt" -n 5 --json | sed 's/"prompt_token
 fromstdin=$(printf '%s' "$prompt" | "$command" run "$tiny" -f - -n 5 --json | sed 's/"prompt_tokens.*//')
 [ "$fromstdin" = "$frompar" ] || fail "-f - and -p differ"
 
+# token ids in, token ids out: no tokenizer is needed
+mkdir "$work/ids"
+for file in config.json model.safetensors; do ln -s "$tiny/$file" "$work/ids/$file"; done
+ids=$("$command" run "$work/ids" --ids 558,717,894 -n 4 --device cpu 2>/dev/null) || fail "run --ids without a tokenizer"
+[ "$(echo "$ids" | wc -w)" -eq 4 ] || fail "run --ids printed: $ids"
+same=$("$command" run "$tiny" --ids 558,717,894 -n 4 --device cpu --json 2>/dev/null | sed 's/.*"ids":\[\([^]]*\)\].*/\1/' | tr ',' ' ')
+[ "$(echo $ids)" = "$same" ] || fail "run --ids printed $ids, with --json $same"
+
 # streaming prints prompt and text on stdout, figures on stderr
 out=$("$command" run "$tiny" -p "The sea" -n 4 2>"$work/err")
 contains "$out" "The sea" "streamed prompt"
