@@ -16,6 +16,9 @@ typedef struct nmlp_generation {
     nmlp_sampling sampling;
     const int64_t *stop_ids;
     int n_stop_ids;
+    /* A batch of a smaller model of the same vocabulary that proposes tokens (speculation.h); NULL: none. The device
+     * itself then does not choose, and there is no repetition penalty. */
+    nmlp_batch *draft;
     /* The logits [V] a token was chosen from, before on_token; may be NULL. With it the device itself does not choose.
      */
     void (*on_logits)(void *ctx, const float *logits, int32_t id);
@@ -28,8 +31,10 @@ typedef enum nmlp_finish { NMLP_FINISH_LENGTH, NMLP_FINISH_STOP, NMLP_FINISH_CON
 typedef struct nmlp_generation_stats {
     int64_t n_generated;
     nmlp_finish finish;
-    double ttft_ms;   /* prompt to first token */
-    double decode_ms; /* the tokens after the first */
+    double ttft_ms;     /* prompt to first token */
+    double decode_ms;   /* the tokens after the first */
+    int64_t n_proposed; /* by the draft */
+    int64_t n_accepted; /* of them */
 } nmlp_generation_stats;
 
 /* Hands a chosen token over, after which `room` more fit: false ends the generation, and stats say why. */

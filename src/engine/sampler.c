@@ -105,22 +105,54 @@ static int32_t draw(nmlp_rng *rng, const nmlp_sampler_scratch *s, int64_t n, dou
     return s->candidates[n - 1].id;
 }
 
-int32_t nmlp_sampler_next(nmlp_sampler *s, nmlp_sampler_scratch *scratch, const float *logits) {
-    double total;
+/* Likeliest first; returns how many are left, their weights adding up to `total`. */
+static int64_t filter(const nmlp_sampler *s, nmlp_sampler_scratch *scratch, const float *logits, double *total) {
     int64_t n = 0;
-    if (s->options.temperature == 0 && !s->seen) return (int32_t)nmlp_argmax(logits, s->vocab);
     for (int64_t id = 0; id < s->vocab; id++) {
         float logit = penalised(s, logits, id);
         if (!isnan(logit)) scratch->candidates[n++] = (nmlp_token_candidate){.logit = logit, .id = (int32_t)id};
     }
-    if (n == 0) return 0;
-    if (s->options.temperature == 0) {
-        int64_t best = 0;
-        for (int64_t i = 1; i < n; i++)
-            if (scratch->candidates[i].logit > scratch->candidates[best].logit) best = i;
-        return scratch->candidates[best].id;
-    }
     qsort(scratch->candidates, (size_t)n, sizeof *scratch->candidates, by_logit);
-    int64_t kept = keep_likely(&s->options, scratch, n, &total);
-    return draw(&s->rng, scratch, kept, total);
+    return n > 0 ? keep_likely(&s->options, scratch, n, total) : 0;
+}
+
+static int32_t greedy(const nmlp_sampler *s, const float *logits) {
+    int64_t best = -1;
+    float top = 0;
+    for (int64_t id = 0; id < s->vocab; id++) {
+        float logit = penalised(s, logits, id);
+        if (isnan(logit) || (best >= 0 && !(logit > top))) continue;
+        best = id;
+        top = logit;
+    }
+    return best < 0 ? 0 : (int32_t)best;
+}
+
+int32_t nmlp_sampler_next(nmlp_sampler *s, nmlp_sampler_scratch *scratch, const float *logits) {
+    double total;
+    if (s->options.temperature == 0) return greedy(s, logits);
+    int64_t n = filter(s, scratch, logits, &total);
+    return n > 0 ? draw(&s->rng, scratch, n, total) : 0;
+}
+
+void nmlp_sampler_distribution(const nmlp_sampler *s, nmlp_sampler_scratch *scratch, const float *logits,
+                               float *probs) {
+    double total;
+    int64_t n = filter(s, scratch, logits, &total);
+    for (int64_t id = 0; id < s->vocab; id++) probs[id] = 0;
+    for (int64_t i = 0; i < n; i++) probs[scratch->candidates[i].id] = (float)(scratch->weights[i] / total);
+}
+
+int32_t nmlp_sampler_draw(nmlp_sampler *s, const float *probs) {
+    double sum = 0;
+    int32_t last = 0;
+    for (int64_t id = 0; id < s->vocab; id++) sum += (double)probs[id];
+    double target = nmlp_rng_uniform(&s->rng) * sum;
+    for (int64_t id = 0; id < s->vocab; id++) {
+        if (!(probs[id] > 0)) continue;
+        last = (int32_t)id;
+        target -= (double)probs[id];
+        if (target < 0) break;
+    }
+    return last;
 }

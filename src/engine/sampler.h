@@ -49,6 +49,12 @@ void nmlp_sampler_fini(nmlp_sampler *sampler);
 void nmlp_sampler_accept(nmlp_sampler *sampler, int32_t id);
 int32_t nmlp_sampler_next(nmlp_sampler *sampler, nmlp_sampler_scratch *scratch, const float *logits);
 
+/* What nmlp_sampler_next draws from at a temperature above 0: probs [V], 0 where the filters drop a token. */
+void nmlp_sampler_distribution(const nmlp_sampler *sampler, nmlp_sampler_scratch *scratch, const float *logits,
+                               float *probs);
+/* Draws from probs [V], which need not add up to 1. */
+int32_t nmlp_sampler_draw(nmlp_sampler *sampler, const float *probs);
+
 /* Index of the largest value; the first of equal ones; NaN never wins. */
 int64_t nmlp_argmax(const float *values, int64_t n);
 

@@ -4,6 +4,7 @@
 #include "base/ints.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "engine/speculation.h"
 
 /* The part of a step that is the prompts', when decoding sequences could fill it. */
 enum { PROMPT_SHARE = 8 };
@@ -19,7 +20,12 @@ struct request {
     bool cancelled;
     bool blocked;        /* had no memory in this step */
     bool chooses;        /* the device does */
-    const float *logits; /* of this step */
+    const float *logits; /* of this step, one row or more */
+    nmlp_speculation *speculation;
+    bool verifies;                          /* proposals in this step */
+    int64_t text_length;                    /* of the sequence, without proposals, after this step */
+    int32_t tokens[1 + NMLP_PROPOSALS_MAX]; /* chosen in this step */
+    int64_t n_tokens;
     nmlp_sampler sampler;
     nmlp_generation_stats stats;
     double started, first_token; /* seconds */
@@ -76,6 +82,7 @@ static void drop(nmlp_scheduler *s, struct request *r) {
     *link = r->next;
     if (r->running) s->n_running--;
     if (r->running && r->asked.sequence == NMLP_SEQUENCE_NEW) nmlp_batch_close(s->batch, r->sequence);
+    nmlp_speculation_destroy(r->speculation);
     nmlp_sampler_fini(&r->sampler);
     nmlp_mem_free(r);
 }
@@ -111,7 +118,8 @@ static nmlp_status check(const nmlp_scheduler *s, const nmlp_scheduler_request *
         nmlp_fail_hint(err, "shorten the prompt or raise `context`");
         return NMLP_E_LIMIT;
     }
-    return nmlp_sampling_check(&g->sampling, err);
+    NMLP_RETURN_IF_FAILED(nmlp_sampling_check(&g->sampling, err));
+    return g->draft ? nmlp_speculation_check(s->batch, g->draft, &g->sampling, err) : NMLP_OK;
 }
 
 nmlp_status nmlp_scheduler_submit(nmlp_scheduler *s, const nmlp_scheduler_request *asked, uint64_t *number,
@@ -125,11 +133,14 @@ nmlp_status nmlp_scheduler_submit(nmlp_scheduler *s, const nmlp_scheduler_reques
     r->asked = *asked;
     r->sequence = asked->sequence;
     r->n_done = g->n_held;
-    r->chooses = !g->on_logits && nmlp_batch_can_choose(s->batch, &g->sampling);
+    r->chooses = !g->on_logits && !g->draft && nmlp_batch_can_choose(s->batch, &g->sampling);
     r->stats.finish = NMLP_FINISH_LENGTH;
     r->started = nmlp_clock_seconds();
     NMLP_TRY(nmlp_sampler_init(&r->sampler, &g->sampling, s->vocab, err));
     for (int64_t i = 0; i < g->n_prompt; i++) nmlp_sampler_accept(&r->sampler, g->prompt[i]);
+    if (g->draft)
+        NMLP_TRY(nmlp_speculation_create(&r->speculation, g->draft, &g->sampling, g->prompt, g->n_prompt,
+                                         s->limits->context + 1 + NMLP_PROPOSALS_MAX, err));
     *number = r->number = ++s->n_submitted;
     struct request **link = &s->requests;
     while (*link) link = &(*link)->next;
@@ -220,6 +231,8 @@ static void add_item(nmlp_scheduler *s, struct plan *p, struct request *r, const
     nmlp_step_item *item = &s->items[p->n_items];
     *item = (nmlp_step_item){.sequence = r->sequence, .ids = ids, .n = n};
     r->logits = NULL;
+    r->verifies = false;
+    r->text_length = nmlp_batch_length(s->batch, r->sequence) + n;
     if (last && r->asked.generation.max_new > 0) {
         if (r->chooses) {
             item->choose = &r->asked.generation.sampling;
@@ -233,6 +246,25 @@ static void add_item(nmlp_scheduler *s, struct plan *p, struct request *r, const
     p->n_rows += n;
 }
 
+/* The next token and what the draft proposes after it, at most `most` tokens. */
+static void add_speculation(nmlp_scheduler *s, struct plan *p, struct request *r, int64_t most) {
+    const nmlp_generation *g = &r->asked.generation;
+    most = nmlp_min(most, s->limits->context - nmlp_batch_length(s->batch, r->sequence) - 1);
+    most = nmlp_min(most, g->max_new - r->stats.n_generated - 1);
+    int64_t n = nmlp_speculation_propose(r->speculation, &r->sampler, &s->scratch[0], most);
+    nmlp_step_item *item = &s->items[p->n_items];
+    if (n > 0 && nmlp_batch_reserve(s->batch, r->sequence, 1 + n, NULL) != NMLP_OK) { /* then without */
+        n = nmlp_speculation_propose(r->speculation, &r->sampler, &s->scratch[0], 0);
+    }
+    add_item(s, p, r, nmlp_speculation_rows(r->speculation), 1 + n, false);
+    item->n_logits = 1 + n;
+    item->logits = nmlp_speculation_logits(r->speculation);
+    r->logits = item->logits;
+    r->verifies = true;
+    r->text_length -= n;
+    r->stats.n_proposed += n;
+}
+
 /* One row of each decoding sequence, beginning behind the one that was served last. */
 static void add_decoding(nmlp_scheduler *s, struct plan *p, int64_t budget) {
     nmlp_err err;
@@ -242,7 +274,10 @@ static void add_decoding(nmlp_scheduler *s, struct plan *p, int64_t budget) {
             if (!r->running || is_prompt(r) || (r->number > turn) != (round == 0)) continue;
             r->blocked = nmlp_batch_reserve(s->batch, r->sequence, 1, &err) != NMLP_OK;
             if (r->blocked) continue;
-            add_item(s, p, r, &r->id, 1, true);
+            if (r->speculation)
+                add_speculation(s, p, r, budget - p->n_rows - 1);
+            else
+                add_item(s, p, r, &r->id, 1, true);
             s->last_served = r->number;
         }
     }
@@ -292,7 +327,11 @@ static void sample(void *arg, int64_t begin, int64_t end, int thread) {
     nmlp_scheduler *s = arg;
     for (int64_t i = begin; i < end; i++) {
         struct request *r = s->chosen[i];
-        if (r->logits) r->id = nmlp_sampler_next(&r->sampler, &s->scratch[thread], r->logits);
+        if (r->verifies) {
+            r->n_tokens = nmlp_speculation_verify(r->speculation, &r->sampler, &s->scratch[thread], r->tokens);
+        } else if (r->logits) {
+            r->tokens[0] = nmlp_sampler_next(&r->sampler, &s->scratch[thread], r->logits);
+        }
     }
 }
 
@@ -318,10 +357,33 @@ static nmlp_status choose(nmlp_scheduler *s, const struct plan *p, int64_t *n_ch
     *n_chosen = n;
     if (n_on_device > 0)
         NMLP_RETURN_IF_FAILED(nmlp_batch_choose(s->batch, s->choices, n_on_device, steps_ahead(s, p), err));
-    for (int64_t i = 0, at = 0; i < n; i++)
-        if (!s->chosen[i]->logits) s->chosen[i]->id = s->choices[at++].id;
+    for (int64_t i = 0, at = 0; i < n; i++) {
+        struct request *r = s->chosen[i];
+        r->n_tokens = 1;
+        if (!r->logits) r->tokens[0] = s->choices[at++].id;
+    }
     nmlp_pool_for(s->pool, n, 1, sample, s);
     return NMLP_OK;
+}
+
+/* Hands over the tokens of a step. Those that a draft proposed are in the sequence already; what follows the last of
+ * them is dropped. False when the request is done. */
+static bool take(nmlp_scheduler *s, struct request *r) {
+    const nmlp_generation *g = &r->asked.generation;
+    nmlp_batch_truncate(s->batch, r->sequence, r->text_length + r->n_tokens - 1);
+    for (int64_t i = 0; i < r->n_tokens; i++) {
+        int64_t length = r->text_length + i;
+        if (i + 1 < r->n_tokens) r->stats.n_accepted++;
+        if (r->speculation) nmlp_speculation_append(r->speculation, r->tokens[i]);
+        nmlp_sampler_accept(&r->sampler, r->tokens[i]);
+        const float *logits = r->logits ? r->logits + i * s->vocab : NULL;
+        if (!nmlp_generation_take(g, &r->stats, r->tokens[i], logits, s->limits->context - length)) {
+            nmlp_batch_truncate(s->batch, r->sequence, length);
+            return false;
+        }
+    }
+    r->id = r->tokens[r->n_tokens - 1];
+    return true;
 }
 
 static void take_tokens(nmlp_scheduler *s, int64_t n) {
@@ -331,9 +393,7 @@ static void take_tokens(nmlp_scheduler *s, int64_t n) {
             r->first_token = nmlp_clock_seconds();
             r->stats.ttft_ms = 1e3 * (r->first_token - r->started);
         }
-        int64_t room = s->limits->context - nmlp_batch_length(s->batch, r->sequence);
-        nmlp_sampler_accept(&r->sampler, r->id);
-        if (!nmlp_generation_take(&r->asked.generation, &r->stats, r->id, r->logits, room)) finish(s, r, NMLP_OK, NULL);
+        if (!take(s, r)) finish(s, r, NMLP_OK, NULL);
     }
 }
 
