@@ -15,6 +15,7 @@ struct run_options {
     const char *prompt_file;
     const char *ids;
     const char *system;
+    const char *draft;
     int64_t n;
     int64_t context;
     bool chat;
@@ -86,21 +87,28 @@ static int print_json(const nmlp_cli *cli, const nmlp_text_result *r, const char
     nmlp_json_put_number(w, "tpot_ms", nmlp_text_decode_ms_per_token(r));
     nmlp_json_put_number(w, "prefill_tok_s", nmlp_text_prefill_rate(r));
     nmlp_json_put_number(w, "decode_tok_s", nmlp_text_decode_rate(r));
+    nmlp_json_put_int(w, "draft_proposed", r->n_proposed);
+    nmlp_json_put_int(w, "draft_accepted", r->n_accepted);
     nmlp_json_put_string(w, "isa", isa);
     return nmlp_json_out_end(&out, cli);
 }
 
-static void print_stats(const nmlp_text_result *r, const char *isa) {
+static void print_stats(const nmlp_text_result *r, bool with_draft, const char *isa) {
     printf("\n");
     fflush(stdout);
     fprintf(stderr, "[%" PRId64 " prompt tokens in %.0f ms, %zu generated", r->n_prompt, r->ttft_ms, r->ids.len);
     if (nmlp_text_decode_rate(r) > 0) fprintf(stderr, " at %.1f tokens/s", nmlp_text_decode_rate(r));
     fprintf(stderr, ", %s kernels]\n", isa);
+    if (with_draft)
+        fprintf(stderr, "[the draft proposed %" PRId64 " tokens, %" PRId64 " were accepted]\n", r->n_proposed,
+                r->n_accepted);
     if (r->finish == NMLP_FINISH_CONTEXT) fprintf(stderr, "[stopped: the context is full; raise --ctx]\n");
 }
 
-static nmlp_status generate(const struct run_options *r, const nmlp_loaded *loaded, const nmlp_tokenizer *tokenizer,
-                            const nmlp_ids *prompt, bool stream, nmlp_text_result *result, nmlp_err *err) {
+/* `draft` NULL: there is none. */
+static nmlp_status generate(const struct run_options *r, const nmlp_loaded *loaded, const nmlp_loaded *draft,
+                            const nmlp_tokenizer *tokenizer, const nmlp_ids *prompt, bool stream,
+                            nmlp_text_result *result, nmlp_err *err) {
     struct output o = {.lead = r->chat ? NULL : r->prompt};
     nmlp_text_session *session = NULL;
     nmlp_text_request request = {.prompt = {.ids = prompt->data, .n_ids = prompt->len},
@@ -113,7 +121,8 @@ static nmlp_status generate(const struct run_options *r, const nmlp_loaded *load
                                  .ctx = &o};
     int64_t context = nmlp_text_context(&loaded->model.config, r->context, (int64_t)prompt->len, r->n);
     NMLP_RETURN_IF_FAILED(nmlp_text_session_create(&session, loaded, tokenizer, context, err));
-    nmlp_status st = nmlp_text_session_run(session, &request, result, err);
+    nmlp_status st = draft ? nmlp_text_session_set_draft(session, draft, err) : NMLP_OK;
+    if (st == NMLP_OK) st = nmlp_text_session_run(session, &request, result, err);
     nmlp_text_session_destroy(session);
     if (st == NMLP_OK && stream && o.lead) fputs(o.lead, stdout); /* an answer without text */
     return st;
@@ -122,7 +131,7 @@ static nmlp_status generate(const struct run_options *r, const nmlp_loaded *load
 static int execute(const nmlp_cli *cli, const struct run_options *r) {
     nmlp_err err;
     nmlp_status st = NMLP_OK;
-    nmlp_loaded loaded = {0};
+    nmlp_loaded loaded = {0}, draft = {0};
     nmlp_tokenizer *tokenizer = NULL;
     nmlp_ids prompt;
     nmlp_text_result result;
@@ -133,13 +142,15 @@ static int execute(const nmlp_cli *cli, const struct run_options *r) {
     if (!r->ids) NMLP_TRY(nmlp_tokenizer_load(&tokenizer, cli->positionals[0], &err));
     NMLP_TRY(read_prompt(r, tokenizer, &prompt, &err));
     NMLP_TRY(nmlp_cli_load(&loaded, cli, cli->positionals[0], &r->load, &err));
-    NMLP_TRY(generate(r, &loaded, tokenizer, &prompt, !cli->json, &result, &err));
+    if (r->draft) NMLP_TRY(nmlp_cli_load(&draft, cli, r->draft, &r->load, &err));
+    NMLP_TRY(generate(r, &loaded, r->draft ? &draft : NULL, tokenizer, &prompt, !cli->json, &result, &err));
     if (cli->json) {
         code = print_json(cli, &result, nmlp_loaded_name(&loaded));
     } else {
-        print_stats(&result, nmlp_loaded_name(&loaded));
+        print_stats(&result, r->draft, nmlp_loaded_name(&loaded));
     }
 out:
+    nmlp_unload(&draft);
     nmlp_unload(&loaded);
     nmlp_tokenizer_destroy(tokenizer);
     nmlp_text_result_fini(&result);
@@ -170,6 +181,8 @@ static int run(int argc, char **argv) {
         {"no-bos", 0, NMLP_OPT_FLAG, &r.no_bos, NULL, "do not put the begin-of-text token in front"},
         {"no-special", 0, NMLP_OPT_FLAG, &r.no_special, NULL,
          "special tokens spelled in the prompt stay text (with --chat they always do)"},
+        {"draft", 0, NMLP_OPT_STRING, &r.draft, "DIR",
+         "a smaller model with the same tokenizer that proposes tokens; the text stays MODEL's"},
         {"device", 0, NMLP_OPT_STRING, &r.load.device, "cpu|cuda|auto",
          "where to run (default auto: a GPU where there is one)"},
         {"precision", 0, NMLP_OPT_STRING, &r.load.precision, "auto|f32|bf16",

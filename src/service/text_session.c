@@ -14,6 +14,7 @@ struct nmlp_text_session {
     const nmlp_loaded *loaded;
     const nmlp_tokenizer *tokenizer;
     nmlp_batch *batch;
+    nmlp_batch *draft; /* NULL: none */
     int32_t sequence;
     int64_t context;
     nmlp_ids held; /* the tokens whose keys and values the sequence has */
@@ -70,11 +71,39 @@ out:
 void nmlp_text_session_destroy(nmlp_text_session *s) {
     if (!s) return;
     nmlp_batch_destroy(s->batch);
+    nmlp_batch_destroy(s->draft);
     nmlp_ids_fini(&s->held);
     nmlp_mem_free(s);
 }
 
 int64_t nmlp_text_session_context(const nmlp_text_session *s) { return s->context; }
+
+/* Ids mean the same in both models where their tokenizer files are the same. */
+static nmlp_status check_tokenizers(const char *dir, const char *draft_dir, nmlp_err *err) {
+    enum { PATH_BYTES = 4096 };
+    char path[PATH_BYTES];
+    nmlp_file_map own = {0}, other = {0};
+    nmlp_status st = NMLP_OK;
+    NMLP_TRY(nmlp_path_join(path, sizeof path, dir, "tokenizer.json", err));
+    NMLP_TRY(nmlp_file_map_open(&own, path, err));
+    NMLP_TRY(nmlp_path_join(path, sizeof path, draft_dir, "tokenizer.json", err));
+    NMLP_TRY(nmlp_file_map_open(&other, path, err));
+    if (own.bytes != other.bytes || memcmp(own.data, other.data, own.bytes) != 0)
+        st = nmlp_fail_field(err, NMLP_E_ARG, "draft", "is %s, whose tokenizer.json is not that of %s", draft_dir, dir);
+out:
+    nmlp_file_map_close(&own);
+    nmlp_file_map_close(&other);
+    return st;
+}
+
+nmlp_status nmlp_text_session_set_draft(nmlp_text_session *s, const nmlp_loaded *draft, nmlp_err *err) {
+    int64_t most = draft->model.config.max_positions;
+    nmlp_batch_options options = {.context = s->context < most ? s->context : most};
+    NMLP_RETURN_IF_FAILED(check_tokenizers(s->loaded->model.checkpoint.dir, draft->model.checkpoint.dir, err));
+    nmlp_batch_destroy(s->draft);
+    s->draft = NULL;
+    return nmlp_batch_create(&s->draft, draft->engine, &options, err);
+}
 
 /* A sequence of which only the first `length` tokens are left. */
 static void keep(nmlp_text_session *s, int64_t length) {
@@ -245,6 +274,7 @@ static nmlp_status generate(struct answer *a, const nmlp_ids *prompt, nmlp_err *
                                   .max_new = r->max_new,
                                   .sampling = r->sampling,
                                   .stop_ids = stop_ids,
+                                  .draft = s->draft,
                                   .on_logits = r->logprobs ? on_logits : NULL,
                                   .on_token = on_token,
                                   .ctx = a};
@@ -259,6 +289,8 @@ static nmlp_status generate(struct answer *a, const nmlp_ids *prompt, nmlp_err *
     a->result->finish = a->stopped ? NMLP_FINISH_STOP : stats.finish;
     a->result->ttft_ms = waited_ms + stats.ttft_ms;
     a->result->decode_ms = stats.decode_ms;
+    a->result->n_proposed = stats.n_proposed;
+    a->result->n_accepted = stats.n_accepted;
     return NMLP_OK;
 }
 

@@ -47,6 +47,9 @@ nmlp_status nmlp_text_session_create(nmlp_text_session **out, const nmlp_loaded 
                                      const nmlp_tokenizer *tokenizer, int64_t context, nmlp_err *err);
 void nmlp_text_session_destroy(nmlp_text_session *session); /* NULL is fine */
 int64_t nmlp_text_session_context(const nmlp_text_session *session);
+/* A smaller model that proposes tokens for this one to verify (engine/speculation.h): the answers stay this model's.
+ * Borrowed. Refused unless both have the same tokenizer. */
+nmlp_status nmlp_text_session_set_draft(nmlp_text_session *session, const nmlp_loaded *draft, nmlp_err *err);
 
 /* ---- generation ---- */
 
@@ -87,8 +90,10 @@ typedef struct nmlp_text_result {
     int64_t n_prompt;
     int64_t n_cached; /* of them: not computed again */
     nmlp_finish finish;
-    double ttft_ms;   /* start to first token */
-    double decode_ms; /* the tokens after the first */
+    double ttft_ms;     /* start to first token */
+    double decode_ms;   /* the tokens after the first */
+    int64_t n_proposed; /* tokens, by the draft */
+    int64_t n_accepted; /* of them */
 } nmlp_text_result;
 
 void nmlp_text_result_init(nmlp_text_result *result);

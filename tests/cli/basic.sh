@@ -48,6 +48,12 @@ ids=$("$command" run "$work/ids" --ids 558,717,894 -n 4 --device cpu 2>/dev/null
 same=$("$command" run "$tiny" --ids 558,717,894 -n 4 --device cpu --json 2>/dev/null | sed 's/.*"ids":\[\([^]]*\)\].*/\1/' | tr ',' ' ')
 [ "$(echo $ids)" = "$same" ] || fail "run --ids printed $ids, with --json $same"
 
+# a draft changes no token of greedy text
+plain=$("$command" run "$tiny" -p "$prompt" -n 30 --device cpu --precision f32 --json | sed 's/"prompt_tokens.*//')
+drafted=$("$command" run "$tiny" -p "$prompt" -n 30 --device cpu --precision f32 --draft "$tiny" --json)
+[ "$(echo "$drafted" | sed 's/"prompt_tokens.*//')" = "$plain" ] || fail "run --draft: another text"
+case $drafted in *'"draft_proposed":'*'"draft_accepted":'*) ;; *) fail "run --draft: no statistics";; esac
+
 # streaming prints prompt and text on stdout, figures on stderr
 out=$("$command" run "$tiny" -p "The sea" -n 4 2>"$work/err")
 contains "$out" "The sea" "streamed prompt"

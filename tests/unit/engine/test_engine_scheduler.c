@@ -7,7 +7,7 @@
 #include "lib/testing.h"
 #include "lib/tiny_checkpoint.h"
 
-enum { REQUESTS = 60, PROMPT_MAX = 180, NEW_MAX = 60, STEPS_MAX = 5000 };
+enum { REQUESTS = 30, PROMPT_MAX = 180, NEW_MAX = 60, STEPS_MAX = 5000 };
 
 struct answer {
     int32_t prompt[PROMPT_MAX];
