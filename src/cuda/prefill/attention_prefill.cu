@@ -280,8 +280,8 @@ template <int D, typename Rows> __device__ __forceinline__ void attend(const que
 }
 
 template <int D> __global__ void __launch_bounds__(shape<D>::THREADS) attention_kernel(const nmlp_cuda_attention h) {
-    const int head = blockIdx.y;
-    const int row = (gridDim.x - 1 - blockIdx.x) * QUERIES; /* the longest blocks first */
+    const int head = blockIdx.x;
+    const int row = (gridDim.y - 1 - blockIdx.y) * QUERIES; /* the longest blocks of all heads first */
     const int64_t cache = (int64_t)(head / (h.n_heads / h.n_kv_heads)) * h.context * D;
     const contiguous_rows rows = {static_cast<const __nv_bfloat16 *>(h.k_cache) + cache,
                                   static_cast<const __nv_bfloat16 *>(h.v_cache) + cache, D};
@@ -299,9 +299,9 @@ template <int D> __global__ void __launch_bounds__(shape<D>::THREADS) attention_
 /* The same over paged caches: a tile's rows are neighbours of one sequence, and a page is one tile of keys. */
 template <int D> __global__ void __launch_bounds__(shape<D>::THREADS) paged_kernel(const nmlp_cuda_paged_attention a) {
     static_assert(KEYS == NMLP_CUDA_PAGE_POSITIONS && QUERIES == NMLP_CUDA_ATTENTION_TILE_ROWS, "a page is a tile");
-    const int head = blockIdx.y;
+    const int head = blockIdx.x;
     const int64_t kv_head = (int64_t)(head / (a.n_heads / a.n_kv_heads)) * KEYS * D; /* in a page */
-    const nmlp_cuda_query_tile tile = a.tiles[gridDim.x - 1 - blockIdx.x];           /* later tiles have more keys */
+    const nmlp_cuda_query_tile tile = a.tiles[gridDim.y - 1 - blockIdx.y];           /* later tiles have more keys */
     const paged_rows rows = {static_cast<const __nv_bfloat16 *>(a.k_pages) + kv_head,
                              static_cast<const __nv_bfloat16 *>(a.v_pages) + kv_head,
                              a.tables + (int64_t)tile.sequence * a.table_pages, (int64_t)a.n_kv_heads * KEYS * D};
@@ -370,7 +370,7 @@ cudaError_t launch(void (*kernel)(const Args), dim3 grid, const Args &args, void
 } // namespace
 
 int nmlp_cuda_launch_attention(const nmlp_cuda_attention *h, void *stream) {
-    const dim3 grid((unsigned)((h->s + QUERIES - 1) / QUERIES), (unsigned)h->n_heads);
+    const dim3 grid((unsigned)h->n_heads, (unsigned)((h->s + QUERIES - 1) / QUERIES));
     switch (h->head_dim) {
     case 16: return launch<16>(attention_kernel<16>, grid, *h, stream);
     case 32: return launch<32>(attention_kernel<32>, grid, *h, stream);
@@ -388,7 +388,7 @@ int nmlp_cuda_batch_has_prompt_kernel(int32_t head_dim) {
 }
 
 int nmlp_cuda_batch_prompt_attention(const nmlp_cuda_paged_attention *a, void *stream) {
-    const dim3 grid((unsigned)a->n_tiles, (unsigned)a->n_heads);
+    const dim3 grid((unsigned)a->n_heads, (unsigned)a->n_tiles);
     if (a->n_tiles == 0) return cudaSuccess;
     switch (a->head_dim) {
     case 16: return launch<16>(paged_kernel<16>, grid, *a, stream);
