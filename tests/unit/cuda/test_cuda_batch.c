@@ -286,11 +286,128 @@ static void a_full_pool_refuses_one(void **state) {
     close_both(&b);
 }
 
+/* Largest difference over largest logit of two rows. */
+static double distance(const float *a, const float *b, int64_t n) {
+    double largest = 0;
+    double worst = 0;
+    for (int64_t i = 0; i < n; i++) {
+        largest = fmax(largest, fabs((double)b[i]));
+        worst = fmax(worst, isfinite(a[i]) ? fabs((double)a[i] - (double)b[i]) : INFINITY);
+    }
+    return worst / largest;
+}
+
+/* One of: the sequence is closed and another opened, cut, or replaced by a fork of sequence `other`. */
+static void disturb(struct both *b, int s, int other, nmlp_rng *rng) {
+    nmlp_err err;
+    int64_t length = (int64_t)nmlp_rng_below(rng, (uint64_t)b->length[s] + 1);
+    switch (nmlp_rng_below(rng, 16)) {
+    case 0:
+        nmlp_batch_close(b->batch, b->sequence[s]);
+        nmlp_assert_ok(nmlp_batch_open(b->batch, NULL, 0, &b->sequence[s], &err), &err);
+        b->length[s] = 0;
+        break;
+    case 1:
+        nmlp_batch_truncate(b->batch, b->sequence[s], length);
+        b->length[s] = length;
+        break;
+    case 2:
+        if (other == s || b->length[other] == 0) break;
+        length = 1 + (int64_t)nmlp_rng_below(rng, (uint64_t)b->length[other]);
+        nmlp_batch_close(b->batch, b->sequence[s]);
+        nmlp_assert_ok(nmlp_batch_fork(b->batch, b->sequence[other], length, &b->sequence[s], &err), &err);
+        memcpy(b->ids[s], b->ids[other], (size_t)length * sizeof b->ids[s][0]);
+        b->length[s] = length;
+        break;
+    default: break;
+    }
+}
+
+/* Some hundred steps of random rows of random sequences, with closes, cuts and forks between them: logits are those of
+ * the text run alone and in one piece. Alone it has another number of rows, so other kernels, which round elsewhere. */
+static void random_schedules_equal_sequences_alone(void **state) {
+    enum { N = 7, STEPS = 300 };
+    const nmlp_batch_options one = {.context = TOKENS + 10, .max_sequences = 2};
+    struct both b;
+    nmlp_rng rng;
+    nmlp_err err;
+    nmlp_batch *alone = NULL;
+    int32_t sequence = -1;
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    open_both(&b, NMLP_TEST_ROOT "/models/tiny", N, &limits, 0x1p-4);
+    nmlp_assert_ok(nmlp_batch_create(&alone, b.gpu, &one, &err), &err);
+    nmlp_assert_ok(nmlp_batch_open(alone, NULL, 0, &sequence, &err), &err);
+    float *want = nmlp_mem_new((size_t)b.vocab, sizeof *want, NULL);
+    nmlp_rng_seed(&rng, 11);
+    for (int step = 0; step < STEPS; step++) {
+        nmlp_step_item items[N] = {{0}};
+        int of[N];
+        int64_t n_items = 0;
+        for (int s = 0; s < N; s++) {
+            disturb(&b, s, (int)nmlp_rng_below(&rng, N), &rng);
+            int64_t n = nmlp_rng_below(&rng, 2) ? 1 : 1 + (int64_t)nmlp_rng_below(&rng, 12);
+            if (b.length[s] + n > TOKENS || nmlp_rng_below(&rng, 3) == 0) continue;
+            items[n_items] = (nmlp_step_item){.sequence = b.sequence[s],
+                                              .ids = b.ids[s] + b.length[s],
+                                              .n = n,
+                                              .n_logits = 1,
+                                              .logits = b.got + n_items * b.vocab};
+            of[n_items++] = s;
+        }
+        if (n_items == 0) continue;
+        nmlp_assert_ok(nmlp_batch_step(b.batch, items, n_items, &err), &err);
+        for (int64_t i = 0; i < n_items; i++) {
+            int s = of[i];
+            b.length[s] += items[i].n;
+            nmlp_batch_truncate(alone, sequence, 0);
+            nmlp_assert_ok(nmlp_batch_append(alone, sequence, b.ids[s], b.length[s], want, NULL, &err), &err);
+            double differs = distance(items[i].logits, want, b.vocab);
+            if (!(differs <= b.tolerance))
+                fail_msg("step %d: logits of sequence %d, %lld tokens, differ by %g", step, s, (long long)b.length[s],
+                         differs);
+        }
+    }
+    nmlp_mem_free(want);
+    nmlp_batch_destroy(alone);
+    close_both(&b);
+}
+
+/* Up to 8 rows run as 8: one sequence alone or beside others has the same bits. */
+static void company_in_a_bucket_changes_no_bit(void **state) {
+    enum { N = 6, PROMPT = 40 };
+    struct both b;
+    nmlp_err err;
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    open_both(&b, NMLP_TEST_ROOT "/models/tiny", N, &limits, 0x1p-5);
+    float *first = nmlp_mem_new((size_t)b.vocab, sizeof *first, NULL);
+    nmlp_step_item items[N];
+    for (int s = 0; s < N; s++) {
+        items[s] = (nmlp_step_item){.sequence = b.sequence[s], .ids = b.ids[s], .n = PROMPT};
+        nmlp_assert_ok(nmlp_batch_step(b.batch, &items[s], 1, &err), &err);
+        items[s] = (nmlp_step_item){
+            .sequence = b.sequence[s], .ids = b.ids[s] + PROMPT, .n = 1, .n_logits = 1, .logits = b.got + s * b.vocab};
+    }
+    nmlp_assert_ok(nmlp_batch_step(b.batch, &items[2], 1, &err), &err);
+    memcpy(first, items[2].logits, (size_t)b.vocab * sizeof *first);
+    nmlp_batch_truncate(b.batch, b.sequence[2], PROMPT);
+    nmlp_assert_ok(nmlp_batch_step(b.batch, items, N, &err), &err);
+    assert_memory_equal(items[2].logits, first, (size_t)b.vocab * sizeof *first);
+    nmlp_mem_free(first);
+    close_both(&b);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fixtures_match_the_cpu),      cmocka_unit_test(tiny_matches_the_cpu),
-        cmocka_unit_test(choices_are_the_best_tokens), cmocka_unit_test(steps_ahead_change_nothing),
-        cmocka_unit_test(forks_share_and_part),        cmocka_unit_test(a_full_pool_refuses_one),
+        cmocka_unit_test(fixtures_match_the_cpu),
+        cmocka_unit_test(tiny_matches_the_cpu),
+        cmocka_unit_test(choices_are_the_best_tokens),
+        cmocka_unit_test(steps_ahead_change_nothing),
+        cmocka_unit_test(forks_share_and_part),
+        cmocka_unit_test(a_full_pool_refuses_one),
+        cmocka_unit_test(random_schedules_equal_sequences_alone),
+        cmocka_unit_test(company_in_a_bucket_changes_no_bit),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
