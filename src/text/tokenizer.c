@@ -30,6 +30,7 @@ static nmlp_status read_json(nmlp_tokenizer *t, const nmlp_json_doc *doc, nmlp_e
     NMLP_RETURN_IF_FAILED(nmlp_tokenizer_read_model(t, doc, err));
     NMLP_RETURN_IF_FAILED(nmlp_tokenizer_read_pretokenizer(t, doc, err));
     NMLP_RETURN_IF_FAILED(nmlp_tokenizer_read_post_processor(t, doc, err));
+    t->has_own_template = true;
     return nmlp_tokenizer_read_decoder(t, doc, err);
 }
 

@@ -54,7 +54,8 @@ static nmlp_status replace_side(nmlp_ids *side, bool wanted, int64_t id, nmlp_er
     return wanted && id >= 0 ? nmlp_ids_push(side, (int32_t)id, err) : NMLP_OK;
 }
 
-/* add_bos_token and add_eos_token, where given, stand over the tokenizer's own template, as in `transformers`. */
+/* add_bos_token and add_eos_token say what tokenizer.model cannot. tokenizer.json has a template of its own or none,
+ * and `transformers` lets it stand. */
 static nmlp_status read_bos(nmlp_tokenizer *t, const nmlp_json_doc *doc, nmlp_err *err) {
     bool add_bos = false;
     bool add_eos = false;
@@ -66,7 +67,7 @@ static nmlp_status read_bos(nmlp_tokenizer *t, const nmlp_json_doc *doc, nmlp_er
                  !nmlp_json_is_null(nmlp_json_get(doc->root, "add_eos_token"));
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_bool(doc, doc->root, "add_bos_token", &add_bos, err));
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_bool(doc, doc->root, "add_eos_token", &add_eos, err));
-    if (!given) return NMLP_OK;
+    if (!given || t->has_own_template) return NMLP_OK;
     NMLP_RETURN_IF_FAILED(replace_side(&t->prefix, add_bos, t->bos_id, err));
     return replace_side(&t->suffix, add_eos, t->eos_id, err);
 }

@@ -67,6 +67,7 @@ struct nmlp_tokenizer {
     nmlp_added_tokens raw_added;        /* looked for in the text as it comes */
     nmlp_added_tokens normalized_added; /* looked for after normalisation */
     nmlp_ids prefix, suffix;            /* what the template puts in front and behind */
+    bool has_own_template;              /* from tokenizer.json, even where that puts nothing there */
     int64_t bos_id, eos_id;             /* tokens that the folder names as begin and end of text, or -1 */
     nmlp_chat_template *chat;           /* the model's own; NULL: none */
     char *chat_refusal;                 /* why it cannot be used; NULL: it can, or there is none */

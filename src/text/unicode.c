@@ -149,6 +149,21 @@ static const utf8proc_option_t form_options[] = {
     [NMLP_UNICODE_NFKD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT,
 };
 
+/* Characters whose decomposition is newer than the tables that `tokenizers` normalises with: they stay as they are. */
+static const struct whole_range {
+    uint32_t first, last;
+} whole_ranges[] = {
+    {0x32FF, 0x32FF},   {0xA7F2, 0xA7F4},   {0xAB69, 0xAB69},   {0x10781, 0x10785}, {0x10787, 0x107B0},
+    {0x107B2, 0x107BA}, {0x11938, 0x11938}, {0x1E030, 0x1E06D}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9},
+};
+
+static bool stays_whole(uint32_t c) {
+    if (c < whole_ranges[0].first) return false;
+    for (size_t i = 0; i < sizeof whole_ranges / sizeof whole_ranges[0]; i++)
+        if (c >= whole_ranges[i].first && c <= whole_ranges[i].last) return true;
+    return false;
+}
+
 static nmlp_status decompose(code_points *list, utf8proc_option_t options, const char *text, size_t len,
                              nmlp_err *err) {
     enum { ONE_CHARACTER_MAX = 32 }; /* decompositions have 18 code points at most */
@@ -159,6 +174,10 @@ static nmlp_status decompose(code_points *list, utf8proc_option_t options, const
         int bound_class = 0;
         at += (size_t)nmlp_utf8_decode(text + at, len - at, &c);
         NMLP_RETURN_IF_FAILED(reserve(list, ONE_CHARACTER_MAX, err));
+        if (stays_whole(c)) {
+            list->data[list->len++] = (utf8proc_int32_t)c;
+            continue;
+        }
         utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)c, list->data + list->len, ONE_CHARACTER_MAX,
                                                      options, &bound_class);
         if (n < 0 || n > ONE_CHARACTER_MAX)
@@ -249,6 +268,23 @@ out:
     return st;
 }
 
+/* Capitals that Unicode 15 did not know. */
+static const struct newer_capitals {
+    uint32_t first, last;
+    int32_t to_lower;
+} newer_capitals[] = {
+    {0x1C89, 0x1C89, 1},    {0xA7CB, 0xA7CB, -42343}, {0xA7CC, 0xA7CC, 1}, {0xA7CE, 0xA7CE, 1},
+    {0xA7D2, 0xA7D2, 1},    {0xA7D4, 0xA7D4, 1},      {0xA7DA, 0xA7DA, 1}, {0xA7DC, 0xA7DC, -42561},
+    {0x10D50, 0x10D65, 32}, {0x16EA0, 0x16EB8, 27},
+};
+
+static uint32_t lowercase_of(uint32_t c) {
+    for (size_t i = 0; c >= newer_capitals[0].first && i < sizeof newer_capitals / sizeof newer_capitals[0]; i++)
+        if (c >= newer_capitals[i].first && c <= newer_capitals[i].last)
+            return (uint32_t)((int64_t)c + newer_capitals[i].to_lower);
+    return (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
+}
+
 void nmlp_unicode_append_lowercase(nmlp_str *out, const char *text, size_t len) {
     for (size_t at = 0; at < len;) {
         uint32_t c = 0;
@@ -258,7 +294,7 @@ void nmlp_unicode_append_lowercase(nmlp_str *out, const char *text, size_t len) 
         if (c == 0x130) /* the one lowercase form of two characters: i with a dot above */
             nmlp_str_puts(out, "i\xCC\x87");
         else
-            nmlp_utf8_append(out, (uint32_t)utf8proc_tolower((utf8proc_int32_t)c));
+            nmlp_utf8_append(out, lowercase_of(c));
     }
 }
 

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "text/tokenizer.h"
+#include "text/unicode.h"
 
 static size_t unhex(char *out, const char *hex, size_t hex_len) {
     for (size_t i = 0; i < hex_len / 2; i++) {
@@ -182,15 +183,55 @@ static void a_begin_token_is_put_in_front_or_refused(void **state) {
     nmlp_ids_fini(&ids);
 }
 
-static void the_config_stands_over_the_template(void **state) {
+/* tokenizer.json's template stands, as in `transformers` 5; tokenizer.model has none, so the config decides. */
+static void the_config_decides_for_a_model_file_only(void **state) {
     (void)state;
+    static const char config[] = "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\", \"add_bos_token\": false, "
+                                 "\"add_eos_token\": true}";
+    char dir[64], path[1024];
     int32_t first, last;
-    nmlp_tokenizer *t =
-        load_with_config("unigram", "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\", \"add_bos_token\": true}", NULL);
+    nmlp_err err = {0};
+    nmlp_str data;
+    nmlp_tokenizer *t = load_with_config("llama_legacy", config, NULL);
     (void)count_ids(t, "hello", NMLP_BOS_TEMPLATE, true, &first, &last);
     assert_int_equal(first, nmlp_tokenizer_find(t, "<s>"));
     assert_int_not_equal(last, nmlp_tokenizer_find(t, "</s>"));
     nmlp_tokenizer_destroy(t);
+    nmlp_str_init(&data);
+    snprintf(path, sizeof path, "%s/tests/data/tokenizers/spm_bpe.model", NMLP_TEST_ROOT);
+    nmlp_assert_ok(nmlp_file_read(&data, path, 1 << 24, &err), &err);
+    nmlp_test_mkdtemp(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/tokenizer.model", dir);
+    nmlp_test_write_file(path, data.data, data.len);
+    nmlp_assert_ok(nmlp_tokenizer_load(&t, dir, &err), &err);
+    (void)count_ids(t, "hello", NMLP_BOS_TEMPLATE, true, &first, &last);
+    assert_int_equal(first, nmlp_tokenizer_find(t, "<s>"));
+    nmlp_tokenizer_destroy(t);
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
+    nmlp_test_write_file(path, config, strlen(config));
+    nmlp_assert_ok(nmlp_tokenizer_load(&t, dir, &err), &err);
+    (void)count_ids(t, "hello", NMLP_BOS_TEMPLATE, true, &first, &last);
+    assert_int_not_equal(first, nmlp_tokenizer_find(t, "<s>"));
+    assert_int_equal(last, nmlp_tokenizer_find(t, "</s>"));
+    nmlp_tokenizer_destroy(t);
+    nmlp_str_fini(&data);
+    nmlp_test_rmdir(dir);
+}
+
+/* Letter case of characters newer than the system's tables, and none of the decompositions that are newer than those of
+ * the library that `tokenizers` uses. */
+static void forms_are_those_of_the_other_library(void **state) {
+    (void)state;
+    nmlp_err err = {0};
+    nmlp_str out;
+    nmlp_str_init(&out);
+    nmlp_unicode_append_lowercase(&out, "\xF0\x90\xB5\x90\xEA\x9F\x8C\xC4\xB0", 9); /* U+10D50, U+A7CC, U+0130 */
+    assert_string_equal(nmlp_str_text(&out), "\xF0\x90\xB5\xB0\xEA\x9F\x8Di\xCC\x87");
+    nmlp_str_clear(&out);
+    nmlp_assert_ok(nmlp_unicode_append_form(&out, NMLP_UNICODE_NFKC, "\xE3\x8B\xBF\xEF\xAC\x81", 6, &err), &err);
+    assert_string_equal(nmlp_str_text(&out), "\xE3\x8B\xBF"
+                                             "fi"); /* U+32FF stays, U+FB01 does not */
+    nmlp_str_fini(&out);
 }
 
 /* Special tokens are recognised around a user's part, and in no part of it. */
@@ -258,7 +299,8 @@ int main(void) {
         cmocka_unit_test(tiktoken),
         cmocka_unit_test(tokens_listed_only_in_the_config_are_tokens),
         cmocka_unit_test(a_begin_token_is_put_in_front_or_refused),
-        cmocka_unit_test(the_config_stands_over_the_template),
+        cmocka_unit_test(the_config_decides_for_a_model_file_only),
+        cmocka_unit_test(forms_are_those_of_the_other_library),
         cmocka_unit_test(a_users_part_forms_no_special_token),
         cmocka_unit_test(damaged_models_are_refused),
     };
