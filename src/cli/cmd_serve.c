@@ -76,6 +76,8 @@ static int check(const nmlp_cli *cli, const struct serve_options *o) {
                               s->host);
     if (o->key_file && o->no_auth) return nmlp_cli_usage(cli, "--api-key-file and --no-auth exclude each other");
     if (s->port < 0 || s->port > 65535) return nmlp_cli_usage(cli, "--port must be from 0 to 65535");
+    if (s->slots < 1 || s->slots > 1024) return nmlp_cli_usage(cli, "--slots must be from 1 to 1024");
+    if (s->kv_bytes < 0) return nmlp_cli_usage(cli, "--kv-bytes must not be negative");
     if (s->max_waiting < 1 || s->max_waiting > 100000) return nmlp_cli_usage(cli, "--queue must be from 1 to 100000");
     if (s->grace_s < 0 || s->grace_s > 86400) return nmlp_cli_usage(cli, "--grace must be from 0 to 86400 seconds");
     if (s->max_connections < 1 || s->max_connections > 100000 || s->max_per_address < 1)
@@ -100,6 +102,9 @@ static int run(int argc, char **argv) {
         {"cors", 0, NMLP_OPT_STRING, &o.server.cors, "ORIGIN", "web pages of this origin may ask (default none)"},
         {"name", 0, NMLP_OPT_STRING, &o.server.model, "NAME", "the model's name for clients (default: its folder)"},
         {"ctx", 'c', NMLP_OPT_INT, &o.server.context, "N", "positions of a request (default: the model's, up to 4096)"},
+        {"slots", 0, NMLP_OPT_INT, &o.server.slots, "N", "requests that run together (default 8)"},
+        {"kv-bytes", 0, NMLP_OPT_INT, &o.server.kv_bytes, "B",
+         "memory for keys and values (default: what all slots can need)"},
         {"queue", 0, NMLP_OPT_INT, &o.server.max_waiting, "N", "requests that may wait (default 64)"},
         {"connections", 0, NMLP_OPT_INT, &o.server.max_connections, "N", "open connections at most (default 4096)"},
         {"per-address", 0, NMLP_OPT_INT, &o.server.max_per_address, "N", "of one address (default 2048)"},

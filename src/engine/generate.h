@@ -30,6 +30,7 @@ typedef enum nmlp_finish { NMLP_FINISH_LENGTH, NMLP_FINISH_STOP, NMLP_FINISH_CON
 
 typedef struct nmlp_generation_stats {
     int64_t n_generated;
+    int64_t n_cached; /* tokens of the prompt that a new sequence of the scheduler shared and did not run */
     nmlp_finish finish;
     double ttft_ms;     /* prompt to first token */
     double decode_ms;   /* the tokens after the first */

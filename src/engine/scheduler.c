@@ -191,7 +191,7 @@ static nmlp_status admit(nmlp_scheduler *s, struct request *r, nmlp_err *err) {
     bool is_new = r->asked.sequence == NMLP_SEQUENCE_NEW;
     if (is_new) {
         NMLP_RETURN_IF_FAILED(nmlp_batch_open(s->batch, g->prompt, g->n_prompt, &r->sequence, err));
-        r->n_done = nmlp_batch_length(s->batch, r->sequence);
+        r->n_done = r->stats.n_cached = nmlp_batch_length(s->batch, r->sequence);
     }
     nmlp_status st = nmlp_batch_reserve(s->batch, r->sequence, g->n_prompt - r->n_done, err);
     if (st != NMLP_OK) {

@@ -112,6 +112,7 @@ static void read_address(struct connection *c) {
 static void check_address(evutil_socket_t fd, short what, void *ctx) {
     nmlp_http *http = ctx;
     (void)fd, (void)what;
+    forget_connections(http, false); /* those that are over do not count */
     for (struct connection *c = http->connections; c; c = c->next) {
         int same = 0;
         if (c->address[0]) continue;

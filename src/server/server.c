@@ -47,6 +47,7 @@ struct server {
 nmlp_server_options nmlp_server_defaults(void) {
     return (nmlp_server_options){.host = "127.0.0.1",
                                  .port = 8080,
+                                 .slots = 8,
                                  .max_waiting = 64,
                                  .grace_s = 30,
                                  .max_connections = 4096,
@@ -504,12 +505,13 @@ nmlp_status nmlp_server_run(const nmlp_loaded *loaded, const nmlp_tokenizer *tok
                               .on_wake = on_wake,
                               .on_signal = on_signal,
                               .ctx = &s};
-    nmlp_worker_options worker = {.loaded = loaded,
-                                  .tokenizer = tokenizer,
-                                  .context = s.context,
-                                  .max_waiting = (int)options->max_waiting,
-                                  .on_event = wake_loop,
-                                  .ctx = &s};
+    nmlp_worker_options worker = {
+        .loaded = loaded,
+        .tokenizer = tokenizer,
+        .batch = {.context = s.context, .max_sequences = options->slots, .kv_bytes = options->kv_bytes},
+        .max_waiting = (int)options->max_waiting,
+        .on_event = wake_loop,
+        .ctx = &s};
     NMLP_TRY(nmlp_http_create(&s.http, &http, err));
     NMLP_TRY(nmlp_worker_create(&s.worker, &worker, err));
     if (options->on_ready) options->on_ready(options->ctx, nmlp_http_port(s.http));

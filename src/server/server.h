@@ -12,6 +12,8 @@ typedef struct nmlp_server_options {
     const char *api_key; /* NULL: none is asked for */
     const char *cors;    /* origin that pages may ask from; NULL: none */
     int64_t context;     /* positions of a request; 0: the model's maximum, at most 4096 */
+    int64_t slots;       /* requests that run together */
+    int64_t kv_bytes;    /* of keys and values in all; 0: what `slots` of `context` need */
     int64_t max_waiting; /* requests in the queue */
     int64_t grace_s;     /* to finish requests after a signal */
     int64_t max_connections, max_per_address;

@@ -8,16 +8,31 @@
 
 struct nmlp_worker {
     nmlp_worker_options options;
-    nmlp_text_session *session;
+    nmlp_text_batch *batch;
     pthread_t thread;
     bool started;
+    nmlp_job *active;     /* jobs that run; the worker's thread only */
+    int64_t n_choices;    /* of theirs under way */
     pthread_mutex_t lock; /* of all below, and of the events of jobs */
     pthread_cond_t changed;
     nmlp_job *first, *last;
-    nmlp_job *running;
-    int n_waiting;
+    int n_waiting, n_active;
     bool stopping;
 };
+
+/* One answer of a job. */
+typedef struct nmlp_job_choice {
+    nmlp_worker *worker;
+    nmlp_job *job;
+    int index;
+    bool under_way;
+    uint64_t number;           /* in the batch */
+    nmlp_ids prompt;           /* while it is scored */
+    nmlp_server_token *tokens; /* not yet posted: they wait for their text */
+    size_t n_tokens, capacity;
+    nmlp_status st;
+    nmlp_err err;
+} nmlp_job_choice;
 
 /* ---- events ---- */
 
@@ -57,27 +72,15 @@ nmlp_job_event *nmlp_worker_take(nmlp_worker *w, nmlp_job *job) {
 
 /* ---- one choice ---- */
 
-struct choice {
-    nmlp_worker *worker;
-    nmlp_job *job;
-    int index;
-    const int32_t *ids; /* of the prompt, while it is scored */
-    int64_t n_ids;
-    nmlp_server_token *tokens; /* not yet posted: they wait for their text */
-    size_t n_tokens, capacity;
-    nmlp_status st;
-    nmlp_err *err;
-};
-
 static bool goes_on(void *ctx) {
-    const struct choice *c = ctx;
+    const nmlp_job_choice *c = ctx;
     return c->st == NMLP_OK && !atomic_load(&c->job->cancelled);
 }
 
-static nmlp_server_token *add_token(struct choice *c) {
+static nmlp_server_token *add_token(nmlp_job_choice *c) {
     if (c->n_tokens == c->capacity) {
         size_t capacity = c->capacity ? 2 * c->capacity : 16;
-        nmlp_server_token *more = nmlp_mem_new(capacity, sizeof *more, c->err);
+        nmlp_server_token *more = nmlp_mem_new(capacity, sizeof *more, &c->err);
         if (!more) {
             c->st = NMLP_E_NOMEM;
             return NULL;
@@ -90,8 +93,8 @@ static nmlp_server_token *add_token(struct choice *c) {
     return &c->tokens[c->n_tokens++];
 }
 
-static bool post_piece(struct choice *c, const char *text, size_t len) {
-    nmlp_job_event *event = new_event(NMLP_JOB_PIECE, c->index, c->err);
+static bool post_piece(nmlp_job_choice *c, const char *text, size_t len) {
+    nmlp_job_event *event = new_event(NMLP_JOB_PIECE, c->index, &c->err);
     if (!event) {
         c->st = NMLP_E_NOMEM;
         return false;
@@ -106,7 +109,7 @@ static bool post_piece(struct choice *c, const char *text, size_t len) {
 }
 
 static bool on_token(void *ctx, const nmlp_text_token *token) {
-    struct choice *c = ctx;
+    nmlp_job_choice *c = ctx;
     nmlp_server_token *kept = add_token(c);
     if (!kept) return false;
     *kept = (nmlp_server_token){.id = token->id, .logprob = token->logprob, .n_top = token->n_top};
@@ -119,69 +122,97 @@ static bool on_text(void *ctx, const char *text, size_t len) { return post_piece
 /* ---- the prompt as part of the answer ---- */
 
 static bool on_logits(void *ctx, int64_t position, const float *logits) {
-    struct choice *c = ctx;
+    nmlp_job_choice *c = ctx;
     const nmlp_completion_request *r = &c->job->request;
     if (!goes_on(c)) return false;
-    if (position + 1 == c->n_ids) return true;
+    if (position + 1 == (int64_t)c->prompt.len) return true;
     nmlp_server_token *kept = add_token(c);
     if (!kept) return false;
-    kept->id = c->ids[position + 1];
+    kept->id = c->prompt.data[position + 1];
     kept->n_top = r->n_top;
     int64_t vocab = c->worker->options.loaded->model.config.vocab;
     kept->logprob = nmlp_token_logprobs(logits, vocab, kept->id, kept->top, kept->n_top);
     return true;
 }
 
-static nmlp_status echo(struct choice *c, const nmlp_ids *prompt, nmlp_err *err) {
+/* Tokens of the prompt, scored where that is asked for, and its text. */
+static nmlp_status echo(nmlp_job_choice *c, nmlp_err *err) {
+    const nmlp_worker_options *o = &c->worker->options;
+    const nmlp_ids *prompt = &c->prompt;
     nmlp_status st = NMLP_OK;
     nmlp_str text;
     nmlp_str_init(&text);
-    c->ids = prompt->data;
-    c->n_ids = (int64_t)prompt->len;
-    nmlp_server_token *first = prompt->len ? add_token(c) : NULL;
-    if (first) *first = (nmlp_server_token){.id = prompt->data[0], .logprob = (double)NAN};
-    if (c->job->request.logprobs) {
-        st = nmlp_text_session_logits(c->worker->session, c->ids, c->n_ids, 0, on_logits, c, err);
-    } else {
-        for (int64_t i = 1; i < c->n_ids && c->st == NMLP_OK; i++) {
-            nmlp_server_token *kept = add_token(c);
-            if (kept) *kept = (nmlp_server_token){.id = c->ids[i], .logprob = (double)NAN};
-        }
+    NMLP_TRY(nmlp_text_check_room(&o->loaded->model.config, prompt, o->batch.context, err));
+    bool scored = c->job->request.logprobs;
+    for (size_t i = 0; i < (scored ? 1 : prompt->len); i++) { /* nothing stands before the first */
+        nmlp_server_token *kept = add_token(c);
+        if (!kept) NMLP_TRY(c->st);
+        *kept = (nmlp_server_token){.id = prompt->data[i], .logprob = (double)NAN};
     }
-    if (st == NMLP_OK) st = c->st;
-    if (st == NMLP_OK)
-        st = nmlp_tokenizer_decode(c->worker->options.tokenizer, prompt->data, prompt->len, false, &text, err);
-    if (st == NMLP_OK) st = nmlp_str_status(&text, err);
-    if (st == NMLP_OK && !post_piece(c, nmlp_str_text(&text), text.len)) st = c->st;
+    if (scored)
+        NMLP_TRY(nmlp_text_batch_logits(c->worker->batch, prompt->data, (int64_t)prompt->len, on_logits, c, err));
+    NMLP_TRY(c->st);
+    NMLP_TRY(nmlp_tokenizer_decode(o->tokenizer, prompt->data, prompt->len, false, &text, err));
+    NMLP_TRY(nmlp_str_status(&text, err));
+    if (!post_piece(c, nmlp_str_text(&text), text.len)) st = c->st;
+out:
     nmlp_str_fini(&text);
     return st;
 }
 
 /* ---- a job ---- */
 
-static nmlp_status end_choice(struct choice *c, const nmlp_text_result *result, nmlp_err *err) {
-    if (c->n_tokens && !post_piece(c, "", 0)) return c->st;
-    nmlp_job_event *event = new_event(NMLP_JOB_CHOICE, c->index, err);
-    if (!event) return NMLP_E_NOMEM;
+static void fail_job(nmlp_job *job, nmlp_status st, const nmlp_err *err) {
+    if (job->st != NMLP_OK) return;
+    job->st = st;
+    if (err) job->err = *err;
+    atomic_store(&job->cancelled, true); /* its other choices end too */
+}
+
+static void end_choice(nmlp_job_choice *c, const nmlp_text_result *result) {
+    nmlp_job *job = c->job;
+    nmlp_job_event *event = NULL;
+    c->under_way = false;
+    job->n_ended++;
+    if (job->st == NMLP_OK && (!c->n_tokens || post_piece(c, "", 0)))
+        event = new_event(NMLP_JOB_CHOICE, c->index, &job->err);
+    if (!event) {
+        fail_job(job, NMLP_E_NOMEM, NULL);
+        return;
+    }
     event->finish = result->finish;
     event->n_prompt = result->n_prompt;
-    event->n_cached = result->n_cached;
+    event->n_cached = job->request.echo && job->request.logprobs ? 0 : result->n_cached; /* scoring ran all of it */
     event->n_generated = (int64_t)result->ids.len;
     event->ttft_ms = result->ttft_ms;
     event->decode_ms = result->decode_ms;
-    post(c->worker, c->job, event);
-    return NMLP_OK;
+    post(c->worker, job, event);
 }
 
-static nmlp_status run_choice(nmlp_worker *w, nmlp_job *job, int index, const nmlp_ids *prompt,
-                              nmlp_text_result *result, nmlp_err *err) {
-    const nmlp_completion_request *r = &job->request;
-    nmlp_status st = NMLP_OK;
-    struct choice c = {.worker = w, .job = job, .index = index, .err = err};
-    int64_t room = w->options.context - (int64_t)prompt->len;
-    nmlp_text_request text = {.prompt = {.ids = prompt->data, .n_ids = prompt->len},
+static void on_done(void *ctx, nmlp_status status, const nmlp_text_result *result, const nmlp_err *err) {
+    nmlp_job_choice *c = ctx;
+    c->worker->n_choices--;
+    if (status == NMLP_OK) status = c->st;
+    if (status != NMLP_OK) fail_job(c->job, status, err ? err : &c->err);
+    end_choice(c, result);
+}
+
+static nmlp_status begin_choice(nmlp_job_choice *c, nmlp_err *err) {
+    nmlp_worker *w = c->worker;
+    const nmlp_completion_request *r = &c->job->request;
+    nmlp_text_prompt prompt = {.messages = r->messages, .n_messages = r->n_messages};
+    if (!r->messages) prompt = r->prompts[c->index / r->n];
+    NMLP_RETURN_IF_FAILED(nmlp_text_prompt_encode(&c->prompt, w->options.tokenizer, &prompt, err));
+    if (r->echo) NMLP_RETURN_IF_FAILED(echo(c, err));
+    if (r->max_new == 0) {
+        nmlp_text_result nothing = {.n_prompt = (int64_t)c->prompt.len, .finish = NMLP_FINISH_LENGTH};
+        end_choice(c, &nothing);
+        return NMLP_OK;
+    }
+    int64_t room = w->options.batch.context - (int64_t)c->prompt.len;
+    nmlp_text_request text = {.prompt = {.ids = c->prompt.data, .n_ids = c->prompt.len},
                               .is_chat = r->messages != NULL,
-                              .max_new = r->max_new >= 0 && r->max_new < room ? r->max_new : room,
+                              .max_new = r->max_new > 0 && r->max_new < room ? r->max_new : room,
                               .sampling = r->sampling,
                               .ignore_eos = r->ignore_eos,
                               .stop = r->stop,
@@ -191,79 +222,119 @@ static nmlp_status run_choice(nmlp_worker *w, nmlp_job *job, int index, const nm
                               .on_token = on_token,
                               .on_text = on_text,
                               .go_on = goes_on,
-                              .ctx = &c};
-    text.sampling.seed += (uint64_t)index; /* choices of one prompt differ */
-    result->ids.len = 0;
-    if (r->echo) NMLP_TRY(echo(&c, prompt, err));
-    if (r->max_new == 0) {
-        result->n_prompt = (int64_t)prompt->len;
-        result->n_cached = 0;
-        result->finish = NMLP_FINISH_LENGTH;
-    } else {
-        if (text.max_new < 1) text.max_new = 1; /* a prompt that leaves no room is refused by name */
-        NMLP_TRY(nmlp_text_session_run(w->session, &text, result, err));
-        NMLP_TRY(c.st);
-    }
-    if (r->echo && r->logprobs) result->n_cached = 0; /* scoring has run all of it */
-    st = end_choice(&c, result, err);
-out:
-    nmlp_mem_free(c.tokens);
-    return st;
+                              .ctx = c};
+    if (text.max_new < 1) text.max_new = 1;   /* a prompt that leaves no room is refused by name */
+    text.sampling.seed += (uint64_t)c->index; /* choices of one prompt differ */
+    NMLP_RETURN_IF_FAILED(nmlp_text_batch_submit(w->batch, &text, on_done, &c->number, err));
+    c->under_way = true;
+    w->n_choices++;
+    return NMLP_OK;
 }
 
-static nmlp_status encode(const nmlp_worker *w, const nmlp_completion_request *r, int index, nmlp_ids *ids,
-                          nmlp_err *err) {
-    nmlp_text_prompt prompt = {.messages = r->messages, .n_messages = r->n_messages};
-    if (!r->messages) prompt = r->prompts[index];
-    ids->len = 0;
-    return nmlp_text_prompt_encode(ids, w->options.tokenizer, &prompt, err);
+/* The next choice of a job; one that cannot begin ends the job. */
+static void begin_next(nmlp_worker *w, nmlp_job *job) {
+    nmlp_job_choice *c = &job->choices[job->n_begun];
+    c->worker = w;
+    c->job = job;
+    c->index = job->n_begun++;
+    nmlp_ids_init(&c->prompt);
+    nmlp_status st = begin_choice(c, &c->err);
+    if (st == NMLP_OK) return;
+    fail_job(job, st, &c->err);
+    job->n_ended++;
 }
 
-static nmlp_status run_job(nmlp_worker *w, nmlp_job *job, nmlp_err *err) {
-    const nmlp_completion_request *r = &job->request;
-    nmlp_status st = NMLP_OK;
-    nmlp_ids ids;
-    nmlp_text_result result;
-    nmlp_ids_init(&ids);
-    nmlp_text_result_init(&result);
-    for (int i = 0; i < r->n_prompts * r->n && !atomic_load(&job->cancelled); i++) {
-        NMLP_TRY(encode(w, r, i / r->n, &ids, err));
-        NMLP_TRY(run_choice(w, job, i, &ids, &result, err));
+static int n_choices_of(const nmlp_job *job) { return job->request.n_prompts * job->request.n; }
+
+static bool has_more(const nmlp_job *job) { return !atomic_load(&job->cancelled) && job->n_begun < n_choices_of(job); }
+
+static void end_job(nmlp_worker *w, nmlp_job *job) {
+    nmlp_job_event *done = new_event(NMLP_JOB_DONE, 0, NULL);
+    while (!done) done = new_event(NMLP_JOB_DONE, 0, NULL); /* the server waits for it */
+    for (int i = 0; i < job->n_begun; i++) {
+        nmlp_ids_fini(&job->choices[i].prompt);
+        nmlp_mem_free(job->choices[i].tokens);
     }
-out:
-    nmlp_text_result_fini(&result);
-    nmlp_ids_fini(&ids);
-    return st;
+    nmlp_mem_free(job->choices);
+    job->choices = NULL;
+    done->st = job->st == NMLP_OK && job->n_begun < n_choices_of(job) ? NMLP_E_INTERRUPTED : job->st;
+    done->err = job->err;
+    post(w, job, done);
 }
 
 /* ---- the thread ---- */
 
+/* The first job of the queue, where another one may run; waits for one when nothing runs. NULL: none, or the end. */
 static nmlp_job *next_job(nmlp_worker *w) {
+    nmlp_job *job = NULL;
     pthread_mutex_lock(&w->lock);
-    w->running = NULL;
-    while (!w->first && !w->stopping) pthread_cond_wait(&w->changed, &w->lock);
-    nmlp_job *job = w->stopping ? NULL : w->first;
-    if (job) {
+    while (!w->first && !w->active && !w->stopping) pthread_cond_wait(&w->changed, &w->lock);
+    if (!w->stopping && w->first && w->n_active < w->options.batch.max_sequences &&
+        w->n_choices < w->options.batch.max_sequences) {
+        job = w->first;
         w->first = job->next;
         if (!w->first) w->last = NULL;
         w->n_waiting--;
-        w->running = job;
+        w->n_active++;
     }
     pthread_mutex_unlock(&w->lock);
     return job;
 }
 
+static bool is_stopping(nmlp_worker *w) {
+    pthread_mutex_lock(&w->lock);
+    bool stopping = w->stopping;
+    pthread_mutex_unlock(&w->lock);
+    return stopping;
+}
+
+/* New jobs come first, so that one with many choices does not keep others waiting; what is free then is theirs. */
+static void fill(nmlp_worker *w) {
+    for (nmlp_job *job; (job = next_job(w)) != NULL;) {
+        job->choices = nmlp_mem_new((size_t)n_choices_of(job), sizeof *job->choices, &job->err);
+        if (!job->choices) fail_job(job, NMLP_E_NOMEM, NULL);
+        job->next = w->active;
+        w->active = job;
+        if (has_more(job)) begin_next(w, job);
+    }
+    for (nmlp_job *job = w->active; job; job = job->next)
+        while (w->n_choices < w->options.batch.max_sequences && has_more(job)) begin_next(w, job);
+}
+
+static void cancel_choices(nmlp_worker *w, nmlp_job *job) {
+    for (int i = 0; i < job->n_begun; i++)
+        if (job->choices[i].under_way) nmlp_text_batch_cancel(w->batch, job->choices[i].number);
+}
+
+/* Jobs that are cancelled or complete leave. */
+static void sort_out(nmlp_worker *w) {
+    for (nmlp_job **at = &w->active; *at;) {
+        nmlp_job *job = *at;
+        bool cancelled = atomic_load(&job->cancelled);
+        if (cancelled) cancel_choices(w, job);
+        if (job->n_ended < job->n_begun || has_more(job)) {
+            at = &job->next;
+            continue;
+        }
+        *at = job->next;
+        pthread_mutex_lock(&w->lock);
+        w->n_active--;
+        pthread_mutex_unlock(&w->lock);
+        end_job(w, job);
+    }
+}
+
 static void *work(void *ctx) {
     nmlp_worker *w = ctx;
-    for (nmlp_job *job; (job = next_job(w)) != NULL;) {
-        nmlp_err err = {0};
-        nmlp_status st = atomic_load(&job->cancelled) ? NMLP_E_INTERRUPTED : run_job(w, job, &err);
-        nmlp_job_event *done = new_event(NMLP_JOB_DONE, 0, NULL);
-        while (!done) done = new_event(NMLP_JOB_DONE, 0, NULL); /* the server waits for it */
-        done->st = st;
-        done->err = err;
-        post(w, job, done);
+    while (!is_stopping(w)) {
+        fill(w);
+        sort_out(w);
+        if (w->n_choices > 0) nmlp_text_batch_step(w->batch);
     }
+    for (nmlp_job *job = w->active; job; job = job->next) atomic_store(&job->cancelled, true);
+    sort_out(w);
+    if (w->n_choices > 0) nmlp_text_batch_step(w->batch); /* ends them */
+    sort_out(w);
     return NULL;
 }
 
@@ -275,7 +346,7 @@ nmlp_status nmlp_worker_create(nmlp_worker **out, const nmlp_worker_options *opt
     w->options = *options;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);
-    NMLP_TRY(nmlp_text_session_create(&w->session, options->loaded, options->tokenizer, options->context, err));
+    NMLP_TRY(nmlp_text_batch_create(&w->batch, options->loaded, options->tokenizer, &options->batch, err));
     if (pthread_create(&w->thread, NULL, work, w) != 0)
         NMLP_TRY(nmlp_fail(err, NMLP_E_NOMEM, "the engine's thread could not be started"));
     w->started = true;
@@ -289,11 +360,10 @@ void nmlp_worker_destroy(nmlp_worker *w) {
     if (!w) return;
     pthread_mutex_lock(&w->lock);
     w->stopping = true;
-    if (w->running) atomic_store(&w->running->cancelled, true);
     pthread_cond_signal(&w->changed);
     pthread_mutex_unlock(&w->lock);
     if (w->started) pthread_join(w->thread, NULL);
-    nmlp_text_session_destroy(w->session);
+    nmlp_text_batch_destroy(w->batch);
     pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->lock);
     nmlp_mem_free(w);
@@ -322,6 +392,6 @@ nmlp_status nmlp_worker_submit(nmlp_worker *w, nmlp_job *job, nmlp_err *err) {
 void nmlp_worker_load(nmlp_worker *w, int *n_waiting, int *n_running) {
     pthread_mutex_lock(&w->lock);
     *n_waiting = w->n_waiting;
-    *n_running = w->running != NULL;
+    *n_running = w->n_active;
     pthread_mutex_unlock(&w->lock);
 }

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "server/request.h"
-#include "service/text_session.h"
+#include "service/text_batch.h"
 
 /* A token of a choice, with what was asked for. */
 typedef struct nmlp_server_token {
@@ -44,7 +44,11 @@ typedef struct nmlp_job {
     atomic_bool cancelled; /* set by the server's thread */
     nmlp_job_event *first; /* behind the worker's lock */
     nmlp_job_event *last;
-    struct nmlp_job *next; /* in the queue */
+    struct nmlp_job *next;           /* in the queue, or of those that run */
+    struct nmlp_job_choice *choices; /* the worker's, from here on */
+    int n_begun, n_ended;
+    nmlp_status st;
+    nmlp_err err;
 } nmlp_job;
 
 typedef struct nmlp_worker nmlp_worker;
@@ -52,7 +56,7 @@ typedef struct nmlp_worker nmlp_worker;
 typedef struct nmlp_worker_options {
     const nmlp_loaded *loaded;
     const nmlp_tokenizer *tokenizer;
-    int64_t context;
+    nmlp_text_batch_options batch;
     int max_waiting;
     void (*on_event)(void *ctx); /* on the worker's thread: some job has events */
     void *ctx;
@@ -67,7 +71,7 @@ nmlp_status nmlp_worker_submit(nmlp_worker *worker, nmlp_job *job, nmlp_err *err
 /* The job's events so far, oldest first, or NULL; free each with nmlp_job_event_destroy. */
 nmlp_job_event *nmlp_worker_take(nmlp_worker *worker, nmlp_job *job);
 void nmlp_job_event_destroy(nmlp_job_event *event);
-/* Jobs in the queue, and 1 while one runs. */
+/* Jobs in the queue, and those that run. */
 void nmlp_worker_load(nmlp_worker *worker, int *n_waiting, int *n_running);
 
 #endif

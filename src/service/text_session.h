@@ -1,44 +1,9 @@
-/* Text in, text out on a loaded model: tokenising, chat, decoding as tokens come, stop strings, log-probabilities,
- * statistics. What the command `run`, the public API and the server share.
- *
- * A session holds one sequence and belongs to one thread at a time. What a prompt shares at its beginning with the text
- * the session holds is not computed again. */
+/* Text in, text out on one sequence: what a prompt shares at its beginning with the text the session holds is not
+ * computed again. A session belongs to one thread at a time. */
 #ifndef NMLP_SERVICE_TEXT_SESSION_H
 #define NMLP_SERVICE_TEXT_SESSION_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include "engine/generate.h"
-#include "service/loaded_model.h"
-#include "text/tokenizer.h"
-
-enum { NMLP_TEXT_CONTEXT_MAX = 4096, NMLP_TOP_LOGPROBS_MAX = 20, NMLP_STOP_STRINGS_MAX = 16 };
-
-/* ---- prompts ---- */
-
-/* One of text, messages and ids. */
-typedef struct nmlp_text_prompt {
-    const char *text; /* `len` bytes */
-    size_t len;
-    bool no_bos;     /* with text: do not put around it what the tokenizer's template puts there */
-    bool no_special; /* with text: special tokens spelled in it stay text */
-    const nmlp_chat_message *messages;
-    size_t n_messages;
-    const int32_t *ids;
-    size_t n_ids;
-} nmlp_text_prompt;
-
-/* Appends the prompt's token ids. */
-nmlp_status nmlp_text_prompt_encode(nmlp_ids *ids, const nmlp_tokenizer *tokenizer, const nmlp_text_prompt *prompt,
-                                    nmlp_err *err);
-
-/* Positions a session needs: `asked`, or with 0 what the prompt and max_new tokens need, at most NMLP_TEXT_CONTEXT_MAX
- * unless the prompt itself is longer, and at most what the model takes. */
-int64_t nmlp_text_context(const nmlp_config *config, int64_t asked, int64_t n_prompt, int64_t max_new);
-
-/* ---- sessions ---- */
+#include "service/text_answer.h"
 
 typedef struct nmlp_text_session nmlp_text_session;
 
@@ -50,58 +15,6 @@ int64_t nmlp_text_session_context(const nmlp_text_session *session);
 /* A smaller model that proposes tokens for this one to verify (engine/speculation.h): the answers stay this model's.
  * Borrowed. Refused unless both have the same tokenizer. */
 nmlp_status nmlp_text_session_set_draft(nmlp_text_session *session, const nmlp_loaded *draft, nmlp_err *err);
-
-/* ---- generation ---- */
-
-typedef struct nmlp_token_logprob {
-    int32_t id;
-    double logprob; /* natural logarithm, of the model's own distribution: before temperature and filters */
-} nmlp_token_logprob;
-
-/* A generated token. */
-typedef struct nmlp_text_token {
-    int32_t id;
-    double logprob;                /* NaN unless logprobs are asked for */
-    const nmlp_token_logprob *top; /* [n_top] likeliest first */
-    int n_top;
-} nmlp_text_token;
-
-typedef struct nmlp_text_request {
-    nmlp_text_prompt prompt;
-    int64_t max_new; /* 1 or more */
-    nmlp_sampling sampling;
-    bool is_chat; /* token ids that are a conversation: the answer ends as one to messages does */
-    bool ignore_eos;
-    bool fresh;              /* compute the whole prompt, whatever the session holds */
-    const char *const *stop; /* strings that end the answer and are not part of it; at most NMLP_STOP_STRINGS_MAX */
-    size_t n_stop;
-    bool logprobs; /* fill the log-probabilities of tokens; the device's own choice of tokens is then not used */
-    int n_top;     /* alternatives to each token, at most NMLP_TOP_LOGPROBS_MAX */
-    /* Each may be NULL. False ends the generation (NMLP_FINISH_CALLER). */
-    bool (*on_token)(void *ctx, const nmlp_text_token *token);
-    bool (*on_text)(void *ctx, const char *text, size_t len); /* whole UTF-8 characters, not NUL-ended */
-    bool (*go_on)(void *ctx); /* asked between steps of the prompt, and for each token */
-    void *ctx;
-} nmlp_text_request;
-
-typedef struct nmlp_text_result {
-    nmlp_str text; /* of the answer; empty without a tokenizer */
-    nmlp_ids ids;  /* of the answer */
-    int64_t n_prompt;
-    int64_t n_cached; /* of them: not computed again */
-    nmlp_finish finish;
-    double ttft_ms;     /* start to first token */
-    double decode_ms;   /* the tokens after the first */
-    int64_t n_proposed; /* tokens, by the draft */
-    int64_t n_accepted; /* of them */
-} nmlp_text_result;
-
-void nmlp_text_result_init(nmlp_text_result *result);
-void nmlp_text_result_fini(nmlp_text_result *result);
-const char *nmlp_finish_name(nmlp_finish finish);                     /* "length", "stop", "context", "caller" */
-double nmlp_text_prefill_rate(const nmlp_text_result *result);        /* tokens/s of what was computed; 0: none */
-double nmlp_text_decode_rate(const nmlp_text_result *result);         /* tokens/s after the first; 0: none */
-double nmlp_text_decode_ms_per_token(const nmlp_text_result *result); /* 0: none */
 
 /* Fills `result` anew. When the caller ends it before the first token, that is no failure: the answer is empty. */
 nmlp_status nmlp_text_session_run(nmlp_text_session *session, const nmlp_text_request *request,
@@ -115,8 +28,5 @@ typedef bool nmlp_text_on_logits(void *ctx, int64_t position, const float *logit
 /* Runs n tokens as a new text and hands over the logits of positions first..n-1, in order. */
 nmlp_status nmlp_text_session_logits(nmlp_text_session *session, const int32_t *ids, int64_t n, int64_t first,
                                      nmlp_text_on_logits *on_logits, void *ctx, nmlp_err *err);
-
-/* Log-probability of `id` and the n_top likeliest tokens (ties: the smaller id first), from logits [V]. */
-double nmlp_token_logprobs(const float *logits, int64_t vocab, int32_t id, nmlp_token_logprob *top, int n_top);
 
 #endif
