@@ -96,8 +96,8 @@ typedef struct nmlp_llm_request {
     uint64_t seed;
     /* since 0.2 */
     double repetition_penalty;        /* 1: none */
-    const char *prompt;               /* the text to continue; or … */
-    const nmlp_llm_message *messages; /* … a conversation to answer, for models with a chat format; or … */
+    const char *prompt;               /* the text to continue, in which special tokens become their ids; or … */
+    const nmlp_llm_message *messages; /* … a conversation to answer, by the chat template or format; or … */
     size_t n_messages;
     const int32_t *ids; /* … token ids to continue */
     size_t n_ids;

@@ -1,6 +1,7 @@
 /* An interpreter of the Jinja that chat templates are written in; for the files of src/text only.
  *
- * jinja_lexer.c makes tokens of a source, jinja_parse.c a tree of them, jinja_eval.c walks the tree. Failures stick to
+ * jinja_lexer.c makes tokens of a source, jinja_parse.c a tree of them, jinja_eval.c walks the tree with the operators,
+ * filters, tests and methods of the files of those names. Failures stick to
  * the run (run->status), as appends stick to an nmlp_str: functions that return a value return `undefined` then, and
  * callers look before they go on. Memory, steps, depth and output are bounded. */
 #ifndef NMLP_TEXT_JINJA_INTERNAL_H
@@ -324,6 +325,12 @@ nmlp_jinja_value nmlp_jinja_method(nmlp_jinja_run *run, nmlp_jinja_value self, c
                                    const nmlp_jinja_args *args);
 nmlp_jinja_value nmlp_jinja_attribute(nmlp_jinja_run *run, nmlp_jinja_value v, const char *name, bool item_first);
 nmlp_jinja_value nmlp_jinja_item(nmlp_jinja_run *run, nmlp_jinja_value v, nmlp_jinja_value key);
+nmlp_jinja_value nmlp_jinja_slice(nmlp_jinja_run *run, nmlp_jinja_value v, nmlp_jinja_value first,
+                                  nmlp_jinja_value last, nmlp_jinja_value by);
+nmlp_jinja_value nmlp_jinja_unary(nmlp_jinja_run *run, nmlp_jinja_op op, nmlp_jinja_value v);
+nmlp_jinja_value nmlp_jinja_binary(nmlp_jinja_run *run, nmlp_jinja_op op, nmlp_jinja_value a, nmlp_jinja_value b);
+bool nmlp_jinja_compare(nmlp_jinja_run *run, nmlp_jinja_op op, nmlp_jinja_value a, nmlp_jinja_value b);
+nmlp_jinja_value nmlp_jinja_callable_new(nmlp_jinja_run *run, nmlp_jinja_callable callable);
 nmlp_jinja_value nmlp_jinja_call_value(nmlp_jinja_run *run, nmlp_jinja_value callee, const nmlp_jinja_args *args);
 void nmlp_jinja_set(nmlp_jinja_run *run, nmlp_jinja_scope *scope, const char *name, nmlp_jinja_value value);
 /* Runs a whole template into run->out. */
