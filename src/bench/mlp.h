@@ -5,6 +5,16 @@
 #include "bench/peer.h"
 #include "bench/samples.h"
 
+/* "f32", "bf16", "q8", "q4" (groups of 32) or "q4-64". */
+typedef struct nmlp_bench_weight_type {
+    const char *name;
+    nmlp_dtype dtype;
+    int group;
+} nmlp_bench_weight_type;
+
+/* NULL when there is no type of that name. */
+const nmlp_bench_weight_type *nmlp_bench_weight_type_of(const char *name);
+
 typedef struct nmlp_bench_mlp_options {
     int64_t hidden;
     int64_t inner;
@@ -13,6 +23,8 @@ typedef struct nmlp_bench_mlp_options {
     const int64_t *rows;
     size_t n_rows;
     const nmlp_kernels *kernels;
+    const nmlp_bench_weight_type *types; /* of this library's weights, measured side by side; peers have the first */
+    size_t n_types;
     const nmlp_peer_maker *const *peers;
     size_t n_peers;
     double seconds; /* for every subject and number of rows, at least */
@@ -24,7 +36,7 @@ typedef struct nmlp_bench_mlp_options {
 enum { NMLP_BENCH_COLD_ROWS = 16, NMLP_BENCH_NOTE_MAX = 256 };
 
 typedef struct nmlp_bench_mlp_result {
-    char name[NMLP_PEER_NAME_MAX]; /* kernel set or library */
+    char name[NMLP_PEER_NAME_MAX]; /* kernel set and type of weights, or library */
     int64_t rank;                  /* 0: dense */
     int64_t rows;
     int n_samples; /* 0: not timed, the note says why */

@@ -11,7 +11,7 @@ typedef struct nmlp_bench_case {
     int64_t hidden;
     int64_t inner;
     int64_t rank;       /* 0: dense */
-    nmlp_mlp_desc desc; /* bf16 weights */
+    nmlp_mlp_desc desc; /* weights of one type */
     int n_copies;       /* of the weights; a run names the copy it uses, so that cold ones come from memory */
     int64_t s_max;
     nmlp_pool *pool;

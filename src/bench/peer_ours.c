@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "base/pages.h"
 #include "bench/peer.h"
+#include "tensor/quant.h"
 
 struct ours {
     nmlp_mlp *mlp[NMLP_PEER_COPIES_MAX];
@@ -25,6 +26,21 @@ static void destroy(void *ctx) {
     nmlp_mem_free(ours);
 }
 
+/* Of weights and scales as they are stored. */
+static double bytes_per_weight(const nmlp_mlp_desc *desc) {
+    const nmlp_factors *factors[] = {&desc->gate, &desc->up, &desc->down};
+    double bytes = 0, n = 0;
+    for (int i = 0; i < 3; i++) {
+        const nmlp_view *views[] = {&factors[i]->w, &factors[i]->u, &factors[i]->v};
+        for (int j = 0; j < 3; j++) {
+            if (!views[j]->data) continue;
+            bytes += (double)(nmlp_view_bytes(views[j]) + nmlp_quant_scale_bytes(views[j]));
+            n += (double)nmlp_view_elems(views[j]);
+        }
+    }
+    return bytes / n;
+}
+
 nmlp_status nmlp_peer_ours(nmlp_peer *peer, const nmlp_bench_case *c, const nmlp_kernels *kernels, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     struct ours *ours = nmlp_mem_new(1, sizeof *ours, err);
@@ -40,7 +56,7 @@ nmlp_status nmlp_peer_ours(nmlp_peer *peer, const nmlp_bench_case *c, const nmlp
     *peer = (nmlp_peer){.ctx = ours,
                         .run = run,
                         .destroy = destroy,
-                        .bytes_per_weight = 2.0,
+                        .bytes_per_weight = bytes_per_weight(&c->desc),
                         .bf16 = nmlp_kernels_rounds_to_bf16(kernels)};
     snprintf(peer->name, sizeof peer->name, "%s", nmlp_kernels_name(kernels));
     ours = NULL;

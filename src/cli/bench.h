@@ -13,6 +13,7 @@ typedef struct nmlp_bench_args {
     const char *shape;     /* H,I,r,... */
     const char *rows;      /* S,... */
     const char *isa;       /* kernel set */
+    const char *dtypes;    /* of weights: bf16,q8,... */
     const char *peers;     /* names, or "all" */
     const char *precision; /* f32 or bf16 */
     const char *device;    /* cpu, cuda or auto */

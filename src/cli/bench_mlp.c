@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "cli/bench.h"
 
-enum { PEERS_MAX = 8, LABEL_MAX = 64 };
+enum { PEERS_MAX = 8, TYPES_MAX = 5, LABEL_MAX = 64 };
 
 static const nmlp_column columns[] = {{"by", false},
                                       {"hidden", true},
@@ -39,6 +39,7 @@ struct request {
     int64_t *shape; /* H, I, ranks */
     int64_t *rows;
     const nmlp_peer_maker *peers[PEERS_MAX];
+    nmlp_bench_weight_type types[TYPES_MAX];
 };
 
 static nmlp_status check_counts(const int64_t *values, size_t n, const char *what, nmlp_err *err) {
@@ -74,6 +75,21 @@ static nmlp_status find_peers(struct request *rq, const char *list, nmlp_err *er
     return st;
 }
 
+static nmlp_status parse_types(struct request *rq, const char *list, nmlp_err *err) {
+    nmlp_bench_mlp_options *o = &rq->options;
+    o->types = rq->types;
+    for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        char name[LABEL_MAX];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, ","), at);
+        const nmlp_bench_weight_type *type = nmlp_bench_weight_type_of(name);
+        if (!type || o->n_types == TYPES_MAX)
+            return nmlp_fail(err, NMLP_E_ARG, "--dtype: \"%s\" is not f32, bf16, q8, q4 or q4-64, or one too many",
+                             name);
+        rq->types[o->n_types++] = *type;
+    }
+    return NMLP_OK;
+}
+
 static nmlp_status parse(struct request *rq, const nmlp_bench_args *args, nmlp_err *err) {
     nmlp_bench_mlp_options *o = &rq->options;
     const nmlp_cpu *cpu = nmlp_cpu_get();
@@ -90,6 +106,7 @@ static nmlp_status parse(struct request *rq, const nmlp_bench_args *args, nmlp_e
     o->n_ranks = n - 2;
     o->rows = rq->rows;
     o->peers = rq->peers;
+    NMLP_RETURN_IF_FAILED(parse_types(rq, args->dtypes, err));
     o->seconds = args->seconds;
     NMLP_RETURN_IF_FAILED(nmlp_pool_create(&o->pool, (int)args->n_threads, err));
     return find_peers(rq, args->peers, err);

@@ -72,3 +72,20 @@ void nmlp_quant_row_q4(uint8_t *q, uint16_t *scales, int group, const float *w, 
             q[i / 2] |= (uint8_t)((nearest(w[i], scale, -8, 7) + 8) << (i & 1 ? 4 : 0));
     }
 }
+
+size_t nmlp_quant_scale_bytes(const nmlp_view *view) {
+    if (view->dtype == NMLP_DTYPE_Q8) return (size_t)view->shape[0] * sizeof(float);
+    if (view->dtype != NMLP_DTYPE_Q4) return 0;
+    return (size_t)(view->shape[0] * groups_of(view->shape[1], view->group)) * sizeof(uint16_t);
+}
+
+void nmlp_quant_row_from_f32(const nmlp_view *view, int64_t row, const float *w) {
+    void *to = (void *)(uintptr_t)nmlp_view_row(view, row);
+    int64_t k = view->shape[1];
+    if (view->dtype == NMLP_DTYPE_Q8)
+        nmlp_quant_row_q8(to, (float *)(uintptr_t)view->scales + row, w, k);
+    else if (view->dtype == NMLP_DTYPE_Q4)
+        nmlp_quant_row_q4(to, (uint16_t *)(uintptr_t)view->scales + row * groups_of(k, view->group), view->group, w, k);
+    else
+        nmlp_from_f32(to, view->dtype, w, (size_t)k);
+}

@@ -16,6 +16,11 @@ nmlp_view nmlp_quant_view_q4(const uint8_t *data, const uint16_t *scales, int gr
 /* Row `row` of a matrix of any type, dequantised. */
 void nmlp_quant_row_to_f32(float *dst, const nmlp_view *view, int64_t row);
 
+/* Of a matrix's scales; 0 for plain types. */
+size_t nmlp_quant_scale_bytes(const nmlp_view *view);
+/* Rounds a row of f32 into row `row` of a matrix of any type, whose memory must be writable. */
+void nmlp_quant_row_from_f32(const nmlp_view *view, int64_t row, const float *w);
+
 /* Nearest rounding of one row [K]; Q8 to +-127 of the largest value, Q4 with -8 at the largest of a group. */
 void nmlp_quant_row_q8(int8_t *q, float *scale, const float *w, int64_t k);
 void nmlp_quant_row_q4(uint8_t *q, uint16_t *scales, int group, const float *w, int64_t k);
