@@ -18,7 +18,8 @@ typedef struct nmlp_truth {
 void nmlp_truth_free(nmlp_truth *truth);
 nmlp_truth nmlp_truth_of(const float *x, int64_t rows, int64_t cols); /* exact */
 
-/* x W^T + bias; with `bf16`, x is rounded to bf16 on the way in, and the weight where it is not bf16 already. */
+/* x W^T + bias; with `bf16`, x is rounded to bf16 on the way in, and the weight where it is not bf16 already.
+ * With a quantised weight x may be rounded to int16 in groups of 32 inputs. */
 nmlp_truth nmlp_truth_matmul(const nmlp_truth *x, const nmlp_view *w, const float *bias, bool bf16);
 nmlp_truth nmlp_truth_project(const nmlp_truth *x, const nmlp_factors *f, bool bf16);
 nmlp_truth nmlp_truth_silu_mul(const nmlp_truth *gate, const nmlp_truth *up);

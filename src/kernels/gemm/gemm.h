@@ -8,11 +8,13 @@
  * f32 and f16 as 16 of k then 16 of k+1; bf16 in pairs (k, k+1) per column, the order of AMX tiles, of which a shift
  * and a mask make two f32 vectors. NR is 1, 2 or 4 strips. K and N are padded to 32 with zeros.
  *
- * Strips of quantised weights (tensor/quant.h) hold 4 bytes per column in every line of 64: of Q8 four inputs, of Q4
- * eight, input k + i in bits 4i of the word, as 4-bit numbers with a sign. The scales of Q4, f16 [groups][16], stand
- * behind all inputs of the strip. Micro-kernels and `unpack` make f32 of them: Q4 exactly as q * scale, Q8 as q alone,
- * because sums of Q8 are multiplied with the scale of their column when they are complete (stage.c). Sets that round to
- * bf16 unpack to bf16, with the scale.
+ * Strips of quantised weights (tensor/quant.h) hold a word of 32 bits per column in every line: of Q8 four inputs in
+ * bytes 0, 2, 1, 3; of Q4 eight as 4-bit numbers with a sign, even ones in the low 16 bits and odd ones in the high. A
+ * few shifts make vectors of int16 pairs (k, k+1) of them. The scales of Q4, f16 [groups][16], stand behind all inputs
+ * of the strip; those of Q8, one per column, are applied to complete sums (stage.c).
+ * Their micro-kernels take activations as int16 in groups of 32 inputs, each row with a scale of its own in every group
+ * (nmlp_vec.quantise): the products of a group are summed exactly in int32, groups are added in f32 in their order.
+ * Sets that round to bf16 unpack strips to bf16 instead, with the scale.
  *
  * A, the activations, lies in *tiles*: panels of up to MR rows. For every 64 bytes' worth of inputs (16 f32 or 32 bf16)
  * a tile holds the 64 bytes of each row, one row after the other. The micro-kernel walks both operands front to back,
@@ -49,16 +51,17 @@ static inline void nmlp_gemm_overlap_step(nmlp_gemm_overlap *overlap) {
 
 /* One micro-tile: C [rows, 16*strips] = or += A [rows,k] B [k, 16*strips] */
 typedef struct nmlp_gemm_microtile {
-    float *c;           /* rows of 16 * the gemm's strips, contiguous, aligned to 64 bytes */
-    const void *a;      /* tile, at the first k */
-    const void *b;      /* first strip, at the first k */
-    size_t a_step;      /* bytes from one line of inputs to the next: 64 * rows the tile was laid out for */
-    size_t b_step;      /* bytes from strip to strip */
-    int64_t k;          /* multiple of 32 */
-    int rows;           /* 1..mr */
-    int strips;         /* the gemm's, or half as many at the end of a matrix */
-    const char *scales; /* Q4: of the first strip, from the first k on; those of the next are b_step further */
-    int group;          /* inputs that share a scale: Q4 */
+    float *c;              /* rows of 16 * the gemm's strips, contiguous, aligned to 64 bytes */
+    const void *a;         /* tile, at the first k */
+    const void *b;         /* first strip, at the first k */
+    size_t a_step;         /* bytes from one line of inputs to the next: 64 * rows the tile was laid out for */
+    size_t b_step;         /* bytes from strip to strip */
+    int64_t k;             /* multiple of 32 */
+    int rows;              /* 1..mr */
+    int strips;            /* the gemm's, or half as many at the end of a matrix */
+    const float *a_scales; /* quantised: [k/32][rows the tile was laid out for]; `a` is then int16 [k/32][rows][32] */
+    const char *scales;    /* Q4: of the first strip, from the first k on; those of the next are b_step further */
+    int group;             /* inputs that share a scale: Q4 */
     bool accumulate;
     bool stream;       /* B comes from memory and is used once: fetch it ahead */
     const char *ahead; /* strips needed next, ahead_step apart */
@@ -90,7 +93,7 @@ typedef struct nmlp_gemm {
     nmlp_gemm_panel_fn *panel;                       /* for bf16 and many rows; NULL: only blocks */
     /* n elements of a strip (multiple of 32) to the f32 order. */
     void (*widen)(float *dst, const void *src, nmlp_dtype dtype, int64_t n);
-    /* k inputs (multiple of 32) of a quantised strip, to the order of f32 or of bf16: what activations are. */
+    /* k inputs (multiple of 32) of a quantised strip to the order of bf16; only for gemms with bf16 activations. */
     void (*unpack)(void *dst, const nmlp_gemm_quant_strip *strip, int64_t k);
     void (*begin)(void); /* per thread, before and after a job's blocks; NULL: nothing to do */
     void (*end)(void);

@@ -55,17 +55,29 @@ static void pack_bf16(uint16_t *dst, const struct part *part, nmlp_dtype from) {
     }
 }
 
-/* Words of `per_word` inputs of one output; `flip` turns q + 8 into 4 bits with a sign. CHUNK is a multiple of both. */
-static void pack_codes(char *dst, const struct part *part, int64_t per_word, uint32_t flip) {
-    int bits = (int)(32 / per_word);
+/* Four bytes of Q8 as they are stored, to the order of gemm.h. */
+static uint32_t q8_word(uint32_t w) { return (w & 0xff0000ffu) | (w & 0x0000ff00u) << 8 | (w & 0x00ff0000u) >> 8; }
+
+/* Eight codes of Q4, q + 8 in their order, to even and odd ones with a sign: `w` has the codes that exist. */
+static uint32_t q4_word(uint32_t w) {
+    uint32_t word = 0;
+    for (int i = 0; i < 8; i++) word |= (w >> (4 * i) & 15u) << (i % 2 * 16 + i / 2 * 4);
+    return word;
+}
+
+/* Words of `per_word` inputs of one output; CHUNK is a multiple of both. */
+static void pack_codes(char *dst, const struct part *part, nmlp_dtype dtype) {
+    int64_t per_word = dtype == NMLP_DTYPE_Q8 ? 4 : 8;
+    int bits = nmlp_dtype_bits(dtype);
     for (int j = 0; j < part->n_rows; j++) {
         const char *row = part->rows[j];
         for (int64_t k = part->k_begin; k < part->k_end; k += per_word) {
             int64_t n = part->k_end - k < per_word ? part->k_end - k : per_word;
             uint32_t word = 0;
             memcpy(&word, row + k * bits / 8, (size_t)(n * bits + 7) / 8);
-            word ^= flip;
+            if (dtype == NMLP_DTYPE_Q4) word ^= 0x88888888u; /* q + 8 becomes a number with a sign */
             if (n < per_word) word &= (1u << (n * bits)) - 1u;
+            word = dtype == NMLP_DTYPE_Q8 ? q8_word(word) : q4_word(word);
             memcpy(dst + (k / per_word * NMLP_STRIP + j) * 4, &word, sizeof word);
         }
     }
@@ -130,8 +142,8 @@ static bool pack_strip(const struct packing *packing, int64_t strip) {
         case NMLP_DTYPE_F32: break; /* transposed as a whole */
         case NMLP_DTYPE_F16: pack_f16((uint16_t *)dst, &part); break;
         case NMLP_DTYPE_BF16: pack_bf16((uint16_t *)dst, &part, source->dtype); break;
-        case NMLP_DTYPE_Q8: pack_codes(dst, &part, 4, 0); break;
-        case NMLP_DTYPE_Q4: pack_codes(dst, &part, 8, 0x88888888u); break;
+        case NMLP_DTYPE_Q8:
+        case NMLP_DTYPE_Q4: pack_codes(dst, &part, m->dtype); break;
         }
     }
     return finite;

@@ -119,6 +119,7 @@ void nmlp_gemm_pass_wait(const nmlp_gemm_pass *pass, const nmlp_gemm_weight *nex
 nmlp_gemm_stage nmlp_gemm_pass_stage(const nmlp_gemm_pass *pass) {
     const nmlp_gemm_blocking *blocking = &pass->run->blocking;
     return (nmlp_gemm_stage){.gemm = blocking->gemm,
+                             .vec = pass->run->kernels->vec,
                              .n_products = 1,
                              .rows = pass->rows,
                              .row = pass->row,

@@ -7,11 +7,14 @@ nmlp_gemm_scratch nmlp_gemm_scratch_carve(nmlp_carver *carver, const nmlp_gemm_b
     int64_t n_sums = gemm->panel ? 1 : NMLP_GEMM_PRODUCTS_MAX;
     size_t c_floats = (size_t)(n_sums * nmlp_gemm_stage_block_floats(gemm, blocking->rows_cap));
     size_t b_floats = blocking->widen ? (size_t)(blocking->kc * nmlp_gemm_stage_width(gemm)) : 0;
+    size_t a_elems = gemm->elem_bytes == 2 ? 0 : (size_t)(gemm->mr * nmlp_round_up(quant_k, 64));
     if (gemm->elem_bytes == 2) b_floats = (size_t)(quant_k * nmlp_gemm_stage_width(gemm)) / 2; /* bf16 */
     size_t tiles_floats = gemm->panel ? (size_t)(2 * gemm->mr * nmlp_gemm_stage_width(gemm)) : 0;
     scratch.c = nmlp_carve(carver, c_floats * sizeof(float));
     scratch.tiles = nmlp_carve(carver, tiles_floats * sizeof(float));
     scratch.b = nmlp_carve(carver, b_floats * sizeof(float));
+    scratch.a = nmlp_carve(carver, a_elems * sizeof *scratch.a);
+    scratch.a_scales = nmlp_carve(carver, a_elems / NMLP_PAD * sizeof(float));
     scratch.row = nmlp_carve(carver, (size_t)k * sizeof(float));
     return scratch;
 }
@@ -20,11 +23,18 @@ int64_t nmlp_gemm_stage_acc_floats(const nmlp_gemm *gemm, int64_t rows, int64_t 
     return nmlp_ceil_div(nmlp_pad(n), nmlp_gemm_stage_width(gemm)) * nmlp_gemm_stage_block_floats(gemm, rows);
 }
 
+/* What the scratch's int16 inputs are made of. */
+struct quantised {
+    const void *from;
+    int64_t n;
+};
+
 /* One block of columns, some tiles of rows. */
 struct task {
     const nmlp_gemm_stage *stage;
     const nmlp_gemm_scratch *scratch;
     nmlp_gemm_stage_part part;
+    struct quantised *quantised;
 };
 
 static float *sums_of(const struct task *task, int product) {
@@ -68,13 +78,12 @@ static struct operand operand_of(const struct task *task, int product, int64_t k
                         .dtype = p->w->dtype,
                         .scales = nmlp_gemm_weight_scales(p->w, strip, p->w_k + k),
                         .group = p->w->group};
-    if (nmlp_dtype_is_quantised(o.dtype) && (s->widen || s->gemm->elem_bytes == 2)) {
+    if (nmlp_dtype_is_quantised(o.dtype) && s->gemm->elem_bytes == 2) {
         size_t step = nmlp_gemm_stage_unpack(s->gemm, p, strip, o.n_strips, k, n, task->scratch->b);
-        nmlp_dtype dtype = s->gemm->elem_bytes == 2 ? NMLP_DTYPE_BF16 : NMLP_DTYPE_F32;
         return (struct operand){
-            .strips = (const char *)task->scratch->b, .n_strips = o.n_strips, .step = step, .dtype = dtype};
+            .strips = (const char *)task->scratch->b, .n_strips = o.n_strips, .step = step, .dtype = NMLP_DTYPE_BF16};
     }
-    if (!s->widen || o.dtype == NMLP_DTYPE_F32) return o;
+    if (!s->widen || o.dtype == NMLP_DTYPE_F32 || nmlp_dtype_is_quantised(o.dtype)) return o;
     float *wide = task->scratch->b;
     for (int i = 0; i < o.n_strips; i++)
         s->gemm->widen(wide + i * n * NMLP_STRIP, o.strips + (size_t)i * o.step, o.dtype, n * NMLP_STRIP);
@@ -82,6 +91,27 @@ static struct operand operand_of(const struct task *task, int product, int64_t k
                             .n_strips = o.n_strips,
                             .step = (size_t)(n * NMLP_STRIP) * sizeof(float),
                             .dtype = NMLP_DTYPE_F32};
+}
+
+/* The tile's inputs k..k+n in int16, in the thread's own memory. One tile that meets one block of columns after the
+ * other, as few rows do, is quantised once. */
+static void quantise_inputs(const struct task *task, const nmlp_gemm_tiles *tiles, int64_t tile, int64_t k,
+                            nmlp_gemm_microtile *b) {
+    const nmlp_gemm_scratch *scratch = task->scratch;
+    struct quantised *have = task->quantised;
+    if (have->from != b->a || have->n != b->k) {
+        nmlp_vec_quantisation q = {.dst = scratch->a,
+                                   .scales = scratch->a_scales,
+                                   .src = nmlp_gemm_tiles_at(tiles, tile, k),
+                                   .step = b->a_step,
+                                   .rows = b->rows,
+                                   .n_groups = b->k / NMLP_PAD};
+        task->stage->vec->quantise(&q);
+        *have = (struct quantised){.from = b->a, .n = b->k};
+    }
+    b->a = scratch->a;
+    b->a_scales = scratch->a_scales;
+    b->a_step = (size_t)b->rows * NMLP_LINE_BYTES;
 }
 
 static void multiply_tile(const struct task *task, int product, int64_t tile, int64_t k, int64_t n,
@@ -106,6 +136,7 @@ static void multiply_tile(const struct task *task, int product, int64_t tile, in
         .ahead = next.strips,
         .ahead_step = next.step,
     };
+    if (nmlp_dtype_is_quantised(o->dtype)) quantise_inputs(task, &p->a, tile, k, &b);
     s->gemm->microkernel[o->dtype](&b);
 }
 
@@ -234,7 +265,8 @@ void nmlp_gemm_stage_work(const nmlp_gemm_stage *stage, nmlp_gemm_worker *worker
     nmlp_gemm_stage balanced = *stage;
     balanced.kc = balanced_kc(stage);
     nmlp_gemm_stage_tasks tasks = nmlp_gemm_stage_begin(stage, worker);
-    struct task task = {.stage = &balanced, .scratch = scratch};
+    struct quantised quantised = {0};
+    struct task task = {.stage = &balanced, .scratch = scratch, .quantised = &quantised};
     while (nmlp_gemm_stage_take(&tasks, worker, &task.part)) do_task(&task);
 }
 

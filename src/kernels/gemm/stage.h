@@ -34,6 +34,7 @@ typedef void nmlp_gemm_epilogue_description(const void *ctx, const nmlp_gemm_col
 
 typedef struct nmlp_gemm_stage {
     const nmlp_gemm *gemm;
+    const nmlp_vec *vec;
     nmlp_gemm_product product[NMLP_GEMM_PRODUCTS_MAX]; /* two have the same outputs; the same tiles too, or not */
     int n_products;
     int64_t rows;    /* in the block of rows */
@@ -55,6 +56,8 @@ typedef struct nmlp_gemm_scratch {
     float *tiles;
     float *b;
     float *row; /* [k] of the first input */
+    int16_t *a; /* a tile of inputs quantised, for quantised weights */
+    float *a_scales;
 } nmlp_gemm_scratch;
 
 /* `quant_k` is the most inputs of a quantised weight, 0 without one. */

@@ -51,6 +51,17 @@ typedef struct nmlp_vec_softmax_rows {
     float *shrink; /* [n_rows] out */
 } nmlp_vec_softmax_rows;
 
+/* Rows of f32 in a tile (gemm.h), on their way to int16 in groups of 32 with a scale each: x is about q * scale, to
+ * 2^-16 of the largest of its group. A group that is not finite gets a scale that is not. */
+typedef struct nmlp_vec_quantisation {
+    int16_t *dst;  /* [groups][rows][32] */
+    float *scales; /* [groups][rows] */
+    const char *src;
+    size_t step; /* bytes from 16 inputs to the next; a row's are 64 bytes after those of the row before */
+    int rows;
+    int64_t n_groups;
+} nmlp_vec_quantisation;
+
 /* Two rows on their way into strips of bf16 pairs (gemm.h): one line of every strip. */
 typedef struct nmlp_vec_pairing {
     char *dst;
@@ -85,6 +96,7 @@ typedef struct nmlp_vec {
     void (*softmax)(nmlp_vec_softmax *row);
     /* True when nothing shrinks. */
     bool (*softmax_bf16)(const nmlp_vec_softmax_rows *rows);
+    void (*quantise)(const nmlp_vec_quantisation *q);
     void (*pair_rows)(const nmlp_vec_pairing *pairing);
     void (*scale)(float *y, const float *x, float factor, int64_t n); /* y = x*factor */
     float (*dot)(const float *a, const float *b, int64_t n);

@@ -233,6 +233,45 @@ static void pair_rows(const nmlp_vec_pairing *pairing) {
     }
 }
 
+/* The largest magnitude, by bits: NaN is larger than infinity, and that than all else. */
+static inline float peak_of(lanes a, lanes b) {
+    uint_lanes x = (uint_lanes)a & 0x7fffffffu;
+    uint_lanes y = (uint_lanes)b & 0x7fffffffu;
+    uint_lanes top = (uint_lanes)choose((int_lanes)(x > y), (lanes)x, (lanes)y);
+    uint32_t peak = 0;
+    float value;
+    for (int i = 0; i < LANES; i++) peak = top[i] > peak ? top[i] : peak;
+    memcpy(&value, &peak, sizeof value);
+    return value;
+}
+
+static inline void store_int16(int16_t *dst, lanes x) {
+    typedef int16_t narrow __attribute__((vector_size(32)));
+    narrow n = __builtin_convertvector(__builtin_convertvector(nearest_integer(x), int_lanes), narrow);
+    memcpy(dst, &n, sizeof n);
+}
+
+static void quantise(const nmlp_vec_quantisation *q) {
+    const float most = 32767.0f, least = 1e-30f; /* smaller groups count as zeros */
+    for (int64_t g = 0; g < q->n_groups; g++)
+        for (int row = 0; row < q->rows; row++) {
+            const char *from = q->src + (size_t)(2 * g) * q->step + (size_t)row * 64;
+            lanes low = load((const float *)(const void *)from);
+            lanes high = load((const float *)(const void *)(from + q->step));
+            float peak = peak_of(low, high);
+            bool usable = peak >= least && peak <= 3e38f;
+            float factor = usable ? most / peak : 0.0f;
+            int16_t *to = q->dst + (g * q->rows + row) * 2 * LANES;
+            if (usable) {
+                store_int16(to, low * factor);
+                store_int16(to + LANES, high * factor);
+            } else {
+                memset(to, 0, 2 * LANES * sizeof *to);
+            }
+            q->scales[g * q->rows + row] = peak < least ? 0.0f : peak <= 3e38f ? peak / most : NAN;
+        }
+}
+
 static void scale_by(float *y, const float *x, float factor, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = x[i] * factor;
 }

@@ -7,6 +7,7 @@
     .add_rows = add_rows,
     .softmax = softmax,
     .softmax_bf16 = softmax_bf16,
+    .quantise = quantise,
     .pair_rows = pair_rows,
     .scale = scale_by,
     .dot = dot,

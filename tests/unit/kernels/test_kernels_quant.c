@@ -1,4 +1,4 @@
-/* Weights in 8 and 4 bits: every set against float64, and in f32 against the same values unpacked before. */
+/* Weights in 8 and 4 bits: every set against float64, and sets against each other. */
 #include <math.h>
 
 #include "base/mem.h"
@@ -6,6 +6,10 @@
 #include "lib/testing.h"
 #include "lib/truth.h"
 #include "tensor/quant.h"
+
+#if defined(__x86_64__)
+#include "kernels/isa/avx512/gemm_quant_avx512.h"
+#endif
 
 static const int groups[] = {0, 32, 64}; /* 0: Q8 */
 enum { N_GROUPS = 3 };
@@ -137,33 +141,67 @@ static void bits_depend_neither_on_rows_nor_on_threads(void **state) {
     nmlp_pool_destroy(pool);
 }
 
-/* A 4-bit code times an f16 scale is exact in f32, so Q4 is nothing but a smaller way to store those weights. */
-static void q4_has_the_bits_of_its_values_in_f32(void **state) {
-    enum { S = 20, N = 70, K = 333 };
-    float *x = nmlp_test_floats(S * K, 5);
-    float *wide = nmlp_mem_new(N * K, sizeof *wide, NULL);
-    float y[2][S * N];
+#if defined(__x86_64__)
+/* One micro-tile of 3 x 64 with random bytes for codes. */
+static void vnni_and_plain_avx512_have_the_same_bits(void **state) {
+    enum { ROWS = 3, K = 128, STRIPS = 4 };
+    static _Alignas(64) char codes[STRIPS][K * 16 + 256];
+    static _Alignas(64) int16_t a[K / 32 * ROWS * 32];
+    static _Alignas(64) float c[2][ROWS * 64];
+    float a_scales[K / 32 * ROWS];
+    uint64_t seed = 1;
     (void)state;
-    for (int i = 0; i < NMLP_TEST_SETS; i++) {
-        const nmlp_kernels *set = nmlp_test_set(i);
-        if (!set || nmlp_kernels_rounds_to_bf16(set)) continue;
-        for (int g = 1; g < N_GROUPS; g++) {
-            nmlp_view w = nmlp_test_quantised(N, K, groups[g], 4);
-            for (int64_t row = 0; row < N; row++) nmlp_quant_row_to_f32(wide + row * K, &w, row);
-            nmlp_view f32 = nmlp_view_2d(wide, NMLP_DTYPE_F32, N, K);
-            nmlp_linear *quantised = create(set, &w), *plain = create(set, &f32);
-            for (int64_t s = 1; s <= S; s += 4) {
-                run(quantised, y[0], x, s, NULL);
-                run(plain, y[1], x, s, NULL);
-                assert_memory_equal(y[0], y[1], (size_t)(s * N) * sizeof **y);
-            }
-            nmlp_linear_destroy(quantised);
-            nmlp_linear_destroy(plain);
-            nmlp_test_weight_free(&w);
-        }
+    if (!nmlp_cpu_get()->avx512_vnni) skip();
+    for (size_t i = 0; i < sizeof codes; i++)
+        codes[i / sizeof codes[0]][i % sizeof codes[0]] = (char)(seed = seed * 6364136223846793005u + 1, seed >> 33);
+    for (size_t i = 0; i < sizeof a / sizeof *a; i++)
+        a[i] = (int16_t)((int)((seed = seed * 6364136223846793005u + 1) >> 40) % 32767);
+    for (size_t i = 0; i < sizeof a_scales / sizeof *a_scales; i++) a_scales[i] = 0.001f * (float)(i + 1);
+    nmlp_gemm_microkernel *const kernels[2][2] = {{nmlp_gemm_q8_64_avx512, nmlp_gemm_q8_64_avx512vnni},
+                                                  {nmlp_gemm_q4_64_avx512, nmlp_gemm_q4_64_avx512vnni}};
+    static _Alignas(64) uint16_t ones[64];
+    for (int type = 0; type < 2; type++) {
+        for (int i = 0; i < STRIPS; i++) /* behind the codes: scales of Q4 that are numbers */
+            for (int j = 0; j < 64; j++) ones[j] = 0x3c00, memcpy(codes[i] + K * 16, ones, sizeof ones);
+        for (int which = 0; which < 2; which++)
+            kernels[type][which](&(nmlp_gemm_microtile){.c = c[which],
+                                                        .a = a,
+                                                        .b = codes,
+                                                        .a_step = ROWS * 64,
+                                                        .b_step = sizeof codes[0],
+                                                        .k = K,
+                                                        .rows = ROWS,
+                                                        .strips = STRIPS,
+                                                        .a_scales = a_scales,
+                                                        .scales = codes[0] + K * 16,
+                                                        .group = 64});
+        assert_memory_equal(c[0], c[1], sizeof c[0]);
+        assert_true(c[0][0] != 0.0f || c[0][1] != 0.0f);
     }
-    nmlp_mem_free(x);
-    nmlp_mem_free(wide);
+}
+#endif
+
+static void inputs_that_are_not_finite_are_not_hidden(void **state) {
+    enum { N = 20, K = 100 };
+    float x[2 * K], y[2 * N];
+    (void)state;
+    for (int g = 0; g < N_GROUPS; g++) {
+        nmlp_view w = nmlp_test_quantised(N, K, groups[g], 4);
+        for (int i = 0; i < NMLP_TEST_SETS; i++) {
+            const nmlp_kernels *set = nmlp_test_set(i);
+            if (!set) continue;
+            nmlp_linear *linear = create(set, &w);
+            for (int j = 0; j < 2 * K; j++) x[j] = 1e-3f * (float)j;
+            x[40] = NAN;
+            run(linear, y, x, 2, NULL);
+            for (int j = 0; j < N; j++) assert_true(isnan(y[j]) && isfinite(y[N + j]));
+            x[40] = INFINITY;
+            run(linear, y, x, 2, NULL);
+            for (int j = 0; j < N; j++) assert_true(!isfinite(y[j]) && isfinite(y[N + j]));
+            nmlp_linear_destroy(linear);
+        }
+        nmlp_test_weight_free(&w);
+    }
 }
 
 static nmlp_factors factors_of(int64_t n, int64_t k, int64_t rank, int group, uint64_t seed) {
@@ -264,7 +302,10 @@ int main(void) {
         cmocka_unit_test(zeros_stay_zeros),
         cmocka_unit_test(linear_matches_float64),
         cmocka_unit_test(bits_depend_neither_on_rows_nor_on_threads),
-        cmocka_unit_test(q4_has_the_bits_of_its_values_in_f32),
+#if defined(__x86_64__)
+        cmocka_unit_test(vnni_and_plain_avx512_have_the_same_bits),
+#endif
+        cmocka_unit_test(inputs_that_are_not_finite_are_not_hidden),
         cmocka_unit_test(mlp_matches_float64),
         cmocka_unit_test(bad_weights_are_refused),
     };

@@ -1,7 +1,7 @@
 /* Blocks of 6 x 16 f32 in 12 AVX2 accumulators. */
 #include <immintrin.h>
 
-#include "kernels/gemm/gemm.h"
+#include "kernels/isa/avx2/gemm_quant_avx2.h"
 
 enum { MR = 6, HALVES = 2, LANES = 8, NARROW_ROWS = 12, PREFETCH_BYTES = 2048 };
 
@@ -73,60 +73,7 @@ INLINE void pair_of(acc *c, const float *a, const char *b, nmlp_dtype dtype, int
     }
 }
 
-/* Field i of every word, `bits` wide, as a number with its sign. */
-INLINE __m256 field_of(__m256i words, int i, int bits) {
-    return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words, 32 - bits * (i + 1)), 32 - bits));
-}
-
-INLINE row field_row(const char *line, int i, int bits) {
-    return (row){{field_of(_mm256_load_si256((const __m256i *)line), i, bits),
-                  field_of(_mm256_load_si256((const __m256i *)(line + 32)), i, bits)}};
-}
-
-INLINE row scaled(row r, row scale) {
-    return (row){{_mm256_mul_ps(r.v[0], scale.v[0]), _mm256_mul_ps(r.v[1], scale.v[1])}};
-}
-
-INLINE row half_row_unaligned(const char *b) {
-    return (row){{_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)b)),
-                  _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(b + 16)))}};
-}
-
-INLINE void rows_of_q8(const nmlp_gemm_microtile *p, int rows) {
-    acc c;
-    const float *a = p->a;
-    const char *b = p->b;
-    load_c(&c, p, rows);
-    for (int64_t k = 0; k < p->k; k += NMLP_STRIP) {
-        for (int kk = 0; kk < NMLP_STRIP; kk += 4, b += NMLP_LINE_BYTES) {
-            _mm_prefetch(b + PREFETCH_BYTES, _MM_HINT_T0);
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) outer(&c, a + kk + i, field_row(b, i, 8), rows);
-        }
-        a = (const float *)((const char *)a + p->a_step);
-    }
-    store_c(&c, p, rows);
-}
-
-/* Dequantised exactly before use: the bits are those of unpacked weights. */
-INLINE void rows_of_q4(const nmlp_gemm_microtile *p, int rows) {
-    acc c;
-    const float *a = p->a;
-    const char *b = p->b;
-    load_c(&c, p, rows);
-    for (int64_t k = 0; k < p->k; k += NMLP_STRIP) {
-        row scale = half_row_unaligned(p->scales + k / p->group * NMLP_STRIP * 2);
-        for (int kk = 0; kk < NMLP_STRIP; kk += 8, b += NMLP_LINE_BYTES) {
-            _mm_prefetch(b + PREFETCH_BYTES, _MM_HINT_T0);
-#pragma GCC unroll 8
-            for (int i = 0; i < 8; i++) outer(&c, a + kk + i, scaled(field_row(b, i, 4), scale), rows);
-        }
-        a = (const float *)((const char *)a + p->a_step);
-    }
-    store_c(&c, p, rows);
-}
-
-INLINE void plain_rows_of(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int rows) {
+INLINE void rows_of(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int rows) {
     const size_t pair_bytes = (dtype == NMLP_DTYPE_F32 ? 4 : 2) * 2 * NMLP_STRIP;
     acc c;
     const float *a = p->a;
@@ -138,15 +85,6 @@ INLINE void plain_rows_of(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int ro
         a = (const float *)((const char *)a + p->a_step);
     }
     store_c(&c, p, rows);
-}
-
-INLINE void rows_of(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int rows) {
-    if (dtype == NMLP_DTYPE_Q8)
-        rows_of_q8(p, rows);
-    else if (dtype == NMLP_DTYPE_Q4)
-        rows_of_q4(p, rows);
-    else
-        plain_rows_of(p, dtype, rows);
 }
 
 /* One copy of the loop per number of rows: the accumulators must be registers. */
@@ -164,8 +102,6 @@ INLINE void dispatch(const nmlp_gemm_microtile *p, nmlp_dtype dtype) {
 static void block_f32(const nmlp_gemm_microtile *p) { dispatch(p, NMLP_DTYPE_F32); }
 static void block_bf16(const nmlp_gemm_microtile *p) { dispatch(p, NMLP_DTYPE_BF16); }
 static void block_f16(const nmlp_gemm_microtile *p) { dispatch(p, NMLP_DTYPE_F16); }
-static void block_q8(const nmlp_gemm_microtile *p) { dispatch(p, NMLP_DTYPE_Q8); }
-static void block_q4(const nmlp_gemm_microtile *p) { dispatch(p, NMLP_DTYPE_Q4); }
 
 static void store_row(float *dst, row r) {
     _mm256_store_ps(dst, r.v[0]);
@@ -183,19 +119,6 @@ static void widen(float *dst, const void *src, nmlp_dtype dtype, int64_t n) {
     }
 }
 
-static void unpack(void *to, const nmlp_gemm_quant_strip *strip, int64_t k) {
-    float *dst = to;
-    const char *line = strip->codes;
-    const bool q4 = strip->dtype == NMLP_DTYPE_Q4;
-    const int per_word = q4 ? 8 : 4;
-    for (int64_t at = 0; at < k; at += per_word, line += NMLP_LINE_BYTES) {
-        row scale = {{_mm256_setzero_ps(), _mm256_setzero_ps()}};
-        if (q4) scale = half_row_unaligned(strip->scales + at / strip->group * NMLP_STRIP * 2);
-        for (int i = 0; i < per_word; i++, dst += NMLP_STRIP)
-            store_row(dst, q4 ? scaled(field_row(line, i, 4), scale) : field_row(line, i, 8));
-    }
-}
-
 const nmlp_gemm nmlp_gemm_avx2 = {
     .mr = MR,
     .strips = 1,
@@ -204,8 +127,7 @@ const nmlp_gemm nmlp_gemm_avx2 = {
     .microkernel = {[NMLP_DTYPE_F32] = block_f32,
                     [NMLP_DTYPE_BF16] = block_bf16,
                     [NMLP_DTYPE_F16] = block_f16,
-                    [NMLP_DTYPE_Q8] = block_q8,
-                    [NMLP_DTYPE_Q4] = block_q4},
+                    [NMLP_DTYPE_Q8] = nmlp_gemm_q8_avx2,
+                    [NMLP_DTYPE_Q4] = nmlp_gemm_q4_avx2},
     .widen = widen,
-    .unpack = unpack,
 };

@@ -53,21 +53,6 @@ INLINE __m512 odd_of(const char *line) {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_load_si512(line), _mm512_set1_epi32((int)0xffff0000)));
 }
 
-/* Byte i of every word, as a number with its sign. */
-INLINE __m512 byte_of(__m512i words, int i) {
-    return _mm512_cvtepi32_ps(_mm512_srai_epi32(i < 3 ? _mm512_slli_epi32(words, 24 - 8 * i) : words, 24));
-}
-
-/* The value of every 4-bit code. */
-INLINE __m512 q4_values(void) { return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1); }
-
-/* Code i of every word: the permutation looks at four bits only. */
-INLINE __m512 nibble_of(__m512i words, int i, __m512 values) {
-    return _mm512_permutexvar_ps(_mm512_srli_epi32(words, 4 * i), values);
-}
-
-INLINE __m512 q4_scales(const char *scales) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)scales)); }
-
 /* c += one column of the tile times one row of f32 strips. */
 INLINE void step_f32(acc *c, const float *a, const float *b, size_t strip, extent e) {
     __m512 row[4];

@@ -1,6 +1,7 @@
 /* Blocks of 6 x 64 f32 in 24 AVX-512 accumulators, for many rows: 10 loads for 24 multiply-adds, where 12 x 32 takes 14
  * and is slower as soon as anything else wants the load ports. Weights of 2 bytes are widened first. */
 #include "kernels/isa/avx512/block_avx512.h"
+#include "kernels/isa/avx512/gemm_quant_avx512.h"
 
 enum { MR = 6, STRIPS = 4, WIDTH = STRIPS * NMLP_STRIP };
 
@@ -35,38 +36,10 @@ static void widen(float *dst, const void *src, nmlp_dtype dtype, int64_t n) {
     }
 }
 
-static void unpack_q8(float *dst, const char *codes, int64_t k) {
-    for (int64_t at = 0; at < k; at += 4, codes += NMLP_LINE_BYTES, dst += 4 * NMLP_STRIP) {
-        __m512i words = _mm512_load_si512(codes);
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) _mm512_store_ps(dst + i * NMLP_STRIP, byte_of(words, i));
-    }
-}
-
-static void unpack_q4(float *dst, const nmlp_gemm_quant_strip *strip, int64_t k) {
-    const __m512 values = q4_values();
-    const char *codes = strip->codes;
-    for (int64_t at = 0; at < k; at += 8, codes += NMLP_LINE_BYTES, dst += 8 * NMLP_STRIP) {
-        __m512i words = _mm512_load_si512(codes);
-        __m512 scale = q4_scales(strip->scales + at / strip->group * NMLP_STRIP * 2);
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; i++)
-            _mm512_store_ps(dst + i * NMLP_STRIP, _mm512_mul_ps(nibble_of(words, i, values), scale));
-    }
-}
-
-static void unpack(void *dst, const nmlp_gemm_quant_strip *strip, int64_t k) {
-    if (strip->dtype == NMLP_DTYPE_Q8)
-        unpack_q8(dst, strip->codes, k);
-    else
-        unpack_q4(dst, strip, k);
-}
-
 const nmlp_gemm nmlp_gemm_avx512 = {
     .mr = MR,
     .strips = STRIPS,
     .elem_bytes = sizeof(float),
-    .microkernel = {[NMLP_DTYPE_F32] = block_f32},
+    .microkernel = {[NMLP_DTYPE_F32] = block_f32, [NMLP_DTYPE_Q8] = nmlp_gemm_q8_64, [NMLP_DTYPE_Q4] = nmlp_gemm_q4_64},
     .widen = widen,
-    .unpack = unpack,
 };

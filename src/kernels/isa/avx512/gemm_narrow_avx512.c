@@ -1,6 +1,7 @@
 /* Blocks of 6 x 64 and 12 x 32 f32 for few rows: weights are read as packed and widened in registers. Memory is fastest
  * when four strips are read at a time, so the flatter block is the first choice. */
 #include "kernels/isa/avx512/block_avx512.h"
+#include "kernels/isa/avx512/gemm_quant_avx512.h"
 
 enum { FEW_MR = 6, FEW_STRIPS = 4, MR = 12, STRIPS = 2, STRIPS_MAX = 4, PREFETCH_BYTES = 1024 };
 enum { PREFETCH_INPUTS = PREFETCH_BYTES / NMLP_LINE_BYTES * 2 }; /* bf16: a line holds two inputs of a strip */
@@ -57,75 +58,13 @@ INLINE void sum_f16(const nmlp_gemm_microtile *p, extent e) {
     store_c(&c, p, e);
 }
 
-/* Four inputs of a strip in a line. */
-INLINE void sum_q8(const nmlp_gemm_microtile *p, extent e) {
-    acc c;
-    const float *a = p->a;
-    const char *b = p->b;
-    load_c(&c, p, e);
-    for (int64_t k = 0; k < p->k; k += NMLP_STRIP) {
-        for (int kk = 0; kk < NMLP_STRIP; kk += 4, b += NMLP_LINE_BYTES) {
-            __m512i words[STRIPS_MAX];
-            __m512 row[STRIPS_MAX];
-#pragma GCC unroll 4
-            for (int s = 0; s < e.strips; s++) {
-                words[s] = _mm512_load_si512(b + (size_t)s * p->b_step);
-                _mm_prefetch(b + (size_t)s * p->b_step + PREFETCH_BYTES, _MM_HINT_T0);
-            }
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) {
-#pragma GCC unroll 4
-                for (int s = 0; s < e.strips; s++) row[s] = byte_of(words[s], i);
-                outer(&c, a + kk + i, row, e);
-            }
-        }
-        a = (const float *)((const char *)a + p->a_step);
-    }
-    store_c(&c, p, e);
-}
-
-/* Eight inputs of a strip in a line, each dequantised exactly before it is used: the bits are those of unpacked
- * weights. */
-INLINE void sum_q4(const nmlp_gemm_microtile *p, extent e) {
-    acc c;
-    const __m512 values = q4_values();
-    const float *a = p->a;
-    const char *b = p->b;
-    const char *scales = p->scales;
-    load_c(&c, p, e);
-    for (int64_t k = 0; k < p->k; k += NMLP_PAD) {
-        __m512 scale[STRIPS_MAX];
-#pragma GCC unroll 4
-        for (int s = 0; s < e.strips; s++)
-            scale[s] = q4_scales(scales + (size_t)s * p->b_step + k / p->group * NMLP_STRIP * 2);
-        for (int kk = 0; kk < NMLP_PAD; kk += 8, b += NMLP_LINE_BYTES) {
-            __m512i words[STRIPS_MAX];
-            __m512 row[STRIPS_MAX];
-            const float *x = (const float *)((const char *)a + (kk / NMLP_STRIP) * p->a_step) + kk % NMLP_STRIP;
-#pragma GCC unroll 4
-            for (int s = 0; s < e.strips; s++) {
-                words[s] = _mm512_load_si512(b + (size_t)s * p->b_step);
-                _mm_prefetch(b + (size_t)s * p->b_step + PREFETCH_BYTES, _MM_HINT_T0);
-            }
-#pragma GCC unroll 8
-            for (int i = 0; i < 8; i++) {
-#pragma GCC unroll 4
-                for (int s = 0; s < e.strips; s++) row[s] = _mm512_mul_ps(nibble_of(words[s], i, values), scale[s]);
-                outer(&c, x + i, row, e);
-            }
-        }
-        a = (const float *)((const char *)a + 2 * p->a_step);
-    }
-    store_c(&c, p, e);
-}
-
 INLINE void sum_of(const nmlp_gemm_microtile *p, nmlp_dtype dtype, extent e) {
     switch (dtype) {
     case NMLP_DTYPE_F32: sum_f32(p, e); return;
     case NMLP_DTYPE_BF16: sum_bf16(p, e); return;
     case NMLP_DTYPE_F16: sum_f16(p, e); return;
-    case NMLP_DTYPE_Q8: sum_q8(p, e); return;
-    case NMLP_DTYPE_Q4: sum_q4(p, e); return;
+    case NMLP_DTYPE_Q8:
+    case NMLP_DTYPE_Q4: return; /* gemm_quant_avx512.h */
     }
 }
 
@@ -169,13 +108,9 @@ INLINE void narrow(const nmlp_gemm_microtile *p, nmlp_dtype dtype) {
 static void few_f32(const nmlp_gemm_microtile *p) { few(p, NMLP_DTYPE_F32); }
 static void few_bf16(const nmlp_gemm_microtile *p) { few(p, NMLP_DTYPE_BF16); }
 static void few_f16(const nmlp_gemm_microtile *p) { few(p, NMLP_DTYPE_F16); }
-static void few_q8(const nmlp_gemm_microtile *p) { few(p, NMLP_DTYPE_Q8); }
-static void few_q4(const nmlp_gemm_microtile *p) { few(p, NMLP_DTYPE_Q4); }
 static void narrow_f32(const nmlp_gemm_microtile *p) { narrow(p, NMLP_DTYPE_F32); }
 static void narrow_bf16(const nmlp_gemm_microtile *p) { narrow(p, NMLP_DTYPE_BF16); }
 static void narrow_f16(const nmlp_gemm_microtile *p) { narrow(p, NMLP_DTYPE_F16); }
-static void narrow_q8(const nmlp_gemm_microtile *p) { narrow(p, NMLP_DTYPE_Q8); }
-static void narrow_q4(const nmlp_gemm_microtile *p) { narrow(p, NMLP_DTYPE_Q4); }
 
 const nmlp_gemm nmlp_gemm_few_avx512 = {
     .mr = FEW_MR,
@@ -185,8 +120,8 @@ const nmlp_gemm nmlp_gemm_few_avx512 = {
     .microkernel = {[NMLP_DTYPE_F32] = few_f32,
                     [NMLP_DTYPE_BF16] = few_bf16,
                     [NMLP_DTYPE_F16] = few_f16,
-                    [NMLP_DTYPE_Q8] = few_q8,
-                    [NMLP_DTYPE_Q4] = few_q4},
+                    [NMLP_DTYPE_Q8] = nmlp_gemm_q8_64,
+                    [NMLP_DTYPE_Q4] = nmlp_gemm_q4_64},
 };
 
 const nmlp_gemm nmlp_gemm_narrow_avx512 = {
@@ -197,6 +132,6 @@ const nmlp_gemm nmlp_gemm_narrow_avx512 = {
     .microkernel = {[NMLP_DTYPE_F32] = narrow_f32,
                     [NMLP_DTYPE_BF16] = narrow_bf16,
                     [NMLP_DTYPE_F16] = narrow_f16,
-                    [NMLP_DTYPE_Q8] = narrow_q8,
-                    [NMLP_DTYPE_Q4] = narrow_q4},
+                    [NMLP_DTYPE_Q8] = nmlp_gemm_q8_32,
+                    [NMLP_DTYPE_Q4] = nmlp_gemm_q4_32},
 };

@@ -1,0 +1,109 @@
+/* Quantised weights with AVX2: int16 activations times 8- or 4-bit codes, summed exactly in int32 over groups of 32
+ * inputs, then added to f32 with the scales. Up to three rows take the 16 columns of a strip at once, more take 8. */
+#include <immintrin.h>
+
+#include "kernels/isa/avx2/gemm_quant_avx2.h"
+
+enum { ROWS_MAX = 6, HALVES_MAX = 2, LANES = 8, PREFETCH_BYTES = 1024, HALF_BYTES = 32 };
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef struct sums {
+    __m256 f[ROWS_MAX][HALVES_MAX];
+    __m256i i[ROWS_MAX][HALVES_MAX];
+} sums;
+
+INLINE void add_pair(sums *c, const int32_t *a, int pair, const __m256i *codes, int rows, int halves) {
+#pragma GCC unroll 6
+    for (int i = 0; i < rows; i++) {
+        __m256i x = _mm256_set1_epi32(a[i * NMLP_STRIP + pair]);
+#pragma GCC unroll 2
+        for (int h = 0; h < halves; h++) c->i[i][h] = _mm256_add_epi32(c->i[i][h], _mm256_madd_epi16(codes[h], x));
+    }
+}
+
+/* Pair `at` of a line: of Q8 the low or the high bytes of 16 bits, of Q4 one of their four codes. */
+INLINE __m256i codes_of(__m256i words, int at, nmlp_dtype dtype) {
+    if (dtype == NMLP_DTYPE_Q8) return _mm256_srai_epi16(at == 0 ? _mm256_slli_epi16(words, 8) : words, 8);
+    return _mm256_srai_epi16(at < 3 ? _mm256_slli_epi16(words, 12 - 4 * at) : words, 12);
+}
+
+INLINE void add_line(sums *c, const int32_t *a, const char *line, int first_pair, nmlp_dtype dtype, int rows,
+                     int halves) {
+    const int n_pairs = dtype == NMLP_DTYPE_Q8 ? 2 : 4;
+    __m256i words[HALVES_MAX];
+    __m256i codes[HALVES_MAX];
+#pragma GCC unroll 2
+    for (int h = 0; h < halves; h++) words[h] = _mm256_load_si256((const __m256i *)(line + h * HALF_BYTES));
+    _mm_prefetch(line + PREFETCH_BYTES, _MM_HINT_T0);
+#pragma GCC unroll 4
+    for (int at = 0; at < n_pairs; at++) {
+#pragma GCC unroll 2
+        for (int h = 0; h < halves; h++) codes[h] = codes_of(words[h], at, dtype);
+        add_pair(c, a, first_pair + at, codes, rows, halves);
+    }
+}
+
+INLINE void drain(sums *c, const float *x_scales, const char *w_scales, nmlp_dtype dtype, int rows, int halves) {
+#pragma GCC unroll 2
+    for (int h = 0; h < halves; h++) {
+        __m256 w = _mm256_setzero_ps();
+        if (dtype == NMLP_DTYPE_Q4) w = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(w_scales + h * 16)));
+#pragma GCC unroll 6
+        for (int i = 0; i < rows; i++) {
+            __m256 scale = _mm256_broadcast_ss(x_scales + i);
+            if (dtype == NMLP_DTYPE_Q4) scale = _mm256_mul_ps(scale, w);
+            c->f[i][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(c->i[i][h]), scale, c->f[i][h]);
+        }
+    }
+}
+
+/* Columns 8*half.. of the strip. */
+INLINE void sum_halves(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int rows, int half, int halves) {
+    const int n_lines = dtype == NMLP_DTYPE_Q8 ? 8 : 4;
+    sums c;
+    const char *a = p->a;
+    const char *b = (const char *)p->b + half * HALF_BYTES;
+    const float *x_scales = p->a_scales;
+#pragma GCC unroll 6
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int h = 0; h < halves; h++)
+            c.f[i][h] =
+                p->accumulate ? _mm256_load_ps(p->c + i * NMLP_STRIP + (half + h) * LANES) : _mm256_setzero_ps();
+    for (int64_t k = 0; k < p->k; k += NMLP_PAD) {
+        const char *w_scales = dtype == NMLP_DTYPE_Q4 ? p->scales + k / p->group * NMLP_STRIP * 2 + half * 16 : NULL;
+#pragma GCC unroll 6
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+            for (int h = 0; h < halves; h++) c.i[i][h] = _mm256_setzero_si256();
+#pragma GCC unroll 2
+        for (int line = 0; line < n_lines; line++, b += NMLP_LINE_BYTES)
+            add_line(&c, (const int32_t *)(const void *)a, b, line * (NMLP_STRIP / n_lines), dtype, rows, halves);
+        drain(&c, x_scales, w_scales, dtype, rows, halves);
+        a += p->a_step;
+        x_scales += p->a_step / NMLP_LINE_BYTES;
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int h = 0; h < halves; h++) _mm256_store_ps(p->c + i * NMLP_STRIP + (half + h) * LANES, c.f[i][h]);
+}
+
+INLINE void sum_narrow(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int rows) {
+    for (int half = 0; half < HALVES_MAX; half++) sum_halves(p, dtype, rows, half, 1);
+}
+
+INLINE void sum_tile(const nmlp_gemm_microtile *p, nmlp_dtype dtype) {
+    switch (p->rows) {
+    case 1: sum_halves(p, dtype, 1, 0, HALVES_MAX); return;
+    case 2: sum_halves(p, dtype, 2, 0, HALVES_MAX); return;
+    case 3: sum_halves(p, dtype, 3, 0, HALVES_MAX); return;
+    case 4: sum_narrow(p, dtype, 4); return;
+    case 5: sum_narrow(p, dtype, 5); return;
+    default: sum_narrow(p, dtype, ROWS_MAX); return;
+    }
+}
+
+void nmlp_gemm_q8_avx2(const nmlp_gemm_microtile *p) { sum_tile(p, NMLP_DTYPE_Q8); }
+void nmlp_gemm_q4_avx2(const nmlp_gemm_microtile *p) { sum_tile(p, NMLP_DTYPE_Q4); }

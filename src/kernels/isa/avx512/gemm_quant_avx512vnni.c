@@ -1,0 +1,15 @@
+/* Quantised weights with the dot products of AVX-512 VNNI: one instruction for products and sum. */
+#include <immintrin.h>
+
+#include "kernels/isa/avx512/gemm_quant_avx512.h"
+
+static inline __attribute__((always_inline)) __m512i dot_pairs(__m512i sum, __m512i codes, __m512i x) {
+    return _mm512_dpwssd_epi32(sum, codes, x);
+}
+
+#include "kernels/isa/avx512/quant_avx512_body.h"
+
+void nmlp_gemm_q8_64_avx512vnni(const nmlp_gemm_microtile *p) { sum_tile(p, NMLP_DTYPE_Q8, 64); }
+void nmlp_gemm_q4_64_avx512vnni(const nmlp_gemm_microtile *p) { sum_tile(p, NMLP_DTYPE_Q4, 64); }
+void nmlp_gemm_q8_32_avx512vnni(const nmlp_gemm_microtile *p) { sum_tile(p, NMLP_DTYPE_Q8, 32); }
+void nmlp_gemm_q4_32_avx512vnni(const nmlp_gemm_microtile *p) { sum_tile(p, NMLP_DTYPE_Q4, 32); }

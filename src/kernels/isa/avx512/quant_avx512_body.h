@@ -1,0 +1,158 @@
+/* Micro-kernels for quantised weights: int16 activations times 8- or 4-bit codes, summed exactly in int32 over groups
+ * of 32 inputs, then added to f32 with the scales. Included by files that define dot_pairs: sum + the products of the
+ * two int16 of every word. */
+#ifndef NMLP_KERNELS_ISA_AVX512_QUANT_AVX512_BODY_H
+#define NMLP_KERNELS_ISA_AVX512_QUANT_AVX512_BODY_H
+
+#include <immintrin.h>
+
+#include "kernels/gemm/gemm.h"
+
+enum { SUMS_MAX = 12, STRIPS_MAX = 4, PREFETCH_BYTES = 1024, Q8_LINES = 8, Q4_LINES = 4 }; /* lines of 32 inputs */
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* Rows times strips: an f32 and an int32 sum of each are in registers. */
+typedef struct extent {
+    int rows;
+    int strips;
+    int width; /* floats between rows of C */
+} extent;
+
+typedef struct sums {
+    __m512 f[SUMS_MAX];
+    __m512i i[SUMS_MAX];
+} sums;
+
+INLINE void load_c(sums *c, const nmlp_gemm_microtile *p, int strip, extent e) {
+#pragma GCC unroll 12
+    for (int i = 0; i < e.rows; i++)
+#pragma GCC unroll 4
+        for (int s = 0; s < e.strips; s++)
+            c->f[i * e.strips + s] =
+                p->accumulate ? _mm512_load_ps(p->c + i * e.width + (strip + s) * NMLP_STRIP) : _mm512_setzero_ps();
+}
+
+INLINE void store_c(const sums *c, const nmlp_gemm_microtile *p, int strip, extent e) {
+#pragma GCC unroll 12
+    for (int i = 0; i < e.rows; i++)
+#pragma GCC unroll 4
+        for (int s = 0; s < e.strips; s++)
+            _mm512_store_ps(p->c + i * e.width + (strip + s) * NMLP_STRIP, c->f[i * e.strips + s]);
+}
+
+/* Inputs 2*pair and 2*pair+1 of a group: every row's two activations times what codes hold of them. */
+INLINE void add_pair(sums *c, const int32_t *a, int pair, const __m512i *codes, extent e) {
+#pragma GCC unroll 12
+    for (int i = 0; i < e.rows; i++) {
+        __m512i x = _mm512_set1_epi32(a[i * NMLP_STRIP + pair]);
+#pragma GCC unroll 4
+        for (int s = 0; s < e.strips; s++) c->i[i * e.strips + s] = dot_pairs(c->i[i * e.strips + s], codes[s], x);
+    }
+}
+
+/* One line of every strip: four inputs of Q8, eight of Q4. */
+INLINE void add_line(sums *c, const int32_t *a, const char *b, size_t step, const char *far, size_t far_step, int line,
+                     nmlp_dtype dtype, extent e) {
+    __m512i words[STRIPS_MAX];
+    __m512i codes[STRIPS_MAX];
+#pragma GCC unroll 4
+    for (int s = 0; s < e.strips; s++) {
+        words[s] = _mm512_load_si512(b + (size_t)s * step + line * NMLP_LINE_BYTES);
+        _mm_prefetch(far + (size_t)s * far_step + line * NMLP_LINE_BYTES, _MM_HINT_T0);
+    }
+    if (dtype == NMLP_DTYPE_Q8) {
+#pragma GCC unroll 4
+        for (int s = 0; s < e.strips; s++) codes[s] = _mm512_srai_epi16(_mm512_slli_epi16(words[s], 8), 8);
+        add_pair(c, a, 2 * line, codes, e);
+#pragma GCC unroll 4
+        for (int s = 0; s < e.strips; s++) codes[s] = _mm512_srai_epi16(words[s], 8);
+        add_pair(c, a, 2 * line + 1, codes, e);
+        return;
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+#pragma GCC unroll 4
+        for (int s = 0; s < e.strips; s++)
+            codes[s] = _mm512_srai_epi16(i < 3 ? _mm512_slli_epi16(words[s], 12 - 4 * i) : words[s], 12);
+        add_pair(c, a, 4 * line + i, codes, e);
+    }
+}
+
+/* A group's exact sums to f32. */
+INLINE void drain(sums *c, const float *x_scales, const __m512 *w_scales, nmlp_dtype dtype, extent e) {
+#pragma GCC unroll 12
+    for (int i = 0; i < e.rows; i++) {
+        __m512 x = _mm512_set1_ps(x_scales[i]);
+#pragma GCC unroll 4
+        for (int s = 0; s < e.strips; s++) {
+            __m512 scale = dtype == NMLP_DTYPE_Q4 ? _mm512_mul_ps(x, w_scales[s]) : x;
+            int at = i * e.strips + s;
+            c->f[at] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(c->i[at]), scale, c->f[at]);
+        }
+    }
+}
+
+/* Strips strip.. of the micro-tile, all inputs. */
+INLINE void sum_strips(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int strip, extent e) {
+    const int n_lines = dtype == NMLP_DTYPE_Q8 ? Q8_LINES : Q4_LINES;
+    sums c;
+    const char *a = p->a;
+    const char *b = (const char *)p->b + (size_t)strip * p->b_step;
+    const char *scales = dtype == NMLP_DTYPE_Q4 ? p->scales + (size_t)strip * p->b_step : NULL;
+    const float *x_scales = p->a_scales;
+    const char *far = b + PREFETCH_BYTES; /* at the end of the strips, the beginning of those that come next */
+    size_t far_step = p->b_step;
+    load_c(&c, p, strip, e);
+    for (int64_t k = 0; k < p->k; k += NMLP_PAD) {
+        __m512 w_scales[STRIPS_MAX];
+        if (k + PREFETCH_BYTES / NMLP_LINE_BYTES * (NMLP_PAD / n_lines) == p->k) {
+            far = p->ahead + (size_t)strip * p->ahead_step;
+            far_step = p->ahead_step;
+        }
+        if (dtype == NMLP_DTYPE_Q4) {
+#pragma GCC unroll 4
+            for (int s = 0; s < e.strips; s++)
+                w_scales[s] = _mm512_cvtph_ps(_mm256_loadu_si256(
+                    (const __m256i *)(scales + (size_t)s * p->b_step + k / p->group * NMLP_STRIP * 2)));
+        }
+#pragma GCC unroll 12
+        for (int i = 0; i < e.rows * e.strips; i++) c.i[i] = _mm512_setzero_si512();
+#pragma GCC unroll 8
+        for (int line = 0; line < n_lines; line++)
+            add_line(&c, (const int32_t *)(const void *)a, b, p->b_step, far, far_step, line, dtype, e);
+        drain(&c, x_scales, w_scales, dtype, e);
+        a += p->a_step;
+        b += n_lines * NMLP_LINE_BYTES;
+        far += n_lines * NMLP_LINE_BYTES;
+        x_scales += p->a_step / NMLP_LINE_BYTES;
+    }
+    store_c(&c, p, strip, e);
+}
+
+/* All strips, as many at a time as registers hold. */
+INLINE void sum_rows(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int rows, int at_once, int width) {
+    int strip = 0;
+    for (; strip + at_once <= p->strips; strip += at_once) sum_strips(p, dtype, strip, (extent){rows, at_once, width});
+    for (; strip < p->strips; strip++) sum_strips(p, dtype, strip, (extent){rows, 1, width});
+}
+
+/* `width` is the gemm's, in floats. */
+INLINE void sum_tile(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int width) {
+    switch (p->rows) {
+    case 1: sum_rows(p, dtype, 1, 4, width); return;
+    case 2: sum_rows(p, dtype, 2, 4, width); return;
+    case 3: sum_rows(p, dtype, 3, 4, width); return;
+    case 4: sum_rows(p, dtype, 4, 2, width); return;
+    case 5: sum_rows(p, dtype, 5, 2, width); return;
+    case 6: sum_rows(p, dtype, 6, 2, width); return;
+    case 7: sum_rows(p, dtype, 7, 1, width); return;
+    case 8: sum_rows(p, dtype, 8, 1, width); return;
+    case 9: sum_rows(p, dtype, 9, 1, width); return;
+    case 10: sum_rows(p, dtype, 10, 1, width); return;
+    case 11: sum_rows(p, dtype, 11, 1, width); return;
+    default: sum_rows(p, dtype, 12, 1, width); return;
+    }
+}
+
+#endif
