@@ -30,7 +30,10 @@ nmlp_status nmlp_kernels_select_bf16(const nmlp_kernels **out, const nmlp_cpu *c
 const char *nmlp_kernels_name(const nmlp_kernels *kernels);
 /* Names of the sets compiled in, fastest first, without those for tests only; NULL past the end. */
 const char *nmlp_kernels_name_at(size_t index);
-/* True when matmuls round activations (and weights of other types) to bf16; sums are f32 everywhere. */
+/* Quantised weights (tensor/quant.h) multiply activations rounded to int16 in groups of 32 inputs, 2^-16 of the largest
+ * of a group: integer products are exact, scales are applied in f32. Sets that round to bf16 do so with them too, above
+ * a few rows.
+ * True when matmuls round activations (and weights of other types) to bf16; sums are f32 everywhere. */
 bool nmlp_kernels_rounds_to_bf16(const nmlp_kernels *kernels);
 
 /* ---- linear: Y [S,N] = X [S,K] W^T + b, W [N,K] as checkpoints store it ---- */

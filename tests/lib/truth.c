@@ -37,13 +37,18 @@ static double sum_factor(int64_t n) {
     return nu / (1.0 - nu);
 }
 
-/* What rounding to int16 in groups of 32 inputs may add to input i: half a step of the group, whose largest is 32767.
- */
-static double quantised_error(const double *value, const double *bound, int64_t i, int64_t k) {
-    double peak = 0.0;
-    int64_t first = i / 32 * 32;
-    for (int64_t j = first; j < k && j < first + 32; j++) peak = fmax(peak, fabs(value[j]) + bound[j]);
-    return peak / 32767.0 * 0.501;
+/* What rounding to int16 in groups of 32 inputs may add to each: half a step of its group, whose largest is 32767. With
+ * a plain weight nothing. */
+static double *quantised_errors(const nmlp_truth *x, const nmlp_view *w) {
+    int64_t k = x->cols;
+    double *errors = nmlp_mem_new((size_t)(x->rows * k), sizeof *errors, NULL);
+    for (int64_t i = 0; nmlp_dtype_is_quantised(w->dtype) && i < x->rows * k; i++) {
+        double size = fabs(x->value[i]) + x->bound[i];
+        int64_t first = i - i % k % 32;
+        if (size / 32767.0 * 0.501 > errors[first]) errors[first] = size / 32767.0 * 0.501;
+    }
+    for (int64_t i = 0; i < x->rows * k; i++) errors[i] = errors[i - i % k % 32];
+    return errors;
 }
 
 nmlp_truth nmlp_truth_matmul(const nmlp_truth *x, const nmlp_view *w, const float *bias, bool bf16) {
@@ -51,6 +56,7 @@ nmlp_truth nmlp_truth_matmul(const nmlp_truth *x, const nmlp_view *w, const floa
     int64_t k = w->shape[1];
     nmlp_truth y = make(x->rows, n);
     float *row = nmlp_mem_new((size_t)k, sizeof *row, NULL);
+    double *errors = quantised_errors(x, w);
     double round_x = bf16 ? U_BF16 : 0.0;
     double round_w = bf16 && w->dtype != NMLP_DTYPE_BF16 ? U_BF16 : 0.0;
     for (int64_t j = 0; j < n; j++) {
@@ -58,13 +64,14 @@ nmlp_truth nmlp_truth_matmul(const nmlp_truth *x, const nmlp_view *w, const floa
         for (int64_t s = 0; s < x->rows; s++) {
             const double *value = x->value + s * k;
             const double *bound = x->bound + s * k;
+            const double *error = errors + s * k;
             double sum = bias ? bias[j] : 0.0;
             double size = fabs(sum);
             double carried = 0.0;
             for (int64_t i = 0; i < k; i++) {
                 double weight = fabs((double)row[i]);
                 double x_error = bound[i] + round_x * (fabs(value[i]) + bound[i]);
-                if (nmlp_dtype_is_quantised(w->dtype)) x_error += quantised_error(value, bound, i, k);
+                x_error += error[i];
                 double w_error = round_w * weight;
                 sum += value[i] * (double)row[i];
                 size += (fabs(value[i]) + x_error) * (weight + w_error);
@@ -75,6 +82,7 @@ nmlp_truth nmlp_truth_matmul(const nmlp_truth *x, const nmlp_view *w, const floa
         }
     }
     nmlp_mem_free(row);
+    nmlp_mem_free(errors);
     return y;
 }
 

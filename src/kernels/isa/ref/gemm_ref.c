@@ -28,24 +28,26 @@ static void block_f32(const nmlp_gemm_microtile *p) {
     }
 }
 
-/* Sums of a group of 32 inputs are exact in int32. */
-static void quant_rows(const nmlp_gemm_microtile *p, nmlp_dtype dtype) {
+/* One group of 32 inputs of one column, for all rows: its sum is exact in int32. */
+static void quant_group(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int64_t k, int column) {
     const int64_t rows_laid_out = (int64_t)(p->a_step / NMLP_LINE_BYTES);
-    const uint16_t *w_scales = (const uint16_t *)(const void *)p->scales;
-    for (int i = 0; i < p->rows; i++)
-        for (int j = 0; j < NMLP_STRIP; j++) {
-            float sum = p->accumulate ? p->c[i * NMLP_STRIP + j] : 0.0f;
-            for (int64_t k = 0; k < p->k; k += NMLP_PAD) {
-                int64_t at = k / NMLP_PAD * rows_laid_out + i;
-                const int16_t *x = (const int16_t *)p->a + at * NMLP_PAD;
-                float scale = p->a_scales[at];
-                int32_t exact = 0;
-                for (int kk = 0; kk < NMLP_PAD; kk++) exact += x[kk] * nmlp_gemm_quant_code(p->b, dtype, k + kk, j);
-                if (dtype == NMLP_DTYPE_Q4) scale *= nmlp_f16_to_f32(w_scales[k / p->group * NMLP_STRIP + j]);
-                sum += (float)exact * scale;
-            }
-            p->c[i * NMLP_STRIP + j] = sum;
-        }
+    const uint16_t *halves = (const uint16_t *)(const void *)p->scales;
+    float w_scale = dtype == NMLP_DTYPE_Q4 ? nmlp_f16_to_f32(halves[k / p->group * NMLP_STRIP + column]) : 1.0f;
+    int codes[NMLP_PAD];
+    for (int i = 0; i < NMLP_PAD; i++) codes[i] = nmlp_gemm_quant_code(p->b, dtype, k + i, column);
+    for (int row = 0; row < p->rows; row++) {
+        int64_t at = k / NMLP_PAD * rows_laid_out + row;
+        const int16_t *x = (const int16_t *)p->a + at * NMLP_PAD;
+        int32_t sum = 0;
+        for (int i = 0; i < NMLP_PAD; i++) sum += x[i] * codes[i];
+        p->c[row * NMLP_STRIP + column] += (float)sum * (p->a_scales[at] * w_scale);
+    }
+}
+
+static void quant_rows(const nmlp_gemm_microtile *p, nmlp_dtype dtype) {
+    if (!p->accumulate) memset(p->c, 0, (size_t)p->rows * NMLP_STRIP * sizeof *p->c);
+    for (int column = 0; column < NMLP_STRIP; column++)
+        for (int64_t k = 0; k < p->k; k += NMLP_PAD) quant_group(p, dtype, k, column);
 }
 
 static void block_q8(const nmlp_gemm_microtile *p) { quant_rows(p, NMLP_DTYPE_Q8); }
