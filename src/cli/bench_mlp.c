@@ -220,9 +220,10 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
     nmlp_table_init(&table, columns, N_COLUMNS);
     NMLP_TRY(parse(&rq, args, err));
     if (!json)
-        printf("gated MLP, H %lld, I %lld, bf16 weights, %d threads; of_probe: share of the machine's rate measured "
+        printf("gated MLP, H %lld, I %lld, %s weights, %d threads; of_probe: share of the machine's rate measured "
                "around each sample\n",
-               (long long)rq.options.hidden, (long long)rq.options.inner, nmlp_pool_threads(rq.options.pool));
+               (long long)rq.options.hidden, (long long)rq.options.inner, args->dtypes,
+               nmlp_pool_threads(rq.options.pool));
     NMLP_TRY(nmlp_bench_mlp_run(&results, &n, &rq.options, err));
     for (size_t i = 0; i < n; i++) add_row(&table, &rq.options, &results[i]);
     NMLP_TRY(nmlp_bench_deliver(&table, args, json, err));
