@@ -156,11 +156,15 @@ static void declare_weights(nmlp_strip *b, mlp *m) {
     declare_first(b, m);
     nmlp_pack gated = r->gate > 0 ? packed_second(b, k_gate, s->o, b->parts, 2)
                                   : packed(k_gate, s->o, tiles_of(b, k_gate), b->parts, 2);
+    if (gated.partitions == 0) gated.partitions = b->parts;
     if (k_up != k_gate) {
         gated.k_second = k_up;
         gated.partitions_second = r->up > 0 ? rank_tile(b, r->up) : b->parts;
     }
-    m->w[GATED] = nmlp_strip_weight(b, gated_name(r), gated, false);
+    const char *const names[2] = {r->gate > 0 ? "v_gate" : "w_gate", r->up > 0 ? "v_up" : "w_up"};
+    m->w[GATED] = gated.k_second > 0 && nmlp_pack_plane_rows(&gated, 0) != nmlp_pack_plane_rows(&gated, 1)
+                      ? nmlp_strip_weights_apart(b, gated_name(r), names, gated)
+                      : nmlp_strip_weight(b, gated_name(r), gated, false);
     if (r->down > 0) {
         m->w[DOWN] = nmlp_strip_weight(b, "u_down", packed_first(b, s->o, r->down, b->plan.act_chunk, 1), true);
         m->w[DOWN_HELD] = m->w[DOWN];

@@ -107,7 +107,7 @@ nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_
     return NMLP_OK;
 }
 
-nmlp_strip_stream nmlp_strip_weight(nmlp_strip *b, const char *name, nmlp_pack pack, bool late) {
+static nmlp_strip_stream stream_of(const nmlp_strip *b, const char *name, nmlp_pack pack, bool late) {
     if (pack.partitions == 0) pack.partitions = b->parts;
     pack.chunk_tiles = nmlp_min(pack.chunk_tiles, nmlp_pack_k_tiles(&pack));
     nmlp_strip_stream w = {.name = name,
@@ -120,7 +120,30 @@ nmlp_strip_stream nmlp_strip_weight(nmlp_strip *b, const char *name, nmlp_pack p
             aim = late && b->plan.out_bytes > 0 ? b->plan.out_bytes : b->plan.ring_bytes;
     w.split = pack.planes > 1 && run_bytes > aim;
     w.block = nmlp_min(nmlp_max(aim / run_bytes, 1), w.end);
-    w.tensor = nmlp_pack_declare(b->p, name, b->rq->dtype, &pack);
+    return w;
+}
+
+nmlp_strip_stream nmlp_strip_weight(nmlp_strip *b, const char *name, nmlp_pack pack, bool late) {
+    nmlp_strip_stream w = stream_of(b, name, pack, late);
+    w.tensor = nmlp_pack_declare(b->p, name, b->rq->dtype, &w.pack);
+    return w;
+}
+
+nmlp_strip_stream nmlp_strip_weights_apart(nmlp_strip *b, const char *name, const char *const names[2],
+                                           nmlp_pack pair) {
+    nmlp_strip_stream w = stream_of(b, name, pair, false);
+    w.apart = true;
+    w.tensor = -1;
+    for (int plane = 0; plane < 2; plane++) {
+        nmlp_pack *one = &w.plane_pack[plane];
+        *one = (nmlp_pack){.k = nmlp_pack_plane_k(&w.pack, plane),
+                           .n = w.pack.n,
+                           .partitions = nmlp_pack_plane_rows(&w.pack, plane),
+                           .chunk_tiles = nmlp_pack_plane_tiles(&w.pack, plane),
+                           .columns = w.pack.columns,
+                           .planes = 1};
+        w.plane_tensor[plane] = nmlp_pack_declare(b->p, names[plane], b->rq->dtype, one);
+    }
     return w;
 }
 

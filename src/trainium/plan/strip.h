@@ -67,6 +67,9 @@ typedef struct nmlp_strip_stream {
     const char *weight; /* of the tensor */
     int tensor;
     nmlp_pack pack;
+    bool apart;              /* tiles of the planes differ in height: each plane has a tensor of its own, and the */
+    nmlp_pack plane_pack[2]; /* blocks of both come one after the other into one buffer */
+    int plane_tensor[2];
     int64_t first, end; /* column tiles */
     int64_t block;      /* column tiles per DMA */
     bool split;         /* the planes of a column tile come one by one: together they would be too long a run */
@@ -153,6 +156,8 @@ nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_
 /* Declares a packed weight `pack`: k, n, chunk_tiles of k contracted at a time, columns of a tile, planes. `late`: one
  * of the last products. */
 nmlp_strip_stream nmlp_strip_weight(nmlp_strip *b, const char *name, nmlp_pack pack, bool late);
+/* The same for a pair whose planes have tiles of different height: `names` of their tensors. */
+nmlp_strip_stream nmlp_strip_weights_apart(nmlp_strip *b, const char *name, const char *const names[2], nmlp_pack pair);
 /* The ring that all given streams use; the late ones may have their own, so that their small blocks queue up behind
  * the large ones and little is left to do after the last byte has come. */
 void nmlp_strip_ring(nmlp_strip *b, nmlp_strip_stream *streams, int n_streams);

@@ -86,6 +86,15 @@ static void find_held(held_tiles held[NMLP_STRIP_PRODUCTS_MAX], const nmlp_strip
     if (factor) held[n - 2] = (held_tiles){nmlp_pack_n_tiles(&before) - late.held_from, late.before.n};
 }
 
+/* Rows of the tiles of two planes in tensors of their own, weighted by their lengths. */
+static double mean_rows(const nmlp_pack *pack) {
+    double sum = 0;
+    for (int plane = 0; plane < 2; plane++)
+        sum += (double)nmlp_pack_plane_run(pack, plane) *
+               (double)nmlp_min(nmlp_pack_plane_k(pack, plane), nmlp_pack_plane_rows(pack, plane));
+    return sum / (double)nmlp_pack_tile_run(pack);
+}
+
 /* Adds one product; returns the run of its weight DMAs in elements, 0 where all its weights are held. */
 static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan,
                            const nmlp_strip_product *p, const nmlp_strip_product *first, held_tiles held,
@@ -119,11 +128,13 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
     bool split = p->planes > 1 && (run * (int64_t)elem > aim || (p->from_x && plan->x == NMLP_X_AHEAD));
     double alone = rows && chunks == 1 ? (double)nmlp_min(plan->tail, nmlp_pack_n_tiles(&pack) - 1) : 0, pieces = 1;
     if (plan->taper > 0 && is_late(p, plan)) pieces = fmax(1, ceil((double)(run * (int64_t)elem) / (double)aim));
+    bool apart = pack.k_second > 0 && pack.partitions != pack.partitions_second; /* a tensor for each plane */
     double ringed = n_tiles - alone - (double)held.tiles,
-           loads = chunks * (ceil(ringed / (double)block) * pieces + alone) * c->strips * (split ? 2 : 1) + held.loads,
-           bytes = (double)nmlp_pack_cols(&pack) * elem * (double)nmlp_pack_rows(&pack);
-    double rows_each = (double)nmlp_pack_rows(&pack),
-           dma = nmlp_dma_rows_ns(m, loads * rows_each, bytes / rows_each * c->strips / loads);
+           loads = chunks * (ceil(ringed / (double)block) * pieces + alone) * c->strips * (split || apart ? 2 : 1) +
+                   held.loads,
+           rows_each = apart ? mean_rows(&pack) : (double)nmlp_pack_rows(&pack),
+           bytes = (double)nmlp_pack_cols(&pack) * elem * rows_each;
+    double dma = nmlp_dma_rows_ns(m, loads * rows_each, bytes / rows_each * c->strips / loads);
     e->tensor_ns += tensor;
     e->dma_ns += dma;
     if (p->from_x || p == first)

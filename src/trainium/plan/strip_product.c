@@ -36,6 +36,16 @@ static void load_weights(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_affine 
     nmlp_program_append_load(b->p, dst, nmlp_hbm_rect(w->tensor, nmlp_affine_const(0), rows, at, elems), WEIGHT_QUEUE);
 }
 
+/* The same for one plane that has a tensor of its own: `elems` from element `at` on, to element `to` of the buffer. */
+static void load_apart(nmlp_strip *b, const nmlp_strip_stream *w, int plane, nmlp_affine at, nmlp_size elems,
+                       int64_t to) {
+    nmlp_size rows = nmlp_size_const(nmlp_pack_rows(&w->plane_pack[plane]));
+    nmlp_buf_ref dst =
+        nmlp_buf_range(nmlp_buf_parts(nmlp_buf_all(b->p, w->ring), 0, rows), 0, nmlp_affine_const(to), elems);
+    nmlp_program_append_load(b->p, dst, nmlp_hbm_rect(w->plane_tensor[plane], nmlp_affine_const(0), rows, at, elems),
+                             WEIGHT_QUEUE);
+}
+
 /* `n` tile rows that begin at element `at` of the packed tensor, into the rows of the buffer from `row` on. */
 static void load_tile_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_affine at, int64_t row, int64_t n) {
     nmlp_size rows = nmlp_size_const(nmlp_pack_rows(&w->pack));
@@ -52,6 +62,19 @@ static void load_pieces(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_affine a
     for (int64_t k = 0; k < k_tiles; k += each)
         load_tile_rows(b, w, nmlp_affine_plus(at, nmlp_affine_const(k * w->pack.columns)), k,
                        k + each < k_tiles ? each : k_tiles - k);
+}
+
+/* A block of column tiles of both planes; `inside`: where the block begins in what ends at `limit`, NULL: all blocks
+ * are full. */
+static void load_blocks_apart(nmlp_strip *b, const nmlp_strip_stream *w, const tile_loops *l, const nmlp_affine *inside,
+                              int64_t limit) {
+    nmlp_program_append_alloc(b->p, w->ring);
+    for (int plane = 0; plane < 2; plane++) {
+        int64_t run = nmlp_pack_plane_run(&w->pack, plane), to = w->block * nmlp_pack_plane_start(&w->pack, plane);
+        nmlp_size elems = inside ? nmlp_size_until(w->block * run, limit * run, nmlp_affine_times(*inside, run), 1)
+                                 : nmlp_size_const(w->block * run);
+        load_apart(b, w, plane, nmlp_affine_times(l->first, run), elems, to);
+    }
 }
 
 /* Opens the loop over weight blocks; each is one DMA. `out` says which columns. */
@@ -74,12 +97,14 @@ static void begin_blocks(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_o
     at = nmlp_affine_plus(at, nmlp_affine_const(w->first * run));
     if (in.chunk >= 0) at = nmlp_affine_plus(at, nmlp_affine_var(in.chunk, nmlp_pack_n_tiles(&w->pack) * run));
     l->at = at;
-    if (w->pieces > 1)
-        load_pieces(b, w, at);
-    else if (!w->split && !w->resident)
-        load_weights(b, w, at, elems);
     l->tiles = tiles;
     l->first = first;
+    if (w->pieces > 1)
+        load_pieces(b, w, at);
+    else if (w->apart && !w->split)
+        load_blocks_apart(b, w, l, even ? NULL : &inside, limit);
+    else if (!w->split && !w->resident)
+        load_weights(b, w, at, elems);
 }
 
 /* Opens the loop over the column tiles of the block. */
@@ -147,7 +172,11 @@ static nmlp_buf_ref weight_tile(const nmlp_strip *b, const nmlp_strip_stream *w,
     }
     nmlp_affine at = nmlp_affine_var(l->n, nmlp_pack_tile_run(&w->pack));
     at = nmlp_affine_plus(at, nmlp_affine_var(k, columns));
-    if (w->split)
+    if (w->apart && !w->split) {
+        at = nmlp_affine_var(l->n, nmlp_pack_plane_run(&w->pack, plane));
+        at = nmlp_affine_plus(at, nmlp_affine_var(k, columns));
+        at = nmlp_affine_plus(at, nmlp_affine_const(w->block * nmlp_pack_plane_start(&w->pack, plane)));
+    } else if (w->split)
         at = nmlp_affine_var(k, columns);
     else
         at = nmlp_affine_plus(at, nmlp_affine_const(nmlp_pack_plane_start(&w->pack, plane)));
@@ -211,6 +240,13 @@ static nmlp_affine plane_start(const nmlp_strip_stream *w, const tile_loops *l, 
 }
 
 static void load_plane(nmlp_strip *b, const nmlp_strip_stream *w, const tile_loops *l, int plane) {
+    if (w->apart) {
+        int64_t run = nmlp_pack_plane_run(&w->pack, plane);
+        nmlp_affine tile = nmlp_affine_plus(l->first, nmlp_at(l->n));
+        nmlp_program_append_alloc(b->p, w->ring);
+        load_apart(b, w, plane, nmlp_affine_times(tile, run), nmlp_size_const(run), 0);
+        return;
+    }
     load_weights(b, w, plane_start(w, l, plane), nmlp_size_const(nmlp_pack_plane_run(&w->pack, plane)));
 }
 

@@ -28,7 +28,7 @@ typedef struct place {
     int64_t plane[2];
 } place;
 
-enum { N_PLACES = 7 };
+enum { N_PLACES = 8 };
 
 static const place places[N_PATHS][N_PLACES] = {
     {{"w_gate_up", NULL, {0, 0}},
@@ -37,14 +37,16 @@ static const place places[N_PATHS][N_PLACES] = {
      {"u_gate_up", "v_gate_up", {0, 0}},
      {"u_gate", "v_gate_up", {0, 0}},
      {"u_gate", "v_gate_w_up", {0, 0}},
-     {"u_gate", "v_gate", {0, 0}}},
+     {"u_gate", "v_gate", {0, 0}},
+     {"w_gate", NULL, {0, 0}}},
     {{"w_gate_up", NULL, {1, 0}},
      {"v_gate_w_up", NULL, {1, 0}},
      {"u_shared", "v_gate_up", {0, 1}},
      {"u_gate_up", "v_gate_up", {1, 1}},
      {"u_up", "v_gate_up", {0, 1}},
      {"u_up", "w_gate_v_up", {0, 1}},
-     {"u_up", "v_up", {0, 0}}},
+     {"u_up", "v_up", {0, 0}},
+     {"w_up", NULL, {0, 0}}},
     {{"w_down", NULL, {0, 0}}, {"u_down", "v_down", {0, 0}}},
 };
 

@@ -1,5 +1,7 @@
 #include "trainium/sim/residency.h"
 
+#include "base/ints.h"
+
 static int64_t row_bytes(const nmlp_buffer *b) {
     return b->dims[b->n_dims - 1] * (int64_t)nmlp_nc_dtype_bytes(b->dtype);
 }
@@ -50,6 +52,16 @@ static int largest(const nmlp_program *program, const nmlp_placement *places, bo
     return best;
 }
 
+/* SBUF that is left over lets spilled rows come earlier and stay longer. */
+static void widen_staging(const nmlp_program *program, nmlp_placement *places, int64_t usable) {
+    for (size_t i = 0; i < program->n_buffers; i++) {
+        int64_t spilled = places[i].rows - places[i].resident, free = usable - nmlp_placed_sbuf_bytes(program, places);
+        if (program->buffers[i].space != NMLP_SPACE_SBUF || spilled == 0 || free <= 0) continue;
+        int64_t rows = places[i].staging + free / row_bytes(&program->buffers[i]);
+        places[i].staging = (int)nmlp_min(nmlp_min(rows, spilled), NMLP_STAGING_ROWS_MAX);
+    }
+}
+
 nmlp_status nmlp_place_buffers(const nmlp_program *program, const nmlp_machine *machine, nmlp_placement *places,
                                nmlp_err *err) {
     int64_t usable = (int64_t)machine->sbuf_usable_bytes;
@@ -67,6 +79,7 @@ nmlp_status nmlp_place_buffers(const nmlp_program *program, const nmlp_machine *
         bool whole = machine->spill_whole > 0 && computed(program, i);
         places[i].resident = drop < places[i].rows && !whole ? places[i].rows - drop : 0;
     }
+    widen_staging(program, places, usable);
     int64_t bytes = nmlp_placed_sbuf_bytes(program, places);
     if (bytes <= usable) return NMLP_OK;
     return nmlp_fail(err, NMLP_E_LIMIT, "program %s needs %lld bytes of SBUF per partition, %s has %lld", program->name,

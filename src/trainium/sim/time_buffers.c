@@ -41,11 +41,12 @@ static nmlp_slot *stage_row(nmlp_timer *t, nmlp_timed_buffer *b, int64_t row, bo
     b->next_stage = (b->next_stage + 1) % b->place.staging;
     double free_at = s->read > s->written ? s->read : s->written;
     if (s->row >= 0 && s->dirty) {
+        b->state[s->row - b->place.resident] = NMLP_ROW_STORED;
         free_at = move_row(t, b->decl, free_at, true);
         b->home_ready[s->row - b->place.resident] = free_at;
     }
     *s = (nmlp_slot){.row = row, .written = 0, .read = free_at, .reader = NMLP_ENGINE_DMA};
-    if (keeps && b->state[spilled]) {
+    if (keeps && b->state[spilled] == NMLP_ROW_STORED) {
         double ready = free_at > b->home_ready[spilled] ? free_at : b->home_ready[spilled];
         s->written = move_row(t, b->decl, ready, false);
         s->writer = NMLP_ENGINE_DMA;
@@ -90,14 +91,15 @@ void nmlp_timer_did_read(nmlp_timer *t, const nmlp_box *box, nmlp_nc_engine engi
     }
 }
 
-void nmlp_timer_did_write(nmlp_timer *t, const nmlp_box *box, nmlp_nc_engine engine, double readable, bool from_hbm) {
+void nmlp_timer_did_write(nmlp_timer *t, const nmlp_box *box, nmlp_nc_engine engine, double readable,
+                          nmlp_row_source source) {
     nmlp_timed_buffer *b = &t->buffers[box->buffer];
     for (nmlp_sim_rows r = nmlp_sim_rows_of(t, box); nmlp_sim_rows_next(&r);) {
         nmlp_slot *s = nmlp_timer_slot(t, box->buffer, r.row, true);
         s->written = readable;
         s->writer = (unsigned char)engine;
         if (r.row < b->place.resident) continue;
-        s->dirty = !from_hbm; /* loaded rows can be loaded again */
-        b->state[r.row - b->place.resident] = 1;
+        s->dirty = source == NMLP_ROW_COMPUTED; /* what was loaded or filled can be had again */
+        b->state[r.row - b->place.resident] = source == NMLP_ROW_FILLED ? NMLP_ROW_REMADE : NMLP_ROW_STORED;
     }
 }

@@ -59,7 +59,7 @@ void nmlp_timer_matmul(nmlp_timer *t, const nmlp_step *step) {
         t->report->flops +=
             2.0 * (double)step->a.parts * (double)nmlp_box_free(&step->a) * (double)nmlp_box_free(&step->b);
     }
-    nmlp_timer_did_write(t, &step->dst, NMLP_ENGINE_TENSOR, end + t->m->tensor_latency_ns, false);
+    nmlp_timer_did_write(t, &step->dst, NMLP_ENGINE_TENSOR, end + t->m->tensor_latency_ns, NMLP_ROW_COMPUTED);
     nmlp_timer_event(t, NMLP_ENGINE_TENSOR, step->instr->op, t->p->buffers[step->dst.buffer].name, start, end);
 }
 
@@ -105,7 +105,8 @@ void nmlp_timer_elementwise(nmlp_timer *t, const nmlp_step *step) {
     finish_on(t, engine, start, end);
     if (step->a.buffer >= 0) nmlp_timer_did_read(t, &step->a, engine, end);
     if (step->b.buffer >= 0) nmlp_timer_did_read(t, &step->b, engine, end);
-    nmlp_timer_did_write(t, &step->dst, engine, end + latency_of(m, engine), false);
+    nmlp_timer_did_write(t, &step->dst, engine, end + latency_of(m, engine),
+                         step->instr->op == NMLP_OP_MEMSET ? NMLP_ROW_FILLED : NMLP_ROW_COMPUTED);
     nmlp_timer_event(t, engine, step->instr->op, t->p->buffers[step->dst.buffer].name, start, end);
 }
 
@@ -147,7 +148,7 @@ void nmlp_timer_transfer(nmlp_timer *t, const nmlp_step *step) {
         nmlp_timer_did_read(t, box, NMLP_ENGINE_DMA, end);
     } else {
         t->report->read_bytes[cause] += cost.bytes;
-        nmlp_timer_did_write(t, box, NMLP_ENGINE_DMA, end, true);
+        nmlp_timer_did_write(t, box, NMLP_ENGINE_DMA, end, NMLP_ROW_LOADED);
     }
     nmlp_timer_event(t, NMLP_ENGINE_DMA, in->op, tensor->name, first, end);
 }

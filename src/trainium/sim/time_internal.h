@@ -18,6 +18,14 @@ typedef struct nmlp_slot {
     int64_t row;          /* staging: the row held, -1 none */
 } nmlp_slot;
 
+/* Who wrote a row, and what a spilled row is while it is not on chip. */
+typedef enum nmlp_row_source { NMLP_ROW_COMPUTED, NMLP_ROW_LOADED, NMLP_ROW_FILLED } nmlp_row_source;
+typedef enum nmlp_row_state {
+    NMLP_ROW_EMPTY,
+    NMLP_ROW_STORED, /* in HBM */
+    NMLP_ROW_REMADE  /* one value throughout: written again where it is needed, never stored */
+} nmlp_row_state;
+
 typedef struct nmlp_timed_buffer {
     const nmlp_buffer *decl;
     nmlp_placement place;
@@ -26,7 +34,7 @@ typedef struct nmlp_timed_buffer {
     nmlp_slot *staging; /* place.staging of them */
     int next_stage;
     double *home_ready;   /* spilled rows: in HBM since */
-    unsigned char *state; /* spilled rows: has contents */
+    unsigned char *state; /* spilled rows: nmlp_row_state */
 } nmlp_timed_buffer;
 
 typedef struct nmlp_timer {
@@ -87,6 +95,7 @@ static inline bool nmlp_sim_rows_next(nmlp_sim_rows *r) {
 void nmlp_timer_wait_read(nmlp_timer *t, const nmlp_box *box, nmlp_nc_engine engine, nmlp_wait *wait);
 void nmlp_timer_wait_write(nmlp_timer *t, const nmlp_box *box, nmlp_nc_engine engine, bool keeps, nmlp_wait *wait);
 void nmlp_timer_did_read(nmlp_timer *t, const nmlp_box *box, nmlp_nc_engine engine, double end);
-void nmlp_timer_did_write(nmlp_timer *t, const nmlp_box *box, nmlp_nc_engine engine, double readable, bool from_hbm);
+void nmlp_timer_did_write(nmlp_timer *t, const nmlp_box *box, nmlp_nc_engine engine, double readable,
+                          nmlp_row_source source);
 
 #endif

@@ -117,6 +117,37 @@ static void planned_mlps_are_near_their_bound_and_beat_the_papers(void **state) 
     }
 }
 
+/* Forms that compress writes, in the shape of llama-3.2-1b: shared, dense and factorised projections side by side. On
+ * trn3 decode with a dense down projection is over 1.06 of its bound (docs/kernels.md). */
+static void mixed_mlps_are_near_their_bound_and_beat_the_papers(void **state) {
+    (void)state;
+    static const nmlp_mlp_ranks forms[] = {{1024, 1024, 0, true},
+                                           {0, 1280, 0, false},
+                                           {1024, 1280, 1536, false},
+                                           {0, 0, 1280, false},
+                                           {240, 560, 0, false}};
+    static const int64_t rows[] = {1, 128, 2048};
+    const char *const targets[] = {"trn1", "trn2", "trn3"};
+    for (int t = 0; t < 3; t++) {
+        nmlp_machine m = machine(targets[t]);
+        for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
+            for (int r = 0; r < 3; r++) {
+                nmlp_kernel_plan plan;
+                nmlp_err err = {0};
+                nmlp_planner planner = {.machine = &m, .cost = simulate_cost};
+                nmlp_kernel_request rq = {.shape = {rows[r], 2048, 0, 8192}, .dtype = NMLP_NC_BF16, .machine = &m};
+                nmlp_kernel_set_ranks(&rq, forms[i]);
+                nmlp_assert_ok(nmlp_kernel_plan_find(&plan, &planner, NMLP_PLAN_MLP, &rq, &err), &err);
+                double over = (plan.winner.cost.latency_us - m.launch_us) / (plan.limit_us - m.launch_us);
+                bool small = forms[i].gate == 240; /* few products hide what precedes them */
+                double allowed = small ? 1.13 : t == 2 ? 1.08 : 1.06;
+                assert_true(over <= allowed);
+                assert_true(plan.winner.cost.latency_us >= plan.floor_us - 0.25);
+                assert_true(plan.winner.cost.latency_us < plan.paper.cost.latency_us);
+            }
+    }
+}
+
 /* One row of qwen3-1.7b at rank 768 on trn3, added up by hand from its machine file. */
 static void floor_is_the_dma_bound_between_first_load_and_last_store(void **state) {
     (void)state;
@@ -209,6 +240,7 @@ int main(void) {
         cmocka_unit_test(papers_chain_beats_dense_and_moves_its_formula),
         cmocka_unit_test(our_chain_reaches_the_tensor_limit_with_no_more_traffic),
         cmocka_unit_test(planned_mlps_are_near_their_bound_and_beat_the_papers),
+        cmocka_unit_test(mixed_mlps_are_near_their_bound_and_beat_the_papers),
         cmocka_unit_test(floor_is_the_dma_bound_between_first_load_and_last_store),
         cmocka_unit_test(thin_dense_mlp_on_trn2_meets_the_published_time),
         cmocka_unit_test(same_question_same_answer_and_the_cache_remembers_it),
