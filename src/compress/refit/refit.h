@@ -28,6 +28,6 @@ nmlp_status nmlp_refit_path(char *path, size_t path_bytes, const char *work_dir,
                             nmlp_err *err);
 
 /* Writes one layer file for each layer; those already there are kept and only run through. */
-nmlp_status nmlp_refit_run(const nmlp_refit_job *recovery, nmlp_err *err);
+nmlp_status nmlp_refit_run(const nmlp_refit_job *job, nmlp_err *err);
 
 #endif
