@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/hash64.h"
 #include "neuronmlp/version.h"
+#include "text/tokenizer.h"
 
 enum { PATH_BYTES = 4096 };
 
@@ -35,7 +36,7 @@ nmlp_status nmlp_provenance_read(nmlp_provenance *p, const nmlp_engine *engine, 
     NMLP_RETURN_IF_FAILED(hash_file(&hash, path, err));
     for (size_t i = 0; i < c->n_files; i++) hash = nmlp_hash64(c->files[i].map.data, c->files[i].map.bytes, hash);
     to_text(p->model_hash, hash);
-    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, c->dir, "tokenizer.json", err));
+    NMLP_RETURN_IF_FAILED(nmlp_tokenizer_path(path, sizeof path, c->dir, err));
     return nmlp_file_hash(p->tokenizer_hash, path, err);
 }
 

@@ -54,12 +54,12 @@ static nmlp_status check_tokenizers(const char *dir, const char *draft_dir, nmlp
     char path[PATH_BYTES];
     nmlp_file_map own = {0}, other = {0};
     nmlp_status st = NMLP_OK;
-    NMLP_TRY(nmlp_path_join(path, sizeof path, dir, "tokenizer.json", err));
+    NMLP_TRY(nmlp_tokenizer_path(path, sizeof path, dir, err));
     NMLP_TRY(nmlp_file_map_open(&own, path, err));
-    NMLP_TRY(nmlp_path_join(path, sizeof path, draft_dir, "tokenizer.json", err));
+    NMLP_TRY(nmlp_tokenizer_path(path, sizeof path, draft_dir, err));
     NMLP_TRY(nmlp_file_map_open(&other, path, err));
     if (own.bytes != other.bytes || memcmp(own.data, other.data, own.bytes) != 0)
-        st = nmlp_fail_field(err, NMLP_E_ARG, "draft", "is %s, whose tokenizer.json is not that of %s", draft_dir, dir);
+        st = nmlp_fail_field(err, NMLP_E_ARG, "draft", "is %s, whose tokenizer is not that of %s", draft_dir, dir);
 out:
     nmlp_file_map_close(&own);
     nmlp_file_map_close(&other);

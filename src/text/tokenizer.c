@@ -117,20 +117,35 @@ static nmlp_status load_model(nmlp_tokenizer **out, const char *file, const char
     return st;
 }
 
-static nmlp_status load_folder(nmlp_tokenizer **out, const char *dir, nmlp_err *err) {
-    char path[4096];
-    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, dir, "tokenizer.json", err));
-    if (nmlp_file_exists(path)) return load_json(out, path, dir, err);
-    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, dir, "tokenizer.model", err));
-    if (nmlp_file_exists(path)) return load_model(out, path, dir, err);
+nmlp_status nmlp_tokenizer_path(char *out, size_t out_bytes, const char *dir, nmlp_err *err) {
+    static const char *const names[] = {"tokenizer.json", "tokenizer.model"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        NMLP_RETURN_IF_FAILED(nmlp_path_join(out, out_bytes, dir, names[i], err));
+        if (nmlp_file_exists(out)) return NMLP_OK;
+    }
     nmlp_fail(err, NMLP_E_MISSING, "%s: no tokenizer.json and no tokenizer.model in this folder", dir);
     nmlp_fail_hint(err, "copy tokenizer.json of the model into the folder");
     return NMLP_E_MISSING;
 }
 
+static bool ends_with(const char *text, const char *end) {
+    size_t len = strlen(text);
+    size_t end_len = strlen(end);
+    return len > end_len && strcmp(text + len - end_len, end) == 0;
+}
+
+static nmlp_status load_file(nmlp_tokenizer **out, const char *file, const char *dir, nmlp_err *err) {
+    bool is_model = ends_with(file, ".model") || ends_with(file, ".tiktoken");
+    return (is_model ? load_model : load_json)(out, file, dir, err);
+}
+
 nmlp_status nmlp_tokenizer_load(nmlp_tokenizer **out, const char *dir_or_file, nmlp_err *err) {
     *out = NULL;
-    if (nmlp_file_is_dir(dir_or_file)) return load_folder(out, dir_or_file, err);
+    if (nmlp_file_is_dir(dir_or_file)) {
+        char path[4096];
+        NMLP_RETURN_IF_FAILED(nmlp_tokenizer_path(path, sizeof path, dir_or_file, err));
+        return load_file(out, path, dir_or_file, err);
+    }
     if (!nmlp_file_exists(dir_or_file)) {
         nmlp_fail(err, NMLP_E_MISSING, "%s: not found", dir_or_file);
         nmlp_fail_hint(
@@ -138,10 +153,7 @@ nmlp_status nmlp_tokenizer_load(nmlp_tokenizer **out, const char *dir_or_file, n
             "MODEL is a directory with config.json, tokenizer.json and *.safetensors, as Hugging Face lays them out");
         return NMLP_E_MISSING;
     }
-    size_t len = strlen(dir_or_file);
-    bool is_model = (len > 6 && strcmp(dir_or_file + len - 6, ".model") == 0) ||
-                    (len > 9 && strcmp(dir_or_file + len - 9, ".tiktoken") == 0);
-    return (is_model ? load_model : load_json)(out, dir_or_file, NULL, err);
+    return load_file(out, dir_or_file, NULL, err);
 }
 
 void nmlp_tokenizer_destroy(nmlp_tokenizer *t) {

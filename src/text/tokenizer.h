@@ -23,6 +23,8 @@ typedef struct nmlp_tokenizer nmlp_tokenizer;
 
 /* A folder as above, or tokenizer.json or tokenizer.model itself. Destroy with nmlp_tokenizer_destroy. */
 nmlp_status nmlp_tokenizer_load(nmlp_tokenizer **out, const char *dir_or_file, nmlp_err *err);
+/* The file of a folder that holds its tokenizer: tokenizer.json, or else tokenizer.model. */
+nmlp_status nmlp_tokenizer_path(char *out, size_t out_bytes, const char *dir, nmlp_err *err);
 /* tokenizer.json from memory; `origin` names the text in errors. */
 nmlp_status nmlp_tokenizer_parse(nmlp_tokenizer **out, const char *json, size_t len, const char *origin, nmlp_err *err);
 /* The same for the content of a tokenizer.model. */

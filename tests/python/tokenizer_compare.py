@@ -61,10 +61,10 @@ def all_kinds(folder):
 
 def texts_for(kind, n):
     """Control symbols in text are tokens for us, and text for sentencepiece and tiktoken."""
-    texts = kinds.strings(n, 7)
-    if kind.template:
-        return texts
-    return [s for s in texts if not any(special in s for special in kinds.SPECIAL if special != "[TOOL]")]
+    texts = kinds.strings(2 * n, 7)
+    if not kind.template:
+        texts = [s for s in texts if not any(special in s for special in kinds.SPECIAL if special != "[TOOL]")]
+    return texts[:n]
 
 
 def truth(kind, text):

@@ -203,6 +203,9 @@ static void the_config_decides_for_a_model_file_only(void **state) {
     nmlp_test_mkdtemp(dir, sizeof dir);
     snprintf(path, sizeof path, "%s/tokenizer.model", dir);
     nmlp_test_write_file(path, data.data, data.len);
+    char found[256];
+    nmlp_assert_ok(nmlp_tokenizer_path(found, sizeof found, dir, &err), &err);
+    assert_string_equal(found, path);
     nmlp_assert_ok(nmlp_tokenizer_load(&t, dir, &err), &err);
     (void)count_ids(t, "hello", NMLP_BOS_TEMPLATE, true, &first, &last);
     assert_int_equal(first, nmlp_tokenizer_find(t, "<s>"));
