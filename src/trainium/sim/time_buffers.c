@@ -99,7 +99,7 @@ void nmlp_timer_did_write(nmlp_timer *t, const nmlp_box *box, nmlp_nc_engine eng
         s->written = readable;
         s->writer = (unsigned char)engine;
         if (r.row < b->place.resident) continue;
-        s->dirty = source == NMLP_ROW_COMPUTED; /* what was loaded or filled can be had again */
+        s->dirty = source == NMLP_ROW_COMPUTED; /* loaded or filled rows can be loaded or filled again */
         b->state[r.row - b->place.resident] = source == NMLP_ROW_FILLED ? NMLP_ROW_REMADE : NMLP_ROW_STORED;
     }
 }
