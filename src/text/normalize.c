@@ -96,7 +96,7 @@ static void append_replaced(const step *s, const char *text, size_t len, nmlp_st
         nmlp_str_puts(out, s->content);
         at = (size_t)(match - text) + pattern_len;
     }
-    nmlp_str_append(out, text + at, len - at);
+    if (at < len) nmlp_str_append(out, text + at, len - at);
 }
 
 static nmlp_status append_regex_replaced(const step *s, const char *text, size_t len, nmlp_str *out, nmlp_err *err) {

@@ -106,7 +106,7 @@ INLINE void sum_strips(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int strip
     load_c(&c, p, strip, e);
     for (int64_t k = 0; k < p->k; k += NMLP_PAD) {
         __m512 w_scales[STRIPS_MAX];
-        if (k + PREFETCH_BYTES / NMLP_LINE_BYTES * (NMLP_PAD / n_lines) == p->k) {
+        if (p->ahead && k + PREFETCH_BYTES / NMLP_LINE_BYTES * (NMLP_PAD / n_lines) == p->k) {
             far = p->ahead + (size_t)strip * p->ahead_step;
             far_step = p->ahead_step;
         }
