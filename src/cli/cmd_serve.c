@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "cli/commands.h"
@@ -44,6 +45,13 @@ static nmlp_status read_key(nmlp_str *key, const char *path, nmlp_err *err) {
     return NMLP_OK;
 }
 
+/* The server catches signals while its loop runs. One that comes behind the loop, as `timeout` and service managers
+   send to the process and then to its group, finds an orderly end under way with nothing left to save. */
+static void end_at_once(int number) {
+    (void)number;
+    _exit(NMLP_EXIT_OK);
+}
+
 static int serve(const nmlp_cli *cli, struct serve_options *o) {
     nmlp_err err;
     nmlp_status st = NMLP_OK;
@@ -60,6 +68,8 @@ static int serve(const nmlp_cli *cli, struct serve_options *o) {
     o->server.on_ready = say_ready;
     o->server.on_log = print_log;
     o->server.ctx = o;
+    (void)signal(SIGTERM, end_at_once);
+    (void)signal(SIGINT, end_at_once);
     NMLP_TRY(nmlp_server_run(&loaded, tokenizer, &o->server, &err));
 out:
     nmlp_unload(&loaded);

@@ -396,6 +396,11 @@ def stopping():
         time.sleep(0.3)
     assert server.process.wait(30) == 0
     held.close()
+    # service managers and `timeout` send it to the process and then to its group: also behind the loop's end
+    server = Server(tiny, "--grace", "0")
+    while server.process.poll() is None:
+        server.process.send_signal(signal.SIGTERM)
+    assert server.process.returncode == 0, server.process.returncode
 
 
 chatty = os.path.join(work, "chatty")
