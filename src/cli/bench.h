@@ -2,6 +2,7 @@
 #ifndef NMLP_CLI_BENCH_H
 #define NMLP_CLI_BENCH_H
 
+#include "bench/peer_results.h"
 #include "cli/cli.h"
 #include "report/chart.h"
 #include "report/table.h"
@@ -15,6 +16,7 @@ typedef struct nmlp_bench_args {
     const char *isa;       /* kernel set */
     const char *dtypes;    /* of weights: bf16,q8,... */
     const char *peers;     /* names, or "all" */
+    const char *peer;      /* file of another program's results, or NULL */
     const char *precision; /* f32 or bf16 */
     const char *device;    /* cpu, cuda or auto */
     const char *batch;     /* sequences that decode together: 1,8,... */
@@ -50,6 +52,11 @@ extern const nmlp_bench nmlp_bench_neuron_mlp;
 
 /* bench model of whole requests, where their lengths are given. */
 nmlp_status nmlp_bench_requests(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp_err *err);
+
+/* Another program's rate and how much faster ours is, and what it measured: NMLP_BENCH_PEER_CELLS cells of a row, for
+ * columns that stand last. */
+void nmlp_bench_peer_cells(nmlp_table *table, const nmlp_peer_result *peer, double ours);
+enum { NMLP_BENCH_PEER_CELLS = 3 };
 
 /* The table to the screen or into `json` as "results", and to the CSV file asked for. */
 nmlp_status nmlp_bench_deliver(const nmlp_table *table, const nmlp_bench_args *args, nmlp_json_writer *json,

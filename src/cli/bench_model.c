@@ -9,11 +9,27 @@
 
 enum { LABEL_MAX = 256 };
 
-static const nmlp_column columns[] = {{"model", false},     {"phase", false},    {"isa", false},
-                                      {"threads", true},    {"tok_s", false},    {"tok_s_p10", false},
-                                      {"tok_s_p90", false}, {"of_probe", false}, {"probe", true},
-                                      {"vs_first", false},  {"ideal", false},    {"of_ideal", false}};
+static const nmlp_column columns[] = {
+    {"model", false},     {"phase", false},     {"isa", false},        {"threads", true},  {"tok_s", false},
+    {"tok_s_p10", false}, {"tok_s_p90", false}, {"of_probe", false},   {"probe", true},    {"vs_first", false},
+    {"ideal", false},     {"of_ideal", false},  {"peer_tok_s", false}, {"vs_peer", false}, {"peer_test", true}};
 enum { N_COLUMNS = sizeof columns / sizeof columns[0] };
+
+/* Everything of one run. */
+struct report {
+    nmlp_bench_model_result results[NMLP_BENCH_MODELS_MAX];
+    int n_models;
+    int n_threads;
+    bool has_peer;
+    nmlp_peer_results peer;
+};
+
+static const nmlp_peer_result *peer_of(const struct report *r, const nmlp_bench_model_case *c) {
+    return nmlp_peer_results_find(&r->peer, (nmlp_peer_test){.decode = c->prompt == 0,
+                                                             .batch = c->batch,
+                                                             .prompt = c->prompt,
+                                                             .threads = c->probe > 0 ? r->n_threads : 0});
+}
 
 static void phase_text(char text[LABEL_MAX], const nmlp_bench_model_case *c) {
     if (c->prompt)
@@ -24,14 +40,14 @@ static void phase_text(char text[LABEL_MAX], const nmlp_bench_model_case *c) {
         snprintf(text, LABEL_MAX, "decode");
 }
 
-static void add_row(nmlp_table *table, const nmlp_bench_model_result *r, const nmlp_bench_model_case *c,
-                    int n_threads) {
+static void add_row(nmlp_table *table, const struct report *report, const nmlp_bench_model_result *r,
+                    const nmlp_bench_model_case *c) {
     char phase[LABEL_MAX];
     phase_text(phase, c);
     nmlp_table_text(table, r->dir);
     nmlp_table_text(table, phase);
     nmlp_table_text(table, r->isa);
-    nmlp_table_number(table, n_threads, 0);
+    nmlp_table_number(table, report->n_threads, 0);
     nmlp_table_number(table, c->tokens_s.median, 2);
     nmlp_table_number(table, c->tokens_s.p10, 2);
     nmlp_table_number(table, c->tokens_s.p90, 2);
@@ -45,13 +61,15 @@ static void add_row(nmlp_table *table, const nmlp_bench_model_result *r, const n
     nmlp_table_number(table, c->speedup, 3);
     nmlp_table_number(table, c->ideal_speedup, 3);
     nmlp_table_number(table, c->speedup / c->ideal_speedup, 3);
+    if (report->has_peer) nmlp_bench_peer_cells(table, peer_of(report, c), c->tokens_s.median);
 }
 
-static void fill_table(nmlp_table *table, const nmlp_bench_model_result *results, int n, int n_threads) {
+static void fill_table(nmlp_table *table, const struct report *report) {
+    const nmlp_bench_model_result *results = report->results;
     for (int which = 0; which < results[0].n_cases; which++)
-        for (int i = 0; i < n; i++)
+        for (int i = 0; i < report->n_models; i++)
             if (results[i].cases[which].tokens_s.median > 0)
-                add_row(table, &results[i], &results[i].cases[which], n_threads);
+                add_row(table, report, &results[i], &results[i].cases[which]);
 }
 
 static void report_loading(const nmlp_bench_model_result *results, int n, nmlp_json_writer *json) {
@@ -78,16 +96,22 @@ static void report_loading(const nmlp_bench_model_result *results, int n, nmlp_j
     if (json) nmlp_json_end_array(json);
 }
 
-static nmlp_status draw(const nmlp_bench_model_result *results, int n, const nmlp_bench_args *args, nmlp_err *err) {
+static nmlp_status draw(const struct report *report, const nmlp_bench_args *args, nmlp_err *err) {
+    enum { SERIES_MAX = NMLP_BENCH_MODELS_MAX + 1 }; /* the peer last */
     char phases[NMLP_BENCH_CASES_MAX][LABEL_MAX];
-    const char *groups[NMLP_BENCH_CASES_MAX], *series[NMLP_BENCH_MODELS_MAX];
-    double rate[NMLP_BENCH_MODELS_MAX * NMLP_BENCH_CASES_MAX];
+    const char *groups[NMLP_BENCH_CASES_MAX], *series[SERIES_MAX];
+    double rate[SERIES_MAX * NMLP_BENCH_CASES_MAX];
+    const nmlp_bench_model_result *results = report->results;
+    int n = report->n_models;
     int n_cases = results[0].n_cases;
     for (int c = 0; c < n_cases; c++) {
         phase_text(phases[c], &results[0].cases[c]);
         groups[c] = phases[c];
         for (int i = 0; i < n; i++) rate[i * n_cases + c] = results[i].cases[c].tokens_s.median;
+        const nmlp_peer_result *peer = peer_of(report, &results[0].cases[c]);
+        rate[n * n_cases + c] = peer ? peer->tokens_s : 0;
     }
+    series[n] = "peer";
     for (int i = 0; i < n; i++) {
         const char *slash = strrchr(results[i].dir, '/');
         series[i] = slash && slash[1] ? slash + 1 : results[i].dir;
@@ -98,7 +122,7 @@ static nmlp_status draw(const nmlp_bench_model_result *results, int n, const nml
                         .categories = groups,
                         .n_categories = (size_t)n_cases,
                         .series = series,
-                        .n_series = (size_t)n,
+                        .n_series = (size_t)(n + report->has_peer),
                         .values = rate};
     return nmlp_bench_draw(&chart, 1, args, err);
 }
@@ -125,7 +149,7 @@ static nmlp_status check_batches(const int64_t *batches, size_t n, nmlp_err *err
 
 static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    nmlp_bench_model_result results[NMLP_BENCH_MODELS_MAX];
+    struct report report = {.n_models = args->n_models, .has_peer = args->peer != NULL};
     int64_t *batches = NULL;
     size_t n_batches = 0;
     nmlp_bench_model_options o = {.dirs = args->models,
@@ -137,18 +161,21 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
     nmlp_table table;
     NMLP_RETURN_IF_FAILED(check(args, err));
     if (args->prompt || args->generate) return nmlp_bench_requests(args, json, err);
-    nmlp_table_init(&table, columns, N_COLUMNS);
+    nmlp_table_init(&table, columns, N_COLUMNS - (report.has_peer ? 0 : NMLP_BENCH_PEER_CELLS));
+    if (args->peer) NMLP_TRY(nmlp_peer_results_load(&report.peer, args->peer, err));
     NMLP_TRY(nmlp_cli_parse_ints(&batches, &n_batches, args->batch, "--batch", err));
     NMLP_TRY(check_batches(batches, n_batches, err));
     o.batches = batches;
     o.n_batches = (int)n_batches;
     NMLP_TRY(nmlp_pool_create(&o.pool, (int)args->n_threads, err));
-    NMLP_TRY(nmlp_bench_model_run(results, &o, err));
-    fill_table(&table, results, o.n_models, nmlp_pool_threads(o.pool));
+    report.n_threads = nmlp_pool_threads(o.pool);
+    NMLP_TRY(nmlp_bench_model_run(report.results, &o, err));
+    fill_table(&table, &report);
     NMLP_TRY(nmlp_bench_deliver(&table, args, json, err));
-    report_loading(results, o.n_models, json);
-    NMLP_TRY(draw(results, o.n_models, args, err));
+    report_loading(report.results, o.n_models, json);
+    NMLP_TRY(draw(&report, args, err));
 out:
+    nmlp_peer_results_fini(&report.peer);
     nmlp_table_fini(&table);
     nmlp_pool_destroy(o.pool);
     nmlp_mem_free(batches);

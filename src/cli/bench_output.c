@@ -8,6 +8,18 @@ static nmlp_status write_text(const char *path, const nmlp_str *text, nmlp_err *
     return nmlp_file_write_text(path, nmlp_str_text(text), text->len, err);
 }
 
+void nmlp_bench_peer_cells(nmlp_table *table, const nmlp_peer_result *peer, double ours) {
+    char test[NMLP_PEER_TEST_MAX];
+    if (!peer) {
+        for (int i = 0; i < NMLP_BENCH_PEER_CELLS; i++) nmlp_table_none(table);
+        return;
+    }
+    nmlp_peer_result_describe(test, peer);
+    nmlp_table_number(table, peer->tokens_s, 2);
+    nmlp_table_number(table, ours / peer->tokens_s, 2);
+    nmlp_table_text(table, test);
+}
+
 nmlp_status nmlp_bench_deliver(const nmlp_table *table, const nmlp_bench_args *args, nmlp_json_writer *json,
                                nmlp_err *err) {
     nmlp_status st = NMLP_OK;

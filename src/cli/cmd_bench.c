@@ -102,6 +102,8 @@ static int run(int argc, char **argv) {
         {"rounds", 0, NMLP_OPT_INT, &args.rounds, "N", "model: samples of every case (default 5)"},
         {"prompt", 0, NMLP_OPT_INT, &args.prompt, "N", "model: whole requests, prompts of N tokens (default 128)"},
         {"generate", 0, NMLP_OPT_INT, &args.generate, "N", "model: whole requests, N tokens each (default 64)"},
+        {"peer", 0, NMLP_OPT_STRING, &args.peer, "FILE",
+         "model: results of llama-bench or llama-batched-bench beside ours"},
         {"csv", 0, NMLP_OPT_STRING, &args.csv, "FILE", "peak, mlp, model: write all columns"},
         {"svg", 0, NMLP_OPT_STRING, &args.svg, "FILE", "peak, mlp, model: draw a chart"},
         {"target", 0, NMLP_OPT_STRING, &args.target, "T", "neuron*: simulated machine (default trn1)"},

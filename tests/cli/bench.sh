@@ -38,6 +38,21 @@ contains "$(cat "$work/err")" "--batch: 65" "large batch"
 if "$command" bench model "$root/models/tiny" --device tpu 2>"$work/err"; then fail "a tpu was taken"; fi
 contains "$(cat "$work/err")" "--device is \"tpu\"" "unknown device"
 
+# another program's results beside ours: columns at the end, a bar of its own
+printf 'model_type,n_threads,n_prompt,n_gen,avg_ts\n"llama",1,128,0,1000\n"llama",1,0,64,50\n' >"$work/peer.csv"
+"$command" bench model "$root/models/tiny" --rounds 1 --threads 1 --peer "$work/peer.csv" --csv "$work/p.csv" --svg "$work/p.svg" >/dev/null
+contains "$(head -1 "$work/p.csv")" ",peer_tok_s,vs_peer,peer_test" "bench model --peer"
+contains "$(grep ',prefill 128,' "$work/p.csv")" ",1000.00," "bench model --peer: prefill"
+contains "$(grep ',decode,' "$work/p.csv")" "llama tg64 t1" "bench model --peer: decode"
+contains "$(cat "$work/p.svg")" "peer" "bench model --peer: chart"
+printf '{"pp": 16, "tg": 8, "pl": 2, "speed_pp": 900.0, "speed_tg": 100.0}\n' >"$work/peer.jsonl"
+out=$("$command" bench model "$root/models/tiny" --rounds 1 --batch 1,2 --prompt 16 --generate 8 --peer "$work/peer.jsonl" --svg "$work/r.svg" --json)
+contains "$out" '"peer_decode_tok_s":100' "bench model --peer: requests"
+contains "$out" '"peer_decode_tok_s":null' "bench model --peer: what it did not measure"
+contains "$(cat "$work/r.svg")" "Generated tokens" "bench model: chart of requests"
+if "$command" bench model "$root/models/tiny" --peer "$work/m.csv" 2>"$work/err"; then fail "a strange peer file was taken"; fi
+contains "$(cat "$work/err")" "n_prompt" "strange peer file"
+
 # peak
 contains "$("$command" bench peak --threads 1)" "read_dram" "bench peak"
 
