@@ -68,8 +68,9 @@ static int serve(const nmlp_cli *cli, struct serve_options *o) {
     o->server.on_ready = say_ready;
     o->server.on_log = print_log;
     o->server.ctx = o;
-    (void)signal(SIGTERM, end_at_once);
-    (void)signal(SIGINT, end_at_once);
+    /* Not signal(): it may give the default action back before the handler has run. */
+    (void)sigaction(SIGTERM, &(struct sigaction){.sa_handler = end_at_once}, NULL);
+    (void)sigaction(SIGINT, &(struct sigaction){.sa_handler = end_at_once}, NULL);
     NMLP_TRY(nmlp_server_run(&loaded, tokenizer, &o->server, &err));
 out:
     nmlp_unload(&loaded);
