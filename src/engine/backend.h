@@ -23,6 +23,7 @@
 typedef struct nmlp_backend {
     const char *name; /* "cpu", "cuda" */
 
+    bool gives_hidden; /* steps can give the states that the head takes */
     int64_t step_rows; /* of a step of prompts, where nobody says otherwise: enough to keep the device busy */
 
     /* Fails saying why the device cannot be used here. */

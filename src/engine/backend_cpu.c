@@ -99,6 +99,7 @@ static nmlp_status session_create(nmlp_session **out, const void *weights, int64
 const nmlp_backend *nmlp_backend_cpu(void) {
     static const nmlp_backend table = {
         .name = "cpu",
+        .gives_hidden = true,
         .step_rows = 1024,
         .probe = probe,
         .weights_create = weights_create,

@@ -179,7 +179,7 @@ static nmlp_status step(void *batch, const nmlp_step_item *items, int64_t n_item
 /* ---- choosing on the device ---- */
 
 static bool can_choose(const nmlp_sampling *s) {
-    return s->repetition_penalty == 1 && (s->temperature == 0 || (s->top_k == 0 && s->top_p == 1 && s->min_p == 0));
+    return nmlp_sampling_is_plain(s) && (s->temperature == 0 || (s->top_k == 0 && s->top_p == 1 && s->min_p == 0));
 }
 
 static nmlp_status choose(void *batch, nmlp_choice_item *items, int64_t n_items, int64_t more, nmlp_err *err) {

@@ -173,6 +173,8 @@ static nmlp_status check_item(const nmlp_batch *b, const nmlp_step_item *item, n
     if (item->n < 1 || item->n_logits < 0 || item->n_logits > item->n)
         return nmlp_fail(err, NMLP_E_ARG, "sequence %d: %lld rows with the logits of %lld", item->sequence,
                          (long long)item->n, (long long)item->n_logits);
+    if (item->hidden && !b->backend->gives_hidden)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "device %s does not give the states of tokens", b->backend->name);
     if (item->choose && !nmlp_batch_can_choose(b, item->choose))
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "device %s cannot choose tokens that way", b->backend->name);
     return check_ids(b, item->ids, item->n, err);

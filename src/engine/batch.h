@@ -57,6 +57,7 @@ typedef struct nmlp_step_item {
     int64_t n;        /* 1 or more */
     int64_t n_logits; /* of the last rows; 0: none are wanted */
     float *logits;    /* [n_logits, V] out */
+    float *hidden;    /* [H] out: the last row as the head takes it; NULL: not wanted. Not every device gives it */
     /* The device chooses the token after the last row this way; nmlp_batch_choose then gives it. NULL: it does not. */
     const nmlp_sampling *choose;
 } nmlp_step_item;

@@ -112,6 +112,16 @@ static void give_logits(nmlp_cpu_batch *b, const nmlp_step_item *items, int64_t 
     }
 }
 
+static void give_hidden(nmlp_cpu_batch *b, const nmlp_step_item *items, int64_t n_items) {
+    nmlp_cpu_forward *f = &b->forward;
+    int64_t hidden = f->weights->model->config.hidden;
+    for (int64_t i = 0; i < n_items; i++) {
+        if (!items[i].hidden) continue;
+        nmlp_cpu_forward_final_norm(f, f->hidden + (b->rows[i].row + b->rows[i].n - 1) * hidden, 1, f->normed);
+        memcpy(items[i].hidden, f->normed, (size_t)hidden * sizeof *f->normed);
+    }
+}
+
 void nmlp_cpu_batch_step(nmlp_cpu_batch *b, const nmlp_step_item *items, int64_t n_items) {
     nmlp_cpu_forward *f = &b->forward;
     const nmlp_config *c = &f->weights->model->config;
@@ -130,4 +140,5 @@ void nmlp_cpu_batch_step(nmlp_cpu_batch *b, const nmlp_step_item *items, int64_t
     }
     for (int64_t i = 0; i < n_items; i++) nmlp_kv_pool_append(b->pool, items[i].sequence, items[i].ids, items[i].n);
     give_logits(b, items, n_items);
+    give_hidden(b, items, n_items);
 }

@@ -44,6 +44,11 @@ static void pass_logits(void *ctx, const float *logits, int32_t id) {
     r->on_logits(r->ctx, logits, id);
 }
 
+static void pass_prompt_logits(void *ctx, int64_t position, const float *logits) {
+    const nmlp_generation *r = ((struct outcome *)ctx)->request;
+    r->on_prompt_logits(r->ctx, position, logits);
+}
+
 static void on_done(void *ctx, nmlp_status status, const nmlp_generation_stats *stats, const nmlp_err *err) {
     struct outcome *o = ctx;
     o->done = true;
@@ -61,6 +66,7 @@ nmlp_status nmlp_generate(nmlp_batch *batch, int32_t sequence, const nmlp_genera
     *stats = (nmlp_generation_stats){.finish = NMLP_FINISH_LENGTH};
     request.generation.on_token = pass_token;
     request.generation.on_logits = r->on_logits ? pass_logits : NULL;
+    request.generation.on_prompt_logits = r->on_prompt_logits ? pass_prompt_logits : NULL;
     request.generation.ctx = &outcome;
     NMLP_RETURN_IF_FAILED(nmlp_scheduler_create(&scheduler, batch, err));
     nmlp_status st = nmlp_scheduler_submit(scheduler, &request, &number, err);

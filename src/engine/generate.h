@@ -8,6 +8,14 @@
 #include "engine/batch.h"
 #include "engine/sampler.h"
 
+/* Which tokens may come next, decided while the text grows. Called by one thread at a time, not always the same. */
+typedef struct nmlp_token_constraint {
+    /* Bits [ceil(V/32)] of the tokens that may come next, valid until the next call. NULL: the text is complete. */
+    const uint32_t *(*allowed)(void *ctx);
+    void (*accept)(void *ctx, int32_t id); /* a token that is now part of the answer */
+    void *ctx;
+} nmlp_token_constraint;
+
 typedef struct nmlp_generation {
     const int32_t *prompt;
     int64_t n_prompt;
@@ -17,8 +25,16 @@ typedef struct nmlp_generation {
     const int64_t *stop_ids;
     int n_stop_ids;
     /* A batch of a smaller model of the same vocabulary that proposes tokens (speculation.h); NULL: none. The device
-     * itself then does not choose, and there is no repetition penalty. */
+     * itself then does not choose, and there are no penalties or biases. */
     nmlp_batch *draft;
+    /* Borrowed until the end; NULL: any token may come. With it the device itself does not choose, and there is no
+     * draft. A text that is complete ends with NMLP_FINISH_STOP. */
+    const nmlp_token_constraint *constraint;
+    /* The logits [V] after every token of the prompt, which then shares nothing with other texts and is run in small
+     * pieces. Several threads call it at once, for different positions. May be NULL. */
+    void (*on_prompt_logits)(void *ctx, int64_t position, const float *logits);
+    /* [H] out: the state after the last token of the prompt, normalised as the head takes it. NULL: not wanted. */
+    float *hidden;
     /* The logits [V] a token was chosen from, before on_token; may be NULL. With it the device itself does not choose.
      */
     void (*on_logits)(void *ctx, const float *logits, int32_t id);

@@ -5,6 +5,8 @@
 
 #include "base/mem.h"
 
+enum { IN_TEXT = 1, IN_ANSWER = 2 };
+
 nmlp_sampling nmlp_sampling_greedy(void) { return (nmlp_sampling){.top_p = 1, .repetition_penalty = 1}; }
 
 nmlp_status nmlp_sampling_check(const nmlp_sampling *s, nmlp_err *err) {
@@ -19,7 +21,19 @@ nmlp_status nmlp_sampling_check(const nmlp_sampling *s, nmlp_err *err) {
     if (!(s->repetition_penalty > 0 && isfinite(s->repetition_penalty)))
         return nmlp_fail_field(err, NMLP_E_ARG, "repetition_penalty", "is %g; it must be above 0",
                                s->repetition_penalty);
+    if (!isfinite(s->presence_penalty))
+        return nmlp_fail_field(err, NMLP_E_ARG, "presence_penalty", "is %g; it must be finite", s->presence_penalty);
+    if (!isfinite(s->frequency_penalty))
+        return nmlp_fail_field(err, NMLP_E_ARG, "frequency_penalty", "is %g; it must be finite", s->frequency_penalty);
+    for (int64_t i = 0; i < s->n_biases; i++)
+        if (s->biases[i].id < 0 || !isfinite(s->biases[i].bias))
+            return nmlp_fail_field(err, NMLP_E_ARG, "logit_bias", "of token %d is %g; it must be finite",
+                                   s->biases[i].id, (double)s->biases[i].bias);
     return NMLP_OK;
+}
+
+bool nmlp_sampling_is_plain(const nmlp_sampling *s) {
+    return s->repetition_penalty == 1 && s->presence_penalty == 0 && s->frequency_penalty == 0 && s->n_biases == 0;
 }
 
 nmlp_status nmlp_sampler_scratch_init(nmlp_sampler_scratch *s, int64_t vocab, nmlp_err *err) {
@@ -36,22 +50,56 @@ void nmlp_sampler_scratch_fini(nmlp_sampler_scratch *s) {
     *s = (nmlp_sampler_scratch){0};
 }
 
+static nmlp_status add_biases(nmlp_sampler *s, nmlp_err *err) {
+    const nmlp_sampling *o = &s->options;
+    for (int64_t i = 0; i < o->n_biases; i++) {
+        if (o->biases[i].id >= s->vocab)
+            return nmlp_fail_field(err, NMLP_E_ARG, "logit_bias", "names token %d; the vocabulary has %lld",
+                                   o->biases[i].id, (long long)s->vocab);
+        s->added[o->biases[i].id] += o->biases[i].bias;
+    }
+    return NMLP_OK;
+}
+
 nmlp_status nmlp_sampler_init(nmlp_sampler *s, const nmlp_sampling *options, int64_t vocab, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    bool counts = options->presence_penalty != 0 || options->frequency_penalty != 0;
     *s = (nmlp_sampler){.options = *options, .vocab = vocab};
     NMLP_RETURN_IF_FAILED(nmlp_sampling_check(options, err));
     nmlp_rng_seed(&s->rng, options->seed);
-    if (options->repetition_penalty == 1) return NMLP_OK;
-    s->seen = nmlp_mem_new((size_t)vocab, 1, err);
-    return s->seen ? NMLP_OK : NMLP_E_NOMEM;
+    if (counts || options->repetition_penalty != 1) {
+        s->seen = nmlp_mem_new((size_t)vocab, 1, err);
+        if (!s->seen) NMLP_TRY(NMLP_E_NOMEM);
+    }
+    if (counts || options->n_biases > 0) {
+        s->added = nmlp_mem_new((size_t)vocab, sizeof *s->added, err);
+        if (!s->added) NMLP_TRY(NMLP_E_NOMEM);
+        NMLP_TRY(add_biases(s, err));
+    }
+out:
+    s->options.biases = NULL;
+    s->options.n_biases = 0;
+    if (st != NMLP_OK) nmlp_sampler_fini(s);
+    return st;
 }
 
 void nmlp_sampler_fini(nmlp_sampler *s) {
     nmlp_mem_free(s->seen);
+    nmlp_mem_free(s->added);
     *s = (nmlp_sampler){0};
 }
 
+void nmlp_sampler_accept_prompt(nmlp_sampler *s, int32_t id) {
+    if (s->seen && id >= 0 && id < s->vocab) s->seen[id] |= IN_TEXT;
+}
+
 void nmlp_sampler_accept(nmlp_sampler *s, int32_t id) {
-    if (s->seen && id >= 0 && id < s->vocab) s->seen[id] = 1;
+    if (!s->seen || id < 0 || id >= s->vocab) return;
+    if (s->added) {
+        if (!(s->seen[id] & IN_ANSWER)) s->added[id] -= (float)s->options.presence_penalty;
+        s->added[id] -= (float)s->options.frequency_penalty;
+    }
+    s->seen[id] |= IN_TEXT | IN_ANSWER;
 }
 
 int64_t nmlp_argmax(const float *values, int64_t n) {
@@ -66,11 +114,14 @@ int64_t nmlp_argmax(const float *values, int64_t n) {
     return best;
 }
 
-/* Seen tokens become less likely whatever the sign of their logit. */
-static float penalised(const nmlp_sampler *s, const float *logits, int64_t id) {
+/* The logit that counts; NaN: the token cannot be chosen. Seen tokens become less likely whatever its sign. */
+static float adjusted(const nmlp_sampler *s, const float *logits, int64_t id) {
     float penalty = (float)s->options.repetition_penalty;
-    if (!s->seen || !s->seen[id]) return logits[id];
-    return logits[id] > 0 ? logits[id] / penalty : logits[id] * penalty;
+    float logit = logits[id];
+    if (s->allowed && !(s->allowed[id / 32] >> (id % 32) & 1)) return NAN;
+    if (s->added) logit += s->added[id];
+    if (!s->seen || !s->seen[id] || penalty == 1) return logit;
+    return logit > 0 ? logit / penalty : logit * penalty;
 }
 
 /* Descending logits; equal ones by id, so that the order is total and the same everywhere. */
@@ -109,7 +160,7 @@ static int32_t draw(nmlp_rng *rng, const nmlp_sampler_scratch *s, int64_t n, dou
 static int64_t filter(const nmlp_sampler *s, nmlp_sampler_scratch *scratch, const float *logits, double *total) {
     int64_t n = 0;
     for (int64_t id = 0; id < s->vocab; id++) {
-        float logit = penalised(s, logits, id);
+        float logit = adjusted(s, logits, id);
         if (!isnan(logit)) scratch->candidates[n++] = (nmlp_token_candidate){.logit = logit, .id = (int32_t)id};
     }
     qsort(scratch->candidates, (size_t)n, sizeof *scratch->candidates, by_logit);
@@ -120,19 +171,20 @@ static int32_t greedy(const nmlp_sampler *s, const float *logits) {
     int64_t best = -1;
     float top = 0;
     for (int64_t id = 0; id < s->vocab; id++) {
-        float logit = penalised(s, logits, id);
+        float logit = adjusted(s, logits, id);
         if (isnan(logit) || (best >= 0 && !(logit > top))) continue;
         best = id;
         top = logit;
     }
-    return best < 0 ? 0 : (int32_t)best;
+    return best < 0 && !s->allowed ? 0 : (int32_t)best;
 }
 
 int32_t nmlp_sampler_next(nmlp_sampler *s, nmlp_sampler_scratch *scratch, const float *logits) {
     double total;
     if (s->options.temperature == 0) return greedy(s, logits);
     int64_t n = filter(s, scratch, logits, &total);
-    return n > 0 ? draw(&s->rng, scratch, n, total) : 0;
+    if (n == 0) return s->allowed ? -1 : 0;
+    return draw(&s->rng, scratch, n, total);
 }
 
 void nmlp_sampler_distribution(const nmlp_sampler *s, nmlp_sampler_scratch *scratch, const float *logits,

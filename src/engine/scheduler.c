@@ -8,6 +8,8 @@
 
 /* The part of a step that is the prompts', when decoding sequences could fill it. */
 enum { PROMPT_SHARE = 8 };
+/* Rows of a step whose logits a prompt's owner gets: few, so that the other sequences of the step do not wait long. */
+enum { PROMPT_LOGITS_ROWS = 64 };
 
 struct request {
     struct request *next; /* in the order they came */
@@ -20,6 +22,7 @@ struct request {
     bool cancelled;
     bool blocked;        /* had no memory in this step */
     bool chooses;        /* the device does */
+    bool complete;       /* says the constraint */
     const float *logits; /* of this step, one row or more */
     nmlp_speculation *speculation;
     bool verifies;                          /* proposals in this step */
@@ -47,6 +50,11 @@ struct nmlp_scheduler {
     struct request **of_item;      /* [max_sequences] */
     struct request **chosen;       /* [max_sequences] that have a token to take */
     nmlp_choice_item *choices;     /* [max_sequences] */
+    float *prompt_logits;          /* [PROMPT_LOGITS_ROWS, V] once a request asked for them */
+    struct prompt_row {
+        const struct request *request;
+        int64_t position;
+    } prompt_rows[PROMPT_LOGITS_ROWS]; /* of this step */
 };
 
 /* ---- life ---- */
@@ -97,6 +105,7 @@ void nmlp_scheduler_destroy(nmlp_scheduler *s) {
     nmlp_mem_free(s->of_item);
     nmlp_mem_free(s->chosen);
     nmlp_mem_free(s->choices);
+    nmlp_mem_free(s->prompt_logits);
     nmlp_mem_free(s);
 }
 
@@ -119,6 +128,12 @@ static nmlp_status check(const nmlp_scheduler *s, const nmlp_scheduler_request *
         return NMLP_E_LIMIT;
     }
     NMLP_RETURN_IF_FAILED(nmlp_sampling_check(&g->sampling, err));
+    for (int64_t i = 0; i < g->n_prompt; i++)
+        if (g->prompt[i] < 0 || g->prompt[i] >= s->vocab)
+            return nmlp_fail(err, NMLP_E_ARG, "token id %d at position %lld is outside the vocabulary of %lld",
+                             g->prompt[i], (long long)i, (long long)s->vocab);
+    if (g->draft && g->constraint)
+        return nmlp_fail_field(err, NMLP_E_ARG, "draft", "does not go with a constraint of the answer");
     return g->draft ? nmlp_speculation_check(s->batch, g->draft, &g->sampling, err) : NMLP_OK;
 }
 
@@ -133,11 +148,16 @@ nmlp_status nmlp_scheduler_submit(nmlp_scheduler *s, const nmlp_scheduler_reques
     r->asked = *asked;
     r->sequence = asked->sequence;
     r->n_done = g->n_held;
-    r->chooses = !g->on_logits && !g->draft && nmlp_batch_can_choose(s->batch, &g->sampling);
+    r->chooses = !g->on_logits && !g->draft && !g->constraint && !g->on_prompt_logits &&
+                 nmlp_batch_can_choose(s->batch, &g->sampling);
     r->stats.finish = NMLP_FINISH_LENGTH;
     r->started = nmlp_clock_seconds();
+    if (g->on_prompt_logits && !s->prompt_logits) {
+        s->prompt_logits = nmlp_mem_new(PROMPT_LOGITS_ROWS, (size_t)s->vocab * sizeof *s->prompt_logits, err);
+        if (!s->prompt_logits) NMLP_TRY(NMLP_E_NOMEM);
+    }
     NMLP_TRY(nmlp_sampler_init(&r->sampler, &g->sampling, s->vocab, err));
-    for (int64_t i = 0; i < g->n_prompt; i++) nmlp_sampler_accept(&r->sampler, g->prompt[i]);
+    for (int64_t i = 0; i < g->n_prompt; i++) nmlp_sampler_accept_prompt(&r->sampler, g->prompt[i]);
     if (g->draft)
         NMLP_TRY(nmlp_speculation_create(&r->speculation, g->draft, &g->sampling, g->prompt, g->n_prompt,
                                          s->limits->context + 1 + NMLP_PROPOSALS_MAX, err));
@@ -190,7 +210,8 @@ static nmlp_status admit(nmlp_scheduler *s, struct request *r, nmlp_err *err) {
     const nmlp_generation *g = &r->asked.generation;
     bool is_new = r->asked.sequence == NMLP_SEQUENCE_NEW;
     if (is_new) {
-        NMLP_RETURN_IF_FAILED(nmlp_batch_open(s->batch, g->prompt, g->n_prompt, &r->sequence, err));
+        int64_t n_shareable = g->on_prompt_logits ? 0 : g->n_prompt;
+        NMLP_RETURN_IF_FAILED(nmlp_batch_open(s->batch, g->prompt, n_shareable, &r->sequence, err));
         r->n_done = r->stats.n_cached = nmlp_batch_length(s->batch, r->sequence);
     }
     nmlp_status st = nmlp_batch_reserve(s->batch, r->sequence, g->n_prompt - r->n_done, err);
@@ -224,6 +245,7 @@ struct plan {
     int64_t n_items;
     int64_t n_rows;
     int64_t n_logits;
+    int64_t n_prompt_logits;
     bool prompts; /* some are under way */
 };
 
@@ -233,6 +255,7 @@ static void add_item(nmlp_scheduler *s, struct plan *p, struct request *r, const
     r->logits = NULL;
     r->verifies = false;
     r->text_length = nmlp_batch_length(s->batch, r->sequence) + n;
+    if (last && is_prompt(r)) item->hidden = r->asked.generation.hidden;
     if (last && r->asked.generation.max_new > 0) {
         if (r->chooses) {
             item->choose = &r->asked.generation.sampling;
@@ -283,13 +306,41 @@ static void add_decoding(nmlp_scheduler *s, struct plan *p, int64_t budget) {
     }
 }
 
+/* A piece of a prompt whose owner wants the logits of all its rows. */
+static void add_prompt_with_logits(nmlp_scheduler *s, struct plan *p, struct request *r, int64_t most) {
+    const nmlp_generation *g = &r->asked.generation;
+    int64_t left = g->n_prompt - r->n_done;
+    int64_t some = nmlp_min(nmlp_min(left, most), PROMPT_LOGITS_ROWS - p->n_prompt_logits);
+    if (some < 1) return;
+    nmlp_step_item *item = &s->items[p->n_items];
+    add_item(s, p, r, g->prompt + r->n_done, some, false);
+    item->n_logits = some;
+    item->logits = s->prompt_logits + p->n_prompt_logits * s->vocab;
+    if (some == left) item->hidden = g->hidden;
+    if (some == left && g->max_new > 0) r->logits = item->logits + (some - 1) * s->vocab;
+    for (int64_t i = 0; i < some; i++)
+        s->prompt_rows[p->n_prompt_logits++] = (struct prompt_row){.request = r, .position = r->n_done + i};
+}
+
 static void add_prompts(nmlp_scheduler *s, struct plan *p) {
     for (struct request *r = s->requests; r && p->n_rows < s->limits->max_rows; r = r->next) {
         const nmlp_generation *g = &r->asked.generation;
         if (!r->running || !is_prompt(r)) continue;
         int64_t left = g->n_prompt - r->n_done;
         int64_t some = nmlp_min(left, s->limits->max_rows - p->n_rows);
-        add_item(s, p, r, g->prompt + r->n_done, some, some == left);
+        if (g->on_prompt_logits)
+            add_prompt_with_logits(s, p, r, some);
+        else
+            add_item(s, p, r, g->prompt + r->n_done, some, some == left);
+    }
+}
+
+static void hand_over_prompt_logits(void *arg, int64_t begin, int64_t end, int thread) {
+    const nmlp_scheduler *s = arg;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        const nmlp_generation *g = &s->prompt_rows[i].request->asked.generation;
+        g->on_prompt_logits(g->ctx, s->prompt_rows[i].position, s->prompt_logits + i * s->vocab);
     }
 }
 
@@ -323,12 +374,25 @@ static void fail_last_blocked(nmlp_scheduler *s) {
     if (st != NMLP_OK) finish(s, last, st, &err);
 }
 
+/* One token, or none where the text is complete or, with -1, cannot be gone on with. */
+static void sample_constrained(struct request *r, nmlp_sampler_scratch *scratch) {
+    const nmlp_token_constraint *c = r->asked.generation.constraint;
+    r->sampler.allowed = c->allowed(c->ctx);
+    r->complete = !r->sampler.allowed;
+    if (r->complete)
+        r->n_tokens = 0;
+    else
+        r->tokens[0] = nmlp_sampler_next(&r->sampler, scratch, r->logits);
+}
+
 static void sample(void *arg, int64_t begin, int64_t end, int thread) {
     nmlp_scheduler *s = arg;
     for (int64_t i = begin; i < end; i++) {
         struct request *r = s->chosen[i];
         if (r->verifies) {
             r->n_tokens = nmlp_speculation_verify(r->speculation, &r->sampler, &s->scratch[thread], r->tokens);
+        } else if (r->asked.generation.constraint) {
+            sample_constrained(r, &s->scratch[thread]);
         } else if (r->logits) {
             r->tokens[0] = nmlp_sampler_next(&r->sampler, &s->scratch[thread], r->logits);
         }
@@ -350,7 +414,7 @@ static int64_t steps_ahead(const nmlp_scheduler *s, const struct plan *p) {
 static nmlp_status choose(nmlp_scheduler *s, const struct plan *p, int64_t *n_chosen, nmlp_err *err) {
     int64_t n = 0, n_on_device = 0;
     for (int64_t i = 0; i < p->n_items; i++) {
-        if (s->items[i].n_logits == 0 && !s->items[i].choose) continue;
+        if (!s->of_item[i]->logits && !s->items[i].choose) continue;
         s->chosen[n++] = s->of_item[i];
         if (s->items[i].choose) s->choices[n_on_device++] = (nmlp_choice_item){.sequence = s->items[i].sequence};
     }
@@ -370,12 +434,17 @@ static nmlp_status choose(nmlp_scheduler *s, const struct plan *p, int64_t *n_ch
  * them is dropped. False when the request is done. */
 static bool take(nmlp_scheduler *s, struct request *r) {
     const nmlp_generation *g = &r->asked.generation;
+    if (r->complete) {
+        r->stats.finish = NMLP_FINISH_STOP;
+        return false;
+    }
     nmlp_batch_truncate(s->batch, r->sequence, r->text_length + r->n_tokens - 1);
     for (int64_t i = 0; i < r->n_tokens; i++) {
         int64_t length = r->text_length + i;
         if (i + 1 < r->n_tokens) r->stats.n_accepted++;
         if (r->speculation) nmlp_speculation_append(r->speculation, r->tokens[i]);
         nmlp_sampler_accept(&r->sampler, r->tokens[i]);
+        if (g->constraint) g->constraint->accept(g->constraint->ctx, r->tokens[i]);
         const float *logits = r->logits ? r->logits + i * s->vocab : NULL;
         if (!nmlp_generation_take(g, &r->stats, r->tokens[i], logits, s->limits->context - length)) {
             nmlp_batch_truncate(s->batch, r->sequence, length);
@@ -393,7 +462,13 @@ static void take_tokens(nmlp_scheduler *s, int64_t n) {
             r->first_token = nmlp_clock_seconds();
             r->stats.ttft_ms = 1e3 * (r->first_token - r->started);
         }
-        if (!take(s, r)) finish(s, r, NMLP_OK, NULL);
+        if (r->n_tokens > 0 && r->tokens[0] < 0) {
+            nmlp_err err;
+            nmlp_fail(&err, NMLP_E_UNSUPPORTED, "no token of the vocabulary goes on as the grammar wants it");
+            finish(s, r, NMLP_E_UNSUPPORTED, &err);
+        } else if (!take(s, r)) {
+            finish(s, r, NMLP_OK, NULL);
+        }
     }
 }
 
@@ -418,6 +493,7 @@ nmlp_status nmlp_scheduler_step(nmlp_scheduler *s, nmlp_err *err) {
     if (st == NMLP_OK) {
         for (int64_t i = 0; i < p.n_items; i++)
             if (is_prompt(s->of_item[i])) s->of_item[i]->n_done += s->items[i].n;
+        nmlp_pool_for(s->pool, p.n_prompt_logits, 1, hand_over_prompt_logits, s);
         st = choose(s, &p, &n_chosen, err);
     }
     if (st != NMLP_OK) {

@@ -34,6 +34,8 @@ nmlp_status nmlp_speculation_check(const nmlp_batch *target, const nmlp_batch *d
     if (sampling->repetition_penalty != 1)
         return nmlp_fail_field(err, NMLP_E_ARG, "repetition_penalty", "is %g; with a draft it must be 1",
                                sampling->repetition_penalty);
+    if (!nmlp_sampling_is_plain(sampling))
+        return nmlp_fail_field(err, NMLP_E_ARG, "draft", "does not go with penalties or biases of tokens");
     return NMLP_OK;
 }
 

@@ -26,8 +26,9 @@ typedef struct nmlp_job_choice {
     nmlp_job *job;
     int index;
     bool under_way;
-    uint64_t number;           /* in the batch */
-    nmlp_ids prompt;           /* while it is scored */
+    bool echoes;     /* the prompt is still to be posted */
+    uint64_t number; /* in the batch */
+    nmlp_ids prompt;
     nmlp_server_token *tokens; /* not yet posted: they wait for their text */
     size_t n_tokens, capacity;
     nmlp_status st;
@@ -108,56 +109,50 @@ static bool post_piece(nmlp_job_choice *c, const char *text, size_t len) {
     return true;
 }
 
-static bool on_token(void *ctx, const nmlp_text_token *token) {
-    nmlp_job_choice *c = ctx;
-    nmlp_server_token *kept = add_token(c);
-    if (!kept) return false;
+static void keep_token(nmlp_server_token *kept, const nmlp_text_token *token) {
     *kept = (nmlp_server_token){.id = token->id, .logprob = token->logprob, .n_top = token->n_top};
     if (token->n_top) memcpy(kept->top, token->top, (size_t)token->n_top * sizeof *kept->top);
-    return true;
 }
 
 static bool on_text(void *ctx, const char *text, size_t len) { return post_piece(ctx, text, len); }
 
 /* ---- the prompt as part of the answer ---- */
 
-static bool on_logits(void *ctx, int64_t position, const float *logits) {
+static void on_prompt_token(void *ctx, int64_t position, const nmlp_text_token *token) {
     nmlp_job_choice *c = ctx;
-    const nmlp_completion_request *r = &c->job->request;
-    if (!goes_on(c)) return false;
-    if (position + 1 == (int64_t)c->prompt.len) return true;
-    nmlp_server_token *kept = add_token(c);
-    if (!kept) return false;
-    kept->id = c->prompt.data[position + 1];
-    kept->n_top = r->n_top;
-    int64_t vocab = c->worker->options.loaded->model.config.vocab;
-    kept->logprob = nmlp_token_logprobs(logits, vocab, kept->id, kept->top, kept->n_top);
-    return true;
+    keep_token(&c->tokens[position], token); /* there is room, see begin_echo */
 }
 
-/* Tokens of the prompt, scored where that is asked for, and its text. */
-static nmlp_status echo(nmlp_job_choice *c, nmlp_err *err) {
-    const nmlp_worker_options *o = &c->worker->options;
-    const nmlp_ids *prompt = &c->prompt;
-    nmlp_status st = NMLP_OK;
+/* Room for the tokens of the prompt; nothing stands before the first, so that it is never scored. */
+static nmlp_status begin_echo(nmlp_job_choice *c, nmlp_err *err) {
+    c->tokens = nmlp_mem_new(c->prompt.len, sizeof *c->tokens, err);
+    if (!c->tokens) return NMLP_E_NOMEM;
+    c->n_tokens = c->capacity = c->prompt.len;
+    for (size_t i = 0; i < c->prompt.len; i++)
+        c->tokens[i] = (nmlp_server_token){.id = c->prompt.data[i], .logprob = (double)NAN};
+    return NMLP_OK;
+}
+
+/* The text of the prompt, once its tokens are scored. */
+static bool end_echo(nmlp_job_choice *c) {
+    const nmlp_tokenizer *tokenizer = c->worker->options.tokenizer;
     nmlp_str text;
+    if (!c->echoes) return true;
+    c->echoes = false;
     nmlp_str_init(&text);
-    NMLP_TRY(nmlp_text_check_room(&o->loaded->model.config, prompt, o->batch.context, err));
-    bool scored = c->job->request.logprobs;
-    for (size_t i = 0; i < (scored ? 1 : prompt->len); i++) { /* nothing stands before the first */
-        nmlp_server_token *kept = add_token(c);
-        if (!kept) NMLP_TRY(c->st);
-        *kept = (nmlp_server_token){.id = prompt->data[i], .logprob = (double)NAN};
-    }
-    if (scored)
-        NMLP_TRY(nmlp_text_batch_logits(c->worker->batch, prompt->data, (int64_t)prompt->len, on_logits, c, err));
-    NMLP_TRY(c->st);
-    NMLP_TRY(nmlp_tokenizer_decode(o->tokenizer, prompt->data, prompt->len, false, &text, err));
-    NMLP_TRY(nmlp_str_status(&text, err));
-    if (!post_piece(c, nmlp_str_text(&text), text.len)) st = c->st;
-out:
+    c->st = nmlp_tokenizer_decode(tokenizer, c->prompt.data, c->prompt.len, false, &text, &c->err);
+    if (c->st == NMLP_OK) c->st = nmlp_str_status(&text, &c->err);
+    bool ok = c->st == NMLP_OK && post_piece(c, nmlp_str_text(&text), text.len);
     nmlp_str_fini(&text);
-    return st;
+    return ok;
+}
+
+static bool on_token(void *ctx, const nmlp_text_token *token) {
+    nmlp_job_choice *c = ctx;
+    nmlp_server_token *kept = end_echo(c) ? add_token(c) : NULL;
+    if (!kept) return false;
+    keep_token(kept, token);
+    return true;
 }
 
 /* ---- a job ---- */
@@ -174,7 +169,7 @@ static void end_choice(nmlp_job_choice *c, const nmlp_text_result *result) {
     nmlp_job_event *event = NULL;
     c->under_way = false;
     job->n_ended++;
-    if (job->st == NMLP_OK && (!c->n_tokens || post_piece(c, "", 0)))
+    if (job->st == NMLP_OK && end_echo(c) && (!c->n_tokens || post_piece(c, "", 0)))
         event = new_event(NMLP_JOB_CHOICE, c->index, &job->err);
     if (!event) {
         fail_job(job, NMLP_E_NOMEM, NULL);
@@ -182,7 +177,7 @@ static void end_choice(nmlp_job_choice *c, const nmlp_text_result *result) {
     }
     event->finish = result->finish;
     event->n_prompt = result->n_prompt;
-    event->n_cached = job->request.echo && job->request.logprobs ? 0 : result->n_cached; /* scoring ran all of it */
+    event->n_cached = result->n_cached;
     event->n_generated = (int64_t)result->ids.len;
     event->ttft_ms = result->ttft_ms;
     event->decode_ms = result->decode_ms;
@@ -203,8 +198,11 @@ static nmlp_status begin_choice(nmlp_job_choice *c, nmlp_err *err) {
     nmlp_text_prompt prompt = {.messages = r->messages, .n_messages = r->n_messages};
     if (!r->messages) prompt = r->prompts[c->index / r->n];
     NMLP_RETURN_IF_FAILED(nmlp_text_prompt_encode(&c->prompt, w->options.tokenizer, &prompt, err));
-    if (r->echo) NMLP_RETURN_IF_FAILED(echo(c, err));
-    if (r->max_new == 0) {
+    c->echoes = r->echo && c->prompt.len > 0;
+    if (c->echoes) NMLP_RETURN_IF_FAILED(begin_echo(c, err));
+    if (r->max_new == 0 && !r->logprobs) { /* then the prompt is echoed only */
+        const nmlp_worker_options *o = &w->options;
+        NMLP_RETURN_IF_FAILED(nmlp_text_check_room(&o->loaded->model.config, &c->prompt, o->batch.context, err));
         nmlp_text_result nothing = {.n_prompt = (int64_t)c->prompt.len, .finish = NMLP_FINISH_LENGTH};
         end_choice(c, &nothing);
         return NMLP_OK;
@@ -212,7 +210,7 @@ static nmlp_status begin_choice(nmlp_job_choice *c, nmlp_err *err) {
     int64_t room = w->options.batch.context - (int64_t)c->prompt.len;
     nmlp_text_request text = {.prompt = {.ids = c->prompt.data, .n_ids = c->prompt.len},
                               .is_chat = r->messages != NULL,
-                              .max_new = r->max_new > 0 && r->max_new < room ? r->max_new : room,
+                              .max_new = r->max_new >= 0 && r->max_new < room ? r->max_new : room,
                               .sampling = r->sampling,
                               .ignore_eos = r->ignore_eos,
                               .stop = r->stop,
@@ -223,8 +221,9 @@ static nmlp_status begin_choice(nmlp_job_choice *c, nmlp_err *err) {
                               .on_text = on_text,
                               .go_on = goes_on,
                               .ctx = c};
-    if (text.max_new < 1) text.max_new = 1;   /* a prompt that leaves no room is refused by name */
-    text.sampling.seed += (uint64_t)c->index; /* choices of one prompt differ */
+    if (r->echo && r->logprobs) text.on_prompt_token = on_prompt_token;
+    if (text.max_new < 1 && r->max_new != 0) text.max_new = 1; /* a prompt that leaves no room is refused by name */
+    text.sampling.seed += (uint64_t)c->index;                  /* choices of one prompt differ */
     NMLP_RETURN_IF_FAILED(nmlp_text_batch_submit(w->batch, &text, on_done, &c->number, err));
     c->under_way = true;
     w->n_choices++;

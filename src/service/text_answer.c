@@ -91,6 +91,17 @@ static void on_logits(void *ctx, const float *logits, int32_t id) {
     a->logprob = nmlp_token_logprobs(logits, a->config->vocab, id, a->top, a->request->n_top);
 }
 
+/* After a token of the prompt: what is thought of the next one. */
+static void on_prompt_logits(void *ctx, int64_t position, const float *logits) {
+    const nmlp_text_answer *a = ctx;
+    const nmlp_text_request *r = a->request;
+    nmlp_token_logprob top[NMLP_TOP_LOGPROBS_MAX];
+    if (position + 1 == (int64_t)a->prompt->len) return;
+    nmlp_text_token token = {.id = a->prompt->data[position + 1], .top = top, .n_top = r->n_top};
+    token.logprob = nmlp_token_logprobs(logits, a->config->vocab, token.id, top, r->n_top);
+    r->on_prompt_token(r->ctx, position + 1, &token);
+}
+
 /* Gives out what cannot become a stop string any more; at the end of the text, all of it. */
 static bool release_text(nmlp_text_answer *a, bool at_end) {
     const nmlp_text_request *r = a->request;
@@ -122,7 +133,7 @@ static bool on_token(void *ctx, int32_t id) {
 
 static nmlp_status check_request(const nmlp_text_request *r, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_sampling_check(&r->sampling, err));
-    if (r->max_new < 1)
+    if (r->max_new < (r->on_prompt_token || r->hidden ? 0 : 1))
         return nmlp_fail_field(err, NMLP_E_ARG, "max_new", "is %lld; it must be 1 or more", (long long)r->max_new);
     if (r->n_top < 0 || r->n_top > NMLP_TOP_LOGPROBS_MAX)
         return nmlp_fail_field(err, NMLP_E_ARG, "top_logprobs", "is %d; it must be 0 to %d", r->n_top,
@@ -163,9 +174,13 @@ nmlp_generation nmlp_text_answer_generation(nmlp_text_answer *a, const nmlp_ids 
                          .max_new = r->max_new,
                          .sampling = r->sampling,
                          .stop_ids = a->stop_ids,
+                         .constraint = r->constraint,
+                         .hidden = r->hidden,
+                         .on_prompt_logits = r->on_prompt_token ? on_prompt_logits : NULL,
                          .on_logits = r->logprobs ? on_logits : NULL,
                          .on_token = on_token,
                          .ctx = a};
+    a->prompt = prompt;
     a->result->n_prompt = g.n_prompt;
     if (r->ignore_eos) return g;
     memcpy(a->stop_ids, a->config->stop_ids, sizeof a->config->stop_ids);

@@ -53,7 +53,7 @@ typedef struct nmlp_text_token {
 
 typedef struct nmlp_text_request {
     nmlp_text_prompt prompt;
-    int64_t max_new; /* 1 or more */
+    int64_t max_new; /* 1 or more; 0 where the prompt alone is of interest (on_prompt_token, hidden) */
     nmlp_sampling sampling;
     bool is_chat; /* token ids that are a conversation: the answer ends as one to messages does */
     bool ignore_eos;
@@ -62,6 +62,10 @@ typedef struct nmlp_text_request {
     size_t n_stop;
     bool logprobs; /* fill the log-probabilities of tokens; the device's own choice of tokens is then not used */
     int n_top;     /* alternatives to each token, at most NMLP_TOP_LOGPROBS_MAX */
+    const nmlp_token_constraint *constraint; /* what the answer must look like; NULL: anything */
+    float *hidden; /* [H] out: the state after the prompt, as the head takes it; NULL: not wanted */
+    /* Every token of the prompt but the first, scored, with its place; several threads call it at once. May be NULL. */
+    void (*on_prompt_token)(void *ctx, int64_t position, const nmlp_text_token *token);
     /* Each may be NULL. False ends the generation (NMLP_FINISH_CALLER). */
     bool (*on_token)(void *ctx, const nmlp_text_token *token);
     bool (*on_text)(void *ctx, const char *text, size_t len); /* whole UTF-8 characters, not NUL-ended */
@@ -103,7 +107,8 @@ typedef struct nmlp_text_answer {
     nmlp_stop_text stop;
     size_t released; /* bytes of the text given out */
     bool stopped;    /* by a stop string */
-    double logprob;  /* of the next token */
+    const nmlp_ids *prompt;
+    double logprob; /* of the next token */
     nmlp_token_logprob top[NMLP_TOP_LOGPROBS_MAX];
     nmlp_status st; /* why a callback ended the generation */
     nmlp_err *err;

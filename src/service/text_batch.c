@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "engine/scheduler.h"
 
-enum { LOGITS_ROWS = 64, POSITIONS_COUNTED = 1024 };
+enum { POSITIONS_COUNTED = 1024 };
 
 struct item {
     nmlp_text_batch *batch;
@@ -30,8 +30,7 @@ struct nmlp_text_batch {
 nmlp_status nmlp_text_batch_create(nmlp_text_batch **out, const nmlp_loaded *loaded, const nmlp_tokenizer *tokenizer,
                                    const nmlp_text_batch_options *options, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    /* one more, in which texts are scored */
-    nmlp_batch_options limits = {.context = options->context, .max_sequences = options->max_sequences + 1};
+    nmlp_batch_options limits = {.context = options->context, .max_sequences = options->max_sequences};
     *out = NULL;
     nmlp_text_batch *b = nmlp_mem_new(1, sizeof *b, err);
     if (!b) return NMLP_E_NOMEM;
@@ -130,36 +129,4 @@ int64_t nmlp_text_batch_count(const nmlp_text_batch *b) { return nmlp_scheduler_
 void nmlp_text_batch_step(nmlp_text_batch *b) {
     nmlp_err err;
     (void)nmlp_scheduler_step(b->scheduler, &err); /* requests that fail hear of it themselves */
-}
-
-/* Rows of one step, in a sequence of its own. */
-static nmlp_status run_rows(nmlp_text_batch *b, int32_t sequence, const int32_t *ids, int64_t n, float *rows,
-                            bool (*on_logits)(void *ctx, int64_t position, const float *logits), void *ctx,
-                            nmlp_err *err) {
-    int64_t vocab = b->loaded->model.config.vocab, most = nmlp_batch_limits(b->batch)->max_rows;
-    int64_t piece = most < LOGITS_ROWS ? most : LOGITS_ROWS;
-    for (int64_t at = 0; at < n;) {
-        int64_t some = n - at < piece ? n - at : piece;
-        nmlp_step_item item = {.sequence = sequence, .ids = ids + at, .n = some, .n_logits = some, .logits = rows};
-        NMLP_RETURN_IF_FAILED(nmlp_batch_step(b->batch, &item, 1, err));
-        for (int64_t i = 0; i < some; i++)
-            if (!on_logits(ctx, at + i, rows + i * vocab)) return nmlp_fail(err, NMLP_E_INTERRUPTED, "stopped");
-        at += some;
-    }
-    return NMLP_OK;
-}
-
-nmlp_status nmlp_text_batch_logits(nmlp_text_batch *b, const int32_t *ids, int64_t n,
-                                   bool (*on_logits)(void *ctx, int64_t position, const float *logits), void *ctx,
-                                   nmlp_err *err) {
-    int32_t sequence;
-    float *rows = nmlp_mem_new((size_t)LOGITS_ROWS * (size_t)b->loaded->model.config.vocab, sizeof *rows, err);
-    if (!rows) return NMLP_E_NOMEM;
-    nmlp_status st = nmlp_batch_open(b->batch, NULL, 0, &sequence, err);
-    if (st == NMLP_OK) {
-        st = run_rows(b, sequence, ids, n, rows, on_logits, ctx, err);
-        nmlp_batch_close(b->batch, sequence);
-    }
-    nmlp_mem_free(rows);
-    return st;
 }

@@ -34,10 +34,4 @@ int64_t nmlp_text_batch_count(const nmlp_text_batch *batch);
 /* One step of all of them. */
 void nmlp_text_batch_step(nmlp_text_batch *batch);
 
-/* Runs n tokens beside the requests under way, which wait meanwhile, and hands over the logits of all positions, in
- * order; false ends it with NMLP_E_INTERRUPTED. */
-nmlp_status nmlp_text_batch_logits(nmlp_text_batch *batch, const int32_t *ids, int64_t n,
-                                   bool (*on_logits)(void *ctx, int64_t position, const float *logits), void *ctx,
-                                   nmlp_err *err);
-
 #endif

@@ -119,12 +119,64 @@ static void values_out_of_range_name_their_flag(void **state) {
     nmlp_assert_fails(nmlp_sampler_init(&s, &o, V, &err), &err, NMLP_E_ARG, "min_p", NULL);
 }
 
+/* p of the answer's tokens by the definition: logit + bias - presence*[in answer] - frequency*count. */
+static void biases_and_penalties_change_the_logits_as_said(void **state) {
+    static const nmlp_token_bias biases[] = {{.id = 3, .bias = 2.5f}, {.id = 1, .bias = -1.0f}};
+    nmlp_sampling o = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 5};
+    const int answer[V] = {0, 1, 0, 0, 3, 0};
+    float probs[V];
+    double want[V], sum = 0;
+    nmlp_sampler s;
+    nmlp_err err;
+    (void)state;
+    o.biases = biases;
+    o.n_biases = 2;
+    o.presence_penalty = 0.5;
+    o.frequency_penalty = 0.25;
+    nmlp_assert_ok(nmlp_sampler_init(&s, &o, V, &err), &err);
+    nmlp_sampler_accept_prompt(&s, 2); /* the prompt does not count */
+    for (int id = 0; id < V; id++)
+        for (int i = 0; i < answer[id]; i++) nmlp_sampler_accept(&s, id);
+    nmlp_sampler_distribution(&s, &scratch, logits, probs);
+    for (int id = 0; id < V; id++) {
+        double logit = (double)logits[id] - (answer[id] ? 0.5 : 0) - 0.25 * answer[id];
+        logit += id == 3 ? 2.5 : id == 1 ? -1.0 : 0;
+        sum += want[id] = exp(logit);
+    }
+    for (int id = 0; id < V; id++) assert_true(fabs((double)probs[id] - want[id] / sum) < 1e-6);
+    nmlp_sampler_fini(&s);
+    o.n_biases = 1;
+    nmlp_assert_fails(nmlp_sampler_init(&s, &o, 3, &err), &err, NMLP_E_ARG, "logit_bias", "vocabulary has 3", NULL);
+}
+
+static void only_allowed_tokens_are_chosen(void **state) {
+    nmlp_sampling o = nmlp_sampling_greedy();
+    uint32_t allowed[1] = {1u << 3 | 1u << 5};
+    nmlp_sampler s;
+    nmlp_err err;
+    (void)state;
+    for (int warm = 0; warm < 2; warm++) {
+        o.temperature = warm;
+        nmlp_assert_ok(nmlp_sampler_init(&s, &o, V, &err), &err);
+        s.allowed = allowed;
+        for (int i = 0; i < 200; i++) {
+            int32_t id = nmlp_sampler_next(&s, &scratch, logits);
+            assert_true(id == 3 || (warm && id == 5));
+        }
+        s.allowed = (const uint32_t[1]){0};
+        assert_int_equal(nmlp_sampler_next(&s, &scratch, logits), -1);
+        nmlp_sampler_fini(&s);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(draws_follow_the_softmax),
         cmocka_unit_test(filters_keep_the_likeliest),
         cmocka_unit_test(greedy_takes_the_first_largest),
         cmocka_unit_test(repetition_is_made_unlikely_whatever_the_sign),
+        cmocka_unit_test(biases_and_penalties_change_the_logits_as_said),
+        cmocka_unit_test(only_allowed_tokens_are_chosen),
         cmocka_unit_test(the_seed_decides),
         cmocka_unit_test(values_out_of_range_name_their_flag),
     };

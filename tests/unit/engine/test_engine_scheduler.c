@@ -1,4 +1,6 @@
 /* Requests that come, are cancelled and share a batch: each answer is the one the request gets alone. */
+#include <math.h>
+
 #include "base/ints.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -239,11 +241,121 @@ static void requests_that_cannot_run_are_refused(void **state) {
     close_world(&w);
 }
 
+enum { SCORED = 200, VOCAB = 64 };
+
+struct scored {
+    float logits[SCORED][VOCAB];
+    int n_seen[SCORED];
+    bool done;
+    nmlp_generation_stats stats;
+};
+
+static void on_prompt_logits(void *ctx, int64_t position, const float *logits) {
+    struct scored *s = ctx;
+    assert_in_range(position, 0, SCORED - 1);
+    s->n_seen[position]++;
+    memcpy(s->logits[position], logits, sizeof s->logits[position]);
+}
+
+static void on_scored(void *ctx, nmlp_status status, const nmlp_generation_stats *stats, const nmlp_err *err) {
+    struct scored *s = ctx;
+    nmlp_assert_ok(status, err);
+    s->done = true;
+    s->stats = *stats;
+}
+
+/* Prompts whose logits are wanted run in pieces beside a decoding sequence, which gets its token in every step. */
+static void prompts_are_scored_without_holding_up_others(void **state) {
+    static struct world w;
+    static struct scored scored;
+    static float want[SCORED][VOCAB];
+    float hidden[32];
+    int32_t ids[SCORED];
+    uint64_t number;
+    nmlp_err err;
+    (void)state;
+    open_world(&w, (nmlp_batch_options){.context = 256, .max_sequences = 3});
+    for (int i = 0; i < SCORED; i++) ids[i] = (int32_t)nmlp_rng_below(&w.rng, VOCAB);
+    struct answer *other = &w.answers[0];
+    for (int i = 0; i < 4; i++) other->prompt[i] = ids[i];
+    other->generation = (nmlp_generation){.prompt = other->prompt, .n_prompt = 4, .max_new = 30};
+    other->generation.sampling = nmlp_sampling_greedy();
+    other->generation.on_token = on_token;
+    other->generation.ctx = other;
+    submit(&w, other);
+    nmlp_assert_ok(nmlp_scheduler_step(w.scheduler, &err), &err);
+    nmlp_scheduler_request r = {.sequence = NMLP_SEQUENCE_NEW, .on_done = on_scored};
+    r.generation = (nmlp_generation){.prompt = ids, .n_prompt = SCORED, .sampling = nmlp_sampling_greedy()};
+    r.generation.on_prompt_logits = on_prompt_logits;
+    r.generation.hidden = hidden;
+    r.generation.ctx = &scored;
+    nmlp_assert_ok(nmlp_scheduler_submit(w.scheduler, &r, &number, &err), &err);
+    int steps = 0;
+    for (; !scored.done; steps++) {
+        int64_t before = other->n;
+        nmlp_assert_ok(nmlp_scheduler_step(w.scheduler, &err), &err);
+        assert_int_equal(other->n, before + 1);
+    }
+    assert_in_range(steps, 2, 10); /* in pieces, but not token by token */
+    assert_int_equal(scored.stats.n_cached, 0);
+    int32_t alone;
+    nmlp_assert_ok(nmlp_batch_open(w.batch, NULL, 0, &alone, &err), &err);
+    for (int i = 0; i < SCORED; i++)
+        nmlp_assert_ok(nmlp_batch_append(w.batch, alone, &ids[i], 1, want[i], NULL, &err), &err);
+    for (int i = 0; i < SCORED; i++) {
+        assert_int_equal(scored.n_seen[i], 1);
+        for (int v = 0; v < VOCAB; v++) assert_true(fabsf(scored.logits[i][v] - want[i][v]) < 1e-4f);
+    }
+    /* The state after the prompt: the head, which is the embedding here, makes logits of it. */
+    const float *head = tiny_find(&w.c, "model.embed_tokens.weight")->data;
+    for (int v = 0; v < VOCAB; v++) {
+        double sum = 0;
+        for (int h = 0; h < 32; h++) sum += (double)head[v * 32 + h] * (double)hidden[h];
+        assert_true(fabs(sum - (double)want[SCORED - 1][v]) < 1e-4);
+    }
+    nmlp_batch_close(w.batch, alone);
+    close_world(&w);
+}
+
+/* Even tokens only, and no more than five. */
+static const uint32_t *allow_even(void *ctx) {
+    static const uint32_t even[2] = {0x55555555u, 0x55555555u};
+    return *(int *)ctx < 5 ? even : NULL;
+}
+
+static void count_token(void *ctx, int32_t id) {
+    assert_int_equal(id % 2, 0);
+    ++*(int *)ctx;
+}
+
+static void constraints_decide_what_comes_and_when_it_ends(void **state) {
+    static struct world w;
+    int n = 0;
+    nmlp_err err;
+    const nmlp_token_constraint even = {.allowed = allow_even, .accept = count_token, .ctx = &n};
+    (void)state;
+    open_world(&w, (nmlp_batch_options){.context = 256, .max_sequences = 2});
+    struct answer *a = &w.answers[0];
+    a->prompt[0] = 7;
+    a->generation = (nmlp_generation){.prompt = a->prompt, .n_prompt = 1, .max_new = 30, .constraint = &even};
+    a->generation.sampling = nmlp_sampling_greedy();
+    a->generation.sampling.temperature = 2;
+    a->generation.on_token = on_token;
+    a->generation.ctx = a;
+    submit(&w, a);
+    while (!a->done) nmlp_assert_ok(nmlp_scheduler_step(w.scheduler, &err), &err);
+    assert_int_equal(a->n, 5);
+    assert_int_equal(a->stats.finish, NMLP_FINISH_STOP);
+    close_world(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_do_not_depend_on_company),
         cmocka_unit_test(exhausted_memory_fails_the_last),
         cmocka_unit_test(requests_that_cannot_run_are_refused),
+        cmocka_unit_test(prompts_are_scored_without_holding_up_others),
+        cmocka_unit_test(constraints_decide_what_comes_and_when_it_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
