@@ -1,9 +1,11 @@
 #include "server/request.h"
 
-#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+
+enum { BIASES_MAX = 4096, BIAS_MAX = 100 };
 
 /* Fields that are read, and those that change nothing here. */
 static const char *const known[] = {"model",
@@ -194,6 +196,39 @@ static nmlp_status read_logprobs(nmlp_completion_request *r, bool chat, nmlp_err
     return NMLP_OK;
 }
 
+/* {"ID": BIAS, …} */
+static nmlp_status read_biases(nmlp_completion_request *r, nmlp_err *err) {
+    const nmlp_json *biases = nmlp_json_get(r->doc.root, "logit_bias");
+    size_t n = nmlp_json_count(biases);
+    if (nmlp_json_is_null(biases)) return NMLP_OK;
+    if (!nmlp_json_is_object(biases)) return wrong(err, "logit_bias", "an object of token ids and numbers");
+    if (n > BIASES_MAX)
+        return nmlp_fail_field(err, NMLP_E_ARG, "logit_bias", "has %zu tokens; %d are taken", n, BIASES_MAX);
+    r->biases = nmlp_mem_new(n ? n : 1, sizeof *r->biases, err);
+    if (!r->biases) return NMLP_E_NOMEM;
+    for (const nmlp_json *m = nmlp_json_first(biases); m; m = nmlp_json_next(m)) {
+        const char *key = nmlp_json_key(m);
+        char *end;
+        long id = strtol(key, &end, 10);
+        double bias = nmlp_json_number(m);
+        if (key[0] < '0' || key[0] > '9' || *end || id > INT32_MAX)
+            return nmlp_fail_field(err, NMLP_E_ARG, "logit_bias", "has \"%.40s\", which is no token id", key);
+        if (!nmlp_json_is_number(m) || !(bias >= -BIAS_MAX && bias <= BIAS_MAX))
+            return nmlp_fail_field(err, NMLP_E_ARG, "logit_bias", "of token %ld must be a number from -%d to %d", id,
+                                   BIAS_MAX, BIAS_MAX);
+        r->biases[r->sampling.n_biases++] = (nmlp_token_bias){.id = (int32_t)id, .bias = (float)bias};
+    }
+    r->sampling.biases = r->biases;
+    return NMLP_OK;
+}
+
+/* As OpenAI bounds them. */
+static nmlp_status read_penalty(const nmlp_json *o, const char *key, double *out, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(read_number(o, key, out, err));
+    if (*out >= -2 && *out <= 2) return NMLP_OK;
+    return nmlp_fail_field(err, NMLP_E_ARG, key, "is %g; it must be from -2 to 2", *out);
+}
+
 static nmlp_status read_sampling(nmlp_completion_request *r, nmlp_err *err) {
     const nmlp_json *o = r->doc.root;
     nmlp_sampling *s = &r->sampling;
@@ -202,6 +237,9 @@ static nmlp_status read_sampling(nmlp_completion_request *r, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(read_number(o, "top_p", &s->top_p, err));
     NMLP_RETURN_IF_FAILED(read_number(o, "min_p", &s->min_p, err));
     NMLP_RETURN_IF_FAILED(read_number(o, "repetition_penalty", &s->repetition_penalty, err));
+    NMLP_RETURN_IF_FAILED(read_penalty(o, "presence_penalty", &s->presence_penalty, err));
+    NMLP_RETURN_IF_FAILED(read_penalty(o, "frequency_penalty", &s->frequency_penalty, err));
+    NMLP_RETURN_IF_FAILED(read_biases(r, err));
     NMLP_RETURN_IF_FAILED(read_int(o, "top_k", -1, INT32_MAX, &s->top_k, err));
     if (s->top_k < 0) s->top_k = 0; /* vLLM's "all" */
     NMLP_RETURN_IF_FAILED(read_int(o, "seed", INT64_MIN / 1024, INT64_MAX / 1024, &seed, err));
@@ -211,18 +249,11 @@ static nmlp_status read_sampling(nmlp_completion_request *r, nmlp_err *err) {
 
 /* What is understood and not done is refused: a silent no would be a wrong answer. */
 static nmlp_status refuse_unsupported(const nmlp_json *o, nmlp_err *err) {
-    double presence = 0, frequency = 0;
     int64_t best_of = 1;
-    const nmlp_json *bias = nmlp_json_get(o, "logit_bias"), *tools = nmlp_json_get(o, "tools"),
-                    *format = nmlp_json_get(o, "response_format");
+    const nmlp_json *tools = nmlp_json_get(o, "tools"), *format = nmlp_json_get(o, "response_format");
     const char *type = nmlp_json_string(nmlp_json_get(format, "type"));
-    NMLP_RETURN_IF_FAILED(read_number(o, "presence_penalty", &presence, err));
-    NMLP_RETURN_IF_FAILED(read_number(o, "frequency_penalty", &frequency, err));
     NMLP_RETURN_IF_FAILED(read_int(o, "best_of", 1, NMLP_CHOICES_PER_REQUEST_MAX, &best_of, err));
-    const char *field = presence != 0                                             ? "presence_penalty"
-                        : frequency != 0                                          ? "frequency_penalty"
-                        : best_of != 1                                            ? "best_of"
-                        : nmlp_json_count(bias) > 0                               ? "logit_bias"
+    const char *field = best_of != 1                                              ? "best_of"
                         : nmlp_json_count(tools) > 0                              ? "tools"
                         : !nmlp_json_is_null(nmlp_json_get(o, "suffix"))          ? "suffix"
                         : !nmlp_json_is_null(format) && strcmp(type, "text") != 0 ? "response_format"
@@ -280,6 +311,7 @@ void nmlp_completion_request_fini(nmlp_completion_request *r) {
     nmlp_mem_free(r->messages);
     nmlp_mem_free(r->ids);
     nmlp_mem_free(r->prompts);
+    nmlp_mem_free(r->biases);
     nmlp_str_fini(&r->ignored);
     nmlp_json_free(&r->doc);
 }

@@ -29,6 +29,7 @@ typedef struct nmlp_completion_request {
     bool ignore_eos;
     int64_t max_new; /* -1: what the context leaves */
     nmlp_sampling sampling;
+    nmlp_token_bias *biases; /* what `sampling` points to */
     const char *stop[NMLP_STOP_STRINGS_MAX];
     size_t n_stop;
     nmlp_str ignored; /* names of fields nobody here knows, with commas */

@@ -137,6 +137,21 @@ def prompts_come_as_strings_and_ids(server):
     assert len({c["text"] for c in several["choices"]}) > 1 and several["usage"]["prompt_tokens"] == 2
 
 
+def biases_and_penalties(server):
+    """A bias of 100 decides; frequency makes greedy answers repeat less; a banned token never comes."""
+    body = {"prompt": "The old house", "max_tokens": 40, "temperature": 0, "ignore_eos": True, "logprobs": 0}
+    ids = run("tokenize", tiny, "-p", " sea", "--no-bos")["ids"]
+    forced = server.ok("/v1/completions", {**body, "max_tokens": 3, "logit_bias": {str(ids[0]): 100}})
+    assert forced["choices"][0]["text"] == run("tokenize", tiny, "--decode", ",".join([str(ids[0])] * 3))["text"], forced
+    plain = server.ok("/v1/completions", body)["choices"][0]
+    varied = server.ok("/v1/completions", {**body, "frequency_penalty": 2, "presence_penalty": 2})["choices"][0]
+    assert len(set(varied["logprobs"]["tokens"])) > len(set(plain["logprobs"]["tokens"])), (plain["text"], varied["text"])
+    first = server.ok("/tokenize", {"content": plain["logprobs"]["tokens"][0], "add_special_tokens": False})["tokens"]
+    if len(first) == 1:
+        banned = server.ok("/v1/completions", {**body, "logit_bias": {str(first[0]): -100}})["choices"][0]
+        assert plain["logprobs"]["tokens"][0] not in banned["logprobs"]["tokens"], banned
+
+
 def log_softmax(row, token):
     top = max(row)
     return row[token] - top - math.log(sum(math.exp(x - top) for x in row))
@@ -209,8 +224,9 @@ def wrong_requests_are_named(server):
         ({**good, "top_p": 2}, "top_p"), ({**good, "top_k": 1.5}, "top_k"), ({**good, "min_p": 1}, "min_p"),
         ({**good, "n": 0}, "n"), ({**good, "n": 1000}, "n"), ({**good, "stop": [""]}, "stop"), ({**good, "stop": 3}, "stop"),
         ({**good, "stop": ["a"] * 17}, "stop"), ({**good, "logprobs": 21}, "logprobs"), ({**good, "stream": "yes"}, "stream"),
-        ({**good, "seed": "x"}, "seed"), ({**good, "tools": [{}]}, "tools"), ({**good, "logit_bias": {"1": 5}}, "logit_bias"),
-        ({**good, "response_format": {"type": "json_object"}}, "response_format"), ({**good, "presence_penalty": 1}, "presence_penalty"),
+        ({**good, "seed": "x"}, "seed"), ({**good, "tools": [{}]}, "tools"), ({**good, "logit_bias": {"1": 500}}, "logit_bias"),
+        ({**good, "logit_bias": {"x": 5}}, "logit_bias"), ({**good, "logit_bias": {"8192": 5}}, "logit_bias"), ({**good, "logit_bias": [1]}, "logit_bias"),
+        ({**good, "response_format": {"type": "json_object"}}, "response_format"), ({**good, "presence_penalty": 3}, "presence_penalty"),
     ]
     for body, field in cases:
         status, _, answer = server.ask("/v1/completions", body)
@@ -413,7 +429,7 @@ with open(os.path.join(chatty, "tokenizer.json"), "w", encoding="utf-8") as file
     file.write(text)
 
 one = Server(tiny)
-for test in (answers_are_those_of_the_command, prompts_come_as_strings_and_ids, scoring_as_evaluation_harnesses_ask_for_it,
+for test in (answers_are_those_of_the_command, prompts_come_as_strings_and_ids, biases_and_penalties, scoring_as_evaluation_harnesses_ask_for_it,
              wrong_requests_are_named, hostile_clients):
     test(one)
     print("ok", test.__name__, flush=True)
