@@ -14,6 +14,7 @@ enum { KEY_MIN_BYTES = 8, KEY_MAX_BYTES = 4096 };
 
 struct serve_options {
     const char *key_file;
+    const char *name, *compare, *compare_name;
     bool no_auth;
     nmlp_server_options server;
     nmlp_load_options load;
@@ -22,8 +23,8 @@ struct serve_options {
 static void say_ready(void *ctx, int port) {
     const struct serve_options *o = ctx;
     bool v6 = strchr(o->server.host, ':') != NULL;
-    fprintf(stderr, "{\"event\":\"ready\",\"model\":\"%s\",\"url\":\"http://%s%s%s:%d\"}\n", o->server.model,
-            v6 ? "[" : "", o->server.host, v6 ? "]" : "", port);
+    fprintf(stderr, "{\"event\":\"ready\",\"model\":\"%s\",\"url\":\"http://%s%s%s:%d\"}\n", o->name, v6 ? "[" : "",
+            o->server.host, v6 ? "]" : "", port);
     fflush(stderr);
 }
 
@@ -55,7 +56,7 @@ static void end_at_once(int number) {
 static int serve(const nmlp_cli *cli, struct serve_options *o) {
     nmlp_err err;
     nmlp_status st = NMLP_OK;
-    nmlp_loaded loaded = {0};
+    nmlp_loaded loaded = {0}, other = {0};
     nmlp_tokenizer *tokenizer = NULL;
     nmlp_str key;
     nmlp_str_init(&key);
@@ -65,14 +66,17 @@ static int serve(const nmlp_cli *cli, struct serve_options *o) {
     }
     NMLP_TRY(nmlp_tokenizer_load(&tokenizer, cli->positionals[0], &err));
     NMLP_TRY(nmlp_cli_load(&loaded, cli, cli->positionals[0], &o->load, &err));
+    if (o->compare) NMLP_TRY(nmlp_cli_load(&other, cli, o->compare, &o->load, &err));
+    const nmlp_server_model models[] = {{o->name, &loaded}, {o->compare_name, &other}};
     o->server.on_ready = say_ready;
     o->server.on_log = print_log;
     o->server.ctx = o;
     /* Not signal(): it may give the default action back before the handler has run. */
     (void)sigaction(SIGTERM, &(struct sigaction){.sa_handler = end_at_once}, NULL);
     (void)sigaction(SIGINT, &(struct sigaction){.sa_handler = end_at_once}, NULL);
-    NMLP_TRY(nmlp_server_run(&loaded, tokenizer, &o->server, &err));
+    NMLP_TRY(nmlp_server_run(models, o->compare ? 2 : 1, tokenizer, &o->server, &err));
 out:
+    nmlp_unload(&other);
     nmlp_unload(&loaded);
     nmlp_tokenizer_destroy(tokenizer);
     nmlp_str_fini(&key);
@@ -86,6 +90,7 @@ static int check(const nmlp_cli *cli, const struct serve_options *o) {
         return nmlp_cli_usage(cli, "--host %s lets others in: give --api-key-file FILE, or --no-auth if that is meant",
                               s->host);
     if (o->key_file && o->no_auth) return nmlp_cli_usage(cli, "--api-key-file and --no-auth exclude each other");
+    if (o->compare_name && !o->compare) return nmlp_cli_usage(cli, "--compare-name goes with --compare");
     if (s->port < 0 || s->port > 65535) return nmlp_cli_usage(cli, "--port must be from 0 to 65535");
     if (s->slots < 1 || s->slots > 1024) return nmlp_cli_usage(cli, "--slots must be from 1 to 1024");
     if (s->kv_bytes < 0) return nmlp_cli_usage(cli, "--kv-bytes must not be negative");
@@ -111,7 +116,10 @@ static int run(int argc, char **argv) {
         {"api-key-file", 0, NMLP_OPT_STRING, &o.key_file, "FILE", "clients must know the key in its first line"},
         {"no-auth", 0, NMLP_OPT_FLAG, &o.no_auth, NULL, "other hosts may ask without a key"},
         {"cors", 0, NMLP_OPT_STRING, &o.server.cors, "ORIGIN", "web pages of this origin may ask (default none)"},
-        {"name", 0, NMLP_OPT_STRING, &o.server.model, "NAME", "the model's name for clients (default: its folder)"},
+        {"name", 0, NMLP_OPT_STRING, &o.name, "NAME", "the model's name for clients (default: its folder)"},
+        {"compare", 0, NMLP_OPT_STRING, &o.compare, "OTHER",
+         "serve this model too, which has the same tokenizer; the page shows both side by side"},
+        {"compare-name", 0, NMLP_OPT_STRING, &o.compare_name, "NAME", "its name (default: its folder)"},
         {"ctx", 'c', NMLP_OPT_INT, &o.server.context, "N", "positions of a request (default: the model's, up to 4096)"},
         {"slots", 0, NMLP_OPT_INT, &o.server.slots, "N", "requests that run together (default 8)"},
         {"kv-bytes", 0, NMLP_OPT_INT, &o.server.kv_bytes, "B",
@@ -134,14 +142,15 @@ static int run(int argc, char **argv) {
     code = check(&cli, &o);
     if (code >= 0) return code;
     (void)signal(SIGPIPE, SIG_IGN); /* a client that goes away is an error of the write */
-    if (!o.server.model) o.server.model = name_of(cli.positionals[0]);
+    if (!o.name) o.name = name_of(cli.positionals[0]);
+    if (o.compare && !o.compare_name) o.compare_name = name_of(o.compare);
     return serve(&cli, &o);
 }
 
 const nmlp_command nmlp_cmd_serve = {
     .name = "serve",
     .summary = "answer over HTTP as OpenAI's API does",
-    .usage = "MODEL [--port N] [--api-key-file FILE]",
+    .usage = "MODEL [--compare OTHER] [--port N] [--api-key-file FILE]",
     .examples = "neuronmlp serve models/tiny --port 0 --grace 0\n"
                 "neuronmlp serve models/tiny --port 0 --queue 8 --ctx 256\n",
     .run = run,

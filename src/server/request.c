@@ -274,6 +274,9 @@ static void note_unknown(nmlp_completion_request *r) {
 static nmlp_status read_rest(nmlp_completion_request *r, bool chat, nmlp_err *err) {
     const nmlp_json *o = r->doc.root;
     int64_t n = 1;
+    const nmlp_json *model = nmlp_json_get(o, "model");
+    if (!nmlp_json_is_null(model) && !nmlp_json_is_string(model)) return wrong(err, "model", "a string");
+    if (nmlp_json_is_string(model)) r->model = nmlp_json_string(model);
     NMLP_RETURN_IF_FAILED(refuse_unsupported(o, err));
     NMLP_RETURN_IF_FAILED(read_bool(o, "stream", &r->stream, err));
     NMLP_RETURN_IF_FAILED(read_bool(nmlp_json_get(o, "stream_options"), "include_usage", &r->include_usage, err));

@@ -32,7 +32,8 @@ typedef struct nmlp_completion_request {
     nmlp_token_bias *biases; /* what `sampling` points to */
     const char *stop[NMLP_STOP_STRINGS_MAX];
     size_t n_stop;
-    nmlp_str ignored; /* names of fields nobody here knows, with commas */
+    const char *model; /* its name; NULL: none is given */
+    nmlp_str ignored;  /* names of fields nobody here knows, with commas */
 } nmlp_completion_request;
 
 /* Takes a body of /v1/chat/completions or /v1/completions. `seed` is used where the body has none. To be released

@@ -15,9 +15,17 @@ enum { HEADER_MAX_BYTES = 32 << 10, BODY_MAX_BYTES = 8 << 20, RETRY_AFTER_S = 1 
 
 struct server;
 
+/* A model, and the thread that runs it. */
+struct served {
+    nmlp_server_model model;
+    int64_t context;
+    nmlp_worker *worker;
+};
+
 /* A completion under way. */
 struct call {
     struct server *server;
+    const struct served *served;
     nmlp_http_request *http; /* NULL: the client is gone */
     nmlp_job job;
     nmlp_reply_head head;
@@ -32,11 +40,10 @@ struct call {
 
 struct server {
     nmlp_server_options options;
-    const nmlp_loaded *loaded;
+    struct served models[NMLP_SERVER_MODELS_MAX];
+    int n_models;
     const nmlp_tokenizer *tokenizer;
-    int64_t context;
     nmlp_http *http;
-    nmlp_worker *worker;
     struct call *calls;
     nmlp_server_metrics metrics;
     uint64_t n_ids;
@@ -76,6 +83,7 @@ static void log_line(const struct server *s, const char *method, const char *pat
     nmlp_json_put_int(&w, "status", status);
     nmlp_json_put_number(&w, "ms", ms);
     if (call) {
+        nmlp_json_put_string(&w, "model", call->head.model);
         nmlp_json_put_int(&w, "prompt_tokens", call->usage.prompt);
         nmlp_json_put_int(&w, "cached_tokens", call->usage.cached);
         nmlp_json_put_int(&w, "generated_tokens", call->usage.completion);
@@ -193,7 +201,7 @@ static bool take_events(struct call *call) {
     nmlp_str out;
     bool goes_on = true;
     nmlp_str_init(&out);
-    for (nmlp_job_event *e = nmlp_worker_take(call->server->worker, &call->job), *next; e; e = next) {
+    for (nmlp_job_event *e = nmlp_worker_take(call->served->worker, &call->job), *next; e; e = next) {
         next = e->next;
         if (e->kind == NMLP_JOB_DONE) {
             if (st == NMLP_OK && e->st != NMLP_OK) {
@@ -222,6 +230,18 @@ static void on_wake(void *ctx) {
     }
 }
 
+/* With one model every name means it; with two, a name that is neither's is refused. */
+static nmlp_status choose_model(const struct served **out, const struct server *s, const char *name, nmlp_err *err) {
+    *out = &s->models[0];
+    if (!name || s->n_models == 1) return NMLP_OK;
+    for (int i = 0; i < s->n_models; i++) {
+        *out = &s->models[i];
+        if (strcmp(s->models[i].model.name, name) == 0) return NMLP_OK;
+    }
+    return nmlp_fail_field(err, NMLP_E_MISSING, "model", "is \"%s\"; there are \"%s\" and \"%s\"", name,
+                           s->models[0].model.name, s->models[1].model.name);
+}
+
 static nmlp_status begin_call(struct server *s, struct call *call, nmlp_http_request *r, bool chat, nmlp_err *err) {
     size_t len;
     const char *body = nmlp_http_body(r, &len);
@@ -229,6 +249,7 @@ static nmlp_status begin_call(struct server *s, struct call *call, nmlp_http_req
     nmlp_completion_request *request = &call->job.request;
     NMLP_RETURN_IF_FAILED(
         nmlp_completion_request_read(request, chat, body, len, (uint64_t)s->started * 1000003u + number, err));
+    NMLP_RETURN_IF_FAILED(choose_model(&call->served, s, request->model, err));
     call->n_choices = request->n * request->n_prompts;
     call->choices = nmlp_mem_new((size_t)call->n_choices, sizeof *call->choices, err);
     if (!call->choices) {
@@ -239,7 +260,7 @@ static nmlp_status begin_call(struct server *s, struct call *call, nmlp_http_req
     snprintf(call->head.id, sizeof call->head.id, "%s-%llx%06llx", chat ? "chatcmpl" : "cmpl",
              (unsigned long long)s->started, (unsigned long long)number);
     call->head.created = (int64_t)time(NULL);
-    call->head.model = s->options.model;
+    call->head.model = call->served->model.name;
     call->head.chat = chat;
     call->head.tokenizer = s->tokenizer;
     return NMLP_OK;
@@ -259,7 +280,7 @@ static void complete(struct server *s, nmlp_http_request *r, bool chat) {
     nmlp_status st = begin_call(s, call, r, chat, &err);
     if (st != NMLP_OK) {
         status = nmlp_reply_status(st);
-    } else if (nmlp_worker_submit(s->worker, &call->job, &err) != NMLP_OK) {
+    } else if (nmlp_worker_submit(call->served->worker, &call->job, &err) != NMLP_OK) {
         char seconds[16];
         snprintf(seconds, sizeof seconds, "%d", RETRY_AFTER_S);
         nmlp_http_add_header(r, "Retry-After", seconds);
@@ -286,6 +307,22 @@ static void get_health(struct server *s, nmlp_http_request *r) {
     nmlp_str_fini(&body);
 }
 
+static void put_model(nmlp_json_writer *w, const struct server *s, const struct served *m) {
+    nmlp_model_size size = nmlp_model_measure(&m->model.loaded->model);
+    nmlp_json_begin_object(w, NULL);
+    nmlp_json_put_string(w, "id", m->model.name);
+    nmlp_json_put_string(w, "object", "model");
+    nmlp_json_put_int(w, "created", s->started);
+    nmlp_json_put_string(w, "owned_by", "neuronmlp");
+    nmlp_json_put_int(w, "max_model_len", m->context);
+    nmlp_json_put_bool(w, "chat", nmlp_chat_is_known(s->tokenizer));
+    nmlp_json_begin_object(w, "meta");
+    nmlp_json_put_int(w, "n_params", size.params);
+    nmlp_json_put_int(w, "size", size.bytes);
+    nmlp_json_end_object(w);
+    nmlp_json_end_object(w);
+}
+
 static void get_models(struct server *s, nmlp_http_request *r) {
     nmlp_json_writer w;
     nmlp_str body;
@@ -294,13 +331,7 @@ static void get_models(struct server *s, nmlp_http_request *r) {
     nmlp_json_begin_object(&w, NULL);
     nmlp_json_put_string(&w, "object", "list");
     nmlp_json_begin_array(&w, "data");
-    nmlp_json_begin_object(&w, NULL);
-    nmlp_json_put_string(&w, "id", s->options.model);
-    nmlp_json_put_string(&w, "object", "model");
-    nmlp_json_put_int(&w, "created", s->started);
-    nmlp_json_put_string(&w, "owned_by", "neuronmlp");
-    nmlp_json_put_int(&w, "max_model_len", s->context);
-    nmlp_json_end_object(&w);
+    for (int i = 0; i < s->n_models; i++) put_model(&w, s, &s->models[i]);
     nmlp_json_end_array(&w);
     nmlp_json_end_object(&w);
     answer(s, r, 200, "application/json", &body);
@@ -309,9 +340,14 @@ static void get_models(struct server *s, nmlp_http_request *r) {
 
 static void get_metrics(struct server *s, nmlp_http_request *r) {
     nmlp_str body;
-    int n_waiting, n_running;
+    int n_waiting = 0, n_running = 0;
     nmlp_str_init(&body);
-    nmlp_worker_load(s->worker, &n_waiting, &n_running);
+    for (int i = 0; i < s->n_models; i++) {
+        int waiting, running;
+        nmlp_worker_load(s->models[i].worker, &waiting, &running);
+        n_waiting += waiting;
+        n_running += running;
+    }
     nmlp_server_metrics_print(&body, &s->metrics, n_waiting, n_running, nmlp_http_connections(s->http));
     answer(s, r, 200, "text/plain; version=0.0.4", &body);
     nmlp_str_fini(&body);
@@ -334,7 +370,7 @@ static nmlp_status tokenize(const struct server *s, const nmlp_json *body, nmlp_
     for (size_t i = 0; i < ids.len; i++) nmlp_json_put_int(&w, NULL, ids.data[i]);
     nmlp_json_end_array(&w);
     nmlp_json_put_int(&w, "count", (int64_t)ids.len);
-    nmlp_json_put_int(&w, "max_model_len", s->context);
+    nmlp_json_put_int(&w, "max_model_len", s->models[0].context);
     nmlp_json_end_object(&w);
     nmlp_ids_fini(&ids);
     return st;
@@ -489,11 +525,33 @@ static void drop_calls(struct server *s) {
     }
 }
 
-nmlp_status nmlp_server_run(const nmlp_loaded *loaded, const nmlp_tokenizer *tokenizer,
+static nmlp_status start_model(struct server *s, const nmlp_server_model *model, nmlp_err *err) {
+    const nmlp_server_options *options = &s->options;
+    struct served *served = &s->models[s->n_models];
+    if (s->n_models > 0) {
+        const nmlp_server_model *first = &s->models[0].model;
+        NMLP_RETURN_IF_FAILED(nmlp_text_check_tokenizers(&first->loaded->model, &model->loaded->model, "compare", err));
+        if (strcmp(first->name, model->name) == 0)
+            return nmlp_fail_field(err, NMLP_E_ARG, "name", "of both models is \"%s\"", model->name);
+    }
+    served->model = *model;
+    served->context = nmlp_text_context(&model->loaded->model.config, options->context, 0, INT64_MAX);
+    nmlp_worker_options worker = {
+        .loaded = model->loaded,
+        .tokenizer = s->tokenizer,
+        .batch = {.context = served->context, .max_sequences = options->slots, .kv_bytes = options->kv_bytes},
+        .max_waiting = (int)options->max_waiting,
+        .on_event = wake_loop,
+        .ctx = s};
+    NMLP_RETURN_IF_FAILED(nmlp_worker_create(&served->worker, &worker, err));
+    s->n_models++;
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_server_run(const nmlp_server_model *models, int n_models, const nmlp_tokenizer *tokenizer,
                             const nmlp_server_options *options, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    struct server s = {.options = *options, .loaded = loaded, .tokenizer = tokenizer, .started = (int64_t)time(NULL)};
-    s.context = nmlp_text_context(&loaded->model.config, options->context, 0, INT64_MAX);
+    struct server s = {.options = *options, .tokenizer = tokenizer, .started = (int64_t)time(NULL)};
     nmlp_http_options http = {.host = options->host,
                               .port = (int)options->port,
                               .max_header_bytes = HEADER_MAX_BYTES,
@@ -505,19 +563,12 @@ nmlp_status nmlp_server_run(const nmlp_loaded *loaded, const nmlp_tokenizer *tok
                               .on_wake = on_wake,
                               .on_signal = on_signal,
                               .ctx = &s};
-    nmlp_worker_options worker = {
-        .loaded = loaded,
-        .tokenizer = tokenizer,
-        .batch = {.context = s.context, .max_sequences = options->slots, .kv_bytes = options->kv_bytes},
-        .max_waiting = (int)options->max_waiting,
-        .on_event = wake_loop,
-        .ctx = &s};
     NMLP_TRY(nmlp_http_create(&s.http, &http, err));
-    NMLP_TRY(nmlp_worker_create(&s.worker, &worker, err));
+    for (int i = 0; i < n_models; i++) NMLP_TRY(start_model(&s, &models[i], err));
     if (options->on_ready) options->on_ready(options->ctx, nmlp_http_port(s.http));
     st = nmlp_http_run(s.http, err);
 out:
-    nmlp_worker_destroy(s.worker);
+    for (int i = 0; i < s.n_models; i++) nmlp_worker_destroy(s.models[i].worker);
     drop_calls(&s);
     nmlp_http_destroy(s.http);
     return st;

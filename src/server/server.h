@@ -1,14 +1,21 @@
-/* An HTTP server that answers as OpenAI's API does, from one loaded model (docs/serving.md). */
+/* An HTTP server that answers as OpenAI's API does, from one loaded model or two of the same tokenizer
+ * (docs/serving.md), and a page to talk to them. */
 #ifndef NMLP_SERVER_SERVER_H
 #define NMLP_SERVER_SERVER_H
 
 #include "service/loaded_model.h"
 #include "text/tokenizer.h"
 
+enum { NMLP_SERVER_MODELS_MAX = 2 };
+
+typedef struct nmlp_server_model {
+    const char *name; /* for clients */
+    const nmlp_loaded *loaded;
+} nmlp_server_model;
+
 typedef struct nmlp_server_options {
     const char *host;    /* numeric address */
     int64_t port;        /* 0: any free one */
-    const char *model;   /* its name for clients */
     const char *api_key; /* NULL: none is asked for */
     const char *cors;    /* origin that pages may ask from; NULL: none */
     int64_t context;     /* positions of a request; 0: the model's maximum, at most 4096 */
@@ -25,8 +32,9 @@ typedef struct nmlp_server_options {
 
 nmlp_server_options nmlp_server_defaults(void);
 
-/* Serves until SIGINT or SIGTERM, then finishes what runs and waits; a second signal ends it at once. */
-nmlp_status nmlp_server_run(const nmlp_loaded *loaded, const nmlp_tokenizer *tokenizer,
+/* Serves n_models (1 to NMLP_SERVER_MODELS_MAX, with different names) until SIGINT or SIGTERM, then finishes what runs
+ * and waits; a second signal ends it at once. */
+nmlp_status nmlp_server_run(const nmlp_server_model *models, int n_models, const nmlp_tokenizer *tokenizer,
                             const nmlp_server_options *options, nmlp_err *err);
 
 #endif

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "engine/logprob.h"
 
 /* ---- prompts ---- */
@@ -213,4 +214,23 @@ nmlp_status nmlp_text_check_room(const nmlp_config *config, const nmlp_ids *prom
     nmlp_fail_hint(err, "shorten the prompt or raise `context` (this model takes up to %lld)",
                    (long long)config->max_positions);
     return NMLP_E_LIMIT;
+}
+
+nmlp_status nmlp_text_check_tokenizers(const nmlp_model *model, const nmlp_model *other, const char *field,
+                                       nmlp_err *err) {
+    enum { PATH_BYTES = 4096 };
+    const char *dir = model->checkpoint.dir, *other_dir = other->checkpoint.dir;
+    char path[PATH_BYTES];
+    nmlp_file_map own_file = {0}, other_file = {0};
+    nmlp_status st = NMLP_OK;
+    NMLP_TRY(nmlp_tokenizer_path(path, sizeof path, dir, err));
+    NMLP_TRY(nmlp_file_map_open(&own_file, path, err));
+    NMLP_TRY(nmlp_tokenizer_path(path, sizeof path, other_dir, err));
+    NMLP_TRY(nmlp_file_map_open(&other_file, path, err));
+    if (own_file.bytes != other_file.bytes || memcmp(own_file.data, other_file.data, own_file.bytes) != 0)
+        st = nmlp_fail_field(err, NMLP_E_ARG, field, "is %s, whose tokenizer is not that of %s", other_dir, dir);
+out:
+    nmlp_file_map_close(&own_file);
+    nmlp_file_map_close(&other_file);
+    return st;
 }

@@ -126,5 +126,8 @@ void nmlp_text_answer_fini(nmlp_text_answer *answer);
 bool nmlp_text_answer_goes_on(const nmlp_text_answer *answer);
 /* Refuses a prompt that is empty or leaves no room in `context` positions. */
 nmlp_status nmlp_text_check_room(const nmlp_config *config, const nmlp_ids *prompt, int64_t context, nmlp_err *err);
+/* Refuses two models whose tokenizer files differ: ids would not mean the same. `field` named the other one. */
+nmlp_status nmlp_text_check_tokenizers(const nmlp_model *model, const nmlp_model *other, const char *field,
+                                       nmlp_err *err);
 
 #endif

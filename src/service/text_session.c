@@ -48,28 +48,10 @@ void nmlp_text_session_destroy(nmlp_text_session *s) {
 
 int64_t nmlp_text_session_context(const nmlp_text_session *s) { return s->context; }
 
-/* Ids mean the same in both models where their tokenizer files are the same. */
-static nmlp_status check_tokenizers(const char *dir, const char *draft_dir, nmlp_err *err) {
-    enum { PATH_BYTES = 4096 };
-    char path[PATH_BYTES];
-    nmlp_file_map own = {0}, other = {0};
-    nmlp_status st = NMLP_OK;
-    NMLP_TRY(nmlp_tokenizer_path(path, sizeof path, dir, err));
-    NMLP_TRY(nmlp_file_map_open(&own, path, err));
-    NMLP_TRY(nmlp_tokenizer_path(path, sizeof path, draft_dir, err));
-    NMLP_TRY(nmlp_file_map_open(&other, path, err));
-    if (own.bytes != other.bytes || memcmp(own.data, other.data, own.bytes) != 0)
-        st = nmlp_fail_field(err, NMLP_E_ARG, "draft", "is %s, whose tokenizer is not that of %s", draft_dir, dir);
-out:
-    nmlp_file_map_close(&own);
-    nmlp_file_map_close(&other);
-    return st;
-}
-
 nmlp_status nmlp_text_session_set_draft(nmlp_text_session *s, const nmlp_loaded *draft, nmlp_err *err) {
     int64_t most = draft->model.config.max_positions;
     nmlp_batch_options options = {.context = s->context < most ? s->context : most};
-    NMLP_RETURN_IF_FAILED(check_tokenizers(s->loaded->model.checkpoint.dir, draft->model.checkpoint.dir, err));
+    NMLP_RETURN_IF_FAILED(nmlp_text_check_tokenizers(&s->loaded->model, &draft->model, "draft", err));
     nmlp_batch_destroy(s->draft);
     s->draft = NULL;
     return nmlp_batch_create(&s->draft, draft->engine, &options, err);

@@ -31,6 +31,8 @@ nmlp_chat_format nmlp_tokenizer_chat_format(const nmlp_tokenizer *t) {
     return format ? format->format : NMLP_CHAT_NONE;
 }
 
+bool nmlp_chat_is_known(const nmlp_tokenizer *t) { return !t->chat_refusal && (t->chat || find_format(t)); }
+
 int64_t nmlp_chat_end_id(const nmlp_tokenizer *t) {
     const chat_tokens *format = find_format(t);
     return format ? nmlp_tokenizer_find(t, format->end) : t->chat ? t->eos_id : -1;

@@ -116,6 +116,7 @@ nmlp_chat_format nmlp_tokenizer_chat_format(const nmlp_tokenizer *t);
  * spelled in role or content stay text. NMLP_E_UNSUPPORTED for a model with neither. */
 nmlp_status nmlp_chat_encode(const nmlp_tokenizer *t, const nmlp_chat_message *messages, size_t n_messages,
                              nmlp_ids *out, nmlp_err *err);
+bool nmlp_chat_is_known(const nmlp_tokenizer *t);  /* whether nmlp_chat_encode can do its work */
 int64_t nmlp_chat_end_id(const nmlp_tokenizer *t); /* the token that ends an answer, or -1 */
 
 #endif

@@ -390,6 +390,46 @@ def keys():
     server.stop()
 
 
+def without_one_mlp():
+    """A model that answers otherwise: tiny with the last MLP's output matrix set to zero."""
+    model = os.path.join(work, "other")
+    os.mkdir(model)
+    for name in ("config.json", "tokenizer.json"):
+        os.symlink(os.path.join(tiny, name), os.path.join(model, name))
+    with open(os.path.join(tiny, "model.safetensors"), "rb") as file:
+        data = bytearray(file.read())
+    start = 8 + int.from_bytes(data[:8], "little")
+    begin, end = json.loads(data[8:start])["model.layers.3.mlp.down_proj.weight"]["data_offsets"]
+    data[start + begin : start + end] = bytes(end - begin)
+    with open(os.path.join(model, "model.safetensors"), "wb") as file:
+        file.write(data)
+    return model
+
+
+def two_models():
+    """Each answers as it does alone, and only to its name."""
+    other = without_one_mlp()
+    server = Server(tiny, "--compare", other, "--compare-name", "reduced")
+    listed = server.ok("/v1/models")["data"]
+    assert [m["id"] for m in listed] == ["tiny", "reduced"] and not listed[0]["chat"]
+    assert listed[0]["meta"]["n_params"] == run("info", tiny)["params"]
+    body = {"prompt": "The old house", "max_tokens": 16, "temperature": 0}
+    want = {name: cli_text(model, "-p", "The old house", "-n", "16")["text"] for name, model in (("tiny", tiny), ("reduced", other))}
+    assert want["tiny"] != want["reduced"]
+    for name, text in want.items():
+        answer = server.ok("/v1/completions", {**body, "model": name})
+        assert answer["model"] == name and answer["choices"][0]["text"] == text, (answer, text)
+    assert server.ok("/v1/completions", body)["model"] == "tiny"
+    status, _, answer = server.ask("/v1/completions", {**body, "model": "nobody"})
+    assert status == 404 and answer["error"]["param"] == "model" and "reduced" in answer["error"]["message"], answer
+    status, _, answer = server.ask("/v1/completions", {**body, "model": 7})
+    assert status == 400 and answer["error"]["param"] == "model", answer
+    server.stop()
+    for second, words in (((chatty,), "tokenizer"), ((tiny,), "both models")):
+        refused = subprocess.run([command, "serve", tiny, *common, "--compare", *second], capture_output=True, timeout=60)
+        assert refused.returncode == 2 and words.encode() in refused.stderr, refused
+
+
 def stopping():
     """After SIGTERM what runs is finished, what is new is refused; a second signal ends at once."""
     server = Server(tiny, "--grace", "60")
@@ -436,6 +476,6 @@ for test in (answers_are_those_of_the_command, prompts_come_as_strings_and_ids, 
 one.stop()
 conversations(chatty)
 print("ok conversations", flush=True)
-for test in (keys, requests_run_together, queue_cancel_and_health, slow_and_many_clients, stopping):
+for test in (keys, two_models, requests_run_together, queue_cancel_and_health, slow_and_many_clients, stopping):
     test()
     print("ok", test.__name__, flush=True)
