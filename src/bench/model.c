@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "bench/probe.h"
 #include "engine/backend.h"
+#include "tensor/quant.h"
 
 enum { DECODE_TOKENS_MIN = 16, DECODE_TOKENS_MAX = 256, DECODE_PROMPT = 16, PROMPT_MAX = 2048, PIECE_BYTES = 1 << 20 };
 static const size_t DRAM_BYTES = (size_t)256 << 20;
@@ -34,6 +35,7 @@ struct subject {
     float *logits;       /* [largest batch, V] */
     double layer_params; /* matrices of all layers as stored */
     double head_params;
+    double matrix_bytes;                      /* of all of them with their scales: what a decoded token reads */
     nmlp_samples rate[NMLP_BENCH_CASES_MAX];  /* tokens/s */
     nmlp_samples share[NMLP_BENCH_CASES_MAX]; /* of the probe */
     nmlp_samples probe[NMLP_BENCH_CASES_MAX];
@@ -41,8 +43,29 @@ struct subject {
 
 static double matrix_params(const nmlp_view *view) { return (double)nmlp_view_elems(view); }
 
+static double matrix_bytes(const nmlp_view *view) {
+    return (double)(nmlp_view_bytes(view) + nmlp_quant_scale_bytes(view));
+}
+
+static void count_bytes(struct subject *s) {
+    const nmlp_model *m = &s->model;
+    s->matrix_bytes = matrix_bytes(&m->lm_head);
+    for (int64_t l = 0; l < m->config.n_layers; l++) {
+        const nmlp_layer *layer = &m->layers[l];
+        s->matrix_bytes +=
+            matrix_bytes(&layer->q) + matrix_bytes(&layer->k) + matrix_bytes(&layer->v) + matrix_bytes(&layer->o);
+        for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+            const nmlp_factors *f = &layer->mlp[i];
+            bool basis_counted = layer->shared_basis && i == NMLP_MLP_UP;
+            s->matrix_bytes +=
+                f->w.data ? matrix_bytes(&f->w) : matrix_bytes(&f->u) + (basis_counted ? 0 : matrix_bytes(&f->v));
+        }
+    }
+}
+
 static void count_params(struct subject *s) {
     const nmlp_model *m = &s->model;
+    count_bytes(s);
     s->head_params = matrix_params(&m->lm_head);
     s->layer_params = (double)nmlp_model_measure(m).mlp_params;
     for (int64_t l = 0; l < m->config.n_layers; l++) {
@@ -190,8 +213,7 @@ static double attention_flop(const nmlp_config *c, int prompt) {
 /* GFLOP of a prefill or GB of a decode, per token. */
 static double work_of(const struct subject *s, struct task task) {
     int prompt = task.prompt;
-    double params = s->layer_params + s->head_params;
-    if (!prompt) return (double)nmlp_dtype_bytes(s->model.embedding.dtype) * params / task.batch * 1e-9;
+    if (!prompt) return s->matrix_bytes / task.batch * 1e-9;
     return (2.0 * (s->layer_params + s->head_params / prompt) + attention_flop(&s->model.config, prompt)) * 1e-9;
 }
 

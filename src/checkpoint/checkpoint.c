@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "checkpoint/quant_tensors.h"
 
 enum { PATH_MAX_BYTES = 4096, SHARDS_MAX = 4096 };
 
@@ -80,29 +81,64 @@ static nmlp_status open_files(nmlp_checkpoint *c, nmlp_err *err) {
     return NMLP_E_MISSING;
 }
 
-static nmlp_status index_tensors(nmlp_checkpoint *c, nmlp_err *err) {
-    size_t total = 0;
-    for (size_t f = 0; f < c->n_files; f++) total += c->files[f].n_tensors;
-    c->tensors = nmlp_mem_new(total, sizeof *c->tensors, err);
-    if (!c->tensors) return NMLP_E_NOMEM;
-    NMLP_RETURN_IF_FAILED(nmlp_hashmap_reserve(&c->by_name, total, err));
+static nmlp_status add_name(const nmlp_checkpoint *c, nmlp_hashmap *map, const char *name, size_t index,
+                            nmlp_err *err) {
+    uint32_t seen;
+    if (nmlp_hashmap_get(map, name, strlen(name), &seen))
+        return nmlp_fail(err, NMLP_E_FORMAT, "%s: tensor %s is there twice", c->dir, name);
+    return nmlp_hashmap_put(map, name, strlen(name), (uint32_t)index, err);
+}
+
+/* All tensors of all files as they are. */
+static nmlp_status list_raw(const nmlp_checkpoint *c, nmlp_named_tensor *raw, nmlp_hashmap *by_name, nmlp_err *err) {
+    size_t n = 0;
     for (size_t f = 0; f < c->n_files; f++) {
         for (size_t i = 0; i < c->files[f].n_tensors; i++) {
-            const nmlp_named_tensor *t = &c->files[f].tensors[i];
-            uint32_t seen;
-            if (nmlp_hashmap_get(&c->by_name, t->name, strlen(t->name), &seen))
-                return nmlp_fail(err, NMLP_E_FORMAT, "%s: tensor %s is there twice", c->dir, t->name);
-            c->tensors[c->n_tensors] = *t;
-            NMLP_RETURN_IF_FAILED(nmlp_hashmap_put(&c->by_name, t->name, strlen(t->name), (uint32_t)c->n_tensors, err));
-            c->n_tensors++;
+            raw[n] = c->files[f].tensors[i];
+            NMLP_RETURN_IF_FAILED(add_name(c, by_name, raw[n].name, n, err));
+            n++;
         }
     }
     return NMLP_OK;
 }
 
+static nmlp_status add_tensor(nmlp_checkpoint *c, const nmlp_raw_tensors *raw, size_t i, nmlp_err *err) {
+    nmlp_named_tensor tensor;
+    bool is_part;
+    NMLP_RETURN_IF_FAILED(nmlp_quant_tensor_join(raw, i, &tensor, &is_part, err));
+    if (is_part) return NMLP_OK;
+    if (nmlp_dtype_is_quantised(tensor.view.dtype) && !c->config.quantised)
+        return nmlp_fail(err, NMLP_E_FORMAT,
+                         "%s: tensor %s is quantised, but config.json has no \"quantization_config\"", c->dir,
+                         tensor.name);
+    NMLP_RETURN_IF_FAILED(add_name(c, &c->by_name, tensor.name, c->n_tensors, err));
+    c->tensors[c->n_tensors++] = tensor;
+    return NMLP_OK;
+}
+
+static nmlp_status index_tensors(nmlp_checkpoint *c, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    nmlp_hashmap raw_by_name = {0};
+    size_t total = 0;
+    for (size_t f = 0; f < c->n_files; f++) total += c->files[f].n_tensors;
+    nmlp_named_tensor *raw = nmlp_mem_new(total, sizeof *raw, err);
+    c->tensors = nmlp_mem_new(total, sizeof *c->tensors, err);
+    if (!raw || !c->tensors) NMLP_TRY(NMLP_E_NOMEM);
+    NMLP_TRY(nmlp_hashmap_reserve(&raw_by_name, total, err));
+    NMLP_TRY(nmlp_hashmap_reserve(&c->by_name, total, err));
+    NMLP_TRY(list_raw(c, raw, &raw_by_name, err));
+    nmlp_raw_tensors all = {.dir = c->dir, .tensors = raw, .by_name = &raw_by_name, .arena = &c->arena};
+    for (size_t i = 0; i < total; i++) NMLP_TRY(add_tensor(c, &all, i, err));
+out:
+    nmlp_hashmap_fini(&raw_by_name);
+    nmlp_mem_free(raw);
+    return st;
+}
+
 nmlp_status nmlp_checkpoint_open(nmlp_checkpoint *c, const char *dir, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     *c = (nmlp_checkpoint){0};
+    nmlp_arena_init(&c->arena);
     NMLP_TRY(nmlp_config_load(&c->config, dir, err));
     c->dir = nmlp_mem_new(strlen(dir) + 1, 1, err);
     if (!c->dir) {
@@ -122,6 +158,7 @@ void nmlp_checkpoint_close(nmlp_checkpoint *c) {
     nmlp_mem_free(c->files);
     nmlp_mem_free(c->tensors);
     nmlp_hashmap_fini(&c->by_name);
+    nmlp_arena_fini(&c->arena);
     nmlp_mem_free(c->dir);
     *c = (nmlp_checkpoint){0};
 }

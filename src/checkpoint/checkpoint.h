@@ -16,9 +16,10 @@ typedef struct nmlp_checkpoint {
     char *dir;
     nmlp_safetensors *files;
     size_t n_files;
-    nmlp_named_tensor *tensors; /* of all files */
+    nmlp_named_tensor *tensors; /* of all files; a quantised weight is one tensor */
     size_t n_tensors;
     nmlp_hashmap by_name; /* name -> index into tensors */
+    nmlp_arena arena;     /* names and scales that are not in the files as they are needed */
 } nmlp_checkpoint;
 
 nmlp_status nmlp_checkpoint_open(nmlp_checkpoint *checkpoint, const char *dir, nmlp_err *err);

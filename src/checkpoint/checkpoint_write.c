@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/json_write.h"
 #include "base/mem.h"
+#include "tensor/quant.h"
 
 enum { PATH_MAX_BYTES = 4096, HEADER_ALIGN = 8 };
 const char *const nmlp_side_file_names[] = {
@@ -28,12 +29,6 @@ struct nmlp_checkpoint_writer {
     bool shard_open;
     nmlp_file_writer file;
 };
-
-size_t nmlp_tensor_spec_bytes(const nmlp_tensor_spec *spec) {
-    size_t bytes = nmlp_dtype_bytes(spec->dtype);
-    for (int d = 0; d < spec->n_dims; d++) bytes *= (size_t)spec->shape[d];
-    return bytes;
-}
 
 static void assign_shards(nmlp_checkpoint_writer *w, size_t max_shard_bytes) {
     size_t in_shard = 0;
@@ -62,6 +57,20 @@ static nmlp_status shard_path(const nmlp_checkpoint_writer *w, size_t shard, cha
     return nmlp_path_join(path, PATH_MAX_BYTES, w->dir, name, err);
 }
 
+static void put_part(nmlp_json_writer *json, const nmlp_tensor_part *part, size_t *offset) {
+    nmlp_json_begin_object(json, part->name);
+    nmlp_json_put_string(json, "dtype", part->dtype);
+    nmlp_json_begin_array(json, "shape");
+    for (int d = 0; d < part->n_dims; d++) nmlp_json_put_int(json, NULL, part->shape[d]);
+    nmlp_json_end_array(json);
+    nmlp_json_begin_array(json, "data_offsets");
+    nmlp_json_put_int(json, NULL, (int64_t)*offset);
+    *offset += part->bytes;
+    nmlp_json_put_int(json, NULL, (int64_t)*offset);
+    nmlp_json_end_array(json);
+    nmlp_json_end_object(json);
+}
+
 /* Header text of the shard that starts with tensor `first`, padded so that the data is aligned. */
 static void write_header_text(const nmlp_checkpoint_writer *w, size_t first, nmlp_str *text) {
     nmlp_json_writer json;
@@ -73,18 +82,9 @@ static void write_header_text(const nmlp_checkpoint_writer *w, size_t first, nml
     nmlp_json_put_string(&json, "made_by", "neuronmlp");
     nmlp_json_end_object(&json);
     for (size_t i = first; i < w->n_specs && w->shard_of[i] == w->shard_of[first]; i++) {
-        const nmlp_tensor_spec *spec = &w->specs[i];
-        nmlp_json_begin_object(&json, spec->name);
-        nmlp_json_put_string(&json, "dtype", nmlp_dtype_name(spec->dtype));
-        nmlp_json_begin_array(&json, "shape");
-        for (int d = 0; d < spec->n_dims; d++) nmlp_json_put_int(&json, NULL, spec->shape[d]);
-        nmlp_json_end_array(&json);
-        nmlp_json_begin_array(&json, "data_offsets");
-        nmlp_json_put_int(&json, NULL, (int64_t)offset);
-        offset += nmlp_tensor_spec_bytes(spec);
-        nmlp_json_put_int(&json, NULL, (int64_t)offset);
-        nmlp_json_end_array(&json);
-        nmlp_json_end_object(&json);
+        nmlp_tensor_part parts[NMLP_TENSOR_PARTS_MAX];
+        int n_parts = nmlp_tensor_spec_parts(&w->specs[i], parts);
+        for (int p = 0; p < n_parts; p++) put_part(&json, &parts[p], &offset);
     }
     nmlp_json_end_object(&json);
     while (text->len % HEADER_ALIGN != 0 && !text->failed) nmlp_str_putc(text, ' ');
@@ -130,12 +130,20 @@ nmlp_status nmlp_checkpoint_put(nmlp_checkpoint_writer *w, const void *data, siz
         return nmlp_fail(err, NMLP_E_INTERRUPTED, "%s was stopped", w->source->stage);
     w->part_bytes += bytes;
     if (w->part_bytes < total) return NMLP_OK;
+    if (spec->dtype == NMLP_DTYPE_Q4)
+        NMLP_RETURN_IF_FAILED(nmlp_file_writer_write(&w->file, spec->shape, 2 * sizeof spec->shape[0], err));
     bool last = ends_shard(w, w->next);
     w->part_bytes = 0;
     w->next++;
     if (!last) return NMLP_OK;
     w->shard_open = false;
     return nmlp_file_writer_commit(&w->file, err);
+}
+
+nmlp_status nmlp_checkpoint_put_view(nmlp_checkpoint_writer *w, const nmlp_view *view, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(nmlp_checkpoint_put(w, view->data, nmlp_view_bytes(view), err));
+    if (!nmlp_dtype_is_quantised(view->dtype)) return NMLP_OK;
+    return nmlp_checkpoint_put(w, view->scales, nmlp_quant_scale_bytes(view), err);
 }
 
 static nmlp_status write_index(const nmlp_checkpoint_writer *w, nmlp_err *err) {
@@ -155,7 +163,9 @@ static nmlp_status write_index(const nmlp_checkpoint_writer *w, nmlp_err *err) {
     nmlp_json_begin_object(&json, "weight_map");
     for (size_t i = 0; i < w->n_specs; i++) {
         shard_name(w, w->shard_of[i], name, sizeof name);
-        nmlp_json_put_string(&json, w->specs[i].name, name);
+        nmlp_tensor_part parts[NMLP_TENSOR_PARTS_MAX];
+        int n_parts = nmlp_tensor_spec_parts(&w->specs[i], parts);
+        for (int p = 0; p < n_parts; p++) nmlp_json_put_string(&json, parts[p].name, name);
     }
     nmlp_json_end_object(&json);
     nmlp_json_end_object(&json);
@@ -180,6 +190,7 @@ static nmlp_status put_all(nmlp_checkpoint_writer *w, nmlp_err *err) {
 nmlp_status nmlp_checkpoint_write(const char *dir, const nmlp_checkpoint_source *source, nmlp_err *err) {
     nmlp_checkpoint_writer w = {
         .dir = dir, .source = source, .specs = source->specs, .n_specs = source->n_specs, .file.fd = -1};
+    for (size_t i = 0; i < w.n_specs; i++) NMLP_RETURN_IF_FAILED(nmlp_tensor_spec_check(&w.specs[i], err));
     w.shard_of = nmlp_mem_new(source->n_specs, sizeof *w.shard_of, err);
     if (!w.shard_of) return NMLP_E_NOMEM;
     for (size_t i = 0; i < w.n_specs; i++) w.total_bytes += (double)nmlp_tensor_spec_bytes(&w.specs[i]);

@@ -11,16 +11,8 @@
 
 #include "base/progress.h"
 #include "base/status.h"
+#include "checkpoint/tensor_spec.h"
 #include "tensor/view.h"
-
-typedef struct nmlp_tensor_spec {
-    const char *name; /* borrowed until the writer is closed */
-    nmlp_dtype dtype;
-    int n_dims;
-    int64_t shape[NMLP_DIMS_MAX];
-} nmlp_tensor_spec;
-
-size_t nmlp_tensor_spec_bytes(const nmlp_tensor_spec *spec);
 
 /* How the JSON header of every weight file begins that this program wrote. */
 #define NMLP_CHECKPOINT_HEADER_FRONT "{\"__metadata__\":{\"format\":\"pt\",\"made_by\":\"neuronmlp\"}"
@@ -30,9 +22,11 @@ extern const char *const nmlp_side_file_names[];
 
 typedef struct nmlp_checkpoint_writer nmlp_checkpoint_writer;
 
-/* The bytes of tensor `i` in row-major order, in any number of calls that add up to its size. Fails with
- * NMLP_E_INTERRUPTED when the progress callback asks to stop. */
+/* The bytes of tensor `i` in row-major order, in any number of calls that add up to its size; of a quantised one all
+ * codes, then all scales. Fails with NMLP_E_INTERRUPTED when the progress callback asks to stop. */
 nmlp_status nmlp_checkpoint_put(nmlp_checkpoint_writer *writer, const void *data, size_t bytes, nmlp_err *err);
+/* All of it at once. */
+nmlp_status nmlp_checkpoint_put_view(nmlp_checkpoint_writer *writer, const nmlp_view *view, nmlp_err *err);
 
 typedef struct nmlp_checkpoint_source {
     const nmlp_tensor_spec *specs; /* [n_specs] in the order of the file */

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/json_write.h"
 #include "base/mem.h"
+#include "checkpoint/quant_tensors.h"
 
 enum { PATH_MAX_BYTES = 4096, DIM_MAX = 1 << 24, HEAD_DIM_MAX = 4096, COMPRESSED_VERSION = 1 };
 
@@ -138,16 +139,6 @@ static nmlp_status read_rope(nmlp_config *c, const nmlp_json_doc *doc, nmlp_err 
                      doc->origin, name);
 }
 
-static nmlp_status refuse_quantised(const nmlp_json_doc *doc, nmlp_err *err) {
-    const nmlp_json *quantised = nmlp_json_get(doc->root, "quantization_config");
-    if (nmlp_json_is_null(quantised)) return NMLP_OK;
-    nmlp_fail(err, NMLP_E_UNSUPPORTED,
-              "%s: the weights are quantised (quantization_config, method \"%s\"); that is not supported", doc->origin,
-              nmlp_json_string(nmlp_json_get(quantised, "quant_method")));
-    nmlp_fail_hint(err, "take the checkpoint in bf16, f16 or f32 that it was made from");
-    return NMLP_E_UNSUPPORTED;
-}
-
 /* A window that no text of this model outgrows is none. */
 static nmlp_status refuse_sliding_window(const nmlp_config *c, const nmlp_json_doc *doc, nmlp_err *err) {
     bool is_qwen = strncmp(c->family, "qwen", 4) == 0;
@@ -220,7 +211,7 @@ static nmlp_status read_flags(nmlp_config *c, const nmlp_json_doc *doc, nmlp_err
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_bool(doc, doc->root, "attention_bias", &attention_bias, err));
     if (mlp_bias) return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: mlp_bias true is not supported", doc->origin);
     if (attention_bias) c->qkv_bias = c->o_bias = true;
-    NMLP_RETURN_IF_FAILED(refuse_quantised(doc, err));
+    NMLP_RETURN_IF_FAILED(nmlp_quant_config_check(doc, &c->quantised, err));
     const nmlp_json *act = nmlp_json_get(doc->root, "hidden_act");
     if (!nmlp_json_is_null(act) && strcmp(nmlp_json_string(act), "silu") != 0)
         return refuse(doc, err, "hidden_act", nmlp_json_string(act));
@@ -336,7 +327,17 @@ static void write_ids(const nmlp_config *c, nmlp_json_writer *w) {
     nmlp_json_end_array(w);
 }
 
-void nmlp_config_write(const nmlp_config *c, const char *extra, nmlp_str *out) {
+static void write_quantisation(const nmlp_tensor_spec *specs, size_t n, nmlp_str *out) {
+    nmlp_str text;
+    nmlp_str_init(&text);
+    nmlp_tensor_specs_quant_config(specs, n, &text);
+    if (text.failed) out->failed = true;
+    if (text.len > 0) nmlp_str_printf(out, ",\"quantization_config\":%s", nmlp_str_text(&text));
+    nmlp_str_fini(&text);
+}
+
+void nmlp_config_write(const nmlp_config *c, const char *extra, const nmlp_tensor_spec *specs, size_t n_specs,
+                       nmlp_str *out) {
     static const char *const dtype_names[] = {"float32", "bfloat16", "float16"};
     nmlp_json_writer w;
     nmlp_json_writer_init(&w, out);
@@ -366,15 +367,17 @@ void nmlp_config_write(const nmlp_config *c, const char *extra, nmlp_str *out) {
         nmlp_str_puts(out, ",\"neuronmlp\":");
         nmlp_str_puts(out, extra);
     }
+    write_quantisation(specs, n_specs, out);
     nmlp_json_end_object(&w);
     nmlp_str_putc(out, '\n');
 }
 
-nmlp_status nmlp_config_save(const nmlp_config *config, const char *extra, const char *dir, nmlp_err *err) {
+nmlp_status nmlp_config_save(const nmlp_config *config, const char *extra, const nmlp_tensor_spec *specs,
+                             size_t n_specs, const char *dir, nmlp_err *err) {
     char path[PATH_MAX_BYTES];
     nmlp_str text;
     nmlp_str_init(&text);
-    nmlp_config_write(config, extra, &text);
+    nmlp_config_write(config, extra, specs, n_specs, &text);
     nmlp_status st = nmlp_str_status(&text, err);
     if (st == NMLP_OK) st = nmlp_path_join(path, sizeof path, dir, "config.json", err);
     if (st == NMLP_OK) st = nmlp_file_write_text(path, nmlp_str_text(&text), text.len, err);

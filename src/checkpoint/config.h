@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/status.h"
 #include "base/str.h"
+#include "checkpoint/tensor_spec.h"
 #include "tensor/dtype.h"
 
 enum { NMLP_STOP_IDS_MAX = 16, NMLP_ARCHITECTURE_MAX = 64 };
@@ -47,6 +48,7 @@ typedef struct nmlp_config {
     int64_t bos_id;   /* -1: none */
     int64_t stop_ids[NMLP_STOP_IDS_MAX];
     int n_stop_ids;
+    bool quantised;  /* has a "quantization_config": some weights are Q8 or Q4 */
     bool compressed; /* has a "neuronmlp" object */
     double ratio;    /* its fraction of MLP parameters removed */
     int64_t tile;    /* its rank granularity */
@@ -57,9 +59,12 @@ nmlp_status nmlp_config_load(nmlp_config *config, const char *dir, nmlp_err *err
 /* From a parsed config.json. */
 nmlp_status nmlp_config_parse(nmlp_config *config, const nmlp_json_doc *doc, nmlp_err *err);
 
-/* Appends config.json text in the older spelling. `extra` is the text of a "neuronmlp" object, or NULL. */
-void nmlp_config_write(const nmlp_config *config, const char *extra, nmlp_str *out);
+/* Appends config.json text in the older spelling. `extra` is the text of a "neuronmlp" object, or NULL. The quantised
+ * ones of `specs`, the tensors that are written beside it, get a "quantization_config". */
+void nmlp_config_write(const nmlp_config *config, const char *extra, const nmlp_tensor_spec *specs, size_t n_specs,
+                       nmlp_str *out);
 /* The same as DIR/config.json. */
-nmlp_status nmlp_config_save(const nmlp_config *config, const char *extra, const char *dir, nmlp_err *err);
+nmlp_status nmlp_config_save(const nmlp_config *config, const char *extra, const nmlp_tensor_spec *specs,
+                             size_t n_specs, const char *dir, nmlp_err *err);
 
 #endif

@@ -41,8 +41,13 @@ static nmlp_status read_header_length(uint64_t *length, const unsigned char *dat
     return NMLP_OK;
 }
 
-static nmlp_status read_shape(struct parse *p, const nmlp_json *value, const char *name, nmlp_view *view,
-                              uint64_t *bytes) {
+size_t nmlp_named_tensor_elem_bytes(const nmlp_named_tensor *tensor) {
+    return tensor->int_bytes ? (size_t)tensor->int_bytes : nmlp_dtype_bytes(tensor->view.dtype);
+}
+
+static nmlp_status read_shape(struct parse *p, const nmlp_json *value, nmlp_named_tensor *tensor, uint64_t *bytes) {
+    const char *name = tensor->name;
+    nmlp_view *view = &tensor->view;
     const nmlp_json *shape = nmlp_json_get(value, "shape");
     if (!nmlp_json_is_array(shape))
         return nmlp_fail(p->err, NMLP_E_FORMAT, "%s: tensor %s has no \"shape\" array", p->origin, name);
@@ -50,7 +55,7 @@ static nmlp_status read_shape(struct parse *p, const nmlp_json *value, const cha
     if (n_dims > NMLP_DIMS_MAX)
         return nmlp_fail(p->err, NMLP_E_UNSUPPORTED, "%s: tensor %s has %zu dimensions, at most %d are supported",
                          p->origin, name, n_dims, NMLP_DIMS_MAX);
-    *bytes = nmlp_dtype_bytes(view->dtype);
+    *bytes = nmlp_named_tensor_elem_bytes(tensor);
     view->n_dims = (int)n_dims;
     int d = 0;
     for (const nmlp_json *dim = nmlp_json_first(shape); dim; dim = nmlp_json_next(dim)) {
@@ -82,16 +87,22 @@ static nmlp_status read_offsets(struct parse *p, const nmlp_json *value, struct 
         nmlp_shape_text(shape, entry->tensor.view.shape, entry->tensor.view.n_dims);
         return nmlp_fail(p->err, NMLP_E_FORMAT,
                          "%s: tensor %s %s of %s needs %" PRIu64 " bytes, its offsets span %" PRId64, p->origin, name,
-                         shape, nmlp_dtype_name(entry->tensor.view.dtype), bytes, end - begin);
+                         shape, nmlp_json_string(nmlp_json_get(value, "dtype")), bytes, end - begin);
     }
     entry->begin = (uint64_t)begin;
     entry->end = (uint64_t)end;
     entry->tensor.view.data = p->payload + begin;
-    /* Kernels read elements in place, so they must sit where the CPU and the C language want them. */
-    if ((uintptr_t)entry->tensor.view.data % nmlp_dtype_bytes(entry->tensor.view.dtype) != 0)
+    /* Kernels read elements in place, so they must sit where the CPU and the C language want them. Integers are read by
+     * bytes. */
+    if (!entry->tensor.int_bytes &&
+        (uintptr_t)entry->tensor.view.data % nmlp_dtype_bytes(entry->tensor.view.dtype) != 0)
         return nmlp_fail(p->err, NMLP_E_UNSUPPORTED, "%s: tensor %s is not aligned to its element size", p->origin,
                          name);
     return NMLP_OK;
+}
+
+static int int_bytes_of(const char *dtype) {
+    return strcmp(dtype, "I8") == 0 ? 1 : strcmp(dtype, "I32") == 0 ? 4 : strcmp(dtype, "I64") == 0 ? 8 : 0;
 }
 
 static nmlp_status read_entry(struct parse *p, const nmlp_json *value, struct entry *entry) {
@@ -102,10 +113,11 @@ static nmlp_status read_entry(struct parse *p, const nmlp_json *value, struct en
     if (!nmlp_json_is_object(value))
         return nmlp_fail(p->err, NMLP_E_FORMAT, "%s: header entry %s is not an object", p->origin, name);
     const char *dtype = nmlp_json_string(nmlp_json_get(value, "dtype"));
-    if (!nmlp_dtype_parse(dtype, &entry->tensor.view.dtype))
+    entry->tensor.int_bytes = int_bytes_of(dtype);
+    if (!entry->tensor.int_bytes && !nmlp_dtype_parse(dtype, &entry->tensor.view.dtype))
         return nmlp_fail(p->err, NMLP_E_UNSUPPORTED, "%s: tensor %s has dtype \"%s\"; supported are F32, BF16, F16",
                          p->origin, name, dtype);
-    NMLP_RETURN_IF_FAILED(read_shape(p, value, name, &entry->tensor.view, &bytes));
+    NMLP_RETURN_IF_FAILED(read_shape(p, value, &entry->tensor, &bytes));
     return read_offsets(p, value, entry, bytes);
 }
 

@@ -12,8 +12,12 @@
 
 typedef struct nmlp_named_tensor {
     const char *name;
-    nmlp_view view;
+    nmlp_view view; /* of integers only data and shape mean something */
+    int int_bytes; /* 1, 4, 8 where the file holds I8, I32, I64: parts of quantised weights (quant_tensors.h); else 0 */
 } nmlp_named_tensor;
+
+/* Of a tensor as it lies in the file. */
+size_t nmlp_named_tensor_elem_bytes(const nmlp_named_tensor *tensor);
 
 typedef struct nmlp_safetensors {
     nmlp_file_map map;

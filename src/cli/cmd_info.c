@@ -15,6 +15,42 @@ static void print_ranks_json(nmlp_json_writer *w, const nmlp_model *m) {
     nmlp_json_end_array(w);
 }
 
+/* Matrices of each type. */
+struct types {
+    int64_t n[NMLP_DTYPE_Q4 + 1];
+};
+
+static struct types count_types(const nmlp_model *m) {
+    struct types types = {0};
+    for (size_t i = 0; i < m->checkpoint.n_tensors; i++) {
+        const nmlp_view *view = &m->checkpoint.tensors[i].view;
+        if (view->n_dims == 2) types.n[view->dtype]++;
+    }
+    return types;
+}
+
+static double bits_per_weight(const nmlp_model_size *size) { return 8.0 * (double)size->bytes / (double)size->params; }
+
+static void print_types_json(nmlp_json_writer *w, const nmlp_model *m) {
+    struct types types = count_types(m);
+    nmlp_json_begin_object(w, "matrices");
+    for (int d = 0; d <= NMLP_DTYPE_Q4; d++)
+        if (types.n[d]) nmlp_json_put_int(w, nmlp_dtype_name((nmlp_dtype)d), types.n[d]);
+    nmlp_json_end_object(w);
+}
+
+static void print_types(const nmlp_model *m) {
+    struct types types = count_types(m);
+    const char *before = "";
+    printf("  matrices      ");
+    for (int d = 0; d <= NMLP_DTYPE_Q4; d++) {
+        if (!types.n[d]) continue;
+        printf("%s%" PRId64 " %s", before, types.n[d], nmlp_dtype_name((nmlp_dtype)d));
+        before = ", ";
+    }
+    printf("\n");
+}
+
 static int print_json(const nmlp_cli *cli, const nmlp_model *m) {
     const nmlp_config *c = &m->config;
     nmlp_model_size size = nmlp_model_measure(m);
@@ -38,6 +74,8 @@ static int print_json(const nmlp_cli *cli, const nmlp_model *m) {
     nmlp_json_put_int(w, "mlp_dense", size.n_dense);
     nmlp_json_put_int(w, "mlp_lowrank", size.n_lowrank);
     nmlp_json_put_string(w, "dtype", nmlp_dtype_name(m->embedding.dtype));
+    nmlp_json_put_number(w, "bits_per_weight", bits_per_weight(&size));
+    print_types_json(w, m);
     print_ranks_json(w, m);
     return nmlp_json_out_end(&out, cli);
 }
@@ -76,7 +114,8 @@ static void print_text(const nmlp_model *m) {
            c->head_dim);
     printf("  vocabulary    %" PRId64 "%s\n", c->vocab, c->tied ? ", embedding tied to the head" : "");
     printf("  context       %" PRId64 " tokens\n", c->max_positions);
-    printf("  parameters    %s (%s as %s)\n", params, bytes, nmlp_dtype_name(m->embedding.dtype));
+    printf("  parameters    %s (%s, %.2f bits per weight)\n", params, bytes, bits_per_weight(&size));
+    print_types(m);
     printf("  MLP           %s parameters, %.1f %% of dense; %" PRId64 " matrices dense, %" PRId64 " low-rank\n", mlp,
            100.0 * (double)size.mlp_params / (double)size.mlp_params_dense, size.n_dense, size.n_lowrank);
     if (size.n_lowrank) print_ranks(m);

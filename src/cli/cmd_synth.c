@@ -1,5 +1,6 @@
 /* neuronmlp synth: random weights in a real model's shape. */
 #include <stdio.h>
+#include <string.h>
 
 #include "cli/commands.h"
 #include "cli/stop.h"
@@ -22,15 +23,35 @@ static int print_result(const nmlp_cli *cli, const char *dir, int64_t params, in
     return nmlp_json_out_end(&out, cli);
 }
 
+static bool parse_dtype(const char *name, nmlp_synth_options *options) {
+    static const struct {
+        const char *name;
+        nmlp_dtype dtype;
+        int group;
+    } types[] = {{"bf16", NMLP_DTYPE_BF16, 0},
+                 {"q8", NMLP_DTYPE_Q8, 0},
+                 {"q4", NMLP_DTYPE_Q4, 32},
+                 {"q4-64", NMLP_DTYPE_Q4, 64}};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        if (strcmp(name, types[i].name) != 0) continue;
+        options->dtype = types[i].dtype;
+        options->group = types[i].group;
+        return true;
+    }
+    return false;
+}
+
 static int run(int argc, char **argv) {
     const char *output = NULL;
+    const char *dtype = "bf16";
     int64_t seed = 0;
-    nmlp_synth_options options = {.tile = 128};
+    nmlp_synth_options options = {.tile = 128, .dtype = NMLP_DTYPE_BF16};
     const nmlp_opt opts[] = {
         {"output", 'o', NMLP_OPT_STRING, &output, "DIR", "where to write the checkpoint"},
         {"ratio", 0, NMLP_OPT_NUMBER, &options.ratio, "R", "fraction of MLP parameters removed (default 0: dense)"},
         {"tile", 0, NMLP_OPT_INT, &options.tile, "T", "ranks are multiples of this (default 128)"},
         {"layers", 0, NMLP_OPT_INT, &options.n_layers, "N", "fewer layers than the preset"},
+        {"dtype", 0, NMLP_OPT_STRING, &dtype, "TYPE", "of the matrices: bf16 (default), q8, q4 (groups of 32), q4-64"},
         {"seed", 0, NMLP_OPT_INT, &seed, "N", "seed of the weights (default 0)"},
     };
     nmlp_cli cli;
@@ -46,6 +67,8 @@ static int run(int argc, char **argv) {
     if (code >= 0) return code;
     if (!output) return nmlp_cli_usage(&cli, "-o DIR is needed");
     if (options.n_layers < 0 || options.n_layers > 4096) return nmlp_cli_usage(&cli, "--layers must be from 0 to 4096");
+    if (!parse_dtype(dtype, &options))
+        return nmlp_cli_usage(&cli, "--dtype is \"%s\"; it must be bf16, q8, q4 or q4-64", dtype);
     nmlp_progress progress = nmlp_cli_progress(&bar);
     NMLP_TRY(nmlp_preset_find(&config, cli.positionals[0], &err));
     NMLP_TRY(nmlp_pool_create(&pool, (int)cli.n_threads, &err));
@@ -62,8 +85,9 @@ out:
 const nmlp_command nmlp_cmd_synth = {
     .name = "synth",
     .summary = "write a checkpoint with random weights in a real model's shape, for benchmarks",
-    .usage = "PRESET -o DIR [--ratio R] [--layers N]",
+    .usage = "PRESET -o DIR [--ratio R] [--layers N] [--dtype TYPE]",
     .examples = "neuronmlp synth llama-3.2-1b -o /tmp/llama-1b-1layer --layers 1\n"
-                "neuronmlp synth qwen3-1.7b -o /tmp/qwen-lowrank --ratio 0.2 --layers 1\n",
+                "neuronmlp synth qwen3-1.7b -o /tmp/qwen-lowrank --ratio 0.2 --layers 1\n"
+                "neuronmlp synth llama-3.2-1b -o /tmp/llama-1b-q4 --dtype q4 --layers 1\n",
     .run = run,
 };

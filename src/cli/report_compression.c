@@ -48,7 +48,7 @@ static void put_sizes(subject *s) {
     double saved = (double)(size.mlp_params_dense - size.mlp_params);
     double after[] = {(double)size.mlp_params, (double)size.params, (double)size.bytes};
     double before[] = {(double)size.mlp_params_dense, (double)size.params + saved,
-                       (double)size.bytes + saved * (double)nmlp_dtype_bytes(s->model.embedding.dtype)};
+                       (double)size.bytes * (1 + saved / (double)size.params)};
     nmlp_page_panel_begin(s->page);
     nmlp_page_table_begin(s->page, "What was removed", heads, 4);
     for (int i = 0; i < 3; i++) {

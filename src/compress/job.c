@@ -108,6 +108,12 @@ static nmlp_status check_options(const nmlp_model *m, const nmlp_compress_option
         return nmlp_fail(err, NMLP_E_UNSUPPORTED,
                          "%s: is compressed already; compress the dense checkpoint, or expand this one first",
                          m->checkpoint.dir);
+    if (m->config.quantised) {
+        nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: has quantised weights, which are not compressed further",
+                  m->checkpoint.dir);
+        nmlp_fail_hint(err, "compress the checkpoint that it was made from, then quantise; or expand this one first");
+        return NMLP_E_UNSUPPORTED;
+    }
     if (o->budget_ms > 0 && !o->adaptive)
         return nmlp_fail_field(err, NMLP_E_ARG, "budget_ms",
                                "needs adaptive ranks (`allocation`): uniform ranks know no time");

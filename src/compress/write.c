@@ -22,9 +22,7 @@ struct outputs {
 
 static nmlp_status add(struct outputs *o, const char *name, const nmlp_view *view, nmlp_err *err) {
     nmlp_tensor_spec *spec = &o->specs[o->n];
-    *spec = (nmlp_tensor_spec){.dtype = view->dtype, .n_dims = view->n_dims};
-    spec->name = nmlp_arena_strdup(&o->arena, name, err);
-    memcpy(spec->shape, view->shape, sizeof spec->shape);
+    *spec = nmlp_tensor_spec_of(nmlp_arena_strdup(&o->arena, name, err), view);
     o->data[o->n++] = view;
     return spec->name ? NMLP_OK : NMLP_E_NOMEM;
 }
@@ -82,7 +80,7 @@ static nmlp_status list_outputs(struct outputs *o, const nmlp_model *m, const nm
                                   : add(o, t->name, &t->view, err));
         for (size_t k = first; k < o->n; k++) {
             size->params += nmlp_view_elems(o->data[k]);
-            size->bytes += (int64_t)nmlp_view_bytes(o->data[k]);
+            size->bytes += (int64_t)nmlp_tensor_spec_bytes(&o->specs[k]);
             if (mlp) size->mlp_params += nmlp_view_elems(o->data[k]);
         }
     }
@@ -91,9 +89,8 @@ static nmlp_status list_outputs(struct outputs *o, const nmlp_model *m, const nm
 
 static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
     const nmlp_view *view = ((const struct outputs *)ctx)->data[i];
-    size_t bytes = nmlp_view_bytes(view);
-    NMLP_RETURN_IF_FAILED(nmlp_checkpoint_put(writer, view->data, bytes, err));
-    nmlp_file_map_release(view->data, bytes); /* else all of both checkpoints would stay in memory */
+    NMLP_RETURN_IF_FAILED(nmlp_checkpoint_put_view(writer, view, err));
+    nmlp_file_map_release(view->data, nmlp_view_bytes(view)); /* else all of both checkpoints would stay in memory */
     return NMLP_OK;
 }
 
@@ -112,7 +109,7 @@ nmlp_status nmlp_compressed_write(const nmlp_model *m, const nmlp_layer_file *la
                                      .progress = progress,
                                      .stage = "writing"};
     NMLP_TRY(nmlp_checkpoint_write(stage->temp_path, &source, err));
-    NMLP_TRY(nmlp_config_save(&m->config, neuronmlp, stage->temp_path, err));
+    NMLP_TRY(nmlp_config_save(&m->config, neuronmlp, o.specs, o.n, stage->temp_path, err));
     NMLP_TRY(nmlp_model_copy_side_files(m->checkpoint.dir, stage->temp_path, err));
     NMLP_TRY(nmlp_dir_stage_commit(stage, err));
 out:

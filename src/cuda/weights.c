@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "cuda/decode/decode_program.h"
 #include "cuda/tensor_map.h"
+#include "tensor/quant.h"
 
 enum { ROWS_AT_ONCE_BYTES = 16 << 20 };
 
@@ -13,7 +14,7 @@ size_t nmlp_cuda_mlp_weights_bytes(const nmlp_cuda_mlp_weights *w) {
            nmlp_cuda_matrix_bytes(&w->down_basis) + nmlp_cuda_matrix_bytes(&w->down);
 }
 
-/* Other types become bf16 on the host, some rows at a time. */
+/* Other types, quantised ones too, become bf16 on the host, some rows at a time. */
 static nmlp_status upload_converted(uint16_t *to, int32_t pitch, const nmlp_view *view, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     int64_t rows = view->shape[0];
@@ -26,7 +27,7 @@ static nmlp_status upload_converted(uint16_t *to, int32_t pitch, const nmlp_view
     if (!wide || !narrow) st = NMLP_E_NOMEM;
     for (int64_t r = 0; st == NMLP_OK && r < rows; r += at_once) {
         int64_t here = rows - r < at_once ? rows - r : at_once;
-        nmlp_to_f32(wide, nmlp_view_row(view, r), view->dtype, (size_t)(here * cols));
+        for (int64_t i = 0; i < here; i++) nmlp_quant_row_to_f32(wide + i * cols, view, r + i);
         nmlp_from_f32(narrow, NMLP_DTYPE_BF16, wide, (size_t)(here * cols));
         st = NMLP_CUDA_CHECK(cudaMemcpy2D(to + r * pitch, (size_t)pitch * 2, narrow, (size_t)cols * 2, (size_t)cols * 2,
                                           (size_t)here, cudaMemcpyHostToDevice),

@@ -6,6 +6,7 @@
 #include "base/ints.h"
 #include "base/pages.h"
 #include "engine/rope_table.h"
+#include "tensor/quant.h"
 
 enum { EMBED_RELEASE_ROWS = 32 };
 
@@ -152,7 +153,7 @@ void nmlp_cpu_forward_embed(nmlp_cpu_forward *f, const int32_t *ids, int64_t n, 
     const nmlp_view *table = &f->weights->model->embedding;
     int64_t h = table->shape[1];
     for (int64_t i = 0; i < n; i++) {
-        nmlp_to_f32(rows + i * h, nmlp_view_row(table, ids[i]), table->dtype, (size_t)h);
+        nmlp_quant_row_to_f32(rows + i * h, table, ids[i]);
         /* Every row touched brings up to 2 MB around it; after a long text all of the table would stay. */
         if (++f->rows_embedded % EMBED_RELEASE_ROWS == 0) nmlp_file_map_release(table->data, nmlp_view_bytes(table));
     }

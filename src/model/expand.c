@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "checkpoint/checkpoint_write.h"
 #include "checkpoint/target.h"
+#include "tensor/quant.h"
 
 enum { PATH_MAX_BYTES = 4096, SIDE_FILE_MAX_BYTES = 256 << 20, ROW_GRAIN = 4 };
 
@@ -28,11 +29,15 @@ nmlp_status nmlp_model_copy_side_files(const char *from_dir, const char *to_dir,
     return NMLP_OK;
 }
 
+/* What a type is expanded to. */
+static nmlp_dtype plain_dtype(nmlp_dtype dtype) { return nmlp_dtype_is_quantised(dtype) ? NMLP_DTYPE_BF16 : dtype; }
+
 /* W [N,K] = u [N,r] v [r,K], rows split over threads; every row sums over r in the same order. */
 struct product {
     const nmlp_view *u;
-    const float *v; /* [r,K] f32 */
-    float *rows;    /* per thread: K + r floats */
+    const float *v;   /* [r,K] f32 */
+    nmlp_dtype dtype; /* of W */
+    float *rows;      /* per thread: K + r floats */
     char *out;
     int64_t rank;
     int64_t cols;
@@ -42,31 +47,55 @@ static void multiply_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct product *p = ctx;
     float *row = p->rows + (size_t)thread * (size_t)(p->cols + p->rank);
     float *coefficients = row + p->cols;
-    size_t row_bytes = (size_t)p->cols * nmlp_dtype_bytes(p->u->dtype);
+    size_t row_bytes = (size_t)p->cols * nmlp_dtype_bytes(p->dtype);
     for (int64_t i = begin; i < end; i++) {
-        nmlp_to_f32(coefficients, nmlp_view_row(p->u, i), p->u->dtype, (size_t)p->rank);
+        nmlp_quant_row_to_f32(coefficients, p->u, i);
         memset(row, 0, (size_t)p->cols * sizeof *row);
         for (int64_t r = 0; r < p->rank; r++) {
             const float *v = p->v + r * p->cols;
             float c = coefficients[r];
             for (int64_t j = 0; j < p->cols; j++) row[j] += c * v[j];
         }
-        nmlp_from_f32(p->out + (size_t)i * row_bytes, p->u->dtype, row, (size_t)p->cols);
+        nmlp_from_f32(p->out + (size_t)i * row_bytes, p->dtype, row, (size_t)p->cols);
     }
+}
+
+/* A quantised matrix W [N,K] in a plain type, row by row. */
+static nmlp_status put_widened(nmlp_checkpoint_writer *writer, const nmlp_view *w, nmlp_err *err) {
+    int64_t cols = w->shape[1];
+    nmlp_dtype dtype = plain_dtype(w->dtype);
+    size_t row_bytes = (size_t)cols * nmlp_dtype_bytes(dtype);
+    float *row = nmlp_mem_new((size_t)cols, sizeof *row, err);
+    char *out = nmlp_mem_new(row_bytes, 1, err);
+    nmlp_status st = row && out ? NMLP_OK : NMLP_E_NOMEM;
+    for (int64_t i = 0; st == NMLP_OK && i < w->shape[0]; i++) {
+        nmlp_quant_row_to_f32(row, w, i);
+        nmlp_from_f32(out, dtype, row, (size_t)cols);
+        st = nmlp_checkpoint_put(writer, out, row_bytes, err);
+    }
+    nmlp_mem_free(row);
+    nmlp_mem_free(out);
+    return st;
 }
 
 static nmlp_status put_product(nmlp_checkpoint_writer *writer, const nmlp_factors *f, nmlp_pool *pool, nmlp_err *err) {
     int64_t rows = nmlp_factors_rows(f);
     int64_t cols = nmlp_factors_cols(f);
     int64_t rank = nmlp_factors_rank(f);
-    size_t bytes = (size_t)(rows * cols) * nmlp_dtype_bytes(f->u.dtype);
+    size_t bytes = (size_t)(rows * cols) * nmlp_dtype_bytes(plain_dtype(f->u.dtype));
     nmlp_status st = NMLP_E_NOMEM;
     float *v = nmlp_mem_new((size_t)(rank * cols), sizeof *v, err);
     float *scratch = nmlp_mem_new((size_t)nmlp_pool_threads(pool) * (size_t)(cols + rank), sizeof *scratch, err);
     char *out = nmlp_mem_new(bytes, 1, err);
     if (v && scratch && out) {
-        nmlp_to_f32(v, f->v.data, f->v.dtype, (size_t)(rank * cols));
-        struct product product = {.u = &f->u, .v = v, .rows = scratch, .out = out, .rank = rank, .cols = cols};
+        for (int64_t r = 0; r < rank; r++) nmlp_quant_row_to_f32(v + r * cols, &f->v, r);
+        struct product product = {.u = &f->u,
+                                  .v = v,
+                                  .dtype = plain_dtype(f->u.dtype),
+                                  .rows = scratch,
+                                  .out = out,
+                                  .rank = rank,
+                                  .cols = cols};
         nmlp_pool_for(pool, rows, ROW_GRAIN, multiply_rows, &product);
         st = nmlp_checkpoint_put(writer, out, bytes, err);
     }
@@ -95,8 +124,8 @@ static nmlp_status list_outputs(const nmlp_model *m, nmlp_arena *arena, struct o
         if (is_factor_name(t->name)) continue;
         struct output *o = &outputs[(*n)++];
         *o = (struct output){.source = &t->view};
-        o->spec = (nmlp_tensor_spec){.name = t->name, .dtype = t->view.dtype, .n_dims = t->view.n_dims};
-        memcpy(o->spec.shape, t->view.shape, sizeof o->spec.shape);
+        o->spec = nmlp_tensor_spec_of(t->name, &t->view);
+        o->spec.dtype = plain_dtype(t->view.dtype);
     }
     for (int64_t l = 0; l < m->config.n_layers; l++) {
         for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
@@ -108,7 +137,7 @@ static nmlp_status list_outputs(const nmlp_model *m, nmlp_arena *arena, struct o
             struct output *o = &outputs[(*n)++];
             *o = (struct output){.factors = f};
             o->spec = (nmlp_tensor_spec){.name = nmlp_arena_strdup(arena, name, err),
-                                         .dtype = f->u.dtype,
+                                         .dtype = plain_dtype(f->u.dtype),
                                          .n_dims = 2,
                                          .shape = {nmlp_factors_rows(f), nmlp_factors_cols(f)}};
             if (!o->spec.name) return NMLP_E_NOMEM;
@@ -126,7 +155,8 @@ static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp
     const struct expansion *e = ctx;
     const struct output *o = &e->outputs[i];
     if (o->factors) return put_product(writer, o->factors, e->pool, err);
-    return nmlp_checkpoint_put(writer, o->source->data, nmlp_view_bytes(o->source), err);
+    if (nmlp_dtype_is_quantised(o->source->dtype)) return put_widened(writer, o->source, err);
+    return nmlp_checkpoint_put_view(writer, o->source, err);
 }
 
 nmlp_status nmlp_model_expand(const nmlp_model *m, const char *dir, nmlp_pool *pool, const nmlp_progress *progress,
@@ -155,7 +185,7 @@ nmlp_status nmlp_model_expand(const nmlp_model *m, const char *dir, nmlp_pool *p
     nmlp_checkpoint_source source = {
         .specs = specs, .n_specs = n, .put = put, .ctx = &expansion, .progress = progress, .stage = "expanding"};
     NMLP_TRY(nmlp_checkpoint_write(stage.temp_path, &source, err));
-    NMLP_TRY(nmlp_config_save(&m->config, NULL, stage.temp_path, err));
+    NMLP_TRY(nmlp_config_save(&m->config, NULL, specs, n, stage.temp_path, err));
     NMLP_TRY(nmlp_model_copy_side_files(m->checkpoint.dir, stage.temp_path, err));
     NMLP_TRY(nmlp_dir_stage_commit(&stage, err));
 out:

@@ -1,5 +1,5 @@
-/* A compressed checkpoint back to a plain dense one that every other tool reads: W = u v, multiplied in f32 and stored
- * in the factors' dtype. */
+/* A compressed or quantised checkpoint back to a plain dense one that every other tool reads: W = u v, multiplied in
+ * f32 and stored in the factors' dtype; what is quantised becomes bf16. */
 #ifndef NMLP_MODEL_EXPAND_H
 #define NMLP_MODEL_EXPAND_H
 

@@ -6,6 +6,7 @@
 #include "base/hash64.h"
 #include "base/ints.h"
 #include "base/str.h"
+#include "tensor/quant.h"
 
 enum { PIECE_BYTES = 1 << 20, PIECES = 256 };
 
@@ -41,7 +42,7 @@ uint64_t nmlp_model_fingerprint(const nmlp_model *m, nmlp_pool *pool, uint64_t s
     nmlp_str config;
     uint64_t hash = seed;
     nmlp_str_init(&config);
-    nmlp_config_write(&m->config, NULL, &config);
+    nmlp_config_write(&m->config, NULL, NULL, 0, &config);
     hash = nmlp_hash64(nmlp_str_text(&config), config.len, hash);
     nmlp_str_fini(&config);
     for (size_t i = 0; i < m->checkpoint.n_tensors; i++) {
@@ -50,6 +51,7 @@ uint64_t nmlp_model_fingerprint(const nmlp_model *m, nmlp_pool *pool, uint64_t s
         hash = nmlp_hash64(&t->view.dtype, sizeof t->view.dtype, hash);
         hash = nmlp_hash64(t->view.shape, (size_t)t->view.n_dims * sizeof t->view.shape[0], hash);
         hash = add_bytes(hash, t->view.data, (int64_t)nmlp_view_bytes(&t->view), pool);
+        if (t->view.scales) hash = nmlp_hash64(t->view.scales, nmlp_quant_scale_bytes(&t->view), hash);
     }
     return hash;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "tensor/quant.h"
 
 enum { NAME_MAX_BYTES = 160 };
 
@@ -127,6 +128,11 @@ static nmlp_status bind_layers(nmlp_model *m, nmlp_err *err) {
     return NMLP_OK;
 }
 
+static bool is_same_matrix(const nmlp_view *a, const nmlp_view *b) {
+    return a->dtype == b->dtype && a->group == b->group && memcmp(a->data, b->data, nmlp_view_bytes(a)) == 0 &&
+           (!a->scales || memcmp(a->scales, b->scales, nmlp_quant_scale_bytes(a)) == 0);
+}
+
 /* A head of its own beside tie_word_embeddings is used, as transformers does; one that equals the embedding is the
  * embedding. */
 static nmlp_status bind_head(nmlp_model *m, nmlp_err *err) {
@@ -134,8 +140,7 @@ static nmlp_status bind_head(nmlp_model *m, nmlp_err *err) {
     const nmlp_named_tensor *own = nmlp_checkpoint_find(&m->checkpoint, "lm_head.weight");
     if (!c->tied || own) NMLP_RETURN_IF_FAILED(bind(m, &m->lm_head, "lm_head.weight", c->vocab, c->hidden, err));
     if (!c->tied) return NMLP_OK;
-    if (own && (own->view.dtype != m->embedding.dtype ||
-                memcmp(own->view.data, m->embedding.data, nmlp_view_bytes(&own->view)) != 0)) {
+    if (own && !is_same_matrix(&own->view, &m->embedding)) {
         m->config.tied = false;
         return NMLP_OK;
     }
@@ -224,7 +229,8 @@ nmlp_model_size nmlp_model_measure(const nmlp_model *m) {
     nmlp_model_size size = {0};
     for (size_t i = 0; i < m->checkpoint.n_tensors; i++) {
         size.params += nmlp_view_elems(&m->checkpoint.tensors[i].view);
-        size.bytes += (int64_t)nmlp_view_bytes(&m->checkpoint.tensors[i].view);
+        const nmlp_view *view = &m->checkpoint.tensors[i].view;
+        size.bytes += (int64_t)(nmlp_view_bytes(view) + nmlp_quant_scale_bytes(view));
     }
     for (int64_t l = 0; l < m->config.n_layers; l++) count_mlp(&size, &m->layers[l]);
     return size;

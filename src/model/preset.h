@@ -24,6 +24,8 @@ typedef struct nmlp_synth_options {
     double ratio;     /* 0: dense */
     int64_t tile;     /* rank granularity */
     int64_t n_layers; /* 0: the preset's */
+    nmlp_dtype dtype; /* of matrices: BF16, Q8 or Q4; those that Q4 does not fit are Q8 */
+    int group;        /* Q4 */
     uint64_t seed;
     nmlp_pool *pool;
     const nmlp_progress *progress;

@@ -1,5 +1,6 @@
 /* A checkpoint of random weights: normal with standard deviation 0.02, norms 1. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,6 +16,8 @@
 
 enum { TABLE_BITS = 12, TABLE_SIZE = 1 << TABLE_BITS, PIECE_ELEMS = 1 << 16, BLOCK_ELEMS = 1 << 24 };
 static const double weight_deviation = 0.02;
+/* Four deviations of Q8 and about three of Q4 are within range. */
+static const float q8_scale = 0.08f / 127, q4_scale = 0x1p-7f;
 
 struct synth {
     const nmlp_config *config;
@@ -25,7 +28,11 @@ struct synth {
     size_t capacity;
     uint16_t *block; /* [BLOCK_ELEMS] */
     int64_t params;
-    uint16_t table[TABLE_SIZE]; /* bf16 draws from the normal: picking from it is far cheaper than drawing */
+    int64_t bytes;
+    /* Draws from the normal as bf16, Q8 and Q4 codes: picking from a table is far cheaper than drawing. */
+    uint16_t table[TABLE_SIZE];
+    int8_t q8_table[TABLE_SIZE];
+    uint8_t q4_table[TABLE_SIZE]; /* of two */
 };
 
 static nmlp_status add_spec(struct synth *s, int64_t rows, int64_t cols, nmlp_err *err, const char *fmt, int64_t layer,
@@ -37,9 +44,14 @@ static nmlp_status add_spec(struct synth *s, int64_t rows, int64_t cols, nmlp_er
     snprintf(name, sizeof name, fmt, layer, matrix);
     nmlp_tensor_spec *spec = &s->specs[s->n_specs++];
     *spec = (nmlp_tensor_spec){.name = nmlp_arena_strdup(&s->arena, name, err),
-                               .dtype = NMLP_DTYPE_BF16,
+                               .dtype = cols ? s->options->dtype : NMLP_DTYPE_BF16,
+                               .group = s->options->group,
                                .n_dims = cols ? 2 : 1,
                                .shape = {rows, cols}};
+    if (!nmlp_tensor_spec_fits(spec)) spec->dtype = NMLP_DTYPE_Q8;
+    if (!nmlp_tensor_spec_fits(spec)) spec->dtype = NMLP_DTYPE_BF16;
+    s->params += cols ? rows * cols : rows;
+    s->bytes += (int64_t)nmlp_tensor_spec_bytes(spec);
     return spec->name ? NMLP_OK : NMLP_E_NOMEM;
 }
 
@@ -95,8 +107,9 @@ static nmlp_status list_tensors(struct synth *s, nmlp_err *err) {
 }
 
 struct fill {
-    const uint16_t *table; /* NULL: all ones */
-    uint16_t *out;
+    const void *table; /* of elements of that many bytes */
+    size_t elem_bytes;
+    char *out;
     int64_t n;
     uint64_t seed;
 };
@@ -112,35 +125,78 @@ static void fill_pieces(void *ctx, int64_t begin, int64_t end, int thread) {
         uint64_t bits = 0;
         int left = 0;
         for (int64_t i = piece * PIECE_ELEMS; i < stop; i++) {
-            if (!f->table) {
-                f->out[i] = nmlp_f32_to_bf16(1);
-                continue;
-            }
             if (left < TABLE_BITS) {
                 bits = nmlp_rng_next(&rng);
                 left = 64;
             }
-            f->out[i] = f->table[bits & (TABLE_SIZE - 1)];
+            size_t pick = bits & (TABLE_SIZE - 1);
+            if (f->elem_bytes == 2)
+                memcpy(f->out + 2 * i, (const char *)f->table + 2 * pick, 2);
+            else
+                f->out[i] = ((const char *)f->table)[pick];
             bits >>= TABLE_BITS;
             left -= TABLE_BITS;
         }
     }
 }
 
-static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
-    struct synth *s = ctx;
-    int64_t n = (int64_t)nmlp_tensor_spec_bytes(&s->specs[i]) / 2;
-    s->params += n;
+/* Elements, or bytes of codes, drawn from a table. */
+static nmlp_status put_draws(struct synth *s, size_t i, nmlp_checkpoint_writer *writer, int64_t n, nmlp_err *err) {
+    nmlp_dtype dtype = s->specs[i].dtype;
     for (int64_t at = 0; at < n; at += BLOCK_ELEMS) {
         int64_t len = n - at < BLOCK_ELEMS ? n - at : BLOCK_ELEMS;
-        struct fill fill = {.table = s->specs[i].n_dims == 1 ? NULL : s->table,
-                            .out = s->block,
+        struct fill fill = {.table = dtype == NMLP_DTYPE_Q8   ? (const void *)s->q8_table
+                                     : dtype == NMLP_DTYPE_Q4 ? (const void *)s->q4_table
+                                                              : (const void *)s->table,
+                            .elem_bytes = nmlp_dtype_bytes(dtype),
+                            .out = (char *)s->block,
                             .n = len,
                             .seed = s->options->seed + (uint64_t)i * 1000003u + (uint64_t)at};
         nmlp_pool_for(s->options->pool, (len + PIECE_ELEMS - 1) / PIECE_ELEMS, 1, fill_pieces, &fill);
-        NMLP_RETURN_IF_FAILED(nmlp_checkpoint_put(writer, s->block, (size_t)len * 2, err));
+        NMLP_RETURN_IF_FAILED(nmlp_checkpoint_put(writer, s->block, (size_t)len * fill.elem_bytes, err));
     }
     return NMLP_OK;
+}
+
+/* n elements of one value. */
+static nmlp_status put_constant(struct synth *s, nmlp_checkpoint_writer *writer, nmlp_dtype dtype, float value,
+                                int64_t n, nmlp_err *err) {
+    char element[sizeof(float)];
+    size_t elem_bytes = nmlp_dtype_bytes(dtype);
+    nmlp_from_f32(element, dtype, &value, 1);
+    for (int64_t at = 0; at < n; at += BLOCK_ELEMS / 2) {
+        int64_t len = n - at < BLOCK_ELEMS / 2 ? n - at : BLOCK_ELEMS / 2;
+        for (int64_t k = 0; k < len; k++) memcpy((char *)s->block + (size_t)k * elem_bytes, element, elem_bytes);
+        NMLP_RETURN_IF_FAILED(nmlp_checkpoint_put(writer, s->block, (size_t)len * elem_bytes, err));
+    }
+    return NMLP_OK;
+}
+
+static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
+    struct synth *s = ctx;
+    const nmlp_tensor_spec *spec = &s->specs[i];
+    int64_t rows = spec->shape[0], n = rows * spec->shape[1];
+    if (spec->n_dims == 1) return put_constant(s, writer, spec->dtype, 1, rows, err);
+    NMLP_RETURN_IF_FAILED(put_draws(s, i, writer, spec->dtype == NMLP_DTYPE_Q4 ? n / 2 : n, err));
+    if (spec->dtype == NMLP_DTYPE_Q8) return put_constant(s, writer, NMLP_DTYPE_F32, q8_scale, rows, err);
+    if (spec->dtype == NMLP_DTYPE_Q4) return put_constant(s, writer, NMLP_DTYPE_F16, q4_scale, n / spec->group, err);
+    return NMLP_OK;
+}
+
+/* A code of the given scale for one draw. */
+static int draw_code(nmlp_rng *rng, float scale, int highest) {
+    long code = lrint(weight_deviation * nmlp_rng_normal(rng) / (double)scale);
+    return (int)(code > highest ? highest : code < -highest ? -highest : code);
+}
+
+static void draw_tables(struct synth *s) {
+    nmlp_rng rng;
+    nmlp_rng_seed(&rng, s->options->seed);
+    for (int i = 0; i < TABLE_SIZE; i++)
+        s->table[i] = nmlp_f32_to_bf16((float)(weight_deviation * nmlp_rng_normal(&rng)));
+    for (int i = 0; i < TABLE_SIZE; i++) s->q8_table[i] = (int8_t)draw_code(&rng, q8_scale, 127);
+    for (int i = 0; i < TABLE_SIZE; i++)
+        s->q4_table[i] = (uint8_t)((draw_code(&rng, q4_scale, 7) + 8) | (draw_code(&rng, q4_scale, 7) + 8) << 4);
 }
 
 /* Byte-level BPE spells every byte as a printable character: printable Latin-1 stands for itself, the rest follows from
@@ -200,7 +256,8 @@ static nmlp_status write_texts(const struct synth *s, const char *dir, nmlp_err 
     char extra[128];
     snprintf(extra, sizeof extra, "{\"version\":1,\"ratio\":%.9g,\"tile\":%" PRId64 ",\"method\":\"random\"}",
              s->options->ratio, s->options->tile);
-    NMLP_RETURN_IF_FAILED(nmlp_config_save(s->config, s->config->compressed ? extra : NULL, dir, err));
+    NMLP_RETURN_IF_FAILED(
+        nmlp_config_save(s->config, s->config->compressed ? extra : NULL, s->specs, s->n_specs, dir, err));
     return write_tokenizer(dir, err);
 }
 
@@ -208,7 +265,6 @@ nmlp_status nmlp_synth_write(const char *dir, nmlp_config *config, const nmlp_sy
                              int64_t *bytes, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     nmlp_dir_stage stage = {0};
-    nmlp_rng rng;
     if (!(options->ratio >= 0 && options->ratio < 1))
         return nmlp_fail_field(err, NMLP_E_ARG, "ratio", "is %g; it must be from 0 to below 1", options->ratio);
     if (options->tile < 1)
@@ -221,9 +277,7 @@ nmlp_status nmlp_synth_write(const char *dir, nmlp_config *config, const nmlp_sy
     s->config = config;
     s->options = options;
     nmlp_arena_init(&s->arena);
-    nmlp_rng_seed(&rng, options->seed);
-    for (int i = 0; i < TABLE_SIZE; i++)
-        s->table[i] = nmlp_f32_to_bf16((float)(weight_deviation * nmlp_rng_normal(&rng)));
+    draw_tables(s);
     NMLP_TRY(list_tensors(s, err));
     s->block = nmlp_mem_new(BLOCK_ELEMS, sizeof *s->block, err);
     if (!s->block) {
@@ -241,7 +295,7 @@ nmlp_status nmlp_synth_write(const char *dir, nmlp_config *config, const nmlp_sy
     NMLP_TRY(write_texts(s, stage.temp_path, err));
     NMLP_TRY(nmlp_dir_stage_commit(&stage, err));
     *params = s->params;
-    *bytes = 2 * s->params;
+    *bytes = s->bytes;
 out:
     nmlp_dir_stage_abort(&stage);
     nmlp_mem_free(s->specs);

@@ -3,9 +3,20 @@
 #ifndef NMLP_TRAIN_BIND_BODY_H
 #define NMLP_TRAIN_BIND_BODY_H
 
+#include "tensor/quant.h"
 #include "train/net_internal.h"
 
 enum { WIDEN_STEP = 4096 };
+
+static nmlp_status widen_rows(nmlp_train_net *net, nmlp_train_param *p, nmlp_err *err) {
+    float *row = nmlp_arena_new(&net->arena, (size_t)p->cols, sizeof *row, err);
+    if (!row) return NMLP_E_NOMEM;
+    for (int64_t i = 0; i < p->rows; i++) {
+        nmlp_quant_row_to_f32(row, &p->source, i);
+        for (int64_t j = 0; j < p->cols; j++) p->data[i * p->cols + j] = (nmlp_train_real)row[j];
+    }
+    return NMLP_OK;
+}
 
 static nmlp_status load_param(nmlp_train_net *net, nmlp_train_param *p, const nmlp_named_tensor *t, nmlp_err *err) {
     int64_t n = nmlp_view_elems(&t->view);
@@ -14,6 +25,7 @@ static nmlp_status load_param(nmlp_train_net *net, nmlp_train_param *p, const nm
     p->cols = t->view.n_dims == 2 ? t->view.shape[1] : 1;
     p->data = nmlp_arena_new(&net->arena, (size_t)n, sizeof *p->data, err);
     if (!p->data) return NMLP_E_NOMEM;
+    if (nmlp_dtype_is_quantised(t->view.dtype)) return widen_rows(net, p, err);
     size_t elem_bytes = nmlp_dtype_bytes(t->view.dtype);
     for (int64_t i = 0; i < n; i += WIDEN_STEP) {
         int64_t some = n - i < WIDEN_STEP ? n - i : WIDEN_STEP;
@@ -55,6 +67,9 @@ static void bind_layer(nmlp_train_net *net, int64_t l) {
 
 static nmlp_status train_param(nmlp_train_net *net, nmlp_train_param *p, nmlp_err *err) {
     if (!p || p->grad) return NMLP_OK;
+    if (nmlp_dtype_is_quantised(p->source.dtype))
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s is quantised and cannot be trained",
+                         net->model->checkpoint.dir, p->name);
     p->grad = nmlp_arena_new(&net->arena, (size_t)(p->rows * p->cols), sizeof *p->grad, err);
     return p->grad ? NMLP_OK : NMLP_E_NOMEM;
 }

@@ -14,7 +14,7 @@ enum { PATH_MAX_BYTES = 4096, CONFIG_MAX_BYTES = 16 << 20 };
 static nmlp_status put_param(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
     const nmlp_train_param *p = &((const nmlp_train_param *)ctx)[i];
     size_t bytes = nmlp_view_bytes(&p->source);
-    if (!p->grad) return nmlp_checkpoint_put(writer, p->source.data, bytes, err);
+    if (!p->grad) return nmlp_checkpoint_put_view(writer, &p->source, err);
     void *data = nmlp_mem_new(bytes, 1, err);
     if (!data) return NMLP_E_NOMEM;
     nmlp_from_f32(data, p->source.dtype, p->data, (size_t)(p->rows * p->cols));
@@ -30,8 +30,7 @@ static nmlp_status write_tensors(const nmlp_trainer *t, const char *dir, nmlp_er
     if (!specs) return NMLP_E_NOMEM;
     for (size_t i = 0; i < n; i++) {
         const nmlp_view *view = &params[i].source;
-        specs[i] = (nmlp_tensor_spec){.name = params[i].name, .dtype = view->dtype, .n_dims = view->n_dims};
-        memcpy(specs[i].shape, view->shape, sizeof specs[i].shape);
+        specs[i] = nmlp_tensor_spec_of(params[i].name, view);
     }
     nmlp_checkpoint_source source = {
         .specs = specs, .n_specs = n, .put = put_param, .ctx = (void *)(uintptr_t)params, .stage = "writing"};

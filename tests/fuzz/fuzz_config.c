@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     nmlp_str text;
     if (read_config(&config, (const char *)data, size) != NMLP_OK) return 0;
     nmlp_str_init(&text);
-    nmlp_config_write(&config, NULL, &text);
+    nmlp_config_write(&config, NULL, NULL, 0, &text);
     if (read_config(&again, nmlp_str_text(&text), text.len) != NMLP_OK) abort();
     if (again.hidden != config.hidden || again.head_dim != config.head_dim || again.rope.theta != config.rope.theta)
         abort();

@@ -17,8 +17,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         for (size_t i = 0; i < file.n_tensors; i++) {
             const nmlp_view *view = &file.tensors[i].view;
             const unsigned char *begin = view->data;
-            if (begin < copy || begin + nmlp_view_bytes(view) > copy + size) abort();
-            (void)nmlp_view_first_nonfinite(view);
+            size_t bytes = (size_t)nmlp_view_elems(view) * nmlp_named_tensor_elem_bytes(&file.tensors[i]);
+            if (begin < copy || begin + bytes > copy + size) abort();
+            if (!file.tensors[i].int_bytes) (void)nmlp_view_first_nonfinite(view);
         }
         nmlp_safetensors_close(&file);
     }

@@ -4,16 +4,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/quant.h"
+
 static double *new_doubles(int64_t n) { return calloc((size_t)n, sizeof(double)); }
 
 static double *widen(const nmlp_view *view) {
     int64_t n = nmlp_view_elems(view);
+    int64_t rows = view->n_dims == 2 ? view->shape[0] : 1;
+    nmlp_view matrix = *view;
     double *out = new_doubles(n);
-    for (int64_t i = 0; i < n; i++) {
-        float value;
-        nmlp_to_f32(&value, (const char *)view->data + (size_t)i * nmlp_dtype_bytes(view->dtype), view->dtype, 1);
-        out[i] = (double)value;
+    float *row = calloc((size_t)(n / rows), sizeof *row);
+    matrix.n_dims = 2;
+    matrix.shape[0] = rows;
+    matrix.shape[1] = n / rows;
+    for (int64_t i = 0; i < rows; i++) {
+        nmlp_quant_row_to_f32(row, &matrix, i);
+        for (int64_t j = 0; j < n / rows; j++) out[i * (n / rows) + j] = (double)row[j];
     }
+    free(row);
     return out;
 }
 

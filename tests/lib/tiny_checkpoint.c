@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "checkpoint/checkpoint_write.h"
+#include "tensor/quant.h"
 #include "lib/testing.h"
 
 static void fill(float *data, int64_t n, double deviation, nmlp_rng *rng) {
@@ -112,24 +113,71 @@ static void write_config(const tiny_checkpoint *c, const char *dir) {
 
 struct writing {
     const tiny_checkpoint *c;
-    nmlp_dtype dtype;
+    const nmlp_tensor_spec *specs;
 };
+
+/* Rounded to nearest. */
+static nmlp_status put_quantised(nmlp_checkpoint_writer *writer, const tiny_tensor *t, const nmlp_tensor_spec *spec,
+                                 nmlp_err *err) {
+    nmlp_view view = {
+        .dtype = spec->dtype, .group = spec->group, .n_dims = 2, .shape = {spec->shape[0], spec->shape[1]}};
+    void *codes = nmlp_mem_new(nmlp_view_bytes(&view), 1, NULL);
+    void *scales = nmlp_mem_new(nmlp_quant_scale_bytes(&view), 1, NULL);
+    view.data = codes;
+    view.scales = scales;
+    for (int64_t i = 0; i < t->shape[0]; i++) nmlp_quant_row_from_f32(&view, i, t->data + i * t->shape[1]);
+    nmlp_status st = nmlp_checkpoint_put_view(writer, &view, err);
+    nmlp_mem_free(codes);
+    nmlp_mem_free(scales);
+    return st;
+}
 
 static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
     const struct writing *w = ctx;
     const tiny_tensor *t = &w->c->tensors[i];
     size_t n = (size_t)t->shape[0] * (t->n_dims == 2 ? (size_t)t->shape[1] : 1);
-    size_t bytes = n * nmlp_dtype_bytes(w->dtype);
+    nmlp_dtype dtype = w->specs[i].dtype;
+    if (nmlp_dtype_is_quantised(dtype)) return put_quantised(writer, t, &w->specs[i], err);
+    size_t bytes = n * nmlp_dtype_bytes(dtype);
     void *data = nmlp_mem_new(bytes, 1, NULL);
-    nmlp_from_f32(data, w->dtype, t->data, n);
+    nmlp_from_f32(data, dtype, t->data, n);
     nmlp_status st = nmlp_checkpoint_put(writer, data, bytes, err);
     nmlp_mem_free(data);
     return st;
 }
 
+/* config.json with the "quantization_config" of these tensors. */
+static void write_quantised_config(const tiny_checkpoint *c, const nmlp_tensor_spec *specs, const char *dir) {
+    tiny_checkpoint changed = *c;
+    nmlp_str text;
+    nmlp_str_init(&text);
+    nmlp_tensor_specs_quant_config(specs, c->n, &text);
+    size_t end = strlen(c->config);
+    while (end > 0 && c->config[end - 1] != '}') end--;
+    snprintf(changed.config, sizeof changed.config, "%.*s,\"quantization_config\":%s}", (int)end - 1, c->config,
+             nmlp_str_text(&text));
+    nmlp_str_fini(&text);
+    write_config(&changed, dir);
+}
+
+void tiny_write_quantised(const tiny_checkpoint *c, const char *dir, nmlp_dtype dtype, int group) {
+    nmlp_tensor_spec specs[TINY_TENSORS_MAX];
+    struct writing writing = {.c = c, .specs = specs};
+    nmlp_checkpoint_source source = {.specs = specs, .n_specs = c->n, .put = put, .ctx = &writing};
+    nmlp_err err;
+    for (size_t i = 0; i < c->n; i++) {
+        const tiny_tensor *t = &c->tensors[i];
+        specs[i] = (nmlp_tensor_spec){
+            .name = t->name, .dtype = dtype, .group = group, .n_dims = t->n_dims, .shape = {t->shape[0], t->shape[1]}};
+        if (!nmlp_tensor_spec_fits(&specs[i])) specs[i].dtype = NMLP_DTYPE_BF16;
+    }
+    write_quantised_config(c, specs, dir);
+    nmlp_assert_ok(nmlp_checkpoint_write(dir, &source, &err), &err);
+}
+
 void tiny_write(const tiny_checkpoint *c, const char *dir, nmlp_dtype dtype) {
     nmlp_tensor_spec specs[TINY_TENSORS_MAX];
-    struct writing writing = {.c = c, .dtype = dtype};
+    struct writing writing = {.c = c, .specs = specs};
     nmlp_checkpoint_source source = {.specs = specs, .n_specs = c->n, .put = put, .ctx = &writing};
     nmlp_err err;
     write_config(c, dir);

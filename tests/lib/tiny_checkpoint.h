@@ -20,7 +20,7 @@ typedef struct tiny_tensor {
 typedef struct tiny_checkpoint {
     tiny_tensor tensors[TINY_TENSORS_MAX];
     size_t n;
-    char config[2048];
+    char config[8192];
 } tiny_checkpoint;
 
 enum { TINY_HIDDEN = 32, TINY_INTERMEDIATE = 48, TINY_LAYERS = 2, TINY_VOCAB = 64, TINY_CONTEXT = 128 };
@@ -36,5 +36,7 @@ void tiny_factorise(tiny_checkpoint *c, int layer, const char *matrix, int64_t r
 void tiny_mark_compressed(tiny_checkpoint *c);
 /* Writes config.json and model.safetensors in the dtype given. */
 void tiny_write(const tiny_checkpoint *c, const char *dir, nmlp_dtype dtype);
+/* The same in Q8 or Q4, rounded to nearest; what does not fit that type is bf16. */
+void tiny_write_quantised(const tiny_checkpoint *c, const char *dir, nmlp_dtype dtype, int group);
 
 #endif

@@ -97,7 +97,7 @@ static void write_all(const char *dir, const nmlp_config *config, output *output
     for (size_t i = 0; i < n; i++) specs[i] = outputs[i].spec;
     nmlp_assert_ok(nmlp_checkpoint_write(dir, &source, &err), &err);
     nmlp_str_init(&text);
-    nmlp_config_write(config, "{\"version\":1,\"ratio\":0.5,\"tile\":16}", &text);
+    nmlp_config_write(config, "{\"version\":1,\"ratio\":0.5,\"tile\":16}", NULL, 0, &text);
     snprintf(path, sizeof path, "%s/config.json", dir);
     nmlp_test_write_file(path, nmlp_str_text(&text), text.len);
     nmlp_str_fini(&text);

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "checkpoint/checkpoint_write.h"
+#include "tensor/quant.h"
 #include "trainium/emit/weights.h"
 #include "trainium/neuron/pack.h"
 #include "trainium/package/package_internal.h"
@@ -52,7 +53,7 @@ static nmlp_status transpose(char *out, nmlp_dtype dtype, const nmlp_view *view,
     char *cast = nmlp_mem_new((size_t)k, elem, err);
     nmlp_status st = row && cast ? NMLP_OK : NMLP_E_NOMEM;
     for (int64_t i = 0; st == NMLP_OK && i < n; i++) {
-        nmlp_to_f32(row, nmlp_view_row(view, i), view->dtype, (size_t)k);
+        nmlp_quant_row_to_f32(row, view, i);
         nmlp_from_f32(cast, dtype, row, (size_t)k);
         for (int64_t j = 0; j < k; j++) memcpy(out + (size_t)(j * n + i) * elem, cast + (size_t)j * elem, elem);
     }

@@ -77,7 +77,7 @@ static void what_would_compute_something_else_is_refused(void **state) {
     refuse("{\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES ",\"quantization_config\":{\"quant_method\":\"gptq\"}}",
            NMLP_E_UNSUPPORTED, "gptq");
     refuse("{\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES ",\"quantization_config\":[]}", NMLP_E_UNSUPPORTED,
-           "quantised");
+           "quantization_config");
     refuse("{\"architectures\":[\"MistralForCausalLM\"]," SIZES
            ",\"max_position_embeddings\":32768,\"sliding_window\":4096}",
            NMLP_E_UNSUPPORTED, "sliding");
@@ -109,7 +109,7 @@ static void a_window_is_refused_only_where_it_shows(void **state) {
     nmlp_assert_ok(read_config(&c, MISTRAL("4096") ",\"sliding_window\":4096}", &err), &err);
     nmlp_assert_ok(read_config(&c, MISTRAL("32768") ",\"sliding_window\":null}", &err), &err);
     nmlp_str_init(&text);
-    nmlp_config_write(&c, NULL, &text);
+    nmlp_config_write(&c, NULL, NULL, 0, &text);
     assert_non_null(strstr(nmlp_str_text(&text), "\"sliding_window\":null"));
     nmlp_assert_ok(read_config(&c, nmlp_str_text(&text), &err), &err);
     nmlp_str_fini(&text);
@@ -192,7 +192,7 @@ static void what_is_written_reads_back(void **state) {
                                &err),
                    &err);
     nmlp_str_init(&text);
-    nmlp_config_write(&c, "{\"version\":1,\"ratio\":0.25,\"tile\":128}", &text);
+    nmlp_config_write(&c, "{\"version\":1,\"ratio\":0.25,\"tile\":128}", NULL, 0, &text);
     nmlp_assert_ok(read_config(&back, nmlp_str_text(&text), &err), &err);
     assert_true(back.compressed && back.ratio == 0.25 && back.tile == 128);
     /* other programs must not take it for a Llama with missing MLPs */

@@ -99,6 +99,41 @@ static void factorised_mlps_equal_a_float64_decoder(void **state) {
     check_against_reference(f, NMLP_DTYPE_BF16);
 }
 
+/* Activations are rounded to 2^-16 of the largest of 32, so that a product of K terms errs by at most K 2^-17 of the
+ * largest weight times the largest activation; four in a row per layer with a condition of about 10. */
+static const double quant_tolerance = 2 * 4 * 10 * 8 * 0x1p-17 + 2 * 4 * 64 * 10 * 0x1p-24;
+
+static void check_quantised(struct fixture *f, nmlp_dtype dtype, int group) {
+    loaded_engine l;
+    double want[N * TINY_VOCAB];
+    tiny_write_quantised(&f->c, f->dir, dtype, group);
+    loaded_engine_open(&l, f->dir, NULL, 2);
+    assert_int_equal(l.model.embedding.dtype, dtype);
+    assert_int_equal(l.model.layers[1].q.dtype, dtype);
+    reference_forward(&l.model, f->ids, N, want);
+    float *got = loaded_engine_logits(&l, f->ids, N, 16);
+    nmlp_diff diff = nmlp_diff_f64(got, want, N * TINY_VOCAB);
+    if (!(diff.rel_to_max < quant_tolerance))
+        fail_msg("%s: relative error %g, allowed %g", nmlp_dtype_name(dtype), diff.rel_to_max, quant_tolerance);
+    float *again = loaded_engine_logits(&l, f->ids, N, 1);
+    assert_memory_equal(again, got, sizeof(float) * N * TINY_VOCAB);
+    nmlp_mem_free(again);
+    nmlp_mem_free(got);
+    loaded_engine_close(&l);
+}
+
+static void quantised_weights_equal_a_float64_decoder(void **state) {
+    struct fixture *f = *state;
+    check_quantised(f, NMLP_DTYPE_Q8, 0);
+    check_quantised(f, NMLP_DTYPE_Q4, 32);
+    tiny_mark_compressed(&f->c);
+    tiny_factorise(&f->c, 0, "gate_proj", 32, NULL);
+    tiny_factorise(&f->c, 0, "down_proj", 32, NULL);
+    tiny_factorise(&f->c, 1, "up_proj", 7, NULL);
+    check_quantised(f, NMLP_DTYPE_Q8, 0);
+    check_quantised(f, NMLP_DTYPE_Q4, 32);
+}
+
 static void results_depend_neither_on_chunks_nor_on_threads(void **state) {
     struct fixture *f = *state;
     loaded_engine one;
@@ -301,6 +336,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(logits_equal_a_float64_decoder, setup, teardown),
         cmocka_unit_test_setup_teardown(qkv_biases_and_norms_are_applied, setup, teardown),
         cmocka_unit_test_setup_teardown(factorised_mlps_equal_a_float64_decoder, setup, teardown),
+        cmocka_unit_test_setup_teardown(quantised_weights_equal_a_float64_decoder, setup, teardown),
         cmocka_unit_test_setup_teardown(results_depend_neither_on_chunks_nor_on_threads, setup, teardown),
         cmocka_unit_test_setup_teardown(truncating_forgets, setup, teardown),
         cmocka_unit_test_setup_teardown(limits_are_refused_without_a_trace, setup, teardown),

@@ -7,8 +7,10 @@
 #include "lib/testing.h"
 #include "lib/tiny_checkpoint.h"
 #include "model/expand.h"
+#include "model/fingerprint.h"
 #include "model/model.h"
 #include "model/preset.h"
+#include "tensor/quant.h"
 
 struct fixture {
     char dir[256];
@@ -56,6 +58,53 @@ static void a_sound_directory_opens(void **state) {
     assert_int_equal(size.params, 64 * 32 + 32 + 2 * (2 * 32 + 2 * 32 * 32 + 2 * 16 * 32) + 2 * 3 * 32 * 48);
     assert_int_equal(size.bytes, 2 * size.params);
     nmlp_model_close(&model);
+}
+
+static void fill_nan(const char *dir, const nmlp_model *model, const char *name) {
+    const nmlp_view *view = &nmlp_checkpoint_find(&model->checkpoint, name)->view;
+    char path[512];
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    long at = (long)((const unsigned char *)view->scales - model->checkpoint.files[0].map.data);
+    float nan = NAN;
+    assert_int_equal(fseek(file, at + 8, SEEK_SET), 0);
+    assert_int_equal(fwrite(&nan, sizeof nan, 1, file), 1);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void quantised_weights_open_and_expand(void **state) {
+    struct fixture *f = *state;
+    static const nmlp_dtype dtypes[] = {NMLP_DTYPE_Q8, NMLP_DTYPE_Q4};
+    for (int d = 0; d < 2; d++) {
+        nmlp_model model, dense;
+        nmlp_err err;
+        char out[300];
+        int64_t bytes;
+        tiny_write_quantised(&f->c, f->dir, dtypes[d], 32);
+        nmlp_assert_ok(nmlp_model_open(&model, f->dir, &err), &err);
+        assert_int_equal(model.layers[0].o.dtype, dtypes[d]);
+        uint64_t before = nmlp_model_fingerprint(&model, NULL, 1);
+        snprintf(out, sizeof out, "%s/dense", f->dir);
+        nmlp_assert_ok(nmlp_model_expand(&model, out, NULL, NULL, &bytes, &err), &err);
+        nmlp_assert_ok(nmlp_model_open(&dense, out, &err), &err);
+        assert_false(dense.config.quantised);
+        for (int64_t i = 0; i < TINY_HIDDEN; i++) {
+            float want[TINY_HIDDEN], got[TINY_HIDDEN];
+            nmlp_quant_row_to_f32(want, &model.layers[1].o, i);
+            nmlp_quant_row_to_f32(got, &dense.layers[1].o, i);
+            for (int k = 0; k < TINY_HIDDEN; k++) assert_true(got[k] == nmlp_bf16_to_f32(nmlp_f32_to_bf16(want[k])));
+        }
+        nmlp_model_close(&dense);
+        fill_nan(f->dir, &model, "model.layers.0.self_attn.k_proj.weight");
+        nmlp_model_close(&model);
+        nmlp_assert_ok(nmlp_model_open(&model, f->dir, &err), &err);
+        assert_true(nmlp_model_fingerprint(&model, NULL, 1) != before);
+        nmlp_assert_fails(nmlp_model_check_finite(&model, NULL, NULL, &err), &err, NMLP_E_NUMERIC,
+                          "k_proj.weight_scale", "NaN", NULL);
+        nmlp_model_close(&model);
+        nmlp_test_rmdir(out);
+    }
 }
 
 static void missing_files_are_named(void **state) {
@@ -297,6 +346,7 @@ static void ranks_follow_the_published_table(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_sound_directory_opens, setup, teardown),
+        cmocka_unit_test_setup_teardown(quantised_weights_open_and_expand, setup, teardown),
         cmocka_unit_test_setup_teardown(missing_files_are_named, setup, teardown),
         cmocka_unit_test_setup_teardown(missing_and_misshapen_tensors_are_named, setup, teardown),
         cmocka_unit_test_setup_teardown(nan_and_inf_weights_are_named, setup, teardown),

@@ -1,0 +1,223 @@
+#include "checkpoint/quant_tensors.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "tensor/quant.h"
+
+enum { CODES_PER_WORD = 8, GROUP_MAX = 64, NAME_MAX_BYTES = 320 };
+
+/* ---- the tensors ---- */
+
+static bool ends_with(const char *name, const char *suffix) {
+    size_t n = strlen(name), m = strlen(suffix);
+    return n > m && strcmp(name + n - m, suffix) == 0;
+}
+
+/* The tensor whose name is the first `len` bytes of `name` and a suffix. */
+static const nmlp_named_tensor *find(const nmlp_raw_tensors *raw, const char *name, size_t len, const char *suffix) {
+    char full[NAME_MAX_BYTES];
+    uint32_t index;
+    size_t end = strlen(suffix);
+    if (len + end >= sizeof full) return NULL;
+    memcpy(full, name, len);
+    memcpy(full + len, suffix, end);
+    return nmlp_hashmap_get(raw->by_name, full, len + end, &index) ? &raw->tensors[index] : NULL;
+}
+
+static nmlp_status wrong_shape(const nmlp_raw_tensors *raw, const nmlp_named_tensor *t, const char *want,
+                               nmlp_err *err) {
+    char shape[NMLP_SHAPE_TEXT_MAX];
+    nmlp_shape_text(shape, t->view.shape, t->view.n_dims);
+    return nmlp_fail(err, NMLP_E_SHAPE, "%s: tensor %s has shape %s, expected %s", raw->dir, t->name, shape, want);
+}
+
+/* Scales as rows x cols of one plain type. */
+static nmlp_status find_scales(const nmlp_raw_tensors *raw, const nmlp_named_tensor *codes, size_t base_len,
+                               const nmlp_named_tensor **scales, nmlp_err *err) {
+    *scales = find(raw, codes->name, base_len, "_scale");
+    if (!*scales)
+        return nmlp_fail(err, NMLP_E_MISSING, "%s: tensor %s holds integers, but its scales %.*s_scale are missing",
+                         raw->dir, codes->name, (int)base_len, codes->name);
+    if ((*scales)->int_bytes)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s holds integers, expected scales in F32, F16 or BF16",
+                         raw->dir, (*scales)->name);
+    return NMLP_OK;
+}
+
+static nmlp_status join_q8(const nmlp_raw_tensors *raw, const nmlp_named_tensor *t, nmlp_named_tensor *out,
+                           nmlp_err *err) {
+    const nmlp_named_tensor *scales;
+    const nmlp_view *v = &t->view;
+    NMLP_RETURN_IF_FAILED(find_scales(raw, t, strlen(t->name), &scales, err));
+    if (v->n_dims != 2) return wrong_shape(raw, t, "two dimensions", err);
+    const nmlp_view *s = &scales->view;
+    if (s->n_dims < 1 || s->shape[0] != v->shape[0] || nmlp_view_elems(s) != v->shape[0])
+        return wrong_shape(raw, scales, "one scale per row of the weight", err);
+    const float *values = s->data;
+    if (s->dtype != NMLP_DTYPE_F32) {
+        float *wide = nmlp_arena_new(raw->arena, (size_t)v->shape[0], sizeof *wide, err);
+        if (!wide) return NMLP_E_NOMEM;
+        nmlp_to_f32(wide, s->data, s->dtype, (size_t)v->shape[0]);
+        values = wide;
+    }
+    out->name = t->name;
+    out->view = nmlp_quant_view_q8(v->data, values, v->shape[0], v->shape[1]);
+    return NMLP_OK;
+}
+
+/* NAME_shape, which may stand at any address. */
+static nmlp_status read_shape(const nmlp_raw_tensors *raw, const nmlp_named_tensor *packed, size_t base_len,
+                              int64_t shape[2], nmlp_err *err) {
+    const nmlp_named_tensor *t = find(raw, packed->name, base_len, "_shape");
+    if (!t)
+        return nmlp_fail(err, NMLP_E_MISSING, "%s: tensor %s has no %.*s_shape beside it", raw->dir, packed->name,
+                         (int)base_len, packed->name);
+    if (nmlp_view_elems(&t->view) != 2 || t->int_bytes < 4) return wrong_shape(raw, t, "two integers", err);
+    for (int d = 0; d < 2; d++) {
+        const char *at = (const char *)t->view.data + d * t->int_bytes;
+        int32_t narrow;
+        memcpy(&narrow, at, sizeof narrow);
+        shape[d] = narrow;
+        if (t->int_bytes == 8) memcpy(&shape[d], at, sizeof shape[d]);
+    }
+    const nmlp_view *v = &packed->view;
+    bool sane = shape[0] > 0 && shape[1] > 0 && shape[1] < INT64_C(1) << 40;
+    if (sane && v->n_dims == 2 && v->shape[0] == shape[0] && v->shape[1] * (CODES_PER_WORD / 2) == shape[1])
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s packs 8 bits per weight; packed weights have 4 here",
+                         raw->dir, packed->name);
+    if (!sane || v->n_dims != 2 || v->shape[0] != shape[0] ||
+        v->shape[1] != (shape[1] + CODES_PER_WORD - 1) / CODES_PER_WORD)
+        return nmlp_fail(err, NMLP_E_SHAPE,
+                         "%s: tensor %s has %" PRId64 " x %" PRId64
+                         " words of eight weights, which is no matrix of %" PRId64 " x %" PRId64 " as %s says",
+                         raw->dir, packed->name, v->shape[0], v->n_dims == 2 ? v->shape[1] : 0, shape[0], shape[1],
+                         t->name);
+    return NMLP_OK;
+}
+
+/* f16 scales of groups of 32 or 64: in another type they are rounded, of larger groups repeated. */
+static nmlp_status convert_scales(const nmlp_raw_tensors *raw, const nmlp_named_tensor *scales, int repeat,
+                                  const uint16_t **out, nmlp_err *err) {
+    int64_t n = nmlp_view_elems(&scales->view);
+    *out = scales->view.data;
+    if (scales->view.dtype == NMLP_DTYPE_F16 && repeat == 1) return NMLP_OK;
+    uint16_t *halves = nmlp_arena_new(raw->arena, (size_t)n * (size_t)repeat, sizeof *halves, err);
+    if (!halves) return NMLP_E_NOMEM;
+    size_t elem = nmlp_dtype_bytes(scales->view.dtype);
+    for (int64_t i = 0; i < n; i++) {
+        float value;
+        nmlp_to_f32(&value, (const char *)scales->view.data + (size_t)i * elem, scales->view.dtype, 1);
+        uint16_t half = nmlp_f32_to_f16(value);
+        if (isfinite(value) && fabsf(nmlp_f16_to_f32(half) - value) > 0x1p-9f * fabsf(value))
+            return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s holds the scale %g, which f16 cannot hold",
+                             raw->dir, scales->name, (double)value);
+        for (int r = 0; r < repeat; r++) halves[i * repeat + r] = half;
+    }
+    *out = halves;
+    return NMLP_OK;
+}
+
+static nmlp_status join_q4(const nmlp_raw_tensors *raw, const nmlp_named_tensor *t, nmlp_named_tensor *out,
+                           nmlp_err *err) {
+    const nmlp_named_tensor *scales;
+    const uint16_t *halves;
+    int64_t shape[2] = {0};
+    size_t base_len = strlen(t->name) - strlen("_packed");
+    NMLP_RETURN_IF_FAILED(read_shape(raw, t, base_len, shape, err));
+    NMLP_RETURN_IF_FAILED(find_scales(raw, t, base_len, &scales, err));
+    const nmlp_view *s = &scales->view;
+    if (s->n_dims != 2 || s->shape[0] != shape[0] || s->shape[1] < 1)
+        return wrong_shape(raw, scales, "one row of scales per row of the weight", err);
+    if (shape[1] % s->shape[1] != 0)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                         "%s: tensor %s has %" PRId64 " scales for rows of %" PRId64
+                         " weights: groups must divide rows",
+                         raw->dir, scales->name, s->shape[1], shape[1]);
+    int64_t group = shape[1] / s->shape[1];
+    if (group != 32 && group % GROUP_MAX != 0)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                         "%s: tensor %s has groups of %" PRId64 " weights; 32 and multiples of 64 are supported",
+                         raw->dir, scales->name, group);
+    int kept = group == 32 ? 32 : GROUP_MAX;
+    NMLP_RETURN_IF_FAILED(convert_scales(raw, scales, (int)(group / kept), &halves, err));
+    out->name = nmlp_arena_strndup(raw->arena, t->name, base_len, err);
+    if (!out->name) return NMLP_E_NOMEM;
+    out->view = nmlp_quant_view_q4(t->view.data, halves, kept, shape[0], shape[1]);
+    return NMLP_OK;
+}
+
+/* Whether a tensor is the scales or the shape of another. */
+static bool is_part(const nmlp_raw_tensors *raw, const nmlp_named_tensor *t) {
+    if (!ends_with(t->name, "_scale") && !ends_with(t->name, "_shape")) return false;
+    size_t base_len = strlen(t->name) - strlen("_scale");
+    const nmlp_named_tensor *codes = find(raw, t->name, base_len, "");
+    return (codes && codes->int_bytes == 1) || find(raw, t->name, base_len, "_packed");
+}
+
+nmlp_status nmlp_quant_tensor_join(const nmlp_raw_tensors *raw, size_t i, nmlp_named_tensor *out, bool *part,
+                                   nmlp_err *err) {
+    const nmlp_named_tensor *t = &raw->tensors[i];
+    *out = *t;
+    *part = is_part(raw, t);
+    if (*part || !t->int_bytes) return NMLP_OK;
+    out->int_bytes = 0;
+    if (ends_with(t->name, "_zero_point"))
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s: weights with zero points are not supported", raw->dir,
+                         t->name);
+    if (t->int_bytes == 4 && ends_with(t->name, "_packed")) return join_q4(raw, t, out, err);
+    if (t->int_bytes == 1) return join_q8(raw, t, out, err);
+    return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s has dtype I%d, which only quantised weights may have",
+                     raw->dir, t->name, 8 * t->int_bytes);
+}
+
+/* ---- the configuration ---- */
+
+static nmlp_status refuse(const nmlp_json_doc *doc, const char *what, const char *found, nmlp_err *err) {
+    nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: quantization_config: %s \"%s\" is not supported", doc->origin, what, found);
+    nmlp_fail_hint(err,
+                   "int8 and int4 weights of compressed-tensors are; or take the checkpoint that it was made from");
+    return NMLP_E_UNSUPPORTED;
+}
+
+/* Static activation scales would be tensors of their own, which are refused as such; other types would compute
+ * something else. */
+static nmlp_status check_scheme(const nmlp_json_doc *doc, const nmlp_json *scheme, bool weights, nmlp_err *err) {
+    int64_t bits = 0;
+    bool symmetric = true;
+    const char *type = nmlp_json_string(nmlp_json_get(scheme, "type"));
+    NMLP_RETURN_IF_FAILED(nmlp_json_need_int(doc, scheme, "num_bits", 1, 64, &bits, err));
+    NMLP_RETURN_IF_FAILED(nmlp_json_optional_bool(doc, scheme, "symmetric", &symmetric, err));
+    if (type[0] && strcmp(type, "int") != 0) return refuse(doc, "type", type, err);
+    if (!symmetric) return refuse(doc, "symmetric", "false", err);
+    if (bits != 8 && !(bits == 4 && weights))
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                         "%s: quantization_config: %s of %" PRId64 " bits are not supported; weights have 8 or 4",
+                         doc->origin, weights ? "weights" : "activations", bits);
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_quant_config_check(const nmlp_json_doc *doc, bool *found, nmlp_err *err) {
+    const nmlp_json *object = nmlp_json_get(doc->root, "quantization_config");
+    *found = false;
+    if (nmlp_json_is_null(object)) return NMLP_OK;
+    const char *method = nmlp_json_string(nmlp_json_get(object, "quant_method"));
+    const char *format = nmlp_json_string(nmlp_json_get(object, "format"));
+    if (strcmp(method, "compressed-tensors") != 0) return refuse(doc, "method", method, err);
+    if (strcmp(format, "int-quantized") != 0 && strcmp(format, "pack-quantized") != 0 &&
+        strcmp(format, "mixed-precision") != 0)
+        return refuse(doc, "format", format, err);
+    if (!nmlp_json_is_null(nmlp_json_get(object, "kv_cache_scheme"))) return refuse(doc, "key", "kv_cache_scheme", err);
+    const nmlp_json *groups;
+    NMLP_RETURN_IF_FAILED(nmlp_json_need_object(doc, object, "config_groups", &groups, err));
+    for (const nmlp_json *g = nmlp_json_first(groups); g; g = nmlp_json_next(g)) {
+        const nmlp_json *weights;
+        const nmlp_json *inputs = nmlp_json_get(g, "input_activations");
+        NMLP_RETURN_IF_FAILED(nmlp_json_need_object(doc, g, "weights", &weights, err));
+        NMLP_RETURN_IF_FAILED(check_scheme(doc, weights, true, err));
+        if (!nmlp_json_is_null(inputs)) NMLP_RETURN_IF_FAILED(check_scheme(doc, inputs, false, err));
+    }
+    *found = true;
+    return NMLP_OK;
+}

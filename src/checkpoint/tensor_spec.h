@@ -1,0 +1,54 @@
+/* A tensor to be written, and the parts in which it stands in a safetensors file.
+ *
+ * Plain types are one part. Quantised ones (tensor/quant.h) are spelled as compressed-tensors spells them:
+ *
+ *   Q8  NAME        I8  [N,K]     "int-quantized"
+ *       NAME_scale  F32 [N,1]
+ *   Q4  NAME_packed I32 [N,K/8]   "pack-quantized"
+ *       NAME_scale  F16 [N,K/group]
+ *       NAME_shape  I64 [2]       N and K */
+#ifndef NMLP_CHECKPOINT_TENSOR_SPEC_H
+#define NMLP_CHECKPOINT_TENSOR_SPEC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "base/str.h"
+#include "tensor/view.h"
+
+typedef struct nmlp_tensor_spec {
+    const char *name; /* borrowed until the writer is closed */
+    nmlp_dtype dtype;
+    int group; /* Q4 */
+    int n_dims;
+    int64_t shape[NMLP_DIMS_MAX];
+} nmlp_tensor_spec;
+
+nmlp_tensor_spec nmlp_tensor_spec_of(const char *name, const nmlp_view *view);
+
+/* Codes and scales. */
+size_t nmlp_tensor_spec_bytes(const nmlp_tensor_spec *spec);
+
+/* Whether a matrix can be stored in a quantised type: Q4 needs groups that divide its rows, and both must leave what
+ * follows in the file aligned. */
+bool nmlp_tensor_spec_fits(const nmlp_tensor_spec *spec);
+nmlp_status nmlp_tensor_spec_check(const nmlp_tensor_spec *spec, nmlp_err *err);
+
+enum { NMLP_TENSOR_PARTS_MAX = 3, NMLP_TENSOR_PART_NAME_MAX = 320 };
+
+typedef struct nmlp_tensor_part {
+    char name[NMLP_TENSOR_PART_NAME_MAX];
+    const char *dtype; /* safetensors spelling */
+    int n_dims;
+    int64_t shape[NMLP_DIMS_MAX];
+    size_t bytes;
+} nmlp_tensor_part;
+
+/* In the order of the file; returns how many. */
+int nmlp_tensor_spec_parts(const nmlp_tensor_spec *spec, nmlp_tensor_part parts[NMLP_TENSOR_PARTS_MAX]);
+
+/* Appends the "quantization_config" of these tensors in compressed-tensors' spelling; nothing where all are plain. */
+void nmlp_tensor_specs_quant_config(const nmlp_tensor_spec *specs, size_t n, nmlp_str *out);
+
+#endif

@@ -1,0 +1,234 @@
+/* Quantised weights in checkpoints: a hand-made file in the spelling of compressed-tensors, our own files read back,
+ * and every way such a file can be broken. */
+#include <math.h>
+
+#include "base/mem.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_write.h"
+#include "lib/testing.h"
+#include "tensor/quant.h"
+
+enum { CONFIG_MAX = 2048, DATA_MAX = 1 << 16 };
+
+struct fixture {
+    char dir[256];
+    const char *quantisation; /* of config.json */
+    char header[CONFIG_MAX];
+    unsigned char data[DATA_MAX];
+    size_t bytes;
+};
+
+static const char pack_quantized[] =
+    "{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\",\"config_groups\":{\"group_0\":{"
+    "\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":4,\"type\":\"int\",\"symmetric\":true,\"strategy\":\"group\","
+    "\"group_size\":32,\"dynamic\":false},\"input_activations\":null}}}";
+
+static int setup(void **state) {
+    struct fixture *f = nmlp_mem_new(1, sizeof *f, NULL);
+    nmlp_test_mkdtemp(f->dir, sizeof f->dir);
+    f->quantisation = pack_quantized;
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state) {
+    struct fixture *f = *state;
+    nmlp_test_rmdir(f->dir);
+    nmlp_mem_free(f);
+    return 0;
+}
+
+/* A tensor behind those before it; `data` NULL: zeros. */
+static void add(struct fixture *f, const char *name, const char *dtype, const char *shape, const void *data,
+                size_t bytes) {
+    size_t at = strlen(f->header);
+    assert_true(f->bytes + bytes <= DATA_MAX);
+    if (data) memcpy(f->data + f->bytes, data, bytes);
+    snprintf(f->header + at, sizeof f->header - at,
+             "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}", at ? "," : "{", name, dtype, shape,
+             f->bytes, f->bytes + bytes);
+    f->bytes += bytes;
+}
+
+static void save(struct fixture *f) {
+    char path[512], config[CONFIG_MAX];
+    unsigned char *image = nmlp_mem_new(CONFIG_MAX + DATA_MAX, 1, NULL);
+    size_t len = strlen(f->header) + 1, padded = (len + 7) / 8 * 8;
+    for (int i = 0; i < 8; i++) image[i] = (unsigned char)(padded >> (8 * i));
+    memset(image + 8, ' ', padded);
+    memcpy(image + 8, f->header, len - 1);
+    image[8 + len - 1] = '}';
+    memcpy(image + 8 + padded, f->data, f->bytes);
+    snprintf(path, sizeof path, "%s/model.safetensors", f->dir);
+    nmlp_test_write_file(path, image, 8 + padded + f->bytes);
+    nmlp_mem_free(image);
+    snprintf(config, sizeof config,
+             "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":32,\"intermediate_size\":32,"
+             "\"num_hidden_layers\":1,\"num_attention_heads\":4,\"vocab_size\":8%s%s}",
+             f->quantisation ? ",\"quantization_config\":" : "", f->quantisation ? f->quantisation : "");
+    snprintf(path, sizeof path, "%s/config.json", f->dir);
+    nmlp_test_write_file(path, config, strlen(config));
+    f->header[0] = '\0';
+    f->bytes = 0;
+    memset(f->data, 0, sizeof f->data);
+}
+
+static void refuse(struct fixture *f, nmlp_status code, const char *part, const char *part2) {
+    nmlp_checkpoint c;
+    nmlp_err err;
+    save(f);
+    nmlp_assert_fails(nmlp_checkpoint_open(&c, f->dir, &err), &err, code, part, part2, NULL);
+}
+
+/* The words as the format's description computes them: value + 8 of input 8 i + j in bits 4 j of word i. */
+static void words_of_four_bits_mean_what_the_format_says(void **state) {
+    struct fixture *f = *state;
+    nmlp_checkpoint c;
+    nmlp_err err;
+    int32_t words[2 * 4] = {0};
+    uint16_t scales[2] = {nmlp_f32_to_f16(0.5f), nmlp_f32_to_f16(-0.25f)};
+    int64_t shape[2] = {2, 32};
+    float want[2][32], row[32];
+    for (int r = 0; r < 2; r++) {
+        for (int k = 0; k < 32; k++) {
+            int value = (k * 7 + 3 * r) % 16 - 8;
+            words[r * 4 + k / 8] = (int32_t)((uint32_t)words[r * 4 + k / 8] | (uint32_t)(value + 8) << 4 * (k % 8));
+            want[r][k] = (float)value * (r ? -0.25f : 0.5f);
+        }
+    }
+    add(f, "a.weight_packed", "I32", "[2,4]", words, sizeof words);
+    add(f, "a.weight_scale", "F16", "[2,1]", scales, sizeof scales);
+    add(f, "a.weight_shape", "I64", "[2]", shape, sizeof shape);
+    save(f);
+    nmlp_assert_ok(nmlp_checkpoint_open(&c, f->dir, &err), &err);
+    assert_int_equal(c.n_tensors, 1);
+    const nmlp_named_tensor *t = nmlp_checkpoint_find(&c, "a.weight");
+    assert_non_null(t);
+    assert_int_equal(t->view.dtype, NMLP_DTYPE_Q4);
+    assert_int_equal(t->view.group, 32);
+    for (int r = 0; r < 2; r++) {
+        nmlp_quant_row_to_f32(row, &t->view, r);
+        for (int k = 0; k < 32; k++) assert_true(row[k] == want[r][k]);
+    }
+    nmlp_checkpoint_close(&c);
+}
+
+/* Groups of 128 are two of 64 with the same scale; bf16 scales and 32-bit shapes are what other writers use. */
+static void wide_groups_and_bf16_scales_are_read(void **state) {
+    struct fixture *f = *state;
+    nmlp_checkpoint c;
+    nmlp_err err;
+    uint16_t scales[2] = {nmlp_f32_to_bf16(0.5f), nmlp_f32_to_bf16(2.0f)};
+    uint16_t q8_scales[2] = {nmlp_f32_to_bf16(1.0f), nmlp_f32_to_bf16(3.0f)};
+    int32_t shape[2] = {1, 256};
+    int8_t codes[2 * 4] = {1, -2, 3, -4, 5, -6, 127, -128};
+    float row[256];
+    add(f, "a.u_packed", "I32", "[1,32]", NULL, 128); /* zeros: value -8 */
+    add(f, "a.u_shape", "I32", "[2]", shape, sizeof shape);
+    add(f, "a.u_scale", "BF16", "[1,2]", scales, sizeof scales);
+    add(f, "b.weight", "I8", "[2,4]", codes, sizeof codes);
+    add(f, "b.weight_scale", "BF16", "[2,1]", q8_scales, sizeof q8_scales);
+    save(f);
+    nmlp_assert_ok(nmlp_checkpoint_open(&c, f->dir, &err), &err);
+    const nmlp_view *u = &nmlp_checkpoint_find(&c, "a.u")->view;
+    assert_int_equal(u->group, 64);
+    nmlp_quant_row_to_f32(row, u, 0);
+    for (int k = 0; k < 256; k++) assert_true(row[k] == (k < 128 ? -4.0f : -16.0f));
+    const nmlp_view *b = &nmlp_checkpoint_find(&c, "b.weight")->view;
+    nmlp_quant_row_to_f32(row, b, 1);
+    for (int k = 0; k < 4; k++) assert_true(row[k] == 3.0f * (float)codes[4 + k]);
+    nmlp_checkpoint_close(&c);
+}
+
+static void broken_parts_are_named(void **state) {
+    struct fixture *f = *state;
+    int64_t shape[2] = {2, 32}, longer[2] = {2, 40}, wide[2] = {1, 48};
+    add(f, "a.weight_packed", "I32", "[2,4]", NULL, 32);
+    add(f, "a.weight_shape", "I64", "[2]", shape, 16);
+    refuse(f, NMLP_E_MISSING, "a.weight_scale", "missing");
+    add(f, "a.weight_packed", "I32", "[2,4]", NULL, 32);
+    add(f, "a.weight_scale", "F16", "[2,1]", NULL, 4);
+    refuse(f, NMLP_E_MISSING, "a.weight_packed", "a.weight_shape");
+    add(f, "a.weight_packed", "I32", "[2,4]", NULL, 32);
+    add(f, "a.weight_scale", "F16", "[2,1]", NULL, 4);
+    add(f, "a.weight_shape", "I64", "[2]", longer, 16);
+    refuse(f, NMLP_E_SHAPE, "a.weight_packed", "2 x 40");
+    add(f, "a.weight_packed", "I32", "[2,4]", NULL, 32);
+    add(f, "a.weight_scale", "F16", "[2,3]", NULL, 12);
+    add(f, "a.weight_shape", "I64", "[2]", shape, 16);
+    refuse(f, NMLP_E_UNSUPPORTED, "a.weight_scale", "groups must divide rows");
+    add(f, "a.weight_packed", "I32", "[1,6]", NULL, 24);
+    add(f, "a.weight_scale", "F16", "[1,1]", NULL, 2);
+    add(f, "a.weight_shape", "I64", "[2]", wide, 16);
+    refuse(f, NMLP_E_UNSUPPORTED, "groups of 48", "a.weight_scale");
+    add(f, "a.weight_packed", "I32", "[2,8]", NULL, 64);
+    add(f, "a.weight_scale", "F16", "[2,1]", NULL, 4);
+    add(f, "a.weight_shape", "I64", "[2]", shape, 16);
+    refuse(f, NMLP_E_UNSUPPORTED, "8 bits", "a.weight_packed");
+    add(f, "a.weight", "I8", "[2,4]", NULL, 8);
+    add(f, "a.weight_scale", "F32", "[3,1]", NULL, 12);
+    refuse(f, NMLP_E_SHAPE, "a.weight_scale", "one scale per row");
+    add(f, "a.weight_zero_point", "I8", "[2,1]", NULL, 2);
+    refuse(f, NMLP_E_UNSUPPORTED, "zero point", "a.weight_zero_point");
+    add(f, "a.weight_g_idx", "I32", "[8]", NULL, 32);
+    refuse(f, NMLP_E_UNSUPPORTED, "a.weight_g_idx", "I32");
+    add(f, "a.weight", "I8", "[2,4]", NULL, 8);
+    add(f, "a.weight_scale", "F32", "[2,1]", NULL, 8);
+    f->quantisation = NULL;
+    refuse(f, NMLP_E_FORMAT, "a.weight", "quantization_config");
+}
+
+static void other_schemes_are_refused(void **state) {
+    struct fixture *f = *state;
+    static const struct {
+        const char *text, *part;
+    } cases[] = {
+        {"{\"quant_method\":\"gptq\"}", "gptq"},
+        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\",\"config_groups\":{}}",
+         "float-quantized"},
+        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"int-quantized\"}", "config_groups"},
+        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"int-quantized\",\"config_groups\":{},"
+         "\"kv_cache_scheme\":{\"num_bits\":8}}",
+         "kv_cache_scheme"},
+        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"int-quantized\",\"config_groups\":{\"g\":{\"weights\":{"
+         "\"num_bits\":8,\"symmetric\":false}}}}",
+         "symmetric"},
+        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\",\"config_groups\":{\"g\":{\"weights\":"
+         "{\"num_bits\":3}}}}",
+         "3 bits"},
+        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"int-quantized\",\"config_groups\":{\"g\":{\"weights\":{"
+         "\"num_bits\":8,\"type\":\"float\"}}}}",
+         "float"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        nmlp_checkpoint c;
+        nmlp_err err;
+        f->quantisation = cases[i].text;
+        add(f, "a", "F32", "[1]", NULL, 4);
+        save(f);
+        assert_int_not_equal(nmlp_checkpoint_open(&c, f->dir, &err), NMLP_OK);
+        if (!strstr(err.message, cases[i].part)) fail_msg("%s: no \"%s\"", err.message, cases[i].part);
+    }
+}
+
+static void a_matrix_that_does_not_fit_is_not_written(void **state) {
+    struct fixture *f = *state;
+    nmlp_err err;
+    nmlp_tensor_spec spec = {.name = "w", .dtype = NMLP_DTYPE_Q4, .group = 32, .n_dims = 2, .shape = {2, 48}};
+    nmlp_checkpoint_source source = {.specs = &spec, .n_specs = 1};
+    nmlp_assert_fails(nmlp_checkpoint_write(f->dir, &source, &err), &err, NMLP_E_SHAPE, "w [2,48]", "groups of 32",
+                      NULL);
+    spec = (nmlp_tensor_spec){.name = "w", .dtype = NMLP_DTYPE_Q8, .n_dims = 2, .shape = {3, 5}};
+    nmlp_assert_fails(nmlp_checkpoint_write(f->dir, &source, &err), &err, NMLP_E_SHAPE, "w [3,5]", "Q8", NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(words_of_four_bits_mean_what_the_format_says, setup, teardown),
+        cmocka_unit_test_setup_teardown(wide_groups_and_bf16_scales_are_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(broken_parts_are_named, setup, teardown),
+        cmocka_unit_test_setup_teardown(other_schemes_are_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_matrix_that_does_not_fit_is_not_written, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
