@@ -1,109 +1,192 @@
-#define _GNU_SOURCE /* sched_getaffinity */
+#define _GNU_SOURCE /* RUSAGE_THREAD */
 #include "base/pool.h"
 
+#include <math.h>
 #include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
-#include <stdbool.h>
+#include <sys/resource.h>
 
+#include "base/cpus.h"
 #include "base/mem.h"
 
-/* Waiting threads spin this often before they sleep: a token takes many short jobs, and waking a sleeper costs
- * more than most of them. */
-enum { SPIN_LIMIT = 4000, THREADS_MAX = 1024 };
+enum {
+    THREADS_MAX = 1024,
+    ACTIVE_BITS = 11, /* of a start word: how many threads take part, up to THREADS_MAX */
+    FAN_IN = 4,       /* threads that one waits for at the end of a job */
+    /* Between two jobs of a token pass microseconds, between two tokens some tens of them, and a thread that sleeps is
+     * woken in tens of microseconds, one that sleeps on an idle virtual CPU in more. */
+    SPIN_MOST_NS = 200000,
+    SPIN_LEAST_NS = 1000,
+    /* What a job costs besides its work: at all, and for every thread. */
+    JOB_NS = 3000,
+    JOB_NS_SHARED = 30000, /* where threads have to be woken */
+    THREAD_NS = 200
+};
+
+/* What others read of a thread lies in two lines: one that seldom changes, one written at the end of every job. */
+struct worker {
+    _Alignas(NMLP_LINE_ALIGN)
+        atomic_uint asleep; /* 1: sleeps, or is about to; whoever changes what it waits for wakes it */
+    nmlp_pool *pool;
+    int index;
+    long n_preempted; /* when last asked */
+    pthread_t thread;
+    _Alignas(
+        NMLP_LINE_ALIGN) _Atomic uint64_t done; /* start word of the last job that it and those it waits for ended */
+};
 
 struct nmlp_pool {
     int n_threads;
-    pthread_t *threads; /* n_threads - 1 workers */
-    struct worker *workers;
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    atomic_uint generation; /* counts jobs; workers wait for it to move */
-    atomic_int n_running;   /* workers not yet done with the job */
+    struct worker *workers; /* [n_threads]; the first is the caller */
+    unsigned spin_most_ns;
+    atomic_uint spin_ns; /* how long to look before sleeping */
     nmlp_barrier barrier;
-    atomic_bool stop;
-    nmlp_pool_job *job;
+    /* A job: the count of jobs so far and how many threads take part, in one word, so that a thread which does not take
+     * part need not read the rest. */
+    _Alignas(NMLP_LINE_ALIGN) _Atomic uint64_t start;
+    nmlp_pool_job *job; /* NULL: end */
     void *ctx;
 };
 
-struct worker {
-    nmlp_pool *pool;
-    int index;
-};
+static int active_in(uint64_t start) { return (int)(start & ((1u << ACTIVE_BITS) - 1)); }
 
-static void cpu_relax(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
+/* ---- waiting ---- */
+
+/* A wait was too long for looking. Was it because somebody else had this thread's CPU meanwhile? */
+static void adapt_spin(nmlp_pool *pool, struct worker *self) {
+    struct rusage usage;
+    if (getrusage(RUSAGE_THREAD, &usage) != 0) return;
+    bool shared = usage.ru_nivcsw != self->n_preempted;
+    self->n_preempted = usage.ru_nivcsw;
+    unsigned ns = atomic_load_explicit(&pool->spin_ns, memory_order_relaxed);
+    ns = shared ? ns / 4 : ns * 2;
+    if (ns < SPIN_LEAST_NS) ns = SPIN_LEAST_NS;
+    if (ns > pool->spin_most_ns) ns = pool->spin_most_ns;
+    atomic_store_explicit(&pool->spin_ns, ns, memory_order_relaxed);
 }
 
-static void wait_for_job(nmlp_pool *pool, unsigned seen) {
-    for (int i = 0; i < SPIN_LIMIT; i++) {
-        if (atomic_load_explicit(&pool->generation, memory_order_acquire) != seen) return;
-        cpu_relax();
+/* Sleeps until *word is not `old`. In one order with `tell`: one of the two sees the other. */
+static void sleep_while(struct worker *self, const _Atomic uint64_t *word, uint64_t old) {
+    for (;;) {
+        atomic_store(&self->asleep, 1);
+        if (atomic_load(word) != old) break;
+        nmlp_futex_wait(&self->asleep, 1);
     }
-    pthread_mutex_lock(&pool->lock);
-    while (atomic_load_explicit(&pool->generation, memory_order_acquire) == seen)
-        pthread_cond_wait(&pool->wake, &pool->lock);
-    pthread_mutex_unlock(&pool->lock);
+    atomic_store_explicit(&self->asleep, 0, memory_order_relaxed);
+}
+
+/* Wakes a thread that waits for what was changed before. */
+static void tell(struct worker *other) {
+    if (atomic_load(&other->asleep) && atomic_exchange(&other->asleep, 0)) nmlp_futex_wake(&other->asleep, 1);
+}
+
+static uint64_t wait_while(struct worker *self, const _Atomic uint64_t *word, uint64_t old, nmlp_spin *spin) {
+    uint64_t now;
+    while ((now = atomic_load_explicit(word, memory_order_acquire)) == old) {
+        if (nmlp_spin_pause(spin)) continue;
+        adapt_spin(self->pool, self);
+        sleep_while(self, word, old);
+    }
+    return now;
+}
+
+static nmlp_spin spin_of(const nmlp_pool *pool) {
+    return (nmlp_spin){.limit_ns = atomic_load_explicit(&pool->spin_ns, memory_order_relaxed)};
+}
+
+/* ---- jobs ---- */
+
+/* Waits for the threads below this one in the tree of those that take part. */
+static void join_below(struct worker *self, uint64_t start) {
+    nmlp_pool *pool = self->pool;
+    int n = active_in(start);
+    for (int i = FAN_IN * self->index + 1; i <= FAN_IN * self->index + FAN_IN && i < n; i++) {
+        const _Atomic uint64_t *done = &pool->workers[i].done;
+        nmlp_spin spin = spin_of(pool);
+        for (uint64_t seen = atomic_load_explicit(done, memory_order_acquire); seen != start;)
+            seen = wait_while(self, done, seen, &spin);
+    }
 }
 
 static void *worker_main(void *arg) {
-    struct worker *worker = arg;
-    nmlp_pool *pool = worker->pool;
-    unsigned seen = 0;
+    struct worker *self = arg;
+    nmlp_pool *pool = self->pool;
+    uint64_t seen = 0;
+    nmlp_spin spin = spin_of(pool);
     for (;;) {
-        wait_for_job(pool, seen);
-        seen = atomic_load_explicit(&pool->generation, memory_order_acquire);
-        if (atomic_load_explicit(&pool->stop, memory_order_acquire)) return NULL;
-        pool->job(pool->ctx, worker->index, pool->n_threads);
-        atomic_fetch_sub_explicit(&pool->n_running, 1, memory_order_release);
+        seen = wait_while(self, &pool->start, seen, &spin);
+        if (self->index >= active_in(seen)) continue; /* not for this one, which may fall asleep over it */
+        if (!pool->job) return NULL;
+        pool->job(pool->ctx, self->index, active_in(seen));
+        join_below(self, seen);
+        atomic_store(&self->done, seen);
+        tell(&pool->workers[(self->index - 1) / FAN_IN]);
+        spin = spin_of(pool);
     }
 }
 
-static void announce(nmlp_pool *pool) {
-    pthread_mutex_lock(&pool->lock);
-    atomic_fetch_add_explicit(&pool->generation, 1, memory_order_release);
-    pthread_cond_broadcast(&pool->wake);
-    pthread_mutex_unlock(&pool->lock);
+static uint64_t announce(nmlp_pool *pool, int n, nmlp_pool_job *job, void *ctx) {
+    pool->job = job;
+    pool->ctx = ctx;
+    uint64_t before = atomic_load_explicit(&pool->start, memory_order_relaxed);
+    uint64_t start = ((before >> ACTIVE_BITS) + 1) << ACTIVE_BITS | (uint64_t)n;
+    atomic_store(&pool->start, start);
+    for (int i = 1; i < n; i++) tell(&pool->workers[i]);
+    return start;
 }
 
-static int usable_cpus(void) {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-    int n = CPU_COUNT(&set);
-    return n > 0 ? n : 1;
+void nmlp_pool_run_on(nmlp_pool *pool, int n, nmlp_pool_job *job, void *ctx) {
+    if (pool && n > pool->n_threads) n = pool->n_threads;
+    if (!pool || n <= 1) {
+        job(ctx, 0, 1);
+        return;
+    }
+    uint64_t start = announce(pool, n, job, ctx);
+    job(ctx, 0, n);
+    join_below(&pool->workers[0], start);
 }
+
+void nmlp_pool_run(nmlp_pool *pool, nmlp_pool_job *job, void *ctx) {
+    nmlp_pool_run_on(pool, nmlp_pool_threads(pool), job, ctx);
+}
+
+/* ---- the threads ---- */
 
 static void stop_workers(nmlp_pool *pool, int n_started) {
-    atomic_store_explicit(&pool->stop, true, memory_order_release);
-    announce(pool);
-    for (int i = 0; i < n_started; i++) pthread_join(pool->threads[i], NULL);
+    if (n_started > 0) announce(pool, n_started + 1, NULL, NULL);
+    for (int i = 1; i <= n_started; i++) pthread_join(pool->workers[i].thread, NULL);
+}
+
+static nmlp_status start_workers(nmlp_pool *pool, nmlp_err *err) {
+    for (int i = 0; i < pool->n_threads; i++) {
+        struct worker *worker = &pool->workers[i];
+        worker->pool = pool;
+        worker->index = i;
+        if (i == 0 || pthread_create(&worker->thread, NULL, worker_main, worker) == 0) continue;
+        int n_wanted = pool->n_threads;
+        pool->n_threads = i;
+        return nmlp_fail(err, NMLP_E_LIMIT, "thread %d of %d could not be started", i, n_wanted);
+    }
+    return NMLP_OK;
 }
 
 nmlp_status nmlp_pool_create(nmlp_pool **out, int n_threads, nmlp_err *err) {
     *out = NULL;
-    if (n_threads <= 0) n_threads = usable_cpus();
+    int n_cpus = nmlp_cpus_usable();
+    if (n_threads <= 0) n_threads = n_cpus;
     if (n_threads > THREADS_MAX)
         return nmlp_fail(err, NMLP_E_ARG, "%d threads requested, at most %d are supported", n_threads, THREADS_MAX);
     nmlp_pool *pool = nmlp_mem_new(1, sizeof *pool, err);
     if (!pool) return NMLP_E_NOMEM;
-    pool->n_threads = n_threads;
-    pthread_mutex_init(&pool->lock, NULL);
-    pthread_cond_init(&pool->wake, NULL);
-    pool->threads = nmlp_mem_new((size_t)n_threads, sizeof *pool->threads, err);
+    pool->spin_most_ns = n_threads > n_cpus ? SPIN_LEAST_NS : SPIN_MOST_NS;
+    atomic_init(&pool->spin_ns, pool->spin_most_ns);
+    pool->barrier.spin_ns = &pool->spin_ns;
     pool->workers = nmlp_mem_new((size_t)n_threads, sizeof *pool->workers, err);
-    nmlp_status st = pool->threads && pool->workers ? NMLP_OK : NMLP_E_NOMEM;
-    int n_started = 0;
-    while (st == NMLP_OK && n_started < n_threads - 1) {
-        pool->workers[n_started] = (struct worker){.pool = pool, .index = n_started + 1};
-        if (pthread_create(&pool->threads[n_started], NULL, worker_main, &pool->workers[n_started]) != 0)
-            st = nmlp_fail(err, NMLP_E_LIMIT, "thread %d of %d could not be started", n_started + 1, n_threads);
-        else
-            n_started++;
+    nmlp_status st = pool->workers ? NMLP_OK : NMLP_E_NOMEM;
+    if (st == NMLP_OK) {
+        pool->n_threads = n_threads;
+        st = start_workers(pool, err);
     }
     if (st != NMLP_OK) {
-        pool->n_threads = n_started + 1;
         nmlp_pool_destroy(pool);
         return st;
     }
@@ -114,33 +197,27 @@ nmlp_status nmlp_pool_create(nmlp_pool **out, int n_threads, nmlp_err *err) {
 void nmlp_pool_destroy(nmlp_pool *pool) {
     if (!pool) return;
     stop_workers(pool, pool->n_threads - 1);
-    pthread_cond_destroy(&pool->wake);
-    pthread_mutex_destroy(&pool->lock);
-    nmlp_mem_free(pool->threads);
     nmlp_mem_free(pool->workers);
     nmlp_mem_free(pool);
 }
 
 int nmlp_pool_threads(const nmlp_pool *pool) { return pool ? pool->n_threads : 1; }
 
-void nmlp_pool_run(nmlp_pool *pool, nmlp_pool_job *job, void *ctx) {
-    if (!pool || pool->n_threads == 1) {
-        job(ctx, 0, 1);
-        return;
-    }
-    pool->job = job;
-    pool->ctx = ctx;
-    atomic_store_explicit(&pool->n_running, pool->n_threads - 1, memory_order_relaxed);
-    announce(pool);
-    job(ctx, 0, pool->n_threads);
-    for (int i = 0; atomic_load_explicit(&pool->n_running, memory_order_acquire) != 0; i++) {
-        if (i < SPIN_LIMIT) {
-            cpu_relax();
-        } else {
-            sched_yield();
-        }
-    }
+const atomic_uint *nmlp_pool_spin_ns(const nmlp_pool *pool) { return &pool->spin_ns; }
+
+/* The n that makes serial_ns / n + n * THREAD_NS least, if that is worth a job. */
+int nmlp_pool_width(const nmlp_pool *pool, double serial_ns) {
+    int most = nmlp_pool_threads(pool);
+    if (most == 1) return 1;
+    bool shared = atomic_load_explicit(&pool->spin_ns, memory_order_relaxed) < SPIN_MOST_NS / 4;
+    double job_ns = shared ? JOB_NS_SHARED : JOB_NS;
+    double best = sqrt(serial_ns / THREAD_NS);
+    int n = best < most ? (int)best : most;
+    if (n < 2) n = 2;
+    return serial_ns / n + job_ns + n * (double)THREAD_NS < serial_ns ? n : 1;
 }
+
+/* ---- loops ---- */
 
 struct for_loop {
     nmlp_pool_range *fn;
@@ -169,36 +246,10 @@ void nmlp_pool_for(nmlp_pool *pool, int64_t n, int64_t grain, nmlp_pool_range *f
         return;
     }
     struct for_loop loop = {.fn = fn, .ctx = ctx, .n = n, .grain = grain};
-    nmlp_pool_run(pool, run_pieces, &loop);
+    int64_t n_pieces = (n - 1) / grain + 1;
+    nmlp_pool_run_on(pool, n_pieces < THREADS_MAX ? (int)n_pieces : THREADS_MAX, run_pieces, &loop);
 }
 
-void nmlp_pool_barrier(nmlp_pool *pool) {
-    if (pool) nmlp_barrier_wait(&pool->barrier, pool->n_threads);
-}
-
-unsigned nmlp_barrier_arrive(nmlp_barrier *barrier, int n_threads) {
-    unsigned generation = atomic_load_explicit(&barrier->generation, memory_order_acquire);
-    if (atomic_fetch_add_explicit(&barrier->n_arrived, 1, memory_order_acq_rel) == n_threads - 1) {
-        atomic_store_explicit(&barrier->n_arrived, 0, memory_order_relaxed);
-        atomic_fetch_add_explicit(&barrier->generation, 1, memory_order_release);
-    }
-    return generation;
-}
-
-bool nmlp_barrier_passed(const nmlp_barrier *barrier, unsigned arrival) {
-    return atomic_load_explicit(&barrier->generation, memory_order_acquire) != arrival;
-}
-
-void nmlp_barrier_await(const nmlp_barrier *barrier, unsigned arrival) {
-    for (int i = 0; !nmlp_barrier_passed(barrier, arrival); i++) {
-        if (i < SPIN_LIMIT) {
-            cpu_relax();
-        } else {
-            sched_yield();
-        }
-    }
-}
-
-void nmlp_barrier_wait(nmlp_barrier *barrier, int n_threads) {
-    if (n_threads > 1) nmlp_barrier_await(barrier, nmlp_barrier_arrive(barrier, n_threads));
+void nmlp_pool_barrier(nmlp_pool *pool, int thread, int n_threads) {
+    if (pool) nmlp_barrier_wait(&pool->barrier, thread, n_threads);
 }

@@ -9,39 +9,35 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/barrier.h"
 #include "base/status.h"
 
 typedef struct nmlp_pool nmlp_pool;
 
-/* Where some threads wait for each other; zeroed before its first use. */
-typedef struct nmlp_barrier {
-    atomic_int n_arrived;
-    atomic_uint generation;
-} nmlp_barrier;
-
-/* Returns when n_threads have arrived. */
-void nmlp_barrier_wait(nmlp_barrier *barrier, int n_threads);
-/* The same in steps, for threads that have something to do meanwhile: arrive once, ask and await with what it returned.
- */
-unsigned nmlp_barrier_arrive(nmlp_barrier *barrier, int n_threads);
-bool nmlp_barrier_passed(const nmlp_barrier *barrier, unsigned arrival);
-void nmlp_barrier_await(const nmlp_barrier *barrier, unsigned arrival);
-
 typedef void nmlp_pool_job(void *ctx, int thread, int n_threads);
 typedef void nmlp_pool_range(void *ctx, int64_t begin, int64_t end, int thread);
 
-/* n_threads <= 0: one per CPU this process may use. */
+/* n_threads <= 0: one per CPU this process may use (cpus.h). */
 nmlp_status nmlp_pool_create(nmlp_pool **out, int n_threads, nmlp_err *err);
 void nmlp_pool_destroy(nmlp_pool *pool);
 int nmlp_pool_threads(const nmlp_pool *pool); /* 1 for NULL */
 
+/* How many threads finish work soonest that takes one thread `serial_ns`: every thread more has to be started and
+ * waited for. 1 for NULL. */
+int nmlp_pool_width(const nmlp_pool *pool, double serial_ns);
+
 /* Runs job(ctx, t, n) on all n threads and waits. A NULL pool runs it on the caller alone. */
 void nmlp_pool_run(nmlp_pool *pool, nmlp_pool_job *job, void *ctx);
+/* The same on the first n of them, at least one; the others are left alone. */
+void nmlp_pool_run_on(nmlp_pool *pool, int n, nmlp_pool_job *job, void *ctx);
 
-/* Runs fn over [0,n) in pieces of `grain`, handed out as threads get free. */
+/* Runs fn over [0,n) in pieces of `grain`, handed out as threads get free, on no more threads than there are pieces. */
 void nmlp_pool_for(nmlp_pool *pool, int64_t n, int64_t grain, nmlp_pool_range *fn, void *ctx);
 
-/* Inside a job: waits until all threads of the pool arrived. */
-void nmlp_pool_barrier(nmlp_pool *pool);
+/* Inside a job, with what the job was given: waits until all its threads have arrived. */
+void nmlp_pool_barrier(nmlp_pool *pool, int thread, int n_threads);
+
+/* For barriers of the pool's threads: how long they look before they sleep. Adapts to who else uses the CPUs. */
+const atomic_uint *nmlp_pool_spin_ns(const nmlp_pool *pool);
 
 #endif

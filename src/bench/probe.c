@@ -67,7 +67,7 @@ void nmlp_probe_destroy(nmlp_probe *probe) {
 
 static void job(void *arg, int thread, int n_threads) {
     nmlp_probe *probe = arg;
-    nmlp_pool_barrier(probe->pool);
+    nmlp_pool_barrier(probe->pool, thread, n_threads);
     double begin = nmlp_bench_seconds(n_threads);
     double done = 0.0;
     double seconds;

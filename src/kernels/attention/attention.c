@@ -300,6 +300,26 @@ static void merge_jobs(void *arg, int64_t begin, int64_t end, int thread) {
     }
 }
 
+/* One thread's time for the tasks of this round, roughly: keys and values from L3, or products in f32. */
+static double serial_ns(const struct round *round) {
+    const double bytes_per_ns = 30, flop_per_ns = 100;
+    double ns = 0;
+    for (int64_t i = 0; i < round->n_jobs; i++) {
+        const nmlp_attention *a = round->jobs[i].args;
+        double elems = 2.0 * (double)((a->first_pos + a->s) * a->kv.n_heads * a->kv.head_dim);
+        double bytes = elems * (nmlp_kv_in_bf16(&a->kv) ? sizeof(uint16_t) : sizeof(float));
+        double flop = 2.0 * elems * (double)(a->s * round->jobs[i].group);
+        ns += fmax(bytes / bytes_per_ns, flop / flop_per_ns);
+    }
+    return ns;
+}
+
+/* Pieces so large that no more threads start than are worth it. */
+static int64_t tasks_per_piece(const struct round *round, const nmlp_pool *pool) {
+    int width = nmlp_pool_width(pool, serial_ns(round));
+    return width == nmlp_pool_threads(pool) ? 1 : nmlp_ceil_div(round->first_task[round->n_jobs], width);
+}
+
 /* As many of the n sequences as there is room for, at least one. */
 static void fill_round(struct round *round, const nmlp_attention *args, int64_t n) {
     int64_t used = 0;
@@ -331,7 +351,7 @@ void nmlp_attention_run_all(const nmlp_attention *args, int64_t n, void *workspa
     for (int64_t done = 0; done < n; done += round.n_jobs) {
         fill_round(&round, args + done, n - done);
         for (; count_tasks(&round); round.first_split += SPLITS_AT_ONCE) {
-            nmlp_pool_for(pool, round.first_task[round.n_jobs], 1, run_tasks, &round);
+            nmlp_pool_for(pool, round.first_task[round.n_jobs], tasks_per_piece(&round, pool), run_tasks, &round);
             if (has_partials(&round)) nmlp_pool_for(pool, round.n_jobs * args[0].kv.n_heads, 1, merge_jobs, &round);
         }
     }

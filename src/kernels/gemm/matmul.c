@@ -43,6 +43,15 @@ static void run_block(const nmlp_gemm_pass *pass) {
     for (int i = 0; i < op->n; i++) multiply(pass, &op->matmuls[i], op->ys[i]);
 }
 
+static int width_of(const struct matmuls *op, int64_t s, const nmlp_pool *pool) {
+    double bytes = 0, elems = 0;
+    for (int i = 0; i < op->n; i++) {
+        bytes += (double)op->matmuls[i].w->bytes;
+        elems += (double)op->matmuls[i].w->n * (double)op->matmuls[i].w->k;
+    }
+    return nmlp_gemm_rows_width(pool, s, bytes, elems);
+}
+
 void nmlp_matmul_run(const nmlp_matmul matmuls[], float *const ys[], int n, const float *x, int64_t s,
                      const nmlp_fused *fused, void *workspace, nmlp_pool *pool) {
     static const nmlp_fused nothing = {0};
@@ -51,6 +60,6 @@ void nmlp_matmul_run(const nmlp_matmul matmuls[], float *const ys[], int n, cons
     run.x = x;
     run.fused = fused ? fused : &nothing;
     run.block = run_block;
-    nmlp_gemm_rows_init(&run, s, 0, nmlp_pool_threads(pool), workspace);
+    nmlp_gemm_rows_init(&run, s, 0, width_of(&op, s, pool), workspace);
     nmlp_gemm_rows_run_all(&run, pool);
 }

@@ -219,6 +219,20 @@ static void run_block(const nmlp_gemm_pass *rows) {
     rank_to_outputs(&pass);
 }
 
+static int width_of(const nmlp_mlp *mlp, int64_t s, const nmlp_pool *pool) {
+    const nmlp_projection *projections[] = {&mlp->gate, &mlp->up, &mlp->down};
+    double bytes = 0, elems = 0;
+    for (int i = 0; i < 3; i++) {
+        const nmlp_gemm_weight *factors[] = {&projections[i]->u, projections[i]->v};
+        for (int j = 0; j < 2; j++) {
+            if (!factors[j]) continue;
+            bytes += (double)factors[j]->bytes;
+            elems += (double)factors[j]->n * (double)factors[j]->k;
+        }
+    }
+    return nmlp_gemm_rows_width(pool, s, bytes, elems);
+}
+
 void nmlp_mlp_run_fused(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, const nmlp_fused *fused,
                         void *workspace, nmlp_pool *pool) {
     struct fused_mlp op = {.mlp = mlp, .y = y};
@@ -226,7 +240,7 @@ void nmlp_mlp_run_fused(const nmlp_mlp *mlp, float *y, const float *x, int64_t s
     run.x = x;
     run.fused = fused;
     run.block = run_block;
-    nmlp_gemm_rows_init(&run, s, mlp->inner, nmlp_pool_threads(pool), workspace);
+    nmlp_gemm_rows_init(&run, s, mlp->inner, width_of(mlp, s, pool), workspace);
     nmlp_gemm_rows_run_all(&run, pool);
 }
 

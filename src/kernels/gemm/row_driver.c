@@ -77,6 +77,18 @@ size_t nmlp_gemm_rows_workspace_bytes(nmlp_gemm_rows_run *run, int64_t s, int64_
     return bytes;
 }
 
+/* ---- how many threads ---- */
+
+/* One thread reads about so much from L3 and computes about so much in f32: enough to tell microseconds from more. */
+static const double READ_BYTES_PER_NS = 30;
+static const double FLOP_PER_NS = 100;
+
+int nmlp_gemm_rows_width(const nmlp_pool *pool, int64_t s, double weight_bytes, double weight_elems) {
+    double read_ns = weight_bytes / READ_BYTES_PER_NS;
+    double compute_ns = 2 * (double)s * weight_elems / FLOP_PER_NS;
+    return nmlp_pool_width(pool, read_ns > compute_ns ? read_ns : compute_ns);
+}
+
 /* ---- packing rows into tiles ---- */
 
 static void pack_normed(const nmlp_gemm_pass *pass, const float *x, int64_t row) {
@@ -110,7 +122,7 @@ void nmlp_gemm_pass_wait(const nmlp_gemm_pass *pass, const nmlp_gemm_weight *nex
     int n_threads = pass->run->teams.threads;
     if (n_threads == 1) return;
     nmlp_gemm_prefetch prefetch = nmlp_gemm_prefetch_of(pass->run->blocking.gemm, next, k, pass->worker);
-    unsigned arrival = nmlp_barrier_arrive(pass->barrier, n_threads);
+    unsigned arrival = nmlp_barrier_arrive(pass->barrier, pass->worker->thread, n_threads);
     while (!nmlp_barrier_passed(pass->barrier, arrival) && nmlp_gemm_prefetch_next(&prefetch)) {
     }
     nmlp_barrier_await(pass->barrier, arrival);
@@ -160,8 +172,8 @@ void nmlp_gemm_rows_run_all(nmlp_gemm_rows_run *run, nmlp_pool *pool) {
     for (int i = 0; i < run->teams.n; i++) {
         nmlp_carver memory = nmlp_piece(run->team_memory, i);
         struct team team = carve_team(&memory, run, run->teams.threads);
-        *team.barrier = (nmlp_barrier){0};
+        *team.barrier = (nmlp_barrier){.spin_ns = pool ? nmlp_pool_spin_ns(pool) : NULL};
         nmlp_gemm_share_begin(&team.share);
     }
-    nmlp_pool_run(pool, run_thread, run);
+    nmlp_pool_run_on(pool, run->teams.n * run->teams.threads, run_thread, run);
 }

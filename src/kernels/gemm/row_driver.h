@@ -49,6 +49,8 @@ struct nmlp_gemm_pass {
     int64_t row; /* the first, of all */
 };
 
+/* How many threads are worth their start for s rows against weights of so many bytes and elements. */
+int nmlp_gemm_rows_width(const nmlp_pool *pool, int64_t s, double weight_bytes, double weight_elems);
 /* Blocking and memory for s rows; `inner` as in nmlp_gemm_blocking_make. The fields of the operation are set before.
  * Returns the workspace's bytes; with workspace NULL it only counts. */
 size_t nmlp_gemm_rows_init(nmlp_gemm_rows_run *run, int64_t s, int64_t inner, int n_threads, void *workspace);

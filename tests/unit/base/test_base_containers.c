@@ -1,9 +1,8 @@
-/* Memory, strings, hash map, random numbers and the thread pool. */
+/* Memory, strings, hash map and random numbers. */
 #include <stdatomic.h>
 
 #include "base/hashmap.h"
 #include "base/mem.h"
-#include "base/pool.h"
 #include "base/rng.h"
 #include "base/str.h"
 #include "lib/testing.h"
@@ -92,57 +91,6 @@ static void normal_numbers_have_mean_zero_and_variance_one(void **state) {
     assert_true(squares / N - 1 < 5 * 0.00317 && squares / N - 1 > -5 * 0.00317);
 }
 
-struct marks {
-    atomic_int seen[1000];
-    atomic_int arrived;
-    atomic_int early;
-    nmlp_pool *pool;
-};
-
-static void mark(void *ctx, int64_t begin, int64_t end, int thread) {
-    struct marks *m = ctx;
-    (void)thread;
-    for (int64_t i = begin; i < end; i++) atomic_fetch_add(&m->seen[i], 1);
-}
-
-static void every_index_runs_exactly_once(void **state) {
-    (void)state;
-    for (int threads = 1; threads <= 5; threads++) {
-        nmlp_pool *pool;
-        nmlp_err err;
-        nmlp_assert_ok(nmlp_pool_create(&pool, threads, &err), &err);
-        assert_int_equal(nmlp_pool_threads(pool), threads);
-        for (int64_t grain = 1; grain < 400; grain = grain * 3 + 1) {
-            struct marks m = {0};
-            nmlp_pool_for(pool, 1000, grain, mark, &m);
-            for (int i = 0; i < 1000; i++) assert_int_equal(atomic_load(&m.seen[i]), 1);
-        }
-        nmlp_pool_destroy(pool);
-    }
-}
-
-static void arrive_then_check(void *ctx, int thread, int n_threads) {
-    struct marks *m = ctx;
-    (void)thread;
-    for (int round = 1; round <= 200; round++) {
-        atomic_fetch_add(&m->arrived, 1);
-        nmlp_pool_barrier(m->pool);
-        if (atomic_load(&m->arrived) < round * n_threads) atomic_fetch_add(&m->early, 1);
-        nmlp_pool_barrier(m->pool);
-    }
-}
-
-static void barrier_waits_for_all(void **state) {
-    struct marks m = {0};
-    nmlp_err err;
-    (void)state;
-    nmlp_assert_ok(nmlp_pool_create(&m.pool, 4, &err), &err);
-    nmlp_pool_run(m.pool, arrive_then_check, &m);
-    assert_int_equal(atomic_load(&m.arrived), 800);
-    assert_int_equal(atomic_load(&m.early), 0);
-    nmlp_pool_destroy(m.pool);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_that_overflow_are_refused),
@@ -151,8 +99,6 @@ int main(void) {
         cmocka_unit_test(map_finds_what_was_put),
         cmocka_unit_test(random_numbers_are_splitmix64),
         cmocka_unit_test(normal_numbers_have_mean_zero_and_variance_one),
-        cmocka_unit_test(every_index_runs_exactly_once),
-        cmocka_unit_test(barrier_waits_for_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
