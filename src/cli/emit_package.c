@@ -5,10 +5,15 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "cli/model_args.h"
 #include "service/kernel.h"
+#include "service/text_session.h"
 #include "trainium/package/package.h"
 
+enum { EXPECTED_TOKENS = 12 };
+
 typedef struct packaging {
+    const nmlp_cli *cli;
     const nmlp_emit_package_args *args;
     nmlp_machine machine;
     nmlp_package_options options;
@@ -31,6 +36,7 @@ static nmlp_status choose_options(packaging *p, nmlp_err *err) {
     nmlp_package_options *o = &p->options;
     NMLP_RETURN_IF_FAILED(nmlp_machine_open(&p->machine, a->target, err));
     o->model_name = a->model;
+    o->tp = a->tp;
     o->dialect = nmlp_dialect_for(&p->machine);
     if (a->sdk) NMLP_RETURN_IF_FAILED(nmlp_dialect_for_sdk(&o->dialect, &p->machine, a->sdk, err));
     if (a->dialect && !nmlp_dialect_parse(a->dialect, &o->dialect))
@@ -40,21 +46,55 @@ static nmlp_status choose_options(packaging *p, nmlp_err *err) {
     return parse_buckets(o, a->buckets, err);
 }
 
+typedef struct logit_rows {
+    float *logits;
+    int64_t vocab;
+} logit_rows;
+
+static bool keep_row(void *ctx, int64_t position, const float *row) {
+    const logit_rows *r = ctx;
+    memcpy(r->logits + position * r->vocab, row, (size_t)r->vocab * sizeof *row);
+    return true;
+}
+
+/* What this machine's engine says about a few tokens spread over the vocabulary: the host's check compares with it. */
+static nmlp_status expect_logits(float **logits, int32_t ids[EXPECTED_TOKENS], const nmlp_loaded *loaded,
+                                 nmlp_err *err) {
+    nmlp_text_session *session = NULL;
+    logit_rows rows = {.vocab = loaded->model.config.vocab};
+    for (int64_t i = 0; i < EXPECTED_TOKENS; i++) ids[i] = (int32_t)((2 * i + 1) * rows.vocab / (2 * EXPECTED_TOKENS));
+    rows.logits = *logits = nmlp_mem_new((size_t)(EXPECTED_TOKENS * rows.vocab), sizeof **logits, err);
+    if (!*logits) return NMLP_E_NOMEM;
+    NMLP_RETURN_IF_FAILED(nmlp_text_session_create(&session, loaded, NULL, EXPECTED_TOKENS, err));
+    nmlp_status st = nmlp_text_session_logits(session, ids, EXPECTED_TOKENS, 0, keep_row, &rows, err);
+    nmlp_text_session_destroy(session);
+    return st;
+}
+
 static nmlp_status write_package(packaging *p, nmlp_err *err) {
-    nmlp_model model;
+    nmlp_loaded loaded = {0};
+    nmlp_load_options load = {0};
     nmlp_cli_bar bar;
     nmlp_progress progress = nmlp_cli_progress(&bar);
+    int32_t ids[EXPECTED_TOKENS];
+    float *logits = NULL;
     nmlp_planner planner;
+    nmlp_status st = NMLP_OK;
     double start = nmlp_clock_seconds();
     NMLP_RETURN_IF_FAILED(choose_options(p, err));
-    NMLP_RETURN_IF_FAILED(nmlp_model_open(&model, p->args->model, err));
+    NMLP_TRY(nmlp_cli_load(&loaded, p->cli, p->args->model, &load, err));
+    NMLP_TRY(expect_logits(&logits, ids, &loaded, err));
+    nmlp_package_expected expected = {ids, EXPECTED_TOKENS, loaded.model.config.vocab, logits};
     planner = nmlp_kernel_planner(&p->machine, p->args->cache);
     p->options.planner = &planner;
     p->options.progress = &progress;
-    nmlp_status st = nmlp_package_write(&p->report, p->args->output, &model, &p->options, err);
+    p->options.expected = &expected;
+    NMLP_TRY(nmlp_package_write(&p->report, p->args->output, &loaded.model, &p->options, err));
     nmlp_cli_progress_end(&bar);
-    nmlp_model_close(&model);
     p->seconds = nmlp_clock_seconds() - start;
+out:
+    nmlp_unload(&loaded);
+    nmlp_mem_free(logits);
     return st;
 }
 
@@ -65,6 +105,7 @@ static int print_json(const packaging *p, const nmlp_cli *cli) {
     nmlp_json_put_string(w, "file", p->args->output);
     nmlp_json_put_string(w, "target", p->machine.name);
     nmlp_json_put_string(w, "dialect", nmlp_dialect_name(p->options.dialect));
+    nmlp_json_put_int(w, "tp", p->options.tp);
     nmlp_json_put_int(w, "layers", r->n_layers);
     nmlp_json_put_int(w, "forms", r->n_forms);
     nmlp_json_put_int(w, "kernels", r->n_kernels);
@@ -92,7 +133,8 @@ static void print_human(const packaging *p) {
     printf("%s: %lld layers in %lld forms, %lld kernels for %s (%s), %.1f s\n", p->args->output, (long long)r->n_layers,
            (long long)r->n_forms, (long long)r->n_kernels, p->machine.name, nmlp_dialect_name(p->options.dialect),
            p->seconds);
-    printf("  weights: %s packed once for all kernels, %s in the checkpoint (%+.2f %%)\n", packed, stored,
+    printf("  weights: %s packed once for all kernels on %lld rank%s, %s in the checkpoint (%+.2f %%)\n", packed,
+           (long long)p->options.tp, p->options.tp > 1 ? "s" : "", stored,
            100 * (r->weight_bytes / r->checkpoint_bytes - 1));
     printf("  %-6s %22s %24s\n", "rows", "all MLPs, us (simulated)", "own packing for each");
     for (int b = 0; b < p->options.n_buckets; b++)
@@ -100,7 +142,7 @@ static void print_human(const packaging *p) {
 }
 
 int nmlp_cli_emit_package(const nmlp_cli *cli, const nmlp_emit_package_args *args) {
-    packaging p = {.args = args};
+    packaging p = {.cli = cli, .args = args};
     nmlp_err err = {0};
     if (write_package(&p, &err) != NMLP_OK) return nmlp_cli_fail(cli, &err);
     if (cli->json) return print_json(&p, cli);

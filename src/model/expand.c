@@ -29,8 +29,7 @@ nmlp_status nmlp_model_copy_side_files(const char *from_dir, const char *to_dir,
     return NMLP_OK;
 }
 
-/* What a type is expanded to. */
-static nmlp_dtype plain_dtype(nmlp_dtype dtype) { return nmlp_dtype_is_quantised(dtype) ? NMLP_DTYPE_BF16 : dtype; }
+nmlp_dtype nmlp_model_plain_dtype(nmlp_dtype dtype) { return nmlp_dtype_is_quantised(dtype) ? NMLP_DTYPE_BF16 : dtype; }
 
 /* W [N,K] = u [N,r] v [r,K], rows split over threads; every row sums over r in the same order. */
 struct product {
@@ -63,7 +62,7 @@ static void multiply_rows(void *ctx, int64_t begin, int64_t end, int thread) {
 /* A quantised matrix W [N,K] in a plain type, row by row. */
 static nmlp_status put_widened(nmlp_checkpoint_writer *writer, const nmlp_view *w, nmlp_err *err) {
     int64_t cols = w->shape[1];
-    nmlp_dtype dtype = plain_dtype(w->dtype);
+    nmlp_dtype dtype = nmlp_model_plain_dtype(w->dtype);
     size_t row_bytes = (size_t)cols * nmlp_dtype_bytes(dtype);
     float *row = nmlp_mem_new((size_t)cols, sizeof *row, err);
     char *out = nmlp_mem_new(row_bytes, 1, err);
@@ -78,11 +77,16 @@ static nmlp_status put_widened(nmlp_checkpoint_writer *writer, const nmlp_view *
     return st;
 }
 
+nmlp_status nmlp_model_put_plain(nmlp_checkpoint_writer *writer, const nmlp_view *view, nmlp_err *err) {
+    if (nmlp_dtype_is_quantised(view->dtype)) return put_widened(writer, view, err);
+    return nmlp_checkpoint_put_view(writer, view, err);
+}
+
 static nmlp_status put_product(nmlp_checkpoint_writer *writer, const nmlp_factors *f, nmlp_pool *pool, nmlp_err *err) {
     int64_t rows = nmlp_factors_rows(f);
     int64_t cols = nmlp_factors_cols(f);
     int64_t rank = nmlp_factors_rank(f);
-    size_t bytes = (size_t)(rows * cols) * nmlp_dtype_bytes(plain_dtype(f->u.dtype));
+    size_t bytes = (size_t)(rows * cols) * nmlp_dtype_bytes(nmlp_model_plain_dtype(f->u.dtype));
     nmlp_status st = NMLP_E_NOMEM;
     float *v = nmlp_mem_new((size_t)(rank * cols), sizeof *v, err);
     float *scratch = nmlp_mem_new((size_t)nmlp_pool_threads(pool) * (size_t)(cols + rank), sizeof *scratch, err);
@@ -91,7 +95,7 @@ static nmlp_status put_product(nmlp_checkpoint_writer *writer, const nmlp_factor
         for (int64_t r = 0; r < rank; r++) nmlp_quant_row_to_f32(v + r * cols, &f->v, r);
         struct product product = {.u = &f->u,
                                   .v = v,
-                                  .dtype = plain_dtype(f->u.dtype),
+                                  .dtype = nmlp_model_plain_dtype(f->u.dtype),
                                   .rows = scratch,
                                   .out = out,
                                   .rank = rank,
@@ -125,7 +129,7 @@ static nmlp_status list_outputs(const nmlp_model *m, nmlp_arena *arena, struct o
         struct output *o = &outputs[(*n)++];
         *o = (struct output){.source = &t->view};
         o->spec = nmlp_tensor_spec_of(t->name, &t->view);
-        o->spec.dtype = plain_dtype(t->view.dtype);
+        o->spec.dtype = nmlp_model_plain_dtype(t->view.dtype);
     }
     for (int64_t l = 0; l < m->config.n_layers; l++) {
         for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
@@ -137,7 +141,7 @@ static nmlp_status list_outputs(const nmlp_model *m, nmlp_arena *arena, struct o
             struct output *o = &outputs[(*n)++];
             *o = (struct output){.factors = f};
             o->spec = (nmlp_tensor_spec){.name = nmlp_arena_strdup(arena, name, err),
-                                         .dtype = plain_dtype(f->u.dtype),
+                                         .dtype = nmlp_model_plain_dtype(f->u.dtype),
                                          .n_dims = 2,
                                          .shape = {nmlp_factors_rows(f), nmlp_factors_cols(f)}};
             if (!o->spec.name) return NMLP_E_NOMEM;
@@ -155,8 +159,7 @@ static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp
     const struct expansion *e = ctx;
     const struct output *o = &e->outputs[i];
     if (o->factors) return put_product(writer, o->factors, e->pool, err);
-    if (nmlp_dtype_is_quantised(o->source->dtype)) return put_widened(writer, o->source, err);
-    return nmlp_checkpoint_put_view(writer, o->source, err);
+    return nmlp_model_put_plain(writer, o->source, err);
 }
 
 nmlp_status nmlp_model_expand(const nmlp_model *m, const char *dir, nmlp_pool *pool, const nmlp_progress *progress,

@@ -20,10 +20,12 @@ refuses() { # exit code, part of the message, arguments
 grep -q shared "$dir/t/config.json" || fail "the compressed model has no shared basis; the test needs mixed forms"
 for target in trn1 trn2 trn3; do
     "$nmlp" emit --target $target --model "$dir/t" --buckets 1,40 -o "$dir/$target" --json >"$dir/$target.json"
-    for key in file layers forms kernels instructions bytes checkpoint_bytes simulated_us; do
+    for key in file tp layers forms kernels instructions bytes checkpoint_bytes simulated_us; do
         grep -q "\"$key\":" "$dir/$target.json" || fail "$target: no $key in the JSON"
     done
 done
+"$nmlp" emit --target trn2 --model "$dir/t" --buckets 1,40 --tp 4 -o "$dir/trn2-tp4" >/dev/null
+[ -x "$dir/trn2/run.sh" ] || fail "run.sh is not executable"
 "$nmlp" predict "$dir/t" --target trn2 --prompt 64 --generate 4 --json | grep -q '"shared":true' ||
     fail "predict does not use the checkpoint's own ranks"
 
@@ -36,6 +38,8 @@ mkdir "$dir/foreign"
 echo precious >"$dir/foreign/notes"
 refuses 2 "something else than a package" emit --target trn2 --model "$dir/t" -o "$dir/foreign"
 [ "$(cat "$dir/foreign/notes")" = precious ] || fail "a foreign folder was touched"
+refuses 2 "cannot share" emit --target trn2 --model "$dir/t" --tp 7 -o "$dir/new"
+refuses 2 "tp" emit --target trn2 --model "$dir/t" --tp 0 -o "$dir/new"
 refuses 2 "buckets" emit --target trn2 --model "$dir/t" --buckets 40,1 -o "$dir/new"
 refuses 2 "2.29 to 2.32" emit --target trn2 --model "$dir/t" --sdk 2.27 -o "$dir/new"
 refuses 2 "2.23 to 2.26" emit --target trn1 --kernel xw --shape 8,128,128 --sdk 2.29
@@ -57,6 +61,6 @@ if [ -z "$python" ]; then
     echo "SKIPPED: no python3 with NumPy (Debian: python3-numpy); packages were NOT checked" >&2
     exit 77
 fi
-for target in trn1 trn2 trn3; do
+for target in trn1 trn2 trn3 trn2-tp4; do
     PYTHONDONTWRITEBYTECODE=1 "$python" "$root/tests/emit/package_check.py" "$dir/$target" "$dir/t"
 done

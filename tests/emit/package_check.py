@@ -5,7 +5,9 @@ usage: package_check.py PACKAGE CHECKPOINT
   - every packed tensor equals, byte for byte, a packing computed here element by element from the manifest's description;
   - the packed file holds these tensors and nothing else, and is at most 1 % larger than the matrices in it;
   - every kernel, run unmodified in the NumPy stand-in for NKI on the packed weights of a layer of its form, gives the MLP of
-    the checkpoint in float64 within 2e-2 of the largest value (4 eps sqrt(B), see run_cases.py).
+    the checkpoint in float64 within 2e-2 of the largest value (4 eps sqrt(B), see run_cases.py); with tensor parallelism the
+    sum over the ranks does;
+  - all other weights of the checkpoint are there unchanged.
 """
 import importlib.util
 import json
@@ -42,6 +44,13 @@ def matrix_of(checkpoint, layer, name):
     which = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj", "shared": "gate_up_proj"}[name[2:]]
     part = {"u": "v", "v": "u", "w": "weight"}[name[0]]
     return checkpoint[f"model.layers.{layer}.mlp.{which}.{part}"].T
+
+
+def rank_part(matrix, name, rank, tp):
+    """Gate and up are cut by outputs, down by inputs; factors on the other side are whole."""
+    if name[2:] == "down":
+        return np.split(matrix, tp, axis=0)[rank] if name[0] != "v" else matrix
+    return np.split(matrix, tp, axis=1)[rank] if name[0] != "u" else matrix
 
 
 def packed(entry, matrices):
@@ -85,21 +94,28 @@ def main():
     package, folder = sys.argv[1], sys.argv[2]
     with open(os.path.join(package, "manifest.json")) as file:
         manifest = json.load(file)
-    assert manifest["format"] == "neuronmlp-trainium-package" and manifest["version"] == 1
+    assert manifest["format"] == "neuronmlp-trainium-package" and manifest["version"] == 2
     checkpoint = read_safetensors(os.path.join(folder, "model.safetensors"))
-    weights = read_safetensors(os.path.join(package, manifest["weights"][0]["file"]))
-    forms, wanted, held, stored = manifest["forms"], set(), 0, 0
-    for layer, form in enumerate(manifest["layers"]):
-        for entry in forms[form]["packing"]:
-            name = f"layers.{layer}.{entry['tensor']}"
-            matrices = [matrix_of(checkpoint, layer, p["matrix"]) for p in entry["planes"]]
-            want = packed(entry, matrices)
-            assert np.array_equal(weights[name].view(np.uint16), want.view(np.uint16)), f"{name} is packed otherwise"
-            wanted.add(name)
-            held += want.nbytes
-            stored += sum(m.nbytes for m in matrices)
-    assert wanted == set(weights), "the file has other tensors than the manifest says"
-    assert held <= 1.01 * stored, f"{held} bytes packed, {stored} in the checkpoint"
+    weights = [read_safetensors(os.path.join(package, entry["file"])) for entry in manifest["weights"]]
+    forms, tp = manifest["forms"], manifest["tp"]
+    assert len(weights) == tp
+    for rank in range(tp):
+        wanted, held, stored = set(), 0, 0
+        for layer, form in enumerate(manifest["layers"]):
+            for entry in forms[form]["packing"]:
+                name = f"layers.{layer}.{entry['tensor']}"
+                matrices = [rank_part(matrix_of(checkpoint, layer, p["matrix"]), p["matrix"], rank, tp) for p in entry["planes"]]
+                want = packed(entry, matrices)
+                assert np.array_equal(weights[rank][name].view(np.uint16), want.view(np.uint16)), f"{name} is packed otherwise"
+                wanted.add(name)
+                held += want.nbytes
+                stored += sum(m.nbytes for m in matrices)
+        assert wanted == set(weights[rank]), "the file has other tensors than the manifest says"
+        assert held == manifest["weights"][rank]["bytes"], "the manifest has another size"
+        assert held <= 1.01 * stored, f"{held} bytes packed, {stored} in the checkpoint"
+    others = read_safetensors(os.path.join(package, "checkpoint", "model.safetensors"))
+    assert set(others) == {name for name in checkpoint if ".mlp." not in name}, "other weights are missing or too many"
+    assert all(np.array_equal(others[name], checkpoint[name]) for name in others)
 
     from nki_shim_core import marked, rounded
     os.environ["NKI_SHIM_TARGET"] = manifest["target"]
@@ -108,13 +124,16 @@ def main():
         function = load_kernel(os.path.join(package, kernel["file"]), kernel["id"])
         layer = manifest["layers"].index(kernel["form"])
         x = rounded(rng.standard_normal((kernel["rows"], manifest["hidden"])), "bfloat16")
-        arguments = [x if name == "x" else widen(weights[f"layers.{layer}.{name}"]) for name in kernel["arguments"]]
-        y = function(*[marked(np.ascontiguousarray(a, dtype=np.float32), "bfloat16") for a in arguments])
+        y = 0
+        for rank in range(tp):
+            arguments = [x if name == "x" else widen(weights[rank][f"layers.{layer}.{name}"]) for name in kernel["arguments"]]
+            part = function(*[marked(np.ascontiguousarray(a, dtype=np.float32), "bfloat16") for a in arguments])
+            y = y + np.asarray(part).astype(np.float64)
         want = reference(checkpoint, layer, forms[kernel["form"]], x.astype(np.float64))
-        error = float(np.abs(np.asarray(y).astype(np.float64) - want).max() / np.abs(want).max())
+        error = float(np.abs(y - want).max() / np.abs(want).max())
         assert error <= 2e-2, f"{kernel['id']}: off float64 by {error:.2e}"
     print(f"package: {len(manifest['layers'])} layers, {len(forms)} forms, {len(manifest['kernels'])} kernels, "
-          f"{held} bytes for {stored}: ok")
+          f"{tp} ranks, {held} bytes for {stored} on the last: ok")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
 #include "trainium/package/package.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/dir_stage.h"
 #include "base/file.h"
@@ -39,12 +37,6 @@ static nmlp_status check_target(const char *dir, nmlp_err *err) {
     nmlp_fail(err, NMLP_E_ARG, "%s: would be replaced as a whole, and holds something else than a package", dir);
     nmlp_fail_hint(err, "choose a new folder, or empty the old one");
     return NMLP_E_ARG;
-}
-
-static nmlp_status make_folder(char path[PATH_MAX_BYTES], const char *dir, const char *name, nmlp_err *err) {
-    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, PATH_MAX_BYTES, dir, name, err));
-    if (mkdir(path, 0777) == 0) return NMLP_OK;
-    return nmlp_fail(err, NMLP_E_IO, "%s: cannot create the folder: %s", path, strerror(errno));
 }
 
 static nmlp_status write_kernel(nmlp_package *p, size_t form, int bucket, const char *dir, nmlp_err *err) {
@@ -88,11 +80,12 @@ static nmlp_status plan_all(nmlp_package *p, nmlp_err *err) {
 
 static nmlp_status write_all(nmlp_package *p, const char *dir, nmlp_err *err) {
     char kernels[PATH_MAX_BYTES], weights[PATH_MAX_BYTES], path[PATH_MAX_BYTES];
-    NMLP_RETURN_IF_FAILED(make_folder(kernels, dir, "kernels", err));
-    NMLP_RETURN_IF_FAILED(make_folder(weights, dir, "weights", err));
+    NMLP_RETURN_IF_FAILED(nmlp_package_make_folder(kernels, sizeof kernels, dir, "kernels", err));
+    NMLP_RETURN_IF_FAILED(nmlp_package_make_folder(weights, sizeof weights, dir, "weights", err));
     for (size_t f = 0; f < p->forms.n; f++)
         for (int b = 0; b < p->options->n_buckets; b++) NMLP_RETURN_IF_FAILED(write_kernel(p, f, b, kernels, err));
     NMLP_RETURN_IF_FAILED(nmlp_package_write_weights(p, weights, err));
+    NMLP_RETURN_IF_FAILED(nmlp_package_write_host(p, dir, err));
     nmlp_str text;
     nmlp_str_init(&text);
     nmlp_package_put_manifest(p, &text);
@@ -111,6 +104,15 @@ static nmlp_status check_buckets(const nmlp_package_options *o, nmlp_err *err) {
                            NMLP_PACKAGE_BUCKETS_MAX);
 }
 
+static nmlp_status check_ranks(const nmlp_package_options *o, const nmlp_config *c, nmlp_err *err) {
+    if (o->tp < 1 || o->tp > NMLP_PACKAGE_TP_MAX)
+        return nmlp_fail_field(err, NMLP_E_ARG, "tp", "must be 1 to %d ranks", NMLP_PACKAGE_TP_MAX);
+    if (c->intermediate % o->tp != 0)
+        return nmlp_fail_field(err, NMLP_E_ARG, "tp", "%lld ranks cannot share an intermediate width of %lld equally",
+                               (long long)o->tp, (long long)c->intermediate);
+    return NMLP_OK;
+}
+
 nmlp_status nmlp_package_write(nmlp_package_report *report, const char *dir, const nmlp_model *model,
                                const nmlp_package_options *options, nmlp_err *err) {
     nmlp_package p = {.model = model, .options = options, .report = report};
@@ -118,6 +120,7 @@ nmlp_status nmlp_package_write(nmlp_package_report *report, const char *dir, con
     nmlp_status st = NMLP_OK;
     *report = (nmlp_package_report){.n_layers = model->config.n_layers};
     NMLP_RETURN_IF_FAILED(check_buckets(options, err));
+    NMLP_RETURN_IF_FAILED(check_ranks(options, &model->config, err));
     NMLP_RETURN_IF_FAILED(check_target(dir, err));
     NMLP_TRY(nmlp_mlp_forms_of(&p.forms, model, err));
     report->n_forms = (int64_t)p.forms.n;

@@ -2,7 +2,13 @@
  *
  *   manifest.json              machine, dialect, forms, packings, kernels and layers
  *   kernels/<id>.py            one NKI kernel for each form of MLP and number of rows
- *   weights/rank_0.safetensors the MLP weights, packed once for all kernels of their form
+ *   weights/rank_k.safetensors the MLP weights of rank k, packed once for all kernels of their form
+ *   checkpoint/                configuration, tokenizer, all other weights
+ *   expected.json              logits to compare the host's with
+ *   run.sh, *.py, README.md    what the host runs (host/)
+ *
+ * With tensor parallelism each rank has a slice of the intermediate width: of the outputs of gate and up and the inputs
+ * of down. Factors that do not touch that width are on every rank, and the results of the ranks add up.
  *
  * Kernels of one form are planned together, so that they read the same packed weights: device memory holds each weight
  * once. The folder appears as a whole or not at all. docs/trainium.md describes the manifest. */
@@ -14,7 +20,13 @@
 #include "trainium/emit/emit.h"
 #include "trainium/plan/planner.h"
 
-enum { NMLP_PACKAGE_BUCKETS_MAX = 8 };
+enum { NMLP_PACKAGE_BUCKETS_MAX = 8, NMLP_PACKAGE_TP_MAX = 64 };
+
+typedef struct nmlp_package_expected {
+    const int32_t *ids; /* [n] */
+    int64_t n, vocab;
+    const float *logits; /* [n, vocab] */
+} nmlp_package_expected;
 
 typedef struct nmlp_package_options {
     const nmlp_planner *planner;
@@ -22,13 +34,15 @@ typedef struct nmlp_package_options {
     nmlp_dialect dialect;
     int64_t buckets[NMLP_PACKAGE_BUCKETS_MAX]; /* rows of the kernels, ascending */
     int n_buckets;
-    const char *model_name;        /* for the manifest */
-    const nmlp_progress *progress; /* may be NULL */
+    int64_t tp;                            /* ranks of tensor parallelism */
+    const char *model_name;                /* for the manifest */
+    const nmlp_package_expected *expected; /* NULL: no logits are written */
+    const nmlp_progress *progress;         /* may be NULL */
 } nmlp_package_options;
 
 typedef struct nmlp_package_report {
     int64_t n_layers, n_forms, n_kernels, instructions;
-    double weight_bytes;                             /* packed */
+    double weight_bytes;                             /* packed, all ranks */
     double checkpoint_bytes;                         /* of the same weights in the checkpoint, at the kernels' width */
     double bucket_us[NMLP_PACKAGE_BUCKETS_MAX];      /* simulated, all MLPs of the model */
     double free_bucket_us[NMLP_PACKAGE_BUCKETS_MAX]; /* if each kernel had a packing of its own */

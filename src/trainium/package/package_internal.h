@@ -14,6 +14,7 @@ typedef struct nmlp_package_form {
     nmlp_kernel_cost cost[NMLP_PACKAGE_BUCKETS_MAX];
     double free_us[NMLP_PACKAGE_BUCKETS_MAX]; /* of the best kernel with a packing of its own */
     int64_t instructions[NMLP_PACKAGE_BUCKETS_MAX];
+    nmlp_tiling tiling[NMLP_PACKAGE_BUCKETS_MAX];
 } nmlp_package_form;
 
 typedef struct nmlp_package {
@@ -22,7 +23,15 @@ typedef struct nmlp_package {
     nmlp_mlp_forms forms;
     nmlp_package_form *plans; /* [forms.n] */
     nmlp_package_report *report;
+    double rank_bytes[NMLP_PACKAGE_TP_MAX];
 } nmlp_package;
+
+/* A file of the host's side; the table is generated from host/ and ends with a path of NULL. */
+typedef struct nmlp_package_host_file {
+    const char *path, *text;
+} nmlp_package_host_file;
+
+extern const nmlp_package_host_file nmlp_package_host_files[];
 
 /* "mlp_f0_s128" */
 void nmlp_package_kernel_id(char id[NMLP_PACKAGE_ID_MAX], size_t form, int64_t rows);
@@ -32,7 +41,12 @@ nmlp_status nmlp_package_plan_form(nmlp_package *package, size_t form, nmlp_err 
 /* Do both programs read the same packed weights? */
 bool nmlp_package_same_packing(const nmlp_program *a, const nmlp_program *b);
 
-/* package_weights.c: all packed tensors into the folder `dir`. */
+/* package_host.c: scripts, remaining weights and expected logits into the package's folder. */
+nmlp_status nmlp_package_write_host(const nmlp_package *package, const char *dir, nmlp_err *err);
+/* Joins the path and creates the folder where it is not there. */
+nmlp_status nmlp_package_make_folder(char *path, size_t path_bytes, const char *dir, const char *name, nmlp_err *err);
+
+/* package_weights.c: all packed tensors into the folder `dir`, a file for each rank. */
 nmlp_status nmlp_package_write_weights(nmlp_package *package, const char *dir, nmlp_err *err);
 
 /* package_manifest.c */

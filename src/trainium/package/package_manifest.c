@@ -68,6 +68,13 @@ static void put_kernel(nmlp_json_writer *w, const nmlp_package *p, size_t f, int
         if (program->tensors[t].role == NMLP_ROLE_INPUT || program->tensors[t].role == NMLP_ROLE_WEIGHT)
             nmlp_json_put_string(w, NULL, program->tensors[t].name);
     nmlp_json_end_array(w);
+    nmlp_str tiling;
+    nmlp_str_init(&tiling);
+    nmlp_tiling_print(&p->plans[f].tiling[b], &tiling);
+    for (char *c = tiling.data; c && *c; c++)
+        if (*c == ',') *c = ' '; /* a cell of measured.csv */
+    nmlp_json_put_string(w, "tiling", nmlp_str_text(&tiling));
+    nmlp_str_fini(&tiling);
     nmlp_json_put_int(w, "instructions", p->plans[f].instructions[b]);
     nmlp_json_put_number(w, "simulated_us", p->plans[f].cost[b].latency_us);
     nmlp_json_put_number(w, "simulated_us_own_packing", p->plans[f].free_us[b]);
@@ -88,7 +95,7 @@ static void put_target(nmlp_json_writer *w, const nmlp_package_options *o) {
     nmlp_json_put_string(w, "to", to);
     nmlp_json_end_object(w);
     nmlp_json_put_string(w, "dtype", nmlp_nc_dtype_name(o->dtype));
-    nmlp_json_put_int(w, "tp", 1);
+    nmlp_json_put_int(w, "tp", o->tp);
     nmlp_json_put_int(w, "lnc", 1);
     nmlp_json_begin_array(w, "buckets");
     for (int b = 0; b < o->n_buckets; b++) nmlp_json_put_int(w, NULL, o->buckets[b]);
@@ -100,7 +107,7 @@ void nmlp_package_put_manifest(const nmlp_package *p, nmlp_str *out) {
     nmlp_json_writer_init(&w, out);
     nmlp_json_begin_object(&w, NULL);
     nmlp_json_put_string(&w, "format", "neuronmlp-trainium-package");
-    nmlp_json_put_int(&w, "version", 1);
+    nmlp_json_put_int(&w, "version", 2);
     nmlp_json_put_string(&w, "model", p->options->model_name);
     put_target(&w, p->options);
     nmlp_json_put_int(&w, "hidden", p->model->config.hidden);
@@ -114,10 +121,14 @@ void nmlp_package_put_manifest(const nmlp_package *p, nmlp_str *out) {
     for (int64_t l = 0; l < p->model->config.n_layers; l++) nmlp_json_put_int(&w, NULL, (int64_t)p->forms.of_layer[l]);
     nmlp_json_end_array(&w);
     nmlp_json_begin_array(&w, "weights");
-    nmlp_json_begin_object(&w, NULL);
-    nmlp_json_put_string(&w, "file", "weights/rank_0.safetensors");
-    nmlp_json_put_number(&w, "bytes", p->report->weight_bytes);
-    nmlp_json_end_object(&w);
+    for (int64_t rank = 0; rank < p->options->tp; rank++) {
+        char file[48];
+        snprintf(file, sizeof file, "weights/rank_%lld.safetensors", (long long)rank);
+        nmlp_json_begin_object(&w, NULL);
+        nmlp_json_put_string(&w, "file", file);
+        nmlp_json_put_number(&w, "bytes", p->rank_bytes[rank]);
+        nmlp_json_end_object(&w);
+    }
     nmlp_json_end_array(&w);
     nmlp_json_end_object(&w);
     nmlp_str_putc(out, '\n');

@@ -43,7 +43,7 @@ static nmlp_status plan_bucket(form_search *s, int bucket, const nmlp_tiling *fi
     const nmlp_package_options *o = s->package->options;
     const nmlp_config *c = &s->package->model->config;
     nmlp_kernel_plan plan;
-    nmlp_kernel_request rq = {.shape = {o->buckets[bucket], c->hidden, 0, c->intermediate},
+    nmlp_kernel_request rq = {.shape = {o->buckets[bucket], c->hidden, 0, c->intermediate / o->tp},
                               .dtype = o->dtype,
                               .tiling = fix,
                               .machine = o->planner->machine};
@@ -85,6 +85,7 @@ static void take(nmlp_package_form *out, form_search *from, const form_search *f
     for (int b = 0; b < n; b++) {
         out->program[b] = from->program[b];
         out->cost[b] = from->best[b].cost;
+        out->tiling[b] = from->best[b].tiling;
         out->free_us[b] = free_plans->best[b].cost.latency_us;
         from->program[b] = NULL;
     }

@@ -1,5 +1,6 @@
 /* Packed weights: the checkpoint's matrices are [outputs, inputs]; kernels multiply from the right, so each is
- * transposed and cut into the tiles of its packing, one tensor at a time. */
+ * transposed and cut into the tiles of its packing, one tensor at a time. A rank's part of a matrix is a range of its
+ * outputs (gate and up) or inputs (down). */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -21,7 +22,8 @@ typedef struct packed_tensor {
 } packed_tensor;
 
 typedef struct packing_job {
-    const nmlp_package *package;
+    nmlp_package *package;
+    int64_t rank;
     packed_tensor *tensors;
     nmlp_tensor_spec *specs;
     size_t n;
@@ -45,17 +47,37 @@ static const nmlp_view *view_of(const nmlp_layer *layer, const char *matrix) {
     return matrix[0] == 'u' ? &f->v : matrix[0] == 'v' ? &f->u : &f->w;
 }
 
-/* out[K,N] in `dtype` from view[N,K]. */
-static nmlp_status transpose(char *out, nmlp_dtype dtype, const nmlp_view *view, nmlp_err *err) {
-    int64_t n = view->shape[0], k = view->shape[1];
+/* The part of a view [N,K] that a rank has. */
+typedef struct matrix_part {
+    int64_t n_first, n, k_first, k;
+} matrix_part;
+
+static matrix_part part_of(const nmlp_view *view, const char *matrix, int64_t rank, int64_t tp) {
+    matrix_part part = {.n = view->shape[0], .k = view->shape[1]};
+    bool down = strcmp(matrix + 2, "down") == 0;
+    if (down && matrix[0] != 'v') { /* inputs are the intermediate width */
+        part.k /= tp;
+        part.k_first = rank * part.k;
+    } else if (!down && matrix[0] != 'u') {
+        part.n /= tp;
+        part.n_first = rank * part.n;
+    }
+    return part;
+}
+
+/* out[K,N] in `dtype` from a part of view[N,K]. */
+static nmlp_status transpose(char *out, nmlp_dtype dtype, const nmlp_view *view, matrix_part part, nmlp_err *err) {
+    int64_t width = view->shape[1];
     size_t elem = nmlp_dtype_bytes(dtype);
-    float *row = nmlp_mem_new((size_t)k, sizeof *row, err);
-    char *cast = nmlp_mem_new((size_t)k, elem, err);
+    float *row = nmlp_mem_new((size_t)width, sizeof *row, err);
+    char *cast = nmlp_mem_new((size_t)width, elem, err);
     nmlp_status st = row && cast ? NMLP_OK : NMLP_E_NOMEM;
-    for (int64_t i = 0; st == NMLP_OK && i < n; i++) {
-        nmlp_quant_row_to_f32(row, view, i);
-        nmlp_from_f32(cast, dtype, row, (size_t)k);
-        for (int64_t j = 0; j < k; j++) memcpy(out + (size_t)(j * n + i) * elem, cast + (size_t)j * elem, elem);
+    for (int64_t i = 0; st == NMLP_OK && i < part.n; i++) {
+        nmlp_quant_row_to_f32(row, view, part.n_first + i);
+        nmlp_from_f32(cast, dtype, row, (size_t)width);
+        const char *from = cast + (size_t)part.k_first * elem;
+        for (int64_t j = 0; j < part.k; j++)
+            memcpy(out + (size_t)(j * part.n + i) * elem, from + (size_t)j * elem, elem);
     }
     nmlp_mem_free(row);
     nmlp_mem_free(cast);
@@ -66,10 +88,11 @@ static nmlp_status pack_plane(const packing_job *job, const packed_tensor *t, co
                               const char *matrix, void *packed, nmlp_err *err) {
     const nmlp_view *view = view_of(&job->package->model->layers[t->layer], matrix);
     nmlp_dtype dtype = stored_dtype(job->package->options->dtype);
+    matrix_part part = part_of(view, matrix, job->rank, job->package->options->tp);
     NMLP_RETURN_IF_FAILED(nmlp_model_check_tensor(job->package->model, view, NULL, err));
-    char *turned = nmlp_mem_new((size_t)(view->shape[0] * view->shape[1]), nmlp_dtype_bytes(dtype), err);
+    char *turned = nmlp_mem_new((size_t)(part.n * part.k), nmlp_dtype_bytes(dtype), err);
     if (!turned) return NMLP_E_NOMEM;
-    nmlp_status st = transpose(turned, dtype, view, err);
+    nmlp_status st = transpose(turned, dtype, view, part, err);
     if (st == NMLP_OK) nmlp_pack_write(pack, plane, packed, turned, nmlp_dtype_bytes(dtype));
     nmlp_mem_free(turned);
     return st;
@@ -101,18 +124,20 @@ static void add_tensor(packing_job *job, size_t layer, int tensor) {
     snprintf(packed->name, sizeof packed->name, "layers.%zu.%s", layer, t->name);
     job->specs[job->n] = (nmlp_tensor_spec){
         .name = packed->name, .dtype = stored_dtype(t->dtype), .n_dims = 2, .shape = {t->rows, t->cols}};
-    job->package->report->weight_bytes += (double)nmlp_tensor_spec_bytes(&job->specs[job->n]);
+    job->package->rank_bytes[job->rank] += (double)nmlp_tensor_spec_bytes(&job->specs[job->n]);
     nmlp_emit_weight w;
-    if (nmlp_emit_weight_of(program_of(job->package, layer), tensor, &w))
-        for (int plane = 0; plane < w.n_planes; plane++)
+    if (job->rank == 0 && nmlp_emit_weight_of(program_of(job->package, layer), tensor, &w))
+        for (int plane = 0; plane < w.n_planes; plane++) {
+            const nmlp_view *view = view_of(&job->package->model->layers[layer], w.matrix[plane]);
             job->package->report->checkpoint_bytes +=
-                (double)(w.k[plane] * w.n) * (double)nmlp_nc_dtype_bytes(t->dtype);
+                (double)(view->shape[0] * view->shape[1]) * (double)nmlp_nc_dtype_bytes(t->dtype);
+        }
     job->n++;
 }
 
 /* One file whatever its size; the writer calls it model.safetensors. */
 static nmlp_status write_file(const packing_job *job, const char *dir, nmlp_err *err) {
-    char from[PATH_MAX_BYTES], to[PATH_MAX_BYTES];
+    char from[PATH_MAX_BYTES], to[PATH_MAX_BYTES], name[48];
     nmlp_checkpoint_source source = {.specs = job->specs,
                                      .n_specs = job->n,
                                      .put = put_tensor,
@@ -122,15 +147,16 @@ static nmlp_status write_file(const packing_job *job, const char *dir, nmlp_err 
                                      .stage = "packing"};
     NMLP_RETURN_IF_FAILED(nmlp_checkpoint_write(dir, &source, err));
     NMLP_RETURN_IF_FAILED(nmlp_path_join(from, sizeof from, dir, "model.safetensors", err));
-    NMLP_RETURN_IF_FAILED(nmlp_path_join(to, sizeof to, dir, "rank_0.safetensors", err));
-    if (rename(from, to) != 0) return nmlp_fail(err, NMLP_E_IO, "%s: cannot be renamed to rank_0.safetensors", from);
+    snprintf(name, sizeof name, "rank_%lld.safetensors", (long long)job->rank);
+    NMLP_RETURN_IF_FAILED(nmlp_path_join(to, sizeof to, dir, name, err));
+    if (rename(from, to) != 0) return nmlp_fail(err, NMLP_E_IO, "%s: cannot be renamed to %s", from, name);
     return NMLP_OK;
 }
 
-nmlp_status nmlp_package_write_weights(nmlp_package *package, const char *dir, nmlp_err *err) {
+static nmlp_status write_rank(nmlp_package *package, int64_t rank, const char *dir, nmlp_err *err) {
     enum { PER_LAYER_MAX = 8 };
     size_t n_layers = (size_t)package->model->config.n_layers;
-    packing_job job = {.package = package};
+    packing_job job = {.package = package, .rank = rank};
     nmlp_status st = NMLP_OK;
     job.tensors = nmlp_mem_new(n_layers * PER_LAYER_MAX, sizeof *job.tensors, err);
     job.specs = nmlp_mem_new(n_layers * PER_LAYER_MAX, sizeof *job.specs, err);
@@ -144,4 +170,12 @@ nmlp_status nmlp_package_write_weights(nmlp_package *package, const char *dir, n
     nmlp_mem_free(job.tensors);
     nmlp_mem_free(job.specs);
     return st;
+}
+
+nmlp_status nmlp_package_write_weights(nmlp_package *package, const char *dir, nmlp_err *err) {
+    for (int64_t rank = 0; rank < package->options->tp; rank++) {
+        NMLP_RETURN_IF_FAILED(write_rank(package, rank, dir, err));
+        package->report->weight_bytes += package->rank_bytes[rank];
+    }
+    return NMLP_OK;
 }

@@ -1,0 +1,18 @@
+# The files of src/trainium/package/host/ as a table of C strings: `emit --model` writes them into every package.
+set(NMLP_HOST_DIST_INFO neuronmlp_package-1.dist-info)
+file(GLOB NMLP_HOST_FILES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/trainium/package/host/*)
+list(SORT NMLP_HOST_FILES)
+set(NMLP_HOST_TABLE "#include \"trainium/package/package_internal.h\"\n\nconst nmlp_package_host_file nmlp_package_host_files[] = {\n")
+foreach(host_file ${NMLP_HOST_FILES})
+  get_filename_component(host_name ${host_file} NAME)
+  if(host_name STREQUAL "metadata.txt") # how Python finds the entry points of a folder on its path
+    set(host_name ${NMLP_HOST_DIST_INFO}/METADATA)
+  elseif(host_name STREQUAL "entry_points.txt")
+    set(host_name ${NMLP_HOST_DIST_INFO}/entry_points.txt)
+  endif()
+  nmlp_text_literal(host_text ${host_file})
+  string(APPEND NMLP_HOST_TABLE "    {\"${host_name}\",\n     ${host_text}},\n")
+endforeach()
+string(APPEND NMLP_HOST_TABLE "    {0}};\n")
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/host_files.c CONTENT "${NMLP_HOST_TABLE}" @ONLY)
+list(APPEND NMLP_LIBRARY_SOURCES ${CMAKE_BINARY_DIR}/generated/host_files.c)

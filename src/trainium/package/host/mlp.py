@@ -1,0 +1,174 @@
+"""The MLPs of this package as PyTorch modules.
+
+    package = Package(folder)
+    layer.mlp = NeuronMlp(package, layer_number)
+
+On a NeuronCore a module calls the package's kernels; the number of rows chooses which. On any other device it computes
+the same from the same packed weights with PyTorch's own products, in the dtype of its input. With tensor parallelism a
+module holds one rank's part, and `reduce` adds the parts up.
+"""
+import functools
+import importlib.util
+import json
+import os
+import sys
+
+import torch
+from safetensors import safe_open
+
+FORMAT, VERSION = "neuronmlp-trainium-package", 2
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+NEURON_DEVICES = ("xla", "neuron", "privateuseone")
+
+
+class Package:
+    """A folder written by `neuronmlp emit --model`."""
+
+    def __init__(self, folder):
+        self.folder = os.path.abspath(folder)
+        with open(os.path.join(self.folder, "manifest.json")) as file:
+            self.manifest = json.load(file)
+        found = (self.manifest.get("format"), self.manifest.get("version"))
+        if found != (FORMAT, VERSION):
+            raise ValueError(f"{self.folder}: manifest.json is {found}, these scripts read {(FORMAT, VERSION)}")
+        self.dtype = DTYPES[self.manifest["dtype"]]
+        self.hidden, self.tp, self.lnc = (self.manifest[key] for key in ("hidden", "tp", "lnc"))
+        self._kernels = {}
+
+    def form(self, layer):
+        return self.manifest["forms"][self.manifest["layers"][layer]]
+
+    def tensors(self, layer, rank=0):
+        """Packed weights of one layer by name."""
+        path = os.path.join(self.folder, self.manifest["weights"][rank]["file"])
+        with safe_open(path, framework="pt") as file:
+            return {entry["tensor"]: file.get_tensor(f"layers.{layer}.{entry['tensor']}")
+                    for entry in self.form(layer)["packing"]}
+
+    def kernels(self, layer):
+        """Entries of the manifest for this layer's form, by ascending rows."""
+        form = self.manifest["layers"][layer]
+        return sorted((k for k in self.manifest["kernels"] if k["form"] == form), key=lambda k: k["rows"])
+
+    def function(self, entry):
+        """The kernel of an entry, ready to be called with x and the packed weights."""
+        if entry["id"] not in self._kernels:
+            self.check_runtime()
+            name = f"neuronmlp_kernel_{entry['id']}"
+            spec = importlib.util.spec_from_file_location(name, os.path.join(self.folder, entry["file"]))
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[name] = module
+            spec.loader.exec_module(module)
+            function = getattr(module, entry["id"])
+            self._kernels[entry["id"]] = function[self.lnc] if self.lnc > 1 else function
+        return self._kernels[entry["id"]]
+
+    def check_runtime(self):
+        """The runtime joins physical cores by this variable and refuses kernels for another number late and unclearly."""
+        if self.manifest["dialect"] != "nki":
+            return
+        joined = os.environ.setdefault("NEURON_LOGICAL_NC_CONFIG", str(self.lnc))
+        if joined != str(self.lnc):
+            raise RuntimeError(f"NEURON_LOGICAL_NC_CONFIG is {joined}, the kernels are for {self.lnc} physical core(s) per "
+                               f"logical one: set it to {self.lnc}, or write the package with --lnc {joined}")
+
+
+@functools.lru_cache(maxsize=None)
+def split_rows(count, buckets):
+    """Rows of the kernels that take `count` rows in the least simulated time; `buckets` is ((rows, microseconds), ...)."""
+    largest = buckets[-1][0]
+    whole = max(0, count // largest - 1)
+    rest = count - whole * largest
+    best = [(0.0, ())]
+    for n in range(1, rest + 1):
+        best.append(min(((best[max(0, n - rows)][0] + us, (rows,) + best[max(0, n - rows)][1]) for rows, us in buckets),
+                        key=lambda choice: choice[0]))
+    return (largest,) * whole + tuple(sorted(best[rest][1], reverse=True))
+
+
+def unpack(packed, entry):
+    """The matrices [inputs, outputs] inside a packed tensor, by name.
+
+    Element (k, n) of a plane lies in row k mod tile_rows; tiles follow each other by chunk of k, column tile, plane, tile
+    of the chunk.
+    """
+    planes, columns = entry["planes"], entry["columns"]
+    tiles = [min(entry["chunk_tiles"], -(-p["inputs"] // p["tile_rows"])) for p in planes]
+    n_tiles = -(-planes[0]["outputs"] // columns)
+    by_tile = packed.reshape(packed.shape[0], -1, n_tiles, sum(tiles), columns)
+    matrices, first = {}, 0
+    for plane, count in zip(planes, tiles):
+        rows, inputs, outputs = min(plane["tile_rows"], plane["inputs"]), plane["inputs"], plane["outputs"]
+        part = by_tile[:rows, :, :, first:first + count].permute(1, 3, 0, 2, 4)
+        matrices[plane["matrix"]] = part.reshape(-1, n_tiles * columns)[:inputs, :outputs].contiguous()
+        first += count
+    return matrices
+
+
+def all_reduce(y):
+    """The sum over the ranks of torch.distributed's default group."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        raise RuntimeError("a package with tensor parallelism needs torch.distributed.init_process_group, or `reduce`")
+    torch.distributed.all_reduce(y)
+    return y
+
+
+class NeuronMlp(torch.nn.Module):
+    """down(silu(gate(x)) * up(x)) of one layer; x is [..., hidden], and so is the result."""
+
+    def __init__(self, package, layer, rank=0, reduce=all_reduce, load=True):
+        super().__init__()
+        self.package, self.layer, self.reduce = package, layer, reduce
+        self.entries = package.form(layer)["packing"]
+        self.buckets = tuple((k["rows"], k["simulated_us"]) for k in package.kernels(layer))
+        self.simulate = None  # NKI's simulator in place of the device, for check_device.py
+        tensors = package.tensors(layer, rank) if load else {}
+        for entry in self.entries:
+            tensor = tensors.get(entry["tensor"])
+            if tensor is None:
+                tensor = torch.empty(entry["shape"], dtype=package.dtype)
+            if list(tensor.shape) != entry["shape"]:
+                raise ValueError(f"layer {layer}: {entry['tensor']} is {list(tensor.shape)}, the manifest says {entry['shape']}")
+            self.register_parameter(entry["tensor"], torch.nn.Parameter(tensor, requires_grad=False))
+
+    def forward(self, x):
+        rows = x.reshape(-1, self.package.hidden)
+        on_core = self.simulate is not None or rows.device.type in NEURON_DEVICES
+        y = self.by_kernels(rows.to(self.package.dtype)) if on_core else self.by_products(rows)
+        if self.package.tp > 1:
+            y = self.reduce(y)
+        return y.reshape(x.shape).to(x.dtype)
+
+    def by_kernels(self, x):
+        kernels = {k["rows"]: k for k in self.package.kernels(self.layer)}
+        parts, first = [], 0
+        for rows in split_rows(x.shape[0], self.buckets):
+            part = x[first:first + rows]
+            if part.shape[0] < rows:
+                part = torch.nn.functional.pad(part, (0, 0, 0, rows - part.shape[0]))
+            parts.append(self.call(kernels[rows], part))
+            first += rows
+        return torch.cat(parts)[:x.shape[0]]
+
+    def call(self, entry, x):
+        """One kernel on exactly its number of rows."""
+        arguments = [x if name == "x" else getattr(self, name) for name in entry["arguments"]]
+        function = self.package.function(entry)
+        return self.simulate(function, arguments) if self.simulate else function(*arguments)
+
+    def matrices(self, dtype):
+        found = {}
+        for entry in self.entries:
+            found.update(unpack(getattr(self, entry["tensor"]).detach().to(dtype), entry))
+        return found
+
+    def by_products(self, x):
+        m = self.matrices(x.dtype)
+
+        def through(value, name):
+            if f"w_{name}" in m:
+                return value @ m[f"w_{name}"]
+            first = m["u_shared"] if "u_shared" in m and name != "down" else m[f"u_{name}"]
+            return value @ first @ m[f"v_{name}"]
+
+        return through(torch.nn.functional.silu(through(x, "gate")) * through(x, "up"), "down")
