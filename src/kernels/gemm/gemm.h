@@ -14,7 +14,7 @@
  * of the strip; those of Q8, one per column, are applied to complete sums (stage.c).
  * Their micro-kernels take activations as int16 in groups of 32 inputs, each row with a scale of its own in every group
  * (nmlp_vec.quantise): the products of a group are summed exactly in int32, groups are added in f32 in their order.
- * Sets that round to bf16 unpack strips to bf16 instead, with the scale.
+ * Sets that round to bf16 unpack strips to bf16 instead: codes of Q8 exactly, those of Q4 with their scale.
  *
  * A, the activations, lies in *tiles*: panels of up to MR rows. For every 64 bytes' worth of inputs (16 f32 or 32 bf16)
  * a tile holds the 64 bytes of each row, one row after the other. The micro-kernel walks both operands front to back,

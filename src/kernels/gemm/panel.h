@@ -40,6 +40,7 @@ struct nmlp_gemm_panel {
     int64_t k;
     int64_t rows;
     float *c;             /* tiles one after the other, or two that alternate */
+    const float *scales;  /* [32] of columns, by which complete sums are multiplied; NULL: none */
     const float *earlier; /* sums to add to, tiles one after the other; NULL: fresh */
     bool double_buffered;
     int buffer;     /* which of two the first tile goes to */

@@ -13,15 +13,15 @@ static inline int nmlp_gemm_quant_code(const char *codes, nmlp_dtype dtype, int6
     return (int)((word >> (k % 2 * 16 + k % 8 / 2 * 4) & 15) ^ 8) - 8;
 }
 
-/* k inputs to pairs of bf16, rounded, scales of Q8 included: tile products have no place for them. */
+/* k inputs to pairs of bf16: codes of Q8 as they are, whose scale waits for complete sums; those of Q4 times the scale
+ * of their group, rounded, because tile products have no place for it. */
 static inline void nmlp_gemm_quant_unpack_bf16(void *dst, const nmlp_gemm_quant_strip *strip, int64_t k) {
-    const float *q8_scales = (const float *)(const void *)strip->scales;
     const uint16_t *q4_scales = (const uint16_t *)(const void *)strip->scales;
     uint16_t *pairs = dst;
     for (int64_t i = 0; i < k; i++)
         for (int j = 0; j < NMLP_STRIP; j++) {
-            float scale = strip->dtype == NMLP_DTYPE_Q8 ? q8_scales[j]
-                                                        : nmlp_f16_to_f32(q4_scales[i / strip->group * NMLP_STRIP + j]);
+            float scale =
+                strip->dtype == NMLP_DTYPE_Q8 ? 1.0f : nmlp_f16_to_f32(q4_scales[i / strip->group * NMLP_STRIP + j]);
             float value = (float)nmlp_gemm_quant_code(strip->codes, strip->dtype, i, j) * scale;
             pairs[(i & ~(int64_t)1) * NMLP_STRIP + 2 * j + (i & 1)] = nmlp_f32_to_bf16(value);
         }

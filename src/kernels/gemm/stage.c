@@ -189,8 +189,7 @@ static void multiply_part(const struct task *task, int64_t k) {
     }
 }
 
-/* Complete sums of Q8 codes, times the scales of their columns. Sets that round to bf16 have unpacked with the scale.
- */
+/* Complete sums of Q8 codes, times the scales of their columns. */
 static void scale_columns(const nmlp_gemm_columns *columns, int product, const float *scales, int64_t n) {
     for (int64_t row = 0; row < columns->n_rows; row++) {
         float *c = columns->c[product] + row * columns->width;
@@ -207,7 +206,7 @@ static void run_epilogue(const struct task *task) {
     for (int i = 0; i < s->n_products; i++) {
         const nmlp_gemm_weight *w = s->product[i].w;
         columns.c[i] = sums_of(task, i) + row * width;
-        if (w->dtype == NMLP_DTYPE_Q8 && s->gemm->elem_bytes == sizeof(float))
+        if (w->dtype == NMLP_DTYPE_Q8)
             scale_columns(&columns, i, w->scales, nmlp_min(width, w->n_padded - columns.col));
     }
     s->epilogue(s->epilogue_ctx, &columns);
@@ -221,13 +220,19 @@ static void do_task(const struct task *task) {
     if (s->epilogue) run_epilogue(task);
 }
 
+enum { UNPACKED_K = 256 }; /* of a quantised block, as bf16: L1 holds them */
+
 /* Parts of equal length instead of a short last one; groups of Q4 stay whole. */
 static int64_t balanced_kc(const nmlp_gemm_stage *stage) {
     int64_t k = stage->product[0].k;
     int64_t unit = NMLP_PAD;
     for (int i = 0; i < stage->n_products; i++)
         if (stage->product[i].w->dtype == NMLP_DTYPE_Q4) unit = nmlp_max(unit, stage->product[i].w->group);
-    int64_t most = nmlp_max(unit, stage->kc / unit * unit);
+    int64_t kc = stage->kc;
+    for (int i = 0; i < stage->n_products; i++)
+        if (stage->gemm->elem_bytes == 2 && nmlp_dtype_is_quantised(stage->product[i].w->dtype))
+            kc = nmlp_min(kc, UNPACKED_K);
+    int64_t most = nmlp_max(unit, kc / unit * unit);
     return nmlp_round_up(nmlp_ceil_div(k, nmlp_ceil_div(k, most)), unit);
 }
 

@@ -26,9 +26,9 @@ static void store_rows(void *ctx, const nmlp_gemm_finished_tile *tile, int64_t n
 }
 
 /* Lines of a strip to fetch at every step, so that the weights that come next are there when all tiles have passed. */
-static int lines_ahead(int64_t n_tiles) {
-    enum { LINES_PER_STEP = NMLP_PAD * NMLP_STRIP * 2 / NMLP_LINE_BYTES };
-    return n_tiles == 1 ? 0 : (int)nmlp_ceil_div(LINES_PER_STEP, n_tiles); /* alone, a tile fetches for itself */
+static int lines_ahead(const nmlp_gemm_weight *w, int64_t n_tiles) {
+    int64_t lines_per_step = (int64_t)nmlp_gemm_weight_bytes(w, NMLP_PAD) / NMLP_LINE_BYTES;
+    return n_tiles == 1 ? 0 : (int)nmlp_ceil_div(lines_per_step, n_tiles); /* alone, a tile fetches for itself */
 }
 
 /* Sums kept from stage to stage, from the task's first tile on. */
@@ -83,7 +83,7 @@ static void multiply_product(struct panel_pass *pass, int product) {
         .far_a = pass->first_task,
         .ahead = next.strips,
         .ahead_step = next.step,
-        .ahead_lines = lines_ahead(n_tiles),
+        .ahead_lines = lines_ahead(p->w, n_tiles),
         .n_products = s->n_products,
         .rows_per_store = nmlp_ceil_div(TILE, n_steps),
         .steps_between = n_steps * nmlp_ceil_div(TILE, n_steps) / TILE - 1,
@@ -96,6 +96,8 @@ static void multiply_product(struct panel_pass *pass, int product) {
         panel.b_step = nmlp_gemm_stage_unpack(s->gemm, p, strip, s->gemm->strips, 0, p->k, pass->scratch->b);
         panel.b = (const char *)pass->scratch->b;
         panel.stream = false;
+        if (p->w->dtype == NMLP_DTYPE_Q8 && s->epilogue)
+            panel.scales = (const float *)(const void *)nmlp_gemm_weight_scales(p->w, strip, 0);
     }
     bool finishes = s->epilogue && product + 1 == s->n_products;
     place_sums(pass, &panel, product);

@@ -8,6 +8,8 @@
 #include "tensor/quant.h"
 
 #if defined(__x86_64__)
+#include "kernels/gemm/quant_unpack.h"
+#include "kernels/isa/amx/quant_unpack_amx.h"
 #include "kernels/isa/avx512/gemm_quant_avx512.h"
 #endif
 
@@ -181,6 +183,34 @@ static void vnni_and_plain_avx512_have_the_same_bits(void **state) {
 }
 #endif
 
+static bool has_what_comes_with_tiles(void) {
+    return nmlp_cpu_get()->avx512 && nmlp_cpu_get()->avx512_bf16 && __builtin_cpu_supports("avx512vbmi");
+}
+
+/* Strips of every code, against the plain C. */
+static void vector_code_unpacks_to_the_bits_of_plain_code(void **state) {
+    enum { K = 256, LINE = 64 };
+    _Alignas(64) char codes[K * 16 + 2 * LINE];
+    _Alignas(64) uint16_t want[K * 16], got[K * 16];
+    uint16_t scales[K / 32 * 16];
+    (void)state;
+    if (!has_what_comes_with_tiles()) skip();
+    for (int i = 0; i < K * 16; i++) codes[i] = (char)((i * 37 + i / 256) & 255);
+    for (int i = 0; i < K / 32 * 16; i++) scales[i] = nmlp_f32_to_f16((float)(i % 29 - 14) * 0.0137f);
+    for (int g = 0; g < N_GROUPS; g++) {
+        float ones[16];
+        for (int j = 0; j < 16; j++) ones[j] = 1.0f;
+        nmlp_gemm_quant_strip strip = {.codes = codes,
+                                       .scales = groups[g] ? (const char *)scales : (const char *)ones,
+                                       .dtype = groups[g] ? NMLP_DTYPE_Q4 : NMLP_DTYPE_Q8,
+                                       .group = groups[g]};
+        nmlp_gemm_quant_unpack_bf16(want, &strip, K);
+        nmlp_gemm_quant_unpack_amx(got, &strip, K);
+        for (int i = 0; i < K * 16; i++)
+            if (got[i] != want[i]) fail_msg("group %d, element %d: %04x, expected %04x", groups[g], i, got[i], want[i]);
+    }
+}
+
 static void inputs_that_are_not_finite_are_not_hidden(void **state) {
     enum { N = 20, K = 100 };
     float x[2 * K], y[2 * N];
@@ -304,6 +334,7 @@ int main(void) {
         cmocka_unit_test(bits_depend_neither_on_rows_nor_on_threads),
 #if defined(__x86_64__)
         cmocka_unit_test(vnni_and_plain_avx512_have_the_same_bits),
+        cmocka_unit_test(vector_code_unpacks_to_the_bits_of_plain_code),
 #endif
         cmocka_unit_test(inputs_that_are_not_finite_are_not_hidden),
         cmocka_unit_test(mlp_matches_float64),

@@ -86,6 +86,16 @@ INLINE void store_sums(float *c, bool low) {
     _tile_stored(3, c + HALF_FLOATS + HALF, C_STRIDE);
 }
 
+/* Sums of codes, times the scales of their columns. */
+__attribute__((noinline)) static void scale_sums(const nmlp_gemm_panel *p, float *c, int64_t rows) {
+    lanes left = load(p->scales), right = load(p->scales + LANES);
+    nmlp_amx_settle_memory();
+    for (int64_t row = 0; row < rows; row++, c += TILE) {
+        store(c, load(c) * left);
+        store(c + LANES, load(c + LANES) * right);
+    }
+}
+
 static void fetch_lines(const char *at, int64_t n) {
     for (int64_t i = 0; i < n; i++) _mm_prefetch(at + i * NMLP_LINE_BYTES, _MM_HINT_T0);
 }
@@ -179,6 +189,7 @@ INLINE void multiply_tile(const nmlp_gemm_panel *p, int64_t i, const bool low, c
     if (f.rows > 0) put_rows(p, &f, f.rows, outcome); /* before the sums below may take their place */
     nmlp_amx_settle_memory();
     store_sums(nmlp_gemm_panel_sums(p, i), low);
+    if (p->scales) scale_sums(p, nmlp_gemm_panel_sums(p, i), low ? TILE : HALF);
 }
 
 static void full_tile(const nmlp_gemm_panel *p, int64_t i) {

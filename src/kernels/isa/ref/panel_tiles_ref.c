@@ -34,6 +34,7 @@ static void sum_tile(const nmlp_gemm_panel *p, int64_t i) {
         float *sums = c + row * TILE;
         for (int j = 0; j < TILE; j++) sums[j] = p->earlier ? p->earlier[i * TILE_FLOATS + row * TILE + j] : 0.0f;
         sum_row(sums, p, a, p->backwards ^ (i & 1));
+        for (int j = 0; p->scales && j < TILE; j++) sums[j] *= p->scales[j];
     }
 }
 
