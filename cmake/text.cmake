@@ -9,6 +9,7 @@ function(nmlp_text_literal out path)
   set(${out} "\"${text}\"" PARENT_SCOPE)
 endfunction()
 
+# The assets of reports.
 nmlp_text_literal(NMLP_PAGE_STYLE ${CMAKE_SOURCE_DIR}/src/report/page.css)
 nmlp_text_literal(NMLP_PAGE_SCRIPT ${CMAKE_SOURCE_DIR}/src/report/page.js)
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/page_assets.c @ONLY CONTENT

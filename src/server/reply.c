@@ -51,6 +51,7 @@ static void put_chat_token(nmlp_json_writer *w, const nmlp_reply_head *h, int32_
     nmlp_str text;
     nmlp_str_init(&text);
     token_text(&text, h, id);
+    nmlp_json_put_int(w, "id", id);
     nmlp_json_put_bytes(w, "token", nmlp_str_text(&text), text.len);
     nmlp_json_put_number(w, "logprob", logprob);
     if (strstr(nmlp_str_text(&text), "\xef\xbf\xbd")) {
@@ -115,6 +116,9 @@ static int64_t put_text_logprobs(nmlp_json_writer *w, const nmlp_reply_head *h, 
         token_text(&text, h, tokens[i].id);
         nmlp_json_put_bytes(w, NULL, nmlp_str_text(&text), text.len);
     }
+    nmlp_json_end_array(w);
+    nmlp_json_begin_array(w, "token_ids");
+    for (size_t i = 0; i < n; i++) nmlp_json_put_int(w, NULL, tokens[i].id);
     nmlp_json_end_array(w);
     nmlp_json_begin_array(w, "token_logprobs");
     for (size_t i = 0; i < n; i++) nmlp_json_put_number(w, NULL, tokens[i].logprob);

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "server/chat_page.h"
 #include "server/http.h"
 #include "server/metrics.h"
 #include "server/reply.h"
@@ -353,17 +354,52 @@ static void get_metrics(struct server *s, nmlp_http_request *r) {
     nmlp_str_fini(&body);
 }
 
-static nmlp_status tokenize(const struct server *s, const nmlp_json *body, nmlp_str *out, nmlp_err *err) {
-    const nmlp_json *text = nmlp_json_get(body, "content"), *special = nmlp_json_get(body, "add_special_tokens");
-    nmlp_json_writer w;
-    nmlp_ids ids;
+static void get_page(struct server *s, nmlp_http_request *r) {
+    nmlp_server_metrics_count(&s->metrics, 200);
+    log_line(s, "GET", "/", nmlp_http_peer(r), 200, 0, NULL);
+    nmlp_http_add_header(r, "Content-Security-Policy", nmlp_chat_page_policy);
+    nmlp_http_add_header(r, "X-Content-Type-Options", "nosniff");
+    nmlp_http_add_header(r, "X-Frame-Options", "DENY");
+    nmlp_http_add_header(r, "Referrer-Policy", "no-referrer");
+    nmlp_http_add_header(r, "Cache-Control", "no-cache");
+    nmlp_http_respond(r, 200, "text/html; charset=utf-8", nmlp_chat_page, nmlp_chat_page_bytes);
+}
+
+/* A conversation as a chat would run it: {"role", "content"} with plain text. */
+static nmlp_status encode_messages(nmlp_ids *ids, const struct server *s, const nmlp_json *list, nmlp_err *err) {
+    size_t n = nmlp_json_is_array(list) ? nmlp_json_count(list) : 0, i = 0;
+    nmlp_chat_message *messages = nmlp_mem_new(n + 1, sizeof *messages, err);
+    nmlp_status st = messages ? NMLP_OK : NMLP_E_NOMEM;
+    if (st == NMLP_OK && n == 0)
+        st = nmlp_fail_field(err, NMLP_E_ARG, "messages", "must be a list of at least one message");
+    for (const nmlp_json *m = nmlp_json_first(list); st == NMLP_OK && m; m = nmlp_json_next(m), i++) {
+        const nmlp_json *role = nmlp_json_get(m, "role"), *content = nmlp_json_get(m, "content");
+        messages[i] = (nmlp_chat_message){nmlp_json_string(role), nmlp_json_string(content)};
+        if (!nmlp_json_is_string(role) || !nmlp_json_is_string(content))
+            st = nmlp_fail_field(err, NMLP_E_ARG, "messages", "[%zu] must have a role and a content of text", i);
+    }
+    if (st == NMLP_OK) st = nmlp_chat_encode(s->tokenizer, messages, n, ids, err);
+    nmlp_mem_free(messages);
+    return st;
+}
+
+static nmlp_status encode_content(nmlp_ids *ids, const struct server *s, const nmlp_json *body, nmlp_err *err) {
+    const nmlp_json *text = nmlp_json_get(body, "content"), *special = nmlp_json_get(body, "add_special_tokens"),
+                    *messages = nmlp_json_get(body, "messages");
+    if (messages) return encode_messages(ids, s, messages, err);
     if (!text) text = nmlp_json_get(body, "prompt");
     if (!nmlp_json_is_string(text)) return nmlp_fail_field(err, NMLP_E_ARG, "content", "must be a string");
-    nmlp_ids_init(&ids);
     const char *bytes = nmlp_json_string(text);
     bool bos = !nmlp_json_is_bool(special) || nmlp_json_bool(special);
     nmlp_text_prompt prompt = {.text = bytes, .len = strlen(bytes), .no_bos = !bos};
-    nmlp_status st = nmlp_text_prompt_encode(&ids, s->tokenizer, &prompt, err);
+    return nmlp_text_prompt_encode(ids, s->tokenizer, &prompt, err);
+}
+
+static nmlp_status tokenize(const struct server *s, const nmlp_json *body, nmlp_str *out, nmlp_err *err) {
+    nmlp_json_writer w;
+    nmlp_ids ids;
+    nmlp_ids_init(&ids);
+    nmlp_status st = encode_content(&ids, s, body, err);
     nmlp_json_writer_init(&w, out);
     nmlp_json_begin_object(&w, NULL);
     nmlp_json_begin_array(&w, "tokens");
@@ -426,6 +462,7 @@ static const struct route {
     bool open; /* without a key */
     void (*handle)(struct server *s, nmlp_http_request *r);
 } routes[] = {
+    {"GET", "/", true, get_page},
     {"GET", "/health", true, get_health},
     {"GET", "/v1/models", false, get_models},
     {"GET", "/metrics", false, get_metrics},

@@ -80,7 +80,10 @@ class Browser:
                   features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
 
     def open(self, path):
-        self.call("Page.navigate", url="file://" + os.path.abspath(path))
+        self.visit("file://" + os.path.abspath(path))
+
+    def visit(self, url):
+        self.call("Page.navigate", url=url)
         until = time.time() + 60
         while self.run("document.readyState") != "complete" and time.time() < until:
             time.sleep(0.05)

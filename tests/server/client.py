@@ -1,5 +1,7 @@
 """What clients of `neuronmlp serve` rely on, asked with the standard library only. Usage: client.py COMMAND ROOT WORKDIR"""
 import atexit
+import base64
+import hashlib
 import http.client
 import json
 import math
@@ -157,6 +159,18 @@ def log_softmax(row, token):
     return row[token] - top - math.log(sum(math.exp(x - top) for x in row))
 
 
+def the_page(server):
+    status, headers, page = server.ask("/")
+    policy = headers["Content-Security-Policy"]
+    assert status == 200 and headers["Content-Type"] == "text/html; charset=utf-8" and "unsafe" not in policy, policy
+    for name in ("script", "style"):
+        text = page.split("<%s>" % name, 1)[1].split("</%s>" % name, 1)[0]
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert "%s-src 'sha256-%s'" % (name, digest) in policy, name
+        assert page.count("<%s>" % name) == 1
+    assert "http://" not in page.replace("http://www.w3.org/2000/svg", "") and "<link rel=\"stylesheet" not in page
+
+
 def scoring_as_evaluation_harnesses_ask_for_it(server):
     """echo with logprobs: every token of the prompt, compared with the logits of the command."""
     ids = run("tokenize", tiny, "-p", "The old house stood at the end of the road")["ids"]
@@ -170,7 +184,7 @@ def scoring_as_evaluation_harnesses_ask_for_it(server):
         assert abs(scores[i] - log_softmax(logits[i - 1], ids[i])) < 1e-4, (i, scores[i])
         greedy = max(range(len(logits[i - 1])), key=lambda v: logits[i - 1][v]) == ids[i]
         assert (scores[i] == max(tops[i].values())) == greedy  # exactly, as lm-evaluation-harness compares
-    assert scores[-1] == max(tops[-1].values())
+    assert scores[-1] == max(tops[-1].values()) and choice["logprobs"]["token_ids"][:-1] == ids
     assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
     offsets = choice["logprobs"]["text_offset"]
     for token, offset in zip(choice["logprobs"]["tokens"], offsets):
@@ -201,8 +215,11 @@ def conversations(model):
     tokens = [t for e in events if e["choices"][0]["logprobs"] for t in e["choices"][0]["logprobs"]["content"]]
     assert len(tokens) == want["generated_tokens"]
     for token in tokens:
+        assert token["id"] == token["top_logprobs"][0]["id"]
         assert token["logprob"] == token["top_logprobs"][0]["logprob"] >= token["top_logprobs"][1]["logprob"]
         assert token["bytes"] is None or bytes(token["bytes"]).decode() == token["token"]
+    encoded = server.ok("/tokenize", {"messages": [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Where is the house?"}]})
+    assert encoded["count"] == want["prompt_tokens"]
     # The next message of the conversation: what was computed is not computed again.
     more = body["messages"] + [message, {"role": "user", "content": "And the garden?"}]
     usage = server.ok("/v1/chat/completions", {**body, "messages": more})["usage"]
@@ -469,7 +486,7 @@ with open(os.path.join(chatty, "tokenizer.json"), "w", encoding="utf-8") as file
     file.write(text)
 
 one = Server(tiny)
-for test in (answers_are_those_of_the_command, prompts_come_as_strings_and_ids, biases_and_penalties, scoring_as_evaluation_harnesses_ask_for_it,
+for test in (answers_are_those_of_the_command, prompts_come_as_strings_and_ids, the_page, biases_and_penalties, scoring_as_evaluation_harnesses_ask_for_it,
              wrong_requests_are_named, hostile_clients):
     test(one)
     print("ok", test.__name__, flush=True)
