@@ -13,3 +13,9 @@ add_library(nmlp_dependencies INTERFACE)
 target_link_libraries(nmlp_dependencies INTERFACE
   PkgConfig::CJSON PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::HWLOC
   ${LAPACKE_LIBRARY} PkgConfig::OPENBLAS Threads::Threads m)
+
+# Without MPI everything works on one process.
+option(NMLP_MPI "build for several processes where MPI is installed" ON)
+if(NMLP_MPI)
+  find_package(MPI COMPONENTS C)
+endif()

@@ -1,3 +1,4 @@
+#define _DEFAULT_SOURCE /* getopt_long, nanosleep */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -15,6 +17,7 @@
 #include "cli/flags.h"
 #include "cli/nearest.h"
 #include "cli/stop.h"
+#include "cluster/cluster.h"
 
 enum { OPTIONS_MAX = 48, HELP_COLUMN = 28 };
 
@@ -161,21 +164,37 @@ int nmlp_cli_parse(nmlp_cli *cli, const nmlp_command *command, const nmlp_opt *o
     return -1;
 }
 
+/* What fails on every process of a cluster is said once: the others wait for the signal by which the first one's end
+   ends the job. */
+static bool is_said_by_another(void) {
+    return nmlp_cluster_launched().rank > 0 && nanosleep(&(struct timespec){.tv_sec = 5}, NULL) != 0;
+}
+
+static void print_name(const nmlp_cli *cli) {
+    nmlp_cluster_place place = nmlp_cluster_launched();
+    fprintf(stderr, "neuronmlp %s", cli->command->name);
+    if (place.rank > 0) fprintf(stderr, " (process %d of %d)", place.rank, place.size);
+}
+
 int nmlp_cli_fail(const nmlp_cli *cli, const nmlp_err *err) {
     char text[2 * NMLP_ERR_MESSAGE_MAX];
+    int code = err->code == NMLP_E_ARG ? NMLP_EXIT_USAGE : NMLP_EXIT_FAILED;
+    if (is_said_by_another()) return code;
     nmlp_flags_text(text, sizeof text, cli, err->message, err->field);
-    fprintf(stderr, "neuronmlp %s: %s\n", cli->command->name, text);
+    print_name(cli);
+    fprintf(stderr, ": %s\n", text);
     if (err->hint[0]) {
         nmlp_flags_text(text, sizeof text, cli, err->hint, "");
         fprintf(stderr, "hint: %s\n", text);
     } else if (err->code == NMLP_E_ARG) {
         fprintf(stderr, "hint: neuronmlp %s --help\n", cli->command->name);
     }
-    return err->code == NMLP_E_ARG ? NMLP_EXIT_USAGE : NMLP_EXIT_FAILED;
+    return code;
 }
 
 int nmlp_cli_usage(const nmlp_cli *cli, const char *fmt, ...) {
     va_list args;
+    if (nmlp_cluster_launched().rank > 0) return NMLP_EXIT_USAGE; /* all were started with the same words */
     fprintf(stderr, "neuronmlp %s: ", cli->command->name);
     va_start(args, fmt);
     vfprintf(stderr, fmt, args);

@@ -39,6 +39,7 @@ typedef struct nmlp_command {
     const char *usage;    /* after "neuronmlp <name> " */
     const char *examples; /* one command a line; each is run by a test, with models/tiny as the model */
     int (*run)(int argc, char **argv);
+    bool clustered; /* several processes under mpirun do its work together */
 } nmlp_command;
 
 /* Options every command has, and the words that are not options. */

@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/stop.h"
 #include "cli/model_args.h"
+#include "cluster/cluster.h"
 #include "eval/result.h"
 #include "eval/suite.h"
 
@@ -26,6 +27,7 @@ struct eval_options {
     const char *format;
     int64_t limit;
     bool no_bos;
+    double peer_timeout_s;
     nmlp_ppl_options ppl;
     nmlp_load_options load;
 };
@@ -103,11 +105,11 @@ static int run_text(const nmlp_cli *cli, const struct eval_options *o) {
     NMLP_TRY(nmlp_ppl_options_check(&options, &s.loaded.model.config, &err));
     options.progress = &progress;
     nmlp_ppl_describe(&protocol, &options);
-    if (o->preset)
+    if (o->preset && nmlp_group_leads(o->load.group))
         fprintf(stderr, "%s: %s; %s\n", o->preset, nmlp_ppl_preset_find(o->preset)->about, nmlp_str_text(&protocol));
     st = nmlp_perplexity(&result, s.loaded.engine, s.tokenizer, nmlp_str_text(&text), text.len, &options, &err);
     nmlp_cli_progress_end(&bar);
-    if (st != NMLP_OK) goto out;
+    if (st != NMLP_OK || !nmlp_group_leads(o->load.group)) goto out;
     if (cli->json) {
         nmlp_json_writer w;
         nmlp_str out;
@@ -191,7 +193,7 @@ static int run_task(const nmlp_cli *cli, const struct eval_options *o) {
     nmlp_choice_options options = {.bos = task_bos(o), .stage = task->name, .progress = &progress};
     st = nmlp_choice_eval(&result, s.loaded.engine, s.tokenizer, &questions, &options, &err);
     nmlp_cli_progress_end(&bar);
-    if (st != NMLP_OK) goto out;
+    if (st != NMLP_OK || !nmlp_group_leads(o->load.group)) goto out;
     if (cli->json) {
         code = print_choice_json(cli, o, task, &result, &provenance);
     } else {
@@ -266,7 +268,7 @@ static int run_suite(const nmlp_cli *cli, const struct eval_options *o) {
     if (o->resume) NMLP_TRY(nmlp_eval_state_open(&state, o->resume, &err));
     const nmlp_suite *suite = nmlp_suite_find(o->suite);
     NMLP_TRY(run_models(rows, cli, o, suite, &state, &err));
-    code = print_suite(cli, o, suite, rows);
+    if (nmlp_group_leads(o->load.group)) code = print_suite(cli, o, suite, rows);
 out:
     nmlp_eval_state_close(&state);
     nmlp_mem_free(rows);
@@ -301,8 +303,19 @@ static int check(const nmlp_cli *cli, struct eval_options *o) {
     return o->text ? -1 : nmlp_cli_usage(cli, "--preset goes with --text");
 }
 
+/* Alone, or together with the other processes that a launcher started. */
+static int run_joined(const nmlp_cli *cli, struct eval_options *o) {
+    nmlp_err err;
+    nmlp_cluster *cluster;
+    if (nmlp_cluster_join(&cluster, o->peer_timeout_s, &err) != NMLP_OK) return nmlp_cli_fail(cli, &err);
+    o->load.group = nmlp_cluster_group(cluster);
+    int code = o->text ? run_text(cli, o) : o->suite ? run_suite(cli, o) : run_task(cli, o);
+    nmlp_cluster_leave(cluster, code != NMLP_EXIT_OK);
+    return code;
+}
+
 static int run(int argc, char **argv) {
-    struct eval_options o = {.format = "text"};
+    struct eval_options o = {.format = "text", .peer_timeout_s = NMLP_CLUSTER_TIMEOUT_S};
     const nmlp_opt opts[] = {
         {"text", 0, NMLP_OPT_STRING, &o.text, "FILE", "perplexity of this text"},
         {"ctx", 'c', NMLP_OPT_INT, &o.ppl.ctx, "N", "tokens of a window (default: the model's maximum, at most 2048)"},
@@ -332,6 +345,8 @@ static int run(int argc, char **argv) {
         {"isa", 0, NMLP_OPT_STRING, &o.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
         {"precision", 0, NMLP_OPT_STRING, &o.load.precision, "P",
          "f32 (default, exact) or bf16 (faster where the CPU has AMX)"},
+        {"peer-timeout", 0, NMLP_OPT_NUMBER, &o.peer_timeout_s, "S",
+         "seconds to wait for other processes under mpirun (default 600)"},
     };
     nmlp_cli cli;
     nmlp_cli_stop_install();
@@ -340,8 +355,7 @@ static int run(int argc, char **argv) {
     if (code >= 0) return code;
     code = check(&cli, &o);
     if (code >= 0) return code;
-    if (o.text) return run_text(&cli, &o);
-    return o.suite ? run_suite(&cli, &o) : run_task(&cli, &o);
+    return run_joined(&cli, &o);
 }
 
 const nmlp_command nmlp_cmd_eval = {
@@ -353,4 +367,5 @@ const nmlp_command nmlp_cmd_eval = {
         "neuronmlp eval models/tiny --text models/tiny/calib.txt --max-tokens 2000 --ctx 256 --stride 128 --json\n"
         "neuronmlp eval models/tiny --task-file docs/examples/capitals.task.json --data docs/examples/capitals.csv\n",
     .run = run,
+    .clustered = true,
 };

@@ -9,6 +9,7 @@
 #include "checkpoint/target.h"
 #include "cli/commands.h"
 #include "cli/stop.h"
+#include "cluster/cluster.h"
 #include "report/curve.h"
 #include "text/tokenizer.h"
 #include "train/recover.h"
@@ -23,6 +24,7 @@ struct words {
     const char *mode;
     const char *train;
     int64_t seed;
+    double peer_timeout_s;
 };
 
 /* Where lines go while it trains. */
@@ -131,7 +133,7 @@ static nmlp_status recover(const nmlp_cli *cli, const struct words *words, nmlp_
     nmlp_ids_init(&ids);
     NMLP_TRY(read_words(words, o, err));
     NMLP_TRY(nmlp_model_open(&model, cli->positionals[0], err));
-    NMLP_TRY(nmlp_target_check(words->output, model.checkpoint.dir, err));
+    if (nmlp_group_leads(o->group)) NMLP_TRY(nmlp_target_check(words->output, model.checkpoint.dir, err));
     if (words->teacher) {
         NMLP_TRY(nmlp_model_open(&teacher, words->teacher, err));
         o->teacher = &teacher;
@@ -139,10 +141,10 @@ static nmlp_status recover(const nmlp_cli *cli, const struct words *words, nmlp_
     NMLP_TRY(nmlp_tokenizer_encode_file(model.checkpoint.dir, words->text, &ids, err));
     NMLP_TRY(nmlp_pool_create(&o->pool, (int)cli->n_threads, err));
     o->progress = &progress;
-    o->on_step = show_step;
+    if (nmlp_group_leads(o->group)) o->on_step = show_step;
     o->ctx = &screen;
     NMLP_TRY(nmlp_recover(&model, ids.data, (int64_t)ids.len, words->output, o, report, err));
-    st = write_curve(report, words->output, err);
+    if (nmlp_group_leads(o->group)) st = write_curve(report, words->output, err);
     if (st != NMLP_OK && !err->hint[0])
         nmlp_fail_hint(err, "the model in %s is complete but for this chart", words->output);
 out:
@@ -155,7 +157,7 @@ out:
 }
 
 static int run(int argc, char **argv) {
-    struct words words = {.mode = "factors", .train = "factors"};
+    struct words words = {.mode = "factors", .train = "factors", .peer_timeout_s = NMLP_CLUSTER_TIMEOUT_S};
     nmlp_recover_options o = nmlp_recover_defaults();
     const nmlp_opt opts[] = {
         {"output", 'o', NMLP_OPT_STRING, &words.output, "DIR", "where to write the trained checkpoint"},
@@ -180,6 +182,8 @@ static int run(int argc, char **argv) {
         {"patience", 0, NMLP_OPT_INT, &o.patience, "N", "evaluations without gain before it stops (default 8)"},
         {"resume", 0, NMLP_OPT_FLAG, &o.resume, NULL, "go on where an interrupted run stopped"},
         {"isa", 0, NMLP_OPT_STRING, &o.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx (bf16 products)"},
+        {"peer-timeout", 0, NMLP_OPT_NUMBER, &words.peer_timeout_s, "S",
+         "seconds to wait for other processes under mpirun (default 600)"},
     };
     nmlp_cli cli;
     nmlp_err err = {0};
@@ -189,12 +193,17 @@ static int run(int argc, char **argv) {
     if (code >= 0) return code;
     if (!words.output) return nmlp_cli_usage(&cli, "-o DIR is needed");
     if (!words.text) return nmlp_cli_usage(&cli, "--text FILE is needed");
+    nmlp_cluster *cluster;
+    if (nmlp_cluster_join(&cluster, words.peer_timeout_s, &err) != NMLP_OK) return nmlp_cli_fail(&cli, &err);
+    o.group = nmlp_cluster_group(cluster);
+    code = NMLP_EXIT_OK;
     if (recover(&cli, &words, &o, &report, &err) != NMLP_OK) {
         code = nmlp_cli_fail(&cli, &err);
-    } else {
+    } else if (nmlp_group_leads(o.group)) {
         code = print_result(&cli, &report, words.output);
     }
     nmlp_recover_report_fini(&report);
+    nmlp_cluster_leave(cluster, code != NMLP_EXIT_OK);
     return code;
 }
 
@@ -205,4 +214,5 @@ const nmlp_command nmlp_cmd_recover = {
     .examples = "neuronmlp recover models/tiny -o /tmp/tiny-trained --text models/tiny/calib.txt --train mlp --steps 2 "
                 "--batch 2 --ctx 64 --heldout 2\n",
     .run = run,
+    .clustered = true,
 };

@@ -11,6 +11,7 @@
 #include "cli/complete.h"
 #include "cli/nearest.h"
 #include "cli/version.h"
+#include "cluster/cluster.h"
 #include "neuronmlp/version.h"
 
 static const nmlp_command *const commands[] = {
@@ -73,7 +74,14 @@ static int run(int argc, char **argv) {
     if (strcmp(argv[1], "--version") == 0) return nmlp_version_print(argc > 2 && strcmp(argv[2], "--json") == 0);
     if (strcmp(argv[1], NMLP_COMPLETE_WORD) == 0) return complete(argc - 1, argv + 1);
     const nmlp_command *command = find_command(argv[1]);
-    return command ? command->run(argc - 1, argv + 1) : refuse_command(argv[1]);
+    if (!command) return refuse_command(argv[1]);
+    nmlp_cluster_place place = nmlp_cluster_launched();
+    if (place.size > 1 && !command->clustered) {
+        if (place.rank == 0)
+            fprintf(stderr, "neuronmlp %s: works in one process, %d were started\n", command->name, place.size);
+        return NMLP_EXIT_USAGE;
+    }
+    return command->run(argc - 1, argv + 1);
 }
 
 int main(int argc, char **argv) {

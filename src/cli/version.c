@@ -4,6 +4,7 @@
 
 #include "base/build_info.h"
 #include "cli/cli.h"
+#include "cluster/cluster.h"
 #include "kernels/kernels.h"
 
 void nmlp_version_put(nmlp_json_writer *w) {
@@ -18,6 +19,7 @@ void nmlp_version_put(nmlp_json_writer *w) {
     nmlp_json_end_array(w);
     nmlp_json_put_bool(w, "cuda", info->cuda);
     nmlp_json_put_string(w, "cuda_note", info->cuda_note);
+    nmlp_json_put_string(w, "mpi", nmlp_cluster_library());
     nmlp_json_begin_object(w, "libraries");
     for (const nmlp_build_library *l = info->libraries; l->name; l++) nmlp_json_put_string(w, l->name, l->version);
     nmlp_json_end_object(w);
@@ -29,7 +31,8 @@ static void print_text(const nmlp_build_info *info) {
     if (info->commit[0]) printf(" (commit %s)", info->commit);
     printf("\n  compiler   %s, %s\n  kernels   ", info->compiler, info->build_type);
     for (size_t i = 0; nmlp_kernels_name_at(i); i++) printf(" %s", nmlp_kernels_name_at(i));
-    printf("\n  GPU        %s (%s)\n  libraries ", info->cuda ? "yes" : "no", info->cuda_note);
+    printf("\n  GPU        %s (%s)\n", info->cuda ? "yes" : "no", info->cuda_note);
+    printf("  MPI        %s\n  libraries ", nmlp_cluster_library());
     for (const nmlp_build_library *l = info->libraries; l->name; l++) printf(" %s %s", l->name, l->version);
     printf("\n");
 }

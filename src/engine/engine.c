@@ -11,6 +11,7 @@ struct nmlp_engine {
     const nmlp_backend *backend;
     const nmlp_model *model;
     nmlp_pool *pool;
+    const nmlp_process_group *group;
     void *weights; /* the backend's */
 };
 
@@ -38,6 +39,7 @@ nmlp_status nmlp_engine_create(nmlp_engine **out, const nmlp_model *model, const
     e->backend = options->backend ? options->backend : nmlp_backend_cpu();
     e->model = model;
     e->pool = options->pool;
+    e->group = options->group;
     nmlp_status st = e->backend->weights_create(&e->weights, model, options, err);
     if (st != NMLP_OK) {
         nmlp_mem_free(e);
@@ -56,6 +58,7 @@ void nmlp_engine_destroy(nmlp_engine *e) {
 const nmlp_model *nmlp_engine_model(const nmlp_engine *e) { return e->model; }
 const char *nmlp_engine_isa(const nmlp_engine *e) { return e->backend->weights_name(e->weights); }
 nmlp_pool *nmlp_engine_pool(const nmlp_engine *e) { return e->pool; }
+const nmlp_process_group *nmlp_engine_group(const nmlp_engine *e) { return e->group; }
 const nmlp_backend *nmlp_engine_backend(const nmlp_engine *e) { return e->backend; }
 const void *nmlp_engine_weights(const nmlp_engine *e) { return e->weights; }
 

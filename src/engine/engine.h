@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/pool.h"
+#include "base/process_group.h"
 #include "base/progress.h"
 #include "base/status.h"
 #include "kernels/kernels.h"
@@ -22,6 +23,7 @@ typedef struct nmlp_engine_options {
     bool bf16;                          /* "auto" may round activations to bf16 where that is faster */
     nmlp_pool *pool;                    /* borrowed; NULL: the caller's thread alone */
     bool skip_finite_check;             /* for weights known to be sound */
+    const nmlp_process_group *group;    /* borrowed; texts are scored together with its other members; may be NULL */
     const nmlp_progress *progress;      /* may be NULL */
 } nmlp_engine_options;
 
@@ -33,6 +35,7 @@ const nmlp_model *nmlp_engine_model(const nmlp_engine *engine);
 /* The kernels that run: "avx512", "cuda (NVIDIA H200)". */
 const char *nmlp_engine_isa(const nmlp_engine *engine);
 nmlp_pool *nmlp_engine_pool(const nmlp_engine *engine);
+const nmlp_process_group *nmlp_engine_group(const nmlp_engine *engine);
 const struct nmlp_backend *nmlp_engine_backend(const nmlp_engine *engine);
 /* Bytes of keys and values of that many positions. */
 size_t nmlp_engine_cache_bytes(const nmlp_engine *engine, int64_t positions);

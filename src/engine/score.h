@@ -26,7 +26,8 @@ typedef struct nmlp_score_options {
 } nmlp_score_options;
 
 /* Texts that begin alike should follow each other: what a text shares with the one before it may be run once. `n_run`
- * receives the positions computed. */
+ * receives the positions computed. The members of the engine's process group each score a share; all receive all
+ * results, those that one process has. */
 nmlp_status nmlp_score_texts(const nmlp_engine *engine, const nmlp_score_text *texts, int64_t n,
                              const nmlp_score_options *options, int64_t *n_run, nmlp_err *err);
 

@@ -144,10 +144,22 @@ static nmlp_status run_task(nmlp_eval_cell *cell, const struct item_run *r, nmlp
     return NMLP_OK;
 }
 
+/* The file of results is the leading process's: what it finds there all take. */
+static nmlp_status find_result(bool *found, nmlp_eval_cell *cell, const nmlp_eval_state *state, const char *key,
+                               const nmlp_process_group *group, nmlp_err *err) {
+    const nmlp_eval_cell *had = nmlp_group_leads(group) ? nmlp_eval_state_find(state, key) : NULL;
+    *found = had != NULL;
+    NMLP_RETURN_IF_FAILED(nmlp_group_broadcast(group, found, sizeof *found, err));
+    if (!*found) return NMLP_OK;
+    if (had) *cell = *had;
+    return nmlp_group_broadcast(group, cell, sizeof *cell, err);
+}
+
 static nmlp_status run_item(nmlp_eval_cell *cell, struct item_run *r, const nmlp_provenance *provenance,
                             nmlp_err *err) {
     char key[NMLP_STATE_KEY];
     nmlp_eval_state *state = r->options->state;
+    const nmlp_process_group *group = nmlp_engine_group(r->engine);
     if (r->item->is_ppl) {
         r->ppl = (nmlp_ppl_options){.ctx = r->options->ctx,
                                     .max_tokens = r->options->max_tokens,
@@ -160,14 +172,12 @@ static nmlp_status run_item(nmlp_eval_cell *cell, struct item_run *r, const nmlp
     if (!find_data(r, cell)) return NMLP_OK;
     if (state) {
         NMLP_RETURN_IF_FAILED(make_key(key, r, provenance, err));
-        const nmlp_eval_cell *had = nmlp_eval_state_find(state, key);
-        if (had) {
-            *cell = *had;
-            return NMLP_OK;
-        }
+        bool found;
+        NMLP_RETURN_IF_FAILED(find_result(&found, cell, state, key, group, err));
+        if (found) return NMLP_OK;
     }
     NMLP_RETURN_IF_FAILED(r->item->is_ppl ? run_text(cell, r, err) : run_task(cell, r, err));
-    return state ? nmlp_eval_state_put(state, key, cell, err) : NMLP_OK;
+    return state && nmlp_group_leads(group) ? nmlp_eval_state_put(state, key, cell, err) : NMLP_OK;
 }
 
 nmlp_status nmlp_suite_run(nmlp_suite_row *row, const nmlp_suite *suite, const nmlp_engine *engine,

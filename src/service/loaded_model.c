@@ -21,7 +21,7 @@ nmlp_status nmlp_load(nmlp_loaded *loaded, const char *dir, const nmlp_load_opti
     nmlp_status st = NMLP_OK;
     const nmlp_progress *progress = options->progress;
     *loaded = (nmlp_loaded){0};
-    nmlp_engine_options engine_options = {.isa = options->isa, .progress = progress};
+    nmlp_engine_options engine_options = {.isa = options->isa, .group = options->group, .progress = progress};
     NMLP_TRY(nmlp_backend_choose(&engine_options.backend, options->device, options->isa, err));
     NMLP_TRY(check_precision(options->precision, err));
     NMLP_TRY(nmlp_model_open(&loaded->model, dir, err));

@@ -22,7 +22,8 @@ typedef struct nmlp_load_options {
                               "auto" does so for weights stored as bf16 */
     const char *device;    /* "cpu" (or NULL), "cuda", or "auto": a GPU where one is usable and no isa is given */
     int n_threads;         /* 0: one per CPU */
-    const nmlp_progress *progress; /* may be NULL */
+    const nmlp_process_group *group; /* borrowed; texts are scored together with its other members; may be NULL */
+    const nmlp_progress *progress;   /* may be NULL */
 } nmlp_load_options;
 
 nmlp_status nmlp_load(nmlp_loaded *loaded, const char *dir, const nmlp_load_options *options, nmlp_err *err);

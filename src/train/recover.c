@@ -47,32 +47,46 @@ static void report_line(const nmlp_trainer *t, const nmlp_recover_step *line) {
     o->on_step(o->ctx, line, &pace);
 }
 
-static nmlp_status open_state(struct run *r, const char *out_dir, nmlp_err *err) {
+/* Opens the folder of the state, and reads it where the run is resumed. */
+static nmlp_status open_files(struct run *r, const char *out_dir, bool *found, nmlp_err *err) {
     char dir[PATH_MAX_BYTES];
-    bool found = false;
     nmlp_trainer *t = &r->trainer;
     size_t len = strlen(out_dir);
+    *found = false;
     while (len > 1 && out_dir[len - 1] == '/') len--;
     if (snprintf(dir, sizeof dir, "%.*s.recover", (int)len, out_dir) >= (int)sizeof dir)
         return nmlp_fail(err, NMLP_E_ARG, "%s: the path is too long", out_dir);
     NMLP_RETURN_IF_FAILED(nmlp_dir_stage_open(&r->stage, dir, t->options.resume, err));
     NMLP_RETURN_IF_FAILED(nmlp_path_join(r->state_path, sizeof r->state_path, r->stage.temp_path, "state", err));
-    if (t->options.resume) NMLP_RETURN_IF_FAILED(nmlp_trainer_load(t, r->state_path, &found, err));
-    if (found) return NMLP_OK;
-    t->state.first_ppl = t->state.best_ppl = nmlp_trainer_evaluate(t);
+    return t->options.resume ? nmlp_trainer_load(t, r->state_path, found, err) : NMLP_OK;
+}
+
+static nmlp_status save(const struct run *r, nmlp_err *err) {
+    return nmlp_group_leads(r->trainer.options.group) ? nmlp_trainer_save(&r->trainer, r->state_path, err) : NMLP_OK;
+}
+
+static nmlp_status open_state(struct run *r, const char *out_dir, nmlp_err *err) {
+    nmlp_trainer *t = &r->trainer;
+    const nmlp_process_group *group = t->options.group;
+    bool found = false;
+    if (nmlp_group_leads(group)) NMLP_RETURN_IF_FAILED(open_files(r, out_dir, &found, err));
+    NMLP_RETURN_IF_FAILED(nmlp_group_broadcast(group, &found, sizeof found, err));
+    if (found) return nmlp_trainer_share(t, err);
+    NMLP_RETURN_IF_FAILED(nmlp_trainer_evaluate(t, &t->state.first_ppl, err));
+    t->state.best_ppl = t->state.first_ppl;
     if (!isfinite(t->state.first_ppl))
         return nmlp_fail(err, NMLP_E_NUMERIC, "%s: held-out perplexity is %g before training", t->model->checkpoint.dir,
                          t->state.first_ppl);
     nmlp_trainer_keep_best(t);
     t->log[t->n_log++] = (nmlp_recover_step){.loss = NAN, .grad_norm = NAN, .heldout_ppl = t->state.first_ppl};
     report_line(t, &t->log[0]);
-    return nmlp_trainer_save(t, r->state_path, err);
+    return save(r, err);
 }
 
 /* Measures, keeps the best, saves. */
 static nmlp_status evaluate(struct run *r, nmlp_recover_step *line, nmlp_err *err) {
     nmlp_trainer *t = &r->trainer;
-    line->heldout_ppl = nmlp_trainer_evaluate(t);
+    NMLP_RETURN_IF_FAILED(nmlp_trainer_evaluate(t, &line->heldout_ppl, err));
     if (!isfinite(line->heldout_ppl))
         return nmlp_fail(err, NMLP_E_NUMERIC, "step %lld: held-out perplexity is %g", (long long)line->step,
                          line->heldout_ppl);
@@ -100,10 +114,12 @@ static nmlp_status train(struct run *r, nmlp_err *err) {
         bool measured = line.step % o->eval_every == 0 || line.step == o->steps;
         if (measured) NMLP_RETURN_IF_FAILED(evaluate(r, &line, err));
         t->log[t->n_log++] = line;
-        if (measured) NMLP_RETURN_IF_FAILED(nmlp_trainer_save(t, r->state_path, err));
+        if (measured) NMLP_RETURN_IF_FAILED(save(r, err));
         report_line(t, &line);
-        if (!nmlp_progress_update(o->progress, "training", (double)line.step, (double)o->steps, "steps")) {
-            NMLP_RETURN_IF_FAILED(nmlp_trainer_save(t, r->state_path, err));
+        bool stop = !nmlp_progress_update(o->progress, "training", (double)line.step, (double)o->steps, "steps");
+        NMLP_RETURN_IF_FAILED(nmlp_group_any(o->group, &stop, err)); /* all stop behind the same step */
+        if (stop) {
+            NMLP_RETURN_IF_FAILED(save(r, err));
             nmlp_fail(err, NMLP_E_INTERRUPTED, "training was stopped after step %lld", (long long)line.step);
             nmlp_fail_hint(err, "the same again with `resume` goes on from there");
             return NMLP_E_INTERRUPTED;
@@ -146,7 +162,8 @@ nmlp_status nmlp_recover(const nmlp_model *model, const int32_t *ids, int64_t n_
     *report = (nmlp_recover_report){0};
     if (!r) return NMLP_E_NOMEM;
     nmlp_trainer *t = &r->trainer;
-    NMLP_TRY(nmlp_target_check(out_dir, options->teacher ? options->teacher->checkpoint.dir : NULL, err));
+    bool leads = nmlp_group_leads(options->group);
+    if (leads) NMLP_TRY(nmlp_target_check(out_dir, options->teacher ? options->teacher->checkpoint.dir : NULL, err));
     NMLP_TRY(nmlp_trainer_init(t, model, ids, n_ids, options, err));
     NMLP_TRY(open_state(r, out_dir, err));
     trained = train(r, err);
@@ -156,11 +173,12 @@ nmlp_status nmlp_recover(const nmlp_model *model, const int32_t *ids, int64_t n_
     }
     nmlp_trainer_use_best(t);
     nmlp_trainer_round(t);
-    NMLP_TRY(nmlp_trainer_write(t, out_dir, trained == NMLP_OK ? err : NULL));
+    if (leads) NMLP_TRY(nmlp_trainer_write(t, out_dir, trained == NMLP_OK ? err : NULL));
     nmlp_dir_stage_abort(&r->stage);
     st = trained;
     if (trained == NMLP_OK) {
-        double after = nmlp_trainer_evaluate(t);
+        double after;
+        NMLP_TRY(nmlp_trainer_evaluate(t, &after, err));
         st = fill_report(t, report, after, nmlp_clock_seconds() - started, err);
     } else {
         say_where_best_is(err, t, out_dir);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "base/pool.h"
+#include "base/process_group.h"
 #include "base/progress.h"
 #include "base/status.h"
 #include "model/model.h"
@@ -59,7 +60,9 @@ typedef struct nmlp_recover_options {
     bool resume;
     const char *isa;
     nmlp_pool *pool;
-    const nmlp_progress *progress; /* false stops it, state saved */
+    const nmlp_process_group *group; /* data parallel: each member takes a share of every batch; files are those of rank
+                                        0. May be NULL */
+    const nmlp_progress *progress;   /* false stops it, state saved */
     /* After each step, and before the first with step 0; may be NULL. */
     void (*on_step)(void *ctx, const nmlp_recover_step *step, const nmlp_recover_pace *pace);
     void *ctx;

@@ -60,7 +60,8 @@ static nmlp_status write_pieces(struct text_batch *d, int32_t *ids, int64_t firs
     const nmlp_train_self_text *a = d->a;
     d->growth.length = 0;
     for (int64_t i = 0; i < d->at_once; i++) {
-        nmlp_rng_seed(&d->rngs[i], a->seed * 0x9e3779b97f4a7c15u + (uint64_t)(first + i));
+        nmlp_rng_seed(&d->rngs[i],
+                      a->seed * 0x9e3779b97f4a7c15u + (uint64_t)(a->first_window * d->per_window + first + i));
         d->newest[i] = (int32_t)nmlp_rng_below(&d->rngs[i], a->model->config.vocab);
     }
     put_newest(d, ids, first, 0);

@@ -8,6 +8,7 @@
 
 typedef struct nmlp_train_self_text {
     const nmlp_model *model;
+    int64_t first_window;      /* a window is the same whatever others are written beside it */
     int64_t n_windows, window; /* window: tokens of each */
     uint64_t seed;
     const char *isa;

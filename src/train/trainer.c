@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/hash64.h"
+#include "base/ints.h"
 #include "model/fingerprint.h"
 #include "neuronmlp/version.h"
 
@@ -115,12 +116,17 @@ static nmlp_status open_author(nmlp_trainer *t, nmlp_err *err) {
                               .pool = o->pool,
                               .progress = o->progress};
     if (wanted == 0) return NMLP_OK;
-    a.n_windows = wanted < MOST_WRITTEN ? wanted : MOST_WRITTEN;
-    int32_t *ids = nmlp_arena_new(&t->arena, (size_t)(a.n_windows * a.window), sizeof *ids, err);
-    if (!ids) return NMLP_E_NOMEM;
-    NMLP_RETURN_IF_FAILED(nmlp_train_self_text_write(&a, ids, err));
+    int64_t n_windows = nmlp_min(wanted, MOST_WRITTEN);
+    int32_t *ids = nmlp_arena_new(&t->arena, (size_t)(n_windows * a.window), sizeof *ids, err);
+    int64_t *first = nmlp_arena_new(&t->arena, (size_t)nmlp_group_size(o->group) + 1, sizeof *first, err);
+    if (!ids || !first) return NMLP_E_NOMEM;
+    for (int k = 0; k <= nmlp_group_size(o->group); k++) first[k] = nmlp_group_share(o->group, n_windows, k);
+    a.first_window = first[nmlp_group_rank(o->group)];
+    a.n_windows = first[nmlp_group_rank(o->group) + 1] - a.first_window;
+    if (a.n_windows > 0) NMLP_RETURN_IF_FAILED(nmlp_train_self_text_write(&a, ids + a.first_window * a.window, err));
+    NMLP_RETURN_IF_FAILED(nmlp_group_gather(o->group, ids, (size_t)a.window * sizeof *ids, first, err));
     t->corpus.written = ids;
-    t->corpus.n_written = a.n_windows;
+    t->corpus.n_written = n_windows;
     t->corpus.explore = o->explore;
     return NMLP_OK;
 }
@@ -174,7 +180,7 @@ nmlp_status nmlp_trainer_init(nmlp_trainer *t, const nmlp_model *model, const in
     NMLP_RETURN_IF_FAILED(check_ids(t, ids, n_ids, err));
     const nmlp_recover_options *o = &t->options;
     t->micro = MICRO_TOKENS / o->context;
-    if (t->micro > o->batch) t->micro = o->batch;
+    t->micro = nmlp_min(t->micro, nmlp_group_share(o->group, o->batch, 1)); /* the largest share is the first */
     if (t->micro < 1) t->micro = 1;
     int64_t rows = t->micro * o->context;
     nmlp_train_net_options net = {.isa = o->isa, .pool = o->pool, .set = o->set, .t = o->context, .s = rows};
@@ -183,6 +189,11 @@ nmlp_status nmlp_trainer_init(nmlp_trainer *t, const nmlp_model *model, const in
     NMLP_RETURN_IF_FAILED(collect_trained(t, err));
     NMLP_RETURN_IF_FAILED(open_teacher(t, err));
     NMLP_RETURN_IF_FAILED(open_author(t, err));
+    size_t members = (size_t)nmlp_group_size(o->group);
+    t->member_values = nmlp_arena_new(&t->arena, members, sizeof *t->member_values, err);
+    t->member_first = nmlp_arena_new(&t->arena, members + 1, sizeof *t->member_first, err);
+    if (!t->member_values || !t->member_first) return NMLP_E_NOMEM;
+    for (size_t k = 0; k <= members; k++) t->member_first[k] = (int64_t)k;
     t->ids = nmlp_arena_new(&t->arena, (size_t)rows, sizeof *t->ids, err);
     t->targets = nmlp_arena_new(&t->arena, (size_t)rows, sizeof *t->targets, err);
     t->log = nmlp_arena_new(&t->arena, (size_t)o->steps + 1, sizeof *t->log, err);
@@ -259,13 +270,35 @@ static void teacher_logits(void *ctx, int64_t first, int64_t n, float *logits) {
 
 /* ---- one step ---- */
 
+static nmlp_status sum_of_members(nmlp_trainer *t, double *value, nmlp_err *err) {
+    const nmlp_process_group *group = t->options.group;
+    t->member_values[nmlp_group_rank(group)] = *value;
+    NMLP_RETURN_IF_FAILED(nmlp_group_gather(group, t->member_values, sizeof *t->member_values, t->member_first, err));
+    *value = 0;
+    for (int k = 0; k < nmlp_group_size(group); k++) *value += t->member_values[k];
+    return NMLP_OK;
+}
+
+static nmlp_status sum_gradients(nmlp_trainer *t, nmlp_err *err) {
+    size_t n;
+    nmlp_train_param *params = nmlp_train_net_params(t->net, &n);
+    for (size_t i = 0; i < n; i++)
+        if (params[i].grad)
+            NMLP_RETURN_IF_FAILED(
+                nmlp_group_sum_f32(t->options.group, params[i].grad, params[i].rows * params[i].cols, err));
+    return NMLP_OK;
+}
+
+/* Gradients of this process's share of the batch, summed over its group; the loss of all of it. */
 static nmlp_status accumulate(nmlp_trainer *t, double *loss, nmlp_err *err) {
     const nmlp_recover_options *o = &t->options;
     int64_t first = t->state.step * o->batch;
+    int64_t begin = nmlp_group_share(o->group, o->batch, nmlp_group_rank(o->group));
+    int64_t end = nmlp_group_share(o->group, o->batch, nmlp_group_rank(o->group) + 1);
     double sum = 0;
     nmlp_train_net_clear_grads(t->net);
-    for (int64_t done = 0; done < o->batch; done += t->micro) {
-        int64_t n = o->batch - done < t->micro ? o->batch - done : t->micro;
+    for (int64_t done = begin; done < end; done += t->micro) {
+        int64_t n = nmlp_min(end - done, t->micro);
         for (int64_t i = 0; i < n; i++)
             nmlp_train_corpus_train(&t->corpus, first + done + i, t->ids + i * o->context, t->targets + i * o->context);
         if (t->session) NMLP_RETURN_IF_FAILED(run_teacher(t, n, err));
@@ -277,11 +310,12 @@ static nmlp_status accumulate(nmlp_trainer *t, double *loss, nmlp_err *err) {
         batch.match = o->match;
         sum += nmlp_train_net_loss(t->net, &batch).loss;
     }
+    NMLP_RETURN_IF_FAILED(sum_of_members(t, &sum, err));
     *loss = sum / (double)(o->batch * o->context);
-    return NMLP_OK;
+    return sum_gradients(t, err);
 }
 
-static void apply_adapters(nmlp_trainer *t) {
+void nmlp_trainer_apply_adapters(nmlp_trainer *t) {
     for (size_t i = 0; i < t->n_adapters; i++) nmlp_train_adapter_apply(&t->adapters[i], nmlp_train_net_exec(t->net));
 }
 
@@ -304,25 +338,29 @@ nmlp_status nmlp_trainer_step(nmlp_trainer *t, nmlp_recover_step *line, nmlp_err
                          (long long)line->step, line->loss, line->grad_norm);
     if (o->clip > 0 && line->grad_norm > o->clip) scale = o->clip / line->grad_norm;
     nmlp_train_adamw_update(&adam, o->pool, t->trained, t->n_trained, line->rate, line->step, scale);
-    apply_adapters(t);
+    nmlp_trainer_apply_adapters(t);
     t->state.step++;
     t->run_tokens += o->batch * o->context;
     t->train_seconds += nmlp_clock_seconds() - started;
     return NMLP_OK;
 }
 
-double nmlp_trainer_evaluate(nmlp_trainer *t) {
+nmlp_status nmlp_trainer_evaluate(nmlp_trainer *t, double *ppl, nmlp_err *err) {
+    const nmlp_process_group *group = t->options.group;
     int64_t context = t->options.context;
+    int64_t end = nmlp_group_share(group, t->corpus.n_heldout, nmlp_group_rank(group) + 1);
     double nll = 0;
-    for (int64_t done = 0; done < t->corpus.n_heldout; done += t->micro) {
-        int64_t rest = t->corpus.n_heldout - done;
-        int64_t n = rest < t->micro ? rest : t->micro;
+    for (int64_t done = nmlp_group_share(group, t->corpus.n_heldout, nmlp_group_rank(group)); done < end;
+         done += t->micro) {
+        int64_t n = nmlp_min(end - done, t->micro);
         for (int64_t i = 0; i < n; i++)
             nmlp_train_corpus_heldout(&t->corpus, done + i, t->ids + i * context, t->targets + i * context);
         nmlp_train_batch batch = {.ids = t->ids, .targets = t->targets, .s = n * context, .t = context};
         nll += nmlp_train_net_loss(t->net, &batch).nll;
     }
-    return exp(nll / (double)(t->corpus.n_heldout * context));
+    NMLP_RETURN_IF_FAILED(sum_of_members(t, &nll, err));
+    *ppl = exp(nll / (double)(t->corpus.n_heldout * context));
+    return NMLP_OK;
 }
 
 void nmlp_trainer_keep_best(nmlp_trainer *t) {
@@ -333,7 +371,7 @@ void nmlp_trainer_keep_best(nmlp_trainer *t) {
 void nmlp_trainer_use_best(nmlp_trainer *t) {
     for (size_t i = 0; i < t->n_trained; i++)
         memcpy(t->trained[i].data, t->best[i], (size_t)t->trained[i].n * sizeof(float));
-    apply_adapters(t);
+    nmlp_trainer_apply_adapters(t);
 }
 
 void nmlp_trainer_round(nmlp_trainer *t) {

@@ -40,8 +40,10 @@ typedef struct nmlp_trainer {
     nmlp_recover_step *log; /* [steps+1] */
     int64_t n_log;
     uint64_t fingerprint;
-    double train_seconds; /* of this run */
-    int64_t run_tokens;   /* of this run */
+    double *member_values; /* [processes] one number of each */
+    int64_t *member_first; /* [processes+1] 0, 1, 2, ... */
+    double train_seconds;  /* of this run */
+    int64_t run_tokens;    /* of this run */
 } nmlp_trainer;
 
 nmlp_status nmlp_trainer_init(nmlp_trainer *t, const nmlp_model *model, const int32_t *ids, int64_t n_ids,
@@ -52,10 +54,12 @@ void nmlp_trainer_fini(nmlp_trainer *t);
  * not finite. */
 nmlp_status nmlp_trainer_step(nmlp_trainer *t, nmlp_recover_step *line, nmlp_err *err);
 /* Held-out perplexity of the weights as they are. */
-double nmlp_trainer_evaluate(nmlp_trainer *t);
+nmlp_status nmlp_trainer_evaluate(nmlp_trainer *t, double *ppl, nmlp_err *err);
 /* Copies of the trained arrays, to and from `best`. */
 void nmlp_trainer_keep_best(nmlp_trainer *t);
 void nmlp_trainer_use_best(nmlp_trainer *t);
+/* Adds adapters that were changed to the weights they belong to. */
+void nmlp_trainer_apply_adapters(nmlp_trainer *t);
 /* Rounds trained tensors to the type they are stored in. */
 void nmlp_trainer_round(nmlp_trainer *t);
 
@@ -64,6 +68,8 @@ void nmlp_trainer_round(nmlp_trainer *t);
 /* Writes the state atomically; reads it back, *found false where there is none. Refuses a state of another run. */
 nmlp_status nmlp_trainer_save(const nmlp_trainer *t, const char *path, nmlp_err *err);
 nmlp_status nmlp_trainer_load(nmlp_trainer *t, const char *path, bool *found, nmlp_err *err);
+/* The leading process's state, as loaded, to all of the group. */
+nmlp_status nmlp_trainer_share(nmlp_trainer *t, nmlp_err *err);
 /* The model directory with the trained tensors as they are now, and recovery.csv. */
 nmlp_status nmlp_trainer_write(const nmlp_trainer *t, const char *out_dir, nmlp_err *err);
 

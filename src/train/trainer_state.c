@@ -69,9 +69,7 @@ nmlp_status nmlp_trainer_load(nmlp_trainer *t, const char *path, bool *found, nm
     *found = state != NMLP_WORK_ABSENT;
     bool read = state == NMLP_WORK_VALID && read_payload(t, &map, payload_bytes);
     nmlp_file_map_close(&map);
-    if (read)
-        for (size_t i = 0; i < t->n_adapters; i++)
-            nmlp_train_adapter_apply(&t->adapters[i], nmlp_train_net_exec(t->net));
+    if (read) nmlp_trainer_apply_adapters(t);
     if (read || !*found) return NMLP_OK;
     if (state == NMLP_WORK_OTHER) {
         nmlp_fail(
@@ -84,4 +82,21 @@ nmlp_status nmlp_trainer_load(nmlp_trainer *t, const char *path, bool *found, nm
     nmlp_fail(err, NMLP_E_FORMAT, "%s: the state of the run is damaged", path);
     nmlp_fail_hint(err, "leave out `resume` to start anew");
     return NMLP_E_FORMAT;
+}
+
+nmlp_status nmlp_trainer_share(nmlp_trainer *t, nmlp_err *err) {
+    const nmlp_process_group *group = t->options.group;
+    struct header header = {.state = t->state, .n_log = t->n_log};
+    NMLP_RETURN_IF_FAILED(nmlp_group_broadcast(group, &header, sizeof header, err));
+    t->state = header.state;
+    t->n_log = header.n_log;
+    NMLP_RETURN_IF_FAILED(nmlp_group_broadcast(group, t->log, t->n_log * (int64_t)sizeof *t->log, err));
+    for (size_t i = 0; i < t->n_trained; i++) {
+        const nmlp_train_trainable *w = &t->trained[i];
+        float *parts[] = {w->data, w->mean, w->square, t->best[i]};
+        for (int p = 0; p < 4; p++)
+            NMLP_RETURN_IF_FAILED(nmlp_group_broadcast(group, parts[p], w->n * (int64_t)sizeof(float), err));
+    }
+    nmlp_trainer_apply_adapters(t);
+    return NMLP_OK;
 }

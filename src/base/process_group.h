@@ -1,0 +1,44 @@
+/* Processes that do one piece of work together, as a process group of torch.distributed. Calls are collective: every
+ * member makes the same calls in the same order. A NULL group is this process alone. */
+#ifndef NMLP_BASE_PROCESS_GROUP_H
+#define NMLP_BASE_PROCESS_GROUP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+/* What a transport provides. Offsets and lengths are in bytes; a failure names the peer or the time limit. */
+typedef struct nmlp_process_group {
+    int rank; /* of this process, from 0 */
+    int size;
+    /* In place: member k has filled data[first[k]..first[k+1]); afterwards every member has all of it. */
+    nmlp_status (*gather)(void *ctx, void *data, const int64_t *first, nmlp_err *err);
+    /* Member k receives data[first[k]..first[k+1]) of every member, one after the other in the order of ranks. */
+    nmlp_status (*exchange)(void *ctx, void *received, const void *data, const int64_t *first, nmlp_err *err);
+    /* From rank 0 to all. */
+    nmlp_status (*broadcast)(void *ctx, void *data, int64_t bytes, nmlp_err *err);
+    void *ctx;
+} nmlp_process_group;
+
+static inline int nmlp_group_rank(const nmlp_process_group *group) { return group ? group->rank : 0; }
+static inline int nmlp_group_size(const nmlp_process_group *group) { return group ? group->size : 1; }
+/* The member that writes files and speaks to the user. */
+static inline bool nmlp_group_leads(const nmlp_process_group *group) { return nmlp_group_rank(group) == 0; }
+
+/* Where the share of member `rank` of n items begins; that of `size` is n. Shares differ by one item at most. */
+int64_t nmlp_group_share(const nmlp_process_group *group, int64_t n, int rank);
+
+/* items [n] of which member k has filled first[k]..first[k+1]-1, first [size+1]: all of them, everywhere. */
+nmlp_status nmlp_group_gather(const nmlp_process_group *group, void *items, size_t item_bytes, const int64_t *first,
+                              nmlp_err *err);
+nmlp_status nmlp_group_broadcast(const nmlp_process_group *group, void *data, int64_t bytes, nmlp_err *err);
+
+/* values [n] summed over the members, in the order of ranks: the same bits everywhere and in every run. */
+nmlp_status nmlp_group_sum_f32(const nmlp_process_group *group, float *values, int64_t n, nmlp_err *err);
+
+/* Whether some member says yes. */
+nmlp_status nmlp_group_any(const nmlp_process_group *group, bool *flag, nmlp_err *err);
+
+#endif

@@ -1,0 +1,32 @@
+/* The processes that mpirun or srun started for one command, as a process group over MPI: its only user.
+ *
+ * A peer that does not answer within the time limit ends the job with a message, as one that died does. */
+#ifndef NMLP_CLUSTER_CLUSTER_H
+#define NMLP_CLUSTER_CLUSTER_H
+
+#include "base/process_group.h"
+#include "base/status.h"
+
+enum { NMLP_CLUSTER_TIMEOUT_S = 600 };
+
+typedef struct nmlp_cluster nmlp_cluster;
+
+/* What the launcher says in the environment, before MPI is begun: 0 of 1 without one. */
+typedef struct nmlp_cluster_place {
+    int rank;
+    int size;
+} nmlp_cluster_place;
+
+nmlp_cluster_place nmlp_cluster_launched(void);
+
+/* Begins MPI where a launcher started several processes; else *group is NULL. Once per process. */
+nmlp_status nmlp_cluster_join(nmlp_cluster **out, double timeout_s, nmlp_err *err);
+/* NULL: this process is alone. */
+const nmlp_process_group *nmlp_cluster_group(const nmlp_cluster *cluster);
+/* Ends MPI; `failed` ends the other processes too, whatever they do. */
+void nmlp_cluster_leave(nmlp_cluster *cluster, bool failed);
+
+/* "Open MPI", "MPICH 4.0.2"; "none" in a build without it. */
+const char *nmlp_cluster_library(void);
+
+#endif

@@ -1,0 +1,21 @@
+/* A build without MPI: one process, and a clear word to those who start several. */
+#include "cluster/cluster.h"
+
+nmlp_status nmlp_cluster_join(nmlp_cluster **out, double timeout_s, nmlp_err *err) {
+    (void)timeout_s;
+    *out = NULL;
+    int size = nmlp_cluster_launched().size;
+    if (size == 1) return NMLP_OK;
+    nmlp_fail(err, NMLP_E_UNSUPPORTED, "%d processes were started, but this program was built without MPI", size);
+    nmlp_fail_hint(err, "install libopenmpi-dev (or libmpich-dev) and build again");
+    return NMLP_E_UNSUPPORTED;
+}
+
+const nmlp_process_group *nmlp_cluster_group(const nmlp_cluster *cluster) {
+    (void)cluster;
+    return NULL;
+}
+
+void nmlp_cluster_leave(nmlp_cluster *cluster, bool failed) { (void)cluster, (void)failed; }
+
+const char *nmlp_cluster_library(void) { return "none"; }

@@ -1,0 +1,76 @@
+#!/bin/sh
+# Several processes under mpirun give what one gives, and end together.
+set -eu
+command=$1
+root=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { echo "FAILED: $1"; exit 1; }
+"$command" --version | grep -q '^  MPI *none' && { echo "SKIPPED: built without MPI: several processes are NOT tested"; exit 77; }
+command -v mpirun >/dev/null || { echo "SKIPPED: no mpirun: several processes are NOT tested"; exit 77; }
+OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_btl=self,vader,tcp
+export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM
+export OMPI_MCA_rmaps_base_oversubscribe OMPI_MCA_hwloc_base_binding_policy OMPI_MCA_btl
+tiny=$root/models/tiny
+
+# what depends on the clock goes
+steady() { sed 's/"seconds":[^,}]*//; s/"tok_s":[^,}]*//'; }
+score() { # processes, what to score: JSON without times
+    n=$1
+    shift
+    if [ "$n" = 1 ]; then "$command" eval "$tiny" "$@" -t 1 --json 2>/dev/null; else
+        mpirun -n "$n" "$command" eval "$tiny" "$@" -t 1 --json 2>"$work/err" || { cat "$work/err" >&2; fail "eval on $n"; }
+    fi | steady
+}
+text="--text $tiny/calib.txt --max-tokens 700 --ctx 64"
+task="--task-file $root/docs/examples/capitals.task.json --data $root/docs/examples/capitals.csv"
+for what in "$text" "$task"; do
+    # shellcheck disable=SC2086
+    score 1 $what >"$work/one"
+    grep -q model_hash "$work/one" || fail "eval said nothing: $what"
+    for n in 2 4; do
+        # shellcheck disable=SC2086
+        score $n $what >"$work/several"
+        cmp -s "$work/one" "$work/several" || { cat "$work/one" "$work/several"; fail "eval on $n processes differs"; }
+    done
+done
+
+# Gradients of shares of a batch, summed: the curve of one process to the six digits of its log, with another number of
+# processes after a stop too.
+head -c 8000 "$tiny/calib.txt" >"$work/text"
+train() { # processes, output, more
+    n=$1 out=$2
+    shift 2
+    set -- recover "$tiny" -o "$work/$out" --text "$work/text" --train mlp --teacher "$tiny" --explore 0.5 --steps 3 \
+        --batch 3 --ctx 32 --lr 1e-3 --eval-every 1 --heldout 3 -t 1 "$@"
+    if [ "$n" = 1 ]; then "$command" "$@"; else mpirun -n "$n" "$command" "$@"; fi >"$work/out" 2>"$work/err"
+}
+close() { # the logs of two runs, number by number
+    paste -d, "$1" "$2" | awk -F, 'NR > 1 { for (i = 1; i <= NF / 2; i++) { d = $i - $(i + NF / 2); if (d < 0) d = -d
+        if (d > 2e-5 * ($i < 0 ? -$i : $i) + 1e-9) { print "column " i ": " $0; exit 1 } } }'
+}
+train 1 alone || { cat "$work/err"; fail "recover on one process"; }
+[ "$(wc -l <"$work/alone/recovery.csv")" -eq 5 ] || fail "the log is short"
+for n in 2 4; do
+    train $n "on$n" || { cat "$work/err"; fail "recover on $n processes"; }
+    close "$work/alone/recovery.csv" "$work/on$n/recovery.csv" || fail "recover on $n processes has another curve"
+    [ "$(grep -c 'held-out perplexity' "$work/out")" -eq 1 ] || fail "$n processes spoke"
+done
+ls -A "$work" | grep -q partial && fail "a work folder was left"
+
+# One message, whatever the number of processes; and nobody waits for ever.
+for words in "run $tiny -p a" "eval $tiny --text $work/none" "eval $tiny --text $tiny/calib.txt --ctx 1" "eval $tiny"; do
+    # shellcheck disable=SC2086
+    timeout 60 mpirun -n 2 "$command" $words >"$work/out" 2>"$work/err" && fail "accepted: $words"
+    [ "$(grep -c '^neuronmlp' "$work/err")" -eq 1 ] || { cat "$work/err"; fail "not one message: $words"; }
+done
+# The second process is stopped: the first ends the job when its time is over.
+cat >"$work/half" <<END
+[ "\$OMPI_COMM_WORLD_RANK\$PMI_RANK" = 1 ] && (sleep 2; kill -STOP \$\$; sleep 60; kill -9 \$\$) &
+exec "$command" eval "$tiny" --text "$tiny/calib.txt" --max-tokens 20000 --ctx 64 -t 1 --peer-timeout 3
+END
+begin=$(date +%s)
+timeout 100 mpirun -n 2 sh "$work/half" >"$work/out" 2>"$work/err" && fail "a stuck peer was not noticed"
+[ $(($(date +%s) - begin)) -lt 60 ] || fail "a stuck peer held the job"
+grep -q 'waited 3 s for the others' "$work/err" || { cat "$work/err"; fail "no word on the stuck peer"; }
