@@ -3,7 +3,7 @@
 void nmlp_gemm_to_rows_run(void *ctx, const nmlp_gemm_columns *columns) {
     const nmlp_gemm_to_rows *epilogue = ctx;
     nmlp_vec_put from = {.src = columns->c[0],
-                         .src_stride = columns->width,
+                         .src_stride = columns->stride,
                          .n_rows = columns->n_rows,
                          .n = nmlp_min(columns->width, epilogue->n - columns->col)};
     if (from.n <= 0) return;
@@ -31,7 +31,7 @@ void nmlp_gemm_to_tiles_run(void *ctx, const nmlp_gemm_columns *columns) {
     for (int p = 0; p < n_products; p++) {
         nmlp_vec_put put = {.src = columns->c[p],
                             .up = epilogue->gated ? columns->c[1] : NULL,
-                            .src_stride = columns->width,
+                            .src_stride = columns->stride,
                             .n_rows = columns->n_rows,
                             .n = n,
                             .n_padded = n_padded};

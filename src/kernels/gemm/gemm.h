@@ -84,11 +84,12 @@ typedef struct nmlp_gemm_quant_strip {
 } nmlp_gemm_quant_strip;
 
 typedef struct nmlp_gemm {
-    int mr;          /* rows of a full tile */
-    int strips;      /* strips of one block: 1, 2 or 4 */
-    int elem_bytes;  /* of activations in tiles: 4 f32, 2 bf16 */
-    int narrow_rows; /* up to this many rows weights are used as packed; above they are widened to f32 first */
-    bool full_tiles; /* tiles are laid out for mr rows even where fewer are used */
+    int mr;             /* rows of a full tile */
+    int strips;         /* strips of one block: 1, 2 or 4 */
+    int elem_bytes;     /* of activations in tiles: 4 f32, 2 bf16 */
+    int narrow_rows;    /* up to this many rows weights are used as packed; above they are widened to f32 first */
+    bool splits_blocks; /* micro-kernels take one and two strips as well, so that threads share columns finely */
+    bool full_tiles;    /* tiles are laid out for mr rows even where fewer are used */
     nmlp_gemm_microkernel *microkernel[NMLP_DTYPES]; /* by type of the packed weight; NULL: cannot */
     nmlp_gemm_panel_fn *panel;                       /* for bf16 and many rows; NULL: only blocks */
     /* n elements of a strip (multiple of 32) to the f32 order. */

@@ -71,9 +71,9 @@ enum { STRIPS_MAX = 4 };
 static struct operand operand_of(const struct task *task, int product, int64_t k, int64_t n) {
     const nmlp_gemm_stage *s = task->stage;
     const nmlp_gemm_product *p = &s->product[product];
-    int64_t strip = task->part.block * s->gemm->strips;
+    int64_t strip = task->part.strip;
     struct operand o = {.strips = nmlp_gemm_weight_at(p->w, strip, p->w_k + k),
-                        .n_strips = nmlp_gemm_stage_strips_from(s->gemm, p->w, strip),
+                        .n_strips = task->part.n_strips,
                         .step = p->w->strip_bytes,
                         .dtype = p->w->dtype,
                         .scales = nmlp_gemm_weight_scales(p->w, strip, p->w_k + k),
@@ -119,7 +119,7 @@ static void multiply_tile(const struct task *task, int product, int64_t tile, in
     const nmlp_gemm_stage *s = task->stage;
     const nmlp_gemm_product *p = &s->product[product];
     int64_t mr = s->gemm->mr;
-    nmlp_gemm_stage_next next = nmlp_gemm_stage_next_after(s, task->part.block, product, k);
+    nmlp_gemm_stage_next next = nmlp_gemm_stage_next_after(s, &task->part, product, k);
     nmlp_gemm_microtile b = {
         .c = sums_of(task, product) + tile * mr * nmlp_gemm_stage_width(s->gemm),
         .a = nmlp_gemm_tiles_at(&p->a, tile, k),
@@ -192,7 +192,7 @@ static void multiply_part(const struct task *task, int64_t k) {
 /* Complete sums of Q8 codes, times the scales of their columns. */
 static void scale_columns(const nmlp_gemm_columns *columns, int product, const float *scales, int64_t n) {
     for (int64_t row = 0; row < columns->n_rows; row++) {
-        float *c = columns->c[product] + row * columns->width;
+        float *c = columns->c[product] + row * columns->stride;
         for (int64_t j = 0; j < n; j++) c[j] *= scales[columns->col + j];
     }
 }
@@ -201,13 +201,13 @@ static void run_epilogue(const struct task *task) {
     const nmlp_gemm_stage *s = task->stage;
     int width = nmlp_gemm_stage_width(s->gemm);
     int64_t row = task->part.first_tile * s->gemm->mr;
-    nmlp_gemm_columns columns = {.col = task->part.block * width, .row = row, .width = width};
+    nmlp_gemm_columns columns = {
+        .col = task->part.strip * NMLP_STRIP, .row = row, .width = task->part.n_strips * NMLP_STRIP, .stride = width};
     columns.n_rows = nmlp_min(task->part.end_tile * s->gemm->mr, s->rows) - row;
     for (int i = 0; i < s->n_products; i++) {
         const nmlp_gemm_weight *w = s->product[i].w;
         columns.c[i] = sums_of(task, i) + row * width;
-        if (w->dtype == NMLP_DTYPE_Q8)
-            scale_columns(&columns, i, w->scales, nmlp_min(width, w->n_padded - columns.col));
+        if (w->dtype == NMLP_DTYPE_Q8) scale_columns(&columns, i, w->scales, columns.width);
     }
     s->epilogue(s->epilogue_ctx, &columns);
 }
@@ -218,6 +218,16 @@ static void do_task(const struct task *task) {
     if (s->n_products > 1) k_end = nmlp_max(k_end, s->product[1].k);
     for (int64_t k = 0; k < k_end; k += s->kc) multiply_part(task, k);
     if (s->epilogue) run_epilogue(task);
+}
+
+/* As many at a time as the micro-kernels know. */
+static void do_strips(const struct task *task) {
+    struct task some = *task;
+    for (int left = task->part.n_strips; left > 0; left -= some.part.n_strips) {
+        some.part.n_strips = left >= 4 ? 4 : left >= 2 ? 2 : 1;
+        do_task(&some);
+        some.part.strip += some.part.n_strips;
+    }
 }
 
 enum { UNPACKED_K = 256 }; /* of a quantised block, as bf16: L1 holds them */
@@ -247,16 +257,30 @@ static int64_t row_parts(int64_t n_blocks, int64_t n_tiles, int n_threads) {
 nmlp_gemm_stage_tasks nmlp_gemm_stage_begin(const nmlp_gemm_stage *stage, nmlp_gemm_worker *worker) {
     int64_t n_blocks = nmlp_ceil_div(stage->product[0].w->n_padded, nmlp_gemm_stage_width(stage->gemm));
     int64_t n_tiles = nmlp_ceil_div(stage->rows, stage->gemm->mr);
-    int64_t parts = row_parts(n_blocks, n_tiles, worker->share->n_threads);
-    nmlp_gemm_worker_begin_step(worker, n_blocks * parts);
-    return (nmlp_gemm_stage_tasks){.n_tiles = n_tiles, .parts = parts};
+    int64_t n_strips = stage->product[0].w->n_padded / NMLP_STRIP;
+    bool by_strip = n_tiles == 1 && !stage->acc && nmlp_gemm_stage_by_strip(stage->gemm, worker->share->n_threads);
+    int64_t parts = by_strip ? 1 : row_parts(n_blocks, n_tiles, worker->share->n_threads);
+    nmlp_gemm_worker_begin_step(worker, by_strip ? n_strips : n_blocks * parts);
+    return (nmlp_gemm_stage_tasks){
+        .gemm = stage->gemm, .n_strips = n_strips, .n_tiles = n_tiles, .parts = parts, .by_strip = by_strip};
+}
+
+static bool take_strips(const nmlp_gemm_stage_tasks *tasks, nmlp_gemm_worker *worker, nmlp_gemm_stage_part *part) {
+    int64_t strip = 0;
+    int64_t n = nmlp_gemm_worker_take_some(worker, tasks->gemm->strips, &strip);
+    *part = (nmlp_gemm_stage_part){.strip = strip, .n_strips = (int)n, .end_tile = 1};
+    return n > 0;
 }
 
 bool nmlp_gemm_stage_take(const nmlp_gemm_stage_tasks *tasks, nmlp_gemm_worker *worker, nmlp_gemm_stage_part *part) {
+    if (tasks->by_strip) return take_strips(tasks, worker, part);
     int64_t at = nmlp_gemm_worker_take(worker);
     if (at < 0) return false;
     int64_t rows_part = at % tasks->parts;
+    int64_t strip = at / tasks->parts * tasks->gemm->strips;
     *part = (nmlp_gemm_stage_part){.block = at / tasks->parts,
+                                   .strip = strip,
+                                   .n_strips = (int)nmlp_min(tasks->gemm->strips, tasks->n_strips - strip),
                                    .first_tile = tasks->n_tiles * rows_part / tasks->parts,
                                    .end_tile = tasks->n_tiles * (rows_part + 1) / tasks->parts};
     return true;
@@ -272,15 +296,21 @@ void nmlp_gemm_stage_work(const nmlp_gemm_stage *stage, nmlp_gemm_worker *worker
     nmlp_gemm_stage_tasks tasks = nmlp_gemm_stage_begin(stage, worker);
     struct quantised quantised = {0};
     struct task task = {.stage = &balanced, .scratch = scratch, .quantised = &quantised};
-    while (nmlp_gemm_stage_take(&tasks, worker, &task.part)) do_task(&task);
+    while (nmlp_gemm_stage_take(&tasks, worker, &task.part)) {
+        if (tasks.by_strip)
+            do_strips(&task);
+        else
+            do_task(&task);
+    }
 }
 
 enum { FETCH_BYTES = 1 << 20, FETCH_PIECE_BYTES = 4 * NMLP_LINE_BYTES };
 
 nmlp_gemm_prefetch nmlp_gemm_prefetch_of(const nmlp_gemm *gemm, const nmlp_gemm_weight *w, int64_t k,
                                          const nmlp_gemm_worker *worker) {
-    int64_t n_blocks = nmlp_ceil_div(w->n_padded, nmlp_gemm_stage_width(gemm));
-    int64_t strip = n_blocks * worker->thread / worker->share->n_threads * gemm->strips;
+    int n_threads = worker->share->n_threads;
+    int64_t unit = nmlp_gemm_stage_by_strip(gemm, n_threads) ? 1 : gemm->strips;
+    int64_t strip = nmlp_ceil_div(w->n_padded / NMLP_STRIP, unit) * worker->thread / n_threads * unit;
     return (nmlp_gemm_prefetch){.strips = nmlp_gemm_weight_at(w, strip, k),
                                 .step = w->strip_bytes,
                                 .n_strips = gemm->strips,

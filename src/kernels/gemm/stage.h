@@ -18,13 +18,14 @@ typedef struct nmlp_gemm_product {
     int64_t k;   /* inputs, padded */
 } nmlp_gemm_product;
 
-/* A finished block of columns: rows row..row+n_rows of every product, in rows of `width` floats. */
+/* A finished block of columns: rows row..row+n_rows of every product. */
 typedef struct nmlp_gemm_columns {
     float *c[NMLP_GEMM_PRODUCTS_MAX];
     int64_t col; /* first column */
     int64_t row;
     int64_t n_rows;
-    int width;
+    int width;  /* columns */
+    int stride; /* floats from row to row */
 } nmlp_gemm_columns;
 
 typedef void nmlp_gemm_epilogue(void *ctx, const nmlp_gemm_columns *columns);

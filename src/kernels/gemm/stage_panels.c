@@ -21,7 +21,8 @@ static void store_rows(void *ctx, const nmlp_gemm_finished_tile *tile, int64_t n
                                  .col = tile->col,
                                  .row = tile->row,
                                  .n_rows = n,
-                                 .width = TILE};
+                                 .width = TILE,
+                                 .stride = TILE};
     pass->stage->epilogue(pass->stage->epilogue_ctx, &columns);
 }
 
@@ -69,7 +70,7 @@ static void multiply_product(struct panel_pass *pass, int product) {
     const nmlp_gemm_product *p = &s->product[product];
     int64_t n_tiles = pass->task.end_tile - pass->task.first_tile;
     int64_t n_steps = p->k / NMLP_PAD;
-    nmlp_gemm_stage_next next = nmlp_gemm_stage_next_after(s, pass->task.block, product, 0);
+    nmlp_gemm_stage_next next = nmlp_gemm_stage_next_after(s, &pass->task, product, 0);
     nmlp_gemm_panel panel = {
         .a = nmlp_gemm_tiles_at(&p->a, pass->task.first_tile, 0),
         .a_step = nmlp_gemm_tiles_step(&p->a),

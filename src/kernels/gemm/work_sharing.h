@@ -57,18 +57,30 @@ static inline void nmlp_gemm_worker_begin_step(nmlp_gemm_worker *worker, int64_t
     if (worker->thread == 0) nmlp_gemm_share_clear(worker->share, worker->step + NMLP_GEMM_SHARE_RING / 2);
 }
 
-/* The next task, or -1 when none is left. */
-static inline int64_t nmlp_gemm_worker_take(nmlp_gemm_worker *worker) {
+/* The next tasks, one after the other: up to `most`, towards the end of a range no more than half of what is left.
+ * Their number, 0 when none is left. */
+static inline int64_t nmlp_gemm_worker_take_some(nmlp_gemm_worker *worker, int64_t most, int64_t *first) {
     int n = worker->share->n_threads;
     for (; worker->victim < n; worker->victim++) {
         int owner = (worker->thread + worker->victim) % n;
         int64_t begin = worker->n_tasks * owner / n;
         int64_t end = worker->n_tasks * (owner + 1) / n;
         nmlp_gemm_share_slot *slot = nmlp_gemm_share_at(worker->share, worker->step) + owner;
-        int64_t at = begin + atomic_fetch_add_explicit(&slot->next, 1, memory_order_relaxed);
-        if (at < end) return at;
+        int64_t wanted = 1;
+        if (most > 1) {
+            int64_t left = end - begin - atomic_load_explicit(&slot->next, memory_order_relaxed);
+            while (2 * wanted <= most && 4 * wanted <= left) wanted *= 2;
+        }
+        *first = begin + atomic_fetch_add_explicit(&slot->next, wanted, memory_order_relaxed);
+        if (*first < end) return nmlp_min(wanted, end - *first);
     }
-    return -1;
+    return 0;
+}
+
+/* The next task, or -1 when none is left. */
+static inline int64_t nmlp_gemm_worker_take(nmlp_gemm_worker *worker) {
+    int64_t at;
+    return nmlp_gemm_worker_take_some(worker, 1, &at) ? at : -1;
 }
 
 #endif

@@ -81,10 +81,11 @@ INLINE void dispatch_few(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int str
 }
 
 INLINE void few(const nmlp_gemm_microtile *p, nmlp_dtype dtype) {
-    if (p->strips == FEW_STRIPS)
-        dispatch_few(p, dtype, FEW_STRIPS);
-    else
-        dispatch_few(p, dtype, FEW_STRIPS / 2);
+    switch (p->strips) {
+    case 1: dispatch_few(p, dtype, 1); return;
+    case 2: dispatch_few(p, dtype, 2); return;
+    default: dispatch_few(p, dtype, FEW_STRIPS); return;
+    }
 }
 
 INLINE void narrow(const nmlp_gemm_microtile *p, nmlp_dtype dtype) {
@@ -117,6 +118,7 @@ const nmlp_gemm nmlp_gemm_few_avx512 = {
     .strips = FEW_STRIPS,
     .elem_bytes = sizeof(float),
     .narrow_rows = INT32_MAX,
+    .splits_blocks = true,
     .microkernel = {[NMLP_DTYPE_F32] = few_f32,
                     [NMLP_DTYPE_BF16] = few_bf16,
                     [NMLP_DTYPE_F16] = few_f16,
