@@ -110,3 +110,21 @@ void nmlp_json_put_null(nmlp_json_writer *w, const char *key) {
     begin_value(w, key);
     nmlp_str_puts(w->out, "null");
 }
+
+void nmlp_json_put_value(nmlp_json_writer *w, const char *key, const nmlp_json *value) {
+    bool is_object = nmlp_json_is_object(value);
+    if (is_object || nmlp_json_is_array(value)) {
+        (is_object ? nmlp_json_begin_object : nmlp_json_begin_array)(w, key);
+        for (const nmlp_json *v = nmlp_json_first(value); v; v = nmlp_json_next(v))
+            nmlp_json_put_value(w, is_object ? nmlp_json_key(v) : NULL, v);
+        (is_object ? nmlp_json_end_object : nmlp_json_end_array)(w);
+    } else if (nmlp_json_is_string(value)) {
+        nmlp_json_put_string(w, key, nmlp_json_string(value));
+    } else if (nmlp_json_is_number(value)) {
+        nmlp_json_put_number(w, key, nmlp_json_number(value));
+    } else if (nmlp_json_is_bool(value)) {
+        nmlp_json_put_bool(w, key, nmlp_json_bool(value));
+    } else {
+        nmlp_json_put_null(w, key);
+    }
+}

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/json.h"
 #include "base/str.h"
 
 typedef struct nmlp_json_writer {
@@ -26,5 +27,7 @@ void nmlp_json_put_int(nmlp_json_writer *w, const char *key, int64_t number);
 void nmlp_json_put_number(nmlp_json_writer *w, const char *key, double number); /* shortest of 9 or 17 digits */
 void nmlp_json_put_bool(nmlp_json_writer *w, const char *key, bool value);
 void nmlp_json_put_null(nmlp_json_writer *w, const char *key);
+/* A value that was read, with all in it. */
+void nmlp_json_put_value(nmlp_json_writer *w, const char *key, const nmlp_json *value);
 
 #endif

@@ -182,6 +182,21 @@ int64_t nmlp_tokenizer_vocab_size(const nmlp_tokenizer *t) { return t->n_ids; }
 
 int64_t nmlp_tokenizer_bos_id(const nmlp_tokenizer *t) { return t->prefix.len ? t->prefix.data[0] : t->bos_id; }
 
+const char *nmlp_tokenizer_bytes(const nmlp_tokenizer *t, int64_t id, size_t *len) {
+    *len = 0;
+    if (id < 0 || id >= t->n_ids) return NULL;
+    const nmlp_token *token = &t->tokens[id];
+    if (!(token->flags & NMLP_TOKEN_EXISTS) || (token->flags & NMLP_TOKEN_SPECIAL) || token->len == 0) return NULL;
+    *len = token->len;
+    return token->text;
+}
+
+bool nmlp_tokenizer_strips_space(const nmlp_tokenizer *t) {
+    return t->decode.drop_first_metaspace || (t->decode.strip_start > 0 && t->decode.strip_char == ' ');
+}
+
+bool nmlp_tokenizer_joins_plainly(const nmlp_tokenizer *t) { return !t->decode.join_with_spaces; }
+
 bool nmlp_tokenizer_is_special(const nmlp_tokenizer *t, int64_t id) {
     return id >= 0 && id < t->n_ids && (t->tokens[id].flags & NMLP_TOKEN_SPECIAL);
 }

@@ -37,6 +37,12 @@ int64_t nmlp_tokenizer_vocab_size(const nmlp_tokenizer *t); /* highest id + 1; i
 int64_t nmlp_tokenizer_find(const nmlp_tokenizer *t, const char *piece);
 /* The begin-of-text token: what the template puts in front, else what tokenizer_config.json names; -1 for none. */
 int64_t nmlp_tokenizer_bos_id(const nmlp_tokenizer *t);
+/* What an id adds to a text that is decoded without special tokens: `len` bytes, not NUL-ended and not always whole
+ * characters. NULL: nothing. The first token of a text may lose its first space, see nmlp_tokenizer_strips_space. */
+const char *nmlp_tokenizer_bytes(const nmlp_tokenizer *t, int64_t id, size_t *len);
+bool nmlp_tokenizer_strips_space(const nmlp_tokenizer *t);
+/* Whether a text is its tokens put together; otherwise decoding puts spaces between them. */
+bool nmlp_tokenizer_joins_plainly(const nmlp_tokenizer *t);
 bool nmlp_tokenizer_is_special(const nmlp_tokenizer *t, int64_t id); /* false for ids that do not exist */
 
 /* A growing list of ids; the caller's memory. */
