@@ -1,7 +1,7 @@
 # What `neuronmlp --version` says about the build, as two generated headers. The commit is looked up at every build, since it changes without
 # CMake running again; the file is only touched when it does.
 set(NMLP_BUILD_LIBRARIES)
-foreach(library CJSON PCRE2 UTF8PROC HWLOC OPENBLAS)
+foreach(library CJSON PCRE2 UTF8PROC OPENBLAS)
   string(TOLOWER ${library} name)
   string(APPEND NMLP_BUILD_LIBRARIES "{\"${name}\", \"${${library}_VERSION}\"}, ")
 endforeach()

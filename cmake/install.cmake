@@ -6,11 +6,11 @@ install(DIRECTORY include/neuronmlp ${CMAKE_BINARY_DIR}/generated/include/neuron
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 
 # Libraries that whoever links the archive needs; LIBS of pkg-config and of the CMake package.
-set(NMLP_PRIVATE_LIBS -lcjson -lpcre2-8 -lutf8proc -lhwloc -llapacke -lopenblas)
+set(NMLP_PRIVATE_LIBS -lcjson -lpcre2-8 -lutf8proc)
 if(NMLP_CUDA_FOUND)
-  list(APPEND NMLP_PRIVATE_LIBS -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lstdc++ -ldl -lrt)
+  list(APPEND NMLP_PRIVATE_LIBS -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lstdc++ -lrt)
 endif()
-list(APPEND NMLP_PRIVATE_LIBS -lpthread -lm)
+list(APPEND NMLP_PRIVATE_LIBS -lpthread -ldl -lm)
 
 file(RELATIVE_PATH NMLP_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" NMLP_PC_PREFIX "${NMLP_PC_PREFIX}")

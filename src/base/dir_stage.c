@@ -29,40 +29,42 @@ static bool is_cut_short(const char *name) {
     return dot && strncmp(dot, ".tmp-", 5) == 0 && strlen(dot) == 11;
 }
 
-static void remove_tree(int parent_fd, const char *name);
+static bool remove_tree(int parent_fd, const char *name);
 
-/* Removes entries below a directory, never through a link; with `only_cut_short` only such files. */
-static void clear(int fd, bool only_cut_short) {
+/* Removes entries below a directory, never through a link; with `only_cut_short` only such files. False where something
+ * could not be removed; errno says why. */
+static bool clear(int fd, bool only_cut_short) {
+    bool all = true;
     int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* closedir closes it */
     DIR *dir = copy >= 0 ? fdopendir(copy) : NULL;
     const struct dirent *entry;
     if (!dir) {
         if (copy >= 0) close(copy);
-        return;
+        return false;
     }
     while ((entry = readdir(dir))) {
         if (is_dots(entry->d_name) || strcmp(entry->d_name, NMLP_DIR_STAGE_MARKER) == 0) continue;
-        if (!only_cut_short || is_cut_short(entry->d_name)) remove_tree(fd, entry->d_name);
+        if (!only_cut_short || is_cut_short(entry->d_name)) all &= remove_tree(fd, entry->d_name);
     }
     closedir(dir);
+    return all;
 }
 
-static void remove_tree(int parent_fd, const char *name) {
+static bool remove_tree(int parent_fd, const char *name) {
     int fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) {
-        (void)unlinkat(parent_fd, name, 0);
-        return;
-    }
-    clear(fd, false);
-    (void)unlinkat(fd, NMLP_DIR_STAGE_MARKER, 0); /* last: what a kill leaves half removed is still marked */
+    if (fd < 0) return unlinkat(parent_fd, name, 0) == 0 || errno == ENOENT;
+    /* The marker last: what is left half removed is still marked. */
+    bool empty = clear(fd, false) && (unlinkat(fd, NMLP_DIR_STAGE_MARKER, 0) == 0 || errno == ENOENT);
+    int why = errno;
     close(fd);
-    (void)unlinkat(parent_fd, name, AT_REMOVEDIR);
+    errno = why;
+    return empty && unlinkat(parent_fd, name, AT_REMOVEDIR) == 0;
 }
 
 static void clear_path(const char *path, bool only_cut_short) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) return;
-    clear(fd, only_cut_short);
+    (void)clear(fd, only_cut_short);
     close(fd);
 }
 
@@ -151,19 +153,21 @@ static nmlp_status finish_exchange(const nmlp_dir_stage *stage, nmlp_err *err) {
     uintmax_t dev, ino;
     struct stat old;
     if (!marker_path(path, stage->path)) return nmlp_fail(err, NMLP_E_ARG, "%s: the path is too long", stage->path);
+    nmlp_status st = NMLP_OK;
     int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0) return NMLP_OK;
+    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR)) return NMLP_OK;
+    if (fd < 0) return nmlp_file_fail_errno(err, path, "open");
     if (is_locked_elsewhere(fd)) {
         close(fd);
         return refuse_busy(stage->path, err);
     }
     if (read(fd, text, sizeof text - 1) > 0 && sscanf(text, "replaces %" SCNuMAX " %" SCNuMAX, &dev, &ino) == 2 &&
         lstat(stage->temp_path, &old) == 0 && S_ISDIR(old.st_mode) && old.st_dev == (dev_t)dev &&
-        old.st_ino == (ino_t)ino)
-        remove_tree(AT_FDCWD, stage->temp_path);
-    (void)unlink(path);
+        old.st_ino == (ino_t)ino && !remove_tree(AT_FDCWD, stage->temp_path))
+        st = nmlp_file_fail_errno(err, stage->temp_path, "remove what stood there before");
+    if (st == NMLP_OK && unlink(path) != 0) st = nmlp_file_fail_errno(err, path, "remove");
     close(fd);
-    return NMLP_OK;
+    return st;
 }
 
 static nmlp_status sync_dir(const char *dir, nmlp_err *err) {
@@ -206,8 +210,13 @@ static nmlp_status exchange(const nmlp_dir_stage *stage, nmlp_err *err) {
     if (replaces && renameat2(AT_FDCWD, stage->temp_path, AT_FDCWD, stage->path, RENAME_EXCHANGE) != 0)
         return nmlp_file_fail_errno(err, stage->path, "replace the old output");
     nmlp_status st = sync_parent(stage->path, err);
-    if (replaces) remove_tree(AT_FDCWD, stage->temp_path); /* now the old output */
-    if (marker_path(marker, stage->path)) (void)unlink(marker);
+    /* Now the old output. Where it cannot be removed, the marker stays and tells the next run whose it is. */
+    if (replaces && !remove_tree(AT_FDCWD, stage->temp_path)) {
+        st = nmlp_file_fail_errno(err, stage->temp_path, "remove what stood there before");
+    } else if (!marker_path(marker, stage->path) || unlink(marker) != 0) {
+        st = nmlp_file_fail_errno(err, stage->path, "remove the marker");
+    }
+    if (st != NMLP_OK) nmlp_fail_hint(err, "the output in %s is complete", stage->path);
     return st;
 }
 
@@ -242,15 +251,23 @@ nmlp_status nmlp_dir_stage_open(nmlp_dir_stage *stage, const char *path, bool re
 
 nmlp_status nmlp_dir_stage_commit(nmlp_dir_stage *stage, nmlp_err *err) {
     nmlp_status st = exchange(stage, err);
-    if (st != NMLP_OK && nmlp_file_exists(stage->temp_path))
+    if (st != NMLP_OK && err && !err->hint[0] && nmlp_file_exists(stage->temp_path))
         nmlp_fail_hint(err, "the finished output is in %s", stage->temp_path);
     stage_free(stage);
     return st;
 }
 
 void nmlp_dir_stage_abort(nmlp_dir_stage *stage) {
-    if (stage->temp_path) remove_tree(AT_FDCWD, stage->temp_path);
+    if (stage->temp_path) (void)remove_tree(AT_FDCWD, stage->temp_path);
     stage_free(stage);
+}
+
+nmlp_status nmlp_dir_stage_discard(nmlp_dir_stage *stage, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    if (stage->temp_path && !remove_tree(AT_FDCWD, stage->temp_path))
+        st = nmlp_file_fail_errno(err, stage->temp_path, "remove the work folder");
+    stage_free(stage);
+    return st;
 }
 
 void nmlp_dir_stage_keep(nmlp_dir_stage *stage) { stage_free(stage); }

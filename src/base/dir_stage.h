@@ -27,6 +27,8 @@ nmlp_status nmlp_dir_stage_open(nmlp_dir_stage *stage, const char *path, bool re
 nmlp_status nmlp_dir_stage_commit(nmlp_dir_stage *stage, nmlp_err *err);
 /* Removes the partial directory. Safe after commit and on a zeroed stage. */
 void nmlp_dir_stage_abort(nmlp_dir_stage *stage);
+/* The same at the end of work that went well, where something that stays is an error. */
+nmlp_status nmlp_dir_stage_discard(nmlp_dir_stage *stage, nmlp_err *err);
 /* Leaves the partial directory on disk for a later resume and closes the stage. */
 void nmlp_dir_stage_keep(nmlp_dir_stage *stage);
 /* Whether the partial directory holds anything beside its marker. */

@@ -127,6 +127,10 @@ char *nmlp_path_with_suffix(const char *path, const char *suffix, nmlp_err *err)
 
 char *nmlp_path_final(const char *path, nmlp_err *err) {
     char *real = realpath(path, NULL);
+    if (!real && errno == ENOMEM) {
+        nmlp_fail(err, NMLP_E_NOMEM, "%s: out of memory while its links were followed", path);
+        return NULL;
+    }
     char *copy = nmlp_path_with_suffix(real ? real : path, "", err);
     free(real);
     return copy;

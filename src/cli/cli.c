@@ -253,15 +253,19 @@ void nmlp_cli_progress_end(nmlp_cli_bar *bar) {
     bar->visible = false;
 }
 
-int nmlp_cli_print_json(const nmlp_cli *cli, const nmlp_str *json) {
+static int print_text(const nmlp_cli *cli, const nmlp_str *text, const char *end) {
     nmlp_err err;
-    if (nmlp_str_status(json, &err) != NMLP_OK) return nmlp_cli_fail(cli, &err);
-    if (printf("%s\n", nmlp_str_text(json)) < 0 || fflush(stdout) != 0) {
+    if (nmlp_str_status(text, &err) != NMLP_OK) return nmlp_cli_fail(cli, &err);
+    if (printf("%s%s", nmlp_str_text(text), end) < 0 || fflush(stdout) != 0) {
         nmlp_fail(&err, NMLP_E_IO, "stdout: cannot write: %s", strerror(errno));
         return nmlp_cli_fail(cli, &err);
     }
     return NMLP_EXIT_OK;
 }
+
+int nmlp_cli_print_text(const nmlp_cli *cli, const nmlp_str *text) { return print_text(cli, text, ""); }
+
+int nmlp_cli_print_json(const nmlp_cli *cli, const nmlp_str *json) { return print_text(cli, json, "\n"); }
 
 nmlp_json_writer *nmlp_json_out_begin(nmlp_json_out *out) {
     nmlp_str_init(&out->text);

@@ -76,6 +76,8 @@ typedef struct nmlp_cli_bar {
 nmlp_progress nmlp_cli_progress(nmlp_cli_bar *bar);
 void nmlp_cli_progress_end(nmlp_cli_bar *bar);
 
+/* Writes a text to stdout, whole or, where memory ran out while it was made, not at all; returns the exit code. */
+int nmlp_cli_print_text(const nmlp_cli *cli, const nmlp_str *text);
 /* Writes the finished JSON object and a newline to stdout; returns the exit code. */
 int nmlp_cli_print_json(const nmlp_cli *cli, const nmlp_str *json);
 

@@ -84,7 +84,8 @@ static int check_args(const nmlp_cli *cli, struct args *a) {
     return read_words(cli, a);
 }
 
-/* OpenBLAS chose its kernels before main: the way to other ones is a new start with a word in the environment. */
+/* OpenBLAS chooses its kernels when it is loaded: the way to other ones is a new start with a word in the environment.
+ */
 static void restart_with_better_blas(int argc, char **argv) {
     const char *core = nmlp_linalg_better_core();
     char *again[ARGS_MAX];
@@ -198,6 +199,7 @@ static int run(int argc, char **argv) {
     };
     nmlp_cli cli;
     nmlp_str made_by;
+    nmlp_err err;
     restart_with_better_blas(argc, argv);
     nmlp_str_init(&made_by);
     nmlp_command_made_by(&made_by, argc, argv);
@@ -205,6 +207,7 @@ static int run(int argc, char **argv) {
     nmlp_cli_stop_install();
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_compress, opts, sizeof opts / sizeof opts[0], 1, 1, argc, argv);
     if (code < 0) code = check_args(&cli, &a);
+    if (code < 0 && nmlp_str_status(&made_by, &err) != NMLP_OK) code = nmlp_cli_fail(&cli, &err);
     if (code < 0) code = compress(&cli, &a);
     nmlp_str_fini(&made_by);
     return code;

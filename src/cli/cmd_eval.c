@@ -63,6 +63,7 @@ static void begin_json(nmlp_json_writer *w, nmlp_str *out, const char *model, co
     nmlp_json_begin_object(w, NULL);
     nmlp_json_put_string(w, "model", model);
     nmlp_json_put_string(w, "protocol", nmlp_str_text(protocol));
+    out->failed |= protocol->failed;
 }
 
 static int end_json(const nmlp_cli *cli, nmlp_json_writer *w, nmlp_str *out) {
@@ -253,9 +254,9 @@ static int print_suite(const nmlp_cli *cli, const struct eval_options *o, const 
                      strcmp(o->format, "markdown") == 0 ? NMLP_TABLE_MARKDOWN
                      : strcmp(o->format, "csv") == 0    ? NMLP_TABLE_CSV
                                                         : NMLP_TABLE_TEXT);
-    printf("%s", nmlp_str_text(&out));
+    int code = nmlp_cli_print_text(cli, &out);
     nmlp_str_fini(&out);
-    return NMLP_EXIT_OK;
+    return code;
 }
 
 static int run_suite(const nmlp_cli *cli, const struct eval_options *o) {

@@ -64,45 +64,52 @@ static int print_json(const planning *pl) {
     nmlp_json_put_bool(&w, "cached", p->cached);
     nmlp_json_put_number(&w, "seconds", pl->seconds);
     nmlp_json_end_object(&w);
+    text.failed |= tiling.failed;
     int code = nmlp_cli_print_json(pl->cli, &text);
     nmlp_str_fini(&text);
     nmlp_str_fini(&tiling);
     return code;
 }
 
-static void print_candidate(const char *title, const nmlp_plan_candidate *c) {
+static void print_candidate(nmlp_str *out, const char *title, const nmlp_plan_candidate *c) {
     char bytes[32];
-    nmlp_str tiling;
     if (!c->kernel || c->cost.latency_us <= 0) return;
-    nmlp_str_init(&tiling);
-    nmlp_tiling_print(&c->tiling, &tiling);
     nmlp_cli_bytes_text(bytes, c->cost.hbm_bytes);
-    printf("  %-10s %12.1f us  %9s  %-10s %s\n", title, c->cost.latency_us, bytes, c->kernel, nmlp_str_text(&tiling));
-    nmlp_str_fini(&tiling);
+    nmlp_str_printf(out, "  %-10s %12.1f us  %9s  %-10s ", title, c->cost.latency_us, bytes, c->kernel);
+    nmlp_tiling_print(&c->tiling, out);
+    nmlp_str_putc(out, '\n');
 }
 
-static void print_human(const planning *pl) {
+static int print_human(const planning *pl) {
     const nmlp_kernel_plan *p = &pl->kernel.plan;
     const nmlp_kernel_cost *c = &p->winner.cost;
-    printf("%s %s on %s: %.1f us (simulated)\n\n", pl->args.kernel, pl->args.shape, pl->kernel.machine.name,
-           c->latency_us);
-    printf("  %-10s %15s  %9s  %-10s tiling\n", "", "latency", "HBM", "kernel");
-    print_candidate("winner", &p->winner);
-    print_candidate("runner-up", &p->runner_up);
-    print_candidate("paper", &p->paper);
-    printf(
+    nmlp_str text;
+    nmlp_str_init(&text);
+    nmlp_str_printf(&text, "%s %s on %s: %.1f us (simulated)\n\n", pl->args.kernel, pl->args.shape,
+                    pl->kernel.machine.name, c->latency_us);
+    nmlp_str_printf(&text, "  %-10s %15s  %9s  %-10s tiling\n", "", "latency", "HBM", "kernel");
+    print_candidate(&text, "winner", &p->winner);
+    print_candidate(&text, "runner-up", &p->runner_up);
+    print_candidate(&text, "paper", &p->paper);
+    nmlp_str_printf(
+        &text,
         "\n  why: the %s bound is %.1f us (tensor %.1f, dma %.1f, vector %.1f, scalar %.1f), %.1f with the launch;\n"
         "       the winner takes %.3f times that. Busiest engine: %s.\n"
         "       With what nothing hides (first DMA, last matmul, read-out and store) it is %.1f us: %.3f times that.\n",
         p->bounds.binding, p->bounds.largest_ns * 1e-3, p->bounds.tensor_ns * 1e-3, p->bounds.dma_ns * 1e-3,
         p->bounds.vector_ns * 1e-3, p->bounds.scalar_ns * 1e-3, p->limit_us, c->latency_us / p->limit_us, p->engine,
         p->floor_us, c->latency_us / p->floor_us);
-    printf("  tensor engine: %.1f%% of nominal peak, %.1f%% of the sustained rate; SBUF %lld of %.0f bytes per "
-           "partition\n",
-           100 * c->tensor_utilisation, 100 * c->tensor_utilisation_sustained, (long long)c->sbuf_bytes,
-           pl->kernel.machine.sbuf_usable_bytes);
-    printf("  %zu candidates, %zu fit, %zu simulations, %.2f s%s\n", p->n_candidates, p->n_fitting, p->n_simulated,
-           pl->seconds, p->cached ? " (from the cache)" : "");
+    nmlp_str_printf(
+        &text,
+        "  tensor engine: %.1f%% of nominal peak, %.1f%% of the sustained rate; SBUF %lld of %.0f bytes per "
+        "partition\n",
+        100 * c->tensor_utilisation, 100 * c->tensor_utilisation_sustained, (long long)c->sbuf_bytes,
+        pl->kernel.machine.sbuf_usable_bytes);
+    nmlp_str_printf(&text, "  %zu candidates, %zu fit, %zu simulations, %.2f s%s\n", p->n_candidates, p->n_fitting,
+                    p->n_simulated, pl->seconds, p->cached ? " (from the cache)" : "");
+    int code = nmlp_cli_print_text(pl->cli, &text);
+    nmlp_str_fini(&text);
+    return code;
 }
 
 static int run(int argc, char **argv) {
@@ -131,8 +138,7 @@ static int run(int argc, char **argv) {
     nmlp_err err = {0};
     if (find(&pl, &err) != NMLP_OK) return nmlp_cli_fail(&cli, &err);
     if (cli.json) return print_json(&pl);
-    print_human(&pl);
-    return NMLP_EXIT_OK;
+    return print_human(&pl);
 }
 
 const nmlp_command nmlp_cmd_plan = {

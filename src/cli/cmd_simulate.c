@@ -165,9 +165,9 @@ static int print_program(const simulation *sim) {
     nmlp_str text;
     nmlp_str_init(&text);
     nmlp_program_print(sim->built.program, &text);
-    fputs(nmlp_str_text(&text), stdout);
+    int code = nmlp_cli_print_text(sim->cli, &text);
     nmlp_str_fini(&text);
-    return NMLP_EXIT_OK;
+    return code;
 }
 
 static int run(int argc, char **argv) {

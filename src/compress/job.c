@@ -233,17 +233,19 @@ static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, co
 }
 
 /* Finished layers outlive every failure. */
-static void close_work(struct job *j, nmlp_status st, nmlp_err *err) {
+static nmlp_status close_work(struct job *j, nmlp_status st, nmlp_err *err) {
     bool unfinished = st != NMLP_OK && nmlp_dir_stage_has_files(&j->work);
     if (unfinished && err && !err->hint[0])
         nmlp_fail_hint(err, "what is done is kept in %s; the same command with `resume` goes on from there",
                        j->work.temp_path);
     if (unfinished || (st == NMLP_OK && j->options->keep_work)) nmlp_dir_stage_keep(&j->work);
+    if (st == NMLP_OK) st = nmlp_dir_stage_discard(&j->work, err);
     nmlp_dir_stage_abort(&j->work);
     nmlp_dir_stage_abort(&j->output);
+    return st;
 }
 
-static void close_job(struct job *j, nmlp_status st, nmlp_err *err) {
+static nmlp_status close_job(struct job *j, nmlp_status st, nmlp_err *err) {
     for (int64_t l = 0; l < j->model->config.n_layers; l++) {
         if (j->factor_files) nmlp_factor_file_close(&j->factor_files[l]);
         if (j->finished) nmlp_layer_file_close(&j->finished[l]);
@@ -252,8 +254,9 @@ static void close_job(struct job *j, nmlp_status st, nmlp_err *err) {
     nmlp_mem_free(j->finished);
     nmlp_heldout_destroy(&j->heldout);
     nmlp_calib_windows_fini(&j->windows);
-    close_work(j, st, err);
+    st = close_work(j, st, err);
     nmlp_linalg_end(j->blas_threads);
+    return st;
 }
 
 static nmlp_status choose_ranks(struct job *j, nmlp_rank_plan *plan, nmlp_err *err) {
@@ -462,6 +465,7 @@ static nmlp_status new_report(nmlp_compress_report *r, int64_t n_layers, nmlp_er
 
 nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n_ids, const char *out_dir,
                               const nmlp_compress_options *options, nmlp_compress_report *report, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(nmlp_linalg_load(err));
     struct job j = {.engine = engine,
                     .model = nmlp_engine_model(engine),
                     .chosen = *options,
@@ -496,7 +500,7 @@ nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n
     NMLP_TRY(write_out(&j, err));
     nmlp_compress_times_enter(&report->times, NMLP_COMPRESS_WORK_OTHER);
 out:
-    close_job(&j, st, err);
+    st = close_job(&j, st, err);
     if (st != NMLP_OK) nmlp_compress_report_fini(report);
     return st;
 }

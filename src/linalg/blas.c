@@ -1,10 +1,10 @@
 /* Products: fixed blocks over the pool, one BLAS call each. */
-#include <cblas.h>
 #include <string.h>
 
 #include "base/ints.h"
 #include "base/mem.h"
 #include "linalg/linalg.h"
+#include "linalg/openblas.h"
 
 enum { ROWS_PER_TASK = 128, GRAM_BLOCK = 256, GRAM_TOKENS = 256, ELEMS_PER_TASK = 1 << 16, MIRROR_SIDE = 64 };
 
@@ -23,10 +23,11 @@ static void gemm_rows(void *ctx, int64_t begin, int64_t end, int thread) {
         int64_t row = task * ROWS_PER_TASK;
         int64_t rows = g->m - row < ROWS_PER_TASK ? g->m - row : ROWS_PER_TASK;
         const double *a = g->ta == NMLP_PLAIN ? g->a + row * g->k : g->a + row;
-        cblas_dgemm(CblasRowMajor, g->ta == NMLP_PLAIN ? CblasNoTrans : CblasTrans,
-                    g->tb == NMLP_PLAIN ? CblasNoTrans : CblasTrans, (blasint)rows, (blasint)g->n, (blasint)g->k, 1.0,
-                    a, (blasint)(g->ta == NMLP_PLAIN ? g->k : g->m), g->b, (blasint)(g->tb == NMLP_PLAIN ? g->n : g->k),
-                    0.0, g->c + row * g->c_stride, (blasint)g->c_stride);
+        nmlp_openblas_get()->dgemm(CblasRowMajor, g->ta == NMLP_PLAIN ? CblasNoTrans : CblasTrans,
+                                   g->tb == NMLP_PLAIN ? CblasNoTrans : CblasTrans, (blasint)rows, (blasint)g->n,
+                                   (blasint)g->k, 1.0, a, (blasint)(g->ta == NMLP_PLAIN ? g->k : g->m), g->b,
+                                   (blasint)(g->tb == NMLP_PLAIN ? g->n : g->k), 0.0, g->c + row * g->c_stride,
+                                   (blasint)g->c_stride);
     }
 }
 
@@ -78,9 +79,10 @@ static void squares_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     for (int64_t task = begin; task < end; task++) {
         int64_t row = task * ROWS_PER_TASK;
         int64_t rows = nmlp_min(ROWS_PER_TASK, g->n - row);
-        cblas_dgemm(CblasRowMajor, by_columns ? CblasTrans : CblasNoTrans, by_columns ? CblasNoTrans : CblasTrans,
-                    (blasint)rows, (blasint)(row + rows), (blasint)g->k, 1.0, g->a + (by_columns ? row : row * stride),
-                    (blasint)stride, g->a, (blasint)stride, 0.0, g->c + row * g->n, (blasint)g->n);
+        nmlp_openblas_get()->dgemm(CblasRowMajor, by_columns ? CblasTrans : CblasNoTrans,
+                                   by_columns ? CblasNoTrans : CblasTrans, (blasint)rows, (blasint)(row + rows),
+                                   (blasint)g->k, 1.0, g->a + (by_columns ? row : row * stride), (blasint)stride, g->a,
+                                   (blasint)stride, 0.0, g->c + row * g->n, (blasint)g->n);
     }
 }
 
@@ -118,10 +120,10 @@ static void gemm_f32_rows(void *ctx, int64_t begin, int64_t end, int thread) {
         int64_t rows = g->m - row < ROWS_PER_TASK ? g->m - row : ROWS_PER_TASK;
         const float *a = g->ta == NMLP_PLAIN ? g->a + row * g->k : g->a + row;
         float *part = g->part + row * g->n;
-        cblas_sgemm(CblasRowMajor, g->ta == NMLP_PLAIN ? CblasNoTrans : CblasTrans,
-                    g->tb == NMLP_PLAIN ? CblasNoTrans : CblasTrans, (blasint)rows, (blasint)g->n, (blasint)g->k, 1.0f,
-                    a, (blasint)(g->ta == NMLP_PLAIN ? g->k : g->m), g->b, (blasint)(g->tb == NMLP_PLAIN ? g->n : g->k),
-                    0.0f, part, (blasint)g->n);
+        nmlp_openblas_get()->sgemm(CblasRowMajor, g->ta == NMLP_PLAIN ? CblasNoTrans : CblasTrans,
+                                   g->tb == NMLP_PLAIN ? CblasNoTrans : CblasTrans, (blasint)rows, (blasint)g->n,
+                                   (blasint)g->k, 1.0f, a, (blasint)(g->ta == NMLP_PLAIN ? g->k : g->m), g->b,
+                                   (blasint)(g->tb == NMLP_PLAIN ? g->n : g->k), 0.0f, part, (blasint)g->n);
         for (int64_t i = 0; i < rows; i++)
             for (int64_t j = 0; j < g->n; j++) g->c[(row + i) * g->c_stride + j] = (double)part[i * g->n + j];
     }
@@ -169,13 +171,13 @@ static void cross_block(const struct cross *g, int64_t i, int64_t j, float *scra
     for (int64_t t = 0; t < g->s; t += GRAM_TOKENS) {
         int64_t tokens = nmlp_min(GRAM_TOKENS, g->s - t);
         if (g->by_rows)
-            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)rows, (blasint)cols, (blasint)tokens, 1.0f,
-                        g->y + i * g->s + t, (blasint)g->s, g->x + j * g->s + t, (blasint)g->s, 0.0f, scratch,
-                        (blasint)cols);
+            nmlp_openblas_get()->sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)rows, (blasint)cols,
+                                       (blasint)tokens, 1.0f, g->y + i * g->s + t, (blasint)g->s, g->x + j * g->s + t,
+                                       (blasint)g->s, 0.0f, scratch, (blasint)cols);
         else
-            cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (blasint)rows, (blasint)cols, (blasint)tokens, 1.0f,
-                        g->y + t * g->m + i, (blasint)g->m, g->x + t * g->n + j, (blasint)g->n, 0.0f, scratch,
-                        (blasint)cols);
+            nmlp_openblas_get()->sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (blasint)rows, (blasint)cols,
+                                       (blasint)tokens, 1.0f, g->y + t * g->m + i, (blasint)g->m, g->x + t * g->n + j,
+                                       (blasint)g->n, 0.0f, scratch, (blasint)cols);
         for (int64_t r = 0; r < rows; r++) {
             double *to = g->c + (i + r) * g->n + j;
             for (int64_t k = 0; k < cols; k++) to[k] += (double)scratch[r * cols + k];
@@ -289,8 +291,9 @@ static void solve_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     for (int64_t task = begin; task < end; task++) {
         int64_t row = task * ROWS_PER_TASK;
         int64_t rows = nmlp_min(ROWS_PER_TASK, s->m - row);
-        cblas_dtrsm(CblasRowMajor, CblasRight, CblasLower, s->transposed ? CblasTrans : CblasNoTrans, CblasNonUnit,
-                    (blasint)rows, (blasint)s->n, 1.0, s->l, (blasint)s->n, s->b + row * s->n, (blasint)s->n);
+        nmlp_openblas_get()->dtrsm(CblasRowMajor, CblasRight, CblasLower, s->transposed ? CblasTrans : CblasNoTrans,
+                                   CblasNonUnit, (blasint)rows, (blasint)s->n, 1.0, s->l, (blasint)s->n,
+                                   s->b + row * s->n, (blasint)s->n);
     }
 }
 

@@ -1,19 +1,22 @@
 /* Which kernels OpenBLAS took, and whether they suit the CPU. */
-#include <cblas.h>
 #include <string.h>
 
 #include "base/cpu.h"
 #include "linalg/linalg.h"
+#include "linalg/openblas.h"
 
 int nmlp_linalg_begin(void) {
-    int n_threads = openblas_get_num_threads();
-    openblas_set_num_threads(1);
+    int n_threads = nmlp_openblas_get()->get_num_threads();
+    nmlp_openblas_get()->set_num_threads(1);
     return n_threads;
 }
 
-void nmlp_linalg_end(int n_threads) { openblas_set_num_threads(n_threads); }
+void nmlp_linalg_end(int n_threads) { nmlp_openblas_get()->set_num_threads(n_threads); }
 
-const char *nmlp_linalg_core(void) { return openblas_get_corename(); }
+const char *nmlp_linalg_core(void) {
+    const nmlp_openblas *blas = nmlp_openblas_get();
+    return blas ? blas->get_corename() : "none";
+}
 
 const char *nmlp_linalg_better_core_than(const char *core, bool has_avx2, bool has_avx512) {
     static const char *const old[] = {"Prescott",   "Core2",     "Penryn", "Dunnington", "Nehalem", "Katmai",

@@ -1,11 +1,10 @@
 /* Decompositions. */
-#include <cblas.h>
-#include <lapacke.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "linalg/linalg.h"
+#include "linalg/openblas.h"
 
 /* LAPACK gives the smallest first: turn values and rows round. */
 static void reverse(double *a, int64_t n, double *values) {
@@ -34,15 +33,32 @@ static void fix_signs(double *a, int64_t n) {
     }
 }
 
+static nmlp_status decompose(double *a, int64_t n, double *values, nmlp_err *err) {
+    const nmlp_openblas *blas = nmlp_openblas_get();
+    blasint order = (blasint)n, ask = -1, info = 0, n_ints = 0;
+    double n_doubles = 0;
+    blas->dsyevd("V", "L", &order, a, &order, values, &n_doubles, &ask, &n_ints, &ask, &info, 1, 1);
+    blasint n_work = (blasint)n_doubles;
+    double *work = nmlp_mem_new((size_t)n_work, sizeof *work, err);
+    blasint *ints = nmlp_mem_new((size_t)n_ints, sizeof *ints, err);
+    nmlp_status st = work && ints ? NMLP_OK : NMLP_E_NOMEM;
+    if (st == NMLP_OK) {
+        blas->dsyevd("V", "L", &order, a, &order, values, work, &n_work, ints, &n_ints, &info, 1, 1);
+        if (info != 0)
+            st = nmlp_fail(err, NMLP_E_NUMERIC, "dsyevd of a %lld x %lld matrix failed (info %d)", (long long)n,
+                           (long long)n, (int)info);
+    }
+    nmlp_mem_free(work);
+    nmlp_mem_free(ints);
+    return st;
+}
+
 nmlp_status nmlp_linalg_eigen(double *a, int64_t n, double *values, nmlp_err *err) {
     for (int64_t i = 0; i < n * n; i++)
         if (!isfinite(a[i]))
             return nmlp_fail(err, NMLP_E_NUMERIC, "a matrix to be decomposed has a NaN or Inf at [%lld,%lld]",
                              (long long)(i / n), (long long)(i % n));
-    lapack_int info = LAPACKE_dsyevd(LAPACK_COL_MAJOR, 'V', 'L', (lapack_int)n, a, (lapack_int)n, values);
-    if (info != 0)
-        return nmlp_fail(err, info < 0 ? NMLP_E_NOMEM : NMLP_E_NUMERIC,
-                         "dsyevd of a %lld x %lld matrix failed (info %d)", (long long)n, (long long)n, (int)info);
+    NMLP_RETURN_IF_FAILED(decompose(a, n, values, err));
     reverse(a, n, values);
     fix_signs(a, n);
     return NMLP_OK;
@@ -80,11 +96,24 @@ nmlp_status nmlp_linalg_eigen_all(nmlp_pool *pool, nmlp_eigen_task *tasks, int64
     return st;
 }
 
+/* The triangle below the diagonal, in the order of columns that LAPACK has, and back. */
+static void transpose_lower(double *a, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < i; j++) {
+            double lower = a[i * n + j];
+            a[i * n + j] = a[j * n + i];
+            a[j * n + i] = lower;
+        }
+}
+
 bool nmlp_linalg_cholesky(double *a, int64_t n) {
-    if (LAPACKE_dpotrf(LAPACK_ROW_MAJOR, 'L', (lapack_int)n, a, (lapack_int)n) != 0) return false;
+    blasint order = (blasint)n, info = 0;
+    transpose_lower(a, n);
+    nmlp_openblas_get()->dpotrf("L", &order, a, &order, &info, 1);
+    transpose_lower(a, n);
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = i + 1; j < n; j++) a[i * n + j] = 0;
-    return true;
+    return info == 0;
 }
 
 static void add_jitter(double *a, int64_t n, double share) {

@@ -1,4 +1,4 @@
-/* Dense linear algebra in double precision, and f32 products summed in double: the only user of OpenBLAS and LAPACK.
+/* Dense linear algebra in double precision, and f32 products summed in double: the only user of OpenBLAS.
  *
  * Matrices are row-major and contiguous. BLAS itself runs on one thread; work is cut into blocks of a fixed size that
  * are handed to the pool, so results do not depend on the number of threads. */
@@ -11,13 +11,16 @@
 #include "base/pool.h"
 #include "base/status.h"
 
+/* Loads OpenBLAS, in front of everything else here; says why it cannot. */
+nmlp_status nmlp_linalg_load(nmlp_err *err);
+
 /* Around everything else here: keeps BLAS on the caller's thread, then gives OpenBLAS back the number of threads it
  * had, which belongs to the whole process. Two threads of a program that do this at the same time get right results, at
  * a speed that depends on who ends first. */
 int nmlp_linalg_begin(void);
 void nmlp_linalg_end(int n_threads);
 
-/* Name of the CPU OpenBLAS chose its kernels for, e.g. "SkylakeX". */
+/* Name of the CPU OpenBLAS chose its kernels for, e.g. "SkylakeX"; "none" where it cannot be loaded. */
 const char *nmlp_linalg_core(void);
 /* On some virtual machines OpenBLAS does not know the CPU and takes kernels of 2004, four times slower. Returns the
  * name OPENBLAS_CORETYPE should have in the environment of this program, or NULL when the choice is right. */

@@ -121,7 +121,8 @@ static nmlp_status compress_and_train(struct job *j, nmlp_err *err) {
     NMLP_TRY(compress(j, factors, err));
     NMLP_TRY(train(j, factors, err));
 out:
-    if (st != NMLP_OK && nmlp_dir_stage_has_files(&stage)) nmlp_dir_stage_keep(&stage);
+    if (st == NMLP_OK) return nmlp_dir_stage_discard(&stage, err);
+    if (nmlp_dir_stage_has_files(&stage)) nmlp_dir_stage_keep(&stage);
     nmlp_dir_stage_abort(&stage);
     return st;
 }

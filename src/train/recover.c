@@ -174,7 +174,7 @@ nmlp_status nmlp_recover(const nmlp_model *model, const int32_t *ids, int64_t n_
     nmlp_trainer_use_best(t);
     nmlp_trainer_round(t);
     if (leads) NMLP_TRY(nmlp_trainer_write(t, out_dir, trained == NMLP_OK ? err : NULL));
-    nmlp_dir_stage_abort(&r->stage);
+    NMLP_TRY(nmlp_dir_stage_discard(&r->stage, trained == NMLP_OK ? err : NULL));
     st = trained;
     if (trained == NMLP_OK) {
         double after;

@@ -1,0 +1,218 @@
+/* Lets every call that can fail do so once, or kills the program in front of it, and checks what is left.
+ *
+ * usage: nmlp_faults COMMAND ROOT [--preload LIBRARY] [--mode fail|kill] [--class LETTERS] [--sample N] [--case NAME]
+ *        [--skip NAMES]
+ *
+ * fail: exit 0 with the output of an undisturbed run, or exit 1, a message, and no half-written output.
+ * kill: whole old output or whole new one at once; the next run ends with the output of an undisturbed one.
+ * --sample N: at most about N calls of each case and class, spread evenly; without it all of them. */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "faults/campaign.h"
+
+enum { SHOWN_MAX = 12, GO_ON_EVERY = 5 };
+
+typedef struct counts {
+    atomic_long n_injected, n_same, n_refused, n_defects, n_resumed;
+    atomic_int n_shown;
+} counts;
+
+typedef struct job {
+    const fault_inputs *in;
+    const fault_case *c;
+    char class;
+    bool kill;
+    fault_result want;   /* of an undisturbed run */
+    fault_result before; /* what stands there already */
+    bool has_before;
+    bool exact; /* stdout repeats to the byte */
+    char before_path[FAULT_PATH_BYTES];
+    counts *counts;
+} job;
+
+static void defect(const job *j, long at, const char *what, const fault_result *r) {
+    atomic_fetch_add(&j->counts->n_defects, 1);
+    if (atomic_fetch_add(&j->counts->n_shown, 1) >= SHOWN_MAX) return;
+    printf("DEFECT %s %c %ld: %s (status %#x)\n  %s\n", j->c->name, j->class, at, what, (unsigned)r->status, r->last);
+    for (size_t i = 0; i < r->n_entries; i++) printf("  left: %s\n", r->entries[i].name);
+    fflush(stdout);
+}
+
+static bool is_partial(const char *name) {
+    size_t len = strlen(name);
+    return len > 8 && strcmp(name + len - 8, ".partial") == 0;
+}
+
+static bool same_tree(const fault_result *a, const fault_result *b) {
+    if (a->n_entries != b->n_entries) return false;
+    for (size_t i = 0; i < a->n_entries; i++)
+        if (strcmp(a->entries[i].name, b->entries[i].name) != 0 || a->entries[i].hash != b->entries[i].hash)
+            return false;
+    return true;
+}
+
+static bool is_loose(const job *j) { return j->c->loose && strchr(j->c->loose, j->class); }
+
+/* Every entry is whole: the new one, the old one, or work that a later run uses or removes. */
+static const char *half_written(const job *j, const fault_result *r) {
+    for (size_t i = 0; i < r->n_entries; i++) {
+        const fault_entry *e = &r->entries[i], *want = fault_entry_find(&j->want, e->name),
+                          *old = fault_entry_find(&j->before, e->name);
+        if (is_partial(e->name) || (want && is_loose(j)) || (want && want->hash == e->hash) ||
+            (old && old->hash == e->hash))
+            continue;
+        if (want && (r->lacks_chart || (j->c->kept && strcmp(j->c->kept, e->name) == 0))) continue;
+        return want ? "half-written output" : "a stray file";
+    }
+    for (size_t i = 0; i < j->before.n_entries; i++)
+        if (!fault_entry_find(r, j->before.entries[i].name)) return "the old output is gone";
+    return NULL;
+}
+
+static bool same_output(const job *j, const fault_result *r) {
+    if (is_loose(j)) return true;
+    return (j->exact ? r->out == j->want.out : r->masked == j->want.masked) && same_tree(r, &j->want);
+}
+
+static void go_on(const job *j, long at, int slot) {
+    fault_result r;
+    fault none = {0};
+    fault_run(&r, j->in, j->c->words, j->c->resume, &none, slot);
+    atomic_fetch_add(&j->counts->n_resumed, 1);
+    if (r.hung || !WIFEXITED(r.status) || WEXITSTATUS(r.status) != 0) {
+        defect(j, at, "the next run fails", &r);
+    } else if (!same_tree(&r, &j->want)) {
+        defect(j, at, "the next run has another output", &r);
+    }
+}
+
+static void inject(const job *j, long at, int slot) {
+    fault_result r;
+    fault what = {.classes = j->class, .at = at, .kill = j->kill};
+    const char *half;
+    fault_scratch_reset(j->in, slot, j->has_before ? j->before_path : NULL);
+    fault_run(&r, j->in, j->c->words, NULL, &what, slot);
+    atomic_fetch_add(&j->counts->n_injected, 1);
+    bool killed = j->kill && WIFSIGNALED(r.status) && WTERMSIG(r.status) == SIGKILL && !r.hung;
+    if (r.hung) {
+        defect(j, at, "does not end", &r);
+    } else if (!WIFEXITED(r.status) && !killed) {
+        defect(j, at, "ends by a signal", &r);
+    } else if (!killed && WEXITSTATUS(r.status) == 0) {
+        if (same_output(j, &r)) {
+            atomic_fetch_add(&j->counts->n_same, 1);
+        } else {
+            defect(j, at, "exit 0 with another output", &r);
+        }
+    } else if (!killed && WEXITSTATUS(r.status) != 1) {
+        defect(j, at, "another exit code than 0 and 1", &r);
+    } else if (!killed && !r.explained) {
+        defect(j, at, "exit 1 without a message", &r);
+    } else if (!killed && (half = half_written(j, &r))) {
+        defect(j, at, half, &r);
+    } else {
+        atomic_fetch_add(&j->counts->n_refused, 1);
+        bool all = j->kill || (r.n_entries > j->before.n_entries && at % GO_ON_EVERY == 0);
+        /* A killed writer leaves its temporary file; the half of a check that a reader makes is on finished names. */
+        if (killed && (half = half_written(j, &r)) && strcmp(half, "a stray file") != 0) defect(j, at, half, &r);
+        if (all && j->c->resume) go_on(j, at, slot);
+    }
+}
+
+static void prepare(job *j) {
+    fault none = {0};
+    fault_result again;
+    if (j->c->before) {
+        char scratch[FAULT_PATH_BYTES], command[4 * FAULT_PATH_BYTES];
+        fault_scratch_reset(j->in, 0, NULL);
+        fault_run(&j->before, j->in, j->c->before, NULL, &none, 0);
+        fault_scratch_path(scratch, j->in, 0);
+        snprintf(j->before_path, sizeof j->before_path, "%.1000s/before", j->in->work);
+        snprintf(command, sizeof command, "rm -rf '%s' && cp -r '%s' '%s'", j->before_path, scratch, j->before_path);
+        if (system(command) != 0) exit(3);
+        j->has_before = true;
+    }
+    fault_scratch_reset(j->in, 0, j->has_before ? j->before_path : NULL);
+    fault_run(&j->want, j->in, j->c->words, NULL, &(fault){.classes = j->class}, 0);
+    fault_scratch_reset(j->in, 0, j->has_before ? j->before_path : NULL);
+    fault_run(&again, j->in, j->c->words, NULL, &none, 0);
+    bool rounded = strcmp(j->c->name, "emit-package") == 0 || strcmp(j->c->name, "plan") == 0; /* times in tenths */
+    j->exact = j->want.out == again.out && !rounded;
+    if (WIFEXITED(j->want.status) && WEXITSTATUS(j->want.status) == 0 && (is_loose(j) || same_tree(&j->want, &again)))
+        return;
+    printf("DEFECT %s: an undisturbed run fails or does not repeat its files: %s\n", j->c->name, j->want.last);
+    exit(1);
+}
+
+/* Returns whether there was no defect. */
+static bool campaign(const fault_inputs *in, const fault_case *c, char class, bool kill, long sample) {
+    static job j;
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    j = (job){.in = in, .c = c, .class = class, .kill = kill};
+    j.counts = mmap(NULL, sizeof *j.counts, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (j.counts == MAP_FAILED) exit(3);
+    prepare(&j);
+    long n = j.want.n_calls, step = sample > 0 && n > sample ? n / sample : 1;
+    int n_workers = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    fflush(stdout);
+    for (int w = 0; w < n_workers; w++) {
+        if (fork() != 0) continue;
+        /* The last call of each step is always the last of all. */
+        for (long at = n - w * step; at > 0; at -= step * n_workers) inject(&j, at, w);
+        fflush(stdout);
+        _exit(0);
+    }
+    while (wait(NULL) > 0) {
+    }
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    bool good = j.counts->n_defects == 0 && n >= 0;
+    printf("%-17s %c %s: %6ld calls, %6ld injected, %6ld same output, %6ld %s, %5ld went on, %3ld defects, %.1f s\n",
+           c->name, class, kill ? "kill" : "fail", n, (long)j.counts->n_injected, (long)j.counts->n_same,
+           (long)j.counts->n_refused, kill ? "killed" : "refused", (long)j.counts->n_resumed, (long)j.counts->n_defects,
+           (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec));
+    fflush(stdout);
+    munmap(j.counts, sizeof *j.counts);
+    return good;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 2 && strcmp(argv[1], "@synth") == 0) return fault_model_write("out", 0.3);
+    if (argc < 3) return 2;
+    fault_inputs in = {.program = argv[1]};
+    const char *classes = NULL, *only = NULL, *skip = "";
+    bool kill = false, good = true;
+    long sample = 0;
+    for (int i = 3; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--preload") == 0) in.preload = argv[i + 1];
+        if (strcmp(argv[i], "--class") == 0) classes = argv[i + 1];
+        if (strcmp(argv[i], "--skip") == 0) skip = argv[i + 1];
+        if (strcmp(argv[i], "--case") == 0) only = argv[i + 1];
+        if (strcmp(argv[i], "--sample") == 0) sample = atol(argv[i + 1]);
+        if (strcmp(argv[i], "--mode") == 0) kill = strcmp(argv[i + 1], "kill") == 0;
+    }
+    if (!classes) classes = kill ? "c" : "aft";
+    snprintf(in.root, sizeof in.root, "%s", argv[2]);
+    snprintf(in.work, sizeof in.work, "%.900s/nmlp-faults-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    if (!mkdtemp(in.work)) return 3;
+    fault_inputs_make(&in);
+    for (size_t i = 0; i < fault_n_cases; i++) {
+        const fault_case *c = &fault_cases[i];
+        if ((only && strcmp(only, c->name) != 0) || (kill && !c->resume) || strstr(skip, c->name)) continue;
+        /* The program for our own case is this one, which has nothing linked in. */
+        if (!in.preload && c->words[0] == '@') continue;
+        for (const char *class = classes; *class; class ++) good &= campaign(&in, c, *class, kill, sample);
+    }
+    char command[2 * FAULT_PATH_BYTES];
+    snprintf(command, sizeof command, "rm -rf '%s'", in.work);
+    return system(command) == 0 && good ? 0 : 1;
+}

@@ -1,0 +1,274 @@
+/* Stands between a program and the C library, counts calls that can fail, and makes one of them fail or kills the
+ * process in front of it. Built twice: as a library for LD_PRELOAD, which also sees the calls of other libraries, and
+ * with NMLP_FAULT_WRAP for ld's --wrap, which works under AddressSanitizer.
+ *
+ * Counting begins with main: what constructors of libcudart or libstdc++ do without memory is not ours to say.
+ *
+ * Environment: NMLP_FAULT_CLASS  letters: a allocations, f files, t threads, c calls that change the file system
+ *              NMLP_FAULT_AT     which call, counted from 1; 0: none
+ *              NMLP_FAULT_KILL   set: SIGKILL instead of an error
+ *              NMLP_FAULT_EVERY  set: each call fails with this chance in a million, AT is the seed
+ *              NMLP_FAULT_COUNT  file that receives the number of calls at exit */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifdef NMLP_FAULT_WRAP
+#define OURS(name) __wrap_##name
+#define REAL(type, name, params) type __real_##name params
+#define CALL(type, name, params) __real_##name
+#else
+#define OURS(name) name
+#define REAL(type, name, params) extern int nmlp_fault_unused_##name
+#define CALL(type, name, params) ((type(*) params)(uintptr_t)dlsym(RTLD_NEXT, #name))
+#endif
+
+/* A call that is wrapped: its prototype under our name and, for --wrap, under the C library's. */
+#define WRAPPED(type, name, params)                                                                                    \
+    REAL(type, name, params);                                                                                          \
+    type OURS(name) params;                                                                                            \
+    type OURS(name)                                                                                                    \
+    params
+
+static atomic_bool armed; /* main has begun */
+static atomic_long n_calls;
+static unsigned classes;
+static long fails_at, chance;
+static int kills;
+
+static void read_environment(void) {
+    const char *letters = getenv("NMLP_FAULT_CLASS"), *at = getenv("NMLP_FAULT_AT");
+    const char *every = getenv("NMLP_FAULT_EVERY");
+    for (; letters && *letters; letters++) classes |= 1u << (*letters & 31);
+    fails_at = at ? atol(at) : 0;
+    chance = every ? atol(every) : 0;
+    kills = getenv("NMLP_FAULT_KILL") != NULL;
+    atomic_store(&armed, true);
+}
+
+#ifdef NMLP_FAULT_WRAP
+int __real_main(int argc, char **argv, char **environment);
+int __wrap_main(int argc, char **argv, char **environment);
+
+int __wrap_main(int argc, char **argv, char **environment) {
+    read_environment();
+    return __real_main(argc, argv, environment);
+}
+#else
+typedef int main_function(int argc, char **argv, char **environment);
+typedef int start_function(main_function *run, int argc, char **argv, void (*init)(void), void (*fini)(void),
+                           void (*rtld_fini)(void), void *stack_end);
+start_function __libc_start_main;
+
+static main_function *real_main;
+
+static int armed_main(int argc, char **argv, char **environment) {
+    read_environment();
+    return real_main(argc, argv, environment);
+}
+
+int __libc_start_main(main_function *run, int argc, char **argv, void (*init)(void), void (*fini)(void),
+                      void (*rtld_fini)(void), void *stack_end) {
+    real_main = run;
+    start_function *start = (start_function *)(uintptr_t)dlsym(RTLD_NEXT, "__libc_start_main");
+    return start(armed_main, argc, argv, init, fini, rtld_fini, stack_end);
+}
+#endif
+
+static unsigned long mixed(unsigned long x) {
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ul;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebul;
+    return x ^ x >> 31;
+}
+
+/* True where the call is to fail; `kinds` are letters of NMLP_FAULT_CLASS it belongs to. */
+static int fails(const char *kinds, int error) {
+    unsigned mask = 0;
+    for (; *kinds; kinds++) mask |= 1u << (*kinds & 31);
+    if (!atomic_load(&armed) || !(mask & classes)) return 0;
+    long n = atomic_fetch_add(&n_calls, 1) + 1;
+    int now = chance ? (long)(mixed((unsigned long)(fails_at * 1000003 + n)) % 1000000) < chance : n == fails_at;
+    if (!now) return 0;
+    if (kills) syscall(SYS_kill, syscall(SYS_getpid), SIGKILL);
+    errno = error;
+    return 1;
+}
+
+__attribute__((destructor)) static void write_count(void) {
+    char text[32];
+    const char *path = getenv("NMLP_FAULT_COUNT");
+    if (!path) return;
+    int n = snprintf(text, sizeof text, "%ld\n", atomic_load(&n_calls));
+    long fd = syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (fd >= 0) (void)!syscall(SYS_write, fd, text, (size_t)n);
+}
+
+/* ---- allocations ---- */
+
+#ifdef NMLP_FAULT_WRAP
+#define LIBC(name) __real_##name
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *block, size_t bytes);
+void *__real_aligned_alloc(size_t align, size_t bytes);
+int __real_posix_memalign(void **out, size_t align, size_t bytes);
+char *__real_strdup(const char *text);
+#else /* dlsym allocates: these have other names in glibc */
+#define LIBC(name) __libc_##name
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *block, size_t bytes);
+void *__libc_memalign(size_t align, size_t bytes);
+#endif
+
+void *OURS(malloc)(size_t bytes);
+void *OURS(calloc)(size_t count, size_t size);
+void *OURS(realloc)(void *block, size_t bytes);
+void *OURS(aligned_alloc)(size_t align, size_t bytes);
+int OURS(posix_memalign)(void **out, size_t align, size_t bytes);
+
+void *OURS(malloc)(size_t bytes) { return fails("a", ENOMEM) ? NULL : LIBC(malloc)(bytes); }
+
+void *OURS(calloc)(size_t count, size_t size) { return fails("a", ENOMEM) ? NULL : LIBC(calloc)(count, size); }
+
+void *OURS(realloc)(void *block, size_t bytes) {
+    return bytes && fails("a", ENOMEM) ? NULL : LIBC(realloc)(block, bytes);
+}
+
+#ifdef NMLP_FAULT_WRAP
+void *OURS(aligned_alloc)(size_t align, size_t bytes) {
+    return fails("a", ENOMEM) ? NULL : __real_aligned_alloc(align, bytes);
+}
+
+int OURS(posix_memalign)(void **out, size_t align, size_t bytes) {
+    return fails("a", ENOMEM) ? ENOMEM : __real_posix_memalign(out, align, bytes);
+}
+
+char *OURS(strdup)(const char *text);
+char *OURS(strdup)(const char *text) { return fails("a", ENOMEM) ? NULL : __real_strdup(text); }
+#else
+void *OURS(aligned_alloc)(size_t align, size_t bytes) {
+    return fails("a", ENOMEM) ? NULL : __libc_memalign(align, bytes);
+}
+
+int OURS(posix_memalign)(void **out, size_t align, size_t bytes) {
+    void *block = fails("a", ENOMEM) ? NULL : __libc_memalign(align, bytes);
+    if (block) *out = block;
+    return block ? 0 : ENOMEM;
+}
+#endif
+
+WRAPPED(void *, mmap, (void *at, size_t bytes, int protection, int flags, int fd, off_t offset)) {
+    if (fails(flags & MAP_ANONYMOUS ? "a" : "f", ENOMEM)) return MAP_FAILED;
+    return (void *)syscall(SYS_mmap, at, bytes, protection, flags, fd, offset);
+}
+
+/* ---- threads ---- */
+
+WRAPPED(int, pthread_create,
+        (pthread_t * thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)) {
+    if (fails("t", EAGAIN)) return EAGAIN;
+    return CALL(int, pthread_create,
+                (pthread_t *, const pthread_attr_t *, void *(*)(void *), void *))(thread, attributes, run, argument);
+}
+
+/* ---- files ---- */
+
+/* "fc": a call that may create a file changes the file system. */
+static const char *open_kinds(int flags) { return flags & (O_CREAT | O_TRUNC) ? "fc" : "f"; }
+
+WRAPPED(int, open, (const char *path, int flags, ...)) {
+    va_list rest;
+    va_start(rest, flags);
+    unsigned mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, unsigned) : 0;
+    va_end(rest);
+    if (fails(open_kinds(flags), EIO)) return -1;
+    return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+WRAPPED(int, openat, (int dir, const char *path, int flags, ...)) {
+    va_list rest;
+    va_start(rest, flags);
+    unsigned mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, unsigned) : 0;
+    va_end(rest);
+    if (fails(open_kinds(flags), EIO)) return -1;
+    return (int)syscall(SYS_openat, dir, path, flags, mode);
+}
+
+WRAPPED(FILE *, fopen, (const char *path, const char *mode)) {
+    if (fails(mode[0] == 'r' ? "f" : "fc", EIO)) return NULL;
+    return CALL(FILE *, fopen, (const char *, const char *))(path, mode);
+}
+
+WRAPPED(ssize_t, read, (int fd, void *bytes, size_t len)) {
+    return fails("f", EIO) ? -1 : syscall(SYS_read, fd, bytes, len);
+}
+
+WRAPPED(ssize_t, pread, (int fd, void *bytes, size_t len, off_t offset)) {
+    return fails("f", EIO) ? -1 : syscall(SYS_pread64, fd, bytes, len, offset);
+}
+
+WRAPPED(ssize_t, write, (int fd, const void *bytes, size_t len)) {
+    return fails("fc", ENOSPC) ? -1 : syscall(SYS_write, fd, bytes, len);
+}
+
+WRAPPED(ssize_t, pwrite, (int fd, const void *bytes, size_t len, off_t offset)) {
+    return fails("fc", ENOSPC) ? -1 : syscall(SYS_pwrite64, fd, bytes, len, offset);
+}
+
+WRAPPED(int, fsync, (int fd)) { return fails("fc", EIO) ? -1 : (int)syscall(SYS_fsync, fd); }
+
+WRAPPED(int, fdatasync, (int fd)) { return fails("fc", EIO) ? -1 : (int)syscall(SYS_fdatasync, fd); }
+
+WRAPPED(int, ftruncate, (int fd, off_t len)) { return fails("fc", ENOSPC) ? -1 : (int)syscall(SYS_ftruncate, fd, len); }
+
+WRAPPED(int, fallocate, (int fd, int mode, off_t at, off_t len)) {
+    return fails("fc", ENOSPC) ? -1 : (int)syscall(SYS_fallocate, fd, mode, at, len);
+}
+
+WRAPPED(int, rename, (const char *from, const char *to)) {
+    return fails("fc", EIO) ? -1 : (int)syscall(SYS_rename, from, to);
+}
+
+WRAPPED(int, renameat2, (int from_dir, const char *from, int to_dir, const char *to, unsigned flags)) {
+    return fails("fc", EIO) ? -1 : (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
+}
+
+WRAPPED(int, mkdir, (const char *path, mode_t mode)) {
+    return fails("fc", EIO) ? -1 : (int)syscall(SYS_mkdir, path, mode);
+}
+
+WRAPPED(int, unlink, (const char *path)) { return fails("fc", EIO) ? -1 : (int)syscall(SYS_unlink, path); }
+
+WRAPPED(int, unlinkat, (int dir, const char *path, int flags)) {
+    return fails("fc", EIO) ? -1 : (int)syscall(SYS_unlinkat, dir, path, flags);
+}
+
+WRAPPED(int, mkstemp, (char *path)) { return fails("fc", ENOSPC) ? -1 : CALL(int, mkstemp, (char *))(path); }
+
+WRAPPED(int, fchmod, (int fd, mode_t mode)) { return fails("fc", EIO) ? -1 : (int)syscall(SYS_fchmod, fd, mode); }
+
+WRAPPED(DIR *, opendir, (const char *path)) {
+    return fails("f", EIO) ? NULL : CALL(DIR *, opendir, (const char *))(path);
+}
+
+WRAPPED(DIR *, fdopendir, (int fd)) { return fails("f", EIO) ? NULL : CALL(DIR *, fdopendir, (int))(fd); }
+
+WRAPPED(int, flock, (int fd, int operation)) {
+    return fails("f", ENOLCK) ? -1 : (int)syscall(SYS_flock, fd, operation);
+}

@@ -1,0 +1,263 @@
+/* One run of the program with a fault in it. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/dir_stage.h"
+#include "base/hash64.h"
+#include "faults/campaign.h"
+
+enum { WALL_SECONDS = 120, CPU_SECONDS = 60, POLL_NS = 500000 };
+
+static void die(const char *what) {
+    fprintf(stderr, "fault campaign: %s: %s\n", what, strerror(errno));
+    _exit(3);
+}
+
+static void format(char *out, size_t bytes, const char *fmt, const char *a, const char *b, int n) {
+    int len = n >= 0 ? snprintf(out, bytes, fmt, a, b, n) : snprintf(out, bytes, fmt, a, b);
+    if (len < 0 || (size_t)len >= bytes) die("path too long");
+}
+
+void fault_scratch_path(char out[FAULT_PATH_BYTES], const fault_inputs *in, int slot) {
+    format(out, FAULT_PATH_BYTES, "%s/%s-%d", in->work, "slot", slot);
+}
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *at) {
+    (void)info;
+    (void)kind;
+    (void)at;
+    return remove(path);
+}
+
+void fault_scratch_reset(const fault_inputs *in, int slot, const char *from) {
+    char scratch[FAULT_PATH_BYTES], command[4 * FAULT_PATH_BYTES];
+    fault_scratch_path(scratch, in, slot);
+    if (nftw(scratch, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT) die(scratch);
+    if (!from) {
+        if (mkdir(scratch, 0777) != 0) die(scratch);
+        return;
+    }
+    format(command, sizeof command, "cp -r '%s' '%s'", from, scratch, -1);
+    if (system(command) != 0) die(command);
+}
+
+/* ---- what a run leaves ---- */
+
+static size_t read_all(char *text, size_t bytes, const char *path) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n;
+    size_t len = 0;
+    while (fd >= 0 && len < bytes && (n = read(fd, text + len, bytes - len)) > 0) len += (size_t)n;
+    if (fd >= 0) close(fd);
+    return len;
+}
+
+/* Markers seen: they are no part of a finished folder. */
+static int n_markers;
+
+static uint64_t hash_path(const char *path);
+
+static int is_entry(const struct dirent *entry) {
+    return strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+}
+
+static uint64_t hash_dir(const char *path) {
+    struct dirent **list;
+    uint64_t hash = 7;
+    int n = scandir(path, &list, is_entry, alphasort);
+    for (int i = 0; i < n; i++) {
+        char inner[FAULT_PATH_BYTES];
+        bool marker = strcmp(list[i]->d_name, NMLP_DIR_STAGE_MARKER) == 0;
+        format(inner, sizeof inner, "%s/%s", path, list[i]->d_name, -1);
+        n_markers += marker;
+        uint64_t file = marker ? 0 : hash_path(inner);
+        if (!marker) hash = nmlp_hash64(list[i]->d_name, strlen(list[i]->d_name), hash);
+        if (!marker) hash = nmlp_hash64(&file, sizeof file, hash);
+        free(list[i]);
+    }
+    if (n >= 0) free(list);
+    return hash;
+}
+
+/* Cuts the times out of a JSON file: they are the one thing in results that does not repeat. */
+static size_t without_seconds(char *text, size_t len) {
+    static const char key[] = "\"seconds\":";
+    for (char *at = text; (at = strstr(at, key)); at += sizeof key - 1) {
+        char *number = at + sizeof key - 1;
+        size_t digits = strspn(number, "0123456789.e-+");
+        memmove(number, number + digits, (size_t)(text + len + 1 - (number + digits)));
+        len -= digits;
+    }
+    return len;
+}
+
+static uint64_t hash_path(const char *path) {
+    static _Thread_local char text[4 * FAULT_TEXT_BYTES];
+    struct stat info;
+    if (lstat(path, &info) != 0) return 0;
+    if (S_ISDIR(info.st_mode)) return hash_dir(path);
+    size_t len = read_all(text, sizeof text - 1, path);
+    text[len] = '\0';
+    return nmlp_hash64(text, without_seconds(text, len), 1);
+}
+
+static void list_scratch(fault_result *r, const char *scratch) {
+    struct dirent **list;
+    int n = scandir(scratch, &list, is_entry, alphasort);
+    for (int i = 0; i < n; i++) {
+        if (r->n_entries < FAULT_ENTRIES_MAX) {
+            char inner[FAULT_PATH_BYTES];
+            fault_entry *e = &r->entries[r->n_entries++];
+            snprintf(e->name, sizeof e->name, "%s", list[i]->d_name);
+            format(inner, sizeof inner, "%s/%s", scratch, list[i]->d_name, -1);
+            n_markers = 0;
+            e->hash = hash_path(inner);
+            e->marked = n_markers > 0;
+        }
+        free(list[i]);
+    }
+    if (n >= 0) free(list);
+}
+
+const fault_entry *fault_entry_find(const fault_result *r, const char *name) {
+    for (size_t i = 0; i < r->n_entries; i++)
+        if (strcmp(r->entries[i].name, name) == 0) return &r->entries[i];
+    return NULL;
+}
+
+static bool is_numeric(char c) { return (c >= '0' && c <= '9') || c == '.' || c == ' ' || c == '-'; }
+
+static void look_at_output(fault_result *r, const char *out_path, const char *err_path) {
+    static char text[FAULT_TEXT_BYTES];
+    size_t len = read_all(text, sizeof text, out_path), n_masked = 0;
+    r->out = nmlp_hash64(text, len, 1);
+    for (size_t i = 0; i < len; i++)
+        if (!is_numeric(text[i])) text[n_masked++] = text[i];
+    r->masked = nmlp_hash64(text, n_masked, 1);
+    len = read_all(text, sizeof text - 1, err_path);
+    text[len] = '\0';
+    /* The second is libgfortran's, when OpenBLAS is loaded. */
+    r->lacks_chart = strstr(text, "is complete but for this chart") != NULL;
+    r->explained = strstr(text, "neuronmlp") || strstr(text, "Operating system error: Cannot allocate memory");
+    const char *report = strstr(text, "ERROR: "), *from = report ? report : text + (len > 380 ? len - 380 : 0);
+    snprintf(r->last, sizeof r->last, "%.390s", from);
+}
+
+/* ---- the process ---- */
+
+static void expand_word(char *out, const char *word, size_t len, const fault_inputs *in) {
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++) {
+        if (word[i] != '%' || i + 1 == len) {
+            out[n++] = word[i];
+            continue;
+        }
+        i++;
+        const char *name = word[i] == 'm' ? "/dense" : word[i] == 'c' ? "/factors" : word[i] == 't' ? "/text" : "";
+        n += (size_t)sprintf(out + n, "%s%s", word[i] == 'r' ? in->root : in->work, name);
+    }
+    out[n] = '\0';
+}
+
+static size_t split(char words[FAULT_WORDS_MAX][FAULT_PATH_BYTES], size_t n, const char *text, const fault_inputs *in) {
+    while (text && *text) {
+        size_t len = strcspn(text, " ");
+        if (len) expand_word(words[n++], text, len, in);
+        text += len + (text[len] == ' ');
+    }
+    return n;
+}
+
+static void set_environment(const fault_inputs *in, const fault *what, const char *count_path) {
+    char number[32];
+    if (in->preload) setenv("LD_PRELOAD", in->preload, 1);
+    setenv("ASAN_OPTIONS", "exitcode=99:allocator_may_return_null=1:detect_leaks=1", 1);
+    setenv("UBSAN_OPTIONS", "exitcode=99", 1);
+    if (!what->classes) return;
+    char classes[2] = {what->classes, 0};
+    setenv("NMLP_FAULT_CLASS", classes, 1);
+    snprintf(number, sizeof number, "%ld", what->at);
+    setenv("NMLP_FAULT_AT", number, 1);
+    snprintf(number, sizeof number, "%ld", what->chance);
+    if (what->chance) setenv("NMLP_FAULT_EVERY", number, 1);
+    if (what->kill) setenv("NMLP_FAULT_KILL", "1", 1);
+    setenv("NMLP_FAULT_COUNT", count_path, 1);
+}
+
+static void redirect(int to, const char *path, int flags) {
+    int fd = open(path, flags, 0666);
+    if (fd < 0 || dup2(fd, to) < 0) die(path);
+    close(fd);
+}
+
+static int wait_for(pid_t pid, bool *hung) {
+    struct timespec begin, now, pause = {.tv_nsec = POLL_NS};
+    int status;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    while (waitpid(pid, &status, WNOHANG) == 0) {
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if (now.tv_sec - begin.tv_sec > WALL_SECONDS && !*hung) {
+            *hung = true;
+            kill(pid, SIGKILL);
+        }
+        nanosleep(&pause, NULL);
+    }
+    return status;
+}
+
+static void run_child(const fault_inputs *in, char words[FAULT_WORDS_MAX][FAULT_PATH_BYTES], size_t n,
+                      const fault *what, const char *scratch, const char *prefix) {
+    char path[FAULT_PATH_BYTES], self[FAULT_PATH_BYTES] = {0};
+    char *argv[FAULT_WORDS_MAX + 2] = {(char *)(uintptr_t)in->program};
+    struct rlimit cpu = {CPU_SECONDS, CPU_SECONDS}, none = {0, 0};
+    bool synth = strcmp(words[0], "@synth") == 0; /* our own program: the command's models have a gigabyte */
+    redirect(0, "/dev/null", O_RDONLY);
+    format(path, sizeof path, "%s%s", prefix, ".out", -1);
+    redirect(1, path, O_WRONLY | O_CREAT | O_TRUNC);
+    format(path, sizeof path, "%s%s", prefix, ".err", -1);
+    redirect(2, path, O_WRONLY | O_CREAT | O_TRUNC);
+    format(path, sizeof path, "%s%s", prefix, ".count", -1);
+    setrlimit(RLIMIT_CPU, &cpu);
+    setrlimit(RLIMIT_CORE, &none);
+    if (chdir(scratch) != 0 || readlink("/proc/self/exe", self, sizeof self - 1) < 0) die(scratch);
+    for (size_t i = 0; i < n; i++) argv[i + 1] = words[i];
+    if (synth) argv[0] = self;
+    set_environment(in, what, path);
+    execv(argv[0], argv);
+    die(argv[0]);
+}
+
+void fault_run(fault_result *r, const fault_inputs *in, const char *words, const char *more, const fault *what,
+               int slot) {
+    static char list[FAULT_WORDS_MAX][FAULT_PATH_BYTES];
+    char scratch[FAULT_PATH_BYTES], prefix[FAULT_PATH_BYTES], path[FAULT_PATH_BYTES], number[32] = {0};
+    *r = (fault_result){.n_calls = -1};
+    size_t n = split(list, split(list, 0, words, in), more, in);
+    fault_scratch_path(scratch, in, slot);
+    format(prefix, sizeof prefix, "%s%s", scratch, ".run", -1);
+    format(path, sizeof path, "%s%s", prefix, ".count", -1);
+    unlink(path);
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid < 0) die("fork");
+    if (pid == 0) run_child(in, list, n, what, scratch, prefix);
+    r->status = wait_for(pid, &r->hung);
+    if (read_all(number, sizeof number - 1, path) > 0) r->n_calls = atol(number);
+    char out_path[FAULT_PATH_BYTES], err_path[FAULT_PATH_BYTES];
+    format(out_path, sizeof out_path, "%s%s", prefix, ".out", -1);
+    format(err_path, sizeof err_path, "%s%s", prefix, ".err", -1);
+    look_at_output(r, out_path, err_path);
+    list_scratch(r, scratch);
+}
