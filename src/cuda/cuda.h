@@ -105,8 +105,8 @@ nmlp_status nmlp_cuda_session_next(nmlp_cuda_session *session, int64_t more, int
 typedef struct nmlp_cuda_batch nmlp_cuda_batch;
 
 typedef struct nmlp_cuda_batch_options {
-    int64_t context;   /* most positions of one sequence */
-    int64_t positions; /* of all sequences together */
+    int64_t context; /* most positions of one sequence */
+    int64_t n_pages; /* of NMLP_CUDA_PAGE_POSITIONS positions each, of all sequences together */
     int64_t max_sequences;
     int64_t max_rows;  /* of one step */
     const float *rope; /* [context, D] cos|sin of every position (copied) */
@@ -132,19 +132,22 @@ typedef struct nmlp_cuda_batch_choice {
 nmlp_status nmlp_cuda_batch_create(nmlp_cuda_batch **out, const nmlp_cuda_engine *engine,
                                    const nmlp_cuda_batch_options *options, nmlp_err *err);
 void nmlp_cuda_batch_destroy(nmlp_cuda_batch *batch);
-/* The sequence becomes empty and gives back its pages. */
-void nmlp_cuda_batch_close(nmlp_cuda_batch *batch, int32_t sequence);
-int64_t nmlp_cuda_batch_length(const nmlp_cuda_batch *batch, int32_t sequence);
-void nmlp_cuda_batch_truncate(nmlp_cuda_batch *batch, int32_t sequence, int64_t length);
-/* The empty sequence `child` gets the first `length` tokens of `parent`: pages are shared until one of them writes. */
-void nmlp_cuda_batch_fork(nmlp_cuda_batch *batch, int32_t parent, int64_t length, int32_t child);
-/* Pages for n more tokens, or NMLP_E_LIMIT, changing nothing. */
-nmlp_status nmlp_cuda_batch_reserve(nmlp_cuda_batch *batch, int32_t sequence, int64_t n, nmlp_err *err);
-/* Appends rows to several sequences, each at most once; their pages are reserved. Logits are in place when it returns;
- * without any it returns before the device has run. */
+/* Which page holds which positions is the caller's business: the first n pages of a sequence, in the order of its
+ * positions. They must be set before a step or a choice that writes into them; pages that several sequences have are
+ * only read. */
+void nmlp_cuda_batch_set_pages(nmlp_cuda_batch *batch, int32_t sequence, const int32_t *pages, int64_t n);
+/* The sequence's next token goes to position `length`; what is before lies in its pages. Steps that were run ahead and
+ * choices not fetched are forgotten. */
+void nmlp_cuda_batch_set_length(nmlp_cuda_batch *batch, int32_t sequence, int64_t length);
+/* Copies a page of all layers, behind the steps that were started. */
+nmlp_status nmlp_cuda_batch_copy_page(nmlp_cuda_batch *batch, int32_t to, int32_t from, nmlp_err *err);
+/* Appends rows to several sequences, each at most once. Logits are in place when it returns; without any it returns
+ * before the device has run. */
 nmlp_status nmlp_cuda_batch_step(nmlp_cuda_batch *batch, const nmlp_cuda_batch_item *items, int64_t n_items,
                                  nmlp_err *err);
-/* The choices after the last tokens. `more` as in nmlp_cuda_session_next, for the sequences of the last step. */
+enum { NMLP_CUDA_BATCH_AHEAD = 8 };
+/* The choices after the last tokens. `more` as in nmlp_cuda_session_next, for the sequences of the last step; up to
+ * NMLP_CUDA_BATCH_AHEAD of them are run, for which pages are set. */
 nmlp_status nmlp_cuda_batch_choose(nmlp_cuda_batch *batch, nmlp_cuda_batch_choice *items, int64_t n_items, int64_t more,
                                    nmlp_err *err);
 

@@ -155,34 +155,23 @@ nmlp_status nmlp_cuda_batch_create(nmlp_cuda_batch **out, const nmlp_cuda_engine
 
 void nmlp_cuda_batch_destroy(nmlp_cuda_batch *batch) { (void)batch; }
 
-void nmlp_cuda_batch_close(nmlp_cuda_batch *batch, int32_t sequence) {
+void nmlp_cuda_batch_set_pages(nmlp_cuda_batch *batch, int32_t sequence, const int32_t *pages, int64_t n) {
     (void)batch;
     (void)sequence;
-}
-
-int64_t nmlp_cuda_batch_length(const nmlp_cuda_batch *batch, int32_t sequence) {
-    (void)batch;
-    (void)sequence;
-    return 0;
-}
-
-void nmlp_cuda_batch_truncate(nmlp_cuda_batch *batch, int32_t sequence, int64_t length) {
-    (void)batch;
-    (void)sequence;
-    (void)length;
-}
-
-void nmlp_cuda_batch_fork(nmlp_cuda_batch *batch, int32_t parent, int64_t length, int32_t child) {
-    (void)batch;
-    (void)parent;
-    (void)length;
-    (void)child;
-}
-
-nmlp_status nmlp_cuda_batch_reserve(nmlp_cuda_batch *batch, int32_t sequence, int64_t n, nmlp_err *err) {
-    (void)batch;
-    (void)sequence;
+    (void)pages;
     (void)n;
+}
+
+void nmlp_cuda_batch_set_length(nmlp_cuda_batch *batch, int32_t sequence, int64_t length) {
+    (void)batch;
+    (void)sequence;
+    (void)length;
+}
+
+nmlp_status nmlp_cuda_batch_copy_page(nmlp_cuda_batch *batch, int32_t to, int32_t from, nmlp_err *err) {
+    (void)batch;
+    (void)to;
+    (void)from;
     return refuse(err);
 }
 

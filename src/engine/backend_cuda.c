@@ -3,7 +3,9 @@
 
 #include "base/mem.h"
 #include "cuda/cuda.h"
+#include "cuda/layout.h"
 #include "engine/backend.h"
+#include "engine/kv_pool.h"
 #include "engine/rope_table.h"
 
 struct weights {
@@ -11,11 +13,16 @@ struct weights {
     nmlp_cuda_engine *engine;
 };
 
-/* One sequence is a session, whose decode step is one launch; several are a batch over pages. */
+/* One sequence is a session, whose decode step is one launch; several are a batch over pages, which sequences that
+ * begin alike share as on the CPU. */
 struct batch {
     const struct weights *weights;
     nmlp_cuda_session *session;
     nmlp_cuda_batch *device;
+    nmlp_kv_pool *pool;
+    int64_t context;
+    nmlp_status copied; /* not NMLP_OK: a page could not be copied, for the reason in copy_err */
+    nmlp_err copy_err;
     nmlp_cuda_batch_item *items;     /* [max_sequences] of a step */
     nmlp_cuda_batch_choice *choices; /* [max_sequences] */
 };
@@ -78,9 +85,42 @@ static void batch_destroy(void *batch) {
     if (!b) return;
     nmlp_cuda_session_destroy(b->session);
     nmlp_cuda_batch_destroy(b->device);
+    nmlp_kv_pool_destroy(b->pool);
     nmlp_mem_free(b->items);
     nmlp_mem_free(b->choices);
     nmlp_mem_free(b);
+}
+
+static void copy_page(void *ctx, int32_t to, int32_t from, int64_t n) {
+    struct batch *b = ctx;
+    (void)n; /* positions are strewn over the page */
+    if (b->copied == NMLP_OK) b->copied = nmlp_cuda_batch_copy_page(b->device, to, from, &b->copy_err);
+}
+
+/* Whether all pages that were to be copied since the last question were. */
+static nmlp_status check_copies(struct batch *b, nmlp_err *err) {
+    nmlp_status st = b->copied;
+    if (st != NMLP_OK && err) *err = b->copy_err;
+    b->copied = NMLP_OK;
+    return st;
+}
+
+/* The batch over pages of a device; a page begun per sequence comes on top of what the positions fill. */
+static nmlp_status create_paged(struct batch *b, const nmlp_batch_options *limits, const float *rope, nmlp_err *err) {
+    const nmlp_kv_pool_options pool = {.page = NMLP_CUDA_PAGE_POSITIONS,
+                                       .n_pages = nmlp_cuda_divide_up(limits->positions, NMLP_CUDA_PAGE_POSITIONS) +
+                                                  limits->max_sequences,
+                                       .max_sequences = limits->max_sequences,
+                                       .context = limits->context,
+                                       .copy = copy_page,
+                                       .ctx = b};
+    const nmlp_cuda_batch_options options = {.context = limits->context,
+                                             .n_pages = pool.n_pages,
+                                             .max_sequences = limits->max_sequences,
+                                             .max_rows = limits->max_rows,
+                                             .rope = rope};
+    NMLP_RETURN_IF_FAILED(nmlp_kv_pool_create(&b->pool, &pool, err));
+    return nmlp_cuda_batch_create(&b->device, b->weights->engine, &options, err);
 }
 
 static nmlp_status batch_create(void **out, const void *weights, const nmlp_batch_options *limits, nmlp_err *err) {
@@ -91,16 +131,12 @@ static nmlp_status batch_create(void **out, const void *weights, const nmlp_batc
     float *rope = new_rope(&w->model->config, limits->context, err);
     if (!b || !rope) NMLP_TRY(NMLP_E_NOMEM);
     b->weights = w;
+    b->context = limits->context;
     b->items = nmlp_mem_new((size_t)limits->max_sequences, sizeof *b->items, err);
     b->choices = nmlp_mem_new((size_t)limits->max_sequences, sizeof *b->choices, err);
     if (!b->items || !b->choices) NMLP_TRY(NMLP_E_NOMEM);
-    const nmlp_cuda_batch_options options = {.context = limits->context,
-                                             .positions = limits->positions,
-                                             .max_sequences = limits->max_sequences,
-                                             .max_rows = limits->max_rows,
-                                             .rope = rope};
     NMLP_TRY(limits->max_sequences == 1 ? nmlp_cuda_session_create(&b->session, w->engine, limits->context, rope, err)
-                                        : nmlp_cuda_batch_create(&b->device, w->engine, &options, err));
+                                        : create_paged(b, limits, rope, err));
     *out = b;
 out:
     nmlp_mem_free(rope);
@@ -110,41 +146,60 @@ out:
 
 static void close_sequence(void *batch, int32_t sequence) {
     struct batch *b = batch;
-    if (b->session)
+    if (b->session) {
         nmlp_cuda_session_truncate(b->session, 0);
-    else
-        nmlp_cuda_batch_close(b->device, sequence);
+        return;
+    }
+    nmlp_cuda_batch_set_length(b->device, sequence, 0);
+    nmlp_kv_pool_close(b->pool, sequence);
 }
 
 static nmlp_status open_sequence(void *batch, int32_t sequence, const int32_t *ids, int64_t n, int64_t *n_cached,
                                  nmlp_err *err) {
-    (void)ids;
-    (void)n;
-    (void)err;
+    struct batch *b = batch;
     *n_cached = 0;
-    close_sequence(batch, sequence);
-    return NMLP_OK;
+    if (b->session) {
+        close_sequence(b, sequence);
+        return NMLP_OK;
+    }
+    nmlp_kv_pool_open(b->pool, sequence, ids, n, n_cached);
+    nmlp_cuda_batch_set_length(b->device, sequence, *n_cached);
+    nmlp_status st = check_copies(b, err);
+    if (st != NMLP_OK) close_sequence(b, sequence);
+    return st;
 }
 
 static void truncate_sequence(void *batch, int32_t sequence, int64_t length) {
     struct batch *b = batch;
-    if (b->session)
+    if (b->session) {
         nmlp_cuda_session_truncate(b->session, length);
-    else
-        nmlp_cuda_batch_truncate(b->device, sequence, length);
+        return;
+    }
+    nmlp_cuda_batch_set_length(b->device, sequence, length);
+    nmlp_kv_pool_truncate(b->pool, sequence, length);
 }
 
 static nmlp_status fork_sequence(void *batch, int32_t parent, int64_t length, int32_t child, nmlp_err *err) {
     struct batch *b = batch;
     if (b->session) return nmlp_fail(err, NMLP_E_LIMIT, "a batch of one sequence has no room for another");
-    nmlp_cuda_batch_fork(b->device, parent, length, child);
+    nmlp_kv_pool_fork(b->pool, parent, length, child);
+    nmlp_cuda_batch_set_length(b->device, child, length);
     return NMLP_OK;
 }
 
 /* A session has room for the whole context. */
 static nmlp_status reserve(void *batch, int32_t sequence, int64_t n, nmlp_err *err) {
     struct batch *b = batch;
-    return b->session ? NMLP_OK : nmlp_cuda_batch_reserve(b->device, sequence, n, err);
+    if (b->session) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(nmlp_kv_pool_reserve(b->pool, sequence, n, err));
+    return check_copies(b, err);
+}
+
+/* The device learns where the next n tokens of a sequence, and those before, lie. */
+static void show_pages(struct batch *b, int32_t sequence, int64_t n) {
+    int64_t end = nmlp_kv_pool_length(b->pool, sequence) + n;
+    nmlp_cuda_batch_set_pages(b->device, sequence, nmlp_kv_pool_pages(b->pool, sequence),
+                              nmlp_cuda_divide_up(end, NMLP_CUDA_PAGE_POSITIONS));
 }
 
 /* Rows whose logits are wanted run one at a time: as decoding does, with activations of 16 bits of mantissa. */
@@ -164,6 +219,7 @@ static nmlp_status step(void *batch, const nmlp_step_item *items, int64_t n_item
     if (b->session) return run_item(b->session, &items[0], b->weights->model->config.vocab, err);
     for (int64_t i = 0; i < n_items; i++) {
         const nmlp_sampling *choose = items[i].choose;
+        show_pages(b, items[i].sequence, items[i].n);
         b->items[i] = (nmlp_cuda_batch_item){.sequence = items[i].sequence,
                                              .ids = items[i].ids,
                                              .n = items[i].n,
@@ -173,7 +229,9 @@ static nmlp_status step(void *batch, const nmlp_step_item *items, int64_t n_item
                                              .temperature = choose ? choose->temperature : 0,
                                              .seed = choose ? choose->seed : 0};
     }
-    return nmlp_cuda_batch_step(b->device, b->items, n_items, err);
+    NMLP_RETURN_IF_FAILED(nmlp_cuda_batch_step(b->device, b->items, n_items, err));
+    for (int64_t i = 0; i < n_items; i++) nmlp_kv_pool_append(b->pool, items[i].sequence, items[i].ids, items[i].n);
+    return NMLP_OK;
 }
 
 /* ---- choosing on the device ---- */
@@ -182,9 +240,24 @@ static bool can_choose(const nmlp_sampling *s) {
     return nmlp_sampling_is_plain(s) && (s->temperature == 0 || (s->top_k == 0 && s->top_p == 1 && s->min_p == 0));
 }
 
+/* Steps that may run ahead: as many as asked for, if every sequence gets pages for them. */
+static int64_t pages_ahead(struct batch *b, const nmlp_choice_item *items, int64_t n_items, int64_t more) {
+    nmlp_err ignored;
+    if (more > NMLP_CUDA_BATCH_AHEAD) more = NMLP_CUDA_BATCH_AHEAD;
+    for (int64_t i = 0; i < n_items; i++) {
+        int64_t room = b->context - nmlp_kv_pool_length(b->pool, items[i].sequence);
+        if (room < more) more = room;
+    }
+    for (int64_t i = 0; i < n_items && more > 0; i++)
+        if (reserve(b, items[i].sequence, more, &ignored) != NMLP_OK) more = 0;
+    for (int64_t i = 0; i < n_items && more > 0; i++) show_pages(b, items[i].sequence, more);
+    return more;
+}
+
 static nmlp_status choose(void *batch, nmlp_choice_item *items, int64_t n_items, int64_t more, nmlp_err *err) {
     struct batch *b = batch;
     if (b->session) return nmlp_cuda_session_next(b->session, more, &items[0].id, err);
+    more = pages_ahead(b, items, n_items, more);
     for (int64_t i = 0; i < n_items; i++) b->choices[i].sequence = items[i].sequence;
     NMLP_RETURN_IF_FAILED(nmlp_cuda_batch_choose(b->device, b->choices, n_items, more, err));
     for (int64_t i = 0; i < n_items; i++) items[i].id = b->choices[i].id;

@@ -1,4 +1,5 @@
-/* A batch of sequences: their pages, the rows of a step, choices made on the device, and steps run ahead of the text.
+/* A batch of sequences: their page tables, the rows of a step, choices made on the device, and steps run ahead of the
+ * text.
  *
  * A step of decode rows only, all of them choosing, is a CUDA graph per (rows, chunks of keys), both rounded up: it
  * reads ids and positions from device memory and leaves there the ids and positions of the next step. So the next steps
@@ -11,7 +12,6 @@
 enum {
     GRAPH_BUCKETS = 6,
     CHUNK_BUCKETS = 5,
-    AHEAD_MAX = 8, /* steps run ahead; less than half of the choices that are kept */
     ROWS_MIN = 32, /* what few rows are padded to */
     WARM_UP_ROWS = 128
 };
@@ -35,7 +35,9 @@ struct graph {
 
 struct nmlp_cuda_batch {
     nmlp_cuda_forward forward;
-    nmlp_cuda_kv_pool pool;
+    int32_t *tables;       /* [max_sequences, table_pages] page numbers */
+    int64_t changed_begin; /* sequences whose table changed since the device last got it; empty: begin >= end */
+    int64_t changed_end;
     struct sequence *sequences; /* [max_sequences] */
     int32_t *words;             /* rows of a step on the host, laid out as on the device */
     nmlp_cuda_query_tile *tiles;
@@ -46,6 +48,12 @@ struct nmlp_cuda_batch {
     int64_t n_ahead; /* steps of that set that are ahead of the text */
 };
 
+static void mark_changed(nmlp_cuda_batch *b, int64_t sequence) {
+    bool none = b->changed_begin >= b->changed_end;
+    if (none || sequence < b->changed_begin) b->changed_begin = sequence;
+    if (none || sequence >= b->changed_end) b->changed_end = sequence + 1;
+}
+
 /* ---- life of a batch ---- */
 
 /* One step of n rows of nothing. */
@@ -54,11 +62,10 @@ static nmlp_status run_nothing(nmlp_cuda_batch *b, int64_t n, nmlp_err *err) {
     int32_t *ids = nmlp_mem_new((size_t)n, sizeof *ids, err);
     nmlp_cuda_batch_item item = {.ids = ids, .n = n, .choose = true};
     if (!ids) return NMLP_E_NOMEM;
-    NMLP_TRY(nmlp_cuda_batch_reserve(b, 0, n, err));
     NMLP_TRY(nmlp_cuda_batch_step(b, &item, 1, err));
     NMLP_TRY(NMLP_CUDA_CHECK(cudaStreamSynchronize(b->forward.stream), "warming up", err));
 out:
-    nmlp_cuda_batch_close(b, 0);
+    nmlp_cuda_batch_set_length(b, 0, 0);
     nmlp_mem_free(ids);
     return st;
 }
@@ -67,6 +74,8 @@ out:
  * and not when the first request waits. */
 static nmlp_status warm_up(nmlp_cuda_batch *b, nmlp_err *err) {
     int64_t most = b->forward.max_rows < b->forward.context ? b->forward.max_rows : b->forward.context;
+    for (int32_t i = 0; i < b->forward.table_pages; i++) b->tables[i] = (int32_t)(i % b->forward.n_pages);
+    mark_changed(b, 0);
     NMLP_RETURN_IF_FAILED(run_nothing(b, most < WARM_UP_ROWS ? most : WARM_UP_ROWS, err));
     NMLP_RETURN_IF_FAILED(run_nothing(b, 1, err));
     nmlp_cuda_blas_measure(b->forward.blas, true);
@@ -82,20 +91,20 @@ nmlp_status nmlp_cuda_batch_create(nmlp_cuda_batch **out, const nmlp_cuda_engine
     nmlp_cuda_batch *b = nmlp_mem_new(1, sizeof *b, err);
     if (!b) return NMLP_E_NOMEM;
     size_t n = (size_t)o->max_sequences;
-    NMLP_TRY(nmlp_cuda_kv_pool_init(&b->pool, o->positions, o->max_sequences, o->context, err));
     b->forward = (nmlp_cuda_forward){.engine = engine,
                                      .max_rows = (int32_t)(o->max_rows < ROWS_MIN ? ROWS_MIN : o->max_rows),
                                      .max_sequences = (int32_t)o->max_sequences,
                                      .context = o->context,
-                                     .n_pages = b->pool.n_pages,
-                                     .table_pages = (int32_t)b->pool.table_pages};
+                                     .n_pages = o->n_pages,
+                                     .table_pages = nmlp_cuda_divide_up(o->context, NMLP_CUDA_PAGE_POSITIONS)};
     size_t rows = (size_t)b->forward.max_rows;
     b->sequences = nmlp_mem_new(n, sizeof *b->sequences, err);
+    b->tables = nmlp_mem_new(n * (size_t)b->forward.table_pages, sizeof *b->tables, err);
     b->set = nmlp_mem_new(n, sizeof *b->set, err);
     b->first_rows = nmlp_mem_new(n, sizeof *b->first_rows, err);
     b->words = nmlp_mem_new(NMLP_CUDA_ROW_WORDS * rows, sizeof *b->words, err);
     b->tiles = nmlp_mem_new(rows, sizeof *b->tiles, err);
-    if (!b->sequences || !b->set || !b->first_rows || !b->words || !b->tiles) NMLP_TRY(NMLP_E_NOMEM);
+    if (!b->sequences || !b->tables || !b->set || !b->first_rows || !b->words || !b->tiles) NMLP_TRY(NMLP_E_NOMEM);
     NMLP_TRY(nmlp_cuda_forward_create(&b->forward, o->rope, err));
     NMLP_TRY(warm_up(b, err));
     *out = b;
@@ -110,8 +119,8 @@ void nmlp_cuda_batch_destroy(nmlp_cuda_batch *b) {
         for (int j = 0; j < CHUNK_BUCKETS; j++)
             if (b->graphs[i][j].exec) (void)cudaGraphExecDestroy(b->graphs[i][j].exec);
     nmlp_cuda_forward_destroy(&b->forward);
-    nmlp_cuda_kv_pool_fini(&b->pool);
     nmlp_mem_free(b->sequences);
+    nmlp_mem_free(b->tables);
     nmlp_mem_free(b->set);
     nmlp_mem_free(b->first_rows);
     nmlp_mem_free(b->words);
@@ -128,42 +137,22 @@ static void forget_steps_ahead(nmlp_cuda_batch *b) {
     b->n_ahead = 0;
 }
 
-void nmlp_cuda_batch_close(nmlp_cuda_batch *b, int32_t sequence) {
+void nmlp_cuda_batch_set_length(nmlp_cuda_batch *b, int32_t sequence, int64_t length) {
     struct sequence *s = &b->sequences[sequence];
     if (s->ahead) forget_steps_ahead(b);
-    nmlp_cuda_kv_pool_truncate(&b->pool, sequence, 0);
-    s->length = 0;
-    s->chosen = false;
-}
-
-int64_t nmlp_cuda_batch_length(const nmlp_cuda_batch *b, int32_t sequence) { return b->sequences[sequence].length; }
-
-void nmlp_cuda_batch_truncate(nmlp_cuda_batch *b, int32_t sequence, int64_t length) {
-    struct sequence *s = &b->sequences[sequence];
-    if (length < 0 || length >= s->length) return;
-    if (s->ahead) forget_steps_ahead(b);
-    nmlp_cuda_kv_pool_truncate(&b->pool, sequence, length);
     s->length = length;
     s->chosen = false;
 }
 
-void nmlp_cuda_batch_fork(nmlp_cuda_batch *b, int32_t parent, int64_t length, int32_t child) {
-    nmlp_cuda_kv_pool_share(&b->pool, parent, length, child);
-    b->sequences[child].length = length;
-    b->sequences[child].chosen = false;
+void nmlp_cuda_batch_set_pages(nmlp_cuda_batch *b, int32_t sequence, const int32_t *pages, int64_t n) {
+    int32_t *table = b->tables + (int64_t)sequence * b->forward.table_pages;
+    if (memcmp(table, pages, (size_t)n * sizeof *pages) == 0) return;
+    memcpy(table, pages, (size_t)n * sizeof *pages);
+    mark_changed(b, sequence);
 }
 
-nmlp_status nmlp_cuda_batch_reserve(nmlp_cuda_batch *b, int32_t sequence, int64_t n, nmlp_err *err) {
-    int64_t length = b->sequences[sequence].length;
-    nmlp_cuda_page_copy copy;
-    if (n > b->forward.context - length)
-        return nmlp_fail(err, NMLP_E_LIMIT, "%lld tokens do not fit: the context holds %lld, %lld are used",
-                         (long long)n, (long long)b->forward.context, (long long)length);
-    if (!nmlp_cuda_kv_pool_reserve(&b->pool, sequence, length, length + n, &copy))
-        return nmlp_fail(err, NMLP_E_LIMIT,
-                         "the KV memory of the batch is used up: %lld of %lld pages of %d positions are free",
-                         (long long)b->pool.n_free, (long long)b->pool.n_pages, NMLP_CUDA_PAGE_POSITIONS);
-    return copy.from < 0 ? NMLP_OK : nmlp_cuda_forward_copy_page(&b->forward, copy, err);
+nmlp_status nmlp_cuda_batch_copy_page(nmlp_cuda_batch *b, int32_t to, int32_t from, nmlp_err *err) {
+    return nmlp_cuda_forward_copy_page(&b->forward, to, from, err);
 }
 
 /* ---- the rows of a step ---- */
@@ -238,13 +227,11 @@ static nmlp_status upload(nmlp_cuda_batch *b, void *to, const void *from, size_t
 }
 
 static nmlp_status upload_tables(nmlp_cuda_batch *b, nmlp_err *err) {
-    nmlp_cuda_kv_pool *pool = &b->pool;
-    if (pool->changed_begin >= pool->changed_end) return NMLP_OK;
-    int64_t first = pool->changed_begin * pool->table_pages;
-    int64_t n = (pool->changed_end - pool->changed_begin) * pool->table_pages;
-    NMLP_RETURN_IF_FAILED(
-        upload(b, b->forward.tables + first, pool->tables + first, (size_t)n * sizeof *pool->tables, err));
-    pool->changed_begin = pool->changed_end = 0;
+    if (b->changed_begin >= b->changed_end) return NMLP_OK;
+    int64_t first = b->changed_begin * b->forward.table_pages;
+    int64_t n = (b->changed_end - b->changed_begin) * b->forward.table_pages;
+    NMLP_RETURN_IF_FAILED(upload(b, b->forward.tables + first, b->tables + first, (size_t)n * sizeof *b->tables, err));
+    b->changed_begin = b->changed_end = 0;
     return NMLP_OK;
 }
 
@@ -461,15 +448,12 @@ nmlp_status nmlp_cuda_batch_step(nmlp_cuda_batch *b, const nmlp_cuda_batch_item 
     return NMLP_OK;
 }
 
-/* Positions of every sequence of the set that the next steps may fill, at most `wanted`; their pages are reserved. */
-static int64_t reserve_ahead(nmlp_cuda_batch *b, int64_t wanted) {
-    nmlp_err ignored;
+/* Steps that the contexts of the set have room for, at most `wanted`. */
+static int64_t room_ahead(const nmlp_cuda_batch *b, int64_t wanted) {
     for (int64_t i = 0; i < b->n_set; i++) {
         int64_t room = b->forward.context - b->sequences[b->set[i]].length;
         if (room < wanted) wanted = room;
     }
-    for (int64_t i = 0; i < b->n_set && wanted > 0; i++)
-        if (nmlp_cuda_batch_reserve(b, b->set[i], wanted, &ignored) != NMLP_OK) wanted = 0;
     return wanted;
 }
 
@@ -491,7 +475,8 @@ nmlp_status nmlp_cuda_batch_choose(nmlp_cuda_batch *b, nmlp_cuda_batch_choice *i
     bool whole = b->n_set > 0 && n_items == b->n_set && b->n_ahead == 0;
     for (int64_t i = 0; i < n_items && whole; i++) whole = b->sequences[items[i].sequence].ahead;
     if (whole && more > 0)
-        NMLP_RETURN_IF_FAILED(start_ahead(b, reserve_ahead(b, more < AHEAD_MAX ? more : AHEAD_MAX), err));
+        NMLP_RETURN_IF_FAILED(
+            start_ahead(b, room_ahead(b, more < NMLP_CUDA_BATCH_AHEAD ? more : NMLP_CUDA_BATCH_AHEAD), err));
     for (int64_t i = 0; i < n_items; i++) NMLP_RETURN_IF_FAILED(await_choice(b, items[i].sequence, &items[i].id, err));
     return NMLP_OK;
 }

@@ -3,7 +3,6 @@
 #define NMLP_CUDA_BATCH_BATCH_INTERNAL_H
 
 #include "cuda/batch/batch_kernels.h"
-#include "cuda/batch/kv_pool.h"
 #include "cuda/engine_internal.h"
 #include "cuda/mlp/mlp_plan.h"
 
@@ -81,6 +80,6 @@ nmlp_status nmlp_cuda_forward_layers(nmlp_cuda_forward *f, const nmlp_cuda_step_
 nmlp_status nmlp_cuda_forward_head(nmlp_cuda_forward *f, const nmlp_cuda_step_shape *shape, int32_t first, int32_t n,
                                    nmlp_err *err);
 /* Copies a page of every layer. */
-nmlp_status nmlp_cuda_forward_copy_page(nmlp_cuda_forward *f, nmlp_cuda_page_copy copy, nmlp_err *err);
+nmlp_status nmlp_cuda_forward_copy_page(nmlp_cuda_forward *f, int32_t to, int32_t from, nmlp_err *err);
 
 #endif

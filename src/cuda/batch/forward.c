@@ -340,15 +340,15 @@ nmlp_status nmlp_cuda_forward_head(nmlp_cuda_forward *f, const nmlp_cuda_step_sh
     return NMLP_CUDA_CHECK(nmlp_cuda_batch_choose_launch(&choose, f->stream), "launching the choice", err);
 }
 
-nmlp_status nmlp_cuda_forward_copy_page(nmlp_cuda_forward *f, nmlp_cuda_page_copy copy, nmlp_err *err) {
+nmlp_status nmlp_cuda_forward_copy_page(nmlp_cuda_forward *f, int32_t to, int32_t from, nmlp_err *err) {
     size_t bytes = page_bytes(f);
     for (int64_t l = 0; l < f->engine->model->config.n_layers; l++) {
         char *pages[] = {f->k_pages[l], f->v_pages[l]};
         for (int i = 0; i < 2; i++)
-            NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(cudaMemcpyAsync(pages[i] + (size_t)copy.to * bytes,
-                                                                  pages[i] + (size_t)copy.from * bytes, bytes,
-                                                                  cudaMemcpyDeviceToDevice, f->stream),
-                                                  "copying a shared page", err));
+            NMLP_RETURN_IF_FAILED(
+                NMLP_CUDA_CHECK(cudaMemcpyAsync(pages[i] + (size_t)to * bytes, pages[i] + (size_t)from * bytes, bytes,
+                                                cudaMemcpyDeviceToDevice, f->stream),
+                                "copying a shared page", err));
     }
     return NMLP_OK;
 }

@@ -264,6 +264,33 @@ static void forks_share_and_part(void **state) {
     close_both(&b);
 }
 
+/* A text whose beginning was there before, in a sequence that is closed, runs from where it parts; the pages it shares
+ * were not computed again, and logits are those of the whole text. */
+static void a_known_beginning_is_shared(void **state) {
+    struct both b;
+    nmlp_err err;
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    open_both(&b, NMLP_TEST_ROOT "/models/tiny", 3, &limits, 0x1p-5);
+    const int64_t first[] = {TOKENS, 0, 0};
+    const int64_t rest[] = {0, 10, 1};
+    step(&b, first);
+    nmlp_batch_close(b.batch, b.sequence[0]);
+    for (int s = 1; s < 3; s++) { /* the second has 80 tokens of it, the third all */
+        int64_t same = s == 1 ? 80 : TOKENS;
+        memcpy(b.ids[s], b.ids[0], (size_t)same * sizeof b.ids[0][0]);
+        nmlp_mem_free(b.want[s]);
+        b.want[s] = loaded_engine_logits(&b.cpu, b.ids[s], TOKENS, 0);
+        nmlp_batch_close(b.batch, b.sequence[s]);
+        nmlp_assert_ok(nmlp_batch_open(b.batch, b.ids[s], TOKENS, &b.sequence[s], &err), &err);
+        b.length[s] = nmlp_batch_length(b.batch, b.sequence[s]);
+        assert_int_equal(b.length[s], same < TOKENS - 1 ? same : TOKENS - 1);
+    }
+    step(&b, rest);
+    b.n = 3;
+    close_both(&b);
+}
+
 /* The one sequence that cannot have pages is refused; the others go on. */
 static void a_full_pool_refuses_one(void **state) {
     const nmlp_batch_options small = {.context = TOKENS, .positions = 2 * 64, .max_sequences = 3, .max_rows = 100};
@@ -405,6 +432,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(choices_are_the_best_tokens),
         cmocka_unit_test(steps_ahead_change_nothing),
         cmocka_unit_test(forks_share_and_part),
+        cmocka_unit_test(a_known_beginning_is_shared),
         cmocka_unit_test(a_full_pool_refuses_one),
         cmocka_unit_test(random_schedules_equal_sequences_alone),
         cmocka_unit_test(company_in_a_bucket_changes_no_bit),
