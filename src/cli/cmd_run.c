@@ -5,10 +5,13 @@
 
 #include "base/file.h"
 #include "cli/commands.h"
+#include "cli/conversation.h"
 #include "cli/model_args.h"
 #include "service/text_session.h"
 
-enum { PROMPT_MAX_BYTES = 64 << 20 };
+enum { PROMPT_MAX_BYTES = 64 << 20, NEW_TOKENS = 128 };
+
+static const int64_t not_given = INT64_MIN;
 
 struct run_options {
     const char *prompt;
@@ -128,6 +131,32 @@ static nmlp_status generate(const struct run_options *r, const nmlp_loaded *load
     return st;
 }
 
+/* --chat without a prompt, on a terminal. */
+static int converse(const nmlp_cli *cli, const struct run_options *r) {
+    nmlp_err err;
+    nmlp_status st = NMLP_OK;
+    nmlp_loaded loaded = {0}, draft = {0};
+    nmlp_tokenizer *tokenizer = NULL;
+    nmlp_text_session *session = NULL;
+    nmlp_conversation_options options = {
+        .system = r->system, .max_new = r->n, .sampling = r->sampling, .ignore_eos = r->ignore_eos};
+    NMLP_TRY(nmlp_sampling_check(&r->sampling, &err));
+    NMLP_TRY(nmlp_tokenizer_load(&tokenizer, cli->positionals[0], &err));
+    NMLP_TRY(nmlp_cli_load(&loaded, cli, cli->positionals[0], &r->load, &err));
+    int64_t context = nmlp_text_context(&loaded.model.config, r->context, 0, INT64_MAX);
+    if (options.max_new == not_given) options.max_new = context;
+    NMLP_TRY(nmlp_text_session_create(&session, &loaded, tokenizer, context, &err));
+    if (r->draft) NMLP_TRY(nmlp_cli_load(&draft, cli, r->draft, &r->load, &err));
+    if (r->draft) NMLP_TRY(nmlp_text_session_set_draft(session, &draft, &err));
+    NMLP_TRY(nmlp_conversation_run(session, tokenizer, &options, &err));
+out:
+    nmlp_text_session_destroy(session);
+    nmlp_unload(&draft);
+    nmlp_unload(&loaded);
+    nmlp_tokenizer_destroy(tokenizer);
+    return st == NMLP_OK ? NMLP_EXIT_OK : nmlp_cli_fail(cli, &err);
+}
+
 static int execute(const nmlp_cli *cli, const struct run_options *r) {
     nmlp_err err;
     nmlp_status st = NMLP_OK;
@@ -160,15 +189,17 @@ out:
 
 static int run(int argc, char **argv) {
     struct run_options r = {
-        .n = 128, .sampling = nmlp_sampling_greedy(), .load = {.device = "auto", .precision = "auto"}};
+        .n = not_given, .sampling = nmlp_sampling_greedy(), .load = {.device = "auto", .precision = "auto"}};
     const nmlp_opt opts[] = {
         {"prompt", 'p', NMLP_OPT_STRING, &r.prompt, "TEXT", "the text to continue"},
         {"file", 'f', NMLP_OPT_STRING, &r.prompt_file, "FILE", "the same from a file; - is standard input"},
         {"ids", 0, NMLP_OPT_STRING, &r.ids, "1,2,3", "the prompt as token ids; prints ids"},
-        {"n-predict", 'n', NMLP_OPT_INT, &r.n, "N", "tokens to generate at most (default 128)"},
+        {"n-predict", 'n', NMLP_OPT_INT, &r.n, "N",
+         "tokens to generate at most (default 128; in a conversation: what the context holds)"},
         {"ctx", 'c', NMLP_OPT_INT, &r.context, "N", "context size (default: what prompt and -n need, up to 4096)"},
         {"chat", 0, NMLP_OPT_FLAG, &r.chat, NULL,
-         "the prompt is a user's message; the model's own chat template writes it down"},
+         "the prompt is a user's message; the model's own chat template writes it down; without a prompt, on a "
+         "terminal: a conversation"},
         {"system", 0, NMLP_OPT_STRING, &r.system, "TEXT", "system message, with --chat"},
         {"temp", 0, NMLP_OPT_NUMBER, &r.sampling.temperature, "T", "temperature (default 0: greedy)"},
         {"top-k", 0, NMLP_OPT_INT, &r.sampling.top_k, "K", "keep the K likeliest tokens (default 0: all)"},
@@ -192,12 +223,15 @@ static int run(int argc, char **argv) {
     nmlp_cli cli;
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_run, opts, sizeof opts / sizeof opts[0], 1, 1, argc, argv);
     if (code >= 0) return code;
-    if ((r.prompt != NULL) + (r.prompt_file != NULL) + (r.ids != NULL) != 1)
-        return nmlp_cli_usage(&cli, "one of -p TEXT, -f FILE and --ids is needed");
-    if (r.n < 1) return nmlp_cli_usage(&cli, "-n must be 1 or more");
-    if (r.chat && r.ids) return nmlp_cli_usage(&cli, "--chat needs text, not --ids");
+    if (r.n < 1 && r.n != not_given) return nmlp_cli_usage(&cli, "-n must be 1 or more");
     if (r.system && !r.chat) return nmlp_cli_usage(&cli, "--system goes with --chat");
     r.sampling.seed = (uint64_t)r.seed;
+    if (r.chat && !r.prompt && !r.prompt_file && !r.ids && !cli.json && nmlp_conversation_possible())
+        return converse(&cli, &r);
+    if (r.n == not_given) r.n = NEW_TOKENS;
+    if ((r.prompt != NULL) + (r.prompt_file != NULL) + (r.ids != NULL) != 1)
+        return nmlp_cli_usage(&cli, "one of -p TEXT, -f FILE and --ids is needed");
+    if (r.chat && r.ids) return nmlp_cli_usage(&cli, "--chat needs text, not --ids");
     return execute(&cli, &r);
 }
 

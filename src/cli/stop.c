@@ -24,4 +24,12 @@ void nmlp_cli_stop_install(void) {
     install(SIGTERM);
 }
 
+void nmlp_cli_interrupts_install(void) {
+    struct sigaction action = {.sa_handler = on_signal};
+    sigemptyset(&action.sa_mask);
+    (void)sigaction(SIGINT, &action, NULL);
+}
+
+void nmlp_cli_stop_clear(void) { asked = 0; }
+
 bool nmlp_cli_stop_asked(void) { return asked != 0; }
