@@ -463,6 +463,16 @@ static nmlp_status new_report(nmlp_compress_report *r, int64_t n_layers, nmlp_er
     return r->ranks && r->nmse && r->layer_error && r->layer_error_before ? NMLP_OK : NMLP_E_NOMEM;
 }
 
+static nmlp_status check_supported(const nmlp_config *c, nmlp_err *err) {
+    const char *beyond = c->features->fused                            ? "fused projections"
+                         : c->features->norm_place != NMLP_NORM_BEFORE ? "norms after attention and MLP"
+                         : c->residual_scale != 1                      ? "a multiplier of residuals"
+                                                                       : NULL;
+    if (!beyond) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_UNSUPPORTED, "compression does not know %s, which this %s model has", beyond,
+                     c->family);
+}
+
 nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n_ids, const char *out_dir,
                               const nmlp_compress_options *options, nmlp_compress_report *report, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_linalg_load(err));
@@ -473,6 +483,7 @@ nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n
                     .blas_threads = nmlp_linalg_begin()};
     const struct effort *effort = effort_for(&j.model->config);
     nmlp_status st = NMLP_OK;
+    NMLP_TRY(check_supported(&j.model->config, err));
     if (options->rounds == -1) j.chosen.rounds = effort->rounds;
     if (options->heldout_tokens == -1) j.chosen.heldout_tokens = effort->heldout_tokens;
     /* Bases of gate and up apart cost a large model as much again as everything else, and rarely win. */

@@ -6,6 +6,13 @@
 enum { HEADS_MAX = 128, HEAD_DIM_MAX = 128 };
 
 static nmlp_status check_shapes(const nmlp_config *c, nmlp_err *err) {
+    const char *beyond = nmlp_config_beyond_plain(c);
+    if (beyond) {
+        nmlp_fail(err, NMLP_E_UNSUPPORTED, "the GPU backend does not know %s, which this %s model has", beyond,
+                  c->family);
+        nmlp_fail_hint(err, "use the device cpu");
+        return NMLP_E_UNSUPPORTED;
+    }
     if (c->n_heads <= HEADS_MAX && c->head_dim <= HEAD_DIM_MAX && c->head_dim % 8 == 0) return NMLP_OK;
     nmlp_fail(err, NMLP_E_UNSUPPORTED,
               "the GPU backend takes up to %d heads of up to %d columns in multiples of 8; the model has %lld of %lld",

@@ -74,7 +74,7 @@ static size_t cache_bytes(const void *weights, int64_t positions) {
 /* cos|sin of every position [positions, D]; NULL: no memory. */
 static float *new_rope(const nmlp_config *c, int64_t positions, nmlp_err *err) {
     float *rope = nmlp_mem_new((size_t)positions * (size_t)c->head_dim, sizeof *rope, err);
-    if (rope) nmlp_rope_table(rope, &c->rope, positions, c->head_dim);
+    if (rope) nmlp_rope_table_fill(rope, &c->rope, positions, c->head_dim);
     return rope;
 }
 

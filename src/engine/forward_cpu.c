@@ -1,6 +1,6 @@
 #include "engine/forward_cpu.h"
 
-#include <math.h>
+#include <string.h>
 
 #include "base/file.h"
 #include "base/ints.h"
@@ -34,17 +34,28 @@ nmlp_cpu_cache nmlp_cpu_cache_shape(const nmlp_cpu_weights *w, int64_t len, int6
     return cache;
 }
 
+/* Of a layer's keys, or of its queries. */
+static nmlp_rotation rotation_of(const nmlp_cpu_forward *f, int64_t layer, bool queries) {
+    const nmlp_config *c = &f->weights->model->config;
+    const nmlp_rope_config *rope = nmlp_config_rope(c, layer);
+    if (!rope) return (nmlp_rotation){0};
+    const float *angles = rope == &c->local_rope ? f->rope_local : queries ? f->rope_query : f->rope;
+    return (nmlp_rotation){.angles = angles, .dim = c->rope_dim};
+}
+
 static nmlp_attention attention_of(const nmlp_cpu_forward *f, int64_t layer, const nmlp_cpu_rows *rows) {
     const nmlp_config *c = &f->weights->model->config;
     int64_t q_dim = c->n_heads * c->head_dim;
     return (nmlp_attention){.out = f->mixed + rows->row * q_dim,
                             .q = f->q + rows->row * q_dim,
-                            .rope = f->rope,
+                            .rope = rotation_of(f, layer, true),
                             .kv = kv_of(f->weights, &f->cache, layer, rows->pages),
                             .s = rows->n,
                             .first_pos = rows->first,
                             .n_heads = c->n_heads,
-                            .scale = 1.0f / sqrtf((float)c->head_dim)};
+                            .window = nmlp_config_window(c, layer),
+                            .scale = (float)c->score_scale,
+                            .softcap = (float)c->score_softcap};
 }
 
 /* One workspace serves every kernel of the pass, since they run one after the other. */
@@ -102,7 +113,9 @@ static nmlp_status new_buffers(nmlp_cpu_forward *f, nmlp_err *err) {
     int64_t kv_dim = c->n_kv_heads * c->head_dim;
     int64_t inside = f->observed ? c->intermediate : 0;
     const struct buffer buffers[] = {
-        {&f->rope, f->cache.len, c->head_dim},
+        {&f->rope, f->cache.len, c->rope_dim},
+        {&f->rope_query, c->rope.query_growth != 0 ? f->cache.len : 0, c->rope_dim},
+        {&f->rope_local, c->features->local_theta > 0 ? f->cache.len : 0, c->rope_dim},
         {&f->hidden, f->chunk, c->hidden},
         {&f->normed, f->chunk, c->hidden},
         {&f->mixed, f->chunk, nmlp_max(q_dim, c->hidden)},
@@ -120,16 +133,28 @@ static nmlp_status new_buffers(nmlp_cpu_forward *f, nmlp_err *err) {
     return f->workspace && f->attention ? NMLP_OK : NMLP_E_NOMEM;
 }
 
+static void fill_ropes(nmlp_cpu_forward *f) {
+    const nmlp_config *c = &f->weights->model->config;
+    int64_t len = f->cache.len;
+    nmlp_rope_table_fill(f->rope, &c->rope, len, c->rope_dim);
+    if (f->rope_local) nmlp_rope_table_fill(f->rope_local, &c->local_rope, len, c->rope_dim);
+    if (f->rope_query) {
+        memcpy(f->rope_query, f->rope, (size_t)(len * c->rope_dim) * sizeof *f->rope);
+        nmlp_rope_table_grow(f->rope_query, &c->rope, len, c->rope_dim);
+    } else {
+        f->rope_query = f->rope;
+    }
+}
+
 nmlp_status nmlp_cpu_forward_init(nmlp_cpu_forward *f, const nmlp_cpu_weights *w, const nmlp_cpu_cache *cache,
                                   int64_t chunk, int64_t max_texts, bool observed, nmlp_err *err) {
-    const nmlp_config *c = &w->model->config;
     nmlp_status st = NMLP_OK;
     *f =
         (nmlp_cpu_forward){.weights = w, .cache = *cache, .chunk = chunk, .max_texts = max_texts, .observed = observed};
     f->cache.memory = nmlp_pages_new(cache->bytes, err);
     if (!f->cache.memory) NMLP_TRY(NMLP_E_NOMEM);
     NMLP_TRY(new_buffers(f, err));
-    nmlp_rope_table(f->rope, &c->rope, cache->len, c->head_dim);
+    fill_ropes(f);
 out:
     if (st != NMLP_OK) {
         nmlp_fail_context(err, "%lld tokens at a time and %.1f MB of cache", (long long)chunk,
@@ -151,9 +176,11 @@ void nmlp_cpu_forward_fini(nmlp_cpu_forward *f) {
 
 void nmlp_cpu_forward_embed(nmlp_cpu_forward *f, const int32_t *ids, int64_t n, float *rows) {
     const nmlp_view *table = &f->weights->model->embedding;
+    float scale = (float)f->weights->model->config.embedding_scale;
     int64_t h = table->shape[1];
     for (int64_t i = 0; i < n; i++) {
         nmlp_quant_row_to_f32(rows + i * h, table, ids[i]);
+        if (scale != 1.0f) nmlp_multiply(rows + i * h, rows + i * h, scale, h, NULL);
         /* Every row touched brings up to 2 MB around it; after a long text all of the table would stay. */
         if (++f->rows_embedded % EMBED_RELEASE_ROWS == 0) nmlp_file_map_release(table->data, nmlp_view_bytes(table));
     }
@@ -179,7 +206,8 @@ static void store_unit(const struct storing *s, const nmlp_cpu_rows *rows, int64
     int64_t first = nmlp_max(rows->first, begin);
     int64_t n = nmlp_min(rows->first + rows->n, begin + NMLP_KV_GROUP) - first;
     int64_t row = rows->row + first - rows->first;
-    nmlp_rope(f->k_rows + row * row_dim, f->rope, n, first, kv.n_heads, kv.head_dim, NULL);
+    nmlp_rotation rope = rotation_of(f, s->layer, false);
+    nmlp_rope(f->k_rows + row * row_dim, &rope, n, first, kv.n_heads, kv.head_dim, NULL);
     nmlp_kv_store(&kv, f->k_rows + row * row_dim, f->v_rows + row * row_dim, first, n);
 }
 
@@ -201,8 +229,12 @@ static void project(nmlp_cpu_forward *f, const nmlp_cpu_layer *layer, const floa
     float *const rows_of[] = {f->q, f->k_rows, f->v_rows};
     nmlp_fused norm = {.norm = layer->attention_norm, .norm_eps = eps};
     nmlp_linear_run_all(qkv, rows_of, 3, rows, n, &norm, f->workspace, w->pool);
-    if (layer->q_norm) nmlp_rmsnorm(f->q, f->q, layer->q_norm, eps, n * c->n_heads, c->head_dim, w->pool);
-    if (layer->k_norm) nmlp_rmsnorm(f->k_rows, f->k_rows, layer->k_norm, eps, n * c->n_kv_heads, c->head_dim, w->pool);
+    int64_t d = c->head_dim;
+    bool per_head = c->features->qk_norm == NMLP_QK_NORM_HEAD;
+    int64_t q_rows = per_head ? c->n_heads : 1, k_rows = per_head ? c->n_kv_heads : 1;
+    if (layer->q_norm) nmlp_rmsnorm(f->q, f->q, layer->q_norm, eps, n * q_rows, c->n_heads * d / q_rows, w->pool);
+    if (layer->k_norm)
+        nmlp_rmsnorm(f->k_rows, f->k_rows, layer->k_norm, eps, n * k_rows, c->n_kv_heads * d / k_rows, w->pool);
 }
 
 /* Lets the queries of texts look at their keys and values and at what is before them. */
@@ -218,8 +250,27 @@ static void attend(nmlp_cpu_forward *f, int64_t layer, const nmlp_cpu_rows *text
     nmlp_attention_run_all(f->attention, n, f->workspace, pool);
 }
 
+/* What attention or MLP computed in y [S,H] joins the residual stream. */
+static void add_residual(nmlp_cpu_forward *f, const float *norm_post, float *rows, float *y, int64_t n) {
+    const nmlp_cpu_weights *w = f->weights;
+    const nmlp_config *c = &w->model->config;
+    if (norm_post) nmlp_rmsnorm(y, y, norm_post, (float)c->rms_eps, n, c->hidden, w->pool);
+    if (c->residual_scale != 1) nmlp_multiply(y, y, (float)c->residual_scale, n * c->hidden, w->pool);
+    nmlp_add(rows, y, n * c->hidden, w->pool);
+}
+
+/* Whether outputs may be added to the residual stream as they are computed. */
+static bool adds_plainly(const nmlp_cpu_forward *f, const float *norm_post) {
+    return !norm_post && f->weights->model->config.residual_scale == 1;
+}
+
 static void mix(nmlp_cpu_forward *f, const nmlp_cpu_layer *layer, float *rows, int64_t n) {
     nmlp_fused residual = {.add = true};
+    if (!adds_plainly(f, layer->attention_norm_post)) {
+        nmlp_linear_run(layer->o, f->normed, f->mixed, n, f->workspace, f->weights->pool);
+        add_residual(f, layer->attention_norm_post, rows, f->normed, n);
+        return;
+    }
     nmlp_linear_run_all((const nmlp_linear *const[]){layer->o}, &rows, 1, f->mixed, n, &residual, f->workspace,
                         f->weights->pool);
 }
@@ -240,13 +291,22 @@ void nmlp_cpu_forward_attention_in_turn(nmlp_cpu_forward *f, int64_t l, float *r
     mix(f, layer, rows, s);
 }
 
+void nmlp_cpu_forward_mlp_input(nmlp_cpu_forward *f, int64_t l, const float *rows, int64_t n, float *out) {
+    const nmlp_cpu_weights *w = f->weights;
+    const nmlp_config *c = &w->model->config;
+    const float *norm = w->layers[l].mlp_norm;
+    if (norm)
+        nmlp_rmsnorm(out, rows, norm, (float)c->rms_eps, n, c->hidden, w->pool);
+    else
+        memcpy(out, rows, (size_t)(n * c->hidden) * sizeof *out);
+}
+
 /* Step by step, for those who look on. */
 static void run_observed_mlp(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n) {
     const nmlp_cpu_weights *w = f->weights;
-    const nmlp_config *c = &w->model->config;
     const nmlp_cpu_layer *layer = &w->layers[l];
     const nmlp_observer *o = &f->observer;
-    nmlp_rmsnorm(f->normed, rows, layer->mlp_norm, (float)c->rms_eps, n, c->hidden, w->pool);
+    nmlp_cpu_forward_mlp_input(f, l, rows, n, f->normed);
     if (o->mlp_input) o->mlp_input(o->ctx, l, f->normed, n);
     if (o->mlp_inside && f->observed) {
         nmlp_mlp_run_observed(layer->mlp, f->mixed, f->normed, n, f->gate, f->up, f->act, f->workspace, w->pool);
@@ -255,7 +315,7 @@ static void run_observed_mlp(nmlp_cpu_forward *f, int64_t l, float *rows, int64_
         nmlp_mlp_run(layer->mlp, f->mixed, f->normed, n, f->workspace, w->pool);
     }
     if (o->mlp_output) o->mlp_output(o->ctx, l, f->mixed, n);
-    nmlp_add(rows, f->mixed, n * c->hidden, w->pool);
+    add_residual(f, layer->mlp_norm_post, rows, f->mixed, n);
 }
 
 void nmlp_cpu_forward_mlp(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n) {
@@ -265,8 +325,13 @@ void nmlp_cpu_forward_mlp(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n
     nmlp_fused fused = {.norm = layer->mlp_norm, .norm_eps = (float)w->model->config.rms_eps, .add = true};
     if (o->mlp_input || o->mlp_inside || o->mlp_output)
         run_observed_mlp(f, l, rows, n);
-    else
+    else if (adds_plainly(f, layer->mlp_norm_post))
         nmlp_mlp_run_fused(layer->mlp, rows, rows, n, &fused, f->workspace, w->pool);
+    else {
+        fused.add = false;
+        nmlp_mlp_run_fused(layer->mlp, f->mixed, rows, n, &fused, f->workspace, w->pool);
+        add_residual(f, layer->mlp_norm_post, rows, f->mixed, n);
+    }
 }
 
 void nmlp_cpu_forward_final_norm(nmlp_cpu_forward *f, const float *rows, int64_t n, float *out) {
@@ -275,5 +340,10 @@ void nmlp_cpu_forward_final_norm(nmlp_cpu_forward *f, const float *rows, int64_t
 }
 
 void nmlp_cpu_forward_logits(nmlp_cpu_forward *f, const float *rows, int64_t n, float *logits) {
-    nmlp_linear_run(f->weights->lm_head, logits, rows, n, f->workspace, f->weights->pool);
+    const nmlp_cpu_weights *w = f->weights;
+    const nmlp_config *c = &w->model->config;
+    nmlp_linear_run(w->lm_head, logits, rows, n, f->workspace, w->pool);
+    if (c->logit_divisor != 1) nmlp_multiply(logits, logits, (float)(1 / c->logit_divisor), n * c->vocab, w->pool);
+    if (c->logit_softcap > 0)
+        nmlp_softcap(logits, (float)(1 / c->logit_softcap), (float)c->logit_softcap, n * c->vocab, w->pool);
 }

@@ -35,7 +35,9 @@ typedef struct nmlp_cpu_forward {
     bool observed;
     nmlp_observer observer;
     nmlp_attention *attention; /* [max_texts] */
-    float *rope;               /* [len, D] */
+    float *rope;               /* [len, R] */
+    float *rope_query;         /* [len, R] where queries grow with their position, else rope */
+    float *rope_local;         /* [len, R] of layers with a window, where they have a rope of their own */
     float *hidden;             /* [chunk, H] residual stream */
     float *normed;             /* [chunk, H] */
     float *mixed;              /* [chunk, max(q_dim, H)] attention output, then MLP output */
@@ -69,6 +71,8 @@ void nmlp_cpu_forward_attention(nmlp_cpu_forward *f, int64_t layer, float *rows,
  */
 void nmlp_cpu_forward_attention_in_turn(nmlp_cpu_forward *f, int64_t layer, float *rows, const nmlp_cpu_rows *pieces,
                                         int64_t n, int64_t s);
+/* out [S,H] = what the MLP of a layer sees of rows. */
+void nmlp_cpu_forward_mlp_input(nmlp_cpu_forward *f, int64_t layer, const float *rows, int64_t s, float *out);
 void nmlp_cpu_forward_mlp(nmlp_cpu_forward *f, int64_t layer, float *rows, int64_t s);
 /* out [S,H] = final norm of rows. */
 void nmlp_cpu_forward_final_norm(nmlp_cpu_forward *f, const float *rows, int64_t s, float *out);

@@ -6,7 +6,10 @@
 
 #include "checkpoint/config.h"
 
-/* table [n_positions, D]: row p holds cos then sin of its D/2 angles. */
-void nmlp_rope_table(float *table, const nmlp_rope_config *rope, int64_t n_positions, int64_t head_dim);
+/* table [n_positions, R]: row p holds cos then sin of its R/2 angles. Kinds of rope that depend on the length of the
+ * text take it to be n_positions: one table serves a whole text, so that its keys agree with each other. */
+void nmlp_rope_table_fill(float *table, const nmlp_rope_config *rope, int64_t n_positions, int64_t rope_dim);
+/* The same for queries that grow with their position (query_growth). */
+void nmlp_rope_table_grow(float *table, const nmlp_rope_config *rope, int64_t n_positions, int64_t rope_dim);
 
 #endif

@@ -69,10 +69,8 @@ void nmlp_session_run_layer(nmlp_session *s, int64_t layer, float *rows, int64_t
 
 void nmlp_session_run_attention(nmlp_session *s, int64_t layer, float *rows, int64_t first, int64_t n,
                                 float *mlp_input) {
-    const nmlp_cpu_weights *w = s->forward.weights;
-    const nmlp_config *c = &w->model->config;
     nmlp_cpu_forward_attention(&s->forward, layer, rows, &(nmlp_cpu_rows){.n = n, .first = first}, 1, n);
-    nmlp_rmsnorm(mlp_input, rows, w->layers[layer].mlp_norm, (float)c->rms_eps, n, c->hidden, w->pool);
+    nmlp_cpu_forward_mlp_input(&s->forward, layer, rows, n, mlp_input);
 }
 
 static nmlp_status check_ids(const nmlp_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {

@@ -18,6 +18,14 @@ static nmlp_status copy_vector(nmlp_cpu_weights *w, float **out, const nmlp_view
     return NMLP_OK;
 }
 
+/* Some families keep the weight of a norm less 1. */
+static nmlp_status copy_norm(nmlp_cpu_weights *w, float **out, const nmlp_view *view, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(copy_vector(w, out, view, err));
+    if (!*out || !w->model->config.features->norm_plus_one) return NMLP_OK;
+    for (int64_t i = 0; i < nmlp_view_elems(view); i++) (*out)[i] += 1.0f;
+    return NMLP_OK;
+}
+
 static void release_source(const nmlp_view *view) {
     if (view->data) nmlp_file_map_release(view->data, nmlp_view_bytes(view));
 }
@@ -41,8 +49,10 @@ static nmlp_status check_mlp(nmlp_cpu_weights *w, const nmlp_layer *source, nmlp
 }
 
 static nmlp_status make_mlp(nmlp_cpu_weights *w, nmlp_cpu_layer *layer, const nmlp_layer *source, nmlp_err *err) {
-    nmlp_mlp_desc desc = {
-        .gate = source->mlp[NMLP_MLP_GATE], .up = source->mlp[NMLP_MLP_UP], .down = source->mlp[NMLP_MLP_DOWN]};
+    nmlp_mlp_desc desc = {.gate = source->mlp[NMLP_MLP_GATE],
+                          .up = source->mlp[NMLP_MLP_UP],
+                          .down = source->mlp[NMLP_MLP_DOWN],
+                          .activation = w->model->config.activation};
     NMLP_RETURN_IF_FAILED(nmlp_mlp_create(&layer->mlp, w->kernels, &desc, w->pool, err));
     if (!nmlp_mlp_is_finite(layer->mlp)) NMLP_RETURN_IF_FAILED(check_mlp(w, source, err));
     if (!nmlp_mlp_owns_weights(layer->mlp)) return NMLP_OK;
@@ -57,10 +67,12 @@ static nmlp_status make_mlp(nmlp_cpu_weights *w, nmlp_cpu_layer *layer, const nm
 static nmlp_status make_layer(nmlp_cpu_weights *w, int64_t l, nmlp_err *err) {
     const nmlp_layer *source = &w->model->layers[l];
     nmlp_cpu_layer *layer = &w->layers[l];
-    NMLP_RETURN_IF_FAILED(copy_vector(w, &layer->attention_norm, &source->attention_norm, err));
-    NMLP_RETURN_IF_FAILED(copy_vector(w, &layer->mlp_norm, &source->mlp_norm, err));
-    NMLP_RETURN_IF_FAILED(copy_vector(w, &layer->q_norm, &source->q_norm, err));
-    NMLP_RETURN_IF_FAILED(copy_vector(w, &layer->k_norm, &source->k_norm, err));
+    NMLP_RETURN_IF_FAILED(copy_norm(w, &layer->attention_norm, &source->attention_norm, err));
+    NMLP_RETURN_IF_FAILED(copy_norm(w, &layer->attention_norm_post, &source->attention_norm_post, err));
+    NMLP_RETURN_IF_FAILED(copy_norm(w, &layer->mlp_norm, &source->mlp_norm, err));
+    NMLP_RETURN_IF_FAILED(copy_norm(w, &layer->mlp_norm_post, &source->mlp_norm_post, err));
+    NMLP_RETURN_IF_FAILED(copy_norm(w, &layer->q_norm, &source->q_norm, err));
+    NMLP_RETURN_IF_FAILED(copy_norm(w, &layer->k_norm, &source->k_norm, err));
     NMLP_RETURN_IF_FAILED(make_linear(w, &layer->q, &source->q, &source->q_bias, err));
     NMLP_RETURN_IF_FAILED(make_linear(w, &layer->k, &source->k, &source->k_bias, err));
     NMLP_RETURN_IF_FAILED(make_linear(w, &layer->v, &source->v, &source->v_bias, err));
@@ -97,7 +109,7 @@ nmlp_status nmlp_cpu_weights_create(nmlp_cpu_weights **out, const nmlp_model *mo
         NMLP_TRY(check(w, &model->embedding, err));
         release_source(&model->embedding);
     }
-    NMLP_TRY(copy_vector(w, &w->final_norm, &model->final_norm, err));
+    NMLP_TRY(copy_norm(w, &w->final_norm, &model->final_norm, err));
     /* The head is the largest matrix: packed first, its source is released before the layers need memory. */
     NMLP_TRY(make_linear(w, &w->lm_head, &model->lm_head, &no_bias, err));
     NMLP_TRY(make_layers(w, options->progress, err));
@@ -126,7 +138,11 @@ void nmlp_cpu_weights_destroy(nmlp_cpu_weights *w) {
 nmlp_status nmlp_cpu_weights_set_mlp(nmlp_cpu_weights *w, int64_t l, const nmlp_mlp_desc *desc, nmlp_err *err) {
     nmlp_cpu_layer *layer = &w->layers[l];
     nmlp_mlp *made = NULL;
-    if (desc) NMLP_RETURN_IF_FAILED(nmlp_mlp_create(&made, w->kernels, desc, w->pool, err));
+    if (desc) {
+        nmlp_mlp_desc wanted = *desc;
+        wanted.activation = w->model->config.activation;
+        NMLP_RETURN_IF_FAILED(nmlp_mlp_create(&made, w->kernels, &wanted, w->pool, err));
+    }
     if (layer->replaced) { /* drop the stand-in */
         nmlp_mlp_destroy(layer->mlp);
         layer->mlp = layer->replaced;

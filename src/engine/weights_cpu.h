@@ -6,10 +6,12 @@
 #include "engine/engine.h"
 
 typedef struct nmlp_cpu_layer {
-    float *attention_norm; /* [H] f32, as all small vectors here */
-    float *mlp_norm;       /* [H] */
-    float *q_norm;         /* [D] or NULL */
-    float *k_norm;         /* [D] or NULL */
+    float *attention_norm; /* [H] f32, as all small vectors here; each may be NULL */
+    float *attention_norm_post;
+    float *mlp_norm;
+    float *mlp_norm_post;
+    float *q_norm; /* [D] or [q_dim] */
+    float *k_norm;
     nmlp_linear *q;
     nmlp_linear *k;
     nmlp_linear *v;

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "base/str.h"
 #include "base/cpu.h"
+#include "tensor/activation.h"
 #include "tensor/factors.h"
 #include "tensor/view.h"
 
@@ -64,12 +65,13 @@ enum { NMLP_LINEARS_MAX = 3 };
 void nmlp_linear_run_all(const nmlp_linear *const linears[], float *const ys[], int n, const float *x, int64_t s,
                          const nmlp_fused *fused, void *workspace, nmlp_pool *pool);
 
-/* ---- gated MLP: Y = (silu(X G^T) * (X U^T)) D^T, each weight dense or a product of two factors ---- */
+/* ---- gated MLP: Y = (f(X G^T) * (X U^T)) D^T, each weight dense or a product of two factors ---- */
 
 typedef struct nmlp_mlp_desc {
     nmlp_factors gate; /* N = I, K = H; a shared basis is gate.v.data == up.v.data */
     nmlp_factors up;   /* N = I, K = H */
     nmlp_factors down; /* N = H, K = I */
+    nmlp_activation activation;
 } nmlp_mlp_desc;
 
 typedef struct nmlp_mlp nmlp_mlp;
@@ -88,7 +90,7 @@ void nmlp_mlp_run_fused(const nmlp_mlp *mlp, float *y, const float *x, int64_t s
 /* Appends the block sizes chosen for s rows: block sizes, chunk of I, memory they occupy. One line of "name=value". */
 void nmlp_mlp_describe_blocking(const nmlp_mlp *mlp, int64_t s, int n_threads, nmlp_str *out);
 
-/* The same MLP, unfused, with a look inside: act [S,I] receives silu(gate)*up, and gate/up [S,I] the projections
+/* The same MLP, unfused, with a look inside: act [S,I] receives f(gate)*up, and gate/up [S,I] the projections
  * before the activation (each may be NULL). For calibration, not for speed. */
 void nmlp_mlp_run_observed(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, float *gate, float *up, float *act,
                            void *workspace, nmlp_pool *pool);
@@ -122,17 +124,25 @@ size_t nmlp_kv_bytes(const nmlp_kv *kv);
  * time what is in different groups. */
 void nmlp_kv_store(const nmlp_kv *kv, const float *k, const float *v, int64_t first, int64_t s);
 
+/* Angles of every position, cos|sin of R/2 each: row p of [positions, R] is cos(p*f_0..), sin(p*f_0..). */
+typedef struct nmlp_rotation {
+    const float *angles; /* NULL: nothing is rotated */
+    int64_t dim;         /* R, at most D */
+} nmlp_rotation;
+
 /* ---- attention over it: causal, grouped queries ---- */
 
 typedef struct nmlp_attention {
-    float *out;        /* [S, n_heads*D] */
-    const float *q;    /* [S, n_heads*D] */
-    const float *rope; /* table of nmlp_rope by which queries are rotated; NULL: they are as they should be */
-    nmlp_kv kv;        /* its heads divide n_heads */
-    int64_t s;         /* queries */
-    int64_t first_pos; /* position of query 0; query i sees positions 0..first_pos+i */
+    float *out;         /* [S, n_heads*D] */
+    const float *q;     /* [S, n_heads*D] */
+    nmlp_rotation rope; /* by which queries are rotated; none: they are as they should be */
+    nmlp_kv kv;         /* its heads divide n_heads */
+    int64_t s;          /* queries */
+    int64_t first_pos;  /* position of query 0; query i sees positions 0..first_pos+i */
     int64_t n_heads;
+    int64_t window; /* a query sees so many positions at most, itself the last; 0: all before it */
     float scale;
+    float softcap; /* scaled scores become softcap * tanh(score / softcap); 0: they stay */
 } nmlp_attention;
 
 /* Up to this many rows (queries x heads of one key head) attention computes in f32 in every set; above, a set that
@@ -150,9 +160,8 @@ void nmlp_attention_run_all(const nmlp_attention *args, int64_t n, void *workspa
 
 /* y [S,H] = x / rms(x) * weight; y may be x. */
 void nmlp_rmsnorm(float *y, const float *x, const float *weight, float eps, int64_t s, int64_t h, nmlp_pool *pool);
-/* Rotates heads of x [S, n_heads*D] in place (Hugging Face half-split pairing), table rows cos|sin of D/2 each:
- * table [positions, D], row p = cos(p*f_0..), sin(p*f_0..). */
-void nmlp_rope(float *x, const float *table, int64_t s, int64_t first_pos, int64_t n_heads, int64_t head_dim,
+/* Rotates the first R dimensions of the heads of x [S, n_heads*D] in place (Hugging Face half-split pairing). */
+void nmlp_rope(float *x, const nmlp_rotation *rope, int64_t s, int64_t first_pos, int64_t n_heads, int64_t head_dim,
                nmlp_pool *pool);
 /* How softmax(x) [n] sees x and another row y: log of the sum of e^x, and the mean of x-y under softmax(x) (0 with y
  * NULL). The KL divergence of softmax(y) from softmax(x) is the mean less the first logarithm plus the second.
@@ -163,10 +172,20 @@ typedef struct nmlp_softmax_view {
 } nmlp_softmax_view;
 nmlp_softmax_view nmlp_softmax_compare(const float *x, const float *y, int64_t n);
 
-/* Adds to silu2, slope2 and act2 [N] the squares of silu(gate), up*silu'(gate) and silu(gate)*up over the rows of gate
- * and up [S,N]; runs of 32 rows are summed in f32, those in f64. */
-void nmlp_swiglu_squares(double *silu2, double *slope2, double *act2, const float *gate, const float *up, int64_t s,
-                         int64_t n, nmlp_pool *pool);
+/* Sums of squares over rows of gate and up [S,N], f the activation. */
+typedef struct nmlp_glu_squares {
+    nmlp_activation activation;
+    double *gate2;  /* [N] f(gate)^2 */
+    double *slope2; /* [N] (up*f'(gate))^2 */
+    double *act2;   /* [N] (f(gate)*up)^2 */
+} nmlp_glu_squares;
+/* Adds to them; runs of 32 rows are summed in f32, those in f64. */
+void nmlp_glu_squares_add(const nmlp_glu_squares *squares, const float *gate, const float *up, int64_t s, int64_t n,
+                          nmlp_pool *pool);
+/* x = cap * tanh(x * factor), n elements. */
+void nmlp_softcap(float *x, float factor, float cap, int64_t n, nmlp_pool *pool);
+/* y = x * factor; y may be x. */
+void nmlp_multiply(float *y, const float *x, float factor, int64_t n, nmlp_pool *pool);
 /* x += y, n elements. */
 void nmlp_add(float *x, const float *y, int64_t n, nmlp_pool *pool);
 

@@ -56,7 +56,7 @@ nmlp_status nmlp_model_check_tensor(const nmlp_model *m, const nmlp_view *view, 
     const char *name = "without a name";
     if (!view->data) return NMLP_OK;
     for (size_t i = 0; i < m->checkpoint.n_tensors; i++)
-        if (m->checkpoint.tensors[i].view.data == view->data) name = m->checkpoint.tensors[i].name;
+        if (nmlp_view_contains(&m->checkpoint.tensors[i].view, view->data)) name = m->checkpoint.tensors[i].name;
     return check_view(m, name, view, pool, err);
 }
 

@@ -51,9 +51,18 @@ static nmlp_status bind_attention(const nmlp_model *m, nmlp_layer *layer, int64_
     const nmlp_config *c = &m->config;
     int64_t q_dim = c->n_heads * c->head_dim;
     int64_t kv_dim = c->n_kv_heads * c->head_dim;
-    NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->q, l, "self_attn.q_proj.weight", q_dim, c->hidden, err));
-    NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->k, l, "self_attn.k_proj.weight", kv_dim, c->hidden, err));
-    NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->v, l, "self_attn.v_proj.weight", kv_dim, c->hidden, err));
+    if (c->features->fused) {
+        nmlp_view fused;
+        NMLP_RETURN_IF_FAILED(
+            bind_layer(m, &fused, l, "self_attn.qkv_proj.weight", q_dim + 2 * kv_dim, c->hidden, err));
+        layer->q = nmlp_view_rows(&fused, 0, q_dim);
+        layer->k = nmlp_view_rows(&fused, q_dim, kv_dim);
+        layer->v = nmlp_view_rows(&fused, q_dim + kv_dim, kv_dim);
+    } else {
+        NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->q, l, "self_attn.q_proj.weight", q_dim, c->hidden, err));
+        NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->k, l, "self_attn.k_proj.weight", kv_dim, c->hidden, err));
+        NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->v, l, "self_attn.v_proj.weight", kv_dim, c->hidden, err));
+    }
     NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->o, l, "self_attn.o_proj.weight", c->hidden, q_dim, err));
     if (c->qkv_bias) {
         NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->q_bias, l, "self_attn.q_proj.bias", q_dim, 0, err));
@@ -61,11 +70,11 @@ static nmlp_status bind_attention(const nmlp_model *m, nmlp_layer *layer, int64_
         NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->v_bias, l, "self_attn.v_proj.bias", kv_dim, 0, err));
     }
     if (c->o_bias) NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->o_bias, l, "self_attn.o_proj.bias", c->hidden, 0, err));
-    if (c->qk_norm) {
-        NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->q_norm, l, "self_attn.q_norm.weight", c->head_dim, 0, err));
-        NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->k_norm, l, "self_attn.k_norm.weight", c->head_dim, 0, err));
-    }
-    return NMLP_OK;
+    if (c->features->qk_norm == NMLP_QK_NORM_NONE) return NMLP_OK;
+    bool per_head = c->features->qk_norm == NMLP_QK_NORM_HEAD;
+    NMLP_RETURN_IF_FAILED(
+        bind_layer(m, &layer->q_norm, l, "self_attn.q_norm.weight", per_head ? c->head_dim : q_dim, 0, err));
+    return bind_layer(m, &layer->k_norm, l, "self_attn.k_norm.weight", per_head ? c->head_dim : kv_dim, 0, err);
 }
 
 static const nmlp_named_tensor *find_mlp(const nmlp_model *m, int64_t layer, const char *matrix, const char *part) {
@@ -109,8 +118,31 @@ static nmlp_status bind_mlp_matrix(const nmlp_model *m, nmlp_layer *layer, int64
                          m->checkpoint.dir, u->name);
     if (u) return bind_factors(m, layer, l, matrix, u, rows, cols, err);
     char full[32];
+    nmlp_view fused;
     snprintf(full, sizeof full, "mlp.%s.weight", name);
-    return bind_layer(m, &layer->mlp[matrix].w, l, full, rows, cols, err);
+    /* Compressed, each has a name of its own even where the other stays dense. */
+    if (!m->config.features->fused || matrix == NMLP_MLP_DOWN || w)
+        return bind_layer(m, &layer->mlp[matrix].w, l, full, rows, cols, err);
+    NMLP_RETURN_IF_FAILED(bind_layer(m, &fused, l, "mlp.gate_up_proj.weight", 2 * rows, cols, err));
+    layer->mlp[matrix].w = nmlp_view_rows(&fused, matrix == NMLP_MLP_GATE ? 0 : rows, rows);
+    return NMLP_OK;
+}
+
+static nmlp_status bind_norms(const nmlp_model *m, nmlp_layer *layer, int64_t l, nmlp_err *err) {
+    nmlp_norm_place place = m->config.features->norm_place;
+    const struct {
+        nmlp_view *view;
+        const char *name;
+    } norms[] = {{&layer->attention_norm, place == NMLP_NORM_AFTER ? NULL : "input_layernorm.weight"},
+                 {&layer->attention_norm_post, place == NMLP_NORM_BEFORE ? NULL : "post_attention_layernorm.weight"},
+                 {&layer->mlp_norm, place == NMLP_NORM_BEFORE   ? "post_attention_layernorm.weight"
+                                    : place == NMLP_NORM_AROUND ? "pre_feedforward_layernorm.weight"
+                                                                : NULL},
+                 {&layer->mlp_norm_post, place == NMLP_NORM_BEFORE ? NULL : "post_feedforward_layernorm.weight"}};
+    for (size_t i = 0; i < sizeof norms / sizeof norms[0]; i++)
+        if (norms[i].name)
+            NMLP_RETURN_IF_FAILED(bind_layer(m, norms[i].view, l, norms[i].name, m->config.hidden, 0, err));
+    return NMLP_OK;
 }
 
 static nmlp_status bind_layers(nmlp_model *m, nmlp_err *err) {
@@ -119,8 +151,7 @@ static nmlp_status bind_layers(nmlp_model *m, nmlp_err *err) {
     if (!m->layers) return NMLP_E_NOMEM;
     for (int64_t l = 0; l < c->n_layers; l++) {
         nmlp_layer *layer = &m->layers[l];
-        NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->attention_norm, l, "input_layernorm.weight", c->hidden, 0, err));
-        NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->mlp_norm, l, "post_attention_layernorm.weight", c->hidden, 0, err));
+        NMLP_RETURN_IF_FAILED(bind_norms(m, layer, l, err));
         NMLP_RETURN_IF_FAILED(bind_attention(m, layer, l, err));
         for (int i = 0; i < NMLP_MLP_MATRICES; i++)
             NMLP_RETURN_IF_FAILED(bind_mlp_matrix(m, layer, l, (nmlp_mlp_matrix)i, err));
@@ -149,8 +180,20 @@ static nmlp_status bind_head(nmlp_model *m, nmlp_err *err) {
 }
 
 static bool is_in_layer(const nmlp_layer *l, const void *data) {
-    const nmlp_view *views[] = {&l->attention_norm, &l->q,      &l->k,      &l->v,      &l->o,      &l->q_bias,
-                                &l->k_bias,         &l->v_bias, &l->o_bias, &l->q_norm, &l->k_norm, &l->mlp_norm};
+    const nmlp_view *views[] = {&l->attention_norm,
+                                &l->attention_norm_post,
+                                &l->q,
+                                &l->k,
+                                &l->v,
+                                &l->o,
+                                &l->q_bias,
+                                &l->k_bias,
+                                &l->v_bias,
+                                &l->o_bias,
+                                &l->q_norm,
+                                &l->k_norm,
+                                &l->mlp_norm,
+                                &l->mlp_norm_post};
     for (size_t i = 0; i < sizeof views / sizeof views[0]; i++)
         if (views[i]->data == data) return true;
     for (int i = 0; i < NMLP_MLP_MATRICES; i++)

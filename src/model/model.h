@@ -19,18 +19,20 @@ typedef enum nmlp_mlp_matrix { NMLP_MLP_GATE, NMLP_MLP_UP, NMLP_MLP_DOWN, NMLP_M
 const char *nmlp_mlp_matrix_name(nmlp_mlp_matrix matrix);
 
 typedef struct nmlp_layer {
-    nmlp_view attention_norm; /* [H] */
-    nmlp_view q;              /* [n_heads*D, H] */
-    nmlp_view k;              /* [n_kv_heads*D, H] */
-    nmlp_view v;              /* [n_kv_heads*D, H] */
-    nmlp_view o;              /* [H, n_heads*D] */
-    nmlp_view q_bias;         /* biases have data NULL where the family has none */
+    nmlp_view attention_norm;      /* [H] of what attention sees; norms have data NULL where the family has none */
+    nmlp_view attention_norm_post; /* [H] of what it adds */
+    nmlp_view q;                   /* [n_heads*D, H] */
+    nmlp_view k;                   /* [n_kv_heads*D, H] */
+    nmlp_view v;                   /* [n_kv_heads*D, H] */
+    nmlp_view o;                   /* [H, n_heads*D] */
+    nmlp_view q_bias;              /* biases have data NULL where the family has none */
     nmlp_view k_bias;
     nmlp_view v_bias;
     nmlp_view o_bias;
-    nmlp_view q_norm; /* [D], Qwen3 */
+    nmlp_view q_norm; /* [D], or [n_heads*D] for all heads together */
     nmlp_view k_norm;
-    nmlp_view mlp_norm;                  /* [H] */
+    nmlp_view mlp_norm;                  /* [H] of what the MLP sees */
+    nmlp_view mlp_norm_post;             /* [H] of what it adds */
     nmlp_factors mlp[NMLP_MLP_MATRICES]; /* gate and up [I,H], down [H,I] */
     bool shared_basis;                   /* gate and up have the same v */
 } nmlp_layer;

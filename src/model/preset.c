@@ -1,8 +1,10 @@
 #include "model/preset.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
+
+#include "base/json.h"
+#include "base/json_write.h"
 
 struct preset {
     const char *name;
@@ -28,38 +30,56 @@ void nmlp_preset_names(nmlp_str *out) {
     for (size_t i = 0; i < N_PRESETS; i++) nmlp_str_printf(out, "%s%s", i ? ", " : "", presets[i].name);
 }
 
-static void fill_config(nmlp_config *c, const struct preset *p) {
-    bool qwen = strcmp(p->architecture, "Qwen3ForCausalLM") == 0;
-    *c = (nmlp_config){.family = qwen ? "qwen3" : "llama",
-                       .hidden = p->hidden,
-                       .intermediate = p->intermediate,
-                       .n_layers = p->n_layers,
-                       .n_heads = p->n_heads,
-                       .n_kv_heads = p->n_kv_heads,
-                       .head_dim = p->head_dim,
-                       .vocab = p->vocab,
-                       .max_positions = p->max_positions,
-                       .rms_eps = p->eps,
-                       .tied = p->tied,
-                       .qk_norm = qwen,
-                       .rope = {.kind = NMLP_ROPE_DEFAULT, .theta = p->rope_theta},
-                       .dtype = NMLP_DTYPE_BF16,
-                       .bos_id = -1};
-    snprintf(c->architecture, sizeof c->architecture, "%s", p->architecture);
-    if (p->rope_factor > 0)
-        c->rope = (nmlp_rope_config){.kind = NMLP_ROPE_LLAMA3,
-                                     .theta = p->rope_theta,
-                                     .factor = p->rope_factor,
-                                     .low_freq_factor = 1,
-                                     .high_freq_factor = 4,
-                                     .original_max_positions = 8192};
+/* As a config.json would say it. */
+static void write_keys(nmlp_str *out, const struct preset *p) {
+    nmlp_json_writer w;
+    nmlp_json_writer_init(&w, out);
+    nmlp_json_begin_object(&w, NULL);
+    nmlp_json_begin_array(&w, "architectures");
+    nmlp_json_put_string(&w, NULL, p->architecture);
+    nmlp_json_end_array(&w);
+    nmlp_json_put_int(&w, "hidden_size", p->hidden);
+    nmlp_json_put_int(&w, "intermediate_size", p->intermediate);
+    nmlp_json_put_int(&w, "num_hidden_layers", p->n_layers);
+    nmlp_json_put_int(&w, "num_attention_heads", p->n_heads);
+    nmlp_json_put_int(&w, "num_key_value_heads", p->n_kv_heads);
+    nmlp_json_put_int(&w, "head_dim", p->head_dim);
+    nmlp_json_put_int(&w, "vocab_size", p->vocab);
+    nmlp_json_put_int(&w, "max_position_embeddings", p->max_positions);
+    nmlp_json_put_number(&w, "rms_norm_eps", p->eps);
+    nmlp_json_put_number(&w, "rope_theta", p->rope_theta);
+    nmlp_json_put_bool(&w, "tie_word_embeddings", p->tied);
+    if (p->rope_factor > 0) {
+        nmlp_json_begin_object(&w, "rope_scaling");
+        nmlp_json_put_string(&w, "rope_type", "llama3");
+        nmlp_json_put_number(&w, "factor", p->rope_factor);
+        nmlp_json_put_int(&w, "low_freq_factor", 1);
+        nmlp_json_put_int(&w, "high_freq_factor", 4);
+        nmlp_json_put_int(&w, "original_max_position_embeddings", 8192);
+        nmlp_json_end_object(&w);
+    }
+    nmlp_json_end_object(&w);
+}
+
+static nmlp_status fill_config(nmlp_config *c, const struct preset *p, nmlp_err *err) {
+    nmlp_json_doc doc;
+    nmlp_str text;
+    nmlp_str_init(&text);
+    write_keys(&text, p);
+    nmlp_status st = nmlp_str_status(&text, err);
+    if (st == NMLP_OK) st = nmlp_json_parse(&doc, nmlp_str_text(&text), text.len, p->name, err);
+    if (st == NMLP_OK) {
+        st = nmlp_config_parse(c, &doc, err);
+        nmlp_json_free(&doc);
+    }
+    nmlp_str_fini(&text);
+    return st;
 }
 
 nmlp_status nmlp_preset_find(nmlp_config *config, const char *name, nmlp_err *err) {
     for (size_t i = 0; i < N_PRESETS; i++) {
         if (strcmp(presets[i].name, name) == 0) {
-            fill_config(config, &presets[i]);
-            return NMLP_OK;
+            return fill_config(config, &presets[i], err);
         }
     }
     nmlp_str names;

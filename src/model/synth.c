@@ -87,8 +87,8 @@ static nmlp_status add_layer(struct synth *s, int64_t l, nmlp_err *err) {
         {"self_attn.v_proj", kv_dim, c->hidden},
         {"self_attn.o_proj", c->hidden, q_dim},
         {"post_attention_layernorm", c->hidden, 0},
-        {"self_attn.q_norm", c->qk_norm ? c->head_dim : -1, 0},
-        {"self_attn.k_norm", c->qk_norm ? c->head_dim : -1, 0},
+        {"self_attn.q_norm", c->features->qk_norm ? c->head_dim : -1, 0},
+        {"self_attn.k_norm", c->features->qk_norm ? c->head_dim : -1, 0},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         if (parts[i].rows < 0) continue;

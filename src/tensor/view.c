@@ -28,6 +28,21 @@ const void *nmlp_view_row(const nmlp_view *view, int64_t row) {
     return (const char *)view->data + (size_t)row * row_bytes(view);
 }
 
+nmlp_view nmlp_view_rows(const nmlp_view *view, int64_t first, int64_t n) {
+    nmlp_view rows = *view;
+    rows.data = nmlp_view_row(view, first);
+    rows.shape[0] = n;
+    if (view->dtype == NMLP_DTYPE_Q8) rows.scales = (const float *)view->scales + first;
+    if (view->dtype == NMLP_DTYPE_Q4)
+        rows.scales = (const uint16_t *)view->scales + first * ((view->shape[1] + view->group - 1) / view->group);
+    return rows;
+}
+
+bool nmlp_view_contains(const nmlp_view *view, const void *address) {
+    uintptr_t begin = (uintptr_t)view->data, at = (uintptr_t)address;
+    return at >= begin && at - begin < nmlp_view_bytes(view);
+}
+
 void nmlp_shape_text(char text[NMLP_SHAPE_TEXT_MAX], const int64_t *shape, int n_dims) {
     size_t at = 0;
     text[at++] = '[';

@@ -24,6 +24,10 @@ int64_t nmlp_view_elems(const nmlp_view *view);
 size_t nmlp_view_bytes(const nmlp_view *view);
 /* Address of row i of a matrix. */
 const void *nmlp_view_row(const nmlp_view *view, int64_t row);
+/* Rows first..first+n-1 of a matrix of any type. */
+nmlp_view nmlp_view_rows(const nmlp_view *view, int64_t first, int64_t n);
+/* Whether an address lies in it. */
+bool nmlp_view_contains(const nmlp_view *view, const void *address);
 /* "[2048,8192]" */
 void nmlp_shape_text(char text[NMLP_SHAPE_TEXT_MAX], const int64_t *shape, int n_dims);
 /* Index of the first NaN or Inf, or -1. */

@@ -55,8 +55,8 @@ static nmlp_status new_acts(nmlp_train_net *net, int64_t s, nmlp_err *err) {
         {&net->d_k, kv_dim},
         {&net->d_v, kv_dim},
         {&net->d_act, c->intermediate > q_dim ? c->intermediate : q_dim},
-        {&a->q_raw, c->qk_norm ? q_dim : 1},
-        {&a->k_raw, c->qk_norm ? kv_dim : 1},
+        {&a->q_raw, c->features->qk_norm ? q_dim : 1},
+        {&a->k_raw, c->features->qk_norm ? kv_dim : 1},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         NMLP_RETURN_IF_FAILED(new_reals(net, parts[i].at, s, parts[i].cols, err));
@@ -96,17 +96,26 @@ static nmlp_status new_rope(nmlp_train_net *net, nmlp_err *err) {
     int64_t n = net->max_t * c->head_dim;
     float *table = nmlp_mem_new((size_t)n, sizeof *table, err);
     if (!table) return NMLP_E_NOMEM;
-    nmlp_rope_table(table, &c->rope, net->max_t, c->head_dim);
+    nmlp_rope_table_fill(table, &c->rope, net->max_t, c->head_dim);
     nmlp_status st = new_reals(net, &net->rope, net->max_t, c->head_dim, err);
     for (int64_t i = 0; st == NMLP_OK && i < n; i++) net->rope[i] = (nmlp_train_real)table[i];
     nmlp_mem_free(table);
     return st;
 }
 
+static nmlp_status check_supported(const nmlp_model *model, nmlp_err *err) {
+    const nmlp_config *c = &model->config;
+    const char *beyond = c->features->fused ? "fused projections" : nmlp_config_beyond_plain(c);
+    if (!beyond) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: training does not know %s, which this %s model has",
+                     model->checkpoint.dir, beyond, c->family);
+}
+
 nmlp_status nmlp_train_net_create(nmlp_train_net **out, const nmlp_model *model, const nmlp_train_net_options *options,
                                   nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     *out = NULL;
+    NMLP_RETURN_IF_FAILED(check_supported(model, err));
     nmlp_train_net *net = nmlp_mem_new(1, sizeof *net, err);
     if (!net) return NMLP_E_NOMEM;
     net->model = model;

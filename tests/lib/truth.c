@@ -94,15 +94,22 @@ nmlp_truth nmlp_truth_project(const nmlp_truth *x, const nmlp_factors *f, bool b
     return y;
 }
 
-/* |silu'| <= 1.1; silu itself is taken as right to 8 units: exp to 2, and a sum, a quotient and a product. */
-nmlp_truth nmlp_truth_silu_mul(const nmlp_truth *gate, const nmlp_truth *up) {
+static double activation_of(double x, nmlp_activation activation) {
+    double gelu = 2.0 * sqrt(2.0 / 3.14159265358979323846) * (x + 0.044715 * x * x * x);
+    return x / (1.0 + exp(activation == NMLP_ACTIVATION_SILU ? -x : -gelu));
+}
+
+/* Both slopes are at most 1.13; the value is taken as right to 8 units: exp to 2, and a sum, a quotient and a product.
+ * GELU's exponent has three roundings of its own, and it may be large where the value is small. */
+nmlp_truth nmlp_truth_gate(const nmlp_truth *gate, const nmlp_truth *up, nmlp_activation activation) {
     nmlp_truth act = make(gate->rows, gate->cols);
     for (int64_t i = 0; i < gate->rows * gate->cols; i++) {
-        double silu = gate->value[i] / (1.0 + exp(-gate->value[i]));
-        double silu_error = 1.1 * gate->bound[i] + 8.0 * U32 * (fabs(silu) + 1.1 * gate->bound[i]);
-        act.value[i] = silu * up->value[i];
-        act.bound[i] = silu_error * (fabs(up->value[i]) + up->bound[i]) + fabs(silu) * up->bound[i] +
-                       U32 * fabs(act.value[i]) + TINY;
+        double units = activation == NMLP_ACTIVATION_SILU ? 8.0 : 32.0;
+        double f = activation_of(gate->value[i], activation);
+        double f_error = 1.13 * gate->bound[i] + units * U32 * (fabs(f) + 1.13 * gate->bound[i]);
+        act.value[i] = f * up->value[i];
+        act.bound[i] =
+            f_error * (fabs(up->value[i]) + up->bound[i]) + fabs(f) * up->bound[i] + U32 * fabs(act.value[i]) + TINY;
     }
     return act;
 }
@@ -110,7 +117,7 @@ nmlp_truth nmlp_truth_silu_mul(const nmlp_truth *gate, const nmlp_truth *up) {
 nmlp_truth nmlp_truth_mlp(const nmlp_truth *x, const nmlp_mlp_desc *desc, bool bf16) {
     nmlp_truth gate = nmlp_truth_project(x, &desc->gate, bf16);
     nmlp_truth up = nmlp_truth_project(x, &desc->up, bf16);
-    nmlp_truth act = nmlp_truth_silu_mul(&gate, &up);
+    nmlp_truth act = nmlp_truth_gate(&gate, &up, desc->activation);
     nmlp_truth y = nmlp_truth_project(&act, &desc->down, bf16);
     nmlp_truth_free(&gate);
     nmlp_truth_free(&up);
@@ -156,7 +163,8 @@ static void attend(nmlp_truth *out, const struct attending *at, int64_t query, i
     double max = -INFINITY;
     double sum = 0.0;
     double score_error = 0.0;
-    for (int64_t t = 0; t < n_keys; t++) {
+    int64_t first = a->window > 0 && n_keys > a->window ? n_keys - a->window : 0;
+    for (int64_t t = first; t < n_keys; t++) {
         double dot = 0.0;
         double size = 0.0;
         for (int64_t d = 0; d < dim; d++) {
@@ -166,13 +174,17 @@ static void attend(nmlp_truth *out, const struct attending *at, int64_t query, i
         score[t] = dot * a->scale;
         double relative = sum_factor(dim) + 2.0 * U32 + product_error(at->round_qp, at->round_kv);
         score_error = fmax(score_error, relative * size * a->scale);
+        if (a->softcap > 0) { /* its slope is at most 1; a few units of its own */
+            score[t] = a->softcap * tanh(score[t] / a->softcap);
+            score_error = fmax(score_error, relative * size * a->scale + 16.0 * U32 * a->softcap);
+        }
         max = fmax(max, score[t]);
     }
-    for (int64_t t = 0; t < n_keys; t++) sum += score[t] = exp(score[t] - max);
+    for (int64_t t = first; t < n_keys; t++) sum += score[t] = exp(score[t] - max);
     for (int64_t d = 0; d < dim; d++) {
         double value = 0.0;
         double size = 0.0;
-        for (int64_t t = 0; t < n_keys; t++) {
+        for (int64_t t = first; t < n_keys; t++) {
             value += score[t] / sum * v[t * stride + d];
             size += score[t] / sum * fabs((double)v[t * stride + d]);
         }

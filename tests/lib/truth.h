@@ -22,7 +22,7 @@ nmlp_truth nmlp_truth_of(const float *x, int64_t rows, int64_t cols); /* exact *
  * With a quantised weight x may be rounded to int16 in groups of 32 inputs. */
 nmlp_truth nmlp_truth_matmul(const nmlp_truth *x, const nmlp_view *w, const float *bias, bool bf16);
 nmlp_truth nmlp_truth_project(const nmlp_truth *x, const nmlp_factors *f, bool bf16);
-nmlp_truth nmlp_truth_silu_mul(const nmlp_truth *gate, const nmlp_truth *up);
+nmlp_truth nmlp_truth_gate(const nmlp_truth *gate, const nmlp_truth *up, nmlp_activation activation);
 nmlp_truth nmlp_truth_mlp(const nmlp_truth *x, const nmlp_mlp_desc *desc, bool bf16);
 /* Of k and v [positions, n_kv_heads*D] as they were stored; what of them and of queries and probabilities is rounded to
  * bf16 is the kernels' and the number of rows' to say. */

@@ -57,6 +57,7 @@ struct watch {
     int64_t n_counted; /* tokens of this window that enter sums: all or none */
     int64_t hidden;
     int64_t intermediate;
+    nmlp_activation activation;
     nmlp_compress_times *times;
 };
 
@@ -78,7 +79,9 @@ static void on_inside(void *ctx, int64_t layer, const float *gate, const float *
     (void)act;
     if (w->n_counted == 0) return;
     nmlp_compress_work before = nmlp_compress_times_enter(w->times, NMLP_COMPRESS_WORK_MOMENTS);
-    nmlp_swiglu_squares(w->taps->silu2, w->taps->slope2, w->taps->act2, gate, up, s, w->intermediate, w->pool);
+    nmlp_glu_squares squares = {
+        .activation = w->activation, .gate2 = w->taps->gate2, .slope2 = w->taps->slope2, .act2 = w->taps->act2};
+    nmlp_glu_squares_add(&squares, gate, up, s, w->intermediate, w->pool);
     nmlp_compress_times_enter(w->times, before);
 }
 
@@ -112,13 +115,14 @@ nmlp_status nmlp_hidden_states_run_layer(nmlp_hidden_states *stream, const nmlp_
                           .pool = nmlp_engine_pool(engine),
                           .hidden = stream->hidden,
                           .intermediate = nmlp_engine_model(engine)->config.intermediate,
+                          .activation = nmlp_engine_model(engine)->config.activation,
                           .times = stream->times};
     nmlp_observer observer = {.ctx = &watch,
                               .mlp_input = taps->x ? on_input : NULL,
-                              .mlp_inside = taps->silu2 ? on_inside : NULL,
+                              .mlp_inside = taps->gate2 ? on_inside : NULL,
                               .mlp_output = taps->y ? on_output : NULL};
     nmlp_compress_work before = nmlp_compress_times_enter(stream->times, NMLP_COMPRESS_WORK_FORWARD);
-    NMLP_TRY(nmlp_session_create(&session, engine, w->context, w->context, taps->silu2 != NULL, err));
+    NMLP_TRY(nmlp_session_create(&session, engine, w->context, w->context, taps->gate2 != NULL, err));
     nmlp_session_set_observer(session, &observer);
     for (int64_t i = 0; i < w->n_calib + w->n_heldout; i++) {
         NMLP_TRY(run_window(stream, session, layer, i, &watch, err));

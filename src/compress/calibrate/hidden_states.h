@@ -24,9 +24,9 @@ void nmlp_hidden_states_destroy(nmlp_hidden_states *stream);
 typedef struct nmlp_mlp_taps {
     float *x;       /* [T,H] MLP input */
     float *y;       /* [T,H] MLP output */
-    double *silu2;  /* [I] sums over calibration tokens: silu(gate)^2 */
-    double *slope2; /* [I] (up * silu'(gate))^2 */
-    double *act2;   /* [I] (silu(gate) * up)^2 */
+    double *gate2;  /* [I] sums over calibration tokens: f(gate)^2, f the activation */
+    double *slope2; /* [I] (up * f'(gate))^2 */
+    double *act2;   /* [I] (f(gate) * up)^2 */
 } nmlp_mlp_taps;
 
 /* Runs `layer` over all windows; `progress_base` is the number of tokens done before, of `progress_total`. Non-finite

@@ -14,7 +14,7 @@ enum { PATH_MAX_BYTES = 4096 };
 struct buffers {
     float *x, *y;                  /* [T,H] */
     float *weights;                /* [T] */
-    double *silu2, *slope2, *act2; /* [I] */
+    double *gate2, *slope2, *act2; /* [I] */
     double *weights_of_rows;       /* [2,I] of gate, then of up */
     double *input, *output;        /* [H,H] */
     double *w[NMLP_MLP_MATRICES];
@@ -28,7 +28,7 @@ static nmlp_status new_buffers(struct buffers *b, nmlp_arena *arena, const nmlp_
     b->x = nmlp_arena_new(arena, (size_t)tokens * h, sizeof(float), err);
     b->y = nmlp_arena_new(arena, (size_t)tokens * h, sizeof(float), err);
     b->weights = nmlp_arena_new(arena, (size_t)tokens, sizeof(float), err);
-    double **neurons[] = {&b->silu2, &b->slope2, &b->act2};
+    double **neurons[] = {&b->gate2, &b->slope2, &b->act2};
     for (size_t i = 0; i < sizeof neurons / sizeof neurons[0]; i++) {
         *neurons[i] = nmlp_arena_new(arena, i_dim, sizeof(double), err);
         if (!*neurons[i]) return NMLP_E_NOMEM;
@@ -85,12 +85,12 @@ static nmlp_status factorise_layer(nmlp_factor_pass *s, int64_t l, struct buffer
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) nmlp_widen(pool, b->w[i], &model->layers[l].mlp[i].w);
     nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_MOMENTS);
     for (int64_t j = 0; j < c->intermediate; j++) { /* sums to means */
-        b->silu2[j] /= (double)tokens;
+        b->gate2[j] /= (double)tokens;
         b->slope2[j] /= (double)tokens;
     }
     if (o->whiten) NMLP_TRY(make_grams(s, b, residual, nmlp_dtype_bytes(dtype) == 2, err));
     if (o->row_weights)
-        NMLP_TRY(nmlp_swiglu_weights(d_gate, d_up, b->w[NMLP_MLP_DOWN], b->silu2, b->slope2, c->hidden, c->intermediate,
+        NMLP_TRY(nmlp_swiglu_weights(d_gate, d_up, b->w[NMLP_MLP_DOWN], b->gate2, b->slope2, c->hidden, c->intermediate,
                                      err));
     nmlp_mlp_moments moments = {
         .hidden = c->hidden,
@@ -151,10 +151,10 @@ static nmlp_status run_layer(nmlp_factor_pass *s, nmlp_hidden_states *stream, in
         return nmlp_hidden_states_run_layer(stream, s->engine, l, &none, progress, err);
     }
     NMLP_RETURN_IF_FAILED(factor_path(s, l, path, err));
-    memset(b->silu2, 0, (size_t)n * sizeof(double));
+    memset(b->gate2, 0, (size_t)n * sizeof(double));
     memset(b->slope2, 0, (size_t)n * sizeof(double));
     memset(b->act2, 0, (size_t)n * sizeof(double));
-    nmlp_mlp_taps taps = {.x = b->x, .y = b->y, .silu2 = b->silu2, .slope2 = b->slope2, .act2 = b->act2};
+    nmlp_mlp_taps taps = {.x = b->x, .y = b->y, .gate2 = b->gate2, .slope2 = b->slope2, .act2 = b->act2};
     NMLP_RETURN_IF_FAILED(nmlp_hidden_states_run_layer(stream, s->engine, l, &taps, progress, err));
     nmlp_compress_work before = nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_OTHER);
     NMLP_RETURN_IF_FAILED(factorise_layer(s, l, b, stream->rows, path, err));

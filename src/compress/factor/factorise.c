@@ -320,7 +320,7 @@ static nmlp_status floor_at_median(double *d, int64_t n, nmlp_err *err) {
     return NMLP_OK;
 }
 
-nmlp_status nmlp_swiglu_weights(double *d_gate, double *d_up, const double *down, const double *silu2,
+nmlp_status nmlp_swiglu_weights(double *d_gate, double *d_up, const double *down, const double *gate2,
                                 const double *slope2, int64_t hidden, int64_t intermediate, nmlp_err *err) {
     double *norm2 = d_up; /* row by row, as down lies in memory */
     memset(norm2, 0, (size_t)intermediate * sizeof *norm2);
@@ -328,7 +328,7 @@ nmlp_status nmlp_swiglu_weights(double *d_gate, double *d_up, const double *down
         for (int64_t j = 0; j < intermediate; j++) norm2[j] += down[i * intermediate + j] * down[i * intermediate + j];
     for (int64_t j = 0; j < intermediate; j++) {
         d_gate[j] = sqrt(norm2[j] * slope2[j]);
-        d_up[j] = sqrt(norm2[j] * silu2[j]);
+        d_up[j] = sqrt(norm2[j] * gate2[j]);
     }
     NMLP_RETURN_IF_FAILED(floor_at_median(d_gate, intermediate, err));
     return floor_at_median(d_up, intermediate, err);

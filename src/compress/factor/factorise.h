@@ -68,8 +68,8 @@ nmlp_status nmlp_nested_pack(nmlp_nested *nested, double *ut, double *v, const d
                              nmlp_err *err);
 
 /* Row weights of gate and up: how an error in a neuron's gate or up value reaches the residual stream, from the mean
- * squares of silu(gate) and of up*silu'(gate). down [H,I]. Floored at 1e-3 of the median. */
-nmlp_status nmlp_swiglu_weights(double *d_gate, double *d_up, const double *down, const double *silu2,
+ * squares of f(gate) and of up*f'(gate), f the activation. down [H,I]. Floored at 1e-3 of the median. */
+nmlp_status nmlp_swiglu_weights(double *d_gate, double *d_up, const double *down, const double *gate2,
                                 const double *slope2, int64_t hidden, int64_t intermediate, nmlp_err *err);
 
 #endif

@@ -27,10 +27,12 @@ nmlp_status nmlp_refit_run_mlp(const nmlp_refit_layer *l, const nmlp_mlp_desc *d
     nmlp_mlp *mlp = NULL;
     nmlp_status st = NMLP_OK;
     void *workspace = NULL;
+    nmlp_mlp_desc made = *desc;
     int n_threads = nmlp_pool_threads(l->pool);
     int64_t step = nmlp_min(l->context, s);
     nmlp_compress_work before = nmlp_compress_times_enter(l->r->times, NMLP_COMPRESS_WORK_PACKING);
-    NMLP_TRY(nmlp_mlp_create(&mlp, l->kernels, desc, l->pool, err));
+    made.activation = nmlp_engine_model(l->r->engine)->config.activation;
+    NMLP_TRY(nmlp_mlp_create(&mlp, l->kernels, &made, l->pool, err));
     size_t bytes =
         act ? nmlp_mlp_observed_workspace_bytes(mlp, step, n_threads) : nmlp_mlp_workspace_bytes(mlp, step, n_threads);
     workspace = nmlp_mem_new(bytes, 1, err);

@@ -87,7 +87,9 @@ static nmlp_attention_job make_job(const nmlp_attention *args, const nmlp_gemm *
     run.width = gemm->strips * NMLP_STRIP;
     run.out_dim = nmlp_ceil_div(run.dim, run.width) * run.width;
     run.few = has_few_rows(args);
-    run.n_splits = nmlp_attention_in_bf16(&run) ? 1 : nmlp_ceil_div(args->first_pos + args->s, SPLIT_KEYS);
+    run.first_split = nmlp_attention_in_bf16(&run) ? 0 : nmlp_attention_window_begin(args, 0) / SPLIT_KEYS;
+    run.n_splits =
+        nmlp_attention_in_bf16(&run) ? 1 : nmlp_ceil_div(args->first_pos + args->s, SPLIT_KEYS) - run.first_split;
     return run;
 }
 
@@ -174,7 +176,7 @@ static void run_split(const struct round *round, const nmlp_attention_job *run, 
                       int64_t at) {
     const nmlp_attention *a = run->args;
     int64_t n = splits_now(round, run);
-    int64_t split = round->first_split + at % n;
+    int64_t split = run->first_split + round->first_split + at % n;
     nmlp_attention_task task = {.run = run,
                                 .scratch = scratch,
                                 .kv_head = at / n,
@@ -232,13 +234,16 @@ static void run_block(const nmlp_attention_job *run, nmlp_attention_scratch *scr
     int64_t block = nmlp_ceil_div(a->s, run->queries) - 1 - at / a->kv.n_heads;
     int64_t n_queries = nmlp_min(run->queries, a->s - block * run->queries);
     int64_t end_key = a->first_pos + block * run->queries + n_queries;
+    int64_t unit = nmlp_attention_in_bf16(run) ? KEYS_BF16 : SPLIT_KEYS;
+    int64_t begin = nmlp_attention_window_begin(a, block * run->queries) / unit * unit;
     nmlp_attention_task task = {.run = run,
                                 .scratch = scratch,
                                 .kv_head = at % a->kv.n_heads,
                                 .first_query = block * run->queries,
                                 .rows = n_queries * run->group,
+                                .first_key = begin,
                                 .end_key = end_key};
-    if (run->n_splits == 1 || end_key <= SPLIT_KEYS) {
+    if (nmlp_attention_in_bf16(run) || end_key <= begin + SPLIT_KEYS) {
         nmlp_attention_do(&task);
         for (int64_t row = 0; row < task.rows; row++)
             read_row(&task, row, 1.0f / total_of(&task, row), a->out + nmlp_attention_row_offset(&task, row));

@@ -11,6 +11,12 @@ static int64_t row_limit(const nmlp_attention_task *task, int64_t row) {
     return nmlp_min(limit, task->end_key);
 }
 
+/* Keys from this one on are. */
+static int64_t row_begin(const nmlp_attention_task *task, int64_t row) {
+    int64_t query = (uint32_t)row / (uint32_t)task->run->group;
+    return nmlp_attention_window_begin(task->run->args, task->first_query + query);
+}
+
 /* Queries lie pages apart, where no hardware fetches ahead. */
 static void fetch_ahead(const nmlp_attention_task *task, const float *q) {
     enum { QUERIES_AHEAD = 3, FLOATS = NMLP_LINE_BYTES / sizeof(float) };
@@ -25,10 +31,14 @@ static const float *rotated(const nmlp_attention_task *task, int64_t query) {
     int64_t dim = args->kv.head_dim;
     const float *q = args->q + nmlp_attention_row_offset(task, query * task->run->group);
     fetch_ahead(task, q);
-    if (!args->rope) return q;
-    const float *angles = args->rope + (args->first_pos + task->first_query + query) * dim;
-    for (int64_t head = 0; head < task->run->group; head++)
-        task->run->vec->rotate(task->scratch->rotated + head * dim, q + head * dim, angles, dim / 2);
+    int64_t rotary = args->rope.dim;
+    if (!args->rope.angles) return q;
+    const float *angles = args->rope.angles + (args->first_pos + task->first_query + query) * rotary;
+    for (int64_t head = 0; head < task->run->group; head++) {
+        float *to = task->scratch->rotated + head * dim;
+        task->run->vec->rotate(to, q + head * dim, angles, rotary / 2);
+        memcpy(to + rotary, q + head * dim + rotary, (size_t)(dim - rotary) * sizeof *to);
+    }
     return task->scratch->rotated;
 }
 
@@ -45,13 +55,18 @@ static void load_queries(const nmlp_attention_task *task, int64_t tile) {
     }
 }
 
+/* Sums begin as zeros; else the first block of keys writes them. */
+static bool adds_to_zeros(const nmlp_attention_task *task) {
+    return task->first_key > 0 || task->run->args->window > 0;
+}
+
 static void begin_task(const nmlp_attention_task *task) {
     const nmlp_attention_job *run = task->run;
     nmlp_attention_scratch *s = task->scratch;
     for (int64_t row = 0; row < task->rows; row++) s->max[row] = -INFINITY;
     memset(s->sum, 0, (size_t)(task->rows * nmlp_attention_sum_parts(run)) * sizeof *s->sum);
-    /* A row that sees nothing of a split has no block that begins its sums. */
-    if (task->first_key > 0) memset(s->out, 0, (size_t)(s->q.n_tiles * run->gemm->mr * run->out_dim) * sizeof(float));
+    /* A row that sees nothing of a split, or nothing of its first block, has no block that begins its sums. */
+    if (adds_to_zeros(task)) memset(s->out, 0, (size_t)(s->q.n_tiles * run->gemm->mr * run->out_dim) * sizeof(float));
 }
 
 /* A tile of rows against a block of keys. Three of them are under way at once: while the scores of one are made, and
@@ -63,6 +78,7 @@ struct tile {
     int64_t at;       /* which tile of rows; -1: none */
     int64_t n_padded; /* keys that some row sees */
     bool all_seen;    /* by every row */
+    bool behind;      /* some row's window begins within the block or behind it */
     bool shrinks;     /* some row's sums, by the scratch's factor, before values are added */
     int rows;
     int buffer; /* of what the scratch has two of */
@@ -91,6 +107,40 @@ static void count_seen(const struct tile *tile) {
     }
 }
 
+/* Keys of the block that lie behind the window of row i of the tile. */
+static int64_t behind_window(const struct tile *tile, int64_t i) {
+    int64_t row = tile->at * tile->task->run->gemm->mr + i;
+    return nmlp_max(0, nmlp_min(row_begin(tile->task, row) - tile->keys.first, tile->n_padded));
+}
+
+/* Scores are capped, and those behind the row's window become -infinity. In place, since nobody else reads them. */
+static void adjust_scores(const struct tile *tile, int64_t i) {
+    const nmlp_attention_job *run = tile->task->run;
+    const nmlp_attention *args = run->args;
+    float *scores = tile->task->scratch->scores[tile->buffer] + i * run->width;
+    int64_t unseen = tile->behind ? behind_window(tile, i) : 0;
+    for (int64_t at = 0; at < tile->n_padded; at += run->width, scores += run->gemm->mr * run->width) {
+        int64_t n = nmlp_min(run->width, tile->n_padded - at);
+        if (args->softcap > 0) run->vec->softcap(scores, args->scale / args->softcap, args->softcap, n);
+        for (int64_t key = 0; key < nmlp_min(unseen - at, n); key++) scores[key] = -INFINITY;
+    }
+}
+
+/* Their probabilities are next to nothing; nothing they become, since subnormal sums take long. */
+static void clear_behind_window(const struct tile *tile, int64_t i) {
+    const nmlp_gemm_tiles *p = &tile->task->scratch->p[tile->buffer];
+    size_t bytes = (size_t)(behind_window(tile, i) * tile->task->run->gemm->elem_bytes);
+    char *line = p->data + (size_t)i * NMLP_LINE_BYTES;
+    for (; bytes > 0; line += nmlp_gemm_tiles_step(p)) {
+        size_t n = bytes < NMLP_LINE_BYTES ? bytes : NMLP_LINE_BYTES;
+        memset(line, 0, n);
+        bytes -= n;
+    }
+}
+
+/* What scores are yet to be multiplied with. */
+static float scale_left(const nmlp_attention *args) { return args->softcap > 0 ? 1.0f : args->scale; }
+
 static void probabilities_bf16(struct tile *tile, int64_t row, int64_t n) {
     const nmlp_attention_job *run = tile->task->run;
     nmlp_attention_scratch *s = tile->task->scratch;
@@ -101,7 +151,7 @@ static void probabilities_bf16(struct tile *tile, int64_t row, int64_t n) {
                                   .n_rows = n,
                                   .n = tile->all_seen ? NULL : s->seen[tile->buffer] + row,
                                   .n_padded = tile->n_padded,
-                                  .scale = run->args->scale,
+                                  .scale = scale_left(run->args),
                                   .lines = p->data + (size_t)row * NMLP_LINE_BYTES,
                                   .step = nmlp_gemm_tiles_step(p),
                                   .max = s->max + first,
@@ -121,7 +171,7 @@ static void probabilities_f32(struct tile *tile, int64_t i) {
                                 .strips = run->gemm->strips,
                                 .n = s->seen[tile->buffer][i],
                                 .n_padded = tile->n_padded,
-                                .scale = run->args->scale,
+                                .scale = scale_left(run->args),
                                 .line = p->data + (size_t)i * NMLP_LINE_BYTES,
                                 .step = nmlp_gemm_tiles_step(p),
                                 .max = s->max[row],
@@ -135,10 +185,13 @@ static void probabilities_f32(struct tile *tile, int64_t i) {
 
 static void probabilities(void *ctx, int64_t row, int64_t n) {
     struct tile *tile = ctx;
+    bool adjusted = tile->behind || tile->task->run->args->softcap > 0;
+    for (int64_t i = row; adjusted && i < row + n; i++) adjust_scores(tile, i);
     if (nmlp_attention_in_bf16(tile->task->run))
         probabilities_bf16(tile, row, n);
     else
         for (int64_t i = row; i < row + n; i++) probabilities_f32(tile, i);
+    for (int64_t i = row; tile->behind && i < row + n; i++) clear_behind_window(tile, i);
 }
 
 /* c [rows, n], in blocks of columns that lie mr*width floats apart, = or += a times the strips. */
@@ -174,8 +227,8 @@ static void make_scores(const struct tile *tile, nmlp_gemm_overlap *overlap) {
 /* Whether what the first row does not see may be multiplied with its probability of 0. */
 static bool unseen_are_finite(const struct tile *tile) {
     const nmlp_attention_job *run = tile->task->run;
-    if (tile->all_seen) return true;
-    int64_t first = tile->task->scratch->seen[tile->buffer][0];
+    if (tile->all_seen && !tile->behind) return true;
+    int64_t first = tile->behind ? 0 : tile->task->scratch->seen[tile->buffer][0];
     int64_t per_line = run->strip_dtype == NMLP_DTYPE_BF16 ? 2 : 1;
     const char *line = tile->keys.v + first / per_line * NMLP_LINE_BYTES;
     int64_t n_lines = tile->n_padded / per_line - first / per_line;
@@ -188,8 +241,14 @@ static void add_values_seen(const struct tile *tile) {
     const nmlp_attention_job *run = tile->task->run;
     const nmlp_attention_scratch *s = tile->task->scratch;
     nmlp_attention_values values = {.run = run, .keys = &tile->keys, .p = &s->p[tile->buffer], .c = sums_of(tile)};
-    if (tile->keys.first == 0) memset(values.c, 0, (size_t)(run->gemm->mr * run->out_dim) * sizeof(float));
-    for (int64_t i = 0; i < tile->rows; i++) nmlp_attention_add_seen(&values, i, s->seen[tile->buffer][i]);
+    if (tile->keys.first == 0 && !adds_to_zeros(tile->task))
+        memset(values.c, 0, (size_t)(run->gemm->mr * run->out_dim) * sizeof(float));
+    for (int64_t i = 0; i < tile->rows; i++) {
+        int64_t row = tile->at * run->gemm->mr + i;
+        int64_t first = tile->behind ? behind_window(tile, i) : 0;
+        int64_t end = nmlp_min(row_limit(tile->task, row) - tile->keys.first, tile->n_padded);
+        nmlp_attention_add_seen(&values, i, first, end);
+    }
 }
 
 static void add_values(const struct tile *tile, nmlp_gemm_overlap *overlap) {
@@ -200,7 +259,7 @@ static void add_values(const struct tile *tile, nmlp_gemm_overlap *overlap) {
                                  .b_step = tile->keys.v_step,
                                  .k = tile->n_padded,
                                  .rows = tile->rows,
-                                 .accumulate = tile->keys.first > 0,
+                                 .accumulate = tile->keys.first > 0 || adds_to_zeros(tile->task),
                                  .overlap = overlap};
     for (int64_t i = 0; tile->shrinks && i < tile->rows; i++)
         shrink_row(tile, i, tile->task->scratch->shrink[tile->buffer][i]);
@@ -237,7 +296,8 @@ static struct tile tile_of(const nmlp_attention_task *task, int64_t at, const nm
     int64_t seen = row_limit(task, at * mr + tile.rows - 1) - keys->first; /* by the last row, which sees most */
     tile.n_padded = nmlp_min(keys->n_padded, nmlp_pad(seen));
     tile.all_seen = row_limit(task, at * mr) >= keys->first + tile.n_padded;
-    if (seen <= 0) tile.at = -1;
+    tile.behind = row_begin(task, at * mr + tile.rows - 1) > keys->first;
+    if (seen <= 0 || row_begin(task, at * mr) >= keys->first + tile.n_padded) tile.at = -1;
     return tile;
 }
 
@@ -268,7 +328,9 @@ static void do_tiles(const nmlp_attention_task *task, int64_t first, int64_t end
     int64_t end_key = row_limit(task, last_row);
     nmlp_attention_keys keys;
     for (int64_t at = first; at < end; at++) load_queries(task, at);
-    for (int64_t key = task->first_key; key < end_key; key += keys.n_padded) {
+    /* What lies behind the window of every row is not read: it may not be there any more. */
+    int64_t first_seen = row_begin(task, first * run->gemm->mr) / run->keys * run->keys;
+    for (int64_t key = nmlp_max(task->first_key, first_seen); key < end_key; key += keys.n_padded) {
         keys = nmlp_attention_load(task, key);
         for (int64_t at = first; at < end; at++) {
             struct tile tile = tile_of(task, at, &keys);

@@ -44,9 +44,10 @@ typedef struct nmlp_attention_job {
     int64_t dim;               /* D padded */
     int64_t out_dim;           /* D padded to blocks of columns */
     int width;
-    bool few;         /* rows: threads share the splits */
-    int64_t n_splits; /* of the keys */
-    float *partial;   /* [kv heads][rows][2 + splits at once * (D + 2)], with few rows and several splits */
+    bool few;            /* rows: threads share the splits */
+    int64_t first_split; /* the first that some query sees */
+    int64_t n_splits;    /* from there on */
+    float *partial;      /* [kv heads][rows][2 + splits at once * (D + 2)], with few rows and several splits */
 } nmlp_attention_job;
 
 /* A block of queries against a range of keys. */
@@ -78,6 +79,11 @@ static inline int64_t nmlp_attention_sum_parts(const nmlp_attention_job *run) {
 /* Queries and probabilities are rounded. */
 static inline bool nmlp_attention_in_bf16(const nmlp_attention_job *run) { return run->gemm->elem_bytes == 2; }
 
+/* The first position that a query sees. */
+static inline int64_t nmlp_attention_window_begin(const nmlp_attention *args, int64_t query) {
+    return args->window > 0 ? nmlp_max(0, args->first_pos + query + 1 - args->window) : 0;
+}
+
 /* Where a row begins in q and out. */
 static inline int64_t nmlp_attention_row_offset(const nmlp_attention_task *task, int64_t row) {
     const nmlp_attention_job *run = task->run;
@@ -90,15 +96,15 @@ static inline int64_t nmlp_attention_row_offset(const nmlp_attention_task *task,
  * is laid out in the scratch, for one block at a time. */
 nmlp_attention_keys nmlp_attention_load(const nmlp_attention_task *task, int64_t first);
 
-/* Adds to a tile's sums c what its rows see of a block: row i the first n_seen[i] values, and nothing of the others,
- * not even 0 times their NaN. As slow as it is rare. */
+/* Adds to a tile's sums c what a row sees of a block: values first..end-1, and nothing of the others, not even 0 times
+ * their NaN. As slow as it is rare. */
 typedef struct nmlp_attention_values {
     const nmlp_attention_job *run;
     const nmlp_attention_keys *keys;
     const nmlp_gemm_tiles *p;
     float *c;
 } nmlp_attention_values;
-void nmlp_attention_add_seen(const nmlp_attention_values *values, int64_t row, int64_t n_seen);
+void nmlp_attention_add_seen(const nmlp_attention_values *values, int64_t row, int64_t first, int64_t end);
 
 /* All keys of the task; leaves unscaled sums in out, with max and sum of every row. Blocks of keys lie in one page. */
 void nmlp_attention_do(const nmlp_attention_task *task);

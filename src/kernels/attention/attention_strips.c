@@ -95,10 +95,10 @@ static float probability_at(const nmlp_attention_values *values, int64_t row, in
     return nmlp_bf16_to_f32(((const uint16_t *)line)[at % per_line]);
 }
 
-void nmlp_attention_add_seen(const nmlp_attention_values *values, int64_t row, int64_t n_seen) {
+void nmlp_attention_add_seen(const nmlp_attention_values *values, int64_t row, int64_t first, int64_t end) {
     const nmlp_attention_job *run = values->run;
     for (int64_t d = 0; d < run->dim; d++) {
         float *sum = values->c + d / run->width * run->width * run->gemm->mr + row * run->width + d % run->width;
-        for (int64_t at = 0; at < n_seen; at++) *sum += probability_at(values, row, at) * value_at(values, at, d);
+        for (int64_t at = first; at < end; at++) *sum += probability_at(values, row, at) * value_at(values, at, d);
     }
 }

@@ -31,6 +31,7 @@ void nmlp_gemm_to_tiles_run(void *ctx, const nmlp_gemm_columns *columns) {
     for (int p = 0; p < n_products; p++) {
         nmlp_vec_put put = {.src = columns->c[p],
                             .up = epilogue->gated ? columns->c[1] : NULL,
+                            .activation = epilogue->activation,
                             .src_stride = columns->stride,
                             .n_rows = columns->n_rows,
                             .n = n,
@@ -44,6 +45,7 @@ void nmlp_gemm_to_tiles_describe(const void *ctx, const nmlp_gemm_columns *colum
     const nmlp_gemm_tiles *to = &epilogue->to[0];
     int64_t k = columns->col - epilogue->col;
     if (k % NMLP_PAD || columns->col + NMLP_GEMM_PANEL_TILE > epilogue->n) return;
+    if (epilogue->gated && epilogue->activation != NMLP_ACTIVATION_SILU) return;
     panel->first.outcome = epilogue->gated ? NMLP_STORE_GATED_LINES : NMLP_STORE_LINES;
     panel->first.to = nmlp_gemm_tiles_at(to, columns->row / NMLP_GEMM_PANEL_TILE, k);
     panel->first.row_bytes = NMLP_LINE_BYTES;

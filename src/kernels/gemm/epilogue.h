@@ -22,7 +22,8 @@ typedef struct nmlp_gemm_to_tiles {
     int n_products;
     int64_t n;   /* columns that are real */
     int64_t col; /* the column that becomes input 0 */
-    bool gated;  /* silu(product 0) * product 1 to to[0] */
+    bool gated;  /* activation(product 0) * product 1 to to[0] */
+    nmlp_activation activation;
 } nmlp_gemm_to_tiles;
 void nmlp_gemm_to_tiles_run(void *ctx, const nmlp_gemm_columns *columns);
 void nmlp_gemm_to_tiles_describe(const void *ctx, const nmlp_gemm_columns *columns, nmlp_gemm_panel *panel);

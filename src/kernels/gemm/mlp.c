@@ -51,6 +51,7 @@ nmlp_status nmlp_mlp_create(nmlp_mlp **out, const nmlp_kernels *kernels, const n
     nmlp_mlp *mlp = nmlp_mem_new(1, sizeof *mlp, err);
     if (!mlp) return NMLP_E_NOMEM;
     mlp->kernels = kernels;
+    mlp->activation = desc->activation;
     NMLP_TRY(create_projection(&mlp->gate, kernels, &desc->gate, NULL, pool, err));
     where = "up";
     bool shared = desc->gate.v.data && desc->gate.v.data == desc->up.v.data;

@@ -18,6 +18,7 @@ struct nmlp_mlp {
     nmlp_projection down;
     int64_t hidden;
     int64_t inner; /* I */
+    nmlp_activation activation;
 };
 
 static inline int64_t nmlp_projection_rank(const nmlp_projection *p) { return p->v ? p->v->n : 0; }

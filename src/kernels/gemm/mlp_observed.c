@@ -53,7 +53,7 @@ static void project(const nmlp_mlp *mlp, const nmlp_projection *p, float *y, con
 }
 
 struct activation {
-    const nmlp_vec *vec;
+    void (*run)(float *act, const float *gate, const float *up, int64_t n);
     float *act;
     const float *gate;
     const float *up;
@@ -62,7 +62,7 @@ struct activation {
 static void activate(void *arg, int64_t begin, int64_t end, int thread) {
     const struct activation *a = arg;
     (void)thread;
-    a->vec->silu_mul(a->act + begin, a->gate + begin, a->up + begin, end - begin);
+    a->run(a->act + begin, a->gate + begin, a->up + begin, end - begin);
 }
 
 void nmlp_mlp_run_observed(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, float *gate, float *up, float *act,
@@ -74,7 +74,9 @@ void nmlp_mlp_run_observed(const nmlp_mlp *mlp, float *y, const float *x, int64_
     if (!act) act = pieces.gate; /* free, or the gate itself, element by element */
     project(mlp, &mlp->gate, gate, x, s, &pieces, pool);
     project(mlp, &mlp->up, up, x, s, &pieces, pool);
-    struct activation activation = {.vec = mlp->kernels->vec, .act = act, .gate = gate, .up = up};
+    const nmlp_vec *vec = mlp->kernels->vec;
+    bool gelu = mlp->activation == NMLP_ACTIVATION_GELU_TANH;
+    struct activation activation = {.run = gelu ? vec->gelu_mul : vec->silu_mul, .act = act, .gate = gate, .up = up};
     nmlp_pool_for(pool, s * mlp->inner, ELEMS_PER_TASK, activate, &activation);
     project(mlp, &mlp->down, y, act, s, &pieces, pool);
 }

@@ -153,7 +153,8 @@ static void activation_stage(const struct pass *pass, int64_t first, int64_t n_p
     const nmlp_mlp *mlp = pass->mlp;
     nmlp_gemm_weight gate = columns_of(&mlp->gate.u, first, n_padded);
     nmlp_gemm_weight up = columns_of(&mlp->up.u, first, n_padded);
-    nmlp_gemm_to_tiles epilogue = {.vec = mlp->kernels->vec, .to = {*act}, .n = gate.n, .gated = true};
+    nmlp_gemm_to_tiles epilogue = {
+        .vec = mlp->kernels->vec, .to = {*act}, .n = gate.n, .gated = true, .activation = mlp->activation};
     nmlp_gemm_stage stage = nmlp_gemm_pass_stage(pass->rows);
     stage.n_products = 2;
     stage.product[0] =

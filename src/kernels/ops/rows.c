@@ -44,33 +44,32 @@ void nmlp_rmsnorm(float *y, const float *x, const float *weight, float eps, int6
     nmlp_pool_for(pool, s, rows_per_task(h), norm_rows, &norm);
 }
 
-struct rotation {
+struct rotating {
     const nmlp_vec *vec;
     float *x;
-    const float *table;
+    const nmlp_rotation *rope;
     int64_t first_pos;
     int64_t n_heads;
     int64_t head_dim;
 };
 
 static void rotate_rows(void *arg, int64_t begin, int64_t end, int thread) {
-    const struct rotation *r = arg;
-    int64_t half = r->head_dim / 2;
+    const struct rotating *r = arg;
     (void)thread;
     for (int64_t s = begin; s < end; s++) {
-        const float *row = r->table + (r->first_pos + s) * r->head_dim;
+        const float *row = r->rope->angles + (r->first_pos + s) * r->rope->dim;
         for (int64_t h = 0; h < r->n_heads; h++) {
             float *head = r->x + (s * r->n_heads + h) * r->head_dim;
-            r->vec->rotate(head, head, row, half);
+            r->vec->rotate(head, head, row, r->rope->dim / 2);
         }
     }
 }
 
-void nmlp_rope(float *x, const float *table, int64_t s, int64_t first_pos, int64_t n_heads, int64_t head_dim,
+void nmlp_rope(float *x, const nmlp_rotation *rope, int64_t s, int64_t first_pos, int64_t n_heads, int64_t head_dim,
                nmlp_pool *pool) {
-    struct rotation rotation = {
-        .vec = widest(), .x = x, .table = table, .first_pos = first_pos, .n_heads = n_heads, .head_dim = head_dim};
-    nmlp_pool_for(pool, s, rows_per_task(n_heads * head_dim), rotate_rows, &rotation);
+    struct rotating rotating = {
+        .vec = widest(), .x = x, .rope = rope, .first_pos = first_pos, .n_heads = n_heads, .head_dim = head_dim};
+    if (rope->angles) nmlp_pool_for(pool, s, rows_per_task(n_heads * head_dim), rotate_rows, &rotating);
 }
 
 struct sum {
@@ -90,6 +89,35 @@ void nmlp_add(float *x, const float *y, int64_t n, nmlp_pool *pool) {
     nmlp_pool_for(pool, n, ELEMS_PER_TASK, add_range, &sum);
 }
 
+struct scaling {
+    const nmlp_vec *vec;
+    float *y;
+    const float *x;
+    float factor, cap;
+};
+
+static void scale_range(void *arg, int64_t begin, int64_t end, int thread) {
+    const struct scaling *s = arg;
+    (void)thread;
+    s->vec->scale(s->y + begin, s->x + begin, s->factor, end - begin);
+}
+
+void nmlp_multiply(float *y, const float *x, float factor, int64_t n, nmlp_pool *pool) {
+    struct scaling scaling = {.vec = widest(), .y = y, .x = x, .factor = factor};
+    nmlp_pool_for(pool, n, ELEMS_PER_TASK, scale_range, &scaling);
+}
+
+static void cap_range(void *arg, int64_t begin, int64_t end, int thread) {
+    const struct scaling *s = arg;
+    (void)thread;
+    s->vec->softcap(s->y + begin, s->factor, s->cap, end - begin);
+}
+
+void nmlp_softcap(float *x, float factor, float cap, int64_t n, nmlp_pool *pool) {
+    struct scaling scaling = {.vec = widest(), .y = x, .factor = factor, .cap = cap};
+    nmlp_pool_for(pool, n, ELEMS_PER_TASK, cap_range, &scaling);
+}
+
 nmlp_softmax_view nmlp_softmax_compare(const float *x, const float *y, int64_t n) {
     const nmlp_vec *vec = widest();
     float top = vec->largest(x, n);
@@ -102,28 +130,29 @@ enum { NEURONS_PER_TASK = 64, TOKENS_PER_RUN = 32 };
 
 struct squares {
     const nmlp_vec *vec;
-    double *silu2, *slope2, *act2;
+    const nmlp_glu_squares *sums;
     const float *gate, *up;
     int64_t s, n;
 };
 
 /* Some neurons over all tokens. */
 static void square_block(const struct squares *q, int64_t first, int64_t n) {
-    float silu2[NEURONS_PER_TASK], slope2[NEURONS_PER_TASK], act2[NEURONS_PER_TASK];
+    float gate2[NEURONS_PER_TASK], slope2[NEURONS_PER_TASK], act2[NEURONS_PER_TASK];
     for (int64_t t = 0; t < q->s; t += TOKENS_PER_RUN) {
-        nmlp_vec_swiglu block = {.gate = q->gate + t * q->n + first,
-                                 .up = q->up + t * q->n + first,
-                                 .stride = q->n,
-                                 .n_tokens = nmlp_min(TOKENS_PER_RUN, q->s - t),
-                                 .n = n,
-                                 .silu2 = silu2,
-                                 .slope2 = slope2,
-                                 .act2 = act2};
-        q->vec->swiglu_squares(&block);
+        nmlp_vec_glu block = {.gate = q->gate + t * q->n + first,
+                              .up = q->up + t * q->n + first,
+                              .stride = q->n,
+                              .n_tokens = nmlp_min(TOKENS_PER_RUN, q->s - t),
+                              .n = n,
+                              .activation = q->sums->activation,
+                              .gate2 = gate2,
+                              .slope2 = slope2,
+                              .act2 = act2};
+        q->vec->glu_squares(&block);
         for (int64_t j = 0; j < n; j++) {
-            q->silu2[first + j] += (double)silu2[j];
-            q->slope2[first + j] += (double)slope2[j];
-            q->act2[first + j] += (double)act2[j];
+            q->sums->gate2[first + j] += (double)gate2[j];
+            q->sums->slope2[first + j] += (double)slope2[j];
+            q->sums->act2[first + j] += (double)act2[j];
         }
     }
 }
@@ -134,9 +163,8 @@ static void square_neurons(void *arg, int64_t begin, int64_t end, int thread) {
     for (int64_t j = begin; j < end; j += NEURONS_PER_TASK) square_block(arg, j, nmlp_min(NEURONS_PER_TASK, end - j));
 }
 
-void nmlp_swiglu_squares(double *silu2, double *slope2, double *act2, const float *gate, const float *up, int64_t s,
-                         int64_t n, nmlp_pool *pool) {
-    struct squares q = {
-        .vec = widest(), .silu2 = silu2, .slope2 = slope2, .act2 = act2, .gate = gate, .up = up, .s = s, .n = n};
+void nmlp_glu_squares_add(const nmlp_glu_squares *squares, const float *gate, const float *up, int64_t s, int64_t n,
+                          nmlp_pool *pool) {
+    struct squares q = {.vec = widest(), .sums = squares, .gate = gate, .up = up, .s = s, .n = n};
     nmlp_pool_for(pool, n, NEURONS_PER_TASK, square_neurons, &q);
 }

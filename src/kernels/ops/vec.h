@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "tensor/activation.h"
 #include "tensor/dtype.h"
 
 /* Rows on their way into a tile of gemm.h, whose lines lie at dst, dst + step, ... for the first row and 64 bytes
@@ -14,7 +15,8 @@ typedef struct nmlp_vec_put {
     void *dst;
     size_t step;
     const float *src;
-    const float *up;    /* written is silu(src) * up; NULL: src as it is */
+    const float *up; /* written is activation(src) * up; NULL: src as it is */
+    nmlp_activation activation;
     int64_t src_stride; /* floats, of up too */
     int64_t n_rows;
     int64_t n;        /* values of a row */
@@ -78,15 +80,18 @@ typedef struct nmlp_vec_swiglu {
     const float *up;
     int64_t stride; /* floats from token to token */
     int64_t n_tokens;
-    int64_t n;     /* neurons */
-    float *silu2;  /* [n] out: silu(gate)^2 */
-    float *slope2; /* [n] out: (up * silu'(gate))^2 */
-    float *act2;   /* [n] out: (silu(gate) * up)^2 */
-} nmlp_vec_swiglu;
+    int64_t n;                  /* neurons */
+    nmlp_activation activation; /* f */
+    float *gate2;               /* [n] out: f(gate)^2 */
+    float *slope2;              /* [n] out: (up * f'(gate))^2 */
+    float *act2;                /* [n] out: (f(gate) * up)^2 */
+} nmlp_vec_glu;
 
 typedef struct nmlp_vec {
     /* act = gate / (1 + exp(-gate)) * up; act may be gate or up. */
     void (*silu_mul)(float *act, const float *gate, const float *up, int64_t n);
+    void (*gelu_mul)(float *act, const float *gate, const float *up, int64_t n); /* NMLP_ACTIVATION_GELU_TANH */
+    void (*softcap)(float *x, float factor, float cap, int64_t n);               /* x = cap * tanh(x * factor) */
     void (*put_f32)(const nmlp_vec_put *put);
     void (*put_bf16)(const nmlp_vec_put *put);
     /* dst [n_rows of n] = src + bias; bias [n] may be NULL. */
@@ -106,7 +111,7 @@ typedef struct nmlp_vec {
     float (*largest)(const float *x, int64_t n);
     /* sums[0] = sum of e^(x-top), sums[1] = the same weighted with x-y; y NULL: none. x at most top. */
     void (*exp_sums)(double sums[2], const float *x, const float *y, float top, int64_t n);
-    void (*swiglu_squares)(const nmlp_vec_swiglu *block);
+    void (*glu_squares)(const nmlp_vec_glu *block);
     /* y [2n]: the n pairs (i, n+i) of x turned by angles given as n cosines and n sines; y may be x. */
     void (*rotate)(float *y, const float *x, const float *angles, int64_t n);
     /* dst [n,16] = transpose of 16 rows of n elements of 4 bytes; rows from n_rows on are zeros. */

@@ -44,6 +44,43 @@ static void silu_mul(float *act, const float *gate, const float *up, int64_t n) 
     memcpy(act + i, rest, (size_t)(n - i) * sizeof *act);
 }
 
+/* 2 sqrt(2/pi) (x + 0.044715 x^3), whose sigmoid gates x. */
+static inline lanes gelu_sigmoid(lanes x) {
+    lanes z = x * (1.59576912f + 0.0713548163f * (x * x));
+    return reciprocal(1.0f + exp_between(-z, -104.0f, 87.0f));
+}
+
+static inline lanes gelu_mul_lanes(lanes gate, lanes up) { return gate * gelu_sigmoid(gate) * up; }
+
+static void gelu_mul(float *act, const float *gate, const float *up, int64_t n) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) store(act + i, gelu_mul_lanes(load(gate + i), load(up + i)));
+    if (i == n) return;
+    float rest[LANES];
+    store(rest, gelu_mul_lanes(load_part(gate + i, n - i, 0.0f), load_part(up + i, n - i, 0.0f)));
+    memcpy(act + i, rest, (size_t)(n - i) * sizeof *act);
+}
+
+/* Near 0 by its series, whose next term is below 4e-8 of it; elsewhere 1 - 2 / (1 + e^2x). */
+static inline lanes tanh_lanes(lanes x) {
+    lanes square = x * x;
+    lanes p = square * 0.0218694885f - 0.0539682540f;
+    p = p * square + 0.133333333f;
+    p = p * square - 0.333333333f;
+    lanes near = x + x * square * p;
+    lanes far = 1.0f - 2.0f / (1.0f + exp_between(2.0f * x, -87.0f, 87.0f));
+    return choose(square < 0.0625f, near, far);
+}
+
+static void softcap(float *x, float factor, float cap, int64_t n) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) store(x + i, cap * tanh_lanes(load(x + i) * factor));
+    if (i == n) return;
+    float rest[LANES];
+    store(rest, cap * tanh_lanes(load_part(x + i, n - i, 0.0f) * factor));
+    memcpy(x + i, rest, (size_t)(n - i) * sizeof *x);
+}
+
 typedef lanes gate_fn(lanes gate, lanes up);
 
 /* 16 values of a row from i on, zeros behind the last. */
@@ -57,12 +94,19 @@ static inline lanes put_lanes(const nmlp_vec_put *put, int64_t row, int64_t i, g
     return up ? gate(part, load_part(up, rest, 0.0f)) : part;
 }
 
-static void put_f32(const nmlp_vec_put *put) {
+static inline void put_rows_f32(const nmlp_vec_put *put, gate_fn *gate) {
     for (int64_t row = 0; row < put->n_rows; row++) {
         char *line = (char *)put->dst + row * 64;
         for (int64_t i = 0; i < put->n_padded; i += LANES, line += put->step)
-            store((float *)line, put_lanes(put, row, i, silu_mul_lanes));
+            store((float *)line, put_lanes(put, row, i, gate));
     }
+}
+
+static void put_f32(const nmlp_vec_put *put) {
+    if (put->activation == NMLP_ACTIVATION_GELU_TANH)
+        put_rows_f32(put, gelu_mul_lanes);
+    else
+        put_rows_f32(put, silu_mul_lanes);
 }
 
 /* 2^x to 14 bits, for results rounded to 8: a polynomial of degree 4 on |r| <= 1/2. */
@@ -107,16 +151,16 @@ static inline lanes gate_for_bf16(lanes gate, lanes up) { return silu_mul_lanes(
 #endif
 
 /* 16 values fill half a line. */
-static inline void put_row_bf16(char *line, const nmlp_vec_put *put, int64_t row) {
+static inline void put_row_bf16(char *line, const nmlp_vec_put *put, int64_t row, gate_fn *gate) {
     int64_t i = 0;
     if ((uintptr_t)line % 64 && put->n_padded > 0) {
-        store_bf16(line, put_lanes(put, row, 0, gate_for_bf16));
+        store_bf16(line, put_lanes(put, row, 0, gate));
         i = LANES;
         line += put->step - 32;
     }
     for (; i + 2 * LANES <= put->n_padded; i += 2 * LANES, line += put->step)
-        store_bf16_line(line, put_lanes(put, row, i, gate_for_bf16), put_lanes(put, row, i + LANES, gate_for_bf16));
-    if (i < put->n_padded) store_bf16(line, put_lanes(put, row, i, gate_for_bf16));
+        store_bf16_line(line, put_lanes(put, row, i, gate), put_lanes(put, row, i + LANES, gate));
+    if (i < put->n_padded) store_bf16(line, put_lanes(put, row, i, gate));
 }
 
 /* Rows of whole lines of 32 values. */
@@ -139,11 +183,18 @@ static void put_lines_bf16(const nmlp_vec_put *put) {
 
 static void put_bf16(const nmlp_vec_put *put) {
     bool whole = put->n == put->n_padded && put->n % (2 * LANES) == 0 && (uintptr_t)put->dst % 64 == 0;
-    if (whole) {
+    bool gelu = put->up && put->activation == NMLP_ACTIVATION_GELU_TANH;
+    if (whole && !gelu) {
         put_lines_bf16(put);
         return;
     }
-    for (int64_t row = 0; row < put->n_rows; row++) put_row_bf16((char *)put->dst + row * 64, put, row);
+    for (int64_t row = 0; row < put->n_rows; row++) {
+        char *line = (char *)put->dst + row * 64;
+        if (gelu)
+            put_row_bf16(line, put, row, gelu_mul_lanes);
+        else
+            put_row_bf16(line, put, row, gate_for_bf16);
+    }
 }
 
 static inline void copy_row(float *dst, const float *src, const float *bias, int64_t n) {
@@ -325,31 +376,47 @@ static void exp_sums(double sums[2], const float *x, const float *y, float top, 
     }
 }
 
-static inline void swiglu_squares_lanes(lanes *silu2, lanes *slope2, lanes *act2, lanes gate, lanes up) {
+/* f(gate) and its slope. */
+static inline lanes silu_lanes(lanes gate, lanes *slope) {
     lanes sigmoid = reciprocal(1.0f + exp_between(-gate, -104.0f, 87.0f));
-    lanes silu = gate * sigmoid;
-    lanes slope = up * sigmoid * (1.0f + gate * (1.0f - sigmoid));
-    *silu2 += silu * silu;
-    *slope2 += slope * slope;
-    *act2 += silu * up * (silu * up);
+    *slope = sigmoid * (1.0f + gate * (1.0f - sigmoid));
+    return gate * sigmoid;
 }
 
-static void swiglu_squares(const nmlp_vec_swiglu *b) {
+static inline lanes gelu_lanes(lanes gate, lanes *slope) {
+    lanes sigmoid = gelu_sigmoid(gate);
+    lanes inner = 1.59576912f + 3.0f * 0.0713548163f * (gate * gate);
+    *slope = sigmoid * (1.0f + gate * inner * (1.0f - sigmoid));
+    return gate * sigmoid;
+}
+
+typedef lanes activation_fn(lanes gate, lanes *slope);
+
+static inline void glu_squares_by(const nmlp_vec_glu *b, activation_fn *f) {
     for (int64_t j = 0; j < b->n; j += LANES) {
         int64_t width = b->n - j < LANES ? b->n - j : LANES;
-        lanes silu2 = {0}, slope2 = {0}, act2 = {0};
+        lanes gate2 = {0}, slope2 = {0}, act2 = {0};
         for (int64_t t = 0; t < b->n_tokens; t++) {
-            const float *gate = b->gate + t * b->stride + j;
-            const float *up = b->up + t * b->stride + j;
-            if (width == LANES)
-                swiglu_squares_lanes(&silu2, &slope2, &act2, load(gate), load(up));
-            else
-                swiglu_squares_lanes(&silu2, &slope2, &act2, load_part(gate, width, 0), load_part(up, width, 0));
+            const float *gates = b->gate + t * b->stride + j;
+            const float *ups = b->up + t * b->stride + j;
+            lanes up = width == LANES ? load(ups) : load_part(ups, width, 0);
+            lanes slope, value = f(width == LANES ? load(gates) : load_part(gates, width, 0), &slope);
+            slope = up * slope;
+            gate2 += value * value;
+            slope2 += slope * slope;
+            act2 += value * up * (value * up);
         }
-        memcpy(b->silu2 + j, &silu2, (size_t)width * sizeof(float));
+        memcpy(b->gate2 + j, &gate2, (size_t)width * sizeof(float));
         memcpy(b->slope2 + j, &slope2, (size_t)width * sizeof(float));
         memcpy(b->act2 + j, &act2, (size_t)width * sizeof(float));
     }
+}
+
+static void glu_squares(const nmlp_vec_glu *b) {
+    if (b->activation == NMLP_ACTIVATION_GELU_TANH)
+        glu_squares_by(b, gelu_lanes);
+    else
+        glu_squares_by(b, silu_lanes);
 }
 
 static void rotate(float *y, const float *x, const float *angles, int64_t n) {

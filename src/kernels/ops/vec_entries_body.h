@@ -1,6 +1,8 @@
 // clang-format off
 /* What a table of element-wise helpers has from vec_body.h, for whatever instruction set that was compiled. */
     .silu_mul = silu_mul,
+    .gelu_mul = gelu_mul,
+    .softcap = softcap,
     .put_f32 = put_f32,
     .put_bf16 = put_bf16,
     .copy_rows = copy_rows,
@@ -15,6 +17,6 @@
     .add = add,
     .largest = largest,
     .exp_sums = exp_sums,
-    .swiglu_squares = swiglu_squares,
+    .glu_squares = glu_squares,
     .rotate = rotate,
     .is_finite = is_finite,

@@ -121,6 +121,10 @@ nmlp_status nmlp_package_write(nmlp_package_report *report, const char *dir, con
     *report = (nmlp_package_report){.n_layers = model->config.n_layers};
     NMLP_RETURN_IF_FAILED(check_buckets(options, err));
     NMLP_RETURN_IF_FAILED(check_ranks(options, &model->config, err));
+    const char *beyond = model->config.features->fused ? "fused projections" : nmlp_config_beyond_plain(&model->config);
+    if (beyond)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: packages do not know %s, which this %s model has",
+                         model->checkpoint.dir, beyond, model->config.family);
     NMLP_RETURN_IF_FAILED(check_target(dir, err));
     NMLP_TRY(nmlp_mlp_forms_of(&p.forms, model, err));
     report->n_forms = (int64_t)p.forms.n;

@@ -42,9 +42,9 @@ static void families_differ_in_bias_and_norms(void **state) {
     nmlp_err err;
     (void)state;
     nmlp_assert_ok(read_config(&c, "{\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES "}", &err), &err);
-    assert_true(c.qkv_bias && !c.o_bias && !c.qk_norm);
+    assert_true(c.qkv_bias && !c.o_bias && !c.features->qk_norm);
     nmlp_assert_ok(read_config(&c, "{\"architectures\":[\"Qwen3ForCausalLM\"]," SIZES "}", &err), &err);
-    assert_true(!c.qkv_bias && c.qk_norm);
+    assert_true(!c.qkv_bias && c.features->qk_norm);
     nmlp_assert_ok(
         read_config(&c, "{\"architectures\":[\"MistralForCausalLM\"]," SIZES ",\"sliding_window\":null}", &err), &err);
     assert_string_equal(c.family, "mistral");
@@ -78,15 +78,12 @@ static void what_would_compute_something_else_is_refused(void **state) {
            NMLP_E_UNSUPPORTED, "gptq");
     refuse("{\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES ",\"quantization_config\":[]}", NMLP_E_UNSUPPORTED,
            "quantization_config");
-    refuse("{\"architectures\":[\"MistralForCausalLM\"]," SIZES
-           ",\"max_position_embeddings\":32768,\"sliding_window\":4096}",
-           NMLP_E_UNSUPPORTED, "sliding");
-    refuse("{\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES
-           ",\"max_position_embeddings\":32768,\"sliding_window\":4096,\"use_sliding_window\":true}",
-           NMLP_E_UNSUPPORTED, "sliding");
+    refuse(LLAMA ",\"max_position_embeddings\":32768,\"sliding_window\":4096}", NMLP_E_UNSUPPORTED, "sliding_window");
     refuse("{\"architectures\":[\"Qwen3ForCausalLM\"]," SIZES ",\"layer_types\":[\"sliding_attention\"]}",
-           NMLP_E_UNSUPPORTED, "sliding_attention");
-    refuse(LLAMA ",\"rope_scaling\":{\"type\":\"yarn\"}}", NMLP_E_UNSUPPORTED, "yarn");
+           NMLP_E_FORMAT, "layer_types");
+    refuse(LLAMA ",\"rope_scaling\":{\"type\":\"mrope\"}}", NMLP_E_UNSUPPORTED, "mrope");
+    refuse(LLAMA ",\"rope_scaling\":{\"type\":\"linear\"}}", NMLP_E_MISSING, "factor");
+    refuse(LLAMA ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1]}}", NMLP_E_FORMAT, "short_factor");
     refuse(LLAMA ",\"partial_rotary_factor\":0.5}", NMLP_E_UNSUPPORTED, "partial_rotary_factor");
     refuse(LLAMA ",\"hidden_act\":\"gelu\"}", NMLP_E_UNSUPPORTED, "gelu");
     refuse(LLAMA ",\"mlp_bias\":true}", NMLP_E_UNSUPPORTED, "mlp_bias");
@@ -95,19 +92,22 @@ static void what_would_compute_something_else_is_refused(void **state) {
 }
 
 /* Absent means 4096 for Mistral, null none; a window that no text outgrows is none; what is written says so again. */
-static void a_window_is_refused_only_where_it_shows(void **state) {
+static void windows_are_what_the_family_says(void **state) {
 #define MISTRAL(positions)                                                                                             \
     "{\"architectures\":[\"MistralForCausalLM\"]," SIZES ",\"max_position_embeddings\":" positions
     nmlp_config c;
     nmlp_err err;
     nmlp_str text;
     (void)state;
-    refuse(MISTRAL("32768") "}", NMLP_E_UNSUPPORTED, "absent, which means 4096");
-    refuse(MISTRAL("4097") ",\"sliding_window\":4096}", NMLP_E_UNSUPPORTED, "sliding_window is 4096");
     refuse(MISTRAL("4096") ",\"sliding_window\":0}", NMLP_E_FORMAT, "sliding_window");
+    nmlp_assert_ok(read_config(&c, MISTRAL("32768") "}", &err), &err);
+    assert_int_equal(nmlp_config_window(&c, 0), 4096);
+    nmlp_assert_ok(read_config(&c, MISTRAL("4097") ",\"sliding_window\":4096}", &err), &err);
+    assert_int_equal(nmlp_config_window(&c, 0), 4096);
     nmlp_assert_ok(read_config(&c, MISTRAL("4096") "}", &err), &err);
-    nmlp_assert_ok(read_config(&c, MISTRAL("4096") ",\"sliding_window\":4096}", &err), &err);
+    assert_int_equal(nmlp_config_window(&c, 0), 0);
     nmlp_assert_ok(read_config(&c, MISTRAL("32768") ",\"sliding_window\":null}", &err), &err);
+    assert_int_equal(nmlp_config_window(&c, 0), 0);
     nmlp_str_init(&text);
     nmlp_config_write(&c, NULL, NULL, 0, &text);
     assert_non_null(strstr(nmlp_str_text(&text), "\"sliding_window\":null"));
@@ -156,7 +156,7 @@ static void compressed_architectures_name_what_they_were(void **state) {
 #define OWN "{\"architectures\":[\"NeuronmlpForCausalLM\"],\"model_type\":\"neuronmlp\"," SIZES
     nmlp_assert_ok(
         read_config(&c, OWN ",\"base_architecture\":\"Qwen3ForCausalLM\",\"neuronmlp\":{\"version\":1}}", &err), &err);
-    assert_true(c.compressed && c.qk_norm && strcmp(c.architecture, "Qwen3ForCausalLM") == 0);
+    assert_true(c.compressed && c.features->qk_norm && strcmp(c.architecture, "Qwen3ForCausalLM") == 0);
     refuse(OWN ",\"neuronmlp\":{\"version\":1}}", NMLP_E_MISSING, "base_architecture");
     refuse(OWN ",\"base_architecture\":\"LlamaForCausalLM\"}", NMLP_E_UNSUPPORTED, "model_type");
     refuse(OWN ",\"base_architecture\":\"NeuronmlpForCausalLM\",\"neuronmlp\":{\"version\":1}}", NMLP_E_UNSUPPORTED,
@@ -211,7 +211,7 @@ int main(void) {
         cmocka_unit_test(families_differ_in_bias_and_norms),
         cmocka_unit_test(unknown_architectures_list_the_known),
         cmocka_unit_test(what_would_compute_something_else_is_refused),
-        cmocka_unit_test(a_window_is_refused_only_where_it_shows),
+        cmocka_unit_test(windows_are_what_the_family_says),
         cmocka_unit_test(keys_of_other_families_are_refused),
         cmocka_unit_test(two_rope_descriptions_must_agree),
         cmocka_unit_test(compressed_architectures_name_what_they_were),

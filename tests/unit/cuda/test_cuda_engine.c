@@ -42,7 +42,7 @@ static void close_both(struct both *b) {
 static float *new_rope(const struct both *b, int64_t positions) {
     const nmlp_config *c = &b->cpu.model.config;
     float *rope = nmlp_mem_new((size_t)(positions * c->head_dim), sizeof *rope, NULL);
-    nmlp_rope_table(rope, &c->rope, positions, c->head_dim);
+    nmlp_rope_table_fill(rope, &c->rope, positions, c->head_dim);
     return rope;
 }
 

@@ -317,7 +317,7 @@ static void another_mlp_can_stand_in_and_leave(void **state) {
     loaded_engine_open(&l, f->dir, NULL, 1);
     float *own = loaded_engine_logits(&l, f->ids, N, N);
     const nmlp_layer *other = &l.model.layers[1];
-    nmlp_mlp_desc desc = {other->mlp[0], other->mlp[1], other->mlp[2]};
+    nmlp_mlp_desc desc = {.gate = other->mlp[0], .up = other->mlp[1], .down = other->mlp[2]};
     nmlp_assert_ok(nmlp_engine_set_mlp(l.engine, 0, &desc, &err), &err);
     nmlp_assert_ok(nmlp_engine_set_mlp(l.engine, 0, &desc, &err), &err);
     float *swapped = loaded_engine_logits(&l, f->ids, N, N);

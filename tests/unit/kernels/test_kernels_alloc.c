@@ -25,7 +25,7 @@ static void run_all(const struct operands *o, int64_t s, nmlp_pool *pool) {
     nmlp_kv_store(&attention.kv, o->x, o->x, 0, s);
     nmlp_attention_run(&attention, o->workspace, pool);
     nmlp_rmsnorm(o->y, o->x, o->x, 1e-5f, s, H, pool);
-    nmlp_rope(o->y, o->x, s, 0, 1, H, pool);
+    nmlp_rope(o->y, &(nmlp_rotation){o->x, H}, s, 0, 1, H, pool);
     nmlp_add(o->y, o->x, s * H, pool);
 }
 

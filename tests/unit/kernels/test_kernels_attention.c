@@ -115,6 +115,34 @@ static void all_shapes_match_float64(void **state) {
     nmlp_pool_destroy(pool);
 }
 
+/* Windows shorter and longer than blocks of keys, with scores capped and not. Keys and values behind all windows are
+ * NaN: nobody looks there. */
+static void windows_and_caps_match_float64(void **state) {
+    (void)state;
+    static const int64_t windows[] = {1, 20, 130, 600};
+    nmlp_pool *pool = nmlp_test_pool(2);
+    for (int j = 0; j < 4 * N_SHAPES; j++) {
+        struct fixture f = make_fixture(shapes[j / 4]);
+        f.args.window = windows[j % 4];
+        f.args.softcap = j % 3 == 0 ? 1.5f : 0.0f;
+        int64_t behind = f.args.first_pos + 1 - f.args.window, row = f.args.kv.n_heads * f.args.kv.head_dim;
+        for (int64_t i = 0; i < behind * row; i++) f.k[i] = f.v[i] = NAN;
+        for (int i = 0; i < NMLP_TEST_SETS; i++) {
+            char what[96];
+            const nmlp_kernels *set = nmlp_test_set(i);
+            if (!set) continue;
+            snprintf(what, sizeof what, "%s S=%lld pos=%lld window=%lld", nmlp_kernels_name(set), (long long)f.args.s,
+                     (long long)f.args.first_pos, (long long)f.args.window);
+            run(&f, set, pool);
+            nmlp_truth truth = nmlp_truth_attention(&f.args, f.k, f.v);
+            nmlp_assert_within(f.args.out, &truth, what);
+            nmlp_truth_free(&truth);
+        }
+        free_fixture(&f);
+    }
+    nmlp_pool_destroy(pool);
+}
+
 /* Rows of one piece and of many lie in the cache alike. */
 static void pieces_do_not_matter(void **state) {
     (void)state;
@@ -150,14 +178,15 @@ static void queries_are_rotated(void **state) {
             const float *plain = f.args.q;
             float *turned = nmlp_mem_new((size_t)n, sizeof *turned, NULL);
             memcpy(turned, plain, (size_t)n * sizeof *turned);
-            nmlp_rope(turned, table, some[j].s, some[j].first_pos, some[j].n_heads, some[j].head_dim, NULL);
+            nmlp_rope(turned, &(nmlp_rotation){table, some[j].head_dim}, some[j].s, some[j].first_pos, some[j].n_heads,
+                      some[j].head_dim, NULL);
             f.args.q = turned;
             run(&f, set, NULL);
             memcpy(before, f.args.out, (size_t)n * sizeof *before);
             f.args.q = plain;
-            f.args.rope = table;
+            f.args.rope = (nmlp_rotation){table, some[j].head_dim};
             run(&f, set, NULL);
-            f.args.rope = NULL;
+            f.args.rope = (nmlp_rotation){0};
             /* sets contract products differently: the last bit of a query, and of its rounded form */
             float off = rounds(set, &f.args) ? 2e-2f : 2e-5f;
             for (int64_t at = 0; at < n; at++)
@@ -195,13 +224,13 @@ static void bits_do_not_depend_on_threads(void **state) {
 }
 
 /* A query alone, in chunks or with all others: the same bits in f32, whichever way its segments of keys were made. */
-static void bits_do_not_depend_on_other_queries(void **state) {
+static void check_bits_of_queries(int64_t window) {
     static const struct shape batches[] = {{40, 0, 4, 2, 64},     {70, 500, 6, 2, 40}, {30, 1020, 8, 1, 128},
                                            {200, 1000, 4, 4, 32}, {3, 2047, 3, 1, 16}, {2, 9000, 12, 1, 16}};
     static const int64_t chunks[] = {1, 3, 17};
-    (void)state;
     for (size_t j = 0; j < sizeof batches / sizeof batches[0]; j++) {
         struct fixture f = make_fixture(batches[j]);
+        f.args.window = window;
         int64_t s = batches[j].s, width = batches[j].n_heads * batches[j].head_dim;
         float *all = nmlp_mem_new((size_t)(s * width), sizeof *all, NULL);
         for (int i = 0; i < NMLP_TEST_SETS; i++) {
@@ -224,6 +253,13 @@ static void bits_do_not_depend_on_other_queries(void **state) {
         nmlp_mem_free(all);
         free_fixture(&f);
     }
+}
+
+static void bits_do_not_depend_on_other_queries(void **state) {
+    (void)state;
+    check_bits_of_queries(0);
+    check_bits_of_queries(37);
+    check_bits_of_queries(700);
 }
 
 /* Scores far apart: exp must neither overflow nor lose the winner. */
@@ -500,6 +536,7 @@ int main(void) {
         cmocka_unit_test(pages_change_no_bit),
         cmocka_unit_test(bits_do_not_depend_on_the_other_rows),
         cmocka_unit_test(all_shapes_match_float64),
+        cmocka_unit_test(windows_and_caps_match_float64),
         cmocka_unit_test(pieces_do_not_matter),
         cmocka_unit_test(queries_are_rotated),
         cmocka_unit_test(bits_do_not_depend_on_threads),

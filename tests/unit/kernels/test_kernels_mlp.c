@@ -305,11 +305,11 @@ static void bits_do_not_depend_on_other_rows(void **state) {
     free_desc(&desc);
 }
 
-static void observed_run_shows_the_inside(void **state) {
-    (void)state;
+static void check_observed(nmlp_activation activation) {
     enum { S = 37, H = 45, I = 83 };
     nmlp_pool *pool = nmlp_test_pool(2);
     nmlp_mlp_desc desc = make_desc((struct shape){.h = H, .i = I, .gate = 19, .up = 0, .down = 23}, NMLP_DTYPE_BF16);
+    desc.activation = activation;
     float *x = nmlp_test_floats(S * H, 45);
     float *seen[3];
     float y[S * H];
@@ -325,7 +325,7 @@ static void observed_run_shows_the_inside(void **state) {
                               nmlp_truth_project(&exact, &desc.up, bf16),
                               {0},
                               nmlp_truth_mlp(&exact, &desc, bf16)};
-        truth[2] = nmlp_truth_silu_mul(&truth[0], &truth[1]);
+        truth[2] = nmlp_truth_gate(&truth[0], &truth[1], desc.activation);
         for (int mask = 0; mask < 8; mask++) {
             nmlp_mlp_run_observed(mlp, y, x, S, mask & 1 ? seen[0] : NULL, mask & 2 ? seen[1] : NULL,
                                   mask & 4 ? seen[2] : NULL, workspace, pool);
@@ -342,6 +342,41 @@ static void observed_run_shows_the_inside(void **state) {
     nmlp_mem_free(x);
     free_desc(&desc);
     nmlp_pool_destroy(pool);
+}
+
+static void observed_run_shows_the_inside(void **state) {
+    (void)state;
+    check_observed(NMLP_ACTIVATION_SILU);
+    check_observed(NMLP_ACTIVATION_GELU_TANH);
+}
+
+/* GELU instead of SiLU, fused: few rows and many, inner sizes of whole panels and not, dense and factorised. */
+static void gelu_matches_float64(void **state) {
+    (void)state;
+    static const struct shape some[] = {{.h = 64, .i = 96}, {.h = 45, .i = 83, .gate = 19, .up = 19, .down = 23}};
+    for (int j = 0; j < 4; j++) {
+        int64_t s = j < 2 ? 3 : 70, h = some[j % 2].h;
+        nmlp_mlp_desc desc = make_desc(some[j % 2], NMLP_DTYPE_BF16);
+        desc.activation = NMLP_ACTIVATION_GELU_TANH;
+        float *x = nmlp_test_floats(s * h, 46), *y = nmlp_mem_new((size_t)(s * h), sizeof *y, NULL);
+        nmlp_truth exact = nmlp_truth_of(x, s, h);
+        for (int i = 0; i < NMLP_TEST_SETS; i++) {
+            const nmlp_kernels *set = nmlp_test_set(i);
+            if (!set) continue;
+            nmlp_mlp *mlp = create(set, &desc, NULL);
+            void *workspace = nmlp_mem_new(1, nmlp_mlp_workspace_bytes(mlp, s, 1), NULL);
+            nmlp_truth truth = nmlp_truth_mlp(&exact, &desc, nmlp_kernels_rounds_to_bf16(set));
+            nmlp_mlp_run(mlp, y, x, s, workspace, NULL);
+            nmlp_assert_within(y, &truth, nmlp_kernels_name(set));
+            nmlp_truth_free(&truth);
+            nmlp_mem_free(workspace);
+            nmlp_mlp_destroy(mlp);
+        }
+        nmlp_truth_free(&exact);
+        nmlp_mem_free(x);
+        nmlp_mem_free(y);
+        free_desc(&desc);
+    }
 }
 
 static void special_values_stay_in_their_row(void **state) {
@@ -430,6 +465,7 @@ int main(void) {
         cmocka_unit_test(bits_do_not_depend_on_other_rows),
         cmocka_unit_test(padding_changes_nothing),
         cmocka_unit_test(observed_run_shows_the_inside),
+        cmocka_unit_test(gelu_matches_float64),
         cmocka_unit_test(special_values_stay_in_their_row),
         cmocka_unit_test(a_workspace_does_for_fewer_rows),
         cmocka_unit_test(wrong_shapes_are_refused),

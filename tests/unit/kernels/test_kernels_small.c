@@ -56,7 +56,7 @@ static void rope_rotates_the_halves(void **state) {
         float *angles = nmlp_test_floats((FIRST + S) * dim, 4);
         float *x = guarded_copy(&guarded[0], random, S * HEADS * dim);
         float *table = guarded_copy(&guarded[1], angles, (FIRST + S) * dim);
-        nmlp_rope(x, table, S, FIRST, HEADS, dim, NULL);
+        nmlp_rope(x, &(nmlp_rotation){table, dim}, S, FIRST, HEADS, dim, NULL);
         for (int64_t at = 0; at < S * HEADS * half; at++) {
             int64_t head = at / half;
             int64_t j = at % half;
@@ -233,16 +233,16 @@ static void check_squares(const nmlp_vec *vec, int64_t tokens, int64_t neurons) 
     int64_t stride = neurons + 3;
     float *gate = nmlp_test_floats(tokens * stride, 13), *up = nmlp_test_floats(tokens * stride, 14);
     float *sums = nmlp_mem_new((size_t)(3 * neurons), sizeof *sums, NULL);
-    nmlp_vec_swiglu block = {.gate = gate,
-                             .up = up,
-                             .stride = stride,
-                             .n_tokens = tokens,
-                             .n = neurons,
-                             .silu2 = sums,
-                             .slope2 = sums + neurons,
-                             .act2 = sums + 2 * neurons};
+    nmlp_vec_glu block = {.gate = gate,
+                          .up = up,
+                          .stride = stride,
+                          .n_tokens = tokens,
+                          .n = neurons,
+                          .gate2 = sums,
+                          .slope2 = sums + neurons,
+                          .act2 = sums + 2 * neurons};
     for (int64_t i = 0; i < tokens * stride; i++) gate[i] *= 8;
-    vec->swiglu_squares(&block);
+    vec->glu_squares(&block);
     for (int64_t j = 0; j < neurons; j++) {
         double want[3] = {0};
         for (int64_t t = 0; t < tokens; t++) {
@@ -280,8 +280,9 @@ static void squares_add_to_what_is_there(void **state) {
     nmlp_pool *pool = nmlp_test_pool(2);
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < N; j++) got[i][j] = alone[i][j] = 5;
-    nmlp_swiglu_squares(got[0], got[1], got[2], gate, up, S, N, pool);
-    nmlp_swiglu_squares(alone[0], alone[1], alone[2], gate, up, S, N, NULL);
+    nmlp_glu_squares_add(&(nmlp_glu_squares){.gate2 = got[0], .slope2 = got[1], .act2 = got[2]}, gate, up, S, N, pool);
+    nmlp_glu_squares_add(&(nmlp_glu_squares){.gate2 = alone[0], .slope2 = alone[1], .act2 = alone[2]}, gate, up, S, N,
+                         NULL);
     assert_memory_equal(got, alone, sizeof got);
     for (int i = 0; i < S * N; i++) {
         double act = (double)gate[i] / (1 + exp(-(double)gate[i])) * (double)up[i];

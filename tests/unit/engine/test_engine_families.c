@@ -1,0 +1,178 @@
+/* Every supported family against transformers: random tiny models whose logits tests/python/families.py computed in
+ * float32, at lengths beyond windows and original contexts. */
+#include <dirent.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "engine/batch.h"
+#include "engine/session.h"
+#include "lib/testing.h"
+
+/* One text of expected.bin. */
+struct text {
+    int32_t n, vocab, n_rows;
+    const int32_t *ids, *argmax, *rows;
+    const float *logits; /* [n_rows, V] */
+};
+
+static const char *read_text(struct text *t, const char *at) {
+    memcpy(t, at, 3 * sizeof(int32_t));
+    t->ids = (const int32_t *)(const void *)(at + 12);
+    t->argmax = t->ids + t->n;
+    t->rows = t->argmax + t->n;
+    t->logits = (const float *)(const void *)(t->rows + t->n_rows);
+    return (const char *)(t->logits + t->n_rows * t->vocab);
+}
+
+/* What was compared of a text so far. */
+struct compared {
+    const struct text *text;
+    const char *what;
+    double worst, largest;
+    int next;
+};
+
+static void compare_row(struct compared *c, const float *logits, int64_t position) {
+    const struct text *t = c->text;
+    int best = 0;
+    for (int i = 0; i < t->vocab; i++) best = logits[i] > logits[best] ? i : best;
+    if (best != t->argmax[position])
+        fail_msg("%s: position %lld has its largest logit at %d, expected %d", c->what, (long long)position, best,
+                 t->argmax[position]);
+    if (c->next == t->n_rows || t->rows[c->next] != position) return;
+    const float *want = t->logits + c->next++ * t->vocab;
+    for (int i = 0; i < t->vocab; i++) {
+        c->worst = fmax(c->worst, fabs((double)logits[i] - (double)want[i]));
+        c->largest = fmax(c->largest, fabs((double)want[i]));
+    }
+}
+
+static void finish(const struct compared *c) {
+    assert_int_equal(c->next, c->text->n_rows);
+    if (!(c->worst <= 2e-5 * c->largest)) fail_msg("%s: off by %.2g of %.2g", c->what, c->worst, c->largest);
+}
+
+static void on_rows(void *ctx, nmlp_session *session, const float *rows, int64_t first, int64_t s) {
+    struct compared *c = ctx;
+    float *logits = nmlp_mem_new((size_t)(s * c->text->vocab), sizeof *logits, NULL);
+    nmlp_session_logits(session, rows, s, logits);
+    for (int64_t i = 0; i < s; i++) compare_row(c, logits + i * c->text->vocab, first + i);
+    nmlp_mem_free(logits);
+}
+
+/* All at once, and in pieces. */
+static void check_session(const nmlp_engine *engine, const struct text *t, int64_t chunk, const char *what) {
+    struct compared c = {.text = t, .what = what};
+    nmlp_session *session;
+    nmlp_err err;
+    nmlp_assert_ok(nmlp_session_create(&session, engine, t->n, chunk, false, &err), &err);
+    nmlp_assert_ok(nmlp_session_append(session, t->ids, t->n, on_rows, &c, &err), &err);
+    finish(&c);
+    nmlp_session_destroy(session);
+}
+
+/* A prompt and then token by token, over pages. */
+static void check_batch(const nmlp_engine *engine, const struct text *t, const char *what) {
+    struct compared c = {.text = t, .what = what};
+    nmlp_batch_options options = {.context = t->n, .max_sequences = 2};
+    float *logits = nmlp_mem_new((size_t)(t->n * t->vocab), sizeof *logits, NULL);
+    nmlp_batch *batch;
+    nmlp_err err;
+    int32_t sequence;
+    int64_t prompt = t->n / 2;
+    nmlp_assert_ok(nmlp_batch_create(&batch, engine, &options, &err), &err);
+    nmlp_assert_ok(nmlp_batch_open(batch, t->ids, t->n, &sequence, &err), &err);
+    nmlp_step_item item = {.sequence = sequence, .ids = t->ids, .n = prompt, .n_logits = prompt, .logits = logits};
+    nmlp_assert_ok(nmlp_batch_step(batch, &item, 1, &err), &err);
+    for (int64_t i = 0; i < prompt; i++) compare_row(&c, logits + i * t->vocab, i);
+    for (int64_t i = prompt; i < t->n; i++) {
+        nmlp_step_item one = {.sequence = sequence, .ids = t->ids + i, .n = 1, .n_logits = 1, .logits = logits};
+        nmlp_assert_ok(nmlp_batch_step(batch, &one, 1, &err), &err);
+        compare_row(&c, logits, i);
+    }
+    finish(&c);
+    nmlp_batch_destroy(batch);
+    nmlp_mem_free(logits);
+}
+
+static void check_family(const char *dir, const char *isa) {
+    char path[4096];
+    nmlp_model model;
+    nmlp_engine *engine;
+    nmlp_str expected;
+    nmlp_err err;
+    nmlp_engine_options options = {.isa = isa};
+    snprintf(path, sizeof path, "%s/expected.bin", dir);
+    nmlp_str_init(&expected);
+    nmlp_assert_ok(nmlp_file_read(&expected, path, 1 << 20, &err), &err);
+    nmlp_assert_ok(nmlp_model_open(&model, dir, &err), &err);
+    nmlp_assert_ok(nmlp_engine_create(&engine, &model, &options, &err), &err);
+    const char *at = nmlp_str_text(&expected), *end = at + expected.len;
+    while (at < end) {
+        struct text text;
+        at = read_text(&text, at);
+        check_session(engine, &text, 0, dir);
+        check_session(engine, &text, 37, dir);
+        check_batch(engine, &text, dir);
+    }
+    assert_ptr_equal(at, end);
+    nmlp_engine_destroy(engine);
+    nmlp_model_close(&model);
+    nmlp_str_fini(&expected);
+}
+
+static void families_match_transformers(void **state) {
+    static const char root[] = NMLP_TEST_ROOT "/tests/data/families";
+    DIR *dir = opendir(root);
+    int n = 0;
+    (void)state;
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        char path[4096];
+        if (entry->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "%s/%s", root, entry->d_name);
+        check_family(path, "auto");
+        check_family(path, "ref");
+        n++;
+    }
+    closedir(dir);
+    assert_true(n >= 20);
+}
+
+/* What is written of a configuration reads as the same model. */
+static void configurations_survive_writing(void **state) {
+    static const char root[] = NMLP_TEST_ROOT "/tests/data/families";
+    DIR *dir = opendir(root);
+    (void)state;
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        char path[4096];
+        nmlp_config config, again;
+        nmlp_json_doc doc;
+        nmlp_str text;
+        nmlp_err err;
+        if (entry->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "%s/%s", root, entry->d_name);
+        nmlp_assert_ok(nmlp_config_load(&config, path, &err), &err);
+        nmlp_str_init(&text);
+        nmlp_config_write(&config, NULL, NULL, 0, &text);
+        nmlp_assert_ok(nmlp_json_parse(&doc, nmlp_str_text(&text), text.len, path, &err), &err);
+        nmlp_assert_ok(nmlp_config_parse(&again, &doc, &err), &err);
+        assert_true(fabs(again.score_scale / config.score_scale - 1) < 1e-9);
+        again.score_scale = config.score_scale;
+        assert_memory_equal(&again, &config, sizeof again);
+        nmlp_json_free(&doc);
+        nmlp_str_fini(&text);
+    }
+    closedir(dir);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(families_match_transformers),
+        cmocka_unit_test(configurations_survive_writing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
