@@ -13,7 +13,7 @@
 typedef struct emit_args {
     nmlp_kernel_args kernel;
     const char *dialect, *sdk, *output, *model, *buckets, *cache;
-    int64_t tp;
+    int64_t tp, lnc;
     bool module;
 } emit_args;
 
@@ -99,12 +99,12 @@ static int run_package(const nmlp_cli *cli, const emit_args *a) {
         return nmlp_cli_usage(cli, "--model chooses kernels and tilings itself; --kernel, --shape, --ranks, --shared, "
                                    "--tiling and --module do not go with it");
     nmlp_emit_package_args package = {a->model,   a->sdk,   k->target, k->dtype, a->dialect,
-                                      a->buckets, a->cache, a->output, a->tp};
+                                      a->buckets, a->cache, a->output, a->tp,    a->lnc};
     return nmlp_cli_emit_package(cli, &package);
 }
 
 static int run(int argc, char **argv) {
-    emission e = {.args = {.kernel = {.tiling = "", .dtype = "bf16"}, .buckets = "1,128,1024", .tp = 1}};
+    emission e = {.args = {.kernel = {.tiling = "", .dtype = "bf16"}, .buckets = "1,128,1024", .tp = 1, .lnc = 1}};
     nmlp_kernel_args *k = &e.args.kernel;
     const nmlp_opt opts[] = {
         {"target", 0, NMLP_OPT_STRING, &k->target, "TARGET", "trn1, trn2, trn3 or a machine file"},
@@ -124,6 +124,8 @@ static int run(int argc, char **argv) {
          "a package of this checkpoint instead: kernels for all MLPs, packed weights, manifest"},
         {"buckets", 0, NMLP_OPT_STRING, &e.args.buckets, "S,...", "with --model: rows of its kernels (1,128,1024)"},
         {"tp", 0, NMLP_OPT_INT, &e.args.tp, "N", "with --model: ranks of tensor parallelism, a weight file each (1)"},
+        {"lnc", 0, NMLP_OPT_INT, &e.args.lnc, "1|2",
+         "with --model: physical cores per logical one, as NEURON_LOGICAL_NC_CONFIG says (1)"},
         {"cache", 0, NMLP_OPT_STRING, &e.args.cache, "FILE", "with --model: remember plans in FILE"},
         {"output", 'o', NMLP_OPT_STRING, &e.args.output, "FILE",
          "write the source there, not to stdout; with --model: the package's folder"},

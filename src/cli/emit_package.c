@@ -37,6 +37,7 @@ static nmlp_status choose_options(packaging *p, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_machine_open(&p->machine, a->target, err));
     o->model_name = a->model;
     o->tp = a->tp;
+    o->lnc = a->lnc;
     o->dialect = nmlp_dialect_for(&p->machine);
     if (a->sdk) NMLP_RETURN_IF_FAILED(nmlp_dialect_for_sdk(&o->dialect, &p->machine, a->sdk, err));
     if (a->dialect && !nmlp_dialect_parse(a->dialect, &o->dialect))
@@ -106,6 +107,7 @@ static int print_json(const packaging *p, const nmlp_cli *cli) {
     nmlp_json_put_string(w, "target", p->machine.name);
     nmlp_json_put_string(w, "dialect", nmlp_dialect_name(p->options.dialect));
     nmlp_json_put_int(w, "tp", p->options.tp);
+    nmlp_json_put_int(w, "lnc", p->options.lnc);
     nmlp_json_put_int(w, "layers", r->n_layers);
     nmlp_json_put_int(w, "forms", r->n_forms);
     nmlp_json_put_int(w, "kernels", r->n_kernels);

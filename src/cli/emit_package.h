@@ -6,7 +6,7 @@
 
 typedef struct nmlp_emit_package_args {
     const char *model, *sdk, *target, *dtype, *dialect, *buckets, *cache, *output;
-    int64_t tp;
+    int64_t tp, lnc;
 } nmlp_emit_package_args;
 
 /* Writes the package and reports; returns the exit code. */

@@ -25,6 +25,7 @@ for target in trn1 trn2 trn3; do
     done
 done
 "$nmlp" emit --target trn2 --model "$dir/t" --buckets 1,40 --tp 4 -o "$dir/trn2-tp4" >/dev/null
+"$nmlp" emit --target trn3 --model "$dir/t" --buckets 1,40 --tp 2 --lnc 2 -o "$dir/trn3-lnc2" >/dev/null
 [ -x "$dir/trn2/run.sh" ] || fail "run.sh is not executable"
 "$nmlp" predict "$dir/t" --target trn2 --prompt 64 --generate 4 --json | grep -q '"shared":true' ||
     fail "predict does not use the checkpoint's own ranks"
@@ -39,6 +40,8 @@ echo precious >"$dir/foreign/notes"
 refuses 2 "something else than a package" emit --target trn2 --model "$dir/t" -o "$dir/foreign"
 [ "$(cat "$dir/foreign/notes")" = precious ] || fail "a foreign folder was touched"
 refuses 2 "cannot share" emit --target trn2 --model "$dir/t" --tp 7 -o "$dir/new"
+refuses 2 "trn1 joins no cores" emit --target trn1 --model "$dir/t" --lnc 2 -o "$dir/new"
+refuses 2 "1 or 2 physical" emit --target trn2 --model "$dir/t" --lnc 4 -o "$dir/new"
 refuses 2 "tp" emit --target trn2 --model "$dir/t" --tp 0 -o "$dir/new"
 refuses 2 "buckets" emit --target trn2 --model "$dir/t" --buckets 40,1 -o "$dir/new"
 refuses 2 "2.29 to 2.32" emit --target trn2 --model "$dir/t" --sdk 2.27 -o "$dir/new"
@@ -61,6 +64,6 @@ if [ -z "$python" ]; then
     echo "SKIPPED: no python3 with NumPy (Debian: python3-numpy); packages were NOT checked" >&2
     exit 77
 fi
-for target in trn1 trn2 trn3 trn2-tp4; do
+for target in trn1 trn2 trn3 trn2-tp4 trn3-lnc2; do
     PYTHONDONTWRITEBYTECODE=1 "$python" "$root/tests/emit/package_check.py" "$dir/$target" "$dir/t"
 done

@@ -55,7 +55,7 @@ def rank_part(matrix, name, rank, tp):
 
 def packed(entry, matrices):
     """Element (k, n) of a plane lies in row k mod R; tiles go by chunk, column tile, plane, tile of the chunk."""
-    out = np.zeros(entry["shape"], dtype=matrices[0].dtype)
+    out = np.zeros((entry["shape"][0], entry["shape"][1] // entry["cores"]), dtype=matrices[0].dtype)
     columns, planes = entry["columns"], entry["planes"]
     tiles = [min(entry["chunk_tiles"], -(-p["inputs"] // p["tile_rows"])) for p in planes]
     n_tiles = -(-planes[0]["outputs"] // columns)
@@ -97,15 +97,19 @@ def main():
     assert manifest["format"] == "neuronmlp-trainium-package" and manifest["version"] == 2
     checkpoint = read_safetensors(os.path.join(folder, "model.safetensors"))
     weights = [read_safetensors(os.path.join(package, entry["file"])) for entry in manifest["weights"]]
-    forms, tp = manifest["forms"], manifest["tp"]
+    forms, tp, lnc = manifest["forms"], manifest["tp"], manifest["lnc"]
     assert len(weights) == tp
     for rank in range(tp):
         wanted, held, stored = set(), 0, 0
         for layer, form in enumerate(manifest["layers"]):
             for entry in forms[form]["packing"]:
                 name = f"layers.{layer}.{entry['tensor']}"
-                matrices = [rank_part(matrix_of(checkpoint, layer, p["matrix"]), p["matrix"], rank, tp) for p in entry["planes"]]
-                want = packed(entry, matrices)
+                names = [p["matrix"] for p in entry["planes"]]
+                first = rank * lnc  # parts are counted over the cores of all ranks
+                parts = [[rank_part(matrix_of(checkpoint, layer, name), name, first + core, tp * lnc) for name in names]
+                         for core in range(entry["cores"])]
+                matrices = [m for part in parts for m in part]
+                want = np.concatenate([packed(entry, part) for part in parts], axis=1)
                 assert np.array_equal(weights[rank][name].view(np.uint16), want.view(np.uint16)), f"{name} is packed otherwise"
                 wanted.add(name)
                 held += want.nbytes
@@ -127,8 +131,14 @@ def main():
         y = 0
         for rank in range(tp):
             arguments = [x if name == "x" else widen(weights[rank][f"layers.{layer}.{name}"]) for name in kernel["arguments"]]
-            part = function(*[marked(np.ascontiguousarray(a, dtype=np.float32), "bfloat16") for a in arguments])
-            y = y + np.asarray(part).astype(np.float64)
+            part = (function[lnc] if lnc > 1 else function)(*[marked(np.ascontiguousarray(a, dtype=np.float32), "bfloat16") for a in arguments])
+            y = y + np.asarray(part).astype(np.float64).reshape(lnc, *x.shape).sum(0)
+        if lnc > 1:
+            try:
+                function(*[marked(np.ascontiguousarray(a, dtype=np.float32), "bfloat16") for a in arguments])
+                raise SystemExit(f"{kernel['id']} ran on one core of two")
+            except AssertionError as error:
+                assert f"{kernel['id']}[{lnc}](...)" in str(error)
         want = reference(checkpoint, layer, forms[kernel["form"]], x.astype(np.float64))
         error = float(np.abs(y - want).max() / np.abs(want).max())
         assert error <= 2e-2, f"{kernel['id']}: off float64 by {error:.2e}"

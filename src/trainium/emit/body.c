@@ -2,6 +2,7 @@
 #include <inttypes.h>
 
 #include "trainium/emit/source.h"
+#include "trainium/neuron/program_cores.h"
 
 static nmlp_status put_nodes(nmlp_emit_source *src, int begin, int end);
 
@@ -17,9 +18,27 @@ static nmlp_status put_block(nmlp_emit_source *src, int node) {
     return NMLP_OK;
 }
 
+/* The loop over cores is not run: each core is an iteration. A launch for another number of them would leave results
+ * unwritten, and the runtime says so late, if at all. */
+static nmlp_status put_cores(nmlp_emit_source *src, int node) {
+    int loop = src->p->nodes[node].loop;
+    int64_t cores = nmlp_program_cores(src->p);
+    nmlp_emit_source_line(src,
+                          "assert nl.num_programs(0) == %" PRId64 ", \"launch as %s[%" PRId64 "](...): this "
+                          "kernel is for %" PRId64 " physical cores per logical one\"",
+                          cores, src->p->name, cores, cores);
+    nmlp_emit_source_line(src, "%s = nl.program_id(0)", src->loop_names[loop]);
+    src->open_loops[src->n_open++] = loop;
+    NMLP_RETURN_IF_FAILED(nmlp_emit_source_open_locals(src, node));
+    NMLP_RETURN_IF_FAILED(put_nodes(src, node + 1, src->p->nodes[node].end));
+    src->n_open--;
+    return NMLP_OK;
+}
+
 static nmlp_status put_loop(nmlp_emit_source *src, int node) {
     int loop = src->p->nodes[node].loop, locals = src->n_locals;
     nmlp_str text;
+    if (node == 0 && nmlp_program_cores(src->p) > 1) return put_cores(src, node);
     nmlp_size trips = nmlp_emit_fold_size(&src->shape, &src->p->loops[loop].trips);
     if (!trips.clamped && trips.full < 1) return NMLP_OK; /* this shape has no use for the loop */
     if (src->shape.single[loop]) return put_nodes(src, node + 1, src->p->nodes[node].end);

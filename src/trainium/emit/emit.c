@@ -5,6 +5,7 @@
 
 #include "trainium/emit/frame.h"
 #include "trainium/emit/source.h"
+#include "trainium/neuron/program_cores.h"
 #include "trainium/neuron/program_peel.h"
 #include "trainium/neuron/walk.h"
 
@@ -159,6 +160,7 @@ static nmlp_status emit_program(nmlp_str *out, const nmlp_program *program, cons
     NMLP_RETURN_IF_FAILED(nmlp_emit_source_init(&src, program, options, out, err));
     for (int i = 0; i < 4; i++) nmlp_str_init(&parts[i]);
     NMLP_TRY(count_instructions(program, &src.instructions, err));
+    src.instructions /= nmlp_program_cores(program);
     if (src.legacy) nmlp_emit_legacy_prepare(&src);
     NMLP_TRY(put_file(&src, parts, out));
     if (result) result->instructions = src.instructions;
@@ -172,6 +174,9 @@ nmlp_status nmlp_emit_kernel(nmlp_str *out, const nmlp_program *program, const n
                              nmlp_emit_result *result, nmlp_err *err) {
     nmlp_program *peeled = NULL;
     NMLP_RETURN_IF_FAILED(nmlp_program_check(program, options->machine, NULL, err));
+    if (options->dialect == NMLP_DIALECT_NKI_LEGACY && nmlp_program_cores(program) > 1)
+        return nmlp_fail_field(err, NMLP_E_UNSUPPORTED, "lnc", "%s has one physical core per logical one; expected 1",
+                               options->machine->name);
     if (options->dialect != NMLP_DIALECT_NKI_LEGACY) return emit_program(out, program, options, result, err);
     NMLP_RETURN_IF_FAILED(nmlp_program_peel(&peeled, program, err)); /* sizes must be numbers */
     nmlp_status st = emit_program(out, peeled, options, result, err);

@@ -29,7 +29,7 @@ typedef struct nmlp_emit_options {
 } nmlp_emit_options;
 
 typedef struct nmlp_emit_result {
-    int64_t instructions; /* executed, all loops unrolled */
+    int64_t instructions; /* executed by a core, all loops unrolled */
 } nmlp_emit_result;
 
 /* The dialect a machine's compiler takes: legacy for NeuronCore-v2. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "trainium/emit/frame.h"
+#include "trainium/neuron/program_cores.h"
 
 /* Is `name` a word of `text`? */
 static bool mentions(const char *text, const char *name) {
@@ -32,12 +33,23 @@ void nmlp_emit_frame_formula(const nmlp_emit_source *src, nmlp_str *out) {
     }
 }
 
+/* What main() and the functions around it need. */
+static void put_main_imports(nmlp_emit_source *src) {
+    bool bf16 = false;
+    nmlp_emit_source_line(src, "import argparse");
+    if (!src->legacy) nmlp_emit_source_line(src, "import os");
+    if (!src->legacy) nmlp_emit_source_line(src, "import time");
+    for (size_t i = 0; i < src->p->n_tensors; i++) bf16 = bf16 || src->p->tensors[i].dtype == NMLP_NC_BF16;
+    nmlp_str_puts(src->out, bf16 ? "\nimport ml_dtypes\nimport numpy as np\n\n" : "\nimport numpy as np\n\n");
+}
+
 void nmlp_emit_frame_head(nmlp_emit_source *src) {
     nmlp_str formula;
     nmlp_str_init(&formula);
     nmlp_emit_frame_formula(src, &formula);
-    nmlp_emit_source_line(src, "\"\"\"%s on one %s NeuronCore: %s.", src->p->name, src->machine_name,
-                          nmlp_str_text(&formula));
+    int64_t cores = nmlp_program_cores(src->p);
+    nmlp_emit_source_line(src, "\"\"\"%s on %s %s NeuronCore%s: %s.", src->p->name, cores > 1 ? "two" : "one",
+                          src->machine_name, cores > 1 ? "s" : "", nmlp_str_text(&formula));
     nmlp_emit_source_part_end(src, &formula);
     nmlp_str_puts(src->out, "\n");
     const char *from, *to;
@@ -53,12 +65,7 @@ void nmlp_emit_frame_head(nmlp_emit_source *src) {
     }
     nmlp_emit_source_line(src, "Checked against a simulation of the tile program; not yet run on hardware.");
     nmlp_emit_source_line(src, "\"\"\"");
-    nmlp_emit_source_line(src, "import argparse");
-    if (!src->legacy) nmlp_emit_source_line(src, "import os");
-    if (!src->legacy) nmlp_emit_source_line(src, "import time");
-    bool bf16 = false;
-    for (size_t i = 0; i < src->p->n_tensors; i++) bf16 = bf16 || src->p->tensors[i].dtype == NMLP_NC_BF16;
-    nmlp_str_puts(src->out, bf16 ? "\nimport ml_dtypes\nimport numpy as np\n\n" : "\nimport numpy as np\n\n");
+    if (cores == 1) put_main_imports(src);
     if (src->legacy) {
         nmlp_emit_source_line(src, "from neuronxcc import nki");
         nmlp_emit_source_line(src, "import neuronxcc.nki.isa as nisa");
@@ -117,11 +124,15 @@ static const char *meaning_of(const nmlp_emit_source *src, int tensor) {
     nmlp_emit_weight w;
     if (strcmp(t->name, "x") == 0) return "activations, one token a row";
     if (strcmp(t->name, "xT") == 0) return "activations transposed, one token a column";
-    if (strcmp(t->name, "y") == 0) return "result, one token a row";
+    if (strcmp(t->name, "y") == 0)
+        return nmlp_program_cores(src->p) > 1 ? "parts of the result, a core's below the other's; add them"
+                                              : "result, one token a row";
     if (strcmp(t->name, "yT") == 0) return "result transposed, one token a column";
     if (t->role != NMLP_ROLE_WEIGHT) return nmlp_role_name(t->role);
     if (!nmlp_emit_weight_of(src->p, tensor, &w)) return "weights";
     if (!w.packed) return "weights, [inputs, outputs]";
+    if (nmlp_program_cores(src->p) > 1)
+        return w.cores > 1 ? "weights in tiles, a core's beside the other's" : "weights in tiles, for both cores";
     return w.n_planes == 2 ? "two weights in tiles, see pack()" : "weights in tiles, see pack()";
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "trainium/emit/frame.h"
+#include "trainium/neuron/program_cores.h"
 
 bool nmlp_emit_frame_packs(const nmlp_emit_source *src) {
     nmlp_emit_weight w;
@@ -207,6 +208,7 @@ static void put_environment(nmlp_emit_source *src) {
 void nmlp_emit_frame_main(nmlp_emit_source *src) {
     nmlp_emit_math math = nmlp_emit_math_of(src->p);
     if (math.op == NMLP_EMIT_OP_UNKNOWN) return; /* nothing to compare with */
+    if (nmlp_program_cores(src->p) > 1) return;  /* a package's, which brings its own check */
     nmlp_nc_dtype dtype = NMLP_NC_FP32;
     for (size_t i = 0; i < src->p->n_tensors; i++)
         if (src->p->tensors[i].role == NMLP_ROLE_INPUT) dtype = src->p->tensors[i].dtype;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "trainium/neuron/pack.h"
+#include "trainium/neuron/program_cores.h"
 
 /* Tensors by name: the matrix of each plane with the letter of its K, and the letter of their N. */
 static const struct {
@@ -42,6 +43,12 @@ static const char *find_letter(const nmlp_program *p, const char *letter, int64_
     return NULL;
 }
 
+bool nmlp_emit_weight_is_split(const nmlp_emit_weight *w) {
+    const char *name = w->matrix[0];
+    if (!name || strlen(name) < 2) return false;
+    return strcmp(name + 1, "_down") == 0 ? name[0] != 'v' : name[0] != 'u';
+}
+
 static bool set_packing(const nmlp_program *p, const nmlp_tensor *t, nmlp_emit_weight *w) {
     nmlp_pack pack;
     if (!nmlp_pack_find(p, t->name, &pack)) return w->n_planes == 1 && t->rows == w->k[0] && t->cols == w->n;
@@ -50,8 +57,9 @@ static bool set_packing(const nmlp_program *p, const nmlp_tensor *t, nmlp_emit_w
     if (pack.planes > 1 && nmlp_pack_plane_tiles(&pack, 1) > w->chunk_tiles)
         w->chunk_tiles = nmlp_pack_plane_tiles(&pack, 1);
     w->columns = pack.columns;
-    bool same = pack.n == w->n && pack.planes == w->n_planes && nmlp_pack_rows(&pack) == t->rows &&
-                nmlp_pack_cols(&pack) == t->cols;
+    bool same = pack.n == w->n && pack.planes == w->n_planes && nmlp_pack_rows(&pack) == t->rows;
+    w->cores = nmlp_emit_weight_is_split(w) ? nmlp_program_cores(p) : 1;
+    same = same && nmlp_pack_cols(&pack) * w->cores == t->cols;
     for (int i = 0; i < w->n_planes; i++) {
         w->rows[i] = nmlp_pack_plane_rows(&pack, i);
         same = same && nmlp_pack_plane_k(&pack, i) == w->k[i];
@@ -61,7 +69,7 @@ static bool set_packing(const nmlp_program *p, const nmlp_tensor *t, nmlp_emit_w
 
 bool nmlp_emit_weight_of(const nmlp_program *p, int tensor, nmlp_emit_weight *w) {
     const nmlp_tensor *t = &p->tensors[tensor];
-    *w = (nmlp_emit_weight){.matrix = {t->name, NULL}, .n_planes = 1, .k = {t->rows, 0}, .n = t->cols};
+    *w = (nmlp_emit_weight){.matrix = {t->name, NULL}, .n_planes = 1, .k = {t->rows, 0}, .n = t->cols, .cores = 1};
     if (t->role == NMLP_ROLE_INPUT) return true;
     if (t->role != NMLP_ROLE_WEIGHT) return false;
     for (int i = 0; i < N_KNOWN; i++) {

@@ -15,10 +15,14 @@ typedef struct nmlp_emit_weight {
     bool packed;
     int64_t chunk_tiles, columns;
     int64_t rows[2]; /* of a tile, by plane */
+    int64_t cores;   /* whose packings stand side by side; 1 where all read the same */
 } nmlp_emit_weight;
 
 /* False: the tensor's contents are not known (an output, a scratch tensor, a packing of another kind). */
 bool nmlp_emit_weight_of(const nmlp_program *program, int tensor, nmlp_emit_weight *weight);
+
+/* Does the tensor hold a part of the intermediate width: outputs of gate or up, inputs of down? */
+bool nmlp_emit_weight_is_split(const nmlp_emit_weight *weight);
 
 /* Which products the matrices make up. */
 typedef enum nmlp_emit_op {

@@ -7,6 +7,8 @@
 #include "base/dir_stage.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "trainium/emit/weights.h"
+#include "trainium/neuron/program_cores.h"
 #include "trainium/package/package_internal.h"
 
 enum { PATH_MAX_BYTES = 4096, HEAD_BYTES = 1 << 26 };
@@ -39,9 +41,23 @@ static nmlp_status check_target(const char *dir, nmlp_err *err) {
     return NMLP_E_ARG;
 }
 
+static nmlp_status spread_over_cores(nmlp_program **out, const nmlp_program *program, int64_t cores, nmlp_err *err) {
+    bool *split = nmlp_mem_new(program->n_tensors, sizeof *split, err);
+    if (!split) return NMLP_E_NOMEM;
+    for (size_t t = 0; t < program->n_tensors; t++) {
+        nmlp_emit_weight w;
+        split[t] = program->tensors[t].role == NMLP_ROLE_WEIGHT && nmlp_emit_weight_of(program, (int)t, &w) &&
+                   nmlp_emit_weight_is_split(&w);
+    }
+    nmlp_status st = nmlp_program_over_cores(out, program, cores, split, err);
+    nmlp_mem_free(split);
+    return st;
+}
+
 static nmlp_status write_kernel(nmlp_package *p, size_t form, int bucket, const char *dir, nmlp_err *err) {
     char id[NMLP_PACKAGE_ID_MAX], name[NMLP_PACKAGE_ID_MAX + 4], path[PATH_MAX_BYTES];
     nmlp_package_form *plan = &p->plans[form];
+    nmlp_program *spread = NULL;
     nmlp_emit_options options = {.dialect = p->options->dialect,
                                  .machine = p->options->planner->machine,
                                  .latency_us = plan->cost[bucket].latency_us};
@@ -52,13 +68,15 @@ static nmlp_status write_kernel(nmlp_package *p, size_t form, int bucket, const 
     nmlp_package_kernel_id(id, form, p->options->buckets[bucket]);
     snprintf(name, sizeof name, "%s.py", id);
     NMLP_TRY(nmlp_program_rename(plan->program[bucket], id, err));
-    NMLP_TRY(nmlp_emit_kernel(&text, plan->program[bucket], &options, &result, err));
+    if (p->options->lnc > 1) NMLP_TRY(spread_over_cores(&spread, plan->program[bucket], p->options->lnc, err));
+    NMLP_TRY(nmlp_emit_kernel(&text, spread ? spread : plan->program[bucket], &options, &result, err));
     NMLP_TRY(nmlp_path_join(path, sizeof path, dir, name, err));
     NMLP_TRY(nmlp_file_write_text(path, nmlp_str_text(&text), text.len, err));
     plan->instructions[bucket] = result.instructions;
     p->report->instructions += result.instructions;
     p->report->n_kernels++;
 out:
+    nmlp_program_destroy(spread);
     nmlp_str_fini(&text);
     return st;
 }
@@ -107,9 +125,14 @@ static nmlp_status check_buckets(const nmlp_package_options *o, nmlp_err *err) {
 static nmlp_status check_ranks(const nmlp_package_options *o, const nmlp_config *c, nmlp_err *err) {
     if (o->tp < 1 || o->tp > NMLP_PACKAGE_TP_MAX)
         return nmlp_fail_field(err, NMLP_E_ARG, "tp", "must be 1 to %d ranks", NMLP_PACKAGE_TP_MAX);
-    if (c->intermediate % o->tp != 0)
-        return nmlp_fail_field(err, NMLP_E_ARG, "tp", "%lld ranks cannot share an intermediate width of %lld equally",
-                               (long long)o->tp, (long long)c->intermediate);
+    if (o->lnc != 1 && o->lnc != 2)
+        return nmlp_fail_field(err, NMLP_E_ARG, "lnc", "must be 1 or 2 physical cores per logical one");
+    if (o->lnc > 1 && o->dialect == NMLP_DIALECT_NKI_LEGACY)
+        return nmlp_fail_field(err, NMLP_E_ARG, "lnc", "must be 1: %s joins no cores", o->planner->machine->name);
+    if (c->intermediate % (o->tp * o->lnc) != 0)
+        return nmlp_fail_field(err, NMLP_E_ARG, o->tp > 1 ? "tp" : "lnc",
+                               "%lld cores cannot share an intermediate width of %lld equally",
+                               (long long)(o->tp * o->lnc), (long long)c->intermediate);
     return NMLP_OK;
 }
 

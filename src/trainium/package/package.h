@@ -7,8 +7,9 @@
  *   expected.json              logits to compare the host's with
  *   run.sh, *.py, README.md    what the host runs (host/)
  *
- * With tensor parallelism each rank has a slice of the intermediate width: of the outputs of gate and up and the inputs
- * of down. Factors that do not touch that width are on every rank, and the results of the ranks add up.
+ * With tensor parallelism each rank, and with two physical cores per logical one each core, has a slice of the
+ * intermediate width: of the outputs of gate and up and the inputs of down. Factors that do not touch that width are on
+ * every rank, and the results of the ranks add up.
  *
  * Kernels of one form are planned together, so that they read the same packed weights: device memory holds each weight
  * once. The folder appears as a whole or not at all. docs/trainium.md describes the manifest. */
@@ -35,6 +36,7 @@ typedef struct nmlp_package_options {
     int64_t buckets[NMLP_PACKAGE_BUCKETS_MAX]; /* rows of the kernels, ascending */
     int n_buckets;
     int64_t tp;                            /* ranks of tensor parallelism */
+    int64_t lnc;                           /* physical cores per rank, 1 or 2 */
     const char *model_name;                /* for the manifest */
     const nmlp_package_expected *expected; /* NULL: no logits are written */
     const nmlp_progress *progress;         /* may be NULL */

@@ -5,7 +5,7 @@
 #include "trainium/neuron/pack.h"
 #include "trainium/package/package_internal.h"
 
-static void put_packing(nmlp_json_writer *w, const nmlp_program *p) {
+static void put_packing(nmlp_json_writer *w, const nmlp_program *p, int64_t lnc) {
     nmlp_json_begin_array(w, "packing");
     for (size_t t = 0; t < p->n_tensors; t++) {
         nmlp_emit_weight weight;
@@ -17,8 +17,10 @@ static void put_packing(nmlp_json_writer *w, const nmlp_program *p) {
         nmlp_json_put_string(w, "tensor", p->tensors[t].name);
         nmlp_json_begin_array(w, "shape");
         nmlp_json_put_int(w, NULL, p->tensors[t].rows);
-        nmlp_json_put_int(w, NULL, p->tensors[t].cols);
+        int64_t cores = nmlp_emit_weight_is_split(&weight) ? lnc : 1;
+        nmlp_json_put_int(w, NULL, p->tensors[t].cols * cores);
         nmlp_json_end_array(w);
+        nmlp_json_put_int(w, "cores", cores);
         nmlp_json_put_int(w, "chunk_tiles", weight.chunk_tiles);
         nmlp_json_put_int(w, "columns", weight.columns);
         nmlp_json_begin_array(w, "planes");
@@ -47,7 +49,7 @@ static void put_forms(nmlp_json_writer *w, const nmlp_package *p) {
         nmlp_json_put_int(w, "down", form->ranks.down);
         nmlp_json_put_bool(w, "shared", form->ranks.shared);
         nmlp_json_put_int(w, "layers", form->n_layers);
-        put_packing(w, p->plans[f].program[0]);
+        put_packing(w, p->plans[f].program[0], p->options->lnc);
         nmlp_json_end_object(w);
     }
     nmlp_json_end_array(w);
@@ -96,7 +98,7 @@ static void put_target(nmlp_json_writer *w, const nmlp_package_options *o) {
     nmlp_json_end_object(w);
     nmlp_json_put_string(w, "dtype", nmlp_nc_dtype_name(o->dtype));
     nmlp_json_put_int(w, "tp", o->tp);
-    nmlp_json_put_int(w, "lnc", 1);
+    nmlp_json_put_int(w, "lnc", o->lnc);
     nmlp_json_begin_array(w, "buckets");
     for (int b = 0; b < o->n_buckets; b++) nmlp_json_put_int(w, NULL, o->buckets[b]);
     nmlp_json_end_array(w);

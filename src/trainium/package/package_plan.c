@@ -43,7 +43,7 @@ static nmlp_status plan_bucket(form_search *s, int bucket, const nmlp_tiling *fi
     const nmlp_package_options *o = s->package->options;
     const nmlp_config *c = &s->package->model->config;
     nmlp_kernel_plan plan;
-    nmlp_kernel_request rq = {.shape = {o->buckets[bucket], c->hidden, 0, c->intermediate / o->tp},
+    nmlp_kernel_request rq = {.shape = {o->buckets[bucket], c->hidden, 0, c->intermediate / (o->tp * o->lnc)},
                               .dtype = o->dtype,
                               .tiling = fix,
                               .machine = o->planner->machine};

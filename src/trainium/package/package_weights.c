@@ -84,11 +84,13 @@ static nmlp_status transpose(char *out, nmlp_dtype dtype, const nmlp_view *view,
     return st;
 }
 
+/* `part` counts the cores of all ranks. */
 static nmlp_status pack_plane(const packing_job *job, const packed_tensor *t, const nmlp_pack *pack, int64_t plane,
-                              const char *matrix, void *packed, nmlp_err *err) {
+                              const char *matrix, int64_t part_number, void *packed, nmlp_err *err) {
     const nmlp_view *view = view_of(&job->package->model->layers[t->layer], matrix);
     nmlp_dtype dtype = stored_dtype(job->package->options->dtype);
-    matrix_part part = part_of(view, matrix, job->rank, job->package->options->tp);
+    const nmlp_package_options *o = job->package->options;
+    matrix_part part = part_of(view, matrix, part_number, o->tp * o->lnc);
     NMLP_RETURN_IF_FAILED(nmlp_model_check_tensor(job->package->model, view, NULL, err));
     char *turned = nmlp_mem_new((size_t)(part.n * part.k), nmlp_dtype_bytes(dtype), err);
     if (!turned) return NMLP_E_NOMEM;
@@ -96,6 +98,18 @@ static nmlp_status pack_plane(const packing_job *job, const packed_tensor *t, co
     if (st == NMLP_OK) nmlp_pack_write(pack, plane, packed, turned, nmlp_dtype_bytes(dtype));
     nmlp_mem_free(turned);
     return st;
+}
+
+/* The cores' packings, given one after the other, row by row. */
+static nmlp_status put_side_by_side(nmlp_checkpoint_writer *writer, const char *packed, int64_t rows, int64_t cores,
+                                    size_t bytes, nmlp_err *err) {
+    if (cores == 1) return nmlp_checkpoint_put(writer, packed, bytes, err);
+    size_t core_bytes = bytes / (size_t)cores, row_bytes = core_bytes / (size_t)rows;
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t core = 0; core < cores; core++)
+            NMLP_RETURN_IF_FAILED(nmlp_checkpoint_put(
+                writer, packed + (size_t)core * core_bytes + (size_t)row * row_bytes, row_bytes, err));
+    return NMLP_OK;
 }
 
 static nmlp_status put_tensor(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
@@ -107,12 +121,17 @@ static nmlp_status put_tensor(void *ctx, size_t i, nmlp_checkpoint_writer *write
     nmlp_pack pack;
     if (!nmlp_emit_weight_of(p, t->tensor, &w) || !nmlp_pack_find(p, p->tensors[t->tensor].name, &pack))
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "tensor %s has no known packing", t->name);
-    void *packed = nmlp_mem_new(bytes, 1, err);
+    int64_t cores = nmlp_emit_weight_is_split(&w) ? job->package->options->lnc : 1;
+    char *packed = nmlp_mem_new(bytes, 1, err);
     if (!packed) return NMLP_E_NOMEM;
     nmlp_status st = NMLP_OK;
-    for (int plane = 0; st == NMLP_OK && plane < w.n_planes; plane++)
-        st = pack_plane(job, t, &pack, plane, w.matrix[plane], packed, err);
-    if (st == NMLP_OK) st = nmlp_checkpoint_put(writer, packed, bytes, err);
+    for (int64_t core = 0; st == NMLP_OK && core < cores; core++) {
+        char *own = packed + (size_t)core * (bytes / (size_t)cores);
+        for (int plane = 0; st == NMLP_OK && plane < w.n_planes; plane++)
+            st = pack_plane(job, t, &pack, plane, w.matrix[plane], job->rank * job->package->options->lnc + core, own,
+                            err);
+    }
+    if (st == NMLP_OK) st = put_side_by_side(writer, packed, p->tensors[t->tensor].rows, cores, bytes, err);
     nmlp_mem_free(packed);
     return st;
 }
@@ -122,11 +141,13 @@ static void add_tensor(packing_job *job, size_t layer, int tensor) {
     packed_tensor *packed = &job->tensors[job->n];
     *packed = (packed_tensor){.layer = layer, .tensor = tensor};
     snprintf(packed->name, sizeof packed->name, "layers.%zu.%s", layer, t->name);
-    job->specs[job->n] = (nmlp_tensor_spec){
-        .name = packed->name, .dtype = stored_dtype(t->dtype), .n_dims = 2, .shape = {t->rows, t->cols}};
-    job->package->rank_bytes[job->rank] += (double)nmlp_tensor_spec_bytes(&job->specs[job->n]);
     nmlp_emit_weight w;
-    if (job->rank == 0 && nmlp_emit_weight_of(program_of(job->package, layer), tensor, &w))
+    bool known = nmlp_emit_weight_of(program_of(job->package, layer), tensor, &w);
+    int64_t cores = known && nmlp_emit_weight_is_split(&w) ? job->package->options->lnc : 1;
+    job->specs[job->n] = (nmlp_tensor_spec){
+        .name = packed->name, .dtype = stored_dtype(t->dtype), .n_dims = 2, .shape = {t->rows, t->cols * cores}};
+    job->package->rank_bytes[job->rank] += (double)nmlp_tensor_spec_bytes(&job->specs[job->n]);
+    if (job->rank == 0 && known)
         for (int plane = 0; plane < w.n_planes; plane++) {
             const nmlp_view *view = view_of(&job->package->model->layers[layer], w.matrix[plane]);
             job->package->report->checkpoint_bytes +=

@@ -27,6 +27,8 @@ for target in trn1 trn2; do
     "$nmlp" emit --target $target --model "$dir/t" --buckets 1,40 --tp 4 -o "$dir/$target-tp4" >/dev/null
     "$python" "$root/tests/emit/package_host.py" "$nmlp" "$dir/t" "$dir/$target" "$dir/$target-tp4"
 done
+"$nmlp" emit --target trn2 --model "$dir/t" --buckets 1,40 --lnc 2 -o "$dir/lnc2" >/dev/null
+"$python" "$root/tests/emit/package_host.py" "$nmlp" "$dir/t" "$dir/lnc2"
 
 # the two commands, without a device
 "$dir/trn2/run.sh" check --cpu >"$dir/out" || fail "check --cpu: $(cat "$dir/out")"

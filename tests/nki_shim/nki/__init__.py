@@ -40,19 +40,36 @@ def _result(tensor):
 def jit(function):
     _check_syntax(function)
 
-    @functools.wraps(function)
-    def kernel(*arrays):
+    return Kernel(function, 1)
+
+
+class Kernel:
+    """A kernel and its grid: kernel[2](...) runs it on two physical cores, one after the other here, on the same shared HBM."""
+
+    is_kernel = True
+
+    def __init__(self, function, cores):
+        self.function, self.cores = function, cores
+        functools.update_wrapper(self, function)
+
+    def __getitem__(self, cores):
+        require(cores in (1, 2), "grid", f"{cores!r} physical cores per logical one; 1 or 2")
+        return Kernel(self.function, cores)
+
+    def __call__(self, *arrays):
+        from nki import language
         require(not _running, "nesting", "a kernel calls a decorated kernel")
-        _running.append(function)
+        _running.append(self.function)
         transposing[0] = False
+        shared = []
         try:
-            result = function(*[_argument(a) for a in arrays])
+            for core in range(self.cores):
+                language.begin_core(core, self.cores, shared)
+                result = self.function(*[_argument(a) for a in arrays])
         finally:
             _running.pop()
+            language.begin_core(0, 1, [])
         return tuple(_result(t) for t in result) if isinstance(result, tuple) else _result(result)
-
-    kernel.is_kernel = True
-    return kernel
 
 
 def simulate(kernel):

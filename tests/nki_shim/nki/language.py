@@ -125,10 +125,35 @@ class Gather(Tensor):
 def ndarray(shape, dtype, buffer, name="", address=None):
     require(isinstance(shape, tuple), "shape", f"{shape!r} is not a tuple")
     require(isinstance(buffer, _Memory), "memory", f"{buffer!r} is not a memory")
+    if buffer is shared_hbm and _grid["core"] > 0:  # the cores of one kernel share it: the first declared it
+        storage = _grid["shared"][_grid["declared"]]
+        _grid["declared"] += 1
+        require(storage.shape == shape, "shared_hbm", f"{shape} on this core, {storage.shape} on the first")
+        return Tensor(storage)
     storage = Storage(shape, dtype, buffer.name, name)
+    if buffer is shared_hbm:
+        _grid["shared"].append(storage)
     if buffer in (sbuf, psum):
         storage.occupy(shape[0], int(np.prod(shape[1:])))
     return Tensor(storage)
+
+
+_grid = {"core": 0, "cores": 1, "shared": [], "declared": 0}
+
+
+def begin_core(core, cores, shared):
+    """Of the stand-in, not of NKI: instructions that follow run on this core."""
+    _grid.update(core=core, cores=cores, shared=shared, declared=0)
+
+
+def program_id(axis):
+    require(axis == 0, "grid", f"axis {axis} of a grid with one")
+    return _grid["core"]
+
+
+def num_programs(axis):
+    require(axis == 0, "grid", f"axis {axis} of a grid with one")
+    return _grid["cores"]
 
 
 class tile_size:

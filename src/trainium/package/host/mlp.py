@@ -87,7 +87,13 @@ def split_rows(count, buckets):
 
 
 def unpack(packed, entry):
-    """The matrices [inputs, outputs] inside a packed tensor, by name.
+    """The matrices [inputs, outputs] inside a packed tensor, by name; parts of several cores stand side by side."""
+    parts = [unpack_core(part, entry) for part in packed.chunk(entry["cores"], dim=1)]
+    return {name: torch.cat([part[name] for part in parts], dim=0 if name.endswith("down") else 1) for name in parts[0]}
+
+
+def unpack_core(packed, entry):
+    """What one core reads.
 
     Element (k, n) of a plane lies in row k mod tile_rows; tiles follow each other by chunk of k, column tile, plane, tile
     of the chunk.
@@ -154,7 +160,10 @@ class NeuronMlp(torch.nn.Module):
         """One kernel on exactly its number of rows."""
         arguments = [x if name == "x" else getattr(self, name) for name in entry["arguments"]]
         function = self.package.function(entry)
-        return self.simulate(function, arguments) if self.simulate else function(*arguments)
+        y = self.simulate(function, arguments) if self.simulate else function(*arguments)
+        if self.package.lnc > 1:  # each physical core has its part of the sum
+            y = y.reshape(self.package.lnc, *x.shape).float().sum(0).to(x.dtype)
+        return y
 
     def matrices(self, dtype):
         found = {}
