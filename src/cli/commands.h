@@ -17,6 +17,7 @@ extern const nmlp_command nmlp_cmd_recover;
 extern const nmlp_command nmlp_cmd_eval;
 extern const nmlp_command nmlp_cmd_simulate;
 extern const nmlp_command nmlp_cmd_emit;
+extern const nmlp_command nmlp_cmd_fit;
 extern const nmlp_command nmlp_cmd_plan;
 extern const nmlp_command nmlp_cmd_predict;
 extern const nmlp_command nmlp_cmd_bench;

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "base/str.h"
 #include "trainium/neuron/machine_builtin.h"
 
 enum { MACHINE_FILE_MAX_BYTES = 1 << 20 };
@@ -30,6 +29,22 @@ const char *nmlp_machine_key_name(nmlp_machine_key key) { return key_names[key];
 
 const char *nmlp_machine_key_meaning(nmlp_machine_key key) { return key_meanings[key]; }
 
+bool nmlp_machine_key_find(const char *name, nmlp_machine_key *key) {
+    for (int k = 0; k < NMLP_MACHINE_N_KEYS; k++) {
+        if (strcmp(key_names[k], name) != 0) continue;
+        *key = (nmlp_machine_key)k;
+        return true;
+    }
+    return false;
+}
+
+void nmlp_machine_print(const nmlp_machine *m, nmlp_str *out) {
+    nmlp_str_printf(out, "# key value [tag] source; docs/simulator.md explains the keys.\nname %s\n\n", m->name);
+    for (int k = 0; k < NMLP_MACHINE_N_KEYS; k++)
+        nmlp_str_printf(out, "%-26s %-13.10g [%s] %s\n", key_names[k], nmlp_machine_value(m, (nmlp_machine_key)k),
+                        nmlp_origin_tag_name(m->origin[k].tag), m->origin[k].source);
+}
+
 double nmlp_machine_value(const nmlp_machine *machine, nmlp_machine_key key) {
     double value;
     memcpy(&value, (const char *)machine + key_offsets[key], sizeof value);
@@ -41,7 +56,7 @@ void nmlp_machine_set(nmlp_machine *machine, nmlp_machine_key key, double value)
 }
 
 const char *nmlp_origin_tag_name(nmlp_origin_tag tag) {
-    static const char *const names[] = {"documented", "figure", "third-party", "fitted"};
+    static const char *const names[] = {"documented", "figure", "third-party", "fitted", "measured"};
     return names[tag];
 }
 

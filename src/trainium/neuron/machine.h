@@ -2,8 +2,9 @@
  *
  * A machine file has one key a line: `key value [tag] source`. The tag says where the number comes from: documented
  * (the vendor's text), figure (read off a published figure or computed from one), third-party (somebody else's
- * measurement), fitted (chosen here so that simulated times meet the published ones named in the source). `#` starts a
- * comment. Every key is required, none may come twice; docs/simulator.md explains each.
+ * measurement), fitted (chosen here so that simulated times meet the published ones named in the source), measured
+ * (fitted to device times in the file named). `#` starts a comment. Every key is required, none may come twice;
+ * docs/simulator.md explains each.
  *
  * trn1, trn2 and trn3 are built in; they are files of the same format (src/trainium/neuron/machines/). */
 #ifndef NMLP_TRAINIUM_NEURON_MACHINE_H
@@ -14,6 +15,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "base/str.h"
 
 enum { NMLP_MACHINE_NAME_MAX = 32, NMLP_MACHINE_SOURCE_MAX = 160, NMLP_MACHINE_FITTED_MAX = 4 };
 
@@ -21,7 +23,8 @@ typedef enum nmlp_origin_tag {
     NMLP_ORIGIN_DOCUMENTED,
     NMLP_ORIGIN_FIGURE,
     NMLP_ORIGIN_THIRD_PARTY,
-    NMLP_ORIGIN_FITTED
+    NMLP_ORIGIN_FITTED,
+    NMLP_ORIGIN_MEASURED
 } nmlp_origin_tag;
 
 /* Every number of a machine: X(key, smallest allowed, largest allowed, meaning). Flags are 0 or 1. */
@@ -106,6 +109,9 @@ nmlp_status nmlp_machine_open(nmlp_machine *machine, const char *target, nmlp_er
 /* `where` names the text in errors; they carry line and key. */
 nmlp_status nmlp_machine_parse(nmlp_machine *machine, const char *where, const char *text, size_t len, nmlp_err *err);
 
+/* Appends the text of a machine file with these numbers and sources. */
+void nmlp_machine_print(const nmlp_machine *machine, nmlp_str *out);
+
 /* Names of the built-in machines, in order; NULL past the end. */
 const char *nmlp_machine_builtin_name(size_t index);
 /* The text of a built-in machine file, or NULL. */
@@ -113,6 +119,9 @@ const char *nmlp_machine_builtin_text(const char *name);
 
 const char *nmlp_machine_key_name(nmlp_machine_key key);
 const char *nmlp_machine_key_meaning(nmlp_machine_key key);
+void nmlp_machine_key_range(nmlp_machine_key key, double *low, double *high);
+/* False: no such key. */
+bool nmlp_machine_key_find(const char *name, nmlp_machine_key *key);
 double nmlp_machine_value(const nmlp_machine *machine, nmlp_machine_key key);
 void nmlp_machine_set(nmlp_machine *machine, nmlp_machine_key key, double value);
 const char *nmlp_origin_tag_name(nmlp_origin_tag tag);

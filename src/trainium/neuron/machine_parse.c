@@ -40,10 +40,9 @@ static char *next_word(char **at) {
     return word;
 }
 
-static int find_key(const char *word) {
-    for (int key = 0; key < NMLP_MACHINE_N_KEYS; key++)
-        if (strcmp(nmlp_machine_key_name((nmlp_machine_key)key), word) == 0) return key;
-    return -1;
+void nmlp_machine_key_range(nmlp_machine_key key, double *low, double *high) {
+    *low = key_ranges[key].low;
+    *high = key_ranges[key].high;
 }
 
 static nmlp_status parse_name(line_reader *reader, char *rest, nmlp_err *err) {
@@ -79,7 +78,7 @@ static nmlp_status parse_origin(line_reader *reader, int key, char *rest, nmlp_e
     char *tag = next_word(&rest);
     size_t len = strlen(tag);
     bool known = false;
-    for (int t = NMLP_ORIGIN_DOCUMENTED; t <= NMLP_ORIGIN_FITTED; t++) {
+    for (int t = NMLP_ORIGIN_DOCUMENTED; t <= NMLP_ORIGIN_MEASURED; t++) {
         const char *tag_name = nmlp_origin_tag_name((nmlp_origin_tag)t);
         if (len == strlen(tag_name) + 2 && tag[0] == '[' && tag[len - 1] == ']' &&
             strncmp(tag + 1, tag_name, len - 2) == 0) {
@@ -88,10 +87,10 @@ static nmlp_status parse_origin(line_reader *reader, int key, char *rest, nmlp_e
         }
     }
     if (!known)
-        return nmlp_fail(
-            err, NMLP_E_FORMAT,
-            "%s:%d: key \"%s\": tag is \"%.40s\", expected [documented], [figure], [third-party] or [fitted]",
-            reader->where, reader->line, name, tag);
+        return nmlp_fail(err, NMLP_E_FORMAT,
+                         "%s:%d: key \"%s\": tag is \"%.40s\", expected [documented], [figure], [third-party], "
+                         "[fitted] or [measured]",
+                         reader->where, reader->line, name, tag);
     char *source = skip_space(rest);
     len = strlen(source);
     while (len && isspace((unsigned char)source[len - 1])) len--;
@@ -113,8 +112,8 @@ static nmlp_status parse_line(line_reader *reader, char *line, nmlp_err *err) {
     if (!*word) return NMLP_OK;
     if (strcmp(word, "name") == 0) return parse_name(reader, rest, err);
 
-    int key = find_key(word);
-    if (key < 0)
+    nmlp_machine_key key;
+    if (!nmlp_machine_key_find(word, &key))
         return nmlp_fail(err, NMLP_E_FORMAT, "%s:%d: unknown key \"%.60s\"", reader->where, reader->line, word);
     if (reader->have[key])
         return nmlp_fail(err, NMLP_E_FORMAT, "%s:%d: key \"%s\" comes twice", reader->where, reader->line, word);

@@ -76,7 +76,7 @@ def main():
             us = legacy_us(module, entry, x, options.iters)
         else:
             us = chained_us(module.to(device), entry, x.to(device), options.chain, options.iters)
-        rows.append(("mlp", entry["rows"], m["hidden"], 0, m["intermediate"] // m["tp"], form["gate"], form["up"],
+        rows.append(("mlp", entry["rows"], m["hidden"], 0, m["intermediate"] // (m["tp"] * m["lnc"]), form["gate"], form["up"],
                      form["down"], int(form["shared"]), m["dtype"], entry["tiling"], f"{us:.3f}", int(device is None)))
         print(f"  {entry['id']:24s} {us:10.1f} us measured, {entry['simulated_us']:10.1f} us simulated", flush=True)
     with open(options.output, "w", newline="") as file:
