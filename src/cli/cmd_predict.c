@@ -13,9 +13,9 @@
 #include "trainium/package/forms.h"
 
 typedef struct predict_args {
-    const char *target, *cache, *dtype;
+    const char *target, *cache, *dtype, *mlp;
     double ratio;
-    int64_t prompt, generate, tp, tile;
+    int64_t prompt, generate, batch, tp, tile;
 } predict_args;
 
 typedef struct predicting {
@@ -79,10 +79,15 @@ static nmlp_status predict(predicting *pr, nmlp_err *err) {
         .decoder = {c->hidden, c->intermediate, c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim, c->vocab, NULL, 0},
         .prompt = pr->args.prompt,
         .generate = pr->args.generate,
+        .batch = pr->args.batch,
         .tp = pr->args.tp};
     nmlp_planner planner = nmlp_kernel_planner(&pr->machine, pr->args.cache);
     if (!nmlp_nc_dtype_parse(pr->args.dtype, &rq.dtype))
         return nmlp_fail_field(err, NMLP_E_ARG, "dtype", "is \"%.40s\"; expected bf16, fp16 or fp32", pr->args.dtype);
+    if (!nmlp_mlp_kernels_parse(pr->args.mlp, &rq.kernels))
+        return nmlp_fail_field(err, NMLP_E_ARG, "mlp", "is \"%.40s\"; expected ours, paper or aws", pr->args.mlp);
+    if (pr->args.batch < 1 || pr->args.batch > 4096)
+        return nmlp_fail_field(err, NMLP_E_ARG, "batch", "is %lld; expected 1 to 4096", (long long)pr->args.batch);
     NMLP_RETURN_IF_FAILED(nmlp_predict(&pr->dense, &planner, &rq, err));
     pr->low = pr->dense;
     rq.decoder.forms = pr->forms.list;
@@ -104,6 +109,7 @@ static void put_prediction(nmlp_json_writer *w, const nmlp_prediction *p) {
     nmlp_json_put_number(w, "ttft_ms", p->ttft_ms);
     nmlp_json_put_number(w, "tpot_ms", p->tpot_ms);
     nmlp_json_put_number(w, "e2e_ms", p->e2e_ms);
+    nmlp_json_put_number(w, "tokens_per_s", p->tokens_per_s);
     nmlp_json_put_number(w, "weight_bytes", p->weight_bytes);
     nmlp_json_begin_object(w, "breakdown");
     put_forward(w, "prefill", &p->prefill);
@@ -133,6 +139,8 @@ static int print_json(const predicting *pr) {
     nmlp_json_put_string(w, "target", pr->machine.name);
     nmlp_json_put_bool(w, "simulated", true);
     nmlp_json_put_int(w, "tp", pr->args.tp);
+    nmlp_json_put_int(w, "batch", pr->args.batch);
+    nmlp_json_put_string(w, "mlp", pr->args.mlp);
     nmlp_json_put_number(w, "ratio", pr->args.ratio);
     nmlp_json_put_int(w, "rank", pr->rank);
     put_prediction(w, &pr->low);
@@ -147,13 +155,16 @@ static int print_json(const predicting *pr) {
 
 static void print_human(const predicting *pr) {
     const nmlp_prediction *d = &pr->dense, *l = &pr->low;
-    printf("%s on %s, %lld core%s, prompt %lld, %lld generated (simulated)\n\n", pr->cli->positionals[0],
-           pr->machine.name, (long long)pr->args.tp, pr->args.tp == 1 ? "" : "s", (long long)pr->args.prompt,
-           (long long)pr->args.generate);
+    printf("%s on %s, %lld core%s, batch %lld, prompt %lld, %lld generated, MLP kernels: %s (simulated)\n\n",
+           pr->cli->positionals[0], pr->machine.name, (long long)pr->args.tp, pr->args.tp == 1 ? "" : "s",
+           (long long)pr->args.batch, (long long)pr->args.prompt, (long long)pr->args.generate, pr->args.mlp);
     printf("  %-14s %12s %12s %9s\n", "", "dense", "compressed", "speed-up");
     printf("  %-14s %12.2f %12.2f %8.2fx\n", "TTFT (ms)", d->ttft_ms, l->ttft_ms, d->ttft_ms / l->ttft_ms);
     printf("  %-14s %12.3f %12.3f %8.2fx\n", "TPOT (ms)", d->tpot_ms, l->tpot_ms, d->tpot_ms / l->tpot_ms);
     printf("  %-14s %12.1f %12.1f %8.2fx\n", "end to end (ms)", d->e2e_ms, l->e2e_ms, d->e2e_ms / l->e2e_ms);
+    printf("  %-14s %12.1f %12.1f %8.2fx\n", "tokens/s", d->tokens_per_s, l->tokens_per_s,
+           l->tokens_per_s / d->tokens_per_s);
+    if (pr->forms.n > 0 && pr->dense.e2e_ms < pr->low.e2e_ms) printf("  dense is faster here\n");
     if (pr->rank)
         printf("  ratio %g: rank %lld of gate, up and down\n", pr->args.ratio, (long long)pr->rank);
     else if (pr->forms.n > 0)
@@ -171,7 +182,8 @@ static void print_human(const predicting *pr) {
 }
 
 static int run(int argc, char **argv) {
-    predicting pr = {.args = {.dtype = "bf16", .prompt = 1024, .generate = 128, .tp = 1, .tile = 128}};
+    predicting pr = {
+        .args = {.dtype = "bf16", .mlp = "ours", .prompt = 1024, .generate = 128, .batch = 1, .tp = 1, .tile = 128}};
     predict_args *a = &pr.args;
     const nmlp_opt opts[] = {
         {"target", 0, NMLP_OPT_STRING, &a->target, "TARGET", "trn1, trn2, trn3 or a machine file"},
@@ -179,6 +191,9 @@ static int run(int argc, char **argv) {
         {"tile", 0, NMLP_OPT_INT, &a->tile, "T", "rank granularity (default 128)"},
         {"prompt", 0, NMLP_OPT_INT, &a->prompt, "N", "prompt tokens (default 1024)"},
         {"generate", 0, NMLP_OPT_INT, &a->generate, "M", "generated tokens (default 128)"},
+        {"batch", 0, NMLP_OPT_INT, &a->batch, "B", "sequences that run together (default 1)"},
+        {"mlp", 0, NMLP_OPT_STRING, &a->mlp, "ours|paper|aws",
+         "whose kernels compute the MLPs (default ours; paper: dense ones are AWS's)"},
         {"tp", 0, NMLP_OPT_INT, &a->tp, "N", "cores that share the model (default 1)"},
         {"dtype", 0, NMLP_OPT_STRING, &a->dtype, "bf16|fp16|fp32", "of tensors and SBUF data (default bf16)"},
         {"cache", 0, NMLP_OPT_STRING, &a->cache, "FILE", "remember plans in FILE"},

@@ -64,6 +64,20 @@ refuses 2 "outside 1..1024" plan --target trn1 --op mlp --shape 1,256,128,256 --
 refuses 1 "SBUF" plan --target trn1 --op mlp --shape 512,1000000,0,1000000
 refuses 2 "nonsense" plan --nonsense
 
+# predict: whose kernels; ours are never slower, and a batch makes more tokens at the price of a longer step
+for kernels in ours paper aws; do
+    "$nmlp" predict "$root/models/tiny" --target trn1 --ratio 0.5 --prompt 64 --generate 8 --mlp $kernels --json >"$dir/$kernels.json"
+    parses "$dir/$kernels.json"
+done
+for kernels in paper aws; do
+    holds "$(number e2e_ms "$dir/ours.json") <= $(number e2e_ms "$dir/$kernels.json")" "ours against $kernels"
+done
+"$nmlp" predict "$root/models/tiny" --target trn1 --ratio 0.5 --prompt 64 --generate 8 --batch 4 --json >"$dir/batch.json"
+holds "$(number tokens_per_s "$dir/batch.json") > $(number tokens_per_s "$dir/ours.json")" "throughput of a batch"
+holds "$(number tpot_ms "$dir/batch.json") >= $(number tpot_ms "$dir/ours.json")" "step of a batch"
+refuses 2 "expected ours, paper or aws" predict "$root/models/tiny" --target trn1 --mlp theirs
+refuses 2 "batch" predict "$root/models/tiny" --target trn1 --batch 0
+
 # predict: the parts add up
 "$nmlp" predict "$root/models/tiny" --target trn2 --ratio 0.5 --prompt 64 --generate 8 --json >"$dir/t.json"
 parses "$dir/t.json"

@@ -1,6 +1,7 @@
 #include "trainium/plan/predict.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "trainium/plan/strip_cost.h"
 
@@ -9,8 +10,9 @@ enum { NORM_PASSES = 3 /* square, sum, scale */, SOFTMAX_PASSES = 2 /* maximum, 
 typedef struct pass {
     const nmlp_planner *planner;
     const nmlp_predict_request *rq;
-    int64_t rows;    /* tokens of this pass */
-    int64_t context; /* tokens attended to by the last of them */
+    int64_t batch;   /* sequences */
+    int64_t rows;    /* tokens of this pass, of all sequences */
+    int64_t context; /* tokens attended to by the last one of a sequence */
 } pass;
 
 /* A planned kernel without its launch. */
@@ -47,14 +49,16 @@ static double attention_us(const pass *p) {
     const nmlp_decoder *d = &p->rq->decoder;
     double heads = (double)share(d->n_heads, p->rq->tp), kv_heads = (double)share(d->n_kv_heads, p->rq->tp),
            dim = (double)d->head_dim;
-    double past = (double)(p->context - p->rows), rows = (double)p->rows, pairs = rows * past + rows * (rows + 1) / 2;
+    double batch = (double)p->batch, rows = (double)p->rows / batch, past = (double)p->context - rows,
+           pairs = batch * (rows * past + rows * (rows + 1) / 2);
     double flops = 4 * pairs * heads * dim;
     double tensor = flops / nmlp_machine_peak_flops_per_ns(m, p->rq->dtype == NMLP_NC_FP32) / m->tensor_sustained;
     if (dim < m->partitions) tensor *= m->partitions / dim / 2 + 0.5; /* scores contract over the head only */
     double scalar = pairs * heads / m->partitions / m->scalar_clock_ghz;
     double vector = SOFTMAX_PASSES * pairs * heads / m->partitions / m->vector_clock_ghz;
     double elem = (double)nmlp_nc_dtype_bytes(p->rq->dtype);
-    double cache = 2 * kv_heads * dim * elem * ((double)p->context + rows), io = 2 * rows * heads * dim * elem;
+    double cache = 2 * batch * kv_heads * dim * elem * ((double)p->context + rows),
+           io = 2 * batch * rows * heads * dim * elem;
     double dma = (cache + io) / nmlp_dma_peak_bytes_per_ns(m);
     return fmax(fmax(tensor, dma), fmax(scalar, vector)) * 1e-3 + 2 * round_trip_us(m);
 }
@@ -77,9 +81,67 @@ static double half_ring_us(const pass *p, double columns) {
            (m->collective_hop_us + bytes / n / fmin(nmlp_dma_peak_bytes_per_ns(m), m->link_bytes_per_ns) * 1e-3);
 }
 
+const char *nmlp_mlp_kernels_name(nmlp_mlp_kernels kernels) {
+    static const char *const names[] = {"ours", "paper", "aws"};
+    return names[kernels];
+}
+
+bool nmlp_mlp_kernels_parse(const char *name, nmlp_mlp_kernels *kernels) {
+    for (int i = NMLP_MLP_KERNELS_OURS; i <= NMLP_MLP_KERNELS_AWS; i++) {
+        if (strcmp(nmlp_mlp_kernels_name((nmlp_mlp_kernels)i), name) != 0) continue;
+        *kernels = (nmlp_mlp_kernels)i;
+        return true;
+    }
+    return false;
+}
+
+/* A kernel of somebody else's as it is, without its launch. */
+static nmlp_status add_kernel_us(const pass *p, const char *name, nmlp_kernel_shape shape, double *us, nmlp_err *err) {
+    nmlp_kernel_request rq = {.shape = shape, .dtype = p->rq->dtype, .machine = p->planner->machine};
+    const nmlp_kernel *kernel = nmlp_kernel_find(name, err);
+    nmlp_kernel_cost cost;
+    nmlp_program *program = NULL;
+    if (!kernel) return NMLP_E_MISSING;
+    NMLP_RETURN_IF_FAILED(nmlp_kernel_build(&program, kernel, &rq, err));
+    nmlp_status st = p->planner->cost(p->planner->cost_ctx, program, p->planner->machine, &cost, err);
+    nmlp_program_destroy(program);
+    if (st == NMLP_OK) *us += cost.latency_us - p->planner->machine->launch_us;
+    return st;
+}
+
+/* AWS's kernel for each matrix; the paper's chains, if `fused`, for factors. silu and product read two results and
+ * write one. */
+static nmlp_status separate_us(const pass *p, int64_t intermediate, nmlp_mlp_ranks r, bool fused, double *us,
+                               nmlp_err *err) {
+    const nmlp_machine *m = p->planner->machine;
+    const int64_t ranks[] = {r.gate, r.up, r.down};
+    int64_t h = p->rq->decoder.hidden;
+    *us = 0;
+    for (int k = 0; k < 3; k++) {
+        nmlp_kernel_shape shape = {p->rows, k == 2 ? intermediate : h, ranks[k], k == 2 ? h : intermediate};
+        const char *chain = fused ? "xuv-fused" : "xuv-seq";
+        NMLP_RETURN_IF_FAILED(add_kernel_us(p, ranks[k] > 0 ? chain : "xw-opt", shape, us, err));
+    }
+    double bytes = 3 * (double)p->rows * (double)intermediate * (double)nmlp_nc_dtype_bytes(p->rq->dtype);
+    *us += bytes / nmlp_dma_peak_bytes_per_ns(m) * 1e-3 + round_trip_us(m);
+    return NMLP_OK;
+}
+
+/* gate and up in one kernel, which has one rank, and down in another. */
+static nmlp_status paper_us(const pass *p, int64_t intermediate, nmlp_mlp_ranks r, double *us, nmlp_err *err) {
+    int64_t h = p->rq->decoder.hidden;
+    if (r.gate == 0 || r.up == 0 || r.down == 0) return separate_us(p, intermediate, r, true, us, err);
+    *us = 0;
+    NMLP_RETURN_IF_FAILED(add_kernel_us(
+        p, "mlp-up-paper", (nmlp_kernel_shape){p->rows, h, r.gate > r.up ? r.gate : r.up, intermediate}, us, err));
+    return add_kernel_us(p, "xtuv-fused", (nmlp_kernel_shape){p->rows, intermediate, r.down, h}, us, err);
+}
+
 static nmlp_status ranks_us(const pass *p, int64_t intermediate, nmlp_mlp_ranks ranks, double *us, nmlp_err *err) {
     nmlp_kernel_request rq = {.shape = {p->rows, p->rq->decoder.hidden, 0, intermediate}};
     nmlp_kernel_set_ranks(&rq, ranks);
+    if (p->rq->kernels == NMLP_MLP_KERNELS_AWS) return separate_us(p, intermediate, ranks, false, us, err);
+    if (p->rq->kernels == NMLP_MLP_KERNELS_PAPER) return paper_us(p, intermediate, ranks, us, err);
     return plan_us(p, NMLP_PLAN_MLP, rq, us, err);
 }
 
@@ -123,7 +185,7 @@ static nmlp_status forward(nmlp_forward_time *t, const pass *p, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(
         kernel_us(p, NMLP_PLAN_XW, (nmlp_kernel_shape){p->rows, heads * d->head_dim, 0, d->hidden}, &o, err));
     NMLP_RETURN_IF_FAILED(
-        kernel_us(p, NMLP_PLAN_XW, (nmlp_kernel_shape){1, d->hidden, 0, share(d->vocab, tp)}, &head, err));
+        kernel_us(p, NMLP_PLAN_XW, (nmlp_kernel_shape){p->batch, d->hidden, 0, share(d->vocab, tp)}, &head, err));
     *t = (nmlp_forward_time){.mlp = mlp,
                              .projections = layers * (qkv + o),
                              .attention = layers * attention_us(p),
@@ -162,8 +224,9 @@ static double weight_bytes(const nmlp_predict_request *rq) {
 
 nmlp_status nmlp_predict(nmlp_prediction *out, const nmlp_planner *planner, const nmlp_predict_request *rq,
                          nmlp_err *err) {
-    pass prefill = {planner, rq, rq->prompt, rq->prompt},
-         decode = {planner, rq, 1, rq->prompt + (rq->generate + 1) / 2};
+    int64_t batch = rq->batch > 0 ? rq->batch : 1;
+    pass prefill = {planner, rq, batch, batch * rq->prompt, rq->prompt},
+         decode = {planner, rq, batch, batch, rq->prompt + (rq->generate + 1) / 2};
     *out = (nmlp_prediction){.weight_bytes = weight_bytes(rq)};
     double room = planner->machine->hbm_device_bytes / planner->machine->cores_per_device * (double)rq->tp;
     if (out->weight_bytes > room)
@@ -175,5 +238,6 @@ nmlp_status nmlp_predict(nmlp_prediction *out, const nmlp_planner *planner, cons
     out->ttft_ms = nmlp_forward_total_us(&out->prefill) * 1e-3;
     out->tpot_ms = nmlp_forward_total_us(&out->decode) * 1e-3;
     out->e2e_ms = out->ttft_ms + out->tpot_ms * (double)(rq->generate > 1 ? rq->generate - 1 : 0);
+    out->tokens_per_s = (double)(batch * rq->generate) / out->e2e_ms * 1e3;
     return NMLP_OK;
 }

@@ -22,10 +22,19 @@ typedef struct nmlp_decoder {
     size_t n_forms;
 } nmlp_decoder;
 
+/* Whose kernels compute the MLPs. AWS's: a dense product (xw-opt) for each matrix, factors one after the other, silu
+ * and product between them through HBM. The paper's: its fused kernels where there are factors, AWS's where not. */
+typedef enum nmlp_mlp_kernels { NMLP_MLP_KERNELS_OURS, NMLP_MLP_KERNELS_PAPER, NMLP_MLP_KERNELS_AWS } nmlp_mlp_kernels;
+
+const char *nmlp_mlp_kernels_name(nmlp_mlp_kernels kernels); /* ours, paper, aws */
+bool nmlp_mlp_kernels_parse(const char *name, nmlp_mlp_kernels *kernels);
+
 typedef struct nmlp_predict_request {
     nmlp_decoder decoder;
-    int64_t prompt, generate;
-    int64_t tp; /* cores */
+    int64_t prompt, generate; /* tokens of each sequence */
+    int64_t batch;            /* sequences that run together; 0: one */
+    int64_t tp;               /* cores */
+    nmlp_mlp_kernels kernels;
     nmlp_nc_dtype dtype;
 } nmlp_predict_request;
 
@@ -42,6 +51,7 @@ typedef struct nmlp_prediction {
     nmlp_forward_time prefill; /* the prompt, and the first token */
     nmlp_forward_time decode;  /* one token, at the mean length of the context */
     double ttft_ms, tpot_ms, e2e_ms;
+    double tokens_per_s; /* generated, all sequences, over the whole time */
     double weight_bytes; /* of all cores together */
 } nmlp_prediction;
 
