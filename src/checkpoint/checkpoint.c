@@ -77,7 +77,7 @@ static nmlp_status open_files(nmlp_checkpoint *c, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, c->dir, "model.safetensors.index.json", err));
     if (nmlp_file_exists(path)) return open_shards(c, path, err);
     nmlp_fail(err, NMLP_E_MISSING, "%s: has neither model.safetensors nor model.safetensors.index.json", c->dir);
-    nmlp_fail_hint(err, "GGUF and PyTorch .bin files are not read; convert to safetensors");
+    nmlp_fail_hint(err, "a GGUF file is imported first; PyTorch .bin files are not read: convert them to safetensors");
     return NMLP_E_MISSING;
 }
 

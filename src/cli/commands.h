@@ -13,6 +13,8 @@ extern const nmlp_command nmlp_cmd_serve;
 extern const nmlp_command nmlp_cmd_synth;
 extern const nmlp_command nmlp_cmd_compress;
 extern const nmlp_command nmlp_cmd_expand;
+extern const nmlp_command nmlp_cmd_import;
+extern const nmlp_command nmlp_cmd_export;
 extern const nmlp_command nmlp_cmd_recover;
 extern const nmlp_command nmlp_cmd_eval;
 extern const nmlp_command nmlp_cmd_simulate;
