@@ -13,6 +13,9 @@
 enum { KEY_MIN_BYTES = 8, KEY_MAX_BYTES = 4096 };
 
 struct serve_options {
+    const nmlp_cli *cli;
+    nmlp_loaded loaded, other;
+    nmlp_tokenizer *tokenizer;
     const char *key_file;
     const char *name, *compare, *compare_name;
     bool no_auth;
@@ -20,13 +23,15 @@ struct serve_options {
     nmlp_load_options load;
 };
 
-static void say_ready(void *ctx, int port) {
-    const struct serve_options *o = ctx;
+static void say(const struct serve_options *o, const char *event, int port) {
     bool v6 = strchr(o->server.host, ':') != NULL;
-    fprintf(stderr, "{\"event\":\"ready\",\"model\":\"%s\",\"url\":\"http://%s%s%s:%d\"}\n", o->name, v6 ? "[" : "",
+    fprintf(stderr, "{\"event\":\"%s\",\"model\":\"%s\",\"url\":\"http://%s%s%s:%d\"}\n", event, o->name, v6 ? "[" : "",
             o->server.host, v6 ? "]" : "", port);
     fflush(stderr);
 }
+
+static void say_listening(void *ctx, int port) { say(ctx, "listening", port); }
+static void say_ready(void *ctx, int port) { say(ctx, "ready", port); }
 
 static void print_log(void *ctx, const char *line) {
     (void)ctx;
@@ -53,32 +58,48 @@ static void end_at_once(int number) {
     _exit(NMLP_EXIT_OK);
 }
 
+static void abandon(void *ctx) {
+    (void)ctx;
+    _exit(NMLP_EXIT_OK); /* nothing ends the loading of a model early, and there is nothing to save */
+}
+
+/* On a thread of the server. */
+static nmlp_status load(void *ctx, nmlp_server_models *out, nmlp_err *err) {
+    struct serve_options *o = ctx;
+    const char *dir = o->cli->positionals[0];
+    NMLP_RETURN_IF_FAILED(nmlp_tokenizer_load(&o->tokenizer, dir, err));
+    NMLP_RETURN_IF_FAILED(nmlp_cli_load(&o->loaded, o->cli, dir, &o->load, err));
+    if (o->compare) NMLP_RETURN_IF_FAILED(nmlp_cli_load(&o->other, o->cli, o->compare, &o->load, err));
+    *out = (nmlp_server_models){.models = {{o->name, &o->loaded}, {o->compare_name, &o->other}},
+                                .n_models = o->compare ? 2 : 1,
+                                .tokenizer = o->tokenizer};
+    return NMLP_OK;
+}
+
 static int serve(const nmlp_cli *cli, struct serve_options *o) {
     nmlp_err err;
     nmlp_status st = NMLP_OK;
-    nmlp_loaded loaded = {0}, other = {0};
-    nmlp_tokenizer *tokenizer = NULL;
     nmlp_str key;
     nmlp_str_init(&key);
     if (o->key_file) {
         NMLP_TRY(read_key(&key, o->key_file, &err));
         o->server.api_key = nmlp_str_text(&key);
     }
-    NMLP_TRY(nmlp_tokenizer_load(&tokenizer, cli->positionals[0], &err));
-    NMLP_TRY(nmlp_cli_load(&loaded, cli, cli->positionals[0], &o->load, &err));
-    if (o->compare) NMLP_TRY(nmlp_cli_load(&other, cli, o->compare, &o->load, &err));
-    const nmlp_server_model models[] = {{o->name, &loaded}, {o->compare_name, &other}};
+    o->cli = cli;
+    o->server.load = load;
+    o->server.on_listening = say_listening;
     o->server.on_ready = say_ready;
+    o->server.on_abandoned = abandon;
     o->server.on_log = print_log;
     o->server.ctx = o;
     /* Not signal(): it may give the default action back before the handler has run. */
     (void)sigaction(SIGTERM, &(struct sigaction){.sa_handler = end_at_once}, NULL);
     (void)sigaction(SIGINT, &(struct sigaction){.sa_handler = end_at_once}, NULL);
-    NMLP_TRY(nmlp_server_run(models, o->compare ? 2 : 1, tokenizer, &o->server, &err));
+    NMLP_TRY(nmlp_server_run(&o->server, &err));
 out:
-    nmlp_unload(&other);
-    nmlp_unload(&loaded);
-    nmlp_tokenizer_destroy(tokenizer);
+    nmlp_unload(&o->other);
+    nmlp_unload(&o->loaded);
+    nmlp_tokenizer_destroy(o->tokenizer);
     nmlp_str_fini(&key);
     return st == NMLP_OK ? NMLP_EXIT_OK : nmlp_cli_fail(cli, &err);
 }
@@ -98,6 +119,8 @@ static int check(const nmlp_cli *cli, const struct serve_options *o) {
     if (s->grace_s < 0 || s->grace_s > 86400) return nmlp_cli_usage(cli, "--grace must be from 0 to 86400 seconds");
     if (s->max_connections < 1 || s->max_connections > 100000 || s->max_per_address < 1)
         return nmlp_cli_usage(cli, "--connections must be from 1 to 100000, --per-address 1 or more");
+    if (!(s->answer_s >= 0)) return nmlp_cli_usage(cli, "--answer-timeout must be 0 or more");
+    if (!(s->ping_s > 0)) return nmlp_cli_usage(cli, "--ping must be above 0");
     if (!(s->request_s > 0)) return nmlp_cli_usage(cli, "--request-timeout must be above 0");
     return -1;
 }
@@ -129,6 +152,10 @@ static int run(int argc, char **argv) {
         {"per-address", 0, NMLP_OPT_INT, &o.server.max_per_address, "N", "of one address (default 2048)"},
         {"request-timeout", 0, NMLP_OPT_NUMBER, &o.server.request_s, "S",
          "seconds for a request to arrive whole (default 30)"},
+        {"answer-timeout", 0, NMLP_OPT_NUMBER, &o.server.answer_s, "S",
+         "seconds for an answer, from its request on (default 600; 0: any time)"},
+        {"ping", 0, NMLP_OPT_NUMBER, &o.server.ping_s, "S",
+         "seconds between comment lines on a stream that waits (default 15)"},
         {"grace", 0, NMLP_OPT_INT, &o.server.grace_s, "S", "seconds to finish requests after SIGTERM (default 30)"},
         {"device", 0, NMLP_OPT_STRING, &o.load.device, "cpu|cuda|auto",
          "where to run (default auto: a GPU where there is one)"},

@@ -98,6 +98,7 @@ static void sweep(evutil_socket_t fd, short what, void *ctx) {
     forget_connections(http, false);
     for (struct connection *c = http->connections; c; c = c->next)
         if (!c->busy && now - c->waiting_since_s > http->options.request_s) drop(c);
+    http->options.on_second(http->options.ctx);
 }
 
 static void read_address(struct connection *c) {

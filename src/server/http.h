@@ -24,6 +24,7 @@ typedef struct nmlp_http_options {
     /* A request is there: it must be answered now or later, exactly once, unless its client goes away. */
     void (*on_request)(void *ctx, nmlp_http_request *request);
     void (*on_wake)(void *ctx);   /* after nmlp_http_wake */
+    void (*on_second)(void *ctx); /* about once a second */
     void (*on_signal)(void *ctx); /* SIGINT or SIGTERM */
     void *ctx;
 } nmlp_http_options;

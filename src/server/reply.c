@@ -292,6 +292,7 @@ int nmlp_reply_status(nmlp_status st) {
     case NMLP_E_LIMIT:
     case NMLP_E_UNSUPPORTED: return 400;
     case NMLP_E_MISSING: return 404;
+    case NMLP_E_NOMEM:
     case NMLP_E_INTERRUPTED: return 503;
     default: return 500;
     }

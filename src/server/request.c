@@ -40,6 +40,7 @@ static const char *const known[] = {"model",
                                     "suffix",
                                     "parallel_tool_calls",
                                     "chat_template_kwargs",
+                                    "timeout",
                                     NULL};
 
 static nmlp_status wrong(nmlp_err *err, const char *field, const char *expected) {
@@ -280,6 +281,8 @@ static nmlp_status read_rest(nmlp_completion_request *r, bool chat, nmlp_err *er
     NMLP_RETURN_IF_FAILED(refuse_unsupported(o, err));
     NMLP_RETURN_IF_FAILED(read_bool(o, "stream", &r->stream, err));
     NMLP_RETURN_IF_FAILED(read_bool(nmlp_json_get(o, "stream_options"), "include_usage", &r->include_usage, err));
+    NMLP_RETURN_IF_FAILED(read_number(o, "timeout", &r->timeout_s, err));
+    if (!(r->timeout_s >= 0)) return wrong(err, "timeout", "a number of seconds");
     NMLP_RETURN_IF_FAILED(read_bool(o, "ignore_eos", &r->ignore_eos, err));
     if (!chat) NMLP_RETURN_IF_FAILED(read_bool(o, "echo", &r->echo, err));
     NMLP_RETURN_IF_FAILED(read_int(o, "max_tokens", r->echo ? 0 : 1, INT32_MAX, &r->max_new, err));

@@ -27,7 +27,8 @@ typedef struct nmlp_completion_request {
     bool logprobs;
     int n_top;
     bool ignore_eos;
-    int64_t max_new; /* -1: what the context leaves */
+    int64_t max_new;  /* -1: what the context leaves */
+    double timeout_s; /* 0: none is given */
     nmlp_sampling sampling;
     nmlp_token_bias *biases; /* what `sampling` points to */
     const char *stop[NMLP_STOP_STRINGS_MAX];

@@ -187,7 +187,12 @@ static void end_choice(nmlp_job_choice *c, const nmlp_text_result *result) {
 static void on_done(void *ctx, nmlp_status status, const nmlp_text_result *result, const nmlp_err *err) {
     nmlp_job_choice *c = ctx;
     c->worker->n_choices--;
+    nmlp_err busy;
     if (status == NMLP_OK) status = c->st;
+    if (status == NMLP_E_LIMIT) { /* the request could run, had others not taken the memory */
+        status = nmlp_fail(&busy, NMLP_E_NOMEM, "the memory for keys and values is used up; try again later");
+        err = &busy;
+    }
     if (status != NMLP_OK) fail_job(c->job, status, err ? err : &c->err);
     end_choice(c, result);
 }
@@ -263,12 +268,30 @@ static void end_job(nmlp_worker *w, nmlp_job *job) {
 
 /* ---- the thread ---- */
 
+/* A job of the queue whose client is gone: it leaves at once. */
+static nmlp_job *take_cancelled(nmlp_worker *w) {
+    nmlp_job *before = NULL;
+    for (nmlp_job *job = w->first; job; before = job, job = job->next) {
+        if (!atomic_load(&job->cancelled)) continue;
+        if (before)
+            before->next = job->next;
+        else
+            w->first = job->next;
+        if (w->last == job) w->last = before;
+        w->n_waiting--;
+        w->n_active++;
+        return job;
+    }
+    return NULL;
+}
+
 /* The first job of the queue, where another one may run; waits for one when nothing runs. NULL: none, or the end. */
 static nmlp_job *next_job(nmlp_worker *w) {
     nmlp_job *job = NULL;
     pthread_mutex_lock(&w->lock);
     while (!w->first && !w->active && !w->stopping) pthread_cond_wait(&w->changed, &w->lock);
-    if (!w->stopping && w->first && w->n_active < w->options.batch.max_sequences &&
+    job = take_cancelled(w);
+    if (!job && !w->stopping && w->first && w->n_active < w->options.batch.max_sequences &&
         w->n_choices < w->options.batch.max_sequences) {
         job = w->first;
         w->first = job->next;

@@ -264,7 +264,7 @@ def wrong_requests_are_named(server):
     assert status == 400 and "8192" in answer["error"]["message"], answer
     # Unknown fields are passed over, and said in the log.
     server.ok("/v1/completions", {**good, "frobnicate": 1})
-    assert any(line.get("ignored") == "frobnicate" for line in server.lines())
+    assert any(line.get("ignored") == "frobnicate" and "ignored" in line["warning"] for line in server.lines())
     assert server.ask("/nothing")[0] == 404 and server.ask("/v1/completions")[0] == 405
     assert server.ask("/health", b"x")[0] == 405
 
@@ -389,6 +389,78 @@ def requests_run_together():
     server.stop()
 
 
+def loading_and_times():
+    """While the model is loaded all but /health is refused, and /health says why; streams that wait show that they live;
+    answers have an end."""
+    slow = os.path.join(work, "slow")
+    os.mkdir(slow)
+    for name in ("model.safetensors", "tokenizer.json"):
+        os.symlink(os.path.join(tiny, name), os.path.join(slow, name))
+    with open(os.path.join(tiny, "config.json"), "rb") as file:
+        config = file.read()
+    gate = os.path.join(slow, "config.json")  # opening it waits until somebody writes
+    os.mkfifo(gate)
+    log = open(os.path.join(work, "slow.log"), "w+")
+    process = subprocess.Popen([command, "serve", slow, *common], stderr=log)
+    atexit.register(process.kill)
+    server = Server.__new__(Server)
+    server.process, server.log = process, log
+    until = time.time() + 60
+    while not any(line.get("event") == "listening" for line in server.lines()):
+        assert process.poll() is None and time.time() < until
+        time.sleep(0.02)
+    server.port = int(server.lines()[0]["url"].rsplit(":", 1)[1])
+    status, headers, answer = server.ask("/health")
+    assert status == 503 and answer == {"status": "loading"} and headers["Retry-After"], (status, answer)
+    status, _, answer = server.ask("/v1/completions", {"prompt": "x"})
+    assert status == 503 and "loaded" in answer["error"]["message"], answer
+    process.kill()
+    process.wait()
+    log.close()
+    # One slot is held; a stream that waits gets comments, and one that waits too long an error.
+    server = Server(tiny, "--slots", "1", "--ping", "0.5", "--answer-timeout", "300")
+    held = begin_long(server)
+    server.wait_for("num_requests_running", 1)
+    connection = server.connect()
+    connection.request("POST", "/v1/completions", json.dumps({"prompt": "The sea", "stream": True, "timeout": 2.5}).encode())
+    answer = connection.getresponse()
+    lines = answer.read().decode().split("\n\n")
+    assert lines[0] == ": waiting" and lines[-1] == "" and lines[-2].startswith("data: "), lines
+    assert json.loads(lines[-2][6:])["error"]["code"] == 504, lines
+    began = time.time()
+    status, _, answer = server.ask("/v1/completions", {"prompt": "The sea", "timeout": 1})
+    assert status == 504 and time.time() - began < 20, (status, answer)
+    server.wait_for("num_requests_waiting", 0)  # they left the queue
+    held.close()
+    server.wait_for("num_requests_running", 0)
+    assert [line["status"] for line in server.lines() if line.get("path") == "/v1/completions"].count(504) == 2
+    server.stop()
+
+
+def memory_of_keys_and_values():
+    """Requests that would fit alone but not together: those for which none is left are told to come again."""
+    failed = subprocess.run([command, "serve", tiny, *common, "--ctx", "512", "--kv-bytes", "1"], capture_output=True, text=True)
+    needed = int(failed.stderr.split("needs ")[1].split()[0].rstrip(".\n")) + 1
+    server = Server(tiny, "--slots", "4", "--ctx", "512", "--kv-bytes", str(needed))
+    body = {"prompt": "The old house", "max_tokens": 400, "temperature": 0, "ignore_eos": True}
+    answers = [None] * 4
+
+    def ask(i):
+        answers[i] = server.ask("/v1/completions", {**body, "prompt": f"{i} The old house"})
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    statuses = sorted(status for status, _, _ in answers)
+    assert statuses[0] == 200 and statuses[-1] == 503 and set(statuses) == {200, 503}, answers
+    for status, headers, answer in answers:
+        if status == 503:
+            assert "keys and values" in answer["error"]["message"] and headers["Retry-After"] and answer["error"]["type"] == "server_error"
+    server.stop()
+
+
 def keys():
     path = os.path.join(work, "key")
     with open(path, "w") as file:
@@ -493,6 +565,6 @@ for test in (answers_are_those_of_the_command, prompts_come_as_strings_and_ids, 
 one.stop()
 conversations(chatty)
 print("ok conversations", flush=True)
-for test in (keys, two_models, requests_run_together, queue_cancel_and_health, slow_and_many_clients, stopping):
+for test in (loading_and_times, memory_of_keys_and_values, keys, two_models, requests_run_together, queue_cancel_and_health, slow_and_many_clients, stopping):
     test()
     print("ok", test.__name__, flush=True)

@@ -1,0 +1,243 @@
+/* Completions: from a request to the answer, whole or streamed. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "server/server_internal.h"
+
+static void end_call(nmlp_server_call *call) {
+    nmlp_server_call **at = &call->server->calls;
+    while (*at != call) at = &(*at)->next;
+    *at = call->next;
+    for (int i = 0; i < call->n_choices; i++) nmlp_reply_choice_fini(&call->choices[i]);
+    nmlp_mem_free(call->choices);
+    nmlp_completion_request_fini(&call->job.request);
+    nmlp_mem_free(call);
+}
+
+static void client_gone(void *ctx) {
+    nmlp_server_call *call = ctx;
+    call->http = NULL;
+    atomic_store(&call->job.cancelled, true);
+}
+
+static void send_text(nmlp_server_call *call, nmlp_str *text) {
+    if (!call->streaming) {
+        nmlp_http_stream_begin(call->http, "text/event-stream");
+        call->streaming = true;
+    }
+    nmlp_http_stream_write(call->http, nmlp_str_text(text), text->len);
+    nmlp_str_clear(text);
+    call->sent_s = nmlp_clock_seconds();
+}
+
+static nmlp_status take_event(nmlp_server_call *call, const nmlp_job_event *e, nmlp_str *out, nmlp_err *err) {
+    const nmlp_completion_request *r = &call->job.request;
+    nmlp_reply_choice *choice = &call->choices[e->choice];
+    if (e->kind == NMLP_JOB_PIECE) {
+        if (!r->stream) return nmlp_reply_add(choice, e, err);
+        nmlp_reply_chunk(out, &call->head, e->choice, choice, e, r->logprobs);
+        return nmlp_str_status(out, err);
+    }
+    choice->finish = e->finish;
+    if (e->choice % r->n == 0) call->usage.prompt += e->n_prompt;
+    if (e->choice % r->n == 0) call->usage.cached += e->n_cached;
+    call->usage.completion += e->n_generated;
+    nmlp_server_metrics_add(&call->server->metrics, e);
+    if (r->stream) nmlp_reply_chunk_end(out, &call->head, e->choice, choice, e->finish);
+    return nmlp_str_status(out, err);
+}
+
+/* The last words of a stream, or the whole answer; the client is there. `status` is that of HTTP. */
+static void finish_answer(nmlp_server_call *call, int status, const nmlp_err *err, nmlp_str *out) {
+    const nmlp_completion_request *r = &call->job.request;
+    nmlp_http_request *http = call->http;
+    nmlp_status st = status == 200 ? NMLP_OK : NMLP_E_INTERRUPTED;
+    if (out->len || (r->stream && st == NMLP_OK)) send_text(call, out); /* events that came together with the end */
+    call->http = NULL;
+    if (call->streaming) {
+        if (st != NMLP_OK) {
+            nmlp_str_puts(out, "data: ");
+            nmlp_reply_error(out, status, err);
+            nmlp_str_puts(out, "\n\n");
+        } else {
+            if (r->include_usage) nmlp_reply_chunk_usage(out, &call->head, &call->usage);
+            nmlp_str_puts(out, "data: [DONE]\n\n");
+        }
+        nmlp_http_stream_write(http, nmlp_str_text(out), out->len);
+        nmlp_http_stream_end(http);
+        return;
+    }
+    if (st == NMLP_OK)
+        nmlp_reply_whole(out, &call->head, call->choices, call->n_choices, &call->usage, r->logprobs);
+    else
+        nmlp_reply_error(out, status, err);
+    if (status == 503) nmlp_server_add_retry(http);
+    nmlp_http_respond(http, status, "application/json", nmlp_str_text(out), out->len);
+}
+
+static void finish_call(nmlp_server_call *call, nmlp_status st, const nmlp_err *err, nmlp_str *out) {
+    nmlp_server *s = call->server;
+    int status = call->status ? call->status : 499; /* the client went away, as nginx logs it */
+    if (call->http) {
+        status = nmlp_reply_status(st);
+        finish_answer(call, status, err, out);
+    }
+    nmlp_server_metrics_count(&s->metrics, status);
+    nmlp_server_log(s, "POST", call->path, call->peer, status, 1e3 * (nmlp_clock_seconds() - call->started_s), call);
+    end_call(call);
+    if (s->draining && !s->calls) nmlp_http_stop_when_sent(s->http);
+}
+
+/* False: the call is no more. */
+static bool take_events(nmlp_server_call *call) {
+    nmlp_status st = NMLP_OK;
+    nmlp_err err = {0};
+    nmlp_str out;
+    bool goes_on = true;
+    nmlp_str_init(&out);
+    for (nmlp_job_event *e = nmlp_worker_take(call->served->worker, &call->job), *next; e; e = next) {
+        next = e->next;
+        if (e->kind == NMLP_JOB_DONE) {
+            if (st == NMLP_OK && e->st != NMLP_OK) {
+                st = e->st;
+                err = e->err;
+            }
+            if (st == NMLP_E_INTERRUPTED && !err.message[0]) nmlp_fail(&err, st, "the server is shutting down");
+            finish_call(call, st, &err, &out);
+            goes_on = false;
+        } else if (call->http && st == NMLP_OK) {
+            st = take_event(call, e, &out, &err);
+            if (st != NMLP_OK) atomic_store(&call->job.cancelled, true);
+        }
+        nmlp_job_event_destroy(e);
+    }
+    if (goes_on && call->http && out.len) send_text(call, &out);
+    nmlp_str_fini(&out);
+    return goes_on;
+}
+
+void nmlp_server_take_events(nmlp_server *s) {
+    for (nmlp_server_call *call = s->calls, *next; call; call = next) {
+        next = call->next;
+        (void)take_events(call);
+    }
+}
+
+/* ---- time ---- */
+
+/* Answers that the request took too long; its job ends in the next step of the engine. */
+static void give_up(nmlp_server_call *call, nmlp_str *out) {
+    nmlp_err err = {0};
+    nmlp_fail(&err, NMLP_E_LIMIT, "the answer took longer than %g s", call->deadline_s - call->started_s);
+    call->status = 504;
+    nmlp_http_on_gone(call->http, NULL, NULL);
+    nmlp_str_clear(out);
+    finish_answer(call, 504, &err, out);
+    atomic_store(&call->job.cancelled, true);
+}
+
+void nmlp_server_check_times(nmlp_server *s) {
+    double now = nmlp_clock_seconds();
+    nmlp_str out;
+    nmlp_str_init(&out);
+    for (nmlp_server_call *call = s->calls; call; call = call->next) {
+        if (!call->http) continue;
+        if (now >= call->deadline_s) {
+            give_up(call, &out);
+        } else if (call->job.request.stream && now - call->sent_s >= s->options.ping_s) {
+            nmlp_str_puts(&out, ": waiting\n\n"); /* a comment: proxies and clients see that the stream lives */
+            send_text(call, &out);
+        }
+    }
+    nmlp_str_fini(&out);
+}
+
+/* ---- requests ---- */
+
+/* With one model every name means it; with two, a name that is neither's is refused. */
+static nmlp_status choose_model(const nmlp_served **out, const nmlp_server *s, const char *name, nmlp_err *err) {
+    *out = &s->models[0];
+    if (!name || s->n_models == 1) return NMLP_OK;
+    for (int i = 0; i < s->n_models; i++) {
+        *out = &s->models[i];
+        if (strcmp(s->models[i].model.name, name) == 0) return NMLP_OK;
+    }
+    return nmlp_fail_field(err, NMLP_E_MISSING, "model", "is \"%s\"; there are \"%s\" and \"%s\"", name,
+                           s->models[0].model.name, s->models[1].model.name);
+}
+
+static nmlp_status begin_call(nmlp_server *s, nmlp_server_call *call, nmlp_http_request *r, bool chat, nmlp_err *err) {
+    size_t len;
+    const char *body = nmlp_http_body(r, &len);
+    uint64_t number = ++s->n_ids;
+    nmlp_completion_request *request = &call->job.request;
+    NMLP_RETURN_IF_FAILED(
+        nmlp_completion_request_read(request, chat, body, len, (uint64_t)s->started * 1000003u + number, err));
+    double limit_s = s->options.answer_s;
+    if (request->timeout_s > 0 && !(limit_s > 0 && limit_s < request->timeout_s)) limit_s = request->timeout_s;
+    call->deadline_s = limit_s > 0 ? call->started_s + limit_s : (double)INFINITY;
+    NMLP_RETURN_IF_FAILED(choose_model(&call->served, s, request->model, err));
+    call->n_choices = request->n * request->n_prompts;
+    call->choices = nmlp_mem_new((size_t)call->n_choices, sizeof *call->choices, err);
+    if (!call->choices) {
+        call->n_choices = 0;
+        return NMLP_E_NOMEM;
+    }
+    for (int i = 0; i < call->n_choices; i++) nmlp_str_init(&call->choices[i].text);
+    snprintf(call->head.id, sizeof call->head.id, "%s-%llx%06llx", chat ? "chatcmpl" : "cmpl",
+             (unsigned long long)s->started, (unsigned long long)number);
+    call->head.created = (int64_t)time(NULL);
+    call->head.model = call->served->model.name;
+    call->head.chat = chat;
+    call->head.tokenizer = s->tokenizer;
+    return NMLP_OK;
+}
+
+static void complete(nmlp_server *s, nmlp_http_request *r, bool chat) {
+    double now = nmlp_clock_seconds();
+    nmlp_err err = {0};
+    int status = 0;
+    nmlp_server_call *call = nmlp_mem_new(1, sizeof *call, &err);
+    if (!call) {
+        nmlp_server_answer_error(s, r, 503, &err);
+        return;
+    }
+    *call = (nmlp_server_call){.server = s, .http = r, .started_s = now, .sent_s = now, .next = s->calls};
+    call->path = chat ? "/v1/chat/completions" : "/v1/completions";
+    s->calls = call;
+    snprintf(call->peer, sizeof call->peer, "%s", nmlp_http_peer(r));
+    nmlp_status st = begin_call(s, call, r, chat, &err);
+    if (st != NMLP_OK) {
+        status = nmlp_reply_status(st);
+    } else if (nmlp_worker_submit(call->served->worker, &call->job, &err) != NMLP_OK) {
+        nmlp_server_add_retry(r);
+        status = 429;
+    }
+    if (status) {
+        end_call(call);
+        nmlp_server_answer_error(s, r, status, &err);
+        return;
+    }
+    nmlp_http_on_gone(r, client_gone, call);
+}
+
+void nmlp_server_post_chat(nmlp_server *s, nmlp_http_request *r) { complete(s, r, true); }
+void nmlp_server_post_completions(nmlp_server *s, nmlp_http_request *r) { complete(s, r, false); }
+
+void nmlp_server_drop_calls(nmlp_server *s) {
+    for (nmlp_server_call *call = s->calls; call; call = call->next) {
+        if (call->http) nmlp_http_on_gone(call->http, NULL, NULL);
+        call->http = NULL;
+    }
+    while (s->calls) {
+        for (nmlp_job_event *e = s->calls->job.first, *next; e; e = next) {
+            next = e->next;
+            nmlp_job_event_destroy(e);
+        }
+        end_call(s->calls);
+    }
+}

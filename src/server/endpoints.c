@@ -1,0 +1,162 @@
+/* What needs no engine. */
+#include <string.h>
+
+#include "base/mem.h"
+#include "server/chat_page.h"
+#include "server/server_internal.h"
+
+void nmlp_server_get_health(nmlp_server *s, nmlp_http_request *r) {
+    nmlp_str body;
+    nmlp_str_init(&body);
+    const char *status = s->draining ? "stopping" : s->ready ? "ok" : "loading";
+    nmlp_str_printf(&body, "{\"status\":\"%s\"}", status);
+    nmlp_server_answer(s, r, s->draining || !s->ready ? 503 : 200, "application/json", &body);
+    nmlp_str_fini(&body);
+}
+
+static void put_model(nmlp_json_writer *w, const nmlp_server *s, const nmlp_served *m) {
+    nmlp_model_size size = nmlp_model_measure(&m->model.loaded->model);
+    nmlp_json_begin_object(w, NULL);
+    nmlp_json_put_string(w, "id", m->model.name);
+    nmlp_json_put_string(w, "object", "model");
+    nmlp_json_put_int(w, "created", s->started);
+    nmlp_json_put_string(w, "owned_by", "neuronmlp");
+    nmlp_json_put_int(w, "max_model_len", m->context);
+    nmlp_json_put_bool(w, "chat", nmlp_chat_is_known(s->tokenizer));
+    nmlp_json_begin_object(w, "meta");
+    nmlp_json_put_int(w, "n_params", size.params);
+    nmlp_json_put_int(w, "size", size.bytes);
+    nmlp_json_end_object(w);
+    nmlp_json_end_object(w);
+}
+
+void nmlp_server_get_models(nmlp_server *s, nmlp_http_request *r) {
+    nmlp_json_writer w;
+    nmlp_str body;
+    nmlp_str_init(&body);
+    nmlp_json_writer_init(&w, &body);
+    nmlp_json_begin_object(&w, NULL);
+    nmlp_json_put_string(&w, "object", "list");
+    nmlp_json_begin_array(&w, "data");
+    for (int i = 0; i < s->n_models; i++) put_model(&w, s, &s->models[i]);
+    nmlp_json_end_array(&w);
+    nmlp_json_end_object(&w);
+    nmlp_server_answer(s, r, 200, "application/json", &body);
+    nmlp_str_fini(&body);
+}
+
+void nmlp_server_get_metrics(nmlp_server *s, nmlp_http_request *r) {
+    nmlp_str body;
+    int n_waiting = 0, n_running = 0;
+    nmlp_str_init(&body);
+    for (int i = 0; i < s->n_models; i++) {
+        int waiting, running;
+        nmlp_worker_load(s->models[i].worker, &waiting, &running);
+        n_waiting += waiting;
+        n_running += running;
+    }
+    nmlp_server_metrics_print(&body, &s->metrics, n_waiting, n_running, nmlp_http_connections(s->http));
+    nmlp_server_answer(s, r, 200, "text/plain; version=0.0.4", &body);
+    nmlp_str_fini(&body);
+}
+
+void nmlp_server_get_page(nmlp_server *s, nmlp_http_request *r) {
+    nmlp_server_metrics_count(&s->metrics, 200);
+    nmlp_server_log(s, "GET", "/", nmlp_http_peer(r), 200, 0, NULL);
+    nmlp_http_add_header(r, "Content-Security-Policy", nmlp_chat_page_policy);
+    nmlp_http_add_header(r, "X-Content-Type-Options", "nosniff");
+    nmlp_http_add_header(r, "X-Frame-Options", "DENY");
+    nmlp_http_add_header(r, "Referrer-Policy", "no-referrer");
+    nmlp_http_add_header(r, "Cache-Control", "no-cache");
+    nmlp_http_respond(r, 200, "text/html; charset=utf-8", nmlp_chat_page, nmlp_chat_page_bytes);
+}
+
+/* A conversation as a chat would run it: {"role", "content"} with plain text. */
+static nmlp_status encode_messages(nmlp_ids *ids, const nmlp_server *s, const nmlp_json *list, nmlp_err *err) {
+    size_t n = nmlp_json_is_array(list) ? nmlp_json_count(list) : 0, i = 0;
+    nmlp_chat_message *messages = nmlp_mem_new(n + 1, sizeof *messages, err);
+    nmlp_status st = messages ? NMLP_OK : NMLP_E_NOMEM;
+    if (st == NMLP_OK && n == 0)
+        st = nmlp_fail_field(err, NMLP_E_ARG, "messages", "must be a list of at least one message");
+    for (const nmlp_json *m = nmlp_json_first(list); st == NMLP_OK && m; m = nmlp_json_next(m), i++) {
+        const nmlp_json *role = nmlp_json_get(m, "role"), *content = nmlp_json_get(m, "content");
+        messages[i] = (nmlp_chat_message){nmlp_json_string(role), nmlp_json_string(content)};
+        if (!nmlp_json_is_string(role) || !nmlp_json_is_string(content))
+            st = nmlp_fail_field(err, NMLP_E_ARG, "messages", "[%zu] must have a role and a content of text", i);
+    }
+    if (st == NMLP_OK) st = nmlp_chat_encode(s->tokenizer, messages, n, ids, err);
+    nmlp_mem_free(messages);
+    return st;
+}
+
+static nmlp_status encode_content(nmlp_ids *ids, const nmlp_server *s, const nmlp_json *body, nmlp_err *err) {
+    const nmlp_json *text = nmlp_json_get(body, "content"), *special = nmlp_json_get(body, "add_special_tokens"),
+                    *messages = nmlp_json_get(body, "messages");
+    if (messages) return encode_messages(ids, s, messages, err);
+    if (!text) text = nmlp_json_get(body, "prompt");
+    if (!nmlp_json_is_string(text)) return nmlp_fail_field(err, NMLP_E_ARG, "content", "must be a string");
+    const char *bytes = nmlp_json_string(text);
+    bool bos = !nmlp_json_is_bool(special) || nmlp_json_bool(special);
+    nmlp_text_prompt prompt = {.text = bytes, .len = strlen(bytes), .no_bos = !bos};
+    return nmlp_text_prompt_encode(ids, s->tokenizer, &prompt, err);
+}
+
+static nmlp_status tokenize(const nmlp_server *s, const nmlp_json *body, nmlp_str *out, nmlp_err *err) {
+    nmlp_json_writer w;
+    nmlp_ids ids;
+    nmlp_ids_init(&ids);
+    nmlp_status st = encode_content(&ids, s, body, err);
+    nmlp_json_writer_init(&w, out);
+    nmlp_json_begin_object(&w, NULL);
+    nmlp_json_begin_array(&w, "tokens");
+    for (size_t i = 0; i < ids.len; i++) nmlp_json_put_int(&w, NULL, ids.data[i]);
+    nmlp_json_end_array(&w);
+    nmlp_json_put_int(&w, "count", (int64_t)ids.len);
+    nmlp_json_put_int(&w, "max_model_len", s->models[0].context);
+    nmlp_json_end_object(&w);
+    nmlp_ids_fini(&ids);
+    return st;
+}
+
+static nmlp_status detokenize(const nmlp_server *s, const nmlp_json *body, nmlp_str *out, nmlp_err *err) {
+    const nmlp_json *tokens = nmlp_json_get(body, "tokens");
+    nmlp_json_writer w;
+    nmlp_str text;
+    int32_t *ids = NULL;
+    size_t n = 0;
+    if (!nmlp_json_is_array(tokens)) return nmlp_fail_field(err, NMLP_E_ARG, "tokens", "must be a list of token ids");
+    nmlp_str_init(&text);
+    nmlp_status st = nmlp_request_ids(&ids, &n, tokens, "tokens", err);
+    if (st == NMLP_OK) st = nmlp_tokenizer_decode(s->tokenizer, ids, n, false, &text, err);
+    nmlp_json_writer_init(&w, out);
+    nmlp_json_begin_object(&w, NULL);
+    nmlp_json_put_bytes(&w, "content", nmlp_str_text(&text), text.len);
+    nmlp_json_put_bytes(&w, "prompt", nmlp_str_text(&text), text.len);
+    nmlp_json_end_object(&w);
+    nmlp_str_fini(&text);
+    nmlp_mem_free(ids);
+    return st;
+}
+
+typedef nmlp_status text_fn(const nmlp_server *s, const nmlp_json *body, nmlp_str *out, nmlp_err *err);
+
+static void with_body(nmlp_server *s, nmlp_http_request *r, text_fn *fn) {
+    nmlp_err err = {0};
+    nmlp_json_doc doc = {0};
+    nmlp_str out;
+    size_t len;
+    const char *body = nmlp_http_body(r, &len);
+    nmlp_str_init(&out);
+    nmlp_status st = nmlp_json_parse(&doc, body, len, "body", &err);
+    if (st == NMLP_OK) st = fn(s, doc.root, &out, &err);
+    if (st == NMLP_OK) st = nmlp_str_status(&out, &err);
+    if (st == NMLP_OK)
+        nmlp_server_answer(s, r, 200, "application/json", &out);
+    else
+        nmlp_server_answer_error(s, r, nmlp_reply_status(st), &err);
+    nmlp_str_fini(&out);
+    nmlp_json_free(&doc);
+}
+
+void nmlp_server_post_tokenize(nmlp_server *s, nmlp_http_request *r) { with_body(s, r, tokenize); }
+void nmlp_server_post_detokenize(nmlp_server *s, nmlp_http_request *r) { with_body(s, r, detokenize); }
