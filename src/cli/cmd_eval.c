@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/commands.h"
+#include "cli/eval_divergence.h"
 #include "cli/stop.h"
 #include "cli/model_args.h"
 #include "cluster/cluster.h"
@@ -25,6 +26,7 @@ struct eval_options {
     const char *data_dir;
     const char *resume;
     const char *format;
+    const char *reference;
     int64_t limit;
     bool no_bos;
     double peer_timeout_s;
@@ -277,11 +279,20 @@ out:
 }
 
 /* -1: sound. */
+static int check_divergence(const nmlp_cli *cli, const struct eval_options *o) {
+    if (o->text || o->task || o->task_file || o->suite || o->data || o->labels || o->data_dir || o->resume || o->limit)
+        return nmlp_cli_usage(cli, "--kl compares two models on the texts behind MODEL: no --text, --task or --suite");
+    if (cli->n_positionals < 2) return nmlp_cli_usage(cli, "--kl needs one or more texts: MODEL TEXT... --kl DIR");
+    if (o->ppl.stride || o->ppl.rolling) return nmlp_cli_usage(cli, "--stride and --rolling do not go with --kl");
+    return -1;
+}
+
 static int check(const nmlp_cli *cli, struct eval_options *o) {
     static const char *const formats[] = {"text", "markdown", "csv", "json"};
     bool known = false;
     for (size_t i = 0; i < 4; i++) known |= strcmp(o->format, formats[i]) == 0;
     if (!known) return nmlp_cli_usage(cli, "--format %s: must be text, markdown, csv or json", o->format);
+    if (o->reference) return check_divergence(cli, o);
     bool task = o->task || o->task_file;
     if ((o->text != NULL) + task + (o->suite != NULL) != 1)
         return nmlp_cli_usage(cli, "one of --text FILE, --task NAME and --suite NAME is needed");
@@ -341,6 +352,8 @@ static int run(int argc, char **argv) {
         {"data-dir", 0, NMLP_OPT_STRING, &o.data_dir, "DIR", "where the suite's files are"},
         {"resume", 0, NMLP_OPT_STRING, &o.resume, "FILE", "keep results here and take what is there already"},
         {"format", 0, NMLP_OPT_STRING, &o.format, "NAME", "of the suite's table: text, markdown, csv, json"},
+        {"kl", 0, NMLP_OPT_STRING, &o.reference, "DIR",
+         "compare with this checkpoint on the texts behind MODEL: KL divergence of the next token"},
         {"device", 0, NMLP_OPT_STRING, &o.load.device, "NAME",
          "cpu (default, exact), cuda (activations in bf16) or auto"},
         {"isa", 0, NMLP_OPT_STRING, &o.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
@@ -356,16 +369,19 @@ static int run(int argc, char **argv) {
     if (code >= 0) return code;
     code = check(&cli, &o);
     if (code >= 0) return code;
+    if (o.reference) return nmlp_eval_divergence(&cli, o.reference, &o.ppl, &o.load);
     return run_joined(&cli, &o);
 }
 
 const nmlp_command nmlp_cmd_eval = {
     .name = "eval",
     .summary = "measure a model: perplexity, multiple choice, the paper's table",
-    .usage = "MODEL --text FILE | MODEL --task NAME --data FILE | MODEL... --suite paper --data-dir DIR",
+    .usage = "MODEL --text FILE | MODEL --task NAME --data FILE | MODEL... --suite paper --data-dir DIR | "
+             "MODEL TEXT... --kl DIR",
     .examples =
         "neuronmlp eval models/tiny --text models/tiny/calib.txt --max-tokens 2000\n"
         "neuronmlp eval models/tiny --text models/tiny/calib.txt --max-tokens 2000 --ctx 256 --stride 128 --json\n"
+        "neuronmlp eval models/tiny models/tiny/calib.txt --kl models/tiny --ctx 256 --max-tokens 1024\n"
         "neuronmlp eval models/tiny --task-file docs/examples/capitals.task.json --data docs/examples/capitals.csv\n",
     .run = run,
     .clustered = true,

@@ -232,6 +232,7 @@ static nmlp_status refuse_unknown_tensors(const nmlp_model *m, nmlp_err *err) {
 nmlp_status nmlp_model_open(nmlp_model *m, const char *dir, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     *m = (nmlp_model){0};
+    nmlp_arena_init(&m->widened);
     NMLP_RETURN_IF_FAILED(nmlp_checkpoint_open(&m->checkpoint, dir, err));
     m->config = m->checkpoint.config;
     const nmlp_config *c = &m->config;
@@ -247,6 +248,7 @@ out:
 
 void nmlp_model_close(nmlp_model *m) {
     nmlp_mem_free(m->layers);
+    nmlp_arena_fini(&m->widened);
     nmlp_checkpoint_close(&m->checkpoint);
     *m = (nmlp_model){0};
 }

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/mem.h"
 #include "base/pool.h"
 #include "base/progress.h"
 #include "base/status.h"
@@ -44,11 +45,16 @@ typedef struct nmlp_model {
     nmlp_view final_norm; /* [H] */
     nmlp_view lm_head;    /* [V,H]; the embedding when tied */
     nmlp_layer *layers;
+    nmlp_arena widened; /* f32 copies of quantised matrices, where nmlp_model_widen made them */
 } nmlp_model;
 
 /* Binds every tensor and checks its shape; reads no weights. */
 nmlp_status nmlp_model_open(nmlp_model *model, const char *dir, nmlp_err *err);
 void nmlp_model_close(nmlp_model *model);
+
+/* Every quantised matrix but the embedding (whose rows are widened one by one anyway) becomes an f32 copy in memory:
+ * for those who must not round activations. To be called before the model is made ready on a device. */
+nmlp_status nmlp_model_widen(nmlp_model *model, nmlp_pool *pool, nmlp_err *err);
 
 /* Refuses NaN and Inf in one tensor of the model, naming it and the index; a view without data is fine. Its pages stay
  * in memory, for whoever packs it next. */

@@ -26,6 +26,7 @@ nmlp_status nmlp_load(nmlp_loaded *loaded, const char *dir, const nmlp_load_opti
     NMLP_TRY(check_precision(options->precision, err));
     NMLP_TRY(nmlp_model_open(&loaded->model, dir, err));
     NMLP_TRY(nmlp_pool_create(&loaded->pool, options->n_threads, err));
+    if (options->dequantise) NMLP_TRY(nmlp_model_widen(&loaded->model, loaded->pool, err));
     engine_options.bf16 = may_round(options->precision, &loaded->model);
     engine_options.pool = loaded->pool;
     NMLP_TRY(nmlp_engine_create(&loaded->engine, &loaded->model, &engine_options, err));

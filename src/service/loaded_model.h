@@ -21,6 +21,7 @@ typedef struct nmlp_load_options {
     const char *precision; /* of activations: "f32" (or NULL) is exact, "bf16" may round them where that is faster,
                               "auto" does so for weights stored as bf16 */
     const char *device;    /* "cpu" (or NULL), "cuda", or "auto": a GPU where one is usable and no isa is given */
+    bool dequantise;       /* quantised weights are widened to f32, so that activations need no rounding: exact, slow */
     int n_threads;         /* 0: one per CPU */
     const nmlp_process_group *group; /* borrowed; texts are scored together with its other members; may be NULL */
     const nmlp_progress *progress;   /* may be NULL */

@@ -31,6 +31,14 @@ has "$work/ppl.json" tokens nll ppl word_ppl bits_per_byte protocol model_hash t
 "$command" eval "$tiny" --text "$tiny/calib.txt" --preset wikitext2 --max-tokens 600 2>"$work/err" >"$work/out"
 grep -q 'wikitext2: .*windows of 512 tokens, no overlap' "$work/err" || { echo "FAILED: the preset is not printed"; exit 1; }
 
+head -c 6000 "$tiny/calib.txt" >"$work/a.txt"
+tail -c 6000 "$tiny/calib.txt" >"$work/b.txt"
+"$command" eval "$tiny" "$work/a.txt" "$work/b.txt" --kl "$tiny" --ctx 128 --json >"$work/kl.json" 2>"$work/err"
+has "$work/kl.json" kl nll nll_reference same_top bits_per_weight texts protocol
+grep -q '"same_top":1[,}]' "$work/kl.json" || { echo "FAILED: a model differs from itself"; exit 1; }
+refused 2 'texts: MODEL TEXT' eval "$tiny" --kl "$tiny"
+refused 2 'no --text' eval "$tiny" "$work/a.txt" --text "$work/a.txt" --kl "$tiny"
+
 data=$work/data
 mkdir "$data"
 cat >"$data/openbookqa_test.jsonl" <<'ROWS'
