@@ -41,6 +41,10 @@ void nmlp_linalg_gemm_into(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, int64_
 nmlp_status nmlp_linalg_gemm_f32(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, int64_t m, int64_t n, int64_t k,
                                  const double *a, const double *b, double *c, int64_t c_stride, nmlp_err *err);
 
+/* C [m,n] = A [m,k] B [k,n] in f32 on the caller's thread alone, for tasks of the pool; rows lie *_stride apart. */
+void nmlp_linalg_gemm_f32_strided(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride, const float *b,
+                                  int64_t b_stride, float *c, int64_t c_stride);
+
 /* C [n,n] = A^T D^2 A for A [k,n], D the diagonal d [k] (NULL: ones). `narrow`: in f32 as nmlp_linalg_gram_add. */
 nmlp_status nmlp_linalg_weighted_squares(nmlp_pool *pool, int64_t n, int64_t k, const double *a, const double *d,
                                          bool narrow, double *c, nmlp_err *err);

@@ -1,0 +1,59 @@
+#include "compress/quantize/quant_scales.h"
+
+#include <math.h>
+
+#include "tensor/dtype.h"
+
+/* Rounds with one scale; then the best scale of those codes, and the error that remains with it. */
+static double try_scale(const float *w, const float *h, int64_t n, float scale, float lowest, float highest,
+                        float *best_scale) {
+    float inverse = 1.0f / scale;
+    float wq = 0, qq = 0, ww = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float q = nmlp_quant_code(w[i], inverse, lowest, highest);
+        wq += h[i] * w[i] * q;
+        qq += h[i] * q * q;
+        ww += h[i] * w[i] * w[i];
+    }
+    *best_scale = qq > 0 ? wq / qq : scale;
+    return qq > 0 ? (double)ww - (double)wq * (double)wq / (double)qq : (double)ww;
+}
+
+static float peak_of(const float *w, int64_t n) {
+    float peak = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (fabsf(w[i]) > fabsf(peak)) peak = w[i];
+    return peak;
+}
+
+float nmlp_quant_search_q4(const float *w, const float *h, int64_t n) {
+    float peak = peak_of(w, n), best = 0;
+    double least = INFINITY;
+    const float lowest_peak = 1e-30f;
+    if (!(fabsf(peak) > lowest_peak)) return 0;
+    /* The peak becomes the code -8 or 7, or is clipped a little. */
+    for (int side = 0; side < 2; side++) {
+        for (int step = 0; step < 12; step++) {
+            float code = side == 0 ? -7.0f - 0.25f * (float)step : 6.5f + 0.25f * (float)step, scale;
+            double error = try_scale(w, h, n, peak / code, -8, 7, &scale);
+            if (error >= least) continue;
+            least = error;
+            best = scale;
+        }
+    }
+    return nmlp_f16_to_f32(nmlp_f32_to_f16(best));
+}
+
+float nmlp_quant_search_q8(const float *w, const float *h, int64_t n) {
+    float peak = fabsf(peak_of(w, n)), best = 0;
+    double least = INFINITY;
+    if (!(peak > 0)) return 0;
+    for (int step = 0; step < 12; step++) {
+        float scale;
+        double error = try_scale(w, h, n, peak / (127.0f + 4.0f * (float)step), -127, 127, &scale);
+        if (error >= least) continue;
+        least = error;
+        best = scale;
+    }
+    return best;
+}

@@ -1,0 +1,18 @@
+/* The scale of a group of weights by a search for the least weighted squared error. */
+#ifndef NMLP_COMPRESS_QUANTIZE_QUANT_SCALES_H
+#define NMLP_COMPRESS_QUANTIZE_QUANT_SCALES_H
+
+#include <stdint.h>
+
+/* Of n weights w with importances h (all above 0), for codes from -8 to 7; a number that f16 holds, may be negative. */
+float nmlp_quant_search_q4(const float *w, const float *h, int64_t n);
+/* For codes from -127 to 127. */
+float nmlp_quant_search_q8(const float *w, const float *h, int64_t n);
+
+/* The nearest code. */
+static inline float nmlp_quant_code(float w, float inverse, float lowest, float highest) {
+    float q = __builtin_rintf(w * inverse);
+    return q < lowest ? lowest : q > highest ? highest : q;
+}
+
+#endif
