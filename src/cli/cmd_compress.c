@@ -1,20 +1,17 @@
 /* neuronmlp compress: factorise the MLPs of a checkpoint. */
-#define _DEFAULT_SOURCE /* setenv, getrusage */
+#define _DEFAULT_SOURCE /* getrusage */
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
+#include "cli/better_blas.h"
 #include "cli/command_text.h"
 #include "cli/commands.h"
 #include "cli/stop.h"
 #include "cli/compress_table.h"
 #include "linalg/linalg.h"
 #include "service/compression.h"
-
-enum { ARGS_MAX = 256 };
 
 struct args {
     const char *output, *alloc, *recover, *whiten, *weights, *tokens, *joint, *shrink;
@@ -82,25 +79,6 @@ static int check_args(const nmlp_cli *cli, struct args *a) {
         return nmlp_cli_usage(cli, "--ratio R or --budget-ms X is needed");
     if (a->rounds < -1 || a->rounds > INT_MAX) return nmlp_cli_usage(cli, "--rounds must be from 0 to 8");
     return read_words(cli, a);
-}
-
-/* OpenBLAS chooses its kernels when it is loaded: the way to other ones is a new start with a word in the environment.
- */
-static void restart_with_better_blas(int argc, char **argv) {
-    const char *core = nmlp_linalg_better_core();
-    char *again[ARGS_MAX];
-    if (!core || argc + 2 > ARGS_MAX) return;
-    if (getenv("OPENBLAS_CORETYPE")) {
-        fprintf(stderr, "note: OpenBLAS runs its slow %s kernels; OPENBLAS_CORETYPE=%s suits this CPU\n",
-                nmlp_linalg_core(), core);
-        return;
-    }
-    if (setenv("OPENBLAS_CORETYPE", core, 1) != 0) return;
-    again[0] = (char *)(uintptr_t)"neuronmlp";
-    for (int i = 0; i < argc; i++) again[i + 1] = argv[i];
-    again[argc + 1] = NULL;
-    execv("/proc/self/exe", again);
-    fprintf(stderr, "note: OpenBLAS runs its slow %s kernels; set OPENBLAS_CORETYPE=%s\n", nmlp_linalg_core(), core);
 }
 
 static void print_training(const nmlp_recover_report *r) {
@@ -200,7 +178,7 @@ static int run(int argc, char **argv) {
     nmlp_cli cli;
     nmlp_str made_by;
     nmlp_err err;
-    restart_with_better_blas(argc, argv);
+    nmlp_better_blas_restart(argc, argv);
     nmlp_str_init(&made_by);
     nmlp_command_made_by(&made_by, argc, argv);
     a.request.method.made_by = nmlp_str_text(&made_by);

@@ -40,6 +40,8 @@ typedef struct nmlp_backend {
     size_t (*cache_bytes)(const void *weights, int64_t positions);
     /* Optional: other weights for the MLP of one layer, or its own again (NULL); see nmlp_engine_set_mlp. */
     nmlp_status (*set_mlp)(void *weights, int64_t layer, const nmlp_mlp_desc *mlp, nmlp_err *err);
+    /* Optional: the same for q, k, v and o; see nmlp_engine_set_attention. */
+    nmlp_status (*set_attention)(void *weights, int64_t layer, const nmlp_layer *attention, nmlp_err *err);
 
     /* ---- batches of sequences ---- */
 

@@ -31,6 +31,10 @@ static nmlp_status set_mlp(void *weights, int64_t layer, const nmlp_mlp_desc *ml
     return nmlp_cpu_weights_set_mlp(weights, layer, mlp, err);
 }
 
+static nmlp_status set_attention(void *weights, int64_t layer, const nmlp_layer *attention, nmlp_err *err) {
+    return nmlp_cpu_weights_set_attention(weights, layer, attention, err);
+}
+
 /* ---- batches ---- */
 
 static nmlp_status batch_create(void **out, const void *weights, const nmlp_batch_options *limits, nmlp_err *err) {
@@ -107,6 +111,7 @@ const nmlp_backend *nmlp_backend_cpu(void) {
         .weights_name = weights_name,
         .cache_bytes = cache_bytes,
         .set_mlp = set_mlp,
+        .set_attention = set_attention,
         .batch_create = batch_create,
         .batch_destroy = batch_destroy,
         .open = open_sequence,

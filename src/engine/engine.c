@@ -72,6 +72,13 @@ nmlp_status nmlp_engine_set_mlp(nmlp_engine *e, int64_t layer, const nmlp_mlp_de
     return e->backend->set_mlp(e->weights, layer, mlp, err);
 }
 
+nmlp_status nmlp_engine_set_attention(nmlp_engine *e, int64_t layer, const nmlp_layer *attention, nmlp_err *err) {
+    if (!e->backend->set_attention)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "device %s cannot replace the attention of a layer",
+                         e->backend->name);
+    return e->backend->set_attention(e->weights, layer, attention, err);
+}
+
 nmlp_status nmlp_session_create(nmlp_session **out, const nmlp_engine *e, int64_t context, int64_t chunk, bool observed,
                                 nmlp_err *err) {
     *out = NULL;

@@ -44,5 +44,7 @@ size_t nmlp_engine_cache_bytes(const nmlp_engine *engine, int64_t positions);
  * layer's own weights come back with `mlp` NULL. Batches and sessions created before the call must not be used after
  * it. NMLP_E_UNSUPPORTED where the device cannot do that. */
 nmlp_status nmlp_engine_set_mlp(nmlp_engine *engine, int64_t layer, const nmlp_mlp_desc *mlp, nmlp_err *err);
+/* The same for q, k, v and o of `attention`; the layer's own come back with NULL. Biases and norms stay. */
+nmlp_status nmlp_engine_set_attention(nmlp_engine *engine, int64_t layer, const nmlp_layer *attention, nmlp_err *err);
 
 #endif

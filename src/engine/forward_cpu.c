@@ -221,10 +221,18 @@ static void store_units(void *arg, int64_t begin, int64_t end, int thread) {
     }
 }
 
-static void project(nmlp_cpu_forward *f, const nmlp_cpu_layer *layer, const float *rows, int64_t n) {
+static void project(nmlp_cpu_forward *f, int64_t l, const float *rows, int64_t n) {
     const nmlp_cpu_weights *w = f->weights;
+    const nmlp_cpu_layer *layer = &w->layers[l];
     const nmlp_config *c = &w->model->config;
+    const nmlp_observer *o = &f->observer;
     float eps = (float)c->rms_eps;
+    if (o->attention_input && layer->attention_norm) {
+        nmlp_rmsnorm(f->normed, rows, layer->attention_norm, eps, n, c->hidden, w->pool);
+        o->attention_input(o->ctx, l, f->normed, n);
+    } else if (o->attention_input) {
+        o->attention_input(o->ctx, l, rows, n);
+    }
     const nmlp_linear *const qkv[] = {layer->q, layer->k, layer->v};
     float *const rows_of[] = {f->q, f->k_rows, f->v_rows};
     nmlp_fused norm = {.norm = layer->attention_norm, .norm_eps = eps};
@@ -264,8 +272,11 @@ static bool adds_plainly(const nmlp_cpu_forward *f, const float *norm_post) {
     return !norm_post && f->weights->model->config.residual_scale == 1;
 }
 
-static void mix(nmlp_cpu_forward *f, const nmlp_cpu_layer *layer, float *rows, int64_t n) {
+static void mix(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n) {
+    const nmlp_cpu_layer *layer = &f->weights->layers[l];
+    const nmlp_observer *o = &f->observer;
     nmlp_fused residual = {.add = true};
+    if (o->attention_mixed) o->attention_mixed(o->ctx, l, f->mixed, n);
     if (!adds_plainly(f, layer->attention_norm_post)) {
         nmlp_linear_run(layer->o, f->normed, f->mixed, n, f->workspace, f->weights->pool);
         add_residual(f, layer->attention_norm_post, rows, f->normed, n);
@@ -277,18 +288,16 @@ static void mix(nmlp_cpu_forward *f, const nmlp_cpu_layer *layer, float *rows, i
 
 void nmlp_cpu_forward_attention(nmlp_cpu_forward *f, int64_t l, float *rows, const nmlp_cpu_rows *texts, int64_t n,
                                 int64_t s) {
-    const nmlp_cpu_layer *layer = &f->weights->layers[l];
-    project(f, layer, rows, s);
+    project(f, l, rows, s);
     attend(f, l, texts, n);
-    mix(f, layer, rows, s);
+    mix(f, l, rows, s);
 }
 
 void nmlp_cpu_forward_attention_in_turn(nmlp_cpu_forward *f, int64_t l, float *rows, const nmlp_cpu_rows *pieces,
                                         int64_t n, int64_t s) {
-    const nmlp_cpu_layer *layer = &f->weights->layers[l];
-    project(f, layer, rows, s);
+    project(f, l, rows, s);
     for (int64_t i = 0; i < n; i++) attend(f, l, &pieces[i], 1);
-    mix(f, layer, rows, s);
+    mix(f, l, rows, s);
 }
 
 void nmlp_cpu_forward_mlp_input(nmlp_cpu_forward *f, int64_t l, const float *rows, int64_t n, float *out) {

@@ -16,7 +16,9 @@
 /* Looks at a layer while it runs; each may be NULL. Rows are the S tokens of the chunk. */
 typedef struct nmlp_observer {
     void *ctx;
-    void (*mlp_input)(void *ctx, int64_t layer, const float *x, int64_t s); /* [S,H], normalised */
+    void (*attention_input)(void *ctx, int64_t layer, const float *x, int64_t s); /* [S,H], normalised */
+    void (*attention_mixed)(void *ctx, int64_t layer, const float *x, int64_t s); /* [S,n_heads*D], what `o` sees */
+    void (*mlp_input)(void *ctx, int64_t layer, const float *x, int64_t s);       /* [S,H], normalised */
     void (*mlp_inside)(void *ctx, int64_t layer, const float *gate, const float *up, const float *act,
                        int64_t s);                                           /* [S,I] each; act = silu(gate)*up */
     void (*mlp_output)(void *ctx, int64_t layer, const float *y, int64_t s); /* [S,H], before the residual */

@@ -129,6 +129,7 @@ void nmlp_cpu_weights_destroy(nmlp_cpu_weights *w) {
         nmlp_linear_destroy(layer->o);
         nmlp_mlp_destroy(layer->mlp);
         nmlp_mlp_destroy(layer->replaced);
+        for (int i = 0; i < NMLP_CPU_ATTENTION_MATRICES; i++) nmlp_linear_destroy(layer->replaced_attention[i]);
     }
     nmlp_linear_destroy(w->lm_head);
     nmlp_arena_fini(&w->arena);
@@ -153,4 +154,32 @@ nmlp_status nmlp_cpu_weights_set_mlp(nmlp_cpu_weights *w, int64_t l, const nmlp_
         layer->mlp = made;
     }
     return NMLP_OK;
+}
+
+nmlp_status nmlp_cpu_weights_set_attention(nmlp_cpu_weights *w, int64_t l, const nmlp_layer *source, nmlp_err *err) {
+    nmlp_cpu_layer *layer = &w->layers[l];
+    const nmlp_layer *own = &w->model->layers[l];
+    nmlp_linear **const now[] = {&layer->q, &layer->k, &layer->v, &layer->o};
+    const nmlp_view *const biases[] = {&own->q_bias, &own->k_bias, &own->v_bias, &own->o_bias};
+    nmlp_linear *made[NMLP_CPU_ATTENTION_MATRICES] = {0};
+    nmlp_status st = NMLP_OK;
+    if (source) {
+        const nmlp_view *const views[] = {&source->q, &source->k, &source->v, &source->o};
+        for (int i = 0; i < NMLP_CPU_ATTENTION_MATRICES; i++)
+            NMLP_TRY(nmlp_linear_create(&made[i], w->kernels, views[i], biases[i], w->pool, err));
+    }
+    for (int i = 0; i < NMLP_CPU_ATTENTION_MATRICES; i++) {
+        if (layer->replaced_attention[i]) {
+            nmlp_linear_destroy(*now[i]);
+            *now[i] = layer->replaced_attention[i];
+            layer->replaced_attention[i] = NULL;
+        }
+        if (!made[i]) continue;
+        layer->replaced_attention[i] = *now[i];
+        *now[i] = made[i];
+        made[i] = NULL;
+    }
+out:
+    for (int i = 0; i < NMLP_CPU_ATTENTION_MATRICES; i++) nmlp_linear_destroy(made[i]);
+    return st;
 }

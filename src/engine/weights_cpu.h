@@ -5,6 +5,9 @@
 #include "base/mem.h"
 #include "engine/engine.h"
 
+/* The matrices of an attention that may be replaced. */
+enum { NMLP_CPU_ATTENTION_MATRICES = 4 };
+
 typedef struct nmlp_cpu_layer {
     float *attention_norm; /* [H] f32, as all small vectors here; each may be NULL */
     float *attention_norm_post;
@@ -16,8 +19,9 @@ typedef struct nmlp_cpu_layer {
     nmlp_linear *k;
     nmlp_linear *v;
     nmlp_linear *o;
-    nmlp_mlp *mlp;      /* what runs now */
-    nmlp_mlp *replaced; /* the layer's own, while another stands in for it */
+    nmlp_mlp *mlp;                                                /* what runs now */
+    nmlp_mlp *replaced;                                           /* the layer's own, while another stands in for it */
+    nmlp_linear *replaced_attention[NMLP_CPU_ATTENTION_MATRICES]; /* the same of q, k, v, o */
 } nmlp_cpu_layer;
 
 typedef struct nmlp_cpu_weights {
@@ -37,5 +41,8 @@ void nmlp_cpu_weights_destroy(nmlp_cpu_weights *weights);
 /* See nmlp_engine_set_mlp. */
 nmlp_status nmlp_cpu_weights_set_mlp(nmlp_cpu_weights *weights, int64_t layer, const nmlp_mlp_desc *desc,
                                      nmlp_err *err);
+/* See nmlp_engine_set_attention. */
+nmlp_status nmlp_cpu_weights_set_attention(nmlp_cpu_weights *weights, int64_t layer, const nmlp_layer *attention,
+                                           nmlp_err *err);
 
 #endif

@@ -100,7 +100,7 @@ for verb in $("$command" --help | sed -n 's/^  \([a-z]*\)  *[a-z].*/\1/p'); do
     misused "$verb: too many arguments" "unexpected argument" -- "$verb" 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17
 done
 # What a command cannot do without.
-for verb in info tokenize logits run synth compress recover expand eval predict bench; do
+for verb in info tokenize logits run synth compress quantize recover expand eval predict bench; do
     misused "$verb: no argument" "an argument is missing" "neuronmlp $verb" -- "$verb"
 done
 for verb in plan simulate emit; do misused "$verb: nothing said" "--target" "--shape" "needed" -- "$verb"; done

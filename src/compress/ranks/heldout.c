@@ -40,6 +40,8 @@ struct scorer {
     float *rows;   /* [n_scored, H] final hidden states of a window */
     float *want;   /* [block, V] */
     float *got;
+    const nmlp_linear *head; /* that makes `got`; NULL: the engine's */
+    void *head_workspace;
     double kl_sum, nll_sum;
     int64_t n;
 };
@@ -60,6 +62,7 @@ static void scorer_close(struct scorer *s) {
     nmlp_mem_free(s->rows);
     nmlp_mem_free(s->want);
     nmlp_mem_free(s->got);
+    nmlp_mem_free(s->head_workspace);
 }
 
 static nmlp_loss scorer_loss(const struct scorer *s) {
@@ -84,6 +87,16 @@ static void final_rows(const struct scorer *s, const float *rows, float *out) {
     nmlp_session_final_norm(s->session, out, h->n_scored, out);
 }
 
+/* As the engine makes logits, by another matrix. */
+static void run_head(const struct scorer *s, const float *rows, int64_t n) {
+    const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
+    nmlp_pool *pool = nmlp_engine_pool(s->engine);
+    nmlp_linear_run(s->head, s->got, rows, n, s->head_workspace, pool);
+    if (c->logit_divisor != 1) nmlp_multiply(s->got, s->got, (float)(1 / c->logit_divisor), n * c->vocab, pool);
+    if (c->logit_softcap > 0)
+        nmlp_softcap(s->got, (float)(1 / c->logit_softcap), (float)c->logit_softcap, n * c->vocab, pool);
+}
+
 static void score_window(struct scorer *s, int64_t window, const float *rows) {
     const nmlp_heldout *h = s->heldout;
     const nmlp_calib_windows *w = h->windows;
@@ -93,7 +106,10 @@ static void score_window(struct scorer *s, int64_t window, const float *rows) {
     for (int64_t at = 0; at < h->n_scored; at += s->block) {
         int64_t n = nmlp_min(s->block, h->n_scored - at);
         const float *want = want_of(s, window, at, n);
-        nmlp_session_logits(s->session, s->rows + at * h->hidden, n, s->got);
+        if (s->head)
+            run_head(s, s->rows + at * h->hidden, n);
+        else
+            nmlp_session_logits(s->session, s->rows + at * h->hidden, n, s->got);
         struct compare compare = {.want = want,
                                   .got = s->got,
                                   .ids = ids + at * h->step,
@@ -244,5 +260,23 @@ out:
     nmlp_compress_times_enter(h->times, before);
     scorer_close(&s);
     nmlp_mem_free(rows);
+    return st;
+}
+
+nmlp_status nmlp_heldout_score(const nmlp_heldout *h, const nmlp_engine *engine, const float *rows,
+                               const nmlp_linear *head, nmlp_loss *loss, nmlp_err *err) {
+    struct scorer s = {0};
+    nmlp_status st = NMLP_OK;
+    NMLP_TRY(scorer_open(&s, h, engine, err));
+    if (head) {
+        int n_threads = nmlp_pool_threads(nmlp_engine_pool(engine));
+        s.head = head;
+        s.head_workspace = nmlp_mem_new(nmlp_linear_workspace_bytes(head, s.block, n_threads), 1, err);
+        if (!s.head_workspace) NMLP_TRY(NMLP_E_NOMEM);
+    }
+    for (int64_t i = 0; i < h->windows->n_heldout; i++) score_window(&s, i, rows + i * h->windows->context * h->hidden);
+    *loss = scorer_loss(&s);
+out:
+    scorer_close(&s);
     return st;
 }

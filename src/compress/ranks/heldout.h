@@ -57,4 +57,9 @@ nmlp_status nmlp_heldout_measure(const nmlp_heldout *heldout, const nmlp_engine 
                                  int64_t n_windows, const nmlp_mlp_overrides *overrides, nmlp_loss *loss,
                                  nmlp_err *err);
 
+/* Loss of hidden states rows [n_heldout*context, H] behind the last layer, which the caller made, with logits by `head`
+ * (NULL: the engine's). */
+nmlp_status nmlp_heldout_score(const nmlp_heldout *heldout, const nmlp_engine *engine, const float *rows,
+                               const nmlp_linear *head, nmlp_loss *loss, nmlp_err *err);
+
 #endif

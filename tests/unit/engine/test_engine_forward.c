@@ -199,6 +199,8 @@ static void limits_are_refused_without_a_trace(void **state) {
 }
 
 struct seen {
+    double attention_input[TINY_LAYERS];
+    double attention_mixed[TINY_LAYERS];
     double input[TINY_LAYERS];
     double output[TINY_LAYERS];
     double worst; /* |act - silu(gate)*up| */
@@ -209,6 +211,16 @@ static void see_input(void *ctx, int64_t layer, const float *x, int64_t s) {
     struct seen *seen = ctx;
     seen->rows += layer == 0 ? s : 0;
     for (int64_t i = 0; i < s * TINY_HIDDEN; i++) seen->input[layer] += (double)x[i] * (double)x[i];
+}
+
+static void see_attention_input(void *ctx, int64_t layer, const float *x, int64_t s) {
+    struct seen *seen = ctx;
+    for (int64_t i = 0; i < s * TINY_HIDDEN; i++) seen->attention_input[layer] += (double)x[i] * (double)x[i];
+}
+
+static void see_attention_mixed(void *ctx, int64_t layer, const float *x, int64_t s) {
+    struct seen *seen = ctx;
+    for (int64_t i = 0; i < s; i++) seen->attention_mixed[layer] += fabs((double)x[i]);
 }
 
 static void see_inside(void *ctx, int64_t layer, const float *gate, const float *up, const float *act, int64_t s) {
@@ -231,7 +243,12 @@ static void observers_see_every_row_and_change_nothing(void **state) {
     nmlp_session *session;
     nmlp_err err;
     struct seen seen = {0};
-    nmlp_observer observer = {&seen, see_input, see_inside, see_output};
+    nmlp_observer observer = {.ctx = &seen,
+                              .attention_input = see_attention_input,
+                              .attention_mixed = see_attention_mixed,
+                              .mlp_input = see_input,
+                              .mlp_inside = see_inside,
+                              .mlp_output = see_output};
     float plain[TINY_VOCAB];
     tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
     loaded_engine_open(&l, f->dir, NULL, 2);
@@ -244,8 +261,35 @@ static void observers_see_every_row_and_change_nothing(void **state) {
     assert_true(nmlp_diff_f32(nmlp_session_last_logits(session), plain, TINY_VOCAB).rel_to_max < tolerance);
     assert_int_equal(seen.rows, N);
     assert_true(seen.worst < 1e-5);
-    for (int i = 0; i < TINY_LAYERS; i++) assert_true(seen.input[i] > 0 && seen.output[i] > 0);
+    for (int i = 0; i < TINY_LAYERS; i++) {
+        assert_true(seen.input[i] > 0 && seen.output[i] > 0);
+        assert_true(seen.attention_input[i] > 0 && seen.attention_mixed[i] > 0);
+    }
     nmlp_session_destroy(session);
+    loaded_engine_close(&l);
+}
+
+static void an_attention_is_replaced_and_comes_back(void **state) {
+    struct fixture *f = *state;
+    loaded_engine l;
+    nmlp_err err;
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    loaded_engine_open(&l, f->dir, NULL, 2);
+    size_t bytes = (size_t)(N * l.model.config.vocab) * sizeof(float);
+    float *want = loaded_engine_logits(&l, f->ids, N, N);
+    nmlp_assert_ok(nmlp_engine_set_attention(l.engine, 0, &l.model.layers[0], &err), &err);
+    float *same = loaded_engine_logits(&l, f->ids, N, N);
+    nmlp_assert_ok(nmlp_engine_set_attention(l.engine, 0, &l.model.layers[1], &err), &err);
+    float *other = loaded_engine_logits(&l, f->ids, N, N);
+    nmlp_assert_ok(nmlp_engine_set_attention(l.engine, 0, NULL, &err), &err);
+    float *back = loaded_engine_logits(&l, f->ids, N, N);
+    assert_memory_equal(same, want, bytes);
+    assert_memory_not_equal(other, want, bytes);
+    assert_memory_equal(back, want, bytes);
+    nmlp_mem_free(want);
+    nmlp_mem_free(same);
+    nmlp_mem_free(other);
+    nmlp_mem_free(back);
     loaded_engine_close(&l);
 }
 
@@ -342,6 +386,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(limits_are_refused_without_a_trace, setup, teardown),
         cmocka_unit_test_setup_teardown(attention_alone_and_the_mlp_make_a_layer, setup, teardown),
         cmocka_unit_test_setup_teardown(observers_see_every_row_and_change_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_attention_is_replaced_and_comes_back, setup, teardown),
         cmocka_unit_test_setup_teardown(a_layer_at_a_time_gives_the_same_states, setup, teardown),
         cmocka_unit_test_setup_teardown(another_mlp_can_stand_in_and_leave, setup, teardown),
     };

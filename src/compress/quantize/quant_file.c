@@ -1,0 +1,89 @@
+#include "compress/quantize/quant_file.h"
+
+#include <string.h>
+
+#include "tensor/quant.h"
+
+enum { VIEWS_MAX = 16, PLAIN = -1 };
+static const char magic[] = "NMLPQNT1";
+
+struct entry {
+    int64_t same_as; /* PLAIN: not in the file; an earlier number: that one; its own: stored here */
+    int64_t dtype, group, rows, cols;
+};
+
+static void describe(struct entry *entries, nmlp_view *const views[], int n) {
+    for (int i = 0; i < n; i++) {
+        const nmlp_view *v = views[i];
+        entries[i] = (struct entry){.same_as = PLAIN};
+        if (!v->data || !nmlp_dtype_is_quantised(v->dtype)) continue;
+        entries[i] = (struct entry){
+            .same_as = i, .dtype = v->dtype, .group = v->group, .rows = v->shape[0], .cols = v->shape[1]};
+        for (int k = i - 1; k >= 0; k--)
+            if (views[k]->data == v->data) entries[i].same_as = k;
+    }
+}
+
+nmlp_status nmlp_quant_file_write(const char *path, uint64_t fingerprint, nmlp_view *const views[], int n,
+                                  nmlp_err *err) {
+    struct entry entries[VIEWS_MAX] = {0};
+    nmlp_work_writer writer;
+    nmlp_status st = NMLP_OK;
+    describe(entries, views, n);
+    NMLP_RETURN_IF_FAILED(nmlp_work_writer_open(&writer, path, magic, fingerprint, err));
+    NMLP_TRY(nmlp_work_writer_put_padded(&writer, entries, sizeof entries, err));
+    for (int i = 0; i < n; i++) {
+        if (entries[i].same_as != i) continue;
+        NMLP_TRY(nmlp_work_writer_put_padded(&writer, views[i]->data, nmlp_view_bytes(views[i]), err));
+        NMLP_TRY(nmlp_work_writer_put_padded(&writer, views[i]->scales, nmlp_quant_scale_bytes(views[i]), err));
+    }
+    return nmlp_work_writer_commit(&writer, err);
+out:
+    nmlp_work_writer_abort(&writer);
+    return st;
+}
+
+static bool entry_fits(const struct entry *e, const nmlp_view *view) {
+    if (!view->data || view->n_dims != 2 || e->rows != view->shape[0] || e->cols != view->shape[1]) return false;
+    if (e->dtype == NMLP_DTYPE_Q8) return e->group == 0;
+    return e->dtype == NMLP_DTYPE_Q4 && e->group > 0 && e->group <= e->cols;
+}
+
+static bool read_views(nmlp_view *made, const nmlp_file_map *map, size_t payload_bytes, nmlp_view *const views[],
+                       int n) {
+    struct entry entries[VIEWS_MAX];
+    nmlp_work_cursor cursor = {.at = map->data, .left_bytes = payload_bytes};
+    const void *front = nmlp_work_take(&cursor, sizeof entries, true);
+    if (!front) return false;
+    memcpy(entries, front, sizeof entries);
+    for (int i = 0; i < n; i++) {
+        const struct entry *e = &entries[i];
+        made[i] = *views[i];
+        if (e->same_as == PLAIN) continue;
+        if (e->same_as < 0 || e->same_as > i || !entry_fits(e, views[i])) return false;
+        if (e->same_as < i) {
+            made[i] = made[e->same_as];
+            continue;
+        }
+        made[i] = nmlp_view_2d(NULL, (nmlp_dtype)e->dtype, e->rows, e->cols);
+        made[i].group = (int)e->group;
+        made[i].data = nmlp_work_take(&cursor, nmlp_view_bytes(&made[i]), true);
+        made[i].scales = nmlp_work_take(&cursor, nmlp_quant_scale_bytes(&made[i]), true);
+    }
+    return !cursor.failed && cursor.left_bytes == 0;
+}
+
+nmlp_status nmlp_quant_file_open(nmlp_file_map *map, const char *path, uint64_t fingerprint, nmlp_view *const views[],
+                                 int n, nmlp_work_state *state, nmlp_err *err) {
+    nmlp_view made[VIEWS_MAX];
+    size_t payload_bytes = 0;
+    NMLP_RETURN_IF_FAILED(nmlp_work_file_open(map, path, magic, fingerprint, &payload_bytes, state, err));
+    if (*state != NMLP_WORK_VALID) return NMLP_OK;
+    if (read_views(made, map, payload_bytes, views, n)) {
+        for (int i = 0; i < n; i++) *views[i] = made[i];
+        return NMLP_OK;
+    }
+    *state = NMLP_WORK_DAMAGED;
+    nmlp_file_map_close(map);
+    return NMLP_OK;
+}

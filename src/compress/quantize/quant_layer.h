@@ -1,0 +1,61 @@
+/* The matrices of one layer in fewer bits, by the second moments of their inputs. */
+#ifndef NMLP_COMPRESS_QUANTIZE_QUANT_LAYER_H
+#define NMLP_COMPRESS_QUANTIZE_QUANT_LAYER_H
+
+#include "base/mem.h"
+#include "base/pool.h"
+#include "base/status.h"
+#include "compress/quantize/gptq.h"
+#include "model/model.h"
+
+/* A plain type means: as the model has it. */
+typedef struct nmlp_quant_format {
+    nmlp_dtype dtype;
+    int group; /* Q4 */
+} nmlp_quant_format;
+
+/* Bits of a weight of a matrix [rows,cols], scales counted. */
+double nmlp_quant_format_bits(const nmlp_quant_format *format, int64_t rows, int64_t cols);
+
+/* The matrices of a layer that can be quantised; both factors of an MLP matrix have its format. */
+enum {
+    NMLP_QUANT_Q,
+    NMLP_QUANT_K,
+    NMLP_QUANT_V,
+    NMLP_QUANT_O,
+    NMLP_QUANT_GATE,
+    NMLP_QUANT_UP,
+    NMLP_QUANT_DOWN,
+    NMLP_QUANT_MATRICES
+};
+
+/* "q_proj", ... "down_proj" */
+const char *nmlp_quant_matrix_name(int matrix);
+
+/* Every stored matrix of a layer by number, for those who go through them; shape only where it has no data. */
+enum { NMLP_QUANT_VIEWS = 4 + 3 * NMLP_MLP_MATRICES };
+nmlp_view *nmlp_quant_layer_view(nmlp_layer *layer, int i);
+/* Which of the NMLP_QUANT_MATRICES view i belongs to. */
+int nmlp_quant_view_matrix(int i);
+
+/* Mean second moments of what the matrices of a layer see; destroyed by nmlp_quant_layer_make. */
+typedef struct nmlp_quant_moments {
+    double *attention_input; /* [H,H] */
+    double *attention_mixed; /* [Q,Q], Q = n_heads * D */
+    double *mlp_input;       /* [H,H] */
+    double *mlp_act;         /* [I,I] */
+} nmlp_quant_moments;
+
+/* `out` becomes the layer with quantised views in place, their memory from `arena`. A type whose groups do not divide a
+ * matrix gives way to Q8. */
+nmlp_status nmlp_quant_layer_make(nmlp_layer *out, nmlp_arena *arena, const nmlp_layer *source,
+                                  const nmlp_quant_format formats[NMLP_QUANT_MATRICES],
+                                  const nmlp_quant_moments *moments, nmlp_pool *pool, nmlp_err *err);
+
+/* A view [rows,cols] of that format with memory of its own. */
+nmlp_status nmlp_quant_view_new(nmlp_view *view, nmlp_arena *arena, const nmlp_quant_format *format, int64_t rows,
+                                int64_t cols, nmlp_err *err);
+/* f32 [rows,cols] of a view of any type, to be freed with nmlp_mem_free. */
+float *nmlp_quant_widen(const nmlp_view *view, nmlp_pool *pool, nmlp_err *err);
+
+#endif

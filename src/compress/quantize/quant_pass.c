@@ -1,0 +1,361 @@
+#include "compress/quantize/quant_pass.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/ints.h"
+#include "base/mem.h"
+#include "compress/calibrate/gram.h"
+#include "compress/calibrate/hidden_states.h"
+#include "compress/quantize/quant_scales.h"
+#include "compress/work.h"
+#include "tensor/quant.h"
+
+enum { PATH_MAX_BYTES = 4096, HEAD_WINDOWS_MIN = 32, EMBED_ROWS_PER_TASK = 64 };
+
+nmlp_status nmlp_quant_model_init(nmlp_quant_model *q, const nmlp_model *m, nmlp_err *err) {
+    *q = (nmlp_quant_model){.embedding = m->embedding, .lm_head = m->lm_head, .n_layers = m->config.n_layers};
+    q->layers = nmlp_mem_new((size_t)q->n_layers, sizeof *q->layers, err);
+    q->maps = nmlp_mem_new((size_t)q->n_layers, sizeof *q->maps, err);
+    if (!q->layers || !q->maps) return NMLP_E_NOMEM;
+    memcpy(q->layers, m->layers, (size_t)q->n_layers * sizeof *q->layers);
+    return NMLP_OK;
+}
+
+void nmlp_quant_model_fini(nmlp_quant_model *q) {
+    for (int64_t l = 0; q->maps && l < q->n_layers; l++) nmlp_file_map_close(&q->maps[l]);
+    nmlp_file_map_close(&q->head_map);
+    nmlp_mem_free(q->layers);
+    nmlp_mem_free(q->maps);
+    *q = (nmlp_quant_model){0};
+}
+
+static nmlp_status advance(nmlp_quant_pass *p, int64_t tokens, nmlp_err *err) {
+    p->done += (double)tokens;
+    if (nmlp_progress_update(p->progress, "quantising", p->done, p->total, "tokens")) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_INTERRUPTED, "quantising was stopped");
+}
+
+/* ---- moments ---- */
+
+struct watch {
+    const nmlp_kernels *kernels;
+    nmlp_pool *pool;
+    const nmlp_config *config;
+    nmlp_quant_moments moments;
+    nmlp_status st; /* of the first failure: observers cannot return one */
+    nmlp_err err;
+};
+
+static void add(struct watch *w, double *c, const float *x, int64_t s, int64_t n) {
+    if (w->st == NMLP_OK) w->st = nmlp_gram_add(w->kernels, w->pool, c, x, s, n, &w->err);
+}
+
+static void on_attention_input(void *ctx, int64_t layer, const float *x, int64_t s) {
+    struct watch *w = ctx;
+    (void)layer;
+    add(w, w->moments.attention_input, x, s, w->config->hidden);
+}
+
+static void on_attention_mixed(void *ctx, int64_t layer, const float *x, int64_t s) {
+    struct watch *w = ctx;
+    (void)layer;
+    add(w, w->moments.attention_mixed, x, s, w->config->n_heads * w->config->head_dim);
+}
+
+static void on_mlp_input(void *ctx, int64_t layer, const float *x, int64_t s) {
+    struct watch *w = ctx;
+    (void)layer;
+    add(w, w->moments.mlp_input, x, s, w->config->hidden);
+}
+
+static void on_mlp_inside(void *ctx, int64_t layer, const float *gate, const float *up, const float *act, int64_t s) {
+    struct watch *w = ctx;
+    (void)layer;
+    (void)gate;
+    (void)up;
+    add(w, w->moments.mlp_act, act, s, w->config->intermediate);
+}
+
+static nmlp_status new_moments(nmlp_quant_moments *m, nmlp_arena *arena, const nmlp_config *c, nmlp_err *err) {
+    int64_t q = c->n_heads * c->head_dim;
+    struct {
+        double **at;
+        int64_t n;
+    } parts[] = {{&m->attention_input, c->hidden},
+                 {&m->attention_mixed, q},
+                 {&m->mlp_input, c->hidden},
+                 {&m->mlp_act, c->intermediate}};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        *parts[i].at = nmlp_arena_new(arena, (size_t)(parts[i].n * parts[i].n), sizeof(double), err);
+        if (!*parts[i].at) return NMLP_E_NOMEM;
+    }
+    return NMLP_OK;
+}
+
+/* Sums to means, and what few tokens cannot tell about pairs of inputs towards 0. */
+static void finish_moments(double *c, int64_t n, int64_t tokens) {
+    for (int64_t i = 0; i < n * n; i++) c[i] /= (double)tokens;
+    nmlp_gram_shrink(c, n, tokens);
+}
+
+/* The layer's own weights on the calibration windows; the hidden states stay where they are. */
+static nmlp_status collect(nmlp_quant_pass *p, int64_t l, struct watch *w, nmlp_err *err) {
+    const nmlp_config *c = w->config;
+    const nmlp_calib_windows *windows = p->windows;
+    int64_t window_elems = windows->context * c->hidden, tokens = nmlp_calib_windows_calib_tokens(windows);
+    nmlp_session *session = NULL;
+    nmlp_status st = NMLP_OK;
+    nmlp_observer observer = {.ctx = w,
+                              .attention_input = on_attention_input,
+                              .attention_mixed = on_attention_mixed,
+                              .mlp_input = on_mlp_input,
+                              .mlp_inside = on_mlp_inside};
+    float *rows = nmlp_mem_new((size_t)window_elems, sizeof *rows, err);
+    if (!rows) return NMLP_E_NOMEM;
+    NMLP_TRY(nmlp_session_create(&session, p->engine, windows->context, windows->context, true, err));
+    nmlp_session_set_observer(session, &observer);
+    for (int64_t i = 0; i < windows->n_calib; i++) {
+        memcpy(rows, p->rows + i * window_elems, (size_t)window_elems * sizeof *rows);
+        nmlp_session_run_layer(session, l, rows, 0, windows->context);
+        NMLP_TRY(nmlp_check_rows(rows, windows->context, c->hidden, l, "hidden state", err));
+        NMLP_TRY(advance(p, windows->context, err));
+        if (w->st != NMLP_OK) {
+            *err = w->err;
+            NMLP_TRY(w->st);
+        }
+    }
+    finish_moments(w->moments.attention_input, c->hidden, tokens);
+    finish_moments(w->moments.attention_mixed, c->n_heads * c->head_dim, tokens);
+    finish_moments(w->moments.mlp_input, c->hidden, tokens);
+    finish_moments(w->moments.mlp_act, c->intermediate, tokens);
+out:
+    nmlp_session_destroy(session);
+    nmlp_mem_free(rows);
+    return st;
+}
+
+/* ---- layers ---- */
+
+static nmlp_status open_layer(nmlp_quant_pass *p, int64_t l, const char *path, nmlp_work_state *state, nmlp_err *err) {
+    nmlp_view *views[NMLP_QUANT_VIEWS];
+    for (int i = 0; i < NMLP_QUANT_VIEWS; i++) views[i] = nmlp_quant_layer_view(&p->made->layers[l], i);
+    return nmlp_quant_file_open(&p->made->maps[l], path, p->fingerprint, views, NMLP_QUANT_VIEWS, state, err);
+}
+
+static nmlp_status make_layer(nmlp_quant_pass *p, int64_t l, const char *path, nmlp_err *err) {
+    const nmlp_model *model = nmlp_engine_model(p->engine);
+    nmlp_layer made;
+    nmlp_view *views[NMLP_QUANT_VIEWS];
+    nmlp_arena arena;
+    nmlp_work_state state;
+    nmlp_status st = NMLP_OK;
+    struct watch w = {.pool = nmlp_engine_pool(p->engine), .config = &model->config};
+    nmlp_arena_init(&arena);
+    NMLP_TRY(nmlp_kernels_select(&w.kernels, nmlp_cpu_get(), nmlp_engine_isa(p->engine), err));
+    NMLP_TRY(new_moments(&w.moments, &arena, w.config, err));
+    NMLP_TRY(collect(p, l, &w, err));
+    NMLP_TRY(nmlp_quant_layer_make(&made, &arena, &model->layers[l], p->formats + l * NMLP_QUANT_MATRICES, &w.moments,
+                                   w.pool, err));
+    for (int i = 0; i < NMLP_QUANT_VIEWS; i++) views[i] = nmlp_quant_layer_view(&made, i);
+    NMLP_TRY(nmlp_quant_file_write(path, p->fingerprint, views, NMLP_QUANT_VIEWS, err));
+    NMLP_TRY(open_layer(p, l, path, &state, err));
+    if (state != NMLP_WORK_VALID)
+        NMLP_TRY(nmlp_fail(err, NMLP_E_IO, "%s: was written a moment ago and cannot be read back", path));
+out:
+    nmlp_arena_fini(&arena);
+    return st;
+}
+
+/* The quantised layer in f32: what is measured and handed on is the rounding of weights alone. */
+static nmlp_status install(nmlp_quant_pass *p, int64_t l, nmlp_layer *wide, float *owned[NMLP_QUANT_VIEWS],
+                           nmlp_err *err) {
+    nmlp_pool *pool = nmlp_engine_pool(p->engine);
+    *wide = p->made->layers[l];
+    for (int i = 0; i < NMLP_QUANT_VIEWS; i++) {
+        nmlp_view *view = nmlp_quant_layer_view(wide, i);
+        if (!view->data || !nmlp_dtype_is_quantised(view->dtype)) continue;
+        bool second_v = wide->shared_basis && view == &wide->mlp[NMLP_MLP_UP].v;
+        if (second_v) {
+            *view = wide->mlp[NMLP_MLP_GATE].v;
+            continue;
+        }
+        owned[i] = nmlp_quant_widen(view, pool, err);
+        if (!owned[i]) return NMLP_E_NOMEM;
+        *view = nmlp_view_2d(owned[i], NMLP_DTYPE_F32, view->shape[0], view->shape[1]);
+    }
+    nmlp_mlp_desc desc = {
+        .gate = wide->mlp[NMLP_MLP_GATE], .up = wide->mlp[NMLP_MLP_UP], .down = wide->mlp[NMLP_MLP_DOWN]};
+    NMLP_RETURN_IF_FAILED(nmlp_engine_set_mlp(p->engine, l, &desc, err));
+    return nmlp_engine_set_attention(p->engine, l, wide, err);
+}
+
+static nmlp_status run_layer(nmlp_quant_pass *p, int64_t l, nmlp_err *err) {
+    const nmlp_calib_windows *w = p->windows;
+    int64_t hidden = nmlp_engine_model(p->engine)->config.hidden;
+    nmlp_session *session = NULL;
+    nmlp_layer wide;
+    float *owned[NMLP_QUANT_VIEWS] = {0};
+    nmlp_status st = NMLP_OK;
+    NMLP_TRY(install(p, l, &wide, owned, err));
+    NMLP_TRY(nmlp_session_create(&session, p->engine, w->context, w->context, false, err));
+    for (int64_t i = 0; i < w->n_calib + w->n_heldout; i++) {
+        float *rows = p->rows + i * w->context * hidden;
+        nmlp_session_run_layer(session, l, rows, 0, w->context);
+        NMLP_TRY(nmlp_check_rows(rows, w->context, hidden, l, "hidden state", err));
+        NMLP_TRY(advance(p, w->context, err));
+    }
+out:
+    nmlp_session_destroy(session);
+    (void)nmlp_engine_set_mlp(p->engine, l, NULL, NULL);
+    (void)nmlp_engine_set_attention(p->engine, l, NULL, NULL);
+    for (int i = 0; i < NMLP_QUANT_VIEWS; i++) nmlp_mem_free(owned[i]);
+    nmlp_file_map_release(p->made->maps[l].data, p->made->maps[l].bytes);
+    return st;
+}
+
+/* ---- head and embedding ---- */
+
+struct head_rows {
+    struct watch *watch;
+    double *moments;
+};
+
+static void on_rows(void *ctx, nmlp_session *session, const float *rows, int64_t first, int64_t s) {
+    struct head_rows *h = ctx;
+    (void)session;
+    (void)first;
+    add(h->watch, h->moments, rows, s, h->watch->config->hidden);
+}
+
+/* Second moments of what the head sees, from the model as it is on some of the calibration windows. */
+static nmlp_status head_moments(nmlp_quant_pass *p, double *moments, nmlp_err *err) {
+    const nmlp_config *c = &nmlp_engine_model(p->engine)->config;
+    const nmlp_calib_windows *w = p->windows;
+    struct watch watch = {.pool = nmlp_engine_pool(p->engine), .config = c};
+    struct head_rows rows = {.watch = &watch, .moments = moments};
+    nmlp_session *session = NULL;
+    nmlp_status st = NMLP_OK;
+    int64_t n = nmlp_min(w->n_calib, nmlp_max(HEAD_WINDOWS_MIN, 4 * c->hidden / w->context));
+    NMLP_TRY(nmlp_kernels_select(&watch.kernels, nmlp_cpu_get(), nmlp_engine_isa(p->engine), err));
+    NMLP_TRY(nmlp_session_create(&session, p->engine, w->context, w->context, false, err));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t window = i * w->n_calib / n;
+        nmlp_session_truncate(session, 0);
+        NMLP_TRY(nmlp_session_append(session, w->ids + window * w->context, w->context, on_rows, &rows, err));
+        NMLP_TRY(advance(p, 0, err));
+        if (watch.st != NMLP_OK) {
+            *err = watch.err;
+            NMLP_TRY(watch.st);
+        }
+    }
+    finish_moments(moments, c->hidden, n * w->context);
+out:
+    nmlp_session_destroy(session);
+    return st;
+}
+
+struct embedding {
+    const nmlp_view *from, *to;
+    float *rows; /* [threads, H] */
+};
+
+/* An embedding of its own sees no inputs: every row by itself. */
+static void round_embedding(void *ctx, int64_t begin, int64_t end, int thread) {
+    const struct embedding *e = ctx;
+    float *row = e->rows + thread * e->from->shape[1];
+    for (int64_t i = begin; i < end; i++) {
+        nmlp_quant_row_to_f32(row, e->from, i);
+        nmlp_quant_row_from_f32(e->to, i, row);
+    }
+}
+
+static nmlp_status make_head(nmlp_quant_pass *p, const char *path, nmlp_err *err) {
+    const nmlp_model *m = nmlp_engine_model(p->engine);
+    int64_t h = m->config.hidden;
+    nmlp_pool *pool = nmlp_engine_pool(p->engine);
+    nmlp_view head = m->lm_head, table = m->embedding;
+    nmlp_view *const views[] = {&table, &head};
+    nmlp_gptq gptq = {0};
+    nmlp_arena arena;
+    float *w = NULL;
+    nmlp_status st = NMLP_OK;
+    nmlp_arena_init(&arena);
+    double *moments = nmlp_arena_new(&arena, (size_t)(h * h), sizeof *moments, err);
+    if (!moments) NMLP_TRY(NMLP_E_NOMEM);
+    NMLP_TRY(head_moments(p, moments, err));
+    NMLP_TRY(nmlp_gptq_init(&gptq, pool, moments, h, err));
+    NMLP_TRY(nmlp_quant_view_new(&head, &arena, &p->head, m->config.vocab, h, err));
+    w = nmlp_quant_widen(&m->lm_head, pool, err);
+    if (!w) NMLP_TRY(NMLP_E_NOMEM);
+    NMLP_TRY(nmlp_gptq_round(&gptq, w, &head, NULL, err));
+    if (m->embedding.data == m->lm_head.data) {
+        table = head;
+    } else {
+        NMLP_TRY(nmlp_quant_view_new(&table, &arena, &p->head, m->config.vocab, h, err));
+        struct embedding e = {.from = &m->embedding, .to = &table};
+        e.rows = nmlp_arena_new(&arena, (size_t)(nmlp_pool_threads(pool) * h), sizeof *e.rows, err);
+        if (!e.rows) NMLP_TRY(NMLP_E_NOMEM);
+        nmlp_pool_for(pool, m->config.vocab, EMBED_ROWS_PER_TASK, round_embedding, &e);
+    }
+    NMLP_TRY(nmlp_quant_file_write(path, p->fingerprint, views, 2, err));
+out:
+    nmlp_mem_free(w);
+    nmlp_gptq_fini(&gptq);
+    nmlp_arena_fini(&arena);
+    return st;
+}
+
+static nmlp_status open_head(nmlp_quant_pass *p, nmlp_work_tally *tally, nmlp_err *err) {
+    char path[PATH_MAX_BYTES];
+    nmlp_view *const views[] = {&p->made->embedding, &p->made->lm_head};
+    nmlp_work_state state;
+    if (!nmlp_dtype_is_quantised(p->head.dtype)) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, p->work_dir, "head.quant", err));
+    NMLP_RETURN_IF_FAILED(nmlp_quant_file_open(&p->made->head_map, path, p->fingerprint, views, 2, &state, err));
+    tally->n[state]++;
+    if (state == NMLP_WORK_VALID) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(make_head(p, path, err));
+    NMLP_RETURN_IF_FAILED(nmlp_quant_file_open(&p->made->head_map, path, p->fingerprint, views, 2, &state, err));
+    if (state == NMLP_WORK_VALID) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_IO, "%s: was written a moment ago and cannot be read back", path);
+}
+
+static nmlp_status embed(nmlp_quant_pass *p, nmlp_err *err) {
+    const nmlp_calib_windows *w = p->windows;
+    int64_t h = nmlp_engine_model(p->engine)->config.hidden, n = nmlp_calib_windows_tokens(w);
+    nmlp_session *session = NULL;
+    NMLP_RETURN_IF_FAILED(nmlp_session_create(&session, p->engine, w->context, 1, false, err));
+    nmlp_status st = nmlp_session_embed(session, w->ids, n, p->rows, err); /* checks the ids too */
+    nmlp_session_destroy(session);
+    if (st != NMLP_OK || !nmlp_dtype_is_quantised(p->made->embedding.dtype)) return st;
+    float scale = (float)nmlp_engine_model(p->engine)->config.embedding_scale;
+    for (int64_t i = 0; i < n; i++) nmlp_quant_row_to_f32(p->rows + i * h, &p->made->embedding, w->ids[i]);
+    if (scale != 1.0f) nmlp_multiply(p->rows, p->rows, scale, n * h, nmlp_engine_pool(p->engine));
+    nmlp_file_map_release(p->made->head_map.data, p->made->head_map.bytes);
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_quant_pass_run(nmlp_quant_pass *p, nmlp_err *err) {
+    const nmlp_calib_windows *w = p->windows;
+    int64_t n_layers = p->made->n_layers;
+    nmlp_work_tally tally = {0};
+    p->total = (double)n_layers * (double)(nmlp_calib_windows_tokens(w) + nmlp_calib_windows_calib_tokens(w));
+    NMLP_RETURN_IF_FAILED(open_head(p, &tally, err));
+    NMLP_RETURN_IF_FAILED(embed(p, err));
+    for (int64_t l = 0; l < n_layers; l++) {
+        char path[PATH_MAX_BYTES], name[64];
+        nmlp_work_state state;
+        snprintf(name, sizeof name, "layer-%05lld.quant", (long long)l);
+        NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, p->work_dir, name, err));
+        NMLP_RETURN_IF_FAILED(open_layer(p, l, path, &state, err));
+        tally.n[state]++;
+        if (state == NMLP_WORK_VALID)
+            NMLP_RETURN_IF_FAILED(advance(p, nmlp_calib_windows_calib_tokens(w), err));
+        else
+            NMLP_RETURN_IF_FAILED(make_layer(p, l, path, err));
+        NMLP_RETURN_IF_FAILED(run_layer(p, l, err));
+    }
+    nmlp_work_tally_note(&tally, "quantised layers", p->progress);
+    return NMLP_OK;
+}

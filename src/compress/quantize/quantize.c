@@ -1,0 +1,203 @@
+#include "compress/quantize/quantize.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/dir_stage.h"
+#include "base/hash64.h"
+#include "base/mem.h"
+#include "checkpoint/target.h"
+#include "compress/compress.h"
+#include "compress/quantize/quant_pass.h"
+#include "compress/quantize/quant_write.h"
+#include "linalg/linalg.h"
+#include "model/fingerprint.h"
+#include "neuronmlp/version.h"
+
+enum { HELDOUT_TOKENS = 8192, HELDOUT_TOKENS_LARGE = 2048, SCORE_STEP_LARGE = 4 };
+
+nmlp_quantize_options nmlp_quantize_defaults(void) {
+    return (nmlp_quantize_options){.body = {.dtype = NMLP_DTYPE_Q8},
+                                   .head = {.dtype = NMLP_DTYPE_Q8},
+                                   .calib_tokens = 32768,
+                                   .heldout_tokens = -1,
+                                   .context = 512};
+}
+
+struct job {
+    nmlp_engine *engine;
+    const nmlp_model *model;
+    const nmlp_quantize_options *options;
+    nmlp_quantize_report *report;
+    nmlp_calib_windows windows;
+    nmlp_dir_stage output, work;
+    nmlp_quant_format *formats; /* [L, NMLP_QUANT_MATRICES] */
+    nmlp_quant_model made;
+    nmlp_heldout heldout;
+    float *rows; /* [T,H] */
+    uint64_t fingerprint;
+    int blas_threads;
+};
+
+static nmlp_status check_range(const char *field, int64_t value, int64_t least, int64_t most, nmlp_err *err) {
+    if (value >= least && value <= most) return NMLP_OK;
+    return nmlp_fail_field(err, NMLP_E_ARG, field, "is %lld; it must be from %lld to %lld", (long long)value,
+                           (long long)least, (long long)most);
+}
+
+static nmlp_status check_format(const char *field, const nmlp_quant_format *f, nmlp_err *err) {
+    if (f->dtype != NMLP_DTYPE_Q4 || f->group == 32 || f->group == 64) return NMLP_OK;
+    return nmlp_fail_field(err, NMLP_E_ARG, field, "has groups of %d; they must be of 32 or 64", f->group);
+}
+
+static nmlp_status check_options(const nmlp_model *m, const nmlp_quantize_options *o, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(check_range("context", o->context, 2, INT64_C(1) << 31, err));
+    NMLP_RETURN_IF_FAILED(check_range("calibration_tokens", o->calib_tokens, 1, INT64_C(1) << 40, err));
+    NMLP_RETURN_IF_FAILED(check_range("heldout_tokens", o->heldout_tokens, -1, INT64_C(1) << 40, err));
+    NMLP_RETURN_IF_FAILED(check_format("group", &o->body, err));
+    NMLP_RETURN_IF_FAILED(check_format("head", &o->head, err));
+    if (m->config.features->fused)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                         "%s: a %s model stores several matrices in one tensor, which is not quantised yet",
+                         m->checkpoint.dir, m->config.family);
+    if (!m->config.quantised) return NMLP_OK;
+    nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: has quantised weights already", m->checkpoint.dir);
+    nmlp_fail_hint(err, "quantise the checkpoint that it was made from");
+    return NMLP_E_UNSUPPORTED;
+}
+
+static nmlp_status open_work(struct job *j, const char *out_dir, nmlp_err *err) {
+    nmlp_str work;
+    nmlp_str_init(&work);
+    nmlp_str_puts(&work, j->options->work_dir ? j->options->work_dir : out_dir);
+    while (work.len > 1 && work.data[work.len - 1] == '/') work.data[--work.len] = '\0';
+    if (!j->options->work_dir) nmlp_str_puts(&work, ".work");
+    nmlp_status st = nmlp_str_status(&work, err);
+    if (st == NMLP_OK && strncmp(nmlp_str_text(&work), out_dir, work.len) == 0 &&
+        strspn(out_dir + work.len, "/") == strlen(out_dir + work.len))
+        st = nmlp_fail_field(err, NMLP_E_ARG, "work_dir", "is %s; it must be another directory than the output",
+                             j->options->work_dir);
+    if (st == NMLP_OK) st = nmlp_dir_stage_open(&j->work, nmlp_str_text(&work), j->options->resume, err);
+    nmlp_str_fini(&work);
+    return st;
+}
+
+/* Of everything that a work file depends on; layers below too, since their rounding is what a layer sees. */
+static uint64_t fingerprint_of(const struct job *j) {
+    const nmlp_calib_windows *w = &j->windows;
+    int64_t n = j->model->config.n_layers * NMLP_QUANT_MATRICES;
+    char text[256];
+    int len = snprintf(text, sizeof text, "quantize %s %d %d %lld %lld %lld %s", NMLP_VERSION_STRING,
+                       (int)j->options->head.dtype, j->options->head.group, (long long)w->context,
+                       (long long)w->n_calib, (long long)w->n_heldout, nmlp_engine_isa(j->engine));
+    uint64_t hash = nmlp_hash64(text, (size_t)len, 0);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t format[] = {(int64_t)j->formats[i].dtype, j->formats[i].group};
+        hash = nmlp_hash64(format, sizeof format, hash);
+    }
+    hash = nmlp_hash64(w->ids, (size_t)nmlp_calib_windows_tokens(w) * sizeof *w->ids, hash);
+    return nmlp_model_fingerprint(j->model, nmlp_engine_pool(j->engine), hash);
+}
+
+static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, const char *out_dir, nmlp_err *err) {
+    const nmlp_quantize_options *o = j->options;
+    const nmlp_config *c = &j->model->config;
+    int64_t n = c->n_layers * NMLP_QUANT_MATRICES;
+    int64_t heldout = o->heldout_tokens;
+    NMLP_RETURN_IF_FAILED(check_options(j->model, o, err));
+    NMLP_RETURN_IF_FAILED(nmlp_target_check(out_dir, j->model->checkpoint.dir, err));
+    if (heldout < 0) heldout = nmlp_compress_is_large(c) ? HELDOUT_TOKENS_LARGE : HELDOUT_TOKENS;
+    int64_t context = o->context < c->max_positions ? o->context : c->max_positions;
+    NMLP_RETURN_IF_FAILED(nmlp_calib_windows_cut(&j->windows, ids, n_ids, context, o->calib_tokens, heldout, err));
+    j->formats = nmlp_mem_new((size_t)n, sizeof *j->formats, err);
+    j->rows = nmlp_mem_new((size_t)(nmlp_calib_windows_tokens(&j->windows) * c->hidden), sizeof *j->rows, err);
+    if (!j->formats || !j->rows) return NMLP_E_NOMEM;
+    for (int64_t i = 0; i < n; i++) j->formats[i] = o->formats ? o->formats[i] : o->body;
+    NMLP_RETURN_IF_FAILED(nmlp_quant_model_init(&j->made, j->model, err));
+    j->fingerprint = fingerprint_of(j);
+    NMLP_RETURN_IF_FAILED(nmlp_dir_stage_open(&j->output, out_dir, false, err));
+    return open_work(j, out_dir, err);
+}
+
+static nmlp_status make(struct job *j, nmlp_err *err) {
+    nmlp_quant_pass pass = {.engine = j->engine,
+                            .windows = &j->windows,
+                            .formats = j->formats,
+                            .head = j->options->head,
+                            .work_dir = j->work.temp_path,
+                            .fingerprint = j->fingerprint,
+                            .progress = j->options->progress,
+                            .made = &j->made,
+                            .rows = j->rows};
+    return nmlp_quant_pass_run(&pass, err);
+}
+
+/* The quantised model's loss from the hidden states that the pass left. */
+static nmlp_status measure(struct job *j, nmlp_err *err) {
+    nmlp_quantize_report *r = j->report;
+    nmlp_pool *pool = nmlp_engine_pool(j->engine);
+    const nmlp_kernels *kernels;
+    nmlp_linear *head = NULL;
+    float *wide = NULL;
+    nmlp_view view = j->made.lm_head, no_bias = {0};
+    nmlp_status st = NMLP_OK;
+    if (j->windows.n_heldout == 0) return NMLP_OK;
+    if (nmlp_dtype_is_quantised(view.dtype)) {
+        wide = nmlp_quant_widen(&view, pool, err);
+        if (!wide) return NMLP_E_NOMEM;
+        view = nmlp_view_2d(wide, NMLP_DTYPE_F32, view.shape[0], view.shape[1]);
+        NMLP_TRY(nmlp_kernels_select(&kernels, nmlp_cpu_get(), nmlp_engine_isa(j->engine), err));
+        NMLP_TRY(nmlp_linear_create(&head, kernels, &view, &no_bias, pool, err));
+    }
+    const float *rows = j->rows + j->windows.n_calib * j->windows.context * j->model->config.hidden;
+    NMLP_TRY(nmlp_heldout_score(&j->heldout, j->engine, rows, head, &r->after, err));
+    r->before = j->heldout.dense;
+    r->measured = true;
+out:
+    nmlp_linear_destroy(head);
+    nmlp_mem_free(wide);
+    return st;
+}
+
+static void close_job(struct job *j, nmlp_status st, nmlp_err *err) {
+    bool unfinished = st != NMLP_OK && nmlp_dir_stage_has_files(&j->work);
+    if (unfinished && err && !err->hint[0])
+        nmlp_fail_hint(err, "what is done is kept in %s; the same command with `resume` goes on from there",
+                       j->work.temp_path);
+    nmlp_quant_model_fini(&j->made);
+    nmlp_heldout_destroy(&j->heldout);
+    nmlp_calib_windows_fini(&j->windows);
+    nmlp_mem_free(j->formats);
+    nmlp_mem_free(j->rows);
+    if (unfinished) nmlp_dir_stage_keep(&j->work);
+    nmlp_dir_stage_abort(&j->work);
+    nmlp_dir_stage_abort(&j->output);
+    nmlp_linalg_end(j->blas_threads);
+}
+
+nmlp_status nmlp_quantize_run(nmlp_engine *engine, const int32_t *ids, int64_t n_ids, const char *out_dir,
+                              const nmlp_quantize_options *options, nmlp_quantize_report *report, nmlp_err *err) {
+    struct job j = {.engine = engine,
+                    .model = nmlp_engine_model(engine),
+                    .options = options,
+                    .report = report,
+                    .blas_threads = nmlp_linalg_begin()};
+    nmlp_status st = NMLP_OK;
+    *report = (nmlp_quantize_report){0};
+    NMLP_TRY(open_job(&j, ids, n_ids, out_dir, err));
+    report->calib_tokens = nmlp_calib_windows_calib_tokens(&j.windows);
+    report->heldout_tokens = nmlp_calib_windows_heldout_tokens(&j.windows);
+    if (j.windows.n_heldout) {
+        nmlp_heldout_options heldout = {.step = nmlp_compress_is_large(&j.model->config) ? SCORE_STEP_LARGE : 1};
+        NMLP_TRY(nmlp_heldout_create(&j.heldout, engine, &j.windows, &heldout, err));
+    }
+    NMLP_TRY(make(&j, err));
+    NMLP_TRY(measure(&j, err));
+    nmlp_model_size before = nmlp_model_measure(j.model);
+    report->params = before.params;
+    report->bytes_before = before.bytes;
+    NMLP_TRY(nmlp_quant_write(j.model, &j.made, &j.output, options->progress, &report->bytes_after, err));
+out:
+    close_job(&j, st, err);
+    return st;
+}

@@ -1,0 +1,64 @@
+#!/bin/sh
+# quantize as typed: what it writes can be read and run, has the bytes its format says, is close to its source, does not depend on threads, resumes
+# to the same bytes, and takes factors.
+set -eu
+command=$1
+root=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+tiny=$root/models/tiny
+few="--calib-tokens 512 --heldout 256 --ctx 128"
+
+fail() { echo "FAILED: $1"; exit 1; }
+has() { grep -qF -- "$2" "$1" || { cat "$1"; fail "\"$2\" not in output"; }; }
+refused() { # refused CODE TEXT ARGS…
+    want=$1 text=$2 status=0
+    shift 2
+    "$command" quantize "$@" >"$work/out" 2>"$work/err" || status=$?
+    [ "$status" -eq "$want" ] || { cat "$work/err"; fail "exit $status instead of $want: $*"; }
+    has "$work/err" "$text"
+}
+# below NUMBER KEY FILE: the key's value in the JSON is less
+below() { sed -n "s/.*\"$2\":\([0-9.e-]*\).*/\1/p" "$3" | awk -v most="$1" '{ exit !($1 < most) }' || { cat "$3"; fail "$2 is not below $1"; }; }
+
+"$command" quantize "$tiny" -o "$work/q8" --format q8 $few --threads 1 --json >"$work/q8.json" 2>"$work/err"
+below 0.002 kl "$work/q8.json"
+below 8.2 bits_per_weight "$work/q8.json"
+"$command" info "$work/q8" --json >"$work/info.json"
+has "$work/info.json" '"Q8":29'
+"$command" logits "$work/q8" --ids 5,9 >/dev/null
+[ ! -e "$work/q8.work.partial" ] || fail "work folder left behind"
+
+# 4 bits: the same bytes with two threads, and after a kill behind the first layer.
+"$command" quantize "$tiny" -o "$work/q4" --format q4 $few --threads 1 --json >"$work/q4.json"
+below 0.2 kl "$work/q4.json"
+below 5.8 bits_per_weight "$work/q4.json"
+"$command" quantize "$tiny" -o "$work/two" --format q4 $few --threads 2 >/dev/null 2>&1
+cmp "$work/q4/model.safetensors" "$work/two/model.safetensors" || fail "bytes depend on the number of threads"
+"$command" quantize "$tiny" -o "$work/killed" --format q4 $few --threads 1 >/dev/null 2>&1 &
+pid=$!
+tries=0
+while [ ! -e "$work/killed.work.partial/layer-00001.quant" ] && [ "$tries" -lt 600 ] && kill -0 "$pid" 2>/dev/null; do
+    sleep 0.05
+    tries=$((tries + 1))
+done
+kill -9 "$pid" 2>/dev/null || true
+wait "$pid" 2>/dev/null || true
+"$command" quantize "$tiny" -o "$work/killed" --format q4 $few --threads 1 --resume >/dev/null 2>&1
+cmp "$work/q4/model.safetensors" "$work/killed/model.safetensors" || fail "resume makes other bytes"
+cmp "$work/q4/config.json" "$work/killed/config.json" || fail "resume makes another config"
+
+# Factors: quantised too, close to the compressed model, and still known as compressed.
+"$command" compress "$tiny" -o "$work/u" --ratio 0.3 --alloc uniform --recover none --tile 64 $few >/dev/null 2>&1
+"$command" quantize "$work/u" -o "$work/u8" --format q8 $few --json >"$work/u8.json"
+below 0.004 kl "$work/u8.json"
+"$command" info "$work/u8" --json >"$work/info.json"
+has "$work/info.json" '"mlp_lowrank":12'
+"$command" quantize "$work/u" -o "$work/u4" --format q4 --group 64 --head bf16 $few --json >"$work/u4.json"
+below 0.4 kl "$work/u4.json"
+
+refused 2 "must be q8 or q4" "$tiny" -o "$work/x" --format q5
+refused 2 "32 or 64" "$tiny" -o "$work/x" --format q4 --group 48
+refused 2 "-o DIR is needed" "$tiny" --format q4
+refused 1 "quantised weights already" "$work/q8" -o "$work/x" --format q4 $few
+[ ! -e "$work/x" ] || fail "something was written"
