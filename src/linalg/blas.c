@@ -157,8 +157,8 @@ nmlp_status nmlp_linalg_gemm_f32(nmlp_pool *pool, nmlp_trans ta, nmlp_trans tb, 
 
 void nmlp_linalg_gemm_f32_strided(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride, const float *b,
                                   int64_t b_stride, float *c, int64_t c_stride) {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, 1.0f, a,
-                (blasint)a_stride, b, (blasint)b_stride, 0.0f, c, (blasint)c_stride);
+    nmlp_openblas_get()->sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, 1.0f, a,
+                               (blasint)a_stride, b, (blasint)b_stride, 0.0f, c, (blasint)c_stride);
 }
 
 /* One task is one block of C: all tokens in order, so the sum has the same order whoever does it. */

@@ -103,6 +103,7 @@ struct rows {
     float *scales;   /* [rows, groups] */
     float *residual; /* [rows, K] w - q */
     float *gradient; /* [rows, K] C (w - q) */
+    float *seen;     /* [rows, K] C times the codes of a group */
 };
 
 struct rounding {
@@ -113,12 +114,13 @@ struct rounding {
     float lowest, highest;
     float *importance; /* [K] diagonal of C */
     struct rows *rows; /* [threads] */
-    double *loss;      /* [tasks] */
+    bool wants_loss;
+    double *loss; /* [tasks] */
 };
 
 static int64_t floats_of_rows(const struct rounding *r) {
     int64_t k = r->gptq->n;
-    return ROWS_PER_TASK * (5 * k + BLOCK + r->n_groups);
+    return ROWS_PER_TASK * (6 * k + BLOCK + r->n_groups);
 }
 
 static void cut_rows(struct rows *s, const struct rounding *r, float *at) {
@@ -128,8 +130,9 @@ static void cut_rows(struct rows *s, const struct rounding *r, float *at) {
                        .codes = at + 2 * wide,
                        .residual = at + 3 * wide,
                        .gradient = at + 4 * wide,
-                       .target = at + 5 * wide,
-                       .scales = at + 5 * wide + ROWS_PER_TASK * BLOCK};
+                       .seen = at + 5 * wide,
+                       .target = at + 6 * wide,
+                       .scales = at + 6 * wide + ROWS_PER_TASK * BLOCK};
 }
 
 static float round_scale(const struct rounding *r, float scale) {
@@ -189,29 +192,32 @@ static void add_scaled(float *y, const float *x, float a, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] += a * x[i];
 }
 
-/* The best scale of every group in turn, with all codes as they are. */
-static void improve_scales(const struct rounding *r, struct rows *s, int64_t i) {
+static float dot(const float *x, const float *y, int64_t n) {
+    float sum[8] = {0}, rest = 0;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int k = 0; k < 8; k++) sum[k] += x[i + k] * y[i + k];
+    for (; i < n; i++) rest += x[i] * y[i];
+    return ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7])) + rest;
+}
+
+/* The best scale of every group in turn, with all codes as they are. What a step changes of the gradients of all rows
+ * is one product for a group. */
+static void improve_scales(const struct rounding *r, struct rows *s, int64_t n_rows) {
     int64_t k = r->gptq->n;
-    const float *moments = r->gptq->moments;
-    float *codes = s->codes + i * k, *residual = s->residual + i * k, *gradient = s->gradient + i * k;
     for (int64_t g = 0; g < r->n_groups; g++) {
-        int64_t first = g * r->group, end = nmlp_min(first + r->group, k);
-        float slope = 0, curvature = 0;
-        for (int64_t j = first; j < end; j++) {
-            float sum = 0;
-            for (int64_t l = first; l < end; l++) sum += moments[j * k + l] * codes[l];
-            curvature += codes[j] * sum;
-            slope += codes[j] * gradient[j];
-        }
-        if (!(curvature > 0)) continue;
-        float *scale = &s->scales[i * r->n_groups + g];
-        float next = round_scale(r, *scale + slope / curvature), step = next - *scale;
-        if (step == 0 || !isfinite(next) || next == 0) continue;
-        *scale = next;
-        for (int64_t j = first; j < end; j++) {
-            if (codes[j] == 0) continue;
-            residual[j] -= step * codes[j];
-            add_scaled(gradient, moments + j * k, -step * codes[j], k);
+        int64_t first = g * r->group, n = nmlp_min(r->group, k - first);
+        nmlp_linalg_gemm_f32_strided(n_rows, k, n, s->codes + first, k, r->gptq->moments + first * k, k, s->seen, k);
+        for (int64_t i = 0; i < n_rows; i++) {
+            const float *codes = s->codes + i * k + first, *seen = s->seen + i * k;
+            float slope = dot(codes, s->gradient + i * k + first, n), curvature = dot(codes, seen + first, n);
+            if (!(curvature > 0)) continue;
+            float *scale = &s->scales[i * r->n_groups + g];
+            float next = round_scale(r, *scale + slope / curvature), step = next - *scale;
+            if (step == 0 || !isfinite(next) || next == 0) continue;
+            *scale = next;
+            add_scaled(s->residual + i * k + first, codes, -step, n);
+            add_scaled(s->gradient + i * k, seen, -step, k);
         }
     }
 }
@@ -269,15 +275,15 @@ static void round_tasks(void *ctx, int64_t begin, int64_t end, int thread) {
             for (int64_t at = 0; at < k; at++) s->w[i * k + at] = w[i * k + r->gptq->order[at]];
         search_scales(r, s, w, n_rows);
         round_rows(r, s, n_rows);
+        if (r->gptq->sweeps > 0) measure_rows(r, s, w, n_rows);
         for (int sweep = 0; sweep < r->gptq->sweeps; sweep++) {
-            measure_rows(r, s, w, n_rows);
-            for (int64_t i = 0; i < n_rows; i++) {
-                improve_scales(r, s, i);
-                improve_codes(r, s, i);
-            }
+            improve_scales(r, s, n_rows);
+            for (int64_t i = 0; i < n_rows; i++) improve_codes(r, s, i);
         }
-        measure_rows(r, s, w, n_rows);
-        r->loss[task] = loss_of_rows(r, s, n_rows);
+        if (r->wants_loss) {
+            measure_rows(r, s, w, n_rows);
+            r->loss[task] = loss_of_rows(r, s, n_rows);
+        }
         store_rows(r, s, first, n_rows);
     }
 }
@@ -326,7 +332,7 @@ static nmlp_status run_tasks(struct rounding *r, nmlp_pool_range *run, double *l
 }
 
 nmlp_status nmlp_gptq_round(const nmlp_gptq *gptq, const float *w, const nmlp_view *out, double *loss, nmlp_err *err) {
-    struct rounding r = {.gptq = gptq, .w = w, .out = out};
+    struct rounding r = {.gptq = gptq, .w = w, .out = out, .wants_loss = loss != NULL};
     return run_tasks(&r, round_tasks, loss, err);
 }
 

@@ -4,16 +4,32 @@
 
 #include "tensor/dtype.h"
 
+enum { LANES = 8 };
+
 /* Rounds with one scale; then the best scale of those codes, and the error that remains with it. */
 static double try_scale(const float *w, const float *h, int64_t n, float scale, float lowest, float highest,
                         float *best_scale) {
     float inverse = 1.0f / scale;
-    float wq = 0, qq = 0, ww = 0;
-    for (int64_t i = 0; i < n; i++) {
+    float wq = 0, qq = 0, ww = 0, parts[3][LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        for (int k = 0; k < LANES; k++) {
+            float q = nmlp_quant_code(w[i + k], inverse, lowest, highest), hw = h[i + k] * w[i + k];
+            parts[0][k] += hw * q;
+            parts[1][k] += h[i + k] * q * q;
+            parts[2][k] += hw * w[i + k];
+        }
+    }
+    for (; i < n; i++) {
         float q = nmlp_quant_code(w[i], inverse, lowest, highest);
         wq += h[i] * w[i] * q;
         qq += h[i] * q * q;
         ww += h[i] * w[i] * w[i];
+    }
+    for (int k = 0; k < LANES; k++) {
+        wq += parts[0][k];
+        qq += parts[1][k];
+        ww += parts[2][k];
     }
     *best_scale = qq > 0 ? wq / qq : scale;
     return qq > 0 ? (double)ww - (double)wq * (double)wq / (double)qq : (double)ww;

@@ -177,13 +177,14 @@ static void close_job(struct job *j, nmlp_status st, nmlp_err *err) {
 
 nmlp_status nmlp_quantize_run(nmlp_engine *engine, const int32_t *ids, int64_t n_ids, const char *out_dir,
                               const nmlp_quantize_options *options, nmlp_quantize_report *report, nmlp_err *err) {
+    *report = (nmlp_quantize_report){0};
+    NMLP_RETURN_IF_FAILED(nmlp_linalg_load(err));
     struct job j = {.engine = engine,
                     .model = nmlp_engine_model(engine),
                     .options = options,
                     .report = report,
                     .blas_threads = nmlp_linalg_begin()};
     nmlp_status st = NMLP_OK;
-    *report = (nmlp_quantize_report){0};
     NMLP_TRY(open_job(&j, ids, n_ids, out_dir, err));
     report->calib_tokens = nmlp_calib_windows_calib_tokens(&j.windows);
     report->heldout_tokens = nmlp_calib_windows_heldout_tokens(&j.windows);
