@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "bench/energy.h"
 #include "bench/probe.h"
 #include "engine/backend.h"
 #include "tensor/quant.h"
@@ -39,6 +40,9 @@ struct subject {
     nmlp_samples rate[NMLP_BENCH_CASES_MAX];  /* tokens/s */
     nmlp_samples share[NMLP_BENCH_CASES_MAX]; /* of the probe */
     nmlp_samples probe[NMLP_BENCH_CASES_MAX];
+    nmlp_samples joules[NMLP_BENCH_CASES_MAX]; /* per token */
+    nmlp_energy *energy;
+    double sample_joules; /* of the last one, per token */
 };
 
 static double matrix_params(const nmlp_view *view) { return (double)nmlp_view_elems(view); }
@@ -150,9 +154,10 @@ static nmlp_status time_prefill(struct subject *s, int n, double *seconds, nmlp_
     int32_t ids[PROMPT_MAX];
     fill_ids(ids, n, s->model.config.vocab);
     forget(s, 1);
-    double started = nmlp_clock_seconds();
+    double before = nmlp_energy_joules(s->energy), started = nmlp_clock_seconds();
     NMLP_RETURN_IF_FAILED(nmlp_batch_append(s->batch, s->sequences[0], ids, n, s->logits, NULL, err));
     *seconds = (nmlp_clock_seconds() - started) / n;
+    s->sample_joules = (nmlp_energy_joules(s->energy) - before) / n;
     forget(s, 1);
     return NMLP_OK;
 }
@@ -191,10 +196,11 @@ static nmlp_status time_decode(struct subject *s, int n, double *seconds, nmlp_e
         }
         NMLP_RETURN_IF_FAILED(nmlp_batch_append(s->batch, s->sequences[i], prompt, DECODE_PROMPT, NULL, NULL, err));
     }
-    double started = nmlp_clock_seconds();
+    double before = nmlp_energy_joules(s->energy), started = nmlp_clock_seconds();
     for (int t = 0; t < s->decode_tokens; t++)
         NMLP_RETURN_IF_FAILED(step(s, items, ids, n, s->decode_tokens - t - 1, err));
     *seconds = (nmlp_clock_seconds() - started) / s->decode_tokens / n;
+    s->sample_joules = (nmlp_energy_joules(s->energy) - before) / s->decode_tokens / n;
     forget(s, n);
     return NMLP_OK;
 }
@@ -224,6 +230,7 @@ static nmlp_status take_sample(struct subject *s, int which, struct task task, n
     NMLP_RETURN_IF_FAILED(decode ? time_decode(s, task.batch, &seconds, err)
                                  : time_prefill(s, task.prompt, &seconds, err));
     nmlp_samples_add(&s->rate[which], 1 / seconds);
+    if (s->sample_joules > 0) nmlp_samples_add(&s->joules[which], s->sample_joules); /* NaN: there is none */
     if (!probe) return NMLP_OK;
     double limit = 0.5 * (before + read_probe(probe, decode, bf16));
     nmlp_samples_add(&s->share[which], work_of(s, task) / seconds / limit);
@@ -258,6 +265,7 @@ static nmlp_bench_model_case case_of(const struct subject *s, const struct subje
                                    .batch = task.batch,
                                    .tokens_s = nmlp_samples_spread(&s->rate[which]),
                                    .share = nmlp_samples_spread(&s->share[which]),
+                                   .joules = s->joules[which].n ? nmlp_samples_quantile(&s->joules[which], 0.5) : 0,
                                    .probe = nmlp_samples_quantile(&s->probe[which], 0.5),
                                    .speedup = nmlp_samples_quantile(&ratios, 0.5),
                                    .ideal_speedup = work_of(first, task) / work_of(s, task)};
@@ -282,15 +290,22 @@ nmlp_status nmlp_bench_model_run(nmlp_bench_model_result results[], const nmlp_b
     nmlp_status st = NMLP_OK;
     const nmlp_cpu *cpu = nmlp_cpu_get();
     nmlp_probe *probe = NULL; /* stays so for a model on another device */
+    nmlp_energy energy;
     struct subject *subjects = nmlp_mem_new((size_t)o->n_models, sizeof *subjects, err);
     if (!subjects) return NMLP_E_NOMEM;
+    nmlp_energy_open(&energy, "/sys/class/powercap", false);
     for (int i = 0; i < o->n_models; i++) {
         results[i] = (nmlp_bench_model_result){0};
+        subjects[i].energy = &energy;
         NMLP_TRY(open_subject(&subjects[i], o->dirs[i], o, &results[i], err));
         NMLP_TRY(warm_up(&subjects[i], &results[i], err));
     }
-    if (nmlp_engine_backend(subjects[0].engine) == nmlp_backend_cpu())
+    if (nmlp_engine_backend(subjects[0].engine) == nmlp_backend_cpu()) {
         NMLP_TRY(nmlp_probe_create(&probe, o->pool, cpu, DRAM_BYTES, err));
+    } else {
+        nmlp_energy_close(&energy);
+        nmlp_energy_open(&energy, NULL, true);
+    }
     NMLP_TRY(measure(subjects, probe, o, err));
     for (int i = 0; i < o->n_models; i++) {
         results[i].n_cases = NMLP_BENCH_PREFILLS + o->n_batches;
@@ -300,6 +315,7 @@ nmlp_status nmlp_bench_model_run(nmlp_bench_model_result results[], const nmlp_b
 out:
     for (int i = 0; i < o->n_models; i++) close_subject(&subjects[i]);
     nmlp_probe_destroy(probe);
+    nmlp_energy_close(&energy);
     nmlp_mem_free(subjects);
     return st;
 }

@@ -33,6 +33,7 @@ typedef struct nmlp_bench_model_case {
     int batch;            /* sequences that decode together */
     nmlp_spread tokens_s; /* of all sequences; median 0: longer than the model's context */
     nmlp_spread share;    /* of the probe: FLOPs of the weights for prefill, bytes of the weights for decode */
+    double joules;        /* per token, median; 0: no energy can be read here */
     double probe;         /* of this CPU; 0: the model runs elsewhere */
     double speedup;       /* over the first model: median of ratios within a round */
     double ideal_speedup; /* from FLOPs or bytes */

@@ -96,6 +96,33 @@ static void report_loading(const nmlp_bench_model_result *results, int n, nmlp_j
     if (json) nmlp_json_end_array(json);
 }
 
+/* Only where the machine says what it uses. */
+static void report_energy(const nmlp_bench_model_result *results, int n, nmlp_json_writer *json) {
+    bool any = false;
+    for (int i = 0; i < n; i++)
+        for (int c = 0; c < results[i].n_cases; c++) any = any || results[i].cases[c].joules > 0;
+    if (!any) return;
+    if (json) nmlp_json_begin_array(json, "energy");
+    for (int i = 0; i < n; i++) {
+        for (int c = 0; c < results[i].n_cases; c++) {
+            char phase[LABEL_MAX];
+            const nmlp_bench_model_case *one = &results[i].cases[c];
+            if (!(one->joules > 0)) continue;
+            phase_text(phase, one);
+            if (json) {
+                nmlp_json_begin_object(json, NULL);
+                nmlp_json_put_string(json, "model", results[i].dir);
+                nmlp_json_put_string(json, "phase", phase);
+                nmlp_json_put_number(json, "joules_per_token", one->joules);
+                nmlp_json_end_object(json);
+            } else {
+                printf("%s: %s takes %.4g J/token\n", results[i].dir, phase, one->joules);
+            }
+        }
+    }
+    if (json) nmlp_json_end_array(json);
+}
+
 static nmlp_status draw(const struct report *report, const nmlp_bench_args *args, nmlp_err *err) {
     enum { SERIES_MAX = NMLP_BENCH_MODELS_MAX + 1 }; /* the peer last */
     char phases[NMLP_BENCH_CASES_MAX][LABEL_MAX];
@@ -173,6 +200,7 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
     fill_table(&table, &report);
     NMLP_TRY(nmlp_bench_deliver(&table, args, json, err));
     report_loading(report.results, o.n_models, json);
+    report_energy(report.results, o.n_models, json);
     NMLP_TRY(draw(&report, args, err));
 out:
     nmlp_peer_results_fini(&report.peer);
