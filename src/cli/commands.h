@@ -25,5 +25,6 @@ extern const nmlp_command nmlp_cmd_plan;
 extern const nmlp_command nmlp_cmd_predict;
 extern const nmlp_command nmlp_cmd_bench;
 extern const nmlp_command nmlp_cmd_report;
+extern const nmlp_command nmlp_cmd_paper;
 
 #endif

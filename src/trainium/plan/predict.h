@@ -55,6 +55,10 @@ typedef struct nmlp_prediction {
     double weight_bytes; /* of all cores together */
 } nmlp_prediction;
 
+/* One MLP on one core, bf16, without launches. */
+nmlp_status nmlp_predict_mlp_us(double *us, const nmlp_planner *planner, nmlp_mlp_kernels kernels, int64_t rows,
+                                const nmlp_decoder *decoder, nmlp_mlp_ranks ranks, nmlp_err *err);
+
 double nmlp_forward_total_us(const nmlp_forward_time *t);
 nmlp_status nmlp_predict(nmlp_prediction *out, const nmlp_planner *planner, const nmlp_predict_request *request,
                          nmlp_err *err);
