@@ -6,6 +6,7 @@
 #include "base/json_write.h"
 #include "checkpoint/config_internal.h"
 #include "checkpoint/quant_tensors.h"
+#include "checkpoint/transformers_files.h"
 
 enum { PATH_MAX_BYTES = 4096 };
 
@@ -58,7 +59,13 @@ void nmlp_config_write(const nmlp_config *c, const char *extra, const nmlp_tenso
     nmlp_json_put_string(&w, NULL, extra ? NMLP_COMPRESSED_ARCHITECTURE : c->architecture);
     nmlp_json_end_array(&w);
     nmlp_json_put_string(&w, "model_type", extra ? NMLP_COMPRESSED_MODEL_TYPE : c->family);
-    if (extra) nmlp_json_put_string(&w, "base_architecture", c->architecture);
+    if (extra) {
+        nmlp_json_put_string(&w, "base_architecture", c->architecture);
+        nmlp_json_begin_object(&w, "auto_map");
+        nmlp_json_put_string(&w, "AutoConfig", "configuration_neuronmlp.NeuronmlpConfig");
+        nmlp_json_put_string(&w, "AutoModelForCausalLM", "modeling_neuronmlp.NeuronmlpForCausalLM");
+        nmlp_json_end_object(&w);
+    }
     nmlp_json_put_int(&w, "hidden_size", c->hidden);
     nmlp_json_put_int(&w, "intermediate_size", c->intermediate);
     nmlp_json_put_int(&w, "num_hidden_layers", c->n_layers);
@@ -90,6 +97,15 @@ void nmlp_config_write(const nmlp_config *c, const char *extra, const nmlp_tenso
     nmlp_str_putc(out, '\n');
 }
 
+nmlp_status nmlp_transformers_files_write(const char *dir, nmlp_err *err) {
+    for (const nmlp_transformers_file *file = nmlp_transformers_files; file->name; file++) {
+        char path[PATH_MAX_BYTES];
+        NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, dir, file->name, err));
+        NMLP_RETURN_IF_FAILED(nmlp_file_write_text(path, file->text, strlen(file->text), err));
+    }
+    return NMLP_OK;
+}
+
 nmlp_status nmlp_config_save(const nmlp_config *config, const char *extra, const nmlp_tensor_spec *specs,
                              size_t n_specs, const char *dir, nmlp_err *err) {
     char path[PATH_MAX_BYTES];
@@ -100,5 +116,5 @@ nmlp_status nmlp_config_save(const nmlp_config *config, const char *extra, const
     if (st == NMLP_OK) st = nmlp_path_join(path, sizeof path, dir, "config.json", err);
     if (st == NMLP_OK) st = nmlp_file_write_text(path, nmlp_str_text(&text), text.len, err);
     nmlp_str_fini(&text);
-    return st;
+    return st == NMLP_OK && extra ? nmlp_transformers_files_write(dir, err) : st;
 }

@@ -13,6 +13,7 @@
 #include "base/dir_stage.h"
 #include "base/file.h"
 #include "checkpoint/checkpoint_write.h"
+#include "checkpoint/transformers_files.h"
 
 enum { PATH_MAX_BYTES = 4096, NAME_MAX_BYTES = 256 };
 
@@ -29,9 +30,11 @@ static bool has_suffix(const char *text, const char *suffix) {
 /* Files that this program writes into a checkpoint. */
 static bool is_known(const char *name) {
     static const char *const written[] = {"config.json", "model.safetensors.index.json", "recovery.csv", "recovery.svg",
-                                          NMLP_DIR_STAGE_MARKER};
+                                          "README.md",   NMLP_DIR_STAGE_MARKER};
     for (size_t i = 0; i < sizeof written / sizeof written[0]; i++)
         if (strcmp(name, written[i]) == 0) return true;
+    for (size_t i = 0; nmlp_transformers_files[i].name; i++)
+        if (strcmp(name, nmlp_transformers_files[i].name) == 0) return true;
     for (size_t i = 0; nmlp_side_file_names[i]; i++)
         if (strcmp(name, nmlp_side_file_names[i]) == 0) return true;
     return false;

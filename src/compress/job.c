@@ -13,6 +13,7 @@
 #include "compress/factor/factor_pass.h"
 #include "compress/record.h"
 #include "compress/work.h"
+#include "compress/card.h"
 #include "compress/write.h"
 #include "linalg/linalg.h"
 
@@ -433,8 +434,9 @@ static nmlp_status write_out(struct job *j, nmlp_err *err) {
     nmlp_compress_report *r = j->report;
     nmlp_model_size before = nmlp_model_measure(j->model);
     nmlp_compressed_size after;
-    nmlp_str text;
+    nmlp_str text, card;
     nmlp_str_init(&text);
+    nmlp_str_init(&card);
     r->params_before = before.params;
     r->mlp_params_before = before.mlp_params;
     r->bytes_before = before.bytes;
@@ -443,11 +445,14 @@ static nmlp_status write_out(struct job *j, nmlp_err *err) {
         r->mlp_params_after +=
             nmlp_layer_ranks_params(&r->ranks[l], j->model->config.hidden, j->model->config.intermediate);
     nmlp_compress_record_write(j->options, r, &text);
+    nmlp_compress_card_write(j->options, r, j->model->checkpoint.dir, &card);
     nmlp_status st = nmlp_str_status(&text, err);
+    if (st == NMLP_OK) st = nmlp_str_status(&card, err);
     if (st == NMLP_OK)
-        st = nmlp_compressed_write(j->model, j->finished, &j->output, nmlp_str_text(&text), j->options->progress,
-                                   &after, err);
+        st = nmlp_compressed_write(j->model, j->finished, &j->output, nmlp_str_text(&text), nmlp_str_text(&card),
+                                   j->options->progress, &after, err);
     nmlp_str_fini(&text);
+    nmlp_str_fini(&card);
     if (st != NMLP_OK) return st;
     r->params_after = after.params;
     r->bytes_after = after.bytes;
@@ -463,16 +468,6 @@ static nmlp_status new_report(nmlp_compress_report *r, int64_t n_layers, nmlp_er
     return r->ranks && r->nmse && r->layer_error && r->layer_error_before ? NMLP_OK : NMLP_E_NOMEM;
 }
 
-static nmlp_status check_supported(const nmlp_config *c, nmlp_err *err) {
-    const char *beyond = c->features->fused                            ? "fused projections"
-                         : c->features->norm_place != NMLP_NORM_BEFORE ? "norms after attention and MLP"
-                         : c->residual_scale != 1                      ? "a multiplier of residuals"
-                                                                       : NULL;
-    if (!beyond) return NMLP_OK;
-    return nmlp_fail(err, NMLP_E_UNSUPPORTED, "compression does not know %s, which this %s model has", beyond,
-                     c->family);
-}
-
 nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n_ids, const char *out_dir,
                               const nmlp_compress_options *options, nmlp_compress_report *report, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_linalg_load(err));
@@ -483,7 +478,6 @@ nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n
                     .blas_threads = nmlp_linalg_begin()};
     const struct effort *effort = effort_for(&j.model->config);
     nmlp_status st = NMLP_OK;
-    NMLP_TRY(check_supported(&j.model->config, err));
     if (options->rounds == -1) j.chosen.rounds = effort->rounds;
     if (options->heldout_tokens == -1) j.chosen.heldout_tokens = effort->heldout_tokens;
     /* Bases of gate and up apart cost a large model as much again as everything else, and rarely win. */

@@ -63,6 +63,34 @@ static nmlp_status add_matrix(struct outputs *o, const nmlp_named_tensor *source
     return add(o, name, &f->v, err);
 }
 
+/* Gate and up in one tensor come apart, unless both stay as they are. */
+static nmlp_status add_fused(struct outputs *o, const nmlp_model *m, const nmlp_named_tensor *source,
+                             const nmlp_layer_file *file, int64_t layer, nmlp_err *err) {
+    bool changed = false;
+    for (int i = NMLP_MLP_GATE; i <= NMLP_MLP_UP; i++)
+        changed = changed || factors_of(file, i)->w.data || factors_of(file, i)->u.data;
+    if (!changed) return add(o, source->name, &source->view, err);
+    for (int i = NMLP_MLP_GATE; i <= NMLP_MLP_UP; i++) {
+        char name[NAME_MAX_BYTES];
+        snprintf(name, sizeof name, "model.layers.%lld.mlp.%s.weight", (long long)layer,
+                 nmlp_mlp_matrix_name((nmlp_mlp_matrix)i));
+        nmlp_named_tensor part = {.name = name, .view = m->layers[layer].mlp[i].w};
+        const nmlp_view *kept = &m->layers[layer].mlp[i].w;
+        NMLP_RETURN_IF_FAILED(add_matrix(o, &part, file, layer, i, err));
+        if (o->data[o->n - 1] == &part.view) o->data[o->n - 1] = kept;
+    }
+    return NMLP_OK;
+}
+
+/* The layer whose gate and up a tensor is; -1: it is something else. */
+static int64_t fused_layer(const nmlp_model *m, const char *name) {
+    long long number;
+    int end = 0;
+    if (!m->config.features->fused) return -1;
+    if (sscanf(name, "model.layers.%lld.mlp.gate_up_proj.weight%n", &number, &end) != 1) return -1;
+    return end > 0 && name[end] == 0 && number >= 0 && number < m->config.n_layers ? number : -1;
+}
+
 static nmlp_status list_outputs(struct outputs *o, const nmlp_model *m, const nmlp_layer_file *layers,
                                 nmlp_compressed_size *size, nmlp_err *err) {
     size_t most = m->checkpoint.n_tensors + (size_t)(m->config.n_layers * NMLP_MLP_MATRICES);
@@ -76,12 +104,14 @@ static nmlp_status list_outputs(struct outputs *o, const nmlp_model *m, const nm
         int matrix;
         size_t first = o->n;
         bool mlp = find_matrix(m, t->name, &layer, &matrix);
-        NMLP_RETURN_IF_FAILED(mlp ? add_matrix(o, t, &layers[layer], layer, matrix, err)
-                                  : add(o, t->name, &t->view, err));
+        int64_t fused = fused_layer(m, t->name);
+        NMLP_RETURN_IF_FAILED(mlp          ? add_matrix(o, t, &layers[layer], layer, matrix, err)
+                              : fused >= 0 ? add_fused(o, m, t, &layers[fused], fused, err)
+                                           : add(o, t->name, &t->view, err));
         for (size_t k = first; k < o->n; k++) {
             size->params += nmlp_view_elems(o->data[k]);
             size->bytes += (int64_t)nmlp_tensor_spec_bytes(&o->specs[k]);
-            if (mlp) size->mlp_params += nmlp_view_elems(o->data[k]);
+            if (mlp || fused >= 0) size->mlp_params += nmlp_view_elems(o->data[k]);
         }
     }
     return NMLP_OK;
@@ -95,9 +125,10 @@ static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp
 }
 
 nmlp_status nmlp_compressed_write(const nmlp_model *m, const nmlp_layer_file *layers, nmlp_dir_stage *stage,
-                                  const char *neuronmlp, const nmlp_progress *progress, nmlp_compressed_size *size,
-                                  nmlp_err *err) {
+                                  const char *neuronmlp, const char *card, const nmlp_progress *progress,
+                                  nmlp_compressed_size *size, nmlp_err *err) {
     struct outputs o = {0};
+    char path[4096];
     nmlp_status st = NMLP_OK;
     nmlp_arena_init(&o.arena);
     NMLP_TRY(list_outputs(&o, m, layers, size, err));
@@ -111,6 +142,8 @@ nmlp_status nmlp_compressed_write(const nmlp_model *m, const nmlp_layer_file *la
     NMLP_TRY(nmlp_checkpoint_write(stage->temp_path, &source, err));
     NMLP_TRY(nmlp_config_save(&m->config, neuronmlp, o.specs, o.n, stage->temp_path, err));
     NMLP_TRY(nmlp_model_copy_side_files(m->checkpoint.dir, stage->temp_path, err));
+    NMLP_TRY(nmlp_path_join(path, sizeof path, stage->temp_path, "README.md", err));
+    NMLP_TRY(nmlp_file_write_text(path, card, strlen(card), err));
     NMLP_TRY(nmlp_dir_stage_commit(stage, err));
 out:
     nmlp_arena_fini(&o.arena);

@@ -310,6 +310,10 @@ void nmlp_cpu_forward_mlp_input(nmlp_cpu_forward *f, int64_t l, const float *row
         memcpy(out, rows, (size_t)(n * c->hidden) * sizeof *out);
 }
 
+void nmlp_cpu_forward_add_mlp(nmlp_cpu_forward *f, int64_t l, float *rows, float *y, int64_t n) {
+    add_residual(f, f->weights->layers[l].mlp_norm_post, rows, y, n);
+}
+
 /* Step by step, for those who look on. */
 static void run_observed_mlp(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n) {
     const nmlp_cpu_weights *w = f->weights;

@@ -73,6 +73,8 @@ void nmlp_cpu_forward_attention_in_turn(nmlp_cpu_forward *f, int64_t layer, floa
                                         int64_t n, int64_t s);
 /* out [S,H] = what the MLP of a layer sees of rows. */
 void nmlp_cpu_forward_mlp_input(nmlp_cpu_forward *f, int64_t layer, const float *rows, int64_t s, float *out);
+/* Adds the output y [S,H] of a layer's MLP to rows as the layer does; y is spent. */
+void nmlp_cpu_forward_add_mlp(nmlp_cpu_forward *f, int64_t layer, float *rows, float *y, int64_t s);
 void nmlp_cpu_forward_mlp(nmlp_cpu_forward *f, int64_t layer, float *rows, int64_t s);
 /* out [S,H] = final norm of rows. */
 void nmlp_cpu_forward_final_norm(nmlp_cpu_forward *f, const float *rows, int64_t s, float *out);

@@ -73,6 +73,10 @@ void nmlp_session_run_attention(nmlp_session *s, int64_t layer, float *rows, int
     nmlp_cpu_forward_mlp_input(&s->forward, layer, rows, n, mlp_input);
 }
 
+void nmlp_session_add_mlp(nmlp_session *s, int64_t layer, float *rows, float *y, int64_t n) {
+    nmlp_cpu_forward_add_mlp(&s->forward, layer, rows, y, n);
+}
+
 static nmlp_status check_ids(const nmlp_session *s, const int32_t *ids, int64_t n, nmlp_err *err) {
     int64_t vocab = s->forward.weights->model->config.vocab;
     for (int64_t i = 0; i < n; i++) {

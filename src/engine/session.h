@@ -76,6 +76,8 @@ void nmlp_session_run_layer(nmlp_session *session, int64_t layer, float *rows, i
 /* Only up to the MLP: rows become the residual stream in front of it, mlp_input [S,H] what it would see. */
 void nmlp_session_run_attention(nmlp_session *session, int64_t layer, float *rows, int64_t first, int64_t s,
                                 float *mlp_input);
+/* Adds what the MLP of a layer computed, y [S,H], to the residual stream as the layer does; y is spent. */
+void nmlp_session_add_mlp(nmlp_session *session, int64_t layer, float *rows, float *y, int64_t s);
 /* out [S,H] = final norm of rows. */
 void nmlp_session_final_norm(nmlp_session *session, const float *rows, int64_t s, float *out);
 

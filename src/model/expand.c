@@ -112,6 +112,7 @@ static nmlp_status put_product(nmlp_checkpoint_writer *writer, const nmlp_factor
 struct output {
     nmlp_tensor_spec spec;
     const nmlp_factors *factors; /* NULL: copy `source` */
+    int n_factors;               /* one below the other */
     const nmlp_view *source;
 };
 
@@ -120,26 +121,57 @@ static bool is_factor_name(const char *name) {
     return strstr(name, ".mlp.") && len > 2 && (strcmp(name + len - 2, ".u") == 0 || strcmp(name + len - 2, ".v") == 0);
 }
 
+static nmlp_dtype dtype_of(const nmlp_factors *f) {
+    return nmlp_model_plain_dtype(nmlp_factors_is_dense(f) ? f->w.dtype : f->u.dtype);
+}
+
+/* Gate and up of a layer whose family has them in one tensor, which compression took apart. */
+static bool is_split(const nmlp_model *m, int64_t layer) {
+    char name[128];
+    snprintf(name, sizeof name, "model.layers.%lld.mlp.gate_up_proj.weight", (long long)layer);
+    return m->config.features->fused && !nmlp_checkpoint_find(&m->checkpoint, name);
+}
+
+static bool is_split_part(const nmlp_model *m, const char *name) {
+    return m->config.features->fused && (strstr(name, ".mlp.gate_proj.") || strstr(name, ".mlp.up_proj."));
+}
+
+static nmlp_status add_fused(const nmlp_model *m, nmlp_arena *arena, int64_t layer, struct output *o, nmlp_err *err) {
+    const nmlp_factors *f = m->layers[layer].mlp;
+    char name[128];
+    snprintf(name, sizeof name, "model.layers.%lld.mlp.gate_up_proj.weight", (long long)layer);
+    if (dtype_of(&f[NMLP_MLP_GATE]) != dtype_of(&f[NMLP_MLP_UP]))
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: gate and up of layer %lld have different types",
+                         m->checkpoint.dir, (long long)layer);
+    *o = (struct output){.factors = f, .n_factors = 2};
+    o->spec = (nmlp_tensor_spec){.name = nmlp_arena_strdup(arena, name, err),
+                                 .dtype = dtype_of(f),
+                                 .n_dims = 2,
+                                 .shape = {2 * nmlp_factors_rows(f), nmlp_factors_cols(f)}};
+    return o->spec.name ? NMLP_OK : NMLP_E_NOMEM;
+}
+
 static nmlp_status list_outputs(const nmlp_model *m, nmlp_arena *arena, struct output *outputs, size_t *n,
                                 nmlp_err *err) {
     *n = 0;
     for (size_t i = 0; i < m->checkpoint.n_tensors; i++) {
         const nmlp_named_tensor *t = &m->checkpoint.tensors[i];
-        if (is_factor_name(t->name)) continue;
+        if (is_factor_name(t->name) || is_split_part(m, t->name)) continue;
         struct output *o = &outputs[(*n)++];
         *o = (struct output){.source = &t->view};
         o->spec = nmlp_tensor_spec_of(t->name, &t->view);
         o->spec.dtype = nmlp_model_plain_dtype(t->view.dtype);
     }
     for (int64_t l = 0; l < m->config.n_layers; l++) {
-        for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+        if (is_split(m, l)) NMLP_RETURN_IF_FAILED(add_fused(m, arena, l, &outputs[(*n)++], err));
+        for (int i = m->config.features->fused ? NMLP_MLP_DOWN : 0; i < NMLP_MLP_MATRICES; i++) {
             const nmlp_factors *f = &m->layers[l].mlp[i];
             char name[128];
             if (nmlp_factors_is_dense(f)) continue;
             snprintf(name, sizeof name, "model.layers.%lld.mlp.%s.weight", (long long)l,
                      nmlp_mlp_matrix_name((nmlp_mlp_matrix)i));
             struct output *o = &outputs[(*n)++];
-            *o = (struct output){.factors = f};
+            *o = (struct output){.factors = f, .n_factors = 1};
             o->spec = (nmlp_tensor_spec){.name = nmlp_arena_strdup(arena, name, err),
                                          .dtype = nmlp_model_plain_dtype(f->u.dtype),
                                          .n_dims = 2,
@@ -158,8 +190,13 @@ struct expansion {
 static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
     const struct expansion *e = ctx;
     const struct output *o = &e->outputs[i];
-    if (o->factors) return put_product(writer, o->factors, e->pool, err);
-    return nmlp_model_put_plain(writer, o->source, err);
+    if (o->source) return nmlp_model_put_plain(writer, o->source, err);
+    for (int f = 0; f < o->n_factors; f++) {
+        const nmlp_factors *part = &o->factors[f];
+        NMLP_RETURN_IF_FAILED(nmlp_factors_is_dense(part) ? nmlp_model_put_plain(writer, &part->w, err)
+                                                          : put_product(writer, part, e->pool, err));
+    }
+    return NMLP_OK;
 }
 
 nmlp_status nmlp_model_expand(const nmlp_model *m, const char *dir, nmlp_pool *pool, const nmlp_progress *progress,

@@ -6,6 +6,7 @@
 #include "base/dir_stage.h"
 #include "base/file.h"
 #include "checkpoint/checkpoint_write.h"
+#include "checkpoint/transformers_files.h"
 #include "model/expand.h"
 #include "train/trainer.h"
 
@@ -48,6 +49,7 @@ static nmlp_status copy_config(const nmlp_trainer *t, const char *dir, nmlp_err 
     NMLP_TRY(nmlp_file_read(&text, path, CONFIG_MAX_BYTES, err));
     NMLP_TRY(nmlp_path_join(path, sizeof path, dir, "config.json", err));
     NMLP_TRY(nmlp_file_write_text(path, nmlp_str_text(&text), text.len, err));
+    if (t->model->config.compressed) NMLP_TRY(nmlp_transformers_files_write(dir, err));
 out:
     nmlp_str_fini(&text);
     return st;

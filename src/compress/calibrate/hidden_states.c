@@ -152,3 +152,12 @@ out:
     nmlp_session_destroy(session);
     return st;
 }
+
+nmlp_status nmlp_hidden_states_add_mlp(nmlp_hidden_states *stream, const nmlp_engine *engine, int64_t layer, float *y,
+                                       nmlp_err *err) {
+    nmlp_session *session;
+    NMLP_RETURN_IF_FAILED(nmlp_session_create(&session, engine, 1, 1, false, err));
+    nmlp_session_add_mlp(session, layer, stream->rows, y, nmlp_calib_windows_tokens(stream->windows));
+    nmlp_session_destroy(session);
+    return NMLP_OK;
+}

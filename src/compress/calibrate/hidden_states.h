@@ -46,6 +46,10 @@ nmlp_status nmlp_hidden_states_run_layer(nmlp_hidden_states *stream, const nmlp_
 nmlp_status nmlp_hidden_states_run_attention(nmlp_hidden_states *stream, const nmlp_engine *engine, int64_t layer,
                                              float *mlp_input, nmlp_hidden_states_progress *progress, nmlp_err *err);
 
+/* Adds outputs y [T,H] of the layer's MLP to the stream as the layer does; y is spent. */
+nmlp_status nmlp_hidden_states_add_mlp(nmlp_hidden_states *stream, const nmlp_engine *engine, int64_t layer, float *y,
+                                       nmlp_err *err);
+
 /* Refuses NaN and Inf in rows [S,H] of `tensor` in `layer`. */
 nmlp_status nmlp_check_rows(const float *rows, int64_t s, int64_t h, int64_t layer, const char *tensor, nmlp_err *err);
 

@@ -55,9 +55,14 @@ static nmlp_status pass_open(struct pass *p, const nmlp_refit_job *r, nmlp_arena
     return p->weights ? NMLP_OK : NMLP_E_NOMEM;
 }
 
+/* A norm between the MLP and the stream cannot be undone: the MLP then aims at the dense one's output. */
+static bool has_norm_post(const struct pass *p) {
+    return nmlp_engine_model(p->r->engine)->config.features->norm_place != NMLP_NORM_BEFORE;
+}
+
 /* The dense model through layer l, with its MLP inputs in p->x. */
 static nmlp_status run_dense(struct pass *p, int64_t l, nmlp_err *err) {
-    nmlp_mlp_taps taps = {.x = p->x};
+    nmlp_mlp_taps taps = {.x = p->x, .y = has_norm_post(p) ? p->y : NULL};
     return nmlp_hidden_states_run_layer(&p->dense, p->r->engine, l, &taps, &p->progress, err);
 }
 
@@ -66,7 +71,10 @@ static nmlp_status run_dense(struct pass *p, int64_t l, nmlp_err *err) {
 static nmlp_status run_compressed(struct pass *p, int64_t l, nmlp_err *err) {
     int64_t n = nmlp_calib_windows_tokens(p->r->windows) * p->dense.hidden;
     NMLP_RETURN_IF_FAILED(nmlp_hidden_states_run_attention(&p->compressed, p->r->engine, l, p->z, &p->progress, err));
+    double scale = nmlp_engine_model(p->r->engine)->config.residual_scale;
+    if (has_norm_post(p)) return NMLP_OK;
     for (int64_t i = 0; i < n; i++) p->y[i] = p->dense.rows[i] - p->compressed.rows[i];
+    for (int64_t i = 0; i < n && scale != 1; i++) p->y[i] = (float)(p->y[i] / scale);
     return NMLP_OK;
 }
 
@@ -75,8 +83,7 @@ static nmlp_status finish_compressed(struct pass *p, const nmlp_refit_layer *lay
                                      nmlp_err *err) {
     int64_t tokens = nmlp_calib_windows_tokens(p->r->windows);
     NMLP_RETURN_IF_FAILED(nmlp_refit_run_mlp(layer, mlp, p->z, tokens, p->y, NULL, err));
-    nmlp_add(p->compressed.rows, p->y, tokens * p->dense.hidden, layer->pool);
-    return NMLP_OK;
+    return nmlp_hidden_states_add_mlp(&p->compressed, p->r->engine, layer->layer, p->y, err);
 }
 
 static double hidden_energy(const struct pass *p) {

@@ -121,8 +121,8 @@ static void windows_and_caps_match_float64(void **state) {
     (void)state;
     static const int64_t windows[] = {1, 20, 130, 600};
     nmlp_pool *pool = nmlp_test_pool(2);
-    for (int j = 0; j < 4 * N_SHAPES; j++) {
-        struct fixture f = make_fixture(shapes[j / 4]);
+    for (int j = 0; j < N_SHAPES; j++) {
+        struct fixture f = make_fixture(shapes[j]);
         f.args.window = windows[j % 4];
         f.args.softcap = j % 3 == 0 ? 1.5f : 0.0f;
         int64_t behind = f.args.first_pos + 1 - f.args.window, row = f.args.kv.n_heads * f.args.kv.head_dim;
@@ -258,7 +258,6 @@ static void check_bits_of_queries(int64_t window) {
 static void bits_do_not_depend_on_other_queries(void **state) {
     (void)state;
     check_bits_of_queries(0);
-    check_bits_of_queries(37);
     check_bits_of_queries(700);
 }
 

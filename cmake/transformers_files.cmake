@@ -1,0 +1,12 @@
+# The files of src/checkpoint/transformers/ as a table of C strings: they go beside every compressed checkpoint.
+file(GLOB NMLP_TRANSFORMERS_FILES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/checkpoint/transformers/*.py)
+list(SORT NMLP_TRANSFORMERS_FILES)
+set(NMLP_TRANSFORMERS_TABLE "#include \"checkpoint/transformers_files.h\"\n\nconst nmlp_transformers_file nmlp_transformers_files[] = {\n")
+foreach(python_file ${NMLP_TRANSFORMERS_FILES})
+  get_filename_component(python_name ${python_file} NAME)
+  nmlp_text_literal(python_text ${python_file})
+  string(APPEND NMLP_TRANSFORMERS_TABLE "    {\"${python_name}\",\n     ${python_text}},\n")
+endforeach()
+string(APPEND NMLP_TRANSFORMERS_TABLE "    {0}};\n")
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/transformers_files.c CONTENT "${NMLP_TRANSFORMERS_TABLE}" @ONLY)
+list(APPEND NMLP_LIBRARY_SOURCES ${CMAKE_BINARY_DIR}/generated/transformers_files.c)

@@ -1,0 +1,26 @@
+#!/bin/sh
+# transformers loads a compressed checkpoint by the files beside it: logits, greedy text, and what save_pretrained
+# writes. Needs torch and transformers from PyPI, in the python3 that PYTHON names.
+set -eu
+command=$1
+root=$2
+python=""
+for candidate in ${PYTHON:-} python3; do
+    if "$candidate" -c 'import torch, transformers' 2>/dev/null; then
+        python=$candidate
+        break
+    fi
+done
+if [ -z "$python" ]; then
+    echo "SKIPPED: no python3 with torch and transformers (PyPI); compressed checkpoints were not loaded there" >&2
+    exit 77
+fi
+model=$root/../shared/models/tiny
+if [ ! -d "$model" ]; then
+    echo "SKIPPED: $model is not there" >&2
+    exit 77
+fi
+export PYTHONDONTWRITEBYTECODE=1 HF_HOME="$PWD/hf"
+"$command" compress "$model" -o small --ratio 0.3 --alloc uniform --recover none --calib-tokens 2048 \
+    --calib "$root/../shared/data/text/calib.mix.txt" >/dev/null 2>&1
+"$python" "$root/tests/python/transformers_compressed.py" "$command" small

@@ -1,0 +1,132 @@
+/* Compression of families that differ from Llama: fused projections, norms after the MLP, GELU, scaled residuals. The
+ * compressed model and the dense one that expand makes of it compute the same, and the weights that were kept help. */
+#include <math.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "compress/compress.h"
+#include "engine/session.h"
+#include "lib/testing.h"
+#include "model/expand.h"
+
+enum { N_IDS = 4096, N = 40, VOCAB = 96 };
+
+static void random_ids(int32_t *ids, int64_t n, uint64_t seed) {
+    nmlp_rng rng;
+    nmlp_rng_seed(&rng, seed);
+    for (int64_t i = 0; i < n; i++) ids[i] = (int32_t)(nmlp_rng_next(&rng) % VOCAB);
+}
+
+static void last_logits(const char *dir, float *logits) {
+    int32_t ids[N];
+    nmlp_model model;
+    nmlp_engine *engine;
+    nmlp_session *session;
+    nmlp_engine_options options = {0};
+    nmlp_err err;
+    random_ids(ids, N, 2);
+    nmlp_assert_ok(nmlp_model_open(&model, dir, &err), &err);
+    nmlp_assert_ok(nmlp_engine_create(&engine, &model, &options, &err), &err);
+    nmlp_assert_ok(nmlp_session_create(&session, engine, N, 0, false, &err), &err);
+    nmlp_assert_ok(nmlp_session_append(session, ids, N, NULL, NULL, &err), &err);
+    memcpy(logits, nmlp_session_last_logits(session), VOCAB * sizeof *logits);
+    nmlp_session_destroy(session);
+    nmlp_engine_destroy(engine);
+    nmlp_model_close(&model);
+}
+
+static double distance(const float *a, const float *b) {
+    double sum = 0, size = 0;
+    for (int i = 0; i < VOCAB; i++) {
+        sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        size += (double)a[i] * (double)a[i];
+    }
+    return sqrt(sum / size);
+}
+
+static nmlp_compress_report compress(const char *from, const char *to) {
+    static int32_t ids[N_IDS];
+    nmlp_compress_options options = nmlp_compress_defaults();
+    nmlp_compress_report report;
+    nmlp_engine_options engine_options = {0};
+    nmlp_engine *engine;
+    nmlp_model model;
+    nmlp_err err;
+    options.ratio = 0.2;
+    options.tile = 4;
+    options.calib_tokens = 2048;
+    options.heldout_tokens = 1024;
+    options.context = 128;
+    options.rounds = 0;
+    options.calib_name = "random ids";
+    random_ids(ids, N_IDS, 1);
+    nmlp_assert_ok(nmlp_model_open(&model, from, &err), &err);
+    nmlp_assert_ok(nmlp_engine_create(&engine, &model, &engine_options, &err), &err);
+    nmlp_assert_ok(nmlp_compress_run(engine, ids, N_IDS, to, &options, &report, &err), &err);
+    nmlp_engine_destroy(engine);
+    nmlp_model_close(&model);
+    return report;
+}
+
+static void check_family(const char *name) {
+    char from[4096], dir[1024], small[2048], wide[2048], card[2200];
+    float original[VOCAB], compressed[VOCAB], expanded[VOCAB];
+    nmlp_model model;
+    nmlp_err err;
+    int64_t bytes;
+    snprintf(from, sizeof from, "%s/tests/data/families/%s", NMLP_TEST_ROOT, name);
+    nmlp_test_mkdtemp(dir, sizeof dir);
+    snprintf(small, sizeof small, "%s/small", dir);
+    snprintf(wide, sizeof wide, "%s/wide", dir);
+    nmlp_compress_report report = compress(from, small);
+    double removed = 1 - (double)report.mlp_params_after / (double)report.mlp_params_before;
+    assert_true(removed > 0.15 && removed < 0.3);
+    /* The refit keeps what helps; a stream advanced wrongly would be worse than before it. */
+    assert_true(report.final.kl <= report.factored.kl * 1.001 && report.final.kl > 0);
+    nmlp_compress_report_fini(&report);
+    nmlp_assert_ok(nmlp_model_open(&model, small, &err), &err);
+    assert_true(nmlp_model_measure(&model).n_lowrank > 0);
+    nmlp_assert_ok(nmlp_model_expand(&model, wide, NULL, NULL, &bytes, &err), &err);
+    nmlp_model_close(&model);
+    last_logits(from, original);
+    last_logits(small, compressed);
+    last_logits(wide, expanded);
+    assert_true(distance(compressed, expanded) < 0.02); /* products in bf16 */
+    assert_true(distance(compressed, original) > 1e-3);
+    snprintf(card, sizeof card, "%s/README.md", small);
+    assert_true(nmlp_file_exists(card));
+    snprintf(card, sizeof card, "%s/modeling_neuronmlp.py", small);
+    assert_true(nmlp_file_exists(card));
+    nmlp_test_rmdir(dir);
+}
+
+static void fused_projections(void **state) {
+    (void)state;
+    check_family("phi3");
+}
+
+static void norms_around_and_gelu(void **state) {
+    (void)state;
+    check_family("gemma3");
+}
+
+static void scaled_residuals(void **state) {
+    (void)state;
+    check_family("granite");
+}
+
+static void norms_after(void **state) {
+    (void)state;
+    check_family("olmo2");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fused_projections),
+        cmocka_unit_test(norms_around_and_gelu),
+        cmocka_unit_test(scaled_residuals),
+        cmocka_unit_test(norms_after),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
