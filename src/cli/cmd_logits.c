@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/model_args.h"
+#include "cluster/cluster.h"
 #include "service/text_session.h"
 
 enum { TOP_SHOWN = 5 };
@@ -126,6 +127,7 @@ static int run(int argc, char **argv) {
     nmlp_err err;
     nmlp_status st = NMLP_OK;
     nmlp_loaded loaded = {0};
+    nmlp_cluster *cluster = NULL;
     struct collect c = {0};
     int64_t *wide = NULL;
     int64_t *positions = NULL;
@@ -138,9 +140,12 @@ static int run(int argc, char **argv) {
     NMLP_TRY(narrow_ids(&ids, wide, n, &err));
     NMLP_TRY(choose_positions(&positions, &c.n_positions, positions_text, n, &err));
     c.positions = positions;
+    NMLP_TRY(nmlp_cluster_join(&cluster, NMLP_CLUSTER_TIMEOUT_S, &err));
+    load.tensor_group = nmlp_cluster_group(cluster);
     NMLP_TRY(nmlp_cli_load(&loaded, &cli, cli.positionals[0], &load, &err));
     NMLP_TRY(compute(&c, &loaded, ids, n, &err));
     code = NMLP_EXIT_OK;
+    if (!nmlp_group_leads(load.tensor_group)) goto out;
     if (cli.json) {
         code = print_json(&cli, &c, (int64_t)n);
     } else {
@@ -153,7 +158,9 @@ out:
     nmlp_mem_free(positions);
     nmlp_mem_free(ids);
     nmlp_mem_free(wide);
-    return st == NMLP_OK ? code : nmlp_cli_fail(&cli, &err);
+    if (st != NMLP_OK) code = nmlp_cli_fail(&cli, &err);
+    nmlp_cluster_leave(cluster, code != NMLP_EXIT_OK);
+    return code;
 }
 
 const nmlp_command nmlp_cmd_logits = {
@@ -163,4 +170,5 @@ const nmlp_command nmlp_cmd_logits = {
     .examples = "neuronmlp logits models/tiny --ids 558,717,894\n"
                 "neuronmlp logits models/tiny --ids 558,717,894 --positions 0,2 --json\n",
     .run = run,
+    .clustered = true,
 };

@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/conversation.h"
 #include "cli/model_args.h"
+#include "cluster/cluster.h"
 #include "service/text_session.h"
 
 enum { PROMPT_MAX_BYTES = 64 << 20, NEW_TOKENS = 128 };
@@ -26,6 +27,7 @@ struct run_options {
     bool no_bos;
     bool no_special;
     int64_t seed;
+    double peer_timeout_s;
     nmlp_sampling sampling;
     nmlp_load_options load;
 };
@@ -172,8 +174,11 @@ static int execute(const nmlp_cli *cli, const struct run_options *r) {
     NMLP_TRY(read_prompt(r, tokenizer, &prompt, &err));
     NMLP_TRY(nmlp_cli_load(&loaded, cli, cli->positionals[0], &r->load, &err));
     if (r->draft) NMLP_TRY(nmlp_cli_load(&draft, cli, r->draft, &r->load, &err));
-    NMLP_TRY(generate(r, &loaded, r->draft ? &draft : NULL, tokenizer, &prompt, !cli->json, &result, &err));
-    if (cli->json) {
+    bool leads = nmlp_group_leads(r->load.tensor_group);
+    NMLP_TRY(generate(r, &loaded, r->draft ? &draft : NULL, tokenizer, &prompt, !cli->json && leads, &result, &err));
+    if (!leads) {
+        code = NMLP_EXIT_OK;
+    } else if (cli->json) {
         code = print_json(cli, &result, nmlp_loaded_name(&loaded));
     } else {
         print_stats(&result, r->draft, nmlp_loaded_name(&loaded));
@@ -187,9 +192,23 @@ out:
     return st == NMLP_OK ? code : nmlp_cli_fail(cli, &err);
 }
 
+/* Alone, or a share of the model beside the other processes that a launcher started: all compute the same tokens. */
+static int execute_joined(const nmlp_cli *cli, struct run_options *r) {
+    nmlp_err err;
+    nmlp_cluster *cluster;
+    if (nmlp_cluster_join(&cluster, r->peer_timeout_s, &err) != NMLP_OK) return nmlp_cli_fail(cli, &err);
+    r->load.tensor_group = nmlp_cluster_group(cluster);
+    if (cluster && strcmp(r->load.device, "auto") == 0) r->load.device = "cpu";
+    int code = execute(cli, r);
+    nmlp_cluster_leave(cluster, code != NMLP_EXIT_OK);
+    return code;
+}
+
 static int run(int argc, char **argv) {
-    struct run_options r = {
-        .n = not_given, .sampling = nmlp_sampling_greedy(), .load = {.device = "auto", .precision = "auto"}};
+    struct run_options r = {.n = not_given,
+                            .peer_timeout_s = NMLP_CLUSTER_TIMEOUT_S,
+                            .sampling = nmlp_sampling_greedy(),
+                            .load = {.device = "auto", .precision = "auto"}};
     const nmlp_opt opts[] = {
         {"prompt", 'p', NMLP_OPT_STRING, &r.prompt, "TEXT", "the text to continue"},
         {"file", 'f', NMLP_OPT_STRING, &r.prompt_file, "FILE", "the same from a file; - is standard input"},
@@ -219,6 +238,8 @@ static int run(int argc, char **argv) {
         {"precision", 0, NMLP_OPT_STRING, &r.load.precision, "auto|f32|bf16",
          "auto (default): bf16 activations for bf16 weights where the CPU has AMX; f32: exact"},
         {"isa", 0, NMLP_OPT_STRING, &r.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
+        {"peer-timeout", 0, NMLP_OPT_NUMBER, &r.peer_timeout_s, "S",
+         "seconds to wait for other processes under mpirun (default 600)"},
     };
     nmlp_cli cli;
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_run, opts, sizeof opts / sizeof opts[0], 1, 1, argc, argv);
@@ -226,13 +247,16 @@ static int run(int argc, char **argv) {
     if (r.n < 1 && r.n != not_given) return nmlp_cli_usage(&cli, "-n must be 1 or more");
     if (r.system && !r.chat) return nmlp_cli_usage(&cli, "--system goes with --chat");
     r.sampling.seed = (uint64_t)r.seed;
-    if (r.chat && !r.prompt && !r.prompt_file && !r.ids && !cli.json && nmlp_conversation_possible())
+    if (r.chat && !r.prompt && !r.prompt_file && !r.ids && !cli.json && nmlp_cluster_launched().size == 1 &&
+        nmlp_conversation_possible())
         return converse(&cli, &r);
     if (r.n == not_given) r.n = NEW_TOKENS;
     if ((r.prompt != NULL) + (r.prompt_file != NULL) + (r.ids != NULL) != 1)
         return nmlp_cli_usage(&cli, "one of -p TEXT, -f FILE and --ids is needed");
     if (r.chat && r.ids) return nmlp_cli_usage(&cli, "--chat needs text, not --ids");
-    return execute(&cli, &r);
+    if (nmlp_cluster_launched().size > 1 && r.prompt_file && strcmp(r.prompt_file, "-") == 0)
+        return nmlp_cli_usage(&cli, "-f -: standard input is that of one process only");
+    return execute_joined(&cli, &r);
 }
 
 const nmlp_command nmlp_cmd_run = {
@@ -243,4 +267,5 @@ const nmlp_command nmlp_cmd_run = {
                 "neuronmlp run models/tiny -p \"Astronomy is\" -n 24 --temp 0.8 --top-p 0.95 --seed 7\n"
                 "neuronmlp run models/tiny -p \"The sea\" -n 8 --json\n",
     .run = run,
+    .clustered = true,
 };

@@ -70,9 +70,7 @@ static nmlp_status reserve(void *batch, int32_t sequence, int64_t n, nmlp_err *e
 }
 
 static nmlp_status step(void *batch, const nmlp_step_item *items, int64_t n_items, nmlp_err *err) {
-    (void)err;
-    nmlp_cpu_batch_step(batch, items, n_items);
-    return NMLP_OK;
+    return nmlp_cpu_batch_step(batch, items, n_items, err);
 }
 
 /* ---- scoring ---- */

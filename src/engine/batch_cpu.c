@@ -122,7 +122,7 @@ static void give_hidden(nmlp_cpu_batch *b, const nmlp_step_item *items, int64_t 
     }
 }
 
-void nmlp_cpu_batch_step(nmlp_cpu_batch *b, const nmlp_step_item *items, int64_t n_items) {
+nmlp_status nmlp_cpu_batch_step(nmlp_cpu_batch *b, const nmlp_step_item *items, int64_t n_items, nmlp_err *err) {
     nmlp_cpu_forward *f = &b->forward;
     const nmlp_config *c = &f->weights->model->config;
     int64_t n = 0;
@@ -141,4 +141,6 @@ void nmlp_cpu_batch_step(nmlp_cpu_batch *b, const nmlp_step_item *items, int64_t
     for (int64_t i = 0; i < n_items; i++) nmlp_kv_pool_append(b->pool, items[i].sequence, items[i].ids, items[i].n);
     give_logits(b, items, n_items);
     give_hidden(b, items, n_items);
+    if (f->status != NMLP_OK && err) *err = f->err;
+    return f->status;
 }

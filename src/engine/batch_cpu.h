@@ -17,6 +17,6 @@ void nmlp_cpu_batch_close(nmlp_cpu_batch *batch, int32_t sequence);
 void nmlp_cpu_batch_truncate(nmlp_cpu_batch *batch, int32_t sequence, int64_t length);
 void nmlp_cpu_batch_fork(nmlp_cpu_batch *batch, int32_t parent, int64_t length, int32_t child);
 nmlp_status nmlp_cpu_batch_reserve(nmlp_cpu_batch *batch, int32_t sequence, int64_t n, nmlp_err *err);
-void nmlp_cpu_batch_step(nmlp_cpu_batch *batch, const nmlp_step_item *items, int64_t n_items);
+nmlp_status nmlp_cpu_batch_step(nmlp_cpu_batch *batch, const nmlp_step_item *items, int64_t n_items, nmlp_err *err);
 
 #endif

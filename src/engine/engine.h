@@ -24,7 +24,9 @@ typedef struct nmlp_engine_options {
     nmlp_pool *pool;                    /* borrowed; NULL: the caller's thread alone */
     bool skip_finite_check;             /* for weights known to be sound */
     const nmlp_process_group *group;    /* borrowed; texts are scored together with its other members; may be NULL */
-    const nmlp_progress *progress;      /* may be NULL */
+    const nmlp_process_group *tensor_group; /* borrowed; `model` is this member's part of one (model/model_shard.h), and
+                                               every step is run by all of them. The CPU's batches only; may be NULL */
+    const nmlp_progress *progress;          /* may be NULL */
 } nmlp_engine_options;
 
 /* The model must outlive the engine. */

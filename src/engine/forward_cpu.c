@@ -6,6 +6,7 @@
 #include "base/ints.h"
 #include "base/pages.h"
 #include "engine/rope_table.h"
+#include "model/model_shard.h"
 #include "tensor/quant.h"
 
 enum { EMBED_RELEASE_ROWS = 32 };
@@ -107,6 +108,16 @@ static nmlp_status new_floats(nmlp_cpu_forward *f, const struct buffer buffers[]
     return NMLP_OK;
 }
 
+static nmlp_status part_logits(nmlp_cpu_forward *f, nmlp_err *err) {
+    const nmlp_process_group *group = f->weights->tensor_group;
+    if (!group) return NMLP_OK;
+    f->vocab_first = nmlp_mem_new((size_t)group->size + 1, sizeof *f->vocab_first, err);
+    if (!f->vocab_first) return NMLP_E_NOMEM;
+    for (int k = 0; k <= group->size; k++)
+        f->vocab_first[k] = nmlp_model_shard_vocab(f->weights->model->config.vocab, k, group->size);
+    return NMLP_OK;
+}
+
 static nmlp_status new_buffers(nmlp_cpu_forward *f, nmlp_err *err) {
     const nmlp_config *c = &f->weights->model->config;
     int64_t q_dim = c->n_heads * c->head_dim;
@@ -130,7 +141,7 @@ static nmlp_status new_buffers(nmlp_cpu_forward *f, nmlp_err *err) {
     f->workspace_bytes = workspace_bytes(f);
     f->workspace = nmlp_pages_new(f->workspace_bytes, err);
     f->attention = nmlp_mem_new((size_t)f->max_texts, sizeof *f->attention, err);
-    return f->workspace && f->attention ? NMLP_OK : NMLP_E_NOMEM;
+    return f->workspace && f->attention ? part_logits(f, err) : NMLP_E_NOMEM;
 }
 
 static void fill_ropes(nmlp_cpu_forward *f) {
@@ -165,6 +176,7 @@ out:
 }
 
 void nmlp_cpu_forward_fini(nmlp_cpu_forward *f) {
+    nmlp_mem_free(f->vocab_first);
     nmlp_mem_free(f->attention);
     nmlp_pages_free(f->workspace, f->workspace_bytes);
     nmlp_pages_free(f->cache.memory, f->cache.bytes);
@@ -258,10 +270,12 @@ static void attend(nmlp_cpu_forward *f, int64_t layer, const nmlp_cpu_rows *text
     nmlp_attention_run_all(f->attention, n, f->workspace, pool);
 }
 
-/* What attention or MLP computed in y [S,H] joins the residual stream. */
+/* What attention or MLP computed in y [S,H] joins the residual stream; where processes share the model, it is a part of
+   a sum. */
 static void add_residual(nmlp_cpu_forward *f, const float *norm_post, float *rows, float *y, int64_t n) {
     const nmlp_cpu_weights *w = f->weights;
     const nmlp_config *c = &w->model->config;
+    if (f->status == NMLP_OK) f->status = nmlp_group_sum_f32(w->tensor_group, y, n * c->hidden, &f->err);
     if (norm_post) nmlp_rmsnorm(y, y, norm_post, (float)c->rms_eps, n, c->hidden, w->pool);
     if (c->residual_scale != 1) nmlp_multiply(y, y, (float)c->residual_scale, n * c->hidden, w->pool);
     nmlp_add(rows, y, n * c->hidden, w->pool);
@@ -269,7 +283,8 @@ static void add_residual(nmlp_cpu_forward *f, const float *norm_post, float *row
 
 /* Whether outputs may be added to the residual stream as they are computed. */
 static bool adds_plainly(const nmlp_cpu_forward *f, const float *norm_post) {
-    return !norm_post && f->weights->model->config.residual_scale == 1;
+    const nmlp_cpu_weights *w = f->weights;
+    return !norm_post && w->model->config.residual_scale == 1 && !w->tensor_group;
 }
 
 static void mix(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n) {
@@ -352,10 +367,25 @@ void nmlp_cpu_forward_final_norm(nmlp_cpu_forward *f, const float *rows, int64_t
     nmlp_rmsnorm(out, rows, f->weights->final_norm, (float)c->rms_eps, n, c->hidden, f->weights->pool);
 }
 
+/* Each process has rows of the head: a part of every row of logits [S,V]. */
+static void gather_logits(nmlp_cpu_forward *f, const float *rows, int64_t n, float *logits) {
+    const nmlp_cpu_weights *w = f->weights;
+    const nmlp_process_group *group = w->tensor_group;
+    const nmlp_config *c = &w->model->config;
+    for (int64_t i = 0; i < n && f->status == NMLP_OK; i++) {
+        float *row = logits + i * c->vocab;
+        nmlp_linear_run(w->lm_head, row + f->vocab_first[group->rank], rows + i * c->hidden, 1, f->workspace, w->pool);
+        f->status = nmlp_group_gather(group, row, sizeof *row, f->vocab_first, &f->err);
+    }
+}
+
 void nmlp_cpu_forward_logits(nmlp_cpu_forward *f, const float *rows, int64_t n, float *logits) {
     const nmlp_cpu_weights *w = f->weights;
     const nmlp_config *c = &w->model->config;
-    nmlp_linear_run(w->lm_head, logits, rows, n, f->workspace, w->pool);
+    if (w->tensor_group)
+        gather_logits(f, rows, n, logits);
+    else
+        nmlp_linear_run(w->lm_head, logits, rows, n, f->workspace, w->pool);
     if (c->logit_divisor != 1) nmlp_multiply(logits, logits, (float)(1 / c->logit_divisor), n * c->vocab, w->pool);
     if (c->logit_softcap > 0)
         nmlp_softcap(logits, (float)(1 / c->logit_softcap), (float)c->logit_softcap, n * c->vocab, w->pool);

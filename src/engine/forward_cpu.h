@@ -33,7 +33,10 @@ typedef struct nmlp_cpu_forward {
     int64_t max_texts;
     int64_t rows_embedded;
     bool observed;
+    nmlp_status status; /* not NMLP_OK: processes that share the model lost each other, for the reason in err */
+    nmlp_err err;
     nmlp_observer observer;
+    int64_t *vocab_first;      /* [processes+1] where each one's part of the logits begins; NULL: one has all */
     nmlp_attention *attention; /* [max_texts] */
     float *rope;               /* [len, R] */
     float *rope_query;         /* [len, R] where queries grow with their position, else rope */

@@ -102,6 +102,7 @@ nmlp_status nmlp_cpu_weights_create(nmlp_cpu_weights **out, const nmlp_model *mo
     if (!w) return NMLP_E_NOMEM;
     w->model = model;
     w->pool = options->pool;
+    w->tensor_group = options->tensor_group;
     nmlp_arena_init(&w->arena);
     NMLP_TRY((options->bf16 ? nmlp_kernels_select_bf16 : nmlp_kernels_select)(&w->kernels, cpu, options->isa, err));
     w->check_finite = !options->skip_finite_check;

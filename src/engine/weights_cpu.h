@@ -28,8 +28,9 @@ typedef struct nmlp_cpu_weights {
     const nmlp_model *model;
     const nmlp_kernels *kernels;
     nmlp_pool *pool;
-    bool check_finite; /* while they are made */
-    nmlp_arena arena;  /* norm weights and the layer table */
+    const nmlp_process_group *tensor_group; /* NULL: these are the weights of a whole model */
+    bool check_finite;                      /* while they are made */
+    nmlp_arena arena;                       /* norm weights and the layer table */
     nmlp_cpu_layer *layers;
     float *final_norm; /* [H] */
     nmlp_linear *lm_head;

@@ -17,6 +17,16 @@ static bool may_round(const char *precision, const nmlp_model *model) {
     return strcmp(precision, "bf16") == 0 || model->layers[0].q.dtype == NMLP_DTYPE_BF16;
 }
 
+static nmlp_status take_part(nmlp_loaded *loaded, nmlp_engine_options *engine, const nmlp_load_options *options,
+                             nmlp_err *err) {
+    const nmlp_process_group *group = options->tensor_group;
+    if (engine->backend != nmlp_backend_cpu())
+        return nmlp_fail_field(err, NMLP_E_UNSUPPORTED, "device", "must be cpu where %d processes share a model",
+                               group->size);
+    engine->tensor_group = group;
+    return nmlp_model_shard_create(&loaded->shard, &loaded->model, group->rank, group->size, err);
+}
+
 nmlp_status nmlp_load(nmlp_loaded *loaded, const char *dir, const nmlp_load_options *options, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     const nmlp_progress *progress = options->progress;
@@ -29,7 +39,9 @@ nmlp_status nmlp_load(nmlp_loaded *loaded, const char *dir, const nmlp_load_opti
     if (options->dequantise) NMLP_TRY(nmlp_model_widen(&loaded->model, loaded->pool, err));
     engine_options.bf16 = may_round(options->precision, &loaded->model);
     engine_options.pool = loaded->pool;
-    NMLP_TRY(nmlp_engine_create(&loaded->engine, &loaded->model, &engine_options, err));
+    if (options->tensor_group) NMLP_TRY(take_part(loaded, &engine_options, options, err));
+    const nmlp_model *model = loaded->shard ? &loaded->shard->model : &loaded->model;
+    NMLP_TRY(nmlp_engine_create(&loaded->engine, model, &engine_options, err));
 out:
     if (st != NMLP_OK) nmlp_unload(loaded);
     return st;
@@ -39,6 +51,7 @@ const char *nmlp_loaded_name(const nmlp_loaded *loaded) { return nmlp_engine_isa
 
 void nmlp_unload(nmlp_loaded *loaded) {
     nmlp_engine_destroy(loaded->engine);
+    nmlp_model_shard_destroy(loaded->shard);
     nmlp_pool_destroy(loaded->pool);
     nmlp_model_close(&loaded->model);
     *loaded = (nmlp_loaded){0};

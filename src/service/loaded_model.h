@@ -7,10 +7,12 @@
 #include "base/progress.h"
 #include "engine/engine.h"
 #include "model/model.h"
+#include "model/model_shard.h"
 
 typedef struct nmlp_loaded {
     nmlp_pool *pool;
     nmlp_model model;
+    nmlp_model_shard *shard; /* what of the model this process runs; NULL: all of it */
     nmlp_engine *engine;
 } nmlp_loaded;
 
@@ -24,7 +26,9 @@ typedef struct nmlp_load_options {
     bool dequantise;       /* quantised weights are widened to f32, so that activations need no rounding: exact, slow */
     int n_threads;         /* 0: one per CPU */
     const nmlp_process_group *group; /* borrowed; texts are scored together with its other members; may be NULL */
-    const nmlp_progress *progress;   /* may be NULL */
+    const nmlp_process_group *tensor_group; /* borrowed; its members share the model, each step is run by all of them.
+                                               On the CPU only; may be NULL */
+    const nmlp_progress *progress;          /* may be NULL */
 } nmlp_load_options;
 
 nmlp_status nmlp_load(nmlp_loaded *loaded, const char *dir, const nmlp_load_options *options, nmlp_err *err);

@@ -59,8 +59,31 @@ for n in 2 4; do
 done
 ls -A "$work" | grep -q partial && fail "a work folder was left"
 
+# A model shared by processes: the same text, logits within 1e-5 of the largest; factors of each form too.
+"$command" compress "$tiny" -o "$work/factors" --ratio 0.4 --calib-tokens 512 --heldout 128 --ctx 64 --rounds 0 \
+    >/dev/null 2>"$work/err" || { cat "$work/err"; fail "compress"; }
+ids=558,717,894,12,99,3,4,77
+same_logits() { # two JSON files: numbers of their logits
+    for file in "$1" "$2"; do sed 's/.*"logits":\[\([^"]*\)\],"argmax".*/\1/; s/[][]//g' "$file" | tr , '\n' >"$file.numbers"; done
+    paste "$1.numbers" "$2.numbers" | awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > worst) worst = d; m = $1 < 0 ? -$1 : $1
+        if (m > most) most = m } END { if (NR < 8192 || !(worst <= 1e-5 * most)) { print NR " numbers, off by " worst " of " most; exit 1 } }'
+}
+for model in "$tiny" "$work/factors"; do
+    "$command" run "$model" -p "The old house" -n 12 --precision f32 -t 1 >"$work/one" 2>/dev/null
+    "$command" logits "$model" --ids $ids --positions 2,7 -t 1 --json >"$work/one.json"
+    for n in 2 4; do
+        mpirun -n $n "$command" run "$model" -p "The old house" -n 12 --precision f32 -t 1 >"$work/several" 2>"$work/err" ||
+            { cat "$work/err"; fail "run on $n processes"; }
+        cmp -s "$work/one" "$work/several" || { cat "$work/one" "$work/several"; fail "run on $n processes differs"; }
+        mpirun -n $n "$command" logits "$model" --ids $ids --positions 2,7 -t 1 --json >"$work/several.json" 2>/dev/null
+        same_logits "$work/one.json" "$work/several.json" || fail "logits on $n processes differ"
+    done
+done
+mpirun -n 3 "$command" run "$tiny" -p a >/dev/null 2>"$work/err" && fail "3 processes shared 4 heads"
+grep -q 'cannot share 2 key/value heads' "$work/err" || { cat "$work/err"; fail "no word on the heads"; }
+
 # One message, whatever the number of processes; and nobody waits for ever.
-for words in "run $tiny -p a" "eval $tiny --text $work/none" "eval $tiny --text $tiny/calib.txt --ctx 1" "eval $tiny"; do
+for words in "info $tiny" "eval $tiny --text $work/none" "eval $tiny --text $tiny/calib.txt --ctx 1" "eval $tiny"; do
     # shellcheck disable=SC2086
     timeout 60 mpirun -n 2 "$command" $words >"$work/out" 2>"$work/err" && fail "accepted: $words"
     [ "$(grep -c '^neuronmlp' "$work/err")" -eq 1 ] || { cat "$work/err"; fail "not one message: $words"; }
