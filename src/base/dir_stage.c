@@ -23,10 +23,9 @@ enum { PATH_MAX_BYTES = 4096, TRIES = 16 };
 
 static bool is_dots(const char *name) { return strcmp(name, ".") == 0 || strcmp(name, "..") == 0; }
 
-/* Files that a killed writer left: "<name>.tmp-XXXXXX". */
+/* Files that a killed writer left. */
 static bool is_cut_short(const char *name) {
-    const char *dot = strrchr(name, '.');
-    return dot && strncmp(dot, ".tmp-", 5) == 0 && strlen(dot) == 11;
+    return strncmp(name, NMLP_FILE_TEMP_PREFIX, sizeof NMLP_FILE_TEMP_PREFIX - 1) == 0;
 }
 
 static bool remove_tree(int parent_fd, const char *name);

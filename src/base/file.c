@@ -1,11 +1,13 @@
-#define _DEFAULT_SOURCE /* mkstemp, realpath, madvise */
+#define _GNU_SOURCE /* mkstemp, realpath, madvise, flock */
 #include "base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -148,9 +150,45 @@ static void writer_free(nmlp_file_writer *writer) {
     *writer = (nmlp_file_writer){.fd = -1};
 }
 
+/* "<dir>/.neuronmlp-tmp-<name>-XXXXXX" for "<dir>/<name>". */
+static char *temp_path_for(const char *path, nmlp_err *err) {
+    static const char unique[] = "-XXXXXX";
+    const char *slash = strrchr(path, '/');
+    size_t dir_len = slash ? (size_t)(slash - path) + 1 : 0;
+    size_t bytes = strlen(path) + sizeof NMLP_FILE_TEMP_PREFIX + sizeof unique;
+    char *text = nmlp_mem_new(bytes, 1, err);
+    if (text) snprintf(text, bytes, "%.*s%s%s%s", (int)dir_len, path, NMLP_FILE_TEMP_PREFIX, path + dir_len, unique);
+    return text;
+}
+
+/* Its writer holds a lock while it lives. */
+static void remove_if_dead(int dir_fd, const char *name) {
+    int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) return;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) (void)unlinkat(dir_fd, name, 0);
+    close(fd);
+}
+
+/* Removes what killed writers of the same file left. */
+static void remove_dead_temps(const char *temp_path) {
+    const char *slash = strrchr(temp_path, '/'), *name = slash ? slash + 1 : temp_path;
+    size_t len = strlen(name), dir_len = (size_t)(name - temp_path);
+    char dir_path[4096] = ".";
+    const struct dirent *entry;
+    if (dir_len >= sizeof dir_path) return;
+    if (dir_len) memcpy(dir_path, temp_path, dir_len);
+    DIR *dir = opendir(dir_path);
+    while (dir && (entry = readdir(dir)))
+        if (strlen(entry->d_name) == len && strncmp(entry->d_name, name, len - 6) == 0)
+            remove_if_dead(dirfd(dir), entry->d_name);
+    if (dir) closedir(dir);
+}
+
 static int open_temp(char *temp_path) {
-    int fd = mkstemp(temp_path);
+    remove_dead_temps(temp_path);
+    int fd = mkostemp(temp_path, O_CLOEXEC);
     if (fd < 0) return fd;
+    (void)flock(fd, LOCK_EX | LOCK_NB);
     mode_t mask = umask(0);
     umask(mask);
     (void)fchmod(fd, 0666 & ~mask);
@@ -163,7 +201,7 @@ nmlp_status nmlp_file_writer_open(nmlp_file_writer *writer, const char *path, nm
         return nmlp_fail(err, NMLP_E_IO, "%s: is a directory; a file is to be written there", path);
     bool special = is_special(path);
     writer->path = nmlp_path_final(path, err);
-    if (writer->path && !special) writer->temp_path = nmlp_path_with_suffix(writer->path, ".tmp-XXXXXX", err);
+    if (writer->path && !special) writer->temp_path = temp_path_for(writer->path, err);
     if (!writer->path || (!special && !writer->temp_path)) {
         writer_free(writer);
         return NMLP_E_NOMEM;

@@ -34,6 +34,10 @@ bool nmlp_file_is_dir(const char *path);
 /* "dir/name" into `out`. */
 nmlp_status nmlp_path_join(char *out, size_t out_bytes, const char *dir, const char *name, nmlp_err *err);
 
+/* How the names of unfinished files begin: ".neuronmlp-tmp-<name>-XXXXXX" beside their destination. One that a killed
+ * process left is removed by the next writer of the same file, or with the folder. */
+#define NMLP_FILE_TEMP_PREFIX ".neuronmlp-tmp-"
+
 /* Links are followed: the file they lead to is replaced. Devices and pipes are written to as they are. */
 typedef struct nmlp_file_writer {
     int fd;

@@ -37,7 +37,7 @@ static bool is_known(const char *name) {
         if (strcmp(name, nmlp_transformers_files[i].name) == 0) return true;
     for (size_t i = 0; nmlp_side_file_names[i]; i++)
         if (strcmp(name, nmlp_side_file_names[i]) == 0) return true;
-    return false;
+    return strncmp(name, NMLP_FILE_TEMP_PREFIX, sizeof NMLP_FILE_TEMP_PREFIX - 1) == 0;
 }
 
 /* Weight files of this program say so at their front. */

@@ -50,21 +50,22 @@ static void show_step(void *ctx, const nmlp_recover_step *s, const nmlp_recover_
             (int)pace->eta_s % 60);
 }
 
-static nmlp_status write_curve(const nmlp_recover_report *r, const char *dir, nmlp_err *err) {
+static nmlp_status write_curve(void *ctx, const nmlp_recover_step *log, int64_t n_log, const char *dir, nmlp_err *err) {
+    (void)ctx;
     char path[PATH_MAX_BYTES];
     nmlp_str svg;
     nmlp_status st = NMLP_OK;
-    double *columns = nmlp_mem_new((size_t)(3 * r->n_log), sizeof *columns, err);
+    double *columns = nmlp_mem_new((size_t)(3 * n_log), sizeof *columns, err);
     if (!columns) return NMLP_E_NOMEM;
-    double *loss = columns + r->n_log;
-    double *ppl = loss + r->n_log;
-    for (int64_t i = 0; i < r->n_log; i++) {
-        columns[i] = (double)r->log[i].step;
-        loss[i] = r->log[i].loss;
-        ppl[i] = r->log[i].heldout_ppl;
+    double *loss = columns + n_log;
+    double *ppl = loss + n_log;
+    for (int64_t i = 0; i < n_log; i++) {
+        columns[i] = (double)log[i].step;
+        loss[i] = log[i].loss;
+        ppl[i] = log[i].heldout_ppl;
     }
-    nmlp_curve curves[] = {{.title = "training loss", .x = columns, .y = loss, .n = r->n_log},
-                           {.title = "held-out perplexity", .x = columns, .y = ppl, .n = r->n_log}};
+    nmlp_curve curves[] = {{.title = "training loss", .x = columns, .y = loss, .n = n_log},
+                           {.title = "held-out perplexity", .x = columns, .y = ppl, .n = n_log}};
     nmlp_str_init(&svg);
     nmlp_curve_svg(&svg, "step", curves, 2);
     NMLP_TRY(nmlp_str_status(&svg, err));
@@ -142,11 +143,9 @@ static nmlp_status recover(const nmlp_cli *cli, const struct words *words, nmlp_
     NMLP_TRY(nmlp_pool_create(&o->pool, (int)cli->n_threads, err));
     o->progress = &progress;
     if (nmlp_group_leads(o->group)) o->on_step = show_step;
+    o->on_write = write_curve;
     o->ctx = &screen;
     NMLP_TRY(nmlp_recover(&model, ids.data, (int64_t)ids.len, words->output, o, report, err));
-    if (nmlp_group_leads(o->group)) st = write_curve(report, words->output, err);
-    if (st != NMLP_OK && !err->hint[0])
-        nmlp_fail_hint(err, "the model in %s is complete but for this chart", words->output);
 out:
     nmlp_cli_progress_end(&bar);
     nmlp_pool_destroy(o->pool);

@@ -65,6 +65,8 @@ typedef struct nmlp_recover_options {
     const nmlp_progress *progress;   /* false stops it, state saved */
     /* After each step, and before the first with step 0; may be NULL. */
     void (*on_step)(void *ctx, const nmlp_recover_step *step, const nmlp_recover_pace *pace);
+    /* Before the finished folder appears, for files beside its weights; may be NULL. */
+    nmlp_status (*on_write)(void *ctx, const nmlp_recover_step *log, int64_t n_log, const char *dir, nmlp_err *err);
     void *ctx;
 } nmlp_recover_options;
 

@@ -88,6 +88,7 @@ nmlp_status nmlp_trainer_write(const nmlp_trainer *t, const char *out_dir, nmlp_
     NMLP_TRY(copy_config(t, stage.temp_path, err));
     NMLP_TRY(nmlp_model_copy_side_files(t->model->checkpoint.dir, stage.temp_path, err));
     NMLP_TRY(write_log(t, stage.temp_path, err));
+    if (t->options.on_write) NMLP_TRY(t->options.on_write(t->options.ctx, t->log, t->n_log, stage.temp_path, err));
     NMLP_TRY(nmlp_dir_stage_commit(&stage, err));
 out:
     nmlp_dir_stage_abort(&stage);

@@ -70,7 +70,7 @@ static const char *half_written(const job *j, const fault_result *r) {
         if (is_partial(e->name) || (want && is_loose(j)) || (want && want->hash == e->hash) ||
             (old && old->hash == e->hash))
             continue;
-        if (want && (r->lacks_chart || (j->c->kept && strcmp(j->c->kept, e->name) == 0))) continue;
+        if (want && j->c->kept && strcmp(j->c->kept, e->name) == 0) continue;
         return want ? "half-written output" : "a stray file";
     }
     for (size_t i = 0; i < j->before.n_entries; i++)
@@ -90,7 +90,7 @@ static void go_on(const job *j, long at, int slot) {
     atomic_fetch_add(&j->counts->n_resumed, 1);
     if (r.hung || !WIFEXITED(r.status) || WEXITSTATUS(r.status) != 0) {
         defect(j, at, "the next run fails", &r);
-    } else if (!same_tree(&r, &j->want)) {
+    } else if (!is_loose(j) && !same_tree(&r, &j->want)) {
         defect(j, at, "the next run has another output", &r);
     }
 }
@@ -145,8 +145,10 @@ static void prepare(job *j) {
     fault_run(&j->want, j->in, j->c->words, NULL, &(fault){.classes = j->class}, 0);
     fault_scratch_reset(j->in, 0, j->has_before ? j->before_path : NULL);
     fault_run(&again, j->in, j->c->words, NULL, &none, 0);
-    bool rounded = strcmp(j->c->name, "emit-package") == 0 || strcmp(j->c->name, "plan") == 0; /* times in tenths */
-    j->exact = j->want.out == again.out && !rounded;
+    /* Their times are rounded: equal in two runs, another in the third. */
+    static const char timed[] =
+        "compress compress-over compress-threads compress-train emit-package plan predict recover";
+    j->exact = j->want.out == again.out && !strstr(timed, j->c->name);
     if (WIFEXITED(j->want.status) && WEXITSTATUS(j->want.status) == 0 && (is_loose(j) || same_tree(&j->want, &again)))
         return;
     printf("DEFECT %s: an undisturbed run fails or does not repeat its files: %s\n", j->c->name, j->want.last);

@@ -44,14 +44,13 @@ typedef struct fault_entry {
 } fault_entry;
 
 typedef struct fault_result {
-    int status;       /* of waitpid */
-    bool hung;        /* killed after the time limit */
-    long n_calls;     /* counted; -1 where the process did not end by itself */
-    uint64_t out;     /* hash of stdout */
-    uint64_t masked;  /* the same with every number as one '#' */
-    bool lacks_chart; /* the message says that the model is complete, and that a chart beside it is not there */
-    bool explained;   /* stderr has a line of the program's own */
-    char last[400];   /* end of stderr */
+    int status;                             /* of waitpid */
+    bool hung;                              /* killed after the time limit */
+    long n_calls;                           /* counted; -1 where the process did not end by itself */
+    uint64_t out;                           /* hash of stdout */
+    uint64_t masked;                        /* the same with every number as one '#' */
+    bool explained;                         /* stderr has a line of the program's own */
+    char last[400];                         /* end of stderr */
     fault_entry entries[FAULT_ENTRIES_MAX]; /* of the scratch folder, by name */
     size_t n_entries;
 } fault_result;

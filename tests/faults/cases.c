@@ -35,7 +35,7 @@ const fault_case fault_cases[] = {
     {"doctor", "doctor", NULL, NULL, "aft", NULL},
     {"bench", "bench mlp --shape 32,64,16 --rows 1 --seconds 0.001 --csv out.csv --svg out.svg -t 1", NULL, NULL, "aft",
      NULL},
-    {"report", "report %c -o out.html --rows-max 2048 --shape 128,128,64,128", NULL, "", "f", NULL},
+    {"report", "report %c -o out.html --rows-max 2048 --shape 128,128,64,128", NULL, "", "afc", NULL},
 };
 
 const size_t fault_n_cases = sizeof fault_cases / sizeof fault_cases[0];

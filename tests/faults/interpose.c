@@ -261,6 +261,10 @@ WRAPPED(int, unlinkat, (int dir, const char *path, int flags)) {
 
 WRAPPED(int, mkstemp, (char *path)) { return fails("fc", ENOSPC) ? -1 : CALL(int, mkstemp, (char *))(path); }
 
+WRAPPED(int, mkostemp, (char *path, int flags)) {
+    return fails("fc", ENOSPC) ? -1 : CALL(int, mkostemp, (char *, int))(path, flags);
+}
+
 WRAPPED(int, fchmod, (int fd, mode_t mode)) { return fails("fc", EIO) ? -1 : (int)syscall(SYS_fchmod, fd, mode); }
 
 WRAPPED(DIR *, opendir, (const char *path)) {

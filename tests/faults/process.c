@@ -149,7 +149,6 @@ static void look_at_output(fault_result *r, const char *out_path, const char *er
     len = read_all(text, sizeof text - 1, err_path);
     text[len] = '\0';
     /* The second is libgfortran's, when OpenBLAS is loaded. */
-    r->lacks_chart = strstr(text, "is complete but for this chart") != NULL;
     r->explained = strstr(text, "neuronmlp") || strstr(text, "Operating system error: Cannot allocate memory");
     const char *report = strstr(text, "ERROR: "), *from = report ? report : text + (len > 380 ? len - 380 : 0);
     snprintf(r->last, sizeof r->last, "%.390s", from);

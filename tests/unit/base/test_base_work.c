@@ -65,12 +65,12 @@ static void our_own_directory_is_emptied_or_kept(void **state) {
     nmlp_assert_ok(nmlp_dir_stage_open(&stage, p.out, false, &err), &err);
     assert_false(nmlp_dir_stage_has_files(&stage));
     put(p.partial, "layer", "x");
-    put(p.partial, "layer.tmp-a1B2c3", "cut short");
+    put(p.partial, ".neuronmlp-tmp-layer-a1B2c3", "cut short");
     assert_true(nmlp_dir_stage_has_files(&stage));
     nmlp_dir_stage_keep(&stage);
     nmlp_assert_ok(nmlp_dir_stage_open(&stage, p.out, true, &err), &err);
     assert_true(has(p.partial, "layer"));
-    assert_false(has(p.partial, "layer.tmp-a1B2c3"));
+    assert_false(has(p.partial, ".neuronmlp-tmp-layer-a1B2c3"));
     nmlp_dir_stage_keep(&stage);
     nmlp_assert_ok(nmlp_dir_stage_open(&stage, p.out, false, &err), &err);
     assert_false(has(p.partial, "layer"));
