@@ -4,7 +4,7 @@ JOBS ?= $(shell nproc)
 MODEL ?= models/tiny
 PREFIX ?= /usr/local
 
-.PHONY: all help deps demo test test-all bench fuzz install clean
+.PHONY: all help deps demo test test-all bench fuzz sbom soak install clean
 
 all: $(BUILD)/build.ninja
 	@cmake --build $(BUILD) -j $(JOBS) --target nmlp_command neuronmlp neuronmlp_static -- --quiet
@@ -21,6 +21,8 @@ help:
 	@echo "make test-all also sanitizers, fuzzers, every kernel set, a browser, clang-tidy, long tests: all CI runs"
 	@echo "make bench    benchmarks of this machine"
 	@echo "make fuzz     run the fuzzers longer (SECONDS=600)"
+	@echo "make sbom     what the program is made of, as SPDX, into $(BUILD)/neuronmlp.spdx.json"
+	@echo "make soak     mixed commands with random faults (MINUTES=30)"
 	@echo "make install  to PREFIX ($(PREFIX))"
 
 deps:
@@ -41,6 +43,13 @@ bench: all
 
 fuzz: deps
 	@sh scripts/fuzz $(or $(SECONDS),600)
+
+sbom: all
+	@sh scripts/sbom $(BUILD) >$(BUILD)/neuronmlp.spdx.json
+	@echo "$(BUILD)/neuronmlp.spdx.json"
+
+soak: deps
+	@sh scripts/soak $(or $(MINUTES),30)
 
 install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)

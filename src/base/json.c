@@ -1,5 +1,6 @@
 #include "base/json.h"
 
+#include <errno.h>
 #include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <math.h>
@@ -58,7 +59,10 @@ nmlp_status nmlp_json_parse(nmlp_json_doc *doc, const char *text, size_t len, co
     if (len > JSON_VALUES_MAX && count_values(text, len) > JSON_VALUES_MAX)
         return nmlp_fail(err, NMLP_E_LIMIT, "%s: holds more than %d values", origin, JSON_VALUES_MAX);
     const char *end = text;
+    errno = 0; /* of a text it cannot read cJSON says the same as of memory it cannot have */
     cJSON *root = cJSON_ParseWithLengthOpts(text, len, &end, 0);
+    if (!root && errno == ENOMEM)
+        return nmlp_fail(err, NMLP_E_NOMEM, "%s: out of memory for the values in %zu bytes of JSON", origin, len);
     if (end < text || end > text + len) end = text + len; /* cJSON can report one past a truncated text */
     if (!root) return fail_at(err, origin, text, end);
     if (!only_space(end, text + len)) {

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/memory_limit.h"
+
 struct nmlp_arena_chunk {
     nmlp_arena_chunk *next;
     size_t capacity_bytes;
@@ -42,6 +44,7 @@ void *nmlp_mem_new(size_t count, size_t size, nmlp_err *err) {
         nmlp_fail(err, NMLP_E_NOMEM, "%zu elements of %zu bytes do not fit in memory", count, size);
         return NULL;
     }
+    if (nmlp_memory_check(rounded, err) != NMLP_OK) return NULL;
     void *block = aligned_alloc(NMLP_ALIGN_BYTES, rounded);
     if (!block) {
         nmlp_fail(err, NMLP_E_NOMEM, "out of memory: %zu bytes could not be allocated", rounded);

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "base/mem.h"
+#include "base/memory_limit.h"
 
 static const size_t HUGE_BYTES = (size_t)2 << 20;
 
@@ -24,6 +25,7 @@ static size_t mapped_bytes(size_t bytes) { return (bytes + 4095) / 4096 * 4096; 
 void *nmlp_pages_new(size_t bytes, nmlp_err *err) {
     size_t total;
     void *block = NULL;
+    if (nmlp_memory_check(bytes, err) != NMLP_OK) return NULL;
     if (!nmlp_add_overflows(bytes, HUGE_BYTES + 4096, &total)) block = map_aligned(mapped_bytes(bytes ? bytes : 1));
     if (!block) {
         nmlp_fail(err, NMLP_E_NOMEM, "out of memory: %zu bytes could not be mapped", bytes);

@@ -41,14 +41,15 @@ static bool is_known(const char *name) {
 }
 
 /* Weight files of this program say so at their front. */
-static bool is_our_weights(const char *path) {
+static nmlp_status is_our_weights(bool *ours, const char *path, nmlp_err *err) {
     char front[8 + sizeof NMLP_CHECKPOINT_HEADER_FRONT];
     size_t len = sizeof NMLP_CHECKPOINT_HEADER_FRONT - 1;
     FILE *file = fopen(path, "rbe");
-    if (!file) return false;
+    if (!file) return nmlp_fail(err, NMLP_E_IO, "%s: cannot open: %s", path, strerror(errno));
     size_t n = fread(front, 1, 8 + len, file);
     fclose(file);
-    return n == 8 + len && memcmp(front + 8, NMLP_CHECKPOINT_HEADER_FRONT, len) == 0;
+    *ours = n == 8 + len && memcmp(front + 8, NMLP_CHECKPOINT_HEADER_FRONT, len) == 0;
+    return NMLP_OK;
 }
 
 struct contents {
@@ -62,7 +63,8 @@ static nmlp_status look_at(struct contents *found, const char *dir, const char *
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) return NMLP_OK;
     found->any = true;
     NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, dir, name, err));
-    bool ours = has_suffix(name, ".safetensors") ? is_our_weights(path) : is_known(name);
+    bool ours = is_known(name);
+    if (has_suffix(name, ".safetensors")) NMLP_RETURN_IF_FAILED(is_our_weights(&ours, path, err));
     if (ours && !nmlp_file_is_dir(path)) {
         if (has_suffix(name, ".safetensors")) found->weights = true;
     } else if (!found->foreign[0]) {
@@ -80,6 +82,13 @@ static nmlp_status survey(struct contents *found, const char *dir, nmlp_err *err
     while (st == NMLP_OK && (entry = readdir(open_dir))) st = look_at(found, dir, entry->d_name, err);
     closedir(open_dir);
     return st;
+}
+
+/* What lies in a work folder is ours, also half removed. */
+static bool is_in_our_work(const char *dir) {
+    char marker[PATH_MAX_BYTES];
+    return snprintf(marker, sizeof marker, "%s/../" NMLP_DIR_STAGE_MARKER, dir) < (int)sizeof marker &&
+           nmlp_file_exists(marker);
 }
 
 /* The directory appears by a rename beside it. */
@@ -124,7 +133,7 @@ nmlp_status nmlp_target_check(const char *dir, const char *source, nmlp_err *err
     if (!nmlp_file_is_dir(dir)) return nmlp_fail(err, NMLP_E_IO, "%s: exists and is not a directory", dir);
     NMLP_RETURN_IF_FAILED(refuse_mount(dir, err));
     NMLP_RETURN_IF_FAILED(survey(&found, dir, err));
-    if (!found.any || (found.weights && !found.foreign[0])) return NMLP_OK;
+    if (!found.any || (found.weights && !found.foreign[0]) || is_in_our_work(dir)) return NMLP_OK;
     if (found.foreign[0])
         nmlp_fail(err, NMLP_E_ARG, "%s: would be replaced as a whole, with \"%s\", which this program did not write",
                   dir, found.foreign);

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/memory_limit.h"
 #include "cli/complete.h"
 #include "cli/flags.h"
 #include "cli/nearest.h"
@@ -135,10 +136,14 @@ static int parse_options(nmlp_cli *cli, const nmlp_opt *all, size_t n_all, int a
 int nmlp_cli_parse(nmlp_cli *cli, const nmlp_command *command, const nmlp_opt *opts, size_t n_opts, int min_positionals,
                    int max_positionals, int argc, char **argv) {
     bool help = false;
+    int64_t memory_bytes = 0;
+    nmlp_err err;
     *cli = (nmlp_cli){.command = command, .opts = opts, .n_opts = n_opts};
     const nmlp_opt common[] = {
         {"json", 0, NMLP_OPT_FLAG, &cli->json, NULL, "one JSON object on stdout, everything else on stderr"},
         {"threads", 't', NMLP_OPT_INT, &cli->n_threads, "N", "threads to use (default: one per CPU)"},
+        {"memory", 0, NMLP_OPT_INT, &memory_bytes, "BYTES",
+         "most memory to take, mapped files apart (default: no limit)"},
         {"help", 'h', NMLP_OPT_FLAG, &help, NULL, "show this help"},
     };
     const size_t n_common = sizeof common / sizeof common[0];
@@ -159,6 +164,8 @@ int nmlp_cli_parse(nmlp_cli *cli, const nmlp_command *command, const nmlp_opt *o
     if (given > max_positionals)
         return nmlp_cli_usage(cli, "unexpected argument \"%s\"", argv[optind + max_positionals]);
     if (cli->n_threads < 0 || cli->n_threads > 1024) return nmlp_cli_usage(cli, "--threads must be from 0 to 1024");
+    if (memory_bytes < 0) return nmlp_cli_usage(cli, "--memory must be 0 or more");
+    if (memory_bytes > 0 && nmlp_memory_cap((size_t)memory_bytes, &err) != NMLP_OK) return nmlp_cli_fail(cli, &err);
     for (int i = 0; i < given; i++) cli->positionals[i] = argv[optind + i];
     cli->n_positionals = given;
     return -1;

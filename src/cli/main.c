@@ -9,6 +9,7 @@
 
 #include "cli/commands.h"
 #include "cli/complete.h"
+#include "cli/mapped.h"
 #include "cli/nearest.h"
 #include "cli/version.h"
 #include "cluster/cluster.h"
@@ -89,6 +90,7 @@ int main(int argc, char **argv) {
     /* Its threads would idle: blocks of matrices are spread over our own (linalg/linalg.h). */
     (void)setenv("OPENBLAS_NUM_THREADS", "1", 0);
     (void)signal(SIGXFSZ, SIG_IGN); /* a file-size limit is then an error of the write, which says what to do */
+    nmlp_cli_mapped_install();
     int code = run(argc, argv);
     /* Whatever printed it: a result that did not arrive is no result. */
     bool lost_now = fflush(stdout) != 0;

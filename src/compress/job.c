@@ -470,7 +470,7 @@ static nmlp_status new_report(nmlp_compress_report *r, int64_t n_layers, nmlp_er
 
 nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n_ids, const char *out_dir,
                               const nmlp_compress_options *options, nmlp_compress_report *report, nmlp_err *err) {
-    NMLP_RETURN_IF_FAILED(nmlp_linalg_load(err));
+    NMLP_RETURN_IF_FAILED(nmlp_linalg_load(nmlp_pool_threads(nmlp_engine_pool(engine)), err));
     struct job j = {.engine = engine,
                     .model = nmlp_engine_model(engine),
                     .chosen = *options,

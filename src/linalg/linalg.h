@@ -11,8 +11,9 @@
 #include "base/pool.h"
 #include "base/status.h"
 
-/* Loads OpenBLAS, in front of everything else here; says why it cannot. */
-nmlp_status nmlp_linalg_load(nmlp_err *err);
+/* Loads OpenBLAS, in front of everything else here; says why it cannot. Also refused where buffers for that many
+ * threads do not fit: OpenBLAS itself would try again for ever. */
+nmlp_status nmlp_linalg_load(int n_threads, nmlp_err *err);
 
 /* Around everything else here: keeps BLAS on the caller's thread, then gives OpenBLAS back the number of threads it
  * had, which belongs to the whole process. Two threads of a program that do this at the same time get right results, at

@@ -1,3 +1,4 @@
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "linalg/openblas.h"
 
 #include <dlfcn.h>
@@ -5,8 +6,11 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "linalg/linalg.h"
+
+enum { BUFFER_BYTES = 128 << 20 }; /* what it maps for each thread that calls it */
 
 /* Constant once filled. */
 static nmlp_openblas functions;
@@ -42,7 +46,18 @@ const nmlp_openblas *nmlp_openblas_get(void) {
     return loaded ? &functions : NULL;
 }
 
-nmlp_status nmlp_linalg_load(nmlp_err *err) {
+static bool buffers_fit(size_t bytes) {
+    void *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (block == MAP_FAILED) return false;
+    munmap(block, bytes);
+    return true;
+}
+
+nmlp_status nmlp_linalg_load(int n_threads, nmlp_err *err) {
+    size_t bytes = (size_t)(n_threads + 1) * BUFFER_BYTES; /* one while it is loaded */
+    if (!buffers_fit(bytes))
+        return nmlp_fail(err, NMLP_E_NOMEM, "OpenBLAS needs %zu bytes of address space for %d threads", bytes,
+                         n_threads);
     if (nmlp_openblas_get()) return NMLP_OK;
     nmlp_fail(err, NMLP_E_UNSUPPORTED, "OpenBLAS cannot be loaded: %s", reason);
     nmlp_fail_hint(err, "install it (Debian: libopenblas0-pthread), or give the process more memory");

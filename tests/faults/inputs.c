@@ -22,6 +22,7 @@ int fault_model_write(const char *dir, double ratio) {
     c.n_heads = 2;
     c.n_kv_heads = 1;
     c.head_dim = 16;
+    c.rope_dim = 16;
     c.vocab = VOCAB;
     c.max_positions = 64;
     if (st == NMLP_OK) st = nmlp_synth_write(dir, &c, &options, &params, &bytes, &err);

@@ -178,7 +178,7 @@ static void close_job(struct job *j, nmlp_status st, nmlp_err *err) {
 nmlp_status nmlp_quantize_run(nmlp_engine *engine, const int32_t *ids, int64_t n_ids, const char *out_dir,
                               const nmlp_quantize_options *options, nmlp_quantize_report *report, nmlp_err *err) {
     *report = (nmlp_quantize_report){0};
-    NMLP_RETURN_IF_FAILED(nmlp_linalg_load(err));
+    NMLP_RETURN_IF_FAILED(nmlp_linalg_load(nmlp_pool_threads(nmlp_engine_pool(engine)), err));
     struct job j = {.engine = engine,
                     .model = nmlp_engine_model(engine),
                     .options = options,

@@ -1,0 +1,83 @@
+#!/bin/sh
+# Limits of memory, address space, files and disks; files that change while they are read: an answer or a line that says why not, never
+# a signal and never half an output.
+set -eu
+command=$1
+root=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+tiny=$root/models/tiny
+fail() { echo "FAILED: $1"; exit 1; }
+# within LIMIT COMMAND…: exit 0 or 1 under `ulimit LIMIT`, with a message on 1
+within() {
+    limit=$1 status=0
+    shift
+    (
+        # shellcheck disable=SC2086
+        ulimit $limit
+        exec timeout 60 "$command" "$@"
+    ) >/dev/null 2>"$work/err" || status=$?
+    case $status in
+        0) ;;
+        1) [ -s "$work/err" ] || fail "ulimit $limit, $*: no message" ;;
+        127) grep -q "error while loading shared libraries\|cannot allocate memory" "$work/err" || fail "ulimit $limit, $*: exit 127" ;;
+        *) cat "$work/err"; fail "ulimit $limit, $*: exit $status" ;;
+    esac
+    tried=$((tried + 1))
+}
+tried=0
+head -c 20000 "$tiny/calib.txt" >"$work/text"
+compress="compress $tiny -o $work/out --ratio 0.3 --calib $work/text --calib-tokens 128 --heldout 64 --ctx 64 --rounds 0 --alloc uniform -t 2"
+
+# --memory: a number, refused where it does not suffice, without effect where it does.
+"$command" run "$tiny" -p hello -n 4 --temp 0 >"$work/want" 2>/dev/null
+"$command" run "$tiny" -p hello -n 4 --temp 0 --memory 2000000000 >"$work/got" 2>/dev/null || fail "2 GB do not suffice"
+cmp "$work/want" "$work/got" || fail "--memory changes the result"
+status=0
+"$command" run "$tiny" -p hello -n 4 --memory 4000000 >/dev/null 2>"$work/err" || status=$?
+[ "$status" -eq 1 ] || fail "--memory 4000000: exit $status"
+grep -q "memory.*[0-9] bytes" "$work/err" || { cat "$work/err"; fail "no number of bytes"; }
+status=0
+"$command" run "$tiny" -p hello --memory -5 2>"$work/err" || status=$?
+[ "$status" -eq 2 ] || fail "--memory -5: exit $status"
+status=0
+timeout 60 "$command" $compress --memory 100000000 >/dev/null 2>"$work/err" || status=$?
+[ "$status" -eq 1 ] || { cat "$work/err"; fail "compress in 100 MB: exit $status"; }
+[ ! -e "$work/out" ] || fail "an output in spite of the error"
+
+# Address space, data, descriptors.
+for kb in 60000 200000 400000; do
+    within "-v $kb" info "$tiny"
+    within "-v $kb" run "$tiny" -p hello -n 2 -t 2
+    # shellcheck disable=SC2086
+    within "-v $kb" $compress
+done
+for n in 3 5 8; do
+    within "-n $n" info "$tiny"
+    within "-n $n" run "$tiny" -p hello -n 2
+    rm -rf "$work/out"
+    # shellcheck disable=SC2086
+    within "-n $n" $compress
+    [ ! -e "$work/out" ] || "$command" info "$work/out" >/dev/null || fail "half an output with $n descriptors"
+done
+
+# Places where nothing can be written.
+for place in /proc/nmlp /sys/nmlp /dev/null/x; do
+    status=0
+    "$command" expand "$tiny" -o "$place" >/dev/null 2>"$work/err" || status=$?
+    [ "$status" -eq 1 ] || fail "$place: exit $status"
+done
+
+# Weights cut short while they are read.
+cp -r "$tiny" "$work/m"
+"$command" compress "$work/m" -o "$work/cut" --ratio 0.3 --calib "$work/text" --calib-tokens 512 --heldout 128 --ctx 64 >/dev/null 2>"$work/err" &
+pid=$!
+tries=0
+until [ -e "$work/cut.work.partial" ] || [ "$tries" -gt 1000 ]; do sleep 0.01; tries=$((tries + 1)); done
+truncate -s 4096 "$work/m/model.safetensors"
+status=0
+wait "$pid" || status=$?
+[ "$status" -eq 1 ] || { cat "$work/err"; fail "weights cut short: exit $status"; }
+grep -q "model.safetensors: was cut short" "$work/err" || { cat "$work/err"; fail "no word on the file that was cut short"; }
+[ ! -e "$work/cut" ] || fail "half an output"
+echo "ok: $tried runs under limits"
