@@ -208,4 +208,8 @@ void nmlp_guide_accept(nmlp_guide *g, int32_t id) {
 
 bool nmlp_guide_is_complete(const nmlp_guide *g) { return g->state >= 0 && nmlp_matcher_accepts(g->matcher, g->state); }
 
-nmlp_guide_stats nmlp_guide_get_stats(const nmlp_guide *g) { return g->stats; }
+nmlp_guide_stats nmlp_guide_take_stats(nmlp_guide *g) {
+    nmlp_guide_stats stats = g->stats;
+    g->stats = (nmlp_guide_stats){0};
+    return stats;
+}

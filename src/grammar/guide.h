@@ -51,6 +51,7 @@ typedef struct nmlp_guide_stats {
     double seconds;     /* in all of them */
 } nmlp_guide_stats;
 
-nmlp_guide_stats nmlp_guide_get_stats(const nmlp_guide *guide);
+/* Since they were last taken. */
+nmlp_guide_stats nmlp_guide_take_stats(nmlp_guide *guide);
 
 #endif

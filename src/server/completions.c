@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "server/server_internal.h"
+#include "text/chat_template.h"
 
 static void end_call(nmlp_server_call *call) {
     nmlp_server_call **at = &call->server->calls;
@@ -14,6 +15,7 @@ static void end_call(nmlp_server_call *call) {
     *at = call->next;
     for (int i = 0; i < call->n_choices; i++) nmlp_reply_choice_fini(&call->choices[i]);
     nmlp_mem_free(call->choices);
+    if (call->served) nmlp_grammar_cache_give_back(call->served->grammars, call->job.grammar);
     nmlp_completion_request_fini(&call->job.request);
     nmlp_mem_free(call);
 }
@@ -43,6 +45,7 @@ static nmlp_status take_event(nmlp_server_call *call, const nmlp_job_event *e, n
         return nmlp_str_status(out, err);
     }
     choice->finish = e->finish;
+    if (!r->stream) nmlp_reply_add_end(choice);
     if (e->choice % r->n == 0) call->usage.prompt += e->n_prompt;
     if (e->choice % r->n == 0) call->usage.cached += e->n_cached;
     call->usage.completion += e->n_generated;
@@ -170,13 +173,28 @@ static nmlp_status choose_model(const nmlp_served **out, const nmlp_server *s, c
                            s->models[0].model.name, s->models[1].model.name);
 }
 
+/* The grammar of the answers, which end as others do. */
+static nmlp_status take_grammar(const nmlp_server *s, nmlp_server_call *call, bool chat, nmlp_err *err) {
+    const nmlp_completion_request *r = &call->job.request;
+    const nmlp_config *config = &call->served->model.loaded->model.config;
+    int64_t ends[NMLP_STOP_IDS_MAX + 1];
+    int n = 0;
+    if (!r->grammar_field) return NMLP_OK;
+    for (int i = 0; i < config->n_stop_ids && !r->ignore_eos; i++) ends[n++] = config->stop_ids[i];
+    if (chat && !r->ignore_eos) ends[n++] = nmlp_chat_end_id(s->tokenizer);
+    return nmlp_grammar_cache_take(call->served->grammars, &r->grammar, ends, n, r->grammar_field, &call->job.grammar,
+                                   err);
+}
+
 static nmlp_status begin_call(nmlp_server *s, nmlp_server_call *call, nmlp_http_request *r, bool chat, nmlp_err *err) {
     size_t len;
     const char *body = nmlp_http_body(r, &len);
     uint64_t number = ++s->n_ids;
     nmlp_completion_request *request = &call->job.request;
+    const nmlp_chat_template *template = nmlp_tokenizer_chat_template(s->tokenizer);
+    const char *source = template ? nmlp_chat_template_source(template) : NULL;
     NMLP_RETURN_IF_FAILED(
-        nmlp_completion_request_read(request, chat, body, len, (uint64_t)s->started * 1000003u + number, err));
+        nmlp_completion_request_read(request, chat, body, len, (uint64_t)s->started * 1000003u + number, source, err));
     double limit_s = s->options.answer_s;
     if (request->timeout_s > 0 && !(limit_s > 0 && limit_s < request->timeout_s)) limit_s = request->timeout_s;
     call->deadline_s = limit_s > 0 ? call->started_s + limit_s : (double)INFINITY;
@@ -187,7 +205,9 @@ static nmlp_status begin_call(nmlp_server *s, nmlp_server_call *call, nmlp_http_
         call->n_choices = 0;
         return NMLP_E_NOMEM;
     }
-    for (int i = 0; i < call->n_choices; i++) nmlp_str_init(&call->choices[i].text);
+    for (int i = 0; i < call->n_choices; i++)
+        nmlp_reply_choice_init(&call->choices[i], request->calls_tools, request->tool_format);
+    NMLP_RETURN_IF_FAILED(take_grammar(s, call, chat, err));
     snprintf(call->head.id, sizeof call->head.id, "%s-%llx%06llx", chat ? "chatcmpl" : "cmpl",
              (unsigned long long)s->started, (unsigned long long)number);
     call->head.created = (int64_t)time(NULL);

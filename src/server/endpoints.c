@@ -48,14 +48,19 @@ void nmlp_server_get_models(nmlp_server *s, nmlp_http_request *r) {
 void nmlp_server_get_metrics(nmlp_server *s, nmlp_http_request *r) {
     nmlp_str body;
     int n_waiting = 0, n_running = 0;
+    nmlp_guide_stats grammar = {0};
     nmlp_str_init(&body);
     for (int i = 0; i < s->n_models; i++) {
         int waiting, running;
         nmlp_worker_load(s->models[i].worker, &waiting, &running);
         n_waiting += waiting;
         n_running += running;
+        nmlp_guide_stats some = nmlp_grammar_cache_stats(s->models[i].grammars);
+        grammar.n_steps += some.n_steps;
+        grammar.n_computed += some.n_computed;
+        grammar.seconds += some.seconds;
     }
-    nmlp_server_metrics_print(&body, &s->metrics, n_waiting, n_running, nmlp_http_connections(s->http));
+    nmlp_server_metrics_print(&body, &s->metrics, n_waiting, n_running, nmlp_http_connections(s->http), &grammar);
     nmlp_server_answer(s, r, 200, "text/plain; version=0.0.4", &body);
     nmlp_str_fini(&body);
 }

@@ -39,7 +39,7 @@ static void print_histogram(nmlp_str *out, const char *name, const char *help, c
 }
 
 void nmlp_server_metrics_print(nmlp_str *out, const nmlp_server_metrics *m, int n_waiting, int n_running,
-                               int n_connections) {
+                               int n_connections, const nmlp_guide_stats *grammar) {
     print_one(out, "num_requests_running", "gauge", "Requests the engine works on.", n_running);
     print_one(out, "num_requests_waiting", "gauge", "Requests in the queue.", n_waiting);
     print_one(out, "num_connections", "gauge", "Open connections.", n_connections);
@@ -47,6 +47,13 @@ void nmlp_server_metrics_print(nmlp_str *out, const nmlp_server_metrics *m, int 
     print_one(out, "prefix_cache_hits_total", "counter", "Tokens of prompts that were not computed again.",
               m->cached_tokens);
     print_one(out, "generation_tokens_total", "counter", "Tokens generated.", m->generation_tokens);
+    print_one(out, "grammar_tokens_total", "counter", "Tokens chosen under a grammar.", grammar->n_steps);
+    print_one(out, "grammar_masks_total", "counter", "Of them, those whose mask was worked out anew.",
+              grammar->n_computed);
+    nmlp_str_printf(out,
+                    "# HELP neuronmlp_grammar_seconds_total Time in masks of grammars.\n"
+                    "# TYPE neuronmlp_grammar_seconds_total counter\nneuronmlp_grammar_seconds_total %.6f\n",
+                    grammar->seconds);
     nmlp_str_puts(out, "# HELP neuronmlp_responses_total Answers by class of status.\n"
                        "# TYPE neuronmlp_responses_total counter\n");
     for (int i = 2; i < 6; i++)

@@ -1,18 +1,54 @@
 #include "server/reply.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
 
-static const char *finish_reason(nmlp_finish finish) {
-    return finish == NMLP_FINISH_STOP ? "stop" : "length"; /* a full context is a length too */
+static const char *finish_reason(const nmlp_reply_choice *c, nmlp_finish finish) {
+    if (finish != NMLP_FINISH_STOP) return "length"; /* a full context is a length too */
+    return c->reader.n_calls > 0 ? "tool_calls" : "stop";
 }
 
 /* ---- choices ---- */
 
+void nmlp_reply_choice_init(nmlp_reply_choice *c, bool calls_tools, nmlp_tool_format format) {
+    *c = (nmlp_reply_choice){.calls_tools = calls_tools};
+    nmlp_str_init(&c->text);
+    nmlp_tool_reader_init(&c->reader, format);
+}
+
+static nmlp_reply_tool_call *add_call(nmlp_reply_choice *c) {
+    void *calls = c->calls;
+    if (nmlp_mem_grow(&calls, &c->calls_capacity, c->n_calls + 1, sizeof *c->calls, NULL) != NMLP_OK) return NULL;
+    c->calls = calls;
+    nmlp_reply_tool_call *call = &c->calls[c->n_calls++];
+    nmlp_str_init(&call->name);
+    nmlp_str_init(&call->arguments);
+    return call;
+}
+
+/* Text and calls of a whole answer. */
+static void keep_part(void *ctx, nmlp_tool_part_kind kind, const char *text, size_t len) {
+    nmlp_reply_choice *c = ctx;
+    if (kind == NMLP_TOOL_NAME && !add_call(c)) c->text.failed = true;
+    nmlp_reply_tool_call *call = c->n_calls ? &c->calls[c->n_calls - 1] : NULL;
+    if (kind == NMLP_TOOL_TEXT)
+        nmlp_str_append(&c->text, text, len);
+    else if (call)
+        nmlp_str_append(kind == NMLP_TOOL_NAME ? &call->name : &call->arguments, text, len);
+}
+
+void nmlp_reply_add_end(nmlp_reply_choice *c) {
+    if (c->calls_tools) nmlp_tool_reader_end(&c->reader, keep_part, c);
+}
+
 nmlp_status nmlp_reply_add(nmlp_reply_choice *c, const nmlp_job_event *event, nmlp_err *err) {
-    nmlp_str_append(&c->text, event->text.data, event->text.len);
+    if (c->calls_tools)
+        nmlp_tool_reader_push(&c->reader, nmlp_str_text(&event->text), event->text.len, keep_part, c);
+    else
+        nmlp_str_append(&c->text, event->text.data, event->text.len);
     if (c->n_tokens + event->n_tokens > c->capacity) {
         size_t capacity = 2 * (c->n_tokens + event->n_tokens);
         nmlp_server_token *more = nmlp_mem_new(capacity, sizeof *more, err);
@@ -29,6 +65,12 @@ nmlp_status nmlp_reply_add(nmlp_reply_choice *c, const nmlp_job_event *event, nm
 
 void nmlp_reply_choice_fini(nmlp_reply_choice *c) {
     nmlp_str_fini(&c->text);
+    nmlp_tool_reader_fini(&c->reader);
+    for (size_t i = 0; c->calls && i < c->n_calls; i++) {
+        nmlp_str_fini(&c->calls[i].name);
+        nmlp_str_fini(&c->calls[i].arguments);
+    }
+    nmlp_mem_free(c->calls);
     nmlp_mem_free(c->tokens);
 }
 
@@ -179,6 +221,34 @@ static void put_usage(nmlp_json_writer *w, const nmlp_reply_usage *u) {
     nmlp_json_end_object(w);
 }
 
+static void put_call_id(nmlp_json_writer *w, const nmlp_reply_head *h, int choice, size_t call) {
+    char id[128];
+    snprintf(id, sizeof id, "call_%s_%d_%zu", h->id, choice, call);
+    nmlp_json_put_string(w, "id", id);
+    nmlp_json_put_string(w, "type", "function");
+}
+
+static void put_message(nmlp_json_writer *w, const nmlp_reply_head *h, int index, const nmlp_reply_choice *c) {
+    nmlp_json_begin_object(w, "message");
+    nmlp_json_put_string(w, "role", "assistant");
+    if (c->n_calls > 0 && c->text.len == 0)
+        nmlp_json_put_null(w, "content");
+    else
+        nmlp_json_put_bytes(w, "content", nmlp_str_text(&c->text), c->text.len);
+    if (c->n_calls > 0) nmlp_json_begin_array(w, "tool_calls");
+    for (size_t i = 0; i < c->n_calls; i++) {
+        nmlp_json_begin_object(w, NULL);
+        put_call_id(w, h, index, i);
+        nmlp_json_begin_object(w, "function");
+        nmlp_json_put_bytes(w, "name", nmlp_str_text(&c->calls[i].name), c->calls[i].name.len);
+        nmlp_json_put_bytes(w, "arguments", nmlp_str_text(&c->calls[i].arguments), c->calls[i].arguments.len);
+        nmlp_json_end_object(w);
+        nmlp_json_end_object(w);
+    }
+    if (c->n_calls > 0) nmlp_json_end_array(w);
+    nmlp_json_end_object(w);
+}
+
 void nmlp_reply_whole(nmlp_str *out, const nmlp_reply_head *h, const nmlp_reply_choice *choices, int n,
                       const nmlp_reply_usage *usage, bool logprobs) {
     nmlp_json_writer w;
@@ -189,15 +259,12 @@ void nmlp_reply_whole(nmlp_str *out, const nmlp_reply_head *h, const nmlp_reply_
         nmlp_json_begin_object(&w, NULL);
         nmlp_json_put_int(&w, "index", i);
         if (h->chat) {
-            nmlp_json_begin_object(&w, "message");
-            nmlp_json_put_string(&w, "role", "assistant");
-            nmlp_json_put_bytes(&w, "content", nmlp_str_text(&c->text), c->text.len);
-            nmlp_json_end_object(&w);
+            put_message(&w, h, i, c);
         } else {
             nmlp_json_put_bytes(&w, "text", nmlp_str_text(&c->text), c->text.len);
         }
         (void)put_logprobs(&w, h, c->tokens, c->n_tokens, logprobs, 0);
-        nmlp_json_put_string(&w, "finish_reason", finish_reason(c->finish));
+        nmlp_json_put_string(&w, "finish_reason", finish_reason(c, c->finish));
         nmlp_json_end_object(&w);
     }
     nmlp_json_end_array(&w);
@@ -250,10 +317,49 @@ static void begin_choice(nmlp_str *out, const nmlp_reply_head *h, int index, nml
     end_chunk(&w, out, NULL);
 }
 
+/* Where the parts of a streamed answer go. */
+struct tool_stream {
+    nmlp_str *out;
+    const nmlp_reply_head *head;
+    int index;
+    nmlp_reply_choice *choice;
+};
+
+static void send_part(void *ctx, nmlp_tool_part_kind kind, const char *text, size_t len) {
+    const struct tool_stream *s = ctx;
+    nmlp_json_writer w;
+    begin_chunk(&w, s->out, s->head, s->index);
+    if (kind == NMLP_TOOL_TEXT) {
+        put_delta(&w, s->head, NULL, text, len);
+    } else {
+        bool first = kind == NMLP_TOOL_NAME;
+        size_t call = first ? s->choice->n_calls++ : s->choice->n_calls - 1;
+        nmlp_json_begin_object(&w, "delta");
+        nmlp_json_begin_array(&w, "tool_calls");
+        nmlp_json_begin_object(&w, NULL);
+        nmlp_json_put_int(&w, "index", (int64_t)call);
+        if (first) put_call_id(&w, s->head, s->index, call);
+        nmlp_json_begin_object(&w, "function");
+        if (first) nmlp_json_put_bytes(&w, "name", text, len);
+        nmlp_json_put_bytes(&w, "arguments", first ? "" : text, first ? 0 : len);
+        nmlp_json_end_object(&w);
+        nmlp_json_end_object(&w);
+        nmlp_json_end_array(&w);
+        nmlp_json_end_object(&w);
+    }
+    nmlp_json_put_null(&w, "logprobs");
+    end_chunk(&w, s->out, NULL);
+}
+
 void nmlp_reply_chunk(nmlp_str *out, const nmlp_reply_head *h, int index, nmlp_reply_choice *c,
                       const nmlp_job_event *event, bool logprobs) {
     nmlp_json_writer w;
     begin_choice(out, h, index, c);
+    if (c->calls_tools) {
+        struct tool_stream stream = {out, h, index, c};
+        nmlp_tool_reader_push(&c->reader, nmlp_str_text(&event->text), event->text.len, send_part, &stream);
+        return;
+    }
     if (!event->text.len && !(logprobs && event->n_tokens)) return;
     begin_chunk(&w, out, h, index);
     put_delta(&w, h, NULL, nmlp_str_text(&event->text), event->text.len);
@@ -265,10 +371,14 @@ void nmlp_reply_chunk_end(nmlp_str *out, const nmlp_reply_head *h, int index, nm
                           nmlp_finish finish) {
     nmlp_json_writer w;
     begin_choice(out, h, index, c);
+    if (c->calls_tools) {
+        struct tool_stream stream = {out, h, index, c};
+        nmlp_tool_reader_end(&c->reader, send_part, &stream);
+    }
     begin_chunk(&w, out, h, index);
     put_delta(&w, h, NULL, NULL, 0);
     nmlp_json_put_null(&w, "logprobs");
-    end_chunk(&w, out, finish_reason(finish));
+    end_chunk(&w, out, finish_reason(c, finish));
 }
 
 void nmlp_reply_chunk_usage(nmlp_str *out, const nmlp_reply_head *h, const nmlp_reply_usage *usage) {

@@ -14,9 +14,17 @@ typedef struct nmlp_reply_head {
     const nmlp_tokenizer *tokenizer;
 } nmlp_reply_head;
 
+typedef struct nmlp_reply_tool_call {
+    nmlp_str name, arguments;
+} nmlp_reply_tool_call;
+
 /* One choice as it grows. */
 typedef struct nmlp_reply_choice {
     nmlp_str text;
+    bool calls_tools; /* its text is read for calls */
+    nmlp_tool_reader reader;
+    nmlp_reply_tool_call *calls;
+    size_t n_calls, calls_capacity;
     nmlp_server_token *tokens;
     size_t n_tokens, capacity;
     int64_t text_offset; /* characters before the tokens not yet sent in a stream */
@@ -28,8 +36,12 @@ typedef struct nmlp_reply_usage {
     int64_t prompt, completion, cached;
 } nmlp_reply_usage;
 
+/* `calls_tools`: answers may be calls of tools, in that format. */
+void nmlp_reply_choice_init(nmlp_reply_choice *choice, bool calls_tools, nmlp_tool_format format);
 /* Takes over an event's text and tokens. */
 nmlp_status nmlp_reply_add(nmlp_reply_choice *choice, const nmlp_job_event *event, nmlp_err *err);
+/* The text is over. */
+void nmlp_reply_add_end(nmlp_reply_choice *choice);
 void nmlp_reply_choice_fini(nmlp_reply_choice *choice);
 
 void nmlp_reply_whole(nmlp_str *out, const nmlp_reply_head *head, const nmlp_reply_choice *choices, int n,

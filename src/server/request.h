@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "base/str.h"
+#include "grammar/tool_calls.h"
 #include "service/text_session.h"
 
 enum { NMLP_CHOICES_PER_REQUEST_MAX = 128 };
@@ -17,7 +18,14 @@ typedef struct nmlp_completion_request {
     nmlp_json_doc doc;
     nmlp_chat_message *messages; /* of a chat; NULL: prompts */
     size_t n_messages;
-    nmlp_str *texts; /* [n_messages] contents that came in parts */
+    nmlp_str *texts;           /* [n_messages] contents that came in parts */
+    nmlp_str messages_json;    /* the same messages with all their members */
+    nmlp_str kwargs_json;      /* chat_template_kwargs; empty: none */
+    nmlp_str tools_json;       /* tools that the model may call; empty: none */
+    nmlp_str grammar;          /* what the answer must look like (grammar/grammar.h); empty: anything */
+    const char *grammar_field; /* the field that asked for it */
+    bool calls_tools;          /* the answer may be calls of tools, in this format */
+    nmlp_tool_format tool_format;
     nmlp_text_prompt *prompts;
     int32_t **ids; /* [n_prompts] of prompts that came as ids */
     int n_prompts; /* 1 for a chat */
@@ -37,11 +45,15 @@ typedef struct nmlp_completion_request {
     nmlp_str ignored;  /* names of fields nobody here knows, with commas */
 } nmlp_completion_request;
 
-/* Takes a body of /v1/chat/completions or /v1/completions. `seed` is used where the body has none. To be released
- * whatever the status. */
+/* Takes a body of /v1/chat/completions or /v1/completions. `seed` is used where the body has none; `template_source` is
+ * the source of the model's chat template, NULL where it has none. To be released whatever the status. */
 nmlp_status nmlp_completion_request_read(nmlp_completion_request *request, bool chat, const char *body, size_t len,
-                                         uint64_t seed, nmlp_err *err);
+                                         uint64_t seed, const char *template_source, nmlp_err *err);
 void nmlp_completion_request_fini(nmlp_completion_request *request);
+
+/* request_output.c: response_format, grammar, tools and tool_choice. */
+nmlp_status nmlp_request_read_output(nmlp_completion_request *request, bool chat, const char *template_source,
+                                     nmlp_err *err);
 
 /* Token ids of a JSON array into a new array (free with nmlp_mem_free). */
 nmlp_status nmlp_request_ids(int32_t **ids, size_t *n, const nmlp_json *array, const char *field, nmlp_err *err);

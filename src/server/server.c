@@ -132,6 +132,8 @@ static nmlp_status start_model(nmlp_server *s, const nmlp_server_model *model, n
         .max_waiting = (int)options->max_waiting,
         .on_event = wake_loop,
         .ctx = s};
+    int64_t vocab = model->loaded->model.config.vocab;
+    NMLP_RETURN_IF_FAILED(nmlp_grammar_cache_create(&served->grammars, s->tokenizer, vocab, err));
     NMLP_RETURN_IF_FAILED(nmlp_worker_create(&served->worker, &worker, err));
     s->n_models++;
     return NMLP_OK;
@@ -201,6 +203,7 @@ out:
     }
     for (int i = 0; i < s.n_models; i++) nmlp_worker_destroy(s.models[i].worker);
     nmlp_server_drop_calls(&s);
+    for (int i = 0; i < NMLP_SERVER_MODELS_MAX; i++) nmlp_grammar_cache_destroy(s.models[i].grammars);
     nmlp_http_destroy(s.http);
     return st;
 }

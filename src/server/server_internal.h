@@ -17,6 +17,7 @@ typedef struct nmlp_served {
     nmlp_server_model model;
     int64_t context;
     nmlp_worker *worker;
+    nmlp_grammar_cache *grammars;
 } nmlp_served;
 
 /* A completion under way. */

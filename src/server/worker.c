@@ -29,6 +29,8 @@ typedef struct nmlp_job_choice {
     bool echoes;     /* the prompt is still to be posted */
     uint64_t number; /* in the batch */
     nmlp_ids prompt;
+    nmlp_guide *guide; /* of an answer that must follow a grammar */
+    nmlp_token_constraint constraint;
     nmlp_server_token *tokens; /* not yet posted: they wait for their text */
     size_t n_tokens, capacity;
     nmlp_status st;
@@ -155,6 +157,19 @@ static bool on_token(void *ctx, const nmlp_text_token *token) {
     return true;
 }
 
+/* ---- grammars ---- */
+
+static const uint32_t *allowed_tokens(void *ctx) { return nmlp_guide_allowed(ctx); }
+static void accept_token(void *ctx, int32_t id) { nmlp_guide_accept(ctx, id); }
+
+static nmlp_status begin_guide(nmlp_job_choice *c, nmlp_text_request *text, nmlp_err *err) {
+    if (!c->job->grammar) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(nmlp_cached_grammar_begin(c->job->grammar, &c->guide, err));
+    c->constraint = (nmlp_token_constraint){.allowed = allowed_tokens, .accept = accept_token, .ctx = c->guide};
+    text->constraint = &c->constraint;
+    return NMLP_OK;
+}
+
 /* ---- a job ---- */
 
 static void fail_job(nmlp_job *job, nmlp_status st, const nmlp_err *err) {
@@ -200,7 +215,11 @@ static void on_done(void *ctx, nmlp_status status, const nmlp_text_result *resul
 static nmlp_status begin_choice(nmlp_job_choice *c, nmlp_err *err) {
     nmlp_worker *w = c->worker;
     const nmlp_completion_request *r = &c->job->request;
-    nmlp_text_prompt prompt = {.messages = r->messages, .n_messages = r->n_messages};
+    nmlp_text_prompt prompt = {.messages = r->messages,
+                               .n_messages = r->n_messages,
+                               .messages_json = nmlp_str_text(&r->messages_json),
+                               .tools_json = r->tools_json.len ? nmlp_str_text(&r->tools_json) : NULL,
+                               .kwargs_json = r->kwargs_json.len ? nmlp_str_text(&r->kwargs_json) : NULL};
     if (!r->messages) prompt = r->prompts[c->index / r->n];
     NMLP_RETURN_IF_FAILED(nmlp_text_prompt_encode(&c->prompt, w->options.tokenizer, &prompt, err));
     c->echoes = r->echo && c->prompt.len > 0;
@@ -229,6 +248,7 @@ static nmlp_status begin_choice(nmlp_job_choice *c, nmlp_err *err) {
     if (r->echo && r->logprobs) text.on_prompt_token = on_prompt_token;
     if (text.max_new < 1 && r->max_new != 0) text.max_new = 1; /* a prompt that leaves no room is refused by name */
     text.sampling.seed += (uint64_t)c->index;                  /* choices of one prompt differ */
+    NMLP_RETURN_IF_FAILED(begin_guide(c, &text, err));
     NMLP_RETURN_IF_FAILED(nmlp_text_batch_submit(w->batch, &text, on_done, &c->number, err));
     c->under_way = true;
     w->n_choices++;
@@ -257,6 +277,7 @@ static void end_job(nmlp_worker *w, nmlp_job *job) {
     while (!done) done = new_event(NMLP_JOB_DONE, 0, NULL); /* the server waits for it */
     for (int i = 0; i < job->n_begun; i++) {
         nmlp_ids_fini(&job->choices[i].prompt);
+        nmlp_cached_grammar_end(job->grammar, job->choices[i].guide);
         nmlp_mem_free(job->choices[i].tokens);
     }
     nmlp_mem_free(job->choices);

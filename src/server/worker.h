@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "server/grammar_cache.h"
 #include "server/request.h"
 #include "service/text_batch.h"
 
@@ -41,8 +42,9 @@ typedef struct nmlp_job_event {
 /* Belongs to the server's thread; the worker holds it between submit and NMLP_JOB_DONE. */
 typedef struct nmlp_job {
     nmlp_completion_request request;
-    atomic_bool cancelled; /* set by the server's thread */
-    nmlp_job_event *first; /* behind the worker's lock */
+    nmlp_cached_grammar *grammar; /* of its answers; NULL: none */
+    atomic_bool cancelled;        /* set by the server's thread */
+    nmlp_job_event *first;        /* behind the worker's lock */
     nmlp_job_event *last;
     struct nmlp_job *next;           /* in the queue, or of those that run */
     struct nmlp_job_choice *choices; /* the worker's, from here on */

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "engine/logprob.h"
+#include "text/chat_template.h"
 
 /* ---- prompts ---- */
 
@@ -23,6 +24,12 @@ nmlp_status nmlp_text_prompt_encode(nmlp_ids *ids, const nmlp_tokenizer *tokeniz
     for (size_t i = 0; i < p->n_messages; i++)
         if (!p->messages[i].role || !p->messages[i].content)
             return nmlp_fail_field(err, NMLP_E_ARG, "messages", "[%zu] lacks its role or content", i);
+    const nmlp_chat_template *own = nmlp_tokenizer_chat_template(tokenizer);
+    if (own && p->messages_json) {
+        const nmlp_chat_render_options options = {
+            .add_generation_prompt = true, .tools_json = p->tools_json, .kwargs_json = p->kwargs_json};
+        return nmlp_chat_template_encode(own, tokenizer, p->messages_json, &options, ids, err);
+    }
     return nmlp_chat_encode(tokenizer, p->messages, p->n_messages, ids, err);
 }
 

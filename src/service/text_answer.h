@@ -24,6 +24,9 @@ typedef struct nmlp_text_prompt {
     bool no_special; /* with text: special tokens spelled in it stay text */
     const nmlp_chat_message *messages;
     size_t n_messages;
+    /* With messages, for a model that has a template of its own; each may be NULL. The same messages with all their
+     * members (tool_calls, …), tools that may be called, and further variables of the template, all JSON. */
+    const char *messages_json, *tools_json, *kwargs_json;
     const int32_t *ids;
     size_t n_ids;
 } nmlp_text_prompt;

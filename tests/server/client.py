@@ -243,7 +243,7 @@ def wrong_requests_are_named(server):
         ({**good, "stop": ["a"] * 17}, "stop"), ({**good, "logprobs": 21}, "logprobs"), ({**good, "stream": "yes"}, "stream"),
         ({**good, "seed": "x"}, "seed"), ({**good, "tools": [{}]}, "tools"), ({**good, "logit_bias": {"1": 500}}, "logit_bias"),
         ({**good, "logit_bias": {"x": 5}}, "logit_bias"), ({**good, "logit_bias": {"8192": 5}}, "logit_bias"), ({**good, "logit_bias": [1]}, "logit_bias"),
-        ({**good, "response_format": {"type": "json_object"}}, "response_format"), ({**good, "presence_penalty": 3}, "presence_penalty"),
+        ({**good, "response_format": {"type": "json"}}, "response_format"), ({**good, "presence_penalty": 3}, "presence_penalty"),
     ]
     for body, field in cases:
         status, _, answer = server.ask("/v1/completions", body)
@@ -461,6 +461,118 @@ def memory_of_keys_and_values():
     server.stop()
 
 
+PERSON = {"type": "object", "additionalProperties": False, "required": ["name", "age", "tags", "kind"], "properties": {
+    "name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 130},
+    "tags": {"type": "array", "items": {"enum": ["old", "new"]}, "maxItems": 2}, "kind": {"anyOf": [{"const": "a"}, {"type": "null"}]}}}
+
+
+def is_person(value):
+    return (list(value) == ["name", "age", "tags", "kind"] and isinstance(value["name"], str) and len(value["name"]) <= 8
+            and 0 <= value["age"] <= 130 and set(value["tags"]) <= {"old", "new"} and value["kind"] in ("a", None))
+
+
+def structured_output(server):
+    """Whatever the model would say: the answer is what was asked for, as every client can parse it."""
+    form = {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": PERSON}}
+    body = {"prompt": "The old house", "max_tokens": 200, "temperature": 1.3, "response_format": form}
+    for seed in range(4):
+        choices = server.ok("/v1/completions", {**body, "seed": seed, "n": 2})["choices"]
+        for choice in choices:
+            assert choice["finish_reason"] == "stop" and is_person(json.loads(choice["text"])), choice
+    greedy = server.ok("/v1/completions", {**body, "temperature": 0, "ignore_eos": True})["choices"][0]
+    assert greedy["finish_reason"] == "stop" and is_person(json.loads(greedy["text"])), greedy
+    events = server.stream("/v1/completions", {**body, "temperature": 0})
+    assert "".join(e["choices"][0]["text"] for e in events) == greedy["text"]
+    for seed in range(6):
+        choice = server.ok("/v1/completions", {**body, "seed": seed, "response_format": {"type": "json_object"}})["choices"][0]
+        assert choice["text"].startswith("{")
+        if choice["finish_reason"] == "stop":
+            assert isinstance(json.loads(choice["text"]), dict), choice
+    words = {"prompt": "Is it old?", "grammar": 'root ::= answer ("." | "!")\nanswer ::= "yes" | "no" | "per" "haps"', "max_tokens": 20}
+    texts = {server.ok("/v1/completions", {**words, "seed": seed, "temperature": 3})["choices"][0]["text"] for seed in range(12)}
+    assert len(texts) > 1 and texts <= {a + b for a in ("yes", "no", "perhaps") for b in ".!"}, texts
+    assert server.metric("grammar_tokens_total") > server.metric("grammar_masks_total") > 0
+    wrong = [({"response_format": {"type": "xml"}}, "response_format", "xml"), ({"response_format": {"type": "json_schema"}}, "response_format", "schema"),
+             ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "array", "uniqueItems": True}}}}, "response_format", "uniqueItems"),
+             ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}}}, "response_format", "never ends"),
+             ({"grammar": "root ::= nothing"}, "grammar", "nothing"), ({"grammar": 3}, "grammar", "string"),
+             ({"grammar": 'root ::= "a"', "response_format": {"type": "json_object"}}, "grammar", "response_format"),
+             ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "messages")]
+    for extra, field, part in wrong:
+        status, _, answer = server.ask("/v1/completions", {"prompt": "x", **extra})
+        assert status == 400 and answer["error"]["param"] == field and part in answer["error"]["message"], (extra, answer)
+
+
+TEMPLATE = """{%- if tools %}<|im_start|>system\nTools: {{ tools | tojson }} Answer with <tool_call> and </tool_call>.<|im_end|>\n{% endif -%}
+{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.arguments.city }}</tool_call>{% endfor %}<|im_end|>\n{% endfor -%}
+{%- if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}{% endif %}"""
+WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "Weather of a city", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string", "maxLength": 6}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["city"]}}}
+TIME = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}}
+
+
+def tools_and_templates(model):
+    folder = os.path.join(work, "tools")
+    os.mkdir(folder)
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        os.symlink(os.path.join(model, name), os.path.join(folder, name))
+    with open(os.path.join(folder, "chat_template.jinja"), "w") as file:
+        file.write(TEMPLATE)
+    server = Server(folder)
+    path = "/v1/chat/completions"
+    base = {"messages": [{"role": "user", "content": "How is it?"}], "max_tokens": 150, "temperature": 1.2, "seed": 1}
+    # chat_template_kwargs reach the template.
+    tokens = [server.ok(path, {**base, "max_tokens": 1, **extra})["usage"]["prompt_tokens"]
+              for extra in ({}, {"chat_template_kwargs": {"enable_thinking": True}}, {"chat_template_kwargs": {"enable_thinking": False}})]
+    assert tokens[0] == tokens[1] < tokens[2], tokens
+    status, _, answer = server.ask(path, {**base, "chat_template_kwargs": 3})
+    assert status == 400 and answer["error"]["param"] == "chat_template_kwargs"
+    # Calls that must come.
+    ids = set()
+    for seed, choice in enumerate(["required", "required", {"type": "function", "function": {"name": "get_time"}}]):
+        body = {**base, "seed": seed, "tools": [WEATHER, TIME], "tool_choice": choice, "parallel_tool_calls": False}
+        answer = server.ok(path, body)["choices"][0]
+        assert answer["finish_reason"] == "tool_calls" and answer["message"]["content"] is None, answer
+        (call,) = answer["message"]["tool_calls"]
+        assert call["type"] == "function" and call["id"].startswith("call_") and set(call) == {"id", "type", "function"}
+        ids.add(call["id"])
+        arguments = json.loads(call["function"]["arguments"])
+        if isinstance(choice, dict) or call["function"]["name"] == "get_time":
+            assert call["function"]["name"] == "get_time" and arguments == {}
+        else:
+            assert set(arguments) <= {"city", "days"} and len(arguments["city"]) <= 6, arguments
+        # The same, streamed, put together as clients do it.
+        events = server.stream(path, body)
+        deltas = [e["choices"][0]["delta"] for e in events]
+        assert deltas[0]["role"] == "assistant" and events[-1]["choices"][0]["finish_reason"] == "tool_calls" and deltas[-1] == {}
+        parts = [d["tool_calls"][0] for d in deltas if "tool_calls" in d]
+        assert parts[0]["id"] and parts[0]["type"] == "function" and parts[0]["function"]["name"] == call["function"]["name"]
+        assert parts[0]["function"]["arguments"] == "" and all(p["index"] == 0 and "id" not in p for p in parts[1:])
+        assert "".join(p["function"]["arguments"] for p in parts) == call["function"]["arguments"]
+        assert all(not d.get("content") for d in deltas)
+    assert len(ids) == 3
+    # Calls that may come; none where none is wanted.
+    for seed in range(5):
+        answer = server.ok(path, {**base, "seed": seed, "tools": [WEATHER], "max_tokens": 40})["choices"][0]
+        assert "<tool_call>" not in (answer["message"]["content"] or "")
+        assert ("tool_calls" in answer["message"]) == (answer["message"].get("tool_calls") is not None)
+    answer = server.ok(path, {**base, "tools": [WEATHER], "tool_choice": "none", "max_tokens": 10})["choices"][0]
+    assert "tool_calls" not in answer["message"] and answer["finish_reason"] in ("stop", "length")
+    # What a call gave goes back to the model: arguments come as text, templates see what they say.
+    turns = base["messages"] + [{"role": "assistant", "content": None, "tool_calls": [
+        {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{\"city\": \"Bonn\"}"}}]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "rain"}]
+    assert server.ok(path, {**base, "messages": turns, "tools": [WEATHER], "max_tokens": 4})["usage"]["prompt_tokens"] > tokens[0]
+    for extra, field in (({"tools": 3}, "tools"), ({"tools": [{"type": "function"}]}, "tools"), ({"tools": [WEATHER], "tool_choice": "maybe"}, "tool_choice"),
+                         ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
+                         ({"tools": [WEATHER], "response_format": {"type": "json_object"}}, "tools"),
+                         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "patternProperties": {}}}}]}, "tools")):
+        status, _, answer = server.ask(path, {**base, **extra})
+        assert status == 400 and answer["error"]["param"] == field, (extra, status, answer)
+    server.stop()
+
+
 def keys():
     path = os.path.join(work, "key")
     with open(path, "w") as file:
@@ -558,13 +670,15 @@ with open(os.path.join(chatty, "tokenizer.json"), "w", encoding="utf-8") as file
     file.write(text)
 
 one = Server(tiny)
-for test in (answers_are_those_of_the_command, prompts_come_as_strings_and_ids, the_page, biases_and_penalties, scoring_as_evaluation_harnesses_ask_for_it,
+for test in (answers_are_those_of_the_command, prompts_come_as_strings_and_ids, the_page, biases_and_penalties, structured_output, scoring_as_evaluation_harnesses_ask_for_it,
              wrong_requests_are_named, hostile_clients):
     test(one)
     print("ok", test.__name__, flush=True)
 one.stop()
 conversations(chatty)
 print("ok conversations", flush=True)
+tools_and_templates(chatty)
+print("ok tools_and_templates", flush=True)
 for test in (loading_and_times, memory_of_keys_and_values, keys, two_models, requests_run_together, queue_cancel_and_health, slow_and_many_clients, stopping):
     test()
     print("ok", test.__name__, flush=True)

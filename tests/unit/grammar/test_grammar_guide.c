@@ -5,6 +5,7 @@
 #include "grammar/guide.h"
 #include "grammar/json_schema.h"
 #include "grammar/matcher.h"
+#include "grammar/tool_calls.h"
 #include "lib/testing.h"
 
 struct world {
@@ -124,7 +125,7 @@ static void answers_parse_and_have_what_the_schema_wants(void **state) {
         nmlp_json_free(&doc);
         nmlp_str_fini(&text);
     }
-    nmlp_guide_stats stats = nmlp_guide_get_stats(w.guide);
+    nmlp_guide_stats stats = nmlp_guide_take_stats(w.guide);
     assert_true(stats.n_computed < stats.n_steps); /* some were remembered */
     close_world(&w);
 }
@@ -166,11 +167,57 @@ static void what_a_schema_cannot_say_here_is_named(void **state) {
     }
 }
 
+/* ---- calls of tools ---- */
+
+static void write_part(void *ctx, nmlp_tool_part_kind kind, const char *text, size_t len) {
+    static const char *const marks[] = {"", "#", ""};
+    nmlp_str *out = ctx;
+    nmlp_str_puts(out, marks[kind]);
+    nmlp_str_append(out, text, len);
+    if (kind == NMLP_TOOL_NAME) nmlp_str_putc(out, ':');
+}
+
+static void calls_are_read_wherever_the_text_is_cut(void **state) {
+    static const struct {
+        nmlp_tool_format format;
+        const char *answer, *want;
+        int n_calls;
+    } cases[] = {{NMLP_TOOLS_TAGS,
+                  "Let me see.\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"}\\\"{\"}}\n</tool_call>",
+                  "Let me see.#f:{\"a\": \"}\\\"{\"}", 1},
+                 {NMLP_TOOLS_TAGS,
+                  "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", "
+                  "\"arguments\": {\"x\": [1, {}]}}\n</tool_call>",
+                  "#f:{}#g:{\"x\": [1, {}]}", 2},
+                 {NMLP_TOOLS_TAGS, "1 < 2 and <tool_cal> is no tag <tool", "1 < 2 and <tool_cal> is no tag <tool", 0},
+                 {NMLP_TOOLS_OBJECT, "{\"name\": \"f\", \"parameters\": {\"k\": \"v\"}}", "#f:{\"k\": \"v\"}", 1},
+                 {NMLP_TOOLS_OBJECT, "No {call} here", "No {call} here", 0}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (size_t step = 1; step <= strlen(cases[i].answer); step++) {
+            nmlp_tool_reader r;
+            nmlp_str out;
+            nmlp_str_init(&out);
+            nmlp_tool_reader_init(&r, cases[i].format);
+            for (size_t at = 0; at < strlen(cases[i].answer); at += step) {
+                size_t left = strlen(cases[i].answer) - at;
+                nmlp_tool_reader_push(&r, cases[i].answer + at, left < step ? left : step, write_part, &out);
+            }
+            nmlp_tool_reader_end(&r, write_part, &out);
+            assert_string_equal(nmlp_str_text(&out), cases[i].want);
+            assert_int_equal(r.n_calls, cases[i].n_calls);
+            nmlp_tool_reader_fini(&r);
+            nmlp_str_fini(&out);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(masks_are_those_of_every_token_alone),
         cmocka_unit_test(answers_parse_and_have_what_the_schema_wants),
         cmocka_unit_test(what_a_schema_cannot_say_here_is_named),
+        cmocka_unit_test(calls_are_read_wherever_the_text_is_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
