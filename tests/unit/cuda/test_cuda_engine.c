@@ -500,9 +500,14 @@ static void wide_heads_are_refused(void **state) {
     nmlp_err none;
     if (nmlp_cuda_probe(&info, &none) != NMLP_OK && strstr(none.message, "built without CUDA")) skip();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const nmlp_model model = {.config = {.n_heads = cases[i].n_heads, .head_dim = cases[i].head_dim}};
+        nmlp_model model = {0};
         nmlp_cuda_engine *engine;
         nmlp_err err;
+        nmlp_assert_ok(nmlp_preset_find(&model.config, "llama-3.2-1b", &err), &err);
+        model.config.n_heads = cases[i].n_heads;
+        model.config.head_dim = cases[i].head_dim;
+        model.config.score_scale = 1 / sqrt((double)cases[i].head_dim);
+        model.config.rope_dim = cases[i].head_dim;
         nmlp_assert_fails(nmlp_cuda_engine_create(&engine, &model, NULL, &err), &err, NMLP_E_UNSUPPORTED,
                           "up to 128 columns", cases[i].said, NULL);
         assert_null(engine);
