@@ -37,6 +37,7 @@ struct worker {
 struct nmlp_pool {
     int n_threads;
     struct worker *workers; /* [n_threads]; the first is the caller */
+    int n_nodes;            /* of memory, over which the threads are spread */
     unsigned spin_most_ns;
     atomic_uint spin_ns; /* how long to look before sleeping */
     nmlp_barrier barrier;
@@ -111,6 +112,7 @@ static void *worker_main(void *arg) {
     struct worker *self = arg;
     nmlp_pool *pool = self->pool;
     uint64_t seen = 0;
+    if (pool->n_nodes > 1) nmlp_cpus_stay_on_node(nmlp_pool_node(pool, self->index));
     nmlp_spin spin = spin_of(pool);
     for (;;) {
         seen = wait_while(self, &pool->start, seen, &spin);
@@ -179,6 +181,7 @@ nmlp_status nmlp_pool_create(nmlp_pool **out, int n_threads, nmlp_err *err) {
     if (!pool) return NMLP_E_NOMEM;
     pool->spin_most_ns = n_threads > n_cpus ? SPIN_LEAST_NS : SPIN_MOST_NS;
     atomic_init(&pool->spin_ns, pool->spin_most_ns);
+    pool->n_nodes = n_threads > 1 && n_threads <= n_cpus ? nmlp_cpus_nodes() : 1;
     pool->barrier.spin_ns = &pool->spin_ns;
     pool->workers = nmlp_mem_new((size_t)n_threads, sizeof *pool->workers, err);
     nmlp_status st = pool->workers ? NMLP_OK : NMLP_E_NOMEM;
@@ -200,6 +203,8 @@ void nmlp_pool_destroy(nmlp_pool *pool) {
     nmlp_mem_free(pool->workers);
     nmlp_mem_free(pool);
 }
+
+int nmlp_pool_node(const nmlp_pool *pool, int thread) { return pool ? thread * pool->n_nodes / pool->n_threads : 0; }
 
 int nmlp_pool_threads(const nmlp_pool *pool) { return pool ? pool->n_threads : 1; }
 

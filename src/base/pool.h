@@ -37,6 +37,11 @@ void nmlp_pool_for(nmlp_pool *pool, int64_t n, int64_t grain, nmlp_pool_range *f
 /* Inside a job, with what the job was given: waits until all its threads have arrived. */
 void nmlp_pool_barrier(nmlp_pool *pool, int thread, int n_threads);
 
+/* The node of memory that the thread stays on; threads are divided evenly between nodes, the first ones to the first.
+ * 0 for all on a machine with one node, or with more threads than CPUs, which are not kept anywhere. The caller, thread
+ * 0, is not kept anywhere either. */
+int nmlp_pool_node(const nmlp_pool *pool, int thread);
+
 /* For barriers of the pool's threads: how long they look before they sleep. Adapts to who else uses the CPUs. */
 const atomic_uint *nmlp_pool_spin_ns(const nmlp_pool *pool);
 

@@ -156,6 +156,14 @@ static void pack_strips(void *arg, int64_t begin, int64_t end, int thread) {
         if (!pack_strip(packing, strip)) atomic_store_explicit(&packing->finite, false, memory_order_relaxed);
 }
 
+/* The part of the strips that the thread will read when all take part (work_sharing.h): what it writes first lies in
+ * memory near it. */
+static void pack_own_strips(void *arg, int thread, int n_threads) {
+    struct packing *packing = arg;
+    int64_t n = packing->matrix->n_padded / NMLP_STRIP;
+    pack_strips(packing, n * thread / n_threads, n * (thread + 1) / n_threads, thread);
+}
+
 /* Threads stay away from each other: two that touch the same fresh huge page at once would both have one cleared. */
 static int64_t strips_per_task(const nmlp_gemm_weight *m, int n_threads) {
     int64_t n_strips = m->n_padded / NMLP_STRIP;
@@ -221,8 +229,11 @@ nmlp_status nmlp_gemm_weight_init(nmlp_gemm_weight *matrix, const nmlp_kernels *
         matrix->scales = (const float *)(const void *)(matrix->strips + scales_at);
     }
     struct packing packing = {.matrix = matrix, .source = weight, .vec = kernels->vec, .finite = true};
-    nmlp_pool_for(pool, matrix->n_padded / NMLP_STRIP, strips_per_task(matrix, nmlp_pool_threads(pool)), pack_strips,
-                  &packing);
+    int n_threads = nmlp_pool_threads(pool);
+    if (nmlp_pool_node(pool, n_threads - 1) > 0)
+        nmlp_pool_run(pool, pack_own_strips, &packing);
+    else
+        nmlp_pool_for(pool, matrix->n_padded / NMLP_STRIP, strips_per_task(matrix, n_threads), pack_strips, &packing);
     matrix->finite = packing.finite;
     return NMLP_OK;
 }

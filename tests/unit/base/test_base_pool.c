@@ -132,6 +132,27 @@ static void quotas_are_read(void **state) {
     assert_true(nmlp_cpus_usable() >= 1);
 }
 
+static void nodes_of_memory_are_found(void **state) {
+    nmlp_pool *pool;
+    nmlp_err err = {0};
+    (void)state;
+    assert_true(nmlp_cpus_list_has("0-3,8", 0) && nmlp_cpus_list_has("0-3,8\n", 3) && nmlp_cpus_list_has("0-3,8\n", 8));
+    assert_false(nmlp_cpus_list_has("0-3,8", 4) || nmlp_cpus_list_has("0-3,8", 7) || nmlp_cpus_list_has("", 0));
+    assert_false(nmlp_cpus_list_has("none", 0) || nmlp_cpus_list_has("5-", 7) || nmlp_cpus_list_has(",1", 1));
+    int n = nmlp_cpus_nodes();
+    assert_true(n >= 1);
+    assert_false(nmlp_cpus_stay_on_node(n + 64) || nmlp_cpus_stay_on_node(-1));
+    assert_int_equal(nmlp_pool_node(NULL, 0), 0);
+    nmlp_assert_ok(nmlp_pool_create(&pool, nmlp_cpus_usable(), &err), &err);
+    int before = 0;
+    for (int t = 0; t < nmlp_pool_threads(pool); t++) {
+        int node = nmlp_pool_node(pool, t);
+        assert_true(node >= before && node <= before + 1 && node < n);
+        before = node;
+    }
+    nmlp_pool_destroy(pool);
+}
+
 static void too_many_threads_are_refused(void **state) {
     nmlp_pool *pool;
     nmlp_err err = {0};
@@ -147,6 +168,7 @@ int main(void) {
         cmocka_unit_test(a_loop_covers_its_range_on_no_more_threads_than_pieces),
         cmocka_unit_test(work_gets_as_many_threads_as_it_is_worth),
         cmocka_unit_test(quotas_are_read),
+        cmocka_unit_test(nodes_of_memory_are_found),
         cmocka_unit_test(too_many_threads_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
