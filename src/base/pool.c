@@ -16,6 +16,11 @@ enum {
      * woken in tens of microseconds, one that sleeps on an idle virtual CPU in more. */
     SPIN_MOST_NS = 200000,
     SPIN_LEAST_NS = 1000,
+    /* A thread that others push off its CPU more often than once in PREEMPTION_NS, seen over OBSERVED_NS at least,
+     * shares it; that holds for SHARED_NS. Where nobody else runs, it happens some times a second. */
+    PREEMPTION_NS = 25000000,
+    OBSERVED_NS = 10000000,
+    SHARED_NS = 200000000,
     /* What a job costs besides its work: at all, and for every thread. */
     JOB_NS = 3000,
     JOB_NS_SHARED = 30000, /* where threads have to be woken */
@@ -28,7 +33,8 @@ struct worker {
         atomic_uint asleep; /* 1: sleeps, or is about to; whoever changes what it waits for wakes it */
     nmlp_pool *pool;
     int index;
-    long n_preempted; /* when last asked */
+    long n_preempted; /* when last asked, at asked_ns */
+    uint64_t asked_ns;
     pthread_t thread;
     _Alignas(
         NMLP_LINE_ALIGN) _Atomic uint64_t done; /* start word of the last job that it and those it waits for ended */
@@ -39,7 +45,8 @@ struct nmlp_pool {
     struct worker *workers; /* [n_threads]; the first is the caller */
     int n_nodes;            /* of memory, over which the threads are spread */
     unsigned spin_most_ns;
-    atomic_uint spin_ns; /* how long to look before sleeping */
+    atomic_uint spin_ns;              /* how long to look before sleeping */
+    _Atomic uint64_t shared_until_ns; /* some thread's CPU is shared, for all that is known */
     nmlp_barrier barrier;
     /* A job: the count of jobs so far and how many threads take part, in one word, so that a thread which does not take
      * part need not read the rest. */
@@ -52,17 +59,24 @@ static int active_in(uint64_t start) { return (int)(start & ((1u << ACTIVE_BITS)
 
 /* ---- waiting ---- */
 
+/* How often somebody else has taken this thread's CPU from it so far. */
+static long count_preemptions(void) {
+    struct rusage usage;
+    return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_nivcsw : 0;
+}
+
 /* A wait was too long for looking. Was it because somebody else had this thread's CPU meanwhile? */
 static void adapt_spin(nmlp_pool *pool, struct worker *self) {
-    struct rusage usage;
-    if (getrusage(RUSAGE_THREAD, &usage) != 0) return;
-    bool shared = usage.ru_nivcsw != self->n_preempted;
-    self->n_preempted = usage.ru_nivcsw;
-    unsigned ns = atomic_load_explicit(&pool->spin_ns, memory_order_relaxed);
-    ns = shared ? ns / 4 : ns * 2;
-    if (ns < SPIN_LEAST_NS) ns = SPIN_LEAST_NS;
-    if (ns > pool->spin_most_ns) ns = pool->spin_most_ns;
-    atomic_store_explicit(&pool->spin_ns, ns, memory_order_relaxed);
+    uint64_t now = nmlp_waiting_clock_ns(), elapsed = now - self->asked_ns;
+    if (elapsed < OBSERVED_NS) return;
+    long n = count_preemptions();
+    bool shared = self->asked_ns != 0 && n - self->n_preempted >= 2 &&
+                  (uint64_t)(n - self->n_preempted) * PREEMPTION_NS > elapsed;
+    self->n_preempted = n;
+    self->asked_ns = now;
+    if (shared) atomic_store_explicit(&pool->shared_until_ns, now + SHARED_NS, memory_order_relaxed);
+    bool anybody = now < atomic_load_explicit(&pool->shared_until_ns, memory_order_relaxed);
+    atomic_store_explicit(&pool->spin_ns, anybody ? SPIN_LEAST_NS : pool->spin_most_ns, memory_order_relaxed);
 }
 
 /* Sleeps until *word is not `old`. In one order with `tell`: one of the two sees the other. */
@@ -214,7 +228,7 @@ const atomic_uint *nmlp_pool_spin_ns(const nmlp_pool *pool) { return &pool->spin
 int nmlp_pool_width(const nmlp_pool *pool, double serial_ns) {
     int most = nmlp_pool_threads(pool);
     if (most == 1) return 1;
-    bool shared = atomic_load_explicit(&pool->spin_ns, memory_order_relaxed) < SPIN_MOST_NS / 4;
+    bool shared = atomic_load_explicit(&pool->spin_ns, memory_order_relaxed) < SPIN_MOST_NS;
     double job_ns = shared ? JOB_NS_SHARED : JOB_NS;
     double best = sqrt(serial_ns / THREAD_NS);
     int n = best < most ? (int)best : most;

@@ -8,7 +8,7 @@
 
 enum { LOOKS_PER_CLOCK = 32 };
 
-static uint64_t now_ns(void) {
+uint64_t nmlp_waiting_clock_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
@@ -24,7 +24,7 @@ bool nmlp_spin_pause(nmlp_spin *spin) {
     if (spin->limit_ns == 0) return false;
     cpu_relax();
     if (++spin->n_looks % LOOKS_PER_CLOCK != 0) return true;
-    uint64_t now = now_ns();
+    uint64_t now = nmlp_waiting_clock_ns();
     if (spin->begin_ns == 0) spin->begin_ns = now;
     return now - spin->begin_ns < spin->limit_ns;
 }

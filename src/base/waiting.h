@@ -18,6 +18,8 @@ typedef struct nmlp_spin {
     uint64_t begin_ns;
 } nmlp_spin;
 
+uint64_t nmlp_waiting_clock_ns(void);
+
 /* A short pause before the next look; false: it is time to sleep. */
 bool nmlp_spin_pause(nmlp_spin *spin);
 

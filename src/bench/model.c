@@ -12,10 +12,11 @@
 #include "bench/energy.h"
 #include "bench/probe.h"
 #include "engine/backend.h"
+#include "kernels/caches.h"
 #include "tensor/quant.h"
 
 enum { DECODE_TOKENS_MIN = 16, DECODE_TOKENS_MAX = 256, DECODE_PROMPT = 16, PROMPT_MAX = 2048, PIECE_BYTES = 1 << 20 };
-static const size_t DRAM_BYTES = (size_t)256 << 20;
+static const size_t DRAM_BYTES_MIN = (size_t)256 << 20, DRAM_BYTES_MAX = (size_t)2 << 30;
 static const double PROBE_SECONDS = 0.05;  /* samples take some tenths of a second */
 static const double DECODE_SECONDS = 0.25; /* of a sample, where so few tokens take that long */
 static const int prompts[NMLP_BENCH_PREFILLS] = {128, 512, 2048};
@@ -205,6 +206,14 @@ static nmlp_status time_decode(struct subject *s, int n, double *seconds, nmlp_e
     return NMLP_OK;
 }
 
+/* What the memory probe reads again and again must not stay in L3, which on servers holds hundreds of megabytes: with
+ * many threads it would be read so often that much of it did. */
+static size_t dram_bytes(void) {
+    size_t bytes = 4 * nmlp_caches_get()->l3_bytes;
+    if (bytes < DRAM_BYTES_MIN) return DRAM_BYTES_MIN;
+    return bytes < DRAM_BYTES_MAX ? bytes : DRAM_BYTES_MAX;
+}
+
 static double read_probe(nmlp_probe *probe, bool decode, bool bf16) {
     if (decode) return nmlp_probe_dram_gbs(probe);
     double amx = bf16 ? nmlp_probe_amx_fed_gflops(probe) : 0;
@@ -301,7 +310,7 @@ nmlp_status nmlp_bench_model_run(nmlp_bench_model_result results[], const nmlp_b
         NMLP_TRY(warm_up(&subjects[i], &results[i], err));
     }
     if (nmlp_engine_backend(subjects[0].engine) == nmlp_backend_cpu()) {
-        NMLP_TRY(nmlp_probe_create(&probe, o->pool, cpu, DRAM_BYTES, err));
+        NMLP_TRY(nmlp_probe_create(&probe, o->pool, cpu, dram_bytes(), err));
     } else {
         nmlp_energy_close(&energy);
         nmlp_energy_open(&energy, NULL, true);

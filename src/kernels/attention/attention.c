@@ -307,7 +307,7 @@ static void merge_jobs(void *arg, int64_t begin, int64_t end, int thread) {
 
 /* One thread's time for the tasks of this round, roughly: keys and values from L3, or products in f32. */
 static double serial_ns(const struct round *round) {
-    const double bytes_per_ns = 30, flop_per_ns = 100;
+    const double bytes_per_ns = 20, flop_per_ns = 100;
     double ns = 0;
     for (int64_t i = 0; i < round->n_jobs; i++) {
         const nmlp_attention *a = round->jobs[i].args;

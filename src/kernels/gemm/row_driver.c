@@ -80,7 +80,7 @@ size_t nmlp_gemm_rows_workspace_bytes(nmlp_gemm_rows_run *run, int64_t s, int64_
 /* ---- how many threads ---- */
 
 /* One thread reads about so much from L3 and computes about so much in f32: enough to tell microseconds from more. */
-static const double READ_BYTES_PER_NS = 30;
+static const double READ_BYTES_PER_NS = 20;
 static const double FLOP_PER_NS = 100;
 
 int nmlp_gemm_rows_width(const nmlp_pool *pool, int64_t s, double weight_bytes, double weight_elems) {
