@@ -3,7 +3,6 @@
 #define NMLP_CUDA_DECODE_DECODE_CONSUMER_CUH
 
 #include "cuda/decode/decode_block.cuh"
-#include "cuda/decode/decode_quant.cuh"
 
 namespace {
 
@@ -14,8 +13,17 @@ __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t at) {
                  : "memory");
 }
 
+/* A lane's part of 32 columns of the staged rows: column g of the mma is row g, the high half of token g/2 or the low
+ * one. Lanes of columns past the last token ask for nothing, which leaves shared memory to the weights. */
+__device__ __forceinline__ void load_staged(uint32_t (&r)[4], uint32_t at, bool wanted) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.shared.v4.b32 {%0,%1,%2,%3}, [%4]; }"
+                 : "+r"(r[0]), "+r"(r[1]), "+r"(r[2]), "+r"(r[3])
+                 : "r"(at), "r"((uint32_t)wanted)
+                 : "memory");
+}
+
 /* Sums of a warp: several sets, so that the tensor cores do not wait for themselves. */
-enum { SUM_SETS = 4 };
+enum { SUM_SETS = 4, TILE_BLOCKS = NMLP_CUDA_DECODE_TILE_COLS / TILE_BLOCK };
 
 struct tile_sums {
     float set[SUM_SETS][4];
@@ -107,9 +115,7 @@ __device__ void multiply_phase(const nmlp_cuda_decode_program &prog, const nmlp_
         bool held = false;           /* the next tile's first half is in w: it was there before the input */
         if (!first) consumer_sync(); /* all are done with the piece before */
         stage_input(ph, mem.x, s, piece, first, sh, [&]() {
-            if (!HOLDS || ph->op[0].format || at.skip >= n_tiles(len[0]) ||
-                !mbar_is_done(&sh->full[at.ring.stage], at.ring.parity))
-                return;
+            if (!HOLDS || at.skip >= n_tiles(len[0]) || !mbar_is_done(&sh->full[at.ring.stage], at.ring.parity)) return;
             load_half(w, mem.ring + at.ring.stage * TILE_ELEMS, 0);
             held = true;
         });
@@ -127,19 +133,15 @@ __device__ void multiply_phase(const nmlp_cuda_decode_program &prog, const nmlp_
                     const int cols = (m ? len[1] : len[0]) - k0;
                     const __nv_bfloat16 *const tile = mem.ring + at.ring.stage * TILE_ELEMS;
                     const __nv_bfloat16 *const x = mem.x + (m ? second : 0) + k0;
+                    half_tile rest;
                     if (!held) mbar_wait(&sh->full[at.ring.stage], at.ring.parity);
-                    if (warp == 0 && u == units.begin) NOTE_CLOCK(phase, 2);
-                    if (ph->op[m].format) {
-                        multiply_quantised(acc.set[0], ph->op[m].format, tile, x, x_pitch, cols, s);
-                    } else {
-                        half_tile rest;
-                        if (!held) load_half(w, tile, 0);
-                        load_half(rest, tile, 1);
-                        multiply_half(acc, w, x, x_pitch, cols, s);
-                        multiply_half(acc, rest, x + NMLP_CUDA_DECODE_TILE_COLS / 2, x_pitch,
-                                      cols - NMLP_CUDA_DECODE_TILE_COLS / 2, s);
-                    }
+                    if (!held) load_half(w, tile, 0);
                     held = false;
+                    if (warp == 0 && u == units.begin) NOTE_CLOCK(phase, 2);
+                    load_half(rest, tile, 1);
+                    multiply_half(acc, w, x, x_pitch, cols, s);
+                    multiply_half(acc, rest, x + NMLP_CUDA_DECODE_TILE_COLS / 2, x_pitch,
+                                  cols - NMLP_CUDA_DECODE_TILE_COLS / 2, s);
                     warp_arrive(&sh->empty[at.ring.stage]);
                     at.ring.advance(NMLP_CUDA_DECODE_CONSUMER_WARPS, prog.n_stages);
                 }

@@ -67,8 +67,6 @@ static int32_t choose_pieces(const nmlp_cuda_decode_plan *plan, int32_t n, int32
 static nmlp_cuda_decode_operand make_operand(const nmlp_cuda_matrix *w, const nmlp_cuda_decode_rows *x) {
     return (nmlp_cuda_decode_operand){.weight = w->data,
                                       .map = w->map,
-                                      .tiles = w->tiles,
-                                      .format = w->format,
                                       .x = x->x,
                                       .x_part_stride = x->part_stride,
                                       .x_pitch = x->pitch,
@@ -85,8 +83,6 @@ static nmlp_cuda_decode_phase make_phase(nmlp_cuda_decode_plan *plan, const nmlp
     int32_t k = 0;
     for (int i = 0; i < m->n_matrices; i++) {
         ph.op[i] = make_operand(m->w[i], &m->x[i]);
-        plan->n_elems += (double)m->w[i]->n * m->w[i]->k;
-        plan->n_bytes += (double)nmlp_cuda_matrix_step_bytes(m->w[i]);
         k = nmlp_cuda_larger(k, m->w[i]->k);
         if (m->x[i].input == NMLP_CUDA_DECODE_NORM) {
             ph.norm_weight = m->x[i].norm_weight;
@@ -178,15 +174,6 @@ nmlp_status nmlp_cuda_decode_plan_mlp(nmlp_cuda_decode_plan *plan, const nmlp_cu
     return NMLP_OK;
 }
 
-/* Quantised tiles are smaller: as many bytes are in flight. */
-static int32_t tiles_in_flight(const nmlp_cuda_decode_plan *plan, int32_t n_stages) {
-    double smaller = plan->n_bytes > 0 ? 2 * plan->n_elems / plan->n_bytes : 1;
-    int32_t n = (int32_t)(TILES_IN_FLIGHT * smaller + 0.5);
-    return n < TILES_IN_FLIGHT ? TILES_IN_FLIGHT
-           : n > n_stages      ? n_stages
-                               : n; /* the fewest stages are more than six */
-}
-
 nmlp_status nmlp_cuda_decode_plan_finish(nmlp_cuda_decode_plan *plan, nmlp_cuda_decode_program *program,
                                          nmlp_err *err) {
     size_t bytes = plan->n_phases * sizeof *plan->phases;
@@ -204,7 +191,7 @@ nmlp_status nmlp_cuda_decode_plan_finish(nmlp_cuda_decode_plan *plan, nmlp_cuda_
                                           .n_steps = 1,
                                           .s = plan->s,
                                           .n_stages = n_stages,
-                                          .n_in_flight = tiles_in_flight(plan, n_stages),
+                                          .n_in_flight = TILES_IN_FLIGHT, /* at most the fewest stages there can be */
                                           .input_elems = plan->input_elems,
                                           .tickets = tickets};
 #ifdef NMLP_CUDA_CLOCKS

@@ -14,8 +14,6 @@ typedef struct nmlp_cuda_decode_plan {
     nmlp_cuda_arena *arena; /* intermediates come from here */
     int32_t s;
     int32_t input_elems; /* most of all phases */
-    double n_elems;      /* of all matrices */
-    double n_bytes;      /* of them, as they are read */
     nmlp_cuda_decode_phase *phases;
     size_t n_phases;
     size_t capacity;

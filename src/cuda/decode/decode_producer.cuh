@@ -3,7 +3,6 @@
 #define NMLP_CUDA_DECODE_DECODE_PRODUCER_CUH
 
 #include "cuda/decode/decode_block.cuh"
-#include "cuda/decode/decode_quant.h"
 
 namespace {
 
@@ -55,15 +54,6 @@ __device__ void produce_phase(const nmlp_cuda_decode_program &prog, const nmlp_c
             const int k0 = start + (second ? i - tiles0 : i) * NMLP_CUDA_DECODE_TILE_COLS;
             const int cols = min(NMLP_CUDA_DECODE_TILE_COLS, min(k, start + k_chunk) - k0);
             __nv_bfloat16 *stage = acquire_stage(prog, mem, c);
-            const nmlp_cuda_decode_operand &op = ph->op[second];
-            if (op.format) {
-                const int bytes = nmlp_cuda_decode_tile_bytes(op.format);
-                const int64_t number = (int64_t)group * n_tiles(k) + k0 / NMLP_CUDA_DECODE_TILE_COLS;
-                fill_stage_flat(stage, &mem.sh->full[c.at.stage],
-                                static_cast<const unsigned char *>(op.tiles) + number * bytes, bytes, lane);
-                c.at.advance(1, prog.n_stages);
-                continue;
-            }
             const tile_source from = {
                 second ? map1 : map0, second ? w1 : w0, k, group * NMLP_CUDA_DECODE_TILE_ROWS, rows, k0, cols};
             fill_stage<true>(stage, &mem.sh->full[c.at.stage], from, lane);

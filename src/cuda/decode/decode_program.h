@@ -73,8 +73,6 @@ typedef enum nmlp_cuda_decode_output {
 typedef struct nmlp_cuda_decode_operand {
     const void *weight;    /* bf16 [N, k] */
     const void *map;       /* of it, for TMA */
-    const void *tiles;     /* of quantised weights (decode_quant.h), read instead; NULL: bf16 */
-    int32_t format;        /* nmlp_cuda_decode_format */
     const void *x;         /* [n_parts][S, x_pitch], to be summed over parts: f32, or tagged words of them */
     int64_t x_part_stride; /* values, like the pitch */
     int32_t x_pitch;
