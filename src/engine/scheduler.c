@@ -4,6 +4,7 @@
 #include "base/ints.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "engine/prompt_pace.h"
 #include "engine/speculation.h"
 
 /* The part of a step that is the prompts', when decoding sequences could fill it. */
@@ -43,6 +44,7 @@ struct nmlp_scheduler {
     int64_t n_running;
     uint64_t n_submitted;
     uint64_t n_steps;
+    nmlp_prompt_pace pace;
     uint64_t last_served;          /* where the turn of decoding sequences stands */
     float *logits;                 /* [max_sequences, V] */
     nmlp_sampler_scratch *scratch; /* of threads */
@@ -244,9 +246,11 @@ static void admit_waiting(nmlp_scheduler *s) {
 struct plan {
     int64_t n_items;
     int64_t n_rows;
+    int64_t n_decoding; /* items at the beginning that are no prompts */
+    int64_t n_decoding_rows;
     int64_t n_logits;
     int64_t n_prompt_logits;
-    bool prompts; /* some are under way */
+    int64_t n_prompts; /* under way */
 };
 
 static void add_item(nmlp_scheduler *s, struct plan *p, struct request *r, const int32_t *ids, int64_t n, bool last) {
@@ -323,11 +327,13 @@ static void add_prompt_with_logits(nmlp_scheduler *s, struct plan *p, struct req
 }
 
 static void add_prompts(nmlp_scheduler *s, struct plan *p) {
-    for (struct request *r = s->requests; r && p->n_rows < s->limits->max_rows; r = r->next) {
+    int64_t most = s->limits->max_rows, pace = nmlp_prompt_pace_rows(&s->pace, p->n_decoding, p->n_prompts);
+    if (pace < most - p->n_rows) most = p->n_rows + pace;
+    for (struct request *r = s->requests; r && p->n_rows < most; r = r->next) {
         const nmlp_generation *g = &r->asked.generation;
         if (!r->running || !is_prompt(r)) continue;
         int64_t left = g->n_prompt - r->n_done;
-        int64_t some = nmlp_min(left, s->limits->max_rows - p->n_rows);
+        int64_t some = nmlp_min(left, most - p->n_rows);
         if (g->on_prompt_logits)
             add_prompt_with_logits(s, p, r, some);
         else
@@ -355,10 +361,12 @@ static struct plan plan_step(nmlp_scheduler *s) {
     struct plan p = {0};
     for (struct request *r = s->requests; r; r = r->next) {
         r->blocked = false;
-        p.prompts |= r->running && is_prompt(r);
+        p.n_prompts += r->running && is_prompt(r);
     }
     s->n_steps++;
-    add_decoding(s, &p, p.prompts ? decode_rows(s) : s->limits->max_rows);
+    add_decoding(s, &p, p.n_prompts > 0 ? decode_rows(s) : s->limits->max_rows);
+    p.n_decoding = p.n_items;
+    p.n_decoding_rows = p.n_rows;
     add_prompts(s, &p);
     return p;
 }
@@ -402,7 +410,7 @@ static void sample(void *arg, int64_t begin, int64_t end, int thread) {
 /* Steps that all sequences will take as they are now, as far as is known. */
 static int64_t steps_ahead(const nmlp_scheduler *s, const struct plan *p) {
     int64_t most = INT64_MAX;
-    if (p->prompts) return 0;
+    if (p->n_prompts > 0) return 0;
     for (const struct request *r = s->requests; r; r = r->next) {
         if (!r->running || r->blocked || !r->chooses) return 0;
         most = nmlp_min(most, r->asked.generation.max_new - r->stats.n_generated - 1);
@@ -489,6 +497,7 @@ nmlp_status nmlp_scheduler_step(nmlp_scheduler *s, nmlp_err *err) {
         fail_last_blocked(s);
         return NMLP_OK;
     }
+    double started = nmlp_clock_seconds();
     nmlp_status st = nmlp_batch_step(s->batch, s->items, p.n_items, err);
     if (st == NMLP_OK) {
         for (int64_t i = 0; i < p.n_items; i++)
@@ -500,6 +509,7 @@ nmlp_status nmlp_scheduler_step(nmlp_scheduler *s, nmlp_err *err) {
         for (int64_t i = 0; i < p.n_items; i++) finish(s, s->of_item[i], st, err);
         return st;
     }
+    nmlp_prompt_pace_note(&s->pace, p.n_decoding, p.n_rows - p.n_decoding_rows, nmlp_clock_seconds() - started);
     take_tokens(s, n_chosen);
     end_silent(s);
     return NMLP_OK;

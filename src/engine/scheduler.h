@@ -1,7 +1,8 @@
 /* Many generations on one batch. Every step takes one row of each sequence that is generating and as much of the
  * waiting prompts as the rest of its rows allows; requests join when a sequence and memory for their prompt are free,
  * in the order they came, and leave when they are done. Decoding sequences take turns where a step has fewer rows than
- * they need, and a part of every step is the prompts', so that no request waits forever.
+ * they need, and a part of every step is the prompts', so that no request waits forever. Prompts take as many rows
+ * beside decoding sequences as do not hold these up (prompt_pace.h).
  *
  * A sequence that gets no memory for its next token waits until others have left. When all wait for memory, the one
  * that came last fails with NMLP_E_LIMIT and the others go on.
