@@ -34,7 +34,7 @@ class Server:
 
     def lines(self):
         with open(self.log.name) as file:
-            return [json.loads(line) for line in file if line.endswith("\n")]
+            return [json.loads(line) for line in file if line.startswith("{") and line.endswith("\n")]  # besides notes
 
     def connect(self):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
