@@ -13,6 +13,7 @@
 #include "lib/loaded_engine.h"
 #include "lib/testing.h"
 #include "lib/tiny_checkpoint.h"
+#include "model/preset.h"
 
 enum { TOKENS_MAX = 200 };
 
