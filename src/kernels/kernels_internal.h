@@ -20,6 +20,8 @@ struct nmlp_kernels {
     int64_t narrow_rows;
     const nmlp_gemm *few; /* for up to few_rows rows; NULL: narrow */
     int64_t few_rows;
+    const nmlp_gemm *quant; /* for up to quant_rows rows where a weight is quantised; NULL: no other */
+    int64_t quant_rows;
     const nmlp_gemm
         *exact; /* f32 activations: attention of few rows (best if it takes bf16 strips), or where nothing is rounded */
     nmlp_scores_fn *scores_64; /* faster than the wide gemm's blocks; NULL: there is none */
@@ -30,8 +32,9 @@ struct nmlp_kernels {
 nmlp_scores_fn nmlp_scores_64_amx;
 #endif
 
-static inline const nmlp_gemm *nmlp_kernels_gemm(const nmlp_kernels *kernels, int64_t s) {
+static inline const nmlp_gemm *nmlp_kernels_gemm(const nmlp_kernels *kernels, int64_t s, bool quantised) {
     if (kernels->few && s <= kernels->few_rows) return kernels->few;
+    if (kernels->quant && quantised && s <= kernels->quant_rows) return kernels->quant;
     return s <= kernels->narrow_rows ? kernels->narrow : kernels->wide;
 }
 

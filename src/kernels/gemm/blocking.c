@@ -72,8 +72,8 @@ static void block_inner(nmlp_gemm_blocking *blocking, const nmlp_caches *caches,
 }
 
 nmlp_gemm_blocking nmlp_gemm_blocking_make(const nmlp_kernels *kernels, const nmlp_caches *caches, int64_t s, int64_t k,
-                                           int64_t inner) {
-    const nmlp_gemm *gemm = nmlp_kernels_gemm(kernels, s);
+                                           int64_t inner, bool quantised) {
+    const nmlp_gemm *gemm = nmlp_kernels_gemm(kernels, s, quantised);
     if (s < 1) s = 1;
     if (inner < 1) inner = 1;
     if (s <= gemm->narrow_rows && !gemm->full_tiles) return block_for_stream(gemm, caches, s, inner);
@@ -93,6 +93,7 @@ void nmlp_gemm_blocking_worst_rows(const nmlp_kernels *kernels, int64_t s, int64
     worst[2] = nmlp_min(s, kernels->narrow->narrow_rows);
     worst[3] = nmlp_min(s, kernels->wide->narrow_rows);
     worst[4] = nmlp_min(s, kernels->few_rows);
+    worst[5] = nmlp_min(s, kernels->quant_rows);
 }
 
 /* Two blocks for every team at least: with one, all would wait for the slowest. */

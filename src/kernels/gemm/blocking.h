@@ -28,13 +28,13 @@ int nmlp_gemm_blocking_teams_max(const nmlp_gemm_blocking *blocking, int64_t s, 
 /* Rows of a block, such that all teams have equally many blocks. */
 int64_t nmlp_gemm_blocking_team_rows(const nmlp_gemm_blocking *blocking, int64_t s, int n_teams);
 
-/* s rows of k inputs; `inner` is I for an MLP, 0 for a single matmul. */
+/* s rows of k inputs; `inner` is I for an MLP, 0 for a single matmul; `quantised`: some weight is. */
 nmlp_gemm_blocking nmlp_gemm_blocking_make(const nmlp_kernels *kernels, const nmlp_caches *caches, int64_t s, int64_t k,
-                                           int64_t inner);
+                                           int64_t inner, bool quantised);
 
 /* A workspace sized for s rows must do for fewer, and those may be blocked differently: the largest numbers of rows <=
  * s of each kind of blocking. */
-enum { NMLP_GEMM_BLOCKING_KINDS = 5 };
+enum { NMLP_GEMM_BLOCKING_KINDS = 6 };
 void nmlp_gemm_blocking_worst_rows(const nmlp_kernels *kernels, int64_t s, int64_t worst[NMLP_GEMM_BLOCKING_KINDS]);
 
 #endif

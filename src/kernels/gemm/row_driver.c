@@ -58,7 +58,7 @@ size_t nmlp_gemm_rows_init(nmlp_gemm_rows_run *run, int64_t s, int64_t inner, in
     nmlp_carver carver = nmlp_carver_of(workspace);
     nmlp_carver team = {0};
     nmlp_carver scratch = {0};
-    run->blocking = nmlp_gemm_blocking_make(run->kernels, nmlp_caches_get(), s, run->k, inner);
+    run->blocking = nmlp_gemm_blocking_make(run->kernels, nmlp_caches_get(), s, run->k, inner, run->quant_k > 0);
     init_teams(&run->teams, &run->blocking, s, n_threads);
     carve_team(&team, run, n_threads); /* at most: room for the counters of all */
     if (run->carve) run->carve(&team, run, run->op);
