@@ -57,6 +57,7 @@ static int read_words(const nmlp_cli *cli, struct args *a) {
     if (code < 0) code = read_word(cli, "joint", a->joint, joints, &joint);
     if (code < 0) code = read_word(cli, "shrink", a->shrink, off_on, &shrink);
     if (code >= 0) return code;
+    if (a->request.train_steps < 1) return nmlp_cli_usage(cli, "--train-steps must be 1 or more");
     if (recover != 2) {
         if (a->request.train_text) return nmlp_cli_usage(cli, "--train-text goes with --recover train");
         a->request.train_steps = 0;

@@ -84,6 +84,9 @@ echo keep >"$work/file"
 refused "output is a file" "$work/file" "not a directory" -- expand "$tiny" -o "$work/file"
 grep -q keep "$work/file"
 misused "ratio" "--ratio" -- synth llama-3.2-1b --layers 1 --ratio 1.5 -o "$work/x"
+misused "no layers" "--layers" -- synth llama-3.2-1b --layers 0 -o "$work/x"
+misused "steps below one" "--train-steps" -- compress "$tiny" -o "$work/x" --ratio 0.3 --train-steps -1
+refused "a machine file that is not there" "no.machine" -- plan --target "$work/no.machine" --op xw --shape 128,128,128
 [ ! -e "$work/x" ] && [ ! -e "$work/x.partial" ]
 # Words: unknown ones with what was probably meant, missing ones, wrong ones; the same for every command.
 misused "unknown command" "compres" 'did you mean "compress"' "neuronmlp --help" -- compres
@@ -116,7 +119,7 @@ misused "unknown number type" "int4" "bf16" -- plan --target trn1 --op xw --shap
 misused "shape of the wrong length" "--shape" "S,H,R,O" -- plan --target trn1 --op xuv --shape 1,1,1
 misused "unknown benchmark" "neurons" -- bench neurons
 misused "unknown task" "trivia" "piqa" -- eval "$tiny" --task trivia --data "$tiny/calib.txt"
-refused "no machine file" "trn9" "trn1" -- plan --target trn9 --op xw --shape 1,1,1
+misused "no machine file" "trn9" "trn1" -- plan --target trn9 --op xw --shape 1,1,1
 refused "no such text" "/no/such" -- eval "$tiny" --text /no/such
 refused "empty name" "config.json" -- info ""
 refused "a file where a model goes" "calib.txt" -- info "$tiny/calib.txt"

@@ -1,10 +1,12 @@
 /* Lets every call that can fail do so once, or kills the program in front of it, and checks what is left.
  *
- * usage: nmlp_faults COMMAND ROOT [--preload LIBRARY] [--mode fail|kill] [--class LETTERS] [--sample N] [--case NAME]
+ * usage: nmlp_faults COMMAND ROOT [--preload LIBRARY] [--mode fail|kill|soak] [--class LETTERS] [--sample N] [--case
+ * NAME]
  *        [--skip NAMES]
  *
  * fail: exit 0 with the output of an undisturbed run, or exit 1, a message, and no half-written output.
  * kill: whole old output or whole new one at once; the next run ends with the output of an undisturbed one.
+ * soak: random cases with about two random faults each for --minutes N.
  * --sample N: at most about N calls of each case and class, spread evenly; without it all of them. */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -31,6 +33,7 @@ typedef struct job {
     const fault_case *c;
     char class;
     bool kill;
+    long chance;         /* of a million at each call, with the number of the run as seed; 0: one call fails */
     fault_result want;   /* of an undisturbed run */
     fault_result before; /* what stands there already */
     bool has_before;
@@ -97,7 +100,7 @@ static void go_on(const job *j, long at, int slot) {
 
 static void inject(const job *j, long at, int slot) {
     fault_result r;
-    fault what = {.classes = j->class, .at = at, .kill = j->kill};
+    fault what = {.classes = j->class, .at = at, .kill = j->kill, .chance = j->chance};
     const char *half;
     fault_scratch_reset(j->in, slot, j->has_before ? j->before_path : NULL);
     fault_run(&r, j->in, j->c->words, NULL, &what, slot);
@@ -147,7 +150,7 @@ static void prepare(job *j) {
     fault_run(&again, j->in, j->c->words, NULL, &none, 0);
     /* Their times are rounded: equal in two runs, another in the third. */
     static const char timed[] =
-        "compress compress-over compress-threads compress-train emit-package plan predict recover";
+        "compress compress-over compress-threads compress-train emit-package plan predict quantize recover";
     j->exact = j->want.out == again.out && !strstr(timed, j->c->name);
     if (WIFEXITED(j->want.status) && WEXITSTATUS(j->want.status) == 0 && (is_loose(j) || same_tree(&j->want, &again)))
         return;
@@ -187,6 +190,33 @@ static bool campaign(const fault_inputs *in, const fault_case *c, char class, bo
     return good;
 }
 
+/* One case after the other, chosen at random, until the time is over. */
+static bool soak(const fault_inputs *in, double minutes) {
+    static job j;
+    long n_runs = 0, n_same = 0, n_refused = 0, n_defects = 0;
+    unsigned seed = (unsigned)time(NULL);
+    time_t end = time(NULL) + (time_t)(60 * minutes);
+    counts *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) exit(3);
+    printf("soak: seed %u\n", seed);
+    while (time(NULL) < end) {
+        const fault_case *c = &fault_cases[(size_t)rand_r(&seed) % fault_n_cases];
+        memset(shared, 0, sizeof *shared);
+        j = (job){.in = in, .c = c, .class = "aaft"[rand_r(&seed) % 4], .counts = shared};
+        prepare(&j);
+        if (j.want.n_calls < 1) continue;
+        j.chance = 2000000 / j.want.n_calls + 1;
+        for (int i = 0; i < 10 && time(NULL) < end; i++) inject(&j, rand_r(&seed) % 1000000 + 1, 0);
+        n_runs += shared->n_injected;
+        n_same += shared->n_same;
+        n_refused += shared->n_refused;
+        n_defects += shared->n_defects;
+    }
+    printf("soak: %ld runs, %ld same output, %ld refused, %ld defects\n", n_runs, n_same, n_refused, n_defects);
+    munmap(shared, sizeof *shared);
+    return n_defects == 0;
+}
+
 int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "@synth") == 0) return fault_model_write("out", 0.3);
     if (argc < 3) return 2;
@@ -194,12 +224,14 @@ int main(int argc, char **argv) {
     const char *classes = NULL, *only = NULL, *skip = "";
     bool kill = false, good = true;
     long sample = 0;
+    double minutes = 0;
     for (int i = 3; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--preload") == 0) in.preload = argv[i + 1];
         if (strcmp(argv[i], "--class") == 0) classes = argv[i + 1];
         if (strcmp(argv[i], "--skip") == 0) skip = argv[i + 1];
         if (strcmp(argv[i], "--case") == 0) only = argv[i + 1];
         if (strcmp(argv[i], "--sample") == 0) sample = atol(argv[i + 1]);
+        if (strcmp(argv[i], "--minutes") == 0) minutes = atof(argv[i + 1]);
         if (strcmp(argv[i], "--mode") == 0) kill = strcmp(argv[i + 1], "kill") == 0;
     }
     if (!classes) classes = kill ? "c" : "aft";
@@ -207,7 +239,8 @@ int main(int argc, char **argv) {
     snprintf(in.work, sizeof in.work, "%.900s/nmlp-faults-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     if (!mkdtemp(in.work)) return 3;
     fault_inputs_make(&in);
-    for (size_t i = 0; i < fault_n_cases; i++) {
+    if (minutes > 0) good = soak(&in, minutes);
+    for (size_t i = 0; minutes <= 0 && i < fault_n_cases; i++) {
         const fault_case *c = &fault_cases[i];
         if ((only && strcmp(only, c->name) != 0) || (kill && !c->resume) || strstr(skip, c->name)) continue;
         /* The program for our own case is this one, which has nothing linked in. */

@@ -21,6 +21,8 @@ const fault_case fault_cases[] = {
     {"compress-threads", COMPRESS " --ratio 0.3 --alloc uniform --recover none -t 2", NULL, "--resume", NULL, NULL},
     {"compress-train", COMPRESS " --ratio 0.3 --alloc uniform --recover train --train-steps 2 -t 1", NULL, "--resume",
      NULL, NULL},
+    {"quantize", "quantize %m -o out --format q4 --calib %t --calib-tokens 64 --heldout 32 --ctx 16 -t 1", NULL,
+     "--resume", NULL, NULL},
     {"recover", RECOVER, NULL, "--resume", NULL, NULL},
     {"expand", "expand %c -o out -t 1", NULL, "", NULL, NULL},
     {"eval", EVAL, NULL, NULL, NULL, NULL},

@@ -159,7 +159,7 @@ out:
     return st;
 }
 
-static void close_job(struct job *j, nmlp_status st, nmlp_err *err) {
+static nmlp_status close_job(struct job *j, nmlp_status st, nmlp_err *err) {
     bool unfinished = st != NMLP_OK && nmlp_dir_stage_has_files(&j->work);
     if (unfinished && err && !err->hint[0])
         nmlp_fail_hint(err, "what is done is kept in %s; the same command with `resume` goes on from there",
@@ -170,9 +170,11 @@ static void close_job(struct job *j, nmlp_status st, nmlp_err *err) {
     nmlp_mem_free(j->formats);
     nmlp_mem_free(j->rows);
     if (unfinished) nmlp_dir_stage_keep(&j->work);
+    if (st == NMLP_OK) st = nmlp_dir_stage_discard(&j->work, err);
     nmlp_dir_stage_abort(&j->work);
     nmlp_dir_stage_abort(&j->output);
     nmlp_linalg_end(j->blas_threads);
+    return st;
 }
 
 nmlp_status nmlp_quantize_run(nmlp_engine *engine, const int32_t *ids, int64_t n_ids, const char *out_dir,
@@ -199,6 +201,6 @@ nmlp_status nmlp_quantize_run(nmlp_engine *engine, const int32_t *ids, int64_t n
     report->bytes_before = before.bytes;
     NMLP_TRY(nmlp_quant_write(j.model, &j.made, &j.output, options->progress, &report->bytes_after, err));
 out:
-    close_job(&j, st, err);
+    st = close_job(&j, st, err);
     return st;
 }

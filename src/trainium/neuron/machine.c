@@ -75,8 +75,9 @@ nmlp_status nmlp_machine_open(nmlp_machine *machine, const char *target, nmlp_er
     if (text) return nmlp_machine_parse(machine, target, text, strlen(text), err);
 
     if (!nmlp_file_exists(target)) {
-        nmlp_status missing =
-            nmlp_fail(err, NMLP_E_MISSING, "target \"%s\" is neither a built-in machine nor a file", target);
+        /* A word that cannot be meant as a file is a wrong word. */
+        nmlp_status missing = nmlp_fail(err, strpbrk(target, "/.") ? NMLP_E_MISSING : NMLP_E_ARG,
+                                        "target \"%s\" is neither a built-in machine nor a file", target);
         nmlp_fail_hint(err, "built in: trn1, trn2, trn3; or the path of a machine file (docs/simulator.md)");
         return missing;
     }

@@ -102,7 +102,7 @@ static void user_file_is_a_target(void **state) {
     nmlp_test_write_file(path, text.data, text.len);
     nmlp_assert_ok(nmlp_machine_open(&m, path, &err), &err);
     assert_string_equal(m.name, "mine");
-    nmlp_assert_fails(nmlp_machine_open(&m, "trn9", &err), &err, NMLP_E_MISSING, "trn9", NULL);
+    nmlp_assert_fails(nmlp_machine_open(&m, "trn9", &err), &err, NMLP_E_ARG, "trn9", NULL);
     nmlp_str_fini(&text);
     nmlp_test_rmdir(dir);
 }
