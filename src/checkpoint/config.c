@@ -95,8 +95,8 @@ static nmlp_status refuse_other_keys(const nmlp_config *c, const nmlp_json_doc *
                 {"query_pre_attn_scalar", NAN, f->query_scalar > 0},
                 {"use_bidirectional_attention", 0, false},
                 {"clip_qkv", 0, false},
-                {"num_experts", 0, false},
-                {"num_local_experts", 0, false},
+                {"num_experts", 0, f->experts != NMLP_EXPERTS_NONE},
+                {"num_local_experts", 0, f->experts != NMLP_EXPERTS_NONE},
                 {"n_routed_experts", 0, false},
                 {"no_rope_layer_interval", NAN, f->nope_interval > 0},
                 {"sliding_window_pattern", 1, f->window_rule == NMLP_WINDOW_PATTERN},
@@ -181,6 +181,7 @@ static nmlp_status read_flags(nmlp_config *c, const nmlp_json_doc *doc, nmlp_err
     NMLP_RETURN_IF_FAILED(read_activation(c, doc, err));
     NMLP_RETURN_IF_FAILED(refuse_other_keys(c, doc, err));
     NMLP_RETURN_IF_FAILED(read_scalars(c, doc, err));
+    NMLP_RETURN_IF_FAILED(nmlp_config_read_experts(c, doc, err));
     return nmlp_config_read_layers(c, doc, err);
 }
 

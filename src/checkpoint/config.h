@@ -76,6 +76,11 @@ typedef struct nmlp_config {
     int64_t window;               /* positions that a layer of window_layers sees; 0: none */
     nmlp_layer_set window_layers; /* "sliding_attention" */
     nmlp_layer_set nope_layers;   /* without rope */
+    int64_t n_experts;            /* 0: none */
+    int64_t experts_per_token;
+    int64_t expert_intermediate;
+    bool normalise_experts;      /* weights of the chosen ones are divided by their sum */
+    nmlp_layer_set dense_layers; /* without experts, where others have them */
     nmlp_activation activation;
     double embedding_scale; /* of rows of the embedding */
     double residual_scale;  /* of what attention and MLP add */
@@ -110,6 +115,8 @@ nmlp_status nmlp_config_save(const nmlp_config *config, const char *extra, const
 int64_t nmlp_config_window(const nmlp_config *config, int64_t layer);
 /* Of a layer; NULL: it has none. */
 const nmlp_rope_config *nmlp_config_rope(const nmlp_config *config, int64_t layer);
+/* Whether a layer has experts instead of one MLP. */
+bool nmlp_config_has_experts(const nmlp_config *config, int64_t layer);
 /* The most positions behind the last that any layer still sees: what is further back may be forgotten. 0: all. */
 int64_t nmlp_config_widest_window(const nmlp_config *config);
 /* What the model has that the plain decoder of Llama and Qwen3 has not, in words, or NULL: programs that know only that

@@ -15,6 +15,8 @@
 nmlp_status nmlp_config_read_rope(nmlp_config *config, const nmlp_json_doc *doc, nmlp_err *err);
 void nmlp_config_write_rope(const nmlp_config *config, nmlp_json_writer *w);
 nmlp_status nmlp_config_read_layers(nmlp_config *config, const nmlp_json_doc *doc, nmlp_err *err);
+nmlp_status nmlp_config_read_experts(nmlp_config *config, const nmlp_json_doc *doc, nmlp_err *err);
+void nmlp_config_write_experts(const nmlp_config *config, nmlp_json_writer *w);
 void nmlp_config_write_layers(const nmlp_config *config, nmlp_json_writer *w);
 
 #endif

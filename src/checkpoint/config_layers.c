@@ -30,7 +30,8 @@ static nmlp_status add_windows(nmlp_config *c, const nmlp_json_doc *doc, nmlp_er
         nmlp_json_optional_int(doc, doc->root, "sliding_window_pattern", 1, NMLP_LAYERS_MAX, &pattern, err));
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_int(doc, doc->root, "max_window_layers", 0, INT32_MAX, &first, err));
     for (int64_t l = 0; l < c->n_layers; l++) {
-        bool has = rule == NMLP_WINDOW_ALL || (rule == NMLP_WINDOW_PATTERN && (l + 1) % pattern != 0) ||
+        bool has = rule == NMLP_WINDOW_ALL || rule == NMLP_WINDOW_IF_USED ||
+                   (rule == NMLP_WINDOW_PATTERN && (l + 1) % pattern != 0) ||
                    (rule == NMLP_WINDOW_LATE && l >= first) ||
                    (rule == NMLP_WINDOW_NO_ROPE && nmlp_layer_set_has(&c->nope_layers, l));
         if (has) nmlp_layer_set_add(&c->window_layers, l);
@@ -62,7 +63,8 @@ static nmlp_status read_layer_types(nmlp_config *c, const nmlp_json_doc *doc, co
 }
 
 static bool has_use_key(const nmlp_family *f) {
-    return f->window_rule == NMLP_WINDOW_LATE || f->window_rule == NMLP_WINDOW_NO_ROPE;
+    return f->window_rule == NMLP_WINDOW_IF_USED || f->window_rule == NMLP_WINDOW_LATE ||
+           f->window_rule == NMLP_WINDOW_NO_ROPE;
 }
 
 static nmlp_status read_window(nmlp_config *c, const nmlp_json_doc *doc, nmlp_err *err) {
@@ -134,6 +136,7 @@ static bool has_own_layers(const nmlp_config *c, const nmlp_layer_set *set) {
 
 const char *nmlp_config_beyond_plain(const nmlp_config *c) {
     const nmlp_family *f = c->features;
+    if (c->n_experts > 0) return "experts";
     for (int64_t l = 0; l < c->n_layers; l++)
         if (nmlp_config_window(c, l) > 0) return "sliding windows";
     if (has_own_layers(c, &c->nope_layers)) return "layers without rope";

@@ -85,6 +85,7 @@ void nmlp_config_write(const nmlp_config *c, const char *extra, const nmlp_tenso
     nmlp_json_put_bool(&w, "attention_bias", c->o_bias);
     nmlp_json_put_string(&w, "torch_dtype", dtype_names[c->dtype]);
     write_scalars(c, &w);
+    nmlp_config_write_experts(c, &w);
     nmlp_config_write_layers(c, &w);
     nmlp_config_write_rope(c, &w);
     write_ids(c, &w);

@@ -26,9 +26,17 @@ typedef enum nmlp_window_rule {
     NMLP_WINDOW_NEVER,
     NMLP_WINDOW_ALL,
     NMLP_WINDOW_PATTERN, /* all but every n-th */
+    NMLP_WINDOW_IF_USED, /* all, where use_sliding_window */
     NMLP_WINDOW_LATE,    /* from max_window_layers on, where use_sliding_window */
     NMLP_WINDOW_NO_ROPE  /* layers without rope, where use_sliding_window */
 } nmlp_window_rule;
+
+/* How experts are spelled and mixed. */
+typedef enum nmlp_expert_kind {
+    NMLP_EXPERTS_NONE,
+    NMLP_EXPERTS_MIXTRAL, /* block_sparse_moe.experts.E.w1, w3, w2 */
+    NMLP_EXPERTS_QWEN     /* mlp.experts.E.gate_proj, up_proj, down_proj */
+} nmlp_expert_kind;
 
 typedef struct nmlp_family {
     const char *architecture; /* "LlamaForCausalLM" */
@@ -57,6 +65,11 @@ typedef struct nmlp_family {
     bool layer_types;      /* are read */
     int64_t nope_interval; /* every n-th layer has no rope, no_rope_layers; 0: there is no such key */
     bool query_growth;     /* llama_4_scaling_beta */
+    nmlp_expert_kind experts;
+    int64_t n_experts;
+    int64_t experts_per_token;
+    int64_t expert_intermediate; /* of moe_intermediate_size; 0: experts have intermediate_size */
+    bool normalise_experts;      /* weights of the chosen ones sum to 1, whatever norm_topk_prob says */
 } nmlp_family;
 
 /* NULL: not supported. */

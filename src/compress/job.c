@@ -478,6 +478,9 @@ nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n
                     .blas_threads = nmlp_linalg_begin()};
     const struct effort *effort = effort_for(&j.model->config);
     nmlp_status st = NMLP_OK;
+    if (j.model->config.n_experts > 0)
+        NMLP_TRY(nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: compression of experts, which this %s model has, is not there",
+                           j.model->checkpoint.dir, j.model->config.family));
     if (options->rounds == -1) j.chosen.rounds = effort->rounds;
     if (options->heldout_tokens == -1) j.chosen.heldout_tokens = effort->heldout_tokens;
     /* Bases of gate and up apart cost a large model as much again as everything else, and rarely win. */

@@ -72,6 +72,12 @@ static size_t workspace_bytes(const nmlp_cpu_forward *f) {
         bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(layer->k, f->chunk, n_threads));
         bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(layer->v, f->chunk, n_threads));
         bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(layer->o, f->chunk, n_threads));
+        if (layer->experts) {
+            bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(layer->router, f->chunk, n_threads));
+            for (int64_t e = 0; e < w->model->config.n_experts; e++)
+                bytes = nmlp_max_size(bytes, nmlp_mlp_workspace_bytes(layer->experts[e], f->chunk, n_threads));
+            continue;
+        }
         bytes = nmlp_max_size(bytes, nmlp_mlp_workspace_bytes(layer->mlp, f->chunk, n_threads));
         if (f->observed)
             bytes = nmlp_max_size(bytes, nmlp_mlp_observed_workspace_bytes(layer->mlp, f->chunk, n_threads));
@@ -136,11 +142,20 @@ static nmlp_status new_buffers(nmlp_cpu_forward *f, nmlp_err *err) {
         {&f->gate, f->chunk, inside},
         {&f->up, f->chunk, inside},
         {&f->act, f->chunk, inside},
+        {&f->experts.scores, f->chunk, c->n_experts},
+        {&f->experts.in, f->chunk, c->n_experts > 0 ? c->hidden : 0},
+        {&f->experts.out, f->chunk, c->n_experts > 0 ? c->hidden : 0},
     };
     NMLP_RETURN_IF_FAILED(new_floats(f, buffers, sizeof buffers / sizeof buffers[0], err));
     f->workspace_bytes = workspace_bytes(f);
     f->workspace = nmlp_pages_new(f->workspace_bytes, err);
     f->attention = nmlp_mem_new((size_t)f->max_texts, sizeof *f->attention, err);
+    if (c->n_experts > 0) {
+        f->experts.workspace = f->workspace;
+        f->experts.tokens = nmlp_mem_new((size_t)f->chunk, sizeof *f->experts.tokens, err);
+        f->experts.choices = nmlp_mem_new((size_t)(f->chunk * c->experts_per_token), sizeof *f->experts.choices, err);
+        if (!f->experts.tokens || !f->experts.choices) return NMLP_E_NOMEM;
+    }
     return f->workspace && f->attention ? part_logits(f, err) : NMLP_E_NOMEM;
 }
 
@@ -178,6 +193,8 @@ out:
 void nmlp_cpu_forward_fini(nmlp_cpu_forward *f) {
     nmlp_mem_free(f->vocab_first);
     nmlp_mem_free(f->attention);
+    nmlp_mem_free(f->experts.tokens);
+    nmlp_mem_free(f->experts.choices);
     nmlp_pages_free(f->workspace, f->workspace_bytes);
     nmlp_pages_free(f->cache.memory, f->cache.bytes);
     nmlp_pages_free(f->floats, f->floats_bytes);
@@ -346,12 +363,23 @@ static void run_observed_mlp(nmlp_cpu_forward *f, int64_t l, float *rows, int64_
     add_residual(f, layer->mlp_norm_post, rows, f->mixed, n);
 }
 
+static void run_experts(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n) {
+    const nmlp_observer *o = &f->observer;
+    nmlp_cpu_forward_mlp_input(f, l, rows, n, f->normed);
+    if (o->mlp_input) o->mlp_input(o->ctx, l, f->normed, n);
+    nmlp_cpu_experts_run(&f->experts, f->weights, l, f->mixed, f->normed, n);
+    if (o->mlp_output) o->mlp_output(o->ctx, l, f->mixed, n);
+    nmlp_cpu_forward_add_mlp(f, l, rows, f->mixed, n);
+}
+
 void nmlp_cpu_forward_mlp(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n) {
     const nmlp_cpu_weights *w = f->weights;
     const nmlp_cpu_layer *layer = &w->layers[l];
     const nmlp_observer *o = &f->observer;
     nmlp_fused fused = {.norm = layer->mlp_norm, .norm_eps = (float)w->model->config.rms_eps, .add = true};
-    if (o->mlp_input || o->mlp_inside || o->mlp_output)
+    if (layer->experts)
+        run_experts(f, l, rows, n);
+    else if (o->mlp_input || o->mlp_inside || o->mlp_output)
         run_observed_mlp(f, l, rows, n);
     else if (adds_plainly(f, layer->mlp_norm_post))
         nmlp_mlp_run_fused(layer->mlp, rows, rows, n, &fused, f->workspace, w->pool);

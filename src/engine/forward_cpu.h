@@ -5,6 +5,7 @@
 #ifndef NMLP_ENGINE_FORWARD_CPU_H
 #define NMLP_ENGINE_FORWARD_CPU_H
 
+#include "engine/experts_cpu.h"
 #include "engine/session.h"
 #include "engine/weights_cpu.h"
 
@@ -50,7 +51,8 @@ typedef struct nmlp_cpu_forward {
     float *gate; /* [chunk, I], where observed */
     float *up;
     float *act;
-    void *floats; /* all of the above */
+    nmlp_cpu_experts experts; /* where layers have them */
+    void *floats;             /* all of the above */
     size_t floats_bytes;
     void *workspace; /* in huge pages: the matmuls of a chunk walk through it again and again */
     size_t workspace_bytes;

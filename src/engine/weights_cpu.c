@@ -39,28 +39,39 @@ static nmlp_status make_linear(nmlp_cpu_weights *w, nmlp_linear **out, const nml
     return NMLP_OK;
 }
 
-static nmlp_status check_mlp(nmlp_cpu_weights *w, const nmlp_layer *source, nmlp_err *err) {
+static nmlp_status check_mlp(nmlp_cpu_weights *w, const nmlp_factors mlp[NMLP_MLP_MATRICES], nmlp_err *err) {
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-        NMLP_RETURN_IF_FAILED(check(w, &source->mlp[i].w, err));
-        NMLP_RETURN_IF_FAILED(check(w, &source->mlp[i].u, err));
-        NMLP_RETURN_IF_FAILED(check(w, &source->mlp[i].v, err));
+        NMLP_RETURN_IF_FAILED(check(w, &mlp[i].w, err));
+        NMLP_RETURN_IF_FAILED(check(w, &mlp[i].u, err));
+        NMLP_RETURN_IF_FAILED(check(w, &mlp[i].v, err));
     }
     return NMLP_OK;
 }
 
-static nmlp_status make_mlp(nmlp_cpu_weights *w, nmlp_cpu_layer *layer, const nmlp_layer *source, nmlp_err *err) {
-    nmlp_mlp_desc desc = {.gate = source->mlp[NMLP_MLP_GATE],
-                          .up = source->mlp[NMLP_MLP_UP],
-                          .down = source->mlp[NMLP_MLP_DOWN],
+static nmlp_status make_mlp(nmlp_cpu_weights *w, nmlp_mlp **out, const nmlp_factors mlp[NMLP_MLP_MATRICES],
+                            nmlp_err *err) {
+    nmlp_mlp_desc desc = {.gate = mlp[NMLP_MLP_GATE],
+                          .up = mlp[NMLP_MLP_UP],
+                          .down = mlp[NMLP_MLP_DOWN],
                           .activation = w->model->config.activation};
-    NMLP_RETURN_IF_FAILED(nmlp_mlp_create(&layer->mlp, w->kernels, &desc, w->pool, err));
-    if (!nmlp_mlp_is_finite(layer->mlp)) NMLP_RETURN_IF_FAILED(check_mlp(w, source, err));
-    if (!nmlp_mlp_owns_weights(layer->mlp)) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(nmlp_mlp_create(out, w->kernels, &desc, w->pool, err));
+    if (!nmlp_mlp_is_finite(*out)) NMLP_RETURN_IF_FAILED(check_mlp(w, mlp, err));
+    if (!nmlp_mlp_owns_weights(*out)) return NMLP_OK;
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-        release_source(&source->mlp[i].w);
-        release_source(&source->mlp[i].u);
-        release_source(&source->mlp[i].v);
+        release_source(&mlp[i].w);
+        release_source(&mlp[i].u);
+        release_source(&mlp[i].v);
     }
+    return NMLP_OK;
+}
+
+static nmlp_status make_experts(nmlp_cpu_weights *w, nmlp_cpu_layer *layer, const nmlp_layer *source, nmlp_err *err) {
+    int64_t n = w->model->config.n_experts;
+    nmlp_view no_bias = {0};
+    layer->experts = nmlp_arena_new(&w->arena, (size_t)n, sizeof(nmlp_mlp *), err);
+    if (!layer->experts) return NMLP_E_NOMEM;
+    NMLP_RETURN_IF_FAILED(make_linear(w, &layer->router, &source->router, &no_bias, err));
+    for (int64_t e = 0; e < n; e++) NMLP_RETURN_IF_FAILED(make_mlp(w, &layer->experts[e], source->experts[e].mlp, err));
     return NMLP_OK;
 }
 
@@ -77,7 +88,7 @@ static nmlp_status make_layer(nmlp_cpu_weights *w, int64_t l, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(make_linear(w, &layer->k, &source->k, &source->k_bias, err));
     NMLP_RETURN_IF_FAILED(make_linear(w, &layer->v, &source->v, &source->v_bias, err));
     NMLP_RETURN_IF_FAILED(make_linear(w, &layer->o, &source->o, &source->o_bias, err));
-    return make_mlp(w, layer, source, err);
+    return source->experts ? make_experts(w, layer, source, err) : make_mlp(w, &layer->mlp, source->mlp, err);
 }
 
 static nmlp_status make_layers(nmlp_cpu_weights *w, const nmlp_progress *progress, nmlp_err *err) {
@@ -130,6 +141,8 @@ void nmlp_cpu_weights_destroy(nmlp_cpu_weights *w) {
         nmlp_linear_destroy(layer->o);
         nmlp_mlp_destroy(layer->mlp);
         nmlp_mlp_destroy(layer->replaced);
+        nmlp_linear_destroy(layer->router);
+        for (int64_t e = 0; layer->experts && e < w->model->config.n_experts; e++) nmlp_mlp_destroy(layer->experts[e]);
         for (int i = 0; i < NMLP_CPU_ATTENTION_MATRICES; i++) nmlp_linear_destroy(layer->replaced_attention[i]);
     }
     nmlp_linear_destroy(w->lm_head);
@@ -140,6 +153,8 @@ void nmlp_cpu_weights_destroy(nmlp_cpu_weights *w) {
 nmlp_status nmlp_cpu_weights_set_mlp(nmlp_cpu_weights *w, int64_t l, const nmlp_mlp_desc *desc, nmlp_err *err) {
     nmlp_cpu_layer *layer = &w->layers[l];
     nmlp_mlp *made = NULL;
+    if (layer->experts)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "layer %lld has experts, which cannot be replaced", (long long)l);
     if (desc) {
         nmlp_mlp_desc wanted = *desc;
         wanted.activation = w->model->config.activation;

@@ -46,6 +46,10 @@ static nmlp_status check_model(struct export *x, nmlp_err *err) {
         return nmlp_fail(err, NMLP_E_UNSUPPORTED,
                          "%s: models of family %s are not exported; llama, mistral, qwen2 and qwen3 are",
                          m->checkpoint.dir, family);
+    const char *beyond = nmlp_config_beyond_plain(&m->config);
+    if (!beyond && m->config.rope.kind != NMLP_ROPE_DEFAULT && m->config.rope.kind != NMLP_ROPE_LLAMA3)
+        beyond = "this scaling of rope";
+    if (beyond) return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: %s is not exported", m->checkpoint.dir, beyond);
     x->arch = llama ? "llama" : family;
     return NMLP_OK;
 }

@@ -164,7 +164,10 @@ static nmlp_status list_outputs(const nmlp_model *m, nmlp_arena *arena, struct o
     }
     for (int64_t l = 0; l < m->config.n_layers; l++) {
         if (is_split(m, l)) NMLP_RETURN_IF_FAILED(add_fused(m, arena, l, &outputs[(*n)++], err));
-        for (int i = m->config.features->fused ? NMLP_MLP_DOWN : 0; i < NMLP_MLP_MATRICES; i++) {
+        for (int i = m->layers[l].experts        ? NMLP_MLP_MATRICES
+                     : m->config.features->fused ? NMLP_MLP_DOWN
+                                                 : 0;
+             i < NMLP_MLP_MATRICES; i++) {
             const nmlp_factors *f = &m->layers[l].mlp[i];
             char name[128];
             if (nmlp_factors_is_dense(f)) continue;

@@ -145,6 +145,27 @@ static nmlp_status bind_norms(const nmlp_model *m, nmlp_layer *layer, int64_t l,
     return NMLP_OK;
 }
 
+static nmlp_status bind_experts(nmlp_model *m, nmlp_layer *layer, int64_t l, nmlp_err *err) {
+    static const char *const mixtral[NMLP_MLP_MATRICES] = {"w1", "w3", "w2"};
+    const nmlp_config *c = &m->config;
+    bool is_mixtral = c->features->experts == NMLP_EXPERTS_MIXTRAL;
+    const char *block = is_mixtral ? "block_sparse_moe" : "mlp";
+    char name[64];
+    layer->experts = nmlp_arena_new(&m->widened, (size_t)c->n_experts, sizeof *layer->experts, err);
+    if (!layer->experts) return NMLP_E_NOMEM;
+    snprintf(name, sizeof name, "%s.gate.weight", block);
+    NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->router, l, name, c->n_experts, c->hidden, err));
+    for (int64_t e = 0; e < c->n_experts; e++)
+        for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+            int64_t rows = i == NMLP_MLP_DOWN ? c->hidden : c->expert_intermediate;
+            int64_t cols = i == NMLP_MLP_DOWN ? c->expert_intermediate : c->hidden;
+            snprintf(name, sizeof name, "%s.experts.%lld.%s.weight", block, (long long)e,
+                     is_mixtral ? mixtral[i] : nmlp_mlp_matrix_name((nmlp_mlp_matrix)i));
+            NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->experts[e].mlp[i].w, l, name, rows, cols, err));
+        }
+    return NMLP_OK;
+}
+
 static nmlp_status bind_layers(nmlp_model *m, nmlp_err *err) {
     const nmlp_config *c = &m->config;
     m->layers = nmlp_mem_new((size_t)c->n_layers, sizeof *m->layers, err);
@@ -153,6 +174,10 @@ static nmlp_status bind_layers(nmlp_model *m, nmlp_err *err) {
         nmlp_layer *layer = &m->layers[l];
         NMLP_RETURN_IF_FAILED(bind_norms(m, layer, l, err));
         NMLP_RETURN_IF_FAILED(bind_attention(m, layer, l, err));
+        if (nmlp_config_has_experts(c, l)) {
+            NMLP_RETURN_IF_FAILED(bind_experts(m, layer, l, err));
+            continue;
+        }
         for (int i = 0; i < NMLP_MLP_MATRICES; i++)
             NMLP_RETURN_IF_FAILED(bind_mlp_matrix(m, layer, l, (nmlp_mlp_matrix)i, err));
     }
@@ -179,7 +204,7 @@ static nmlp_status bind_head(nmlp_model *m, nmlp_err *err) {
     return NMLP_OK;
 }
 
-static bool is_in_layer(const nmlp_layer *l, const void *data) {
+static bool is_in_layer(const nmlp_layer *l, int64_t n_experts, const void *data) {
     const nmlp_view *views[] = {&l->attention_norm,
                                 &l->attention_norm_post,
                                 &l->q,
@@ -193,11 +218,15 @@ static bool is_in_layer(const nmlp_layer *l, const void *data) {
                                 &l->q_norm,
                                 &l->k_norm,
                                 &l->mlp_norm,
+                                &l->router,
                                 &l->mlp_norm_post};
     for (size_t i = 0; i < sizeof views / sizeof views[0]; i++)
         if (views[i]->data == data) return true;
     for (int i = 0; i < NMLP_MLP_MATRICES; i++)
         if (l->mlp[i].w.data == data || l->mlp[i].u.data == data || l->mlp[i].v.data == data) return true;
+    for (int64_t e = 0; l->experts && e < n_experts; e++)
+        for (int i = 0; i < NMLP_MLP_MATRICES; i++)
+            if (l->experts[e].mlp[i].w.data == data) return true;
     return false;
 }
 
@@ -217,7 +246,8 @@ static nmlp_status refuse_unknown_tensors(const nmlp_model *m, nmlp_err *err) {
         const nmlp_named_tensor *t = &m->checkpoint.tensors[i];
         const void *data = t->view.data;
         bool known = data == m->embedding.data || data == m->final_norm.data || data == m->lm_head.data;
-        for (int64_t l = 0; !known && l < m->config.n_layers; l++) known = is_in_layer(&m->layers[l], data);
+        for (int64_t l = 0; !known && l < m->config.n_layers; l++)
+            known = is_in_layer(&m->layers[l], m->config.n_experts, data);
         if (known || is_needless(m, t)) continue;
         nmlp_fail(err, NMLP_E_UNSUPPORTED,
                   "%s: tensor %s is no part of a %s model of %lld layers, which config.json describes",
@@ -253,6 +283,16 @@ void nmlp_model_close(nmlp_model *m) {
     *m = (nmlp_model){0};
 }
 
+static void count_experts(nmlp_model_size *size, const nmlp_layer *layer, int64_t n_experts) {
+    for (int64_t e = 0; e < n_experts; e++)
+        for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+            int64_t elems = nmlp_view_elems(&layer->experts[e].mlp[i].w);
+            size->mlp_params_dense += elems;
+            size->mlp_params += elems;
+            size->n_dense++;
+        }
+}
+
 static void count_mlp(nmlp_model_size *size, const nmlp_layer *layer) {
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
         const nmlp_factors *f = &layer->mlp[i];
@@ -277,6 +317,11 @@ nmlp_model_size nmlp_model_measure(const nmlp_model *m) {
         const nmlp_view *view = &m->checkpoint.tensors[i].view;
         size.bytes += (int64_t)(nmlp_view_bytes(view) + nmlp_quant_scale_bytes(view));
     }
-    for (int64_t l = 0; l < m->config.n_layers; l++) count_mlp(&size, &m->layers[l]);
+    for (int64_t l = 0; l < m->config.n_layers; l++) {
+        if (m->layers[l].experts)
+            count_experts(&size, &m->layers[l], m->config.n_experts);
+        else
+            count_mlp(&size, &m->layers[l]);
+    }
     return size;
 }

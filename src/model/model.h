@@ -19,6 +19,11 @@ typedef enum nmlp_mlp_matrix { NMLP_MLP_GATE, NMLP_MLP_UP, NMLP_MLP_DOWN, NMLP_M
 /* "gate_proj", "up_proj", "down_proj" */
 const char *nmlp_mlp_matrix_name(nmlp_mlp_matrix matrix);
 
+/* Gate, up and down of one expert. */
+typedef struct nmlp_expert {
+    nmlp_factors mlp[NMLP_MLP_MATRICES];
+} nmlp_expert;
+
 typedef struct nmlp_layer {
     nmlp_view attention_norm;      /* [H] of what attention sees; norms have data NULL where the family has none */
     nmlp_view attention_norm_post; /* [H] of what it adds */
@@ -34,7 +39,9 @@ typedef struct nmlp_layer {
     nmlp_view k_norm;
     nmlp_view mlp_norm;                  /* [H] of what the MLP sees */
     nmlp_view mlp_norm_post;             /* [H] of what it adds */
-    nmlp_factors mlp[NMLP_MLP_MATRICES]; /* gate and up [I,H], down [H,I] */
+    nmlp_factors mlp[NMLP_MLP_MATRICES]; /* gate and up [I,H], down [H,I]; without data where there are experts */
+    nmlp_view router;                    /* [E,H] of experts, else without data */
+    nmlp_expert *experts;                /* [E] or NULL */
     bool shared_basis;                   /* gate and up have the same v */
 } nmlp_layer;
 
@@ -45,7 +52,7 @@ typedef struct nmlp_model {
     nmlp_view final_norm; /* [H] */
     nmlp_view lm_head;    /* [V,H]; the embedding when tied */
     nmlp_layer *layers;
-    nmlp_arena widened; /* f32 copies of quantised matrices, where nmlp_model_widen made them */
+    nmlp_arena widened; /* tables of experts, and f32 copies of quantised matrices where nmlp_model_widen made them */
 } nmlp_model;
 
 /* Binds every tensor and checks its shape; reads no weights. */

@@ -57,6 +57,11 @@ CASES = {
         sliding_attention=dict(rope_type="default", rope_theta=500000.0))), [150]),
     "gemma2": ("gemma2", dict(sliding_window=21, query_pre_attn_scalar=12, attn_logit_softcapping=5.0,
                               final_logit_softcapping=6.0), [20, 150]),
+    "mixtral": ("mixtral", dict(num_local_experts=4, num_hidden_layers=2), [40]),
+    "qwen3-moe": ("qwen3_moe", dict(num_experts=6, num_experts_per_tok=3, moe_intermediate_size=24, norm_topk_prob=True,
+                                    mlp_only_layers=[1], num_hidden_layers=3), [40]),
+    "olmoe": ("olmoe", dict(num_experts=6, num_experts_per_tok=2, intermediate_size=24, num_hidden_layers=2,
+                            head_dim=None), [40]),
     "gemma3": ("gemma3_text", dict(sliding_window=18, query_pre_attn_scalar=8, num_hidden_layers=6), [150]),
 }
 

@@ -177,6 +177,14 @@ static nmlp_status close_job(struct job *j, nmlp_status st, nmlp_err *err) {
     return st;
 }
 
+static nmlp_status check_supported(const nmlp_model *m, nmlp_err *err) {
+    const nmlp_config *c = &m->config;
+    const char *beyond = c->features->fused ? "fused projections" : c->n_experts > 0 ? "experts" : NULL;
+    if (!beyond) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: quantisation does not know %s, which this %s model has",
+                     m->checkpoint.dir, beyond, c->family);
+}
+
 nmlp_status nmlp_quantize_run(nmlp_engine *engine, const int32_t *ids, int64_t n_ids, const char *out_dir,
                               const nmlp_quantize_options *options, nmlp_quantize_report *report, nmlp_err *err) {
     *report = (nmlp_quantize_report){0};
@@ -187,6 +195,7 @@ nmlp_status nmlp_quantize_run(nmlp_engine *engine, const int32_t *ids, int64_t n
                     .report = report,
                     .blas_threads = nmlp_linalg_begin()};
     nmlp_status st = NMLP_OK;
+    NMLP_TRY(check_supported(j.model, err));
     NMLP_TRY(open_job(&j, ids, n_ids, out_dir, err));
     report->calib_tokens = nmlp_calib_windows_calib_tokens(&j.windows);
     report->heldout_tokens = nmlp_calib_windows_heldout_tokens(&j.windows);
