@@ -102,6 +102,8 @@ static nmlp_status check(const nmlp_model *m, int size, nmlp_err *err) {
         nmlp_fail_hint(err, "start a number of processes that divides it");
         return NMLP_E_UNSUPPORTED;
     }
+    if (m->config.n_experts > 0)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: experts are not shared by processes", m->checkpoint.dir);
     if (c->features->qk_norm != NMLP_QK_NORM_NONE && c->features->qk_norm != NMLP_QK_NORM_HEAD)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: norms over all heads together are not shared by processes",
                          m->checkpoint.dir);
