@@ -6,7 +6,7 @@
 #include "gguf/gguf_tokenizer.h"
 
 enum { PATH_MAX_BYTES = 4096, TOKENS_MAX = 1 << 24 };
-enum { TYPE_NORMAL = 1, TYPE_CONTROL = 3, TYPE_USER_DEFINED = 4 };
+enum { TYPE_NORMAL = 1, TYPE_CONTROL = 3, TYPE_USER_DEFINED = 4, TYPE_BYTE = 6 };
 
 /* Of Llama 3 and of Qwen, as their tokenizer.json have them; GPT-2's is the byte-level pre-tokenizer's own. */
 #define LETTERS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
@@ -198,15 +198,15 @@ static void put_piece(nmlp_str *out, nmlp_str *piece, const struct token *token)
     put_bytes_field(out, 1, nmlp_str_text(piece), piece->len);
 }
 
-static nmlp_status put_specs(nmlp_str *out, nmlp_str *spec, const nmlp_gguf *file, nmlp_err *err) {
+static nmlp_status put_specs(nmlp_str *out, nmlp_str *spec, const nmlp_gguf *file, bool has_bytes, nmlp_err *err) {
     int64_t ids[3] = {0, 1, 2};
     bool prefix = true;
     static const char *const keys[] = {"tokenizer.ggml.unknown_token_id", "tokenizer.ggml.bos_token_id",
                                        "tokenizer.ggml.eos_token_id"};
     NMLP_RETURN_IF_FAILED(nmlp_gguf_get_bool(file, "tokenizer.ggml.add_space_prefix", &prefix, err));
     nmlp_str_clear(spec);
-    put_number_field(spec, 3, 2);  /* BPE */
-    put_number_field(spec, 35, 1); /* byte_fallback */
+    put_number_field(spec, 3, 2);          /* BPE */
+    put_number_field(spec, 35, has_bytes); /* byte_fallback */
     for (int i = 0; i < 3; i++) {
         NMLP_RETURN_IF_FAILED(nmlp_gguf_get_int(file, keys[i], 0, TOKENS_MAX, &ids[i], err));
         put_number_field(spec, 40 + i, (uint64_t)ids[i]);
@@ -229,8 +229,12 @@ static nmlp_status save_sentencepiece(nmlp_gguf *file, const char *dir, nmlp_err
     nmlp_str_init(&text);
     nmlp_str_init(&part);
     NMLP_TRY(open_tokens(&tokens, file, err));
-    while (next_token(&tokens, &token)) put_piece(&text, &part, &token);
-    NMLP_TRY(put_specs(&text, &part, file, err));
+    bool has_bytes = false;
+    while (next_token(&tokens, &token)) {
+        put_piece(&text, &part, &token);
+        has_bytes = has_bytes || token.type == TYPE_BYTE;
+    }
+    NMLP_TRY(put_specs(&text, &part, file, has_bytes, err));
     NMLP_TRY(nmlp_str_status(&part, err));
     NMLP_TRY(save_text(dir, "tokenizer.model", &text, err));
 out:

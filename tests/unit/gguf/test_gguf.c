@@ -12,6 +12,7 @@
 #include "lib/testing.h"
 #include "lib/tiny_checkpoint.h"
 #include "tensor/quant.h"
+#include "text/tokenizer.h"
 
 struct fixture {
     char dir[256];
@@ -172,6 +173,72 @@ static void models_go_there_and_back(void **state) {
     compare(f, back, 0);
 }
 
+static void put_field(nmlp_str *out, int field, const char *bytes, size_t len) {
+    nmlp_str_putc(out, (char)(field << 3 | 2));
+    nmlp_str_putc(out, (char)len);
+    nmlp_str_append(out, bytes, len);
+}
+
+/* A sentencepiece model of 64 pieces: control ones, letters, and some words of them by falling scores. */
+static void write_pieces(const char *dir) {
+    static const char *const words[] = {"he", "ll", "hell", "hello", "\xe2\x96\x81w", "or", "ld", "\xe2\x96\x81wor"};
+    nmlp_str all, piece;
+    char path[300];
+    nmlp_str_init(&all);
+    nmlp_str_init(&piece);
+    for (int i = 0; i < TINY_VOCAB; i++) {
+        char text[16];
+        int type = i == 0 ? 2 : i < 3 ? 3 : 1;
+        if (i < 3)
+            snprintf(text, sizeof text, "%s", i == 0 ? "<unk>" : i == 1 ? "<s>" : "</s>");
+        else if (i == 3)
+            snprintf(text, sizeof text, "\xe2\x96\x81");
+        else if (i < 30)
+            snprintf(text, sizeof text, "%c", 'a' + i - 4);
+        else if (i < 38)
+            snprintf(text, sizeof text, "%s", words[i - 30]);
+        else
+            snprintf(text, sizeof text, "<extra%d>", i);
+        nmlp_str_clear(&piece);
+        put_field(&piece, 1, text, strlen(text));
+        nmlp_str_putc(&piece, 2 << 3 | 5);
+        nmlp_gguf_put_f32(&piece, (float)-i);
+        nmlp_str_putc(&piece, 3 << 3);
+        nmlp_str_putc(&piece, (char)type);
+        put_field(&all, 1, nmlp_str_text(&piece), piece.len);
+    }
+    static const char trainer[] = {3 << 3, 2}; /* BPE */
+    put_field(&all, 2, trainer, sizeof trainer);
+    snprintf(path, sizeof path, "%s/tokenizer.model", dir);
+    nmlp_test_write_file(path, all.data, all.len);
+    nmlp_str_fini(&piece);
+    nmlp_str_fini(&all);
+}
+
+static void sentencepiece_tokenizers_go_there_and_back(void **state) {
+    struct fixture *f = *state;
+    char path[300], back[300];
+    nmlp_err err;
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_BF16);
+    write_pieces(f->dir);
+    go_there_and_back(f, "bf16", path, back);
+    nmlp_tokenizer *a, *b;
+    nmlp_assert_ok(nmlp_tokenizer_load(&a, f->dir, &err), &err);
+    nmlp_assert_ok(nmlp_tokenizer_load(&b, back, &err), &err);
+    nmlp_ids x = {0}, y = {0};
+    static const char text[] = "hello world";
+    nmlp_assert_ok(nmlp_tokenizer_encode(a, text, strlen(text), NMLP_BOS_NONE, false, &x, &err), &err);
+    nmlp_assert_ok(nmlp_tokenizer_encode(b, text, strlen(text), NMLP_BOS_NONE, false, &y, &err), &err);
+    assert_int_equal(x.len, 4); /* _ hello _wor ld */
+    assert_int_equal(x.len, y.len);
+    assert_memory_equal(x.data, y.data, x.len * sizeof x.data[0]);
+    assert_int_equal(x.data[1], 33);
+    nmlp_ids_fini(&x);
+    nmlp_ids_fini(&y);
+    nmlp_tokenizer_destroy(a);
+    nmlp_tokenizer_destroy(b);
+}
+
 static void factorised_models_are_not_exported(void **state) {
     struct fixture *f = *state;
     nmlp_model model;
@@ -276,6 +343,7 @@ int main(void) {
         cmocka_unit_test(blocks_mean_what_another_reader_says),
         cmocka_unit_test(rows_of_heads_change_order_and_come_back),
         cmocka_unit_test_setup_teardown(models_go_there_and_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(sentencepiece_tokenizers_go_there_and_back, setup, teardown),
         cmocka_unit_test_setup_teardown(factorised_models_are_not_exported, setup, teardown),
         cmocka_unit_test_setup_teardown(truncated_files_are_refused, setup, teardown),
         cmocka_unit_test(hostile_fields_are_refused),
