@@ -1,12 +1,15 @@
+#define _POSIX_C_SOURCE 200809L
 #include "checkpoint/checkpoint.h"
 
+#include <stdbool.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/quant_tensors.h"
 
-enum { PATH_MAX_BYTES = 4096, SHARDS_MAX = 4096 };
+enum { PATH_MAX_BYTES = 4096, SHARDS_MAX = 4096, REPLACED_MAX = 16 };
 
 static nmlp_status open_file(nmlp_checkpoint *c, const char *name, nmlp_err *err) {
     char path[PATH_MAX_BYTES];
@@ -135,7 +138,7 @@ out:
     return st;
 }
 
-nmlp_status nmlp_checkpoint_open(nmlp_checkpoint *c, const char *dir, nmlp_err *err) {
+static nmlp_status open_once(nmlp_checkpoint *c, const char *dir, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     *c = (nmlp_checkpoint){0};
     nmlp_arena_init(&c->arena);
@@ -151,6 +154,20 @@ nmlp_status nmlp_checkpoint_open(nmlp_checkpoint *c, const char *dir, nmlp_err *
 out:
     if (st != NMLP_OK) nmlp_checkpoint_close(c);
     return st;
+}
+
+/* A folder that is replaced while its files are opened one after the other would give the configuration of one model
+ * and the weights of another: then all of them are opened again. */
+nmlp_status nmlp_checkpoint_open(nmlp_checkpoint *c, const char *dir, nmlp_err *err) {
+    struct stat before, after;
+    for (int i = 0;; i++) {
+        bool known = stat(dir, &before) == 0;
+        nmlp_status st = open_once(c, dir, err);
+        bool replaced =
+            known && stat(dir, &after) == 0 && (before.st_ino != after.st_ino || before.st_dev != after.st_dev);
+        if (!replaced || i == REPLACED_MAX) return st;
+        if (st == NMLP_OK) nmlp_checkpoint_close(c);
+    }
 }
 
 void nmlp_checkpoint_close(nmlp_checkpoint *c) {
