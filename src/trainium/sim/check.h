@@ -19,7 +19,7 @@
 #include "trainium/sim/values.h"
 
 typedef struct nmlp_check_report {
-    double max_rel_err; /* rows: largest |got - want| over largest |want| */
+    double max_rel_err; /* rows: largest |got - want| over largest |want| (an MLP's: check_mlp.h) */
     double limit;
     double sum_err, sum_limit; /* worst of row and column sums, in units of rms(y) sqrt(n) */
     int n_rows;

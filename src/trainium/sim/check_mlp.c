@@ -18,6 +18,7 @@ typedef struct network {
     bool x_transposed;
     path paths[N_PATHS];
     double *vec[4];
+    double *squares[4]; /* of the sizes that rounding errors follow, beside vec */
     float *row;
     int64_t longest;
 } network;
@@ -92,9 +93,14 @@ static nmlp_status network_open(network *n, nmlp_values *v, const nmlp_program *
             if (m->rows > n->longest) n->longest = m->rows;
             if (m->cols > n->longest) n->longest = m->cols;
         }
-    for (int i = 0; i < 4; i++) n->vec[i] = nmlp_mem_new((size_t)n->longest, sizeof(double), err);
+    bool room = true;
+    for (int i = 0; i < 4 && room; i++) {
+        n->vec[i] = nmlp_mem_new((size_t)n->longest, sizeof(double), err);
+        n->squares[i] = nmlp_mem_new((size_t)n->longest, sizeof(double), err);
+        room = n->vec[i] && n->squares[i];
+    }
     n->row = nmlp_mem_new((size_t)n->longest, sizeof(float), err);
-    return n->vec[0] && n->vec[1] && n->vec[2] && n->vec[3] && n->row ? NMLP_OK : NMLP_E_NOMEM;
+    return room && n->row ? NMLP_OK : NMLP_E_NOMEM;
 }
 
 static void network_close(network *n) {
@@ -102,32 +108,51 @@ static void network_close(network *n) {
     nmlp_check_matrix_fini(&n->y);
     for (int i = 0; i < N_PATHS; i++)
         for (int k = 0; k < 2; k++) nmlp_check_matrix_fini(&n->paths[i].f[k]);
-    for (int i = 0; i < 4; i++) nmlp_mem_free(n->vec[i]);
+    for (int i = 0; i < 4; i++) {
+        nmlp_mem_free(n->vec[i]);
+        nmlp_mem_free(n->squares[i]);
+    }
     nmlp_mem_free(n->row);
 }
 
-/* out = in through a path; vec[3] is scratch. */
-static void follow(network *n, int which, const double *in, double *out) {
-    const path *p = &n->paths[which];
-    if (p->n == 1) {
-        nmlp_check_left_product(&p->f[0], in, out, n->row);
-        return;
+/* vec[to] = vec[from] m. A sum may cancel, its rounding errors do not: they add up as the root of the terms' squares,
+ * with terms as large as their own errors' measure where that is more. */
+static void multiply(network *n, const nmlp_check_matrix *m, int from, int to) {
+    nmlp_check_left_product(m, n->vec[from], n->vec[to], n->row);
+    for (int64_t j = 0; j < m->cols; j++) n->squares[to][j] = 0;
+    for (int64_t i = 0; i < m->rows; i++) {
+        double size = fmax(n->vec[from][i] * n->vec[from][i], n->squares[from][i]);
+        nmlp_check_matrix_row(m, i, n->row);
+        for (int64_t j = 0; j < m->cols; j++) n->squares[to][j] += size * (double)n->row[j] * (double)n->row[j];
     }
-    nmlp_check_left_product(&p->f[0], in, n->vec[3], n->row);
-    nmlp_check_left_product(&p->f[1], n->vec[3], out, n->row);
 }
 
-/* The reference of one row; the result is in vec[0] or vec[1]. */
-static const double *reference_row(network *n, int64_t row) {
+/* vec[to] = vec[from] through a path; vec[3] is scratch. */
+static void follow(network *n, int which, int from, int to) {
+    const path *p = &n->paths[which];
+    multiply(n, &p->f[0], from, p->n == 1 ? to : 3);
+    if (p->n == 2) multiply(n, &p->f[1], 3, to);
+}
+
+/* silu(gate) up, and its errors: the slope of silu is at most 1.1. */
+static void gate_row(network *n, int64_t i) {
+    double gate = n->vec[1][i], up = n->vec[2][i], silu = gate / (1.0 + exp(-gate));
+    n->vec[1][i] = silu * up;
+    n->squares[1][i] = 1.21 * n->squares[1][i] * up * up + n->squares[2][i] * silu * silu;
+}
+
+/* The reference of one row: vec[0] or vec[1], whose number it returns. */
+static int reference_row(network *n, int64_t row) {
     int64_t width = n->paths[GATE].f[0].rows, mid = n->paths[GATE].f[n->paths[GATE].n - 1].cols;
     for (int64_t h = 0; h < width; h++)
         n->vec[0][h] = n->x_transposed ? nmlp_check_matrix_at(&n->x, h, row) : nmlp_check_matrix_at(&n->x, row, h);
-    follow(n, GATE, n->vec[0], n->vec[1]);
-    follow(n, UP, n->vec[0], n->vec[2]);
-    for (int64_t i = 0; i < mid; i++) n->vec[1][i] = n->vec[1][i] / (1.0 + exp(-n->vec[1][i])) * n->vec[2][i];
-    if (n->paths[DOWN].n == 0) return n->vec[1];
-    follow(n, DOWN, n->vec[1], n->vec[0]);
-    return n->vec[0];
+    for (int64_t h = 0; h < width; h++) n->squares[0][h] = 0; /* x is exact */
+    follow(n, GATE, 0, 1);
+    follow(n, UP, 0, 2);
+    for (int64_t i = 0; i < mid; i++) gate_row(n, i);
+    if (n->paths[DOWN].n == 0) return 1;
+    follow(n, DOWN, 1, 0);
+    return 0;
 }
 
 static double limit_of(const network *n) {
@@ -151,12 +176,13 @@ nmlp_status nmlp_check_mlp(nmlp_check_report *r, nmlp_values *v, const nmlp_prog
     bool nan = false;
     NMLP_TRY(network_open(&n, v, p, err));
     for (int i = 0; i < n_rows; i++) {
-        const double *want = reference_row(&n, rows[i]);
+        int result = reference_row(&n, rows[i]);
+        const double *want = n.vec[result];
         for (int64_t j = 0; j < n.y.cols; j++) {
             double got = nmlp_check_matrix_at(&n.y, rows[i], j);
             nan = nan || isnan(got);
             worst = fmax(worst, fabs(got - want[j]));
-            largest = fmax(largest, fabs(want[j]));
+            largest = fmax(largest, fmax(fabs(want[j]), sqrt(n.squares[result][j])));
         }
     }
     r->n_rows = n_rows;
