@@ -26,6 +26,7 @@ typedef struct predicting {
     int64_t rank;               /* of all projections, from a ratio; 0: the forms are the checkpoint's */
     nmlp_mlp_forms forms;       /* of the compressed model */
     nmlp_prediction dense, low; /* low: as compressed; equal to dense without a ratio */
+    nmlp_prediction slices;     /* with factors of their own for every core's slice; e2e_ms 0: not asked */
     double seconds;
 } predicting;
 
@@ -93,6 +94,8 @@ static nmlp_status predict(predicting *pr, nmlp_err *err) {
     rq.decoder.forms = pr->forms.list;
     rq.decoder.n_forms = pr->forms.n;
     if (pr->forms.n > 0) NMLP_RETURN_IF_FAILED(nmlp_predict(&pr->low, &planner, &rq, err));
+    rq.slices = true;
+    if (pr->rank > 0 && pr->args.tp > 1) NMLP_RETURN_IF_FAILED(nmlp_predict(&pr->slices, &planner, &rq, err));
     pr->seconds = nmlp_clock_seconds() - start;
     return NMLP_OK;
 }
@@ -145,6 +148,12 @@ static int print_json(const predicting *pr) {
     nmlp_json_put_int(w, "rank", pr->rank);
     put_prediction(w, &pr->low);
     nmlp_json_put_number(w, "speedup", pr->dense.e2e_ms / pr->low.e2e_ms);
+    if (pr->args.tp > 1 && pr->forms.n > 0) nmlp_json_put_string(w, "split", pr->low.by_rank ? "rank" : "width");
+    if (pr->slices.e2e_ms > 0) {
+        nmlp_json_begin_object(w, "slices");
+        put_prediction(w, &pr->slices);
+        nmlp_json_end_object(w);
+    }
     nmlp_json_begin_object(w, "dense");
     put_prediction(w, &pr->dense);
     nmlp_json_end_object(w);
@@ -164,6 +173,11 @@ static void print_human(const predicting *pr) {
     printf("  %-14s %12.1f %12.1f %8.2fx\n", "end to end (ms)", d->e2e_ms, l->e2e_ms, d->e2e_ms / l->e2e_ms);
     printf("  %-14s %12.1f %12.1f %8.2fx\n", "tokens/s", d->tokens_per_s, l->tokens_per_s,
            l->tokens_per_s / d->tokens_per_s);
+    if (pr->args.tp > 1 && pr->forms.n > 0)
+        printf("  factors are split by %s (decode)\n", l->by_rank ? "rank" : "intermediate width");
+    if (pr->slices.e2e_ms > 0)
+        printf("  if every core's slice had factors of its own: TPOT %.3f ms, end to end %.1f ms (%.2fx)\n",
+               pr->slices.tpot_ms, pr->slices.e2e_ms, d->e2e_ms / pr->slices.e2e_ms);
     if (pr->forms.n > 0 && pr->dense.e2e_ms < pr->low.e2e_ms) printf("  dense is faster here\n");
     if (pr->rank)
         printf("  ratio %g: rank %lld of gate, up and down\n", pr->args.ratio, (long long)pr->rank);

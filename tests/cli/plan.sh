@@ -93,6 +93,7 @@ holds "($(part_sum decode) / 1000 / $tpot - 1)^2 < 1e-8" "parts of a token"
 speedup=$(sed -n 's/.*"speedup":\([0-9.]*\).*/\1/p' "$dir/l.json")
 holds "$speedup > 1 && $speedup < 2" "speed-up of llama-3.2-1b at ratio 0.5"
 "$nmlp" predict llama-3.2-1b --target trn1 --ratio 0.5 --prompt 128 --generate 16 --tp 2 --cache "$dir/plans" --json >"$dir/l2.json"
+grep -qE '"split":"(width|rank)"' "$dir/l2.json" && grep -q '"slices":{' "$dir/l2.json" || fail "predict --tp names no split"
 holds "$(number e2e_ms "$dir/l2.json") < $(number e2e_ms "$dir/l.json")" "two cores against one"
 grep -q '"all_reduce_us":0[,}]' "$dir/l.json" || fail "one core reduces"
 "$nmlp" predict "$root/models/tiny" --target trn2 --prompt 8 --generate 1 | grep -q simulated || fail "predict does not say simulated"

@@ -13,6 +13,7 @@ typedef struct pass {
     int64_t batch;   /* sequences */
     int64_t rows;    /* tokens of this pass, of all sequences */
     int64_t context; /* tokens attended to by the last one of a sequence */
+    bool *by_rank;   /* out: the split that was faster */
 } pass;
 
 /* A planned kernel without its launch. */
@@ -164,8 +165,16 @@ static nmlp_status ranks_us(const pass *p, int64_t intermediate, nmlp_mlp_ranks 
 nmlp_status nmlp_predict_mlp_us(double *us, const nmlp_planner *planner, nmlp_mlp_kernels kernels, int64_t rows,
                                 const nmlp_decoder *decoder, nmlp_mlp_ranks ranks, nmlp_err *err) {
     nmlp_predict_request rq = {.decoder = *decoder, .tp = 1, .kernels = kernels, .dtype = NMLP_NC_BF16};
-    pass p = {planner, &rq, 1, rows, rows};
+    pass p = {planner, &rq, 1, rows, rows, NULL};
     return ranks_us(&p, decoder->intermediate, ranks, us, err);
+}
+
+/* Rank of a slice's own factors where all slices together have as many parameters as the whole matrix's: tp slices of
+ * (H + I/tp) r' against (H + I) r. */
+static int64_t slice_rank(const nmlp_decoder *d, int64_t tp, int64_t rank) {
+    enum { GRAIN = 8 };
+    int64_t own = rank * (d->hidden + d->intermediate) / (tp * d->hidden + d->intermediate) / GRAIN * GRAIN;
+    return rank > 0 && own < GRAIN ? GRAIN : own;
 }
 
 /* Factors over several cores, the better of two ways. Wide: each core has its columns of the intermediate width and
@@ -174,12 +183,17 @@ nmlp_status nmlp_predict_mlp_us(double *us, const nmlp_planner *planner, nmlp_ml
 static nmlp_status form_us(const pass *p, nmlp_mlp_ranks r, double *us, nmlp_err *err) {
     const nmlp_decoder *d = &p->rq->decoder;
     int64_t tp = p->rq->tp;
+    if (p->rq->slices && tp > 1) {
+        nmlp_mlp_ranks own = {slice_rank(d, tp, r.gate), slice_rank(d, tp, r.up), slice_rank(d, tp, r.down), r.shared};
+        return ranks_us(p, share(d->intermediate, tp), own, us, err);
+    }
     NMLP_RETURN_IF_FAILED(ranks_us(p, share(d->intermediate, tp), r, us, err));
     if (r.gate == 0 || r.up == 0 || r.down == 0 || tp == 1) return NMLP_OK;
     double thin, gathered = (double)(r.shared ? r.gate : r.gate + r.up);
     nmlp_mlp_ranks part = {share(r.gate, tp), share(r.up, tp), share(r.down, tp), r.shared};
     NMLP_RETURN_IF_FAILED(ranks_us(p, d->intermediate, part, &thin, err));
     thin += half_ring_us(p, gathered) + half_ring_us(p, (double)r.down);
+    if (p->by_rank) *p->by_rank = thin < *us;
     *us = fmin(*us, thin);
     return NMLP_OK;
 }
@@ -248,8 +262,8 @@ static double weight_bytes(const nmlp_predict_request *rq) {
 nmlp_status nmlp_predict(nmlp_prediction *out, const nmlp_planner *planner, const nmlp_predict_request *rq,
                          nmlp_err *err) {
     int64_t batch = rq->batch > 0 ? rq->batch : 1;
-    pass prefill = {planner, rq, batch, batch * rq->prompt, rq->prompt},
-         decode = {planner, rq, batch, batch, rq->prompt + (rq->generate + 1) / 2};
+    pass prefill = {planner, rq, batch, batch * rq->prompt, rq->prompt, NULL},
+         decode = {planner, rq, batch, batch, rq->prompt + (rq->generate + 1) / 2, &out->by_rank};
     *out = (nmlp_prediction){.weight_bytes = weight_bytes(rq)};
     double room = planner->machine->hbm_device_bytes / planner->machine->cores_per_device * (double)rq->tp;
     if (out->weight_bytes > room)

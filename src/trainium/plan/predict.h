@@ -4,7 +4,7 @@
  * rest is analytic, from the machine's numbers (docs/kernels.md says how): norms, attention itself, reading the KV
  * cache, all-reduces. One launch per forward pass. With tensor parallelism every core has its share of heads, of the
  * intermediate width and of the vocabulary, and two all-reduces per layer; factors are split by intermediate width or
- * by rank, whichever is faster. */
+ * by rank, whichever is faster, or, where asked, stand for slices that were factorised by themselves. */
 #ifndef NMLP_TRAINIUM_PLAN_PREDICT_H
 #define NMLP_TRAINIUM_PLAN_PREDICT_H
 
@@ -35,6 +35,7 @@ typedef struct nmlp_predict_request {
     int64_t batch;            /* sequences that run together; 0: one */
     int64_t tp;               /* cores */
     nmlp_mlp_kernels kernels;
+    bool slices; /* what if each core's slice had factors of its own, with as many parameters in all */
     nmlp_nc_dtype dtype;
 } nmlp_predict_request;
 
@@ -53,6 +54,7 @@ typedef struct nmlp_prediction {
     double ttft_ms, tpot_ms, e2e_ms;
     double tokens_per_s; /* generated, all sequences, over the whole time */
     double weight_bytes; /* of all cores together */
+    bool by_rank;        /* decode: factors are split by rank, else by intermediate width */
 } nmlp_prediction;
 
 /* One MLP on one core, bf16, without launches. */
