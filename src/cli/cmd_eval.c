@@ -354,6 +354,7 @@ static int run(int argc, char **argv) {
         {"format", 0, NMLP_OPT_STRING, &o.format, "NAME", "of the suite's table: text, markdown, csv, json"},
         {"kl", 0, NMLP_OPT_STRING, &o.reference, "DIR",
          "compare with this checkpoint on the texts behind MODEL: KL divergence of the next token"},
+        {"adapter", 0, NMLP_OPT_STRING, &o.load.adapter, "DIR", "LoRA adapter of PEFT to merge into the weights"},
         {"device", 0, NMLP_OPT_STRING, &o.load.device, "NAME",
          "cpu (default, exact), cuda (activations in bf16) or auto"},
         {"isa", 0, NMLP_OPT_STRING, &o.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},

@@ -118,6 +118,7 @@ static int run(int argc, char **argv) {
     const nmlp_opt opts[] = {
         {"ids", 0, NMLP_OPT_STRING, &ids_text, "1,2,3", "token ids"},
         {"positions", 0, NMLP_OPT_STRING, &positions_text, "0,2", "positions to print (default: the last)"},
+        {"adapter", 0, NMLP_OPT_STRING, &load.adapter, "DIR", "LoRA adapter of PEFT to merge into the weights"},
         {"precision", 0, NMLP_OPT_STRING, &load.precision, "P",
          "f32 (default, exact) or bf16 (faster where the CPU has AMX)"},
         {"device", 0, NMLP_OPT_STRING, &load.device, "NAME", "cpu (default), cuda or auto"},

@@ -233,6 +233,7 @@ static int run(int argc, char **argv) {
          "special tokens spelled in the prompt stay text (with --chat they always do)"},
         {"draft", 0, NMLP_OPT_STRING, &r.draft, "DIR",
          "a smaller model with the same tokenizer that proposes tokens; the text stays MODEL's"},
+        {"adapter", 0, NMLP_OPT_STRING, &r.load.adapter, "DIR", "LoRA adapter of PEFT to merge into the weights"},
         {"device", 0, NMLP_OPT_STRING, &r.load.device, "cpu|cuda|auto",
          "where to run (default auto: a GPU where there is one)"},
         {"precision", 0, NMLP_OPT_STRING, &r.load.precision, "auto|f32|bf16",

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/backend.h"
+#include "model/adapter.h"
 
 static nmlp_status check_precision(const char *precision, nmlp_err *err) {
     static const char *const words[] = {"f32", "bf16", "auto"};
@@ -36,6 +37,7 @@ nmlp_status nmlp_load(nmlp_loaded *loaded, const char *dir, const nmlp_load_opti
     NMLP_TRY(check_precision(options->precision, err));
     NMLP_TRY(nmlp_model_open(&loaded->model, dir, err));
     NMLP_TRY(nmlp_pool_create(&loaded->pool, options->n_threads, err));
+    if (options->adapter) NMLP_TRY(nmlp_model_merge_adapter(&loaded->model, options->adapter, loaded->pool, err));
     if (options->dequantise) NMLP_TRY(nmlp_model_widen(&loaded->model, loaded->pool, err));
     engine_options.bf16 = may_round(options->precision, &loaded->model);
     engine_options.pool = loaded->pool;

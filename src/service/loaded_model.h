@@ -24,6 +24,7 @@ typedef struct nmlp_load_options {
                               "auto" does so for weights stored as bf16 */
     const char *device;    /* "cpu" (or NULL), "cuda", or "auto": a GPU where one is usable and no isa is given */
     bool dequantise;       /* quantised weights are widened to f32, so that activations need no rounding: exact, slow */
+    const char *adapter;   /* directory of a LoRA adapter to merge; NULL: none */
     int n_threads;         /* 0: one per CPU */
     const nmlp_process_group *group; /* borrowed; texts are scored together with its other members; may be NULL */
     const nmlp_process_group *tensor_group; /* borrowed; its members share the model, each step is run by all of them.

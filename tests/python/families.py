@@ -1,6 +1,7 @@
 """Random tiny models of every supported family, with the logits that transformers computes in float32.
 
   families.py make DIR    writes DIR/NAME/{config.json,model.safetensors,expected.bin} for every case
+  families.py adapter DIR   writes DIR, a LoRA adapter of DIR/../families/llama with the logits that PEFT computes
   families.py check BIN   makes them in a temporary folder, runs `BIN logits` on each and compares
 
 expected.bin: one block per length of the case, little-endian: int32 n, vocab and rows; n token ids and the n largest
@@ -88,13 +89,43 @@ def make(name, folder):
             logits = model(ids).logits[0].float().numpy()
         blocks.append((ids[0].numpy().astype("<i4"), logits.astype("<f4")))
     model.bfloat16().save_pretrained(folder)
+    write_expected(folder, blocks)
+    return blocks
+
+
+def write_expected(folder, blocks):
     with open(os.path.join(folder, "expected.bin"), "wb") as f:
         for ids, logits in blocks:
             n, vocab = logits.shape
             rows = np.unique(np.append(np.arange(0, n, 16), n - 1)).astype("<i4")
             f.write(struct.pack("<iii", n, vocab, len(rows)) + ids.tobytes() +
                     logits.argmax(1).astype("<i4").tobytes() + rows.tobytes() + logits[rows].tobytes())
-    return blocks
+
+
+def make_adapter(folder):
+    import peft
+    base = os.path.join(os.path.dirname(os.path.abspath(folder)), "families", "llama")
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    torch.manual_seed(5)
+    model = peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=6, use_rslora=True, target_modules=[
+        "q_proj", "v_proj", "o_proj", "gate_proj", "down_proj"])).eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "lora_B" in name:
+                p.normal_(0, 0.1)
+        ids = torch.randint(0, BASE["vocab_size"], (1, 40), generator=torch.Generator().manual_seed(3))
+        logits = model(ids).logits[0].float().numpy()
+    model.save_pretrained(folder)
+    write_expected(folder, [(ids[0].numpy().astype("<i4"), logits.astype("<f4"))])
+    for extra in os.listdir(folder):
+        if extra not in ("adapter_config.json", "adapter_model.safetensors", "expected.bin"):
+            os.remove(os.path.join(folder, extra))
+    config = os.path.join(folder, "adapter_config.json")
+    with open(config) as f:
+        keys = json.load(f)
+    keys["base_model_name_or_path"] = "llama"
+    with open(config, "w") as f:
+        json.dump(keys, f, indent=1)
 
 
 def check(program, names):
@@ -123,6 +154,8 @@ def main():
     names = sys.argv[3:] or list(CASES)
     if sys.argv[1] == "check":
         sys.exit(check(sys.argv[2], names))
+    if sys.argv[1] == "adapter":
+        return make_adapter(sys.argv[2])
     for name in names:
         folder = os.path.join(sys.argv[2], name)
         shutil.rmtree(folder, ignore_errors=True)

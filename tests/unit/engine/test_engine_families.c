@@ -9,6 +9,7 @@
 #include "engine/batch.h"
 #include "engine/session.h"
 #include "lib/testing.h"
+#include "model/adapter.h"
 
 /* One text of expected.bin. */
 struct text {
@@ -97,17 +98,19 @@ static void check_batch(const nmlp_engine *engine, const struct text *t, const c
     nmlp_mem_free(logits);
 }
 
-static void check_family(const char *dir, const char *isa) {
+/* `adapter` may be NULL; else the expected logits lie beside it. */
+static void check_family(const char *dir, const char *isa, const char *adapter) {
     char path[4096];
     nmlp_model model;
     nmlp_engine *engine;
     nmlp_str expected;
     nmlp_err err;
     nmlp_engine_options options = {.isa = isa};
-    snprintf(path, sizeof path, "%s/expected.bin", dir);
+    snprintf(path, sizeof path, "%s/expected.bin", adapter ? adapter : dir);
     nmlp_str_init(&expected);
     nmlp_assert_ok(nmlp_file_read(&expected, path, 1 << 20, &err), &err);
     nmlp_assert_ok(nmlp_model_open(&model, dir, &err), &err);
+    if (adapter) nmlp_assert_ok(nmlp_model_merge_adapter(&model, adapter, NULL, &err), &err);
     nmlp_assert_ok(nmlp_engine_create(&engine, &model, &options, &err), &err);
     const char *at = nmlp_str_text(&expected), *end = at + expected.len;
     while (at < end) {
@@ -133,12 +136,27 @@ static void families_match_transformers(void **state) {
         char path[4096];
         if (entry->d_name[0] == '.') continue;
         snprintf(path, sizeof path, "%s/%s", root, entry->d_name);
-        check_family(path, "auto");
-        check_family(path, "ref");
+        check_family(path, "auto", NULL);
+        check_family(path, "ref", NULL);
         n++;
     }
     closedir(dir);
     assert_true(n >= 20);
+}
+
+/* An adapter merged on load gives the logits that PEFT computes with it; one of another model is refused. */
+static void adapters_match_peft(void **state) {
+    static const char adapter[] = NMLP_TEST_ROOT "/tests/data/adapter";
+    nmlp_model model;
+    nmlp_err err;
+    (void)state;
+    check_family(NMLP_TEST_ROOT "/tests/data/families/llama", "auto", adapter);
+    nmlp_assert_ok(nmlp_model_open(&model, NMLP_TEST_ROOT "/tests/data/families/phi4-longrope", &err), &err);
+    nmlp_assert_fails(nmlp_model_merge_adapter(&model, adapter, NULL, &err), &err, NMLP_E_SHAPE, "q_proj", NULL);
+    nmlp_model_close(&model);
+    nmlp_assert_ok(nmlp_model_open(&model, NMLP_TEST_ROOT "/tests/data/families/mixtral", &err), &err);
+    nmlp_assert_fails(nmlp_model_merge_adapter(&model, adapter, NULL, &err), &err, NMLP_E_UNSUPPORTED, "tensors", NULL);
+    nmlp_model_close(&model);
 }
 
 /* What is written of a configuration reads as the same model. */
@@ -172,6 +190,7 @@ static void configurations_survive_writing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_match_transformers),
+        cmocka_unit_test(adapters_match_peft),
         cmocka_unit_test(configurations_survive_writing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
