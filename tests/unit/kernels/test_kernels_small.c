@@ -229,7 +229,7 @@ static void distributions_compare_as_in_float64(void **state) {
     }
 }
 
-static void check_squares(const nmlp_vec *vec, int64_t tokens, int64_t neurons) {
+static void check_squares(const nmlp_vec *vec, nmlp_activation activation, int64_t tokens, int64_t neurons) {
     int64_t stride = neurons + 3;
     float *gate = nmlp_test_floats(tokens * stride, 13), *up = nmlp_test_floats(tokens * stride, 14);
     float *sums = nmlp_mem_new((size_t)(3 * neurons), sizeof *sums, NULL);
@@ -237,6 +237,7 @@ static void check_squares(const nmlp_vec *vec, int64_t tokens, int64_t neurons) 
                           .up = up,
                           .stride = stride,
                           .n_tokens = tokens,
+                          .activation = activation,
                           .n = neurons,
                           .gate2 = sums,
                           .slope2 = sums + neurons,
@@ -246,8 +247,12 @@ static void check_squares(const nmlp_vec *vec, int64_t tokens, int64_t neurons) 
     for (int64_t j = 0; j < neurons; j++) {
         double want[3] = {0};
         for (int64_t t = 0; t < tokens; t++) {
-            double g = gate[t * stride + j], u = up[t * stride + j], sigmoid = 1 / (1 + exp(-g));
-            double values[3] = {g * sigmoid, u * sigmoid * (1 + g * (1 - sigmoid)), g * sigmoid * u};
+            double g = gate[t * stride + j], u = up[t * stride + j];
+            bool gelu = activation == NMLP_ACTIVATION_GELU_TANH;
+            double z = gelu ? 2 * sqrt(2 / 3.14159265358979323846) * (g + 0.044715 * g * g * g) : g;
+            double inner = gelu ? 2 * sqrt(2 / 3.14159265358979323846) * (1 + 3 * 0.044715 * g * g) : 1;
+            double sigmoid = 1 / (1 + exp(-z));
+            double values[3] = {g * sigmoid, u * sigmoid * (1 + g * inner * (1 - sigmoid)), g * sigmoid * u};
             for (int i = 0; i < 3; i++) want[i] += values[i] * values[i];
         }
         for (int i = 0; i < 3; i++) {
@@ -265,9 +270,11 @@ static void squares_of_neurons_match_float64(void **state) {
     const nmlp_vec *table[3];
     int n = tables(table);
     for (int i = 0; i < n; i++) {
-        check_squares(table[i], 1, 1);
-        check_squares(table[i], 32, 64);
-        check_squares(table[i], 7, 37);
+        check_squares(table[i], NMLP_ACTIVATION_SILU, 1, 1);
+        check_squares(table[i], NMLP_ACTIVATION_SILU, 32, 64);
+        check_squares(table[i], NMLP_ACTIVATION_SILU, 7, 37);
+        check_squares(table[i], NMLP_ACTIVATION_GELU_TANH, 32, 64);
+        check_squares(table[i], NMLP_ACTIVATION_GELU_TANH, 7, 37);
     }
 }
 
