@@ -12,7 +12,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     nmlp_completion_request request;
     nmlp_err err;
     if (size < 1) return 0;
-    bool ok = nmlp_completion_request_read(&request, data[0] & 1, (const char *)data + 1, size - 1, 7, &err) == NMLP_OK;
+    bool ok =
+        nmlp_completion_request_read(&request, data[0] & 1, (const char *)data + 1, size - 1, 7, NULL, &err) == NMLP_OK;
     if (ok && (request.n < 1 || request.n_prompts < 1 || request.n_stop > NMLP_STOP_STRINGS_MAX ||
                !isfinite(request.sampling.temperature) || request.sampling.temperature < 0))
         abort();
