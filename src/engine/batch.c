@@ -229,6 +229,8 @@ nmlp_status nmlp_batch_append(nmlp_batch *b, int32_t sequence, const int32_t *id
     return NMLP_OK;
 }
 
+bool nmlp_batch_gives_hidden(const nmlp_batch *b) { return b->backend->gives_hidden; }
+
 bool nmlp_batch_can_choose(const nmlp_batch *b, const nmlp_sampling *sampling) {
     return b->backend->can_choose && b->backend->can_choose(sampling);
 }

@@ -72,6 +72,9 @@ nmlp_status nmlp_batch_step(nmlp_batch *batch, const nmlp_step_item *items, int6
 nmlp_status nmlp_batch_append(nmlp_batch *batch, int32_t sequence, const int32_t *ids, int64_t n, float *logits,
                               const nmlp_sampling *choose, nmlp_err *err);
 
+/* Whether steps give the states of rows (nmlp_step_item.hidden). */
+bool nmlp_batch_gives_hidden(const nmlp_batch *batch);
+
 /* ---- tokens chosen on the device ---- */
 
 typedef struct nmlp_choice_item {

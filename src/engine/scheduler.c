@@ -134,6 +134,8 @@ static nmlp_status check(const nmlp_scheduler *s, const nmlp_scheduler_request *
         if (g->prompt[i] < 0 || g->prompt[i] >= s->vocab)
             return nmlp_fail(err, NMLP_E_ARG, "token id %d at position %lld is outside the vocabulary of %lld",
                              g->prompt[i], (long long)i, (long long)s->vocab);
+    if (g->hidden && !nmlp_batch_gives_hidden(s->batch))
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "this device does not give the states of tokens");
     if (g->draft && g->constraint)
         return nmlp_fail_field(err, NMLP_E_ARG, "draft", "does not go with a constraint of the answer");
     return g->draft ? nmlp_speculation_check(s->batch, g->draft, &g->sampling, err) : NMLP_OK;

@@ -36,7 +36,7 @@ static void send_text(nmlp_server_call *call, nmlp_str *text) {
     call->sent_s = nmlp_clock_seconds();
 }
 
-static nmlp_status take_event(nmlp_server_call *call, const nmlp_job_event *e, nmlp_str *out, nmlp_err *err) {
+static nmlp_status take_event(nmlp_server_call *call, nmlp_job_event *e, nmlp_str *out, nmlp_err *err) {
     const nmlp_completion_request *r = &call->job.request;
     nmlp_reply_choice *choice = &call->choices[e->choice];
     if (e->kind == NMLP_JOB_PIECE) {
@@ -46,6 +46,9 @@ static nmlp_status take_event(nmlp_server_call *call, const nmlp_job_event *e, n
     }
     choice->finish = e->finish;
     if (!r->stream) nmlp_reply_add_end(choice);
+    choice->values = e->values;
+    choice->n_values = e->n_values;
+    e->values = NULL;
     if (e->choice % r->n == 0) call->usage.prompt += e->n_prompt;
     if (e->choice % r->n == 0) call->usage.cached += e->n_cached;
     call->usage.completion += e->n_generated;
@@ -74,7 +77,9 @@ static void finish_answer(nmlp_server_call *call, int status, const nmlp_err *er
         nmlp_http_stream_end(http);
         return;
     }
-    if (st == NMLP_OK)
+    if (st == NMLP_OK && r->embeds)
+        nmlp_reply_embeddings(out, &call->head, call->choices, call->n_choices, &call->usage, r->base64);
+    else if (st == NMLP_OK)
         nmlp_reply_whole(out, &call->head, call->choices, call->n_choices, &call->usage, r->logprobs);
     else
         nmlp_reply_error(out, status, err);
@@ -161,6 +166,12 @@ void nmlp_server_check_times(nmlp_server *s) {
 
 /* ---- requests ---- */
 
+/* What is asked for. */
+typedef struct call_kind {
+    const char *path, *prefix; /* of ids */
+    bool chat, embeds;
+} call_kind;
+
 /* With one model every name means it; with two, a name that is neither's is refused. */
 static nmlp_status choose_model(const nmlp_served **out, const nmlp_server *s, const char *name, nmlp_err *err) {
     *out = &s->models[0];
@@ -186,15 +197,18 @@ static nmlp_status take_grammar(const nmlp_server *s, nmlp_server_call *call, bo
                                    err);
 }
 
-static nmlp_status begin_call(nmlp_server *s, nmlp_server_call *call, nmlp_http_request *r, bool chat, nmlp_err *err) {
+static nmlp_status begin_call(nmlp_server *s, nmlp_server_call *call, nmlp_http_request *r, const call_kind *kind,
+                              nmlp_err *err) {
     size_t len;
     const char *body = nmlp_http_body(r, &len);
     uint64_t number = ++s->n_ids;
     nmlp_completion_request *request = &call->job.request;
     const nmlp_chat_template *template = nmlp_tokenizer_chat_template(s->tokenizer);
     const char *source = template ? nmlp_chat_template_source(template) : NULL;
-    NMLP_RETURN_IF_FAILED(
-        nmlp_completion_request_read(request, chat, body, len, (uint64_t)s->started * 1000003u + number, source, err));
+    uint64_t seed = (uint64_t)s->started * 1000003u + number;
+    NMLP_RETURN_IF_FAILED(kind->embeds
+                              ? nmlp_embedding_request_read(request, body, len, err)
+                              : nmlp_completion_request_read(request, kind->chat, body, len, seed, source, err));
     double limit_s = s->options.answer_s;
     if (request->timeout_s > 0 && !(limit_s > 0 && limit_s < request->timeout_s)) limit_s = request->timeout_s;
     call->deadline_s = limit_s > 0 ? call->started_s + limit_s : (double)INFINITY;
@@ -207,17 +221,17 @@ static nmlp_status begin_call(nmlp_server *s, nmlp_server_call *call, nmlp_http_
     }
     for (int i = 0; i < call->n_choices; i++)
         nmlp_reply_choice_init(&call->choices[i], request->calls_tools, request->tool_format);
-    NMLP_RETURN_IF_FAILED(take_grammar(s, call, chat, err));
-    snprintf(call->head.id, sizeof call->head.id, "%s-%llx%06llx", chat ? "chatcmpl" : "cmpl",
-             (unsigned long long)s->started, (unsigned long long)number);
+    NMLP_RETURN_IF_FAILED(take_grammar(s, call, kind->chat, err));
+    snprintf(call->head.id, sizeof call->head.id, "%s-%llx%06llx", kind->prefix, (unsigned long long)s->started,
+             (unsigned long long)number);
     call->head.created = (int64_t)time(NULL);
     call->head.model = call->served->model.name;
-    call->head.chat = chat;
+    call->head.chat = kind->chat;
     call->head.tokenizer = s->tokenizer;
     return NMLP_OK;
 }
 
-static void complete(nmlp_server *s, nmlp_http_request *r, bool chat) {
+static void complete(nmlp_server *s, nmlp_http_request *r, const call_kind *kind) {
     double now = nmlp_clock_seconds();
     nmlp_err err = {0};
     int status = 0;
@@ -227,10 +241,10 @@ static void complete(nmlp_server *s, nmlp_http_request *r, bool chat) {
         return;
     }
     *call = (nmlp_server_call){.server = s, .http = r, .started_s = now, .sent_s = now, .next = s->calls};
-    call->path = chat ? "/v1/chat/completions" : "/v1/completions";
+    call->path = kind->path;
     s->calls = call;
     snprintf(call->peer, sizeof call->peer, "%s", nmlp_http_peer(r));
-    nmlp_status st = begin_call(s, call, r, chat, &err);
+    nmlp_status st = begin_call(s, call, r, kind, &err);
     if (st != NMLP_OK) {
         status = nmlp_reply_status(st);
     } else if (nmlp_worker_submit(call->served->worker, &call->job, &err) != NMLP_OK) {
@@ -245,8 +259,17 @@ static void complete(nmlp_server *s, nmlp_http_request *r, bool chat) {
     nmlp_http_on_gone(r, client_gone, call);
 }
 
-void nmlp_server_post_chat(nmlp_server *s, nmlp_http_request *r) { complete(s, r, true); }
-void nmlp_server_post_completions(nmlp_server *s, nmlp_http_request *r) { complete(s, r, false); }
+void nmlp_server_post_chat(nmlp_server *s, nmlp_http_request *r) {
+    complete(s, r, &(const call_kind){.path = "/v1/chat/completions", .prefix = "chatcmpl", .chat = true});
+}
+
+void nmlp_server_post_completions(nmlp_server *s, nmlp_http_request *r) {
+    complete(s, r, &(const call_kind){.path = "/v1/completions", .prefix = "cmpl"});
+}
+
+void nmlp_server_post_embeddings(nmlp_server *s, nmlp_http_request *r) {
+    complete(s, r, &(const call_kind){.path = "/v1/embeddings", .prefix = "embd", .embeds = true});
+}
 
 void nmlp_server_drop_calls(nmlp_server *s) {
     for (nmlp_server_call *call = s->calls; call; call = call->next) {

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "server/chat_page.h"
 #include "server/server_internal.h"
+#include "text/chat_template.h"
 
 void nmlp_server_get_health(nmlp_server *s, nmlp_http_request *r) {
     nmlp_str body;
@@ -165,3 +166,84 @@ static void with_body(nmlp_server *s, nmlp_http_request *r, text_fn *fn) {
 
 void nmlp_server_post_tokenize(nmlp_server *s, nmlp_http_request *r) { with_body(s, r, tokenize); }
 void nmlp_server_post_detokenize(nmlp_server *s, nmlp_http_request *r) { with_body(s, r, detokenize); }
+
+/* ---- what the server is ---- */
+
+static void put_token(nmlp_json_writer *w, const nmlp_server *s, const char *key, int64_t id) {
+    int32_t one = (int32_t)id;
+    nmlp_str text;
+    nmlp_str_init(&text);
+    if (id >= 0 && id < nmlp_tokenizer_vocab_size(s->tokenizer) &&
+        nmlp_tokenizer_decode(s->tokenizer, &one, 1, false, &text, NULL) == NMLP_OK)
+        nmlp_json_put_bytes(w, key, nmlp_str_text(&text), text.len);
+    else
+        nmlp_json_put_null(w, key);
+    nmlp_str_fini(&text);
+}
+
+/* bos_token, eos_token and chat_template, under the names that tokenizer_config.json has for them. */
+static void put_tokenizer(nmlp_json_writer *w, const nmlp_server *s) {
+    const nmlp_config *config = &s->models[0].model.loaded->model.config;
+    const nmlp_chat_template *template = nmlp_tokenizer_chat_template(s->tokenizer);
+    put_token(w, s, "bos_token", nmlp_tokenizer_bos_id(s->tokenizer));
+    put_token(w, s, "eos_token", config->n_stop_ids > 0 ? config->stop_ids[0] : -1);
+    if (template)
+        nmlp_json_put_string(w, "chat_template", nmlp_chat_template_source(template));
+    else
+        nmlp_json_put_null(w, "chat_template");
+}
+
+static void answer_json(nmlp_server *s, nmlp_http_request *r, void (*put)(nmlp_json_writer *w, const nmlp_server *s)) {
+    nmlp_json_writer w;
+    nmlp_str body;
+    nmlp_str_init(&body);
+    nmlp_json_writer_init(&w, &body);
+    put(&w, s);
+    nmlp_server_answer(s, r, 200, "application/json", &body);
+    nmlp_str_fini(&body);
+}
+
+static void put_tokenizer_info(nmlp_json_writer *w, const nmlp_server *s) {
+    nmlp_json_begin_object(w, NULL);
+    put_tokenizer(w, s);
+    nmlp_json_put_int(w, "vocab_size", nmlp_tokenizer_vocab_size(s->tokenizer));
+    nmlp_json_put_int(w, "model_max_length", s->models[0].context);
+    nmlp_json_end_object(w);
+}
+
+static void put_props(nmlp_json_writer *w, const nmlp_server *s) {
+    nmlp_json_begin_object(w, NULL);
+    nmlp_json_begin_object(w, "default_generation_settings");
+    nmlp_json_put_int(w, "n_ctx", s->models[0].context);
+    nmlp_json_put_number(w, "temperature", 1);
+    nmlp_json_put_number(w, "top_p", 1);
+    nmlp_json_put_number(w, "min_p", 0);
+    nmlp_json_put_int(w, "top_k", 0);
+    nmlp_json_end_object(w);
+    nmlp_json_put_int(w, "total_slots", s->options.slots);
+    nmlp_json_put_string(w, "model_alias", s->models[0].model.name);
+    put_tokenizer(w, s);
+    nmlp_json_end_object(w);
+}
+
+/* As many as may run at once; those that do come first. */
+static void put_slots(nmlp_json_writer *w, const nmlp_server *s) {
+    nmlp_json_begin_array(w, NULL);
+    for (int m = 0; m < s->n_models; m++) {
+        int waiting, running;
+        nmlp_worker_load(s->models[m].worker, &waiting, &running);
+        for (int64_t i = 0; i < s->options.slots; i++) {
+            nmlp_json_begin_object(w, NULL);
+            nmlp_json_put_int(w, "id", m * s->options.slots + i);
+            nmlp_json_put_string(w, "model", s->models[m].model.name);
+            nmlp_json_put_int(w, "n_ctx", s->models[m].context);
+            nmlp_json_put_bool(w, "is_processing", i < running);
+            nmlp_json_end_object(w);
+        }
+    }
+    nmlp_json_end_array(w);
+}
+
+void nmlp_server_get_tokenizer_info(nmlp_server *s, nmlp_http_request *r) { answer_json(s, r, put_tokenizer_info); }
+void nmlp_server_get_props(nmlp_server *s, nmlp_http_request *r) { answer_json(s, r, put_props); }
+void nmlp_server_get_slots(nmlp_server *s, nmlp_http_request *r) { answer_json(s, r, put_slots); }

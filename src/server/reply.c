@@ -71,6 +71,7 @@ void nmlp_reply_choice_fini(nmlp_reply_choice *c) {
         nmlp_str_fini(&c->calls[i].arguments);
     }
     nmlp_mem_free(c->calls);
+    nmlp_mem_free(c->values);
     nmlp_mem_free(c->tokens);
 }
 
@@ -269,6 +270,53 @@ void nmlp_reply_whole(nmlp_str *out, const nmlp_reply_head *h, const nmlp_reply_
     }
     nmlp_json_end_array(&w);
     put_usage(&w, usage);
+    nmlp_json_end_object(&w);
+}
+
+/* ---- embeddings ---- */
+
+static void put_base64(nmlp_json_writer *w, const char *key, const void *data, size_t len) {
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const unsigned char *bytes = data;
+    nmlp_str text;
+    nmlp_str_init(&text);
+    for (size_t i = 0; i < len; i += 3) {
+        size_t n = len - i < 3 ? len - i : 3;
+        uint32_t group =
+            (uint32_t)bytes[i] << 16 | (n > 1 ? (uint32_t)bytes[i + 1] << 8 : 0) | (n > 2 ? bytes[i + 2] : 0);
+        for (size_t k = 0; k < 4; k++) nmlp_str_putc(&text, k <= n ? letters[group >> (18 - 6 * k) & 63] : '=');
+    }
+    nmlp_json_put_bytes(w, key, nmlp_str_text(&text), text.len);
+    nmlp_str_fini(&text);
+}
+
+void nmlp_reply_embeddings(nmlp_str *out, const nmlp_reply_head *h, const nmlp_reply_choice *choices, int n,
+                           const nmlp_reply_usage *usage, bool base64) {
+    nmlp_json_writer w;
+    nmlp_json_writer_init(&w, out);
+    nmlp_json_begin_object(&w, NULL);
+    nmlp_json_put_string(&w, "object", "list");
+    nmlp_json_begin_array(&w, "data");
+    for (int i = 0; i < n; i++) {
+        nmlp_json_begin_object(&w, NULL);
+        nmlp_json_put_string(&w, "object", "embedding");
+        nmlp_json_put_int(&w, "index", i);
+        if (base64) {
+            put_base64(&w, "embedding", choices[i].values, (size_t)choices[i].n_values * sizeof(float));
+        } else {
+            nmlp_json_begin_array(&w, "embedding");
+            for (int64_t k = 0; k < choices[i].n_values; k++)
+                nmlp_json_put_number(&w, NULL, (double)choices[i].values[k]);
+            nmlp_json_end_array(&w);
+        }
+        nmlp_json_end_object(&w);
+    }
+    nmlp_json_end_array(&w);
+    nmlp_json_put_string(&w, "model", h->model);
+    nmlp_json_begin_object(&w, "usage");
+    nmlp_json_put_int(&w, "prompt_tokens", usage->prompt);
+    nmlp_json_put_int(&w, "total_tokens", usage->prompt);
+    nmlp_json_end_object(&w);
     nmlp_json_end_object(&w);
 }
 

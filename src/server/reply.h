@@ -21,6 +21,8 @@ typedef struct nmlp_reply_tool_call {
 /* One choice as it grows. */
 typedef struct nmlp_reply_choice {
     nmlp_str text;
+    float *values; /* [n_values] of an embedding */
+    int64_t n_values;
     bool calls_tools; /* its text is read for calls */
     nmlp_tool_reader reader;
     nmlp_reply_tool_call *calls;
@@ -46,6 +48,10 @@ void nmlp_reply_choice_fini(nmlp_reply_choice *choice);
 
 void nmlp_reply_whole(nmlp_str *out, const nmlp_reply_head *head, const nmlp_reply_choice *choices, int n,
                       const nmlp_reply_usage *usage, bool logprobs);
+
+/* {"object":"list","data":[{"embedding": …}]}; values as numbers, or their bytes as base64. */
+void nmlp_reply_embeddings(nmlp_str *out, const nmlp_reply_head *head, const nmlp_reply_choice *choices, int n,
+                           const nmlp_reply_usage *usage, bool base64);
 
 /* Server-sent events, each "data: …\n\n". The piece of an event; the end of a choice; the usage; the end of all. */
 void nmlp_reply_chunk(nmlp_str *out, const nmlp_reply_head *head, int index, nmlp_reply_choice *choice,

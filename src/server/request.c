@@ -91,35 +91,34 @@ nmlp_status nmlp_request_ids(int32_t **ids, size_t *n, const nmlp_json *array, c
     return NMLP_OK;
 }
 
-static nmlp_status read_one_prompt(nmlp_completion_request *r, const nmlp_json *value, nmlp_err *err) {
+static nmlp_status read_one_prompt(nmlp_completion_request *r, const nmlp_json *value, const char *key, nmlp_err *err) {
     int at = r->n_prompts++; /* counted first, so that it is released whatever happens */
     nmlp_text_prompt *p = &r->prompts[at];
     if (nmlp_json_is_string(value)) {
         p->text = nmlp_json_string(value);
         p->len = strlen(p->text);
     } else if (nmlp_json_is_array(value)) {
-        NMLP_RETURN_IF_FAILED(nmlp_request_ids(&r->ids[at], &p->n_ids, value, "prompt", err));
+        NMLP_RETURN_IF_FAILED(nmlp_request_ids(&r->ids[at], &p->n_ids, value, key, err));
         p->ids = r->ids[at];
     } else {
-        return wrong(err, "prompt", "a string, a list of strings, a list of token ids or a list of such lists");
+        return wrong(err, key, "a string, a list of strings, a list of token ids or a list of such lists");
     }
     return NMLP_OK;
 }
 
-static nmlp_status read_prompts(nmlp_completion_request *r, nmlp_err *err) {
-    const nmlp_json *prompt = nmlp_json_get(r->doc.root, "prompt"), *first;
-    if (nmlp_json_is_null(prompt)) return nmlp_fail_field(err, NMLP_E_ARG, "prompt", "is missing");
+static nmlp_status read_prompts(nmlp_completion_request *r, const char *key, nmlp_err *err) {
+    const nmlp_json *prompt = nmlp_json_get(r->doc.root, key), *first;
+    if (nmlp_json_is_null(prompt)) return nmlp_fail_field(err, NMLP_E_ARG, key, "is missing");
     bool several = nmlp_json_is_array(prompt) && (first = nmlp_json_first(prompt)) && !nmlp_json_is_number(first);
     size_t n = several ? nmlp_json_count(prompt) : 1;
     if (n > NMLP_CHOICES_PER_REQUEST_MAX)
-        return nmlp_fail_field(err, NMLP_E_ARG, "prompt", "holds %zu texts; %d are taken", n,
-                               NMLP_CHOICES_PER_REQUEST_MAX);
+        return nmlp_fail_field(err, NMLP_E_ARG, key, "holds %zu texts; %d are taken", n, NMLP_CHOICES_PER_REQUEST_MAX);
     r->prompts = nmlp_mem_new(n, sizeof *r->prompts, err);
     r->ids = nmlp_mem_new(n, sizeof *r->ids, err);
     if (!r->prompts || !r->ids) return NMLP_E_NOMEM;
-    if (!several) return read_one_prompt(r, prompt, err);
+    if (!several) return read_one_prompt(r, prompt, key, err);
     for (const nmlp_json *v = nmlp_json_first(prompt); v; v = nmlp_json_next(v))
-        NMLP_RETURN_IF_FAILED(read_one_prompt(r, v, err));
+        NMLP_RETURN_IF_FAILED(read_one_prompt(r, v, key, err));
     return NMLP_OK;
 }
 
@@ -335,12 +334,17 @@ static void note_unknown(nmlp_completion_request *r) {
     }
 }
 
+static nmlp_status read_model(nmlp_completion_request *r, nmlp_err *err) {
+    const nmlp_json *model = nmlp_json_get(r->doc.root, "model");
+    if (!nmlp_json_is_null(model) && !nmlp_json_is_string(model)) return wrong(err, "model", "a string");
+    if (nmlp_json_is_string(model)) r->model = nmlp_json_string(model);
+    return NMLP_OK;
+}
+
 static nmlp_status read_rest(nmlp_completion_request *r, bool chat, nmlp_err *err) {
     const nmlp_json *o = r->doc.root;
     int64_t n = 1;
-    const nmlp_json *model = nmlp_json_get(o, "model");
-    if (!nmlp_json_is_null(model) && !nmlp_json_is_string(model)) return wrong(err, "model", "a string");
-    if (nmlp_json_is_string(model)) r->model = nmlp_json_string(model);
+    NMLP_RETURN_IF_FAILED(read_model(r, err));
     NMLP_RETURN_IF_FAILED(refuse_unsupported(o, err));
     NMLP_RETURN_IF_FAILED(read_bool(o, "stream", &r->stream, err));
     NMLP_RETURN_IF_FAILED(read_bool(nmlp_json_get(o, "stream_options"), "include_usage", &r->include_usage, err));
@@ -360,22 +364,44 @@ static nmlp_status read_rest(nmlp_completion_request *r, bool chat, nmlp_err *er
     return read_stop(r, err);
 }
 
-nmlp_status nmlp_completion_request_read(nmlp_completion_request *r, bool chat, const char *body, size_t len,
-                                         uint64_t seed, const char *template_source, nmlp_err *err) {
-    *r = (nmlp_completion_request){.n = 1, .max_new = chat ? -1 : 16, .sampling = nmlp_sampling_greedy()};
+/* An empty request with the body's JSON. */
+static nmlp_status begin(nmlp_completion_request *r, const char *body, size_t len, nmlp_err *err) {
+    *r = (nmlp_completion_request){.n = 1, .sampling = nmlp_sampling_greedy()};
     nmlp_str_init(&r->ignored);
     nmlp_str_init(&r->messages_json);
     nmlp_str_init(&r->kwargs_json);
     nmlp_str_init(&r->tools_json);
     nmlp_str_init(&r->grammar);
-    r->sampling.temperature = 1;
-    r->sampling.seed = seed;
     NMLP_RETURN_IF_FAILED(nmlp_json_parse(&r->doc, body, len, "body", err));
     if (!nmlp_json_is_object(r->doc.root)) return nmlp_fail(err, NMLP_E_ARG, "the body must be a JSON object");
-    NMLP_RETURN_IF_FAILED(chat ? read_messages(r, template_source, err) : read_prompts(r, err));
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_completion_request_read(nmlp_completion_request *r, bool chat, const char *body, size_t len,
+                                         uint64_t seed, const char *template_source, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(begin(r, body, len, err));
+    r->max_new = chat ? -1 : 16;
+    r->sampling.temperature = 1;
+    r->sampling.seed = seed;
+    NMLP_RETURN_IF_FAILED(chat ? read_messages(r, template_source, err) : read_prompts(r, "prompt", err));
     note_unknown(r);
     NMLP_RETURN_IF_FAILED(read_rest(r, chat, err));
     return nmlp_request_read_output(r, chat, template_source, err);
+}
+
+nmlp_status nmlp_embedding_request_read(nmlp_completion_request *r, const char *body, size_t len, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(begin(r, body, len, err));
+    const nmlp_json *o = r->doc.root, *format = nmlp_json_get(o, "encoding_format");
+    r->embeds = true;
+    NMLP_RETURN_IF_FAILED(read_prompts(r, "input", err));
+    NMLP_RETURN_IF_FAILED(read_model(r, err));
+    if (!nmlp_json_is_null(nmlp_json_get(o, "dimensions")))
+        return nmlp_fail_field(err, NMLP_E_UNSUPPORTED, "dimensions", "is not supported by this server");
+    if (nmlp_json_is_null(format)) return NMLP_OK;
+    r->base64 = strcmp(nmlp_json_string(format), "base64") == 0;
+    return r->base64 || strcmp(nmlp_json_string(format), "float") == 0
+               ? NMLP_OK
+               : wrong(err, "encoding_format", "float or base64");
 }
 
 void nmlp_completion_request_fini(nmlp_completion_request *r) {

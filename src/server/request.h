@@ -30,6 +30,8 @@ typedef struct nmlp_completion_request {
     int32_t **ids; /* [n_prompts] of prompts that came as ids */
     int n_prompts; /* 1 for a chat */
     int n;         /* choices of each prompt */
+    bool embeds;   /* states of the prompts are asked for, no answers */
+    bool base64;   /* as text of their bytes */
     bool stream, include_usage;
     bool echo;
     bool logprobs;
@@ -49,6 +51,8 @@ typedef struct nmlp_completion_request {
  * the source of the model's chat template, NULL where it has none. To be released whatever the status. */
 nmlp_status nmlp_completion_request_read(nmlp_completion_request *request, bool chat, const char *body, size_t len,
                                          uint64_t seed, const char *template_source, nmlp_err *err);
+/* The same for a body of /v1/embeddings. */
+nmlp_status nmlp_embedding_request_read(nmlp_completion_request *request, const char *body, size_t len, nmlp_err *err);
 void nmlp_completion_request_fini(nmlp_completion_request *request);
 
 /* request_output.c: response_format, grammar, tools and tool_choice. */

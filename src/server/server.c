@@ -33,6 +33,10 @@ static const struct route {
     {"GET", "/metrics", false, nmlp_server_get_metrics},
     {"POST", "/v1/chat/completions", false, nmlp_server_post_chat},
     {"POST", "/v1/completions", false, nmlp_server_post_completions},
+    {"POST", "/v1/embeddings", false, nmlp_server_post_embeddings},
+    {"GET", "/props", false, nmlp_server_get_props},
+    {"GET", "/slots", false, nmlp_server_get_slots},
+    {"GET", "/tokenizer_info", false, nmlp_server_get_tokenizer_info},
     {"POST", "/tokenize", false, nmlp_server_post_tokenize},
     {"POST", "/detokenize", false, nmlp_server_post_detokenize},
 };

@@ -69,6 +69,7 @@ void nmlp_server_add_retry(nmlp_http_request *r);
 /* completions.c */
 void nmlp_server_post_chat(nmlp_server *s, nmlp_http_request *r);
 void nmlp_server_post_completions(nmlp_server *s, nmlp_http_request *r);
+void nmlp_server_post_embeddings(nmlp_server *s, nmlp_http_request *r);
 /* Takes what workers have produced. */
 void nmlp_server_take_events(nmlp_server *s);
 /* About once a second: deadlines, and signs of life on streams that wait. */

@@ -31,6 +31,7 @@ typedef struct nmlp_job_choice {
     nmlp_ids prompt;
     nmlp_guide *guide; /* of an answer that must follow a grammar */
     nmlp_token_constraint constraint;
+    float *hidden;             /* [H] where a state is asked for */
     nmlp_server_token *tokens; /* not yet posted: they wait for their text */
     size_t n_tokens, capacity;
     nmlp_status st;
@@ -42,6 +43,7 @@ typedef struct nmlp_job_choice {
 void nmlp_job_event_destroy(nmlp_job_event *event) {
     nmlp_str_fini(&event->text);
     nmlp_mem_free(event->tokens);
+    nmlp_mem_free(event->values);
     nmlp_mem_free(event);
 }
 
@@ -179,6 +181,13 @@ static void fail_job(nmlp_job *job, nmlp_status st, const nmlp_err *err) {
     atomic_store(&job->cancelled, true); /* its other choices end too */
 }
 
+/* A vector of length 1, as similarities are computed. */
+static void normalise(float *x, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
+    for (int64_t i = 0; i < n && sum > 0; i++) x[i] = (float)((double)x[i] / sqrt(sum));
+}
+
 static void end_choice(nmlp_job_choice *c, const nmlp_text_result *result) {
     nmlp_job *job = c->job;
     nmlp_job_event *event = NULL;
@@ -191,6 +200,12 @@ static void end_choice(nmlp_job_choice *c, const nmlp_text_result *result) {
         return;
     }
     event->finish = result->finish;
+    if (c->hidden) {
+        event->n_values = c->worker->options.loaded->model.config.hidden;
+        normalise(c->hidden, event->n_values);
+        event->values = c->hidden;
+        c->hidden = NULL;
+    }
     event->n_prompt = result->n_prompt;
     event->n_cached = result->n_cached;
     event->n_generated = (int64_t)result->ids.len;
@@ -224,7 +239,11 @@ static nmlp_status begin_choice(nmlp_job_choice *c, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_text_prompt_encode(&c->prompt, w->options.tokenizer, &prompt, err));
     c->echoes = r->echo && c->prompt.len > 0;
     if (c->echoes) NMLP_RETURN_IF_FAILED(begin_echo(c, err));
-    if (r->max_new == 0 && !r->logprobs) { /* then the prompt is echoed only */
+    if (r->embeds) {
+        c->hidden = nmlp_mem_new((size_t)w->options.loaded->model.config.hidden, sizeof *c->hidden, err);
+        if (!c->hidden) return NMLP_E_NOMEM;
+    }
+    if (r->max_new == 0 && !r->logprobs && !r->embeds) { /* then the prompt is echoed only */
         const nmlp_worker_options *o = &w->options;
         NMLP_RETURN_IF_FAILED(nmlp_text_check_room(&o->loaded->model.config, &c->prompt, o->batch.context, err));
         nmlp_text_result nothing = {.n_prompt = (int64_t)c->prompt.len, .finish = NMLP_FINISH_LENGTH};
@@ -237,6 +256,7 @@ static nmlp_status begin_choice(nmlp_job_choice *c, nmlp_err *err) {
                               .max_new = r->max_new >= 0 && r->max_new < room ? r->max_new : room,
                               .sampling = r->sampling,
                               .ignore_eos = r->ignore_eos,
+                              .hidden = c->hidden,
                               .stop = r->stop,
                               .n_stop = r->n_stop,
                               .logprobs = r->logprobs,
@@ -278,6 +298,7 @@ static void end_job(nmlp_worker *w, nmlp_job *job) {
     for (int i = 0; i < job->n_begun; i++) {
         nmlp_ids_fini(&job->choices[i].prompt);
         nmlp_cached_grammar_end(job->grammar, job->choices[i].guide);
+        nmlp_mem_free(job->choices[i].hidden);
         nmlp_mem_free(job->choices[i].tokens);
     }
     nmlp_mem_free(job->choices);

@@ -34,7 +34,9 @@ typedef struct nmlp_job_event {
     nmlp_finish finish;                      /* of a choice */
     int64_t n_prompt, n_cached, n_generated; /* of a choice */
     double ttft_ms, decode_ms;               /* of a choice */
-    nmlp_status st;                          /* of the job */
+    float *values; /* of a choice: the state [H] of a prompt, of length 1; NULL: not asked for */
+    int64_t n_values;
+    nmlp_status st; /* of the job */
     nmlp_err err;
     struct nmlp_job_event *next;
 } nmlp_job_event;

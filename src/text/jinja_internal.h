@@ -1,9 +1,9 @@
 /* An interpreter of the Jinja that chat templates are written in; for the files of src/text only.
  *
- * jinja_lexer.c makes tokens of a source, jinja_parse.c a tree of them, jinja_eval.c walks the tree with the operators,
- * filters, tests and methods of the files of those names. Failures stick to
- * the run (run->status), as appends stick to an nmlp_str: functions that return a value return `undefined` then, and
- * callers look before they go on. Memory, steps, depth and output are bounded. */
+ * jinja_lexer.c makes tokens of a source, jinja_parse*.c a tree of them, jinja_eval.c walks the tree with the
+ * operators, filters, tests and methods of the files of those names. Failures stick to the run (run->status), as
+ * appends stick to an nmlp_str: functions that return a value return `undefined` then, and callers look before they go
+ * on. Memory, steps, depth and output are bounded. */
 #ifndef NMLP_TEXT_JINJA_INTERNAL_H
 #define NMLP_TEXT_JINJA_INTERNAL_H
 

@@ -1,6 +1,7 @@
 """What clients of `neuronmlp serve` rely on, asked with the standard library only. Usage: client.py COMMAND ROOT WORKDIR"""
 import atexit
 import base64
+import base64
 import hashlib
 import http.client
 import json
@@ -8,6 +9,7 @@ import math
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -152,6 +154,31 @@ def biases_and_penalties(server):
     if len(first) == 1:
         banned = server.ok("/v1/completions", {**body, "logit_bias": {str(first[0]): -100}})["choices"][0]
         assert plain["logprobs"]["tokens"][0] not in banned["logprobs"]["tokens"], banned
+
+
+def embeddings_and_descriptions(server):
+    """Vectors of length 1, texts that are alike near each other; base64 holds the same numbers."""
+    texts = ["The old house stood at the end of the road", "The old house stood at the end of a road", "Astronomy"]
+    answer = server.ok("/v1/embeddings", {"model": "any", "input": texts})
+    vectors = [d["embedding"] for d in answer["data"]]
+    assert answer["object"] == "list" and [d["index"] for d in answer["data"]] == [0, 1, 2] and answer["data"][0]["object"] == "embedding"
+    assert all(abs(sum(x * x for x in v) - 1) < 1e-5 for v in vectors)
+    near, far = (sum(a * b for a, b in zip(vectors[0], v)) for v in vectors[1:])
+    assert near > far, (near, far)
+    ids = run("tokenize", tiny, "-p", texts[0])["ids"]
+    assert answer["usage"]["prompt_tokens"] == answer["usage"]["total_tokens"] > len(ids)
+    coded = server.ok("/v1/embeddings", {"input": [ids], "encoding_format": "base64"})["data"][0]["embedding"]
+    numbers = struct.unpack(f"<{len(vectors[0])}f", base64.b64decode(coded))
+    assert max(abs(a - b) for a, b in zip(numbers, vectors[0])) < 1e-5
+    for body, field in (({}, "input"), ({"input": ""}, "prompt"), ({"input": "x", "encoding_format": "int8"}, "encoding_format"), ({"input": "x", "dimensions": 3}, "dimensions")):
+        status, _, answer = server.ask("/v1/embeddings", body)
+        assert status == 400 and answer["error"]["param"] == field, (body, answer)
+    info = server.ok("/tokenizer_info")
+    assert "bos_token" in info and info["eos_token"] == "<|end_of_text|>" and info["chat_template"] is None, info
+    props = server.ok("/props")
+    assert props["total_slots"] == 8 and props["default_generation_settings"]["n_ctx"] == server.ok("/v1/models")["data"][0]["max_model_len"]
+    slots = server.ok("/slots")
+    assert [s["id"] for s in slots] == list(range(8)) and not any(s["is_processing"] for s in slots)
 
 
 def log_softmax(row, token):
@@ -394,12 +421,10 @@ def loading_and_times():
     answers have an end."""
     slow = os.path.join(work, "slow")
     os.mkdir(slow)
-    for name in ("model.safetensors", "tokenizer.json"):
+    for name in ("config.json", "model.safetensors"):
         os.symlink(os.path.join(tiny, name), os.path.join(slow, name))
-    with open(os.path.join(tiny, "config.json"), "rb") as file:
-        config = file.read()
-    gate = os.path.join(slow, "config.json")  # opening it waits until somebody writes
-    os.mkfifo(gate)
+    with open(os.path.join(tiny, "tokenizer.json"), "rb") as file, open(os.path.join(slow, "tokenizer.json"), "wb") as padded:
+        padded.write(file.read() + b" " * (150 << 20))  # takes a while to read
     log = open(os.path.join(work, "slow.log"), "w+")
     process = subprocess.Popen([command, "serve", slow, *common], stderr=log)
     atexit.register(process.kill)
@@ -408,15 +433,17 @@ def loading_and_times():
     until = time.time() + 60
     while not any(line.get("event") == "listening" for line in server.lines()):
         assert process.poll() is None and time.time() < until
-        time.sleep(0.02)
+        time.sleep(0.005)
     server.port = int(server.lines()[0]["url"].rsplit(":", 1)[1])
     status, headers, answer = server.ask("/health")
     assert status == 503 and answer == {"status": "loading"} and headers["Retry-After"], (status, answer)
     status, _, answer = server.ask("/v1/completions", {"prompt": "x"})
     assert status == 503 and "loaded" in answer["error"]["message"], answer
-    process.kill()
-    process.wait()
-    log.close()
+    while server.ask("/health")[0] == 503:
+        assert process.poll() is None and time.time() < until
+        time.sleep(0.02)
+    server.ok("/v1/completions", {"prompt": "x", "max_tokens": 2})
+    server.stop()
     # One slot is held; a stream that waits gets comments, and one that waits too long an error.
     server = Server(tiny, "--slots", "1", "--ping", "0.5", "--answer-timeout", "300")
     held = begin_long(server)
@@ -670,7 +697,7 @@ with open(os.path.join(chatty, "tokenizer.json"), "w", encoding="utf-8") as file
     file.write(text)
 
 one = Server(tiny)
-for test in (answers_are_those_of_the_command, prompts_come_as_strings_and_ids, the_page, biases_and_penalties, structured_output, scoring_as_evaluation_harnesses_ask_for_it,
+for test in (answers_are_those_of_the_command, prompts_come_as_strings_and_ids, the_page, biases_and_penalties, embeddings_and_descriptions, structured_output, scoring_as_evaluation_harnesses_ask_for_it,
              wrong_requests_are_named, hostile_clients):
     test(one)
     print("ok", test.__name__, flush=True)
