@@ -63,7 +63,7 @@ class Server:
         connection.request("POST", path, json.dumps({**body, "stream": True}).encode())
         answer = connection.getresponse()
         assert answer.status == 200 and answer.getheader("Content-Type") == "text/event-stream", answer.read()
-        events = answer.read().decode().split("\n\n")
+        events = [event for event in answer.read().decode().split("\n\n") if not event.startswith(":")]  # signs of life
         assert events[-1] == "" and events[-2] == "data: [DONE]", events[-3:]
         assert all(event.startswith("data: ") for event in events[:-1])
         return [json.loads(event[6:]) for event in events[:-2]]

@@ -99,6 +99,17 @@ def langchain_openai(url):
     assert OpenAI(base_url=url + "/v1", api_key="any", model="any", max_tokens=8, temperature=0).invoke("The old house")
 
 
+def tokenizer_folder():
+    """Of a Qwen folder without tokenizer_config.json, transformers takes its own splitting of digits instead of tokenizer.json's."""
+    folder = os.path.join(work, "tokenizer")
+    os.makedirs(folder, exist_ok=True)
+    if not os.path.exists(os.path.join(folder, "tokenizer.json")):
+        os.symlink(os.path.join(tiny, "tokenizer.json"), os.path.join(folder, "tokenizer.json"))
+    with open(os.path.join(folder, "tokenizer_config.json"), "w", encoding="utf-8") as file:
+        json.dump({"tokenizer_class": "PreTrainedTokenizerFast"}, file)
+    return folder
+
+
 TASK = """task: nmlp_{name}
 dataset_path: json
 dataset_kwargs:
@@ -126,16 +137,10 @@ def lm_eval(_):
     for name, file in sets.items():
         with open(os.path.join(tasks, name + ".yaml"), "w", encoding="utf-8") as out:
             out.write(TASK.format(name=name, file=os.path.abspath(os.path.join(shared, "data", "choice", file))))
-    # Of a Qwen folder without tokenizer_config.json, transformers takes its own splitting of digits instead of tokenizer.json's.
-    tokenizer = os.path.join(work, "tokenizer")
-    os.mkdir(tokenizer)
-    os.symlink(os.path.join(tiny, "tokenizer.json"), os.path.join(tokenizer, "tokenizer.json"))
-    with open(os.path.join(tokenizer, "tokenizer_config.json"), "w", encoding="utf-8") as file:
-        json.dump({"tokenizer_class": "PreTrainedTokenizerFast"}, file)
     snippet = next(text for _, text in snippets() if "lm_eval" in text)
     run_snippet("sh", snippet, url, **{
         "--tasks piqa": "--tasks nmlp_piqa,nmlp_arc_easy --include_path %s --log_samples --output_path %s" % (tasks, os.path.join(work, "out")),
-        "tokenizer=MODEL": "tokenizer=" + tokenizer, "MODEL": tiny})
+        "tokenizer=MODEL": "tokenizer=" + tokenizer_folder(), "MODEL": tiny})
     process.terminate()
     for name, file in sets.items():
         path, = glob.glob(os.path.join(work, "out", "**", "samples_nmlp_%s_*.jsonl" % name), recursive=True)
@@ -153,14 +158,16 @@ def lm_eval(_):
 
 
 def guidellm(url):
-    out = subprocess.run([os.path.join(programs, "guidellm"), "benchmark", "--target", url, "--profile", "concurrent", "--rate", "2", "--max-requests", "6",
-                          "--data", "prompt_tokens=24,output_tokens=8", "--processor", tiny, "--output-path", os.path.join(work, "guide.json")],
+    report = os.path.join(work, "guide.json")
+    out = subprocess.run([os.path.join(programs, "guidellm"), "run", "--backend", "kind=openai_http,target=%s,request_format=/v1/completions" % url,
+                          "--profile", "kind=concurrent,streams=2", "--constraint", "kind=max_requests,count=6",
+                          "--data", "kind=synthetic_text,prompt_tokens=24,output_tokens=8", "--tokenizer", "kind=hf_auto,model=" + tokenizer_folder(),
+                          "--output", "kind=json,path=" + report, "--disable-progress"],
                          capture_output=True, text=True, timeout=300, cwd=work, env={**os.environ, "HF_HUB_OFFLINE": "1"})
     assert out.returncode == 0, (out.stdout[-3000:], out.stderr[-3000:])
-    totals = json.load(open(os.path.join(work, "guide.json")))["benchmarks"][0]
-    requests = json.dumps(totals)
-    assert '"errored"' in requests, requests[:2000]
-    print("guidellm ran")
+    with open(report, encoding="utf-8") as file:
+        requests = json.load(file)["benchmarks"][0]["requests"]
+    assert len(requests["successful"]) == 6 and not requests["errored"] and not requests["incomplete"], out.stdout[-3000:]
 
 
 chatting, address = serve(chat_model())

@@ -87,7 +87,7 @@ def one(connection, source):
         text = reply["choices"][0]["text"] if status == 200 else None
     elif kind < 0.8:
         status, reply = ask(connection, "/v1/completions", {**body, "stream": True})
-        events = [json.loads(e[6:]) for e in reply.split("\n\n")[:-2]] if status == 200 else []
+        events = [json.loads(e[6:]) for e in reply.split("\n\n") if e.startswith("data: {")] if status == 200 else []
         text = "".join(e["choices"][0]["text"] for e in events)
     elif kind < 0.88:
         status, reply = ask(connection, "/v1/completions", {**body, "temperature": 1, "n": 3, "max_tokens": 20})
