@@ -20,7 +20,12 @@ struct args {
 static int check_args(const nmlp_cli *cli, struct args *a) {
     nmlp_quantize_options *m = &a->request.method;
     if (!a->output) return nmlp_cli_usage(cli, "-o DIR is needed");
-    if (!a->format) return nmlp_cli_usage(cli, "--format q8 or q4 is needed");
+    if (m->budget_bytes < 0) return nmlp_cli_usage(cli, "--budget-bytes must be positive");
+    if (m->budget_bytes > 0) {
+        if (a->format) return nmlp_cli_usage(cli, "--format and --budget-bytes exclude each other");
+        return -1;
+    }
+    if (!a->format) return nmlp_cli_usage(cli, "--format q8|q4 or --budget-bytes B is needed");
     if (a->group != 32 && a->group != 64)
         return nmlp_cli_usage(cli, "--group %lld: must be 32 or 64", (long long)a->group);
     if (strcmp(a->format, "bf16") == 0 || !nmlp_quant_format_parse(&m->body, a->format, (int)a->group))
@@ -31,6 +36,36 @@ static int check_args(const nmlp_cli *cli, struct args *a) {
 }
 
 static double bits_of(const nmlp_quantize_report *r) { return 8 * (double)r->bytes_after / (double)r->params; }
+
+static const char *format_text(const nmlp_quant_format *f) {
+    if (f->dtype == NMLP_DTYPE_Q8) return "q8";
+    if (f->dtype != NMLP_DTYPE_Q4) return "bf16";
+    return f->group == 32 ? "q4 g32" : "q4 g64";
+}
+
+static void put_formats(nmlp_json_writer *w, const nmlp_quantize_report *r) {
+    nmlp_json_begin_array(w, "layers");
+    for (int64_t l = 0; l < r->n_layers; l++) {
+        nmlp_json_begin_object(w, NULL);
+        for (int i = 0; i < NMLP_QUANT_MATRICES; i++)
+            nmlp_json_put_string(w, nmlp_quant_matrix_name(i), format_text(&r->formats[l * NMLP_QUANT_MATRICES + i]));
+        nmlp_json_end_object(w);
+    }
+    nmlp_json_end_array(w);
+}
+
+static void print_formats(const nmlp_quantize_report *r) {
+    printf("%-6s", "layer");
+    for (int i = 0; i < NMLP_QUANT_MATRICES; i++) printf(" %-9s", nmlp_quant_matrix_name(i));
+    printf("\n");
+    for (int64_t l = 0; l < r->n_layers; l++) {
+        printf("%-6lld", (long long)l);
+        for (int i = 0; i < NMLP_QUANT_MATRICES; i++)
+            printf(" %-9s", format_text(&r->formats[l * NMLP_QUANT_MATRICES + i]));
+        printf("\n");
+    }
+    printf("head   %s\n", format_text(&r->head));
+}
 
 static int64_t peak_rss_bytes(void) {
     struct rusage usage;
@@ -43,9 +78,10 @@ static int print_json(const nmlp_cli *cli, const struct args *a, const nmlp_quan
     nmlp_json_out out;
     nmlp_json_writer *w = nmlp_json_out_begin(&out);
     nmlp_json_put_string(w, "output", a->output);
-    nmlp_json_put_string(w, "format", a->format);
-    nmlp_json_put_string(w, "head", a->head);
+    nmlp_json_put_string(w, "format", a->format ? a->format : "mixed");
+    nmlp_json_put_string(w, "head", format_text(&r->head));
     if (a->request.method.body.group) nmlp_json_put_int(w, "group", a->group);
+    if (!a->format) put_formats(w, r);
     nmlp_json_put_int(w, "params", r->params);
     nmlp_json_put_int(w, "bytes_before", r->bytes_before);
     nmlp_json_put_int(w, "bytes_after", r->bytes_after);
@@ -65,6 +101,7 @@ static int print_json(const nmlp_cli *cli, const struct args *a, const nmlp_quan
 static int print_text(const struct args *a, const nmlp_quantization_outcome *outcome) {
     const nmlp_quantize_report *r = &outcome->report;
     char before[32], after[32];
+    if (!a->format) print_formats(r);
     nmlp_cli_bytes_text(before, (double)r->bytes_before);
     nmlp_cli_bytes_text(after, (double)r->bytes_after);
     printf("%s: %s -> %s, %.2f bits per weight\n", a->output, before, after, bits_of(r));
@@ -84,8 +121,11 @@ static int quantize(const nmlp_cli *cli, struct args *a) {
     a->request.load.progress = &progress;
     nmlp_status st = nmlp_quantization_run(&outcome, cli->positionals[0], a->output, &a->request, &err);
     nmlp_cli_progress_end(&bar);
-    if (st != NMLP_OK) return nmlp_cli_fail(cli, &err);
-    return cli->json ? print_json(cli, a, &outcome) : print_text(a, &outcome);
+    int code = st != NMLP_OK ? nmlp_cli_fail(cli, &err)
+               : cli->json   ? print_json(cli, a, &outcome)
+                             : print_text(a, &outcome);
+    nmlp_quantization_outcome_fini(&outcome);
+    return code;
 }
 
 static int run(int argc, char **argv) {
@@ -94,6 +134,8 @@ static int run(int argc, char **argv) {
         {"output", 'o', NMLP_OPT_STRING, &a.output, "DIR", "where to write the quantised checkpoint"},
         {"format", 0, NMLP_OPT_STRING, &a.format, "q8|q4",
          "q8: 8 bits, a scale per row; q4: 4 bits, a scale per group"},
+        {"budget-bytes", 0, NMLP_OPT_INT, &a.request.method.budget_bytes, "B",
+         "instead: a format for each matrix so that all tensors fit into B bytes"},
         {"group", 0, NMLP_OPT_INT, &a.group, "N", "of q4: weights that share a scale, 32 (default) or 64"},
         {"head", 0, NMLP_OPT_STRING, &a.head, "q8|q4|bf16",
          "format of embedding and output matrix; bf16: as they are (default q8)"},
@@ -121,7 +163,7 @@ static int run(int argc, char **argv) {
 const nmlp_command nmlp_cmd_quantize = {
     .name = "quantize",
     .summary = "store the weights of a checkpoint in 8 or 4 bits",
-    .usage = "MODEL -o DIR --format q8|q4 [options]",
+    .usage = "MODEL -o DIR --format q8|q4 | --budget-bytes B [options]",
     .examples =
         "neuronmlp quantize models/tiny -o /tmp/tiny-q8 --format q8 --calib-tokens 2048 --heldout 512\n"
         "neuronmlp quantize models/tiny -o /tmp/tiny-q4 --format q4 --group 64 --calib-tokens 2048 --heldout 512 "

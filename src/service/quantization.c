@@ -20,6 +20,8 @@ bool nmlp_quant_format_parse(nmlp_quant_format *format, const char *word, int gr
     return false;
 }
 
+void nmlp_quantization_outcome_fini(nmlp_quantization_outcome *outcome) { nmlp_quantize_report_fini(&outcome->report); }
+
 nmlp_status nmlp_quantization_run(nmlp_quantization_outcome *outcome, const char *model_dir, const char *out_dir,
                                   const nmlp_quantization_request *r, nmlp_err *err) {
     nmlp_load_options load = r->load;

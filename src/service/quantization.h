@@ -18,7 +18,9 @@ typedef struct nmlp_quantization_outcome {
     double seconds;
 } nmlp_quantization_outcome;
 
-/* See nmlp_quantize_run on what is left behind. */
+void nmlp_quantization_outcome_fini(nmlp_quantization_outcome *outcome);
+
+/* Fills `outcome` anew; to be released whatever the status. See nmlp_quantize_run on what is left behind. */
 nmlp_status nmlp_quantization_run(nmlp_quantization_outcome *outcome, const char *model_dir, const char *out_dir,
                                   const nmlp_quantization_request *request, nmlp_err *err);
 

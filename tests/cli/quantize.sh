@@ -57,6 +57,16 @@ has "$work/info.json" '"mlp_lowrank":12'
 "$command" quantize "$work/u" -o "$work/u4" --format q4 --group 64 --head bf16 $few --json >"$work/u4.json"
 below 0.4 kl "$work/u4.json"
 
+# A budget: a format for each matrix, within it, and closer than 4 bits for all with as many bytes.
+"$command" quantize "$tiny" -o "$work/mixed" --budget-bytes 4347000 $few --json >"$work/mixed.json"
+has "$work/mixed.json" '"format":"mixed"'
+below 4347001 bytes_after "$work/mixed.json"
+kl() { sed -n 's/.*"kl":\([0-9.e-]*\).*/\1/p' "$1"; }
+awk -v mixed="$(kl "$work/mixed.json")" -v all="$(kl "$work/q4.json")" 'BEGIN { exit !(mixed < all) }' ||
+    fail "mixed formats lose more than one: $(kl "$work/mixed.json"), $(kl "$work/q4.json")"
+refused 1 "with all weights in 4 bits" "$tiny" -o "$work/x" --budget-bytes 2000000 $few
+refused 2 "exclude each other" "$tiny" -o "$work/x" --budget-bytes 2000000 --format q4
+
 refused 2 "must be q8 or q4" "$tiny" -o "$work/x" --format q5
 refused 2 "32 or 64" "$tiny" -o "$work/x" --format q4 --group 48
 refused 2 "-o DIR is needed" "$tiny" --format q4

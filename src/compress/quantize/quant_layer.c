@@ -12,11 +12,11 @@ const char *nmlp_quant_matrix_name(int matrix) {
     return names[matrix];
 }
 
-double nmlp_quant_format_bits(const nmlp_quant_format *format, int64_t rows, int64_t cols) {
+bool nmlp_quant_format_fits(const nmlp_quant_format *format, int64_t rows, int64_t cols) {
     nmlp_tensor_spec spec = {.name = "", .dtype = format->dtype, .group = format->group, .n_dims = 2};
     spec.shape[0] = rows;
     spec.shape[1] = cols;
-    return 8 * (double)nmlp_tensor_spec_bytes(&spec) / ((double)rows * (double)cols);
+    return nmlp_tensor_spec_fits(&spec);
 }
 
 nmlp_view *nmlp_quant_layer_view(nmlp_layer *layer, int i) {
@@ -30,11 +30,8 @@ int nmlp_quant_view_matrix(int i) { return i < 4 ? i : NMLP_QUANT_GATE + (i - 4)
 
 nmlp_status nmlp_quant_view_new(nmlp_view *view, nmlp_arena *arena, const nmlp_quant_format *format, int64_t rows,
                                 int64_t cols, nmlp_err *err) {
-    nmlp_tensor_spec spec = {.name = "", .dtype = format->dtype, .group = format->group, .n_dims = 2};
-    spec.shape[0] = rows;
-    spec.shape[1] = cols;
     *view = nmlp_view_2d(NULL, format->dtype, rows, cols);
-    if (nmlp_tensor_spec_fits(&spec))
+    if (nmlp_quant_format_fits(format, rows, cols))
         view->group = format->dtype == NMLP_DTYPE_Q4 ? format->group : 0;
     else
         view->dtype = NMLP_DTYPE_Q8;

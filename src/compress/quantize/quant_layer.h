@@ -14,8 +14,8 @@ typedef struct nmlp_quant_format {
     int group; /* Q4 */
 } nmlp_quant_format;
 
-/* Bits of a weight of a matrix [rows,cols], scales counted. */
-double nmlp_quant_format_bits(const nmlp_quant_format *format, int64_t rows, int64_t cols);
+/* Whether a matrix [rows,cols] can be stored so: groups must divide its rows. */
+bool nmlp_quant_format_fits(const nmlp_quant_format *format, int64_t rows, int64_t cols);
 
 /* The matrices of a layer that can be quantised; both factors of an MLP matrix have its format. */
 enum {

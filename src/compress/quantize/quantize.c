@@ -8,13 +8,20 @@
 #include "base/mem.h"
 #include "checkpoint/target.h"
 #include "compress/compress.h"
+#include "compress/quantize/quant_budget.h"
 #include "compress/quantize/quant_pass.h"
 #include "compress/quantize/quant_write.h"
 #include "linalg/linalg.h"
 #include "model/fingerprint.h"
 #include "neuronmlp/version.h"
 
-enum { HELDOUT_TOKENS = 8192, HELDOUT_TOKENS_LARGE = 2048, SCORE_STEP_LARGE = 4 };
+enum {
+    HELDOUT_TOKENS = 8192,
+    HELDOUT_TOKENS_LARGE = 2048,
+    SCORE_STEP_LARGE = 4,
+    PROBE_TOKENS = 2048,
+    PATH_MAX_BYTES = 4096
+};
 
 nmlp_quantize_options nmlp_quantize_defaults(void) {
     return (nmlp_quantize_options){.body = {.dtype = NMLP_DTYPE_Q8},
@@ -24,6 +31,11 @@ nmlp_quantize_options nmlp_quantize_defaults(void) {
                                    .context = 512};
 }
 
+void nmlp_quantize_report_fini(nmlp_quantize_report *r) {
+    nmlp_mem_free(r->formats);
+    *r = (nmlp_quantize_report){0};
+}
+
 struct job {
     nmlp_engine *engine;
     const nmlp_model *model;
@@ -31,7 +43,8 @@ struct job {
     nmlp_quantize_report *report;
     nmlp_calib_windows windows;
     nmlp_dir_stage output, work;
-    nmlp_quant_format *formats; /* [L, NMLP_QUANT_MATRICES] */
+    nmlp_quant_format *formats; /* [L, NMLP_QUANT_MATRICES], the report's */
+    nmlp_quant_format head;
     nmlp_quant_model made;
     nmlp_heldout heldout;
     float *rows; /* [T,H] */
@@ -88,8 +101,8 @@ static uint64_t fingerprint_of(const struct job *j) {
     int64_t n = j->model->config.n_layers * NMLP_QUANT_MATRICES;
     char text[256];
     int len = snprintf(text, sizeof text, "quantize %s %d %d %lld %lld %lld %s", NMLP_VERSION_STRING,
-                       (int)j->options->head.dtype, j->options->head.group, (long long)w->context,
-                       (long long)w->n_calib, (long long)w->n_heldout, nmlp_engine_isa(j->engine));
+                       (int)j->head.dtype, j->head.group, (long long)w->context, (long long)w->n_calib,
+                       (long long)w->n_heldout, nmlp_engine_isa(j->engine));
     uint64_t hash = nmlp_hash64(text, (size_t)len, 0);
     for (int64_t i = 0; i < n; i++) {
         int64_t format[] = {(int64_t)j->formats[i].dtype, j->formats[i].group};
@@ -109,21 +122,56 @@ static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, co
     if (heldout < 0) heldout = nmlp_compress_is_large(c) ? HELDOUT_TOKENS_LARGE : HELDOUT_TOKENS;
     int64_t context = o->context < c->max_positions ? o->context : c->max_positions;
     NMLP_RETURN_IF_FAILED(nmlp_calib_windows_cut(&j->windows, ids, n_ids, context, o->calib_tokens, heldout, err));
-    j->formats = nmlp_mem_new((size_t)n, sizeof *j->formats, err);
+    j->formats = j->report->formats = nmlp_mem_new((size_t)n, sizeof *j->formats, err);
+    j->report->n_layers = c->n_layers;
     j->rows = nmlp_mem_new((size_t)(nmlp_calib_windows_tokens(&j->windows) * c->hidden), sizeof *j->rows, err);
     if (!j->formats || !j->rows) return NMLP_E_NOMEM;
-    for (int64_t i = 0; i < n; i++) j->formats[i] = o->formats ? o->formats[i] : o->body;
+    for (int64_t i = 0; i < n; i++) j->formats[i] = o->body;
+    j->head = o->head;
+    if (o->budget_bytes > 0 && j->windows.n_heldout == 0)
+        return nmlp_fail_field(err, NMLP_E_ARG, "heldout_tokens",
+                               "leaves no held-out tokens, on which formats are chosen");
     NMLP_RETURN_IF_FAILED(nmlp_quant_model_init(&j->made, j->model, err));
-    j->fingerprint = fingerprint_of(j);
     NMLP_RETURN_IF_FAILED(nmlp_dir_stage_open(&j->output, out_dir, false, err));
     return open_work(j, out_dir, err);
+}
+
+/* Formats that fit the budget: those that an interrupted run chose, or new ones. */
+static nmlp_status choose_formats(struct job *j, nmlp_err *err) {
+    static const char magic[] = "NMLPQPL1";
+    const nmlp_quantize_options *o = j->options;
+    size_t bytes = (size_t)(j->model->config.n_layers * NMLP_QUANT_MATRICES) * sizeof *j->formats, payload = 0;
+    char path[PATH_MAX_BYTES];
+    nmlp_file_map map;
+    nmlp_work_state state;
+    nmlp_work_writer writer;
+    uint64_t fingerprint = nmlp_hash64(&o->budget_bytes, sizeof o->budget_bytes, fingerprint_of(j));
+    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, j->work.temp_path, "formats", err));
+    NMLP_RETURN_IF_FAILED(nmlp_work_file_open(&map, path, magic, fingerprint, &payload, &state, err));
+    if (state == NMLP_WORK_VALID && payload == bytes + sizeof j->head) {
+        memcpy(j->formats, map.data, bytes);
+        memcpy(&j->head, (const char *)map.data + bytes, sizeof j->head);
+        nmlp_file_map_close(&map);
+        return NMLP_OK;
+    }
+    nmlp_file_map_close(&map);
+    nmlp_quant_budget budget = {
+        .engine = j->engine, .heldout = &j->heldout, .bytes = o->budget_bytes, .progress = o->progress};
+    NMLP_RETURN_IF_FAILED(nmlp_quant_budget_choose(&budget, j->formats, &j->head, err));
+    nmlp_heldout_end_probes(&j->heldout);
+    NMLP_RETURN_IF_FAILED(nmlp_work_writer_open(&writer, path, magic, fingerprint, err));
+    nmlp_status st = nmlp_work_writer_put(&writer, j->formats, bytes, err);
+    if (st == NMLP_OK) st = nmlp_work_writer_put(&writer, &j->head, sizeof j->head, err);
+    if (st == NMLP_OK) return nmlp_work_writer_commit(&writer, err);
+    nmlp_work_writer_abort(&writer);
+    return st;
 }
 
 static nmlp_status make(struct job *j, nmlp_err *err) {
     nmlp_quant_pass pass = {.engine = j->engine,
                             .windows = &j->windows,
                             .formats = j->formats,
-                            .head = j->options->head,
+                            .head = j->head,
                             .work_dir = j->work.temp_path,
                             .fingerprint = j->fingerprint,
                             .progress = j->options->progress,
@@ -167,7 +215,6 @@ static nmlp_status close_job(struct job *j, nmlp_status st, nmlp_err *err) {
     nmlp_quant_model_fini(&j->made);
     nmlp_heldout_destroy(&j->heldout);
     nmlp_calib_windows_fini(&j->windows);
-    nmlp_mem_free(j->formats);
     nmlp_mem_free(j->rows);
     if (unfinished) nmlp_dir_stage_keep(&j->work);
     if (st == NMLP_OK) st = nmlp_dir_stage_discard(&j->work, err);
@@ -200,9 +247,14 @@ nmlp_status nmlp_quantize_run(nmlp_engine *engine, const int32_t *ids, int64_t n
     report->calib_tokens = nmlp_calib_windows_calib_tokens(&j.windows);
     report->heldout_tokens = nmlp_calib_windows_heldout_tokens(&j.windows);
     if (j.windows.n_heldout) {
-        nmlp_heldout_options heldout = {.step = nmlp_compress_is_large(&j.model->config) ? SCORE_STEP_LARGE : 1};
+        int64_t n_probe = (PROBE_TOKENS + j.windows.context - 1) / j.windows.context;
+        nmlp_heldout_options heldout = {.n_probe = options->budget_bytes > 0 ? n_probe : 0,
+                                        .step = nmlp_compress_is_large(&j.model->config) ? SCORE_STEP_LARGE : 1};
         NMLP_TRY(nmlp_heldout_create(&j.heldout, engine, &j.windows, &heldout, err));
     }
+    if (options->budget_bytes > 0) NMLP_TRY(choose_formats(&j, err));
+    report->head = j.head;
+    j.fingerprint = fingerprint_of(&j);
     NMLP_TRY(make(&j, err));
     NMLP_TRY(measure(&j, err));
     nmlp_model_size before = nmlp_model_measure(j.model);
@@ -211,5 +263,6 @@ nmlp_status nmlp_quantize_run(nmlp_engine *engine, const int32_t *ids, int64_t n
     NMLP_TRY(nmlp_quant_write(j.model, &j.made, &j.output, options->progress, &report->bytes_after, err));
 out:
     st = close_job(&j, st, err);
+    if (st != NMLP_OK) nmlp_quantize_report_fini(report);
     return st;
 }

@@ -10,9 +10,9 @@
 #include "engine/engine.h"
 
 typedef struct nmlp_quantize_options {
-    nmlp_quant_format body;           /* of all matrices of the layers */
-    nmlp_quant_format head;           /* of the output matrix and the embedding; a plain type: as they are */
-    const nmlp_quant_format *formats; /* [L, NMLP_QUANT_MATRICES] instead of `body`; NULL: none */
+    nmlp_quant_format body; /* of all matrices of the layers */
+    nmlp_quant_format head; /* of the output matrix and the embedding; a plain type: as they are */
+    int64_t budget_bytes;   /* above 0: formats of all matrices and the head are chosen to fit into it */
     int64_t calib_tokens;
     int64_t heldout_tokens; /* -1: 8192, or 2048 for large models; 0: nothing is measured */
     int64_t context;        /* tokens in a window */
@@ -27,9 +27,14 @@ typedef struct nmlp_quantize_report {
     int64_t params; /* of the model */
     int64_t bytes_before, bytes_after;
     int64_t calib_tokens, heldout_tokens;
-    bool measured; /* the losses below, on held-out text */
+    nmlp_quant_format head; /* as used */
+    int64_t n_layers;
+    nmlp_quant_format *formats; /* [L, NMLP_QUANT_MATRICES] as used */
+    bool measured;              /* the losses below, on held-out text */
     nmlp_loss before, after;
 } nmlp_quantize_report;
+
+void nmlp_quantize_report_fini(nmlp_quantize_report *report);
 
 /* Quantises the engine's model, calibrated on the token ids of a text, into the directory `out_dir`. What stands there
  * stays until the new checkpoint is complete. While working, "<out_dir>.work.partial" holds finished layers; a run that

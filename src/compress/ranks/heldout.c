@@ -97,12 +97,12 @@ static void run_head(const struct scorer *s, const float *rows, int64_t n) {
         nmlp_softcap(s->got, (float)(1 / c->logit_softcap), (float)c->logit_softcap, n * c->vocab, pool);
 }
 
-static void score_window(struct scorer *s, int64_t window, const float *rows) {
+/* Of the final hidden states in s->rows. */
+static void score_final_rows(struct scorer *s, int64_t window) {
     const nmlp_heldout *h = s->heldout;
     const nmlp_calib_windows *w = h->windows;
     const int32_t *ids = w->ids + (w->n_calib + window) * w->context;
     double kl[LOGIT_ROWS], nll[LOGIT_ROWS];
-    final_rows(s, rows, s->rows);
     for (int64_t at = 0; at < h->n_scored; at += s->block) {
         int64_t n = nmlp_min(s->block, h->n_scored - at);
         const float *want = want_of(s, window, at, n);
@@ -126,6 +126,11 @@ static void score_window(struct scorer *s, int64_t window, const float *rows) {
         }
         s->n += n;
     }
+}
+
+static void score_window(struct scorer *s, int64_t window, const float *rows) {
+    final_rows(s, rows, s->rows);
+    score_final_rows(s, window);
 }
 
 static void cache_logits(struct scorer *s, nmlp_heldout *h, int64_t window) {
@@ -263,18 +268,38 @@ out:
     return st;
 }
 
+static nmlp_status scorer_use_head(struct scorer *s, const nmlp_linear *head, nmlp_err *err) {
+    if (!head) return NMLP_OK;
+    size_t bytes = nmlp_linear_workspace_bytes(head, s->block, nmlp_pool_threads(nmlp_engine_pool(s->engine)));
+    s->head = head;
+    s->head_workspace = nmlp_mem_new(bytes, 1, err);
+    return s->head_workspace ? NMLP_OK : NMLP_E_NOMEM;
+}
+
 nmlp_status nmlp_heldout_score(const nmlp_heldout *h, const nmlp_engine *engine, const float *rows,
                                const nmlp_linear *head, nmlp_loss *loss, nmlp_err *err) {
     struct scorer s = {0};
     nmlp_status st = NMLP_OK;
     NMLP_TRY(scorer_open(&s, h, engine, err));
-    if (head) {
-        int n_threads = nmlp_pool_threads(nmlp_engine_pool(engine));
-        s.head = head;
-        s.head_workspace = nmlp_mem_new(nmlp_linear_workspace_bytes(head, s.block, n_threads), 1, err);
-        if (!s.head_workspace) NMLP_TRY(NMLP_E_NOMEM);
-    }
+    NMLP_TRY(scorer_use_head(&s, head, err));
     for (int64_t i = 0; i < h->windows->n_heldout; i++) score_window(&s, i, rows + i * h->windows->context * h->hidden);
+    *loss = scorer_loss(&s);
+out:
+    scorer_close(&s);
+    return st;
+}
+
+nmlp_status nmlp_heldout_score_head(const nmlp_heldout *h, const nmlp_engine *engine, const nmlp_linear *head,
+                                    nmlp_loss *loss, nmlp_err *err) {
+    struct scorer s = {0};
+    nmlp_status st = NMLP_OK;
+    int64_t elems = h->n_scored * h->hidden;
+    NMLP_TRY(scorer_open(&s, h, engine, err));
+    NMLP_TRY(scorer_use_head(&s, head, err));
+    for (int64_t i = 0; i < h->windows->n_heldout; i++) {
+        memcpy(s.rows, h->reference + i * elems, (size_t)elems * sizeof *s.rows);
+        score_final_rows(&s, i);
+    }
     *loss = scorer_loss(&s);
 out:
     scorer_close(&s);

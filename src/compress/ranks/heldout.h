@@ -61,5 +61,8 @@ nmlp_status nmlp_heldout_measure(const nmlp_heldout *heldout, const nmlp_engine 
  * (NULL: the engine's). */
 nmlp_status nmlp_heldout_score(const nmlp_heldout *heldout, const nmlp_engine *engine, const float *rows,
                                const nmlp_linear *head, nmlp_loss *loss, nmlp_err *err);
+/* Loss of the dense model's own last hidden states with logits by another head. */
+nmlp_status nmlp_heldout_score_head(const nmlp_heldout *heldout, const nmlp_engine *engine, const nmlp_linear *head,
+                                    nmlp_loss *loss, nmlp_err *err);
 
 #endif
