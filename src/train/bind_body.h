@@ -67,9 +67,6 @@ static void bind_layer(nmlp_train_net *net, int64_t l) {
 
 static nmlp_status train_param(nmlp_train_net *net, nmlp_train_param *p, nmlp_err *err) {
     if (!p || p->grad) return NMLP_OK;
-    if (nmlp_dtype_is_quantised(p->source.dtype))
-        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s is quantised and cannot be trained",
-                         net->model->checkpoint.dir, p->name);
     p->grad = nmlp_arena_new(&net->arena, (size_t)(p->rows * p->cols), sizeof *p->grad, err);
     return p->grad ? NMLP_OK : NMLP_E_NOMEM;
 }

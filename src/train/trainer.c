@@ -58,12 +58,21 @@ static nmlp_status collect_trained(nmlp_trainer *t, nmlp_err *err) {
     t->trained = nmlp_arena_new(&t->arena, 2 * n, sizeof *t->trained, err);
     t->best = nmlp_arena_new(&t->arena, 2 * n, sizeof *t->best, err);
     t->adapters = nmlp_arena_new(&t->arena, n, sizeof *t->adapters, err);
-    if (!t->trained || !t->best || !t->adapters) return NMLP_E_NOMEM;
+    t->rounded = nmlp_arena_new(&t->arena, n, sizeof *t->rounded, err);
+    if (!t->trained || !t->best || !t->adapters || !t->rounded) return NMLP_E_NOMEM;
     for (size_t i = 0; i < n; i++) {
         nmlp_train_param *p = &params[i];
         if (!p->grad) continue;
         if (t->options.mode == NMLP_RECOVER_LORA && p->cols > 1) {
+            if (nmlp_dtype_is_quantised(p->source.dtype))
+                return nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                                 "%s: tensor %s is quantised: its codes are trained themselves (`mode` factors)",
+                                 t->model->checkpoint.dir, p->name);
             NMLP_RETURN_IF_FAILED(add_adapter(t, p, err));
+        } else if (nmlp_dtype_is_quantised(p->source.dtype)) {
+            nmlp_train_rounded *r = &t->rounded[t->n_rounded++];
+            NMLP_RETURN_IF_FAILED(nmlp_train_rounded_init(r, p, &t->arena, err));
+            NMLP_RETURN_IF_FAILED(add_trained(t, r->master, p->grad, p->rows * p->cols, err));
         } else {
             NMLP_RETURN_IF_FAILED(add_trained(t, p->data, p->grad, p->rows * p->cols, err));
         }
@@ -315,8 +324,9 @@ static nmlp_status accumulate(nmlp_trainer *t, double *loss, nmlp_err *err) {
     return sum_gradients(t, err);
 }
 
-void nmlp_trainer_apply_adapters(nmlp_trainer *t) {
+void nmlp_trainer_apply(nmlp_trainer *t) {
     for (size_t i = 0; i < t->n_adapters; i++) nmlp_train_adapter_apply(&t->adapters[i], nmlp_train_net_exec(t->net));
+    for (size_t i = 0; i < t->n_rounded; i++) nmlp_train_rounded_apply(&t->rounded[i], t->options.pool);
 }
 
 nmlp_status nmlp_trainer_step(nmlp_trainer *t, nmlp_recover_step *line, nmlp_err *err) {
@@ -338,7 +348,7 @@ nmlp_status nmlp_trainer_step(nmlp_trainer *t, nmlp_recover_step *line, nmlp_err
                          (long long)line->step, line->loss, line->grad_norm);
     if (o->clip > 0 && line->grad_norm > o->clip) scale = o->clip / line->grad_norm;
     nmlp_train_adamw_update(&adam, o->pool, t->trained, t->n_trained, line->rate, line->step, scale);
-    nmlp_trainer_apply_adapters(t);
+    nmlp_trainer_apply(t);
     t->state.step++;
     t->run_tokens += o->batch * o->context;
     t->train_seconds += nmlp_clock_seconds() - started;
@@ -371,7 +381,7 @@ void nmlp_trainer_keep_best(nmlp_trainer *t) {
 void nmlp_trainer_use_best(nmlp_trainer *t) {
     for (size_t i = 0; i < t->n_trained; i++)
         memcpy(t->trained[i].data, t->best[i], (size_t)t->trained[i].n * sizeof(float));
-    nmlp_trainer_apply_adapters(t);
+    nmlp_trainer_apply(t);
 }
 
 void nmlp_trainer_round(nmlp_trainer *t) {
@@ -379,7 +389,8 @@ void nmlp_trainer_round(nmlp_trainer *t) {
     nmlp_train_param *params = nmlp_train_net_params(t->net, &n);
     for (size_t i = 0; i < n; i++) {
         nmlp_train_param *p = &params[i];
-        if (!p->grad || p->source.dtype == NMLP_DTYPE_F32) continue;
+        /* Quantised ones are rounded after every step. */
+        if (!p->grad || p->source.dtype == NMLP_DTYPE_F32 || nmlp_dtype_is_quantised(p->source.dtype)) continue;
         for (int64_t j = 0; j < p->rows * p->cols; j++) {
             uint16_t stored;
             nmlp_from_f32(&stored, p->source.dtype, &p->data[j], 1);

@@ -9,6 +9,7 @@
 #include "train/corpus.h"
 #include "train/net.h"
 #include "train/recover.h"
+#include "train/rounded.h"
 
 /* What changes from step to step, and all that a later run needs to go on. */
 typedef struct nmlp_progress_state {
@@ -30,6 +31,8 @@ typedef struct nmlp_trainer {
     size_t n_trained;
     nmlp_train_adapter *adapters; /* [n_adapters], mode lora */
     size_t n_adapters;
+    nmlp_train_rounded *rounded; /* [n_rounded], trained weights that are quantised */
+    size_t n_rounded;
     int64_t micro;          /* sequences computed at once */
     int32_t *ids, *targets; /* [micro*context] */
     nmlp_engine *teacher;
@@ -58,8 +61,8 @@ nmlp_status nmlp_trainer_evaluate(nmlp_trainer *t, double *ppl, nmlp_err *err);
 /* Copies of the trained arrays, to and from `best`. */
 void nmlp_trainer_keep_best(nmlp_trainer *t);
 void nmlp_trainer_use_best(nmlp_trainer *t);
-/* Adds adapters that were changed to the weights they belong to. */
-void nmlp_trainer_apply_adapters(nmlp_trainer *t);
+/* After a change of what is trained: adapters are added to the weights they belong to, quantised weights rounded. */
+void nmlp_trainer_apply(nmlp_trainer *t);
 /* Rounds trained tensors to the type they are stored in. */
 void nmlp_trainer_round(nmlp_trainer *t);
 

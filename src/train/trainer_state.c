@@ -69,7 +69,7 @@ nmlp_status nmlp_trainer_load(nmlp_trainer *t, const char *path, bool *found, nm
     *found = state != NMLP_WORK_ABSENT;
     bool read = state == NMLP_WORK_VALID && read_payload(t, &map, payload_bytes);
     nmlp_file_map_close(&map);
-    if (read) nmlp_trainer_apply_adapters(t);
+    if (read) nmlp_trainer_apply(t);
     if (read || !*found) return NMLP_OK;
     if (state == NMLP_WORK_OTHER) {
         nmlp_fail(
@@ -97,6 +97,6 @@ nmlp_status nmlp_trainer_share(nmlp_trainer *t, nmlp_err *err) {
         for (int p = 0; p < 4; p++)
             NMLP_RETURN_IF_FAILED(nmlp_group_broadcast(group, parts[p], w->n * (int64_t)sizeof(float), err));
     }
-    nmlp_trainer_apply_adapters(t);
+    nmlp_trainer_apply(t);
     return NMLP_OK;
 }

@@ -16,6 +16,7 @@ static nmlp_status put_param(void *ctx, size_t i, nmlp_checkpoint_writer *writer
     const nmlp_train_param *p = &((const nmlp_train_param *)ctx)[i];
     size_t bytes = nmlp_view_bytes(&p->source);
     if (!p->grad) return nmlp_checkpoint_put_view(writer, &p->source, err);
+    if (nmlp_dtype_is_quantised(p->source.dtype)) return nmlp_train_rounded_put(p, writer, err);
     void *data = nmlp_mem_new(bytes, 1, err);
     if (!data) return NMLP_E_NOMEM;
     nmlp_from_f32(data, p->source.dtype, p->data, (size_t)(p->rows * p->cols));

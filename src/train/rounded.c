@@ -1,0 +1,64 @@
+#include "train/rounded.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "tensor/quant.h"
+
+enum { ROWS_PER_TASK = 8 };
+
+nmlp_status nmlp_train_rounded_init(nmlp_train_rounded *r, nmlp_train_param *target, nmlp_arena *arena, nmlp_err *err) {
+    size_t n = (size_t)(target->rows * target->cols);
+    *r = (nmlp_train_rounded){.target = target, .master = nmlp_arena_new(arena, n, sizeof(float), err)};
+    if (!r->master) return NMLP_E_NOMEM;
+    memcpy(r->master, target->data, n * sizeof(float));
+    return NMLP_OK;
+}
+
+static float scale_at(const nmlp_view *view, int64_t row, int64_t column) {
+    if (view->dtype == NMLP_DTYPE_Q8) return ((const float *)view->scales)[row];
+    int64_t groups = (view->shape[1] + view->group - 1) / view->group;
+    return nmlp_f16_to_f32(((const uint16_t *)view->scales)[row * groups + column / view->group]);
+}
+
+static int code_of(const nmlp_view *view, float w, float scale) {
+    int lowest = view->dtype == NMLP_DTYPE_Q8 ? -127 : -8, highest = view->dtype == NMLP_DTYPE_Q8 ? 127 : 7;
+    if (scale == 0) return 0;
+    float q = nearbyintf(w / scale);
+    return q<(float)lowest ? lowest : q>(float) highest ? highest : (int)q;
+}
+
+static void round_rows(void *ctx, int64_t begin, int64_t end, int thread) {
+    const nmlp_train_rounded *r = ctx;
+    const nmlp_train_param *p = r->target;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        for (int64_t j = 0; j < p->cols; j++) {
+            float scale = scale_at(&p->source, i, j);
+            p->data[i * p->cols + j] = (float)code_of(&p->source, r->master[i * p->cols + j], scale) * scale;
+        }
+}
+
+void nmlp_train_rounded_apply(const nmlp_train_rounded *r, nmlp_pool *pool) {
+    nmlp_pool_for(pool, r->target->rows, ROWS_PER_TASK, round_rows, (void *)(uintptr_t)r);
+}
+
+nmlp_status nmlp_train_rounded_put(const nmlp_train_param *p, nmlp_checkpoint_writer *writer, nmlp_err *err) {
+    size_t bytes = nmlp_view_bytes(&p->source), row_bytes = bytes / (size_t)p->rows;
+    unsigned char *codes = nmlp_mem_new(bytes, 1, err);
+    if (!codes) return NMLP_E_NOMEM;
+    for (int64_t i = 0; i < p->rows; i++) {
+        for (int64_t j = 0; j < p->cols; j++) {
+            int code = code_of(&p->source, p->data[i * p->cols + j], scale_at(&p->source, i, j));
+            unsigned char *row = codes + (size_t)i * row_bytes;
+            if (p->source.dtype == NMLP_DTYPE_Q8)
+                row[j] = (unsigned char)(int8_t)code;
+            else
+                row[j / 2] |= (unsigned char)((code + 8) << (j & 1 ? 4 : 0));
+        }
+    }
+    nmlp_status st = nmlp_checkpoint_put(writer, codes, bytes, err);
+    if (st == NMLP_OK) st = nmlp_checkpoint_put(writer, p->source.scales, nmlp_quant_scale_bytes(&p->source), err);
+    nmlp_mem_free(codes);
+    return st;
+}
