@@ -117,8 +117,6 @@ int64_t nmlp_config_window(const nmlp_config *config, int64_t layer);
 const nmlp_rope_config *nmlp_config_rope(const nmlp_config *config, int64_t layer);
 /* Whether a layer has experts instead of one MLP. */
 bool nmlp_config_has_experts(const nmlp_config *config, int64_t layer);
-/* The most positions behind the last that any layer still sees: what is further back may be forgotten. 0: all. */
-int64_t nmlp_config_widest_window(const nmlp_config *config);
 /* What the model has that the plain decoder of Llama and Qwen3 has not, in words, or NULL: programs that know only that
  * one refuse by it. */
 const char *nmlp_config_beyond_plain(const nmlp_config *config);

@@ -117,12 +117,6 @@ int64_t nmlp_config_window(const nmlp_config *c, int64_t layer) {
     return nmlp_layer_set_has(&c->window_layers, layer) && c->window < c->max_positions ? c->window : 0;
 }
 
-int64_t nmlp_config_widest_window(const nmlp_config *c) {
-    for (int64_t l = 0; l < c->n_layers; l++)
-        if (nmlp_config_window(c, l) == 0) return 0;
-    return c->window;
-}
-
 const nmlp_rope_config *nmlp_config_rope(const nmlp_config *c, int64_t layer) {
     if (nmlp_layer_set_has(&c->nope_layers, layer)) return NULL;
     return c->features->local_theta > 0 && nmlp_layer_set_has(&c->window_layers, layer) ? &c->local_rope : &c->rope;
