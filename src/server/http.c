@@ -152,11 +152,13 @@ static void free_request(nmlp_http_request *r) {
     nmlp_mem_free(r);
 }
 
-/* libevent frees the connection, and its request with it. */
+/* libevent frees the connection, and its request with it, unless it noticed itself, while an answer was streamed, that
+ * the client went away: then it has parted the two and leaves the request to us. */
 static void connection_closes(struct evhttp_connection *connection, void *ctx) {
     nmlp_http_request *r = ctx;
     (void)connection;
     if (r->on_gone) r->on_gone(r->gone_ctx);
+    if (!evhttp_request_get_connection(r->ev)) evhttp_request_free(r->ev);
     free_request(r);
 }
 
