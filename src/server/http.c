@@ -168,12 +168,19 @@ static void peer_closed(evutil_socket_t fd, short what, void *ctx) {
     evhttp_connection_free(evhttp_request_get_connection(r->ev)); /* calls connection_closes */
 }
 
-/* Body lengths said twice are how one request is smuggled behind another. */
-static bool has_one_length(struct evhttp_request *ev) {
+/* Where a body ends must be said once and plainly: what a proxy in front reads otherwise than libevent does is how one
+ * request is smuggled behind another. */
+static bool has_plain_length(struct evhttp_request *ev) {
     int n = 0;
     struct evkeyval *header;
-    for (header = evhttp_request_get_input_headers(ev)->tqh_first; header; header = header->next.tqe_next)
-        n += strcasecmp(header->key, "Content-Length") == 0 || strcasecmp(header->key, "Transfer-Encoding") == 0;
+    for (header = evhttp_request_get_input_headers(ev)->tqh_first; header; header = header->next.tqe_next) {
+        const char *key = header->key, *value = header->value;
+        bool length = strcasecmp(key, "Content-Length") == 0, coded = strcasecmp(key, "Transfer-Encoding") == 0;
+        n += length || coded;
+        if (strpbrk(key, " \t")) return false;
+        if (length && (!value[0] || value[strspn(value, "0123456789")])) return false;
+        if (coded && strcasecmp(value, "chunked") != 0) return false;
+    }
     return n <= 1;
 }
 
@@ -184,7 +191,7 @@ static void request_arrives(struct evhttp_request *ev, void *ctx) {
     const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(ev);
     const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
     nmlp_http_request *r = nmlp_mem_new(1, sizeof *r, NULL);
-    if (!has_one_length(ev) || !r) {
+    if (!has_plain_length(ev) || !r) {
         evhttp_add_header(evhttp_request_get_output_headers(ev), "Connection", "close");
         evhttp_send_reply(ev, r ? 400 : 503, NULL, NULL);
         nmlp_mem_free(r);
