@@ -83,7 +83,7 @@ before=$(sed -n 's/.*"mlp_ms_before":\([0-9.]*\).*/\1/p' "$work/t.json") after=$
 awk "BEGIN { exit !(($before / (4 * ($us - 10) / 1000) - 1)^2 < 1e-6 && $after <= $budget && $after > 0.8 * $budget) }" ||
     fail "latency budget: $before -> $after ms, dense $us us, budget $budget"
 refused 2 "whatever the ranks (--tile 16)" "$tiny" -o "$work/x" --budget-ms 0.03 --target trn1 --tile 16
-refused 1 "no-such-chip" "$tiny" -o "$work/x" --budget-ms 1 --target no-such-chip
+refused 2 "no-such-chip" "$tiny" -o "$work/x" --budget-ms 1 --target no-such-chip
 
 # Refusals name what is wrong.
 refused 2 "-o DIR" "$tiny" --ratio 0.2

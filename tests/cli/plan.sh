@@ -57,7 +57,7 @@ refuses 2 "--target, --op and --shape" plan --target trn1 --op mlp
 refuses 2 "expected xw, xuv or mlp" plan --target trn1 --op matmul --shape 1,2,3,4
 refuses 2 "has 3 numbers" plan --target trn1 --op mlp --shape 1,2,3
 refuses 2 "must be 1 to" plan --target trn1 --op xuv --shape 1,2,0,4
-refuses 1 "no-such-chip" plan --target no-such-chip --op mlp --shape 1,2,3,4
+refuses 2 "no-such-chip" plan --target no-such-chip --op mlp --shape 1,2,3,4
 refuses 2 "expected bf16, fp16 or fp32" plan --target trn1 --op mlp --shape 1,2,3,4 --dtype int8
 refuses 2 "no tiling key" plan --target trn1 --op mlp --shape 1,256,128,256 --tiling depth=3
 refuses 2 "outside 1..1024" plan --target trn1 --op mlp --shape 1,256,128,256 --tiling ring=0
@@ -118,7 +118,7 @@ sed 1d "$dir/neuron-mlp-trn2.csv" | cmp -s - "$dir/committed" || fail "docs/neur
 [ "$(number slower_than_paper "$dir/m.json")" = 0 ] || fail "bench neuron-mlp: slower than the paper's kernel"
 
 refuses 2 "no benchmark" bench nothing
-refuses 1 "no-such-chip" bench neuron --target no-such-chip -o "$dir"
+refuses 2 "no-such-chip" bench neuron --target no-such-chip -o "$dir"
 refuses 2 "qwen3-4b" bench neuron-mlp --model gpt-2 -o "$dir"
 refuses 1 "no-such-folder" bench neuron-ablation -o "$dir/no-such-folder"
 refuses 2 "--out" bench neuron-ablation --csv "$dir/x.csv"
