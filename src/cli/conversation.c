@@ -1,10 +1,11 @@
-#define _POSIX_C_SOURCE 200809L /* isatty */
+#define _POSIX_C_SOURCE 200809L /* isatty, select */
 #include "cli/conversation.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/select.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -105,25 +106,37 @@ static nmlp_status answer(struct conversation *c, nmlp_err *err) {
 
 /* ---- lines ---- */
 
+/* False: Ctrl-C came. It is looked for between short waits, since it may come just before one, or to another thread. */
+static bool wait_for_line(void) {
+    int ready = 0;
+    while (ready == 0 && !nmlp_cli_stop_asked()) {
+        fd_set input;
+        FD_ZERO(&input);
+        FD_SET(STDIN_FILENO, &input);
+        ready = select(STDIN_FILENO + 1, &input, NULL, NULL, &(struct timeval){.tv_usec = 100000});
+        if (ready < 0 && errno == EINTR) ready = 0;
+    }
+    return !nmlp_cli_stop_asked();
+}
+
 /* One message: a line, and those that backslashes join to it. False: the input is over. */
 static bool read_message(nmlp_str *out) {
     char line[LINE_MAX_BYTES];
+    bool whole = true;
     nmlp_str_clear(out);
     fputs("\n> ", stdout);
     fflush(stdout);
     for (;;) {
-        errno = 0;
-        if (!fgets(line, sizeof line, stdin)) {
-            if (errno != EINTR) return out->len > 0;
-            clearerr(stdin);
+        if (whole && !wait_for_line()) {
             nmlp_cli_stop_clear();
             nmlp_str_clear(out);
             fputs("\n[/exit or Ctrl-D leaves]\n> ", stdout);
             fflush(stdout);
             continue;
         }
+        if (!fgets(line, sizeof line, stdin)) return out->len > 0;
         size_t len = strlen(line);
-        bool whole = len > 0 && line[len - 1] == '\n';
+        whole = len > 0 && line[len - 1] == '\n';
         if (whole) len--;
         bool joins = whole && len > 0 && line[len - 1] == '\\';
         nmlp_str_append(out, line, len - joins);
