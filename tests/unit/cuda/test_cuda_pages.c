@@ -342,6 +342,7 @@ static void choices_are_those_of_the_own_text(void **state) {
     nmlp_batch_destroy(w.batch);
     nmlp_engine_destroy(l.engine);
     nmlp_model_close(&l.model);
+    tiny_fini(&c);
     nmlp_test_rmdir(dir);
 }
 
