@@ -128,6 +128,7 @@ static nmlp_status parse_doc(nmlp_task *task, nmlp_arena *arena, const nmlp_json
     if (!nmlp_json_is_object(doc->root)) return nmlp_fail(err, NMLP_E_FORMAT, "%s: must be a JSON object", doc->origin);
     NMLP_RETURN_IF_FAILED(refuse_unknown(doc, doc->root, known, err));
     NMLP_RETURN_IF_FAILED(need_text(&task->name, arena, doc, doc->root, "name", err));
+    if (!task->name[0]) return nmlp_fail(err, NMLP_E_FORMAT, "%s: key \"name\" must not be empty", doc->origin);
     NMLP_RETURN_IF_FAILED(need_template(&task->context, arena, doc, doc->root, "context", err));
     NMLP_RETURN_IF_FAILED(need_template(&task->continuation, arena, doc, doc->root, "continuation", err));
     if (!nmlp_json_is_null(nmlp_json_get(doc->root, "length")))

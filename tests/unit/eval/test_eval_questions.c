@@ -181,6 +181,7 @@ static void bad_task(const char *json, const char *reason) {
 static void bad_task_files_are_refused(void **state) {
     (void)state;
     bad_task("[]", "object");
+    bad_task("{\"name\":\"\",\"context\":\"\",\"continuation\":\"\"}", "must not be empty");
     bad_task("{\"name\":\"x\"}", "\"context\" is missing");
     bad_task("{\"name\":\"x\",\"context\":\"{q\",\"continuation\":\"\"}", "not closed");
     bad_task("{\"name\":\"x\",\"context\":\"\",\"continuation\":\"\",\"shots\":5}", "unknown key \"shots\"");
