@@ -1,5 +1,6 @@
 /* Regular expressions of JSON Schema, the usual part: literals, classes, ., groups, |, * + ? {m,n}, ^ at the start and
  * $ at the end. The grammar derives texts that match from end to end, which a search finds too. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "grammar/json_schema.h"
@@ -164,13 +165,23 @@ static void put_item(struct pattern *p) {
     p->at += n;
 }
 
+/* Bytes of "{2}", "{2,}" or "{2,5}"; 0: it is something else, or its numbers are long. */
+static size_t count_repeat(const char *at) {
+    enum { DIGITS_MAX = 6 };
+    size_t least = strspn(at + 1, "0123456789"), n = 1 + least, most = 0;
+    if (at[n] == ',') most = strspn(at + ++n, "0123456789");
+    if (most > 0 && strtol(at + 1, NULL, 10) > strtol(at + n, NULL, 10)) return 0;
+    n += most;
+    return least > 0 && least <= DIGITS_MAX && most <= DIGITS_MAX && at[n] == '}' ? n + 1 : 0;
+}
+
 static void put_repeat(struct pattern *p) {
     if (*p->at == '{') {
-        size_t n = strcspn(p->at, "}");
-        if (!p->at[n] || strspn(p->at + 1, "0123456789,") != n - 1) refuse(p, "an odd repetition");
+        size_t n = count_repeat(p->at);
+        if (n == 0) refuse(p, "an odd repetition");
         if (p->st != NMLP_OK) return;
-        nmlp_str_append(p->out, p->at, n + 1);
-        p->at += n + 1;
+        nmlp_str_append(p->out, p->at, n);
+        p->at += n;
     } else if (*p->at && strchr("*+?", *p->at)) {
         nmlp_str_putc(p->out, *p->at++);
     } else {
