@@ -7,7 +7,7 @@ PREFIX ?= /usr/local
 .PHONY: all help deps demo test test-all bench fuzz sbom soak install clean
 
 all: $(BUILD)/build.ninja
-	@cmake --build $(BUILD) -j $(JOBS) --target nmlp_command neuronmlp neuronmlp_static -- --quiet
+	@cmake --build $(BUILD) -j $(JOBS) --target nmlp_command neuronmlp neuronmlp_static nmlp_manual -- --quiet
 	@ln -sf $(BUILD)/neuronmlp neuronmlp
 
 $(BUILD)/build.ninja:

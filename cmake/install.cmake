@@ -26,6 +26,14 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/neuronmlpConfigVersion.cmak
 install(FILES ${CMAKE_BINARY_DIR}/neuronmlpConfig.cmake ${CMAKE_BINARY_DIR}/neuronmlpConfigVersion.cmake
   DESTINATION ${NMLP_PACKAGE_DIR})
 
-install(FILES docs/neuronmlp.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+# Man pages, written by the program itself from the tables behind --help. A distribution's zsh looks into another folder.
+add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/man/neuronmlp.1
+  COMMAND sh ${CMAKE_SOURCE_DIR}/scripts/manual $<TARGET_FILE:nmlp_command> ${CMAKE_BINARY_DIR}/man
+  DEPENDS nmlp_command ${CMAKE_SOURCE_DIR}/scripts/manual COMMENT "Writing man pages")
+add_custom_target(nmlp_manual ALL DEPENDS ${CMAKE_BINARY_DIR}/man/neuronmlp.1)
+install(DIRECTORY ${CMAKE_BINARY_DIR}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+set(NMLP_ZSH_DIR ${CMAKE_INSTALL_DATADIR}/zsh/site-functions CACHE STRING "where completion for zsh goes")
 install(FILES completions/neuronmlp.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
   RENAME neuronmlp)
+install(FILES completions/_neuronmlp DESTINATION ${NMLP_ZSH_DIR})
+install(FILES completions/neuronmlp.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)

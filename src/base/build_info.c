@@ -17,6 +17,7 @@ static const nmlp_build_library libraries[] = {NMLP_BUILD_LIBRARIES{NULL, NULL}}
 
 static const nmlp_build_info info = {
     .version = NMLP_VERSION_STRING,
+    .released = NMLP_BUILD_RELEASED,
     .commit = NMLP_BUILD_COMMIT,
     .compiler = COMPILER,
     .build_type = NMLP_BUILD_TYPE,

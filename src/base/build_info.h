@@ -12,6 +12,7 @@ typedef struct nmlp_build_library {
 
 typedef struct nmlp_build_info {
     const char *version;    /* "0.2.0" */
+    const char *released;   /* date of the version, "2026-11-16" */
     const char *commit;     /* "1a2b3c4d5e6f", "…-dirty" with changes not committed; "" outside a git checkout */
     const char *compiler;   /* "gcc 12.2.0" */
     const char *build_type; /* "Release" */

@@ -16,11 +16,12 @@
 #include "base/memory_limit.h"
 #include "cli/complete.h"
 #include "cli/flags.h"
+#include "cli/manual.h"
 #include "cli/nearest.h"
 #include "cli/stop.h"
 #include "cluster/cluster.h"
 
-enum { OPTIONS_MAX = 48, HELP_COLUMN = 28 };
+enum { OPTIONS_MAX = 48, HELP_COLUMN = 28, HELP_WIDTH = 100 };
 
 static void print_option(const nmlp_opt *opt) {
     char head[96];
@@ -34,8 +35,25 @@ static void print_option(const nmlp_opt *opt) {
     }
 }
 
+static void print_paragraph(const char *text) {
+    size_t used = 0;
+    for (const char *word = text; *word;) {
+        size_t len = strcspn(word, " ");
+        bool wraps = used > 0 && used + 1 + len > HELP_WIDTH;
+        printf("%s%.*s", wraps ? "\n" : used ? " " : "", (int)len, word);
+        used = wraps || !used ? len : used + 1 + len;
+        word += len + (word[len] == ' ');
+    }
+    printf("\n");
+}
+
 static void print_help(const nmlp_command *command, const nmlp_opt *opts, size_t n_opts) {
-    printf("usage: neuronmlp %s %s\n\n%s\n\noptions:\n", command->name, command->usage, command->summary);
+    printf("usage: neuronmlp %s %s\n\n%s\n\n", command->name, command->usage, command->summary);
+    if (command->about) {
+        print_paragraph(command->about);
+        printf("\n");
+    }
+    printf("options:\n");
     for (size_t i = 0; i < n_opts; i++) print_option(&opts[i]);
     printf("\nexamples:\n");
     for (const char *line = command->examples; *line;) {
@@ -152,6 +170,8 @@ int nmlp_cli_parse(nmlp_cli *cli, const nmlp_command *command, const nmlp_opt *o
     memcpy(all + n_opts, common, sizeof common);
     if (argc > 1 && strcmp(argv[1], NMLP_COMPLETE_WORD) == 0)
         return nmlp_complete_words(command, all, n_opts + n_common, max_positionals, argc - 2, argv + 2);
+    if (argc > 1 && strcmp(argv[1], NMLP_MANUAL_WORD) == 0)
+        return nmlp_manual_command(cli, &(nmlp_manual_options){all, n_opts, n_common});
     int code = parse_options(cli, all, n_opts + n_common, argc, argv);
     if (code >= 0) return code;
     if (help) {

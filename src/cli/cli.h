@@ -37,6 +37,7 @@ typedef struct nmlp_command {
     const char *name;
     const char *summary;  /* one line for the list of commands */
     const char *usage;    /* after "neuronmlp <name> " */
+    const char *about;    /* a few sentences for the help and the man page, one paragraph; NULL: the summary says all */
     const char *examples; /* one command a line; each is run by a test, with models/tiny as the model */
     int (*run)(int argc, char **argv);
     bool clustered; /* several processes under mpirun do its work together */

@@ -124,6 +124,9 @@ const nmlp_command nmlp_cmd_bench = {
     .name = "bench",
     .summary = "benchmarks: peak, mlp, model, neuron, neuron-ablation, neuron-mlp",
     .usage = "NAME [MODEL...] [options]",
+    .about = "peak is what this machine can do; mlp the gated MLP, low rank beside dense and beside other "
+             "libraries (--peers); model prefill and decode of whole models, beside results of llama-bench "
+             "(--peer); neuron, neuron-ablation and neuron-mlp are simulated.",
     .examples = "neuronmlp bench mlp --shape 256,1024,160 --rows 1,64 --seconds 0.1 --svg /tmp/mlp.svg\n"
                 "neuronmlp bench model models/tiny --rounds 1 --csv /tmp/model.csv\n"
                 "neuronmlp bench model models/tiny --batch 1,4 --prompt 16 --generate 8 --rounds 1\n"

@@ -196,6 +196,10 @@ const nmlp_command nmlp_cmd_compress = {
     .name = "compress",
     .summary = "replace MLP matrices by thin factors",
     .usage = "MODEL -o DIR --ratio R [options]",
+    .about = "Calibration text shows which directions of the inputs matter; ranks go where held-out text says "
+             "they are needed; a second pass refits each layer to what the layers below became. The ratio is "
+             "the fraction of the MLP parameters that is removed; --budget-ms asks for a time instead. An "
+             "interrupted run goes on with --resume.",
     .examples = "neuronmlp compress models/tiny -o /tmp/tiny-20 --ratio 0.2 --calib-tokens 4096 --heldout 1024\n"
                 "neuronmlp compress models/tiny -o /tmp/tiny-svd --ratio 0.4 --alloc uniform --recover none --whiten "
                 "none --calib-tokens 1024 --heldout 512\n",

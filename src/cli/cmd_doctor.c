@@ -172,6 +172,8 @@ const nmlp_command nmlp_cmd_doctor = {
     .name = "doctor",
     .summary = "what this machine offers, and what would make it faster",
     .usage = "[--json]",
+    .about = "Instruction sets, AMX permission, OpenBLAS kernels, huge pages, memory, GPU: what is there, what "
+             "is not, and what to do about it.",
     .examples = "neuronmlp doctor\n"
                 "neuronmlp doctor --json\n",
     .run = run,

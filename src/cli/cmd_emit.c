@@ -156,6 +156,8 @@ const nmlp_command nmlp_cmd_emit = {
     .name = "emit",
     .summary = "print a kernel as NKI source for Trainium",
     .usage = "--target TARGET (--kernel KERNEL --shape S,H,R,O [-o FILE] | --model DIR -o DIR)",
+    .about = "With --kernel one kernel; with --model a folder that a Trainium host checks, times and serves "
+             "the checkpoint from.",
     .examples = "neuronmlp emit --target trn1 --kernel xw-opt --shape 512,512,512\n"
                 "neuronmlp emit --target trn2 --kernel xuv-fused --shape 256,512,128,512 -o /tmp/xuv_kernel.py\n"
                 "neuronmlp emit --target trn2 --model models/tiny --buckets 1,128 -o /tmp/tiny-trn2\n",

@@ -379,6 +379,8 @@ const nmlp_command nmlp_cmd_eval = {
     .summary = "measure a model: perplexity, multiple choice, the paper's table",
     .usage = "MODEL --text FILE | MODEL --task NAME --data FILE | MODEL... --suite paper --data-dir DIR | "
              "MODEL TEXT... --kl DIR",
+    .about = "Perplexity of a text, accuracy on multiple-choice questions, both for one model or several side "
+             "by side, or the distance of a model's predictions from those of another checkpoint (--kl).",
     .examples =
         "neuronmlp eval models/tiny --text models/tiny/calib.txt --max-tokens 2000\n"
         "neuronmlp eval models/tiny --text models/tiny/calib.txt --max-tokens 2000 --ctx 256 --stride 128 --json\n"

@@ -50,6 +50,8 @@ const nmlp_command nmlp_cmd_expand = {
     .name = "expand",
     .summary = "write a compressed checkpoint as a plain dense one",
     .usage = "MODEL -o DIR",
+    .about = "The result is an ordinary Hugging Face checkpoint that any other program reads. It computes the "
+             "same and is as large as the original.",
     .examples = "neuronmlp expand models/tiny -o /tmp/tiny-dense\n",
     .run = run,
 };

@@ -50,6 +50,7 @@ const nmlp_command nmlp_cmd_export = {
     .name = "export",
     .summary = "write a dense model as a GGUF file, for llama.cpp",
     .usage = "MODEL -o FILE.gguf [--type bf16|q8_0|q4_0]",
+    .about = "Weights, tokenizer and chat template. A compressed model is expanded first, by expand.",
     .examples = "neuronmlp export models/tiny -o /tmp/tiny.gguf --type q8_0\n",
     .run = run,
 };

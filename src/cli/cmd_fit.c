@@ -139,6 +139,7 @@ const nmlp_command nmlp_cmd_fit = {
     .name = "fit",
     .summary = "fit a machine file to measured times of kernels",
     .usage = "MEASURED.csv --target TARGET -o FILE.machine",
+    .about = "Changes the free numbers of a machine until its simulated times agree with what was measured.",
     .examples = "neuronmlp fit tests/data/measured_example.csv --target trn1 -o /tmp/fitted.machine\n",
     .run = run,
 };

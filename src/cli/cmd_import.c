@@ -44,6 +44,7 @@ const nmlp_command nmlp_cmd_import = {
     .name = "import",
     .summary = "write a GGUF file as a model directory",
     .usage = "FILE.gguf -o DIR",
+    .about = "Weights, tokenizer and chat template of the file become a Hugging Face checkpoint.",
     .examples = "neuronmlp export models/tiny -o /tmp/tiny.gguf\n"
                 "neuronmlp import /tmp/tiny.gguf -o /tmp/tiny-imported\n",
     .run = run,

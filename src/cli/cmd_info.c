@@ -142,6 +142,8 @@ const nmlp_command nmlp_cmd_info = {
     .name = "info",
     .summary = "show what is in a checkpoint",
     .usage = "MODEL",
+    .about = "Family, shape, parameters and bytes, which MLP matrices are dense and which are factors, their "
+             "ranks and formats.",
     .examples = "neuronmlp info models/tiny\n"
                 "neuronmlp info models/tiny --json\n",
     .run = run,

@@ -168,6 +168,8 @@ const nmlp_command nmlp_cmd_logits = {
     .name = "logits",
     .summary = "print raw logits of token ids",
     .usage = "MODEL --ids 1,2,3 [--positions 0,2]",
+    .about = "For comparison with other implementations: the numbers behind the next token, before any "
+             "sampling.",
     .examples = "neuronmlp logits models/tiny --ids 558,717,894\n"
                 "neuronmlp logits models/tiny --ids 558,717,894 --positions 0,2 --json\n",
     .run = run,

@@ -133,6 +133,7 @@ const nmlp_command nmlp_cmd_paper = {
     .name = "paper",
     .summary = "the paper's tables, ours beside them",
     .usage = "[--html FILE] [options]",
+    .about = "Every number of the paper's tables that can be computed here, beside the published one.",
     .examples = "neuronmlp paper --rows-max 1024 --models llama-3.2-1b --html /tmp/paper.html\n",
     .run = run,
 };

@@ -145,6 +145,8 @@ const nmlp_command nmlp_cmd_plan = {
     .name = "plan",
     .summary = "the best kernel and tiling for a shape on Trainium (simulated)",
     .usage = "--target TARGET --op xw|xuv|mlp --shape S,H,R,O [options]",
+    .about = "Searches the tilings of one operation and says what bounds the best: tensor engine, memory or "
+             "another engine. xw is x W, xuv is x U V, mlp a gated MLP. The time is simulated.",
     .examples = "neuronmlp plan --target trn1 --op xuv --shape 1024,1024,512,2048\n"
                 "neuronmlp plan --target trn2 --op mlp --shape 128,2048,768,8192\n"
                 "neuronmlp plan --target trn2 --op mlp --shape 1,1024,0,3072 --json\n"

@@ -232,6 +232,8 @@ const nmlp_command nmlp_cmd_predict = {
     .name = "predict",
     .summary = "time of a whole model on Trainium, dense and compressed (simulated)",
     .usage = "MODEL|PRESET --target TARGET [--ratio R] [options]",
+    .about = "Time to the first token, time per token and the whole request, from simulated kernels for every "
+             "matrix of the model.",
     .examples = "neuronmlp predict llama-3.2-1b --target trn1 --ratio 0.2 --prompt 512 --generate 64\n"
                 "neuronmlp predict models/tiny --target trn2 --json\n",
     .run = run,

@@ -164,6 +164,8 @@ const nmlp_command nmlp_cmd_quantize = {
     .name = "quantize",
     .summary = "store the weights of a checkpoint in 8 or 4 bits",
     .usage = "MODEL -o DIR --format q8|q4 | --budget-bytes B [options]",
+    .about = "Dense or compressed weights, rounded so that the outputs on calibration text change least. "
+             "--budget-bytes chooses a format for each matrix.",
     .examples =
         "neuronmlp quantize models/tiny -o /tmp/tiny-q8 --format q8 --calib-tokens 2048 --heldout 512\n"
         "neuronmlp quantize models/tiny -o /tmp/tiny-q4 --format q4 --group 64 --calib-tokens 2048 --heldout 512 "

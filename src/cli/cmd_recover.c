@@ -210,6 +210,8 @@ const nmlp_command nmlp_cmd_recover = {
     .name = "recover",
     .summary = "train a compressed model's factors until it is accurate again",
     .usage = "MODEL -o DIR --text FILE [--teacher DENSE] [--steps N]",
+    .about = "Only the factors are trained, on --text, with the dense model as --teacher where one is given. "
+             "An interrupted run goes on with --resume.",
     .examples = "neuronmlp recover models/tiny -o /tmp/tiny-trained --text models/tiny/calib.txt --train mlp --steps 2 "
                 "--batch 2 --ctx 64 --heldout 2\n",
     .run = run,

@@ -187,6 +187,9 @@ const nmlp_command nmlp_cmd_report = {
     .name = "report",
     .summary = "one HTML page: compression, quality, benchmarks, simulated kernels",
     .usage = "[COMPRESSED...] [-o FILE.html] [options]",
+    .about = "The page needs no network: ranks, error curves and quality of compressed models; time, traffic, "
+             "roofline and a timeline of simulated kernels; --bench adds the MLP benchmark of a CPU, --eval "
+             "more perplexities.",
     .examples = "neuronmlp report -o /tmp/report.html --rows-max 4096\n"
                 "neuronmlp report -o /tmp/report.html --target trn2 --preset qwen3-1.7b --rows-max 2048 --json\n",
     .run = run,

@@ -178,6 +178,8 @@ const nmlp_command nmlp_cmd_serve = {
     .name = "serve",
     .summary = "answer over HTTP as OpenAI's API does",
     .usage = "MODEL [--compare OTHER] [--port N] [--api-key-file FILE]",
+    .about = "Listens on 127.0.0.1 unless --host and --api-key-file say otherwise. The page at / is a chat; "
+             "with --compare it shows two models side by side. SIGTERM lets requests finish.",
     .examples = "neuronmlp serve models/tiny --port 0 --grace 0\n"
                 "neuronmlp serve models/tiny --port 0 --queue 8 --ctx 256\n",
     .run = run,

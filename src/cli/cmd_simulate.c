@@ -212,6 +212,8 @@ const nmlp_command nmlp_cmd_simulate = {
     .name = "simulate",
     .summary = "run a kernel on a simulated NeuronCore: time, traffic, values",
     .usage = "--target TARGET --kernel KERNEL --shape S,H,R,O [options]",
+    .about = "Values as the hardware computes them (--check compares with float64), time in engine queues, "
+             "traffic, and a timeline (--trace).",
     .examples = "neuronmlp simulate --target trn1 --kernel xw-opt --shape 1024,512,1024\n"
                 "neuronmlp simulate --target trn2 --kernel xtuv-fused --shape 256,512,128,1024 --check\n",
     .run = run,

@@ -89,6 +89,7 @@ const nmlp_command nmlp_cmd_synth = {
     .name = "synth",
     .summary = "write a checkpoint with random weights in a real model's shape, for benchmarks",
     .usage = "PRESET -o DIR [--ratio R] [--layers N] [--dtype TYPE]",
+    .about = "The weights are random: such a model is as large and as fast as the real one and says nothing.",
     .examples = "neuronmlp synth llama-3.2-1b -o /tmp/llama-1b-1layer --layers 1\n"
                 "neuronmlp synth qwen3-1.7b -o /tmp/qwen-lowrank --ratio 0.2 --layers 1\n"
                 "neuronmlp synth llama-3.2-1b -o /tmp/llama-1b-q4 --dtype q4 --layers 1\n",

@@ -112,6 +112,7 @@ const nmlp_command nmlp_cmd_tokenize = {
     .name = "tokenize",
     .summary = "text to token ids, and back",
     .usage = "MODEL (-p TEXT | -f FILE | --decode IDS) [--no-bos] [--no-special]",
+    .about = "A folder with only tokenizer.json will do. --decode turns ids back into text.",
     .examples = "neuronmlp tokenize models/tiny -p \"Hello, world!\"\n"
                 "neuronmlp tokenize models/tiny -p \"Hello, world!\" --json\n"
                 "neuronmlp tokenize models/tiny --decode 41,483,80,13,973,2\n",

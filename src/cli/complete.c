@@ -15,14 +15,15 @@
 
 enum { CANDIDATE_MAX = 64 };
 
-void nmlp_complete_offer(const char *typed, const char *candidate) {
-    if (strncmp(typed, candidate, strlen(typed)) == 0) puts(candidate);
+void nmlp_complete_offer(const char *typed, const char *candidate, const char *meaning) {
+    if (strncmp(typed, candidate, strlen(typed)) != 0) return;
+    printf("%s%s%s\n", candidate, meaning ? "\t" : "", meaning ? meaning : "");
 }
 
 static void offer_part(const char *typed, const char *text, size_t len) {
     char word[CANDIDATE_MAX];
     snprintf(word, sizeof word, "%.*s", (int)len, text);
-    nmlp_complete_offer(typed, word);
+    nmlp_complete_offer(typed, word, NULL);
 }
 
 static void offer_files(const char *typed) {
@@ -36,25 +37,27 @@ static void offer_dirs(const char *typed) {
 }
 
 static void offer_targets(const char *typed) {
-    for (size_t i = 0; nmlp_machine_builtin_name(i); i++) nmlp_complete_offer(typed, nmlp_machine_builtin_name(i));
+    for (size_t i = 0; nmlp_machine_builtin_name(i); i++)
+        nmlp_complete_offer(typed, nmlp_machine_builtin_name(i), NULL);
     offer_files(typed);
 }
 
 static void offer_kernels(const char *typed) {
-    for (size_t i = 0; nmlp_kernel_at(i); i++) nmlp_complete_offer(typed, nmlp_kernel_at(i)->name);
+    for (size_t i = 0; nmlp_kernel_at(i); i++) nmlp_complete_offer(typed, nmlp_kernel_at(i)->name, NULL);
 }
 
 static void offer_sets(const char *typed) {
-    nmlp_complete_offer(typed, "auto");
-    for (size_t i = 0; nmlp_kernels_name_at(i); i++) nmlp_complete_offer(typed, nmlp_kernels_name_at(i));
+    nmlp_complete_offer(typed, "auto", NULL);
+    for (size_t i = 0; nmlp_kernels_name_at(i); i++) nmlp_complete_offer(typed, nmlp_kernels_name_at(i), NULL);
 }
 
 static void offer_tasks(const char *typed) {
-    for (size_t i = 0; nmlp_task_at(i); i++) nmlp_complete_offer(typed, nmlp_task_at(i)->name);
+    for (size_t i = 0; nmlp_task_at(i); i++) nmlp_complete_offer(typed, nmlp_task_at(i)->name, NULL);
 }
 
 static void offer_benches(const char *typed) {
-    for (size_t i = 0; nmlp_bench_at(i); i++) nmlp_complete_offer(typed, nmlp_bench_at(i)->name);
+    for (size_t i = 0; nmlp_bench_at(i); i++)
+        nmlp_complete_offer(typed, nmlp_bench_at(i)->name, nmlp_bench_at(i)->summary);
 }
 
 static void offer_presets(const char *typed) {
@@ -118,9 +121,9 @@ static void offer_options(const char *typed, const nmlp_opt *opts, size_t n) {
     for (size_t i = 0; i < n; i++) {
         char word[CANDIDATE_MAX];
         snprintf(word, sizeof word, "--%s", opts[i].name);
-        nmlp_complete_offer(typed, word);
+        nmlp_complete_offer(typed, word, opts[i].help);
         snprintf(word, sizeof word, "-%c", opts[i].letter);
-        if (opts[i].letter) nmlp_complete_offer(typed, word);
+        if (opts[i].letter) nmlp_complete_offer(typed, word, opts[i].help);
     }
 }
 

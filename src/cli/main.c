@@ -9,6 +9,7 @@
 
 #include "cli/commands.h"
 #include "cli/complete.h"
+#include "cli/manual.h"
 #include "cli/mapped.h"
 #include "cli/nearest.h"
 #include "cli/version.h"
@@ -58,10 +59,17 @@ static int complete(int argc, char **argv) {
         return command ? command->run(argc, argv) : NMLP_EXIT_OK;
     }
     const char *typed = argc > 1 ? argv[1] : "";
-    for (size_t i = 0; i < N_COMMANDS; i++) nmlp_complete_offer(typed, commands[i]->name);
-    nmlp_complete_offer(typed, "--help");
-    nmlp_complete_offer(typed, "--version");
+    for (size_t i = 0; i < N_COMMANDS; i++) nmlp_complete_offer(typed, commands[i]->name, commands[i]->summary);
+    nmlp_complete_offer(typed, "--help", "list the commands");
+    nmlp_complete_offer(typed, "--version", "what is built in");
     return NMLP_EXIT_OK;
+}
+
+/* argv: __manual and the command whose page is asked for; without one, the program's. */
+static int manual(int argc, char **argv) {
+    if (argc < 2) return nmlp_manual_program(commands, N_COMMANDS);
+    const nmlp_command *command = find_command(argv[1]);
+    return command ? command->run(2, (char *[]){argv[1], argv[0], NULL}) : refuse_command(argv[1]);
 }
 
 static int run(int argc, char **argv) {
@@ -75,6 +83,7 @@ static int run(int argc, char **argv) {
     }
     if (strcmp(argv[1], "--version") == 0) return nmlp_version_print(argc > 2 && strcmp(argv[2], "--json") == 0);
     if (strcmp(argv[1], NMLP_COMPLETE_WORD) == 0) return complete(argc - 1, argv + 1);
+    if (strcmp(argv[1], NMLP_MANUAL_WORD) == 0) return manual(argc - 1, argv + 1);
     const nmlp_command *command = find_command(argv[1]);
     if (!command) return refuse_command(argv[1]);
     nmlp_cluster_place place = nmlp_cluster_launched();

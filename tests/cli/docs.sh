@@ -1,5 +1,5 @@
 #!/bin/sh
-# What the documentation says and a machine can check: links lead somewhere, the man page knows every command and global option, and the keys that
+# What the documentation says and a machine can check: links lead somewhere, the man pages know every command and option, and the keys that
 # docs/file-formats.md lists are the keys of the JSON.
 set -eu
 command=$1
@@ -22,21 +22,34 @@ for page in docs/*.md; do
 done
 
 names=$("$command" --help | sed -n 's/^  \([a-z]*\)  *[a-z].*/\1/p')
+# Man pages are written from the tables behind --help: a page for each command, every option of its help with the same words, no complaint of
+# what reads them.
+sh scripts/manual "$command" "$work/man"
+[ "$(ls "$work/man" | wc -l)" -eq "$(($(echo "$names" | wc -l) + 1))" ] || fail "man pages: $(ls "$work/man")"
+plain() { sed 's/\\f[BIR]//g; s/\\-/-/g; s/\\(aq/'"'"'/g; s/\\e/\\/g; s/^\\&//' "$1"; } # words without roff's marks, sentences on one line
 for name in $names; do
-    grep -q "^\.BI\? \(\"\)\?$name\b" docs/neuronmlp.1 || fail "the man page does not know $name"
     grep -q "\`${name}[ \`]" README.md docs/file-formats.md || fail "neither README nor file formats mention $name"
+    page=$work/man/neuronmlp-$name.1
+    grep -q "^\.BR neuronmlp\\\\-$name (1)" "$work/man/neuronmlp.1" || fail "neuronmlp(1) does not know $name"
+    plain "$page" | tr '\n' ' ' >"$work/page"
+    "$command" "$name" --help >"$work/help"
+    sed -n '/^options:/,/^examples:/p' "$work/help" | grep -o '^  [ -].\{0,3\} *--[a-z-]*' | grep -o -- '--[a-z-]*' >"$work/options"
+    [ "$(grep -c '^\.TP' "$page")" -eq "$(($(wc -l <"$work/options") + 3))" ] || fail "$name: the page has other options than the help"
+    while IFS= read -r option; do grep -qF -- "--$option" "$work/page" || fail "neuronmlp-$name(1) lacks --$option"; done <<LIST
+$(sed 's/^--//' "$work/options")
+LIST
+    sed -n '/^examples:/,$p' "$work/help" | sed -n 's/^  //p' | while IFS= read -r line; do
+        plain "$page" | grep -qxF -- "$line" || fail "neuronmlp-$name(1) lacks the example $line"
+    done
 done
-sed -n 's/^\.BI\? "\?\([a-z]*\)\b.*/\1/p' docs/neuronmlp.1 | sort -u >"$work/known"
-sed -n '/^\.SH COMMANDS/,/^\.SH/p' docs/neuronmlp.1 | sed -n '/^\.TP/{n;s/^\.BI\{0,1\} "\{0,1\}\([a-z]*\).*/\1/p}' | sort >"$work/man"
-echo "$names" | sort | diff - "$work/man" || fail "commands (<) and man page (>) differ"
-for option in json threads help version; do
-    grep -q -- "\\\\-\\\\-$option" docs/neuronmlp.1 || fail "the man page does not know --$option"
+for page in "$work"/man/*.1; do
+    for code in 0 1 2; do sed -n '/^\.SH EXIT/,/^\.SH/p' "$page" | grep -qx $code || fail "$page does not know exit code $code"; done
+    if command -v man >/dev/null && man --help 2>&1 | grep -q -- --warnings; then
+        man --warnings -l "$page" 2>"$work/err" >/dev/null
+        [ ! -s "$work/err" ] || fail "$page: $(cat "$work/err")"
+    fi
+    if command -v mandoc >/dev/null; then mandoc -T lint -W warning "$page" || fail "$page: mandoc"; fi
 done
-for code in 0 1 2; do sed -n '/^\.SH EXIT/,/^\.SH/p' docs/neuronmlp.1 | grep -qw $code || fail "the man page does not know exit code $code"; done
-if command -v man >/dev/null && man --help 2>&1 | grep -q -- --warnings; then
-    man --warnings -l docs/neuronmlp.1 2>"$work/err" >/dev/null
-    [ ! -s "$work/err" ] || fail "the man page: $(cat "$work/err")"
-fi
 
 # Top-level keys of the object in $work/json: nested objects, lists and strings are folded first.
 keys() { sed 's/"\([a-z0-9_]*\)":/@\1 /g; s/"[^"]*"/0/g; s/^{//; s/}$//; :a; s/{[^{}]*}/0/g; s/\[[^][]*\]/0/g; ta' "$work/json" | grep -o '@[a-z0-9_]*' | tr -d @ | sort; }

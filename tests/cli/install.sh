@@ -14,7 +14,8 @@ cmake --install "$build" --prefix "$work/first" >/dev/null
 mv "$work/first" "$work/usr" # the tree may be moved
 lib=$(dirname "$(dirname "$(find "$work/usr" -name neuronmlp.pc)")")
 export PKG_CONFIG_PATH="$lib/pkgconfig"
-for file in bin/neuronmlp share/man/man1/neuronmlp.1 share/bash-completion/completions/neuronmlp; do
+for file in bin/neuronmlp share/man/man1/neuronmlp.1 share/man/man1/neuronmlp-compress.1 share/bash-completion/completions/neuronmlp \
+    share/zsh/site-functions/_neuronmlp share/fish/vendor_completions.d/neuronmlp.fish; do
     [ -f "$work/usr/$file" ] || fail "$file is not installed"
 done
 "$work/usr/bin/neuronmlp" --version | grep -qF "$(pkg-config --modversion neuronmlp)" || fail "command and pkg-config differ in version"
