@@ -150,6 +150,8 @@ enum { NMLP_CUDA_BATCH_AHEAD = 8 };
  * NMLP_CUDA_BATCH_AHEAD of them are run, for which pages are set. */
 nmlp_status nmlp_cuda_batch_choose(nmlp_cuda_batch *batch, nmlp_cuda_batch_choice *items, int64_t n_items, int64_t more,
                                    nmlp_err *err);
+/* Steps that were started and whose tokens were not appended yet. */
+int64_t nmlp_cuda_batch_steps_ahead(const nmlp_cuda_batch *batch);
 
 /* ---- scoring texts ---- */
 

@@ -183,6 +183,11 @@ nmlp_status nmlp_cuda_batch_step(nmlp_cuda_batch *batch, const nmlp_cuda_batch_i
     return refuse(err);
 }
 
+int64_t nmlp_cuda_batch_steps_ahead(const nmlp_cuda_batch *batch) {
+    (void)batch;
+    return 0;
+}
+
 nmlp_status nmlp_cuda_batch_choose(nmlp_cuda_batch *batch, nmlp_cuda_batch_choice *items, int64_t n_items, int64_t more,
                                    nmlp_err *err) {
     (void)batch;

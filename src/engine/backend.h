@@ -66,6 +66,8 @@ typedef struct nmlp_backend {
     bool (*can_choose)(const nmlp_sampling *sampling);
     /* See nmlp_batch_choose. */
     nmlp_status (*choose)(void *batch, nmlp_choice_item *items, int64_t n_items, int64_t more, nmlp_err *err);
+    /* Optional: see nmlp_batch_steps_ahead. */
+    int64_t (*steps_ahead)(const void *batch);
 
     /* ---- scoring of texts ---- */
 

@@ -264,6 +264,11 @@ static nmlp_status choose(void *batch, nmlp_choice_item *items, int64_t n_items,
     return NMLP_OK;
 }
 
+static int64_t steps_ahead(const void *batch) {
+    const struct batch *b = batch;
+    return b->session ? 0 : nmlp_cuda_batch_steps_ahead(b->device);
+}
+
 /* ---- scoring ---- */
 
 static void scorer_destroy(void *scorer) {
@@ -347,6 +352,7 @@ const nmlp_backend *nmlp_backend_cuda(void) {
         .step = step,
         .can_choose = can_choose,
         .choose = choose,
+        .steps_ahead = steps_ahead,
         .scorer_create = scorer_create,
         .scorer_destroy = scorer_destroy,
         .scorer_tokens = scorer_tokens,

@@ -245,3 +245,7 @@ nmlp_status nmlp_batch_choose(nmlp_batch *b, nmlp_choice_item *items, int64_t n_
     }
     return b->backend->choose(b->state, items, n_items, more, err);
 }
+
+int64_t nmlp_batch_steps_ahead(const nmlp_batch *b) {
+    return b->backend->steps_ahead ? b->backend->steps_ahead(b->state) : 0;
+}

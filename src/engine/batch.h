@@ -90,5 +90,8 @@ bool nmlp_batch_can_choose(const nmlp_batch *batch, const nmlp_sampling *samplin
  * was run ahead is dropped. A choice depends on seed, position and logits alone, but is not the one that nmlp_sampler
  * makes from the same seed. */
 nmlp_status nmlp_batch_choose(nmlp_batch *batch, nmlp_choice_item *items, int64_t n_items, int64_t more, nmlp_err *err);
+/* Steps of the sequences of the last choice that the device has started already. A step of anything else has to wait
+ * until they have run, and their results are lost. */
+int64_t nmlp_batch_steps_ahead(const nmlp_batch *batch);
 
 #endif

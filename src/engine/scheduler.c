@@ -11,6 +11,9 @@
 enum { PROMPT_SHARE = 8 };
 /* Rows of a step whose logits a prompt's owner gets: few, so that the other sequences of the step do not wait long. */
 enum { PROMPT_LOGITS_ROWS = 64 };
+/* Steps that a device may start before their turn: enough to keep it busy meanwhile, few since a new prompt waits for
+ * all of them. */
+enum { STEPS_AHEAD_MAX = 4 };
 
 struct request {
     struct request *next; /* in the order they came */
@@ -52,6 +55,7 @@ struct nmlp_scheduler {
     struct request **of_item;      /* [max_sequences] */
     struct request **chosen;       /* [max_sequences] that have a token to take */
     nmlp_choice_item *choices;     /* [max_sequences] */
+    int64_t n_on_device;           /* of them in the last step */
     float *prompt_logits;          /* [PROMPT_LOGITS_ROWS, V] once a request asked for them */
     struct prompt_row {
         const struct request *request;
@@ -369,7 +373,9 @@ static struct plan plan_step(nmlp_scheduler *s) {
     add_decoding(s, &p, p.n_prompts > 0 ? decode_rows(s) : s->limits->max_rows);
     p.n_decoding = p.n_items;
     p.n_decoding_rows = p.n_rows;
-    add_prompts(s, &p);
+    /* Steps that have been started are not thrown away: their rows would wait for them and for a step of their own. */
+    bool started = nmlp_batch_steps_ahead(s->batch) > 0 && p.n_items == s->n_on_device;
+    if (!started) add_prompts(s, &p);
     return p;
 }
 
@@ -411,7 +417,7 @@ static void sample(void *arg, int64_t begin, int64_t end, int thread) {
 
 /* Steps that all sequences will take as they are now, as far as is known. */
 static int64_t steps_ahead(const nmlp_scheduler *s, const struct plan *p) {
-    int64_t most = INT64_MAX;
+    int64_t most = s->limits->max_sequences > 1 ? STEPS_AHEAD_MAX : INT64_MAX;
     if (p->n_prompts > 0) return 0;
     for (const struct request *r = s->requests; r; r = r->next) {
         if (!r->running || r->blocked || !r->chooses) return 0;
@@ -429,6 +435,7 @@ static nmlp_status choose(nmlp_scheduler *s, const struct plan *p, int64_t *n_ch
         if (s->items[i].choose) s->choices[n_on_device++] = (nmlp_choice_item){.sequence = s->items[i].sequence};
     }
     *n_chosen = n;
+    s->n_on_device = n_on_device;
     if (n_on_device > 0)
         NMLP_RETURN_IF_FAILED(nmlp_batch_choose(s->batch, s->choices, n_on_device, steps_ahead(s, p), err));
     for (int64_t i = 0, at = 0; i < n; i++) {
@@ -436,7 +443,7 @@ static nmlp_status choose(nmlp_scheduler *s, const struct plan *p, int64_t *n_ch
         r->n_tokens = 1;
         if (!r->logits) r->tokens[0] = s->choices[at++].id;
     }
-    nmlp_pool_for(s->pool, n, 1, sample, s);
+    if (n > n_on_device) nmlp_pool_for(s->pool, n, 1, sample, s);
     return NMLP_OK;
 }
 

@@ -13,6 +13,7 @@ struct nmlp_worker {
     bool started;
     nmlp_job *active;     /* jobs that run; the worker's thread only */
     int64_t n_choices;    /* of theirs under way */
+    bool posted;          /* events of which the server has not heard */
     pthread_mutex_t lock; /* of all below, and of the events of jobs */
     pthread_cond_t changed;
     nmlp_job *first, *last;
@@ -64,6 +65,13 @@ static void post(nmlp_worker *w, nmlp_job *job, nmlp_job_event *event) {
     }
     job->last = event;
     pthread_mutex_unlock(&w->lock);
+    w->posted = true;
+}
+
+/* Once a step, whatever its events: a wake-up costs both threads more than an event does. */
+static void tell_server(nmlp_worker *w) {
+    if (!w->posted) return;
+    w->posted = false;
     w->options.on_event(w->options.ctx);
 }
 
@@ -394,11 +402,13 @@ static void *work(void *ctx) {
         fill(w);
         sort_out(w);
         if (w->n_choices > 0) nmlp_text_batch_step(w->batch);
+        tell_server(w);
     }
     for (nmlp_job *job = w->active; job; job = job->next) atomic_store(&job->cancelled, true);
     sort_out(w);
     if (w->n_choices > 0) nmlp_text_batch_step(w->batch); /* ends them */
     sort_out(w);
+    tell_server(w);
     return NULL;
 }
 

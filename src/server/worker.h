@@ -62,7 +62,7 @@ typedef struct nmlp_worker_options {
     const nmlp_tokenizer *tokenizer;
     nmlp_text_batch_options batch;
     int max_waiting;
-    void (*on_event)(void *ctx); /* on the worker's thread: some job has events */
+    void (*on_event)(void *ctx); /* on the worker's thread, after each step: some job has events */
     void *ctx;
 } nmlp_worker_options;
 

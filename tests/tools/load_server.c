@@ -1,7 +1,8 @@
 /* Load on a running server, and what its clients notice:
  *
- *   load_server PORT decode STREAMS PROMPT NEW   streams at once: tokens/s while all of them run, gaps, time to first
- * token load_server PORT long STREAMS PROMPT NEW LONG   the same, and a prompt of LONG tokens comes when all run
+ *   load_server PORT decode STREAMS PROMPT NEW   streams at once: tokens/s while all of them run, gaps between tokens
+ *                                                of a stream (in all, and against its median), time to first token
+ *   load_server PORT long STREAMS PROMPT NEW LONG   the same, and a prompt of LONG tokens comes when all run
  *   load_server PORT prefix PROMPT REQUESTS      time to first token of prompts that share nothing, and nine tenths
  *   load_server PORT idle STREAMS                streams that wait for their answer (queue), for the server's memory
  *
@@ -181,19 +182,29 @@ static double quantile(double *values, int n, double q) {
     return values[(int)(q * (n - 1) + 0.5)];
 }
 
-/* Gaps between arrivals of a stream; pieces that came together are one. The largest, and the median. */
-static double largest_gap(const struct stream *s, double *median) {
-    double *gaps = calloc((size_t)s->n_events + 1, sizeof *gaps), largest = 0;
-    int n = 0, last = s->n_events < s->new_tokens ? s->n_events : s->new_tokens;
+struct gaps {
+    double median, largest; /* seconds */
+    int n, n_over;          /* all, and those of more than twice the median */
+    int largest_at;         /* which of them */
+};
+
+/* Between arrivals of a stream; pieces that came together are one. */
+static struct gaps gaps_of(const struct stream *s) {
+    double *sorted = calloc((size_t)s->n_events + 1, sizeof *sorted);
+    struct gaps g = {0};
+    int last = s->n_events < s->new_tokens ? s->n_events : s->new_tokens;
+    if (!sorted) die("malloc");
     for (int i = 1; i < last; i++) {
         double gap = s->arrivals[i] - s->arrivals[i - 1];
         if (gap <= 0) continue;
-        gaps[n++] = gap;
-        if (gap > largest) largest = gap;
+        sorted[g.n++] = gap;
+        if (gap > g.largest) g.largest_at = i;
+        g.largest = fmax(g.largest, gap);
     }
-    *median = quantile(gaps, n, 0.5);
-    free(gaps);
-    return largest;
+    g.median = quantile(sorted, g.n, 0.5);
+    for (int i = 0; i < g.n; i++) g.n_over += sorted[i] > 2 * g.median;
+    free(sorted);
+    return g;
 }
 
 /* Tokens per second from when the last stream has its first token until the first stream ends. */
@@ -214,18 +225,25 @@ static double rate(const struct stream *streams, int n) {
 
 static void print_common(const struct stream *streams, int n) {
     static double ttft[STREAMS_MAX], medians[STREAMS_MAX], ratios[STREAMS_MAX];
-    int failed = 0;
+    int failed = 0, n_gaps = 0, n_over = 0;
+    double largest = 0;
+    int largest_at = 0;
     for (int i = 0; i < n; i++) {
-        double median, largest = largest_gap(&streams[i], &median);
+        struct gaps g = gaps_of(&streams[i]);
         ttft[i] = 1e3 * (streams[i].first - streams[i].sent);
-        medians[i] = 1e3 * median;
-        ratios[i] = median > 0 ? largest / median : 0;
+        medians[i] = 1e3 * g.median;
+        ratios[i] = g.median > 0 ? g.largest / g.median : 0;
         failed += streams[i].failed;
+        n_gaps += g.n;
+        n_over += g.n_over;
+        if (g.largest > largest) largest_at = g.largest_at;
+        largest = fmax(largest, g.largest);
     }
     printf("\"streams\":%d,\"failed\":%d,\"tokens_per_s\":%.2f,\"ttft_ms_p50\":%.1f,\"ttft_ms_max\":%.1f,", n, failed,
            rate(streams, n), quantile(ttft, n, 0.5), quantile(ttft, n, 1));
-    printf("\"gap_ms_p50\":%.2f,\"gap_ratio_p50\":%.2f,\"gap_ratio_max\":%.2f,", quantile(medians, n, 0.5),
-           quantile(ratios, n, 0.5), quantile(ratios, n, 1));
+    printf("\"gap_ms_p50\":%.2f,\"gap_ms_max\":%.2f,\"gap_max_at\":%d,\"gaps\":%d,\"gaps_over_2\":%d,",
+           quantile(medians, n, 0.5), 1e3 * largest, largest_at, n_gaps, n_over);
+    printf("\"gap_ratio_p50\":%.2f,\"gap_ratio_max\":%.2f,", quantile(ratios, n, 0.5), quantile(ratios, n, 1));
     printf("\"health\":%d,\"health_ms_p50\":%.2f,\"health_ms_p99\":%.2f,\"health_ms_max\":%.2f", n_health,
            quantile(health_ms, n_health, 0.5), quantile(health_ms, n_health, 0.99), quantile(health_ms, n_health, 1));
 }

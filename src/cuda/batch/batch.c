@@ -480,3 +480,5 @@ nmlp_status nmlp_cuda_batch_choose(nmlp_cuda_batch *b, nmlp_cuda_batch_choice *i
     for (int64_t i = 0; i < n_items; i++) NMLP_RETURN_IF_FAILED(await_choice(b, items[i].sequence, &items[i].id, err));
     return NMLP_OK;
 }
+
+int64_t nmlp_cuda_batch_steps_ahead(const nmlp_cuda_batch *b) { return b->n_ahead; }

@@ -10,6 +10,7 @@
 #include "cuda/layout.h"
 #include "engine/backend.h"
 #include "engine/batch.h"
+#include "engine/scheduler.h"
 #include "lib/loaded_engine.h"
 #include "lib/testing.h"
 #include "lib/tiny_checkpoint.h"
@@ -32,7 +33,7 @@ struct nmlp_cuda_batch {
     int32_t tables[SEQUENCES][TABLE]; /* what the device has got of them */
     struct device_sequence sequences[SEQUENCES];
     int32_t set[SEQUENCES];
-    int64_t n_set, n_ahead, n_taken_ahead, n_copies;
+    int64_t n_set, n_ahead, n_taken_ahead, n_forgotten, n_copies;
 };
 
 static int32_t hash_next(uint64_t hash, int32_t id) {
@@ -65,6 +66,7 @@ nmlp_status __wrap_nmlp_cuda_batch_step(nmlp_cuda_batch *b, const nmlp_cuda_batc
                                         nmlp_err *err);
 nmlp_status __wrap_nmlp_cuda_batch_choose(nmlp_cuda_batch *b, nmlp_cuda_batch_choice *items, int64_t n_items,
                                           int64_t more, nmlp_err *err);
+int64_t __wrap_nmlp_cuda_batch_steps_ahead(const nmlp_cuda_batch *b);
 
 static nmlp_cuda_batch *device; /* the one there is */
 
@@ -104,6 +106,7 @@ void __wrap_nmlp_cuda_batch_set_pages(nmlp_cuda_batch *b, int32_t sequence, cons
 
 static void forget_ahead(nmlp_cuda_batch *b) {
     for (int64_t i = 0; i < b->n_set; i++) b->sequences[b->set[i]].ahead = false;
+    b->n_forgotten += b->n_ahead;
     b->n_set = b->n_ahead = 0;
 }
 
@@ -184,6 +187,8 @@ nmlp_status __wrap_nmlp_cuda_batch_choose(nmlp_cuda_batch *b, nmlp_cuda_batch_ch
     for (int64_t i = 0; i < n_items; i++) items[i].id = b->sequences[items[i].sequence].choices[0];
     return NMLP_OK;
 }
+
+int64_t __wrap_nmlp_cuda_batch_steps_ahead(const nmlp_cuda_batch *b) { return b->n_ahead; }
 
 /* ---- the schedule ---- */
 
@@ -302,29 +307,46 @@ static void step(struct world *w) {
     for (int64_t i = 0; i < n_items; i++, w->n_checked++) assert_int_equal(choices[i].id, expected(of[i]));
 }
 
-static void choices_are_those_of_the_own_text(void **state) {
-    static struct world w;
+struct engine_on_device {
     char dir[256];
-    tiny_checkpoint c;
-    loaded_engine l = {0};
+    tiny_checkpoint checkpoint;
+    loaded_engine loaded;
+    nmlp_batch *batch;
+};
+
+static void open_engine(struct engine_on_device *e) {
     nmlp_err err;
-    (void)state;
-    nmlp_test_mkdtemp(dir, sizeof dir);
-    tiny_init(&c, 5);
-    snprintf(c.config, sizeof c.config,
+    nmlp_test_mkdtemp(e->dir, sizeof e->dir);
+    tiny_init(&e->checkpoint, 5);
+    snprintf(e->checkpoint.config, sizeof e->checkpoint.config,
              "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":32,\"intermediate_size\":48,"
              "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
              "\"vocab_size\":64,\"max_position_embeddings\":1024,\"rope_theta\":10000.0,\"rms_norm_eps\":1e-5,"
              "\"tie_word_embeddings\":true}");
-    tiny_write(&c, dir, NMLP_DTYPE_F32);
-    nmlp_assert_ok(nmlp_model_open(&l.model, dir, &err), &err);
+    tiny_write(&e->checkpoint, e->dir, NMLP_DTYPE_F32);
+    nmlp_assert_ok(nmlp_model_open(&e->loaded.model, e->dir, &err), &err);
     nmlp_engine_options options = {.backend = nmlp_backend_cuda()};
-    nmlp_assert_ok(nmlp_engine_create(&l.engine, &l.model, &options, &err), &err);
+    nmlp_assert_ok(nmlp_engine_create(&e->loaded.engine, &e->loaded.model, &options, &err), &err);
     nmlp_batch_options limits = {
         .context = CONTEXT, .positions = POSITIONS, .max_sequences = SEQUENCES, .max_rows = ROWS};
-    w = (struct world){0};
+    nmlp_assert_ok(nmlp_batch_create(&e->batch, e->loaded.engine, &limits, &err), &err);
+}
+
+static void close_engine(struct engine_on_device *e) {
+    nmlp_batch_destroy(e->batch);
+    nmlp_engine_destroy(e->loaded.engine);
+    nmlp_model_close(&e->loaded.model);
+    tiny_fini(&e->checkpoint);
+    nmlp_test_rmdir(e->dir);
+}
+
+static void choices_are_those_of_the_own_text(void **state) {
+    static struct world w;
+    struct engine_on_device e = {0};
+    (void)state;
+    open_engine(&e);
+    w = (struct world){.batch = e.batch};
     nmlp_rng_seed(&w.rng, 3);
-    nmlp_assert_ok(nmlp_batch_create(&w.batch, l.engine, &limits, &err), &err);
     for (int i = 0; i < SEQUENCES; i++) w.texts[i].sequence = -1;
     for (int i = 0; i < STEPS; i++) {
         for (int s = 0; s < SEQUENCES; s++) {
@@ -339,14 +361,56 @@ static void choices_are_those_of_the_own_text(void **state) {
     /* Everything that was to be tried has been. */
     assert_true(w.n_cached > 1000 && w.n_full > 50 && w.n_checked > 3000);
     assert_true(device->n_taken_ahead > 50 && device->n_copies > 50);
-    nmlp_batch_destroy(w.batch);
-    nmlp_engine_destroy(l.engine);
-    nmlp_model_close(&l.model);
-    tiny_fini(&c);
-    nmlp_test_rmdir(dir);
+    close_engine(&e);
+}
+
+static bool add_token(void *ctx, int32_t id) {
+    struct text *t = ctx;
+    assert_int_equal(id, expected(t));
+    t->ids[t->n++] = id;
+    return true;
+}
+
+/* Requests that join while others decode: no step that the device has started is lost, and none waits for the end. */
+static void prompts_wait_for_steps_that_have_begun(void **state) {
+    static struct text texts[SEQUENCES];
+    static int32_t prompts[SEQUENCES][40];
+    enum { NEW = 100, JOIN_AFTER = 9 };
+    struct engine_on_device e = {0};
+    nmlp_scheduler *scheduler;
+    nmlp_err err;
+    (void)state;
+    open_engine(&e);
+    nmlp_assert_ok(nmlp_scheduler_create(&scheduler, e.batch, &err), &err);
+    for (int step = 0, n = 0; step == 0 || nmlp_scheduler_count(scheduler) > 0; step++) {
+        if (step % JOIN_AFTER == 0 && n < SEQUENCES) {
+            struct text *t = &texts[n];
+            for (int i = 0; i < 40; i++) prompts[n][i] = t->ids[i] = (7 * n + 3 * i) % VOCAB;
+            t->n = 40;
+            nmlp_scheduler_request asked = {.sequence = NMLP_SEQUENCE_NEW,
+                                            .generation = {.prompt = prompts[n],
+                                                           .n_prompt = 40,
+                                                           .max_new = NEW,
+                                                           .sampling = {.repetition_penalty = 1, .top_p = 1},
+                                                           .on_token = add_token,
+                                                           .ctx = t}};
+            uint64_t number;
+            nmlp_assert_ok(nmlp_scheduler_submit(scheduler, &asked, &number, &err), &err);
+            n++;
+        }
+        nmlp_assert_ok(nmlp_scheduler_step(scheduler, &err), &err);
+        if (step == (SEQUENCES - 1) * JOIN_AFTER + 10)
+            for (int i = 0; i < SEQUENCES; i++) assert_true(texts[i].n > 40);
+    }
+    for (int i = 0; i < SEQUENCES; i++) assert_int_equal(texts[i].n, 40 + NEW);
+    assert_true(device->n_taken_ahead > NEW / 2);
+    assert_int_equal(device->n_forgotten, 0);
+    nmlp_scheduler_destroy(scheduler);
+    close_engine(&e);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(choices_are_those_of_the_own_text)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(choices_are_those_of_the_own_text),
+                                       cmocka_unit_test(prompts_wait_for_steps_that_have_begun)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
