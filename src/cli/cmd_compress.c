@@ -9,6 +9,7 @@
 #include "cli/command_text.h"
 #include "cli/commands.h"
 #include "cli/stop.h"
+#include "cli/budget_table.h"
 #include "cli/compress_table.h"
 #include "linalg/linalg.h"
 #include "service/compression.h"
@@ -76,8 +77,8 @@ static int read_words(const nmlp_cli *cli, struct args *a) {
 
 static int check_args(const nmlp_cli *cli, struct args *a) {
     if (!a->output) return nmlp_cli_usage(cli, "-o DIR is needed");
-    if (a->request.method.ratio == 0 && a->request.method.budget_ms == 0)
-        return nmlp_cli_usage(cli, "--ratio R or --budget-ms X is needed");
+    if (a->request.method.ratio == 0 && a->request.method.budget_ms == 0 && a->request.budget_bytes == 0)
+        return nmlp_cli_usage(cli, "--ratio R or --budget-ms X or --budget-bytes B is needed");
     if (a->rounds < -1 || a->rounds > INT_MAX) return nmlp_cli_usage(cli, "--rounds must be from 0 to 8");
     return read_words(cli, a);
 }
@@ -98,6 +99,16 @@ static void warn_few_tokens(const nmlp_compress_report *r, const nmlp_config *c)
 static int report(const nmlp_cli *cli, const struct args *a, const nmlp_compression_outcome *outcome) {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
+    if (a->request.budget_bytes > 0) {
+        nmlp_budget_summary budget = {.budget = &outcome->budget,
+                                      .budget_bytes = a->request.budget_bytes,
+                                      .output = a->output,
+                                      .seconds = outcome->seconds,
+                                      .peak_rss_bytes = (int64_t)usage.ru_maxrss * 1024};
+        if (cli->json) return nmlp_budget_print_json(cli, &budget);
+        nmlp_budget_print_table(&budget);
+        return NMLP_EXIT_OK;
+    }
     nmlp_compress_summary summary = {.report = &outcome->report,
                                      .config = &outcome->config,
                                      .output = a->output,
@@ -141,6 +152,8 @@ static int run(int argc, char **argv) {
         {"ratio", 'r', NMLP_OPT_NUMBER, &a.request.method.ratio, "R", "fraction of MLP parameters to remove, e.g. 0.2"},
         {"budget-ms", 0, NMLP_OPT_NUMBER, &a.request.method.budget_ms, "X",
          "instead: milliseconds all MLPs may take for one token"},
+        {"budget-bytes", 0, NMLP_OPT_INT, &a.request.budget_bytes, "B",
+         "instead: bytes of the whole checkpoint, by ranks and bits"},
         {"target", 0, NMLP_OPT_STRING, &a.request.target, "NAME",
          "cpu (default), trn1, trn2, trn3 or a machine file: sets the tile and the cost of a rank"},
         {"tile", 0, NMLP_OPT_INT, &a.request.method.tile, "T",
@@ -195,13 +208,16 @@ static int run(int argc, char **argv) {
 const nmlp_command nmlp_cmd_compress = {
     .name = "compress",
     .summary = "replace MLP matrices by thin factors",
-    .usage = "MODEL -o DIR --ratio R [options]",
+    .usage = "MODEL -o DIR --ratio R | --budget-ms X | --budget-bytes B [options]",
     .about = "Calibration text shows which directions of the inputs matter; ranks go where held-out text says "
              "they are needed; a second pass refits each layer to what the layers below became. The ratio is "
-             "the fraction of the MLP parameters that is removed; --budget-ms asks for a time instead. An "
-             "interrupted run goes on with --resume.",
+             "the fraction of the MLP parameters that is removed; --budget-ms asks for a time instead, "
+             "--budget-bytes for the bytes of the checkpoint, by ranks and bits together. An interrupted run goes on "
+             "with --resume.",
     .examples = "neuronmlp compress models/tiny -o /tmp/tiny-20 --ratio 0.2 --calib-tokens 4096 --heldout 1024\n"
                 "neuronmlp compress models/tiny -o /tmp/tiny-svd --ratio 0.4 --alloc uniform --recover none --whiten "
-                "none --calib-tokens 1024 --heldout 512\n",
+                "none --calib-tokens 1024 --heldout 512\n"
+                "neuronmlp compress models/tiny -o /tmp/tiny-4mb --budget-bytes 4200000 --calib-tokens 1024 --heldout "
+                "512\n",
     .run = run,
 };

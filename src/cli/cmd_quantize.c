@@ -37,18 +37,13 @@ static int check_args(const nmlp_cli *cli, struct args *a) {
 
 static double bits_of(const nmlp_quantize_report *r) { return 8 * (double)r->bytes_after / (double)r->params; }
 
-static const char *format_text(const nmlp_quant_format *f) {
-    if (f->dtype == NMLP_DTYPE_Q8) return "q8";
-    if (f->dtype != NMLP_DTYPE_Q4) return "bf16";
-    return f->group == 32 ? "q4 g32" : "q4 g64";
-}
-
 static void put_formats(nmlp_json_writer *w, const nmlp_quantize_report *r) {
     nmlp_json_begin_array(w, "layers");
     for (int64_t l = 0; l < r->n_layers; l++) {
         nmlp_json_begin_object(w, NULL);
         for (int i = 0; i < NMLP_QUANT_MATRICES; i++)
-            nmlp_json_put_string(w, nmlp_quant_matrix_name(i), format_text(&r->formats[l * NMLP_QUANT_MATRICES + i]));
+            nmlp_json_put_string(w, nmlp_quant_matrix_name(i),
+                                 nmlp_quant_format_text(&r->formats[l * NMLP_QUANT_MATRICES + i]));
         nmlp_json_end_object(w);
     }
     nmlp_json_end_array(w);
@@ -61,10 +56,10 @@ static void print_formats(const nmlp_quantize_report *r) {
     for (int64_t l = 0; l < r->n_layers; l++) {
         printf("%-6lld", (long long)l);
         for (int i = 0; i < NMLP_QUANT_MATRICES; i++)
-            printf(" %-9s", format_text(&r->formats[l * NMLP_QUANT_MATRICES + i]));
+            printf(" %-9s", nmlp_quant_format_text(&r->formats[l * NMLP_QUANT_MATRICES + i]));
         printf("\n");
     }
-    printf("head   %s\n", format_text(&r->head));
+    printf("head   %s\n", nmlp_quant_format_text(&r->head));
 }
 
 static int64_t peak_rss_bytes(void) {
@@ -79,7 +74,7 @@ static int print_json(const nmlp_cli *cli, const struct args *a, const nmlp_quan
     nmlp_json_writer *w = nmlp_json_out_begin(&out);
     nmlp_json_put_string(w, "output", a->output);
     nmlp_json_put_string(w, "format", a->format ? a->format : "mixed");
-    nmlp_json_put_string(w, "head", format_text(&r->head));
+    nmlp_json_put_string(w, "head", nmlp_quant_format_text(&r->head));
     if (a->request.method.body.group) nmlp_json_put_int(w, "group", a->group);
     if (!a->format) put_formats(w, r);
     nmlp_json_put_int(w, "params", r->params);

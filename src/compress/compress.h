@@ -8,17 +8,19 @@
 
 #include "base/progress.h"
 #include "base/status.h"
+#include "compress/budget/survey.h"
 #include "compress/ranks/heldout.h"
 #include "compress/ranks/search.h"
 #include "compress/times.h"
 #include "engine/engine.h"
 
 typedef struct nmlp_compress_options {
-    double ratio;        /* fraction of MLP parameters to remove, between 0 and 1 */
-    double budget_ms;    /* above 0: time of all MLPs for one token instead of a ratio */
-    nmlp_cost_line time; /* of the target, with budget_ms */
-    int64_t tile;        /* ranks are multiples of it */
-    bool adaptive;       /* else uniform ranks */
+    double ratio;                  /* fraction of MLP parameters to remove, between 0 and 1 */
+    double budget_ms;              /* above 0: time of all MLPs for one token instead of a ratio */
+    nmlp_cost_line time;           /* of the target, with budget_ms */
+    const nmlp_layer_ranks *ranks; /* [L] chosen already, instead of a ratio; NULL: searched for */
+    int64_t tile;                  /* ranks are multiples of it */
+    bool adaptive;                 /* else uniform ranks */
     bool refit;
     bool whiten;        /* else plain SVD */
     bool row_weights;   /* SwiGLU weights on the rows of gate and up */
@@ -77,5 +79,11 @@ void nmlp_compress_report_fini(nmlp_compress_report *report);
  * options is made again, with a note to `progress`. */
 nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n_ids, const char *out_dir,
                               const nmlp_compress_options *options, nmlp_compress_report *report, nmlp_err *err);
+
+/* What ranks and bits cost this model on held-out text, with the factors and the survey itself in the work folder,
+ * which `options` must name and which is kept: nmlp_compress_run finds the factors there. Ranks are probed at
+ * `options->ratio`. */
+nmlp_status nmlp_compress_survey(nmlp_engine *engine, const int32_t *ids, int64_t n_ids,
+                                 const nmlp_compress_options *options, nmlp_loss_survey *survey, nmlp_err *err);
 
 #endif

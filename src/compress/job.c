@@ -99,7 +99,7 @@ static nmlp_status check_counts(const nmlp_compress_options *o, nmlp_err *err) {
 }
 
 static nmlp_status check_options(const nmlp_model *m, const nmlp_compress_options *o, nmlp_err *err) {
-    if (o->budget_ms <= 0 && !(o->ratio > 0 && o->ratio < 1)) {
+    if (!o->ranks && o->budget_ms <= 0 && !(o->ratio > 0 && o->ratio < 1)) {
         nmlp_fail_field(err, NMLP_E_ARG, "ratio", "is %g; it must be above 0 and below 1", o->ratio);
         nmlp_fail_hint(err, "it is the fraction of MLP parameters to remove; 0.2 keeps 80 %%");
         return NMLP_E_ARG;
@@ -141,6 +141,10 @@ static nmlp_status set_budget(struct job *j, nmlp_err *err) {
     const nmlp_compress_options *o = j->options;
     const nmlp_config *c = &j->model->config;
     double dense = 3.0 * (double)c->hidden * (double)c->intermediate * (double)c->n_layers;
+    if (o->ranks) {
+        j->cost = nmlp_cost_params();
+        return NMLP_OK;
+    }
     if (o->budget_ms > 0) {
         j->cost = nmlp_cost_time(&o->time);
         j->budget = 1e3 * o->budget_ms;
@@ -184,7 +188,7 @@ static nmlp_status check_ranks(const struct job *j, nmlp_err *err) {
     const nmlp_config *c = &j->model->config;
     nmlp_search search = search_of(j);
     bool some_tile_pays = nmlp_rank_break_even(c->intermediate, c->hidden) >= j->options->tile;
-    if (j->options->adaptive && some_tile_pays) return NMLP_OK;
+    if (j->options->ranks || (j->options->adaptive && some_tile_pays)) return NMLP_OK;
     return nmlp_search_uniform(&search, j->report->ranks, err);
 }
 
@@ -209,9 +213,9 @@ static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, co
     const nmlp_compress_options *o = j->options;
     const nmlp_config *c = &j->model->config;
     NMLP_RETURN_IF_FAILED(check_options(j->model, o, err));
-    NMLP_RETURN_IF_FAILED(nmlp_target_check(out_dir, j->model->checkpoint.dir, err));
+    if (out_dir) NMLP_RETURN_IF_FAILED(nmlp_target_check(out_dir, j->model->checkpoint.dir, err));
     NMLP_RETURN_IF_FAILED(set_budget(j, err));
-    NMLP_RETURN_IF_FAILED(check_ranks(j, err));
+    if (out_dir) NMLP_RETURN_IF_FAILED(check_ranks(j, err));
     int64_t context = o->context < c->max_positions ? o->context : c->max_positions;
     NMLP_RETURN_IF_FAILED(
         nmlp_calib_windows_cut(&j->windows, ids, n_ids, context, o->calib_tokens, o->heldout_tokens, err));
@@ -229,8 +233,8 @@ static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, co
     j->factor_files = nmlp_mem_new((size_t)c->n_layers, sizeof *j->factor_files, err);
     j->finished = nmlp_mem_new((size_t)c->n_layers, sizeof *j->finished, err);
     if (!j->factor_files || !j->finished) return NMLP_E_NOMEM;
-    NMLP_RETURN_IF_FAILED(nmlp_dir_stage_open(&j->output, out_dir, false, err));
-    return open_work(j, out_dir, err);
+    if (out_dir) NMLP_RETURN_IF_FAILED(nmlp_dir_stage_open(&j->output, out_dir, false, err));
+    return open_work(j, out_dir ? out_dir : "", err);
 }
 
 /* Finished layers outlive every failure. */
@@ -263,6 +267,13 @@ static nmlp_status close_job(struct job *j, nmlp_status st, nmlp_err *err) {
 static nmlp_status choose_ranks(struct job *j, nmlp_rank_plan *plan, nmlp_err *err) {
     nmlp_search search = search_of(j);
     nmlp_compress_report *r = j->report;
+    if (j->options->ranks) {
+        snprintf(plan->name, sizeof plan->name, "given");
+        plan->n_candidates = 1;
+        memcpy(r->ranks, j->options->ranks, (size_t)r->n_layers * sizeof *r->ranks);
+        plan->cost = nmlp_ranks_cost(&search, r->ranks);
+        return search.heldout ? nmlp_search_measure(&search, r->ranks, &plan->loss, err) : NMLP_OK;
+    }
     if (!j->options->adaptive) {
         snprintf(plan->name, sizeof plan->name, "uniform");
         plan->n_candidates = 1;
@@ -282,6 +293,18 @@ static nmlp_status choose_ranks(struct job *j, nmlp_rank_plan *plan, nmlp_err *e
     return NMLP_OK;
 }
 
+static nmlp_status open_heldout(struct job *j, nmlp_err *err) {
+    const struct effort *effort = effort_for(&j->model->config);
+    int64_t n_probe = (effort->probe_tokens + j->windows.context - 1) / j->windows.context;
+    nmlp_heldout_options options = {.n_probe = j->options->adaptive && !j->options->ranks ? n_probe : 0,
+                                    .step = effort->score_step,
+                                    .times = &j->report->times};
+    NMLP_RETURN_IF_FAILED(nmlp_heldout_create(&j->heldout, j->engine, &j->windows, &options, err));
+    j->report->heldout_measured = true;
+    j->report->dense = j->heldout.dense;
+    return NMLP_OK;
+}
+
 static nmlp_status find_ranks(struct job *j, nmlp_err *err) {
     nmlp_compress_report *r = j->report;
     nmlp_rank_plan plan;
@@ -289,15 +312,7 @@ static nmlp_status find_ranks(struct job *j, nmlp_err *err) {
     nmlp_work_state state;
     nmlp_work_tally tally = {0};
     memset(&plan, 0, sizeof plan);
-    if (j->windows.n_heldout) {
-        const struct effort *effort = effort_for(&j->model->config);
-        int64_t n_probe = (effort->probe_tokens + j->windows.context - 1) / j->windows.context;
-        nmlp_heldout_options options = {
-            .n_probe = j->options->adaptive ? n_probe : 0, .step = effort->score_step, .times = &r->times};
-        NMLP_RETURN_IF_FAILED(nmlp_heldout_create(&j->heldout, j->engine, &j->windows, &options, err));
-        r->heldout_measured = true;
-        r->dense = j->heldout.dense;
-    }
+    if (j->windows.n_heldout) NMLP_RETURN_IF_FAILED(open_heldout(j, err));
     NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, j->work.temp_path, "ranks", err));
     NMLP_RETURN_IF_FAILED(
         nmlp_rank_plan_read(path, j->fingerprint.search, &j->model->config, &plan, r->ranks, &state, err));
@@ -468,6 +483,31 @@ static nmlp_status new_report(nmlp_compress_report *r, int64_t n_layers, nmlp_er
     return r->ranks && r->nmse && r->layer_error && r->layer_error_before ? NMLP_OK : NMLP_E_NOMEM;
 }
 
+/* Choices left to this program, the job's files, and the factors of every layer. */
+static nmlp_status begin(struct job *j, const int32_t *ids, int64_t n_ids, const char *out_dir, nmlp_err *err) {
+    const struct effort *effort = effort_for(&j->model->config);
+    nmlp_compress_options *o = &j->chosen;
+    if (j->model->config.n_experts > 0)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: compression of experts, which this %s model has, is not there",
+                         j->model->checkpoint.dir, j->model->config.family);
+    if (o->rounds == -1) o->rounds = effort->rounds;
+    if (o->heldout_tokens == -1) o->heldout_tokens = effort->heldout_tokens;
+    /* Bases of gate and up apart cost a large model as much again as everything else, and rarely win. */
+    if (o->joint == NMLP_JOINT_AUTO && o->adaptive && nmlp_compress_is_large(&j->model->config))
+        o->joint = NMLP_JOINT_ALWAYS;
+    j->options = o;
+    NMLP_RETURN_IF_FAILED(new_report(j->report, j->model->config.n_layers, err));
+    nmlp_compress_times_stage(&j->report->times, NMLP_COMPRESS_STAGE_STATISTICS);
+    NMLP_RETURN_IF_FAILED(open_job(j, ids, n_ids, out_dir, err));
+    nmlp_factor_pass pass = {.engine = j->engine,
+                             .windows = &j->windows,
+                             .options = o,
+                             .work_dir = j->work.temp_path,
+                             .fingerprint = j->fingerprint.statistics,
+                             .times = &j->report->times};
+    return nmlp_factor_pass_run(&pass, j->factor_files, err);
+}
+
 nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n_ids, const char *out_dir,
                               const nmlp_compress_options *options, nmlp_compress_report *report, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_linalg_load(nmlp_pool_threads(nmlp_engine_pool(engine)), err));
@@ -476,27 +516,10 @@ nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n
                     .chosen = *options,
                     .report = report,
                     .blas_threads = nmlp_linalg_begin()};
-    const struct effort *effort = effort_for(&j.model->config);
     nmlp_status st = NMLP_OK;
-    if (j.model->config.n_experts > 0)
-        NMLP_TRY(nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: compression of experts, which this %s model has, is not there",
-                           j.model->checkpoint.dir, j.model->config.family));
-    if (options->rounds == -1) j.chosen.rounds = effort->rounds;
-    if (options->heldout_tokens == -1) j.chosen.heldout_tokens = effort->heldout_tokens;
-    /* Bases of gate and up apart cost a large model as much again as everything else, and rarely win. */
-    if (options->joint == NMLP_JOINT_AUTO && options->adaptive && nmlp_compress_is_large(&j.model->config))
-        j.chosen.joint = NMLP_JOINT_ALWAYS;
     j.options = &j.chosen;
-    NMLP_TRY(new_report(report, j.model->config.n_layers, err));
-    nmlp_compress_times_stage(&report->times, NMLP_COMPRESS_STAGE_STATISTICS);
-    NMLP_TRY(open_job(&j, ids, n_ids, out_dir, err));
-    nmlp_factor_pass pass = {.engine = engine,
-                             .windows = &j.windows,
-                             .options = &j.chosen,
-                             .work_dir = j.work.temp_path,
-                             .fingerprint = j.fingerprint.statistics,
-                             .times = &report->times};
-    NMLP_TRY(nmlp_factor_pass_run(&pass, j.factor_files, err));
+    *report = (nmlp_compress_report){0};
+    NMLP_TRY(begin(&j, ids, n_ids, out_dir, err));
     nmlp_compress_times_stage(&report->times, NMLP_COMPRESS_STAGE_RANKS);
     NMLP_TRY(find_ranks(&j, err));
     nmlp_compress_times_stage(&report->times, NMLP_COMPRESS_STAGE_REFIT);
@@ -510,5 +533,42 @@ nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n
 out:
     st = close_job(&j, st, err);
     if (st != NMLP_OK) nmlp_compress_report_fini(report);
+    return st;
+}
+
+static nmlp_status survey_model(struct job *j, nmlp_loss_survey *survey, nmlp_err *err) {
+    char path[PATH_MAX_BYTES];
+    nmlp_work_state state;
+    nmlp_work_tally tally = {0};
+    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, j->work.temp_path, "survey", err));
+    NMLP_RETURN_IF_FAILED(
+        nmlp_loss_survey_read(path, j->fingerprint.search, j->model->config.n_layers, survey, &state, err));
+    tally.n[state]++;
+    nmlp_work_tally_note(&tally, "survey", j->options->progress);
+    if (state == NMLP_WORK_VALID) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(open_heldout(j, err));
+    nmlp_search search = search_of(j);
+    NMLP_RETURN_IF_FAILED(nmlp_loss_survey_make(survey, &search, err));
+    return nmlp_loss_survey_write(path, j->fingerprint.search, survey, err);
+}
+
+nmlp_status nmlp_compress_survey(nmlp_engine *engine, const int32_t *ids, int64_t n_ids,
+                                 const nmlp_compress_options *options, nmlp_loss_survey *survey, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(nmlp_linalg_load(nmlp_pool_threads(nmlp_engine_pool(engine)), err));
+    nmlp_compress_report report = {0};
+    struct job j = {.engine = engine,
+                    .model = nmlp_engine_model(engine),
+                    .chosen = *options,
+                    .report = &report,
+                    .blas_threads = nmlp_linalg_begin()};
+    nmlp_status st = NMLP_OK;
+    j.options = &j.chosen;
+    *survey = (nmlp_loss_survey){0};
+    NMLP_TRY(begin(&j, ids, n_ids, NULL, err));
+    NMLP_TRY(survey_model(&j, survey, err));
+out:
+    st = close_job(&j, st, err);
+    nmlp_compress_report_fini(&report);
+    if (st != NMLP_OK) nmlp_loss_survey_fini(survey);
     return st;
 }

@@ -85,7 +85,7 @@ void nmlp_compress_record_write(const nmlp_compress_options *o, const nmlp_compr
     nmlp_json_put_number(&j, "ratio", 1 - (double)r->mlp_params_after / (double)r->mlp_params_before);
     if (o->budget_ms > 0) {
         nmlp_json_put_number(&j, "budget_ms", o->budget_ms);
-    } else {
+    } else if (!o->ranks) {
         nmlp_json_put_number(&j, "ratio_asked", o->ratio);
     }
     nmlp_json_put_int(&j, "tile", o->tile);

@@ -24,6 +24,10 @@ nmlp_compress_fingerprint nmlp_compress_fingerprint_of(const nmlp_engine *engine
                  timed ? o->time.us_per_param : 0, timed ? o->time.start_elems : 0, (long long)o->tile, o->adaptive,
                  (int)o->joint, o->rounds);
     out.search = nmlp_hash64(text, (size_t)n, out.statistics);
+    for (int64_t l = 0; o->ranks && l < nmlp_engine_model(engine)->config.n_layers; l++) {
+        int64_t ranks[] = {o->ranks[l].rank[0], o->ranks[l].rank[1], o->ranks[l].rank[2], o->ranks[l].joint};
+        out.search = nmlp_hash64(ranks, sizeof ranks, out.search);
+    }
     out.job = nmlp_hash64(o->refit ? "refit" : "plain", 5, out.search);
     return out;
 }

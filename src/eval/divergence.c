@@ -1,6 +1,7 @@
 #include "eval/divergence.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 #include "base/clock.h"
 #include "base/ints.h"
@@ -52,6 +53,7 @@ struct comparison {
     struct compare compare;
     nmlp_divergence *result;
     double n_same;
+    double rise_squares; /* sum over positions */
 };
 
 static nmlp_status side_open(struct side *s, const nmlp_engine *engine, int64_t ctx, nmlp_err *err) {
@@ -96,6 +98,7 @@ static nmlp_status run_window(struct comparison *c, const int32_t *ids, int64_t 
             c->result->nll += k->nll[i];
             c->result->nll_before += k->nll_before[i];
             c->n_same += k->same_top[i];
+            c->rise_squares += (k->nll[i] - k->nll_before[i]) * (k->nll[i] - k->nll_before[i]);
         }
         c->result->n_scored += rows;
     }
@@ -154,12 +157,13 @@ nmlp_status nmlp_divergence_ids(nmlp_divergence *r, const nmlp_engine *reference
     c->compare.got = c->model.logits;
     c->compare.vocab = nmlp_engine_model(engine)->config.vocab;
     NMLP_TRY(run_windows(c, ids, &windows, &o, err));
-    double scored = (double)r->n_scored;
+    double scored = (double)r->n_scored, rise = (r->nll - r->nll_before) / scored;
     *r = (nmlp_divergence){.n_tokens = n,
                            .n_scored = r->n_scored,
                            .kl = r->kl / scored,
                            .nll = r->nll / scored,
                            .nll_before = r->nll_before / scored,
+                           .rise_error = sqrt(fmax(c->rise_squares / scored - rise * rise, 0) / scored),
                            .same_top = c->n_same / scored,
                            .seconds = nmlp_clock_seconds() - start};
 out:
@@ -190,7 +194,9 @@ nmlp_divergence nmlp_divergence_mean(const nmlp_divergence *results, size_t n) {
         mean.nll += results[i].nll / (double)n;
         mean.nll_before += results[i].nll_before / (double)n;
         mean.same_top += results[i].same_top / (double)n;
+        mean.rise_error += results[i].rise_error * results[i].rise_error; /* of independent texts */
         mean.seconds += results[i].seconds;
     }
+    mean.rise_error = n ? sqrt(mean.rise_error) / (double)n : 0;
     return mean;
 }

@@ -11,6 +11,7 @@ typedef struct nmlp_divergence {
     double kl;         /* mean of KL(reference || model) */
     double nll;        /* of the model, per scored token */
     double nll_before; /* of the reference */
+    double rise_error; /* standard error of nll - nll_before over the positions */
     double same_top;   /* share of positions where both have the same most likely token */
     double seconds;
 } nmlp_divergence;

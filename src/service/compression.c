@@ -25,6 +25,7 @@ struct job {
 
 void nmlp_compression_outcome_fini(nmlp_compression_outcome *outcome) {
     nmlp_compress_report_fini(&outcome->report);
+    nmlp_byte_budget_fini(&outcome->budget);
     nmlp_recover_report_fini(&outcome->trained);
 }
 
@@ -34,6 +35,15 @@ static nmlp_status check(const nmlp_compression_request *r, nmlp_err *err) {
         return nmlp_fail_field(err, NMLP_E_ARG, "budget_ms", "is %g; it must be positive", m->budget_ms);
     if (m->ratio != 0 && m->budget_ms != 0)
         return nmlp_fail_field(err, NMLP_E_ARG, "budget_ms", "and `ratio` exclude each other");
+    if (r->budget_bytes < 0)
+        return nmlp_fail_field(err, NMLP_E_ARG, "budget_bytes", "is %lld; it must be positive",
+                               (long long)r->budget_bytes);
+    if (r->budget_bytes > 0 && (m->ratio != 0 || m->budget_ms != 0))
+        return nmlp_fail_field(err, NMLP_E_ARG, "budget_bytes", "and `%s` exclude each other",
+                               m->ratio != 0 ? "ratio" : "budget_ms");
+    if (r->budget_bytes > 0 && (!m->adaptive || !m->refit || r->train_steps > 0))
+        return nmlp_fail_field(err, NMLP_E_ARG, "budget_bytes",
+                               "needs adaptive ranks (`allocation`) and the refit, without training");
     if (m->rounds < -1 || m->rounds > ROUNDS_MAX)
         return nmlp_fail_field(err, NMLP_E_ARG, "rounds", "is %d; it must be 0 to %d", m->rounds, ROUNDS_MAX);
     if (m->tile < 0)
@@ -127,6 +137,27 @@ out:
     return st;
 }
 
+/* Ranks and bits together, from the beginning. */
+static nmlp_status spend_bytes(nmlp_compression_outcome *outcome, const char *model_dir, const char *out_dir,
+                               const nmlp_compression_request *r, nmlp_err *err) {
+    const double probe_ratio = 0.2;
+    bool cpu = !r->target || strcmp(r->target, "cpu") == 0;
+    nmlp_str name;
+    nmlp_mix_models_request request = {.model_dir = model_dir,
+                                       .out_dir = out_dir,
+                                       .load = r->load,
+                                       .method = r->method,
+                                       .calibration = r->calibration,
+                                       .calibration_name = &name};
+    NMLP_RETURN_IF_FAILED(nmlp_config_load(&outcome->config, model_dir, err));
+    if (request.method.tile == 0) request.method.tile = cpu ? nmlp_compress_cpu_tile(&outcome->config) : TRAINIUM_TILE;
+    request.method.ratio = probe_ratio;
+    nmlp_str_init(&name);
+    nmlp_status st = nmlp_byte_budget_run(&outcome->budget, &request, r->budget_bytes, err);
+    nmlp_str_fini(&name);
+    return st;
+}
+
 nmlp_status nmlp_compression_run(nmlp_compression_outcome *outcome, const char *model_dir, const char *out_dir,
                                  const nmlp_compression_request *r, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
@@ -136,6 +167,11 @@ nmlp_status nmlp_compression_run(nmlp_compression_outcome *outcome, const char *
     nmlp_ids_init(&j.calibration);
     nmlp_str_init(&j.calibration_name);
     NMLP_TRY(check(r, err));
+    if (r->budget_bytes > 0) {
+        NMLP_TRY(spend_bytes(outcome, model_dir, out_dir, r, err));
+        outcome->seconds = nmlp_clock_seconds() - begin;
+        goto out;
+    }
     NMLP_TRY(load(&j, err));
     NMLP_TRY(nmlp_calib_text_read(model_dir, r->calibration, &j.calibration, &j.calibration_name, err));
     NMLP_TRY(set_target(&j, err));

@@ -4,6 +4,7 @@
 #define NMLP_SERVICE_COMPRESSION_H
 
 #include "compress/compress.h"
+#include "service/byte_budget.h"
 #include "service/loaded_model.h"
 #include "train/recover.h"
 
@@ -13,12 +14,14 @@ typedef struct nmlp_compression_request {
     nmlp_compress_options method; /* tile 0: what suits the target. Names, costs and progress are filled in */
     const char *calibration;      /* text file; NULL: calib.txt in the model's directory */
     const char *target;     /* "cpu" (or NULL), a built-in machine or a machine file: sets tile and cost of a rank */
+    int64_t budget_bytes;   /* above 0: bytes of the whole checkpoint, by ranks and bits, instead of a ratio */
     int64_t train_steps;    /* updates of training after the refit; 0: none */
     const char *train_text; /* text file; NULL: the calibration text */
 } nmlp_compression_request;
 
 typedef struct nmlp_compression_outcome {
-    nmlp_compress_report report;
+    nmlp_compress_report report; /* with a budget of bytes empty, and `budget` is filled */
+    nmlp_byte_budget budget;
     nmlp_recover_report trained; /* steps 0: none */
     nmlp_config config;          /* of the dense model */
     double seconds;

@@ -20,6 +20,12 @@ bool nmlp_quant_format_parse(nmlp_quant_format *format, const char *word, int gr
     return false;
 }
 
+const char *nmlp_quant_format_text(const nmlp_quant_format *f) {
+    if (f->dtype == NMLP_DTYPE_Q8) return "q8";
+    if (f->dtype != NMLP_DTYPE_Q4) return "bf16";
+    return f->group == 32 ? "q4 g32" : "q4 g64";
+}
+
 void nmlp_quantization_outcome_fini(nmlp_quantization_outcome *outcome) { nmlp_quantize_report_fini(&outcome->report); }
 
 nmlp_status nmlp_quantization_run(nmlp_quantization_outcome *outcome, const char *model_dir, const char *out_dir,

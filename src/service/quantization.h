@@ -26,5 +26,7 @@ nmlp_status nmlp_quantization_run(nmlp_quantization_outcome *outcome, const char
 
 /* "q8", "q4" with groups of `group`, or "bf16" for what stays as it is; false: another word. */
 bool nmlp_quant_format_parse(nmlp_quant_format *format, const char *word, int group);
+/* "bf16", "q8", "q4 g32", "q4 g64" */
+const char *nmlp_quant_format_text(const nmlp_quant_format *format);
 
 #endif

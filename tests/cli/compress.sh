@@ -87,7 +87,7 @@ refused 2 "no-such-chip" "$tiny" -o "$work/x" --budget-ms 1 --target no-such-chi
 
 # Refusals name what is wrong.
 refused 2 "-o DIR" "$tiny" --ratio 0.2
-refused 2 "--ratio R or --budget-ms" "$tiny" -o "$work/x"
+refused 2 "--ratio R or --budget-ms X or --budget-bytes B" "$tiny" -o "$work/x"
 refused 2 "one of uniform, adaptive" "$tiny" -o "$work/x" --ratio 0.2 --alloc best
 refused 2 "goes with --recover train" "$tiny" -o "$work/x" --ratio 0.2 --train-text "$tiny/calib.txt"
 refused 2 "must be above 0 and below 1" "$tiny" -o "$work/x" --ratio 1.5

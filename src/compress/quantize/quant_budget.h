@@ -1,12 +1,9 @@
 /* Which format each matrix gets where bytes are given: the format whose loss on held-out text falls most for the bytes.
- *
- * Every matrix is rounded alone to 4 bits and the divergence measured; other formats lose in proportion to their
- * squared error. Losses of matrices add up, so the choice is a knapsack. */
+ * Losses of matrices (quant_probe.h) add up, so the choice is a knapsack. */
 #ifndef NMLP_COMPRESS_QUANTIZE_QUANT_BUDGET_H
 #define NMLP_COMPRESS_QUANTIZE_QUANT_BUDGET_H
 
-#include "compress/quantize/quant_layer.h"
-#include "compress/ranks/heldout.h"
+#include "compress/quantize/quant_probe.h"
 
 typedef struct nmlp_quant_budget {
     nmlp_engine *engine;

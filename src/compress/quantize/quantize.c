@@ -126,7 +126,7 @@ static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, co
     j->report->n_layers = c->n_layers;
     j->rows = nmlp_mem_new((size_t)(nmlp_calib_windows_tokens(&j->windows) * c->hidden), sizeof *j->rows, err);
     if (!j->formats || !j->rows) return NMLP_E_NOMEM;
-    for (int64_t i = 0; i < n; i++) j->formats[i] = o->body;
+    for (int64_t i = 0; i < n; i++) j->formats[i] = o->formats ? o->formats[i] : o->body;
     j->head = o->head;
     if (o->budget_bytes > 0 && j->windows.n_heldout == 0)
         return nmlp_fail_field(err, NMLP_E_ARG, "heldout_tokens",

@@ -10,9 +10,10 @@
 #include "engine/engine.h"
 
 typedef struct nmlp_quantize_options {
-    nmlp_quant_format body; /* of all matrices of the layers */
-    nmlp_quant_format head; /* of the output matrix and the embedding; a plain type: as they are */
-    int64_t budget_bytes;   /* above 0: formats of all matrices and the head are chosen to fit into it */
+    nmlp_quant_format body;           /* of all matrices of the layers */
+    nmlp_quant_format head;           /* of the output matrix and the embedding; a plain type: as they are */
+    const nmlp_quant_format *formats; /* [L, NMLP_QUANT_MATRICES] instead of `body`; NULL: `body` */
+    int64_t budget_bytes;             /* above 0: formats of all matrices and the head are chosen to fit into it */
     int64_t calib_tokens;
     int64_t heldout_tokens; /* -1: 8192, or 2048 for large models; 0: nothing is measured */
     int64_t context;        /* tokens in a window */

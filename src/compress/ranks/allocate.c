@@ -169,14 +169,13 @@ static int by_cost_then_loss(const void *x, const void *y) {
     return (a->rank[1] > b->rank[1]) - (a->rank[1] < b->rank[1]);
 }
 
-/* Drops every option that costs at least as much as one that loses no more. */
-static void prune(struct list *list) {
-    size_t kept = 0;
-    if (list->n == 0) return;
-    qsort(list->at, list->n, sizeof *list->at, by_cost_then_loss);
-    for (size_t i = 0; i < list->n; i++)
-        if (kept == 0 || list->at[i].loss < list->at[kept - 1].loss) list->at[kept++] = list->at[i];
-    list->n = kept < OPTIONS_MAX ? kept : OPTIONS_MAX;
+int64_t nmlp_rank_options_prune(nmlp_rank_option *options, int64_t n) {
+    int64_t kept = 0;
+    if (n == 0) return 0;
+    qsort(options, (size_t)n, sizeof *options, by_cost_then_loss);
+    for (int64_t i = 0; i < n; i++)
+        if (kept == 0 || options[i].loss < options[kept - 1].loss) options[kept++] = options[i];
+    return kept < OPTIONS_MAX ? kept : OPTIONS_MAX;
 }
 
 static double gcd(double a, double b) {
@@ -214,7 +213,7 @@ nmlp_status nmlp_allocate(const nmlp_allocation *a, nmlp_layer_ranks *ranks, nml
         if (g % 2 == 0 && a->separate) st = list_separate(a, l, &list, err);
         if (g % 2 == 0 && a->joint && st == NMLP_OK) st = list_joint(a, l, &list, err);
         if (g % 2 == 1) st = list_down(a, l, &list, err);
-        prune(&list);
+        list.n = (size_t)nmlp_rank_options_prune(list.at, (int64_t)list.n);
         groups[g] = (nmlp_rank_group){.options = list.at, .n_options = (int64_t)list.n};
         if (st != NMLP_OK) goto out;
     }

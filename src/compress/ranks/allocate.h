@@ -16,6 +16,7 @@ typedef struct nmlp_rank_option {
     double loss;
     int64_t rank[2]; /* gate and up, or down and unused; 0: dense */
     bool joint;
+    int format[2]; /* of the same matrices where formats are chosen too, else 0 */
 } nmlp_rank_option;
 
 typedef struct nmlp_rank_group {
@@ -28,6 +29,10 @@ typedef struct nmlp_rank_group {
  * NMLP_E_LIMIT when even the cheapest do not fit. */
 nmlp_status nmlp_knapsack_solve(const nmlp_rank_group *groups, int64_t n_groups, double budget, double unit,
                                 int64_t *chosen, nmlp_err *err);
+
+/* Sorts options by cost and drops every one that costs at least as much as one that loses no more; returns how many
+ * are left. */
+int64_t nmlp_rank_options_prune(nmlp_rank_option *options, int64_t n);
 
 /* Nearest multiple of `tile` to the rank that keeps 1-ratio of the parameters: at least one tile, never above
  * break-even. 0 when no multiple of the tile saves parameters. */

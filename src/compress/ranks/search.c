@@ -157,6 +157,21 @@ static nmlp_status probe_alone(const nmlp_search *s, const nmlp_layer_ranks *ran
     return NMLP_OK;
 }
 
+nmlp_status nmlp_search_probe(const nmlp_search *s, double *gate_up, double *down, nmlp_err *err) {
+    struct sensitivity out = {.gate_up = gate_up, .down = down};
+    nmlp_layer_ranks *ranks = nmlp_mem_new((size_t)config_of(s)->n_layers, sizeof *ranks, err);
+    if (!ranks) return NMLP_E_NOMEM;
+    const nmlp_config *c = config_of(s);
+    bool joint = s->joint != NMLP_JOINT_NEVER;
+    int64_t tall = nmlp_rank_uniform((joint ? 2 : 1) * c->intermediate, c->hidden, s->ratio, s->tile);
+    int64_t down_rank = nmlp_rank_uniform(c->hidden, c->intermediate, s->ratio, s->tile);
+    for (int64_t l = 0; l < c->n_layers; l++)
+        ranks[l] = (nmlp_layer_ranks){.rank = {tall, tall, down_rank}, .joint = joint};
+    nmlp_status st = probe_alone(s, ranks, &out, err);
+    nmlp_mem_free(ranks);
+    return st;
+}
+
 /* One group made dense again, everything else as in `ranks`: what compressing it costs where the rest is compressed
  * too. Groups that are dense there keep their old sensitivity. */
 static nmlp_status probe_among(const nmlp_search *s, const nmlp_layer_ranks *ranks, struct sensitivity *out,

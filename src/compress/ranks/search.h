@@ -47,6 +47,10 @@ nmlp_status nmlp_search_uniform(const nmlp_search *search, nmlp_layer_ranks *ran
 nmlp_status nmlp_search_adaptive(const nmlp_search *search, nmlp_search_result *result, nmlp_err *err);
 void nmlp_search_result_fini(nmlp_search_result *result);
 
+/* What compressing one group alone, to uniform ranks, costs in held-out KL for each unit of its loss: gate_up [L] and
+ * down [L]. */
+nmlp_status nmlp_search_probe(const nmlp_search *search, double *gate_up, double *down, nmlp_err *err);
+
 /* Puts these ranks into the engine (ranks NULL: the dense model again) and measures. */
 nmlp_status nmlp_search_measure(const nmlp_search *search, const nmlp_layer_ranks *ranks, nmlp_loss *loss,
                                 nmlp_err *err);

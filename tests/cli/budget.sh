@@ -1,0 +1,39 @@
+#!/bin/sh
+# compress --budget-bytes as typed: within the bytes, with ranks where bits do not reach; wrong words are refused.
+set -eu
+command=$1
+root=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+tiny=$root/models/tiny
+few="--calib-tokens 256 --heldout 128 --ctx 64 --threads 1"
+
+fail() { echo "FAILED: $1"; exit 1; }
+has() { grep -qF -- "$2" "$1" || { cat "$1"; fail "\"$2\" not in output"; }; }
+refused() { # refused CODE TEXT ARGS…
+    want=$1 text=$2 status=0
+    shift 2
+    "$command" compress "$tiny" -o "$work/x" "$@" >"$work/out" 2>"$work/err" || status=$?
+    [ "$status" -eq "$want" ] || { cat "$work/err"; fail "exit $status instead of $want: $*"; }
+    has "$work/err" "$text"
+    [ ! -e "$work/x" ] || fail "something was written: $*"
+}
+number() { sed -n "s/.*\"$1\":\([0-9.e-]*\).*/\1/p" "$2"; }
+
+# Fewer bytes than 4 bits for all weights: ranks come in, and the checkpoint is what it says.
+"$command" compress "$tiny" -o "$work/low" --budget-bytes 3100000 $few --json >"$work/low.json" 2>"$work/err"
+[ "$(number bytes_after "$work/low.json")" -le 3100000 ] || fail "over the budget"
+has "$work/low.json" '"chosen":"ranks and bits"'
+has "$work/low.json" '{"name":"bits alone","possible":false'
+"$command" info "$work/low" --json >"$work/info.json"
+[ "$(number bytes "$work/info.json")" -eq "$(number bytes_after "$work/low.json")" ] || fail "info counts other bytes"
+grep -q '"mlp_lowrank":[1-9]' "$work/info.json" || fail "no ranks"
+"$command" logits "$work/low" --ids 5,9 >/dev/null
+[ ! -e "$work/low.work.partial" ] || fail "work folder left behind"
+
+refused 1 "the smallest mix of ranks and bits takes" --budget-bytes 100000 $few
+refused 2 "nothing to do" --budget-bytes 100000000 $few
+refused 2 "exclude each other" --budget-bytes 4000000 --ratio 0.2
+refused 2 "must be positive" --budget-bytes -5
+refused 2 "needs adaptive ranks" --budget-bytes 4000000 --alloc uniform
+echo "budget: ok"
