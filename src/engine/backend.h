@@ -52,8 +52,9 @@ typedef struct nmlp_backend {
      * caller is about to append: at most n-1, so that the last token is always run. */
     nmlp_status (*open)(void *batch, int32_t sequence, const int32_t *ids, int64_t n, int64_t *n_cached, nmlp_err *err);
     void (*close)(void *batch, int32_t sequence);
-    /* Forgets the tokens from position `length` on. */
-    void (*truncate)(void *batch, int32_t sequence, int64_t length);
+    /* Forgets the tokens from position `length` on, or all where a window has let go of what the next row would see.
+     * Returns how many are left. */
+    int64_t (*truncate)(void *batch, int32_t sequence, int64_t length);
     /* Optional: a free number becomes a sequence that shares the first `length` tokens of `parent`. */
     nmlp_status (*fork)(void *batch, int32_t parent, int64_t length, int32_t child, nmlp_err *err);
     /* KV memory for n more tokens of a sequence, or NMLP_E_LIMIT: other sequences are not touched. */

@@ -55,14 +55,12 @@ static nmlp_status open_sequence(void *batch, int32_t sequence, const int32_t *i
 
 static void close_sequence(void *batch, int32_t sequence) { nmlp_cpu_batch_close(batch, sequence); }
 
-static void truncate_sequence(void *batch, int32_t sequence, int64_t length) {
-    nmlp_cpu_batch_truncate(batch, sequence, length);
+static int64_t truncate_sequence(void *batch, int32_t sequence, int64_t length) {
+    return nmlp_cpu_batch_truncate(batch, sequence, length);
 }
 
 static nmlp_status fork_sequence(void *batch, int32_t parent, int64_t length, int32_t child, nmlp_err *err) {
-    (void)err;
-    nmlp_cpu_batch_fork(batch, parent, length, child);
-    return NMLP_OK;
+    return nmlp_cpu_batch_fork(batch, parent, length, child, err);
 }
 
 static nmlp_status reserve(void *batch, int32_t sequence, int64_t n, nmlp_err *err) {

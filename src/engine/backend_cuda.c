@@ -169,14 +169,14 @@ static nmlp_status open_sequence(void *batch, int32_t sequence, const int32_t *i
     return st;
 }
 
-static void truncate_sequence(void *batch, int32_t sequence, int64_t length) {
+static int64_t truncate_sequence(void *batch, int32_t sequence, int64_t length) {
     struct batch *b = batch;
     if (b->session) {
         nmlp_cuda_session_truncate(b->session, length);
-        return;
+        return length;
     }
     nmlp_cuda_batch_set_length(b->device, sequence, length);
-    nmlp_kv_pool_truncate(b->pool, sequence, length);
+    return nmlp_kv_pool_truncate(b->pool, sequence, length);
 }
 
 static nmlp_status fork_sequence(void *batch, int32_t parent, int64_t length, int32_t child, nmlp_err *err) {

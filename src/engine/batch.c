@@ -123,8 +123,7 @@ int64_t nmlp_batch_length(const nmlp_batch *b, int32_t sequence) {
 void nmlp_batch_truncate(nmlp_batch *b, int32_t sequence, int64_t length) {
     struct sequence *s = find(b, sequence);
     if (!s || length < 0 || length >= s->length) return;
-    b->backend->truncate(b->state, sequence, length);
-    s->length = length;
+    s->length = b->backend->truncate(b->state, sequence, length);
     s->chosen = false;
 }
 

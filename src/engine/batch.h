@@ -39,7 +39,8 @@ nmlp_status nmlp_batch_open(nmlp_batch *batch, const int32_t *ids, int64_t n, in
 void nmlp_batch_close(nmlp_batch *batch, int32_t sequence);
 /* Tokens in the sequence. */
 int64_t nmlp_batch_length(const nmlp_batch *batch, int32_t sequence);
-/* Forgets all tokens from position `length` on. */
+/* Forgets all tokens from position `length` on. A model with windows may have let go of what the next token would see,
+ * if many are forgotten: then none is left. nmlp_batch_length says how many are. */
 void nmlp_batch_truncate(nmlp_batch *batch, int32_t sequence, int64_t length);
 /* Opens a sequence that begins with the first `length` tokens of another. NMLP_E_UNSUPPORTED where the device cannot
  * share them. */

@@ -7,42 +7,73 @@
 #include "engine/kv_pool.h"
 
 struct nmlp_cpu_batch {
-    nmlp_cpu_forward forward; /* with a cache in pages */
-    nmlp_kv_pool *pool;
-    nmlp_cpu_rows *rows; /* [sequences of a step] */
+    nmlp_cpu_forward forward;                  /* with a cache in pages */
+    nmlp_kv_pool *pools[NMLP_CPU_CACHE_KINDS]; /* NULL: no layer is of that kind */
+    nmlp_cpu_rows *rows;                       /* [sequences of a step] */
 };
 
 static void copy_page(void *ctx, int32_t to, int32_t from, int64_t n) {
-    const nmlp_cpu_cache *cache = &((nmlp_cpu_batch *)ctx)->forward.cache;
+    const nmlp_cpu_cache_part *part = ctx;
     (void)n; /* positions are strewn over the page */
-    memcpy(cache->memory + cache->page_step_bytes * (size_t)to, cache->memory + cache->page_step_bytes * (size_t)from,
-           cache->page_step_bytes);
+    memcpy(part->memory + part->page_step_bytes * (size_t)to, part->memory + part->page_step_bytes * (size_t)from,
+           part->page_step_bytes);
 }
 
-/* Each sequence of the full context fits as often as the positions say, though its last page is not full. */
-static int64_t count_pages(const nmlp_batch_options *o, int64_t page) {
+/* The largest window of all layers, 0 without one; *n_all counts the layers that see all positions. */
+static int64_t find_window(const nmlp_config *c, int64_t *n_all) {
+    int64_t window = 0;
+    *n_all = 0;
+    for (int64_t l = 0; l < c->n_layers; l++) {
+        window = nmlp_max(window, nmlp_config_window(c, l));
+        *n_all += nmlp_config_window(c, l) == 0;
+    }
+    return window;
+}
+
+/* Each sequence of the full context fits as often as the positions say, though its last page is not full. With a window
+ * no sequence holds more than that and a step, however long it is. */
+static int64_t count_pages(const nmlp_batch_options *o, const nmlp_kv_pool_options *pool) {
     int64_t whole = nmlp_min(o->max_sequences, o->positions / o->context);
-    return nmlp_max(nmlp_ceil_div(o->positions, page), whole * nmlp_ceil_div(o->context, page));
+    int64_t held = nmlp_kv_pool_held_most(pool) / pool->page;
+    int64_t n = nmlp_max(nmlp_ceil_div(o->positions, pool->page), whole * nmlp_ceil_div(o->context, pool->page));
+    return nmlp_min(n, o->max_sequences * held);
+}
+
+/* What the pools of both kinds are asked for; n_pages 0: there is no such layer. */
+static void describe_pools(const nmlp_cpu_weights *w, const nmlp_batch_options *o,
+                           nmlp_kv_pool_options pools[NMLP_CPU_CACHE_KINDS]) {
+    int64_t n_all;
+    int64_t window = find_window(&w->model->config, &n_all);
+    for (int i = 0; i < NMLP_CPU_CACHE_KINDS; i++) {
+        pools[i] = (nmlp_kv_pool_options){.page = nmlp_kv_page_size(w->kernels),
+                                          .max_sequences = o->max_sequences,
+                                          .context = o->context,
+                                          .window = i == NMLP_CPU_CACHE_WINDOW ? window : 0,
+                                          .span = NMLP_ATTENTION_SPAN,
+                                          .step = o->max_rows,
+                                          .copy = copy_page};
+        bool wanted = i == NMLP_CPU_CACHE_WINDOW ? window > 0 : n_all > 0;
+        pools[i].n_pages = wanted ? count_pages(o, &pools[i]) : 0;
+    }
 }
 
 nmlp_status nmlp_cpu_batch_create(nmlp_cpu_batch **out, const nmlp_cpu_weights *w, const nmlp_batch_options *o,
                                   nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    int64_t page = nmlp_kv_page_size(w->kernels);
-    int64_t n_pages = count_pages(o, page);
+    nmlp_kv_pool_options pools[NMLP_CPU_CACHE_KINDS];
+    int64_t n_pages[NMLP_CPU_CACHE_KINDS];
     int64_t max_texts = nmlp_min(o->max_sequences, o->max_rows);
     *out = NULL;
     nmlp_cpu_batch *b = nmlp_mem_new(1, sizeof *b, err);
     if (!b) return NMLP_E_NOMEM;
-    nmlp_cpu_cache cache = nmlp_cpu_cache_shape(w, o->context, page, n_pages);
-    nmlp_kv_pool_options pool = {.page = page,
-                                 .n_pages = n_pages,
-                                 .max_sequences = o->max_sequences,
-                                 .context = o->context,
-                                 .copy = copy_page,
-                                 .ctx = b};
+    describe_pools(w, o, pools);
+    for (int i = 0; i < NMLP_CPU_CACHE_KINDS; i++) n_pages[i] = pools[i].n_pages;
+    nmlp_cpu_cache cache = nmlp_cpu_cache_of_pages(w, o->context, pools[0].page, n_pages);
     NMLP_TRY(nmlp_cpu_forward_init(&b->forward, w, &cache, o->max_rows, max_texts, false, err));
-    NMLP_TRY(nmlp_kv_pool_create(&b->pool, &pool, err));
+    for (int i = 0; i < NMLP_CPU_CACHE_KINDS; i++) {
+        pools[i].ctx = &b->forward.cache.parts[i];
+        if (n_pages[i] > 0) NMLP_TRY(nmlp_kv_pool_create(&b->pools[i], &pools[i], err));
+    }
     b->rows = nmlp_mem_new((size_t)max_texts, sizeof *b->rows, err);
     if (!b->rows) NMLP_TRY(NMLP_E_NOMEM);
     *out = b;
@@ -57,7 +88,7 @@ out:
 
 void nmlp_cpu_batch_destroy(nmlp_cpu_batch *b) {
     if (!b) return;
-    nmlp_kv_pool_destroy(b->pool);
+    for (int i = 0; i < NMLP_CPU_CACHE_KINDS; i++) nmlp_kv_pool_destroy(b->pools[i]);
     nmlp_cpu_forward_fini(&b->forward);
     nmlp_mem_free(b->rows);
     nmlp_mem_free(b);
@@ -65,25 +96,54 @@ void nmlp_cpu_batch_destroy(nmlp_cpu_batch *b) {
 
 size_t nmlp_cpu_batch_cache_bytes(const nmlp_cpu_weights *w, int64_t positions) {
     int64_t page = nmlp_kv_page_size(w->kernels);
-    return nmlp_cpu_cache_shape(w, positions, page, nmlp_ceil_div(positions, page)).bytes;
+    int64_t n = nmlp_ceil_div(positions, page);
+    nmlp_cpu_cache cache = nmlp_cpu_cache_of_pages(w, positions, page, (int64_t[NMLP_CPU_CACHE_KINDS]){n, n});
+    return nmlp_cpu_cache_bytes(&cache);
 }
 
 void nmlp_cpu_batch_open(nmlp_cpu_batch *b, int32_t sequence, const int32_t *ids, int64_t n, int64_t *n_cached) {
-    nmlp_kv_pool_open(b->pool, sequence, ids, n, n_cached);
+    *n_cached = n > 0 ? n - 1 : 0;
+    for (int i = 0; i < NMLP_CPU_CACHE_KINDS; i++) {
+        int64_t n_shared;
+        if (!b->pools[i]) continue;
+        nmlp_kv_pool_open(b->pools[i], sequence, ids, n, &n_shared);
+        *n_cached = nmlp_min(*n_cached, n_shared);
+    }
+    *n_cached = nmlp_cpu_batch_truncate(b, sequence, *n_cached);
 }
 
-void nmlp_cpu_batch_close(nmlp_cpu_batch *b, int32_t sequence) { nmlp_kv_pool_close(b->pool, sequence); }
-
-void nmlp_cpu_batch_truncate(nmlp_cpu_batch *b, int32_t sequence, int64_t length) {
-    nmlp_kv_pool_truncate(b->pool, sequence, length);
+void nmlp_cpu_batch_close(nmlp_cpu_batch *b, int32_t sequence) {
+    for (int i = 0; i < NMLP_CPU_CACHE_KINDS; i++)
+        if (b->pools[i]) nmlp_kv_pool_close(b->pools[i], sequence);
 }
 
-void nmlp_cpu_batch_fork(nmlp_cpu_batch *b, int32_t parent, int64_t length, int32_t child) {
-    nmlp_kv_pool_fork(b->pool, parent, length, child);
+/* Layers of both kinds hold the same text: where one has let go of it, the other does too. */
+int64_t nmlp_cpu_batch_truncate(nmlp_cpu_batch *b, int32_t sequence, int64_t length) {
+    for (int i = NMLP_CPU_CACHE_KINDS - 1; i >= 0; i--)
+        if (b->pools[i]) length = nmlp_kv_pool_truncate(b->pools[i], sequence, length);
+    return length;
+}
+
+nmlp_status nmlp_cpu_batch_fork(nmlp_cpu_batch *b, int32_t parent, int64_t length, int32_t child, nmlp_err *err) {
+    for (int i = NMLP_CPU_CACHE_KINDS - 1; i >= 0; i--) {
+        if (!b->pools[i] || nmlp_kv_pool_fork(b->pools[i], parent, length, child)) continue;
+        return nmlp_fail(err, NMLP_E_LIMIT, "the first %lld tokens of the sequence lie behind the model's window",
+                         (long long)length);
+    }
+    return NMLP_OK;
+}
+
+static int64_t length_of(const nmlp_cpu_batch *b, int32_t sequence) {
+    return nmlp_kv_pool_length(b->pools[b->pools[0] ? 0 : 1], sequence);
 }
 
 nmlp_status nmlp_cpu_batch_reserve(nmlp_cpu_batch *b, int32_t sequence, int64_t n, nmlp_err *err) {
-    return nmlp_kv_pool_reserve(b->pool, sequence, n, err);
+    nmlp_status st = NMLP_OK;
+    for (int i = 0; i < NMLP_CPU_CACHE_KINDS && st == NMLP_OK; i++)
+        if (b->pools[i]) st = nmlp_kv_pool_reserve(b->pools[i], sequence, n, err);
+    /* What the first pool gave goes back. */
+    if (st != NMLP_OK) nmlp_cpu_batch_truncate(b, sequence, length_of(b, sequence));
+    return st;
 }
 
 /* Rows whose logits lie one after the other are multiplied together: the head is the largest matrix. */
@@ -128,17 +188,18 @@ nmlp_status nmlp_cpu_batch_step(nmlp_cpu_batch *b, const nmlp_step_item *items, 
     int64_t n = 0;
     for (int64_t i = 0; i < n_items; i++) {
         nmlp_cpu_forward_embed(f, items[i].ids, items[i].n, f->hidden + n * c->hidden);
-        b->rows[i] = (nmlp_cpu_rows){.row = n,
-                                     .n = items[i].n,
-                                     .first = nmlp_kv_pool_length(b->pool, items[i].sequence),
-                                     .pages = nmlp_kv_pool_pages(b->pool, items[i].sequence)};
+        b->rows[i] = (nmlp_cpu_rows){.row = n, .n = items[i].n, .first = length_of(b, items[i].sequence)};
+        for (int kind = 0; kind < NMLP_CPU_CACHE_KINDS; kind++)
+            if (b->pools[kind]) b->rows[i].pages[kind] = nmlp_kv_pool_pages(b->pools[kind], items[i].sequence);
         n += items[i].n;
     }
     for (int64_t l = 0; l < c->n_layers; l++) {
         nmlp_cpu_forward_attention(f, l, f->hidden, b->rows, n_items, n);
         nmlp_cpu_forward_mlp(f, l, f->hidden, n);
     }
-    for (int64_t i = 0; i < n_items; i++) nmlp_kv_pool_append(b->pool, items[i].sequence, items[i].ids, items[i].n);
+    for (int64_t i = 0; i < n_items; i++)
+        for (int kind = 0; kind < NMLP_CPU_CACHE_KINDS; kind++)
+            if (b->pools[kind]) nmlp_kv_pool_append(b->pools[kind], items[i].sequence, items[i].ids, items[i].n);
     give_logits(b, items, n_items);
     give_hidden(b, items, n_items);
     if (f->status != NMLP_OK && err) *err = f->err;

@@ -13,26 +13,51 @@ enum { EMBED_RELEASE_ROWS = 32 };
 
 /* ---- memory ---- */
 
-static nmlp_kv kv_of(const nmlp_cpu_weights *w, const nmlp_cpu_cache *cache, int64_t layer, const int32_t *pages) {
+static int kind_of(const nmlp_cpu_weights *w, const nmlp_cpu_cache *cache, int64_t layer) {
+    bool apart = cache->page > 0 && nmlp_config_window(&w->model->config, layer) > 0;
+    return apart ? NMLP_CPU_CACHE_WINDOW : NMLP_CPU_CACHE_ALL;
+}
+
+static nmlp_kv kv_of(const nmlp_cpu_weights *w, const nmlp_cpu_cache *cache, int64_t layer, const nmlp_cpu_rows *rows) {
     const nmlp_config *c = &w->model->config;
+    int kind = kind_of(w, cache, layer);
+    const nmlp_cpu_cache_part *part = &cache->parts[kind];
+    int64_t place = cache->page > 0 ? w->layers[layer].place_in_pages : layer;
     return (nmlp_kv){.kernels = w->kernels,
                      .len = cache->len,
                      .n_heads = c->n_kv_heads,
                      .head_dim = c->head_dim,
-                     .memory = cache->memory ? cache->memory + cache->layer_step_bytes * (size_t)layer : NULL,
-                     .pages = pages,
+                     .memory = part->memory ? part->memory + cache->layer_step_bytes * (size_t)place : NULL,
+                     .pages = rows->pages[kind],
                      .page = cache->page,
-                     .page_step_bytes = cache->page_step_bytes};
+                     .page_step_bytes = part->page_step_bytes};
 }
 
-nmlp_cpu_cache nmlp_cpu_cache_shape(const nmlp_cpu_weights *w, int64_t len, int64_t page, int64_t n_pages) {
+nmlp_cpu_cache nmlp_cpu_cache_of_pages(const nmlp_cpu_weights *w, int64_t len, int64_t page,
+                                       const int64_t n_pages[NMLP_CPU_CACHE_KINDS]) {
     static const int32_t some_page = 0;
     nmlp_cpu_cache cache = {.len = len, .page = page};
-    nmlp_kv kv = kv_of(w, &cache, 0, page ? &some_page : NULL);
+    nmlp_kv kv = kv_of(w, &cache, 0, &(nmlp_cpu_rows){.pages = {&some_page, &some_page}});
     cache.layer_step_bytes = nmlp_kv_bytes(&kv);
-    cache.page_step_bytes = cache.layer_step_bytes * (size_t)w->model->config.n_layers;
-    cache.bytes = cache.page_step_bytes * (size_t)(page ? n_pages : 1);
+    for (int64_t l = 0; l < w->model->config.n_layers; l++)
+        cache.parts[kind_of(w, &cache, l)].page_step_bytes += cache.layer_step_bytes;
+    for (int i = 0; i < NMLP_CPU_CACHE_KINDS; i++)
+        cache.parts[i].bytes = cache.parts[i].page_step_bytes * (size_t)n_pages[i];
     return cache;
+}
+
+nmlp_cpu_cache nmlp_cpu_cache_of_text(const nmlp_cpu_weights *w, int64_t len) {
+    nmlp_cpu_cache cache = {.len = len};
+    nmlp_kv kv = kv_of(w, &cache, 0, &(nmlp_cpu_rows){0});
+    cache.layer_step_bytes = nmlp_kv_bytes(&kv);
+    cache.parts[NMLP_CPU_CACHE_ALL].bytes = cache.layer_step_bytes * (size_t)w->model->config.n_layers;
+    return cache;
+}
+
+size_t nmlp_cpu_cache_bytes(const nmlp_cpu_cache *cache) {
+    size_t bytes = 0;
+    for (int i = 0; i < NMLP_CPU_CACHE_KINDS; i++) bytes += cache->parts[i].bytes;
+    return bytes;
 }
 
 /* Of a layer's keys, or of its queries. */
@@ -50,7 +75,7 @@ static nmlp_attention attention_of(const nmlp_cpu_forward *f, int64_t layer, con
     return (nmlp_attention){.out = f->mixed + rows->row * q_dim,
                             .q = f->q + rows->row * q_dim,
                             .rope = rotation_of(f, layer, true),
-                            .kv = kv_of(f->weights, &f->cache, layer, rows->pages),
+                            .kv = kv_of(f->weights, &f->cache, layer, rows),
                             .s = rows->n,
                             .first_pos = rows->first,
                             .n_heads = c->n_heads,
@@ -177,14 +202,16 @@ nmlp_status nmlp_cpu_forward_init(nmlp_cpu_forward *f, const nmlp_cpu_weights *w
     nmlp_status st = NMLP_OK;
     *f =
         (nmlp_cpu_forward){.weights = w, .cache = *cache, .chunk = chunk, .max_texts = max_texts, .observed = observed};
-    f->cache.memory = nmlp_pages_new(cache->bytes, err);
-    if (!f->cache.memory) NMLP_TRY(NMLP_E_NOMEM);
+    for (int i = 0; i < NMLP_CPU_CACHE_KINDS; i++) {
+        nmlp_cpu_cache_part *part = &f->cache.parts[i];
+        if (part->bytes > 0 && !(part->memory = nmlp_pages_new(part->bytes, err))) NMLP_TRY(NMLP_E_NOMEM);
+    }
     NMLP_TRY(new_buffers(f, err));
     fill_ropes(f);
 out:
     if (st != NMLP_OK) {
         nmlp_fail_context(err, "%lld tokens at a time and %.1f MB of cache", (long long)chunk,
-                          1e-6 * (double)cache->bytes);
+                          1e-6 * (double)nmlp_cpu_cache_bytes(cache));
         nmlp_cpu_forward_fini(f);
     }
     return st;
@@ -196,7 +223,7 @@ void nmlp_cpu_forward_fini(nmlp_cpu_forward *f) {
     nmlp_mem_free(f->experts.tokens);
     nmlp_mem_free(f->experts.choices);
     nmlp_pages_free(f->workspace, f->workspace_bytes);
-    nmlp_pages_free(f->cache.memory, f->cache.bytes);
+    for (int i = 0; i < NMLP_CPU_CACHE_KINDS; i++) nmlp_pages_free(f->cache.parts[i].memory, f->cache.parts[i].bytes);
     nmlp_pages_free(f->floats, f->floats_bytes);
     *f = (nmlp_cpu_forward){0};
 }
@@ -229,7 +256,7 @@ static int64_t units_of(const nmlp_cpu_rows *rows) {
 /* Rotates keys to their positions and stores them and values, while they are in cache. */
 static void store_unit(const struct storing *s, const nmlp_cpu_rows *rows, int64_t unit) {
     const nmlp_cpu_forward *f = s->f;
-    nmlp_kv kv = kv_of(f->weights, &f->cache, s->layer, rows->pages);
+    nmlp_kv kv = kv_of(f->weights, &f->cache, s->layer, rows);
     int64_t row_dim = kv.n_heads * kv.head_dim;
     int64_t begin = (rows->first / NMLP_KV_GROUP + unit) * NMLP_KV_GROUP;
     int64_t first = nmlp_max(rows->first, begin);

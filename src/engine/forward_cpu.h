@@ -9,14 +9,23 @@
 #include "engine/session.h"
 #include "engine/weights_cpu.h"
 
-/* Where keys and values are: layers lie layer_step_bytes apart, in each of them pages as nmlp_kv has them. */
-typedef struct nmlp_cpu_cache {
+/* Layers that keep the keys and values of all positions, and in a cache of pages, apart from them, those with a window,
+ * whose pages are dropped behind it. */
+enum { NMLP_CPU_CACHE_ALL, NMLP_CPU_CACHE_WINDOW, NMLP_CPU_CACHE_KINDS };
+
+/* Keys and values of layers of one kind: layers lie layer_step_bytes apart, in each of them pages as nmlp_kv has them.
+ */
+typedef struct nmlp_cpu_cache_part {
     char *memory;
     size_t bytes;
-    size_t layer_step_bytes;
+    size_t page_step_bytes;
+} nmlp_cpu_cache_part;
+
+typedef struct nmlp_cpu_cache {
     int64_t len;  /* most positions of a text */
     int64_t page; /* positions of a page; 0: no pages */
-    size_t page_step_bytes;
+    size_t layer_step_bytes;
+    nmlp_cpu_cache_part parts[NMLP_CPU_CACHE_KINDS]; /* without pages the first alone */
 } nmlp_cpu_cache;
 
 /* Rows row..row+n-1 of a chunk, which stand at positions first..first+n-1 of their text. */
@@ -24,7 +33,7 @@ typedef struct nmlp_cpu_rows {
     int64_t row;
     int64_t n;
     int64_t first;
-    const int32_t *pages; /* of the text; NULL: no pages */
+    const int32_t *pages[NMLP_CPU_CACHE_KINDS]; /* of the text; NULL: no pages */
 } nmlp_cpu_rows;
 
 typedef struct nmlp_cpu_forward {
@@ -58,8 +67,12 @@ typedef struct nmlp_cpu_forward {
     size_t workspace_bytes;
 } nmlp_cpu_forward;
 
-/* The shape of a cache, without memory: `page` 0 for one text in one piece. */
-nmlp_cpu_cache nmlp_cpu_cache_shape(const nmlp_cpu_weights *weights, int64_t len, int64_t page, int64_t n_pages);
+/* The shape of a cache, without memory. */
+nmlp_cpu_cache nmlp_cpu_cache_of_pages(const nmlp_cpu_weights *weights, int64_t len, int64_t page,
+                                       const int64_t n_pages[NMLP_CPU_CACHE_KINDS]);
+/* The same for one text in one piece. */
+nmlp_cpu_cache nmlp_cpu_cache_of_text(const nmlp_cpu_weights *weights, int64_t len);
+size_t nmlp_cpu_cache_bytes(const nmlp_cpu_cache *cache);
 
 /* Up to `chunk` rows of up to max_texts texts at a time; `observed` makes room for observers. The cache's memory is
  * allocated too. A zeroed one may be finished without having been begun. */

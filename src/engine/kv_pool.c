@@ -18,7 +18,8 @@ struct page {
 struct sequence {
     int64_t length;
     int64_t n_pages;
-    int32_t *pages; /* [context / page] */
+    int64_t n_dropped; /* of them, the first: behind the window */
+    int32_t *pages;    /* [context / page]; NONE: dropped */
 };
 
 struct nmlp_kv_pool {
@@ -120,16 +121,37 @@ static void put_free(nmlp_kv_pool *p, int32_t page) {
     p->free = page;
 }
 
-/* Takes the least recently used leaf that no sequence has out of the tree. A page was used whenever one behind it was,
- * so leaves are the oldest. */
-static bool evict(nmlp_kv_pool *p) {
+/* The least recently used page of the tree that no sequence has. */
+static int32_t find_oldest(const nmlp_kv_pool *p, bool leaf) {
     int32_t oldest = NONE;
     for (int32_t i = 0; i < p->options.n_pages; i++) {
         const struct page *at = &p->pages[i];
-        if (at->n_users > 0 || at->n_tokens == 0 || at->children != NONE) continue;
+        if (at->n_users > 0 || at->n_tokens == 0 || (leaf && at->children != NONE)) continue;
         if (oldest == NONE || at->last_use < p->pages[oldest].last_use) oldest = i;
     }
+    return oldest;
+}
+
+/* Takes the pages below one out of the tree; those that sequences have stay theirs. */
+static void drop_children(nmlp_kv_pool *p, int32_t page) {
+    int32_t at = page;
+    for (;;) {
+        while (p->pages[at].children != NONE) at = p->pages[at].children;
+        if (at == page) return;
+        int32_t parent = p->pages[at].parent;
+        detach(p, at);
+        if (p->pages[at].n_users == 0) put_free(p, at);
+        at = parent;
+    }
+}
+
+/* A page was used whenever one behind it was, so leaves are the oldest. Other pages without a user are those that
+ * sequences dropped behind their windows. */
+static bool evict(nmlp_kv_pool *p) {
+    int32_t oldest = find_oldest(p, true);
+    if (oldest == NONE) oldest = find_oldest(p, false);
     if (oldest == NONE) return false;
+    drop_children(p, oldest);
     detach(p, oldest);
     put_free(p, oldest);
     return true;
@@ -151,20 +173,37 @@ static void release(nmlp_kv_pool *p, int32_t page) {
     if (--at->n_users == 0 && at->n_tokens == 0) put_free(p, page);
 }
 
-/* Pages below one that no sequence has. */
-static void drop_children(nmlp_kv_pool *p, int32_t page) {
-    int32_t at = page;
-    for (;;) {
-        while (p->pages[at].children != NONE) at = p->pages[at].children;
-        if (at == page) return;
-        int32_t parent = p->pages[at].parent;
-        detach(p, at);
-        put_free(p, at);
-        at = parent;
+/* ---- windows ---- */
+
+/* The first page that rows after `length` tokens see. */
+static int64_t first_seen(const nmlp_kv_pool *p, int64_t length) {
+    const nmlp_kv_pool_options *o = &p->options;
+    int64_t first = length + 1 - o->window;
+    return o->window > 0 && first > 0 ? first / o->span * o->span / o->page : 0;
+}
+
+static void drop_unseen(nmlp_kv_pool *p, struct sequence *s) {
+    int64_t end = s->length > NMLP_KV_POOL_REWIND ? first_seen(p, s->length - NMLP_KV_POOL_REWIND) : 0;
+    for (; s->n_dropped < end; s->n_dropped++) {
+        release(p, s->pages[s->n_dropped]);
+        s->pages[s->n_dropped] = NONE;
     }
 }
 
+int64_t nmlp_kv_pool_held_most(const nmlp_kv_pool_options *o) {
+    int64_t most = o->window + NMLP_KV_POOL_REWIND + o->span + o->step;
+    if (o->window == 0 || most > o->context) most = o->context;
+    return (most + o->page - 1) / o->page * o->page;
+}
+
 /* ---- sequences ---- */
+
+/* The page of the tree below which the sequence's page `at` belongs. False where there is none: the text before it is
+ * not in the tree. */
+static bool find_parent(const nmlp_kv_pool *p, const struct sequence *s, int64_t at, int32_t *parent) {
+    *parent = at > 0 ? s->pages[at - 1] : NONE;
+    return at == 0 || (*parent != NONE && p->pages[*parent].n_tokens == p->options.page);
+}
 
 void nmlp_kv_pool_open(nmlp_kv_pool *p, int32_t sequence, const int32_t *ids, int64_t n, int64_t *n_shared) {
     enum { COPY_TOKENS_MIN = 8 }; /* fewer are sooner computed than copied */
@@ -174,6 +213,7 @@ void nmlp_kv_pool_open(nmlp_kv_pool *p, int32_t sequence, const int32_t *ids, in
     p->clock++;
     s->length = 0;
     s->n_pages = 0;
+    s->n_dropped = 0;
     while (s->length < n - 1) {
         int32_t page = find_child(p, parent, ids + s->length, n - 1 - s->length, &same);
         if (page == NONE || same < COPY_TOKENS_MIN) break;
@@ -194,6 +234,7 @@ void nmlp_kv_pool_open(nmlp_kv_pool *p, int32_t sequence, const int32_t *ids, in
         s->length += p->options.page;
         parent = page;
     }
+    drop_unseen(p, s);
     *n_shared = s->length;
 }
 
@@ -204,14 +245,16 @@ static void keep_rest(nmlp_kv_pool *p, const struct sequence *s) {
     if (n == 0) return;
     int64_t at = s->length / p->options.page;
     int32_t page = s->pages[at];
-    int32_t parent = at > 0 ? s->pages[at - 1] : NONE;
-    if (p->pages[page].n_users > 1 || p->pages[page].n_tokens > 0) return;
+    int32_t parent;
+    if (p->pages[page].n_users > 1 || p->pages[page].n_tokens > 0 || !find_parent(p, s, at, &parent)) return;
     (void)find_child(p, parent, ids_of(p, page), n, &same);
     if (same < n) attach(p, page, parent, (int32_t)n);
 }
 
 static void release_from(nmlp_kv_pool *p, struct sequence *s, int64_t first) {
-    while (s->n_pages > first) release(p, s->pages[--s->n_pages]);
+    while (s->n_pages > first)
+        if (s->pages[--s->n_pages] != NONE) release(p, s->pages[s->n_pages]);
+    if (s->n_dropped > first) s->n_dropped = first;
 }
 
 void nmlp_kv_pool_close(nmlp_kv_pool *p, int32_t sequence) {
@@ -222,22 +265,31 @@ void nmlp_kv_pool_close(nmlp_kv_pool *p, int32_t sequence) {
     s->length = 0;
 }
 
-void nmlp_kv_pool_truncate(nmlp_kv_pool *p, int32_t sequence, int64_t length) {
-    struct sequence *s = &p->sequences[sequence];
-    p->clock++;
-    s->length = length;
-    release_from(p, s, pages_of(p, length));
+/* Whether all is there that rows after the first `length` tokens see. */
+static bool reaches_back(const nmlp_kv_pool *p, const struct sequence *s, int64_t length) {
+    return length == 0 || first_seen(p, length) >= s->n_dropped;
 }
 
-void nmlp_kv_pool_fork(nmlp_kv_pool *p, int32_t parent, int64_t length, int32_t child) {
+int64_t nmlp_kv_pool_truncate(nmlp_kv_pool *p, int32_t sequence, int64_t length) {
+    struct sequence *s = &p->sequences[sequence];
+    p->clock++;
+    s->length = reaches_back(p, s, length) ? length : 0;
+    release_from(p, s, pages_of(p, s->length));
+    return s->length;
+}
+
+bool nmlp_kv_pool_fork(nmlp_kv_pool *p, int32_t parent, int64_t length, int32_t child) {
     const struct sequence *from = &p->sequences[parent];
     struct sequence *s = &p->sequences[child];
+    if (!reaches_back(p, from, length)) return false;
     s->length = length;
     s->n_pages = pages_of(p, length);
+    s->n_dropped = from->n_dropped < s->n_pages ? from->n_dropped : s->n_pages;
     for (int64_t i = 0; i < s->n_pages; i++) {
         s->pages[i] = from->pages[i];
-        share(p, s->pages[i]);
+        if (s->pages[i] != NONE) share(p, s->pages[i]);
     }
+    return true;
 }
 
 /* Makes the sequence's page `at`, of which the first n tokens are its text, one that it alone has and that the tree
@@ -259,7 +311,7 @@ static bool own_page(nmlp_kv_pool *p, struct sequence *s, int64_t at, int64_t n)
         return true;
     }
     if (old->n_users > 1) return false;
-    drop_children(p, page); /* no sequence has them: it would have this page too */
+    drop_children(p, page);
     detach(p, page);
     return true;
 }
@@ -267,7 +319,9 @@ static bool own_page(nmlp_kv_pool *p, struct sequence *s, int64_t at, int64_t n)
 nmlp_status nmlp_kv_pool_reserve(nmlp_kv_pool *p, int32_t sequence, int64_t n, nmlp_err *err) {
     struct sequence *s = &p->sequences[sequence];
     int64_t before = s->n_pages;
-    int64_t need = pages_of(p, s->length + n);
+    int64_t most = s->n_dropped + nmlp_kv_pool_held_most(&p->options) / p->options.page;
+    int64_t all = pages_of(p, s->length + n);
+    int64_t need = all < most ? all : most;
     int64_t rest = s->length % p->options.page;
     bool enough = true;
     while (enough && s->n_pages < need) {
@@ -288,8 +342,9 @@ nmlp_status nmlp_kv_pool_reserve(nmlp_kv_pool *p, int32_t sequence, int64_t n, n
 /* The sequence's page `at` is full. Where the tree has one of the same text, that one serves both. */
 static void complete(nmlp_kv_pool *p, struct sequence *s, int64_t at) {
     int32_t page = s->pages[at];
-    int32_t parent = at > 0 ? s->pages[at - 1] : NONE;
+    int32_t parent;
     int64_t same;
+    if (!find_parent(p, s, at, &parent)) return;
     int32_t twin = find_child(p, parent, ids_of(p, page), p->options.page, &same);
     if (same < p->options.page) {
         attach(p, page, parent, (int32_t)p->options.page);
@@ -312,6 +367,7 @@ void nmlp_kv_pool_append(nmlp_kv_pool *p, int32_t sequence, const int32_t *ids, 
         done += some;
         if (offset + some == p->options.page) complete(p, s, at);
     }
+    drop_unseen(p, s);
 }
 
 int64_t nmlp_kv_pool_length(const nmlp_kv_pool *p, int32_t sequence) { return p->sequences[sequence].length; }

@@ -23,7 +23,7 @@ nmlp_status nmlp_session_create_cpu(nmlp_session **out, const nmlp_cpu_weights *
                          (long long)context, (long long)c->max_positions);
     nmlp_session *s = nmlp_mem_new(1, sizeof *s, err);
     if (!s) return NMLP_E_NOMEM;
-    nmlp_cpu_cache cache = nmlp_cpu_cache_shape(w, context, 0, 0);
+    nmlp_cpu_cache cache = nmlp_cpu_cache_of_text(w, context);
     if (chunk < 1) chunk = NMLP_CHUNK_DEFAULT;
     NMLP_TRY(nmlp_cpu_forward_init(&s->forward, w, &cache, chunk < context ? chunk : context, 1, observed, err));
     s->last_row = nmlp_mem_new((size_t)c->hidden, sizeof *s->last_row, err);

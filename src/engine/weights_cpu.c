@@ -95,7 +95,9 @@ static nmlp_status make_layers(nmlp_cpu_weights *w, const nmlp_progress *progres
     int64_t n = w->model->config.n_layers;
     w->layers = nmlp_arena_new(&w->arena, (size_t)n, sizeof *w->layers, err);
     if (!w->layers) return NMLP_E_NOMEM;
+    int64_t n_placed[2] = {0}; /* without and with a window */
     for (int64_t l = 0; l < n; l++) {
+        w->layers[l].place_in_pages = n_placed[nmlp_config_window(&w->model->config, l) > 0]++;
         NMLP_RETURN_IF_FAILED(make_layer(w, l, err));
         if (!nmlp_progress_update(progress, "preparing", (double)(l + 1), (double)n, "layers"))
             return nmlp_fail(err, NMLP_E_INTERRUPTED, "loading was stopped");

@@ -149,6 +149,10 @@ typedef struct nmlp_attention {
  * rounds to bf16 rounds queries and probabilities, as it has keys and values. */
 enum { NMLP_ATTENTION_FEW_ROWS = 16 };
 
+/* Attention with a window reads keys and values from a multiple of this on, the last before what its first query sees.
+ */
+enum { NMLP_ATTENTION_SPAN = 512 };
+
 /* Memory that does not grow with S*T: bounded by threads and head size. */
 size_t nmlp_attention_workspace_bytes(const nmlp_attention *shape, int n_threads);
 void nmlp_attention_run(const nmlp_attention *args, void *workspace, nmlp_pool *pool);

@@ -60,7 +60,8 @@ nmlp_status nmlp_text_session_set_draft(nmlp_text_session *s, const nmlp_loaded 
 /* A sequence of which only the first `length` tokens are left. */
 static void keep(nmlp_text_session *s, int64_t length) {
     nmlp_batch_truncate(s->batch, s->sequence, length);
-    s->held.len = (size_t)length;
+    int64_t left = nmlp_batch_length(s->batch, s->sequence);
+    s->held.len = (size_t)(left < length ? left : length);
 }
 
 /* After a step that failed the sequence can only be closed. */

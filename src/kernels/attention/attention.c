@@ -12,11 +12,12 @@
 #include "kernels/caches.h"
 
 enum {
-    KEYS = 128,      /* in a block */
-    ROWS = 128,      /* query rows in a block, at least one query */
-    KEYS_BF16 = 512, /* nothing is laid out, so the longest that lie together: sums of values are exchanged least */
+    KEYS = 128,                      /* in a block */
+    ROWS = 128,                      /* query rows in a block, at least one query */
+    KEYS_BF16 = NMLP_ATTENTION_SPAN, /* nothing is laid out, so the longest that lie together: sums of values are
+                                        exchanged least */
     ROWS_BF16 = 512,
-    SPLIT_KEYS = 512,
+    SPLIT_KEYS = NMLP_ATTENTION_SPAN,
     SPLITS_AT_ONCE = 16,  /* of a sequence */
     JOBS_AT_ONCE = 64,    /* sequences */
     PARTIAL_SEQUENCES = 4 /* with all their splits and as many rows as few are: room for partial results */

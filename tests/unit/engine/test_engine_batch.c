@@ -1,5 +1,6 @@
 /* Random schedules of a batch against each sequence alone: admissions, forks, truncations, closings and steps of any
- * rows change no bit of a sequence's logits, with any number of threads. Pages that run out stop one sequence only.
+ * rows change no bit of a sequence's logits, with any number of threads, with and without windows whose pages are
+ * dropped. Pages that run out stop one sequence only.
  *
  * The argument is the number of steps of a schedule. */
 #include <stdlib.h>
@@ -33,10 +34,16 @@ struct world {
     nmlp_rng rng;
     struct text texts[SEQUENCES];
     float logits[ROWS * TINY_VOCAB];
-    int64_t n_rows, n_cached, n_full, n_checked;
+    int64_t n_rows, n_cached, n_full, n_checked, n_forgotten;
 };
 
-static void open_world(struct world *w, int n_threads, nmlp_dtype dtype) {
+/* Keys of a family's configuration, and the family. */
+static const char *const PLAIN[] = {"LlamaForCausalLM", ""};
+static const char *const WINDOWS[] = {"MistralForCausalLM", ",\"sliding_window\":40"};
+static const char *const SOME_WINDOWS[] = {
+    "MinistralForCausalLM", ",\"sliding_window\":40,\"layer_types\":[\"sliding_attention\",\"full_attention\"]"};
+
+static void open_world(struct world *w, int n_threads, nmlp_dtype dtype, const char *const family[2]) {
     nmlp_err err;
     nmlp_batch_options options = {
         .context = CONTEXT, .positions = POSITIONS, .max_sequences = SEQUENCES, .max_rows = ROWS};
@@ -45,10 +52,11 @@ static void open_world(struct world *w, int n_threads, nmlp_dtype dtype) {
     nmlp_test_mkdtemp(w->dir, sizeof w->dir);
     tiny_init(&w->c, 5);
     snprintf(w->c.config, sizeof w->c.config,
-             "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":32,\"intermediate_size\":48,"
+             "{\"architectures\":[\"%s\"],\"hidden_size\":32,\"intermediate_size\":48,"
              "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
              "\"vocab_size\":64,\"max_position_embeddings\":1024,\"rope_theta\":10000.0,\"rms_norm_eps\":1e-5,"
-             "\"tie_word_embeddings\":true}");
+             "\"tie_word_embeddings\":true%s}",
+             family[0], family[1]);
     tiny_write(&w->c, w->dir, dtype);
     loaded_engine_open(&w->alone, w->dir, NULL, 1);
     nmlp_assert_ok(nmlp_session_create(&w->session, w->alone.engine, CONTEXT, 0, false, &err), &err);
@@ -165,6 +173,10 @@ static void act(struct world *w) {
         if (!t->open) return;
         t->n = nmlp_rng_below(&w->rng, t->n + 1);
         nmlp_batch_truncate(w->batch, s, t->n);
+        if (nmlp_batch_length(w->batch, s) == t->n) return;
+        assert_int_equal(nmlp_batch_length(w->batch, s), 0); /* behind the window */
+        t->n = 0;
+        w->n_forgotten++;
         return;
     case 4: {
         int32_t child;
@@ -178,19 +190,21 @@ static void act(struct world *w) {
     }
 }
 
-static void check_schedule(int n_threads, nmlp_dtype dtype) {
+static void check_schedule(int n_threads, nmlp_dtype dtype, const char *const family[2]) {
     static struct world w;
-    open_world(&w, n_threads, dtype);
+    open_world(&w, n_threads, dtype, family);
     for (int i = 0; i < n_steps; i++) act(&w);
     assert_true(w.n_rows > n_steps && w.n_cached > 0 && w.n_checked > n_steps); /* the schedule reached all of it */
-    assert_true(w.n_full > 0);
+    if (family == PLAIN) assert_true(w.n_full > 0 && w.n_forgotten == 0);
     close_world(&w);
 }
 
 static void random_schedules_change_no_bit(void **state) {
     (void)state;
-    check_schedule(1, NMLP_DTYPE_BF16);
-    check_schedule(3, NMLP_DTYPE_F32);
+    check_schedule(1, NMLP_DTYPE_BF16, PLAIN);
+    check_schedule(3, NMLP_DTYPE_F32, PLAIN);
+    check_schedule(2, NMLP_DTYPE_F32, WINDOWS);
+    check_schedule(2, NMLP_DTYPE_F32, SOME_WINDOWS);
 }
 
 /* What two sequences ask for together does not fit: one is told so, the other goes on, and then there is room. */
@@ -200,7 +214,7 @@ static void a_full_pool_stops_one_sequence(void **state) {
     int32_t ids[CONTEXT] = {0}, a, b;
     float logits[TINY_VOCAB];
     (void)state;
-    open_world(&w, 2, NMLP_DTYPE_F32);
+    open_world(&w, 2, NMLP_DTYPE_F32, PLAIN);
     nmlp_batch_destroy(w.batch);
     nmlp_batch_options options = {.context = 600, .positions = 640, .max_sequences = 2};
     nmlp_assert_ok(nmlp_batch_create(&w.batch, w.l.engine, &options, &err), &err);
@@ -224,12 +238,46 @@ static void a_full_pool_stops_one_sequence(void **state) {
     close_world(&w);
 }
 
+/* Texts longer than all memory of layers with a window: behind it pages are given back. */
+static void windows_need_no_more_than_themselves(void **state) {
+    static struct world w;
+    enum { N = 1020 };
+    static int32_t ids[N];
+    static float want[TINY_VOCAB];
+    nmlp_err err;
+    float logits[TINY_VOCAB];
+    int32_t s;
+    (void)state;
+    open_world(&w, 2, NMLP_DTYPE_F32, WINDOWS);
+    nmlp_batch_destroy(w.batch);
+    nmlp_session_destroy(w.session);
+    nmlp_batch_options options = {.context = N, .positions = 768, .max_sequences = 1, .max_rows = 50};
+    nmlp_assert_ok(nmlp_batch_create(&w.batch, w.l.engine, &options, &err), &err);
+    nmlp_assert_ok(nmlp_session_create(&w.session, w.alone.engine, N, 0, false, &err), &err);
+    for (int i = 0; i < N; i++) ids[i] = (i * 5 + i / 64) % TINY_VOCAB;
+    struct reference reference = {.first = N - 1, .logits = want};
+    nmlp_assert_ok(nmlp_session_append(w.session, ids, N, keep_rows, &reference, &err), &err);
+    nmlp_assert_ok(nmlp_batch_open(w.batch, NULL, 0, &s, &err), &err);
+    nmlp_assert_ok(nmlp_batch_append(w.batch, s, ids, N - 1, NULL, NULL, &err), &err);
+    nmlp_assert_ok(nmlp_batch_append(w.batch, s, ids + N - 1, 1, logits, NULL, &err), &err);
+    assert_memory_equal(logits, want, sizeof logits);
+    nmlp_batch_truncate(w.batch, s, N - 20); /* a draft that was wrong */
+    assert_int_equal(nmlp_batch_length(w.batch, s), N - 20);
+    nmlp_assert_ok(nmlp_batch_append(w.batch, s, ids + N - 20, 20, logits, NULL, &err), &err);
+    assert_memory_equal(logits, want, sizeof logits);
+    int32_t child;
+    nmlp_assert_fails(nmlp_batch_fork(w.batch, s, 100, &child, &err), &err, NMLP_E_LIMIT, NULL);
+    nmlp_batch_truncate(w.batch, s, 100);
+    assert_int_equal(nmlp_batch_length(w.batch, s), 0);
+    close_world(&w);
+}
+
 static void wrong_calls_are_refused(void **state) {
     static struct world w;
     nmlp_err err;
     int32_t s, ids[4] = {1, 2, TINY_VOCAB, 3};
     (void)state;
-    open_world(&w, 1, NMLP_DTYPE_F32);
+    open_world(&w, 1, NMLP_DTYPE_F32, PLAIN);
     nmlp_batch_options far = {.context = 1025};
     nmlp_batch *none;
     nmlp_assert_fails(nmlp_batch_create(&none, w.l.engine, &far, &err), &err, NMLP_E_LIMIT, "context", "1024", NULL);
@@ -251,6 +299,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_schedules_change_no_bit),
         cmocka_unit_test(a_full_pool_stops_one_sequence),
+        cmocka_unit_test(windows_need_no_more_than_themselves),
         cmocka_unit_test(wrong_calls_are_refused),
     };
     if (argc > 1) n_steps = atoi(argv[1]);
