@@ -4,10 +4,10 @@ JOBS ?= $(shell nproc)
 MODEL ?= models/tiny
 PREFIX ?= /usr/local
 
-.PHONY: all help deps demo test test-all bench fuzz sbom soak install clean
+.PHONY: all help deps demo test test-all bench fuzz sbom soak install deb container clean
 
 all: $(BUILD)/build.ninja
-	@cmake --build $(BUILD) -j $(JOBS) --target nmlp_command neuronmlp neuronmlp_static nmlp_manual -- --quiet
+	@cmake --build $(BUILD) -j $(JOBS) --target nmlp_command libneuronmlp.so libneuronmlp.a nmlp_manual -- --quiet
 	@ln -sf $(BUILD)/neuronmlp neuronmlp
 
 $(BUILD)/build.ninja:
@@ -23,7 +23,9 @@ help:
 	@echo "make fuzz     run the fuzzers longer (SECONDS=600)"
 	@echo "make sbom     what the program is made of, as SPDX, into $(BUILD)/neuronmlp.spdx.json"
 	@echo "make soak     mixed commands with random faults (MINUTES=30)"
-	@echo "make install  to PREFIX ($(PREFIX))"
+	@echo "make install  to PREFIX ($(PREFIX)): program, library, man pages, completion"
+	@echo "make deb      Debian packages into $(BUILD)/deb (OPTIONS=-DNMLP_MPI=ON)"
+	@echo "make container  an image of the server, by podman, buildah or docker"
 
 deps:
 	@sh scripts/install-deps
@@ -53,6 +55,12 @@ soak: deps
 
 install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+deb:
+	@sh scripts/deb $(OPTIONS)
+
+container:
+	@sh scripts/container $(OPTIONS)
 
 clean:
 	@rm -rf build build-* neuronmlp

@@ -26,6 +26,23 @@ if command -v systemd-analyze >/dev/null; then
     fi
 fi
 [ "$(grep -c '^USER 10001' "$image")" -eq 1 ] || fail "the container runs as root"
+# The health check, as the image would run it: it passes while the server answers and fails when it is gone.
+sed -n '/^HEALTHCHECK/,/\]$/p' "$image" | sed '$!d; s/^ *"//; s/"\]$//; s/\\\\/\\/g' >"$work/health"
+"$command" serve "$root/models/tiny" --port 0 >/dev/null 2>"$work/log" &
+server=$!
+for _ in $(seq 100); do if grep -q '"ready"' "$work/log"; then break; else sleep 0.1; fi; done
+port=$(sed -n 's/.*"ready".*:\([0-9]*\)"}$/\1/p' "$work/log")
+grep -q 8080 "$work/health" || fail "no health check: $(cat "$work/health")"
+sed "s/8080/$port/" "$work/health" >"$work/check"
+bash "$work/check" || fail "the health check does not pass"
+kill "$server"
+wait "$server" || true
+if bash "$work/check" 2>/dev/null; then fail "the health check passes without a server"; fi
+# What the packages' rules ask of CMake exists.
+for option in $(grep -oh -- '-D[A-Z_]*' "$root/packaging/debian/rules" "$image" | sed 's/^-D//' | sort -u); do
+    case $option in CMAKE_* | BUILD_TESTING) continue ;; esac
+    grep -rqw "$option" "$root/CMakeLists.txt" "$root/cmake" || fail "CMake has no option $option"
+done
 if command -v dpkg >/dev/null && command -v objdump >/dev/null; then
     for library in $(objdump -p "$command" | awk '/NEEDED/ { print $2 }'); do
         case $library in # of every Debian image, or of a build with CUDA or MPI
