@@ -226,6 +226,11 @@ static nmlp_status read_compressed(nmlp_config *c, const nmlp_json_doc *doc, nml
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: compressed format version %lld; this program reads version %d",
                          doc->origin, (long long)version, COMPRESSED_VERSION);
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_number(doc, object, "ratio", &c->ratio, err));
+    NMLP_RETURN_IF_FAILED(nmlp_json_optional_int(doc, object, "slices", 1, NMLP_SLICES_MAX, &c->slices, err));
+    if (c->slices == 1) c->slices = 0;
+    if (c->slices > 0 && c->intermediate % c->slices != 0)
+        return nmlp_fail(err, NMLP_E_FORMAT, "%s: %lld slices do not divide an intermediate size of %lld", doc->origin,
+                         (long long)c->slices, (long long)c->intermediate);
     return nmlp_json_optional_int(doc, object, "tile", 1, DIM_MAX, &c->tile, err);
 }
 

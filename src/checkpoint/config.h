@@ -54,6 +54,8 @@ static inline void nmlp_layer_set_add(nmlp_layer_set *set, int64_t layer) {
     set->bits[layer / 64] |= UINT64_C(1) << (layer % 64);
 }
 
+enum { NMLP_SLICES_MAX = 64 };
+
 typedef struct nmlp_config {
     char architecture[NMLP_ARCHITECTURE_MAX]; /* "LlamaForCausalLM" */
     const char *family;                       /* its model_type: "llama", "qwen3", ... */
@@ -96,6 +98,7 @@ typedef struct nmlp_config {
     bool compressed; /* has a "neuronmlp" object */
     double ratio;    /* its fraction of MLP parameters removed */
     int64_t tile;    /* its rank granularity */
+    int64_t slices;  /* of the intermediate width, each with factors of its own; 0: factors of whole matrices */
 } nmlp_config;
 
 /* Reads DIR/config.json and, where present, DIR/generation_config.json (stop tokens). */

@@ -158,6 +158,8 @@ static int run(int argc, char **argv) {
          "cpu (default), trn1, trn2, trn3 or a machine file: sets the tile and the cost of a rank"},
         {"tile", 0, NMLP_OPT_INT, &a.request.method.tile, "T",
          "ranks are multiples of it (default 128 trn, 32 cpu, 16 small models)"},
+        {"shards", 0, NMLP_OPT_INT, &a.request.method.slices, "N",
+         "factorise each of N slices of the intermediate width by itself, for N tensor-parallel ranks (default 1)"},
         {"alloc", 0, NMLP_OPT_STRING, &a.alloc, "HOW", "uniform or adaptive ranks (default adaptive)"},
         {"calib", 0, NMLP_OPT_STRING, &a.request.calibration, "FILE", "calibration text (default MODEL/calib.txt)"},
         {"calib-tokens", 0, NMLP_OPT_INT, &a.request.method.calib_tokens, "N",

@@ -93,6 +93,7 @@ static void print_ranks(const nmlp_model *m) {
                 printf(" %10s", "dense");
             }
         }
+        if (layer->slices > 0) printf("  of %" PRId64 " slices", layer->slices);
         printf("%s\n", layer->shared_basis ? "  gate and up share their basis" : "");
     }
 }

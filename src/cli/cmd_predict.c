@@ -76,12 +76,12 @@ static nmlp_status predict(predicting *pr, nmlp_err *err) {
     if (pr->args.tp < 1 || pr->args.tp > (int64_t)pr->machine.cores_per_device)
         return nmlp_fail_field(err, NMLP_E_ARG, "tp", "is %lld; a device of %s has %.0f cores", (long long)pr->args.tp,
                                pr->machine.name, pr->machine.cores_per_device);
-    nmlp_predict_request rq = {
-        .decoder = {c->hidden, c->intermediate, c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim, c->vocab, NULL, 0},
-        .prompt = pr->args.prompt,
-        .generate = pr->args.generate,
-        .batch = pr->args.batch,
-        .tp = pr->args.tp};
+    nmlp_predict_request rq = {.decoder = {c->hidden, c->intermediate, c->n_layers, c->n_heads, c->n_kv_heads,
+                                           c->head_dim, c->vocab, NULL, 0, 0},
+                               .prompt = pr->args.prompt,
+                               .generate = pr->args.generate,
+                               .batch = pr->args.batch,
+                               .tp = pr->args.tp};
     nmlp_planner planner = nmlp_kernel_planner(&pr->machine, pr->args.cache);
     if (!nmlp_nc_dtype_parse(pr->args.dtype, &rq.dtype))
         return nmlp_fail_field(err, NMLP_E_ARG, "dtype", "is \"%.40s\"; expected bf16, fp16 or fp32", pr->args.dtype);
@@ -93,11 +93,23 @@ static nmlp_status predict(predicting *pr, nmlp_err *err) {
     pr->low = pr->dense;
     rq.decoder.forms = pr->forms.list;
     rq.decoder.n_forms = pr->forms.n;
+    if (pr->rank == 0) rq.decoder.slices = c->slices;
     if (pr->forms.n > 0) NMLP_RETURN_IF_FAILED(nmlp_predict(&pr->low, &planner, &rq, err));
     rq.slices = true;
     if (pr->rank > 0 && pr->args.tp > 1) NMLP_RETURN_IF_FAILED(nmlp_predict(&pr->slices, &planner, &rq, err));
     pr->seconds = nmlp_clock_seconds() - start;
     return NMLP_OK;
+}
+
+/* The fastest way to spread the MLPs over the cores, by time from end to end. */
+static const char *best_split(const predicting *pr) {
+    double best = pr->low.e2e_ms;
+    const char *name = pr->config.slices > 0 && pr->rank == 0 ? "slices" : pr->low.by_rank ? "rank" : "width";
+    if (pr->slices.e2e_ms > 0 && pr->slices.e2e_ms < best) {
+        best = pr->slices.e2e_ms;
+        name = "slices";
+    }
+    return pr->dense.e2e_ms < best ? "dense" : name;
 }
 
 static void put_forward(nmlp_json_writer *w, const char *key, const nmlp_forward_time *t) {
@@ -148,7 +160,11 @@ static int print_json(const predicting *pr) {
     nmlp_json_put_int(w, "rank", pr->rank);
     put_prediction(w, &pr->low);
     nmlp_json_put_number(w, "speedup", pr->dense.e2e_ms / pr->low.e2e_ms);
-    if (pr->args.tp > 1 && pr->forms.n > 0) nmlp_json_put_string(w, "split", pr->low.by_rank ? "rank" : "width");
+    if (pr->args.tp > 1 && pr->forms.n > 0) {
+        bool own = pr->config.slices > 0 && pr->rank == 0;
+        nmlp_json_put_string(w, "split", own ? "slices" : pr->low.by_rank ? "rank" : "width");
+        nmlp_json_put_string(w, "best_split", best_split(pr));
+    }
     if (pr->slices.e2e_ms > 0) {
         nmlp_json_begin_object(w, "slices");
         put_prediction(w, &pr->slices);
@@ -162,6 +178,25 @@ static int print_json(const predicting *pr) {
     return nmlp_json_out_end(&out, pr->cli);
 }
 
+static void print_splits(const predicting *pr) {
+    const nmlp_prediction *d = &pr->dense, *l = &pr->low, *s = &pr->slices;
+    bool own = pr->config.slices > 0 && pr->rank == 0;
+    if (pr->forms.n == 0) return;
+    if (pr->args.tp > 1 && own)
+        printf("  each of %lld slices has factors of its own\n", (long long)pr->config.slices);
+    else if (pr->args.tp > 1)
+        printf("  factors are split by %s (decode)\n", l->by_rank ? "rank" : "intermediate width");
+    if (s->e2e_ms > 0)
+        printf("  with factors of its own for every core's slice (compress --shards %lld), as many parameters:\n"
+               "    TPOT %.3f ms, end to end %.1f ms (%.2fx)\n",
+               (long long)pr->args.tp, s->tpot_ms, s->e2e_ms, d->e2e_ms / s->e2e_ms);
+    const char *best = best_split(pr);
+    if (strcmp(best, "dense") == 0)
+        printf("  dense is faster here: %.1f ms\n", d->e2e_ms);
+    else if (pr->args.tp > 1)
+        printf("  best split: %s\n", best);
+}
+
 static void print_human(const predicting *pr) {
     const nmlp_prediction *d = &pr->dense, *l = &pr->low;
     printf("%s on %s, %lld core%s, batch %lld, prompt %lld, %lld generated, MLP kernels: %s (simulated)\n\n",
@@ -173,12 +208,7 @@ static void print_human(const predicting *pr) {
     printf("  %-14s %12.1f %12.1f %8.2fx\n", "end to end (ms)", d->e2e_ms, l->e2e_ms, d->e2e_ms / l->e2e_ms);
     printf("  %-14s %12.1f %12.1f %8.2fx\n", "tokens/s", d->tokens_per_s, l->tokens_per_s,
            l->tokens_per_s / d->tokens_per_s);
-    if (pr->args.tp > 1 && pr->forms.n > 0)
-        printf("  factors are split by %s (decode)\n", l->by_rank ? "rank" : "intermediate width");
-    if (pr->slices.e2e_ms > 0)
-        printf("  if every core's slice had factors of its own: TPOT %.3f ms, end to end %.1f ms (%.2fx)\n",
-               pr->slices.tpot_ms, pr->slices.e2e_ms, d->e2e_ms / pr->slices.e2e_ms);
-    if (pr->forms.n > 0 && pr->dense.e2e_ms < pr->low.e2e_ms) printf("  dense is faster here\n");
+    print_splits(pr);
     if (pr->rank)
         printf("  ratio %g: rank %lld of gate, up and down\n", pr->args.ratio, (long long)pr->rank);
     else if (pr->forms.n > 0)

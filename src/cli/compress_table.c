@@ -3,16 +3,17 @@
 #include <math.h>
 #include <stdio.h>
 
-static int64_t matrix_params(const nmlp_config *c, int64_t rank) {
-    return rank > 0 ? rank * (c->hidden + c->intermediate) : c->hidden * c->intermediate;
+/* Of a slice. */
+static int64_t matrix_params(const nmlp_config *c, int64_t width, int64_t rank) {
+    return rank > 0 ? rank * (c->hidden + width) : c->hidden * width;
 }
 
 /* Share of the dense matrix that is kept; a shared v counts half for each of its two owners. */
-static double kept_share(const nmlp_config *c, const nmlp_layer_ranks *r, int i) {
-    double dense = (double)matrix_params(c, 0);
-    if (r->joint && i != NMLP_MLP_DOWN)
-        return (double)r->rank[i] * ((double)c->intermediate + 0.5 * (double)c->hidden) / dense;
-    return (double)matrix_params(c, r->rank[i]) / dense;
+static double kept_share(const nmlp_config *c, int64_t slices, const nmlp_layer_ranks *r, int i) {
+    int64_t width = c->intermediate / slices;
+    double dense = (double)matrix_params(c, width, 0);
+    if (r->joint && i != NMLP_MLP_DOWN) return (double)r->rank[i] * ((double)width + 0.5 * (double)c->hidden) / dense;
+    return (double)matrix_params(c, width, r->rank[i]) / dense;
 }
 
 static void print_layers(const nmlp_compress_summary *s) {
@@ -26,12 +27,13 @@ static void print_layers(const nmlp_compress_summary *s) {
             snprintf(text, sizeof text, rank ? "%lld%s" : "dense", (long long)rank,
                      r->ranks[l].joint && i != NMLP_MLP_DOWN ? "*" : "");
             printf("%-6lld %-10s %6s %6.1f%% %10.3g", (long long)l, nmlp_mlp_matrix_name((nmlp_mlp_matrix)i), text,
-                   100 * kept_share(s->config, &r->ranks[l], i), r->nmse[l * NMLP_MLP_MATRICES + i]);
+                   100 * kept_share(s->config, r->slices, &r->ranks[l], i), r->nmse[l * NMLP_MLP_MATRICES + i]);
             if (r->refit_kept && i == NMLP_MLP_DOWN)
                 printf("  %.3g (%.3g)", r->layer_error[l], r->layer_error_before[l]);
             printf("\n");
         }
     }
+    if (r->slices > 1) printf("ranks of each of %lld slices of the intermediate width\n", (long long)r->slices);
     for (int64_t l = 0; l < r->n_layers; l++) {
         if (!r->ranks[l].joint) continue;
         printf("* gate and up share one v\n");
@@ -156,6 +158,7 @@ int nmlp_compress_print_json(const nmlp_cli *cli, const nmlp_compress_summary *s
     nmlp_json_put_number(&w, "removed", removed);
     nmlp_json_put_number(&w, "kept", 1 - removed);
     nmlp_json_put_number(&w, "removed_of_model", 1 - (double)r->params_after / (double)r->params_before);
+    nmlp_json_put_int(&w, "slices", r->slices);
     put_layers(&w, r);
     put_losses(&w, r);
     nmlp_json_put_string(&w, "chosen", r->chosen);

@@ -28,7 +28,8 @@ typedef struct nmlp_compress_options {
     bool shrink;
     double cap; /* largest share of a token in the statistics; 0: none */
     nmlp_joint_mode joint;
-    int rounds; /* of probing again around the best ranks; -1: 2, or 0 for large models */
+    int64_t slices; /* of the intermediate width, each factorised by itself for tensor parallelism; 0 or 1: whole */
+    int rounds;     /* of probing again around the best ranks; -1: 2, or 0 for large models */
     int64_t calib_tokens;
     int64_t heldout_tokens; /* -1: 8192, or 2048 for large models */
     int64_t context;        /* tokens in a window */
@@ -49,6 +50,7 @@ bool nmlp_compress_is_large(const nmlp_config *config);
 
 typedef struct nmlp_compress_report {
     int64_t n_layers;
+    int64_t slices;          /* at least 1; ranks are those of a slice */
     nmlp_layer_ranks *ranks; /* [L] */
     double *nmse;       /* [L, NMLP_MLP_MATRICES] relative error of each matrix on calibration data before the refit */
     int64_t curve_step; /* ranks between two points of a curve: a multiple of the tile */

@@ -81,6 +81,9 @@ struct job {
     double budget;
 };
 
+/* Of a slice: budgets, costs and ranks are a slice's, and all slices of a layer have the same. */
+static int64_t width_of(const struct job *j) { return j->model->config.intermediate / j->options->slices; }
+
 static nmlp_status check_range(const char *field, int64_t value, int64_t least, int64_t most, nmlp_err *err) {
     if (value >= least && value <= most) return NMLP_OK;
     return nmlp_fail_field(err, NMLP_E_ARG, field, "is %lld; it must be from %lld to %lld", (long long)value,
@@ -96,6 +99,21 @@ static nmlp_status check_counts(const nmlp_compress_options *o, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(check_range("rounds", o->rounds, 0, 8, err));
     if (o->cap >= 0 && o->cap <= 1) return NMLP_OK;
     return nmlp_fail_field(err, NMLP_E_ARG, "cap", "is %g; it must be from 0 (none) to 1", o->cap);
+}
+
+static nmlp_status check_slices(const nmlp_model *m, const nmlp_compress_options *o, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(check_range("slices", o->slices, 1, NMLP_SLICES_MAX, err));
+    if (o->slices == 1) return NMLP_OK;
+    if (m->config.intermediate % o->slices != 0)
+        return nmlp_fail_field(err, NMLP_E_ARG, "slices",
+                               "is %lld, which does not divide the intermediate size of %lld", (long long)o->slices,
+                               (long long)m->config.intermediate);
+    if (o->budget_ms > 0 || o->ranks)
+        return nmlp_fail_field(err, NMLP_E_ARG, "slices",
+                               "go with a `ratio`: other budgets do not know what a rank of each slice costs");
+    if (m->config.features->fused)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: slices of fused projections are not known", m->checkpoint.dir);
+    return NMLP_OK;
 }
 
 static nmlp_status check_options(const nmlp_model *m, const nmlp_compress_options *o, nmlp_err *err) {
@@ -115,6 +133,7 @@ static nmlp_status check_options(const nmlp_model *m, const nmlp_compress_option
         nmlp_fail_hint(err, "compress the checkpoint that it was made from, then quantise; or expand this one first");
         return NMLP_E_UNSUPPORTED;
     }
+    NMLP_RETURN_IF_FAILED(check_slices(m, o, err));
     if (o->budget_ms > 0 && !o->adaptive)
         return nmlp_fail_field(err, NMLP_E_ARG, "budget_ms",
                                "needs adaptive ranks (`allocation`): uniform ranks know no time");
@@ -128,11 +147,11 @@ static double least_us(const struct job *j) {
     const nmlp_config *c = &j->model->config;
     const nmlp_cost *cost = &j->cost;
     int64_t tile = j->options->tile;
-    double tall = smaller(cost->matrix(cost->ctx, c->intermediate, c->hidden, 0),
-                          cost->matrix(cost->ctx, c->intermediate, c->hidden, tile));
-    double joint = cost->matrix(cost->ctx, 2 * c->intermediate, c->hidden, tile);
-    double down = smaller(cost->matrix(cost->ctx, c->hidden, c->intermediate, 0),
-                          cost->matrix(cost->ctx, c->hidden, c->intermediate, tile));
+    double tall = smaller(cost->matrix(cost->ctx, width_of(j), c->hidden, 0),
+                          cost->matrix(cost->ctx, width_of(j), c->hidden, tile));
+    double joint = cost->matrix(cost->ctx, 2 * width_of(j), c->hidden, tile);
+    double down = smaller(cost->matrix(cost->ctx, c->hidden, width_of(j), 0),
+                          cost->matrix(cost->ctx, c->hidden, width_of(j), tile));
     return (double)c->n_layers * (smaller(2 * tall, joint) + down);
 }
 
@@ -140,7 +159,7 @@ static double least_us(const struct job *j) {
 static nmlp_status set_budget(struct job *j, nmlp_err *err) {
     const nmlp_compress_options *o = j->options;
     const nmlp_config *c = &j->model->config;
-    double dense = 3.0 * (double)c->hidden * (double)c->intermediate * (double)c->n_layers;
+    double dense = 3.0 * (double)c->hidden * (double)width_of(j) * (double)c->n_layers;
     if (o->ranks) {
         j->cost = nmlp_cost_params();
         return NMLP_OK;
@@ -148,8 +167,8 @@ static nmlp_status set_budget(struct job *j, nmlp_err *err) {
     if (o->budget_ms > 0) {
         j->cost = nmlp_cost_time(&o->time);
         j->budget = 1e3 * o->budget_ms;
-        double dense_us = (double)c->n_layers * (2 * j->cost.matrix(j->cost.ctx, c->intermediate, c->hidden, 0) +
-                                                 j->cost.matrix(j->cost.ctx, c->hidden, c->intermediate, 0));
+        double dense_us = (double)c->n_layers * (2 * j->cost.matrix(j->cost.ctx, width_of(j), c->hidden, 0) +
+                                                 j->cost.matrix(j->cost.ctx, c->hidden, width_of(j), 0));
         j->report->time_before_ms = 1e-3 * dense_us;
         if (j->budget >= dense_us)
             return nmlp_fail_field(err, NMLP_E_ARG, "budget_ms",
@@ -163,8 +182,8 @@ static nmlp_status set_budget(struct job *j, nmlp_err *err) {
     }
     j->cost = nmlp_cost_params();
     j->budget = floor((1 - o->ratio) * dense);
-    int64_t tall = nmlp_rank_uniform(c->intermediate, c->hidden, o->ratio, o->tile);
-    double uniform = 3.0 * (double)tall * (double)(c->hidden + c->intermediate) * (double)c->n_layers;
+    int64_t tall = nmlp_rank_uniform(width_of(j), c->hidden, o->ratio, o->tile);
+    double uniform = 3.0 * (double)tall * (double)(c->hidden + width_of(j)) * (double)c->n_layers;
     if (tall > 0 && uniform > j->budget) j->budget = uniform;
     return NMLP_OK;
 }
@@ -178,6 +197,7 @@ static nmlp_search search_of(const struct job *j) {
                          .budget = j->budget,
                          .ratio = j->options->budget_ms > 0 ? 1 - j->options->budget_ms / j->report->time_before_ms
                                                             : j->options->ratio,
+                         .intermediate = width_of(j),
                          .tile = j->options->tile,
                          .joint = j->options->joint,
                          .rounds = j->options->rounds};
@@ -187,7 +207,7 @@ static nmlp_search search_of(const struct job *j) {
 static nmlp_status check_ranks(const struct job *j, nmlp_err *err) {
     const nmlp_config *c = &j->model->config;
     nmlp_search search = search_of(j);
-    bool some_tile_pays = nmlp_rank_break_even(c->intermediate, c->hidden) >= j->options->tile;
+    bool some_tile_pays = nmlp_rank_break_even(width_of(j), c->hidden) >= j->options->tile;
     if (j->options->ranks || (j->options->adaptive && some_tile_pays)) return NMLP_OK;
     return nmlp_search_uniform(&search, j->report->ranks, err);
 }
@@ -314,8 +334,9 @@ static nmlp_status find_ranks(struct job *j, nmlp_err *err) {
     memset(&plan, 0, sizeof plan);
     if (j->windows.n_heldout) NMLP_RETURN_IF_FAILED(open_heldout(j, err));
     NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, j->work.temp_path, "ranks", err));
-    NMLP_RETURN_IF_FAILED(
-        nmlp_rank_plan_read(path, j->fingerprint.search, &j->model->config, &plan, r->ranks, &state, err));
+    nmlp_config sliced = j->model->config;
+    sliced.intermediate = width_of(j);
+    NMLP_RETURN_IF_FAILED(nmlp_rank_plan_read(path, j->fingerprint.search, &sliced, &plan, r->ranks, &state, err));
     tally.n[state]++;
     nmlp_work_tally_note(&tally, "ranks", j->options->progress);
     if (state != NMLP_WORK_VALID) {
@@ -354,7 +375,7 @@ static nmlp_status open_finished(struct job *j, bool refitted, nmlp_err *err) {
         nmlp_layer_file_close(&j->finished[l]);
         NMLP_RETURN_IF_FAILED(nmlp_refit_path(path, sizeof path, j->work.temp_path, l, refitted, err));
         NMLP_RETURN_IF_FAILED(nmlp_layer_file_open(&j->finished[l], path, j->fingerprint.job, &j->report->ranks[l],
-                                                   &j->model->layers[l], &state, err));
+                                                   j->options->slices, &j->model->layers[l], &state, err));
         if (state != NMLP_WORK_VALID)
             return nmlp_fail(err, NMLP_E_IO, "%s: was written a moment ago and cannot be read back", path);
     }
@@ -393,6 +414,7 @@ static nmlp_status finish_layers(struct job *j, nmlp_err *err) {
                             .windows = &j->windows,
                             .factor_files = j->factor_files,
                             .ranks = r->ranks,
+                            .slices = j->options->slices,
                             .refit_down = !nmlp_compress_is_large(&j->model->config),
                             .token_weights = j->options->token_weights,
                             .progress = j->options->progress,
@@ -421,7 +443,7 @@ static void fill_curve(nmlp_compress_report *r, int64_t at, const nmlp_nested *n
 }
 
 static nmlp_status new_curves(nmlp_compress_report *r, const nmlp_config *c, int64_t tile, nmlp_err *err) {
-    int64_t full = c->hidden < c->intermediate ? c->hidden : c->intermediate;
+    int64_t full = c->hidden < c->intermediate / r->slices ? c->hidden : c->intermediate / r->slices;
     int64_t tiles = (full + tile - 1) / tile;
     r->curve_step = tile * ((tiles + CURVE_POINTS_MAX - 2) / (CURVE_POINTS_MAX - 1));
     r->curve_points = 1 + (full + r->curve_step - 1) / r->curve_step;
@@ -457,15 +479,14 @@ static nmlp_status write_out(struct job *j, nmlp_err *err) {
     r->bytes_before = before.bytes;
     r->mlp_params_after = 0;
     for (int64_t l = 0; l < r->n_layers; l++)
-        r->mlp_params_after +=
-            nmlp_layer_ranks_params(&r->ranks[l], j->model->config.hidden, j->model->config.intermediate);
+        r->mlp_params_after += r->slices * nmlp_layer_ranks_params(&r->ranks[l], j->model->config.hidden, width_of(j));
     nmlp_compress_record_write(j->options, r, &text);
     nmlp_compress_card_write(j->options, r, j->model->checkpoint.dir, &card);
     nmlp_status st = nmlp_str_status(&text, err);
     if (st == NMLP_OK) st = nmlp_str_status(&card, err);
     if (st == NMLP_OK)
-        st = nmlp_compressed_write(j->model, j->finished, &j->output, nmlp_str_text(&text), nmlp_str_text(&card),
-                                   j->options->progress, &after, err);
+        st = nmlp_compressed_write(j->model, j->finished, j->options->slices, &j->output, nmlp_str_text(&text),
+                                   nmlp_str_text(&card), j->options->progress, &after, err);
     nmlp_str_fini(&text);
     nmlp_str_fini(&card);
     if (st != NMLP_OK) return st;
@@ -490,6 +511,7 @@ static nmlp_status begin(struct job *j, const int32_t *ids, int64_t n_ids, const
     if (j->model->config.n_experts > 0)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: compression of experts, which this %s model has, is not there",
                          j->model->checkpoint.dir, j->model->config.family);
+    if (o->slices == 0) o->slices = 1;
     if (o->rounds == -1) o->rounds = effort->rounds;
     if (o->heldout_tokens == -1) o->heldout_tokens = effort->heldout_tokens;
     /* Bases of gate and up apart cost a large model as much again as everything else, and rarely win. */
@@ -497,6 +519,7 @@ static nmlp_status begin(struct job *j, const int32_t *ids, int64_t n_ids, const
         o->joint = NMLP_JOINT_ALWAYS;
     j->options = o;
     NMLP_RETURN_IF_FAILED(new_report(j->report, j->model->config.n_layers, err));
+    j->report->slices = o->slices;
     nmlp_compress_times_stage(&j->report->times, NMLP_COMPRESS_STAGE_STATISTICS);
     NMLP_RETURN_IF_FAILED(open_job(j, ids, n_ids, out_dir, err));
     nmlp_factor_pass pass = {.engine = j->engine,

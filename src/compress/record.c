@@ -89,6 +89,7 @@ void nmlp_compress_record_write(const nmlp_compress_options *o, const nmlp_compr
         nmlp_json_put_number(&j, "ratio_asked", o->ratio);
     }
     nmlp_json_put_int(&j, "tile", o->tile);
+    if (r->slices > 1) nmlp_json_put_int(&j, "slices", r->slices);
     nmlp_json_begin_object(&j, "method");
     nmlp_json_put_string(&j, "whiten", o->whiten ? "input" : "none");
     nmlp_json_put_string(&j, "weights", o->row_weights ? "swiglu" : "none");

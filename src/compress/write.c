@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "checkpoint/checkpoint_write.h"
+#include "compress/factor/factor_slices.h"
 #include "model/expand.h"
 
 enum { NAME_MAX_BYTES = 160 };
@@ -17,7 +18,16 @@ struct outputs {
     nmlp_arena arena;
     nmlp_tensor_spec *specs;
     const nmlp_view **data;
+    struct stacking *stacking; /* what a tensor is made of; f NULL: it is `data` */
     size_t n;
+    int64_t slices;
+};
+
+/* A factor of all slices, made when it is written: files of layers hold them block diagonal. */
+struct stacking {
+    const nmlp_factors *f;
+    nmlp_view view; /* its shape */
+    bool down, is_u;
 };
 
 static nmlp_status add(struct outputs *o, const char *name, const nmlp_view *view, nmlp_err *err) {
@@ -48,6 +58,18 @@ static const nmlp_factors *factors_of(const nmlp_layer_file *layer, int i) {
     return i == 0 ? &layer->desc.gate : i == 1 ? &layer->desc.up : &layer->desc.down;
 }
 
+static nmlp_status add_factor(struct outputs *o, const char *name, const nmlp_factors *f, bool is_u, bool down,
+                              nmlp_err *err) {
+    const nmlp_view *view = is_u ? &f->u : &f->v;
+    if (o->slices == 1) return add(o, name, view, err);
+    struct stacking *s = &o->stacking[o->n];
+    int64_t n = o->slices, rank = f->u.shape[1] / n;
+    *s = (struct stacking){.f = f, .view = *view, .down = down, .is_u = is_u};
+    s->view.shape[0] = is_u ? (down ? n : 1) * view->shape[0] : n * rank;
+    s->view.shape[1] = is_u ? rank : view->shape[1] / (down ? n : 1);
+    return add(o, name, &s->view, err);
+}
+
 static nmlp_status add_matrix(struct outputs *o, const nmlp_named_tensor *source, const nmlp_layer_file *file,
                               int64_t layer, int matrix, nmlp_err *err) {
     const nmlp_factors *f = factors_of(file, matrix);
@@ -56,11 +78,12 @@ static nmlp_status add_matrix(struct outputs *o, const nmlp_named_tensor *source
     if (f->w.data) return add(o, source->name, &f->w, err);
     if (!f->u.data) return add(o, source->name, &source->view, err);
     snprintf(name, sizeof name, "model.layers.%lld.mlp.%s.u", (long long)layer, short_name);
-    NMLP_RETURN_IF_FAILED(add(o, name, &f->u, err));
+    bool down = matrix == NMLP_MLP_DOWN;
+    NMLP_RETURN_IF_FAILED(add_factor(o, name, f, true, down, err));
     bool shared = file->ranks.joint && matrix != NMLP_MLP_DOWN;
     if (shared && matrix == NMLP_MLP_UP) return NMLP_OK;
     snprintf(name, sizeof name, "model.layers.%lld.mlp.%s.v", (long long)layer, shared ? "gate_up_proj" : short_name);
-    return add(o, name, &f->v, err);
+    return add_factor(o, name, f, false, down, err);
 }
 
 /* Gate and up in one tensor come apart, unless both stay as they are. */
@@ -96,7 +119,8 @@ static nmlp_status list_outputs(struct outputs *o, const nmlp_model *m, const nm
     size_t most = m->checkpoint.n_tensors + (size_t)(m->config.n_layers * NMLP_MLP_MATRICES);
     o->specs = nmlp_arena_new(&o->arena, most, sizeof *o->specs, err);
     o->data = nmlp_arena_new(&o->arena, most, sizeof *o->data, err);
-    if (!o->specs || !o->data) return NMLP_E_NOMEM;
+    o->stacking = nmlp_arena_new(&o->arena, most, sizeof *o->stacking, err);
+    if (!o->specs || !o->data || !o->stacking) return NMLP_E_NOMEM;
     *size = (nmlp_compressed_size){0};
     for (size_t i = 0; i < m->checkpoint.n_tensors; i++) {
         const nmlp_named_tensor *t = &m->checkpoint.tensors[i];
@@ -117,17 +141,30 @@ static nmlp_status list_outputs(struct outputs *o, const nmlp_model *m, const nm
     return NMLP_OK;
 }
 
+static nmlp_status put_stacked(const struct stacking *s, int64_t slices, nmlp_checkpoint_writer *writer,
+                               nmlp_err *err) {
+    nmlp_factors stacked;
+    void *u = NULL, *v = NULL;
+    nmlp_status st = nmlp_slice_stack(&stacked, &u, &v, s->f, s->down, slices, err);
+    if (st == NMLP_OK) st = nmlp_checkpoint_put_view(writer, s->is_u ? &stacked.u : &stacked.v, err);
+    nmlp_mem_free(u);
+    nmlp_mem_free(v);
+    return st;
+}
+
 static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
     const nmlp_view *view = ((const struct outputs *)ctx)->data[i];
+    const struct stacking *stacking = &((const struct outputs *)ctx)->stacking[i];
+    if (stacking->f) return put_stacked(stacking, ((const struct outputs *)ctx)->slices, writer, err);
     NMLP_RETURN_IF_FAILED(nmlp_checkpoint_put_view(writer, view, err));
     nmlp_file_map_release(view->data, nmlp_view_bytes(view)); /* else all of both checkpoints would stay in memory */
     return NMLP_OK;
 }
 
-nmlp_status nmlp_compressed_write(const nmlp_model *m, const nmlp_layer_file *layers, nmlp_dir_stage *stage,
-                                  const char *neuronmlp, const char *card, const nmlp_progress *progress,
-                                  nmlp_compressed_size *size, nmlp_err *err) {
-    struct outputs o = {0};
+nmlp_status nmlp_compressed_write(const nmlp_model *m, const nmlp_layer_file *layers, int64_t slices,
+                                  nmlp_dir_stage *stage, const char *neuronmlp, const char *card,
+                                  const nmlp_progress *progress, nmlp_compressed_size *size, nmlp_err *err) {
+    struct outputs o = {.slices = slices};
     char path[4096];
     nmlp_status st = NMLP_OK;
     nmlp_arena_init(&o.arena);

@@ -103,6 +103,9 @@ static size_t workspace_bytes(const nmlp_cpu_forward *f) {
                 bytes = nmlp_max_size(bytes, nmlp_mlp_workspace_bytes(layer->experts[e], f->chunk, n_threads));
             continue;
         }
+        for (int64_t s = 0; s < layer->n_slices; s++)
+            bytes = nmlp_max_size(bytes, nmlp_mlp_workspace_bytes(layer->slices[s], f->chunk, n_threads));
+        if (layer->n_slices > 0) continue;
         bytes = nmlp_max_size(bytes, nmlp_mlp_workspace_bytes(layer->mlp, f->chunk, n_threads));
         if (f->observed)
             bytes = nmlp_max_size(bytes, nmlp_mlp_observed_workspace_bytes(layer->mlp, f->chunk, n_threads));
@@ -399,6 +402,20 @@ static void run_experts(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n) 
     nmlp_cpu_forward_add_mlp(f, l, rows, f->mixed, n);
 }
 
+/* One slice after the other: they see the same rows, and their outputs add up. */
+static void run_slices(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n) {
+    const nmlp_cpu_layer *layer = &f->weights->layers[l];
+    const nmlp_observer *o = &f->observer;
+    nmlp_fused sum = {.add = true};
+    nmlp_cpu_forward_mlp_input(f, l, rows, n, f->normed);
+    if (o->mlp_input) o->mlp_input(o->ctx, l, f->normed, n);
+    nmlp_mlp_run(layer->slices[0], f->mixed, f->normed, n, f->workspace, f->weights->pool);
+    for (int64_t s = 1; s < layer->n_slices; s++)
+        nmlp_mlp_run_fused(layer->slices[s], f->mixed, f->normed, n, &sum, f->workspace, f->weights->pool);
+    if (o->mlp_output) o->mlp_output(o->ctx, l, f->mixed, n);
+    nmlp_cpu_forward_add_mlp(f, l, rows, f->mixed, n);
+}
+
 void nmlp_cpu_forward_mlp(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n) {
     const nmlp_cpu_weights *w = f->weights;
     const nmlp_cpu_layer *layer = &w->layers[l];
@@ -406,6 +423,8 @@ void nmlp_cpu_forward_mlp(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n
     nmlp_fused fused = {.norm = layer->mlp_norm, .norm_eps = (float)w->model->config.rms_eps, .add = true};
     if (layer->experts)
         run_experts(f, l, rows, n);
+    else if (layer->n_slices > 0)
+        run_slices(f, l, rows, n);
     else if (o->mlp_input || o->mlp_inside || o->mlp_output)
         run_observed_mlp(f, l, rows, n);
     else if (adds_plainly(f, layer->mlp_norm_post))

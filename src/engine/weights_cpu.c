@@ -1,6 +1,7 @@
 #include "engine/weights_cpu.h"
 
 #include "base/file.h"
+#include "model/slices.h"
 
 /* Packing checks every element on the way; this finds and names the bad one. */
 static nmlp_status check(const nmlp_cpu_weights *w, const nmlp_view *view, nmlp_err *err) {
@@ -48,6 +49,14 @@ static nmlp_status check_mlp(nmlp_cpu_weights *w, const nmlp_factors mlp[NMLP_ML
     return NMLP_OK;
 }
 
+static void release_mlp(const nmlp_factors mlp[NMLP_MLP_MATRICES]) {
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+        release_source(&mlp[i].w);
+        release_source(&mlp[i].u);
+        release_source(&mlp[i].v);
+    }
+}
+
 static nmlp_status make_mlp(nmlp_cpu_weights *w, nmlp_mlp **out, const nmlp_factors mlp[NMLP_MLP_MATRICES],
                             nmlp_err *err) {
     nmlp_mlp_desc desc = {.gate = mlp[NMLP_MLP_GATE],
@@ -56,12 +65,7 @@ static nmlp_status make_mlp(nmlp_cpu_weights *w, nmlp_mlp **out, const nmlp_fact
                           .activation = w->model->config.activation};
     NMLP_RETURN_IF_FAILED(nmlp_mlp_create(out, w->kernels, &desc, w->pool, err));
     if (!nmlp_mlp_is_finite(*out)) NMLP_RETURN_IF_FAILED(check_mlp(w, mlp, err));
-    if (!nmlp_mlp_owns_weights(*out)) return NMLP_OK;
-    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-        release_source(&mlp[i].w);
-        release_source(&mlp[i].u);
-        release_source(&mlp[i].v);
-    }
+    if (nmlp_mlp_owns_weights(*out)) release_mlp(mlp);
     return NMLP_OK;
 }
 
@@ -72,6 +76,38 @@ static nmlp_status make_experts(nmlp_cpu_weights *w, nmlp_cpu_layer *layer, cons
     if (!layer->experts) return NMLP_E_NOMEM;
     NMLP_RETURN_IF_FAILED(make_linear(w, &layer->router, &source->router, &no_bias, err));
     for (int64_t e = 0; e < n; e++) NMLP_RETURN_IF_FAILED(make_mlp(w, &layer->experts[e], source->experts[e].mlp, err));
+    return NMLP_OK;
+}
+
+static nmlp_status make_slice(nmlp_cpu_weights *w, nmlp_cpu_layer *layer, const nmlp_layer *source, int64_t slice,
+                              nmlp_err *err) {
+    nmlp_factors mlp[NMLP_MLP_MATRICES];
+    size_t bytes = nmlp_layer_slice_copy_bytes(source);
+    void *copy = bytes > 0 ? nmlp_mem_new(bytes, 1, err) : NULL;
+    if (bytes > 0 && !copy) return NMLP_E_NOMEM;
+    layer->slice_copies[slice] = copy;
+    nmlp_layer_slice(mlp, source, slice, copy);
+    if (copy) NMLP_RETURN_IF_FAILED(check(w, &source->mlp[NMLP_MLP_DOWN].w, err));
+    nmlp_mlp_desc desc = {.gate = mlp[NMLP_MLP_GATE],
+                          .up = mlp[NMLP_MLP_UP],
+                          .down = mlp[NMLP_MLP_DOWN],
+                          .activation = w->model->config.activation};
+    NMLP_RETURN_IF_FAILED(nmlp_mlp_create(&layer->slices[slice], w->kernels, &desc, w->pool, err));
+    if (!nmlp_mlp_is_finite(layer->slices[slice])) NMLP_RETURN_IF_FAILED(check_mlp(w, source->mlp, err));
+    if (!nmlp_mlp_owns_weights(layer->slices[slice])) return NMLP_OK;
+    nmlp_mem_free(copy);
+    layer->slice_copies[slice] = NULL;
+    return NMLP_OK;
+}
+
+static nmlp_status make_slices(nmlp_cpu_weights *w, nmlp_cpu_layer *layer, const nmlp_layer *source, nmlp_err *err) {
+    size_t n = (size_t)source->slices;
+    layer->slices = nmlp_arena_new(&w->arena, n, sizeof(nmlp_mlp *), err);
+    layer->slice_copies = nmlp_arena_new(&w->arena, n, sizeof(void *), err);
+    if (!layer->slices || !layer->slice_copies) return NMLP_E_NOMEM;
+    layer->n_slices = source->slices;
+    for (int64_t s = 0; s < source->slices; s++) NMLP_RETURN_IF_FAILED(make_slice(w, layer, source, s, err));
+    if (nmlp_mlp_owns_weights(layer->slices[0])) release_mlp(source->mlp);
     return NMLP_OK;
 }
 
@@ -88,6 +124,7 @@ static nmlp_status make_layer(nmlp_cpu_weights *w, int64_t l, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(make_linear(w, &layer->k, &source->k, &source->k_bias, err));
     NMLP_RETURN_IF_FAILED(make_linear(w, &layer->v, &source->v, &source->v_bias, err));
     NMLP_RETURN_IF_FAILED(make_linear(w, &layer->o, &source->o, &source->o_bias, err));
+    if (source->slices > 0) return make_slices(w, layer, source, err);
     return source->experts ? make_experts(w, layer, source, err) : make_mlp(w, &layer->mlp, source->mlp, err);
 }
 
@@ -143,6 +180,10 @@ void nmlp_cpu_weights_destroy(nmlp_cpu_weights *w) {
         nmlp_linear_destroy(layer->o);
         nmlp_mlp_destroy(layer->mlp);
         nmlp_mlp_destroy(layer->replaced);
+        for (int64_t s = 0; s < layer->n_slices; s++) {
+            nmlp_mlp_destroy(layer->slices[s]);
+            nmlp_mem_free(layer->slice_copies[s]);
+        }
         nmlp_linear_destroy(layer->router);
         for (int64_t e = 0; layer->experts && e < w->model->config.n_experts; e++) nmlp_mlp_destroy(layer->experts[e]);
         for (int i = 0; i < NMLP_CPU_ATTENTION_MATRICES; i++) nmlp_linear_destroy(layer->replaced_attention[i]);
@@ -155,8 +196,9 @@ void nmlp_cpu_weights_destroy(nmlp_cpu_weights *w) {
 nmlp_status nmlp_cpu_weights_set_mlp(nmlp_cpu_weights *w, int64_t l, const nmlp_mlp_desc *desc, nmlp_err *err) {
     nmlp_cpu_layer *layer = &w->layers[l];
     nmlp_mlp *made = NULL;
-    if (layer->experts)
-        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "layer %lld has experts, which cannot be replaced", (long long)l);
+    if (layer->experts || layer->slices)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "layer %lld has %s, which cannot be replaced", (long long)l,
+                         layer->experts ? "experts" : "slices");
     if (desc) {
         nmlp_mlp_desc wanted = *desc;
         wanted.activation = w->model->config.activation;

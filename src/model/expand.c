@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "checkpoint/checkpoint_write.h"
 #include "checkpoint/target.h"
+#include "model/slices.h"
 #include "tensor/quant.h"
 
 enum { PATH_MAX_BYTES = 4096, SIDE_FILE_MAX_BYTES = 256 << 20, ROW_GRAIN = 4 };
@@ -82,16 +83,18 @@ nmlp_status nmlp_model_put_plain(nmlp_checkpoint_writer *writer, const nmlp_view
     return nmlp_checkpoint_put_view(writer, view, err);
 }
 
-static nmlp_status put_product(nmlp_checkpoint_writer *writer, const nmlp_factors *f, nmlp_pool *pool, nmlp_err *err) {
+static size_t product_bytes(const nmlp_factors *f) {
+    return (size_t)(nmlp_factors_rows(f) * nmlp_factors_cols(f)) * nmlp_dtype_bytes(nmlp_model_plain_dtype(f->u.dtype));
+}
+
+static nmlp_status multiply(char *out, const nmlp_factors *f, nmlp_pool *pool, nmlp_err *err) {
     int64_t rows = nmlp_factors_rows(f);
     int64_t cols = nmlp_factors_cols(f);
     int64_t rank = nmlp_factors_rank(f);
-    size_t bytes = (size_t)(rows * cols) * nmlp_dtype_bytes(nmlp_model_plain_dtype(f->u.dtype));
     nmlp_status st = NMLP_E_NOMEM;
     float *v = nmlp_mem_new((size_t)(rank * cols), sizeof *v, err);
     float *scratch = nmlp_mem_new((size_t)nmlp_pool_threads(pool) * (size_t)(cols + rank), sizeof *scratch, err);
-    char *out = nmlp_mem_new(bytes, 1, err);
-    if (v && scratch && out) {
+    if (v && scratch) {
         for (int64_t r = 0; r < rank; r++) nmlp_quant_row_to_f32(v + r * cols, &f->v, r);
         struct product product = {.u = &f->u,
                                   .v = v,
@@ -101,10 +104,44 @@ static nmlp_status put_product(nmlp_checkpoint_writer *writer, const nmlp_factor
                                   .rank = rank,
                                   .cols = cols};
         nmlp_pool_for(pool, rows, ROW_GRAIN, multiply_rows, &product);
-        st = nmlp_checkpoint_put(writer, out, bytes, err);
+        st = NMLP_OK;
     }
     nmlp_mem_free(v);
     nmlp_mem_free(scratch);
+    return st;
+}
+
+static nmlp_status put_product(nmlp_checkpoint_writer *writer, const nmlp_factors *f, nmlp_pool *pool, nmlp_err *err) {
+    char *out = nmlp_mem_new(product_bytes(f), 1, err);
+    if (!out) return NMLP_E_NOMEM;
+    nmlp_status st = multiply(out, f, pool, err);
+    if (st == NMLP_OK) st = nmlp_checkpoint_put(writer, out, product_bytes(f), err);
+    nmlp_mem_free(out);
+    return st;
+}
+
+/* The products of all slices: below each other for gate and up, side by side for down. */
+static nmlp_status put_slices(nmlp_checkpoint_writer *writer, const nmlp_layer *layer, int matrix, nmlp_pool *pool,
+                              nmlp_err *err) {
+    size_t n = (size_t)layer->slices, copy_bytes = nmlp_layer_slice_copy_bytes(layer);
+    nmlp_factors mlp[NMLP_MLP_MATRICES];
+    nmlp_status st = NMLP_OK;
+    char *copy = nmlp_mem_new(copy_bytes > 0 ? copy_bytes : 1, 1, err), *out = NULL;
+    if (!copy) return NMLP_E_NOMEM;
+    nmlp_layer_slice(mlp, layer, 0, copy);
+    size_t bytes = product_bytes(&mlp[matrix]), rows = (size_t)nmlp_factors_rows(&mlp[matrix]);
+    out = nmlp_mem_new(n * bytes, 1, err);
+    if (!out) st = NMLP_E_NOMEM;
+    for (size_t s = 0; s < n && st == NMLP_OK; s++) {
+        nmlp_layer_slice(mlp, layer, (int64_t)s, copy);
+        st = multiply(out + s * bytes, &mlp[matrix], pool, err);
+    }
+    size_t row_bytes = bytes / rows;
+    if (st == NMLP_OK && matrix != NMLP_MLP_DOWN) st = nmlp_checkpoint_put(writer, out, n * bytes, err);
+    for (size_t i = 0; i < rows && st == NMLP_OK && matrix == NMLP_MLP_DOWN; i++)
+        for (size_t s = 0; s < n && st == NMLP_OK; s++)
+            st = nmlp_checkpoint_put(writer, out + s * bytes + i * row_bytes, row_bytes, err);
+    nmlp_mem_free(copy);
     nmlp_mem_free(out);
     return st;
 }
@@ -113,6 +150,8 @@ struct output {
     nmlp_tensor_spec spec;
     const nmlp_factors *factors; /* NULL: copy `source` */
     int n_factors;               /* one below the other */
+    const nmlp_layer *layer;     /* whose slices' factors they are; NULL: factors of whole matrices */
+    int matrix;
     const nmlp_view *source;
 };
 
@@ -153,6 +192,7 @@ static nmlp_status add_fused(const nmlp_model *m, nmlp_arena *arena, int64_t lay
 
 static nmlp_status list_outputs(const nmlp_model *m, nmlp_arena *arena, struct output *outputs, size_t *n,
                                 nmlp_err *err) {
+    const nmlp_config *c = &m->config;
     *n = 0;
     for (size_t i = 0; i < m->checkpoint.n_tensors; i++) {
         const nmlp_named_tensor *t = &m->checkpoint.tensors[i];
@@ -174,11 +214,14 @@ static nmlp_status list_outputs(const nmlp_model *m, nmlp_arena *arena, struct o
             snprintf(name, sizeof name, "model.layers.%lld.mlp.%s.weight", (long long)l,
                      nmlp_mlp_matrix_name((nmlp_mlp_matrix)i));
             struct output *o = &outputs[(*n)++];
-            *o = (struct output){.factors = f, .n_factors = 1};
-            o->spec = (nmlp_tensor_spec){.name = nmlp_arena_strdup(arena, name, err),
-                                         .dtype = nmlp_model_plain_dtype(f->u.dtype),
-                                         .n_dims = 2,
-                                         .shape = {nmlp_factors_rows(f), nmlp_factors_cols(f)}};
+            *o = (struct output){.factors = f, .n_factors = 1, .matrix = i};
+            if (m->layers[l].slices > 0) o->layer = &m->layers[l];
+            bool down = i == NMLP_MLP_DOWN;
+            o->spec =
+                (nmlp_tensor_spec){.name = nmlp_arena_strdup(arena, name, err),
+                                   .dtype = nmlp_model_plain_dtype(f->u.dtype),
+                                   .n_dims = 2,
+                                   .shape = {down ? c->hidden : c->intermediate, down ? c->intermediate : c->hidden}};
             if (!o->spec.name) return NMLP_E_NOMEM;
         }
     }
@@ -194,6 +237,7 @@ static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp
     const struct expansion *e = ctx;
     const struct output *o = &e->outputs[i];
     if (o->source) return nmlp_model_put_plain(writer, o->source, err);
+    if (o->layer) return put_slices(writer, o->layer, o->matrix, e->pool, err);
     for (int f = 0; f < o->n_factors; f++) {
         const nmlp_factors *part = &o->factors[f];
         NMLP_RETURN_IF_FAILED(nmlp_factors_is_dense(part) ? nmlp_model_put_plain(writer, &part->w, err)

@@ -94,11 +94,13 @@ static nmlp_status bind_factors(const nmlp_model *m, nmlp_layer *layer, int64_t 
                          m->checkpoint.dir, v->name, shared->name);
     if (!v) v = shared;
     if (!v) return nmlp_fail(err, NMLP_E_MISSING, "%s: tensor %s has no matching v", m->checkpoint.dir, u->name);
-    int64_t rank = u->view.n_dims == 2 ? u->view.shape[1] : 0;
-    NMLP_RETURN_IF_FAILED(check_shape(m, u, rows, rank ? rank : 1, err));
-    NMLP_RETURN_IF_FAILED(check_shape(m, v, rank, cols, err));
+    int64_t rank = u->view.n_dims == 2 ? u->view.shape[1] : 0, n = m->config.slices > 0 ? m->config.slices : 1;
+    bool down = matrix == NMLP_MLP_DOWN;
+    NMLP_RETURN_IF_FAILED(check_shape(m, u, down ? n * rows : rows, rank ? rank : 1, err));
+    NMLP_RETURN_IF_FAILED(check_shape(m, v, n * rank, down ? cols / n : cols, err));
     f->u = u->view;
     f->v = v->view;
+    layer->slices = m->config.slices;
     if (shared) layer->shared_basis = true;
     return NMLP_OK;
 }
@@ -266,6 +268,9 @@ nmlp_status nmlp_model_open(nmlp_model *m, const char *dir, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_checkpoint_open(&m->checkpoint, dir, err));
     m->config = m->checkpoint.config;
     const nmlp_config *c = &m->config;
+    if (c->slices > 0 && (c->quantised || c->n_experts > 0 || c->features->fused))
+        NMLP_TRY(nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: factors of slices together with %s are not known", dir,
+                           c->quantised ? "quantised weights" : "experts or fused projections"));
     NMLP_TRY(bind(m, &m->embedding, "model.embed_tokens.weight", c->vocab, c->hidden, err));
     NMLP_TRY(bind(m, &m->final_norm, "model.norm.weight", c->hidden, 0, err));
     NMLP_TRY(bind_head(m, err));
@@ -293,19 +298,17 @@ static void count_experts(nmlp_model_size *size, const nmlp_layer *layer, int64_
         }
 }
 
-static void count_mlp(nmlp_model_size *size, const nmlp_layer *layer) {
+static void count_mlp(nmlp_model_size *size, const nmlp_layer *layer, const nmlp_config *c) {
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
         const nmlp_factors *f = &layer->mlp[i];
-        int64_t rows = nmlp_factors_rows(f);
-        int64_t cols = nmlp_factors_cols(f);
         bool basis_counted = layer->shared_basis && i == NMLP_MLP_UP;
-        size->mlp_params_dense += rows * cols;
+        size->mlp_params_dense += c->hidden * c->intermediate;
         if (nmlp_factors_is_dense(f)) {
             size->n_dense++;
-            size->mlp_params += rows * cols;
+            size->mlp_params += c->hidden * c->intermediate;
         } else {
             size->n_lowrank++;
-            size->mlp_params += nmlp_factors_rank(f) * (rows + (basis_counted ? 0 : cols));
+            size->mlp_params += nmlp_view_elems(&f->u) + (basis_counted ? 0 : nmlp_view_elems(&f->v));
         }
     }
 }
@@ -321,7 +324,7 @@ nmlp_model_size nmlp_model_measure(const nmlp_model *m) {
         if (m->layers[l].experts)
             count_experts(&size, &m->layers[l], m->config.n_experts);
         else
-            count_mlp(&size, &m->layers[l]);
+            count_mlp(&size, &m->layers[l], &m->config);
     }
     return size;
 }

@@ -43,6 +43,7 @@ typedef struct nmlp_layer {
     nmlp_view router;                    /* [E,H] of experts, else without data */
     nmlp_expert *experts;                /* [E] or NULL */
     bool shared_basis;                   /* gate and up have the same v */
+    int64_t slices;                      /* factors belong to slices (slices.h); 0: to whole matrices */
 } nmlp_layer;
 
 typedef struct nmlp_model {

@@ -53,15 +53,28 @@ static nmlp_status columns_of(struct cut *c, nmlp_view *part, const nmlp_view *w
     return NMLP_OK;
 }
 
+/* Whole slices: nothing is in two parts. */
+static void cut_slices(const struct cut *c, nmlp_layer *layer, const nmlp_layer *whole) {
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+        const nmlp_factors *f = &whole->mlp[i];
+        if (nmlp_factors_is_dense(f)) continue;
+        layer->mlp[i].u = rows_of(&f->u, part_of(c, f->u.shape[0]));
+        layer->mlp[i].v = rows_of(&f->v, part_of(c, f->v.shape[0]));
+    }
+    layer->slices = whole->slices / c->size > 1 ? whole->slices / c->size : 0;
+}
+
 static nmlp_status cut_mlp(struct cut *c, nmlp_layer *layer, const nmlp_layer *whole, int64_t intermediate,
                            nmlp_err *err) {
     struct range range = part_of(c, intermediate);
+    const nmlp_factors *down = &whole->mlp[NMLP_MLP_DOWN];
+    nmlp_factors *part = &layer->mlp[NMLP_MLP_DOWN];
     for (int i = NMLP_MLP_GATE; i <= NMLP_MLP_UP; i++) {
         layer->mlp[i].w = rows_of(&whole->mlp[i].w, range);
         layer->mlp[i].u = rows_of(&whole->mlp[i].u, range);
     }
-    const nmlp_factors *down = &whole->mlp[NMLP_MLP_DOWN];
-    nmlp_factors *part = &layer->mlp[NMLP_MLP_DOWN];
+    if (whole->slices > 0) cut_slices(c, layer, whole);
+    if (whole->slices > 0 && !nmlp_factors_is_dense(down)) return NMLP_OK;
     return nmlp_factors_is_dense(down) ? columns_of(c, &part->w, &down->w, range, err)
                                        : columns_of(c, &part->v, &down->v, range, err);
 }
@@ -102,6 +115,12 @@ static nmlp_status check(const nmlp_model *m, int size, nmlp_err *err) {
         nmlp_fail_hint(err, "start a number of processes that divides it");
         return NMLP_E_UNSUPPORTED;
     }
+    if (c->slices > 0 && c->slices % size != 0) {
+        nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: factors belong to %lld slices, which %d processes cannot share evenly",
+                  m->checkpoint.dir, (long long)c->slices, size);
+        nmlp_fail_hint(err, "start a number of processes that divides it");
+        return NMLP_E_UNSUPPORTED;
+    }
     if (m->config.n_experts > 0)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: experts are not shared by processes", m->checkpoint.dir);
     if (c->features->qk_norm != NMLP_QK_NORM_NONE && c->features->qk_norm != NMLP_QK_NORM_HEAD)
@@ -136,6 +155,7 @@ nmlp_status nmlp_model_shard_create(nmlp_model_shard **out, const nmlp_model *wh
     s->model.config.n_heads /= size;
     s->model.config.n_kv_heads = kv_heads_of(&cut, config->n_kv_heads).n;
     s->model.config.intermediate /= size;
+    s->model.config.slices /= size;
     *out = s;
 out:
     if (st != NMLP_OK) nmlp_model_shard_destroy(s);

@@ -3,7 +3,8 @@
  *
  * gate and up: rows of w, or of u with v whole. down: columns of w, or of v with u whole; its output, and attention's,
  * is a part of a sum over the processes. Two sums a layer and the logits, nothing else travels. Thin first factors of
- * gate and up and the second of down are in every part: see docs/cluster.md on what that costs. */
+ * gate and up and the second of down are in every part (docs/cluster.md says what that costs), unless they belong to
+ * slices, of which each part takes its own. */
 #ifndef NMLP_MODEL_MODEL_SHARD_H
 #define NMLP_MODEL_MODEL_SHARD_H
 

@@ -6,12 +6,13 @@
 #include "base/clock.h"
 #include "base/dir_stage.h"
 #include "base/file.h"
+#include "base/ints.h"
 #include "checkpoint/target.h"
 #include "compress/calibrate/calib_text.h"
 #include "service/decode_cost.h"
 #include "text/tokenizer.h"
 
-enum { TRAINIUM_TILE = 128, ROUNDS_MAX = 8, PATH_MAX_BYTES = 4096 };
+enum { TRAINIUM_TILE = 128, SLICE_TILE = 8, ROUNDS_MAX = 8, PATH_MAX_BYTES = 4096 };
 
 struct job {
     const nmlp_compression_request *request;
@@ -48,6 +49,10 @@ static nmlp_status check(const nmlp_compression_request *r, nmlp_err *err) {
         return nmlp_fail_field(err, NMLP_E_ARG, "rounds", "is %d; it must be 0 to %d", m->rounds, ROUNDS_MAX);
     if (m->tile < 0)
         return nmlp_fail_field(err, NMLP_E_ARG, "tile", "is %lld; it must be at least 1", (long long)m->tile);
+    if (m->slices > 1 && r->budget_bytes > 0)
+        return nmlp_fail_field(err, NMLP_E_ARG, "slices", "must be 1 with `budget_bytes`, which quantises");
+    if (m->slices > 1 && r->train_steps > 0)
+        return nmlp_fail_field(err, NMLP_E_ARG, "slices", "must be 1 with `train_steps`: training knows no slices");
     if (r->train_steps < 0)
         return nmlp_fail_field(err, NMLP_E_ARG, "train_steps", "is %lld; it must be 0 or more",
                                (long long)r->train_steps);
@@ -71,7 +76,10 @@ static nmlp_status set_target(struct job *j, nmlp_err *err) {
     nmlp_compress_options *m = &j->method;
     const char *target = j->request->target;
     bool cpu = !target || strcmp(target, "cpu") == 0;
-    if (m->tile == 0) m->tile = cpu ? nmlp_compress_cpu_tile(c) : TRAINIUM_TILE;
+    if (m->tile == 0) {
+        m->tile = cpu ? nmlp_compress_cpu_tile(c) : TRAINIUM_TILE;
+        if (m->slices > 1) m->tile = nmlp_max(SLICE_TILE, m->tile / m->slices); /* a slice has smaller ranks */
+    }
     if (m->budget_ms == 0) return NMLP_OK;
     if (!cpu) return nmlp_service_decode_cost(&m->time, target, c, m->tile, err);
     return nmlp_cost_measure_cpu(&m->time, j->request->load.isa, c->intermediate, c->hidden, j->dense.pool, err);

@@ -36,6 +36,21 @@ has "$work/info.json" '"mlp_lowrank":12'
 argmax() { sed 's/.*"argmax":\[\([^]]*\)\].*/\1/' "$1"; }
 [ "$(argmax "$work/a.json")" = "$(argmax "$work/b.json")" ] || fail "expanded model says something else"
 
+# Factors of each of 4 slices: rank 64 of [256,256] each is half of it; the same bytes with one and with two threads, and again the same next token.
+"$command" compress "$tiny" -o "$work/s" --ratio 0.5 --shards 4 --tile 64 --alloc uniform $few --threads 1 --json >"$work/s.json" 2>"$work/err"
+has "$work/s.json" '"removed":0.5'
+has "$work/s.json" '"slices":4'
+has "$work/s.json" '"gate_proj":64'
+has "$work/s/config.json" '"slices":4'
+"$command" compress "$tiny" -o "$work/s2" --ratio 0.5 --shards 4 --tile 64 --alloc uniform $few --threads 2 >/dev/null
+cmp "$work/s/model.safetensors" "$work/s2/model.safetensors" || fail "bytes of slices depend on the number of threads"
+"$command" expand "$work/s" -o "$work/s-dense" >/dev/null
+"$command" logits "$work/s" --ids 5,9,200,31 --json >"$work/a.json"
+"$command" logits "$work/s-dense" --ids 5,9,200,31 --json >"$work/b.json"
+[ "$(argmax "$work/a.json")" = "$(argmax "$work/b.json")" ] || fail "an expanded model with slices says something else"
+refused 2 "does not divide" "$tiny" -o "$work/no" --ratio 0.5 --shards 3
+refused 2 "training knows no slices" "$tiny" -o "$work/no" --ratio 0.5 --shards 2 --recover train
+
 # The default pipeline: same bytes with one and with two threads, and after a kill.
 "$command" compress "$tiny" -o "$work/d1" --ratio 0.3 $few --rounds 1 --threads 1 --json >"$work/d1.json"
 "$command" compress "$tiny" -o "$work/d2" --ratio 0.3 $few --rounds 1 --threads 2 --json >"$work/d2.json"

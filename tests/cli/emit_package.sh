@@ -26,6 +26,15 @@ for target in trn1 trn2 trn3; do
 done
 "$nmlp" emit --target trn2 --model "$dir/t" --buckets 1,40 --tp 4 -o "$dir/trn2-tp4" >/dev/null
 "$nmlp" emit --target trn3 --model "$dir/t" --buckets 1,40 --tp 2 --lnc 2 -o "$dir/trn3-lnc2" >/dev/null
+# factors of slices: each core has its own, on ranks and on joined cores
+"$nmlp" compress "$root/models/tiny" -o "$dir/s" --ratio 0.3 --shards 2 --tile 8 --calib-tokens 512 --heldout 128 --ctx 64 --rounds 0 >/dev/null 2>&1
+"$nmlp" emit --target trn1 --model "$dir/s" --buckets 1,40 --tp 2 -o "$dir/slices-tp2" >/dev/null
+"$nmlp" emit --target trn2 --model "$dir/s" --buckets 1,40 --lnc 2 -o "$dir/slices-lnc2" >/dev/null
+refuses 2 "2 slices" emit --target trn2 --model "$dir/s" --tp 4 -o "$dir/new"
+"$nmlp" predict "$dir/s" --target trn2 --tp 2 --prompt 64 --generate 4 --json | grep -q '"split":"slices"' || fail "predict does not know slices"
+refuses 2 "must divide" predict "$dir/s" --target trn2 --tp 4 --prompt 64 --generate 4
+"$nmlp" predict llama-3.2-1b --target trn2 --ratio 0.2 --tp 8 --prompt 32 --generate 4 --cache "$dir/plans" --json | grep -q '"best_split":"slices"' ||
+    fail "predict does not choose slices for eight cores"
 [ -x "$dir/trn2/run.sh" ] || fail "run.sh is not executable"
 "$nmlp" predict "$dir/t" --target trn2 --prompt 64 --generate 4 --json | grep -q '"shared":true' ||
     fail "predict does not use the checkpoint's own ranks"
@@ -66,4 +75,7 @@ if [ -z "$python" ]; then
 fi
 for target in trn1 trn2 trn3 trn2-tp4 trn3-lnc2; do
     PYTHONDONTWRITEBYTECODE=1 "$python" "$root/tests/emit/package_check.py" "$dir/$target" "$dir/t"
+done
+for target in slices-tp2 slices-lnc2; do
+    PYTHONDONTWRITEBYTECODE=1 "$python" "$root/tests/emit/package_check.py" "$dir/$target" "$dir/s"
 done

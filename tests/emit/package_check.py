@@ -46,8 +46,11 @@ def matrix_of(checkpoint, layer, name):
     return checkpoint[f"model.layers.{layer}.mlp.{which}.{part}"].T
 
 
-def rank_part(matrix, name, rank, tp):
-    """Gate and up are cut by outputs, down by inputs; factors on the other side are whole."""
+def rank_part(matrix, name, rank, tp, slices):
+    """Gate and up are cut by outputs, down by inputs; factors on the other side are whole. Factors of slices lie one below
+    the other in the checkpoint."""
+    if slices > 1 and name[0] != "w":
+        return np.split(matrix, slices, axis=1)[rank]
     if name[2:] == "down":
         return np.split(matrix, tp, axis=0)[rank] if name[0] != "v" else matrix
     return np.split(matrix, tp, axis=1)[rank] if name[0] != "u" else matrix
@@ -70,15 +73,20 @@ def packed(entry, matrices):
     return out
 
 
-def reference(checkpoint, layer, form, x):
-    def through(name, rank, value):
+def reference(checkpoint, layer, form, x, slices):
+    def through(name, rank, value, part):
         first = "u_shared" if form["shared"] and name != "down" else f"u_{name}"
         names = [first, f"v_{name}"] if rank else [f"w_{name}"]
         for matrix in names:
-            value = value @ widen(np.ascontiguousarray(matrix_of(checkpoint, layer, matrix))).astype(np.float64)
+            whole = matrix_of(checkpoint, layer, matrix)
+            own = rank_part(whole, matrix, part, slices, slices) if slices > 1 else whole
+            value = value @ widen(np.ascontiguousarray(own)).astype(np.float64)
         return value
-    gate, up = through("gate", form["gate"], x), through("up", form["up"], x)
-    return through("down", form["down"], gate / (1.0 + np.exp(-gate)) * up)
+    y = 0
+    for part in range(slices):
+        gate, up = through("gate", form["gate"], x, part), through("up", form["up"], x, part)
+        y = y + through("down", form["down"], gate / (1.0 + np.exp(-gate)) * up, part)
+    return y
 
 
 def load_kernel(path, name):
@@ -98,7 +106,12 @@ def main():
     checkpoint = read_safetensors(os.path.join(folder, "model.safetensors"))
     weights = [read_safetensors(os.path.join(package, entry["file"])) for entry in manifest["weights"]]
     forms, tp, lnc = manifest["forms"], manifest["tp"], manifest["lnc"]
-    assert len(weights) == tp
+    with open(os.path.join(folder, "config.json")) as file:
+        slices = json.load(file).get("neuronmlp", {}).get("slices", 1)
+    assert len(weights) == tp and manifest["slices"] == slices
+    if slices > 1:  # nothing is on two ranks
+        mlps = sum(tensor.nbytes for name, tensor in checkpoint.items() if ".mlp." in name)
+        assert sum(entry["bytes"] for entry in manifest["weights"]) <= 1.01 * mlps, "more bytes than in the checkpoint"
     for rank in range(tp):
         wanted, held, stored = set(), 0, 0
         for layer, form in enumerate(manifest["layers"]):
@@ -106,7 +119,7 @@ def main():
                 name = f"layers.{layer}.{entry['tensor']}"
                 names = [p["matrix"] for p in entry["planes"]]
                 first = rank * lnc  # parts are counted over the cores of all ranks
-                parts = [[rank_part(matrix_of(checkpoint, layer, name), name, first + core, tp * lnc) for name in names]
+                parts = [[rank_part(matrix_of(checkpoint, layer, name), name, first + core, tp * lnc, slices) for name in names]
                          for core in range(entry["cores"])]
                 matrices = [m for part in parts for m in part]
                 want = np.concatenate([packed(entry, part) for part in parts], axis=1)
@@ -139,7 +152,7 @@ def main():
                 raise SystemExit(f"{kernel['id']} ran on one core of two")
             except AssertionError as error:
                 assert f"{kernel['id']}[{lnc}](...)" in str(error)
-        want = reference(checkpoint, layer, forms[kernel["form"]], x.astype(np.float64))
+        want = reference(checkpoint, layer, forms[kernel["form"]], x.astype(np.float64), slices)
         error = float(np.abs(y - want).max() / np.abs(want).max())
         assert error <= 2e-2, f"{kernel['id']}: off float64 by {error:.2e}"
     print(f"package: {len(manifest['layers'])} layers, {len(forms)} forms, {len(manifest['kernels'])} kernels, "

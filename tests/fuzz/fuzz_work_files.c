@@ -27,7 +27,7 @@ static void read_factors(const char *path, const nmlp_config *config) {
     nmlp_factor_file file;
     nmlp_work_state state;
     nmlp_err err;
-    if (nmlp_factor_file_open(&file, path, FINGERPRINT, config, &state, &err) == NMLP_OK && state == NMLP_WORK_VALID)
+    if (nmlp_factor_file_open(&file, path, FINGERPRINT, config, 1, &state, &err) == NMLP_OK && state == NMLP_WORK_VALID)
         nmlp_factor_file_close(&file);
 }
 
@@ -48,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     config.intermediate = 16;
     config.n_layers = 2;
     if (data[0] & 1)
-        read_factors(write_sealed("NMLPNST3", data + 1, size - 1), &config);
+        read_factors(write_sealed("NMLPNST4", data + 1, size - 1), &config);
     else
         read_ranks(write_sealed("NMLPPLN2", data + 1, size - 1), &config);
     return 0;

@@ -1,7 +1,9 @@
 # Licensed under the Apache License, Version 2.0. Part of neuronmlp; written beside every compressed checkpoint.
 """A causal language model with factorised matrices: the original model's class with its MLPs replaced.
 
-W [N,K] = u [N,r] v [r,K]; gate and up may share one v, which is then gate_up_proj.v.
+W [N,K] = u [N,r] v [r,K]; gate and up may share one v, which is then gate_up_proj.v. With slices of the intermediate
+width, u and v hold the factors of all slices one below the other: those of gate and up give parts of the outputs, those
+of down take parts of the inputs, and their results add up.
 """
 import torch
 import transformers
@@ -23,16 +25,22 @@ class Basis(nn.Module):
 
 
 class Factors(nn.Module):
-    def __init__(self, inputs, outputs, rank, basis=None):
+    def __init__(self, inputs, outputs, rank, basis=None, slices=1, down=False):
         super().__init__()
-        self.u = nn.Parameter(torch.empty(outputs, rank))
+        self.slices, self.down = slices, down
+        self.u = nn.Parameter(torch.empty(outputs * slices if down else outputs, rank))
         if basis is None:
-            self.v = nn.Parameter(torch.empty(rank, inputs))
+            self.v = nn.Parameter(torch.empty(rank * slices, inputs // slices if down else inputs))
         self.shared = (basis,)  # a tuple, so that its parameters belong to it alone
 
     def forward(self, x):
         v = self.v if self.shared[0] is None else self.shared[0].v
-        return nn.functional.linear(nn.functional.linear(x, v), self.u)
+        if self.slices == 1:
+            return nn.functional.linear(nn.functional.linear(x, v), self.u)
+        parts = x.chunk(self.slices, dim=-1) if self.down else [x] * self.slices
+        made = [nn.functional.linear(nn.functional.linear(part, first), second)
+                for part, first, second in zip(parts, v.chunk(self.slices), self.u.chunk(self.slices))]
+        return sum(made) if self.down else torch.cat(made, dim=-1)
 
 
 class FactorisedMLP(nn.Module):
@@ -40,17 +48,18 @@ class FactorisedMLP(nn.Module):
 
     def __init__(self, config, layer):
         super().__init__()
-        ranks = config.neuronmlp["ranks"]
+        ranks, slices = config.neuronmlp["ranks"], config.neuronmlp.get("slices", 1)
         hidden, inner = config.hidden_size, config.intermediate_size
         basis = None
         if layer in config.neuronmlp.get("shared_basis", []):
-            basis = self.gate_up_proj = Basis(ranks[matrix_name(layer, "gate_proj")], hidden)
+            basis = self.gate_up_proj = Basis(ranks[matrix_name(layer, "gate_proj")] * slices, hidden)
         for name, inputs, outputs in (("gate_proj", hidden, inner), ("up_proj", hidden, inner),
                                       ("down_proj", inner, hidden)):
             rank = ranks.get(matrix_name(layer, name), 0)
             module = nn.Linear(inputs, outputs, bias=False)
             if rank:
-                module = Factors(inputs, outputs, rank, basis if name != "down_proj" else None)
+                down = name == "down_proj"
+                module = Factors(inputs, outputs, rank, None if down else basis, slices, down)
             setattr(self, name, module)
         self.act_fn = ACT2FN[getattr(config, "hidden_activation", None) or config.hidden_act]
 

@@ -3,13 +3,14 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "compress/factor/factor_slices.h"
 
-static const char magic[] = "NMLPNST3";
+static const char magic[] = "NMLPNST4";
 
 /* At the front of the payload; row weights and the parts of every entry follow, each at a multiple of 64 bytes. */
 struct header {
     struct {
-        int64_t rows, cols, rank, full, dtype;
+        int64_t rows, cols, slices, rank, full, dtype;
     } entry[NMLP_NESTED_COUNT];
     int64_t n_weights;
 };
@@ -18,8 +19,8 @@ static size_t part_bytes(const nmlp_nested *n, int part) {
     size_t elem = nmlp_dtype_bytes(n->dtype);
     switch (part) {
     case 0: return (size_t)(n->full + 1) * sizeof(double);
-    case 1: return (size_t)(n->rank * n->rows) * elem;
-    default: return (size_t)(n->rank * n->cols) * elem;
+    case 1: return (size_t)(n->rank * n->slices * n->rows) * elem;
+    default: return (size_t)(n->rank * n->slices * n->cols) * elem;
     }
 }
 
@@ -32,6 +33,7 @@ nmlp_status nmlp_factor_file_write(const char *path, uint64_t fingerprint, const
         const nmlp_nested *n = &nested[i];
         header.entry[i].rows = n->rows;
         header.entry[i].cols = n->cols;
+        header.entry[i].slices = n->slices;
         header.entry[i].rank = n->rank;
         header.entry[i].full = n->full;
         header.entry[i].dtype = (int64_t)n->dtype;
@@ -51,17 +53,18 @@ out:
 }
 
 /* Whether an entry has the shape that the model's matrix asks for. */
-static bool fits_model(const struct header *h, int i, const nmlp_config *c) {
-    int64_t rows = i == NMLP_NESTED_DOWN ? c->hidden : i == NMLP_NESTED_JOINT ? 2 * c->intermediate : c->intermediate;
-    int64_t cols = i == NMLP_NESTED_DOWN ? c->intermediate : c->hidden;
+static bool fits_model(const struct header *h, int i, const nmlp_config *c, int64_t slices) {
+    int64_t width = c->intermediate / slices;
+    int64_t rows = i == NMLP_NESTED_DOWN ? c->hidden : i == NMLP_NESTED_JOINT ? 2 * width : width;
+    int64_t cols = i == NMLP_NESTED_DOWN ? width : c->hidden;
     int64_t dtype = h->entry[i].dtype, rank = h->entry[i].rank;
     if (rank == 0) return true; /* not made */
-    return h->entry[i].rows == rows && h->entry[i].cols == cols && h->entry[i].full == c->hidden && rank > 0 &&
-           rank <= nmlp_rank_break_even(rows, cols) && rank <= c->hidden && dtype >= NMLP_DTYPE_F32 &&
-           dtype <= NMLP_DTYPE_F16;
+    return h->entry[i].rows == rows && h->entry[i].cols == cols && h->entry[i].slices == slices &&
+           h->entry[i].full == c->hidden && rank > 0 && rank <= nmlp_rank_break_even(rows, cols) && rank <= c->hidden &&
+           dtype >= NMLP_DTYPE_F32 && dtype <= NMLP_DTYPE_F16;
 }
 
-static bool read_payload(nmlp_factor_file *file, size_t payload_bytes, const nmlp_config *c) {
+static bool read_payload(nmlp_factor_file *file, size_t payload_bytes, const nmlp_config *c, int64_t slices) {
     struct header header;
     nmlp_work_cursor cursor = {.at = file->map.data, .left_bytes = payload_bytes};
     const void *front = nmlp_work_take(&cursor, sizeof header, true);
@@ -72,10 +75,11 @@ static bool read_payload(nmlp_factor_file *file, size_t payload_bytes, const nml
     file->row_weights = header.n_weights ? row_weights : NULL;
     for (int i = 0; i < NMLP_NESTED_COUNT; i++) {
         nmlp_nested *n = &file->nested[i];
-        if (!fits_model(&header, i, c)) return false;
+        if (!fits_model(&header, i, c, slices)) return false;
         if (header.entry[i].rank == 0) continue;
         *n = (nmlp_nested){.rows = header.entry[i].rows,
                            .cols = header.entry[i].cols,
+                           .slices = slices,
                            .rank = header.entry[i].rank,
                            .full = header.entry[i].full,
                            .dtype = (nmlp_dtype)header.entry[i].dtype};
@@ -87,11 +91,11 @@ static bool read_payload(nmlp_factor_file *file, size_t payload_bytes, const nml
 }
 
 nmlp_status nmlp_factor_file_open(nmlp_factor_file *file, const char *path, uint64_t fingerprint,
-                                  const nmlp_config *config, nmlp_work_state *state, nmlp_err *err) {
+                                  const nmlp_config *config, int64_t slices, nmlp_work_state *state, nmlp_err *err) {
     size_t payload_bytes = 0;
     *file = (nmlp_factor_file){0};
     NMLP_RETURN_IF_FAILED(nmlp_work_file_open(&file->map, path, magic, fingerprint, &payload_bytes, state, err));
-    if (*state != NMLP_WORK_VALID || read_payload(file, payload_bytes, config)) return NMLP_OK;
+    if (*state != NMLP_WORK_VALID || read_payload(file, payload_bytes, config, slices)) return NMLP_OK;
     *state = NMLP_WORK_DAMAGED;
     nmlp_factor_file_close(file);
     return NMLP_OK;
@@ -126,6 +130,36 @@ static nmlp_factors *factors_of(nmlp_layer_mlp *mlp, int matrix) {
     return matrix == NMLP_MLP_GATE ? &mlp->desc.gate : matrix == NMLP_MLP_UP ? &mlp->desc.up : &mlp->desc.down;
 }
 
+/* The first `rank` vectors as factors of the whole matrix, from `rows` rows of u, from the first-th on (of a slice). */
+static nmlp_status take_vectors(nmlp_layer_mlp *mlp, int matrix, const nmlp_nested *n, int64_t rank, int64_t first,
+                                int64_t rows, nmlp_pool *pool, nmlp_err *err) {
+    nmlp_factors *f = factors_of(mlp, matrix);
+    int64_t slices = n->slices, total = rank * slices;
+    bool down = matrix == NMLP_MLP_DOWN;
+    nmlp_nested whole = *n;
+    void *blocks = NULL;
+    if (slices > 1) {
+        NMLP_RETURN_IF_FAILED(
+            down ? nmlp_slice_blocks(&blocks, n->v, n->dtype, slices, rank, n->cols, 0, n->cols, err)
+                 : nmlp_slice_blocks(&blocks, n->ut, n->dtype, slices, rank, n->rows, first, rows, err));
+        mlp->owned[NMLP_MLP_MATRICES + matrix] = blocks;
+        if (down)
+            whole = (nmlp_nested){.rows = rows, .cols = slices * n->cols, .ut = n->ut, .v = blocks};
+        else
+            whole = (nmlp_nested){.rows = slices * rows, .cols = n->cols, .ut = blocks, .v = n->v};
+        whole.dtype = n->dtype;
+        rows = whole.rows;
+        first = 0;
+    }
+    void *u = nmlp_mem_new((size_t)(rows * total), nmlp_dtype_bytes(n->dtype), err);
+    if (!u) return NMLP_E_NOMEM;
+    nmlp_nested_u(&whole, total, first, rows, u, pool);
+    mlp->owned[matrix] = u;
+    f->u = nmlp_view_2d(u, n->dtype, rows, total);
+    f->v = nmlp_view_2d(whole.v, n->dtype, total, whole.cols);
+    return NMLP_OK;
+}
+
 nmlp_status nmlp_layer_mlp_build(nmlp_layer_mlp *mlp, const nmlp_factor_file *factor_file, const nmlp_layer *dense,
                                  const nmlp_layer_ranks *ranks, nmlp_pool *pool, nmlp_err *err) {
     *mlp = (nmlp_layer_mlp){0};
@@ -139,15 +173,11 @@ nmlp_status nmlp_layer_mlp_build(nmlp_layer_mlp *mlp, const nmlp_factor_file *fa
         bool joint = ranks->joint && i != NMLP_MLP_DOWN;
         const nmlp_nested *n = &factor_file->nested[joint ? NMLP_NESTED_JOINT : i];
         int64_t rows = joint ? n->rows / 2 : n->rows;
-        void *u = nmlp_mem_new((size_t)(rows * rank), nmlp_dtype_bytes(n->dtype), err);
-        if (!u) {
+        nmlp_status st = take_vectors(mlp, i, n, rank, joint && i == NMLP_MLP_UP ? rows : 0, rows, pool, err);
+        if (st != NMLP_OK) {
             nmlp_layer_mlp_fini(mlp);
-            return NMLP_E_NOMEM;
+            return st;
         }
-        nmlp_nested_u(n, rank, joint && i == NMLP_MLP_UP ? rows : 0, rows, u, pool);
-        mlp->owned[i] = u;
-        f->u = nmlp_view_2d(u, n->dtype, rows, rank);
-        f->v = nmlp_view_2d(n->v, n->dtype, rank, n->cols);
     }
     return NMLP_OK;
 }

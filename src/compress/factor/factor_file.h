@@ -21,9 +21,9 @@ typedef struct nmlp_factor_file {
 /* row_weights [n_weights] may be NULL with n_weights 0. */
 nmlp_status nmlp_factor_file_write(const char *path, uint64_t fingerprint, const nmlp_nested *nested,
                                    const double *row_weights, int64_t n_weights, nmlp_err *err);
-/* Where *state is not NMLP_WORK_VALID nothing is open. Shapes are those of the model. */
+/* Where *state is not NMLP_WORK_VALID nothing is open. Shapes are those of the model, cut into slices (1: whole). */
 nmlp_status nmlp_factor_file_open(nmlp_factor_file *factor_file, const char *path, uint64_t fingerprint,
-                                  const nmlp_config *config, nmlp_work_state *state, nmlp_err *err);
+                                  const nmlp_config *config, int64_t slices, nmlp_work_state *state, nmlp_err *err);
 void nmlp_factor_file_close(nmlp_factor_file *factor_file);
 /* Gives the memory of the mapped file back; whoever reads it again brings it in again. */
 void nmlp_factor_file_release(const nmlp_factor_file *factor_file);
@@ -45,7 +45,8 @@ typedef struct nmlp_layer_mlp {
     void *owned[2 * NMLP_MLP_MATRICES];
 } nmlp_layer_mlp;
 
-/* From the factor_file at those ranks; dense matrices are the model's. The factor_file must outlive it. */
+/* From the factor_file at those ranks; dense matrices are the model's, factors of slices are block diagonal. The
+ * factor_file must outlive it. */
 nmlp_status nmlp_layer_mlp_build(nmlp_layer_mlp *mlp, const nmlp_factor_file *factor_file, const nmlp_layer *dense,
                                  const nmlp_layer_ranks *ranks, nmlp_pool *pool, nmlp_err *err);
 void nmlp_layer_mlp_fini(nmlp_layer_mlp *mlp);

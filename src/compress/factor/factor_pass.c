@@ -7,7 +7,9 @@
 #include "compress/calibrate/gram.h"
 #include "compress/work.h"
 #include "compress/calibrate/hidden_states.h"
+#include "compress/factor/factor_slices.h"
 #include "compress/factor/products.h"
+#include "model/slices.h"
 
 enum { PATH_MAX_BYTES = 4096 };
 
@@ -48,27 +50,148 @@ static void scale_rows(float *rows, const float *weights, int64_t s, int64_t h) 
         for (int64_t i = 0; i < h; i++) rows[t * h + i] *= weights[t];
 }
 
-/* Grams of the calibration tokens, with everything that makes them robust. */
-static nmlp_status make_grams(const nmlp_factor_pass *s, struct buffers *b, const float *residual, bool narrow,
-                              nmlp_err *err) {
+/* Gram of rows [T,H] of calibration tokens, with what keeps single tokens from deciding; the rows are spent. */
+static nmlp_status make_gram(const nmlp_factor_pass *s, struct buffers *b, const float *residual, double *gram,
+                             float *rows, nmlp_err *err) {
     const nmlp_compress_options *o = s->options;
-    const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
+    int64_t hidden = nmlp_engine_model(s->engine)->config.hidden;
     nmlp_pool *pool = nmlp_engine_pool(s->engine);
     int64_t tokens = nmlp_calib_windows_calib_tokens(s->windows), n_capped;
     if (o->token_weights) {
-        nmlp_token_weights(b->weights, residual, tokens, c->hidden);
-        scale_rows(b->x, b->weights, tokens, c->hidden);
-        scale_rows(b->y, b->weights, tokens, c->hidden);
+        nmlp_token_weights(b->weights, residual, tokens, hidden);
+        scale_rows(rows, b->weights, tokens, hidden);
     }
-    NMLP_RETURN_IF_FAILED(nmlp_gram_cap_tokens(pool, b->x, tokens, c->hidden, o->cap, &n_capped, err));
-    NMLP_RETURN_IF_FAILED(nmlp_gram_cap_tokens(pool, b->y, tokens, c->hidden, o->cap, &n_capped, err));
-    NMLP_RETURN_IF_FAILED(nmlp_gram_mean(b->kernels, pool, b->input, b->x, tokens, c->hidden, err));
-    NMLP_RETURN_IF_FAILED(nmlp_gram_mean(b->kernels, pool, b->output, b->y, tokens, c->hidden, err));
-    if (!o->shrink) return NMLP_OK;
-    nmlp_gram_shrink(b->input, c->hidden, tokens);
+    NMLP_RETURN_IF_FAILED(nmlp_gram_cap_tokens(pool, rows, tokens, hidden, o->cap, &n_capped, err));
+    return nmlp_gram_mean(b->kernels, pool, gram, rows, tokens, hidden, err);
+}
+
+static nmlp_status make_input_gram(const nmlp_factor_pass *s, struct buffers *b, const float *residual, float *rows,
+                                   nmlp_err *err) {
+    const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
+    int64_t tokens = nmlp_calib_windows_calib_tokens(s->windows);
+    NMLP_RETURN_IF_FAILED(make_gram(s, b, residual, b->input, rows, err));
+    if (s->options->shrink) nmlp_gram_shrink(b->input, c->hidden, tokens);
     for (int64_t j = 0; j < c->intermediate; j++) b->act2[j] /= (double)tokens;
-    return nmlp_gram_shrink_output(pool, b->output, b->w[NMLP_MLP_DOWN], b->act2, c->hidden, c->intermediate, tokens,
-                                   narrow, err);
+    return NMLP_OK;
+}
+
+/* Of the part of the output that `down` [H,width] makes of inputs with mean squares act2 [width]; b->y is spent. */
+static nmlp_status make_output_gram(const nmlp_factor_pass *s, struct buffers *b, const float *residual,
+                                    const double *down, const double *act2, int64_t width, bool narrow, nmlp_err *err) {
+    int64_t hidden = nmlp_engine_model(s->engine)->config.hidden;
+    NMLP_RETURN_IF_FAILED(make_gram(s, b, residual, b->output, b->y, err));
+    if (!s->options->shrink) return NMLP_OK;
+    return nmlp_gram_shrink_output(nmlp_engine_pool(s->engine), b->output, down, act2, hidden, width,
+                                   nmlp_calib_windows_calib_tokens(s->windows), narrow, err);
+}
+
+static nmlp_mlp_moments moments_of(const nmlp_factor_pass *s, const struct buffers *b) {
+    const nmlp_compress_options *o = s->options;
+    const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
+    return (nmlp_mlp_moments){.hidden = c->hidden,
+                              .intermediate = c->intermediate,
+                              .gate = b->w[NMLP_MLP_GATE],
+                              .up = b->w[NMLP_MLP_UP],
+                              .down = b->w[NMLP_MLP_DOWN],
+                              .kernels = b->kernels,
+                              .input = o->whiten ? b->input : NULL,
+                              .output = o->whiten ? b->output : NULL,
+                              .d_gate = o->row_weights ? b->weights_of_rows : NULL,
+                              .d_up = o->row_weights ? b->weights_of_rows + c->intermediate : NULL,
+                              .separate = o->joint != NMLP_JOINT_ALWAYS,
+                              .joint = o->joint != NMLP_JOINT_NEVER,
+                              .times = s->times};
+}
+
+static nmlp_status factorise_whole(nmlp_factor_pass *s, int64_t l, struct buffers *b, const float *residual,
+                                   nmlp_nested *nested, nmlp_err *err) {
+    const nmlp_model *model = nmlp_engine_model(s->engine);
+    const nmlp_config *c = &model->config;
+    bool narrow = nmlp_dtype_bytes(model->layers[l].mlp[0].w.dtype) == 2;
+    nmlp_mlp_moments moments = moments_of(s, b);
+    if (s->options->whiten) {
+        NMLP_RETURN_IF_FAILED(make_input_gram(s, b, residual, b->x, err));
+        NMLP_RETURN_IF_FAILED(
+            make_output_gram(s, b, residual, b->w[NMLP_MLP_DOWN], b->act2, c->intermediate, narrow, err));
+    }
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) moments.views[i] = model->layers[l].mlp[i].w;
+    nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_PRODUCTS);
+    return nmlp_factorise_mlp(nested, &moments, nmlp_engine_pool(s->engine), err);
+}
+
+/* Room for one slice. */
+struct slice_room {
+    double *input; /* [H,H] which a factorisation destroys */
+    double *down;  /* [H,width] */
+    void *copy;    /* the same as the model stores it */
+};
+
+/* Slice `at` of the layer by itself: what it sees is what the whole MLP sees, what it adds is its own. */
+static nmlp_status factorise_slice(nmlp_factor_pass *s, int64_t l, int64_t at, struct buffers *b, const float *residual,
+                                   struct slice_room *room, nmlp_nested *nested, nmlp_err *err) {
+    const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
+    nmlp_pool *pool = nmlp_engine_pool(s->engine);
+    nmlp_layer layer = nmlp_engine_model(s->engine)->layers[l];
+    nmlp_factors mlp[NMLP_MLP_MATRICES];
+    int64_t width = c->intermediate / s->options->slices, first = at * width;
+    nmlp_mlp_moments moments = moments_of(s, b);
+    layer.slices = s->options->slices;
+    nmlp_layer_slice(mlp, &layer, at, room->copy);
+    nmlp_widen(pool, room->down, &mlp[NMLP_MLP_DOWN].w);
+    if (s->options->whiten) {
+        nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_FORWARD);
+        NMLP_RETURN_IF_FAILED(nmlp_slice_run(mlp, c->activation, b->kernels, b->y, b->x,
+                                             nmlp_calib_windows_calib_tokens(s->windows), c->hidden, pool, err));
+        nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_MOMENTS);
+        NMLP_RETURN_IF_FAILED(make_output_gram(s, b, residual, room->down, b->act2 + first, width,
+                                               nmlp_dtype_bytes(mlp[0].w.dtype) == 2, err));
+        memcpy(room->input, b->input, (size_t)(c->hidden * c->hidden) * sizeof *room->input);
+        moments.input = room->input;
+    }
+    moments.intermediate = width;
+    moments.gate += first * c->hidden;
+    moments.up += first * c->hidden;
+    moments.down = room->down;
+    if (moments.d_gate) moments.d_gate += first;
+    if (moments.d_up) moments.d_up += first;
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) moments.views[i] = mlp[i].w;
+    nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_PRODUCTS);
+    return nmlp_factorise_mlp(nested, &moments, pool, err);
+}
+
+static nmlp_status join_slices(nmlp_nested *nested, const nmlp_nested *parts, int64_t n, nmlp_err *err) {
+    const nmlp_nested *of_matrix[NMLP_SLICES_MAX];
+    for (int i = 0; i < NMLP_NESTED_COUNT; i++) {
+        for (int64_t at = 0; at < n; at++) of_matrix[at] = &parts[at * NMLP_NESTED_COUNT + i];
+        NMLP_RETURN_IF_FAILED(nmlp_nested_join(&nested[i], of_matrix, n, err));
+    }
+    return NMLP_OK;
+}
+
+static nmlp_status factorise_slices(nmlp_factor_pass *s, int64_t l, struct buffers *b, const float *residual,
+                                    nmlp_nested *nested, nmlp_err *err) {
+    const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
+    int64_t n = s->options->slices, width = c->intermediate / n;
+    nmlp_status st = NMLP_OK;
+    nmlp_arena arena;
+    nmlp_arena_init(&arena);
+    struct slice_room room = {.input = nmlp_arena_new(&arena, (size_t)(c->hidden * c->hidden), sizeof(double), err),
+                              .down = nmlp_arena_new(&arena, (size_t)(c->hidden * width), sizeof(double), err),
+                              .copy = nmlp_arena_new(&arena, (size_t)(c->hidden * width), sizeof(float), err)};
+    nmlp_nested *parts = nmlp_arena_new(&arena, (size_t)(n * NMLP_NESTED_COUNT), sizeof *parts, err);
+    if (!room.input || !room.down || !room.copy || !parts) NMLP_TRY(NMLP_E_NOMEM);
+    if (s->options->whiten) {
+        int64_t tokens = nmlp_calib_windows_calib_tokens(s->windows);
+        memcpy(b->y, b->x, (size_t)(tokens * c->hidden) * sizeof *b->y); /* the slices will see x as it is */
+        NMLP_TRY(make_input_gram(s, b, residual, b->y, err));
+    }
+    for (int64_t at = 0; at < n; at++)
+        NMLP_TRY(factorise_slice(s, l, at, b, residual, &room, parts + at * NMLP_NESTED_COUNT, err));
+    NMLP_TRY(join_slices(nested, parts, n, err));
+out:
+    for (int64_t i = 0; parts && i < n * NMLP_NESTED_COUNT; i++) nmlp_nested_fini(&parts[i]);
+    nmlp_arena_fini(&arena);
+    return st;
 }
 
 static nmlp_status factorise_layer(nmlp_factor_pass *s, int64_t l, struct buffers *b, const float *residual,
@@ -80,7 +203,6 @@ static nmlp_status factorise_layer(nmlp_factor_pass *s, int64_t l, struct buffer
     nmlp_nested nested[NMLP_NESTED_COUNT] = {0};
     nmlp_status st = NMLP_OK;
     nmlp_pool *pool = nmlp_engine_pool(s->engine);
-    nmlp_dtype dtype = model->layers[l].mlp[0].w.dtype;
     double *d_gate = b->weights_of_rows, *d_up = b->weights_of_rows + c->intermediate;
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) nmlp_widen(pool, b->w[i], &model->layers[l].mlp[i].w);
     nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_MOMENTS);
@@ -88,27 +210,11 @@ static nmlp_status factorise_layer(nmlp_factor_pass *s, int64_t l, struct buffer
         b->gate2[j] /= (double)tokens;
         b->slope2[j] /= (double)tokens;
     }
-    if (o->whiten) NMLP_TRY(make_grams(s, b, residual, nmlp_dtype_bytes(dtype) == 2, err));
     if (o->row_weights)
         NMLP_TRY(nmlp_swiglu_weights(d_gate, d_up, b->w[NMLP_MLP_DOWN], b->gate2, b->slope2, c->hidden, c->intermediate,
                                      err));
-    nmlp_mlp_moments moments = {
-        .hidden = c->hidden,
-        .intermediate = c->intermediate,
-        .gate = b->w[NMLP_MLP_GATE],
-        .up = b->w[NMLP_MLP_UP],
-        .down = b->w[NMLP_MLP_DOWN],
-        .views = {model->layers[l].mlp[0].w, model->layers[l].mlp[1].w, model->layers[l].mlp[2].w},
-        .kernels = b->kernels,
-        .input = o->whiten ? b->input : NULL,
-        .output = o->whiten ? b->output : NULL,
-        .d_gate = o->row_weights ? d_gate : NULL,
-        .d_up = o->row_weights ? d_up : NULL,
-        .separate = o->joint != NMLP_JOINT_ALWAYS,
-        .joint = o->joint != NMLP_JOINT_NEVER,
-        .times = s->times};
-    nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_PRODUCTS);
-    NMLP_TRY(nmlp_factorise_mlp(nested, &moments, pool, err));
+    NMLP_TRY(o->slices > 1 ? factorise_slices(s, l, b, residual, nested, err)
+                           : factorise_whole(s, l, b, residual, nested, err));
     nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_FILES);
     NMLP_TRY(nmlp_factor_file_write(path, s->fingerprint, nested, o->row_weights ? b->weights_of_rows : NULL,
                                     o->row_weights ? 2 * c->intermediate : 0, err));
@@ -133,7 +239,8 @@ static nmlp_status open_found(const nmlp_factor_pass *s, nmlp_factor_file *facto
         char path[PATH_MAX_BYTES];
         nmlp_work_state state;
         NMLP_RETURN_IF_FAILED(factor_path(s, l, path, err));
-        NMLP_RETURN_IF_FAILED(nmlp_factor_file_open(&factor_files[l], path, s->fingerprint, c, &state, err));
+        NMLP_RETURN_IF_FAILED(
+            nmlp_factor_file_open(&factor_files[l], path, s->fingerprint, c, s->options->slices, &state, err));
         tally.n[state]++;
     }
     nmlp_work_tally_note(&tally, "statistics of layers", s->options->progress);
@@ -159,8 +266,8 @@ static nmlp_status run_layer(nmlp_factor_pass *s, nmlp_hidden_states *stream, in
     nmlp_compress_work before = nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_OTHER);
     NMLP_RETURN_IF_FAILED(factorise_layer(s, l, b, stream->rows, path, err));
     nmlp_compress_times_enter(s->times, before);
-    NMLP_RETURN_IF_FAILED(
-        nmlp_factor_file_open(factor_file, path, s->fingerprint, &nmlp_engine_model(s->engine)->config, &state, err));
+    NMLP_RETURN_IF_FAILED(nmlp_factor_file_open(
+        factor_file, path, s->fingerprint, &nmlp_engine_model(s->engine)->config, s->options->slices, &state, err));
     if (state == NMLP_WORK_VALID) return NMLP_OK;
     return nmlp_fail(err, NMLP_E_IO, "%s: was written a moment ago and cannot be read back", path);
 }

@@ -291,6 +291,7 @@ nmlp_status nmlp_factorise_mlp(nmlp_nested *nested, const nmlp_mlp_moments *m, n
         n->rank = nmlp_rank_break_even(n->rows, n->cols);
         n->full = m->hidden;
         n->dtype = dtype;
+        n->slices = 1;
         NMLP_TRY(i == NMLP_NESTED_DOWN ? extract_down(&w, n, err) : extract_tall(&w, n, i, err));
     }
 out:

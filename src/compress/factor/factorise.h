@@ -21,10 +21,11 @@
 enum { NMLP_NESTED_GATE, NMLP_NESTED_UP, NMLP_NESTED_DOWN, NMLP_NESTED_JOINT, NMLP_NESTED_COUNT };
 
 typedef struct nmlp_nested {
-    int64_t rows;
+    int64_t rows; /* of a slice, if there are several */
     int64_t cols;
-    int64_t rank; /* columns kept: the largest rank that saves parameters */
-    int64_t full; /* smaller dimension */
+    int64_t slices; /* with factors of their own (factor_slices.h): ut and v have `slices` vectors for each of a rank */
+    int64_t rank;   /* columns kept: the largest rank that saves parameters */
+    int64_t full;   /* smaller dimension */
     nmlp_dtype dtype;
     const void *ut;     /* [rank, rows]: row i is column i of u */
     const void *v;      /* [rank, cols] */

@@ -62,9 +62,10 @@ out:
 }
 
 /* Whether view i has the shape that the ranks ask for: a factor of its matrix, or a dense down that was refitted. */
-static bool fits_ranks(const struct header *h, int i, const nmlp_layer_ranks *ranks, const nmlp_layer *dense) {
+static bool fits_ranks(const struct header *h, int i, const nmlp_layer_ranks *ranks, int64_t slices,
+                       const nmlp_layer *dense) {
     int matrix = i / 3;
-    int64_t rank = ranks->rank[matrix], rows = nmlp_factors_rows(&dense->mlp[matrix]),
+    int64_t rank = ranks->rank[matrix] * slices, rows = nmlp_factors_rows(&dense->mlp[matrix]),
             cols = nmlp_factors_cols(&dense->mlp[matrix]);
     bool want = rank > 0 ? i % 3 != 0 && !(ranks->joint && i == 5) : i == 3 * NMLP_MLP_DOWN && h->dense_refitted != 0;
     if (!want) return h->view[i].rows == 0;
@@ -74,7 +75,7 @@ static bool fits_ranks(const struct header *h, int i, const nmlp_layer_ranks *ra
            h->view[i].dtype <= NMLP_DTYPE_F16;
 }
 
-static bool read_payload(nmlp_layer_file *layer, size_t payload_bytes, const nmlp_layer_ranks *ranks,
+static bool read_payload(nmlp_layer_file *layer, size_t payload_bytes, const nmlp_layer_ranks *ranks, int64_t slices,
                          const nmlp_layer *dense) {
     struct header header;
     nmlp_work_cursor cursor = {.at = layer->map.data, .left_bytes = payload_bytes};
@@ -87,7 +88,7 @@ static bool read_payload(nmlp_layer_file *layer, size_t payload_bytes, const nml
     layer->error = header.error;
     layer->error_before = header.error_before;
     for (int i = 0; i < N_VIEWS; i++) {
-        if (!fits_ranks(&header, i, ranks, dense)) return false;
+        if (!fits_ranks(&header, i, ranks, slices, dense)) return false;
         if (header.view[i].rows == 0) continue;
         nmlp_view *view = view_of(&layer->desc, i);
         *view = nmlp_view_2d(NULL, (nmlp_dtype)header.view[i].dtype, header.view[i].rows, header.view[i].cols);
@@ -98,12 +99,12 @@ static bool read_payload(nmlp_layer_file *layer, size_t payload_bytes, const nml
 }
 
 nmlp_status nmlp_layer_file_open(nmlp_layer_file *layer, const char *path, uint64_t fingerprint,
-                                 const nmlp_layer_ranks *ranks, const nmlp_layer *dense, nmlp_work_state *state,
-                                 nmlp_err *err) {
+                                 const nmlp_layer_ranks *ranks, int64_t slices, const nmlp_layer *dense,
+                                 nmlp_work_state *state, nmlp_err *err) {
     size_t payload_bytes = 0;
     *layer = (nmlp_layer_file){0};
     NMLP_RETURN_IF_FAILED(nmlp_work_file_open(&layer->map, path, magic, fingerprint, &payload_bytes, state, err));
-    if (*state != NMLP_WORK_VALID || read_payload(layer, payload_bytes, ranks, dense)) return NMLP_OK;
+    if (*state != NMLP_WORK_VALID || read_payload(layer, payload_bytes, ranks, slices, dense)) return NMLP_OK;
     *state = NMLP_WORK_DAMAGED;
     nmlp_layer_file_close(layer);
     return NMLP_OK;

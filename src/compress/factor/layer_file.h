@@ -17,10 +17,10 @@ typedef struct nmlp_layer_file {
 /* Dense matrices that are the model's own are not stored. */
 nmlp_status nmlp_layer_file_write(const char *path, uint64_t fingerprint, const nmlp_layer_file *layer,
                                   const nmlp_layer *dense, nmlp_err *err);
-/* Where *state is not NMLP_WORK_VALID nothing is open. The file must hold these ranks. */
+/* Where *state is not NMLP_WORK_VALID nothing is open. The file must hold these ranks, of so many slices (1: whole). */
 nmlp_status nmlp_layer_file_open(nmlp_layer_file *layer, const char *path, uint64_t fingerprint,
-                                 const nmlp_layer_ranks *ranks, const nmlp_layer *dense, nmlp_work_state *state,
-                                 nmlp_err *err);
+                                 const nmlp_layer_ranks *ranks, int64_t slices, const nmlp_layer *dense,
+                                 nmlp_work_state *state, nmlp_err *err);
 void nmlp_layer_file_close(nmlp_layer_file *layer);
 
 /* The MLP with the model's own matrices filled in. */

@@ -226,7 +226,10 @@ static nmlp_status close_job(struct job *j, nmlp_status st, nmlp_err *err) {
 
 static nmlp_status check_supported(const nmlp_model *m, nmlp_err *err) {
     const nmlp_config *c = &m->config;
-    const char *beyond = c->features->fused ? "fused projections" : c->n_experts > 0 ? "experts" : NULL;
+    const char *beyond = c->features->fused ? "fused projections"
+                         : c->n_experts > 0 ? "experts"
+                         : c->slices > 0    ? "factors of slices"
+                                            : NULL;
     if (!beyond) return NMLP_OK;
     return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: quantisation does not know %s, which this %s model has",
                      m->checkpoint.dir, beyond, c->family);

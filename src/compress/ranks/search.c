@@ -13,12 +13,12 @@ double nmlp_ranks_cost(const nmlp_search *s, const nmlp_layer_ranks *ranks) {
     double total = 0;
     for (int64_t l = 0; l < c->n_layers; l++) {
         const nmlp_layer_ranks *r = &ranks[l];
-        total += cost->matrix(cost->ctx, c->hidden, c->intermediate, r->rank[NMLP_MLP_DOWN]);
+        total += cost->matrix(cost->ctx, c->hidden, s->intermediate, r->rank[NMLP_MLP_DOWN]);
         if (r->joint) {
-            total += cost->matrix(cost->ctx, 2 * c->intermediate, c->hidden, r->rank[NMLP_MLP_GATE]);
+            total += cost->matrix(cost->ctx, 2 * s->intermediate, c->hidden, r->rank[NMLP_MLP_GATE]);
         } else {
-            total += cost->matrix(cost->ctx, c->intermediate, c->hidden, r->rank[NMLP_MLP_GATE]);
-            total += cost->matrix(cost->ctx, c->intermediate, c->hidden, r->rank[NMLP_MLP_UP]);
+            total += cost->matrix(cost->ctx, s->intermediate, c->hidden, r->rank[NMLP_MLP_GATE]);
+            total += cost->matrix(cost->ctx, s->intermediate, c->hidden, r->rank[NMLP_MLP_UP]);
         }
     }
     return total;
@@ -26,11 +26,11 @@ double nmlp_ranks_cost(const nmlp_search *s, const nmlp_layer_ranks *ranks) {
 
 static nmlp_status refuse_rounding(const nmlp_search *s, int64_t most, nmlp_err *err) {
     const nmlp_config *c = config_of(s);
-    double break_even = (double)(c->hidden * c->intermediate) / (double)(c->hidden + c->intermediate);
+    double break_even = (double)(c->hidden * s->intermediate) / (double)(c->hidden + s->intermediate);
     if (most == 0) {
         nmlp_fail_field(err, NMLP_E_ARG, "tile",
                         "is %lld; even rank %lld of a %lld x %lld matrix has more parameters than the dense one",
-                        (long long)s->tile, (long long)s->tile, (long long)c->intermediate, (long long)c->hidden);
+                        (long long)s->tile, (long long)s->tile, (long long)s->intermediate, (long long)c->hidden);
         nmlp_fail_hint(err, "use a smaller `tile`; break-even is at rank %.1f", break_even);
     } else {
         nmlp_fail_field(err, NMLP_E_ARG, "ratio",
@@ -45,13 +45,13 @@ static nmlp_status refuse_rounding(const nmlp_search *s, int64_t most, nmlp_err 
 nmlp_status nmlp_search_uniform(const nmlp_search *s, nmlp_layer_ranks *ranks, nmlp_err *err) {
     const nmlp_config *c = config_of(s);
     bool joint = s->joint == NMLP_JOINT_ALWAYS;
-    int64_t tall = nmlp_rank_uniform(c->intermediate, c->hidden, s->ratio, s->tile);
-    int64_t down = nmlp_rank_uniform(c->hidden, c->intermediate, s->ratio, s->tile);
-    double want = (1 - s->ratio) * (double)(c->hidden * c->intermediate) / (double)(c->hidden + c->intermediate);
+    int64_t tall = nmlp_rank_uniform(s->intermediate, c->hidden, s->ratio, s->tile);
+    int64_t down = nmlp_rank_uniform(c->hidden, s->intermediate, s->ratio, s->tile);
+    double want = (1 - s->ratio) * (double)(c->hidden * s->intermediate) / (double)(c->hidden + s->intermediate);
     if (tall == 0 || floor(want / (double)s->tile + 0.5) * (double)s->tile >
-                         (double)nmlp_rank_break_even(c->intermediate, c->hidden))
+                         (double)nmlp_rank_break_even(s->intermediate, c->hidden))
         return refuse_rounding(s, tall, err);
-    if (joint) tall = nmlp_rank_uniform(2 * c->intermediate, c->hidden, s->ratio, s->tile);
+    if (joint) tall = nmlp_rank_uniform(2 * s->intermediate, c->hidden, s->ratio, s->tile);
     for (int64_t l = 0; l < c->n_layers; l++) ranks[l] = (nmlp_layer_ranks){.rank = {tall, tall, down}, .joint = joint};
     return NMLP_OK;
 }
@@ -268,7 +268,7 @@ static nmlp_status try_settings(const nmlp_search *s, nmlp_search_result *r, str
         nmlp_allocation a = {.factor_files = s->factor_files,
                              .n_layers = c->n_layers,
                              .hidden = c->hidden,
-                             .intermediate = c->intermediate,
+                             .intermediate = s->intermediate,
                              .tile = s->tile,
                              .cost = s->cost,
                              .budget = s->budget,
@@ -304,9 +304,9 @@ static nmlp_status new_scratch(struct scratch *x, nmlp_arena *arena, int64_t n, 
 static nmlp_status start_from_uniform(const nmlp_search *s, nmlp_search_result *r, nmlp_layer_ranks *uniform,
                                       nmlp_err *err) {
     const nmlp_config *c = config_of(s);
-    int64_t tall = nmlp_rank_uniform(c->intermediate, c->hidden, s->ratio, s->tile);
-    int64_t shared = nmlp_rank_uniform(2 * c->intermediate, c->hidden, s->ratio, s->tile);
-    int64_t down = nmlp_rank_uniform(c->hidden, c->intermediate, s->ratio, s->tile);
+    int64_t tall = nmlp_rank_uniform(s->intermediate, c->hidden, s->ratio, s->tile);
+    int64_t shared = nmlp_rank_uniform(2 * s->intermediate, c->hidden, s->ratio, s->tile);
+    int64_t down = nmlp_rank_uniform(c->hidden, s->intermediate, s->ratio, s->tile);
     if (tall == 0) return refuse_rounding(s, 0, err);
     for (int joint = s->joint == NMLP_JOINT_ALWAYS; joint <= (s->joint != NMLP_JOINT_NEVER); joint++) {
         int64_t rank = joint ? shared : tall;

@@ -17,8 +17,9 @@ typedef struct nmlp_search {
     const nmlp_heldout *heldout;          /* NULL: nothing is heldout_measured, uniform only */
     const nmlp_progress *progress;
     const nmlp_cost *cost;
-    double budget; /* in the unit of the cost */
-    double ratio;  /* of the uniform candidate */
+    double budget;        /* in the unit of the cost, of a slice */
+    double ratio;         /* of the uniform candidate */
+    int64_t intermediate; /* width of a slice */
     int64_t tile;
     nmlp_joint_mode joint;
     int rounds; /* of measuring sensitivities again around the best candidate */

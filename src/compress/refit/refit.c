@@ -215,7 +215,7 @@ nmlp_status nmlp_refit_run(const nmlp_refit_job *r, nmlp_err *err) {
         nmlp_layer_file file;
         nmlp_work_state state;
         NMLP_TRY(nmlp_refit_path(path, sizeof path, r->work_dir, l, true, err));
-        NMLP_TRY(nmlp_layer_file_open(&file, path, r->fingerprint, &r->ranks[l], &layers[l], &state, err));
+        NMLP_TRY(nmlp_layer_file_open(&file, path, r->fingerprint, &r->ranks[l], r->slices, &layers[l], &state, err));
         NMLP_TRY(run_dense(&p, l, err));
         tally.n[state]++;
         st = state == NMLP_WORK_VALID ? replay_layer(&p, l, &file, err) : refit_layer(&p, l, path, err);

@@ -14,7 +14,8 @@ typedef struct nmlp_refit_job {
     nmlp_engine *engine;
     const nmlp_calib_windows *windows;
     const nmlp_factor_file *factor_files; /* [L] */
-    const nmlp_layer_ranks *ranks;        /* [L] */
+    const nmlp_layer_ranks *ranks;        /* [L] of a slice */
+    int64_t slices;                       /* with factors of their own; 1: whole matrices */
     bool refit_down;                      /* else gate and up only: down needs a Gram matrix of all neurons */
     bool token_weights;                   /* tokens count by the inverse of their residual stream's size */
     const nmlp_progress *progress;

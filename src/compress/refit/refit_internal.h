@@ -3,6 +3,7 @@
 #define NMLP_COMPRESS_REFIT_REFIT_INTERNAL_H
 
 #include "compress/refit/refit.h"
+#include "compress/refit/refit_solve.h"
 
 /* One layer on its way: token rows [T,H], calibration windows first. */
 typedef struct nmlp_refit_layer {
@@ -37,6 +38,14 @@ nmlp_status nmlp_refit_gate_up(const nmlp_refit_layer *l, const nmlp_mlp_desc *b
 /* Down fitted again behind the gate and up of `base`. */
 nmlp_status nmlp_refit_down_of(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_refit_variant *out,
                                nmlp_err *err);
+
+/* refit_slices.c. Slice `s` of gate and up alone, into its vectors of ut [n*rank, n_matrices*rows] and v [n*rank, n].
+ */
+nmlp_status nmlp_refit_tall_slice(const nmlp_refit_layer *l, const nmlp_refit_tall *problem, int64_t s, double *ut,
+                                  double *v, nmlp_err *err);
+/* All slices of down, one after the other, each fitted to what the others leave of the target. */
+nmlp_status nmlp_refit_down_slices(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, const nmlp_refit_down *problem,
+                                   double *ut, double *v, nmlp_err *err);
 
 /* Weighted squared distance of an MLP's output from the target on held-out tokens. */
 nmlp_status nmlp_refit_error(const nmlp_refit_layer *l, const nmlp_mlp_desc *desc, double *error, nmlp_err *err);

@@ -140,14 +140,16 @@ static nmlp_status pack(nmlp_nested *nested, int64_t rows, int64_t cols, int64_t
 
 static nmlp_status solve_tall(const nmlp_refit_layer *l, nmlp_refit_tall *problem, int matrix, nmlp_refit_variant *out,
                               nmlp_err *err) {
-    int64_t rows = problem->n_matrices * problem->rows;
+    int64_t rows = problem->n_matrices * problem->rows, rank = problem->rank * l->r->slices;
     nmlp_status st = NMLP_E_NOMEM;
     nmlp_nested *nested = &out->nested[matrix];
-    double *ut = nmlp_mem_new((size_t)(problem->rank * rows), sizeof *ut, err);
-    double *v = nmlp_mem_new((size_t)(problem->rank * problem->n), sizeof *v, err);
+    double *ut = nmlp_mem_new((size_t)(rank * rows), sizeof *ut, err);
+    double *v = nmlp_mem_new((size_t)(rank * problem->n), sizeof *v, err);
     if (!ut || !v) goto out;
-    NMLP_TRY(nmlp_refit_tall_solve(problem, ut, v, l->pool, err));
-    NMLP_TRY(pack(nested, rows, problem->n, problem->rank, l->dense->mlp[matrix].w.dtype, ut, v, l->pool, err));
+    if (l->r->slices == 1) NMLP_TRY(nmlp_refit_tall_solve(problem, ut, v, l->pool, err));
+    for (int64_t s = 0; l->r->slices > 1 && s < l->r->slices; s++)
+        NMLP_TRY(nmlp_refit_tall_slice(l, problem, s, ut, v, err));
+    NMLP_TRY(pack(nested, rows, problem->n, rank, l->dense->mlp[matrix].w.dtype, ut, v, l->pool, err));
     NMLP_TRY(take_factors(out, matrix, nested, 0, problem->rows, l->pool, err));
     if (problem->n_matrices == 2)
         NMLP_TRY(take_factors(out, NMLP_MLP_UP, nested, problem->rows, problem->rows, l->pool, err));
@@ -255,7 +257,7 @@ nmlp_status nmlp_refit_down_of(const nmlp_refit_layer *l, const nmlp_mlp_desc *b
                                nmlp_err *err) {
     int64_t h = l->hidden;
     int64_t n_in = l->intermediate;
-    int64_t rank = l->r->ranks[l->layer].rank[NMLP_MLP_DOWN];
+    int64_t own_rank = l->r->ranks[l->layer].rank[NMLP_MLP_DOWN], rank = own_rank * l->r->slices;
     nmlp_status st = NMLP_E_NOMEM;
     nmlp_nested *nested = &out->nested[NMLP_MLP_DOWN];
     *out = (nmlp_refit_variant){.desc = *base};
@@ -273,8 +275,9 @@ nmlp_status nmlp_refit_down_of(const nmlp_refit_layer *l, const nmlp_mlp_desc *b
                                .gram = gram,
                                .cross = cross,
                                .ridge = anchor_down * (double)n_in / (double)l->n_calib,
-                               .rank = rank};
-    NMLP_TRY(nmlp_refit_down_solve(&problem, ut, v, l->pool, err));
+                               .rank = own_rank};
+    NMLP_TRY(rank > 0 && l->r->slices > 1 ? nmlp_refit_down_slices(l, base, &problem, ut, v, err)
+                                          : nmlp_refit_down_solve(&problem, ut, v, l->pool, err));
     nmlp_compress_times_enter(l->r->times, before);
     if (rank == 0) {
         NMLP_TRY(take_dense(l, v, out, err));

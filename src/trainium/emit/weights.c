@@ -58,7 +58,7 @@ static bool set_packing(const nmlp_program *p, const nmlp_tensor *t, nmlp_emit_w
         w->chunk_tiles = nmlp_pack_plane_tiles(&pack, 1);
     w->columns = pack.columns;
     bool same = pack.n == w->n && pack.planes == w->n_planes && nmlp_pack_rows(&pack) == t->rows;
-    w->cores = nmlp_emit_weight_is_split(w) ? nmlp_program_cores(p) : 1;
+    w->cores = nmlp_pack_cols(&pack) == t->cols ? 1 : nmlp_program_cores(p);
     same = same && nmlp_pack_cols(&pack) * w->cores == t->cols;
     for (int i = 0; i < w->n_planes; i++) {
         w->rows[i] = nmlp_pack_plane_rows(&pack, i);

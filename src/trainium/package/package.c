@@ -7,7 +7,6 @@
 #include "base/dir_stage.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "trainium/emit/weights.h"
 #include "trainium/neuron/program_cores.h"
 #include "trainium/package/package_internal.h"
 
@@ -41,15 +40,20 @@ static nmlp_status check_target(const char *dir, nmlp_err *err) {
     return NMLP_E_ARG;
 }
 
-static nmlp_status spread_over_cores(nmlp_program **out, const nmlp_program *program, int64_t cores, nmlp_err *err) {
+bool nmlp_package_is_split(const nmlp_package *p, const nmlp_emit_weight *weight) {
+    return p->model->config.slices > 0 || nmlp_emit_weight_is_split(weight);
+}
+
+static nmlp_status spread_over_cores(const nmlp_package *p, nmlp_program **out, const nmlp_program *program,
+                                     nmlp_err *err) {
     bool *split = nmlp_mem_new(program->n_tensors, sizeof *split, err);
     if (!split) return NMLP_E_NOMEM;
     for (size_t t = 0; t < program->n_tensors; t++) {
         nmlp_emit_weight w;
         split[t] = program->tensors[t].role == NMLP_ROLE_WEIGHT && nmlp_emit_weight_of(program, (int)t, &w) &&
-                   nmlp_emit_weight_is_split(&w);
+                   nmlp_package_is_split(p, &w);
     }
-    nmlp_status st = nmlp_program_over_cores(out, program, cores, split, err);
+    nmlp_status st = nmlp_program_over_cores(out, program, p->options->lnc, split, err);
     nmlp_mem_free(split);
     return st;
 }
@@ -68,7 +72,7 @@ static nmlp_status write_kernel(nmlp_package *p, size_t form, int bucket, const 
     nmlp_package_kernel_id(id, form, p->options->buckets[bucket]);
     snprintf(name, sizeof name, "%s.py", id);
     NMLP_TRY(nmlp_program_rename(plan->program[bucket], id, err));
-    if (p->options->lnc > 1) NMLP_TRY(spread_over_cores(&spread, plan->program[bucket], p->options->lnc, err));
+    if (p->options->lnc > 1) NMLP_TRY(spread_over_cores(p, &spread, plan->program[bucket], err));
     NMLP_TRY(nmlp_emit_kernel(&text, spread ? spread : plan->program[bucket], &options, &result, err));
     NMLP_TRY(nmlp_path_join(path, sizeof path, dir, name, err));
     NMLP_TRY(nmlp_file_write_text(path, nmlp_str_text(&text), text.len, err));
@@ -133,6 +137,10 @@ static nmlp_status check_ranks(const nmlp_package_options *o, const nmlp_config 
         return nmlp_fail_field(err, NMLP_E_ARG, o->tp > 1 ? "tp" : "lnc",
                                "%lld cores cannot share an intermediate width of %lld equally",
                                (long long)(o->tp * o->lnc), (long long)c->intermediate);
+    if (c->slices > 0 && c->slices != o->tp * o->lnc)
+        return nmlp_fail_field(err, NMLP_E_ARG, "tp",
+                               "times `lnc` is %lld; the checkpoint's factors belong to %lld slices, a core each",
+                               (long long)(o->tp * o->lnc), (long long)c->slices);
     return NMLP_OK;
 }
 
@@ -144,7 +152,9 @@ nmlp_status nmlp_package_write(nmlp_package_report *report, const char *dir, con
     *report = (nmlp_package_report){.n_layers = model->config.n_layers};
     NMLP_RETURN_IF_FAILED(check_buckets(options, err));
     NMLP_RETURN_IF_FAILED(check_ranks(options, &model->config, err));
-    const char *beyond = model->config.features->fused ? "fused projections" : nmlp_config_beyond_plain(&model->config);
+    nmlp_config whole = model->config;
+    whole.slices = 0;
+    const char *beyond = whole.features->fused ? "fused projections" : nmlp_config_beyond_plain(&whole);
     if (beyond)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: packages do not know %s, which this %s model has",
                          model->checkpoint.dir, beyond, model->config.family);

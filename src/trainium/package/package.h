@@ -9,7 +9,7 @@
  *
  * With tensor parallelism each rank, and with two physical cores per logical one each core, has a slice of the
  * intermediate width: of the outputs of gate and up and the inputs of down. Factors that do not touch that width are on
- * every rank, and the results of the ranks add up.
+ * every rank, unless they belong to slices (model/slices.h), and the results of the ranks add up.
  *
  * Kernels of one form are planned together, so that they read the same packed weights: device memory holds each weight
  * once. The folder appears as a whole or not at all. docs/trainium.md describes the manifest. */

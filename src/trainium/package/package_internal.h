@@ -3,6 +3,7 @@
 #define NMLP_TRAINIUM_PACKAGE_PACKAGE_INTERNAL_H
 
 #include "base/json_write.h"
+#include "trainium/emit/weights.h"
 #include "trainium/package/forms.h"
 #include "trainium/package/package.h"
 
@@ -35,6 +36,9 @@ extern const nmlp_package_host_file nmlp_package_host_files[];
 
 /* "mlp_f0_s128" */
 void nmlp_package_kernel_id(char id[NMLP_PACKAGE_ID_MAX], size_t form, int64_t rows);
+
+/* Has each core columns of its own of a packed tensor? Factors of slices are one core's. */
+bool nmlp_package_is_split(const nmlp_package *package, const nmlp_emit_weight *weight);
 
 /* package_plan.c: fills plans[form]. */
 nmlp_status nmlp_package_plan_form(nmlp_package *package, size_t form, nmlp_err *err);

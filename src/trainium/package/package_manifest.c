@@ -1,11 +1,10 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "trainium/emit/weights.h"
 #include "trainium/neuron/pack.h"
 #include "trainium/package/package_internal.h"
 
-static void put_packing(nmlp_json_writer *w, const nmlp_program *p, int64_t lnc) {
+static void put_packing(nmlp_json_writer *w, const nmlp_package *package, const nmlp_program *p) {
     nmlp_json_begin_array(w, "packing");
     for (size_t t = 0; t < p->n_tensors; t++) {
         nmlp_emit_weight weight;
@@ -17,7 +16,7 @@ static void put_packing(nmlp_json_writer *w, const nmlp_program *p, int64_t lnc)
         nmlp_json_put_string(w, "tensor", p->tensors[t].name);
         nmlp_json_begin_array(w, "shape");
         nmlp_json_put_int(w, NULL, p->tensors[t].rows);
-        int64_t cores = nmlp_emit_weight_is_split(&weight) ? lnc : 1;
+        int64_t cores = nmlp_package_is_split(package, &weight) ? package->options->lnc : 1;
         nmlp_json_put_int(w, NULL, p->tensors[t].cols * cores);
         nmlp_json_end_array(w);
         nmlp_json_put_int(w, "cores", cores);
@@ -49,7 +48,7 @@ static void put_forms(nmlp_json_writer *w, const nmlp_package *p) {
         nmlp_json_put_int(w, "down", form->ranks.down);
         nmlp_json_put_bool(w, "shared", form->ranks.shared);
         nmlp_json_put_int(w, "layers", form->n_layers);
-        put_packing(w, p->plans[f].program[0], p->options->lnc);
+        put_packing(w, p, p->plans[f].program[0]);
         nmlp_json_end_object(w);
     }
     nmlp_json_end_array(w);
@@ -114,6 +113,7 @@ void nmlp_package_put_manifest(const nmlp_package *p, nmlp_str *out) {
     put_target(&w, p->options);
     nmlp_json_put_int(&w, "hidden", p->model->config.hidden);
     nmlp_json_put_int(&w, "intermediate", p->model->config.intermediate);
+    nmlp_json_put_int(&w, "slices", p->model->config.slices > 0 ? p->model->config.slices : 1);
     put_forms(&w, p);
     nmlp_json_begin_array(&w, "kernels");
     for (size_t f = 0; f < p->forms.n; f++)

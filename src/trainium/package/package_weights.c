@@ -9,7 +9,6 @@
 #include "base/mem.h"
 #include "checkpoint/checkpoint_write.h"
 #include "tensor/quant.h"
-#include "trainium/emit/weights.h"
 #include "trainium/neuron/pack.h"
 #include "trainium/package/package_internal.h"
 
@@ -52,10 +51,13 @@ typedef struct matrix_part {
     int64_t n_first, n, k_first, k;
 } matrix_part;
 
-static matrix_part part_of(const nmlp_view *view, const char *matrix, int64_t rank, int64_t tp) {
+static matrix_part part_of(const nmlp_view *view, const char *matrix, bool of_slices, int64_t rank, int64_t tp) {
     matrix_part part = {.n = view->shape[0], .k = view->shape[1]};
     bool down = strcmp(matrix + 2, "down") == 0;
-    if (down && matrix[0] != 'v') { /* inputs are the intermediate width */
+    if (of_slices && matrix[0] != 'w') { /* the slices' factors lie one below the other */
+        part.n /= tp;
+        part.n_first = rank * part.n;
+    } else if (down && matrix[0] != 'v') { /* inputs are the intermediate width */
         part.k /= tp;
         part.k_first = rank * part.k;
     } else if (!down && matrix[0] != 'u') {
@@ -90,7 +92,8 @@ static nmlp_status pack_plane(const packing_job *job, const packed_tensor *t, co
     const nmlp_view *view = view_of(&job->package->model->layers[t->layer], matrix);
     nmlp_dtype dtype = stored_dtype(job->package->options->dtype);
     const nmlp_package_options *o = job->package->options;
-    matrix_part part = part_of(view, matrix, part_number, o->tp * o->lnc);
+    matrix_part part =
+        part_of(view, matrix, job->package->model->layers[t->layer].slices > 0, part_number, o->tp * o->lnc);
     NMLP_RETURN_IF_FAILED(nmlp_model_check_tensor(job->package->model, view, NULL, err));
     char *turned = nmlp_mem_new((size_t)(part.n * part.k), nmlp_dtype_bytes(dtype), err);
     if (!turned) return NMLP_E_NOMEM;
@@ -121,7 +124,7 @@ static nmlp_status put_tensor(void *ctx, size_t i, nmlp_checkpoint_writer *write
     nmlp_pack pack;
     if (!nmlp_emit_weight_of(p, t->tensor, &w) || !nmlp_pack_find(p, p->tensors[t->tensor].name, &pack))
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "tensor %s has no known packing", t->name);
-    int64_t cores = nmlp_emit_weight_is_split(&w) ? job->package->options->lnc : 1;
+    int64_t cores = nmlp_package_is_split(job->package, &w) ? job->package->options->lnc : 1;
     char *packed = nmlp_mem_new(bytes, 1, err);
     if (!packed) return NMLP_E_NOMEM;
     nmlp_status st = NMLP_OK;
@@ -143,7 +146,7 @@ static void add_tensor(packing_job *job, size_t layer, int tensor) {
     snprintf(packed->name, sizeof packed->name, "layers.%zu.%s", layer, t->name);
     nmlp_emit_weight w;
     bool known = nmlp_emit_weight_of(program_of(job->package, layer), tensor, &w);
-    int64_t cores = known && nmlp_emit_weight_is_split(&w) ? job->package->options->lnc : 1;
+    int64_t cores = known && nmlp_package_is_split(job->package, &w) ? job->package->options->lnc : 1;
     job->specs[job->n] = (nmlp_tensor_spec){
         .name = packed->name, .dtype = stored_dtype(t->dtype), .n_dims = 2, .shape = {t->rows, t->cols * cores}};
     job->package->rank_bytes[job->rank] += (double)nmlp_tensor_spec_bytes(&job->specs[job->n]);

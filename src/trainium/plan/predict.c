@@ -183,6 +183,11 @@ static int64_t slice_rank(const nmlp_decoder *d, int64_t tp, int64_t rank) {
 static nmlp_status form_us(const pass *p, nmlp_mlp_ranks r, double *us, nmlp_err *err) {
     const nmlp_decoder *d = &p->rq->decoder;
     int64_t tp = p->rq->tp;
+    if (d->slices > 0) { /* a core computes its slices one after the other */
+        NMLP_RETURN_IF_FAILED(ranks_us(p, d->intermediate / d->slices, r, us, err));
+        *us *= (double)(d->slices / tp);
+        return NMLP_OK;
+    }
     if (p->rq->slices && tp > 1) {
         nmlp_mlp_ranks own = {slice_rank(d, tp, r.gate), slice_rank(d, tp, r.up), slice_rank(d, tp, r.down), r.shared};
         return ranks_us(p, share(d->intermediate, tp), own, us, err);
@@ -241,9 +246,13 @@ double nmlp_forward_total_us(const nmlp_forward_time *t) {
     return sum;
 }
 
-/* Parameters of one MLP on all cores: first factors are on every core, the rest is split. */
+/* Parameters of one MLP on all cores: first factors are on every core or of every slice, the rest is split. */
 static double mlp_params(const nmlp_predict_request *rq, nmlp_mlp_ranks r) {
-    double h = (double)rq->decoder.hidden, i = (double)rq->decoder.intermediate, tp = (double)rq->tp,
+    const nmlp_decoder *d = &rq->decoder;
+    if (rq->slices && rq->tp > 1)
+        r = (nmlp_mlp_ranks){slice_rank(d, rq->tp, r.gate), slice_rank(d, rq->tp, r.up), slice_rank(d, rq->tp, r.down),
+                             r.shared};
+    double h = (double)d->hidden, i = (double)d->intermediate, tp = (double)(d->slices > 0 ? d->slices : rq->tp),
            gate = (double)r.gate, up = (double)r.up, down = (double)r.down;
     double first = h * tp * (gate + (r.shared ? 0 : up) + down);
     return first + (r.gate > 0 ? gate * i : h * i) + (r.up > 0 ? up * i : h * i) + (r.down > 0 ? down * i : h * i);
@@ -262,6 +271,10 @@ static double weight_bytes(const nmlp_predict_request *rq) {
 nmlp_status nmlp_predict(nmlp_prediction *out, const nmlp_planner *planner, const nmlp_predict_request *rq,
                          nmlp_err *err) {
     int64_t batch = rq->batch > 0 ? rq->batch : 1;
+    if (rq->decoder.slices > 0 && rq->decoder.slices % rq->tp != 0)
+        return nmlp_fail_field(err, NMLP_E_ARG, "tp",
+                               "is %lld; the factors belong to %lld slices, which it must divide", (long long)rq->tp,
+                               (long long)rq->decoder.slices);
     pass prefill = {planner, rq, batch, batch * rq->prompt, rq->prompt, NULL},
          decode = {planner, rq, batch, batch, rq->prompt + (rq->generate + 1) / 2, &out->by_rank};
     *out = (nmlp_prediction){.weight_bytes = weight_bytes(rq)};

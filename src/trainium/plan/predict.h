@@ -20,6 +20,7 @@ typedef struct nmlp_decoder {
     int64_t hidden, intermediate, n_layers, n_heads, n_kv_heads, head_dim, vocab;
     const nmlp_mlp_form *forms; /* of all layers together; NULL: dense */
     size_t n_forms;
+    int64_t slices; /* whose factors the ranks are of, each on one core; 0: of whole matrices */
 } nmlp_decoder;
 
 /* Whose kernels compute the MLPs. AWS's: a dense product (xw-opt) for each matrix, factors one after the other, silu

@@ -263,7 +263,7 @@ static nmlp_work_state state_of(const struct finished *f, uint64_t fingerprint, 
     nmlp_layer_file back;
     nmlp_work_state found;
     nmlp_err err;
-    nmlp_assert_ok(nmlp_layer_file_open(&back, f->path, fingerprint, ranks, dense, &found, &err), &err);
+    nmlp_assert_ok(nmlp_layer_file_open(&back, f->path, fingerprint, ranks, 1, dense, &found, &err), &err);
     nmlp_layer_file_close(&back);
     return found;
 }
@@ -276,7 +276,7 @@ static void layer_file_comes_back_and_not_for_another_job(void **state) {
     nmlp_err err;
     make_finished(&f, dense);
     assert_int_equal(state_of(&f, 43, &f.file.ranks, dense), NMLP_WORK_OTHER);
-    nmlp_assert_ok(nmlp_layer_file_open(&back, f.path, 42, &f.file.ranks, dense, &found, &err), &err);
+    nmlp_assert_ok(nmlp_layer_file_open(&back, f.path, 42, &f.file.ranks, 1, dense, &found, &err), &err);
     assert_int_equal(found, NMLP_WORK_VALID);
     assert_true(back.ranks.joint && back.ranks.rank[1] == 2 && back.error == 0.25);
     assert_memory_equal(back.desc.up.u.data, f.u, nmlp_view_bytes(&back.desc.up.u));

@@ -86,18 +86,14 @@ def split_rows(count, buckets):
     return (largest,) * whole + tuple(sorted(best[rest][1], reverse=True))
 
 
-def unpack(packed, entry):
-    """The matrices [inputs, outputs] inside a packed tensor, by name; parts of several cores stand side by side."""
-    parts = [unpack_core(part, entry) for part in packed.chunk(entry["cores"], dim=1)]
-    return {name: torch.cat([part[name] for part in parts], dim=0 if name.endswith("down") else 1) for name in parts[0]}
+def unpack(packed, entry, core=0):
+    """The matrices [inputs, outputs] that one core reads of a packed tensor, by name.
 
-
-def unpack_core(packed, entry):
-    """What one core reads.
-
-    Element (k, n) of a plane lies in row k mod tile_rows; tiles follow each other by chunk of k, column tile, plane, tile
+    Parts of several cores stand side by side. Element (k, n) of a plane lies in row k mod tile_rows; tiles follow each other by chunk of k, column tile, plane, tile
     of the chunk.
     """
+    if entry["cores"] > 1:
+        packed = packed.chunk(entry["cores"], dim=1)[core]
     planes, columns = entry["planes"], entry["columns"]
     tiles = [min(entry["chunk_tiles"], -(-p["inputs"] // p["tile_rows"])) for p in planes]
     n_tiles = -(-planes[0]["outputs"] // columns)
@@ -165,14 +161,17 @@ class NeuronMlp(torch.nn.Module):
             y = y.reshape(self.package.lnc, *x.shape).float().sum(0).to(x.dtype)
         return y
 
-    def matrices(self, dtype):
+    def matrices(self, dtype, core):
         found = {}
         for entry in self.entries:
-            found.update(unpack(getattr(self, entry["tensor"]).detach().to(dtype), entry))
+            found.update(unpack(getattr(self, entry["tensor"]).detach().to(dtype), entry, core))
         return found
 
     def by_products(self, x):
-        m = self.matrices(x.dtype)
+        return sum(self.core_products(x, core) for core in range(self.package.lnc))
+
+    def core_products(self, x, core):
+        m = self.matrices(x.dtype, core)
 
         def through(value, name):
             if f"w_{name}" in m:
