@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "grammar/matcher.h"
+#include "grammar/tool_calls.h"
 
 enum { MASKS = 64, PREFIX_MAX = 255, END_IDS_MAX = 16 };
 
@@ -15,6 +16,7 @@ struct token {
     const char *text;
     uint32_t len;
     int32_t id;
+    bool mark; /* special, and text only where calls of tools are written */
 };
 
 struct nmlp_token_order {
@@ -44,6 +46,15 @@ static void count_shared(nmlp_token_order *o) {
     }
 }
 
+/* Special tokens have a text only where they are marks of calls. */
+static const char *text_of(const nmlp_tokenizer *t, int32_t id, size_t *len) {
+    const char *special = nmlp_tokenizer_special_text(t, id, len);
+    if (!special) return nmlp_tokenizer_bytes(t, id, len);
+    if (nmlp_tool_is_mark(special, *len)) return special;
+    *len = 0;
+    return NULL;
+}
+
 nmlp_status nmlp_token_order_create(nmlp_token_order **out, const nmlp_tokenizer *t, nmlp_err *err) {
     size_t n = (size_t)nmlp_tokenizer_vocab_size(t);
     *out = NULL;
@@ -59,9 +70,10 @@ nmlp_status nmlp_token_order_create(nmlp_token_order **out, const nmlp_tokenizer
     }
     for (size_t id = 0; id < n; id++) {
         size_t len;
-        const char *text = nmlp_tokenizer_bytes(t, (int64_t)id, &len);
+        const char *text = text_of(t, (int32_t)id, &len);
         if (!text) continue;
-        o->tokens[o->n++] = (struct token){text, (uint32_t)len, (int32_t)id};
+        o->tokens[o->n++] = (struct token){
+            .text = text, .len = (uint32_t)len, .id = (int32_t)id, .mark = nmlp_tokenizer_is_special(t, (int64_t)id)};
         if (len > o->longest) o->longest = len;
     }
     qsort(o->tokens, o->n, sizeof *o->tokens, by_bytes);
@@ -88,6 +100,7 @@ struct nmlp_guide {
     size_t mask_words;
     int64_t end_ids[END_IDS_MAX];
     int n_end_ids;
+    bool marks;
     int32_t state;   /* NMLP_MATCHER_DEAD, NMLP_MATCHER_FAILED: no token may come */
     bool begun;      /* a token came */
     uint32_t *masks; /* [MASKS, mask_words] */
@@ -106,6 +119,7 @@ nmlp_status nmlp_guide_create(nmlp_guide **out, const nmlp_grammar *grammar, con
     if (!g) return NMLP_E_NOMEM;
     g->order = order;
     g->vocab = options->vocab;
+    g->marks = options->marks;
     g->mask_words = ((size_t)options->vocab + 31) / 32;
     for (int i = 0; i < options->n_end_ids && g->n_end_ids < END_IDS_MAX; i++)
         if (options->end_ids[i] >= 0 && options->end_ids[i] < g->vocab)
@@ -155,7 +169,7 @@ static bool compute(nmlp_guide *g, uint32_t *mask) {
             g->path[++at] = state;
         }
         if (state == NMLP_MATCHER_FAILED) return false;
-        if (at == t->len && t->id < g->vocab) mask[t->id / 32] |= 1u << (t->id % 32);
+        if (at == t->len && t->id < g->vocab && (g->marks || !t->mark)) mask[t->id / 32] |= 1u << (t->id % 32);
         for (i++; at < t->len && i < o->n && o->shared[i] > at;) i++; /* they begin with what was refused */
     }
     return true;
@@ -200,7 +214,7 @@ void nmlp_guide_accept(nmlp_guide *g, int32_t id) {
     size_t len;
     for (int i = 0; i < g->n_end_ids; i++)
         if (g->end_ids[i] == id) return;
-    const char *text = nmlp_tokenizer_bytes(g->order->tokenizer, id, &len);
+    const char *text = text_of(g->order->tokenizer, id, &len);
     for (size_t i = 0; i < len && g->state >= 0; i++)
         if (!is_dropped(g, text, i)) g->state = nmlp_matcher_next(g->matcher, g->state, (unsigned char)text[i]);
     g->begun = true;

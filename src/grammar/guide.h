@@ -28,6 +28,7 @@ typedef struct nmlp_guide_options {
     int64_t vocab;          /* of the model: bits that are given */
     const int64_t *end_ids; /* tokens that end an answer, allowed where the text may end; copied */
     int n_end_ids;
+    bool marks; /* special tokens that are marks of tool calls (tool_calls.h) are text */
 } nmlp_guide_options;
 
 /* Borrows grammar and order. */

@@ -4,23 +4,83 @@
 #include <string.h>
 
 #include "grammar/json_schema.h"
+#include "grammar/tool_form.h"
+#include "text/utf8.h"
 
 enum { TOOLS_MAX = 128, NAME_MAX_BYTES = 64 };
 
-static const char open_tag[] = "<tool_call>";
+#define DEEPSEEK_BEGIN "<｜tool▁calls▁begin｜>"
+#define DEEPSEEK_END "<｜tool▁calls▁end｜>"
+#define DEEPSEEK_CALL "<｜tool▁call▁begin｜>"
+#define DEEPSEEK_CALL_END "<｜tool▁call▁end｜>"
+#define DEEPSEEK_SEP "<｜tool▁sep｜>"
 
-/* What stands around name and arguments. */
-static const struct form {
-    const char *before, *between, *after;
-} forms[] = {[NMLP_TOOLS_TAGS] = {"\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>"},
-             [NMLP_TOOLS_OBJECT] = {"{\"name\": \"", "\", \"parameters\": ", "}"}};
+static const char *const marks[] = {"[TOOL_CALLS]", "[CALL_ID]",   "[ARGS]",          DEEPSEEK_BEGIN,
+                                    DEEPSEEK_END,   DEEPSEEK_CALL, DEEPSEEK_CALL_END, DEEPSEEK_SEP};
+
+static const nmlp_tool_form forms[] = {
+    [NMLP_TOOLS_TAGS] = {.open = "<tool_call>",
+                         .lead = "{\"name\": \"",
+                         .before = "\n{\"name\": \"",
+                         .between = "\", \"arguments\": ",
+                         .after = "}\n</tool_call>",
+                         .next = "\n<tool_call>"},
+    [NMLP_TOOLS_OBJECT] =
+        {.lead = "{\"name\": \"", .before = "{\"name\": \"", .between = "\", \"parameters\": ", .after = "}"},
+    [NMLP_TOOLS_LIST] = {.open = "[TOOL_CALLS]",
+                         .lead = "{\"name\": \"",
+                         .first = "\" \"? \"[\" ",
+                         .before = "{\"name\": \"",
+                         .between = "\", \"arguments\": ",
+                         .id_after_arguments = "(\", \\\"id\\\": \\\"\" [a-zA-Z0-9]{9} \"\\\"\")? ",
+                         .after = "}",
+                         .next = ", ",
+                         .last = "]"},
+    [NMLP_TOOLS_ARGS] = {.open = "[TOOL_CALLS]", .lead = "[TOOL_CALLS]", .between = "[ARGS]", .next = "[TOOL_CALLS]"},
+    [NMLP_TOOLS_ARGS_ID] = {.open = "[TOOL_CALLS]",
+                            .lead = "[TOOL_CALLS]",
+                            .id_before_arguments = "\"[CALL_ID]\" [a-zA-Z0-9]{9} ",
+                            .between = "[ARGS]",
+                            .next = "[TOOL_CALLS]"},
+    [NMLP_TOOLS_FENCE] = {.open = DEEPSEEK_BEGIN,
+                          .lead = "function" DEEPSEEK_SEP,
+                          .before = DEEPSEEK_CALL "function" DEEPSEEK_SEP,
+                          .between = "\n```json\n",
+                          .after = "\n```" DEEPSEEK_CALL_END,
+                          .next = "\n",
+                          .last = DEEPSEEK_END},
+    [NMLP_TOOLS_PLAIN] = {.open = DEEPSEEK_BEGIN,
+                          .lead = DEEPSEEK_CALL,
+                          .before = DEEPSEEK_CALL,
+                          .between = DEEPSEEK_SEP,
+                          .after = DEEPSEEK_CALL_END,
+                          .last = DEEPSEEK_END},
+};
+
+const nmlp_tool_form *nmlp_tool_form_of(nmlp_tool_format format) { return &forms[format]; }
+
+bool nmlp_tool_is_mark(const char *text, size_t len) {
+    for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++)
+        if (strlen(marks[i]) == len && memcmp(marks[i], text, len) == 0) return true;
+    return false;
+}
+
+/* ---- templates ---- */
 
 nmlp_tool_format nmlp_tool_format_of(const char *source) {
-    if (!source || !strstr(source, "tools")) return NMLP_TOOLS_NONE;
-    if (strstr(source, open_tag)) return NMLP_TOOLS_TAGS;
+    if (!source) return NMLP_TOOLS_NONE;
+    if (strstr(source, DEEPSEEK_CALL)) return strstr(source, "```json") ? NMLP_TOOLS_FENCE : NMLP_TOOLS_PLAIN;
+    if (!strstr(source, "tools")) return NMLP_TOOLS_NONE;
+    if (strstr(source, "[TOOL_CALLS]")) {
+        if (!strstr(source, "[ARGS]")) return NMLP_TOOLS_LIST;
+        return strstr(source, "[CALL_ID]") ? NMLP_TOOLS_ARGS_ID : NMLP_TOOLS_ARGS;
+    }
+    if (strstr(source, "<tool_call>")) return NMLP_TOOLS_TAGS;
     bool object = strstr(source, "\"parameters\": ") && (strstr(source, "python_tag") || strstr(source, "ipython"));
     return object ? NMLP_TOOLS_OBJECT : NMLP_TOOLS_NONE;
 }
+
+bool nmlp_tool_format_lists_none(const char *source) { return source && !strstr(source, "tools"); }
 
 /* ---- the grammar ---- */
 
@@ -32,8 +92,13 @@ static nmlp_status check_name(const char *name, nmlp_err *err) {
                            NAME_MAX_BYTES);
 }
 
+static void put_literal(nmlp_str *out, const char *text) {
+    if (text && text[0]) nmlp_schema_literal_append(out, text, strlen(text));
+}
+
 /* The rules of one tool: tool-N derives everything from `before` to `after`. */
-static nmlp_status put_tool(nmlp_str *out, const struct form *form, int number, const nmlp_json *tool, nmlp_err *err) {
+static nmlp_status put_tool(nmlp_str *out, const nmlp_tool_form *form, int number, const nmlp_json *tool,
+                            nmlp_err *err) {
     const nmlp_json *function = nmlp_json_get(tool, "function"), *schema = nmlp_json_get(function, "parameters");
     const char *name = nmlp_json_string(nmlp_json_get(function, "name"));
     char rule[32];
@@ -41,13 +106,15 @@ static nmlp_status put_tool(nmlp_str *out, const struct form *form, int number, 
         return nmlp_fail_field(err, NMLP_E_ARG, "tools", "[%d] is not of type function", number);
     NMLP_RETURN_IF_FAILED(check_name(name, err));
     nmlp_str_printf(out, "tool-%d ::= ", number);
-    nmlp_schema_literal_append(out, form->before, strlen(form->before));
-    nmlp_schema_literal_append(out, name, strlen(name));
-    nmlp_schema_literal_append(out, form->between, strlen(form->between));
+    put_literal(out, form->before);
+    put_literal(out, name);
+    if (form->id_before_arguments) nmlp_str_puts(out, form->id_before_arguments);
+    put_literal(out, form->between);
     /* arguments are an object whatever the schema says */
     bool bare = nmlp_json_is_null(schema) || nmlp_json_count(schema) == 0;
     nmlp_str_printf(out, bare ? "object " : "arguments-%d ", number);
-    nmlp_schema_literal_append(out, form->after, strlen(form->after));
+    if (form->id_after_arguments) nmlp_str_puts(out, form->id_after_arguments);
+    put_literal(out, form->after);
     nmlp_str_putc(out, '\n');
     if (bare) return NMLP_OK;
     if (strcmp(nmlp_json_string(nmlp_json_get(schema, "type")), "object") != 0)
@@ -56,25 +123,39 @@ static nmlp_status put_tool(nmlp_str *out, const struct form *form, int number, 
     return nmlp_json_schema_append(out, rule, schema, "tools", err);
 }
 
-/* Text in which no call begins, and after a tag the calls: text-i has seen the first i bytes of the tag. */
-static void put_text_before_tag(nmlp_str *out) {
-    size_t n = strlen(open_tag);
-    nmlp_str_puts(out, "text-0 ::= | [^<] text-0 | \"<\" text-1\n");
-    for (size_t i = 1; i < n; i++) {
-        bool last = i + 1 == n;
-        nmlp_str_printf(out, "text-%zu ::= | [^<%c] text-0 | \"<\" text-1 | \"%c\" ", i, open_tag[i], open_tag[i]);
-        nmlp_str_printf(out, last ? "calls\n" : "text-%zu\n", i + 1);
+/* Text in which no call begins, and behind `open` the calls: text-i has seen the first i characters of it. */
+static void put_text_before(nmlp_str *out, const char *open) {
+    uint32_t head = 0, c = 0;
+    size_t len = strlen(open), at = (size_t)nmlp_utf8_decode(open, len, &head);
+    nmlp_str_printf(out, "text-0 ::= | [^\\u%04x] text-0 | [\\u%04x] text-1\n", (unsigned)head, (unsigned)head);
+    for (int i = 1; at < len; i++) {
+        at += (size_t)nmlp_utf8_decode(open + at, len - at, &c);
+        nmlp_str_printf(out, "text-%d ::= | [^\\u%04x\\u%04x] text-0 | [\\u%04x] text-1 | [\\u%04x] ", i,
+                        (unsigned)head, (unsigned)c, (unsigned)head, (unsigned)c);
+        nmlp_str_printf(out, at < len ? "text-%d\n" : "calls\n", i + 1);
     }
 }
 
-static void put_root(nmlp_str *out, nmlp_tool_format format, const nmlp_tool_choice *choice) {
-    if (format == NMLP_TOOLS_OBJECT) {
+static void put_root(nmlp_str *out, const nmlp_tool_form *form, const nmlp_tool_choice *choice) {
+    if (!form->open) {
         nmlp_str_puts(out, choice->may_answer ? "root ::= tool | ([^{] text)?\ntext ::= .*\n" : "root ::= tool\n");
         return;
     }
-    nmlp_str_puts(out, choice->several ? "calls ::= tool (\"\\n<tool_call>\" tool)*\n" : "calls ::= tool\n");
-    nmlp_str_puts(out, choice->may_answer ? "root ::= text-0\n" : "root ::= \"<tool_call>\" calls\n");
-    if (choice->may_answer) put_text_before_tag(out);
+    nmlp_str_printf(out, "calls ::= %stool ", form->first ? form->first : "");
+    if (choice->several) {
+        nmlp_str_puts(out, "(");
+        put_literal(out, form->next);
+        nmlp_str_puts(out, "tool)* ");
+    }
+    put_literal(out, form->last);
+    nmlp_str_puts(out, "\nroot ::= ");
+    if (choice->may_answer) {
+        nmlp_str_puts(out, "text-0\n");
+        put_text_before(out, form->open);
+    } else {
+        put_literal(out, form->open);
+        nmlp_str_puts(out, "calls\n");
+    }
 }
 
 nmlp_status nmlp_tool_grammar_append(nmlp_str *out, nmlp_tool_format format, const nmlp_json *tools,
@@ -99,136 +180,10 @@ nmlp_status nmlp_tool_grammar_append(nmlp_str *out, nmlp_tool_format format, con
         NMLP_TRY(nmlp_fail_field(err, NMLP_E_ARG, "tool_choice", "names \"%.80s\", which is not among the tools",
                                  choice->name ? choice->name : ""));
     nmlp_str_printf(out, "tool ::= %s\n", nmlp_str_text(&all));
-    put_root(out, format, choice);
+    put_root(out, &forms[format], choice);
     NMLP_TRY(nmlp_str_status(&all, err));
     NMLP_TRY(nmlp_str_status(out, err));
 out:
     nmlp_str_fini(&all);
     return st;
-}
-
-/* ---- reading ---- */
-
-enum place { IN_TEXT, IN_HEAD, IN_ARGUMENTS, IN_TAIL };
-
-void nmlp_tool_reader_init(nmlp_tool_reader *r, nmlp_tool_format format) {
-    *r = (nmlp_tool_reader){.format = format};
-    nmlp_str_init(&r->held);
-}
-
-void nmlp_tool_reader_fini(nmlp_tool_reader *r) { nmlp_str_fini(&r->held); }
-
-/* Drops the first n bytes of what is held. */
-static void drop(nmlp_tool_reader *r, size_t n) {
-    memmove(r->held.data, r->held.data + n, r->held.len - n);
-    r->held.len -= n;
-    r->held.data[r->held.len] = '\0';
-}
-
-static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-
-/* Bytes that may be given out as text: not space at the end, which is dropped before a call, nor part of a tag. */
-static size_t plain_bytes(const nmlp_tool_reader *r, bool *call) {
-    const char *text = nmlp_str_text(&r->held), *tag = NULL;
-    size_t n = r->held.len;
-    *call = false;
-    if (r->format == NMLP_TOOLS_OBJECT) {
-        *call = !r->begun && n > 0 && text[0] == '{';
-        return *call ? 0 : n;
-    }
-    tag = strstr(text, open_tag);
-    *call = tag != NULL;
-    if (tag) {
-        n = (size_t)(tag - text);
-    } else {
-        size_t most = strlen(open_tag) - 1;
-        for (size_t k = n < most ? n : most; k > 0; k--) {
-            if (memcmp(text + n - k, open_tag, k) != 0) continue;
-            n -= k;
-            break;
-        }
-    }
-    while (n > 0 && is_space(text[n - 1])) n--;
-    return n;
-}
-
-static void emit(nmlp_tool_on_part *on_part, void *ctx, nmlp_tool_part_kind kind, const char *text, size_t len) {
-    if (len > 0) on_part(ctx, kind, text, len);
-}
-
-/* Each reads what it can of what is held; false: more is needed. */
-static bool read_text(nmlp_tool_reader *r, nmlp_tool_on_part *on_part, void *ctx) {
-    bool call;
-    size_t n = plain_bytes(r, &call);
-    emit(on_part, ctx, NMLP_TOOL_TEXT, nmlp_str_text(&r->held), n);
-    r->begun |= n > 0;
-    if (n > 0) drop(r, n);
-    if (!call) return false;
-    if (r->format == NMLP_TOOLS_TAGS)
-        drop(r, (size_t)(strstr(r->held.data, open_tag) - r->held.data) + strlen(open_tag));
-    r->place = IN_HEAD;
-    return true;
-}
-
-static bool read_head(nmlp_tool_reader *r, nmlp_tool_on_part *on_part, void *ctx) {
-    const struct form *form = &forms[r->format];
-    size_t before = strlen(form->before);
-    const char *text = nmlp_str_text(&r->held);
-    const char *end = r->held.len > before ? strstr(text + before, form->between) : NULL;
-    if (!end) return false;
-    emit(on_part, ctx, NMLP_TOOL_NAME, text + before, (size_t)(end - text) - before);
-    drop(r, (size_t)(end - text) + strlen(form->between));
-    r->n_calls++;
-    r->place = IN_ARGUMENTS;
-    return true;
-}
-
-static bool read_arguments(nmlp_tool_reader *r, nmlp_tool_on_part *on_part, void *ctx) {
-    const char *text = nmlp_str_text(&r->held);
-    size_t n = 0;
-    bool ended = false;
-    for (; n < r->held.len && !ended; n++) {
-        char c = text[n];
-        if (r->quoted) {
-            if (!r->escaped && c == '"') r->quoted = false;
-            r->escaped = !r->escaped && c == '\\';
-            continue;
-        }
-        r->quoted = c == '"';
-        r->depth += (c == '{' || c == '[') - (c == '}' || c == ']');
-        ended = r->depth == 0;
-    }
-    emit(on_part, ctx, NMLP_TOOL_ARGUMENTS, text, n);
-    if (n > 0) drop(r, n);
-    if (ended) r->place = IN_TAIL;
-    return ended;
-}
-
-static bool read_tail(nmlp_tool_reader *r) {
-    size_t n = strlen(forms[r->format].after);
-    if (r->held.len < n) return false;
-    drop(r, n);
-    r->begun = true;
-    r->place = IN_TEXT;
-    return true;
-}
-
-void nmlp_tool_reader_push(nmlp_tool_reader *r, const char *text, size_t len, nmlp_tool_on_part *on_part, void *ctx) {
-    bool more = true;
-    nmlp_str_append(&r->held, text, len);
-    if (r->held.failed) return;
-    while (more && r->held.len > 0) {
-        switch ((enum place)r->place) {
-        case IN_TEXT: more = read_text(r, on_part, ctx); break;
-        case IN_HEAD: more = read_head(r, on_part, ctx); break;
-        case IN_ARGUMENTS: more = read_arguments(r, on_part, ctx); break;
-        case IN_TAIL: more = read_tail(r); break;
-        }
-    }
-}
-
-void nmlp_tool_reader_end(nmlp_tool_reader *r, nmlp_tool_on_part *on_part, void *ctx) {
-    if (r->place == IN_TEXT && r->n_calls == 0)
-        emit(on_part, ctx, NMLP_TOOL_TEXT, nmlp_str_text(&r->held), r->held.len);
-    nmlp_str_clear(&r->held);
 }

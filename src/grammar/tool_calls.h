@@ -1,8 +1,15 @@
 /* Calls of tools inside an answer: the grammar that makes a model write them, and reading them while they come.
  *
- * Two forms of published templates are known:
- *   tags (Hermes, Qwen):  <tool_call>\n{"name": "f", "arguments": {…}}\n</tool_call>, any number behind some text
- *   object (Llama 3.x):   {"name": "f", "parameters": {…}} as the whole answer */
+ * Forms of published templates that are known:
+ *   tags (Hermes, Qwen)   <tool_call>\n{"name": "f", "arguments": {…}}\n</tool_call>, any number behind some text
+ *   object (Llama 3.x)    {"name": "f", "parameters": {…}} as the whole answer
+ *   list (Mistral v3)     [TOOL_CALLS][{"name": "f", "arguments": {…}, "id": "…"}, …]
+ *   args (Mistral v11)    [TOOL_CALLS]f[CALL_ID]…[ARGS]{…}, any number; some templates have no [CALL_ID]
+ *   fence (DeepSeek R1)
+ * <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{…}\n```<｜tool▁call▁end｜>… plain
+ * (DeepSeek V3.1) the same with f<｜tool▁sep｜>{…} between <｜tool▁call▁begin｜> and <｜tool▁call▁end｜>
+ *
+ * The marks of the last four are special tokens of their vocabularies, which are text in such an answer. */
 #ifndef NMLP_GRAMMAR_TOOL_CALLS_H
 #define NMLP_GRAMMAR_TOOL_CALLS_H
 
@@ -11,10 +18,23 @@
 #include "base/json.h"
 #include "base/str.h"
 
-typedef enum nmlp_tool_format { NMLP_TOOLS_NONE, NMLP_TOOLS_TAGS, NMLP_TOOLS_OBJECT } nmlp_tool_format;
+typedef enum nmlp_tool_format {
+    NMLP_TOOLS_NONE,
+    NMLP_TOOLS_TAGS,
+    NMLP_TOOLS_OBJECT,
+    NMLP_TOOLS_LIST,
+    NMLP_TOOLS_ARGS,
+    NMLP_TOOLS_ARGS_ID, /* with [CALL_ID] */
+    NMLP_TOOLS_FENCE,
+    NMLP_TOOLS_PLAIN
+} nmlp_tool_format;
 
 /* The form of a chat template's source; NULL has none. */
 nmlp_tool_format nmlp_tool_format_of(const char *template_source);
+/* Whether the template has a form for calls but no place for the list of tools: the model must be told otherwise. */
+bool nmlp_tool_format_lists_none(const char *template_source);
+/* Whether a special token with this text is a mark of some form. */
+bool nmlp_tool_is_mark(const char *text, size_t len);
 
 typedef struct nmlp_tool_choice {
     bool may_answer;  /* without a call */
@@ -26,7 +46,7 @@ typedef struct nmlp_tool_choice {
 nmlp_status nmlp_tool_grammar_append(nmlp_str *out, nmlp_tool_format format, const nmlp_json *tools,
                                      const nmlp_tool_choice *choice, nmlp_err *err);
 
-/* ---- reading ---- */
+/* ---- reading (tool_reader.c) ---- */
 
 typedef enum nmlp_tool_part_kind {
     NMLP_TOOL_TEXT,     /* text of the answer itself */

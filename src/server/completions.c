@@ -193,8 +193,8 @@ static nmlp_status take_grammar(const nmlp_server *s, nmlp_server_call *call, bo
     if (!r->grammar_field) return NMLP_OK;
     for (int i = 0; i < config->n_stop_ids && !r->ignore_eos; i++) ends[n++] = config->stop_ids[i];
     if (chat && !r->ignore_eos) ends[n++] = nmlp_chat_end_id(s->tokenizer);
-    return nmlp_grammar_cache_take(call->served->grammars, &r->grammar, ends, n, r->grammar_field, &call->job.grammar,
-                                   err);
+    const nmlp_grammar_key key = {.text = &r->grammar, .end_ids = ends, .n_end_ids = n, .marks = r->calls_tools};
+    return nmlp_grammar_cache_take(call->served->grammars, &key, r->grammar_field, &call->job.grammar, err);
 }
 
 static nmlp_status begin_call(nmlp_server *s, nmlp_server_call *call, nmlp_http_request *r, const call_kind *kind,

@@ -12,6 +12,7 @@ struct nmlp_cached_grammar {
     nmlp_str text;
     int64_t end_ids[END_IDS_KEPT];
     int n_end_ids;
+    bool marks;
     nmlp_grammar *grammar;
     nmlp_guide *guides[GUIDES_KEPT]; /* not in use */
     int n_guides;
@@ -57,12 +58,12 @@ void nmlp_grammar_cache_destroy(nmlp_grammar_cache *c) {
 }
 
 /* Takes it out of the list, or gives NULL. */
-static nmlp_cached_grammar *find(nmlp_grammar_cache *c, const nmlp_str *text, const int64_t *end_ids, int n_end_ids) {
+static nmlp_cached_grammar *find(nmlp_grammar_cache *c, const nmlp_grammar_key *key) {
     for (nmlp_cached_grammar **at = &c->first; *at; at = &(*at)->next) {
         nmlp_cached_grammar *g = *at;
-        if (g->text.len != text->len || memcmp(g->text.data, text->data, text->len) != 0) continue;
-        if (g->n_end_ids != n_end_ids || memcmp(g->end_ids, end_ids, (size_t)n_end_ids * sizeof *end_ids) != 0)
-            continue;
+        if (g->text.len != key->text->len || memcmp(g->text.data, key->text->data, g->text.len) != 0) continue;
+        if (g->marks != key->marks || g->n_end_ids != key->n_end_ids) continue;
+        if (memcmp(g->end_ids, key->end_ids, (size_t)g->n_end_ids * sizeof *g->end_ids) != 0) continue;
         *at = g->next;
         return g;
     }
@@ -106,17 +107,19 @@ static void rename_field(nmlp_err *err, const char *field) {
     nmlp_fail_field(err, made.code, field, "cannot be followed: %s", made.message);
 }
 
-nmlp_status nmlp_grammar_cache_take(nmlp_grammar_cache *c, const nmlp_str *text, const int64_t *end_ids, int n_end_ids,
-                                    const char *field, nmlp_cached_grammar **out, nmlp_err *err) {
+nmlp_status nmlp_grammar_cache_take(nmlp_grammar_cache *c, const nmlp_grammar_key *asked, const char *field,
+                                    nmlp_cached_grammar **out, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
-    if (n_end_ids > END_IDS_KEPT) n_end_ids = END_IDS_KEPT;
+    nmlp_grammar_key key = *asked;
+    if (key.n_end_ids > END_IDS_KEPT) key.n_end_ids = END_IDS_KEPT;
     pthread_mutex_lock(&c->lock);
-    nmlp_cached_grammar *g = find(c, text, end_ids, n_end_ids);
+    nmlp_cached_grammar *g = find(c, &key);
     if (!g) {
-        st = compile(c, text, &g, err);
+        st = compile(c, key.text, &g, err);
         if (st == NMLP_OK) {
-            memcpy(g->end_ids, end_ids, (size_t)n_end_ids * sizeof *end_ids);
-            g->n_end_ids = n_end_ids;
+            memcpy(g->end_ids, key.end_ids, (size_t)key.n_end_ids * sizeof *g->end_ids);
+            g->n_end_ids = key.n_end_ids;
+            g->marks = key.marks;
         }
     }
     if (st == NMLP_OK) {
@@ -147,7 +150,8 @@ nmlp_status nmlp_cached_grammar_begin(nmlp_cached_grammar *g, nmlp_guide **guide
         nmlp_guide_restart(*guide);
         return NMLP_OK;
     }
-    const nmlp_guide_options options = {.vocab = c->vocab, .end_ids = g->end_ids, .n_end_ids = g->n_end_ids};
+    const nmlp_guide_options options = {
+        .vocab = c->vocab, .end_ids = g->end_ids, .n_end_ids = g->n_end_ids, .marks = g->marks};
     return nmlp_guide_create(guide, g->grammar, c->order, &options, err);
 }
 

@@ -14,9 +14,17 @@ nmlp_status nmlp_grammar_cache_create(nmlp_grammar_cache **out, const nmlp_token
 /* All grammars must be back. */
 void nmlp_grammar_cache_destroy(nmlp_grammar_cache *cache); /* NULL is fine */
 
-/* A grammar for answers that end with one of end_ids; errors name `field`. Give it back. */
-nmlp_status nmlp_grammar_cache_take(nmlp_grammar_cache *cache, const nmlp_str *text, const int64_t *end_ids,
-                                    int n_end_ids, const char *field, nmlp_cached_grammar **out, nmlp_err *err);
+/* Which grammar is asked for. */
+typedef struct nmlp_grammar_key {
+    const nmlp_str *text;
+    const int64_t *end_ids; /* tokens that end an answer */
+    int n_end_ids;
+    bool marks; /* see nmlp_guide_options */
+} nmlp_grammar_key;
+
+/* Errors name `field`. Give it back. */
+nmlp_status nmlp_grammar_cache_take(nmlp_grammar_cache *cache, const nmlp_grammar_key *key, const char *field,
+                                    nmlp_cached_grammar **out, nmlp_err *err);
 void nmlp_grammar_cache_give_back(nmlp_grammar_cache *cache, nmlp_cached_grammar *grammar); /* NULL is fine */
 
 /* A guide at the beginning of an answer. */

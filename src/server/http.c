@@ -10,6 +10,8 @@
 #include <event2/keyvalq_struct.h>
 #include <event2/listener.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,7 +106,9 @@ static void sweep(evutil_socket_t fd, short what, void *ctx) {
 static void read_address(struct connection *c) {
     struct sockaddr_storage peer;
     socklen_t len = sizeof peer;
-    int fd = bufferevent_getfd(c->bev);
+    int fd = bufferevent_getfd(c->bev), yes = 1;
+    /* A token is sent when it is there, not when the client has confirmed the one before. */
+    if (fd >= 0) (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     if (fd < 0 || getpeername(fd, (struct sockaddr *)&peer, &len) != 0) return;
     (void)getnameinfo((struct sockaddr *)&peer, len, c->address, sizeof c->address, NULL, 0, NI_NUMERICHOST);
 }

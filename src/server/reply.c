@@ -222,9 +222,15 @@ static void put_usage(nmlp_json_writer *w, const nmlp_reply_usage *u) {
     nmlp_json_end_object(w);
 }
 
+/* Nine letters and digits: templates of Mistral refuse anything else when the call comes back. */
 static void put_call_id(nmlp_json_writer *w, const nmlp_reply_head *h, int choice, size_t call) {
-    char id[128];
-    snprintf(id, sizeof id, "call_%s_%d_%zu", h->id, choice, call);
+    static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    char text[128], id[10] = "";
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    int n = snprintf(text, sizeof text, "%s %d %zu", h->id, choice, call);
+    for (int i = 0; i < n; i++) hash = (hash ^ (unsigned char)text[i]) * 0x100000001b3u;
+    hash ^= hash >> 32;
+    for (int i = 0; i < 9; i++, hash /= 62) id[i] = digits[hash % 62];
     nmlp_json_put_string(w, "id", id);
     nmlp_json_put_string(w, "type", "function");
 }

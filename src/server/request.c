@@ -122,115 +122,6 @@ static nmlp_status read_prompts(nmlp_completion_request *r, const char *key, nml
     return NMLP_OK;
 }
 
-/* A string, or a list of parts {"type": "text", "text": …} that are put together. */
-static nmlp_status read_content(nmlp_completion_request *r, size_t i, const nmlp_json *content, nmlp_err *err) {
-    if (nmlp_json_is_string(content)) {
-        r->messages[i].content = nmlp_json_string(content);
-        return NMLP_OK;
-    }
-    if (!nmlp_json_is_array(content))
-        return nmlp_fail_field(err, NMLP_E_ARG, "messages", "[%zu].content must be a string or a list of parts", i);
-    for (const nmlp_json *part = nmlp_json_first(content); part; part = nmlp_json_next(part)) {
-        const nmlp_json *type = nmlp_json_get(part, "type"), *text = nmlp_json_get(part, "text");
-        if (strcmp(nmlp_json_string(type), "text") != 0 || !nmlp_json_is_string(text))
-            return nmlp_fail_field(err, NMLP_E_ARG, "messages",
-                                   "[%zu].content has a part of type \"%s\"; only text is "
-                                   "taken",
-                                   i, nmlp_json_string(type));
-        nmlp_str_puts(&r->texts[i], nmlp_json_string(text));
-    }
-    r->messages[i].content = nmlp_str_text(&r->texts[i]);
-    return nmlp_str_status(&r->texts[i], err);
-}
-
-/* Arguments of calls come as text and go to templates as what they say. */
-static void put_tool_calls(nmlp_json_writer *w, const nmlp_json *calls) {
-    nmlp_json_begin_array(w, "tool_calls");
-    for (const nmlp_json *call = nmlp_json_first(calls); call; call = nmlp_json_next(call)) {
-        const nmlp_json *function = nmlp_json_get(call, "function");
-        const char *arguments = nmlp_json_string(nmlp_json_get(function, "arguments"));
-        nmlp_json_doc parsed = {0};
-        nmlp_json_begin_object(w, NULL);
-        for (const nmlp_json *m = nmlp_json_first(call); m; m = nmlp_json_next(m))
-            if (m != function) nmlp_json_put_value(w, nmlp_json_key(m), m);
-        nmlp_json_begin_object(w, "function");
-        for (const nmlp_json *m = nmlp_json_first(function); m; m = nmlp_json_next(m)) {
-            bool text = strcmp(nmlp_json_key(m), "arguments") == 0 && nmlp_json_is_string(m);
-            bool valid = text && nmlp_json_parse(&parsed, arguments, strlen(arguments), "arguments", NULL) == NMLP_OK;
-            nmlp_json_put_value(w, nmlp_json_key(m), valid ? parsed.root : m);
-            nmlp_json_free(&parsed);
-        }
-        nmlp_json_end_object(w);
-        nmlp_json_end_object(w);
-    }
-    nmlp_json_end_array(w);
-}
-
-static void put_message(nmlp_json_writer *w, const nmlp_json *m, const nmlp_chat_message *read) {
-    nmlp_json_begin_object(w, NULL);
-    nmlp_json_put_string(w, "role", read->role);
-    if (nmlp_json_is_null(nmlp_json_get(m, "content")))
-        nmlp_json_put_null(w, "content");
-    else
-        nmlp_json_put_string(w, "content", read->content);
-    for (const nmlp_json *v = nmlp_json_first(m); v; v = nmlp_json_next(v)) {
-        const char *key = nmlp_json_key(v);
-        if (strcmp(key, "role") == 0 || strcmp(key, "content") == 0) continue;
-        if (strcmp(key, "tool_calls") == 0 && nmlp_json_is_array(v))
-            put_tool_calls(w, v);
-        else
-            nmlp_json_put_value(w, key, v);
-    }
-    nmlp_json_end_object(w);
-}
-
-static nmlp_status read_role(nmlp_completion_request *r, size_t i, const nmlp_json *m, bool tools, nmlp_err *err) {
-    const char *role = nmlp_json_string(nmlp_json_get(m, "role"));
-    bool tool = strcmp(role, "tool") == 0;
-    if (strcmp(role, "developer") == 0) role = "system"; /* its newer name */
-    if (tool && !tools)
-        return nmlp_fail_field(err, NMLP_E_UNSUPPORTED, "messages",
-                               "[%zu].role is \"tool\"; the model has no template that speaks of tools", i);
-    if (!tool && strcmp(role, "system") != 0 && strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0)
-        return nmlp_fail_field(err, NMLP_E_ARG, "messages",
-                               "[%zu].role is \"%s\"; it must be system, user, assistant or tool", i, role);
-    r->messages[i].role = role;
-    return NMLP_OK;
-}
-
-static nmlp_status read_messages(nmlp_completion_request *r, const char *template_source, nmlp_err *err) {
-    const nmlp_json *messages = nmlp_json_get(r->doc.root, "messages");
-    const nmlp_json *kwargs = nmlp_json_get(r->doc.root, "chat_template_kwargs");
-    size_t n = nmlp_json_is_array(messages) ? nmlp_json_count(messages) : 0;
-    nmlp_json_writer w;
-    if (n == 0) return wrong(err, "messages", "a list of at least one message");
-    r->messages = nmlp_mem_new(n, sizeof *r->messages, err);
-    r->texts = nmlp_mem_new(n, sizeof *r->texts, err);
-    if (!r->messages || !r->texts) return NMLP_E_NOMEM;
-    nmlp_json_writer_init(&w, &r->messages_json);
-    nmlp_json_begin_array(&w, NULL);
-    for (const nmlp_json *m = nmlp_json_first(messages); m; m = nmlp_json_next(m)) {
-        size_t i = r->n_messages++;
-        const nmlp_json *content = nmlp_json_get(m, "content");
-        NMLP_RETURN_IF_FAILED(read_role(r, i, m, template_source && strstr(template_source, "tool"), err));
-        r->messages[i].content = "";
-        if (!nmlp_json_is_null(content) || nmlp_json_count(nmlp_json_get(m, "tool_calls")) == 0)
-            NMLP_RETURN_IF_FAILED(read_content(r, i, content, err));
-        put_message(&w, m, &r->messages[i]);
-    }
-    nmlp_json_end_array(&w);
-    r->n_prompts = 1;
-    if (!nmlp_json_is_null(kwargs)) {
-        if (!nmlp_json_is_object(kwargs)) return wrong(err, "chat_template_kwargs", "an object");
-        nmlp_json_writer_init(&w, &r->kwargs_json);
-        nmlp_json_put_value(&w, NULL, kwargs);
-        /* without a template there is nothing they could change */
-        if (!template_source && nmlp_json_count(kwargs) > 0) nmlp_str_puts(&r->ignored, "chat_template_kwargs");
-    }
-    NMLP_RETURN_IF_FAILED(nmlp_str_status(&r->kwargs_json, err));
-    return nmlp_str_status(&r->messages_json, err);
-}
-
 /* ---- the rest ---- */
 
 static nmlp_status read_stop(nmlp_completion_request *r, nmlp_err *err) {
@@ -371,6 +262,7 @@ static nmlp_status begin(nmlp_completion_request *r, const char *body, size_t le
     nmlp_str_init(&r->messages_json);
     nmlp_str_init(&r->kwargs_json);
     nmlp_str_init(&r->tools_json);
+    nmlp_str_init(&r->system);
     nmlp_str_init(&r->grammar);
     NMLP_RETURN_IF_FAILED(nmlp_json_parse(&r->doc, body, len, "body", err));
     if (!nmlp_json_is_object(r->doc.root)) return nmlp_fail(err, NMLP_E_ARG, "the body must be a JSON object");
@@ -383,7 +275,7 @@ nmlp_status nmlp_completion_request_read(nmlp_completion_request *r, bool chat, 
     r->max_new = chat ? -1 : 16;
     r->sampling.temperature = 1;
     r->sampling.seed = seed;
-    NMLP_RETURN_IF_FAILED(chat ? read_messages(r, template_source, err) : read_prompts(r, "prompt", err));
+    NMLP_RETURN_IF_FAILED(chat ? nmlp_request_read_messages(r, template_source, err) : read_prompts(r, "prompt", err));
     note_unknown(r);
     NMLP_RETURN_IF_FAILED(read_rest(r, chat, err));
     return nmlp_request_read_output(r, chat, template_source, err);
@@ -416,6 +308,7 @@ void nmlp_completion_request_fini(nmlp_completion_request *r) {
     nmlp_str_fini(&r->messages_json);
     nmlp_str_fini(&r->kwargs_json);
     nmlp_str_fini(&r->tools_json);
+    nmlp_str_fini(&r->system);
     nmlp_str_fini(&r->grammar);
     nmlp_json_free(&r->doc);
 }

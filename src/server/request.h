@@ -22,6 +22,7 @@ typedef struct nmlp_completion_request {
     nmlp_str messages_json;    /* the same messages with all their members */
     nmlp_str kwargs_json;      /* chat_template_kwargs; empty: none */
     nmlp_str tools_json;       /* tools that the model may call; empty: none */
+    nmlp_str system;           /* the system's words, where tools were added to them */
     nmlp_str grammar;          /* what the answer must look like (grammar/grammar.h); empty: anything */
     const char *grammar_field; /* the field that asked for it */
     bool calls_tools;          /* the answer may be calls of tools, in this format */
@@ -55,6 +56,8 @@ nmlp_status nmlp_completion_request_read(nmlp_completion_request *request, bool 
 nmlp_status nmlp_embedding_request_read(nmlp_completion_request *request, const char *body, size_t len, nmlp_err *err);
 void nmlp_completion_request_fini(nmlp_completion_request *request);
 
+/* request_messages.c: messages and chat_template_kwargs. */
+nmlp_status nmlp_request_read_messages(nmlp_completion_request *request, const char *template_source, nmlp_err *err);
 /* request_output.c: response_format, grammar, tools and tool_choice. */
 nmlp_status nmlp_request_read_output(nmlp_completion_request *request, bool chat, const char *template_source,
                                      nmlp_err *err);

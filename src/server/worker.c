@@ -92,7 +92,7 @@ static bool goes_on(void *ctx) {
 
 static nmlp_server_token *add_token(nmlp_job_choice *c) {
     if (c->n_tokens == c->capacity) {
-        size_t capacity = c->capacity ? 2 * c->capacity : 16;
+        size_t capacity = c->capacity ? 2 * c->capacity : 1; /* most are posted before the next one comes */
         nmlp_server_token *more = nmlp_mem_new(capacity, sizeof *more, &c->err);
         if (!more) {
             c->st = NMLP_E_NOMEM;
@@ -264,6 +264,7 @@ static nmlp_status begin_choice(nmlp_job_choice *c, nmlp_err *err) {
                               .max_new = r->max_new >= 0 && r->max_new < room ? r->max_new : room,
                               .sampling = r->sampling,
                               .ignore_eos = r->ignore_eos,
+                              .show_special = r->calls_tools, /* marks of calls; the grammar allows no others */
                               .hidden = c->hidden,
                               .stop = r->stop,
                               .n_stop = r->n_stop,

@@ -163,7 +163,7 @@ nmlp_status nmlp_text_answer_begin(nmlp_text_answer *a, const nmlp_model *model,
                             .result = result,
                             .stop = {r->stop, r->n_stop},
                             .err = err};
-    if (tokenizer) nmlp_decode_stream_init(&a->decoder, tokenizer, true);
+    if (tokenizer) nmlp_decode_stream_init(&a->decoder, tokenizer, !r->show_special);
     nmlp_str_clear(&result->text);
     result->ids.len = 0;
     result->n_prompt = result->n_cached = 0;

@@ -60,6 +60,7 @@ typedef struct nmlp_text_request {
     nmlp_sampling sampling;
     bool is_chat; /* token ids that are a conversation: the answer ends as one to messages does */
     bool ignore_eos;
+    bool show_special;       /* special tokens of the answer are part of its text */
     bool fresh;              /* compute the whole prompt, whatever the session holds */
     const char *const *stop; /* strings that end the answer and are not part of it; at most NMLP_STOP_STRINGS_MAX */
     size_t n_stop;

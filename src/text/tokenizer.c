@@ -191,6 +191,13 @@ const char *nmlp_tokenizer_bytes(const nmlp_tokenizer *t, int64_t id, size_t *le
     return token->text;
 }
 
+const char *nmlp_tokenizer_special_text(const nmlp_tokenizer *t, int64_t id, size_t *len) {
+    *len = 0;
+    if (!nmlp_tokenizer_is_special(t, id)) return NULL;
+    *len = t->tokens[id].len;
+    return t->tokens[id].text;
+}
+
 bool nmlp_tokenizer_strips_space(const nmlp_tokenizer *t) {
     return t->decode.drop_first_metaspace || (t->decode.strip_start > 0 && t->decode.strip_char == ' ');
 }

@@ -40,6 +40,8 @@ int64_t nmlp_tokenizer_bos_id(const nmlp_tokenizer *t);
 /* What an id adds to a text that is decoded without special tokens: `len` bytes, not NUL-ended and not always whole
  * characters. NULL: nothing. The first token of a text may lose its first space, see nmlp_tokenizer_strips_space. */
 const char *nmlp_tokenizer_bytes(const nmlp_tokenizer *t, int64_t id, size_t *len);
+/* The text of a special token, not NUL-ended; NULL for other tokens. */
+const char *nmlp_tokenizer_special_text(const nmlp_tokenizer *t, int64_t id, size_t *len);
 bool nmlp_tokenizer_strips_space(const nmlp_tokenizer *t);
 /* Whether a text is its tokens put together; otherwise decoding puts spaces between them. */
 bool nmlp_tokenizer_joins_plainly(const nmlp_tokenizer *t);

@@ -1,7 +1,6 @@
 """What clients of `neuronmlp serve` rely on, asked with the standard library only. Usage: client.py COMMAND ROOT WORKDIR"""
 import atexit
 import base64
-import base64
 import hashlib
 import http.client
 import json
@@ -567,7 +566,7 @@ def tools_and_templates(model):
         answer = server.ok(path, body)["choices"][0]
         assert answer["finish_reason"] == "tool_calls" and answer["message"]["content"] is None, answer
         (call,) = answer["message"]["tool_calls"]
-        assert call["type"] == "function" and call["id"].startswith("call_") and set(call) == {"id", "type", "function"}
+        assert call["type"] == "function" and len(call["id"]) == 9 and call["id"].isalnum() and set(call) == {"id", "type", "function"}
         ids.add(call["id"])
         arguments = json.loads(call["function"]["arguments"])
         if isinstance(choice, dict) or call["function"]["name"] == "get_time":
@@ -603,6 +602,74 @@ def tools_and_templates(model):
         status, _, answer = server.ask(path, {**base, **extra})
         assert status == 400 and answer["error"]["param"] == field, (extra, status, answer)
     server.stop()
+
+
+BEGIN, END, CALL, CALL_END, SEP = (f"<｜tool▁{word}｜>" for word in ("calls▁begin", "calls▁end", "call▁begin", "call▁end", "sep"))
+MARKS = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", BEGIN, END, CALL, CALL_END, SEP)
+NINE = "{% if c.id | length != 9 %}{{ raise_exception('ids have nine characters') }}{% endif %}"
+# How a call is written, by the template that says so; the last two have no place for the list of tools.
+CALL_FORMS = {
+    "list": "[TOOL_CALLS][{% for c in m.tool_calls %}" + NINE + "{{ (c.function | tojson)[:-1] }}, \"id\": \"{{ c.id }}\"}{% endfor %}]",
+    "args": "{% for c in m.tool_calls %}[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %}",
+    "args_id": "{% for c in m.tool_calls %}" + NINE + "[TOOL_CALLS]{{ c.function.name }}[CALL_ID]{{ c.id }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %}",
+    "fence": BEGIN + "{% for c in m.tool_calls %}" + CALL + "function" + SEP + "{{ c.function.name + '\\n```json\\n' + (c.function.arguments | tojson) + '\\n```' }}" + CALL_END + "{% endfor %}" + END,
+    "plain": BEGIN + "{% for c in m.tool_calls %}" + CALL + "{{ c.function.name }}" + SEP + "{{ c.function.arguments | tojson }}" + CALL_END + "{% endfor %}" + END,
+}
+
+
+def marked_model(model, folder, form):
+    """The model with a template of that form, whose marks are special tokens in place of the last words."""
+    os.mkdir(folder)
+    for name in ("config.json", "model.safetensors"):
+        os.symlink(os.path.join(model, name), os.path.join(folder, name))
+    with open(os.path.join(model, "tokenizer.json"), encoding="utf-8") as file:
+        tokenizer = json.load(file)
+    words, n = tokenizer["model"]["vocab"], len(tokenizer["model"]["vocab"])
+    for word in sorted(words, key=words.get)[n - len(MARKS):]:
+        del words[word]
+    tokenizer["model"]["merges"] = tokenizer["model"]["merges"][: -len(MARKS)]
+    ids = {mark: n - len(MARKS) + i for i, mark in enumerate(MARKS)}
+    tokenizer["added_tokens"] += [{**tokenizer["added_tokens"][0], "id": i, "content": mark} for mark, i in ids.items()]
+    with open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf-8") as file:
+        json.dump(tokenizer, file)
+    lists = "" if form in ("fence", "plain") else "{% if tools %}{{ tools | tojson }}{% endif %}"
+    with open(os.path.join(folder, "chat_template.jinja"), "w", encoding="utf-8") as file:
+        file.write(lists + "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content or '' }}{% if m.tool_calls %}" + CALL_FORMS[form] +
+                   "{% endif %}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant {% endif %}")
+    return ids
+
+
+def tools_of_other_templates(model):
+    """Calls in the forms of Mistral and DeepSeek, whose marks are special tokens; what was called comes back."""
+    path = "/v1/chat/completions"
+    question = {"role": "user", "content": "How is it?"}
+    for form in CALL_FORMS:
+        folder = os.path.join(work, "tools-" + form)
+        ids = marked_model(model, folder, form)
+        server = Server(folder)
+        base = {"messages": [question], "max_tokens": 350, "temperature": 1.2, "seed": 5, "tools": [WEATHER, TIME], "parallel_tool_calls": False}
+        calls = []
+        for extra in ({"tool_choice": "required"}, {"logit_bias": {str(ids[BEGIN if form in ("fence", "plain") else "[TOOL_CALLS]"]): 100}}):
+            answer = server.ok(path, {**base, **extra})["choices"][0]
+            assert answer["finish_reason"] == "tool_calls" and answer["message"]["content"] is None, (form, answer)
+            (call,) = answer["message"]["tool_calls"]
+            arguments = json.loads(call["function"]["arguments"])
+            assert call["function"]["name"] in ("get_weather", "get_time") and isinstance(arguments, dict) and len(call["id"]) == 9, (form, call)
+            events = server.stream(path, {**base, **extra})
+            parts = [e["choices"][0]["delta"]["tool_calls"][0] for e in events if e["choices"][0]["delta"].get("tool_calls")]
+            assert "".join(p["function"]["arguments"] for p in parts) == call["function"]["arguments"], (form, events)
+            calls.append(call)
+        # Text alone has no marks; without tools they cannot come at all.
+        plain = server.ok(path, {**base, "tool_choice": "none", "max_tokens": 20})["choices"][0]["message"]["content"]
+        assert not any(mark in plain for mark in MARKS)
+        turns = [question, {"role": "assistant", "content": None, "tool_calls": [calls[0]]},
+                 {"role": "tool", "tool_call_id": calls[0]["id"], "content": "rain"}]
+        server.ok(path, {**base, "messages": turns, "max_tokens": 4})
+        # The model hears of its tools whatever the template lists, behind the system's words where there are any.
+        said = {**base, "messages": [{"role": "system", "content": "Be brief."}, question], "max_tokens": 1}
+        lengths = [server.ok(path, {**said, **extra})["usage"]["prompt_tokens"] for extra in ({"tool_choice": "none", "tools": []}, {})]
+        assert lengths[1] > lengths[0] + 40, (form, lengths)
+        server.stop()
 
 
 def keys():
@@ -711,6 +778,8 @@ conversations(chatty)
 print("ok conversations", flush=True)
 tools_and_templates(chatty)
 print("ok tools_and_templates", flush=True)
+tools_of_other_templates(chatty)
+print("ok tools_of_other_templates", flush=True)
 for test in (loading_and_times, memory_of_keys_and_values, keys, two_models, requests_run_together, queue_cancel_and_health, slow_and_many_clients, stopping):
     test()
     print("ok", test.__name__, flush=True)

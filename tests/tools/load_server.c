@@ -341,6 +341,7 @@ int main(int argc, char **argv) {
     int number[5] = {0};
     for (int i = 3; i < argc && i < 8; i++) number[i - 3] = atoi(argv[i]);
     if (argc >= 3) port = atoi(argv[1]);
+    seed = (uint32_t)getpid() * 2654435761u; /* prompts that the server has not seen */
     if (argc == 6 && strcmp(argv[2], "decode") == 0)
         decode_load(number[0], number[1], number[2]);
     else if (argc == 7 && strcmp(argv[2], "long") == 0)

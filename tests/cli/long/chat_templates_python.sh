@@ -17,3 +17,7 @@ if [ -z "$python" ]; then
 fi
 export PYTHONDONTWRITEBYTECODE=1
 "$python" "$root/tests/python/chat_templates.py" "$tool"
+# Published templates, which are not ours to copy: any folder of *.jinja.
+if [ -n "${NMLP_CHAT_TEMPLATES:-}" ]; then
+    "$python" "$root/tests/python/chat_templates.py" "$tool" "$NMLP_CHAT_TEMPLATES"
+fi

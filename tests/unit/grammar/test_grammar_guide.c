@@ -182,16 +182,34 @@ static void calls_are_read_wherever_the_text_is_cut(void **state) {
         nmlp_tool_format format;
         const char *answer, *want;
         int n_calls;
-    } cases[] = {{NMLP_TOOLS_TAGS,
-                  "Let me see.\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"}\\\"{\"}}\n</tool_call>",
-                  "Let me see.#f:{\"a\": \"}\\\"{\"}", 1},
-                 {NMLP_TOOLS_TAGS,
-                  "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", "
-                  "\"arguments\": {\"x\": [1, {}]}}\n</tool_call>",
-                  "#f:{}#g:{\"x\": [1, {}]}", 2},
-                 {NMLP_TOOLS_TAGS, "1 < 2 and <tool_cal> is no tag <tool", "1 < 2 and <tool_cal> is no tag <tool", 0},
-                 {NMLP_TOOLS_OBJECT, "{\"name\": \"f\", \"parameters\": {\"k\": \"v\"}}", "#f:{\"k\": \"v\"}", 1},
-                 {NMLP_TOOLS_OBJECT, "No {call} here", "No {call} here", 0}};
+    } cases[] = {
+        {NMLP_TOOLS_TAGS,
+         "Let me see.\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"}\\\"{\"}}\n</tool_call>",
+         "Let me see.#f:{\"a\": \"}\\\"{\"}", 1},
+        {NMLP_TOOLS_TAGS,
+         "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", "
+         "\"arguments\": {\"x\": [1, {}]}}\n</tool_call>",
+         "#f:{}#g:{\"x\": [1, {}]}", 2},
+        {NMLP_TOOLS_TAGS, "1 < 2 and <tool_cal> is no tag <tool", "1 < 2 and <tool_cal> is no tag <tool", 0},
+        {NMLP_TOOLS_OBJECT, "{\"name\": \"f\", \"parameters\": {\"k\": \"v\"}}", "#f:{\"k\": \"v\"}", 1},
+        {NMLP_TOOLS_OBJECT, "No {call} here", "No {call} here", 0},
+        {NMLP_TOOLS_LIST,
+         "So:[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": [1]}, \"id\": \"abcdefghi\"}, "
+         "{\"name\": \"g\", \"arguments\": {}}]",
+         "So:#f:{\"a\": [1]}#g:{}", 2},
+        {NMLP_TOOLS_LIST, "An [array] of [TOOL", "An [array] of [TOOL", 0},
+        {NMLP_TOOLS_ARGS, "[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g-2[ARGS]{\"b\": \"[TOOL_CALLS]\"}",
+         "#f:{}#g-2:{\"b\": \"[TOOL_CALLS]\"}", 2},
+        {NMLP_TOOLS_ARGS_ID, "[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{\"a\": 1}", "#f:{\"a\": 1}", 1},
+        {NMLP_TOOLS_FENCE,
+         "Hm\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": 1}\n```"
+         "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```<｜tool▁call▁end｜>"
+         "<｜tool▁calls▁end｜>",
+         "Hm#f:{\"a\": 1}#g:{}", 2},
+        {NMLP_TOOLS_PLAIN,
+         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜>"
+         "<｜tool▁calls▁end｜>",
+         "#f:{\"a\": 1}", 1}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         for (size_t step = 1; step <= strlen(cases[i].answer); step++) {
@@ -212,12 +230,89 @@ static void calls_are_read_wherever_the_text_is_cut(void **state) {
     }
 }
 
+static bool call_matches(const char *tools, nmlp_tool_format format, bool may_answer, bool several, const char *text) {
+    nmlp_err err;
+    nmlp_json_doc doc;
+    nmlp_str out;
+    nmlp_grammar *grammar = NULL;
+    nmlp_matcher *matcher = NULL;
+    const nmlp_tool_choice choice = {.may_answer = may_answer, .several = several};
+    nmlp_str_init(&out);
+    nmlp_assert_ok(nmlp_json_parse(&doc, tools, strlen(tools), "tools", &err), &err);
+    nmlp_assert_ok(nmlp_tool_grammar_append(&out, format, doc.root, &choice, &err), &err);
+    nmlp_assert_ok(nmlp_grammar_parse(&grammar, nmlp_str_text(&out), out.len, &err), &err);
+    nmlp_assert_ok(nmlp_matcher_create(&matcher, grammar, &err), &err);
+    int32_t at = nmlp_matcher_start(matcher);
+    for (size_t i = 0; text[i] && at >= 0; i++) at = nmlp_matcher_next(matcher, at, (unsigned char)text[i]);
+    bool matches = at >= 0 && nmlp_matcher_accepts(matcher, at);
+    nmlp_matcher_destroy(matcher);
+    nmlp_grammar_destroy(grammar);
+    nmlp_json_free(&doc);
+    nmlp_str_fini(&out);
+    return matches;
+}
+
+/* The grammar of a form takes the calls that the form's reader reads, and nothing that is half of one. */
+static void calls_follow_the_form_of_the_template(void **state) {
+    static const char tools[] =
+        "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\","
+        "\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]}}},"
+        "{\"type\":\"function\",\"function\":{\"name\":\"g\"}}]";
+    static const struct {
+        const char *source; /* what a template of the form has in it */
+        nmlp_tool_format format;
+        const char *one, *several; /* the second also behind text */
+    } cases[] = {
+        {"tools <tool_call>", NMLP_TOOLS_TAGS,
+         "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>",
+         "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", "
+         "\"arguments\": {}}\n</tool_call>"},
+        {"tools [TOOL_CALLS]", NMLP_TOOLS_LIST, "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": 1}}]",
+         "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"abcDEF123\"}, {\"name\": \"g\", "
+         "\"arguments\": {}}]"},
+        {"tools [TOOL_CALLS][ARGS]", NMLP_TOOLS_ARGS, "[TOOL_CALLS]f[ARGS]{\"a\": 1}",
+         "[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]g[ARGS]{}"},
+        {"tools [TOOL_CALLS][CALL_ID][ARGS]", NMLP_TOOLS_ARGS_ID, "[TOOL_CALLS]g[CALL_ID]abcDEF123[ARGS]{}",
+         "[TOOL_CALLS]g[CALL_ID]abcDEF123[ARGS]{}[TOOL_CALLS]g[CALL_ID]abcDEF124[ARGS]{}"},
+        {"<｜tool▁call▁begin｜> ```json", NMLP_TOOLS_FENCE,
+         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": "
+         "1}\n```<｜tool▁call▁end｜>"
+         "<｜tool▁calls▁end｜>",
+         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```<｜tool▁call▁end｜>\n"
+         "<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+        {"<｜tool▁call▁begin｜>", NMLP_TOOLS_PLAIN,
+         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁call▁begin｜>g<"
+         "｜tool▁sep｜>{}"
+         "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(nmlp_tool_format_of(cases[i].source), cases[i].format);
+        for (int may_answer = 0; may_answer < 2; may_answer++) {
+            char text[512];
+            assert_true(call_matches(tools, cases[i].format, may_answer, false, cases[i].one));
+            assert_false(call_matches(tools, cases[i].format, may_answer, false, cases[i].several));
+            assert_true(call_matches(tools, cases[i].format, may_answer, true, cases[i].several));
+            snprintf(text, sizeof text, "Let < me [see] ｜%s", cases[i].several);
+            assert_int_equal(call_matches(tools, cases[i].format, may_answer, true, text), may_answer);
+            snprintf(text, sizeof text, "%s.", cases[i].one);
+            assert_false(call_matches(tools, cases[i].format, may_answer, true, text));
+            snprintf(text, sizeof text, "%.*s", (int)strlen(cases[i].one) - 1, cases[i].one);
+            assert_false(call_matches(tools, cases[i].format, may_answer, true, text));
+        }
+    }
+    assert_int_equal(nmlp_tool_format_of("tools [none]"), NMLP_TOOLS_NONE);
+    assert_int_equal(nmlp_tool_format_of(NULL), NMLP_TOOLS_NONE);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(masks_are_those_of_every_token_alone),
         cmocka_unit_test(answers_parse_and_have_what_the_schema_wants),
         cmocka_unit_test(what_a_schema_cannot_say_here_is_named),
         cmocka_unit_test(calls_are_read_wherever_the_text_is_cut),
+        cmocka_unit_test(calls_follow_the_form_of_the_template),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
