@@ -518,7 +518,8 @@ nmlp_status nmlp_scheduler_step(nmlp_scheduler *s, nmlp_err *err) {
         for (int64_t i = 0; i < p.n_items; i++) finish(s, s->of_item[i], st, err);
         return st;
     }
-    nmlp_prompt_pace_note(&s->pace, p.n_decoding, p.n_rows - p.n_decoding_rows, nmlp_clock_seconds() - started);
+    nmlp_prompt_pace_note(&s->pace, p.n_decoding, p.n_prompts, p.n_rows - p.n_decoding_rows,
+                          nmlp_clock_seconds() - started);
     take_tokens(s, n_chosen);
     end_silent(s);
     return NMLP_OK;

@@ -4,6 +4,7 @@
  * A step of decode rows only, all of them choosing, is a CUDA graph per (rows, chunks of keys), both rounded up: it
  * reads ids and positions from device memory and leaves there the ids and positions of the next step. So the next steps
  * of the same sequences are started before the host has seen the choice: they are the same graph again. */
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -381,12 +382,15 @@ static bool is_chosen(const nmlp_cuda_batch *b, int32_t sequence, uint32_t numbe
 
 /* The device writes choices to the host's memory; the driver is asked now and then whether it is still running. */
 static nmlp_status await_choice(const nmlp_cuda_batch *b, int32_t sequence, int32_t *id, nmlp_err *err) {
-    enum { POLLS_PER_QUERY = 1 << 16 };
+    enum { POLLS_PER_QUERY = 1 << 16, POLLS_PER_YIELD = 1 << 8 };
     const struct sequence *s = &b->sequences[sequence];
     if (!s->chosen) return nmlp_fail(err, NMLP_E_ARG, "there is no choice before a token is appended");
     for (;;) {
-        for (int i = 0; i < POLLS_PER_QUERY; i++)
+        for (int i = 1; i <= POLLS_PER_QUERY; i++) {
             if (is_chosen(b, sequence, s->current, id)) return NMLP_OK;
+            /* a thread that was woken on this CPU, such as a server's, would wait for the end of a time slice */
+            if (i % POLLS_PER_YIELD == 0) sched_yield();
+        }
         cudaError_t e = cudaStreamQuery(b->forward.stream);
         if (e == cudaErrorNotReady) continue;
         NMLP_RETURN_IF_FAILED(NMLP_CUDA_CHECK(e, "running a step", err));
