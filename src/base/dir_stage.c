@@ -178,6 +178,23 @@ static nmlp_status sync_dir(const char *dir, nmlp_err *err) {
     return st;
 }
 
+/* The folders below a directory, then itself; files were synced when they were written. */
+static nmlp_status sync_tree(const char *dir, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    const struct dirent *entry;
+    DIR *list = opendir(dir);
+    if (!list) return nmlp_file_fail_errno(err, dir, "open");
+    while (st == NMLP_OK && (entry = readdir(list))) {
+        char path[PATH_MAX_BYTES];
+        struct stat info;
+        if (is_dots(entry->d_name)) continue;
+        st = nmlp_path_join(path, sizeof path, dir, entry->d_name, err);
+        if (st == NMLP_OK && lstat(path, &info) == 0 && S_ISDIR(info.st_mode)) st = sync_tree(path, err);
+    }
+    closedir(list);
+    return st == NMLP_OK ? sync_dir(dir, err) : st;
+}
+
 static nmlp_status sync_parent(const char *path, nmlp_err *err) {
     char parent[PATH_MAX_BYTES];
     if (snprintf(parent, sizeof parent, "%s", path) >= (int)sizeof parent)
@@ -202,7 +219,7 @@ static nmlp_status note_replaced(const nmlp_dir_stage *stage, nmlp_err *err) {
 static nmlp_status exchange(const nmlp_dir_stage *stage, nmlp_err *err) {
     char marker[PATH_MAX_BYTES];
     bool replaces = nmlp_file_exists(stage->path);
-    NMLP_RETURN_IF_FAILED(sync_dir(stage->temp_path, err));
+    NMLP_RETURN_IF_FAILED(sync_tree(stage->temp_path, err));
     if (replaces) NMLP_RETURN_IF_FAILED(note_replaced(stage, err));
     if (!replaces && rename(stage->temp_path, stage->path) != 0)
         return nmlp_file_fail_errno(err, stage->path, "rename into place");

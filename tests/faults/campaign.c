@@ -1,12 +1,14 @@
 /* Lets every call that can fail do so once, or kills the program in front of it, and checks what is left.
  *
- * usage: nmlp_faults COMMAND ROOT [--preload LIBRARY] [--mode fail|kill|soak] [--class LETTERS] [--sample N] [--case
- * NAME]
+ * usage: nmlp_faults COMMAND ROOT [--preload LIBRARY] [--mode fail|kill|random|sync] [--class LETTERS] [--sample N]
+ * [--case NAME]
  *        [--skip NAMES]
  *
  * fail: exit 0 with the output of an undisturbed run, or exit 1, a message, and no half-written output.
  * kill: whole old output or whole new one at once; the next run ends with the output of an undisturbed one.
- * soak: random cases with about two random faults each for --minutes N.
+ * random: as kill, at random times instead of in front of calls; --sample N kills of each case (20).
+ * sync: writes, syncs and renames come in an order that survives a power loss.
+ * --minutes N: a soak instead, random cases with about two random faults each.
  * --sample N: at most about N calls of each case and class, spread evenly; without it all of them. */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -19,9 +21,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "faults/campaign.h"
 
-enum { SHOWN_MAX = 12, GO_ON_EVERY = 5 };
+enum { SHOWN_MAX = 12, GO_ON_EVERY = 5, RANDOM_KILLS = 20 };
 
 typedef struct counts {
     atomic_long n_injected, n_same, n_refused, n_defects, n_resumed;
@@ -65,13 +68,23 @@ static bool same_tree(const fault_result *a, const fault_result *b) {
 
 static bool is_loose(const job *j) { return j->c->loose && strchr(j->c->loose, j->class); }
 
+static bool was_killed(const fault_result *r) {
+    return WIFSIGNALED(r->status) && WTERMSIG(r->status) == SIGKILL && !r->hung;
+}
+
+/* Of a file that is being written. With several faults in a run, the one that would remove it may fail too; the next
+ * run removes it. */
+static bool is_temporary(const char *name) {
+    return strncmp(name, NMLP_FILE_TEMP_PREFIX, sizeof NMLP_FILE_TEMP_PREFIX - 1) == 0;
+}
+
 /* Every entry is whole: the new one, the old one, or work that a later run uses or removes. */
 static const char *half_written(const job *j, const fault_result *r) {
     for (size_t i = 0; i < r->n_entries; i++) {
         const fault_entry *e = &r->entries[i], *want = fault_entry_find(&j->want, e->name),
                           *old = fault_entry_find(&j->before, e->name);
-        if (is_partial(e->name) || (want && is_loose(j)) || (want && want->hash == e->hash) ||
-            (old && old->hash == e->hash))
+        if (is_partial(e->name) || (j->chance && is_temporary(e->name)) || (want && is_loose(j)) ||
+            (want && want->hash == e->hash) || (old && old->hash == e->hash))
             continue;
         if (want && j->c->kept && strcmp(j->c->kept, e->name) == 0) continue;
         return want ? "half-written output" : "a stray file";
@@ -105,7 +118,7 @@ static void inject(const job *j, long at, int slot) {
     fault_scratch_reset(j->in, slot, j->has_before ? j->before_path : NULL);
     fault_run(&r, j->in, j->c->words, NULL, &what, slot);
     atomic_fetch_add(&j->counts->n_injected, 1);
-    bool killed = j->kill && WIFSIGNALED(r.status) && WTERMSIG(r.status) == SIGKILL && !r.hung;
+    bool killed = j->kill && was_killed(&r);
     if (r.hung) {
         defect(j, at, "does not end", &r);
     } else if (!WIFEXITED(r.status) && !killed) {
@@ -124,11 +137,34 @@ static void inject(const job *j, long at, int slot) {
         defect(j, at, half, &r);
     } else {
         atomic_fetch_add(&j->counts->n_refused, 1);
-        bool all = j->kill || (r.n_entries > j->before.n_entries && at % GO_ON_EVERY == 0);
+        bool all = j->kill || j->chance || (r.n_entries > j->before.n_entries && at % GO_ON_EVERY == 0);
         /* A killed writer leaves its temporary file; the half of a check that a reader makes is on finished names. */
         if (killed && (half = half_written(j, &r)) && strcmp(half, "a stray file") != 0) defect(j, at, half, &r);
         if (all && j->c->resume) go_on(j, at, slot);
     }
+}
+
+/* Killed at a random time, then up to three times more while it goes on, then left to end. */
+static void kill_at_random(const job *j, long number, int slot) {
+    fault_result r;
+    unsigned seed = (unsigned)number * 2654435761u + 1;
+    int n_kills = 1 + rand_r(&seed) % 4;
+    fault_scratch_reset(j->in, slot, j->has_before ? j->before_path : NULL);
+    for (int i = 0; i < n_kills; i++) {
+        fault what = {.after_us = 1 + (long)((double)j->want.wall_us * 1.1 * rand_r(&seed) / RAND_MAX)};
+        fault_run(&r, j->in, j->c->words, i > 0 ? j->c->resume : NULL, &what, slot);
+        if (r.hung) defect(j, number, "does not end", &r);
+        if (!was_killed(&r) && r.status != 0) defect(j, number, "fails after a kill", &r);
+        if (!was_killed(&r)) {
+            atomic_fetch_add(&j->counts->n_same, 1);
+            break;
+        }
+        atomic_fetch_add(&j->counts->n_injected, 1);
+        atomic_fetch_add(&j->counts->n_refused, 1);
+        const char *half = half_written(j, &r);
+        if (half && strcmp(half, "a stray file") != 0) defect(j, number, half, &r);
+    }
+    go_on(j, number, slot);
 }
 
 static void prepare(job *j) {
@@ -160,6 +196,7 @@ static void prepare(job *j) {
 
 /* Returns whether there was no defect. */
 static bool campaign(const fault_inputs *in, const fault_case *c, char class, bool kill, long sample) {
+    bool random = class == 'r';
     static job j;
     struct timespec begin, end;
     clock_gettime(CLOCK_MONOTONIC, &begin);
@@ -167,13 +204,14 @@ static bool campaign(const fault_inputs *in, const fault_case *c, char class, bo
     j.counts = mmap(NULL, sizeof *j.counts, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (j.counts == MAP_FAILED) exit(3);
     prepare(&j);
-    long n = j.want.n_calls, step = sample > 0 && n > sample ? n / sample : 1;
+    long n = random ? (sample > 0 ? sample : RANDOM_KILLS) : j.want.n_calls;
+    long step = !random && sample > 0 && n > sample ? n / sample : 1;
     int n_workers = (int)sysconf(_SC_NPROCESSORS_ONLN);
     fflush(stdout);
     for (int w = 0; w < n_workers; w++) {
         if (fork() != 0) continue;
         /* The last call of each step is always the last of all. */
-        for (long at = n - w * step; at > 0; at -= step * n_workers) inject(&j, at, w);
+        for (long at = n - w * step; at > 0; at -= step * n_workers) (random ? kill_at_random : inject)(&j, at, w);
         fflush(stdout);
         _exit(0);
     }
@@ -222,7 +260,7 @@ int main(int argc, char **argv) {
     if (argc < 3) return 2;
     fault_inputs in = {.program = argv[1]};
     const char *classes = NULL, *only = NULL, *skip = "";
-    bool kill = false, good = true;
+    bool kill = false, sync = false, good = true;
     long sample = 0;
     double minutes = 0;
     for (int i = 3; i + 1 < argc; i += 2) {
@@ -232,7 +270,10 @@ int main(int argc, char **argv) {
         if (strcmp(argv[i], "--case") == 0) only = argv[i + 1];
         if (strcmp(argv[i], "--sample") == 0) sample = atol(argv[i + 1]);
         if (strcmp(argv[i], "--minutes") == 0) minutes = atof(argv[i + 1]);
-        if (strcmp(argv[i], "--mode") == 0) kill = strcmp(argv[i + 1], "kill") == 0;
+        if (strcmp(argv[i], "--mode") != 0) continue;
+        sync = strcmp(argv[i + 1], "sync") == 0;
+        kill = strcmp(argv[i + 1], "kill") == 0 || strcmp(argv[i + 1], "random") == 0;
+        if (strcmp(argv[i + 1], "random") == 0) classes = "r";
     }
     if (!classes) classes = kill ? "c" : "aft";
     snprintf(in.root, sizeof in.root, "%s", argv[2]);
@@ -245,6 +286,8 @@ int main(int argc, char **argv) {
         if ((only && strcmp(only, c->name) != 0) || (kill && !c->resume) || strstr(skip, c->name)) continue;
         /* The program for our own case is this one, which has nothing linked in. */
         if (!in.preload && c->words[0] == '@') continue;
+        if (sync && c->resume) good &= fault_sync_check(&in, c);
+        if (sync) continue;
         for (const char *class = classes; *class; class ++) good &= campaign(&in, c, *class, kill, sample);
     }
     char command[2 * FAULT_PATH_BYTES];

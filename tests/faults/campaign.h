@@ -34,7 +34,8 @@ typedef struct fault {
     char classes; /* 'a', 'f', 't', 'c'; 0: nothing is counted */
     long at;      /* 0: count only */
     bool kill;
-    long chance; /* of a million, at each call */
+    long chance;   /* of a million, at each call */
+    long after_us; /* above 0: SIGKILL after this time */
 } fault;
 
 typedef struct fault_entry {
@@ -44,8 +45,9 @@ typedef struct fault_entry {
 } fault_entry;
 
 typedef struct fault_result {
-    int status;                             /* of waitpid */
-    bool hung;                              /* killed after the time limit */
+    int status; /* of waitpid */
+    bool hung;  /* killed after the time limit */
+    long wall_us;
     long n_calls;                           /* counted; -1 where the process did not end by itself */
     uint64_t out;                           /* hash of stdout */
     uint64_t masked;                        /* the same with every number as one '#' */
@@ -62,6 +64,8 @@ void fault_run(fault_result *r, const fault_inputs *in, const char *words, const
 void fault_scratch_reset(const fault_inputs *in, int slot, const char *from);
 void fault_scratch_path(char out[FAULT_PATH_BYTES], const fault_inputs *in, int slot);
 const fault_entry *fault_entry_find(const fault_result *r, const char *name);
+/* One undisturbed run: whether what it writes is on disk before it takes its place. */
+bool fault_sync_check(const fault_inputs *in, const fault_case *c);
 /* Writes the models and texts of the cases below in->work. */
 void fault_inputs_make(const fault_inputs *in);
 /* Writes a dense model of a few kilobytes. */

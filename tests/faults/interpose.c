@@ -8,7 +8,9 @@
  *              NMLP_FAULT_AT     which call, counted from 1; 0: none
  *              NMLP_FAULT_KILL   set: SIGKILL instead of an error
  *              NMLP_FAULT_EVERY  set: each call fails with this chance in a million, AT is the seed
- *              NMLP_FAULT_COUNT  file that receives the number of calls at exit */
+ *              NMLP_FAULT_COUNT  file that receives the number of calls at exit
+ *              NMLP_FAULT_LOG    file that receives a line for every write (w), sync (s) and rename (r), with absolute
+ *                                paths and tabs between them (sync.c) */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -50,6 +52,7 @@ static atomic_long n_calls;
 static unsigned classes;
 static long fails_at, chance;
 static int kills;
+static long log_fd = -1;
 
 static void read_environment(void) {
     const char *letters = getenv("NMLP_FAULT_CLASS"), *at = getenv("NMLP_FAULT_AT");
@@ -58,6 +61,8 @@ static void read_environment(void) {
     fails_at = at ? atol(at) : 0;
     chance = every ? atol(every) : 0;
     kills = getenv("NMLP_FAULT_KILL") != NULL;
+    const char *log = getenv("NMLP_FAULT_LOG");
+    if (log) log_fd = syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     atomic_store(&armed, true);
 }
 
@@ -116,6 +121,44 @@ __attribute__((destructor)) static void write_count(void) {
     int n = snprintf(text, sizeof text, "%ld\n", atomic_load(&n_calls));
     long fd = syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
     if (fd >= 0) (void)!syscall(SYS_write, fd, text, (size_t)n);
+}
+
+/* ---- log ---- */
+
+enum { LOG_PATH_BYTES = 1024 };
+
+/* A path as it is, or behind the working directory. */
+static size_t put_path(char *line, size_t n, const char *path) {
+    if (path[0] != '/') {
+        long len = syscall(SYS_getcwd, line + n, LOG_PATH_BYTES);
+        if (len > 0) n += (size_t)len - 1;
+        line[n++] = '/';
+    }
+    size_t len = strlen(path);
+    if (len >= LOG_PATH_BYTES) len = LOG_PATH_BYTES - 1;
+    memcpy(line + n, path, len);
+    return n + len;
+}
+
+static void log_paths(char kind, const char *a, const char *b) {
+    char line[4 * LOG_PATH_BYTES + 8] = {kind, '\t'};
+    size_t n = 2;
+    if (log_fd < 0) return;
+    n = put_path(line, n, a);
+    line[n++] = '\t';
+    if (b) n = put_path(line, n, b);
+    line[n++] = '\n';
+    (void)!syscall(SYS_write, log_fd, line, n);
+}
+
+static void log_descriptor(char kind, int fd) {
+    char link[64], path[LOG_PATH_BYTES];
+    if (log_fd < 0) return;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    long len = syscall(SYS_readlinkat, AT_FDCWD, link, path, sizeof path - 1);
+    if (len <= 0 || path[0] != '/') return; /* a pipe, a socket */
+    path[len] = '\0';
+    log_paths(kind, path, NULL);
 }
 
 /* ---- allocations ---- */
@@ -224,28 +267,42 @@ WRAPPED(ssize_t, pread, (int fd, void *bytes, size_t len, off_t offset)) {
 }
 
 WRAPPED(ssize_t, write, (int fd, const void *bytes, size_t len)) {
+    log_descriptor('w', fd);
     return fails("fc", ENOSPC) ? -1 : syscall(SYS_write, fd, bytes, len);
 }
 
 WRAPPED(ssize_t, pwrite, (int fd, const void *bytes, size_t len, off_t offset)) {
+    log_descriptor('w', fd);
     return fails("fc", ENOSPC) ? -1 : syscall(SYS_pwrite64, fd, bytes, len, offset);
 }
 
-WRAPPED(int, fsync, (int fd)) { return fails("fc", EIO) ? -1 : (int)syscall(SYS_fsync, fd); }
+WRAPPED(int, fsync, (int fd)) {
+    log_descriptor('s', fd);
+    return fails("fc", EIO) ? -1 : (int)syscall(SYS_fsync, fd);
+}
 
-WRAPPED(int, fdatasync, (int fd)) { return fails("fc", EIO) ? -1 : (int)syscall(SYS_fdatasync, fd); }
+WRAPPED(int, fdatasync, (int fd)) {
+    log_descriptor('s', fd);
+    return fails("fc", EIO) ? -1 : (int)syscall(SYS_fdatasync, fd);
+}
 
-WRAPPED(int, ftruncate, (int fd, off_t len)) { return fails("fc", ENOSPC) ? -1 : (int)syscall(SYS_ftruncate, fd, len); }
+WRAPPED(int, ftruncate, (int fd, off_t len)) {
+    log_descriptor('w', fd);
+    return fails("fc", ENOSPC) ? -1 : (int)syscall(SYS_ftruncate, fd, len);
+}
 
 WRAPPED(int, fallocate, (int fd, int mode, off_t at, off_t len)) {
+    log_descriptor('w', fd);
     return fails("fc", ENOSPC) ? -1 : (int)syscall(SYS_fallocate, fd, mode, at, len);
 }
 
 WRAPPED(int, rename, (const char *from, const char *to)) {
+    log_paths('r', from, to);
     return fails("fc", EIO) ? -1 : (int)syscall(SYS_rename, from, to);
 }
 
 WRAPPED(int, renameat2, (int from_dir, const char *from, int to_dir, const char *to, unsigned flags)) {
+    log_paths('r', from, to);
     return fails("fc", EIO) ? -1 : (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
 }
 

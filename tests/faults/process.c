@@ -18,7 +18,7 @@
 #include "base/hash64.h"
 #include "faults/campaign.h"
 
-enum { WALL_SECONDS = 120, CPU_SECONDS = 60, POLL_NS = 500000 };
+enum { WALL_SECONDS = 120, CPU_SECONDS = 60, POLL_NS = 200000 };
 
 static void die(const char *what) {
     fprintf(stderr, "fault campaign: %s: %s\n", what, strerror(errno));
@@ -201,19 +201,26 @@ static void redirect(int to, const char *path, int flags) {
     close(fd);
 }
 
-static int wait_for(pid_t pid, bool *hung) {
-    struct timespec begin, now, pause = {.tv_nsec = POLL_NS};
-    int status;
+static long passed_us(const struct timespec *since) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (now.tv_sec - since->tv_sec) * 1000000 + (now.tv_nsec - since->tv_nsec) / 1000;
+}
+
+static void wait_for(fault_result *r, pid_t pid, long kill_after_us) {
+    struct timespec begin, pause = {.tv_nsec = POLL_NS};
+    bool killed = false;
     clock_gettime(CLOCK_MONOTONIC, &begin);
-    while (waitpid(pid, &status, WNOHANG) == 0) {
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        if (now.tv_sec - begin.tv_sec > WALL_SECONDS && !*hung) {
-            *hung = true;
+    while (waitpid(pid, &r->status, WNOHANG) == 0) {
+        long us = passed_us(&begin);
+        r->hung |= us > WALL_SECONDS * 1000000L && !killed;
+        if (!killed && (r->hung || (kill_after_us > 0 && us >= kill_after_us))) {
             kill(pid, SIGKILL);
+            killed = true;
         }
         nanosleep(&pause, NULL);
     }
-    return status;
+    r->wall_us = passed_us(&begin);
 }
 
 static void run_child(const fault_inputs *in, char words[FAULT_WORDS_MAX][FAULT_PATH_BYTES], size_t n,
@@ -252,7 +259,7 @@ void fault_run(fault_result *r, const fault_inputs *in, const char *words, const
     pid_t pid = fork();
     if (pid < 0) die("fork");
     if (pid == 0) run_child(in, list, n, what, scratch, prefix);
-    r->status = wait_for(pid, &r->hung);
+    wait_for(r, pid, what->after_us);
     if (read_all(number, sizeof number - 1, path) > 0) r->n_calls = atol(number);
     char out_path[FAULT_PATH_BYTES], err_path[FAULT_PATH_BYTES];
     format(out_path, sizeof out_path, "%s%s", prefix, ".out", -1);
