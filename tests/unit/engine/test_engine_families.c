@@ -159,6 +159,41 @@ static void adapters_match_peft(void **state) {
     nmlp_model_close(&model);
 }
 
+/* Integers have a quarter of the bytes that their shape would have as floats: reading them would end outside of the
+ * file.
+ */
+static void adapters_of_integers_are_refused(void **state) {
+    static const char config[] = "{\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": 4}";
+    static const char name[] = "base_model.model.model.layers.0.self_attn.q_proj.lora_";
+    char dir[256], path[300];
+    nmlp_model model;
+    nmlp_str header, file;
+    nmlp_err err;
+    (void)state;
+    nmlp_assert_ok(nmlp_model_open(&model, NMLP_TEST_ROOT "/tests/data/families/llama", &err), &err);
+    long long rows = model.layers[0].q.shape[0], cols = model.layers[0].q.shape[1];
+    nmlp_str_init(&header);
+    nmlp_str_init(&file);
+    nmlp_str_printf(&header,
+                    "{\"%sA.weight\":{\"dtype\":\"I8\",\"shape\":[2,%lld],\"data_offsets\":[0,%lld]},"
+                    "\"%sB.weight\":{\"dtype\":\"I8\",\"shape\":[%lld,2],\"data_offsets\":[%lld,%lld]}}",
+                    name, cols, 2 * cols, name, rows, 2 * cols, 2 * cols + 2 * rows);
+    uint64_t len = header.len;
+    nmlp_str_append(&file, &len, sizeof len);
+    nmlp_str_append(&file, header.data, header.len);
+    for (long long i = 0; i < 2 * (rows + cols); i++) nmlp_str_putc(&file, 1);
+    nmlp_test_mkdtemp(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/adapter_config.json", dir);
+    nmlp_test_write_file(path, config, sizeof config - 1);
+    snprintf(path, sizeof path, "%s/adapter_model.safetensors", dir);
+    nmlp_test_write_file(path, file.data, file.len);
+    nmlp_assert_fails(nmlp_model_merge_adapter(&model, dir, NULL, &err), &err, NMLP_E_SHAPE, "q_proj", NULL);
+    nmlp_model_close(&model);
+    nmlp_str_fini(&header);
+    nmlp_str_fini(&file);
+    nmlp_test_rmdir(dir);
+}
+
 /* What is written of a configuration reads as the same model. */
 static void configurations_survive_writing(void **state) {
     static const char root[] = NMLP_TEST_ROOT "/tests/data/families";
@@ -191,6 +226,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_match_transformers),
         cmocka_unit_test(adapters_match_peft),
+        cmocka_unit_test(adapters_of_integers_are_refused),
         cmocka_unit_test(configurations_survive_writing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
