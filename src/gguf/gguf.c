@@ -199,6 +199,7 @@ nmlp_status nmlp_gguf_parse(nmlp_gguf *file, const unsigned char *data, size_t b
                             nmlp_err *err) {
     *file = (nmlp_gguf){0};
     nmlp_arena_init(&file->arena);
+    if (bytes == 0) return nmlp_fail(err, NMLP_E_FORMAT, "%s: is empty", origin);
     file->origin = nmlp_arena_strdup(&file->arena, origin, err);
     nmlp_status st = file->origin ? read_all(file, data, bytes, err) : NMLP_E_NOMEM;
     if (st != NMLP_OK) nmlp_gguf_close(file);

@@ -9,6 +9,7 @@
 #include "gguf/gguf_config.h"
 #include "gguf/gguf_names.h"
 #include "gguf/gguf_tokenizer.h"
+#include "model/model.h"
 #include "tensor/quant.h"
 
 struct output {
@@ -128,6 +129,16 @@ static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp
     return NMLP_OK;
 }
 
+/* Files with too few tensors, or of other shapes, would otherwise become a folder that nobody can open. */
+static nmlp_status check_whole(const struct import *m, const char *dir, nmlp_err *err) {
+    nmlp_model model;
+    nmlp_err why = {0};
+    nmlp_status st = nmlp_model_open(&model, dir, &why);
+    if (st != NMLP_OK) return nmlp_fail(err, st, "%s: holds no whole model: %s", m->file.origin, why.message);
+    nmlp_model_close(&model);
+    return NMLP_OK;
+}
+
 static nmlp_status write_dir(struct import *m, const char *dir, const nmlp_progress *progress, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     nmlp_dir_stage stage = {0};
@@ -137,6 +148,7 @@ static nmlp_status write_dir(struct import *m, const char *dir, const nmlp_progr
     NMLP_TRY(nmlp_checkpoint_write(stage.temp_path, &source, err));
     NMLP_TRY(nmlp_config_save(&m->config, NULL, m->specs, m->n, stage.temp_path, err));
     NMLP_TRY(nmlp_gguf_tokenizer_save(&m->file, stage.temp_path, err));
+    NMLP_TRY(check_whole(m, stage.temp_path, err));
     NMLP_TRY(nmlp_dir_stage_commit(&stage, err));
 out:
     nmlp_dir_stage_abort(&stage);

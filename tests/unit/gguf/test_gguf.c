@@ -1,9 +1,12 @@
 /* GGUF files: blocks against values of another implementation, models there and back, and every way a file can be
  * broken. */
+#define _GNU_SOURCE /* memmem */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "gguf/gguf_export.h"
 #include "gguf/gguf_import.h"
@@ -278,6 +281,30 @@ static void truncated_files_are_refused(void **state) {
     nmlp_file_map_close(&map);
 }
 
+/* A tensor with the name of another layer: the model has a hole, and no folder may appear. */
+static void a_file_without_a_tensor_is_not_imported(void **state) {
+    struct fixture *f = *state;
+    char path[300], back[300], out[300];
+    nmlp_str text;
+    nmlp_gguf_result result;
+    nmlp_err err;
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_BF16);
+    go_there_and_back(f, "bf16", path, back);
+    nmlp_str_init(&text);
+    nmlp_assert_ok(nmlp_file_read(&text, path, 1 << 24, &err), &err);
+    char *name = memmem(text.data, text.len, "blk.1.attn_output", 17);
+    assert_non_null(name);
+    name[4] = '7';
+    nmlp_test_write_file(path, text.data, text.len);
+    snprintf(out, sizeof out, "%s/hole", f->dir);
+    nmlp_assert_fails(nmlp_gguf_import(path, out, NULL, &result, &err), &err, NMLP_E_MISSING, "m.gguf",
+                      "no whole model", "layers.1.self_attn.o_proj", NULL);
+    assert_int_not_equal(access(out, F_OK), 0);
+    nmlp_test_write_file(path, "", 0);
+    nmlp_assert_fails(nmlp_gguf_import(path, out, NULL, &result, &err), &err, NMLP_E_FORMAT, "m.gguf", "empty", NULL);
+    nmlp_str_fini(&text);
+}
+
 /* A file of one key and one tensor, with what is asked for in its fields. */
 struct recipe {
     uint32_t version, kind, type, n_dims;
@@ -346,6 +373,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(sentencepiece_tokenizers_go_there_and_back, setup, teardown),
         cmocka_unit_test_setup_teardown(factorised_models_are_not_exported, setup, teardown),
         cmocka_unit_test_setup_teardown(truncated_files_are_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_file_without_a_tensor_is_not_imported, setup, teardown),
         cmocka_unit_test(hostile_fields_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
