@@ -43,16 +43,31 @@ static bool parse_line(nmlp_kernel_plan *plan, const char *rest) {
            get_candidate(&plan->runner_up, text[2], text[3]);
 }
 
+/* Reads what is there; a file that holds anything but lines of a cache is somebody else's, and nothing is added to it.
+ */
+static nmlp_status read_cache(nmlp_str *file, const char *path, nmlp_err *err) {
+    enum { HASH_DIGITS = 16 };
+    if (!nmlp_file_exists(path)) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(nmlp_file_read(file, path, CACHE_MAX_BYTES, err));
+    const char *text = nmlp_str_text(file);
+    text += strspn(text, "\n");
+    if ((!*text && strlen(nmlp_str_text(file)) == file->len) ||
+        (strspn(text, "0123456789abcdef") == HASH_DIGITS && text[HASH_DIGITS] == ' '))
+        return NMLP_OK;
+    nmlp_fail(err, NMLP_E_FORMAT, "%s: is not a plan cache: it begins with \"%.20s\"", path, text);
+    nmlp_fail_hint(err, "name a file that does not exist yet");
+    return NMLP_E_FORMAT;
+}
+
 nmlp_status nmlp_plan_cache_find(const char *path, nmlp_kernel_plan *plan, const nmlp_machine *m, nmlp_plan_op op,
                                  const nmlp_kernel_request *rq, nmlp_err *err) {
     nmlp_str file, key;
     nmlp_status st = NMLP_OK;
-    if (!nmlp_file_exists(path)) return NMLP_OK;
     nmlp_str_init(&file);
     nmlp_str_init(&key);
     put_key(&key, m, op, rq);
     NMLP_TRY(nmlp_str_status(&key, err));
-    NMLP_TRY(nmlp_file_read(&file, path, CACHE_MAX_BYTES, err));
+    NMLP_TRY(read_cache(&file, path, err));
     for (const char *line = nmlp_str_text(&file); line && *line && !plan->cached;
          line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
         if (strncmp(line, nmlp_str_text(&key), key.len) == 0 && line[key.len] == ' ')
@@ -68,7 +83,7 @@ nmlp_status nmlp_plan_cache_add(const char *path, const nmlp_kernel_plan *plan, 
     nmlp_str file;
     nmlp_status st = NMLP_OK;
     nmlp_str_init(&file);
-    if (nmlp_file_exists(path)) NMLP_TRY(nmlp_file_read(&file, path, CACHE_MAX_BYTES, err));
+    NMLP_TRY(read_cache(&file, path, err));
     put_key(&file, m, op, rq);
     put_candidate(&file, &plan->winner);
     put_candidate(&file, &plan->runner_up);

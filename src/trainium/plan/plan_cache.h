@@ -1,7 +1,8 @@
 /* Remembers choices between runs: a text file with one line per problem,
  *   machine-hash op dtype S,H,R,O fixed-tiling kernel tiling kernel tiling
  * (winner, runner-up; "-" for none). The hash covers every number of the machine, so a changed machine file is a new
- * machine. Lines that do not parse are passed over: the cache can only save time. */
+ * machine. Lines that do not parse are passed over: the cache can only save time. A file that does not begin with such
+ * a line is refused, and not added to. */
 #ifndef NMLP_TRAINIUM_PLAN_PLAN_CACHE_H
 #define NMLP_TRAINIUM_PLAN_PLAN_CACHE_H
 

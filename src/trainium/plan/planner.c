@@ -359,6 +359,17 @@ static nmlp_status find_best(search *c, nmlp_err *err) {
     return NMLP_OK;
 }
 
+/* The choice is remembered, its cost is simulated again. One that cannot be built is searched again. */
+static void use_cached(search *c) {
+    nmlp_kernel_plan *plan = c->plan;
+    nmlp_err ignored = {0};
+    if (simulate_candidate(c, &plan->winner, c->rq->shape, &ignored) == NMLP_OK &&
+        (!plan->runner_up.kernel || simulate_candidate(c, &plan->runner_up, c->rq->shape, &ignored) == NMLP_OK))
+        return;
+    plan->winner = plan->runner_up = (nmlp_plan_candidate){0};
+    plan->cached = false;
+}
+
 nmlp_status nmlp_kernel_plan_find(nmlp_kernel_plan *plan, const nmlp_planner *planner, nmlp_plan_op op,
                                   const nmlp_kernel_request *rq, nmlp_err *err) {
     search c = {.planner = planner, .op = op, .rq = rq, .plan = plan};
@@ -371,10 +382,8 @@ nmlp_status nmlp_kernel_plan_find(nmlp_kernel_plan *plan, const nmlp_planner *pl
     plan->floor_us = plan->bounds.floor_ns * 1e-3 + planner->machine->launch_us;
     if (planner->cache_path)
         NMLP_RETURN_IF_FAILED(nmlp_plan_cache_find(planner->cache_path, plan, planner->machine, op, rq, err));
-    if (plan->cached) { /* the choice is remembered, its cost is simulated again */
-        NMLP_RETURN_IF_FAILED(simulate_candidate(&c, &plan->winner, rq->shape, err));
-        if (plan->runner_up.kernel) NMLP_RETURN_IF_FAILED(simulate_candidate(&c, &plan->runner_up, rq->shape, err));
-    } else {
+    if (plan->cached) use_cached(&c);
+    if (!plan->cached) {
         NMLP_RETURN_IF_FAILED(find_best(&c, err));
         if (planner->cache_path)
             NMLP_RETURN_IF_FAILED(nmlp_plan_cache_add(planner->cache_path, plan, planner->machine, op, rq, err));

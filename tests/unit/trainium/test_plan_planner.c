@@ -186,8 +186,44 @@ static void same_question_same_answer_and_the_cache_remembers_it(void **state) {
     assert_true(a.winner.cost.latency_us == c.winner.cost.latency_us);
     m.dma_row_ns += 1; /* another machine: not in the cache */
     assert_false(find(&m, NMLP_PLAN_MLP, shape, path).cached);
-    nmlp_test_write_file(path, "garbage\n\n0 0 0\n", 15); /* a damaged cache costs time, nothing else */
-    assert_false(find(&m, NMLP_PLAN_MLP, shape, path).cached);
+    nmlp_test_rmdir(dir);
+}
+
+/* A damaged cache costs time, nothing else; a file of somebody else is not added to. */
+static void a_damaged_cache_is_searched_again_and_a_foreign_file_refused(void **state) {
+    static const char foreign[] = "Dear reader,\n\n0 0 0\n";
+    (void)state;
+    char dir[256], path[300];
+    nmlp_machine m = machine("trn1");
+    nmlp_kernel_shape shape = {128, 256, 0, 256};
+    nmlp_kernel_plan plan;
+    nmlp_planner planner = {.machine = &m, .cost = simulate_cost, .cache_path = path};
+    nmlp_kernel_request rq = {.shape = shape, .dtype = NMLP_NC_BF16, .machine = &m};
+    nmlp_str text, line;
+    nmlp_err err = {0};
+    nmlp_test_mkdtemp(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/plans", dir);
+    nmlp_str_init(&text);
+    nmlp_str_init(&line);
+    nmlp_kernel_plan want = find(&m, NMLP_PLAN_XW, shape, path);
+    nmlp_assert_ok(nmlp_file_read(&text, path, 4096, &err), &err);
+    /* The key stays, the choice is one that cannot be built. */
+    const char *choice = strstr(nmlp_str_text(&text), " - xw ");
+    assert_non_null(choice);
+    nmlp_str_append(&line, text.data, (size_t)(choice - text.data));
+    nmlp_str_puts(&line, " - xw rows=77777 - -\n");
+    nmlp_test_write_file(path, nmlp_str_text(&line), line.len);
+    nmlp_kernel_plan got = find(&m, NMLP_PLAN_XW, shape, path);
+    assert_false(got.cached);
+    assert_true(got.winner.cost.latency_us == want.winner.cost.latency_us);
+    nmlp_test_write_file(path, foreign, sizeof foreign - 1);
+    nmlp_assert_fails(nmlp_kernel_plan_find(&plan, &planner, NMLP_PLAN_XW, &rq, &err), &err, NMLP_E_FORMAT, "plans",
+                      "not a plan cache", NULL);
+    nmlp_str_clear(&text);
+    nmlp_assert_ok(nmlp_file_read(&text, path, 4096, &err), &err);
+    assert_string_equal(nmlp_str_text(&text), foreign);
+    nmlp_str_fini(&line);
+    nmlp_str_fini(&text);
     nmlp_test_rmdir(dir);
 }
 
@@ -244,6 +280,7 @@ int main(void) {
         cmocka_unit_test(floor_is_the_dma_bound_between_first_load_and_last_store),
         cmocka_unit_test(thin_dense_mlp_on_trn2_meets_the_published_time),
         cmocka_unit_test(same_question_same_answer_and_the_cache_remembers_it),
+        cmocka_unit_test(a_damaged_cache_is_searched_again_and_a_foreign_file_refused),
         cmocka_unit_test(too_large_for_sbuf_is_refused),
         cmocka_unit_test(predictions_add_up),
     };
