@@ -5,7 +5,7 @@
 #include "tensor/quant.h"
 
 enum { VIEWS_MAX = 16, PLAIN = -1 };
-static const char magic[] = "NMLPQNT1";
+static const char magic[] = "NMLPQNT1", formats_magic[] = "NMLPQPL2";
 
 struct entry {
     int64_t same_as; /* PLAIN: not in the file; an earlier number: that one; its own: stored here */
@@ -43,10 +43,12 @@ out:
     return st;
 }
 
+static bool is_group(int64_t group) { return group == 32 || group == 64; }
+
 static bool entry_fits(const struct entry *e, const nmlp_view *view) {
     if (!view->data || view->n_dims != 2 || e->rows != view->shape[0] || e->cols != view->shape[1]) return false;
     if (e->dtype == NMLP_DTYPE_Q8) return e->group == 0;
-    return e->dtype == NMLP_DTYPE_Q4 && e->group > 0 && e->group <= e->cols;
+    return e->dtype == NMLP_DTYPE_Q4 && is_group(e->group) && e->cols % e->group == 0;
 }
 
 static bool read_views(nmlp_view *made, const nmlp_file_map *map, size_t payload_bytes, nmlp_view *const views[],
@@ -85,5 +87,61 @@ nmlp_status nmlp_quant_file_open(nmlp_file_map *map, const char *path, uint64_t 
     }
     *state = NMLP_WORK_DAMAGED;
     nmlp_file_map_close(map);
+    return NMLP_OK;
+}
+
+/* ---- formats ---- */
+
+struct format_entry {
+    int64_t dtype, group;
+};
+
+static nmlp_status put_format(nmlp_work_writer *writer, const nmlp_quant_format *format, nmlp_err *err) {
+    struct format_entry entry = {.dtype = format->dtype, .group = format->group};
+    return nmlp_work_writer_put(writer, &entry, sizeof entry, err);
+}
+
+nmlp_status nmlp_quant_formats_write(const char *path, uint64_t fingerprint, const nmlp_quant_format *formats,
+                                     int64_t n, const nmlp_quant_format *head, nmlp_err *err) {
+    nmlp_work_writer writer;
+    nmlp_status st = NMLP_OK;
+    NMLP_RETURN_IF_FAILED(nmlp_work_writer_open(&writer, path, formats_magic, fingerprint, err));
+    NMLP_TRY(put_format(&writer, head, err));
+    for (int64_t i = 0; i < n; i++) NMLP_TRY(put_format(&writer, &formats[i], err));
+    return nmlp_work_writer_commit(&writer, err);
+out:
+    nmlp_work_writer_abort(&writer);
+    return st;
+}
+
+static bool take_format(nmlp_work_cursor *cursor, nmlp_quant_format *format) {
+    struct format_entry entry;
+    const void *at = nmlp_work_take(cursor, sizeof entry, false);
+    if (!at) return false;
+    memcpy(&entry, at, sizeof entry);
+    bool plain = entry.dtype >= NMLP_DTYPE_F32 && entry.dtype <= NMLP_DTYPE_F16;
+    bool fits = plain || entry.dtype == NMLP_DTYPE_Q8 ? entry.group == 0
+                                                      : entry.dtype == NMLP_DTYPE_Q4 && is_group(entry.group);
+    if (fits) *format = (nmlp_quant_format){.dtype = (nmlp_dtype)entry.dtype, .group = (int)entry.group};
+    return fits;
+}
+
+/* Twice through: nothing is changed before all is known to be good. */
+nmlp_status nmlp_quant_formats_read(const char *path, uint64_t fingerprint, nmlp_quant_format *formats, int64_t n,
+                                    nmlp_quant_format *head, nmlp_work_state *state, nmlp_err *err) {
+    nmlp_file_map map;
+    size_t payload_bytes = 0;
+    nmlp_quant_format first, each;
+    NMLP_RETURN_IF_FAILED(nmlp_work_file_open(&map, path, formats_magic, fingerprint, &payload_bytes, state, err));
+    if (*state != NMLP_WORK_VALID) return NMLP_OK;
+    nmlp_work_cursor begin = {.at = map.data, .left_bytes = payload_bytes}, cursor;
+    bool good = take_format(&begin, &first);
+    cursor = begin;
+    for (int64_t i = 0; good && i < n; i++) good = take_format(&cursor, &each);
+    good = good && cursor.left_bytes == 0;
+    if (good) *head = first;
+    for (int64_t i = 0; good && i < n; i++) (void)take_format(&begin, &formats[i]);
+    nmlp_file_map_close(&map);
+    if (!good) *state = NMLP_WORK_DAMAGED;
     return NMLP_OK;
 }

@@ -14,4 +14,11 @@ nmlp_status nmlp_quant_file_write(const char *path, uint64_t fingerprint, nmlp_v
 nmlp_status nmlp_quant_file_open(nmlp_file_map *map, const char *path, uint64_t fingerprint, nmlp_view *const views[],
                                  int n, nmlp_work_state *state, nmlp_err *err);
 
+/* Formats [n] of matrices and of the head, as chosen for a budget. Where *state is not NMLP_WORK_VALID they are as
+ * before. */
+nmlp_status nmlp_quant_formats_write(const char *path, uint64_t fingerprint, const nmlp_quant_format *formats,
+                                     int64_t n, const nmlp_quant_format *head, nmlp_err *err);
+nmlp_status nmlp_quant_formats_read(const char *path, uint64_t fingerprint, nmlp_quant_format *formats, int64_t n,
+                                    nmlp_quant_format *head, nmlp_work_state *state, nmlp_err *err);
+
 #endif

@@ -138,33 +138,19 @@ static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, co
 
 /* Formats that fit the budget: those that an interrupted run chose, or new ones. */
 static nmlp_status choose_formats(struct job *j, nmlp_err *err) {
-    static const char magic[] = "NMLPQPL1";
     const nmlp_quantize_options *o = j->options;
-    size_t bytes = (size_t)(j->model->config.n_layers * NMLP_QUANT_MATRICES) * sizeof *j->formats, payload = 0;
+    int64_t n = j->model->config.n_layers * NMLP_QUANT_MATRICES;
     char path[PATH_MAX_BYTES];
-    nmlp_file_map map;
     nmlp_work_state state;
-    nmlp_work_writer writer;
     uint64_t fingerprint = nmlp_hash64(&o->budget_bytes, sizeof o->budget_bytes, fingerprint_of(j));
     NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, j->work.temp_path, "formats", err));
-    NMLP_RETURN_IF_FAILED(nmlp_work_file_open(&map, path, magic, fingerprint, &payload, &state, err));
-    if (state == NMLP_WORK_VALID && payload == bytes + sizeof j->head) {
-        memcpy(j->formats, map.data, bytes);
-        memcpy(&j->head, (const char *)map.data + bytes, sizeof j->head);
-        nmlp_file_map_close(&map);
-        return NMLP_OK;
-    }
-    nmlp_file_map_close(&map);
+    NMLP_RETURN_IF_FAILED(nmlp_quant_formats_read(path, fingerprint, j->formats, n, &j->head, &state, err));
+    if (state == NMLP_WORK_VALID) return NMLP_OK;
     nmlp_quant_budget budget = {
         .engine = j->engine, .heldout = &j->heldout, .bytes = o->budget_bytes, .progress = o->progress};
     NMLP_RETURN_IF_FAILED(nmlp_quant_budget_choose(&budget, j->formats, &j->head, err));
     nmlp_heldout_end_probes(&j->heldout);
-    NMLP_RETURN_IF_FAILED(nmlp_work_writer_open(&writer, path, magic, fingerprint, err));
-    nmlp_status st = nmlp_work_writer_put(&writer, j->formats, bytes, err);
-    if (st == NMLP_OK) st = nmlp_work_writer_put(&writer, &j->head, sizeof j->head, err);
-    if (st == NMLP_OK) return nmlp_work_writer_commit(&writer, err);
-    nmlp_work_writer_abort(&writer);
-    return st;
+    return nmlp_quant_formats_write(path, fingerprint, j->formats, n, &j->head, err);
 }
 
 static nmlp_status make(struct job *j, nmlp_err *err) {
