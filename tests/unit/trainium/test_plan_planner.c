@@ -191,7 +191,7 @@ static void same_question_same_answer_and_the_cache_remembers_it(void **state) {
 
 /* A damaged cache costs time, nothing else; a file of somebody else is not added to. */
 static void a_damaged_cache_is_searched_again_and_a_foreign_file_refused(void **state) {
-    static const char foreign[] = "Dear reader,\n\n0 0 0\n";
+    static const char foreign[] = "Some notes,\n\n0 0 0\n";
     (void)state;
     char dir[256], path[300];
     nmlp_machine m = machine("trn1");
