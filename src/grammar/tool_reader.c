@@ -1,5 +1,6 @@
 /* Reads answers that follow the grammar of tool_calls.c: text, then calls whose names follow the form's `lead` and
  * whose arguments are an object. What stands between these is dropped. */
+#define _GNU_SOURCE /* memmem */
 #include <string.h>
 
 #include "grammar/tool_form.h"
@@ -22,6 +23,11 @@ static void drop(nmlp_tool_reader *r, size_t n) {
 
 static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
+/* The first place of a string in what is held, also behind NUL bytes; NULL: there is none. */
+static const char *find(const nmlp_tool_reader *r, const char *string) {
+    return memmem(nmlp_str_text(&r->held), r->held.len, string, strlen(string));
+}
+
 /* Bytes that may be given out as text: not space at the end, which is dropped before a call, nor part of `open`. */
 static size_t plain_bytes(const nmlp_tool_reader *r, bool *call) {
     const char *open = nmlp_tool_form_of(r->format)->open, *text = nmlp_str_text(&r->held);
@@ -30,7 +36,7 @@ static size_t plain_bytes(const nmlp_tool_reader *r, bool *call) {
         *call = !r->begun && n > 0 && text[0] == '{';
         return *call ? 0 : n;
     }
-    const char *at = strstr(text, open);
+    const char *at = find(r, open);
     *call = at != NULL;
     if (at) {
         n = (size_t)(at - text);
@@ -62,9 +68,9 @@ static bool read_text(nmlp_tool_reader *r, nmlp_tool_on_part *on_part, void *ctx
 }
 
 static bool find_name(nmlp_tool_reader *r) {
-    const char *lead = nmlp_tool_form_of(r->format)->lead, *text = nmlp_str_text(&r->held), *at = strstr(text, lead);
+    const char *lead = nmlp_tool_form_of(r->format)->lead, *at = find(r, lead);
     if (!at) return false;
-    drop(r, (size_t)(at - text) + strlen(lead));
+    drop(r, (size_t)(at - r->held.data) + strlen(lead));
     r->place = IN_NAME;
     return true;
 }
@@ -81,9 +87,9 @@ static bool read_name(nmlp_tool_reader *r, nmlp_tool_on_part *on_part, void *ctx
 }
 
 static bool find_arguments(nmlp_tool_reader *r) {
-    const char *text = nmlp_str_text(&r->held), *at = strchr(text, '{');
+    const char *at = find(r, "{");
     if (!at) return false;
-    drop(r, (size_t)(at - text));
+    drop(r, (size_t)(at - r->held.data));
     r->place = IN_ARGUMENTS;
     return true;
 }

@@ -306,12 +306,35 @@ static void calls_follow_the_form_of_the_template(void **state) {
     assert_int_equal(nmlp_tool_format_of(NULL), NMLP_TOOLS_NONE);
 }
 
+/* A byte token may be NUL; what stands behind it is read all the same. */
+static void calls_behind_a_nul_byte_are_read(void **state) {
+    static const char answer[] = "a\0b <tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+    static const char want[] = "a\0b#f:{}";
+    (void)state;
+    for (size_t step = 1; step < sizeof answer; step++) {
+        nmlp_tool_reader r;
+        nmlp_str out;
+        nmlp_str_init(&out);
+        nmlp_tool_reader_init(&r, NMLP_TOOLS_TAGS);
+        for (size_t at = 0; at < sizeof answer - 1; at += step) {
+            size_t left = sizeof answer - 1 - at;
+            nmlp_tool_reader_push(&r, answer + at, left < step ? left : step, write_part, &out);
+        }
+        nmlp_tool_reader_end(&r, write_part, &out);
+        assert_int_equal(out.len, sizeof want - 1);
+        assert_memory_equal(out.data, want, sizeof want - 1);
+        nmlp_tool_reader_fini(&r);
+        nmlp_str_fini(&out);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(masks_are_those_of_every_token_alone),
         cmocka_unit_test(answers_parse_and_have_what_the_schema_wants),
         cmocka_unit_test(what_a_schema_cannot_say_here_is_named),
         cmocka_unit_test(calls_are_read_wherever_the_text_is_cut),
+        cmocka_unit_test(calls_behind_a_nul_byte_are_read),
         cmocka_unit_test(calls_follow_the_form_of_the_template),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
