@@ -35,7 +35,7 @@ static void read_answer(struct parts *p, nmlp_tool_format format, const char *te
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct parts whole, pieces;
     if (size < 3) return 0;
-    nmlp_tool_format format = data[0] % 2 ? NMLP_TOOLS_TAGS : NMLP_TOOLS_OBJECT;
+    nmlp_tool_format format = (nmlp_tool_format)(NMLP_TOOLS_TAGS + data[0] % (NMLP_TOOLS_PLAIN - NMLP_TOOLS_TAGS + 1));
     read_answer(&whole, format, (const char *)data + 2, size - 2, size);
     read_answer(&pieces, format, (const char *)data + 2, size - 2, 1 + data[1] % 16);
     if (whole.text.len != pieces.text.len ||

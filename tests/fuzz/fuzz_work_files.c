@@ -59,7 +59,7 @@ static void read_layer(const char *path, const nmlp_config *c, bool joint) {
         dense.mlp[i].w = nmlp_view_2d(weights, NMLP_DTYPE_F32, i == NMLP_MLP_DOWN ? c->hidden : c->intermediate,
                                       i == NMLP_MLP_DOWN ? c->intermediate : c->hidden);
     nmlp_layer_ranks ranks = {.rank = {2, 2, 0}, .joint = joint};
-    if (nmlp_layer_file_open(&file, path, FINGERPRINT, &ranks, &dense, &state, &err) != NMLP_OK ||
+    if (nmlp_layer_file_open(&file, path, FINGERPRINT, &ranks, 1, &dense, &state, &err) != NMLP_OK ||
         state != NMLP_WORK_VALID)
         return;
     nmlp_mlp_desc mlp = nmlp_layer_file_mlp(&file, &dense);
