@@ -55,6 +55,7 @@ soak: deps
 
 install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)
+	@[ "$$(id -u)" -ne 0 ] || ldconfig # programs find the library at once
 
 deb:
 	@sh scripts/deb $(OPTIONS)

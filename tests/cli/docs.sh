@@ -10,7 +10,7 @@ cd "$root"
 fail() { echo "FAILED: $1"; exit 1; }
 
 n=0
-for page in README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md docs/*.md docs/lab/*.md examples/*.md; do
+for page in README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md docs/*.md docs/lab/*.md examples/*.md python/*.md; do
     for link in $(grep -o '](\([^)# ]*\)' "$page" | sed 's/^](//' | grep -v '^https\?:' | sort -u); do
         [ -e "$(dirname "$page")/$link" ] || fail "$page: $link does not exist"
         n=$((n + 1))

@@ -1,0 +1,64 @@
+"""Long calls: they run in a thread of their own, so that Ctrl-C reaches Python and ends them at the next safe point."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Optional
+
+from ._library import OnProgress
+
+Progress = Callable[[str, float, float, str], Optional[bool]]
+"""Hears stage, done, total and unit; a result of False ends the call with Interrupted."""
+
+
+class Cancel:
+    """Asked by the library whether to end; set by Ctrl-C, a progress function, or whoever gave up waiting."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.error: Optional[BaseException] = None
+
+    def guard(self, function: Callable[[], Any]) -> int:
+        """Runs a callback of the user. An exception must not pass through C: it ends the call and is raised after it."""
+        if not self.asked:
+            try:
+                if function() is False:
+                    self.asked = True
+            except BaseException as error:  # noqa: B902
+                self.error = error
+                self.asked = True
+        return int(self.asked)
+
+    def progress(self, report: Optional[Progress]) -> Any:
+        def on_progress(_ctx: Any, stage: bytes, done: float, total: float, unit: bytes) -> int:
+            return self.guard(lambda: report(stage.decode(), done, total, unit.decode()) if report else None)
+
+        return OnProgress(on_progress)
+
+
+def run(work: Callable[[], Any], cancel: Cancel) -> Any:
+    """Runs `work` in a thread and waits. After Ctrl-C it is asked to end, and KeyboardInterrupt is raised when it has."""
+    outcome: dict = {}
+
+    def body() -> None:
+        try:
+            outcome["value"] = work()
+        except BaseException as error:  # noqa: B902
+            outcome["error"] = error
+
+    thread = threading.Thread(target=body, name="neuronmlp", daemon=True)
+    thread.start()
+    interrupt: Optional[KeyboardInterrupt] = None
+    while thread.is_alive():
+        try:
+            thread.join(0.1)
+        except KeyboardInterrupt as pressed:
+            cancel.asked = True
+            interrupt = pressed
+    if interrupt is not None:
+        raise interrupt
+    if cancel.error is not None:
+        raise cancel.error
+    if "error" in outcome:
+        raise outcome["error"]
+    return outcome["value"]
