@@ -10,7 +10,7 @@ cd "$root"
 fail() { echo "FAILED: $1"; exit 1; }
 
 n=0
-for page in README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md docs/*.md docs/lab/*.md examples/*.md python/*.md; do
+for page in README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md docs/*.md docs/lab/*.md docs/recipes/*.md examples/*.md python/*.md; do
     for link in $(grep -o '](\([^)# ]*\)' "$page" | sed 's/^](//' | grep -v '^https\?:' | sort -u); do
         [ -e "$(dirname "$page")/$link" ] || fail "$page: $link does not exist"
         n=$((n + 1))
@@ -50,6 +50,14 @@ for page in "$work"/man/*.1; do
     fi
     if command -v mandoc >/dev/null; then mandoc -T lint -W warning "$page" || fail "$page: mandoc"; fi
 done
+
+# Options of the recipes exist; tests/cli/long/recipes.sh runs them.
+sed -n '/^```sh$/,/^```$/p' docs/recipes/*.md | sed 's/#.*//; :a; /\\$/{N;s/\\\n//;ta}' | grep -o 'neuronmlp [a-z]* [^|;&]*' >"$work/recipes"
+[ "$(wc -l <"$work/recipes")" -ge 25 ] || fail "only $(wc -l <"$work/recipes") commands in docs/recipes"
+while read -r _ name rest; do
+    "$command" "$name" --help >"$work/help" || fail "docs/recipes: there is no command $name"
+    for option in $(echo "$rest" | grep -o -- ' --[a-z-]*'); do grep -q -- "$option " "$work/help" || fail "docs/recipes: $name has no $option"; done
+done <"$work/recipes"
 
 # Top-level keys of the object in $work/json: nested objects, lists and strings are folded first.
 keys() { sed 's/"\([a-z0-9_]*\)":/@\1 /g; s/"[^"]*"/0/g; s/^{//; s/}$//; :a; s/{[^{}]*}/0/g; s/\[[^][]*\]/0/g; ta' "$work/json" | grep -o '@[a-z0-9_]*' | tr -d @ | sort; }
