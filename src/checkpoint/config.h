@@ -120,6 +120,10 @@ int64_t nmlp_config_window(const nmlp_config *config, int64_t layer);
 const nmlp_rope_config *nmlp_config_rope(const nmlp_config *config, int64_t layer);
 /* Whether a layer has experts instead of one MLP. */
 bool nmlp_config_has_experts(const nmlp_config *config, int64_t layer);
+/* MLPs of a layer: its experts, or 1. */
+int64_t nmlp_config_mlp_count(const nmlp_config *config, int64_t layer);
+/* Neurons of each of them. */
+int64_t nmlp_config_mlp_inner(const nmlp_config *config, int64_t layer);
 /* What the model has that the plain decoder of Llama and Qwen3 has not, in words, or NULL: programs that know only that
  * one refuse by it. */
 const char *nmlp_config_beyond_plain(const nmlp_config *config);

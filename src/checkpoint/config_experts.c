@@ -62,3 +62,11 @@ void nmlp_config_write_experts(const nmlp_config *c, nmlp_json_writer *w) {
 bool nmlp_config_has_experts(const nmlp_config *c, int64_t layer) {
     return c->n_experts > 0 && !nmlp_layer_set_has(&c->dense_layers, layer);
 }
+
+int64_t nmlp_config_mlp_count(const nmlp_config *c, int64_t layer) {
+    return nmlp_config_has_experts(c, layer) ? c->n_experts : 1;
+}
+
+int64_t nmlp_config_mlp_inner(const nmlp_config *c, int64_t layer) {
+    return nmlp_config_has_experts(c, layer) ? c->expert_intermediate : c->intermediate;
+}

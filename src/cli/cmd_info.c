@@ -5,12 +5,19 @@
 #include "cli/commands.h"
 #include "model/model.h"
 
+/* Of a layer [gate, up, down]; of one with experts such a list for each of them. */
 static void print_ranks_json(nmlp_json_writer *w, const nmlp_model *m) {
     nmlp_json_begin_array(w, "ranks");
     for (int64_t l = 0; l < m->config.n_layers; l++) {
-        nmlp_json_begin_array(w, NULL);
-        for (int i = 0; i < NMLP_MLP_MATRICES; i++) nmlp_json_put_int(w, NULL, nmlp_factors_rank(&m->layers[l].mlp[i]));
-        nmlp_json_end_array(w);
+        const nmlp_layer *layer = &m->layers[l];
+        if (layer->experts) nmlp_json_begin_array(w, NULL);
+        for (int64_t e = 0; e < nmlp_config_mlp_count(&m->config, l); e++) {
+            nmlp_json_begin_array(w, NULL);
+            for (int i = 0; i < NMLP_MLP_MATRICES; i++)
+                nmlp_json_put_int(w, NULL, nmlp_factors_rank(&nmlp_layer_mlp_at(layer, e)[i]));
+            nmlp_json_end_array(w);
+        }
+        if (layer->experts) nmlp_json_end_array(w);
     }
     nmlp_json_end_array(w);
 }
@@ -61,6 +68,11 @@ static int print_json(const nmlp_cli *cli, const nmlp_model *m) {
     nmlp_json_put_int(w, "hidden", c->hidden);
     nmlp_json_put_int(w, "intermediate", c->intermediate);
     nmlp_json_put_int(w, "layers", c->n_layers);
+    if (c->n_experts) {
+        nmlp_json_put_int(w, "experts", c->n_experts);
+        nmlp_json_put_int(w, "experts_per_token", c->experts_per_token);
+        nmlp_json_put_int(w, "expert_intermediate", c->expert_intermediate);
+    }
     nmlp_json_put_int(w, "heads", c->n_heads);
     nmlp_json_put_int(w, "kv_heads", c->n_kv_heads);
     nmlp_json_put_int(w, "head_dim", c->head_dim);
@@ -80,21 +92,27 @@ static int print_json(const nmlp_cli *cli, const nmlp_model *m) {
     return nmlp_json_out_end(&out, cli);
 }
 
+/* "96", or of experts "32..96"; 0 is dense. */
+static void print_rank(const nmlp_model *m, int64_t l, int matrix) {
+    int64_t low = INT64_MAX, high = 0;
+    char text[48];
+    for (int64_t e = 0; e < nmlp_config_mlp_count(&m->config, l); e++) {
+        int64_t rank = nmlp_factors_rank(&nmlp_layer_mlp_at(&m->layers[l], e)[matrix]);
+        if (rank < low) low = rank;
+        if (rank > high) high = rank;
+    }
+    snprintf(text, sizeof text, "%" PRId64 "..%" PRId64, low, high);
+    if (low == high) snprintf(text, sizeof text, "%" PRId64, low);
+    printf(" %10s", high == 0 ? "dense" : text);
+}
+
 static void print_ranks(const nmlp_model *m) {
     printf("\n%-7s %10s %10s %10s\n", "layer", "gate", "up", "down");
     for (int64_t l = 0; l < m->config.n_layers; l++) {
-        const nmlp_layer *layer = &m->layers[l];
         printf("%-7" PRId64, l);
-        for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-            int64_t rank = nmlp_factors_rank(&layer->mlp[i]);
-            if (rank) {
-                printf(" %10" PRId64, rank);
-            } else {
-                printf(" %10s", "dense");
-            }
-        }
-        if (layer->slices > 0) printf("  of %" PRId64 " slices", layer->slices);
-        printf("%s\n", layer->shared_basis ? "  gate and up share their basis" : "");
+        for (int i = 0; i < NMLP_MLP_MATRICES; i++) print_rank(m, l, i);
+        if (m->layers[l].slices > 0) printf("  of %" PRId64 " slices", m->layers[l].slices);
+        printf("%s\n", nmlp_layer_shares_basis(&m->layers[l], 0) ? "  gate and up share their basis" : "");
     }
 }
 
@@ -111,6 +129,9 @@ static void print_text(const nmlp_model *m) {
     printf("  family        %s (%s)\n", c->family, c->architecture);
     printf("  shape         hidden %" PRId64 ", intermediate %" PRId64 ", layers %" PRId64 "\n", c->hidden,
            c->intermediate, c->n_layers);
+    if (c->n_experts)
+        printf("  experts       %" PRId64 " of %" PRId64 " neurons, %" PRId64 " for each token\n", c->n_experts,
+               c->expert_intermediate, c->experts_per_token);
     printf("  attention     %" PRId64 " heads, %" PRId64 " kv heads, head dim %" PRId64 "\n", c->n_heads, c->n_kv_heads,
            c->head_dim);
     printf("  vocabulary    %" PRId64 "%s\n", c->vocab, c->tied ? ", embedding tied to the head" : "");

@@ -4,12 +4,14 @@
 #include <string.h>
 
 #include "base/dir_stage.h"
+#include "base/ints.h"
 #include "base/json_write.h"
 #include "base/mem.h"
 #include "checkpoint/target.h"
 #include "compress/compress.h"
 #include "compress/ranks/rank_file.h"
 #include "compress/refit/refit.h"
+#include "compress/factor/expert_ranks.h"
 #include "compress/factor/factor_pass.h"
 #include "compress/record.h"
 #include "compress/work.h"
@@ -26,9 +28,16 @@ static const struct effort {
     int64_t score_step; /* of so many positions one is scored: the head of a large model is large too */
 } thorough = {2, 8192, 4096, 1}, quick = {0, 2048, 1024, 4};
 
+static double mlp_params(const nmlp_config *c) {
+    double params = 0;
+    for (int64_t l = 0; l < c->n_layers; l++)
+        params += 3.0 * (double)c->hidden * (double)nmlp_config_mlp_inner(c, l) * (double)nmlp_config_mlp_count(c, l);
+    return params;
+}
+
 bool nmlp_compress_is_large(const nmlp_config *c) {
     const double large_params = 200e6; /* of all MLPs */
-    return 3.0 * (double)c->hidden * (double)c->intermediate * (double)c->n_layers >= large_params;
+    return mlp_params(c) >= large_params;
 }
 
 static const struct effort *effort_for(const nmlp_config *c) { return nmlp_compress_is_large(c) ? &quick : &thorough; }
@@ -75,7 +84,8 @@ struct job {
     nmlp_dir_stage work;
     nmlp_compress_fingerprint fingerprint;
     nmlp_factor_file *factor_files; /* [L] */
-    nmlp_layer_file *finished;      /* [L] */
+    nmlp_layer_file *finished;      /* [L, n_mlps] */
+    int64_t n_mlps;                 /* at most of a layer */
     nmlp_heldout heldout;
     nmlp_cost cost;
     double budget;
@@ -83,6 +93,12 @@ struct job {
 
 /* Of a slice: budgets, costs and ranks are a slice's, and all slices of a layer have the same. */
 static int64_t width_of(const struct job *j) { return j->model->config.intermediate / j->options->slices; }
+
+/* The same of an MLP of layer l. */
+static int64_t width_at(const struct job *j, int64_t l) {
+    const nmlp_config *c = &j->model->config;
+    return nmlp_config_has_experts(c, l) ? c->expert_intermediate : width_of(j);
+}
 
 static nmlp_status check_range(const char *field, int64_t value, int64_t least, int64_t most, nmlp_err *err) {
     if (value >= least && value <= most) return NMLP_OK;
@@ -111,6 +127,8 @@ static nmlp_status check_slices(const nmlp_model *m, const nmlp_compress_options
     if (o->budget_ms > 0 || o->ranks)
         return nmlp_fail_field(err, NMLP_E_ARG, "slices",
                                "go with a `ratio`: other budgets do not know what a rank of each slice costs");
+    if (m->config.n_experts > 0)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: slices of experts are not known", m->checkpoint.dir);
     if (m->config.features->fused)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: slices of fused projections are not known", m->checkpoint.dir);
     return NMLP_OK;
@@ -134,6 +152,9 @@ static nmlp_status check_options(const nmlp_model *m, const nmlp_compress_option
         return NMLP_E_UNSUPPORTED;
     }
     NMLP_RETURN_IF_FAILED(check_slices(m, o, err));
+    if (o->budget_ms > 0 && m->config.n_experts > 0)
+        return nmlp_fail_field(err, NMLP_E_UNSUPPORTED, "budget_ms",
+                               "is for models without experts; this %s model takes a `ratio`", m->config.family);
     if (o->budget_ms > 0 && !o->adaptive)
         return nmlp_fail_field(err, NMLP_E_ARG, "budget_ms",
                                "needs adaptive ranks (`allocation`): uniform ranks know no time");
@@ -159,7 +180,6 @@ static double least_us(const struct job *j) {
 static nmlp_status set_budget(struct job *j, nmlp_err *err) {
     const nmlp_compress_options *o = j->options;
     const nmlp_config *c = &j->model->config;
-    double dense = 3.0 * (double)c->hidden * (double)width_of(j) * (double)c->n_layers;
     if (o->ranks) {
         j->cost = nmlp_cost_params();
         return NMLP_OK;
@@ -181,10 +201,14 @@ static nmlp_status set_budget(struct job *j, nmlp_err *err) {
         return NMLP_OK;
     }
     j->cost = nmlp_cost_params();
-    j->budget = floor((1 - o->ratio) * dense);
-    int64_t tall = nmlp_rank_uniform(width_of(j), c->hidden, o->ratio, o->tile);
-    double uniform = 3.0 * (double)tall * (double)(c->hidden + width_of(j)) * (double)c->n_layers;
-    if (tall > 0 && uniform > j->budget) j->budget = uniform;
+    j->budget = floor((1 - o->ratio) * mlp_params(c) / (double)o->slices);
+    double uniform = 0;
+    for (int64_t l = 0; l < c->n_layers; l++) {
+        int64_t inner = width_at(j, l), tall = nmlp_rank_uniform(inner, c->hidden, o->ratio, o->tile);
+        if (tall == 0) return NMLP_OK;
+        uniform += 3.0 * (double)tall * (double)(c->hidden + inner) * (double)nmlp_config_mlp_count(c, l);
+    }
+    if (uniform > j->budget) j->budget = uniform;
     return NMLP_OK;
 }
 
@@ -207,7 +231,9 @@ static nmlp_search search_of(const struct job *j) {
 static nmlp_status check_ranks(const struct job *j, nmlp_err *err) {
     const nmlp_config *c = &j->model->config;
     nmlp_search search = search_of(j);
-    bool some_tile_pays = nmlp_rank_break_even(width_of(j), c->hidden) >= j->options->tile;
+    bool some_tile_pays = true;
+    for (int64_t l = 0; l < c->n_layers; l++)
+        some_tile_pays &= nmlp_rank_break_even(width_at(j, l), c->hidden) >= j->options->tile;
     if (j->options->ranks || (j->options->adaptive && some_tile_pays)) return NMLP_OK;
     return nmlp_search_uniform(&search, j->report->ranks, err);
 }
@@ -251,7 +277,8 @@ static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, co
     j->report->heldout_tokens = nmlp_calib_windows_heldout_tokens(&j->windows);
     j->fingerprint = nmlp_compress_fingerprint_of(j->engine, &j->windows, o);
     j->factor_files = nmlp_mem_new((size_t)c->n_layers, sizeof *j->factor_files, err);
-    j->finished = nmlp_mem_new((size_t)c->n_layers, sizeof *j->finished, err);
+    j->n_mlps = c->n_experts > 0 ? c->n_experts : 1;
+    j->finished = nmlp_mem_new((size_t)(c->n_layers * j->n_mlps), sizeof *j->finished, err);
     if (!j->factor_files || !j->finished) return NMLP_E_NOMEM;
     if (out_dir) NMLP_RETURN_IF_FAILED(nmlp_dir_stage_open(&j->output, out_dir, false, err));
     return open_work(j, out_dir ? out_dir : "", err);
@@ -273,7 +300,7 @@ static nmlp_status close_work(struct job *j, nmlp_status st, nmlp_err *err) {
 static nmlp_status close_job(struct job *j, nmlp_status st, nmlp_err *err) {
     for (int64_t l = 0; l < j->model->config.n_layers; l++) {
         if (j->factor_files) nmlp_factor_file_close(&j->factor_files[l]);
-        if (j->finished) nmlp_layer_file_close(&j->finished[l]);
+        for (int64_t e = 0; j->finished && e < j->n_mlps; e++) nmlp_layer_file_close(&j->finished[l * j->n_mlps + e]);
     }
     nmlp_mem_free(j->factor_files);
     nmlp_mem_free(j->finished);
@@ -350,35 +377,54 @@ static nmlp_status find_ranks(struct job *j, nmlp_err *err) {
     return NMLP_OK;
 }
 
+/* The number of an expert in file names. */
+static int64_t expert_of(const struct job *j, int64_t l, int64_t index) {
+    return j->factor_files[l].experts ? index : -1;
+}
+
 /* The factors as the first pass made them, as finished layers. */
 static nmlp_status finish_plain(struct job *j, nmlp_err *err) {
     for (int64_t l = 0; l < j->report->n_layers; l++) {
-        char path[PATH_MAX_BYTES];
-        nmlp_layer_mlp mlp;
+        nmlp_layer_mlps mlps;
         const nmlp_layer *dense = &j->model->layers[l];
-        NMLP_RETURN_IF_FAILED(nmlp_refit_path(path, sizeof path, j->work.temp_path, l, false, err));
-        NMLP_RETURN_IF_FAILED(nmlp_layer_mlp_build(&mlp, &j->factor_files[l], dense, &j->report->ranks[l],
-                                                   nmlp_engine_pool(j->engine), err));
-        nmlp_layer_file file = {.ranks = j->report->ranks[l], .desc = mlp.desc, .error = NAN, .error_before = NAN};
-        nmlp_status st = nmlp_layer_file_write(path, j->fingerprint.job, &file, dense, err);
-        nmlp_layer_mlp_fini(&mlp);
+        nmlp_status st = NMLP_OK;
+        NMLP_RETURN_IF_FAILED(nmlp_layer_mlps_build(&mlps, &j->factor_files[l], dense, &j->report->ranks[l],
+                                                    nmlp_engine_pool(j->engine), err));
+        for (int64_t e = 0; e < mlps.n && st == NMLP_OK; e++) {
+            char path[PATH_MAX_BYTES];
+            nmlp_layer_file file = {.desc = mlps.descs[e], .error = NAN, .error_before = NAN};
+            st = nmlp_refit_path(path, sizeof path, j->work.temp_path, l, expert_of(j, l, e), false, err);
+            if (st == NMLP_OK)
+                st = nmlp_expert_ranks_of(&j->factor_files[l], &j->report->ranks[l], e, &file.ranks, err);
+            if (st == NMLP_OK)
+                st = nmlp_layer_file_write(path, j->fingerprint.job, &file, nmlp_layer_mlp_at(dense, e), err);
+        }
+        nmlp_layer_mlps_fini(&mlps);
         nmlp_factor_file_release(&j->factor_files[l]);
         NMLP_RETURN_IF_FAILED(st);
     }
     return NMLP_OK;
 }
 
+static nmlp_status open_finished_file(struct job *j, int64_t l, int64_t index, bool refitted, nmlp_err *err) {
+    char path[PATH_MAX_BYTES];
+    nmlp_work_state state;
+    nmlp_layer_ranks ranks;
+    nmlp_layer_file *file = &j->finished[l * j->n_mlps + index];
+    nmlp_layer_file_close(file);
+    NMLP_RETURN_IF_FAILED(
+        nmlp_refit_path(path, sizeof path, j->work.temp_path, l, expert_of(j, l, index), refitted, err));
+    NMLP_RETURN_IF_FAILED(nmlp_expert_ranks_of(&j->factor_files[l], &j->report->ranks[l], index, &ranks, err));
+    NMLP_RETURN_IF_FAILED(nmlp_layer_file_open(file, path, j->fingerprint.job, &ranks, j->options->slices,
+                                               nmlp_layer_mlp_at(&j->model->layers[l], index), &state, err));
+    if (state == NMLP_WORK_VALID) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_IO, "%s: was written a moment ago and cannot be read back", path);
+}
+
 static nmlp_status open_finished(struct job *j, bool refitted, nmlp_err *err) {
-    for (int64_t l = 0; l < j->report->n_layers; l++) {
-        char path[PATH_MAX_BYTES];
-        nmlp_work_state state;
-        nmlp_layer_file_close(&j->finished[l]);
-        NMLP_RETURN_IF_FAILED(nmlp_refit_path(path, sizeof path, j->work.temp_path, l, refitted, err));
-        NMLP_RETURN_IF_FAILED(nmlp_layer_file_open(&j->finished[l], path, j->fingerprint.job, &j->report->ranks[l],
-                                                   j->options->slices, &j->model->layers[l], &state, err));
-        if (state != NMLP_WORK_VALID)
-            return nmlp_fail(err, NMLP_E_IO, "%s: was written a moment ago and cannot be read back", path);
-    }
+    for (int64_t l = 0; l < j->report->n_layers; l++)
+        for (int64_t e = 0; e < nmlp_factor_file_mlps(&j->factor_files[l]); e++)
+            NMLP_RETURN_IF_FAILED(open_finished_file(j, l, e, refitted, err));
     return NMLP_OK;
 }
 
@@ -390,15 +436,24 @@ static bool finished_changes(const void *ctx, int64_t l) {
 
 static nmlp_status finished_install(void *ctx, int64_t l, nmlp_err *err) {
     struct job *j = ctx;
-    nmlp_mlp_desc desc = nmlp_layer_file_mlp(&j->finished[l], &j->model->layers[l]);
-    return nmlp_engine_set_mlp(j->engine, l, &desc, err);
+    int64_t n = nmlp_factor_file_mlps(&j->factor_files[l]);
+    nmlp_mlp_desc *descs = nmlp_mem_new((size_t)n, sizeof *descs, err);
+    if (!descs) return NMLP_E_NOMEM;
+    for (int64_t e = 0; e < n; e++)
+        descs[e] = nmlp_layer_file_mlp(&j->finished[l * j->n_mlps + e], nmlp_layer_mlp_at(&j->model->layers[l], e));
+    nmlp_status st = nmlp_engine_set_mlp(j->engine, l, descs, err);
+    nmlp_mem_free(descs);
+    return st;
 }
 
 static void finished_remove(void *ctx, int64_t l) {
     struct job *j = ctx;
     (void)nmlp_engine_set_mlp(j->engine, l, NULL, NULL);
-    nmlp_file_map_release(j->finished[l].map.data, j->finished[l].map.bytes);
-    nmlp_layer_release(&j->model->layers[l]);
+    for (int64_t e = 0; e < nmlp_factor_file_mlps(&j->factor_files[l]); e++) {
+        const nmlp_file_map *map = &j->finished[l * j->n_mlps + e].map;
+        nmlp_file_map_release(map->data, map->bytes);
+    }
+    nmlp_layer_release(&j->model->layers[l], &j->factor_files[l]);
 }
 
 static nmlp_status measure_finished(struct job *j, nmlp_loss *loss, nmlp_err *err) {
@@ -443,7 +498,9 @@ static void fill_curve(nmlp_compress_report *r, int64_t at, const nmlp_nested *n
 }
 
 static nmlp_status new_curves(nmlp_compress_report *r, const nmlp_config *c, int64_t tile, nmlp_err *err) {
-    int64_t full = c->hidden < c->intermediate / r->slices ? c->hidden : c->intermediate / r->slices;
+    int64_t full = 0;
+    for (int64_t l = 0; l < c->n_layers; l++)
+        full = nmlp_max(full, nmlp_min(c->hidden, nmlp_config_mlp_inner(c, l) / r->slices));
     int64_t tiles = (full + tile - 1) / tile;
     r->curve_step = tile * ((tiles + CURVE_POINTS_MAX - 2) / (CURVE_POINTS_MAX - 1));
     r->curve_points = 1 + (full + r->curve_step - 1) / r->curve_step;
@@ -462,8 +519,10 @@ static void fill_errors(struct job *j) {
             r->nmse[l * NMLP_MLP_MATRICES + i] = lossy ? n->loss[ranks->rank[i]] / n->loss[0] : 0;
             fill_curve(r, l * NMLP_MLP_MATRICES + i, n);
         }
-        r->layer_error[l] = j->finished[l].error;
-        r->layer_error_before[l] = j->finished[l].error_before;
+        /* The last expert's is that of the layer with all of them refitted. */
+        const nmlp_layer_file *last = &j->finished[l * j->n_mlps + nmlp_factor_file_mlps(&j->factor_files[l]) - 1];
+        r->layer_error[l] = last->error;
+        r->layer_error_before[l] = last->error_before;
     }
 }
 
@@ -479,8 +538,10 @@ static nmlp_status write_out(struct job *j, nmlp_err *err) {
     r->bytes_before = before.bytes;
     r->mlp_params_after = 0;
     for (int64_t l = 0; l < r->n_layers; l++)
-        r->mlp_params_after += r->slices * nmlp_layer_ranks_params(&r->ranks[l], j->model->config.hidden, width_of(j));
-    nmlp_compress_record_write(j->options, r, &text);
+        for (int64_t e = 0; e < nmlp_factor_file_mlps(&j->factor_files[l]); e++)
+            r->mlp_params_after += r->slices * nmlp_layer_ranks_params(&j->finished[l * j->n_mlps + e].ranks,
+                                                                       j->model->config.hidden, width_at(j, l));
+    nmlp_compress_record_write(j->options, r, &j->model->config, j->finished, &text);
     nmlp_compress_card_write(j->options, r, j->model->checkpoint.dir, &card);
     nmlp_status st = nmlp_str_status(&text, err);
     if (st == NMLP_OK) st = nmlp_str_status(&card, err);
@@ -508,9 +569,6 @@ static nmlp_status new_report(nmlp_compress_report *r, int64_t n_layers, nmlp_er
 static nmlp_status begin(struct job *j, const int32_t *ids, int64_t n_ids, const char *out_dir, nmlp_err *err) {
     const struct effort *effort = effort_for(&j->model->config);
     nmlp_compress_options *o = &j->chosen;
-    if (j->model->config.n_experts > 0)
-        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: compression of experts, which this %s model has, is not there",
-                         j->model->checkpoint.dir, j->model->config.family);
     if (o->slices == 0) o->slices = 1;
     if (o->rounds == -1) o->rounds = effort->rounds;
     if (o->heldout_tokens == -1) o->heldout_tokens = effort->heldout_tokens;

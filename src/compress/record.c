@@ -17,14 +17,19 @@ static void matrix_name(char name[MATRIX_NAME_MAX], int64_t layer, int matrix) {
 
 /* ---- writing ---- */
 
-static void put_ranks(nmlp_json_writer *j, const nmlp_compress_report *r) {
+static void put_ranks(nmlp_json_writer *j, const nmlp_compress_report *r, const nmlp_config *c,
+                      const nmlp_layer_file *finished) {
+    int64_t stride = c->n_experts > 0 ? c->n_experts : 1;
     nmlp_json_begin_object(j, "ranks");
     for (int64_t l = 0; l < r->n_layers; l++) {
-        for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-            char name[MATRIX_NAME_MAX];
-            if (r->ranks[l].rank[i] == 0) continue;
-            matrix_name(name, l, i);
-            nmlp_json_put_int(j, name, r->ranks[l].rank[i]);
+        for (int64_t e = 0; e < nmlp_config_mlp_count(c, l); e++) {
+            const int64_t *rank = finished[l * stride + e].ranks.rank;
+            for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+                char path[NMLP_MATRIX_PATH_MAX];
+                if (rank[i] == 0) continue;
+                nmlp_mlp_matrix_path(path, c, l, e, i);
+                nmlp_json_put_int(j, path, rank[i]);
+            }
         }
     }
     nmlp_json_end_object(j);
@@ -77,7 +82,8 @@ static void put_heldout(nmlp_json_writer *j, const nmlp_compress_report *r) {
     nmlp_json_end_object(j);
 }
 
-void nmlp_compress_record_write(const nmlp_compress_options *o, const nmlp_compress_report *r, nmlp_str *out) {
+void nmlp_compress_record_write(const nmlp_compress_options *o, const nmlp_compress_report *r, const nmlp_config *c,
+                                const nmlp_layer_file *finished, nmlp_str *out) {
     nmlp_json_writer j;
     nmlp_json_writer_init(&j, out);
     nmlp_json_begin_object(&j, NULL);
@@ -101,7 +107,7 @@ void nmlp_compress_record_write(const nmlp_compress_options *o, const nmlp_compr
     nmlp_json_put_int(&j, "tokens", r->calib_tokens);
     nmlp_json_put_int(&j, "heldout_tokens", r->heldout_tokens);
     nmlp_json_end_object(&j);
-    put_ranks(&j, r);
+    put_ranks(&j, r, c, finished);
     put_errors(&j, r);
     put_heldout(&j, r);
     if (o->made_by) nmlp_json_put_string(&j, "made_by", o->made_by);

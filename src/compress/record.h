@@ -8,11 +8,12 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "compress/compress.h"
+#include "compress/factor/layer_file.h"
 #include "model/model.h"
 
-/* Appends the object's text. */
+/* Appends the object's text. `finished` [L,E] are all MLPs, E the number of experts or 1. */
 void nmlp_compress_record_write(const nmlp_compress_options *options, const nmlp_compress_report *report,
-                                nmlp_str *out);
+                                const nmlp_config *config, const nmlp_layer_file *finished, nmlp_str *out);
 
 /* Strings are "" and numbers NaN where the checkpoint does not say (another version wrote it). */
 typedef struct nmlp_compress_record {

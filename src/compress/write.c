@@ -37,18 +37,25 @@ static nmlp_status add(struct outputs *o, const char *name, const nmlp_view *vie
     return spec->name ? NMLP_OK : NMLP_E_NOMEM;
 }
 
+/* One matrix of one MLP. */
+struct place {
+    int64_t layer, index;
+    int matrix;
+};
+
 /* Which MLP matrix a tensor is, if any. */
-static bool find_matrix(const nmlp_model *m, const char *name, int64_t *layer, int *matrix) {
-    long long number;
-    char rest[NAME_MAX_BYTES];
-    if (sscanf(name, "model.layers.%lld.mlp.%159s", &number, rest) != 2) return false;
-    if (number < 0 || number >= m->config.n_layers) return false;
+static bool find_matrix(const nmlp_model *m, const char *name, struct place *place) {
+    const nmlp_config *c = &m->config;
+    long long layer, index = 0;
+    char path[NMLP_MATRIX_PATH_MAX];
+    if (sscanf(name, "model.layers.%lld.", &layer) != 1 || layer < 0 || layer >= c->n_layers) return false;
+    const char *experts = strstr(name, ".experts.");
+    if (experts && (sscanf(experts, ".experts.%lld.", &index) != 1 || index < 0 || index >= c->n_experts)) return false;
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-        char want[32];
-        snprintf(want, sizeof want, "%s.weight", nmlp_mlp_matrix_name((nmlp_mlp_matrix)i));
-        if (strcmp(rest, want) != 0) continue;
-        *layer = number;
-        *matrix = i;
+        nmlp_mlp_matrix_path(path, c, layer, index, i);
+        size_t n = strlen(path);
+        if (strncmp(name, path, n) != 0 || strcmp(name + n, ".weight") != 0) continue;
+        *place = (struct place){.layer = layer, .index = index, .matrix = i};
         return true;
     }
     return false;
@@ -70,19 +77,20 @@ static nmlp_status add_factor(struct outputs *o, const char *name, const nmlp_fa
     return add(o, name, &s->view, err);
 }
 
-static nmlp_status add_matrix(struct outputs *o, const nmlp_named_tensor *source, const nmlp_layer_file *file,
-                              int64_t layer, int matrix, nmlp_err *err) {
-    const nmlp_factors *f = factors_of(file, matrix);
-    const char *short_name = nmlp_mlp_matrix_name((nmlp_mlp_matrix)matrix);
-    char name[NAME_MAX_BYTES];
+static nmlp_status add_matrix(struct outputs *o, const nmlp_config *c, const nmlp_named_tensor *source,
+                              const nmlp_layer_file *file, const struct place *place, nmlp_err *err) {
+    const nmlp_factors *f = factors_of(file, place->matrix);
+    char path[NMLP_MATRIX_PATH_MAX], name[NAME_MAX_BYTES];
     if (f->w.data) return add(o, source->name, &f->w, err);
     if (!f->u.data) return add(o, source->name, &source->view, err);
-    snprintf(name, sizeof name, "model.layers.%lld.mlp.%s.u", (long long)layer, short_name);
-    bool down = matrix == NMLP_MLP_DOWN;
+    nmlp_mlp_matrix_path(path, c, place->layer, place->index, place->matrix);
+    snprintf(name, sizeof name, "%s.u", path);
+    bool down = place->matrix == NMLP_MLP_DOWN;
     NMLP_RETURN_IF_FAILED(add_factor(o, name, f, true, down, err));
-    bool shared = file->ranks.joint && matrix != NMLP_MLP_DOWN;
-    if (shared && matrix == NMLP_MLP_UP) return NMLP_OK;
-    snprintf(name, sizeof name, "model.layers.%lld.mlp.%s.v", (long long)layer, shared ? "gate_up_proj" : short_name);
+    bool shared = file->ranks.joint && place->matrix != NMLP_MLP_DOWN;
+    if (shared && place->matrix == NMLP_MLP_UP) return NMLP_OK;
+    if (shared) nmlp_mlp_matrix_path(path, c, place->layer, place->index, NMLP_MLP_MATRICES);
+    snprintf(name, sizeof name, "%s.v", path);
     return add_factor(o, name, f, false, down, err);
 }
 
@@ -99,7 +107,8 @@ static nmlp_status add_fused(struct outputs *o, const nmlp_model *m, const nmlp_
                  nmlp_mlp_matrix_name((nmlp_mlp_matrix)i));
         nmlp_named_tensor part = {.name = name, .view = m->layers[layer].mlp[i].w};
         const nmlp_view *kept = &m->layers[layer].mlp[i].w;
-        NMLP_RETURN_IF_FAILED(add_matrix(o, &part, file, layer, i, err));
+        struct place place = {.layer = layer, .matrix = i};
+        NMLP_RETURN_IF_FAILED(add_matrix(o, &m->config, &part, file, &place, err));
         if (o->data[o->n - 1] == &part.view) o->data[o->n - 1] = kept;
     }
     return NMLP_OK;
@@ -114,9 +123,10 @@ static int64_t fused_layer(const nmlp_model *m, const char *name) {
     return end > 0 && name[end] == 0 && number >= 0 && number < m->config.n_layers ? number : -1;
 }
 
-static nmlp_status list_outputs(struct outputs *o, const nmlp_model *m, const nmlp_layer_file *layers,
+static nmlp_status list_outputs(struct outputs *o, const nmlp_model *m, const nmlp_layer_file *finished,
                                 nmlp_compressed_size *size, nmlp_err *err) {
-    size_t most = m->checkpoint.n_tensors + (size_t)(m->config.n_layers * NMLP_MLP_MATRICES);
+    int64_t n_mlps = m->config.n_experts > 0 ? m->config.n_experts : 1;
+    size_t most = m->checkpoint.n_tensors + (size_t)(m->config.n_layers * n_mlps * NMLP_MLP_MATRICES);
     o->specs = nmlp_arena_new(&o->arena, most, sizeof *o->specs, err);
     o->data = nmlp_arena_new(&o->arena, most, sizeof *o->data, err);
     o->stacking = nmlp_arena_new(&o->arena, most, sizeof *o->stacking, err);
@@ -124,13 +134,13 @@ static nmlp_status list_outputs(struct outputs *o, const nmlp_model *m, const nm
     *size = (nmlp_compressed_size){0};
     for (size_t i = 0; i < m->checkpoint.n_tensors; i++) {
         const nmlp_named_tensor *t = &m->checkpoint.tensors[i];
-        int64_t layer;
-        int matrix;
+        struct place place = {0};
         size_t first = o->n;
-        bool mlp = find_matrix(m, t->name, &layer, &matrix);
+        bool mlp = find_matrix(m, t->name, &place);
+        const nmlp_layer_file *file = &finished[place.layer * n_mlps + place.index];
         int64_t fused = fused_layer(m, t->name);
-        NMLP_RETURN_IF_FAILED(mlp          ? add_matrix(o, t, &layers[layer], layer, matrix, err)
-                              : fused >= 0 ? add_fused(o, m, t, &layers[fused], fused, err)
+        NMLP_RETURN_IF_FAILED(mlp          ? add_matrix(o, &m->config, t, file, &place, err)
+                              : fused >= 0 ? add_fused(o, m, t, &finished[fused], fused, err)
                                            : add(o, t->name, &t->view, err));
         for (size_t k = first; k < o->n; k++) {
             size->params += nmlp_view_elems(o->data[k]);
@@ -161,14 +171,14 @@ static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp
     return NMLP_OK;
 }
 
-nmlp_status nmlp_compressed_write(const nmlp_model *m, const nmlp_layer_file *layers, int64_t slices,
+nmlp_status nmlp_compressed_write(const nmlp_model *m, const nmlp_layer_file *finished, int64_t slices,
                                   nmlp_dir_stage *stage, const char *neuronmlp, const char *card,
                                   const nmlp_progress *progress, nmlp_compressed_size *size, nmlp_err *err) {
     struct outputs o = {.slices = slices};
     char path[4096];
     nmlp_status st = NMLP_OK;
     nmlp_arena_init(&o.arena);
-    NMLP_TRY(list_outputs(&o, m, layers, size, err));
+    NMLP_TRY(list_outputs(&o, m, finished, size, err));
     nmlp_checkpoint_source source = {.specs = o.specs,
                                      .n_specs = o.n,
                                      .put = put,

@@ -42,9 +42,9 @@ const struct nmlp_backend *nmlp_engine_backend(const nmlp_engine *engine);
 /* Bytes of keys and values of that many positions. */
 size_t nmlp_engine_cache_bytes(const nmlp_engine *engine, int64_t positions);
 
-/* Replaces the MLP of one layer by other weights, which must outlive the engine: how compression tries candidates. The
- * layer's own weights come back with `mlp` NULL. Batches and sessions created before the call must not be used after
- * it. NMLP_E_UNSUPPORTED where the device cannot do that. */
+/* Replaces the MLP of one layer by other weights, which must outlive the engine: how compression tries candidates. Of a
+ * layer with experts `mlp` are as many as it has. The layer's own weights come back with `mlp` NULL. Batches and
+ * sessions created before the call must not be used after it. NMLP_E_UNSUPPORTED where the device cannot do that. */
 nmlp_status nmlp_engine_set_mlp(nmlp_engine *engine, int64_t layer, const nmlp_mlp_desc *mlp, nmlp_err *err);
 /* The same for q, k, v and o of `attention`; the layer's own come back with NULL. Biases and norms stay. */
 nmlp_status nmlp_engine_set_attention(nmlp_engine *engine, int64_t layer, const nmlp_layer *attention, nmlp_err *err);

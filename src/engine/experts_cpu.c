@@ -22,7 +22,8 @@ static void choose(nmlp_expert_choice *chosen, const float *scores, const nmlp_c
 }
 
 struct choosing {
-    const nmlp_cpu_experts *room;
+    const float *scores;
+    nmlp_expert_choice *choices;
     const nmlp_config *config;
 };
 
@@ -30,8 +31,7 @@ static void choose_rows(void *arg, int64_t begin, int64_t end, int thread) {
     const struct choosing *c = arg;
     (void)thread;
     for (int64_t t = begin; t < end; t++)
-        choose(c->room->choices + t * c->config->experts_per_token, c->room->scores + t * c->config->n_experts,
-               c->config);
+        choose(c->choices + t * c->config->experts_per_token, c->scores + t * c->config->n_experts, c->config);
 }
 
 /* The tokens of an expert, in order; returns how many. */
@@ -45,14 +45,19 @@ static int64_t gather(const nmlp_cpu_experts *room, const nmlp_config *c, int64_
     return n;
 }
 
+void nmlp_cpu_experts_route(const nmlp_cpu_experts *room, const nmlp_cpu_weights *w, int64_t l, const float *x,
+                            int64_t s, nmlp_expert_choice *choices) {
+    enum { ROWS_PER_TASK = 16 };
+    struct choosing choosing = {.scores = room->scores, .choices = choices, .config = &w->model->config};
+    nmlp_linear_run(w->layers[l].router, room->scores, x, s, room->workspace, w->pool);
+    nmlp_pool_for(w->pool, s, ROWS_PER_TASK, choose_rows, &choosing);
+}
+
 void nmlp_cpu_experts_run(const nmlp_cpu_experts *room, const nmlp_cpu_weights *w, int64_t l, float *y, const float *x,
                           int64_t s) {
-    enum { ROWS_PER_TASK = 16 };
     const nmlp_config *c = &w->model->config;
     const nmlp_cpu_layer *layer = &w->layers[l];
-    struct choosing choosing = {.room = room, .config = c};
-    nmlp_linear_run(layer->router, room->scores, x, s, room->workspace, w->pool);
-    nmlp_pool_for(w->pool, s, ROWS_PER_TASK, choose_rows, &choosing);
+    nmlp_cpu_experts_route(room, w, l, x, s, room->choices);
     memset(y, 0, (size_t)(s * c->hidden) * sizeof *y);
     for (int64_t e = 0; e < c->n_experts; e++) {
         int64_t n = gather(room, c, e, x, s);

@@ -93,6 +93,10 @@ nmlp_status nmlp_session_embed(nmlp_session *s, const int32_t *ids, int64_t n, f
     return NMLP_OK;
 }
 
+void nmlp_session_route(nmlp_session *s, int64_t layer, const float *x, int64_t n, nmlp_expert_choice *choices) {
+    nmlp_cpu_experts_route(&s->forward.experts, s->forward.weights, layer, x, n, choices);
+}
+
 void nmlp_session_final_norm(nmlp_session *s, const float *rows, int64_t n, float *out) {
     nmlp_cpu_forward_final_norm(&s->forward, rows, n, out);
 }

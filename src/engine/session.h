@@ -78,6 +78,14 @@ void nmlp_session_run_attention(nmlp_session *session, int64_t layer, float *row
                                 float *mlp_input);
 /* Adds what the MLP of a layer computed, y [S,H], to the residual stream as the layer does; y is spent. */
 void nmlp_session_add_mlp(nmlp_session *session, int64_t layer, float *rows, float *y, int64_t s);
+/* What the router of a layer gives a token. */
+typedef struct nmlp_expert_choice {
+    int32_t expert;
+    float weight;
+} nmlp_expert_choice;
+
+/* choices [S,k], k experts for each of what the experts of a layer see, x [S,H], S at most the chunk. */
+void nmlp_session_route(nmlp_session *session, int64_t layer, const float *x, int64_t s, nmlp_expert_choice *choices);
 /* out [S,H] = final norm of rows. */
 void nmlp_session_final_norm(nmlp_session *session, const float *rows, int64_t s, float *out);
 

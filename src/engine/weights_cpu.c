@@ -170,6 +170,10 @@ out:
     return st;
 }
 
+static void destroy_experts(nmlp_mlp **experts, int64_t n) {
+    for (int64_t e = 0; experts && e < n; e++) nmlp_mlp_destroy(experts[e]);
+}
+
 void nmlp_cpu_weights_destroy(nmlp_cpu_weights *w) {
     if (!w) return;
     for (int64_t l = 0; w->layers && l < w->model->config.n_layers; l++) {
@@ -178,14 +182,14 @@ void nmlp_cpu_weights_destroy(nmlp_cpu_weights *w) {
         nmlp_linear_destroy(layer->k);
         nmlp_linear_destroy(layer->v);
         nmlp_linear_destroy(layer->o);
-        nmlp_mlp_destroy(layer->mlp);
-        nmlp_mlp_destroy(layer->replaced);
         for (int64_t s = 0; s < layer->n_slices; s++) {
             nmlp_mlp_destroy(layer->slices[s]);
             nmlp_mem_free(layer->slice_copies[s]);
         }
         nmlp_linear_destroy(layer->router);
-        for (int64_t e = 0; layer->experts && e < w->model->config.n_experts; e++) nmlp_mlp_destroy(layer->experts[e]);
+        if (!layer->slices) (void)nmlp_cpu_weights_set_mlp(w, l, NULL, NULL); /* drop a stand-in */
+        nmlp_mlp_destroy(layer->mlp);
+        destroy_experts(layer->experts, w->model->config.n_experts);
         for (int i = 0; i < NMLP_CPU_ATTENTION_MATRICES; i++) nmlp_linear_destroy(layer->replaced_attention[i]);
     }
     nmlp_linear_destroy(w->lm_head);
@@ -193,17 +197,44 @@ void nmlp_cpu_weights_destroy(nmlp_cpu_weights *w) {
     nmlp_mem_free(w);
 }
 
+static nmlp_status make_replacement(const nmlp_cpu_weights *w, nmlp_mlp **out, const nmlp_mlp_desc *desc,
+                                    nmlp_err *err) {
+    nmlp_mlp_desc wanted = *desc;
+    wanted.activation = w->model->config.activation;
+    return nmlp_mlp_create(out, w->kernels, &wanted, w->pool, err);
+}
+
+static nmlp_status set_experts(nmlp_cpu_weights *w, nmlp_cpu_layer *layer, const nmlp_mlp_desc *descs, nmlp_err *err) {
+    int64_t n = w->model->config.n_experts;
+    nmlp_mlp **made = descs ? nmlp_mem_new((size_t)n, sizeof *made, err) : NULL;
+    if (descs && !made) return NMLP_E_NOMEM;
+    for (int64_t e = 0; descs && e < n; e++) {
+        nmlp_status st = make_replacement(w, &made[e], &descs[e], err);
+        if (st == NMLP_OK) continue;
+        destroy_experts(made, n);
+        nmlp_mem_free(made);
+        return st;
+    }
+    if (layer->replaced_experts) {
+        destroy_experts(layer->experts, n);
+        nmlp_mem_free(layer->experts);
+        layer->experts = layer->replaced_experts;
+        layer->replaced_experts = NULL;
+    }
+    if (made) {
+        layer->replaced_experts = layer->experts;
+        layer->experts = made;
+    }
+    return NMLP_OK;
+}
+
 nmlp_status nmlp_cpu_weights_set_mlp(nmlp_cpu_weights *w, int64_t l, const nmlp_mlp_desc *desc, nmlp_err *err) {
     nmlp_cpu_layer *layer = &w->layers[l];
     nmlp_mlp *made = NULL;
-    if (layer->experts || layer->slices)
-        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "layer %lld has %s, which cannot be replaced", (long long)l,
-                         layer->experts ? "experts" : "slices");
-    if (desc) {
-        nmlp_mlp_desc wanted = *desc;
-        wanted.activation = w->model->config.activation;
-        NMLP_RETURN_IF_FAILED(nmlp_mlp_create(&made, w->kernels, &wanted, w->pool, err));
-    }
+    if (layer->slices)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "layer %lld has slices, which cannot be replaced", (long long)l);
+    if (layer->experts) return set_experts(w, layer, desc, err);
+    if (desc) NMLP_RETURN_IF_FAILED(make_replacement(w, &made, desc, err));
     if (layer->replaced) { /* drop the stand-in */
         nmlp_mlp_destroy(layer->mlp);
         layer->mlp = layer->replaced;

@@ -19,14 +19,15 @@ typedef struct nmlp_cpu_layer {
     nmlp_linear *k;
     nmlp_linear *v;
     nmlp_linear *o;
-    int64_t place_in_pages; /* layers before it whose keys lie in the same pages (nmlp_cpu_cache) */
-    nmlp_linear *router;    /* of experts, or NULL */
-    nmlp_mlp **experts;     /* [E] or NULL: mlp runs */
-    nmlp_mlp *mlp;          /* what runs now; NULL with slices */
-    int64_t n_slices;       /* 0: none */
-    nmlp_mlp **slices;      /* [n_slices], which add up */
-    void **slice_copies;    /* [n_slices] of a dense down's columns, or NULL */
-    nmlp_mlp *replaced;     /* the layer's own, while another stands in for it */
+    int64_t place_in_pages;      /* layers before it whose keys lie in the same pages (nmlp_cpu_cache) */
+    nmlp_linear *router;         /* of experts, or NULL */
+    nmlp_mlp **experts;          /* [E] or NULL: mlp runs */
+    nmlp_mlp **replaced_experts; /* [E] or NULL: the layer's own, as `replaced` */
+    nmlp_mlp *mlp;               /* what runs now; NULL with slices */
+    int64_t n_slices;            /* 0: none */
+    nmlp_mlp **slices;           /* [n_slices], which add up */
+    void **slice_copies;         /* [n_slices] of a dense down's columns, or NULL */
+    nmlp_mlp *replaced;          /* the layer's own, while another stands in for it */
     nmlp_linear *replaced_attention[NMLP_CPU_ATTENTION_MATRICES]; /* the same of q, k, v, o */
 } nmlp_cpu_layer;
 

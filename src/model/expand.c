@@ -157,7 +157,7 @@ struct output {
 
 static bool is_factor_name(const char *name) {
     size_t len = strlen(name);
-    return strstr(name, ".mlp.") && len > 2 && (strcmp(name + len - 2, ".u") == 0 || strcmp(name + len - 2, ".v") == 0);
+    return len > 2 && (strcmp(name + len - 2, ".u") == 0 || strcmp(name + len - 2, ".v") == 0);
 }
 
 static nmlp_dtype dtype_of(const nmlp_factors *f) {
@@ -190,6 +190,18 @@ static nmlp_status add_fused(const nmlp_model *m, nmlp_arena *arena, int64_t lay
     return o->spec.name ? NMLP_OK : NMLP_E_NOMEM;
 }
 
+/* Of a factorised matrix, whose name without ".weight" is `path`. */
+static nmlp_status set_product_spec(nmlp_arena *arena, const char *path, int64_t rows, int64_t cols, struct output *o,
+                                    nmlp_err *err) {
+    char name[NMLP_MATRIX_PATH_MAX + 8];
+    snprintf(name, sizeof name, "%s.weight", path);
+    o->spec = (nmlp_tensor_spec){.name = nmlp_arena_strdup(arena, name, err),
+                                 .dtype = nmlp_model_plain_dtype(o->factors->u.dtype),
+                                 .n_dims = 2,
+                                 .shape = {rows, cols}};
+    return o->spec.name ? NMLP_OK : NMLP_E_NOMEM;
+}
+
 static nmlp_status list_outputs(const nmlp_model *m, nmlp_arena *arena, struct output *outputs, size_t *n,
                                 nmlp_err *err) {
     const nmlp_config *c = &m->config;
@@ -204,26 +216,18 @@ static nmlp_status list_outputs(const nmlp_model *m, nmlp_arena *arena, struct o
     }
     for (int64_t l = 0; l < m->config.n_layers; l++) {
         if (is_split(m, l)) NMLP_RETURN_IF_FAILED(add_fused(m, arena, l, &outputs[(*n)++], err));
-        for (int i = m->layers[l].experts        ? NMLP_MLP_MATRICES
-                     : m->config.features->fused ? NMLP_MLP_DOWN
-                                                 : 0;
-             i < NMLP_MLP_MATRICES; i++) {
-            const nmlp_factors *f = &m->layers[l].mlp[i];
-            char name[128];
-            if (nmlp_factors_is_dense(f)) continue;
-            snprintf(name, sizeof name, "model.layers.%lld.mlp.%s.weight", (long long)l,
-                     nmlp_mlp_matrix_name((nmlp_mlp_matrix)i));
-            struct output *o = &outputs[(*n)++];
-            *o = (struct output){.factors = f, .n_factors = 1, .matrix = i};
-            if (m->layers[l].slices > 0) o->layer = &m->layers[l];
-            bool down = i == NMLP_MLP_DOWN;
-            o->spec =
-                (nmlp_tensor_spec){.name = nmlp_arena_strdup(arena, name, err),
-                                   .dtype = nmlp_model_plain_dtype(f->u.dtype),
-                                   .n_dims = 2,
-                                   .shape = {down ? c->hidden : c->intermediate, down ? c->intermediate : c->hidden}};
-            if (!o->spec.name) return NMLP_E_NOMEM;
-        }
+        for (int64_t e = 0; e < nmlp_config_mlp_count(&m->config, l); e++)
+            for (int i = m->config.features->fused ? NMLP_MLP_DOWN : 0; i < NMLP_MLP_MATRICES; i++) {
+                const nmlp_factors *f = &nmlp_layer_mlp_at(&m->layers[l], e)[i];
+                char path[NMLP_MATRIX_PATH_MAX];
+                nmlp_mlp_matrix_path(path, &m->config, l, e, i);
+                if (nmlp_factors_is_dense(f)) continue;
+                struct output *o = &outputs[(*n)++];
+                int64_t inner = nmlp_config_mlp_inner(c, l), rows = i == NMLP_MLP_DOWN ? c->hidden : inner;
+                *o = (struct output){.factors = f, .n_factors = 1, .matrix = i};
+                if (m->layers[l].slices > 0) o->layer = &m->layers[l];
+                NMLP_RETURN_IF_FAILED(set_product_spec(arena, path, rows, c->hidden + inner - rows, o, err));
+            }
     }
     return NMLP_OK;
 }

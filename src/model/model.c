@@ -77,56 +77,98 @@ static nmlp_status bind_attention(const nmlp_model *m, nmlp_layer *layer, int64_
     return bind_layer(m, &layer->k_norm, l, "self_attn.k_norm.weight", per_head ? c->head_dim : kv_dim, 0, err);
 }
 
-static const nmlp_named_tensor *find_mlp(const nmlp_model *m, int64_t layer, const char *matrix, const char *part) {
+void nmlp_mlp_matrix_path(char path[NMLP_MATRIX_PATH_MAX], const nmlp_config *c, int64_t layer, int64_t index,
+                          int matrix) {
+    static const char *const mixtral[NMLP_MLP_MATRICES] = {"w1", "w3", "w2"};
+    bool has_experts = nmlp_config_has_experts(c, layer);
+    bool is_mixtral = has_experts && c->features->experts == NMLP_EXPERTS_MIXTRAL;
+    const char *name = matrix == NMLP_MLP_MATRICES ? "gate_up_proj"
+                       : is_mixtral                ? mixtral[matrix]
+                                                   : nmlp_mlp_matrix_name((nmlp_mlp_matrix)matrix);
+    if (has_experts)
+        snprintf(path, NMLP_MATRIX_PATH_MAX, "model.layers.%lld.%s.experts.%lld.%s", (long long)layer,
+                 is_mixtral ? "block_sparse_moe" : "mlp", (long long)index, name);
+    else
+        snprintf(path, NMLP_MATRIX_PATH_MAX, "model.layers.%lld.mlp.%s", (long long)layer, name);
+}
+
+static const nmlp_named_tensor *find_part(const nmlp_model *m, const char *path, const char *part) {
     char name[NAME_MAX_BYTES];
-    snprintf(name, sizeof name, "model.layers.%lld.mlp.%s.%s", (long long)layer, matrix, part);
+    snprintf(name, sizeof name, "%s.%s", path, part);
     return nmlp_checkpoint_find(&m->checkpoint, name);
 }
 
-static nmlp_status bind_factors(const nmlp_model *m, nmlp_layer *layer, int64_t l, nmlp_mlp_matrix matrix,
-                                const nmlp_named_tensor *u, int64_t rows, int64_t cols, nmlp_err *err) {
-    nmlp_factors *f = &layer->mlp[matrix];
-    const char *name = nmlp_mlp_matrix_name(matrix);
-    const nmlp_named_tensor *v = find_mlp(m, l, name, "v");
-    const nmlp_named_tensor *shared = matrix == NMLP_MLP_DOWN ? NULL : find_mlp(m, l, "gate_up_proj", "v");
+/* Where the factors of a matrix are looked for. */
+struct matrix {
+    const char *path;   /* "model.layers.3.mlp.gate_proj" */
+    const char *shared; /* the same of a v that it may share; NULL: none */
+    int64_t rows, cols;
+    int64_t slices; /* of the outputs, or with `down` of the inputs, each with factors of its own; 1: none */
+    bool down;
+};
+
+static nmlp_status bind_factors(const nmlp_model *m, nmlp_factors *f, const struct matrix *matrix,
+                                const nmlp_named_tensor *u, bool *is_shared, nmlp_err *err) {
+    const nmlp_named_tensor *v = find_part(m, matrix->path, "v");
+    const nmlp_named_tensor *shared = matrix->shared ? find_part(m, matrix->shared, "v") : NULL;
     if (v && shared)
         return nmlp_fail(err, NMLP_E_FORMAT, "%s: tensors %s and %s are both there; a matrix has one v",
                          m->checkpoint.dir, v->name, shared->name);
     if (!v) v = shared;
     if (!v) return nmlp_fail(err, NMLP_E_MISSING, "%s: tensor %s has no matching v", m->checkpoint.dir, u->name);
-    int64_t rank = u->view.n_dims == 2 ? u->view.shape[1] : 0, n = m->config.slices > 0 ? m->config.slices : 1;
-    bool down = matrix == NMLP_MLP_DOWN;
-    NMLP_RETURN_IF_FAILED(check_shape(m, u, down ? n * rows : rows, rank ? rank : 1, err));
-    NMLP_RETURN_IF_FAILED(check_shape(m, v, n * rank, down ? cols / n : cols, err));
+    int64_t rank = u->view.n_dims == 2 ? u->view.shape[1] : 0, n = matrix->slices;
+    NMLP_RETURN_IF_FAILED(check_shape(m, u, matrix->down ? n * matrix->rows : matrix->rows, rank ? rank : 1, err));
+    NMLP_RETURN_IF_FAILED(check_shape(m, v, n * rank, matrix->down ? matrix->cols / n : matrix->cols, err));
     f->u = u->view;
     f->v = v->view;
-    layer->slices = m->config.slices;
-    if (shared) layer->shared_basis = true;
+    if (shared) *is_shared = true;
     return NMLP_OK;
 }
 
-static nmlp_status bind_mlp_matrix(const nmlp_model *m, nmlp_layer *layer, int64_t l, nmlp_mlp_matrix matrix,
-                                   nmlp_err *err) {
-    int64_t rows = matrix == NMLP_MLP_DOWN ? m->config.hidden : m->config.intermediate;
-    int64_t cols = matrix == NMLP_MLP_DOWN ? m->config.intermediate : m->config.hidden;
-    const char *name = nmlp_mlp_matrix_name(matrix);
-    const nmlp_named_tensor *w = find_mlp(m, l, name, "weight");
-    const nmlp_named_tensor *u = find_mlp(m, l, name, "u");
+/* Binds factors where there are some; *found says so. */
+static nmlp_status bind_if_factored(const nmlp_model *m, nmlp_factors *f, const struct matrix *matrix, bool *is_shared,
+                                    bool *found, nmlp_err *err) {
+    const nmlp_named_tensor *w = find_part(m, matrix->path, "weight");
+    const nmlp_named_tensor *u = find_part(m, matrix->path, "u");
+    *found = u != NULL;
     if (w && u)
         return nmlp_fail(err, NMLP_E_FORMAT, "%s: tensors %s and %s are both there; a matrix is dense or factorised",
                          m->checkpoint.dir, w->name, u->name);
     if (u && !m->config.compressed)
         return nmlp_fail(err, NMLP_E_FORMAT, "%s: tensor %s is a factor, but config.json has no \"neuronmlp\" object",
                          m->checkpoint.dir, u->name);
-    if (u) return bind_factors(m, layer, l, matrix, u, rows, cols, err);
-    char full[32];
+    return u ? bind_factors(m, f, matrix, u, is_shared, err) : NMLP_OK;
+}
+
+static nmlp_status bind_dense(const nmlp_model *m, nmlp_factors *f, const struct matrix *matrix, nmlp_err *err) {
+    char name[NAME_MAX_BYTES];
+    snprintf(name, sizeof name, "%s.weight", matrix->path);
+    return bind(m, &f->w, name, matrix->rows, matrix->cols, err);
+}
+
+/* Gate, up or down of MLP `index` of layer l. */
+static nmlp_status bind_mlp_matrix(const nmlp_model *m, nmlp_factors *f, int64_t l, int64_t index, int i,
+                                   bool *is_shared, nmlp_err *err) {
+    char path[NMLP_MATRIX_PATH_MAX], shared[NMLP_MATRIX_PATH_MAX];
+    const nmlp_config *c = &m->config;
+    int64_t inner = nmlp_config_mlp_inner(c, l);
+    struct matrix matrix = {.path = path,
+                            .shared = i == NMLP_MLP_DOWN ? NULL : shared,
+                            .rows = i == NMLP_MLP_DOWN ? c->hidden : inner,
+                            .cols = i == NMLP_MLP_DOWN ? inner : c->hidden,
+                            .slices = c->slices > 0 ? c->slices : 1,
+                            .down = i == NMLP_MLP_DOWN};
+    bool found;
     nmlp_view fused;
-    snprintf(full, sizeof full, "mlp.%s.weight", name);
+    nmlp_mlp_matrix_path(path, c, l, index, i);
+    nmlp_mlp_matrix_path(shared, c, l, index, NMLP_MLP_MATRICES);
+    NMLP_RETURN_IF_FAILED(bind_if_factored(m, f, &matrix, is_shared, &found, err));
+    if (found) return NMLP_OK;
     /* Compressed, each has a name of its own even where the other stays dense. */
-    if (!m->config.features->fused || matrix == NMLP_MLP_DOWN || w)
-        return bind_layer(m, &layer->mlp[matrix].w, l, full, rows, cols, err);
-    NMLP_RETURN_IF_FAILED(bind_layer(m, &fused, l, "mlp.gate_up_proj.weight", 2 * rows, cols, err));
-    layer->mlp[matrix].w = nmlp_view_rows(&fused, matrix == NMLP_MLP_GATE ? 0 : rows, rows);
+    if (!c->features->fused || i == NMLP_MLP_DOWN || find_part(m, path, "weight"))
+        return bind_dense(m, f, &matrix, err);
+    NMLP_RETURN_IF_FAILED(bind_layer(m, &fused, l, "mlp.gate_up_proj.weight", 2 * matrix.rows, matrix.cols, err));
+    f->w = nmlp_view_rows(&fused, i == NMLP_MLP_GATE ? 0 : matrix.rows, matrix.rows);
     return NMLP_OK;
 }
 
@@ -148,23 +190,16 @@ static nmlp_status bind_norms(const nmlp_model *m, nmlp_layer *layer, int64_t l,
 }
 
 static nmlp_status bind_experts(nmlp_model *m, nmlp_layer *layer, int64_t l, nmlp_err *err) {
-    static const char *const mixtral[NMLP_MLP_MATRICES] = {"w1", "w3", "w2"};
     const nmlp_config *c = &m->config;
     bool is_mixtral = c->features->experts == NMLP_EXPERTS_MIXTRAL;
-    const char *block = is_mixtral ? "block_sparse_moe" : "mlp";
-    char name[64];
+    const char *router = is_mixtral ? "block_sparse_moe.gate.weight" : "mlp.gate.weight";
     layer->experts = nmlp_arena_new(&m->widened, (size_t)c->n_experts, sizeof *layer->experts, err);
     if (!layer->experts) return NMLP_E_NOMEM;
-    snprintf(name, sizeof name, "%s.gate.weight", block);
-    NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->router, l, name, c->n_experts, c->hidden, err));
+    NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->router, l, router, c->n_experts, c->hidden, err));
     for (int64_t e = 0; e < c->n_experts; e++)
-        for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-            int64_t rows = i == NMLP_MLP_DOWN ? c->hidden : c->expert_intermediate;
-            int64_t cols = i == NMLP_MLP_DOWN ? c->expert_intermediate : c->hidden;
-            snprintf(name, sizeof name, "%s.experts.%lld.%s.weight", block, (long long)e,
-                     is_mixtral ? mixtral[i] : nmlp_mlp_matrix_name((nmlp_mlp_matrix)i));
-            NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->experts[e].mlp[i].w, l, name, rows, cols, err));
-        }
+        for (int i = 0; i < NMLP_MLP_MATRICES; i++)
+            NMLP_RETURN_IF_FAILED(
+                bind_mlp_matrix(m, &layer->experts[e].mlp[i], l, e, i, &layer->experts[e].shared_basis, err));
     return NMLP_OK;
 }
 
@@ -181,7 +216,9 @@ static nmlp_status bind_layers(nmlp_model *m, nmlp_err *err) {
             continue;
         }
         for (int i = 0; i < NMLP_MLP_MATRICES; i++)
-            NMLP_RETURN_IF_FAILED(bind_mlp_matrix(m, layer, l, (nmlp_mlp_matrix)i, err));
+            NMLP_RETURN_IF_FAILED(bind_mlp_matrix(m, &layer->mlp[i], l, 0, i, &layer->shared_basis, err));
+        for (int i = 0; i < NMLP_MLP_MATRICES; i++)
+            if (!nmlp_factors_is_dense(&layer->mlp[i])) layer->slices = c->slices;
     }
     return NMLP_OK;
 }
@@ -206,7 +243,13 @@ static nmlp_status bind_head(nmlp_model *m, nmlp_err *err) {
     return NMLP_OK;
 }
 
-static bool is_in_layer(const nmlp_layer *l, int64_t n_experts, const void *data) {
+static bool is_in_mlp(const nmlp_factors mlp[NMLP_MLP_MATRICES], const void *data) {
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++)
+        if (mlp[i].w.data == data || mlp[i].u.data == data || mlp[i].v.data == data) return true;
+    return false;
+}
+
+static bool is_in_layer(const nmlp_layer *l, int64_t n_mlps, const void *data) {
     const nmlp_view *views[] = {&l->attention_norm,
                                 &l->attention_norm_post,
                                 &l->q,
@@ -224,11 +267,8 @@ static bool is_in_layer(const nmlp_layer *l, int64_t n_experts, const void *data
                                 &l->mlp_norm_post};
     for (size_t i = 0; i < sizeof views / sizeof views[0]; i++)
         if (views[i]->data == data) return true;
-    for (int i = 0; i < NMLP_MLP_MATRICES; i++)
-        if (l->mlp[i].w.data == data || l->mlp[i].u.data == data || l->mlp[i].v.data == data) return true;
-    for (int64_t e = 0; l->experts && e < n_experts; e++)
-        for (int i = 0; i < NMLP_MLP_MATRICES; i++)
-            if (l->experts[e].mlp[i].w.data == data) return true;
+    for (int64_t e = 0; e < n_mlps; e++)
+        if (is_in_mlp(nmlp_layer_mlp_at(l, e), data)) return true;
     return false;
 }
 
@@ -249,7 +289,7 @@ static nmlp_status refuse_unknown_tensors(const nmlp_model *m, nmlp_err *err) {
         const void *data = t->view.data;
         bool known = data == m->embedding.data || data == m->final_norm.data || data == m->lm_head.data;
         for (int64_t l = 0; !known && l < m->config.n_layers; l++)
-            known = is_in_layer(&m->layers[l], m->config.n_experts, data);
+            known = is_in_layer(&m->layers[l], nmlp_config_mlp_count(&m->config, l), data);
         if (known || is_needless(m, t)) continue;
         nmlp_fail(err, NMLP_E_UNSUPPORTED,
                   "%s: tensor %s is no part of a %s model of %lld layers, which config.json describes",
@@ -288,24 +328,16 @@ void nmlp_model_close(nmlp_model *m) {
     *m = (nmlp_model){0};
 }
 
-static void count_experts(nmlp_model_size *size, const nmlp_layer *layer, int64_t n_experts) {
-    for (int64_t e = 0; e < n_experts; e++)
-        for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-            int64_t elems = nmlp_view_elems(&layer->experts[e].mlp[i].w);
-            size->mlp_params_dense += elems;
-            size->mlp_params += elems;
-            size->n_dense++;
-        }
-}
-
-static void count_mlp(nmlp_model_size *size, const nmlp_layer *layer, const nmlp_config *c) {
+/* An MLP whose matrices have `elems` elements when dense. */
+static void count_mlp(nmlp_model_size *size, const nmlp_factors mlp[NMLP_MLP_MATRICES], bool shared_basis,
+                      int64_t elems) {
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-        const nmlp_factors *f = &layer->mlp[i];
-        bool basis_counted = layer->shared_basis && i == NMLP_MLP_UP;
-        size->mlp_params_dense += c->hidden * c->intermediate;
+        const nmlp_factors *f = &mlp[i];
+        bool basis_counted = shared_basis && i == NMLP_MLP_UP;
+        size->mlp_params_dense += elems;
         if (nmlp_factors_is_dense(f)) {
             size->n_dense++;
-            size->mlp_params += c->hidden * c->intermediate;
+            size->mlp_params += elems;
         } else {
             size->n_lowrank++;
             size->mlp_params += nmlp_view_elems(&f->u) + (basis_counted ? 0 : nmlp_view_elems(&f->v));
@@ -320,11 +352,9 @@ nmlp_model_size nmlp_model_measure(const nmlp_model *m) {
         const nmlp_view *view = &m->checkpoint.tensors[i].view;
         size.bytes += (int64_t)(nmlp_view_bytes(view) + nmlp_quant_scale_bytes(view));
     }
-    for (int64_t l = 0; l < m->config.n_layers; l++) {
-        if (m->layers[l].experts)
-            count_experts(&size, &m->layers[l], m->config.n_experts);
-        else
-            count_mlp(&size, &m->layers[l], &m->config);
-    }
+    for (int64_t l = 0; l < m->config.n_layers; l++)
+        for (int64_t e = 0; e < nmlp_config_mlp_count(&m->config, l); e++)
+            count_mlp(&size, nmlp_layer_mlp_at(&m->layers[l], e), nmlp_layer_shares_basis(&m->layers[l], e),
+                      m->config.hidden * nmlp_config_mlp_inner(&m->config, l));
     return size;
 }

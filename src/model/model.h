@@ -19,9 +19,16 @@ typedef enum nmlp_mlp_matrix { NMLP_MLP_GATE, NMLP_MLP_UP, NMLP_MLP_DOWN, NMLP_M
 /* "gate_proj", "up_proj", "down_proj" */
 const char *nmlp_mlp_matrix_name(nmlp_mlp_matrix matrix);
 
+/* The name of a matrix without ".weight", ".u" or ".v": "model.layers.3.mlp.gate_proj", that of an expert as its family
+ * spells it; `matrix` NMLP_MLP_MATRICES names the v that gate and up share. `index` is from 0 of the layer's MLPs. */
+enum { NMLP_MATRIX_PATH_MAX = 128 };
+void nmlp_mlp_matrix_path(char path[NMLP_MATRIX_PATH_MAX], const nmlp_config *config, int64_t layer, int64_t index,
+                          int matrix);
+
 /* Gate, up and down of one expert. */
 typedef struct nmlp_expert {
     nmlp_factors mlp[NMLP_MLP_MATRICES];
+    bool shared_basis; /* gate and up have the same v */
 } nmlp_expert;
 
 typedef struct nmlp_layer {
@@ -42,9 +49,17 @@ typedef struct nmlp_layer {
     nmlp_factors mlp[NMLP_MLP_MATRICES]; /* gate and up [I,H], down [H,I]; without data where there are experts */
     nmlp_view router;                    /* [E,H] of experts, else without data */
     nmlp_expert *experts;                /* [E] or NULL */
-    bool shared_basis;                   /* gate and up have the same v */
+    bool shared_basis;                   /* gate and up of `mlp` have the same v */
     int64_t slices;                      /* factors belong to slices (slices.h); 0: to whole matrices */
 } nmlp_layer;
+
+/* One of the MLPs of a layer, from 0: an expert, or its only one. */
+static inline const nmlp_factors *nmlp_layer_mlp_at(const nmlp_layer *layer, int64_t index) {
+    return layer->experts ? layer->experts[index].mlp : layer->mlp;
+}
+static inline bool nmlp_layer_shares_basis(const nmlp_layer *layer, int64_t index) {
+    return layer->experts ? layer->experts[index].shared_basis : layer->shared_basis;
+}
 
 typedef struct nmlp_model {
     nmlp_checkpoint checkpoint;

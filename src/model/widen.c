@@ -28,21 +28,30 @@ static nmlp_status widen(nmlp_model *m, nmlp_view *view, nmlp_pool *pool, nmlp_e
     return NMLP_OK;
 }
 
+static nmlp_status widen_mlp(nmlp_model *m, nmlp_factors mlp[NMLP_MLP_MATRICES], bool shared_basis, nmlp_pool *pool,
+                             nmlp_err *err) {
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+        nmlp_factors *f = &mlp[i];
+        NMLP_RETURN_IF_FAILED(widen(m, &f->w, pool, err));
+        NMLP_RETURN_IF_FAILED(widen(m, &f->u, pool, err));
+        if (i == NMLP_MLP_UP && shared_basis)
+            f->v = mlp[NMLP_MLP_GATE].v;
+        else
+            NMLP_RETURN_IF_FAILED(widen(m, &f->v, pool, err));
+    }
+    return NMLP_OK;
+}
+
 nmlp_status nmlp_model_widen(nmlp_model *m, nmlp_pool *pool, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(widen(m, &m->lm_head, pool, err));
     for (int64_t l = 0; l < m->config.n_layers; l++) {
         nmlp_layer *layer = &m->layers[l];
         nmlp_view *const attention[] = {&layer->q, &layer->k, &layer->v, &layer->o};
         for (int i = 0; i < 4; i++) NMLP_RETURN_IF_FAILED(widen(m, attention[i], pool, err));
-        for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-            nmlp_factors *f = &layer->mlp[i];
-            NMLP_RETURN_IF_FAILED(widen(m, &f->w, pool, err));
-            NMLP_RETURN_IF_FAILED(widen(m, &f->u, pool, err));
-            if (i == NMLP_MLP_UP && layer->shared_basis)
-                f->v = layer->mlp[NMLP_MLP_GATE].v;
-            else
-                NMLP_RETURN_IF_FAILED(widen(m, &f->v, pool, err));
-        }
+        NMLP_RETURN_IF_FAILED(widen(m, &layer->router, pool, err));
+        for (int64_t e = 0; layer->experts && e < m->config.n_experts; e++)
+            NMLP_RETURN_IF_FAILED(widen_mlp(m, layer->experts[e].mlp, layer->experts[e].shared_basis, pool, err));
+        if (!layer->experts) NMLP_RETURN_IF_FAILED(widen_mlp(m, layer->mlp, layer->shared_basis, pool, err));
     }
     return NMLP_OK;
 }

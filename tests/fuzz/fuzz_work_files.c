@@ -29,7 +29,9 @@ static void read_factors(const char *path, const nmlp_config *config) {
     nmlp_factor_file file;
     nmlp_work_state state;
     nmlp_err err;
-    if (nmlp_factor_file_open(&file, path, FINGERPRINT, config, 1, &state, &err) == NMLP_OK && state == NMLP_WORK_VALID)
+    if (nmlp_factor_file_open(&file, path, FINGERPRINT, config->hidden, config->intermediate, 1, &state, &err) ==
+            NMLP_OK &&
+        state == NMLP_WORK_VALID)
         nmlp_factor_file_close(&file);
 }
 

@@ -3,7 +3,7 @@
 
 W [N,K] = u [N,r] v [r,K]; gate and up may share one v, which is then gate_up_proj.v. With slices of the intermediate
 width, u and v hold the factors of all slices one below the other: those of gate and up give parts of the outputs, those
-of down take parts of the inputs, and their results add up.
+of down take parts of the inputs, and their results add up. Experts are MLPs one by one.
 """
 import torch
 import transformers
@@ -14,8 +14,8 @@ from transformers.activations import ACT2FN
 from .configuration_neuronmlp import NeuronmlpConfig
 
 
-def matrix_name(layer, matrix):
-    return f"model.layers.{layer}.mlp.{matrix}"
+NAMES = ("gate_proj", "up_proj", "down_proj")
+MIXTRAL_NAMES = ("w1", "w3", "w2")
 
 
 class Basis(nn.Module):
@@ -44,27 +44,55 @@ class Factors(nn.Module):
 
 
 class FactorisedMLP(nn.Module):
-    """act(gate(x)) * up(x), then down; each dense or factors."""
+    """act(gate(x)) * up(x), then down; each dense or factors. `path` is its name in the checkpoint."""
 
-    def __init__(self, config, layer):
+    def __init__(self, config, path, inner, shared, names=NAMES):
         super().__init__()
         ranks, slices = config.neuronmlp["ranks"], config.neuronmlp.get("slices", 1)
-        hidden, inner = config.hidden_size, config.intermediate_size
+        hidden = config.hidden_size
         basis = None
-        if layer in config.neuronmlp.get("shared_basis", []):
-            basis = self.gate_up_proj = Basis(ranks[matrix_name(layer, "gate_proj")] * slices, hidden)
-        for name, inputs, outputs in (("gate_proj", hidden, inner), ("up_proj", hidden, inner),
-                                      ("down_proj", inner, hidden)):
-            rank = ranks.get(matrix_name(layer, name), 0)
+        self.names = names
+        if shared:
+            basis = self.gate_up_proj = Basis(ranks[f"{path}.{names[0]}"] * slices, hidden)
+        for name, inputs, outputs in zip(names, (hidden, hidden, inner), (inner, inner, hidden)):
+            rank = ranks.get(f"{path}.{name}", 0)
             module = nn.Linear(inputs, outputs, bias=False)
             if rank:
-                down = name == "down_proj"
+                down = name == names[2]
                 module = Factors(inputs, outputs, rank, None if down else basis, slices, down)
             setattr(self, name, module)
         self.act_fn = ACT2FN[getattr(config, "hidden_activation", None) or config.hidden_act]
 
     def forward(self, x):
-        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+        gate, up, down = (getattr(self, name) for name in self.names)
+        return down(self.act_fn(gate(x)) * up(x))
+
+
+class Experts(nn.ModuleList):
+    """In place of the original's experts, which has all of them in one tensor."""
+
+    def forward(self, hidden_states, top_k_index, top_k_weights):
+        out = torch.zeros_like(hidden_states)
+        for index, expert in enumerate(self):
+            token, place = torch.where(top_k_index == index)
+            if token.numel():
+                rows = expert(hidden_states[token]) * top_k_weights[token, place, None]
+                out.index_add_(0, token, rows.to(out.dtype))
+        return out
+
+
+def replace_experts(config, layer, path, shared):
+    block = layer.mlp
+    mixtral = config.base_architecture.startswith("Mixtral")
+    name = f"{path}.block_sparse_moe" if mixtral else f"{path}.mlp"
+    inner = block.experts.intermediate_dim
+    block.experts = Experts(FactorisedMLP(config, f"{name}.experts.{index}", inner, shared,
+                                          MIXTRAL_NAMES if mixtral else NAMES)
+                            for index in range(block.experts.num_experts))
+    if mixtral:  # the checkpoint's name; the layer runs it as mlp
+        del layer.mlp
+        layer.block_sparse_moe = block
+        object.__setattr__(layer, "mlp", block)
 
 
 class NeuronmlpForCausalLM(PreTrainedModel, GenerationMixin):
@@ -85,9 +113,12 @@ class NeuronmlpForCausalLM(PreTrainedModel, GenerationMixin):
         self.run = original.forward
         ranks = config.neuronmlp["ranks"]
         for index, layer in enumerate(self.model.layers):
-            names = [matrix_name(index, name) for name in ("gate_proj", "up_proj", "down_proj")]
-            if any(ranks.get(name, 0) for name in names):
-                layer.mlp = FactorisedMLP(config, index)
+            path = f"model.layers.{index}"
+            shared = index in config.neuronmlp.get("shared_basis", [])
+            if hasattr(layer.mlp, "experts"):
+                replace_experts(config, layer, path, shared)
+            elif any(ranks.get(f"{path}.mlp.{name}", 0) for name in NAMES):
+                layer.mlp = FactorisedMLP(config, f"{path}.mlp", config.intermediate_size, shared)
         self.post_init()
 
     def _init_weights(self, module):

@@ -53,29 +53,30 @@ out:
 }
 
 /* Whether an entry has the shape that the model's matrix asks for. */
-static bool fits_model(const struct header *h, int i, const nmlp_config *c, int64_t slices) {
-    int64_t width = c->intermediate / slices;
-    int64_t rows = i == NMLP_NESTED_DOWN ? c->hidden : i == NMLP_NESTED_JOINT ? 2 * width : width;
-    int64_t cols = i == NMLP_NESTED_DOWN ? width : c->hidden;
+static bool fits_model(const struct header *h, int i, int64_t hidden, int64_t intermediate, int64_t slices) {
+    int64_t width = intermediate / slices;
+    int64_t rows = i == NMLP_NESTED_DOWN ? hidden : i == NMLP_NESTED_JOINT ? 2 * width : width;
+    int64_t cols = i == NMLP_NESTED_DOWN ? width : hidden;
     int64_t dtype = h->entry[i].dtype, rank = h->entry[i].rank;
     if (rank == 0) return true; /* not made */
     return h->entry[i].rows == rows && h->entry[i].cols == cols && h->entry[i].slices == slices &&
-           h->entry[i].full == c->hidden && rank > 0 && rank <= nmlp_rank_break_even(rows, cols) && rank <= c->hidden &&
+           h->entry[i].full == hidden && rank > 0 && rank <= nmlp_rank_break_even(rows, cols) && rank <= hidden &&
            dtype >= NMLP_DTYPE_F32 && dtype <= NMLP_DTYPE_F16;
 }
 
-static bool read_payload(nmlp_factor_file *file, size_t payload_bytes, const nmlp_config *c, int64_t slices) {
+static bool read_payload(nmlp_factor_file *file, size_t payload_bytes, int64_t hidden, int64_t intermediate,
+                         int64_t slices) {
     struct header header;
     nmlp_work_cursor cursor = {.at = file->map.data, .left_bytes = payload_bytes};
     const void *front = nmlp_work_take(&cursor, sizeof header, true);
     if (!front) return false;
     memcpy(&header, front, sizeof header);
-    if (header.n_weights != 0 && header.n_weights != 2 * c->intermediate) return false;
+    if (header.n_weights != 0 && header.n_weights != 2 * intermediate) return false;
     const double *row_weights = nmlp_work_take(&cursor, (size_t)header.n_weights * sizeof(double), true);
     file->row_weights = header.n_weights ? row_weights : NULL;
     for (int i = 0; i < NMLP_NESTED_COUNT; i++) {
         nmlp_nested *n = &file->nested[i];
-        if (!fits_model(&header, i, c, slices)) return false;
+        if (!fits_model(&header, i, hidden, intermediate, slices)) return false;
         if (header.entry[i].rank == 0) continue;
         *n = (nmlp_nested){.rows = header.entry[i].rows,
                            .cols = header.entry[i].cols,
@@ -90,29 +91,35 @@ static bool read_payload(nmlp_factor_file *file, size_t payload_bytes, const nml
     return !cursor.failed && cursor.left_bytes == 0;
 }
 
-nmlp_status nmlp_factor_file_open(nmlp_factor_file *file, const char *path, uint64_t fingerprint,
-                                  const nmlp_config *config, int64_t slices, nmlp_work_state *state, nmlp_err *err) {
+nmlp_status nmlp_factor_file_open(nmlp_factor_file *file, const char *path, uint64_t fingerprint, int64_t hidden,
+                                  int64_t intermediate, int64_t slices, nmlp_work_state *state, nmlp_err *err) {
     size_t payload_bytes = 0;
     *file = (nmlp_factor_file){0};
     NMLP_RETURN_IF_FAILED(nmlp_work_file_open(&file->map, path, magic, fingerprint, &payload_bytes, state, err));
-    if (*state != NMLP_WORK_VALID || read_payload(file, payload_bytes, config, slices)) return NMLP_OK;
+    if (*state != NMLP_WORK_VALID || read_payload(file, payload_bytes, hidden, intermediate, slices)) return NMLP_OK;
     *state = NMLP_WORK_DAMAGED;
     nmlp_factor_file_close(file);
     return NMLP_OK;
 }
 
 void nmlp_factor_file_close(nmlp_factor_file *factor_file) {
+    for (int64_t e = 0; factor_file->experts && e < factor_file->n_experts; e++)
+        nmlp_factor_file_close(&factor_file->experts[e]);
+    for (int i = 0; factor_file->experts && i < NMLP_NESTED_COUNT; i++) nmlp_nested_fini(&factor_file->nested[i]);
+    nmlp_mem_free(factor_file->experts);
     nmlp_file_map_close(&factor_file->map);
     *factor_file = (nmlp_factor_file){0};
 }
 
 void nmlp_factor_file_release(const nmlp_factor_file *factor_file) {
+    for (int64_t e = 0; factor_file->experts && e < factor_file->n_experts; e++)
+        nmlp_factor_file_release(&factor_file->experts[e]);
     if (factor_file->map.data) nmlp_file_map_release(factor_file->map.data, factor_file->map.bytes);
 }
 
-void nmlp_layer_release(const nmlp_layer *dense) {
+void nmlp_mlp_release(const nmlp_factors dense[NMLP_MLP_MATRICES]) {
     for (int i = 0; i < NMLP_MLP_MATRICES; i++)
-        if (dense->mlp[i].w.data) nmlp_file_map_release(dense->mlp[i].w.data, nmlp_view_bytes(&dense->mlp[i].w));
+        if (dense[i].w.data) nmlp_file_map_release(dense[i].w.data, nmlp_view_bytes(&dense[i].w));
 }
 
 static int64_t matrix_params(int64_t rows, int64_t cols, int64_t rank) {
@@ -160,14 +167,15 @@ static nmlp_status take_vectors(nmlp_layer_mlp *mlp, int matrix, const nmlp_nest
     return NMLP_OK;
 }
 
-nmlp_status nmlp_layer_mlp_build(nmlp_layer_mlp *mlp, const nmlp_factor_file *factor_file, const nmlp_layer *dense,
-                                 const nmlp_layer_ranks *ranks, nmlp_pool *pool, nmlp_err *err) {
+nmlp_status nmlp_layer_mlp_build(nmlp_layer_mlp *mlp, const nmlp_factor_file *factor_file,
+                                 const nmlp_factors dense[NMLP_MLP_MATRICES], const nmlp_layer_ranks *ranks,
+                                 nmlp_pool *pool, nmlp_err *err) {
     *mlp = (nmlp_layer_mlp){0};
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
         nmlp_factors *f = factors_of(mlp, i);
         int64_t rank = ranks->rank[i];
         if (rank == 0) {
-            *f = dense->mlp[i];
+            *f = dense[i];
             continue;
         }
         bool joint = ranks->joint && i != NMLP_MLP_DOWN;

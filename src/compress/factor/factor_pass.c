@@ -4,9 +4,11 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "compress/calibrate/expert_sample.h"
 #include "compress/calibrate/gram.h"
 #include "compress/work.h"
 #include "compress/calibrate/hidden_states.h"
+#include "compress/factor/expert_ranks.h"
 #include "compress/factor/factor_slices.h"
 #include "compress/factor/products.h"
 #include "model/slices.h"
@@ -21,12 +23,20 @@ struct buffers {
     double *input, *output;        /* [H,H] */
     double *w[NMLP_MLP_MATRICES];
     const nmlp_kernels *kernels;
+    nmlp_expert_sampler sampler; /* of a model with experts */
 };
+
+static int64_t largest_inner(const nmlp_config *c) {
+    int64_t inner = 0;
+    for (int64_t l = 0; l < c->n_layers; l++)
+        if (nmlp_config_mlp_inner(c, l) > inner) inner = nmlp_config_mlp_inner(c, l);
+    return inner;
+}
 
 static nmlp_status new_buffers(struct buffers *b, nmlp_arena *arena, const nmlp_config *c, int64_t tokens,
                                nmlp_err *err) {
     size_t h = (size_t)c->hidden;
-    size_t i_dim = (size_t)c->intermediate;
+    size_t i_dim = (size_t)largest_inner(c);
     b->x = nmlp_arena_new(arena, (size_t)tokens * h, sizeof(float), err);
     b->y = nmlp_arena_new(arena, (size_t)tokens * h, sizeof(float), err);
     b->weights = nmlp_arena_new(arena, (size_t)tokens, sizeof(float), err);
@@ -85,11 +95,12 @@ static nmlp_status make_output_gram(const nmlp_factor_pass *s, struct buffers *b
                                    nmlp_calib_windows_calib_tokens(s->windows), narrow, err);
 }
 
-static nmlp_mlp_moments moments_of(const nmlp_factor_pass *s, const struct buffers *b) {
+/* Of an MLP of `inner` neurons. */
+static nmlp_mlp_moments moments_of(const nmlp_factor_pass *s, const struct buffers *b, int64_t inner) {
     const nmlp_compress_options *o = s->options;
     const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
     return (nmlp_mlp_moments){.hidden = c->hidden,
-                              .intermediate = c->intermediate,
+                              .intermediate = inner,
                               .gate = b->w[NMLP_MLP_GATE],
                               .up = b->w[NMLP_MLP_UP],
                               .down = b->w[NMLP_MLP_DOWN],
@@ -97,7 +108,7 @@ static nmlp_mlp_moments moments_of(const nmlp_factor_pass *s, const struct buffe
                               .input = o->whiten ? b->input : NULL,
                               .output = o->whiten ? b->output : NULL,
                               .d_gate = o->row_weights ? b->weights_of_rows : NULL,
-                              .d_up = o->row_weights ? b->weights_of_rows + c->intermediate : NULL,
+                              .d_up = o->row_weights ? b->weights_of_rows + inner : NULL,
                               .separate = o->joint != NMLP_JOINT_ALWAYS,
                               .joint = o->joint != NMLP_JOINT_NEVER,
                               .times = s->times};
@@ -108,7 +119,7 @@ static nmlp_status factorise_whole(nmlp_factor_pass *s, int64_t l, struct buffer
     const nmlp_model *model = nmlp_engine_model(s->engine);
     const nmlp_config *c = &model->config;
     bool narrow = nmlp_dtype_bytes(model->layers[l].mlp[0].w.dtype) == 2;
-    nmlp_mlp_moments moments = moments_of(s, b);
+    nmlp_mlp_moments moments = moments_of(s, b, c->intermediate);
     if (s->options->whiten) {
         NMLP_RETURN_IF_FAILED(make_input_gram(s, b, residual, b->x, err));
         NMLP_RETURN_IF_FAILED(
@@ -134,7 +145,7 @@ static nmlp_status factorise_slice(nmlp_factor_pass *s, int64_t l, int64_t at, s
     nmlp_layer layer = nmlp_engine_model(s->engine)->layers[l];
     nmlp_factors mlp[NMLP_MLP_MATRICES];
     int64_t width = c->intermediate / s->options->slices, first = at * width;
-    nmlp_mlp_moments moments = moments_of(s, b);
+    nmlp_mlp_moments moments = moments_of(s, b, c->intermediate);
     layer.slices = s->options->slices;
     nmlp_layer_slice(mlp, &layer, at, room->copy);
     nmlp_widen(pool, room->down, &mlp[NMLP_MLP_DOWN].w);
@@ -220,44 +231,138 @@ static nmlp_status factorise_layer(nmlp_factor_pass *s, int64_t l, struct buffer
                                     o->row_weights ? 2 * c->intermediate : 0, err));
 out:
     for (int i = 0; i < NMLP_NESTED_COUNT; i++) nmlp_nested_fini(&nested[i]);
-    nmlp_layer_release(&model->layers[l]);
+    nmlp_mlp_release(model->layers[l].mlp);
     return st;
 }
 
-static nmlp_status factor_path(const nmlp_factor_pass *s, int64_t l, char *path, nmlp_err *err) {
+/* One expert by the tokens of its sample, which is spent. */
+static nmlp_status factorise_expert(nmlp_factor_pass *s, const nmlp_factors mlp[NMLP_MLP_MATRICES], struct buffers *b,
+                                    const nmlp_mlp_sample *sample, const char *path, nmlp_err *err) {
+    const nmlp_compress_options *o = s->options;
+    const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
+    int64_t h = c->hidden, inner = c->expert_intermediate, n_capped;
+    nmlp_nested nested[NMLP_NESTED_COUNT] = {0};
+    nmlp_status st = NMLP_OK;
+    nmlp_pool *pool = nmlp_engine_pool(s->engine);
+    nmlp_mlp_moments moments = moments_of(s, b, inner);
+    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
+        nmlp_widen(pool, b->w[i], &mlp[i].w);
+        moments.views[i] = mlp[i].w;
+    }
+    nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_MOMENTS);
+    if (o->whiten) {
+        NMLP_TRY(nmlp_gram_cap_tokens(pool, sample->x, sample->n, h, o->cap, &n_capped, err));
+        NMLP_TRY(nmlp_gram_cap_tokens(pool, sample->y, sample->n, h, o->cap, &n_capped, err));
+        NMLP_TRY(nmlp_gram_mean(b->kernels, pool, b->input, sample->x, sample->n, h, err));
+        NMLP_TRY(nmlp_gram_mean(b->kernels, pool, b->output, sample->y, sample->n, h, err));
+    }
+    if (o->whiten && o->shrink) {
+        nmlp_gram_shrink(b->input, h, sample->n);
+        NMLP_TRY(nmlp_gram_shrink_output(pool, b->output, b->w[NMLP_MLP_DOWN], sample->act2, h, inner, sample->n,
+                                         nmlp_dtype_bytes(mlp[0].w.dtype) == 2, err));
+    }
+    if (o->row_weights)
+        NMLP_TRY(nmlp_swiglu_weights(b->weights_of_rows, b->weights_of_rows + inner, b->w[NMLP_MLP_DOWN], sample->gate2,
+                                     sample->slope2, h, inner, err));
+    nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_PRODUCTS);
+    NMLP_TRY(nmlp_factorise_mlp(nested, &moments, pool, err));
+    nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_FILES);
+    NMLP_TRY(nmlp_factor_file_write(path, s->fingerprint, nested, o->row_weights ? b->weights_of_rows : NULL,
+                                    o->row_weights ? 2 * inner : 0, err));
+out:
+    for (int i = 0; i < NMLP_NESTED_COUNT; i++) nmlp_nested_fini(&nested[i]);
+    nmlp_mlp_release(mlp);
+    return st;
+}
+
+static nmlp_status factor_path(const nmlp_factor_pass *s, int64_t l, int64_t index, char *path, nmlp_err *err) {
     char name[64];
-    snprintf(name, sizeof name, "layer-%05lld.nested", (long long)l);
+    if (nmlp_config_has_experts(&nmlp_engine_model(s->engine)->config, l))
+        snprintf(name, sizeof name, "layer-%05lld-%05lld.nested", (long long)l, (long long)index);
+    else
+        snprintf(name, sizeof name, "layer-%05lld.nested", (long long)l);
     return nmlp_path_join(path, PATH_MAX_BYTES, s->work_dir, name, err);
 }
 
-/* Opens what an earlier run left; says how many layers are still to do. */
+/* The file of one of the layer's MLPs, where it is there. */
+static nmlp_status open_file(const nmlp_factor_pass *s, int64_t l, int64_t index, nmlp_factor_file *layer,
+                             nmlp_work_state *state, nmlp_err *err) {
+    const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
+    char path[PATH_MAX_BYTES];
+    NMLP_RETURN_IF_FAILED(factor_path(s, l, index, path, err));
+    return nmlp_factor_file_open(layer->experts ? &layer->experts[index] : layer, path, s->fingerprint, c->hidden,
+                                 nmlp_config_mlp_inner(c, l), layer->experts ? 1 : s->options->slices, state, err);
+}
+
+static nmlp_status open_again(const nmlp_factor_pass *s, int64_t l, int64_t index, nmlp_factor_file *layer,
+                              const char *path, nmlp_err *err) {
+    nmlp_work_state state;
+    NMLP_RETURN_IF_FAILED(open_file(s, l, index, layer, &state, err));
+    if (state == NMLP_WORK_VALID) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_IO, "%s: was written a moment ago and cannot be read back", path);
+}
+
+static bool is_open(const nmlp_factor_file *layer, int64_t index) {
+    return (layer->experts ? layer->experts[index] : *layer).map.data != NULL;
+}
+
+/* Opens what an earlier run left; says how many MLPs are still to do. */
 static nmlp_status open_found(const nmlp_factor_pass *s, nmlp_factor_file *factor_files, int64_t *n_missing,
                               nmlp_err *err) {
     const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
     nmlp_work_tally tally = {0};
+    *n_missing = 0;
     for (int64_t l = 0; l < c->n_layers; l++) {
-        char path[PATH_MAX_BYTES];
-        nmlp_work_state state;
-        NMLP_RETURN_IF_FAILED(factor_path(s, l, path, err));
-        NMLP_RETURN_IF_FAILED(
-            nmlp_factor_file_open(&factor_files[l], path, s->fingerprint, c, s->options->slices, &state, err));
-        tally.n[state]++;
+        int64_t n = nmlp_config_mlp_count(c, l);
+        if (nmlp_config_has_experts(c, l)) {
+            factor_files[l].experts = nmlp_mem_new((size_t)n, sizeof(nmlp_factor_file), err);
+            if (!factor_files[l].experts) return NMLP_E_NOMEM;
+            factor_files[l].n_experts = n;
+            factor_files[l].tile = s->options->tile;
+        }
+        for (int64_t e = 0; e < n; e++) {
+            nmlp_work_state state;
+            NMLP_RETURN_IF_FAILED(open_file(s, l, e, &factor_files[l], &state, err));
+            tally.n[state]++;
+            *n_missing += state != NMLP_WORK_VALID;
+        }
     }
     nmlp_work_tally_note(&tally, "statistics of layers", s->options->progress);
-    *n_missing = c->n_layers - tally.n[NMLP_WORK_VALID];
+    return NMLP_OK;
+}
+
+static nmlp_status run_experts(nmlp_factor_pass *s, nmlp_hidden_states *stream, int64_t l, struct buffers *b,
+                               nmlp_factor_file *factor_file, nmlp_hidden_states_progress *progress, nmlp_err *err) {
+    const nmlp_model *m = nmlp_engine_model(s->engine);
+    nmlp_mlp_taps taps = {.x = b->x};
+    char path[PATH_MAX_BYTES];
+    NMLP_RETURN_IF_FAILED(nmlp_hidden_states_run_layer(stream, s->engine, l, &taps, progress, err));
+    if (!b->sampler.engine)
+        NMLP_RETURN_IF_FAILED(nmlp_expert_sampler_init(&b->sampler, s->engine, b->kernels,
+                                                       nmlp_calib_windows_calib_tokens(s->windows), err));
+    NMLP_RETURN_IF_FAILED(nmlp_expert_sampler_route(&b->sampler, l, b->x, err));
+    for (int64_t e = 0; e < m->config.n_experts; e++) {
+        if (is_open(factor_file, e)) continue;
+        nmlp_compress_work before = nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_FORWARD);
+        NMLP_RETURN_IF_FAILED(factor_path(s, l, e, path, err));
+        NMLP_RETURN_IF_FAILED(nmlp_expert_sampler_take(&b->sampler, e, err));
+        NMLP_RETURN_IF_FAILED(factorise_expert(s, m->layers[l].experts[e].mlp, b, &b->sampler.sample, path, err));
+        nmlp_compress_times_enter(s->times, before);
+        NMLP_RETURN_IF_FAILED(open_again(s, l, e, factor_file, path, err));
+    }
     return NMLP_OK;
 }
 
 static nmlp_status run_layer(nmlp_factor_pass *s, nmlp_hidden_states *stream, int64_t l, struct buffers *b,
                              nmlp_factor_file *factor_file, nmlp_hidden_states_progress *progress, nmlp_err *err) {
-    int64_t n = nmlp_engine_model(s->engine)->config.intermediate;
+    int64_t n = nmlp_engine_model(s->engine)->config.intermediate, n_open = 0;
     char path[PATH_MAX_BYTES];
-    nmlp_work_state state;
-    if (factor_file->map.data) {
-        nmlp_mlp_taps none = {0};
+    nmlp_mlp_taps none = {0};
+    for (int64_t e = 0; e < nmlp_factor_file_mlps(factor_file); e++) n_open += is_open(factor_file, e);
+    if (n_open == nmlp_factor_file_mlps(factor_file))
         return nmlp_hidden_states_run_layer(stream, s->engine, l, &none, progress, err);
-    }
-    NMLP_RETURN_IF_FAILED(factor_path(s, l, path, err));
+    if (factor_file->experts) return run_experts(s, stream, l, b, factor_file, progress, err);
+    NMLP_RETURN_IF_FAILED(factor_path(s, l, 0, path, err));
     memset(b->gate2, 0, (size_t)n * sizeof(double));
     memset(b->slope2, 0, (size_t)n * sizeof(double));
     memset(b->act2, 0, (size_t)n * sizeof(double));
@@ -266,10 +371,7 @@ static nmlp_status run_layer(nmlp_factor_pass *s, nmlp_hidden_states *stream, in
     nmlp_compress_work before = nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_OTHER);
     NMLP_RETURN_IF_FAILED(factorise_layer(s, l, b, stream->rows, path, err));
     nmlp_compress_times_enter(s->times, before);
-    NMLP_RETURN_IF_FAILED(nmlp_factor_file_open(
-        factor_file, path, s->fingerprint, &nmlp_engine_model(s->engine)->config, s->options->slices, &state, err));
-    if (state == NMLP_WORK_VALID) return NMLP_OK;
-    return nmlp_fail(err, NMLP_E_IO, "%s: was written a moment ago and cannot be read back", path);
+    return open_again(s, l, 0, factor_file, path, err);
 }
 
 nmlp_status nmlp_factor_pass_run(nmlp_factor_pass *s, nmlp_factor_file *factor_files, nmlp_err *err) {
@@ -277,7 +379,7 @@ nmlp_status nmlp_factor_pass_run(nmlp_factor_pass *s, nmlp_factor_file *factor_f
     int64_t tokens = nmlp_calib_windows_tokens(s->windows);
     nmlp_hidden_states stream = {0};
     nmlp_arena arena;
-    struct buffers b;
+    struct buffers b = {0};
     nmlp_status st = NMLP_OK;
     nmlp_hidden_states_progress progress = {
         .progress = s->options->progress, .stage = "statistics", .total = (double)tokens * (double)c->n_layers};
@@ -285,7 +387,7 @@ nmlp_status nmlp_factor_pass_run(nmlp_factor_pass *s, nmlp_factor_file *factor_f
     const nmlp_cpu *cpu = nmlp_cpu_get();
     nmlp_arena_init(&arena);
     NMLP_TRY(open_found(s, factor_files, &n_missing, err));
-    if (n_missing == 0) goto out;
+    if (n_missing == 0) goto curves;
     NMLP_TRY(new_buffers(&b, &arena, c, tokens, err));
     NMLP_TRY(nmlp_kernels_select(&b.kernels, cpu, nmlp_engine_isa(s->engine), err));
     NMLP_TRY(nmlp_hidden_states_create(&stream, s->engine, s->windows, s->times, err));
@@ -294,8 +396,12 @@ nmlp_status nmlp_factor_pass_run(nmlp_factor_pass *s, nmlp_factor_file *factor_f
         if (st != NMLP_OK && st != NMLP_E_NUMERIC) nmlp_fail_context(err, "layer %lld", (long long)l);
         if (st != NMLP_OK) goto out;
     }
+curves:
+    for (int64_t l = 0; l < c->n_layers; l++)
+        if (factor_files[l].experts) NMLP_TRY(nmlp_expert_ranks_curves(&factor_files[l], err));
 out:
     nmlp_hidden_states_destroy(&stream);
+    nmlp_expert_sampler_fini(&b.sampler);
     nmlp_arena_fini(&arena);
     return st;
 }

@@ -26,14 +26,15 @@ static nmlp_view *view_of(nmlp_mlp_desc *desc, int i) {
 }
 
 /* A dense matrix of the model's own and the second copy of a shared v stay out. */
-static bool is_stored(const nmlp_mlp_desc *desc, const nmlp_layer *dense, const nmlp_view *view, int i) {
+static bool is_stored(const nmlp_mlp_desc *desc, const nmlp_factors dense[NMLP_MLP_MATRICES], const nmlp_view *view,
+                      int i) {
     if (!view->data) return false;
-    if (i % 3 == 0) return view->data != dense->mlp[i / 3].w.data;
+    if (i % 3 == 0) return view->data != dense[i / 3].w.data;
     return !(i == 5 && view->data == desc->gate.v.data);
 }
 
 nmlp_status nmlp_layer_file_write(const char *path, uint64_t fingerprint, const nmlp_layer_file *layer,
-                                  const nmlp_layer *dense, nmlp_err *err) {
+                                  const nmlp_factors dense[NMLP_MLP_MATRICES], nmlp_err *err) {
     nmlp_mlp_desc desc = layer->desc;
     nmlp_work_writer writer;
     nmlp_status st = NMLP_OK;
@@ -63,10 +64,10 @@ out:
 
 /* Whether view i has the shape that the ranks ask for: a factor of its matrix, or a dense down that was refitted. */
 static bool fits_ranks(const struct header *h, int i, const nmlp_layer_ranks *ranks, int64_t slices,
-                       const nmlp_layer *dense) {
+                       const nmlp_factors dense[NMLP_MLP_MATRICES]) {
     int matrix = i / 3;
-    int64_t rank = ranks->rank[matrix] * slices, rows = nmlp_factors_rows(&dense->mlp[matrix]),
-            cols = nmlp_factors_cols(&dense->mlp[matrix]);
+    int64_t rank = ranks->rank[matrix] * slices, rows = nmlp_factors_rows(&dense[matrix]),
+            cols = nmlp_factors_cols(&dense[matrix]);
     bool want = rank > 0 ? i % 3 != 0 && !(ranks->joint && i == 5) : i == 3 * NMLP_MLP_DOWN && h->dense_refitted != 0;
     if (!want) return h->view[i].rows == 0;
     if (i % 3 == 1) cols = rank;
@@ -76,7 +77,7 @@ static bool fits_ranks(const struct header *h, int i, const nmlp_layer_ranks *ra
 }
 
 static bool read_payload(nmlp_layer_file *layer, size_t payload_bytes, const nmlp_layer_ranks *ranks, int64_t slices,
-                         const nmlp_layer *dense) {
+                         const nmlp_factors dense[NMLP_MLP_MATRICES]) {
     struct header header;
     nmlp_work_cursor cursor = {.at = layer->map.data, .left_bytes = payload_bytes};
     const void *front = nmlp_work_take(&cursor, sizeof header, true);
@@ -99,8 +100,8 @@ static bool read_payload(nmlp_layer_file *layer, size_t payload_bytes, const nml
 }
 
 nmlp_status nmlp_layer_file_open(nmlp_layer_file *layer, const char *path, uint64_t fingerprint,
-                                 const nmlp_layer_ranks *ranks, int64_t slices, const nmlp_layer *dense,
-                                 nmlp_work_state *state, nmlp_err *err) {
+                                 const nmlp_layer_ranks *ranks, int64_t slices,
+                                 const nmlp_factors dense[NMLP_MLP_MATRICES], nmlp_work_state *state, nmlp_err *err) {
     size_t payload_bytes = 0;
     *layer = (nmlp_layer_file){0};
     NMLP_RETURN_IF_FAILED(nmlp_work_file_open(&layer->map, path, magic, fingerprint, &payload_bytes, state, err));
@@ -115,11 +116,11 @@ void nmlp_layer_file_close(nmlp_layer_file *layer) {
     *layer = (nmlp_layer_file){0};
 }
 
-nmlp_mlp_desc nmlp_layer_file_mlp(const nmlp_layer_file *layer, const nmlp_layer *dense) {
+nmlp_mlp_desc nmlp_layer_file_mlp(const nmlp_layer_file *layer, const nmlp_factors dense[NMLP_MLP_MATRICES]) {
     nmlp_mlp_desc desc = layer->desc;
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
         nmlp_factors *f = factors_of(&desc, i);
-        if (!f->w.data && !f->u.data) *f = dense->mlp[i];
+        if (!f->w.data && !f->u.data) *f = dense[i];
     }
     return desc;
 }

@@ -1,4 +1,4 @@
-/* The finished MLP of one layer in a file: the bytes that go into the checkpoint, found again by an interrupted run. */
+/* A finished MLP in a file: the bytes that go into the checkpoint, found again by an interrupted run. */
 #ifndef NMLP_COMPRESS_FACTOR_LAYER_FILE_H
 #define NMLP_COMPRESS_FACTOR_LAYER_FILE_H
 
@@ -16,14 +16,14 @@ typedef struct nmlp_layer_file {
 
 /* Dense matrices that are the model's own are not stored. */
 nmlp_status nmlp_layer_file_write(const char *path, uint64_t fingerprint, const nmlp_layer_file *layer,
-                                  const nmlp_layer *dense, nmlp_err *err);
+                                  const nmlp_factors dense[NMLP_MLP_MATRICES], nmlp_err *err);
 /* Where *state is not NMLP_WORK_VALID nothing is open. The file must hold these ranks, of so many slices (1: whole). */
 nmlp_status nmlp_layer_file_open(nmlp_layer_file *layer, const char *path, uint64_t fingerprint,
-                                 const nmlp_layer_ranks *ranks, int64_t slices, const nmlp_layer *dense,
-                                 nmlp_work_state *state, nmlp_err *err);
+                                 const nmlp_layer_ranks *ranks, int64_t slices,
+                                 const nmlp_factors dense[NMLP_MLP_MATRICES], nmlp_work_state *state, nmlp_err *err);
 void nmlp_layer_file_close(nmlp_layer_file *layer);
 
 /* The MLP with the model's own matrices filled in. */
-nmlp_mlp_desc nmlp_layer_file_mlp(const nmlp_layer_file *layer, const nmlp_layer *dense);
+nmlp_mlp_desc nmlp_layer_file_mlp(const nmlp_layer_file *layer, const nmlp_factors dense[NMLP_MLP_MATRICES]);
 
 #endif

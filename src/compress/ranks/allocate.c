@@ -99,6 +99,10 @@ static int64_t lowest_rank(const nmlp_allocation *a, const nmlp_nested *n, int64
     return low;
 }
 
+static int64_t floor_rank(const nmlp_allocation *a, int64_t l, nmlp_mlp_matrix matrix) {
+    return a->floor > 0 ? (int64_t)(a->floor * (double)a->uniform[l].rank[matrix]) : 0;
+}
+
 struct list {
     nmlp_rank_option *at;
     size_t n, capacity;
@@ -115,8 +119,8 @@ static nmlp_status push(struct list *list, nmlp_rank_option option, nmlp_err *er
 static nmlp_status list_separate(const nmlp_allocation *a, int64_t l, struct list *list, nmlp_err *err) {
     const nmlp_nested *gate = &a->factor_files[l].nested[NMLP_NESTED_GATE];
     const nmlp_nested *up = &a->factor_files[l].nested[NMLP_NESTED_UP];
-    int64_t low_gate = lowest_rank(a, gate, a->floor_tall);
-    int64_t low_up = lowest_rank(a, up, a->floor_tall);
+    int64_t low_gate = lowest_rank(a, gate, floor_rank(a, l, NMLP_MLP_GATE));
+    int64_t low_up = lowest_rank(a, up, floor_rank(a, l, NMLP_MLP_GATE));
     int64_t top = top_rank(gate, a->tile);
     for (int64_t g = a->dense ? 0 : low_gate; g <= top; g = g == 0 ? low_gate : g + a->tile) {
         for (int64_t u = a->dense ? 0 : low_up; u <= top; u = u == 0 ? low_up : u + a->tile) {
@@ -134,7 +138,7 @@ static nmlp_status list_separate(const nmlp_allocation *a, int64_t l, struct lis
 
 static nmlp_status list_joint(const nmlp_allocation *a, int64_t l, struct list *list, nmlp_err *err) {
     const nmlp_nested *joint = &a->factor_files[l].nested[NMLP_NESTED_JOINT];
-    int64_t low = lowest_rank(a, joint, a->floor_tall);
+    int64_t low = lowest_rank(a, joint, floor_rank(a, l, NMLP_MLP_GATE));
     for (int64_t k = low; k > 0 && k <= top_rank(joint, a->tile); k += a->tile) {
         nmlp_rank_option option = {.cost = a->cost->matrix(a->cost->ctx, joint->rows, joint->cols, k),
                                    .loss = weighted(a, a->s_gate_up[l], joint->loss[k]),
@@ -149,7 +153,7 @@ static nmlp_status list_joint(const nmlp_allocation *a, int64_t l, struct list *
 
 static nmlp_status list_down(const nmlp_allocation *a, int64_t l, struct list *list, nmlp_err *err) {
     const nmlp_nested *down = &a->factor_files[l].nested[NMLP_NESTED_DOWN];
-    int64_t low = lowest_rank(a, down, a->floor_down);
+    int64_t low = lowest_rank(a, down, floor_rank(a, l, NMLP_MLP_DOWN));
     for (int64_t k = a->dense ? 0 : low; k <= top_rank(down, a->tile); k = k == 0 ? low : k + a->tile) {
         nmlp_rank_option option = {.cost = a->cost->matrix(a->cost->ctx, down->rows, down->cols, k),
                                    .loss = weighted(a, a->s_down[l], loss_at(down, k)),
@@ -213,6 +217,7 @@ nmlp_status nmlp_allocate(const nmlp_allocation *a, nmlp_layer_ranks *ranks, nml
         if (g % 2 == 0 && a->separate) st = list_separate(a, l, &list, err);
         if (g % 2 == 0 && a->joint && st == NMLP_OK) st = list_joint(a, l, &list, err);
         if (g % 2 == 1) st = list_down(a, l, &list, err);
+        for (size_t i = 0; i < list.n; i++) list.at[i].cost *= (double)nmlp_factor_file_mlps(&a->factor_files[l]);
         list.n = (size_t)nmlp_rank_options_prune(list.at, (int64_t)list.n);
         groups[g] = (nmlp_rank_group){.options = list.at, .n_options = (int64_t)list.n};
         if (st != NMLP_OK) goto out;

@@ -46,16 +46,16 @@ typedef struct nmlp_allocation {
     int64_t intermediate;
     int64_t tile;
     const nmlp_cost *cost;
-    double budget;      /* in the unit of `cost` */
-    bool separate;      /* gate and up may have a v of their own */
-    bool joint;         /* gate and up may share one */
-    bool dense;         /* a matrix may stay as it is */
-    int64_t floor_tall; /* least rank of gate and up */
-    int64_t floor_down;
-    double cap;              /* largest relative error of a matrix; infinite: none */
-    const double *s_gate_up; /* [L] sensitivity: what a unit of loss costs */
-    const double *s_down;    /* [L] */
-    double power;            /* loss counts as s * L^power */
+    double budget;                   /* in the unit of `cost` */
+    bool separate;                   /* gate and up may have a v of their own */
+    bool joint;                      /* gate and up may share one */
+    bool dense;                      /* a matrix may stay as it is */
+    double floor;                    /* least rank, as a share of the uniform one */
+    const nmlp_layer_ranks *uniform; /* [L]; NULL with floor 0 */
+    double cap;                      /* largest relative error of a matrix; infinite: none */
+    const double *s_gate_up;         /* [L] sensitivity: what a unit of loss costs */
+    const double *s_down;            /* [L] */
+    double power;                    /* loss counts as s * L^power */
 } nmlp_allocation;
 
 nmlp_status nmlp_allocate(const nmlp_allocation *a, nmlp_layer_ranks *ranks, nmlp_err *err);

@@ -40,9 +40,10 @@ out:
 }
 
 /* Ranks that factors of this model can have. */
-static bool is_possible(const struct entry *e, const nmlp_config *c) {
-    int64_t tall = nmlp_rank_break_even((e->joint ? 2 : 1) * c->intermediate, c->hidden);
-    int64_t down = nmlp_rank_break_even(c->hidden, c->intermediate);
+static bool is_possible(const struct entry *e, const nmlp_config *c, int64_t layer) {
+    int64_t inner = nmlp_config_mlp_inner(c, layer);
+    int64_t tall = nmlp_rank_break_even((e->joint ? 2 : 1) * inner, c->hidden);
+    int64_t down = nmlp_rank_break_even(c->hidden, inner);
     int64_t gate = e->rank[NMLP_MLP_GATE], up = e->rank[NMLP_MLP_UP];
     if (e->joint && (gate != up || gate == 0)) return false;
     return gate >= 0 && gate <= tall && up >= 0 && up <= tall && e->rank[NMLP_MLP_DOWN] >= 0 &&
@@ -64,7 +65,7 @@ static bool read_payload(const nmlp_file_map *map, size_t payload_bytes, const n
         const void *at = nmlp_work_take(&cursor, sizeof entry, false);
         if (!at) return false;
         memcpy(&entry, at, sizeof entry);
-        if (!is_possible(&entry, c)) return false;
+        if (!is_possible(&entry, c, l)) return false;
         memcpy(ranks[l].rank, entry.rank, sizeof entry.rank);
         ranks[l].joint = entry.joint != 0;
     }

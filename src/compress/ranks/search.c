@@ -4,8 +4,15 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "compress/factor/expert_ranks.h"
 
 static const nmlp_config *config_of(const nmlp_search *s) { return &nmlp_engine_model(s->engine)->config; }
+
+/* Neurons of an MLP of layer l, or of its slice. */
+static int64_t inner_of(const nmlp_search *s, int64_t l) {
+    const nmlp_config *c = config_of(s);
+    return nmlp_config_has_experts(c, l) ? c->expert_intermediate : s->intermediate;
+}
 
 double nmlp_ranks_cost(const nmlp_search *s, const nmlp_layer_ranks *ranks) {
     const nmlp_config *c = config_of(s);
@@ -13,24 +20,27 @@ double nmlp_ranks_cost(const nmlp_search *s, const nmlp_layer_ranks *ranks) {
     double total = 0;
     for (int64_t l = 0; l < c->n_layers; l++) {
         const nmlp_layer_ranks *r = &ranks[l];
-        total += cost->matrix(cost->ctx, c->hidden, s->intermediate, r->rank[NMLP_MLP_DOWN]);
+        int64_t inner = inner_of(s, l);
+        double one = cost->matrix(cost->ctx, c->hidden, inner, r->rank[NMLP_MLP_DOWN]);
         if (r->joint) {
-            total += cost->matrix(cost->ctx, 2 * s->intermediate, c->hidden, r->rank[NMLP_MLP_GATE]);
+            one += cost->matrix(cost->ctx, 2 * inner, c->hidden, r->rank[NMLP_MLP_GATE]);
         } else {
-            total += cost->matrix(cost->ctx, s->intermediate, c->hidden, r->rank[NMLP_MLP_GATE]);
-            total += cost->matrix(cost->ctx, s->intermediate, c->hidden, r->rank[NMLP_MLP_UP]);
+            one += cost->matrix(cost->ctx, inner, c->hidden, r->rank[NMLP_MLP_GATE]);
+            one += cost->matrix(cost->ctx, inner, c->hidden, r->rank[NMLP_MLP_UP]);
         }
+        total += one * (double)nmlp_config_mlp_count(c, l);
     }
     return total;
 }
 
-static nmlp_status refuse_rounding(const nmlp_search *s, int64_t most, nmlp_err *err) {
-    const nmlp_config *c = config_of(s);
-    double break_even = (double)(c->hidden * s->intermediate) / (double)(c->hidden + s->intermediate);
+/* No multiple of the tile serves an MLP of `inner` neurons; `most` is the largest that saves parameters. */
+static nmlp_status refuse_rounding(const nmlp_search *s, int64_t inner, int64_t most, nmlp_err *err) {
+    int64_t hidden = config_of(s)->hidden;
+    double break_even = (double)(hidden * inner) / (double)(hidden + inner);
     if (most == 0) {
         nmlp_fail_field(err, NMLP_E_ARG, "tile",
                         "is %lld; even rank %lld of a %lld x %lld matrix has more parameters than the dense one",
-                        (long long)s->tile, (long long)s->tile, (long long)s->intermediate, (long long)c->hidden);
+                        (long long)s->tile, (long long)s->tile, (long long)inner, (long long)hidden);
         nmlp_fail_hint(err, "use a smaller `tile`; break-even is at rank %.1f", break_even);
     } else {
         nmlp_fail_field(err, NMLP_E_ARG, "ratio",
@@ -42,17 +52,25 @@ static nmlp_status refuse_rounding(const nmlp_search *s, int64_t most, nmlp_err 
     return NMLP_E_ARG;
 }
 
+/* The same share of every matrix of layer l. */
+static nmlp_layer_ranks uniform_of(const nmlp_search *s, int64_t l, bool joint) {
+    const nmlp_config *c = config_of(s);
+    int64_t inner = inner_of(s, l);
+    int64_t tall = nmlp_rank_uniform(joint ? 2 * inner : inner, c->hidden, s->ratio, s->tile);
+    int64_t down = nmlp_rank_uniform(c->hidden, inner, s->ratio, s->tile);
+    return (nmlp_layer_ranks){.rank = {tall, tall, down}, .joint = joint};
+}
+
 nmlp_status nmlp_search_uniform(const nmlp_search *s, nmlp_layer_ranks *ranks, nmlp_err *err) {
     const nmlp_config *c = config_of(s);
-    bool joint = s->joint == NMLP_JOINT_ALWAYS;
-    int64_t tall = nmlp_rank_uniform(s->intermediate, c->hidden, s->ratio, s->tile);
-    int64_t down = nmlp_rank_uniform(c->hidden, s->intermediate, s->ratio, s->tile);
-    double want = (1 - s->ratio) * (double)(c->hidden * s->intermediate) / (double)(c->hidden + s->intermediate);
-    if (tall == 0 || floor(want / (double)s->tile + 0.5) * (double)s->tile >
-                         (double)nmlp_rank_break_even(s->intermediate, c->hidden))
-        return refuse_rounding(s, tall, err);
-    if (joint) tall = nmlp_rank_uniform(2 * s->intermediate, c->hidden, s->ratio, s->tile);
-    for (int64_t l = 0; l < c->n_layers; l++) ranks[l] = (nmlp_layer_ranks){.rank = {tall, tall, down}, .joint = joint};
+    for (int64_t l = 0; l < c->n_layers; l++) {
+        int64_t inner = inner_of(s, l), most = uniform_of(s, l, false).rank[NMLP_MLP_GATE];
+        double want = (1 - s->ratio) * (double)(c->hidden * inner) / (double)(c->hidden + inner);
+        if (most == 0 ||
+            floor(want / (double)s->tile + 0.5) * (double)s->tile > (double)nmlp_rank_break_even(inner, c->hidden))
+            return refuse_rounding(s, inner, most, err);
+        ranks[l] = uniform_of(s, l, s->joint == NMLP_JOINT_ALWAYS);
+    }
     return NMLP_OK;
 }
 
@@ -64,7 +82,7 @@ struct trial {
     const nmlp_layer_ranks *ranks; /* [L]; NULL: dense */
     int64_t layer;                 /* -1: none differs */
     nmlp_layer_ranks other;
-    nmlp_layer_mlp mlp; /* of the layer under way */
+    nmlp_layer_mlps mlps; /* of the layer under way */
 };
 
 static const nmlp_layer_ranks *trial_ranks(const struct trial *t, int64_t l) {
@@ -80,18 +98,18 @@ static bool trial_changes(const void *ctx, int64_t l) {
 static nmlp_status trial_install(void *ctx, int64_t l, nmlp_err *err) {
     struct trial *t = ctx;
     const nmlp_search *s = t->search;
-    NMLP_RETURN_IF_FAILED(nmlp_layer_mlp_build(&t->mlp, &s->factor_files[l], &nmlp_engine_model(s->engine)->layers[l],
-                                               trial_ranks(t, l), nmlp_engine_pool(s->engine), err));
-    return nmlp_engine_set_mlp(s->engine, l, &t->mlp.desc, err);
+    NMLP_RETURN_IF_FAILED(nmlp_layer_mlps_build(&t->mlps, &s->factor_files[l], &nmlp_engine_model(s->engine)->layers[l],
+                                                trial_ranks(t, l), nmlp_engine_pool(s->engine), err));
+    return nmlp_engine_set_mlp(s->engine, l, t->mlps.descs, err);
 }
 
 /* Dense again; removing an override cannot fail. */
 static void trial_remove(void *ctx, int64_t l) {
     struct trial *t = ctx;
     (void)nmlp_engine_set_mlp(t->search->engine, l, NULL, NULL);
-    nmlp_layer_mlp_fini(&t->mlp);
+    nmlp_layer_mlps_fini(&t->mlps);
     nmlp_factor_file_release(&t->search->factor_files[l]);
-    nmlp_layer_release(&nmlp_engine_model(t->search->engine)->layers[l]);
+    nmlp_layer_release(&nmlp_engine_model(t->search->engine)->layers[l], &t->search->factor_files[l]);
 }
 
 static nmlp_status measure_trial(struct trial *t, int64_t from_layer, int64_t n_windows, nmlp_loss *loss,
@@ -275,8 +293,8 @@ static nmlp_status try_settings(const nmlp_search *s, nmlp_search_result *r, str
                              .separate = s->joint != NMLP_JOINT_ALWAYS,
                              .joint = s->joint != NMLP_JOINT_NEVER,
                              .dense = true,
-                             .floor_tall = (int64_t)(b->floor * (double)uniform[0].rank[NMLP_MLP_GATE]),
-                             .floor_down = (int64_t)(b->floor * (double)uniform[0].rank[NMLP_MLP_DOWN]),
+                             .floor = b->floor,
+                             .uniform = uniform,
                              .cap = INFINITY,
                              .s_gate_up = scratch->tempered.gate_up,
                              .s_down = scratch->tempered.down,
@@ -304,14 +322,11 @@ static nmlp_status new_scratch(struct scratch *x, nmlp_arena *arena, int64_t n, 
 static nmlp_status start_from_uniform(const nmlp_search *s, nmlp_search_result *r, nmlp_layer_ranks *uniform,
                                       nmlp_err *err) {
     const nmlp_config *c = config_of(s);
-    int64_t tall = nmlp_rank_uniform(s->intermediate, c->hidden, s->ratio, s->tile);
-    int64_t shared = nmlp_rank_uniform(2 * s->intermediate, c->hidden, s->ratio, s->tile);
-    int64_t down = nmlp_rank_uniform(c->hidden, s->intermediate, s->ratio, s->tile);
-    if (tall == 0) return refuse_rounding(s, 0, err);
     for (int joint = s->joint == NMLP_JOINT_ALWAYS; joint <= (s->joint != NMLP_JOINT_NEVER); joint++) {
-        int64_t rank = joint ? shared : tall;
-        for (int64_t l = 0; l < c->n_layers; l++)
-            uniform[l] = (nmlp_layer_ranks){.rank = {rank, rank, down}, .joint = joint};
+        for (int64_t l = 0; l < c->n_layers; l++) {
+            if (uniform_of(s, l, false).rank[NMLP_MLP_GATE] == 0) return refuse_rounding(s, inner_of(s, l), 0, err);
+            uniform[l] = uniform_of(s, l, joint);
+        }
         if (nmlp_ranks_cost(s, uniform) > s->budget * (1 + 1e-9)) continue;
         NMLP_RETURN_IF_FAILED(measure_candidate(s, r, joint ? "uniform, shared basis" : "uniform", uniform, err));
     }

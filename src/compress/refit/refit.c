@@ -4,39 +4,33 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/ints.h"
 #include "base/mem.h"
 #include "compress/calibrate/gram.h"
 #include "compress/refit/refit_internal.h"
 #include "compress/work.h"
 #include "compress/factor/products.h"
 
-nmlp_status nmlp_refit_path(char *path, size_t path_bytes, const char *work_dir, int64_t layer, bool refitted,
-                            nmlp_err *err) {
+nmlp_status nmlp_refit_path(char *path, size_t path_bytes, const char *work_dir, int64_t layer, int64_t expert,
+                            bool refitted, nmlp_err *err) {
     char name[64];
-    snprintf(name, sizeof name, "layer-%05lld.%s", (long long)layer, refitted ? "refit" : "plain");
+    const char *end = refitted ? "refit" : "plain";
+    if (expert >= 0)
+        snprintf(name, sizeof name, "layer-%05lld-%05lld.%s", (long long)layer, (long long)expert, end);
+    else
+        snprintf(name, sizeof name, "layer-%05lld.%s", (long long)layer, end);
     return nmlp_path_join(path, path_bytes, work_dir, name, err);
 }
 
-/* Both models' tokens and the buffers of the layer at hand. */
-struct pass {
-    const nmlp_refit_job *r;
-    nmlp_hidden_states dense;
-    nmlp_hidden_states compressed;
-    float *x, *z, *y; /* [T,H] */
-    float *weights;   /* [T] */
-    double *w[NMLP_MLP_MATRICES];
-    nmlp_hidden_states_progress progress;
-    const nmlp_kernels *kernels;
-};
+int nmlp_refit_widened(const nmlp_refit_job *r) { return r->refit_down ? NMLP_MLP_MATRICES : NMLP_MLP_DOWN; }
 
-/* Matrices that take part in a fit: gate and up come first. */
-static int n_widened(const nmlp_refit_job *r) { return r->refit_down ? NMLP_MLP_MATRICES : NMLP_MLP_DOWN; }
-
-static nmlp_status pass_open(struct pass *p, const nmlp_refit_job *r, nmlp_arena *arena, nmlp_err *err) {
+static nmlp_status pass_open(nmlp_refit_pass *p, const nmlp_refit_job *r, nmlp_arena *arena, nmlp_err *err) {
     const nmlp_config *c = &nmlp_engine_model(r->engine)->config;
     int64_t tokens = nmlp_calib_windows_tokens(r->windows);
     const nmlp_cpu *cpu = nmlp_cpu_get();
-    *p = (struct pass){.r = r};
+    int64_t largest = 0;
+    for (int64_t l = 0; l < c->n_layers; l++) largest = nmlp_max(largest, nmlp_config_mlp_inner(c, l));
+    *p = (nmlp_refit_pass){.r = r};
     p->progress = (nmlp_hidden_states_progress){
         .progress = r->progress, .stage = "refitting", .total = 2.0 * (double)tokens * (double)c->n_layers};
     NMLP_RETURN_IF_FAILED(nmlp_kernels_select(&p->kernels, cpu, nmlp_engine_isa(r->engine), err));
@@ -48,27 +42,27 @@ static nmlp_status pass_open(struct pass *p, const nmlp_refit_job *r, nmlp_arena
         if (!*rows[i]) return NMLP_E_NOMEM;
     }
     p->weights = nmlp_arena_new(arena, (size_t)tokens, sizeof *p->weights, err);
-    for (int i = 0; i < n_widened(r); i++) {
-        p->w[i] = nmlp_arena_new(arena, (size_t)(c->intermediate * c->hidden), sizeof(double), err);
+    for (int i = 0; i < nmlp_refit_widened(r); i++) {
+        p->w[i] = nmlp_arena_new(arena, (size_t)(largest * c->hidden), sizeof(double), err);
         if (!p->w[i]) return NMLP_E_NOMEM;
     }
     return p->weights ? NMLP_OK : NMLP_E_NOMEM;
 }
 
 /* A norm between the MLP and the stream cannot be undone: the MLP then aims at the dense one's output. */
-static bool has_norm_post(const struct pass *p) {
+static bool has_norm_post(const nmlp_refit_pass *p) {
     return nmlp_engine_model(p->r->engine)->config.features->norm_place != NMLP_NORM_BEFORE;
 }
 
 /* The dense model through layer l, with its MLP inputs in p->x. */
-static nmlp_status run_dense(struct pass *p, int64_t l, nmlp_err *err) {
+static nmlp_status run_dense(nmlp_refit_pass *p, int64_t l, nmlp_err *err) {
     nmlp_mlp_taps taps = {.x = p->x, .y = has_norm_post(p) ? p->y : NULL};
     return nmlp_hidden_states_run_layer(&p->dense, p->r->engine, l, &taps, &p->progress, err);
 }
 
 /* The compressed model up to the MLP of layer l: its input in p->z, in p->y what it should add to reach the dense
  * stream. */
-static nmlp_status run_compressed(struct pass *p, int64_t l, nmlp_err *err) {
+static nmlp_status run_compressed(nmlp_refit_pass *p, int64_t l, nmlp_err *err) {
     int64_t n = nmlp_calib_windows_tokens(p->r->windows) * p->dense.hidden;
     NMLP_RETURN_IF_FAILED(nmlp_hidden_states_run_attention(&p->compressed, p->r->engine, l, p->z, &p->progress, err));
     double scale = nmlp_engine_model(p->r->engine)->config.residual_scale;
@@ -79,14 +73,14 @@ static nmlp_status run_compressed(struct pass *p, int64_t l, nmlp_err *err) {
 }
 
 /* The compressed stream through the MLP; p->y is spent. */
-static nmlp_status finish_compressed(struct pass *p, const nmlp_refit_layer *layer, const nmlp_mlp_desc *mlp,
+static nmlp_status finish_compressed(nmlp_refit_pass *p, const nmlp_refit_layer *layer, const nmlp_mlp_desc *mlp,
                                      nmlp_err *err) {
     int64_t tokens = nmlp_calib_windows_tokens(p->r->windows);
     NMLP_RETURN_IF_FAILED(nmlp_refit_run_mlp(layer, mlp, p->z, tokens, p->y, NULL, err));
     return nmlp_hidden_states_add_mlp(&p->compressed, p->r->engine, layer->layer, p->y, err);
 }
 
-static double hidden_energy(const struct pass *p) {
+double nmlp_refit_energy(const nmlp_refit_pass *p) {
     const nmlp_calib_windows *w = p->r->windows;
     int64_t h = p->dense.hidden;
     double sum = 0;
@@ -113,13 +107,13 @@ static nmlp_status keep_better(const nmlp_refit_layer *l, nmlp_refit_variant *be
     return st;
 }
 
-static nmlp_status refit(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_refit_variant *tall,
-                         nmlp_refit_variant *down, double errors[2], nmlp_err *err) {
+nmlp_status nmlp_refit_mlp(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_refit_variant *tall,
+                           nmlp_refit_variant *down, double errors[2], nmlp_err *err) {
     nmlp_refit_variant tried;
     *tall = (nmlp_refit_variant){.desc = *base};
     NMLP_RETURN_IF_FAILED(nmlp_refit_error(l, base, &errors[0], err));
     errors[1] = errors[0];
-    const nmlp_layer_ranks *ranks = &l->r->ranks[l->layer];
+    const nmlp_layer_ranks *ranks = &l->ranks;
     bool factored = ranks->rank[NMLP_MLP_GATE] > 0 || ranks->rank[NMLP_MLP_UP] > 0;
     if (l->layer > 0 && factored) { /* the first layer's inputs are the dense model's */
         NMLP_RETURN_IF_FAILED(nmlp_refit_gate_up(l, base, &tried, err));
@@ -131,11 +125,12 @@ static nmlp_status refit(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, n
     return keep_better(l, down, &errors[1], &tried, err);
 }
 
-static nmlp_refit_layer layer_of(const struct pass *p, int64_t l) {
+static nmlp_refit_layer layer_of(const nmlp_refit_pass *p, int64_t l) {
     const nmlp_model *model = nmlp_engine_model(p->r->engine);
     nmlp_refit_layer layer = {.r = p->r,
                               .layer = l,
-                              .dense = &model->layers[l],
+                              .ranks = p->r->ranks[l],
+                              .dense = model->layers[l].mlp,
                               .kernels = p->kernels,
                               .pool = nmlp_engine_pool(p->r->engine),
                               .hidden = model->config.hidden,
@@ -147,35 +142,36 @@ static nmlp_refit_layer layer_of(const struct pass *p, int64_t l) {
                               .z = p->z,
                               .target = p->y,
                               .weights = p->weights,
+                              .weighted = p->r->token_weights,
                               .row_weights = p->r->factor_files[l].row_weights};
     memcpy(layer.w, p->w, sizeof layer.w);
     return layer;
 }
 
+nmlp_layer_file nmlp_refit_file_of(const nmlp_refit_layer *l, const nmlp_refit_variant *result, const double errors[2],
+                                   double energy) {
+    return (nmlp_layer_file){.ranks = l->ranks,
+                             .desc = result->desc,
+                             .dense_refitted = l->ranks.rank[NMLP_MLP_DOWN] == 0 && result->u[NMLP_MLP_DOWN] != NULL,
+                             .error = energy > 0 ? errors[1] / energy : 0,
+                             .error_before = energy > 0 ? errors[0] / energy : 0};
+}
+
 /* Fits layer l, writes its file and moves the compressed stream behind it. */
-static nmlp_status refit_layer(struct pass *p, int64_t l, const char *path, nmlp_err *err) {
+static nmlp_status refit_layer(nmlp_refit_pass *p, int64_t l, const char *path, nmlp_err *err) {
     const nmlp_refit_job *r = p->r;
-    const nmlp_layer *dense = &nmlp_engine_model(r->engine)->layers[l];
-    int64_t tokens = nmlp_calib_windows_tokens(r->windows);
+    const nmlp_factors *dense = nmlp_engine_model(r->engine)->layers[l].mlp;
     nmlp_layer_mlp base = {0};
     nmlp_refit_variant tall = {0};
     nmlp_refit_variant down = {0};
     double errors[2];
     nmlp_status st = NMLP_OK;
     nmlp_pool *pool = nmlp_engine_pool(r->engine);
-    NMLP_TRY(run_compressed(p, l, err));
     NMLP_TRY(nmlp_layer_mlp_build(&base, &r->factor_files[l], dense, &r->ranks[l], pool, err));
-    for (int64_t t = 0; t < tokens; t++) p->weights[t] = 1;
-    if (r->token_weights) nmlp_token_weights(p->weights, p->dense.rows, tokens, p->dense.hidden);
-    for (int i = 0; i < n_widened(r); i++) nmlp_widen(pool, p->w[i], &dense->mlp[i].w);
+    for (int i = 0; i < nmlp_refit_widened(r); i++) nmlp_widen(pool, p->w[i], &dense[i].w);
     nmlp_refit_layer layer = layer_of(p, l);
-    NMLP_TRY(refit(&layer, &base.desc, &tall, &down, errors, err));
-    double energy = hidden_energy(p);
-    nmlp_layer_file file = {.ranks = r->ranks[l],
-                            .desc = down.desc,
-                            .dense_refitted = r->ranks[l].rank[NMLP_MLP_DOWN] == 0 && down.u[NMLP_MLP_DOWN] != NULL,
-                            .error = energy > 0 ? errors[1] / energy : 0,
-                            .error_before = energy > 0 ? errors[0] / energy : 0};
+    NMLP_TRY(nmlp_refit_mlp(&layer, &base.desc, &tall, &down, errors, err));
+    nmlp_layer_file file = nmlp_refit_file_of(&layer, &down, errors, nmlp_refit_energy(p));
     nmlp_compress_work before = nmlp_compress_times_enter(r->times, NMLP_COMPRESS_WORK_FILES);
     NMLP_TRY(nmlp_layer_file_write(path, r->fingerprint, &file, dense, err));
     nmlp_compress_times_enter(r->times, before);
@@ -185,41 +181,56 @@ out:
     nmlp_refit_variant_fini(&tall);
     nmlp_layer_mlp_fini(&base);
     nmlp_factor_file_release(&r->factor_files[l]);
-    nmlp_layer_release(dense);
+    nmlp_mlp_release(dense);
     return st;
 }
 
 /* A layer finished by an earlier run: only the stream moves, by the same arithmetic. */
-static nmlp_status replay_layer(struct pass *p, int64_t l, const nmlp_layer_file *file, nmlp_err *err) {
-    const nmlp_refit_job *r = p->r;
-    const nmlp_layer *dense = &nmlp_engine_model(r->engine)->layers[l];
-    NMLP_RETURN_IF_FAILED(run_compressed(p, l, err));
+static nmlp_status replay_layer(nmlp_refit_pass *p, int64_t l, const nmlp_layer_file *file, nmlp_err *err) {
+    const nmlp_factors *dense = nmlp_engine_model(p->r->engine)->layers[l].mlp;
     nmlp_mlp_desc desc = nmlp_layer_file_mlp(file, dense);
     nmlp_refit_layer layer = layer_of(p, l);
     nmlp_status st = finish_compressed(p, &layer, &desc, err);
-    nmlp_layer_release(dense);
+    nmlp_mlp_release(dense);
     return st;
 }
 
+/* A layer with one MLP. */
+static nmlp_status refit_or_replay(nmlp_refit_pass *p, int64_t l, nmlp_work_tally *tally, nmlp_err *err) {
+    const nmlp_refit_job *r = p->r;
+    char path[4096];
+    nmlp_layer_file file;
+    nmlp_work_state state;
+    NMLP_RETURN_IF_FAILED(nmlp_refit_path(path, sizeof path, r->work_dir, l, -1, true, err));
+    NMLP_RETURN_IF_FAILED(nmlp_layer_file_open(&file, path, r->fingerprint, &r->ranks[l], r->slices,
+                                               nmlp_engine_model(r->engine)->layers[l].mlp, &state, err));
+    tally->n[state]++;
+    nmlp_status st = state == NMLP_WORK_VALID ? replay_layer(p, l, &file, err) : refit_layer(p, l, path, err);
+    nmlp_layer_file_close(&file);
+    return st;
+}
+
+static nmlp_status run_layer(nmlp_refit_pass *p, int64_t l, nmlp_work_tally *tally, nmlp_err *err) {
+    int64_t tokens = nmlp_calib_windows_tokens(p->r->windows);
+    NMLP_RETURN_IF_FAILED(run_dense(p, l, err));
+    NMLP_RETURN_IF_FAILED(run_compressed(p, l, err));
+    for (int64_t t = 0; t < tokens; t++) p->weights[t] = 1;
+    if (p->r->token_weights) nmlp_token_weights(p->weights, p->dense.rows, tokens, p->dense.hidden);
+    if (!p->r->factor_files[l].experts) return refit_or_replay(p, l, tally, err);
+    NMLP_RETURN_IF_FAILED(nmlp_refit_experts(p, l, err));
+    return nmlp_hidden_states_add_mlp(&p->compressed, p->r->engine, l, p->y, err);
+}
+
 nmlp_status nmlp_refit_run(const nmlp_refit_job *r, nmlp_err *err) {
-    struct pass p = {0};
+    nmlp_refit_pass p = {0};
     nmlp_arena arena;
     nmlp_status st = NMLP_OK;
     int64_t n_layers = nmlp_engine_model(r->engine)->config.n_layers;
-    const nmlp_layer *layers = nmlp_engine_model(r->engine)->layers;
     nmlp_work_tally tally = {0};
     nmlp_arena_init(&arena);
     NMLP_TRY(pass_open(&p, r, &arena, err));
     for (int64_t l = 0; l < n_layers; l++) {
-        char path[4096];
-        nmlp_layer_file file;
-        nmlp_work_state state;
-        NMLP_TRY(nmlp_refit_path(path, sizeof path, r->work_dir, l, true, err));
-        NMLP_TRY(nmlp_layer_file_open(&file, path, r->fingerprint, &r->ranks[l], r->slices, &layers[l], &state, err));
-        NMLP_TRY(run_dense(&p, l, err));
-        tally.n[state]++;
-        st = state == NMLP_WORK_VALID ? replay_layer(&p, l, &file, err) : refit_layer(&p, l, path, err);
-        nmlp_layer_file_close(&file);
+        st = run_layer(&p, l, &tally, err);
         if (st != NMLP_OK) {
             nmlp_fail_context(err, "layer %lld", (long long)l);
             goto out;

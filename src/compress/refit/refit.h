@@ -24,11 +24,12 @@ typedef struct nmlp_refit_job {
     uint64_t fingerprint;
 } nmlp_refit_job;
 
-/* Path of layer l's finished file, refitted or as factorised: an interrupted run must not mix them up. */
-nmlp_status nmlp_refit_path(char *path, size_t path_bytes, const char *work_dir, int64_t layer, bool refitted,
-                            nmlp_err *err);
+/* Path of the finished file of one of a layer's MLPs (`expert` -1: its only one), refitted or as factorised: an
+ * interrupted run must not mix them up. */
+nmlp_status nmlp_refit_path(char *path, size_t path_bytes, const char *work_dir, int64_t layer, int64_t expert,
+                            bool refitted, nmlp_err *err);
 
-/* Writes one layer file for each layer; those already there are kept and only run through. */
+/* Writes one layer file for each MLP; those already there are kept and only run through. */
 nmlp_status nmlp_refit_run(const nmlp_refit_job *job, nmlp_err *err);
 
 #endif

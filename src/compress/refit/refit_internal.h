@@ -2,14 +2,37 @@
 #ifndef NMLP_COMPRESS_REFIT_REFIT_INTERNAL_H
 #define NMLP_COMPRESS_REFIT_REFIT_INTERNAL_H
 
+#include "compress/factor/expert_ranks.h"
 #include "compress/refit/refit.h"
 #include "compress/refit/refit_solve.h"
 
-/* One layer on its way: token rows [T,H], calibration windows first. */
+/* Both models' tokens and the buffers of the layer at hand. */
+typedef struct nmlp_refit_pass {
+    const nmlp_refit_job *r;
+    nmlp_hidden_states dense;
+    nmlp_hidden_states compressed;
+    float *x, *z, *y; /* [T,H] */
+    float *weights;   /* [T] */
+    double *w[NMLP_MLP_MATRICES];
+    nmlp_hidden_states_progress progress;
+    const nmlp_kernels *kernels;
+} nmlp_refit_pass;
+
+/* Matrices of the pass's dense weights that take part in a fit: gate and up come first. */
+int nmlp_refit_widened(const nmlp_refit_job *job);
+/* Of held-out rows of the dense stream, by the weights of the pass. */
+double nmlp_refit_energy(const nmlp_refit_pass *pass);
+
+/* A layer with experts: fits them one after the other, each to what the others leave, writes their files and puts into
+ * pass->y what the layer adds. */
+nmlp_status nmlp_refit_experts(nmlp_refit_pass *pass, int64_t layer, nmlp_err *err);
+
+/* One MLP on its way: token rows [T,H], those of calibration windows first. */
 typedef struct nmlp_refit_layer {
     const nmlp_refit_job *r;
     int64_t layer;
-    const nmlp_layer *dense;
+    nmlp_layer_ranks ranks;
+    const nmlp_factors *dense; /* [NMLP_MLP_MATRICES] */
     const nmlp_kernels *kernels;
     nmlp_pool *pool;
     int64_t hidden, intermediate;
@@ -19,6 +42,7 @@ typedef struct nmlp_refit_layer {
     const float *z;               /* MLP input in the compressed model */
     const float *target;          /* what the MLP should add in the compressed model */
     const float *weights;         /* [T] */
+    bool weighted;                /* weights are not all ones */
     const double *row_weights;    /* [2,I] of gate and up; NULL: ones */
     double *w[NMLP_MLP_MATRICES]; /* dense weights in f64 */
 } nmlp_refit_layer;
@@ -31,6 +55,14 @@ typedef struct nmlp_refit_variant {
 } nmlp_refit_variant;
 
 void nmlp_refit_variant_fini(nmlp_refit_variant *variant);
+
+/* The best of `base` and its fits by held-out error: what was fitted of gate and up is in `tall`, the result in `down`.
+ * errors: of `base`, and of the result. */
+nmlp_status nmlp_refit_mlp(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_refit_variant *tall,
+                           nmlp_refit_variant *down, double errors[2], nmlp_err *err);
+/* The finished MLP as its file has it; errors are shares of `energy`. */
+nmlp_layer_file nmlp_refit_file_of(const nmlp_refit_layer *l, const nmlp_refit_variant *result, const double errors[2],
+                                   double energy);
 
 /* Gate and up fitted again, down as in `base`. */
 nmlp_status nmlp_refit_gate_up(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_refit_variant *out,

@@ -89,7 +89,7 @@ static void divide(double *a, int64_t n, int64_t by) {
 static nmlp_status input_moments(const nmlp_refit_layer *l, double *gram, double *cross, nmlp_err *err) {
     int64_t h = l->hidden;
     nmlp_status st = NMLP_E_NOMEM;
-    if (!l->r->token_weights) {
+    if (!l->weighted) {
         NMLP_RETURN_IF_FAILED(nmlp_gram_add(l->kernels, l->pool, gram, l->z, l->n_calib, h, err));
         NMLP_RETURN_IF_FAILED(nmlp_gram_add_cross(l->kernels, l->pool, cross, l->x, l->z, l->n_calib, h, h, err));
         divide(gram, h * h, l->n_calib);
@@ -149,7 +149,7 @@ static nmlp_status solve_tall(const nmlp_refit_layer *l, nmlp_refit_tall *proble
     if (l->r->slices == 1) NMLP_TRY(nmlp_refit_tall_solve(problem, ut, v, l->pool, err));
     for (int64_t s = 0; l->r->slices > 1 && s < l->r->slices; s++)
         NMLP_TRY(nmlp_refit_tall_slice(l, problem, s, ut, v, err));
-    NMLP_TRY(pack(nested, rows, problem->n, rank, l->dense->mlp[matrix].w.dtype, ut, v, l->pool, err));
+    NMLP_TRY(pack(nested, rows, problem->n, rank, l->dense[matrix].w.dtype, ut, v, l->pool, err));
     NMLP_TRY(take_factors(out, matrix, nested, 0, problem->rows, l->pool, err));
     if (problem->n_matrices == 2)
         NMLP_TRY(take_factors(out, NMLP_MLP_UP, nested, problem->rows, problem->rows, l->pool, err));
@@ -161,13 +161,13 @@ out:
 
 static nmlp_status solve_gate_up(const nmlp_refit_layer *l, nmlp_refit_tall problem, const double *const d[2],
                                  nmlp_refit_variant *out, nmlp_err *err) {
-    const nmlp_layer_ranks *ranks = &l->r->ranks[l->layer];
+    const nmlp_layer_ranks *ranks = &l->ranks;
     if (ranks->joint) {
         problem.n_matrices = 2;
         problem.rank = ranks->rank[NMLP_MLP_GATE];
         for (int i = 0; i < 2; i++) {
             problem.w[i] = l->w[i];
-            problem.views[i] = l->dense->mlp[i].w;
+            problem.views[i] = l->dense[i].w;
             problem.weight[i] = d[i];
         }
         return solve_tall(l, &problem, NMLP_MLP_GATE, out, err);
@@ -177,7 +177,7 @@ static nmlp_status solve_gate_up(const nmlp_refit_layer *l, nmlp_refit_tall prob
         problem.n_matrices = 1;
         problem.rank = ranks->rank[i];
         problem.w[0] = l->w[i];
-        problem.views[0] = l->dense->mlp[i].w;
+        problem.views[0] = l->dense[i].w;
         problem.weight[0] = d[i];
         NMLP_RETURN_IF_FAILED(solve_tall(l, &problem, i, out, err));
     }
@@ -240,7 +240,7 @@ out:
 }
 
 static nmlp_status take_dense(const nmlp_refit_layer *l, const double *w, nmlp_refit_variant *out, nmlp_err *err) {
-    nmlp_dtype dtype = l->dense->mlp[NMLP_MLP_DOWN].w.dtype;
+    nmlp_dtype dtype = l->dense[NMLP_MLP_DOWN].w.dtype;
     int64_t n = l->hidden * l->intermediate;
     char *to = nmlp_mem_new((size_t)n, nmlp_dtype_bytes(dtype), err);
     if (!to) return NMLP_E_NOMEM;
@@ -257,7 +257,7 @@ nmlp_status nmlp_refit_down_of(const nmlp_refit_layer *l, const nmlp_mlp_desc *b
                                nmlp_err *err) {
     int64_t h = l->hidden;
     int64_t n_in = l->intermediate;
-    int64_t own_rank = l->r->ranks[l->layer].rank[NMLP_MLP_DOWN], rank = own_rank * l->r->slices;
+    int64_t own_rank = l->ranks.rank[NMLP_MLP_DOWN], rank = own_rank * l->r->slices;
     nmlp_status st = NMLP_E_NOMEM;
     nmlp_nested *nested = &out->nested[NMLP_MLP_DOWN];
     *out = (nmlp_refit_variant){.desc = *base};
@@ -282,7 +282,7 @@ nmlp_status nmlp_refit_down_of(const nmlp_refit_layer *l, const nmlp_mlp_desc *b
     if (rank == 0) {
         NMLP_TRY(take_dense(l, v, out, err));
     } else {
-        NMLP_TRY(pack(nested, h, n_in, rank, l->dense->mlp[NMLP_MLP_DOWN].w.dtype, ut, v, l->pool, err));
+        NMLP_TRY(pack(nested, h, n_in, rank, l->dense[NMLP_MLP_DOWN].w.dtype, ut, v, l->pool, err));
         NMLP_TRY(take_factors(out, NMLP_MLP_DOWN, nested, 0, h, l->pool, err));
     }
 out:

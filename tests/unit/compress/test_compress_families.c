@@ -81,7 +81,7 @@ static void check_family(const char *name) {
     snprintf(wide, sizeof wide, "%s/wide", dir);
     nmlp_compress_report report = compress(from, small);
     double removed = 1 - (double)report.mlp_params_after / (double)report.mlp_params_before;
-    assert_true(removed > 0.15 && removed < 0.3);
+    assert_true(removed > 0.12 && removed < 0.3); /* the nearest ranks in tiles of 4 */
     /* The refit keeps what helps; a stream advanced wrongly would be worse than before it. */
     assert_true(report.final.kl <= report.factored.kl * 1.001 && report.final.kl > 0);
     nmlp_compress_report_fini(&report);
@@ -121,12 +121,18 @@ static void norms_after(void **state) {
     check_family("olmo2");
 }
 
+static void experts_of_every_spelling(void **state) {
+    (void)state;
+    check_family("mixtral");
+    check_family("qwen3-moe");
+    check_family("olmoe");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fused_projections),
-        cmocka_unit_test(norms_around_and_gelu),
-        cmocka_unit_test(scaled_residuals),
-        cmocka_unit_test(norms_after),
+        cmocka_unit_test(fused_projections),         cmocka_unit_test(norms_around_and_gelu),
+        cmocka_unit_test(scaled_residuals),          cmocka_unit_test(norms_after),
+        cmocka_unit_test(experts_of_every_spelling),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

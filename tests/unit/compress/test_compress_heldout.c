@@ -234,8 +234,8 @@ struct finished {
     nmlp_layer_file file;
 };
 
-static void make_finished(struct finished *f, const nmlp_layer *dense) {
-    int64_t rows = nmlp_factors_rows(&dense->mlp[0]), cols = nmlp_factors_cols(&dense->mlp[0]);
+static void make_finished(struct finished *f, const nmlp_factors *dense) {
+    int64_t rows = nmlp_factors_rows(&dense[0]), cols = nmlp_factors_cols(&dense[0]);
     nmlp_err err;
     nmlp_test_mkdtemp(f->dir, sizeof f->dir);
     snprintf(f->path, sizeof f->path, "%s/layer", f->dir);
@@ -246,7 +246,7 @@ static void make_finished(struct finished *f, const nmlp_layer *dense) {
     nmlp_factors joint = {.u = nmlp_view_2d(f->u, NMLP_DTYPE_BF16, rows, 2),
                           .v = nmlp_view_2d(f->v, NMLP_DTYPE_BF16, 2, cols)};
     f->file = (nmlp_layer_file){.ranks = {.rank = {2, 2, 0}, .joint = true},
-                                .desc = {.gate = joint, .up = joint, .down = dense->mlp[NMLP_MLP_DOWN]},
+                                .desc = {.gate = joint, .up = joint, .down = dense[NMLP_MLP_DOWN]},
                                 .error = 0.25,
                                 .error_before = 0.5};
     nmlp_assert_ok(nmlp_layer_file_write(f->path, 42, &f->file, dense, &err), &err);
@@ -259,7 +259,7 @@ static void free_finished(struct finished *f) {
 }
 
 static nmlp_work_state state_of(const struct finished *f, uint64_t fingerprint, const nmlp_layer_ranks *ranks,
-                                const nmlp_layer *dense) {
+                                const nmlp_factors *dense) {
     nmlp_layer_file back;
     nmlp_work_state found;
     nmlp_err err;
@@ -269,7 +269,7 @@ static nmlp_work_state state_of(const struct finished *f, uint64_t fingerprint, 
 }
 
 static void layer_file_comes_back_and_not_for_another_job(void **state) {
-    const nmlp_layer *dense = &((struct fixture *)*state)->model.layers[0];
+    const nmlp_factors *dense = ((struct fixture *)*state)->model.layers[0].mlp;
     struct finished f;
     nmlp_layer_file back;
     nmlp_work_state found;
@@ -283,7 +283,7 @@ static void layer_file_comes_back_and_not_for_another_job(void **state) {
     assert_memory_equal(back.desc.gate.v.data, f.v, nmlp_view_bytes(&back.desc.gate.v));
     assert_ptr_equal(back.desc.gate.v.data, back.desc.up.v.data); /* a shared basis is one tensor */
     nmlp_mlp_desc desc = nmlp_layer_file_mlp(&back, dense);
-    assert_ptr_equal(desc.down.w.data, dense->mlp[NMLP_MLP_DOWN].w.data);
+    assert_ptr_equal(desc.down.w.data, dense[NMLP_MLP_DOWN].w.data);
     nmlp_layer_file_close(&back);
     nmlp_layer_ranks other = {.rank = {4, 4, 0}, .joint = true};
     assert_int_equal(state_of(&f, 42, &other, dense), NMLP_WORK_DAMAGED);
@@ -292,7 +292,7 @@ static void layer_file_comes_back_and_not_for_another_job(void **state) {
 
 /* Every byte changed, one at a time, and every length: never found, never read beyond its end. */
 static void damaged_layer_file_is_not_found(void **state) {
-    const nmlp_layer *dense = &((struct fixture *)*state)->model.layers[0];
+    const nmlp_factors *dense = ((struct fixture *)*state)->model.layers[0].mlp;
     struct finished f;
     nmlp_str text;
     nmlp_err err;
@@ -317,7 +317,7 @@ static void damaged_layer_file_is_not_found(void **state) {
 
 /* Right checksum, wrong shape: what the header says is held against the model, not believed. */
 static void layer_file_of_impossible_shape_is_not_found(void **state) {
-    const nmlp_layer *dense = &((struct fixture *)*state)->model.layers[0];
+    const nmlp_factors *dense = ((struct fixture *)*state)->model.layers[0].mlp;
     enum { FIRST_VIEW_WORD = 7, U_WORD = FIRST_VIEW_WORD + 3 };
     static const int64_t hostile[][3] = {{NMLP_DTYPE_BF16, INT64_MAX, 2},
                                          {NMLP_DTYPE_BF16, -4, -2},

@@ -243,11 +243,11 @@ static void blocks_and_stacks_hold_the_same_matrix(void **state) {
         nmlp_factor_file file = {0};
         int matrix = down ? NMLP_MLP_DOWN : NMLP_MLP_GATE;
         file.nested[matrix] = joined;
-        nmlp_layer dense = {0};
+        nmlp_factors dense[NMLP_MLP_MATRICES] = {0};
         nmlp_layer_ranks ranks = {0};
         ranks.rank[matrix] = K;
         nmlp_layer_mlp mlp;
-        nmlp_assert_ok(nmlp_layer_mlp_build(&mlp, &file, &dense, &ranks, NULL, &err), &err);
+        nmlp_assert_ok(nmlp_layer_mlp_build(&mlp, &file, dense, &ranks, NULL, &err), &err);
         const nmlp_factors *blocks = down ? &mlp.desc.down : &mlp.desc.gate;
         int64_t rows = down ? ROWS : S * ROWS, cols = down ? S * COLS : COLS;
         double whole[S * ROWS * S * COLS];
