@@ -82,7 +82,7 @@ static nmlp_status predict_case(nmlp_prediction *out, const nmlp_paper_scope *s,
     int64_t rank = ratio > 0 ? nmlp_rank_for_ratio(c->intermediate, c->hidden, ratio, TILE) : 0;
     nmlp_mlp_form form = {{rank, rank, rank, false}, c->n_layers};
     nmlp_predict_request rq = {.decoder = {c->hidden, c->intermediate, c->n_layers, c->n_heads, c->n_kv_heads,
-                                           c->head_dim, c->vocab, rank ? &form : NULL, rank ? 1 : 0},
+                                           c->head_dim, c->vocab, rank ? &form : NULL, rank ? 1 : 0, 0},
                                .prompt = e->prompt,
                                .generate = e->generate,
                                .tp = 1,

@@ -5,6 +5,8 @@
 
 #include "base/file.h"
 #include "faults/campaign.h"
+#include "gguf/gguf_export.h"
+#include "model/model.h"
 #include "model/preset.h"
 
 /* The vocabulary of synth's byte-level tokenizer fits. */
@@ -34,6 +36,15 @@ int fault_model_write(const char *dir, double ratio) {
 static const char question[] =
     "{\"id\": \"a\", \"question\": \"The cat sat on\", \"choices\": [\"the mat\", \"of\"], \"gold\": 0}\n";
 
+static int write_gguf(const char *dir, const char *path, nmlp_err *err) {
+    nmlp_model model;
+    nmlp_gguf_result result;
+    if (nmlp_model_open(&model, dir, err) != NMLP_OK) return 1;
+    nmlp_status st = nmlp_gguf_export(&model, path, "q8_0", NULL, &result, err);
+    nmlp_model_close(&model);
+    return st != NMLP_OK;
+}
+
 void fault_inputs_make(const fault_inputs *in) {
     char path[FAULT_PATH_BYTES + 64], text[8192];
     nmlp_err err = {0};
@@ -50,6 +61,10 @@ void fault_inputs_make(const fault_inputs *in) {
     bad |= nmlp_file_write_text(path, text, 400, &err) != NMLP_OK;
     snprintf(path, sizeof path, "%s/suite/openbookqa_test.jsonl", in->work);
     bad |= nmlp_file_write_text(path, question, sizeof question - 1, &err) != NMLP_OK;
+    char dense[FAULT_PATH_BYTES + 64];
+    snprintf(dense, sizeof dense, "%s/dense", in->work);
+    snprintf(path, sizeof path, "%s/model.gguf", in->work);
+    bad |= write_gguf(dense, path, &err);
     if (!bad) return;
     fprintf(stderr, "fault campaign: inputs cannot be made: %s\n", err.message);
     exit(3);
