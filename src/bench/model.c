@@ -19,7 +19,7 @@ enum { DECODE_TOKENS_MIN = 16, DECODE_TOKENS_MAX = 256, DECODE_PROMPT = 16, PROM
 static const size_t DRAM_BYTES_MIN = (size_t)256 << 20, DRAM_BYTES_MAX = (size_t)2 << 30;
 static const double PROBE_SECONDS = 0.05;  /* samples take some tenths of a second */
 static const double DECODE_SECONDS = 0.25; /* of a sample, where so few tokens take that long */
-static const int prompts[NMLP_BENCH_PREFILLS] = {128, 512, 2048};
+static const int usual_prompts[NMLP_BENCH_PREFILLS] = {128, 512, 2048};
 
 /* What is measured: a prompt of that many tokens, or `batch` sequences decoding together. */
 struct task {
@@ -247,16 +247,20 @@ static nmlp_status take_sample(struct subject *s, int which, struct task task, n
     return NMLP_OK;
 }
 
+static int count_prompts(const nmlp_bench_model_options *o) { return o->prompts ? o->n_prompts : NMLP_BENCH_PREFILLS; }
+
 static struct task task_at(const nmlp_bench_model_options *o, int which) {
-    if (which < NMLP_BENCH_PREFILLS) return (struct task){.prompt = prompts[which], .batch = 1};
-    return (struct task){.batch = (int)o->batches[which - NMLP_BENCH_PREFILLS]};
+    int n = count_prompts(o);
+    const int *prompts = o->prompts ? o->prompts : usual_prompts;
+    if (which < n) return (struct task){.prompt = prompts[which], .batch = 1};
+    return (struct task){.batch = (int)o->batches[which - n]};
 }
 
 static nmlp_status measure(struct subject *subjects, nmlp_probe *probe, const nmlp_bench_model_options *o,
                            nmlp_err *err) {
     if (probe) nmlp_probe_set_seconds(probe, PROBE_SECONDS);
     for (int round = 0; round < o->rounds; round++)
-        for (int which = 0; which < NMLP_BENCH_PREFILLS + o->n_batches; which++)
+        for (int which = 0; which < count_prompts(o) + o->n_batches; which++)
             for (int i = 0; i < o->n_models; i++) {
                 struct task task = task_at(o, which);
                 if (task.prompt > subjects[i].context) continue;
@@ -284,7 +288,7 @@ static nmlp_bench_model_case case_of(const struct subject *s, const struct subje
  * token takes says how many make a sample. */
 static nmlp_status warm_up(struct subject *s, nmlp_bench_model_result *r, nmlp_err *err) {
     double seconds;
-    int prompt = s->context < prompts[1] ? DECODE_PROMPT : prompts[1];
+    int prompt = s->context < usual_prompts[1] ? DECODE_PROMPT : usual_prompts[1];
     NMLP_RETURN_IF_FAILED(time_prefill(s, prompt, &seconds, err));
     s->decode_tokens = DECODE_TOKENS_MIN;
     NMLP_RETURN_IF_FAILED(time_decode(s, 1, &seconds, err));
@@ -309,15 +313,16 @@ nmlp_status nmlp_bench_model_run(nmlp_bench_model_result results[], const nmlp_b
         NMLP_TRY(open_subject(&subjects[i], o->dirs[i], o, &results[i], err));
         NMLP_TRY(warm_up(&subjects[i], &results[i], err));
     }
-    if (nmlp_engine_backend(subjects[0].engine) == nmlp_backend_cpu()) {
+    bool here = nmlp_engine_backend(subjects[0].engine) == nmlp_backend_cpu();
+    if (here && !o->rates_only) {
         NMLP_TRY(nmlp_probe_create(&probe, o->pool, cpu, dram_bytes(), err));
-    } else {
+    } else if (!here) {
         nmlp_energy_close(&energy);
         nmlp_energy_open(&energy, NULL, true);
     }
     NMLP_TRY(measure(subjects, probe, o, err));
     for (int i = 0; i < o->n_models; i++) {
-        results[i].n_cases = NMLP_BENCH_PREFILLS + o->n_batches;
+        results[i].n_cases = count_prompts(o) + o->n_batches;
         for (int which = 0; which < results[i].n_cases; which++)
             results[i].cases[which] = case_of(&subjects[i], &subjects[0], which, task_at(o, which));
     }

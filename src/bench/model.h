@@ -16,7 +16,10 @@ typedef struct nmlp_bench_model_options {
     bool bf16;          /* activations may be rounded */
     int rounds;
     const int64_t *batches; /* numbers of sequences that decode together, 1 to NMLP_BENCH_BATCH_MAX each */
-    int n_batches;          /* 1 to NMLP_BENCH_BATCHES_MAX */
+    int n_batches;          /* 0 (where there are `prompts`) to NMLP_BENCH_BATCHES_MAX */
+    const int *prompts;     /* tokens of each prefill, at most NMLP_BENCH_PREFILLS; NULL: 128, 512 and 2048 */
+    int n_prompts;
+    bool rates_only; /* no probes: nothing is said about shares */
     nmlp_pool *pool;
 } nmlp_bench_model_options;
 

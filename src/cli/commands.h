@@ -11,6 +11,7 @@ extern const nmlp_command nmlp_cmd_logits;
 extern const nmlp_command nmlp_cmd_run;
 extern const nmlp_command nmlp_cmd_serve;
 extern const nmlp_command nmlp_cmd_synth;
+extern const nmlp_command nmlp_cmd_optimize;
 extern const nmlp_command nmlp_cmd_compress;
 extern const nmlp_command nmlp_cmd_quantize;
 extern const nmlp_command nmlp_cmd_expand;

@@ -17,10 +17,10 @@
 #include "neuronmlp/version.h"
 
 static const nmlp_command *const commands[] = {
-    &nmlp_cmd_info,     &nmlp_cmd_tokenize, &nmlp_cmd_logits,   &nmlp_cmd_run,    &nmlp_cmd_serve,  &nmlp_cmd_synth,
-    &nmlp_cmd_compress, &nmlp_cmd_recover,  &nmlp_cmd_quantize, &nmlp_cmd_expand, &nmlp_cmd_import, &nmlp_cmd_export,
-    &nmlp_cmd_eval,     &nmlp_cmd_plan,     &nmlp_cmd_simulate, &nmlp_cmd_emit,   &nmlp_cmd_fit,    &nmlp_cmd_predict,
-    &nmlp_cmd_doctor,   &nmlp_cmd_bench,    &nmlp_cmd_report,   &nmlp_cmd_paper,
+    &nmlp_cmd_info,     &nmlp_cmd_tokenize, &nmlp_cmd_logits,  &nmlp_cmd_run,      &nmlp_cmd_serve,  &nmlp_cmd_synth,
+    &nmlp_cmd_optimize, &nmlp_cmd_compress, &nmlp_cmd_recover, &nmlp_cmd_quantize, &nmlp_cmd_expand, &nmlp_cmd_import,
+    &nmlp_cmd_export,   &nmlp_cmd_eval,     &nmlp_cmd_plan,    &nmlp_cmd_simulate, &nmlp_cmd_emit,   &nmlp_cmd_fit,
+    &nmlp_cmd_predict,  &nmlp_cmd_doctor,   &nmlp_cmd_bench,   &nmlp_cmd_report,   &nmlp_cmd_paper,
 };
 
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };

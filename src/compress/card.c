@@ -3,8 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-/* The last part of a path. */
-static void put_base_name(nmlp_str *out, const char *path) {
+void nmlp_card_put_base_name(nmlp_str *out, const char *path) {
     size_t end = strlen(path);
     while (end > 1 && path[end - 1] == '/') end--;
     size_t begin = end;
@@ -26,9 +25,9 @@ void nmlp_compress_card_write(const nmlp_compress_options *o, const nmlp_compres
                               nmlp_str *out) {
     int64_t removed = r->mlp_params_before - r->mlp_params_after;
     nmlp_str_puts(out, "---\nlibrary_name: transformers\npipeline_tag: text-generation\nbase_model: ");
-    put_base_name(out, base);
+    nmlp_card_put_base_name(out, base);
     nmlp_str_puts(out, "\ntags:\n- neuronmlp\n- low-rank\n---\n\n# ");
-    put_base_name(out, base);
+    nmlp_card_put_base_name(out, base);
     nmlp_str_puts(out, ", compressed\n\nMLP matrices are products of two thin factors, made by neuronmlp.\n\n"
                        "| | |\n|---|---|\n");
     nmlp_str_printf(out, "| removed of the MLPs | %.2f %% |\n", share(removed, r->mlp_params_before));

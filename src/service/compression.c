@@ -9,7 +9,7 @@
 #include "base/ints.h"
 #include "checkpoint/target.h"
 #include "compress/calibrate/calib_text.h"
-#include "service/decode_cost.h"
+#include "service/mlp_cost.h"
 #include "text/tokenizer.h"
 
 enum { TRAINIUM_TILE = 128, SLICE_TILE = 8, ROUNDS_MAX = 8, PATH_MAX_BYTES = 4096 };
@@ -81,7 +81,7 @@ static nmlp_status set_target(struct job *j, nmlp_err *err) {
         if (m->slices > 1) m->tile = nmlp_max(SLICE_TILE, m->tile / m->slices); /* a slice has smaller ranks */
     }
     if (m->budget_ms == 0) return NMLP_OK;
-    if (!cpu) return nmlp_service_decode_cost(&m->time, target, c, m->tile, err);
+    if (!cpu) return nmlp_service_mlp_cost(&m->time, target, c, 1, m->tile, err);
     return nmlp_cost_measure_cpu(&m->time, j->request->load.isa, c->intermediate, c->hidden, j->dense.pool, err);
 }
 

@@ -88,6 +88,7 @@ nmlp_status nmlp_mix_models_open(nmlp_mix_models *m, const nmlp_mix_models_reque
     NMLP_RETURN_IF_FAILED(set_apart(m, r, err));
     NMLP_RETURN_IF_FAILED(cut_windows(m, err));
     NMLP_RETURN_IF_FAILED(open_work(m, r, err));
+    m->keep_work = r->method.work_dir != NULL;
     m->method.work_dir = m->layers_dir;
     m->method.keep_work = true;
     m->method.resume = true;
@@ -111,7 +112,7 @@ nmlp_status nmlp_mix_models_close(nmlp_mix_models *m, nmlp_status st, nmlp_err *
     nmlp_calib_windows_fini(&m->windows);
     nmlp_ids_fini(&m->ids);
     nmlp_unload(&m->dense);
-    if (unfinished) nmlp_dir_stage_keep(&m->work);
+    if (unfinished || (st == NMLP_OK && m->keep_work)) nmlp_dir_stage_keep(&m->work);
     if (st == NMLP_OK) st = nmlp_dir_stage_discard(&m->work, err);
     nmlp_dir_stage_abort(&m->work);
     return st;
@@ -137,6 +138,10 @@ static nmlp_status build_ranks(nmlp_mix_models *m, const nmlp_mix *mix, char dir
     }
     NMLP_RETURN_IF_FAILED(path_of(m, dir, "ranks", hash, err));
     if (nmlp_file_is_dir(dir)) return NMLP_OK;
+    /* Ranks and refits of the model built before are found in the folder, and are no news. */
+    nmlp_progress quiet = m->method.progress ? *m->method.progress : (nmlp_progress){0};
+    quiet.note = NULL;
+    method.progress = &quiet;
     method.ranks = mix->ranks;
     NMLP_RETURN_IF_FAILED(
         nmlp_compress_run(m->dense.engine, m->ids.data, (int64_t)m->ids.len, dir, &method, &report, err));

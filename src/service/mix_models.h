@@ -28,6 +28,7 @@ typedef struct nmlp_mix_models {
     nmlp_ids ids; /* of the calibration text, without what is kept for the verification */
     nmlp_calib_windows windows;
     nmlp_dir_stage work;
+    bool keep_work; /* its folder was named by the caller: other targets and bounds use it again */
     char layers_dir[NMLP_MIX_PATH_BYTES]; /* factors of every rank */
     uint64_t fingerprint;                 /* of all that models depend on besides their mix */
     nmlp_loss_survey survey;
@@ -50,7 +51,7 @@ typedef struct nmlp_mix_models_request {
 nmlp_status nmlp_mix_models_open(nmlp_mix_models *models, const nmlp_mix_models_request *request, nmlp_err *err);
 /* Measures every matrix alone: `survey` is filled. */
 nmlp_status nmlp_mix_models_survey(nmlp_mix_models *models, nmlp_err *err);
-/* With NMLP_OK the work folder goes, unless it is to be kept; after a failure what is done stays, for `resume`. */
+/* With NMLP_OK the work folder goes, unless the caller named it; after a failure what is done stays, for `resume`. */
 nmlp_status nmlp_mix_models_close(nmlp_mix_models *models, nmlp_status st, nmlp_err *err);
 
 /* Builds and measures a mix, which is copied; *model is one that is there already where it has the same mix. */

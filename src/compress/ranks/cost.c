@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "kernels/kernels.h"
+#include "tensor/quant.h"
 
 static double params(const void *ctx, int64_t rows, int64_t cols, int64_t rank) {
     (void)ctx;
@@ -23,37 +23,41 @@ nmlp_cost nmlp_cost_time(const nmlp_cost_line *line) {
 }
 
 enum { REPEATS = 15 };
+static const double seconds_max = 0.1; /* long products are repeated less */
 
-/* Best of several runs of W [rows, cols] on one token. */
-static nmlp_status time_product(double *us, const nmlp_kernels *kernels, int64_t rows, int64_t cols, nmlp_pool *pool,
-                                nmlp_err *err) {
-    nmlp_linear *linear = NULL;
-    nmlp_status st = NMLP_E_NOMEM;
-    void *workspace = NULL;
-    nmlp_view none = {0};
-    uint16_t *weight = nmlp_mem_new((size_t)(rows * cols), sizeof *weight, err);
-    float *x = nmlp_mem_new((size_t)cols, sizeof *x, err);
-    float *y = nmlp_mem_new((size_t)rows, sizeof *y, err);
-    if (!weight || !x || !y) goto out;
-    nmlp_view view = nmlp_view_2d(weight, NMLP_DTYPE_BF16, rows, cols);
-    NMLP_TRY(nmlp_linear_create(&linear, kernels, &view, &none, pool, err));
-    workspace = nmlp_mem_new(nmlp_linear_workspace_bytes(linear, 1, nmlp_pool_threads(pool)), 1, err);
-    if (!workspace) {
-        st = NMLP_E_NOMEM;
-        goto out;
-    }
-    for (int i = 0; i < REPEATS; i++) {
+static nmlp_status new_linear(nmlp_linear **linear, const nmlp_cost_product *p, nmlp_arena *arena, nmlp_pool *pool,
+                              nmlp_err *err) {
+    nmlp_view none = {0}, view = nmlp_view_2d(NULL, p->dtype, p->rows, p->cols);
+    view.group = p->group;
+    view.data = nmlp_arena_new(arena, nmlp_view_bytes(&view), 1, err);
+    view.scales = nmlp_arena_new(arena, nmlp_quant_scale_bytes(&view) + 1, 1, err);
+    if (!view.data || !view.scales) return NMLP_E_NOMEM;
+    return nmlp_linear_create(linear, p->kernels, &view, &none, pool, err);
+}
+
+nmlp_status nmlp_cost_time_product(double *us, const nmlp_cost_product *p, nmlp_pool *pool, nmlp_err *err) {
+    nmlp_status st = NMLP_OK;
+    nmlp_arena arena;
+    double begun = nmlp_clock_seconds();
+    nmlp_arena_init(&arena);
+    nmlp_linear **linears = nmlp_arena_new(&arena, (size_t)p->copies, sizeof(nmlp_linear *), err);
+    float *x = nmlp_arena_new(&arena, (size_t)(p->tokens * p->cols), sizeof *x, err);
+    float *y = nmlp_arena_new(&arena, (size_t)(p->tokens * p->rows), sizeof *y, err);
+    if (!linears || !x || !y) NMLP_TRY(NMLP_E_NOMEM);
+    for (int i = 0; i < p->copies; i++) NMLP_TRY(new_linear(&linears[i], p, &arena, pool, err));
+    for (int64_t i = 0; i < p->tokens * p->cols; i++) x[i] = 1;
+    size_t bytes = nmlp_linear_workspace_bytes(linears[0], p->tokens, nmlp_pool_threads(pool));
+    void *workspace = nmlp_arena_new(&arena, bytes + 1, 1, err);
+    if (!workspace) NMLP_TRY(NMLP_E_NOMEM);
+    for (int i = 0; i < REPEATS && (i < 3 || nmlp_clock_seconds() - begun < seconds_max); i++) {
         double begin = nmlp_clock_seconds();
-        nmlp_linear_run(linear, y, x, 1, workspace, pool);
-        double took = 1e6 * (nmlp_clock_seconds() - begin);
+        for (int k = 0; k < p->copies; k++) nmlp_linear_run(linears[k], y, x, p->tokens, workspace, pool);
+        double took = 1e6 * (nmlp_clock_seconds() - begin) / p->copies;
         if (i == 0 || took < *us) *us = took;
     }
 out:
-    nmlp_linear_destroy(linear);
-    nmlp_mem_free(workspace);
-    nmlp_mem_free(weight);
-    nmlp_mem_free(x);
-    nmlp_mem_free(y);
+    for (int i = 0; linears && i < p->copies; i++) nmlp_linear_destroy(linears[i]);
+    nmlp_arena_fini(&arena);
     return st;
 }
 
@@ -65,8 +69,11 @@ nmlp_status nmlp_cost_measure_cpu(nmlp_cost_line *line, const char *isa, int64_t
     double half = 0;
     int64_t half_rows = rows > 1 ? rows / 2 : 1;
     NMLP_RETURN_IF_FAILED(nmlp_kernels_select(&kernels, cpu, isa, err));
-    NMLP_RETURN_IF_FAILED(time_product(&full, kernels, rows, cols, pool, err));
-    NMLP_RETURN_IF_FAILED(time_product(&half, kernels, half_rows, cols, pool, err));
+    nmlp_cost_product product = {
+        .kernels = kernels, .dtype = NMLP_DTYPE_BF16, .rows = rows, .cols = cols, .tokens = 1, .copies = 1};
+    NMLP_RETURN_IF_FAILED(nmlp_cost_time_product(&full, &product, pool, err));
+    product.rows = half_rows;
+    NMLP_RETURN_IF_FAILED(nmlp_cost_time_product(&half, &product, pool, err));
     double slope = (full - half) / (double)((rows - half_rows) * cols);
     if (!(slope > 0)) slope = full / (double)(rows * cols); /* too small to tell apart: all of it is per parameter */
     double start = full - slope * (double)(rows * cols);

@@ -7,6 +7,7 @@
 
 #include "base/pool.h"
 #include "base/status.h"
+#include "kernels/kernels.h"
 
 typedef struct nmlp_cost {
     /* Cost of W [rows, cols] at a rank, 0: dense. A shared basis is one matrix of twice the rows. */
@@ -27,6 +28,19 @@ typedef struct nmlp_cost_line {
 } nmlp_cost_line;
 
 nmlp_cost nmlp_cost_time(const nmlp_cost_line *line);
+
+/* One product of W [rows,cols] with `tokens` inputs on this CPU. */
+typedef struct nmlp_cost_product {
+    const nmlp_kernels *kernels;
+    nmlp_dtype dtype; /* BF16, or quantised */
+    int group;        /* Q4 */
+    int64_t rows, cols;
+    int64_t tokens;
+    int copies; /* of the weights, run in turns: more bytes than the caches hold are read from memory */
+} nmlp_cost_product;
+
+/* Best of some runs. */
+nmlp_status nmlp_cost_time_product(double *us, const nmlp_cost_product *product, nmlp_pool *pool, nmlp_err *err);
 
 /* Decode on this CPU: times products of the model's shapes with one token and fits the line. Not reproducible to the
  * last digit, as clocks are not. */
