@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L /* SIGPIPE */
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -169,6 +170,8 @@ static int run(int argc, char **argv) {
     code = check(&cli, &o);
     if (code >= 0) return code;
     (void)signal(SIGPIPE, SIG_IGN); /* a client that goes away is an error of the write */
+    /* CUDA loads a kernel when it first runs, for milliseconds in the middle of somebody's answer. */
+    (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     if (!o.name) o.name = name_of(cli.positionals[0]);
     if (o.compare && !o.compare_name) o.compare_name = name_of(o.compare);
     return serve(&cli, &o);

@@ -37,8 +37,9 @@ static void long_prompt_keeps_steps_below_twice_their_time(void **state) {
         for (int64_t n = 1; n <= 64; n *= 2) {
             int64_t n_steps;
             double worst = longest_step(&devices[i], n, 4000, &n_steps);
-            /* no fewer rows than four fit where a row costs as much as a sequence */
-            double bound = n >= 8 || devices[i].load_s > 4 * devices[i].row_s ? 2 : 1 + 4.0 / (double)n;
+            /* no fewer rows than four, and now and then some more to see what they cost, fit where a row costs as much
+             * as a sequence */
+            double bound = n >= 8 ? 2 : devices[i].load_s > 4 * devices[i].row_s ? 2.3 : 1 + 6.0 / (double)n;
             assert_true(worst <= bound + 1e-9);
             /* and time is used: at least a fifth of every step is the prompt's where rows cost time */
             double rows_per_step = 4000.0 / (double)n_steps, alone = step_seconds(&devices[i], n);
@@ -63,22 +64,22 @@ static void rows_follow_the_time_of_steps(void **state) {
     nmlp_prompt_pace pace = {0};
     (void)state;
     for (int i = 0; i < 20; i++) nmlp_prompt_pace_note(&pace, 16, 1, 0, 0.010);
-    for (int i = 0; i < 30; i++) { /* a step has 512 rows */
+    for (int i = 0; i < 80; i++) { /* a step has 512 rows */
         int64_t rows = nmlp_prompt_pace_rows(&pace, 16, 1);
         nmlp_prompt_pace_note(&pace, 16, 1, rows < 496 ? rows : 496, 0.0101);
     }
     int64_t cheap = nmlp_prompt_pace_rows(&pace, 16, 1);
-    assert_true(cheap > 500);                      /* rows that cost nothing grow */
+    assert_true(cheap > 390);                      /* rows that cost nothing grow */
     nmlp_prompt_pace_note(&pace, 16, 1, cheap, 1); /* one accident of the machine changes little, … */
     assert_true(nmlp_prompt_pace_rows(&pace, 16, 1) >= cheap / 2);
     nmlp_prompt_pace_note(&pace, 16, 1, 1, 0.0001); /* nor does the end of a prompt */
-    assert_true(nmlp_prompt_pace_rows(&pace, 16, 1) <= cheap);
+    assert_true(nmlp_prompt_pace_rows(&pace, 16, 1) <= 2 * cheap);
     for (int i = 0; i < 20; i++) {
         int64_t rows = nmlp_prompt_pace_rows(&pace, 16, 1);
         rows = rows < 496 ? rows : 496;
         nmlp_prompt_pace_note(&pace, 16, 1, rows, 0.010 + 1e-3 * (double)rows);
     }
-    assert_in_range(nmlp_prompt_pace_rows(&pace, 16, 1), 4, 5); /* … a cost that stays sets the pace: half of 10 ms */
+    assert_in_range(nmlp_prompt_pace_rows(&pace, 16, 1), 4, 6); /* … a cost that stays sets the pace: half of 10 ms */
 }
 
 static void crowd_gets_under_way(void **state) {
@@ -91,7 +92,7 @@ static void crowd_gets_under_way(void **state) {
     }
     /* 28 prompts beside 4 sequences: most of the time is theirs; one beside 31: a small part */
     assert_true(nmlp_prompt_pace_rows(&pace, 4, 28) >= 100);
-    assert_true(nmlp_prompt_pace_rows(&pace, 31, 1) <= 4);
+    assert_true(nmlp_prompt_pace_rows(&pace, 31, 1) <= 6);
 }
 
 /* Steps of noisy length: some take thrice as long as the others. */
@@ -103,7 +104,7 @@ static void accidents_do_not_set_the_pace(void **state) {
         int64_t rows = nmlp_prompt_pace_rows(&pace, 32, 1);
         nmlp_prompt_pace_note(&pace, 32, 1, rows, 0.01 + 1e-4 * (double)rows);
     }
-    assert_in_range(nmlp_prompt_pace_rows(&pace, 32, 1), 40, 62);
+    assert_in_range(nmlp_prompt_pace_rows(&pace, 32, 1), 30, 75);
 }
 
 /* What many rows of a crowd cost each says nothing about few of one prompt, nor one sequence about many. */
@@ -118,12 +119,32 @@ static void crowds_and_single_prompts_are_told_apart(void **state) {
     assert_int_equal(nmlp_prompt_pace_rows(&pace, 1, 1), 4);
 }
 
+/* A prompt that costs time by being there, the more the longer it is: few rows would make its steps no shorter. */
+static void what_rows_do_not_cost_is_not_saved_by_fewer_rows(void **state) {
+    enum { PROMPT = 4000, SEQUENCES = 32 };
+    nmlp_prompt_pace pace = {0};
+    const double alone = 1.3e-3, fixed = 0.2e-3, longest = 1.5e-3, row = 7e-6;
+    int n_steps = 0;
+    (void)state;
+    for (int i = 0; i < 60; i++) nmlp_prompt_pace_note(&pace, SEQUENCES, 0, 0, alone);
+    for (int64_t done = 0; done < PROMPT; n_steps++) {
+        int64_t rows = nmlp_prompt_pace_rows(&pace, SEQUENCES, 1);
+        rows = rows < PROMPT - done ? rows : PROMPT - done;
+        double added = fixed + longest * (double)done / PROMPT + row * (double)rows;
+        nmlp_prompt_pace_note(&pace, SEQUENCES, 1, rows, alone + added);
+        assert_true(added <= fixed + longest * (double)done / PROMPT + 0.6 * alone);
+        done += rows;
+    }
+    assert_in_range(n_steps, 40, 250);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(long_prompt_keeps_steps_below_twice_their_time),
                                        cmocka_unit_test(no_limit_without_decoding_or_knowledge),
                                        cmocka_unit_test(rows_follow_the_time_of_steps),
                                        cmocka_unit_test(crowd_gets_under_way),
                                        cmocka_unit_test(accidents_do_not_set_the_pace),
-                                       cmocka_unit_test(crowds_and_single_prompts_are_told_apart)};
+                                       cmocka_unit_test(crowds_and_single_prompts_are_told_apart),
+                                       cmocka_unit_test(what_rows_do_not_cost_is_not_saved_by_fewer_rows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
