@@ -191,6 +191,13 @@ int64_t nmlp_scheduler_count(const nmlp_scheduler *s) {
     return n;
 }
 
+double nmlp_scheduler_memory_used(const nmlp_scheduler *s) {
+    int64_t held = 0;
+    for (const struct request *r = s->requests; r; r = r->next)
+        if (r->running) held += nmlp_batch_length(s->batch, r->sequence);
+    return (double)nmlp_min(held, s->limits->positions) / (double)s->limits->positions;
+}
+
 /* The request leaves before its owner hears of it, so that the owner may submit another. */
 static void finish(nmlp_scheduler *s, struct request *r, nmlp_status status, const nmlp_err *err) {
     nmlp_generation_stats stats = r->stats;

@@ -44,6 +44,8 @@ nmlp_status nmlp_scheduler_submit(nmlp_scheduler *scheduler, const nmlp_schedule
 void nmlp_scheduler_cancel(nmlp_scheduler *scheduler, uint64_t number);
 /* Requests that wait or run. */
 int64_t nmlp_scheduler_count(const nmlp_scheduler *scheduler);
+/* The part of the memory for keys and values that requests hold, 0 to 1; what they share counts for each of them. */
+double nmlp_scheduler_memory_used(const nmlp_scheduler *scheduler);
 /* One step of all requests that can go on. A failure of the device ends all requests of the step and is returned. */
 nmlp_status nmlp_scheduler_step(nmlp_scheduler *scheduler, nmlp_err *err);
 

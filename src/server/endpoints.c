@@ -1,4 +1,5 @@
 /* What needs no engine. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -46,22 +47,55 @@ void nmlp_server_get_models(nmlp_server *s, nmlp_http_request *r) {
     nmlp_str_fini(&body);
 }
 
+/* Characters of a path that came as %XX. */
+static void decode_name(char *out, size_t size, const char *text) {
+    size_t n = 0;
+    for (; *text && n + 1 < size; text++) {
+        char hex[3] = {0}, *end = hex;
+        if (text[0] == '%' && text[1] && text[2]) memcpy(hex, text + 1, 2);
+        long c = hex[0] ? strtol(hex, &end, 16) : 0;
+        bool coded = end == hex + 2 && c > 0;
+        out[n++] = coded ? (char)c : *text;
+        if (coded) text += 2;
+    }
+    out[n] = '\0';
+}
+
+void nmlp_server_get_model(nmlp_server *s, nmlp_http_request *r) {
+    char name[256];
+    nmlp_json_writer w;
+    nmlp_str body;
+    nmlp_err err;
+    decode_name(name, sizeof name, nmlp_http_path(r) + strlen("/v1/models/"));
+    for (int i = 0; i < s->n_models; i++) {
+        if (strcmp(name, s->models[i].model.name) != 0) continue;
+        nmlp_str_init(&body);
+        nmlp_json_writer_init(&w, &body);
+        put_model(&w, s, &s->models[i]);
+        nmlp_server_answer(s, r, 200, "application/json", &body);
+        nmlp_str_fini(&body);
+        return;
+    }
+    nmlp_fail_field(&err, NMLP_E_MISSING, "model", "\"%s\" is not served here", name);
+    nmlp_server_answer_error(s, r, 404, &err);
+}
+
 void nmlp_server_get_metrics(nmlp_server *s, nmlp_http_request *r) {
     nmlp_str body;
-    int n_waiting = 0, n_running = 0;
+    nmlp_worker_state load = {0};
     nmlp_guide_stats grammar = {0};
     nmlp_str_init(&body);
     for (int i = 0; i < s->n_models; i++) {
-        int waiting, running;
-        nmlp_worker_load(s->models[i].worker, &waiting, &running);
-        n_waiting += waiting;
-        n_running += running;
+        nmlp_worker_state one = nmlp_worker_look(s->models[i].worker);
+        load.n_waiting += one.n_waiting;
+        load.n_running += one.n_running;
+        if (one.memory_used > load.memory_used) load.memory_used = one.memory_used; /* the fuller of two */
         nmlp_guide_stats some = nmlp_grammar_cache_stats(s->models[i].grammars);
         grammar.n_steps += some.n_steps;
         grammar.n_computed += some.n_computed;
         grammar.seconds += some.seconds;
     }
-    nmlp_server_metrics_print(&body, &s->metrics, n_waiting, n_running, nmlp_http_connections(s->http), &grammar);
+    nmlp_server_metrics_print(&body, &s->metrics, &load, nmlp_http_connections(s->http), &grammar);
     nmlp_server_answer(s, r, 200, "text/plain; version=0.0.4", &body);
     nmlp_str_fini(&body);
 }
@@ -77,28 +111,31 @@ void nmlp_server_get_page(nmlp_server *s, nmlp_http_request *r) {
     nmlp_http_respond(r, 200, "text/html; charset=utf-8", nmlp_chat_page, nmlp_chat_page_bytes);
 }
 
-/* A conversation as a chat would run it: {"role", "content"} with plain text. */
-static nmlp_status encode_messages(nmlp_ids *ids, const nmlp_server *s, const nmlp_json *list, nmlp_err *err) {
-    size_t n = nmlp_json_is_array(list) ? nmlp_json_count(list) : 0, i = 0;
-    nmlp_chat_message *messages = nmlp_mem_new(n + 1, sizeof *messages, err);
-    nmlp_status st = messages ? NMLP_OK : NMLP_E_NOMEM;
-    if (st == NMLP_OK && n == 0)
-        st = nmlp_fail_field(err, NMLP_E_ARG, "messages", "must be a list of at least one message");
-    for (const nmlp_json *m = nmlp_json_first(list); st == NMLP_OK && m; m = nmlp_json_next(m), i++) {
-        const nmlp_json *role = nmlp_json_get(m, "role"), *content = nmlp_json_get(m, "content");
-        messages[i] = (nmlp_chat_message){nmlp_json_string(role), nmlp_json_string(content)};
-        if (!nmlp_json_is_string(role) || !nmlp_json_is_string(content))
-            st = nmlp_fail_field(err, NMLP_E_ARG, "messages", "[%zu] must have a role and a content of text", i);
+/* A conversation as a chat would run it, with its tools and variables of the template. */
+static nmlp_status encode_messages(nmlp_ids *ids, const nmlp_server *s, const nmlp_json *body, nmlp_err *err) {
+    const nmlp_chat_template *template = nmlp_tokenizer_chat_template(s->tokenizer);
+    nmlp_completion_request request;
+    nmlp_text_prompt prompt;
+    nmlp_json_writer w;
+    nmlp_str text;
+    nmlp_str_init(&text);
+    nmlp_json_writer_init(&w, &text);
+    nmlp_json_put_value(&w, NULL, body);
+    nmlp_status st = nmlp_completion_request_read(&request, true, nmlp_str_text(&text), text.len, 0,
+                                                  template ? nmlp_chat_template_source(template) : NULL, err);
+    if (st == NMLP_OK) {
+        nmlp_request_chat_prompt(&prompt, &request);
+        st = nmlp_text_prompt_encode(ids, s->tokenizer, &prompt, err);
     }
-    if (st == NMLP_OK) st = nmlp_chat_encode(s->tokenizer, messages, n, ids, err);
-    nmlp_mem_free(messages);
+    nmlp_completion_request_fini(&request);
+    nmlp_str_fini(&text);
     return st;
 }
 
 static nmlp_status encode_content(nmlp_ids *ids, const nmlp_server *s, const nmlp_json *body, nmlp_err *err) {
     const nmlp_json *text = nmlp_json_get(body, "content"), *special = nmlp_json_get(body, "add_special_tokens"),
                     *messages = nmlp_json_get(body, "messages");
-    if (messages) return encode_messages(ids, s, messages, err);
+    if (messages) return encode_messages(ids, s, body, err);
     if (!text) text = nmlp_json_get(body, "prompt");
     if (!nmlp_json_is_string(text)) return nmlp_fail_field(err, NMLP_E_ARG, "content", "must be a string");
     const char *bytes = nmlp_json_string(text);
@@ -230,8 +267,7 @@ static void put_props(nmlp_json_writer *w, const nmlp_server *s) {
 static void put_slots(nmlp_json_writer *w, const nmlp_server *s) {
     nmlp_json_begin_array(w, NULL);
     for (int m = 0; m < s->n_models; m++) {
-        int waiting, running;
-        nmlp_worker_load(s->models[m].worker, &waiting, &running);
+        int running = nmlp_worker_look(s->models[m].worker).n_running;
         for (int64_t i = 0; i < s->options.slots; i++) {
             nmlp_json_begin_object(w, NULL);
             nmlp_json_put_int(w, "id", m * s->options.slots + i);

@@ -218,6 +218,10 @@ const char *nmlp_http_method(const nmlp_http_request *r) {
     case EVHTTP_REQ_GET: return "GET";
     case EVHTTP_REQ_POST: return "POST";
     case EVHTTP_REQ_OPTIONS: return "OPTIONS";
+    case EVHTTP_REQ_HEAD: return "HEAD";
+    case EVHTTP_REQ_PUT: return "PUT";
+    case EVHTTP_REQ_DELETE: return "DELETE";
+    case EVHTTP_REQ_PATCH: return "PATCH";
     default: return "other";
     }
 }
@@ -346,7 +350,9 @@ nmlp_status nmlp_http_create(nmlp_http **out, const nmlp_http_options *options, 
     evhttp_set_max_headers_size(http->server, options->max_header_bytes);
     evhttp_set_max_body_size(http->server, options->max_body_bytes);
     evhttp_set_timeout(http->server, IDLE_S); /* slow requests end by the sweep, slow answers here */
-    evhttp_set_allowed_methods(http->server, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_OPTIONS);
+    /* What is not served is refused as other errors are, not with libevent's page. */
+    evhttp_set_allowed_methods(http->server, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_OPTIONS | EVHTTP_REQ_HEAD |
+                                                 EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | EVHTTP_REQ_PATCH);
     evhttp_set_default_content_type(http->server, NULL);
     evhttp_set_gencb(http->server, request_arrives, http);
     evhttp_set_bevcb(http->server, new_connection, http);

@@ -38,22 +38,28 @@ static void print_histogram(nmlp_str *out, const char *name, const char *help, c
                     name, (long long)total, name, h->sum, name, (long long)total);
 }
 
-void nmlp_server_metrics_print(nmlp_str *out, const nmlp_server_metrics *m, int n_waiting, int n_running,
+static void print_real(nmlp_str *out, const char *name, const char *type, const char *help, double value) {
+    nmlp_str_printf(out, "# HELP neuronmlp_%s %s\n# TYPE neuronmlp_%s %s\nneuronmlp_%s %.6f\n", name, help, name, type,
+                    name, value);
+}
+
+void nmlp_server_metrics_print(nmlp_str *out, const nmlp_server_metrics *m, const nmlp_worker_state *load,
                                int n_connections, const nmlp_guide_stats *grammar) {
-    print_one(out, "num_requests_running", "gauge", "Requests the engine works on.", n_running);
-    print_one(out, "num_requests_waiting", "gauge", "Requests in the queue.", n_waiting);
+    print_one(out, "num_requests_running", "gauge", "Requests the engine works on.", load->n_running);
+    print_one(out, "num_requests_waiting", "gauge", "Requests in the queue.", load->n_waiting);
+    print_real(out, "kv_cache_usage_perc", "gauge", "Memory for keys and values that requests hold, of 1.",
+               load->memory_used);
     print_one(out, "num_connections", "gauge", "Open connections.", n_connections);
     print_one(out, "prompt_tokens_total", "counter", "Tokens of prompts.", m->prompt_tokens);
+    print_one(out, "prefix_cache_queries_total", "counter", "Tokens of prompts that were looked for.",
+              m->prompt_tokens);
     print_one(out, "prefix_cache_hits_total", "counter", "Tokens of prompts that were not computed again.",
               m->cached_tokens);
     print_one(out, "generation_tokens_total", "counter", "Tokens generated.", m->generation_tokens);
     print_one(out, "grammar_tokens_total", "counter", "Tokens chosen under a grammar.", grammar->n_steps);
     print_one(out, "grammar_masks_total", "counter", "Of them, those whose mask was worked out anew.",
               grammar->n_computed);
-    nmlp_str_printf(out,
-                    "# HELP neuronmlp_grammar_seconds_total Time in masks of grammars.\n"
-                    "# TYPE neuronmlp_grammar_seconds_total counter\nneuronmlp_grammar_seconds_total %.6f\n",
-                    grammar->seconds);
+    print_real(out, "grammar_seconds_total", "counter", "Time in masks of grammars.", grammar->seconds);
     nmlp_str_puts(out, "# HELP neuronmlp_responses_total Answers by class of status.\n"
                        "# TYPE neuronmlp_responses_total counter\n");
     for (int i = 2; i < 6; i++)

@@ -20,7 +20,7 @@ typedef struct nmlp_server_metrics {
 void nmlp_server_metrics_count(nmlp_server_metrics *metrics, int status);
 /* The figures of a finished choice. */
 void nmlp_server_metrics_add(nmlp_server_metrics *metrics, const nmlp_job_event *choice);
-void nmlp_server_metrics_print(nmlp_str *out, const nmlp_server_metrics *metrics, int n_waiting, int n_running,
+void nmlp_server_metrics_print(nmlp_str *out, const nmlp_server_metrics *metrics, const nmlp_worker_state *load,
                                int n_connections, const nmlp_guide_stats *grammar);
 
 #endif

@@ -58,6 +58,8 @@ void nmlp_completion_request_fini(nmlp_completion_request *request);
 
 /* request_messages.c: messages and chat_template_kwargs. */
 nmlp_status nmlp_request_read_messages(nmlp_completion_request *request, const char *template_source, nmlp_err *err);
+/* What the messages of a request, once read, are as a prompt. */
+void nmlp_request_chat_prompt(nmlp_text_prompt *prompt, const nmlp_completion_request *request);
 /* request_output.c: response_format, grammar, tools and tool_choice. */
 nmlp_status nmlp_request_read_output(nmlp_completion_request *request, bool chat, const char *template_source,
                                      nmlp_err *err);

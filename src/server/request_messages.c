@@ -153,3 +153,11 @@ nmlp_status nmlp_request_read_messages(nmlp_completion_request *r, const char *t
     NMLP_RETURN_IF_FAILED(read_kwargs(r, template_source, err));
     return nmlp_str_status(&r->messages_json, err);
 }
+
+void nmlp_request_chat_prompt(nmlp_text_prompt *prompt, const nmlp_completion_request *r) {
+    *prompt = (nmlp_text_prompt){.messages = r->messages,
+                                 .n_messages = r->n_messages,
+                                 .messages_json = nmlp_str_text(&r->messages_json),
+                                 .tools_json = r->tools_json.len ? nmlp_str_text(&r->tools_json) : NULL,
+                                 .kwargs_json = r->kwargs_json.len ? nmlp_str_text(&r->kwargs_json) : NULL};
+}

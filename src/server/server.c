@@ -30,6 +30,7 @@ static const struct route {
     {"GET", "/", true, nmlp_server_get_page},
     {"GET", "/health", true, nmlp_server_get_health},
     {"GET", "/v1/models", false, nmlp_server_get_models},
+    {"GET", "/v1/models/", false, nmlp_server_get_model},
     {"GET", "/metrics", false, nmlp_server_get_metrics},
     {"POST", "/v1/chat/completions", false, nmlp_server_post_chat},
     {"POST", "/v1/completions", false, nmlp_server_post_completions},
@@ -40,6 +41,13 @@ static const struct route {
     {"POST", "/tokenize", false, nmlp_server_post_tokenize},
     {"POST", "/detokenize", false, nmlp_server_post_detokenize},
 };
+
+/* A path that ends with a slash stands for all below it. */
+static bool is_path(const struct route *route, const char *path) {
+    size_t n = strlen(route->path);
+    if (n > 1 && route->path[n - 1] == '/') return strncmp(route->path, path, n) == 0 && path[n];
+    return strcmp(route->path, path) == 0;
+}
 
 /* Takes the same time wherever the two differ. */
 static bool same_key(const char *given, const char *key) {
@@ -77,9 +85,10 @@ static void on_request(void *ctx, nmlp_http_request *r) {
     nmlp_err err = {0};
     if (allow_origin(s, r)) return;
     for (size_t i = 0; i < sizeof routes / sizeof routes[0] && !route; i++) {
-        if (strcmp(routes[i].path, path) != 0) continue;
+        if (!is_path(&routes[i], path)) continue;
         other_method = true;
-        if (strcmp(routes[i].method, method) == 0) route = &routes[i];
+        bool head = strcmp(method, "HEAD") == 0; /* what GET would say, without its body */
+        if (strcmp(routes[i].method, head ? "GET" : method) == 0) route = &routes[i];
     }
     if (!(route && route->open) && !is_allowed(s, r)) {
         nmlp_fail(&err, NMLP_E_ARG, "a valid API key is needed, as \"Authorization: Bearer KEY\"");

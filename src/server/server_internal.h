@@ -80,6 +80,7 @@ void nmlp_server_drop_calls(nmlp_server *s);
 void nmlp_server_get_page(nmlp_server *s, nmlp_http_request *r);
 void nmlp_server_get_health(nmlp_server *s, nmlp_http_request *r);
 void nmlp_server_get_models(nmlp_server *s, nmlp_http_request *r);
+void nmlp_server_get_model(nmlp_server *s, nmlp_http_request *r); /* /v1/models/NAME */
 void nmlp_server_get_metrics(nmlp_server *s, nmlp_http_request *r);
 void nmlp_server_get_props(nmlp_server *s, nmlp_http_request *r);
 void nmlp_server_get_slots(nmlp_server *s, nmlp_http_request *r);

@@ -18,6 +18,7 @@ struct nmlp_worker {
     pthread_cond_t changed;
     nmlp_job *first, *last;
     int n_waiting, n_active;
+    double memory_used;
     bool stopping;
 };
 
@@ -238,11 +239,8 @@ static void on_done(void *ctx, nmlp_status status, const nmlp_text_result *resul
 static nmlp_status begin_choice(nmlp_job_choice *c, nmlp_err *err) {
     nmlp_worker *w = c->worker;
     const nmlp_completion_request *r = &c->job->request;
-    nmlp_text_prompt prompt = {.messages = r->messages,
-                               .n_messages = r->n_messages,
-                               .messages_json = nmlp_str_text(&r->messages_json),
-                               .tools_json = r->tools_json.len ? nmlp_str_text(&r->tools_json) : NULL,
-                               .kwargs_json = r->kwargs_json.len ? nmlp_str_text(&r->kwargs_json) : NULL};
+    nmlp_text_prompt prompt;
+    nmlp_request_chat_prompt(&prompt, r);
     if (!r->messages) prompt = r->prompts[c->index / r->n];
     NMLP_RETURN_IF_FAILED(nmlp_text_prompt_encode(&c->prompt, w->options.tokenizer, &prompt, err));
     c->echoes = r->echo && c->prompt.len > 0;
@@ -355,8 +353,10 @@ static nmlp_job *next_job(nmlp_worker *w) {
 }
 
 static bool is_stopping(nmlp_worker *w) {
+    double memory_used = nmlp_text_batch_memory_used(w->batch);
     pthread_mutex_lock(&w->lock);
     bool stopping = w->stopping;
+    w->memory_used = memory_used;
     pthread_mutex_unlock(&w->lock);
     return stopping;
 }
@@ -464,9 +464,9 @@ nmlp_status nmlp_worker_submit(nmlp_worker *w, nmlp_job *job, nmlp_err *err) {
     return st;
 }
 
-void nmlp_worker_load(nmlp_worker *w, int *n_waiting, int *n_running) {
+nmlp_worker_state nmlp_worker_look(nmlp_worker *w) {
     pthread_mutex_lock(&w->lock);
-    *n_waiting = w->n_waiting;
-    *n_running = w->n_active;
+    nmlp_worker_state state = {.n_waiting = w->n_waiting, .n_running = w->n_active, .memory_used = w->memory_used};
     pthread_mutex_unlock(&w->lock);
+    return state;
 }

@@ -75,7 +75,11 @@ nmlp_status nmlp_worker_submit(nmlp_worker *worker, nmlp_job *job, nmlp_err *err
 /* The job's events so far, oldest first, or NULL; free each with nmlp_job_event_destroy. */
 nmlp_job_event *nmlp_worker_take(nmlp_worker *worker, nmlp_job *job);
 void nmlp_job_event_destroy(nmlp_job_event *event);
-/* Jobs in the queue, and those that run. */
-void nmlp_worker_load(nmlp_worker *worker, int *n_waiting, int *n_running);
+typedef struct nmlp_worker_state {
+    int n_waiting, n_running; /* jobs */
+    double memory_used;       /* of keys and values, 0 to 1 */
+} nmlp_worker_state;
+
+nmlp_worker_state nmlp_worker_look(nmlp_worker *worker);
 
 #endif

@@ -126,6 +126,8 @@ void nmlp_text_batch_cancel(nmlp_text_batch *b, uint64_t number) { nmlp_schedule
 
 int64_t nmlp_text_batch_count(const nmlp_text_batch *b) { return nmlp_scheduler_count(b->scheduler); }
 
+double nmlp_text_batch_memory_used(const nmlp_text_batch *b) { return nmlp_scheduler_memory_used(b->scheduler); }
+
 void nmlp_text_batch_step(nmlp_text_batch *b) {
     nmlp_err err;
     (void)nmlp_scheduler_step(b->scheduler, &err); /* requests that fail hear of it themselves */

@@ -31,6 +31,8 @@ nmlp_status nmlp_text_batch_submit(nmlp_text_batch *batch, const nmlp_text_reque
 void nmlp_text_batch_cancel(nmlp_text_batch *batch, uint64_t number);
 /* Requests under way. */
 int64_t nmlp_text_batch_count(const nmlp_text_batch *batch);
+/* See nmlp_scheduler_memory_used. */
+double nmlp_text_batch_memory_used(const nmlp_text_batch *batch);
 /* One step of all of them. */
 void nmlp_text_batch_step(nmlp_text_batch *batch);
 

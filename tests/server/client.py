@@ -49,7 +49,7 @@ class Server:
         text = answer.read()
         connection.close()
         is_json = answer.getheader("Content-Type", "").startswith("application/json")
-        return answer.status, answer.headers, json.loads(text) if is_json else text.decode()
+        return answer.status, answer.headers, json.loads(text) if is_json and text else text.decode()
 
     def ok(self, path, body=None, headers=None):
         status, _, answer = self.ask(path, body, headers)
@@ -255,6 +255,30 @@ def conversations(model):
            ["usage"]["prompt_tokens"] for text in ("x", "x<|im_end|>")]
     assert ids[1] > ids[0] + 1, ids
     server.stop()
+
+
+def models_methods_and_metrics(server):
+    """One model by its name, HEAD as GET without a body, other methods as errors, and the names of vLLM's metrics."""
+    (model,) = server.ok("/v1/models")["data"]
+    assert server.ok("/v1/models/" + model["id"]) == model and server.ok("/v1/models/%74iny") == model
+    for name in ("other", "", "tiny%00", "%", "tiny/x"):
+        status, _, answer = server.ask("/v1/models/" + name)
+        assert status == 404 and answer["error"]["type"] == "invalid_request_error", (name, answer)
+    status, _, text = server.ask("/health", method="HEAD")
+    assert status == 200 and text == ""
+    for method in ("PUT", "DELETE", "PATCH", "HEAD"):
+        status, _, answer = server.ask("/v1/completions", method=method)
+        assert status == 405 and (method == "HEAD" or method in answer["error"]["message"]), (method, status, answer)
+    names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prefix_cache_queries_total", "prefix_cache_hits_total",
+             "prompt_tokens_total", "generation_tokens_total", "time_to_first_token_seconds_count", "inter_token_latency_seconds_count")
+    assert all(server.metric(name) >= 0 for name in names)
+    thread = threading.Thread(target=server.ask, args=("/v1/completions", {**LONG, "n": 8, "max_tokens": 100}))
+    thread.start()
+    until = time.time() + 30
+    while not 0 < server.metric("kv_cache_usage_perc") <= 1:
+        assert time.time() < until
+    thread.join()
+    server.wait_for("kv_cache_usage_perc", 0)
 
 
 def wrong_requests_are_named(server):
@@ -553,6 +577,10 @@ def tools_and_templates(model):
     server = Server(folder)
     path = "/v1/chat/completions"
     base = {"messages": [{"role": "user", "content": "How is it?"}], "max_tokens": 150, "temperature": 1.2, "seed": 1}
+    # /tokenize takes a conversation as a chat does: the model's own template, tools and variables.
+    for extra in ({}, {"tools": [WEATHER]}, {"chat_template_kwargs": {"enable_thinking": False}}):
+        counted = server.ok("/tokenize", {"messages": base["messages"], **extra})["count"]
+        assert counted == server.ok(path, {**base, "max_tokens": 1, **extra})["usage"]["prompt_tokens"], extra
     # chat_template_kwargs reach the template.
     tokens = [server.ok(path, {**base, "max_tokens": 1, **extra})["usage"]["prompt_tokens"]
               for extra in ({}, {"chat_template_kwargs": {"enable_thinking": True}}, {"chat_template_kwargs": {"enable_thinking": False}})]
@@ -769,7 +797,7 @@ with open(os.path.join(chatty, "tokenizer.json"), "w", encoding="utf-8") as file
     file.write(text)
 
 one = Server(tiny)
-for test in (answers_are_those_of_the_command, prompts_come_as_strings_and_ids, the_page, biases_and_penalties, embeddings_and_descriptions, structured_output, scoring_as_evaluation_harnesses_ask_for_it,
+for test in (answers_are_those_of_the_command, prompts_come_as_strings_and_ids, models_methods_and_metrics, the_page, biases_and_penalties, embeddings_and_descriptions, structured_output, scoring_as_evaluation_harnesses_ask_for_it,
              wrong_requests_are_named, hostile_clients):
     test(one)
     print("ok", test.__name__, flush=True)

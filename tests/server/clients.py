@@ -75,7 +75,7 @@ def openai(url):
     run_snippet("python", next(text for _, text in snippets() if "from openai" in text), url)
     from openai import BadRequestError, OpenAI
     client = OpenAI(base_url=url + "/v1", api_key="any")
-    assert [m.id for m in client.models.list()] == ["chatty"]
+    assert [m.id for m in client.models.list()] == ["chatty"] and client.models.retrieve("chatty").id == "chatty"
     reply = client.chat.completions.create(model="any", messages=[{"role": "user", "content": "Hello"}], max_tokens=8, temperature=0, logprobs=True,
                                            top_logprobs=2, n=2, seed=1)
     assert len(reply.choices) == 2 and reply.usage.completion_tokens <= 16 and reply.choices[0].logprobs.content[0].top_logprobs
