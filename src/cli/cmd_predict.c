@@ -55,6 +55,11 @@ static nmlp_status open_shape(predicting *pr, nmlp_err *err) {
         NMLP_RETURN_IF_FAILED(nmlp_config_load(&pr->config, name, err));
     else
         NMLP_RETURN_IF_FAILED(nmlp_preset_find(&pr->config, name, err));
+    if (pr->config.n_experts > 0)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                         "%s: experts are not predicted: which of them a token takes decides "
+                         "what is read",
+                         name);
     if (pr->args.ratio < 0 || pr->args.ratio >= 1)
         return nmlp_fail_field(err, NMLP_E_ARG, "ratio", "is %g; expected 0 to below 1", pr->args.ratio);
     if (pr->args.prompt < 1 || pr->args.generate < 1 || pr->args.prompt > 1 << 20 || pr->args.generate > 1 << 20 ||

@@ -12,16 +12,39 @@ struct preset {
     int64_t hidden, intermediate, n_layers, n_heads, n_kv_heads, head_dim, vocab, max_positions;
     double rope_theta, rope_factor, eps;
     bool tied;
+    const char *more; /* further keys, or NULL */
 };
 
-/* Public config.json files of the models. */
+/* Public config.json files of the models; of long-context rope scalings only Llama's, since no shape depends on them.
+ */
 static const struct preset presets[] = {
-    {"llama-3.2-1b", "LlamaForCausalLM", 2048, 8192, 16, 32, 8, 64, 128256, 131072, 5e5, 32, 1e-5, true},
-    {"llama-3.2-3b", "LlamaForCausalLM", 3072, 8192, 28, 24, 8, 128, 128256, 131072, 5e5, 32, 1e-5, true},
-    {"llama-3.1-8b", "LlamaForCausalLM", 4096, 14336, 32, 32, 8, 128, 128256, 131072, 5e5, 8, 1e-5, false},
-    {"qwen3-1.7b", "Qwen3ForCausalLM", 2048, 6144, 28, 16, 8, 128, 151936, 40960, 1e6, 0, 1e-6, true},
-    {"qwen3-4b", "Qwen3ForCausalLM", 2560, 9728, 36, 32, 8, 128, 151936, 40960, 1e6, 0, 1e-6, true},
-    {"qwen3-8b", "Qwen3ForCausalLM", 4096, 12288, 36, 32, 8, 128, 151936, 40960, 1e6, 0, 1e-6, false},
+    {"llama-3.2-1b", "LlamaForCausalLM", 2048, 8192, 16, 32, 8, 64, 128256, 131072, 5e5, 32, 1e-5, true, NULL},
+    {"llama-3.2-3b", "LlamaForCausalLM", 3072, 8192, 28, 24, 8, 128, 128256, 131072, 5e5, 32, 1e-5, true, NULL},
+    {"llama-3.1-8b", "LlamaForCausalLM", 4096, 14336, 32, 32, 8, 128, 128256, 131072, 5e5, 8, 1e-5, false, NULL},
+    {"qwen3-1.7b", "Qwen3ForCausalLM", 2048, 6144, 28, 16, 8, 128, 151936, 40960, 1e6, 0, 1e-6, true, NULL},
+    {"qwen3-4b", "Qwen3ForCausalLM", 2560, 9728, 36, 32, 8, 128, 151936, 40960, 1e6, 0, 1e-6, true, NULL},
+    {"qwen3-8b", "Qwen3ForCausalLM", 4096, 12288, 36, 32, 8, 128, 151936, 40960, 1e6, 0, 1e-6, false, NULL},
+    {"mistral-7b-v0.3", "MistralForCausalLM", 4096, 14336, 32, 32, 8, 128, 32768, 32768, 1e6, 0, 1e-5, false,
+     "\"sliding_window\":null"},
+    {"qwen2.5-1.5b", "Qwen2ForCausalLM", 1536, 8960, 28, 12, 2, 128, 151936, 32768, 1e6, 0, 1e-6, true, NULL},
+    {"phi-4", "Phi3ForCausalLM", 5120, 17920, 40, 40, 10, 128, 100352, 16384, 2.5e5, 0, 1e-5, false,
+     "\"sliding_window\":null"},
+    {"granite-3.3-2b", "GraniteForCausalLM", 2048, 8192, 40, 32, 8, 64, 49159, 131072, 1e7, 0, 1e-5, true,
+     "\"embedding_multiplier\":12,\"residual_multiplier\":0.22,\"attention_multiplier\":0.015625,"
+     "\"logits_scaling\":8"},
+    {"smollm3-3b", "SmolLM3ForCausalLM", 2048, 11008, 36, 16, 4, 128, 128256, 65536, 5e6, 0, 1e-6, true, NULL},
+    {"olmo-2-1b", "Olmo2ForCausalLM", 2048, 8192, 16, 16, 16, 128, 100352, 4096, 5e5, 0, 1e-6, false, NULL},
+    {"olmo-3-7b", "Olmo3ForCausalLM", 4096, 11008, 32, 32, 32, 128, 100278, 65536, 5e5, 0, 1e-6, false,
+     "\"sliding_window\":4096"},
+    {"gemma-2-2b", "Gemma2ForCausalLM", 2304, 9216, 26, 8, 4, 256, 256000, 8192, 1e4, 0, 1e-6, true, NULL},
+    {"gemma-3-1b", "Gemma3ForCausalLM", 1152, 6912, 26, 4, 1, 256, 262144, 32768, 1e6, 0, 1e-6, true,
+     "\"sliding_window\":512,\"rope_local_base_freq\":10000,\"sliding_window_pattern\":6"},
+    {"mixtral-8x7b", "MixtralForCausalLM", 4096, 14336, 32, 32, 8, 128, 32000, 32768, 1e6, 0, 1e-5, false,
+     "\"num_local_experts\":8,\"num_experts_per_tok\":2,\"sliding_window\":null"},
+    {"qwen3-30b-a3b", "Qwen3MoeForCausalLM", 2048, 6144, 48, 32, 4, 128, 151936, 40960, 1e6, 0, 1e-6, false,
+     "\"num_experts\":128,\"num_experts_per_tok\":8,\"moe_intermediate_size\":768,\"norm_topk_prob\":true"},
+    {"olmoe-1b-7b", "OlmoeForCausalLM", 2048, 1024, 16, 16, 16, 128, 50304, 4096, 1e4, 0, 1e-5, false,
+     "\"num_experts\":64,\"num_experts_per_tok\":8,\"norm_topk_prob\":false"},
 };
 
 enum { N_PRESETS = sizeof presets / sizeof presets[0] };
@@ -58,6 +81,7 @@ static void write_keys(nmlp_str *out, const struct preset *p) {
         nmlp_json_put_int(&w, "original_max_position_embeddings", 8192);
         nmlp_json_end_object(&w);
     }
+    if (p->more) nmlp_str_printf(out, ",%s", p->more);
     nmlp_json_end_object(&w);
 }
 

@@ -1,4 +1,4 @@
-/* A checkpoint of random weights: normal with standard deviation 0.02, norms 1. */
+/* A checkpoint of random weights: normal with standard deviation 0.02, norms 1, biases 0. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -35,13 +35,10 @@ struct synth {
     uint8_t q4_table[TABLE_SIZE]; /* of two */
 };
 
-static nmlp_status add_spec(struct synth *s, int64_t rows, int64_t cols, nmlp_err *err, const char *fmt, int64_t layer,
-                            const char *matrix) {
-    char name[128];
+static nmlp_status add_named(struct synth *s, const char *name, int64_t rows, int64_t cols, nmlp_err *err) {
     void *specs = s->specs;
     NMLP_RETURN_IF_FAILED(nmlp_mem_grow(&specs, &s->capacity, s->n_specs + 1, sizeof *s->specs, err));
     s->specs = specs;
-    snprintf(name, sizeof name, fmt, layer, matrix);
     nmlp_tensor_spec *spec = &s->specs[s->n_specs++];
     *spec = (nmlp_tensor_spec){.name = nmlp_arena_strdup(&s->arena, name, err),
                                .dtype = cols ? s->options->dtype : NMLP_DTYPE_BF16,
@@ -55,46 +52,78 @@ static nmlp_status add_spec(struct synth *s, int64_t rows, int64_t cols, nmlp_er
     return spec->name ? NMLP_OK : NMLP_E_NOMEM;
 }
 
-static nmlp_status add_mlp(struct synth *s, int64_t layer, nmlp_err *err) {
-    const nmlp_config *c = s->config;
-    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-        const char *name = nmlp_mlp_matrix_name((nmlp_mlp_matrix)i);
-        int64_t rows = i == NMLP_MLP_DOWN ? c->hidden : c->intermediate;
-        int64_t cols = i == NMLP_MLP_DOWN ? c->intermediate : c->hidden;
-        int64_t rank = c->compressed ? nmlp_rank_for_ratio(rows, cols, s->options->ratio, s->options->tile) : 0;
-        if (rank == 0) {
-            NMLP_RETURN_IF_FAILED(add_spec(s, rows, cols, err, "model.layers.%" PRId64 ".mlp.%s.weight", layer, name));
-        } else {
-            NMLP_RETURN_IF_FAILED(add_spec(s, rows, rank, err, "model.layers.%" PRId64 ".mlp.%s.u", layer, name));
-            NMLP_RETURN_IF_FAILED(add_spec(s, rank, cols, err, "model.layers.%" PRId64 ".mlp.%s.v", layer, name));
-        }
+static nmlp_status add_spec(struct synth *s, int64_t rows, int64_t cols, nmlp_err *err, const char *fmt, int64_t layer,
+                            const char *matrix) {
+    char name[128];
+    snprintf(name, sizeof name, fmt, layer, matrix);
+    return add_named(s, name, rows, cols, err);
+}
+
+/* A matrix, dense or as factors; `path` is its name without ".weight". */
+static nmlp_status add_matrix(struct synth *s, const char *path, int64_t rows, int64_t cols, nmlp_err *err) {
+    int64_t rank = s->config->compressed ? nmlp_rank_for_ratio(rows, cols, s->options->ratio, s->options->tile) : 0;
+    char name[NMLP_MATRIX_PATH_MAX + 8];
+    const char *const parts[] = {rank ? "u" : "weight", "v"};
+    for (int i = 0; i < (rank ? 2 : 1); i++) {
+        snprintf(name, sizeof name, "%s.%s", path, parts[i]);
+        NMLP_RETURN_IF_FAILED(add_named(s, name, i == 0 ? rows : rank, i == 0 && rank ? rank : cols, err));
     }
+    return NMLP_OK;
+}
+
+static nmlp_status add_mlps(struct synth *s, int64_t layer, nmlp_err *err) {
+    const nmlp_config *c = s->config;
+    int64_t inner = nmlp_config_mlp_inner(c, layer), first = NMLP_MLP_GATE;
+    if (nmlp_config_has_experts(c, layer))
+        NMLP_RETURN_IF_FAILED(add_spec(s, c->n_experts, c->hidden, err, "model.layers.%" PRId64 ".%s.gate.weight",
+                                       layer,
+                                       c->features->experts == NMLP_EXPERTS_MIXTRAL ? "block_sparse_moe" : "mlp"));
+    if (c->features->fused && !c->compressed) {
+        NMLP_RETURN_IF_FAILED(
+            add_spec(s, 2 * inner, c->hidden, err, "model.layers.%" PRId64 ".mlp.%s.weight", layer, "gate_up_proj"));
+        first = NMLP_MLP_DOWN;
+    }
+    for (int64_t e = 0; e < nmlp_config_mlp_count(c, layer); e++)
+        for (int i = (int)first; i < NMLP_MLP_MATRICES; i++) {
+            char path[NMLP_MATRIX_PATH_MAX];
+            nmlp_mlp_matrix_path(path, c, layer, e, i);
+            NMLP_RETURN_IF_FAILED(add_matrix(s, path, i == NMLP_MLP_DOWN ? c->hidden : inner,
+                                             i == NMLP_MLP_DOWN ? inner : c->hidden, err));
+        }
     return NMLP_OK;
 }
 
 static nmlp_status add_layer(struct synth *s, int64_t l, nmlp_err *err) {
     const nmlp_config *c = s->config;
-    const char *const fmt = "model.layers.%" PRId64 ".%s.weight";
-    int64_t q_dim = c->n_heads * c->head_dim;
-    int64_t kv_dim = c->n_kv_heads * c->head_dim;
+    const nmlp_family *f = c->features;
+    int64_t q_dim = c->n_heads * c->head_dim, kv_dim = c->n_kv_heads * c->head_dim, h = c->hidden;
+    bool row_norm = f->qk_norm == NMLP_QK_NORM_ROW;
     const struct {
         const char *name;
+        bool there;
         int64_t rows, cols;
     } parts[] = {
-        {"input_layernorm", c->hidden, 0},
-        {"self_attn.q_proj", q_dim, c->hidden},
-        {"self_attn.k_proj", kv_dim, c->hidden},
-        {"self_attn.v_proj", kv_dim, c->hidden},
-        {"self_attn.o_proj", c->hidden, q_dim},
-        {"post_attention_layernorm", c->hidden, 0},
-        {"self_attn.q_norm", c->features->qk_norm ? c->head_dim : -1, 0},
-        {"self_attn.k_norm", c->features->qk_norm ? c->head_dim : -1, 0},
+        {"input_layernorm.weight", f->norm_place != NMLP_NORM_AFTER, h, 0},
+        {"self_attn.qkv_proj.weight", f->fused, q_dim + 2 * kv_dim, h},
+        {"self_attn.q_proj.weight", !f->fused, q_dim, h},
+        {"self_attn.k_proj.weight", !f->fused, kv_dim, h},
+        {"self_attn.v_proj.weight", !f->fused, kv_dim, h},
+        {"self_attn.o_proj.weight", true, h, q_dim},
+        {"self_attn.q_proj.bias", c->qkv_bias, q_dim, 0},
+        {"self_attn.k_proj.bias", c->qkv_bias, kv_dim, 0},
+        {"self_attn.v_proj.bias", c->qkv_bias, kv_dim, 0},
+        {"self_attn.o_proj.bias", c->o_bias, h, 0},
+        {"post_attention_layernorm.weight", true, h, 0},
+        {"pre_feedforward_layernorm.weight", f->norm_place == NMLP_NORM_AROUND, h, 0},
+        {"post_feedforward_layernorm.weight", f->norm_place != NMLP_NORM_BEFORE, h, 0},
+        {"self_attn.q_norm.weight", f->qk_norm != NMLP_QK_NORM_NONE, row_norm ? q_dim : c->head_dim, 0},
+        {"self_attn.k_norm.weight", f->qk_norm != NMLP_QK_NORM_NONE, row_norm ? kv_dim : c->head_dim, 0},
     };
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-        if (parts[i].rows < 0) continue;
-        NMLP_RETURN_IF_FAILED(add_spec(s, parts[i].rows, parts[i].cols, err, fmt, l, parts[i].name));
-    }
-    return add_mlp(s, l, err);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (parts[i].there)
+            NMLP_RETURN_IF_FAILED(
+                add_spec(s, parts[i].rows, parts[i].cols, err, "model.layers.%" PRId64 ".%s", l, parts[i].name));
+    return add_mlps(s, l, err);
 }
 
 static nmlp_status list_tensors(struct synth *s, nmlp_err *err) {
@@ -176,7 +205,9 @@ static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp
     struct synth *s = ctx;
     const nmlp_tensor_spec *spec = &s->specs[i];
     int64_t rows = spec->shape[0], n = rows * spec->shape[1];
-    if (spec->n_dims == 1) return put_constant(s, writer, spec->dtype, 1, rows, err);
+    bool is_bias = strstr(spec->name, ".bias") != NULL; /* of some families a norm is kept less 1 */
+    float constant = is_bias || s->config->features->norm_plus_one ? 0 : 1;
+    if (spec->n_dims == 1) return put_constant(s, writer, spec->dtype, constant, rows, err);
     NMLP_RETURN_IF_FAILED(put_draws(s, i, writer, spec->dtype == NMLP_DTYPE_Q4 ? n / 2 : n, err));
     if (spec->dtype == NMLP_DTYPE_Q8) return put_constant(s, writer, NMLP_DTYPE_F32, q8_scale, rows, err);
     if (spec->dtype == NMLP_DTYPE_Q4) return put_constant(s, writer, NMLP_DTYPE_F16, q4_scale, n / spec->group, err);

@@ -63,7 +63,7 @@ same "targets and files" "trn1 trn2 trn3 file.txt folder" plan --target ""
 same "kernels" "xw xw-tiled xw-hoist xw-block xw-opt" simulate --kernel xw
 same "operations" "xw xuv mlp" plan --op ""
 same "tasks" "arc_easy arc_challenge" eval model --task arc
-same "presets of synth" "qwen3-1.7b qwen3-4b qwen3-8b" synth qwen
+same "presets of synth" "qwen3-1.7b qwen3-4b qwen3-8b qwen3-30b-a3b" synth qwen3
 same "benchmarks" "neuron neuron-ablation neuron-mlp" bench neuron
 same "model folders" "folder" run ""
 same "shapes or folders" "folder" predict fol

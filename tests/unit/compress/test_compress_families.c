@@ -69,7 +69,8 @@ static nmlp_compress_report compress(const char *from, const char *to) {
     return report;
 }
 
-static void check_family(const char *name) {
+/* Returns the KL divergence for each parameter removed. */
+static double check_family(const char *name) {
     char from[4096], dir[1024], small[2048], wide[2048], card[2200];
     float original[VOCAB], compressed[VOCAB], expanded[VOCAB];
     nmlp_model model;
@@ -84,6 +85,7 @@ static void check_family(const char *name) {
     assert_true(removed > 0.12 && removed < 0.3); /* the nearest ranks in tiles of 4 */
     /* The refit keeps what helps; a stream advanced wrongly would be worse than before it. */
     assert_true(report.final.kl <= report.factored.kl * 1.001 && report.final.kl > 0);
+    double kl_each = report.final.kl / (double)(report.mlp_params_before - report.mlp_params_after);
     nmlp_compress_report_fini(&report);
     nmlp_assert_ok(nmlp_model_open(&model, small, &err), &err);
     assert_true(nmlp_model_measure(&model).n_lowrank > 0);
@@ -99,6 +101,7 @@ static void check_family(const char *name) {
     snprintf(card, sizeof card, "%s/modeling_neuronmlp.py", small);
     assert_true(nmlp_file_exists(card));
     nmlp_test_rmdir(dir);
+    return kl_each;
 }
 
 static void fused_projections(void **state) {
@@ -124,15 +127,22 @@ static void norms_after(void **state) {
 static void experts_of_every_spelling(void **state) {
     (void)state;
     check_family("mixtral");
-    check_family("qwen3-moe");
     check_family("olmoe");
+}
+
+/* Random weights of the same shapes but for the experts: a parameter removed costs no more than one of a dense MLP. */
+static void experts_cost_no_more_than_one_mlp(void **state) {
+    (void)state;
+    double dense = check_family("qwen3"), experts = check_family("qwen3-moe");
+    print_message("KL for each parameter removed: dense %.3g, experts %.3g\n", dense, experts);
+    assert_true(experts <= dense);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fused_projections),         cmocka_unit_test(norms_around_and_gelu),
         cmocka_unit_test(scaled_residuals),          cmocka_unit_test(norms_after),
-        cmocka_unit_test(experts_of_every_spelling),
+        cmocka_unit_test(experts_of_every_spelling), cmocka_unit_test(experts_cost_no_more_than_one_mlp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -343,6 +343,44 @@ static void ranks_follow_the_published_table(void **state) {
     assert_int_equal(nmlp_rank_for_ratio(64, 64, 0.1, 128), 0); /* one tile is already more than dense */
 }
 
+/* Every preset as a checkpoint of one layer whose vocabulary is cut: read back, and with the parameters of its shapes.
+ */
+static void presets_of_all_families_are_written_and_read(void **state) {
+    static const char *const names[] = {"mistral-7b-v0.3", "qwen2.5-1.5b", "phi-4",         "granite-3.3-2b",
+                                        "smollm3-3b",      "olmo-2-1b",    "olmo-3-7b",     "gemma-2-2b",
+                                        "gemma-3-1b",      "mixtral-8x7b", "qwen3-30b-a3b", "olmoe-1b-7b"};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        for (int compressed = 0; compressed < 2; compressed++) {
+            char dir[1024], out[1100];
+            nmlp_config config;
+            nmlp_model model;
+            nmlp_err err;
+            int64_t params, bytes;
+            nmlp_synth_options options = {
+                .ratio = compressed ? 0.5 : 0, .tile = 2, .n_layers = 1, .dtype = NMLP_DTYPE_BF16, .seed = 1};
+            nmlp_assert_ok(nmlp_preset_find(&config, names[i], &err), &err);
+            config.hidden /= 32; /* the same shapes, smaller */
+            config.intermediate /= 32;
+            config.expert_intermediate /= 32;
+            config.head_dim /= 16;
+            config.rope_dim /= 16;
+            config.vocab = 64;
+            nmlp_test_mkdtemp(dir, sizeof dir);
+            snprintf(out, sizeof out, "%s/model", dir);
+            nmlp_assert_ok(nmlp_synth_write(out, &config, &options, &params, &bytes, &err), &err);
+            nmlp_assert_ok(nmlp_model_open(&model, out, &err), &err);
+            nmlp_model_size size = nmlp_model_measure(&model);
+            assert_int_equal(size.params, params);
+            assert_true(compressed ? size.n_lowrank > 0 && size.mlp_params < size.mlp_params_dense
+                                   : size.n_lowrank == 0);
+            assert_string_equal(model.config.architecture, config.architecture);
+            nmlp_model_close(&model);
+            nmlp_test_rmdir(dir);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_sound_directory_opens, setup, teardown),
@@ -358,6 +396,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(half_a_factorisation_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(expanding_multiplies_the_factors, setup, teardown),
         cmocka_unit_test_setup_teardown(shards_are_written_and_read, setup, teardown),
+        cmocka_unit_test(presets_of_all_families_are_written_and_read),
         cmocka_unit_test(ranks_follow_the_published_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
