@@ -51,11 +51,14 @@ rm -rf "$work/W.partial" && cp -r "$work/kept" "$work/W.partial"
 compress "$work/m" s --calib "$work/A" --work "$work/W" --resume
 has "$work/err" "made again"
 same fresh s "resumed with other weights, the old ones came out"
-rm -rf "$work/m" && cp -r "$tiny" "$work/m"
-sed 's/"rms_norm_eps": *[0-9.e-]*/"rms_norm_eps": 0.001/' "$tiny/config.json" >"$work/m/config.json"
-rm -rf "$work/W.partial" && cp -r "$work/kept" "$work/W.partial"
-compress "$work/m" s --calib "$work/A" --work "$work/W" --resume
-has "$work/err" "made again"
+for key in rms_norm_eps rope_theta; do
+    rm -rf "$work/m" && cp -r "$tiny" "$work/m"
+    sed "s/\"$key\": *[0-9.e-]*/\"$key\": 0.5/" "$tiny/config.json" >"$work/m/config.json"
+    cmp -s "$tiny/config.json" "$work/m/config.json" && fail "no $key in config.json"
+    rm -rf "$work/W.partial" && cp -r "$work/kept" "$work/W.partial"
+    compress "$work/m" s --calib "$work/A" --work "$work/W" --resume
+    has "$work/err" "made again"
+done
 
 # Work files cut short, edited or exchanged: made again, to the same bytes.
 rm -rf "$work/W.partial" && cp -r "$work/kept" "$work/W.partial"
@@ -148,6 +151,12 @@ if [ -e "$work/r.recover.partial/state" ]; then
         recover "$work/m" "$work/t" --resume && fail "resumed with another $part"
         has "$work/err" "another model, teacher"
         cp "$tiny/model.safetensors" "$work/$part/model.safetensors"
+    done
+    for part in m t; do
+        sed 's/"rms_norm_eps": *[0-9.e-]*/"rms_norm_eps": 0.5/' "$tiny/config.json" >"$work/$part/config.json"
+        recover "$work/m" "$work/t" --resume && fail "resumed with another configuration of $part"
+        has "$work/err" "another model, teacher"
+        cp "$tiny/config.json" "$work/$part/config.json"
     done
     recover "$work/m" "$work/t" "--resume --isa ref" && fail "resumed with another kernel set"
     has "$work/err" "kernel set"

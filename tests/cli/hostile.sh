@@ -1,0 +1,95 @@
+#!/bin/sh
+# What hostile campaigns found once, each with the test that keeps it from coming back. Those without a name are here.
+#
+#   resumed with another text or other weights, the old ones came out      work_folders, and here (an output of a killed run)
+#   rope_theta, rms_norm_eps, teacher or kernel set changed and resumed    work_folders
+#   a failed or second run deletes the work of another                     work_folders
+#   folders of others deleted or replaced; the source model deleted        work_folders
+#   stray files in the output after kill and resume                        long/kills; faults_kill, faults_random
+#   files or folders not on disk before they take their place              faults_sync
+#   edited ranks, refit, state files: signals, other results               work_folders; fuzz_work_files, fuzz_recover_state
+#   plan --cache adds to any text file                                     test_plan_planner, and here
+#   names of machines as code in emitted Python                            test_emit_source
+#   one failed allocation: signals in plan, broken source of emit          faults_sample, faults_fail
+#   exit 0 with a result that could not be written                         output_errors
+#   an output that is a mount point fails at the end only                  here
+#   headers and configurations of megabytes take gigabytes                 test_base_json, and here
+#   names that are not UTF-8 make JSON invalid                             test_base_json, and here
+#   an error in recovery.svg loses the state                               faults_fail (case recover)
+#   a FIFO as config.json waits forever                                    test_base_file, and here
+#   numbers of 63 bits, and others that make no sense                      bad_input, and here
+#   minutes without a word; 1,024 threads on two CPUs                      here
+#   SIGTERM: how to go on; a second ends at once; SIGPIPE                  work_folders, and here
+#   num_hidden_layers below the layers of the file                         test_model_open
+#   an untrained checkpoint stands in the output meanwhile                 work_folders
+#   assertions off in the build with sanitizers                            scripts/test (asserts_are_on)
+#   libraries that loop or crash without address space                     limits
+set -eu
+command=$1
+root=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+tiny=$root/models/tiny
+big=9223372036854775807
+fail() { echo "FAILED: $1"; exit 1; }
+# ends CODE TEXT ARGS…: within 30 s, the text on stderr
+ends() {
+    want=$1 text=$2 status=0
+    shift 2
+    timeout 30 "$command" "$@" >"$work/out" 2>"$work/err" || status=$?
+    [ "$status" -eq "$want" ] || { cat "$work/err"; fail "exit $status instead of $want: $*"; }
+    [ -z "$text" ] || grep -qF -- "$text" "$work/err" || { cat "$work/err"; fail "\"$text\" not said: $*"; }
+}
+
+# Numbers.
+ends 0 "context is full" run "$tiny" -p x -n $big --ctx 16 --device cpu
+ends 0 "1 generated" run "$tiny" -p x -n 1 -t 1024 --device cpu
+ends 2 "--batch" recover "$tiny" -o "$work/x" --text "$tiny/calib.txt" --batch $big
+ends 2 "--heldout" compress "$tiny" -o "$work/x" --ratio 0.2 --heldout $big
+ends 2 "--heldout" compress "$tiny" -o "$work/x" --ratio 0.2 --heldout -7
+ends 2 "--tile" compress "$tiny" -o "$work/x" --ratio 0.2 --tile $big
+ends 2 "--cap" compress "$tiny" -o "$work/x" --ratio 0.2 --cap -1
+ends 2 "--prompt" predict llama-3.2-1b --target trn1 --prompt $big
+ends 2 "--ratio" report "$tiny" -o "$work/x" --ratio 9
+ends 2 "--shape" simulate --target trn1 --kernel xuv --shape 0,0,0,0
+ends 1 "--ctx" eval "$tiny" --text "$tiny/calib.txt" --ctx -1
+ends 0 "" plan --target trn1 --op mlp --shape 100000,2048,512,8192
+[ ! -e "$work/x" ] || fail "an output in spite of the error"
+
+# Files: a FIFO, megabytes of nested lists in little memory, names that are no text, files of others.
+mkdir "$work/fifo" "$work/large"
+mkfifo "$work/fifo/config.json"
+ends 1 "not a regular file" info "$work/fifo"
+cp "$tiny/model.safetensors" "$work/large/"
+{ printf '{"a":[0'; yes ,0 | tr -d '\n' | head -c 30000000; printf ']}'; } >"$work/large/config.json"
+(ulimit -v 1000000 && ends 1 "config.json" info "$work/large")
+odd=$work/$(printf 'a\377"b')
+cp -r "$tiny" "$odd"
+"$command" info "$odd" --json >"$work/json"
+iconv -f UTF-8 -t UTF-8 "$work/json" >/dev/null || fail "JSON that is not UTF-8"
+printf 'Some notes,\nand more\n' >"$work/notes"
+cp "$work/notes" "$work/want"
+ends 1 "not a plan cache" plan --target trn1 --op xw --shape 128,128,128 --cache "$work/notes"
+cmp "$work/notes" "$work/want" || fail "a file of others was changed"
+mkdir "$work/disk"
+if mount -t tmpfs -o size=1m tmpfs "$work/disk" 2>/dev/null; then
+    ends 2 "mount point" compress "$tiny" -o "$work/disk" --ratio 0.2
+    umount "$work/disk"
+fi
+
+# A whole output of a run that was killed before the last rename: of the same options, but of another text.
+compress() { "$command" compress "$1" -o "$work/$2" --ratio 0.3 --calib "$work/$3" --calib-tokens 64 --heldout 0 --ctx 64 --alloc uniform \
+    --recover none --resume >/dev/null 2>"$work/err" || { cat "$work/err"; fail "compress"; }; }
+head -c 4000 "$tiny/calib.txt" >"$work/A"
+tail -c 4000 "$tiny/calib.txt" >"$work/B"
+compress "$tiny" a A
+compress "$tiny" b B
+cp -r "$work/a" "$work/s.partial"
+: >"$work/s.partial/.neuronmlp-work"
+compress "$tiny" s B
+cmp "$work/b/model.safetensors" "$work/s/model.safetensors" || fail "weights of another text"
+
+# Whoever reads goes away: no message, no output of an error.
+{ "$command" tokenize "$tiny" -f "$tiny/calib.txt" 2>"$work/err" || true; } | head -c 1 >/dev/null
+[ ! -s "$work/err" ] || { cat "$work/err"; fail "words about a closed pipe"; }
+echo ok
