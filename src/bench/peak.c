@@ -16,6 +16,7 @@ static const struct reading readings[NMLP_BENCH_PEAKS] = {
     {"fma_f32", "GFLOP/s", nmlp_probe_fma_gflops, 0},
     {"amx_bf16_registers", "GFLOP/s", nmlp_probe_amx_gflops, 0},
     {"amx_bf16_fed", "GFLOP/s", nmlp_probe_amx_fed_gflops, 0},
+    {"amx_int8_fed", "GOP/s", nmlp_probe_amx_int8_fed_gops, 0},
     {"read_l1_24KiB", "GB/s", NULL, 24 << 10},
     {"read_l2_768KiB", "GB/s", NULL, 768 << 10},
     {"read_l3_8MiB", "GB/s", NULL, 8 << 20},

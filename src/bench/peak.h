@@ -11,7 +11,7 @@ typedef struct nmlp_bench_peak_result {
     nmlp_spread rate; /* of all threads together; 0: this CPU lacks it */
 } nmlp_bench_peak_result;
 
-enum { NMLP_BENCH_PEAKS = 7 };
+enum { NMLP_BENCH_PEAKS = 8 };
 
 nmlp_status nmlp_bench_peak_run(nmlp_bench_peak_result results[NMLP_BENCH_PEAKS], nmlp_pool *pool, nmlp_err *err);
 

@@ -114,6 +114,14 @@ static double work_amx_fed(nmlp_probe *probe, int thread) {
     return nmlp_probe_loop_amx_fed(FED_LOOPS, a, A_STEPS, a + L1_BYTES, B_STEPS);
 }
 
+static double work_amx_int8_fed(nmlp_probe *probe, int thread) {
+    const char *a = probe->near + probe->near_bytes * (size_t)thread;
+    return nmlp_probe_loop_amx_int8_fed(FED_LOOPS, a, A_STEPS, a + L1_BYTES, B_STEPS);
+}
+
+double nmlp_probe_amx_int8_fed_gops(nmlp_probe *probe) {
+    return probe->cpu.amx_bf16 ? measure(probe, work_amx_int8_fed) : 0.0;
+}
 double nmlp_probe_amx_gflops(nmlp_probe *probe) { return probe->cpu.amx_bf16 ? measure(probe, work_amx) : 0.0; }
 double nmlp_probe_amx_fed_gflops(nmlp_probe *probe) { return probe->cpu.amx_bf16 ? measure(probe, work_amx_fed) : 0.0; }
 #else
@@ -123,6 +131,7 @@ double nmlp_probe_amx_gflops(nmlp_probe *probe) {
 }
 
 double nmlp_probe_amx_fed_gflops(nmlp_probe *probe) { return nmlp_probe_amx_gflops(probe); }
+double nmlp_probe_amx_int8_fed_gops(nmlp_probe *probe) { return nmlp_probe_amx_gflops(probe); }
 #endif
 
 uint64_t nmlp_probe_loop_read(const void *data, size_t bytes) {

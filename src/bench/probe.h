@@ -21,6 +21,7 @@ void nmlp_probe_set_seconds(nmlp_probe *probe, double seconds);
 double nmlp_probe_fma_gflops(nmlp_probe *probe);     /* f32, registers only, widest vectors */
 double nmlp_probe_amx_gflops(nmlp_probe *probe);     /* bf16, registers only; 0 without AMX */
 double nmlp_probe_amx_fed_gflops(nmlp_probe *probe); /* bf16, 2x2 tiles, A from L1, B streamed from L2; 0 without AMX */
+double nmlp_probe_amx_int8_fed_gops(nmlp_probe *probe);                 /* the same with int8 */
 double nmlp_probe_read_gbs(nmlp_probe *probe, size_t bytes_per_thread); /* the same bytes again and again */
 double nmlp_probe_dram_gbs(nmlp_probe *probe);                          /* through the big buffer, a part per call */
 

@@ -20,7 +20,7 @@ struct nmlp_kernels {
     int64_t narrow_rows;
     const nmlp_gemm *few; /* for up to few_rows rows; NULL: narrow */
     int64_t few_rows;
-    const nmlp_gemm *quant; /* for up to quant_rows rows where a weight is quantised; NULL: no other */
+    const nmlp_gemm *quant; /* for up to quant_rows rows where a weight is quantised, then wide; NULL: as ever */
     int64_t quant_rows;
     const nmlp_gemm
         *exact; /* f32 activations: attention of few rows (best if it takes bf16 strips), or where nothing is rounded */
@@ -34,7 +34,7 @@ nmlp_scores_fn nmlp_scores_64_amx;
 
 static inline const nmlp_gemm *nmlp_kernels_gemm(const nmlp_kernels *kernels, int64_t s, bool quantised) {
     if (kernels->few && s <= kernels->few_rows) return kernels->few;
-    if (kernels->quant && quantised && s <= kernels->quant_rows) return kernels->quant;
+    if (kernels->quant && quantised) return s <= kernels->quant_rows ? kernels->quant : kernels->wide;
     return s <= kernels->narrow_rows ? kernels->narrow : kernels->wide;
 }
 

@@ -30,7 +30,7 @@ static const nmlp_kernels set_amx_emu = {
     .few = &nmlp_gemm_ref,
     .few_rows = 4,
     .quant = &nmlp_gemm_ref,
-    .quant_rows = 16,
+    .quant_rows = 8,
     .exact = &nmlp_gemm_ref,
     .vec = &nmlp_vec_ref,
 };
@@ -63,7 +63,7 @@ static const nmlp_kernels set_avx512 = {
 };
 
 /* A few rows are bound by memory, and plain vector loads keep their speed when a neighbour slows tile loads down. Up to
- * 16 of them integer products take less time than to unpack quantised weights for tiles. */
+ * 8 of them integer products take less time than to unpack quantised weights for tiles. */
 static const nmlp_kernels set_amx = {
     .name = "amx",
     .supported = has_amx,
@@ -74,7 +74,7 @@ static const nmlp_kernels set_amx = {
     .few = &nmlp_gemm_few_avx512,
     .few_rows = 6,
     .quant = &nmlp_gemm_narrow_avx512,
-    .quant_rows = 16,
+    .quant_rows = 8,
     .exact = &nmlp_gemm_few_avx512,
     .scores_64 = nmlp_scores_64_amx,
     .vec = &nmlp_vec_amx,

@@ -14,12 +14,13 @@
  * of the strip; those of Q8, one per column, are applied to complete sums (stage.c).
  * Their micro-kernels take activations as int16 in groups of 32 inputs, each row with a scale of its own in every group
  * (nmlp_vec.quantise): the products of a group are summed exactly in int32, groups are added in f32 in their order.
- * Sets that round to bf16 unpack strips to bf16 instead: codes of Q8 exactly, those of Q4 with their scale.
+ * Sets that round to bf16 unpack strips to bf16 instead: codes of Q8 exactly, those of Q4 with their scale. Where tiles
+ * take int8, the strips of Q8 are tiles as they are, and activations are rounded to int8 with a scale for each row.
  *
- * A, the activations, lies in *tiles*: panels of up to MR rows. For every 64 bytes' worth of inputs (16 f32 or 32 bf16)
- * a tile holds the 64 bytes of each row, one row after the other. The micro-kernel walks both operands front to back,
- * an AMX tile register of either is 16 consecutive lines, and the epilogue writes a row of C into the next matmul's
- * tiles by plain vector stores. */
+ * A, the activations, lies in *tiles*: panels of up to MR rows. For every 64 bytes' worth of inputs (16 f32, 32 bf16 or
+ * 64 int8, these in the order that Q8 has) a tile holds the 64 bytes of each row, one row after the other. The
+ * micro-kernel walks both operands front to back, an AMX tile register of either is 16 consecutive lines, and the
+ * epilogue writes a row of C into the next matmul's tiles by plain vector stores. */
 #ifndef NMLP_KERNELS_GEMM_GEMM_H
 #define NMLP_KERNELS_GEMM_GEMM_H
 
@@ -90,6 +91,7 @@ typedef struct nmlp_gemm {
     int narrow_rows;    /* up to this many rows weights are used as packed; above they are widened to f32 first */
     bool splits_blocks; /* micro-kernels take one and two strips as well, so that threads share columns finely */
     bool full_tiles;    /* tiles are laid out for mr rows even where fewer are used */
+    bool int8_panels;   /* panels take int8 activations with Q8 weights */
     nmlp_gemm_microkernel *microkernel[NMLP_DTYPES]; /* by type of the packed weight; NULL: cannot */
     nmlp_gemm_panel_fn *panel;                       /* for bf16 and many rows; NULL: only blocks */
     /* n elements of a strip (multiple of 32) to the f32 order. */

@@ -13,9 +13,17 @@ struct matmuls {
 static nmlp_gemm_rows_run run_of(const struct matmuls *op) {
     const nmlp_matmul *first = &op->matmuls[0];
     int64_t quant_k = 0;
-    for (int i = 0; i < op->n; i++) quant_k = nmlp_max(quant_k, nmlp_gemm_weight_quant_k(op->matmuls[i].w));
-    return (nmlp_gemm_rows_run){
-        .kernels = first->kernels, .k = first->w->k, .quant_k = quant_k, .first_weight = first->w, .op = op};
+    bool q8 = true;
+    for (int i = 0; i < op->n; i++) {
+        quant_k = nmlp_max(quant_k, nmlp_gemm_weight_quant_k(op->matmuls[i].w));
+        q8 = q8 && nmlp_gemm_weight_takes_int8(op->matmuls[i].w);
+    }
+    return (nmlp_gemm_rows_run){.kernels = first->kernels,
+                                .k = first->w->k,
+                                .quant_k = quant_k,
+                                .q8_first = q8,
+                                .first_weight = first->w,
+                                .op = op};
 }
 
 size_t nmlp_matmul_workspace_bytes(const nmlp_matmul *matmul, int64_t s, int n_threads) {

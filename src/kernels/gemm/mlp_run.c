@@ -77,6 +77,8 @@ static nmlp_gemm_rows_run run_of(const struct fused_mlp *op) {
     return (nmlp_gemm_rows_run){.kernels = op->mlp->kernels,
                                 .k = op->mlp->hidden,
                                 .quant_k = quant_k_of(op->mlp),
+                                .q8_first = nmlp_gemm_weight_takes_int8(first_of(&op->mlp->gate)) &&
+                                            nmlp_gemm_weight_takes_int8(first_of(&op->mlp->up)),
                                 .carve = carve,
                                 .first_weight = first_of(&op->mlp->gate),
                                 .op = op};
@@ -96,8 +98,11 @@ void nmlp_mlp_describe_blocking(const nmlp_mlp *mlp, int64_t s, int n_threads, n
     int64_t kc = nmlp_min(b->kc, nmlp_max(nmlp_pad(mlp->hidden), nmlp_pad(mlp->inner)));
     nmlp_str_printf(out, "set=%s tile=%dx%d activations=%s teams=%dx%d rows=%lld kc=%lld chunk=%lld weights=%s",
                     mlp->kernels->name, b->gemm->mr, b->gemm->strips * NMLP_STRIP,
-                    b->gemm->elem_bytes == 2 ? "bf16" : "f32", run.teams.n, run.teams.threads,
-                    (long long)run.teams.rows, (long long)kc, (long long)b->chunk, b->widen ? "widened" : "streamed");
+                    run.int8                   ? "int8"
+                    : b->gemm->elem_bytes == 2 ? "bf16"
+                                               : "f32",
+                    run.teams.n, run.teams.threads, (long long)run.teams.rows, (long long)kc, (long long)b->chunk,
+                    b->widen ? "widened" : "streamed");
 }
 
 static void basis_stage(const struct pass *pass, const nmlp_gemm_weight *v, const nmlp_gemm_tiles *to) {

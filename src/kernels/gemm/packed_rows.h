@@ -8,8 +8,9 @@ typedef struct nmlp_gemm_tiles {
     char *data;
     int64_t k_padded;
     int64_t n_tiles;
-    int rows; /* of one tile */
-    int elem_bytes;
+    int rows;       /* of one tile */
+    int elem_bytes; /* 4 f32, 2 bf16, 1 int8 */
+    float *scales;  /* int8: [tiles * rows] */
 } nmlp_gemm_tiles;
 
 /* For up to `rows` rows of k inputs; memory from the carver. */
@@ -19,6 +20,20 @@ static inline nmlp_gemm_tiles nmlp_gemm_tiles_carve(nmlp_carver *carver, const n
         .k_padded = nmlp_pad(k), .n_tiles = nmlp_ceil_div(rows, gemm->mr), .elem_bytes = gemm->elem_bytes};
     t.rows = gemm->full_tiles || rows > gemm->mr ? gemm->mr : (int)rows;
     t.data = nmlp_carve(carver, (size_t)(t.n_tiles * t.rows * t.k_padded) * (size_t)t.elem_bytes);
+    return t;
+}
+
+enum { NMLP_GEMM_INT8_PAD = 64 }; /* inputs of a line */
+
+/* The same for int8. */
+static inline nmlp_gemm_tiles nmlp_gemm_tiles_carve_int8(nmlp_carver *carver, const nmlp_gemm *gemm, int64_t rows,
+                                                         int64_t k) {
+    nmlp_gemm_tiles t = {.k_padded = nmlp_round_up(k, NMLP_GEMM_INT8_PAD),
+                         .n_tiles = nmlp_ceil_div(rows, gemm->mr),
+                         .rows = gemm->mr,
+                         .elem_bytes = 1};
+    t.data = nmlp_carve(carver, (size_t)(t.n_tiles * t.rows * t.k_padded));
+    t.scales = nmlp_carve(carver, (size_t)(t.n_tiles * t.rows) * sizeof *t.scales);
     return t;
 }
 
@@ -48,6 +63,17 @@ static inline void nmlp_gemm_tiles_put(const nmlp_gemm_tiles *t, const nmlp_vec 
         put.src += put.n_rows * put.src_stride;
         if (put.up) put.up += put.n_rows * put.src_stride;
     }
+}
+
+/* Rounds a row of k inputs to int8. */
+static inline void nmlp_gemm_tiles_put_int8(const nmlp_gemm_tiles *t, const nmlp_vec *vec, int64_t row,
+                                            const float *src, int64_t k) {
+    nmlp_vec_int8_row to = {.dst = (int8_t *)nmlp_gemm_tiles_at(t, row / t->rows, 0) + row % t->rows * NMLP_LINE_BYTES,
+                            .step = nmlp_gemm_tiles_step(t),
+                            .src = src,
+                            .n = k,
+                            .n_padded = t->k_padded};
+    t->scales[row] = vec->put_int8(&to);
 }
 
 #endif

@@ -34,6 +34,11 @@ static inline int64_t nmlp_gemm_weight_quant_k(const nmlp_gemm_weight *m) {
     return nmlp_dtype_is_quantised(m->dtype) ? m->k_padded : 0;
 }
 
+/* Whether its strips are tiles of int8 as they lie. */
+static inline bool nmlp_gemm_weight_takes_int8(const nmlp_gemm_weight *m) {
+    return m->dtype == NMLP_DTYPE_Q8 && m->k_padded % 64 == 0;
+}
+
 /* Strip `strip` from input k (even, of Q8 and Q4 a multiple of 32) on. */
 static inline const char *nmlp_gemm_weight_at(const nmlp_gemm_weight *m, int64_t strip, int64_t k) {
     return m->strips + m->strip_bytes * (size_t)strip + nmlp_gemm_weight_bytes(m, k);

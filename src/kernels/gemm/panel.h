@@ -39,8 +39,11 @@ struct nmlp_gemm_panel {
     size_t b_step;
     int64_t k;
     int64_t rows;
-    float *c;             /* tiles one after the other, or two that alternate */
-    const float *scales;  /* [32] of columns, by which complete sums are multiplied; NULL: none */
+    float *c;            /* tiles one after the other, or two that alternate */
+    const float *scales; /* [32] of columns, by which complete sums are multiplied; NULL: none */
+    /* [32 * tiles] of rows: A and B are int8, `scales` are given, and sums, exact in int32, are multiplied by both. A
+     * step is then 64 inputs. NULL: bf16. */
+    const float *row_scales;
     const float *earlier; /* sums to add to, tiles one after the other; NULL: fresh */
     bool double_buffered;
     int buffer;     /* which of two the first tile goes to */

@@ -50,8 +50,17 @@ static struct team carve_team(nmlp_carver *carver, const nmlp_gemm_rows_run *run
     struct team team = {.share = nmlp_gemm_share_carve(carver, n_threads)};
     team.barrier = nmlp_carve(carver, sizeof *team.barrier);
     for (int i = 0; i < 2; i++)
-        team.x[i] = nmlp_gemm_tiles_carve(carver, run->blocking.gemm, run->blocking.rows_cap, run->k);
+        team.x[i] = (run->int8 ? nmlp_gemm_tiles_carve_int8 : nmlp_gemm_tiles_carve)(carver, run->blocking.gemm,
+                                                                                     run->blocking.rows_cap, run->k);
     return team;
+}
+
+/* A thread's own packed row. Room for it is there for any number of rows, since a workspace does for fewer too. */
+static nmlp_gemm_tiles carve_own_row(nmlp_carver *carver, const nmlp_gemm_rows_run *run) {
+    nmlp_gemm_tiles row = {
+        .k_padded = nmlp_pad(run->k), .n_tiles = 1, .rows = 1, .elem_bytes = run->blocking.gemm->elem_bytes};
+    row.data = nmlp_carve(carver, (size_t)row.k_padded * sizeof(float));
+    return row;
 }
 
 size_t nmlp_gemm_rows_init(nmlp_gemm_rows_run *run, int64_t s, int64_t inner, int n_threads, void *workspace) {
@@ -59,10 +68,13 @@ size_t nmlp_gemm_rows_init(nmlp_gemm_rows_run *run, int64_t s, int64_t inner, in
     nmlp_carver team = {0};
     nmlp_carver scratch = {0};
     run->blocking = nmlp_gemm_blocking_make(run->kernels, nmlp_caches_get(), s, run->k, inner, run->quant_k > 0);
+    run->int8 = run->q8_first && run->blocking.gemm->int8_panels;
     init_teams(&run->teams, &run->blocking, s, n_threads);
     carve_team(&team, run, n_threads); /* at most: room for the counters of all */
     if (run->carve) run->carve(&team, run, run->op);
     run->team_memory = nmlp_pieces_carve(&carver, team.used_bytes, run->teams.n_max);
+    run->packed_by_each = s == 1 && run->teams.threads > 1 && !run->blocking.gemm->full_tiles;
+    carve_own_row(&scratch, run);
     nmlp_gemm_scratch_carve(&scratch, &run->blocking, run->k, run->quant_k);
     run->scratch = nmlp_pieces_carve(&carver, scratch.used_bytes, n_threads);
     return carver.used_bytes;
@@ -95,12 +107,21 @@ static void pack_normed(const nmlp_gemm_pass *pass, const float *x, int64_t row)
     const nmlp_gemm_rows_run *run = pass->run;
     float *normed = pass->scratch->row;
     nmlp_norm_row(normed, x + row * run->k, run->fused->norm, run->fused->norm_eps, run->k);
+    if (run->int8) {
+        nmlp_gemm_tiles_put_int8(pass->x, run->kernels->vec, row, normed, run->k);
+        return;
+    }
     nmlp_vec_put put = {.src = normed, .n_rows = 1, .n = run->k, .n_padded = pass->x->k_padded};
     nmlp_gemm_tiles_put(pass->x, run->kernels->vec, row, 0, put);
 }
 
 static void pack_plain(const nmlp_gemm_pass *pass, const float *x, int64_t row, int64_t n) {
     int64_t k = pass->run->k;
+    if (pass->run->int8) {
+        for (int64_t i = 0; i < n; i++)
+            nmlp_gemm_tiles_put_int8(pass->x, pass->run->kernels->vec, row + i, x + (row + i) * k, k);
+        return;
+    }
     nmlp_vec_put put = {.src = x + row * k, .src_stride = k, .n_rows = n, .n = k, .n_padded = pass->x->k_padded};
     nmlp_gemm_tiles_put(pass->x, pass->run->kernels->vec, row, 0, put);
 }
@@ -114,6 +135,13 @@ static void pack_rows(const nmlp_gemm_pass *pass) {
         if (!norm) pack_plain(pass, x, at * PACK_ROWS, end - at * PACK_ROWS);
         for (int64_t row = at * PACK_ROWS; norm && row < end; row++) pack_normed(pass, x, row);
     }
+}
+
+static void pack_own_row(const nmlp_gemm_pass *pass) {
+    if (pass->run->fused->norm)
+        pack_normed(pass, pass->run->x, 0);
+    else
+        pack_plain(pass, pass->run->x, 0, 1);
 }
 
 /* ---- the loop ---- */
@@ -149,6 +177,7 @@ static void run_thread(void *arg, int thread, int n_threads) {
     struct team team = carve_team(&memory, run, run->teams.threads);
     nmlp_gemm_worker worker = {.share = &team.share, .thread = thread % run->teams.threads};
     nmlp_carver carver = nmlp_piece(run->scratch, thread);
+    nmlp_gemm_tiles own_row = carve_own_row(&carver, run);
     nmlp_gemm_scratch scratch = nmlp_gemm_scratch_carve(&carver, &run->blocking, run->k, run->quant_k);
     if (gemm->begin) gemm->begin();
     struct row_block block;
@@ -161,8 +190,13 @@ static void run_thread(void *arg, int thread, int n_threads) {
                                .memory = memory,
                                .rows = block.n,
                                .row = block.first};
-        pack_rows(&pass);
-        nmlp_gemm_pass_wait(&pass, run->first_weight, 0);
+        if (run->packed_by_each) {
+            pass.x = &own_row;
+            pack_own_row(&pass);
+        } else {
+            pack_rows(&pass);
+            nmlp_gemm_pass_wait(&pass, run->first_weight, 0);
+        }
         run->block(&pass);
     }
     if (gemm->end) gemm->end();

@@ -2,7 +2,8 @@
  *
  * Threads form teams of one size. A team takes a block of rows, packs it into tiles together (normalised first where
  * asked for), waits until all of it is there, and then runs the operation's stages on it, columns shared between its
- * threads. Where rows are enough for every thread to have blocks of its own, teams have one thread and never wait. */
+ * threads. A single row is packed by every thread for itself, which takes less time than to wait. Where rows are enough
+ * for every thread to have blocks of its own, teams have one thread and never wait. */
 #ifndef NMLP_KERNELS_GEMM_ROW_DRIVER_H
 #define NMLP_KERNELS_GEMM_ROW_DRIVER_H
 
@@ -28,6 +29,9 @@ typedef struct nmlp_gemm_rows_run {
     nmlp_pieces scratch; /* of threads */
     int64_t k;           /* inputs of a row */
     int64_t quant_k;     /* the most inputs of a quantised weight; 0: there is none */
+    bool q8_first;       /* all weights that read the rows are Q8 (nmlp_gemm_weight_takes_int8) */
+    bool int8;           /* so the rows are packed as int8 */
+    bool packed_by_each; /* every thread packs the one row for itself */
     const float *x;      /* [s,k] */
     const nmlp_fused *fused;
     /* The operation: what it needs per team beyond the packed rows, its stages, and the weight they read first. */

@@ -27,8 +27,8 @@ static void store_rows(void *ctx, const nmlp_gemm_finished_tile *tile, int64_t n
 }
 
 /* Lines of a strip to fetch at every step, so that the weights that come next are there when all tiles have passed. */
-static int lines_ahead(const nmlp_gemm_weight *w, int64_t n_tiles) {
-    int64_t lines_per_step = (int64_t)nmlp_gemm_weight_bytes(w, NMLP_PAD) / NMLP_LINE_BYTES;
+static int lines_ahead(const nmlp_gemm_weight *w, int64_t step_inputs, int64_t n_tiles) {
+    int64_t lines_per_step = (int64_t)nmlp_gemm_weight_bytes(w, step_inputs) / NMLP_LINE_BYTES;
     return n_tiles == 1 ? 0 : (int)nmlp_ceil_div(lines_per_step, n_tiles); /* alone, a tile fetches for itself */
 }
 
@@ -69,12 +69,14 @@ static void multiply_product(struct panel_pass *pass, int product) {
     const nmlp_gemm_stage *s = pass->stage;
     const nmlp_gemm_product *p = &s->product[product];
     int64_t n_tiles = pass->task.end_tile - pass->task.first_tile;
-    int64_t n_steps = p->k / NMLP_PAD;
+    bool int8 = p->a.elem_bytes == 1;
+    int64_t step_inputs = int8 ? NMLP_GEMM_INT8_PAD : NMLP_PAD;
+    int64_t n_steps = p->k / step_inputs;
     nmlp_gemm_stage_next next = nmlp_gemm_stage_next_after(s, &pass->task, product, 0);
     nmlp_gemm_panel panel = {
         .a = nmlp_gemm_tiles_at(&p->a, pass->task.first_tile, 0),
         .a_step = nmlp_gemm_tiles_step(&p->a),
-        .a_tile_bytes = (size_t)p->a.k_padded * NMLP_LINE_BYTES,
+        .a_tile_bytes = (size_t)(p->a.k_padded / step_inputs) * nmlp_gemm_tiles_step(&p->a),
         .b = nmlp_gemm_weight_at(p->w, pass->task.block * s->gemm->strips, p->w_k),
         .b_step = p->w->strip_bytes,
         .k = p->k,
@@ -84,7 +86,7 @@ static void multiply_product(struct panel_pass *pass, int product) {
         .far_a = pass->first_task,
         .ahead = next.strips,
         .ahead_step = next.step,
-        .ahead_lines = lines_ahead(p->w, n_tiles),
+        .ahead_lines = lines_ahead(p->w, step_inputs, n_tiles),
         .n_products = s->n_products,
         .rows_per_store = nmlp_ceil_div(TILE, n_steps),
         .steps_between = n_steps * nmlp_ceil_div(TILE, n_steps) / TILE - 1,
@@ -92,8 +94,11 @@ static void multiply_product(struct panel_pass *pass, int product) {
         .store_rows = store_rows,
         .ctx = pass,
     };
-    if (nmlp_dtype_is_quantised(p->w->dtype)) {
-        int64_t strip = pass->task.block * s->gemm->strips;
+    int64_t strip = pass->task.block * s->gemm->strips;
+    if (int8) {
+        panel.scales = (const float *)(const void *)nmlp_gemm_weight_scales(p->w, strip, 0);
+        panel.row_scales = p->a.scales + pass->task.first_tile * TILE;
+    } else if (nmlp_dtype_is_quantised(p->w->dtype)) {
         panel.b_step = nmlp_gemm_stage_unpack(s->gemm, p, strip, s->gemm->strips, 0, p->k, pass->scratch->b);
         panel.b = (const char *)pass->scratch->b;
         panel.stream = false;

@@ -64,6 +64,16 @@ typedef struct nmlp_vec_quantisation {
     int64_t n_groups;
 } nmlp_vec_quantisation;
 
+/* A row on its way into a tile of int8 (gemm.h), with one scale: x is about q * scale, to 1/254 of the largest. Of
+ * every four inputs the second and third change places, as in strips of Q8. */
+typedef struct nmlp_vec_int8_row {
+    int8_t *dst; /* lines at dst, dst + step, ... */
+    size_t step;
+    const float *src;
+    int64_t n;
+    int64_t n_padded; /* multiple of 64; zeros are written from n on */
+} nmlp_vec_int8_row;
+
 /* Two rows on their way into strips of bf16 pairs (gemm.h): one line of every strip. */
 typedef struct nmlp_vec_pairing {
     char *dst;
@@ -102,6 +112,8 @@ typedef struct nmlp_vec {
     /* True when nothing shrinks. */
     bool (*softmax_bf16)(const nmlp_vec_softmax_rows *rows);
     void (*quantise)(const nmlp_vec_quantisation *q);
+    /* Returns the scale, which is no number where something in the row is not finite. */
+    float (*put_int8)(const nmlp_vec_int8_row *row);
     void (*pair_rows)(const nmlp_vec_pairing *pairing);
     void (*scale)(float *y, const float *x, float factor, int64_t n); /* y = x*factor */
     float (*dot)(const float *a, const float *b, int64_t n);

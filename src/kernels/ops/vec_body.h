@@ -323,6 +323,48 @@ static void quantise(const nmlp_vec_quantisation *q) {
         }
 }
 
+/* The largest of |x|, as bits: those of numbers that are not finite are larger than all others. */
+static uint32_t peak_bits(const float *x, int64_t n) {
+    uint32_t top = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7fffffffu;
+        top = bits > top ? bits : top;
+    }
+    return top;
+}
+
+static void round_int8(int8_t *q, const float *x, float factor, int n) {
+    for (int i = 0; i < n; i++) q[i] = (int8_t)(int32_t)rintf(x[i] * factor);
+}
+
+static float put_int8(const nmlp_vec_int8_row *row) {
+    enum { LINE_INPUTS = 64 };
+    const float most = 127.0f, least = 1e-30f; /* smaller rows count as zeros */
+    uint32_t bits = peak_bits(row->src, row->n);
+    float peak;
+    memcpy(&peak, &bits, sizeof peak);
+    bool usable = peak >= least && peak <= 3e38f;
+    float factor = usable ? most / peak : 0.0f;
+    int8_t *to = row->dst;
+    for (int64_t k = 0; k < row->n_padded; k += LINE_INPUTS, to += row->step) {
+        int8_t q[LINE_INPUTS] = {0};
+        int64_t n = row->n - k < LINE_INPUTS ? row->n - k : LINE_INPUTS;
+        if (usable && n == LINE_INPUTS)
+            round_int8(q, row->src + k, factor, LINE_INPUTS);
+        else if (usable && n > 0)
+            round_int8(q, row->src + k, factor, (int)n);
+        for (int i = 0; i < LINE_INPUTS; i += 4) {
+            to[i] = q[i];
+            to[i + 1] = q[i + 2];
+            to[i + 2] = q[i + 1];
+            to[i + 3] = q[i + 3];
+        }
+    }
+    return peak < least ? 0.0f : usable ? peak / most : NAN;
+}
+
 static void scale_by(float *y, const float *x, float factor, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = x[i] * factor;
 }

@@ -10,6 +10,7 @@
     .softmax = softmax,
     .softmax_bf16 = softmax_bf16,
     .quantise = quantise,
+    .put_int8 = put_int8,
     .pair_rows = pair_rows,
     .scale = scale_by,
     .dot = dot,

@@ -74,13 +74,29 @@ static void zeros_stay_zeros(void **state) {
     for (int i = 0; i < 40; i++) assert_true(back[i] == 0.0f);
 }
 
+/* Whether s rows that meet Q8 weights of k inputs are rounded to int8. */
+static bool rounds_to_int8(const nmlp_kernels *set, int64_t s, int64_t k, int group) {
+    return nmlp_kernels_rounds_to_bf16(set) && group == 0 && s > 8 && (k + 31) / 32 % 2 == 0;
+}
+
+/* The rows rounded to int8, a scale each. */
+static float *rounded_rows(const float *x, int64_t s, int64_t k) {
+    float *y = nmlp_mem_new((size_t)(s * k), sizeof *y, NULL);
+    for (int64_t row = 0; row < s; row++) {
+        float peak = 0.0f;
+        for (int64_t i = 0; i < k; i++) peak = fmaxf(peak, fabsf(x[row * k + i]));
+        for (int64_t i = 0; i < k; i++) y[row * k + i] = rintf(x[row * k + i] * (127.0f / peak)) * (peak / 127.0f);
+    }
+    return y;
+}
+
 static void linear_matches_float64(void **state) {
     static const struct {
         int64_t s, n, k;
-    } shapes[] = {{1, 1, 1},      {1, 16, 32},   {1, 70, 512},  {2, 17, 33},   {3, 31, 5},
-                  {5, 33, 100},   {6, 96, 300},  {7, 47, 77},   {8, 63, 129},  {12, 64, 48},
-                  {13, 5, 2},     {16, 100, 65}, {17, 48, 191}, {31, 97, 66},  {33, 33, 33},
-                  {61, 130, 900}, {70, 50, 512}, {129, 35, 37}, {400, 34, 95}, {2, 64, 4100}};
+    } shapes[] = {{1, 1, 1},     {1, 16, 32},   {1, 70, 512},  {2, 17, 33},    {3, 31, 5},    {5, 33, 100},
+                  {6, 96, 300},  {7, 47, 77},   {8, 63, 129},  {12, 64, 48},   {13, 5, 2},    {16, 100, 65},
+                  {17, 48, 191}, {31, 97, 66},  {33, 33, 33},  {61, 130, 900}, {70, 50, 512}, {129, 35, 37},
+                  {400, 34, 95}, {2, 64, 4100}, {33, 70, 640}, {520, 96, 64}};
     nmlp_pool *pool = nmlp_test_pool(2);
     (void)state;
     for (size_t j = 0; j < sizeof shapes / sizeof shapes[0]; j++)
@@ -88,7 +104,8 @@ static void linear_matches_float64(void **state) {
             int64_t s = shapes[j].s, n = shapes[j].n, k = shapes[j].k;
             nmlp_view w = nmlp_test_quantised(n, k, groups[g], 1);
             float *x = nmlp_test_floats(s * k, 2);
-            nmlp_truth exact = nmlp_truth_of(x, s, k);
+            float *int8 = rounded_rows(x, s, k);
+            nmlp_truth exact = nmlp_truth_of(x, s, k), rounded = nmlp_truth_of(int8, s, k);
             for (int i = 0; i < NMLP_TEST_SETS; i++) {
                 const nmlp_kernels *set = nmlp_test_set(i);
                 char what[128];
@@ -96,7 +113,9 @@ static void linear_matches_float64(void **state) {
                 if (!set) continue;
                 nmlp_linear *linear = create(set, &w);
                 float *y = nmlp_guard_end(&guarded, (size_t)(s * n) * sizeof *y);
-                nmlp_truth truth = nmlp_truth_matmul(&exact, &w, NULL, nmlp_kernels_rounds_to_bf16(set));
+                nmlp_truth truth = rounds_to_int8(set, s, k, groups[g])
+                                       ? nmlp_truth_matmul(&rounded, &w, NULL, false)
+                                       : nmlp_truth_matmul(&exact, &w, NULL, nmlp_kernels_rounds_to_bf16(set));
                 run(linear, y, x, s, pool);
                 snprintf(what, sizeof what, "%s group %d S=%lld N=%lld K=%lld", nmlp_kernels_name(set), groups[g],
                          (long long)s, (long long)n, (long long)k);
@@ -106,7 +125,9 @@ static void linear_matches_float64(void **state) {
                 nmlp_linear_destroy(linear);
             }
             nmlp_truth_free(&exact);
+            nmlp_truth_free(&rounded);
             nmlp_mem_free(x);
+            nmlp_mem_free(int8);
             nmlp_test_weight_free(&w);
         }
     nmlp_pool_destroy(pool);
@@ -211,27 +232,32 @@ static void vector_code_unpacks_to_the_bits_of_plain_code(void **state) {
     }
 }
 
-static void inputs_that_are_not_finite_are_not_hidden(void **state) {
-    enum { N = 20, K = 100 };
-    float x[2 * K], y[2 * N];
-    (void)state;
+static void check_not_finite(int64_t s, int64_t k) {
+    enum { N = 20, K_MAX = 128, S_MAX = 20 };
+    static float x[S_MAX * K_MAX], y[S_MAX * N];
     for (int g = 0; g < N_GROUPS; g++) {
-        nmlp_view w = nmlp_test_quantised(N, K, groups[g], 4);
+        nmlp_view w = nmlp_test_quantised(N, k, groups[g], 4);
         for (int i = 0; i < NMLP_TEST_SETS; i++) {
             const nmlp_kernels *set = nmlp_test_set(i);
             if (!set) continue;
             nmlp_linear *linear = create(set, &w);
-            for (int j = 0; j < 2 * K; j++) x[j] = 1e-3f * (float)j;
+            for (int j = 0; j < s * k; j++) x[j] = 1e-3f * (float)j;
             x[40] = NAN;
-            run(linear, y, x, 2, NULL);
+            run(linear, y, x, s, NULL);
             for (int j = 0; j < N; j++) assert_true(isnan(y[j]) && isfinite(y[N + j]));
             x[40] = INFINITY;
-            run(linear, y, x, 2, NULL);
+            run(linear, y, x, s, NULL);
             for (int j = 0; j < N; j++) assert_true(!isfinite(y[j]) && isfinite(y[N + j]));
             nmlp_linear_destroy(linear);
         }
         nmlp_test_weight_free(&w);
     }
+}
+
+static void inputs_that_are_not_finite_are_not_hidden(void **state) {
+    (void)state;
+    check_not_finite(2, 100);
+    check_not_finite(20, 128);
 }
 
 static nmlp_factors factors_of(int64_t n, int64_t k, int64_t rank, int group, uint64_t seed) {
@@ -258,7 +284,8 @@ static void mlp_matches_float64(void **state) {
         int group[3];
     } cases[] = {{70, 100, 0, 0, 0, {0, 0, 0}},         {70, 100, 0, 0, 0, {32, 64, 32}},
                  {96, 333, 40, 40, 50, {64, 64, 0}},    {45, 83, 19, 0, 23, {32, 0, 64}},
-                 {200, 1500, 65, 33, 100, {0, 32, 32}}, {130, 2100, 0, 0, 0, {64, 0, 64}}};
+                 {200, 1500, 65, 33, 100, {0, 32, 32}}, {130, 2100, 0, 0, 0, {64, 0, 64}},
+                 {128, 300, 0, 0, 0, {0, 0, 0}},        {190, 700, 50, 0, 64, {0, 0, 0}}};
     static const int64_t rows[] = {1, 3, 6, 7, 16, 17, 40, 70, 200};
     enum { S = 200 };
     nmlp_pool *pool = nmlp_test_pool(2);
@@ -269,9 +296,11 @@ static void mlp_matches_float64(void **state) {
                               .up = factors_of(inner, h, cases[c].up, cases[c].group[1], 20),
                               .down = factors_of(h, inner, cases[c].down, cases[c].group[2], 30)};
         float *x = nmlp_test_floats(S * h, 40);
-        nmlp_truth exact = nmlp_truth_of(x, S, h);
+        float *int8 = rounded_rows(x, S, h);
+        nmlp_truth exact = nmlp_truth_of(x, S, h), rounded = nmlp_truth_of(int8, S, h);
         for (int rounds = 0; rounds < 2; rounds++) {
             nmlp_truth truth = nmlp_truth_mlp(&exact, &desc, rounds);
+            nmlp_truth truth_int8 = nmlp_truth_mlp(&rounded, &desc, rounds);
             for (int i = 0; i < NMLP_TEST_SETS; i++) {
                 const nmlp_kernels *set = nmlp_test_set(i);
                 nmlp_mlp *mlp;
@@ -283,7 +312,8 @@ static void mlp_matches_float64(void **state) {
                     nmlp_guarded guards[2];
                     float *y = nmlp_guard_end(&guards[0], (size_t)(rows[r] * h) * sizeof *y);
                     void *workspace = nmlp_guard_end(&guards[1], nmlp_mlp_workspace_bytes(mlp, rows[r], 2));
-                    nmlp_truth part = truth;
+                    bool q8 = cases[c].group[0] == 0 && cases[c].group[1] == 0;
+                    nmlp_truth part = rounds_to_int8(set, rows[r], h, q8 ? 0 : 32) ? truth_int8 : truth;
                     part.rows = rows[r];
                     nmlp_mlp_run(mlp, y, x, rows[r], workspace, pool);
                     snprintf(what, sizeof what, "%s case %zu S=%lld", nmlp_kernels_name(set), c, (long long)rows[r]);
@@ -294,9 +324,12 @@ static void mlp_matches_float64(void **state) {
                 nmlp_mlp_destroy(mlp);
             }
             nmlp_truth_free(&truth);
+            nmlp_truth_free(&truth_int8);
         }
         nmlp_truth_free(&exact);
+        nmlp_truth_free(&rounded);
         nmlp_mem_free(x);
+        nmlp_mem_free(int8);
         free_factors(&desc.gate);
         free_factors(&desc.up);
         free_factors(&desc.down);

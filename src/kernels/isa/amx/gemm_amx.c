@@ -170,6 +170,7 @@ const nmlp_gemm nmlp_gemm_amx = {
     .elem_bytes = sizeof(uint16_t),
     .narrow_rows = INT32_MAX,
     .full_tiles = true,
+    .int8_panels = true,
     .microkernel = {[NMLP_DTYPE_BF16] = block_bf16},
     .unpack = nmlp_gemm_quant_unpack_amx,
     .panel = nmlp_gemm_panel_amx,

@@ -1,4 +1,4 @@
-/* Panels in 2 x 2 AMX tiles: bf16 activations and weights, f32 sums. */
+/* Panels in 2 x 2 AMX tiles: bf16 activations and weights with f32 sums, or int8 with int32. */
 #include "kernels/isa/amx/tile_config_amx.h"
 #include "kernels/isa/amx/lanes_bf16_amx.h"
 #include "kernels/gemm/panel.h"
@@ -96,6 +96,20 @@ __attribute__((noinline)) static void scale_sums(const nmlp_gemm_panel *p, float
     }
 }
 
+/* Sums of products of int8, in place, times the scales of their rows and columns. */
+__attribute__((noinline)) static void scale_int8_sums(const nmlp_gemm_panel *p, int64_t tile, float *c, int64_t rows) {
+    const float *row_scales = p->row_scales + tile * TILE;
+    __m512 left = _mm512_loadu_ps(p->scales), right = _mm512_loadu_ps(p->scales + HALF);
+    nmlp_amx_settle_memory();
+    for (int64_t row = 0; row < rows; row++, c += TILE) {
+        __m512 scale = _mm512_set1_ps(row_scales[row]);
+        __m512 first = _mm512_cvtepi32_ps(_mm512_load_si512(c)),
+               second = _mm512_cvtepi32_ps(_mm512_load_si512(c + HALF));
+        _mm512_store_ps(c, _mm512_mul_ps(first, _mm512_mul_ps(scale, left)));
+        _mm512_store_ps(c + HALF, _mm512_mul_ps(second, _mm512_mul_ps(scale, right)));
+    }
+}
+
 static void fetch_lines(const char *at, int64_t n) {
     for (int64_t i = 0; i < n; i++) _mm_prefetch(at + i * NMLP_LINE_BYTES, _MM_HINT_T0);
 }
@@ -138,11 +152,27 @@ __attribute__((noinline)) static void fetch_far(const nmlp_gemm_panel *p, struct
     }
 }
 
+/* The upper or lower half of the rows times the left or right strip. */
+INLINE void multiply_left(const bool int8, const bool upper) {
+    if (int8 && upper) _tile_dpbssd(0, 4, 6);
+    if (int8 && !upper) _tile_dpbssd(2, 5, 6);
+    if (!int8 && upper) _tile_dpbf16ps(0, 4, 6);
+    if (!int8 && !upper) _tile_dpbf16ps(2, 5, 6);
+}
+
+INLINE void multiply_right(const bool int8, const bool upper) {
+    if (int8 && upper) _tile_dpbssd(1, 4, 7);
+    if (int8 && !upper) _tile_dpbssd(3, 5, 7);
+    if (!int8 && upper) _tile_dpbf16ps(1, 4, 7);
+    if (!int8 && !upper) _tile_dpbf16ps(3, 5, 7);
+}
+
 /* Tile i of rows; up to 16 rows need but half the products. Every instruction in the loop counts: it holds up the tiles
  * as soon as it takes longer than they do. */
-INLINE void multiply_tile(const nmlp_gemm_panel *p, int64_t i, const bool low, const nmlp_gemm_store_kind outcome) {
+INLINE void multiply_tile(const nmlp_gemm_panel *p, int64_t i, const bool low, const nmlp_gemm_store_kind outcome,
+                          const bool int8) {
     nmlp_gemm_finished_tile f = *p->finished;
-    const int64_t n_steps = p->k / TILE;
+    const int64_t n_steps = p->k / (int8 ? 2 * TILE : TILE);
     const bool backwards = p->backwards ^ (i & 1);
     const int64_t start = backwards ? n_steps - 1 : 0;
     const ptrdiff_t a_step = backwards ? -(ptrdiff_t)p->a_step : (ptrdiff_t)p->a_step;
@@ -163,14 +193,14 @@ INLINE void multiply_tile(const nmlp_gemm_panel *p, int64_t i, const bool low, c
     for (int64_t step = n_steps; step > 0; step--) {
         _tile_stream_loadd(4, a, NMLP_LINE_BYTES); /* L1 is for the weights */
         _tile_loadd(6, b0, NMLP_LINE_BYTES);
-        _tile_dpbf16ps(0, 4, 6);
+        multiply_left(int8, true);
         _tile_loadd(7, b1, NMLP_LINE_BYTES);
-        _tile_dpbf16ps(1, 4, 7);
+        multiply_right(int8, true);
         fetch_weights(ahead0, ahead1, ahead_lines);
         if (low) {
             _tile_stream_loadd(5, a + TILE_BYTES, NMLP_LINE_BYTES);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
+            multiply_left(int8, false);
+            multiply_right(int8, false);
         }
         if (has_far) {
             far.a = a;
@@ -189,33 +219,34 @@ INLINE void multiply_tile(const nmlp_gemm_panel *p, int64_t i, const bool low, c
     if (f.rows > 0) put_rows(p, &f, f.rows, outcome); /* before the sums below may take their place */
     nmlp_amx_settle_memory();
     store_sums(nmlp_gemm_panel_sums(p, i), low);
-    if (p->scales) scale_sums(p, nmlp_gemm_panel_sums(p, i), low ? TILE : HALF);
+    if (int8)
+        scale_int8_sums(p, i, nmlp_gemm_panel_sums(p, i), low ? TILE : HALF);
+    else if (p->scales)
+        scale_sums(p, nmlp_gemm_panel_sums(p, i), low ? TILE : HALF);
 }
 
-static void full_tile(const nmlp_gemm_panel *p, int64_t i) {
+/* Every combination has a loop of its own. */
+INLINE void multiply_by_outcome(const nmlp_gemm_panel *p, int64_t i, const bool low, const bool int8) {
     switch (p->finished->outcome) {
-    case NMLP_STORE_BY_CALLBACK: multiply_tile(p, i, true, NMLP_STORE_BY_CALLBACK); break;
-    case NMLP_STORE_LINES: multiply_tile(p, i, true, NMLP_STORE_LINES); break;
-    case NMLP_STORE_GATED_LINES: multiply_tile(p, i, true, NMLP_STORE_GATED_LINES); break;
-    case NMLP_STORE_ROWS: multiply_tile(p, i, true, NMLP_STORE_ROWS); break;
-    case NMLP_STORE_ADDED_ROWS: multiply_tile(p, i, true, NMLP_STORE_ADDED_ROWS); break;
+    case NMLP_STORE_BY_CALLBACK: multiply_tile(p, i, low, NMLP_STORE_BY_CALLBACK, int8); break;
+    case NMLP_STORE_LINES: multiply_tile(p, i, low, NMLP_STORE_LINES, int8); break;
+    case NMLP_STORE_GATED_LINES: multiply_tile(p, i, low, NMLP_STORE_GATED_LINES, int8); break;
+    case NMLP_STORE_ROWS: multiply_tile(p, i, low, NMLP_STORE_ROWS, int8); break;
+    case NMLP_STORE_ADDED_ROWS: multiply_tile(p, i, low, NMLP_STORE_ADDED_ROWS, int8); break;
     }
 }
 
-static void half_tile(const nmlp_gemm_panel *p, int64_t i) {
-    switch (p->finished->outcome) {
-    case NMLP_STORE_BY_CALLBACK: multiply_tile(p, i, false, NMLP_STORE_BY_CALLBACK); break;
-    case NMLP_STORE_LINES: multiply_tile(p, i, false, NMLP_STORE_LINES); break;
-    case NMLP_STORE_GATED_LINES: multiply_tile(p, i, false, NMLP_STORE_GATED_LINES); break;
-    case NMLP_STORE_ROWS: multiply_tile(p, i, false, NMLP_STORE_ROWS); break;
-    case NMLP_STORE_ADDED_ROWS: multiply_tile(p, i, false, NMLP_STORE_ADDED_ROWS); break;
-    }
-}
+static void full_tile(const nmlp_gemm_panel *p, int64_t i) { multiply_by_outcome(p, i, true, false); }
+static void half_tile(const nmlp_gemm_panel *p, int64_t i) { multiply_by_outcome(p, i, false, false); }
+static void full_int8_tile(const nmlp_gemm_panel *p, int64_t i) { multiply_by_outcome(p, i, true, true); }
+static void half_int8_tile(const nmlp_gemm_panel *p, int64_t i) { multiply_by_outcome(p, i, false, true); }
 
 void nmlp_gemm_panel_amx(const nmlp_gemm_panel *p) {
+    void (*full)(const nmlp_gemm_panel *, int64_t) = p->row_scales ? full_int8_tile : full_tile;
+    void (*half)(const nmlp_gemm_panel *, int64_t) = p->row_scales ? half_int8_tile : half_tile;
     for (int64_t i = 0; i * TILE < p->rows; i++) {
         nmlp_amx_settle_memory();
-        (p->rows - i * TILE > HALF ? full_tile : half_tile)(p, i);
+        (p->rows - i * TILE > HALF ? full : half)(p, i);
         nmlp_amx_settle_memory();
         *p->finished = nmlp_gemm_panel_finished(p, i);
     }

@@ -44,6 +44,7 @@ const nmlp_gemm nmlp_gemm_emu = {
     .elem_bytes = sizeof(uint16_t),
     .narrow_rows = INT32_MAX,
     .full_tiles = true,
+    .int8_panels = true,
     .microkernel = {[NMLP_DTYPE_BF16] = block_bf16},
     .unpack = nmlp_gemm_quant_unpack_bf16,
     .panel = nmlp_gemm_panel_emu,

@@ -27,11 +27,28 @@ static void sum_row(float *c, const nmlp_gemm_panel *p, const char *a, bool back
     }
 }
 
+/* TDPBSSD: four products at a time, exact. */
+static void sum_row_int8(float *c, const nmlp_gemm_panel *p, const int8_t *a, float row_scale) {
+    for (int j = 0; j < TILE; j++) {
+        const int8_t *b = (const int8_t *)p->b + p->b_step * (size_t)(j / NMLP_STRIP) + 4 * (j % NMLP_STRIP);
+        int32_t sum = 0;
+        for (int64_t k = 0; k < p->k; k++) {
+            const int8_t *line = a + p->a_step * (size_t)(k / 64);
+            sum += line[k % 64] * b[k / 4 * NMLP_LINE_BYTES + k % 4];
+        }
+        c[j] = (float)sum * (row_scale * p->scales[j]);
+    }
+}
+
 static void sum_tile(const nmlp_gemm_panel *p, int64_t i) {
     float *c = nmlp_gemm_panel_sums(p, i);
     for (int64_t row = 0; row < TILE && i * TILE + row < p->rows; row++) {
         const char *a = p->a + p->a_tile_bytes * (size_t)i + (size_t)row * NMLP_LINE_BYTES;
         float *sums = c + row * TILE;
+        if (p->row_scales) {
+            sum_row_int8(sums, p, (const int8_t *)a, p->row_scales[i * TILE + row]);
+            continue;
+        }
         for (int j = 0; j < TILE; j++) sums[j] = p->earlier ? p->earlier[i * TILE_FLOATS + row * TILE + j] : 0.0f;
         sum_row(sums, p, a, p->backwards ^ (i & 1));
         for (int j = 0; p->scales && j < TILE; j++) sums[j] *= p->scales[j];
