@@ -16,9 +16,11 @@ enum {
      * woken in tens of microseconds, one that sleeps on an idle virtual CPU in more. */
     SPIN_MOST_NS = 200000,
     SPIN_LEAST_NS = 1000,
-    /* A thread that others push off its CPU more often than once in PREEMPTION_NS, seen over OBSERVED_NS at least,
-     * shares it; that holds for SHARED_NS. Where nobody else runs, it happens some times a second. */
+    /* A thread that others push off its CPU more often than once in PREEMPTION_NS and that waits for it LOST_PERCENT of
+     * the time it wants it, seen over OBSERVED_NS at least, shares it; that holds for SHARED_NS. Where nobody else
+     * runs, it is pushed off some times a second, by the system, for microseconds. */
     PREEMPTION_NS = 25000000,
+    LOST_PERCENT = 10,
     OBSERVED_NS = 10000000,
     SHARED_NS = 200000000,
     /* What a job costs besides its work: at all, and for every thread. */
@@ -35,6 +37,8 @@ struct worker {
     int index;
     long n_preempted; /* when last asked, at asked_ns */
     uint64_t asked_ns;
+    uint64_t cpu_ns;   /* used so far, then */
+    uint64_t slept_ns; /* since then */
     pthread_t thread;
     _Alignas(
         NMLP_LINE_ALIGN) _Atomic uint64_t done; /* start word of the last job that it and those it waits for ended */
@@ -59,21 +63,29 @@ static int active_in(uint64_t start) { return (int)(start & ((1u << ACTIVE_BITS)
 
 /* ---- waiting ---- */
 
-/* How often somebody else has taken this thread's CPU from it so far. */
-static long count_preemptions(void) {
+static uint64_t ns_of(struct timeval t) { return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_usec * 1000u; }
+
+/* Whether somebody else had this thread's CPU while it wanted it, since it was last asked. */
+static bool has_shared(struct worker *self, uint64_t now) {
     struct rusage usage;
-    return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_nivcsw : 0;
+    if (getrusage(RUSAGE_THREAD, &usage) != 0) return false;
+    uint64_t elapsed = now - self->asked_ns, cpu_ns = ns_of(usage.ru_utime) + ns_of(usage.ru_stime);
+    uint64_t used = cpu_ns - self->cpu_ns, awake = elapsed > self->slept_ns ? elapsed - self->slept_ns : 0;
+    uint64_t lost = awake > used ? awake - used : 0;
+    long n = usage.ru_nivcsw - self->n_preempted;
+    bool first = self->asked_ns == 0;
+    self->n_preempted = usage.ru_nivcsw;
+    self->asked_ns = now;
+    self->cpu_ns = cpu_ns;
+    self->slept_ns = 0;
+    return !first && n >= 2 && (uint64_t)n * PREEMPTION_NS > elapsed && lost * 100 > awake * LOST_PERCENT;
 }
 
 /* A wait was too long for looking. Was it because somebody else had this thread's CPU meanwhile? */
 static void adapt_spin(nmlp_pool *pool, struct worker *self) {
-    uint64_t now = nmlp_waiting_clock_ns(), elapsed = now - self->asked_ns;
-    if (elapsed < OBSERVED_NS) return;
-    long n = count_preemptions();
-    bool shared = self->asked_ns != 0 && n - self->n_preempted >= 2 &&
-                  (uint64_t)(n - self->n_preempted) * PREEMPTION_NS > elapsed;
-    self->n_preempted = n;
-    self->asked_ns = now;
+    uint64_t now = nmlp_waiting_clock_ns();
+    if (now - self->asked_ns < OBSERVED_NS) return;
+    bool shared = has_shared(self, now) && self->index > 0; /* the caller may wait for other things too */
     if (shared) atomic_store_explicit(&pool->shared_until_ns, now + SHARED_NS, memory_order_relaxed);
     bool anybody = now < atomic_load_explicit(&pool->shared_until_ns, memory_order_relaxed);
     atomic_store_explicit(&pool->spin_ns, anybody ? SPIN_LEAST_NS : pool->spin_most_ns, memory_order_relaxed);
@@ -81,12 +93,14 @@ static void adapt_spin(nmlp_pool *pool, struct worker *self) {
 
 /* Sleeps until *word is not `old`. In one order with `tell`: one of the two sees the other. */
 static void sleep_while(struct worker *self, const _Atomic uint64_t *word, uint64_t old) {
+    uint64_t begin = nmlp_waiting_clock_ns();
     for (;;) {
         atomic_store(&self->asleep, 1);
         if (atomic_load(word) != old) break;
         nmlp_futex_wait(&self->asleep, 1);
     }
     atomic_store_explicit(&self->asleep, 0, memory_order_relaxed);
+    self->slept_ns += nmlp_waiting_clock_ns() - begin;
 }
 
 /* Wakes a thread that waits for what was changed before. */

@@ -9,7 +9,7 @@
 #include "model/model_shard.h"
 #include "tensor/quant.h"
 
-enum { EMBED_RELEASE_ROWS = 32 };
+enum { EMBED_RELEASE_ROWS = 32, EMBED_ROWS = 2 }; /* before the table is released; at a time */
 
 /* ---- memory ---- */
 
@@ -233,15 +233,36 @@ void nmlp_cpu_forward_fini(nmlp_cpu_forward *f) {
 
 /* ---- the pass ---- */
 
+struct embedding {
+    const nmlp_model *model;
+    const int32_t *ids;
+    float *rows;
+};
+
+static void embed_rows(void *arg, int64_t begin, int64_t end, int thread) {
+    const struct embedding *e = arg;
+    const nmlp_view *table = &e->model->embedding;
+    float scale = (float)e->model->config.embedding_scale;
+    int64_t h = table->shape[1];
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        nmlp_quant_row_to_f32(e->rows + i * h, table, e->ids[i]);
+        if (scale != 1.0f) nmlp_multiply(e->rows + i * h, e->rows + i * h, scale, h, NULL);
+    }
+}
+
+/* Most rows are in no cache and in no page table yet, so threads share the waiting. */
 void nmlp_cpu_forward_embed(nmlp_cpu_forward *f, const int32_t *ids, int64_t n, float *rows) {
     const nmlp_view *table = &f->weights->model->embedding;
-    float scale = (float)f->weights->model->config.embedding_scale;
     int64_t h = table->shape[1];
-    for (int64_t i = 0; i < n; i++) {
-        nmlp_quant_row_to_f32(rows + i * h, table, ids[i]);
-        if (scale != 1.0f) nmlp_multiply(rows + i * h, rows + i * h, scale, h, NULL);
+    for (int64_t done = 0; done < n;) {
+        int64_t some = nmlp_min(n - done, EMBED_RELEASE_ROWS - f->rows_embedded % EMBED_RELEASE_ROWS);
+        struct embedding embedding = {.model = f->weights->model, .ids = ids + done, .rows = rows + done * h};
+        nmlp_pool_for(f->weights->pool, some, EMBED_ROWS, embed_rows, &embedding);
+        done += some;
+        f->rows_embedded += some;
         /* Every row touched brings up to 2 MB around it; after a long text all of the table would stay. */
-        if (++f->rows_embedded % EMBED_RELEASE_ROWS == 0) nmlp_file_map_release(table->data, nmlp_view_bytes(table));
+        if (f->rows_embedded % EMBED_RELEASE_ROWS == 0) nmlp_file_map_release(table->data, nmlp_view_bytes(table));
     }
 }
 

@@ -40,21 +40,19 @@ static inline nmlp_gemm_share_slot *nmlp_gemm_share_at(const nmlp_gemm_share *sh
     return share->slots + step % NMLP_GEMM_SHARE_RING * share->n_threads;
 }
 
-static inline void nmlp_gemm_share_clear(const nmlp_gemm_share *share, int64_t step) {
-    for (int t = 0; t < share->n_threads; t++)
-        atomic_store_explicit(&nmlp_gemm_share_at(share, step)[t].next, 0, memory_order_relaxed);
-}
-
-/* Before the job. */
+/* Before the job: the first steps' counters. Later ones are cleared by their owners, four steps ahead. */
 static inline void nmlp_gemm_share_begin(const nmlp_gemm_share *share) {
-    for (int64_t step = 0; step < NMLP_GEMM_SHARE_RING; step++) nmlp_gemm_share_clear(share, step);
+    for (int64_t step = 1; step <= NMLP_GEMM_SHARE_RING / 2; step++)
+        for (int t = 0; t < share->n_threads; t++)
+            atomic_store_explicit(&nmlp_gemm_share_at(share, step)[t].next, 0, memory_order_relaxed);
 }
 
 static inline void nmlp_gemm_worker_begin_step(nmlp_gemm_worker *worker, int64_t n_tasks) {
     worker->step++;
     worker->n_tasks = n_tasks;
     worker->victim = 0;
-    if (worker->thread == 0) nmlp_gemm_share_clear(worker->share, worker->step + NMLP_GEMM_SHARE_RING / 2);
+    nmlp_gemm_share_slot *later = nmlp_gemm_share_at(worker->share, worker->step + NMLP_GEMM_SHARE_RING / 2);
+    atomic_store_explicit(&later[worker->thread].next, 0, memory_order_relaxed);
 }
 
 /* The next tasks, one after the other: up to `most`, towards the end of a range no more than half of what is left.
@@ -66,11 +64,12 @@ static inline int64_t nmlp_gemm_worker_take_some(nmlp_gemm_worker *worker, int64
         int64_t begin = worker->n_tasks * owner / n;
         int64_t end = worker->n_tasks * (owner + 1) / n;
         nmlp_gemm_share_slot *slot = nmlp_gemm_share_at(worker->share, worker->step) + owner;
+        /* Looking is cheap where many threads look at ranges that are used up; taking makes them wait for each other.
+         */
+        int64_t left = end - begin - atomic_load_explicit(&slot->next, memory_order_relaxed);
+        if (left <= 0) continue;
         int64_t wanted = 1;
-        if (most > 1) {
-            int64_t left = end - begin - atomic_load_explicit(&slot->next, memory_order_relaxed);
-            while (2 * wanted <= most && 4 * wanted <= left) wanted *= 2;
-        }
+        while (2 * wanted <= most && 4 * wanted <= left) wanted *= 2;
         *first = begin + atomic_fetch_add_explicit(&slot->next, wanted, memory_order_relaxed);
         if (*first < end) return nmlp_min(wanted, end - *first);
     }
