@@ -98,11 +98,11 @@ void nmlp_cuda_engine_destroy(nmlp_cuda_engine *e) {
 const char *nmlp_cuda_engine_name(const nmlp_cuda_engine *e) { return e->name; }
 
 size_t nmlp_cuda_engine_step_bytes(const nmlp_cuda_engine *e) {
-    size_t bytes = nmlp_cuda_matrix_bytes(&e->lm_head);
+    size_t bytes = nmlp_cuda_matrix_step_bytes(&e->lm_head);
     for (int64_t l = 0; l < e->model->config.n_layers; l++) {
         const nmlp_cuda_layer *layer = &e->layers[l];
-        bytes += nmlp_cuda_matrix_bytes(&layer->qkv) + nmlp_cuda_matrix_bytes(&layer->o) +
-                 nmlp_cuda_mlp_weights_bytes(&layer->mlp);
+        bytes += nmlp_cuda_matrix_step_bytes(&layer->qkv) + nmlp_cuda_matrix_step_bytes(&layer->o) +
+                 nmlp_cuda_mlp_weights_step_bytes(&layer->mlp);
     }
     return bytes;
 }

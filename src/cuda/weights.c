@@ -2,16 +2,32 @@
 
 #include "base/mem.h"
 #include "cuda/decode/decode_program.h"
+#include "cuda/decode/decode_quant.h"
 #include "cuda/tensor_map.h"
 #include "tensor/quant.h"
 
-enum { ROWS_AT_ONCE_BYTES = 16 << 20 };
+enum { ROWS_AT_ONCE_BYTES = 16 << 20, PARTS_MAX = 3 };
 
 size_t nmlp_cuda_matrix_bytes(const nmlp_cuda_matrix *m) { return (size_t)m->n * (size_t)m->k * sizeof(uint16_t); }
+
+static size_t tile_count(const nmlp_cuda_matrix *m) {
+    return (size_t)nmlp_cuda_divide_up(m->n, NMLP_CUDA_DECODE_TILE_ROWS) *
+           (size_t)nmlp_cuda_divide_up(m->k, NMLP_CUDA_DECODE_TILE_COLS);
+}
+
+size_t nmlp_cuda_matrix_step_bytes(const nmlp_cuda_matrix *m) {
+    return m->tiles ? tile_count(m) * (size_t)nmlp_cuda_decode_tile_bytes(m->format) : nmlp_cuda_matrix_bytes(m);
+}
 
 size_t nmlp_cuda_mlp_weights_bytes(const nmlp_cuda_mlp_weights *w) {
     return nmlp_cuda_matrix_bytes(&w->basis) + nmlp_cuda_matrix_bytes(&w->gate) + nmlp_cuda_matrix_bytes(&w->up) +
            nmlp_cuda_matrix_bytes(&w->down_basis) + nmlp_cuda_matrix_bytes(&w->down);
+}
+
+size_t nmlp_cuda_mlp_weights_step_bytes(const nmlp_cuda_mlp_weights *w) {
+    return nmlp_cuda_matrix_step_bytes(&w->basis) + nmlp_cuda_matrix_step_bytes(&w->gate) +
+           nmlp_cuda_matrix_step_bytes(&w->up) + nmlp_cuda_matrix_step_bytes(&w->down_basis) +
+           nmlp_cuda_matrix_step_bytes(&w->down);
 }
 
 /* Other types, quantised ones too, become bf16 on the host, some rows at a time. */
@@ -55,17 +71,52 @@ static nmlp_status take_matrix(nmlp_cuda_matrix *m, nmlp_cuda_arena *arena, nmlp
                             : NMLP_OK;
 }
 
+static nmlp_cuda_decode_format format_of(const nmlp_cuda_decode_part *parts, int n) {
+    for (int i = 1; i < n; i++)
+        if (parts[i].view->dtype != parts[0].view->dtype) return NMLP_CUDA_DECODE_BF16;
+    nmlp_dtype dtype = parts[0].view->dtype;
+    return dtype == NMLP_DTYPE_Q8   ? NMLP_CUDA_DECODE_Q8
+           : dtype == NMLP_DTYPE_Q4 ? NMLP_CUDA_DECODE_Q4
+                                    : NMLP_CUDA_DECODE_BF16;
+}
+
+/* The quantised copy, where all parts are of one such type. */
+static nmlp_status upload_tiles(nmlp_cuda_matrix *m, nmlp_cuda_arena *arena, const nmlp_cuda_decode_part *parts,
+                                int n_parts, nmlp_err *err) {
+    m->format = (int32_t)format_of(parts, n_parts);
+    if (m->format == NMLP_CUDA_DECODE_BF16) return NMLP_OK;
+    size_t tile_bytes = (size_t)nmlp_cuda_decode_tile_bytes(m->format);
+    int64_t per_group = nmlp_cuda_divide_up(m->k, NMLP_CUDA_DECODE_TILE_COLS);
+    size_t group_bytes = (size_t)per_group * tile_bytes;
+    m->tiles = nmlp_cuda_arena_take(arena, tile_count(m) * tile_bytes);
+    if (!arena->committed) return NMLP_OK;
+    unsigned char *packed = nmlp_mem_new(group_bytes, 1, err);
+    nmlp_status st = packed ? NMLP_OK : NMLP_E_NOMEM;
+    for (int64_t g = 0; st == NMLP_OK && g < nmlp_cuda_divide_up(m->n, NMLP_CUDA_DECODE_TILE_ROWS); g++) {
+        for (int64_t t = 0; t < per_group; t++)
+            nmlp_cuda_decode_quant_pack(packed + (size_t)t * tile_bytes, parts, n_parts, g, t);
+        st = NMLP_CUDA_CHECK(
+            cudaMemcpy((char *)m->tiles + (size_t)g * group_bytes, packed, group_bytes, cudaMemcpyHostToDevice),
+            "uploading quantised weights", err);
+    }
+    nmlp_mem_free(packed);
+    return st;
+}
+
 nmlp_status nmlp_cuda_upload_matrix(nmlp_cuda_matrix *out, nmlp_cuda_arena *arena, const nmlp_view *const *parts,
                                     int n_parts, nmlp_err *err) {
     *out = (nmlp_cuda_matrix){.k = nmlp_cuda_pad(parts[0]->shape[1])};
     for (int i = 0; i < n_parts; i++) out->n += (int32_t)parts[i]->shape[0];
     NMLP_RETURN_IF_FAILED(take_matrix(out, arena, err));
     uint16_t *to = out->data;
-    for (int i = 0; i < n_parts && arena->committed; i++) {
-        NMLP_RETURN_IF_FAILED(upload_rows(to, out->k, parts[i], err));
-        to += parts[i]->shape[0] * out->k;
+    nmlp_cuda_decode_part rows[PARTS_MAX];
+    int64_t row = 0;
+    for (int i = 0; i < n_parts; i++) {
+        if (arena->committed) NMLP_RETURN_IF_FAILED(upload_rows(to + row * out->k, out->k, parts[i], err));
+        rows[i] = (nmlp_cuda_decode_part){.view = parts[i], .row = row};
+        row += parts[i]->shape[0];
     }
-    return NMLP_OK;
+    return upload_tiles(out, arena, rows, n_parts, err);
 }
 
 nmlp_status nmlp_cuda_upload_vector(float **out, nmlp_cuda_arena *arena, const nmlp_view *const *parts, int n_parts,
@@ -101,9 +152,12 @@ static nmlp_status upload_two_bases(nmlp_cuda_mlp_weights *w, nmlp_cuda_arena *a
     w->basis = (nmlp_cuda_matrix){.n = w->up_start + (int32_t)up->shape[0], .k = nmlp_cuda_pad(gate->shape[1])};
     NMLP_RETURN_IF_FAILED(take_matrix(&w->basis, arena, err));
     uint16_t *to = w->basis.data;
-    if (!arena->committed) return NMLP_OK;
-    NMLP_RETURN_IF_FAILED(upload_rows(to, w->basis.k, gate, err));
-    return upload_rows(to + (int64_t)w->up_start * w->basis.k, w->basis.k, up, err);
+    const nmlp_cuda_decode_part rows[] = {{.view = gate, .row = 0}, {.view = up, .row = w->up_start}};
+    if (arena->committed) {
+        NMLP_RETURN_IF_FAILED(upload_rows(to, w->basis.k, gate, err));
+        NMLP_RETURN_IF_FAILED(upload_rows(to + (int64_t)w->up_start * w->basis.k, w->basis.k, up, err));
+    }
+    return upload_tiles(&w->basis, arena, rows, 2, err);
 }
 
 nmlp_status nmlp_cuda_upload_mlp(nmlp_cuda_mlp_weights *out, nmlp_cuda_arena *arena, const nmlp_factors *gate,

@@ -1,5 +1,5 @@
 /* Weights on the device: bf16 matrices with padded rows, and matrices that share their input laid one under the other.
- */
+ * What is quantised is there twice: as bf16 for prompts and batches, and as tiles for decode programs. */
 #ifndef NMLP_CUDA_WEIGHTS_H
 #define NMLP_CUDA_WEIGHTS_H
 
@@ -7,8 +7,10 @@
 #include "tensor/factors.h"
 
 typedef struct nmlp_cuda_matrix {
-    void *data; /* bf16 [n,k] */
-    void *map;  /* tensor_map.h */
+    void *data;     /* bf16 [n,k] */
+    void *map;      /* tensor_map.h */
+    void *tiles;    /* the same quantised, for decode programs (decode_quant.h); NULL: none */
+    int32_t format; /* of tiles: nmlp_cuda_decode_format */
     int32_t n;
     int32_t k; /* padded */
 } nmlp_cuda_matrix;
@@ -35,6 +37,9 @@ nmlp_status nmlp_cuda_upload_vector(float **out, nmlp_cuda_arena *arena, const n
 nmlp_status nmlp_cuda_upload_mlp(nmlp_cuda_mlp_weights *out, nmlp_cuda_arena *arena, const nmlp_factors *gate,
                                  const nmlp_factors *up, const nmlp_factors *down, nmlp_err *err);
 size_t nmlp_cuda_matrix_bytes(const nmlp_cuda_matrix *m);
+/* What a decode step reads of it. */
+size_t nmlp_cuda_matrix_step_bytes(const nmlp_cuda_matrix *m);
 size_t nmlp_cuda_mlp_weights_bytes(const nmlp_cuda_mlp_weights *w);
+size_t nmlp_cuda_mlp_weights_step_bytes(const nmlp_cuda_mlp_weights *w);
 
 #endif

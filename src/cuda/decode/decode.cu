@@ -64,7 +64,8 @@ __device__ void finish(const nmlp_cuda_decode_program &prog, const block_memory 
     }
 }
 
-template <int DB> __device__ void multiply(const nmlp_cuda_decode_program &prog, const block_memory &mem) {
+template <int DB, bool QUANTISED>
+__device__ void multiply(const nmlp_cuda_decode_program &prog, const block_memory &mem) {
     shared_head *sh = mem.sh;
     const int warp = threadIdx.x >> 5;
     consumer at = {{warp, 0}, 0, warp};
@@ -77,7 +78,9 @@ template <int DB> __device__ void multiply(const nmlp_cuda_decode_program &prog,
         const int index = sh->phase_index[place];
         if (warp == 0) NOTE_CLOCK(index, 0);
         switch (ph->kind) {
-        case NMLP_CUDA_DECODE_MATMUL: multiply_phase<DB <= 2>(prog, ph, sh->units[place], mem, at, index); break;
+        case NMLP_CUDA_DECODE_MATMUL:
+            multiply_phase<DB <= 2, QUANTISED>(prog, ph, sh->units[place], mem, at, index);
+            break;
         case NMLP_CUDA_DECODE_ATTENTION:
             run_attention<DB>(ph, sh->tag_base + (uint32_t)ph->op[0].x_written_by, sh->tag_base + (uint32_t)index + 1,
                               reinterpret_cast<float *>(mem.x), sh->state.length);
@@ -109,8 +112,9 @@ __device__ __forceinline__ void init_barriers(const nmlp_cuda_decode_program &pr
     mbar_init(&sh->meeting, MEETING_THREADS);
 }
 
-/* Heads of up to DB * 32 columns: the registers that wide ones take would be missed elsewhere. */
-template <int DB>
+/* Heads of up to DB * 32 columns: the registers that wide ones take would be missed elsewhere. So would the code of
+ * quantised weights where there are none. */
+template <int DB, bool QUANTISED>
 __global__ void __launch_bounds__(THREADS, 1) decode_kernel(const __grid_constant__ nmlp_cuda_decode_program prog) {
     extern __shared__ __align__(STAGE_ALIGN_BYTES) unsigned char memory[];
     block_memory mem;
@@ -127,37 +131,43 @@ __global__ void __launch_bounds__(THREADS, 1) decode_kernel(const __grid_constan
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
     const int warp = threadIdx.x >> 5;
-    if (warp == PRODUCER)
+    if (warp == PRODUCER && QUANTISED)
+        produce_quantised(prog, mem);
+    else if (warp == PRODUCER)
         produce(prog, mem);
     else if (warp == EPILOGUE)
         finish(prog, mem);
     else
-        multiply<DB>(prog, mem);
+        multiply<DB, QUANTISED>(prog, mem);
 }
 
 typedef void kernel_fn(const nmlp_cuda_decode_program);
 
+kernel_fn *const kernels[2][2] = {{decode_kernel<2, false>, decode_kernel<2, true>},
+                                  {decode_kernel<4, false>, decode_kernel<4, true>}};
+
 kernel_fn *kernel_for(const nmlp_cuda_decode_program *program) {
-    return program->head_dim <= 2 * DIMS_PER_BLOCK ? decode_kernel<2> : decode_kernel<4>;
+    return kernels[program->head_dim > 2 * DIMS_PER_BLOCK][program->quantised != 0];
 }
 
 } // namespace
 
-size_t nmlp_cuda_decode_shared_bytes(int32_t input_elems, int32_t n_stages) {
-    return ring_offset(input_elems) + (size_t)n_stages * TILE_ELEMS * 2;
+size_t nmlp_cuda_decode_shared_bytes(int32_t input_elems, int32_t n_stages, int32_t stage_elems) {
+    return ring_offset(input_elems) + (size_t)n_stages * (size_t)stage_elems * 2;
 }
 
 int nmlp_cuda_decode_attention_elems(int32_t head_dim) { return 2 * attention_scratch(head_dim); }
 
 int nmlp_cuda_decode_prepare(size_t bytes) {
-    cudaError_t e =
-        cudaFuncSetAttribute((const void *)decode_kernel<2>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    if (e != cudaSuccess) return e;
-    return cudaFuncSetAttribute((const void *)decode_kernel<4>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                (int)bytes);
+    for (int i = 0; i < 4; i++) {
+        const cudaError_t e = cudaFuncSetAttribute((const void *)kernels[i / 2][i % 2],
+                                                   cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        if (e != cudaSuccess) return e;
+    }
+    return cudaSuccess;
 }
 
 int nmlp_cuda_decode_launch(const nmlp_cuda_decode_program *program, int grid, void *stream) {
-    size_t shared_bytes = nmlp_cuda_decode_shared_bytes(program->input_elems, program->n_stages);
+    size_t shared_bytes = nmlp_cuda_decode_shared_bytes(program->input_elems, program->n_stages, program->stage_elems);
     return launch_resident(kernel_for(program), *program, grid, THREADS, shared_bytes, stream);
 }

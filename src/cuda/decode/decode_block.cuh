@@ -36,6 +36,17 @@ __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uin
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/* A lane's part of 32 columns of the staged rows: column g of the mma is row g, the high half of token g/2 or the low
+ * one. Lanes of columns past the last token ask for nothing, which leaves shared memory to the weights. */
+__device__ __forceinline__ void load_staged(uint32_t (&r)[4], uint32_t at, bool wanted) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.shared.v4.b32 {%0,%1,%2,%3}, [%4]; }"
+                 : "+r"(r[0]), "+r"(r[1]), "+r"(r[2]), "+r"(r[3])
+                 : "r"(at), "r"((uint32_t)wanted)
+                 : "memory");
+}
+
+enum { TILE_BLOCKS = NMLP_CUDA_DECODE_TILE_COLS / TILE_BLOCK };
+
 /* Where a consumer warp stands; it takes every CONSUMER_WARPS-th tile. */
 struct consumer {
     ring_cursor ring;

@@ -3,6 +3,7 @@
 #define NMLP_CUDA_DECODE_DECODE_CONSUMER_CUH
 
 #include "cuda/decode/decode_block.cuh"
+#include "cuda/decode/decode_quant.cuh"
 
 namespace {
 
@@ -13,17 +14,8 @@ __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t at) {
                  : "memory");
 }
 
-/* A lane's part of 32 columns of the staged rows: column g of the mma is row g, the high half of token g/2 or the low
- * one. Lanes of columns past the last token ask for nothing, which leaves shared memory to the weights. */
-__device__ __forceinline__ void load_staged(uint32_t (&r)[4], uint32_t at, bool wanted) {
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.shared.v4.b32 {%0,%1,%2,%3}, [%4]; }"
-                 : "+r"(r[0]), "+r"(r[1]), "+r"(r[2]), "+r"(r[3])
-                 : "r"(at), "r"((uint32_t)wanted)
-                 : "memory");
-}
-
 /* Sums of a warp: several sets, so that the tensor cores do not wait for themselves. */
-enum { SUM_SETS = 4, TILE_BLOCKS = NMLP_CUDA_DECODE_TILE_COLS / TILE_BLOCK };
+enum { SUM_SETS = 4 };
 
 struct tile_sums {
     float set[SUM_SETS][4];
@@ -94,8 +86,8 @@ __device__ __forceinline__ void consumer_end_step(const block_memory &mem, consu
     at.ring.advance(NMLP_CUDA_DECODE_CONSUMER_WARPS, n_stages);
 }
 
-/* HOLDS: there are registers for half a tile while the input is waited for. */
-template <bool HOLDS>
+/* HOLDS: there are registers for half a tile while the input is waited for. QUANTISED: some matrices are. */
+template <bool HOLDS, bool QUANTISED>
 __device__ void multiply_phase(const nmlp_cuda_decode_program &prog, const nmlp_cuda_decode_phase *ph,
                                const unit_range units, const block_memory &mem, consumer &at, int phase) {
     const int warp = threadIdx.x >> 5;
@@ -104,6 +96,7 @@ __device__ void multiply_phase(const nmlp_cuda_decode_program &prog, const nmlp_
     const int k_chunk = ph->k_chunk;
     const int second = ph->same_x ? 0 : k_chunk; /* where matrix 1 finds its rows */
     const int x_pitch = (n_matrices == 2 && second ? 2 : 1) * k_chunk + NMLP_CUDA_DECODE_ROW_SKEW;
+    const int stage_elems = QUANTISED ? prog.stage_elems : (int)TILE_ELEMS;
     shared_head *sh = mem.sh;
     int u = units.begin;
     for (int piece = u / units.groups; u < units.end; piece++) {
@@ -115,8 +108,10 @@ __device__ void multiply_phase(const nmlp_cuda_decode_program &prog, const nmlp_
         bool held = false;           /* the next tile's first half is in w: it was there before the input */
         if (!first) consumer_sync(); /* all are done with the piece before */
         stage_input(ph, mem.x, s, piece, first, sh, [&]() {
-            if (!HOLDS || at.skip >= n_tiles(len[0]) || !mbar_is_done(&sh->full[at.ring.stage], at.ring.parity)) return;
-            load_half(w, mem.ring + at.ring.stage * TILE_ELEMS, 0);
+            if (!HOLDS || (QUANTISED && ph->op[0].format) || at.skip >= n_tiles(len[0]) ||
+                !mbar_is_done(&sh->full[at.ring.stage], at.ring.parity))
+                return;
+            load_half(w, mem.ring + at.ring.stage * stage_elems, 0);
             held = true;
         });
         if (warp == 0) NOTE_CLOCK(phase, 1);
@@ -131,17 +126,21 @@ __device__ void multiply_phase(const nmlp_cuda_decode_program &prog, const nmlp_
                 for (; at.skip < n; at.skip += NMLP_CUDA_DECODE_CONSUMER_WARPS) {
                     const int k0 = at.skip * NMLP_CUDA_DECODE_TILE_COLS;
                     const int cols = (m ? len[1] : len[0]) - k0;
-                    const __nv_bfloat16 *const tile = mem.ring + at.ring.stage * TILE_ELEMS;
+                    const __nv_bfloat16 *const tile = mem.ring + at.ring.stage * stage_elems;
                     const __nv_bfloat16 *const x = mem.x + (m ? second : 0) + k0;
-                    half_tile rest;
                     if (!held) mbar_wait(&sh->full[at.ring.stage], at.ring.parity);
-                    if (!held) load_half(w, tile, 0);
-                    held = false;
                     if (warp == 0 && u == units.begin) NOTE_CLOCK(phase, 2);
-                    load_half(rest, tile, 1);
-                    multiply_half(acc, w, x, x_pitch, cols, s);
-                    multiply_half(acc, rest, x + NMLP_CUDA_DECODE_TILE_COLS / 2, x_pitch,
-                                  cols - NMLP_CUDA_DECODE_TILE_COLS / 2, s);
+                    if (QUANTISED && ph->op[m].format) {
+                        multiply_quantised(acc.set[0], ph->op[m].format, tile, x, x_pitch, cols, s);
+                    } else {
+                        half_tile rest;
+                        if (!held) load_half(w, tile, 0);
+                        load_half(rest, tile, 1);
+                        multiply_half(acc, w, x, x_pitch, cols, s);
+                        multiply_half(acc, rest, x + NMLP_CUDA_DECODE_TILE_COLS / 2, x_pitch,
+                                      cols - NMLP_CUDA_DECODE_TILE_COLS / 2, s);
+                    }
+                    held = false;
                     warp_arrive(&sh->empty[at.ring.stage]);
                     at.ring.advance(NMLP_CUDA_DECODE_CONSUMER_WARPS, prog.n_stages);
                 }

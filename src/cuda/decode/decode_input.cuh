@@ -22,8 +22,8 @@ struct unit_range {
 
 /* Shared memory that is not ring, input or sums. */
 struct shared_head {
-    uint64_t full[NMLP_CUDA_DECODE_STAGES_MAX];
-    uint64_t empty[NMLP_CUDA_DECODE_STAGES_MAX];
+    uint64_t full[NMLP_CUDA_DECODE_SMALL_STAGES_MAX];
+    uint64_t empty[NMLP_CUDA_DECODE_SMALL_STAGES_MAX];
     uint64_t sums_full[2];
     uint64_t sums_empty[2];
     uint64_t meeting;                /* of checking builds */

@@ -1,5 +1,7 @@
 #include "cuda/decode/decode_plan.h"
 
+#include "cuda/decode/decode_quant.h"
+
 #include <stdio.h>
 
 enum {
@@ -67,6 +69,8 @@ static int32_t choose_pieces(const nmlp_cuda_decode_plan *plan, int32_t n, int32
 static nmlp_cuda_decode_operand make_operand(const nmlp_cuda_matrix *w, const nmlp_cuda_decode_rows *x) {
     return (nmlp_cuda_decode_operand){.weight = w->data,
                                       .map = w->map,
+                                      .tiles = w->tiles,
+                                      .format = w->format,
                                       .x = x->x,
                                       .x_part_stride = x->part_stride,
                                       .x_pitch = x->pitch,
@@ -83,6 +87,9 @@ static nmlp_cuda_decode_phase make_phase(nmlp_cuda_decode_plan *plan, const nmlp
     int32_t k = 0;
     for (int i = 0; i < m->n_matrices; i++) {
         ph.op[i] = make_operand(m->w[i], &m->x[i]);
+        plan->quantised = plan->quantised || m->w[i]->format;
+        plan->stage_elems =
+            nmlp_cuda_larger(plan->stage_elems, nmlp_cuda_pad(nmlp_cuda_decode_tile_bytes(m->w[i]->format) / 2));
         k = nmlp_cuda_larger(k, m->w[i]->k);
         if (m->x[i].input == NMLP_CUDA_DECODE_NORM) {
             ph.norm_weight = m->x[i].norm_weight;
@@ -179,9 +186,10 @@ nmlp_status nmlp_cuda_decode_plan_finish(nmlp_cuda_decode_plan *plan, nmlp_cuda_
     size_t bytes = plan->n_phases * sizeof *plan->phases;
     void *phases = nmlp_cuda_arena_take(plan->arena, bytes);
     unsigned *tickets = nmlp_cuda_arena_take(plan->arena, sizeof *tickets);
-    int32_t n_stages =
-        NMLP_CUDA_DECODE_STAGES_MAX; /* a multiple of the consumer warps: a stage belongs to one of them */
-    while (n_stages > 0 && nmlp_cuda_decode_shared_bytes(plan->input_elems, n_stages) > plan->device->shared_bytes)
+    int32_t n_stages = /* a multiple of the consumer warps: a stage belongs to one of them */
+        plan->quantised ? NMLP_CUDA_DECODE_SMALL_STAGES_MAX : NMLP_CUDA_DECODE_STAGES_MAX;
+    while (n_stages > 0 &&
+           nmlp_cuda_decode_shared_bytes(plan->input_elems, n_stages, plan->stage_elems) > plan->device->shared_bytes)
         n_stages -= NMLP_CUDA_DECODE_CONSUMER_WARPS;
     if (n_stages < NMLP_CUDA_DECODE_CONSUMER_WARPS)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s has too little shared memory per block: %zu bytes",
@@ -192,6 +200,8 @@ nmlp_status nmlp_cuda_decode_plan_finish(nmlp_cuda_decode_plan *plan, nmlp_cuda_
                                           .s = plan->s,
                                           .n_stages = n_stages,
                                           .n_in_flight = TILES_IN_FLIGHT, /* at most the fewest stages there can be */
+                                          .quantised = plan->quantised,
+                                          .stage_elems = plan->stage_elems,
                                           .input_elems = plan->input_elems,
                                           .tickets = tickets};
 #ifdef NMLP_CUDA_CLOCKS

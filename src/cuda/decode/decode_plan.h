@@ -14,6 +14,8 @@ typedef struct nmlp_cuda_decode_plan {
     nmlp_cuda_arena *arena; /* intermediates come from here */
     int32_t s;
     int32_t input_elems; /* most of all phases */
+    bool quantised;      /* some matrices are */
+    int32_t stage_elems; /* the largest tile, in bf16 elements */
     nmlp_cuda_decode_phase *phases;
     size_t n_phases;
     size_t capacity;

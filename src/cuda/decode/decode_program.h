@@ -41,6 +41,7 @@ enum {
     NMLP_CUDA_DECODE_ROW_SKEW = 32,   /* elements added to input rows in shared memory: 64 bytes, so that two rows of 32
                                   columns   meet all 32 banks */
     NMLP_CUDA_DECODE_STAGES_MAX = 24, /* tiles in the ring */
+    NMLP_CUDA_DECODE_SMALL_STAGES_MAX = 48, /* of quantised weights */
     NMLP_CUDA_DECODE_CONSUMER_WARPS = 8,
     NMLP_CUDA_DECODE_FIRST_PHASES = 6,
     NMLP_CUDA_DECODE_CHUNK_KEYS_MIN = 128, /* keys of one attention unit, at least */
@@ -81,6 +82,8 @@ typedef struct nmlp_cuda_decode_operand {
     int32_t x_written_by; /* number of the phase, from 1, whose tags they have; 0: plain, there before the launch */
     int32_t k;            /* padded K, also the pitch of weight */
     int32_t input;        /* nmlp_cuda_decode_input */
+    int32_t format;       /* nmlp_cuda_decode_format */
+    const void *tiles;    /* of quantised weights (decode_quant.h), read instead; NULL: bf16 */
 } nmlp_cuda_decode_operand;
 
 typedef struct nmlp_cuda_decode_phase {
@@ -143,6 +146,8 @@ typedef struct nmlp_cuda_decode_program {
     int32_t n_in_flight; /* tiles the producer warp has in flight at a time, at most */
     int32_t input_elems; /* bf16 elements of shared memory for X */
     int32_t head_dim;    /* of its attention phases; 0: none */
+    int32_t quantised;   /* some matrices are */
+    int32_t stage_elems; /* bf16 elements of a stage of the ring */
     unsigned *tickets;   /* on the device; every block of a launch takes one, which tells the launches apart */
     nmlp_cuda_decode_state *state;
     void *best;                  /* tagged [grid][2]: score and token of each block's best */
@@ -161,8 +166,8 @@ enum { NMLP_CUDA_DECODE_CLOCK_EVENTS = 7 };
 extern "C" {
 #endif
 
-/* Bytes of shared memory a program needs with that many stages. */
-size_t nmlp_cuda_decode_shared_bytes(int32_t input_elems, int32_t n_stages);
+/* Bytes of shared memory a program needs with that many stages of that many bf16 elements. */
+size_t nmlp_cuda_decode_shared_bytes(int32_t input_elems, int32_t n_stages, int32_t stage_elems);
 /* bf16 elements of input space an attention phase needs. */
 int nmlp_cuda_decode_attention_elems(int32_t head_dim);
 /* Launches on `stream` with one block per multiprocessor. Returns a cudaError_t. */

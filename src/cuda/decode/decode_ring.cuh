@@ -147,6 +147,26 @@ __device__ __forceinline__ void fill_stage(__nv_bfloat16 *stage, uint64_t *full,
 #endif
 }
 
+/* The same from `bytes` in one piece, a multiple of 16. */
+__device__ __forceinline__ void fill_stage_flat(__nv_bfloat16 *stage, uint64_t *full, const void *from, int bytes,
+                                                int lane) {
+#if __CUDA_ARCH__ >= 900
+    if (lane != 0) return;
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(full)), "r"(bytes)
+                 : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+                 "[%3], %4;" ::"r"(shared_address(stage)),
+                 "l"(from), "r"(bytes), "r"(shared_address(full)), "l"(EVICT_FIRST)
+                 : "memory");
+#else
+    for (int at = lane * 16; at < bytes; at += 32 * 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(stage) + at),
+                     "l"(static_cast<const char *>(from) + at)
+                     : "memory");
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
+#endif
+}
+
 /* A stage is passed on with nothing in it. */
 __device__ __forceinline__ void fill_stage_empty(uint64_t *full, int lane) {
     if (FULL_ARRIVALS == 32 || lane == 0) mbar_arrive(full);

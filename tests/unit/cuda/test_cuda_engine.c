@@ -162,6 +162,55 @@ static void factorised_checkpoints_match_the_cpu(void **state) {
     tiny_fini(&c);
 }
 
+/* Steps read tiles of codes, prompts the same weights as bf16: both against the CPU. */
+static void quantised_checkpoints_match_the_cpu(void **state) {
+    static const int groups[] = {0, 32, 64};
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    for (int i = 0; i < 3; i++) {
+        tiny_checkpoint c;
+        char dir[64];
+        nmlp_test_mkdtemp(dir, sizeof dir);
+        tiny_init(&c, 3);
+        if (i) tiny_factorise(&c, 0, "gate_proj", 32, NULL);
+        if (i) tiny_factorise(&c, 0, "up_proj", 64, NULL);
+        if (i) tiny_mark_compressed(&c);
+        tiny_write_quantised(&c, dir, groups[i] ? NMLP_DTYPE_Q4 : NMLP_DTYPE_Q8, groups[i]);
+        check_model(dir, 60, 0x1p-5);
+        nmlp_test_rmdir(dir);
+        tiny_fini(&c);
+    }
+}
+
+/* Several tiles in both directions, cut in chunks: a model of random weights. */
+static void wider_quantised_models_match_the_cpu(void **state) {
+    static const struct {
+        nmlp_dtype dtype;
+        int group;
+    } types[] = {{NMLP_DTYPE_Q8, 0}, {NMLP_DTYPE_Q4, 32}, {NMLP_DTYPE_Q4, 64}};
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        nmlp_config config;
+        nmlp_err err;
+        char dir[300], root[256];
+        int64_t params, bytes;
+        nmlp_test_mkdtemp(root, sizeof root);
+        snprintf(dir, sizeof dir, "%s/m", root);
+        nmlp_assert_ok(nmlp_preset_find(&config, "llama-3.2-1b", &err), &err);
+        config.hidden = 576;
+        config.intermediate = 1600;
+        config.n_heads = 9;
+        config.n_kv_heads = 3;
+        config.vocab = 3008;
+        nmlp_synth_options options = {
+            .tile = 32, .ratio = i == 1 ? 0.3 : 0, .n_layers = 3, .dtype = types[i].dtype, .group = types[i].group};
+        nmlp_assert_ok(nmlp_synth_write(dir, &config, &options, &params, &bytes, &err), &err);
+        check_model(dir, 100, 0x1p-5);
+        nmlp_test_rmdir(root);
+    }
+}
+
 /* Three choices of which two are of steps in one launch: the CPU's. */
 static void check_few_choices(const char *dir) {
     struct both b;
@@ -471,6 +520,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(fixtures_match_the_cpu),
         cmocka_unit_test(tiny_matches_the_cpu),
         cmocka_unit_test(factorised_checkpoints_match_the_cpu),
+        cmocka_unit_test(quantised_checkpoints_match_the_cpu),
+        cmocka_unit_test(wider_quantised_models_match_the_cpu),
         cmocka_unit_test(few_steps_match_the_cpu),
         cmocka_unit_test(scores_match_the_cpu),
         cmocka_unit_test(perplexity_matches_the_cpu),
