@@ -157,6 +157,7 @@ static int run(int argc, char **argv) {
          "seconds for an answer, from its request on (default 600; 0: any time)"},
         {"ping", 0, NMLP_OPT_NUMBER, &o.server.ping_s, "S",
          "seconds between comment lines on a stream that waits (default 15)"},
+        {"log-prompts", 0, NMLP_OPT_FLAG, &o.server.log_prompts, NULL, "log lines have the text of prompts too"},
         {"grace", 0, NMLP_OPT_INT, &o.server.grace_s, "S", "seconds to finish requests after SIGTERM (default 30)"},
         {"device", 0, NMLP_OPT_STRING, &o.load.device, "cpu|cuda|auto",
          "where to run (default auto: a GPU where there is one)"},

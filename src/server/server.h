@@ -37,10 +37,11 @@ typedef struct nmlp_server_options {
     double request_s;                            /* for a request to arrive whole */
     double answer_s;                             /* for an answer, from its request on; 0: any time */
     double ping_s;                               /* between signs of life on a stream that waits */
+    bool log_prompts;                            /* log lines have them */
     void (*on_listening)(void *ctx, int port);   /* may be NULL, as may the others */
     void (*on_ready)(void *ctx, int port);       /* models are loaded */
     void (*on_abandoned)(void *ctx);             /* a signal came while they were: the caller may end the process */
-    void (*on_log)(void *ctx, const char *line); /* one JSON object, without the text of prompts; may be NULL */
+    void (*on_log)(void *ctx, const char *line); /* one JSON object; may be NULL */
     void *ctx;
 } nmlp_server_options;
 

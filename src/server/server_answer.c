@@ -28,6 +28,11 @@ void nmlp_server_log(const nmlp_server *s, const char *method, const char *path,
         nmlp_json_put_int(&w, "prompt_tokens", call->usage.prompt);
         nmlp_json_put_int(&w, "cached_tokens", call->usage.cached);
         nmlp_json_put_int(&w, "generated_tokens", call->usage.completion);
+        for (int i = 0; i < 3 && s->options.log_prompts; i++) {
+            static const char *const keys[] = {"messages", "prompt", "input"};
+            const nmlp_json *value = nmlp_json_get(call->job.request.doc.root, keys[i]);
+            if (value) nmlp_json_put_value(&w, keys[i], value);
+        }
         if (call->job.request.ignored.len) {
             nmlp_json_put_string(&w, "warning", "fields that are not known were ignored");
             nmlp_json_put_string(&w, "ignored", nmlp_str_text(&call->job.request.ignored));

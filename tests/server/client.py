@@ -444,6 +444,18 @@ def requests_run_together():
     server.stop()
 
 
+def prompts_are_logged_when_asked_for():
+    for options in ((), ("--log-prompts",)):
+        server = Server(tiny, *options)
+        server.ok("/v1/completions", {"prompt": "a secret", "max_tokens": 1})
+        server.ok("/v1/embeddings", {"input": ["a secret"]})
+        server.stop()
+        with open(server.log.name) as file:
+            lines = [json.loads(line) for line in file if '"path":"/v1/' in line]
+        assert [line.get("prompt", line.get("input")) for line in lines] == (["a secret", ["a secret"]] if options else [None, None]), lines
+        assert bool(options) == any("secret" in json.dumps(line) for line in lines)
+
+
 def loading_and_times():
     """While the model is loaded all but /health is refused, and /health says why; streams that wait show that they live;
     answers have an end."""
@@ -808,6 +820,6 @@ tools_and_templates(chatty)
 print("ok tools_and_templates", flush=True)
 tools_of_other_templates(chatty)
 print("ok tools_of_other_templates", flush=True)
-for test in (loading_and_times, memory_of_keys_and_values, keys, two_models, requests_run_together, queue_cancel_and_health, slow_and_many_clients, stopping):
+for test in (prompts_are_logged_when_asked_for, loading_and_times, memory_of_keys_and_values, keys, two_models, requests_run_together, queue_cancel_and_health, slow_and_many_clients, stopping):
     test()
     print("ok", test.__name__, flush=True)
