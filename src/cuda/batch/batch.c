@@ -14,7 +14,8 @@ enum {
     GRAPH_BUCKETS = 6,
     CHUNK_BUCKETS = 5,
     ROWS_MIN = 32, /* what few rows are padded to */
-    WARM_UP_ROWS = 128
+    WARM_UP_ROWS = 128,
+    MIXED_ROWS = 256
 };
 
 static const int32_t graph_rows[GRAPH_BUCKETS] = {8, 16, 32, 64, 128, 256};
@@ -79,6 +80,9 @@ static nmlp_status warm_up(nmlp_cuda_batch *b, nmlp_err *err) {
     mark_changed(b, 0);
     NMLP_RETURN_IF_FAILED(run_nothing(b, most < WARM_UP_ROWS ? most : WARM_UP_ROWS, err));
     NMLP_RETURN_IF_FAILED(run_nothing(b, 1, err));
+    /* rows of a prompt beside sequences: every number that they are padded to */
+    for (int64_t n = 2 * ROWS_MIN; n <= MIXED_ROWS && n <= most && b->forward.max_sequences > 1; n += ROWS_MIN)
+        NMLP_RETURN_IF_FAILED(run_nothing(b, n, err));
     nmlp_cuda_blas_measure(b->forward.blas, true);
     nmlp_status st = run_nothing(b, most, err);
     nmlp_cuda_blas_measure(b->forward.blas, false);
