@@ -1,8 +1,8 @@
 /* libneuronmlp: compress language models with SVD, run them, and plan their kernels for AWS Trainium.
  *
- * Three headers: llm.h (load, generate, score), compression.h (compress a checkpoint), neuron_kernel.h (plan, simulate
- * and print a Trainium kernel). Every call that can fail returns nmlp_status and fills an nmlp_err (status.h). The
- * library never prints, exits or reads the environment. */
+ * Four headers: llm.h (load, generate, score), compression.h (compress a checkpoint), optimization.h (its fastest form
+ * within a loss), neuron_kernel.h (plan, simulate and print a Trainium kernel). Every call that can fail returns
+ * nmlp_status and fills an nmlp_err (status.h). The library never prints, exits or reads the environment. */
 #ifndef NEURONMLP_NEURONMLP_H
 #define NEURONMLP_NEURONMLP_H
 
@@ -10,6 +10,7 @@
 #include "neuronmlp/compression.h"
 #include "neuronmlp/llm.h"
 #include "neuronmlp/neuron_kernel.h"
+#include "neuronmlp/optimization.h"
 #include "neuronmlp/status.h"
 
 #endif

@@ -58,8 +58,38 @@ static nmlp_status answer(struct job *j, int which, nmlp_err *err) {
     return NMLP_OK;
 }
 
+/* The fewest bytes of W [rows,cols] in any format, dense or of the lowest rank. */
+static double least_matrix(const struct job *j, int64_t rows, int64_t cols, bool dense, bool lowrank) {
+    double least = INFINITY;
+    for (int option = 0; option < NMLP_QUANT_OPTIONS; option++) {
+        if (dense) least = fmin(least, j->cost.matrix(j->cost.ctx, rows, cols, 0, option));
+        if (lowrank) least = fmin(least, j->cost.matrix(j->cost.ctx, rows, cols, j->models.method.tile, option));
+    }
+    return least;
+}
+
+static int64_t least_bytes(const struct job *j) {
+    const nmlp_model *m = &j->models.dense.model;
+    const nmlp_config *c = &m->config;
+    bool tall = nmlp_rank_break_even(c->intermediate, c->hidden) >= j->models.method.tile;
+    bool wide = nmlp_rank_break_even(2 * c->intermediate, c->hidden) >= j->models.method.tile;
+    double sum = j->cost.head(j->cost.ctx, 0);
+    for (int64_t l = 0; l < c->n_layers; l++) {
+        for (int i = 0; i < NMLP_QUANT_GATE; i++) {
+            const nmlp_view *view = nmlp_quant_layer_view(&m->layers[l], i);
+            sum += least_matrix(j, view->shape[0], view->shape[1], true, false);
+        }
+        double apart = 2 * least_matrix(j, c->intermediate, c->hidden, true, tall);
+        sum += fmin(apart, least_matrix(j, 2 * c->intermediate, c->hidden, false, tall && wide));
+        sum += least_matrix(j, c->hidden, c->intermediate, true, tall);
+    }
+    return j->fixed_bytes + (int64_t)sum;
+}
+
+/* What cannot be is refused before the work. */
 static nmlp_status check_bytes(const struct job *j, nmlp_err *err) {
-    int64_t most = nmlp_model_measure(&j->models.dense.model).bytes;
+    int64_t most = nmlp_model_measure(&j->models.dense.model).bytes, least = least_bytes(j);
+    if (j->bytes < least) return refuse(j, least, err);
     if (j->bytes < most) return NMLP_OK;
     return nmlp_fail_field(err, NMLP_E_ARG, "budget_bytes", "is %lld; the checkpoint has %lld: nothing to do",
                            (long long)j->bytes, (long long)most);
@@ -86,11 +116,11 @@ nmlp_status nmlp_byte_budget_run(nmlp_byte_budget *out, const nmlp_mix_models_re
     *out = (nmlp_byte_budget){0};
     NMLP_RETURN_IF_FAILED(nmlp_target_check(r->out_dir, r->model_dir, err));
     NMLP_TRY(nmlp_mix_models_open(&j.models, r, err));
+    j.cost = nmlp_mix_cost_bytes(&j.models.dense.model);
+    j.fixed_bytes = nmlp_mix_fixed_bytes(&j.models.dense.model);
     NMLP_TRY(check_bytes(&j, err));
     NMLP_TRY(nmlp_dir_stage_open(&j.output, r->out_dir, false, err));
     NMLP_TRY(nmlp_mix_models_survey(&j.models, err));
-    j.cost = nmlp_mix_cost_bytes(&j.models.dense.model);
-    j.fixed_bytes = nmlp_mix_fixed_bytes(&j.models.dense.model);
     for (int which = 0; which < NMLP_BUDGET_ANSWERS; which++) NMLP_TRY(answer(&j, which, err));
     NMLP_TRY(fill(&j, err));
     NMLP_TRY(nmlp_dir_copy_files(j.best->dir, j.output.temp_path, true, err));

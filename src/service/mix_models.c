@@ -50,6 +50,27 @@ static nmlp_status cut_windows(nmlp_mix_models *m, nmlp_err *err) {
     return NMLP_E_ARG;
 }
 
+/* A work folder whose removal was interrupted holds models without all of their files: it is whole only with this file,
+ * which goes first. */
+static const char whole_file[] = "whole";
+
+static bool is_whole(const nmlp_dir_stage *work) {
+    char path[NMLP_MIX_PATH_BYTES];
+    if (!nmlp_dir_stage_has_files(work)) return true;
+    return nmlp_path_join(path, sizeof path, work->temp_path, whole_file, NULL) == NMLP_OK && nmlp_file_exists(path);
+}
+
+static nmlp_status mark_whole(const nmlp_dir_stage *work, nmlp_err *err) {
+    char path[NMLP_MIX_PATH_BYTES];
+    NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, work->temp_path, whole_file, err));
+    return nmlp_file_exists(path) ? NMLP_OK : nmlp_file_write_text(path, "", 0, err);
+}
+
+static void unmark_whole(const nmlp_dir_stage *work) {
+    char path[NMLP_MIX_PATH_BYTES];
+    if (nmlp_path_join(path, sizeof path, work->temp_path, whole_file, NULL) == NMLP_OK) (void)remove(path);
+}
+
 static nmlp_status open_work(nmlp_mix_models *m, const nmlp_mix_models_request *r, nmlp_err *err) {
     nmlp_str path;
     nmlp_str_init(&path);
@@ -58,6 +79,10 @@ static nmlp_status open_work(nmlp_mix_models *m, const nmlp_mix_models_request *
     if (!r->method.work_dir) nmlp_str_puts(&path, ".work");
     nmlp_status st = nmlp_str_status(&path, err);
     if (st == NMLP_OK) st = nmlp_dir_stage_open(&m->work, nmlp_str_text(&path), r->method.resume, err);
+    if (st == NMLP_OK && !is_whole(&m->work)) {
+        nmlp_dir_stage_abort(&m->work);
+        st = nmlp_dir_stage_open(&m->work, nmlp_str_text(&path), false, err);
+    }
     if (st == NMLP_OK) st = nmlp_path_join(m->layers_dir, sizeof m->layers_dir, m->work.temp_path, "layers", err);
     nmlp_str_fini(&path);
     return st;
@@ -99,12 +124,14 @@ nmlp_status nmlp_mix_models_open(nmlp_mix_models *m, const nmlp_mix_models_reque
 }
 
 nmlp_status nmlp_mix_models_survey(nmlp_mix_models *m, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(mark_whole(&m->work, err));
     return nmlp_compress_survey(m->dense.engine, m->ids.data, (int64_t)m->ids.len, &m->method, &m->survey, err);
 }
 
 nmlp_status nmlp_mix_models_close(nmlp_mix_models *m, nmlp_status st, nmlp_err *err) {
     bool unfinished = st != NMLP_OK && m->work.temp_path && nmlp_dir_stage_has_files(&m->work);
-    if (unfinished && err && !err->hint[0])
+    /* What a part of the work says about a folder inside ours is of no use to the caller. */
+    if (unfinished && err && (!err->hint[0] || strstr(err->hint, m->work.temp_path)))
         nmlp_fail_hint(err, "what is done is kept in %s; the same command with `resume` goes on from there",
                        m->work.temp_path);
     for (int i = 0; i < m->n; i++) nmlp_mix_fini(&m->list[i].mix);
@@ -113,6 +140,7 @@ nmlp_status nmlp_mix_models_close(nmlp_mix_models *m, nmlp_status st, nmlp_err *
     nmlp_ids_fini(&m->ids);
     nmlp_unload(&m->dense);
     if (unfinished || (st == NMLP_OK && m->keep_work)) nmlp_dir_stage_keep(&m->work);
+    if (m->work.temp_path) unmark_whole(&m->work);
     if (st == NMLP_OK) st = nmlp_dir_stage_discard(&m->work, err);
     nmlp_dir_stage_abort(&m->work);
     return st;

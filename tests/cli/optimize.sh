@@ -47,6 +47,7 @@ has "$work/fast/optimize.html" "uniform rank, 20 % removed"
 refused 2 "--max-loss 0" "$tiny" -o "$work/x" --max-loss 0
 refused 2 "--max-loss much" "$tiny" -o "$work/x" --max-loss much
 refused 2 "must be chat, prompt or batch=N" "$tiny" -o "$work/x" --workload batch=0
+refused 2 "--verify is -1" "$tiny" -o "$work/x" --verify -1
 refused 2 "no-such-chip" "$tiny" -o "$work/x" --for no-such-chip
 refused 2 "-o DIR is needed" "$tiny"
 refused 1 "is compressed already" "$work/fast" -o "$work/x" --calib "$tiny/calib.txt" $few
