@@ -1,15 +1,8 @@
 #include "compress/card.h"
 
 #include <math.h>
-#include <string.h>
 
-void nmlp_card_put_base_name(nmlp_str *out, const char *path) {
-    size_t end = strlen(path);
-    while (end > 1 && path[end - 1] == '/') end--;
-    size_t begin = end;
-    while (begin > 0 && path[begin - 1] != '/') begin--;
-    nmlp_str_printf(out, "%.*s", (int)(end - begin), path + begin);
-}
+#include "checkpoint/model_card.h"
 
 static double share(int64_t part, int64_t whole) { return 100.0 * (double)part / (double)whole; }
 
@@ -24,12 +17,8 @@ static void put_quality(nmlp_str *out, const nmlp_compress_report *r) {
 void nmlp_compress_card_write(const nmlp_compress_options *o, const nmlp_compress_report *r, const char *base,
                               nmlp_str *out) {
     int64_t removed = r->mlp_params_before - r->mlp_params_after;
-    nmlp_str_puts(out, "---\nlibrary_name: transformers\npipeline_tag: text-generation\nbase_model: ");
-    nmlp_card_put_base_name(out, base);
-    nmlp_str_puts(out, "\ntags:\n- neuronmlp\n- low-rank\n---\n\n# ");
-    nmlp_card_put_base_name(out, base);
-    nmlp_str_puts(out, ", compressed\n\nMLP matrices are products of two thin factors, made by neuronmlp.\n\n"
-                       "| | |\n|---|---|\n");
+    nmlp_model_card_begin(out, base, "compressed", "MLP matrices are products of two thin factors, made by neuronmlp.",
+                          "low-rank");
     nmlp_str_printf(out, "| removed of the MLPs | %.2f %% |\n", share(removed, r->mlp_params_before));
     nmlp_str_printf(out, "| removed of the model | %.2f %% of %lld parameters |\n", share(removed, r->params_before),
                     (long long)r->params_before);
@@ -37,9 +26,5 @@ void nmlp_compress_card_write(const nmlp_compress_options *o, const nmlp_compres
     nmlp_str_printf(out, "| calibration | %lld tokens of %s |\n", (long long)r->calib_tokens,
                     o->calib_name ? o->calib_name : "a text");
     if (o->made_by) nmlp_str_printf(out, "| command | `%s` |\n", o->made_by);
-    nmlp_str_puts(out, "\n## Use\n\n```\nneuronmlp run DIR -p \"Once upon a time\"\n```\n\n```python\n"
-                       "from transformers import AutoModelForCausalLM\n"
-                       "model = AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True)\n```\n\n"
-                       "Perplexity and divergence are of held-out parts of the calibration text, not of a benchmark. "
-                       "The licence is that of\nthe original model.\n");
+    nmlp_model_card_end(out, NMLP_CARD_USE_REMOTE_CODE);
 }

@@ -9,7 +9,4 @@
 void nmlp_compress_card_write(const nmlp_compress_options *options, const nmlp_compress_report *report,
                               const char *base, nmlp_str *out);
 
-/* The last part of a path. */
-void nmlp_card_put_base_name(nmlp_str *out, const char *path);
-
 #endif

@@ -1,5 +1,5 @@
 /* What a model card says about an optimized checkpoint. */
-#include "compress/card.h"
+#include "checkpoint/model_card.h"
 #include "service/optimization.h"
 
 static void put_points(const nmlp_optimization *r, nmlp_str *out) {
@@ -16,9 +16,9 @@ void nmlp_optimization_card(const nmlp_optimization *r, const char *model_dir, c
     char unit[80];
     nmlp_workload_text(unit, &r->workload);
     nmlp_str_puts(out, "---\nlibrary_name: transformers\npipeline_tag: text-generation\nbase_model: ");
-    nmlp_card_put_base_name(out, model_dir);
+    nmlp_model_card_put_name(out, model_dir);
     nmlp_str_puts(out, "\ntags:\n- neuronmlp\n---\n\n# ");
-    nmlp_card_put_base_name(out, model_dir);
+    nmlp_model_card_put_name(out, model_dir);
     nmlp_str_printf(out,
                     ", optimized for %s\n\nThe fastest form found for %s within %.4g nats of log-perplexity: %s.\n\n",
                     r->target, unit, r->bound, nmlp_verdict_text(r->verdict));

@@ -6,6 +6,7 @@
 #include "base/dir_stage.h"
 #include "base/file.h"
 #include "checkpoint/checkpoint_write.h"
+#include "checkpoint/model_card.h"
 #include "checkpoint/transformers_files.h"
 #include "model/expand.h"
 #include "train/trainer.h"
@@ -81,6 +82,29 @@ out:
     return st;
 }
 
+static nmlp_status write_card(const nmlp_trainer *t, const char *dir, nmlp_err *err) {
+    const nmlp_config *c = &t->model->config;
+    nmlp_card_use use = c->quantised    ? NMLP_CARD_USE_HERE
+                        : c->compressed ? NMLP_CARD_USE_REMOTE_CODE
+                                        : NMLP_CARD_USE_TRANSFORMERS;
+    nmlp_str card;
+    nmlp_str_init(&card);
+    nmlp_model_card_begin(&card, t->model->checkpoint.dir, "recovered",
+                          t->options.teacher ? "Trained by neuronmlp against the distribution of the original model."
+                                             : "Trained by neuronmlp against the next token.",
+                          NULL);
+    if (c->compressed) nmlp_str_printf(&card, "| removed of the MLPs before | %.2f %% |\n", 100 * c->ratio);
+    nmlp_str_printf(&card, "| held-out perplexity, before and after | %.4f, %.4f |\n", t->state.first_ppl,
+                    t->state.best_ppl);
+    nmlp_str_printf(&card, "| steps, and the one kept | %" PRId64 ", %" PRId64 " |\n", t->state.step,
+                    t->state.best_step);
+    if (t->n_log > 0) nmlp_str_printf(&card, "| tokens trained on | %" PRId64 " |\n", t->log[t->n_log - 1].tokens);
+    nmlp_model_card_end(&card, use);
+    nmlp_status st = nmlp_model_card_save(&card, dir, err);
+    nmlp_str_fini(&card);
+    return st;
+}
+
 nmlp_status nmlp_trainer_write(const nmlp_trainer *t, const char *out_dir, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     nmlp_dir_stage stage = {0};
@@ -89,6 +113,7 @@ nmlp_status nmlp_trainer_write(const nmlp_trainer *t, const char *out_dir, nmlp_
     NMLP_TRY(copy_config(t, stage.temp_path, err));
     NMLP_TRY(nmlp_model_copy_side_files(t->model->checkpoint.dir, stage.temp_path, err));
     NMLP_TRY(write_log(t, stage.temp_path, err));
+    NMLP_TRY(write_card(t, stage.temp_path, err));
     if (t->options.on_write) NMLP_TRY(t->options.on_write(t->options.ctx, t->log, t->n_log, stage.temp_path, err));
     NMLP_TRY(nmlp_dir_stage_commit(&stage, err));
 out:

@@ -27,6 +27,8 @@ below 8.2 bits_per_weight "$work/q8.json"
 "$command" info "$work/q8" --json >"$work/info.json"
 has "$work/info.json" '"Q8":29'
 "$command" logits "$work/q8" --ids 5,9 >/dev/null
+has "$work/q8/README.md" "base_model: tiny"
+has "$work/q8/README.md" "| KL divergence from the original, nats per token | 0.00"
 [ ! -e "$work/q8.work.partial" ] || fail "work folder left behind"
 
 # 4 bits: the same bytes with two threads, and after a kill behind the first layer.

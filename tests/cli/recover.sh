@@ -23,6 +23,7 @@ for key in steps tokens loss_first loss_last heldout_ppl_before heldout_ppl_afte
 done
 grep -q "held-out ppl" "$work/err" || fail "no progress"
 [ "$(wc -l <"$work/whole/recovery.csv")" -eq 16 ] || fail "the log has not one line for each step"
+grep -q "^| held-out perplexity, before and after | [0-9.]*, [0-9.]* |" "$work/whole/README.md" || fail "no quality in the model card"
 grep -q "<svg" "$work/whole/recovery.svg" || fail "no curve"
 [ ! -e "$work/whole.recover.partial" ] || fail "the state outlived the run"
 "$command" info "$work/whole" >/dev/null || fail "the output does not open"

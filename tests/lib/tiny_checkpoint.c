@@ -62,6 +62,19 @@ void tiny_fini(tiny_checkpoint *c) {
     c->n = 0;
 }
 
+tiny_fixture *tiny_fixture_create(uint64_t seed) {
+    tiny_fixture *f = nmlp_mem_new(1, sizeof *f, NULL);
+    nmlp_test_mkdtemp(f->dir, sizeof f->dir);
+    tiny_init(&f->c, seed);
+    return f;
+}
+
+void tiny_fixture_destroy(tiny_fixture *f) {
+    tiny_fini(&f->c);
+    nmlp_test_rmdir(f->dir);
+    nmlp_mem_free(f);
+}
+
 tiny_tensor *tiny_find(tiny_checkpoint *c, const char *name) {
     for (size_t i = 0; i < c->n; i++)
         if (strcmp(c->tensors[i].name, name) == 0) return &c->tensors[i];

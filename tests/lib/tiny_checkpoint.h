@@ -25,6 +25,15 @@ typedef struct tiny_checkpoint {
 
 enum { TINY_HIDDEN = 32, TINY_INTERMEDIATE = 48, TINY_LAYERS = 2, TINY_VOCAB = 64, TINY_CONTEXT = 128 };
 
+/* One in memory and an empty directory to write it to: the state of many tests. */
+typedef struct tiny_fixture {
+    char dir[256];
+    tiny_checkpoint c;
+} tiny_fixture;
+
+tiny_fixture *tiny_fixture_create(uint64_t seed);
+void tiny_fixture_destroy(tiny_fixture *fixture);
+
 void tiny_init(tiny_checkpoint *c, uint64_t seed);
 void tiny_fini(tiny_checkpoint *c);
 tiny_tensor *tiny_find(tiny_checkpoint *c, const char *name);

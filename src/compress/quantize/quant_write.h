@@ -5,10 +5,11 @@
 #include "base/dir_stage.h"
 #include "base/progress.h"
 #include "compress/quantize/quant_pass.h"
+#include "compress/quantize/quantize.h"
 
-/* Weights, config.json (with the "neuronmlp" object of a compressed source) and side files; the stage is closed by
- * success. */
+/* Weights, config.json (with the "neuronmlp" object of a compressed source), a model card and side files; the stage is
+ * closed by success. Everything in the report but bytes_after, which is filled, must be there. */
 nmlp_status nmlp_quant_write(const nmlp_model *model, const nmlp_quant_model *made, nmlp_dir_stage *stage,
-                             const nmlp_progress *progress, int64_t *bytes, nmlp_err *err);
+                             const nmlp_progress *progress, nmlp_quantize_report *report, nmlp_err *err);
 
 #endif

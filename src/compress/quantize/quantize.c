@@ -249,7 +249,7 @@ nmlp_status nmlp_quantize_run(nmlp_engine *engine, const int32_t *ids, int64_t n
     nmlp_model_size before = nmlp_model_measure(j.model);
     report->params = before.params;
     report->bytes_before = before.bytes;
-    NMLP_TRY(nmlp_quant_write(j.model, &j.made, &j.output, options->progress, &report->bytes_after, err));
+    NMLP_TRY(nmlp_quant_write(j.model, &j.made, &j.output, options->progress, report, err));
 out:
     st = close_job(&j, st, err);
     if (st != NMLP_OK) nmlp_quantize_report_fini(report);

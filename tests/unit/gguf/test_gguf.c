@@ -17,24 +17,13 @@
 #include "tensor/quant.h"
 #include "text/tokenizer.h"
 
-struct fixture {
-    char dir[256];
-    tiny_checkpoint c;
-};
-
 static int setup(void **state) {
-    struct fixture *f = nmlp_mem_new(1, sizeof *f, NULL);
-    nmlp_test_mkdtemp(f->dir, sizeof f->dir);
-    tiny_init(&f->c, 3);
-    *state = f;
+    *state = tiny_fixture_create(3);
     return 0;
 }
 
 static int teardown(void **state) {
-    struct fixture *f = *state;
-    tiny_fini(&f->c);
-    nmlp_test_rmdir(f->dir);
-    nmlp_mem_free(f);
+    tiny_fixture_destroy(*state);
     return 0;
 }
 
@@ -115,7 +104,7 @@ static void rows_of_heads_change_order_and_come_back(void **state) {
             }
 }
 
-static void go_there_and_back(const struct fixture *f, const char *type, char path[300], char back[300]) {
+static void go_there_and_back(const tiny_fixture *f, const char *type, char path[300], char back[300]) {
     nmlp_model model;
     nmlp_gguf_result out, in;
     nmlp_err err;
@@ -128,7 +117,7 @@ static void go_there_and_back(const struct fixture *f, const char *type, char pa
     nmlp_model_close(&model);
 }
 
-static void compare(const struct fixture *f, const char *back, double tolerance) {
+static void compare(const tiny_fixture *f, const char *back, double tolerance) {
     nmlp_model a, b;
     nmlp_err err;
     nmlp_assert_ok(nmlp_model_open(&a, f->dir, &err), &err);
@@ -159,7 +148,7 @@ static void compare(const struct fixture *f, const char *back, double tolerance)
 }
 
 static void models_go_there_and_back(void **state) {
-    struct fixture *f = *state;
+    tiny_fixture *f = *state;
     char path[300], back[300];
     tiny_write(&f->c, f->dir, NMLP_DTYPE_BF16);
     go_there_and_back(f, "bf16", path, back);
@@ -219,7 +208,7 @@ static void write_pieces(const char *dir) {
 }
 
 static void sentencepiece_tokenizers_go_there_and_back(void **state) {
-    struct fixture *f = *state;
+    tiny_fixture *f = *state;
     char path[300], back[300];
     nmlp_err err;
     tiny_write(&f->c, f->dir, NMLP_DTYPE_BF16);
@@ -243,7 +232,7 @@ static void sentencepiece_tokenizers_go_there_and_back(void **state) {
 }
 
 static void factorised_models_are_not_exported(void **state) {
-    struct fixture *f = *state;
+    tiny_fixture *f = *state;
     nmlp_model model;
     nmlp_gguf_result result;
     nmlp_err err;
@@ -262,7 +251,7 @@ static void factorised_models_are_not_exported(void **state) {
 
 /* Every prefix of a sound file is refused, and none leads a byte past its end: the bytes are a copy of that size. */
 static void truncated_files_are_refused(void **state) {
-    struct fixture *f = *state;
+    tiny_fixture *f = *state;
     char path[300], back[300];
     nmlp_file_map map;
     nmlp_err err;
@@ -283,7 +272,7 @@ static void truncated_files_are_refused(void **state) {
 
 /* A tensor with the name of another layer: the model has a hole, and no folder may appear. */
 static void a_file_without_a_tensor_is_not_imported(void **state) {
-    struct fixture *f = *state;
+    tiny_fixture *f = *state;
     char path[300], back[300], out[300];
     nmlp_str text;
     nmlp_gguf_result result;

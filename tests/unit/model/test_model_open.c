@@ -12,28 +12,17 @@
 #include "model/preset.h"
 #include "tensor/quant.h"
 
-struct fixture {
-    char dir[256];
-    tiny_checkpoint c;
-};
-
 static int setup(void **state) {
-    struct fixture *f = nmlp_mem_new(1, sizeof *f, NULL);
-    nmlp_test_mkdtemp(f->dir, sizeof f->dir);
-    tiny_init(&f->c, 1);
-    *state = f;
+    *state = tiny_fixture_create(1);
     return 0;
 }
 
 static int teardown(void **state) {
-    struct fixture *f = *state;
-    tiny_fini(&f->c);
-    nmlp_test_rmdir(f->dir);
-    nmlp_mem_free(f);
+    tiny_fixture_destroy(*state);
     return 0;
 }
 
-static void refuse(struct fixture *f, nmlp_status code, const char *part, const char *part2) {
+static void refuse(tiny_fixture *f, nmlp_status code, const char *part, const char *part2) {
     nmlp_model model;
     nmlp_err err;
     nmlp_assert_fails(nmlp_model_open(&model, f->dir, &err), &err, code, part, part2, NULL);
@@ -46,7 +35,7 @@ static void write_text(const char *dir, const char *name, const char *text) {
 }
 
 static void a_sound_directory_opens(void **state) {
-    struct fixture *f = *state;
+    tiny_fixture *f = *state;
     nmlp_model model;
     nmlp_err err;
     tiny_write(&f->c, f->dir, NMLP_DTYPE_BF16);
@@ -74,7 +63,7 @@ static void fill_nan(const char *dir, const nmlp_model *model, const char *name)
 }
 
 static void quantised_weights_open_and_expand(void **state) {
-    struct fixture *f = *state;
+    tiny_fixture *f = *state;
     static const nmlp_dtype dtypes[] = {NMLP_DTYPE_Q8, NMLP_DTYPE_Q4};
     for (int d = 0; d < 2; d++) {
         nmlp_model model, dense;
@@ -108,7 +97,7 @@ static void quantised_weights_open_and_expand(void **state) {
 }
 
 static void missing_files_are_named(void **state) {
-    struct fixture *f = *state;
+    tiny_fixture *f = *state;
     char path[512];
     refuse(f, NMLP_E_MISSING, "config.json", "not found");
     tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
@@ -118,7 +107,7 @@ static void missing_files_are_named(void **state) {
 }
 
 static void missing_and_misshapen_tensors_are_named(void **state) {
-    struct fixture *f = *state;
+    tiny_fixture *f = *state;
     tiny_remove(&f->c, "model.layers.1.mlp.up_proj.weight");
     tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
     refuse(f, NMLP_E_MISSING, "model.layers.1.mlp.up_proj.weight", "missing");
@@ -128,7 +117,7 @@ static void missing_and_misshapen_tensors_are_named(void **state) {
 }
 
 static void nan_and_inf_weights_are_named(void **state) {
-    struct fixture *f = *state;
+    tiny_fixture *f = *state;
     nmlp_model model;
     nmlp_err err;
     tiny_find(&f->c, "model.layers.0.self_attn.o_proj.weight")->data[77] = INFINITY;
@@ -140,7 +129,7 @@ static void nan_and_inf_weights_are_named(void **state) {
 }
 
 static void an_index_with_an_absent_shard_is_refused(void **state) {
-    struct fixture *f = *state;
+    tiny_fixture *f = *state;
     char path[512];
     nmlp_model model;
     nmlp_err err;
@@ -161,7 +150,7 @@ static void an_index_with_an_absent_shard_is_refused(void **state) {
 
 /* What nothing uses belongs to another model: more layers than config.json says, norms of another family. */
 static void tensors_without_a_place_are_refused(void **state) {
-    struct fixture *f = *state;
+    tiny_fixture *f = *state;
     nmlp_model model;
     nmlp_err err;
     tiny_add(&f->c, "model.layers.0.self_attn.rotary_emb.inv_freq", 4, 0);
@@ -181,7 +170,7 @@ static void tensors_without_a_place_are_refused(void **state) {
 
 /* tie_word_embeddings with a head in the file: the file's head counts, unless it is the embedding again. */
 static void a_head_of_its_own_is_not_tied(void **state) {
-    struct fixture *f = *state;
+    tiny_fixture *f = *state;
     nmlp_model model;
     nmlp_err err;
     tiny_tensor *head = tiny_add(&f->c, "lm_head.weight", TINY_VOCAB, TINY_HIDDEN);
@@ -199,7 +188,7 @@ static void a_head_of_its_own_is_not_tied(void **state) {
 }
 
 static void factors_bind_as_one_matrix(void **state) {
-    struct fixture *f = *state;
+    tiny_fixture *f = *state;
     nmlp_model model;
     nmlp_err err;
     tiny_factorise(&f->c, 1, "down_proj", 8, NULL);
@@ -219,7 +208,7 @@ static void factors_bind_as_one_matrix(void **state) {
 }
 
 static void a_shared_basis_counts_once(void **state) {
-    struct fixture *f = *state;
+    tiny_fixture *f = *state;
     nmlp_model model;
     nmlp_err err;
     tiny_factorise(&f->c, 0, "gate_proj", 8, NULL);
@@ -237,7 +226,7 @@ static void a_shared_basis_counts_once(void **state) {
 }
 
 static void half_a_factorisation_is_refused(void **state) {
-    struct fixture *f = *state;
+    tiny_fixture *f = *state;
     tiny_mark_compressed(&f->c);
     tiny_factorise(&f->c, 0, "up_proj", 8, NULL);
     tiny_add(&f->c, "model.layers.0.mlp.up_proj.weight", 48, 32);
@@ -253,7 +242,7 @@ static void half_a_factorisation_is_refused(void **state) {
 }
 
 static void expanding_multiplies_the_factors(void **state) {
-    struct fixture *f = *state;
+    tiny_fixture *f = *state;
     nmlp_model model;
     nmlp_model dense;
     nmlp_err err;
@@ -297,7 +286,7 @@ static bool stop_in_third_tensor(void *ctx, const char *stage, double done, doub
 }
 
 static void shards_are_written_and_read(void **state) {
-    struct fixture *f = *state;
+    tiny_fixture *f = *state;
     nmlp_tensor_spec specs[5];
     char names[5][8];
     nmlp_progress stop = {.update = stop_in_third_tensor};
