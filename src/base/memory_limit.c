@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-enum { LARGE_BYTES = 64 << 20, TEXT_BYTES = 8192 };
+enum { LARGE_BYTES = 64 << 20, TEXT_BYTES = 8192, PATH_BYTES = 4096 };
 
 /* The number behind `key` at the beginning of a line; false where there is none ("max"). */
 static bool read_number(const char *path, const char *key, size_t unit, size_t *bytes) {
@@ -42,14 +42,59 @@ static void look_at_limit(size_t *least, int resource, const char *key) {
     if (read_number("/proc/self/status", key, 1024, &used)) lower(least, left_of((size_t)limit.rlim_cur, used));
 }
 
-/* Control groups of version 2; files that the group wrote to disk count, but can be given up. */
+/* How the two versions of control groups name what they know. */
+struct group_files {
+    const char *limit, *used, *cached;
+};
+static const struct group_files version1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache "};
+static const struct group_files version2 = {"memory.max", "memory.current", "file "};
+
+static bool group_number(const char *dir, const char *name, const char *key, size_t *bytes) {
+    char path[PATH_BYTES];
+    int n = snprintf(path, sizeof path, "%s/%s", dir, name);
+    return n > 0 && (size_t)n < sizeof path && read_number(path, key, 1, bytes);
+}
+
+/* A group and those around it, up to `mount`. Files that a group wrote or read count, but can be given up. */
+static void look_at_groups(size_t *least, const char *mount, const char *group, size_t len,
+                           const struct group_files *names) {
+    char dir[PATH_BYTES];
+    int n = snprintf(dir, sizeof dir, "%s%.*s", mount, (int)len, group);
+    size_t limit, used, front = strlen(mount);
+    if (n < 0 || (size_t)n >= sizeof dir) return;
+    for (;;) {
+        size_t cached = 0;
+        if (group_number(dir, names->limit, "", &limit) && group_number(dir, names->used, "", &used)) {
+            (void)group_number(dir, "memory.stat", names->cached, &cached);
+            lower(least, left_of(limit, left_of(used, cached)));
+        }
+        char *slash = strrchr(dir, '/');
+        if (!slash || (size_t)(slash - dir) < front) return;
+        *slash = '\0';
+    }
+}
+
+size_t nmlp_memory_group_bytes(const char *mount, const char *groups) {
+    size_t least = SIZE_MAX;
+    char memory[PATH_BYTES];
+    snprintf(memory, sizeof memory, "%s/memory", mount);
+    for (const char *line = groups; *line; line += strcspn(line, "\n"), line += *line == '\n') {
+        const char *kinds = strchr(line, ':'), *group = kinds ? strchr(kinds + 1, ':') : NULL;
+        if (!group) break;
+        size_t len = strcspn(++group, "\n");
+        if (strncmp(kinds, "::", 2) == 0) look_at_groups(&least, mount, group, len, &version2);
+        if (strncmp(kinds, ":memory:", 8) == 0) look_at_groups(&least, memory, group, len, &version1);
+    }
+    return least;
+}
+
 static void look_at_group(size_t *least) {
-    size_t limit, used, cached = 0;
-    if (!read_number("/sys/fs/cgroup/memory.max", "", 1, &limit) ||
-        !read_number("/sys/fs/cgroup/memory.current", "", 1, &used))
-        return;
-    (void)read_number("/sys/fs/cgroup/memory.stat", "file ", 1, &cached);
-    lower(least, left_of(limit, left_of(used, cached)));
+    char groups[TEXT_BYTES] = {0};
+    FILE *file = fopen("/proc/self/cgroup", "re");
+    if (!file) return;
+    (void)!fread(groups, 1, sizeof groups - 1, file);
+    fclose(file);
+    lower(least, nmlp_memory_group_bytes("/sys/fs/cgroup", groups));
 }
 
 size_t nmlp_memory_available_bytes(void) {

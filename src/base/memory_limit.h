@@ -11,6 +11,10 @@
  * (ulimit -v, ulimit -d). SIZE_MAX where nothing is known. */
 size_t nmlp_memory_available_bytes(void);
 
+/* What control groups leave: those of `groups` (the text of /proc/self/cgroup) and all around them, of version 1 or 2,
+ * below the folder where they are mounted. SIZE_MAX: no limit. */
+size_t nmlp_memory_group_bytes(const char *mount, const char *groups);
+
 /* NMLP_E_NOMEM with both numbers where a block of this size cannot fit. Small blocks are not looked at. */
 nmlp_status nmlp_memory_check(size_t bytes, nmlp_err *err);
 
