@@ -204,8 +204,9 @@ static nmlp_status write_front(struct export *x, nmlp_err *err) {
     nmlp_gguf_put_int(&front, x->metadata.n, 8);
     nmlp_str_append(&front, nmlp_str_text(&x->metadata.bytes), x->metadata.bytes.len);
     nmlp_str_append(&front, nmlp_str_text(&x->table), x->table.len);
-    nmlp_status st =
-        x->metadata.bytes.failed || x->table.failed ? nmlp_str_status(&x->table, err) : nmlp_str_status(&front, err);
+    nmlp_status st = nmlp_str_status(&x->metadata.bytes, err);
+    if (st == NMLP_OK) st = nmlp_str_status(&x->table, err);
+    if (st == NMLP_OK) st = nmlp_str_status(&front, err);
     if (st == NMLP_OK) st = nmlp_file_writer_write(&x->file, front.data, front.len, err);
     if (st == NMLP_OK) st = pad(x, front.len, err);
     nmlp_str_fini(&front);

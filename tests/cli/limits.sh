@@ -45,6 +45,21 @@ timeout 60 "$command" $compress --memory 100000000 >/dev/null 2>"$work/err" || s
 [ "$status" -eq 1 ] || { cat "$work/err"; fail "compress in 100 MB: exit $status"; }
 [ ! -e "$work/out" ] || fail "an output in spite of the error"
 
+# What a command needs and does not get is said in bytes.
+short_of() {
+    bytes=$1 status=0
+    shift
+    timeout 60 "$command" "$@" --memory "$bytes" >/dev/null 2>"$work/err" || status=$?
+    [ "$status" -eq 1 ] || { cat "$work/err"; fail "$1 in $bytes bytes: exit $status"; }
+    grep -q "[0-9] bytes" "$work/err" || { cat "$work/err"; fail "$1 in $bytes bytes: no number"; }
+    [ ! -e "$work/out" ] || fail "$1: an output in spite of the error"
+    tried=$((tried + 1))
+}
+short_of 30000000 eval "$tiny" --text "$work/text" -t 1
+short_of 30000000 quantize "$tiny" -o "$work/out" --format q4 --calib "$work/text" --calib-tokens 64 --heldout 0 --ctx 64 -t 1
+short_of 30000000 recover "$tiny" -o "$work/out" --text "$work/text" --train mlp --steps 1 --batch 1 --ctx 32 --heldout 1 -t 1
+short_of 1500000 plan --target trn1 --op mlp --shape 512,1024,0,2048 -t 1
+
 # Address space, data, descriptors.
 for kb in 60000 200000 400000; do
     within "-v $kb" info "$tiny"
@@ -67,6 +82,19 @@ for place in /proc/nmlp /sys/nmlp /dev/null/x; do
     "$command" expand "$tiny" -o "$place" >/dev/null 2>"$work/err" || status=$?
     [ "$status" -eq 1 ] || fail "$place: exit $status"
 done
+
+# A file system that takes nothing.
+mkdir "$work/disk"
+if mount -t tmpfs -o size=1m,ro tmpfs "$work/disk" 2>/dev/null; then
+    for words in "expand $tiny -o $work/disk/x" "plan --target trn1 --op xw --shape 128,128,128 --cache $work/disk/x" \
+        "emit --target trn1 --kernel xw-tiled --shape 128,128,128 -o $work/disk/x" "export $tiny -o $work/disk/x"; do
+        status=0
+        # shellcheck disable=SC2086
+        "$command" $words >/dev/null 2>"$work/err" || status=$?
+        [ "$status" -eq 1 ] && grep -q "Read-only file system" "$work/err" || { cat "$work/err"; fail "$words: exit $status"; }
+    done
+    umount "$work/disk"
+fi
 
 # Weights cut short while they are read.
 cp -r "$tiny" "$work/m"
