@@ -34,6 +34,19 @@ for threads in 1 3; do
     sampled=$again
 done
 printf '%s' "$prompt" >"$work/prompt.txt"
+# Special tokens spelled in a prompt are tokens, as in tokenize; --no-special makes them text. In a text that is scored
+# it is the other way round.
+for flag in "" --no-special; do
+    ids=$("$command" tokenize "$tiny" -p "a<|end_of_text|>b" $flag --json | sed 's/.*"ids":\[\([0-9,]*\)\].*/\1/' | tr ',' '\n' | wc -l)
+    out=$("$command" run "$tiny" -p "a<|end_of_text|>b" -n 1 $flag --json)
+    contains "$out" "\"prompt_tokens\":$ids," "prompt tokens of run $flag"
+    [ -n "$flag" ] || special=$ids
+done
+[ "$ids" -gt "$special" ] || fail "--no-special changes nothing"
+printf 'a<|end_of_text|>b and some more text' >"$work/special.txt"
+plain=$("$command" eval "$tiny" --text "$work/special.txt" --json | sed 's/.*"tokens":\([0-9]*\).*/\1/')
+spelt=$("$command" eval "$tiny" --text "$work/special.txt" --special --json | sed 's/.*"tokens":\([0-9]*\).*/\1/')
+[ "$plain" -gt "$spelt" ] || fail "eval --special does not read special tokens"
 fromfile=$("$command" run "$tiny" -f "$work/prompt.txt" -n 5 --json | sed 's/"prompt_tokens.*//')
 frompar=$("$command" run "$tiny" -p "$prompt" -n 5 --json | sed 's/"prompt_tokens.*//')
 [ "$fromfile" = "$frompar" ] || fail "-f and -p differ"

@@ -24,3 +24,11 @@ export PYTHONDONTWRITEBYTECODE=1 HF_HOME="$PWD/hf"
 "$command" compress "$model" -o small --ratio 0.3 --alloc uniform --recover none --calib-tokens 2048 \
     --calib "$root/../shared/data/text/calib.mix.txt" >/dev/null 2>&1
 "$python" "$root/tests/python/transformers_compressed.py" "$command" small
+
+# Experts: random models of two families, each expert with ranks of its own.
+for family in qwen3_moe mixtral; do
+    "$python" "$root/tests/python/random_experts.py" "$family" "$model/tokenizer.json" "$family"
+    "$command" compress "$family" -o "$family.small" --ratio 0.3 --tile 4 --rounds 0 --calib-tokens 4096 --heldout 1024 \
+        --ctx 128 --calib "$root/../shared/data/text/calib.mix.txt" >/dev/null 2>&1
+    "$python" "$root/tests/python/transformers_compressed.py" "$command" "$family.small" 50
+done
