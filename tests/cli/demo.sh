@@ -14,15 +14,20 @@ sh scripts/demo $quick "$command" models/tiny >"$work/out" 2>"$work/err" || { ca
 
 esc=$(printf '\033')
 grep -q "$esc" "$work/out" && fail "colours in a pipe"
-for step in 1 2 3 4 5; do grep -q "^$step  " "$work/out" || fail "no step $step"; done
-[ "$(grep -c '^  perplexity, dense and compressed *[0-9.]*  ->  [0-9.]*   with [0-9.]* % of' "$work/out")" -eq 3 ] || fail "not three ratios"
+for step in 1 2 3 4 5 6 7; do grep -q "^$step  " "$work/out" || fail "no step $step"; done
+[ "$(grep -c '^  perplexity, dense and compressed *[0-9.]*  ->  [0-9.]*   with [0-9.]* % of' "$work/out")" -eq 2 ] || fail "not two ratios"
 [ "$(grep -c '^  rows: [0-9]*, our kernels, median *dense [0-9.]* ms, fused low rank [0-9.]* ms: [0-9.]*x$' "$work/out")" -eq 2 ] || fail "no CPU times"
 grep -q '^  planned, low rank, fused *2[0-9.]* us (simulated): 1\.[0-9]*x' "$work/out" || fail "no planned time"
-[ "$(sed -n '/^Summary/,$p' "$work/out" | grep -c '\./neuronmlp')" -eq 3 ] || fail "no summary with commands"
+[ "$(grep -c '^  .* perplexity *[-+][0-9.]* %, [0-9.]*x as fast, *[0-9]* % of the bytes' "$work/out")" -ge 4 ] || fail "no forms to choose from"
+[ "$(grep -c '  <- written$' "$work/out")" -eq 1 ] || fail "no form was written"
+sed -n '/^  it answers/{n;p}' "$work/out" | grep -q 'The old house stood at the end of the lane' || fail "no answer over HTTP"
+grep -q '^  what a Trainium host needs *[1-9][0-9]* kernels, [0-9.]* MB' "$work/out" || fail "no package"
+[ "$(sed -n '/^Summary/,/^With a/p' "$work/out" | grep -c '\./neuronmlp')" -eq 4 ] || fail "no summary with commands"
+[ "$(sed -n '/^With a model of your own/,$p' "$work/out" | grep -c '^  \./neuronmlp')" -eq 4 ] || fail "not four commands for an own model"
 # Commands as printed can be pasted: the cheap ones are.
 ln -s "$command" "$work/neuronmlp"
 sed -n 's/^  \$ \.\///p' "$work/out" | grep -E '^neuronmlp (info|plan|simulate|run) ' >"$work/commands"
-[ "$(wc -l <"$work/commands")" -eq 6 ] || fail "not six commands to try"
+[ "$(wc -l <"$work/commands")" -eq 5 ] || fail "not five commands to try"
 PATH=$work:$PATH sh -e "$work/commands" >/dev/null 2>"$work/err" || { cat "$work/err"; fail "a command as printed"; }
 report=$(sed -n 's/^  open in a browser *//p' "$work/out")
 grep -q '<section id="cpu">' "$report" || fail "the report lacks the CPU"
