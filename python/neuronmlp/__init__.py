@@ -25,6 +25,7 @@ from ._errors import (
 )
 from ._library import library_path, library_version
 from ._model import Answer, Message, Model, ModelInfo, Perplexity, Stream, Token
+from ._optimization import Optimization, optimize
 from ._version import __version__
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Model",
     "ModelInfo",
     "NumericError",
+    "Optimization",
     "Perplexity",
     "ShapeError",
     "Stream",
@@ -50,4 +52,5 @@ __all__ = [
     "compress",
     "library_path",
     "library_version",
+    "optimize",
 ]

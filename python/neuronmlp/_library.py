@@ -186,6 +186,47 @@ class CompressionResult(ctypes.Structure):
     ]
 
 
+class OptimizeOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("target", c_char_p),
+        ("workload", c_char_p),
+        ("max_loss", c_double),
+        ("minutes", c_double),
+        ("calibration", c_char_p),
+        ("calibration_tokens", c_int64),
+        ("heldout_tokens", c_int64),
+        ("verify_tokens", c_int64),
+        ("context", c_int64),
+        ("tile", c_int64),
+        ("resume", c_int),
+        ("work_dir", c_char_p),
+        ("n_threads", c_int),
+        ("isa", c_char_p),
+        ("on_progress", OnProgress),
+        ("progress_ctx", c_void_p),
+    ]
+
+
+class OptimizeResult(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("verdict", c_char * 32),
+        ("chosen", c_char * 48),
+        ("simulated", c_int),
+        ("ms_before", c_double),
+        ("ms_after", c_double),
+        ("bytes_before", c_int64),
+        ("bytes_after", c_int64),
+        ("loss", c_double),
+        ("loss_error", c_double),
+        ("verified_loss", c_double),
+        ("verified_loss_error", c_double),
+        ("stepped_back", c_int),
+        ("seconds", c_double),
+    ]
+
+
 # Functions that return a status and take an nmlp_err last; the rest of their arguments.
 _CALLS = {
     "nmlp_llm_open": [POINTER(c_void_p), c_char_p, POINTER(LlmOptions)],
@@ -200,7 +241,12 @@ _CALLS = {
     "nmlp_compress_model": [c_char_p, c_char_p, POINTER(CompressionOptions), POINTER(CompressionResult)],
 }
 
+# Of these a library of the same version may know nothing yet.
+_OPTIONAL = {"nmlp_optimize_model": [c_char_p, c_char_p, POINTER(OptimizeOptions), POINTER(OptimizeResult)]}
+
 _INITS = {
+    OptimizeOptions: "nmlp_optimize_options_init",
+    OptimizeResult: "nmlp_optimize_result_init",
     LlmOptions: "nmlp_llm_options_init",
     LlmInfo: "nmlp_llm_info_init",
     LlmRequest: "nmlp_llm_request_init",
@@ -248,7 +294,12 @@ def load() -> Any:
         _check_version(lib.nmlp_version().decode(), path)
         for name, args in _CALLS.items():
             getattr(lib, name).argtypes = [*args, POINTER(Err)]
+        for name, args in _OPTIONAL.items():
+            if hasattr(lib, name):
+                getattr(lib, name).argtypes = [*args, POINTER(Err)]
         for struct, name in _INITS.items():
+            if not hasattr(lib, name):
+                continue
             getattr(lib, name).argtypes = [POINTER(struct), c_size_t]
             getattr(lib, name).restype = None
         lib.nmlp_llm_close.argtypes = [c_void_p]
@@ -257,6 +308,11 @@ def load() -> Any:
         return lib
     first = tried[0] if os.environ.get("NEURONMLP_LIBRARY") else f"{_NAME} was not found"
     raise LibraryError(first, hint="make install, or name its file in NEURONMLP_LIBRARY")
+
+
+def has(name: str) -> bool:
+    """Whether the library has a function."""
+    return hasattr(load(), name)
 
 
 def library_version() -> str:

@@ -33,6 +33,8 @@ class Layout(unittest.TestCase):
             "PerplexityOptions": "nmlp_llm_perplexity_options", "PerplexityResult": "nmlp_llm_perplexity_result",
             "CompressionOptions": "nmlp_compression_options", "CompressionResult": "nmlp_compression_result",
         }
+        if os.path.exists(os.path.join(ROOT, "include/neuronmlp/optimization.h")):
+            names.update(OptimizeOptions="nmlp_optimize_options", OptimizeResult="nmlp_optimize_result")
         lines, ours = [], []
         for python_name, c_name in names.items():
             struct = getattr(_library, python_name)
@@ -212,6 +214,21 @@ class Compressing(unittest.TestCase):
         self.assertEqual(child.returncode, 55)
         self.assertLess(time.monotonic() - begin, 20)
         self.assertFalse(os.path.exists(out))
+
+    def test_optimize_answers_where_the_library_can(self):
+        out = os.path.join(WORK, "fast")
+        few = {"calibration_tokens": 512, "heldout_tokens": 128, "verify_tokens": 128, "context": 64}
+        if not _library.has("nmlp_optimize_model"):
+            with self.assertRaisesRegex(neuronmlp.UnsupportedError, "nmlp_optimize_model"):
+                neuronmlp.optimize(TINY, out)
+            return
+        result = neuronmlp.optimize(TINY, out, max_loss=0.02, target="trn1", tile=32, **few)
+        self.assertTrue(result.simulated)
+        self.assertGreaterEqual(result.speedup, 1)
+        self.assertIn(result.verdict, ("leave it dense", "bits only", "ranks only", "ranks and bits"))
+        self.assertTrue(os.path.exists(os.path.join(out, "config.json")))
+        with self.assertRaisesRegex(ValueError, "workload"):
+            neuronmlp.optimize(TINY, out, workload="dream")
 
     def test_wrong_options_are_refused(self):
         with self.assertRaisesRegex(ValueError, "ratio"):

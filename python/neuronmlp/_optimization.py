@@ -1,0 +1,85 @@
+"""The fastest form of a checkpoint within a loss: nmlp_optimize_model."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from typing import Optional
+
+from . import _library as lib
+from ._compression import Path
+from ._errors import UnsupportedError
+from ._work import Cancel, Progress, run
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """What was chosen and why. Losses are rises of the log-perplexity, NaN where nothing was verified."""
+
+    path: str
+    verdict: str
+    chosen: str
+    simulated: bool
+    ms_before: float
+    ms_after: float
+    bytes_before: int
+    bytes_after: int
+    loss: float
+    loss_error: float
+    verified_loss: float
+    verified_loss_error: float
+    stepped_back: int
+    seconds: float
+
+    @property
+    def speedup(self) -> float:
+        return self.ms_before / self.ms_after
+
+
+def optimize(
+    model: Path,
+    output: Path,
+    *,
+    max_loss: float = 0.01,
+    target: Optional[str] = None,
+    workload: Optional[str] = None,
+    minutes: float = 0,
+    calibration: Optional[Path] = None,
+    calibration_tokens: Optional[int] = None,
+    heldout_tokens: Optional[int] = None,
+    verify_tokens: Optional[int] = None,
+    context: Optional[int] = None,
+    tile: int = 0,
+    resume: bool = False,
+    work_dir: Optional[Path] = None,
+    threads: int = 0,
+    isa: Optional[str] = None,
+    progress: Optional[Progress] = None,
+) -> Optimization:
+    """Writes the fastest form of `model` on `target` whose perplexity rises by at most the share `max_loss`.
+
+    `target` is "cpu" (the default: this machine), "cuda", "trn1", "trn2", "trn3" or a machine file; `workload` "chat",
+    "prompt" or "batch=N". Progress and Ctrl-C as of `compress`. Raises UnsupportedError where the library has no
+    nmlp_optimize_model.
+    """
+    if not lib.has("nmlp_optimize_model"):
+        raise UnsupportedError(f"{lib.library_path()} has no nmlp_optimize_model", hint="install a newer library")
+    options = lib.init(lib.OptimizeOptions)
+    options.max_loss, options.minutes, options.tile = max_loss, minutes, tile
+    options.resume, options.n_threads = int(resume), threads
+    counts = {"calibration_tokens": calibration_tokens, "heldout_tokens": heldout_tokens, "verify_tokens": verify_tokens, "context": context}
+    for name, count in counts.items():
+        if count is not None:
+            setattr(options, name, count)
+    texts = {"target": target, "workload": workload, "calibration": calibration, "work_dir": work_dir, "isa": isa}
+    for name, value in texts.items():
+        setattr(options, name, lib.text_or_none(value))
+    cancel = Cancel()
+    options.on_progress = cancel.progress(progress)
+    result = lib.init(lib.OptimizeResult)
+    source, out = lib.text_or_none(model), lib.text_or_none(output)
+    run(lambda: lib.call("nmlp_optimize_model", source, out, ctypes.byref(options), ctypes.byref(result)), cancel)
+    values = {name: getattr(result, name) for name, _ in lib.OptimizeResult._fields_ if name != "struct_bytes"}
+    values.update(verdict=result.verdict.decode(), chosen=result.chosen.decode(), simulated=bool(result.simulated))
+    return Optimization(path=os.fspath(output), **values)
