@@ -69,6 +69,7 @@ typedef nmlp_status nmlp_paper_make(nmlp_paper_table *table, const nmlp_paper_sc
 nmlp_paper_make nmlp_paper_latency, nmlp_paper_speedup, nmlp_paper_traffic, nmlp_paper_rate, nmlp_paper_blocks_sweep,
     nmlp_paper_ablation;
 /* paper_models.c */
-nmlp_paper_make nmlp_paper_mlp, nmlp_paper_end_to_end, nmlp_paper_published_runs, nmlp_paper_quality;
+nmlp_paper_make nmlp_paper_mlp, nmlp_paper_end_to_end, nmlp_paper_published_runs, nmlp_paper_quality,
+    nmlp_paper_adapters;
 
 #endif

@@ -11,7 +11,7 @@ begin=$(date +%s)
 seconds=$(($(date +%s) - begin))
 [ $seconds -lt 300 ] || fail "took $seconds s, expected less than 300"
 tables=$(grep -o '"id":' "$dir/json" | wc -l)
-[ "$tables" = 10 ] || fail "$tables tables, expected 10"
+[ "$tables" = 11 ] || fail "$tables tables, expected 11"
 pictures=$(grep -o '<svg' "$dir/page.html" | wc -l)
 [ "$pictures" -ge "$tables" ] || fail "$pictures pictures for $tables tables"
 cells=$(grep -o '"column":' "$dir/json" | wc -l)
