@@ -3,6 +3,7 @@
  * head once) and of causal attention, decode the bytes of the weights, read once per token. */
 #include "bench/model.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -129,7 +130,7 @@ static nmlp_status open_subject(struct subject *s, const char *dir, const nmlp_b
     r->load_seconds = nmlp_clock_seconds() - started;
     NMLP_RETURN_IF_FAILED(open_batch(s, o, err));
     r->dir = dir;
-    r->isa = nmlp_engine_isa(s->engine);
+    snprintf(r->device, sizeof r->device, "%s", nmlp_engine_isa(s->engine));
     r->weight_bytes = (double)nmlp_model_measure(&s->model).bytes;
     r->cache_bytes = (double)nmlp_engine_cache_bytes(s->engine, s->context);
     return NMLP_OK;

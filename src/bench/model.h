@@ -44,7 +44,7 @@ typedef struct nmlp_bench_model_case {
 
 typedef struct nmlp_bench_model_result {
     const char *dir;
-    const char *isa;
+    char device[300]; /* what runs, a copy: kernel set, or "cuda (NVIDIA H200)" */
     double weight_bytes;
     double read_seconds; /* of the whole file through read(), before the model is opened */
     double load_seconds; /* open, check, pack */

@@ -46,7 +46,7 @@ static void add_row(nmlp_table *table, const struct report *report, const nmlp_b
     phase_text(phase, c);
     nmlp_table_text(table, r->dir);
     nmlp_table_text(table, phase);
-    nmlp_table_text(table, r->isa);
+    nmlp_table_text(table, r->device);
     nmlp_table_number(table, report->n_threads, 0);
     nmlp_table_number(table, c->tokens_s.median, 2);
     nmlp_table_number(table, c->tokens_s.p10, 2);
