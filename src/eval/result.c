@@ -31,7 +31,8 @@ nmlp_status nmlp_provenance_read(nmlp_provenance *p, const nmlp_engine *engine, 
     const nmlp_checkpoint *c = &nmlp_engine_model(engine)->checkpoint;
     char path[PATH_BYTES];
     uint64_t hash = 0;
-    *p = (nmlp_provenance){.isa = nmlp_engine_isa(engine), .version = NMLP_VERSION_STRING};
+    *p = (nmlp_provenance){.version = NMLP_VERSION_STRING};
+    snprintf(p->isa, sizeof p->isa, "%s", nmlp_engine_isa(engine));
     NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, c->dir, "config.json", err));
     NMLP_RETURN_IF_FAILED(hash_file(&hash, path, err));
     for (size_t i = 0; i < c->n_files; i++) hash = nmlp_hash64(c->files[i].map.data, c->files[i].map.bytes, hash);

@@ -24,7 +24,7 @@ enum { NMLP_HASH_TEXT = 17 };
 typedef struct nmlp_provenance {
     char model_hash[NMLP_HASH_TEXT];
     char tokenizer_hash[NMLP_HASH_TEXT];
-    const char *isa; /* the engine's kernel set */
+    char isa[80]; /* kernel set or device; a copy, since tables outlive the engine */
     const char *version;
 } nmlp_provenance;
 
