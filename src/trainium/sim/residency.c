@@ -52,26 +52,6 @@ static int largest(const nmlp_program *program, const nmlp_placement *places, bo
     return best;
 }
 
-/* The smallest buffer that gave up a copy for which there is room again; -1: none. */
-static int smallest_with_room(const nmlp_program *program, const nmlp_placement *places, int64_t room) {
-    int best = -1;
-    for (size_t i = 0; i < program->n_buffers; i++) {
-        const nmlp_buffer *b = &program->buffers[i];
-        if (b->space != NMLP_SPACE_SBUF || places[i].copies >= b->copies || places[i].resident < places[i].rows)
-            continue;
-        int64_t copy = places[i].rows * row_bytes(b);
-        if (copy <= room && (best < 0 || copy < places[best].rows * row_bytes(&program->buffers[best]))) best = (int)i;
-    }
-    return best;
-}
-
-/* A spill frees more than it had to: loads get their other copies back, so that they overlap with the use of the block
- * before. */
-static void restore_copies(const nmlp_program *program, nmlp_placement *places, int64_t usable) {
-    for (int i; (i = smallest_with_room(program, places, usable - nmlp_placed_sbuf_bytes(program, places))) >= 0;)
-        places[i].copies++;
-}
-
 /* SBUF that is left over lets spilled rows come earlier and stay longer. */
 static void widen_staging(const nmlp_program *program, nmlp_placement *places, int64_t usable) {
     for (size_t i = 0; i < program->n_buffers; i++) {
@@ -99,7 +79,6 @@ nmlp_status nmlp_place_buffers(const nmlp_program *program, const nmlp_machine *
         bool whole = machine->spill_whole > 0 && computed(program, i);
         places[i].resident = drop < places[i].rows && !whole ? places[i].rows - drop : 0;
     }
-    restore_copies(program, places, usable);
     widen_staging(program, places, usable);
     int64_t bytes = nmlp_placed_sbuf_bytes(program, places);
     if (bytes <= usable) return NMLP_OK;

@@ -1,7 +1,7 @@
 /* Where the buffers of a program live, as the compiler would decide it: all copies if they fit; else managed buffers
  * give up their extra copies, largest first; else the largest managed buffers are spilled: the rows that do not fit
- * live in HBM and pass through a few staging rows, and copies come back where that leaves room for them. A buffer that
- * only DMAs write is reloaded, never stored. Machines with spill_whole spill an accumulator with all its rows. */
+ * live in HBM and pass through a few staging rows. A buffer that only DMAs write is reloaded, never stored. Machines
+ * with spill_whole spill an accumulator with all its rows. */
 #ifndef NMLP_TRAINIUM_SIM_RESIDENCY_H
 #define NMLP_TRAINIUM_SIM_RESIDENCY_H
 
