@@ -7,7 +7,7 @@
 #include "neuronmlp/version.h"
 #include "report/page.h"
 
-enum { TIP_BYTES = 96, KINDS = 4 };
+enum { TIP_BYTES = 96, KINDS = 4, HIGHEST = 6 };
 
 /* Points by kind: each kind is a series of the charts. */
 struct group {
@@ -34,12 +34,13 @@ static void put_frontier(nmlp_page *page, const nmlp_optimization *r, bool bytes
                                   {.name = "with ranks", .colour = NMLP_COLOUR_PAPER}};
     double line_x[NMLP_FRONTIER_MAX], line_y[NMLP_FRONTIER_MAX], bound_x[2] = {INFINITY, 0}, bound_y[2];
     nmlp_plot_series series[KINDS + 2];
+    double most = HIGHEST * loss_percent(r->bound); /* one far point would flatten all others */
     size_t n = 0;
     for (int i = 0; i < r->n_points; i++) {
         const nmlp_optimized_point *p = &r->points[i];
         struct group *g = &groups[kind_of(r, i)];
         g->x[g->n] = bytes ? (double)p->bytes / 1e6 : p->ms;
-        g->y[g->n] = loss_percent(p->loss);
+        g->y[g->n] = fmin(loss_percent(p->loss), most);
         snprintf(g->text[g->n], TIP_BYTES, "%s: %.3f ms, %.2f MB, %+.2f %%", p->name, p->ms, (double)p->bytes / 1e6,
                  loss_percent(p->loss));
         g->tips[g->n] = g->text[g->n];
@@ -47,7 +48,6 @@ static void put_frontier(nmlp_page *page, const nmlp_optimization *r, bool bytes
         bound_x[1] = fmax(bound_x[1], g->x[g->n]);
         g->n++;
     }
-    double most = 6 * loss_percent(r->bound);
     size_t n_line = 0;
     for (int i = 0; i < r->n_frontier; i++) {
         if (loss_percent(r->frontier[i].loss) > most) continue;
@@ -83,7 +83,8 @@ static void put_frontier(nmlp_page *page, const nmlp_optimization *r, bool bytes
     nmlp_plot plot = {.title = bytes ? "Loss over bytes" : "Loss over time",
                       .about =
                           "Rise of the perplexity on held-out text of every form that was built; lower and further "
-                          "left is better, below the dashed line is allowed.",
+                          "left is better, below the dashed line is allowed. Forms that lose more than six times as "
+                          "much stand at the upper edge; the table has their figures.",
                       .x = {.label = bytes          ? "weights, MB"
                                      : r->simulated ? "ms, simulated"
                                                     : "ms, measured"},
