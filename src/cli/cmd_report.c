@@ -1,6 +1,7 @@
 /* neuronmlp report: one HTML file with tables, charts and a timeline. */
 #define _DEFAULT_SOURCE /* gmtime_r */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -83,14 +84,22 @@ static void put_missing(report *r) {
     nmlp_page_section_end(&r->page);
 }
 
+/* SOURCE_DATE_EPOCH, where it is set, as builds that repeat take it. */
+static time_t page_time(void) {
+    const char *text = getenv("SOURCE_DATE_EPOCH");
+    char *end = NULL;
+    long long seconds = text ? strtoll(text, &end, 10) : 0;
+    return text && end != text && !*end && seconds >= 0 ? (time_t)seconds : time(NULL);
+}
+
 static void write_page(report *r) {
     nmlp_str machine;
     char version[96], date[64], subtitle[512], command[1024];
-    time_t now = time(NULL);
+    time_t now = page_time();
     struct tm utc;
     nmlp_str_init(&machine);
     nmlp_report_machine(&machine);
-    gmtime_r(&now, &utc);
+    if (!gmtime_r(&now, &utc)) utc = (struct tm){.tm_mday = 1}; /* a year beyond int */
     strftime(date, sizeof date, "made %Y-%m-%d %H:%M UTC", &utc);
     snprintf(version, sizeof version, "neuronmlp %s, %s on:", NMLP_VERSION_STRING, date);
     snprintf(command, sizeof command, "%s", nmlp_str_text(&r->command));

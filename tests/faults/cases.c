@@ -28,7 +28,7 @@ const fault_case fault_cases[] = {
      "--resume", NULL, NULL},
     {"export", "export %m -o out.gguf", NULL, "", NULL, NULL},
     {"import", "import %w/model.gguf -o out", NULL, "", NULL, NULL},
-    {"budget", COMPRESS " --budget-bytes 14000 -t 1", NULL, "--resume", NULL, NULL},
+    {"budget", COMPRESS " --budget-bytes 20000 -t 1", NULL, "--resume", NULL, NULL},
     {"optimize",
      "optimize %m -o out --for trn1 --tile 4 --max-loss 50% --calib %t --calib-tokens 64 --heldout 32 --verify 32 "
      "--ctx 16 "

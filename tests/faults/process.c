@@ -184,6 +184,7 @@ static void set_environment(const fault_inputs *in, const fault *what, const cha
     if (in->preload) setenv("LD_PRELOAD", in->preload, 1);
     setenv("ASAN_OPTIONS", "exitcode=99:allocator_may_return_null=1:detect_leaks=1", 1);
     setenv("UBSAN_OPTIONS", "exitcode=99", 1);
+    setenv("SOURCE_DATE_EPOCH", "1700000000", 1); /* a report says when it was made */
     if (!what->classes) return;
     char classes[2] = {what->classes, 0};
     setenv("NMLP_FAULT_CLASS", classes, 1);
