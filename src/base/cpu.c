@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdint.h>
+#include <string.h>
 
 #if defined(__x86_64__)
 
@@ -31,7 +32,7 @@ enum {
     XFEATURE_TILE_DATA = 18
 };
 
-static const uint32_t LEAF7_EBX_AVX512VL = 1u << 31;
+static const uint32_t LEAF7_EBX_AVX512VL = 1u << 31, LEAF_NAME = 0x80000002u;
 
 static uint64_t enabled_state(void) {
     uint32_t low;
@@ -52,8 +53,23 @@ static nmlp_cpu_amx detect_amx(uint32_t leaf7_edx, uint64_t state) {
     return amx;
 }
 
+static void read_name(char name[NMLP_CPU_NAME_BYTES]) {
+    char text[NMLP_CPU_NAME_BYTES] = {0};
+    uint32_t words[4];
+    for (uint32_t i = 0; i < 3; i++) {
+        if (!__get_cpuid(LEAF_NAME + i, &words[0], &words[1], &words[2], &words[3])) return;
+        memcpy(text + i * sizeof words, words, sizeof words);
+    }
+    const char *first = text + strspn(text, " ");
+    size_t len = strlen(first);
+    while (len > 0 && first[len - 1] == ' ') len--;
+    memcpy(name, first, len);
+    name[len] = '\0';
+}
+
 static nmlp_cpu detect(void) {
     nmlp_cpu cpu = {0};
+    read_name(cpu.name);
     uint32_t a;
     uint32_t b;
     uint32_t c;

@@ -11,6 +11,8 @@ typedef struct nmlp_cpu_amx {
     bool permitted; /* the kernel lets this process use it */
 } nmlp_cpu_amx;
 
+enum { NMLP_CPU_NAME_BYTES = 49 };
+
 typedef struct nmlp_cpu {
     bool avx2_fma; /* AVX2, FMA and F16C */
     bool avx512;   /* F, BW, DQ, VL */
@@ -18,6 +20,7 @@ typedef struct nmlp_cpu {
     bool avx512_vnni; /* 8-bit dot products in 512 bits */
     bool amx_bf16;    /* usable tiles, bf16, and the AVX-512 extensions that every CPU with tiles has */
     nmlp_cpu_amx amx;
+    char name[NMLP_CPU_NAME_BYTES]; /* "AMD EPYC"; "" where the CPU does not say */
 } nmlp_cpu;
 
 /* Found once per process; every later call returns the same constant. Asks Linux for permission to use AMX tile state

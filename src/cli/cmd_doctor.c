@@ -45,7 +45,7 @@ static const char *tiles_text(const nmlp_cpu_amx *t) {
 static void print_processor(const findings *f) {
     static const char *const states[] = {"sound", "WRONG RESULTS", "not on this CPU"};
     const nmlp_survey *s = &f->survey;
-    printf("  cpu          %s\n", s->cpu_name[0] ? s->cpu_name : "unknown");
+    printf("  cpu          %s\n", s->cpu.name[0] ? s->cpu.name : "unknown");
     printf("  AMX          %s\n", tiles_text(&s->cpu.amx));
     if (strcmp(s->set, s->set_bf16) == 0) {
         printf("  kernels      %s runs everything, activations in f32\n", s->set);
@@ -98,7 +98,7 @@ static void print_text(const findings *f) {
 static void put_cpu(nmlp_json_writer *w, const findings *f) {
     static const char *const states[] = {"sound", "wrong", "absent"};
     const nmlp_survey *s = &f->survey;
-    nmlp_json_put_string(w, "cpu", s->cpu_name);
+    nmlp_json_put_string(w, "cpu", s->cpu.name);
     nmlp_json_put_bool(w, "avx2", s->cpu.avx2_fma);
     nmlp_json_put_bool(w, "avx512", s->cpu.avx512);
     nmlp_json_put_bool(w, "avx512_bf16", s->cpu.avx512_bf16);

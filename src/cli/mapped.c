@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -64,8 +65,11 @@ static void name_file(uintptr_t address) {
 static void on_bus_error(int number, siginfo_t *info, void *context) {
     static const char before[] = "neuronmlp: ", after[] = ": was cut short or became unreadable while it was used\n"
                                                           "hint: leave the files of a model alone while it is read\n";
+    static atomic_flag taken = ATOMIC_FLAG_INIT;
     (void)number;
     (void)context;
+    /* Other threads meet the same file: one speaks and ends the process, they wait for that. */
+    while (atomic_flag_test_and_set(&taken)) pause();
     say(before, sizeof before - 1);
     name_file((uintptr_t)info->si_addr);
     say(after, sizeof after - 1);
@@ -73,7 +77,7 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
 }
 
 void nmlp_cli_mapped_install(void) {
-    struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_RESETHAND};
+    struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
     sigemptyset(&action.sa_mask);
     (void)sigaction(SIGBUS, &action, NULL);
 }

@@ -71,7 +71,6 @@ static nmlp_status read_cpu(nmlp_survey *s, nmlp_err *err) {
     double quota_us, period_us;
     nmlp_pool *pool;
     const nmlp_kernels *set;
-    if (find_line("/proc/cpuinfo", "model name\t: ", line)) snprintf(s->cpu_name, sizeof s->cpu_name, "%.127s", line);
     s->cpu = *nmlp_cpu_get();
     NMLP_RETURN_IF_FAILED(nmlp_kernels_select(&set, &s->cpu, NULL, err));
     s->set = nmlp_kernels_name(set);

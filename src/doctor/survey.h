@@ -18,7 +18,6 @@ typedef enum nmlp_huge_pages {
 } nmlp_huge_pages;
 
 typedef struct nmlp_survey {
-    char cpu_name[128]; /* "" where the system does not say */
     nmlp_cpu cpu;
     const char *set;      /* kernel set that runs unless told otherwise */
     const char *set_bf16; /* with --precision bf16 */
