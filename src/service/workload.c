@@ -133,13 +133,18 @@ static nmlp_status simulate(const nmlp_workload_timer *t, const nmlp_machine *ma
     nmlp_status st = NMLP_OK;
     NMLP_RETURN_IF_FAILED(nmlp_model_open(&model, dir, err));
     const nmlp_config *c = &model.config;
-    nmlp_predict_request rq = {
-        .decoder = {c->hidden, c->intermediate, c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim, c->vocab, NULL, 0},
-        .prompt = w->prompt ? w->prompt : NMLP_WORKLOAD_PROMPT,
-        .generate = nmlp_max(1, w->generate),
-        .batch = w->batch,
-        .tp = 1,
-        .dtype = NMLP_NC_BF16};
+    nmlp_predict_request rq = {.decoder = {.hidden = c->hidden,
+                                           .intermediate = c->intermediate,
+                                           .n_layers = c->n_layers,
+                                           .n_heads = c->n_heads,
+                                           .n_kv_heads = c->n_kv_heads,
+                                           .head_dim = c->head_dim,
+                                           .vocab = c->vocab},
+                               .prompt = w->prompt ? w->prompt : NMLP_WORKLOAD_PROMPT,
+                               .generate = nmlp_max(1, w->generate),
+                               .batch = w->batch,
+                               .tp = 1,
+                               .dtype = NMLP_NC_BF16};
     nmlp_planner planner = nmlp_kernel_planner(machine, NULL);
     if (c->compressed) NMLP_TRY(nmlp_mlp_forms_of(&forms, &model, err));
     rq.decoder.forms = forms.list;
