@@ -61,10 +61,10 @@ static void read_layer(const char *path, const nmlp_config *c, bool joint) {
         dense.mlp[i].w = nmlp_view_2d(weights, NMLP_DTYPE_F32, i == NMLP_MLP_DOWN ? c->hidden : c->intermediate,
                                       i == NMLP_MLP_DOWN ? c->intermediate : c->hidden);
     nmlp_layer_ranks ranks = {.rank = {2, 2, 0}, .joint = joint};
-    if (nmlp_layer_file_open(&file, path, FINGERPRINT, &ranks, 1, &dense, &state, &err) != NMLP_OK ||
+    if (nmlp_layer_file_open(&file, path, FINGERPRINT, &ranks, 1, dense.mlp, &state, &err) != NMLP_OK ||
         state != NMLP_WORK_VALID)
         return;
-    nmlp_mlp_desc mlp = nmlp_layer_file_mlp(&file, &dense);
+    nmlp_mlp_desc mlp = nmlp_layer_file_mlp(&file, dense.mlp);
     const nmlp_view *const views[] = {&mlp.gate.u, &mlp.gate.v, &mlp.up.u, &mlp.up.v, &mlp.down.w};
     for (size_t i = 0; i < sizeof views / sizeof views[0]; i++) {
         if (!views[i]->data) abort();

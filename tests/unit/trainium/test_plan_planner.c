@@ -244,7 +244,7 @@ static void predictions_add_up(void **state) {
     nmlp_machine m = machine("trn2");
     nmlp_err err = {0};
     nmlp_planner planner = {.machine = &m, .cost = simulate_cost};
-    nmlp_predict_request rq = {.decoder = {1024, 3072, 4, 16, 8, 64, 32000, NULL, 0},
+    nmlp_predict_request rq = {.decoder = {1024, 3072, 4, 16, 8, 64, 32000, NULL, 0, 0},
                                .prompt = 256,
                                .generate = 32,
                                .tp = 1,

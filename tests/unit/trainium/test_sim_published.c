@@ -60,7 +60,7 @@ static double predict(const row *r) {
     int64_t rank = ratio > 0 ? nmlp_rank_for_ratio(c.intermediate, c.hidden, ratio, 128) : 0;
     nmlp_mlp_form form = {{rank, rank, rank, false}, c.n_layers};
     nmlp_predict_request rq = {.decoder = {c.hidden, c.intermediate, c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim,
-                                           c.vocab, rank ? &form : NULL, rank ? 1 : 0},
+                                           c.vocab, rank ? &form : NULL, rank ? 1 : 0, 0},
                                .prompt = atoll(r->field[5]),
                                .generate = atoll(r->field[6]),
                                .tp = 1,
