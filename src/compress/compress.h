@@ -28,7 +28,7 @@ typedef struct nmlp_compress_options {
     bool shrink;
     double cap; /* largest share of a token in the statistics; 0: none */
     nmlp_joint_mode joint;
-    int64_t slices; /* of the intermediate width, each factorised by itself for tensor parallelism; 0 or 1: whole */
+    int64_t slices; /* of the intermediate width, each factorised by itself for tensor parallelism; 1: whole */
     int rounds;     /* of probing again around the best ranks; -1: 2, or 0 for large models */
     int64_t calib_tokens;
     int64_t heldout_tokens; /* -1: 8192, or 2048 for large models */

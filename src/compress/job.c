@@ -44,6 +44,7 @@ static const struct effort *effort_for(const nmlp_config *c) { return nmlp_compr
 
 nmlp_compress_options nmlp_compress_defaults(void) {
     return (nmlp_compress_options){.tile = 32,
+                                   .slices = 1,
                                    .adaptive = true,
                                    .refit = true,
                                    .whiten = true,
@@ -569,7 +570,6 @@ static nmlp_status new_report(nmlp_compress_report *r, int64_t n_layers, nmlp_er
 static nmlp_status begin(struct job *j, const int32_t *ids, int64_t n_ids, const char *out_dir, nmlp_err *err) {
     const struct effort *effort = effort_for(&j->model->config);
     nmlp_compress_options *o = &j->chosen;
-    if (o->slices == 0) o->slices = 1;
     if (o->rounds == -1) o->rounds = effort->rounds;
     if (o->heldout_tokens == -1) o->heldout_tokens = effort->heldout_tokens;
     /* Bases of gate and up apart cost a large model as much again as everything else, and rarely win. */

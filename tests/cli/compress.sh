@@ -48,7 +48,8 @@ cmp "$work/s/model.safetensors" "$work/s2/model.safetensors" || fail "bytes of s
 "$command" logits "$work/s" --ids 5,9,200,31 --json >"$work/a.json"
 "$command" logits "$work/s-dense" --ids 5,9,200,31 --json >"$work/b.json"
 [ "$(argmax "$work/a.json")" = "$(argmax "$work/b.json")" ] || fail "an expanded model with slices says something else"
-refused 2 "does not divide" "$tiny" -o "$work/no" --ratio 0.5 --shards 3
+refused 2 "--shards is 3, which does not divide" "$tiny" -o "$work/no" --ratio 0.5 --shards 3
+refused 2 "--shards is 0" "$tiny" -o "$work/no" --ratio 0.5 --shards 0
 refused 2 "training knows no slices" "$tiny" -o "$work/no" --ratio 0.5 --shards 2 --recover train
 
 # The default pipeline: same bytes with one and with two threads, and after a kill.
