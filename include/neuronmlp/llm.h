@@ -36,6 +36,8 @@ typedef struct nmlp_llm_options {
                               (default): bf16 for weights stored as bf16, else f32 */
     nmlp_on_progress *on_progress; /* of loading; may be NULL */
     void *progress_ctx;
+    const char *draft_dir; /* a smaller model of the same tokenizer that proposes tokens; NULL: none. The answers are
+                              those of the model alone: greedy ones equal, sampled ones equally distributed */
 } nmlp_llm_options;
 
 /* Fills the struct with defaults. Any thread; no side effects. So do all other _init functions. */
@@ -133,9 +135,11 @@ typedef struct nmlp_llm_result {
     int64_t cached_tokens; /* of them: not computed again */
     int64_t generated_tokens;
     nmlp_llm_finish finish;
-    double ttft_ms;      /* time to the first token */
-    double decode_ms;    /* of the tokens after the first */
-    double decode_tok_s; /* their rate; 0 where there are none */
+    double ttft_ms;          /* time to the first token */
+    double decode_ms;        /* of the tokens after the first */
+    double decode_tok_s;     /* their rate; 0 where there are none */
+    int64_t proposed_tokens; /* by the draft */
+    int64_t accepted_tokens; /* of them */
 } nmlp_llm_result;
 
 NMLP_API void nmlp_llm_result_init(nmlp_llm_result *result, size_t struct_bytes);

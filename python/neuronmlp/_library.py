@@ -31,6 +31,7 @@ class LlmOptions(ctypes.Structure):
         ("precision", c_char_p),
         ("on_progress", OnProgress),
         ("progress_ctx", c_void_p),
+        ("draft_dir", c_char_p),
     ]
 
 
@@ -106,6 +107,8 @@ class LlmResult(ctypes.Structure):
         ("ttft_ms", c_double),
         ("decode_ms", c_double),
         ("decode_tok_s", c_double),
+        ("proposed_tokens", c_int64),
+        ("accepted_tokens", c_int64),
     ]
 
 

@@ -13,6 +13,7 @@ enum { NEW_TOKENS_DEFAULT = 128 };
 
 struct nmlp_llm {
     nmlp_loaded loaded;
+    nmlp_loaded draft; /* empty: none */
     nmlp_tokenizer *tokenizer;
     nmlp_text_session *session;
     nmlp_text_result result;
@@ -73,7 +74,10 @@ static nmlp_status open_parts(nmlp_llm *llm, const char *dir, const nmlp_llm_opt
     NMLP_RETURN_IF_FAILED(nmlp_load(&llm->loaded, dir, &load, err));
     NMLP_RETURN_IF_FAILED(nmlp_tokenizer_load(&llm->tokenizer, dir, err));
     int64_t context = nmlp_text_context(&llm->loaded.model.config, o->context, 0, INT64_MAX);
-    return nmlp_text_session_create(&llm->session, &llm->loaded, llm->tokenizer, context, err);
+    NMLP_RETURN_IF_FAILED(nmlp_text_session_create(&llm->session, &llm->loaded, llm->tokenizer, context, err));
+    if (!o->draft_dir) return NMLP_OK;
+    NMLP_RETURN_IF_FAILED(nmlp_load(&llm->draft, o->draft_dir, &load, err));
+    return nmlp_text_session_set_draft(llm->session, &llm->draft, err);
 }
 
 nmlp_status nmlp_llm_open(nmlp_llm **out, const char *dir, const nmlp_llm_options *options, nmlp_err *err) {
@@ -99,6 +103,7 @@ void nmlp_llm_close(nmlp_llm *llm) {
     if (!llm) return;
     nmlp_text_session_destroy(llm->session);
     nmlp_tokenizer_destroy(llm->tokenizer);
+    nmlp_unload(&llm->draft);
     nmlp_unload(&llm->loaded);
     nmlp_text_result_fini(&llm->result);
     nmlp_ids_fini(&llm->ids);
@@ -193,7 +198,9 @@ static void give_result(nmlp_llm_result *theirs, const nmlp_text_result *r) {
                             .finish = (nmlp_llm_finish)r->finish,
                             .ttft_ms = r->ttft_ms,
                             .decode_ms = r->decode_ms,
-                            .decode_tok_s = nmlp_text_decode_rate(r)};
+                            .decode_tok_s = nmlp_text_decode_rate(r),
+                            .proposed_tokens = r->n_proposed,
+                            .accepted_tokens = r->n_accepted};
     nmlp_options_give(theirs, theirs->struct_bytes, &ours, sizeof ours);
 }
 

@@ -114,6 +114,34 @@ static void text_ids_and_statistics_agree(void **state) {
     assert_string_equal(answer(llm, &by_ids).text, h.text);
 }
 
+/* A model that drafts for itself proposes what it would say: everything is accepted, nothing changes. */
+static void a_draft_does_not_change_the_answer(void **state) {
+    nmlp_llm *alone = *state, *drafted = NULL;
+    nmlp_err err;
+    nmlp_llm_options options;
+    char text[1024];
+    nmlp_llm_request r = greedy(24);
+    r.prompt = "The old house";
+    r.fresh = 1;
+    nmlp_llm_result plain = answer(alone, &r);
+    assert_int_equal(plain.proposed_tokens, 0);
+    snprintf(text, sizeof text, "%s", plain.text);
+    nmlp_llm_options_init(&options, sizeof options);
+    options.isa = "ref";
+    options.precision = "f32";
+    options.draft_dir = tiny;
+    nmlp_assert_ok(nmlp_llm_open(&drafted, options.draft_dir, &options, &err), &err);
+    nmlp_llm_result result = answer(drafted, &r);
+    assert_string_equal(result.text, text);
+    assert_true(result.proposed_tokens > 0);
+    assert_int_equal(result.accepted_tokens, result.proposed_tokens);
+    nmlp_llm_close(drafted);
+    options.draft_dir = "/absent-model";
+    assert_int_not_equal(nmlp_llm_open(&drafted, tiny, &options, &err), NMLP_OK);
+    assert_null(drafted);
+    assert_non_null(strstr(err.message, "/absent-model"));
+}
+
 /* A sampled token's log-probability is what scoring the whole text gives it, and greedy tokens are the likeliest. */
 static void logprobs_of_tokens_are_those_of_scoring(void **state) {
     nmlp_llm *llm = *state;
@@ -452,6 +480,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(opening_does_not_fork),
         cmocka_unit_test(text_ids_and_statistics_agree),
+        cmocka_unit_test(a_draft_does_not_change_the_answer),
         cmocka_unit_test(logprobs_of_tokens_are_those_of_scoring),
         cmocka_unit_test(scores_are_the_log_softmax_of_logits),
         cmocka_unit_test(perplexity_is_that_of_the_scores),
