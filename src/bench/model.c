@@ -53,19 +53,24 @@ static double matrix_bytes(const nmlp_view *view) {
     return (double)(nmlp_view_bytes(view) + nmlp_quant_scale_bytes(view));
 }
 
+/* Of matrices of which those before `last` may share their v. */
+static double factors_bytes(const nmlp_factors *factors, int last, bool shared_basis) {
+    double bytes = 0;
+    for (int i = 0; i <= last; i++) {
+        const nmlp_factors *f = &factors[i];
+        bool basis_counted = shared_basis && i > 0 && i < last;
+        bytes += f->w.data ? matrix_bytes(&f->w) : matrix_bytes(&f->u) + (basis_counted ? 0 : matrix_bytes(&f->v));
+    }
+    return bytes;
+}
+
 static void count_bytes(struct subject *s) {
     const nmlp_model *m = &s->model;
     s->matrix_bytes = matrix_bytes(&m->lm_head);
     for (int64_t l = 0; l < m->config.n_layers; l++) {
         const nmlp_layer *layer = &m->layers[l];
-        s->matrix_bytes +=
-            matrix_bytes(&layer->q) + matrix_bytes(&layer->k) + matrix_bytes(&layer->v) + matrix_bytes(&layer->o);
-        for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-            const nmlp_factors *f = &layer->mlp[i];
-            bool basis_counted = layer->shared_basis && i == NMLP_MLP_UP;
-            s->matrix_bytes +=
-                f->w.data ? matrix_bytes(&f->w) : matrix_bytes(&f->u) + (basis_counted ? 0 : matrix_bytes(&f->v));
-        }
+        s->matrix_bytes += factors_bytes(layer->attention, NMLP_ATTENTION_O, layer->attention_shares_basis);
+        s->matrix_bytes += factors_bytes(layer->mlp, NMLP_MLP_DOWN, layer->shared_basis);
     }
 }
 
@@ -73,12 +78,8 @@ static void count_params(struct subject *s) {
     const nmlp_model *m = &s->model;
     count_bytes(s);
     s->head_params = matrix_params(&m->lm_head);
-    s->layer_params = (double)nmlp_model_measure(m).mlp_params;
-    for (int64_t l = 0; l < m->config.n_layers; l++) {
-        const nmlp_layer *layer = &m->layers[l];
-        s->layer_params +=
-            matrix_params(&layer->q) + matrix_params(&layer->k) + matrix_params(&layer->v) + matrix_params(&layer->o);
-    }
+    nmlp_model_size size = nmlp_model_measure(m);
+    s->layer_params = (double)(size.mlp_params + size.attention_params);
 }
 
 /* Once through the mapped files, a piece at a time, each given back before the next. */

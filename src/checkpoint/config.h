@@ -94,11 +94,12 @@ typedef struct nmlp_config {
     int64_t bos_id;       /* -1: none */
     int64_t stop_ids[NMLP_STOP_IDS_MAX];
     int n_stop_ids;
-    bool quantised;  /* has a "quantization_config": some weights are Q8 or Q4 */
-    bool compressed; /* has a "neuronmlp" object */
-    double ratio;    /* its fraction of MLP parameters removed */
-    int64_t tile;    /* its rank granularity */
-    int64_t slices;  /* of the intermediate width, each with factors of its own; 0: factors of whole matrices */
+    bool quantised;          /* has a "quantization_config": some weights are Q8 or Q4 */
+    bool compressed;         /* has a "neuronmlp" object */
+    bool attention_factored; /* some of q, k, v and o are factors, as the model found them */
+    double ratio;            /* its fraction of MLP parameters removed */
+    int64_t tile;            /* its rank granularity */
+    int64_t slices;          /* of the intermediate width, each with factors of its own; 0: factors of whole matrices */
 } nmlp_config;
 
 /* Reads DIR/config.json and, where present, DIR/generation_config.json (stop tokens). */

@@ -132,6 +132,7 @@ const char *nmlp_config_beyond_plain(const nmlp_config *c) {
     const nmlp_family *f = c->features;
     if (c->n_experts > 0) return "experts";
     if (c->slices > 0) return "factors of slices of the MLP";
+    if (c->attention_factored) return "factorised attention";
     for (int64_t l = 0; l < c->n_layers; l++)
         if (nmlp_config_window(c, l) > 0) return "sliding windows";
     if (has_own_layers(c, &c->nope_layers)) return "layers without rope";

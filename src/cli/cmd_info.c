@@ -5,7 +5,7 @@
 #include "cli/commands.h"
 #include "model/model.h"
 
-/* Of a layer [gate, up, down]; of one with experts such a list for each of them. */
+/* Of a layer [gate, up, down]; of one with experts such a list for each of them. Of its attention [q, k, v, o]. */
 static void print_ranks_json(nmlp_json_writer *w, const nmlp_model *m) {
     nmlp_json_begin_array(w, "ranks");
     for (int64_t l = 0; l < m->config.n_layers; l++) {
@@ -18,6 +18,14 @@ static void print_ranks_json(nmlp_json_writer *w, const nmlp_model *m) {
             nmlp_json_end_array(w);
         }
         if (layer->experts) nmlp_json_end_array(w);
+    }
+    nmlp_json_end_array(w);
+    nmlp_json_begin_array(w, "attention_ranks");
+    for (int64_t l = 0; l < m->config.n_layers; l++) {
+        nmlp_json_begin_array(w, NULL);
+        for (int i = 0; i < NMLP_ATTENTION_MATRICES; i++)
+            nmlp_json_put_int(w, NULL, nmlp_factors_rank(&m->layers[l].attention[i]));
+        nmlp_json_end_array(w);
     }
     nmlp_json_end_array(w);
 }
@@ -85,6 +93,9 @@ static int print_json(const nmlp_cli *cli, const nmlp_model *m) {
     nmlp_json_put_int(w, "mlp_params_dense", size.mlp_params_dense);
     nmlp_json_put_int(w, "mlp_dense", size.n_dense);
     nmlp_json_put_int(w, "mlp_lowrank", size.n_lowrank);
+    nmlp_json_put_int(w, "attention_params", size.attention_params);
+    nmlp_json_put_int(w, "attention_params_dense", size.attention_params_dense);
+    nmlp_json_put_int(w, "attention_lowrank", size.n_attention_lowrank);
     nmlp_json_put_string(w, "dtype", nmlp_dtype_name(m->embedding.dtype));
     nmlp_json_put_number(w, "bits_per_weight", bits_per_weight(&size));
     print_types_json(w, m);
@@ -116,6 +127,20 @@ static void print_ranks(const nmlp_model *m) {
     }
 }
 
+static void print_attention_ranks(const nmlp_model *m) {
+    printf("\n%-7s %10s %10s %10s %10s\n", "layer", "q", "k", "v", "o");
+    for (int64_t l = 0; l < m->config.n_layers; l++) {
+        printf("%-7" PRId64, l);
+        for (int i = 0; i < NMLP_ATTENTION_MATRICES; i++) {
+            char text[24];
+            int64_t rank = nmlp_factors_rank(&m->layers[l].attention[i]);
+            snprintf(text, sizeof text, "%" PRId64, rank);
+            printf(" %10s", rank ? text : "dense");
+        }
+        printf("%s\n", m->layers[l].attention_shares_basis ? "  q, k and v share their basis" : "");
+    }
+}
+
 static void print_text(const nmlp_model *m) {
     const nmlp_config *c = &m->config;
     nmlp_model_size size = nmlp_model_measure(m);
@@ -140,7 +165,11 @@ static void print_text(const nmlp_model *m) {
     print_types(m);
     printf("  MLP           %s parameters, %.1f %% of dense; %" PRId64 " matrices dense, %" PRId64 " low-rank\n", mlp,
            100.0 * (double)size.mlp_params / (double)size.mlp_params_dense, size.n_dense, size.n_lowrank);
+    if (size.n_attention_lowrank)
+        printf("  q, k, v, o    %.1f %% of dense; %" PRId64 " matrices low-rank\n",
+               100.0 * (double)size.attention_params / (double)size.attention_params_dense, size.n_attention_lowrank);
     if (size.n_lowrank) print_ranks(m);
+    if (size.n_attention_lowrank) print_attention_ranks(m);
 }
 
 static int run(int argc, char **argv) {

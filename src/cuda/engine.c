@@ -25,9 +25,10 @@ static nmlp_status lay_out_layer(nmlp_cuda_engine *e, int64_t l, nmlp_err *err) 
     const nmlp_layer *from = &e->model->layers[l];
     nmlp_cuda_layer *to = &e->layers[l];
     nmlp_cuda_arena *arena = &e->arena;
-    const nmlp_view *qkv[] = {&from->q, &from->k, &from->v};
+    const nmlp_view *qkv[] = {&from->attention[NMLP_ATTENTION_Q].w, &from->attention[NMLP_ATTENTION_K].w,
+                              &from->attention[NMLP_ATTENTION_V].w};
     const nmlp_view *biases[] = {&from->q_bias, &from->k_bias, &from->v_bias};
-    const nmlp_view *o[] = {&from->o};
+    const nmlp_view *o[] = {&from->attention[NMLP_ATTENTION_O].w};
     const struct {
         float **to;
         const nmlp_view *from;

@@ -93,10 +93,11 @@ static size_t workspace_bytes(const nmlp_cpu_forward *f) {
     bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(w->lm_head, f->chunk, n_threads));
     for (int64_t l = 0; l < w->model->config.n_layers; l++) {
         const nmlp_cpu_layer *layer = &w->layers[l];
-        bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(layer->q, f->chunk, n_threads));
-        bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(layer->k, f->chunk, n_threads));
-        bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(layer->v, f->chunk, n_threads));
-        bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(layer->o, f->chunk, n_threads));
+        for (int i = 0; i < NMLP_ATTENTION_MATRICES; i++) {
+            const nmlp_cpu_projection *p = &layer->attention[i];
+            bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(p->out, f->chunk, n_threads));
+            if (p->in) bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(p->in, f->chunk, n_threads));
+        }
         if (layer->experts) {
             bytes = nmlp_max_size(bytes, nmlp_linear_workspace_bytes(layer->router, f->chunk, n_threads));
             for (int64_t e = 0; e < w->model->config.n_experts; e++)
@@ -152,6 +153,18 @@ static nmlp_status part_logits(nmlp_cpu_forward *f, nmlp_err *err) {
     return NMLP_OK;
 }
 
+/* Columns behind the v of factorised attention matrices: most of a layer. */
+static int64_t inner_columns(const nmlp_cpu_weights *w) {
+    int64_t most = 0;
+    for (int64_t l = 0; l < w->model->config.n_layers; l++) {
+        const nmlp_cpu_projection *p = w->layers[l].attention;
+        int64_t qkv = 0;
+        for (int i = 0; i < NMLP_ATTENTION_O; i++) qkv += p[i].in ? p[i].rank : 0;
+        most = nmlp_max(most, nmlp_max(qkv, p[NMLP_ATTENTION_O].rank));
+    }
+    return most;
+}
+
 static nmlp_status new_buffers(nmlp_cpu_forward *f, nmlp_err *err) {
     const nmlp_config *c = &f->weights->model->config;
     int64_t q_dim = c->n_heads * c->head_dim;
@@ -167,6 +180,7 @@ static nmlp_status new_buffers(nmlp_cpu_forward *f, nmlp_err *err) {
         {&f->q, f->chunk, q_dim},
         {&f->k_rows, f->chunk, kv_dim},
         {&f->v_rows, f->chunk, kv_dim},
+        {&f->inner, f->chunk, inner_columns(f->weights)},
         {&f->gate, f->chunk, inside},
         {&f->up, f->chunk, inside},
         {&f->act, f->chunk, inside},
@@ -301,6 +315,31 @@ static void store_units(void *arg, int64_t begin, int64_t end, int thread) {
     }
 }
 
+/* q, k and v of rows [n,H]: the dense ones and the v of the others read the normed rows together, then each u reads
+ * what its v made. */
+static void project_rows(nmlp_cpu_forward *f, const nmlp_cpu_layer *layer, const float *rows, int64_t n) {
+    const nmlp_cpu_weights *w = f->weights;
+    float *const rows_of[] = {f->q, f->k_rows, f->v_rows};
+    const nmlp_linear *first[NMLP_ATTENTION_O];
+    float *made[NMLP_ATTENTION_O], *inner[NMLP_ATTENTION_O] = {0}, *next = f->inner;
+    int n_first = 0;
+    for (int i = 0; i < NMLP_ATTENTION_O; i++) {
+        const nmlp_cpu_projection *p = &layer->attention[i];
+        if (p->rank > 0 && !p->in) {
+            inner[i] = inner[0];
+            continue;
+        }
+        if (p->in) inner[i] = next;
+        first[n_first] = p->in ? p->in : p->out;
+        made[n_first++] = p->in ? inner[i] : rows_of[i];
+        if (p->in) next += n * p->rank;
+    }
+    nmlp_fused norm = {.norm = layer->attention_norm, .norm_eps = (float)w->model->config.rms_eps};
+    nmlp_linear_run_all(first, made, n_first, rows, n, &norm, f->workspace, w->pool);
+    for (int i = 0; i < NMLP_ATTENTION_O; i++)
+        if (inner[i]) nmlp_linear_run(layer->attention[i].out, rows_of[i], inner[i], n, f->workspace, w->pool);
+}
+
 static void project(nmlp_cpu_forward *f, int64_t l, const float *rows, int64_t n) {
     const nmlp_cpu_weights *w = f->weights;
     const nmlp_cpu_layer *layer = &w->layers[l];
@@ -313,10 +352,7 @@ static void project(nmlp_cpu_forward *f, int64_t l, const float *rows, int64_t n
     } else if (o->attention_input) {
         o->attention_input(o->ctx, l, rows, n);
     }
-    const nmlp_linear *const qkv[] = {layer->q, layer->k, layer->v};
-    float *const rows_of[] = {f->q, f->k_rows, f->v_rows};
-    nmlp_fused norm = {.norm = layer->attention_norm, .norm_eps = eps};
-    nmlp_linear_run_all(qkv, rows_of, 3, rows, n, &norm, f->workspace, w->pool);
+    project_rows(f, layer, rows, n);
     int64_t d = c->head_dim;
     bool per_head = c->features->qk_norm == NMLP_QK_NORM_HEAD;
     int64_t q_rows = per_head ? c->n_heads : 1, k_rows = per_head ? c->n_kv_heads : 1;
@@ -359,13 +395,19 @@ static void mix(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n) {
     const nmlp_cpu_layer *layer = &f->weights->layers[l];
     const nmlp_observer *o = &f->observer;
     nmlp_fused residual = {.add = true};
+    const nmlp_cpu_projection *out = &layer->attention[NMLP_ATTENTION_O];
+    const float *mixed = f->mixed;
     if (o->attention_mixed) o->attention_mixed(o->ctx, l, f->mixed, n);
+    if (out->in) {
+        nmlp_linear_run(out->in, f->inner, f->mixed, n, f->workspace, f->weights->pool);
+        mixed = f->inner;
+    }
     if (!adds_plainly(f, layer->attention_norm_post)) {
-        nmlp_linear_run(layer->o, f->normed, f->mixed, n, f->workspace, f->weights->pool);
+        nmlp_linear_run(out->out, f->normed, mixed, n, f->workspace, f->weights->pool);
         add_residual(f, layer->attention_norm_post, rows, f->normed, n);
         return;
     }
-    nmlp_linear_run_all((const nmlp_linear *const[]){layer->o}, &rows, 1, f->mixed, n, &residual, f->workspace,
+    nmlp_linear_run_all((const nmlp_linear *const[]){out->out}, &rows, 1, mixed, n, &residual, f->workspace,
                         f->weights->pool);
 }
 

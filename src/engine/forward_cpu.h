@@ -57,7 +57,8 @@ typedef struct nmlp_cpu_forward {
     float *q;                  /* [chunk, n_heads*D] */
     float *k_rows;             /* [chunk, n_kv_heads*D] before they go to the cache */
     float *v_rows;
-    float *gate; /* [chunk, I], where observed */
+    float *inner; /* [chunk, ranks of q, k and v] behind the v of factorised ones, then of o; NULL: all are dense */
+    float *gate;  /* [chunk, I], where observed */
     float *up;
     float *act;
     nmlp_cpu_experts experts; /* where layers have them */

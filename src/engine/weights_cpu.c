@@ -1,5 +1,7 @@
 #include "engine/weights_cpu.h"
 
+#include <string.h>
+
 #include "base/file.h"
 #include "model/slices.h"
 
@@ -38,6 +40,29 @@ static nmlp_status make_linear(nmlp_cpu_weights *w, nmlp_linear **out, const nml
     if (!nmlp_linear_is_finite(*out)) NMLP_RETURN_IF_FAILED(check(w, weight, err));
     if (nmlp_linear_owns_weight(*out)) release_source(weight);
     return NMLP_OK;
+}
+
+/* q, k, v and o of `source` with the biases of `own`. */
+static nmlp_status make_attention(nmlp_cpu_weights *w, nmlp_cpu_projection out[NMLP_ATTENTION_MATRICES],
+                                  const nmlp_layer *source, const nmlp_layer *own, nmlp_err *err) {
+    const nmlp_view *const biases[] = {&own->q_bias, &own->k_bias, &own->v_bias, &own->o_bias};
+    nmlp_view no_bias = {0};
+    for (int i = 0; i < NMLP_ATTENTION_MATRICES; i++) {
+        const nmlp_factors *f = &source->attention[i];
+        bool has_basis = !(source->attention_shares_basis && i > 0 && i < NMLP_ATTENTION_O);
+        out[i].rank = nmlp_factors_rank(f);
+        if (out[i].rank > 0 && has_basis) NMLP_RETURN_IF_FAILED(make_linear(w, &out[i].in, &f->v, &no_bias, err));
+        NMLP_RETURN_IF_FAILED(make_linear(w, &out[i].out, out[i].rank > 0 ? &f->u : &f->w, biases[i], err));
+    }
+    return NMLP_OK;
+}
+
+static void destroy_attention(nmlp_cpu_projection attention[NMLP_ATTENTION_MATRICES]) {
+    for (int i = 0; i < NMLP_ATTENTION_MATRICES; i++) {
+        nmlp_linear_destroy(attention[i].in);
+        nmlp_linear_destroy(attention[i].out);
+        attention[i] = (nmlp_cpu_projection){0};
+    }
 }
 
 static nmlp_status check_mlp(nmlp_cpu_weights *w, const nmlp_factors mlp[NMLP_MLP_MATRICES], nmlp_err *err) {
@@ -120,10 +145,7 @@ static nmlp_status make_layer(nmlp_cpu_weights *w, int64_t l, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(copy_norm(w, &layer->mlp_norm_post, &source->mlp_norm_post, err));
     NMLP_RETURN_IF_FAILED(copy_norm(w, &layer->q_norm, &source->q_norm, err));
     NMLP_RETURN_IF_FAILED(copy_norm(w, &layer->k_norm, &source->k_norm, err));
-    NMLP_RETURN_IF_FAILED(make_linear(w, &layer->q, &source->q, &source->q_bias, err));
-    NMLP_RETURN_IF_FAILED(make_linear(w, &layer->k, &source->k, &source->k_bias, err));
-    NMLP_RETURN_IF_FAILED(make_linear(w, &layer->v, &source->v, &source->v_bias, err));
-    NMLP_RETURN_IF_FAILED(make_linear(w, &layer->o, &source->o, &source->o_bias, err));
+    NMLP_RETURN_IF_FAILED(make_attention(w, layer->attention, source, source, err));
     if (source->slices > 0) return make_slices(w, layer, source, err);
     return source->experts ? make_experts(w, layer, source, err) : make_mlp(w, &layer->mlp, source->mlp, err);
 }
@@ -178,10 +200,8 @@ void nmlp_cpu_weights_destroy(nmlp_cpu_weights *w) {
     if (!w) return;
     for (int64_t l = 0; w->layers && l < w->model->config.n_layers; l++) {
         nmlp_cpu_layer *layer = &w->layers[l];
-        nmlp_linear_destroy(layer->q);
-        nmlp_linear_destroy(layer->k);
-        nmlp_linear_destroy(layer->v);
-        nmlp_linear_destroy(layer->o);
+        destroy_attention(layer->attention);
+        destroy_attention(layer->replaced_attention);
         for (int64_t s = 0; s < layer->n_slices; s++) {
             nmlp_mlp_destroy(layer->slices[s]);
             nmlp_mem_free(layer->slice_copies[s]);
@@ -190,7 +210,6 @@ void nmlp_cpu_weights_destroy(nmlp_cpu_weights *w) {
         if (!layer->slices) (void)nmlp_cpu_weights_set_mlp(w, l, NULL, NULL); /* drop a stand-in */
         nmlp_mlp_destroy(layer->mlp);
         destroy_experts(layer->experts, w->model->config.n_experts);
-        for (int i = 0; i < NMLP_CPU_ATTENTION_MATRICES; i++) nmlp_linear_destroy(layer->replaced_attention[i]);
     }
     nmlp_linear_destroy(w->lm_head);
     nmlp_arena_fini(&w->arena);
@@ -249,28 +268,22 @@ nmlp_status nmlp_cpu_weights_set_mlp(nmlp_cpu_weights *w, int64_t l, const nmlp_
 
 nmlp_status nmlp_cpu_weights_set_attention(nmlp_cpu_weights *w, int64_t l, const nmlp_layer *source, nmlp_err *err) {
     nmlp_cpu_layer *layer = &w->layers[l];
-    const nmlp_layer *own = &w->model->layers[l];
-    nmlp_linear **const now[] = {&layer->q, &layer->k, &layer->v, &layer->o};
-    const nmlp_view *const biases[] = {&own->q_bias, &own->k_bias, &own->v_bias, &own->o_bias};
-    nmlp_linear *made[NMLP_CPU_ATTENTION_MATRICES] = {0};
-    nmlp_status st = NMLP_OK;
+    nmlp_cpu_projection made[NMLP_ATTENTION_MATRICES] = {0};
     if (source) {
-        const nmlp_view *const views[] = {&source->q, &source->k, &source->v, &source->o};
-        for (int i = 0; i < NMLP_CPU_ATTENTION_MATRICES; i++)
-            NMLP_TRY(nmlp_linear_create(&made[i], w->kernels, views[i], biases[i], w->pool, err));
-    }
-    for (int i = 0; i < NMLP_CPU_ATTENTION_MATRICES; i++) {
-        if (layer->replaced_attention[i]) {
-            nmlp_linear_destroy(*now[i]);
-            *now[i] = layer->replaced_attention[i];
-            layer->replaced_attention[i] = NULL;
+        nmlp_status st = make_attention(w, made, source, &w->model->layers[l], err);
+        if (st != NMLP_OK) {
+            destroy_attention(made);
+            return st;
         }
-        if (!made[i]) continue;
-        layer->replaced_attention[i] = *now[i];
-        *now[i] = made[i];
-        made[i] = NULL;
     }
-out:
-    for (int i = 0; i < NMLP_CPU_ATTENTION_MATRICES; i++) nmlp_linear_destroy(made[i]);
-    return st;
+    if (layer->replaced_attention[0].out) { /* drop the stand-in */
+        destroy_attention(layer->attention);
+        memcpy(layer->attention, layer->replaced_attention, sizeof layer->attention);
+        memset(layer->replaced_attention, 0, sizeof layer->replaced_attention);
+    }
+    if (source) {
+        memcpy(layer->replaced_attention, layer->attention, sizeof layer->attention);
+        memcpy(layer->attention, made, sizeof made);
+    }
+    return NMLP_OK;
 }

@@ -5,8 +5,12 @@
 #include "base/mem.h"
 #include "engine/engine.h"
 
-/* The matrices of an attention that may be replaced. */
-enum { NMLP_CPU_ATTENTION_MATRICES = 4 };
+/* A matrix of an attention: W, or u behind v. */
+typedef struct nmlp_cpu_projection {
+    nmlp_linear *in;  /* v [r,K]; NULL: W is dense, or has the v of the first of its attention */
+    nmlp_linear *out; /* W, or u [N,r]; with the bias */
+    int64_t rank;     /* 0: dense */
+} nmlp_cpu_projection;
 
 typedef struct nmlp_cpu_layer {
     float *attention_norm; /* [H] f32, as all small vectors here; each may be NULL */
@@ -15,10 +19,7 @@ typedef struct nmlp_cpu_layer {
     float *mlp_norm_post;
     float *q_norm; /* [D] or [q_dim] */
     float *k_norm;
-    nmlp_linear *q;
-    nmlp_linear *k;
-    nmlp_linear *v;
-    nmlp_linear *o;
+    nmlp_cpu_projection attention[NMLP_ATTENTION_MATRICES];
     int64_t place_in_pages;      /* layers before it whose keys lie in the same pages (nmlp_cpu_cache) */
     nmlp_linear *router;         /* of experts, or NULL */
     nmlp_mlp **experts;          /* [E] or NULL: mlp runs */
@@ -28,7 +29,7 @@ typedef struct nmlp_cpu_layer {
     nmlp_mlp **slices;           /* [n_slices], which add up */
     void **slice_copies;         /* [n_slices] of a dense down's columns, or NULL */
     nmlp_mlp *replaced;          /* the layer's own, while another stands in for it */
-    nmlp_linear *replaced_attention[NMLP_CPU_ATTENTION_MATRICES]; /* the same of q, k, v, o */
+    nmlp_cpu_projection replaced_attention[NMLP_ATTENTION_MATRICES]; /* the same of q, k, v, o */
 } nmlp_cpu_layer;
 
 typedef struct nmlp_cpu_weights {

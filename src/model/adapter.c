@@ -122,12 +122,9 @@ static nmlp_status merge_layer(const struct adapter *adapter, nmlp_model *model,
     static const char *const names[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
                                         "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
     nmlp_layer *layer = &model->layers[l];
-    nmlp_view *const views[] = {&layer->q,
-                                &layer->k,
-                                &layer->v,
-                                &layer->o,
-                                &layer->mlp[NMLP_MLP_GATE].w,
-                                &layer->mlp[NMLP_MLP_UP].w,
+    nmlp_view *const views[] = {&layer->attention[NMLP_ATTENTION_Q].w, &layer->attention[NMLP_ATTENTION_K].w,
+                                &layer->attention[NMLP_ATTENTION_V].w, &layer->attention[NMLP_ATTENTION_O].w,
+                                &layer->mlp[NMLP_MLP_GATE].w,          &layer->mlp[NMLP_MLP_UP].w,
                                 &layer->mlp[NMLP_MLP_DOWN].w};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char module[NAME_MAX_BYTES / 2];

@@ -202,6 +202,20 @@ static nmlp_status set_product_spec(nmlp_arena *arena, const char *path, int64_t
     return o->spec.name ? NMLP_OK : NMLP_E_NOMEM;
 }
 
+static nmlp_status list_attention(const nmlp_model *m, nmlp_arena *arena, int64_t l, struct output *outputs, size_t *n,
+                                  nmlp_err *err) {
+    for (int i = 0; i < NMLP_ATTENTION_MATRICES; i++) {
+        const nmlp_factors *f = &m->layers[l].attention[i];
+        char path[NMLP_MATRIX_PATH_MAX];
+        if (nmlp_factors_is_dense(f)) continue;
+        struct output *o = &outputs[(*n)++];
+        *o = (struct output){.factors = f, .n_factors = 1, .matrix = i};
+        nmlp_module_matrix_path(path, &m->config, NMLP_MODULE_ATTENTION, l, 0, i);
+        NMLP_RETURN_IF_FAILED(set_product_spec(arena, path, nmlp_factors_rows(f), nmlp_factors_cols(f), o, err));
+    }
+    return NMLP_OK;
+}
+
 static nmlp_status list_outputs(const nmlp_model *m, nmlp_arena *arena, struct output *outputs, size_t *n,
                                 nmlp_err *err) {
     const nmlp_config *c = &m->config;
@@ -215,6 +229,7 @@ static nmlp_status list_outputs(const nmlp_model *m, nmlp_arena *arena, struct o
         o->spec.dtype = nmlp_model_plain_dtype(t->view.dtype);
     }
     for (int64_t l = 0; l < m->config.n_layers; l++) {
+        NMLP_RETURN_IF_FAILED(list_attention(m, arena, l, outputs, n, err));
         if (is_split(m, l)) NMLP_RETURN_IF_FAILED(add_fused(m, arena, l, &outputs[(*n)++], err));
         for (int64_t e = 0; e < nmlp_config_mlp_count(&m->config, l); e++)
             for (int i = m->config.features->fused ? NMLP_MLP_DOWN : 0; i < NMLP_MLP_MATRICES; i++) {

@@ -9,10 +9,7 @@
 
 enum { NAME_MAX_BYTES = 160 };
 
-const char *nmlp_mlp_matrix_name(nmlp_mlp_matrix matrix) {
-    static const char *const names[NMLP_MLP_MATRICES] = {"gate_proj", "up_proj", "down_proj"};
-    return names[matrix];
-}
+const char *nmlp_mlp_matrix_name(nmlp_mlp_matrix matrix) { return nmlp_module_of(NMLP_MODULE_MLP)->names[matrix]; }
 
 static nmlp_status check_shape(const nmlp_model *m, const nmlp_named_tensor *t, int64_t rows, int64_t cols,
                                nmlp_err *err) {
@@ -47,23 +44,10 @@ static nmlp_status bind_layer(const nmlp_model *m, nmlp_view *out, int64_t layer
     return bind(m, out, full, rows, cols, err);
 }
 
-static nmlp_status bind_attention(const nmlp_model *m, nmlp_layer *layer, int64_t l, nmlp_err *err) {
+static nmlp_status bind_attention_vectors(const nmlp_model *m, nmlp_layer *layer, int64_t l, nmlp_err *err) {
     const nmlp_config *c = &m->config;
     int64_t q_dim = c->n_heads * c->head_dim;
     int64_t kv_dim = c->n_kv_heads * c->head_dim;
-    if (c->features->fused) {
-        nmlp_view fused;
-        NMLP_RETURN_IF_FAILED(
-            bind_layer(m, &fused, l, "self_attn.qkv_proj.weight", q_dim + 2 * kv_dim, c->hidden, err));
-        layer->q = nmlp_view_rows(&fused, 0, q_dim);
-        layer->k = nmlp_view_rows(&fused, q_dim, kv_dim);
-        layer->v = nmlp_view_rows(&fused, q_dim + kv_dim, kv_dim);
-    } else {
-        NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->q, l, "self_attn.q_proj.weight", q_dim, c->hidden, err));
-        NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->k, l, "self_attn.k_proj.weight", kv_dim, c->hidden, err));
-        NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->v, l, "self_attn.v_proj.weight", kv_dim, c->hidden, err));
-    }
-    NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->o, l, "self_attn.o_proj.weight", c->hidden, q_dim, err));
     if (c->qkv_bias) {
         NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->q_bias, l, "self_attn.q_proj.bias", q_dim, 0, err));
         NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->k_bias, l, "self_attn.k_proj.bias", kv_dim, 0, err));
@@ -75,6 +59,46 @@ static nmlp_status bind_attention(const nmlp_model *m, nmlp_layer *layer, int64_
     NMLP_RETURN_IF_FAILED(
         bind_layer(m, &layer->q_norm, l, "self_attn.q_norm.weight", per_head ? c->head_dim : q_dim, 0, err));
     return bind_layer(m, &layer->k_norm, l, "self_attn.k_norm.weight", per_head ? c->head_dim : kv_dim, 0, err);
+}
+
+const nmlp_module *nmlp_module_of(nmlp_module_kind kind) {
+    static const nmlp_module modules[NMLP_MODULES] = {
+        {.name = "mlp",
+         .folder = "mlp",
+         .n_first = 2,
+         .names = {"gate_proj", "up_proj", "down_proj", NULL},
+         .shared = "gate_up_proj"},
+        {.name = "attn",
+         .folder = "self_attn",
+         .n_first = 3,
+         .names = {"q_proj", "k_proj", "v_proj", "o_proj"},
+         .shared = "qkv_proj"},
+    };
+    return &modules[kind];
+}
+
+void nmlp_module_shape(const nmlp_config *c, nmlp_module_kind kind, int64_t layer, int matrix, int64_t *rows,
+                       int64_t *cols) {
+    int64_t q_dim = c->n_heads * c->head_dim;
+    bool mlp = kind == NMLP_MODULE_MLP;
+    int64_t wide = mlp                          ? nmlp_config_mlp_inner(c, layer)
+                   : matrix == NMLP_ATTENTION_K ? c->n_kv_heads * c->head_dim
+                   : matrix == NMLP_ATTENTION_V ? c->n_kv_heads * c->head_dim
+                                                : q_dim;
+    bool last = matrix == nmlp_module_of(kind)->n_first;
+    *rows = last ? c->hidden : wide;
+    *cols = last ? wide : c->hidden;
+}
+
+void nmlp_module_matrix_path(char path[NMLP_MATRIX_PATH_MAX], const nmlp_config *c, nmlp_module_kind kind,
+                             int64_t layer, int64_t index, int matrix) {
+    const nmlp_module *module = nmlp_module_of(kind);
+    if (kind == NMLP_MODULE_MLP) {
+        nmlp_mlp_matrix_path(path, c, layer, index, matrix);
+        return;
+    }
+    snprintf(path, NMLP_MATRIX_PATH_MAX, "model.layers.%lld.%s.%s", (long long)layer, module->folder,
+             matrix > module->n_first ? module->shared : module->names[matrix]);
 }
 
 void nmlp_mlp_matrix_path(char path[NMLP_MATRIX_PATH_MAX], const nmlp_config *c, int64_t layer, int64_t index,
@@ -146,30 +170,58 @@ static nmlp_status bind_dense(const nmlp_model *m, nmlp_factors *f, const struct
     return bind(m, &f->w, name, matrix->rows, matrix->cols, err);
 }
 
-/* Gate, up or down of MLP `index` of layer l. */
-static nmlp_status bind_mlp_matrix(const nmlp_model *m, nmlp_factors *f, int64_t l, int64_t index, int i,
-                                   bool *is_shared, nmlp_err *err) {
+/* Rows of matrix i where the family has those of the same input in one tensor. */
+static nmlp_status bind_fused(const nmlp_model *m, nmlp_factors *f, nmlp_module_kind kind, int64_t l, int i,
+                              nmlp_err *err) {
+    const nmlp_module *module = nmlp_module_of(kind);
+    char name[64];
+    int64_t all = 0, first = 0, rows = 0, cols = 0, own = 0;
+    nmlp_view fused;
+    for (int k = 0; k < module->n_first; k++) {
+        nmlp_module_shape(&m->config, kind, l, k, &rows, &cols);
+        if (k < i) first += rows;
+        if (k == i) own = rows;
+        all += rows;
+    }
+    snprintf(name, sizeof name, "%s.%s.weight", module->folder, module->shared);
+    NMLP_RETURN_IF_FAILED(bind_layer(m, &fused, l, name, all, cols, err));
+    f->w = nmlp_view_rows(&fused, first, own);
+    return NMLP_OK;
+}
+
+/* Matrix i of a module of layer l; `index` counts the layer's MLPs. */
+static nmlp_status bind_matrix(const nmlp_model *m, nmlp_factors *f, nmlp_module_kind kind, int64_t l, int64_t index,
+                               int i, bool *is_shared, nmlp_err *err) {
     char path[NMLP_MATRIX_PATH_MAX], shared[NMLP_MATRIX_PATH_MAX];
     const nmlp_config *c = &m->config;
-    int64_t inner = nmlp_config_mlp_inner(c, l);
+    int n_first = nmlp_module_of(kind)->n_first;
     struct matrix matrix = {.path = path,
-                            .shared = i == NMLP_MLP_DOWN ? NULL : shared,
-                            .rows = i == NMLP_MLP_DOWN ? c->hidden : inner,
-                            .cols = i == NMLP_MLP_DOWN ? inner : c->hidden,
-                            .slices = c->slices > 0 ? c->slices : 1,
-                            .down = i == NMLP_MLP_DOWN};
+                            .shared = i == n_first ? NULL : shared,
+                            .slices = kind == NMLP_MODULE_MLP && c->slices > 0 ? c->slices : 1,
+                            .down = i == n_first};
     bool found;
-    nmlp_view fused;
-    nmlp_mlp_matrix_path(path, c, l, index, i);
-    nmlp_mlp_matrix_path(shared, c, l, index, NMLP_MLP_MATRICES);
+    nmlp_module_shape(c, kind, l, i, &matrix.rows, &matrix.cols);
+    nmlp_module_matrix_path(path, c, kind, l, index, i);
+    nmlp_module_matrix_path(shared, c, kind, l, index, n_first + 1);
     NMLP_RETURN_IF_FAILED(bind_if_factored(m, f, &matrix, is_shared, &found, err));
     if (found) return NMLP_OK;
     /* Compressed, each has a name of its own even where the other stays dense. */
-    if (!c->features->fused || i == NMLP_MLP_DOWN || find_part(m, path, "weight"))
-        return bind_dense(m, f, &matrix, err);
-    NMLP_RETURN_IF_FAILED(bind_layer(m, &fused, l, "mlp.gate_up_proj.weight", 2 * matrix.rows, matrix.cols, err));
-    f->w = nmlp_view_rows(&fused, i == NMLP_MLP_GATE ? 0 : matrix.rows, matrix.rows);
-    return NMLP_OK;
+    if (!c->features->fused || i == n_first || find_part(m, path, "weight")) return bind_dense(m, f, &matrix, err);
+    return bind_fused(m, f, kind, l, i, err);
+}
+
+static nmlp_status bind_attention(nmlp_model *m, nmlp_layer *layer, int64_t l, nmlp_err *err) {
+    for (int i = 0; i < NMLP_ATTENTION_MATRICES; i++) {
+        nmlp_factors *f = &layer->attention[i];
+        NMLP_RETURN_IF_FAILED(bind_matrix(m, f, NMLP_MODULE_ATTENTION, l, 0, i, &layer->attention_shares_basis, err));
+        if (!nmlp_factors_is_dense(f)) m->config.attention_factored = true;
+    }
+    if (layer->attention_shares_basis)
+        for (int i = 0; i < NMLP_ATTENTION_O; i++)
+            if (layer->attention[i].v.data != layer->attention[0].v.data)
+                return nmlp_fail(err, NMLP_E_FORMAT, "%s: q, k and v of layer %lld share a v only in part",
+                                 m->checkpoint.dir, (long long)l);
+    return bind_attention_vectors(m, layer, l, err);
 }
 
 static nmlp_status bind_norms(const nmlp_model *m, nmlp_layer *layer, int64_t l, nmlp_err *err) {
@@ -198,8 +250,8 @@ static nmlp_status bind_experts(nmlp_model *m, nmlp_layer *layer, int64_t l, nml
     NMLP_RETURN_IF_FAILED(bind_layer(m, &layer->router, l, router, c->n_experts, c->hidden, err));
     for (int64_t e = 0; e < c->n_experts; e++)
         for (int i = 0; i < NMLP_MLP_MATRICES; i++)
-            NMLP_RETURN_IF_FAILED(
-                bind_mlp_matrix(m, &layer->experts[e].mlp[i], l, e, i, &layer->experts[e].shared_basis, err));
+            NMLP_RETURN_IF_FAILED(bind_matrix(m, &layer->experts[e].mlp[i], NMLP_MODULE_MLP, l, e, i,
+                                              &layer->experts[e].shared_basis, err));
     return NMLP_OK;
 }
 
@@ -216,7 +268,7 @@ static nmlp_status bind_layers(nmlp_model *m, nmlp_err *err) {
             continue;
         }
         for (int i = 0; i < NMLP_MLP_MATRICES; i++)
-            NMLP_RETURN_IF_FAILED(bind_mlp_matrix(m, &layer->mlp[i], l, 0, i, &layer->shared_basis, err));
+            NMLP_RETURN_IF_FAILED(bind_matrix(m, &layer->mlp[i], NMLP_MODULE_MLP, l, 0, i, &layer->shared_basis, err));
         for (int i = 0; i < NMLP_MLP_MATRICES; i++)
             if (!nmlp_factors_is_dense(&layer->mlp[i])) layer->slices = c->slices;
     }
@@ -243,33 +295,24 @@ static nmlp_status bind_head(nmlp_model *m, nmlp_err *err) {
     return NMLP_OK;
 }
 
-static bool is_in_mlp(const nmlp_factors mlp[NMLP_MLP_MATRICES], const void *data) {
-    for (int i = 0; i < NMLP_MLP_MATRICES; i++)
-        if (mlp[i].w.data == data || mlp[i].u.data == data || mlp[i].v.data == data) return true;
+static bool is_in_factors(const nmlp_factors *factors, int n, const void *data) {
+    for (int i = 0; i < n; i++)
+        if (factors[i].w.data == data || factors[i].u.data == data || factors[i].v.data == data) return true;
     return false;
 }
 
 static bool is_in_layer(const nmlp_layer *l, int64_t n_mlps, const void *data) {
-    const nmlp_view *views[] = {&l->attention_norm,
-                                &l->attention_norm_post,
-                                &l->q,
-                                &l->k,
-                                &l->v,
-                                &l->o,
-                                &l->q_bias,
-                                &l->k_bias,
-                                &l->v_bias,
-                                &l->o_bias,
-                                &l->q_norm,
-                                &l->k_norm,
-                                &l->mlp_norm,
-                                &l->router,
+    const nmlp_view *views[] = {&l->attention_norm, &l->attention_norm_post,
+                                &l->q_bias,         &l->k_bias,
+                                &l->v_bias,         &l->o_bias,
+                                &l->q_norm,         &l->k_norm,
+                                &l->mlp_norm,       &l->router,
                                 &l->mlp_norm_post};
     for (size_t i = 0; i < sizeof views / sizeof views[0]; i++)
         if (views[i]->data == data) return true;
     for (int64_t e = 0; e < n_mlps; e++)
-        if (is_in_mlp(nmlp_layer_mlp_at(l, e), data)) return true;
-    return false;
+        if (is_in_factors(nmlp_layer_mlp_at(l, e), NMLP_MLP_MATRICES, data)) return true;
+    return is_in_factors(l->attention, NMLP_ATTENTION_MATRICES, data);
 }
 
 /* Of two kinds of tensor the model is the same without: angles stored by old versions, and a second copy of the head.
@@ -345,6 +388,18 @@ static void count_mlp(nmlp_model_size *size, const nmlp_factors mlp[NMLP_MLP_MAT
     }
 }
 
+static void count_attention(nmlp_model_size *size, const nmlp_layer *layer) {
+    for (int i = 0; i < NMLP_ATTENTION_MATRICES; i++) {
+        const nmlp_factors *f = &layer->attention[i];
+        bool basis_counted = layer->attention_shares_basis && i > 0 && i < NMLP_ATTENTION_O;
+        size->attention_params_dense += nmlp_factors_rows(f) * nmlp_factors_cols(f);
+        size->n_attention_lowrank += !nmlp_factors_is_dense(f);
+        size->attention_params += nmlp_factors_is_dense(f)
+                                      ? nmlp_view_elems(&f->w)
+                                      : nmlp_view_elems(&f->u) + (basis_counted ? 0 : nmlp_view_elems(&f->v));
+    }
+}
+
 nmlp_model_size nmlp_model_measure(const nmlp_model *m) {
     nmlp_model_size size = {0};
     for (size_t i = 0; i < m->checkpoint.n_tensors; i++) {
@@ -352,6 +407,7 @@ nmlp_model_size nmlp_model_measure(const nmlp_model *m) {
         const nmlp_view *view = &m->checkpoint.tensors[i].view;
         size.bytes += (int64_t)(nmlp_view_bytes(view) + nmlp_quant_scale_bytes(view));
     }
+    for (int64_t l = 0; l < m->config.n_layers; l++) count_attention(&size, &m->layers[l]);
     for (int64_t l = 0; l < m->config.n_layers; l++)
         for (int64_t e = 0; e < nmlp_config_mlp_count(&m->config, l); e++)
             count_mlp(&size, nmlp_layer_mlp_at(&m->layers[l], e), nmlp_layer_shares_basis(&m->layers[l], e),

@@ -25,6 +25,36 @@ enum { NMLP_MATRIX_PATH_MAX = 128 };
 void nmlp_mlp_matrix_path(char path[NMLP_MATRIX_PATH_MAX], const nmlp_config *config, int64_t layer, int64_t index,
                           int matrix);
 
+typedef enum nmlp_attention_matrix {
+    NMLP_ATTENTION_Q,
+    NMLP_ATTENTION_K,
+    NMLP_ATTENTION_V,
+    NMLP_ATTENTION_O,
+    NMLP_ATTENTION_MATRICES
+} nmlp_attention_matrix;
+
+/* Parts of a layer whose matrices may have factors. Each begins with matrices of the same input, which may share their
+ * v, and ends with one that reads what the others make. */
+typedef enum nmlp_module_kind { NMLP_MODULE_MLP, NMLP_MODULE_ATTENTION, NMLP_MODULES } nmlp_module_kind;
+
+enum { NMLP_MODULE_MATRICES_MAX = 4 };
+
+typedef struct nmlp_module {
+    const char *name;                            /* as users say it: "mlp", "attn" */
+    const char *folder;                          /* in tensors' names */
+    int n_first;                                 /* matrices of the same input; the last has this number */
+    const char *names[NMLP_MODULE_MATRICES_MAX]; /* [n_first+1] */
+    const char *shared;                          /* the v of the first ones */
+} nmlp_module;
+
+const nmlp_module *nmlp_module_of(nmlp_module_kind kind);
+/* [N,K] of a matrix of one of the layer's modules. */
+void nmlp_module_shape(const nmlp_config *config, nmlp_module_kind kind, int64_t layer, int matrix, int64_t *rows,
+                       int64_t *cols);
+/* As nmlp_mlp_matrix_path, of any module; `matrix` n_first+1 names the v that the first ones share. */
+void nmlp_module_matrix_path(char path[NMLP_MATRIX_PATH_MAX], const nmlp_config *config, nmlp_module_kind kind,
+                             int64_t layer, int64_t index, int matrix);
+
 /* Gate, up and down of one expert. */
 typedef struct nmlp_expert {
     nmlp_factors mlp[NMLP_MLP_MATRICES];
@@ -34,11 +64,9 @@ typedef struct nmlp_expert {
 typedef struct nmlp_layer {
     nmlp_view attention_norm;      /* [H] of what attention sees; norms have data NULL where the family has none */
     nmlp_view attention_norm_post; /* [H] of what it adds */
-    nmlp_view q;                   /* [n_heads*D, H] */
-    nmlp_view k;                   /* [n_kv_heads*D, H] */
-    nmlp_view v;                   /* [n_kv_heads*D, H] */
-    nmlp_view o;                   /* [H, n_heads*D] */
-    nmlp_view q_bias;              /* biases have data NULL where the family has none */
+    nmlp_factors attention[NMLP_ATTENTION_MATRICES]; /* q [n_heads*D,H], k and v [n_kv_heads*D,H], o [H,n_heads*D] */
+    bool attention_shares_basis;                     /* q, k and v have the same v */
+    nmlp_view q_bias;                                /* biases have data NULL where the family has none */
     nmlp_view k_bias;
     nmlp_view v_bias;
     nmlp_view o_bias;
@@ -90,9 +118,12 @@ typedef struct nmlp_model_size {
     int64_t params;           /* of the whole model */
     int64_t mlp_params;       /* of its MLP matrices as stored */
     int64_t mlp_params_dense; /* the same when dense */
+    int64_t attention_params; /* of q, k, v and o as stored */
+    int64_t attention_params_dense;
     int64_t bytes;
-    int64_t n_dense;   /* MLP matrices stored dense */
-    int64_t n_lowrank; /* stored as factors */
+    int64_t n_dense;             /* MLP matrices stored dense */
+    int64_t n_lowrank;           /* stored as factors */
+    int64_t n_attention_lowrank; /* matrices of attentions stored as factors */
 } nmlp_model_size;
 
 nmlp_model_size nmlp_model_measure(const nmlp_model *model);

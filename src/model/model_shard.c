@@ -91,14 +91,14 @@ static nmlp_status cut_layer(struct cut *c, nmlp_layer *layer, const nmlp_layer 
     struct range kv = kv_heads_of(c, config->n_kv_heads);
     kv = (struct range){.first = kv.first * config->head_dim, .n = kv.n * config->head_dim};
     *layer = *whole;
-    layer->q = rows_of(&whole->q, q);
-    layer->k = rows_of(&whole->k, kv);
-    layer->v = rows_of(&whole->v, kv);
+    for (int i = 0; i < NMLP_ATTENTION_O; i++)
+        layer->attention[i].w = rows_of(&whole->attention[i].w, i == NMLP_ATTENTION_Q ? q : kv);
     layer->q_bias = rows_of(&whole->q_bias, q);
     layer->k_bias = rows_of(&whole->k_bias, kv);
     layer->v_bias = rows_of(&whole->v_bias, kv);
     if (c->rank > 0) layer->o_bias = (nmlp_view){0}; /* once in the sum */
-    NMLP_RETURN_IF_FAILED(columns_of(c, &layer->o, &whole->o, q, err));
+    NMLP_RETURN_IF_FAILED(
+        columns_of(c, &layer->attention[NMLP_ATTENTION_O].w, &whole->attention[NMLP_ATTENTION_O].w, q, err));
     return cut_mlp(c, layer, whole, config->intermediate, err);
 }
 
@@ -121,6 +121,9 @@ static nmlp_status check(const nmlp_model *m, int size, nmlp_err *err) {
         nmlp_fail_hint(err, "start a number of processes that divides it");
         return NMLP_E_UNSUPPORTED;
     }
+    if (c->attention_factored)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: factorised attention is not shared by processes",
+                         m->checkpoint.dir);
     if (m->config.n_experts > 0)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: experts are not shared by processes", m->checkpoint.dir);
     if (c->features->qk_norm != NMLP_QK_NORM_NONE && c->features->qk_norm != NMLP_QK_NORM_HEAD)

@@ -28,14 +28,15 @@ static nmlp_status widen(nmlp_model *m, nmlp_view *view, nmlp_pool *pool, nmlp_e
     return NMLP_OK;
 }
 
-static nmlp_status widen_mlp(nmlp_model *m, nmlp_factors mlp[NMLP_MLP_MATRICES], bool shared_basis, nmlp_pool *pool,
-                             nmlp_err *err) {
-    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-        nmlp_factors *f = &mlp[i];
+static nmlp_status widen_module(nmlp_model *m, nmlp_factors *factors, nmlp_module_kind kind, bool shared_basis,
+                                nmlp_pool *pool, nmlp_err *err) {
+    int n_first = nmlp_module_of(kind)->n_first;
+    for (int i = 0; i <= n_first; i++) {
+        nmlp_factors *f = &factors[i];
         NMLP_RETURN_IF_FAILED(widen(m, &f->w, pool, err));
         NMLP_RETURN_IF_FAILED(widen(m, &f->u, pool, err));
-        if (i == NMLP_MLP_UP && shared_basis)
-            f->v = mlp[NMLP_MLP_GATE].v;
+        if (i > 0 && i < n_first && shared_basis)
+            f->v = factors[0].v;
         else
             NMLP_RETURN_IF_FAILED(widen(m, &f->v, pool, err));
     }
@@ -46,12 +47,14 @@ nmlp_status nmlp_model_widen(nmlp_model *m, nmlp_pool *pool, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(widen(m, &m->lm_head, pool, err));
     for (int64_t l = 0; l < m->config.n_layers; l++) {
         nmlp_layer *layer = &m->layers[l];
-        nmlp_view *const attention[] = {&layer->q, &layer->k, &layer->v, &layer->o};
-        for (int i = 0; i < 4; i++) NMLP_RETURN_IF_FAILED(widen(m, attention[i], pool, err));
+        NMLP_RETURN_IF_FAILED(
+            widen_module(m, layer->attention, NMLP_MODULE_ATTENTION, layer->attention_shares_basis, pool, err));
         NMLP_RETURN_IF_FAILED(widen(m, &layer->router, pool, err));
         for (int64_t e = 0; layer->experts && e < m->config.n_experts; e++)
-            NMLP_RETURN_IF_FAILED(widen_mlp(m, layer->experts[e].mlp, layer->experts[e].shared_basis, pool, err));
-        if (!layer->experts) NMLP_RETURN_IF_FAILED(widen_mlp(m, layer->mlp, layer->shared_basis, pool, err));
+            NMLP_RETURN_IF_FAILED(
+                widen_module(m, layer->experts[e].mlp, NMLP_MODULE_MLP, layer->experts[e].shared_basis, pool, err));
+        if (!layer->experts)
+            NMLP_RETURN_IF_FAILED(widen_module(m, layer->mlp, NMLP_MODULE_MLP, layer->shared_basis, pool, err));
     }
     return NMLP_OK;
 }

@@ -72,7 +72,7 @@ static nmlp_status time_form(double *us, const nmlp_form_timing *g, const nmlp_k
                              int64_t cols, int pass, int option, nmlp_err *err) {
     int stored = stored_option(rows, cols, option);
     nmlp_quant_format format = nmlp_quant_option(stored);
-    nmlp_dtype plain = g->model->layers[0].q.dtype;
+    nmlp_dtype plain = nmlp_factors_dtype(&g->model->layers[0].attention[NMLP_ATTENTION_Q]);
     double bytes = (double)nmlp_quant_option_bytes(plain, rows, cols, stored);
     double room = fmin(cold_bytes, (double)nmlp_model_measure(g->model).bytes);
     int copies = (int)fmin(fmax(1, room / bytes), COPIES_MAX);

@@ -15,7 +15,8 @@ static nmlp_status check_precision(const char *precision, nmlp_err *err) {
 /* Whether activations may be rounded to bf16. Weights stored as bf16 were meant to be multiplied by such. */
 static bool may_round(const char *precision, const nmlp_model *model) {
     if (!precision || strcmp(precision, "f32") == 0) return false;
-    return strcmp(precision, "bf16") == 0 || model->layers[0].q.dtype == NMLP_DTYPE_BF16;
+    return strcmp(precision, "bf16") == 0 ||
+           nmlp_factors_dtype(&model->layers[0].attention[NMLP_ATTENTION_Q]) == NMLP_DTYPE_BF16;
 }
 
 static nmlp_status take_part(nmlp_loaded *loaded, nmlp_engine_options *engine, const nmlp_load_options *options,

@@ -18,4 +18,6 @@ static inline int64_t nmlp_factors_cols(const nmlp_factors *f) { return f->w.dat
 /* 0 when dense. */
 static inline int64_t nmlp_factors_rank(const nmlp_factors *f) { return f->w.data ? 0 : f->u.shape[1]; }
 
+static inline nmlp_dtype nmlp_factors_dtype(const nmlp_factors *f) { return f->w.data ? f->w.dtype : f->u.dtype; }
+
 #endif

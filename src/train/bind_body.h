@@ -47,10 +47,10 @@ static void bind_layer(nmlp_train_net *net, int64_t l) {
     nmlp_train_net_layer *layer = &net->layers[l];
     layer->attention_norm = param_of(net, &source->attention_norm);
     layer->mlp_norm = param_of(net, &source->mlp_norm);
-    layer->q = param_of(net, &source->q);
-    layer->k = param_of(net, &source->k);
-    layer->v = param_of(net, &source->v);
-    layer->o = param_of(net, &source->o);
+    layer->q = param_of(net, &source->attention[NMLP_ATTENTION_Q].w);
+    layer->k = param_of(net, &source->attention[NMLP_ATTENTION_K].w);
+    layer->v = param_of(net, &source->attention[NMLP_ATTENTION_V].w);
+    layer->o = param_of(net, &source->attention[NMLP_ATTENTION_O].w);
     layer->q_bias = param_of(net, &source->q_bias);
     layer->k_bias = param_of(net, &source->k_bias);
     layer->v_bias = param_of(net, &source->v_bias);

@@ -44,10 +44,10 @@ static double *project(const double *x, const nmlp_view *weight, const nmlp_view
     return y;
 }
 
-static double *project_factors(const double *x, const nmlp_factors *f, int64_t n) {
-    if (f->w.data) return project(x, &f->w, NULL, n);
+static double *project_factors(const double *x, const nmlp_factors *f, const nmlp_view *bias, int64_t n) {
+    if (f->w.data) return project(x, &f->w, bias, n);
     double *inner = project(x, &f->v, NULL, n);
-    double *y = project(inner, &f->u, NULL, n);
+    double *y = project(inner, &f->u, bias, n);
     free(inner);
     return y;
 }
@@ -112,15 +112,15 @@ static void attention_block(const nmlp_model *m, const nmlp_layer *layer, double
     const nmlp_config *c = &m->config;
     double *y = new_doubles(n * c->hidden);
     normalise(y, x, &layer->attention_norm, c->rms_eps, n, c->hidden);
-    double *q = project(y, &layer->q, &layer->q_bias, n);
-    double *k = project(y, &layer->k, &layer->k_bias, n);
-    double *v = project(y, &layer->v, &layer->v_bias, n);
+    double *q = project_factors(y, &layer->attention[NMLP_ATTENTION_Q], &layer->q_bias, n);
+    double *k = project_factors(y, &layer->attention[NMLP_ATTENTION_K], &layer->k_bias, n);
+    double *v = project_factors(y, &layer->attention[NMLP_ATTENTION_V], &layer->v_bias, n);
     if (layer->q_norm.data) normalise(q, q, &layer->q_norm, c->rms_eps, n * c->n_heads, c->head_dim);
     if (layer->k_norm.data) normalise(k, k, &layer->k_norm, c->rms_eps, n * c->n_kv_heads, c->head_dim);
     rotate(q, c, n, c->n_heads);
     rotate(k, c, n, c->n_kv_heads);
     double *mixed = attend(q, k, v, c, n);
-    double *o = project(mixed, &layer->o, &layer->o_bias, n);
+    double *o = project_factors(mixed, &layer->attention[NMLP_ATTENTION_O], &layer->o_bias, n);
     add(x, o, n * c->hidden);
     free(y);
     free(q);
@@ -134,10 +134,10 @@ static void mlp_block(const nmlp_model *m, const nmlp_layer *layer, double *x, i
     const nmlp_config *c = &m->config;
     double *y = new_doubles(n * c->hidden);
     normalise(y, x, &layer->mlp_norm, c->rms_eps, n, c->hidden);
-    double *gate = project_factors(y, &layer->mlp[NMLP_MLP_GATE], n);
-    double *up = project_factors(y, &layer->mlp[NMLP_MLP_UP], n);
+    double *gate = project_factors(y, &layer->mlp[NMLP_MLP_GATE], NULL, n);
+    double *up = project_factors(y, &layer->mlp[NMLP_MLP_UP], NULL, n);
     for (int64_t i = 0; i < n * c->intermediate; i++) gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i];
-    double *down = project_factors(gate, &layer->mlp[NMLP_MLP_DOWN], n);
+    double *down = project_factors(gate, &layer->mlp[NMLP_MLP_DOWN], NULL, n);
     add(x, down, n * c->hidden);
     free(y);
     free(gate);

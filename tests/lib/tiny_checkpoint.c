@@ -97,16 +97,17 @@ void tiny_mark_compressed(tiny_checkpoint *c) {
 void tiny_factorise(tiny_checkpoint *c, int layer, const char *matrix, int64_t rank, float *dense) {
     char name[96];
     nmlp_rng rng;
+    const char *folder = strlen(matrix) == strlen("q_proj") ? "self_attn" : "mlp";
     nmlp_rng_seed(&rng, 1000u + (uint64_t)layer);
-    snprintf(name, sizeof name, "model.layers.%d.mlp.%s.weight", layer, matrix);
+    snprintf(name, sizeof name, "model.layers.%d.%s.%s.weight", layer, folder, matrix);
     tiny_tensor *w = tiny_find(c, name);
     int64_t rows = w->shape[0];
     int64_t cols = w->shape[1];
     tiny_remove(c, name);
-    snprintf(name, sizeof name, "model.layers.%d.mlp.%s.u", layer, matrix);
+    snprintf(name, sizeof name, "model.layers.%d.%s.%s.u", layer, folder, matrix);
     tiny_tensor *u = tiny_add(c, name, rows, rank);
     fill(u->data, rows * rank, 0.3, &rng);
-    snprintf(name, sizeof name, "model.layers.%d.mlp.%s.v", layer, matrix);
+    snprintf(name, sizeof name, "model.layers.%d.%s.%s.v", layer, folder, matrix);
     tiny_tensor *v = tiny_add(c, name, rank, cols);
     fill(v->data, rank * cols, 0.3, &rng);
     for (int64_t i = 0; dense && i < rows; i++) {

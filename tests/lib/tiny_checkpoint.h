@@ -39,8 +39,8 @@ void tiny_fini(tiny_checkpoint *c);
 tiny_tensor *tiny_find(tiny_checkpoint *c, const char *name);
 void tiny_remove(tiny_checkpoint *c, const char *name);
 tiny_tensor *tiny_add(tiny_checkpoint *c, const char *name, int64_t rows, int64_t cols);
-/* Replaces layer l's matrix ("gate_proj", …) by random factors of the given rank, and the config by a compressed one.
- * Returns W = u v in the dense tensor's layout through `dense` (may be NULL). */
+/* Replaces layer l's matrix ("gate_proj", "q_proj", …) by random factors of the given rank, and the config by a
+ * compressed one. Returns W = u v in the dense tensor's layout through `dense` (may be NULL). */
 void tiny_factorise(tiny_checkpoint *c, int layer, const char *matrix, int64_t rank, float *dense);
 void tiny_mark_compressed(tiny_checkpoint *c);
 /* Writes config.json and model.safetensors in the dtype given. */

@@ -1,7 +1,9 @@
 # Licensed under the Apache License, Version 2.0. Part of neuronmlp; written beside every compressed checkpoint.
-"""A causal language model with factorised matrices: the original model's class with its MLPs replaced.
+"""A causal language model with factorised matrices: the original model's class with its MLPs, and
+where they have factors the projections of its attention, replaced.
 
-W [N,K] = u [N,r] v [r,K]; gate and up may share one v, which is then gate_up_proj.v. With slices of the intermediate
+W [N,K] = u [N,r] v [r,K]; gate and up may share one v, which is then gate_up_proj.v,
+and q, k and v one that is qkv_proj.v. With slices of the intermediate
 width, u and v hold the factors of all slices one below the other: those of gate and up give parts of the outputs, those
 of down take parts of the inputs, and their results add up. Experts are MLPs one by one.
 """
@@ -25,18 +27,19 @@ class Basis(nn.Module):
 
 
 class Factors(nn.Module):
-    def __init__(self, inputs, outputs, rank, basis=None, slices=1, down=False):
+    def __init__(self, inputs, outputs, rank, basis=None, slices=1, down=False, bias=False):
         super().__init__()
         self.slices, self.down = slices, down
         self.u = nn.Parameter(torch.empty(outputs * slices if down else outputs, rank))
         if basis is None:
             self.v = nn.Parameter(torch.empty(rank * slices, inputs // slices if down else inputs))
+        self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
         self.shared = (basis,)  # a tuple, so that its parameters belong to it alone
 
     def forward(self, x):
         v = self.v if self.shared[0] is None else self.shared[0].v
         if self.slices == 1:
-            return nn.functional.linear(nn.functional.linear(x, v), self.u)
+            return nn.functional.linear(nn.functional.linear(x, v), self.u, self.bias)
         parts = x.chunk(self.slices, dim=-1) if self.down else [x] * self.slices
         made = [nn.functional.linear(nn.functional.linear(part, first), second)
                 for part, first, second in zip(parts, v.chunk(self.slices), self.u.chunk(self.slices))]
@@ -95,6 +98,20 @@ def replace_experts(config, layer, path, shared):
         object.__setattr__(layer, "mlp", block)
 
 
+def factorise_attention(config, attention, path, shared):
+    """Projections with a rank become factors in place; biases stay with them."""
+    ranks = config.neuronmlp["ranks"]
+    basis = None
+    if shared:
+        basis = attention.qkv_proj = Basis(ranks[f"{path}.q_proj"], config.hidden_size)
+    for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+        rank = ranks.get(f"{path}.{name}", 0)
+        if rank:
+            old = getattr(attention, name)
+            setattr(attention, name, Factors(old.in_features, old.out_features, rank,
+                                             None if name == "o_proj" else basis, bias=old.bias is not None))
+
+
 class NeuronmlpForCausalLM(PreTrainedModel, GenerationMixin):
     config_class = NeuronmlpConfig
     base_model_prefix = "model"
@@ -115,6 +132,8 @@ class NeuronmlpForCausalLM(PreTrainedModel, GenerationMixin):
         for index, layer in enumerate(self.model.layers):
             path = f"model.layers.{index}"
             shared = index in config.neuronmlp.get("shared_basis", [])
+            factorise_attention(config, layer.self_attn, f"{path}.self_attn",
+                                index in config.neuronmlp.get("attention_shared_basis", []))
             if hasattr(layer.mlp, "experts"):
                 replace_experts(config, layer, path, shared)
             elif any(ranks.get(f"{path}.mlp.{name}", 0) for name in NAMES):

@@ -20,8 +20,7 @@ bool nmlp_quant_format_fits(const nmlp_quant_format *format, int64_t rows, int64
 }
 
 nmlp_view *nmlp_quant_layer_view(nmlp_layer *layer, int i) {
-    nmlp_view *const attention[] = {&layer->q, &layer->k, &layer->v, &layer->o};
-    if (i < 4) return attention[i];
+    if (i < 4) return &layer->attention[i].w;
     nmlp_factors *f = &layer->mlp[(i - 4) / 3];
     return (i - 4) % 3 == 0 ? &f->w : (i - 4) % 3 == 1 ? &f->u : &f->v;
 }
@@ -84,15 +83,19 @@ static nmlp_status make_attention(const struct maker *m, const nmlp_quant_moment
     nmlp_gptq gptq = {0};
     nmlp_status st = NMLP_OK;
     if (wants(m, NMLP_QUANT_Q) || wants(m, NMLP_QUANT_K) || wants(m, NMLP_QUANT_V)) {
-        NMLP_TRY(nmlp_gptq_init(&gptq, m->pool, c->attention_input, s->q.shape[1], err));
-        NMLP_TRY(round_dense(m, NMLP_QUANT_Q, &gptq, &s->q, &m->out->q, err));
-        NMLP_TRY(round_dense(m, NMLP_QUANT_K, &gptq, &s->k, &m->out->k, err));
-        NMLP_TRY(round_dense(m, NMLP_QUANT_V, &gptq, &s->v, &m->out->v, err));
+        NMLP_TRY(nmlp_gptq_init(&gptq, m->pool, c->attention_input, s->attention[NMLP_ATTENTION_Q].w.shape[1], err));
+        NMLP_TRY(round_dense(m, NMLP_QUANT_Q, &gptq, &s->attention[NMLP_ATTENTION_Q].w,
+                             &m->out->attention[NMLP_ATTENTION_Q].w, err));
+        NMLP_TRY(round_dense(m, NMLP_QUANT_K, &gptq, &s->attention[NMLP_ATTENTION_K].w,
+                             &m->out->attention[NMLP_ATTENTION_K].w, err));
+        NMLP_TRY(round_dense(m, NMLP_QUANT_V, &gptq, &s->attention[NMLP_ATTENTION_V].w,
+                             &m->out->attention[NMLP_ATTENTION_V].w, err));
         nmlp_gptq_fini(&gptq);
     }
     if (wants(m, NMLP_QUANT_O)) {
-        NMLP_TRY(nmlp_gptq_init(&gptq, m->pool, c->attention_mixed, s->o.shape[1], err));
-        NMLP_TRY(round_dense(m, NMLP_QUANT_O, &gptq, &s->o, &m->out->o, err));
+        NMLP_TRY(nmlp_gptq_init(&gptq, m->pool, c->attention_mixed, s->attention[NMLP_ATTENTION_O].w.shape[1], err));
+        NMLP_TRY(round_dense(m, NMLP_QUANT_O, &gptq, &s->attention[NMLP_ATTENTION_O].w,
+                             &m->out->attention[NMLP_ATTENTION_O].w, err));
     }
 out:
     nmlp_gptq_fini(&gptq);

@@ -73,6 +73,8 @@ static nmlp_status check_options(const nmlp_model *m, const nmlp_quantize_option
         return nmlp_fail(err, NMLP_E_UNSUPPORTED,
                          "%s: a %s model stores several matrices in one tensor, which is not quantised yet",
                          m->checkpoint.dir, m->config.family);
+    if (m->config.attention_factored)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: factorised attention is not quantised yet", m->checkpoint.dir);
     if (!m->config.quantised) return NMLP_OK;
     nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: has quantised weights already", m->checkpoint.dir);
     nmlp_fail_hint(err, "quantise the checkpoint that it was made from");

@@ -171,7 +171,8 @@ static void adapters_of_integers_are_refused(void **state) {
     nmlp_err err;
     (void)state;
     nmlp_assert_ok(nmlp_model_open(&model, NMLP_TEST_ROOT "/tests/data/families/llama", &err), &err);
-    long long rows = model.layers[0].q.shape[0], cols = model.layers[0].q.shape[1];
+    long long rows = model.layers[0].attention[NMLP_ATTENTION_Q].w.shape[0],
+              cols = model.layers[0].attention[NMLP_ATTENTION_Q].w.shape[1];
     nmlp_str_init(&header);
     nmlp_str_init(&file);
     nmlp_str_printf(&header,

@@ -80,7 +80,7 @@ static void qkv_biases_and_norms_are_applied(void **state) {
              "{\"architectures\":[\"Qwen3ForCausalLM\"],\"hidden_size\":32,\"intermediate_size\":48,"
              "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":8,"
              "\"vocab_size\":64,\"max_position_embeddings\":128,\"rope_theta\":10000.0,\"attention_bias\":true,"
-             "\"tie_word_embeddings\":true}");
+             "\"neuronmlp\":{\"version\":1},\"tie_word_embeddings\":true}");
     check_against_reference(f, NMLP_DTYPE_F32);
 }
 
@@ -99,6 +99,32 @@ static void factorised_mlps_equal_a_float64_decoder(void **state) {
     check_against_reference(f, NMLP_DTYPE_BF16);
 }
 
+/* Layer 0 has factors of its own for q, k and o and a dense v, layer 1 a v that q, k and v share. */
+static void factorise_attention(struct fixture *f) {
+    tiny_mark_compressed(&f->c);
+    tiny_factorise(&f->c, 0, "q_proj", 9, NULL);
+    tiny_factorise(&f->c, 0, "k_proj", 5, NULL);
+    tiny_factorise(&f->c, 0, "o_proj", 11, NULL);
+    tiny_factorise(&f->c, 1, "q_proj", 13, NULL);
+    tiny_factorise(&f->c, 1, "k_proj", 13, NULL);
+    tiny_factorise(&f->c, 1, "v_proj", 13, NULL);
+    tiny_remove(&f->c, "model.layers.1.self_attn.k_proj.v");
+    tiny_remove(&f->c, "model.layers.1.self_attn.v_proj.v");
+    snprintf(tiny_find(&f->c, "model.layers.1.self_attn.q_proj.v")->name, 96, "model.layers.1.self_attn.qkv_proj.v");
+}
+
+static void factorised_attention_equals_a_float64_decoder(void **state) {
+    struct fixture *f = *state;
+    factorise_attention(f);
+    check_against_reference(f, NMLP_DTYPE_F32);
+    check_against_reference(f, NMLP_DTYPE_BF16);
+}
+
+static void biases_of_factorised_attention_are_applied_once(void **state) {
+    factorise_attention(*state);
+    qkv_biases_and_norms_are_applied(state);
+}
+
 /* Activations are rounded to 2^-16 of the largest of 32, so that a product of K terms errs by at most K 2^-17 of the
  * largest weight times the largest activation; four in a row per layer with a condition of about 10. */
 static const double quant_tolerance = 2 * 4 * 10 * 8 * 0x1p-17 + 2 * 4 * 64 * 10 * 0x1p-24;
@@ -109,7 +135,7 @@ static void check_quantised(struct fixture *f, nmlp_dtype dtype, int group) {
     tiny_write_quantised(&f->c, f->dir, dtype, group);
     loaded_engine_open(&l, f->dir, NULL, 2);
     assert_int_equal(l.model.embedding.dtype, dtype);
-    assert_int_equal(l.model.layers[1].q.dtype, dtype);
+    assert_int_equal(l.model.layers[1].attention[NMLP_ATTENTION_Q].w.dtype, dtype);
     reference_forward(&l.model, f->ids, N, want);
     float *got = loaded_engine_logits(&l, f->ids, N, 16);
     nmlp_diff diff = nmlp_diff_f64(got, want, N * TINY_VOCAB);
@@ -380,6 +406,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(logits_equal_a_float64_decoder, setup, teardown),
         cmocka_unit_test_setup_teardown(qkv_biases_and_norms_are_applied, setup, teardown),
         cmocka_unit_test_setup_teardown(factorised_mlps_equal_a_float64_decoder, setup, teardown),
+        cmocka_unit_test_setup_teardown(factorised_attention_equals_a_float64_decoder, setup, teardown),
+        cmocka_unit_test_setup_teardown(biases_of_factorised_attention_are_applied_once, setup, teardown),
         cmocka_unit_test_setup_teardown(quantised_weights_equal_a_float64_decoder, setup, teardown),
         cmocka_unit_test_setup_teardown(results_depend_neither_on_chunks_nor_on_threads, setup, teardown),
         cmocka_unit_test_setup_teardown(truncating_forgets, setup, teardown),

@@ -160,7 +160,7 @@ static void models_go_there_and_back(void **state) {
     nmlp_model model;
     nmlp_err err;
     nmlp_assert_ok(nmlp_model_open(&model, back, &err), &err);
-    assert_int_equal(model.layers[1].q.dtype, NMLP_DTYPE_Q4);
+    assert_int_equal(model.layers[1].attention[NMLP_ATTENTION_Q].w.dtype, NMLP_DTYPE_Q4);
     nmlp_model_close(&model);
     compare(f, back, 0);
 }

@@ -72,7 +72,7 @@ static void quantised_weights_open_and_expand(void **state) {
         int64_t bytes;
         tiny_write_quantised(&f->c, f->dir, dtypes[d], 32);
         nmlp_assert_ok(nmlp_model_open(&model, f->dir, &err), &err);
-        assert_int_equal(model.layers[0].o.dtype, dtypes[d]);
+        assert_int_equal(model.layers[0].attention[NMLP_ATTENTION_O].w.dtype, dtypes[d]);
         uint64_t before = nmlp_model_fingerprint(&model, NULL, 1);
         snprintf(out, sizeof out, "%s/dense", f->dir);
         nmlp_assert_ok(nmlp_model_expand(&model, out, NULL, NULL, &bytes, &err), &err);
@@ -80,8 +80,8 @@ static void quantised_weights_open_and_expand(void **state) {
         assert_false(dense.config.quantised);
         for (int64_t i = 0; i < TINY_HIDDEN; i++) {
             float want[TINY_HIDDEN], got[TINY_HIDDEN];
-            nmlp_quant_row_to_f32(want, &model.layers[1].o, i);
-            nmlp_quant_row_to_f32(got, &dense.layers[1].o, i);
+            nmlp_quant_row_to_f32(want, &model.layers[1].attention[NMLP_ATTENTION_O].w, i);
+            nmlp_quant_row_to_f32(got, &dense.layers[1].attention[NMLP_ATTENTION_O].w, i);
             for (int k = 0; k < TINY_HIDDEN; k++) assert_true(got[k] == nmlp_bf16_to_f32(nmlp_f32_to_bf16(want[k])));
         }
         nmlp_model_close(&dense);
@@ -222,6 +222,66 @@ static void a_shared_basis_counts_once(void **state) {
     assert_true(model.layers[0].shared_basis);
     assert_ptr_equal(model.layers[0].mlp[NMLP_MLP_GATE].v.data, model.layers[0].mlp[NMLP_MLP_UP].v.data);
     assert_int_equal(nmlp_model_measure(&model).mlp_params, 4 * 32 * 48 + 8 * (48 + 48 + 32));
+    nmlp_model_close(&model);
+}
+
+/* q [32,32], k and v [16,32]. */
+static void attentions_share_a_basis_or_have_their_own(void **state) {
+    tiny_fixture *f = *state;
+    nmlp_model model;
+    nmlp_err err;
+    tiny_mark_compressed(&f->c);
+    tiny_factorise(&f->c, 0, "q_proj", 8, NULL);
+    tiny_factorise(&f->c, 0, "k_proj", 8, NULL);
+    tiny_factorise(&f->c, 0, "v_proj", 8, NULL);
+    tiny_factorise(&f->c, 1, "o_proj", 4, NULL);
+    tiny_remove(&f->c, "model.layers.0.self_attn.k_proj.v");
+    tiny_remove(&f->c, "model.layers.0.self_attn.v_proj.v");
+    snprintf(tiny_find(&f->c, "model.layers.0.self_attn.q_proj.v")->name, 96, "model.layers.0.self_attn.qkv_proj.v");
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    nmlp_assert_ok(nmlp_model_open(&model, f->dir, &err), &err);
+    assert_true(model.layers[0].attention_shares_basis);
+    assert_false(model.layers[1].attention_shares_basis);
+    assert_string_equal(nmlp_config_beyond_plain(&model.config), "factorised attention");
+    nmlp_model_size size = nmlp_model_measure(&model);
+    assert_int_equal(size.n_attention_lowrank, 4);
+    assert_int_equal(size.attention_params_dense, 2 * (32 * 32 + 2 * 16 * 32 + 32 * 32));
+    assert_int_equal(size.attention_params, 8 * (64 + 32) + 32 * 32 + 32 * 32 + 2 * 16 * 32 + 4 * (32 + 32));
+    nmlp_model_close(&model);
+    /* a v of its own beside the shared one; and one that shares while another does not */
+    tiny_add(&f->c, "model.layers.0.self_attn.k_proj.v", 8, 32);
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    refuse(f, NMLP_E_FORMAT, "k_proj.v", "one v");
+    tiny_remove(&f->c, "model.layers.0.self_attn.k_proj.v");
+    tiny_remove(&f->c, "model.layers.0.self_attn.v_proj.u");
+    tiny_add(&f->c, "model.layers.0.self_attn.v_proj.weight", 16, 32);
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    refuse(f, NMLP_E_FORMAT, "layer 0", "only in part");
+}
+
+static void expanding_multiplies_the_factors_of_attention(void **state) {
+    tiny_fixture *f = *state;
+    nmlp_model model, dense;
+    nmlp_err err;
+    char out[300];
+    float want_k[16 * 32], want_o[32 * 32];
+    int64_t bytes;
+    tiny_mark_compressed(&f->c);
+    tiny_factorise(&f->c, 0, "k_proj", 6, want_k);
+    tiny_factorise(&f->c, 1, "o_proj", 12, want_o);
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    snprintf(out, sizeof out, "%s/dense", f->dir);
+    nmlp_assert_ok(nmlp_model_open(&model, f->dir, &err), &err);
+    nmlp_assert_ok(nmlp_model_expand(&model, out, NULL, NULL, &bytes, &err), &err);
+    nmlp_assert_ok(nmlp_model_open(&dense, out, &err), &err);
+    assert_int_equal(nmlp_model_measure(&dense).n_attention_lowrank, 0);
+    assert_null(nmlp_config_beyond_plain(&dense.config));
+    const float *k = dense.layers[0].attention[NMLP_ATTENTION_K].w.data;
+    const float *o = dense.layers[1].attention[NMLP_ATTENTION_O].w.data;
+    /* sums of at most 12 products of size < 4 in f32 */
+    for (int i = 0; i < 16 * 32; i++) assert_true(fabsf(k[i] - want_k[i]) <= 12 * 4 * 0x1p-24f);
+    for (int i = 0; i < 32 * 32; i++) assert_true(fabsf(o[i] - want_o[i]) <= 12 * 4 * 0x1p-24f);
+    nmlp_model_close(&dense);
     nmlp_model_close(&model);
 }
 
@@ -384,6 +444,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_shared_basis_counts_once, setup, teardown),
         cmocka_unit_test_setup_teardown(half_a_factorisation_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(expanding_multiplies_the_factors, setup, teardown),
+        cmocka_unit_test_setup_teardown(attentions_share_a_basis_or_have_their_own, setup, teardown),
+        cmocka_unit_test_setup_teardown(expanding_multiplies_the_factors_of_attention, setup, teardown),
         cmocka_unit_test_setup_teardown(shards_are_written_and_read, setup, teardown),
         cmocka_unit_test(presets_of_all_families_are_written_and_read),
         cmocka_unit_test(ranks_follow_the_published_table),
