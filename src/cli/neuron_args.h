@@ -4,10 +4,11 @@
 
 #include "service/kernel.h"
 
-/* The words after --target, --kernel (or --op), --shape, --ranks, --shared, --tiling, --dtype. */
+/* The words after --target, --kernel (or --op), --shape, --ranks, --shared, --norm, --residual, --tiling, --dtype. */
 typedef struct nmlp_kernel_args {
     const char *target, *kernel, *shape, *ranks, *tiling, *dtype;
-    bool shared;
+    bool shared, residual;
+    double norm; /* epsilon; 0: none */
 } nmlp_kernel_args;
 
 /* The problem they describe; it points into `args`. */

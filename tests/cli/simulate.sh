@@ -32,4 +32,15 @@ code=0; "$nmlp" simulate --target trn1 --kernel xw-opt 2>"$dir/err" || code=$?
 [ "$code" = 2 ] || fail "missing shape: exit $code"
 code=0; "$nmlp" simulate --target trn1 --kernel xw-opt --shape 1,2,3,4 2>"$dir/err" || code=$?
 [ "$code" = 2 ] || fail "wrong shape: exit $code"
+# norm before and residual after the MLP, in the kernel: rows of x of different size, so that both change the result
+for target in trn1 trn2; do
+    for form in "--ranks gate=24,up=24,down=dense --shared" "--ranks gate=dense,up=40,down=24" "--tiling ac=1"; do
+        # shellcheck disable=SC2086 # several options
+        "$nmlp" simulate --target $target --kernel mlp --shape 9,200,0,300 $form --norm 1e-6 --residual --check >"$dir/out" || fail "fused $form: $(cat "$dir/out")"
+    done
+done
+code=0; "$nmlp" simulate --target trn1 --kernel xuv --shape 1,128,128,128 --norm 1e-6 2>"$dir/err" || code=$?
+[ "$code" = 2 ] && grep -q "for kernel mlp" "$dir/err" || fail "norm of another kernel: exit $code, $(cat "$dir/err")"
+code=0; "$nmlp" simulate --target trn1 --kernel mlp --shape 1,128,128,128 --norm 2 2>"$dir/err" || code=$?
+[ "$code" = 2 ] || fail "epsilon of 2: exit $code"
 echo "simulate: ok"

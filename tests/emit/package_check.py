@@ -1,17 +1,19 @@
 """Checks a package written by `neuronmlp emit --model` without asking the program that wrote it.
 
-usage: package_check.py PACKAGE CHECKPOINT
+usage: package_check.py PACKAGE CHECKPOINT [PROGRAM]
 
   - every packed tensor equals, byte for byte, a packing computed here element by element from the manifest's description;
   - the packed file holds these tensors and nothing else, and is at most 1 % larger than the matrices in it;
   - every kernel, run unmodified in the NumPy stand-in for NKI on the packed weights of a layer of its form, gives the MLP of
     the checkpoint in float64 within 2e-2 of the largest value (4 eps sqrt(B), see run_cases.py); with tensor parallelism the
     sum over the ranks does;
-  - all other weights of the checkpoint are there unchanged.
+  - all other weights of the checkpoint are there unchanged;
+  - with PROGRAM, each kernel's values in `PROGRAM simulate --check` agree with float64.
 """
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 
 import numpy as np
@@ -98,6 +100,21 @@ def load_kernel(path, name):
     return getattr(module, name)
 
 
+def simulate(program, manifest, kernel):
+    """The kernel's values on the simulated core, operands drawn by the program, against float64."""
+    form = manifest["forms"][kernel["form"]]
+    width = manifest["intermediate"] // (manifest["tp"] * manifest["lnc"])
+    ranks = {name: form[name] or "dense" for name in ("gate", "up", "down")}
+    command = [program, "simulate", "--target", manifest["target"], "--kernel", "mlp", "--check", "--json",
+               "--shape", f"{kernel['rows']},{manifest['hidden']},{max(1, form['gate'], form['down'])},{width}",
+               "--ranks", ",".join(f"{name}={rank}" for name, rank in ranks.items()),
+               "--tiling", kernel["tiling"].replace(" ", ","), "--threads", "1"]
+    done = subprocess.run(command + ["--shared"] * form["shared"], capture_output=True, text=True)
+    assert done.returncode == 0, f"{kernel['id']}: simulate: {done.stderr}"
+    found = json.loads(done.stdout)
+    assert found["max_rel_err"] <= found["max_rel_err_limit"], f"{kernel['id']}: simulated values are off: {found}"
+
+
 def main():
     package, folder = sys.argv[1], sys.argv[2]
     with open(os.path.join(package, "manifest.json")) as file:
@@ -155,6 +172,8 @@ def main():
         want = reference(checkpoint, layer, forms[kernel["form"]], x.astype(np.float64), slices)
         error = float(np.abs(y - want).max() / np.abs(want).max())
         assert error <= 2e-2, f"{kernel['id']}: off float64 by {error:.2e}"
+        if len(sys.argv) > 3:
+            simulate(sys.argv[3], manifest, kernel)
     print(f"package: {len(manifest['layers'])} layers, {len(forms)} forms, {len(manifest['kernels'])} kernels, "
           f"{tp} ranks, {held} bytes for {stored} on the last: ok")
 

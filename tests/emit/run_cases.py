@@ -23,7 +23,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 TOOL, PROGRAMS = sys.argv[1], sys.argv[2]
 
-# kernel:S,H[,R],O[:tiling[:dtype[:ranks of gate/up/down[/shared]]]]; decode (S = 1 … 16), prefill, and edges in every dimension
+# kernel:S,H[,R],O[:tiling[:dtype[:ranks of gate/up/down[/shared][:fused]]]]; decode (S = 1 … 16), prefill, and edges in every dimension
 CASES = """
 xw-tiled:130,140,520
 xw-hoist:64,300,513
@@ -93,6 +93,16 @@ mlp:20,200,0,640:wkb=1::300/100/0
 mlp:140,1200,0,600:x=4,xc=8,xl=8::130/300/70
 mlp:3,300,0,900:taper=2,oring=2,okb=1,cols=128::0/0/400
 mlp:70,300,0,520:ac=2::0/0/130
+mlp:1,256,128,512::::norm+residual
+mlp:130,200,0,300::::norm+residual
+mlp:64,256,0,640:ac=2:::norm+residual
+mlp:260,300,0,384:::112/112/0/shared:norm
+mlp:37,300,0,260:::0/112/130:norm+residual
+mlp:3,600,128,256:cols=128,tail=2,on=2,wkb=1:::residual
+mlp:9,256,0,500:taper=2:::norm+residual
+mlp:600,256,0,384:::112/240/128:norm+residual
+mlp:20,200,64,300::fp32::norm+residual
+mlp:20,200,64,300::fp16::norm+residual
 """.split()
 
 TARGETS = {"nki": ("trn2", "trn3"), "nki-legacy": ("trn1",)}

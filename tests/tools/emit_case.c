@@ -4,8 +4,8 @@
  *   emit_case values TARGET SPEC ARGS OUT        ARGS: inputs and weights in order, as float32; OUT: outputs likewise
  *   emit_case tensors TARGET SPEC                one line per tensor: name role dtype rows cols
  *
- * SPEC is a file with a program in text form, or KERNEL:SHAPE[:TILING[:DTYPE[:GATE/UP/DOWN[/shared]]]], ranks with 0
- * for dense. */
+ * SPEC is a file with a program in text form, or KERNEL:SHAPE[:TILING[:DTYPE[:GATE/UP/DOWN[/shared][:FUSED]]]],
+ * ranks with 0 for dense, FUSED of the words norm and residual. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,14 +38,14 @@ static nmlp_kernel_shape parse_shape(const char *text) {
 
 static nmlp_status build(nmlp_program **out, const char *spec, const nmlp_machine *m, nmlp_err *err) {
     char text[SPEC_MAX];
-    const char *field[5] = {"", "", "", "bf16", ""};
+    const char *field[6] = {"", "", "", "bf16", "", ""};
     nmlp_mlp_ranks ranks = {0};
     nmlp_tiling tiling;
     nmlp_nc_dtype dtype;
     if (nmlp_file_exists(spec)) return read_program(out, spec, err);
     snprintf(text, sizeof text, "%s", spec);
     char *at = text;
-    for (int i = 0; i < 5 && at; i++) {
+    for (int i = 0; i < 6 && at; i++) {
         field[i] = at;
         at = strchr(at, ':');
         if (at) *at++ = '\0';
@@ -60,6 +60,8 @@ static nmlp_status build(nmlp_program **out, const char *spec, const nmlp_machin
         return nmlp_fail(err, NMLP_E_ARG, "no dtype %s", field[3]);
     nmlp_kernel_request rq = {
         .shape = parse_shape(field[1]), .ranks = ranks, .dtype = dtype, .tiling = &tiling, .machine = m};
+    rq.fuse = (nmlp_mlp_fusion){.norm_e12 = strstr(field[5], "norm") ? 1000000 : 0,
+                                .residual = strstr(field[5], "residual") != NULL};
     return nmlp_kernel_build(out, kernel, &rq, err);
 }
 

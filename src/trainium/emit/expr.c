@@ -21,7 +21,7 @@ void nmlp_emit_put_float(double value, nmlp_str *out) {
 }
 
 const char *nmlp_emit_python_func(nmlp_func func) {
-    static const char *const names[] = {"nl.copy", "nl.silu", "nl.gelu", "nl.sigmoid", "nl.relu", "nl.exp"};
+    static const char *const names[] = {"nl.copy", "nl.silu", "nl.gelu", "nl.sigmoid", "nl.relu", "nl.exp", "nl.rsqrt"};
     return names[func];
 }
 

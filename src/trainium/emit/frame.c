@@ -26,7 +26,10 @@ void nmlp_emit_frame_formula(const nmlp_emit_source *src, nmlp_str *out) {
     case NMLP_EMIT_OP_XUV: nmlp_str_puts(out, "y = (x u) v"); break;
     case NMLP_EMIT_OP_GATED:
     case NMLP_EMIT_OP_MLP:
-        nmlp_str_printf(out, "y = %ssilu(x %s) * (x %s)", math.op == NMLP_EMIT_OP_MLP ? "(" : "", gate, up);
+        if (math.epsilon > 0) nmlp_str_printf(out, "n = x / sqrt(mean(x^2) + %g), ", math.epsilon);
+        const char *x = math.epsilon > 0 ? "n" : "x";
+        nmlp_str_printf(out, "y = %s%ssilu(%s %s) * (%s %s)", math.residual ? "x + " : "",
+                        math.op == NMLP_EMIT_OP_MLP ? "(" : "", x, gate, x, up);
         if (math.op == NMLP_EMIT_OP_MLP) nmlp_str_puts(out, math.down_low ? ") u_down v_down" : ") w_down");
         break;
     case NMLP_EMIT_OP_UNKNOWN: nmlp_str_printf(out, "tile program %s", src->p->name); break;

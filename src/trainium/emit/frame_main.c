@@ -87,7 +87,7 @@ static void put_extent(const nmlp_emit_source *src, const char *letter, int axis
         nmlp_emit_put_length(&src->shape, axis, value, out);
 }
 
-static void put_inputs(nmlp_emit_source *src) {
+static void put_inputs(nmlp_emit_source *src, const nmlp_emit_math *math) {
     def(src, "inputs(seed=0)", "Random activations and weights; the scale keeps results near 1.");
     nmlp_emit_source_line(src, "rng = np.random.default_rng(seed)");
     nmlp_emit_source_line(src, "return {");
@@ -100,11 +100,17 @@ static void put_inputs(nmlp_emit_source *src) {
             nmlp_str_init(&n);
             put_extent(src, w.k_name[i], src->shape.tensor_axis[2 * t], w.k[i], &k);
             put_extent(src, w.n_name, src->shape.tensor_axis[2 * t + 1], w.n, &n);
-            nmlp_emit_source_line(src, "    \"%s\": rng.standard_normal((%s, %s), dtype=np.float32)%s%s%s,",
-                                  w.matrix[i], nmlp_str_text(&k), nmlp_str_text(&n),
-                                  src->p->tensors[t].role == NMLP_ROLE_WEIGHT ? " / np.float32(np.sqrt(" : "",
-                                  src->p->tensors[t].role == NMLP_ROLE_WEIGHT ? nmlp_str_text(&k) : "",
-                                  src->p->tensors[t].role == NMLP_ROLE_WEIGHT ? "))" : "");
+            bool weight = src->p->tensors[t].role == NMLP_ROLE_WEIGHT;
+            nmlp_str factor;
+            nmlp_str_init(&factor);
+            if (weight)
+                nmlp_str_printf(&factor, " / np.float32(np.sqrt(%s))", nmlp_str_text(&k));
+            else if (math->epsilon > 0) /* rows of different size: else a norm would change next to nothing */
+                nmlp_str_printf(&factor, " * np.resize(np.float32([3, 1, 0.25, 0.001]), %s)%s",
+                                nmlp_str_text(math->x_transposed ? &n : &k), math->x_transposed ? "" : "[:, None]");
+            nmlp_emit_source_line(src, "    \"%s\": rng.standard_normal((%s, %s), dtype=np.float32)%s,", w.matrix[i],
+                                  nmlp_str_text(&k), nmlp_str_text(&n), nmlp_str_text(&factor));
+            nmlp_emit_source_part_end(src, &factor);
             nmlp_emit_source_part_end(src, &k);
             nmlp_emit_source_part_end(src, &n);
         }
@@ -149,12 +155,16 @@ static void put_reference(nmlp_emit_source *src, const nmlp_emit_math *math) {
     def(src, "reference(m)", "The same in float64.");
     nmlp_emit_source_line(src, "m = {name: a.astype(np.float64) for name, a in m.items()}");
     nmlp_emit_source_line(src, math->x_transposed ? "x = m[\"xT\"].T" : "x = m[\"x\"]");
+    if (math->residual) nmlp_emit_source_line(src, "given = x");
+    if (math->epsilon > 0)
+        nmlp_emit_source_line(src, "x = x / np.sqrt((x * x).mean(1, keepdims=True) + %.12g)", math->epsilon);
     if (math->op == NMLP_EMIT_OP_XW)
         nmlp_emit_source_line(src, "y = x @ m[\"w\"]");
     else if (math->op == NMLP_EMIT_OP_XUV)
         nmlp_emit_source_line(src, "y = x @ m[\"u\"] @ m[\"v\"]");
     else
         put_gated(src, math);
+    if (math->residual) nmlp_emit_source_line(src, "y = given + y");
     nmlp_emit_source_line(src, math->y_transposed ? "return y.T" : "return y");
     src->depth--;
 }
@@ -213,7 +223,7 @@ void nmlp_emit_frame_main(nmlp_emit_source *src) {
     for (size_t i = 0; i < src->p->n_tensors; i++)
         if (src->p->tensors[i].role == NMLP_ROLE_INPUT) dtype = src->p->tensors[i].dtype;
     if (nmlp_emit_frame_packs(src)) nmlp_emit_frame_pack(src, false);
-    put_inputs(src);
+    put_inputs(src, &math);
     put_arguments(src);
     put_reference(src, &math);
     put_device_run(src, dtype);

@@ -107,6 +107,9 @@ nmlp_emit_math nmlp_emit_math_of(const nmlp_program *p) {
     nmlp_emit_math math = {.x_transposed = has_tensor(p, "xT"), .y_transposed = has_tensor(p, "yT")};
     if (!math.x_transposed && !has_tensor(p, "x")) return math;
     if (!math.y_transposed && !has_tensor(p, "y")) return math;
+    int64_t norm = 0, residual = 0;
+    if (nmlp_program_param(p, "norm_e12", &norm)) math.epsilon = (double)norm * 1e-12;
+    math.residual = nmlp_program_param(p, "residual", &residual) && residual > 0;
     math.shared = has_matrix(p, "u_shared");
     math.gate_low = (math.shared || has_matrix(p, "u_gate")) && has_matrix(p, "v_gate");
     math.up_low = (math.shared || has_matrix(p, "u_up")) && has_matrix(p, "v_up");

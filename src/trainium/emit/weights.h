@@ -38,6 +38,8 @@ typedef struct nmlp_emit_math {
     bool x_transposed, y_transposed;
     bool gate_low, up_low, down_low; /* GATED, MLP: the projection has two factors */
     bool shared;                     /* gate and up have one first factor */
+    double epsilon;                  /* of a norm of x in front; 0: none */
+    bool residual;                   /* x is added to the result */
 } nmlp_emit_math;
 
 nmlp_emit_math nmlp_emit_math_of(const nmlp_program *program);

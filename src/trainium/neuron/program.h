@@ -68,6 +68,7 @@ typedef enum nmlp_func {
     NMLP_FUNC_SIGMOID,
     NMLP_FUNC_RELU,
     NMLP_FUNC_EXP,
+    NMLP_FUNC_RSQRT,
     NMLP_N_FUNCS
 } nmlp_func;
 
@@ -255,6 +256,7 @@ nmlp_hbm_ref nmlp_hbm_rect(int tensor, nmlp_affine row, nmlp_size rows, nmlp_aff
 nmlp_hbm_ref nmlp_hbm_stack(nmlp_hbm_ref rect, nmlp_size tiles, int64_t tile_rows);
 nmlp_accumulate nmlp_accumulate_none(void);
 nmlp_accumulate nmlp_accumulate_over(int n_vars, const int *vars);
+nmlp_accumulate nmlp_accumulate_always(void);
 
 /* Sizes and names. */
 size_t nmlp_nc_dtype_bytes(nmlp_nc_dtype dtype);

@@ -106,6 +106,8 @@ nmlp_hbm_ref nmlp_hbm_stack(nmlp_hbm_ref rect, nmlp_size tiles, int64_t tile_row
 
 nmlp_accumulate nmlp_accumulate_none(void) { return (nmlp_accumulate){0}; }
 
+nmlp_accumulate nmlp_accumulate_always(void) { return (nmlp_accumulate){.always = true}; }
+
 nmlp_accumulate nmlp_accumulate_over(int n_vars, const int *vars) {
     nmlp_accumulate acc = {.n_vars = n_vars};
     for (int i = 0; i < n_vars && i < NMLP_ACCUMULATE_VARS_MAX; i++) acc.vars[i] = vars[i];

@@ -10,7 +10,7 @@ static const char *const engine_names[] = {"tensor", "vector", "scalar", "gpsimd
 static const char *const op_names[] = {"alloc",        "dma_load",    "dma_store",     "dma_transpose", "nc_matmul",
                                        "nc_transpose", "tensor_copy", "tensor_tensor", "activation",    "memset"};
 static const char *const alu_names[] = {"add", "mul", "sub", "max"};
-static const char *const func_names[] = {"copy", "silu", "gelu", "sigmoid", "relu", "exp"};
+static const char *const func_names[] = {"copy", "silu", "gelu", "sigmoid", "relu", "exp", "rsqrt"};
 
 size_t nmlp_nc_dtype_bytes(nmlp_nc_dtype dtype) { return dtype == NMLP_NC_FP32 ? 4 : 2; }
 const char *nmlp_nc_dtype_name(nmlp_nc_dtype dtype) { return dtype_names[dtype]; }

@@ -66,6 +66,7 @@ static void project_first(nmlp_strip *b, const first_factors *f) {
     nmlp_strip_operand x = x_held(b, chunk);
     x.kept = ahead;
     if (!ahead) nmlp_strip_load_x(b, x);
+    nmlp_strip_normalise(b, !f->u[0].scaled);
     for (int i = 0; i < f->n_streams; i++) {
         nmlp_strip_stream u = f->u[i];
         u.brings_x = ahead && i == 0;
@@ -191,6 +192,9 @@ static void declare_activations(nmlp_strip *b, mlp *m) {
     if (r->up > 0) m->first.t[n] = m->up;
     for (int i = FIRST; i <= SECOND_FIRST; i++)
         if (m->w[i].end > 0) m->first.u[m->first.n_streams++] = m->w[i];
+    /* where nothing else reads x, the norm's division costs nothing on the way out of PSUM */
+    bool scaled = b->rq->fuse.norm_e12 > 0 && r->gate > 0 && r->up > 0;
+    for (int i = 0; i < m->first.n_streams; i++) m->first.u[i].scaled = scaled;
 }
 
 /* The activation strip, chunk by chunk, and the down projection of each chunk: to rows of y, or through a first factor
@@ -201,6 +205,7 @@ static void gated_down(nmlp_strip *b, const mlp *m) {
     int act = nmlp_strip_activation(b, "act", b->plan.act_chunk, b->plan.act_chunk < i_tiles ? 2 : 1);
     nmlp_program_add_comment(
         b->p, "gate and up of one tile follow each other; silu and product on the way out of PSUM, never to HBM");
+    if (m->chunked_rows) nmlp_strip_load_residual(b, &m->last);
     int chunk = begin_chunks(b, "ac", i_tiles, b->plan.act_chunk);
     nmlp_strip_operand h = {act, s->o, b->parts, 0, chunk < 0 ? i_tiles : b->plan.act_chunk, chunk, false};
     nmlp_program_append_alloc(b->p, act); /* the next chunk is computed while this one is still being contracted */
@@ -224,10 +229,12 @@ static void build_mlp(nmlp_strip *b) {
     declare_weights(b, &m);
     declare_activations(b, &m);
     m.last = nmlp_strip_last(b, &m.w[LAST], m.chunked_rows);
+    nmlp_strip_fill_norm(b);
     begin_strips(b);
     if (m.first.n_streams == 0) {
         nmlp_program_add_comment(b->p, "x is read once for gate and up");
         nmlp_strip_load_x(b, x_held(b, -1));
+        nmlp_strip_normalise(b, true);
     } else {
         project_first(b, &m.first);
     }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "trainium/plan/kernels.h"
+#include "trainium/plan/strip.h"
 #include "trainium/plan/strip_plan.h"
 
 static const nmlp_kernel kernels[] = {
@@ -72,6 +73,14 @@ static void print_rank(char text[24], int64_t rank) {
         snprintf(text, 24, "dense");
 }
 
+static void print_fusion(char text[NMLP_KERNEL_SHAPE_TEXT_MAX], const nmlp_mlp_fusion *fuse) {
+    size_t used = strlen(text);
+    if (fuse->norm_e12 > 0)
+        snprintf(text + used, NMLP_KERNEL_SHAPE_TEXT_MAX - used, "/norm=%lld", (long long)fuse->norm_e12);
+    used = strlen(text);
+    if (fuse->residual) snprintf(text + used, NMLP_KERNEL_SHAPE_TEXT_MAX - used, "/residual");
+}
+
 void nmlp_kernel_shape_print(char text[NMLP_KERNEL_SHAPE_TEXT_MAX], const nmlp_kernel_request *rq) {
     const nmlp_kernel_shape *s = &rq->shape;
     const nmlp_mlp_ranks *r = &rq->ranks;
@@ -79,6 +88,7 @@ void nmlp_kernel_shape_print(char text[NMLP_KERNEL_SHAPE_TEXT_MAX], const nmlp_k
     if (r->gate == 0 && r->up == 0 && r->down == 0) {
         snprintf(text, NMLP_KERNEL_SHAPE_TEXT_MAX, "%lld,%lld,%lld%s,%lld", (long long)s->s, (long long)s->h,
                  (long long)s->r, r->shared ? "/shared" : "", (long long)s->o);
+        print_fusion(text, &rq->fuse);
         return;
     }
     print_rank(gate, r->gate);
@@ -86,6 +96,24 @@ void nmlp_kernel_shape_print(char text[NMLP_KERNEL_SHAPE_TEXT_MAX], const nmlp_k
     print_rank(down, r->down);
     snprintf(text, NMLP_KERNEL_SHAPE_TEXT_MAX, "%lld,%lld,gate=%s/up=%s/down=%s%s,%lld", (long long)s->s,
              (long long)s->h, gate, up, down, r->shared ? "/shared" : "", (long long)s->o);
+    print_fusion(text, &rq->fuse);
+}
+
+/* An epsilon of 0.01. */
+static const int64_t NORM_E12_MAX = 10000000000;
+
+static nmlp_status check_fusion(const nmlp_kernel *kernel, const nmlp_kernel_request *rq, nmlp_err *err) {
+    const nmlp_mlp_fusion *f = &rq->fuse;
+    if (f->norm_e12 == 0 && !f->residual) return NMLP_OK;
+    if (kernel->build != nmlp_kernel_mlp)
+        return nmlp_fail_field(err, NMLP_E_ARG, "fuse", "is for kernel mlp; kernel %s has no norm and no residual",
+                               kernel->name);
+    if (f->norm_e12 < 0 || f->norm_e12 > NORM_E12_MAX)
+        return nmlp_fail_field(err, NMLP_E_ARG, "fuse", "has an epsilon of %lld e-12; it must be above 0, at most 0.01",
+                               (long long)f->norm_e12);
+    if (f->residual && nmlp_tiling_get(rq->tiling, "x", 0) == NMLP_X_GIVEN)
+        return nmlp_fail_field(err, NMLP_E_ARG, "fuse", "has a residual, whose rows of x a transposed x does not have");
+    return NMLP_OK;
 }
 
 static nmlp_status check_ranks(const nmlp_kernel *kernel, const nmlp_kernel_request *rq, nmlp_err *err) {
@@ -116,6 +144,7 @@ nmlp_status nmlp_kernel_check_request(const nmlp_kernel *kernel, const nmlp_kern
     bool ok = s->s >= 1 && s->h >= 1 && s->o >= 1 && s->s <= limit && s->h <= limit && s->o <= limit;
     bool rank_ok = kernel->has_rank ? s->r >= (kernel->gated ? 0 : 1) && s->r <= limit : s->r == 0;
     NMLP_RETURN_IF_FAILED(check_ranks(kernel, rq, err));
+    NMLP_RETURN_IF_FAILED(check_fusion(kernel, rq, err));
     if (!ok || !rank_ok)
         return nmlp_fail_field(err, NMLP_E_ARG, "shape",
                                "of kernel %s is S=%lld H=%lld R=%lld O=%lld; each must be 1 to %lld%s", kernel->name,

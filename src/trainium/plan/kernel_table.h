@@ -19,6 +19,13 @@ typedef struct nmlp_mlp_ranks {
     bool shared; /* gate and up have one first factor; then gate == up > 0 */
 } nmlp_mlp_ranks;
 
+/* What an MLP kernel does besides: y = residual x + mlp(rmsnorm(x)). The norm's weights belong to the rows of the
+ * matrices that read x, so that the kernel divides by the root mean square only. */
+typedef struct nmlp_mlp_fusion {
+    int64_t norm_e12; /* epsilon of the norm in units of 1e-12; 0: x comes normalised */
+    bool residual;    /* adds x to the result */
+} nmlp_mlp_fusion;
+
 typedef struct nmlp_kernel_shape {
     int64_t s, h, r, o; /* r is 0 where there is no rank */
 } nmlp_kernel_shape;
@@ -35,6 +42,7 @@ typedef struct nmlp_tiling {
 typedef struct nmlp_kernel_request {
     nmlp_kernel_shape shape;
     nmlp_mlp_ranks ranks;      /* of an MLP whose projections differ; then shape.r is 0 */
+    nmlp_mlp_fusion fuse;      /* kernel mlp only */
     nmlp_nc_dtype dtype;       /* of tensors and SBUF data */
     const nmlp_tiling *tiling; /* NULL: defaults */
     const nmlp_machine *machine;
@@ -53,8 +61,8 @@ typedef struct nmlp_kernel {
 nmlp_mlp_ranks nmlp_kernel_mlp_ranks(const nmlp_kernel_request *request);
 /* Puts ranks into a request: as R where all are equal, so that equal problems look equal. */
 void nmlp_kernel_set_ranks(nmlp_kernel_request *request, nmlp_mlp_ranks ranks);
-/* "S,H,R,O", or "S,H,gate=…/up=…/down=…,O" where the projections differ. */
-enum { NMLP_KERNEL_SHAPE_TEXT_MAX = 160 };
+/* "S,H,R,O", or "S,H,gate=…/up=…/down=…,O" where the projections differ; "/norm=…/residual" where fused. */
+enum { NMLP_KERNEL_SHAPE_TEXT_MAX = 192 };
 void nmlp_kernel_shape_print(char text[NMLP_KERNEL_SHAPE_TEXT_MAX], const nmlp_kernel_request *request);
 
 /* NULL past the end. */

@@ -90,6 +90,8 @@ static void add_params(nmlp_strip *b) {
     nmlp_program_add_param(b->p, "columns", t->columns);
     nmlp_program_add_param(b->p, "ring", t->ring);
     nmlp_program_add_param(b->p, "shared", t->shared);
+    if (b->rq->fuse.norm_e12 > 0) nmlp_program_add_param(b->p, "norm_e12", b->rq->fuse.norm_e12);
+    if (b->rq->fuse.residual) nmlp_program_add_param(b->p, "residual", 1);
 }
 
 nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_request *rq,
@@ -104,6 +106,7 @@ nmlp_status nmlp_strip_begin(nmlp_strip *b, const char *name, const nmlp_kernel_
     add_params(b);
     declare_x(b);
     declare_accumulators(b);
+    nmlp_strip_declare_norm(b);
     return NMLP_OK;
 }
 
@@ -201,7 +204,13 @@ static nmlp_rows_out output_rows(nmlp_strip *b, const char *name, const nmlp_str
                                  int64_t copies) {
     const int64_t dims[] = {nmlp_axis_tiles_per_block(b->s), nmlp_ceil_div(b->s.tile, b->s_rows),
                             tiles * w->pack.columns};
-    return (nmlp_rows_out){sbuf(b, name, b->rq->dtype, (int)copies, 3, dims), tiles};
+    return (nmlp_rows_out){sbuf(b, name, b->rq->dtype, (int)copies, 3, dims), tiles, -1};
+}
+
+/* The next rows of x come while those before are added. */
+static void add_residual(nmlp_strip *b, nmlp_rows_out *out, const char *name, const nmlp_strip_stream *w,
+                         int64_t copies) {
+    if (b->rq->fuse.residual) out->residual = output_rows(b, name, w, out->tiles, copies).buffer;
 }
 
 static void add_part(nmlp_last_product *last, const nmlp_strip_stream *w, int64_t first, int64_t end,
@@ -220,6 +229,7 @@ nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_strip_stream *w, boo
     nmlp_last_product last = {0};
     b->y = nmlp_program_add_tensor(b->p, "y", NMLP_ROLE_OUTPUT, b->rq->dtype, b->rq->shape.s, w->pack.n);
     nmlp_rows_out out = output_rows(b, "out", w, whole ? n_tiles : b->plan.out_tiles, whole ? 1 : b->plan.out_copies);
+    if (!whole) add_residual(b, &out, "residual", w, NMLP_RESIDUAL_COPIES);
     if (tail == 0) {
         add_part(&last, w, 0, n_tiles, out);
         return last;
@@ -241,6 +251,8 @@ nmlp_last_product nmlp_strip_last(nmlp_strip *b, const nmlp_strip_stream *w, boo
         out.tiles = before.block;
         add_part(&last, &before, last_block, main_end, out);
     }
-    add_part(&last, &single, main_end, n_tiles, output_rows(b, "out_tail", w, 1, nmlp_min(tail, 2)));
+    nmlp_rows_out end = output_rows(b, "out_tail", w, 1, nmlp_min(tail, 2));
+    add_residual(b, &end, "residual_tail", w, nmlp_min(tail, 2));
+    add_part(&last, &single, main_end, n_tiles, end);
     return last;
 }

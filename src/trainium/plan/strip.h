@@ -25,6 +25,7 @@ typedef enum nmlp_x_source {
 
 static inline bool nmlp_x_is_flipped(int64_t x) { return x == NMLP_X_PE || x == NMLP_X_AHEAD; }
 
+enum { NMLP_RESIDUAL_COPIES = 2 };
 enum { NMLP_X_ROW_COPIES_MAX = 4 /* DMAs of raw rows in flight: enough to hide their latency behind the transposes */ };
 
 /* What the planner chooses. Counts of tiles unless said. */
@@ -52,13 +53,14 @@ typedef struct nmlp_strip {
     nmlp_program *p;
     const nmlp_kernel_request *rq;
     nmlp_strip_plan plan;
-    int64_t parts;          /* P */
-    nmlp_axis s;            /* rows: a tile is what one moving operand takes, a block is a strip */
-    int64_t s_rows;         /* rows of a stationary operand */
-    int x, y;               /* tensors */
-    int acc, flip, raw, xt; /* buffers; -1: not used */
-    int64_t flip_tiles;     /* of features that one group of transposes fills */
-    int strip;              /* loop variable over strips */
+    int64_t parts;                /* P */
+    nmlp_axis s;                  /* rows: a tile is what one moving operand takes, a block is a strip */
+    int64_t s_rows;               /* rows of a stationary operand */
+    int x, y;                     /* tensors */
+    int acc, flip, raw, xt;       /* buffers; -1: not used */
+    int ones, eps, squares, root; /* of the norm of x (strip_norm.c); -1: not used */
+    int64_t flip_tiles;           /* of features that one group of transposes fills */
+    int strip;                    /* loop variable over strips */
 } nmlp_strip;
 
 /* A weight tensor, or some of its column tiles, and how it is streamed. */
@@ -73,6 +75,7 @@ typedef struct nmlp_strip_stream {
     int64_t first, end; /* column tiles */
     int64_t block;      /* column tiles per DMA */
     bool split;         /* the planes of a column tile come one by one: together they would be too long a run */
+    bool scaled;        /* results are divided by the root mean square of their row of x (strip_norm.c) */
     bool brings_x;      /* between its products the other half of x comes in (NMLP_X_AHEAD) */
     bool resident;      /* loaded before its product begins; its buffer has a row for every tile of columns and k */
     int64_t origin;     /* column tile with which that buffer begins */
@@ -97,6 +100,7 @@ typedef struct nmlp_strip_operand {
 typedef struct nmlp_rows_out {
     int buffer;
     int64_t tiles; /* column tiles of y it holds */
+    int residual;  /* rows of x that are added to them; -1: none, or they are in `buffer` from the start */
 } nmlp_rows_out;
 
 /* The product whose rows are the result: its columns, and at the end some that come and go one tile at a time, since
@@ -173,6 +177,16 @@ int nmlp_strip_activation(nmlp_strip *b, const char *name, int64_t tiles, int co
 
 /* Brings chunk `h.chunk` of the strip of x on chip. */
 void nmlp_strip_load_x(nmlp_strip *b, nmlp_strip_operand h);
+/* Constants of the norm, once for all strips; then for each strip, all of it held, one over the root mean square of its
+ * rows. With `apply` x is multiplied by it, else results of streams that are `scaled`. Both do nothing where the
+ * request has no norm. */
+void nmlp_strip_fill_norm(nmlp_strip *b);
+void nmlp_strip_normalise(nmlp_strip *b, bool apply);
+/* One over the root of row tile `st`, on `parts` partitions. */
+nmlp_buf_ref nmlp_strip_root(const nmlp_strip *b, int st, nmlp_size parts, nmlp_size rows);
+/* SBUF bytes per partition that the norm takes: rows of a row tile, and row tiles of a strip. */
+int64_t nmlp_strip_norm_bytes(const nmlp_kernel_request *rq, int64_t tile, int64_t row_tiles);
+void nmlp_strip_declare_norm(nmlp_strip *b);
 /* Step number `step` of `steps` between the products of chunk 0 (h.chunk, h.tiles): some rows of chunk 1. */
 void nmlp_strip_load_ahead(nmlp_strip *b, nmlp_strip_operand h, nmlp_affine step, int64_t steps);
 /* out = w^T in for each plane of w: one tile of out at a time; the first chunk of `in` writes, later ones add. */
@@ -185,5 +199,7 @@ void nmlp_strip_gate(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_opera
  */
 void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_last_product *last, nmlp_strip_operand in);
 void nmlp_strip_store(nmlp_strip *b, const nmlp_last_product *last);
+/* Where sums over chunks start from x: before the chunk loop. */
+void nmlp_strip_load_residual(nmlp_strip *b, const nmlp_last_product *last);
 
 #endif

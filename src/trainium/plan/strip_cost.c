@@ -125,7 +125,8 @@ nmlp_bounds nmlp_bounds_of(nmlp_plan_op op, const nmlp_kernel_request *rq) {
     double out = (double)(op == NMLP_PLAN_MLP ? s->h : s->o), lanes = m->partitions;
     nmlp_bounds b = {0};
     b.tensor_ns = flops / nmlp_machine_peak_flops_per_ns(m, fp32) / m->tensor_sustained;
-    b.dma_ns = elem * (weights + rows * ((double)s->h + out)) / nmlp_dma_peak_bytes_per_ns(m);
+    double x_reads = rq->fuse.residual ? 2 : 1;
+    b.dma_ns = elem * (weights + rows * (x_reads * (double)s->h + out)) / nmlp_dma_peak_bytes_per_ns(m);
     b.vector_ns = (gated + plain / 2) / lanes / m->vector_clock_ghz;
     b.scalar_ns = (gated + plain / 2) / lanes / m->scalar_clock_ghz;
     pick_binding(&b);

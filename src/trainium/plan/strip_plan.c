@@ -114,7 +114,10 @@ static int64_t add_product(nmlp_strip_estimate *e, const nmlp_kernel_request *rq
     if (rows) {
         cycles = (double)k_tiles * n_tiles * fmax((double)columns, m->tensor_min_cycles) * c->pieces;
         evicts = chunks * n_tiles * c->pieces, width = (double)columns;
-        e->scalar_ns += evicts * evict_ns(m->scalar_overhead_ns, m->scalar_clock_ghz, width);
+        if (rq->fuse.residual)
+            e->vector_ns += evicts * evict_ns(m->vector_overhead_ns, m->vector_clock_ghz, width);
+        else
+            e->scalar_ns += evicts * evict_ns(m->scalar_overhead_ns, m->scalar_clock_ghz, width);
     } else {
         cycles = (double)all_k_tiles * n_tiles * c->tile_rows;
         evicts = chunks * n_tiles * c->row_tiles, width = (double)rq->shape.s / c->row_tiles;
@@ -178,6 +181,17 @@ static double add_input(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, c
     return first;
 }
 
+/* Squares, their sums, the division. */
+static void add_norm(nmlp_strip_estimate *e, const nmlp_kernel_request *rq, const counts *c) {
+    const nmlp_machine *m = rq->machine;
+    if (rq->fuse.norm_e12 == 0) return;
+    double h_tiles = (double)nmlp_ceil_div(rq->shape.h, (int64_t)m->partitions),
+           width = (double)rq->shape.s / c->row_tiles;
+    e->tensor_ns += (h_tiles + 1) * c->tile_rows / m->tensor_clock_ghz / m->tensor_sustained;
+    e->vector_ns += 2 * h_tiles * c->row_tiles * evict_ns(m->vector_overhead_ns, m->vector_clock_ghz, width);
+    e->scalar_ns += c->row_tiles * evict_ns(m->scalar_overhead_ns, m->scalar_clock_ghz, width);
+}
+
 /* Per partition, as the kernels declare their buffers (kernel_strip.c). */
 static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const nmlp_strip_plan *plan,
                           int64_t ring_elems, int64_t late_elems) {
@@ -213,6 +227,11 @@ static int64_t sbuf_bytes(nmlp_plan_op op, const nmlp_kernel_request *rq, const 
     if (nmlp_x_is_flipped(plan->x))
         bytes += nmlp_x_row_copies(plan, s->s, (int64_t)m->stationary_max) * plan->x_load * parts * elem;
     if (op == NMLP_PLAN_MLP) bytes += 2 * width * 4;
+    if (rq->fuse.residual && !(dense && plan->act_chunk < i_tiles)) {
+        int64_t tiles_held = NMLP_RESIDUAL_COPIES * plan->out_tiles + nmlp_min(tail, 2);
+        bytes += row_tiles * nmlp_ceil_div(tile, (int64_t)m->stationary_max) * tiles_held * plan->columns * elem;
+    }
+    bytes += nmlp_strip_norm_bytes(rq, tile, row_tiles);
     return bytes;
 }
 
@@ -227,6 +246,7 @@ nmlp_strip_estimate nmlp_strip_estimate_of(nmlp_plan_op op, const nmlp_kernel_re
     find_held(held, products, n, rq, plan);
     int64_t ring = 0, late = 0, last = 0;
     double first = add_input(&e, rq, plan, &c), elem = (double)nmlp_nc_dtype_bytes(rq->dtype);
+    add_norm(&e, rq, &c);
     for (int i = 0; i < n; i++) {
         last = add_product(&e, rq, plan, &products[i], products, held[i], &c);
         int64_t *longest = is_late(&products[i], plan) ? &late : &ring;
@@ -235,7 +255,8 @@ nmlp_strip_estimate nmlp_strip_estimate_of(nmlp_plan_op op, const nmlp_kernel_re
     double out = (double)(op == NMLP_PLAN_MLP ? rq->shape.h : rq->shape.o),
            run = (double)(plan->out_tiles * plan->columns);
     double store = nmlp_dma_rows_ns(m, (double)rq->shape.s * ceil(out / run), fmin(run, out) * elem);
-    e.dma_ns += store;
+    e.dma_ns += rq->fuse.residual ? 2 * store : store;
+    if (rq->fuse.residual) e.hbm_bytes += (double)rq->shape.s * out * elem;
     e.hbm_bytes += (double)rq->shape.s * out * elem;
     e.sbuf_bytes = sbuf_bytes(op, rq, plan, ring, late) + e.held_bytes;
     double busiest = fmax(fmax(e.tensor_ns, e.dma_ns), fmax(e.vector_ns, e.scalar_ns));

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 /* DMA queues; x has number 1. The last store does not wait until the one before it is issued. */
-enum { WEIGHT_QUEUE = 0, STORE_QUEUE = 2, LAST_QUEUE = 3 };
+enum { WEIGHT_QUEUE = 0, X_QUEUE = 1, STORE_QUEUE = 2, LAST_QUEUE = 3 };
 
 /* Loop variables around one tile of a product. */
 typedef struct tile_loops {
@@ -259,7 +259,12 @@ void nmlp_strip_project(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_op
         if (w->split) load_plane(b, w, &l, plane);
         begin_rows(b, w, &l);
         nmlp_buf_ref acc = contract(b, w, in, &l, plane);
-        take_sum(b, result_tile(b, w, out[plane], &l), acc, in.chunk, NMLP_ENGINE_VECTOR);
+        if (w->scaled)
+            nmlp_program_append_tensor_tensor(b->p, result_tile(b, w, out[plane], &l), acc,
+                                              nmlp_strip_root(b, l.st, l.columns, l.rows), NMLP_ALU_MUL,
+                                              NMLP_ENGINE_VECTOR);
+        else
+            take_sum(b, result_tile(b, w, out[plane], &l), acc, in.chunk, NMLP_ENGINE_VECTOR);
         nmlp_program_end(b->p);
     }
     nmlp_affine tile = nmlp_affine_plus(nmlp_affine_var(l.block, w->block), nmlp_at(l.n));
@@ -338,9 +343,21 @@ static nmlp_nc_engine row_copier(const nmlp_strip *b, const nmlp_strip_stream *w
     return w->resident && vector < scalar ? NMLP_ENGINE_VECTOR : NMLP_ENGINE_SCALAR;
 }
 
+/* Rows of y: the sum, and with a residual what x adds. Sums over chunks start from x, which is in `dst` already. */
+static void take_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_rows_out out, const tile_loops *l,
+                      nmlp_affine column, nmlp_buf_ref acc, int chunk) {
+    nmlp_buf_ref dst = nmlp_buf_range(rows_of(b, out.buffer, l), 2, column, l->columns);
+    if (!b->rq->fuse.residual) {
+        take_sum(b, dst, acc, chunk, row_copier(b, w));
+        return;
+    }
+    nmlp_buf_ref x = chunk >= 0 ? dst : nmlp_buf_range(rows_of(b, out.residual, l), 2, column, l->columns);
+    nmlp_program_append_tensor_tensor(b->p, dst, acc, x, NMLP_ALU_ADD, NMLP_ENGINE_VECTOR);
+}
+
 /* acc[rows; columns]: the strip is stationary, the weights move. */
 static void contract_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_operand in, const tile_loops *l,
-                          int out, nmlp_affine out_column) {
+                          nmlp_rows_out out, nmlp_affine out_column) {
     char name[NMLP_NAME_MAX];
     nmlp_program_append_alloc(b->p, b->acc);
     nmlp_buf_ref acc = accumulator(b, l->rows, l->columns);
@@ -350,20 +367,26 @@ static void contract_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_
         nmlp_buf_range(held_tile(b, in, nmlp_at(k), parts, l->st), 2, nmlp_affine_var(l->q, b->s_rows), l->rows);
     nmlp_program_append_matmul(b->p, acc, rows, weight_tile(b, w, l, 0, k, parts), nmlp_accumulate_over(1, &k));
     nmlp_program_end(b->p);
-    take_sum(b, nmlp_buf_range(rows_of(b, out, l), 2, out_column, l->columns), acc, in.chunk, row_copier(b, w));
+    take_rows(b, w, out, l, out_column, acc, in.chunk);
 }
 
-/* Stores the output buffer, from column tile `tile` of the stream on. */
-static void store_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_rows_out out, nmlp_affine tile, int queue) {
+/* Stores the output buffer, from column tile `tile` of the stream on; or, on the queue of x, loads these rows of x into
+ * `buffer`. */
+static void move_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_rows_out out, int buffer, nmlp_affine tile,
+                      int queue) {
     tile_loops l;
+    bool load = queue == X_QUEUE;
     int64_t width = out.tiles * w->pack.columns, limit = w->end * w->pack.columns;
-    nmlp_affine s0 = begin_row_pieces(b, w, &l, "ss", "sq"),
+    nmlp_affine s0 = begin_row_pieces(b, w, &l, load ? "rs" : "ss", load ? "rq" : "sq"),
                 col = nmlp_affine_times(nmlp_affine_plus(tile, nmlp_affine_const(w->first)), w->pack.columns);
     bool even = limit <= w->pack.n && (w->end - w->first) % out.tiles == 0;
     if (limit > w->pack.n) limit = w->pack.n;
     nmlp_size n = even ? nmlp_size_const(width) : nmlp_size_until(width, limit, col, 1);
-    nmlp_buf_ref rows = nmlp_buf_range(rows_of(b, out.buffer, &l), 2, nmlp_affine_const(0), n);
-    nmlp_program_append_store(b->p, nmlp_hbm_rect(b->y, s0, l.rows, col, n), rows, queue);
+    nmlp_buf_ref rows = nmlp_buf_range(rows_of(b, buffer, &l), 2, nmlp_affine_const(0), n);
+    if (load)
+        nmlp_program_append_load(b->p, rows, nmlp_hbm_rect(b->x, s0, l.rows, col, n), queue);
+    else
+        nmlp_program_append_store(b->p, nmlp_hbm_rect(b->y, s0, l.rows, col, n), rows, queue);
     end_loops(b, 2);
 }
 
@@ -403,16 +426,20 @@ static void project_rows(nmlp_strip *b, const nmlp_strip_stream *w, nmlp_strip_o
         group.tiles = out.tiles;
         group.chunk = nmlp_program_begin_loop(b->p, label(name, w, "g"), nmlp_size_const(groups), false);
         nmlp_program_append_alloc(b->p, out.buffer);
+        if (out.residual >= 0) {
+            nmlp_program_append_alloc(b->p, out.residual);
+            move_rows(b, w, out, out.residual, nmlp_affine_var(group.chunk, out.tiles), X_QUEUE);
+        }
     }
     begin_blocks(b, w, in, group, &l);
     if (tail) load_tail(b, tail);
     begin_tiles(b, w, &l);
     begin_row_pieces(b, w, &l, "s", "q");
     nmlp_affine tile = nmlp_affine_plus(nmlp_affine_var(l.block, w->block), nmlp_at(l.n));
-    contract_rows(b, w, in, &l, out.buffer, nmlp_affine_times(tile, w->pack.columns));
+    contract_rows(b, w, in, &l, out, nmlp_affine_times(tile, w->pack.columns));
     end_loops(b, 4);
     if (whole) return;
-    store_rows(b, w, out, nmlp_affine_var(group.chunk, out.tiles), queue);
+    move_rows(b, w, out, out.buffer, nmlp_affine_var(group.chunk, out.tiles), queue);
     nmlp_program_end(b->p);
 }
 
@@ -426,5 +453,10 @@ void nmlp_strip_project_rows(nmlp_strip *b, const nmlp_last_product *last, nmlp_
 }
 
 void nmlp_strip_store(nmlp_strip *b, const nmlp_last_product *last) {
-    store_rows(b, &last->part[0], last->out[0], nmlp_affine_const(0), STORE_QUEUE);
+    move_rows(b, &last->part[0], last->out[0], last->out[0].buffer, nmlp_affine_const(0), STORE_QUEUE);
+}
+
+void nmlp_strip_load_residual(nmlp_strip *b, const nmlp_last_product *last) {
+    if (b->rq->fuse.residual)
+        move_rows(b, &last->part[0], last->out[0], last->out[0].buffer, nmlp_affine_const(0), X_QUEUE);
 }

@@ -274,6 +274,7 @@ static bool may_come_ahead(const search *s, const nmlp_strip_plan *plan, int64_t
 /* Only where every product that reads x is a first factor, whose sums can wait for the next chunk. */
 static bool may_cut_x(const search *s) {
     nmlp_mlp_ranks ranks = nmlp_kernel_mlp_ranks(s->rq);
+    if (s->rq->fuse.norm_e12 > 0) return false; /* the norm needs whole rows */
     return s->op == NMLP_PLAN_XUV || (s->op == NMLP_PLAN_MLP && ranks.gate > 0 && ranks.up > 0);
 }
 
@@ -293,7 +294,8 @@ static void try_input(search *s, nmlp_strip_plan plan, int64_t load, int64_t n) 
     choices chunks = load_chunks(s, plan.x_load);
     for (int i = 0; i < chunks.n; i++) {
         plan.x_chunk = chunks.v[i];
-        if (plan.x != NMLP_X_AHEAD || may_come_ahead(s, &plan, tiles)) try_weights(s, plan, n);
+        bool ahead = s->rq->fuse.norm_e12 == 0 && may_come_ahead(s, &plan, tiles);
+        if (plan.x != NMLP_X_AHEAD || ahead) try_weights(s, plan, n);
     }
 }
 

@@ -16,6 +16,8 @@ typedef struct path {
 typedef struct network {
     nmlp_check_matrix x, y;
     bool x_transposed;
+    double epsilon; /* of a norm in front; 0: none */
+    bool residual;  /* x is added to the result */
     path paths[N_PATHS];
     double *vec[4];
     double *squares[4]; /* of the sizes that rounding errors follow, beside vec */
@@ -84,6 +86,9 @@ static nmlp_status network_open(network *n, nmlp_values *v, const nmlp_program *
     ok = ok && (nmlp_check_matrix_find(&n->y, v, p, "y", 0, false, err) ||
                 nmlp_check_matrix_find(&n->y, v, p, "yT", 0, true, err));
     for (int i = 0; i < N_PATHS && ok; i++) ok = find_path(&n->paths[i], v, p, places[i], err);
+    int64_t norm = 0, residual = 0;
+    if (nmlp_program_param(p, "norm_e12", &norm)) n->epsilon = (double)norm * 1e-12;
+    n->residual = nmlp_program_param(p, "residual", &residual) && residual > 0;
     if (!ok || n->paths[GATE].n == 0 || n->paths[UP].n == 0)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "program %s: no reference for its tensors", p->name);
     n->longest = n->y.cols > n->y.rows ? n->y.cols : n->y.rows;
@@ -141,17 +146,30 @@ static void gate_row(network *n, int64_t i) {
     n->squares[1][i] = 1.21 * n->squares[1][i] * up * up + n->squares[2][i] * silu * silu;
 }
 
+static double x_at(const network *n, int64_t row, int64_t h) {
+    return n->x_transposed ? nmlp_check_matrix_at(&n->x, h, row) : nmlp_check_matrix_at(&n->x, row, h);
+}
+
+/* x / sqrt(mean(x^2) + epsilon) */
+static void normalise_row(network *n, int64_t width) {
+    double sum = 0;
+    if (n->epsilon == 0) return;
+    for (int64_t h = 0; h < width; h++) sum += n->vec[0][h] * n->vec[0][h];
+    for (int64_t h = 0; h < width; h++) n->vec[0][h] /= sqrt(sum / (double)width + n->epsilon);
+}
+
 /* The reference of one row: vec[0] or vec[1], whose number it returns. */
 static int reference_row(network *n, int64_t row) {
     int64_t width = n->paths[GATE].f[0].rows, mid = n->paths[GATE].f[n->paths[GATE].n - 1].cols;
-    for (int64_t h = 0; h < width; h++)
-        n->vec[0][h] = n->x_transposed ? nmlp_check_matrix_at(&n->x, h, row) : nmlp_check_matrix_at(&n->x, row, h);
+    for (int64_t h = 0; h < width; h++) n->vec[0][h] = x_at(n, row, h);
+    normalise_row(n, width);
     for (int64_t h = 0; h < width; h++) n->squares[0][h] = 0; /* x is exact */
     follow(n, GATE, 0, 1);
     follow(n, UP, 0, 2);
     for (int64_t i = 0; i < mid; i++) gate_row(n, i);
     if (n->paths[DOWN].n == 0) return 1;
     follow(n, DOWN, 1, 0);
+    for (int64_t h = 0; n->residual && h < width; h++) n->vec[0][h] += x_at(n, row, h);
     return 0;
 }
 

@@ -234,6 +234,7 @@ static float activate(nmlp_func func, float x) {
     case NMLP_FUNC_SIGMOID: return 1.0f / (1.0f + expf(-x));
     case NMLP_FUNC_RELU: return x > 0.0f ? x : 0.0f;
     case NMLP_FUNC_EXP: return expf(x);
+    case NMLP_FUNC_RSQRT: return 1.0f / sqrtf(x);
     case NMLP_FUNC_COPY:
     case NMLP_N_FUNCS: break;
     }

@@ -15,7 +15,7 @@ sbuf, psum = _Memory("sbuf"), _Memory("psum")
 hbm, private_hbm, shared_hbm = _Memory("hbm"), _Memory("private_hbm"), _Memory("shared_hbm")
 
 add, multiply, subtract, maximum = Op("add"), Op("multiply"), Op("subtract"), Op("maximum")
-copy, silu, gelu, sigmoid, relu, exp = Op("copy"), Op("silu"), Op("gelu"), Op("sigmoid"), Op("relu"), Op("exp")
+copy, silu, gelu, sigmoid, relu, exp, rsqrt = Op("copy"), Op("silu"), Op("gelu"), Op("sigmoid"), Op("relu"), Op("exp"), Op("rsqrt")
 
 
 class Tensor:

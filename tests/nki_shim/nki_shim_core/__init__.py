@@ -144,6 +144,8 @@ def activate(op, x):
             return np.maximum(x, np.float32(0))
         if op == "exp":
             return np.exp(x)
+        if op == "rsqrt":
+            return one / np.sqrt(x)
         if op == "gelu":
             from math import erf
             return (0.5 * x * (1.0 + np.vectorize(erf)(x / np.sqrt(2.0)))).astype(np.float32)

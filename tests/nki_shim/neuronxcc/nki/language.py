@@ -15,7 +15,7 @@ class _Memory:
 
 sbuf, psum = _Memory("sbuf"), _Memory("psum")
 hbm, private_hbm, shared_hbm = _Memory("hbm"), _Memory("private_hbm"), _Memory("shared_hbm")
-silu, gelu, sigmoid, relu, exp = Op("silu"), Op("gelu"), Op("sigmoid"), Op("relu"), Op("exp")
+silu, gelu, sigmoid, relu, exp, rsqrt = Op("silu"), Op("gelu"), Op("sigmoid"), Op("relu"), Op("exp"), Op("rsqrt")
 
 
 class Symbol:
