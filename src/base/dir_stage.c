@@ -245,13 +245,26 @@ static void stage_free(nmlp_dir_stage *stage) {
     *stage = (nmlp_dir_stage){.lock_fd = -1};
 }
 
-nmlp_status nmlp_dir_stage_open(nmlp_dir_stage *stage, const char *path, bool resume, nmlp_err *err) {
+static nmlp_status stage_name(nmlp_dir_stage *stage, const char *path, nmlp_err *err) {
     *stage = (nmlp_dir_stage){.path = nmlp_path_final(path, err), .lock_fd = -1};
     if (stage->path) stage->temp_path = nmlp_path_with_suffix(stage->path, ".partial", err);
-    if (!stage->temp_path) {
-        stage_free(stage);
-        return NMLP_E_NOMEM;
-    }
+    if (stage->temp_path) return NMLP_OK;
+    stage_free(stage);
+    return NMLP_E_NOMEM;
+}
+
+nmlp_status nmlp_dir_stage_visit(nmlp_dir_stage *stage, const char *path, nmlp_err *err) {
+    char marker[PATH_MAX_BYTES];
+    NMLP_RETURN_IF_FAILED(stage_name(stage, path, err));
+    if (marker_path(marker, stage->temp_path) && nmlp_file_exists(marker)) return NMLP_OK;
+    nmlp_fail(err, NMLP_E_IO, "%s: the first process works there, and this one does not see it", stage->temp_path);
+    nmlp_fail_hint(err, "put it on a file system that all processes share");
+    stage_free(stage);
+    return NMLP_E_IO;
+}
+
+nmlp_status nmlp_dir_stage_open(nmlp_dir_stage *stage, const char *path, bool resume, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(stage_name(stage, path, err));
     nmlp_status st = NMLP_OK;
     if (nmlp_file_exists(stage->path) && !nmlp_file_is_dir(stage->path))
         st = nmlp_fail(err, NMLP_E_IO, "%s: exists and is not a directory", path);

@@ -21,6 +21,9 @@ typedef struct nmlp_dir_stage {
 /* Creates and locks "<path>.partial". One that exists is kept with `resume` (files cut short by a kill are removed) and
  * emptied otherwise; refused where it is not marked as ours or in use. */
 nmlp_status nmlp_dir_stage_open(nmlp_dir_stage *stage, const char *path, bool resume, nmlp_err *err);
+/* The same folder, which another process of this job holds: nothing is created, locked or removed. Refused where its
+ * marker is not seen. To be closed by nmlp_dir_stage_keep. */
+nmlp_status nmlp_dir_stage_visit(nmlp_dir_stage *stage, const char *path, nmlp_err *err);
 /* Exchanges the directory with `path`, whose old content is removed: readers see the old directory or the new one, each
  * whole, and after a loss of power as well. On failure the finished directory is kept and named in the hint. The stage
  * is closed whatever the result. */

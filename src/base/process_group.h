@@ -35,6 +35,20 @@ nmlp_status nmlp_group_gather(const nmlp_process_group *group, void *items, size
                               nmlp_err *err);
 nmlp_status nmlp_group_broadcast(const nmlp_process_group *group, void *data, int64_t bytes, nmlp_err *err);
 
+/* From member `from` to all. */
+nmlp_status nmlp_group_give(const nmlp_process_group *group, void *data, int64_t bytes, int from, nmlp_err *err);
+/* Member `to` receives [size, bytes]: data [bytes] of every member in the order of ranks. `received` is its alone. */
+nmlp_status nmlp_group_collect(const nmlp_process_group *group, void *received, const void *data, int64_t bytes, int to,
+                               nmlp_err *err);
+/* items [n] dealt as cards: member k has filled k, k + size, k + 2 size, ... Afterwards every member has all. */
+nmlp_status nmlp_group_gather_dealt(const nmlp_process_group *group, void *items, size_t item_bytes, int64_t n,
+                                    nmlp_err *err);
+static inline bool nmlp_group_deals(const nmlp_process_group *group, int64_t item) {
+    return item % nmlp_group_size(group) == nmlp_group_rank(group);
+}
+/* Returns when every member has come so far. */
+nmlp_status nmlp_group_meet(const nmlp_process_group *group, nmlp_err *err);
+
 /* values [n] summed over the members, in the order of ranks: the same bits everywhere and in every run. */
 nmlp_status nmlp_group_sum_f32(const nmlp_process_group *group, float *values, int64_t n, nmlp_err *err);
 

@@ -9,6 +9,7 @@
 #include "cli/command_text.h"
 #include "cli/commands.h"
 #include "cli/stop.h"
+#include "cluster/cluster.h"
 #include "cli/budget_table.h"
 #include "cli/compress_table.h"
 #include "linalg/linalg.h"
@@ -17,6 +18,7 @@
 struct args {
     const char *output, *alloc, *recover, *whiten, *weights, *tokens, *joint, *shrink;
     int64_t rounds;
+    double peer_timeout_s;
     nmlp_compression_request request;
 };
 
@@ -125,14 +127,23 @@ static int compress(const nmlp_cli *cli, struct args *a) {
     nmlp_compression_outcome outcome;
     nmlp_cli_bar bar;
     nmlp_err err;
+    nmlp_cluster *cluster;
     nmlp_progress progress = nmlp_cli_progress(&bar);
+    if (nmlp_cluster_join(&cluster, a->peer_timeout_s, &err) != NMLP_OK) return nmlp_cli_fail(cli, &err);
+    const nmlp_process_group *group = nmlp_cluster_group(cluster);
+    a->request.method.group = group;
     a->request.load.n_threads = (int)cli->n_threads;
     a->request.load.progress = &progress;
     nmlp_status st = nmlp_compression_run(&outcome, cli->positionals[0], a->output, &a->request, &err);
     nmlp_cli_progress_end(&bar);
     if (outcome.trained.steps > 0) print_training(&outcome.trained);
-    int code = st == NMLP_OK ? report(cli, a, &outcome) : nmlp_cli_fail(cli, &err);
+    int code = NMLP_EXIT_OK;
+    if (st != NMLP_OK)
+        code = nmlp_cli_fail(cli, &err);
+    else if (nmlp_group_leads(group))
+        code = report(cli, a, &outcome);
     nmlp_compression_outcome_fini(&outcome);
+    nmlp_cluster_leave(cluster, code != NMLP_EXIT_OK);
     return code;
 }
 
@@ -144,6 +155,7 @@ static int run(int argc, char **argv) {
                      .tokens = "equal",
                      .joint = "auto",
                      .shrink = "on",
+                     .peer_timeout_s = NMLP_CLUSTER_TIMEOUT_S,
                      .request = {.method = nmlp_compress_defaults(), .target = "cpu", .train_steps = 200}};
     a.request.method.tile = 0;
     a.rounds = a.request.method.rounds;
@@ -178,6 +190,8 @@ static int run(int argc, char **argv) {
         {"isa", 0, NMLP_OPT_STRING, &a.request.load.isa, "NAME", "kernel set (default: the fastest)"},
         {"precision", 0, NMLP_OPT_STRING, &a.request.load.precision, "P",
          "of activations: f32, or bf16 where the CPU has AMX (default f32, large models bf16)"},
+        {"peer-timeout", 0, NMLP_OPT_NUMBER, &a.peer_timeout_s, "S",
+         "seconds to wait for other processes under mpirun (default 600)"},
         {"whiten", 0, NMLP_OPT_STRING, &a.whiten, "HOW", "research: input, or none for plain SVD"},
         {"weights", 0, NMLP_OPT_STRING, &a.weights, "swiglu|none",
          "research: weights on the rows of gate and up (default swiglu)"},
@@ -215,11 +229,12 @@ const nmlp_command nmlp_cmd_compress = {
              "they are needed; a second pass refits each layer to what the layers below became. The ratio is "
              "the fraction of the MLP parameters that is removed; --budget-ms asks for a time instead, "
              "--budget-bytes for the bytes of the checkpoint, by ranks and bits together. An interrupted run goes on "
-             "with --resume.",
+             "with --resume. Under mpirun several processes share the work.",
     .examples = "neuronmlp compress models/tiny -o /tmp/tiny-20 --ratio 0.2 --calib-tokens 4096 --heldout 1024\n"
                 "neuronmlp compress models/tiny -o /tmp/tiny-svd --ratio 0.4 --alloc uniform --recover none --whiten "
                 "none --calib-tokens 1024 --heldout 512\n"
                 "neuronmlp compress models/tiny -o /tmp/tiny-4mb --budget-bytes 4200000 --calib-tokens 1024 --heldout "
                 "512\n",
     .run = run,
+    .clustered = true,
 };

@@ -47,15 +47,17 @@ static nmlp_status wait_for(const nmlp_cluster *c, MPI_Request *request, const c
     return NMLP_E_IO;
 }
 
-static nmlp_status lay_out(nmlp_cluster *c, const int64_t *first, nmlp_err *err) {
+/* `exchanged`: as much as this process gives itself comes from every other too. */
+static nmlp_status lay_out(nmlp_cluster *c, const int64_t *first, bool exchanged, nmlp_err *err) {
     int size = c->group.size, rank = c->group.rank;
     int64_t mine = first[rank + 1] - first[rank];
-    if (first[size] > INT_MAX || mine * size > INT_MAX)
+    if (first[size] > INT_MAX || (exchanged && mine * size > INT_MAX))
         return nmlp_fail(err, NMLP_E_LIMIT, "a message of %lld bytes is more than MPI takes at once",
-                         (long long)first[size]);
+                         (long long)nmlp_max(first[size], mine * size));
     for (int k = 0; k < size; k++) {
         c->counts[k] = (int)(first[k + 1] - first[k]);
         c->starts[k] = (int)first[k];
+        if (!exchanged) continue;
         c->received_counts[k] = (int)mine;
         c->received_starts[k] = (int)(k * mine);
     }
@@ -65,7 +67,7 @@ static nmlp_status lay_out(nmlp_cluster *c, const int64_t *first, nmlp_err *err)
 static nmlp_status gather(void *ctx, void *data, const int64_t *first, nmlp_err *err) {
     nmlp_cluster *c = ctx;
     MPI_Request request;
-    NMLP_RETURN_IF_FAILED(lay_out(c, first, err));
+    NMLP_RETURN_IF_FAILED(lay_out(c, first, false, err));
     NMLP_RETURN_IF_FAILED(check(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, c->counts, c->starts,
                                                 MPI_BYTE, MPI_COMM_WORLD, &request),
                                 "gather", err));
@@ -75,7 +77,7 @@ static nmlp_status gather(void *ctx, void *data, const int64_t *first, nmlp_err 
 static nmlp_status exchange(void *ctx, void *received, const void *data, const int64_t *first, nmlp_err *err) {
     nmlp_cluster *c = ctx;
     MPI_Request request;
-    NMLP_RETURN_IF_FAILED(lay_out(c, first, err));
+    NMLP_RETURN_IF_FAILED(lay_out(c, first, true, err));
     NMLP_RETURN_IF_FAILED(check(MPI_Ialltoallv(data, c->counts, c->starts, MPI_BYTE, received, c->received_counts,
                                                c->received_starts, MPI_BYTE, MPI_COMM_WORLD, &request),
                                 "exchange", err));

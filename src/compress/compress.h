@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/process_group.h"
 #include "base/progress.h"
 #include "base/status.h"
 #include "compress/budget/survey.h"
@@ -39,6 +40,8 @@ typedef struct nmlp_compress_options {
     const char *work_dir; /* NULL: "<out_dir>.work"; with ".partial" behind it while in use */
     bool keep_work;       /* leave it for other budgets (with `resume`), which then skip the statistics */
     const nmlp_progress *progress;
+    const nmlp_process_group *group; /* processes that do this together, on one file system; the first one writes the
+                                      * output. NULL: this one alone. The result is the same */
 } nmlp_compress_options;
 
 nmlp_compress_options nmlp_compress_defaults(void);

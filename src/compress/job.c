@@ -81,6 +81,7 @@ struct job {
     nmlp_compress_options chosen;
     nmlp_compress_report *report;
     nmlp_calib_windows windows;
+    nmlp_window_share share;
     nmlp_dir_stage output; /* held from the beginning: an output that cannot be written is found before the work */
     nmlp_dir_stage work;
     nmlp_compress_fingerprint fingerprint;
@@ -153,6 +154,10 @@ static nmlp_status check_options(const nmlp_model *m, const nmlp_compress_option
         return NMLP_E_UNSUPPORTED;
     }
     NMLP_RETURN_IF_FAILED(check_slices(m, o, err));
+    if (m->config.n_experts > 0 && nmlp_group_size(o->group) > 1)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED,
+                         "%s: models with experts are compressed by one process, %d were started", m->checkpoint.dir,
+                         nmlp_group_size(o->group));
     if (o->budget_ms > 0 && m->config.n_experts > 0)
         return nmlp_fail_field(err, NMLP_E_UNSUPPORTED, "budget_ms",
                                "is for models without experts; this %s model takes a `ratio`", m->config.family);
@@ -251,7 +256,10 @@ static nmlp_status open_work(struct job *j, const char *out_dir, nmlp_err *err) 
         strspn(out_dir + work.len, "/") == strlen(out_dir + work.len))
         st = nmlp_fail_field(err, NMLP_E_ARG, "work_dir", "is %s; it must be another directory than the output",
                              o->work_dir);
-    if (st == NMLP_OK) st = nmlp_dir_stage_open(&j->work, nmlp_str_text(&work), o->resume, err);
+    if (st == NMLP_OK && nmlp_group_leads(o->group))
+        st = nmlp_dir_stage_open(&j->work, nmlp_str_text(&work), o->resume, err);
+    if (st == NMLP_OK) st = nmlp_group_meet(o->group, err);
+    if (st == NMLP_OK && !nmlp_group_leads(o->group)) st = nmlp_dir_stage_visit(&j->work, nmlp_str_text(&work), err);
     nmlp_str_fini(&work);
     return st;
 }
@@ -276,17 +284,24 @@ static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, co
     }
     j->report->calib_tokens = nmlp_calib_windows_calib_tokens(&j->windows);
     j->report->heldout_tokens = nmlp_calib_windows_heldout_tokens(&j->windows);
-    j->fingerprint = nmlp_compress_fingerprint_of(j->engine, &j->windows, o);
+    NMLP_RETURN_IF_FAILED(nmlp_window_share_init(&j->share, o->group, &j->windows, err));
+    if (nmlp_group_leads(o->group)) j->fingerprint = nmlp_compress_fingerprint_of(j->engine, &j->windows, o);
+    NMLP_RETURN_IF_FAILED(nmlp_group_broadcast(o->group, &j->fingerprint, sizeof j->fingerprint, err));
     j->factor_files = nmlp_mem_new((size_t)c->n_layers, sizeof *j->factor_files, err);
     j->n_mlps = c->n_experts > 0 ? c->n_experts : 1;
     j->finished = nmlp_mem_new((size_t)(c->n_layers * j->n_mlps), sizeof *j->finished, err);
     if (!j->factor_files || !j->finished) return NMLP_E_NOMEM;
-    if (out_dir) NMLP_RETURN_IF_FAILED(nmlp_dir_stage_open(&j->output, out_dir, false, err));
+    if (out_dir && nmlp_group_leads(o->group))
+        NMLP_RETURN_IF_FAILED(nmlp_dir_stage_open(&j->output, out_dir, false, err));
     return open_work(j, out_dir ? out_dir : "", err);
 }
 
 /* Finished layers outlive every failure. */
 static nmlp_status close_work(struct job *j, nmlp_status st, nmlp_err *err) {
+    if (!nmlp_group_leads(j->options->group)) {
+        nmlp_dir_stage_keep(&j->work);
+        return st;
+    }
     bool unfinished = st != NMLP_OK && nmlp_dir_stage_has_files(&j->work);
     if (unfinished && err && !err->hint[0])
         nmlp_fail_hint(err, "what is done is kept in %s; the same command with `resume` goes on from there",
@@ -306,7 +321,9 @@ static nmlp_status close_job(struct job *j, nmlp_status st, nmlp_err *err) {
     nmlp_mem_free(j->factor_files);
     nmlp_mem_free(j->finished);
     nmlp_heldout_destroy(&j->heldout);
+    nmlp_window_share_fini(&j->share);
     nmlp_calib_windows_fini(&j->windows);
+    if (st == NMLP_OK) st = nmlp_group_meet(j->options->group, err); /* nobody has files open that now go */
     st = close_work(j, st, err);
     nmlp_linalg_end(j->blas_threads);
     return st;
@@ -346,6 +363,7 @@ static nmlp_status open_heldout(struct job *j, nmlp_err *err) {
     int64_t n_probe = (effort->probe_tokens + j->windows.context - 1) / j->windows.context;
     nmlp_heldout_options options = {.n_probe = j->options->adaptive && !j->options->ranks ? n_probe : 0,
                                     .step = effort->score_step,
+                                    .group = j->options->group,
                                     .times = &j->report->times};
     NMLP_RETURN_IF_FAILED(nmlp_heldout_create(&j->heldout, j->engine, &j->windows, &options, err));
     j->report->heldout_measured = true;
@@ -367,9 +385,11 @@ static nmlp_status find_ranks(struct job *j, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_rank_plan_read(path, j->fingerprint.search, &sliced, &plan, r->ranks, &state, err));
     tally.n[state]++;
     nmlp_work_tally_note(&tally, "ranks", j->options->progress);
+    NMLP_RETURN_IF_FAILED(nmlp_group_meet(j->options->group, err)); /* nobody writes before all have looked */
     if (state != NMLP_WORK_VALID) {
         NMLP_RETURN_IF_FAILED(choose_ranks(j, &plan, err));
-        NMLP_RETURN_IF_FAILED(nmlp_rank_plan_write(path, j->fingerprint.search, &plan, r->ranks, r->n_layers, err));
+        if (nmlp_group_leads(j->options->group))
+            NMLP_RETURN_IF_FAILED(nmlp_rank_plan_write(path, j->fingerprint.search, &plan, r->ranks, r->n_layers, err));
     }
     memcpy(r->chosen, plan.name, sizeof r->chosen);
     r->n_candidates = (int)plan.n_candidates;
@@ -383,9 +403,10 @@ static int64_t expert_of(const struct job *j, int64_t l, int64_t index) {
     return j->factor_files[l].experts ? index : -1;
 }
 
-/* The factors as the first pass made them, as finished layers. */
+/* The factors as the first pass made them, as finished layers; each process writes some of them. */
 static nmlp_status finish_plain(struct job *j, nmlp_err *err) {
     for (int64_t l = 0; l < j->report->n_layers; l++) {
+        if (!nmlp_group_deals(j->options->group, l)) continue;
         nmlp_layer_mlps mlps;
         const nmlp_layer *dense = &j->model->layers[l];
         nmlp_status st = NMLP_OK;
@@ -423,6 +444,7 @@ static nmlp_status open_finished_file(struct job *j, int64_t l, int64_t index, b
 }
 
 static nmlp_status open_finished(struct job *j, bool refitted, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(nmlp_group_meet(j->options->group, err));
     for (int64_t l = 0; l < j->report->n_layers; l++)
         for (int64_t e = 0; e < nmlp_factor_file_mlps(&j->factor_files[l]); e++)
             NMLP_RETURN_IF_FAILED(open_finished_file(j, l, e, refitted, err));
@@ -460,14 +482,14 @@ static void finished_remove(void *ctx, int64_t l) {
 static nmlp_status measure_finished(struct job *j, nmlp_loss *loss, nmlp_err *err) {
     nmlp_mlp_overrides in = {
         .ctx = j, .changes = finished_changes, .install = finished_install, .remove = finished_remove};
-    return nmlp_heldout_measure(&j->heldout, j->engine, 0, j->windows.n_heldout, &in, loss, err);
+    return nmlp_heldout_measure_shared(&j->heldout, j->engine, j->windows.n_heldout, &in, loss, err);
 }
 
 /* The refit of all layers together must lower the held-out loss as well, or none of it is kept. */
 static nmlp_status finish_layers(struct job *j, nmlp_err *err) {
     nmlp_compress_report *r = j->report;
     nmlp_refit_job refit = {.engine = j->engine,
-                            .windows = &j->windows,
+                            .share = &j->share,
                             .factor_files = j->factor_files,
                             .ranks = r->ranks,
                             .slices = j->options->slices,
@@ -581,7 +603,7 @@ static nmlp_status begin(struct job *j, const int32_t *ids, int64_t n_ids, const
     nmlp_compress_times_stage(&j->report->times, NMLP_COMPRESS_STAGE_STATISTICS);
     NMLP_RETURN_IF_FAILED(open_job(j, ids, n_ids, out_dir, err));
     nmlp_factor_pass pass = {.engine = j->engine,
-                             .windows = &j->windows,
+                             .share = &j->share,
                              .options = o,
                              .work_dir = j->work.temp_path,
                              .fingerprint = j->fingerprint.statistics,
@@ -609,7 +631,7 @@ nmlp_status nmlp_compress_run(nmlp_engine *engine, const int32_t *ids, int64_t n
     NMLP_TRY(new_curves(report, &j.model->config, j.options->tile, err));
     fill_errors(&j);
     nmlp_compress_times_enter(&report->times, NMLP_COMPRESS_WORK_FILES);
-    NMLP_TRY(write_out(&j, err));
+    if (nmlp_group_leads(options->group)) NMLP_TRY(write_out(&j, err));
     nmlp_compress_times_enter(&report->times, NMLP_COMPRESS_WORK_OTHER);
 out:
     st = close_job(&j, st, err);

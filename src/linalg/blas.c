@@ -6,7 +6,13 @@
 #include "linalg/linalg.h"
 #include "linalg/openblas.h"
 
-enum { ROWS_PER_TASK = 128, GRAM_BLOCK = 256, GRAM_TOKENS = 256, ELEMS_PER_TASK = 1 << 16, MIRROR_SIDE = 64 };
+enum {
+    ROWS_PER_TASK = 128,
+    GRAM_BLOCK = NMLP_LINALG_BLOCK,
+    GRAM_TOKENS = 256,
+    ELEMS_PER_TASK = 1 << 16,
+    MIRROR_SIDE = 64
+};
 
 struct gemm {
     nmlp_trans ta, tb;
@@ -169,6 +175,7 @@ struct cross {
     int64_t s, m, n, blocks_n;
     bool symmetric; /* y is x */
     bool by_rows;   /* tokens are columns: x [n,s] */
+    nmlp_block_part part;
 };
 
 static void cross_block(const struct cross *g, int64_t i, int64_t j, float *scratch) {
@@ -194,10 +201,9 @@ static void cross_block(const struct cross *g, int64_t i, int64_t j, float *scra
 static void cross_blocks(void *ctx, int64_t begin, int64_t end, int thread) {
     const struct cross *g = ctx;
     for (int64_t task = begin; task < end; task++) {
-        int64_t i = task / g->blocks_n * GRAM_BLOCK;
-        int64_t j = task % g->blocks_n * GRAM_BLOCK;
-        if (g->symmetric && j > i) continue;
-        cross_block(g, i, j, g->scratch + (int64_t)thread * GRAM_BLOCK * GRAM_BLOCK);
+        int64_t i = task / g->blocks_n, j = task % g->blocks_n;
+        if (!nmlp_block_is_mine(g->part, i, j, g->blocks_n, g->symmetric)) continue;
+        cross_block(g, i * GRAM_BLOCK, j * GRAM_BLOCK, g->scratch + (int64_t)thread * GRAM_BLOCK * GRAM_BLOCK);
     }
 }
 
@@ -213,6 +219,12 @@ static nmlp_status run_cross(nmlp_pool *pool, struct cross *g, nmlp_err *err) {
 nmlp_status nmlp_linalg_cross_add(nmlp_pool *pool, double *c, const float *y, const float *x, int64_t s, int64_t m,
                                   int64_t n, nmlp_err *err) {
     struct cross g = {.y = y, .x = x, .c = c, .s = s, .m = m, .n = n};
+    return run_cross(pool, &g, err);
+}
+
+nmlp_status nmlp_linalg_blocks_add(nmlp_pool *pool, double *c, const float *y, const float *x, int64_t s, int64_t m,
+                                   int64_t n, bool symmetric, nmlp_block_part part, nmlp_err *err) {
+    struct cross g = {.y = y, .x = x, .c = c, .s = s, .m = m, .n = n, .symmetric = symmetric, .part = part};
     return run_cross(pool, &g, err);
 }
 

@@ -53,6 +53,26 @@ nmlp_status nmlp_linalg_weighted_squares(nmlp_pool *pool, int64_t n, int64_t k, 
 nmlp_status nmlp_linalg_weighted_rows(nmlp_pool *pool, int64_t m, int64_t k, const double *a, const double *d,
                                       bool narrow, double *c, nmlp_err *err);
 
+/* Blocks of a product C [m,n] that several processes share: counted row by row, in a symmetric C only those on and
+ * below the diagonal, block b belongs to part b % count. Zeroed: all of it. */
+typedef struct nmlp_block_part {
+    int index, count;
+} nmlp_block_part;
+
+static inline bool nmlp_block_is_mine(nmlp_block_part part, int64_t row, int64_t column, int64_t columns,
+                                      bool symmetric) {
+    if (symmetric && column > row) return false;
+    return part.count < 2 ||
+           (symmetric ? row * (row + 1) / 2 + column : row * columns + column) % part.count == part.index;
+}
+
+enum { NMLP_LINALG_BLOCK = 256 }; /* side of a block in the next three */
+
+/* The blocks of C [m,n] += Y^T X for Y [s,m], X [s,n] f32 that belong to `part`; `symmetric`: Y is X, and what lies
+ * above the diagonal stays. Products of at most 256 rows are summed in f32, those sums in f64: calls with a multiple of
+ * 256 rows each have the result of one call. */
+nmlp_status nmlp_linalg_blocks_add(nmlp_pool *pool, double *c, const float *y, const float *x, int64_t s, int64_t m,
+                                   int64_t n, bool symmetric, nmlp_block_part part, nmlp_err *err);
 /* C [n,n] += X^T X for X [s,n] f32, whole matrix; products of at most 256 rows are summed in f32, those sums in f64. */
 nmlp_status nmlp_linalg_gram_add(nmlp_pool *pool, double *c, const float *x, int64_t s, int64_t n, nmlp_err *err);
 /* What C [n,n] has below the diagonal, above it too. */

@@ -53,6 +53,12 @@ static nmlp_status check(const nmlp_compression_request *r, nmlp_err *err) {
         return nmlp_fail_field(err, NMLP_E_ARG, "slices", "must be 1 with `budget_bytes`, which quantises");
     if (m->slices > 1 && r->train_steps > 0)
         return nmlp_fail_field(err, NMLP_E_ARG, "slices", "must be 1 with `train_steps`: training knows no slices");
+    if (nmlp_group_size(m->group) > 1 && (r->budget_bytes > 0 || r->train_steps > 0)) {
+        nmlp_fail_field(err, NMLP_E_UNSUPPORTED, r->budget_bytes > 0 ? "budget_bytes" : "train_steps",
+                        "is for one process, %d were started", nmlp_group_size(m->group));
+        if (r->train_steps > 0) nmlp_fail_hint(err, "compress first; recover trains on several processes");
+        return NMLP_E_UNSUPPORTED;
+    }
     if (r->train_steps < 0)
         return nmlp_fail_field(err, NMLP_E_ARG, "train_steps", "is %lld; it must be 0 or more",
                                (long long)r->train_steps);
@@ -82,7 +88,10 @@ static nmlp_status set_target(struct job *j, nmlp_err *err) {
     }
     if (m->budget_ms == 0) return NMLP_OK;
     if (!cpu) return nmlp_service_mlp_cost(&m->time, target, c, 1, m->tile, err);
-    return nmlp_cost_measure_cpu(&m->time, j->request->load.isa, c->intermediate, c->hidden, j->dense.pool, err);
+    if (nmlp_group_leads(m->group))
+        NMLP_RETURN_IF_FAILED(
+            nmlp_cost_measure_cpu(&m->time, j->request->load.isa, c->intermediate, c->hidden, j->dense.pool, err));
+    return nmlp_group_broadcast(m->group, &m->time, sizeof m->time, err);
 }
 
 static nmlp_status compress(struct job *j, const char *out_dir, nmlp_err *err) {

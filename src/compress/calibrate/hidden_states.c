@@ -53,8 +53,8 @@ nmlp_status nmlp_check_rows(const float *rows, int64_t s, int64_t h, int64_t lay
 struct watch {
     const nmlp_mlp_taps *taps;
     nmlp_pool *pool;
-    int64_t first;     /* token */
-    int64_t n_counted; /* tokens of this window that enter sums: all or none */
+    int64_t first;   /* token */
+    double *squares; /* [3,I] of this window; NULL: it does not count */
     int64_t hidden;
     int64_t intermediate;
     nmlp_activation activation;
@@ -77,10 +77,12 @@ static void on_inside(void *ctx, int64_t layer, const float *gate, const float *
     struct watch *w = ctx;
     (void)layer;
     (void)act;
-    if (w->n_counted == 0) return;
+    if (!w->squares) return;
     nmlp_compress_work before = nmlp_compress_times_enter(w->times, NMLP_COMPRESS_WORK_MOMENTS);
-    nmlp_glu_squares squares = {
-        .activation = w->activation, .gate2 = w->taps->gate2, .slope2 = w->taps->slope2, .act2 = w->taps->act2};
+    nmlp_glu_squares squares = {.activation = w->activation,
+                                .gate2 = w->squares,
+                                .slope2 = w->squares + w->intermediate,
+                                .act2 = w->squares + 2 * w->intermediate};
     nmlp_glu_squares_add(&squares, gate, up, s, w->intermediate, w->pool);
     nmlp_compress_times_enter(w->times, before);
 }
@@ -89,7 +91,8 @@ static nmlp_status run_window(nmlp_hidden_states *stream, nmlp_session *session,
                               struct watch *watch, nmlp_err *err) {
     const nmlp_calib_windows *w = stream->windows;
     watch->first = window * w->context;
-    watch->n_counted = window < w->n_calib ? w->context : 0;
+    watch->squares =
+        watch->taps->squares && window < w->n_calib ? watch->taps->squares + window * 3 * watch->intermediate : NULL;
     float *rows = stream->rows + watch->first * stream->hidden;
     nmlp_session_run_layer(session, layer, rows, 0, w->context);
     if (watch->taps->y) {
@@ -119,10 +122,10 @@ nmlp_status nmlp_hidden_states_run_layer(nmlp_hidden_states *stream, const nmlp_
                           .times = stream->times};
     nmlp_observer observer = {.ctx = &watch,
                               .mlp_input = taps->x ? on_input : NULL,
-                              .mlp_inside = taps->gate2 ? on_inside : NULL,
+                              .mlp_inside = taps->squares ? on_inside : NULL,
                               .mlp_output = taps->y ? on_output : NULL};
     nmlp_compress_work before = nmlp_compress_times_enter(stream->times, NMLP_COMPRESS_WORK_FORWARD);
-    NMLP_TRY(nmlp_session_create(&session, engine, w->context, w->context, taps->gate2 != NULL, err));
+    NMLP_TRY(nmlp_session_create(&session, engine, w->context, w->context, taps->squares != NULL, err));
     nmlp_session_set_observer(session, &observer);
     for (int64_t i = 0; i < w->n_calib + w->n_heldout; i++) {
         NMLP_TRY(run_window(stream, session, layer, i, &watch, err));

@@ -22,11 +22,10 @@ void nmlp_hidden_states_destroy(nmlp_hidden_states *stream);
 
 /* What a pass through one layer leaves; every pointer may be NULL. */
 typedef struct nmlp_mlp_taps {
-    float *x;       /* [T,H] MLP input */
-    float *y;       /* [T,H] MLP output */
-    double *gate2;  /* [I] sums over calibration tokens: f(gate)^2, f the activation */
-    double *slope2; /* [I] (up * f'(gate))^2 */
-    double *act2;   /* [I] (f(gate) * up)^2 */
+    float *x;        /* [T,H] MLP input */
+    float *y;        /* [T,H] MLP output */
+    double *squares; /* [n_calib,3,I] += sums over each calibration window: f(gate)^2 with f the activation,
+                      * (up * f'(gate))^2, and (f(gate) * up)^2 */
 } nmlp_mlp_taps;
 
 /* Runs `layer` over all windows; `progress_base` is the number of tokens done before, of `progress_total`. Non-finite

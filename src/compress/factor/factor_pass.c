@@ -3,100 +3,31 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/ints.h"
 #include "base/mem.h"
 #include "compress/calibrate/expert_sample.h"
 #include "compress/calibrate/gram.h"
 #include "compress/work.h"
 #include "compress/calibrate/hidden_states.h"
 #include "compress/factor/expert_ranks.h"
+#include "compress/factor/factor_internal.h"
 #include "compress/factor/factor_slices.h"
 #include "compress/factor/products.h"
 #include "model/slices.h"
 
 enum { PATH_MAX_BYTES = 4096 };
 
-struct buffers {
-    float *x, *y;                  /* [T,H] */
-    float *weights;                /* [T] */
-    double *gate2, *slope2, *act2; /* [I] */
-    double *weights_of_rows;       /* [2,I] of gate, then of up */
-    double *input, *output;        /* [H,H] */
-    double *w[NMLP_MLP_MATRICES];
-    const nmlp_kernels *kernels;
-    nmlp_expert_sampler sampler; /* of a model with experts */
-};
-
-static int64_t largest_inner(const nmlp_config *c) {
-    int64_t inner = 0;
-    for (int64_t l = 0; l < c->n_layers; l++)
-        if (nmlp_config_mlp_inner(c, l) > inner) inner = nmlp_config_mlp_inner(c, l);
-    return inner;
-}
-
-static nmlp_status new_buffers(struct buffers *b, nmlp_arena *arena, const nmlp_config *c, int64_t tokens,
-                               nmlp_err *err) {
-    size_t h = (size_t)c->hidden;
-    size_t i_dim = (size_t)largest_inner(c);
-    b->x = nmlp_arena_new(arena, (size_t)tokens * h, sizeof(float), err);
-    b->y = nmlp_arena_new(arena, (size_t)tokens * h, sizeof(float), err);
-    b->weights = nmlp_arena_new(arena, (size_t)tokens, sizeof(float), err);
-    double **neurons[] = {&b->gate2, &b->slope2, &b->act2};
-    for (size_t i = 0; i < sizeof neurons / sizeof neurons[0]; i++) {
-        *neurons[i] = nmlp_arena_new(arena, i_dim, sizeof(double), err);
-        if (!*neurons[i]) return NMLP_E_NOMEM;
-    }
-    b->weights_of_rows = nmlp_arena_new(arena, 2 * i_dim, sizeof(double), err);
-    b->input = nmlp_arena_new(arena, h * h, sizeof(double), err);
-    b->output = nmlp_arena_new(arena, h * h, sizeof(double), err);
-    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-        b->w[i] = nmlp_arena_new(arena, h * i_dim, sizeof(double), err);
-        if (!b->w[i]) return NMLP_E_NOMEM;
-    }
-    return b->x && b->y && b->weights && b->weights_of_rows && b->input && b->output ? NMLP_OK : NMLP_E_NOMEM;
-}
-
-static void scale_rows(float *rows, const float *weights, int64_t s, int64_t h) {
-    for (int64_t t = 0; t < s; t++)
-        for (int64_t i = 0; i < h; i++) rows[t * h + i] *= weights[t];
-}
-
-/* Gram of rows [T,H] of calibration tokens, with what keeps single tokens from deciding; the rows are spent. */
-static nmlp_status make_gram(const nmlp_factor_pass *s, struct buffers *b, const float *residual, double *gram,
-                             float *rows, nmlp_err *err) {
-    const nmlp_compress_options *o = s->options;
-    int64_t hidden = nmlp_engine_model(s->engine)->config.hidden;
-    nmlp_pool *pool = nmlp_engine_pool(s->engine);
-    int64_t tokens = nmlp_calib_windows_calib_tokens(s->windows), n_capped;
-    if (o->token_weights) {
-        nmlp_token_weights(b->weights, residual, tokens, hidden);
-        scale_rows(rows, b->weights, tokens, hidden);
-    }
-    NMLP_RETURN_IF_FAILED(nmlp_gram_cap_tokens(pool, rows, tokens, hidden, o->cap, &n_capped, err));
-    return nmlp_gram_mean(b->kernels, pool, gram, rows, tokens, hidden, err);
-}
-
-static nmlp_status make_input_gram(const nmlp_factor_pass *s, struct buffers *b, const float *residual, float *rows,
-                                   nmlp_err *err) {
-    const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
-    int64_t tokens = nmlp_calib_windows_calib_tokens(s->windows);
-    NMLP_RETURN_IF_FAILED(make_gram(s, b, residual, b->input, rows, err));
-    if (s->options->shrink) nmlp_gram_shrink(b->input, c->hidden, tokens);
-    for (int64_t j = 0; j < c->intermediate; j++) b->act2[j] /= (double)tokens;
-    return NMLP_OK;
-}
-
-/* Of the part of the output that `down` [H,width] makes of inputs with mean squares act2 [width]; b->y is spent. */
-static nmlp_status make_output_gram(const nmlp_factor_pass *s, struct buffers *b, const float *residual,
-                                    const double *down, const double *act2, int64_t width, bool narrow, nmlp_err *err) {
-    int64_t hidden = nmlp_engine_model(s->engine)->config.hidden;
-    NMLP_RETURN_IF_FAILED(make_gram(s, b, residual, b->output, b->y, err));
+/* Few tokens say little about correlations: of what `down` [H,width] makes of inputs with mean squares act2 [width]. */
+static nmlp_status shrink_output(const nmlp_factor_pass *s, double *gram, const double *down, const double *act2,
+                                 int64_t width, bool narrow, nmlp_err *err) {
     if (!s->options->shrink) return NMLP_OK;
-    return nmlp_gram_shrink_output(nmlp_engine_pool(s->engine), b->output, down, act2, hidden, width,
-                                   nmlp_calib_windows_calib_tokens(s->windows), narrow, err);
+    return nmlp_gram_shrink_output(nmlp_engine_pool(s->engine), gram, down, act2,
+                                   nmlp_engine_model(s->engine)->config.hidden, width, s->share->calib_tokens, narrow,
+                                   err);
 }
 
 /* Of an MLP of `inner` neurons. */
-static nmlp_mlp_moments moments_of(const nmlp_factor_pass *s, const struct buffers *b, int64_t inner) {
+static nmlp_mlp_moments moments_of(const nmlp_factor_pass *s, const nmlp_factor_buffers *b, int64_t inner) {
     const nmlp_compress_options *o = s->options;
     const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
     return (nmlp_mlp_moments){.hidden = c->hidden,
@@ -114,17 +45,14 @@ static nmlp_mlp_moments moments_of(const nmlp_factor_pass *s, const struct buffe
                               .times = s->times};
 }
 
-static nmlp_status factorise_whole(nmlp_factor_pass *s, int64_t l, struct buffers *b, const float *residual,
-                                   nmlp_nested *nested, nmlp_err *err) {
+static nmlp_status factorise_whole(nmlp_factor_pass *s, int64_t l, nmlp_factor_buffers *b, nmlp_nested *nested,
+                                   nmlp_err *err) {
     const nmlp_model *model = nmlp_engine_model(s->engine);
     const nmlp_config *c = &model->config;
     bool narrow = nmlp_dtype_bytes(model->layers[l].mlp[0].w.dtype) == 2;
     nmlp_mlp_moments moments = moments_of(s, b, c->intermediate);
-    if (s->options->whiten) {
-        NMLP_RETURN_IF_FAILED(make_input_gram(s, b, residual, b->x, err));
-        NMLP_RETURN_IF_FAILED(
-            make_output_gram(s, b, residual, b->w[NMLP_MLP_DOWN], b->act2, c->intermediate, narrow, err));
-    }
+    if (s->options->whiten)
+        NMLP_RETURN_IF_FAILED(shrink_output(s, b->output, b->w[NMLP_MLP_DOWN], b->act2, c->intermediate, narrow, err));
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) moments.views[i] = model->layers[l].mlp[i].w;
     nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_PRODUCTS);
     return nmlp_factorise_mlp(nested, &moments, nmlp_engine_pool(s->engine), err);
@@ -138,7 +66,7 @@ struct slice_room {
 };
 
 /* Slice `at` of the layer by itself: what it sees is what the whole MLP sees, what it adds is its own. */
-static nmlp_status factorise_slice(nmlp_factor_pass *s, int64_t l, int64_t at, struct buffers *b, const float *residual,
+static nmlp_status factorise_slice(nmlp_factor_pass *s, int64_t l, int64_t at, nmlp_factor_buffers *b,
                                    struct slice_room *room, nmlp_nested *nested, nmlp_err *err) {
     const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
     nmlp_pool *pool = nmlp_engine_pool(s->engine);
@@ -150,12 +78,9 @@ static nmlp_status factorise_slice(nmlp_factor_pass *s, int64_t l, int64_t at, s
     nmlp_layer_slice(mlp, &layer, at, room->copy);
     nmlp_widen(pool, room->down, &mlp[NMLP_MLP_DOWN].w);
     if (s->options->whiten) {
-        nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_FORWARD);
-        NMLP_RETURN_IF_FAILED(nmlp_slice_run(mlp, c->activation, b->kernels, b->y, b->x,
-                                             nmlp_calib_windows_calib_tokens(s->windows), c->hidden, pool, err));
-        nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_MOMENTS);
-        NMLP_RETURN_IF_FAILED(make_output_gram(s, b, residual, room->down, b->act2 + first, width,
-                                               nmlp_dtype_bytes(mlp[0].w.dtype) == 2, err));
+        moments.output = b->output + at * c->hidden * c->hidden;
+        NMLP_RETURN_IF_FAILED(shrink_output(s, moments.output, room->down, b->act2 + first, width,
+                                            nmlp_dtype_bytes(mlp[0].w.dtype) == 2, err));
         memcpy(room->input, b->input, (size_t)(c->hidden * c->hidden) * sizeof *room->input);
         moments.input = room->input;
     }
@@ -179,8 +104,8 @@ static nmlp_status join_slices(nmlp_nested *nested, const nmlp_nested *parts, in
     return NMLP_OK;
 }
 
-static nmlp_status factorise_slices(nmlp_factor_pass *s, int64_t l, struct buffers *b, const float *residual,
-                                    nmlp_nested *nested, nmlp_err *err) {
+static nmlp_status factorise_slices(nmlp_factor_pass *s, int64_t l, nmlp_factor_buffers *b, nmlp_nested *nested,
+                                    nmlp_err *err) {
     const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
     int64_t n = s->options->slices, width = c->intermediate / n;
     nmlp_status st = NMLP_OK;
@@ -191,13 +116,8 @@ static nmlp_status factorise_slices(nmlp_factor_pass *s, int64_t l, struct buffe
                               .copy = nmlp_arena_new(&arena, (size_t)(c->hidden * width), sizeof(float), err)};
     nmlp_nested *parts = nmlp_arena_new(&arena, (size_t)(n * NMLP_NESTED_COUNT), sizeof *parts, err);
     if (!room.input || !room.down || !room.copy || !parts) NMLP_TRY(NMLP_E_NOMEM);
-    if (s->options->whiten) {
-        int64_t tokens = nmlp_calib_windows_calib_tokens(s->windows);
-        memcpy(b->y, b->x, (size_t)(tokens * c->hidden) * sizeof *b->y); /* the slices will see x as it is */
-        NMLP_TRY(make_input_gram(s, b, residual, b->y, err));
-    }
     for (int64_t at = 0; at < n; at++)
-        NMLP_TRY(factorise_slice(s, l, at, b, residual, &room, parts + at * NMLP_NESTED_COUNT, err));
+        NMLP_TRY(factorise_slice(s, l, at, b, &room, parts + at * NMLP_NESTED_COUNT, err));
     NMLP_TRY(join_slices(nested, parts, n, err));
 out:
     for (int64_t i = 0; parts && i < n * NMLP_NESTED_COUNT; i++) nmlp_nested_fini(&parts[i]);
@@ -205,27 +125,22 @@ out:
     return st;
 }
 
-static nmlp_status factorise_layer(nmlp_factor_pass *s, int64_t l, struct buffers *b, const float *residual,
-                                   const char *path, nmlp_err *err) {
+static nmlp_status factorise_layer(nmlp_factor_pass *s, int64_t l, nmlp_factor_buffers *b, const char *path,
+                                   nmlp_err *err) {
     const nmlp_compress_options *o = s->options;
     const nmlp_model *model = nmlp_engine_model(s->engine);
     const nmlp_config *c = &model->config;
-    int64_t tokens = nmlp_calib_windows_calib_tokens(s->windows);
     nmlp_nested nested[NMLP_NESTED_COUNT] = {0};
     nmlp_status st = NMLP_OK;
     nmlp_pool *pool = nmlp_engine_pool(s->engine);
     double *d_gate = b->weights_of_rows, *d_up = b->weights_of_rows + c->intermediate;
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) nmlp_widen(pool, b->w[i], &model->layers[l].mlp[i].w);
     nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_MOMENTS);
-    for (int64_t j = 0; j < c->intermediate; j++) { /* sums to means */
-        b->gate2[j] /= (double)tokens;
-        b->slope2[j] /= (double)tokens;
-    }
+    if (o->whiten && o->shrink) nmlp_gram_shrink(b->input, c->hidden, s->share->calib_tokens);
     if (o->row_weights)
         NMLP_TRY(nmlp_swiglu_weights(d_gate, d_up, b->w[NMLP_MLP_DOWN], b->gate2, b->slope2, c->hidden, c->intermediate,
                                      err));
-    NMLP_TRY(o->slices > 1 ? factorise_slices(s, l, b, residual, nested, err)
-                           : factorise_whole(s, l, b, residual, nested, err));
+    NMLP_TRY(o->slices > 1 ? factorise_slices(s, l, b, nested, err) : factorise_whole(s, l, b, nested, err));
     nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_FILES);
     NMLP_TRY(nmlp_factor_file_write(path, s->fingerprint, nested, o->row_weights ? b->weights_of_rows : NULL,
                                     o->row_weights ? 2 * c->intermediate : 0, err));
@@ -236,8 +151,9 @@ out:
 }
 
 /* One expert by the tokens of its sample, which is spent. */
-static nmlp_status factorise_expert(nmlp_factor_pass *s, const nmlp_factors mlp[NMLP_MLP_MATRICES], struct buffers *b,
-                                    const nmlp_mlp_sample *sample, const char *path, nmlp_err *err) {
+static nmlp_status factorise_expert(nmlp_factor_pass *s, const nmlp_factors mlp[NMLP_MLP_MATRICES],
+                                    nmlp_factor_buffers *b, const nmlp_mlp_sample *sample, const char *path,
+                                    nmlp_err *err) {
     const nmlp_compress_options *o = s->options;
     const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
     int64_t h = c->hidden, inner = c->expert_intermediate, n_capped;
@@ -251,8 +167,8 @@ static nmlp_status factorise_expert(nmlp_factor_pass *s, const nmlp_factors mlp[
     }
     nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_MOMENTS);
     if (o->whiten) {
-        NMLP_TRY(nmlp_gram_cap_tokens(pool, sample->x, sample->n, h, o->cap, &n_capped, err));
-        NMLP_TRY(nmlp_gram_cap_tokens(pool, sample->y, sample->n, h, o->cap, &n_capped, err));
+        NMLP_TRY(nmlp_gram_cap_tokens(pool, NULL, sample->x, sample->n, h, o->cap, &n_capped, err));
+        NMLP_TRY(nmlp_gram_cap_tokens(pool, NULL, sample->y, sample->n, h, o->cap, &n_capped, err));
         NMLP_TRY(nmlp_gram_mean(b->kernels, pool, b->input, sample->x, sample->n, h, err));
         NMLP_TRY(nmlp_gram_mean(b->kernels, pool, b->output, sample->y, sample->n, h, err));
     }
@@ -331,15 +247,15 @@ static nmlp_status open_found(const nmlp_factor_pass *s, nmlp_factor_file *facto
     return NMLP_OK;
 }
 
-static nmlp_status run_experts(nmlp_factor_pass *s, nmlp_hidden_states *stream, int64_t l, struct buffers *b,
+static nmlp_status run_experts(nmlp_factor_pass *s, nmlp_hidden_states *stream, int64_t l, nmlp_factor_buffers *b,
                                nmlp_factor_file *factor_file, nmlp_hidden_states_progress *progress, nmlp_err *err) {
     const nmlp_model *m = nmlp_engine_model(s->engine);
     nmlp_mlp_taps taps = {.x = b->x};
     char path[PATH_MAX_BYTES];
     NMLP_RETURN_IF_FAILED(nmlp_hidden_states_run_layer(stream, s->engine, l, &taps, progress, err));
     if (!b->sampler.engine)
-        NMLP_RETURN_IF_FAILED(nmlp_expert_sampler_init(&b->sampler, s->engine, b->kernels,
-                                                       nmlp_calib_windows_calib_tokens(s->windows), err));
+        NMLP_RETURN_IF_FAILED(
+            nmlp_expert_sampler_init(&b->sampler, s->engine, b->kernels, s->share->calib_tokens, err));
     NMLP_RETURN_IF_FAILED(nmlp_expert_sampler_route(&b->sampler, l, b->x, err));
     for (int64_t e = 0; e < m->config.n_experts; e++) {
         if (is_open(factor_file, e)) continue;
@@ -353,33 +269,78 @@ static nmlp_status run_experts(nmlp_factor_pass *s, nmlp_hidden_states *stream, 
     return NMLP_OK;
 }
 
-static nmlp_status run_layer(nmlp_factor_pass *s, nmlp_hidden_states *stream, int64_t l, struct buffers *b,
-                             nmlp_factor_file *factor_file, nmlp_hidden_states_progress *progress, nmlp_err *err) {
-    int64_t n = nmlp_engine_model(s->engine)->config.intermediate, n_open = 0;
-    char path[PATH_MAX_BYTES];
+static bool is_whole(const nmlp_factor_file *file) {
+    int64_t n_open = 0;
+    for (int64_t e = 0; e < nmlp_factor_file_mlps(file); e++) n_open += is_open(file, e);
+    return n_open == nmlp_factor_file_mlps(file);
+}
+
+/* All processes through layer l; where its factors are missing, process `owner` gets what it makes them of. */
+static nmlp_status run_layer(nmlp_factor_pass *s, nmlp_hidden_states *stream, int64_t l, nmlp_factor_buffers *b,
+                             nmlp_factor_file *factor_file, nmlp_hidden_states_progress *progress, int owner,
+                             nmlp_err *err) {
+    const nmlp_window_share *share = s->share;
     nmlp_mlp_taps none = {0};
-    for (int64_t e = 0; e < nmlp_factor_file_mlps(factor_file); e++) n_open += is_open(factor_file, e);
-    if (n_open == nmlp_factor_file_mlps(factor_file))
-        return nmlp_hidden_states_run_layer(stream, s->engine, l, &none, progress, err);
+    if (is_whole(factor_file)) return nmlp_hidden_states_run_layer(stream, s->engine, l, &none, progress, err);
     if (factor_file->experts) return run_experts(s, stream, l, b, factor_file, progress, err);
-    NMLP_RETURN_IF_FAILED(factor_path(s, l, 0, path, err));
-    memset(b->gate2, 0, (size_t)n * sizeof(double));
-    memset(b->slope2, 0, (size_t)n * sizeof(double));
-    memset(b->act2, 0, (size_t)n * sizeof(double));
-    nmlp_mlp_taps taps = {.x = b->x, .y = b->y, .gate2 = b->gate2, .slope2 = b->slope2, .act2 = b->act2};
+    int64_t window = 3 * nmlp_engine_model(s->engine)->config.intermediate;
+    double *squares =
+        b->squares + window * nmlp_group_share(share->group, share->all->n_calib, nmlp_group_rank(share->group));
+    memset(squares, 0, (size_t)(window * share->own.n_calib) * sizeof *squares);
+    nmlp_mlp_taps taps = {.x = b->x, .y = b->y, .squares = squares};
     NMLP_RETURN_IF_FAILED(nmlp_hidden_states_run_layer(stream, s->engine, l, &taps, progress, err));
-    nmlp_compress_work before = nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_OTHER);
-    NMLP_RETURN_IF_FAILED(factorise_layer(s, l, b, stream->rows, path, err));
-    nmlp_compress_times_enter(s->times, before);
-    return open_again(s, l, 0, factor_file, path, err);
+    return nmlp_factor_gather_statistics(s, l, b, stream->rows, owner, err);
+}
+
+/* As many layers as there are processes, from l on: the statistics of one after the other, then all of their factors at
+ * the same time. */
+static nmlp_status run_layers(nmlp_factor_pass *s, nmlp_hidden_states *stream, int64_t l, nmlp_factor_buffers *b,
+                              nmlp_factor_file *factor_files, nmlp_hidden_states_progress *progress, nmlp_err *err) {
+    const nmlp_process_group *group = s->share->group;
+    int64_t n = nmlp_min(nmlp_group_size(group), nmlp_engine_model(s->engine)->config.n_layers - l);
+    int64_t own = l + nmlp_group_rank(group);
+    char path[PATH_MAX_BYTES];
+    for (int64_t i = 0; i < n; i++) {
+        nmlp_status st = run_layer(s, stream, l + i, b, &factor_files[l + i], progress, (int)i, err);
+        if (st != NMLP_OK && st != NMLP_E_NUMERIC) nmlp_fail_context(err, "layer %lld", (long long)(l + i));
+        if (st != NMLP_OK) return st;
+    }
+    if (nmlp_group_rank(group) < n && !is_whole(&factor_files[own])) {
+        nmlp_compress_work before = nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_OTHER);
+        NMLP_RETURN_IF_FAILED(factor_path(s, own, 0, path, err));
+        nmlp_status st = factorise_layer(s, own, b, path, err);
+        nmlp_compress_times_enter(s->times, before);
+        if (st != NMLP_OK && st != NMLP_E_NUMERIC) nmlp_fail_context(err, "layer %lld", (long long)own);
+        if (st != NMLP_OK) return st;
+    }
+    NMLP_RETURN_IF_FAILED(nmlp_group_meet(group, err));
+    for (int64_t i = l; i < l + n; i++) {
+        if (is_whole(&factor_files[i])) continue;
+        NMLP_RETURN_IF_FAILED(factor_path(s, i, 0, path, err));
+        NMLP_RETURN_IF_FAILED(open_again(s, i, 0, &factor_files[i], path, err));
+    }
+    return NMLP_OK;
+}
+
+/* Nobody writes before all have looked, and all must have seen the same. */
+static nmlp_status check_agreement(const nmlp_factor_pass *s, int64_t n_missing, nmlp_err *err) {
+    int64_t first = n_missing;
+    NMLP_RETURN_IF_FAILED(nmlp_group_broadcast(s->share->group, &first, sizeof first, err));
+    bool differs = first != n_missing;
+    NMLP_RETURN_IF_FAILED(nmlp_group_any(s->share->group, &differs, err));
+    if (!differs) return NMLP_OK;
+    return nmlp_fail(err, NMLP_E_IO,
+                     "%s: does not hold the same files for every process; it must be on a file system "
+                     "that all of them share",
+                     s->work_dir);
 }
 
 nmlp_status nmlp_factor_pass_run(nmlp_factor_pass *s, nmlp_factor_file *factor_files, nmlp_err *err) {
     const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
-    int64_t tokens = nmlp_calib_windows_tokens(s->windows);
+    int64_t tokens = nmlp_calib_windows_tokens(&s->share->own);
     nmlp_hidden_states stream = {0};
     nmlp_arena arena;
-    struct buffers b = {0};
+    nmlp_factor_buffers b = {0};
     nmlp_status st = NMLP_OK;
     nmlp_hidden_states_progress progress = {
         .progress = s->options->progress, .stage = "statistics", .total = (double)tokens * (double)c->n_layers};
@@ -387,15 +348,13 @@ nmlp_status nmlp_factor_pass_run(nmlp_factor_pass *s, nmlp_factor_file *factor_f
     const nmlp_cpu *cpu = nmlp_cpu_get();
     nmlp_arena_init(&arena);
     NMLP_TRY(open_found(s, factor_files, &n_missing, err));
+    NMLP_TRY(check_agreement(s, n_missing, err));
     if (n_missing == 0) goto curves;
-    NMLP_TRY(new_buffers(&b, &arena, c, tokens, err));
+    NMLP_TRY(nmlp_factor_buffers_new(&b, &arena, s, err));
     NMLP_TRY(nmlp_kernels_select(&b.kernels, cpu, nmlp_engine_isa(s->engine), err));
-    NMLP_TRY(nmlp_hidden_states_create(&stream, s->engine, s->windows, s->times, err));
-    for (int64_t l = 0; l < c->n_layers; l++) {
-        st = run_layer(s, &stream, l, &b, &factor_files[l], &progress, err);
-        if (st != NMLP_OK && st != NMLP_E_NUMERIC) nmlp_fail_context(err, "layer %lld", (long long)l);
-        if (st != NMLP_OK) goto out;
-    }
+    NMLP_TRY(nmlp_hidden_states_create(&stream, s->engine, &s->share->own, s->times, err));
+    for (int64_t l = 0; l < c->n_layers; l += nmlp_group_size(s->share->group))
+        NMLP_TRY(run_layers(s, &stream, l, &b, factor_files, &progress, err));
 curves:
     for (int64_t l = 0; l < c->n_layers; l++)
         if (factor_files[l].experts) NMLP_TRY(nmlp_expert_ranks_curves(&factor_files[l], err));

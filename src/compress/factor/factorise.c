@@ -53,22 +53,33 @@ static void pack_ranks(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
-nmlp_status nmlp_nested_pack(nmlp_nested *nested, double *ut, double *v, const double *loss, nmlp_pool *pool,
-                             nmlp_err *err) {
+nmlp_status nmlp_nested_alloc(nmlp_nested *nested, int64_t *bytes, nmlp_err *err) {
     size_t elem = nmlp_dtype_bytes(nested->dtype);
     size_t loss_bytes = (size_t)(nested->full + 1) * sizeof(double);
     size_t ut_bytes = (size_t)(nested->rank * nested->rows) * elem;
     size_t v_bytes = (size_t)(nested->rank * nested->cols) * elem;
     char *block = nmlp_mem_new(loss_bytes + ut_bytes + v_bytes, 1, err);
     if (!block) return NMLP_E_NOMEM;
-    struct packing packing = {
-        .nested = nested, .ut = ut, .v = v, .to_ut = block + loss_bytes, .to_v = block + loss_bytes + ut_bytes};
-    memcpy(block, loss, loss_bytes);
-    nmlp_pool_for(pool, nested->rank, RANKS_PER_TASK, pack_ranks, &packing);
+    *bytes = (int64_t)(loss_bytes + ut_bytes + v_bytes);
     nested->owned = block;
     nested->loss = (const double *)block;
-    nested->ut = packing.to_ut;
-    nested->v = packing.to_v;
+    nested->ut = block + loss_bytes;
+    nested->v = block + loss_bytes + ut_bytes;
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_nested_pack(nmlp_nested *nested, double *ut, double *v, const double *loss, nmlp_pool *pool,
+                             nmlp_err *err) {
+    int64_t bytes;
+    NMLP_RETURN_IF_FAILED(nmlp_nested_alloc(nested, &bytes, err));
+    char *block = nested->owned;
+    struct packing packing = {.nested = nested,
+                              .ut = ut,
+                              .v = v,
+                              .to_ut = block + ((const char *)nested->ut - block),
+                              .to_v = block + ((const char *)nested->v - block)};
+    memcpy(block, loss, (size_t)(nested->full + 1) * sizeof *loss);
+    nmlp_pool_for(pool, nested->rank, RANKS_PER_TASK, pack_ranks, &packing);
     return NMLP_OK;
 }
 

@@ -63,6 +63,9 @@ nmlp_status nmlp_factorise_mlp(nmlp_nested *nested, const nmlp_mlp_moments *mome
 void nmlp_nested_u(const nmlp_nested *nested, int64_t rank, int64_t first_row, int64_t n_rows, void *u,
                    nmlp_pool *pool);
 
+/* Memory for ut, v and the losses, by the shape in `nested`; *bytes of it from nested->owned on. */
+nmlp_status nmlp_nested_alloc(nmlp_nested *nested, int64_t *bytes, nmlp_err *err);
+
 /* Packs ut [rank, rows] and v [rank, cols] with the losses; equalises the norms of each pair of vectors, which leaves
  * the product alone and keeps both in the range of small types. */
 nmlp_status nmlp_nested_pack(nmlp_nested *nested, double *ut, double *v, const double *loss, nmlp_pool *pool,

@@ -30,6 +30,11 @@ static void compare_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     }
 }
 
+/* Of one scored position. */
+struct row_loss {
+    double kl, nll;
+};
+
 /* Scores windows; every buffer is for one block of rows. */
 struct scorer {
     const nmlp_heldout *heldout;
@@ -42,8 +47,7 @@ struct scorer {
     float *got;
     const nmlp_linear *head; /* that makes `got`; NULL: the engine's */
     void *head_workspace;
-    double kl_sum, nll_sum;
-    int64_t n;
+    struct row_loss *losses; /* [n_heldout, n_scored] */
 };
 
 static nmlp_status scorer_open(struct scorer *s, const nmlp_heldout *h, const nmlp_engine *engine, nmlp_err *err) {
@@ -54,7 +58,8 @@ static nmlp_status scorer_open(struct scorer *s, const nmlp_heldout *h, const nm
     s->rows = nmlp_mem_new((size_t)(h->n_scored * h->hidden), sizeof *s->rows, err);
     s->want = nmlp_mem_new((size_t)(s->block * s->vocab), sizeof *s->want, err);
     s->got = nmlp_mem_new((size_t)(s->block * s->vocab), sizeof *s->got, err);
-    return s->rows && s->want && s->got ? NMLP_OK : NMLP_E_NOMEM;
+    s->losses = nmlp_mem_new((size_t)(h->windows->n_heldout * h->n_scored), sizeof *s->losses, err);
+    return s->rows && s->want && s->got && s->losses ? NMLP_OK : NMLP_E_NOMEM;
 }
 
 static void scorer_close(struct scorer *s) {
@@ -63,11 +68,30 @@ static void scorer_close(struct scorer *s) {
     nmlp_mem_free(s->want);
     nmlp_mem_free(s->got);
     nmlp_mem_free(s->head_workspace);
+    nmlp_mem_free(s->losses);
 }
 
-static nmlp_loss scorer_loss(const struct scorer *s) {
-    double n = s->n > 0 ? (double)s->n : 1;
-    return (nmlp_loss){.kl = s->kl_sum / n, .nll = s->nll_sum / n, .n_tokens = s->n};
+/* Means over the first n_windows windows, which were scored. */
+static nmlp_loss scorer_loss(const struct scorer *s, int64_t n_windows) {
+    int64_t n = n_windows * s->heldout->n_scored;
+    double kl = 0, nll = 0;
+    for (int64_t i = 0; i < n; i++) {
+        kl += s->losses[i].kl;
+        nll += s->losses[i].nll;
+    }
+    return (nmlp_loss){.kl = kl / (double)nmlp_max(n, 1), .nll = nll / (double)nmlp_max(n, 1), .n_tokens = n};
+}
+
+/* items of windows, `window_bytes` each, that the processes of the group made by shares; of the first n_windows. */
+static nmlp_status gather_windows(const nmlp_heldout *h, void *items, size_t window_bytes, int64_t n_windows,
+                                  int64_t n_shared, nmlp_err *err) {
+    if (nmlp_group_size(h->group) == 1) return NMLP_OK;
+    int64_t *first = nmlp_mem_new((size_t)h->group->size + 1, sizeof *first, err);
+    if (!first) return NMLP_E_NOMEM;
+    for (int k = 0; k <= h->group->size; k++) first[k] = nmlp_min(nmlp_group_share(h->group, n_shared, k), n_windows);
+    nmlp_status st = nmlp_group_gather(h->group, items, window_bytes, first, err);
+    nmlp_mem_free(first);
+    return st;
 }
 
 /* The dense model's logits of rows at.. of a window. */
@@ -120,11 +144,8 @@ static void score_final_rows(struct scorer *s, int64_t window) {
         nmlp_compress_work before = nmlp_compress_times_enter(h->times, NMLP_COMPRESS_WORK_COMPARE);
         nmlp_pool_for(nmlp_engine_pool(s->engine), n, 1, compare_rows, &compare);
         nmlp_compress_times_enter(h->times, before);
-        for (int64_t i = 0; i < n; i++) {
-            s->kl_sum += kl[i];
-            s->nll_sum += nll[i];
-        }
-        s->n += n;
+        for (int64_t i = 0; i < n; i++)
+            s->losses[window * h->n_scored + at + i] = (struct row_loss){.kl = kl[i], .nll = nll[i]};
     }
 }
 
@@ -145,7 +166,9 @@ static void cache_logits(struct scorer *s, nmlp_heldout *h, int64_t window) {
 static nmlp_status run_dense(nmlp_heldout *h, struct scorer *s, float *rows, nmlp_err *err) {
     const nmlp_calib_windows *w = h->windows;
     size_t window_bytes = (size_t)(w->context * h->hidden) * sizeof(float);
-    for (int64_t i = 0; i < w->n_heldout; i++) {
+    int64_t begin = nmlp_group_share(h->group, w->n_heldout, nmlp_group_rank(h->group));
+    int64_t end = nmlp_group_share(h->group, w->n_heldout, nmlp_group_rank(h->group) + 1);
+    for (int64_t i = begin; i < end; i++) {
         int64_t first = i * w->context;
         NMLP_RETURN_IF_FAILED(
             nmlp_session_embed(s->session, w->ids + w->n_calib * w->context + first, w->context, rows, err));
@@ -158,6 +181,17 @@ static nmlp_status run_dense(nmlp_heldout *h, struct scorer *s, float *rows, nml
         score_window(s, i, rows);
     }
     return NMLP_OK;
+}
+
+/* What the others made, for every process: trials of ranks are dealt later, and each needs all of it. */
+static nmlp_status gather_dense(nmlp_heldout *h, struct scorer *s, nmlp_err *err) {
+    int64_t n = h->windows->n_heldout;
+    size_t scored = (size_t)h->n_scored, window = (size_t)(h->windows->context * h->hidden) * sizeof(float);
+    NMLP_RETURN_IF_FAILED(gather_windows(h, h->reference, scored * (size_t)h->hidden * sizeof(float), n, n, err));
+    for (int64_t l = 0; l < h->n_layers && h->n_probe > 0; l++)
+        NMLP_RETURN_IF_FAILED(gather_windows(h, h->inputs[l], window, h->n_probe, n, err));
+    NMLP_RETURN_IF_FAILED(gather_windows(h, h->logits, scored * (size_t)s->vocab * sizeof(float), h->n_cached, n, err));
+    return gather_windows(h, s->losses, scored * sizeof *s->losses, n, n, err);
 }
 
 static nmlp_status new_memory(nmlp_heldout *h, int64_t vocab, nmlp_err *err) {
@@ -180,7 +214,8 @@ nmlp_status nmlp_heldout_create(nmlp_heldout *h, const nmlp_engine *dense, const
     const nmlp_config *c = &nmlp_engine_model(dense)->config;
     struct scorer s = {0};
     nmlp_status st = NMLP_OK;
-    *h = (nmlp_heldout){.windows = windows,
+    *h = (nmlp_heldout){.group = options->group,
+                        .windows = windows,
                         .hidden = c->hidden,
                         .n_layers = c->n_layers,
                         .n_probe = nmlp_min(options->n_probe, windows->n_heldout),
@@ -193,7 +228,8 @@ nmlp_status nmlp_heldout_create(nmlp_heldout *h, const nmlp_engine *dense, const
     NMLP_TRY(new_memory(h, c->vocab, err));
     NMLP_TRY(scorer_open(&s, h, dense, err));
     NMLP_TRY(run_dense(h, &s, rows, err));
-    h->dense = scorer_loss(&s);
+    NMLP_TRY(gather_dense(h, &s, err));
+    h->dense = scorer_loss(&s, windows->n_heldout);
 out:
     nmlp_compress_times_enter(options->times, before);
     scorer_close(&s);
@@ -236,35 +272,64 @@ static nmlp_status run_changed(const nmlp_heldout *h, const nmlp_engine *engine,
     return st;
 }
 
-nmlp_status nmlp_heldout_measure(const nmlp_heldout *h, const nmlp_engine *engine, int64_t from_layer,
-                                 int64_t n_windows, const nmlp_mlp_overrides *in, nmlp_loss *loss, nmlp_err *err) {
+/* Windows first..first+n-1, into the scorer. */
+static nmlp_status measure_windows(struct scorer *s, int64_t from_layer, int64_t first, int64_t n,
+                                   const nmlp_mlp_overrides *in, nmlp_err *err) {
+    const nmlp_heldout *h = s->heldout;
     const nmlp_calib_windows *w = h->windows;
-    struct scorer s = {0};
     nmlp_status st = NMLP_OK;
-    n_windows = nmlp_min(n_windows, w->n_heldout);
-    int64_t n_elems = n_windows * w->context * h->hidden;
-    nmlp_compress_work before = nmlp_compress_times_enter(h->times, NMLP_COMPRESS_WORK_FORWARD);
+    int64_t begin = first * w->context, n_elems = n * w->context * h->hidden;
+    if (n == 0) return NMLP_OK;
     float *rows = nmlp_mem_new((size_t)n_elems, sizeof *rows, err);
     if (!rows) return NMLP_E_NOMEM;
-    NMLP_TRY(scorer_open(&s, h, engine, err));
     if (from_layer > 0) {
-        memcpy(rows, h->inputs[from_layer], (size_t)n_elems * sizeof *rows);
+        memcpy(rows, h->inputs[from_layer] + begin * h->hidden, (size_t)n_elems * sizeof *rows);
     } else {
-        NMLP_TRY(nmlp_session_embed(s.session, w->ids + w->n_calib * w->context, n_windows * w->context, rows, err));
+        NMLP_TRY(nmlp_session_embed(s->session, w->ids + w->n_calib * w->context + begin, n * w->context, rows, err));
     }
     for (int64_t l = from_layer; l < h->n_layers; l++) {
         if (in && in->changes(in->ctx, l)) {
-            NMLP_TRY(run_changed(h, engine, in, l, rows, n_windows, err));
+            NMLP_TRY(run_changed(h, s->engine, in, l, rows, n, err));
         } else {
-            run_windows(h, s.session, l, rows, n_windows);
+            run_windows(h, s->session, l, rows, n);
         }
     }
-    for (int64_t i = 0; i < n_windows; i++) score_window(&s, i, rows + i * w->context * h->hidden);
-    *loss = scorer_loss(&s);
+    for (int64_t i = 0; i < n; i++) score_window(s, first + i, rows + i * w->context * h->hidden);
+out:
+    nmlp_mem_free(rows);
+    return st;
+}
+
+nmlp_status nmlp_heldout_measure(const nmlp_heldout *h, const nmlp_engine *engine, int64_t from_layer,
+                                 int64_t n_windows, const nmlp_mlp_overrides *in, nmlp_loss *loss, nmlp_err *err) {
+    struct scorer s = {0};
+    nmlp_status st = NMLP_OK;
+    n_windows = nmlp_min(n_windows, h->windows->n_heldout);
+    nmlp_compress_work before = nmlp_compress_times_enter(h->times, NMLP_COMPRESS_WORK_FORWARD);
+    NMLP_TRY(scorer_open(&s, h, engine, err));
+    NMLP_TRY(measure_windows(&s, from_layer, 0, n_windows, in, err));
+    *loss = scorer_loss(&s, n_windows);
 out:
     nmlp_compress_times_enter(h->times, before);
     scorer_close(&s);
-    nmlp_mem_free(rows);
+    return st;
+}
+
+nmlp_status nmlp_heldout_measure_shared(const nmlp_heldout *h, const nmlp_engine *engine, int64_t n_windows,
+                                        const nmlp_mlp_overrides *in, nmlp_loss *loss, nmlp_err *err) {
+    struct scorer s = {0};
+    nmlp_status st = NMLP_OK;
+    n_windows = nmlp_min(n_windows, h->windows->n_heldout);
+    int64_t first = nmlp_group_share(h->group, n_windows, nmlp_group_rank(h->group));
+    int64_t end = nmlp_group_share(h->group, n_windows, nmlp_group_rank(h->group) + 1);
+    nmlp_compress_work before = nmlp_compress_times_enter(h->times, NMLP_COMPRESS_WORK_FORWARD);
+    NMLP_TRY(scorer_open(&s, h, engine, err));
+    NMLP_TRY(measure_windows(&s, 0, first, end - first, in, err));
+    NMLP_TRY(gather_windows(h, s.losses, (size_t)h->n_scored * sizeof *s.losses, n_windows, n_windows, err));
+    *loss = scorer_loss(&s, n_windows);
+out:
+    nmlp_compress_times_enter(h->times, before);
+    scorer_close(&s);
     return st;
 }
 
@@ -283,7 +348,7 @@ nmlp_status nmlp_heldout_score(const nmlp_heldout *h, const nmlp_engine *engine,
     NMLP_TRY(scorer_open(&s, h, engine, err));
     NMLP_TRY(scorer_use_head(&s, head, err));
     for (int64_t i = 0; i < h->windows->n_heldout; i++) score_window(&s, i, rows + i * h->windows->context * h->hidden);
-    *loss = scorer_loss(&s);
+    *loss = scorer_loss(&s, h->windows->n_heldout);
 out:
     scorer_close(&s);
     return st;
@@ -300,7 +365,7 @@ nmlp_status nmlp_heldout_score_head(const nmlp_heldout *h, const nmlp_engine *en
         memcpy(s.rows, h->reference + i * elems, (size_t)elems * sizeof *s.rows);
         score_final_rows(&s, i);
     }
-    *loss = scorer_loss(&s);
+    *loss = scorer_loss(&s, h->windows->n_heldout);
 out:
     scorer_close(&s);
     return st;

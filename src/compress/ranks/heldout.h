@@ -2,6 +2,7 @@
 #ifndef NMLP_COMPRESS_RANKS_HELDOUT_H
 #define NMLP_COMPRESS_RANKS_HELDOUT_H
 
+#include "base/process_group.h"
 #include "base/status.h"
 #include "compress/times.h"
 #include "compress/calibrate/calib_text.h"
@@ -14,7 +15,8 @@ typedef struct nmlp_loss {
 } nmlp_loss;
 
 typedef struct nmlp_heldout {
-    const nmlp_calib_windows *windows; /* borrowed */
+    const nmlp_process_group *group;   /* borrowed; NULL: this process alone */
+    const nmlp_calib_windows *windows; /* borrowed, those of all processes */
     int64_t hidden;
     int64_t n_layers;
     int64_t n_probe;  /* windows whose layer inputs are kept */
@@ -30,7 +32,8 @@ typedef struct nmlp_heldout {
 
 typedef struct nmlp_heldout_options {
     int64_t n_probe;
-    int64_t step; /* at least 1: how many positions share one that is scored */
+    int64_t step;                    /* at least 1: how many positions share one that is scored */
+    const nmlp_process_group *group; /* that shares the windows, and calls this together */
     nmlp_compress_times *times;
 } nmlp_heldout_options;
 
@@ -56,6 +59,10 @@ typedef struct nmlp_mlp_overrides {
 nmlp_status nmlp_heldout_measure(const nmlp_heldout *heldout, const nmlp_engine *engine, int64_t from_layer,
                                  int64_t n_windows, const nmlp_mlp_overrides *overrides, nmlp_loss *loss,
                                  nmlp_err *err);
+
+/* The same by all processes of the group together, each with some of the windows. */
+nmlp_status nmlp_heldout_measure_shared(const nmlp_heldout *heldout, const nmlp_engine *engine, int64_t n_windows,
+                                        const nmlp_mlp_overrides *overrides, nmlp_loss *loss, nmlp_err *err);
 
 /* Loss of hidden states rows [n_heldout*context, H] behind the last layer, which the caller made, with logits by `head`
  * (NULL: the engine's). */

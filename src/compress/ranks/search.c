@@ -118,9 +118,16 @@ static nmlp_status measure_trial(struct trial *t, int64_t from_layer, int64_t n_
     return nmlp_heldout_measure(t->search->heldout, t->search->engine, from_layer, n_windows, &in, loss, err);
 }
 
-nmlp_status nmlp_search_measure(const nmlp_search *s, const nmlp_layer_ranks *ranks, nmlp_loss *loss, nmlp_err *err) {
+/* These ranks on some windows, by all processes. */
+static nmlp_status measure_together(const nmlp_search *s, const nmlp_layer_ranks *ranks, int64_t n_windows,
+                                    nmlp_loss *loss, nmlp_err *err) {
     struct trial t = {.search = s, .ranks = ranks, .layer = -1};
-    return measure_trial(&t, 0, s->heldout->windows->n_heldout, loss, err);
+    nmlp_mlp_overrides in = {.ctx = &t, .changes = trial_changes, .install = trial_install, .remove = trial_remove};
+    return nmlp_heldout_measure_shared(s->heldout, s->engine, n_windows, &in, loss, err);
+}
+
+nmlp_status nmlp_search_measure(const nmlp_search *s, const nmlp_layer_ranks *ranks, nmlp_loss *loss, nmlp_err *err) {
+    return measure_together(s, ranks, s->heldout->windows->n_heldout, loss, err);
 }
 
 /* ---- sensitivities ---- */
@@ -159,20 +166,56 @@ static nmlp_status tell(const nmlp_search *s, const char *stage, int64_t done, n
     return nmlp_fail(err, NMLP_E_INTERRUPTED, "probing was stopped");
 }
 
+/* Trials are dealt to the processes: each measures whole ones, so none depends on how many there are. */
+struct probes {
+    const nmlp_search *search;
+    const nmlp_layer_ranks *ranks; /* [L]; NULL: all other groups dense */
+    const char *stage;
+    double *kl; /* [L,2] of the layer's trial with gate and up, and with down; 0: none */
+    struct trial (*trial)(const struct probes *probes, int64_t layer, bool tall);
+};
+
+static double lost_of(const struct probes *p, int64_t l, bool tall) {
+    const nmlp_factor_file *file = &p->search->factor_files[l];
+    return tall ? tall_loss(file, &p->ranks[l]) : down_loss(file, &p->ranks[l]);
+}
+
+static nmlp_status run_probes(const struct probes *p, bool from_layer, nmlp_err *err) {
+    const nmlp_search *s = p->search;
+    const nmlp_process_group *group = s->heldout->group;
+    for (int64_t l = 0; l < config_of(s)->n_layers; l++) {
+        for (int tall = 0; tall < 2; tall++) {
+            struct trial t = p->trial(p, l, tall);
+            nmlp_loss loss;
+            if (!nmlp_group_deals(group, 2 * l + tall) || !(lost_of(p, l, tall) > 0)) continue;
+            NMLP_RETURN_IF_FAILED(measure_trial(&t, from_layer ? l : 0, s->heldout->n_probe, &loss, err));
+            p->kl[2 * l + tall] = loss.kl;
+        }
+        NMLP_RETURN_IF_FAILED(tell(s, p->stage, l + 1, err));
+    }
+    return nmlp_group_gather_dealt(group, p->kl, sizeof *p->kl, 2 * config_of(s)->n_layers, err);
+}
+
+static struct trial trial_alone(const struct probes *p, int64_t l, bool tall) {
+    return (struct trial){.search = p->search, .layer = l, .other = without(&p->ranks[l], !tall)};
+}
+
+static struct trial trial_among(const struct probes *p, int64_t l, bool tall) {
+    return (struct trial){.search = p->search, .ranks = p->ranks, .layer = l, .other = without(&p->ranks[l], tall)};
+}
+
 /* One group compressed alone, everything else dense. */
 static nmlp_status probe_alone(const nmlp_search *s, const nmlp_layer_ranks *ranks, struct sensitivity *out,
                                nmlp_err *err) {
-    for (int64_t l = 0; l < config_of(s)->n_layers; l++) {
-        for (int tall = 0; tall < 2; tall++) {
-            struct trial t = {.search = s, .layer = l, .other = without(&ranks[l], !tall)};
-            double lost = tall ? tall_loss(&s->factor_files[l], &t.other) : down_loss(&s->factor_files[l], &t.other);
-            nmlp_loss loss;
-            NMLP_RETURN_IF_FAILED(measure_trial(&t, l, s->heldout->n_probe, &loss, err));
-            (tall ? out->gate_up : out->down)[l] = lost > 0 ? loss.kl / lost : 0;
-        }
-        NMLP_RETURN_IF_FAILED(tell(s, "probing", l + 1, err));
+    struct probes p = {.search = s, .ranks = ranks, .stage = "probing", .trial = trial_alone};
+    p.kl = nmlp_mem_new(2 * (size_t)config_of(s)->n_layers, sizeof *p.kl, err);
+    nmlp_status st = p.kl ? run_probes(&p, true, err) : NMLP_E_NOMEM;
+    for (int64_t i = 0; i < 2 * config_of(s)->n_layers && st == NMLP_OK; i++) {
+        double lost = lost_of(&p, i / 2, i % 2);
+        (i % 2 ? out->gate_up : out->down)[i / 2] = lost > 0 ? p.kl[i] / lost : 0;
     }
-    return NMLP_OK;
+    nmlp_mem_free(p.kl);
+    return st;
 }
 
 nmlp_status nmlp_search_probe(const nmlp_search *s, double *gate_up, double *down, nmlp_err *err) {
@@ -194,24 +237,19 @@ nmlp_status nmlp_search_probe(const nmlp_search *s, double *gate_up, double *dow
  * too. Groups that are dense there keep their old sensitivity. */
 static nmlp_status probe_among(const nmlp_search *s, const nmlp_layer_ranks *ranks, struct sensitivity *out,
                                nmlp_err *err) {
-    int64_t n_layers = config_of(s)->n_layers, n_probe = s->heldout->n_probe;
-    struct trial base = {.search = s, .ranks = ranks, .layer = -1};
-    nmlp_loss all, loss;
-    NMLP_RETURN_IF_FAILED(measure_trial(&base, 0, n_probe, &all, err));
-    for (int64_t l = 0; l < n_layers; l++) {
-        for (int tall = 0; tall < 2; tall++) {
-            struct trial t = {.search = s, .ranks = ranks, .layer = l, .other = without(&ranks[l], tall)};
-            double lost = tall ? tall_loss(&s->factor_files[l], &ranks[l]) : down_loss(&s->factor_files[l], &ranks[l]);
-            double *to = (tall ? out->gate_up : out->down) + l;
-            if (!(lost > 0)) continue;
-            NMLP_RETURN_IF_FAILED(measure_trial(&t, 0, n_probe, &loss, err));
-            double gain = all.kl - loss.kl;
-            double least = 1e-3 * all.kl / (double)(2 * n_layers); /* noise can make it negative */
-            *to = (gain > least ? gain : least) / lost;
-        }
-        NMLP_RETURN_IF_FAILED(tell(s, "probing again", l + 1, err));
+    int64_t n_layers = config_of(s)->n_layers;
+    struct probes p = {.search = s, .ranks = ranks, .stage = "probing again", .trial = trial_among};
+    nmlp_loss all;
+    NMLP_RETURN_IF_FAILED(measure_together(s, ranks, s->heldout->n_probe, &all, err));
+    p.kl = nmlp_mem_new(2 * (size_t)n_layers, sizeof *p.kl, err);
+    nmlp_status st = p.kl ? run_probes(&p, false, err) : NMLP_E_NOMEM;
+    for (int64_t i = 0; i < 2 * n_layers && st == NMLP_OK; i++) {
+        double lost = lost_of(&p, i / 2, i % 2), gain = all.kl - p.kl[i];
+        double least = 1e-3 * all.kl / (double)(2 * n_layers); /* noise can make it negative */
+        if (lost > 0) (i % 2 ? out->gate_up : out->down)[i / 2] = (gain > least ? gain : least) / lost;
     }
-    return NMLP_OK;
+    nmlp_mem_free(p.kl);
+    return st;
 }
 
 /* ---- candidates ---- */
@@ -222,8 +260,8 @@ static bool same_ranks(const nmlp_layer_ranks *a, const nmlp_layer_ranks *b, int
     return true;
 }
 
-static nmlp_status measure_candidate(const nmlp_search *s, nmlp_search_result *r, const char *name,
-                                     const nmlp_layer_ranks *ranks, nmlp_err *err) {
+static nmlp_status add_candidate(const nmlp_search *s, nmlp_search_result *r, const char *name,
+                                 const nmlp_layer_ranks *ranks, nmlp_err *err) {
     int64_t n_layers = config_of(s)->n_layers;
     size_t bytes = (size_t)n_layers * sizeof *ranks;
     for (int i = 0; i < r->n_candidates; i++)
@@ -235,10 +273,26 @@ static nmlp_status measure_candidate(const nmlp_search *s, nmlp_search_result *r
     if (!c->ranks) return NMLP_E_NOMEM;
     memcpy(c->ranks, ranks, bytes);
     r->n_candidates++;
-    NMLP_RETURN_IF_FAILED(nmlp_search_measure(s, ranks, &c->loss, err));
-    if (c->loss.kl < r->candidates[r->best].loss.kl) r->best = r->n_candidates - 1;
-    if (!nmlp_progress_update(s->progress, "measuring", r->n_candidates, r->n_candidates, "candidates"))
-        return nmlp_fail(err, NMLP_E_INTERRUPTED, "measuring candidates was stopped");
+    return NMLP_OK;
+}
+
+/* Candidates from `first` on, dealt to the processes. */
+static nmlp_status measure_candidates(const nmlp_search *s, nmlp_search_result *r, int first, nmlp_err *err) {
+    const nmlp_process_group *group = s->heldout->group;
+    nmlp_loss losses[NMLP_RANK_CANDIDATES_MAX] = {0};
+    int n = r->n_candidates - first;
+    for (int i = 0; i < n; i++) {
+        struct trial t = {.search = s, .ranks = r->candidates[first + i].ranks, .layer = -1};
+        if (!nmlp_group_deals(group, i)) continue;
+        NMLP_RETURN_IF_FAILED(measure_trial(&t, 0, s->heldout->windows->n_heldout, &losses[i], err));
+        if (!nmlp_progress_update(s->progress, "measuring", first + i + 1, r->n_candidates, "candidates"))
+            return nmlp_fail(err, NMLP_E_INTERRUPTED, "measuring candidates was stopped");
+    }
+    NMLP_RETURN_IF_FAILED(nmlp_group_gather_dealt(group, losses, sizeof losses[0], n, err));
+    for (int i = 0; i < n; i++) {
+        r->candidates[first + i].loss = losses[i];
+        if (losses[i].kl < r->candidates[r->best].loss.kl) r->best = first + i;
+    }
     return NMLP_OK;
 }
 
@@ -278,6 +332,7 @@ struct scratch {
 static nmlp_status try_settings(const nmlp_search *s, nmlp_search_result *r, struct scratch *scratch,
                                 const nmlp_layer_ranks *uniform, int n_settings, nmlp_err *err) {
     const nmlp_config *c = config_of(s);
+    int first = r->n_candidates;
     double log_mean = mean_log(&scratch->measured, c->n_layers);
     for (int i = 0; i < n_settings; i++) {
         const struct setting *b = &settings[i];
@@ -302,9 +357,9 @@ static nmlp_status try_settings(const nmlp_search *s, nmlp_search_result *r, str
         nmlp_status st = nmlp_allocate(&a, scratch->ranks, err);
         if (st == NMLP_E_LIMIT && b->floor > 0) continue; /* a floor may ask for more than the budget */
         NMLP_RETURN_IF_FAILED(st);
-        NMLP_RETURN_IF_FAILED(measure_candidate(s, r, b->name, scratch->ranks, err));
+        NMLP_RETURN_IF_FAILED(add_candidate(s, r, b->name, scratch->ranks, err));
     }
-    return NMLP_OK;
+    return measure_candidates(s, r, first, err);
 }
 
 static nmlp_status new_scratch(struct scratch *x, nmlp_arena *arena, int64_t n, nmlp_err *err) {
@@ -328,9 +383,9 @@ static nmlp_status start_from_uniform(const nmlp_search *s, nmlp_search_result *
             uniform[l] = uniform_of(s, l, joint);
         }
         if (nmlp_ranks_cost(s, uniform) > s->budget * (1 + 1e-9)) continue;
-        NMLP_RETURN_IF_FAILED(measure_candidate(s, r, joint ? "uniform, shared basis" : "uniform", uniform, err));
+        NMLP_RETURN_IF_FAILED(add_candidate(s, r, joint ? "uniform, shared basis" : "uniform", uniform, err));
     }
-    return NMLP_OK;
+    return measure_candidates(s, r, 0, err);
 }
 
 nmlp_status nmlp_search_adaptive(const nmlp_search *s, nmlp_search_result *r, nmlp_err *err) {

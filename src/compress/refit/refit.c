@@ -26,7 +26,7 @@ int nmlp_refit_widened(const nmlp_refit_job *r) { return r->refit_down ? NMLP_ML
 
 static nmlp_status pass_open(nmlp_refit_pass *p, const nmlp_refit_job *r, nmlp_arena *arena, nmlp_err *err) {
     const nmlp_config *c = &nmlp_engine_model(r->engine)->config;
-    int64_t tokens = nmlp_calib_windows_tokens(r->windows);
+    int64_t tokens = nmlp_calib_windows_tokens(&r->share->own);
     const nmlp_cpu *cpu = nmlp_cpu_get();
     int64_t largest = 0;
     for (int64_t l = 0; l < c->n_layers; l++) largest = nmlp_max(largest, nmlp_config_mlp_inner(c, l));
@@ -34,19 +34,21 @@ static nmlp_status pass_open(nmlp_refit_pass *p, const nmlp_refit_job *r, nmlp_a
     p->progress = (nmlp_hidden_states_progress){
         .progress = r->progress, .stage = "refitting", .total = 2.0 * (double)tokens * (double)c->n_layers};
     NMLP_RETURN_IF_FAILED(nmlp_kernels_select(&p->kernels, cpu, nmlp_engine_isa(r->engine), err));
-    NMLP_RETURN_IF_FAILED(nmlp_hidden_states_create(&p->dense, r->engine, r->windows, r->times, err));
-    NMLP_RETURN_IF_FAILED(nmlp_hidden_states_create(&p->compressed, r->engine, r->windows, r->times, err));
+    NMLP_RETURN_IF_FAILED(nmlp_hidden_states_create(&p->dense, r->engine, &r->share->own, r->times, err));
+    NMLP_RETURN_IF_FAILED(nmlp_hidden_states_create(&p->compressed, r->engine, &r->share->own, r->times, err));
     float **rows[] = {&p->x, &p->z, &p->y};
     for (int i = 0; i < 3; i++) {
         *rows[i] = nmlp_arena_new(arena, (size_t)(tokens * c->hidden), sizeof(float), err);
         if (!*rows[i]) return NMLP_E_NOMEM;
     }
     p->weights = nmlp_arena_new(arena, (size_t)tokens, sizeof *p->weights, err);
+    p->all_weights =
+        nmlp_arena_new(arena, (size_t)(r->share->calib_tokens + r->share->heldout_tokens), sizeof *p->all_weights, err);
     for (int i = 0; i < nmlp_refit_widened(r); i++) {
         p->w[i] = nmlp_arena_new(arena, (size_t)(largest * c->hidden), sizeof(double), err);
         if (!p->w[i]) return NMLP_E_NOMEM;
     }
-    return p->weights ? NMLP_OK : NMLP_E_NOMEM;
+    return p->weights && p->all_weights ? NMLP_OK : NMLP_E_NOMEM;
 }
 
 /* A norm between the MLP and the stream cannot be undone: the MLP then aims at the dense one's output. */
@@ -63,7 +65,7 @@ static nmlp_status run_dense(nmlp_refit_pass *p, int64_t l, nmlp_err *err) {
 /* The compressed model up to the MLP of layer l: its input in p->z, in p->y what it should add to reach the dense
  * stream. */
 static nmlp_status run_compressed(nmlp_refit_pass *p, int64_t l, nmlp_err *err) {
-    int64_t n = nmlp_calib_windows_tokens(p->r->windows) * p->dense.hidden;
+    int64_t n = nmlp_calib_windows_tokens(&p->r->share->own) * p->dense.hidden;
     NMLP_RETURN_IF_FAILED(nmlp_hidden_states_run_attention(&p->compressed, p->r->engine, l, p->z, &p->progress, err));
     double scale = nmlp_engine_model(p->r->engine)->config.residual_scale;
     if (has_norm_post(p)) return NMLP_OK;
@@ -75,21 +77,46 @@ static nmlp_status run_compressed(nmlp_refit_pass *p, int64_t l, nmlp_err *err) 
 /* The compressed stream through the MLP; p->y is spent. */
 static nmlp_status finish_compressed(nmlp_refit_pass *p, const nmlp_refit_layer *layer, const nmlp_mlp_desc *mlp,
                                      nmlp_err *err) {
-    int64_t tokens = nmlp_calib_windows_tokens(p->r->windows);
+    int64_t tokens = nmlp_calib_windows_tokens(&p->r->share->own);
     NMLP_RETURN_IF_FAILED(nmlp_refit_run_mlp(layer, mlp, p->z, tokens, p->y, NULL, err));
     return nmlp_hidden_states_add_mlp(&p->compressed, p->r->engine, layer->layer, p->y, err);
 }
 
-double nmlp_refit_energy(const nmlp_refit_pass *p) {
-    const nmlp_calib_windows *w = p->r->windows;
-    int64_t h = p->dense.hidden;
-    double sum = 0;
-    for (int64_t t = nmlp_calib_windows_calib_tokens(w); t < nmlp_calib_windows_tokens(w); t++) {
+nmlp_status nmlp_refit_energy(const nmlp_refit_pass *p, double *energy, nmlp_err *err) {
+    const nmlp_calib_windows *w = &p->r->share->own;
+    int64_t h = p->dense.hidden, first = nmlp_calib_windows_calib_tokens(w), n = nmlp_calib_windows_heldout_tokens(w);
+    double *values = nmlp_mem_new((size_t)n + 1, sizeof *values, err);
+    if (!values) return NMLP_E_NOMEM;
+    for (int64_t i = 0; i < n; i++) {
+        const float *row = p->dense.rows + (first + i) * h;
         double norm2 = 0;
-        for (int64_t i = 0; i < h; i++) norm2 += (double)p->dense.rows[t * h + i] * (double)p->dense.rows[t * h + i];
-        sum += norm2 * (double)p->weights[t] * (double)p->weights[t];
+        for (int64_t j = 0; j < h; j++) norm2 += (double)row[j] * (double)row[j];
+        values[i] = norm2 * (double)p->weights[first + i] * (double)p->weights[first + i];
     }
-    return sum;
+    nmlp_status st = nmlp_refit_sum_heldout(p->r->share, values, n, energy, err);
+    nmlp_mem_free(values);
+    return st;
+}
+
+/* p->weights of own tokens, scaled by those of all. */
+static nmlp_status weigh_tokens(nmlp_refit_pass *p, nmlp_err *err) {
+    const nmlp_window_share *share = p->r->share;
+    int64_t n = nmlp_calib_windows_tokens(&share->own), n_calib = nmlp_calib_windows_calib_tokens(&share->own);
+    int rank = nmlp_group_rank(share->group);
+    for (int64_t t = 0; t < n; t++) p->weights[t] = 1;
+    if (!p->r->token_weights) return NMLP_OK;
+    nmlp_token_weights(p->weights, p->dense.rows, n, p->dense.hidden);
+    float *calib = p->all_weights, *heldout = calib + share->calib_tokens;
+    float *own_calib = calib + nmlp_window_share_first(share, false, rank);
+    float *own_heldout = heldout + nmlp_window_share_first(share, true, rank);
+    memcpy(own_calib, p->weights, (size_t)n_calib * sizeof *calib);
+    memcpy(own_heldout, p->weights + n_calib, (size_t)(n - n_calib) * sizeof *calib);
+    NMLP_RETURN_IF_FAILED(nmlp_window_share_gather(share, calib, sizeof *calib, false, err));
+    NMLP_RETURN_IF_FAILED(nmlp_window_share_gather(share, heldout, sizeof *heldout, true, err));
+    nmlp_token_weights_scale(p->all_weights, share->calib_tokens + share->heldout_tokens);
+    memcpy(p->weights, own_calib, (size_t)n_calib * sizeof *calib);
+    memcpy(p->weights + n_calib, own_heldout, (size_t)(n - n_calib) * sizeof *calib);
+    return NMLP_OK;
 }
 
 /* Keeps the better of `best` and `tried` by held-out error; the loser is released. */
@@ -135,9 +162,12 @@ static nmlp_refit_layer layer_of(const nmlp_refit_pass *p, int64_t l) {
                               .pool = nmlp_engine_pool(p->r->engine),
                               .hidden = model->config.hidden,
                               .intermediate = model->config.intermediate,
-                              .n_calib = nmlp_calib_windows_calib_tokens(p->r->windows),
-                              .n_heldout = nmlp_calib_windows_heldout_tokens(p->r->windows),
-                              .context = p->r->windows->context,
+                              .share = p->r->share,
+                              .owner = (int)(l % nmlp_group_size(p->r->share->group)),
+                              .n_calib = nmlp_calib_windows_calib_tokens(&p->r->share->own),
+                              .n_heldout = nmlp_calib_windows_heldout_tokens(&p->r->share->own),
+                              .calib_tokens = p->r->share->calib_tokens,
+                              .context = p->r->share->all->context,
                               .x = p->x,
                               .z = p->z,
                               .target = p->y,
@@ -164,17 +194,20 @@ static nmlp_status refit_layer(nmlp_refit_pass *p, int64_t l, const char *path, 
     nmlp_layer_mlp base = {0};
     nmlp_refit_variant tall = {0};
     nmlp_refit_variant down = {0};
-    double errors[2];
+    double errors[2], energy;
     nmlp_status st = NMLP_OK;
     nmlp_pool *pool = nmlp_engine_pool(r->engine);
-    NMLP_TRY(nmlp_layer_mlp_build(&base, &r->factor_files[l], dense, &r->ranks[l], pool, err));
-    for (int i = 0; i < nmlp_refit_widened(r); i++) nmlp_widen(pool, p->w[i], &dense[i].w);
     nmlp_refit_layer layer = layer_of(p, l);
+    NMLP_TRY(nmlp_layer_mlp_build(&base, &r->factor_files[l], dense, &r->ranks[l], pool, err));
+    for (int i = 0; i < nmlp_refit_widened(r) && nmlp_refit_solves(&layer); i++) nmlp_widen(pool, p->w[i], &dense[i].w);
     NMLP_TRY(nmlp_refit_mlp(&layer, &base.desc, &tall, &down, errors, err));
-    nmlp_layer_file file = nmlp_refit_file_of(&layer, &down, errors, nmlp_refit_energy(p));
-    nmlp_compress_work before = nmlp_compress_times_enter(r->times, NMLP_COMPRESS_WORK_FILES);
-    NMLP_TRY(nmlp_layer_file_write(path, r->fingerprint, &file, dense, err));
-    nmlp_compress_times_enter(r->times, before);
+    NMLP_TRY(nmlp_refit_energy(p, &energy, err));
+    if (nmlp_refit_solves(&layer)) {
+        nmlp_layer_file file = nmlp_refit_file_of(&layer, &down, errors, energy);
+        nmlp_compress_work before = nmlp_compress_times_enter(r->times, NMLP_COMPRESS_WORK_FILES);
+        NMLP_TRY(nmlp_layer_file_write(path, r->fingerprint, &file, dense, err));
+        nmlp_compress_times_enter(r->times, before);
+    }
     NMLP_TRY(finish_compressed(p, &layer, &down.desc, err));
 out:
     nmlp_refit_variant_fini(&down);
@@ -211,11 +244,9 @@ static nmlp_status refit_or_replay(nmlp_refit_pass *p, int64_t l, nmlp_work_tall
 }
 
 static nmlp_status run_layer(nmlp_refit_pass *p, int64_t l, nmlp_work_tally *tally, nmlp_err *err) {
-    int64_t tokens = nmlp_calib_windows_tokens(p->r->windows);
     NMLP_RETURN_IF_FAILED(run_dense(p, l, err));
     NMLP_RETURN_IF_FAILED(run_compressed(p, l, err));
-    for (int64_t t = 0; t < tokens; t++) p->weights[t] = 1;
-    if (p->r->token_weights) nmlp_token_weights(p->weights, p->dense.rows, tokens, p->dense.hidden);
+    NMLP_RETURN_IF_FAILED(weigh_tokens(p, err));
     if (!p->r->factor_files[l].experts) return refit_or_replay(p, l, tally, err);
     NMLP_RETURN_IF_FAILED(nmlp_refit_experts(p, l, err));
     return nmlp_hidden_states_add_mlp(&p->compressed, p->r->engine, l, p->y, err);

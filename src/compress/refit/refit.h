@@ -8,11 +8,12 @@
 #include "base/status.h"
 #include "compress/factor/layer_file.h"
 #include "compress/calibrate/hidden_states.h"
+#include "compress/calibrate/window_share.h"
 #include "engine/engine.h"
 
 typedef struct nmlp_refit_job {
     nmlp_engine *engine;
-    const nmlp_calib_windows *windows;
+    const nmlp_window_share *share;       /* of the windows; every process of its group calls this */
     const nmlp_factor_file *factor_files; /* [L] */
     const nmlp_layer_ranks *ranks;        /* [L] of a slice */
     int64_t slices;                       /* with factors of their own; 1: whole matrices */
@@ -29,7 +30,8 @@ typedef struct nmlp_refit_job {
 nmlp_status nmlp_refit_path(char *path, size_t path_bytes, const char *work_dir, int64_t layer, int64_t expert,
                             bool refitted, nmlp_err *err);
 
-/* Writes one layer file for each MLP; those already there are kept and only run through. */
+/* Writes one layer file for each MLP; those already there are kept and only run through. Several processes run their
+ * windows and sum the statistics of a layer together; one of them solves for its matrices and writes its file. */
 nmlp_status nmlp_refit_run(const nmlp_refit_job *job, nmlp_err *err);
 
 #endif

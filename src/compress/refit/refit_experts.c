@@ -35,7 +35,7 @@ static const nmlp_config *config_of(const struct experts *x) { return &nmlp_engi
 
 static nmlp_status new_memory(struct experts *x, nmlp_err *err) {
     const nmlp_config *c = config_of(x);
-    int64_t n_tokens = nmlp_calib_windows_tokens(x->p->r->windows), most = 1;
+    int64_t n_tokens = nmlp_calib_windows_tokens(&x->p->r->share->own), most = 1;
     int64_t n_choices = n_tokens * c->experts_per_token;
     x->files = nmlp_arena_new(&x->arena, (size_t)c->n_experts, sizeof *x->files, err);
     x->choices = nmlp_arena_new(&x->arena, (size_t)n_choices, sizeof *x->choices, err);
@@ -58,8 +58,8 @@ static nmlp_status new_memory(struct experts *x, nmlp_err *err) {
 /* Tokens, weights and compressed inputs of expert e. */
 static void gather(struct experts *x, int64_t e) {
     const nmlp_config *c = config_of(x);
-    int64_t n_tokens = nmlp_calib_windows_tokens(x->p->r->windows), k = c->experts_per_token;
-    int64_t calib_end = nmlp_calib_windows_calib_tokens(x->p->r->windows);
+    int64_t n_tokens = nmlp_calib_windows_tokens(&x->p->r->share->own), k = c->experts_per_token;
+    int64_t calib_end = nmlp_calib_windows_calib_tokens(&x->p->r->share->own);
     x->n = x->n_calib = 0;
     for (int64_t i = 0; i < n_tokens * k; i++) {
         if (x->choices[i].expert != e) continue;
@@ -85,8 +85,9 @@ static nmlp_refit_layer layer_of(const struct experts *x, int64_t e) {
                               .hidden = m->config.hidden,
                               .intermediate = m->config.expert_intermediate,
                               .n_calib = x->n_calib,
+                              .calib_tokens = x->n_calib,
                               .n_heldout = x->n - x->n_calib,
-                              .context = p->r->windows->context,
+                              .context = p->r->share->all->context,
                               .x = x->x,
                               .z = x->z,
                               .target = x->target,
@@ -109,7 +110,7 @@ static void add_rows(struct experts *x, const float *rows, float sign) {
 /* out = what the experts add with these MLPs [E]. */
 static nmlp_status run_all(struct experts *x, const nmlp_mlp_desc *descs, nmlp_err *err) {
     const nmlp_config *c = config_of(x);
-    memset(x->out, 0, (size_t)(nmlp_calib_windows_tokens(x->p->r->windows) * c->hidden) * sizeof *x->out);
+    memset(x->out, 0, (size_t)(nmlp_calib_windows_tokens(&x->p->r->share->own) * c->hidden) * sizeof *x->out);
     for (int64_t e = 0; e < c->n_experts; e++) {
         gather(x, e);
         nmlp_refit_layer layer = layer_of(x, e);
@@ -122,7 +123,7 @@ static nmlp_status run_all(struct experts *x, const nmlp_mlp_desc *descs, nmlp_e
 
 /* Weighted squared distance of what the layer adds from what it should, on held-out tokens. */
 static double heldout_error(const struct experts *x) {
-    const nmlp_calib_windows *w = x->p->r->windows;
+    const nmlp_calib_windows *w = &x->p->r->share->own;
     int64_t h = config_of(x)->hidden;
     double error = 0;
     for (int64_t t = nmlp_calib_windows_calib_tokens(w); t < nmlp_calib_windows_tokens(w); t++) {
@@ -152,7 +153,7 @@ static nmlp_status refit_expert(struct experts *x, int64_t e, double error_befor
     const nmlp_factors *dense = nmlp_engine_model(r->engine)->layers[x->layer].experts[e].mlp;
     nmlp_refit_variant tall = {0}, down = {.desc = x->base.descs[e]};
     char path[PATH_MAX_BYTES];
-    double own[2], errors[2] = {error_before, error_before};
+    double own[2], errors[2] = {error_before, error_before}, energy;
     nmlp_status st = NMLP_OK;
     gather(x, e);
     nmlp_refit_layer layer = layer_of(x, e);
@@ -167,7 +168,8 @@ static nmlp_status refit_expert(struct experts *x, int64_t e, double error_befor
         add_rows(x, x->fit, 1);
     }
     errors[1] = heldout_error(x);
-    nmlp_layer_file file = nmlp_refit_file_of(&layer, &down, errors, nmlp_refit_energy(x->p));
+    NMLP_TRY(nmlp_refit_energy(x->p, &energy, err));
+    nmlp_layer_file file = nmlp_refit_file_of(&layer, &down, errors, energy);
     NMLP_TRY(nmlp_refit_path(path, sizeof path, r->work_dir, x->layer, e, true, err));
     NMLP_TRY(nmlp_layer_file_write(path, r->fingerprint, &file, dense, err));
 out:
@@ -217,7 +219,7 @@ nmlp_status nmlp_refit_experts(nmlp_refit_pass *p, int64_t l, nmlp_err *err) {
         NMLP_TRY(nmlp_layer_mlps_build(&x.base, &p->r->factor_files[l], &m->layers[l], &p->r->ranks[l],
                                        nmlp_engine_pool(p->r->engine), err));
     NMLP_TRY(all ? run_all(&x, descs, err) : refit_all(&x, err));
-    memcpy(p->y, x.out, (size_t)(nmlp_calib_windows_tokens(p->r->windows) * m->config.hidden) * sizeof *p->y);
+    memcpy(p->y, x.out, (size_t)(nmlp_calib_windows_tokens(&p->r->share->own) * m->config.hidden) * sizeof *p->y);
 out:
     for (int64_t e = 0; x.files && e < m->config.n_experts; e++) nmlp_layer_file_close(&x.files[e]);
     nmlp_layer_mlps_fini(&x.base);

@@ -11,8 +11,9 @@ typedef struct nmlp_refit_pass {
     const nmlp_refit_job *r;
     nmlp_hidden_states dense;
     nmlp_hidden_states compressed;
-    float *x, *z, *y; /* [T,H] */
-    float *weights;   /* [T] */
+    float *x, *z, *y;   /* [T,H] */
+    float *weights;     /* [T] */
+    float *all_weights; /* [tokens of all processes], with token weights */
     double *w[NMLP_MLP_MATRICES];
     nmlp_hidden_states_progress progress;
     const nmlp_kernels *kernels;
@@ -21,7 +22,7 @@ typedef struct nmlp_refit_pass {
 /* Matrices of the pass's dense weights that take part in a fit: gate and up come first. */
 int nmlp_refit_widened(const nmlp_refit_job *job);
 /* Of held-out rows of the dense stream, by the weights of the pass. */
-double nmlp_refit_energy(const nmlp_refit_pass *pass);
+nmlp_status nmlp_refit_energy(const nmlp_refit_pass *pass, double *energy, nmlp_err *err);
 
 /* A layer with experts: fits them one after the other, each to what the others leave, writes their files and puts into
  * pass->y what the layer adds. */
@@ -36,7 +37,10 @@ typedef struct nmlp_refit_layer {
     const nmlp_kernels *kernels;
     nmlp_pool *pool;
     int64_t hidden, intermediate;
-    int64_t n_calib, n_heldout; /* tokens */
+    const nmlp_window_share *share; /* NULL: the rows are all there are */
+    int owner;                      /* the process that solves */
+    int64_t n_calib, n_heldout;     /* tokens of this process */
+    int64_t calib_tokens;           /* of all processes */
     int64_t context;
     const float *x;               /* MLP input in the dense model */
     const float *z;               /* MLP input in the compressed model */
@@ -53,6 +57,13 @@ typedef struct nmlp_refit_variant {
     nmlp_nested nested[NMLP_MLP_MATRICES]; /* behind the v of refitted matrices */
     void *u[NMLP_MLP_MATRICES];            /* behind their u, or a refitted dense matrix */
 } nmlp_refit_variant;
+
+static inline const nmlp_process_group *nmlp_refit_group(const nmlp_refit_layer *l) {
+    return l->share ? l->share->group : NULL;
+}
+static inline bool nmlp_refit_solves(const nmlp_refit_layer *l) {
+    return nmlp_group_rank(nmlp_refit_group(l)) == l->owner;
+}
 
 void nmlp_refit_variant_fini(nmlp_refit_variant *variant);
 
@@ -78,6 +89,10 @@ nmlp_status nmlp_refit_tall_slice(const nmlp_refit_layer *l, const nmlp_refit_ta
 /* All slices of down, one after the other, each fitted to what the others leave of the target. */
 nmlp_status nmlp_refit_down_slices(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, const nmlp_refit_down *problem,
                                    double *ut, double *v, nmlp_err *err);
+
+/* Sum over the held-out tokens of all processes, in their order, of values [n_heldout] of this one. */
+nmlp_status nmlp_refit_sum_heldout(const nmlp_window_share *share, const double *values, int64_t n_heldout, double *sum,
+                                   nmlp_err *err);
 
 /* Weighted squared distance of an MLP's output from the target on held-out tokens. */
 nmlp_status nmlp_refit_error(const nmlp_refit_layer *l, const nmlp_mlp_desc *desc, double *error, nmlp_err *err);

@@ -57,12 +57,28 @@ out:
     return st;
 }
 
+nmlp_status nmlp_refit_sum_heldout(const nmlp_window_share *share, const double *values, int64_t n_heldout, double *sum,
+                                   nmlp_err *err) {
+    int64_t n = share ? share->heldout_tokens : n_heldout;
+    int64_t first = share ? nmlp_window_share_first(share, true, nmlp_group_rank(share->group)) : 0;
+    double *all = nmlp_mem_new((size_t)n + 1, sizeof *all, err);
+    if (!all) return NMLP_E_NOMEM;
+    memcpy(all + first, values, (size_t)n_heldout * sizeof *all);
+    nmlp_status st = share ? nmlp_window_share_gather(share, all, sizeof *all, true, err) : NMLP_OK;
+    *sum = 0;
+    for (int64_t t = 0; t < n; t++) *sum += all[t];
+    nmlp_mem_free(all);
+    return st;
+}
+
 nmlp_status nmlp_refit_error(const nmlp_refit_layer *l, const nmlp_mlp_desc *desc, double *error, nmlp_err *err) {
     int64_t h = l->hidden;
-    float *out = nmlp_mem_new((size_t)(l->n_heldout * h), sizeof *out, err);
-    if (!out) return NMLP_E_NOMEM;
-    nmlp_status st = nmlp_refit_run_mlp(l, desc, l->z + l->n_calib * h, l->n_heldout, out, NULL, err);
-    *error = 0;
+    nmlp_status st = NMLP_OK;
+    float *out = nmlp_mem_new((size_t)(l->n_heldout * h) + 1, sizeof *out, err);
+    double *values = nmlp_mem_new((size_t)l->n_heldout + 1, sizeof *values, err);
+    if (!out || !values) st = NMLP_E_NOMEM;
+    if (st == NMLP_OK && l->n_heldout > 0)
+        st = nmlp_refit_run_mlp(l, desc, l->z + l->n_calib * h, l->n_heldout, out, NULL, err);
     for (int64_t t = 0; t < l->n_heldout && st == NMLP_OK; t++) {
         const float *target = l->target + (l->n_calib + t) * h;
         double sum = 0;
@@ -70,8 +86,10 @@ nmlp_status nmlp_refit_error(const nmlp_refit_layer *l, const nmlp_mlp_desc *des
             double d = (double)target[i] - (double)out[t * h + i];
             sum += d * d;
         }
-        *error += sum * (double)l->weights[l->n_calib + t] * (double)l->weights[l->n_calib + t];
+        values[t] = sum * (double)l->weights[l->n_calib + t] * (double)l->weights[l->n_calib + t];
     }
+    if (st == NMLP_OK) st = nmlp_refit_sum_heldout(l->share, values, l->n_heldout, error, err);
+    nmlp_mem_free(values);
     nmlp_mem_free(out);
     return st;
 }
@@ -85,30 +103,63 @@ static void divide(double *a, int64_t n, int64_t by) {
     for (int64_t i = 0; i < n; i++) a[i] /= (double)by;
 }
 
+/* Gram matrix and cross products of some tokens of all processes; each adds blocks of its own. */
+struct moments {
+    double *gram;  /* [n,n] */
+    double *cross; /* [m,n] */
+    int64_t m, n;
+};
+
+static nmlp_status add_moments(const nmlp_refit_layer *l, const struct moments *k, const float *y, const float *x,
+                               int64_t s, nmlp_err *err) {
+    const nmlp_process_group *group = nmlp_refit_group(l);
+    NMLP_RETURN_IF_FAILED(nmlp_gram_add_blocks(l->kernels, l->pool, group, k->gram, x, x, s, k->n, k->n, true, err));
+    return nmlp_gram_add_blocks(l->kernels, l->pool, group, k->cross, y, x, s, k->m, k->n, false, err);
+}
+
+/* The process that solves gets the means. */
+static nmlp_status collect_moments(const nmlp_refit_layer *l, const struct moments *k, nmlp_err *err) {
+    const nmlp_process_group *group = nmlp_refit_group(l);
+    NMLP_RETURN_IF_FAILED(nmlp_gram_collect(l->kernels, l->pool, group, k->gram, k->n, k->n, true, l->owner, err));
+    NMLP_RETURN_IF_FAILED(nmlp_gram_collect(l->kernels, l->pool, group, k->cross, k->m, k->n, false, l->owner, err));
+    if (!nmlp_refit_solves(l)) return NMLP_OK;
+    divide(k->gram, k->n * k->n, l->calib_tokens);
+    divide(k->cross, k->m * k->n, l->calib_tokens);
+    return NMLP_OK;
+}
+
+/* Of calibration tokens t..t+n-1 of all processes, those of this one. */
+static nmlp_own_tokens own_tokens(const nmlp_refit_layer *l, int64_t t, int64_t n) {
+    return l->share ? nmlp_window_share_own(l->share, t, n) : (nmlp_own_tokens){.own = t, .count = n};
+}
+
+static nmlp_status fill_rows(const nmlp_refit_layer *l, float *rows, int64_t width, int64_t t, int64_t n,
+                             nmlp_err *err) {
+    return l->share ? nmlp_window_share_fill(l->share, rows, width, t, n, err) : NMLP_OK;
+}
+
 /* gram [H,H] = mean z z^T, cross [H,H] = mean x z^T over the calibration tokens. */
 static nmlp_status input_moments(const nmlp_refit_layer *l, double *gram, double *cross, nmlp_err *err) {
     int64_t h = l->hidden;
     nmlp_status st = NMLP_E_NOMEM;
-    if (!l->weighted) {
-        NMLP_RETURN_IF_FAILED(nmlp_gram_add(l->kernels, l->pool, gram, l->z, l->n_calib, h, err));
-        NMLP_RETURN_IF_FAILED(nmlp_gram_add_cross(l->kernels, l->pool, cross, l->x, l->z, l->n_calib, h, h, err));
-        divide(gram, h * h, l->n_calib);
-        divide(cross, h * h, l->n_calib);
-        return NMLP_OK;
+    struct moments k = {.gram = gram, .cross = cross, .m = h, .n = h};
+    if (!l->weighted && nmlp_group_size(nmlp_refit_group(l)) == 1) {
+        NMLP_RETURN_IF_FAILED(add_moments(l, &k, l->x, l->z, l->n_calib, err));
+        return collect_moments(l, &k, err);
     }
     float *x = nmlp_mem_new((size_t)(BATCH * h), sizeof *x, err);
     float *z = nmlp_mem_new((size_t)(BATCH * h), sizeof *z, err);
     if (!x || !z) goto out;
-    for (int64_t t = 0; t < l->n_calib; t += BATCH) {
-        int64_t n = nmlp_min(BATCH, l->n_calib - t);
-        scale_rows(x, l->x + t * h, l->weights + t, n, h);
-        scale_rows(z, l->z + t * h, l->weights + t, n, h);
-        NMLP_TRY(nmlp_gram_add(l->kernels, l->pool, gram, z, n, h, err));
-        NMLP_TRY(nmlp_gram_add_cross(l->kernels, l->pool, cross, x, z, n, h, h, err));
+    for (int64_t t = 0; t < l->calib_tokens; t += BATCH) {
+        int64_t n = nmlp_min(BATCH, l->calib_tokens - t);
+        nmlp_own_tokens own = own_tokens(l, t, n);
+        scale_rows(x + own.at * h, l->x + own.own * h, l->weights + own.own, own.count, h);
+        scale_rows(z + own.at * h, l->z + own.own * h, l->weights + own.own, own.count, h);
+        NMLP_TRY(fill_rows(l, x, h, t, n, err));
+        NMLP_TRY(fill_rows(l, z, h, t, n, err));
+        NMLP_TRY(add_moments(l, &k, x, z, n, err));
     }
-    divide(gram, h * h, l->n_calib);
-    divide(cross, h * h, l->n_calib);
-    st = NMLP_OK;
+    st = collect_moments(l, &k, err);
 out:
     nmlp_mem_free(x);
     nmlp_mem_free(z);
@@ -138,18 +189,35 @@ static nmlp_status pack(nmlp_nested *nested, int64_t rows, int64_t cols, int64_t
     return nmlp_nested_pack(nested, ut, v, none, pool, err);
 }
 
+/* What the process that solves has packed, for the others. */
+static nmlp_status give_nested(const nmlp_refit_layer *l, nmlp_nested *nested, int64_t rows, int64_t cols, int64_t rank,
+                               nmlp_dtype dtype, nmlp_err *err) {
+    nmlp_nested shape = {.rows = rows, .cols = cols, .rank = rank, .full = 1, .dtype = dtype};
+    int64_t bytes = (int64_t)((size_t)(rank * (rows + cols)) * nmlp_dtype_bytes(dtype) + 2 * sizeof(double));
+    if (!nmlp_refit_solves(l)) {
+        *nested = shape;
+        NMLP_RETURN_IF_FAILED(nmlp_nested_alloc(nested, &bytes, err));
+    }
+    return nmlp_group_give(nmlp_refit_group(l), nested->owned, bytes, l->owner, err);
+}
+
 static nmlp_status solve_tall(const nmlp_refit_layer *l, nmlp_refit_tall *problem, int matrix, nmlp_refit_variant *out,
                               nmlp_err *err) {
     int64_t rows = problem->n_matrices * problem->rows, rank = problem->rank * l->r->slices;
     nmlp_status st = NMLP_E_NOMEM;
     nmlp_nested *nested = &out->nested[matrix];
-    double *ut = nmlp_mem_new((size_t)(rank * rows), sizeof *ut, err);
-    double *v = nmlp_mem_new((size_t)(rank * problem->n), sizeof *v, err);
+    nmlp_dtype dtype = l->dense[matrix].w.dtype;
+    double *ut = NULL, *v = NULL;
+    if (!nmlp_refit_solves(l)) goto give;
+    ut = nmlp_mem_new((size_t)(rank * rows), sizeof *ut, err);
+    v = nmlp_mem_new((size_t)(rank * problem->n), sizeof *v, err);
     if (!ut || !v) goto out;
     if (l->r->slices == 1) NMLP_TRY(nmlp_refit_tall_solve(problem, ut, v, l->pool, err));
     for (int64_t s = 0; l->r->slices > 1 && s < l->r->slices; s++)
         NMLP_TRY(nmlp_refit_tall_slice(l, problem, s, ut, v, err));
-    NMLP_TRY(pack(nested, rows, problem->n, rank, l->dense[matrix].w.dtype, ut, v, l->pool, err));
+    NMLP_TRY(pack(nested, rows, problem->n, rank, dtype, ut, v, l->pool, err));
+give:
+    NMLP_TRY(give_nested(l, nested, rows, problem->n, rank, dtype, err));
     NMLP_TRY(take_factors(out, matrix, nested, 0, problem->rows, l->pool, err));
     if (problem->n_matrices == 2)
         NMLP_TRY(take_factors(out, NMLP_MLP_UP, nested, problem->rows, problem->rows, l->pool, err));
@@ -200,7 +268,7 @@ nmlp_status nmlp_refit_gate_up(const nmlp_refit_layer *l, const nmlp_mlp_desc *b
                                .rows = l->intermediate,
                                .gram = gram,
                                .cross = cross,
-                               .ridge = anchor_gate_up * (double)h / (double)l->n_calib,
+                               .ridge = anchor_gate_up * (double)h / (double)l->calib_tokens,
                                .kernels = l->kernels,
                                .times = l->r->times};
     st = solve_gate_up(l, problem, weights, out, err);
@@ -218,21 +286,25 @@ static nmlp_status inner_moments(const nmlp_refit_layer *l, const nmlp_mlp_desc 
     int64_t h = l->hidden;
     int64_t n_in = l->intermediate;
     nmlp_status st = NMLP_E_NOMEM;
-    int64_t batch = nmlp_min(BATCH, l->n_calib);
+    struct moments k = {.gram = gram, .cross = cross, .m = h, .n = n_in};
+    /* Windows stay whole: who runs one does not change it. */
+    int64_t whole = l->share ? nmlp_max(BATCH / l->context, 1) * l->context : BATCH;
+    int64_t batch = nmlp_min(whole, l->calib_tokens);
     float *act = nmlp_mem_new((size_t)(batch * n_in), sizeof *act, err);
     float *out = nmlp_mem_new((size_t)(batch * h), sizeof *out, err);
     if (!act || !out) goto out;
-    for (int64_t t = 0; t < l->n_calib; t += batch) {
-        int64_t n = nmlp_min(batch, l->n_calib - t);
-        NMLP_TRY(nmlp_refit_run_mlp(l, base, l->z + t * h, n, out, act, err));
-        scale_rows(act, act, l->weights + t, n, n_in);
-        scale_rows(out, l->target + t * h, l->weights + t, n, h);
-        NMLP_TRY(nmlp_gram_add(l->kernels, l->pool, gram, act, n, n_in, err));
-        NMLP_TRY(nmlp_gram_add_cross(l->kernels, l->pool, cross, out, act, n, h, n_in, err));
+    for (int64_t t = 0; t < l->calib_tokens; t += batch) {
+        int64_t n = nmlp_min(batch, l->calib_tokens - t);
+        nmlp_own_tokens own = own_tokens(l, t, n);
+        float *own_act = act + own.at * n_in, *own_out = out + own.at * h;
+        if (own.count > 0) NMLP_TRY(nmlp_refit_run_mlp(l, base, l->z + own.own * h, own.count, own_out, own_act, err));
+        scale_rows(own_act, own_act, l->weights + own.own, own.count, n_in);
+        scale_rows(own_out, l->target + own.own * h, l->weights + own.own, own.count, h);
+        NMLP_TRY(fill_rows(l, act, n_in, t, n, err));
+        NMLP_TRY(fill_rows(l, out, h, t, n, err));
+        NMLP_TRY(add_moments(l, &k, out, act, n, err));
     }
-    divide(gram, n_in * n_in, l->n_calib);
-    divide(cross, h * n_in, l->n_calib);
-    st = NMLP_OK;
+    st = collect_moments(l, &k, err);
 out:
     nmlp_mem_free(act);
     nmlp_mem_free(out);
@@ -244,50 +316,59 @@ static nmlp_status take_dense(const nmlp_refit_layer *l, const double *w, nmlp_r
     int64_t n = l->hidden * l->intermediate;
     char *to = nmlp_mem_new((size_t)n, nmlp_dtype_bytes(dtype), err);
     if (!to) return NMLP_E_NOMEM;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && nmlp_refit_solves(l); i++) {
         float value = (float)w[i];
         nmlp_from_f32(to + (size_t)i * nmlp_dtype_bytes(dtype), dtype, &value, 1);
     }
     out->u[NMLP_MLP_DOWN] = to;
     out->desc.down = (nmlp_factors){.w = nmlp_view_2d(to, dtype, l->hidden, l->intermediate)};
-    return NMLP_OK;
+    return nmlp_group_give(nmlp_refit_group(l), to, n * (int64_t)nmlp_dtype_bytes(dtype), l->owner, err);
+}
+
+/* On the process that solves: ut [rank,H] and v [rank,I], or with rank 0 v [H,I], from the moments. */
+static nmlp_status solve_down(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, const struct moments *k, double *ut,
+                              double *v, nmlp_err *err) {
+    int64_t rank = l->ranks.rank[NMLP_MLP_DOWN];
+    nmlp_refit_down problem = {.m = k->m,
+                               .n = k->n,
+                               .w = l->w[NMLP_MLP_DOWN],
+                               .gram = k->gram,
+                               .cross = k->cross,
+                               .ridge = anchor_down * (double)k->n / (double)l->calib_tokens,
+                               .rank = rank};
+    return rank > 0 && l->r->slices > 1 ? nmlp_refit_down_slices(l, base, &problem, ut, v, err)
+                                        : nmlp_refit_down_solve(&problem, ut, v, l->pool, err);
 }
 
 nmlp_status nmlp_refit_down_of(const nmlp_refit_layer *l, const nmlp_mlp_desc *base, nmlp_refit_variant *out,
                                nmlp_err *err) {
-    int64_t h = l->hidden;
-    int64_t n_in = l->intermediate;
-    int64_t own_rank = l->ranks.rank[NMLP_MLP_DOWN], rank = own_rank * l->r->slices;
-    nmlp_status st = NMLP_E_NOMEM;
+    int64_t h = l->hidden, n_in = l->intermediate, rank = l->ranks.rank[NMLP_MLP_DOWN] * l->r->slices;
+    nmlp_dtype dtype = l->dense[NMLP_MLP_DOWN].w.dtype;
+    nmlp_status st = NMLP_OK;
     nmlp_nested *nested = &out->nested[NMLP_MLP_DOWN];
     *out = (nmlp_refit_variant){.desc = *base};
-    double *gram = nmlp_mem_new((size_t)(n_in * n_in), sizeof *gram, err);
-    double *cross = nmlp_mem_new((size_t)(h * n_in), sizeof *cross, err);
+    struct moments k = {.gram = nmlp_mem_new((size_t)(n_in * n_in), sizeof(double), err),
+                        .cross = nmlp_mem_new((size_t)(h * n_in), sizeof(double), err),
+                        .m = h,
+                        .n = n_in};
     double *ut = nmlp_mem_new((size_t)((rank ? rank : 1) * h), sizeof *ut, err);
     double *v = nmlp_mem_new((size_t)((rank ? rank : h) * n_in), sizeof *v, err);
-    if (!gram || !cross || !ut || !v) goto out;
+    if (!k.gram || !k.cross || !ut || !v) NMLP_TRY(NMLP_E_NOMEM);
     nmlp_compress_work before = nmlp_compress_times_enter(l->r->times, NMLP_COMPRESS_WORK_MOMENTS);
-    NMLP_TRY(inner_moments(l, base, gram, cross, err));
+    NMLP_TRY(inner_moments(l, base, k.gram, k.cross, err));
     nmlp_compress_times_enter(l->r->times, NMLP_COMPRESS_WORK_PRODUCTS);
-    nmlp_refit_down problem = {.m = h,
-                               .n = n_in,
-                               .w = l->w[NMLP_MLP_DOWN],
-                               .gram = gram,
-                               .cross = cross,
-                               .ridge = anchor_down * (double)n_in / (double)l->n_calib,
-                               .rank = own_rank};
-    NMLP_TRY(rank > 0 && l->r->slices > 1 ? nmlp_refit_down_slices(l, base, &problem, ut, v, err)
-                                          : nmlp_refit_down_solve(&problem, ut, v, l->pool, err));
+    if (nmlp_refit_solves(l)) NMLP_TRY(solve_down(l, base, &k, ut, v, err));
     nmlp_compress_times_enter(l->r->times, before);
     if (rank == 0) {
         NMLP_TRY(take_dense(l, v, out, err));
     } else {
-        NMLP_TRY(pack(nested, h, n_in, rank, l->dense[NMLP_MLP_DOWN].w.dtype, ut, v, l->pool, err));
+        if (nmlp_refit_solves(l)) NMLP_TRY(pack(nested, h, n_in, rank, dtype, ut, v, l->pool, err));
+        NMLP_TRY(give_nested(l, nested, h, n_in, rank, dtype, err));
         NMLP_TRY(take_factors(out, NMLP_MLP_DOWN, nested, 0, h, l->pool, err));
     }
 out:
-    nmlp_mem_free(gram);
-    nmlp_mem_free(cross);
+    nmlp_mem_free(k.gram);
+    nmlp_mem_free(k.cross);
     nmlp_mem_free(ut);
     nmlp_mem_free(v);
     if (st != NMLP_OK) nmlp_refit_variant_fini(out);

@@ -24,6 +24,9 @@ struct member {
     bool flag;
     int32_t word;
     double *items;
+    int32_t given[3];                  /* by member 1 */
+    int32_t dealt[7];                  /* member k fills k, k + size, ... */
+    int32_t collected[MEMBERS_MAX][2]; /* at member 1 */
     nmlp_status status;
 };
 
@@ -73,6 +76,11 @@ static void *work(void *ctx) {
     if (m->status == NMLP_OK) m->status = nmlp_group_any(&m->group, &m->flag, &err);
     if (m->status == NMLP_OK) m->status = nmlp_group_broadcast(&m->group, &m->word, sizeof m->word, &err);
     if (m->status == NMLP_OK) m->status = nmlp_group_gather(&m->group, m->items, sizeof *m->items, first, &err);
+    if (m->status == NMLP_OK) m->status = nmlp_group_give(&m->group, m->given, sizeof m->given, 1, &err);
+    if (m->status == NMLP_OK) m->status = nmlp_group_gather_dealt(&m->group, m->dealt, sizeof m->dealt[0], 7, &err);
+    int32_t pair[2] = {m->group.rank, -m->group.rank};
+    if (m->status == NMLP_OK) m->status = nmlp_group_collect(&m->group, m->collected, pair, sizeof pair, 1, &err);
+    if (m->status == NMLP_OK) m->status = nmlp_group_meet(&m->group, &err);
     return NULL;
 }
 
@@ -89,6 +97,8 @@ static void run_members(struct member *members, int size, int64_t n, int who_say
             .rank = k, .size = size, .gather = gather, .exchange = exchange, .broadcast = broadcast, .ctx = m};
         m->values = test_malloc((size_t)n * sizeof *m->values);
         for (int64_t i = 0; i < n; i++) m->values[i] = (float)(nmlp_rng_uniform(&rng) - 0.5) * (float)(1 << (i % 20));
+        for (int i = 0; i < 3; i++) m->given[i] = 10 * k + i;
+        for (int i = k; i < 7; i += size) m->dealt[i] = 100 + i;
         m->items = test_calloc(11, sizeof *m->items);
         for (int64_t i = nmlp_group_share(&m->group, 11, k); i < nmlp_group_share(&m->group, 11, k + 1); i++)
             m->items[i] = 0.5 + (double)i;
@@ -142,6 +152,10 @@ static void all_learn_what_one_knows(void **state) {
                 assert_int_equal(members[k].flag, yes >= 0);
                 assert_int_equal(members[k].word, 100);
                 for (int i = 0; i < 11; i++) assert_float_equal(members[k].items[i], 0.5 + i, 0);
+                for (int i = 0; i < 3; i++) assert_int_equal(members[k].given[i], 10 + i);
+                for (int i = 0; i < 7; i++) assert_int_equal(members[k].dealt[i], 100 + i);
+                assert_int_equal(members[1].collected[k][0], k);
+                assert_int_equal(members[1].collected[k][1], -k);
             }
             free_members(members, size);
         }

@@ -337,7 +337,7 @@ static void outlier_token_is_scaled_to_its_share(void **state) {
     for (int i = 0; i < S * H; i++) rows[i] = (float)nmlp_rng_normal(&rng);
     for (int i = 0; i < H; i++) rows[7 * H + i] *= 1e4f;
     int64_t n_capped;
-    nmlp_assert_ok(nmlp_gram_cap_tokens(NULL, rows, S, H, 0.01, &n_capped, &err), &err);
+    nmlp_assert_ok(nmlp_gram_cap_tokens(NULL, NULL, rows, S, H, 0.01, &n_capped, &err), &err);
     assert_int_equal(n_capped, 1);
     double total = 0, outlier = 0;
     for (int i = 0; i < S * H; i++) {
@@ -345,7 +345,7 @@ static void outlier_token_is_scaled_to_its_share(void **state) {
         if (i / H == 7) outlier += (double)rows[i] * (double)rows[i];
     }
     assert_true(outlier / total > 0.009 && outlier / total < 0.011);
-    nmlp_assert_ok(nmlp_gram_cap_tokens(NULL, rows, S, H, 0, &n_capped, &err), &err);
+    nmlp_assert_ok(nmlp_gram_cap_tokens(NULL, NULL, rows, S, H, 0, &n_capped, &err), &err);
     assert_int_equal(n_capped, 0);
     nmlp_mem_free(rows);
 }
@@ -389,6 +389,59 @@ static void moments_by_matrix_kernels_are_those_of_rounded_rows(void **state) {
     nmlp_mem_free(y);
     nmlp_mem_free(gram);
     nmlp_mem_free(cross);
+}
+
+/* Blocks by three processes, tokens in two calls: together what one call has, to the bit. */
+static void blocks_of_several_processes_are_those_of_one(void **state) {
+    enum { S = 2100, M = 300, N = 1100, PARTS = 3 };
+    const nmlp_cpu *cpu = nmlp_cpu_get();
+    nmlp_rng rng;
+    nmlp_err err;
+    (void)state;
+    nmlp_rng_seed(&rng, 21);
+    float *x = nmlp_mem_new(S * N, sizeof *x, &err), *y = nmlp_mem_new(S * M, sizeof *y, &err);
+    for (int i = 0; i < S * N; i++) x[i] = (float)nmlp_rng_normal(&rng);
+    for (int i = 0; i < S * M; i++) y[i] = (float)nmlp_rng_normal(&rng);
+    for (int k = 0; k < 2; k++) {
+        const nmlp_kernels *kernels;
+        nmlp_assert_ok(nmlp_kernels_select(&kernels, cpu, k ? "amx-emu" : "ref", &err), &err);
+        double *gram = nmlp_mem_new(N * N, sizeof *gram, &err), *cross = nmlp_mem_new(M * N, sizeof *cross, &err);
+        double *all_gram = nmlp_mem_new(N * N, sizeof *gram, &err),
+               *all_cross = nmlp_mem_new(M * N, sizeof *cross, &err);
+        nmlp_assert_ok(nmlp_gram_add_blocks(kernels, NULL, NULL, gram, x, x, S, N, N, true, &err), &err);
+        nmlp_assert_ok(nmlp_gram_add_cross(kernels, NULL, cross, y, x, S, M, N, &err), &err);
+        for (int part = 0; part < PARTS; part++) {
+            nmlp_process_group group = {.rank = part, .size = PARTS};
+            double *g = nmlp_mem_new(N * N, sizeof *g, &err), *c = nmlp_mem_new(M * N, sizeof *c, &err);
+            for (int t = 0; t < S; t += NMLP_GRAM_TOKENS) {
+                int n = S - t < NMLP_GRAM_TOKENS ? S - t : NMLP_GRAM_TOKENS;
+                nmlp_assert_ok(nmlp_gram_add_blocks(kernels, NULL, &group, g, x + (size_t)t * N, x + (size_t)t * N, n,
+                                                    N, N, true, &err),
+                               &err);
+                nmlp_assert_ok(nmlp_gram_add_blocks(kernels, NULL, &group, c, y + (size_t)t * M, x + (size_t)t * N, n,
+                                                    M, N, false, &err),
+                               &err);
+            }
+            bool some = false;
+            for (int i = 0; i < N * N; i++) {
+                assert_true(g[i] == 0 || all_gram[i] == 0); /* no block twice */
+                all_gram[i] += g[i];
+                some |= g[i] != 0;
+            }
+            for (int i = 0; i < M * N; i++) all_cross[i] += c[i];
+            assert_true(some);
+            nmlp_mem_free(g);
+            nmlp_mem_free(c);
+        }
+        assert_memory_equal(gram, all_gram, N * N * sizeof *gram);
+        assert_memory_equal(cross, all_cross, M * N * sizeof *cross);
+        nmlp_mem_free(gram);
+        nmlp_mem_free(cross);
+        nmlp_mem_free(all_gram);
+        nmlp_mem_free(all_cross);
+    }
+    nmlp_mem_free(x);
+    nmlp_mem_free(y);
 }
 
 /* A bf16 weight times f64 rows through kernels of bf16 numbers: as exact as an f32 product, far beyond one bf16 number
@@ -485,6 +538,7 @@ int main(void) {
         cmocka_unit_test(a_shared_basis_alone_is_the_one_made_with_the_others),
         cmocka_unit_test(outlier_token_is_scaled_to_its_share),
         cmocka_unit_test(moments_by_matrix_kernels_are_those_of_rounded_rows),
+        cmocka_unit_test(blocks_of_several_processes_are_those_of_one),
         cmocka_unit_test(products_with_weights_are_good_to_f32),
         cmocka_unit_test(shrinkage_keeps_the_diagonal),
         cmocka_unit_test(swiglu_weights_equal_their_definition_and_have_a_floor),

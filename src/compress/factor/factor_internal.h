@@ -1,0 +1,31 @@
+/* What the first pass keeps while it works, and how the processes of a group make the statistics of a layer. */
+#ifndef NMLP_COMPRESS_FACTOR_FACTOR_INTERNAL_H
+#define NMLP_COMPRESS_FACTOR_FACTOR_INTERNAL_H
+
+#include "base/mem.h"
+#include "compress/calibrate/expert_sample.h"
+#include "compress/factor/factor_pass.h"
+
+typedef struct nmlp_factor_buffers {
+    float *x, *y;                  /* [T,H], T tokens of this process */
+    float *weights;                /* [calibration tokens of all processes] */
+    double *squares;               /* [calibration windows of all processes,3,I] */
+    double *gate2, *slope2, *act2; /* [I] of the layer that this process factorises */
+    double *weights_of_rows;       /* [2,I] of gate, then of up */
+    double *input;                 /* [H,H] of that layer */
+    double *output;                /* [slices,H,H] */
+    double *spent;                 /* [H,H] a Gram matrix on its way to another process */
+    double *w[NMLP_MLP_MATRICES];
+    const nmlp_kernels *kernels;
+    nmlp_expert_sampler sampler; /* of a model with experts */
+} nmlp_factor_buffers;
+
+nmlp_status nmlp_factor_buffers_new(nmlp_factor_buffers *buffers, nmlp_arena *arena, const nmlp_factor_pass *pass,
+                                    nmlp_err *err);
+
+/* Means over the calibration tokens of all processes, of layer l whose inputs, outputs and squares of this one are in
+ * `buffers`, for process `owner`: gate2, slope2, act2 and the Gram matrices. residual [T,H]: the stream behind it. */
+nmlp_status nmlp_factor_gather_statistics(const nmlp_factor_pass *pass, int64_t layer, nmlp_factor_buffers *buffers,
+                                          const float *residual, int owner, nmlp_err *err);
+
+#endif

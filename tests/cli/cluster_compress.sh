@@ -1,0 +1,45 @@
+#!/bin/sh
+# compress under mpirun: the bytes of one process, from the beginning and from what another number of processes left.
+set -eu
+command=$1
+root=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { echo "FAILED: $1"; exit 1; }
+"$command" --version | grep -q '^  MPI *none' && { echo "SKIPPED: built without MPI: several processes are NOT tested"; exit 77; }
+command -v mpirun >/dev/null || { echo "SKIPPED: no mpirun: several processes are NOT tested"; exit 77; }
+OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_btl=self,vader,tcp
+export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM
+export OMPI_MCA_rmaps_base_oversubscribe OMPI_MCA_hwloc_base_binding_policy OMPI_MCA_btl
+tiny=$root/models/tiny
+
+shrink() { # processes, output, more
+    n=$1 out=$2
+    shift 2
+    set -- compress "$tiny" -o "$work/$out" --ratio 0.4 --calib-tokens 640 --heldout 256 --ctx 64 --rounds 0 -t 1 "$@"
+    if [ "$n" = 1 ]; then "$command" "$@"; else mpirun -n "$n" "$command" "$@"; fi >"$work/out" 2>"$work/err" ||
+        { cat "$work/err"; fail "compress on $n processes"; }
+}
+same() { diff -r "$work/one" "$work/$1" >"$work/diff" || { head -c 500 "$work/diff"; fail "$2"; }; }
+shrink 1 one
+shrink 2 two --json
+same two "2 processes write another checkpoint"
+[ "$(grep -c params_after "$work/out")" -eq 1 ] || { cat "$work/out"; fail "not one report of two processes"; }
+ls -A "$work" | grep -q partial && fail "a work folder was left"
+
+# Four processes with a work folder that stays; some files of each kind go; two go on.
+shrink 4 four --work "$work/files"
+same four "4 processes write another checkpoint"
+rm "$work/files.partial/layer-00002.nested" "$work/files.partial/ranks" "$work/files.partial/layer-00003.refit"
+shrink 2 resumed --work "$work/files" --resume
+same resumed "what 4 processes began and 2 finished is another checkpoint"
+shrink 1 alone --work "$work/files" --resume
+same alone "what 4 processes began and 1 finished is another checkpoint"
+
+# What several processes do not do is said once, before the work.
+for words in "--budget-bytes 4200000" "--ratio 0.4 --recover train" "--ratio 1.4"; do
+    # shellcheck disable=SC2086
+    timeout 60 mpirun -n 2 "$command" compress "$tiny" -o "$work/no" $words >"$work/out" 2>"$work/err" && fail "accepted: $words"
+    [ "$(grep -c '^neuronmlp' "$work/err")" -eq 1 ] || { cat "$work/err"; fail "not one message: $words"; }
+done
