@@ -57,6 +57,7 @@ struct nmlp_pool {
     _Alignas(NMLP_LINE_ALIGN) _Atomic uint64_t start;
     nmlp_pool_job *job; /* NULL: end */
     void *ctx;
+    nmlp_pool_ahead ahead; /* of the job */
 };
 
 static int active_in(uint64_t start) { return (int)(start & ((1u << ACTIVE_BITS) - 1)); }
@@ -136,6 +137,46 @@ static void join_below(struct worker *self, uint64_t start) {
     }
 }
 
+/* ---- memory of the next job ---- */
+
+enum { FETCH_BYTES = 256 }; /* between two looks */
+
+/* Whether a job has started that is this thread's too. */
+static bool is_wanted(const struct worker *self, uint64_t seen) {
+    uint64_t now = atomic_load_explicit(&self->pool->start, memory_order_relaxed);
+    return now != seen && self->index < active_in(now);
+}
+
+/* One unit of this thread's share of a part. False: the next job is there. */
+static bool fetch_unit(const struct worker *self, uint64_t seen, const char *unit, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += FETCH_BYTES) {
+        if (is_wanted(self, seen)) return false;
+        for (size_t line = 0; line < FETCH_BYTES; line += NMLP_LINE_ALIGN) __builtin_prefetch(unit + at + line, 0, 2);
+    }
+    return true;
+}
+
+/* Only where nobody else wants this CPU: there, to look for work is all that a thread should do. */
+static void fetch_ahead(const struct worker *self, uint64_t seen, const nmlp_pool_ahead *ahead) {
+    const nmlp_pool *pool = self->pool;
+    int n = active_in(seen);
+    size_t left = ahead->thread_bytes;
+    bool more = ahead->n_parts > 0;
+    if (atomic_load_explicit(&pool->spin_ns, memory_order_relaxed) < SPIN_MOST_NS) return;
+    for (int64_t i = 0; more; i++) {
+        more = false;
+        for (int j = 0; j < ahead->n_parts; j++) {
+            const nmlp_pool_ahead_part *part = &ahead->parts[j];
+            int64_t at = part->n_units * self->index / n + i;
+            if (at >= part->n_units * (self->index + 1) / n) continue;
+            if (left < part->unit_bytes) return;
+            if (!fetch_unit(self, seen, part->memory + part->unit_bytes * (size_t)at, part->unit_bytes)) return;
+            left -= part->unit_bytes;
+            more = true;
+        }
+    }
+}
+
 static void *worker_main(void *arg) {
     struct worker *self = arg;
     nmlp_pool *pool = self->pool;
@@ -146,10 +187,12 @@ static void *worker_main(void *arg) {
         seen = wait_while(self, &pool->start, seen, &spin);
         if (self->index >= active_in(seen)) continue; /* not for this one, which may fall asleep over it */
         if (!pool->job) return NULL;
+        nmlp_pool_ahead ahead = pool->ahead; /* the caller changes it as soon as all are done */
         pool->job(pool->ctx, self->index, active_in(seen));
         join_below(self, seen);
         atomic_store(&self->done, seen);
         tell(&pool->workers[(self->index - 1) / FAN_IN]);
+        fetch_ahead(self, seen, &ahead);
         spin = spin_of(pool);
     }
 }
@@ -177,6 +220,10 @@ void nmlp_pool_run_on(nmlp_pool *pool, int n, nmlp_pool_job *job, void *ctx) {
 
 void nmlp_pool_run(nmlp_pool *pool, nmlp_pool_job *job, void *ctx) {
     nmlp_pool_run_on(pool, nmlp_pool_threads(pool), job, ctx);
+}
+
+void nmlp_pool_set_ahead(nmlp_pool *pool, const nmlp_pool_ahead *ahead) {
+    if (pool) pool->ahead = ahead ? *ahead : (nmlp_pool_ahead){.n_parts = 0};
 }
 
 /* ---- the threads ---- */

@@ -7,6 +7,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/barrier.h"
@@ -30,6 +31,24 @@ int nmlp_pool_width(const nmlp_pool *pool, double serial_ns);
 void nmlp_pool_run(nmlp_pool *pool, nmlp_pool_job *job, void *ctx);
 /* The same on the first n of them, at least one; the others are left alone. */
 void nmlp_pool_run_on(nmlp_pool *pool, int n, nmlp_pool_job *job, void *ctx);
+
+/* A part of the memory that a coming job reads: units divided evenly between its threads. */
+typedef struct nmlp_pool_ahead_part {
+    const char *memory;
+    size_t unit_bytes;
+    int64_t n_units;
+} nmlp_pool_ahead_part;
+
+enum { NMLP_POOL_AHEAD_PARTS = 3 };
+typedef struct nmlp_pool_ahead {
+    nmlp_pool_ahead_part parts[NMLP_POOL_AHEAD_PARTS]; /* read side by side */
+    int n_parts;
+    size_t thread_bytes; /* the most that one thread brings near */
+} nmlp_pool_ahead;
+
+/* From the next job on: what a thread that has ended its part of a job prefetches while it waits for another one, so
+ * that memory does not wait too. NULL: nothing. Memory that is gone by then does no harm. */
+void nmlp_pool_set_ahead(nmlp_pool *pool, const nmlp_pool_ahead *ahead);
 
 /* Runs fn over [0,n) in pieces of `grain`, handed out as threads get free, on no more threads than there are pieces. */
 void nmlp_pool_for(nmlp_pool *pool, int64_t n, int64_t grain, nmlp_pool_range *fn, void *ctx);

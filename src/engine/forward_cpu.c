@@ -245,6 +245,31 @@ void nmlp_cpu_forward_fini(nmlp_cpu_forward *f) {
     *f = (nmlp_cpu_forward){0};
 }
 
+/* ---- what comes next ---- */
+
+enum { AHEAD_ROWS = 16 }; /* of a pass that is bound by memory */
+
+/* The first weights of some matrices of an attention, which read the same rows. */
+static nmlp_pool_ahead projection_ahead(const nmlp_cpu_projection projections[], int n) {
+    const nmlp_linear *first[NMLP_ATTENTION_MATRICES];
+    int n_first = 0;
+    for (int i = 0; i < n; i++)
+        if (projections[i].in || projections[i].rank == 0)
+            first[n_first++] = projections[i].in ? projections[i].in : projections[i].out;
+    return nmlp_linear_ahead(first, n_first);
+}
+
+/* A layer's first weights, or after the last layer the head's. */
+static nmlp_pool_ahead layer_ahead(const nmlp_cpu_weights *w, int64_t l) {
+    if (l == w->model->config.n_layers) return nmlp_linear_ahead((const nmlp_linear *const[]){w->lm_head}, 1);
+    return projection_ahead(w->layers[l].attention, NMLP_ATTENTION_O);
+}
+
+/* Before a job of n rows: the weights of the one after it. */
+static void set_ahead(const nmlp_cpu_forward *f, int64_t n, const nmlp_pool_ahead *ahead) {
+    nmlp_pool_set_ahead(f->weights->pool, n <= AHEAD_ROWS ? ahead : NULL);
+}
+
 /* ---- the pass ---- */
 
 struct embedding {
@@ -352,6 +377,8 @@ static void project(nmlp_cpu_forward *f, int64_t l, const float *rows, int64_t n
     } else if (o->attention_input) {
         o->attention_input(o->ctx, l, rows, n);
     }
+    nmlp_pool_ahead ahead = projection_ahead(&layer->attention[NMLP_ATTENTION_O], 1);
+    set_ahead(f, n, &ahead);
     project_rows(f, layer, rows, n);
     int64_t d = c->head_dim;
     bool per_head = c->features->qk_norm == NMLP_QK_NORM_HEAD;
@@ -398,6 +425,8 @@ static void mix(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n) {
     const nmlp_cpu_projection *out = &layer->attention[NMLP_ATTENTION_O];
     const float *mixed = f->mixed;
     if (o->attention_mixed) o->attention_mixed(o->ctx, l, f->mixed, n);
+    nmlp_pool_ahead ahead = layer->mlp ? nmlp_mlp_ahead(layer->mlp) : (nmlp_pool_ahead){.n_parts = 0};
+    set_ahead(f, n, &ahead);
     if (out->in) {
         nmlp_linear_run(out->in, f->inner, f->mixed, n, f->workspace, f->weights->pool);
         mixed = f->inner;
@@ -484,6 +513,8 @@ void nmlp_cpu_forward_mlp(nmlp_cpu_forward *f, int64_t l, float *rows, int64_t n
     const nmlp_cpu_layer *layer = &w->layers[l];
     const nmlp_observer *o = &f->observer;
     nmlp_fused fused = {.norm = layer->mlp_norm, .norm_eps = (float)w->model->config.rms_eps, .add = true};
+    nmlp_pool_ahead ahead = layer_ahead(w, l + 1);
+    set_ahead(f, n, &ahead);
     if (layer->experts)
         run_experts(f, l, rows, n);
     else if (layer->n_slices > 0)
@@ -519,6 +550,8 @@ static void gather_logits(nmlp_cpu_forward *f, const float *rows, int64_t n, flo
 void nmlp_cpu_forward_logits(nmlp_cpu_forward *f, const float *rows, int64_t n, float *logits) {
     const nmlp_cpu_weights *w = f->weights;
     const nmlp_config *c = &w->model->config;
+    nmlp_pool_ahead ahead = layer_ahead(w, 0);
+    set_ahead(f, n, &ahead);
     if (w->tensor_group)
         gather_logits(f, rows, n, logits);
     else

@@ -102,14 +102,29 @@ void nmlp_sampler_accept(nmlp_sampler *s, int32_t id) {
     s->seen[id] |= IN_TEXT | IN_ANSWER;
 }
 
+/* The largest of n values, NaN left out; lanes, so that compilers take many at once. */
+static float top_of(const float *values, int64_t n) {
+    enum { LANES = 32 };
+    float tops[LANES], top = -INFINITY;
+    for (int i = 0; i < LANES; i++) tops[i] = -INFINITY;
+    int64_t whole = n - n % LANES;
+    for (int64_t at = 0; at < whole; at += LANES)
+        for (int i = 0; i < LANES; i++) tops[i] = values[at + i] > tops[i] ? values[at + i] : tops[i];
+    for (int i = 0; i < LANES; i++) top = tops[i] > top ? tops[i] : top;
+    for (int64_t i = whole; i < n; i++) top = values[i] > top ? values[i] : top;
+    return top;
+}
+
 int64_t nmlp_argmax(const float *values, int64_t n) {
+    enum { PART = 4096 }; /* searched again when it holds the largest so far */
     int64_t best = 0;
     float top = -INFINITY;
-    for (int64_t i = 0; i < n; i++) {
-        if (values[i] > top) {
-            top = values[i];
-            best = i;
-        }
+    for (int64_t first = 0; first < n; first += PART) {
+        int64_t some = n - first < PART ? n - first : PART;
+        float part_top = top_of(values + first, some);
+        if (!(part_top > top)) continue;
+        top = part_top;
+        for (best = first; values[best] != top;) best++;
     }
     return best;
 }
@@ -170,6 +185,11 @@ static int64_t filter(const nmlp_sampler *s, nmlp_sampler_scratch *scratch, cons
 static int32_t greedy(const nmlp_sampler *s, const float *logits) {
     int64_t best = -1;
     float top = 0;
+    if (!s->allowed && !s->added && !s->seen) {
+        best = nmlp_argmax(logits, s->vocab);
+        if (logits[best] > -INFINITY) return (int32_t)best;
+        best = -1;
+    }
     for (int64_t id = 0; id < s->vocab; id++) {
         float logit = adjusted(s, logits, id);
         if (isnan(logit) || (best >= 0 && !(logit > top))) continue;

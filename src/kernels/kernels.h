@@ -66,6 +66,9 @@ enum { NMLP_LINEARS_MAX = 3 };
 void nmlp_linear_run_all(const nmlp_linear *const linears[], float *const ys[], int n, const float *x, int64_t s,
                          const nmlp_fused *fused, void *workspace, nmlp_pool *pool);
 
+/* What a run of few rows on these linears or on an MLP reads first, for threads that wait for it. */
+nmlp_pool_ahead nmlp_linear_ahead(const nmlp_linear *const linears[], int n);
+
 /* ---- gated MLP: Y = (f(X G^T) * (X U^T)) D^T, each weight dense or a product of two factors ---- */
 
 typedef struct nmlp_mlp_desc {
@@ -87,6 +90,8 @@ void nmlp_mlp_run(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, void
 
 void nmlp_mlp_run_fused(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, const nmlp_fused *fused,
                         void *workspace, nmlp_pool *pool);
+
+nmlp_pool_ahead nmlp_mlp_ahead(const nmlp_mlp *mlp);
 
 /* Appends the block sizes chosen for s rows: block sizes, chunk of I, memory they occupy. One line of "name=value". */
 void nmlp_mlp_describe_blocking(const nmlp_mlp *mlp, int64_t s, int n_threads, nmlp_str *out);

@@ -66,3 +66,9 @@ void nmlp_linear_run_all(const nmlp_linear *const linears[], float *const ys[], 
     for (int i = 0; i < n; i++) matmuls[i] = matmul_of(linears[i]);
     nmlp_matmul_run(matmuls, ys, n, x, s, fused, workspace, pool);
 }
+
+nmlp_pool_ahead nmlp_linear_ahead(const nmlp_linear *const linears[], int n) {
+    const nmlp_gemm_weight *weights[NMLP_LINEARS_MAX];
+    for (int i = 0; i < n; i++) weights[i] = &linears[i]->weight;
+    return nmlp_gemm_weights_ahead(weights, n);
+}

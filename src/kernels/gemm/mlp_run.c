@@ -253,3 +253,8 @@ void nmlp_mlp_run_fused(const nmlp_mlp *mlp, float *y, const float *x, int64_t s
 void nmlp_mlp_run(const nmlp_mlp *mlp, float *y, const float *x, int64_t s, void *workspace, nmlp_pool *pool) {
     nmlp_mlp_run_fused(mlp, y, x, s, &(nmlp_fused){0}, workspace, pool);
 }
+
+nmlp_pool_ahead nmlp_mlp_ahead(const nmlp_mlp *mlp) {
+    const nmlp_gemm_weight *weights[] = {first_of(&mlp->gate), first_of(&mlp->up)};
+    return nmlp_gemm_weights_ahead(weights, nmlp_mlp_shares_basis(mlp) ? 1 : 2);
+}

@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "base/pages.h"
+#include "kernels/caches.h"
 
 enum { TASK_BYTES = 8 << 20, TASKS_PER_THREAD = 2, CHUNK = 64, STRIDE_TO_AVOID = 16384, STAGGER = 5120 };
 
@@ -241,4 +242,14 @@ nmlp_status nmlp_gemm_weight_init(nmlp_gemm_weight *matrix, const nmlp_kernels *
 void nmlp_gemm_weight_fini(nmlp_gemm_weight *matrix) {
     nmlp_pages_free(matrix->strips, matrix->bytes);
     *matrix = (nmlp_gemm_weight){0};
+}
+
+nmlp_pool_ahead nmlp_gemm_weights_ahead(const nmlp_gemm_weight *const weights[], int n) {
+    enum { L2_PARTS = 4 }; /* of which this may take one */
+    nmlp_pool_ahead ahead = {.n_parts = n, .thread_bytes = nmlp_caches_get()->l2_bytes / L2_PARTS};
+    for (int i = 0; i < n; i++)
+        ahead.parts[i] = (nmlp_pool_ahead_part){.memory = weights[i]->strips,
+                                                .unit_bytes = weights[i]->strip_bytes,
+                                                .n_units = weights[i]->n_padded / NMLP_STRIP};
+    return ahead;
 }

@@ -44,6 +44,9 @@ static inline const char *nmlp_gemm_weight_at(const nmlp_gemm_weight *m, int64_t
     return m->strips + m->strip_bytes * (size_t)strip + nmlp_gemm_weight_bytes(m, k);
 }
 
+/* The parts of memory that matmuls of few rows by these weights read. */
+nmlp_pool_ahead nmlp_gemm_weights_ahead(const nmlp_gemm_weight *const weights[], int n);
+
 /* Scales of the strip from input k (of Q4 a multiple of the group) on; NULL for plain types. */
 static inline const char *nmlp_gemm_weight_scales(const nmlp_gemm_weight *m, int64_t strip, int64_t k) {
     if (m->dtype == NMLP_DTYPE_Q8) return (const char *)(m->scales + strip * NMLP_STRIP);

@@ -45,6 +45,33 @@ static void every_thread_runs_a_job_once(void **state) {
     }
 }
 
+/* Parts of any size, one of which is not there: jobs of any width follow each other as before. */
+static void threads_that_fetch_ahead_miss_no_job(void **state) {
+    static char memory[1 << 16];
+    nmlp_pool *pool;
+    nmlp_err err = {0};
+    (void)state;
+    int n = nmlp_cpus_usable() > 1 ? nmlp_cpus_usable() : 2;
+    n = n < MOST ? n : MOST;
+    nmlp_assert_ok(nmlp_pool_create(&pool, n, &err), &err);
+    struct visits v = {.pool = pool};
+    nmlp_pool_ahead ahead = {.parts = {{.memory = memory, .unit_bytes = 1000, .n_units = 65},
+                                       {.memory = memory, .unit_bytes = 64, .n_units = 3},
+                                       {.memory = NULL, .unit_bytes = 1 << 20, .n_units = 1000}},
+                             .thread_bytes = 64 << 20};
+    int expected[MOST] = {0};
+    for (int round = 0; round < ROUNDS; round++) {
+        int width = 1 + round * 7 % n;
+        ahead.n_parts = round % (NMLP_POOL_AHEAD_PARTS + 1);
+        nmlp_pool_set_ahead(pool, round % 20 ? &ahead : NULL);
+        nmlp_pool_run_on(pool, width, visit, &v);
+        for (int t = 0; t < width; t++) expected[t]++;
+        if (round % 100 == 50) usleep(1000);
+        for (int t = 0; t < n; t++) assert_int_equal(atomic_load(&v.of[t]), expected[t]);
+    }
+    nmlp_pool_destroy(pool);
+}
+
 /* After the k-th barrier everybody has counted k times at least, and nobody twice more. */
 static void count_and_wait(void *ctx, int thread, int n_threads) {
     struct visits *v = ctx;
@@ -164,6 +191,7 @@ static void too_many_threads_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_thread_runs_a_job_once),
+        cmocka_unit_test(threads_that_fetch_ahead_miss_no_job),
         cmocka_unit_test(nobody_passes_a_barrier_early),
         cmocka_unit_test(a_loop_covers_its_range_on_no_more_threads_than_pieces),
         cmocka_unit_test(work_gets_as_many_threads_as_it_is_worth),

@@ -1,6 +1,7 @@
 /* Sampling: the distribution it draws from, its filters, its reproducibility. */
 #include <math.h>
 
+#include "base/rng.h"
 #include "engine/sampler.h"
 #include "lib/testing.h"
 
@@ -66,6 +67,29 @@ static void greedy_takes_the_first_largest(void **state) {
     assert_int_equal(nmlp_sampler_next(&s, &scratch, tied), 1);
     assert_int_equal(nmlp_sampler_next(&s, &scratch, nan_first), 2);
     nmlp_sampler_fini(&s);
+}
+
+/* Against one look after the other: values that repeat, NaN, -Inf, rows of any length. */
+static void argmax_is_the_first_largest_of_any_row(void **state) {
+    enum { MOST = 9000 };
+    static float values[MOST];
+    nmlp_rng rng;
+    (void)state;
+    nmlp_rng_seed(&rng, 5);
+    for (int round = 0; round < 300; round++) {
+        int64_t n = 1 + nmlp_rng_below(&rng, round % 2 ? MOST : 70), range = 1 + nmlp_rng_below(&rng, 3000);
+        int64_t best = 0;
+        float top = -INFINITY;
+        for (int64_t i = 0; i < n; i++) {
+            int64_t kind = nmlp_rng_below(&rng, 20);
+            values[i] = kind == 0 ? NAN : kind == 1 ? -INFINITY : (float)nmlp_rng_below(&rng, range) - 1000;
+            if (round % 50 == 0) values[i] = i % 2 ? -INFINITY : NAN;
+            if (!(values[i] > top)) continue;
+            top = values[i];
+            best = i;
+        }
+        assert_int_equal(nmlp_argmax(values, n), best);
+    }
 }
 
 static void repetition_is_made_unlikely_whatever_the_sign(void **state) {
@@ -174,6 +198,7 @@ int main(void) {
         cmocka_unit_test(draws_follow_the_softmax),
         cmocka_unit_test(filters_keep_the_likeliest),
         cmocka_unit_test(greedy_takes_the_first_largest),
+        cmocka_unit_test(argmax_is_the_first_largest_of_any_row),
         cmocka_unit_test(repetition_is_made_unlikely_whatever_the_sign),
         cmocka_unit_test(biases_and_penalties_change_the_logits_as_said),
         cmocka_unit_test(only_allowed_tokens_are_chosen),
