@@ -1,7 +1,7 @@
 #include "engine/sampler.h"
 
 #include <math.h>
-#include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 
@@ -38,14 +38,16 @@ bool nmlp_sampling_is_plain(const nmlp_sampling *s) {
 
 nmlp_status nmlp_sampler_scratch_init(nmlp_sampler_scratch *s, int64_t vocab, nmlp_err *err) {
     s->candidates = nmlp_mem_new((size_t)vocab, sizeof *s->candidates, err);
+    s->other = nmlp_mem_new((size_t)vocab, sizeof *s->other, err);
     s->weights = nmlp_mem_new((size_t)vocab, sizeof *s->weights, err);
-    if (s->candidates && s->weights) return NMLP_OK;
+    if (s->candidates && s->other && s->weights) return NMLP_OK;
     nmlp_sampler_scratch_fini(s);
     return NMLP_E_NOMEM;
 }
 
 void nmlp_sampler_scratch_fini(nmlp_sampler_scratch *s) {
     nmlp_mem_free(s->candidates);
+    nmlp_mem_free(s->other);
     nmlp_mem_free(s->weights);
     *s = (nmlp_sampler_scratch){0};
 }
@@ -139,12 +141,36 @@ static float adjusted(const nmlp_sampler *s, const float *logits, int64_t id) {
     return logit > 0 ? logit / penalty : logit * penalty;
 }
 
-/* Descending logits; equal ones by id, so that the order is total and the same everywhere. */
-static int by_logit(const void *a, const void *b) {
-    const nmlp_token_candidate *x = a;
-    const nmlp_token_candidate *y = b;
-    if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
-    return x->id < y->id ? -1 : x->id > y->id;
+/* Ascending as logits descend; 0 and -0 are equal. */
+static uint32_t sort_key(float logit) {
+    uint32_t bits;
+    memcpy(&bits, &logit, sizeof bits);
+    if (logit == 0) bits = 0;
+    return bits >> 31 ? bits : bits ^ 0x7fffffffu;
+}
+
+enum { DIGIT_BITS = 8, DIGITS = 32 / DIGIT_BITS, DIGIT_VALUES = 1 << DIGIT_BITS };
+
+/* Descending logits; equal ones stay by id, so that the order is total and the same everywhere. By digits from the last
+ * on: a whole vocabulary is sorted for every token, which comparisons take ten times as long for. */
+static void sort_candidates(nmlp_sampler_scratch *s, int64_t n) {
+    int64_t first[DIGITS][DIGIT_VALUES] = {{0}};
+    nmlp_token_candidate *from = s->candidates, *to = s->other;
+    for (int64_t i = 0; i < n; i++)
+        for (int d = 0; d < DIGITS; d++) first[d][sort_key(from[i].logit) >> (d * DIGIT_BITS) & (DIGIT_VALUES - 1)]++;
+    for (int d = 0; d < DIGITS; d++) {
+        int64_t before = 0;
+        for (int v = 0; v < DIGIT_VALUES; v++) {
+            int64_t count = first[d][v];
+            first[d][v] = before;
+            before += count;
+        }
+        for (int64_t i = 0; i < n; i++)
+            to[first[d][sort_key(from[i].logit) >> (d * DIGIT_BITS) & (DIGIT_VALUES - 1)]++] = from[i];
+        nmlp_token_candidate *read = from;
+        from = to;
+        to = read;
+    }
 }
 
 static int64_t keep_likely(const nmlp_sampling *o, nmlp_sampler_scratch *s, int64_t n, double *total) {
@@ -178,7 +204,7 @@ static int64_t filter(const nmlp_sampler *s, nmlp_sampler_scratch *scratch, cons
         float logit = adjusted(s, logits, id);
         if (!isnan(logit)) scratch->candidates[n++] = (nmlp_token_candidate){.logit = logit, .id = (int32_t)id};
     }
-    qsort(scratch->candidates, (size_t)n, sizeof *scratch->candidates, by_logit);
+    sort_candidates(scratch, n);
     return n > 0 ? keep_likely(&s->options, scratch, n, total) : 0;
 }
 

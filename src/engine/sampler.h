@@ -43,6 +43,7 @@ typedef struct nmlp_token_candidate {
 /* Memory in which one choice is made; samplers that choose one after the other may share it. */
 typedef struct nmlp_sampler_scratch {
     nmlp_token_candidate *candidates; /* [V] */
+    nmlp_token_candidate *other;      /* [V] while they are sorted */
     double *weights;                  /* [V] */
 } nmlp_sampler_scratch;
 

@@ -7,9 +7,9 @@
 
 enum { V = 6, DRAWS = 60000 };
 
-static nmlp_token_candidate candidates[V];
+static nmlp_token_candidate candidates[V], other[V];
 static double weights[V];
-static nmlp_sampler_scratch scratch = {candidates, weights};
+static nmlp_sampler_scratch scratch = {candidates, other, weights};
 
 static const float logits[V] = {0.0f, 2.0f, 1.0f, -1.0f, 1.5f, -3.0f};
 
@@ -90,6 +90,37 @@ static void argmax_is_the_first_largest_of_any_row(void **state) {
         }
         assert_int_equal(nmlp_argmax(values, n), best);
     }
+}
+
+/* Whom top-k keeps of a large vocabulary: those with fewer than k before them, larger or equal with a smaller id. */
+static void the_likeliest_are_kept_in_order_of_logit_and_id(void **state) {
+    enum { N = 3000, KEPT = 41 };
+    static float many[N], probs[N];
+    nmlp_sampling o = {.temperature = 1, .top_k = KEPT, .top_p = 1, .repetition_penalty = 1};
+    nmlp_sampler_scratch large;
+    nmlp_sampler s;
+    nmlp_rng rng;
+    nmlp_err err;
+    (void)state;
+    nmlp_rng_seed(&rng, 6);
+    nmlp_assert_ok(nmlp_sampler_init(&s, &o, N, &err), &err);
+    nmlp_assert_ok(nmlp_sampler_scratch_init(&large, N, &err), &err);
+    for (int round = 0; round < 6; round++) {
+        /* Small and large steps, both signs, both zeros, infinities. */
+        for (int i = 0; i < N; i++) {
+            many[i] = (float)(nmlp_rng_below(&rng, 700) - 660 + 100 * round) * (round % 2 ? 0.01f : 0.25f);
+            if (nmlp_rng_below(&rng, 40) == 0) many[i] = i % 2 ? -0.0f : 0.0f;
+            if (nmlp_rng_below(&rng, 40) == 0) many[i] = -INFINITY;
+        }
+        nmlp_sampler_distribution(&s, &large, many, probs);
+        for (int i = 0; i < N; i++) {
+            int before = 0;
+            for (int j = 0; j < N; j++) before += many[j] > many[i] || (many[j] == many[i] && j < i);
+            assert_int_equal(probs[i] > 0, before < KEPT);
+        }
+    }
+    nmlp_sampler_scratch_fini(&large);
+    nmlp_sampler_fini(&s);
 }
 
 static void repetition_is_made_unlikely_whatever_the_sign(void **state) {
@@ -199,6 +230,7 @@ int main(void) {
         cmocka_unit_test(filters_keep_the_likeliest),
         cmocka_unit_test(greedy_takes_the_first_largest),
         cmocka_unit_test(argmax_is_the_first_largest_of_any_row),
+        cmocka_unit_test(the_likeliest_are_kept_in_order_of_logit_and_id),
         cmocka_unit_test(repetition_is_made_unlikely_whatever_the_sign),
         cmocka_unit_test(biases_and_penalties_change_the_logits_as_said),
         cmocka_unit_test(only_allowed_tokens_are_chosen),
