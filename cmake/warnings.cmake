@@ -6,7 +6,7 @@ if(NMLP_WERROR)
 endif()
 if(NMLP_SANITIZE)
   target_compile_options(nmlp_warnings INTERFACE
-    -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+    -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g -DNMLP_SANITIZED)
   target_link_options(nmlp_warnings INTERFACE -fsanitize=address,undefined)
 endif()
 if(NMLP_FUZZ) # goes with NMLP_SANITIZE

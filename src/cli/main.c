@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/commands.h"
 #include "cli/complete.h"
@@ -95,6 +96,17 @@ static int run(int argc, char **argv) {
     return command->run(argc - 1, argv + 1);
 }
 
+/* Ends without what libraries do at exit: all that matters is written, the system takes the rest back, and some of them
+   (the CUDA driver, OpenBLAS) do not survive a lack of memory there. */
+static int end_process(int code) {
+#ifdef NMLP_SANITIZED
+    return code; /* leaks are looked for at exit */
+#else
+    (void)fflush(NULL);
+    _exit(code);
+#endif
+}
+
 int main(int argc, char **argv) {
     /* Its threads would idle: blocks of matrices are spread over our own (linalg/linalg.h). */
     (void)setenv("OPENBLAS_NUM_THREADS", "1", 0);
@@ -104,7 +116,7 @@ int main(int argc, char **argv) {
     /* Whatever printed it: a result that did not arrive is no result. */
     bool lost_now = fflush(stdout) != 0;
     const char *why = lost_now ? strerror(errno) : "an earlier write failed";
-    if ((!lost_now && !ferror(stdout)) || code != NMLP_EXIT_OK) return code;
+    if ((!lost_now && !ferror(stdout)) || code != NMLP_EXIT_OK) return end_process(code);
     fprintf(stderr, "neuronmlp: stdout: cannot write: %s\n", why);
-    return NMLP_EXIT_FAILED;
+    return end_process(NMLP_EXIT_FAILED);
 }

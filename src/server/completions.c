@@ -26,13 +26,21 @@ static void client_gone(void *ctx) {
     atomic_store(&call->job.cancelled, true);
 }
 
+/* Without what was added last, part of which may be missing; there is room for an error then. */
+static void cut_back(nmlp_str *out, size_t len) {
+    out->len = len;
+    if (out->data) out->data[len] = '\0';
+    out->failed = false;
+}
+
 static void send_text(nmlp_server_call *call, nmlp_str *text) {
     if (!call->streaming) {
         nmlp_http_stream_begin(call->http, "text/event-stream");
         call->streaming = true;
     }
+    if (text->failed) nmlp_http_stream_cut(call->http);
     nmlp_http_stream_write(call->http, nmlp_str_text(text), text->len);
-    nmlp_str_clear(text);
+    cut_back(text, 0);
     call->sent_s = nmlp_clock_seconds();
 }
 
@@ -45,7 +53,7 @@ static nmlp_status take_event(nmlp_server_call *call, nmlp_job_event *e, nmlp_st
         return nmlp_str_status(out, err);
     }
     choice->finish = e->finish;
-    if (!r->stream) nmlp_reply_add_end(choice);
+    if (!r->stream) NMLP_RETURN_IF_FAILED(nmlp_reply_add_end(choice, err));
     choice->values = e->values;
     choice->n_values = e->n_values;
     e->values = NULL;
@@ -57,8 +65,9 @@ static nmlp_status take_event(nmlp_server_call *call, nmlp_job_event *e, nmlp_st
     return nmlp_str_status(out, err);
 }
 
-/* The last words of a stream, or the whole answer; the client is there. `status` is that of HTTP. */
-static void finish_answer(nmlp_server_call *call, int status, const nmlp_err *err, nmlp_str *out) {
+/* The last words of a stream, or the whole answer; the client is there. `status` is that of HTTP; returns the one that
+   was sent. */
+static int finish_answer(nmlp_server_call *call, int status, const nmlp_err *err, nmlp_str *out) {
     const nmlp_completion_request *r = &call->job.request;
     nmlp_http_request *http = call->http;
     nmlp_status st = status == 200 ? NMLP_OK : NMLP_E_INTERRUPTED;
@@ -73,9 +82,10 @@ static void finish_answer(nmlp_server_call *call, int status, const nmlp_err *er
             if (r->include_usage) nmlp_reply_chunk_usage(out, &call->head, &call->usage);
             nmlp_str_puts(out, "data: [DONE]\n\n");
         }
+        if (out->failed) nmlp_http_stream_cut(http);
         nmlp_http_stream_write(http, nmlp_str_text(out), out->len);
         nmlp_http_stream_end(http);
-        return;
+        return status;
     }
     if (st == NMLP_OK && r->embeds)
         nmlp_reply_embeddings(out, &call->head, call->choices, call->n_choices, &call->usage, r->base64);
@@ -83,16 +93,14 @@ static void finish_answer(nmlp_server_call *call, int status, const nmlp_err *er
         nmlp_reply_whole(out, &call->head, call->choices, call->n_choices, &call->usage, r->logprobs);
     else
         nmlp_reply_error(out, status, err);
-    if (status == 503) nmlp_server_add_retry(http);
-    nmlp_http_respond(http, status, "application/json", nmlp_str_text(out), out->len);
+    return nmlp_server_respond(http, status, "application/json", out);
 }
 
-static void finish_call(nmlp_server_call *call, nmlp_status st, const nmlp_err *err, nmlp_str *out) {
+static void finish_call(nmlp_server_call *call, nmlp_str *out) {
     nmlp_server *s = call->server;
     int status = call->status ? call->status : 499; /* the client went away, as nginx logs it */
     if (call->http) {
-        status = nmlp_reply_status(st);
-        finish_answer(call, status, err, out);
+        status = finish_answer(call, nmlp_reply_status(call->st), &call->err, out);
     }
     nmlp_server_metrics_count(&s->metrics, status);
     nmlp_server_log(s, "POST", call->path, call->peer, status, 1e3 * (nmlp_clock_seconds() - call->started_s), call);
@@ -102,24 +110,27 @@ static void finish_call(nmlp_server_call *call, nmlp_status st, const nmlp_err *
 
 /* False: the call is no more. */
 static bool take_events(nmlp_server_call *call) {
-    nmlp_status st = NMLP_OK;
-    nmlp_err err = {0};
     nmlp_str out;
     bool goes_on = true;
     nmlp_str_init(&out);
     for (nmlp_job_event *e = nmlp_worker_take(call->served->worker, &call->job), *next; e; e = next) {
         next = e->next;
         if (e->kind == NMLP_JOB_DONE) {
-            if (st == NMLP_OK && e->st != NMLP_OK) {
-                st = e->st;
-                err = e->err;
+            if (call->st == NMLP_OK && e->st != NMLP_OK) {
+                call->st = e->st;
+                call->err = e->err;
             }
-            if (st == NMLP_E_INTERRUPTED && !err.message[0]) nmlp_fail(&err, st, "the server is shutting down");
-            finish_call(call, st, &err, &out);
+            if (call->st == NMLP_E_INTERRUPTED && !call->err.message[0])
+                nmlp_fail(&call->err, call->st, "the server is shutting down");
+            finish_call(call, &out);
             goes_on = false;
-        } else if (call->http && st == NMLP_OK) {
-            st = take_event(call, e, &out, &err);
-            if (st != NMLP_OK) atomic_store(&call->job.cancelled, true);
+        } else if (call->http && call->st == NMLP_OK) {
+            size_t len = out.len;
+            call->st = take_event(call, e, &out, &call->err);
+            if (call->st != NMLP_OK) {
+                atomic_store(&call->job.cancelled, true);
+                cut_back(&out, len);
+            }
         }
         nmlp_job_event_destroy(e);
     }
@@ -144,7 +155,7 @@ static void give_up(nmlp_server_call *call, nmlp_str *out) {
     call->status = 504;
     nmlp_http_on_gone(call->http, NULL, NULL);
     nmlp_str_clear(out);
-    finish_answer(call, 504, &err, out);
+    (void)finish_answer(call, 504, &err, out);
     atomic_store(&call->job.cancelled, true);
 }
 

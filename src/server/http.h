@@ -63,6 +63,8 @@ void nmlp_http_respond(nmlp_http_request *request, int status, const char *conte
 /* The same in pieces. */
 void nmlp_http_stream_begin(nmlp_http_request *request, const char *content_type);
 void nmlp_http_stream_write(nmlp_http_request *request, const char *bytes, size_t len);
+/* The client sees that the answer ends too early: nothing more arrives, the end neither. */
+void nmlp_http_stream_cut(nmlp_http_request *request);
 void nmlp_http_stream_end(nmlp_http_request *request);
 
 #endif

@@ -38,17 +38,21 @@ static void keep_part(void *ctx, nmlp_tool_part_kind kind, const char *text, siz
         nmlp_str_append(&c->text, text, len);
     else if (call)
         nmlp_str_append(kind == NMLP_TOOL_NAME ? &call->name : &call->arguments, text, len);
+    if (call) c->text.failed |= call->name.failed || call->arguments.failed;
 }
 
-void nmlp_reply_add_end(nmlp_reply_choice *c) {
+nmlp_status nmlp_reply_add_end(nmlp_reply_choice *c, nmlp_err *err) {
     if (c->calls_tools) nmlp_tool_reader_end(&c->reader, keep_part, c);
+    return nmlp_str_status(&c->text, err);
 }
 
 nmlp_status nmlp_reply_add(nmlp_reply_choice *c, const nmlp_job_event *event, nmlp_err *err) {
-    if (c->calls_tools)
+    if (c->calls_tools) {
         nmlp_tool_reader_push(&c->reader, nmlp_str_text(&event->text), event->text.len, keep_part, c);
-    else
+        c->text.failed |= c->reader.held.failed;
+    } else {
         nmlp_str_append(&c->text, event->text.data, event->text.len);
+    }
     if (c->n_tokens + event->n_tokens > c->capacity) {
         size_t capacity = 2 * (c->n_tokens + event->n_tokens);
         nmlp_server_token *more = nmlp_mem_new(capacity, sizeof *more, err);
@@ -80,7 +84,7 @@ void nmlp_reply_choice_fini(nmlp_reply_choice *c) {
 static void token_text(nmlp_str *out, const nmlp_reply_head *h, int32_t id) {
     nmlp_str_clear(out);
     if (id >= 0 && id < nmlp_tokenizer_vocab_size(h->tokenizer))
-        (void)nmlp_tokenizer_decode(h->tokenizer, &id, 1, false, out, NULL);
+        out->failed |= nmlp_tokenizer_decode(h->tokenizer, &id, 1, false, out, NULL) != NMLP_OK;
 }
 
 static int64_t count_characters(const nmlp_str *text) {
@@ -104,6 +108,7 @@ static void put_chat_token(nmlp_json_writer *w, const nmlp_reply_head *h, int32_
         for (size_t i = 0; i < text.len; i++) nmlp_json_put_int(w, NULL, (unsigned char)text.data[i]);
         nmlp_json_end_array(w);
     }
+    w->out->failed |= text.failed;
     nmlp_str_fini(&text);
 }
 
@@ -144,6 +149,7 @@ static void put_top(nmlp_json_writer *w, const nmlp_reply_head *h, const nmlp_se
         nmlp_str_append(&seen, text.data, text.len);
     }
     nmlp_json_end_object(w);
+    w->out->failed |= text.failed || seen.failed;
     nmlp_str_fini(&seen);
     nmlp_str_fini(&text);
 }
@@ -183,6 +189,7 @@ static int64_t put_text_logprobs(nmlp_json_writer *w, const nmlp_reply_head *h, 
     }
     nmlp_json_end_array(w);
     nmlp_json_end_object(w);
+    w->out->failed |= text.failed;
     nmlp_str_fini(&text);
     return offset;
 }
@@ -293,6 +300,7 @@ static void put_base64(nmlp_json_writer *w, const char *key, const void *data, s
         for (size_t k = 0; k < 4; k++) nmlp_str_putc(&text, k <= n ? letters[group >> (18 - 6 * k) & 63] : '=');
     }
     nmlp_json_put_bytes(w, key, nmlp_str_text(&text), text.len);
+    w->out->failed |= text.failed;
     nmlp_str_fini(&text);
 }
 
@@ -412,6 +420,7 @@ void nmlp_reply_chunk(nmlp_str *out, const nmlp_reply_head *h, int index, nmlp_r
     if (c->calls_tools) {
         struct tool_stream stream = {out, h, index, c};
         nmlp_tool_reader_push(&c->reader, nmlp_str_text(&event->text), event->text.len, send_part, &stream);
+        out->failed |= c->reader.held.failed;
         return;
     }
     if (!event->text.len && !(logprobs && event->n_tokens)) return;

@@ -43,7 +43,7 @@ void nmlp_reply_choice_init(nmlp_reply_choice *choice, bool calls_tools, nmlp_to
 /* Takes over an event's text and tokens. */
 nmlp_status nmlp_reply_add(nmlp_reply_choice *choice, const nmlp_job_event *event, nmlp_err *err);
 /* The text is over. */
-void nmlp_reply_add_end(nmlp_reply_choice *choice);
+nmlp_status nmlp_reply_add_end(nmlp_reply_choice *choice, nmlp_err *err);
 void nmlp_reply_choice_fini(nmlp_reply_choice *choice);
 
 void nmlp_reply_whole(nmlp_str *out, const nmlp_reply_head *head, const nmlp_reply_choice *choices, int n,

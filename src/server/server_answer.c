@@ -39,17 +39,29 @@ void nmlp_server_log(const nmlp_server *s, const char *method, const char *path,
         }
     }
     nmlp_json_end_object(&w);
-    s->options.on_log(s->options.ctx, nmlp_str_text(&line));
+    if (!line.failed) s->options.on_log(s->options.ctx, nmlp_str_text(&line));
     nmlp_str_fini(&line);
+}
+
+int nmlp_server_respond(nmlp_http_request *r, int status, const char *type, const nmlp_str *body) {
+    static const char lack[] =
+        "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":503}}";
+    if (body->failed) status = 503;
+    if (status == 503) nmlp_server_add_retry(r);
+    if (body->failed)
+        nmlp_http_respond(r, status, "application/json", lack, sizeof lack - 1);
+    else
+        nmlp_http_respond(r, status, type, nmlp_str_text(body), body->len);
+    return status;
 }
 
 /* A whole answer to a request that needs no engine. */
 void nmlp_server_answer(nmlp_server *s, nmlp_http_request *r, int status, const char *type, const nmlp_str *body) {
+    if (body->failed) status = 503;
     nmlp_server_metrics_count(&s->metrics, status);
     nmlp_server_log(s, nmlp_http_method(r), nmlp_http_path(r), nmlp_http_peer(r), status, 0, NULL);
-    if (status == 503) nmlp_server_add_retry(r);
     if (status == 401) nmlp_http_add_header(r, "WWW-Authenticate", "Bearer");
-    nmlp_http_respond(r, status, type, nmlp_str_text(body), body->len);
+    (void)nmlp_server_respond(r, status, type, body);
 }
 
 void nmlp_server_answer_error(nmlp_server *s, nmlp_http_request *r, int status, const nmlp_err *err) {

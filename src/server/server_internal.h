@@ -32,7 +32,9 @@ typedef struct nmlp_server_call {
     nmlp_reply_usage usage;
     const char *path;
     bool streaming;
-    int status; /* of the answer that was sent before the job ended; 0: none */
+    int status;     /* of the answer that was sent before the job ended; 0: none */
+    nmlp_status st; /* of the first failure, kept until the job has ended */
+    nmlp_err err;
     double started_s, sent_s, deadline_s;
     char peer[64];
     struct nmlp_server_call *next;
@@ -61,6 +63,8 @@ typedef struct nmlp_server {
 /* server_answer.c: whole answers, and log lines. `call` may be NULL. */
 void nmlp_server_log(const nmlp_server *s, const char *method, const char *path, const char *peer, int status,
                      double ms, const nmlp_server_call *call);
+/* Returns the status that was sent: 503 where there was no memory for the body. */
+int nmlp_server_respond(nmlp_http_request *r, int status, const char *type, const nmlp_str *body);
 void nmlp_server_answer(nmlp_server *s, nmlp_http_request *r, int status, const char *type, const nmlp_str *body);
 void nmlp_server_answer_error(nmlp_server *s, nmlp_http_request *r, int status, const nmlp_err *err);
 /* When to try again, as a header of an answer with 429 or 503. */

@@ -108,12 +108,18 @@ static nmlp_server_token *add_token(nmlp_job_choice *c) {
 }
 
 static bool post_piece(nmlp_job_choice *c, const char *text, size_t len) {
+    if (c->st != NMLP_OK) return false; /* a piece before this one is lacking */
     nmlp_job_event *event = new_event(NMLP_JOB_PIECE, c->index, &c->err);
     if (!event) {
         c->st = NMLP_E_NOMEM;
         return false;
     }
     nmlp_str_append(&event->text, text, len);
+    c->st = nmlp_str_status(&event->text, &c->err);
+    if (c->st != NMLP_OK) {
+        nmlp_job_event_destroy(event);
+        return false;
+    }
     event->tokens = c->tokens;
     event->n_tokens = c->n_tokens;
     c->tokens = NULL;

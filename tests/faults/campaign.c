@@ -1,15 +1,16 @@
 /* Lets every call that can fail do so once, or kills the program in front of it, and checks what is left.
  *
  * usage: nmlp_faults COMMAND ROOT [--preload LIBRARY] [--mode fail|kill|random|sync] [--class LETTERS] [--sample N]
- * [--case NAME]
- *        [--skip NAMES]
+ *        [--repeats N] [--last N] [--case NAME] [--skip NAMES]
  *
  * fail: exit 0 with the output of an undisturbed run, or exit 1, a message, and no half-written output.
  * kill: whole old output or whole new one at once; the next run ends with the output of an undisturbed one.
  * random: as kill, at random times instead of in front of calls; --sample N kills of each case (20).
  * sync: writes, syncs and renames come in an order that survives a power loss.
  * --minutes N: a soak instead, random cases with about two random faults each.
- * --sample N: at most about N calls of each case and class, spread evenly; without it all of them. */
+ * --sample N: at most about N calls of each case and class, spread evenly.
+ * --repeats N: of the calls that come through the same functions (8 frames) the first, the last and others between,
+ * N in all: they meet the same code. --last N: only the last N calls. Without all three, every call. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdatomic.h>
@@ -29,7 +30,15 @@ enum { SHOWN_MAX = 12, GO_ON_EVERY = 5, RANDOM_KILLS = 20 };
 typedef struct counts {
     atomic_long n_injected, n_same, n_refused, n_defects, n_resumed;
     atomic_int n_shown;
+    atomic_long n_taken; /* of the list of calls */
 } counts;
+
+/* How many calls are disturbed; 0: all. */
+typedef struct call_limits {
+    long sample;  /* of each case and class */
+    long repeats; /* of each place */
+    long last;    /* only these */
+} call_limits;
 
 typedef struct job {
     const fault_inputs *in;
@@ -42,6 +51,7 @@ typedef struct job {
     bool has_before;
     bool exact; /* stdout repeats to the byte */
     char before_path[FAULT_PATH_BYTES];
+    char places_path[FAULT_PATH_BYTES]; /* of the undisturbed run */
     counts *counts;
 } job;
 
@@ -170,6 +180,7 @@ static void kill_at_random(const job *j, long number, int slot) {
 static void prepare(job *j) {
     fault none = {0};
     fault_result again;
+    snprintf(j->places_path, sizeof j->places_path, "%.1000s/places", j->in->work);
     if (j->c->before) {
         char scratch[FAULT_PATH_BYTES], command[4 * FAULT_PATH_BYTES];
         fault_scratch_reset(j->in, 0, NULL);
@@ -181,7 +192,7 @@ static void prepare(job *j) {
         j->has_before = true;
     }
     fault_scratch_reset(j->in, 0, j->has_before ? j->before_path : NULL);
-    fault_run(&j->want, j->in, j->c->words, NULL, &(fault){.classes = j->class}, 0);
+    fault_run(&j->want, j->in, j->c->words, NULL, &(fault){.classes = j->class, .places = j->places_path}, 0);
     fault_scratch_reset(j->in, 0, j->has_before ? j->before_path : NULL);
     fault_run(&again, j->in, j->c->words, NULL, &none, 0);
     /* Their times are rounded: equal in two runs, another in the third. */
@@ -195,9 +206,65 @@ static void prepare(job *j) {
     exit(1);
 }
 
+/* ---- which calls ---- */
+
+typedef struct call {
+    uint64_t place;
+    long at; /* counted from 1 */
+} call;
+
+static int by_place(const void *a, const void *b) {
+    const call *x = a, *y = b;
+    if (x->place != y->place) return x->place < y->place ? -1 : 1;
+    return x->at < y->at ? -1 : 1;
+}
+
+static call *read_places(const job *j, long n) {
+    call *calls = malloc((size_t)(n + 1) * sizeof *calls);
+    FILE *file = fopen(j->places_path, "r");
+    if (!calls || !file) exit(3);
+    for (long i = 0; i < n; i++) {
+        calls[i] = (call){.at = i + 1};
+        if (fread(&calls[i].place, sizeof calls[i].place, 1, file) != 1) calls[i].place = 0;
+    }
+    fclose(file);
+    qsort(calls, (size_t)n, sizeof *calls, by_place);
+    return calls;
+}
+
+/* Fills `list` [n] with the calls to be disturbed, the last first; returns how many. */
+static long choose_calls(long *list, const job *j, const call_limits *limits, long n) {
+    long n_chosen = 0, step = limits->sample > 0 && n > limits->sample ? n / limits->sample : 1;
+    if (limits->repeats <= 0 || j->class == 'r') {
+        for (long at = n; at > 0 && (!limits->last || at > n - limits->last); at -= step) list[n_chosen++] = at;
+        return n_chosen;
+    }
+    call *calls = read_places(j, n);
+    for (long begin = 0, end; begin < n; begin = end) {
+        for (end = begin + 1; end < n && calls[end].place == calls[begin].place;) end++;
+        long last = end - begin - 1, k = last < limits->repeats ? last + 1 : limits->repeats;
+        for (long i = 0; i < k; i++) list[n_chosen++] = calls[begin + (k > 1 ? i * last / (k - 1) : 0)].at;
+    }
+    free(calls);
+    return n_chosen;
+}
+
+static void disturb(const job *j, const long *list, long n) {
+    int n_workers = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    fflush(stdout);
+    for (int w = 0; w < n_workers; w++) {
+        if (fork() != 0) continue;
+        for (long i; (i = atomic_fetch_add(&j->counts->n_taken, 1)) < n;)
+            (j->class == 'r' ? kill_at_random : inject)(j, list[i], w);
+        fflush(stdout);
+        _exit(0);
+    }
+    while (wait(NULL) > 0) {
+    }
+}
+
 /* Returns whether there was no defect. */
-static bool campaign(const fault_inputs *in, const fault_case *c, char class, bool kill, long sample) {
-    bool random = class == 'r';
+static bool campaign(const fault_inputs *in, const fault_case *c, char class, bool kill, const call_limits *limits) {
     static job j;
     struct timespec begin, end;
     clock_gettime(CLOCK_MONOTONIC, &begin);
@@ -205,19 +272,11 @@ static bool campaign(const fault_inputs *in, const fault_case *c, char class, bo
     j.counts = mmap(NULL, sizeof *j.counts, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (j.counts == MAP_FAILED) exit(3);
     prepare(&j);
-    long n = random ? (sample > 0 ? sample : RANDOM_KILLS) : j.want.n_calls;
-    long step = !random && sample > 0 && n > sample ? n / sample : 1;
-    int n_workers = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    fflush(stdout);
-    for (int w = 0; w < n_workers; w++) {
-        if (fork() != 0) continue;
-        /* The last call of each step is always the last of all. */
-        for (long at = n - w * step; at > 0; at -= step * n_workers) (random ? kill_at_random : inject)(&j, at, w);
-        fflush(stdout);
-        _exit(0);
-    }
-    while (wait(NULL) > 0) {
-    }
+    long n = class != 'r' ? j.want.n_calls : limits->sample > 0 ? limits->sample : RANDOM_KILLS;
+    long *list = malloc((size_t)(n > 0 ? n : 1) * sizeof *list);
+    if (!list) exit(3);
+    disturb(&j, list, n > 0 ? choose_calls(list, &j, limits, n) : 0);
+    free(list);
     clock_gettime(CLOCK_MONOTONIC, &end);
     bool good = j.counts->n_defects == 0 && n >= 0;
     printf("%-17s %c %s: %6ld calls, %6ld injected, %6ld same output, %6ld %s, %5ld went on, %3ld defects, %.1f s\n",
@@ -240,6 +299,7 @@ static bool soak(const fault_inputs *in, double minutes) {
     printf("soak: seed %u\n", seed);
     while (time(NULL) < end) {
         const fault_case *c = &fault_cases[(size_t)rand_r(&seed) % fault_n_cases];
+        if (strstr(c->words, "--device cuda")) continue;
         memset(shared, 0, sizeof *shared);
         j = (job){.in = in, .c = c, .class = "aaft"[rand_r(&seed) % 4], .counts = shared};
         prepare(&j);
@@ -258,18 +318,21 @@ static bool soak(const fault_inputs *in, double minutes) {
 
 int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "@synth") == 0) return fault_model_write("out", 0.3);
+    if (argc > 3 && strcmp(argv[1], "@serve") == 0) return fault_serve(argv[2], argv + 3);
     if (argc < 3) return 2;
     fault_inputs in = {.program = argv[1]};
     const char *classes = NULL, *only = NULL, *skip = "";
     bool kill = false, sync = false, good = true;
-    long sample = 0;
+    call_limits limits = {0};
     double minutes = 0;
     for (int i = 3; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--preload") == 0) in.preload = argv[i + 1];
         if (strcmp(argv[i], "--class") == 0) classes = argv[i + 1];
         if (strcmp(argv[i], "--skip") == 0) skip = argv[i + 1];
         if (strcmp(argv[i], "--case") == 0) only = argv[i + 1];
-        if (strcmp(argv[i], "--sample") == 0) sample = atol(argv[i + 1]);
+        if (strcmp(argv[i], "--sample") == 0) limits.sample = atol(argv[i + 1]);
+        if (strcmp(argv[i], "--repeats") == 0) limits.repeats = atol(argv[i + 1]);
+        if (strcmp(argv[i], "--last") == 0) limits.last = atol(argv[i + 1]);
         if (strcmp(argv[i], "--minutes") == 0) minutes = atof(argv[i + 1]);
         if (strcmp(argv[i], "--mode") != 0) continue;
         sync = strcmp(argv[i + 1], "sync") == 0;
@@ -285,11 +348,12 @@ int main(int argc, char **argv) {
     for (size_t i = 0; minutes <= 0 && i < fault_n_cases; i++) {
         const fault_case *c = &fault_cases[i];
         if ((only && strcmp(only, c->name) != 0) || (kill && !c->resume) || strstr(skip, c->name)) continue;
+        if (!only && strstr(c->words, "--device cuda")) continue;
         /* The program for our own case is this one, which has nothing linked in. */
-        if (!in.preload && c->words[0] == '@') continue;
+        if (!in.preload && strcmp(c->words, "@synth") == 0) continue;
         if (sync && c->resume) good &= fault_sync_check(&in, c);
         if (sync) continue;
-        for (const char *class = classes; *class; class ++) good &= campaign(&in, c, *class, kill, sample);
+        for (const char *class = classes; *class; class ++) good &= campaign(&in, c, *class, kill, &limits);
     }
     char command[2 * FAULT_PATH_BYTES];
     snprintf(command, sizeof command, "rm -rf '%s'", in.work);

@@ -34,8 +34,9 @@ typedef struct fault {
     char classes; /* 'a', 'f', 't', 'c'; 0: nothing is counted */
     long at;      /* 0: count only */
     bool kill;
-    long chance;   /* of a million, at each call */
-    long after_us; /* above 0: SIGKILL after this time */
+    long chance;        /* of a million, at each call */
+    long after_us;      /* above 0: SIGKILL after this time */
+    const char *places; /* file that receives where each call came from, or NULL */
 } fault;
 
 typedef struct fault_entry {
@@ -68,6 +69,8 @@ const fault_entry *fault_entry_find(const fault_result *r, const char *name);
 bool fault_sync_check(const fault_inputs *in, const fault_case *c);
 /* Writes the models and texts of the cases below in->work. */
 void fault_inputs_make(const fault_inputs *in);
+/* Runs the server that argv names, which loads `preload` ("": nothing), asks it and ends as it does. */
+int fault_serve(const char *preload, char **argv);
 /* Writes a dense model of a few kilobytes. */
 int fault_model_write(const char *dir, double ratio);
 

@@ -14,6 +14,7 @@ const fault_case fault_cases[] = {
     {"logits", "logits %c --ids 1,2,3 -t 1", NULL, NULL, NULL, NULL},
     {"run", "run %c -p hello -n 4 --device cpu -t 1", NULL, NULL, NULL, NULL},
     {"run-threads", "run %c -p hello -n 4 --device cpu -t 3", NULL, NULL, NULL, NULL},
+    {"run-cuda", "run %c -p hello -n 4 --device cuda -t 1", NULL, NULL, NULL, NULL}, /* only by its name */
     {"synth", "@synth", NULL, NULL, NULL, NULL},
     {"compress", COMPRESS " --ratio 0.3 -t 1", NULL, "--resume", NULL, NULL},
     {"compress-over", COMPRESS " --ratio 0.3 --alloc uniform -t 1", COMPRESS " --ratio 0.5 --recover none -t 1",
@@ -49,6 +50,8 @@ const fault_case fault_cases[] = {
     {"doctor", "doctor", NULL, NULL, "aft", NULL},
     {"bench", "bench mlp --shape 32,64,16 --rows 1 --seconds 0.001 --csv out.csv --svg out.svg -t 1", NULL, NULL, "aft",
      NULL},
+    {"paper", "paper --models llama-3.2-1b --rows-max 1024 --html out.html", NULL, "", NULL, NULL},
+    {"serve", "@serve %c --port 0 --slots 2 --device cpu --ctx 32 -t 1", NULL, NULL, NULL, NULL},
     {"report", "report %c -o out.html --rows-max 2048 --shape 128,128,64,128", NULL, "", "afc", NULL},
 };
 

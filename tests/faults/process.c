@@ -194,6 +194,7 @@ static void set_environment(const fault_inputs *in, const fault *what, const cha
     if (what->chance) setenv("NMLP_FAULT_EVERY", number, 1);
     if (what->kill) setenv("NMLP_FAULT_KILL", "1", 1);
     setenv("NMLP_FAULT_COUNT", count_path, 1);
+    if (what->places) setenv("NMLP_FAULT_PLACES", what->places, 1);
 }
 
 static void redirect(int to, const char *path, int flags) {
@@ -227,9 +228,10 @@ static void wait_for(fault_result *r, pid_t pid, long kill_after_us) {
 static void run_child(const fault_inputs *in, char words[FAULT_WORDS_MAX][FAULT_PATH_BYTES], size_t n,
                       const fault *what, const char *scratch, const char *prefix) {
     char path[FAULT_PATH_BYTES], self[FAULT_PATH_BYTES] = {0};
-    char *argv[FAULT_WORDS_MAX + 2] = {(char *)(uintptr_t)in->program};
+    char *argv[FAULT_WORDS_MAX + 5] = {(char *)(uintptr_t)in->program};
     struct rlimit cpu = {CPU_SECONDS, CPU_SECONDS}, none = {0, 0};
     bool synth = strcmp(words[0], "@synth") == 0; /* our own program: the command's models have a gigabyte */
+    bool serve = strcmp(words[0], "@serve") == 0; /* our own program, without a fault, starts the server */
     redirect(0, "/dev/null", O_RDONLY);
     format(path, sizeof path, "%s%s", prefix, ".out", -1);
     redirect(1, path, O_WRONLY | O_CREAT | O_TRUNC);
@@ -242,6 +244,14 @@ static void run_child(const fault_inputs *in, char words[FAULT_WORDS_MAX][FAULT_
     for (size_t i = 0; i < n; i++) argv[i + 1] = words[i];
     if (synth) argv[0] = self;
     set_environment(in, what, path);
+    if (serve) {
+        static char nothing[] = "", command[] = "serve";
+        char *preload = in->preload ? (char *)(uintptr_t)in->preload : nothing;
+        char *front[] = {self, words[0], preload, argv[0], command};
+        memmove(argv + 5, argv + 2, (n - 1) * sizeof *argv);
+        memcpy(argv, front, sizeof front);
+        (void)unsetenv("LD_PRELOAD");
+    }
     execv(argv[0], argv);
     die(argv[0]);
 }
