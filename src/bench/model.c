@@ -49,9 +49,7 @@ struct subject {
 
 static double matrix_params(const nmlp_view *view) { return (double)nmlp_view_elems(view); }
 
-static double matrix_bytes(const nmlp_view *view) {
-    return (double)(nmlp_view_bytes(view) + nmlp_quant_scale_bytes(view));
-}
+static double matrix_bytes(const nmlp_view *view) { return (double)nmlp_quant_stored_bytes(view); }
 
 /* Of matrices of which those before `last` may share their v. */
 static double factors_bytes(const nmlp_factors *factors, int last, bool shared_basis) {

@@ -34,7 +34,7 @@ static double bytes_per_weight(const nmlp_mlp_desc *desc) {
         const nmlp_view *views[] = {&factors[i]->w, &factors[i]->u, &factors[i]->v};
         for (int j = 0; j < 3; j++) {
             if (!views[j]->data) continue;
-            bytes += (double)(nmlp_view_bytes(views[j]) + nmlp_quant_scale_bytes(views[j]));
+            bytes += (double)nmlp_quant_stored_bytes(views[j]);
             n += (double)nmlp_view_elems(views[j]);
         }
     }

@@ -143,7 +143,20 @@ nmlp_status nmlp_checkpoint_put(nmlp_checkpoint_writer *w, const void *data, siz
 nmlp_status nmlp_checkpoint_put_view(nmlp_checkpoint_writer *w, const nmlp_view *view, nmlp_err *err) {
     NMLP_RETURN_IF_FAILED(nmlp_checkpoint_put(w, view->data, nmlp_view_bytes(view), err));
     if (!nmlp_dtype_is_quantised(view->dtype)) return NMLP_OK;
-    return nmlp_checkpoint_put(w, view->scales, nmlp_quant_scale_bytes(view), err);
+    return nmlp_checkpoint_put_scales(w, view, err);
+}
+
+nmlp_status nmlp_checkpoint_put_scales(nmlp_checkpoint_writer *w, const nmlp_view *view, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(nmlp_checkpoint_put(w, view->scales, nmlp_quant_scale_bytes(view), err));
+    if (!view->zeros) return NMLP_OK;
+    int64_t groups = nmlp_quant_groups(view);
+    size_t n = nmlp_quant_zero_words(view->shape[0], groups);
+    uint32_t *words = nmlp_mem_new(n, sizeof *words, err);
+    if (!words) return NMLP_E_NOMEM;
+    nmlp_quant_zeros_pack(words, view->zeros, view->shape[0], groups);
+    nmlp_status st = nmlp_checkpoint_put(w, words, n * sizeof *words, err);
+    nmlp_mem_free(words);
+    return st;
 }
 
 static nmlp_status write_index(const nmlp_checkpoint_writer *w, nmlp_err *err) {

@@ -26,6 +26,8 @@ typedef struct nmlp_checkpoint_writer nmlp_checkpoint_writer;
  * codes, then all scales. Fails with NMLP_E_INTERRUPTED when the progress callback asks to stop. */
 nmlp_status nmlp_checkpoint_put(nmlp_checkpoint_writer *writer, const void *data, size_t bytes, nmlp_err *err);
 /* All of it at once. */
+/* Scales and zero points of a quantised tensor, behind its codes. */
+nmlp_status nmlp_checkpoint_put_scales(nmlp_checkpoint_writer *writer, const nmlp_view *view, nmlp_err *err);
 nmlp_status nmlp_checkpoint_put_view(nmlp_checkpoint_writer *writer, const nmlp_view *view, nmlp_err *err);
 
 typedef struct nmlp_checkpoint_source {

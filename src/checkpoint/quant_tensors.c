@@ -119,6 +119,35 @@ static nmlp_status convert_scales(const nmlp_raw_tensors *raw, const nmlp_named_
     return NMLP_OK;
 }
 
+/* Zero points of groups of 32 or 64, if there are any: words of eight rows, or bytes; of larger groups repeated. */
+static nmlp_status find_zeros(const nmlp_raw_tensors *raw, const nmlp_named_tensor *scales, size_t base_len, int repeat,
+                              const int8_t **out, nmlp_err *err) {
+    const nmlp_named_tensor *t = find(raw, scales->name, base_len, "_zero_point");
+    int64_t rows = scales->view.shape[0], groups = scales->view.shape[1];
+    *out = NULL;
+    if (!t) return NMLP_OK;
+    bool packed = t->int_bytes == 4;
+    int64_t stored_rows = packed ? (rows + CODES_PER_WORD - 1) / CODES_PER_WORD : rows;
+    if ((!packed && t->int_bytes != 1) || t->view.n_dims != 2 || t->view.shape[0] != stored_rows ||
+        t->view.shape[1] != groups)
+        return wrong_shape(raw, t, "one zero point of 4 bits per scale of the weight", err);
+    int8_t *zeros = nmlp_arena_new(raw->arena, (size_t)(rows * groups) * (size_t)repeat, 1, err);
+    if (!zeros) return NMLP_E_NOMEM;
+    if (packed)
+        nmlp_quant_zeros_unpack(zeros, t->view.data, rows, groups);
+    else
+        memcpy(zeros, t->view.data, (size_t)(rows * groups));
+    for (int64_t i = rows * groups - 1; i >= 0; i--) {
+        int8_t zero = zeros[i];
+        if (zero < -8 || zero > 7)
+            return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s holds the zero point %d, expected -8 to 7",
+                             raw->dir, t->name, zero);
+        for (int r = 0; r < repeat; r++) zeros[i * repeat + r] = zero;
+    }
+    *out = zeros;
+    return NMLP_OK;
+}
+
 static nmlp_status join_q4(const nmlp_raw_tensors *raw, const nmlp_named_tensor *t, nmlp_named_tensor *out,
                            nmlp_err *err) {
     const nmlp_named_tensor *scales;
@@ -145,11 +174,13 @@ static nmlp_status join_q4(const nmlp_raw_tensors *raw, const nmlp_named_tensor 
     out->name = nmlp_arena_strndup(raw->arena, t->name, base_len, err);
     if (!out->name) return NMLP_E_NOMEM;
     out->view = nmlp_quant_view_q4(t->view.data, halves, kept, shape[0], shape[1]);
-    return NMLP_OK;
+    return find_zeros(raw, scales, base_len, (int)(group / kept), &out->view.zeros, err);
 }
 
-/* Whether a tensor is the scales or the shape of another. */
+/* Whether a tensor is the scales, the zero points or the shape of another. */
 static bool is_part(const nmlp_raw_tensors *raw, const nmlp_named_tensor *t) {
+    if (ends_with(t->name, "_zero_point"))
+        return find(raw, t->name, strlen(t->name) - strlen("_zero_point"), "_packed") != NULL;
     if (!ends_with(t->name, "_scale") && !ends_with(t->name, "_shape")) return false;
     size_t base_len = strlen(t->name) - strlen("_scale");
     const nmlp_named_tensor *codes = find(raw, t->name, base_len, "");
@@ -164,8 +195,8 @@ nmlp_status nmlp_quant_tensor_join(const nmlp_raw_tensors *raw, size_t i, nmlp_n
     if (*part || !t->int_bytes) return NMLP_OK;
     out->int_bytes = 0;
     if (ends_with(t->name, "_zero_point"))
-        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s: weights with zero points are not supported", raw->dir,
-                         t->name);
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s: only weights of 4 bits may have zero points",
+                         raw->dir, t->name);
     if (t->int_bytes == 4 && ends_with(t->name, "_packed")) return join_q4(raw, t, out, err);
     if (t->int_bytes == 1) return join_q8(raw, t, out, err);
     return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: tensor %s has dtype I%d, which only quantised weights may have",
@@ -190,7 +221,7 @@ static nmlp_status check_scheme(const nmlp_json_doc *doc, const nmlp_json *schem
     NMLP_RETURN_IF_FAILED(nmlp_json_need_int(doc, scheme, "num_bits", 1, 64, &bits, err));
     NMLP_RETURN_IF_FAILED(nmlp_json_optional_bool(doc, scheme, "symmetric", &symmetric, err));
     if (type[0] && strcmp(type, "int") != 0) return refuse(doc, "type", type, err);
-    if (!symmetric) return refuse(doc, "symmetric", "false", err);
+    if (!symmetric && !(bits == 4 && weights)) return refuse(doc, "symmetric", "false", err);
     if (bits != 8 && !(bits == 4 && weights))
         return nmlp_fail(err, NMLP_E_UNSUPPORTED,
                          "%s: quantization_config: %s of %" PRId64 " bits are not supported; weights have 8 or 4",

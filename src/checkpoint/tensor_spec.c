@@ -9,7 +9,8 @@
 enum { CODES_PER_WORD = 8, F32_BYTES = 4 };
 
 nmlp_tensor_spec nmlp_tensor_spec_of(const char *name, const nmlp_view *view) {
-    nmlp_tensor_spec spec = {.name = name, .dtype = view->dtype, .group = view->group, .n_dims = view->n_dims};
+    nmlp_tensor_spec spec = {
+        .name = name, .dtype = view->dtype, .group = view->group, .zeros = view->zeros != NULL, .n_dims = view->n_dims};
     memcpy(spec.shape, view->shape, sizeof spec.shape);
     return spec;
 }
@@ -22,7 +23,10 @@ static nmlp_view view_of(const nmlp_tensor_spec *spec) {
 
 size_t nmlp_tensor_spec_bytes(const nmlp_tensor_spec *spec) {
     nmlp_view view = view_of(spec);
-    return nmlp_view_bytes(&view) + nmlp_quant_scale_bytes(&view);
+    size_t zeros = 0;
+    if (spec->dtype == NMLP_DTYPE_Q4 && spec->zeros)
+        zeros = nmlp_quant_zero_words(spec->shape[0], nmlp_quant_groups(&view)) * sizeof(uint32_t);
+    return nmlp_view_bytes(&view) + nmlp_quant_scale_bytes(&view) + zeros;
 }
 
 bool nmlp_tensor_spec_fits(const nmlp_tensor_spec *spec) {
@@ -61,8 +65,12 @@ int nmlp_tensor_spec_parts(const nmlp_tensor_spec *spec, nmlp_tensor_part parts[
     if (spec->dtype == NMLP_DTYPE_Q4) {
         add_part(&parts[0], spec, "_packed", "I32", rows, cols / CODES_PER_WORD, sizeof(int32_t));
         add_part(&parts[1], spec, "_scale", "F16", rows, cols / spec->group, sizeof(uint16_t));
-        add_part(&parts[2], spec, "_shape", "I64", 2, 0, sizeof(int64_t));
-        return 3;
+        int n = 2;
+        if (spec->zeros)
+            add_part(&parts[n++], spec, "_zero_point", "I32", (rows + CODES_PER_WORD - 1) / CODES_PER_WORD,
+                     cols / spec->group, sizeof(int32_t));
+        add_part(&parts[n++], spec, "_shape", "I64", 2, 0, sizeof(int64_t));
+        return n;
     }
     parts[0] = (nmlp_tensor_part){.dtype = nmlp_dtype_name(spec->dtype), .n_dims = spec->n_dims};
     snprintf(parts[0].name, sizeof parts[0].name, "%s", spec->name);
@@ -77,14 +85,19 @@ int nmlp_tensor_spec_parts(const nmlp_tensor_spec *spec, nmlp_tensor_part parts[
 static const struct kind {
     nmlp_dtype dtype;
     int group;
+    bool zeros;
     const char *format;
-} kinds[] = {
-    {NMLP_DTYPE_Q8, 0, "int-quantized"}, {NMLP_DTYPE_Q4, 32, "pack-quantized"}, {NMLP_DTYPE_Q4, 64, "pack-quantized"}};
+} kinds[] = {{NMLP_DTYPE_Q8, 0, false, "int-quantized"},
+             {NMLP_DTYPE_Q4, 32, false, "pack-quantized"},
+             {NMLP_DTYPE_Q4, 64, false, "pack-quantized"},
+             {NMLP_DTYPE_Q4, 32, true, "pack-quantized"},
+             {NMLP_DTYPE_Q4, 64, true, "pack-quantized"}};
 
 enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
 
 static bool is_kind(const nmlp_tensor_spec *spec, const struct kind *kind) {
-    return spec->dtype == kind->dtype && (kind->dtype == NMLP_DTYPE_Q8 || spec->group == kind->group);
+    return spec->dtype == kind->dtype &&
+           (kind->dtype == NMLP_DTYPE_Q8 || (spec->group == kind->group && spec->zeros == kind->zeros));
 }
 
 static size_t count_kind(const nmlp_tensor_spec *specs, size_t n, const struct kind *kind) {
@@ -101,13 +114,14 @@ static void put_target(nmlp_json_writer *w, const char *name) {
     nmlp_json_put_bytes(w, NULL, name, len);
 }
 
-static void put_scheme(nmlp_json_writer *w, const char *key, int bits, const char *strategy, int group, bool dynamic) {
+static void put_scheme(nmlp_json_writer *w, const char *key, const struct kind *kind, const char *strategy,
+                       bool dynamic) {
     nmlp_json_begin_object(w, key);
-    nmlp_json_put_int(w, "num_bits", bits);
+    nmlp_json_put_int(w, "num_bits", nmlp_dtype_bits(kind->dtype));
     nmlp_json_put_string(w, "type", "int");
-    nmlp_json_put_bool(w, "symmetric", true);
+    nmlp_json_put_bool(w, "symmetric", !kind->zeros);
     nmlp_json_put_string(w, "strategy", strategy);
-    if (group) nmlp_json_put_int(w, "group_size", group);
+    if (kind->group) nmlp_json_put_int(w, "group_size", kind->group);
     nmlp_json_put_bool(w, "dynamic", dynamic);
     nmlp_json_end_object(w);
 }
@@ -123,9 +137,9 @@ static void put_kind(nmlp_json_writer *w, const nmlp_tensor_spec *specs, size_t 
     for (size_t i = 0; i < n; i++)
         if (is_kind(&specs[i], kind)) put_target(w, specs[i].name);
     nmlp_json_end_array(w);
-    put_scheme(w, "weights", nmlp_dtype_bits(kind->dtype), q8 ? "channel" : "group", kind->group, false);
+    put_scheme(w, "weights", kind, q8 ? "channel" : "group", false);
     if (q8)
-        put_scheme(w, "input_activations", 8, "token", 0, true); /* without it other programs have no kernels */
+        put_scheme(w, "input_activations", kind, "token", true); /* without it other programs have no kernels */
     else
         nmlp_json_put_null(w, "input_activations");
     nmlp_json_put_null(w, "output_activations");

@@ -6,6 +6,7 @@
  *       NAME_scale  F32 [N,1]
  *   Q4  NAME_packed I32 [N,K/8]   "pack-quantized"
  *       NAME_scale  F16 [N,K/group]
+ *       NAME_zero_point I32 [ceil(N/8),K/group], only where weights have zero points
  *       NAME_shape  I64 [2]       N and K */
 #ifndef NMLP_CHECKPOINT_TENSOR_SPEC_H
 #define NMLP_CHECKPOINT_TENSOR_SPEC_H
@@ -20,14 +21,15 @@
 typedef struct nmlp_tensor_spec {
     const char *name; /* borrowed until the writer is closed */
     nmlp_dtype dtype;
-    int group; /* Q4 */
+    int group;  /* Q4 */
+    bool zeros; /* Q4: with zero points */
     int n_dims;
     int64_t shape[NMLP_DIMS_MAX];
 } nmlp_tensor_spec;
 
 nmlp_tensor_spec nmlp_tensor_spec_of(const char *name, const nmlp_view *view);
 
-/* Codes and scales. */
+/* Codes, scales and zero points. */
 size_t nmlp_tensor_spec_bytes(const nmlp_tensor_spec *spec);
 
 /* Whether a matrix can be stored in a quantised type: Q4 needs groups that divide its rows, and both must leave what
@@ -35,7 +37,7 @@ size_t nmlp_tensor_spec_bytes(const nmlp_tensor_spec *spec);
 bool nmlp_tensor_spec_fits(const nmlp_tensor_spec *spec);
 nmlp_status nmlp_tensor_spec_check(const nmlp_tensor_spec *spec, nmlp_err *err);
 
-enum { NMLP_TENSOR_PARTS_MAX = 3, NMLP_TENSOR_PART_NAME_MAX = 320 };
+enum { NMLP_TENSOR_PARTS_MAX = 4, NMLP_TENSOR_PART_NAME_MAX = 320 };
 
 typedef struct nmlp_tensor_part {
     char name[NMLP_TENSOR_PART_NAME_MAX];

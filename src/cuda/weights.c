@@ -72,8 +72,8 @@ static nmlp_status take_matrix(nmlp_cuda_matrix *m, nmlp_cuda_arena *arena, nmlp
 }
 
 static nmlp_cuda_decode_format format_of(const nmlp_cuda_decode_part *parts, int n) {
-    for (int i = 1; i < n; i++)
-        if (parts[i].view->dtype != parts[0].view->dtype) return NMLP_CUDA_DECODE_BF16;
+    for (int i = 0; i < n; i++) /* tiles have no place for zero points */
+        if (parts[i].view->dtype != parts[0].view->dtype || parts[i].view->zeros) return NMLP_CUDA_DECODE_BF16;
     nmlp_dtype dtype = parts[0].view->dtype;
     return dtype == NMLP_DTYPE_Q8   ? NMLP_CUDA_DECODE_Q8
            : dtype == NMLP_DTYPE_Q4 ? NMLP_CUDA_DECODE_Q4

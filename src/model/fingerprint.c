@@ -52,6 +52,8 @@ uint64_t nmlp_model_fingerprint(const nmlp_model *m, nmlp_pool *pool, uint64_t s
         hash = nmlp_hash64(t->view.shape, (size_t)t->view.n_dims * sizeof t->view.shape[0], hash);
         hash = add_bytes(hash, t->view.data, (int64_t)nmlp_view_bytes(&t->view), pool);
         if (t->view.scales) hash = nmlp_hash64(t->view.scales, nmlp_quant_scale_bytes(&t->view), hash);
+        if (t->view.zeros)
+            hash = nmlp_hash64(t->view.zeros, (size_t)(t->view.shape[0] * nmlp_quant_groups(&t->view)), hash);
     }
     return hash;
 }

@@ -277,7 +277,8 @@ static nmlp_status bind_layers(nmlp_model *m, nmlp_err *err) {
 
 static bool is_same_matrix(const nmlp_view *a, const nmlp_view *b) {
     return a->dtype == b->dtype && a->group == b->group && memcmp(a->data, b->data, nmlp_view_bytes(a)) == 0 &&
-           (!a->scales || memcmp(a->scales, b->scales, nmlp_quant_scale_bytes(a)) == 0);
+           (!a->scales || memcmp(a->scales, b->scales, nmlp_quant_scale_bytes(a)) == 0) && !a->zeros == !b->zeros &&
+           (!a->zeros || memcmp(a->zeros, b->zeros, (size_t)(a->shape[0] * nmlp_quant_groups(a))) == 0);
 }
 
 /* A head of its own beside tie_word_embeddings is used, as transformers does; one that equals the embedding is the
@@ -405,7 +406,7 @@ nmlp_model_size nmlp_model_measure(const nmlp_model *m) {
     for (size_t i = 0; i < m->checkpoint.n_tensors; i++) {
         size.params += nmlp_view_elems(&m->checkpoint.tensors[i].view);
         const nmlp_view *view = &m->checkpoint.tensors[i].view;
-        size.bytes += (int64_t)(nmlp_view_bytes(view) + nmlp_quant_scale_bytes(view));
+        size.bytes += (int64_t)nmlp_quant_stored_bytes(view);
     }
     for (int64_t l = 0; l < m->config.n_layers; l++) count_attention(&size, &m->layers[l]);
     for (int64_t l = 0; l < m->config.n_layers; l++)

@@ -79,6 +79,7 @@ static nmlp_status time_form(double *us, const nmlp_form_timing *g, const nmlp_k
     nmlp_cost_product p = {.kernels = kernels,
                            .dtype = stored == NMLP_QUANT_OPTION_PLAIN ? plain : format.dtype,
                            .group = format.group,
+                           .zeros = format.zeros,
                            .rows = rows,
                            .cols = cols,
                            .tokens = pass == DECODE ? g->workload.batch : NMLP_WORKLOAD_PROMPT,

@@ -10,10 +10,14 @@ bool nmlp_quant_format_parse(nmlp_quant_format *format, const char *word, int gr
     static const struct {
         const char *word;
         nmlp_dtype dtype;
-    } words[] = {{"q8", NMLP_DTYPE_Q8}, {"q4", NMLP_DTYPE_Q4}, {"bf16", NMLP_DTYPE_BF16}};
+        bool zeros;
+    } words[] = {{"q8", NMLP_DTYPE_Q8, false},
+                 {"q4", NMLP_DTYPE_Q4, false},
+                 {"q4z", NMLP_DTYPE_Q4, true},
+                 {"bf16", NMLP_DTYPE_BF16, false}};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         if (strcmp(word, words[i].word) != 0) continue;
-        *format = (nmlp_quant_format){.dtype = words[i].dtype};
+        *format = (nmlp_quant_format){.dtype = words[i].dtype, .zeros = words[i].zeros};
         if (format->dtype == NMLP_DTYPE_Q4) format->group = group;
         return true;
     }
@@ -23,6 +27,7 @@ bool nmlp_quant_format_parse(nmlp_quant_format *format, const char *word, int gr
 const char *nmlp_quant_format_text(const nmlp_quant_format *f) {
     if (f->dtype == NMLP_DTYPE_Q8) return "q8";
     if (f->dtype != NMLP_DTYPE_Q4) return "bf16";
+    if (f->zeros) return f->group == 32 ? "q4z g32" : "q4z g64";
     return f->group == 32 ? "q4 g32" : "q4 g64";
 }
 

@@ -27,8 +27,9 @@ static void q4_to_f32(float *dst, const nmlp_view *view, int64_t row) {
     const uint8_t *q = nmlp_view_row(view, row);
     int64_t k = view->shape[1];
     const uint16_t *scales = (const uint16_t *)view->scales + row * groups_of(k, view->group);
+    const int8_t *zeros = view->zeros ? view->zeros + row * groups_of(k, view->group) : NULL;
     for (int64_t i = 0; i < k; i++) {
-        int code = (q[i / 2] >> (i & 1 ? 4 : 0) & 15) - 8;
+        int code = (q[i / 2] >> (i & 1 ? 4 : 0) & 15) - 8 - (zeros ? zeros[i / view->group] : 0);
         dst[i] = (float)code * nmlp_f16_to_f32(scales[i / view->group]);
     }
 }
@@ -61,16 +62,58 @@ void nmlp_quant_row_q8(int8_t *q, float *scale, const float *w, int64_t k) {
     for (int64_t i = 0; i < k; i++) q[i] = (int8_t)nearest(w[i], *scale, -127, 127);
 }
 
-void nmlp_quant_row_q4(uint8_t *q, uint16_t *scales, int group, const float *w, int64_t k) {
+/* Scale and zero point that put the least and the largest of a group, or 0, at the ends of the codes. */
+static uint16_t fit_range(const float *w, int64_t n, int8_t *zero) {
+    float least = 0, largest = 0;
+    for (int64_t i = 0; i < n; i++) {
+        least = fminf(least, w[i]);
+        largest = fmaxf(largest, w[i]);
+    }
+    uint16_t half = nmlp_f32_to_f16((largest - least) / 15.0f);
+    *zero = (int8_t)nearest(-8.0f * nmlp_f16_to_f32(half) - least, nmlp_f16_to_f32(half), -8, 7);
+    return half;
+}
+
+void nmlp_quant_row_q4(uint8_t *q, uint16_t *scales, int8_t *zeros, int group, const float *w, int64_t k) {
     memset(q, 0, (size_t)(k + 1) / 2);
     for (int64_t g = 0; g < groups_of(k, group); g++) {
         int64_t first = g * group;
         int64_t n = k - first < group ? k - first : group;
-        scales[g] = nmlp_f32_to_f16(peak_of(w + first, n) / -8.0f);
+        scales[g] = zeros ? fit_range(w + first, n, &zeros[g]) : nmlp_f32_to_f16(peak_of(w + first, n) / -8.0f);
         float scale = nmlp_f16_to_f32(scales[g]);
+        int zero = zeros ? zeros[g] : 0;
         for (int64_t i = first; i < first + n; i++)
-            q[i / 2] |= (uint8_t)((nearest(w[i], scale, -8, 7) + 8) << (i & 1 ? 4 : 0));
+            q[i / 2] |= (uint8_t)((nearest(w[i], scale, -8 - zero, 7 - zero) + zero + 8) << (i & 1 ? 4 : 0));
     }
+}
+
+int64_t nmlp_quant_groups(const nmlp_view *view) { return groups_of(view->shape[1], view->group); }
+
+enum { ZEROS_PER_WORD = 8 };
+
+size_t nmlp_quant_zero_words(int64_t rows, int64_t groups) {
+    return (size_t)(groups_of(rows, ZEROS_PER_WORD) * groups);
+}
+
+void nmlp_quant_zeros_pack(uint32_t *words, const int8_t *zeros, int64_t rows, int64_t groups) {
+    memset(words, 0, nmlp_quant_zero_words(rows, groups) * sizeof *words);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t g = 0; g < groups; g++)
+            words[r / ZEROS_PER_WORD * groups + g] |= (uint32_t)(zeros[r * groups + g] + 8) << r % ZEROS_PER_WORD * 4;
+}
+
+void nmlp_quant_zeros_unpack(int8_t *zeros, const void *words, int64_t rows, int64_t groups) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t g = 0; g < groups; g++) {
+            uint32_t word;
+            memcpy(&word, (const char *)words + (r / ZEROS_PER_WORD * groups + g) * (int64_t)sizeof word, sizeof word);
+            zeros[r * groups + g] = (int8_t)((int)(word >> r % ZEROS_PER_WORD * 4 & 15u) - 8);
+        }
+}
+
+size_t nmlp_quant_stored_bytes(const nmlp_view *view) {
+    size_t zeros = view->zeros ? nmlp_quant_zero_words(view->shape[0], nmlp_quant_groups(view)) * sizeof(uint32_t) : 0;
+    return nmlp_view_bytes(view) + nmlp_quant_scale_bytes(view) + zeros;
 }
 
 size_t nmlp_quant_scale_bytes(const nmlp_view *view) {
@@ -85,7 +128,9 @@ void nmlp_quant_row_from_f32(const nmlp_view *view, int64_t row, const float *w)
     if (view->dtype == NMLP_DTYPE_Q8)
         nmlp_quant_row_q8(to, (float *)(uintptr_t)view->scales + row, w, k);
     else if (view->dtype == NMLP_DTYPE_Q4)
-        nmlp_quant_row_q4(to, (uint16_t *)(uintptr_t)view->scales + row * groups_of(k, view->group), view->group, w, k);
+        nmlp_quant_row_q4(to, (uint16_t *)(uintptr_t)view->scales + row * groups_of(k, view->group),
+                          view->zeros ? (int8_t *)(uintptr_t)view->zeros + row * groups_of(k, view->group) : NULL,
+                          view->group, w, k);
     else
         nmlp_from_f32(to, view->dtype, w, (size_t)k);
 }

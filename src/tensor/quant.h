@@ -2,7 +2,8 @@
  *
  *   Q8: int8 [N,K], scales f32 [N]:            w = q * scale of the row
  *   Q4: bytes [N, ceil(K/2)], input 2j in the low half of byte j and 2j+1 in the high half, stored as q + 8 with q from
- *       -8 to 7; scales f16 [N, ceil(K/group)]: w = q * scale of the group, exact in f32
+ *       -8 to 7; scales f16 [N, ceil(K/group)]: w = q * scale of the group, exact in f32. With zero points z int8
+ *       [N, ceil(K/group)] from -8 to 7 beside them w = (q - z) * scale, exact in f32 too
  *
  * These are the bytes of "int-quantized" and "pack-quantized" checkpoints of compressed-tensors. */
 #ifndef NMLP_TENSOR_QUANT_H
@@ -18,11 +19,21 @@ void nmlp_quant_row_to_f32(float *dst, const nmlp_view *view, int64_t row);
 
 /* Of a matrix's scales; 0 for plain types. */
 size_t nmlp_quant_scale_bytes(const nmlp_view *view);
+
+/* Zero points as checkpoints hold them: words [ceil(N/8), groups], row r in bits 4 (r mod 8).. as z + 8, 0 past the
+ * last row. `rows` and `groups` are those of the matrix. */
+size_t nmlp_quant_zero_words(int64_t rows, int64_t groups);
+void nmlp_quant_zeros_pack(uint32_t *words, const int8_t *zeros, int64_t rows, int64_t groups);
+void nmlp_quant_zeros_unpack(int8_t *zeros, const void *words, int64_t rows, int64_t groups); /* at any address */
+/* Codes, scales and zero points, as a checkpoint holds them. */
+size_t nmlp_quant_stored_bytes(const nmlp_view *view);
+int64_t nmlp_quant_groups(const nmlp_view *view);
 /* Rounds a row of f32 into row `row` of a matrix of any type, whose memory must be writable. */
 void nmlp_quant_row_from_f32(const nmlp_view *view, int64_t row, const float *w);
 
-/* Nearest rounding of one row [K]; Q8 to +-127 of the largest value, Q4 with -8 at the largest of a group. */
+/* Nearest rounding of one row [K]; Q8 to +-127 of the largest value, Q4 with -8 at the largest of a group, or, where
+ * zeros [groups] are given, with the least and the largest at the ends of the codes. */
 void nmlp_quant_row_q8(int8_t *q, float *scale, const float *w, int64_t k);
-void nmlp_quant_row_q4(uint8_t *q, uint16_t *scales, int group, const float *w, int64_t k);
+void nmlp_quant_row_q4(uint8_t *q, uint16_t *scales, int8_t *zeros, int group, const float *w, int64_t k);
 
 #endif

@@ -33,8 +33,11 @@ nmlp_view nmlp_view_rows(const nmlp_view *view, int64_t first, int64_t n) {
     rows.data = nmlp_view_row(view, first);
     rows.shape[0] = n;
     if (view->dtype == NMLP_DTYPE_Q8) rows.scales = (const float *)view->scales + first;
-    if (view->dtype == NMLP_DTYPE_Q4)
-        rows.scales = (const uint16_t *)view->scales + first * ((view->shape[1] + view->group - 1) / view->group);
+    if (view->dtype == NMLP_DTYPE_Q4) {
+        int64_t before = first * ((view->shape[1] + view->group - 1) / view->group);
+        rows.scales = (const uint16_t *)view->scales + before;
+        if (view->zeros) rows.zeros = view->zeros + before;
+    }
     return rows;
 }
 

@@ -21,8 +21,14 @@ static float scale_at(const nmlp_view *view, int64_t row, int64_t column) {
     return nmlp_f16_to_f32(((const uint16_t *)view->scales)[row * groups + column / view->group]);
 }
 
-static int code_of(const nmlp_view *view, float w, float scale) {
-    int lowest = view->dtype == NMLP_DTYPE_Q8 ? -127 : -8, highest = view->dtype == NMLP_DTYPE_Q8 ? 127 : 7;
+static int zero_at(const nmlp_view *view, int64_t row, int64_t column) {
+    return view->zeros ? view->zeros[row * nmlp_quant_groups(view) + column / view->group] : 0;
+}
+
+/* Without its zero point. */
+static int code_of(const nmlp_view *view, float w, float scale, int zero) {
+    int lowest = view->dtype == NMLP_DTYPE_Q8 ? -127 : -8 - zero,
+        highest = view->dtype == NMLP_DTYPE_Q8 ? 127 : 7 - zero;
     if (scale == 0) return 0;
     float q = nearbyintf(w / scale);
     return q<(float)lowest ? lowest : q>(float) highest ? highest : (int)q;
@@ -35,7 +41,8 @@ static void round_rows(void *ctx, int64_t begin, int64_t end, int thread) {
     for (int64_t i = begin; i < end; i++)
         for (int64_t j = 0; j < p->cols; j++) {
             float scale = scale_at(&p->source, i, j);
-            p->data[i * p->cols + j] = (float)code_of(&p->source, r->master[i * p->cols + j], scale) * scale;
+            int code = code_of(&p->source, r->master[i * p->cols + j], scale, zero_at(&p->source, i, j));
+            p->data[i * p->cols + j] = (float)code * scale;
         }
 }
 
@@ -49,7 +56,8 @@ nmlp_status nmlp_train_rounded_put(const nmlp_train_param *p, nmlp_checkpoint_wr
     if (!codes) return NMLP_E_NOMEM;
     for (int64_t i = 0; i < p->rows; i++) {
         for (int64_t j = 0; j < p->cols; j++) {
-            int code = code_of(&p->source, p->data[i * p->cols + j], scale_at(&p->source, i, j));
+            int zero = zero_at(&p->source, i, j);
+            int code = code_of(&p->source, p->data[i * p->cols + j], scale_at(&p->source, i, j), zero) + zero;
             unsigned char *row = codes + (size_t)i * row_bytes;
             if (p->source.dtype == NMLP_DTYPE_Q8)
                 row[j] = (unsigned char)(int8_t)code;
@@ -58,7 +66,7 @@ nmlp_status nmlp_train_rounded_put(const nmlp_train_param *p, nmlp_checkpoint_wr
         }
     }
     nmlp_status st = nmlp_checkpoint_put(writer, codes, bytes, err);
-    if (st == NMLP_OK) st = nmlp_checkpoint_put(writer, p->source.scales, nmlp_quant_scale_bytes(&p->source), err);
+    if (st == NMLP_OK) st = nmlp_checkpoint_put_scales(writer, &p->source, err);
     nmlp_mem_free(codes);
     return st;
 }

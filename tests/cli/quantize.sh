@@ -50,6 +50,22 @@ wait "$pid" 2>/dev/null || true
 cmp "$work/q4/model.safetensors" "$work/killed/model.safetensors" || fail "resume makes other bytes"
 cmp "$work/q4/config.json" "$work/killed/config.json" || fail "resume makes another config"
 
+# Zero points: closer than without them, a little larger; read, expanded and trained as the others are.
+"$command" quantize "$tiny" -o "$work/q4z" --format q4z --head q4z $few --threads 1 --json >"$work/q4z.json"
+"$command" quantize "$tiny" -o "$work/q4s" --format q4 --head q4 $few --threads 1 --json >"$work/q4s.json"
+value() { sed -n "s/.*\"$2\":\([0-9.e-]*\).*/\1/p" "$1"; }
+below "$(value "$work/q4s.json" kl)" kl "$work/q4z.json"
+below "$(value "$work/q4s.json" bits_per_weight | awk '{ print $1 + 0.13 }')" bits_per_weight "$work/q4z.json"
+has "$work/q4z/config.json" '"symmetric":false'
+"$command" logits "$work/q4z" --ids 5,9 --json >"$work/z.json"
+"$command" expand "$work/q4z" -o "$work/wide" >/dev/null
+"$command" logits "$work/wide" --ids 5,9 --json >"$work/w.json"
+# Zero points left out, or with another sign, would put logits whole units apart.
+numbers() { sed 's/.*"logits":\[\[\([^]]*\)\].*/\1/' "$1" | tr ',' '\n'; }
+numbers "$work/z.json" >"$work/z.txt"
+numbers "$work/w.json" | paste "$work/z.txt" - | awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d } END { exit !(NR > 100 && most < 0.2) }' ||
+    fail "expand has other logits"
+
 # Factors: quantised too, close to the compressed model, and still known as compressed.
 "$command" compress "$tiny" -o "$work/u" --ratio 0.3 --alloc uniform --recover none --tile 64 $few >/dev/null 2>&1
 "$command" quantize "$work/u" -o "$work/u8" --format q8 $few --json >"$work/u8.json"
@@ -79,7 +95,7 @@ awk -v mixed="$(kl "$work/mixed.json")" -v all="$(kl "$work/q4.json")" 'BEGIN { 
 refused 1 "with all weights in 4 bits" "$tiny" -o "$work/x" --budget-bytes 2000000 $few
 refused 2 "exclude each other" "$tiny" -o "$work/x" --budget-bytes 2000000 --format q4
 
-refused 2 "must be q8 or q4" "$tiny" -o "$work/x" --format q5
+refused 2 "must be q8, q4 or q4z" "$tiny" -o "$work/x" --format q5
 refused 2 "32 or 64" "$tiny" -o "$work/x" --format q4 --group 48
 refused 2 "-o DIR is needed" "$tiny" --format q4
 refused 1 "quantised weights already" "$work/q8" -o "$work/x" --format q4 $few

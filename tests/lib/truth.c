@@ -243,13 +243,25 @@ static nmlp_view quantise_q4(const float *wide, int64_t n, int64_t k, int group)
     uint8_t *data = nmlp_mem_new((size_t)(n * row_bytes), 1, NULL);
     uint16_t *scales = nmlp_mem_new((size_t)(n * n_groups), sizeof *scales, NULL);
     for (int64_t i = 0; i < n; i++)
-        nmlp_quant_row_q4(data + i * row_bytes, scales + i * n_groups, group, wide + i * k, k);
+        nmlp_quant_row_q4(data + i * row_bytes, scales + i * n_groups, NULL, group, wide + i * k, k);
     return nmlp_quant_view_q4(data, scales, group, n, k);
 }
 
 nmlp_view nmlp_test_quantised(int64_t n, int64_t k, int group, uint64_t seed) {
     float *wide = wide_weight(n, k, seed);
     nmlp_view view = group ? quantise_q4(wide, n, k, group) : quantise_q8(wide, n, k);
+    nmlp_mem_free(wide);
+    return view;
+}
+
+nmlp_view nmlp_test_with_zeros(int64_t n, int64_t k, int group, uint64_t seed) {
+    int64_t row_bytes = (k + 1) / 2, n_groups = (k + group - 1) / group;
+    float *wide = wide_weight(n, k, seed);
+    nmlp_view view = nmlp_quant_view_q4(nmlp_mem_new((size_t)(n * row_bytes), 1, NULL),
+                                        nmlp_mem_new((size_t)(n * n_groups), sizeof(uint16_t), NULL), group, n, k);
+    view.zeros = nmlp_mem_new((size_t)(n * n_groups), 1, NULL);
+    for (int64_t i = 0; i < n * k; i++) wide[i] += (float)(i / group % 5 - 2) * 0.7f / sqrtf((float)k);
+    for (int64_t i = 0; i < n; i++) nmlp_quant_row_from_f32(&view, i, wide + i * k);
     nmlp_mem_free(wide);
     return view;
 }
@@ -266,6 +278,7 @@ nmlp_view nmlp_test_weight(int64_t n, int64_t k, nmlp_dtype dtype, uint64_t seed
 void nmlp_test_weight_free(nmlp_view *view) {
     nmlp_mem_free((void *)(uintptr_t)view->data);
     nmlp_mem_free((void *)(uintptr_t)view->scales);
+    nmlp_mem_free((void *)(uintptr_t)view->zeros);
     *view = (nmlp_view){0};
 }
 

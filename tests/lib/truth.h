@@ -38,6 +38,8 @@ void nmlp_assert_within(const float *got, const nmlp_truth *truth, const char *w
 nmlp_view nmlp_test_weight(int64_t n, int64_t k, nmlp_dtype dtype, uint64_t seed);
 /* The same rounded to Q4 in groups, or with group 0 to Q8. */
 nmlp_view nmlp_test_quantised(int64_t n, int64_t k, int group, uint64_t seed);
+/* Q4 with zero points that differ from group to group. */
+nmlp_view nmlp_test_with_zeros(int64_t n, int64_t k, int group, uint64_t seed);
 float *nmlp_test_floats(int64_t n, uint64_t seed);
 void nmlp_test_weight_free(nmlp_view *view);
 

@@ -64,7 +64,7 @@ bool nmlp_mix_has_bits(const nmlp_mix *mix) {
 }
 
 static uint64_t hash_format(const nmlp_quant_format *f, uint64_t hash) {
-    int64_t words[] = {(int64_t)f->dtype, f->group};
+    int64_t words[] = {(int64_t)f->dtype, f->group, f->zeros};
     return nmlp_hash64(words, sizeof words, hash);
 }
 
@@ -90,7 +90,7 @@ nmlp_mix_scale nmlp_mix_scale_none(void) {
 static int option_of(const nmlp_quant_format *f) {
     for (int i = 0; i < NMLP_QUANT_OPTIONS; i++) {
         nmlp_quant_format option = nmlp_quant_option(i);
-        if (option.dtype == f->dtype && option.group == f->group) return i;
+        if (option.dtype == f->dtype && option.group == f->group && option.zeros == f->zeros) return i;
     }
     return NMLP_QUANT_OPTION_PLAIN;
 }

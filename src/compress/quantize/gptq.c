@@ -101,6 +101,8 @@ struct rows {
     float *target;   /* [rows, BLOCK] what the errors of earlier columns add */
     float *codes;    /* [rows, K] */
     float *scales;   /* [rows, groups] */
+    float *zeros;    /* [rows, groups] zero points; `codes` are without them */
+    float *ones;     /* [K] C times the ones of a group */
     float *residual; /* [rows, K] w - q */
     float *gradient; /* [rows, K] C (w - q) */
     float *seen;     /* [rows, K] C times the codes of a group */
@@ -120,7 +122,7 @@ struct rounding {
 
 static int64_t floats_of_rows(const struct rounding *r) {
     int64_t k = r->gptq->n;
-    return ROWS_PER_TASK * (6 * k + BLOCK + r->n_groups);
+    return ROWS_PER_TASK * (6 * k + BLOCK + 2 * r->n_groups) + k;
 }
 
 static void cut_rows(struct rows *s, const struct rounding *r, float *at) {
@@ -133,20 +135,31 @@ static void cut_rows(struct rows *s, const struct rounding *r, float *at) {
                        .seen = at + 5 * wide,
                        .target = at + 6 * wide,
                        .scales = at + 6 * wide + ROWS_PER_TASK * BLOCK};
+    s->zeros = s->scales + ROWS_PER_TASK * r->n_groups;
+    s->ones = s->zeros + ROWS_PER_TASK * r->n_groups;
 }
 
 static float round_scale(const struct rounding *r, float scale) {
     return r->out->dtype == NMLP_DTYPE_Q4 ? nmlp_f16_to_f32(nmlp_f32_to_f16(scale)) : scale;
 }
 
+/* Of n weights with importances h. */
+static float search_scale(const struct rounding *r, const float *w, const float *h, int64_t n, float *zero) {
+    int found = 0;
+    *zero = 0;
+    if (r->out->dtype == NMLP_DTYPE_Q8) return nmlp_quant_search_q8(w, h, n);
+    if (!r->out->zeros) return nmlp_quant_search_q4(w, h, n);
+    float scale = nmlp_quant_search_q4_zero(w, h, n, &found);
+    *zero = (float)found;
+    return scale;
+}
+
 static void search_scales(const struct rounding *r, struct rows *s, const float *w, int64_t n_rows) {
     int64_t k = r->gptq->n;
     for (int64_t i = 0; i < n_rows; i++) {
         for (int64_t g = 0; g < r->n_groups; g++) {
-            int64_t first = g * r->group, n = nmlp_min(r->group, k - first);
-            s->scales[i * r->n_groups + g] = r->out->dtype == NMLP_DTYPE_Q4
-                                                 ? nmlp_quant_search_q4(w + i * k + first, r->importance + first, n)
-                                                 : nmlp_quant_search_q8(w + i * k + first, r->importance + first, n);
+            int64_t first = g * r->group, n = nmlp_min(r->group, k - first), at = i * r->n_groups + g;
+            s->scales[at] = search_scale(r, w + i * k + first, r->importance + first, n, &s->zeros[at]);
         }
     }
 }
@@ -156,8 +169,10 @@ static void round_column(const struct rounding *r, struct rows *s, int64_t i, in
     const nmlp_gptq *g = r->gptq;
     int64_t k = g->n, column = g->order[at];
     float *target = s->target + i * BLOCK;
-    float scale = s->scales[i * r->n_groups + column / r->group], w = s->w[i * k + at];
-    float code = scale != 0 ? nmlp_quant_code(w + target[at - first], 1.0f / scale, r->lowest, r->highest) : 0;
+    int64_t in = i * r->n_groups + column / r->group;
+    float scale = s->scales[in], zero = s->zeros[in], w = s->w[i * k + at];
+    float code =
+        scale != 0 ? nmlp_quant_code(w + target[at - first], 1.0f / scale, r->lowest - zero, r->highest - zero) : 0;
     float error = w - code * scale;
     const float *feedback = g->feedback + at * k;
     s->codes[i * k + column] = code;
@@ -201,6 +216,30 @@ static float dot(const float *x, const float *y, int64_t n) {
     return ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7])) + rest;
 }
 
+/* Zero points of a group moved by one where that helps, with all codes as they are: every weight of the group moves by
+ * its scale. */
+static void improve_zeros(const struct rounding *r, struct rows *s, int64_t g, int64_t n_rows) {
+    int64_t k = r->gptq->n, first = g * r->group, n = nmlp_min(r->group, k - first);
+    float curvature = 0;
+    memset(s->ones, 0, (size_t)k * sizeof *s->ones);
+    for (int64_t j = first; j < first + n; j++) add_scaled(s->ones, r->gptq->moments + j * k, 1, k);
+    for (int64_t j = first; j < first + n; j++) curvature += s->ones[j];
+    if (!(curvature > 0)) return;
+    for (int64_t i = 0; i < n_rows; i++) {
+        float scale = s->scales[i * r->n_groups + g], *zero = &s->zeros[i * r->n_groups + g], slope = 0;
+        for (int64_t j = first; j < first + n; j++) slope += s->gradient[i * k + j];
+        float step = scale > 0 ? slope / (curvature * scale) : 0;
+        float move = step > 0.5f ? 1.0f : step < -0.5f ? -1.0f : 0.0f;
+        if (move == 0 || *zero - move < r->lowest || *zero - move > r->highest) continue;
+        *zero -= move;
+        for (int64_t j = first; j < first + n; j++) {
+            s->codes[i * k + j] += move;
+            s->residual[i * k + j] -= move * scale;
+        }
+        add_scaled(s->gradient + i * k, s->ones, -move * scale, k);
+    }
+}
+
 /* The best scale of every group in turn, with all codes as they are. What a step changes of the gradients of all rows
  * is one product for a group. */
 static void improve_scales(const struct rounding *r, struct rows *s, int64_t n_rows) {
@@ -219,6 +258,7 @@ static void improve_scales(const struct rounding *r, struct rows *s, int64_t n_r
             add_scaled(s->residual + i * k + first, codes, -step, n);
             add_scaled(s->gradient + i * k, seen, -step, k);
         }
+        if (r->out->zeros) improve_zeros(r, s, g, n_rows);
     }
 }
 
@@ -230,14 +270,24 @@ static void improve_codes(const struct rounding *r, struct rows *s, int64_t i) {
     for (int64_t at = 0; at < k; at++) {
         int64_t column = g->order[at];
         float scale = s->scales[i * r->n_groups + column / r->group];
+        float zero = s->zeros[i * r->n_groups + column / r->group];
         if (scale == 0) continue;
         float step = gradient[column] / (g->moments[column * k + column] * scale);
-        float code = nmlp_quant_code(codes[column] + step, 1.0f, r->lowest, r->highest);
+        float code = nmlp_quant_code(codes[column] + step, 1.0f, r->lowest - zero, r->highest - zero);
         if (code == codes[column]) continue;
         float change = (code - codes[column]) * scale;
         codes[column] = code;
         residual[column] -= change;
         add_scaled(gradient, g->moments + column * k, -change, k);
+    }
+}
+
+static void store_groups(const struct rounding *r, const struct rows *s, int64_t i, int64_t row) {
+    uint16_t *scales = (uint16_t *)(uintptr_t)r->out->scales + row * r->n_groups;
+    int8_t *zeros = (int8_t *)(uintptr_t)r->out->zeros;
+    for (int64_t g = 0; g < r->n_groups; g++) {
+        scales[g] = nmlp_f32_to_f16(s->scales[i * r->n_groups + g]);
+        if (zeros) zeros[row * r->n_groups + g] = (int8_t)s->zeros[i * r->n_groups + g];
     }
 }
 
@@ -251,10 +301,11 @@ static void store_rows(const struct rounding *r, const struct rows *s, int64_t f
             ((float *)(uintptr_t)r->out->scales)[first + i] = s->scales[i];
             continue;
         }
+        const float *zeros = s->zeros + i * r->n_groups;
         memset(row, 0, (size_t)(k + 1) / 2);
-        for (int64_t j = 0; j < k; j++) ((uint8_t *)row)[j / 2] |= (uint8_t)(((int)codes[j] + 8) << (j & 1 ? 4 : 0));
-        uint16_t *scales = (uint16_t *)(uintptr_t)r->out->scales + (first + i) * r->n_groups;
-        for (int64_t g = 0; g < r->n_groups; g++) scales[g] = nmlp_f32_to_f16(s->scales[i * r->n_groups + g]);
+        for (int64_t j = 0; j < k; j++)
+            ((uint8_t *)row)[j / 2] |= (uint8_t)((int)(codes[j] + zeros[j / r->group] + 8) << (j & 1 ? 4 : 0));
+        store_groups(r, s, i, first + i);
     }
 }
 

@@ -7,8 +7,8 @@
  *     q_k = round(w_k + sum_{j<k} (w_j - q_j) R_jk / R_kk),
  *
  * which is GPTQ without an inverse. Columns go in the order of falling C_kk; groups and their scales are those of the
- * columns as stored, found before by a search. Then scales and codes are improved in turn, each by exact steps along
- * one coordinate, until a few sweeps are done. */
+ * columns as stored, found before by a search. Then scales, zero points and codes are improved in turn, each by exact
+ * steps along one coordinate, until a few sweeps are done. */
 #ifndef NMLP_COMPRESS_QUANTIZE_GPTQ_H
 #define NMLP_COMPRESS_QUANTIZE_GPTQ_H
 

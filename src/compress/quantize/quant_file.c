@@ -5,11 +5,12 @@
 #include "tensor/quant.h"
 
 enum { VIEWS_MAX = 16, PLAIN = -1 };
-static const char magic[] = "NMLPQNT1", formats_magic[] = "NMLPQPL2";
+static const char magic[] = "NMLPQNT2", formats_magic[] = "NMLPQPL3";
 
 struct entry {
     int64_t same_as; /* PLAIN: not in the file; an earlier number: that one; its own: stored here */
     int64_t dtype, group, rows, cols;
+    int64_t zeros; /* 1: zero points [rows, groups] stand behind the scales */
 };
 
 static void describe(struct entry *entries, nmlp_view *const views[], int n) {
@@ -17,12 +18,19 @@ static void describe(struct entry *entries, nmlp_view *const views[], int n) {
         const nmlp_view *v = views[i];
         entries[i] = (struct entry){.same_as = PLAIN};
         if (!v->data || !nmlp_dtype_is_quantised(v->dtype)) continue;
-        entries[i] = (struct entry){
-            .same_as = i, .dtype = v->dtype, .group = v->group, .rows = v->shape[0], .cols = v->shape[1]};
+        entries[i] = (struct entry){.same_as = i,
+                                    .dtype = v->dtype,
+                                    .group = v->group,
+                                    .rows = v->shape[0],
+                                    .cols = v->shape[1],
+                                    .zeros = v->zeros != NULL};
         for (int k = i - 1; k >= 0; k--)
             if (views[k]->data == v->data) entries[i].same_as = k;
     }
 }
+
+/* One byte each. */
+static size_t zero_bytes(const nmlp_view *view) { return (size_t)(view->shape[0] * nmlp_quant_groups(view)); }
 
 nmlp_status nmlp_quant_file_write(const char *path, uint64_t fingerprint, nmlp_view *const views[], int n,
                                   nmlp_err *err) {
@@ -36,6 +44,7 @@ nmlp_status nmlp_quant_file_write(const char *path, uint64_t fingerprint, nmlp_v
         if (entries[i].same_as != i) continue;
         NMLP_TRY(nmlp_work_writer_put_padded(&writer, views[i]->data, nmlp_view_bytes(views[i]), err));
         NMLP_TRY(nmlp_work_writer_put_padded(&writer, views[i]->scales, nmlp_quant_scale_bytes(views[i]), err));
+        if (views[i]->zeros) NMLP_TRY(nmlp_work_writer_put_padded(&writer, views[i]->zeros, zero_bytes(views[i]), err));
     }
     return nmlp_work_writer_commit(&writer, err);
 out:
@@ -47,8 +56,14 @@ static bool is_group(int64_t group) { return group == 32 || group == 64; }
 
 static bool entry_fits(const struct entry *e, const nmlp_view *view) {
     if (!view->data || view->n_dims != 2 || e->rows != view->shape[0] || e->cols != view->shape[1]) return false;
-    if (e->dtype == NMLP_DTYPE_Q8) return e->group == 0;
-    return e->dtype == NMLP_DTYPE_Q4 && is_group(e->group) && e->cols % e->group == 0;
+    if (e->dtype == NMLP_DTYPE_Q8) return e->group == 0 && e->zeros == 0;
+    return e->dtype == NMLP_DTYPE_Q4 && is_group(e->group) && e->cols % e->group == 0 && (e->zeros & ~INT64_C(1)) == 0;
+}
+
+static bool zeros_fit(const nmlp_view *view) {
+    for (size_t i = 0; i < zero_bytes(view); i++)
+        if (view->zeros[i] < -8 || view->zeros[i] > 7) return false;
+    return true;
 }
 
 static bool read_views(nmlp_view *made, const nmlp_file_map *map, size_t payload_bytes, nmlp_view *const views[],
@@ -71,6 +86,9 @@ static bool read_views(nmlp_view *made, const nmlp_file_map *map, size_t payload
         made[i].group = (int)e->group;
         made[i].data = nmlp_work_take(&cursor, nmlp_view_bytes(&made[i]), true);
         made[i].scales = nmlp_work_take(&cursor, nmlp_quant_scale_bytes(&made[i]), true);
+        if (!e->zeros) continue;
+        made[i].zeros = nmlp_work_take(&cursor, zero_bytes(&made[i]), true);
+        if (!made[i].zeros || !zeros_fit(&made[i])) return false;
     }
     return !cursor.failed && cursor.left_bytes == 0;
 }
@@ -93,11 +111,11 @@ nmlp_status nmlp_quant_file_open(nmlp_file_map *map, const char *path, uint64_t 
 /* ---- formats ---- */
 
 struct format_entry {
-    int64_t dtype, group;
+    int64_t dtype, group, zeros;
 };
 
 static nmlp_status put_format(nmlp_work_writer *writer, const nmlp_quant_format *format, nmlp_err *err) {
-    struct format_entry entry = {.dtype = format->dtype, .group = format->group};
+    struct format_entry entry = {.dtype = format->dtype, .group = format->group, .zeros = format->zeros};
     return nmlp_work_writer_put(writer, &entry, sizeof entry, err);
 }
 
@@ -120,9 +138,12 @@ static bool take_format(nmlp_work_cursor *cursor, nmlp_quant_format *format) {
     if (!at) return false;
     memcpy(&entry, at, sizeof entry);
     bool plain = entry.dtype >= NMLP_DTYPE_F32 && entry.dtype <= NMLP_DTYPE_F16;
-    bool fits = plain || entry.dtype == NMLP_DTYPE_Q8 ? entry.group == 0
-                                                      : entry.dtype == NMLP_DTYPE_Q4 && is_group(entry.group);
-    if (fits) *format = (nmlp_quant_format){.dtype = (nmlp_dtype)entry.dtype, .group = (int)entry.group};
+    bool fits = plain || entry.dtype == NMLP_DTYPE_Q8
+                    ? entry.group == 0 && entry.zeros == 0
+                    : entry.dtype == NMLP_DTYPE_Q4 && is_group(entry.group) && (entry.zeros & ~INT64_C(1)) == 0;
+    if (fits)
+        *format =
+            (nmlp_quant_format){.dtype = (nmlp_dtype)entry.dtype, .group = (int)entry.group, .zeros = entry.zeros != 0};
     return fits;
 }
 

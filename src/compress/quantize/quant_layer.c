@@ -36,7 +36,10 @@ nmlp_status nmlp_quant_view_new(nmlp_view *view, nmlp_arena *arena, const nmlp_q
         view->dtype = NMLP_DTYPE_Q8;
     view->data = nmlp_arena_new(arena, nmlp_view_bytes(view), 1, err);
     view->scales = nmlp_arena_new(arena, nmlp_quant_scale_bytes(view), 1, err);
-    return view->data && view->scales ? NMLP_OK : NMLP_E_NOMEM;
+    if (!view->data || !view->scales) return NMLP_E_NOMEM;
+    if (view->dtype != NMLP_DTYPE_Q4 || !format->zeros) return NMLP_OK;
+    view->zeros = nmlp_arena_new(arena, (size_t)(rows * nmlp_quant_groups(view)), 1, err);
+    return view->zeros ? NMLP_OK : NMLP_E_NOMEM;
 }
 
 struct widening {

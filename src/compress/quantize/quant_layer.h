@@ -11,7 +11,8 @@
 /* A plain type means: as the model has it. */
 typedef struct nmlp_quant_format {
     nmlp_dtype dtype;
-    int group; /* Q4 */
+    int group;  /* Q4 */
+    bool zeros; /* Q4: every group has a zero point */
 } nmlp_quant_format;
 
 /* Whether a matrix [rows,cols] can be stored so: groups must divide its rows. */

@@ -9,7 +9,7 @@ enum { PROBE = 1 };
 
 nmlp_quant_format nmlp_quant_option(int option) {
     static const nmlp_quant_format options[NMLP_QUANT_OPTIONS] = {
-        {NMLP_DTYPE_Q4, 64}, {NMLP_DTYPE_Q4, 32}, {NMLP_DTYPE_Q8, 0}, {NMLP_DTYPE_BF16, 0}};
+        {NMLP_DTYPE_Q4, 64, false}, {NMLP_DTYPE_Q4, 32, false}, {NMLP_DTYPE_Q8, 0, false}, {NMLP_DTYPE_BF16, 0, false}};
     return options[option];
 }
 
@@ -19,7 +19,8 @@ int64_t nmlp_quant_option_bytes(nmlp_dtype plain, int64_t rows, int64_t cols, in
     nmlp_view view = nmlp_view_2d(NULL, fits ? format.dtype : NMLP_DTYPE_Q8, rows, cols);
     if (option == NMLP_QUANT_OPTION_PLAIN) view.dtype = plain;
     if (fits) view.group = format.group;
-    return (int64_t)(nmlp_view_bytes(&view) + nmlp_quant_scale_bytes(&view));
+    size_t zeros = fits && format.zeros ? nmlp_quant_zero_words(rows, nmlp_quant_groups(&view)) * sizeof(uint32_t) : 0;
+    return (int64_t)(nmlp_view_bytes(&view) + nmlp_quant_scale_bytes(&view) + zeros);
 }
 
 bool nmlp_quant_owns(const nmlp_layer *layer, int view, int matrix) {

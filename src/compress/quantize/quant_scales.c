@@ -60,6 +60,33 @@ float nmlp_quant_search_q4(const float *w, const float *h, int64_t n) {
     return nmlp_f16_to_f32(nmlp_f32_to_f16(best));
 }
 
+/* The range of the group, from clipped a little to one with room, begins at a code next to where it would. */
+float nmlp_quant_search_q4_zero(const float *w, const float *h, int64_t n, int *zero) {
+    float least_w = 0, largest_w = 0, best = 0;
+    double least = INFINITY;
+    const float lowest_range = 1e-30f;
+    *zero = 0;
+    for (int64_t i = 0; i < n; i++) {
+        least_w = fminf(least_w, w[i]);
+        largest_w = fmaxf(largest_w, w[i]);
+    }
+    if (!(largest_w - least_w > lowest_range)) return 0;
+    for (int step = 0; step < 14; step++) {
+        float start = (largest_w - least_w) * (0.70f + 0.03f * (float)step) / 15.0f;
+        int begin = (int)nearbyintf(-8.0f - least_w * 15.0f / (largest_w - least_w));
+        for (int z = begin - 1; z <= begin + 1; z++) {
+            float scale;
+            if (z < -8 || z > 7) continue;
+            double error = try_scale(w, h, n, start, (float)(-8 - z), (float)(7 - z), &scale);
+            if (error >= least || !(scale > 0)) continue;
+            least = error;
+            best = scale;
+            *zero = z;
+        }
+    }
+    return nmlp_f16_to_f32(nmlp_f32_to_f16(best));
+}
+
 float nmlp_quant_search_q8(const float *w, const float *h, int64_t n) {
     float peak = fabsf(peak_of(w, n)), best = 0;
     double least = INFINITY;

@@ -6,6 +6,8 @@
 
 /* Of n weights w with importances h (all above 0), for codes from -8 to 7; a number that f16 holds, may be negative. */
 float nmlp_quant_search_q4(const float *w, const float *h, int64_t n);
+/* The same with a zero point from -8 to 7: w = (code - zero) * scale; the scale is not negative. */
+float nmlp_quant_search_q4_zero(const float *w, const float *h, int64_t n, int *zero);
 /* For codes from -127 to 127. */
 float nmlp_quant_search_q8(const float *w, const float *h, int64_t n);
 

@@ -102,12 +102,12 @@ static uint64_t fingerprint_of(const struct job *j) {
     const nmlp_calib_windows *w = &j->windows;
     int64_t n = j->model->config.n_layers * NMLP_QUANT_MATRICES;
     char text[256];
-    int len = snprintf(text, sizeof text, "quantize %s %d %d %lld %lld %lld %s", NMLP_VERSION_STRING,
-                       (int)j->head.dtype, j->head.group, (long long)w->context, (long long)w->n_calib,
+    int len = snprintf(text, sizeof text, "quantize %s %d %d %d %lld %lld %lld %s", NMLP_VERSION_STRING,
+                       (int)j->head.dtype, j->head.group, j->head.zeros, (long long)w->context, (long long)w->n_calib,
                        (long long)w->n_heldout, nmlp_engine_isa(j->engine));
     uint64_t hash = nmlp_hash64(text, (size_t)len, 0);
     for (int64_t i = 0; i < n; i++) {
-        int64_t format[] = {(int64_t)j->formats[i].dtype, j->formats[i].group};
+        int64_t format[] = {(int64_t)j->formats[i].dtype, j->formats[i].group, j->formats[i].zeros};
         hash = nmlp_hash64(format, sizeof format, hash);
     }
     hash = nmlp_hash64(w->ids, (size_t)nmlp_calib_windows_tokens(w) * sizeof *w->ids, hash);

@@ -34,6 +34,7 @@ typedef struct nmlp_cost_product {
     const nmlp_kernels *kernels;
     nmlp_dtype dtype; /* BF16, or quantised */
     int group;        /* Q4 */
+    bool zeros;       /* Q4: with zero points */
     int64_t rows, cols;
     int64_t tokens;
     int copies; /* of the weights, run in turns: more bytes than the caches hold are read from memory */

@@ -11,9 +11,10 @@
  * Strips of quantised weights (tensor/quant.h) hold a word of 32 bits per column in every line: of Q8 four inputs in
  * bytes 0, 2, 1, 3; of Q4 eight as 4-bit numbers with a sign, even ones in the low 16 bits and odd ones in the high. A
  * few shifts make vectors of int16 pairs (k, k+1) of them. The scales of Q4, f16 [groups][16], stand behind all inputs
- * of the strip; those of Q8, one per column, are applied to complete sums (stage.c).
- * Their micro-kernels take activations as int16 in groups of 32 inputs, each row with a scale of its own in every group
- * (nmlp_vec.quantise): the products of a group are summed exactly in int32, groups are added in f32 in their order.
+ * of the strip, zero points, int8 [groups][16], behind those; scales of Q8, one per column, are applied to complete
+ * sums (stage.c). Their micro-kernels take activations as int16 in groups of 32 inputs, each row with a scale of its
+ * own in every group (nmlp_vec.quantise): the products of a group are summed exactly in int32, groups are added in f32
+ * in their order. A zero point takes its product with the sum of the group's activations away, exactly in int32 too.
  * Sets that round to bf16 unpack strips to bf16 instead: codes of Q8 exactly, those of Q4 with their scale. Where tiles
  * take int8, the strips of Q8 are tiles as they are, and activations are rounded to int8 with a scale for each row.
  *
@@ -62,6 +63,8 @@ typedef struct nmlp_gemm_microtile {
     int strips;            /* the gemm's, or half as many at the end of a matrix */
     const float *a_scales; /* quantised: [k/32][rows the tile was laid out for]; `a` is then int16 [k/32][rows][32] */
     const char *scales;    /* Q4: of the first strip, from the first k on; those of the next are b_step further */
+    const int8_t *zeros;   /* Q4 with zero points: the same of them; NULL: without */
+    const int32_t *a_sums; /* beside a_scales: sums of 32 inputs; only with zeros */
     int group;             /* inputs that share a scale: Q4 */
     bool accumulate;
     bool stream;       /* B comes from memory and is used once: fetch it ahead */
@@ -79,7 +82,8 @@ typedef void nmlp_gemm_panel_fn(const nmlp_gemm_panel *panel);
 /* A strip of a quantised weight from some input on. */
 typedef struct nmlp_gemm_quant_strip {
     const char *codes;
-    const char *scales; /* Q4: f16 [groups][16] from that input's on; Q8: f32 [16] */
+    const char *scales;  /* Q4: f16 [groups][16] from that input's on; Q8: f32 [16] */
+    const int8_t *zeros; /* Q4: [groups][16] from that input's on; NULL: without */
     nmlp_dtype dtype;
     int group; /* Q4 */
 } nmlp_gemm_quant_strip;

@@ -95,6 +95,15 @@ static void pack_scales(const struct packing *packing, int64_t strip) {
             dst[g * NMLP_STRIP + j] = scales[(strip * NMLP_STRIP + j) * n_groups + g];
 }
 
+static void pack_zeros(const struct packing *packing, int64_t strip) {
+    const nmlp_gemm_weight *m = packing->matrix;
+    int64_t n_groups = nmlp_ceil_div(m->k, m->group);
+    char *dst = m->strips + m->strip_bytes * (size_t)strip + m->zeros_offset;
+    for (int64_t j = 0; j < NMLP_STRIP && strip * NMLP_STRIP + j < m->n; j++)
+        for (int64_t g = 0; g < n_groups; g++)
+            dst[g * NMLP_STRIP + j] = packing->source->zeros[(strip * NMLP_STRIP + j) * n_groups + g];
+}
+
 /* f32, and bf16 in pairs that do not cross rows, are 4-byte elements to transpose. */
 static bool is_transposition(const struct packing *packing) {
     const nmlp_gemm_weight *m = packing->matrix;
@@ -134,6 +143,7 @@ static bool pack_strip(const struct packing *packing, int64_t strip) {
     if (is_transposition(packing)) return transpose_strip(packing, strip);
     bool finite = strip_is_finite(packing, strip);
     if (m->dtype == NMLP_DTYPE_Q4) pack_scales(packing, strip);
+    if (m->zeros_offset) pack_zeros(packing, strip);
     for (int64_t n = strip * NMLP_STRIP; n < m->n && part.n_rows < NMLP_STRIP; n++)
         part.rows[part.n_rows++] = nmlp_view_row(source, n);
     for (int64_t k = 0; k < m->k; k += CHUNK) {
@@ -196,13 +206,14 @@ static nmlp_dtype packed_dtype(const nmlp_kernels *kernels, nmlp_dtype source) {
 }
 
 /* Sizes of a strip and of all; the scales of Q8 stand behind the last. */
-static bool lay_out(nmlp_gemm_weight *m, size_t *scales_at) {
+static bool lay_out(nmlp_gemm_weight *m, bool has_zeros, size_t *scales_at) {
     size_t q8_bytes = m->dtype == NMLP_DTYPE_Q8 ? (size_t)m->n_padded * sizeof(float) : 0;
-    size_t q4_bytes =
-        m->dtype == NMLP_DTYPE_Q4 ? (size_t)nmlp_ceil_div(m->k_padded, m->group) * NMLP_STRIP * sizeof(uint16_t) : 0;
+    size_t q4_scales = m->dtype == NMLP_DTYPE_Q4 ? (size_t)nmlp_ceil_div(m->k_padded, m->group) * NMLP_STRIP : 0;
+    size_t q4_bytes = q4_scales * sizeof(uint16_t);
     if (m->k_padded > INT64_MAX / 64) return false;
     m->scales_offset = nmlp_gemm_weight_bytes(m, m->k_padded);
-    m->strip_bytes = nmlp_round_up_size(m->scales_offset + q4_bytes, NMLP_LINE_BYTES);
+    m->zeros_offset = has_zeros ? m->scales_offset + q4_bytes : 0;
+    m->strip_bytes = nmlp_round_up_size(m->scales_offset + q4_bytes + (has_zeros ? q4_scales : 0), NMLP_LINE_BYTES);
     return !nmlp_add_overflows(m->strip_bytes, stagger_bytes(m->strip_bytes), &m->strip_bytes) &&
            !nmlp_mul_overflows((size_t)m->n_padded / NMLP_STRIP, m->strip_bytes, scales_at) &&
            !nmlp_add_overflows(*scales_at, q8_bytes, &m->bytes);
@@ -220,7 +231,7 @@ nmlp_status nmlp_gemm_weight_init(nmlp_gemm_weight *matrix, const nmlp_kernels *
     matrix->k_padded = nmlp_pad(matrix->k);
     matrix->dtype = packed_dtype(kernels, weight->dtype);
     matrix->group = weight->group;
-    if (!lay_out(matrix, &scales_at))
+    if (!lay_out(matrix, weight->dtype == NMLP_DTYPE_Q4 && weight->zeros, &scales_at))
         return nmlp_fail(err, NMLP_E_NOMEM, "a weight [%lld,%lld] does not fit in memory", (long long)matrix->n,
                          (long long)matrix->k);
     matrix->strips = nmlp_pages_new(matrix->bytes, err);

@@ -17,6 +17,7 @@ typedef struct nmlp_gemm_weight {
     const float *scales;  /* Q8: [n_padded] */
     int group;            /* Q4 */
     size_t scales_offset; /* Q4: bytes from a strip to its scales */
+    size_t zeros_offset;  /* Q4: to its zero points; 0: it has none */
 } nmlp_gemm_weight;
 
 /* Packs `weight` [N,K]; the source is not needed afterwards. */
@@ -53,6 +54,12 @@ static inline const char *nmlp_gemm_weight_scales(const nmlp_gemm_weight *m, int
     if (m->dtype != NMLP_DTYPE_Q4) return NULL;
     return m->strips + m->strip_bytes * (size_t)strip + m->scales_offset +
            (size_t)(k / m->group * NMLP_STRIP) * sizeof(uint16_t);
+}
+
+/* Zero points of the strip from input k on; NULL: it has none. */
+static inline const int8_t *nmlp_gemm_weight_zeros(const nmlp_gemm_weight *m, int64_t strip, int64_t k) {
+    if (!m->zeros_offset) return NULL;
+    return (const int8_t *)(m->strips + m->strip_bytes * (size_t)strip + m->zeros_offset + k / m->group * NMLP_STRIP);
 }
 
 #endif

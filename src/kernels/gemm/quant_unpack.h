@@ -22,7 +22,8 @@ static inline void nmlp_gemm_quant_unpack_bf16(void *dst, const nmlp_gemm_quant_
         for (int j = 0; j < NMLP_STRIP; j++) {
             float scale =
                 strip->dtype == NMLP_DTYPE_Q8 ? 1.0f : nmlp_f16_to_f32(q4_scales[i / strip->group * NMLP_STRIP + j]);
-            float value = (float)nmlp_gemm_quant_code(strip->codes, strip->dtype, i, j) * scale;
+            int zero = strip->zeros ? strip->zeros[i / strip->group * NMLP_STRIP + j] : 0;
+            float value = (float)(nmlp_gemm_quant_code(strip->codes, strip->dtype, i, j) - zero) * scale;
             pairs[(i & ~(int64_t)1) * NMLP_STRIP + 2 * j + (i & 1)] = nmlp_f32_to_bf16(value);
         }
 }

@@ -15,6 +15,7 @@ nmlp_gemm_scratch nmlp_gemm_scratch_carve(nmlp_carver *carver, const nmlp_gemm_b
     scratch.b = nmlp_carve(carver, b_floats * sizeof(float));
     scratch.a = nmlp_carve(carver, a_elems * sizeof *scratch.a);
     scratch.a_scales = nmlp_carve(carver, a_elems / NMLP_PAD * sizeof(float));
+    scratch.a_sums = nmlp_carve(carver, a_elems / NMLP_PAD * sizeof *scratch.a_sums);
     scratch.row = nmlp_carve(carver, (size_t)k * sizeof(float));
     return scratch;
 }
@@ -27,6 +28,7 @@ int64_t nmlp_gemm_stage_acc_floats(const nmlp_gemm *gemm, int64_t rows, int64_t 
 struct quantised {
     const void *from;
     int64_t n;
+    bool summed;
 };
 
 /* One block of columns, some tiles of rows. */
@@ -49,6 +51,7 @@ size_t nmlp_gemm_stage_unpack(const nmlp_gemm *gemm, const nmlp_gemm_product *p,
     for (int i = 0; i < n_strips; i++) {
         nmlp_gemm_quant_strip from = {.codes = nmlp_gemm_weight_at(p->w, strip + i, p->w_k + k),
                                       .scales = nmlp_gemm_weight_scales(p->w, strip + i, p->w_k + k),
+                                      .zeros = nmlp_gemm_weight_zeros(p->w, strip + i, p->w_k + k),
                                       .dtype = p->w->dtype,
                                       .group = p->w->group};
         gemm->unpack((char *)to + step * (size_t)i, &from, n);
@@ -63,6 +66,7 @@ struct operand {
     size_t step;
     nmlp_dtype dtype;
     const char *scales; /* Q4 as it is */
+    const int8_t *zeros;
     int group;
 };
 
@@ -77,6 +81,7 @@ static struct operand operand_of(const struct task *task, int product, int64_t k
                         .step = p->w->strip_bytes,
                         .dtype = p->w->dtype,
                         .scales = nmlp_gemm_weight_scales(p->w, strip, p->w_k + k),
+                        .zeros = nmlp_gemm_weight_zeros(p->w, strip, p->w_k + k),
                         .group = p->w->group};
     if (nmlp_dtype_is_quantised(o.dtype) && s->gemm->elem_bytes == 2) {
         size_t step = nmlp_gemm_stage_unpack(s->gemm, p, strip, o.n_strips, k, n, task->scratch->b);
@@ -91,6 +96,14 @@ static struct operand operand_of(const struct task *task, int product, int64_t k
                             .n_strips = o.n_strips,
                             .step = (size_t)(n * NMLP_STRIP) * sizeof(float),
                             .dtype = NMLP_DTYPE_F32};
+}
+
+static void sum_inputs(int32_t *sums, const int16_t *a, int64_t n) {
+    for (int64_t i = 0; i < n; i++, a += NMLP_PAD) {
+        int32_t sum = 0;
+        for (int j = 0; j < NMLP_PAD; j++) sum += a[j];
+        sums[i] = sum;
+    }
 }
 
 /* The tile's inputs k..k+n in int16, in the thread's own memory. One tile that meets one block of columns after the
@@ -109,8 +122,13 @@ static void quantise_inputs(const struct task *task, const nmlp_gemm_tiles *tile
         task->stage->vec->quantise(&q);
         *have = (struct quantised){.from = b->a, .n = b->k};
     }
+    if (b->zeros && !have->summed) {
+        sum_inputs(scratch->a_sums, scratch->a, b->k / NMLP_PAD * b->rows);
+        have->summed = true;
+    }
     b->a = scratch->a;
     b->a_scales = scratch->a_scales;
+    b->a_sums = scratch->a_sums;
     b->a_step = (size_t)b->rows * NMLP_LINE_BYTES;
 }
 
@@ -130,6 +148,7 @@ static void multiply_tile(const struct task *task, int product, int64_t tile, in
         .rows = (int)nmlp_min(mr, s->rows - tile * mr),
         .strips = o->n_strips,
         .scales = o->scales,
+        .zeros = o->zeros,
         .group = o->group,
         .accumulate = s->accumulate || k > 0,
         .stream = task->part.end_tile - task->part.first_tile == 1,

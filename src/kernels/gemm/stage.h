@@ -59,6 +59,7 @@ typedef struct nmlp_gemm_scratch {
     float *row; /* [k] of the first input */
     int16_t *a; /* a tile of inputs quantised, for quantised weights */
     float *a_scales;
+    int32_t *a_sums; /* of a's groups, for weights with zero points */
 } nmlp_gemm_scratch;
 
 /* `quant_k` is the most inputs of a quantised weight, 0 without one. */

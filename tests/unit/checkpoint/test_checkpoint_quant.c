@@ -140,6 +140,93 @@ static void wide_groups_and_bf16_scales_are_read(void **state) {
     nmlp_checkpoint_close(&c);
 }
 
+static const char with_zero_points[] =
+    "{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\",\"config_groups\":{\"group_0\":{"
+    "\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":4,\"type\":\"int\",\"symmetric\":false,\"strategy\":\"group\","
+    "\"group_size\":128,\"dynamic\":false},\"input_activations\":null}}}";
+
+/* Zero points of row r and group g: value + 8 in bits 4 (r mod 8) of word [r / 8, g]. Ten rows, two groups of 128. */
+static void zero_points_mean_what_the_format_says(void **state) {
+    enum { R = 10, K = 256, G = 2 };
+    struct fixture *f = *state;
+    nmlp_checkpoint c;
+    nmlp_err err;
+    static int32_t words[R * K / 8];
+    uint32_t zeros[2 * G] = {0};
+    uint16_t scales[R * G];
+    int64_t shape[2] = {R, K};
+    static float want[R][K];
+    float row[K];
+    memset(words, 0, sizeof words);
+    for (int r = 0; r < R; r++)
+        for (int k = 0; k < K; k++) {
+            int g = k / 128, value = (k * 7 + 3 * r) % 16 - 8, zero = (5 * r + 3 * g) % 16 - 8;
+            uint32_t *word = (uint32_t *)words + r * (K / 8) + k / 8;
+            *word |= (uint32_t)(value + 8) << 4 * (k % 8);
+            if (k % 128 == 0) zeros[r / 8 * G + g] |= (uint32_t)(zero + 8) << 4 * (r % 8);
+            scales[r * G + g] = nmlp_f32_to_f16(0.5f * (float)(r + 1));
+            want[r][k] = (float)(value - zero) * 0.5f * (float)(r + 1);
+        }
+    f->quantisation = with_zero_points;
+    add(f, "a.weight_packed", "I32", "[10,32]", words, sizeof words);
+    add(f, "a.weight_scale", "F16", "[10,2]", scales, sizeof scales);
+    add(f, "a.weight_zero_point", "I32", "[2,2]", zeros, sizeof zeros);
+    add(f, "a.weight_shape", "I64", "[2]", shape, sizeof shape);
+    save(f);
+    nmlp_assert_ok(nmlp_checkpoint_open(&c, f->dir, &err), &err);
+    assert_int_equal(c.n_tensors, 1);
+    const nmlp_view *view = &nmlp_checkpoint_find(&c, "a.weight")->view;
+    assert_int_equal(view->group, 64);
+    for (int r = 0; r < R; r++) {
+        nmlp_quant_row_to_f32(row, view, r);
+        for (int k = 0; k < K; k++) assert_true(row[k] == want[r][k]);
+    }
+    nmlp_view part = nmlp_view_rows(view, 7, 3);
+    nmlp_quant_row_to_f32(row, &part, 2);
+    for (int k = 0; k < K; k++) assert_true(row[k] == want[9][k]);
+    nmlp_checkpoint_close(&c);
+}
+
+static nmlp_status put_view(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp_err *err) {
+    (void)i;
+    return nmlp_checkpoint_put_view(writer, ctx, err);
+}
+
+/* The bytes of the file: the words that the format's description computes, and the same matrix back. */
+static void zero_points_are_written_as_they_are_read(void **state) {
+    enum { R = 12, K = 64, G = 2 };
+    struct fixture *f = *state;
+    nmlp_checkpoint c;
+    nmlp_err err;
+    uint8_t codes[R * K / 2];
+    uint16_t scales[R * G];
+    int8_t zeros[R * G];
+    char path[512];
+    for (int i = 0; i < R * K / 2; i++) codes[i] = (uint8_t)(i * 37);
+    for (int i = 0; i < R * G; i++) {
+        scales[i] = nmlp_f32_to_f16(0.25f * (float)(i + 1));
+        zeros[i] = (int8_t)(i * 5 % 16 - 8);
+    }
+    nmlp_view view = nmlp_quant_view_q4(codes, scales, 32, R, K), back;
+    view.zeros = zeros;
+    nmlp_tensor_spec spec = nmlp_tensor_spec_of("a.weight", &view);
+    assert_int_equal(nmlp_tensor_spec_bytes(&spec), sizeof codes + sizeof scales + 2 * G * sizeof(uint32_t));
+    assert_int_equal(nmlp_quant_stored_bytes(&view), nmlp_tensor_spec_bytes(&spec));
+    nmlp_checkpoint_source source = {.specs = &spec, .n_specs = 1, .put = put_view, .ctx = &view};
+    f->quantisation = with_zero_points;
+    add(f, "b", "F32", "[1]", NULL, 4);
+    save(f); /* for its config.json */
+    snprintf(path, sizeof path, "%s/model.safetensors", f->dir);
+    assert_int_equal(remove(path), 0);
+    nmlp_assert_ok(nmlp_checkpoint_write(f->dir, &source, &err), &err);
+    nmlp_assert_ok(nmlp_checkpoint_open(&c, f->dir, &err), &err);
+    back = nmlp_checkpoint_find(&c, "a.weight")->view;
+    assert_memory_equal(back.data, codes, sizeof codes);
+    assert_memory_equal(back.scales, scales, sizeof scales);
+    assert_memory_equal(back.zeros, zeros, sizeof zeros);
+    nmlp_checkpoint_close(&c);
+}
+
 static void broken_parts_are_named(void **state) {
     struct fixture *f = *state;
     int64_t shape[2] = {2, 32}, longer[2] = {2, 40}, wide[2] = {1, 48};
@@ -170,6 +257,16 @@ static void broken_parts_are_named(void **state) {
     refuse(f, NMLP_E_SHAPE, "a.weight_scale", "one scale per row");
     add(f, "a.weight_zero_point", "I8", "[2,1]", NULL, 2);
     refuse(f, NMLP_E_UNSUPPORTED, "zero point", "a.weight_zero_point");
+    add(f, "a.weight_packed", "I32", "[2,4]", NULL, 32);
+    add(f, "a.weight_scale", "F16", "[2,1]", NULL, 4);
+    add(f, "a.weight_shape", "I64", "[2]", shape, 16);
+    add(f, "a.weight_zero_point", "I32", "[2,1]", NULL, 8);
+    refuse(f, NMLP_E_SHAPE, "a.weight_zero_point", "zero point");
+    add(f, "a.weight_packed", "I32", "[2,4]", NULL, 32);
+    add(f, "a.weight_scale", "F16", "[2,1]", NULL, 4);
+    add(f, "a.weight_shape", "I64", "[2]", shape, 16);
+    add(f, "a.weight_zero_point", "I8", "[2,1]", "\x07\x08", 2);
+    refuse(f, NMLP_E_UNSUPPORTED, "a.weight_zero_point", "zero point 8");
     add(f, "a.weight_g_idx", "I32", "[8]", NULL, 32);
     refuse(f, NMLP_E_UNSUPPORTED, "a.weight_g_idx", "I32");
     add(f, "a.weight", "I8", "[2,4]", NULL, 8);
@@ -226,6 +323,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(words_of_four_bits_mean_what_the_format_says, setup, teardown),
         cmocka_unit_test_setup_teardown(wide_groups_and_bf16_scales_are_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(zero_points_mean_what_the_format_says, setup, teardown),
+        cmocka_unit_test_setup_teardown(zero_points_are_written_as_they_are_read, setup, teardown),
         cmocka_unit_test_setup_teardown(broken_parts_are_named, setup, teardown),
         cmocka_unit_test_setup_teardown(other_schemes_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(a_matrix_that_does_not_fit_is_not_written, setup, teardown),

@@ -20,6 +20,7 @@ struct problem {
     uint8_t q4[ROWS * COLS / 2];
     float scales8[ROWS];
     uint16_t scales4[ROWS * (COLS / GROUP)];
+    int8_t zeros[ROWS * (COLS / GROUP)];
 };
 
 /* Inputs that depend on each other, of unequal size. */
@@ -174,6 +175,69 @@ static void it_loses_less_than_nearest_rounding(void **state) {
     }
 }
 
+/* Weights that are mostly of one sign: zero points lose much less, with sweeps less again; codes and zero points are in
+ * their range, and the loss said is that of what was stored. */
+static void zero_points_pay_where_groups_are_lopsided(void **state) {
+    struct problem *p = new_problem(23);
+    nmlp_gptq g;
+    nmlp_err err;
+    double without, plain, swept;
+    (void)state;
+    for (int i = 0; i < ROWS * COLS; i++) p->w[i] += (float)(i / GROUP % 3 - 1) * 0.15f;
+    nmlp_assert_ok(nmlp_gptq_init(&g, NULL, p->moments, COLS, &err), &err);
+    nmlp_view out = view_of(p, NMLP_DTYPE_Q4);
+    nmlp_assert_ok(nmlp_gptq_round(&g, p->w, &out, &without, &err), &err);
+    out.zeros = p->zeros;
+    int sweeps = g.sweeps;
+    g.sweeps = 0;
+    nmlp_assert_ok(nmlp_gptq_round(&g, p->w, &out, &plain, &err), &err);
+    assert_true(fabs(plain - loss_of(p->moments, p->w, &out)) < 1e-3 * plain);
+    g.sweeps = sweeps;
+    nmlp_assert_ok(nmlp_gptq_round(&g, p->w, &out, &swept, &err), &err);
+    assert_true(fabs(swept - loss_of(p->moments, p->w, &out)) < 1e-3 * swept);
+    assert_true(swept < plain && swept < 0.75 * without);
+    int used = 0;
+    for (int i = 0; i < ROWS * (COLS / GROUP); i++) {
+        assert_true(p->zeros[i] >= -8 && p->zeros[i] <= 7);
+        used += p->zeros[i] != 0;
+    }
+    assert_true(used > ROWS);
+    nmlp_gptq_fini(&g);
+    free(p);
+}
+
+/* Against every zero point and every scale on a fine grid, with nearest codes. */
+static void searched_zero_points_are_near_the_best(void **state) {
+    nmlp_rng rng;
+    nmlp_rng_seed(&rng, 6);
+    double ours = 0, best = 0;
+    (void)state;
+    for (int trial = 0; trial < 60; trial++) {
+        float w[GROUP], h[GROUP], shift = (float)nmlp_rng_normal(&rng);
+        int zero;
+        for (int i = 0; i < GROUP; i++) {
+            w[i] = (float)nmlp_rng_normal(&rng) + shift;
+            h[i] = (float)(0.1 + nmlp_rng_uniform(&rng));
+        }
+        double least = INFINITY;
+        float found = nmlp_quant_search_q4_zero(w, h, GROUP, &zero);
+        for (int z = -8; z <= 7; z++)
+            for (int step = 0; step <= 800; step++) {
+                float scale = step ? (float)step * 0.001f : found;
+                double error = 0;
+                for (int i = 0; i < GROUP; i++) {
+                    double e = (double)w[i] - (double)scale * (double)nmlp_quant_code(w[i], 1 / scale, (float)(-8 - z),
+                                                                                      (float)(7 - z));
+                    error += (double)h[i] * e * e;
+                }
+                if (error < least) least = error;
+                if (step == 0 && z == zero) ours += error;
+            }
+        best += least;
+    }
+    assert_true(ours < 1.06 * best);
+}
+
 /* What is exact in the format comes back exactly. */
 static void codes_in_the_format_stay(void **state) {
     struct problem *p = new_problem(3);
@@ -240,9 +304,13 @@ static void searched_scales_are_near_the_best(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(q4_codes_are_those_of_the_paper),     cmocka_unit_test(q8_codes_are_those_of_the_paper),
-        cmocka_unit_test(it_loses_less_than_nearest_rounding), cmocka_unit_test(codes_in_the_format_stay),
+        cmocka_unit_test(q4_codes_are_those_of_the_paper),
+        cmocka_unit_test(q8_codes_are_those_of_the_paper),
+        cmocka_unit_test(it_loses_less_than_nearest_rounding),
+        cmocka_unit_test(codes_in_the_format_stay),
         cmocka_unit_test(searched_scales_are_near_the_best),
+        cmocka_unit_test(zero_points_pay_where_groups_are_lopsided),
+        cmocka_unit_test(searched_zero_points_are_near_the_best),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,8 +13,14 @@
 #include "kernels/isa/avx512/gemm_quant_avx512.h"
 #endif
 
-static const int groups[] = {0, 32, 64}; /* 0: Q8 */
-enum { N_GROUPS = 3 };
+static const int groups[] = {0, 32, 64, 32, 64}; /* 0: Q8 */
+static const bool has_zeros[] = {false, false, false, true, true};
+enum { N_GROUPS = 5 };
+
+static nmlp_view weight_of(int kind, int64_t n, int64_t k, uint64_t seed) {
+    return has_zeros[kind] ? nmlp_test_with_zeros(n, k, groups[kind], seed)
+                           : nmlp_test_quantised(n, k, groups[kind], seed);
+}
 
 static nmlp_linear *create(const nmlp_kernels *set, const nmlp_view *w) {
     nmlp_linear *linear;
@@ -40,12 +46,14 @@ static void rounding_is_to_the_nearest_code(void **state) {
         uint8_t q4[(K + 1) / 2];
         float scale;
         uint16_t halves[5];
+        int8_t zeros[5];
         nmlp_view view =
             groups[g] ? nmlp_quant_view_q4(q4, halves, groups[g], 1, K) : nmlp_quant_view_q8(q8, &scale, 1, K);
         if (groups[g])
-            nmlp_quant_row_q4(q4, halves, groups[g], w, K);
+            nmlp_quant_row_q4(q4, halves, has_zeros[g] ? zeros : NULL, groups[g], w, K);
         else
             nmlp_quant_row_q8(q8, &scale, w, K);
+        if (has_zeros[g]) view.zeros = zeros;
         nmlp_quant_row_to_f32(back, &view, 0);
         for (int i = 0; i < K; i++) {
             double step = groups[g] ? fabs((double)nmlp_f16_to_f32(halves[i / groups[g]])) : (double)scale;
@@ -64,7 +72,7 @@ static void zeros_stay_zeros(void **state) {
     int8_t q8[40];
     float scale;
     (void)state;
-    nmlp_quant_row_q4(q4, halves, 32, w, 40);
+    nmlp_quant_row_q4(q4, halves, NULL, 32, w, 40);
     nmlp_view view = nmlp_quant_view_q4(q4, halves, 32, 1, 40);
     nmlp_quant_row_to_f32(back, &view, 0);
     for (int i = 0; i < 40; i++) assert_true(back[i] == 0.0f);
@@ -102,7 +110,7 @@ static void linear_matches_float64(void **state) {
     for (size_t j = 0; j < sizeof shapes / sizeof shapes[0]; j++)
         for (int g = 0; g < N_GROUPS; g++) {
             int64_t s = shapes[j].s, n = shapes[j].n, k = shapes[j].k;
-            nmlp_view w = nmlp_test_quantised(n, k, groups[g], 1);
+            nmlp_view w = weight_of(g, n, k, 1);
             float *x = nmlp_test_floats(s * k, 2);
             float *int8 = rounded_rows(x, s, k);
             nmlp_truth exact = nmlp_truth_of(x, s, k), rounded = nmlp_truth_of(int8, s, k);
@@ -117,8 +125,8 @@ static void linear_matches_float64(void **state) {
                                        ? nmlp_truth_matmul(&rounded, &w, NULL, false)
                                        : nmlp_truth_matmul(&exact, &w, NULL, nmlp_kernels_rounds_to_bf16(set));
                 run(linear, y, x, s, pool);
-                snprintf(what, sizeof what, "%s group %d S=%lld N=%lld K=%lld", nmlp_kernels_name(set), groups[g],
-                         (long long)s, (long long)n, (long long)k);
+                snprintf(what, sizeof what, "%s kind %d S=%lld N=%lld K=%lld", nmlp_kernels_name(set), g, (long long)s,
+                         (long long)n, (long long)k);
                 nmlp_assert_within(y, &truth, what);
                 nmlp_truth_free(&truth);
                 nmlp_guard_free(&guarded);
@@ -146,7 +154,7 @@ static void bits_depend_neither_on_rows_nor_on_threads(void **state) {
         const nmlp_kernels *set = nmlp_test_set(i);
         if (!set || nmlp_kernels_rounds_to_bf16(set)) continue;
         for (int g = 0; g < N_GROUPS; g++) {
-            nmlp_view w = nmlp_test_quantised(N, K, groups[g], 4);
+            nmlp_view w = weight_of(g, N, K, 4);
             nmlp_linear *linear = create(set, &w);
             run(linear, all, x, S, NULL);
             for (size_t c = 0; c < sizeof chunks / sizeof chunks[0]; c++) {
@@ -214,21 +222,24 @@ static void vector_code_unpacks_to_the_bits_of_plain_code(void **state) {
     _Alignas(64) char codes[K * 16 + 2 * LINE];
     _Alignas(64) uint16_t want[K * 16], got[K * 16];
     uint16_t scales[K / 32 * 16];
+    int8_t zeros[K / 32 * 16];
     (void)state;
     if (!has_what_comes_with_tiles()) skip();
     for (int i = 0; i < K * 16; i++) codes[i] = (char)((i * 37 + i / 256) & 255);
     for (int i = 0; i < K / 32 * 16; i++) scales[i] = nmlp_f32_to_f16((float)(i % 29 - 14) * 0.0137f);
+    for (int i = 0; i < K / 32 * 16; i++) zeros[i] = (int8_t)(i * 5 % 16 - 8);
     for (int g = 0; g < N_GROUPS; g++) {
         float ones[16];
         for (int j = 0; j < 16; j++) ones[j] = 1.0f;
         nmlp_gemm_quant_strip strip = {.codes = codes,
                                        .scales = groups[g] ? (const char *)scales : (const char *)ones,
+                                       .zeros = has_zeros[g] ? zeros : NULL,
                                        .dtype = groups[g] ? NMLP_DTYPE_Q4 : NMLP_DTYPE_Q8,
                                        .group = groups[g]};
         nmlp_gemm_quant_unpack_bf16(want, &strip, K);
         nmlp_gemm_quant_unpack_amx(got, &strip, K);
         for (int i = 0; i < K * 16; i++)
-            if (got[i] != want[i]) fail_msg("group %d, element %d: %04x, expected %04x", groups[g], i, got[i], want[i]);
+            if (got[i] != want[i]) fail_msg("kind %d, element %d: %04x, expected %04x", g, i, got[i], want[i]);
     }
 }
 
@@ -236,7 +247,7 @@ static void check_not_finite(int64_t s, int64_t k) {
     enum { N = 20, K_MAX = 128, S_MAX = 20 };
     static float x[S_MAX * K_MAX], y[S_MAX * N];
     for (int g = 0; g < N_GROUPS; g++) {
-        nmlp_view w = nmlp_test_quantised(N, k, groups[g], 4);
+        nmlp_view w = weight_of(g, N, k, 4);
         for (int i = 0; i < NMLP_TEST_SETS; i++) {
             const nmlp_kernels *set = nmlp_test_set(i);
             if (!set) continue;
@@ -260,13 +271,15 @@ static void inputs_that_are_not_finite_are_not_hidden(void **state) {
     check_not_finite(20, 128);
 }
 
+/* A group below 0: with zero points. */
 static nmlp_factors factors_of(int64_t n, int64_t k, int64_t rank, int group, uint64_t seed) {
     nmlp_factors f = {0};
     if (!rank) {
-        f.w = nmlp_test_quantised(n, k, group, seed);
+        f.w = group < 0 ? nmlp_test_with_zeros(n, k, -group, seed) : nmlp_test_quantised(n, k, group, seed);
     } else {
         f.u = nmlp_test_quantised(n, rank, 0, seed); /* u has the 8 bits where they are mixed */
-        f.v = nmlp_test_quantised(rank, k, group, seed + 1);
+        f.v =
+            group < 0 ? nmlp_test_with_zeros(rank, k, -group, seed + 1) : nmlp_test_quantised(rank, k, group, seed + 1);
     }
     return f;
 }
@@ -285,7 +298,8 @@ static void mlp_matches_float64(void **state) {
     } cases[] = {{70, 100, 0, 0, 0, {0, 0, 0}},         {70, 100, 0, 0, 0, {32, 64, 32}},
                  {96, 333, 40, 40, 50, {64, 64, 0}},    {45, 83, 19, 0, 23, {32, 0, 64}},
                  {200, 1500, 65, 33, 100, {0, 32, 32}}, {130, 2100, 0, 0, 0, {64, 0, 64}},
-                 {128, 300, 0, 0, 0, {0, 0, 0}},        {190, 700, 50, 0, 64, {0, 0, 0}}};
+                 {128, 300, 0, 0, 0, {0, 0, 0}},        {190, 700, 50, 0, 64, {0, 0, 0}},
+                 {70, 100, 0, 0, 0, {-32, 64, -64}},    {200, 1500, 65, 33, 100, {-64, -32, 32}}};
     static const int64_t rows[] = {1, 3, 6, 7, 16, 17, 40, 70, 200};
     enum { S = 200 };
     nmlp_pool *pool = nmlp_test_pool(2);

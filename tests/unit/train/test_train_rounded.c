@@ -13,6 +13,7 @@ struct fixture {
     uint8_t q4[ROWS * COLS / 2];
     float scales8[ROWS];
     uint16_t scales4[ROWS * COLS / GROUP];
+    int8_t zeros[ROWS * COLS / GROUP];
     float data[ROWS * COLS];
 };
 
@@ -20,7 +21,9 @@ static float scale_of(const struct fixture *f, bool q8, int i, int j) {
     return q8 ? f->scales8[i] : nmlp_f16_to_f32(f->scales4[i * (COLS / GROUP) + j / GROUP]);
 }
 
-static nmlp_train_param fill(struct fixture *f, bool q8) {
+static int zero_of(const struct fixture *f, int i, int j) { return f->zeros[i * (COLS / GROUP) + j / GROUP]; }
+
+static nmlp_train_param fill(struct fixture *f, bool q8, bool zeros) {
     for (int i = 0; i < ROWS; i++) {
         f->scales8[i] = 0.01f * (float)(i + 1);
         for (int g = 0; g < COLS / GROUP; g++) /* negative ones too */
@@ -33,15 +36,18 @@ static nmlp_train_param fill(struct fixture *f, bool q8) {
     }
     nmlp_view view = q8 ? nmlp_quant_view_q8(f->q8, f->scales8, ROWS, COLS)
                         : nmlp_quant_view_q4(f->q4, f->scales4, GROUP, ROWS, COLS);
+    for (int g = 0; zeros && g < ROWS * COLS / GROUP; g++) f->zeros[g] = (int8_t)(g * 5 % 16 - 8);
+    if (zeros) view.zeros = f->zeros;
     for (int i = 0; i < ROWS; i++) nmlp_quant_row_to_f32(f->data + i * COLS, &view, i);
     return (nmlp_train_param){.name = "w", .source = view, .rows = ROWS, .cols = COLS, .data = f->data};
 }
 
 static void codes_follow_the_master(void **state) {
     (void)state;
-    for (int q8 = 0; q8 < 2; q8++) {
+    for (int kind = 0; kind < 3; kind++) {
+        bool q8 = kind == 1;
         struct fixture f = {0};
-        nmlp_train_param p = fill(&f, q8 != 0);
+        nmlp_train_param p = fill(&f, q8, kind == 2);
         nmlp_train_rounded r;
         nmlp_arena arena;
         nmlp_err err;
@@ -53,15 +59,12 @@ static void codes_follow_the_master(void **state) {
         assert_memory_equal(f.data, before, sizeof before);
         for (int i = 0; i < ROWS; i++)
             for (int j = 0; j < COLS; j++) /* by 0.4, 0.6 and 300 steps up */
-                r.master[i * COLS + j] += (j % 3 == 0   ? 0.4f
-                                           : j % 3 == 1 ? 0.6f
-                                                        : 300.0f) *
-                                          scale_of(&f, q8 != 0, i, j);
+                r.master[i * COLS + j] += (j % 3 == 0 ? 0.4f : j % 3 == 1 ? 0.6f : 300.0f) * scale_of(&f, q8, i, j);
         nmlp_train_rounded_apply(&r, NULL);
         for (int i = 0; i < ROWS; i++)
             for (int j = 0; j < COLS; j++) {
-                float scale = scale_of(&f, q8 != 0, i, j);
-                int code = (int)lroundf(before[i * COLS + j] / scale), most = q8 ? 127 : 7;
+                float scale = scale_of(&f, q8, i, j);
+                int code = (int)lroundf(before[i * COLS + j] / scale), most = q8 ? 127 : 7 - zero_of(&f, i, j);
                 int want = j % 3 == 0 ? code : j % 3 == 1 ? code + 1 : most;
                 if (want > most) want = most;
                 if (q8 && want < -127) want = -127;

@@ -69,32 +69,44 @@ static void unpack_q8(char *to, const nmlp_gemm_quant_strip *strip, int64_t k) {
 
 /* ---- Q4: f32 looked up by code, times the scale, rounded ---- */
 
-INLINE __m512 q4_wide(__m512i words, int shift, __m512 values, __m512 scale) {
-    return _mm512_mul_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(words, (unsigned)shift), values), scale);
+/* What a group's codes stand for: minus `zero`, times `scale`. */
+struct q4_group {
+    __m512 scale, zero;
+};
+
+INLINE __m512 q4_wide(__m512i words, int shift, __m512 values, const struct q4_group *group, bool zeros) {
+    __m512 code = _mm512_permutexvar_ps(_mm512_srli_epi32(words, (unsigned)shift), values);
+    return _mm512_mul_ps(zeros ? _mm512_sub_ps(code, group->zero) : code, group->scale);
 }
 
 /* Pair i of a line: inputs 2 i and 2 i + 1, codes in bits 4 i and 16 + 4 i of words. */
-INLINE void q4_pair(char *to, __m512i words, int i, __m512 values, __m512 scale, __m512i interleave) {
-    __m512bh halves =
-        _mm512_cvtne2ps_pbh(q4_wide(words, 16 + 4 * i, values, scale), q4_wide(words, 4 * i, values, scale));
+INLINE void q4_pair(char *to, __m512i words, int i, __m512 values, const struct q4_group *group, __m512i interleave,
+                    bool zeros) {
+    __m512bh halves = _mm512_cvtne2ps_pbh(q4_wide(words, 16 + 4 * i, values, group, zeros),
+                                          q4_wide(words, 4 * i, values, group, zeros));
     _mm512_store_si512(to + i * NMLP_LINE_BYTES, _mm512_permutexvar_epi16(interleave, (__m512i)halves));
 }
 
-static void unpack_q4(char *to, const nmlp_gemm_quant_strip *strip, int64_t k) {
+INLINE void unpack_q4(char *to, const nmlp_gemm_quant_strip *strip, int64_t k, bool zeros) {
     const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
     _Alignas(64) uint16_t order[32];
     for (int j = 0; j < 32; j++) order[j] = (uint16_t)(j / 2 + j % 2 * 16);
     const __m512i interleave = _mm512_load_si512(order);
     const char *codes = strip->codes;
     const char *scales = strip->scales;
-    for (int64_t group = 0; group < k; group += strip->group, scales += NMLP_STRIP * sizeof(uint16_t)) {
-        __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)scales));
-        int64_t n = k - group < strip->group ? k - group : strip->group;
+    for (int64_t first = 0; first < k; first += strip->group, scales += NMLP_STRIP * sizeof(uint16_t)) {
+        struct q4_group group = {.scale = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)scales)),
+                                 .zero = _mm512_setzero_ps()};
+        if (zeros) {
+            const int8_t *at = strip->zeros + first / strip->group * NMLP_STRIP;
+            group.zero = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)at)));
+        }
+        int64_t n = k - first < strip->group ? k - first : strip->group;
         for (int64_t i = 0; i < n; i += Q4_PER_LINE, codes += NMLP_LINE_BYTES, to += 4 * NMLP_LINE_BYTES) {
             __m512i words = _mm512_load_si512(codes);
             _mm_prefetch(codes + AHEAD_BYTES, _MM_HINT_T0);
 #pragma GCC unroll 4
-            for (int pair = 0; pair < 4; pair++) q4_pair(to, words, pair, values, scale, interleave);
+            for (int pair = 0; pair < 4; pair++) q4_pair(to, words, pair, values, &group, interleave, zeros);
         }
     }
 }
@@ -102,6 +114,8 @@ static void unpack_q4(char *to, const nmlp_gemm_quant_strip *strip, int64_t k) {
 void nmlp_gemm_quant_unpack_amx(void *dst, const nmlp_gemm_quant_strip *strip, int64_t k) {
     if (strip->dtype == NMLP_DTYPE_Q8)
         unpack_q8(dst, strip, k);
+    else if (strip->zeros)
+        unpack_q4(dst, strip, k, true);
     else
-        unpack_q4(dst, strip, k);
+        unpack_q4(dst, strip, k, false);
 }

@@ -58,13 +58,26 @@ INLINE void drain(sums *c, const float *x_scales, const char *w_scales, nmlp_dty
     }
 }
 
+/* What a group's sums begin with: 0, or the product of zero points with the sum of the inputs, taken away. */
+INLINE void begin_group(sums *c, const int8_t *zeros, const int32_t *x_sums, int rows, int halves) {
+#pragma GCC unroll 2
+    for (int h = 0; h < halves; h++) {
+        __m256i zero = _mm256_setzero_si256();
+        if (zeros) zero = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(zeros + h * LANES)));
+#pragma GCC unroll 6
+        for (int i = 0; i < rows; i++)
+            c->i[i][h] = zeros ? _mm256_mullo_epi32(zero, _mm256_set1_epi32(-x_sums[i])) : zero;
+    }
+}
+
 /* Columns 8*half.. of the strip. */
-INLINE void sum_halves(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int rows, int half, int halves) {
+INLINE void sum_halves(const nmlp_gemm_microtile *p, nmlp_dtype dtype, bool has_zeros, int rows, int half, int halves) {
     const int n_lines = dtype == NMLP_DTYPE_Q8 ? 8 : 4;
     sums c;
     const char *a = p->a;
     const char *b = (const char *)p->b + half * HALF_BYTES;
     const float *x_scales = p->a_scales;
+    const int32_t *x_sums = p->a_sums;
 #pragma GCC unroll 6
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
@@ -73,16 +86,14 @@ INLINE void sum_halves(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int rows,
                 p->accumulate ? _mm256_load_ps(p->c + i * NMLP_STRIP + (half + h) * LANES) : _mm256_setzero_ps();
     for (int64_t k = 0; k < p->k; k += NMLP_PAD) {
         const char *w_scales = dtype == NMLP_DTYPE_Q4 ? p->scales + k / p->group * NMLP_STRIP * 2 + half * 16 : NULL;
-#pragma GCC unroll 6
-        for (int i = 0; i < rows; i++)
-#pragma GCC unroll 2
-            for (int h = 0; h < halves; h++) c.i[i][h] = _mm256_setzero_si256();
+        begin_group(&c, has_zeros ? p->zeros + k / p->group * NMLP_STRIP + half * LANES : NULL, x_sums, rows, halves);
 #pragma GCC unroll 2
         for (int line = 0; line < n_lines; line++, b += NMLP_LINE_BYTES)
             add_line(&c, (const int32_t *)(const void *)a, b, line * (NMLP_STRIP / n_lines), dtype, rows, halves);
         drain(&c, x_scales, w_scales, dtype, rows, halves);
         a += p->a_step;
         x_scales += p->a_step / NMLP_LINE_BYTES;
+        if (has_zeros) x_sums += p->a_step / NMLP_LINE_BYTES;
     }
 #pragma GCC unroll 6
     for (int i = 0; i < rows; i++)
@@ -90,19 +101,26 @@ INLINE void sum_halves(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int rows,
         for (int h = 0; h < halves; h++) _mm256_store_ps(p->c + i * NMLP_STRIP + (half + h) * LANES, c.f[i][h]);
 }
 
-INLINE void sum_narrow(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int rows) {
-    for (int half = 0; half < HALVES_MAX; half++) sum_halves(p, dtype, rows, half, 1);
+INLINE void sum_narrow(const nmlp_gemm_microtile *p, nmlp_dtype dtype, bool zeros, int rows) {
+    for (int half = 0; half < HALVES_MAX; half++) sum_halves(p, dtype, zeros, rows, half, 1);
+}
+
+INLINE void sum_rows_of_tile(const nmlp_gemm_microtile *p, nmlp_dtype dtype, bool zeros) {
+    switch (p->rows) {
+    case 1: sum_halves(p, dtype, zeros, 1, 0, HALVES_MAX); return;
+    case 2: sum_halves(p, dtype, zeros, 2, 0, HALVES_MAX); return;
+    case 3: sum_halves(p, dtype, zeros, 3, 0, HALVES_MAX); return;
+    case 4: sum_narrow(p, dtype, zeros, 4); return;
+    case 5: sum_narrow(p, dtype, zeros, 5); return;
+    default: sum_narrow(p, dtype, zeros, ROWS_MAX); return;
+    }
 }
 
 INLINE void sum_tile(const nmlp_gemm_microtile *p, nmlp_dtype dtype) {
-    switch (p->rows) {
-    case 1: sum_halves(p, dtype, 1, 0, HALVES_MAX); return;
-    case 2: sum_halves(p, dtype, 2, 0, HALVES_MAX); return;
-    case 3: sum_halves(p, dtype, 3, 0, HALVES_MAX); return;
-    case 4: sum_narrow(p, dtype, 4); return;
-    case 5: sum_narrow(p, dtype, 5); return;
-    default: sum_narrow(p, dtype, ROWS_MAX); return;
-    }
+    if (dtype == NMLP_DTYPE_Q4 && p->zeros)
+        sum_rows_of_tile(p, dtype, true);
+    else
+        sum_rows_of_tile(p, dtype, false);
 }
 
 void nmlp_gemm_q8_avx2(const nmlp_gemm_microtile *p) { sum_tile(p, NMLP_DTYPE_Q8); }

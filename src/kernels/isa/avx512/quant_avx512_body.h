@@ -1,6 +1,6 @@
 /* Micro-kernels for quantised weights: int16 activations times 8- or 4-bit codes, summed exactly in int32 over groups
  * of 32 inputs, then added to f32 with the scales. Included by files that define dot_pairs: sum + the products of the
- * two int16 of every word. */
+ * two int16 of every word. The kernels of Q4 exist twice, with and without zero points. */
 #ifndef NMLP_KERNELS_ISA_AVX512_QUANT_AVX512_BODY_H
 #define NMLP_KERNELS_ISA_AVX512_QUANT_AVX512_BODY_H
 
@@ -93,14 +93,29 @@ INLINE void drain(sums *c, const float *x_scales, const __m512 *w_scales, nmlp_d
     }
 }
 
+/* What a group's sums begin with: 0, or the product of zero points with the sum of the inputs, taken away. */
+INLINE void begin_group(sums *c, const int8_t *zeros, size_t step, const int32_t *x_sums, extent e) {
+#pragma GCC unroll 4
+    for (int s = 0; s < e.strips; s++) {
+        __m512i zero = _mm512_setzero_si512();
+        if (zeros)
+            zero = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(zeros + (size_t)s * step)));
+#pragma GCC unroll 12
+        for (int i = 0; i < e.rows; i++)
+            c->i[i * e.strips + s] = zeros ? _mm512_mullo_epi32(zero, _mm512_set1_epi32(-x_sums[i])) : zero;
+    }
+}
+
 /* Strips strip.. of the micro-tile, all inputs. */
-INLINE void sum_strips(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int strip, extent e) {
+INLINE void sum_strips(const nmlp_gemm_microtile *p, nmlp_dtype dtype, bool has_zeros, int strip, extent e) {
     const int n_lines = dtype == NMLP_DTYPE_Q8 ? Q8_LINES : Q4_LINES;
     sums c;
     const char *a = p->a;
     const char *b = (const char *)p->b + (size_t)strip * p->b_step;
     const char *scales = dtype == NMLP_DTYPE_Q4 ? p->scales + (size_t)strip * p->b_step : NULL;
+    const int8_t *zeros = has_zeros ? p->zeros + (size_t)strip * p->b_step : NULL;
     const float *x_scales = p->a_scales;
+    const int32_t *x_sums = p->a_sums;
     const char *far = b + PREFETCH_BYTES; /* at the end of the strips, the beginning of those that come next */
     size_t far_step = p->b_step;
     load_c(&c, p, strip, e);
@@ -116,8 +131,7 @@ INLINE void sum_strips(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int strip
                 w_scales[s] = _mm512_cvtph_ps(_mm256_loadu_si256(
                     (const __m256i *)(scales + (size_t)s * p->b_step + k / p->group * NMLP_STRIP * 2)));
         }
-#pragma GCC unroll 12
-        for (int i = 0; i < e.rows * e.strips; i++) c.i[i] = _mm512_setzero_si512();
+        begin_group(&c, has_zeros ? zeros + k / p->group * NMLP_STRIP : NULL, p->b_step, x_sums, e);
 #pragma GCC unroll 8
         for (int line = 0; line < n_lines; line++)
             add_line(&c, (const int32_t *)(const void *)a, b, p->b_step, far, far_step, line, dtype, e);
@@ -126,33 +140,42 @@ INLINE void sum_strips(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int strip
         b += n_lines * NMLP_LINE_BYTES;
         far += n_lines * NMLP_LINE_BYTES;
         x_scales += p->a_step / NMLP_LINE_BYTES;
+        if (has_zeros) x_sums += p->a_step / NMLP_LINE_BYTES;
     }
     store_c(&c, p, strip, e);
 }
 
 /* All strips, as many at a time as registers hold. */
-INLINE void sum_rows(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int rows, int at_once, int width) {
+INLINE void sum_rows(const nmlp_gemm_microtile *p, nmlp_dtype dtype, bool zeros, int rows, int at_once, int width) {
     int strip = 0;
-    for (; strip + at_once <= p->strips; strip += at_once) sum_strips(p, dtype, strip, (extent){rows, at_once, width});
-    for (; strip < p->strips; strip++) sum_strips(p, dtype, strip, (extent){rows, 1, width});
+    for (; strip + at_once <= p->strips; strip += at_once)
+        sum_strips(p, dtype, zeros, strip, (extent){rows, at_once, width});
+    for (; strip < p->strips; strip++) sum_strips(p, dtype, zeros, strip, (extent){rows, 1, width});
+}
+
+INLINE void sum_rows_of_tile(const nmlp_gemm_microtile *p, nmlp_dtype dtype, bool zeros, int width) {
+    switch (p->rows) {
+    case 1: sum_rows(p, dtype, zeros, 1, 4, width); return;
+    case 2: sum_rows(p, dtype, zeros, 2, 4, width); return;
+    case 3: sum_rows(p, dtype, zeros, 3, 4, width); return;
+    case 4: sum_rows(p, dtype, zeros, 4, 2, width); return;
+    case 5: sum_rows(p, dtype, zeros, 5, 2, width); return;
+    case 6: sum_rows(p, dtype, zeros, 6, 2, width); return;
+    case 7: sum_rows(p, dtype, zeros, 7, 1, width); return;
+    case 8: sum_rows(p, dtype, zeros, 8, 1, width); return;
+    case 9: sum_rows(p, dtype, zeros, 9, 1, width); return;
+    case 10: sum_rows(p, dtype, zeros, 10, 1, width); return;
+    case 11: sum_rows(p, dtype, zeros, 11, 1, width); return;
+    default: sum_rows(p, dtype, zeros, 12, 1, width); return;
+    }
 }
 
 /* `width` is the gemm's, in floats. */
 INLINE void sum_tile(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int width) {
-    switch (p->rows) {
-    case 1: sum_rows(p, dtype, 1, 4, width); return;
-    case 2: sum_rows(p, dtype, 2, 4, width); return;
-    case 3: sum_rows(p, dtype, 3, 4, width); return;
-    case 4: sum_rows(p, dtype, 4, 2, width); return;
-    case 5: sum_rows(p, dtype, 5, 2, width); return;
-    case 6: sum_rows(p, dtype, 6, 2, width); return;
-    case 7: sum_rows(p, dtype, 7, 1, width); return;
-    case 8: sum_rows(p, dtype, 8, 1, width); return;
-    case 9: sum_rows(p, dtype, 9, 1, width); return;
-    case 10: sum_rows(p, dtype, 10, 1, width); return;
-    case 11: sum_rows(p, dtype, 11, 1, width); return;
-    default: sum_rows(p, dtype, 12, 1, width); return;
-    }
+    if (dtype == NMLP_DTYPE_Q4 && p->zeros)
+        sum_rows_of_tile(p, dtype, true, width);
+    else
+        sum_rows_of_tile(p, dtype, false, width);
 }
 
 #endif

@@ -34,7 +34,8 @@ static void quant_group(const nmlp_gemm_microtile *p, nmlp_dtype dtype, int64_t 
     const uint16_t *halves = (const uint16_t *)(const void *)p->scales;
     float w_scale = dtype == NMLP_DTYPE_Q4 ? nmlp_f16_to_f32(halves[k / p->group * NMLP_STRIP + column]) : 1.0f;
     int codes[NMLP_PAD];
-    for (int i = 0; i < NMLP_PAD; i++) codes[i] = nmlp_gemm_quant_code(p->b, dtype, k + i, column);
+    int zero = p->zeros ? p->zeros[k / p->group * NMLP_STRIP + column] : 0;
+    for (int i = 0; i < NMLP_PAD; i++) codes[i] = nmlp_gemm_quant_code(p->b, dtype, k + i, column) - zero;
     for (int row = 0; row < p->rows; row++) {
         int64_t at = k / NMLP_PAD * rows_laid_out + row;
         const int16_t *x = (const int16_t *)p->a + at * NMLP_PAD;
