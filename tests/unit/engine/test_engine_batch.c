@@ -2,7 +2,7 @@
  * rows change no bit of a sequence's logits, with any number of threads, with and without windows whose pages are
  * dropped. Pages that run out stop one sequence only.
  *
- * The argument is the number of steps of a schedule. */
+ * Arguments: the number of steps of a schedule, and a seed for another schedule. */
 #include <stdlib.h>
 
 #include "base/ints.h"
@@ -16,6 +16,7 @@
 enum { CONTEXT = 700, SEQUENCES = 7, ROWS = 150, POSITIONS = 2000, STEPS = 250 };
 
 static int n_steps = STEPS;
+static uint64_t seed = 23;
 
 struct text {
     bool open;
@@ -48,7 +49,7 @@ static void open_world(struct world *w, int n_threads, nmlp_dtype dtype, const c
     nmlp_batch_options options = {
         .context = CONTEXT, .positions = POSITIONS, .max_sequences = SEQUENCES, .max_rows = ROWS};
     *w = (struct world){0};
-    nmlp_rng_seed(&w->rng, 23);
+    nmlp_rng_seed(&w->rng, seed);
     nmlp_test_mkdtemp(w->dir, sizeof w->dir);
     tiny_init(&w->c, 5);
     snprintf(w->c.config, sizeof w->c.config,
@@ -303,5 +304,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(wrong_calls_are_refused),
     };
     if (argc > 1) n_steps = atoi(argv[1]);
+    if (argc > 2) seed = strtoull(argv[2], NULL, 10);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
