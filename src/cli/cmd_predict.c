@@ -8,12 +8,13 @@
 #include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/neuron_args.h"
+#include "cli/predict_cluster.h"
 #include "checkpoint/config.h"
 #include "model/preset.h"
 #include "trainium/package/forms.h"
 
 typedef struct predict_args {
-    const char *target, *cache, *dtype, *mlp;
+    const char *target, *cache, *dtype, *mlp, *cluster;
     double ratio;
     int64_t prompt, generate, batch, tp, tile;
 } predict_args;
@@ -236,6 +237,8 @@ static int run(int argc, char **argv) {
     predict_args *a = &pr.args;
     const nmlp_opt opts[] = {
         {"target", 0, NMLP_OPT_STRING, &a->target, "TARGET", "trn1, trn2, trn3 or a machine file"},
+        {"cluster", 0, NMLP_OPT_STRING, &a->cluster, "nodes=P,latency_us=X,gbit=X,read_gbs=X[,bits=X]",
+         "instead: P machines that share the model over a network; without MODEL: seven of them"},
         {"ratio", 0, NMLP_OPT_NUMBER, &a->ratio, "R", "fraction of the MLP parameters removed"},
         {"tile", 0, NMLP_OPT_INT, &a->tile, "T", "rank granularity (default 128)"},
         {"prompt", 0, NMLP_OPT_INT, &a->prompt, "N", "prompt tokens (default 1024)"},
@@ -248,8 +251,18 @@ static int run(int argc, char **argv) {
         {"cache", 0, NMLP_OPT_STRING, &a->cache, "FILE", "remember plans in FILE"},
     };
     nmlp_cli cli;
-    int code = nmlp_cli_parse(&cli, &nmlp_cmd_predict, opts, sizeof opts / sizeof opts[0], 1, 1, argc, argv);
+    int code = nmlp_cli_parse(&cli, &nmlp_cmd_predict, opts, sizeof opts / sizeof opts[0], 0, 1, argc, argv);
     if (code >= 0) return code;
+    if (a->cluster && a->target) return nmlp_cli_usage(&cli, "--cluster and --target exclude each other");
+    if (a->cluster)
+        return nmlp_predict_cluster_run(&cli, &(nmlp_predict_cluster){.spec = a->cluster,
+                                                                      .model = cli.positionals[0],
+                                                                      .ratio = a->ratio,
+                                                                      .tile = a->tile,
+                                                                      .prompt = a->prompt,
+                                                                      .generate = a->generate});
+    if (cli.n_positionals < 1)
+        return nmlp_cli_usage(&cli, "an argument is missing; usage: neuronmlp predict %s", nmlp_cmd_predict.usage);
     if (!a->target) return nmlp_cli_usage(&cli, "--target is needed");
     pr.cli = &cli;
     nmlp_err err = {0};
@@ -265,11 +278,13 @@ static int run(int argc, char **argv) {
 
 const nmlp_command nmlp_cmd_predict = {
     .name = "predict",
-    .summary = "time of a whole model on Trainium, dense and compressed (simulated)",
-    .usage = "MODEL|PRESET --target TARGET [--ratio R] [options]",
+    .summary = "time of a whole model on Trainium (simulated) or on a cluster",
+    .usage = "MODEL|PRESET --target TARGET | [MODEL|PRESET] --cluster SPEC [--ratio R] [options]",
     .about = "Time to the first token, time per token and the whole request, from simulated kernels for every "
-             "matrix of the model.",
+             "matrix of the model. With --cluster: time per token on machines that share the model, for each way to "
+             "split the MLPs, by arithmetic.",
     .examples = "neuronmlp predict llama-3.2-1b --target trn1 --ratio 0.2 --prompt 512 --generate 64\n"
-                "neuronmlp predict models/tiny --target trn2 --json\n",
+                "neuronmlp predict models/tiny --target trn2 --json\n"
+                "neuronmlp predict --cluster nodes=8,latency_us=30,gbit=10,read_gbs=100\n",
     .run = run,
 };

@@ -21,6 +21,8 @@ static const struct preset presets[] = {
     {"llama-3.2-1b", "LlamaForCausalLM", 2048, 8192, 16, 32, 8, 64, 128256, 131072, 5e5, 32, 1e-5, true, NULL},
     {"llama-3.2-3b", "LlamaForCausalLM", 3072, 8192, 28, 24, 8, 128, 128256, 131072, 5e5, 32, 1e-5, true, NULL},
     {"llama-3.1-8b", "LlamaForCausalLM", 4096, 14336, 32, 32, 8, 128, 128256, 131072, 5e5, 8, 1e-5, false, NULL},
+    {"llama-3.1-70b", "LlamaForCausalLM", 8192, 28672, 80, 64, 8, 128, 128256, 131072, 5e5, 8, 1e-5, false, NULL},
+    {"llama-2-7b", "LlamaForCausalLM", 4096, 11008, 32, 32, 32, 128, 32000, 4096, 1e4, 0, 1e-5, false, NULL},
     {"qwen3-1.7b", "Qwen3ForCausalLM", 2048, 6144, 28, 16, 8, 128, 151936, 40960, 1e6, 0, 1e-6, true, NULL},
     {"qwen3-4b", "Qwen3ForCausalLM", 2560, 9728, 36, 32, 8, 128, 151936, 40960, 1e6, 0, 1e-6, true, NULL},
     {"qwen3-8b", "Qwen3ForCausalLM", 4096, 12288, 36, 32, 8, 128, 151936, 40960, 1e6, 0, 1e-6, false, NULL},
