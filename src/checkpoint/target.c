@@ -30,8 +30,8 @@ static bool has_suffix(const char *text, const char *suffix) {
 /* Files that this program writes into a checkpoint. */
 static bool is_known(const char *name) {
     static const char *const written[] = {
-        "config.json",   "model.safetensors.index.json", "recovery.csv", "recovery.svg", "README.md",
-        "optimize.html", NMLP_DIR_STAGE_MARKER};
+        "config.json",   "model.safetensors.index.json", "recovery.csv", "recovery.svg", "README.md", "optimize.html",
+        "optimize.json", NMLP_DIR_STAGE_MARKER};
     for (size_t i = 0; i < sizeof written / sizeof written[0]; i++)
         if (strcmp(name, written[i]) == 0) return true;
     for (size_t i = 0; nmlp_transformers_files[i].name; i++)

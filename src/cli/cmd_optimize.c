@@ -12,6 +12,7 @@
 #include "cli/command_text.h"
 #include "cli/commands.h"
 #include "cli/optimize_page.h"
+#include "cli/optimize_record.h"
 #include "cli/stop.h"
 
 struct args {
@@ -51,6 +52,7 @@ static nmlp_status write_page(void *ctx, const nmlp_optimization *r, const char 
     nmlp_status st = nmlp_str_status(&html, err);
     if (st == NMLP_OK) st = nmlp_path_join(path, sizeof path, dir, "optimize.html", err);
     if (st == NMLP_OK) st = nmlp_file_write_text(path, nmlp_str_text(&html), html.len, err);
+    if (st == NMLP_OK) st = nmlp_optimize_record_write(dir, r, nmlp_str_text(&a->command), err);
     nmlp_str_fini(&html);
     return st;
 }
@@ -63,64 +65,16 @@ static int64_t peak_rss_bytes(void) {
     return (int64_t)usage.ru_maxrss * 1024;
 }
 
-static void put_points(nmlp_json_writer *w, const nmlp_optimization *r) {
-    nmlp_json_begin_array(w, "points");
-    for (int i = 0; i < r->n_points; i++) {
-        const nmlp_optimized_point *p = &r->points[i];
-        nmlp_json_begin_object(w, NULL);
-        nmlp_json_put_string(w, "name", p->name);
-        nmlp_json_put_number(w, "loss", p->loss);
-        nmlp_json_put_number(w, "loss_error", p->loss_error);
-        nmlp_json_put_number(w, "kl", p->kl);
-        nmlp_json_put_number(w, "ms", p->ms);
-        nmlp_json_put_number(w, "speedup", r->points[0].ms / p->ms);
-        nmlp_json_put_int(w, "bytes", p->bytes);
-        nmlp_json_put_bool(w, "within", p->within);
-        nmlp_json_put_bool(w, "chosen", i == r->chosen);
-        nmlp_json_end_object(w);
-    }
-    nmlp_json_end_array(w);
-    nmlp_json_begin_array(w, "frontier");
-    for (int i = 0; i < r->n_frontier; i++) {
-        nmlp_json_begin_object(w, NULL);
-        nmlp_json_put_number(w, "loss", r->frontier[i].loss);
-        nmlp_json_put_number(w, "ms", r->frontier[i].ms);
-        nmlp_json_put_number(w, "bytes", r->frontier[i].bytes);
-        nmlp_json_end_object(w);
-    }
-    nmlp_json_end_array(w);
-}
-
 static int print_json(const nmlp_cli *cli, const struct args *a, const nmlp_optimization *r) {
-    const nmlp_optimized_point *p = &r->points[r->chosen];
     nmlp_json_out out;
     nmlp_json_writer *w = nmlp_json_out_begin(&out);
     nmlp_json_put_string(w, "output", a->output);
-    nmlp_json_put_string(w, "target", r->target);
-    nmlp_json_put_bool(w, "simulated", r->simulated);
-    nmlp_json_put_string(w, "workload", a->workload);
-    nmlp_json_put_number(w, "max_loss", r->bound);
-    nmlp_json_put_string(w, "verdict", nmlp_verdict_text(r->verdict));
-    nmlp_json_put_string(w, "chosen", p->name);
-    nmlp_json_put_number(w, "ms_before", r->points[0].ms);
-    nmlp_json_put_number(w, "ms_after", p->ms);
-    nmlp_json_put_number(w, "speedup", r->points[0].ms / p->ms);
-    nmlp_json_put_int(w, "bytes_before", r->points[0].bytes);
-    nmlp_json_put_int(w, "bytes_after", p->bytes);
-    nmlp_json_put_number(w, "loss", p->loss);
-    nmlp_json_put_number(w, "loss_error", p->loss_error);
-    nmlp_json_begin_object(w, "verified");
-    nmlp_json_put_int(w, "tokens", r->verified.n_scored);
-    nmlp_json_put_number(w, "loss", r->verified.nll - r->verified.nll_before);
-    nmlp_json_put_number(w, "loss_error", r->verified.rise_error);
-    nmlp_json_put_number(w, "kl", r->verified.kl);
-    nmlp_json_put_int(w, "stepped_back", r->n_stepped_back);
-    nmlp_json_end_object(w);
-    put_points(w, r);
+    nmlp_optimize_record_put(w, r);
     nmlp_mix_put(w, &r->mix);
     nmlp_json_put_int(w, "calib_tokens", r->calib_tokens);
     nmlp_json_put_int(w, "heldout_tokens", r->heldout_tokens);
     nmlp_json_put_number(w, "expected_seconds", r->expected_seconds);
+    nmlp_json_put_number(w, "expected_bytes", r->expected_bytes);
     nmlp_json_put_number(w, "seconds", r->seconds);
     nmlp_json_put_int(w, "peak_rss_bytes", peak_rss_bytes());
     return nmlp_json_out_end(&out, cli);
@@ -162,7 +116,8 @@ static int print_text(const struct args *a, const nmlp_optimization *r) {
            percent(r->bound), unit, r->simulated ? ", simulated" : "");
     print_answer(r);
     nmlp_cli_bytes_text(memory, (double)peak_rss_bytes());
-    printf("%s: checkpoint, README.md, optimize.html; %.0f s, %s at most\n", a->output, r->seconds, memory);
+    printf("%s: checkpoint, README.md, optimize.html, optimize.json; %.0f s, %s at most\n", a->output, r->seconds,
+           memory);
     return NMLP_EXIT_OK;
 }
 

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "cli/command_text.h"
 #include "cli/commands.h"
+#include "cli/optimize_record.h"
 #include "cli/report_sections.h"
 #include "model/preset.h"
 #include "neuronmlp/version.h"
@@ -16,7 +17,7 @@
 enum { PRESET_ROWS = 2048, PRESET_TILE = 128, FOOTER_LINES = 4 };
 
 typedef struct report_args {
-    const char *output, *target, *kernel, *shape, *preset, *bench, *evals;
+    const char *output, *target, *kernel, *shape, *preset, *bench, *evals, *serve_log, *package, *paper;
     int64_t rows_max;
     double ratio;
 } report_args;
@@ -53,33 +54,104 @@ static nmlp_status choose_kernel(report *r, nmlp_err *err) {
     return NMLP_OK;
 }
 
-static nmlp_status write_sections(report *r, nmlp_err *err) {
-    const nmlp_cli *cli = r->cli;
-    nmlp_cli_bar bar;
-    nmlp_progress progress = nmlp_cli_progress(&bar);
-    if (cli->n_positionals) NMLP_RETURN_IF_FAILED(nmlp_report_compression(&r->page, cli->positionals[0], err));
-    if (cli->n_positionals || r->args.evals)
-        NMLP_RETURN_IF_FAILED(nmlp_report_quality(&r->page, cli->positionals, cli->n_positionals, r->args.evals, err));
-    if (r->args.bench) NMLP_RETURN_IF_FAILED(nmlp_report_cpu(&r->page, r->args.bench, err));
-    NMLP_RETURN_IF_FAILED(nmlp_report_kernel(&r->page, &r->target, r->kernel, &r->shape, err));
-    nmlp_status st = nmlp_report_kernels(&r->page, &r->target, r->args.rows_max, &progress, err);
-    nmlp_cli_progress_end(&bar);
+/* A file is told by its columns; one of each kind makes a section. */
+static nmlp_status put_benchmark(report *r, const char *path, bool seen[2], nmlp_err *err) {
+    nmlp_csv csv;
+    nmlp_status st = nmlp_csv_read(&csv, path, err);
+    if (st == NMLP_OK) {
+        bool models = nmlp_report_is_throughput(&csv);
+        if (seen[models])
+            st = nmlp_fail(err, NMLP_E_ARG, "--bench: %s is the second file of `bench %s`", path,
+                           models ? "model" : "mlp");
+        else
+            st = models ? nmlp_report_throughput(&r->page, &csv, err) : nmlp_report_cpu(&r->page, &csv, err);
+        seen[models] = true;
+    }
+    nmlp_csv_fini(&csv);
     return st;
 }
 
-static void put_missing(report *r) {
-    if (r->cli->n_positionals && r->args.bench) return;
-    nmlp_page_section_begin(&r->page, "more", "Not in this report", "Give it more and it shows more:");
-    if (!r->cli->n_positionals) {
-        nmlp_page_paragraph(&r->page, "Ranks, error curves and quality of compressed models:");
-        nmlp_page_command(&r->page, "neuronmlp compress models/tiny -o /tmp/tiny-20 --ratio 0.2 && neuronmlp report "
-                                    "/tmp/tiny-20 -o report.html");
+static nmlp_status put_benchmarks(report *r, nmlp_err *err) {
+    bool seen[2] = {false};
+    for (const char *list = r->args.bench; list && *list;) {
+        char path[4096];
+        size_t len = strcspn(list, ",");
+        if (len >= sizeof path) return nmlp_fail(err, NMLP_E_ARG, "--bench: a file name is too long");
+        memcpy(path, list, len);
+        path[len] = '\0';
+        NMLP_RETURN_IF_FAILED(put_benchmark(r, path, seen, err));
+        list += len + (list[len] == ',');
     }
-    if (!r->args.bench) {
-        nmlp_page_paragraph(&r->page, "The MLP on this CPU beside its peers (the CSV of the MLP benchmark):");
-        nmlp_page_command(&r->page,
-                          "neuronmlp bench mlp --rows 1,128 --shape 2048,8192,1280 --csv mlp.csv && neuronmlp report "
-                          "--bench mlp.csv -o report.html");
+    return NMLP_OK;
+}
+
+/* The first checkpoint: its frontier, ranks and bits, whatever of these it has. */
+static nmlp_status put_checkpoint(report *r, const char *dir, nmlp_err *err) {
+    nmlp_model model;
+    nmlp_status st = NMLP_OK;
+    bool optimized = nmlp_optimize_record_is_there(dir);
+    NMLP_RETURN_IF_FAILED(nmlp_model_open(&model, dir, err));
+    const nmlp_config *c = &model.config;
+    if (!c->compressed && !c->quantised && !optimized) {
+        nmlp_fail(err, NMLP_E_ARG, "%s: is a dense checkpoint; a report is about compressed or quantised ones", dir);
+        nmlp_fail_hint(err, "neuronmlp optimize %s -o DIR, then neuronmlp report DIR", dir);
+        NMLP_TRY(NMLP_E_ARG);
+    }
+    if (optimized) NMLP_TRY(nmlp_report_optimized(&r->page, dir, err));
+    if (c->compressed) NMLP_TRY(nmlp_report_compression(&r->page, &model, err));
+    if (c->quantised) NMLP_TRY(nmlp_report_bits(&r->page, &model, err));
+out:
+    nmlp_model_close(&model);
+    return st;
+}
+
+static nmlp_status write_sections(report *r, nmlp_err *err) {
+    const nmlp_cli *cli = r->cli;
+    const report_args *a = &r->args;
+    nmlp_cli_bar bar;
+    nmlp_progress progress = nmlp_cli_progress(&bar);
+    if (cli->n_positionals) NMLP_RETURN_IF_FAILED(put_checkpoint(r, cli->positionals[0], err));
+    if (cli->n_positionals || a->evals)
+        NMLP_RETURN_IF_FAILED(nmlp_report_quality(&r->page, cli->positionals, cli->n_positionals, a->evals, err));
+    NMLP_RETURN_IF_FAILED(put_benchmarks(r, err));
+    if (a->serve_log) NMLP_RETURN_IF_FAILED(nmlp_report_serving(&r->page, a->serve_log, err));
+    if (a->package) NMLP_RETURN_IF_FAILED(nmlp_report_package(&r->page, a->package, err));
+    NMLP_RETURN_IF_FAILED(nmlp_report_kernel(&r->page, &r->target, r->kernel, &r->shape, err));
+    nmlp_status st = nmlp_report_kernels(&r->page, &r->target, a->rows_max, &progress, err);
+    nmlp_cli_progress_end(&bar);
+    if (st == NMLP_OK && a->paper) st = nmlp_report_paper(&r->page, a->paper, err);
+    return st;
+}
+
+/* What a report can show, and what makes it. */
+static void put_missing(report *r) {
+    const report_args *a = &r->args;
+    const struct {
+        bool there;
+        const char *what, *command;
+    } parts[] = {
+        {r->cli->n_positionals > 0, "Ranks, bits, error curves and quality of a compressed model, and its frontier:",
+         "neuronmlp optimize models/tiny -o /tmp/tiny-fast && neuronmlp report /tmp/tiny-fast -o report.html"},
+        {a->bench, "The MLP on this CPU beside its peers, and whole models by batch:",
+         "neuronmlp bench mlp --rows 1,128 --csv mlp.csv && neuronmlp bench model models/tiny --batch 1,8,32 --csv "
+         "model.csv && neuronmlp report --bench mlp.csv,model.csv -o report.html"},
+        {a->serve_log, "What clients of a server waited for:",
+         "neuronmlp serve models/tiny 2> serve.log\nneuronmlp report --serve-log serve.log -o report.html"},
+        {a->package, "A package for Trainium:",
+         "neuronmlp emit --model models/tiny --target trn2 -o /tmp/pkg && neuronmlp report --package /tmp/pkg -o "
+         "report.html"},
+        {a->paper, "The paper's tables, ours beside them:",
+         "neuronmlp paper --json > paper.json && neuronmlp report --paper paper.json -o report.html"},
+    };
+    enum { N_PARTS = sizeof parts / sizeof parts[0] };
+    int n_there = 0;
+    for (int i = 0; i < N_PARTS; i++) n_there += parts[i].there;
+    if (n_there == N_PARTS) return;
+    nmlp_page_section_begin(&r->page, "more", "Not in this report", "Give it more and it shows more:");
+    for (int i = 0; i < N_PARTS; i++) {
+        if (parts[i].there) continue;
+        nmlp_page_paragraph(&r->page, parts[i].what);
+        nmlp_page_command(&r->page, parts[i].command);
     }
     nmlp_page_section_end(&r->page);
 }
@@ -104,7 +176,7 @@ static void write_page(report *r) {
     snprintf(version, sizeof version, "neuronmlp %s, %s on:", NMLP_VERSION_STRING, date);
     snprintf(command, sizeof command, "%s", nmlp_str_text(&r->command));
     snprintf(subtitle, sizeof subtitle, "%s%.200s%sTrainium figures are simulated (%s), not measured.",
-             r->cli->n_positionals ? "Compressed model " : "", r->cli->n_positionals ? r->cli->positionals[0] : "",
+             r->cli->n_positionals ? "Model " : "", r->cli->n_positionals ? r->cli->positionals[0] : "",
              r->cli->n_positionals ? ". " : "", r->target.machine.name);
     const char *const footer[FOOTER_LINES] = {version, nmlp_str_text(&machine), command,
                                               "Self-contained: this file fetches nothing and runs from disk."};
@@ -158,9 +230,14 @@ static int run(int argc, char **argv) {
     report_args *a = &r.args;
     const nmlp_opt opts[] = {
         {"output", 'o', NMLP_OPT_STRING, &a->output, "FILE", "where to write (default report.html)"},
-        {"bench", 0, NMLP_OPT_STRING, &a->bench, "FILE", "CSV of the MLP benchmark: bars of this CPU"},
+        {"bench", 0, NMLP_OPT_STRING, &a->bench, "FILE,...",
+         "CSV of `bench mlp` or `bench model`, or both: the MLP on a CPU, models by batch"},
         {"eval", 0, NMLP_OPT_STRING, &a->evals, "FILE,...",
          "results of neuronmlp eval --text --json: more perplexities"},
+        {"serve-log", 0, NMLP_OPT_STRING, &a->serve_log, "FILE",
+         "what neuronmlp serve printed: latencies of its requests"},
+        {"package", 0, NMLP_OPT_STRING, &a->package, "DIR", "of neuronmlp emit --model: its kernels"},
+        {"paper", 0, NMLP_OPT_STRING, &a->paper, "FILE", "of neuronmlp paper --json: the paper's tables"},
         {"target", 0, NMLP_OPT_STRING, &a->target, "T", "trn1 (default), trn2, trn3 or a machine file"},
         {"preset", 0, NMLP_OPT_STRING, &a->preset, "NAME",
          "model whose MLP is simulated (default llama-3.2-1b, 2048 rows)"},
@@ -194,11 +271,11 @@ static int run(int argc, char **argv) {
 
 const nmlp_command nmlp_cmd_report = {
     .name = "report",
-    .summary = "one HTML page: compression, quality, benchmarks, simulated kernels",
+    .summary = "one HTML page: frontier, quality, benchmarks, latency, simulated kernels",
     .usage = "[COMPRESSED...] [-o FILE.html] [options]",
-    .about = "The page needs no network: ranks, error curves and quality of compressed models; time, traffic, "
-             "roofline and a timeline of simulated kernels; --bench adds the MLP benchmark of a CPU, --eval "
-             "more perplexities.",
+    .about = "The page needs no network: the frontier, ranks, bits, error curves and quality of compressed models; "
+             "time, traffic, roofline and a timeline of simulated kernels. Options add what was measured: benchmarks, "
+             "perplexities, a server's latencies; a package for Trainium; the paper's tables.",
     .examples = "neuronmlp report -o /tmp/report.html --rows-max 4096\n"
                 "neuronmlp report -o /tmp/report.html --target trn2 --preset qwen3-1.7b --rows-max 2048 --json\n",
     .run = run,

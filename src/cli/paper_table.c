@@ -58,6 +58,10 @@ void nmlp_paper_put_json(const nmlp_paper_table *t, nmlp_json_writer *w) {
     nmlp_json_put_string(w, "id", t->id);
     nmlp_json_put_string(w, "title", t->title);
     nmlp_json_put_string(w, "words", t->lead);
+    nmlp_json_put_string(w, "rows_are", t->rows_are);
+    nmlp_json_put_string(w, "unit", t->unit);
+    nmlp_json_put_int(w, "decimals", t->decimals);
+    nmlp_json_put_bool(w, "log", t->log);
     nmlp_json_begin_array(w, "rows");
     for (int r = 0; r < t->n_rows; r++) {
         nmlp_json_begin_object(w, NULL);
@@ -76,6 +80,50 @@ void nmlp_paper_put_json(const nmlp_paper_table *t, nmlp_json_writer *w) {
     }
     nmlp_json_end_array(w);
     nmlp_json_end_object(w);
+}
+
+static nmlp_status read_cell(nmlp_paper_table *t, const nmlp_json_doc *doc, const nmlp_json *from, int column,
+                             nmlp_paper_cell *cell, nmlp_err *err) {
+    const char *name, *origin;
+    NMLP_RETURN_IF_FAILED(nmlp_json_need_string(doc, from, "column", &name, err));
+    NMLP_RETURN_IF_FAILED(nmlp_json_need_string(doc, from, "origin", &origin, err));
+    if (!t->columns[column]) t->columns[column] = name; /* of the first row */
+    for (int i = NMLP_CELL_MEASURED; i <= NMLP_CELL_IMPOSSIBLE; i++)
+        if (strcmp(origin, origin_names[i]) == 0) cell->origin = (nmlp_cell_origin)i;
+    if (cell->origin == NMLP_CELL_IMPOSSIBLE) return NMLP_OK;
+    return nmlp_json_need_number(doc, from, "value", &cell->value, err);
+}
+
+static nmlp_status read_row(nmlp_paper_table *t, const nmlp_json_doc *doc, const nmlp_json *from, nmlp_err *err) {
+    const char *label;
+    int column = 0;
+    NMLP_RETURN_IF_FAILED(nmlp_json_need_string(doc, from, "label", &label, err));
+    if (t->n_rows == NMLP_PAPER_ROWS_MAX)
+        return nmlp_fail(err, NMLP_E_LIMIT, "%s: more than %d rows in a table", doc->origin, NMLP_PAPER_ROWS_MAX);
+    nmlp_paper_row *row = nmlp_paper_add_row(t, label);
+    for (const nmlp_json *c = nmlp_json_first(nmlp_json_get(from, "cells")); c; c = nmlp_json_next(c), column++) {
+        if (column == NMLP_PAPER_COLUMNS_MAX)
+            return nmlp_fail(err, NMLP_E_LIMIT, "%s: more than %d columns in a table", doc->origin,
+                             NMLP_PAPER_COLUMNS_MAX);
+        NMLP_RETURN_IF_FAILED(read_cell(t, doc, c, column, &row->cells[column], err));
+    }
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_paper_table_read(nmlp_paper_table *t, const nmlp_json_doc *doc, const nmlp_json *from, nmlp_err *err) {
+    int64_t decimals = 0;
+    *t = (nmlp_paper_table){0};
+    NMLP_RETURN_IF_FAILED(nmlp_json_need_string(doc, from, "id", &t->id, err));
+    NMLP_RETURN_IF_FAILED(nmlp_json_need_string(doc, from, "title", &t->title, err));
+    NMLP_RETURN_IF_FAILED(nmlp_json_need_string(doc, from, "words", &t->lead, err));
+    NMLP_RETURN_IF_FAILED(nmlp_json_need_string(doc, from, "rows_are", &t->rows_are, err));
+    NMLP_RETURN_IF_FAILED(nmlp_json_need_string(doc, from, "unit", &t->unit, err));
+    NMLP_RETURN_IF_FAILED(nmlp_json_need_int(doc, from, "decimals", 0, 9, &decimals, err));
+    NMLP_RETURN_IF_FAILED(nmlp_json_optional_bool(doc, from, "log", &t->log, err));
+    t->decimals = (int)decimals;
+    for (const nmlp_json *r = nmlp_json_first(nmlp_json_get(from, "rows")); r; r = nmlp_json_next(r))
+        NMLP_RETURN_IF_FAILED(read_row(t, doc, r, err));
+    return NMLP_OK;
 }
 
 static void put_table(const nmlp_paper_table *t, nmlp_page *page) {

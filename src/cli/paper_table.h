@@ -2,6 +2,7 @@
 #ifndef NMLP_CLI_PAPER_TABLE_H
 #define NMLP_CLI_PAPER_TABLE_H
 
+#include "base/json.h"
 #include "base/json_write.h"
 #include "base/progress.h"
 #include "report/page.h"
@@ -46,6 +47,9 @@ nmlp_paper_cell nmlp_paper_published_cell(double value);
 
 void nmlp_paper_print(const nmlp_paper_table *table);
 void nmlp_paper_put_json(const nmlp_paper_table *table, nmlp_json_writer *w);
+/* The same from a file; words stay in the document. */
+nmlp_status nmlp_paper_table_read(nmlp_paper_table *table, const nmlp_json_doc *doc, const nmlp_json *from,
+                                  nmlp_err *err);
 /* A section of a page: table and chart. */
 void nmlp_paper_put_section(const nmlp_paper_table *table, nmlp_page *page);
 

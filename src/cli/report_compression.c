@@ -15,7 +15,7 @@ static const nmlp_colour colours[NMLP_MLP_MATRICES] = {NMLP_COLOUR_OURS, NMLP_CO
 typedef struct subject {
     nmlp_page *page;
     const char *dir;
-    nmlp_model model;
+    const nmlp_model *model;
     nmlp_compress_record record;
     nmlp_arena arena; /* of names and values in charts */
     nmlp_str command;
@@ -44,7 +44,7 @@ static void put_method(const subject *s) {
 static void put_sizes(subject *s) {
     static const char *const heads[] = {"", "dense", "compressed", "removed"};
     static const char *const names[] = {"MLP parameters", "model parameters", "model bytes"};
-    nmlp_model_size size = nmlp_model_measure(&s->model);
+    nmlp_model_size size = nmlp_model_measure(s->model);
     double saved = (double)(size.mlp_params_dense - size.mlp_params);
     double after[] = {(double)size.mlp_params, (double)size.params, (double)size.bytes};
     double before[] = {(double)size.mlp_params_dense, (double)size.params + saved,
@@ -78,7 +78,7 @@ static void rank_text(char text[CELL / 2], const nmlp_layer *layer, int i) {
 
 static void put_layers(subject *s) {
     static const char *const heads[N_COLUMNS] = {"layer", "gate", "up", "down", "kept"};
-    const nmlp_config *c = &s->model.config;
+    const nmlp_config *c = &s->model->config;
     nmlp_page_panel_begin(s->page);
     nmlp_page_table_begin(
         s->page,
@@ -91,11 +91,11 @@ static void put_layers(subject *s) {
         for (int i = 0; i < N_COLUMNS; i++) cells[i] = cell[i];
         snprintf(cell[0], CELL, "%lld", (long long)l);
         for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-            const nmlp_factors *f = &s->model.layers[l].mlp[i];
+            const nmlp_factors *f = &s->model->layers[l].mlp[i];
             double error = s->record.error[l * NMLP_MLP_MATRICES + i];
-            bool twice = s->model.layers[l].shared_basis && i == NMLP_MLP_UP;
+            bool twice = s->model->layers[l].shared_basis && i == NMLP_MLP_UP;
             char rank[CELL / 2];
-            rank_text(rank, &s->model.layers[l], i);
+            rank_text(rank, &s->model->layers[l], i);
             snprintf(cell[1 + i], CELL, f->w.data || !isfinite(error) ? "%s" : "%s, %.3f", rank, error);
             kept += f->w.data ? (double)nmlp_view_elems(&f->w)
                               : (double)nmlp_view_elems(&f->u) + (twice ? 0 : (double)nmlp_view_elems(&f->v));
@@ -108,7 +108,7 @@ static void put_layers(subject *s) {
 }
 
 static nmlp_status put_ranks(subject *s, nmlp_err *err) {
-    size_t n = (size_t)s->model.config.n_layers;
+    size_t n = (size_t)s->model->config.n_layers;
     const char **names = nmlp_arena_new(&s->arena, n, sizeof *names, err);
     double *values = nmlp_arena_new(&s->arena, n * NMLP_MLP_MATRICES, sizeof *values, err);
     bool *hollow = nmlp_arena_new(&s->arena, n * NMLP_MLP_MATRICES, sizeof *hollow, err);
@@ -122,12 +122,12 @@ static nmlp_status put_ranks(subject *s, nmlp_err *err) {
         for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
             size_t at = (size_t)i * n + l;
             char rank[CELL / 2], tip[3 * CELL];
-            int64_t kept = nmlp_factors_rank(&s->model.layers[l].mlp[i]);
+            int64_t kept = nmlp_factors_rank(&s->model->layers[l].mlp[i]);
             hollow[at] = kept == 0;
-            values[at] = (double)(kept ? kept : full_rank(&s->model.config));
-            rank_text(rank, &s->model.layers[l], i);
+            values[at] = (double)(kept ? kept : full_rank(&s->model->config));
+            rank_text(rank, &s->model->layers[l], i);
             snprintf(tip, sizeof tip, "layer %zu, %s\n%s%s of %lld", l, matrices[i], kept ? "rank " : "", rank,
-                     (long long)full_rank(&s->model.config));
+                     (long long)full_rank(&s->model->config));
             if (!(tips[at] = nmlp_arena_strdup(&s->arena, tip, err))) return NMLP_E_NOMEM;
         }
     }
@@ -172,7 +172,7 @@ static nmlp_status put_curves(subject *s, int matrix, nmlp_err *err) {
     char title[96];
     if (!x || !rank || !error || !series) return NMLP_E_NOMEM;
     for (size_t k = 0; k < n_points; k++)
-        x[k] = fmin((double)k * (double)r->curve_step, (double)full_rank(&s->model.config));
+        x[k] = fmin((double)k * (double)r->curve_step, (double)full_rank(&s->model->config));
     for (size_t l = 0; l < n_layers; l++) {
         size_t at = l * NMLP_MLP_MATRICES + (size_t)matrix;
         nmlp_plot_series *curve = &series[l], *point = &series[n_layers + l];
@@ -183,7 +183,7 @@ static nmlp_status put_curves(subject *s, int matrix, nmlp_err *err) {
         curve->y = r->curve + at * n_points;
         curve->n = n_points;
         curve->in_legend = n_layers <= 8 || l == 0 || l == n_layers - 1;
-        rank[l] = (double)nmlp_factors_rank(&s->model.layers[l].mlp[matrix]);
+        rank[l] = (double)nmlp_factors_rank(&s->model->layers[l].mlp[matrix]);
         error[l] = r->error[at];
         point->mark = NMLP_MARK_POINTS;
         point->x = &rank[l];
@@ -231,24 +231,16 @@ static nmlp_status write_section(subject *s, nmlp_err *err) {
     return nmlp_str_status(&s->command, err);
 }
 
-nmlp_status nmlp_report_compression(nmlp_page *page, const char *dir, nmlp_err *err) {
-    subject s = {.page = page, .dir = dir};
+nmlp_status nmlp_report_compression(nmlp_page *page, const nmlp_model *model, nmlp_err *err) {
+    subject s = {.page = page, .dir = model->checkpoint.dir, .model = model};
     nmlp_status st = NMLP_OK;
     nmlp_arena_init(&s.arena);
     nmlp_str_init(&s.command);
-    NMLP_RETURN_IF_FAILED(nmlp_model_open(&s.model, dir, err));
-    if (!s.model.config.compressed) {
-        nmlp_fail(err, NMLP_E_ARG, "%s: is a dense checkpoint; a report is about compressed ones", dir);
-        nmlp_fail_hint(err, "neuronmlp compress %s -o DIR --ratio 0.2, then neuronmlp report DIR", dir);
-        st = NMLP_E_ARG;
-        goto out;
-    }
-    NMLP_TRY(nmlp_compress_record_load(&s.record, &s.model, err));
+    NMLP_TRY(nmlp_compress_record_load(&s.record, model, err));
     NMLP_TRY(write_section(&s, err));
 out:
     nmlp_compress_record_fini(&s.record);
     nmlp_str_fini(&s.command);
     nmlp_arena_fini(&s.arena);
-    nmlp_model_close(&s.model);
     return st;
 }

@@ -1,22 +1,12 @@
 /* The MLP benchmark of a CPU, from its CSV: bars with their spread, a chart for each number of rows. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/mem.h"
 #include "cli/report_sections.h"
 
-enum {
-    CSV_MAX_BYTES = 4 << 20,
-    FIELDS_MAX = 32,
-    ROWS_MAX = 512,
-    PEERS_MAX = 12,
-    RANKS_MAX = 8,
-    TEXT = 96,
-    COMMAND_MAX = 1024
-};
+enum { ROWS_MAX = 512, PEERS_MAX = 12, RANKS_MAX = 8, TEXT = 96 };
 
 typedef struct sample {
     char peer[TEXT];
@@ -25,62 +15,23 @@ typedef struct sample {
 } sample;
 
 typedef struct results {
-    const char *path;
-    char command[COMMAND_MAX];
     sample samples[ROWS_MAX];
     size_t n;
-    int column[8];
 } results;
 
 /* Of `neuronmlp bench mlp --csv`. */
-static const char *const columns[8] = {"by", "hidden", "inner", "rank", "rows", "ms", "ms_p10", "ms_p90"};
-enum { C_PEER, C_HIDDEN, C_INNER, C_RANK, C_ROWS, C_MS, C_LOW, C_HIGH };
+enum { C_PEER, C_HIDDEN, C_INNER, C_RANK, C_ROWS, C_MS, C_LOW, C_HIGH, N_COLUMNS };
+static const char *const columns[N_COLUMNS] = {"by", "hidden", "inner", "rank", "rows", "ms", "ms_p10", "ms_p90"};
 
-/* Cuts at commas, in place. */
-static int split(char *line, char *fields[FIELDS_MAX]) {
-    int n = 0;
-    for (char *at = line; at && n < FIELDS_MAX;) {
-        char *comma = strchr(at, ',');
-        if (comma) *comma = '\0';
-        fields[n++] = at;
-        at = comma ? comma + 1 : NULL;
-    }
-    return n;
-}
-
-static nmlp_status read_header(results *r, char **fields, int n, nmlp_err *err) {
-    for (int c = 0; c < 8; c++) {
-        r->column[c] = -1;
-        for (int i = 0; i < n; i++)
-            if (strcmp(fields[i], columns[c]) == 0) r->column[c] = i;
-        if (r->column[c] < 0)
-            return nmlp_fail(err, NMLP_E_FORMAT, "%s: no column \"%s\"; expected what neuronmlp bench mlp --csv writes",
-                             r->path, columns[c]);
-    }
-    return NMLP_OK;
-}
-
-static bool read_number(double *out, const char *text) {
-    char *end;
-    *out = strtod(text, &end);
-    return end != text && *end == '\0' && isfinite(*out);
-}
-
-static nmlp_status read_row(results *r, char **fields, int n, int line, nmlp_err *err) {
-    double number[8] = {0};
-    for (int c = 0; c < 8; c++) {
-        if (r->column[c] >= n)
-            return nmlp_fail(err, NMLP_E_FORMAT, "%s:%d: %d fields; the first line has more", r->path, line, n);
-        const char *text = fields[r->column[c]];
-        if (c == C_MS && text[0] == '\0') return NMLP_OK; /* was not timed: its result was wrong */
-        if (c == C_PEER || (c == C_RANK && strcmp(text, "dense") == 0)) continue;
-        if (!read_number(&number[c], text))
-            return nmlp_fail(err, NMLP_E_FORMAT, "%s:%d: %s is \"%.40s\", not a number", r->path, line, columns[c],
-                             text);
-    }
-    if (r->n == ROWS_MAX) return nmlp_fail(err, NMLP_E_LIMIT, "%s: more than %d results", r->path, ROWS_MAX);
+static nmlp_status read_row(results *r, const nmlp_csv *csv, size_t row, const int *column, nmlp_err *err) {
+    double number[N_COLUMNS] = {0};
+    if (nmlp_csv_text(csv, row, column[C_MS])[0] == '\0') return NMLP_OK; /* was not timed: its result was wrong */
+    bool dense = strcmp(nmlp_csv_text(csv, row, column[C_RANK]), "dense") == 0;
+    for (int c = C_HIDDEN; c < N_COLUMNS; c++)
+        if (c != C_RANK || !dense) NMLP_RETURN_IF_FAILED(nmlp_csv_number(csv, row, column[c], &number[c], err));
+    if (r->n == ROWS_MAX) return nmlp_fail(err, NMLP_E_LIMIT, "%s: more than %d results", csv->path, ROWS_MAX);
     sample *s = &r->samples[r->n++];
-    snprintf(s->peer, sizeof s->peer, "%s", fields[r->column[C_PEER]]);
+    snprintf(s->peer, sizeof s->peer, "%s", nmlp_csv_text(csv, row, column[C_PEER]));
     s->hidden = (long long)number[C_HIDDEN];
     s->inner = (long long)number[C_INNER];
     s->rank = (long long)number[C_RANK];
@@ -91,36 +42,15 @@ static nmlp_status read_row(results *r, char **fields, int n, int line, nmlp_err
     return NMLP_OK;
 }
 
-static nmlp_status read_line(results *r, char *line, int number, bool *has_header, nmlp_err *err) {
-    char *fields[FIELDS_MAX];
-    size_t len = strcspn(line, "\r");
-    line[len] = '\0';
-    if (line[0] == '\0') return NMLP_OK;
-    if (line[0] == '#') {
-        snprintf(r->command, sizeof r->command, "%s", line + 1 + strspn(line + 1, " "));
-        return NMLP_OK;
+static nmlp_status read_results(results *r, const nmlp_csv *csv, nmlp_err *err) {
+    int column[N_COLUMNS];
+    nmlp_status st = nmlp_csv_need(csv, columns, N_COLUMNS, column, err);
+    if (st != NMLP_OK) {
+        nmlp_fail_hint(err, "expected what neuronmlp bench mlp --csv or bench model --csv writes");
+        return st;
     }
-    int n = split(line, fields);
-    if (*has_header) return read_row(r, fields, n, number, err);
-    *has_header = true;
-    return read_header(r, fields, n, err);
-}
-
-static nmlp_status read_csv(results *r, nmlp_err *err) {
-    nmlp_str text;
-    bool has_header = false;
-    int number = 0;
-    nmlp_str_init(&text);
-    nmlp_status st = nmlp_file_read(&text, r->path, CSV_MAX_BYTES, err);
-    for (char *line = text.data; st == NMLP_OK && line && *line;) {
-        char *end = strchr(line, '\n');
-        if (end) *end = '\0';
-        st = read_line(r, line, ++number, &has_header, err);
-        line = end ? end + 1 : NULL;
-    }
-    if (st == NMLP_OK && r->n == 0) st = nmlp_fail(err, NMLP_E_FORMAT, "%s: holds no results", r->path);
-    nmlp_str_fini(&text);
-    return st;
+    for (size_t row = 0; row < csv->n_rows; row++) NMLP_RETURN_IF_FAILED(read_row(r, csv, row, column, err));
+    return r->n ? NMLP_OK : nmlp_fail(err, NMLP_E_FORMAT, "%s: holds no results", csv->path);
 }
 
 static bool same_case(const sample *a, const sample *b) {
@@ -230,13 +160,12 @@ static void put_card(nmlp_page *page, const results *r) {
     nmlp_page_card(page, value, label, "cpu");
 }
 
-nmlp_status nmlp_report_cpu(nmlp_page *page, const char *csv_path, nmlp_err *err) {
+nmlp_status nmlp_report_cpu(nmlp_page *page, const nmlp_csv *csv, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     figure *f = nmlp_mem_new(1, sizeof *f, err);
     results *r = nmlp_mem_new(1, sizeof *r, err);
     if (!f || !r) NMLP_TRY(NMLP_E_NOMEM);
-    r->path = csv_path;
-    NMLP_TRY(read_csv(r, err));
+    NMLP_TRY(read_results(r, csv, err));
     nmlp_page_section_begin(
         page, "cpu", "CPU",
         "Measured: our fused MLP beside its peers on the same shapes, one after the other in one process. Medians; "
@@ -250,7 +179,7 @@ nmlp_status nmlp_report_cpu(nmlp_page *page, const char *csv_path, nmlp_err *err
         put_figure(page, f, &r->samples[i]);
     }
     nmlp_page_grid_end(page);
-    if (r->command[0]) nmlp_page_command(page, r->command);
+    if (csv->note[0]) nmlp_page_command(page, csv->note);
     nmlp_page_section_end(page);
     put_card(page, r);
 out:

@@ -69,6 +69,7 @@ static nmlp_status add_checkpoint(quality *q, const char *dir, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     char name[NAME_MAX_BYTES];
     NMLP_RETURN_IF_FAILED(nmlp_model_open(&opened, dir, err));
+    if (!opened.config.compressed) goto out; /* it recorded none */
     NMLP_TRY(nmlp_compress_record_load(&r, &opened, err));
     recorded *m = &q->models[q->n_models++];
     *m = (recorded){.dir = dir,

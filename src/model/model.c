@@ -401,12 +401,14 @@ static void count_attention(nmlp_model_size *size, const nmlp_layer *layer) {
     }
 }
 
+int64_t nmlp_model_view_bytes(const nmlp_view *view) { return (int64_t)nmlp_quant_stored_bytes(view); }
+
 nmlp_model_size nmlp_model_measure(const nmlp_model *m) {
     nmlp_model_size size = {0};
     for (size_t i = 0; i < m->checkpoint.n_tensors; i++) {
         size.params += nmlp_view_elems(&m->checkpoint.tensors[i].view);
         const nmlp_view *view = &m->checkpoint.tensors[i].view;
-        size.bytes += (int64_t)nmlp_quant_stored_bytes(view);
+        size.bytes += nmlp_model_view_bytes(view);
     }
     for (int64_t l = 0; l < m->config.n_layers; l++) count_attention(&size, &m->layers[l]);
     for (int64_t l = 0; l < m->config.n_layers; l++)

@@ -127,5 +127,7 @@ typedef struct nmlp_model_size {
 } nmlp_model_size;
 
 nmlp_model_size nmlp_model_measure(const nmlp_model *model);
+/* Of a tensor as stored, with its scales. */
+int64_t nmlp_model_view_bytes(const nmlp_view *view);
 
 #endif

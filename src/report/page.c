@@ -26,9 +26,9 @@ static void put_element(nmlp_str *out, const char *open, const char *text, const
 
 void nmlp_page_section_begin(nmlp_page *page, const char *id, const char *title, const char *lead) {
     page->n_sections++;
-    nmlp_str_printf(&page->nav, "<a href=\"#%s\">", id);
+    put_element(&page->nav, "<a href=\"#", id, "\">");
     put_element(&page->nav, "", title, "</a>\n");
-    nmlp_str_printf(&page->body, "<section id=\"%s\">\n", id);
+    put_element(&page->body, "<section id=\"", id, "\">\n");
     put_element(&page->body, "<h2>", title, "</h2>\n");
     put_element(&page->body, "<p class=\"lead\">", lead, "</p>\n");
 }
@@ -36,7 +36,7 @@ void nmlp_page_section_begin(nmlp_page *page, const char *id, const char *title,
 void nmlp_page_section_end(nmlp_page *page) { nmlp_str_puts(&page->body, "</section>\n"); }
 
 void nmlp_page_card(nmlp_page *page, const char *value, const char *label, const char *section_id) {
-    nmlp_str_printf(&page->cards, "<a class=\"card\" href=\"#%s\">", section_id);
+    put_element(&page->cards, "<a class=\"card\" href=\"#", section_id, "\">");
     put_element(&page->cards, "<strong>", value, "</strong>");
     put_element(&page->cards, "<span>", label, "</span></a>\n");
 }

@@ -79,12 +79,30 @@ static void put_label_x(const frame *f, double x, const char *text) {
     nmlp_str_puts(f->out, "</text>\n");
 }
 
+/* A name longer than its place is cut; what is pointed at and the table have it whole. */
+static void put_category(const frame *f, size_t i, double place) {
+    enum { LETTER = 7, LETTERS_MIN = 3 }; /* width of a letter */
+    const char *name = f->plot->x.categories[i];
+    int room = (int)(place / LETTER) > LETTERS_MIN ? (int)(place / LETTER) : LETTERS_MIN, letters = 0;
+    char text[4 * NUMBER_MAX];
+    size_t len = 0, fits = 0;
+    for (; name[len] && len + 8 < sizeof text; len++) {
+        if (((unsigned char)name[len] & 0xc0) == 0x80) continue; /* inside a letter of several bytes */
+        if (letters < room) fits = len;
+        letters++;
+    }
+    if (letters <= room && !name[len]) fits = len;
+    snprintf(text, sizeof text, "%.*s%s", (int)fits, name, name[fits] ? "…" : "");
+    put_label_x(f, place_x(f, (double)i), text);
+}
+
 static void put_ticks_x(const frame *f) {
     const nmlp_plot_axis *axis = &f->plot->x;
     double ticks[NMLP_SCALE_TICKS_MAX];
     if (axis->categories) {
         size_t every = 1 + (axis->n - 1) / LABELS_MAX;
-        for (size_t i = 0; i < axis->n; i += every) put_label_x(f, place_x(f, (double)i), axis->categories[i]);
+        double place = (double)(NMLP_PLOT_WIDTH - LEFT - RIGHT) / (double)axis->n * (double)every;
+        for (size_t i = 0; i < axis->n; i += every) put_category(f, i, place);
         return;
     }
     int n = axis->ticks ? (int)axis->n : nmlp_scale_ticks(&f->x, ticks);
@@ -139,7 +157,9 @@ static void put_tip(const frame *f, const nmlp_plot_series *s, size_t i) {
         nmlp_markup_text(f->out, s->name);
         nmlp_str_puts(f->out, "\n");
         nmlp_markup_text(f->out, f->plot->x.label);
-        nmlp_str_printf(f->out, ": %s\n", x);
+        nmlp_str_puts(f->out, ": ");
+        nmlp_markup_text(f->out, x);
+        nmlp_str_puts(f->out, "\n");
         nmlp_markup_text(f->out, f->plot->y.label);
         nmlp_str_printf(f->out, ": %s", y);
         if (s->low && s->high) {

@@ -60,6 +60,11 @@ static nmlp_status take_event(nmlp_server_call *call, nmlp_job_event *e, nmlp_st
     if (e->choice % r->n == 0) call->usage.prompt += e->n_prompt;
     if (e->choice % r->n == 0) call->usage.cached += e->n_cached;
     call->usage.completion += e->n_generated;
+    if (e->n_generated > 0 && (call->ttft_ms == 0 || e->ttft_ms < call->ttft_ms)) call->ttft_ms = e->ttft_ms;
+    if (e->n_generated > 1) {
+        call->decode_ms += e->decode_ms;
+        call->n_decoded += e->n_generated - 1;
+    }
     nmlp_server_metrics_add(&call->server->metrics, e);
     if (r->stream) nmlp_reply_chunk_end(out, &call->head, e->choice, choice, e->finish);
     return nmlp_str_status(out, err);

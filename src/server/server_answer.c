@@ -28,6 +28,8 @@ void nmlp_server_log(const nmlp_server *s, const char *method, const char *path,
         nmlp_json_put_int(&w, "prompt_tokens", call->usage.prompt);
         nmlp_json_put_int(&w, "cached_tokens", call->usage.cached);
         nmlp_json_put_int(&w, "generated_tokens", call->usage.completion);
+        if (call->ttft_ms > 0) nmlp_json_put_number(&w, "ttft_ms", call->ttft_ms);
+        if (call->n_decoded > 0) nmlp_json_put_number(&w, "tpot_ms", call->decode_ms / (double)call->n_decoded);
         for (int i = 0; i < 3 && s->options.log_prompts; i++) {
             static const char *const keys[] = {"messages", "prompt", "input"};
             const nmlp_json *value = nmlp_json_get(call->job.request.doc.root, keys[i]);

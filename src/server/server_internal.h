@@ -30,6 +30,8 @@ typedef struct nmlp_server_call {
     nmlp_reply_choice *choices;
     int n_choices;
     nmlp_reply_usage usage;
+    double ttft_ms, decode_ms; /* of the first choice that had a token; of all tokens after the first of a choice */
+    int64_t n_decoded;         /* those tokens */
     const char *path;
     bool streaming;
     int status;     /* of the answer that was sent before the job ended; 0: none */

@@ -42,6 +42,16 @@ grep -q '"mlp_lowrank":[1-9]' "$work/info.json" || fail "no ranks"
 has "$work/fast/README.md" "ranks only"
 has "$work/fast/optimize.html" "<svg"
 has "$work/fast/optimize.html" "uniform rank, 20 % removed"
+# The record beside the weights draws the frontier again.
+"$command" report "$work/fast" -o "$work/report.html" --rows-max 2048 >"$work/out"
+for words in 'id="frontier"' 'id="compression"' "uniform rank, 20 % removed" "ranks only"; do has "$work/report.html" "$words"; done
+sed 's/"ms":[0-9.e-]*/"ms":0/' "$work/fast/optimize.json" >"$work/bad.json"
+cp -r "$work/fast" "$work/damaged"
+mv "$work/bad.json" "$work/damaged/optimize.json"
+status=0
+"$command" report "$work/damaged" -o "$work/bad.html" --rows-max 2048 >"$work/out" 2>"$work/err" || status=$?
+[ $status -eq 1 ] && [ ! -e "$work/bad.html" ] || fail "a damaged record was taken"
+has "$work/err" '"ms" of "dense" is not above 0'
 [ ! -e "$work/fast.work.partial" ] || fail "work folder left behind"
 
 refused 2 "--max-loss 0" "$tiny" -o "$work/x" --max-loss 0

@@ -33,6 +33,10 @@ has "$work/q8/README.md" "| KL divergence from the original, nats per token | 0.
 
 # 4 bits: the same bytes with two threads, and after a kill behind the first layer.
 "$command" quantize "$tiny" -o "$work/q4" --format q4 $few --threads 1 --json >"$work/q4.json"
+# The page of a quantised model: bits of every matrix, as info counts them.
+"$command" report "$work/q4" -o "$work/q4.html" --rows-max 2048 >/dev/null
+bits=$(printf %.2f "$("$command" info "$work/q4" --json | sed -n 's/.*"bits_per_weight":\([0-9.]*\).*/\1/p')")
+grep -q 'id="bits"' "$work/q4.html" && grep -qF ">$bits bits<" "$work/q4.html" && grep -qF ">q4 g32<" "$work/q4.html" || fail "bits of matrices on the page"
 below 0.2 kl "$work/q4.json"
 below 5.8 bits_per_weight "$work/q4.json"
 "$command" quantize "$tiny" -o "$work/two" --format q4 $few --threads 2 >/dev/null 2>&1

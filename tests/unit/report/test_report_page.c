@@ -86,6 +86,41 @@ static void bars_stand_side_by_side(void **state) {
     nmlp_str_fini(&out);
 }
 
+static void identifiers_are_escaped(void **state) {
+    nmlp_page page;
+    (void)state;
+    nmlp_page_init(&page);
+    nmlp_page_section_begin(&page, "a\"><b>", "t", "lead");
+    nmlp_page_card(&page, "1", "one", "a\"><b>");
+    lacks(&page.nav, "<b>");
+    lacks(&page.cards, "<b>");
+    has(&page.body, "<section id=\"a&quot;&gt;&lt;b&gt;\">");
+    nmlp_page_fini(&page);
+}
+
+/* 482 wide: three names have room for 22 letters each. */
+static void names_of_categories_are_text_and_fit(void **state) {
+    const double y[] = {1, 2, 3};
+    const char *const names[] = {"\"><b>", "µµµµµµµµµµµµµµµµµµµµµµ", "as many letters as there is no room for"};
+    const nmlp_plot_series series = {.name = "s", .mark = NMLP_MARK_BARS, .y = y, .n = 3, .in_legend = true};
+    const nmlp_plot plot = {.title = "t",
+                            .about = "about",
+                            .x = {.label = "x", .categories = names, .n = 3},
+                            .y = {.label = "y", .from_zero = true},
+                            .series = &series,
+                            .n_series = 1};
+    nmlp_str out;
+    (void)state;
+    nmlp_str_init(&out);
+    nmlp_plot_write(&plot, &out);
+    lacks(&out, "<b>");
+    has(&out, ">&quot;&gt;&lt;b&gt;</text>");
+    has(&out, ">µµµµµµµµµµµµµµµµµµµµµµ</text>");
+    has(&out, ">as many letters as th…</text>");
+    has(&out, "as many letters as there is no room for</");
+    nmlp_str_fini(&out);
+}
+
 static void a_page_is_whole(void **state) {
     const char *const footer[] = {"made <here>"};
     const nmlp_page_head head = {.title = "T&T", .subtitle = "s", .footer = footer, .n_footer = 1};
@@ -160,6 +195,8 @@ int main(void) {
         cmocka_unit_test(json_cannot_end_its_element),
         cmocka_unit_test(points_stand_where_they_belong),
         cmocka_unit_test(bars_stand_side_by_side),
+        cmocka_unit_test(identifiers_are_escaped),
+        cmocka_unit_test(names_of_categories_are_text_and_fit),
         cmocka_unit_test(a_page_is_whole),
         cmocka_unit_test(a_timeline_keeps_every_event),
         cmocka_unit_test(a_long_timeline_says_how_far_it_goes),
