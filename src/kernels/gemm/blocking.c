@@ -96,10 +96,14 @@ void nmlp_gemm_blocking_worst_rows(const nmlp_kernels *kernels, int64_t s, int64
     worst[5] = nmlp_min(s, kernels->quant_rows);
 }
 
-/* Two blocks for every team at least: with one, all would wait for the slowest. */
+/* Every thread reads all rows of its team, as others made them, so blocks of rows that could follow each other are
+ * better side by side: weights are read as often, rows and barriers are fewer. Two blocks for every team of one thread
+ * at least: with one, all would wait for the slowest. */
 int nmlp_gemm_blocking_teams_max(const nmlp_gemm_blocking *blocking, int64_t s, int n_threads) {
     if (!blocking->gemm->panel) return 1;
-    return (int)nmlp_max(1, nmlp_min(n_threads, s / nmlp_min(2 * blocking->rows_most, TEAM_ROWS_MIN)));
+    int64_t alone = nmlp_min(n_threads, s / nmlp_min(2 * blocking->rows_most, TEAM_ROWS_MIN));
+    int64_t together = nmlp_min(n_threads / 2, nmlp_ceil_div(s, nmlp_min(blocking->rows_most, TEAM_ROWS_MIN / 2)));
+    return (int)nmlp_max(1, nmlp_max(alone, together));
 }
 
 int nmlp_gemm_blocking_teams(const nmlp_gemm_blocking *blocking, int64_t s, int n_threads) {

@@ -323,7 +323,8 @@ void nmlp_gemm_stage_work(const nmlp_gemm_stage *stage, nmlp_gemm_worker *worker
     }
 }
 
-enum { FETCH_BYTES = 1 << 20, FETCH_PIECE_BYTES = 4 * NMLP_LINE_BYTES };
+/* As much as a thread reads while memory answers; panels share L2 with their rows, of which none may go. */
+enum { FETCH_BYTES = 1 << 20, FETCH_BYTES_PANELS = 1 << 17, FETCH_PIECE_BYTES = 4 * NMLP_LINE_BYTES };
 
 nmlp_gemm_prefetch nmlp_gemm_prefetch_of(const nmlp_gemm *gemm, const nmlp_gemm_weight *w, int64_t k,
                                          const nmlp_gemm_worker *worker) {
@@ -334,7 +335,7 @@ nmlp_gemm_prefetch nmlp_gemm_prefetch_of(const nmlp_gemm *gemm, const nmlp_gemm_
                                 .step = w->strip_bytes,
                                 .n_strips = gemm->strips,
                                 .strip_bytes = w->strip_bytes - nmlp_gemm_weight_bytes(w, k),
-                                .left_bytes = FETCH_BYTES};
+                                .left_bytes = gemm->panel ? FETCH_BYTES_PANELS : FETCH_BYTES};
 }
 
 /* Past the end of the matrix there may be nothing; asking for it does no harm. */

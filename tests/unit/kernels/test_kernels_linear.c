@@ -102,7 +102,7 @@ static void bits_do_not_depend_on_other_rows(void **state) {
 static void bits_do_not_depend_on_threads(void **state) {
     (void)state;
     static const int64_t rows[] = {1, 3, 17, 50, 400, 1100};
-    static const int threads[] = {2, 3, 5};
+    static const int threads[] = {2, 3, 4, 5};
     enum { N = 150, K = 210 };
     for (int i = 0; i < NMLP_TEST_SETS; i++) {
         const nmlp_kernels *set = nmlp_test_set(i);

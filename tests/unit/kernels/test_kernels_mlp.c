@@ -181,7 +181,7 @@ static void few_rows_of_a_long_inside_match_float64(void **state) {
 
 static void bits_do_not_depend_on_threads(void **state) {
     (void)state;
-    static const int threads[] = {2, 3, 5};
+    static const int threads[] = {2, 3, 4, 5};
     static const int64_t rows[] = {1, 7, 30, 420, 1100};
     struct shape shape = {.h = 90, .i = 700, .gate = 41, .up = 77, .down = 50};
     nmlp_mlp_desc desc = make_desc(shape, NMLP_DTYPE_BF16);
