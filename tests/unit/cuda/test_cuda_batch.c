@@ -400,6 +400,78 @@ static void random_schedules_equal_sequences_alone(void **state) {
     close_both(&b);
 }
 
+/* Prompts, then one row of each sequence at a time: steps that are one launch up to 8 rows. */
+static void check_decode_steps(const char *dir, int n) {
+    enum { PROMPT = 50 };
+    struct both b;
+    int64_t rows[SEQUENCES_MAX] = {0};
+    open_both(&b, dir, n, &limits, 0x1p-5);
+    for (int s = 0; s < n; s++) {
+        rows[s] = PROMPT + s;
+        step(&b, rows);
+        rows[s] = 0;
+    }
+    for (int i = 0; PROMPT + n + i < TOKENS; i++) {
+        for (int s = 0; s < n; s++) rows[s] = (i + s) % 5 != 0; /* some pause */
+        step(&b, rows);
+    }
+    close_both(&b);
+}
+
+static void decode_steps_match_the_cpu(void **state) {
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    check_decode_steps(NMLP_TEST_ROOT "/models/tiny", 1);
+    check_decode_steps(NMLP_TEST_ROOT "/models/tiny", 8);
+}
+
+/* Keys in several chunks, which blocks merge. */
+static void long_texts_match_the_cpu(void **state) {
+    enum { LONG = 480, PROMPT = 250, N = 3 };
+    const nmlp_batch_options options = {.context = LONG, .positions = N * LONG, .max_sequences = N, .max_rows = 300};
+    loaded_engine cpu;
+    nmlp_engine *gpu;
+    nmlp_batch *batch;
+    int32_t sequence[N], ids[LONG];
+    nmlp_rng rng;
+    nmlp_err err;
+    (void)state;
+    if (!nmlp_test_gpu()) skip();
+    loaded_engine_open(&cpu, NMLP_TEST_ROOT "/models/tiny", NULL, 0);
+    nmlp_engine_options engine = {.backend = nmlp_backend_cuda(), .pool = cpu.pool};
+    nmlp_assert_ok(nmlp_engine_create(&gpu, &cpu.model, &engine, &err), &err);
+    nmlp_assert_ok(nmlp_batch_create(&batch, gpu, &options, &err), &err);
+    int64_t vocab = cpu.model.config.vocab;
+    nmlp_rng_seed(&rng, 17);
+    for (int i = 0; i < LONG; i++) ids[i] = (int32_t)nmlp_rng_below(&rng, (uint64_t)vocab);
+    float *want = loaded_engine_logits(&cpu, ids, LONG, 0);
+    float *got = nmlp_mem_new((size_t)(N * vocab), sizeof *got, NULL);
+    for (int s = 0; s < N; s++) {
+        nmlp_assert_ok(nmlp_batch_open(batch, NULL, 0, &sequence[s], &err), &err);
+        nmlp_assert_ok(nmlp_batch_append(batch, sequence[s], ids, PROMPT + 100 * s, got, NULL, &err), &err);
+    }
+    for (int i = 0; PROMPT + 100 * (N - 1) + i < LONG; i++) {
+        nmlp_step_item items[N];
+        for (int s = 0; s < N; s++)
+            items[s] = (nmlp_step_item){.sequence = sequence[s],
+                                        .ids = ids + PROMPT + 100 * s + i,
+                                        .n = 1,
+                                        .n_logits = 1,
+                                        .logits = got + s * vocab};
+        nmlp_assert_ok(nmlp_batch_step(batch, items, N, &err), &err);
+        for (int s = 0; s < N; s++) {
+            int64_t position = PROMPT + 100 * s + i;
+            double differs = distance(got + s * vocab, want + position * vocab, vocab);
+            if (!(differs <= 0x1p-5)) fail_msg("logits at position %lld differ by %g", (long long)position, differs);
+        }
+    }
+    nmlp_mem_free(want);
+    nmlp_mem_free(got);
+    nmlp_batch_destroy(batch);
+    nmlp_engine_destroy(gpu);
+    loaded_engine_close(&cpu);
+}
+
 /* Up to 8 rows run as 8: one sequence alone or beside others has the same bits. */
 static void company_in_a_bucket_changes_no_bit(void **state) {
     enum { N = 6, PROMPT = 40 };
@@ -436,6 +508,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_full_pool_refuses_one),
         cmocka_unit_test(random_schedules_equal_sequences_alone),
         cmocka_unit_test(company_in_a_bucket_changes_no_bit),
+        cmocka_unit_test(decode_steps_match_the_cpu),
+        cmocka_unit_test(long_texts_match_the_cpu),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
