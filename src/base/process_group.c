@@ -29,6 +29,10 @@ nmlp_status nmlp_group_broadcast(const nmlp_process_group *group, void *data, in
     return nmlp_group_size(group) == 1 ? NMLP_OK : group->broadcast(group->ctx, data, bytes, err);
 }
 
+nmlp_status nmlp_group_await(const nmlp_process_group *group, void *data, int64_t bytes, nmlp_err *err) {
+    return nmlp_group_size(group) == 1 ? NMLP_OK : group->await(group->ctx, data, bytes, err);
+}
+
 /* Where member `one` has all of `bytes` and the others nothing. */
 static int64_t *offsets_of_one(const nmlp_process_group *g, int one, int64_t bytes, nmlp_err *err) {
     int64_t *first = nmlp_mem_new((size_t)g->size + 1, sizeof *first, err);

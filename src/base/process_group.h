@@ -19,6 +19,8 @@ typedef struct nmlp_process_group {
     nmlp_status (*exchange)(void *ctx, void *received, const void *data, const int64_t *first, nmlp_err *err);
     /* From rank 0 to all. */
     nmlp_status (*broadcast)(void *ctx, void *data, int64_t bytes, nmlp_err *err);
+    /* The same, however long it takes: for members that wait for work. */
+    nmlp_status (*await)(void *ctx, void *data, int64_t bytes, nmlp_err *err);
     void *ctx;
 } nmlp_process_group;
 
@@ -34,6 +36,8 @@ int64_t nmlp_group_share(const nmlp_process_group *group, int64_t n, int rank);
 nmlp_status nmlp_group_gather(const nmlp_process_group *group, void *items, size_t item_bytes, const int64_t *first,
                               nmlp_err *err);
 nmlp_status nmlp_group_broadcast(const nmlp_process_group *group, void *data, int64_t bytes, nmlp_err *err);
+/* The other side of a broadcast that may be hours away. */
+nmlp_status nmlp_group_await(const nmlp_process_group *group, void *data, int64_t bytes, nmlp_err *err);
 
 /* From member `from` to all. */
 nmlp_status nmlp_group_give(const nmlp_process_group *group, void *data, int64_t bytes, int from, nmlp_err *err);

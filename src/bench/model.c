@@ -13,6 +13,8 @@
 #include "bench/energy.h"
 #include "bench/probe.h"
 #include "engine/backend.h"
+#include "engine/backend_shared.h"
+#include "model/model_shard.h"
 #include "kernels/caches.h"
 #include "tensor/quant.h"
 
@@ -30,6 +32,7 @@ struct task {
 
 struct subject {
     nmlp_model model;
+    nmlp_model_shard *shard; /* what of it this process runs; NULL: all */
     nmlp_engine *engine;
     nmlp_batch *batch;
     int32_t sequences[NMLP_BENCH_BATCH_MAX];
@@ -113,6 +116,18 @@ static nmlp_status open_batch(struct subject *s, const nmlp_bench_model_options 
     return s->logits ? NMLP_OK : NMLP_E_NOMEM;
 }
 
+/* Of a model that processes share: the first one leads. */
+static nmlp_status take_part(struct subject *s, nmlp_engine_options *engine, const nmlp_bench_model_options *o,
+                             nmlp_err *err) {
+    const nmlp_process_group *group = o->tensor_group;
+    if (!group) return NMLP_OK;
+    if (engine->backend != nmlp_backend_cpu() || o->n_models != 1)
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%d processes share one model on their CPUs", group->size);
+    engine->tensor_group = group;
+    if (nmlp_group_leads(group)) engine->backend = nmlp_backend_shared();
+    return nmlp_model_shard_create(&s->shard, &s->model, group->rank, group->size, err);
+}
+
 static nmlp_status open_subject(struct subject *s, const char *dir, const nmlp_bench_model_options *o,
                                 nmlp_bench_model_result *r, nmlp_err *err) {
     nmlp_engine_options engine = {.isa = o->isa, .pool = o->pool, .bf16 = o->bf16};
@@ -125,8 +140,10 @@ static nmlp_status open_subject(struct subject *s, const char *dir, const nmlp_b
     NMLP_RETURN_IF_FAILED(st);
     count_params(s);
     double started = nmlp_clock_seconds();
-    NMLP_RETURN_IF_FAILED(nmlp_engine_create(&s->engine, &s->model, &engine, err));
+    NMLP_RETURN_IF_FAILED(take_part(s, &engine, o, err));
+    NMLP_RETURN_IF_FAILED(nmlp_engine_create(&s->engine, s->shard ? &s->shard->model : &s->model, &engine, err));
     r->load_seconds = nmlp_clock_seconds() - started;
+    if (!nmlp_group_leads(o->tensor_group)) return nmlp_engine_follow(s->engine, o->tensor_group, err);
     NMLP_RETURN_IF_FAILED(open_batch(s, o, err));
     r->dir = dir;
     snprintf(r->device, sizeof r->device, "%s", nmlp_engine_isa(s->engine));
@@ -139,6 +156,7 @@ static void close_subject(struct subject *s) {
     nmlp_mem_free(s->logits);
     nmlp_batch_destroy(s->batch);
     nmlp_engine_destroy(s->engine);
+    nmlp_model_shard_destroy(s->shard);
     nmlp_model_close(&s->model);
 }
 
@@ -311,9 +329,10 @@ nmlp_status nmlp_bench_model_run(nmlp_bench_model_result results[], const nmlp_b
         results[i] = (nmlp_bench_model_result){0};
         subjects[i].energy = &energy;
         NMLP_TRY(open_subject(&subjects[i], o->dirs[i], o, &results[i], err));
-        NMLP_TRY(warm_up(&subjects[i], &results[i], err));
+        if (nmlp_group_leads(o->tensor_group)) NMLP_TRY(warm_up(&subjects[i], &results[i], err));
     }
-    bool here = nmlp_engine_backend(subjects[0].engine) == nmlp_backend_cpu();
+    if (!nmlp_group_leads(o->tensor_group)) goto out; /* it has followed, and ended */
+    bool here = o->tensor_group || nmlp_engine_backend(subjects[0].engine) == nmlp_backend_cpu();
     if (here && !o->rates_only) {
         NMLP_TRY(nmlp_probe_create(&probe, o->pool, cpu, dram_bytes(), err));
     } else if (!here) {

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "base/pool.h"
+#include "base/process_group.h"
 #include "bench/samples.h"
 
 typedef struct nmlp_bench_model_options {
@@ -21,6 +22,8 @@ typedef struct nmlp_bench_model_options {
     int n_prompts;
     bool rates_only; /* no probes: nothing is said about shares */
     nmlp_pool *pool;
+    const nmlp_process_group *tensor_group; /* that shares the one model; its first member measures, the others call
+                                               this too and have no results. NULL: this process alone */
 } nmlp_bench_model_options;
 
 enum {

@@ -2,6 +2,7 @@
 #ifndef NMLP_CLI_BENCH_H
 #define NMLP_CLI_BENCH_H
 
+#include "base/process_group.h"
 #include "bench/peer_results.h"
 #include "cli/cli.h"
 #include "report/chart.h"
@@ -29,6 +30,8 @@ typedef struct nmlp_bench_args {
     int64_t n_threads;
     const char *const *models;
     int n_models;
+    const nmlp_process_group
+        *tensor_group; /* bench model: processes that share the model, of which the first one reports */
 } nmlp_bench_args;
 
 typedef struct nmlp_bench {

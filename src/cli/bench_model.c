@@ -184,9 +184,13 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
                                   .device = args->device,
                                   .isa = args->isa,
                                   .bf16 = strcmp(args->precision, "bf16") == 0,
-                                  .rounds = (int)args->rounds};
+                                  .rounds = (int)args->rounds,
+                                  .tensor_group = args->tensor_group};
     nmlp_table table;
     NMLP_RETURN_IF_FAILED(check(args, err));
+    if (args->tensor_group && (args->prompt || args->generate))
+        return nmlp_fail(err, NMLP_E_UNSUPPORTED, "whole requests are timed in one process, %d were started",
+                         args->tensor_group->size);
     if (args->prompt || args->generate) return nmlp_bench_requests(args, json, err);
     nmlp_table_init(&table, columns, N_COLUMNS - (report.has_peer ? 0 : NMLP_BENCH_PEER_CELLS));
     if (args->peer) NMLP_TRY(nmlp_peer_results_load(&report.peer, args->peer, err));
@@ -197,6 +201,7 @@ static nmlp_status run(const nmlp_bench_args *args, nmlp_json_writer *json, nmlp
     NMLP_TRY(nmlp_pool_create(&o.pool, (int)args->n_threads, err));
     report.n_threads = nmlp_pool_threads(o.pool);
     NMLP_TRY(nmlp_bench_model_run(report.results, &o, err));
+    if (!nmlp_group_leads(o.tensor_group)) goto out;
     fill_table(&table, &report);
     NMLP_TRY(nmlp_bench_deliver(&table, args, json, err));
     report_loading(report.results, o.n_models, json);

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "cli/bench.h"
 #include "cli/commands.h"
+#include "cluster/cluster.h"
 
 static const nmlp_bench *const benches[] = {
     &nmlp_bench_peak,      &nmlp_bench_mlp, &nmlp_bench_model, &nmlp_bench_neuron, &nmlp_bench_neuron_ablation,
@@ -26,8 +27,9 @@ static int run_bench(const nmlp_cli *cli, const nmlp_bench *bench, const nmlp_be
     nmlp_err err = {0};
     nmlp_str text;
     nmlp_json_writer w;
-    if (!cli->json) {
-        fprintf(stderr, "%s: %s\n", bench->name, bench->summary);
+    bool leads = nmlp_group_leads(args->tensor_group);
+    if (!cli->json || !leads) {
+        if (leads) fprintf(stderr, "%s: %s\n", bench->name, bench->summary);
         if (bench->run(args, NULL, &err) != NMLP_OK) return nmlp_cli_fail(cli, &err);
         return NMLP_EXIT_OK;
     }
@@ -64,6 +66,20 @@ static int check_files(const nmlp_cli *cli, const nmlp_bench *bench, nmlp_bench_
     return NMLP_EXIT_OK;
 }
 
+/* Alone, or bench model of a model that the processes of a launcher share. */
+static int run_joined(const nmlp_cli *cli, const nmlp_bench *bench, nmlp_bench_args *args) {
+    nmlp_err err;
+    nmlp_cluster *cluster;
+    if (nmlp_cluster_launched().size > 1 && bench != &nmlp_bench_model)
+        return nmlp_cli_usage(cli, "bench %s works in one process, %d were started", bench->name,
+                              nmlp_cluster_launched().size);
+    if (nmlp_cluster_join(&cluster, NMLP_CLUSTER_TIMEOUT_S, &err) != NMLP_OK) return nmlp_cli_fail(cli, &err);
+    args->tensor_group = nmlp_cluster_group(cluster);
+    int code = run_bench(cli, bench, args);
+    nmlp_cluster_leave(cluster, code != NMLP_EXIT_OK);
+    return code;
+}
+
 static int run_named(const nmlp_cli *cli, nmlp_bench_args *args) {
     const char *name = cli->positionals[0];
     for (size_t i = 0; i < N_BENCHES; i++) {
@@ -71,7 +87,7 @@ static int run_named(const nmlp_cli *cli, nmlp_bench_args *args) {
         if (args->n_models > 0 && !benches[i]->takes_models)
             return nmlp_cli_usage(cli, "bench %s takes no \"%s\"", name, args->models[0]);
         int code = check_files(cli, benches[i], args);
-        return code == NMLP_EXIT_OK ? run_bench(cli, benches[i], args) : code;
+        return code == NMLP_EXIT_OK ? run_joined(cli, benches[i], args) : code;
     }
     return list(cli, name);
 }
@@ -132,4 +148,5 @@ const nmlp_command nmlp_cmd_bench = {
                 "neuronmlp bench model models/tiny --batch 1,4 --prompt 16 --generate 8 --rounds 1\n"
                 "neuronmlp bench neuron-ablation --target trn2 -o /tmp\n",
     .run = run,
+    .clustered = true,
 };

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "cli/commands.h"
 #include "cli/model_args.h"
+#include "cluster/cluster.h"
 #include "server/server.h"
 
 enum { KEY_MIN_BYTES = 8, KEY_MAX_BYTES = 4096 };
@@ -20,6 +21,7 @@ struct serve_options {
     const char *key_file;
     const char *name, *compare, *compare_name;
     bool no_auth;
+    double peer_timeout_s;
     nmlp_server_options server;
     nmlp_load_options load;
 };
@@ -105,6 +107,38 @@ out:
     return st == NMLP_OK ? NMLP_EXIT_OK : nmlp_cli_fail(cli, &err);
 }
 
+static void say_lost(const nmlp_err *err) {
+    fprintf(stderr, "neuronmlp serve: %s\n", err->message);
+    if (err->hint[0]) fprintf(stderr, "hint: %s\n", err->hint);
+}
+
+/* Every process but the first runs its part of the model in the steps of the first, whom signals concern. */
+static int follow(const nmlp_cli *cli, const struct serve_options *o) {
+    nmlp_err err;
+    nmlp_loaded loaded = {0};
+    (void)signal(SIGTERM, SIG_IGN);
+    (void)signal(SIGINT, SIG_IGN);
+    nmlp_status st = nmlp_cli_load(&loaded, cli, cli->positionals[0], &o->load, &err);
+    if (st == NMLP_OK) st = nmlp_loaded_follow(&loaded, o->load.tensor_group, &err);
+    nmlp_unload(&loaded);
+    return st == NMLP_OK ? NMLP_EXIT_OK : nmlp_cli_fail(cli, &err);
+}
+
+static int serve_joined(const nmlp_cli *cli, struct serve_options *o) {
+    nmlp_err err;
+    nmlp_cluster *cluster;
+    if (nmlp_cluster_launched().size > 1 && o->compare)
+        return nmlp_cli_usage(cli, "--compare: processes share one model, not two");
+    if (nmlp_cluster_join(&cluster, o->peer_timeout_s, &err) != NMLP_OK) return nmlp_cli_fail(cli, &err);
+    o->load.tensor_group = nmlp_cluster_group(cluster);
+    if (cluster && strcmp(o->load.device, "auto") == 0) o->load.device = "cpu";
+    nmlp_cluster_end_on_loss(cluster, say_lost);
+    o->load.leads = cluster && nmlp_group_leads(o->load.tensor_group);
+    int code = cluster && !o->load.leads ? follow(cli, o) : serve(cli, o);
+    nmlp_cluster_leave(cluster, code != NMLP_EXIT_OK);
+    return code;
+}
+
 static int check(const nmlp_cli *cli, const struct serve_options *o) {
     const nmlp_server_options *s = &o->server;
     bool local = strcmp(s->host, "127.0.0.1") == 0 || strcmp(s->host, "::1") == 0;
@@ -133,7 +167,9 @@ static const char *name_of(const char *dir) {
 }
 
 static int run(int argc, char **argv) {
-    struct serve_options o = {.server = nmlp_server_defaults(), .load = {.device = "auto", .precision = "auto"}};
+    struct serve_options o = {.server = nmlp_server_defaults(),
+                              .peer_timeout_s = NMLP_CLUSTER_TIMEOUT_S,
+                              .load = {.device = "auto", .precision = "auto"}};
     const nmlp_opt opts[] = {
         {"host", 0, NMLP_OPT_STRING, &o.server.host, "ADDRESS", "numeric address to listen on (default 127.0.0.1)"},
         {"port", 0, NMLP_OPT_INT, &o.server.port, "N", "port (default 8080; 0: any free one)"},
@@ -164,6 +200,8 @@ static int run(int argc, char **argv) {
         {"precision", 0, NMLP_OPT_STRING, &o.load.precision, "auto|f32|bf16",
          "auto (default): bf16 activations for bf16 weights where the CPU has AMX; f32: exact"},
         {"isa", 0, NMLP_OPT_STRING, &o.load.isa, "NAME", "kernel set: auto, ref, avx2, avx512, amx"},
+        {"peer-timeout", 0, NMLP_OPT_NUMBER, &o.peer_timeout_s, "S",
+         "seconds to wait for other processes under mpirun (default 600)"},
     };
     nmlp_cli cli;
     int code = nmlp_cli_parse(&cli, &nmlp_cmd_serve, opts, sizeof opts / sizeof opts[0], 1, 1, argc, argv);
@@ -175,7 +213,7 @@ static int run(int argc, char **argv) {
     (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     if (!o.name) o.name = name_of(cli.positionals[0]);
     if (o.compare && !o.compare_name) o.compare_name = name_of(o.compare);
-    return serve(&cli, &o);
+    return serve_joined(&cli, &o);
 }
 
 const nmlp_command nmlp_cmd_serve = {
@@ -183,8 +221,11 @@ const nmlp_command nmlp_cmd_serve = {
     .summary = "answer over HTTP as OpenAI's API does",
     .usage = "MODEL [--compare OTHER] [--port N] [--api-key-file FILE]",
     .about = "Listens on 127.0.0.1 unless --host and --api-key-file say otherwise. The page at / is a chat; "
-             "with --compare it shows two models side by side. SIGTERM lets requests finish.",
+             "with --compare it shows two models side by side. SIGTERM lets requests finish. Under mpirun the "
+             "processes share the "
+             "model; the first one listens.",
     .examples = "neuronmlp serve models/tiny --port 0 --grace 0\n"
                 "neuronmlp serve models/tiny --port 0 --queue 8 --ctx 256\n",
     .run = run,
+    .clustered = true,
 };

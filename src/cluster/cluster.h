@@ -19,8 +19,13 @@ typedef struct nmlp_cluster_place {
 
 nmlp_cluster_place nmlp_cluster_launched(void);
 
+/* Called once, before the job ends, where a collective failed. */
+typedef void nmlp_cluster_on_lost(const nmlp_err *err);
+
 /* Begins MPI where a launcher started several processes; else *group is NULL. Once per process. */
 nmlp_status nmlp_cluster_join(nmlp_cluster **out, double timeout_s, nmlp_err *err);
+/* From now on a collective that fails ends the job there and then: for servers, which would go on. */
+void nmlp_cluster_end_on_loss(nmlp_cluster *cluster, nmlp_cluster_on_lost *on_lost);
 /* NULL: this process is alone. */
 const nmlp_process_group *nmlp_cluster_group(const nmlp_cluster *cluster);
 /* Ends MPI; `failed` ends the other processes too, whatever they do. */

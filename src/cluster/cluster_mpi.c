@@ -1,6 +1,7 @@
 /* Collectives by MPI's non-blocking calls, so that waiting can end: a peer that is stuck must not hold the job. */
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
 #include <limits.h>
+#include <math.h>
 #include <mpi.h>
 #include <sched.h>
 #include <time.h>
@@ -15,6 +16,7 @@ enum { BROADCAST_CHUNK = 1 << 28, SPIN_US = 200 };
 struct nmlp_cluster {
     nmlp_process_group group;
     double timeout_s;
+    nmlp_cluster_on_lost *on_lost;                            /* NULL: failures are the caller's */
     int *counts, *starts, *received_counts, *received_starts; /* [size] of one call, in bytes */
 };
 
@@ -27,14 +29,15 @@ static nmlp_status check(int code, const char *what, nmlp_err *err) {
 }
 
 /* Polls without pause first: a collective inside a node takes microseconds. Then it leaves the core to others. */
-static nmlp_status wait_for(const nmlp_cluster *c, MPI_Request *request, const char *what, nmlp_err *err) {
+static nmlp_status poll(const nmlp_cluster *c, MPI_Request *request, double timeout_s, const char *what,
+                        nmlp_err *err) {
     double begin = nmlp_clock_seconds();
     int done = 0;
     for (;;) {
         NMLP_RETURN_IF_FAILED(check(MPI_Test(request, &done, MPI_STATUS_IGNORE), what, err));
         if (done) return NMLP_OK;
         double waited = nmlp_clock_seconds() - begin;
-        if (waited > c->timeout_s) break;
+        if (waited > timeout_s) break;
         if (waited < 1e-6 * SPIN_US) {
             sched_yield();
         } else {
@@ -42,9 +45,24 @@ static nmlp_status wait_for(const nmlp_cluster *c, MPI_Request *request, const c
         }
     }
     nmlp_fail(err, NMLP_E_IO, "process %d of %d waited %.0f s for the others (%s): one of them is stuck or gone",
-              c->group.rank, c->group.size, c->timeout_s, what);
+              c->group.rank, c->group.size, timeout_s, what);
     nmlp_fail_hint(err, "look at their messages; raise `peer_timeout` where they are only slow");
     return NMLP_E_IO;
+}
+
+static nmlp_status wait_up_to(const nmlp_cluster *c, MPI_Request *request, double timeout_s, const char *what,
+                              nmlp_err *err) {
+    nmlp_err own = {0};
+    if (!err) err = &own;
+    nmlp_status st = poll(c, request, timeout_s, what, err);
+    if (st == NMLP_OK || !c->on_lost) return st;
+    c->on_lost(err);
+    (void)MPI_Abort(MPI_COMM_WORLD, 1);
+    return st;
+}
+
+static nmlp_status wait_for(const nmlp_cluster *c, MPI_Request *request, const char *what, nmlp_err *err) {
+    return wait_up_to(c, request, c->timeout_s, what, err);
 }
 
 /* `exchanged`: as much as this process gives itself comes from every other too. */
@@ -96,11 +114,23 @@ static nmlp_status broadcast(void *ctx, void *data, int64_t bytes, nmlp_err *err
     return NMLP_OK;
 }
 
+static nmlp_status await(void *ctx, void *data, int64_t bytes, nmlp_err *err) {
+    MPI_Request request;
+    if (bytes > BROADCAST_CHUNK) return nmlp_fail(err, NMLP_E_LIMIT, "a message of %lld bytes", (long long)bytes);
+    NMLP_RETURN_IF_FAILED(check(MPI_Ibcast(data, (int)bytes, MPI_BYTE, 0, MPI_COMM_WORLD, &request), "broadcast", err));
+    return wait_up_to(ctx, &request, INFINITY, "broadcast", err);
+}
+
+void nmlp_cluster_end_on_loss(nmlp_cluster *cluster, nmlp_cluster_on_lost *on_lost) {
+    if (cluster) cluster->on_lost = on_lost;
+}
+
+/* Serialized: a server's steps are made by a thread of its own, one at a time. */
 static nmlp_status begin_mpi(nmlp_err *err) {
     int provided;
-    NMLP_RETURN_IF_FAILED(check(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided), "initialisation", err));
+    NMLP_RETURN_IF_FAILED(check(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided), "initialisation", err));
     (void)MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    if (provided >= MPI_THREAD_FUNNELED) return NMLP_OK;
+    if (provided >= MPI_THREAD_SERIALIZED) return NMLP_OK;
     return nmlp_fail(err, NMLP_E_UNSUPPORTED, "this MPI does not allow threads");
 }
 
@@ -114,7 +144,8 @@ nmlp_status nmlp_cluster_join(nmlp_cluster **out, double timeout_s, nmlp_err *er
     nmlp_cluster *c = nmlp_mem_new(1, sizeof *c, err);
     if (!c) return NMLP_E_NOMEM;
     c->timeout_s = timeout_s;
-    c->group = (nmlp_process_group){.gather = gather, .exchange = exchange, .broadcast = broadcast, .ctx = c};
+    c->group =
+        (nmlp_process_group){.gather = gather, .exchange = exchange, .broadcast = broadcast, .await = await, .ctx = c};
     NMLP_TRY(check(MPI_Comm_rank(MPI_COMM_WORLD, &c->group.rank), "rank", err));
     NMLP_TRY(check(MPI_Comm_size(MPI_COMM_WORLD, &c->group.size), "size", err));
     if (c->group.size != nmlp_cluster_launched().size) {

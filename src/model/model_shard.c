@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "base/pages.h"
 
-enum { COPIES_PER_LAYER = 2 }; /* o and down */
+enum { COPIES_PER_LAYER = 4 }; /* o and down, each with scales */
 
 /* What one part takes: items first..first+n-1 of n * size. */
 struct range {
@@ -28,29 +28,41 @@ int64_t nmlp_model_shard_vocab(int64_t vocab, int rank, int size) { return vocab
 static nmlp_view rows_of(const nmlp_view *whole, struct range range) {
     nmlp_view part = *whole;
     if (!whole->data) return part;
-    int64_t width = whole->n_dims > 1 ? whole->shape[1] : 1;
-    part.data = (const char *)whole->data + (size_t)(range.first * width) * nmlp_dtype_bytes(whole->dtype);
+    if (whole->n_dims > 1) return nmlp_view_rows(whole, range.first, range.n);
+    part.data = (const char *)whole->data + (size_t)range.first * nmlp_dtype_bytes(whole->dtype);
     part.shape[0] = range.n;
     return part;
 }
 
-/* In pages of their own, so that whoever packs them can give the memory back. */
+/* Columns of a matrix of bytes: `n` of each of `rows` rows that lie `stride` apart, from `first` on. In pages of their
+ * own, so that whoever packs them can give the memory back. */
+static const void *copy_columns(struct cut *c, const void *from, int64_t rows, size_t stride, size_t first, size_t n,
+                                nmlp_err *err) {
+    nmlp_model_shard *s = c->shard;
+    char *copy = nmlp_pages_new((size_t)rows * n, err);
+    if (!copy) return NULL;
+    s->copies[s->n_copies] = copy;
+    s->copy_bytes[s->n_copies++] = (size_t)rows * n;
+    for (int64_t i = 0; i < rows; i++) memcpy(copy + (size_t)i * n, (const char *)from + (size_t)i * stride + first, n);
+    return copy;
+}
+
+/* Scales of Q8 belong to rows, those of Q4 to groups of columns, of which the range has whole ones. */
 static nmlp_status columns_of(struct cut *c, nmlp_view *part, const nmlp_view *whole, struct range range,
                               nmlp_err *err) {
-    nmlp_model_shard *s = c->shard;
-    size_t elem = nmlp_dtype_bytes(whole->dtype), row = (size_t)range.n * elem;
+    int64_t rows = whole->shape[0], width = whole->shape[1];
+    size_t bits = whole->dtype == NMLP_DTYPE_Q4 ? 4 : 8 * nmlp_dtype_bytes(whole->dtype);
     *part = *whole;
     part->shape[1] = range.n;
-    size_t bytes = nmlp_view_bytes(part);
-    char *copy = nmlp_pages_new(bytes, err);
-    if (!copy) return NMLP_E_NOMEM;
-    s->copies[s->n_copies] = copy;
-    s->copy_bytes[s->n_copies++] = bytes;
-    for (int64_t i = 0; i < whole->shape[0]; i++)
-        memcpy(copy + (size_t)i * row, (const char *)nmlp_view_row(whole, i) + (size_t)range.first * elem, row);
+    part->data = copy_columns(c, whole->data, rows, ((size_t)width * bits + 7) / 8, (size_t)range.first * bits / 8,
+                              (size_t)range.n * bits / 8, err);
+    if (!part->data) return NMLP_E_NOMEM;
     nmlp_file_map_release(whole->data, nmlp_view_bytes(whole));
-    part->data = copy;
-    return NMLP_OK;
+    if (whole->dtype != NMLP_DTYPE_Q4) return NMLP_OK;
+    size_t groups = (size_t)((width + whole->group - 1) / whole->group), scale = sizeof(uint16_t);
+    part->scales = copy_columns(c, whole->scales, rows, groups * scale, (size_t)(range.first / whole->group) * scale,
+                                (size_t)(range.n / whole->group) * scale, err);
+    return part->scales ? NMLP_OK : NMLP_E_NOMEM;
 }
 
 /* Whole slices: nothing is in two parts. */
@@ -102,6 +114,25 @@ static nmlp_status cut_layer(struct cut *c, nmlp_layer *layer, const nmlp_layer 
     return cut_mlp(c, layer, whole, config->intermediate, err);
 }
 
+/* Groups of Q4 are shared whole. */
+static nmlp_status check_groups(const nmlp_model *m, int size, nmlp_err *err) {
+    const nmlp_config *c = &m->config;
+    int64_t cut[] = {c->n_heads * c->head_dim / size, c->intermediate / size};
+    for (int64_t l = 0; l < c->n_layers; l++) {
+        const nmlp_factors *parted[] = {&m->layers[l].attention[NMLP_ATTENTION_O], &m->layers[l].mlp[NMLP_MLP_DOWN]};
+        for (int i = 0; i < 2; i++) {
+            const nmlp_view *v = nmlp_factors_is_dense(parted[i]) ? &parted[i]->w : &parted[i]->v;
+            bool slices = i == 1 && m->layers[l].slices > 0 && !nmlp_factors_is_dense(parted[i]);
+            if (v->dtype != NMLP_DTYPE_Q4 || slices || cut[i] % v->group == 0) continue;
+            nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: %d processes cannot share groups of %d of %lld quantised columns",
+                      m->checkpoint.dir, size, v->group, (long long)cut[i] * size);
+            nmlp_fail_hint(err, "start fewer processes, or quantise in smaller groups");
+            return NMLP_E_UNSUPPORTED;
+        }
+    }
+    return NMLP_OK;
+}
+
 static nmlp_status check(const nmlp_model *m, int size, nmlp_err *err) {
     const nmlp_config *c = &m->config;
     const struct {
@@ -129,11 +160,7 @@ static nmlp_status check(const nmlp_model *m, int size, nmlp_err *err) {
     if (c->features->qk_norm != NMLP_QK_NORM_NONE && c->features->qk_norm != NMLP_QK_NORM_HEAD)
         return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: norms over all heads together are not shared by processes",
                          m->checkpoint.dir);
-    for (size_t i = 0; i < m->checkpoint.n_tensors; i++)
-        if (m->checkpoint.tensors[i].view.scales)
-            return nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: %s: quantised weights are not shared by processes",
-                             m->checkpoint.dir, m->checkpoint.tensors[i].name);
-    return NMLP_OK;
+    return check_groups(m, size, err);
 }
 
 nmlp_status nmlp_model_shard_create(nmlp_model_shard **out, const nmlp_model *whole, int rank, int size,

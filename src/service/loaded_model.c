@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/backend.h"
+#include "engine/backend_shared.h"
 #include "model/adapter.h"
 
 static nmlp_status check_precision(const char *precision, nmlp_err *err) {
@@ -26,6 +27,7 @@ static nmlp_status take_part(nmlp_loaded *loaded, nmlp_engine_options *engine, c
         return nmlp_fail_field(err, NMLP_E_UNSUPPORTED, "device", "must be cpu where %d processes share a model",
                                group->size);
     engine->tensor_group = group;
+    if (options->leads) engine->backend = nmlp_backend_shared();
     return nmlp_model_shard_create(&loaded->shard, &loaded->model, group->rank, group->size, err);
 }
 
@@ -51,6 +53,10 @@ out:
 }
 
 const char *nmlp_loaded_name(const nmlp_loaded *loaded) { return nmlp_engine_isa(loaded->engine); }
+
+nmlp_status nmlp_loaded_follow(const nmlp_loaded *loaded, const nmlp_process_group *group, nmlp_err *err) {
+    return nmlp_engine_follow(loaded->engine, group, err);
+}
 
 void nmlp_unload(nmlp_loaded *loaded) {
     nmlp_engine_destroy(loaded->engine);

@@ -29,12 +29,17 @@ typedef struct nmlp_load_options {
     const nmlp_process_group *group; /* borrowed; texts are scored together with its other members; may be NULL */
     const nmlp_process_group *tensor_group; /* borrowed; its members share the model, each step is run by all of them.
                                                On the CPU only; may be NULL */
+    bool leads;                             /* of a tensor_group: the others follow this one's steps
+                                               (engine/backend_shared.h) instead of making the same themselves */
     const nmlp_progress *progress;          /* may be NULL */
 } nmlp_load_options;
 
 nmlp_status nmlp_load(nmlp_loaded *loaded, const char *dir, const nmlp_load_options *options, nmlp_err *err);
 /* "avx512", "cuda (NVIDIA H200)" */
 const char *nmlp_loaded_name(const nmlp_loaded *loaded);
+/* The other members of a tensor_group whose first one `leads`: runs this one's part in its steps until it unloads its
+ * model. */
+nmlp_status nmlp_loaded_follow(const nmlp_loaded *loaded, const nmlp_process_group *group, nmlp_err *err);
 void nmlp_unload(nmlp_loaded *loaded);
 
 #endif
