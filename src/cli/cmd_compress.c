@@ -16,7 +16,7 @@
 #include "service/compression.h"
 
 struct args {
-    const char *output, *alloc, *recover, *whiten, *weights, *tokens, *joint, *shrink;
+    const char *output, *alloc, *recover, *whiten, *weights, *tokens, *joint, *shrink, *modules;
     int64_t rounds;
     double peer_timeout_s;
     nmlp_compression_request request;
@@ -49,7 +49,8 @@ static int read_words(const nmlp_cli *cli, struct args *a) {
     static const char *const weights[] = {"none", "swiglu", NULL};
     static const char *const tokens[] = {"equal", "residual", NULL};
     static const char *const joints[] = {"never", "auto", "always", NULL};
-    int recover = 0, joint = 0;
+    static const char *const modules[] = {"mlp", "mlp,attn", NULL};
+    int recover = 0, joint = 0, module = 0;
     int alloc = 0, whiten = 0, weight = 0, token = 0, shrink = 0;
     int code = -1;
     if (code < 0) code = read_word(cli, "alloc", a->alloc, allocs, &alloc);
@@ -59,6 +60,7 @@ static int read_words(const nmlp_cli *cli, struct args *a) {
     if (code < 0) code = read_word(cli, "tokens", a->tokens, tokens, &token);
     if (code < 0) code = read_word(cli, "joint", a->joint, joints, &joint);
     if (code < 0) code = read_word(cli, "shrink", a->shrink, off_on, &shrink);
+    if (code < 0) code = read_word(cli, "modules", a->modules, modules, &module);
     if (code >= 0) return code;
     if (a->request.train_steps < 1) return nmlp_cli_usage(cli, "--train-steps must be 1 or more");
     if (recover != 2) {
@@ -66,6 +68,7 @@ static int read_words(const nmlp_cli *cli, struct args *a) {
         a->request.train_steps = 0;
     }
     a->request.method.keep_work = a->request.method.work_dir != NULL;
+    a->request.method.attention = module == 1;
     a->request.method.adaptive = alloc == 1;
     a->request.method.refit = recover >= 1;
     a->request.method.whiten = whiten == 1;
@@ -156,12 +159,16 @@ static int run(int argc, char **argv) {
                      .joint = "auto",
                      .shrink = "on",
                      .peer_timeout_s = NMLP_CLUSTER_TIMEOUT_S,
+                     .modules = "mlp",
                      .request = {.method = nmlp_compress_defaults(), .target = "cpu", .train_steps = 200}};
     a.request.method.tile = 0;
     a.rounds = a.request.method.rounds;
     const nmlp_opt opts[] = {
         {"output", 'o', NMLP_OPT_STRING, &a.output, "DIR", "where to write the compressed checkpoint"},
-        {"ratio", 'r', NMLP_OPT_NUMBER, &a.request.method.ratio, "R", "fraction of MLP parameters to remove, e.g. 0.2"},
+        {"ratio", 'r', NMLP_OPT_NUMBER, &a.request.method.ratio, "R",
+         "fraction of the parameters of these modules to remove, e.g. 0.2"},
+        {"modules", 0, NMLP_OPT_STRING, &a.modules, "mlp|mlp,attn",
+         "what is factorised: MLPs, or q, k, v and o of attention too (default mlp)"},
         {"budget-ms", 0, NMLP_OPT_NUMBER, &a.request.method.budget_ms, "X",
          "instead: milliseconds all MLPs may take for one token"},
         {"budget-bytes", 0, NMLP_OPT_INT, &a.request.budget_bytes, "B",
@@ -227,7 +234,8 @@ const nmlp_command nmlp_cmd_compress = {
     .usage = "MODEL -o DIR --ratio R | --budget-ms X | --budget-bytes B [options]",
     .about = "Calibration text shows which directions of the inputs matter; ranks go where held-out text says "
              "they are needed; a second pass refits each layer to what the layers below became. The ratio is "
-             "the fraction of the MLP parameters that is removed; --budget-ms asks for a time instead, "
+             "the fraction of the MLPs' parameters that is removed, with --modules mlp,attn of MLPs and attentions "
+             "together; --budget-ms asks for a time instead, "
              "--budget-bytes for the bytes of the checkpoint, by ranks and bits together. An interrupted run goes on "
              "with --resume. Under mpirun several processes share the work.",
     .examples = "neuronmlp compress models/tiny -o /tmp/tiny-20 --ratio 0.2 --calib-tokens 4096 --heldout 1024\n"

@@ -16,6 +16,28 @@ static double kept_share(const nmlp_config *c, int64_t slices, const nmlp_layer_
     return (double)matrix_params(c, width, r->rank[i]) / dense;
 }
 
+/* Of attentions with factors, those of its matrices that have some. */
+static void print_attentions(const nmlp_compress_summary *s) {
+    const nmlp_compress_report *r = s->report;
+    bool joint = false;
+    for (int64_t b = r->n_layers; b < r->n_blocks; b++) {
+        int64_t l = b - r->n_layers;
+        for (int i = 0; i < NMLP_ATTENTION_MATRICES; i++) {
+            int64_t rank = r->ranks[b].rank[i], rows, cols;
+            if (rank == 0) continue;
+            bool shared = r->ranks[b].joint && i < NMLP_ATTENTION_O;
+            nmlp_module_shape(s->config, NMLP_MODULE_ATTENTION, l, i, &rows, &cols);
+            double kept = (double)rank * ((double)rows + (double)cols / (shared ? 3 : 1)) / (double)(rows * cols);
+            char text[24];
+            snprintf(text, sizeof text, "%lld%s", (long long)rank, shared ? "**" : "");
+            printf("%-6lld %-10s %6s %6.1f%% %10.3g\n", (long long)l, nmlp_module_of(NMLP_MODULE_ATTENTION)->names[i],
+                   text, 100 * kept, r->attention_nmse[l * NMLP_ATTENTION_MATRICES + i]);
+            joint = joint || shared;
+        }
+    }
+    if (joint) printf("** q, k and v share one v\n");
+}
+
 static void print_layers(const nmlp_compress_summary *s) {
     const nmlp_compress_report *r = s->report;
     printf("%-6s %-10s %6s %7s %10s", "layer", "matrix", "rank", "kept", "error");
@@ -33,6 +55,7 @@ static void print_layers(const nmlp_compress_summary *s) {
             printf("\n");
         }
     }
+    print_attentions(s);
     if (r->slices > 1) printf("ranks of each of %lld slices of the intermediate width\n", (long long)r->slices);
     for (int64_t l = 0; l < r->n_layers; l++) {
         if (!r->ranks[l].joint) continue;
@@ -74,6 +97,9 @@ void nmlp_compress_print_table(const nmlp_compress_summary *s) {
     print_layers(s);
     printf("\n");
     print_size("MLP params", (double)r->mlp_params_before, (double)r->mlp_params_after, nmlp_cli_count_text);
+    if (r->n_blocks > r->n_layers)
+        print_size("attention", (double)r->attention_params_before, (double)r->attention_params_after,
+                   nmlp_cli_count_text);
     print_size("model params", (double)r->params_before, (double)r->params_after, nmlp_cli_count_text);
     print_size("model bytes", (double)r->bytes_before, (double)r->bytes_after, nmlp_cli_bytes_text);
     if (r->time_before_ms > 0)
@@ -102,6 +128,15 @@ static void put_layers(nmlp_json_writer *w, const nmlp_compress_report *r) {
         nmlp_json_end_object(w);
     }
     nmlp_json_end_array(w);
+    if (r->n_blocks > r->n_layers) nmlp_json_begin_array(w, "attention_ranks");
+    for (int64_t b = r->n_layers; b < r->n_blocks; b++) {
+        nmlp_json_begin_object(w, NULL);
+        for (int i = 0; i < NMLP_ATTENTION_MATRICES; i++)
+            nmlp_json_put_int(w, nmlp_module_of(NMLP_MODULE_ATTENTION)->names[i], r->ranks[b].rank[i]);
+        nmlp_json_put_bool(w, "shared_basis", r->ranks[b].joint);
+        nmlp_json_end_object(w);
+    }
+    if (r->n_blocks > r->n_layers) nmlp_json_end_array(w);
     nmlp_json_begin_array(w, "nmse");
     for (int64_t l = 0; l < r->n_layers; l++) {
         nmlp_json_begin_object(w, NULL);
@@ -142,7 +177,7 @@ static void put_times(nmlp_json_writer *w, const nmlp_compress_times *t) {
 
 int nmlp_compress_print_json(const nmlp_cli *cli, const nmlp_compress_summary *s) {
     const nmlp_compress_report *r = s->report;
-    double removed = 1 - (double)r->mlp_params_after / (double)r->mlp_params_before;
+    double removed = nmlp_compress_removed(r);
     nmlp_json_writer w;
     nmlp_str out;
     nmlp_str_init(&out);
@@ -153,6 +188,8 @@ int nmlp_compress_print_json(const nmlp_cli *cli, const nmlp_compress_summary *s
     nmlp_json_put_int(&w, "params_after", r->params_after);
     nmlp_json_put_int(&w, "mlp_params_before", r->mlp_params_before);
     nmlp_json_put_int(&w, "mlp_params_after", r->mlp_params_after);
+    nmlp_json_put_int(&w, "attention_params_before", r->attention_params_before);
+    nmlp_json_put_int(&w, "attention_params_after", r->attention_params_after);
     nmlp_json_put_int(&w, "bytes_before", r->bytes_before);
     nmlp_json_put_int(&w, "bytes_after", r->bytes_after);
     nmlp_json_put_number(&w, "removed", removed);

@@ -16,10 +16,17 @@ static void put_quality(nmlp_str *out, const nmlp_compress_report *r) {
 
 void nmlp_compress_card_write(const nmlp_compress_options *o, const nmlp_compress_report *r, const char *base,
                               nmlp_str *out) {
-    int64_t removed = r->mlp_params_before - r->mlp_params_after;
-    nmlp_model_card_begin(out, base, "compressed", "MLP matrices are products of two thin factors, made by neuronmlp.",
+    int64_t of_mlps = r->mlp_params_before - r->mlp_params_after;
+    int64_t of_attention = r->attention_params_before - r->attention_params_after, removed = of_mlps + of_attention;
+    nmlp_model_card_begin(out, base, "compressed",
+                          of_attention > 0
+                              ? "MLP and attention matrices are products of two thin factors, made by neuronmlp."
+                              : "MLP matrices are products of two thin factors, made by neuronmlp.",
                           "low-rank");
-    nmlp_str_printf(out, "| removed of the MLPs | %.2f %% |\n", share(removed, r->mlp_params_before));
+    nmlp_str_printf(out, "| removed of the MLPs | %.2f %% |\n", share(of_mlps, r->mlp_params_before));
+    if (of_attention > 0)
+        nmlp_str_printf(out, "| removed of the attentions | %.2f %% |\n",
+                        share(of_attention, r->attention_params_before));
     nmlp_str_printf(out, "| removed of the model | %.2f %% of %lld parameters |\n", share(removed, r->params_before),
                     (long long)r->params_before);
     put_quality(out, r);

@@ -1,5 +1,5 @@
-/* Compression of a model's MLPs: statistics, factors, ranks, refit, checkpoint. The one header users of this folder
- * need. */
+/* Compression of a model's MLPs, and of its attentions where asked: statistics, factors, ranks, refit, checkpoint. The
+ * one header users of this folder need. */
 #ifndef NMLP_COMPRESS_COMPRESS_H
 #define NMLP_COMPRESS_COMPRESS_H
 
@@ -16,7 +16,8 @@
 #include "engine/engine.h"
 
 typedef struct nmlp_compress_options {
-    double ratio;                  /* fraction of MLP parameters to remove, between 0 and 1 */
+    bool attention;                /* q, k, v and o take part beside the MLPs */
+    double ratio;                  /* fraction of the parameters of what takes part to remove, between 0 and 1 */
     double budget_ms;              /* above 0: time of all MLPs for one token instead of a ratio */
     nmlp_cost_line time;           /* of the target, with budget_ms */
     const nmlp_layer_ranks *ranks; /* [L] chosen already, instead of a ratio; NULL: searched for */
@@ -54,15 +55,18 @@ bool nmlp_compress_is_large(const nmlp_config *config);
 typedef struct nmlp_compress_report {
     int64_t n_layers;
     int64_t slices;          /* at least 1; ranks are those of a slice */
-    nmlp_layer_ranks *ranks; /* [L] */
+    nmlp_layer_ranks *ranks; /* [n_blocks] of MLPs, then of attentions where they take part */
+    int64_t n_blocks;
     double *nmse;       /* [L, NMLP_MLP_MATRICES] relative error of each matrix on calibration data before the refit */
     int64_t curve_step; /* ranks between two points of a curve: a multiple of the tile */
-    int64_t curve_points; /* ranks 0, step, 2 step, ... up to the full rank */
-    double *curve;        /* [L, NMLP_MLP_MATRICES, points] the error at those ranks, of the basis that was used */
-    double *layer_error;  /* [L] relative held-out error of the residual stream after the layer; NaN without refit */
-    double *layer_error_before;                  /* [L] the same had this layer not been refitted */
-    int64_t params_before, params_after;         /* of the model */
-    int64_t mlp_params_before, mlp_params_after; /* of its MLP matrices */
+    int64_t curve_points;   /* ranks 0, step, 2 step, ... up to the full rank */
+    double *curve;          /* [L, NMLP_MLP_MATRICES, points] the error at those ranks, of the basis that was used */
+    double *attention_nmse; /* [L, NMLP_ATTENTION_MATRICES] as nmse; NULL: attentions took no part */
+    double *layer_error;    /* [L] relative held-out error of the residual stream after the layer; NaN without refit */
+    double *layer_error_before;                              /* [L] the same had this layer not been refitted */
+    int64_t params_before, params_after;                     /* of the model */
+    int64_t mlp_params_before, mlp_params_after;             /* of its MLP matrices */
+    int64_t attention_params_before, attention_params_after; /* of q, k, v and o */
     int64_t bytes_before, bytes_after;
     bool heldout_measured; /* held-out losses below were measured */
     nmlp_loss dense;
@@ -77,6 +81,8 @@ typedef struct nmlp_compress_report {
 } nmlp_compress_report;
 
 void nmlp_compress_report_fini(nmlp_compress_report *report);
+/* Share of the parameters of what took part that is removed. */
+double nmlp_compress_removed(const nmlp_compress_report *report);
 
 /* Compresses the engine's model, calibrated on the token ids of a text, into the directory `out_dir`. The old directory
  * stays until the new one is complete. While working, "<out_dir>.work.partial" holds finished layers. A run that failed

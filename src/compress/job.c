@@ -64,9 +64,17 @@ int64_t nmlp_compress_cpu_tile(const nmlp_config *config) {
     return config->hidden <= SMALL_HIDDEN ? 16 : 32;
 }
 
+double nmlp_compress_removed(const nmlp_compress_report *r) {
+    bool attention = r->n_blocks > r->n_layers;
+    double before = (double)(r->mlp_params_before + (attention ? r->attention_params_before : 0));
+    double after = (double)(r->mlp_params_after + (attention ? r->attention_params_after : 0));
+    return 1 - after / before;
+}
+
 void nmlp_compress_report_fini(nmlp_compress_report *r) {
     nmlp_mem_free(r->ranks);
     nmlp_mem_free(r->nmse);
+    nmlp_mem_free(r->attention_nmse);
     nmlp_mem_free(r->curve);
     nmlp_mem_free(r->layer_error);
     nmlp_mem_free(r->layer_error_before);
@@ -85,8 +93,10 @@ struct job {
     nmlp_dir_stage output; /* held from the beginning: an output that cannot be written is found before the work */
     nmlp_dir_stage work;
     nmlp_compress_fingerprint fingerprint;
-    nmlp_factor_file *factor_files; /* [L] */
-    nmlp_layer_file *finished;      /* [L, n_mlps] */
+    nmlp_block *blocks; /* [n_blocks] MLPs of all layers, then their attentions where they take part */
+    int64_t n_blocks;
+    nmlp_factor_file *factor_files; /* [n_blocks] */
+    nmlp_layer_file *finished;      /* [L, n_mlps], then those of attentions [L], without data where they stay dense */
     int64_t n_mlps;                 /* at most of a layer */
     nmlp_heldout heldout;
     nmlp_cost cost;
@@ -96,10 +106,17 @@ struct job {
 /* Of a slice: budgets, costs and ranks are a slice's, and all slices of a layer have the same. */
 static int64_t width_of(const struct job *j) { return j->model->config.intermediate / j->options->slices; }
 
-/* The same of an MLP of layer l. */
-static int64_t width_at(const struct job *j, int64_t l) {
-    const nmlp_config *c = &j->model->config;
-    return nmlp_config_has_experts(c, l) ? c->expert_intermediate : width_of(j);
+/* Parameters of all blocks at these ranks (NULL: dense), of a slice. */
+static double params_at(const struct job *j, const nmlp_layer_ranks *ranks) {
+    double params = 0;
+    for (int64_t b = 0; b < j->n_blocks; b++)
+        params += (double)(nmlp_block_params(&j->blocks[b], ranks ? &ranks[b] : NULL) * j->blocks[b].count);
+    return params;
+}
+
+/* The finished attention of a layer. */
+static nmlp_layer_file *finished_attention(const struct job *j, int64_t l) {
+    return &j->finished[j->model->config.n_layers * j->n_mlps + l];
 }
 
 static nmlp_status check_range(const char *field, int64_t value, int64_t least, int64_t most, nmlp_err *err) {
@@ -136,10 +153,25 @@ static nmlp_status check_slices(const nmlp_model *m, const nmlp_compress_options
     return NMLP_OK;
 }
 
+static nmlp_status check_modules(const nmlp_model *m, const nmlp_compress_options *o, nmlp_err *err) {
+    if (!o->attention) return NMLP_OK;
+    if (o->budget_ms > 0 || o->ranks || o->slices > 1)
+        return nmlp_fail_field(err, NMLP_E_ARG, "modules",
+                               "with attention go with a `ratio` and without slices: other budgets are of MLPs");
+    if (nmlp_group_size(o->group) > 1)
+        return nmlp_fail_field(err, NMLP_E_UNSUPPORTED, "modules",
+                               "with attention are compressed by one process, %d were started",
+                               nmlp_group_size(o->group));
+    if (m->config.features->fused)
+        return nmlp_fail_field(err, NMLP_E_UNSUPPORTED, "modules",
+                               "cannot have attention: this %s model has q, k and v in one tensor", m->config.family);
+    return NMLP_OK;
+}
+
 static nmlp_status check_options(const nmlp_model *m, const nmlp_compress_options *o, nmlp_err *err) {
     if (!o->ranks && o->budget_ms <= 0 && !(o->ratio > 0 && o->ratio < 1)) {
         nmlp_fail_field(err, NMLP_E_ARG, "ratio", "is %g; it must be above 0 and below 1", o->ratio);
-        nmlp_fail_hint(err, "it is the fraction of MLP parameters to remove; 0.2 keeps 80 %%");
+        nmlp_fail_hint(err, "it is the fraction of parameters to remove; 0.2 keeps 80 %%");
         return NMLP_E_ARG;
     }
     NMLP_RETURN_IF_FAILED(check_counts(o, err));
@@ -158,6 +190,7 @@ static nmlp_status check_options(const nmlp_model *m, const nmlp_compress_option
         return nmlp_fail(err, NMLP_E_UNSUPPORTED,
                          "%s: models with experts are compressed by one process, %d were started", m->checkpoint.dir,
                          nmlp_group_size(o->group));
+    NMLP_RETURN_IF_FAILED(check_modules(m, o, err));
     if (o->budget_ms > 0 && m->config.n_experts > 0)
         return nmlp_fail_field(err, NMLP_E_UNSUPPORTED, "budget_ms",
                                "is for models without experts; this %s model takes a `ratio`", m->config.family);
@@ -207,12 +240,15 @@ static nmlp_status set_budget(struct job *j, nmlp_err *err) {
         return NMLP_OK;
     }
     j->cost = nmlp_cost_params();
-    j->budget = floor((1 - o->ratio) * mlp_params(c) / (double)o->slices);
+    j->budget = floor((1 - o->ratio) * params_at(j, NULL));
     double uniform = 0;
-    for (int64_t l = 0; l < c->n_layers; l++) {
-        int64_t inner = width_at(j, l), tall = nmlp_rank_uniform(inner, c->hidden, o->ratio, o->tile);
-        if (tall == 0) return NMLP_OK;
-        uniform += 3.0 * (double)tall * (double)(c->hidden + inner) * (double)nmlp_config_mlp_count(c, l);
+    for (int64_t b = 0; b < j->n_blocks; b++) {
+        const nmlp_block *block = &j->blocks[b];
+        nmlp_layer_ranks ranks = {0};
+        for (int i = 0; i <= block->n_first; i++)
+            ranks.rank[i] = nmlp_rank_uniform(block->rows[i], block->cols[i], o->ratio, o->tile);
+        if (block->kind == NMLP_MODULE_MLP && ranks.rank[0] == 0) return NMLP_OK;
+        uniform += (double)(nmlp_block_params(block, &ranks) * block->count);
     }
     if (uniform > j->budget) j->budget = uniform;
     return NMLP_OK;
@@ -220,6 +256,9 @@ static nmlp_status set_budget(struct job *j, nmlp_err *err) {
 
 static nmlp_search search_of(const struct job *j) {
     return (nmlp_search){.engine = j->engine,
+                         .blocks = j->blocks,
+                         .n_blocks = j->n_blocks,
+                         .n_all = j->n_blocks,
                          .factor_files = j->factor_files,
                          .heldout = j->windows.n_heldout ? &j->heldout : NULL,
                          .progress = j->options->progress,
@@ -227,7 +266,6 @@ static nmlp_search search_of(const struct job *j) {
                          .budget = j->budget,
                          .ratio = j->options->budget_ms > 0 ? 1 - j->options->budget_ms / j->report->time_before_ms
                                                             : j->options->ratio,
-                         .intermediate = width_of(j),
                          .tile = j->options->tile,
                          .joint = j->options->joint,
                          .rounds = j->options->rounds};
@@ -239,7 +277,7 @@ static nmlp_status check_ranks(const struct job *j, nmlp_err *err) {
     nmlp_search search = search_of(j);
     bool some_tile_pays = true;
     for (int64_t l = 0; l < c->n_layers; l++)
-        some_tile_pays &= nmlp_rank_break_even(width_at(j, l), c->hidden) >= j->options->tile;
+        some_tile_pays &= nmlp_rank_break_even(j->blocks[l].rows[0], c->hidden) >= j->options->tile;
     if (j->options->ranks || (j->options->adaptive && some_tile_pays)) return NMLP_OK;
     return nmlp_search_uniform(&search, j->report->ranks, err);
 }
@@ -264,11 +302,23 @@ static nmlp_status open_work(struct job *j, const char *out_dir, nmlp_err *err) 
     return st;
 }
 
+static nmlp_status make_blocks(struct job *j, nmlp_err *err) {
+    const nmlp_config *c = &j->model->config;
+    int64_t n_modules = j->options->attention ? NMLP_MODULES : 1;
+    j->n_blocks = n_modules * c->n_layers;
+    j->blocks = nmlp_mem_new((size_t)j->n_blocks, sizeof *j->blocks, err);
+    if (!j->blocks) return NMLP_E_NOMEM;
+    for (int64_t b = 0; b < j->n_blocks; b++)
+        j->blocks[b] = nmlp_block_of(c, (nmlp_module_kind)(b / c->n_layers), b % c->n_layers, j->options->slices);
+    return NMLP_OK;
+}
+
 static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, const char *out_dir, nmlp_err *err) {
     const nmlp_compress_options *o = j->options;
     const nmlp_config *c = &j->model->config;
     NMLP_RETURN_IF_FAILED(check_options(j->model, o, err));
     if (out_dir) NMLP_RETURN_IF_FAILED(nmlp_target_check(out_dir, j->model->checkpoint.dir, err));
+    NMLP_RETURN_IF_FAILED(make_blocks(j, err));
     NMLP_RETURN_IF_FAILED(set_budget(j, err));
     if (out_dir) NMLP_RETURN_IF_FAILED(check_ranks(j, err));
     int64_t context = o->context < c->max_positions ? o->context : c->max_positions;
@@ -287,9 +337,9 @@ static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, co
     NMLP_RETURN_IF_FAILED(nmlp_window_share_init(&j->share, o->group, &j->windows, err));
     if (nmlp_group_leads(o->group)) j->fingerprint = nmlp_compress_fingerprint_of(j->engine, &j->windows, o);
     NMLP_RETURN_IF_FAILED(nmlp_group_broadcast(o->group, &j->fingerprint, sizeof j->fingerprint, err));
-    j->factor_files = nmlp_mem_new((size_t)c->n_layers, sizeof *j->factor_files, err);
+    j->factor_files = nmlp_mem_new((size_t)j->n_blocks, sizeof *j->factor_files, err);
     j->n_mlps = c->n_experts > 0 ? c->n_experts : 1;
-    j->finished = nmlp_mem_new((size_t)(c->n_layers * j->n_mlps), sizeof *j->finished, err);
+    j->finished = nmlp_mem_new((size_t)(c->n_layers * (j->n_mlps + 1)), sizeof *j->finished, err);
     if (!j->factor_files || !j->finished) return NMLP_E_NOMEM;
     if (out_dir && nmlp_group_leads(o->group))
         NMLP_RETURN_IF_FAILED(nmlp_dir_stage_open(&j->output, out_dir, false, err));
@@ -314,10 +364,10 @@ static nmlp_status close_work(struct job *j, nmlp_status st, nmlp_err *err) {
 }
 
 static nmlp_status close_job(struct job *j, nmlp_status st, nmlp_err *err) {
-    for (int64_t l = 0; l < j->model->config.n_layers; l++) {
-        if (j->factor_files) nmlp_factor_file_close(&j->factor_files[l]);
-        for (int64_t e = 0; j->finished && e < j->n_mlps; e++) nmlp_layer_file_close(&j->finished[l * j->n_mlps + e]);
-    }
+    int64_t n_finished = j->model->config.n_layers * (j->n_mlps + 1);
+    for (int64_t b = 0; j->factor_files && b < j->n_blocks; b++) nmlp_factor_file_close(&j->factor_files[b]);
+    for (int64_t i = 0; j->finished && i < n_finished; i++) nmlp_layer_file_close(&j->finished[i]);
+    nmlp_mem_free(j->blocks);
     nmlp_mem_free(j->factor_files);
     nmlp_mem_free(j->finished);
     nmlp_heldout_destroy(&j->heldout);
@@ -353,7 +403,7 @@ static nmlp_status choose_ranks(struct job *j, nmlp_rank_plan *plan, nmlp_err *e
     plan->n_candidates = result.n_candidates;
     plan->loss = best->loss;
     plan->cost = best->cost;
-    memcpy(r->ranks, best->ranks, (size_t)r->n_layers * sizeof *r->ranks);
+    memcpy(r->ranks, best->ranks, (size_t)j->n_blocks * sizeof *r->ranks);
     nmlp_search_result_fini(&result);
     return NMLP_OK;
 }
@@ -380,16 +430,15 @@ static nmlp_status find_ranks(struct job *j, nmlp_err *err) {
     memset(&plan, 0, sizeof plan);
     if (j->windows.n_heldout) NMLP_RETURN_IF_FAILED(open_heldout(j, err));
     NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, j->work.temp_path, "ranks", err));
-    nmlp_config sliced = j->model->config;
-    sliced.intermediate = width_of(j);
-    NMLP_RETURN_IF_FAILED(nmlp_rank_plan_read(path, j->fingerprint.search, &sliced, &plan, r->ranks, &state, err));
+    NMLP_RETURN_IF_FAILED(
+        nmlp_rank_plan_read(path, j->fingerprint.search, j->blocks, j->n_blocks, &plan, r->ranks, &state, err));
     tally.n[state]++;
     nmlp_work_tally_note(&tally, "ranks", j->options->progress);
     NMLP_RETURN_IF_FAILED(nmlp_group_meet(j->options->group, err)); /* nobody writes before all have looked */
     if (state != NMLP_WORK_VALID) {
         NMLP_RETURN_IF_FAILED(choose_ranks(j, &plan, err));
         if (nmlp_group_leads(j->options->group))
-            NMLP_RETURN_IF_FAILED(nmlp_rank_plan_write(path, j->fingerprint.search, &plan, r->ranks, r->n_layers, err));
+            NMLP_RETURN_IF_FAILED(nmlp_rank_plan_write(path, j->fingerprint.search, &plan, r->ranks, j->n_blocks, err));
     }
     memcpy(r->chosen, plan.name, sizeof r->chosen);
     r->n_candidates = (int)plan.n_candidates;
@@ -400,7 +449,30 @@ static nmlp_status find_ranks(struct job *j, nmlp_err *err) {
 
 /* The number of an expert in file names. */
 static int64_t expert_of(const struct job *j, int64_t l, int64_t index) {
-    return j->factor_files[l].experts ? index : -1;
+    return j->factor_files[l].experts ? index : NMLP_REFIT_ONLY;
+}
+
+/* NULL: it stays as it is. */
+static const nmlp_layer_ranks *attention_ranks(const struct job *j, int64_t l) {
+    int64_t b = j->model->config.n_layers + l;
+    return b < j->n_blocks && !nmlp_layer_ranks_are_dense(&j->report->ranks[b]) ? &j->report->ranks[b] : NULL;
+}
+
+static nmlp_status finish_plain_attention(struct job *j, int64_t l, nmlp_err *err) {
+    char path[PATH_MAX_BYTES];
+    nmlp_layer_attention made;
+    const nmlp_layer *dense = &j->model->layers[l];
+    const nmlp_layer_ranks *ranks = attention_ranks(j, l);
+    const nmlp_factor_file *factors = &j->factor_files[j->model->config.n_layers + l];
+    nmlp_layer_file file = {.ranks = *ranks, .error = NAN, .error_before = NAN};
+    NMLP_RETURN_IF_FAILED(nmlp_refit_path(path, sizeof path, j->work.temp_path, l, NMLP_REFIT_ATTENTION, false, err));
+    NMLP_RETURN_IF_FAILED(nmlp_layer_attention_build(&made, factors, dense, ranks, nmlp_engine_pool(j->engine), err));
+    memcpy(file.factors, made.layer.attention, sizeof made.layer.attention);
+    nmlp_status st =
+        nmlp_layer_file_write(path, j->fingerprint.job, &file, NMLP_MODULE_ATTENTION, dense->attention, err);
+    nmlp_layer_attention_fini(&made);
+    nmlp_factor_file_release(factors);
+    return st;
 }
 
 /* The factors as the first pass made them, as finished layers; each process writes some of them. */
@@ -414,16 +486,19 @@ static nmlp_status finish_plain(struct job *j, nmlp_err *err) {
                                                     nmlp_engine_pool(j->engine), err));
         for (int64_t e = 0; e < mlps.n && st == NMLP_OK; e++) {
             char path[PATH_MAX_BYTES];
-            nmlp_layer_file file = {.desc = mlps.descs[e], .error = NAN, .error_before = NAN};
+            const nmlp_mlp_desc *desc = &mlps.descs[e];
+            nmlp_layer_file file = {.factors = {desc->gate, desc->up, desc->down}, .error = NAN, .error_before = NAN};
             st = nmlp_refit_path(path, sizeof path, j->work.temp_path, l, expert_of(j, l, e), false, err);
             if (st == NMLP_OK)
                 st = nmlp_expert_ranks_of(&j->factor_files[l], &j->report->ranks[l], e, &file.ranks, err);
             if (st == NMLP_OK)
-                st = nmlp_layer_file_write(path, j->fingerprint.job, &file, nmlp_layer_mlp_at(dense, e), err);
+                st = nmlp_layer_file_write(path, j->fingerprint.job, &file, NMLP_MODULE_MLP,
+                                           nmlp_layer_mlp_at(dense, e), err);
         }
         nmlp_layer_mlps_fini(&mlps);
         nmlp_factor_file_release(&j->factor_files[l]);
         NMLP_RETURN_IF_FAILED(st);
+        if (attention_ranks(j, l)) NMLP_RETURN_IF_FAILED(finish_plain_attention(j, l, err));
     }
     return NMLP_OK;
 }
@@ -432,13 +507,19 @@ static nmlp_status open_finished_file(struct job *j, int64_t l, int64_t index, b
     char path[PATH_MAX_BYTES];
     nmlp_work_state state;
     nmlp_layer_ranks ranks;
-    nmlp_layer_file *file = &j->finished[l * j->n_mlps + index];
+    bool attention = index == NMLP_REFIT_ATTENTION;
+    const nmlp_layer *layer = &j->model->layers[l];
+    nmlp_layer_file *file = attention ? finished_attention(j, l) : &j->finished[l * j->n_mlps + index];
     nmlp_layer_file_close(file);
-    NMLP_RETURN_IF_FAILED(
-        nmlp_refit_path(path, sizeof path, j->work.temp_path, l, expert_of(j, l, index), refitted, err));
-    NMLP_RETURN_IF_FAILED(nmlp_expert_ranks_of(&j->factor_files[l], &j->report->ranks[l], index, &ranks, err));
-    NMLP_RETURN_IF_FAILED(nmlp_layer_file_open(file, path, j->fingerprint.job, &ranks, j->options->slices,
-                                               nmlp_layer_mlp_at(&j->model->layers[l], index), &state, err));
+    NMLP_RETURN_IF_FAILED(nmlp_refit_path(path, sizeof path, j->work.temp_path, l,
+                                          attention ? index : expert_of(j, l, index), refitted, err));
+    if (attention)
+        ranks = *attention_ranks(j, l);
+    else
+        NMLP_RETURN_IF_FAILED(nmlp_expert_ranks_of(&j->factor_files[l], &j->report->ranks[l], index, &ranks, err));
+    NMLP_RETURN_IF_FAILED(nmlp_layer_file_open(
+        file, path, j->fingerprint.job, &ranks, j->options->slices, attention ? NMLP_MODULE_ATTENTION : NMLP_MODULE_MLP,
+        attention ? layer->attention : nmlp_layer_mlp_at(layer, index), &state, err));
     if (state == NMLP_WORK_VALID) return NMLP_OK;
     return nmlp_fail(err, NMLP_E_IO, "%s: was written a moment ago and cannot be read back", path);
 }
@@ -448,6 +529,8 @@ static nmlp_status open_finished(struct job *j, bool refitted, nmlp_err *err) {
     for (int64_t l = 0; l < j->report->n_layers; l++)
         for (int64_t e = 0; e < nmlp_factor_file_mlps(&j->factor_files[l]); e++)
             NMLP_RETURN_IF_FAILED(open_finished_file(j, l, e, refitted, err));
+    for (int64_t l = 0; l < j->report->n_layers; l++)
+        if (attention_ranks(j, l)) NMLP_RETURN_IF_FAILED(open_finished_file(j, l, NMLP_REFIT_ATTENTION, refitted, err));
     return NMLP_OK;
 }
 
@@ -466,12 +549,18 @@ static nmlp_status finished_install(void *ctx, int64_t l, nmlp_err *err) {
         descs[e] = nmlp_layer_file_mlp(&j->finished[l * j->n_mlps + e], nmlp_layer_mlp_at(&j->model->layers[l], e));
     nmlp_status st = nmlp_engine_set_mlp(j->engine, l, descs, err);
     nmlp_mem_free(descs);
-    return st;
+    if (st != NMLP_OK || !attention_ranks(j, l)) return st;
+    nmlp_layer finished = j->model->layers[l];
+    nmlp_layer_file_factors(finished_attention(j, l), NMLP_MODULE_ATTENTION, j->model->layers[l].attention,
+                            finished.attention);
+    finished.attention_shares_basis = attention_ranks(j, l)->joint;
+    return nmlp_engine_set_attention(j->engine, l, &finished, err);
 }
 
 static void finished_remove(void *ctx, int64_t l) {
     struct job *j = ctx;
     (void)nmlp_engine_set_mlp(j->engine, l, NULL, NULL);
+    if (attention_ranks(j, l)) (void)nmlp_engine_set_attention(j->engine, l, NULL, NULL);
     for (int64_t e = 0; e < nmlp_factor_file_mlps(&j->factor_files[l]); e++) {
         const nmlp_file_map *map = &j->finished[l * j->n_mlps + e].map;
         nmlp_file_map_release(map->data, map->bytes);
@@ -490,6 +579,8 @@ static nmlp_status finish_layers(struct job *j, nmlp_err *err) {
     nmlp_compress_report *r = j->report;
     nmlp_refit_job refit = {.engine = j->engine,
                             .share = &j->share,
+                            .blocks = j->blocks,
+                            .n_blocks = j->n_blocks,
                             .factor_files = j->factor_files,
                             .ranks = r->ranks,
                             .slices = j->options->slices,
@@ -531,15 +622,30 @@ static nmlp_status new_curves(nmlp_compress_report *r, const nmlp_config *c, int
     return r->curve ? NMLP_OK : NMLP_E_NOMEM;
 }
 
+static double error_at(const nmlp_nested *n, int64_t rank) {
+    return rank > 0 && n->loss[0] > 0 ? n->loss[rank] / n->loss[0] : 0;
+}
+
+static void fill_attention_errors(struct job *j) {
+    nmlp_compress_report *r = j->report;
+    for (int64_t l = 0; l < r->n_layers; l++) {
+        const nmlp_layer_ranks *ranks = attention_ranks(j, l);
+        int64_t b = r->n_layers + l;
+        for (int i = 0; ranks && i < NMLP_ATTENTION_MATRICES; i++)
+            r->attention_nmse[l * NMLP_ATTENTION_MATRICES + i] =
+                error_at(&j->factor_files[b].nested[nmlp_block_entry(&j->blocks[b], ranks, i)], ranks->rank[i]);
+    }
+}
+
 static void fill_errors(struct job *j) {
     nmlp_compress_report *r = j->report;
+    if (r->attention_nmse) fill_attention_errors(j);
     for (int64_t l = 0; l < r->n_layers; l++) {
         const nmlp_layer_ranks *ranks = &r->ranks[l];
         for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
             bool joint = i != NMLP_MLP_DOWN && (ranks->joint || j->factor_files[l].nested[i].rank == 0);
             const nmlp_nested *n = &j->factor_files[l].nested[joint ? NMLP_NESTED_JOINT : i];
-            bool lossy = ranks->rank[i] > 0 && n->loss[0] > 0;
-            r->nmse[l * NMLP_MLP_MATRICES + i] = lossy ? n->loss[ranks->rank[i]] / n->loss[0] : 0;
+            r->nmse[l * NMLP_MLP_MATRICES + i] = error_at(n, ranks->rank[i]);
             fill_curve(r, l * NMLP_MLP_MATRICES + i, n);
         }
         /* The last expert's is that of the layer with all of them refitted. */
@@ -562,15 +668,18 @@ static nmlp_status write_out(struct job *j, nmlp_err *err) {
     r->mlp_params_after = 0;
     for (int64_t l = 0; l < r->n_layers; l++)
         for (int64_t e = 0; e < nmlp_factor_file_mlps(&j->factor_files[l]); e++)
-            r->mlp_params_after += r->slices * nmlp_layer_ranks_params(&j->finished[l * j->n_mlps + e].ranks,
-                                                                       j->model->config.hidden, width_at(j, l));
+            r->mlp_params_after += r->slices * nmlp_block_params(&j->blocks[l], &j->finished[l * j->n_mlps + e].ranks);
+    r->attention_params_before = r->attention_params_after = before.attention_params;
+    for (int64_t b = r->n_layers; b < j->n_blocks; b++)
+        r->attention_params_after +=
+            nmlp_block_params(&j->blocks[b], &r->ranks[b]) - nmlp_block_params(&j->blocks[b], NULL);
     nmlp_compress_record_write(j->options, r, &j->model->config, j->finished, &text);
     nmlp_compress_card_write(j->options, r, j->model->checkpoint.dir, &card);
     nmlp_status st = nmlp_str_status(&text, err);
     if (st == NMLP_OK) st = nmlp_str_status(&card, err);
     if (st == NMLP_OK)
-        st = nmlp_compressed_write(j->model, j->finished, j->options->slices, &j->output, nmlp_str_text(&text),
-                                   nmlp_str_text(&card), j->options->progress, &after, err);
+        st = nmlp_compressed_write(j->model, j->finished, finished_attention(j, 0), j->options->slices, &j->output,
+                                   nmlp_str_text(&text), nmlp_str_text(&card), j->options->progress, &after, err);
     nmlp_str_fini(&text);
     nmlp_str_fini(&card);
     if (st != NMLP_OK) return st;
@@ -579,9 +688,14 @@ static nmlp_status write_out(struct job *j, nmlp_err *err) {
     return NMLP_OK;
 }
 
-static nmlp_status new_report(nmlp_compress_report *r, int64_t n_layers, nmlp_err *err) {
-    *r = (nmlp_compress_report){.n_layers = n_layers};
-    r->ranks = nmlp_mem_new((size_t)n_layers, sizeof *r->ranks, err);
+static nmlp_status new_report(nmlp_compress_report *r, int64_t n_layers, bool attention, nmlp_err *err) {
+    *r = (nmlp_compress_report){.n_layers = n_layers, .n_blocks = (attention ? NMLP_MODULES : 1) * n_layers};
+    r->ranks = nmlp_mem_new((size_t)r->n_blocks, sizeof *r->ranks, err);
+    if (attention) {
+        size_t n = (size_t)(n_layers * NMLP_ATTENTION_MATRICES);
+        r->attention_nmse = nmlp_mem_new(n, sizeof *r->attention_nmse, err);
+        if (!r->attention_nmse) return NMLP_E_NOMEM;
+    }
     r->nmse = nmlp_mem_new((size_t)(n_layers * NMLP_MLP_MATRICES), sizeof *r->nmse, err);
     r->layer_error = nmlp_mem_new((size_t)n_layers, sizeof *r->layer_error, err);
     r->layer_error_before = nmlp_mem_new((size_t)n_layers, sizeof *r->layer_error_before, err);
@@ -598,12 +712,14 @@ static nmlp_status begin(struct job *j, const int32_t *ids, int64_t n_ids, const
     if (o->joint == NMLP_JOINT_AUTO && o->adaptive && nmlp_compress_is_large(&j->model->config))
         o->joint = NMLP_JOINT_ALWAYS;
     j->options = o;
-    NMLP_RETURN_IF_FAILED(new_report(j->report, j->model->config.n_layers, err));
+    NMLP_RETURN_IF_FAILED(new_report(j->report, j->model->config.n_layers, o->attention, err));
     j->report->slices = o->slices;
     nmlp_compress_times_stage(&j->report->times, NMLP_COMPRESS_STAGE_STATISTICS);
     NMLP_RETURN_IF_FAILED(open_job(j, ids, n_ids, out_dir, err));
     nmlp_factor_pass pass = {.engine = j->engine,
                              .share = &j->share,
+                             .blocks = j->blocks,
+                             .n_blocks = j->n_blocks,
                              .options = o,
                              .work_dir = j->work.temp_path,
                              .fingerprint = j->fingerprint.statistics,

@@ -32,10 +32,23 @@ static void put_ranks(nmlp_json_writer *j, const nmlp_compress_report *r, const 
             }
         }
     }
+    for (int64_t b = r->n_layers; b < r->n_blocks; b++) {
+        for (int i = 0; i < NMLP_ATTENTION_MATRICES; i++) {
+            char path[NMLP_MATRIX_PATH_MAX];
+            if (r->ranks[b].rank[i] == 0) continue;
+            nmlp_module_matrix_path(path, c, NMLP_MODULE_ATTENTION, b - r->n_layers, 0, i);
+            nmlp_json_put_int(j, path, r->ranks[b].rank[i]);
+        }
+    }
     nmlp_json_end_object(j);
     nmlp_json_begin_array(j, "shared_basis");
     for (int64_t l = 0; l < r->n_layers; l++)
         if (r->ranks[l].joint) nmlp_json_put_int(j, NULL, l);
+    nmlp_json_end_array(j);
+    if (r->n_blocks == r->n_layers) return;
+    nmlp_json_begin_array(j, "attention_shared_basis");
+    for (int64_t b = r->n_layers; b < r->n_blocks; b++)
+        if (r->ranks[b].joint) nmlp_json_put_int(j, NULL, b - r->n_layers);
     nmlp_json_end_array(j);
 }
 
@@ -88,11 +101,17 @@ void nmlp_compress_record_write(const nmlp_compress_options *o, const nmlp_compr
     nmlp_json_writer_init(&j, out);
     nmlp_json_begin_object(&j, NULL);
     nmlp_json_put_int(&j, "version", FORMAT_VERSION);
-    nmlp_json_put_number(&j, "ratio", 1 - (double)r->mlp_params_after / (double)r->mlp_params_before);
+    nmlp_json_put_number(&j, "ratio", nmlp_compress_removed(r));
     if (o->budget_ms > 0) {
         nmlp_json_put_number(&j, "budget_ms", o->budget_ms);
     } else if (!o->ranks) {
         nmlp_json_put_number(&j, "ratio_asked", o->ratio);
+    }
+    if (o->attention) {
+        nmlp_json_begin_array(&j, "modules");
+        for (int kind = 0; kind < NMLP_MODULES; kind++)
+            nmlp_json_put_string(&j, NULL, nmlp_module_of((nmlp_module_kind)kind)->name);
+        nmlp_json_end_array(&j);
     }
     nmlp_json_put_int(&j, "tile", o->tile);
     if (r->slices > 1) nmlp_json_put_int(&j, "slices", r->slices);

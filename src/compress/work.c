@@ -22,7 +22,7 @@ nmlp_compress_fingerprint nmlp_compress_fingerprint_of(const nmlp_engine *engine
     n = snprintf(text, sizeof text, "%.17g %.17g %.17g %.17g %.17g %.17g %lld %d %d %d", o->ratio, o->budget_ms,
                  timed ? o->time.start_dense_us : 0, timed ? o->time.start_lowrank_us : 0,
                  timed ? o->time.us_per_param : 0, timed ? o->time.start_elems : 0, (long long)o->tile, o->adaptive,
-                 (int)o->joint, o->rounds);
+                 (int)o->joint, o->rounds + (o->attention ? 1000 : 0));
     out.search = nmlp_hash64(text, (size_t)n, out.statistics);
     for (int64_t l = 0; o->ranks && l < nmlp_engine_model(engine)->config.n_layers; l++) {
         int64_t ranks[] = {o->ranks[l].rank[0], o->ranks[l].rank[1], o->ranks[l].rank[2], o->ranks[l].joint};

@@ -37,13 +37,14 @@ static nmlp_status add(struct outputs *o, const char *name, const nmlp_view *vie
     return spec->name ? NMLP_OK : NMLP_E_NOMEM;
 }
 
-/* One matrix of one MLP. */
+/* One matrix of one MLP or attention. */
 struct place {
+    nmlp_module_kind kind;
     int64_t layer, index;
     int matrix;
 };
 
-/* Which MLP matrix a tensor is, if any. */
+/* Which matrix a tensor is, if any. */
 static bool find_matrix(const nmlp_model *m, const char *name, struct place *place) {
     const nmlp_config *c = &m->config;
     long long layer, index = 0;
@@ -51,18 +52,16 @@ static bool find_matrix(const nmlp_model *m, const char *name, struct place *pla
     if (sscanf(name, "model.layers.%lld.", &layer) != 1 || layer < 0 || layer >= c->n_layers) return false;
     const char *experts = strstr(name, ".experts.");
     if (experts && (sscanf(experts, ".experts.%lld.", &index) != 1 || index < 0 || index >= c->n_experts)) return false;
-    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-        nmlp_mlp_matrix_path(path, c, layer, index, i);
-        size_t n = strlen(path);
-        if (strncmp(name, path, n) != 0 || strcmp(name + n, ".weight") != 0) continue;
-        *place = (struct place){.layer = layer, .index = index, .matrix = i};
-        return true;
+    for (int kind = 0; kind < NMLP_MODULES; kind++) {
+        for (int i = 0; i <= nmlp_module_of((nmlp_module_kind)kind)->n_first; i++) {
+            nmlp_module_matrix_path(path, c, (nmlp_module_kind)kind, layer, index, i);
+            size_t n = strlen(path);
+            if (strncmp(name, path, n) != 0 || strcmp(name + n, ".weight") != 0) continue;
+            *place = (struct place){.kind = (nmlp_module_kind)kind, .layer = layer, .index = index, .matrix = i};
+            return true;
+        }
     }
     return false;
-}
-
-static const nmlp_factors *factors_of(const nmlp_layer_file *layer, int i) {
-    return i == 0 ? &layer->desc.gate : i == 1 ? &layer->desc.up : &layer->desc.down;
 }
 
 static nmlp_status add_factor(struct outputs *o, const char *name, const nmlp_factors *f, bool is_u, bool down,
@@ -79,17 +78,18 @@ static nmlp_status add_factor(struct outputs *o, const char *name, const nmlp_fa
 
 static nmlp_status add_matrix(struct outputs *o, const nmlp_config *c, const nmlp_named_tensor *source,
                               const nmlp_layer_file *file, const struct place *place, nmlp_err *err) {
-    const nmlp_factors *f = factors_of(file, place->matrix);
+    const nmlp_factors *f = &file->factors[place->matrix];
+    int last = nmlp_module_of(place->kind)->n_first;
     char path[NMLP_MATRIX_PATH_MAX], name[NAME_MAX_BYTES];
     if (f->w.data) return add(o, source->name, &f->w, err);
     if (!f->u.data) return add(o, source->name, &source->view, err);
-    nmlp_mlp_matrix_path(path, c, place->layer, place->index, place->matrix);
+    nmlp_module_matrix_path(path, c, place->kind, place->layer, place->index, place->matrix);
     snprintf(name, sizeof name, "%s.u", path);
-    bool down = place->matrix == NMLP_MLP_DOWN;
+    bool down = place->matrix == last;
     NMLP_RETURN_IF_FAILED(add_factor(o, name, f, true, down, err));
-    bool shared = file->ranks.joint && place->matrix != NMLP_MLP_DOWN;
-    if (shared && place->matrix == NMLP_MLP_UP) return NMLP_OK;
-    if (shared) nmlp_mlp_matrix_path(path, c, place->layer, place->index, NMLP_MLP_MATRICES);
+    bool shared = file->ranks.joint && !down;
+    if (shared && place->matrix > 0) return NMLP_OK;
+    if (shared) nmlp_module_matrix_path(path, c, place->kind, place->layer, place->index, last + 1);
     snprintf(name, sizeof name, "%s.v", path);
     return add_factor(o, name, f, false, down, err);
 }
@@ -99,7 +99,7 @@ static nmlp_status add_fused(struct outputs *o, const nmlp_model *m, const nmlp_
                              const nmlp_layer_file *file, int64_t layer, nmlp_err *err) {
     bool changed = false;
     for (int i = NMLP_MLP_GATE; i <= NMLP_MLP_UP; i++)
-        changed = changed || factors_of(file, i)->w.data || factors_of(file, i)->u.data;
+        changed = changed || file->factors[i].w.data || file->factors[i].u.data;
     if (!changed) return add(o, source->name, &source->view, err);
     for (int i = NMLP_MLP_GATE; i <= NMLP_MLP_UP; i++) {
         char name[NAME_MAX_BYTES];
@@ -124,9 +124,10 @@ static int64_t fused_layer(const nmlp_model *m, const char *name) {
 }
 
 static nmlp_status list_outputs(struct outputs *o, const nmlp_model *m, const nmlp_layer_file *finished,
-                                nmlp_compressed_size *size, nmlp_err *err) {
+                                const nmlp_layer_file *attention, nmlp_compressed_size *size, nmlp_err *err) {
     int64_t n_mlps = m->config.n_experts > 0 ? m->config.n_experts : 1;
-    size_t most = m->checkpoint.n_tensors + (size_t)(m->config.n_layers * n_mlps * NMLP_MLP_MATRICES);
+    size_t most =
+        m->checkpoint.n_tensors + (size_t)(m->config.n_layers * (n_mlps * NMLP_MLP_MATRICES + NMLP_ATTENTION_MATRICES));
     o->specs = nmlp_arena_new(&o->arena, most, sizeof *o->specs, err);
     o->data = nmlp_arena_new(&o->arena, most, sizeof *o->data, err);
     o->stacking = nmlp_arena_new(&o->arena, most, sizeof *o->stacking, err);
@@ -136,10 +137,11 @@ static nmlp_status list_outputs(struct outputs *o, const nmlp_model *m, const nm
         const nmlp_named_tensor *t = &m->checkpoint.tensors[i];
         struct place place = {0};
         size_t first = o->n;
-        bool mlp = find_matrix(m, t->name, &place);
-        const nmlp_layer_file *file = &finished[place.layer * n_mlps + place.index];
+        bool found = find_matrix(m, t->name, &place), mlp = found && place.kind == NMLP_MODULE_MLP;
+        const nmlp_layer_file *file =
+            found && !mlp ? &attention[place.layer] : &finished[place.layer * n_mlps + place.index];
         int64_t fused = fused_layer(m, t->name);
-        NMLP_RETURN_IF_FAILED(mlp          ? add_matrix(o, &m->config, t, file, &place, err)
+        NMLP_RETURN_IF_FAILED(found        ? add_matrix(o, &m->config, t, file, &place, err)
                               : fused >= 0 ? add_fused(o, m, t, &finished[fused], fused, err)
                                            : add(o, t->name, &t->view, err));
         for (size_t k = first; k < o->n; k++) {
@@ -171,14 +173,15 @@ static nmlp_status put(void *ctx, size_t i, nmlp_checkpoint_writer *writer, nmlp
     return NMLP_OK;
 }
 
-nmlp_status nmlp_compressed_write(const nmlp_model *m, const nmlp_layer_file *finished, int64_t slices,
-                                  nmlp_dir_stage *stage, const char *neuronmlp, const char *card,
-                                  const nmlp_progress *progress, nmlp_compressed_size *size, nmlp_err *err) {
+nmlp_status nmlp_compressed_write(const nmlp_model *m, const nmlp_layer_file *finished,
+                                  const nmlp_layer_file *attention, int64_t slices, nmlp_dir_stage *stage,
+                                  const char *neuronmlp, const char *card, const nmlp_progress *progress,
+                                  nmlp_compressed_size *size, nmlp_err *err) {
     struct outputs o = {.slices = slices};
     char path[4096];
     nmlp_status st = NMLP_OK;
     nmlp_arena_init(&o.arena);
-    NMLP_TRY(list_outputs(&o, m, finished, size, err));
+    NMLP_TRY(list_outputs(&o, m, finished, attention, size, err));
     nmlp_checkpoint_source source = {.specs = o.specs,
                                      .n_specs = o.n,
                                      .put = put,

@@ -42,17 +42,25 @@ static nmlp_status make_linear(nmlp_cpu_weights *w, nmlp_linear **out, const nml
     return NMLP_OK;
 }
 
-/* q, k, v and o of `source` with the biases of `own`. */
+static nmlp_status make_stand_in(nmlp_cpu_weights *w, nmlp_linear **out, const nmlp_view *weight, const nmlp_view *bias,
+                                 nmlp_err *err) {
+    return nmlp_linear_create(out, w->kernels, weight, bias, w->pool, err);
+}
+
+/* q, k, v and o of `source` with the biases of `own`. Those of another layer than its own are in memory of any kind:
+ * nothing of it is released. */
 static nmlp_status make_attention(nmlp_cpu_weights *w, nmlp_cpu_projection out[NMLP_ATTENTION_MATRICES],
                                   const nmlp_layer *source, const nmlp_layer *own, nmlp_err *err) {
+    nmlp_status (*const make)(nmlp_cpu_weights *, nmlp_linear **, const nmlp_view *, const nmlp_view *, nmlp_err *) =
+        source == own ? make_linear : make_stand_in;
     const nmlp_view *const biases[] = {&own->q_bias, &own->k_bias, &own->v_bias, &own->o_bias};
     nmlp_view no_bias = {0};
     for (int i = 0; i < NMLP_ATTENTION_MATRICES; i++) {
         const nmlp_factors *f = &source->attention[i];
         bool has_basis = !(source->attention_shares_basis && i > 0 && i < NMLP_ATTENTION_O);
         out[i].rank = nmlp_factors_rank(f);
-        if (out[i].rank > 0 && has_basis) NMLP_RETURN_IF_FAILED(make_linear(w, &out[i].in, &f->v, &no_bias, err));
-        NMLP_RETURN_IF_FAILED(make_linear(w, &out[i].out, out[i].rank > 0 ? &f->u : &f->w, biases[i], err));
+        if (out[i].rank > 0 && has_basis) NMLP_RETURN_IF_FAILED(make(w, &out[i].in, &f->v, &no_bias, err));
+        NMLP_RETURN_IF_FAILED(make(w, &out[i].out, out[i].rank > 0 ? &f->u : &f->w, biases[i], err));
     }
     return NMLP_OK;
 }

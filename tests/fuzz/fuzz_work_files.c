@@ -29,10 +29,12 @@ static void read_factors(const char *path, const nmlp_config *config) {
     nmlp_factor_file file;
     nmlp_work_state state;
     nmlp_err err;
-    if (nmlp_factor_file_open(&file, path, FINGERPRINT, config->hidden, config->intermediate, 1, &state, &err) ==
-            NMLP_OK &&
-        state == NMLP_WORK_VALID)
-        nmlp_factor_file_close(&file);
+    for (int kind = 0; kind < NMLP_MODULES; kind++) {
+        nmlp_block block = nmlp_block_of(config, (nmlp_module_kind)kind, 0, 1);
+        if (nmlp_factor_file_open(&file, path, FINGERPRINT, &block, 1, &state, &err) == NMLP_OK &&
+            state == NMLP_WORK_VALID)
+            nmlp_factor_file_close(&file);
+    }
 }
 
 static void read_ranks(const char *path, const nmlp_config *config) {
@@ -41,7 +43,9 @@ static void read_ranks(const char *path, const nmlp_config *config) {
     nmlp_work_state state;
     nmlp_err err;
     memset(ranks, 0, sizeof ranks);
-    (void)nmlp_rank_plan_read(path, FINGERPRINT, config, &plan, ranks, &state, &err);
+    nmlp_block blocks[2] = {nmlp_block_of(config, NMLP_MODULE_MLP, 0, 1),
+                            nmlp_block_of(config, NMLP_MODULE_ATTENTION, 0, 1)};
+    (void)nmlp_rank_plan_read(path, FINGERPRINT, blocks, 2, &plan, ranks, &state, &err);
 }
 
 /* Every byte that a view says it has. */
@@ -61,7 +65,8 @@ static void read_layer(const char *path, const nmlp_config *c, bool joint) {
         dense.mlp[i].w = nmlp_view_2d(weights, NMLP_DTYPE_F32, i == NMLP_MLP_DOWN ? c->hidden : c->intermediate,
                                       i == NMLP_MLP_DOWN ? c->intermediate : c->hidden);
     nmlp_layer_ranks ranks = {.rank = {2, 2, 0}, .joint = joint};
-    if (nmlp_layer_file_open(&file, path, FINGERPRINT, &ranks, 1, dense.mlp, &state, &err) != NMLP_OK ||
+    if (nmlp_layer_file_open(&file, path, FINGERPRINT, &ranks, 1, NMLP_MODULE_MLP, dense.mlp, &state, &err) !=
+            NMLP_OK ||
         state != NMLP_WORK_VALID)
         return;
     nmlp_mlp_desc mlp = nmlp_layer_file_mlp(&file, dense.mlp);
@@ -113,10 +118,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     config.intermediate = 16;
     config.n_layers = 2;
     switch (data[0] % 6) {
-    case 0: read_ranks(write_sealed("NMLPPLN2", data + 1, size - 1), &config); break;
-    case 1: read_factors(write_sealed("NMLPNST4", data + 1, size - 1), &config); break;
+    case 0: read_ranks(write_sealed("NMLPPLN3", data + 1, size - 1), &config); break;
+    case 1: read_factors(write_sealed("NMLPNST5", data + 1, size - 1), &config); break;
     case 2:
-    case 3: read_layer(write_sealed("NMLPLAY2", data + 1, size - 1), &config, data[0] % 6 == 3); break;
+    case 3: read_layer(write_sealed("NMLPLAY3", data + 1, size - 1), &config, data[0] % 6 == 3); break;
     case 4: read_quantised(write_sealed("NMLPQNT1", data + 1, size - 1)); break;
     default: read_formats(write_sealed("NMLPQPL2", data + 1, size - 1)); break;
     }

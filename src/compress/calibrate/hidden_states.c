@@ -51,12 +51,13 @@ nmlp_status nmlp_check_rows(const float *rows, int64_t s, int64_t h, int64_t lay
 
 /* The observer's view of one window. */
 struct watch {
-    const nmlp_mlp_taps *taps;
+    const nmlp_layer_taps *taps;
     nmlp_pool *pool;
     int64_t first;   /* token */
     double *squares; /* [3,I] of this window; NULL: it does not count */
     int64_t hidden;
     int64_t intermediate;
+    int64_t q_dim;
     nmlp_activation activation;
     nmlp_compress_times *times;
 };
@@ -73,6 +74,18 @@ static void on_output(void *ctx, int64_t layer, const float *y, int64_t s) {
     memcpy(w->taps->y + w->first * w->hidden, y, (size_t)(s * w->hidden) * sizeof *y);
 }
 
+static void on_attention_input(void *ctx, int64_t layer, const float *x, int64_t s) {
+    struct watch *w = ctx;
+    (void)layer;
+    memcpy(w->taps->attention_x + w->first * w->hidden, x, (size_t)(s * w->hidden) * sizeof *x);
+}
+
+static void on_attention_mixed(void *ctx, int64_t layer, const float *mixed, int64_t s) {
+    struct watch *w = ctx;
+    (void)layer;
+    memcpy(w->taps->attention_mixed + w->first * w->q_dim, mixed, (size_t)(s * w->q_dim) * sizeof *mixed);
+}
+
 static void on_inside(void *ctx, int64_t layer, const float *gate, const float *up, const float *act, int64_t s) {
     struct watch *w = ctx;
     (void)layer;
@@ -85,6 +98,17 @@ static void on_inside(void *ctx, int64_t layer, const float *gate, const float *
                                 .act2 = w->squares + 2 * w->intermediate};
     nmlp_glu_squares_add(&squares, gate, up, s, w->intermediate, w->pool);
     nmlp_compress_times_enter(w->times, before);
+}
+
+static struct watch watch_of(const nmlp_hidden_states *stream, const nmlp_engine *engine, const nmlp_layer_taps *taps) {
+    const nmlp_config *c = &nmlp_engine_model(engine)->config;
+    return (struct watch){.taps = taps,
+                          .pool = nmlp_engine_pool(engine),
+                          .hidden = stream->hidden,
+                          .intermediate = c->intermediate,
+                          .q_dim = c->n_heads * c->head_dim,
+                          .activation = c->activation,
+                          .times = stream->times};
 }
 
 static nmlp_status run_window(nmlp_hidden_states *stream, nmlp_session *session, int64_t layer, int64_t window,
@@ -109,18 +133,15 @@ static nmlp_status advance(nmlp_hidden_states_progress *p, int64_t tokens, nmlp_
 }
 
 nmlp_status nmlp_hidden_states_run_layer(nmlp_hidden_states *stream, const nmlp_engine *engine, int64_t layer,
-                                         const nmlp_mlp_taps *taps, nmlp_hidden_states_progress *progress,
+                                         const nmlp_layer_taps *taps, nmlp_hidden_states_progress *progress,
                                          nmlp_err *err) {
     const nmlp_calib_windows *w = stream->windows;
     nmlp_session *session = NULL;
     nmlp_status st = NMLP_OK;
-    struct watch watch = {.taps = taps,
-                          .pool = nmlp_engine_pool(engine),
-                          .hidden = stream->hidden,
-                          .intermediate = nmlp_engine_model(engine)->config.intermediate,
-                          .activation = nmlp_engine_model(engine)->config.activation,
-                          .times = stream->times};
+    struct watch watch = watch_of(stream, engine, taps);
     nmlp_observer observer = {.ctx = &watch,
+                              .attention_input = taps->attention_x ? on_attention_input : NULL,
+                              .attention_mixed = taps->attention_mixed ? on_attention_mixed : NULL,
                               .mlp_input = taps->x ? on_input : NULL,
                               .mlp_inside = taps->squares ? on_inside : NULL,
                               .mlp_output = taps->y ? on_output : NULL};
@@ -138,16 +159,23 @@ out:
 }
 
 nmlp_status nmlp_hidden_states_run_attention(nmlp_hidden_states *stream, const nmlp_engine *engine, int64_t layer,
-                                             float *mlp_input, nmlp_hidden_states_progress *progress, nmlp_err *err) {
+                                             const nmlp_layer_taps *taps, nmlp_hidden_states_progress *progress,
+                                             nmlp_err *err) {
     const nmlp_calib_windows *w = stream->windows;
     nmlp_session *session = NULL;
     nmlp_status st = NMLP_OK;
+    struct watch watch = watch_of(stream, engine, taps);
+    nmlp_observer observer = {.ctx = &watch,
+                              .attention_input = taps->attention_x ? on_attention_input : NULL,
+                              .attention_mixed = taps->attention_mixed ? on_attention_mixed : NULL};
     nmlp_compress_work before = nmlp_compress_times_enter(stream->times, NMLP_COMPRESS_WORK_FORWARD);
     NMLP_TRY(nmlp_session_create(&session, engine, w->context, w->context, false, err));
+    nmlp_session_set_observer(session, &observer);
     for (int64_t i = 0; i < w->n_calib + w->n_heldout; i++) {
         int64_t first = i * w->context * stream->hidden;
-        nmlp_session_run_attention(session, layer, stream->rows + first, 0, w->context, mlp_input + first);
-        NMLP_TRY(nmlp_check_rows(mlp_input + first, w->context, stream->hidden, layer, "MLP input", err));
+        watch.first = i * w->context;
+        nmlp_session_run_attention(session, layer, stream->rows + first, 0, w->context, taps->x + first);
+        NMLP_TRY(nmlp_check_rows(taps->x + first, w->context, stream->hidden, layer, "MLP input", err));
         NMLP_TRY(advance(progress, w->context, err));
     }
 out:

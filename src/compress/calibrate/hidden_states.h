@@ -21,12 +21,14 @@ nmlp_status nmlp_hidden_states_create(nmlp_hidden_states *stream, const nmlp_eng
 void nmlp_hidden_states_destroy(nmlp_hidden_states *stream);
 
 /* What a pass through one layer leaves; every pointer may be NULL. */
-typedef struct nmlp_mlp_taps {
-    float *x;        /* [T,H] MLP input */
-    float *y;        /* [T,H] MLP output */
-    double *squares; /* [n_calib,3,I] += sums over each calibration window: f(gate)^2 with f the activation,
-                      * (up * f'(gate))^2, and (f(gate) * up)^2 */
-} nmlp_mlp_taps;
+typedef struct nmlp_layer_taps {
+    float *x;               /* [T,H] MLP input */
+    float *y;               /* [T,H] MLP output */
+    double *squares;        /* [n_calib,3,I] += sums over each calibration window: f(gate)^2 with f the activation,
+                             * (up * f'(gate))^2, and (f(gate) * up)^2 */
+    float *attention_x;     /* [T,H] input of q, k and v */
+    float *attention_mixed; /* [T, n_heads*D] input of o */
+} nmlp_layer_taps;
 
 /* Runs `layer` over all windows; `progress_base` is the number of tokens done before, of `progress_total`. Non-finite
  * values are refused, naming layer and tensor. */
@@ -38,12 +40,14 @@ typedef struct nmlp_hidden_states_progress {
 } nmlp_hidden_states_progress;
 
 nmlp_status nmlp_hidden_states_run_layer(nmlp_hidden_states *stream, const nmlp_engine *engine, int64_t layer,
-                                         const nmlp_mlp_taps *taps, nmlp_hidden_states_progress *progress,
+                                         const nmlp_layer_taps *taps, nmlp_hidden_states_progress *progress,
                                          nmlp_err *err);
 
-/* Only up to the MLP of `layer`: stream->rows become the stream in front of it, mlp_input [T,H] what it sees. */
+/* Only up to the MLP of `layer`: stream->rows become the stream in front of it, taps->x (must be there) [T,H] what it
+ * sees. */
 nmlp_status nmlp_hidden_states_run_attention(nmlp_hidden_states *stream, const nmlp_engine *engine, int64_t layer,
-                                             float *mlp_input, nmlp_hidden_states_progress *progress, nmlp_err *err);
+                                             const nmlp_layer_taps *taps, nmlp_hidden_states_progress *progress,
+                                             nmlp_err *err);
 
 /* Adds outputs y [T,H] of the layer's MLP to the stream as the layer does; y is spent. */
 nmlp_status nmlp_hidden_states_add_mlp(nmlp_hidden_states *stream, const nmlp_engine *engine, int64_t layer, float *y,

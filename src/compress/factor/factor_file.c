@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "compress/factor/factor_slices.h"
 
-static const char magic[] = "NMLPNST4";
+static const char magic[] = "NMLPNST5";
 
 /* At the front of the payload; row weights and the parts of every entry follow, each at a multiple of 64 bytes. */
 struct header {
@@ -53,30 +53,28 @@ out:
 }
 
 /* Whether an entry has the shape that the model's matrix asks for. */
-static bool fits_model(const struct header *h, int i, int64_t hidden, int64_t intermediate, int64_t slices) {
-    int64_t width = intermediate / slices;
-    int64_t rows = i == NMLP_NESTED_DOWN ? hidden : i == NMLP_NESTED_JOINT ? 2 * width : width;
-    int64_t cols = i == NMLP_NESTED_DOWN ? width : hidden;
+static bool fits_block(const struct header *h, int i, const nmlp_block *b, int64_t slices) {
+    int64_t rows = b->rows[i], cols = b->cols[i], hidden = b->cols[0];
     int64_t dtype = h->entry[i].dtype, rank = h->entry[i].rank;
     if (rank == 0) return true; /* not made */
+    if (i > b->n_first + 1) return false;
     return h->entry[i].rows == rows && h->entry[i].cols == cols && h->entry[i].slices == slices &&
            h->entry[i].full == hidden && rank > 0 && rank <= nmlp_rank_break_even(rows, cols) && rank <= hidden &&
            dtype >= NMLP_DTYPE_F32 && dtype <= NMLP_DTYPE_F16;
 }
 
-static bool read_payload(nmlp_factor_file *file, size_t payload_bytes, int64_t hidden, int64_t intermediate,
-                         int64_t slices) {
+static bool read_payload(nmlp_factor_file *file, size_t payload_bytes, const nmlp_block *block, int64_t slices) {
     struct header header;
     nmlp_work_cursor cursor = {.at = file->map.data, .left_bytes = payload_bytes};
     const void *front = nmlp_work_take(&cursor, sizeof header, true);
     if (!front) return false;
     memcpy(&header, front, sizeof header);
-    if (header.n_weights != 0 && header.n_weights != 2 * intermediate) return false;
+    if (header.n_weights != 0 && header.n_weights != slices * block->rows[block->n_first + 1]) return false;
     const double *row_weights = nmlp_work_take(&cursor, (size_t)header.n_weights * sizeof(double), true);
     file->row_weights = header.n_weights ? row_weights : NULL;
     for (int i = 0; i < NMLP_NESTED_COUNT; i++) {
         nmlp_nested *n = &file->nested[i];
-        if (!fits_model(&header, i, hidden, intermediate, slices)) return false;
+        if (!fits_block(&header, i, block, slices)) return false;
         if (header.entry[i].rank == 0) continue;
         *n = (nmlp_nested){.rows = header.entry[i].rows,
                            .cols = header.entry[i].cols,
@@ -91,12 +89,12 @@ static bool read_payload(nmlp_factor_file *file, size_t payload_bytes, int64_t h
     return !cursor.failed && cursor.left_bytes == 0;
 }
 
-nmlp_status nmlp_factor_file_open(nmlp_factor_file *file, const char *path, uint64_t fingerprint, int64_t hidden,
-                                  int64_t intermediate, int64_t slices, nmlp_work_state *state, nmlp_err *err) {
+nmlp_status nmlp_factor_file_open(nmlp_factor_file *file, const char *path, uint64_t fingerprint,
+                                  const nmlp_block *block, int64_t slices, nmlp_work_state *state, nmlp_err *err) {
     size_t payload_bytes = 0;
     *file = (nmlp_factor_file){0};
     NMLP_RETURN_IF_FAILED(nmlp_work_file_open(&file->map, path, magic, fingerprint, &payload_bytes, state, err));
-    if (*state != NMLP_WORK_VALID || read_payload(file, payload_bytes, hidden, intermediate, slices)) return NMLP_OK;
+    if (*state != NMLP_WORK_VALID || read_payload(file, payload_bytes, block, slices)) return NMLP_OK;
     *state = NMLP_WORK_DAMAGED;
     nmlp_factor_file_close(file);
     return NMLP_OK;
@@ -120,17 +118,6 @@ void nmlp_factor_file_release(const nmlp_factor_file *factor_file) {
 void nmlp_mlp_release(const nmlp_factors dense[NMLP_MLP_MATRICES]) {
     for (int i = 0; i < NMLP_MLP_MATRICES; i++)
         if (dense[i].w.data) nmlp_file_map_release(dense[i].w.data, nmlp_view_bytes(&dense[i].w));
-}
-
-static int64_t matrix_params(int64_t rows, int64_t cols, int64_t rank) {
-    return rank > 0 ? rank * (rows + cols) : rows * cols;
-}
-
-int64_t nmlp_layer_ranks_params(const nmlp_layer_ranks *r, int64_t hidden, int64_t intermediate) {
-    int64_t down = matrix_params(hidden, intermediate, r->rank[NMLP_MLP_DOWN]);
-    if (r->joint) return down + r->rank[NMLP_MLP_GATE] * (hidden + 2 * intermediate);
-    return down + matrix_params(intermediate, hidden, r->rank[NMLP_MLP_GATE]) +
-           matrix_params(intermediate, hidden, r->rank[NMLP_MLP_UP]);
 }
 
 static nmlp_factors *factors_of(nmlp_layer_mlp *mlp, int matrix) {
@@ -193,4 +180,34 @@ nmlp_status nmlp_layer_mlp_build(nmlp_layer_mlp *mlp, const nmlp_factor_file *fa
 void nmlp_layer_mlp_fini(nmlp_layer_mlp *mlp) {
     for (int i = 0; i < 2 * NMLP_MLP_MATRICES; i++) nmlp_mem_free(mlp->owned[i]);
     *mlp = (nmlp_layer_mlp){0};
+}
+
+nmlp_status nmlp_layer_attention_build(nmlp_layer_attention *a, const nmlp_factor_file *file, const nmlp_layer *dense,
+                                       const nmlp_layer_ranks *ranks, nmlp_pool *pool, nmlp_err *err) {
+    int64_t first = 0;
+    *a = (nmlp_layer_attention){.layer = *dense};
+    a->layer.attention_shares_basis = ranks->joint;
+    for (int i = 0; i < NMLP_ATTENTION_MATRICES; i++) {
+        nmlp_factors *f = &a->layer.attention[i];
+        int64_t rank = ranks->rank[i], rows = nmlp_factors_rows(&dense->attention[i]);
+        bool joint = ranks->joint && i < NMLP_ATTENTION_O;
+        const nmlp_nested *n = &file->nested[joint ? NMLP_ATTENTION_MATRICES : i];
+        if (rank == 0) continue;
+        void *u = nmlp_mem_new((size_t)(rows * rank), nmlp_dtype_bytes(n->dtype), err);
+        if (!u) {
+            nmlp_layer_attention_fini(a);
+            return NMLP_E_NOMEM;
+        }
+        nmlp_nested_u(n, rank, joint ? first : 0, rows, u, pool);
+        a->owned[i] = u;
+        *f = (nmlp_factors){.u = nmlp_view_2d(u, n->dtype, rows, rank),
+                            .v = nmlp_view_2d(n->v, n->dtype, rank, n->cols)};
+        first += rows;
+    }
+    return NMLP_OK;
+}
+
+void nmlp_layer_attention_fini(nmlp_layer_attention *a) {
+    for (int i = 0; i < NMLP_ATTENTION_MATRICES; i++) nmlp_mem_free(a->owned[i]);
+    *a = (nmlp_layer_attention){0};
 }

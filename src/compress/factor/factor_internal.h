@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "compress/calibrate/expert_sample.h"
+#include "compress/calibrate/hidden_states.h"
 #include "compress/factor/factor_pass.h"
 
 typedef struct nmlp_factor_buffers {
@@ -18,6 +19,10 @@ typedef struct nmlp_factor_buffers {
     double *w[NMLP_MLP_MATRICES];
     const nmlp_kernels *kernels;
     nmlp_expert_sampler sampler; /* of a model with experts */
+    float *attention_x;          /* [T,H], where attentions take part, and what follows */
+    float *attention_mixed;      /* [T,Q], Q = n_heads * D */
+    double *mixed_gram;          /* [Q,Q] */
+    bool *attention_done;        /* [L] found in the work folder; NULL: none takes part */
 } nmlp_factor_buffers;
 
 nmlp_status nmlp_factor_buffers_new(nmlp_factor_buffers *buffers, nmlp_arena *arena, const nmlp_factor_pass *pass,
@@ -27,5 +32,25 @@ nmlp_status nmlp_factor_buffers_new(nmlp_factor_buffers *buffers, nmlp_arena *ar
  * `buffers`, for process `owner`: gate2, slope2, act2 and the Gram matrices. residual [T,H]: the stream behind it. */
 nmlp_status nmlp_factor_gather_statistics(const nmlp_factor_pass *pass, int64_t layer, nmlp_factor_buffers *buffers,
                                           const float *residual, int owner, nmlp_err *err);
+
+/* Gram of rows [T,width] of calibration tokens, with what keeps single tokens from deciding, for process `owner`; the
+ * rows are spent. */
+nmlp_status nmlp_factor_gram(const nmlp_factor_pass *pass, nmlp_factor_buffers *buffers, const float *residual,
+                             double *gram, float *rows, int64_t width, int owner, nmlp_err *err);
+
+/* Path of the factors of a block's MLP `index`, or of its attention. */
+enum { NMLP_FACTOR_PATH_MAX = 4096 };
+nmlp_status nmlp_factor_path(const nmlp_factor_pass *pass, int64_t block, int64_t index,
+                             char path[NMLP_FACTOR_PATH_MAX], nmlp_err *err);
+
+/* factor_attention.c: attentions, by one process. */
+nmlp_status nmlp_factor_attention_buffers(const nmlp_factor_pass *pass, nmlp_factor_buffers *buffers, nmlp_arena *arena,
+                                          const nmlp_factor_file *factor_files, nmlp_err *err);
+/* What the attention of a layer is factorised by, where it is still to do. */
+nmlp_layer_taps nmlp_factor_attention_taps(const nmlp_factor_buffers *buffers, int64_t layer);
+/* Writes the factors of a block whose taps are filled; residual [T,H]: the stream behind its layer. b->input and
+ * b->output are spent. */
+nmlp_status nmlp_factor_attention_write(const nmlp_factor_pass *pass, int64_t block, nmlp_factor_buffers *buffers,
+                                        const float *residual, nmlp_err *err);
 
 #endif

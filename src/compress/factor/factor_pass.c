@@ -15,8 +15,6 @@
 #include "compress/factor/products.h"
 #include "model/slices.h"
 
-enum { PATH_MAX_BYTES = 4096 };
-
 /* Few tokens say little about correlations: of what `down` [H,width] makes of inputs with mean squares act2 [width]. */
 static nmlp_status shrink_output(const nmlp_factor_pass *s, double *gram, const double *down, const double *act2,
                                  int64_t width, bool narrow, nmlp_err *err) {
@@ -27,22 +25,22 @@ static nmlp_status shrink_output(const nmlp_factor_pass *s, double *gram, const 
 }
 
 /* Of an MLP of `inner` neurons. */
-static nmlp_mlp_moments moments_of(const nmlp_factor_pass *s, const nmlp_factor_buffers *b, int64_t inner) {
+static nmlp_module_moments moments_of(const nmlp_factor_pass *s, const nmlp_factor_buffers *b, int64_t inner) {
     const nmlp_compress_options *o = s->options;
     const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
-    return (nmlp_mlp_moments){.hidden = c->hidden,
-                              .intermediate = inner,
-                              .gate = b->w[NMLP_MLP_GATE],
-                              .up = b->w[NMLP_MLP_UP],
-                              .down = b->w[NMLP_MLP_DOWN],
-                              .kernels = b->kernels,
-                              .input = o->whiten ? b->input : NULL,
-                              .output = o->whiten ? b->output : NULL,
-                              .d_gate = o->row_weights ? b->weights_of_rows : NULL,
-                              .d_up = o->row_weights ? b->weights_of_rows + inner : NULL,
-                              .separate = o->joint != NMLP_JOINT_ALWAYS,
-                              .joint = o->joint != NMLP_JOINT_NEVER,
-                              .times = s->times};
+    return (nmlp_module_moments){
+        .hidden = c->hidden,
+        .n_first = NMLP_MLP_DOWN,
+        .rows = {inner, inner},
+        .inner = inner,
+        .w = {b->w[NMLP_MLP_GATE], b->w[NMLP_MLP_UP], b->w[NMLP_MLP_DOWN]},
+        .kernels = b->kernels,
+        .input = o->whiten ? b->input : NULL,
+        .output = o->whiten ? b->output : NULL,
+        .d = {o->row_weights ? b->weights_of_rows : NULL, o->row_weights ? b->weights_of_rows + inner : NULL},
+        .separate = o->joint != NMLP_JOINT_ALWAYS,
+        .joint = o->joint != NMLP_JOINT_NEVER,
+        .times = s->times};
 }
 
 static nmlp_status factorise_whole(nmlp_factor_pass *s, int64_t l, nmlp_factor_buffers *b, nmlp_nested *nested,
@@ -50,12 +48,12 @@ static nmlp_status factorise_whole(nmlp_factor_pass *s, int64_t l, nmlp_factor_b
     const nmlp_model *model = nmlp_engine_model(s->engine);
     const nmlp_config *c = &model->config;
     bool narrow = nmlp_dtype_bytes(model->layers[l].mlp[0].w.dtype) == 2;
-    nmlp_mlp_moments moments = moments_of(s, b, c->intermediate);
+    nmlp_module_moments moments = moments_of(s, b, c->intermediate);
     if (s->options->whiten)
         NMLP_RETURN_IF_FAILED(shrink_output(s, b->output, b->w[NMLP_MLP_DOWN], b->act2, c->intermediate, narrow, err));
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) moments.views[i] = model->layers[l].mlp[i].w;
     nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_PRODUCTS);
-    return nmlp_factorise_mlp(nested, &moments, nmlp_engine_pool(s->engine), err);
+    return nmlp_factorise_module(nested, &moments, nmlp_engine_pool(s->engine), err);
 }
 
 /* Room for one slice. */
@@ -73,7 +71,7 @@ static nmlp_status factorise_slice(nmlp_factor_pass *s, int64_t l, int64_t at, n
     nmlp_layer layer = nmlp_engine_model(s->engine)->layers[l];
     nmlp_factors mlp[NMLP_MLP_MATRICES];
     int64_t width = c->intermediate / s->options->slices, first = at * width;
-    nmlp_mlp_moments moments = moments_of(s, b, c->intermediate);
+    nmlp_module_moments moments = moments_of(s, b, c->intermediate);
     layer.slices = s->options->slices;
     nmlp_layer_slice(mlp, &layer, at, room->copy);
     nmlp_widen(pool, room->down, &mlp[NMLP_MLP_DOWN].w);
@@ -84,15 +82,16 @@ static nmlp_status factorise_slice(nmlp_factor_pass *s, int64_t l, int64_t at, n
         memcpy(room->input, b->input, (size_t)(c->hidden * c->hidden) * sizeof *room->input);
         moments.input = room->input;
     }
-    moments.intermediate = width;
-    moments.gate += first * c->hidden;
-    moments.up += first * c->hidden;
-    moments.down = room->down;
-    if (moments.d_gate) moments.d_gate += first;
-    if (moments.d_up) moments.d_up += first;
+    moments.inner = width;
+    moments.w[NMLP_MLP_DOWN] = room->down;
+    for (int i = 0; i < NMLP_MLP_DOWN; i++) {
+        moments.rows[i] = width;
+        moments.w[i] += first * c->hidden;
+        if (moments.d[i]) moments.d[i] += first;
+    }
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) moments.views[i] = mlp[i].w;
     nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_PRODUCTS);
-    return nmlp_factorise_mlp(nested, &moments, pool, err);
+    return nmlp_factorise_module(nested, &moments, pool, err);
 }
 
 static nmlp_status join_slices(nmlp_nested *nested, const nmlp_nested *parts, int64_t n, nmlp_err *err) {
@@ -160,7 +159,7 @@ static nmlp_status factorise_expert(nmlp_factor_pass *s, const nmlp_factors mlp[
     nmlp_nested nested[NMLP_NESTED_COUNT] = {0};
     nmlp_status st = NMLP_OK;
     nmlp_pool *pool = nmlp_engine_pool(s->engine);
-    nmlp_mlp_moments moments = moments_of(s, b, inner);
+    nmlp_module_moments moments = moments_of(s, b, inner);
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
         nmlp_widen(pool, b->w[i], &mlp[i].w);
         moments.views[i] = mlp[i].w;
@@ -181,7 +180,7 @@ static nmlp_status factorise_expert(nmlp_factor_pass *s, const nmlp_factors mlp[
         NMLP_TRY(nmlp_swiglu_weights(b->weights_of_rows, b->weights_of_rows + inner, b->w[NMLP_MLP_DOWN], sample->gate2,
                                      sample->slope2, h, inner, err));
     nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_PRODUCTS);
-    NMLP_TRY(nmlp_factorise_mlp(nested, &moments, pool, err));
+    NMLP_TRY(nmlp_factorise_module(nested, &moments, pool, err));
     nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_FILES);
     NMLP_TRY(nmlp_factor_file_write(path, s->fingerprint, nested, o->row_weights ? b->weights_of_rows : NULL,
                                     o->row_weights ? 2 * inner : 0, err));
@@ -191,29 +190,32 @@ out:
     return st;
 }
 
-static nmlp_status factor_path(const nmlp_factor_pass *s, int64_t l, int64_t index, char *path, nmlp_err *err) {
+nmlp_status nmlp_factor_path(const nmlp_factor_pass *s, int64_t block, int64_t index, char path[NMLP_FACTOR_PATH_MAX],
+                             nmlp_err *err) {
     char name[64];
-    if (nmlp_config_has_experts(&nmlp_engine_model(s->engine)->config, l))
+    int64_t l = s->blocks[block].layer;
+    if (s->blocks[block].kind == NMLP_MODULE_ATTENTION)
+        snprintf(name, sizeof name, "layer-%05lld-attention.nested", (long long)l);
+    else if (nmlp_config_has_experts(&nmlp_engine_model(s->engine)->config, l))
         snprintf(name, sizeof name, "layer-%05lld-%05lld.nested", (long long)l, (long long)index);
     else
         snprintf(name, sizeof name, "layer-%05lld.nested", (long long)l);
-    return nmlp_path_join(path, PATH_MAX_BYTES, s->work_dir, name, err);
+    return nmlp_path_join(path, NMLP_FACTOR_PATH_MAX, s->work_dir, name, err);
 }
 
-/* The file of one of the layer's MLPs, where it is there. */
-static nmlp_status open_file(const nmlp_factor_pass *s, int64_t l, int64_t index, nmlp_factor_file *layer,
+/* The file of one of the block's MLPs, where it is there. */
+static nmlp_status open_file(const nmlp_factor_pass *s, int64_t block, int64_t index, nmlp_factor_file *layer,
                              nmlp_work_state *state, nmlp_err *err) {
-    const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
-    char path[PATH_MAX_BYTES];
-    NMLP_RETURN_IF_FAILED(factor_path(s, l, index, path, err));
-    return nmlp_factor_file_open(layer->experts ? &layer->experts[index] : layer, path, s->fingerprint, c->hidden,
-                                 nmlp_config_mlp_inner(c, l), layer->experts ? 1 : s->options->slices, state, err);
+    char path[NMLP_FACTOR_PATH_MAX];
+    NMLP_RETURN_IF_FAILED(nmlp_factor_path(s, block, index, path, err));
+    return nmlp_factor_file_open(layer->experts ? &layer->experts[index] : layer, path, s->fingerprint,
+                                 &s->blocks[block], layer->experts ? 1 : s->options->slices, state, err);
 }
 
-static nmlp_status open_again(const nmlp_factor_pass *s, int64_t l, int64_t index, nmlp_factor_file *layer,
+static nmlp_status open_again(const nmlp_factor_pass *s, int64_t block, int64_t index, nmlp_factor_file *layer,
                               const char *path, nmlp_err *err) {
     nmlp_work_state state;
-    NMLP_RETURN_IF_FAILED(open_file(s, l, index, layer, &state, err));
+    NMLP_RETURN_IF_FAILED(open_file(s, block, index, layer, &state, err));
     if (state == NMLP_WORK_VALID) return NMLP_OK;
     return nmlp_fail(err, NMLP_E_IO, "%s: was written a moment ago and cannot be read back", path);
 }
@@ -228,17 +230,17 @@ static nmlp_status open_found(const nmlp_factor_pass *s, nmlp_factor_file *facto
     const nmlp_config *c = &nmlp_engine_model(s->engine)->config;
     nmlp_work_tally tally = {0};
     *n_missing = 0;
-    for (int64_t l = 0; l < c->n_layers; l++) {
-        int64_t n = nmlp_config_mlp_count(c, l);
-        if (nmlp_config_has_experts(c, l)) {
-            factor_files[l].experts = nmlp_mem_new((size_t)n, sizeof(nmlp_factor_file), err);
-            if (!factor_files[l].experts) return NMLP_E_NOMEM;
-            factor_files[l].n_experts = n;
-            factor_files[l].tile = s->options->tile;
+    for (int64_t b = 0; b < s->n_blocks; b++) {
+        int64_t n = s->blocks[b].count;
+        if (s->blocks[b].kind == NMLP_MODULE_MLP && nmlp_config_has_experts(c, s->blocks[b].layer)) {
+            factor_files[b].experts = nmlp_mem_new((size_t)n, sizeof(nmlp_factor_file), err);
+            if (!factor_files[b].experts) return NMLP_E_NOMEM;
+            factor_files[b].n_experts = n;
+            factor_files[b].tile = s->options->tile;
         }
         for (int64_t e = 0; e < n; e++) {
             nmlp_work_state state;
-            NMLP_RETURN_IF_FAILED(open_file(s, l, e, &factor_files[l], &state, err));
+            NMLP_RETURN_IF_FAILED(open_file(s, b, e, &factor_files[b], &state, err));
             tally.n[state]++;
             *n_missing += state != NMLP_WORK_VALID;
         }
@@ -250,8 +252,9 @@ static nmlp_status open_found(const nmlp_factor_pass *s, nmlp_factor_file *facto
 static nmlp_status run_experts(nmlp_factor_pass *s, nmlp_hidden_states *stream, int64_t l, nmlp_factor_buffers *b,
                                nmlp_factor_file *factor_file, nmlp_hidden_states_progress *progress, nmlp_err *err) {
     const nmlp_model *m = nmlp_engine_model(s->engine);
-    nmlp_mlp_taps taps = {.x = b->x};
-    char path[PATH_MAX_BYTES];
+    nmlp_layer_taps taps = nmlp_factor_attention_taps(b, l);
+    char path[NMLP_FACTOR_PATH_MAX];
+    taps.x = b->x;
     NMLP_RETURN_IF_FAILED(nmlp_hidden_states_run_layer(stream, s->engine, l, &taps, progress, err));
     if (!b->sampler.engine)
         NMLP_RETURN_IF_FAILED(
@@ -260,7 +263,7 @@ static nmlp_status run_experts(nmlp_factor_pass *s, nmlp_hidden_states *stream, 
     for (int64_t e = 0; e < m->config.n_experts; e++) {
         if (is_open(factor_file, e)) continue;
         nmlp_compress_work before = nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_FORWARD);
-        NMLP_RETURN_IF_FAILED(factor_path(s, l, e, path, err));
+        NMLP_RETURN_IF_FAILED(nmlp_factor_path(s, l, e, path, err));
         NMLP_RETURN_IF_FAILED(nmlp_expert_sampler_take(&b->sampler, e, err));
         NMLP_RETURN_IF_FAILED(factorise_expert(s, m->layers[l].experts[e].mlp, b, &b->sampler.sample, path, err));
         nmlp_compress_times_enter(s->times, before);
@@ -280,14 +283,16 @@ static nmlp_status run_layer(nmlp_factor_pass *s, nmlp_hidden_states *stream, in
                              nmlp_factor_file *factor_file, nmlp_hidden_states_progress *progress, int owner,
                              nmlp_err *err) {
     const nmlp_window_share *share = s->share;
-    nmlp_mlp_taps none = {0};
-    if (is_whole(factor_file)) return nmlp_hidden_states_run_layer(stream, s->engine, l, &none, progress, err);
+    nmlp_layer_taps taps = nmlp_factor_attention_taps(b, l);
+    if (is_whole(factor_file)) return nmlp_hidden_states_run_layer(stream, s->engine, l, &taps, progress, err);
     if (factor_file->experts) return run_experts(s, stream, l, b, factor_file, progress, err);
     int64_t window = 3 * nmlp_engine_model(s->engine)->config.intermediate;
     double *squares =
         b->squares + window * nmlp_group_share(share->group, share->all->n_calib, nmlp_group_rank(share->group));
     memset(squares, 0, (size_t)(window * share->own.n_calib) * sizeof *squares);
-    nmlp_mlp_taps taps = {.x = b->x, .y = b->y, .squares = squares};
+    taps.x = b->x;
+    taps.y = b->y;
+    taps.squares = squares;
     NMLP_RETURN_IF_FAILED(nmlp_hidden_states_run_layer(stream, s->engine, l, &taps, progress, err));
     return nmlp_factor_gather_statistics(s, l, b, stream->rows, owner, err);
 }
@@ -299,7 +304,7 @@ static nmlp_status run_layers(nmlp_factor_pass *s, nmlp_hidden_states *stream, i
     const nmlp_process_group *group = s->share->group;
     int64_t n = nmlp_min(nmlp_group_size(group), nmlp_engine_model(s->engine)->config.n_layers - l);
     int64_t own = l + nmlp_group_rank(group);
-    char path[PATH_MAX_BYTES];
+    char path[NMLP_FACTOR_PATH_MAX];
     for (int64_t i = 0; i < n; i++) {
         nmlp_status st = run_layer(s, stream, l + i, b, &factor_files[l + i], progress, (int)i, err);
         if (st != NMLP_OK && st != NMLP_E_NUMERIC) nmlp_fail_context(err, "layer %lld", (long long)(l + i));
@@ -307,7 +312,7 @@ static nmlp_status run_layers(nmlp_factor_pass *s, nmlp_hidden_states *stream, i
     }
     if (nmlp_group_rank(group) < n && !is_whole(&factor_files[own])) {
         nmlp_compress_work before = nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_OTHER);
-        NMLP_RETURN_IF_FAILED(factor_path(s, own, 0, path, err));
+        NMLP_RETURN_IF_FAILED(nmlp_factor_path(s, own, 0, path, err));
         nmlp_status st = factorise_layer(s, own, b, path, err);
         nmlp_compress_times_enter(s->times, before);
         if (st != NMLP_OK && st != NMLP_E_NUMERIC) nmlp_fail_context(err, "layer %lld", (long long)own);
@@ -316,10 +321,14 @@ static nmlp_status run_layers(nmlp_factor_pass *s, nmlp_hidden_states *stream, i
     NMLP_RETURN_IF_FAILED(nmlp_group_meet(group, err));
     for (int64_t i = l; i < l + n; i++) {
         if (is_whole(&factor_files[i])) continue;
-        NMLP_RETURN_IF_FAILED(factor_path(s, i, 0, path, err));
+        NMLP_RETURN_IF_FAILED(nmlp_factor_path(s, i, 0, path, err));
         NMLP_RETURN_IF_FAILED(open_again(s, i, 0, &factor_files[i], path, err));
     }
-    return NMLP_OK;
+    if (!b->attention_done || b->attention_done[l]) return NMLP_OK;
+    int64_t attention = nmlp_engine_model(s->engine)->config.n_layers + l;
+    NMLP_RETURN_IF_FAILED(nmlp_factor_attention_write(s, attention, b, stream->rows, err));
+    NMLP_RETURN_IF_FAILED(nmlp_factor_path(s, attention, 0, path, err));
+    return open_again(s, attention, 0, &factor_files[attention], path, err);
 }
 
 /* Nobody writes before all have looked, and all must have seen the same. */
@@ -351,6 +360,7 @@ nmlp_status nmlp_factor_pass_run(nmlp_factor_pass *s, nmlp_factor_file *factor_f
     NMLP_TRY(check_agreement(s, n_missing, err));
     if (n_missing == 0) goto curves;
     NMLP_TRY(nmlp_factor_buffers_new(&b, &arena, s, err));
+    if (s->n_blocks > c->n_layers) NMLP_TRY(nmlp_factor_attention_buffers(s, &b, &arena, factor_files, err));
     NMLP_TRY(nmlp_kernels_select(&b.kernels, cpu, nmlp_engine_isa(s->engine), err));
     NMLP_TRY(nmlp_hidden_states_create(&stream, s->engine, &s->share->own, s->times, err));
     for (int64_t l = 0; l < c->n_layers; l += nmlp_group_size(s->share->group))

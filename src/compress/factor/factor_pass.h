@@ -11,14 +11,16 @@
 typedef struct nmlp_factor_pass {
     const nmlp_engine *engine;
     const nmlp_window_share
-        *share; /* of the windows; every process of its group calls this, and writes files of its own */
+        *share;               /* of the windows; every process of its group calls this, and writes files of its own */
+    const nmlp_block *blocks; /* [n_blocks] */
+    int64_t n_blocks;
     const nmlp_compress_options *options;
     const char *work_dir;
     uint64_t fingerprint;
     nmlp_compress_times *times;
 } nmlp_factor_pass;
 
-/* Opens factor_files [L] (zeroed by the caller, closed by the caller whatever the result). */
+/* Opens factor_files [n_blocks] (zeroed by the caller, closed by the caller whatever the result). */
 nmlp_status nmlp_factor_pass_run(nmlp_factor_pass *pass, nmlp_factor_file *factor_files, nmlp_err *err);
 
 #endif

@@ -47,7 +47,7 @@ static void scale_rows(float *rows, const float *weights, int64_t s, int64_t h) 
 }
 
 static nmlp_status weigh_rows(const nmlp_factor_pass *s, nmlp_factor_buffers *b, const float *residual, float *rows,
-                              nmlp_err *err) {
+                              int64_t width, nmlp_err *err) {
     const nmlp_window_share *share = s->share;
     int64_t hidden = nmlp_engine_model(s->engine)->config.hidden;
     int64_t own = nmlp_calib_windows_calib_tokens(&share->own);
@@ -55,22 +55,19 @@ static nmlp_status weigh_rows(const nmlp_factor_pass *s, nmlp_factor_buffers *b,
     nmlp_token_weights(weights, residual, own, hidden);
     NMLP_RETURN_IF_FAILED(nmlp_window_share_gather(share, b->weights, sizeof *b->weights, false, err));
     nmlp_token_weights_scale(b->weights, share->calib_tokens);
-    scale_rows(rows, weights, own, hidden);
+    scale_rows(rows, weights, own, width);
     return NMLP_OK;
 }
 
-/* Gram of rows [T,H] of calibration tokens, with what keeps single tokens from deciding, for process `owner`; the rows
- * are spent. */
-static nmlp_status make_gram(const nmlp_factor_pass *s, nmlp_factor_buffers *b, const float *residual, double *gram,
-                             float *rows, int owner, nmlp_err *err) {
+nmlp_status nmlp_factor_gram(const nmlp_factor_pass *s, nmlp_factor_buffers *b, const float *residual, double *gram,
+                             float *rows, int64_t width, int owner, nmlp_err *err) {
     const nmlp_compress_options *o = s->options;
-    int64_t hidden = nmlp_engine_model(s->engine)->config.hidden;
     nmlp_pool *pool = nmlp_engine_pool(s->engine);
     int64_t own = nmlp_calib_windows_calib_tokens(&s->share->own), n_capped;
-    if (o->token_weights) NMLP_RETURN_IF_FAILED(weigh_rows(s, b, residual, rows, err));
-    NMLP_RETURN_IF_FAILED(nmlp_gram_cap_tokens(pool, s->share, rows, own, hidden, o->cap, &n_capped, err));
+    if (o->token_weights) NMLP_RETURN_IF_FAILED(weigh_rows(s, b, residual, rows, width, err));
+    NMLP_RETURN_IF_FAILED(nmlp_gram_cap_tokens(pool, s->share, rows, own, width, o->cap, &n_capped, err));
     if (nmlp_group_rank(s->share->group) != owner) gram = b->spent;
-    return nmlp_gram_mean_shared(b->kernels, pool, s->share, gram, rows, hidden, owner, err);
+    return nmlp_gram_mean_shared(b->kernels, pool, s->share, gram, rows, width, owner, err);
 }
 
 /* Means of the squares of all windows, in the order of windows. */
@@ -109,7 +106,7 @@ static nmlp_status gather_slices(const nmlp_factor_pass *s, int64_t l, nmlp_fact
     if (!copy) return NMLP_E_NOMEM;
     layer.slices = n;
     memcpy(b->y, b->x, (size_t)(own * c->hidden) * sizeof *b->y); /* the slices will see x as it is */
-    NMLP_TRY(make_gram(s, b, residual, b->input, b->y, owner, err));
+    NMLP_TRY(nmlp_factor_gram(s, b, residual, b->input, b->y, c->hidden, owner, err));
     for (int64_t at = 0; at < n; at++) {
         nmlp_factors mlp[NMLP_MLP_MATRICES];
         nmlp_layer_slice(mlp, &layer, at, copy);
@@ -117,7 +114,7 @@ static nmlp_status gather_slices(const nmlp_factor_pass *s, int64_t l, nmlp_fact
         NMLP_TRY(nmlp_slice_run(mlp, c->activation, b->kernels, b->y, b->x, own, c->hidden, nmlp_engine_pool(s->engine),
                                 err));
         nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_MOMENTS);
-        NMLP_TRY(make_gram(s, b, residual, b->output + at * square_elems(s), b->y, owner, err));
+        NMLP_TRY(nmlp_factor_gram(s, b, residual, b->output + at * square_elems(s), b->y, c->hidden, owner, err));
     }
 out:
     nmlp_mem_free(copy);
@@ -127,13 +124,14 @@ out:
 /* Of layer l, whose inputs and outputs are in b, for process `owner`. */
 nmlp_status nmlp_factor_gather_statistics(const nmlp_factor_pass *s, int64_t l, nmlp_factor_buffers *b,
                                           const float *residual, int owner, nmlp_err *err) {
+    int64_t hidden = nmlp_engine_model(s->engine)->config.hidden;
     nmlp_compress_work before = nmlp_compress_times_enter(s->times, NMLP_COMPRESS_WORK_MOMENTS);
     NMLP_RETURN_IF_FAILED(add_squares(s, b, owner, err));
     if (s->options->whiten && s->options->slices > 1) {
         NMLP_RETURN_IF_FAILED(gather_slices(s, l, b, residual, owner, err));
     } else if (s->options->whiten) {
-        NMLP_RETURN_IF_FAILED(make_gram(s, b, residual, b->input, b->x, owner, err));
-        NMLP_RETURN_IF_FAILED(make_gram(s, b, residual, b->output, b->y, owner, err));
+        NMLP_RETURN_IF_FAILED(nmlp_factor_gram(s, b, residual, b->input, b->x, hidden, owner, err));
+        NMLP_RETURN_IF_FAILED(nmlp_factor_gram(s, b, residual, b->output, b->y, hidden, owner, err));
     }
     nmlp_compress_times_enter(s->times, before);
     return NMLP_OK;

@@ -121,25 +121,21 @@ static void suffix_sums(double *loss, const double *values, int64_t full) {
     for (int64_t k = full; k-- > 0;) loss[k] = loss[k + 1] + (values[k] > 0 ? values[k] : 0);
 }
 
-/* Working memory of one MLP's factorisation. */
+/* Working memory of one module's factorisation. */
 struct work {
     nmlp_pool *pool;
-    const nmlp_mlp_moments *m;
-    bool narrow; /* factors will be of a 16-bit type */
+    const nmlp_module_moments *m;
+    int last, joint; /* entries of the last matrix and of the first ones together */
+    bool narrow;     /* factors will be of a 16-bit type */
     nmlp_arena arena;
     double *root;                        /* [H,H] S, or NULL */
-    double *weighted[NMLP_NESTED_COUNT]; /* [H,H] W^T D^2 W of gate, up, both; NULL: not needed */
+    double *weighted[NMLP_NESTED_COUNT]; /* [H,H] W^T D^2 W of the first ones, and of all of them; NULL: not needed */
     double *vectors[NMLP_NESTED_COUNT];  /* [H,H] problem, then eigenvectors in rows */
     double *values[NMLP_NESTED_COUNT];   /* [H] */
 };
 
 static double *new_doubles(struct work *w, int64_t n, nmlp_err *err) {
     return nmlp_arena_new(&w->arena, (size_t)n, sizeof(double), err);
-}
-
-/* G [H,H] = W^T D^2 W. */
-static nmlp_status weigh(struct work *w, double *g, const double *matrix, const double *d, nmlp_err *err) {
-    return nmlp_linalg_weighted_squares(w->pool, w->m->hidden, w->m->intermediate, matrix, d, w->narrow, g, err);
 }
 
 /* K = S^T G S. */
@@ -157,34 +153,39 @@ static nmlp_status set_problem(struct work *w, double *k, const double *g, nmlp_
     return NMLP_OK;
 }
 
-static bool is_wanted(const nmlp_mlp_moments *m, int which) {
-    return which == NMLP_NESTED_DOWN || (which == NMLP_NESTED_JOINT ? m->joint : m->separate);
+static bool is_wanted(const struct work *w, int which) {
+    if (which > w->joint) return false;
+    return which == w->last || (which == w->joint ? w->m->joint : w->m->separate);
 }
 
-/* K is linear in G: with a shared basis alone, the sum of both is all that is needed. */
-static nmlp_status set_tall_problems(struct work *w, nmlp_err *err) {
-    const nmlp_mlp_moments *m = w->m;
-    double **g = w->weighted;
-    int64_t h = m->hidden;
-    NMLP_RETURN_IF_FAILED(weigh(w, g[NMLP_NESTED_GATE], m->gate, m->d_gate, err));
-    NMLP_RETURN_IF_FAILED(weigh(w, g[NMLP_NESTED_UP], m->up, m->d_up, err));
-    for (int64_t i = 0; m->joint && i < h * h; i++)
-        g[NMLP_NESTED_JOINT][i] = g[NMLP_NESTED_GATE][i] + g[NMLP_NESTED_UP][i];
-    if (!m->separate) return set_problem(w, w->vectors[NMLP_NESTED_JOINT], g[NMLP_NESTED_JOINT], err);
-    NMLP_RETURN_IF_FAILED(set_problem(w, w->vectors[NMLP_NESTED_GATE], g[NMLP_NESTED_GATE], err));
-    NMLP_RETURN_IF_FAILED(set_problem(w, w->vectors[NMLP_NESTED_UP], g[NMLP_NESTED_UP], err));
-    for (int64_t i = 0; m->joint && i < h * h; i++)
-        w->vectors[NMLP_NESTED_JOINT][i] = w->vectors[NMLP_NESTED_GATE][i] + w->vectors[NMLP_NESTED_UP][i];
+/* The sum of those of the first matrices, in all entries of `parts`. */
+static void add_up(const struct work *w, double *const parts[]) {
+    int64_t elems = w->m->hidden * w->m->hidden;
+    memcpy(parts[w->joint], parts[0], (size_t)elems * sizeof(double));
+    for (int i = 1; i < w->last; i++)
+        for (int64_t k = 0; k < elems; k++) parts[w->joint][k] += parts[i][k];
+}
+
+/* K is linear in G: with a shared basis alone, the sum of all is all that is needed. */
+static nmlp_status set_first_problems(struct work *w, nmlp_err *err) {
+    const nmlp_module_moments *m = w->m;
+    for (int i = 0; i < w->last; i++)
+        NMLP_RETURN_IF_FAILED(nmlp_linalg_weighted_squares(w->pool, m->hidden, m->rows[i], m->w[i], m->d[i], w->narrow,
+                                                           w->weighted[i], err));
+    if (m->joint) add_up(w, w->weighted);
+    if (!m->separate) return set_problem(w, w->vectors[w->joint], w->weighted[w->joint], err);
+    for (int i = 0; i < w->last; i++) NMLP_RETURN_IF_FAILED(set_problem(w, w->vectors[i], w->weighted[i], err));
+    if (m->joint) add_up(w, w->vectors);
     return NMLP_OK;
 }
 
 static nmlp_status set_problems(struct work *w, nmlp_err *err) {
-    const nmlp_mlp_moments *m = w->m;
+    const nmlp_module_moments *m = w->m;
     int64_t h = m->hidden;
-    for (int i = 0; i < NMLP_NESTED_COUNT; i++) {
-        bool weighted = i != NMLP_NESTED_DOWN && (i != NMLP_NESTED_JOINT || m->joint);
+    for (int i = 0; i <= w->joint; i++) {
+        bool weighted = i != w->last && (i != w->joint || m->joint);
         if (weighted && !(w->weighted[i] = new_doubles(w, h * h, err))) return NMLP_E_NOMEM;
-        if (!is_wanted(m, i)) continue;
+        if (!is_wanted(w, i)) continue;
         w->vectors[i] = new_doubles(w, h * h, err);
         w->values[i] = new_doubles(w, h, err);
         if (!w->vectors[i] || !w->values[i]) return NMLP_E_NOMEM;
@@ -194,12 +195,12 @@ static nmlp_status set_problems(struct work *w, nmlp_err *err) {
         NMLP_RETURN_IF_FAILED(nmlp_linalg_root(m->input, h, &triangular, err));
         w->root = m->input;
     }
-    NMLP_RETURN_IF_FAILED(set_tall_problems(w, err));
+    NMLP_RETURN_IF_FAILED(set_first_problems(w, err));
     if (m->output) {
-        memcpy(w->vectors[NMLP_NESTED_DOWN], m->output, (size_t)(h * h) * sizeof(double));
+        memcpy(w->vectors[w->last], m->output, (size_t)(h * h) * sizeof(double));
     } else {
-        nmlp_linalg_gemm(w->pool, NMLP_PLAIN, NMLP_TRANSPOSED, h, h, m->intermediate, m->down, m->down,
-                         w->vectors[NMLP_NESTED_DOWN]);
+        nmlp_linalg_gemm(w->pool, NMLP_PLAIN, NMLP_TRANSPOSED, h, h, m->inner, m->w[w->last], m->w[w->last],
+                         w->vectors[w->last]);
     }
     return NMLP_OK;
 }
@@ -222,29 +223,27 @@ static nmlp_status right_basis(struct work *w, double *t, int which, int64_t ran
 }
 
 static nmlp_weight_product product_of(const struct work *w, int matrix) {
-    const nmlp_mlp_moments *m = w->m;
-    return (nmlp_weight_product){.view = &m->views[matrix],
-                                 .wide = matrix == NMLP_NESTED_GATE ? m->gate
-                                         : matrix == NMLP_NESTED_UP ? m->up
-                                                                    : m->down,
-                                 .transposed = matrix == NMLP_NESTED_DOWN,
-                                 .kernels = m->kernels};
+    const nmlp_module_moments *m = w->m;
+    return (nmlp_weight_product){
+        .view = &m->views[matrix], .wide = m->w[matrix], .transposed = matrix == w->last, .kernels = m->kernels};
 }
 
-static nmlp_status extract_tall(struct work *w, nmlp_nested *n, int which, nmlp_err *err) {
-    const nmlp_mlp_moments *m = w->m;
+static nmlp_status extract_first(struct work *w, nmlp_nested *n, int which, nmlp_err *err) {
+    const nmlp_module_moments *m = w->m;
     nmlp_status st = NMLP_E_NOMEM;
+    int64_t at = 0;
     double *t = nmlp_mem_new((size_t)(m->hidden * n->rank), sizeof *t, err);
     double *ut = nmlp_mem_new((size_t)(n->rows * n->rank), sizeof *ut, err);
     double *v = nmlp_mem_new((size_t)(n->cols * n->rank), sizeof *v, err);
     double *loss = nmlp_mem_new((size_t)n->full + 1, sizeof *loss, err);
     if (!t || !ut || !v || !loss) goto out;
     NMLP_TRY(right_basis(w, t, which, n->rank, err));
-    nmlp_weight_product first = product_of(w, which == NMLP_NESTED_UP ? NMLP_NESTED_UP : NMLP_NESTED_GATE);
-    nmlp_weight_product up = product_of(w, NMLP_NESTED_UP);
-    NMLP_TRY(nmlp_weight_multiply(&first, w->pool, n->rank, t, ut, n->rows, err));
-    if (which == NMLP_NESTED_JOINT)
-        NMLP_TRY(nmlp_weight_multiply(&up, w->pool, n->rank, t, ut + m->intermediate, n->rows, err));
+    for (int i = 0; i < w->last; i++) {
+        if (which != w->joint && which != i) continue;
+        nmlp_weight_product product = product_of(w, i);
+        NMLP_TRY(nmlp_weight_multiply(&product, w->pool, n->rank, t, ut + at, n->rows, err));
+        at += m->rows[i];
+    }
     nmlp_linalg_gemm(w->pool, NMLP_PLAIN, NMLP_PLAIN, n->rank, m->hidden, m->hidden, t, w->weighted[which], v);
     suffix_sums(loss, w->values[which], n->full);
     st = nmlp_nested_pack(n, ut, v, loss, w->pool, err);
@@ -257,15 +256,15 @@ out:
 }
 
 /* The eigenvectors of the output Gram are the factor u itself; v = u^T W. */
-static nmlp_status extract_down(struct work *w, nmlp_nested *n, nmlp_err *err) {
+static nmlp_status extract_last(struct work *w, nmlp_nested *n, nmlp_err *err) {
     nmlp_status st = NMLP_E_NOMEM;
     double *v = nmlp_mem_new((size_t)(n->cols * n->rank), sizeof *v, err);
     double *loss = nmlp_mem_new((size_t)n->full + 1, sizeof *loss, err);
     if (v && loss) {
-        double *ut = w->vectors[NMLP_NESTED_DOWN];
-        suffix_sums(loss, w->values[NMLP_NESTED_DOWN], n->full);
-        nmlp_weight_product down = product_of(w, NMLP_NESTED_DOWN);
-        st = nmlp_weight_multiply(&down, w->pool, n->rank, ut, v, n->cols, err);
+        double *ut = w->vectors[w->last];
+        suffix_sums(loss, w->values[w->last], n->full);
+        nmlp_weight_product last = product_of(w, w->last);
+        st = nmlp_weight_multiply(&last, w->pool, n->rank, ut, v, n->cols, err);
         if (st == NMLP_OK) st = nmlp_nested_pack(n, ut, v, loss, w->pool, err);
     }
     nmlp_mem_free(v);
@@ -277,7 +276,7 @@ static nmlp_status solve(struct work *w, nmlp_err *err) {
     nmlp_eigen_task tasks[NMLP_NESTED_COUNT];
     int n_tasks = 0;
     for (int i = 0; i < NMLP_NESTED_COUNT; i++)
-        if (is_wanted(w->m, i))
+        if (is_wanted(w, i))
             tasks[n_tasks++] = (nmlp_eigen_task){.a = w->vectors[i], .values = w->values[i], .n = w->m->hidden};
     nmlp_compress_work before = nmlp_compress_times_enter(w->m->times, NMLP_COMPRESS_WORK_EIGEN);
     nmlp_status st = nmlp_linalg_eigen_all(w->pool, tasks, n_tasks, err);
@@ -285,9 +284,27 @@ static nmlp_status solve(struct work *w, nmlp_err *err) {
     return st;
 }
 
-nmlp_status nmlp_factorise_mlp(nmlp_nested *nested, const nmlp_mlp_moments *m, nmlp_pool *pool, nmlp_err *err) {
-    nmlp_dtype dtype = m->views[NMLP_NESTED_GATE].dtype;
-    struct work w = {.pool = pool, .m = m, .narrow = nmlp_dtype_bytes(dtype) == 2};
+static nmlp_nested shape_of(const struct work *w, int which) {
+    const nmlp_module_moments *m = w->m;
+    nmlp_nested n = {.rows = which < w->last ? m->rows[which] : m->hidden,
+                     .cols = which == w->last ? m->inner : m->hidden,
+                     .full = m->hidden,
+                     .dtype = m->views[0].dtype,
+                     .slices = 1};
+    if (which == w->joint) {
+        n.rows = 0;
+        for (int i = 0; i < w->last; i++) n.rows += m->rows[i];
+    }
+    n.rank = nmlp_rank_break_even(n.rows, n.cols);
+    return n;
+}
+
+nmlp_status nmlp_factorise_module(nmlp_nested *nested, const nmlp_module_moments *m, nmlp_pool *pool, nmlp_err *err) {
+    struct work w = {.pool = pool,
+                     .m = m,
+                     .last = m->n_first,
+                     .joint = m->n_first + 1,
+                     .narrow = nmlp_dtype_bytes(m->views[0].dtype) == 2};
     nmlp_status st = NMLP_OK;
     nmlp_compress_work before = nmlp_compress_times_enter(m->times, NMLP_COMPRESS_WORK_PRODUCTS);
     memset(nested, 0, NMLP_NESTED_COUNT * sizeof *nested);
@@ -295,15 +312,9 @@ nmlp_status nmlp_factorise_mlp(nmlp_nested *nested, const nmlp_mlp_moments *m, n
     NMLP_TRY(set_problems(&w, err));
     NMLP_TRY(solve(&w, err));
     for (int i = 0; i < NMLP_NESTED_COUNT; i++) {
-        nmlp_nested *n = &nested[i];
-        if (!is_wanted(m, i)) continue;
-        n->rows = i == NMLP_NESTED_DOWN ? m->hidden : i == NMLP_NESTED_JOINT ? 2 * m->intermediate : m->intermediate;
-        n->cols = i == NMLP_NESTED_DOWN ? m->intermediate : m->hidden;
-        n->rank = nmlp_rank_break_even(n->rows, n->cols);
-        n->full = m->hidden;
-        n->dtype = dtype;
-        n->slices = 1;
-        NMLP_TRY(i == NMLP_NESTED_DOWN ? extract_down(&w, n, err) : extract_tall(&w, n, i, err));
+        if (!is_wanted(&w, i)) continue;
+        nested[i] = shape_of(&w, i);
+        NMLP_TRY(i == w.last ? extract_last(&w, &nested[i], err) : extract_first(&w, &nested[i], i, err));
     }
 out:
     nmlp_compress_times_enter(m->times, before);

@@ -1,5 +1,5 @@
-/* Nested low-rank factors of the matrices of one MLP: the best factors of every rank are the first columns and rows of
- * one pair.
+/* Nested low-rank factors of the matrices of one MLP or attention: the best factors of every rank are the first columns
+ * and rows of one pair.
  *
  * A matrix W [m,n] seen through inputs with second moments C = S S^T and row weights D loses |D (W - u v) S|^2 at rank
  * k. The minimum is u = D^-1 Q_k, v = Q_k^T D W with Q_k the leading left singular vectors of D W S, found from one
@@ -15,10 +15,13 @@
 #include "base/status.h"
 #include "compress/times.h"
 #include "kernels/kernels.h"
+#include "model/model.h"
 #include "tensor/view.h"
 
-/* Gate, up and down as in nmlp_mlp_matrix, then gate over up as one matrix [2I,H] with a shared v. */
-enum { NMLP_NESTED_GATE, NMLP_NESTED_UP, NMLP_NESTED_DOWN, NMLP_NESTED_JOINT, NMLP_NESTED_COUNT };
+/* Of a module (model.h) its matrices in order, then those of the same input one above the other, with a shared v. Of an
+ * MLP these are gate, up, down, and gate over up [2I,H]. */
+enum { NMLP_NESTED_COUNT = NMLP_MODULE_MATRICES_MAX + 1 };
+enum { NMLP_NESTED_GATE, NMLP_NESTED_UP, NMLP_NESTED_DOWN, NMLP_NESTED_JOINT };
 
 typedef struct nmlp_nested {
     int64_t rows; /* of a slice, if there are several */
@@ -38,26 +41,26 @@ void nmlp_nested_fini(nmlp_nested *nested);
 /* Largest rank with fewer parameters than the dense matrix. */
 int64_t nmlp_rank_break_even(int64_t rows, int64_t cols);
 
-/* Everything the factorisation of one MLP needs. */
-typedef struct nmlp_mlp_moments {
+/* Everything the factorisation of one module needs. */
+typedef struct nmlp_module_moments {
     int64_t hidden;
-    int64_t intermediate;
-    const double *gate; /* [I,H] */
-    const double *up;   /* [I,H] */
-    const double *down; /* [H,I] */
-    nmlp_view views[3]; /* of gate, up and down as the model stores them; factors will have the type of the first */
-    const nmlp_kernels *kernels; /* for products; NULL: BLAS */
-    double *input;               /* [H,H] Gram of MLP inputs, destroyed; NULL: identity (plain SVD) */
-    double *output;              /* [H,H] Gram of MLP outputs, destroyed; NULL: down down^T (plain SVD) */
-    const double *d_gate;        /* [I] row weights, NULL: ones */
-    const double *d_up;
-    bool separate;              /* gate and up with a v each */
-    bool joint;                 /* gate over up with a shared one */
-    nmlp_compress_times *times; /* may be NULL */
-} nmlp_mlp_moments;
+    int n_first;                               /* matrices of the same input: gate and up, or q, k and v */
+    int64_t rows[NMLP_MODULE_MATRICES_MAX];    /* [n_first] of these */
+    int64_t inner;                             /* inputs of the last matrix */
+    const double *w[NMLP_MODULE_MATRICES_MAX]; /* [rows,H] each, then [H,inner] */
+    nmlp_view views[NMLP_MODULE_MATRICES_MAX]; /* the same as the model stores them; factors have the first's type */
+    const nmlp_kernels *kernels;               /* for products; NULL: BLAS */
+    double *input;                             /* [H,H] Gram of inputs, destroyed; NULL: identity (plain SVD) */
+    double *output;                            /* [H,H] Gram of outputs; NULL: of the last matrix (plain SVD) */
+    const double *d[NMLP_MODULE_MATRICES_MAX]; /* [rows] row weights of the first ones, NULL: ones */
+    bool separate;                             /* the first ones with a v each */
+    bool joint;                                /* with a shared one */
+    nmlp_compress_times *times;                /* may be NULL */
+} nmlp_module_moments;
 
 /* Fills nested[NMLP_NESTED_COUNT]; what was not asked for has rank 0. */
-nmlp_status nmlp_factorise_mlp(nmlp_nested *nested, const nmlp_mlp_moments *moments, nmlp_pool *pool, nmlp_err *err);
+nmlp_status nmlp_factorise_module(nmlp_nested *nested, const nmlp_module_moments *moments, nmlp_pool *pool,
+                                  nmlp_err *err);
 
 /* u [n_rows, rank] of rows first_row.. in the nested factors' dtype. */
 void nmlp_nested_u(const nmlp_nested *nested, int64_t rank, int64_t first_row, int64_t n_rows, void *u,

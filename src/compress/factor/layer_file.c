@@ -2,11 +2,11 @@
 
 #include <string.h>
 
-enum { N_VIEWS = 3 * NMLP_MLP_MATRICES };
-static const char magic[] = "NMLPLAY2";
+enum { N_VIEWS = 3 * NMLP_MODULE_MATRICES_MAX };
+static const char magic[] = "NMLPLAY3";
 
 struct header {
-    int64_t rank[NMLP_MLP_MATRICES];
+    int64_t rank[NMLP_MODULE_MATRICES_MAX];
     int64_t joint;
     int64_t dense_refitted;
     double error;
@@ -16,26 +16,27 @@ struct header {
     } view[N_VIEWS];
 };
 
-static nmlp_factors *factors_of(nmlp_mlp_desc *desc, int i) {
-    return i == 0 ? &desc->gate : i == 1 ? &desc->up : &desc->down;
-}
-
-static nmlp_view *view_of(nmlp_mlp_desc *desc, int i) {
-    nmlp_factors *f = factors_of(desc, i / 3);
+static nmlp_view *view_of(nmlp_layer_file *layer, int i) {
+    nmlp_factors *f = &layer->factors[i / 3];
     return i % 3 == 0 ? &f->w : i % 3 == 1 ? &f->u : &f->v;
 }
 
-/* A dense matrix of the model's own and the second copy of a shared v stay out. */
-static bool is_stored(const nmlp_mlp_desc *desc, const nmlp_factors dense[NMLP_MLP_MATRICES], const nmlp_view *view,
-                      int i) {
+/* Whether view i is the v of a matrix that may have that of the first one. */
+static bool may_share(nmlp_module_kind kind, int i) {
+    return i % 3 == 2 && i / 3 > 0 && i / 3 < nmlp_module_of(kind)->n_first;
+}
+
+/* A dense matrix of the model's own and further copies of a shared v stay out. */
+static bool is_stored(const nmlp_layer_file *layer, nmlp_module_kind kind, const nmlp_factors *dense,
+                      const nmlp_view *view, int i) {
     if (!view->data) return false;
     if (i % 3 == 0) return view->data != dense[i / 3].w.data;
-    return !(i == 5 && view->data == desc->gate.v.data);
+    return !(may_share(kind, i) && view->data == layer->factors[0].v.data);
 }
 
 nmlp_status nmlp_layer_file_write(const char *path, uint64_t fingerprint, const nmlp_layer_file *layer,
-                                  const nmlp_factors dense[NMLP_MLP_MATRICES], nmlp_err *err) {
-    nmlp_mlp_desc desc = layer->desc;
+                                  nmlp_module_kind kind, const nmlp_factors *dense, nmlp_err *err) {
+    nmlp_layer_file own = *layer;
     nmlp_work_writer writer;
     nmlp_status st = NMLP_OK;
     struct header header = {.joint = layer->ranks.joint,
@@ -44,8 +45,8 @@ nmlp_status nmlp_layer_file_write(const char *path, uint64_t fingerprint, const 
                             .error_before = layer->error_before};
     memcpy(header.rank, layer->ranks.rank, sizeof header.rank);
     for (int i = 0; i < N_VIEWS; i++) {
-        const nmlp_view *view = view_of(&desc, i);
-        if (!is_stored(&desc, dense, view, i)) continue;
+        const nmlp_view *view = view_of(&own, i);
+        if (!is_stored(&own, kind, dense, view, i)) continue;
         header.view[i].dtype = (int64_t)view->dtype;
         header.view[i].rows = view->shape[0];
         header.view[i].cols = view->shape[1];
@@ -53,7 +54,7 @@ nmlp_status nmlp_layer_file_write(const char *path, uint64_t fingerprint, const 
     NMLP_RETURN_IF_FAILED(nmlp_work_writer_open(&writer, path, magic, fingerprint, err));
     NMLP_TRY(nmlp_work_writer_put_padded(&writer, &header, sizeof header, err));
     for (int i = 0; i < N_VIEWS; i++) {
-        const nmlp_view *view = view_of(&desc, i);
+        const nmlp_view *view = view_of(&own, i);
         if (header.view[i].rows) NMLP_TRY(nmlp_work_writer_put_padded(&writer, view->data, nmlp_view_bytes(view), err));
     }
     return nmlp_work_writer_commit(&writer, err);
@@ -62,13 +63,16 @@ out:
     return st;
 }
 
-/* Whether view i has the shape that the ranks ask for: a factor of its matrix, or a dense down that was refitted. */
+/* Whether view i has the shape that the ranks ask for: a factor of its matrix, or a dense last one that was refitted.
+ */
 static bool fits_ranks(const struct header *h, int i, const nmlp_layer_ranks *ranks, int64_t slices,
-                       const nmlp_factors dense[NMLP_MLP_MATRICES]) {
-    int matrix = i / 3;
+                       nmlp_module_kind kind, const nmlp_factors *dense) {
+    int matrix = i / 3, last = nmlp_module_of(kind)->n_first;
+    if (matrix > last) return h->view[i].rows == 0;
     int64_t rank = ranks->rank[matrix] * slices, rows = nmlp_factors_rows(&dense[matrix]),
             cols = nmlp_factors_cols(&dense[matrix]);
-    bool want = rank > 0 ? i % 3 != 0 && !(ranks->joint && i == 5) : i == 3 * NMLP_MLP_DOWN && h->dense_refitted != 0;
+    bool want =
+        rank > 0 ? i % 3 != 0 && !(ranks->joint && may_share(kind, i)) : i == 3 * last && h->dense_refitted != 0;
     if (!want) return h->view[i].rows == 0;
     if (i % 3 == 1) cols = rank;
     if (i % 3 == 2) rows = rank;
@@ -77,7 +81,7 @@ static bool fits_ranks(const struct header *h, int i, const nmlp_layer_ranks *ra
 }
 
 static bool read_payload(nmlp_layer_file *layer, size_t payload_bytes, const nmlp_layer_ranks *ranks, int64_t slices,
-                         const nmlp_factors dense[NMLP_MLP_MATRICES]) {
+                         nmlp_module_kind kind, const nmlp_factors *dense) {
     struct header header;
     nmlp_work_cursor cursor = {.at = layer->map.data, .left_bytes = payload_bytes};
     const void *front = nmlp_work_take(&cursor, sizeof header, true);
@@ -89,23 +93,23 @@ static bool read_payload(nmlp_layer_file *layer, size_t payload_bytes, const nml
     layer->error = header.error;
     layer->error_before = header.error_before;
     for (int i = 0; i < N_VIEWS; i++) {
-        if (!fits_ranks(&header, i, ranks, slices, dense)) return false;
+        if (!fits_ranks(&header, i, ranks, slices, kind, dense)) return false;
         if (header.view[i].rows == 0) continue;
-        nmlp_view *view = view_of(&layer->desc, i);
+        nmlp_view *view = view_of(layer, i);
         *view = nmlp_view_2d(NULL, (nmlp_dtype)header.view[i].dtype, header.view[i].rows, header.view[i].cols);
         view->data = nmlp_work_take(&cursor, nmlp_view_bytes(view), true);
     }
-    if (ranks->joint) layer->desc.up.v = layer->desc.gate.v;
+    for (int i = 1; ranks->joint && i < nmlp_module_of(kind)->n_first; i++) layer->factors[i].v = layer->factors[0].v;
     return !cursor.failed && cursor.left_bytes == 0;
 }
 
 nmlp_status nmlp_layer_file_open(nmlp_layer_file *layer, const char *path, uint64_t fingerprint,
-                                 const nmlp_layer_ranks *ranks, int64_t slices,
-                                 const nmlp_factors dense[NMLP_MLP_MATRICES], nmlp_work_state *state, nmlp_err *err) {
+                                 const nmlp_layer_ranks *ranks, int64_t slices, nmlp_module_kind kind,
+                                 const nmlp_factors *dense, nmlp_work_state *state, nmlp_err *err) {
     size_t payload_bytes = 0;
     *layer = (nmlp_layer_file){0};
     NMLP_RETURN_IF_FAILED(nmlp_work_file_open(&layer->map, path, magic, fingerprint, &payload_bytes, state, err));
-    if (*state != NMLP_WORK_VALID || read_payload(layer, payload_bytes, ranks, slices, dense)) return NMLP_OK;
+    if (*state != NMLP_WORK_VALID || read_payload(layer, payload_bytes, ranks, slices, kind, dense)) return NMLP_OK;
     *state = NMLP_WORK_DAMAGED;
     nmlp_layer_file_close(layer);
     return NMLP_OK;
@@ -116,11 +120,16 @@ void nmlp_layer_file_close(nmlp_layer_file *layer) {
     *layer = (nmlp_layer_file){0};
 }
 
-nmlp_mlp_desc nmlp_layer_file_mlp(const nmlp_layer_file *layer, const nmlp_factors dense[NMLP_MLP_MATRICES]) {
-    nmlp_mlp_desc desc = layer->desc;
-    for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
-        nmlp_factors *f = factors_of(&desc, i);
-        if (!f->w.data && !f->u.data) *f = dense[i];
+void nmlp_layer_file_factors(const nmlp_layer_file *layer, nmlp_module_kind kind, const nmlp_factors *dense,
+                             nmlp_factors out[NMLP_MODULE_MATRICES_MAX]) {
+    for (int i = 0; i <= nmlp_module_of(kind)->n_first; i++) {
+        out[i] = layer->factors[i];
+        if (!out[i].w.data && !out[i].u.data) out[i] = dense[i];
     }
-    return desc;
+}
+
+nmlp_mlp_desc nmlp_layer_file_mlp(const nmlp_layer_file *layer, const nmlp_factors dense[NMLP_MLP_MATRICES]) {
+    nmlp_factors f[NMLP_MODULE_MATRICES_MAX];
+    nmlp_layer_file_factors(layer, NMLP_MODULE_MLP, dense, f);
+    return (nmlp_mlp_desc){.gate = f[NMLP_MLP_GATE], .up = f[NMLP_MLP_UP], .down = f[NMLP_MLP_DOWN]};
 }

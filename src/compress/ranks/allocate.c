@@ -99,8 +99,8 @@ static int64_t lowest_rank(const nmlp_allocation *a, const nmlp_nested *n, int64
     return low;
 }
 
-static int64_t floor_rank(const nmlp_allocation *a, int64_t l, nmlp_mlp_matrix matrix) {
-    return a->floor > 0 ? (int64_t)(a->floor * (double)a->uniform[l].rank[matrix]) : 0;
+static int64_t floor_rank(const nmlp_allocation *a, int64_t b, int matrix) {
+    return a->floor > 0 ? (int64_t)(a->floor * (double)a->uniform[b].rank[matrix]) : 0;
 }
 
 struct list {
@@ -116,48 +116,65 @@ static nmlp_status push(struct list *list, nmlp_rank_option option, nmlp_err *er
     return st;
 }
 
-static nmlp_status list_separate(const nmlp_allocation *a, int64_t l, struct list *list, nmlp_err *err) {
-    const nmlp_nested *gate = &a->factor_files[l].nested[NMLP_NESTED_GATE];
-    const nmlp_nested *up = &a->factor_files[l].nested[NMLP_NESTED_UP];
-    int64_t low_gate = lowest_rank(a, gate, floor_rank(a, l, NMLP_MLP_GATE));
-    int64_t low_up = lowest_rank(a, up, floor_rank(a, l, NMLP_MLP_GATE));
-    int64_t top = top_rank(gate, a->tile);
-    for (int64_t g = a->dense ? 0 : low_gate; g <= top; g = g == 0 ? low_gate : g + a->tile) {
-        for (int64_t u = a->dense ? 0 : low_up; u <= top; u = u == 0 ? low_up : u + a->tile) {
-            nmlp_rank_option option = {.cost = a->cost->matrix(a->cost->ctx, gate->rows, gate->cols, g) +
-                                               a->cost->matrix(a->cost->ctx, up->rows, up->cols, u),
-                                       .loss = weighted(a, a->s_gate_up[l], loss_at(gate, g) + loss_at(up, u)),
-                                       .rank = {g, u}};
-            NMLP_RETURN_IF_FAILED(push(list, option, err));
-            if (u == 0 && low_up == 0) break; /* no multiple of the tile saves anything: dense is all there is */
+/* Every option of `list` with every rank of matrix i. */
+static nmlp_status multiply_options(const nmlp_allocation *a, int64_t b, int i, struct list *list, nmlp_err *err) {
+    const nmlp_nested *n = &a->factor_files[b].nested[i];
+    const nmlp_block *block = &a->blocks[b];
+    int64_t low = lowest_rank(a, n, floor_rank(a, b, i)), top = top_rank(n, a->tile);
+    struct list all = {0};
+    nmlp_status st = NMLP_OK;
+    for (size_t o = 0; o < list->n && st == NMLP_OK; o++) {
+        for (int64_t k = a->dense ? 0 : low; k <= top && st == NMLP_OK; k = k == 0 ? low : k + a->tile) {
+            nmlp_rank_option option = list->at[o];
+            option.cost += a->cost->matrix(a->cost->ctx, block->rows[i], block->cols[i], k);
+            option.loss += loss_at(n, k);
+            option.rank[i] = k;
+            st = push(&all, option, err);
+            if (k == 0 && low == 0) break; /* no multiple of the tile saves anything: dense is all there is */
         }
-        if (g == 0 && low_gate == 0) break;
     }
+    nmlp_mem_free(list->at);
+    *list = all;
+    return st;
+}
+
+static nmlp_status list_separate(const nmlp_allocation *a, int64_t b, struct list *list, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(push(list, (nmlp_rank_option){0}, err));
+    for (int i = 0; i < a->blocks[b].n_first; i++) {
+        /* What is beaten now stays beaten, and products of three would be many. */
+        if (i > 1) list->n = (size_t)nmlp_rank_options_prune(list->at, (int64_t)list->n);
+        NMLP_RETURN_IF_FAILED(multiply_options(a, b, i, list, err));
+    }
+    for (size_t o = 0; o < list->n; o++) list->at[o].loss = weighted(a, a->s_first[b], list->at[o].loss);
     return NMLP_OK;
 }
 
-static nmlp_status list_joint(const nmlp_allocation *a, int64_t l, struct list *list, nmlp_err *err) {
-    const nmlp_nested *joint = &a->factor_files[l].nested[NMLP_NESTED_JOINT];
-    int64_t low = lowest_rank(a, joint, floor_rank(a, l, NMLP_MLP_GATE));
+static nmlp_status list_joint(const nmlp_allocation *a, int64_t b, struct list *list, nmlp_err *err) {
+    const nmlp_block *block = &a->blocks[b];
+    const nmlp_nested *joint = &a->factor_files[b].nested[block->n_first + 1];
+    int64_t low = lowest_rank(a, joint, floor_rank(a, b, 0));
     for (int64_t k = low; k > 0 && k <= top_rank(joint, a->tile); k += a->tile) {
         nmlp_rank_option option = {.cost = a->cost->matrix(a->cost->ctx, joint->rows, joint->cols, k),
-                                   .loss = weighted(a, a->s_gate_up[l], joint->loss[k]),
-                                   .rank = {k, k},
+                                   .loss = weighted(a, a->s_first[b], joint->loss[k]),
                                    .joint = true};
+        for (int i = 0; i < block->n_first; i++) option.rank[i] = k;
         NMLP_RETURN_IF_FAILED(push(list, option, err));
     }
     if (a->separate || !a->dense) return NMLP_OK;
-    nmlp_rank_option dense = {.cost = 2 * a->cost->matrix(a->cost->ctx, joint->rows / 2, joint->cols, 0)};
+    nmlp_rank_option dense = {0};
+    for (int i = 0; i < block->n_first; i++)
+        dense.cost += a->cost->matrix(a->cost->ctx, block->rows[i], block->cols[i], 0);
     return push(list, dense, err);
 }
 
-static nmlp_status list_down(const nmlp_allocation *a, int64_t l, struct list *list, nmlp_err *err) {
-    const nmlp_nested *down = &a->factor_files[l].nested[NMLP_NESTED_DOWN];
-    int64_t low = lowest_rank(a, down, floor_rank(a, l, NMLP_MLP_DOWN));
-    for (int64_t k = a->dense ? 0 : low; k <= top_rank(down, a->tile); k = k == 0 ? low : k + a->tile) {
-        nmlp_rank_option option = {.cost = a->cost->matrix(a->cost->ctx, down->rows, down->cols, k),
-                                   .loss = weighted(a, a->s_down[l], loss_at(down, k)),
-                                   .rank = {k, 0}};
+static nmlp_status list_last(const nmlp_allocation *a, int64_t b, struct list *list, nmlp_err *err) {
+    int last = a->blocks[b].n_first;
+    const nmlp_nested *n = &a->factor_files[b].nested[last];
+    int64_t low = lowest_rank(a, n, floor_rank(a, b, last));
+    for (int64_t k = a->dense ? 0 : low; k <= top_rank(n, a->tile); k = k == 0 ? low : k + a->tile) {
+        nmlp_rank_option option = {.cost = a->cost->matrix(a->cost->ctx, n->rows, n->cols, k),
+                                   .loss = weighted(a, a->s_last[b], loss_at(n, k)),
+                                   .rank = {k}};
         NMLP_RETURN_IF_FAILED(push(list, option, err));
         if (k == 0 && low == 0) break;
     }
@@ -169,8 +186,9 @@ static int by_cost_then_loss(const void *x, const void *y) {
     const nmlp_rank_option *b = y;
     if (a->cost != b->cost) return a->cost < b->cost ? -1 : 1;
     if (a->loss != b->loss) return a->loss < b->loss ? -1 : 1;
-    if (a->rank[0] != b->rank[0]) return a->rank[0] < b->rank[0] ? -1 : 1;
-    return (a->rank[1] > b->rank[1]) - (a->rank[1] < b->rank[1]);
+    for (int i = 0; i < NMLP_MODULE_MATRICES_MAX - 1; i++)
+        if (a->rank[i] != b->rank[i]) return a->rank[i] < b->rank[i] ? -1 : 1;
+    return 0;
 }
 
 int64_t nmlp_rank_options_prune(nmlp_rank_option *options, int64_t n) {
@@ -203,7 +221,7 @@ static double choose_unit(const nmlp_allocation *a, const nmlp_rank_group *group
 }
 
 nmlp_status nmlp_allocate(const nmlp_allocation *a, nmlp_layer_ranks *ranks, nmlp_err *err) {
-    int64_t n_groups = 2 * a->n_layers;
+    int64_t n_groups = 2 * a->n_blocks;
     nmlp_status st = NMLP_OK;
     nmlp_rank_group *groups = nmlp_mem_new((size_t)n_groups, sizeof *groups, err);
     int64_t *chosen = nmlp_mem_new((size_t)n_groups, sizeof *chosen, err);
@@ -213,20 +231,23 @@ nmlp_status nmlp_allocate(const nmlp_allocation *a, nmlp_layer_ranks *ranks, nml
     }
     for (int64_t g = 0; g < n_groups; g++) {
         struct list list = {0};
-        int64_t l = g / 2;
-        if (g % 2 == 0 && a->separate) st = list_separate(a, l, &list, err);
-        if (g % 2 == 0 && a->joint && st == NMLP_OK) st = list_joint(a, l, &list, err);
-        if (g % 2 == 1) st = list_down(a, l, &list, err);
-        for (size_t i = 0; i < list.n; i++) list.at[i].cost *= (double)nmlp_factor_file_mlps(&a->factor_files[l]);
+        int64_t b = g / 2;
+        if (g % 2 == 0 && a->separate) st = list_separate(a, b, &list, err);
+        if (g % 2 == 0 && a->joint && st == NMLP_OK) st = list_joint(a, b, &list, err);
+        if (g % 2 == 1) st = list_last(a, b, &list, err);
+        for (size_t i = 0; i < list.n; i++) list.at[i].cost *= (double)nmlp_factor_file_mlps(&a->factor_files[b]);
         list.n = (size_t)nmlp_rank_options_prune(list.at, (int64_t)list.n);
         groups[g] = (nmlp_rank_group){.options = list.at, .n_options = (int64_t)list.n};
         if (st != NMLP_OK) goto out;
     }
     NMLP_TRY(nmlp_knapsack_solve(groups, n_groups, a->budget, choose_unit(a, groups, n_groups), chosen, err));
-    for (int64_t l = 0; l < a->n_layers; l++) {
-        const nmlp_rank_option *tall = &groups[2 * l].options[chosen[2 * l]];
-        const nmlp_rank_option *down = &groups[2 * l + 1].options[chosen[2 * l + 1]];
-        ranks[l] = (nmlp_layer_ranks){.rank = {tall->rank[0], tall->rank[1], down->rank[0]}, .joint = tall->joint};
+    for (int64_t b = 0; b < a->n_blocks; b++) {
+        const nmlp_rank_option *first = &groups[2 * b].options[chosen[2 * b]];
+        const nmlp_rank_option *last = &groups[2 * b + 1].options[chosen[2 * b + 1]];
+        int n_first = a->blocks[b].n_first;
+        ranks[b] = (nmlp_layer_ranks){.joint = first->joint};
+        memcpy(ranks[b].rank, first->rank, (size_t)n_first * sizeof first->rank[0]);
+        ranks[b].rank[n_first] = last->rank[0];
     }
 out:
     for (int64_t g = 0; groups && g < n_groups; g++) nmlp_mem_free(groups[g].options);

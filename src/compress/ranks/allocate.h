@@ -14,9 +14,9 @@
 typedef struct nmlp_rank_option {
     double cost; /* parameters, or microseconds */
     double loss;
-    int64_t rank[2]; /* gate and up, or down and unused; 0: dense */
+    int64_t rank[NMLP_MODULE_MATRICES_MAX - 1]; /* of the matrices of one input, or of the last alone; 0: dense */
     bool joint;
-    int format[2]; /* of the same matrices where formats are chosen too, else 0 */
+    int format[2]; /* of gate and up, or down,  matrices where formats are chosen too, else 0 */
 } nmlp_rank_option;
 
 typedef struct nmlp_rank_group {
@@ -38,23 +38,22 @@ int64_t nmlp_rank_options_prune(nmlp_rank_option *options, int64_t n);
  * break-even. 0 when no multiple of the tile saves parameters. */
 int64_t nmlp_rank_uniform(int64_t rows, int64_t cols, double ratio, int64_t tile);
 
-/* How groups are made from the error curves of all layers. */
+/* How groups are made from the error curves of all blocks. */
 typedef struct nmlp_allocation {
-    const nmlp_factor_file *factor_files; /* [L] */
-    int64_t n_layers;
-    int64_t hidden;
-    int64_t intermediate;
+    const nmlp_factor_file *factor_files; /* [n_blocks] */
+    const nmlp_block *blocks;             /* [n_blocks] */
+    int64_t n_blocks;
     int64_t tile;
     const nmlp_cost *cost;
     double budget;                   /* in the unit of `cost` */
-    bool separate;                   /* gate and up may have a v of their own */
-    bool joint;                      /* gate and up may share one */
+    bool separate;                   /* matrices of one input may have a v each */
+    bool joint;                      /* or share one */
     bool dense;                      /* a matrix may stay as it is */
     double floor;                    /* least rank, as a share of the uniform one */
-    const nmlp_layer_ranks *uniform; /* [L]; NULL with floor 0 */
+    const nmlp_layer_ranks *uniform; /* [n_blocks]; NULL with floor 0 */
     double cap;                      /* largest relative error of a matrix; infinite: none */
-    const double *s_gate_up;         /* [L] sensitivity: what a unit of loss costs */
-    const double *s_down;            /* [L] */
+    const double *s_first;           /* [n_blocks] sensitivity of the first matrices: what a unit of loss costs */
+    const double *s_last;            /* [n_blocks] */
     double power;                    /* loss counts as s * L^power */
 } nmlp_allocation;
 

@@ -14,9 +14,9 @@ typedef struct nmlp_rank_plan {
 } nmlp_rank_plan;
 
 nmlp_status nmlp_rank_plan_write(const char *path, uint64_t fingerprint, const nmlp_rank_plan *plan,
-                                 const nmlp_layer_ranks *ranks, int64_t n_layers, nmlp_err *err);
-/* `plan` and ranks [L] are filled where *state is NMLP_WORK_VALID. */
-nmlp_status nmlp_rank_plan_read(const char *path, uint64_t fingerprint, const nmlp_config *config, nmlp_rank_plan *plan,
-                                nmlp_layer_ranks *ranks, nmlp_work_state *state, nmlp_err *err);
+                                 const nmlp_layer_ranks *ranks, int64_t n_blocks, nmlp_err *err);
+/* `plan` and ranks [n_blocks] are filled where *state is NMLP_WORK_VALID. */
+nmlp_status nmlp_rank_plan_read(const char *path, uint64_t fingerprint, const nmlp_block *blocks, int64_t n_blocks,
+                                nmlp_rank_plan *plan, nmlp_layer_ranks *ranks, nmlp_work_state *state, nmlp_err *err);
 
 #endif

@@ -8,34 +8,25 @@
 
 static const nmlp_config *config_of(const nmlp_search *s) { return &nmlp_engine_model(s->engine)->config; }
 
-/* Neurons of an MLP of layer l, or of its slice. */
-static int64_t inner_of(const nmlp_search *s, int64_t l) {
-    const nmlp_config *c = config_of(s);
-    return nmlp_config_has_experts(c, l) ? c->expert_intermediate : s->intermediate;
-}
-
 double nmlp_ranks_cost(const nmlp_search *s, const nmlp_layer_ranks *ranks) {
-    const nmlp_config *c = config_of(s);
     const nmlp_cost *cost = s->cost;
     double total = 0;
-    for (int64_t l = 0; l < c->n_layers; l++) {
-        const nmlp_layer_ranks *r = &ranks[l];
-        int64_t inner = inner_of(s, l);
-        double one = cost->matrix(cost->ctx, c->hidden, inner, r->rank[NMLP_MLP_DOWN]);
-        if (r->joint) {
-            one += cost->matrix(cost->ctx, 2 * inner, c->hidden, r->rank[NMLP_MLP_GATE]);
-        } else {
-            one += cost->matrix(cost->ctx, inner, c->hidden, r->rank[NMLP_MLP_GATE]);
-            one += cost->matrix(cost->ctx, inner, c->hidden, r->rank[NMLP_MLP_UP]);
-        }
-        total += one * (double)nmlp_config_mlp_count(c, l);
+    for (int64_t b = 0; b < s->n_blocks; b++) {
+        const nmlp_layer_ranks *r = &ranks[b];
+        const nmlp_block *block = &s->blocks[b];
+        int last = block->n_first, joint = last + 1;
+        double one = cost->matrix(cost->ctx, block->rows[last], block->cols[last], r->rank[last]);
+        if (r->joint) one += cost->matrix(cost->ctx, block->rows[joint], block->cols[joint], r->rank[0]);
+        for (int i = 0; !r->joint && i < last; i++)
+            one += cost->matrix(cost->ctx, block->rows[i], block->cols[i], r->rank[i]);
+        total += one * (double)block->count;
     }
     return total;
 }
 
-/* No multiple of the tile serves an MLP of `inner` neurons; `most` is the largest that saves parameters. */
-static nmlp_status refuse_rounding(const nmlp_search *s, int64_t inner, int64_t most, nmlp_err *err) {
-    int64_t hidden = config_of(s)->hidden;
+/* No multiple of the tile serves the first matrices of an MLP; `most` is the largest that saves parameters. */
+static nmlp_status refuse_rounding(const nmlp_search *s, const nmlp_block *block, int64_t most, nmlp_err *err) {
+    int64_t inner = block->rows[0], hidden = block->cols[0];
     double break_even = (double)(hidden * inner) / (double)(hidden + inner);
     if (most == 0) {
         nmlp_fail_field(err, NMLP_E_ARG, "tile",
@@ -52,64 +43,90 @@ static nmlp_status refuse_rounding(const nmlp_search *s, int64_t inner, int64_t 
     return NMLP_E_ARG;
 }
 
-/* The same share of every matrix of layer l. */
-static nmlp_layer_ranks uniform_of(const nmlp_search *s, int64_t l, bool joint) {
-    const nmlp_config *c = config_of(s);
-    int64_t inner = inner_of(s, l);
-    int64_t tall = nmlp_rank_uniform(joint ? 2 * inner : inner, c->hidden, s->ratio, s->tile);
-    int64_t down = nmlp_rank_uniform(c->hidden, inner, s->ratio, s->tile);
-    return (nmlp_layer_ranks){.rank = {tall, tall, down}, .joint = joint};
+/* The same share of every matrix of a block; what no tile makes smaller stays dense. */
+static nmlp_layer_ranks uniform_of(const nmlp_search *s, int64_t b, bool joint) {
+    const nmlp_block *block = &s->blocks[b];
+    nmlp_layer_ranks r = {.joint = joint};
+    for (int i = 0; i <= block->n_first; i++) {
+        int entry = nmlp_block_entry(block, &r, i);
+        r.rank[i] = nmlp_rank_uniform(block->rows[entry], block->cols[entry], s->ratio, s->tile);
+    }
+    if (r.rank[0] == 0) r.joint = false;
+    return r;
 }
 
 nmlp_status nmlp_search_uniform(const nmlp_search *s, nmlp_layer_ranks *ranks, nmlp_err *err) {
-    const nmlp_config *c = config_of(s);
-    for (int64_t l = 0; l < c->n_layers; l++) {
-        int64_t inner = inner_of(s, l), most = uniform_of(s, l, false).rank[NMLP_MLP_GATE];
-        double want = (1 - s->ratio) * (double)(c->hidden * inner) / (double)(c->hidden + inner);
-        if (most == 0 ||
-            floor(want / (double)s->tile + 0.5) * (double)s->tile > (double)nmlp_rank_break_even(inner, c->hidden))
-            return refuse_rounding(s, inner, most, err);
-        ranks[l] = uniform_of(s, l, s->joint == NMLP_JOINT_ALWAYS);
+    for (int64_t b = 0; b < s->n_blocks; b++) {
+        const nmlp_block *block = &s->blocks[b];
+        int64_t inner = block->rows[0], hidden = block->cols[0], most = uniform_of(s, b, false).rank[0];
+        double want = (1 - s->ratio) * (double)(hidden * inner) / (double)(hidden + inner);
+        if (block->kind == NMLP_MODULE_MLP && (most == 0 || floor(want / (double)s->tile + 0.5) * (double)s->tile >
+                                                                (double)nmlp_rank_break_even(inner, hidden)))
+            return refuse_rounding(s, block, most, err);
+        ranks[b] = uniform_of(s, b, s->joint == NMLP_JOINT_ALWAYS);
     }
     return NMLP_OK;
 }
 
 /* ---- measuring ---- */
 
-/* Factors in place of the engine's own MLPs: `ranks` of every layer but for `other` in one. */
+/* Factors in place of the engine's own matrices: `ranks` of every block but for `other` in one. */
 struct trial {
     const nmlp_search *search;
-    const nmlp_layer_ranks *ranks; /* [L]; NULL: dense */
-    int64_t layer;                 /* -1: none differs */
+    const nmlp_layer_ranks *ranks; /* [n_blocks]; NULL: dense */
+    int64_t block;                 /* -1: none differs */
     nmlp_layer_ranks other;
     nmlp_layer_mlps mlps; /* of the layer under way */
+    nmlp_layer_attention attention;
 };
 
-static const nmlp_layer_ranks *trial_ranks(const struct trial *t, int64_t l) {
-    if (l == t->layer) return &t->other;
-    return t->ranks ? &t->ranks[l] : NULL;
+/* The block of a layer's module; -1: it stays dense. */
+static int64_t block_at(const nmlp_search *s, nmlp_module_kind kind, int64_t l) {
+    int64_t b = l + (int64_t)kind * config_of(s)->n_layers;
+    return b < s->n_blocks ? b : -1;
+}
+
+/* NULL: dense. */
+static const nmlp_layer_ranks *trial_ranks(const struct trial *t, nmlp_module_kind kind, int64_t l) {
+    int64_t b = block_at(t->search, kind, l);
+    const nmlp_layer_ranks *r = b < 0 ? NULL : b == t->block ? &t->other : t->ranks ? &t->ranks[b] : NULL;
+    return r && !nmlp_layer_ranks_are_dense(r) ? r : NULL;
 }
 
 static bool trial_changes(const void *ctx, int64_t l) {
-    const nmlp_layer_ranks *r = trial_ranks(ctx, l);
-    return r && (r->rank[0] || r->rank[1] || r->rank[2]);
+    return trial_ranks(ctx, NMLP_MODULE_MLP, l) || trial_ranks(ctx, NMLP_MODULE_ATTENTION, l);
 }
 
 static nmlp_status trial_install(void *ctx, int64_t l, nmlp_err *err) {
     struct trial *t = ctx;
     const nmlp_search *s = t->search;
-    NMLP_RETURN_IF_FAILED(nmlp_layer_mlps_build(&t->mlps, &s->factor_files[l], &nmlp_engine_model(s->engine)->layers[l],
-                                                trial_ranks(t, l), nmlp_engine_pool(s->engine), err));
-    return nmlp_engine_set_mlp(s->engine, l, t->mlps.descs, err);
+    const nmlp_layer *dense = &nmlp_engine_model(s->engine)->layers[l];
+    nmlp_pool *pool = nmlp_engine_pool(s->engine);
+    const nmlp_layer_ranks *mlp = trial_ranks(t, NMLP_MODULE_MLP, l);
+    const nmlp_layer_ranks *attention = trial_ranks(t, NMLP_MODULE_ATTENTION, l);
+    if (mlp) {
+        NMLP_RETURN_IF_FAILED(nmlp_layer_mlps_build(&t->mlps, &s->factor_files[l], dense, mlp, pool, err));
+        NMLP_RETURN_IF_FAILED(nmlp_engine_set_mlp(s->engine, l, t->mlps.descs, err));
+    }
+    if (!attention) return NMLP_OK;
+    const nmlp_factor_file *file = &s->factor_files[block_at(s, NMLP_MODULE_ATTENTION, l)];
+    NMLP_RETURN_IF_FAILED(nmlp_layer_attention_build(&t->attention, file, dense, attention, pool, err));
+    return nmlp_engine_set_attention(s->engine, l, &t->attention.layer, err);
 }
 
 /* Dense again; removing an override cannot fail. */
 static void trial_remove(void *ctx, int64_t l) {
     struct trial *t = ctx;
-    (void)nmlp_engine_set_mlp(t->search->engine, l, NULL, NULL);
+    const nmlp_search *s = t->search;
+    (void)nmlp_engine_set_mlp(s->engine, l, NULL, NULL);
+    if (block_at(s, NMLP_MODULE_ATTENTION, l) >= 0) (void)nmlp_engine_set_attention(s->engine, l, NULL, NULL);
     nmlp_layer_mlps_fini(&t->mlps);
-    nmlp_factor_file_release(&t->search->factor_files[l]);
-    nmlp_layer_release(&nmlp_engine_model(t->search->engine)->layers[l], &t->search->factor_files[l]);
+    nmlp_layer_attention_fini(&t->attention);
+    for (int kind = 0; kind < NMLP_MODULES; kind++) {
+        int64_t b = block_at(s, (nmlp_module_kind)kind, l);
+        if (b >= 0) nmlp_factor_file_release(&s->factor_files[b]);
+    }
+    nmlp_layer_release(&nmlp_engine_model(s->engine)->layers[l], &s->factor_files[l]);
 }
 
 static nmlp_status measure_trial(struct trial *t, int64_t from_layer, int64_t n_windows, nmlp_loss *loss,
@@ -121,7 +138,7 @@ static nmlp_status measure_trial(struct trial *t, int64_t from_layer, int64_t n_
 /* These ranks on some windows, by all processes. */
 static nmlp_status measure_together(const nmlp_search *s, const nmlp_layer_ranks *ranks, int64_t n_windows,
                                     nmlp_loss *loss, nmlp_err *err) {
-    struct trial t = {.search = s, .ranks = ranks, .layer = -1};
+    struct trial t = {.search = s, .ranks = ranks, .block = -1};
     nmlp_mlp_overrides in = {.ctx = &t, .changes = trial_changes, .install = trial_install, .remove = trial_remove};
     return nmlp_heldout_measure_shared(s->heldout, s->engine, n_windows, &in, loss, err);
 }
@@ -133,101 +150,90 @@ nmlp_status nmlp_search_measure(const nmlp_search *s, const nmlp_layer_ranks *ra
 /* ---- sensitivities ---- */
 
 struct sensitivity {
-    double *gate_up; /* [L] */
-    double *down;    /* [L] */
+    double *first; /* [n_blocks] of the matrices of one input */
+    double *last;  /* [n_blocks] */
 };
 
-static double tall_loss(const nmlp_factor_file *factor_file, const nmlp_layer_ranks *r) {
-    if (r->joint) return factor_file->nested[NMLP_NESTED_JOINT].loss[r->rank[0]];
-    double gate = r->rank[0] ? factor_file->nested[NMLP_NESTED_GATE].loss[r->rank[0]] : 0;
-    double up = r->rank[1] ? factor_file->nested[NMLP_NESTED_UP].loss[r->rank[1]] : 0;
-    return gate + up;
-}
-
-static double down_loss(const nmlp_factor_file *factor_file, const nmlp_layer_ranks *r) {
-    return r->rank[NMLP_MLP_DOWN] ? factor_file->nested[NMLP_NESTED_DOWN].loss[r->rank[NMLP_MLP_DOWN]] : 0;
+/* What a block loses in its first matrices, or in its last one. */
+static double lost_in(const nmlp_search *s, int64_t b, const nmlp_layer_ranks *r, bool first) {
+    const nmlp_nested *nested = s->factor_files[b].nested;
+    int last = s->blocks[b].n_first;
+    double lost = 0;
+    if (!first) return r->rank[last] ? nested[last].loss[r->rank[last]] : 0;
+    if (r->joint) return nested[last + 1].loss[r->rank[0]];
+    for (int i = 0; i < last; i++) lost += r->rank[i] ? nested[i].loss[r->rank[i]] : 0;
+    return lost;
 }
 
 /* The same ranks with one of the two groups dense. */
-static nmlp_layer_ranks without(const nmlp_layer_ranks *r, bool tall) {
+static nmlp_layer_ranks without(const nmlp_search *s, int64_t b, const nmlp_layer_ranks *r, bool first) {
     nmlp_layer_ranks out = *r;
-    if (tall) {
-        out.rank[NMLP_MLP_GATE] = out.rank[NMLP_MLP_UP] = 0;
-        out.joint = false;
-    } else {
-        out.rank[NMLP_MLP_DOWN] = 0;
-    }
+    int last = s->blocks[b].n_first;
+    if (!first) out.rank[last] = 0;
+    for (int i = 0; first && i < last; i++) out.rank[i] = 0;
+    if (first) out.joint = false;
     return out;
 }
 
 static nmlp_status tell(const nmlp_search *s, const char *stage, int64_t done, nmlp_err *err) {
-    if (nmlp_progress_update(s->progress, stage, (double)done, (double)config_of(s)->n_layers, "layers"))
-        return NMLP_OK;
+    if (nmlp_progress_update(s->progress, stage, (double)done, (double)s->n_blocks, "layers")) return NMLP_OK;
     return nmlp_fail(err, NMLP_E_INTERRUPTED, "probing was stopped");
 }
 
 /* Trials are dealt to the processes: each measures whole ones, so none depends on how many there are. */
 struct probes {
     const nmlp_search *search;
-    const nmlp_layer_ranks *ranks; /* [L]; NULL: all other groups dense */
+    const nmlp_layer_ranks *ranks; /* [n_blocks] */
     const char *stage;
-    double *kl; /* [L,2] of the layer's trial with gate and up, and with down; 0: none */
-    struct trial (*trial)(const struct probes *probes, int64_t layer, bool tall);
+    double *kl; /* [n_blocks,2] of the block's trial with its last matrix, and with its first ones; 0: none */
+    struct trial (*trial)(const struct probes *probes, int64_t block, bool first);
 };
-
-static double lost_of(const struct probes *p, int64_t l, bool tall) {
-    const nmlp_factor_file *file = &p->search->factor_files[l];
-    return tall ? tall_loss(file, &p->ranks[l]) : down_loss(file, &p->ranks[l]);
-}
 
 static nmlp_status run_probes(const struct probes *p, bool from_layer, nmlp_err *err) {
     const nmlp_search *s = p->search;
     const nmlp_process_group *group = s->heldout->group;
-    for (int64_t l = 0; l < config_of(s)->n_layers; l++) {
-        for (int tall = 0; tall < 2; tall++) {
-            struct trial t = p->trial(p, l, tall);
+    for (int64_t b = 0; b < s->n_blocks; b++) {
+        for (int first = 0; first < 2; first++) {
+            struct trial t = p->trial(p, b, first);
+            int64_t from = from_layer ? s->blocks[b].layer : 0;
             nmlp_loss loss;
-            if (!nmlp_group_deals(group, 2 * l + tall) || !(lost_of(p, l, tall) > 0)) continue;
-            NMLP_RETURN_IF_FAILED(measure_trial(&t, from_layer ? l : 0, s->heldout->n_probe, &loss, err));
-            p->kl[2 * l + tall] = loss.kl;
+            if (!nmlp_group_deals(group, 2 * b + first) || !(lost_in(s, b, &p->ranks[b], first) > 0)) continue;
+            NMLP_RETURN_IF_FAILED(measure_trial(&t, from, s->heldout->n_probe, &loss, err));
+            p->kl[2 * b + first] = loss.kl;
         }
-        NMLP_RETURN_IF_FAILED(tell(s, p->stage, l + 1, err));
+        NMLP_RETURN_IF_FAILED(tell(s, p->stage, b + 1, err));
     }
-    return nmlp_group_gather_dealt(group, p->kl, sizeof *p->kl, 2 * config_of(s)->n_layers, err);
+    return nmlp_group_gather_dealt(group, p->kl, sizeof *p->kl, 2 * s->n_blocks, err);
 }
 
-static struct trial trial_alone(const struct probes *p, int64_t l, bool tall) {
-    return (struct trial){.search = p->search, .layer = l, .other = without(&p->ranks[l], !tall)};
+static struct trial trial_alone(const struct probes *p, int64_t b, bool first) {
+    return (struct trial){.search = p->search, .block = b, .other = without(p->search, b, &p->ranks[b], !first)};
 }
 
-static struct trial trial_among(const struct probes *p, int64_t l, bool tall) {
-    return (struct trial){.search = p->search, .ranks = p->ranks, .layer = l, .other = without(&p->ranks[l], tall)};
+static struct trial trial_among(const struct probes *p, int64_t b, bool first) {
+    return (struct trial){
+        .search = p->search, .ranks = p->ranks, .block = b, .other = without(p->search, b, &p->ranks[b], first)};
 }
 
 /* One group compressed alone, everything else dense. */
 static nmlp_status probe_alone(const nmlp_search *s, const nmlp_layer_ranks *ranks, struct sensitivity *out,
                                nmlp_err *err) {
     struct probes p = {.search = s, .ranks = ranks, .stage = "probing", .trial = trial_alone};
-    p.kl = nmlp_mem_new(2 * (size_t)config_of(s)->n_layers, sizeof *p.kl, err);
+    p.kl = nmlp_mem_new(2 * (size_t)s->n_blocks, sizeof *p.kl, err);
     nmlp_status st = p.kl ? run_probes(&p, true, err) : NMLP_E_NOMEM;
-    for (int64_t i = 0; i < 2 * config_of(s)->n_layers && st == NMLP_OK; i++) {
-        double lost = lost_of(&p, i / 2, i % 2);
-        (i % 2 ? out->gate_up : out->down)[i / 2] = lost > 0 ? p.kl[i] / lost : 0;
+    for (int64_t i = 0; i < 2 * s->n_blocks && st == NMLP_OK; i++) {
+        double lost = lost_in(s, i / 2, &ranks[i / 2], i % 2);
+        (i % 2 ? out->first : out->last)[i / 2] = lost > 0 ? p.kl[i] / lost : 0;
     }
     nmlp_mem_free(p.kl);
     return st;
 }
 
 nmlp_status nmlp_search_probe(const nmlp_search *s, double *gate_up, double *down, nmlp_err *err) {
-    struct sensitivity out = {.gate_up = gate_up, .down = down};
-    nmlp_layer_ranks *ranks = nmlp_mem_new((size_t)config_of(s)->n_layers, sizeof *ranks, err);
+    struct sensitivity out = {.first = gate_up, .last = down};
+    nmlp_layer_ranks *ranks = nmlp_mem_new((size_t)s->n_blocks, sizeof *ranks, err);
     if (!ranks) return NMLP_E_NOMEM;
-    const nmlp_config *c = config_of(s);
-    bool joint = s->joint != NMLP_JOINT_NEVER;
-    int64_t tall = nmlp_rank_uniform((joint ? 2 : 1) * c->intermediate, c->hidden, s->ratio, s->tile);
-    int64_t down_rank = nmlp_rank_uniform(c->hidden, c->intermediate, s->ratio, s->tile);
-    for (int64_t l = 0; l < c->n_layers; l++)
-        ranks[l] = (nmlp_layer_ranks){.rank = {tall, tall, down_rank}, .joint = joint};
+    for (int64_t b = 0; b < s->n_blocks; b++) ranks[b] = uniform_of(s, b, s->joint != NMLP_JOINT_NEVER);
     nmlp_status st = probe_alone(s, ranks, &out, err);
     nmlp_mem_free(ranks);
     return st;
@@ -237,16 +243,16 @@ nmlp_status nmlp_search_probe(const nmlp_search *s, double *gate_up, double *dow
  * too. Groups that are dense there keep their old sensitivity. */
 static nmlp_status probe_among(const nmlp_search *s, const nmlp_layer_ranks *ranks, struct sensitivity *out,
                                nmlp_err *err) {
-    int64_t n_layers = config_of(s)->n_layers;
+    int64_t n_blocks = s->n_blocks;
     struct probes p = {.search = s, .ranks = ranks, .stage = "probing again", .trial = trial_among};
     nmlp_loss all;
     NMLP_RETURN_IF_FAILED(measure_together(s, ranks, s->heldout->n_probe, &all, err));
-    p.kl = nmlp_mem_new(2 * (size_t)n_layers, sizeof *p.kl, err);
+    p.kl = nmlp_mem_new(2 * (size_t)n_blocks, sizeof *p.kl, err);
     nmlp_status st = p.kl ? run_probes(&p, false, err) : NMLP_E_NOMEM;
-    for (int64_t i = 0; i < 2 * n_layers && st == NMLP_OK; i++) {
-        double lost = lost_of(&p, i / 2, i % 2), gain = all.kl - p.kl[i];
-        double least = 1e-3 * all.kl / (double)(2 * n_layers); /* noise can make it negative */
-        if (lost > 0) (i % 2 ? out->gate_up : out->down)[i / 2] = (gain > least ? gain : least) / lost;
+    for (int64_t i = 0; i < 2 * n_blocks && st == NMLP_OK; i++) {
+        double lost = lost_in(s, i / 2, &ranks[i / 2], i % 2), gain = all.kl - p.kl[i];
+        double least = 1e-3 * all.kl / (double)(2 * n_blocks); /* noise can make it negative */
+        if (lost > 0) (i % 2 ? out->first : out->last)[i / 2] = (gain > least ? gain : least) / lost;
     }
     nmlp_mem_free(p.kl);
     return st;
@@ -262,14 +268,13 @@ static bool same_ranks(const nmlp_layer_ranks *a, const nmlp_layer_ranks *b, int
 
 static nmlp_status add_candidate(const nmlp_search *s, nmlp_search_result *r, const char *name,
                                  const nmlp_layer_ranks *ranks, nmlp_err *err) {
-    int64_t n_layers = config_of(s)->n_layers;
-    size_t bytes = (size_t)n_layers * sizeof *ranks;
+    size_t bytes = (size_t)s->n_blocks * sizeof *ranks;
     for (int i = 0; i < r->n_candidates; i++)
-        if (same_ranks(r->candidates[i].ranks, ranks, n_layers)) return NMLP_OK; /* known */
+        if (same_ranks(r->candidates[i].ranks, ranks, s->n_blocks)) return NMLP_OK; /* known */
     if (r->n_candidates == NMLP_RANK_CANDIDATES_MAX) return NMLP_OK;
     nmlp_rank_candidate *c = &r->candidates[r->n_candidates];
     *c = (nmlp_rank_candidate){.name = name, .cost = nmlp_ranks_cost(s, ranks)};
-    c->ranks = nmlp_mem_new((size_t)n_layers, sizeof *ranks, err);
+    c->ranks = nmlp_mem_new((size_t)s->n_all, sizeof *ranks, err);
     if (!c->ranks) return NMLP_E_NOMEM;
     memcpy(c->ranks, ranks, bytes);
     r->n_candidates++;
@@ -282,7 +287,7 @@ static nmlp_status measure_candidates(const nmlp_search *s, nmlp_search_result *
     nmlp_loss losses[NMLP_RANK_CANDIDATES_MAX] = {0};
     int n = r->n_candidates - first;
     for (int i = 0; i < n; i++) {
-        struct trial t = {.search = s, .ranks = r->candidates[first + i].ranks, .layer = -1};
+        struct trial t = {.search = s, .ranks = r->candidates[first + i].ranks, .block = -1};
         if (!nmlp_group_deals(group, i)) continue;
         NMLP_RETURN_IF_FAILED(measure_trial(&t, 0, s->heldout->windows->n_heldout, &losses[i], err));
         if (!nmlp_progress_update(s->progress, "measuring", first + i + 1, r->n_candidates, "candidates"))
@@ -305,22 +310,24 @@ static double mean_log(const struct sensitivity *s, int64_t n) {
     double sum = 0;
     int64_t count = 0;
     for (int64_t i = 0; i < n; i++) {
-        if (s->gate_up[i] > 0) sum += log(s->gate_up[i]), count++;
-        if (s->down[i] > 0) sum += log(s->down[i]), count++;
+        if (s->first[i] > 0) sum += log(s->first[i]), count++;
+        if (s->last[i] > 0) sum += log(s->last[i]), count++;
     }
     return count ? sum / (double)count : 0;
 }
 
 /* How far to trust the measured sensitivities, how low ranks may go, how the loss grows with the error. */
 static const struct setting {
-    const char *name;
+    const char *name, *name_with_attention;
     double gamma;
     double floor; /* share of the uniform rank */
     double power;
 } settings[] = {
-    {"measured", 1, 0, 1},         {"measured, floor 1/2", 1, 0.5, 1},
-    {"tempered 0.7", 0.7, 0.5, 1}, {"tempered 0.4", 0.4, 0.5, 1},
-    {"equal", 0, 0.5, 1},
+    {"measured", "measured, with attention", 1, 0, 1},
+    {"measured, floor 1/2", "measured, floor 1/2, with attention", 1, 0.5, 1},
+    {"tempered 0.7", "tempered 0.7, with attention", 0.7, 0.5, 1},
+    {"tempered 0.4", "tempered 0.4, with attention", 0.4, 0.5, 1},
+    {"equal", "equal, with attention", 0, 0.5, 1},
 };
 enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
 
@@ -331,17 +338,17 @@ struct scratch {
 
 static nmlp_status try_settings(const nmlp_search *s, nmlp_search_result *r, struct scratch *scratch,
                                 const nmlp_layer_ranks *uniform, int n_settings, nmlp_err *err) {
-    const nmlp_config *c = config_of(s);
     int first = r->n_candidates;
-    double log_mean = mean_log(&scratch->measured, c->n_layers);
+    int64_t n = s->n_blocks;
+    bool with_attention = n > config_of(s)->n_layers;
+    double log_mean = mean_log(&scratch->measured, n);
     for (int i = 0; i < n_settings; i++) {
         const struct setting *b = &settings[i];
-        temper(scratch->tempered.gate_up, scratch->measured.gate_up, c->n_layers, b->gamma, log_mean);
-        temper(scratch->tempered.down, scratch->measured.down, c->n_layers, b->gamma, log_mean);
+        temper(scratch->tempered.first, scratch->measured.first, n, b->gamma, log_mean);
+        temper(scratch->tempered.last, scratch->measured.last, n, b->gamma, log_mean);
         nmlp_allocation a = {.factor_files = s->factor_files,
-                             .n_layers = c->n_layers,
-                             .hidden = c->hidden,
-                             .intermediate = s->intermediate,
+                             .blocks = s->blocks,
+                             .n_blocks = n,
                              .tile = s->tile,
                              .cost = s->cost,
                              .budget = s->budget,
@@ -351,49 +358,52 @@ static nmlp_status try_settings(const nmlp_search *s, nmlp_search_result *r, str
                              .floor = b->floor,
                              .uniform = uniform,
                              .cap = INFINITY,
-                             .s_gate_up = scratch->tempered.gate_up,
-                             .s_down = scratch->tempered.down,
+                             .s_first = scratch->tempered.first,
+                             .s_last = scratch->tempered.last,
                              .power = b->power};
         nmlp_status st = nmlp_allocate(&a, scratch->ranks, err);
         if (st == NMLP_E_LIMIT && b->floor > 0) continue; /* a floor may ask for more than the budget */
         NMLP_RETURN_IF_FAILED(st);
-        NMLP_RETURN_IF_FAILED(add_candidate(s, r, b->name, scratch->ranks, err));
+        NMLP_RETURN_IF_FAILED(
+            add_candidate(s, r, with_attention ? b->name_with_attention : b->name, scratch->ranks, err));
     }
     return measure_candidates(s, r, first, err);
 }
 
 static nmlp_status new_scratch(struct scratch *x, nmlp_arena *arena, int64_t n, nmlp_err *err) {
-    x->measured.gate_up = nmlp_arena_new(arena, (size_t)n, sizeof(double), err);
-    x->measured.down = nmlp_arena_new(arena, (size_t)n, sizeof(double), err);
-    x->tempered.gate_up = nmlp_arena_new(arena, (size_t)n, sizeof(double), err);
-    x->tempered.down = nmlp_arena_new(arena, (size_t)n, sizeof(double), err);
+    x->measured.first = nmlp_arena_new(arena, (size_t)n, sizeof(double), err);
+    x->measured.last = nmlp_arena_new(arena, (size_t)n, sizeof(double), err);
+    x->tempered.first = nmlp_arena_new(arena, (size_t)n, sizeof(double), err);
+    x->tempered.last = nmlp_arena_new(arena, (size_t)n, sizeof(double), err);
     x->ranks = nmlp_arena_new(arena, (size_t)n, sizeof *x->ranks, err);
-    return x->measured.gate_up && x->measured.down && x->tempered.gate_up && x->tempered.down && x->ranks
-               ? NMLP_OK
-               : NMLP_E_NOMEM;
+    return x->measured.first && x->measured.last && x->tempered.first && x->tempered.last && x->ranks ? NMLP_OK
+                                                                                                      : NMLP_E_NOMEM;
 }
 
 /* The reference point of the probes and, where it fits the budget, a candidate: the clamped uniform ranks. */
 static nmlp_status start_from_uniform(const nmlp_search *s, nmlp_search_result *r, nmlp_layer_ranks *uniform,
                                       nmlp_err *err) {
-    const nmlp_config *c = config_of(s);
+    bool with_attention = s->n_blocks > config_of(s)->n_layers;
+    int begun = r->n_candidates;
+    static const char *const names[2][2] = {{"uniform", "uniform, shared basis"},
+                                            {"uniform, with attention", "uniform, shared basis, with attention"}};
     for (int joint = s->joint == NMLP_JOINT_ALWAYS; joint <= (s->joint != NMLP_JOINT_NEVER); joint++) {
-        for (int64_t l = 0; l < c->n_layers; l++) {
-            if (uniform_of(s, l, false).rank[NMLP_MLP_GATE] == 0) return refuse_rounding(s, inner_of(s, l), 0, err);
-            uniform[l] = uniform_of(s, l, joint);
+        for (int64_t b = 0; b < s->n_blocks; b++) {
+            if (s->blocks[b].kind == NMLP_MODULE_MLP && uniform_of(s, b, false).rank[0] == 0)
+                return refuse_rounding(s, &s->blocks[b], 0, err);
+            uniform[b] = uniform_of(s, b, joint);
         }
         if (nmlp_ranks_cost(s, uniform) > s->budget * (1 + 1e-9)) continue;
-        NMLP_RETURN_IF_FAILED(add_candidate(s, r, joint ? "uniform, shared basis" : "uniform", uniform, err));
+        NMLP_RETURN_IF_FAILED(add_candidate(s, r, names[with_attention][joint], uniform, err));
     }
-    return measure_candidates(s, r, 0, err);
+    return measure_candidates(s, r, begun, err);
 }
 
-nmlp_status nmlp_search_adaptive(const nmlp_search *s, nmlp_search_result *r, nmlp_err *err) {
-    int64_t n = config_of(s)->n_layers;
+static nmlp_status search_blocks(const nmlp_search *s, nmlp_search_result *r, nmlp_err *err) {
+    int64_t n = s->n_blocks;
     nmlp_arena arena;
     struct scratch scratch;
     nmlp_status st = NMLP_OK;
-    *r = (nmlp_search_result){0};
     nmlp_arena_init(&arena);
     nmlp_layer_ranks *uniform = nmlp_arena_new(&arena, (size_t)n, sizeof *uniform, err);
     if (!uniform) {
@@ -412,6 +422,35 @@ nmlp_status nmlp_search_adaptive(const nmlp_search *s, nmlp_search_result *r, nm
     }
 out:
     nmlp_arena_fini(&arena);
+    return st;
+}
+
+/* The search among MLPs alone that costs as much; false: the attentions' dense matrices leave no room for it. */
+static bool narrow_to_mlps(const nmlp_search *s, nmlp_search *out) {
+    double attention = 0, mlps = 0;
+    *out = *s;
+    out->n_blocks = config_of(s)->n_layers;
+    for (int64_t b = 0; b < s->n_blocks; b++)
+        *(b < out->n_blocks ? &mlps : &attention) +=
+            (double)(nmlp_block_params(&s->blocks[b], NULL) * s->blocks[b].count);
+    out->budget = s->budget - attention;
+    out->ratio = 1 - out->budget / mlps;
+    if (!(out->ratio > 0 && out->ratio < 1)) return false;
+    double least = 0;
+    for (int64_t b = 0; b < out->n_blocks; b++) {
+        if (uniform_of(out, b, false).rank[0] == 0) return false;
+        nmlp_layer_ranks lowest = {.rank = {s->tile, s->tile, s->tile}};
+        least += (double)(nmlp_block_params(&s->blocks[b], &lowest) * s->blocks[b].count);
+    }
+    return least <= out->budget;
+}
+
+nmlp_status nmlp_search_adaptive(const nmlp_search *s, nmlp_search_result *r, nmlp_err *err) {
+    nmlp_search mlps;
+    nmlp_status st = NMLP_OK;
+    *r = (nmlp_search_result){0};
+    if (s->n_blocks > config_of(s)->n_layers && narrow_to_mlps(s, &mlps)) st = search_blocks(&mlps, r, err);
+    if (st == NMLP_OK) st = search_blocks(s, r, err);
     if (st != NMLP_OK) nmlp_search_result_fini(r);
     return st;
 }

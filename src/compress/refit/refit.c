@@ -15,7 +15,9 @@ nmlp_status nmlp_refit_path(char *path, size_t path_bytes, const char *work_dir,
                             bool refitted, nmlp_err *err) {
     char name[64];
     const char *end = refitted ? "refit" : "plain";
-    if (expert >= 0)
+    if (expert == NMLP_REFIT_ATTENTION)
+        snprintf(name, sizeof name, "layer-%05lld-attention.%s", (long long)layer, end);
+    else if (expert >= 0)
         snprintf(name, sizeof name, "layer-%05lld-%05lld.%s", (long long)layer, (long long)expert, end);
     else
         snprintf(name, sizeof name, "layer-%05lld.%s", (long long)layer, end);
@@ -51,14 +53,13 @@ static nmlp_status pass_open(nmlp_refit_pass *p, const nmlp_refit_job *r, nmlp_a
     return p->weights && p->all_weights ? NMLP_OK : NMLP_E_NOMEM;
 }
 
-/* A norm between the MLP and the stream cannot be undone: the MLP then aims at the dense one's output. */
-static bool has_norm_post(const nmlp_refit_pass *p) {
+bool nmlp_refit_has_norm_post(const nmlp_refit_pass *p) {
     return nmlp_engine_model(p->r->engine)->config.features->norm_place != NMLP_NORM_BEFORE;
 }
 
 /* The dense model through layer l, with its MLP inputs in p->x. */
 static nmlp_status run_dense(nmlp_refit_pass *p, int64_t l, nmlp_err *err) {
-    nmlp_mlp_taps taps = {.x = p->x, .y = has_norm_post(p) ? p->y : NULL};
+    nmlp_layer_taps taps = {.x = p->x, .y = nmlp_refit_has_norm_post(p) ? p->y : NULL};
     return nmlp_hidden_states_run_layer(&p->dense, p->r->engine, l, &taps, &p->progress, err);
 }
 
@@ -66,9 +67,10 @@ static nmlp_status run_dense(nmlp_refit_pass *p, int64_t l, nmlp_err *err) {
  * stream. */
 static nmlp_status run_compressed(nmlp_refit_pass *p, int64_t l, nmlp_err *err) {
     int64_t n = nmlp_calib_windows_tokens(&p->r->share->own) * p->dense.hidden;
-    NMLP_RETURN_IF_FAILED(nmlp_hidden_states_run_attention(&p->compressed, p->r->engine, l, p->z, &p->progress, err));
+    nmlp_layer_taps taps = {.x = p->z};
+    NMLP_RETURN_IF_FAILED(nmlp_refit_run_attention(p, l, &taps, err));
     double scale = nmlp_engine_model(p->r->engine)->config.residual_scale;
-    if (has_norm_post(p)) return NMLP_OK;
+    if (nmlp_refit_has_norm_post(p)) return NMLP_OK;
     for (int64_t i = 0; i < n; i++) p->y[i] = p->dense.rows[i] - p->compressed.rows[i];
     for (int64_t i = 0; i < n && scale != 1; i++) p->y[i] = (float)(p->y[i] / scale);
     return NMLP_OK;
@@ -181,7 +183,7 @@ static nmlp_refit_layer layer_of(const nmlp_refit_pass *p, int64_t l) {
 nmlp_layer_file nmlp_refit_file_of(const nmlp_refit_layer *l, const nmlp_refit_variant *result, const double errors[2],
                                    double energy) {
     return (nmlp_layer_file){.ranks = l->ranks,
-                             .desc = result->desc,
+                             .factors = {result->desc.gate, result->desc.up, result->desc.down},
                              .dense_refitted = l->ranks.rank[NMLP_MLP_DOWN] == 0 && result->u[NMLP_MLP_DOWN] != NULL,
                              .error = energy > 0 ? errors[1] / energy : 0,
                              .error_before = energy > 0 ? errors[0] / energy : 0};
@@ -205,7 +207,7 @@ static nmlp_status refit_layer(nmlp_refit_pass *p, int64_t l, const char *path, 
     if (nmlp_refit_solves(&layer)) {
         nmlp_layer_file file = nmlp_refit_file_of(&layer, &down, errors, energy);
         nmlp_compress_work before = nmlp_compress_times_enter(r->times, NMLP_COMPRESS_WORK_FILES);
-        NMLP_TRY(nmlp_layer_file_write(path, r->fingerprint, &file, dense, err));
+        NMLP_TRY(nmlp_layer_file_write(path, r->fingerprint, &file, NMLP_MODULE_MLP, dense, err));
         nmlp_compress_times_enter(r->times, before);
     }
     NMLP_TRY(finish_compressed(p, &layer, &down.desc, err));
@@ -234,8 +236,8 @@ static nmlp_status refit_or_replay(nmlp_refit_pass *p, int64_t l, nmlp_work_tall
     char path[4096];
     nmlp_layer_file file;
     nmlp_work_state state;
-    NMLP_RETURN_IF_FAILED(nmlp_refit_path(path, sizeof path, r->work_dir, l, -1, true, err));
-    NMLP_RETURN_IF_FAILED(nmlp_layer_file_open(&file, path, r->fingerprint, &r->ranks[l], r->slices,
+    NMLP_RETURN_IF_FAILED(nmlp_refit_path(path, sizeof path, r->work_dir, l, NMLP_REFIT_ONLY, true, err));
+    NMLP_RETURN_IF_FAILED(nmlp_layer_file_open(&file, path, r->fingerprint, &r->ranks[l], r->slices, NMLP_MODULE_MLP,
                                                nmlp_engine_model(r->engine)->layers[l].mlp, &state, err));
     tally->n[state]++;
     nmlp_status st = state == NMLP_WORK_VALID ? replay_layer(p, l, &file, err) : refit_layer(p, l, path, err);
@@ -244,6 +246,7 @@ static nmlp_status refit_or_replay(nmlp_refit_pass *p, int64_t l, nmlp_work_tall
 }
 
 static nmlp_status run_layer(nmlp_refit_pass *p, int64_t l, nmlp_work_tally *tally, nmlp_err *err) {
+    NMLP_RETURN_IF_FAILED(nmlp_refit_attention(p, l, tally, err));
     NMLP_RETURN_IF_FAILED(run_dense(p, l, err));
     NMLP_RETURN_IF_FAILED(run_compressed(p, l, err));
     NMLP_RETURN_IF_FAILED(weigh_tokens(p, err));

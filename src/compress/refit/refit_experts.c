@@ -171,7 +171,7 @@ static nmlp_status refit_expert(struct experts *x, int64_t e, double error_befor
     NMLP_TRY(nmlp_refit_energy(x->p, &energy, err));
     nmlp_layer_file file = nmlp_refit_file_of(&layer, &down, errors, energy);
     NMLP_TRY(nmlp_refit_path(path, sizeof path, r->work_dir, x->layer, e, true, err));
-    NMLP_TRY(nmlp_layer_file_write(path, r->fingerprint, &file, dense, err));
+    NMLP_TRY(nmlp_layer_file_write(path, r->fingerprint, &file, NMLP_MODULE_MLP, dense, err));
 out:
     nmlp_refit_variant_fini(&down);
     nmlp_refit_variant_fini(&tall);
@@ -188,10 +188,11 @@ static nmlp_status open_finished(struct experts *x, nmlp_mlp_desc *descs, bool *
         char path[PATH_MAX_BYTES];
         nmlp_work_state state;
         nmlp_layer_ranks ranks;
+        nmlp_layer_file_close(&x->files[e]);
         NMLP_RETURN_IF_FAILED(nmlp_refit_path(path, sizeof path, r->work_dir, x->layer, e, true, err));
         NMLP_RETURN_IF_FAILED(nmlp_expert_ranks_of(&r->factor_files[x->layer], &r->ranks[x->layer], e, &ranks, err));
-        NMLP_RETURN_IF_FAILED(
-            nmlp_layer_file_open(&x->files[e], path, r->fingerprint, &ranks, 1, dense->experts[e].mlp, &state, err));
+        NMLP_RETURN_IF_FAILED(nmlp_layer_file_open(&x->files[e], path, r->fingerprint, &ranks, 1, NMLP_MODULE_MLP,
+                                                   dense->experts[e].mlp, &state, err));
         *all = state == NMLP_WORK_VALID;
         if (*all) descs[e] = nmlp_layer_file_mlp(&x->files[e], dense->experts[e].mlp);
     }
@@ -218,7 +219,14 @@ nmlp_status nmlp_refit_experts(nmlp_refit_pass *p, int64_t l, nmlp_err *err) {
     if (!all)
         NMLP_TRY(nmlp_layer_mlps_build(&x.base, &p->r->factor_files[l], &m->layers[l], &p->r->ranks[l],
                                        nmlp_engine_pool(p->r->engine), err));
-    NMLP_TRY(all ? run_all(&x, descs, err) : refit_all(&x, err));
+    /* What is handed on is the sum of the finished experts, added up as a run that finds all of them does: sums that
+     * changed one by one are rounded differently. */
+    if (!all) {
+        NMLP_TRY(refit_all(&x, err));
+        NMLP_TRY(open_finished(&x, descs, &all, err));
+        if (!all) NMLP_TRY(nmlp_fail(err, NMLP_E_IO, "%s: experts written a moment ago are gone", p->r->work_dir));
+    }
+    NMLP_TRY(run_all(&x, descs, err));
     memcpy(p->y, x.out, (size_t)(nmlp_calib_windows_tokens(&p->r->share->own) * m->config.hidden) * sizeof *p->y);
 out:
     for (int64_t e = 0; x.files && e < m->config.n_experts; e++) nmlp_layer_file_close(&x.files[e]);

@@ -5,6 +5,11 @@
 #include "compress/factor/expert_ranks.h"
 #include "compress/refit/refit.h"
 #include "compress/refit/refit_solve.h"
+#include "compress/work.h"
+
+/* Pseudo tokens for each input channel of the matrices of one input, and of the last one. Fewer fit the calibration
+ * text no better and other texts worse. */
+enum { NMLP_REFIT_ANCHOR_FIRST = 8, NMLP_REFIT_ANCHOR_LAST = 16 };
 
 /* Both models' tokens and the buffers of the layer at hand. */
 typedef struct nmlp_refit_pass {
@@ -23,6 +28,16 @@ typedef struct nmlp_refit_pass {
 int nmlp_refit_widened(const nmlp_refit_job *job);
 /* Of held-out rows of the dense stream, by the weights of the pass. */
 nmlp_status nmlp_refit_energy(const nmlp_refit_pass *pass, double *energy, nmlp_err *err);
+
+/* A norm between a module and the stream cannot be undone: an MLP then aims at the dense one's output, an attention
+ * stays as it was factorised. */
+bool nmlp_refit_has_norm_post(const nmlp_refit_pass *pass);
+
+/* refit_attention.c. Fits the attention of a layer, if it has factors, to what the dense stream is behind it, and
+ * writes its file; both streams stay in front of the layer. pass->x, y and z are spent. */
+nmlp_status nmlp_refit_attention(nmlp_refit_pass *pass, int64_t layer, nmlp_work_tally *tally, nmlp_err *err);
+/* The compressed stream through the finished attention of a layer; see nmlp_hidden_states_run_attention. */
+nmlp_status nmlp_refit_run_attention(nmlp_refit_pass *pass, int64_t layer, const nmlp_layer_taps *taps, nmlp_err *err);
 
 /* A layer with experts: fits them one after the other, each to what the others leave, writes their files and puts into
  * pass->y what the layer adds. */

@@ -10,10 +10,6 @@
 
 enum { BATCH = 4096 };
 
-/* Pseudo tokens for each input channel. Fewer fit the calibration text no better and other texts worse. */
-static const double anchor_gate_up = 8;
-static const double anchor_down = 16;
-
 void nmlp_refit_variant_fini(nmlp_refit_variant *v) {
     for (int i = 0; i < NMLP_MLP_MATRICES; i++) {
         nmlp_nested_fini(&v->nested[i]);
@@ -203,7 +199,7 @@ static nmlp_status give_nested(const nmlp_refit_layer *l, nmlp_nested *nested, i
 
 static nmlp_status solve_tall(const nmlp_refit_layer *l, nmlp_refit_tall *problem, int matrix, nmlp_refit_variant *out,
                               nmlp_err *err) {
-    int64_t rows = problem->n_matrices * problem->rows, rank = problem->rank * l->r->slices;
+    int64_t rows = nmlp_refit_tall_rows(problem), rank = problem->rank * l->r->slices;
     nmlp_status st = NMLP_E_NOMEM;
     nmlp_nested *nested = &out->nested[matrix];
     nmlp_dtype dtype = l->dense[matrix].w.dtype;
@@ -218,9 +214,9 @@ static nmlp_status solve_tall(const nmlp_refit_layer *l, nmlp_refit_tall *proble
     NMLP_TRY(pack(nested, rows, problem->n, rank, dtype, ut, v, l->pool, err));
 give:
     NMLP_TRY(give_nested(l, nested, rows, problem->n, rank, dtype, err));
-    NMLP_TRY(take_factors(out, matrix, nested, 0, problem->rows, l->pool, err));
+    NMLP_TRY(take_factors(out, matrix, nested, 0, problem->rows[0], l->pool, err));
     if (problem->n_matrices == 2)
-        NMLP_TRY(take_factors(out, NMLP_MLP_UP, nested, problem->rows, problem->rows, l->pool, err));
+        NMLP_TRY(take_factors(out, NMLP_MLP_UP, nested, problem->rows[0], problem->rows[1], l->pool, err));
 out:
     nmlp_mem_free(ut);
     nmlp_mem_free(v);
@@ -265,10 +261,10 @@ nmlp_status nmlp_refit_gate_up(const nmlp_refit_layer *l, const nmlp_mlp_desc *b
     NMLP_TRY(input_moments(l, gram, cross, err));
     nmlp_compress_times_enter(l->r->times, NMLP_COMPRESS_WORK_PRODUCTS);
     nmlp_refit_tall problem = {.n = h,
-                               .rows = l->intermediate,
+                               .rows = {l->intermediate, l->intermediate},
                                .gram = gram,
                                .cross = cross,
-                               .ridge = anchor_gate_up * (double)h / (double)l->calib_tokens,
+                               .ridge = NMLP_REFIT_ANCHOR_FIRST * (double)h / (double)l->calib_tokens,
                                .kernels = l->kernels,
                                .times = l->r->times};
     st = solve_gate_up(l, problem, weights, out, err);
@@ -334,7 +330,7 @@ static nmlp_status solve_down(const nmlp_refit_layer *l, const nmlp_mlp_desc *ba
                                .w = l->w[NMLP_MLP_DOWN],
                                .gram = k->gram,
                                .cross = k->cross,
-                               .ridge = anchor_down * (double)k->n / (double)l->calib_tokens,
+                               .ridge = NMLP_REFIT_ANCHOR_LAST * (double)k->n / (double)l->calib_tokens,
                                .rank = rank};
     return rank > 0 && l->r->slices > 1 ? nmlp_refit_down_slices(l, base, &problem, ut, v, err)
                                         : nmlp_refit_down_solve(&problem, ut, v, l->pool, err);

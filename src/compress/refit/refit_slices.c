@@ -9,9 +9,9 @@
 nmlp_status nmlp_refit_tall_slice(const nmlp_refit_layer *l, const nmlp_refit_tall *problem, int64_t s, double *ut,
                                   double *v, nmlp_err *err) {
     nmlp_refit_tall part = *problem;
-    int64_t n = l->r->slices, width = problem->rows / n, k = problem->rank, rows = problem->n_matrices * problem->rows;
-    part.rows = width;
+    int64_t n = l->r->slices, width = problem->rows[0] / n, k = problem->rank, rows = nmlp_refit_tall_rows(problem);
     for (int m = 0; m < problem->n_matrices; m++) {
+        part.rows[m] = width;
         part.w[m] = problem->w[m] + s * width * problem->n;
         part.views[m] = nmlp_view_rows(&problem->views[m], s * width, width);
         part.weight[m] = problem->weight[m] ? problem->weight[m] + s * width : NULL;
@@ -21,7 +21,7 @@ nmlp_status nmlp_refit_tall_slice(const nmlp_refit_layer *l, const nmlp_refit_ta
     nmlp_status st = part_ut && part_v ? nmlp_refit_tall_solve(&part, part_ut, part_v, l->pool, err) : NMLP_E_NOMEM;
     for (int64_t i = 0; i < k && st == NMLP_OK; i++) {
         for (int m = 0; m < problem->n_matrices; m++)
-            memcpy(ut + (i * n + s) * rows + m * problem->rows + s * width,
+            memcpy(ut + (i * n + s) * rows + m * problem->rows[0] + s * width,
                    part_ut + (i * problem->n_matrices + m) * width, (size_t)width * sizeof *ut);
         memcpy(v + (i * n + s) * problem->n, part_v + i * problem->n, (size_t)problem->n * sizeof *v);
     }

@@ -28,7 +28,7 @@ static nmlp_status add_weighted(const nmlp_refit_tall *in, double *g, double *pa
     bool narrow = nmlp_dtype_bytes(in->views[0].dtype) == 2;
     for (int m = 0; m < in->n_matrices; m++) {
         NMLP_RETURN_IF_FAILED(
-            nmlp_linalg_weighted_squares(pool, n, in->rows, in->w[m], in->weight[m], narrow, part, err));
+            nmlp_linalg_weighted_squares(pool, n, in->rows[m], in->w[m], in->weight[m], narrow, part, err));
         for (int64_t i = 0; i < n * n; i++) g[i] += part[i];
     }
     return NMLP_OK;
@@ -61,6 +61,12 @@ static nmlp_status tall_eigen(const nmlp_refit_tall *in, struct tall_work *w, nm
     return st;
 }
 
+int64_t nmlp_refit_tall_rows(const nmlp_refit_tall *in) {
+    int64_t rows = 0;
+    for (int m = 0; m < in->n_matrices; m++) rows += in->rows[m];
+    return rows;
+}
+
 nmlp_status nmlp_refit_tall_solve(const nmlp_refit_tall *in, double *ut, double *v, nmlp_pool *pool, nmlp_err *err) {
     int64_t n = in->n;
     int64_t k = in->rank;
@@ -79,9 +85,9 @@ nmlp_status nmlp_refit_tall_solve(const nmlp_refit_tall *in, double *ut, double 
     NMLP_TRY(tall_eigen(in, &w, pool, err));
     /* t [k,n] = E r^T; u^T = t W^T; v = E L^-1 */
     nmlp_linalg_gemm(pool, NMLP_PLAIN, NMLP_TRANSPOSED, k, n, n, w.vectors, w.r, w.half);
-    for (int m = 0; m < in->n_matrices; m++) {
+    for (int64_t m = 0, at = 0; m < in->n_matrices; at += in->rows[m++]) {
         nmlp_weight_product product = {.view = &in->views[m], .wide = in->w[m], .kernels = in->kernels};
-        NMLP_TRY(nmlp_weight_multiply(&product, pool, k, w.half, ut + m * in->rows, in->n_matrices * in->rows, err));
+        NMLP_TRY(nmlp_weight_multiply(&product, pool, k, w.half, ut + at, nmlp_refit_tall_rows(in), err));
     }
     memcpy(v, w.vectors, (size_t)(k * n) * sizeof *v);
     nmlp_linalg_solve_right(pool, w.root, v, k, n);

@@ -83,9 +83,18 @@ static void uniform_rank_never_passes_break_even(void **state) {
 /* Two layers whose curves fall exponentially at different rates. */
 enum { H = 64, I2 = 160, LAYERS = 2 };
 
+static nmlp_block block_of_mlp(int64_t layer) {
+    return (nmlp_block){.kind = NMLP_MODULE_MLP,
+                        .layer = layer,
+                        .n_first = 2,
+                        .rows = {I2, I2, H, 2 * I2},
+                        .cols = {H, H, I2, H},
+                        .count = 1};
+}
+
 static void make_library(nmlp_factor_file *factor_file, double rate, double *loss) {
     *factor_file = (nmlp_factor_file){0};
-    for (int i = 0; i < NMLP_NESTED_COUNT; i++) {
+    for (int i = 0; i <= NMLP_NESTED_JOINT; i++) {
         double scale = i == NMLP_NESTED_JOINT ? 2 : 1;
         double *curve = loss + i * (H + 1);
         for (int k = 0; k <= H; k++) curve[k] = k == H ? 0 : scale * exp(-rate * k);
@@ -100,6 +109,7 @@ static void allocation_keeps_budget_tiles_and_prefers_the_steep_layer(void **sta
     nmlp_factor_file factor_files[LAYERS];
     static double loss[LAYERS][NMLP_NESTED_COUNT * (H + 1)];
     nmlp_layer_ranks ranks[LAYERS];
+    nmlp_block blocks[LAYERS] = {block_of_mlp(0), block_of_mlp(1)};
     double s[LAYERS] = {1, 1};
     nmlp_cost cost = nmlp_cost_params();
     nmlp_err err;
@@ -110,9 +120,8 @@ static void allocation_keeps_budget_tiles_and_prefers_the_steep_layer(void **sta
     double last = INFINITY;
     for (double ratio = 0.6; ratio > 0.05; ratio -= 0.05) {
         nmlp_allocation a = {.factor_files = factor_files,
-                             .n_layers = LAYERS,
-                             .hidden = H,
-                             .intermediate = I2,
+                             .blocks = blocks,
+                             .n_blocks = LAYERS,
                              .tile = 8,
                              .cost = &cost,
                              .budget = (1 - ratio) * dense,
@@ -120,13 +129,13 @@ static void allocation_keeps_budget_tiles_and_prefers_the_steep_layer(void **sta
                              .joint = true,
                              .dense = true,
                              .cap = INFINITY,
-                             .s_gate_up = s,
-                             .s_down = s,
+                             .s_first = s,
+                             .s_last = s,
                              .power = 1};
         nmlp_assert_ok(nmlp_allocate(&a, ranks, &err), &err);
         double params = 0, total = 0;
         for (int l = 0; l < LAYERS; l++) {
-            params += (double)nmlp_layer_ranks_params(&ranks[l], H, I2);
+            params += (double)nmlp_block_params(&blocks[l], &ranks[l]);
             for (int m = 0; m < NMLP_MLP_MATRICES; m++) {
                 assert_int_equal(ranks[l].rank[m] % 8, 0);
                 assert_true(ranks[l].rank[m] <=
@@ -147,6 +156,7 @@ static void latency_budget_spends_time_not_parameters(void **state) {
     nmlp_factor_file factor_files[LAYERS];
     static double loss[LAYERS][NMLP_NESTED_COUNT * (H + 1)];
     nmlp_layer_ranks ranks[LAYERS];
+    nmlp_block blocks[LAYERS] = {block_of_mlp(0), block_of_mlp(1)};
     double s[LAYERS] = {1, 1};
     nmlp_cost_line line = {.start_dense_us = 5, .start_lowrank_us = 10, .us_per_param = 1e-3};
     nmlp_cost cost = nmlp_cost_time(&line);
@@ -155,9 +165,8 @@ static void latency_budget_spends_time_not_parameters(void **state) {
     make_library(&factor_files[0], 0.2, loss[0]);
     make_library(&factor_files[1], 0.02, loss[1]);
     nmlp_allocation a = {.factor_files = factor_files,
-                         .n_layers = LAYERS,
-                         .hidden = H,
-                         .intermediate = I2,
+                         .blocks = blocks,
+                         .n_blocks = LAYERS,
                          .tile = 8,
                          .cost = &cost,
                          .budget = 70,
@@ -165,8 +174,8 @@ static void latency_budget_spends_time_not_parameters(void **state) {
                          .joint = true,
                          .dense = true,
                          .cap = INFINITY,
-                         .s_gate_up = s,
-                         .s_down = s,
+                         .s_first = s,
+                         .s_last = s,
                          .power = 1};
     nmlp_assert_ok(nmlp_allocate(&a, ranks, &err), &err);
     double us = 0;

@@ -81,19 +81,18 @@ static void factorise(nmlp_nested *nested, struct fixture *f, bool whiten, bool 
     double *output = nmlp_mem_new(H * H, sizeof *output, &err);
     memcpy(input, f->input, sizeof f->input);
     memcpy(output, f->output, sizeof f->output);
-    nmlp_mlp_moments m = {.hidden = H,
-                          .intermediate = I,
-                          .gate = f->w[0],
-                          .up = f->w[1],
-                          .down = f->w[2],
-                          .views = VIEWS(f),
-                          .input = whiten ? input : NULL,
-                          .output = whiten ? output : NULL,
-                          .d_gate = weights ? f->d[0] : NULL,
-                          .d_up = weights ? f->d[1] : NULL,
-                          .separate = true,
-                          .joint = true};
-    nmlp_assert_ok(nmlp_factorise_mlp(nested, &m, NULL, &err), &err);
+    nmlp_module_moments m = {.hidden = H,
+                             .n_first = 2,
+                             .rows = {I, I},
+                             .inner = I,
+                             .w = {f->w[0], f->w[1], f->w[2]},
+                             .views = VIEWS(f),
+                             .input = whiten ? input : NULL,
+                             .output = whiten ? output : NULL,
+                             .d = {weights ? f->d[0] : NULL, weights ? f->d[1] : NULL},
+                             .separate = true,
+                             .joint = true};
+    nmlp_assert_ok(nmlp_factorise_module(nested, &m, NULL, &err), &err);
     nmlp_mem_free(input);
     nmlp_mem_free(output);
 }
@@ -238,7 +237,7 @@ static void joint_curve_is_the_loss_of_both_matrices_together(void **state) {
 }
 
 static void assert_finite(const nmlp_nested *nested) {
-    for (int i = 0; i < NMLP_NESTED_COUNT; i++) {
+    for (int i = 0; i <= NMLP_NESTED_JOINT; i++) {
         const float *ut = nested[i].ut;
         const float *v = nested[i].v;
         for (int64_t k = 0; k < nested[i].rank * nested[i].rows; k++)
@@ -307,16 +306,15 @@ static void a_shared_basis_alone_is_the_one_made_with_the_others(void **state) {
     struct fixture *f = new_fixture(31, T);
     (void)state;
     factorise(all, f, false, true);
-    nmlp_mlp_moments m = {.hidden = H,
-                          .intermediate = I,
-                          .gate = f->w[0],
-                          .up = f->w[1],
-                          .down = f->w[2],
-                          .views = VIEWS(f),
-                          .d_gate = f->d[0],
-                          .d_up = f->d[1],
-                          .joint = true};
-    nmlp_assert_ok(nmlp_factorise_mlp(alone, &m, NULL, &err), &err);
+    nmlp_module_moments m = {.hidden = H,
+                             .n_first = 2,
+                             .rows = {I, I},
+                             .inner = I,
+                             .w = {f->w[0], f->w[1], f->w[2]},
+                             .views = VIEWS(f),
+                             .d = {f->d[0], f->d[1]},
+                             .joint = true};
+    nmlp_assert_ok(nmlp_factorise_module(alone, &m, NULL, &err), &err);
     assert_int_equal(alone[NMLP_NESTED_GATE].rank, 0);
     assert_int_equal(alone[NMLP_NESTED_UP].rank, 0);
     const nmlp_nested *want = &all[NMLP_NESTED_JOINT], *got = &alone[NMLP_NESTED_JOINT];
@@ -324,6 +322,47 @@ static void a_shared_basis_alone_is_the_one_made_with_the_others(void **state) {
     for (int64_t k = 0; k <= want->full; k++) assert_true(fabs(got->loss[k] - want->loss[k]) <= 1e-12 * want->loss[0]);
     release(all);
     release(alone);
+    nmlp_mem_free(f);
+}
+
+/* Three matrices of different rows, as q, k and v: losses of each and of all together by their definition. */
+static void three_matrices_of_one_input_share_a_basis(void **state) {
+    enum { Q = I, K = I / 2, ALL = Q + 2 * K };
+    nmlp_nested nested[NMLP_NESTED_COUNT];
+    nmlp_err err;
+    struct fixture *f = new_fixture(33, T);
+    double all[ALL * H], d[ALL], input[H * H], output[H * H];
+    (void)state;
+    for (int64_t i = 0; i < Q * H; i++) all[i] = f->w[0][i];
+    for (int64_t i = 0; i < 2 * K * H; i++) all[Q * H + i] = f->w[1][i];
+    for (int i = 0; i < ALL; i++) d[i] = 1 + 0.1 * (i % 7);
+    memcpy(input, f->input, sizeof input);
+    memcpy(output, f->output, sizeof output);
+    nmlp_module_moments m = {
+        .hidden = H,
+        .n_first = 3,
+        .rows = {Q, K, K},
+        .inner = I,
+        .w = {all, all + Q * H, all + (Q + K) * H, f->w[2]},
+        .views = {nmlp_view_2d(all, NMLP_DTYPE_F32, Q, H), nmlp_view_2d(all + Q * H, NMLP_DTYPE_F32, K, H),
+                  nmlp_view_2d(all + (Q + K) * H, NMLP_DTYPE_F32, K, H), nmlp_view_2d(f->w[2], NMLP_DTYPE_F32, H, I)},
+        .input = input,
+        .output = output,
+        .d = {d, d + Q, d + Q + K},
+        .separate = true,
+        .joint = true};
+    nmlp_assert_ok(nmlp_factorise_module(nested, &m, NULL, &err), &err);
+    assert_int_equal(nested[4].rows, ALL);
+    assert_int_equal(nested[3].cols, I);
+    for (int64_t k = 1; k <= nested[4].rank; k += 3) {
+        double direct = direct_loss(&nested[4], all, d, f->input, k);
+        assert_true(fabs(direct - nested[4].loss[k]) <= 1e-4 * nested[4].loss[0]); /* factors are f32 */
+    }
+    for (int64_t k = 1; k <= nested[1].rank; k += 2) {
+        double direct = direct_loss(&nested[1], all + Q * H, d + Q, f->input, k);
+        assert_true(fabs(direct - nested[1].loss[k]) <= 1e-4 * nested[1].loss[0]);
+    }
+    release(nested);
     nmlp_mem_free(f);
 }
 
@@ -536,6 +575,7 @@ int main(void) {
         cmocka_unit_test(zero_matrix_gives_zero_factors),
         cmocka_unit_test(rank_one_matrix_is_exact_at_rank_one),
         cmocka_unit_test(a_shared_basis_alone_is_the_one_made_with_the_others),
+        cmocka_unit_test(three_matrices_of_one_input_share_a_basis),
         cmocka_unit_test(outlier_token_is_scaled_to_its_share),
         cmocka_unit_test(moments_by_matrix_kernels_are_those_of_rounded_rows),
         cmocka_unit_test(blocks_of_several_processes_are_those_of_one),

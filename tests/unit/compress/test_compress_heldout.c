@@ -246,10 +246,10 @@ static void make_finished(struct finished *f, const nmlp_factors *dense) {
     nmlp_factors joint = {.u = nmlp_view_2d(f->u, NMLP_DTYPE_BF16, rows, 2),
                           .v = nmlp_view_2d(f->v, NMLP_DTYPE_BF16, 2, cols)};
     f->file = (nmlp_layer_file){.ranks = {.rank = {2, 2, 0}, .joint = true},
-                                .desc = {.gate = joint, .up = joint, .down = dense[NMLP_MLP_DOWN]},
+                                .factors = {joint, joint, dense[NMLP_MLP_DOWN]},
                                 .error = 0.25,
                                 .error_before = 0.5};
-    nmlp_assert_ok(nmlp_layer_file_write(f->path, 42, &f->file, dense, &err), &err);
+    nmlp_assert_ok(nmlp_layer_file_write(f->path, 42, &f->file, NMLP_MODULE_MLP, dense, &err), &err);
 }
 
 static void free_finished(struct finished *f) {
@@ -263,7 +263,8 @@ static nmlp_work_state state_of(const struct finished *f, uint64_t fingerprint, 
     nmlp_layer_file back;
     nmlp_work_state found;
     nmlp_err err;
-    nmlp_assert_ok(nmlp_layer_file_open(&back, f->path, fingerprint, ranks, 1, dense, &found, &err), &err);
+    nmlp_assert_ok(nmlp_layer_file_open(&back, f->path, fingerprint, ranks, 1, NMLP_MODULE_MLP, dense, &found, &err),
+                   &err);
     nmlp_layer_file_close(&back);
     return found;
 }
@@ -276,12 +277,13 @@ static void layer_file_comes_back_and_not_for_another_job(void **state) {
     nmlp_err err;
     make_finished(&f, dense);
     assert_int_equal(state_of(&f, 43, &f.file.ranks, dense), NMLP_WORK_OTHER);
-    nmlp_assert_ok(nmlp_layer_file_open(&back, f.path, 42, &f.file.ranks, 1, dense, &found, &err), &err);
+    nmlp_assert_ok(nmlp_layer_file_open(&back, f.path, 42, &f.file.ranks, 1, NMLP_MODULE_MLP, dense, &found, &err),
+                   &err);
     assert_int_equal(found, NMLP_WORK_VALID);
     assert_true(back.ranks.joint && back.ranks.rank[1] == 2 && back.error == 0.25);
-    assert_memory_equal(back.desc.up.u.data, f.u, nmlp_view_bytes(&back.desc.up.u));
-    assert_memory_equal(back.desc.gate.v.data, f.v, nmlp_view_bytes(&back.desc.gate.v));
-    assert_ptr_equal(back.desc.gate.v.data, back.desc.up.v.data); /* a shared basis is one tensor */
+    assert_memory_equal(back.factors[1].u.data, f.u, nmlp_view_bytes(&back.factors[1].u));
+    assert_memory_equal(back.factors[0].v.data, f.v, nmlp_view_bytes(&back.factors[0].v));
+    assert_ptr_equal(back.factors[0].v.data, back.factors[1].v.data); /* a shared basis is one tensor */
     nmlp_mlp_desc desc = nmlp_layer_file_mlp(&back, dense);
     assert_ptr_equal(desc.down.w.data, dense[NMLP_MLP_DOWN].w.data);
     nmlp_layer_file_close(&back);
@@ -318,7 +320,7 @@ static void damaged_layer_file_is_not_found(void **state) {
 /* Right checksum, wrong shape: what the header says is held against the model, not believed. */
 static void layer_file_of_impossible_shape_is_not_found(void **state) {
     const nmlp_factors *dense = ((struct fixture *)*state)->model.layers[0].mlp;
-    enum { FIRST_VIEW_WORD = 7, U_WORD = FIRST_VIEW_WORD + 3 };
+    enum { FIRST_VIEW_WORD = 8, U_WORD = FIRST_VIEW_WORD + 3 };
     static const int64_t hostile[][3] = {{NMLP_DTYPE_BF16, INT64_MAX, 2},
                                          {NMLP_DTYPE_BF16, -4, -2},
                                          {NMLP_DTYPE_BF16, 4, 0},
@@ -335,7 +337,7 @@ static void layer_file_of_impossible_shape_is_not_found(void **state) {
     for (size_t i = 0; i < sizeof hostile / sizeof hostile[0]; i++) {
         nmlp_work_writer writer;
         memcpy(words + U_WORD, hostile[i], sizeof hostile[i]);
-        nmlp_assert_ok(nmlp_work_writer_open(&writer, f.path, "NMLPLAY2", 42, &err), &err);
+        nmlp_assert_ok(nmlp_work_writer_open(&writer, f.path, "NMLPLAY3", 42, &err), &err);
         nmlp_assert_ok(nmlp_work_writer_put(&writer, text.data, text.len - 32, &err), &err);
         nmlp_assert_ok(nmlp_work_writer_commit(&writer, &err), &err);
         assert_int_equal(state_of(&f, 42, &f.file.ranks, dense), NMLP_WORK_DAMAGED);

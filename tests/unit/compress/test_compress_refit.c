@@ -61,7 +61,7 @@ static double output_error(const struct data *d, const double *ut, const double 
 static void solve(const struct data *d, double ridge, int rank, double *ut, double *v) {
     nmlp_err err;
     nmlp_refit_tall problem = {.n = N,
-                               .rows = M,
+                               .rows = {M},
                                .n_matrices = 1,
                                .w = {d->w},
                                .views = {nmlp_view_2d(d->w, NMLP_DTYPE_F32, M, N)},

@@ -1,5 +1,6 @@
 /* The forward pass against a float64 decoder, and its invariants. */
 #include <math.h>
+#include <stdlib.h>
 
 #include "base/mem.h"
 #include "base/rng.h"
@@ -295,6 +296,27 @@ static void observers_see_every_row_and_change_nothing(void **state) {
     loaded_engine_close(&l);
 }
 
+/* Only weights of the checkpoint may leave memory once they are packed: the system would hand out zeros for others. */
+static void the_memory_of_a_stand_in_is_left_alone(void **state) {
+    enum { PAGE = 4096 };
+    struct fixture *f = *state;
+    loaded_engine l;
+    nmlp_err err;
+    tiny_write(&f->c, f->dir, NMLP_DTYPE_F32);
+    loaded_engine_open(&l, f->dir, NULL, 2);
+    nmlp_layer other = l.model.layers[0];
+    nmlp_view *q = &other.attention[NMLP_ATTENTION_Q].w; /* [32,32]: a page */
+    assert_int_equal(nmlp_view_bytes(q), PAGE);
+    float *own = aligned_alloc(PAGE, PAGE);
+    memcpy(own, q->data, PAGE);
+    q->data = own;
+    nmlp_assert_ok(nmlp_engine_set_attention(l.engine, 0, &other, &err), &err);
+    assert_memory_equal(own, l.model.layers[0].attention[NMLP_ATTENTION_Q].w.data, PAGE);
+    nmlp_assert_ok(nmlp_engine_set_attention(l.engine, 0, NULL, &err), &err);
+    free(own);
+    loaded_engine_close(&l);
+}
+
 static void an_attention_is_replaced_and_comes_back(void **state) {
     struct fixture *f = *state;
     loaded_engine l;
@@ -415,6 +437,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(attention_alone_and_the_mlp_make_a_layer, setup, teardown),
         cmocka_unit_test_setup_teardown(observers_see_every_row_and_change_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(an_attention_is_replaced_and_comes_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_memory_of_a_stand_in_is_left_alone, setup, teardown),
         cmocka_unit_test_setup_teardown(a_layer_at_a_time_gives_the_same_states, setup, teardown),
         cmocka_unit_test_setup_teardown(another_mlp_can_stand_in_and_leave, setup, teardown),
     };
