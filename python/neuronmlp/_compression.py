@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from dataclasses import dataclass
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 from . import _library as lib
-from ._work import Cancel, Progress, run
-
-Path = Union[str, "os.PathLike[str]"]
+from ._work import Path, Progress, convert, fill, values_of
 
 
 @dataclass(frozen=True)
@@ -75,20 +72,14 @@ def compress(
     options.ratio = 0.0 if budget_ms else ratio
     options.tile, options.uniform, options.refit, options.resume = tile, int(uniform), int(refit), int(resume)
     options.n_threads, options.train_steps, options.budget_ms = threads, train_steps, budget_ms
-    for name, count in (("calibration_tokens", calibration_tokens), ("heldout_tokens", heldout_tokens), ("context", context)):
-        if count is not None:
-            setattr(options, name, count)
-    texts = {"calibration": calibration, "target": target, "precision": precision, "train_text": train_text, "work_dir": work_dir, "isa": isa}
-    for name, value in texts.items():
-        setattr(options, name, lib.text_or_none(value))
+    fill(
+        options,
+        {"calibration_tokens": calibration_tokens, "heldout_tokens": heldout_tokens, "context": context},
+        {"calibration": calibration, "target": target, "precision": precision, "train_text": train_text, "work_dir": work_dir, "isa": isa},
+    )
     for name, value in research.items():
         if name not in ("plain_svd", "no_row_weights", "residual_tokens", "joint", "no_shrink", "cap", "rounds"):
             raise TypeError(f"compress() has no option {name!r}")
         setattr(options, name, value)
-    cancel = Cancel()
-    options.on_progress = cancel.progress(progress)
-    result = lib.init(lib.CompressionResult)
-    source, out = lib.text_or_none(model), lib.text_or_none(output)
-    run(lambda: lib.call("nmlp_compress_model", source, out, ctypes.byref(options), ctypes.byref(result)), cancel)
-    values = {name: getattr(result, name) for name, _ in lib.CompressionResult._fields_ if name != "struct_bytes"}
-    return Compression(path=os.fspath(output), **values)
+    result = convert("nmlp_compress_model", model, output, options, lib.CompressionResult, progress)
+    return Compression(path=os.fspath(output), **values_of(result))

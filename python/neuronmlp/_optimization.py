@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from dataclasses import dataclass
 from typing import Optional
 
 from . import _library as lib
-from ._compression import Path
 from ._errors import UnsupportedError
-from ._work import Cancel, Progress, run
+from ._work import Path, Progress, convert, fill, values_of
 
 
 @dataclass(frozen=True)
@@ -68,18 +66,12 @@ def optimize(
     options = lib.init(lib.OptimizeOptions)
     options.max_loss, options.minutes, options.tile = max_loss, minutes, tile
     options.resume, options.n_threads = int(resume), threads
-    counts = {"calibration_tokens": calibration_tokens, "heldout_tokens": heldout_tokens, "verify_tokens": verify_tokens, "context": context}
-    for name, count in counts.items():
-        if count is not None:
-            setattr(options, name, count)
-    texts = {"target": target, "workload": workload, "calibration": calibration, "work_dir": work_dir, "isa": isa}
-    for name, value in texts.items():
-        setattr(options, name, lib.text_or_none(value))
-    cancel = Cancel()
-    options.on_progress = cancel.progress(progress)
-    result = lib.init(lib.OptimizeResult)
-    source, out = lib.text_or_none(model), lib.text_or_none(output)
-    run(lambda: lib.call("nmlp_optimize_model", source, out, ctypes.byref(options), ctypes.byref(result)), cancel)
-    values = {name: getattr(result, name) for name, _ in lib.OptimizeResult._fields_ if name != "struct_bytes"}
+    fill(
+        options,
+        {"calibration_tokens": calibration_tokens, "heldout_tokens": heldout_tokens, "verify_tokens": verify_tokens, "context": context},
+        {"target": target, "workload": workload, "calibration": calibration, "work_dir": work_dir, "isa": isa},
+    )
+    result = convert("nmlp_optimize_model", model, output, options, lib.OptimizeResult, progress)
+    values = values_of(result)
     values.update(verdict=result.verdict.decode(), chosen=result.chosen.decode(), simulated=bool(result.simulated))
     return Optimization(path=os.fspath(output), **values)

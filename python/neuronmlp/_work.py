@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import threading
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Dict, Optional, Union
 
-from ._library import OnProgress
+from . import _library as lib
+
+Path = Union[str, "os.PathLike[str]"]
 
 Progress = Callable[[str, float, float, str], Optional[bool]]
 """Hears stage, done, total and unit; a result of False ends the call with Interrupted."""
@@ -33,7 +37,7 @@ class Cancel:
         def on_progress(_ctx: Any, stage: bytes, done: float, total: float, unit: bytes) -> int:
             return self.guard(lambda: report(stage.decode(), done, total, unit.decode()) if report else None)
 
-        return OnProgress(on_progress)
+        return lib.OnProgress(on_progress)
 
 
 def run(work: Callable[[], Any], cancel: Cancel) -> Any:
@@ -62,3 +66,27 @@ def run(work: Callable[[], Any], cancel: Cancel) -> Any:
     if "error" in outcome:
         raise outcome["error"]
     return outcome["value"]
+
+
+def fill(options: Any, counts: Dict[str, Optional[int]], texts: Dict[str, Any]) -> None:
+    """Puts into the options what was given: None leaves a count at the library's own, and is no text."""
+    for name, count in counts.items():
+        if count is not None:
+            setattr(options, name, count)
+    for name, text in texts.items():
+        setattr(options, name, lib.text_or_none(text))
+
+
+def convert(function: str, model: Path, output: Path, options: Any, result_type: Any, progress: Optional[Progress]) -> Any:
+    """Calls a function that makes one checkpoint of another, and returns its result."""
+    cancel = Cancel()
+    options.on_progress = cancel.progress(progress)
+    result = lib.init(result_type)
+    source, out = lib.text_or_none(model), lib.text_or_none(output)
+    run(lambda: lib.call(function, source, out, ctypes.byref(options), ctypes.byref(result)), cancel)
+    return result
+
+
+def values_of(result: Any) -> Dict[str, Any]:
+    """The fields of a result by name."""
+    return {name: getattr(result, name) for name, _ in type(result)._fields_ if name != "struct_bytes"}

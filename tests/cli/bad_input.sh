@@ -1,12 +1,7 @@
 #!/bin/sh
 # Broken input: one clear line that names the culprit, nothing written. Exit 1 where a file or the machine is at fault, 2 where the words are:
 # unknown, missing, or values that could never be right.
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-tiny=$root/models/tiny
+. "$2/tests/lib/cli.sh"
 
 fresh() {
     rm -rf "$work/m"

@@ -1,10 +1,6 @@
 #!/bin/sh
 # The commands of the foundation as a user types them, on the built-in model.
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$2/tests/lib/cli.sh"
 fail() {
     echo "FAILED: $1" >&2
     exit 1
@@ -13,7 +9,6 @@ contains() { # text, part, name
     case "$1" in *"$2"*) ;; *) fail "$3: \"$2\" not in: $1" ;; esac
 }
 
-tiny=$root/models/tiny
 
 # info
 out=$("$command" info "$tiny" --json)

@@ -1,10 +1,6 @@
 #!/bin/sh
 # The benchmarks of this CPU as a user types them, on sizes that take a moment.
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$2/tests/lib/cli.sh"
 fail() {
     echo "FAILED: $1" >&2
     exit 1

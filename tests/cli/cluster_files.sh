@@ -1,11 +1,6 @@
 #!/bin/sh
 # The job files of docs/examples: syntax, and commands that this program takes.
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-fail() { echo "FAILED: $1"; exit 1; }
+. "$2/tests/lib/cli.sh"
 batch=$root/docs/examples/compress.sbatch job=$root/docs/examples/mpijob.yaml
 
 # Slurm: a shell script whose #SBATCH lines stand in front of the first command, options that sbatch has.

@@ -1,16 +1,9 @@
 #!/bin/sh
 # compress as typed: what it writes can be read, expanded and run; it is deterministic, resumes to the same bytes and never harms old output.
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-tiny=$root/models/tiny
+. "$2/tests/lib/cli.sh"
 few="--calib-tokens 512 --heldout 256 --ctx 128"
 
-fail() { echo "FAILED: $1"; exit 1; }
 # has FILE TEXT: the text is there
-has() { grep -qF -- "$2" "$1" || { cat "$1"; fail "\"$2\" not in output"; }; }
 # refused CODE TEXT ARGS…
 refused() {
     want=$1 text=$2 status=0

@@ -1,10 +1,6 @@
 #!/bin/sh
 # The demo from beginning to end: plain text when piped, a command above every result, a report. Quick, unless NMLP_DEMO=full.
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$2/tests/lib/cli.sh"
 fail() { echo "FAILED: $1"; cat "$work/out"; exit 1; }
 cd "$root"
 quick=--quick tokens=512

@@ -1,13 +1,8 @@
 #!/bin/sh
 # What the documentation says and a machine can check: links lead somewhere, the man pages know every command and option, and the keys that
 # docs/file-formats.md lists are the keys of the JSON.
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$2/tests/lib/cli.sh"
 cd "$root"
-fail() { echo "FAILED: $1"; exit 1; }
 
 n=0
 for page in README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md docs/*.md docs/lab/*.md docs/recipes/*.md examples/*.md python/*.md; do

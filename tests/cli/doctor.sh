@@ -1,11 +1,6 @@
 #!/bin/sh
 # doctor and --version against what the system itself says.
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-fail() { echo "FAILED: $1"; exit 1; }
+. "$2/tests/lib/cli.sh"
 "$command" doctor --json >"$work/json"
 # value KEY: of the first "KEY":VALUE
 value() { grep -o "\"$1\":\(\"[^\"]*\"\|[^,}]*\)" "$work/json" | head -n 1 | sed 's/^[^:]*://; s/^"\(.*\)"$/\1/'; }

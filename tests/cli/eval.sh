@@ -1,11 +1,6 @@
 #!/bin/sh
 # eval end to end on the built-in model: the keys of the JSON, the formats of a suite, resume, and what is refused.
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-tiny=$root/models/tiny
+. "$2/tests/lib/cli.sh"
 
 has() { # has FILE KEY...
     file=$1

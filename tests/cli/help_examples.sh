@@ -1,10 +1,6 @@
 #!/bin/sh
 # Every command explains itself, and every example it shows works when pasted.
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$2/tests/lib/cli.sh"
 cd "$root"
 bin=$work/bin
 mkdir "$bin"

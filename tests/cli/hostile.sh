@@ -24,14 +24,8 @@
 #   an untrained checkpoint stands in the output meanwhile                 work_folders
 #   assertions off in the build with sanitizers                            scripts/test (asserts_are_on)
 #   libraries that loop or crash without address space                     limits
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-tiny=$root/models/tiny
+. "$2/tests/lib/cli.sh"
 big=9223372036854775807
-fail() { echo "FAILED: $1"; exit 1; }
 # ends CODE TEXT ARGS…: within 30 s, the text on stderr
 ends() {
     want=$1 text=$2 status=0

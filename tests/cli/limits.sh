@@ -1,13 +1,7 @@
 #!/bin/sh
 # Limits of memory, address space, files and disks; files that change while they are read: an answer or a line that says why not, never
 # a signal and never half an output.
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-tiny=$root/models/tiny
-fail() { echo "FAILED: $1"; exit 1; }
+. "$2/tests/lib/cli.sh"
 # within LIMIT COMMAND…: exit 0 or 1 under `ulimit LIMIT`, with a message on 1
 within() {
     limit=$1 status=0

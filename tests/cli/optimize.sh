@@ -1,15 +1,8 @@
 #!/bin/sh
 # optimize as typed: the answer is the fastest form within the loss, its checkpoint, page and card are there, and what cannot be done is said at once.
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-tiny=$root/models/tiny
+. "$2/tests/lib/cli.sh"
 few="--calib-tokens 256 --heldout 128 --verify 128 --ctx 64 --threads 1"
 
-fail() { echo "FAILED: $1"; exit 1; }
-has() { grep -qF -- "$2" "$1" || { cat "$1"; fail "\"$2\" not in output"; }; }
 refused() { # refused CODE TEXT MODEL ARGS…
     want=$1 text=$2 status=0
     shift 2
@@ -17,7 +10,6 @@ refused() { # refused CODE TEXT MODEL ARGS…
     [ "$status" -eq "$want" ] || { cat "$work/err"; fail "exit $status instead of $want: $*"; }
     has "$work/err" "$text"
 }
-number() { sed -n "s/.*\"$1\":\([0-9.e-]*\).*/\1/p" "$2"; }
 
 # A machine with slow memory, where lower ranks save time, and much may be lost.
 sed 's/^name .*/name slow/; s/^\(dma_bytes_per_ns\|dma_small_bytes_per_ns\) .*/\1 0.8 [documented] a slow day/' \

@@ -1,10 +1,6 @@
 #!/bin/sh
 # The systemd unit and the container file: options they use exist, and the libraries the program needs are in the image.
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$2/tests/lib/cli.sh"
 fail() {
     echo "FAILED: $*"
     exit 1

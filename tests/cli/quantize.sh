@@ -1,16 +1,9 @@
 #!/bin/sh
 # quantize as typed: what it writes can be read and run, has the bytes its format says, is close to its source, does not depend on threads, resumes
 # to the same bytes, and takes factors.
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-tiny=$root/models/tiny
+. "$2/tests/lib/cli.sh"
 few="--calib-tokens 512 --heldout 256 --ctx 128"
 
-fail() { echo "FAILED: $1"; exit 1; }
-has() { grep -qF -- "$2" "$1" || { cat "$1"; fail "\"$2\" not in output"; }; }
 refused() { # refused CODE TEXT ARGS…
     want=$1 text=$2 status=0
     shift 2

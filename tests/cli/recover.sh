@@ -1,11 +1,6 @@
 #!/bin/sh
 # recover as typed: output, JSON, refusals, and a run killed without warning that ends in the same bytes.
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-fail() { echo "FAILED: $1"; exit 1; }
+. "$2/tests/lib/cli.sh"
 
 text=$work/text
 head -c 20000 "$root/models/tiny/calib.txt" >"$text"

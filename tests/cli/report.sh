@@ -1,13 +1,7 @@
 #!/bin/sh
 # neuronmlp report as typed: what is on the page, that it is one file and safe, what is refused;
 # with NMLP_TEST_BROWSER set, also the page in a browser.
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-fail() { echo "FAILED: $1"; exit 1; }
-has() { grep -qF -- "$2" "$1" || fail "\"$2\" not in $1"; }
+. "$2/tests/lib/cli.sh"
 refused() { # exit code, words in the message, arguments
     code=0
     want=$1

@@ -1,10 +1,6 @@
 #!/bin/sh
 # serve as clients use it (tests/server/client.py), and what its options refuse.
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$2/tests/lib/cli.sh"
 refused() { # refused PART WORDS…
     part=$1
     shift

@@ -1,15 +1,8 @@
 #!/bin/sh
 # Work folders of compress and recover: what is deleted, what is used again, who may use it at a time.
-set -eu
-command=$1
-root=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-tiny=$root/models/tiny
+. "$2/tests/lib/cli.sh"
 options="--ratio 0.2 --calib-tokens 512 --heldout 128 --ctx 64 --rounds 0"
 
-fail() { echo "FAILED: $1"; exit 1; }
-has() { grep -qF -- "$2" "$1" || { cat "$1"; fail "\"$2\" not in output"; }; }
 # compress MODEL OUT ARGS…: must succeed; messages in $work/err
 compress() {
     model=$1 out=$2
