@@ -30,7 +30,8 @@ typedef struct nmlp_compression_options {
     nmlp_on_progress *on_progress; /* may be NULL; its result cancels */
     void *progress_ctx;
     /* since 0.2 */
-    double budget_ms;       /* above 0: milliseconds all MLPs may take for one token, instead of `ratio`, then 0 */
+    double budget_ms;       /* above 0: milliseconds all MLPs may take for one token, instead of `ratio`, then 0;
+                               on a CPU by ranks and bits where the refit is on and nothing is trained */
     const char *target;     /* "cpu" (or NULL), "trn1", "trn2", "trn3" or a machine file: what a rank costs */
     const char *precision;  /* of activations: "f32", "bf16" (faster with AMX); NULL: f32, large models bf16 */
     int64_t train_steps;    /* updates of training after the refit; 0: none */

@@ -57,24 +57,47 @@ static nmlp_compress_options method_of(const nmlp_compression_options *o) {
     return m;
 }
 
+/* Ranks and bits together: the same figures from another table. */
+static nmlp_compression_result mixed_result(const nmlp_mix_budget *b) {
+    const nmlp_divergence *heldout = &b->answers[b->chosen].heldout;
+    return (nmlp_compression_result){.params_before = b->params_before,
+                                     .params_after = b->params_after,
+                                     .mlp_params_before = b->mlp_params_before,
+                                     .mlp_params_after = b->mlp_params_after,
+                                     .bytes_before = b->bytes_before,
+                                     .bytes_after = b->bytes_after,
+                                     .calibration_tokens = b->calib_tokens,
+                                     .heldout_tokens = b->heldout_tokens,
+                                     .heldout_ppl_before = exp(heldout->nll_before),
+                                     .heldout_ppl_after = exp(heldout->nll),
+                                     .trained_ppl_before = (double)NAN,
+                                     .trained_ppl_after = (double)NAN,
+                                     .time_before_ms = b->ms_before,
+                                     .time_after_ms = b->ms_after};
+}
+
+static nmlp_compression_result ranks_result(const nmlp_compress_report *r, const nmlp_recover_report *t) {
+    bool trained = t->steps > 0;
+    return (nmlp_compression_result){.params_before = r->params_before,
+                                     .params_after = r->params_after,
+                                     .mlp_params_before = r->mlp_params_before,
+                                     .mlp_params_after = r->mlp_params_after,
+                                     .bytes_before = r->bytes_before,
+                                     .bytes_after = r->bytes_after,
+                                     .calibration_tokens = r->calib_tokens,
+                                     .heldout_tokens = r->heldout_tokens,
+                                     .heldout_ppl_before = r->heldout_measured ? exp(r->dense.nll) : (double)NAN,
+                                     .heldout_ppl_after = r->heldout_measured ? exp(r->final.nll) : (double)NAN,
+                                     .trained_ppl_before = trained ? t->heldout_ppl_before : (double)NAN,
+                                     .trained_ppl_after = trained ? t->heldout_ppl_after : (double)NAN,
+                                     .time_before_ms = r->time_before_ms,
+                                     .time_after_ms = r->time_after_ms};
+}
+
 static void give_result(nmlp_compression_result *result, const nmlp_compression_outcome *outcome) {
-    const nmlp_compress_report *r = &outcome->report;
-    bool trained = outcome->trained.steps > 0;
-    nmlp_compression_result ours = {.params_before = r->params_before,
-                                    .params_after = r->params_after,
-                                    .mlp_params_before = r->mlp_params_before,
-                                    .mlp_params_after = r->mlp_params_after,
-                                    .bytes_before = r->bytes_before,
-                                    .bytes_after = r->bytes_after,
-                                    .calibration_tokens = r->calib_tokens,
-                                    .heldout_tokens = r->heldout_tokens,
-                                    .heldout_ppl_before = r->heldout_measured ? exp(r->dense.nll) : (double)NAN,
-                                    .heldout_ppl_after = r->heldout_measured ? exp(r->final.nll) : (double)NAN,
-                                    .trained_ppl_before = trained ? outcome->trained.heldout_ppl_before : (double)NAN,
-                                    .trained_ppl_after = trained ? outcome->trained.heldout_ppl_after : (double)NAN,
-                                    .time_before_ms = r->time_before_ms,
-                                    .time_after_ms = r->time_after_ms,
-                                    .seconds = outcome->seconds};
+    nmlp_compression_result ours =
+        outcome->mixed ? mixed_result(&outcome->budget) : ranks_result(&outcome->report, &outcome->trained);
+    ours.seconds = outcome->seconds;
     nmlp_options_give(result, result->struct_bytes, &ours, sizeof ours);
 }
 
@@ -83,15 +106,11 @@ nmlp_status nmlp_compress_model(const char *model_dir, const char *out_dir, cons
     nmlp_compression_options o = defaults();
     nmlp_compression_result ignored;
     nmlp_compression_outcome outcome;
-    if (!model_dir || !out_dir)
-        return nmlp_fail(err, NMLP_E_ARG, "nmlp_compress_model needs the directories of both models");
     NMLP_RETURN_IF_FAILED(nmlp_options_take(&ignored, sizeof ignored, result, "nmlp_compression_result", err));
     NMLP_RETURN_IF_FAILED(nmlp_options_take(&o, sizeof o, options, "nmlp_compression_options", err));
     if (o.joint < NMLP_JOINT_NEVER || o.joint > NMLP_JOINT_ALWAYS)
         return nmlp_fail_field(err, NMLP_E_ARG, "joint", "is %d; it must be 0 to 2", o.joint);
-    if (o.n_threads < 0 || o.n_threads > NMLP_LOAD_THREADS_MAX)
-        return nmlp_fail_field(err, NMLP_E_ARG, "n_threads", "is %d; it must be 0 to %d", o.n_threads,
-                               NMLP_LOAD_THREADS_MAX);
+    NMLP_RETURN_IF_FAILED(nmlp_api_check_conversion("nmlp_compress_model", model_dir, out_dir, o.n_threads, err));
     nmlp_api_progress forward = {o.on_progress, o.progress_ctx};
     nmlp_progress progress = nmlp_api_progress_of(&forward);
     nmlp_compression_request request = {

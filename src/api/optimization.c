@@ -70,13 +70,9 @@ nmlp_status nmlp_optimize_model(const char *model_dir, const char *out_dir, cons
     nmlp_optimize_result ignored;
     nmlp_optimization_request request;
     nmlp_optimization done;
-    if (!model_dir || !out_dir)
-        return nmlp_fail(err, NMLP_E_ARG, "nmlp_optimize_model needs the directories of both models");
     NMLP_RETURN_IF_FAILED(nmlp_options_take(&ignored, sizeof ignored, result, "nmlp_optimize_result", err));
     NMLP_RETURN_IF_FAILED(nmlp_options_take(&o, sizeof o, options, "nmlp_optimize_options", err));
-    if (o.n_threads < 0 || o.n_threads > NMLP_LOAD_THREADS_MAX)
-        return nmlp_fail_field(err, NMLP_E_ARG, "n_threads", "is %d; it must be 0 to %d", o.n_threads,
-                               NMLP_LOAD_THREADS_MAX);
+    NMLP_RETURN_IF_FAILED(nmlp_api_check_conversion("nmlp_optimize_model", model_dir, out_dir, o.n_threads, err));
     NMLP_RETURN_IF_FAILED(request_of(&request, &o, err));
     nmlp_api_progress forward = {o.on_progress, o.progress_ctx};
     nmlp_progress progress = nmlp_api_progress_of(&forward);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "neuronmlp/version.h"
+#include "service/loaded_model.h"
 
 /* A size beyond this is memory that was never initialised. */
 enum { STRUCT_MAX_BYTES = 4096 };
@@ -30,6 +31,13 @@ nmlp_status nmlp_options_take(void *ours, size_t our_bytes, const void *theirs, 
     memcpy(ours, theirs, smaller(their_bytes, our_bytes));
     memcpy(ours, &our_bytes, sizeof our_bytes);
     return NMLP_OK;
+}
+
+nmlp_status nmlp_api_check_conversion(const char *function, const char *model_dir, const char *out_dir, int n_threads,
+                                      nmlp_err *err) {
+    if (!model_dir || !out_dir) return nmlp_fail(err, NMLP_E_ARG, "%s needs the directories of both models", function);
+    if (n_threads >= 0 && n_threads <= NMLP_LOAD_THREADS_MAX) return NMLP_OK;
+    return nmlp_fail_field(err, NMLP_E_ARG, "n_threads", "is %d; it must be 0 to %d", n_threads, NMLP_LOAD_THREADS_MAX);
 }
 
 static bool pass_on(void *ctx, const char *stage, double done, double total, const char *unit) {

@@ -17,6 +17,10 @@ void nmlp_options_give(void *theirs, size_t their_bytes, const void *ours, size_
  * was never initialised, and fields from a newer header that are not zero. */
 nmlp_status nmlp_options_take(void *ours, size_t our_bytes, const void *theirs, const char *name, nmlp_err *err);
 
+/* Arguments of a function that makes one checkpoint of another. */
+nmlp_status nmlp_api_check_conversion(const char *function, const char *model_dir, const char *out_dir, int n_threads,
+                                      nmlp_err *err);
+
 /* A caller's progress function as the library's. */
 typedef struct nmlp_api_progress {
     nmlp_on_progress *on_progress; /* may be NULL */

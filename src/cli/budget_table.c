@@ -47,23 +47,38 @@ static bool is_same(const nmlp_budget_answer *a, const nmlp_budget_answer *b) {
     return a != b && a->possible && b->possible && a->bytes == b->bytes && a->heldout.kl == b->heldout.kl;
 }
 
-void nmlp_budget_print_table(const nmlp_budget_summary *s) {
-    const nmlp_byte_budget *b = s->budget;
+/* A cost in the unit of the budget. */
+static void cost_text(char text[32], const nmlp_budget_summary *s, double cost) {
+    snprintf(text, 32, s->limit.ms > 0 ? "%.4f" : "%.0f", cost);
+}
+
+static void print_answers(const nmlp_budget_summary *s) {
+    const nmlp_mix_budget *b = s->budget;
     const nmlp_budget_answer *chosen = &b->answers[b->chosen];
-    char before[32], after[32], memory[32];
-    nmlp_mix_print(&b->mix);
-    printf("\n%-16s %12s %12s %12s   of %lld bytes\n", "answer", "bytes", "held-out KL", "perplexity",
-           (long long)s->budget_bytes);
+    bool of_time = s->limit.ms > 0;
+    char cost[32], least[32];
+    cost_text(cost, s, of_time ? s->limit.ms : (double)s->limit.bytes);
+    printf("\n%-16s %12s %12s %12s   of %s %s\n", "answer", of_time ? "ms" : "bytes", "held-out KL", "perplexity", cost,
+           of_time ? "ms of all MLPs for one token, by times measured here" : "bytes");
     for (int i = 0; i < NMLP_BUDGET_ANSWERS; i++) {
         const nmlp_budget_answer *a = &b->answers[i];
+        cost_text(cost, s, a->cost);
+        cost_text(least, s, a->least);
         if (!a->possible) {
-            printf("%-16s %12s   takes %lld at least\n", a->name, "-", (long long)a->least_bytes);
+            printf("%-16s %12s   takes %s at least\n", a->name, "-", least);
             continue;
         }
         const char *note = i == b->chosen ? "  <- written" : is_same(a, chosen) ? "  the same" : "";
-        printf("%-16s %12lld %12.6f %12.4f%s\n", a->name, (long long)a->bytes, a->heldout.kl, exp(a->heldout.nll),
-               note);
+        printf("%-16s %12s %12.6f %12.4f%s\n", a->name, cost, a->heldout.kl, exp(a->heldout.nll), note);
     }
+}
+
+void nmlp_budget_print_table(const nmlp_budget_summary *s) {
+    const nmlp_mix_budget *b = s->budget;
+    const nmlp_budget_answer *chosen = &b->answers[b->chosen];
+    char before[32], after[32], memory[32];
+    nmlp_mix_print(&b->mix);
+    print_answers(s);
     if (b->chosen != NMLP_BUDGET_MIXED)
         printf("%s is closer to the dense model here than a mix, and is what was written\n", chosen->name);
     nmlp_cli_bytes_text(before, (double)b->bytes_before);
@@ -71,10 +86,11 @@ void nmlp_budget_print_table(const nmlp_budget_summary *s) {
     nmlp_cli_bytes_text(memory, (double)s->peak_rss_bytes);
     printf("%s: %s -> %s; perplexity %.4f dense, %.4f written (%lld held-out tokens)\n", s->output, before, after,
            exp(chosen->heldout.nll_before), exp(chosen->heldout.nll), (long long)chosen->heldout.n_scored);
+    if (s->limit.ms > 0) printf("MLPs   %.4f -> %.4f ms a token\n", b->ms_before, b->ms_after);
     printf("time   %.1f s, %s at most\n", s->seconds, memory);
 }
 
-static void put_answers(nmlp_json_writer *w, const nmlp_byte_budget *b) {
+static void put_answers(nmlp_json_writer *w, const nmlp_mix_budget *b, bool of_time) {
     nmlp_json_begin_array(w, "answers");
     for (int i = 0; i < NMLP_BUDGET_ANSWERS; i++) {
         const nmlp_budget_answer *a = &b->answers[i];
@@ -82,8 +98,12 @@ static void put_answers(nmlp_json_writer *w, const nmlp_byte_budget *b) {
         nmlp_json_put_string(w, "name", a->name);
         nmlp_json_put_bool(w, "possible", a->possible);
         nmlp_json_put_bool(w, "chosen", i == b->chosen);
-        nmlp_json_put_int(w, "least_bytes", a->least_bytes);
+        if (of_time)
+            nmlp_json_put_number(w, "least_ms", a->least);
+        else
+            nmlp_json_put_int(w, "least_bytes", (int64_t)a->least);
         if (a->possible) {
+            if (of_time) nmlp_json_put_number(w, "ms", a->cost);
             nmlp_json_put_int(w, "bytes", a->bytes);
             nmlp_json_put_number(w, "kl", a->heldout.kl);
             nmlp_json_put_number(w, "ppl", exp(a->heldout.nll));
@@ -94,13 +114,20 @@ static void put_answers(nmlp_json_writer *w, const nmlp_byte_budget *b) {
 }
 
 int nmlp_budget_print_json(const nmlp_cli *cli, const nmlp_budget_summary *s) {
-    const nmlp_byte_budget *b = s->budget;
+    const nmlp_mix_budget *b = s->budget;
     const nmlp_budget_answer *chosen = &b->answers[b->chosen];
+    bool of_time = s->limit.ms > 0;
     double removed = 1 - (double)b->mlp_params_after / (double)b->mlp_params_before;
     nmlp_json_out out;
     nmlp_json_writer *w = nmlp_json_out_begin(&out);
     nmlp_json_put_string(w, "output", s->output);
-    nmlp_json_put_int(w, "budget_bytes", s->budget_bytes);
+    if (of_time) {
+        nmlp_json_put_number(w, "budget_ms", s->limit.ms);
+        nmlp_json_put_number(w, "time_before_ms", b->ms_before);
+        nmlp_json_put_number(w, "time_after_ms", b->ms_after);
+    } else {
+        nmlp_json_put_int(w, "budget_bytes", s->limit.bytes);
+    }
     nmlp_json_put_int(w, "params_before", b->params_before);
     nmlp_json_put_int(w, "params_after", b->params_after);
     nmlp_json_put_int(w, "bytes_before", b->bytes_before);
@@ -111,7 +138,7 @@ int nmlp_budget_print_json(const nmlp_cli *cli, const nmlp_budget_summary *s) {
     nmlp_json_put_number(w, "kl", chosen->heldout.kl);
     nmlp_json_put_number(w, "ppl_before", exp(chosen->heldout.nll_before));
     nmlp_json_put_number(w, "ppl_after", exp(chosen->heldout.nll));
-    put_answers(w, b);
+    put_answers(w, b, of_time);
     nmlp_mix_put(w, &b->mix);
     nmlp_json_put_int(w, "calib_tokens", b->calib_tokens);
     nmlp_json_put_int(w, "heldout_tokens", b->heldout_tokens);

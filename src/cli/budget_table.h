@@ -1,13 +1,13 @@
-/* A checkpoint made for a number of bytes: what was chosen, and what the other answers lose; for people and as JSON. */
+/* A checkpoint made within a budget: what was chosen, and what the other answers lose; for people and as JSON. */
 #ifndef NMLP_CLI_BUDGET_TABLE_H
 #define NMLP_CLI_BUDGET_TABLE_H
 
 #include "cli/cli.h"
-#include "service/byte_budget.h"
+#include "service/mix_budget.h"
 
 typedef struct nmlp_budget_summary {
-    const nmlp_byte_budget *budget;
-    int64_t budget_bytes;
+    const nmlp_mix_budget *budget;
+    nmlp_mix_limit limit;
     const char *output;
     double seconds;
     int64_t peak_rss_bytes;

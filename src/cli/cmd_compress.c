@@ -104,9 +104,9 @@ static void warn_few_tokens(const nmlp_compress_report *r, const nmlp_config *c)
 static int report(const nmlp_cli *cli, const struct args *a, const nmlp_compression_outcome *outcome) {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    if (a->request.budget_bytes > 0) {
+    if (outcome->mixed) {
         nmlp_budget_summary budget = {.budget = &outcome->budget,
-                                      .budget_bytes = a->request.budget_bytes,
+                                      .limit = {.bytes = a->request.budget_bytes, .ms = a->request.method.budget_ms},
                                       .output = a->output,
                                       .seconds = outcome->seconds,
                                       .peak_rss_bytes = (int64_t)usage.ru_maxrss * 1024};
@@ -170,7 +170,7 @@ static int run(int argc, char **argv) {
         {"modules", 0, NMLP_OPT_STRING, &a.modules, "mlp|mlp,attn",
          "what is factorised: MLPs, or q, k, v and o of attention too (default mlp)"},
         {"budget-ms", 0, NMLP_OPT_NUMBER, &a.request.method.budget_ms, "X",
-         "instead: milliseconds all MLPs may take for one token"},
+         "instead: milliseconds all MLPs may take for one token; on a CPU by ranks and bits"},
         {"budget-bytes", 0, NMLP_OPT_INT, &a.request.budget_bytes, "B",
          "instead: bytes of the whole checkpoint, by ranks and bits"},
         {"target", 0, NMLP_OPT_STRING, &a.request.target, "NAME",
@@ -235,9 +235,9 @@ const nmlp_command nmlp_cmd_compress = {
     .about = "Calibration text shows which directions of the inputs matter; ranks go where held-out text says "
              "they are needed; a second pass refits each layer to what the layers below became. The ratio is "
              "the fraction of the MLPs' parameters that is removed, with --modules mlp,attn of MLPs and attentions "
-             "together; --budget-ms asks for a time instead, "
-             "--budget-bytes for the bytes of the checkpoint, by ranks and bits together. An interrupted run goes on "
-             "with --resume. Under mpirun several processes share the work.",
+             "together; --budget-ms asks for a time instead, on a CPU by ranks and bits together (without training or "
+             "--recover none), --budget-bytes for the bytes of the checkpoint. An interrupted run goes on with "
+             "--resume. Under mpirun several processes share the work.",
     .examples = "neuronmlp compress models/tiny -o /tmp/tiny-20 --ratio 0.2 --calib-tokens 4096 --heldout 1024\n"
                 "neuronmlp compress models/tiny -o /tmp/tiny-svd --ratio 0.4 --alloc uniform --recover none --whiten "
                 "none --calib-tokens 1024 --heldout 512\n"

@@ -26,7 +26,7 @@ struct job {
 
 void nmlp_compression_outcome_fini(nmlp_compression_outcome *outcome) {
     nmlp_compress_report_fini(&outcome->report);
-    nmlp_byte_budget_fini(&outcome->budget);
+    nmlp_mix_budget_fini(&outcome->budget);
     nmlp_recover_report_fini(&outcome->trained);
 }
 
@@ -80,11 +80,13 @@ static nmlp_status load(struct job *j, nmlp_err *err) {
     return nmlp_load(&j->dense, j->model_dir, &options, err);
 }
 
+static bool is_cpu(const char *target) { return !target || strcmp(target, "cpu") == 0; }
+
 static nmlp_status set_target(struct job *j, nmlp_err *err) {
     const nmlp_config *c = &j->dense.model.config;
     nmlp_compress_options *m = &j->method;
     const char *target = j->request->target;
-    bool cpu = !target || strcmp(target, "cpu") == 0;
+    bool cpu = is_cpu(target);
     if (m->tile == 0) {
         m->tile = cpu ? nmlp_compress_cpu_tile(c) : TRAINIUM_TILE;
         if (m->slices > 1) m->tile = nmlp_max(SLICE_TILE, m->tile / m->slices); /* a slice has smaller ranks */
@@ -157,11 +159,19 @@ out:
     return st;
 }
 
+/* Bytes are spent on ranks and bits; so is time on a CPU, where the method and the model allow it. */
+static bool wants_mix(const nmlp_compression_request *r, const nmlp_config *c) {
+    const nmlp_compress_options *m = &r->method;
+    if (r->budget_bytes > 0) return true;
+    return m->budget_ms > 0 && !m->attention && nmlp_group_size(m->group) <= 1 && is_cpu(r->target) && m->adaptive &&
+           m->refit && r->train_steps == 0 && m->slices <= 1 && !c->features->fused && c->n_experts == 0 &&
+           !c->quantised;
+}
+
 /* Ranks and bits together, from the beginning. */
-static nmlp_status spend_bytes(nmlp_compression_outcome *outcome, const char *model_dir, const char *out_dir,
-                               const nmlp_compression_request *r, nmlp_err *err) {
+static nmlp_status spend(nmlp_compression_outcome *outcome, const char *model_dir, const char *out_dir,
+                         const nmlp_compression_request *r, nmlp_err *err) {
     const double probe_ratio = 0.2;
-    bool cpu = !r->target || strcmp(r->target, "cpu") == 0;
     nmlp_str name;
     nmlp_mix_models_request request = {.model_dir = model_dir,
                                        .out_dir = out_dir,
@@ -169,11 +179,13 @@ static nmlp_status spend_bytes(nmlp_compression_outcome *outcome, const char *mo
                                        .method = r->method,
                                        .calibration = r->calibration,
                                        .calibration_name = &name};
-    NMLP_RETURN_IF_FAILED(nmlp_config_load(&outcome->config, model_dir, err));
-    if (request.method.tile == 0) request.method.tile = cpu ? nmlp_compress_cpu_tile(&outcome->config) : TRAINIUM_TILE;
+    nmlp_mix_limit limit = {.bytes = r->budget_bytes, .ms = r->method.budget_ms};
+    if (request.method.tile == 0)
+        request.method.tile = is_cpu(r->target) ? nmlp_compress_cpu_tile(&outcome->config) : TRAINIUM_TILE;
     request.method.ratio = probe_ratio;
+    request.method.budget_ms = 0;
     nmlp_str_init(&name);
-    nmlp_status st = nmlp_byte_budget_run(&outcome->budget, &request, r->budget_bytes, err);
+    nmlp_status st = nmlp_mix_budget_run(&outcome->budget, &request, limit, err);
     nmlp_str_fini(&name);
     return st;
 }
@@ -187,8 +199,10 @@ nmlp_status nmlp_compression_run(nmlp_compression_outcome *outcome, const char *
     nmlp_ids_init(&j.calibration);
     nmlp_str_init(&j.calibration_name);
     NMLP_TRY(check(r, err));
-    if (r->budget_bytes > 0) {
-        NMLP_TRY(spend_bytes(outcome, model_dir, out_dir, r, err));
+    NMLP_TRY(nmlp_config_load(&outcome->config, model_dir, err));
+    outcome->mixed = wants_mix(r, &outcome->config);
+    if (outcome->mixed) {
+        NMLP_TRY(spend(outcome, model_dir, out_dir, r, err));
         outcome->seconds = nmlp_clock_seconds() - begin;
         goto out;
     }

@@ -4,7 +4,7 @@
 #define NMLP_SERVICE_COMPRESSION_H
 
 #include "compress/compress.h"
-#include "service/byte_budget.h"
+#include "service/mix_budget.h"
 #include "service/loaded_model.h"
 #include "train/recover.h"
 
@@ -20,8 +20,9 @@ typedef struct nmlp_compression_request {
 } nmlp_compression_request;
 
 typedef struct nmlp_compression_outcome {
-    nmlp_compress_report report; /* with a budget of bytes empty, and `budget` is filled */
-    nmlp_byte_budget budget;
+    nmlp_compress_report report; /* empty where `mixed` */
+    bool mixed;                  /* ranks and bits were chosen together: `budget` has the figures */
+    nmlp_mix_budget budget;
     nmlp_recover_report trained; /* steps 0: none */
     nmlp_config config;          /* of the dense model */
     double seconds;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/ints.h"
+#include "base/work_file.h"
 #include "kernels/caches.h"
 #include "service/mlp_cost.h"
 
@@ -182,4 +183,28 @@ void nmlp_form_times_from_models(nmlp_form_times *t, const nmlp_model *model, co
         t->line[DECODE][option].us_per_weight = 1e3 * ms[option] / weights;
         t->head_us[option] = t->line[DECODE][option].us_per_weight * head;
     }
+}
+
+/* ---- in a file ---- */
+
+static const char times_magic[] = "NMLPFTM1";
+
+nmlp_status nmlp_form_times_load(nmlp_form_times *t, const char *path, uint64_t hash, bool *known, nmlp_err *err) {
+    nmlp_file_map map;
+    nmlp_work_state state;
+    size_t payload = 0;
+    NMLP_RETURN_IF_FAILED(nmlp_work_file_open(&map, path, times_magic, hash, &payload, &state, err));
+    *known = state == NMLP_WORK_VALID && payload == sizeof *t;
+    if (*known) memcpy(t, map.data, sizeof *t);
+    nmlp_file_map_close(&map);
+    return NMLP_OK;
+}
+
+nmlp_status nmlp_form_times_save(const nmlp_form_times *t, const char *path, uint64_t hash, nmlp_err *err) {
+    nmlp_work_writer writer;
+    NMLP_RETURN_IF_FAILED(nmlp_work_writer_open(&writer, path, times_magic, hash, err));
+    nmlp_status st = nmlp_work_writer_put(&writer, t, sizeof *t, err);
+    if (st == NMLP_OK) return nmlp_work_writer_commit(&writer, err);
+    nmlp_work_writer_abort(&writer);
+    return st;
 }

@@ -45,4 +45,8 @@ void nmlp_form_times_from_models(nmlp_form_times *times, const nmlp_model *model
 /* As a cost in us of a unit; `times` must outlive it. */
 nmlp_mix_cost nmlp_form_times_cost(const nmlp_form_times *times);
 
+/* In a work file: a run that goes on must not choose by other times. *known: they were there, with this hash. */
+nmlp_status nmlp_form_times_load(nmlp_form_times *times, const char *path, uint64_t hash, bool *known, nmlp_err *err);
+nmlp_status nmlp_form_times_save(const nmlp_form_times *times, const char *path, uint64_t hash, nmlp_err *err);
+
 #endif

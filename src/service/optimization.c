@@ -8,7 +8,6 @@
 #include "base/dir_copy.h"
 #include "base/file.h"
 #include "base/ints.h"
-#include "base/work_file.h"
 #include "checkpoint/target.h"
 #include "service/optimization_internal.h"
 
@@ -77,25 +76,40 @@ static nmlp_status time_window(const nmlp_mix_models *m, double *seconds, nmlp_e
     return st;
 }
 
-/* Passes over windows that the steps below make, and what beside the weights is in memory. */
+/* Models are timed side by side, mapped and packed, beside the dense one that the losses were measured with. */
+static double timing_bytes(const struct nmlp_optimize_job *j, double weights) {
+    const double dense = 3, together = 6; /* in units of the dense model's weights; packed in f32, mapped */
+    const nmlp_workload *w = &j->result->workload;
+    const nmlp_config *c = &j->models.dense.model.config;
+    int64_t positions = nmlp_min(c->max_positions, 2048) + (w->batch > 1 ? 256 * w->batch : 0);
+    double cache = (double)nmlp_engine_cache_bytes(j->models.dense.engine, positions);
+    if (j->result->simulated) return dense * weights;
+    return (together * weights <= NMLP_WORKLOAD_TOGETHER_BYTES ? dense + 2 * together : dense + 4) * weights +
+           NMLP_BENCH_MODELS_MAX * cache;
+}
+
+/* Passes over windows that the steps below make, and what is in memory at most. The factor is for what is no pass:
+ * decompositions and rounding, as measured on 4 and 8 cores. */
 static nmlp_status estimate(struct nmlp_optimize_job *j, nmlp_err *err) {
     const nmlp_mix_models *m = &j->models;
     const nmlp_config *c = &m->dense.model.config;
     double window_s, calib = (double)m->windows.n_calib, heldout = (double)m->windows.n_heldout;
     double layers = (double)c->n_layers, h = (double)c->hidden, i = (double)c->intermediate;
-    char text[160];
+    const double beside = 1.7, models = nmlp_target_is_trainium(j->result->target) ? 4 : 8;
+    char text[200];
     NMLP_RETURN_IF_FAILED(time_window(m, &window_s, err));
     double probes = layers * (NMLP_QUANT_MATRICES + 2) * fmin(heldout, 8) * 0.6;
-    double survey = 3 * calib + heldout + probes;
-    double builds = (nmlp_target_is_trainium(j->result->target) ? 3 : 5) * (2 * calib + 4 * heldout);
-    j->result->expected_seconds = 1.5 * window_s * (survey + builds) + 10 + 60 * j->request->minutes;
+    double survey = 3 * calib + heldout + probes, builds = models * (2 * calib + 4 * heldout);
+    j->result->expected_seconds = beside * window_s * (survey + builds) + 10 + 60 * j->request->minutes;
     double weights = (double)nmlp_model_measure(&m->dense.model).bytes;
     double logits = fmin(heldout * (double)m->windows.context * (double)c->vocab * 4, 400e6);
-    j->result->expected_bytes = 3 * weights + logits + 8 * (3 * h * h + 2 * i * i) +
-                                4 * h * (double)nmlp_calib_windows_tokens(&m->windows) * 2 + 60e6;
+    double building =
+        3 * weights + logits + 8 * (3 * h * h + 2 * i * i) + 4 * h * (double)nmlp_calib_windows_tokens(&m->windows) * 2;
+    j->result->expected_bytes = 60e6 + fmax(building + nmlp_optimize_train_bytes(j), timing_bytes(j, weights));
     snprintf(text, sizeof text,
-             "this takes about %.0f minutes and %.1f GB of memory; it can be interrupted and resumed",
-             ceil(j->result->expected_seconds / 60), j->result->expected_bytes / 1e9);
+             "this takes about %.0f minutes%s and %.1f GB of memory; it can be interrupted and resumed",
+             ceil(j->result->expected_seconds / 60), j->request->resume ? ", less what an earlier run has done," : "",
+             j->result->expected_bytes / 1e9);
     nmlp_progress_note(m->method.progress, text);
     return NMLP_OK;
 }
@@ -247,21 +261,14 @@ static nmlp_status search_all(struct nmlp_optimize_job *j, nmlp_err *err) {
 
 /* Times of forms, from the work folder where an interrupted run measured them: other times would mean other mixes. */
 static nmlp_status open_times(struct nmlp_optimize_job *j, nmlp_err *err) {
-    static const char magic[] = "NMLPFTM1";
     char path[NMLP_MIX_PATH_BYTES];
-    nmlp_file_map map;
-    nmlp_work_state state;
-    nmlp_work_writer writer;
-    size_t payload = 0;
+    bool known = false;
     const nmlp_workload *w = &j->result->workload;
     int64_t words[] = {w->prompt, w->generate, w->batch, nmlp_pool_threads(j->models.dense.pool)};
     uint64_t hash = nmlp_hash64(words, sizeof words, j->models.fingerprint);
     hash = nmlp_hash64(j->result->target, strlen(j->result->target), hash);
     NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, j->models.work.temp_path, "times", err));
-    NMLP_RETURN_IF_FAILED(nmlp_work_file_open(&map, path, magic, hash, &payload, &state, err));
-    bool known = state == NMLP_WORK_VALID && payload == sizeof j->times;
-    if (known) memcpy(&j->times, map.data, sizeof j->times);
-    nmlp_file_map_close(&map);
+    NMLP_RETURN_IF_FAILED(nmlp_form_times_load(&j->times, path, hash, &known, err));
     if (known) return NMLP_OK;
     if (strcmp(j->result->target, "cuda") == 0) {
         NMLP_RETURN_IF_FAILED(nmlp_optimize_time_cuda_forms(j, err));
@@ -275,11 +282,7 @@ static nmlp_status open_times(struct nmlp_optimize_job *j, nmlp_err *err) {
                                    .progress = j->models.method.progress};
         NMLP_RETURN_IF_FAILED(nmlp_form_times_measure(&j->times, &timing, err));
     }
-    NMLP_RETURN_IF_FAILED(nmlp_work_writer_open(&writer, path, magic, hash, err));
-    nmlp_status st = nmlp_work_writer_put(&writer, &j->times, sizeof j->times, err);
-    if (st == NMLP_OK) return nmlp_work_writer_commit(&writer, err);
-    nmlp_work_writer_abort(&writer);
-    return st;
+    return nmlp_form_times_save(&j->times, path, hash, err);
 }
 
 /* ---- all of it ---- */

@@ -3,6 +3,7 @@
 #define NMLP_SERVICE_OPTIMIZATION_INTERNAL_H
 
 #include "base/hash64.h"
+#include "bench/model.h"
 #include "engine/backend.h"
 #include "model/expand.h"
 #include "service/kernel.h"
@@ -40,5 +41,7 @@ nmlp_status nmlp_optimize_choose(struct nmlp_optimize_job *job, nmlp_err *err);
 nmlp_status nmlp_optimize_draw_frontier(struct nmlp_optimize_job *job, nmlp_err *err);
 /* Trains a mix that is faster than the bound allows, for the minutes given. */
 nmlp_status nmlp_optimize_train(struct nmlp_optimize_job *job, nmlp_err *err);
+/* Memory that this takes beside the models; 0 without minutes. */
+double nmlp_optimize_train_bytes(const struct nmlp_optimize_job *job);
 
 #endif

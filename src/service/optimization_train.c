@@ -24,6 +24,14 @@ static nmlp_status count_steps(const struct nmlp_optimize_job *j, int64_t batch,
     return st;
 }
 
+/* Weights, gradients and moments in f32, and logits of teacher and student. */
+double nmlp_optimize_train_bytes(const struct nmlp_optimize_job *j) {
+    const nmlp_model *m = &j->models.dense.model;
+    double tokens = (double)(nmlp_recover_defaults().batch * j->models.windows.context);
+    if (!(j->request->minutes > 0)) return 0;
+    return 24 * (double)nmlp_model_measure(m).params + 2 * 4 * tokens * (double)m->config.vocab;
+}
+
 static nmlp_status train(struct nmlp_optimize_job *j, const nmlp_mix_model *from, nmlp_err *err) {
     nmlp_recover_options o = nmlp_recover_defaults();
     nmlp_recover_report report = {0};

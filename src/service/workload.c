@@ -10,8 +10,6 @@
 #include "service/kernel.h"
 #include "trainium/package/forms.h"
 
-static const double together_bytes = 2e9; /* models that are measured beside each other are in memory together */
-
 nmlp_status nmlp_workload_parse(nmlp_workload *w, const char *text, nmlp_err *err) {
     static const char batch[] = "batch=";
     if (strcmp(text, "chat") == 0) {
@@ -111,7 +109,7 @@ static nmlp_status measure_all(const nmlp_workload_timer *t, const char *const *
                                nmlp_err *err) {
     double bytes;
     NMLP_RETURN_IF_FAILED(sum_bytes(dirs, n, &bytes, err));
-    if (n <= NMLP_BENCH_MODELS_MAX && bytes <= together_bytes) return measure(t, dirs, n, ms, err);
+    if (n <= NMLP_BENCH_MODELS_MAX && bytes <= NMLP_WORKLOAD_TOGETHER_BYTES) return measure(t, dirs, n, ms, err);
     for (int i = 1; i < n; i++) {
         const char *pair[] = {dirs[0], dirs[i]};
         double both[2];

@@ -15,6 +15,8 @@ typedef struct nmlp_workload {
 } nmlp_workload;
 
 enum { NMLP_WORKLOAD_BATCH_MAX = 64, NMLP_WORKLOAD_PROMPT = 512 };
+/* Models that are measured beside each other are in memory together, up to so many. */
+enum { NMLP_WORKLOAD_TOGETHER_BYTES = 2000000000 };
 
 /* "chat": 256 tokens are read and 256 written; "prompt": 512 are read; "batch=N": N sequences write a token each. */
 nmlp_status nmlp_workload_parse(nmlp_workload *workload, const char *text, nmlp_err *err);

@@ -122,6 +122,14 @@ static double matrix_cost(const nmlp_mix_problem *p, int64_t rows, int64_t cols,
     return p->cost->matrix(p->cost->ctx, rows, cols, rank, option);
 }
 
+static double attention_cost(const nmlp_mix_problem *p, const nmlp_view *view, int option) {
+    return p->cost->mlp_only ? 0 : matrix_cost(p, view->shape[0], view->shape[1], 0, option);
+}
+
+static double head_cost(const nmlp_mix_problem *p, int option) {
+    return p->cost->mlp_only ? 0 : p->cost->head(p->cost->ctx, option);
+}
+
 /* ---- the groups of a knapsack ---- */
 
 struct groups {
@@ -149,7 +157,7 @@ static nmlp_status list_attention(const nmlp_mix_problem *p, int64_t l, int matr
     const nmlp_view *view = nmlp_quant_layer_view(&p->model->layers[l], matrix);
     for (int f = 0; f < NMLP_QUANT_OPTIONS; f++) {
         if (!allowed(p, f)) continue;
-        nmlp_rank_option option = {.cost = matrix_cost(p, view->shape[0], view->shape[1], 0, f),
+        nmlp_rank_option option = {.cost = attention_cost(p, view, f),
                                    .loss = bits_loss(p, l * NMLP_QUANT_MATRICES + matrix, f),
                                    .format = {f, f}};
         NMLP_RETURN_IF_FAILED(push(list, option, err));
@@ -218,7 +226,7 @@ static nmlp_status list_down(const nmlp_mix_problem *p, int64_t l, struct list *
 static nmlp_status list_head(const nmlp_mix_problem *p, struct list *list, nmlp_err *err) {
     for (int f = 0; f < NMLP_QUANT_OPTIONS; f++) {
         if (!allowed(p, f)) continue;
-        nmlp_rank_option option = {.cost = p->cost->head(p->cost->ctx, f),
+        nmlp_rank_option option = {.cost = head_cost(p, f),
                                    .loss = bits_loss(p, p->survey->n_layers * NMLP_QUANT_MATRICES, f),
                                    .format = {f, f}};
         NMLP_RETURN_IF_FAILED(push(list, option, err));
@@ -284,7 +292,7 @@ static void take_choice(nmlp_mix *mix, const struct groups *g, const int64_t *ch
 void nmlp_mix_price(const nmlp_mix_problem *p, nmlp_mix *mix) {
     const nmlp_config *c = &p->model->config;
     int head = option_of(&mix->head);
-    mix->cost = p->cost->head(p->cost->ctx, head);
+    mix->cost = head_cost(p, head);
     mix->loss = bits_loss(p, mix->n_layers * NMLP_QUANT_MATRICES, head);
     for (int64_t l = 0; l < mix->n_layers; l++) {
         const nmlp_layer_ranks *r = &mix->ranks[l];
@@ -292,7 +300,7 @@ void nmlp_mix_price(const nmlp_mix_problem *p, nmlp_mix *mix) {
         for (int i = 0; i < NMLP_QUANT_MATRICES; i++) f[i] = option_of(&mix->formats[l * NMLP_QUANT_MATRICES + i]);
         for (int i = 0; i < N_ATTENTION; i++) {
             const nmlp_view *view = nmlp_quant_layer_view(&p->model->layers[l], i);
-            mix->cost += matrix_cost(p, view->shape[0], view->shape[1], 0, f[i]);
+            mix->cost += attention_cost(p, view, f[i]);
             mix->loss += bits_loss(p, l * NMLP_QUANT_MATRICES + i, f[i]);
         }
         for (int i = r->joint ? NMLP_MLP_DOWN : NMLP_MLP_GATE; i < NMLP_MLP_MATRICES; i++) {

@@ -31,6 +31,7 @@ typedef struct nmlp_mix_cost {
      * one matrix of twice the rows. */
     double (*matrix)(const void *ctx, int64_t rows, int64_t cols, int64_t rank, int option);
     double (*head)(const void *ctx, int option); /* of the output matrix, and of the embedding where that counts */
+    bool mlp_only;                               /* other matrices cost nothing, and so stay as they are */
     const void *ctx;
 } nmlp_mix_cost;
 
