@@ -36,6 +36,10 @@ static nmlp_status open_forms(predicting *pr, const char *dir, nmlp_err *err) {
     nmlp_model model;
     NMLP_RETURN_IF_FAILED(nmlp_model_open(&model, dir, err));
     nmlp_status st = nmlp_mlp_forms_of(&pr->forms, &model, err);
+    if (st == NMLP_OK && model.config.attention_factored) {
+        st = nmlp_fail(err, NMLP_E_UNSUPPORTED, "%s: factorised attention is not predicted", dir);
+        nmlp_fail_hint(err, "expand the model first: attention runs dense on the target");
+    }
     nmlp_model_close(&model);
     return st;
 }

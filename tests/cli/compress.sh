@@ -29,6 +29,24 @@ has "$work/info.json" '"mlp_lowrank":12'
 argmax() { sed 's/.*"argmax":\[\([^]]*\)\].*/\1/' "$1"; }
 [ "$(argmax "$work/a.json")" = "$(argmax "$work/b.json")" ] || fail "expanded model says something else"
 
+# Attention too: uniform ranks of all modules, run as factors and expanded; what has no such kernels refuses by name.
+"$command" compress "$tiny" -o "$work/m" --ratio 0.4 --modules mlp,attn --alloc uniform --recover none $few --json \
+    >"$work/m.json" 2>"$work/err"
+has "$work/m.json" '"attention_ranks":[{"q_proj":'
+"$command" info "$work/m" --json >"$work/info.json"
+has "$work/info.json" '"attention_lowrank":16'
+"$command" expand "$work/m" -o "$work/m.dense" >/dev/null
+"$command" logits "$work/m" --ids 5,9,200,31 --json >"$work/a.json"
+"$command" logits "$work/m.dense" --ids 5,9,200,31 --json >"$work/b.json"
+[ "$(argmax "$work/a.json")" = "$(argmax "$work/b.json")" ] || fail "expanded attention says something else"
+for other in "quantize $work/m -o $work/x --format q8" "emit --model $work/m --target trn1 -o $work/x" \
+    "predict $work/m --target trn1 --prompt 8 --generate 2" "recover $work/m -o $work/x --steps 1 --text $tiny/calib.txt"; do
+    "$command" $other >"$work/out" 2>"$work/err" && fail "$other went on"
+    has "$work/err" "actorised attention"
+done
+refused 2 "must be one of mlp, mlp,attn" "$tiny" -o "$work/x" --ratio 0.3 --modules attn
+refused 2 "modules" "$tiny" -o "$work/x" --budget-bytes 4200000 --modules mlp,attn
+
 # Factors of each of 4 slices: rank 64 of [256,256] each is half of it; the same bytes with one and with two threads, and again the same next token.
 "$command" compress "$tiny" -o "$work/s" --ratio 0.5 --shards 4 --tile 64 --alloc uniform $few --threads 1 --json >"$work/s.json" 2>"$work/err"
 has "$work/s.json" '"removed":0.5'

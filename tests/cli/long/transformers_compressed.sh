@@ -15,15 +15,21 @@ if [ -z "$python" ]; then
     echo "SKIPPED: no python3 with torch and transformers (PyPI); compressed checkpoints were not loaded there" >&2
     exit 77
 fi
-model=$root/../shared/models/tiny
+models=$root/../shared/models
+model=$models/tiny
 if [ ! -d "$model" ]; then
     echo "SKIPPED: $model is not there" >&2
     exit 77
 fi
 export PYTHONDONTWRITEBYTECODE=1 HF_HOME="$PWD/hf"
-"$command" compress "$model" -o small --ratio 0.3 --alloc uniform --recover none --calib-tokens 2048 \
-    --calib "$root/../shared/data/text/calib.mix.txt" >/dev/null 2>&1
-"$python" "$root/tests/python/transformers_compressed.py" "$command" small
+for name in tiny small; do
+    for modules in mlp mlp,attn; do
+        "$command" compress "$models/$name" -o "$name.$modules" --ratio 0.3 --modules "$modules" --alloc uniform \
+            --recover none --calib-tokens 2048 --heldout 512 --calib "$root/../shared/data/text/calib.mix.txt" \
+            >/dev/null 2>&1
+        "$python" "$root/tests/python/transformers_compressed.py" "$command" "$name.$modules"
+    done
+done
 
 # Experts: random models of two families, each expert with ranks of its own.
 for family in qwen3_moe mixtral; do
