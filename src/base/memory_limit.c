@@ -115,6 +115,15 @@ nmlp_status nmlp_memory_check(size_t bytes, nmlp_err *err) {
     return NMLP_E_NOMEM;
 }
 
+nmlp_status nmlp_memory_need(double bytes, nmlp_err *err) {
+    size_t available = nmlp_memory_available_bytes();
+    if (bytes <= (double)available) return NMLP_OK;
+    nmlp_fail(err, NMLP_E_NOMEM, "out of memory: this needs about %.0f bytes in all, %zu are available", bytes,
+              available);
+    nmlp_fail_hint(err, "a smaller model, context or batch needs less");
+    return NMLP_E_NOMEM;
+}
+
 nmlp_status nmlp_memory_cap(size_t bytes, nmlp_err *err) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_DATA, &limit) != 0) return nmlp_fail(err, NMLP_E_IO, "limits: %s", strerror(errno));

@@ -18,6 +18,9 @@ size_t nmlp_memory_group_bytes(const char *mount, const char *groups);
 /* NMLP_E_NOMEM with both numbers where a block of this size cannot fit. Small blocks are not looked at. */
 nmlp_status nmlp_memory_check(size_t bytes, nmlp_err *err);
 
+/* NMLP_E_NOMEM with both numbers where work that takes about this much in all cannot fit: asked before it begins. */
+nmlp_status nmlp_memory_need(double bytes, nmlp_err *err);
+
 /* From here on the process gets no more than this many bytes of memory of its own; mapped files do not count. */
 nmlp_status nmlp_memory_cap(size_t bytes, nmlp_err *err);
 

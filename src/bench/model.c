@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/memory_limit.h"
 #include "bench/energy.h"
 #include "bench/probe.h"
 #include "engine/backend.h"
@@ -139,6 +140,8 @@ static nmlp_status open_subject(struct subject *s, const char *dir, const nmlp_b
     nmlp_mem_free(piece);
     NMLP_RETURN_IF_FAILED(st);
     count_params(s);
+    if (engine.backend == nmlp_backend_cpu())
+        NMLP_RETURN_IF_FAILED(nmlp_memory_need((double)nmlp_model_measure(&s->model).bytes, err));
     double started = nmlp_clock_seconds();
     NMLP_RETURN_IF_FAILED(take_part(s, &engine, o, err));
     NMLP_RETURN_IF_FAILED(nmlp_engine_create(&s->engine, s->shard ? &s->shard->model : &s->model, &engine, err));

@@ -183,6 +183,7 @@ static void write_page(report *r) {
     nmlp_page_head head = {
         .title = "neuronmlp report", .subtitle = subtitle, .footer = footer, .n_footer = FOOTER_LINES};
     nmlp_page_write(&r->page, &head, &r->html);
+    r->html.failed |= machine.failed || r->command.failed;
     nmlp_str_fini(&machine);
 }
 

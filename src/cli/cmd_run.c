@@ -172,7 +172,9 @@ static int execute(const nmlp_cli *cli, const struct run_options *r) {
     NMLP_TRY(nmlp_sampling_check(&r->sampling, &err));
     if (!r->ids) NMLP_TRY(nmlp_tokenizer_load(&tokenizer, cli->positionals[0], &err));
     NMLP_TRY(read_prompt(r, tokenizer, &prompt, &err));
-    NMLP_TRY(nmlp_cli_load(&loaded, cli, cli->positionals[0], &r->load, &err));
+    nmlp_load_options load = r->load;
+    load.work.positions = r->context > 0 ? r->context : (int64_t)prompt.len;
+    NMLP_TRY(nmlp_cli_load(&loaded, cli, cli->positionals[0], &load, &err));
     if (r->draft) NMLP_TRY(nmlp_cli_load(&draft, cli, r->draft, &r->load, &err));
     bool leads = nmlp_group_leads(r->load.tensor_group);
     NMLP_TRY(generate(r, &loaded, r->draft ? &draft : NULL, tokenizer, &prompt, !cli->json && leads, &result, &err));

@@ -211,6 +211,8 @@ static int run(int argc, char **argv) {
     (void)signal(SIGPIPE, SIG_IGN); /* a client that goes away is an error of the write */
     /* CUDA loads a kernel when it first runs, for milliseconds in the middle of somebody's answer. */
     (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    if (o.server.kv_bytes == 0)
+        o.load.work = (nmlp_memory_work){.positions = o.server.context, .sequences = o.server.slots};
     if (!o.name) o.name = name_of(cli.positionals[0]);
     if (o.compare && !o.compare_name) o.compare_name = name_of(o.compare);
     return serve_joined(&cli, &o);

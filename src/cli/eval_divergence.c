@@ -58,6 +58,7 @@ static int print_json(const nmlp_cli *cli, const struct comparison *c, const cha
     nmlp_json_put_string(w, "model", cli->positionals[0]);
     nmlp_json_put_string(w, "reference", reference);
     nmlp_json_put_string(w, "protocol", nmlp_str_text(protocol));
+    w->out->failed |= protocol->failed;
     nmlp_json_put_number(w, "bits_per_weight", c->bits);
     put_result(w, &mean);
     nmlp_json_begin_array(w, "texts");

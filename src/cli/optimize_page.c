@@ -43,6 +43,7 @@ void nmlp_optimize_page_write(const nmlp_optimization *r, const char *model_dir,
     nmlp_page_head head = {
         .title = "The fastest form of a model", .subtitle = subtitle, .footer = footer, .n_footer = 3};
     nmlp_page_write(&page, &head, out);
+    out->failed |= machine.failed;
     nmlp_str_fini(&machine);
     nmlp_page_fini(&page);
 }

@@ -106,6 +106,7 @@ static void add_command(quality *q, const nmlp_json *root) {
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)
         nmlp_str_printf(&command, " %s %.0f", options[i][0], nmlp_json_number(nmlp_json_get(root, options[i][1])));
     nmlp_str_printf(&q->commands, "%s\n", nmlp_str_text(&command));
+    q->commands.failed |= command.failed;
     nmlp_str_fini(&command);
 }
 

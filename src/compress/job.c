@@ -335,7 +335,8 @@ static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, co
     j->report->calib_tokens = nmlp_calib_windows_calib_tokens(&j->windows);
     j->report->heldout_tokens = nmlp_calib_windows_heldout_tokens(&j->windows);
     NMLP_RETURN_IF_FAILED(nmlp_window_share_init(&j->share, o->group, &j->windows, err));
-    if (nmlp_group_leads(o->group)) j->fingerprint = nmlp_compress_fingerprint_of(j->engine, &j->windows, o);
+    if (nmlp_group_leads(o->group))
+        NMLP_RETURN_IF_FAILED(nmlp_compress_fingerprint_of(&j->fingerprint, j->engine, &j->windows, o, err));
     NMLP_RETURN_IF_FAILED(nmlp_group_broadcast(o->group, &j->fingerprint, sizeof j->fingerprint, err));
     j->factor_files = nmlp_mem_new((size_t)j->n_blocks, sizeof *j->factor_files, err);
     j->n_mlps = c->n_experts > 0 ? c->n_experts : 1;

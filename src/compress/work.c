@@ -7,9 +7,8 @@
 #include "model/fingerprint.h"
 #include "neuronmlp/version.h"
 
-nmlp_compress_fingerprint nmlp_compress_fingerprint_of(const nmlp_engine *engine, const nmlp_calib_windows *w,
-                                                       const nmlp_compress_options *o) {
-    nmlp_compress_fingerprint out;
+nmlp_status nmlp_compress_fingerprint_of(nmlp_compress_fingerprint *out, const nmlp_engine *engine,
+                                         const nmlp_calib_windows *w, const nmlp_compress_options *o, nmlp_err *err) {
     char text[512];
     int n = snprintf(text, sizeof text, "%s %d%d%d%d %.17g %d%d %lld %lld %lld %lld %s", NMLP_VERSION_STRING, o->whiten,
                      o->row_weights, o->token_weights, o->shrink, o->cap, o->joint != NMLP_JOINT_NEVER,
@@ -17,19 +16,20 @@ nmlp_compress_fingerprint nmlp_compress_fingerprint_of(const nmlp_engine *engine
                      (long long)w->n_heldout, (long long)o->slices, nmlp_engine_isa(engine));
     uint64_t hash = nmlp_hash64(text, (size_t)n, 0);
     hash = nmlp_hash64(w->ids, (size_t)nmlp_calib_windows_tokens(w) * sizeof *w->ids, hash);
-    out.statistics = nmlp_model_fingerprint(nmlp_engine_model(engine), nmlp_engine_pool(engine), hash);
+    NMLP_RETURN_IF_FAILED(nmlp_model_fingerprint(&hash, nmlp_engine_model(engine), nmlp_engine_pool(engine), err));
+    out->statistics = hash;
     bool timed = o->budget_ms > 0;
     n = snprintf(text, sizeof text, "%.17g %.17g %.17g %.17g %.17g %.17g %lld %d %d %d", o->ratio, o->budget_ms,
                  timed ? o->time.start_dense_us : 0, timed ? o->time.start_lowrank_us : 0,
                  timed ? o->time.us_per_param : 0, timed ? o->time.start_elems : 0, (long long)o->tile, o->adaptive,
                  (int)o->joint, o->rounds + (o->attention ? 1000 : 0));
-    out.search = nmlp_hash64(text, (size_t)n, out.statistics);
+    out->search = nmlp_hash64(text, (size_t)n, out->statistics);
     for (int64_t l = 0; o->ranks && l < nmlp_engine_model(engine)->config.n_layers; l++) {
         int64_t ranks[] = {o->ranks[l].rank[0], o->ranks[l].rank[1], o->ranks[l].rank[2], o->ranks[l].joint};
-        out.search = nmlp_hash64(ranks, sizeof ranks, out.search);
+        out->search = nmlp_hash64(ranks, sizeof ranks, out->search);
     }
-    out.job = nmlp_hash64(o->refit ? "refit" : "plain", 5, out.search);
-    return out;
+    out->job = nmlp_hash64(o->refit ? "refit" : "plain", 5, out->search);
+    return NMLP_OK;
 }
 
 void nmlp_work_tally_note(const nmlp_work_tally *t, const char *what, const nmlp_progress *progress) {

@@ -15,8 +15,9 @@ typedef struct nmlp_compress_fingerprint {
     uint64_t job;        /* of everything */
 } nmlp_compress_fingerprint;
 
-nmlp_compress_fingerprint nmlp_compress_fingerprint_of(const nmlp_engine *engine, const nmlp_calib_windows *windows,
-                                                       const nmlp_compress_options *options);
+nmlp_status nmlp_compress_fingerprint_of(nmlp_compress_fingerprint *out, const nmlp_engine *engine,
+                                         const nmlp_calib_windows *windows, const nmlp_compress_options *options,
+                                         nmlp_err *err);
 
 /* How many work files of one kind were in each state. */
 typedef struct nmlp_work_tally {

@@ -276,6 +276,7 @@ nmlp_status nmlp_json_schema_append(nmlp_str *out, const char *name, const nmlp_
     nmlp_str start;
     nmlp_str_init(&start);
     nmlp_status st = nmlp_schema_put(&d, &start, schema);
+    if (st == NMLP_OK) st = nmlp_str_status(&start, err);
     if (st == NMLP_OK) nmlp_str_printf(out, "%s ::= %s\n", name, nmlp_str_text(&start));
     if (st == NMLP_OK) st = nmlp_str_status(out, err);
     nmlp_str_fini(&start);

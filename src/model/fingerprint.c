@@ -38,13 +38,14 @@ static uint64_t add_bytes(uint64_t hash, const void *data, int64_t bytes, nmlp_p
     return hash;
 }
 
-uint64_t nmlp_model_fingerprint(const nmlp_model *m, nmlp_pool *pool, uint64_t seed) {
+nmlp_status nmlp_model_fingerprint(uint64_t *out, const nmlp_model *m, nmlp_pool *pool, nmlp_err *err) {
     nmlp_str config;
-    uint64_t hash = seed;
     nmlp_str_init(&config);
     nmlp_config_write(&m->config, NULL, NULL, 0, &config);
-    hash = nmlp_hash64(nmlp_str_text(&config), config.len, hash);
+    uint64_t hash = nmlp_hash64(nmlp_str_text(&config), config.len, *out);
+    nmlp_status st = nmlp_str_status(&config, err);
     nmlp_str_fini(&config);
+    NMLP_RETURN_IF_FAILED(st);
     for (size_t i = 0; i < m->checkpoint.n_tensors; i++) {
         const nmlp_named_tensor *t = &m->checkpoint.tensors[i];
         hash = nmlp_hash64(t->name, strlen(t->name), hash);
@@ -55,5 +56,6 @@ uint64_t nmlp_model_fingerprint(const nmlp_model *m, nmlp_pool *pool, uint64_t s
         if (t->view.zeros)
             hash = nmlp_hash64(t->view.zeros, (size_t)(t->view.shape[0] * nmlp_quant_groups(&t->view)), hash);
     }
-    return hash;
+    *out = hash;
+    return NMLP_OK;
 }

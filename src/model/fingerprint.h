@@ -8,8 +8,8 @@
 #include "base/pool.h"
 #include "model/model.h"
 
-/* Reads all weights once, at the speed of memory or disk, and gives their pages back. Does not depend on the number of
- * threads. */
-uint64_t nmlp_model_fingerprint(const nmlp_model *model, nmlp_pool *pool, uint64_t seed);
+/* Adds configuration and weights to `hash`. Reads all weights once, at the speed of memory or disk, and gives their
+ * pages back. Does not depend on the number of threads. */
+nmlp_status nmlp_model_fingerprint(uint64_t *hash, const nmlp_model *model, nmlp_pool *pool, nmlp_err *err);
 
 #endif

@@ -32,8 +32,8 @@ static bool can_show(const nmlp_scale *scale, double value) {
     return isfinite(value) && (scale->kind == NMLP_SCALE_LINEAR || value > 0);
 }
 
-/* All values along one axis, spreads included. */
-static nmlp_scale scale_of(const nmlp_plot *p, const nmlp_plot_axis *axis, bool vertical, int n_ticks) {
+/* All values along one axis, spreads included. Without memory for them `failed` is set. */
+static nmlp_scale scale_of(const nmlp_plot *p, const nmlp_plot_axis *axis, bool vertical, int n_ticks, bool *failed) {
     nmlp_str values;
     double zero = 0;
     nmlp_str_init(&values);
@@ -49,6 +49,7 @@ static nmlp_scale scale_of(const nmlp_plot *p, const nmlp_plot_axis *axis, bool 
     if (axis->from_zero) nmlp_str_append(&values, &zero, sizeof zero);
     nmlp_scale scale =
         nmlp_scale_around(axis->kind, (const double *)(const void *)values.data, values.len / sizeof zero, n_ticks);
+    *failed |= values.failed;
     nmlp_str_fini(&values);
     return scale;
 }
@@ -250,8 +251,8 @@ static void put_series(const frame *f) {
 
 static void put_svg(const nmlp_plot *p, nmlp_str *out) {
     frame f = {.plot = p, .out = out};
-    f.y = scale_of(p, &p->y, true, TICKS_Y);
-    if (!p->x.categories) f.x = scale_of(p, &p->x, false, TICKS_X);
+    f.y = scale_of(p, &p->y, true, TICKS_Y, &out->failed);
+    if (!p->x.categories) f.x = scale_of(p, &p->x, false, TICKS_X, &out->failed);
     for (size_t k = 0; k < p->n_series; k++) f.n_bars += p->series[k].mark == NMLP_MARK_BARS;
     nmlp_str_printf(out, "<svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", NMLP_PLOT_WIDTH,
                     NMLP_PLOT_HEIGHT);

@@ -77,6 +77,7 @@ static nmlp_status load(struct job *j, nmlp_err *err) {
         NMLP_RETURN_IF_FAILED(nmlp_config_load(&config, j->model_dir, err));
         options.precision = nmlp_compress_is_large(&config) ? "bf16" : "f32";
     }
+    options.work.calib_tokens = j->request->method.calib_tokens;
     return nmlp_load(&j->dense, j->model_dir, &options, err);
 }
 

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/memory_limit.h"
 #include "engine/backend.h"
 #include "engine/backend_shared.h"
 #include "model/adapter.h"
@@ -31,6 +32,14 @@ static nmlp_status take_part(nmlp_loaded *loaded, nmlp_engine_options *engine, c
     return nmlp_model_shard_create(&loaded->shard, &loaded->model, group->rank, group->size, err);
 }
 
+/* On the CPU weights are packed into memory of our own, of which there must be enough for all of them. */
+static nmlp_status check_memory(const nmlp_model *model, const nmlp_load_options *options, nmlp_err *err) {
+    nmlp_model_size size = nmlp_model_measure(model);
+    double weights = options->dequantise ? 4.0 * (double)size.params : (double)size.bytes;
+    int n_parts = options->tensor_group ? options->tensor_group->size : 1;
+    return nmlp_memory_need(weights / n_parts + nmlp_memory_work_bytes(&model->config, &options->work), err);
+}
+
 nmlp_status nmlp_load(nmlp_loaded *loaded, const char *dir, const nmlp_load_options *options, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
     const nmlp_progress *progress = options->progress;
@@ -39,6 +48,7 @@ nmlp_status nmlp_load(nmlp_loaded *loaded, const char *dir, const nmlp_load_opti
     NMLP_TRY(nmlp_backend_choose(&engine_options.backend, options->device, options->isa, err));
     NMLP_TRY(check_precision(options->precision, err));
     NMLP_TRY(nmlp_model_open(&loaded->model, dir, err));
+    if (engine_options.backend == nmlp_backend_cpu()) NMLP_TRY(check_memory(&loaded->model, options, err));
     NMLP_TRY(nmlp_pool_create(&loaded->pool, options->n_threads, err));
     if (options->adapter) NMLP_TRY(nmlp_model_merge_adapter(&loaded->model, options->adapter, loaded->pool, err));
     if (options->dequantise) NMLP_TRY(nmlp_model_widen(&loaded->model, loaded->pool, err));

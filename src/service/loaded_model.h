@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "model/model.h"
 #include "model/model_shard.h"
+#include "service/memory_need.h"
 
 typedef struct nmlp_loaded {
     nmlp_pool *pool;
@@ -31,6 +32,7 @@ typedef struct nmlp_load_options {
                                                On the CPU only; may be NULL */
     bool leads;                             /* of a tensor_group: the others follow this one's steps
                                                (engine/backend_shared.h) instead of making the same themselves */
+    nmlp_memory_work work;                  /* what the caller will do, for a refusal before it begins */
     const nmlp_progress *progress;          /* may be NULL */
 } nmlp_load_options;
 

@@ -119,7 +119,9 @@ nmlp_status nmlp_mix_models_open(nmlp_mix_models *m, const nmlp_mix_models_reque
     m->method.resume = true;
     m->method.progress = r->load.progress;
     m->method.calib_name = nmlp_str_text(r->calibration_name);
-    m->fingerprint = nmlp_compress_fingerprint_of(m->dense.engine, &m->windows, &m->method).job;
+    nmlp_compress_fingerprint fingerprint;
+    NMLP_RETURN_IF_FAILED(nmlp_compress_fingerprint_of(&fingerprint, m->dense.engine, &m->windows, &m->method, err));
+    m->fingerprint = fingerprint.job;
     return NMLP_OK;
 }
 

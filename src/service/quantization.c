@@ -48,6 +48,7 @@ nmlp_status nmlp_quantization_run(nmlp_quantization_outcome *outcome, const char
     NMLP_TRY(nmlp_config_load(&outcome->config, model_dir, err));
     if (!load.precision && !load.isa) load.precision = nmlp_compress_is_large(&outcome->config) ? "bf16" : "f32";
     NMLP_TRY(nmlp_calib_text_read(model_dir, r->calibration, &ids, &name, err));
+    load.work.calib_tokens = method.calib_tokens;
     NMLP_TRY(nmlp_load(&loaded, model_dir, &load, err));
     method.progress = load.progress;
     NMLP_TRY(nmlp_quantize_run(loaded.engine, ids.data, (int64_t)ids.len, out_dir, &method, &outcome->report, err));

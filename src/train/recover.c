@@ -7,6 +7,7 @@
 #include "base/dir_stage.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/memory_limit.h"
 #include "checkpoint/target.h"
 #include "train/trainer.h"
 
@@ -153,6 +154,14 @@ static void say_where_best_is(nmlp_err *err, const nmlp_trainer *t, const char *
                    (long long)t->state.best_step, t->state.best_ppl, out_dir);
 }
 
+/* All weights in f32; of trained factors the gradient, two moments and the best copy; the teacher as it is stored. */
+static nmlp_status check_memory(const nmlp_model *model, const nmlp_recover_options *o, nmlp_err *err) {
+    nmlp_model_size size = nmlp_model_measure(model);
+    bool factors = o->mode == NMLP_RECOVER_FACTORS && size.n_lowrank > 0;
+    double teacher = o->teacher ? (double)nmlp_model_measure(o->teacher).bytes : 0;
+    return nmlp_memory_need(4.0 * (double)size.params + (factors ? 16.0 * (double)size.mlp_params : 0) + teacher, err);
+}
+
 nmlp_status nmlp_recover(const nmlp_model *model, const int32_t *ids, int64_t n_ids, const char *out_dir,
                          const nmlp_recover_options *options, nmlp_recover_report *report, nmlp_err *err) {
     nmlp_status st = NMLP_OK;
@@ -164,6 +173,7 @@ nmlp_status nmlp_recover(const nmlp_model *model, const int32_t *ids, int64_t n_
     nmlp_trainer *t = &r->trainer;
     bool leads = nmlp_group_leads(options->group);
     if (leads) NMLP_TRY(nmlp_target_check(out_dir, options->teacher ? options->teacher->checkpoint.dir : NULL, err));
+    NMLP_TRY(check_memory(model, options, err));
     NMLP_TRY(nmlp_trainer_init(t, model, ids, n_ids, options, err));
     NMLP_TRY(open_state(r, out_dir, err));
     trained = train(r, err);

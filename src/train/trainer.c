@@ -15,7 +15,7 @@ enum {
 };
 
 /* Everything the weights of every step depend on. */
-static uint64_t fingerprint(const nmlp_trainer *t, const char *kernels, int64_t n_ids) {
+static nmlp_status set_fingerprint(nmlp_trainer *t, const char *kernels, int64_t n_ids, nmlp_err *err) {
     const nmlp_recover_options *o = &t->options;
     int64_t whole[] = {
         o->mode,          o->set,        o->steps,   o->batch,    o->context,         o->warmup, o->lora_rank,
@@ -28,8 +28,10 @@ static uint64_t fingerprint(const nmlp_trainer *t, const char *kernels, int64_t 
     hash = nmlp_hash64(whole, sizeof whole, hash);
     hash = nmlp_hash64(parts, sizeof parts, hash);
     hash = nmlp_hash64(t->corpus.ids, (size_t)n_ids * sizeof *t->corpus.ids, hash);
-    hash = nmlp_model_fingerprint(t->model, o->pool, hash);
-    return o->teacher ? nmlp_model_fingerprint(o->teacher, o->pool, hash) : hash;
+    NMLP_RETURN_IF_FAILED(nmlp_model_fingerprint(&hash, t->model, o->pool, err));
+    if (o->teacher) NMLP_RETURN_IF_FAILED(nmlp_model_fingerprint(&hash, o->teacher, o->pool, err));
+    t->fingerprint = hash;
+    return NMLP_OK;
 }
 
 static nmlp_status add_trained(nmlp_trainer *t, float *data, float *grad, int64_t n, nmlp_err *err) {
@@ -207,8 +209,7 @@ nmlp_status nmlp_trainer_init(nmlp_trainer *t, const nmlp_model *model, const in
     t->targets = nmlp_arena_new(&t->arena, (size_t)rows, sizeof *t->targets, err);
     t->log = nmlp_arena_new(&t->arena, (size_t)o->steps + 1, sizeof *t->log, err);
     if (!t->ids || !t->targets || !t->log) return NMLP_E_NOMEM;
-    t->fingerprint = fingerprint(t, nmlp_kernels_name(kernels), n_ids);
-    return NMLP_OK;
+    return set_fingerprint(t, nmlp_kernels_name(kernels), n_ids, err);
 }
 
 void nmlp_trainer_fini(nmlp_trainer *t) {

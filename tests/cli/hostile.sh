@@ -19,7 +19,7 @@
 #   a FIFO as config.json waits forever                                    test_base_file, and here
 #   numbers of 63 bits, and others that make no sense                      bad_input, and here
 #   minutes without a word; 1,024 threads on two CPUs                      here
-#   SIGTERM: how to go on; SIGPIPE                                         work_folders, and here
+#   SIGTERM: how to go on; a second signal; SIGPIPE                        work_folders, signals, and here
 #   num_hidden_layers below the layers of the file                         test_model_open
 #   an untrained checkpoint stands in the output meanwhile                 work_folders
 #   assertions off in the build with sanitizers                            scripts/test (asserts_are_on)

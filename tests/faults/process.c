@@ -192,7 +192,7 @@ static void set_environment(const fault_inputs *in, const fault *what, const cha
     setenv("NMLP_FAULT_AT", number, 1);
     snprintf(number, sizeof number, "%ld", what->chance);
     if (what->chance) setenv("NMLP_FAULT_EVERY", number, 1);
-    if (what->kill) setenv("NMLP_FAULT_KILL", "1", 1);
+    if (what->kill) setenv("NMLP_FAULT_KILL", "9", 1);
     setenv("NMLP_FAULT_COUNT", count_path, 1);
     if (what->places) setenv("NMLP_FAULT_PLACES", what->places, 1);
 }

@@ -98,7 +98,7 @@ static nmlp_status open_work(struct job *j, const char *out_dir, nmlp_err *err) 
 }
 
 /* Of everything that a work file depends on; layers below too, since their rounding is what a layer sees. */
-static uint64_t fingerprint_of(const struct job *j) {
+static nmlp_status fingerprint_of(uint64_t *out, const struct job *j, nmlp_err *err) {
     const nmlp_calib_windows *w = &j->windows;
     int64_t n = j->model->config.n_layers * NMLP_QUANT_MATRICES;
     char text[256];
@@ -111,7 +111,8 @@ static uint64_t fingerprint_of(const struct job *j) {
         hash = nmlp_hash64(format, sizeof format, hash);
     }
     hash = nmlp_hash64(w->ids, (size_t)nmlp_calib_windows_tokens(w) * sizeof *w->ids, hash);
-    return nmlp_model_fingerprint(j->model, nmlp_engine_pool(j->engine), hash);
+    *out = hash;
+    return nmlp_model_fingerprint(out, j->model, nmlp_engine_pool(j->engine), err);
 }
 
 static nmlp_status open_job(struct job *j, const int32_t *ids, int64_t n_ids, const char *out_dir, nmlp_err *err) {
@@ -144,7 +145,9 @@ static nmlp_status choose_formats(struct job *j, nmlp_err *err) {
     int64_t n = j->model->config.n_layers * NMLP_QUANT_MATRICES;
     char path[PATH_MAX_BYTES];
     nmlp_work_state state;
-    uint64_t fingerprint = nmlp_hash64(&o->budget_bytes, sizeof o->budget_bytes, fingerprint_of(j));
+    uint64_t fingerprint;
+    NMLP_RETURN_IF_FAILED(fingerprint_of(&fingerprint, j, err));
+    fingerprint = nmlp_hash64(&o->budget_bytes, sizeof o->budget_bytes, fingerprint);
     NMLP_RETURN_IF_FAILED(nmlp_path_join(path, sizeof path, j->work.temp_path, "formats", err));
     NMLP_RETURN_IF_FAILED(nmlp_quant_formats_read(path, fingerprint, j->formats, n, &j->head, &state, err));
     if (state == NMLP_WORK_VALID) return NMLP_OK;
@@ -245,7 +248,7 @@ nmlp_status nmlp_quantize_run(nmlp_engine *engine, const int32_t *ids, int64_t n
     }
     if (options->budget_bytes > 0) NMLP_TRY(choose_formats(&j, err));
     report->head = j.head;
-    j.fingerprint = fingerprint_of(&j);
+    NMLP_TRY(fingerprint_of(&j.fingerprint, &j, err));
     NMLP_TRY(make(&j, err));
     NMLP_TRY(measure(&j, err));
     nmlp_model_size before = nmlp_model_measure(j.model);

@@ -75,6 +75,7 @@ static void put_kernel(nmlp_json_writer *w, const nmlp_package *p, size_t f, int
     for (char *c = tiling.data; c && *c; c++)
         if (*c == ',') *c = ' '; /* a cell of measured.csv */
     nmlp_json_put_string(w, "tiling", nmlp_str_text(&tiling));
+    w->out->failed |= tiling.failed;
     nmlp_str_fini(&tiling);
     nmlp_json_put_int(w, "instructions", p->plans[f].instructions[b]);
     nmlp_json_put_number(w, "simulated_us", p->plans[f].cost[b].latency_us);
