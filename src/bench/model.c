@@ -129,6 +129,14 @@ static nmlp_status take_part(struct subject *s, nmlp_engine_options *engine, con
     return nmlp_model_shard_create(&s->shard, &s->model, group->rank, group->size, err);
 }
 
+/* What the memory probe reads again and again must not stay in L3, which on servers holds hundreds of megabytes: with
+ * many threads it would be read so often that much of it did. */
+static size_t dram_bytes(void) {
+    size_t bytes = 4 * nmlp_caches_get()->l3_bytes;
+    if (bytes < DRAM_BYTES_MIN) return DRAM_BYTES_MIN;
+    return bytes < DRAM_BYTES_MAX ? bytes : DRAM_BYTES_MAX;
+}
+
 static nmlp_status open_subject(struct subject *s, const char *dir, const nmlp_bench_model_options *o,
                                 nmlp_bench_model_result *r, nmlp_err *err) {
     nmlp_engine_options engine = {.isa = o->isa, .pool = o->pool, .bf16 = o->bf16};
@@ -141,7 +149,8 @@ static nmlp_status open_subject(struct subject *s, const char *dir, const nmlp_b
     NMLP_RETURN_IF_FAILED(st);
     count_params(s);
     if (engine.backend == nmlp_backend_cpu())
-        NMLP_RETURN_IF_FAILED(nmlp_memory_need((double)nmlp_model_measure(&s->model).bytes, err));
+        NMLP_RETURN_IF_FAILED(
+            nmlp_memory_need((double)nmlp_model_measure(&s->model).bytes + (double)dram_bytes(), err));
     double started = nmlp_clock_seconds();
     NMLP_RETURN_IF_FAILED(take_part(s, &engine, o, err));
     NMLP_RETURN_IF_FAILED(nmlp_engine_create(&s->engine, s->shard ? &s->shard->model : &s->model, &engine, err));
@@ -225,14 +234,6 @@ static nmlp_status time_decode(struct subject *s, int n, double *seconds, nmlp_e
     s->sample_joules = (nmlp_energy_joules(s->energy) - before) / s->decode_tokens / n;
     forget(s, n);
     return NMLP_OK;
-}
-
-/* What the memory probe reads again and again must not stay in L3, which on servers holds hundreds of megabytes: with
- * many threads it would be read so often that much of it did. */
-static size_t dram_bytes(void) {
-    size_t bytes = 4 * nmlp_caches_get()->l3_bytes;
-    if (bytes < DRAM_BYTES_MIN) return DRAM_BYTES_MIN;
-    return bytes < DRAM_BYTES_MAX ? bytes : DRAM_BYTES_MAX;
 }
 
 static double read_probe(nmlp_probe *probe, bool decode, bool bf16) {

@@ -108,7 +108,9 @@ nmlp_status nmlp_mix_models_open(nmlp_mix_models *m, const nmlp_mix_models_reque
     NMLP_RETURN_IF_FAILED(nmlp_config_load(&config, r->model_dir, err));
     if (!m->load.precision && !m->load.isa) m->load.precision = nmlp_compress_is_large(&config) ? "bf16" : "f32";
     NMLP_RETURN_IF_FAILED(nmlp_calib_text_read(r->model_dir, r->calibration, &m->ids, r->calibration_name, err));
-    NMLP_RETURN_IF_FAILED(nmlp_load(&m->dense, r->model_dir, &m->load, err));
+    nmlp_load_options load = m->load;
+    load.work.calib_tokens = m->method.calib_tokens;
+    NMLP_RETURN_IF_FAILED(nmlp_load(&m->dense, r->model_dir, &load, err));
     NMLP_RETURN_IF_FAILED(check_model(&m->dense.model, err));
     NMLP_RETURN_IF_FAILED(set_apart(m, r, err));
     NMLP_RETURN_IF_FAILED(cut_windows(m, err));

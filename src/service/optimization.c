@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/memory_limit.h"
 #include "base/clock.h"
 #include "base/dir_copy.h"
 #include "base/file.h"
@@ -112,7 +111,7 @@ static nmlp_status estimate(struct nmlp_optimize_job *j, nmlp_err *err) {
              ceil(j->result->expected_seconds / 60), j->request->resume ? ", less what an earlier run has done," : "",
              j->result->expected_bytes / 1e9);
     nmlp_progress_note(m->method.progress, text);
-    return nmlp_memory_need(j->result->expected_bytes - weights, err); /* the dense model is there already */
+    return NMLP_OK;
 }
 
 static nmlp_status open_job(struct nmlp_optimize_job *j, const char *model_dir, const char *out_dir, nmlp_err *err) {

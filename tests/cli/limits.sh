@@ -90,6 +90,61 @@ if mount -t tmpfs -o size=1m,ro tmpfs "$work/disk" 2>/dev/null; then
     umount "$work/disk"
 fi
 
+# A disk that fills up while an output is written: an error, nothing half-written, and room again.
+if mount -t tmpfs -o size=8m tmpfs "$work/disk" 2>/dev/null; then
+    for words in "expand $tiny -o $work/disk/x" "export $tiny -o $work/disk/x" "synth llama-3.2-1b --layers 1 -o $work/disk/x"; do
+        status=0
+        # shellcheck disable=SC2086
+        timeout 60 "$command" $words >/dev/null 2>"$work/err" || status=$?
+        [ "$status" -eq 1 ] && grep -q "No space left" "$work/err" || { cat "$work/err"; fail "$words on a full disk: exit $status"; }
+        [ -z "$(ls -A "$work/disk")" ] || { ls -A "$work/disk"; fail "$words leaves something on a full disk"; }
+    done
+    umount "$work/disk"
+else
+    echo "SKIPPED: no file system can be mounted; full and read-only disks were NOT tried" >&2
+fi
+
+# A control group that leaves less memory than is needed: refused with the number, not killed by the kernel.
+own=$(sed -n 's/^[0-9]*:memory:\(.*\)/memory\1/p; s/^0::\(.*\)/\1/p' /proc/self/cgroup | head -n 1)
+group=/sys/fs/cgroup/${own#/}/neuronmlp-test-$$
+in_group() {
+    bytes=$1 status=0
+    shift
+    echo "$bytes" >"$limit_file"
+    (echo 0 >"$group/cgroup.procs" && exec timeout 60 "$command" "$@") >"$work/got" 2>"$work/err" || status=$?
+}
+limit_file=/dev/null
+if mkdir "$group" 2>/dev/null; then
+    for name in memory.limit_in_bytes memory.max; do [ ! -f "$group/$name" ] || limit_file=$group/$name; done
+fi
+if [ "$limit_file" = /dev/null ]; then
+    rmdir "$group" 2>/dev/null || true
+    echo "SKIPPED: no control group with a limit of memory can be made here (root is needed); one was NOT tried" >&2
+else
+    trap 'rmdir "$group" 2>/dev/null; rm -rf "$work"' EXIT
+    rm -rf "$work/out"
+    in_group 10000000 run "$tiny" -p hello -n 4 --temp 0 -t 1
+    [ "$status" -eq 1 ] && grep -q "needs about [0-9]* bytes in all" "$work/err" || { cat "$work/err"; fail "run in a group of 10 MB: exit $status"; }
+    # shellcheck disable=SC2086
+    in_group 35000000 $compress
+    [ "$status" -eq 1 ] && grep -q "needs about [0-9]* bytes in all" "$work/err" || { cat "$work/err"; fail "compress in a group of 35 MB: exit $status"; }
+    [ ! -e "$work/out" ] || fail "an output in spite of the error"
+    in_group 300000000 run "$tiny" -p hello -n 4 --temp 0 -t 1
+    [ "$status" -eq 0 ] && cmp "$work/want" "$work/got" || { cat "$work/err"; fail "run in a group of 300 MB: exit $status"; }
+    tried=$((tried + 3))
+    rmdir "$group"
+fi
+
+# A model that goes away: its folder removed while it is mapped changes nothing, and one that never was is named.
+cp -r "$tiny" "$work/gone"
+"$command" run "$work/gone" -p hello -n 200 --temp 0 --ctx 256 >"$work/got" 2>"$work/err" &
+pid=$!
+sleep 0.1
+rm -rf "$work/gone"
+status=0
+wait "$pid" || status=$?
+[ "$status" -eq 0 ] || { [ "$status" -eq 1 ] && grep -q "gone" "$work/err"; } || { cat "$work/err"; fail "a model that went away: exit $status"; }
+
 # Weights cut short while they are read.
 cp -r "$tiny" "$work/m"
 "$command" compress "$work/m" -o "$work/cut" --ratio 0.3 --calib "$work/text" --calib-tokens 512 --heldout 128 --ctx 64 >/dev/null 2>"$work/err" &

@@ -10,7 +10,8 @@
  * --minutes N: a soak instead, random cases with about two random faults each.
  * --sample N: at most about N calls of each case and class, spread evenly.
  * --repeats N: of the calls that come through the same functions (8 frames) the first, the last and others between,
- * N in all: they meet the same code. --last N: only the last N calls. Without all three, every call. */
+ * N in all: they meet the same code. Places that an earlier case came through are left out. --last N: only the last N
+ * calls. Without all three, every call. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdatomic.h>
@@ -23,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/hash64.h"
 #include "faults/campaign.h"
 
 enum { SHOWN_MAX = 12, GO_ON_EVERY = 5, RANDOM_KILLS = 20 };
@@ -232,6 +234,20 @@ static call *read_places(const job *j, long n) {
     return calls;
 }
 
+/* Places of earlier cases; empty cells are 0. */
+enum { SEEN_CELLS = 1 << 18 };
+static uint64_t seen_places[SEEN_CELLS];
+
+/* Returns whether it was there already. */
+static bool see_place(uint64_t place, char class) {
+    uint64_t key = nmlp_hash64(&place, sizeof place, (uint64_t)(unsigned char)class) | 1;
+    size_t at = key % SEEN_CELLS;
+    for (size_t n = 0; n < SEEN_CELLS && seen_places[at]; n++, at = (at + 1) % SEEN_CELLS)
+        if (seen_places[at] == key) return true;
+    seen_places[at] = key;
+    return false;
+}
+
 /* Fills `list` [n] with the calls to be disturbed, the last first; returns how many. */
 static long choose_calls(long *list, const job *j, const call_limits *limits, long n) {
     long n_chosen = 0, step = limits->sample > 0 && n > limits->sample ? n / limits->sample : 1;
@@ -242,6 +258,7 @@ static long choose_calls(long *list, const job *j, const call_limits *limits, lo
     call *calls = read_places(j, n);
     for (long begin = 0, end; begin < n; begin = end) {
         for (end = begin + 1; end < n && calls[end].place == calls[begin].place;) end++;
+        if (see_place(calls[begin].place, j->kill ? 'k' : j->class)) continue;
         long last = end - begin - 1, k = last < limits->repeats ? last + 1 : limits->repeats;
         for (long i = 0; i < k; i++) list[n_chosen++] = calls[begin + (k > 1 ? i * last / (k - 1) : 0)].at;
     }

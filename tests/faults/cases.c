@@ -50,7 +50,7 @@ const fault_case fault_cases[] = {
     {"doctor", "doctor", NULL, NULL, "aft", NULL},
     {"bench", "bench mlp --shape 32,64,16 --rows 1 --seconds 0.001 --csv out.csv --svg out.svg -t 1", NULL, NULL, "aft",
      NULL},
-    {"paper", "paper --models llama-3.2-1b --rows-max 1024 --html out.html", NULL, "", NULL, NULL},
+    {"paper", "paper --models llama-3.2-1b --rows-max 1024 --html out.html", NULL, "", "aftc", NULL},
     {"serve", "@serve %c --port 0 --slots 2 --device cpu --ctx 32 -t 1", NULL, NULL, NULL, NULL},
     {"report", "report %c -o out.html --rows-max 2048 --shape 128,128,64,128", NULL, "", "afc", NULL},
 };

@@ -230,10 +230,13 @@ int OURS(posix_memalign)(void **out, size_t align, size_t bytes);
 #ifdef NMLP_FAULT_WRAP
 #define IS_UNCHECKED false /* libraries call the C library's */
 #else
-/* OpenBLAS 0.3.21 takes a block of kilobytes for products of small matrices and does not look whether it got one. */
+/* OpenBLAS 0.3.21 takes a block of kilobytes for products of small matrices and does not look whether it got one.
+ * libgfortran, which comes with it, ends the process itself, from a constructor and beside threads that run. */
 static bool is_unchecked(const void *caller) {
     Dl_info where;
-    return dladdr(caller, &where) && where.dli_sname && strstr(where.dli_sname, "gemm_small_kernel");
+    if (!dladdr(caller, &where)) return false;
+    return (where.dli_sname && strstr(where.dli_sname, "gemm_small_kernel")) ||
+           (where.dli_fname && strstr(where.dli_fname, "libgfortran"));
 }
 #define IS_UNCHECKED is_unchecked(__builtin_return_address(0))
 #endif

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <signal.h>
+#include <sys/personality.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -240,6 +241,7 @@ static void run_child(const fault_inputs *in, char words[FAULT_WORDS_MAX][FAULT_
     format(path, sizeof path, "%s%s", prefix, ".count", -1);
     setrlimit(RLIMIT_CPU, &cpu);
     setrlimit(RLIMIT_CORE, &none);
+    (void)personality(ADDR_NO_RANDOMIZE); /* places have the same hash in every run */
     if (chdir(scratch) != 0 || readlink("/proc/self/exe", self, sizeof self - 1) < 0) die(scratch);
     for (size_t i = 0; i < n; i++) argv[i + 1] = words[i];
     if (synth) argv[0] = self;
