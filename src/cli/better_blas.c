@@ -20,7 +20,10 @@ void nmlp_better_blas_restart(int argc, char **argv) {
                 nmlp_linalg_core(), core);
         return;
     }
-    if (setenv("OPENBLAS_CORETYPE", core, 1) != 0) return;
+    if (setenv("OPENBLAS_CORETYPE", core, 1) != 0) { /* other kernels would give other bits */
+        fprintf(stderr, "neuronmlp: out of memory before it began\n");
+        exit(1);
+    }
     again[0] = (char *)(uintptr_t)"neuronmlp";
     for (int i = 0; i < argc; i++) again[i + 1] = argv[i];
     again[argc + 1] = NULL;

@@ -181,6 +181,7 @@ static nmlp_status list_last(const nmlp_allocation *a, int64_t b, struct list *l
     return NMLP_OK;
 }
 
+/* Of all fields: without memory qsort is not stable, and what is chosen must not depend on that. */
 static int by_cost_then_loss(const void *x, const void *y) {
     const nmlp_rank_option *a = x;
     const nmlp_rank_option *b = y;
@@ -188,6 +189,9 @@ static int by_cost_then_loss(const void *x, const void *y) {
     if (a->loss != b->loss) return a->loss < b->loss ? -1 : 1;
     for (int i = 0; i < NMLP_MODULE_MATRICES_MAX - 1; i++)
         if (a->rank[i] != b->rank[i]) return a->rank[i] < b->rank[i] ? -1 : 1;
+    if (a->joint != b->joint) return a->joint ? 1 : -1;
+    for (int i = 0; i < 2; i++)
+        if (a->format[i] != b->format[i]) return a->format[i] < b->format[i] ? -1 : 1;
     return 0;
 }
 
