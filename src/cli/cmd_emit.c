@@ -12,7 +12,7 @@
 
 typedef struct emit_args {
     nmlp_kernel_args kernel;
-    const char *dialect, *sdk, *output, *model, *buckets, *cache;
+    const char *dialect, *sdk, *output, *model, *buckets, *cache, *fuse;
     int64_t tp, lnc;
     bool module;
 } emit_args;
@@ -95,16 +95,18 @@ static int deliver(const emission *e, nmlp_err *err) {
 static int run_package(const nmlp_cli *cli, const emit_args *a) {
     const nmlp_kernel_args *k = &a->kernel;
     if (!k->target || !a->output) return nmlp_cli_usage(cli, "--model needs --target and -o");
-    if (k->kernel || k->shape || k->ranks || k->shared || k->tiling[0] || a->module)
+    if (k->kernel || k->shape || k->ranks || k->shared || k->norm > 0 || k->residual || k->tiling[0] || a->module)
         return nmlp_cli_usage(cli, "--model chooses kernels and tilings itself; --kernel, --shape, --ranks, --shared, "
-                                   "--tiling and --module do not go with it");
-    nmlp_emit_package_args package = {a->model,   a->sdk,   k->target, k->dtype, a->dialect,
-                                      a->buckets, a->cache, a->output, a->tp,    a->lnc};
+                                   "--norm, --residual, --tiling and --module do not go with it");
+    nmlp_emit_package_args package = {a->model, a->sdk,    k->target, k->dtype, a->dialect, a->buckets,
+                                      a->cache, a->output, a->fuse,   a->tp,    a->lnc};
     return nmlp_cli_emit_package(cli, &package);
 }
 
 static int run(int argc, char **argv) {
-    emission e = {.args = {.kernel = {.tiling = "", .dtype = "bf16"}, .buckets = "1,128,1024", .tp = 1, .lnc = 1}};
+    emission e = {
+        .args = {
+            .kernel = {.tiling = "", .dtype = "bf16"}, .buckets = "1,128,1024", .fuse = "auto", .tp = 1, .lnc = 1}};
     nmlp_kernel_args *k = &e.args.kernel;
     const nmlp_opt opts[] = {
         {"target", 0, NMLP_OPT_STRING, &k->target, "TARGET", "trn1, trn2, trn3 or a machine file"},
@@ -129,6 +131,8 @@ static int run(int argc, char **argv) {
         {"tp", 0, NMLP_OPT_INT, &e.args.tp, "N", "with --model: ranks of tensor parallelism, a weight file each (1)"},
         {"lnc", 0, NMLP_OPT_INT, &e.args.lnc, "1|2",
          "with --model: physical cores per logical one, as NEURON_LOGICAL_NC_CONFIG says (1)"},
+        {"fuse", 0, NMLP_OPT_STRING, &e.args.fuse, "auto|none|norm|all",
+         "with --model: what the kernels do besides: RMSNorm before, all: and the residual after (auto: none or norm)"},
         {"cache", 0, NMLP_OPT_STRING, &e.args.cache, "FILE", "with --model: remember plans in FILE"},
         {"output", 'o', NMLP_OPT_STRING, &e.args.output, "FILE",
          "write the source there, not to stdout; with --model: the package's folder"},

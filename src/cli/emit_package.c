@@ -44,6 +44,8 @@ static nmlp_status choose_options(packaging *p, nmlp_err *err) {
         return nmlp_fail_field(err, NMLP_E_ARG, "dialect", "is \"%.40s\"; expected nki or nki-legacy", a->dialect);
     if (!nmlp_nc_dtype_parse(a->dtype, &o->dtype))
         return nmlp_fail_field(err, NMLP_E_ARG, "dtype", "is \"%.40s\"; expected bf16, fp16 or fp32", a->dtype);
+    if (!nmlp_package_fuse_parse(a->fuse, &o->fuse))
+        return nmlp_fail_field(err, NMLP_E_ARG, "fuse", "is \"%.40s\"; expected auto, none, norm or all", a->fuse);
     return parse_buckets(o, a->buckets, err);
 }
 
@@ -108,6 +110,7 @@ static int print_json(const packaging *p, const nmlp_cli *cli) {
     nmlp_json_put_string(w, "dialect", nmlp_dialect_name(p->options.dialect));
     nmlp_json_put_int(w, "tp", p->options.tp);
     nmlp_json_put_int(w, "lnc", p->options.lnc);
+    nmlp_json_put_string(w, "fused", nmlp_package_fuse_name(r->fused));
     nmlp_json_put_int(w, "layers", r->n_layers);
     nmlp_json_put_int(w, "forms", r->n_forms);
     nmlp_json_put_int(w, "kernels", r->n_kernels);
@@ -120,6 +123,7 @@ static int print_json(const packaging *p, const nmlp_cli *cli) {
         nmlp_json_put_int(w, "rows", p->options.buckets[b]);
         nmlp_json_put_number(w, "mlp_us", r->bucket_us[b]);
         nmlp_json_put_number(w, "mlp_us_own_packing", r->free_bucket_us[b]);
+        nmlp_json_put_number(w, "norm_us", r->norm_us[b]);
         nmlp_json_end_object(w);
     }
     nmlp_json_end_array(w);
@@ -138,6 +142,9 @@ static void print_human(const packaging *p) {
     printf("  weights: %s packed once for all kernels on %lld rank%s, %s in the checkpoint (%+.2f %%)\n", packed,
            (long long)p->options.tp, p->options.tp > 1 ? "s" : "", stored,
            100 * (r->weight_bytes / r->checkpoint_bytes - 1));
+    printf("  in the kernels: %s\n", r->fused == NMLP_PACKAGE_FUSE_NONE   ? "the MLPs alone"
+                                     : r->fused == NMLP_PACKAGE_FUSE_NORM ? "the MLPs and the norms before them"
+                                                                          : "norm, MLP and residual");
     printf("  %-6s %22s %24s\n", "rows", "all MLPs, us (simulated)", "own packing for each");
     for (int b = 0; b < p->options.n_buckets; b++)
         printf("  %-6lld %22.1f %24.1f\n", (long long)p->options.buckets[b], r->bucket_us[b], r->free_bucket_us[b]);

@@ -5,7 +5,7 @@
 #include "cli/cli.h"
 
 typedef struct nmlp_emit_package_args {
-    const char *model, *sdk, *target, *dtype, *dialect, *buckets, *cache, *output;
+    const char *model, *sdk, *target, *dtype, *dialect, *buckets, *cache, *output, *fuse;
     int64_t tp, lnc;
 } nmlp_emit_package_args;
 

@@ -19,22 +19,24 @@ refuses() { # exit code, part of the message, arguments
 "$nmlp" compress "$root/models/tiny" -o "$dir/t" --ratio 0.2 --calib-tokens 512 --heldout 128 --ctx 64 --rounds 0 >/dev/null 2>&1
 grep -q shared "$dir/t/config.json" || fail "the compressed model has no shared basis; the test needs mixed forms"
 for target in trn1 trn2 trn3; do
-    "$nmlp" emit --target $target --model "$dir/t" --buckets 1,40 -o "$dir/$target" --json >"$dir/$target.json"
-    for key in file tp layers forms kernels instructions bytes checkpoint_bytes simulated_us; do
+    case $target in trn1) fuse=none ;; trn2) fuse=auto ;; *) fuse=all ;; esac
+    "$nmlp" emit --target $target --model "$dir/t" --buckets 1,40 --fuse $fuse -o "$dir/$target" --json >"$dir/$target.json"
+    for key in file tp fused layers forms kernels instructions bytes checkpoint_bytes simulated_us; do
         grep -q "\"$key\":" "$dir/$target.json" || fail "$target: no $key in the JSON"
     done
 done
-"$nmlp" emit --target trn2 --model "$dir/t" --buckets 1,40 --tp 4 -o "$dir/trn2-tp4" >/dev/null
-"$nmlp" emit --target trn3 --model "$dir/t" --buckets 1,40 --tp 2 --lnc 2 -o "$dir/trn3-lnc2" >/dev/null
+"$nmlp" emit --target trn2 --model "$dir/t" --buckets 1,40 --fuse norm --tp 4 -o "$dir/trn2-tp4" >/dev/null
+"$nmlp" emit --target trn3 --model "$dir/t" --buckets 1,40 --fuse norm --tp 2 --lnc 2 -o "$dir/trn3-lnc2" >/dev/null
 # factors of slices: each core has its own, on ranks and on joined cores
 "$nmlp" compress "$root/models/tiny" -o "$dir/s" --ratio 0.3 --shards 2 --tile 8 --calib-tokens 512 --heldout 128 --ctx 64 --rounds 0 >/dev/null 2>&1
-"$nmlp" emit --target trn1 --model "$dir/s" --buckets 1,40 --tp 2 -o "$dir/slices-tp2" >/dev/null
-"$nmlp" emit --target trn2 --model "$dir/s" --buckets 1,40 --lnc 2 -o "$dir/slices-lnc2" >/dev/null
+"$nmlp" emit --target trn1 --model "$dir/s" --buckets 1,40 --fuse none --tp 2 -o "$dir/slices-tp2" >/dev/null
+"$nmlp" emit --target trn2 --model "$dir/s" --buckets 1,40 --fuse norm --lnc 2 -o "$dir/slices-lnc2" >/dev/null
 refuses 2 "2 slices" emit --target trn2 --model "$dir/s" --tp 4 -o "$dir/new"
 "$nmlp" predict "$dir/s" --target trn2 --tp 2 --prompt 64 --generate 4 --json | grep -q '"split":"slices"' || fail "predict does not know slices"
 refuses 2 "must divide" predict "$dir/s" --target trn2 --tp 4 --prompt 64 --generate 4
 "$nmlp" predict llama-3.2-1b --target trn2 --ratio 0.2 --tp 8 --prompt 32 --generate 4 --cache "$dir/plans" --json | grep -q '"best_split":"slices"' ||
     fail "predict does not choose slices for eight cores"
+grep -q '"fused":"norm"' "$dir/trn2.json" || fail "norms of their own are not slower than in the kernels"
 [ -x "$dir/trn2/run.sh" ] || fail "run.sh is not executable"
 "$nmlp" predict "$dir/t" --target trn2 --prompt 64 --generate 4 --json | grep -q '"shared":true' ||
     fail "predict does not use the checkpoint's own ranks"
@@ -52,6 +54,8 @@ refuses 2 "cannot share" emit --target trn2 --model "$dir/t" --tp 7 -o "$dir/new
 refuses 2 "trn1 joins no cores" emit --target trn1 --model "$dir/t" --lnc 2 -o "$dir/new"
 refuses 2 "1 or 2 physical" emit --target trn2 --model "$dir/t" --lnc 4 -o "$dir/new"
 refuses 2 "tp" emit --target trn2 --model "$dir/t" --tp 0 -o "$dir/new"
+refuses 2 "add the residual" emit --target trn2 --model "$dir/t" --tp 2 --fuse all -o "$dir/new"
+refuses 2 "expected auto, none" emit --target trn2 --model "$dir/t" --fuse some -o "$dir/new"
 refuses 2 "buckets" emit --target trn2 --model "$dir/t" --buckets 40,1 -o "$dir/new"
 refuses 2 "2.29 to 2.32" emit --target trn2 --model "$dir/t" --sdk 2.27 -o "$dir/new"
 refuses 2 "2.23 to 2.26" emit --target trn1 --kernel xw --shape 8,128,128 --sdk 2.29

@@ -48,6 +48,15 @@ def matrix_of(checkpoint, layer, name):
     return checkpoint[f"model.layers.{layer}.mlp.{which}.{part}"].T
 
 
+def folded(checkpoint, layer, name, matrix, fused):
+    """Matrices that read x hold the norm's weights where the kernels have the norm."""
+    if fused["norm_eps"] is None or name[0] == "v" or name[2:] == "down":
+        return matrix
+    from nki_shim_core import rounded
+    gain = widen(checkpoint[f"model.layers.{layer}.post_attention_layernorm.weight"])
+    return (rounded(widen(matrix) * gain[:, None], "bfloat16").view(np.uint32) >> 16).astype(np.uint16)
+
+
 def rank_part(matrix, name, rank, tp, slices):
     """Gate and up are cut by outputs, down by inputs; factors on the other side are whole. Factors of slices lie one below
     the other in the checkpoint."""
@@ -75,7 +84,12 @@ def packed(entry, matrices):
     return out
 
 
-def reference(checkpoint, layer, form, x, slices):
+def reference(checkpoint, layer, form, x, slices, fused):
+    given = x
+    if fused["norm_eps"] is not None:
+        gain = widen(checkpoint[f"model.layers.{layer}.post_attention_layernorm.weight"]).astype(np.float64)
+        x = x / np.sqrt((x * x).mean(1, keepdims=True) + fused["norm_eps"]) * gain
+
     def through(name, rank, value, part):
         first = "u_shared" if form["shared"] and name != "down" else f"u_{name}"
         names = [first, f"v_{name}"] if rank else [f"w_{name}"]
@@ -88,7 +102,7 @@ def reference(checkpoint, layer, form, x, slices):
     for part in range(slices):
         gate, up = through("gate", form["gate"], x, part), through("up", form["up"], x, part)
         y = y + through("down", form["down"], gate / (1.0 + np.exp(-gate)) * up, part)
-    return y
+    return given + y if fused["residual"] else y
 
 
 def load_kernel(path, name):
@@ -109,7 +123,10 @@ def simulate(program, manifest, kernel):
                "--shape", f"{kernel['rows']},{manifest['hidden']},{max(1, form['gate'], form['down'])},{width}",
                "--ranks", ",".join(f"{name}={rank}" for name, rank in ranks.items()),
                "--tiling", kernel["tiling"].replace(" ", ","), "--threads", "1"]
-    done = subprocess.run(command + ["--shared"] * form["shared"], capture_output=True, text=True)
+    fused = manifest["fused"]
+    command += ["--shared"] * form["shared"] + ["--residual"] * fused["residual"]
+    command += ["--norm", str(fused["norm_eps"])] if fused["norm_eps"] is not None else []
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, f"{kernel['id']}: simulate: {done.stderr}"
     found = json.loads(done.stdout)
     assert found["max_rel_err"] <= found["max_rel_err_limit"], f"{kernel['id']}: simulated values are off: {found}"
@@ -119,7 +136,7 @@ def main():
     package, folder = sys.argv[1], sys.argv[2]
     with open(os.path.join(package, "manifest.json")) as file:
         manifest = json.load(file)
-    assert manifest["format"] == "neuronmlp-trainium-package" and manifest["version"] == 2
+    assert manifest["format"] == "neuronmlp-trainium-package" and manifest["version"] == 3
     checkpoint = read_safetensors(os.path.join(folder, "model.safetensors"))
     weights = [read_safetensors(os.path.join(package, entry["file"])) for entry in manifest["weights"]]
     forms, tp, lnc = manifest["forms"], manifest["tp"], manifest["lnc"]
@@ -136,8 +153,8 @@ def main():
                 name = f"layers.{layer}.{entry['tensor']}"
                 names = [p["matrix"] for p in entry["planes"]]
                 first = rank * lnc  # parts are counted over the cores of all ranks
-                parts = [[rank_part(matrix_of(checkpoint, layer, name), name, first + core, tp * lnc, slices) for name in names]
-                         for core in range(entry["cores"])]
+                parts = [[rank_part(folded(checkpoint, layer, name, matrix_of(checkpoint, layer, name), manifest["fused"]), name,
+                                    first + core, tp * lnc, slices) for name in names] for core in range(entry["cores"])]
                 matrices = [m for part in parts for m in part]
                 want = np.concatenate([packed(entry, part) for part in parts], axis=1)
                 assert np.array_equal(weights[rank][name].view(np.uint16), want.view(np.uint16)), f"{name} is packed otherwise"
@@ -157,7 +174,8 @@ def main():
     for kernel in manifest["kernels"]:
         function = load_kernel(os.path.join(package, kernel["file"]), kernel["id"])
         layer = manifest["layers"].index(kernel["form"])
-        x = rounded(rng.standard_normal((kernel["rows"], manifest["hidden"])), "bfloat16")
+        sizes = np.resize([3.0, 1.0, 0.25], kernel["rows"])[:, None]  # a norm must matter
+        x = rounded(sizes * rng.standard_normal((kernel["rows"], manifest["hidden"])), "bfloat16")
         y = 0
         for rank in range(tp):
             arguments = [x if name == "x" else widen(weights[rank][f"layers.{layer}.{name}"]) for name in kernel["arguments"]]
@@ -169,7 +187,7 @@ def main():
                 raise SystemExit(f"{kernel['id']} ran on one core of two")
             except AssertionError as error:
                 assert f"{kernel['id']}[{lnc}](...)" in str(error)
-        want = reference(checkpoint, layer, forms[kernel["form"]], x.astype(np.float64), slices)
+        want = reference(checkpoint, layer, forms[kernel["form"]], x.astype(np.float64), slices, manifest["fused"])
         error = float(np.abs(y - want).max() / np.abs(want).max())
         assert error <= 2e-2, f"{kernel['id']}: off float64 by {error:.2e}"
         if len(sys.argv) > 3:

@@ -85,21 +85,6 @@ out:
     return st;
 }
 
-static nmlp_status plan_all(nmlp_package *p, nmlp_err *err) {
-    const nmlp_package_options *o = p->options;
-    for (size_t f = 0; f < p->forms.n; f++) {
-        NMLP_RETURN_IF_FAILED(nmlp_package_plan_form(p, f, err));
-        for (int b = 0; b < o->n_buckets; b++) {
-            double layers = (double)p->forms.list[f].n_layers, launch = o->planner->machine->launch_us;
-            p->report->bucket_us[b] += layers * (p->plans[f].cost[b].latency_us - launch);
-            p->report->free_bucket_us[b] += layers * (p->plans[f].free_us[b] - launch);
-        }
-        if (!nmlp_progress_update(o->progress, "planning", (double)(f + 1), (double)p->forms.n, "forms"))
-            return nmlp_fail(err, NMLP_E_INTERRUPTED, "the package was stopped");
-    }
-    return NMLP_OK;
-}
-
 static nmlp_status write_all(nmlp_package *p, const char *dir, nmlp_err *err) {
     char kernels[PATH_MAX_BYTES], weights[PATH_MAX_BYTES], path[PATH_MAX_BYTES];
     NMLP_RETURN_IF_FAILED(nmlp_package_make_folder(kernels, sizeof kernels, dir, "kernels", err));
@@ -137,6 +122,9 @@ static nmlp_status check_ranks(const nmlp_package_options *o, const nmlp_config 
         return nmlp_fail_field(err, NMLP_E_ARG, o->tp > 1 ? "tp" : "lnc",
                                "%lld cores cannot share an intermediate width of %lld equally",
                                (long long)(o->tp * o->lnc), (long long)c->intermediate);
+    if (o->fuse == NMLP_PACKAGE_FUSE_ALL && o->tp * o->lnc > 1)
+        return nmlp_fail_field(err, NMLP_E_ARG, "fuse", "is all with %lld cores, each of which would add the residual",
+                               (long long)(o->tp * o->lnc));
     if (c->slices > 0 && c->slices != o->tp * o->lnc)
         return nmlp_fail_field(err, NMLP_E_ARG, "tp",
                                "times `lnc` is %lld; the checkpoint's factors belong to %lld slices, a core each",
@@ -163,7 +151,7 @@ nmlp_status nmlp_package_write(nmlp_package_report *report, const char *dir, con
     report->n_forms = (int64_t)p.forms.n;
     p.plans = nmlp_mem_new(p.forms.n, sizeof *p.plans, err);
     if (!p.plans) NMLP_TRY(NMLP_E_NOMEM);
-    NMLP_TRY(plan_all(&p, err));
+    NMLP_TRY(nmlp_package_plan(&p, err));
     NMLP_TRY(nmlp_dir_stage_open(&stage, dir, false, err));
     NMLP_TRY(write_all(&p, stage.temp_path, err));
     NMLP_TRY(nmlp_dir_stage_commit(&stage, err));

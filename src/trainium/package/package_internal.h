@@ -22,6 +22,7 @@ typedef struct nmlp_package {
     const nmlp_model *model;
     const nmlp_package_options *options;
     nmlp_mlp_forms forms;
+    nmlp_mlp_fusion fuse;     /* of all kernels */
     nmlp_package_form *plans; /* [forms.n] */
     nmlp_package_report *report;
     double rank_bytes[NMLP_PACKAGE_TP_MAX];
@@ -42,6 +43,8 @@ bool nmlp_package_is_split(const nmlp_package *package, const nmlp_emit_weight *
 
 /* package_plan.c: fills plans[form]. */
 nmlp_status nmlp_package_plan_form(nmlp_package *package, size_t form, nmlp_err *err);
+/* All forms, with what is fused chosen where the options leave it open; fills the report's times. */
+nmlp_status nmlp_package_plan(nmlp_package *package, nmlp_err *err);
 /* Do both programs read the same packed weights? */
 bool nmlp_package_same_packing(const nmlp_program *a, const nmlp_program *b);
 

@@ -109,12 +109,19 @@ void nmlp_package_put_manifest(const nmlp_package *p, nmlp_str *out) {
     nmlp_json_writer_init(&w, out);
     nmlp_json_begin_object(&w, NULL);
     nmlp_json_put_string(&w, "format", "neuronmlp-trainium-package");
-    nmlp_json_put_int(&w, "version", 2);
+    nmlp_json_put_int(&w, "version", 3);
     nmlp_json_put_string(&w, "model", p->options->model_name);
     put_target(&w, p->options);
     nmlp_json_put_int(&w, "hidden", p->model->config.hidden);
     nmlp_json_put_int(&w, "intermediate", p->model->config.intermediate);
     nmlp_json_put_int(&w, "slices", p->model->config.slices > 0 ? p->model->config.slices : 1);
+    nmlp_json_begin_object(&w, "fused"); /* of the kernels: epsilon of the norm of x, its weights in the matrices */
+    if (p->fuse.norm_e12 > 0)
+        nmlp_json_put_number(&w, "norm_eps", (double)p->fuse.norm_e12 * 1e-12);
+    else
+        nmlp_json_put_null(&w, "norm_eps");
+    nmlp_json_put_bool(&w, "residual", p->fuse.residual);
+    nmlp_json_end_object(&w);
     put_forms(&w, p);
     nmlp_json_begin_array(&w, "kernels");
     for (size_t f = 0; f < p->forms.n; f++)

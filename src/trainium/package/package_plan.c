@@ -9,6 +9,7 @@
 
 #include "trainium/neuron/pack.h"
 #include "trainium/package/package_internal.h"
+#include "trainium/plan/strip_cost.h"
 
 void nmlp_package_kernel_id(char id[NMLP_PACKAGE_ID_MAX], size_t form, int64_t rows) {
     snprintf(id, NMLP_PACKAGE_ID_MAX, "mlp_f%zu_s%lld", form, (long long)rows);
@@ -46,6 +47,7 @@ static nmlp_status plan_bucket(form_search *s, int bucket, const nmlp_tiling *fi
     nmlp_kernel_request rq = {.shape = {o->buckets[bucket], c->hidden, 0, c->intermediate / (o->tp * o->lnc)},
                               .dtype = o->dtype,
                               .tiling = fix,
+                              .fuse = s->package->fuse,
                               .machine = o->planner->machine};
     nmlp_kernel_set_ranks(&rq, s->ranks);
     NMLP_RETURN_IF_FAILED(nmlp_kernel_plan_find(&plan, o->planner, NMLP_PLAN_MLP, &rq, err));
@@ -112,4 +114,69 @@ out:
     drop_programs(free_plans.program, n);
     drop_programs(tried.program, n);
     return st;
+}
+
+static const char *const fuse_names[NMLP_N_PACKAGE_FUSES] = {"auto", "none", "norm", "all"};
+
+const char *nmlp_package_fuse_name(nmlp_package_fuse fuse) { return fuse_names[fuse]; }
+
+bool nmlp_package_fuse_parse(const char *name, nmlp_package_fuse *fuse) {
+    for (int i = 0; i < NMLP_N_PACKAGE_FUSES; i++) {
+        if (strcmp(name, fuse_names[i]) != 0) continue;
+        *fuse = (nmlp_package_fuse)i;
+        return true;
+    }
+    return false;
+}
+
+static nmlp_status plan_all(nmlp_package *p, nmlp_package_fuse fuse, nmlp_err *err) {
+    const nmlp_package_options *o = p->options;
+    double epsilon = p->model->config.rms_eps;
+    p->fuse = (nmlp_mlp_fusion){.norm_e12 = fuse >= NMLP_PACKAGE_FUSE_NORM ? llround(epsilon * 1e12) : 0,
+                                .residual = fuse == NMLP_PACKAGE_FUSE_ALL};
+    if (fuse >= NMLP_PACKAGE_FUSE_NORM && p->fuse.norm_e12 == 0)
+        return nmlp_fail_field(err, NMLP_E_ARG, "fuse",
+                               "is %s, and the model's norms have an epsilon of %g, below 1e-12", fuse_names[fuse],
+                               epsilon);
+    p->report->fused = fuse;
+    for (int b = 0; b < o->n_buckets; b++) p->report->bucket_us[b] = p->report->free_bucket_us[b] = 0;
+    for (size_t f = 0; f < p->forms.n; f++) {
+        NMLP_RETURN_IF_FAILED(nmlp_package_plan_form(p, f, err));
+        for (int b = 0; b < o->n_buckets; b++) {
+            double layers = (double)p->forms.list[f].n_layers, launch = o->planner->machine->launch_us;
+            p->report->bucket_us[b] += layers * (p->plans[f].cost[b].latency_us - launch);
+            p->report->free_bucket_us[b] += layers * (p->plans[f].free_us[b] - launch);
+        }
+        if (!nmlp_progress_update(o->progress, "planning", (double)(f + 1), (double)p->forms.n, "forms"))
+            return nmlp_fail(err, NMLP_E_INTERRUPTED, "the package was stopped");
+    }
+    return NMLP_OK;
+}
+
+/* A norm of its own at least reads x and writes it back, each after the other. */
+static double separate_norm_us(const nmlp_package *p, int64_t rows) {
+    const nmlp_machine *m = p->options->planner->machine;
+    double bytes = 2 * (double)rows * (double)p->model->config.hidden * (double)nmlp_nc_dtype_bytes(p->options->dtype);
+    double trips = 2 * (m->dma_issue_ns + m->dma_start_ns + m->dma_done_ns);
+    return 1e-3 * (trips + bytes / nmlp_dma_peak_bytes_per_ns(m));
+}
+
+/* Plain kernels, and kernels with the norm against those and norms of their own: the smaller sum of ratios, a bucket
+ * each. */
+static nmlp_status plan_either(nmlp_package *p, nmlp_err *err) {
+    const nmlp_package_options *o = p->options;
+    double plain[NMLP_PACKAGE_BUCKETS_MAX], ratios = 0;
+    NMLP_RETURN_IF_FAILED(plan_all(p, NMLP_PACKAGE_FUSE_NONE, err));
+    if (llround(p->model->config.rms_eps * 1e12) == 0) return NMLP_OK;
+    for (int b = 0; b < o->n_buckets; b++) plain[b] = p->report->bucket_us[b] + p->report->norm_us[b];
+    NMLP_RETURN_IF_FAILED(plan_all(p, NMLP_PACKAGE_FUSE_NORM, err));
+    for (int b = 0; b < o->n_buckets; b++) ratios += p->report->bucket_us[b] / plain[b];
+    return ratios < (double)o->n_buckets ? NMLP_OK : plan_all(p, NMLP_PACKAGE_FUSE_NONE, err);
+}
+
+nmlp_status nmlp_package_plan(nmlp_package *p, nmlp_err *err) {
+    const nmlp_package_options *o = p->options;
+    for (int b = 0; b < o->n_buckets; b++)
+        p->report->norm_us[b] = (double)p->model->config.n_layers * separate_norm_us(p, o->buckets[b]);
+    return o->fuse == NMLP_PACKAGE_FUSE_AUTO ? plan_either(p, err) : plan_all(p, o->fuse, err);
 }

@@ -67,8 +67,12 @@ static matrix_part part_of(const nmlp_view *view, const char *matrix, bool of_sl
     return part;
 }
 
-/* out[K,N] in `dtype` from a part of view[N,K]. */
-static nmlp_status transpose(char *out, nmlp_dtype dtype, const nmlp_view *view, matrix_part part, nmlp_err *err) {
+/* Does the kernel's matrix multiply x, not an activation? */
+static bool reads_x(const char *matrix) { return strcmp(matrix + 2, "down") != 0 && matrix[0] != 'v'; }
+
+/* out[K,N] in `dtype` from a part of view[N,K]; each column k of the view times norm[k] unless norm is NULL. */
+static nmlp_status transpose(char *out, nmlp_dtype dtype, const nmlp_view *view, const float *norm, matrix_part part,
+                             nmlp_err *err) {
     int64_t width = view->shape[1];
     size_t elem = nmlp_dtype_bytes(dtype);
     float *row = nmlp_mem_new((size_t)width, sizeof *row, err);
@@ -76,6 +80,7 @@ static nmlp_status transpose(char *out, nmlp_dtype dtype, const nmlp_view *view,
     nmlp_status st = row && cast ? NMLP_OK : NMLP_E_NOMEM;
     for (int64_t i = 0; st == NMLP_OK && i < part.n; i++) {
         nmlp_quant_row_to_f32(row, view, part.n_first + i);
+        for (int64_t k = 0; norm && k < width; k++) row[k] *= norm[k];
         nmlp_from_f32(cast, dtype, row, (size_t)width);
         const char *from = cast + (size_t)part.k_first * elem;
         for (int64_t j = 0; j < part.k; j++)
@@ -95,10 +100,16 @@ static nmlp_status pack_plane(const packing_job *job, const packed_tensor *t, co
     matrix_part part =
         part_of(view, matrix, job->package->model->layers[t->layer].slices > 0, part_number, o->tp * o->lnc);
     NMLP_RETURN_IF_FAILED(nmlp_model_check_tensor(job->package->model, view, NULL, err));
+    const nmlp_view *gain = &job->package->model->layers[t->layer].mlp_norm;
+    bool folded = job->package->fuse.norm_e12 > 0 && reads_x(matrix);
+    if (folded) NMLP_RETURN_IF_FAILED(nmlp_model_check_tensor(job->package->model, gain, NULL, err));
     char *turned = nmlp_mem_new((size_t)(part.n * part.k), nmlp_dtype_bytes(dtype), err);
-    if (!turned) return NMLP_E_NOMEM;
-    nmlp_status st = transpose(turned, dtype, view, part, err);
+    float *norm = folded ? nmlp_mem_new((size_t)gain->shape[0], sizeof *norm, err) : NULL;
+    nmlp_status st = turned && (norm || !folded) ? NMLP_OK : NMLP_E_NOMEM;
+    if (norm) nmlp_to_f32(norm, gain->data, gain->dtype, (size_t)gain->shape[0]);
+    if (st == NMLP_OK) st = transpose(turned, dtype, view, norm, part, err);
     if (st == NMLP_OK) nmlp_pack_write(pack, plane, packed, turned, nmlp_dtype_bytes(dtype));
+    nmlp_mem_free(norm);
     nmlp_mem_free(turned);
     return st;
 }

@@ -23,12 +23,19 @@ export PYTHONDONTWRITEBYTECODE=1 PYTHON="$python"
 
 "$nmlp" compress "$root/models/tiny" -o "$dir/t" --ratio 0.2 --calib-tokens 512 --heldout 128 --ctx 64 --rounds 0 >/dev/null 2>&1
 for target in trn1 trn2; do
-    "$nmlp" emit --target $target --model "$dir/t" --buckets 1,40 -o "$dir/$target" >/dev/null
-    "$nmlp" emit --target $target --model "$dir/t" --buckets 1,40 --tp 4 -o "$dir/$target-tp4" >/dev/null
+    "$nmlp" emit --target $target --model "$dir/t" --buckets 1,40 --fuse none -o "$dir/$target" >/dev/null
+    "$nmlp" emit --target $target --model "$dir/t" --buckets 1,40 --fuse none --tp 4 -o "$dir/$target-tp4" >/dev/null
     "$python" "$root/tests/emit/package_host.py" "$nmlp" "$dir/t" "$dir/$target" "$dir/$target-tp4"
 done
 "$nmlp" emit --target trn2 --model "$dir/t" --buckets 1,40 --lnc 2 -o "$dir/lnc2" >/dev/null
 "$python" "$root/tests/emit/package_host.py" "$nmlp" "$dir/t" "$dir/lnc2"
+"$nmlp" emit --target trn2 --model "$dir/t" --buckets 1,40 --fuse norm --tp 2 -o "$dir/norm-tp2" >/dev/null
+for fuse in norm all; do # the first is the default's choice for lnc2 above
+    "$nmlp" emit --target trn2 --model "$dir/t" --buckets 1,40 --fuse $fuse -o "$dir/$fuse" >/dev/null
+done
+"$python" "$root/tests/emit/package_host.py" "$nmlp" "$dir/t" "$dir/norm" "$dir/norm-tp2"
+"$python" "$root/tests/emit/package_host.py" "$nmlp" "$dir/t" "$dir/all"
+"$dir/all/run.sh" check --cpu >"$dir/out" || fail "check --cpu of all: $(cat "$dir/out")"
 
 # the two commands, without a device
 "$dir/trn2/run.sh" check --cpu >"$dir/out" || fail "check --cpu: $(cat "$dir/out")"

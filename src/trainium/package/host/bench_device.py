@@ -17,7 +17,7 @@ import torch
 
 from mlp import NeuronMlp, Package
 
-COLUMNS = ("kernel", "s", "h", "r", "o", "gate", "up", "down", "shared", "dtype", "tiling", "us", "launch")
+COLUMNS = ("kernel", "s", "h", "r", "o", "gate", "up", "down", "shared", "norm", "residual", "dtype", "tiling", "us", "launch")
 
 
 def chained_us(module, entry, x, chain, iters):
@@ -77,7 +77,7 @@ def main():
         else:
             us = chained_us(module.to(device), entry, x.to(device), options.chain, options.iters)
         rows.append(("mlp", entry["rows"], m["hidden"], 0, m["intermediate"] // (m["tp"] * m["lnc"]), form["gate"], form["up"],
-                     form["down"], int(form["shared"]), m["dtype"], entry["tiling"], f"{us:.3f}", int(device is None)))
+                     form["down"], int(form["shared"]), m["fused"]["norm_eps"] or 0, int(m["fused"]["residual"]), m["dtype"], entry["tiling"], f"{us:.3f}", int(device is None)))
         print(f"  {entry['id']:24s} {us:10.1f} us measured, {entry['simulated_us']:10.1f} us simulated", flush=True)
     with open(options.output, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

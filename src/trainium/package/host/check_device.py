@@ -67,10 +67,10 @@ def check_kernels(package, rank, device, simulate):
 def check_logits(package, rank, device, simulate, reduce):
     with open(os.path.join(package.folder, "expected.json")) as file:
         expected = json.load(file)
-    from whole_model import load
+    from whole_model import load, mlp_of
     model = load(package, rank, reduce=reduce)
     for layer in model.model.layers:
-        layer.mlp.simulate = simulate
+        mlp_of(layer).simulate = simulate
     ids = torch.tensor([expected["ids"]])
     if device is not None:
         model, ids = model.to(device), ids.to(device)

@@ -1,11 +1,14 @@
 """The MLPs of this package as PyTorch modules.
 
     package = Package(folder)
-    layer.mlp = NeuronMlp(package, layer_number)
+    whole_model.put_mlp(layer, NeuronMlp(package, layer_number))
 
 On a NeuronCore a module calls the package's kernels; the number of rows chooses which. On any other device it computes
 the same from the same packed weights with PyTorch's own products, in the dtype of its input. With tensor parallelism a
 module holds one rank's part, and `reduce` adds the parts up.
+
+Packages may have the norm before the MLP in their kernels (`norm_eps`; its weights are part of the packed ones), and the
+residual after it (`adds_residual`): then a module takes what the norm would take, and returns what the layer would.
 """
 import functools
 import importlib.util
@@ -16,7 +19,7 @@ import sys
 import torch
 from safetensors import safe_open
 
-FORMAT, VERSION = "neuronmlp-trainium-package", 2
+FORMAT, VERSION = "neuronmlp-trainium-package", 3
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 NEURON_DEVICES = ("xla", "neuron", "privateuseone")
 
@@ -33,6 +36,7 @@ class Package:
             raise ValueError(f"{self.folder}: manifest.json is {found}, these scripts read {(FORMAT, VERSION)}")
         self.dtype = DTYPES[self.manifest["dtype"]]
         self.hidden, self.tp, self.lnc = (self.manifest[key] for key in ("hidden", "tp", "lnc"))
+        self.norm_eps, self.adds_residual = self.manifest["fused"]["norm_eps"], self.manifest["fused"]["residual"]
         self._kernels = {}
 
     def form(self, layer):
@@ -116,7 +120,7 @@ def all_reduce(y):
 
 
 class NeuronMlp(torch.nn.Module):
-    """down(silu(gate(x)) * up(x)) of one layer; x is [..., hidden], and so is the result."""
+    """down(silu(gate(x)) * up(x)) of one layer, with norm and residual where fused; x is [..., hidden], as is the result."""
 
     def __init__(self, package, layer, rank=0, reduce=all_reduce, load=True):
         super().__init__()
@@ -168,7 +172,12 @@ class NeuronMlp(torch.nn.Module):
         return found
 
     def by_products(self, x):
-        return sum(self.core_products(x, core) for core in range(self.package.lnc))
+        n = x
+        if self.package.norm_eps is not None:
+            wide = x if x.dtype == torch.float64 else x.float()
+            n = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.package.norm_eps)).to(x.dtype)
+        y = sum(self.core_products(n, core) for core in range(self.package.lnc))
+        return x + y if self.package.adds_residual else y
 
     def core_products(self, x, core):
         m = self.matrices(x.dtype, core)

@@ -5,7 +5,7 @@
     Model = hosted_class(NeuronLlamaForCausalLM, Package(folder))
     model = Model(os.path.join(folder, "checkpoint"), config)
 
-The model's layers keep their attention and norms; their MLPs are replaced when the graph is built. Packed weights join the
+The model's layers keep their attention and the norms that the kernels do not have; their MLPs are replaced when the graph is built. Packed weights join the
 state dict under the names of the module's parameters; each is the ranks' parts side by side, so that NxD's ordinary
 sharding along the second axis gives every rank its own.
 """
@@ -36,7 +36,7 @@ class HostedMlp(NeuronMlp):
             raise NotImplementedError("adapters are not supported by the package's MLPs")
         if residual is not None:
             x = residual = x + residual
-        if rmsnorm is not None:
+        if rmsnorm is not None and self.package.norm_eps is None:
             x = rmsnorm(x)
         return super().forward(x), residual
 
@@ -71,8 +71,12 @@ def hosted_class(base, package):
             super().init_model(config)
             if len(self.layers) != len(package.manifest["layers"]):
                 raise ValueError(f"{len(self.layers)} layers, the package has {len(package.manifest['layers'])}")
+            if package.adds_residual:
+                raise ValueError("the package's kernels add the residual, and so does NxD Inference: write it with --fuse norm")
             for number, layer in enumerate(self.layers):
                 layer.mlp = HostedMlp(package, number)
+                if package.norm_eps is not None:
+                    layer.post_attention_layernorm = torch.nn.Identity()
 
     class Hosted(base):
         _model_cls = HostedModel
@@ -80,6 +84,8 @@ def hosted_class(base, package):
         @staticmethod
         def convert_hf_to_neuron_state_dict(state_dict, config):
             state_dict = base.convert_hf_to_neuron_state_dict(state_dict, config)
+            if package.norm_eps is not None:  # part of the packed weights
+                state_dict = {name: tensor for name, tensor in state_dict.items() if not name.endswith("post_attention_layernorm.weight")}
             state_dict.update(state_of(package))
             return state_dict
 
