@@ -14,8 +14,11 @@
 #define STEP_MAX 0.5
 #define TUKEY_WIDTH 4.685 /* times the noise: 95 % efficient on normal errors */
 #define NOISE_MIN 0.002
+#define ONE_SIGMA                                                                                                      \
+    (3 / (TUKEY_WIDTH * TUKEY_WIDTH)) /* by which a standard error raises the cost: r^2 is 3 u^2 of it                 \
+                                       */
 
-enum { ROUNDS_MAX = 12, MEASUREMENTS_MAX = 100000 };
+enum { ROUNDS_MAX = 12, MEASUREMENTS_MAX = 100000, WIDENINGS_MAX = 6 };
 
 const nmlp_machine_key nmlp_fit_default_keys[] = {
     NMLP_MACHINE_KEY_tensor_sustained, NMLP_MACHINE_KEY_dma_bytes_per_ns,
@@ -124,10 +127,11 @@ static nmlp_status derive(fitting *f, nmlp_err *err) {
     return st;
 }
 
-/* Step and variance of each key for a noise of 1, from J^T W J; directions without information get neither a step nor a
- * finite variance. */
-static nmlp_status solve(const fitting *f, double *step, double *variance, nmlp_err *err) {
-    enum { K = NMLP_FIT_KEYS_MAX };
+enum { K = NMLP_FIT_KEYS_MAX };
+
+/* Step of each key and covariance of all, [n_keys, n_keys], for a noise of 1, from J^T W J; directions without
+ * information get neither a step nor a small variance. */
+static nmlp_status solve(const fitting *f, double *step, double covariance[K * K], nmlp_err *err) {
     double normal[K * K] = {0}, values[K] = {0}, gradient[K] = {0};
     int p = f->n_keys;
     for (int64_t i = 0; i < f->n; i++)
@@ -137,14 +141,15 @@ static nmlp_status solve(const fitting *f, double *step, double *variance, nmlp_
             for (int b = 0; b < p; b++) normal[a * p + b] += f->weights[i] * row[a] * row[b];
         }
     NMLP_RETURN_IF_FAILED(nmlp_linalg_eigen(normal, p, values, err));
-    for (int a = 0; a < p; a++) step[a] = variance[a] = 0;
+    memset(step, 0, (size_t)p * sizeof *step);
+    memset(covariance, 0, (size_t)(p * p) * sizeof *covariance);
     for (int v = 0; v < p; v++) {
         const double *vector = normal + v * p;
         double along = 0, value = fmax(values[v], 1e-9);
         for (int a = 0; a < p; a++) along += vector[a] * gradient[a];
         for (int a = 0; a < p; a++) {
             if (values[v] > 1e-9) step[a] += vector[a] * along / value;
-            variance[a] += vector[a] * vector[a] / value;
+            for (int b = 0; b < p; b++) covariance[a * p + b] += vector[a] * vector[b] / value;
         }
     }
     return NMLP_OK;
@@ -161,10 +166,10 @@ static double cost_of(const fitting *f, const double *residuals) {
 
 /* One step, shortened until it is an improvement; *moved says how far it went. */
 static nmlp_status improve(fitting *f, double *moved, nmlp_err *err) {
-    double step[NMLP_FIT_KEYS_MAX] = {0}, variance[NMLP_FIT_KEYS_MAX], start[NMLP_FIT_KEYS_MAX];
+    double step[K] = {0}, covariance[K * K], start[K];
     NMLP_RETURN_IF_FAILED(look(f, err));
     NMLP_RETURN_IF_FAILED(derive(f, err));
-    NMLP_RETURN_IF_FAILED(solve(f, step, variance, err));
+    NMLP_RETURN_IF_FAILED(solve(f, step, covariance, err));
     double before = cost_of(f, f->residuals), scale = 1;
     memcpy(start, f->theta, sizeof start);
     *moved = 0;
@@ -222,20 +227,58 @@ static nmlp_fit_key *key_of(nmlp_fit_result *r, nmlp_machine_key key) {
 static nmlp_status choose_keys(fitting *f, nmlp_fit_result *r, double noise, bool *changed, nmlp_err *err) {
     *changed = false;
     while (f->n_keys > 0) {
-        double step[NMLP_FIT_KEYS_MAX], variance[NMLP_FIT_KEYS_MAX];
+        double step[K], covariance[K * K];
         int worst = 0;
         NMLP_RETURN_IF_FAILED(derive(f, err));
-        NMLP_RETURN_IF_FAILED(solve(f, step, variance, err));
+        NMLP_RETURN_IF_FAILED(solve(f, step, covariance, err));
         for (int k = 0; k < f->n_keys; k++) {
-            key_of(r, f->keys[k])->uncertainty = noise * sqrt(variance[k]);
-            if (variance[k] > variance[worst]) worst = k;
+            key_of(r, f->keys[k])->uncertainty = noise * sqrt(covariance[k * f->n_keys + k]);
+            if (covariance[k * f->n_keys + k] > covariance[worst * f->n_keys + worst]) worst = k;
         }
-        if (noise * sqrt(variance[worst]) <= NMLP_FIT_UNCERTAIN_MAX && f->n_keys < f->n) return NMLP_OK;
+        if (key_of(r, f->keys[worst])->uncertainty <= NMLP_FIT_UNCERTAIN_MAX && f->n_keys < f->n) return NMLP_OK;
         key_of(r, f->keys[worst])->fitted = false;
         put_aside(f, worst);
         *changed = true;
     }
     return nmlp_fail(err, NMLP_E_ARG, "%lld measurements determine none of the numbers", (long long)f->n);
+}
+
+/* The more keys for few measurements, the smaller the residuals that are left: Rousseeuw's correction of the noise. */
+static double few_measurements(const fitting *f) { return 1 + 5 / (double)(f->n > f->n_keys ? f->n - f->n_keys : 1); }
+
+/* How far key `k` may go to either side before the measurements speak against it, the others following as their
+ * covariance says. Simulated times have kinks, behind which a number may matter less than its slope at the best fit. */
+static nmlp_status widen(const fitting *f, int k, const double covariance[K * K], double *uncertainty, nmlp_err *err) {
+    double linear = *uncertainty, best = cost_of(f, f->residuals), few = few_measurements(f);
+    const double *along = covariance + k * f->n_keys;
+    for (int side = -1; side <= 1; side += 2) {
+        double reach = linear, before = 0;
+        for (int i = 0; i < WIDENINGS_MAX; i++, before = reach, reach *= 1.5) {
+            double theta[K];
+            for (int a = 0; a < f->n_keys; a++) theta[a] = f->theta[a] + side * reach * along[a] / along[k];
+            NMLP_RETURN_IF_FAILED(simulate_at(f, theta, f->scratch, err));
+            for (int64_t j = 0; j < f->n; j++) f->scratch[j] = log(f->list[j].measured_us / f->scratch[j]);
+            double more = cost_of(f, f->scratch) - best;
+            if (more < few * few * ONE_SIGMA) continue;
+            reach = fmax(before, reach * few * sqrt(ONE_SIGMA / more));
+            break;
+        }
+        *uncertainty = fmax(*uncertainty, reach);
+    }
+    return NMLP_OK;
+}
+
+/* Of the keys that stayed, where the fit ended. */
+static nmlp_status state_uncertainty(fitting *f, nmlp_fit_result *r, nmlp_err *err) {
+    double step[K], covariance[K * K];
+    NMLP_RETURN_IF_FAILED(derive(f, err));
+    NMLP_RETURN_IF_FAILED(solve(f, step, covariance, err));
+    for (int k = 0; k < f->n_keys; k++) {
+        double *own = &key_of(r, f->keys[k])->uncertainty;
+        *own *= few_measurements(f);
+        NMLP_RETURN_IF_FAILED(widen(f, k, covariance, own, err));
+    }
+    return NMLP_OK;
 }
 
 static nmlp_status refuse_undetermined(const nmlp_fit_result *r, nmlp_err *err) {
@@ -260,7 +303,8 @@ static nmlp_status run(fitting *f, nmlp_fit_result *r, bool strict, nmlp_err *er
         NMLP_RETURN_IF_FAILED(look(f, err));
         NMLP_RETURN_IF_FAILED(choose_keys(f, r, f->noise, &changed, err));
     }
-    return strict ? refuse_undetermined(r, err) : NMLP_OK;
+    if (strict) NMLP_RETURN_IF_FAILED(refuse_undetermined(r, err));
+    return state_uncertainty(f, r, err);
 }
 
 static nmlp_fit_error error_of(const fitting *f, const double *us) {

@@ -4,7 +4,8 @@
  * function so that a few wrong measurements do not count; steps are Gauss and Newton's with the derivatives taken by
  * simulating again. What the measurements cannot tell apart or do not depend on is left as it was: before the fit a
  * number is put aside when a noise of 2 % would leave it uncertain by more than NMLP_FIT_UNCERTAIN_MAX, after it when
- * the noise found does. */
+ * the noise found does. A stated uncertainty is the standard error by the slopes, or how far the number may go until
+ * the misfit grows by as much as one standard error would make it, where that is more. */
 #ifndef NMLP_TRAINIUM_FIT_FIT_H
 #define NMLP_TRAINIUM_FIT_FIT_H
 

@@ -122,6 +122,35 @@ static void other_seeds_and_noise_come_out_as_near(void **state) {
     drop(&set);
 }
 
+/* Seeds at which slopes alone stated too little (21 % off where they said 7, 5.2 where they said 1.7): at the true
+ * value of one number the times have a kink. What is not certain enough may be left as it was. */
+static void uncertainty_holds_at_three_percent_noise(void **state) {
+    (void)state;
+    nmlp_machine m = nmlp_test_machine("trn1"), truth = changed(&m);
+    static const nmlp_machine_key keys[] = {NMLP_MACHINE_KEY_tensor_sustained, NMLP_MACHINE_KEY_dma_bytes_per_ns,
+                                            NMLP_MACHINE_KEY_dma_small_bytes_per_ns, NMLP_MACHINE_KEY_launch_us};
+    bench_set set;
+    build(&set, &m);
+    for (uint64_t seed = 12; seed <= 13; seed++) {
+        nmlp_machine fitted = m;
+        nmlp_fit_result r;
+        nmlp_err err = {0};
+        int n_fitted = 0;
+        measure(&set, &truth, 0.03, seed);
+        for (int w = 0; w < 2; w++) set.list[(13 * w + 7 * (int)seed) % N].measured_us *= w % 2 ? 0.5 : 1.8;
+        nmlp_assert_ok(nmlp_fit_machine(&r, &fitted, set.list, N, keys, 4, false, "test", NULL, &err), &err);
+        for (int k = 0; k < 4; k++) {
+            double off = fabs(nmlp_machine_value(&fitted, keys[k]) / nmlp_machine_value(&truth, keys[k]) - 1);
+            if (!r.keys[k].fitted) continue;
+            n_fitted++;
+            assert_true(off <= 3 * r.keys[k].uncertainty);
+        }
+        assert_true(n_fitted >= 3);
+        nmlp_mem_free(r.simulated_us);
+    }
+    drop(&set);
+}
+
 static void what_the_times_do_not_show_is_refused_or_left(void **state) {
     (void)state;
     nmlp_machine m = nmlp_test_machine("trn1"), truth = changed(&m), fitted = m;
@@ -166,6 +195,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(known_numbers_come_back_within_two_percent),
         cmocka_unit_test(other_seeds_and_noise_come_out_as_near),
+        cmocka_unit_test(uncertainty_holds_at_three_percent_noise),
         cmocka_unit_test(what_the_times_do_not_show_is_refused_or_left),
         cmocka_unit_test(a_printed_machine_reads_the_same),
     };
